@@ -1,0 +1,54 @@
+# One static library per folder of src/. A library sees only the headers of what it links: each target exports
+# a directory that holds one link, <name> -> src/<name>, so an include against the dependency order does not build.
+
+add_library(moesaic_flags INTERFACE)
+target_compile_features(moesaic_flags INTERFACE cxx_std_20)
+target_compile_options(moesaic_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Werror
+  -Wconversion -Wno-sign-conversion -Wshadow -fno-math-errno -ffp-contract=off>)
+target_include_directories(moesaic_flags INTERFACE ${PROJECT_SOURCE_DIR}/include)
+if(MOESAIC_SANITIZE)
+  target_compile_options(moesaic_flags INTERFACE -fsanitize=${MOESAIC_SANITIZE} -fno-sanitize-recover=all
+    -fno-omit-frame-pointer -g)
+  target_link_options(moesaic_flags INTERFACE -fsanitize=${MOESAIC_SANITIZE})
+endif()
+
+# moesaic_library(NAME SOURCES ... [DEPS ...] [PRIVATE_DEPS ...])
+function(moesaic_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(moesaic_${name} STATIC ${ARG_SOURCES})
+  set(links ${PROJECT_BINARY_DIR}/links/${name})
+  file(MAKE_DIRECTORY ${links})
+  file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${links}/${name} SYMBOLIC)
+  target_include_directories(moesaic_${name} PUBLIC ${links})
+  list(TRANSFORM ARG_DEPS PREPEND moesaic_)
+  target_link_libraries(moesaic_${name} PUBLIC moesaic_flags ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+endfunction()
+
+# moesaic_test(NAME SOURCES ... DEPS ... [LABELS ...]): a GoogleTest binary registered as one ctest.
+function(moesaic_test name)
+  if(NOT MOESAIC_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  list(TRANSFORM ARG_DEPS PREPEND moesaic_)
+  target_link_libraries(${name} PRIVATE moesaic_flags ${ARG_DEPS} ${ARG_LIBS} GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE MOESAIC_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] [1-9][0-9]* test.*\\[  PASSED  \\] 0 tests")
+endfunction()
+
+# moesaic_fuzzer(NAME SOURCES ... DEPS ... CORPUS dir): a libFuzzer target (clang only), run for a bounded time by ctest.
+function(moesaic_fuzzer name)
+  if(NOT MOESAIC_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "CORPUS" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  list(TRANSFORM ARG_DEPS PREPEND moesaic_)
+  target_link_libraries(${name} PRIVATE moesaic_flags ${ARG_DEPS})
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  # The seeds are copied first: libFuzzer writes what it finds into the first corpus folder.
+  add_test(NAME ${name} COMMAND sh -c "mkdir -p corpus_${name} && $<TARGET_FILE:${name}> -max_total_time=${MOESAIC_FUZZ_SECONDS} -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 corpus_${name} ${ARG_CORPUS}")
+  set_tests_properties(${name} PROPERTIES LABELS fuzz)
+endfunction()

@@ -8,7 +8,16 @@
 
 namespace moesaic {
 
-enum class StatusCode { kOk, kInvalidArgument, kNotFound, kOutOfMemory, kUnsupported, kIo, kCancelled, kInternal };
+enum class StatusCode {
+  kOk,
+  kInvalidArgument,
+  kNotFound,
+  kOutOfMemory,
+  kUnsupported,
+  kIo,
+  kCancelled,
+  kInternal
+};
 
 class [[nodiscard]] Status {
  public:

@@ -32,8 +32,8 @@ Status invalid(fmt::format_string<Args...> format, Args&&... args) {
 #define MOESAIC_CONCAT(a, b) MOESAIC_CONCAT_(a, b)
 
 // RETURN_IF_ERROR(status_expression);
-#define RETURN_IF_ERROR(expression)                                    \
-  do {                                                                 \
+#define RETURN_IF_ERROR(expression)                                              \
+  do {                                                                           \
     if (::moesaic::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 

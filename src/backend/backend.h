@@ -1,0 +1,84 @@
+// The backend interface: coarse ops, because fusion happens inside them, and the graph (model/forward) is
+// written once. Activations live in an arena that the backend owns; the graph names no temporaries.
+//
+// Thread-safety: one thread drives a backend. Errors of load, alloc_kv and begin_step come back as Status;
+// the ops between begin_step and end_step only record or run work on validated input, and a device fault
+// surfaces once, from end_step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/batch.h"
+#include "core/model_config.h"
+#include "core/weights.h"
+#include "moesaic/status.h"
+
+namespace moesaic {
+
+// Format of the dense projections and lm_head in memory.
+enum class DenseFormat { kAsLoaded, kBF16, kQ8_0, kMxfp8 };
+
+struct BackendOptions {
+  int threads = 0;  // 0: one per core
+  DenseFormat dense = DenseFormat::kAsLoaded;
+  int max_rows = 2048;       // rows of the largest batch
+  std::string isa = "auto";  // cpu only: auto, avx512, avx2, neon, scalar
+};
+
+struct BackendCaps {
+  std::string name;         // "cpu (avx512, 2 threads)"
+  double ceiling_gb_s = 0;  // read bandwidth measured at start; 0 where unknown
+  int threads = 0;
+};
+
+// One op's share of the steps since reset, for `profile`.
+struct OpProfile {
+  std::string op;  // "qkv", "attend", ...
+  int64_t calls = 0;
+  double seconds = 0;
+  double bytes = 0;  // weights and KV read
+  double flops = 0;
+};
+
+// load progress: layers done, layers in all.
+using LoadProgress = std::function<void(int done, int total)>;
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual BackendCaps caps() const = 0;
+
+  // Repacks the weights into the backend's own order; afterwards the views are not read again. Fails with one
+  // line for a tensor that holds a NaN scale, a non-finite value where the model needs a finite one, or for
+  // lack of memory.
+  virtual Status load(const ModelConfig& config, const ModelWeights& weights,
+                      const LoadProgress& progress) = 0;
+  virtual Status alloc_kv(const KvLayout& layout) = 0;
+
+  // A step: begin, the ops in the order of model/forward, end. logits: [logit_rows, vocab].
+  virtual Status begin_step(const Batch& batch) = 0;
+  virtual void embed() = 0;
+  virtual void qkv(int layer) = 0;      // norm, QKV, bias, RoPE, append to pages
+  virtual void attend(int layer) = 0;   // paged, grouped-query, sliding window, sinks
+  virtual void project(int layer) = 0;  // output projection, residual
+  virtual void moe(int layer) = 0;      // norm, route, plan, two grouped GEMMs, combine, residual
+  virtual void unembed(std::span<float> logits) = 0;  // final norm, logits of the wanted rows
+  virtual Status end_step() = 0;
+
+  virtual std::vector<OpProfile> profile() const { return {}; }
+  virtual void reset_profile() {}
+};
+
+// device: "auto", "cpu", "reference", "cuda", "cuda:1". An unknown or absent device is an error that lists
+// the known.
+Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const BackendOptions& options);
+// Names a user may ask for, each with a line on whether this machine has it.
+std::vector<std::string> list_backends();
+
+}  // namespace moesaic

@@ -1,0 +1,36 @@
+// What crosses from the scheduler to a backend: one step's tokens. Prefill, decode, chunked prefill and
+// speculative verification are all just a Batch.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace moesaic {
+
+// The KV cache is made of pages of page_tokens tokens. Layers with full attention and layers with a sliding
+// window draw on two pools, because a window layer only ever needs the last `window` tokens.
+struct KvLayout {
+  int page_tokens = 32;
+  int full_pages = 0;    // pages in the pool of the full-attention layers
+  int window_pages = 0;  // pages in the pool of the sliding layers
+};
+
+struct Sequence {
+  int first_row = 0;  // rows [first_row, first_row + rows) of the batch belong to this sequence, in order
+  int rows = 0;
+  int context = 0;  // tokens in the cache once this step has appended its rows
+  // Page i holds positions [i * page_tokens, (i + 1) * page_tokens). An entry of window_pages whose page has
+  // left every row's window is -1.
+  std::vector<int32_t> full_pages, window_pages;
+};
+
+struct Batch {
+  std::vector<int32_t> tokens;     // [rows]
+  std::vector<int32_t> positions;  // [rows], position of each token in its sequence
+  std::vector<Sequence> sequences;
+  std::vector<int32_t> logit_rows;  // rows whose logits are wanted, ascending
+
+  int rows() const { return static_cast<int>(tokens.size()); }
+};
+
+}  // namespace moesaic

@@ -1,0 +1,60 @@
+// The sizes and constants of a gpt-oss model, as config.json or GGUF metadata give them. Every field is read
+// from the file; the defaults here are only those that the architecture fixes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "moesaic/status.h"
+
+namespace moesaic {
+
+// YaRN (arXiv 2309.00071) as gpt-oss uses it: the low and high bounds are not rounded.
+struct RopeConfig {
+  double theta = 150000.0;
+  double factor = 32.0;  // 1: plain RoPE, no interpolation
+  double beta_fast = 32.0;
+  double beta_slow = 1.0;
+  int original_context = 4096;  // tokens
+  bool truncate = false;
+};
+
+struct ModelConfig {
+  std::string name;
+  int layers = 0;
+  int hidden = 0;        // multiple of 32
+  int intermediate = 0;  // of each expert, multiple of 32
+  int heads = 0;         // query heads
+  int kv_heads = 0;
+  int head_dim = 0;  // even, at most 256
+  int experts = 0;
+  int experts_per_token = 0;
+  int vocab = 0;
+  int window = 0;             // tokens, the token itself included; of the layers marked below
+  std::vector<bool> sliding;  // [layers] true: attends to the last `window` tokens only
+  int max_context = 0;        // tokens
+  double rms_eps = 1e-5;
+  double swiglu_alpha = 1.702;
+  double swiglu_limit = 7.0;
+  RopeConfig rope;
+  int bos_token = -1, eos_token = -1, pad_token = -1;
+
+  int q_size() const { return heads * head_dim; }
+  int kv_size() const { return kv_heads * head_dim; }
+};
+
+// One line that names the first impossible or unsupported value.
+Status validate(const ModelConfig& config);
+
+// The published sizes, for `dummy:` models. name: "gpt-oss-20b" or "gpt-oss-120b".
+Result<ModelConfig> published_config(const std::string& name);
+
+// RoPE's angular step per position and the factor on cos and sin.
+struct RopeTable {
+  std::vector<double> inverse_frequency;  // [head_dim / 2]
+  double attention_factor = 1.0;
+};
+RopeTable make_rope_table(const RopeConfig& rope, int head_dim);
+
+}  // namespace moesaic

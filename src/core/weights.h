@@ -1,0 +1,95 @@
+// A model's weights as non-owning views of whatever file they came from. A checkpoint reader fills
+// ModelWeights; a backend's load() repacks from it and may then let the source go. Strides make every
+// published layout zero-copy: gate and up rows interleaved (Hugging Face) or apart (GGUF), Q, K, V fused
+// ('original') or apart, BF16 experts transposed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/model_config.h"
+
+namespace moesaic {
+
+// How a row is stored. Blocks run along columns, 32 columns each.
+enum class Format : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ8_0,       // GGUF: blocks of 34 bytes: an F16 scale, then 32 int8
+  kMxfp4,      // Hugging Face: data 16 bytes a block (element 2j low nibble), scales apart, 1 byte a block
+  kMxfp4Gguf,  // GGUF type 39: blocks of 17 bytes: scale, then 16 bytes (element j low nibble, j + 16 high)
+  kMxfp8,      // data 32 E4M3 bytes a block, scales apart, 1 byte a block
+};
+std::string_view format_name(Format format);
+bool is_plain(Format format);  // F32, F16, BF16: one element is addressable by itself
+// Bits that one element costs, its share of the scale included (MXFP4: 4.25).
+double bits_per_element(Format format);
+// Bytes of the data part of one row of `cols` elements stored densely.
+int64_t row_bytes(Format format, int64_t cols);
+
+// [rows, cols]; element (r, c) of a plain format stands at data + r * row_stride + c * col_stride.
+struct MatrixView {
+  Format format = Format::kF32;
+  int64_t rows = 0, cols = 0;
+  const std::byte* data = nullptr;
+  int64_t row_stride = 0;             // bytes
+  int64_t col_stride = 0;             // bytes, plain formats only
+  const std::byte* scales = nullptr;  // kMxfp4, kMxfp8: row r's scales at scales + r * scale_stride
+  int64_t scale_stride = 0;           // bytes
+};
+
+// One matrix per expert, `count` of them.
+struct ExpertsView {
+  MatrixView first;
+  int64_t count = 0;
+  int64_t data_stride = 0, scale_stride = 0;  // bytes from one expert to the next
+  MatrixView at(int64_t expert) const;
+};
+
+// A dense (contiguous) view; scales only for the formats that keep them apart.
+MatrixView dense_view(Format format, int64_t rows, int64_t cols, const std::byte* data,
+                      const std::byte* scales = nullptr);
+MatrixView slice_rows(const MatrixView& m, int64_t first, int64_t count, int64_t step = 1);
+
+// Row r as floats, exact. out has cols elements.
+void read_row(const MatrixView& m, int64_t r, std::span<float> out);
+// Row r of a kMxfp4 or kMxfp4Gguf matrix in the canonical (Hugging Face) nibble order.
+// codes: [cols / 2], scales: [cols / 32].
+void read_mxfp4_row(const MatrixView& m, int64_t r, std::span<uint8_t> codes, std::span<uint8_t> scales);
+
+struct LayerWeights {
+  MatrixView attn_norm;                      // [1, hidden]
+  MatrixView q, k, v;                        // [heads * head_dim | kv_heads * head_dim, hidden]
+  MatrixView q_bias, k_bias, v_bias;         // [1, rows of the matrix]
+  MatrixView o, o_bias;                      // [hidden, heads * head_dim], [1, hidden]
+  MatrixView sinks;                          // [1, heads]
+  MatrixView mlp_norm;                       // [1, hidden]
+  MatrixView router, router_bias;            // [experts, hidden], [1, experts]
+  ExpertsView gate, up, down;                // [intermediate, hidden] twice, [hidden, intermediate]
+  MatrixView gate_bias, up_bias, down_bias;  // [experts, intermediate] twice, [experts, hidden]
+};
+
+struct ModelWeights {
+  MatrixView embed;  // [vocab, hidden]
+  std::vector<LayerWeights> layers;
+  MatrixView final_norm;                // [1, hidden]
+  MatrixView head;                      // [vocab, hidden]
+  std::shared_ptr<const void> storage;  // keeps the views alive
+  // Tells the source that a layer's bytes (or with -1 the rest) will not be read again soon, so that mapped
+  // pages need not stay resident. May be empty.
+  std::function<void(int layer)> release;
+};
+
+// Checks every view against the config: one line that names the first tensor of the wrong shape.
+Status validate(const ModelWeights& weights, const ModelConfig& config);
+
+// Bytes of weights that decoding one token reads (batch 1): experts count experts_per_token times.
+double bytes_per_token(const ModelWeights& weights, const ModelConfig& config);
+
+}  // namespace moesaic

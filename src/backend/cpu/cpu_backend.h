@@ -1,0 +1,11 @@
+// The CPU backend: repacked weights, integer dot products, one kernel table per instruction set chosen at run
+// time.
+#pragma once
+
+#include "backend/backend.h"
+
+namespace moesaic {
+
+Result<std::unique_ptr<Backend>> create_cpu_backend(const BackendOptions& options);
+
+}  // namespace moesaic

@@ -1,0 +1,28 @@
+// Host arithmetic of the MoE operator: which rows go to which expert.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace moesaic {
+
+// Rows grouped by expert. Slot s of expert e (offsets[e] <= s < offsets[e + 1]) computes (row[s], choice[s])
+// where choice is the position among the row's top-k. Within an expert slots keep the order of rows. Experts
+// without rows have an empty range and cost nothing.
+struct WorkList {
+  std::vector<int32_t> offsets;  // [experts + 1]
+  std::vector<int32_t> rows;     // [tokens * top_k]
+  std::vector<int32_t> choices;  // [tokens * top_k]
+  std::vector<int32_t> slots;    // [tokens, top_k]: the slot of each (row, choice), for the combine
+  std::vector<int32_t> active;   // experts with rows, ascending
+};
+
+// expert_ids: [tokens, top_k], each in [0, experts).
+void build_work_list(std::span<const int32_t> expert_ids, int top_k, int experts, WorkList& out);
+
+// Top-k of the logits (ties: the lower index first, as torch.topk on CPU orders equal values by its own rule
+// and no caller may lean on it) and the softmax over those k values only. ids, weights: [top_k].
+void route_row(std::span<const float> logits, int top_k, int32_t* ids, float* weights);
+
+}  // namespace moesaic

@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/model_config.h"
+#include "moesaic/status.h"
+
 namespace moesaic {
 
 // The KV cache is made of pages of page_tokens tokens. Layers with full attention and layers with a sliding
@@ -32,5 +35,12 @@ struct Batch {
 
   int rows() const { return static_cast<int>(tokens.size()); }
 };
+
+// One line that names the first impossible value.
+Status validate(const KvLayout& layout);
+// Everything that the ops of a backend rely on: 1 to max_rows rows, sequences that tile them in order,
+// positions that end each sequence's context, token ids in range, a page in the pool for every position that
+// some row attends to, logit_rows ascending and in range. One line that names the first violation.
+Status validate(const Batch& batch, const ModelConfig& config, const KvLayout& layout, int max_rows);
 
 }  // namespace moesaic

@@ -89,6 +89,11 @@ struct ModelWeights {
 // Checks every view against the config: one line that names the first tensor of the wrong shape.
 Status validate(const ModelWeights& weights, const ModelConfig& config);
 
+// One line that names the first tensor with a NaN scale, a NaN or an infinity. Reads the scales of the block
+// formats and every element of the others; where the layout keeps scales beside their blocks that touches the
+// whole tensor.
+Status check_finite(const ModelWeights& weights);
+
 // Bytes of weights that decoding one token reads (batch 1): experts count experts_per_token times.
 double bytes_per_token(const ModelWeights& weights, const ModelConfig& config);
 

@@ -1,0 +1,86 @@
+#include "backend/reference/experts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "backend/reference/linear.h"
+#include "moe/work_list.h"
+
+namespace moesaic::reference {
+namespace {
+
+std::vector<float> gather(std::span<const float> x, size_t cols, std::span<const int32_t> rows) {
+  std::vector<float> out;
+  for (const int32_t row : rows) {
+    const auto source = x.subspan(static_cast<size_t>(row) * cols, cols);
+    out.insert(out.end(), source.begin(), source.end());
+  }
+  return out;
+}
+
+// One expert over its rows x: [rows, hidden] -> [rows, hidden].
+std::vector<float> run_expert(const ModelConfig& config, const LayerWeights& w, int32_t expert,
+                              std::span<const float> x) {
+  const size_t rows = x.size() / static_cast<size_t>(config.hidden);
+  std::vector<float> gate(rows * static_cast<size_t>(config.intermediate)), up(gate.size()), out(x.size());
+  linear(w.gate.at(expert), read_vector(w.gate_bias, expert), x, gate);
+  linear(w.up.at(expert), read_vector(w.up_bias, expert), x, up);
+  for (size_t i = 0; i < gate.size(); ++i)
+    gate[i] = swiglu(gate[i], up[i], config.swiglu_alpha, config.swiglu_limit);
+  linear(w.down.at(expert), read_vector(w.down_bias, expert), gate, out);
+  return out;
+}
+
+struct Routing {
+  std::vector<int32_t> ids;    // [rows, top_k]
+  std::vector<float> weights;  // [rows, top_k]
+};
+
+Routing route(const ModelConfig& config, const LayerWeights& w, std::span<const float> x) {
+  const size_t rows = x.size() / static_cast<size_t>(config.hidden);
+  const auto experts = static_cast<size_t>(config.experts);
+  const auto top_k = static_cast<size_t>(config.experts_per_token);
+  std::vector<float> logits(rows * experts);
+  linear(w.router, read_vector(w.router_bias), x, logits);
+  Routing r{std::vector<int32_t>(rows * top_k), std::vector<float>(rows * top_k)};
+  for (size_t t = 0; t < rows; ++t) {
+    route_row(std::span(logits).subspan(t * experts, experts), config.experts_per_token,
+              r.ids.data() + t * top_k, r.weights.data() + t * top_k);
+  }
+  return r;
+}
+
+}  // namespace
+
+float swiglu(float gate, float up, double alpha, double limit) {
+  // Written so that a NaN stays a NaN, which std::clamp would also do and std::min would not.
+  const double g = gate > limit ? limit : gate, u = std::clamp<double>(up, -limit, limit);
+  return static_cast<float>(g / (1.0 + std::exp(-alpha * g)) * (u + 1.0));
+}
+
+void add_experts(const ModelConfig& config, const LayerWeights& w, std::span<const float> x,
+                 std::span<float> out) {
+  const Routing routing = route(config, w, x);
+  WorkList work;
+  build_work_list(routing.ids, config.experts_per_token, config.experts, work);
+  const auto hidden = static_cast<size_t>(config.hidden);
+  std::vector<float> slots;  // [rows * top_k, hidden], in the order of the work list
+  for (const int32_t expert : work.active) {
+    const auto first = static_cast<size_t>(work.offsets[static_cast<size_t>(expert)]);
+    const auto last = static_cast<size_t>(work.offsets[static_cast<size_t>(expert) + 1]);
+    const auto rows = std::span<const int32_t>(work.rows).subspan(first, last - first);
+    const std::vector<float> y = run_expert(config, w, expert, gather(x, hidden, rows));
+    slots.insert(slots.end(), y.begin(), y.end());
+  }
+  const auto top_k = static_cast<size_t>(config.experts_per_token);
+  for (size_t i = 0; i < out.size(); ++i) {
+    double sum = out[i];
+    for (size_t pair = i / hidden * top_k; pair < (i / hidden + 1) * top_k; ++pair)
+      sum +=
+          double{routing.weights[pair]} * slots[static_cast<size_t>(work.slots[pair]) * hidden + i % hidden];
+    out[i] = static_cast<float>(sum);
+  }
+}
+
+}  // namespace moesaic::reference

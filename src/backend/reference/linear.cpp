@@ -1,0 +1,48 @@
+#include "backend/reference/linear.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace moesaic::reference {
+
+double dot(std::span<const float> a, std::span<const float> b) {
+  // Eight independent chains hide the latency of the additions; the order stays fixed.
+  double lanes[8] = {};
+  size_t i = 0;
+  for (; i + 8 <= a.size(); i += 8) {
+    for (size_t l = 0; l < 8; ++l) lanes[l] += double{a[i + l]} * double{b[i + l]};
+  }
+  double sum = 0;
+  for (; i < a.size(); ++i) sum += double{a[i]} * double{b[i]};
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+void rms_norm(std::span<const float> x, std::span<const float> scale, double eps, std::span<float> y) {
+  const double factor = 1.0 / std::sqrt(dot(x, x) / static_cast<double>(x.size()) + eps);
+  for (size_t i = 0; i < x.size(); ++i) y[i] = static_cast<float>(x[i] * factor * scale[i]);
+}
+
+std::vector<float> read_vector(const MatrixView& m, int64_t r) {
+  std::vector<float> row(static_cast<size_t>(m.cols));
+  read_row(m, r, row);
+  return row;
+}
+
+void linear(const MatrixView& w, std::span<const float> bias, std::span<const float> x, std::span<float> y) {
+  const auto cols = static_cast<size_t>(w.cols), outputs = static_cast<size_t>(w.rows);
+  std::vector<float> row(cols);
+  for (size_t r = 0; r < outputs; ++r) {
+    read_row(w, static_cast<int64_t>(r), row);
+    for (size_t t = 0; t < x.size() / cols; ++t) {
+      const double b = bias.empty() ? 0.0 : bias[r];
+      y[t * outputs + r] = static_cast<float>(dot(row, x.subspan(t * cols, cols)) + b);
+    }
+  }
+}
+
+bool all_finite(std::span<const float> x) {
+  return std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); });
+}
+
+}  // namespace moesaic::reference

@@ -1,0 +1,26 @@
+// The arithmetic that every op is made of: float32 values, double accumulation, one fixed order per output
+// element, so that a row's result does not depend on which other rows share the batch.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/weights.h"
+
+namespace moesaic::reference {
+
+// sum of a[i] * b[i]; a and b have the same size.
+double dot(std::span<const float> a, std::span<const float> b);
+
+// y = x / sqrt(mean(x^2) + eps) * scale
+void rms_norm(std::span<const float> x, std::span<const float> scale, double eps, std::span<float> y);
+
+// Row r of m, decoded.
+std::vector<float> read_vector(const MatrixView& m, int64_t r = 0);
+
+// y[t] = w x[t] + bias.  x: [rows, w.cols], bias: [w.rows] or empty, y: [rows, w.rows]
+void linear(const MatrixView& w, std::span<const float> bias, std::span<const float> x, std::span<float> y);
+
+bool all_finite(std::span<const float> x);
+
+}  // namespace moesaic::reference

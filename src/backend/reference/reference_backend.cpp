@@ -1,0 +1,208 @@
+#include "backend/reference/reference_backend.h"
+
+#include <new>
+#include <stdexcept>
+
+#include "backend/reference/attention.h"
+#include "backend/reference/experts.h"
+#include "backend/reference/linear.h"
+#include "base/error.h"
+
+namespace moesaic {
+namespace {
+
+class ReferenceBackend final : public Backend {
+ public:
+  explicit ReferenceBackend(const BackendOptions& options) : max_rows_(options.max_rows) {}
+
+  BackendCaps caps() const override { return {.name = "reference", .ceiling_gb_s = 0, .threads = 1}; }
+  Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
+  Status alloc_kv(const KvLayout& layout) override;
+  Status begin_step(const Batch& batch) override;
+  void embed() override;
+  void qkv(int layer) override;
+  void attend(int layer) override;
+  void project(int layer) override;
+  void moe(int layer) override;
+  void unembed(std::span<float> logits) override;
+  Status end_step() override { return fault_; }
+
+ private:
+  const LayerWeights& weights(int layer) const { return weights_.layers[static_cast<size_t>(layer)]; }
+  std::vector<float> normed(std::span<const float> x, const MatrixView& scale) const;
+  // The layer's cache through the page table of the sequence.
+  reference::SequenceCache cache(int layer, const Sequence& sequence);
+  void append(int layer, std::span<const float> k, std::span<const float> v);
+  // Remembers the first op that left a NaN or an infinity; the ops after it do nothing.
+  void check(std::span<const float> x, int layer, const char* op);
+
+  int max_rows_;
+  ModelConfig config_;
+  ModelWeights weights_;
+  RopeTable rope_;
+  KvLayout layout_;
+  std::vector<reference::LayerCache> caches_;  // [layers]
+  Batch batch_;
+  Status fault_;
+  std::vector<float> x_;         // the residual stream [rows, hidden]
+  std::vector<float> q_;         // [rows, heads * head_dim]
+  std::vector<float> attended_;  // [rows, heads * head_dim]
+};
+
+Status ReferenceBackend::load(const ModelConfig& config, const ModelWeights& weights,
+                              const LoadProgress& progress) {
+  RETURN_IF_ERROR(validate(weights, config));
+  RETURN_IF_ERROR(check_finite(weights));
+  config_ = config;
+  weights_ = weights;  // the views stay in use: the copy keeps their storage alive
+  rope_ = make_rope_table(config.rope, config.head_dim);
+  caches_.clear();
+  if (progress) progress(config.layers, config.layers);
+  return {};
+}
+
+Status ReferenceBackend::alloc_kv(const KvLayout& layout) {
+  if (config_.layers == 0) return invalid("reference backend: load a model before the KV cache");
+  RETURN_IF_ERROR(validate(layout));
+  layout_ = layout;
+  caches_.assign(static_cast<size_t>(config_.layers), {});
+  try {
+    for (size_t l = 0; l < caches_.size(); ++l) {
+      const auto pages = static_cast<size_t>(config_.sliding[l] ? layout.window_pages : layout.full_pages);
+      const size_t elements =
+          pages * static_cast<size_t>(layout.page_tokens) * static_cast<size_t>(config_.kv_size());
+      caches_[l] = {std::vector<float>(elements), std::vector<float>(elements)};
+    }
+  } catch (const std::exception&) {  // bad_alloc or length_error
+    caches_.clear();
+    return error(StatusCode::kOutOfMemory, "reference backend: no memory for a KV cache of {} + {} pages",
+                 layout.full_pages, layout.window_pages);
+  }
+  return {};
+}
+
+Status ReferenceBackend::begin_step(const Batch& batch) {
+  if (caches_.empty()) return invalid("reference backend: load a model and allocate the KV cache first");
+  RETURN_IF_ERROR(validate(batch, config_, layout_, max_rows_));
+  batch_ = batch;
+  fault_ = {};
+  return {};
+}
+
+void ReferenceBackend::check(std::span<const float> x, int layer, const char* op) {
+  if (!fault_.ok() || reference::all_finite(x)) return;
+  fault_ = layer < 0 ? error(StatusCode::kInternal, "{}: non-finite activation", op)
+                     : error(StatusCode::kInternal, "layer {} {}: non-finite activation", layer, op);
+}
+
+std::vector<float> ReferenceBackend::normed(std::span<const float> x, const MatrixView& scale) const {
+  const std::vector<float> s = reference::read_vector(scale);
+  std::vector<float> y(x.size());
+  for (size_t i = 0; i < x.size(); i += s.size())
+    reference::rms_norm(x.subspan(i, s.size()), s, config_.rms_eps, std::span(y).subspan(i, s.size()));
+  return y;
+}
+
+void ReferenceBackend::embed() {
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  x_.resize(batch_.tokens.size() * hidden);
+  for (size_t t = 0; t < batch_.tokens.size(); ++t)
+    read_row(weights_.embed, batch_.tokens[t], std::span(x_).subspan(t * hidden, hidden));
+  check(x_, -1, "embed");
+}
+
+reference::SequenceCache ReferenceBackend::cache(int layer, const Sequence& sequence) {
+  const auto l = static_cast<size_t>(layer);
+  return {.cache = caches_[l],
+          .pages = config_.sliding[l] ? sequence.window_pages : sequence.full_pages,
+          .page_tokens = layout_.page_tokens,
+          .kv_size = static_cast<size_t>(config_.kv_size())};
+}
+
+void ReferenceBackend::append(int layer, std::span<const float> k, std::span<const float> v) {
+  const auto size = static_cast<std::ptrdiff_t>(config_.kv_size());
+  for (const Sequence& s : batch_.sequences) {
+    const reference::SequenceCache kv = cache(layer, s);
+    for (int row = s.first_row; row < s.first_row + s.rows; ++row) {
+      const auto to = static_cast<std::ptrdiff_t>(kv.offset(batch_.positions[static_cast<size_t>(row)]));
+      std::copy_n(k.begin() + row * size, size, kv.cache.keys.begin() + to);
+      std::copy_n(v.begin() + row * size, size, kv.cache.values.begin() + to);
+    }
+  }
+}
+
+void ReferenceBackend::qkv(int layer) {
+  if (!fault_.ok()) return;
+  const LayerWeights& w = weights(layer);
+  const std::vector<float> t = normed(x_, w.attn_norm);
+  const size_t rows = batch_.tokens.size(), q_size = static_cast<size_t>(config_.q_size()),
+               kv_size = static_cast<size_t>(config_.kv_size());
+  std::vector<float> k(rows * kv_size), v(rows * kv_size);
+  q_.resize(rows * q_size);
+  reference::linear(w.q, reference::read_vector(w.q_bias), t, q_);
+  reference::linear(w.k, reference::read_vector(w.k_bias), t, k);
+  reference::linear(w.v, reference::read_vector(w.v_bias), t, v);
+  for (size_t r = 0; r < rows; ++r) {
+    reference::rotate(rope_, batch_.positions[r], config_.head_dim,
+                      std::span(q_).subspan(r * q_size, q_size));
+    reference::rotate(rope_, batch_.positions[r], config_.head_dim,
+                      std::span(k).subspan(r * kv_size, kv_size));
+  }
+  append(layer, k, v);
+  for (const auto& part : {std::span<const float>(q_), std::span<const float>(k), std::span<const float>(v)})
+    check(part, layer, "qkv");
+}
+
+void ReferenceBackend::attend(int layer) {
+  if (!fault_.ok()) return;
+  const std::vector<float> sinks = reference::read_vector(weights(layer).sinks);
+  const auto q_size = static_cast<size_t>(config_.q_size());
+  attended_.resize(q_.size());
+  for (const Sequence& s : batch_.sequences) {
+    const reference::SequenceCache kv = cache(layer, s);
+    for (size_t row = static_cast<size_t>(s.first_row); row < static_cast<size_t>(s.first_row + s.rows);
+         ++row) {
+      const int last = batch_.positions[row];
+      const int first =
+          config_.sliding[static_cast<size_t>(layer)] ? std::max(0, last - config_.window + 1) : 0;
+      reference::attend_row({config_.heads, config_.kv_heads, config_.head_dim, first, last},
+                            std::span(q_).subspan(row * q_size, q_size), sinks, kv,
+                            std::span(attended_).subspan(row * q_size, q_size));
+    }
+  }
+  check(attended_, layer, "attend");
+}
+
+void ReferenceBackend::project(int layer) {
+  if (!fault_.ok()) return;
+  std::vector<float> y(x_.size());
+  reference::linear(weights(layer).o, reference::read_vector(weights(layer).o_bias), attended_, y);
+  for (size_t i = 0; i < y.size(); ++i) x_[i] += y[i];
+  check(x_, layer, "project");
+}
+
+void ReferenceBackend::moe(int layer) {
+  if (!fault_.ok()) return;
+  reference::add_experts(config_, weights(layer), normed(x_, weights(layer).mlp_norm), x_);
+  check(x_, layer, "moe");
+}
+
+void ReferenceBackend::unembed(std::span<float> logits) {
+  if (!fault_.ok()) return;
+  MOESAIC_CHECK(logits.size() == batch_.logit_rows.size() * static_cast<size_t>(config_.vocab));
+  const auto hidden = static_cast<std::ptrdiff_t>(config_.hidden);
+  std::vector<float> wanted;
+  for (const int32_t row : batch_.logit_rows)
+    wanted.insert(wanted.end(), x_.begin() + row * hidden, x_.begin() + (row + 1) * hidden);
+  reference::linear(weights_.head, {}, normed(wanted, weights_.final_norm), logits);
+  check(logits, -1, "unembed");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> create_reference_backend(const BackendOptions& options) {
+  if (options.max_rows < 1) return invalid("reference backend: max_rows is {}", options.max_rows);
+  return std::unique_ptr<Backend>(std::make_unique<ReferenceBackend>(options));
+}
+
+}  // namespace moesaic

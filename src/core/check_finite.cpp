@@ -1,0 +1,114 @@
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "core/weights.h"
+#include "mx/block.h"
+
+namespace moesaic {
+namespace {
+
+constexpr uint16_t kF16Exponent = 0x7C00, kBF16Exponent = 0x7F80;
+
+uint16_t load16(const std::byte* p) {
+  uint16_t value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
+}
+
+bool finite16(const std::byte* p, uint16_t exponent_mask) {
+  return (load16(p) & exponent_mask) != exponent_mask;
+}
+
+bool plain_finite(Format format, const std::byte* p) {
+  if (format != Format::kF32) return finite16(p, format == Format::kF16 ? kF16Exponent : kBF16Exponent);
+  float value;
+  std::memcpy(&value, p, sizeof value);
+  return std::isfinite(value);
+}
+
+bool mxfp8_finite(const std::byte* codes, std::byte scale) {
+  if (std::to_integer<uint8_t>(scale) == mx::kScaleNan) return false;
+  for (int i = 0; i < mx::kBlock; ++i) {
+    if ((std::to_integer<uint8_t>(codes[i]) & 0x7F) == 0x7F) return false;
+  }
+  return true;
+}
+
+bool block_finite(const MatrixView& m, const std::byte* row, const std::byte* scales, int64_t b) {
+  switch (m.format) {
+    case Format::kQ8_0:
+      return finite16(row + b * row_bytes(m.format, mx::kBlock), kF16Exponent);
+    case Format::kMxfp4Gguf:
+      return std::to_integer<uint8_t>(row[b * row_bytes(m.format, mx::kBlock)]) != mx::kScaleNan;
+    case Format::kMxfp4:
+      return std::to_integer<uint8_t>(scales[b]) != mx::kScaleNan;
+    default:
+      return mxfp8_finite(row + b * mx::kBlock, scales[b]);
+  }
+}
+
+bool row_finite(const MatrixView& m, int64_t r) {
+  const std::byte* row = m.data + r * m.row_stride;
+  if (is_plain(m.format)) {
+    for (int64_t c = 0; c < m.cols; ++c) {
+      if (!plain_finite(m.format, row + c * m.col_stride)) return false;
+    }
+    return true;
+  }
+  const std::byte* scales = m.scales == nullptr ? nullptr : m.scales + r * m.scale_stride;
+  for (int64_t b = 0; b < m.cols / mx::kBlock; ++b) {
+    if (!block_finite(m, row, scales, b)) return false;
+  }
+  return true;
+}
+
+Status check_matrix(int layer, const char* name, const MatrixView& m) {
+  for (int64_t r = 0; r < m.rows; ++r) {
+    if (row_finite(m, r)) continue;
+    return layer < 0 ? invalid("tensor '{}' row {}: NaN or infinity; the checkpoint is damaged", name, r)
+                     : invalid("layer {}: tensor '{}' row {}: NaN or infinity; the checkpoint is damaged",
+                               layer, name, r);
+  }
+  return {};
+}
+
+Status check_experts(int layer, const char* name, const ExpertsView& experts) {
+  for (int64_t e = 0; e < experts.count; ++e) RETURN_IF_ERROR(check_matrix(layer, name, experts.at(e)));
+  return {};
+}
+
+Status check_layer(int layer, const LayerWeights& w) {
+  const std::pair<const char*, const MatrixView*> matrices[] = {{"attn_norm", &w.attn_norm},
+                                                                {"q", &w.q},
+                                                                {"k", &w.k},
+                                                                {"v", &w.v},
+                                                                {"q bias", &w.q_bias},
+                                                                {"k bias", &w.k_bias},
+                                                                {"v bias", &w.v_bias},
+                                                                {"o", &w.o},
+                                                                {"o bias", &w.o_bias},
+                                                                {"sinks", &w.sinks},
+                                                                {"mlp_norm", &w.mlp_norm},
+                                                                {"router", &w.router},
+                                                                {"gate bias", &w.gate_bias},
+                                                                {"router bias", &w.router_bias},
+                                                                {"up bias", &w.up_bias},
+                                                                {"down bias", &w.down_bias}};
+  for (const auto& [name, matrix] : matrices) RETURN_IF_ERROR(check_matrix(layer, name, *matrix));
+  RETURN_IF_ERROR(check_experts(layer, "gate", w.gate));
+  RETURN_IF_ERROR(check_experts(layer, "up", w.up));
+  return check_experts(layer, "down", w.down);
+}
+
+}  // namespace
+
+Status check_finite(const ModelWeights& w) {
+  RETURN_IF_ERROR(check_matrix(-1, "embed", w.embed));
+  RETURN_IF_ERROR(check_matrix(-1, "final_norm", w.final_norm));
+  RETURN_IF_ERROR(check_matrix(-1, "head", w.head));
+  for (size_t l = 0; l < w.layers.size(); ++l) RETURN_IF_ERROR(check_layer(static_cast<int>(l), w.layers[l]));
+  return {};
+}
+
+}  // namespace moesaic

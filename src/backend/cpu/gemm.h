@@ -1,0 +1,59 @@
+// Activation rows in the format that a packed matrix wants, and the loop that multiplies them panel pair by
+// panel pair over the thread pool.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "backend/cpu/pack.h"
+
+namespace moesaic::cpu {
+
+// Owned activation rows of one format, reused from step to step.
+class ActRows {
+ public:
+  // Converts rows x[r * stride], r < rows, of `cols` floats.
+  void assign(const Kernels& kernels, ThreadPool& pool, Act format, const float* x, int64_t stride, int rows,
+              int64_t cols);
+  const ActView& view() const { return view_; }
+
+ private:
+  std::vector<uint8_t> data_;
+  std::vector<float> scale_;
+  std::vector<int32_t> bias_;
+  ActView view_;
+};
+
+// Tokens that share one pass over a panel pair: their output tile (64 KB) stays in L2 beside the weights.
+inline constexpr int kTokenBlock = 512;
+
+// Per-thread working memory of the kernels.
+struct Workspace {
+  Buffer scratch;  // expanded panels
+  Buffer tile;     // float [kTokenBlock, 32]
+};
+Result<std::vector<Workspace>> make_workspaces(int threads, int64_t max_cols);
+
+// Runs tokens [first, first + tokens) of `rows` (null: the rows themselves) over panels [panel, panel +
+// count). The tile that comes back is [tokens, 32].
+const float* run_panels(const Kernels& kernels, const PackedMatrix& m, int64_t panel, int count,
+                        const ActView& act, const int32_t* rows, int tokens, Workspace& workspace);
+
+// epilogue(tile, first_token, tokens, panel, count) for every panel pair of the matrix, on the pool.
+template <typename Epilogue>
+void for_each_tile(const Kernels& kernels, ThreadPool& pool, std::vector<Workspace>& workspaces,
+                   const PackedMatrix& m, const ActView& act, int tokens, Epilogue&& epilogue) {
+  std::vector<int32_t> rows(tokens);
+  for (int t = 0; t < tokens; ++t) rows[t] = t;
+  pool.for_each((m.panels + 1) / 2, [&](int64_t pair, int thread) {
+    const int count = static_cast<int>(std::min<int64_t>(2, m.panels - 2 * pair));
+    for (int first = 0; first < tokens; first += kTokenBlock) {
+      const int n = std::min(kTokenBlock, tokens - first);
+      const float* tile =
+          run_panels(kernels, m, 2 * pair, count, act, rows.data() + first, n, workspaces[thread]);
+      epilogue(tile, first, n, 2 * pair, count);
+    }
+  });
+}
+
+}  // namespace moesaic::cpu

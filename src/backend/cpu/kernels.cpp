@@ -1,0 +1,32 @@
+#include "backend/cpu/kernels.h"
+
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+namespace moesaic::cpu {
+
+extern const Kernels kKernels_scalar;
+#if defined(__x86_64__)
+extern const Kernels kKernels_avx512, kKernels_avx2;
+#elif defined(__aarch64__)
+extern const Kernels kKernels_dotprod;
+#endif
+
+std::vector<const Kernels*> available_kernels() {
+  std::vector<const Kernels*> found;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
+    found.push_back(&kKernels_avx512);
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back(&kKernels_avx2);
+#elif defined(__aarch64__)
+  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) found.push_back(&kKernels_dotprod);
+#endif
+  found.push_back(&kKernels_scalar);
+  return found;
+}
+
+}  // namespace moesaic::cpu

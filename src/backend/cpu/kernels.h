@@ -1,0 +1,119 @@
+// The kernel table: everything of the CPU backend that depends on the instruction set. kernels_impl.h is
+// compiled once per instruction set; the primitives that differ stand in simd.h.
+//
+// Weights are packed in panels of 16 rows (pack.h), so that a 16-lane register holds one value of 16 rows and
+// no kernel ever adds across lanes. Each output is one chain of operations in a fixed order over the
+// contraction dimension: it does not depend on the number of tokens, tiles or threads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace moesaic::cpu {
+
+inline constexpr int kPanel = 16;       // rows of weights in a panel
+inline constexpr int kPageTokens = 32;  // tokens in a KV page
+
+// Storage formats of packed weights; per panel, K columns:
+//   kMxfp4  K/32 blocks of 256 bytes: byte j * 64 + 4 * row + i (j < 4, i < 4) holds element 4 * j + i in its
+//   low and
+//           16 + 4 * j + i in its high nibble; scales K/32 * 16 bytes (E8M0)
+//   kInt8   K/32 blocks of 512 bytes: byte j * 64 + 4 * row + i (j < 8) holds element 4 * j + i plus
+//   weight_offset;
+//           scales K/32 * 16 F16
+//   kBF16   K/2 groups of 64 bytes: element 2 * g + i of a row at 4 * row + 2 * i
+//   kF16    K groups of 32 bytes
+//   kF32    K groups of 64 bytes
+//   kMxfp8  K groups of 16 bytes (E4M3); scales K/32 * 16 bytes (E8M0)
+enum class Pack : uint8_t { kMxfp4, kInt8, kBF16, kF16, kF32, kMxfp8 };
+
+// Formats of the activations that meet them.
+enum class Act : uint8_t {
+  kInt8,  // int8 with one F32 scale per 32 (amax / 127), for kMxfp4 and kInt8
+  kBF16,  // for kBF16
+  kF32,   // for the rest
+};
+
+// Activation rows. Row r: int8 at data + r * cols with scales at scale + r * cols / 32, or BF16/F32 at
+// data + r * cols * size.
+struct ActView {
+  const void* data = nullptr;
+  const float* scale = nullptr;
+  const int32_t* bias = nullptr;  // [rows, cols / 32]: -weight_offset * (sum of the block's int8)
+  int64_t cols = 0;
+};
+
+// One or two neighbouring panels times some tokens.
+struct PanelTask {
+  Pack pack = Pack::kF32;
+  int panels = 1;  // 1 or 2
+  const uint8_t* data = nullptr;
+  const uint8_t* scales = nullptr;
+  int64_t data_stride = 0, scale_stride = 0;  // bytes from the first panel to the second
+  ActView act;
+  const int32_t* rows = nullptr;  // token t reads activation row rows[t]; null: row t
+  int tokens = 0;
+  uint8_t* scratch =
+      nullptr;           // kMxfp4: [2, cols / 32 * (512 + 64)] bytes for the expanded panels, aligned to 64
+  float* out = nullptr;  // [tokens, 32], lane l of panel p at p * 16 + l
+};
+
+// Attention of up to 8 query heads that share a KV head, for one token.
+struct AttendTask {
+  int heads = 0;  // 1 to 8
+  int head_dim = 0;
+  const int16_t* q = nullptr;        // [heads, head_dim], int16
+  const float* q_scale = nullptr;    // [heads], with the softmax scale folded in
+  const float* sinks = nullptr;      // [heads]
+  const int32_t* pages = nullptr;    // page table of the sequence
+  const int16_t* k_cache = nullptr;  // base of this KV head in page 0
+  const int16_t* v_cache = nullptr;
+  const float* k_scale = nullptr;
+  const float* v_scale = nullptr;
+  int64_t page_stride = 0;        // int16 elements from page to page
+  int64_t scale_page_stride = 0;  // floats from page to page
+  int first = 0, last = 0;        // positions attended: [first, last]
+  float* out = nullptr;           // [heads, head_dim]
+};
+
+struct Kernels {
+  const char* name;
+  int weight_offset;  // added to int8 weights when they are packed: 128 where the dot product wants unsigned
+                      // bytes
+
+  void (*gemm)(const PanelTask& task);
+
+  // n is a multiple of 32.
+  void (*quantize_row)(const float* x, int64_t n, int8_t* q, float* scale, int32_t* bias);
+  void (*to_bf16)(const float* x, int64_t n, uint16_t* out);
+  // out = x / rms(x) * weight. Returns false if the row is not finite.
+  bool (*rmsnorm)(const float* x, const float* weight, int64_t n, float eps, float* out);
+  // tile: [tokens, 32], 16 gate values then 16 up values a token, biases [16] each; clamped at limit.
+  // out: [tokens, out_stride], 16 values a token.
+  void (*swiglu_tile)(const float* tile, const float* gate_bias, const float* up_bias, int tokens,
+                      float alpha, float limit, float* out, int64_t out_stride);
+  // out += sum_k weight[k] * (y[k] + bias[k]), in the order of k.
+  void (*combine)(const float* const* y, const float* const* bias, const float* weight, int top_k, int64_t n,
+                  float* out);
+
+  // Rotates halves: x[i], x[i + head_dim / 2] of each head by the angle of cosine[i], sine[i].
+  void (*rope)(float* x, int heads, int head_dim, const float* cosine, const float* sine);
+  // Integers of magnitude at most limit, x = scale * q, to nearest even; returns the scale.
+  float (*quantize_vector)(const float* x, int n, int limit, int16_t* q);
+  void (*attend)(const AttendTask& task);
+};
+
+// Best first; only those that this machine runs.
+std::vector<const Kernels*> available_kernels();
+
+// Largest magnitude of the int16 that q and k are quantised to, such that a dot product fits int32.
+inline int qk_limit(int head_dim) {
+  int limit = 16383;
+  while (static_cast<int64_t>(limit) * limit * head_dim > 2147483647) limit -= limit / 64 + 1;
+  return limit;
+}
+inline constexpr int kVLimit = 2047;           // of v: 32 keys * 2047 * kProbabilityOne fit int32
+inline constexpr int kProbabilityOne = 16384;  // softmax weights are fixed-point in units of 2^-14
+
+}  // namespace moesaic::cpu

@@ -1,0 +1,2 @@
+#define MOESAIC_ISA avx2
+#include "backend/cpu/kernels_impl.h"

@@ -1,0 +1,2 @@
+#define MOESAIC_ISA dotprod
+#include "backend/cpu/kernels_impl.h"

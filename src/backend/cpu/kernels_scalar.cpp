@@ -1,0 +1,2 @@
+#define MOESAIC_ISA scalar
+#include "backend/cpu/kernels_impl.h"

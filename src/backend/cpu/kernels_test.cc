@@ -1,0 +1,262 @@
+// Every kernel of every instruction set that this machine runs, against plain double-precision loops.
+#include "backend/cpu/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "backend/cpu/gemm.h"
+#include "backend/cpu/kv_cache.h"
+#include "mx/block.h"
+
+namespace moesaic::cpu {
+namespace {
+
+class KernelTest : public testing::TestWithParam<const Kernels*> {
+ protected:
+  const Kernels& kernels_ = *GetParam();
+  ThreadPool pool_{2};
+  std::mt19937 rng_{7};
+
+  std::vector<float> normal(size_t n, float scale = 1) {
+    std::normal_distribution<float> d(0, scale);
+    std::vector<float> x(n);
+    for (float& v : x) v = d(rng_);
+    return x;
+  }
+};
+
+// A source matrix of any format with its storage.
+struct Source {
+  std::vector<uint8_t> data, scales;
+  MatrixView view;
+};
+
+Source make_source(Format format, int rows, int cols, std::mt19937& rng) {
+  Source s;
+  s.data.resize(rows * row_bytes(format, cols));
+  s.scales.resize(rows * cols / 32);
+  std::normal_distribution<float> normal(0, 0.05f);
+  for (auto& b : s.data) b = static_cast<uint8_t>(rng());
+  for (auto& b : s.scales) b = static_cast<uint8_t>(118 + rng() % 5);
+  const int64_t n = static_cast<int64_t>(rows) * cols;
+  for (int64_t i = 0; i < n; ++i) {
+    const float v = normal(rng);
+    const uint16_t half = format == Format::kF16 ? mx::encode_f16(v) : mx::encode_bf16(v);
+    if (format == Format::kF32) std::memcpy(&s.data[i * 4], &v, 4);
+    if (format == Format::kF16 || format == Format::kBF16) std::memcpy(&s.data[i * 2], &half, 2);
+    if (format == Format::kMxfp8) s.data[i] = mx::encode_e4m3(v * 1000);
+    if (format == Format::kQ8_0 && i % 32 == 0) {
+      const uint16_t scale = mx::encode_f16(0.001f + std::fabs(v) * 0.01f);
+      std::memcpy(&s.data[i / 32 * 34], &scale, 2);
+    }
+    if (format == Format::kMxfp4Gguf && i % 32 == 0)
+      s.data[i / 32 * 17] = static_cast<uint8_t>(118 + rng() % 5);
+  }
+  s.view = dense_view(format, rows, cols, reinterpret_cast<std::byte*>(s.data.data()),
+                      reinterpret_cast<std::byte*>(s.scales.data()));
+  return s;
+}
+
+// What an activation row holds after conversion, exactly.
+std::vector<double> act_row(const ActView& act, Act format, int64_t row) {
+  std::vector<double> x(act.cols);
+  for (int64_t c = 0; c < act.cols; ++c) {
+    const int64_t i = row * act.cols + c;
+    if (format == Act::kInt8)
+      x[c] = static_cast<const int8_t*>(act.data)[i] *
+             static_cast<double>(act.scale[row * (act.cols / 32) + c / 32]);
+    if (format == Act::kBF16) x[c] = mx::decode_bf16(static_cast<const uint16_t*>(act.data)[i]);
+    if (format == Act::kF32) x[c] = static_cast<const float*>(act.data)[i];
+  }
+  return x;
+}
+
+TEST_P(KernelTest, GemmEveryFormatAndTokenCount) {
+  constexpr Format kFormats[] = {Format::kF32,   Format::kF16,       Format::kBF16, Format::kQ8_0,
+                                 Format::kMxfp4, Format::kMxfp4Gguf, Format::kMxfp8};
+  for (const Format format : kFormats) {
+    for (const int cols : {32, 96, 2880}) {
+      const int rows = 37;  // two whole panels and a ragged third
+      Source source = make_source(format, rows, cols, rng_);
+      const Pack pack = pack_format(format, DenseFormat::kAsLoaded);
+      auto packed = pack_panels(pack, cols, stack({&source.view}), "test", kernels_, pool_);
+      ASSERT_TRUE(packed.ok()) << packed.status().message();
+      auto workspaces = make_workspaces(2, cols).value();
+      for (const int tokens : {1, 2, 3, 5, 6, 7, 13, 40}) {
+        const std::vector<float> x = normal(static_cast<size_t>(tokens) * cols);
+        ActRows act;
+        act.assign(kernels_, pool_, act_format(pack), x.data(), cols, tokens, cols);
+        std::vector<float> y(tokens * 48, NAN);
+        for_each_tile(kernels_, pool_, workspaces, packed.value(), act.view(), tokens,
+                      [&](const float* tile, int first, int n, int64_t panel, int count) {
+                        for (int t = 0; t < n; ++t) {
+                          for (int i = 0; i < count * kPanel; ++i)
+                            y[(first + t) * 48 + panel * kPanel + i] = tile[t * 32 + i];
+                        }
+                      });
+        std::vector<float> w(cols);
+        for (int r = 0; r < rows; ++r) {
+          read_row(source.view, r, w);
+          for (int t = 0; t < tokens; ++t) {
+            const std::vector<double> a = act_row(act.view(), act_format(pack), t);
+            double want = 0, norm = 0;
+            for (int c = 0; c < cols; ++c) want += w[c] * a[c], norm += std::fabs(w[c] * a[c]);
+            // Operands are exact; one F32 rounding for each of at most cols + 2 additions, in practice far
+            // fewer.
+            ASSERT_NEAR(y[t * 48 + r], want, norm * 1.2e-7 * std::sqrt(cols) * 2 + 1e-30)
+                << kernels_.name << " " << format_name(format) << " cols " << cols << " tokens " << tokens
+                << " row " << r;
+          }
+        }
+        for (int t = 0; t < tokens; ++t) {
+          for (int r = rows; r < 48; ++r) ASSERT_EQ(y[t * 48 + r], 0.0f);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KernelTest, AResultDoesNotDependOnItsNeighbours) {
+  for (const Format format : {Format::kBF16, Format::kQ8_0, Format::kMxfp4, Format::kF32}) {
+    Source source = make_source(format, 32, 288, rng_);
+    const Pack pack = pack_format(format, DenseFormat::kAsLoaded);
+    auto packed = pack_panels(pack, 288, stack({&source.view}), "test", kernels_, pool_).value();
+    auto workspaces = make_workspaces(1, 288).value();
+    const std::vector<float> x = normal(29 * 288);
+    ActRows act;
+    act.assign(kernels_, pool_, act_format(pack), x.data(), 288, 29, 288);
+    std::vector<int32_t> rows(29);
+    for (int t = 0; t < 29; ++t) rows[t] = 28 - t;
+    const float* tile = run_panels(kernels_, packed, 0, 2, act.view(), rows.data(), 29, workspaces[0]);
+    const std::vector<float> all(tile, tile + 29 * 32);
+    for (int t = 0; t < 29; ++t) {
+      tile = run_panels(kernels_, packed, 0, 2, act.view(), &rows[t], 1, workspaces[0]);
+      ASSERT_EQ(std::memcmp(tile, &all[t * 32], 128), 0)
+          << kernels_.name << " " << format_name(format) << " token " << t;
+    }
+  }
+}
+
+TEST_P(KernelTest, DamagedWeightsAreNamed) {
+  Source source = make_source(Format::kMxfp4, 16, 64, rng_);
+  source.scales[3] = 0xFF;
+  auto packed = pack_panels(Pack::kMxfp4, 64, stack({&source.view}), "layer 3 experts", kernels_, pool_);
+  ASSERT_FALSE(packed.ok());
+  EXPECT_EQ(packed.status().message(), "layer 3 experts: a block scale is NaN; the checkpoint is damaged");
+}
+
+TEST_P(KernelTest, QuantizeRow) {
+  const std::vector<float> x = normal(96, 3);
+  std::vector<int8_t> q(96);
+  std::vector<float> scale(3);
+  std::vector<int32_t> bias(3);
+  kernels_.quantize_row(x.data(), 96, q.data(), scale.data(), bias.data());
+  for (int b = 0; b < 3; ++b) {
+    int sum = 0;
+    for (int i = 0; i < 32; ++i) {
+      sum += q[b * 32 + i];
+      EXPECT_NEAR(q[b * 32 + i] * scale[b], x[b * 32 + i], scale[b] * 0.5001f);
+    }
+    EXPECT_EQ(bias[b], -kernels_.weight_offset * sum);
+  }
+  const std::vector<float> zeros(32);
+  kernels_.quantize_row(zeros.data(), 32, q.data(), scale.data(), bias.data());
+  EXPECT_EQ(q[0], 0);
+  EXPECT_TRUE(std::isfinite(scale[0]));
+}
+
+TEST_P(KernelTest, RmsNorm) {
+  const std::vector<float> x = normal(2880, 5), w = normal(2880);
+  std::vector<float> y(2880);
+  ASSERT_TRUE(kernels_.rmsnorm(x.data(), w.data(), 2880, 1e-5f, y.data()));
+  double squares = 0;
+  for (const float v : x) squares += static_cast<double>(v) * v;
+  for (int i = 0; i < 2880; ++i) ASSERT_NEAR(y[i], x[i] / std::sqrt(squares / 2880 + 1e-5) * w[i], 1e-5);
+  std::vector<float> bad = x;
+  bad[77] = NAN;
+  EXPECT_FALSE(kernels_.rmsnorm(bad.data(), w.data(), 2880, 1e-5f, y.data()));
+  bad[77] = INFINITY;
+  EXPECT_FALSE(kernels_.rmsnorm(bad.data(), w.data(), 2880, 1e-5f, y.data()));
+}
+
+TEST_P(KernelTest, Swiglu) {
+  const std::vector<float> tile = normal(5 * 32, 6), gb = normal(16), ub = normal(16);
+  std::vector<float> out(5 * 16);
+  kernels_.swiglu_tile(tile.data(), gb.data(), ub.data(), 5, 1.702f, 7.0f, out.data(), 16);
+  for (int t = 0; t < 5; ++t) {
+    for (int i = 0; i < 16; ++i) {
+      const double gate = std::min(7.0, double{tile[t * 32 + i]} + gb[i]);
+      const double up = std::clamp(double{tile[t * 32 + 16 + i]} + ub[i], -7.0, 7.0);
+      const double want = gate / (1 + std::exp(-1.702 * gate)) * (up + 1);
+      ASSERT_NEAR(out[t * 16 + i], want, 3e-6 * (1 + std::fabs(want)));
+    }
+  }
+}
+
+// Double-precision attention over the values before quantisation.
+TEST_P(KernelTest, AttendSinksWindowsAndPages) {
+  for (const int head_dim : {32, 64, 80}) {
+    for (const int heads : {1, 3, 8}) {
+      for (const auto& [first, last] : {std::pair{0, 0}, {0, 31}, {0, 32}, {5, 132}, {173, 300}, {0, 700}}) {
+        const int kv_heads = 2, pages = 23;
+        KvCache cache = KvCache::allocate(pages + 3, kv_heads, head_dim).value();
+        std::vector<int32_t> table(pages);
+        for (int i = 0; i < pages; ++i) table[i] = (i * 7 + 3) % (pages + 3);
+        for (int i = 0; i < first / kPageTokens; ++i) table[i] = -1;
+        const std::vector<float> k = normal((last + 1) * head_dim), v = normal((last + 1) * head_dim),
+                                 q = normal(heads * head_dim, 2);
+        for (int t = first / kPageTokens * kPageTokens; t <= last; ++t) {
+          cache.append(kernels_, table[t / kPageTokens], t % kPageTokens, 1, &k[t * head_dim],
+                       &v[t * head_dim]);
+        }
+        const std::vector<float> sinks = normal(heads);
+        std::vector<int16_t> qi(heads * head_dim);
+        std::vector<float> q_scale(heads), out(heads * head_dim, NAN);
+        const float softmax_scale = 1 / std::sqrt(static_cast<float>(head_dim));
+        for (int h = 0; h < heads; ++h)
+          q_scale[h] = softmax_scale * kernels_.quantize_vector(&q[h * head_dim], head_dim,
+                                                                qk_limit(head_dim), &qi[h * head_dim]);
+        const int64_t offset = kPageTokens;  // KV head 1
+        kernels_.attend({.heads = heads,
+                         .head_dim = head_dim,
+                         .q = qi.data(),
+                         .q_scale = q_scale.data(),
+                         .sinks = sinks.data(),
+                         .pages = table.data(),
+                         .k_cache = cache.k.as<int16_t>() + offset * head_dim,
+                         .v_cache = cache.v.as<int16_t>() + offset * head_dim,
+                         .k_scale = cache.k_scale.as<float>() + offset,
+                         .v_scale = cache.v_scale.as<float>() + offset,
+                         .page_stride = cache.page_stride(),
+                         .scale_page_stride = cache.scale_page_stride(),
+                         .first = first,
+                         .last = last,
+                         .out = out.data()});
+        for (int h = 0; h < heads; ++h) {
+          double sum = std::exp(double{sinks[h]});
+          std::vector<double> want(head_dim);
+          for (int t = first; t <= last; ++t) {
+            double s = 0;
+            for (int d = 0; d < head_dim; ++d) s += double{q[h * head_dim + d]} * k[t * head_dim + d];
+            const double e = std::exp(s * softmax_scale);
+            sum += e;
+            for (int d = 0; d < head_dim; ++d) want[d] += e * v[t * head_dim + d];
+          }
+          // V is rounded to amax / 4094, the weights to 2^-15 of the largest: about 1e-3 of |v| <= 5.
+          for (int d = 0; d < head_dim; ++d)
+            ASSERT_NEAR(out[h * head_dim + d], want[d] / sum, 4e-3)
+                << kernels_.name << " head_dim " << head_dim << " last " << last;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllIsas, KernelTest, testing::ValuesIn(available_kernels()),
+                         [](const auto& kernel) { return std::string(kernel.param->name); });
+
+}  // namespace
+}  // namespace moesaic::cpu

@@ -1,0 +1,270 @@
+#include "backend/cpu/pack.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <span>
+
+#include "base/error.h"
+#include "mx/block.h"
+
+namespace moesaic::cpu {
+namespace {
+
+struct PanelBytes {
+  int64_t data, scales;
+};
+
+PanelBytes panel_bytes(Pack pack, int64_t cols) {
+  const int64_t blocks = cols / mx::kBlock;
+  switch (pack) {
+    case Pack::kMxfp4:
+      return {blocks * 256, blocks * kPanel};
+    case Pack::kInt8:
+      return {blocks * 512, blocks * kPanel * 2};
+    case Pack::kBF16:
+    case Pack::kF16:
+      return {cols * kPanel * 2, 0};
+    case Pack::kF32:
+      return {cols * kPanel * 4, 0};
+    case Pack::kMxfp8:
+      return {cols * kPanel, blocks * kPanel};
+  }
+  return {};
+}
+
+// Per-thread staging of one panel's rows.
+struct Staging {
+  std::vector<float> values;           // [cols]
+  std::vector<uint8_t> codes, scales;  // [16, cols / 2], [16, cols / 32]
+};
+
+enum class Fault { kNone, kNanScale, kHugeScale, kNotFinite };
+
+// E8M0 codes outside 2^+-60 would leave the range in which the kernels add exponents (kernels_impl.h). Below
+// it a block is far under the rounding of anything it is added to: it becomes zero.
+constexpr int kLowScale = 127 - 60, kHighScale = 127 + 60;
+
+Fault check_scales(uint8_t* scales, uint8_t* codes, int64_t blocks) {
+  for (int64_t b = 0; b < blocks; ++b) {
+    if (scales[b] == mx::kScaleNan) return Fault::kNanScale;
+    if (scales[b] > kHighScale) return Fault::kHugeScale;
+    if (scales[b] >= kLowScale) continue;
+    scales[b] = kLowScale;
+    std::memset(codes + b * mx::kPackedBlock, 0, mx::kPackedBlock);
+  }
+  return Fault::kNone;
+}
+
+Fault pack_mxfp4(const MatrixView& m, int64_t first, int rows, Staging& s, uint8_t* data, uint8_t* scales) {
+  const int64_t blocks = m.cols / mx::kBlock, row_codes = m.cols / 2;
+  std::fill(s.codes.begin(), s.codes.end(), uint8_t{0});
+  std::fill(s.scales.begin(), s.scales.end(), uint8_t{kLowScale});
+  for (int r = 0; r < rows; ++r) {
+    const std::span<uint8_t> codes(s.codes.data() + r * row_codes, row_codes),
+        scale(s.scales.data() + r * blocks, blocks);
+    if (is_plain(m.format)) {
+      read_row(m, first + r, s.values);
+      for (int64_t b = 0; b < blocks; ++b)
+        scale[b] = mx::quantize_mxfp4(s.values.data() + b * 32, codes.data() + b * 16);
+    } else {
+      read_mxfp4_row(m, first + r, codes, scale);
+    }
+    if (const Fault f = check_scales(scale.data(), codes.data(), blocks); f != Fault::kNone) return f;
+  }
+  for (int64_t b = 0; b < blocks; ++b) {
+    for (int r = 0; r < kPanel; ++r) {
+      const uint8_t* row = s.codes.data() + r * row_codes + b * mx::kPackedBlock;
+      scales[b * kPanel + r] = s.scales[r * blocks + b];
+      // Elements 4j..4j+3 are bytes 2j, 2j+1 of the source; their partners 16 on are bytes 8 + 2j, 8 + 2j
+      // + 1.
+      for (int j = 0; j < 4; ++j) {
+        const uint8_t a = row[2 * j], c = row[2 * j + 1], e = row[8 + 2 * j], g = row[9 + 2 * j];
+        uint8_t* out = data + b * 256 + j * 64 + 4 * r;
+        out[0] = static_cast<uint8_t>((a & 15) | (e << 4));
+        out[1] = static_cast<uint8_t>((a >> 4) | (e & 0xF0));
+        out[2] = static_cast<uint8_t>((c & 15) | (g << 4));
+        out[3] = static_cast<uint8_t>((c >> 4) | (g & 0xF0));
+      }
+    }
+  }
+  return Fault::kNone;
+}
+
+// One block of a row to int8: taken as it is from Q8_0, quantised as Q8_0 does from anything else.
+void int8_block(const MatrixView& m, int64_t row, int64_t block, const float* values, int8_t* q,
+                uint16_t& scale) {
+  if (m.format == Format::kQ8_0) {
+    const std::byte* source = m.data + row * m.row_stride + block * 34;
+    std::memcpy(&scale, source, 2);
+    std::memcpy(q, source + 2, 32);
+    return;
+  }
+  float amax = 0;
+  for (int i = 0; i < mx::kBlock; ++i) amax = std::max(amax, std::fabs(values[block * 32 + i]));
+  scale = mx::encode_f16(amax / 127);
+  const float inverse = amax > 0 ? 127 / amax : 0;
+  for (int i = 0; i < mx::kBlock; ++i)
+    q[i] = static_cast<int8_t>(std::lrint(values[block * 32 + i] * inverse));
+}
+
+Fault pack_int8(const MatrixView& m, int64_t first, int rows, int offset, Staging& s, uint8_t* data,
+                uint8_t* scales) {
+  const int64_t blocks = m.cols / mx::kBlock;
+  for (int r = 0; r < kPanel; ++r) {
+    if (r < rows && m.format != Format::kQ8_0) read_row(m, first + r, s.values);
+    for (int64_t b = 0; b < blocks; ++b) {
+      int8_t q[mx::kBlock] = {};
+      uint16_t scale = 0;
+      if (r < rows) int8_block(m, first + r, b, s.values.data(), q, scale);
+      if (!std::isfinite(mx::decode_f16(scale))) return Fault::kNotFinite;
+      std::memcpy(scales + (b * kPanel + r) * 2, &scale, 2);
+      for (int i = 0; i < mx::kBlock; ++i) {
+        data[b * 512 + i / 4 * 64 + 4 * r + i % 4] = static_cast<uint8_t>(q[i] + offset);
+      }
+    }
+  }
+  return Fault::kNone;
+}
+
+Fault pack_plain(Pack pack, const MatrixView& m, int64_t first, int rows, Staging& s, uint8_t* data) {
+  for (int r = 0; r < rows; ++r) {
+    read_row(m, first + r, s.values);
+    for (int64_t c = 0; c < m.cols; ++c) {
+      const float v = s.values[c];
+      if (!std::isfinite(v)) return Fault::kNotFinite;
+      if (pack == Pack::kF32) {
+        std::memcpy(data + (c * kPanel + r) * 4, &v, 4);
+      } else {
+        const uint16_t half = pack == Pack::kF16 ? mx::encode_f16(v) : mx::encode_bf16(v);
+        std::memcpy(data + (pack == Pack::kF16 ? c * kPanel + r : c / 2 * 2 * kPanel + 2 * r + c % 2) * 2,
+                    &half, 2);
+      }
+    }
+  }
+  return Fault::kNone;
+}
+
+Fault pack_mxfp8(const MatrixView& m, int64_t first, int rows, Staging& s, uint8_t* data, uint8_t* scales) {
+  const int64_t blocks = m.cols / mx::kBlock;
+  std::memset(scales, kLowScale, blocks * kPanel);
+  for (int r = 0; r < rows; ++r) {
+    if (m.format != Format::kMxfp8) read_row(m, first + r, s.values);
+    for (int64_t b = 0; b < blocks; ++b) {
+      uint8_t codes[mx::kBlock], scale;
+      if (m.format == Format::kMxfp8) {
+        std::memcpy(codes, m.data + (first + r) * m.row_stride + b * mx::kBlock, mx::kBlock);
+        scale = std::to_integer<uint8_t>(m.scales[(first + r) * m.scale_stride + b]);
+      } else {
+        scale = mx::quantize_mxfp8(s.values.data() + b * mx::kBlock, codes);
+      }
+      if (scale == mx::kScaleNan) return Fault::kNanScale;
+      if (scale > kHighScale) return Fault::kHugeScale;
+      scales[b * kPanel + r] = std::max<uint8_t>(scale, 1);
+      for (int i = 0; i < mx::kBlock; ++i) {
+        if ((codes[i] & 0x7F) == 0x7F) return Fault::kNotFinite;
+        data[(b * mx::kBlock + i) * kPanel + r] = scale < 1 ? uint8_t{0} : codes[i];
+      }
+    }
+  }
+  return Fault::kNone;
+}
+
+Fault pack_panel(Pack pack, const PanelSource& p, int offset, Staging& s, uint8_t* data, uint8_t* scales) {
+  const int rows = static_cast<int>(std::min<int64_t>(kPanel, p.source->rows - p.first));
+  switch (pack) {
+    case Pack::kMxfp4:
+      return pack_mxfp4(*p.source, p.first, rows, s, data, scales);
+    case Pack::kInt8:
+      return pack_int8(*p.source, p.first, rows, offset, s, data, scales);
+    case Pack::kMxfp8:
+      return pack_mxfp8(*p.source, p.first, rows, s, data, scales);
+    default:
+      return pack_plain(pack, *p.source, p.first, rows, s, data);
+  }
+}
+
+Status explain(Fault fault, const std::string& name) {
+  switch (fault) {
+    case Fault::kNone:
+      return {};
+    case Fault::kNanScale:
+      return invalid("{}: a block scale is NaN; the checkpoint is damaged", name);
+    case Fault::kHugeScale:
+      return invalid("{}: a block scale is above 2^60; the checkpoint is damaged", name);
+    case Fault::kNotFinite:
+      return invalid("{}: a weight is NaN or infinite; the checkpoint is damaged", name);
+  }
+  return {};
+}
+
+}  // namespace
+
+Pack pack_format(Format format, DenseFormat wanted) {
+  if (format == Format::kMxfp4 || format == Format::kMxfp4Gguf) return Pack::kMxfp4;
+  switch (wanted) {
+    case DenseFormat::kBF16:
+      return Pack::kBF16;
+    case DenseFormat::kQ8_0:
+      return Pack::kInt8;
+    case DenseFormat::kMxfp8:
+      return Pack::kMxfp8;
+    case DenseFormat::kAsLoaded:
+      break;
+  }
+  switch (format) {
+    case Format::kF16:
+      return Pack::kF16;
+    case Format::kBF16:
+      return Pack::kBF16;
+    case Format::kQ8_0:
+      return Pack::kInt8;
+    case Format::kMxfp8:
+      return Pack::kMxfp8;
+    default:
+      return Pack::kF32;
+  }
+}
+
+Act act_format(Pack pack) {
+  if (pack == Pack::kMxfp4 || pack == Pack::kInt8) return Act::kInt8;
+  return pack == Pack::kBF16 ? Act::kBF16 : Act::kF32;
+}
+
+std::vector<PanelSource> stack(const std::vector<const MatrixView*>& sections) {
+  std::vector<PanelSource> panels;
+  for (const MatrixView* m : sections) {
+    for (int64_t row = 0; row < m->rows; row += kPanel) panels.push_back({m, row});
+  }
+  return panels;
+}
+
+Result<PackedMatrix> pack_panels(Pack pack, int64_t cols, const std::vector<PanelSource>& sources,
+                                 const std::string& name, const Kernels& kernels, ThreadPool& pool) {
+  const PanelBytes bytes = panel_bytes(pack, cols);
+  PackedMatrix packed{.pack = pack,
+                      .cols = cols,
+                      .panels = std::ssize(sources),
+                      .data_stride = bytes.data,
+                      .scale_stride = bytes.scales};
+  ASSIGN_OR_RETURN(packed.data, Buffer::allocate(packed.panels * bytes.data));
+  ASSIGN_OR_RETURN(packed.scales, Buffer::allocate(packed.panels * bytes.scales));
+  std::vector<Staging> staging(pool.threads());
+  for (Staging& s : staging) {
+    s.values.resize(cols);
+    s.codes.resize(pack == Pack::kMxfp4 ? kPanel * cols / 2 : 0);
+    s.scales.resize(pack == Pack::kMxfp4 ? kPanel * cols / mx::kBlock : 0);
+  }
+  std::atomic<int> fault{0};
+  pool.for_each(packed.panels, [&](int64_t i, int thread) {
+    const Fault f = pack_panel(pack, sources[i], kernels.weight_offset, staging[thread],
+                               packed.data.as<uint8_t>() + i * bytes.data,
+                               packed.scales.as<uint8_t>() + i * bytes.scales);
+    if (f != Fault::kNone) fault.store(static_cast<int>(f), std::memory_order_relaxed);
+  });
+  RETURN_IF_ERROR(explain(static_cast<Fault>(fault.load()), name));
+  return packed;
+}
+
+}  // namespace moesaic::cpu

@@ -1,0 +1,49 @@
+// Weights in the order that the kernels stream: panels of 16 rows (layouts in kernels.h).
+#pragma once
+
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cpu/kernels.h"
+#include "base/buffer.h"
+#include "base/thread_pool.h"
+#include "core/weights.h"
+
+namespace moesaic::cpu {
+
+// Sections of matrices, one under the other, each padded with zero rows to whole panels. All share a format
+// and their columns. The experts of a layer are one PackedMatrix with a section per expert (and per gate and
+// up).
+struct PackedMatrix {
+  Pack pack = Pack::kF32;
+  int64_t cols = 0;
+  int64_t panels = 0;
+  int64_t data_stride = 0, scale_stride = 0;  // bytes per panel
+  Buffer data, scales;
+  double bytes() const {
+    return static_cast<double>(panels) * static_cast<double>(data_stride + scale_stride);
+  }
+};
+
+inline int64_t panels_of(int64_t rows) { return (rows + kPanel - 1) / kPanel; }
+inline int64_t padded(int64_t rows) { return panels_of(rows) * kPanel; }
+
+// The packed format of a matrix stored as `format`, and the activations that it meets.
+Pack pack_format(Format format, DenseFormat wanted);
+Act act_format(Pack pack);
+
+// Which source row feeds each panel row: panel p holds rows [first, first + 16) of *source, less where it
+// ends.
+struct PanelSource {
+  const MatrixView* source;
+  int64_t first;
+};
+
+// Packs one panel per entry of sources. name is for errors: a NaN scale or a weight that is not finite.
+Result<PackedMatrix> pack_panels(Pack pack, int64_t cols, const std::vector<PanelSource>& sources,
+                                 const std::string& name, const Kernels& kernels, ThreadPool& pool);
+
+// Sections in order.
+std::vector<PanelSource> stack(const std::vector<const MatrixView*>& sections);
+
+}  // namespace moesaic::cpu

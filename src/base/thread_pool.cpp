@@ -1,0 +1,87 @@
+#include "base/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+namespace moesaic {
+namespace {
+
+// About 50 microseconds: longer than the serial gaps of a decode step, short enough to leave an idle machine
+// idle.
+constexpr int kSpins = 20000;
+
+int usable_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Waits until value differs from old: spins first, then sleeps.
+template <typename T>
+void wait_while(const std::atomic<T>& value, T old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    pause_cpu();
+  }
+  value.wait(old, std::memory_order_acquire);
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) {
+  const int count = threads > 0 ? threads : usable_cores();
+  for (int i = 1; i < count; ++i) workers_.emplace_back([this, i] { work(i); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true);
+  loop_.fetch_add(1);
+  loop_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run(int64_t items, Call call, void* context) {
+  call_ = call, context_ = context, items_ = items;
+  next_.store(0, std::memory_order_relaxed);
+  if (items <= 1 || workers_.empty()) {
+    take_items(0);
+    return;
+  }
+  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  loop_.fetch_add(1, std::memory_order_release);
+  loop_.notify_all();
+  take_items(0);
+  for (int left = busy_.load(std::memory_order_acquire); left != 0;
+       left = busy_.load(std::memory_order_acquire)) {
+    wait_while(busy_, left);
+  }
+}
+
+void ThreadPool::take_items(int thread) {
+  for (int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < items_;
+       i = next_.fetch_add(1, std::memory_order_relaxed)) {
+    call_(context_, i, thread);
+  }
+}
+
+void ThreadPool::work(int thread) {
+  for (uint32_t seen = 0;;) {
+    wait_while(loop_, seen);
+    ++seen;
+    if (stop_.load()) return;
+    take_items(thread);
+    busy_.fetch_sub(1, std::memory_order_release);
+    busy_.notify_one();
+  }
+}
+
+}  // namespace moesaic

@@ -116,7 +116,8 @@ class CpuBackend final : public Backend {
   std::vector<float> cosine_, sine_;                   // [rows, head_dim / 2]
   std::vector<float> x_, normed_;                      // [rows, hidden]: the residual stream
   std::vector<float> qkv_, attended_;                  // [rows, padded q, k, v], [rows, heads * head_dim]
-  std::vector<int16_t> q_;                             // [rows, heads * head_dim]
+  std::vector<int8_t> q_;                              // [rows, heads * head_dim]
+  std::vector<int32_t> q_bias_;                        // [rows, heads]
   std::vector<float> q_scale_;                         // [rows, heads]
   std::vector<float> router_logits_, expert_weights_;  // [rows, padded experts], [rows, top_k]
   std::vector<int32_t> expert_ids_;                    // [rows, top_k]
@@ -328,8 +329,10 @@ void CpuBackend::rotate_and_append(Layer& layer, bool sliding, int64_t row) {
   const float softmax_scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
   for (int h = 0; h < config_.heads; ++h) {
     const int64_t at = row * config_.heads + h;
-    q_scale_[at] = softmax_scale * kernels_.quantize_vector(q + h * head_dim, head_dim, qk_limit(head_dim),
-                                                            q_.data() + at * head_dim);
+    int32_t sum;
+    q_scale_[at] =
+        softmax_scale * kernels_.quantize_int8(q + h * head_dim, head_dim, q_.data() + at * head_dim, &sum);
+    q_bias_[at] = -kernels_.weight_offset * sum;
   }
   const Sequence& sequence = batch_.sequences[row_sequence_[row]];
   const int position = batch_.positions[row];
@@ -348,6 +351,7 @@ void CpuBackend::qkv(int index) {
   norm_rows(layer.attn_norm, index, "qkv");
   qkv_.resize(rows * width);
   q_.resize(static_cast<size_t>(rows) * config_.q_size());
+  q_bias_.resize(static_cast<size_t>(rows) * config_.heads);
   q_scale_.resize(static_cast<size_t>(rows) * config_.heads);
   multiply(layer.qkv, normed_.data(), config_.hidden, rows,
            [&](const float* tile, int first, int n, int64_t panel, int count) {
@@ -370,10 +374,11 @@ void CpuBackend::attend_row(const Layer& layer, bool sliding, int64_t row, int k
     kernels_.attend({.heads = std::min(8, (kv_head + 1) * group - head),
                      .head_dim = head_dim,
                      .q = q_.data() + at * head_dim,
+                     .q_bias = q_bias_.data() + at,
                      .q_scale = q_scale_.data() + at,
                      .sinks = layer.sinks.data() + head,
                      .pages = (sliding ? sequence.window_pages : sequence.full_pages).data(),
-                     .k_cache = layer.kv.k.as<int16_t>() + kv_offset * head_dim,
+                     .k_cache = layer.kv.k.as<uint8_t>() + kv_offset * head_dim,
                      .v_cache = layer.kv.v.as<int16_t>() + kv_offset * head_dim,
                      .k_scale = layer.kv.k_scale.as<float>() + kv_offset,
                      .v_scale = layer.kv.v_scale.as<float>() + kv_offset,
@@ -394,7 +399,7 @@ void CpuBackend::attend(int index) {
     keys += sliding ? std::min(position + 1, config_.window) : position + 1;
   for (const Sequence& s : batch_.sequences)
     cached += sliding ? std::min(s.context, config_.window + s.rows - 1) : s.context;
-  const Timer timer(profile_[kAttend], cached * 4 * config_.kv_size(), keys * 4 * config_.q_size());
+  const Timer timer(profile_[kAttend], cached * 3 * config_.kv_size(), keys * 4 * config_.q_size());
   attended_.resize(static_cast<size_t>(rows) * config_.q_size());
   // Rows of one KV head follow each other, so that its pages stay in cache; the longest contexts come first.
   pool_.for_each(static_cast<int64_t>(rows) * config_.kv_heads, [&](int64_t item, int) {

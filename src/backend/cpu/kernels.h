@@ -63,15 +63,16 @@ struct PanelTask {
 struct AttendTask {
   int heads = 0;  // 1 to 8
   int head_dim = 0;
-  const int16_t* q = nullptr;        // [heads, head_dim], int16
+  const int8_t* q = nullptr;         // [heads, head_dim]
+  const int32_t* q_bias = nullptr;   // [heads]: -weight_offset * (sum of the head's int8)
   const float* q_scale = nullptr;    // [heads], with the softmax scale folded in
   const float* sinks = nullptr;      // [heads]
   const int32_t* pages = nullptr;    // page table of the sequence
-  const int16_t* k_cache = nullptr;  // base of this KV head in page 0
+  const uint8_t* k_cache = nullptr;  // base of this KV head in page 0
   const int16_t* v_cache = nullptr;
   const float* k_scale = nullptr;
   const float* v_scale = nullptr;
-  int64_t page_stride = 0;        // int16 elements from page to page
+  int64_t page_stride = 0;        // elements of K and of V from page to page
   int64_t scale_page_stride = 0;  // floats from page to page
   int first = 0, last = 0;        // positions attended: [first, last]
   float* out = nullptr;           // [heads, head_dim]
@@ -99,20 +100,16 @@ struct Kernels {
 
   // Rotates halves: x[i], x[i + head_dim / 2] of each head by the angle of cosine[i], sine[i].
   void (*rope)(float* x, int heads, int head_dim, const float* cosine, const float* sine);
-  // Integers of magnitude at most limit, x = scale * q, to nearest even; returns the scale.
-  float (*quantize_vector)(const float* x, int n, int limit, int16_t* q);
+  // Integers of magnitude at most 127 or kVLimit, x = scale * q, to nearest even; return the scale. n is a
+  // multiple of 16; *sum is the sum of the integers.
+  float (*quantize_int8)(const float* x, int n, int8_t* q, int32_t* sum);
+  float (*quantize_int16)(const float* x, int n, int16_t* q);
   void (*attend)(const AttendTask& task);
 };
 
 // Best first; only those that this machine runs.
 std::vector<const Kernels*> available_kernels();
 
-// Largest magnitude of the int16 that q and k are quantised to, such that a dot product fits int32.
-inline int qk_limit(int head_dim) {
-  int limit = 16383;
-  while (static_cast<int64_t>(limit) * limit * head_dim > 2147483647) limit -= limit / 64 + 1;
-  return limit;
-}
 inline constexpr int kVLimit = 2047;           // of v: 32 keys * 2047 * kProbabilityOne fit int32
 inline constexpr int kProbabilityOne = 16384;  // softmax weights are fixed-point in units of 2^-14
 

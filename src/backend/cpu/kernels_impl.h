@@ -275,7 +275,7 @@ void swiglu_tile(const float* tile, const float* gate_bias, const float* up_bias
     const F16 u = min(max(load<F16>(tile + t * 32 + 16) + ub, splat(-limit)), splat(limit));
     // sigmoid(z) = 1 / (1 + e^-z); through e^-|z| so that the exponential never overflows.
     const F16 z = g * splat(alpha);
-    const F16 e = exp_nonpositive(splat(0.0f) - abs(z));
+    const F16 e = exp2_nonpositive(abs(z) * splat(-kLog2E));
     const F16 sigmoid = (z < splat(0.0f) ? e : splat(1.0f)) / (splat(1.0f) + e);
     store(out + t * out_stride, g * sigmoid * (u + splat(1.0f)));
   }
@@ -303,54 +303,77 @@ void rope(float* x, int heads, int head_dim, const float* cosine, const float* s
   }
 }
 
-float quantize_vector(const float* x, int n, int limit, int16_t* q) {
+inline float amax(const float* x, int n) {
   F16 top = splat(1e-20f);
   for (int i = 0; i < n; i += 16) top = max(top, abs(load<F16>(x + i)));
-  const float amax = reduce_max(top);
-  const F16 inverse = splat(static_cast<float>(limit) / amax);
+  return reduce_max(top);
+}
+
+float quantize_int8(const float* x, int n, int8_t* q, int32_t* sum) {
+  const float top = amax(x, n);
+  const F16 inverse = splat(127.0f / top);
+  I16 total = {};
+  using Quarter = int8_t __attribute__((vector_size(16)));
+  for (int i = 0; i < n; i += 16) {
+    const I16 v = to_int(load<F16>(x + i) * inverse);
+    total += v;
+    store(q + i, __builtin_convertvector(v, Quarter));
+  }
+  *sum = 0;
+  for (int i = 0; i < 16; ++i) *sum += total[i];
+  return top / 127.0f;
+}
+
+float quantize_int16(const float* x, int n, int16_t* q) {
+  const float top = amax(x, n);
+  const F16 inverse = splat(static_cast<float>(kVLimit) / top);
   using Half = int16_t __attribute__((vector_size(32)));
   for (int i = 0; i < n; i += 16)
     store(q + i, __builtin_convertvector(to_int(load<F16>(x + i) * inverse), Half));
-  return amax / static_cast<float>(limit);
+  return top / static_cast<float>(kVLimit);
 }
 
-// One page (32 keys) against H query heads: scores in fixed point, online softmax, values in fixed point.
-// K page: [head_dim / 2][32 keys][2] int16; V page: [16 key pairs][head_dim][2] int16.
+// One page (32 keys) against H query heads: scores in 8-bit integers, online softmax, values in 16-bit
+// integers. K page: [head_dim / 4][32 keys][4] int8 + offset; V page: [16 key pairs][head_dim][2] int16.
 template <int H>
-inline void page_scores(const int16_t* q, const int16_t* k, int head_dim, I16 (&dot)[H][2]) {
-  for (int h = 0; h < H; ++h) dot[h][0] = dot[h][1] = I16{};
-  for (int d = 0; d < head_dim / 2; ++d) {
-    const Shorts k0 = load<Shorts>(k + d * 64), k1 = load<Shorts>(k + d * 64 + 32);
+inline void page_scores(const AttendTask& task, const uint8_t* k, I16 (&dot)[H][2]) {
+  for (int h = 0; h < H; ++h) dot[h][0] = dot[h][1] = splat(task.q_bias[h]);
+  for (int d = 0; d < task.head_dim / 4; ++d) {
+    const Bytes k0 = load<Bytes>(k + d * 128), k1 = load<Bytes>(k + d * 128 + 64);
     for (int h = 0; h < H; ++h) {
-      const I16 pair = splat_word(q + h * head_dim + 2 * d);
-      dot[h][0] = dot2(dot[h][0], k0, pair);
-      dot[h][1] = dot2(dot[h][1], k1, pair);
+      const I16 word = splat_word(task.q + h * task.head_dim + 4 * d);
+      dot[h][0] = dot4(dot[h][0], k0, word);
+      dot[h][1] = dot4(dot[h][1], k1, word);
     }
   }
 }
 
-// Adds the page's values for heads [0, H) and 16 lanes of dimensions at a time.
-template <int H>
-inline void page_values(const int16_t* p, const int16_t* v, int head_dim, const float* factor, float* acc) {
-  for (int d = 0; d < head_dim; d += 32) {
-    const int groups = head_dim - d >= 32 ? 2 : 1;
-    I16 dot[H][2] = {};
-    for (int pair = 0; pair < kPageTokens / 2; ++pair) {
-      const Shorts v0 = load<Shorts>(v + pair * head_dim * 2 + d * 2);
-      const Shorts v1 = groups == 2 ? load<Shorts>(v + pair * head_dim * 2 + d * 2 + 32) : v0;
-      for (int h = 0; h < H; ++h) {
-        const I16 word = splat_word(p + h * kPageTokens + 2 * pair);
-        dot[h][0] = dot2(dot[h][0], v0, word);
-        dot[h][1] = dot2(dot[h][1], v1, word);
-      }
-    }
+// Adds the page's values to 16 * G dimensions of H heads, from dimension d on.
+template <int H, int G>
+inline void page_values_at(const int16_t* p, const int16_t* v, int d, int head_dim, float factor,
+                           float* acc) {
+  I16 dot[H][G] = {};
+  for (int pair = 0; pair < kPageTokens / 2; ++pair) {
+    Shorts values[G];
+    for (int g = 0; g < G; ++g) values[g] = load<Shorts>(v + pair * head_dim * 2 + d * 2 + g * 32);
     for (int h = 0; h < H; ++h) {
-      for (int g = 0; g < groups; ++g) {
-        float* out = acc + h * head_dim + d + g * 16;
-        store(out, fma(to_float(dot[h][g]), splat(factor[h]), load<F16>(out)));
-      }
+      const I16 word = splat_word(p + h * kPageTokens + 2 * pair);
+      for (int g = 0; g < G; ++g) dot[h][g] = dot2(dot[h][g], values[g], word);
     }
   }
+  for (int h = 0; h < H; ++h) {
+    for (int g = 0; g < G; ++g) {
+      float* out = acc + h * head_dim + d + g * 16;
+      store(out, fma(to_float(dot[h][g]), splat(factor), load<F16>(out)));
+    }
+  }
+}
+
+template <int H>
+inline void page_values(const int16_t* p, const int16_t* v, int head_dim, float factor, float* acc) {
+  int d = 0;
+  for (; d + 64 <= head_dim; d += 64) page_values_at<H, 4>(p, v, d, head_dim, factor, acc);
+  for (; d < head_dim; d += 16) page_values_at<H, 1>(p, v, d, head_dim, factor, acc);
 }
 
 constexpr int kMaxHeadDim = 256, kMaxHeads = 8;
@@ -358,76 +381,87 @@ constexpr int kMaxHeadDim = 256, kMaxHeads = 8;
 struct SoftmaxState {
   alignas(64) float acc[kMaxHeads * kMaxHeadDim];
   alignas(64) int16_t p[kMaxHeads * kPageTokens];
-  float max[kMaxHeads], factor[kMaxHeads];
+  float max[kMaxHeads];
   F16 sum[kMaxHeads];
 };
 
-// The page's scores of head h become weights in units of 2^-14, V's scales folded in.
-inline void page_softmax(SoftmaxState& state, int h, F16 s0, F16 s1, F16 v0, F16 v1, float v_max,
-                         int head_dim) {
-  const float top = reduce_max(max(s0, s1));
-  if (top > state.max[h]) {
-    const F16 shrink = exp_nonpositive(splat(state.max[h] - top));
-    state.sum[h] *= shrink;
-    for (int d = 0; d < head_dim; d += 16) {
-      store(state.acc + h * head_dim + d, load<F16>(state.acc + h * head_dim + d) * shrink);
-    }
-    state.max[h] = top;
+// What the heads share of a page. Scores and their maximum are in units of log 2.
+struct PageView {
+  I16 out0, out1;    // lanes outside [first, last]
+  F16 ks0, ks1;      // K's scales
+  F16 unit0, unit1;  // V's scales in units of 2^-14 of the largest
+  float factor;      // that unit
+};
+
+inline void raise_max(SoftmaxState& state, int h, float top, int head_dim) {
+  const F16 shrink = exp2_nonpositive(splat(state.max[h] - top));
+  state.sum[h] *= shrink;
+  for (int d = 0; d < head_dim; d += 16) {
+    store(state.acc + h * head_dim + d, load<F16>(state.acc + h * head_dim + d) * shrink);
   }
-  const F16 e0 = exp_nonpositive(s0 - splat(state.max[h])), e1 = exp_nonpositive(s1 - splat(state.max[h]));
+  state.max[h] = top;
+}
+
+// The page's scores of head h become weights in units of 2^-14, V's scales folded in.
+inline void page_softmax(SoftmaxState& state, int h, float q_scale, const PageView& page, const I16 (&dot)[2],
+                         int head_dim) {
+  const F16 minus = splat(-1.0e30f), qs = splat(q_scale);
+  const F16 s0 = page.out0 ? minus : to_float(dot[0]) * (page.ks0 * qs);
+  const F16 s1 = page.out1 ? minus : to_float(dot[1]) * (page.ks1 * qs);
+  const F16 top = max(s0, s1);
+  if (any_greater(top, splat(state.max[h]))) raise_max(state, h, reduce_max(top), head_dim);
+  const F16 e0 = exp2_nonpositive(s0 - splat(state.max[h])), e1 = exp2_nonpositive(s1 - splat(state.max[h]));
   state.sum[h] += e0 + e1;
-  const F16 unit = splat(static_cast<float>(kProbabilityOne) / v_max);
-  const I16 p0 = to_int(e0 * v0 * unit), p1 = to_int(e1 * v1 * unit);
   using Half = int16_t __attribute__((vector_size(32)));
-  store(state.p + h * kPageTokens, __builtin_convertvector(p0, Half));
-  store(state.p + h * kPageTokens + 16, __builtin_convertvector(p1, Half));
-  state.factor[h] = v_max * (1.0f / static_cast<float>(kProbabilityOne));
+  store(state.p + h * kPageTokens, __builtin_convertvector(to_int(e0 * page.unit0), Half));
+  store(state.p + h * kPageTokens + 16, __builtin_convertvector(to_int(e1 * page.unit1), Half));
+}
+
+inline PageView view_page(const AttendTask& task, int index, const float* ks, const float* vs) {
+  const I16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const I16 p0 = lane + index * kPageTokens, p1 = p0 + 16;
+  PageView page;
+  page.out0 = (p0 < task.first) | (p0 > task.last);
+  page.out1 = (p1 < task.first) | (p1 > task.last);
+  page.ks0 = load<F16>(ks), page.ks1 = load<F16>(ks + 16);
+  const F16 v0 = page.out0 ? F16{} : load<F16>(vs), v1 = page.out1 ? F16{} : load<F16>(vs + 16);
+  const float top = reduce_max(max(max(v0, v1), splat(1e-30f)));
+  const F16 unit = splat(static_cast<float>(kProbabilityOne) / top);
+  page.unit0 = v0 * unit, page.unit1 = v1 * unit;
+  page.factor = top * (1.0f / static_cast<float>(kProbabilityOne));
+  return page;
 }
 
 template <int H>
 void attend_heads(const AttendTask& task) {
   const int head_dim = task.head_dim;
   SoftmaxState state;
+  float q_scale[H];
   for (int i = 0; i < H * head_dim; ++i) state.acc[i] = 0;
   for (int h = 0; h < H; ++h) {
-    state.max[h] = task.sinks[h];
+    q_scale[h] = task.q_scale[h] * kLog2E;
+    state.max[h] = task.sinks[h] * kLog2E;
     state.sum[h] = F16{};
     state.sum[h][0] = 1.0f;  // the sink's own e^0; it has no value
   }
-  const I16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const F16 minus = splat(-1.0e30f);
   for (int index = task.first / kPageTokens; index <= task.last / kPageTokens; ++index) {
-    const int64_t page = task.pages[index];
-    const int16_t* k = task.k_cache + page * task.page_stride;
-    const int16_t* v = task.v_cache + page * task.page_stride;
-    const float* ks = task.k_scale + page * task.scale_page_stride;
-    const float* vs = task.v_scale + page * task.scale_page_stride;
-    const I16 position0 = lane + index * kPageTokens, position1 = position0 + 16;
-    const I16 out0 = (position0 < task.first) | (position0 > task.last);
-    const I16 out1 = (position1 < task.first) | (position1 > task.last);
-    const F16 ks0 = load<F16>(ks), ks1 = load<F16>(ks + 16);
-    const F16 v0 = out0 ? F16{} : load<F16>(vs), v1 = out1 ? F16{} : load<F16>(vs + 16);
-    const float v_max = reduce_max(max(max(v0, v1), splat(1e-30f)));
+    const int64_t at = task.pages[index];
+    const PageView page = view_page(task, index, task.k_scale + at * task.scale_page_stride,
+                                    task.v_scale + at * task.scale_page_stride);
     I16 dot[H][2];
-    page_scores<H>(task.q, k, head_dim, dot);
-    for (int h = 0; h < H; ++h) {
-      const F16 qs = splat(task.q_scale[h]);
-      const F16 s0 = out0 ? minus : to_float(dot[h][0]) * ks0 * qs;
-      const F16 s1 = out1 ? minus : to_float(dot[h][1]) * ks1 * qs;
-      page_softmax(state, h, s0, s1, v0, v1, v_max, head_dim);
-    }
+    page_scores<H>(task, task.k_cache + at * task.page_stride, dot);
+    for (int h = 0; h < H; ++h) page_softmax(state, h, q_scale[h], page, dot[h], head_dim);
+    const int16_t* v = task.v_cache + at * task.page_stride;
     constexpr int kHalf = H > 4 ? H / 2 : H;
-    page_values<kHalf>(state.p, v, head_dim, state.factor, state.acc);
-    if constexpr (H > kHalf) {
-      page_values<H - kHalf>(state.p + kHalf * kPageTokens, v, head_dim, state.factor + kHalf,
+    page_values<kHalf>(state.p, v, head_dim, page.factor, state.acc);
+    if constexpr (H > kHalf)
+      page_values<H - kHalf>(state.p + kHalf * kPageTokens, v, head_dim, page.factor,
                              state.acc + kHalf * head_dim);
-    }
   }
   for (int h = 0; h < H; ++h) {
     const F16 inverse = splat(1.0f / reduce_add(state.sum[h]));
-    for (int d = 0; d < head_dim; d += 16) {
+    for (int d = 0; d < head_dim; d += 16)
       store(task.out + h * head_dim + d, load<F16>(state.acc + h * head_dim + d) * inverse);
-    }
   }
 }
 
@@ -455,7 +489,8 @@ const Kernels MOESAIC_JOIN(kKernels_, MOESAIC_ISA) = {
     .swiglu_tile = swiglu_tile,
     .combine = combine,
     .rope = rope,
-    .quantize_vector = quantize_vector,
+    .quantize_int8 = quantize_int8,
+    .quantize_int16 = quantize_int16,
     .attend = attend,
 };
 

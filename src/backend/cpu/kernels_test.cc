@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <random>
 
 #include "backend/cpu/gemm.h"
@@ -196,60 +197,111 @@ TEST_P(KernelTest, Swiglu) {
   }
 }
 
-// Double-precision attention over the values before quantisation.
+// Rounds x as the kernels do and returns what the integers stand for.
+std::vector<float> through_int8(const Kernels& kernels, const float* x, int n) {
+  std::vector<int8_t> q(n);
+  int32_t sum;
+  const float scale = kernels.quantize_int8(x, n, q.data(), &sum);
+  EXPECT_EQ(sum, std::accumulate(q.begin(), q.end(), 0));
+  std::vector<float> y(n);
+  for (int i = 0; i < n; ++i) y[i] = scale * q[i];
+  return y;
+}
+std::vector<float> through_int16(const Kernels& kernels, const float* x, int n) {
+  std::vector<int16_t> q(n);
+  const float scale = kernels.quantize_int16(x, n, q.data());
+  std::vector<float> y(n);
+  for (int i = 0; i < n; ++i) y[i] = scale * q[i];
+  return y;
+}
+
+TEST_P(KernelTest, QuantizeVector) {
+  const std::vector<float> x = normal(80);
+  float amax = 0;
+  for (const float v : x) amax = std::max(amax, std::fabs(v));
+  const std::vector<float> y = through_int8(kernels_, x.data(), 80),
+                           z = through_int16(kernels_, x.data(), 80);
+  for (int i = 0; i < 80; ++i) {
+    EXPECT_NEAR(y[i], x[i], amax / 127 * 0.5001f);
+    EXPECT_NEAR(z[i], x[i], amax / kVLimit * 0.5001f);
+  }
+}
+
+// A paged cache with scattered pages, one of its two heads filled, and double-precision attention over the
+// values that its integers stand for.
+struct AttendCase {
+  int head_dim, heads, first, last;
+};
+
+void check_attend(const Kernels& kernels, const AttendCase& c, std::mt19937& rng) {
+  const auto normal = [&](size_t n, float scale) {
+    std::normal_distribution<float> d(0, scale);
+    std::vector<float> x(n);
+    for (float& v : x) v = d(rng);
+    return x;
+  };
+  const int pages = 23, head_dim = c.head_dim, heads = c.heads;
+  KvCache cache = KvCache::allocate(pages + 3, 2, head_dim).value();
+  std::vector<int32_t> table(pages);
+  for (int i = 0; i < pages; ++i) table[i] = i < c.first / kPageTokens ? -1 : (i * 7 + 3) % (pages + 3);
+  std::vector<std::vector<float>> k(c.last + 1), v(c.last + 1), q(heads);
+  for (int t = c.first / kPageTokens * kPageTokens; t <= c.last; ++t) {
+    const std::vector<float> key = normal(head_dim, 1), value = normal(head_dim, 1);
+    cache.append(kernels, table[t / kPageTokens], t % kPageTokens, 1, key.data(), value.data());
+    k[t] = through_int8(kernels, key.data(), head_dim), v[t] = through_int16(kernels, value.data(), head_dim);
+  }
+  const std::vector<float> sinks = normal(heads, 1);
+  std::vector<int8_t> q8(heads * head_dim);
+  std::vector<int32_t> q_bias(heads);
+  std::vector<float> q_scale(heads), out(heads * head_dim, NAN);
+  for (int h = 0; h < heads; ++h) {
+    const std::vector<float> x = normal(head_dim, 0.3f);
+    int32_t sum;
+    q_scale[h] = kernels.quantize_int8(x.data(), head_dim, &q8[h * head_dim], &sum);
+    q_bias[h] = -kernels.weight_offset * sum;
+    q[h] = through_int8(kernels, x.data(), head_dim);
+  }
+  kernels.attend({.heads = heads,
+                  .head_dim = head_dim,
+                  .q = q8.data(),
+                  .q_bias = q_bias.data(),
+                  .q_scale = q_scale.data(),
+                  .sinks = sinks.data(),
+                  .pages = table.data(),
+                  .k_cache = cache.k.as<uint8_t>() + kPageTokens * head_dim,
+                  .v_cache = cache.v.as<int16_t>() + kPageTokens * head_dim,
+                  .k_scale = cache.k_scale.as<float>() + kPageTokens,
+                  .v_scale = cache.v_scale.as<float>() + kPageTokens,
+                  .page_stride = cache.page_stride(),
+                  .scale_page_stride = cache.scale_page_stride(),
+                  .first = c.first,
+                  .last = c.last,
+                  .out = out.data()});
+  for (int h = 0; h < heads; ++h) {
+    double sum = std::exp(double{sinks[h]}), magnitude = 0;
+    std::vector<double> want(head_dim);
+    for (int t = c.first; t <= c.last; ++t) {
+      const double e = std::exp(std::inner_product(q[h].begin(), q[h].end(), k[t].begin(), 0.0));
+      sum += e;
+      for (int d = 0; d < head_dim; ++d)
+        want[d] += e * v[t][d], magnitude = std::max(magnitude, double{std::fabs(v[t][d])});
+    }
+    // Each softmax weight is rounded to 2^-15 of the largest one; n such errors with random signs add as
+    // sqrt(n).
+    const double tolerance = magnitude * (std::sqrt(c.last - c.first + 1.0) / 32768 * 2 + 2e-6);
+    for (int d = 0; d < head_dim; ++d) {
+      ASSERT_NEAR(out[h * head_dim + d], want[d] / sum, tolerance)
+          << kernels.name << " head_dim " << head_dim << " heads " << heads << " positions " << c.first
+          << ".." << c.last;
+    }
+  }
+}
+
 TEST_P(KernelTest, AttendSinksWindowsAndPages) {
-  for (const int head_dim : {32, 64, 80}) {
+  for (const int head_dim : {32, 64, 80, 128}) {
     for (const int heads : {1, 3, 8}) {
       for (const auto& [first, last] : {std::pair{0, 0}, {0, 31}, {0, 32}, {5, 132}, {173, 300}, {0, 700}}) {
-        const int kv_heads = 2, pages = 23;
-        KvCache cache = KvCache::allocate(pages + 3, kv_heads, head_dim).value();
-        std::vector<int32_t> table(pages);
-        for (int i = 0; i < pages; ++i) table[i] = (i * 7 + 3) % (pages + 3);
-        for (int i = 0; i < first / kPageTokens; ++i) table[i] = -1;
-        const std::vector<float> k = normal((last + 1) * head_dim), v = normal((last + 1) * head_dim),
-                                 q = normal(heads * head_dim, 2);
-        for (int t = first / kPageTokens * kPageTokens; t <= last; ++t) {
-          cache.append(kernels_, table[t / kPageTokens], t % kPageTokens, 1, &k[t * head_dim],
-                       &v[t * head_dim]);
-        }
-        const std::vector<float> sinks = normal(heads);
-        std::vector<int16_t> qi(heads * head_dim);
-        std::vector<float> q_scale(heads), out(heads * head_dim, NAN);
-        const float softmax_scale = 1 / std::sqrt(static_cast<float>(head_dim));
-        for (int h = 0; h < heads; ++h)
-          q_scale[h] = softmax_scale * kernels_.quantize_vector(&q[h * head_dim], head_dim,
-                                                                qk_limit(head_dim), &qi[h * head_dim]);
-        const int64_t offset = kPageTokens;  // KV head 1
-        kernels_.attend({.heads = heads,
-                         .head_dim = head_dim,
-                         .q = qi.data(),
-                         .q_scale = q_scale.data(),
-                         .sinks = sinks.data(),
-                         .pages = table.data(),
-                         .k_cache = cache.k.as<int16_t>() + offset * head_dim,
-                         .v_cache = cache.v.as<int16_t>() + offset * head_dim,
-                         .k_scale = cache.k_scale.as<float>() + offset,
-                         .v_scale = cache.v_scale.as<float>() + offset,
-                         .page_stride = cache.page_stride(),
-                         .scale_page_stride = cache.scale_page_stride(),
-                         .first = first,
-                         .last = last,
-                         .out = out.data()});
-        for (int h = 0; h < heads; ++h) {
-          double sum = std::exp(double{sinks[h]});
-          std::vector<double> want(head_dim);
-          for (int t = first; t <= last; ++t) {
-            double s = 0;
-            for (int d = 0; d < head_dim; ++d) s += double{q[h * head_dim + d]} * k[t * head_dim + d];
-            const double e = std::exp(s * softmax_scale);
-            sum += e;
-            for (int d = 0; d < head_dim; ++d) want[d] += e * v[t * head_dim + d];
-          }
-          // V is rounded to amax / 4094, the weights to 2^-15 of the largest: about 1e-3 of |v| <= 5.
-          for (int d = 0; d < head_dim; ++d)
-            ASSERT_NEAR(out[h * head_dim + d], want[d] / sum, 4e-3)
-                << kernels_.name << " head_dim " << head_dim << " last " << last;
-        }
+        check_attend(kernels_, {head_dim, heads, first, last}, rng_);
       }
     }
   }

@@ -1,6 +1,7 @@
-// The paged KV cache of one layer, HND: page, KV head, then tokens. K and V are 16-bit integers with one F32
-// scale per token and head: finer than BF16 for every element within 2^4 of its vector's largest, at the same
-// size, and dot products run on integer units at twice the BF16 rate.
+// The paged KV cache of one layer, HND: page, KV head, then tokens. K is int8 and V a 12-bit integer in 16
+// bits, each vector with one F32 scale: dot products run on integer units at four times (K) and twice (V) the
+// BF16 rate. K's error is that of the int8 activations it was computed from; V's is below BF16's for all but
+// its smallest elements.
 #pragma once
 
 #include "backend/cpu/kernels.h"
@@ -11,7 +12,8 @@ namespace moesaic::cpu {
 
 struct KvCache {
   int kv_heads = 0, head_dim = 0, pages = 0;
-  Buffer k, v;  // int16 [pages, kv_heads, kPageTokens * head_dim], order inside a page in kernels_impl.h
+  Buffer k;                 // int8 + weight_offset [pages, kv_heads, kPageTokens * head_dim]
+  Buffer v;                 // int16, the same shape; both in the order that kernels_impl.h draws
   Buffer k_scale, v_scale;  // float [pages, kv_heads, kPageTokens]
 
   static Result<KvCache> allocate(int pages, int kv_heads, int head_dim);

@@ -80,12 +80,19 @@ inline F16 fma(F16 a, F16 b, F16 c) {
 #endif
 }
 
-// Nearest integer, ties to even, for |x| < 2^22.
-inline F16 round_even(F16 x) {
-  const F16 magic = splat(12582912.0f);  // 1.5 * 2^23
-  return (x + magic) - magic;
+// Nearest integer, ties to even, for |x| < 2^22: the sum with 1.5 * 2^23 holds it in its low bits.
+inline I16 to_int(F16 x) { return as_int(x + splat(12582912.0f)) - 0x4B400000; }
+
+inline bool any_greater(F16 a, F16 b) {
+#if MOESAIC_AVX512
+  return _mm512_cmp_ps_mask(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), _CMP_GT_OQ) != 0;
+#else
+  const I16 greater = a > b;
+  int32_t any = 0;
+  for (int i = 0; i < 16; ++i) any |= greater[i];
+  return any != 0;
+#endif
 }
-inline I16 to_int(F16 x) { return as_int(round_even(x) + splat(12582912.0f)) - 0x4B400000; }
 
 // The 32 bits at p in every lane.
 inline I16 splat_word(const void* p) {
@@ -277,12 +284,13 @@ inline F16 dot2_bf16(F16 acc, const uint8_t* w, const uint16_t* x) {
 #endif
 }
 
-// e^x for x <= 0 to within 2 units in the last place; below -87 it is 0.
-// 2^n * p(f), n + f = x * log2(e), |f| <= 1/2; p is the degree-6 minimax polynomial of 2^f.
-inline F16 exp_nonpositive(F16 x) {
-  const F16 t = max(x, splat(-87.0f)) * splat(1.44269504088896341f);
-  const F16 n = round_even(t);
-  const F16 f = t - n;
+// 2^x for x <= 0 to within 2 units in the last place; everything below 2^-125 counts as 2^-125.
+// 2^n * p(f), n + f = x, |f| <= 1/2; p is the degree-6 minimax polynomial of 2^f.
+constexpr float kLog2E = 1.44269504088896341f;
+inline F16 exp2_nonpositive(F16 x) {
+  const F16 t = max(x, splat(-125.0f));
+  const F16 shifted = t + splat(12582912.0f);  // n in the low bits
+  const F16 f = t - (shifted - splat(12582912.0f));
   F16 p = splat(1.5403530393381609e-4f);
   p = fma(p, f, splat(1.3333558146428443e-3f));
   p = fma(p, f, splat(9.6181291076284772e-3f));
@@ -290,8 +298,7 @@ inline F16 exp_nonpositive(F16 x) {
   p = fma(p, f, splat(2.4022650695910071e-1f));
   p = fma(p, f, splat(6.9314718055994531e-1f));
   p = fma(p, f, splat(1.0f));
-  const F16 r = as_float(as_int(p) + (__builtin_convertvector(n, I16) << 23));
-  return x < splat(-87.0f) ? F16{} : r;
+  return as_float(as_int(p) + (as_int(shifted) << 23));
 }
 
 }  // namespace

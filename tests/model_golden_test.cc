@@ -1,0 +1,117 @@
+// The product against Hugging Face transformers (float32, eager attention), and every backend against the
+// reference.
+#include "model_golden.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "model/random_model.h"
+#include "model/sequence_runner.h"
+
+namespace moesaic {
+namespace {
+
+class ModelGolden : public ::testing::TestWithParam<const char*> {
+ protected:
+  Golden golden_ = load_golden(GetParam());
+  ModelWeights weights(Format experts = Format::kMxfp4) const {
+    return make_random_model(golden_.config, {.seed = golden_.seed, .experts = experts});
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Cases, ModelGolden,
+                         ::testing::Values("tiny", "h96-e5", "h96-e24", "h288-e8-top2", "h288-e13-context64",
+                                           "h96-plain-rope"),
+                         [](const auto& instance) {
+                           std::string name = instance.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// transformers rounds every intermediate to float32; 1e-4 of the largest logit is the stated bound.
+TEST_P(ModelGolden, ReferenceLogitsMatch) {
+  const auto backend = load_backend("reference", golden_.config, weights());
+  const auto first = static_cast<size_t>(golden_.all_positions);
+  double worst = 0;
+  const auto expect_close = [&](const std::vector<float>& got, std::span<const float> want, int length) {
+    const Distance d = distance(got, want);
+    EXPECT_LT(d.max, 1e-4) << length << " tokens";
+    EXPECT_LT(d.rms, 1e-4) << length << " tokens";
+    worst = std::max(worst, d.max);
+  };
+  expect_close(run_sequence(*backend, golden_.config, golden_.prompt(golden_.all_positions), 512, true),
+               golden_.rows(0, first), golden_.all_positions);
+  for (size_t i = 0; i < golden_.lengths.size(); ++i) {
+    const int length = golden_.lengths[i];
+    expect_close(run_sequence(*backend, golden_.config, golden_.prompt(length), 1024),
+                 golden_.rows(first + i), length);
+  }
+  fmt::print("{}: largest relative difference from transformers {:.1e}\n", golden_.name, worst);
+}
+
+TEST_P(ModelGolden, GreedyTokensMatch) {
+  const auto backend = load_backend("reference", golden_.config, weights());
+  for (const Golden::Greedy& run : golden_.greedy) {
+    auto runner = SequenceRunner::create(*backend, golden_.config,
+                                         {.max_tokens = run.after + static_cast<int>(run.tokens.size())});
+    ASSERT_TRUE(runner.ok());
+    std::vector<float> logits;
+    std::vector<int32_t> next(golden_.tokens.begin(), golden_.tokens.begin() + run.after), got;
+    while (got.size() < run.tokens.size()) {
+      ASSERT_TRUE(runner->append(next, SequenceRunner::Wanted::kLast, logits).ok());
+      next = {argmax(logits)};
+      got.push_back(next[0]);
+    }
+    EXPECT_EQ(got, run.tokens) << "after " << run.after;
+  }
+}
+
+// One chunk, chunks of 7 and single tokens: the same bits, on both backends.
+TEST_P(ModelGolden, ChunkingDoesNotChangeTheLogits) {
+  for (const char* device : {"reference", "cpu"}) {
+    const auto backend = load_backend(device, golden_.config, weights());
+    for (const int length : {1, 128, 129, 300}) {
+      const auto prompt = golden_.prompt(length);
+      const auto whole = run_sequence(*backend, golden_.config, prompt, 1024, true);
+      EXPECT_EQ(run_sequence(*backend, golden_.config, prompt, 7, true), whole) << device << " " << length;
+      EXPECT_EQ(run_sequence(*backend, golden_.config, prompt, 1, true), whole) << device << " " << length;
+    }
+  }
+}
+
+// MXFP4 in Hugging Face's order, in GGUF's, and expanded to transposed BF16: the same numbers.
+TEST_P(ModelGolden, ExpertFormatsAgreeOnTheReference) {
+  const auto prompt = golden_.prompt(40);
+  std::vector<float> first;
+  for (const Format experts : {Format::kMxfp4, Format::kMxfp4Gguf, Format::kBF16}) {
+    const auto backend = load_backend("reference", golden_.config, weights(experts));
+    const auto logits = run_sequence(*backend, golden_.config, prompt, 512);
+    if (first.empty()) first = logits;
+    EXPECT_EQ(logits, first) << format_name(experts);
+  }
+}
+
+TEST_P(ModelGolden, CpuStaysNearTheReference) {
+  const auto reference = load_backend("reference", golden_.config, weights());
+  const auto cpu = load_backend("cpu", golden_.config, weights());
+  const auto prompt = golden_.prompt(300);
+  const auto want = run_sequence(*reference, golden_.config, prompt, 1024, true);
+  const auto got = run_sequence(*cpu, golden_.config, prompt, 1024, true);
+  ASSERT_EQ(got.size(), want.size());
+  const auto vocab = static_cast<size_t>(golden_.config.vocab);
+  double worst = 0, sum = 0;
+  for (size_t row = 0; row < prompt.size(); ++row) {
+    const double kl = kl_divergence(std::span(want).subspan(row * vocab, vocab),
+                                    std::span(got).subspan(row * vocab, vocab));
+    worst = std::max(worst, kl), sum += kl;
+  }
+  const Distance d = distance(got, want);
+  fmt::print("{}: cpu KL mean {:.1e}, worst {:.1e}; logits differ by {:.1e} rms, {:.1e} at most\n",
+             golden_.name, sum / 300, worst, d.rms, d.max);
+  EXPECT_LT(worst, 1e-3);
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -17,6 +17,9 @@ using Lanes = uint64_t __attribute__((vector_size(64)));
 uint64_t sum_chunk(const std::byte* p, int64_t bytes) {
   Lanes sum[4] = {};
   for (int64_t i = 0; i < bytes; i += 256) {
+    // As the kernels do: hardware prefetchers stop at each 4 KB page (65 instead of 49 GB/s on two Zen 5
+    // cores).
+    for (int j = 0; j < 4; ++j) __builtin_prefetch(p + i + 4096 + 64 * j);
     for (int j = 0; j < 4; ++j) {
       Lanes v;
       std::memcpy(&v, p + i + 64 * j, 64);

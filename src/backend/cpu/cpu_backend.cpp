@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "backend/cpu/bandwidth.h"
 #include "backend/cpu/gemm.h"
@@ -442,46 +441,44 @@ void CpuBackend::route(const Layer& layer) {
   build_work_list(expert_ids_, top_k, config_.experts, work_);
 }
 
-// One item is 16 outputs of one expert for all its rows: a gate panel and its up panel.
+// A pair is a gate panel and its up panel: 16 outputs of one expert for all its rows.
 void CpuBackend::gate_up_gemm(const Layer& layer) {
   const int64_t pairs = config_.intermediate / kPanel;
+  const auto alpha = static_cast<float>(config_.swiglu_alpha),
+             limit = static_cast<float>(config_.swiglu_limit);
   hidden_.resize(work_.rows.size() * config_.intermediate);
-  pool_.for_each(std::ssize(work_.active) * pairs, [&](int64_t item, int thread) {
-    const int expert = work_.active[item / pairs];
-    const int64_t pair = item % pairs;
+  for_each_pair(pool_, std::ssize(work_.active), pairs, [&](int64_t section, int64_t pair, int thread) {
+    const int expert = work_.active[section];
     const int64_t bias = expert * padded(config_.intermediate) + pair * kPanel;
     for (int first = work_.offsets[expert]; first < work_.offsets[expert + 1]; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, work_.offsets[expert + 1] - first);
       const float* tile = run_panels(kernels_, layer.gate_up, 2 * (expert * pairs + pair), 2, act_.view(),
                                      work_.rows.data() + first, n, workspaces_[thread]);
-      kernels_.swiglu_tile(
-          tile, layer.gate_bias.data() + bias, layer.up_bias.data() + bias, n,
-          static_cast<float>(config_.swiglu_alpha), static_cast<float>(config_.swiglu_limit),
-          hidden_.data() + static_cast<int64_t>(first) * config_.intermediate + pair * kPanel,
-          config_.intermediate);
+      float* out = hidden_.data() + static_cast<int64_t>(first) * config_.intermediate + pair * kPanel;
+      kernels_.swiglu_tile(tile, layer.gate_bias.data() + bias, layer.up_bias.data() + bias, n, alpha, limit,
+                           out, config_.intermediate);
     }
   });
 }
 
 void CpuBackend::down_gemm(const Layer& layer) {
-  const int64_t panels = config_.hidden / kPanel, pairs = panels / 2;  // hidden is a multiple of 32
+  const int64_t panels = config_.hidden / kPanel;  // an even number: hidden is a multiple of 32
   const int slots = static_cast<int>(std::ssize(work_.rows));
-  expert_act_.assign(kernels_, pool_, act_format(layer.down.pack), hidden_.data(), config_.intermediate,
-                     slots, config_.intermediate);
+  const Act format = act_format(layer.down.pack);
+  expert_act_.assign(kernels_, pool_, format, hidden_.data(), config_.intermediate, slots,
+                     config_.intermediate);
   expert_out_.resize(static_cast<size_t>(slots) * config_.hidden);
-  std::vector<int32_t> identity(slots);
-  std::iota(identity.begin(), identity.end(), 0);
-  pool_.for_each(std::ssize(work_.active) * pairs, [&](int64_t item, int thread) {
-    const int expert = work_.active[item / pairs];
-    const int64_t pair = item % pairs;
+  for_each_pair(pool_, std::ssize(work_.active), panels / 2, [&](int64_t section, int64_t pair, int thread) {
+    const int expert = work_.active[section];
     for (int first = work_.offsets[expert]; first < work_.offsets[expert + 1]; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, work_.offsets[expert + 1] - first);
-      const float* tile = run_panels(kernels_, layer.down, expert * panels + 2 * pair, 2, expert_act_.view(),
-                                     identity.data() + first, n, workspaces_[thread]);
-      for (int t = 0; t < n; ++t) {
-        std::memcpy(expert_out_.data() + static_cast<int64_t>(first + t) * config_.hidden + pair * 2 * kPanel,
-                    tile + t * 2 * kPanel, 2 * kPanel * sizeof(float));
-      }
+      const float* tile =
+          run_panels(kernels_, layer.down, expert * panels + 2 * pair, 2,
+                     rows_from(expert_act_.view(), format, first), nullptr, n, workspaces_[thread]);
+      float* out = expert_out_.data() + static_cast<int64_t>(first) * config_.hidden + pair * 2 * kPanel;
+      for (int t = 0; t < n; ++t)
+        std::memcpy(out + static_cast<int64_t>(t) * config_.hidden, tile + t * 2 * kPanel,
+                    2 * kPanel * sizeof(float));
     }
   });
 }

@@ -7,9 +7,13 @@
 
 namespace moesaic::cpu {
 
+namespace {
+int64_t element_bytes(Act format) { return format == Act::kInt8 ? 1 : format == Act::kBF16 ? 2 : 4; }
+}  // namespace
+
 void ActRows::assign(const Kernels& kernels, ThreadPool& pool, Act format, const float* x, int64_t stride,
                      int rows, int64_t cols) {
-  const int64_t element = format == Act::kInt8 ? 1 : format == Act::kBF16 ? 2 : 4;
+  const int64_t element = element_bytes(format);
   const int64_t blocks = format == Act::kInt8 ? cols / mx::kBlock : 0;
   data_.resize(rows * cols * element);
   scale_.resize(rows * blocks);
@@ -27,6 +31,14 @@ void ActRows::assign(const Kernels& kernels, ThreadPool& pool, Act format, const
       std::memcpy(out, row, cols * sizeof(float));
     }
   });
+}
+
+ActView rows_from(const ActView& act, Act format, int64_t first) {
+  const int64_t blocks = format == Act::kInt8 ? act.cols / mx::kBlock : 0;
+  return {.data = static_cast<const uint8_t*>(act.data) + first * act.cols * element_bytes(format),
+          .scale = act.scale + first * blocks,
+          .bias = act.bias + first * blocks,
+          .cols = act.cols};
 }
 
 Result<std::vector<Workspace>> make_workspaces(int threads, int64_t max_cols) {

@@ -24,6 +24,9 @@ class ActRows {
   ActView view_;
 };
 
+// The rows from `first` on.
+ActView rows_from(const ActView& act, Act format, int64_t first);
+
 // Tokens that share one pass over a panel pair: their output tile (64 KB) stays in L2 beside the weights.
 inline constexpr int kTokenBlock = 512;
 
@@ -39,18 +42,29 @@ Result<std::vector<Workspace>> make_workspaces(int threads, int64_t max_cols);
 const float* run_panels(const Kernels& kernels, const PackedMatrix& m, int64_t panel, int count,
                         const ActView& act, const int32_t* rows, int tokens, Workspace& workspace);
 
+// Calls body(section, pair, thread) for every panel pair of every section, on the pool. Neighbouring pairs go
+// to one thread in runs, so that decode reads memory in long streams; a run is short enough to balance the
+// threads.
+template <typename Body>
+void for_each_pair(ThreadPool& pool, int64_t sections, int64_t pairs, Body&& body) {
+  const int64_t run = std::clamp<int64_t>(sections * pairs / (32 * pool.threads()), 1, 8);
+  const int64_t runs = (pairs + run - 1) / run;
+  pool.for_each(sections * runs, [&](int64_t item, int thread) {
+    const int64_t first = item % runs * run;
+    for (int64_t pair = first; pair < std::min(pairs, first + run); ++pair) body(item / runs, pair, thread);
+  });
+}
+
 // epilogue(tile, first_token, tokens, panel, count) for every panel pair of the matrix, on the pool.
 template <typename Epilogue>
 void for_each_tile(const Kernels& kernels, ThreadPool& pool, std::vector<Workspace>& workspaces,
                    const PackedMatrix& m, const ActView& act, int tokens, Epilogue&& epilogue) {
-  std::vector<int32_t> rows(tokens);
-  for (int t = 0; t < tokens; ++t) rows[t] = t;
-  pool.for_each((m.panels + 1) / 2, [&](int64_t pair, int thread) {
+  for_each_pair(pool, 1, (m.panels + 1) / 2, [&](int64_t, int64_t pair, int thread) {
     const int count = static_cast<int>(std::min<int64_t>(2, m.panels - 2 * pair));
     for (int first = 0; first < tokens; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, tokens - first);
-      const float* tile =
-          run_panels(kernels, m, 2 * pair, count, act, rows.data() + first, n, workspaces[thread]);
+      const float* tile = run_panels(kernels, m, 2 * pair, count, rows_from(act, act_format(m.pack), first),
+                                     nullptr, n, workspaces[thread]);
       epilogue(tile, first, n, 2 * pair, count);
     }
   });

@@ -28,11 +28,21 @@ constexpr int kTileTokens = 2;
 inline I16 exponents(const uint8_t* scales) { return (widen_bytes(scales) - 128) << 23; }
 inline F16 scaled(I16 exponent, const float* s) { return as_float(splat_word(s) + exponent); }
 
+// Decode streams weights from memory: asking for them 4 KB ahead keeps the requests going across the pages
+// where hardware prefetchers stop (the panels of one thread follow each other).
+constexpr int64_t kPrefetch = 4096;
+
 struct Mxfp4Source {
   const PanelTask& task;
   Bytes words(int p, int64_t b, int j) const {
     const Bytes pair = load<Bytes>(task.data + p * task.data_stride + b * 256 + (j % 4) * 64);
     return e2m1_weights(j < 4 ? low_nibbles(pair) : high_nibbles(pair));
+  }
+  static constexpr bool kStreams = true;
+  void prefetch(int p, int64_t b) const {
+    for (int i = 0; i < 4; ++i)
+      __builtin_prefetch(task.data + p * task.data_stride + b * 256 + kPrefetch + i * 64);
+    __builtin_prefetch(task.scales + p * task.scale_stride + b * 16 + kPrefetch / 16);
   }
   I16 scale(int p, int64_t b) const { return exponents(task.scales + p * task.scale_stride + b * 16); }
   static F16 factor(I16 scale, const float* s) { return scaled(scale, s); }
@@ -41,6 +51,7 @@ struct Mxfp4Source {
 struct ExpandedSource {
   const uint8_t* data;
   int64_t stride;  // bytes from panel to panel
+  static constexpr bool kStreams = false;
   Bytes words(int p, int64_t b, int j) const {
     return load<Bytes>(data + p * stride + b * kExpandedStride + j * 64);
   }
@@ -54,6 +65,11 @@ struct Int8Source {
   const PanelTask& task;
   Bytes words(int p, int64_t b, int j) const {
     return load<Bytes>(task.data + p * task.data_stride + b * kExpandedBlock + j * 64);
+  }
+  static constexpr bool kStreams = true;
+  void prefetch(int p, int64_t b) const {
+    for (int i = 0; i < 8; ++i)
+      __builtin_prefetch(task.data + p * task.data_stride + b * 512 + kPrefetch + i * 64);
   }
   F16 scale(int p, int64_t b) const { return widen_halves(task.scales + p * task.scale_stride + b * 32); }
   static F16 factor(F16 scale, const float* s) { return scale * splat(*s); }
@@ -85,6 +101,9 @@ inline void int_tile(const Source& source, const PanelTask& task, int first) {
         const I16 word = splat_word(x[t] + b * kBlock + j * 4);
         for (int p = 0; p < P; ++p) dot[p][t] = dot4(dot[p][t], w[p], word);
       }
+    }
+    if constexpr (T <= 2 && Source::kStreams) {
+      for (int p = 0; p < P; ++p) source.prefetch(p, b);
     }
     for (int p = 0; p < P; ++p) {
       const auto scale = source.scale(p, b);

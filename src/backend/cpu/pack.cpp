@@ -34,10 +34,9 @@ PanelBytes panel_bytes(Pack pack, int64_t cols) {
   return {};
 }
 
-// Per-thread staging of one panel's rows.
+// Per-thread staging of one row that has to be converted.
 struct Staging {
-  std::vector<float> values;           // [cols]
-  std::vector<uint8_t> codes, scales;  // [16, cols / 2], [16, cols / 32]
+  std::vector<float> values;  // [cols]
 };
 
 enum class Fault { kNone, kNanScale, kHugeScale, kNotFinite };
@@ -46,47 +45,60 @@ enum class Fault { kNone, kNanScale, kHugeScale, kNotFinite };
 // it a block is far under the rounding of anything it is added to: it becomes zero.
 constexpr int kLowScale = 127 - 60, kHighScale = 127 + 60;
 
-Fault check_scales(uint8_t* scales, uint8_t* codes, int64_t blocks) {
-  for (int64_t b = 0; b < blocks; ++b) {
-    if (scales[b] == mx::kScaleNan) return Fault::kNanScale;
-    if (scales[b] > kHighScale) return Fault::kHugeScale;
-    if (scales[b] >= kLowScale) continue;
-    scales[b] = kLowScale;
-    std::memset(codes + b * mx::kPackedBlock, 0, mx::kPackedBlock);
-  }
+Fault check_scale(uint8_t& scale, uint8_t* codes) {
+  if (scale == mx::kScaleNan) return Fault::kNanScale;
+  if (scale > kHighScale) return Fault::kHugeScale;
+  if (scale >= kLowScale) return Fault::kNone;
+  scale = kLowScale;
+  std::memset(codes, 0, mx::kPackedBlock);
   return Fault::kNone;
 }
 
-Fault pack_mxfp4(const MatrixView& m, int64_t first, int rows, Staging& s, uint8_t* data, uint8_t* scales) {
-  const int64_t blocks = m.cols / mx::kBlock, row_codes = m.cols / 2;
-  std::fill(s.codes.begin(), s.codes.end(), uint8_t{0});
-  std::fill(s.scales.begin(), s.scales.end(), uint8_t{kLowScale});
-  for (int r = 0; r < rows; ++r) {
-    const std::span<uint8_t> codes(s.codes.data() + r * row_codes, row_codes),
-        scale(s.scales.data() + r * blocks, blocks);
-    if (is_plain(m.format)) {
-      read_row(m, first + r, s.values);
-      for (int64_t b = 0; b < blocks; ++b)
-        scale[b] = mx::quantize_mxfp4(s.values.data() + b * 32, codes.data() + b * 16);
-    } else {
-      read_mxfp4_row(m, first + r, codes, scale);
-    }
-    if (const Fault f = check_scales(scale.data(), codes.data(), blocks); f != Fault::kNone) return f;
+// Eight nibbles, the lowest first, to eight bytes.
+uint64_t spread_nibbles(uint32_t nibbles) {
+  uint64_t x = nibbles;
+  x = (x | x << 16) & 0x0000FFFF0000FFFFu;
+  x = (x | x << 8) & 0x00FF00FF00FF00FFu;
+  return (x | x << 4) & 0x0F0F0F0F0F0F0F0Fu;
+}
+
+// The canonical order (2j, 2j + 1 in byte j) to the split one (j, j + 16 in byte j), which is GGUF's and the
+// panels'.
+void split_block(const uint8_t* canonical, uint8_t* split) {
+  uint32_t word[4];
+  std::memcpy(word, canonical, sizeof word);
+  const uint64_t out[2] = {spread_nibbles(word[0]) | spread_nibbles(word[2]) << 4,
+                           spread_nibbles(word[1]) | spread_nibbles(word[3]) << 4};
+  std::memcpy(split, out, sizeof out);
+}
+
+// Block b of row r: its codes in split order and its scale.
+void mxfp4_block(const MatrixView& m, int64_t r, int64_t b, const Staging& s, uint8_t* codes,
+                 uint8_t& scale) {
+  if (m.format == Format::kMxfp4Gguf) {
+    const std::byte* source = m.data + r * m.row_stride + b * 17;
+    scale = std::to_integer<uint8_t>(source[0]);
+    std::memcpy(codes, source + 1, mx::kPackedBlock);
+  } else if (m.format == Format::kMxfp4) {
+    scale = std::to_integer<uint8_t>(m.scales[r * m.scale_stride + b]);
+    split_block(reinterpret_cast<const uint8_t*>(m.data) + r * m.row_stride + b * mx::kPackedBlock, codes);
+  } else {
+    uint8_t canonical[mx::kPackedBlock];
+    scale = mx::quantize_mxfp4(s.values.data() + b * mx::kBlock, canonical);
+    split_block(canonical, codes);
   }
-  for (int64_t b = 0; b < blocks; ++b) {
-    for (int r = 0; r < kPanel; ++r) {
-      const uint8_t* row = s.codes.data() + r * row_codes + b * mx::kPackedBlock;
-      scales[b * kPanel + r] = s.scales[r * blocks + b];
-      // Elements 4j..4j+3 are bytes 2j, 2j+1 of the source; their partners 16 on are bytes 8 + 2j, 8 + 2j
-      // + 1.
-      for (int j = 0; j < 4; ++j) {
-        const uint8_t a = row[2 * j], c = row[2 * j + 1], e = row[8 + 2 * j], g = row[9 + 2 * j];
-        uint8_t* out = data + b * 256 + j * 64 + 4 * r;
-        out[0] = static_cast<uint8_t>((a & 15) | (e << 4));
-        out[1] = static_cast<uint8_t>((a >> 4) | (e & 0xF0));
-        out[2] = static_cast<uint8_t>((c & 15) | (g << 4));
-        out[3] = static_cast<uint8_t>((c >> 4) | (g & 0xF0));
-      }
+}
+
+Fault pack_mxfp4(const MatrixView& m, int64_t first, int rows, Staging& s, uint8_t* data, uint8_t* scales) {
+  const int64_t blocks = m.cols / mx::kBlock;
+  if (rows < kPanel) std::memset(scales, kLowScale, blocks * kPanel);
+  for (int r = 0; r < rows; ++r) {
+    if (is_plain(m.format)) read_row(m, first + r, s.values);
+    for (int64_t b = 0; b < blocks; ++b) {
+      uint8_t codes[mx::kPackedBlock];
+      mxfp4_block(m, first + r, b, s, codes, scales[b * kPanel + r]);
+      if (const Fault f = check_scale(scales[b * kPanel + r], codes); f != Fault::kNone) return f;
+      for (int j = 0; j < 4; ++j) std::memcpy(data + b * 256 + j * 64 + 4 * r, codes + 4 * j, 4);
     }
   }
   return Fault::kNone;
@@ -120,9 +132,26 @@ Fault pack_int8(const MatrixView& m, int64_t first, int rows, int offset, Stagin
       if (r < rows) int8_block(m, first + r, b, s.values.data(), q, scale);
       if (!std::isfinite(mx::decode_f16(scale))) return Fault::kNotFinite;
       std::memcpy(scales + (b * kPanel + r) * 2, &scale, 2);
-      for (int i = 0; i < mx::kBlock; ++i) {
-        data[b * 512 + i / 4 * 64 + 4 * r + i % 4] = static_cast<uint8_t>(q[i] + offset);
+      for (int j = 0; j < 8; ++j) {
+        uint32_t word;
+        std::memcpy(&word, q + 4 * j, 4);
+        word ^= static_cast<uint32_t>(offset) * 0x01010101u;  // adding 128 to a byte flips its top bit
+        std::memcpy(data + b * 512 + j * 64 + 4 * r, &word, 4);
       }
+    }
+  }
+  return Fault::kNone;
+}
+
+// BF16 as it stands, two columns at a time.
+Fault pack_bf16(const MatrixView& m, int64_t first, int rows, uint8_t* data) {
+  for (int r = 0; r < rows; ++r) {
+    const std::byte* row = m.data + (first + r) * m.row_stride;
+    for (int64_t c = 0; c < m.cols; c += 2) {
+      uint32_t pair;
+      std::memcpy(&pair, row + c * 2, 4);
+      if ((pair & 0x7F80u) == 0x7F80u || (pair & 0x7F800000u) == 0x7F800000u) return Fault::kNotFinite;
+      std::memcpy(data + c * kPanel * 2 + 4 * r, &pair, 4);
     }
   }
   return Fault::kNone;
@@ -180,6 +209,10 @@ Fault pack_panel(Pack pack, const PanelSource& p, int offset, Staging& s, uint8_
       return pack_int8(*p.source, p.first, rows, offset, s, data, scales);
     case Pack::kMxfp8:
       return pack_mxfp8(*p.source, p.first, rows, s, data, scales);
+    case Pack::kBF16:
+      if (p.source->format == Format::kBF16 && p.source->col_stride == 2)
+        return pack_bf16(*p.source, p.first, rows, data);
+      [[fallthrough]];
     default:
       return pack_plain(pack, *p.source, p.first, rows, s, data);
   }
@@ -251,11 +284,7 @@ Result<PackedMatrix> pack_panels(Pack pack, int64_t cols, const std::vector<Pane
   ASSIGN_OR_RETURN(packed.data, Buffer::allocate(packed.panels * bytes.data));
   ASSIGN_OR_RETURN(packed.scales, Buffer::allocate(packed.panels * bytes.scales));
   std::vector<Staging> staging(pool.threads());
-  for (Staging& s : staging) {
-    s.values.resize(cols);
-    s.codes.resize(pack == Pack::kMxfp4 ? kPanel * cols / 2 : 0);
-    s.scales.resize(pack == Pack::kMxfp4 ? kPanel * cols / mx::kBlock : 0);
-  }
+  for (Staging& s : staging) s.values.resize(cols);
   std::atomic<int> fault{0};
   pool.for_each(packed.panels, [&](int64_t i, int thread) {
     const Fault f = pack_panel(pack, sources[i], kernels.weight_offset, staging[thread],

@@ -174,8 +174,8 @@ ExpertsView Maker::to_gguf(const ExpertsView& m) {
 void Maker::make_attention(const std::string& prefix, LayerWeights& w) {
   const std::string p = prefix + "self_attn.";
   const double in = inverse_root(c_.hidden), out = inverse_root(c_.q_size());
-  w.q = matrix(options_.dense, p + "q_proj.weight", c_.q_size(), c_.hidden, {1.2 * in});
-  w.k = matrix(options_.dense, p + "k_proj.weight", c_.kv_size(), c_.hidden, {1.2 * in});
+  w.q = matrix(options_.dense, p + "q_proj.weight", c_.q_size(), c_.hidden, {0.8 * in});
+  w.k = matrix(options_.dense, p + "k_proj.weight", c_.kv_size(), c_.hidden, {0.8 * in});
   w.v = matrix(options_.dense, p + "v_proj.weight", c_.kv_size(), c_.hidden, {in});
   w.o = matrix(options_.dense, p + "o_proj.weight", c_.hidden, c_.q_size(), {out});
   w.q_bias = vector(p + "q_proj.bias", 1, c_.q_size(), {0.25});
@@ -188,14 +188,14 @@ void Maker::make_attention(const std::string& prefix, LayerWeights& w) {
 // Gate and up reach past the clamp at 7 now and then.
 void Maker::make_experts(const std::string& prefix, LayerWeights& w) {
   const std::string p = prefix + "mlp.experts.";
-  w.router = vector(prefix + "mlp.router.weight", c_.experts, c_.hidden, {inverse_root(c_.hidden)});
+  w.router = vector(prefix + "mlp.router.weight", c_.experts, c_.hidden, {2.0 * inverse_root(c_.hidden)});
   w.router_bias = vector(prefix + "mlp.router.bias", 1, c_.experts, {0.25});
   const ExpertsView both =
       experts(p + "gate_up_proj", 2 * c_.intermediate, c_.hidden, 2.5 * inverse_root(c_.hidden));
   w.gate = take_rows(both, 0, 2);
   w.up = take_rows(both, 1, 2);
   w.down = take_rows(
-      experts(p + "down_proj", c_.hidden, c_.intermediate, 0.25 * inverse_root(c_.intermediate)), 0, 1);
+      experts(p + "down_proj", c_.hidden, c_.intermediate, 0.12 * inverse_root(c_.intermediate)), 0, 1);
   const MatrixView bias = vector(p + "gate_up_proj_bias", c_.experts, 2 * c_.intermediate, {0.25});
   w.gate_bias = bias, w.up_bias = bias;
   w.gate_bias.cols = w.up_bias.cols = c_.intermediate;
@@ -216,7 +216,7 @@ LayerWeights Maker::make_layer(int layer) {
 
 ModelWeights Maker::make() {
   ModelWeights m;
-  m.embed = matrix(options_.dense, "model.embed_tokens.weight", c_.vocab, c_.hidden, {1.0});
+  m.embed = matrix(options_.dense, "model.embed_tokens.weight", c_.vocab, c_.hidden, {1.5});
   for (int i = 0; i < c_.layers; ++i) m.layers.push_back(make_layer(i));
   m.final_norm = vector("model.norm.weight", 1, c_.hidden, {0.25, 1});
   m.head = matrix(options_.dense, "lm_head.weight", c_.vocab, c_.hidden, {3.0 * inverse_root(c_.hidden)});

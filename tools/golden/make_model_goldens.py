@@ -99,7 +99,7 @@ def weights(config, seed):
     q, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
     hidden, inter, experts = c.hidden_size, c.intermediate_size, c.num_local_experts
     root = 1 / np.sqrt(float(hidden))
-    add("model.embed_tokens.weight", (c.vocab_size, hidden), 1.0)
+    add("model.embed_tokens.weight", (c.vocab_size, hidden), 1.5)
     add("model.norm.weight", (hidden,), 0.25, 1.0)
     add("lm_head.weight", (c.vocab_size, hidden), 3.0 * root)
     for layer in range(c.num_hidden_layers):
@@ -107,19 +107,19 @@ def weights(config, seed):
         add(p + "input_layernorm.weight", (hidden,), 0.25, 1.0)
         add(p + "post_attention_layernorm.weight", (hidden,), 0.25, 1.0)
         a = p + "self_attn."
-        add(a + "q_proj.weight", (q, hidden), 1.2 * root)
-        add(a + "k_proj.weight", (kv, hidden), 1.2 * root)
+        add(a + "q_proj.weight", (q, hidden), 0.8 * root)
+        add(a + "k_proj.weight", (kv, hidden), 0.8 * root)
         add(a + "v_proj.weight", (kv, hidden), root)
         add(a + "o_proj.weight", (hidden, q), 1 / np.sqrt(float(q)))
         for name, size, deviation in [("q", q, 0.25), ("k", kv, 0.25), ("v", kv, 0.25), ("o", hidden, 0.1)]:
             add(f"{a}{name}_proj.bias", (size,), deviation)
         add(a + "sinks", (c.num_attention_heads,), 1.0)
         m = p + "mlp."
-        add(m + "router.weight", (experts, hidden), root)
+        add(m + "router.weight", (experts, hidden), 2.0 * root)
         add(m + "router.bias", (experts,), 0.25)
         e = m + "experts."
         for name, shape, deviation in [("gate_up_proj", (experts, 2 * inter, hidden), 2.5 * root),
-                                       ("down_proj", (experts, hidden, inter), 0.25 / np.sqrt(float(inter)))]:
+                                       ("down_proj", (experts, hidden, inter), 0.12 / np.sqrt(float(inter)))]:
             w[e + name] = quantize_mxfp4(values(seed, e + name, shape, deviation))
         add(e + "gate_up_proj_bias", (experts, 2 * inter), 0.25)
         add(e + "down_proj_bias", (experts, hidden), 0.1)
@@ -212,6 +212,7 @@ def save(folder, config, tensors):
     (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, path / "model.safetensors",
               metadata={"format": "pt"})
+    (path / "model.safetensors").chmod(0o644)
 
 
 def expert_tensors(name, w, quantised):

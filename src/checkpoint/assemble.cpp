@@ -1,0 +1,280 @@
+#include "checkpoint/assemble.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace moesaic {
+namespace {
+
+using Shape = std::vector<int64_t>;
+
+std::string shape_text(const Shape& shape) {
+  std::string text;
+  for (const int64_t d : shape) text += (text.empty() ? "[" : ", ") + std::to_string(d);
+  return text + "]";
+}
+
+// Looks tensors up, checks what they are, and keeps the first error, so that the callers read as a list of
+// names.
+class Finder {
+ public:
+  explicit Finder(const TensorMap& map) : map_(map) {}
+  const Status& status() const { return status_; }
+
+  const RawTensor* get(const std::string& name, const Shape& shape) {
+    const RawTensor* t = map_.find(name);
+    if (t == nullptr) return fail(invalid("{}: tensor '{}' is missing", source(), name));
+    if (t->shape != shape)
+      return fail(invalid("{}: tensor '{}' is {}, the config asks for {}", t->file->path(), name,
+                          shape_text(t->shape), shape_text(shape)));
+    return t;
+  }
+
+  // [rows, cols] of a type that a matrix may have.
+  MatrixView matrix(const std::string& name, int64_t rows, int64_t cols) {
+    return view(name, {rows, cols}, rows, cols);
+  }
+  MatrixView vector(const std::string& name, int64_t n) { return view(name, {n}, 1, n); }
+  MatrixView table(const std::string& name, int64_t rows, int64_t cols) {
+    return view(name, {rows, cols}, rows, cols);
+  }
+
+  bool has(const std::string& name) const { return map_.find(name) != nullptr; }
+  void set(Status status) {
+    if (status_.ok()) status_ = std::move(status);
+  }
+
+ private:
+  MatrixView view(const std::string& name, const Shape& shape, int64_t rows, int64_t cols) {
+    const RawTensor* t = get(name, shape);
+    if (t == nullptr) return {};
+    const auto format = format_of(t->dtype);
+    if (!format) {
+      set(error(StatusCode::kUnsupported, "{}: tensor '{}' has type {}, which is not supported here",
+                t->file->path(), name, t->dtype));
+      return {};
+    }
+    return dense_view(*format, rows, cols, t->data.data());
+  }
+  static std::optional<Format> format_of(const std::string& dtype) {
+    if (dtype == "F32") return Format::kF32;
+    if (dtype == "F16") return Format::kF16;
+    if (dtype == "BF16") return Format::kBF16;
+    if (dtype == "Q8_0") return Format::kQ8_0;
+    if (dtype == "MXFP4") return Format::kMxfp4Gguf;
+    return std::nullopt;
+  }
+  std::string source() const { return map_.files.empty() ? "checkpoint" : map_.files[0]->path(); }
+  const RawTensor* fail(Status status) {
+    set(std::move(status));
+    return nullptr;
+  }
+
+  const TensorMap& map_;
+  Status status_;
+};
+
+// Every second row: gate (first = 0) or up (first = 1) of an interleaved tensor.
+ExpertsView interleaved(const ExpertsView& both, int first) {
+  ExpertsView half = both;
+  half.first = slice_rows(both.first, first, both.first.rows / 2, 2);
+  return half;
+}
+MatrixView interleaved_bias(const MatrixView& both, int first) {
+  MatrixView half = both;
+  half.cols = both.cols / 2;
+  half.data += first * both.col_stride;
+  half.col_stride *= 2;
+  return half;
+}
+
+// blocks [E, rows, cols / 32, 16] and scales [E, rows, cols / 32], U8.
+ExpertsView mxfp4_experts(Finder& f, const std::string& blocks, const std::string& scales, int64_t count,
+                          int64_t rows, int64_t cols) {
+  const RawTensor* b = f.get(blocks, {count, rows, cols / 32, 16});
+  const RawTensor* s = f.get(scales, {count, rows, cols / 32});
+  if (b == nullptr || s == nullptr) return {};
+  if (b->dtype != "U8" || s->dtype != "U8") {
+    f.set(error(StatusCode::kUnsupported, "{}: tensor '{}' has type {}, expected U8 blocks and scales",
+                b->file->path(), blocks, b->dtype));
+    return {};
+  }
+  return {.first = dense_view(Format::kMxfp4, rows, cols, b->data.data(), s->data.data()),
+          .count = count,
+          .data_stride = rows * cols / 2,
+          .scale_stride = rows * cols / 32};
+}
+
+// Unquantised experts are stored transposed: [E, cols, rows].
+ExpertsView transposed_experts(Finder& f, const std::string& name, int64_t count, int64_t rows,
+                               int64_t cols) {
+  const RawTensor* t = f.get(name, {count, cols, rows});
+  if (t == nullptr) return {};
+  if (t->dtype != "BF16" && t->dtype != "F32" && t->dtype != "F16") {
+    f.set(error(StatusCode::kUnsupported, "{}: tensor '{}' has type {}, expected BF16, F16 or F32",
+                t->file->path(), name, t->dtype));
+    return {};
+  }
+  const Format format = t->dtype == "BF16" ? Format::kBF16 : t->dtype == "F16" ? Format::kF16 : Format::kF32;
+  const int64_t element = row_bytes(format, 1);
+  MatrixView first{.format = format,
+                   .rows = rows,
+                   .cols = cols,
+                   .data = t->data.data(),
+                   .row_stride = element,
+                   .col_stride = rows * element};
+  return {.first = first, .count = count, .data_stride = rows * cols * element};
+}
+
+ExpertsView gguf_experts(Finder& f, const std::string& name, int64_t count, int64_t rows, int64_t cols) {
+  const RawTensor* t = f.get(name, {count, rows, cols});
+  if (t == nullptr) return {};
+  const Format format = t->dtype == "MXFP4"  ? Format::kMxfp4Gguf
+                        : t->dtype == "BF16" ? Format::kBF16
+                        : t->dtype == "F16"  ? Format::kF16
+                        : t->dtype == "Q8_0" ? Format::kQ8_0
+                                             : Format::kF32;
+  return {.first = dense_view(format, rows, cols, t->data.data()),
+          .count = count,
+          .data_stride = rows * row_bytes(format, cols)};
+}
+
+LayerWeights hf_layer(Finder& f, const ModelConfig& c, int i) {
+  const std::string p = fmt::format("model.layers.{}.", i), a = p + "self_attn.", m = p + "mlp.",
+                    e = m + "experts.";
+  LayerWeights w;
+  w.attn_norm = f.vector(p + "input_layernorm.weight", c.hidden);
+  w.q = f.matrix(a + "q_proj.weight", c.q_size(), c.hidden),
+  w.q_bias = f.vector(a + "q_proj.bias", c.q_size());
+  w.k = f.matrix(a + "k_proj.weight", c.kv_size(), c.hidden),
+  w.k_bias = f.vector(a + "k_proj.bias", c.kv_size());
+  w.v = f.matrix(a + "v_proj.weight", c.kv_size(), c.hidden),
+  w.v_bias = f.vector(a + "v_proj.bias", c.kv_size());
+  w.o = f.matrix(a + "o_proj.weight", c.hidden, c.q_size()), w.o_bias = f.vector(a + "o_proj.bias", c.hidden);
+  w.sinks = f.vector(a + "sinks", c.heads);
+  w.mlp_norm = f.vector(p + "post_attention_layernorm.weight", c.hidden);
+  w.router = f.matrix(m + "router.weight", c.experts, c.hidden),
+  w.router_bias = f.vector(m + "router.bias", c.experts);
+  const bool quantised = f.has(e + "gate_up_proj_blocks");
+  const ExpertsView gate_up =
+      quantised ? mxfp4_experts(f, e + "gate_up_proj_blocks", e + "gate_up_proj_scales", c.experts,
+                                2 * c.intermediate, c.hidden)
+                : transposed_experts(f, e + "gate_up_proj", c.experts, 2 * c.intermediate, c.hidden);
+  w.down = quantised ? mxfp4_experts(f, e + "down_proj_blocks", e + "down_proj_scales", c.experts, c.hidden,
+                                     c.intermediate)
+                     : transposed_experts(f, e + "down_proj", c.experts, c.hidden, c.intermediate);
+  const MatrixView bias = f.table(e + "gate_up_proj_bias", c.experts, 2 * c.intermediate);
+  w.down_bias = f.table(e + "down_proj_bias", c.experts, c.hidden);
+  if (!f.status().ok()) return w;
+  w.gate = interleaved(gate_up, 0), w.up = interleaved(gate_up, 1);
+  w.gate_bias = interleaved_bias(bias, 0), w.up_bias = interleaved_bias(bias, 1);
+  return w;
+}
+
+// Columns [first, first + n) of a row vector.
+MatrixView part(const MatrixView& m, int64_t first, int64_t n) {
+  MatrixView p = m;
+  p.cols = n;
+  p.data += first * m.col_stride;
+  return p;
+}
+
+LayerWeights original_layer(Finder& f, const ModelConfig& c, int i) {
+  const std::string p = fmt::format("block.{}.", i), a = p + "attn.", m = p + "mlp.";
+  const int64_t q = c.q_size(), kv = c.kv_size();
+  LayerWeights w;
+  w.attn_norm = f.vector(a + "norm.scale", c.hidden);
+  const MatrixView qkv = f.matrix(a + "qkv.weight", q + 2 * kv, c.hidden),
+                   qkv_bias = f.vector(a + "qkv.bias", q + 2 * kv);
+  w.o = f.matrix(a + "out.weight", c.hidden, q), w.o_bias = f.vector(a + "out.bias", c.hidden);
+  w.sinks = f.vector(a + "sinks", c.heads);
+  w.mlp_norm = f.vector(m + "norm.scale", c.hidden);
+  w.router = f.matrix(m + "gate.weight", c.experts, c.hidden),
+  w.router_bias = f.vector(m + "gate.bias", c.experts);
+  const ExpertsView gate_up = mxfp4_experts(f, m + "mlp1_weight.blocks", m + "mlp1_weight.scales", c.experts,
+                                            2 * c.intermediate, c.hidden);
+  w.down = mxfp4_experts(f, m + "mlp2_weight.blocks", m + "mlp2_weight.scales", c.experts, c.hidden,
+                         c.intermediate);
+  const MatrixView bias = f.table(m + "mlp1_bias", c.experts, 2 * c.intermediate);
+  w.down_bias = f.table(m + "mlp2_bias", c.experts, c.hidden);
+  if (!f.status().ok()) return w;
+  w.q = slice_rows(qkv, 0, q), w.k = slice_rows(qkv, q, kv), w.v = slice_rows(qkv, q + kv, kv);
+  w.q_bias = part(qkv_bias, 0, q), w.k_bias = part(qkv_bias, q, kv), w.v_bias = part(qkv_bias, q + kv, kv);
+  w.gate = interleaved(gate_up, 0), w.up = interleaved(gate_up, 1);
+  w.gate_bias = interleaved_bias(bias, 0), w.up_bias = interleaved_bias(bias, 1);
+  return w;
+}
+
+LayerWeights gguf_layer(Finder& f, const ModelConfig& c, int i) {
+  const std::string p = fmt::format("blk.{}.", i);
+  LayerWeights w;
+  w.attn_norm = f.vector(p + "attn_norm.weight", c.hidden);
+  w.q = f.matrix(p + "attn_q.weight", c.q_size(), c.hidden),
+  w.q_bias = f.vector(p + "attn_q.bias", c.q_size());
+  w.k = f.matrix(p + "attn_k.weight", c.kv_size(), c.hidden),
+  w.k_bias = f.vector(p + "attn_k.bias", c.kv_size());
+  w.v = f.matrix(p + "attn_v.weight", c.kv_size(), c.hidden),
+  w.v_bias = f.vector(p + "attn_v.bias", c.kv_size());
+  w.o = f.matrix(p + "attn_output.weight", c.hidden, c.q_size()),
+  w.o_bias = f.vector(p + "attn_output.bias", c.hidden);
+  w.sinks = f.vector(p + "attn_sinks.weight", c.heads);
+  w.mlp_norm = f.vector(p + "post_attention_norm.weight", c.hidden);
+  w.router = f.matrix(p + "ffn_gate_inp.weight", c.experts, c.hidden),
+  w.router_bias = f.vector(p + "ffn_gate_inp.bias", c.experts);
+  w.gate = gguf_experts(f, p + "ffn_gate_exps.weight", c.experts, c.intermediate, c.hidden);
+  w.up = gguf_experts(f, p + "ffn_up_exps.weight", c.experts, c.intermediate, c.hidden);
+  w.down = gguf_experts(f, p + "ffn_down_exps.weight", c.experts, c.hidden, c.intermediate);
+  w.gate_bias = f.table(p + "ffn_gate_exps.bias", c.experts, c.intermediate);
+  w.up_bias = f.table(p + "ffn_up_exps.bias", c.experts, c.intermediate);
+  w.down_bias = f.table(p + "ffn_down_exps.bias", c.experts, c.hidden);
+  return w;
+}
+
+struct Names {
+  const char *embed, *norm, *head, *layer;  // layer: the prefix that its number follows
+  LayerWeights (*read_layer)(Finder&, const ModelConfig&, int);
+};
+constexpr Names kHf = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "model.layers.",
+                       hf_layer};
+constexpr Names kOriginal = {"embedding.weight", "norm.scale", "unembedding.weight", "block.",
+                             original_layer};
+constexpr Names kGguf = {"token_embd.weight", "output_norm.weight", "output.weight", "blk.", gguf_layer};
+
+// Drops what belongs to one layer, or with -1 what belongs to none.
+void release_layer(const TensorMap& map, const std::string& layer_prefix, int layer) {
+  const std::string prefix = layer < 0 ? layer_prefix : fmt::format("{}{}.", layer_prefix, layer);
+  for (const auto& [name, t] : map.tensors) {
+    if (name.starts_with(prefix) == (layer >= 0)) t.file->drop(t.data);
+  }
+}
+
+Result<ModelWeights> assemble(std::shared_ptr<const TensorMap> map, const ModelConfig& c,
+                              const Names& names) {
+  RETURN_IF_ERROR(validate(c));
+  Finder f(*map);
+  ModelWeights w;
+  w.embed = f.matrix(names.embed, c.vocab, c.hidden);
+  w.final_norm = f.vector(names.norm, c.hidden);
+  w.head = f.matrix(names.head, c.vocab, c.hidden);
+  for (int i = 0; i < c.layers && f.status().ok(); ++i) w.layers.push_back(names.read_layer(f, c, i));
+  RETURN_IF_ERROR(f.status());
+  w.release = [map, prefix = std::string(names.layer)](int layer) { release_layer(*map, prefix, layer); };
+  w.storage = std::move(map);
+  RETURN_IF_ERROR(validate(w, c));
+  return w;
+}
+
+}  // namespace
+
+Result<ModelWeights> assemble_hf(std::shared_ptr<const TensorMap> t, const ModelConfig& c) {
+  return assemble(std::move(t), c, kHf);
+}
+Result<ModelWeights> assemble_original(std::shared_ptr<const TensorMap> t, const ModelConfig& c) {
+  return assemble(std::move(t), c, kOriginal);
+}
+Result<ModelWeights> assemble_gguf(std::shared_ptr<const TensorMap> t, const ModelConfig& c) {
+  return assemble(std::move(t), c, kGguf);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,14 @@
+// ModelConfig from the three places that describe a model.
+#pragma once
+
+#include "checkpoint/gguf.h"
+#include "checkpoint/json.h"
+#include "core/model_config.h"
+
+namespace moesaic {
+
+Result<ModelConfig> config_from_hf(const Json& json, const std::string& name);  // Hugging Face config.json
+Result<ModelConfig> config_from_original(const Json& json, const std::string& name);  // OpenAI's config.json
+Result<ModelConfig> config_from_gguf(const GgufFile& file, const std::string& name);
+
+}  // namespace moesaic

@@ -1,0 +1,159 @@
+#include "checkpoint/dummy.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <sstream>
+
+#include "base/buffer.h"
+#include "base/error.h"
+#include "mx/formats.h"
+
+namespace moesaic {
+namespace {
+
+struct Options {
+  ModelConfig config;
+  Format dense = Format::kBF16;
+};
+
+Status apply_option(const std::string& item, Options& out) {
+  const size_t equals = item.find('=');
+  const std::string key = item.substr(0, equals),
+                    value = equals == std::string::npos ? "" : item.substr(equals + 1);
+  if (key == "dense" && (value == "bf16" || value == "q8_0")) {
+    out.dense = value == "bf16" ? Format::kBF16 : Format::kQ8_0;
+    return {};
+  }
+  int number = 0;
+  const auto end = std::from_chars(value.data(), value.data() + value.size(), number).ptr;
+  const bool whole = !value.empty() && end == value.data() + value.size();
+  if ((key != "layers" && key != "experts") || !whole)
+    return invalid("dummy model: cannot read '{}'; use layers=N, experts=N, dense=bf16|q8_0", item);
+  if (key == "experts") out.config.experts = number;
+  if (key == "layers" && (number < 1 || number > 1024))
+    return invalid("dummy model: layers={} is out of range", number);
+  if (key == "layers") out.config.layers = number;
+  return {};
+}
+
+Result<Options> parse(const std::string& text) {
+  std::stringstream in(text);
+  std::string item;
+  std::getline(in, item, ',');
+  Options options;
+  ASSIGN_OR_RETURN(options.config, published_config(item));
+  while (std::getline(in, item, ',')) RETURN_IF_ERROR(apply_option(item, options));
+  options.config.sliding.clear();
+  for (int i = 0; i < options.config.layers; ++i) options.config.sliding.push_back(i % 2 == 0);
+  RETURN_IF_ERROR(validate(options.config));
+  return options;
+}
+
+// The pools and a counter that spreads the views over them.
+struct Pools {
+  Buffer codes, scales, dense, floats, ones;
+  uint64_t next = 0;
+
+  // A byte offset in [0, range), a multiple of step.
+  int64_t offset(int64_t range, int64_t step) {
+    next = next * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<int64_t>((next >> 20) % static_cast<uint64_t>(range / step)) * step;
+  }
+};
+
+constexpr int64_t kCodes = 128 << 20, kScales = 8 << 20, kDense = 48 << 20, kFloats = 4 << 20;
+constexpr int64_t kRowStep = 32;  // blocks from one overlapping row to the next
+
+void fill_dense(Format format, std::byte* out, std::mt19937_64& rng) {
+  std::normal_distribution<float> normal;
+  for (int64_t i = 0; format == Format::kBF16 && i < kDense / 2; ++i) {
+    const uint16_t v = mx::encode_bf16(normal(rng) * 0.02f);
+    std::memcpy(out + 2 * i, &v, 2);
+  }
+  for (int64_t b = 0; format == Format::kQ8_0 && b < kDense / 34; ++b) {
+    const uint16_t scale = mx::encode_f16(0.02f / 40);
+    std::memcpy(out + 34 * b, &scale, 2);
+    for (int i = 0; i < 32; ++i)
+      out[34 * b + 2 + i] = static_cast<std::byte>(
+          static_cast<int8_t>(std::fmin(std::fmax(normal(rng) * 40, -127.0f), 127.0f)));
+  }
+}
+
+Result<std::shared_ptr<Pools>> make_pools(const Options& options) {
+  auto pools = std::make_shared<Pools>();
+  ASSIGN_OR_RETURN(pools->codes, Buffer::allocate(kCodes));
+  ASSIGN_OR_RETURN(pools->scales, Buffer::allocate(kScales));
+  ASSIGN_OR_RETURN(pools->dense, Buffer::allocate(kDense));
+  ASSIGN_OR_RETURN(pools->floats, Buffer::allocate(kFloats));
+  ASSIGN_OR_RETURN(pools->ones, Buffer::allocate(options.config.hidden * sizeof(float)));
+  std::mt19937_64 rng(7);
+  for (int64_t i = 0; i < kCodes / 8; ++i) pools->codes.as<uint64_t>()[i] = rng();
+  for (int64_t i = 0; i < kScales; ++i)
+    pools->scales.as<uint8_t>()[i] = static_cast<uint8_t>(119 + rng() % 3);
+  fill_dense(options.dense, pools->dense.as(), rng);
+  std::normal_distribution<float> normal(0, 0.02f);
+  for (int64_t i = 0; i < kFloats / 4; ++i) pools->floats.as<float>()[i] = normal(rng);
+  for (int i = 0; i < options.config.hidden; ++i) pools->ones.as<float>()[i] = 1.0f;
+  return pools;
+}
+
+MatrixView dense_matrix(Pools& p, Format format, int64_t rows, int64_t cols) {
+  MatrixView m = dense_view(format, rows, cols, nullptr);
+  m.row_stride = row_bytes(format, kRowStep);
+  m.data = p.dense.as() +
+           p.offset(kDense - rows * m.row_stride - row_bytes(format, cols), row_bytes(format, kRowStep));
+  return m;
+}
+
+MatrixView floats(Pools& p, int64_t rows, int64_t cols) {
+  return dense_view(Format::kF32, rows, cols, p.floats.as() + p.offset(kFloats - rows * cols * 4, 64));
+}
+
+ExpertsView experts(Pools& p, int64_t count, int64_t rows, int64_t cols) {
+  ExpertsView e{.count = count, .data_stride = 4096 * 5, .scale_stride = 4096};
+  const int64_t codes = kCodes - count * e.data_stride - rows * cols / 2,
+                scales = kScales - count * e.scale_stride - rows * cols / 32;
+  e.first = dense_view(Format::kMxfp4, rows, cols, p.codes.as() + p.offset(codes, 16),
+                       p.scales.as() + p.offset(scales, 1));
+  return e;
+}
+
+LayerWeights make_layer(Pools& p, const Options& o) {
+  const ModelConfig& c = o.config;
+  const MatrixView norm = dense_view(Format::kF32, 1, c.hidden, p.ones.as());
+  LayerWeights w{.attn_norm = norm};
+  w.mlp_norm = norm;
+  w.q = dense_matrix(p, o.dense, c.q_size(), c.hidden), w.q_bias = floats(p, 1, c.q_size());
+  w.k = dense_matrix(p, o.dense, c.kv_size(), c.hidden), w.k_bias = floats(p, 1, c.kv_size());
+  w.v = dense_matrix(p, o.dense, c.kv_size(), c.hidden), w.v_bias = floats(p, 1, c.kv_size());
+  w.o = dense_matrix(p, o.dense, c.hidden, c.q_size()), w.o_bias = floats(p, 1, c.hidden);
+  w.sinks = floats(p, 1, c.heads);
+  w.router = floats(p, c.experts, c.hidden), w.router_bias = floats(p, 1, c.experts);
+  w.gate = experts(p, c.experts, c.intermediate, c.hidden),
+  w.gate_bias = floats(p, c.experts, c.intermediate);
+  w.up = experts(p, c.experts, c.intermediate, c.hidden), w.up_bias = floats(p, c.experts, c.intermediate);
+  w.down = experts(p, c.experts, c.hidden, c.intermediate), w.down_bias = floats(p, c.experts, c.hidden);
+  return w;
+}
+
+}  // namespace
+
+Result<Checkpoint> make_dummy(const std::string& text) {
+  ASSIGN_OR_RETURN(const Options options, parse(text));
+  if (options.config.experts > 256) return invalid("dummy model: at most 256 experts");
+  ASSIGN_OR_RETURN(const auto pools, make_pools(options));
+  Checkpoint checkpoint{.config = options.config, .kind = "dummy"};
+  checkpoint.config.name = "dummy:" + text;
+  ModelWeights& w = checkpoint.weights;
+  w.embed = dense_matrix(*pools, options.dense, options.config.vocab, options.config.hidden);
+  w.head = dense_matrix(*pools, options.dense, options.config.vocab, options.config.hidden);
+  w.final_norm = dense_view(Format::kF32, 1, options.config.hidden, pools->ones.as());
+  for (int i = 0; i < options.config.layers; ++i) w.layers.push_back(make_layer(*pools, options));
+  w.storage = pools;
+  RETURN_IF_ERROR(validate(w, options.config));
+  return checkpoint;
+}
+
+}  // namespace moesaic

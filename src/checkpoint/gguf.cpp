@@ -1,0 +1,227 @@
+#include "checkpoint/gguf.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace moesaic {
+namespace {
+
+enum ValueType : uint32_t {
+  kU8,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kF32,
+  kBool,
+  kString,
+  kArray,
+  kU64,
+  kI64,
+  kF64
+};
+
+struct TensorType {
+  uint32_t id;
+  const char* name;
+  int64_t block, bytes;  // elements and bytes of a block
+};
+constexpr TensorType kTensorTypes[] = {
+    {0, "F32", 1, 4}, {1, "F16", 1, 2}, {8, "Q8_0", 32, 34}, {30, "BF16", 1, 2}, {39, "MXFP4", 32, 17}};
+constexpr const char* kOtherTypes[] = {"", "",     "Q4_0", "Q4_1", "",     "",     "Q5_0", "Q5_1",
+                                       "", "Q8_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K"};
+
+// Reads forward and remembers whether it ever ran past the end; after that every read is zero.
+class Cursor {
+ public:
+  explicit Cursor(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  bool ok() const { return ok_; }
+  size_t position() const { return position_; }
+  size_t left() const { return bytes_.size() - position_; }
+
+  template <typename T>
+  T read() {
+    T value{};
+    if (left() < sizeof value) {
+      ok_ = false;
+      position_ = bytes_.size();
+    } else {
+      std::memcpy(&value, bytes_.data() + position_, sizeof value);
+      position_ += sizeof value;
+    }
+    return value;
+  }
+  std::string read_string() {
+    const auto length = read<uint64_t>();
+    if (length > left()) {
+      ok_ = false;
+      position_ = bytes_.size();
+      return {};
+    }
+    std::string text(reinterpret_cast<const char*>(bytes_.data()) + position_, length);
+    position_ += length;
+    return text;
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+  size_t position_ = 0;
+  bool ok_ = true;
+};
+
+Result<GgufValue> read_scalar(Cursor& in, uint32_t type, const std::string& where) {
+  switch (type) {
+    case kU8:
+      return GgufValue(int64_t{in.read<uint8_t>()});
+    case kI8:
+      return GgufValue(int64_t{in.read<int8_t>()});
+    case kU16:
+      return GgufValue(int64_t{in.read<uint16_t>()});
+    case kI16:
+      return GgufValue(int64_t{in.read<int16_t>()});
+    case kU32:
+      return GgufValue(int64_t{in.read<uint32_t>()});
+    case kI32:
+      return GgufValue(int64_t{in.read<int32_t>()});
+    case kU64:
+    case kI64:
+      return GgufValue(in.read<int64_t>());
+    case kF32:
+      return GgufValue(double{in.read<float>()});
+    case kF64:
+      return GgufValue(in.read<double>());
+    case kBool:
+      return GgufValue(in.read<uint8_t>() != 0);
+    case kString:
+      return GgufValue(in.read_string());
+    default:
+      return invalid("{}: unknown value type {}", where, type);
+  }
+}
+
+// An array of one scalar type. Every element takes at least one byte of the file, so the count bounds itself.
+template <typename T>
+Result<GgufValue> read_elements(Cursor& in, uint32_t type, uint64_t count, const std::string& where) {
+  std::vector<T> values;
+  for (uint64_t i = 0; i < count && in.ok(); ++i) {
+    ASSIGN_OR_RETURN(GgufValue value, read_scalar(in, type, where));
+    if (const bool* flag = std::get_if<bool>(&value)) value = GgufValue(int64_t{*flag});
+    values.push_back(std::get<T>(std::move(value)));
+  }
+  return GgufValue(std::move(values));
+}
+
+Result<GgufValue> read_value(Cursor& in, const std::string& where) {
+  const auto type = in.read<uint32_t>();
+  if (type != kArray) return read_scalar(in, type, where);
+  const auto element = in.read<uint32_t>();
+  const auto count = in.read<uint64_t>();
+  if (element == kArray) return invalid("{}: nested arrays are not supported", where);
+  if (count > in.left()) return invalid("{}: an array of {} elements does not fit the file", where, count);
+  if (element == kString) return read_elements<std::string>(in, element, count, where);
+  if (element == kF32 || element == kF64) return read_elements<double>(in, element, count, where);
+  return read_elements<int64_t>(in, element, count, where);
+}
+
+struct TensorHeader {
+  std::string name;
+  RawTensor tensor;
+  uint64_t offset = 0;
+  int64_t bytes = 0;
+};
+
+Result<TensorHeader> read_tensor_header(Cursor& in, const std::string& path) {
+  TensorHeader header{.name = in.read_string()};
+  const std::string where = fmt::format("{}: tensor '{}'", path, header.name.substr(0, 120));
+  const auto dims = in.read<uint32_t>();
+  if (dims == 0 || dims > 4) return invalid("{}: {} dimensions", where, dims);
+  for (uint32_t d = 0; d < dims; ++d) header.tensor.shape.push_back(in.read<int64_t>());
+  const auto type = in.read<uint32_t>();
+  header.offset = in.read<uint64_t>();
+  if (!in.ok()) return invalid("{}: the file ends inside the tensor list", path);
+  const auto known = std::find_if(std::begin(kTensorTypes), std::end(kTensorTypes),
+                                  [&](const TensorType& t) { return t.id == type; });
+  if (known == std::end(kTensorTypes)) {
+    const char* name = type < std::size(kOtherTypes) ? kOtherTypes[type] : "";
+    return error(StatusCode::kUnsupported,
+                 "{}: type {} {} is not supported; use F32, F16, BF16, Q8_0 or MXFP4", where, type, name);
+  }
+  const auto count = element_count(header.tensor.shape);
+  if (!count || header.tensor.shape[0] % known->block != 0) return invalid("{}: impossible shape", where);
+  header.bytes = *count / known->block * known->bytes;
+  std::reverse(header.tensor.shape.begin(), header.tensor.shape.end());
+  header.tensor.dtype = known->name;
+  return header;
+}
+
+Status place_tensors(std::vector<TensorHeader>& headers, std::span<const std::byte> data,
+                     const MappedFile& file, uint64_t alignment, TensorMap& out) {
+  std::sort(headers.begin(), headers.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  uint64_t end = 0;
+  for (TensorHeader& h : headers) {
+    const std::string where = fmt::format("{}: tensor '{}'", file.path(), h.name.substr(0, 120));
+    if (h.offset % alignment != 0)
+      return invalid("{}: its offset {} is not aligned to {}", where, h.offset, alignment);
+    if (h.offset < end) return invalid("{}: it overlaps another tensor", where);
+    if (h.offset > data.size() || static_cast<uint64_t>(h.bytes) > data.size() - h.offset)
+      return invalid("{}: its data lies outside the file (truncated download?)", where);
+    end = h.offset + h.bytes;
+    h.tensor.data = data.subspan(h.offset, h.bytes);
+    h.tensor.file = &file;
+    if (!out.tensors.emplace(h.name, std::move(h.tensor)).second)
+      return invalid("{}: it stands twice", where);
+  }
+  return {};
+}
+
+Status read_metadata(Cursor& in, uint64_t count, const std::string& path,
+                     std::map<std::string, GgufValue>& out) {
+  for (uint64_t i = 0; i < count; ++i) {
+    const std::string key = in.read_string();
+    if (!in.ok()) return invalid("{}: the file ends inside the metadata", path);
+    ASSIGN_OR_RETURN(GgufValue value,
+                     read_value(in, fmt::format("{}: metadata '{}'", path, key.substr(0, 120))));
+    if (!in.ok()) return invalid("{}: the file ends inside metadata '{}'", path, key.substr(0, 120));
+    if (!out.emplace(key, std::move(value)).second)
+      return invalid("{}: metadata '{}' stands twice", path, key.substr(0, 120));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<GgufFile> read_gguf(std::shared_ptr<const MappedFile> file) {
+  const std::string& path = file->path();
+  Cursor in(file->bytes());
+  if (in.read<uint32_t>() != 0x46554747u) return invalid("{}: not a GGUF file", path);
+  const auto version = in.read<uint32_t>();
+  if (version != 3)
+    return error(StatusCode::kUnsupported, "{}: GGUF version {}; only version 3 is supported", path, version);
+  const auto tensors = in.read<uint64_t>(), entries = in.read<uint64_t>();
+  if (!in.ok() || tensors > in.left() || entries > in.left())
+    return invalid("{}: {} tensors and {} metadata entries do not fit the file", path, tensors, entries);
+  GgufFile gguf;
+  RETURN_IF_ERROR(read_metadata(in, entries, path, gguf.metadata));
+  std::vector<TensorHeader> headers;
+  for (uint64_t i = 0; i < tensors; ++i) {
+    ASSIGN_OR_RETURN(TensorHeader header, read_tensor_header(in, path));
+    headers.push_back(std::move(header));
+  }
+  uint64_t alignment = 32;
+  if (const auto it = gguf.metadata.find("general.alignment"); it != gguf.metadata.end()) {
+    const int64_t* value = std::get_if<int64_t>(&it->second);
+    if (value == nullptr || *value < 1 || *value > (1 << 20) || (*value & (*value - 1)) != 0)
+      return invalid("{}: general.alignment is not a power of two", path);
+    alignment = *value;
+  }
+  const size_t start = (in.position() + alignment - 1) / alignment * alignment;
+  if (start > file->bytes().size()) return invalid("{}: the file ends before its data", path);
+  RETURN_IF_ERROR(place_tensors(headers, file->bytes().subspan(start), *file, alignment, gguf.tensors));
+  gguf.tensors.files.push_back(std::move(file));
+  return gguf;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,25 @@
+// GGUF v3: metadata and tensors of a llama.cpp model file.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "checkpoint/tensor_map.h"
+
+namespace moesaic {
+
+using GgufValue = std::variant<int64_t, double, bool, std::string, std::vector<std::string>,
+                               std::vector<int64_t>, std::vector<double>>;
+
+struct GgufFile {
+  std::map<std::string, GgufValue> metadata;
+  TensorMap tensors;  // shapes outermost first (GGUF stores them innermost first)
+};
+
+// Tensor types read: F32, F16, BF16, Q8_0, MXFP4; another one is an error that names tensor and type.
+Result<GgufFile> read_gguf(std::shared_ptr<const MappedFile> file);
+
+}  // namespace moesaic

@@ -1,0 +1,17 @@
+// JSON from files that nobody vouches for.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "moesaic/status.h"
+
+namespace moesaic {
+
+using Json = nlohmann::json;
+
+// Refuses nesting deeper than 32, duplicate keys and anything that is not JSON. name stands in the message.
+Result<Json> parse_json(std::string_view text, const std::string& name);
+
+}  // namespace moesaic

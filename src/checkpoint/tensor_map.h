@@ -1,0 +1,38 @@
+// The tensors of one or more files by name: what every reader produces and what assemble.h turns into
+// ModelWeights.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/mapped_file.h"
+
+namespace moesaic {
+
+struct RawTensor {
+  std::string dtype;           // "F32", "F16", "BF16", "U8", "Q8_0", "MXFP4"
+  std::vector<int64_t> shape;  // outermost first
+  std::span<const std::byte> data;
+  const MappedFile* file = nullptr;
+};
+
+struct TensorMap {
+  std::map<std::string, RawTensor> tensors;
+  std::vector<std::shared_ptr<const MappedFile>> files;
+
+  const RawTensor* find(const std::string& name) const;
+  std::vector<TensorInfo> list() const;
+};
+
+// The number of elements, or nothing if a dimension is not positive or the product passes 2^48.
+std::optional<int64_t> element_count(std::span<const int64_t> shape);
+
+// Adds the tensors of a .safetensors file. Checks header, names, offsets and sizes.
+Status read_safetensors(std::shared_ptr<const MappedFile> file, TensorMap& out);
+
+}  // namespace moesaic

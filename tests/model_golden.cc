@@ -81,17 +81,6 @@ Distance distance(std::span<const float> a, std::span<const float> b) {
   return {difference / largest, std::sqrt(square / norm)};
 }
 
-double kl_divergence(std::span<const float> p, std::span<const float> q) {
-  const double top_p = *std::max_element(p.begin(), p.end()), top_q = *std::max_element(q.begin(), q.end());
-  double sum_p = 0, sum_q = 0, kl = 0;
-  for (size_t i = 0; i < p.size(); ++i) sum_p += std::exp(p[i] - top_p), sum_q += std::exp(q[i] - top_q);
-  for (size_t i = 0; i < p.size(); ++i) {
-    const double log_p = p[i] - top_p - std::log(sum_p), log_q = q[i] - top_q - std::log(sum_q);
-    kl += std::exp(log_p) * (log_p - log_q);
-  }
-  return kl;
-}
-
 std::unique_ptr<Backend> load_backend(const std::string& device, const ModelConfig& config,
                                       const ModelWeights& weights, const std::string& isa) {
   auto backend = create_backend(device, {.threads = 2, .max_rows = 1024, .isa = isa});

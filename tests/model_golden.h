@@ -43,8 +43,6 @@ struct Distance {
   double rms;  // rms(a - b) / rms(b)
 };
 Distance distance(std::span<const float> a, std::span<const float> b);
-// KL(softmax(p) || softmax(q)) of one row.
-double kl_divergence(std::span<const float> p, std::span<const float> q);
 
 // The backend with the model loaded; fails the running test on an error.
 std::unique_ptr<Backend> load_backend(const std::string& device, const ModelConfig& config,

@@ -10,6 +10,7 @@
 
 #include "model/random_model.h"
 #include "model/sequence_runner.h"
+#include "model/verify.h"
 
 namespace moesaic {
 namespace {

@@ -1,0 +1,299 @@
+#include "model/verify.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "base/error.h"
+#include "model/random_model.h"
+#include "model/sequence_runner.h"
+
+namespace moesaic {
+namespace {
+
+// Relative rms of an op's result. F32 against F32 differs only in the order of sums: about 2^-24 *
+// sqrt(2880). BF16 activations round by 2^-9 / sqrt(3) = 0.11% each, and again where an op rounds twice. Int8
+// activations in blocks of 32 round by amax / (127 * sqrt(12)), amax / rms being 2.3 for a bell and 4 for
+// SwiGLU's heavy tails: 0.5 to 0.9% each; the attention of the CPU rounds Q and K so, and scores are
+// exponents. The worst row stands at two to three times the average.
+constexpr double kF32Tolerance = 1e-4, kBf16Tolerance = 1e-2, kInt8Tolerance = 4e-2, kAttendTolerance = 4e-2;
+constexpr double kKlTolerance = 1e-3;
+
+struct Shape {
+  int hidden, intermediate, heads, kv_heads, head_dim, experts, top_k, vocab, tokens;
+  int window;  // 0: full attention
+};
+
+// Odd sizes: hidden of 1, 3 and 9 blocks, one to eight query heads a KV head, a vocabulary that fills no
+// tile, token counts around every tile, page and window.
+constexpr Shape kQuick[] = {
+    {96, 96, 4, 2, 32, 5, 4, 211, 1, 128},
+    {96, 160, 8, 1, 64, 24, 4, 300, 33, 0},
+    {288, 96, 8, 8, 64, 7, 2, 333, 40, 24},
+};
+constexpr Shape kFull[] = {
+    {32, 32, 1, 1, 32, 1, 1, 1, 1, 0},           {32, 64, 2, 1, 32, 3, 3, 31, 31, 128},
+    {64, 32, 6, 3, 64, 33, 4, 33, 33, 0},        {96, 96, 3, 1, 64, 5, 1, 17, 127, 128},
+    {288, 160, 16, 2, 64, 24, 4, 480, 128, 128}, {288, 288, 8, 4, 128, 13, 4, 100, 129, 128},
+    {160, 96, 8, 2, 64, 128, 4, 257, 300, 0},    {2880, 2880, 64, 8, 64, 6, 4, 65, 9, 0},
+};
+
+constexpr Format kDense[] = {Format::kF32, Format::kF16, Format::kBF16, Format::kQ8_0, Format::kMxfp8};
+constexpr Format kExperts[] = {Format::kMxfp4, Format::kMxfp4Gguf, Format::kBF16};
+
+ModelConfig config_of(const Shape& s) {
+  return {.name = "verify",
+          .layers = 1,
+          .hidden = s.hidden,
+          .intermediate = s.intermediate,
+          .heads = s.heads,
+          .kv_heads = s.kv_heads,
+          .head_dim = s.head_dim,
+          .experts = s.experts,
+          .experts_per_token = s.top_k,
+          .vocab = s.vocab,
+          .window = s.window > 0 ? s.window : 128,
+          .sliding = {s.window > 0},
+          .max_context = 4096};
+}
+
+double tolerance_of(Format format) {
+  if (format == Format::kF32) return kF32Tolerance;
+  return is_plain(format) ? kBf16Tolerance : kInt8Tolerance;
+}
+
+// The weights of one shape: F32 throughout and silent, and in every format.
+class Bench {
+ public:
+  Bench(const Shape& shape, uint64_t seed)
+      : shape_(shape),
+        config_(config_of(shape)),
+        seed_(seed),
+        plain_(make_random_model(config_, {.seed = seed, .dense = Format::kF32})),
+        zeros_(static_cast<size_t>(shape.hidden) *
+               static_cast<size_t>(std::max(config_.q_size(), shape.intermediate))) {
+    std::mt19937_64 rng(seed);
+    for (int i = 0; i < shape.tokens; ++i)
+      tokens_.push_back(static_cast<int32_t>(rng() % static_cast<uint64_t>(shape.vocab)));
+  }
+
+  const ModelConfig& config() const { return config_; }
+  std::span<const int32_t> tokens() const { return tokens_; }
+  // Neither attention nor experts add anything to the residual.
+  ModelWeights silent() const {
+    ModelWeights m = plain_;
+    silence_attention(m.layers[0]);
+    silence_experts(m.layers[0]);
+    return m;
+  }
+  ModelWeights embeddings(Format format) {
+    make_other_dense(format);
+    ModelWeights m = silent();
+    m.embed = other_.embed, m.head = other_.head;
+    return m;
+  }
+  ModelWeights attention(Format qkv, Format o) {
+    ModelWeights m = plain_;
+    silence_experts(m.layers[0]);
+    make_other_dense(qkv == Format::kF32 ? o : qkv);
+    LayerWeights& layer = m.layers[0];
+    if (qkv != Format::kF32)
+      layer.q = other_.layers[0].q, layer.k = other_.layers[0].k, layer.v = other_.layers[0].v;
+    if (o != Format::kF32) layer.o = other_.layers[0].o;
+    return m;
+  }
+  ModelWeights experts(Format format) {
+    ModelWeights m = plain_;
+    silence_attention(m.layers[0]);
+    ModelConfig small = config_;
+    small.vocab = 1;  // its embedding is not used
+    other_ = make_random_model(small, {.seed = seed_, .dense = Format::kF32, .experts = format});
+    LayerWeights& layer = m.layers[0];
+    layer.gate = other_.layers[0].gate, layer.up = other_.layers[0].up, layer.down = other_.layers[0].down;
+    return m;
+  }
+  std::string describe(Format format) const {
+    return fmt::format("{}{} hidden {} inter {} heads {}/{}x{} experts {}/{} vocab {} tokens {}{}",
+                       format_name(format), format == Format::kMxfp4Gguf ? " (GGUF order)" : "",
+                       shape_.hidden, shape_.intermediate, shape_.heads, shape_.kv_heads, shape_.head_dim,
+                       shape_.top_k, shape_.experts, shape_.vocab, shape_.tokens,
+                       shape_.window > 0 ? fmt::format(" window {}", shape_.window) : "");
+  }
+
+ private:
+  void make_other_dense(Format format) {
+    ModelConfig small = config_;
+    small.experts = small.experts_per_token = 1, small.intermediate = 32;  // its experts are not used
+    other_ = make_random_model(small, {.seed = seed_, .dense = format});
+  }
+  MatrixView zeros(int64_t rows, int64_t cols) const {
+    return dense_view(Format::kF32, rows, cols, reinterpret_cast<const std::byte*>(zeros_.data()));
+  }
+  void silence_attention(LayerWeights& layer) const {
+    layer.o = zeros(layer.o.rows, layer.o.cols);
+    layer.o_bias = zeros(1, layer.o_bias.cols);
+  }
+  void silence_experts(LayerWeights& layer) const {
+    layer.down = {zeros(layer.down.first.rows, layer.down.first.cols), layer.down.count, 0, 0};
+    layer.down_bias = zeros(layer.down_bias.rows, layer.down_bias.cols);
+    layer.down_bias.row_stride = 0;  // one row of zeros stands for every expert's
+  }
+
+  Shape shape_;
+  ModelConfig config_;
+  uint64_t seed_;
+  ModelWeights plain_, other_;  // other_ holds the storage of the views that were swapped in last
+  std::vector<float> zeros_;
+  std::vector<int32_t> tokens_;
+};
+
+Result<std::unique_ptr<Backend>> make_reference() { return create_backend("reference", {}); }
+
+Result<std::vector<float>> logits_of(const BackendFactory& factory, const ModelConfig& config,
+                                     const ModelWeights& weights, std::span<const int32_t> tokens,
+                                     int chunk) {
+  ASSIGN_OR_RETURN(const auto backend, factory());
+  RETURN_IF_ERROR(backend->load(config, weights, {}));
+  ASSIGN_OR_RETURN(SequenceRunner runner,
+                   SequenceRunner::create(*backend, config,
+                                          {.max_tokens = static_cast<int>(tokens.size()), .chunk = chunk}));
+  std::vector<float> logits;
+  RETURN_IF_ERROR(runner.append(tokens, SequenceRunner::Wanted::kAll, logits));
+  return logits;
+}
+
+class Verifier {
+ public:
+  Verifier(const BackendFactory& backend, const VerifyOptions& options)
+      : backend_(backend), options_(options) {}
+
+  Status run(const Shape& shape) {
+    Bench bench(shape, options_.seed);
+    RETURN_IF_ERROR(run_embeddings(bench));
+    ASSIGN_OR_RETURN(const std::vector<float> base, logits_of(make_reference, bench.config(), bench.silent(),
+                                                              bench.tokens(), options_.chunk));
+    RETURN_IF_ERROR(run_attention(bench, base));
+    for (const Format format : kExperts)
+      RETURN_IF_ERROR(compare("moe", bench, format, bench.experts(format), base, tolerance_of(format)));
+    return run_chunks(bench);
+  }
+  std::vector<VerifyCase> take() { return std::move(cases_); }
+
+ private:
+  Status run_embeddings(Bench& bench) {
+    const std::vector<float> nothing(bench.tokens().size() * static_cast<size_t>(bench.config().vocab));
+    for (const Format format : kDense)
+      RETURN_IF_ERROR(
+          compare("embed+unembed", bench, format, bench.embeddings(format), nothing, tolerance_of(format)));
+    return {};
+  }
+  // "attend" has F32 projections; the others take their format's noise on top of its.
+  Status run_attention(Bench& bench, const std::vector<float>& base) {
+    for (const Format format : kDense) {
+      if (format == Format::kF32) {
+        RETURN_IF_ERROR(
+            compare("attend", bench, format, bench.attention(format, format), base, kAttendTolerance));
+        continue;
+      }
+      const double tolerance = std::hypot(kAttendTolerance, tolerance_of(format));
+      RETURN_IF_ERROR(compare("qkv", bench, format, bench.attention(format, Format::kF32), base, tolerance));
+      RETURN_IF_ERROR(
+          compare("project", bench, format, bench.attention(Format::kF32, format), base, tolerance));
+    }
+    return {};
+  }
+  Status compare(const char* op, const Bench& bench, Format format, const ModelWeights& weights,
+                 const std::vector<float>& base, double tolerance) {
+    ASSIGN_OR_RETURN(const std::vector<float> want,
+                     logits_of(make_reference, bench.config(), weights, bench.tokens(), options_.chunk));
+    ASSIGN_OR_RETURN(const std::vector<float> got,
+                     logits_of(backend_, bench.config(), weights, bench.tokens(), options_.chunk));
+    add(op, bench.describe(format), worst_row_error(got, want, base, bench.config().vocab), tolerance);
+    return {};
+  }
+  // Steps of 7 rows must give the bits of one step.
+  Status run_chunks(Bench& bench) {
+    const ModelWeights weights =
+        make_random_model(bench.config(), {.seed = options_.seed, .dense = Format::kBF16});
+    ASSIGN_OR_RETURN(const std::vector<float> whole,
+                     logits_of(backend_, bench.config(), weights, bench.tokens(), options_.chunk));
+    ASSIGN_OR_RETURN(const std::vector<float> parts, logits_of(backend_, bench.config(), weights,
+                                                               bench.tokens(), std::min(7, options_.chunk)));
+    const std::vector<float> nothing(whole.size());
+    add("chunks", bench.describe(Format::kMxfp4),
+        worst_row_error(parts, whole, nothing, bench.config().vocab), 0);
+    return {};
+  }
+  void add(const char* op, std::string shape, double error, double tolerance) {
+    cases_.push_back({op, std::move(shape), error, tolerance, error <= tolerance});
+    if (options_.report) options_.report(cases_.back());
+  }
+
+  const BackendFactory& backend_;
+  const VerifyOptions& options_;
+  std::vector<VerifyCase> cases_;
+};
+
+}  // namespace
+
+double worst_row_error(std::span<const float> got, std::span<const float> reference,
+                       std::span<const float> base, int vocab) {
+  MOESAIC_CHECK(got.size() == reference.size() && base.size() == reference.size());
+  double added = 0, row = 0, worst = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double difference = double{got[i]} - double{reference[i]};
+    const double op = double{reference[i]} - double{base[i]};
+    if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
+    added += op * op, row += difference * difference;
+    if ((i + 1) % static_cast<size_t>(vocab) == 0) worst = std::max(worst, row), row = 0;
+  }
+  if (worst == 0) return 0;
+  return std::sqrt(worst / vocab) / std::sqrt(added / static_cast<double>(got.size()));
+}
+
+double kl_divergence(std::span<const float> p, std::span<const float> q) {
+  const double top_p = *std::max_element(p.begin(), p.end()), top_q = *std::max_element(q.begin(), q.end());
+  double sum_p = 0, sum_q = 0, kl = 0;
+  for (size_t i = 0; i < p.size(); ++i) sum_p += std::exp(p[i] - top_p), sum_q += std::exp(q[i] - top_q);
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double log_p = p[i] - top_p - std::log(sum_p), log_q = q[i] - top_q - std::log(sum_q);
+    kl += std::exp(log_p) * (log_p - log_q);
+  }
+  return kl;
+}
+
+Result<std::vector<VerifyCase>> verify_ops(const BackendFactory& backend, const VerifyOptions& options) {
+  Verifier verifier(backend, options);
+  for (const Shape& shape : kQuick) RETURN_IF_ERROR(verifier.run(shape));
+  if (options.quick) return verifier.take();
+  for (const Shape& shape : kFull) RETURN_IF_ERROR(verifier.run(shape));
+  return verifier.take();
+}
+
+Result<VerifyCase> verify_model(const ModelConfig& config, const ModelWeights& weights,
+                                const BackendFactory& backend, int tokens, const VerifyOptions& options) {
+  std::mt19937_64 rng(options.seed);
+  std::vector<int32_t> prompt;
+  for (int i = 0; i < tokens; ++i)
+    prompt.push_back(static_cast<int32_t>(rng() % static_cast<uint64_t>(config.vocab)));
+  // The release hook is for a backend that has its own copy; here a second one still reads the views.
+  ModelWeights shared = weights;
+  shared.release = nullptr;
+  ASSIGN_OR_RETURN(const std::vector<float> got, logits_of(backend, config, shared, prompt, options.chunk));
+  ASSIGN_OR_RETURN(const std::vector<float> want,
+                   logits_of(make_reference, config, shared, prompt, options.chunk));
+  const auto vocab = static_cast<size_t>(config.vocab);
+  double sum = 0;
+  for (size_t row = 0; row < want.size(); row += vocab)
+    sum += kl_divergence(std::span(want).subspan(row, vocab), std::span(got).subspan(row, vocab));
+  VerifyCase result{.op = "model",
+                    .shape = fmt::format("{}, {} tokens, mean KL", config.name, tokens),
+                    .error = sum / tokens,
+                    .tolerance = kKlTolerance};
+  result.ok = result.error <= result.tolerance;
+  if (options.report) options.report(result);
+  return result;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,52 @@
+// Every op of a backend against the reference on random weights. The ops of the interface hide their
+// activations, so each case is a model of one layer in which only the op under test adds to the residual and
+// only its weights have the format under test; everything else is F32, which adds no noise of its own.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace moesaic {
+
+struct VerifyCase {
+  std::string op;     // "embed+unembed", "qkv", "attend", "project", "moe", "model", "chunks"
+  std::string shape;  // format, sizes and tokens, for a person
+  // rms of the difference from the reference over a row of logits, in the worst row, as a share of the rms of
+  // what the op adds to the logits.
+  double error = 0;
+  double tolerance = 0;  // derived from the format's rounding, see verify.cpp
+  bool ok = false;
+};
+
+struct VerifyOptions {
+  bool quick = false;  // small shapes only, a second or two; else odd shapes and a layer of the 20b's size
+  int chunk = 512;     // rows of a step, at most the backend's max_rows
+  uint64_t seed = 1;
+  std::function<void(const VerifyCase&)> report;  // called as each case ends; may be empty
+};
+
+// Makes the backend under test, with DenseFormat::kAsLoaded: every case loads its own weights.
+using BackendFactory = std::function<Result<std::unique_ptr<Backend>>()>;
+
+// Fails only if the backend cannot be made or run; a wrong result is a case that is not ok.
+Result<std::vector<VerifyCase>> verify_ops(const BackendFactory& backend, const VerifyOptions& options);
+
+// A whole loaded model: the same `tokens` random tokens through the backend and the reference. The error is
+// the mean KL divergence of the rows, which rounding of activations keeps below 1e-3. Slow: the reference
+// runs on one core.
+Result<VerifyCase> verify_model(const ModelConfig& config, const ModelWeights& weights,
+                                const BackendFactory& backend, int tokens, const VerifyOptions& options);
+
+// rms of the difference over a row, in the worst row, relative to the rms of (reference - base) over all
+// rows. All: [rows, vocab]. Infinite where got holds a NaN.
+double worst_row_error(std::span<const float> got, std::span<const float> reference,
+                       std::span<const float> base, int vocab);
+// KL(softmax(p) || softmax(q)) of one row of logits.
+double kl_divergence(std::span<const float> p, std::span<const float> q);
+
+}  // namespace moesaic

@@ -1,0 +1,124 @@
+#include "model/verify.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/random_model.h"
+
+namespace moesaic {
+namespace {
+
+// The reference with one thing wrong, which it learns at load.
+class Faulty final : public Backend {
+ public:
+  using Fault = std::function<void(ModelConfig&, LayerWeights&)>;
+  explicit Faulty(Fault fault) : inner_(create_backend("reference", {}).value()), fault_(std::move(fault)) {}
+
+  BackendCaps caps() const override { return inner_->caps(); }
+  Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& p) override {
+    ModelConfig c = config;
+    ModelWeights w = weights;
+    fault_(c, w.layers[0]);
+    return inner_->load(c, w, p);
+  }
+  Status alloc_kv(const KvLayout& layout) override { return inner_->alloc_kv(layout); }
+  Status begin_step(const Batch& batch) override { return inner_->begin_step(batch); }
+  void embed() override { inner_->embed(); }
+  void qkv(int layer) override { inner_->qkv(layer); }
+  void attend(int layer) override { inner_->attend(layer); }
+  void project(int layer) override { inner_->project(layer); }
+  void moe(int layer) override { inner_->moe(layer); }
+  void unembed(std::span<float> logits) override { inner_->unembed(logits); }
+  Status end_step() override { return inner_->end_step(); }
+
+ private:
+  std::unique_ptr<Backend> inner_;
+  Fault fault_;
+};
+
+bool any_failure(const std::vector<VerifyCase>& cases, const std::string& op) {
+  return std::any_of(cases.begin(), cases.end(), [&](const VerifyCase& c) { return c.op == op && !c.ok; });
+}
+
+std::vector<VerifyCase> verify_with(const Faulty::Fault& fault) {
+  const BackendFactory factory = [&]() -> Result<std::unique_ptr<Backend>> {
+    return std::unique_ptr<Backend>(std::make_unique<Faulty>(fault));
+  };
+  auto cases = verify_ops(factory, {.quick = true});
+  EXPECT_TRUE(cases.ok()) << cases.status().message();
+  return cases.ok() ? std::move(cases).value() : std::vector<VerifyCase>{};
+}
+
+TEST(Verify, TheReferenceEqualsItself) {
+  for (const VerifyCase& c : verify_with([](ModelConfig&, LayerWeights&) {})) EXPECT_EQ(c.error, 0) << c.op;
+}
+
+TEST(Verify, TheCpuPasses) {
+  const auto cases =
+      verify_ops([] { return create_backend("cpu", {.threads = 2}); }, {.quick = true, .seed = 7});
+  ASSERT_TRUE(cases.ok()) << cases.status().message();
+  for (const VerifyCase& c : cases.value())
+    EXPECT_TRUE(c.ok) << c.op << " " << c.shape << ": " << c.error << " > " << c.tolerance;
+}
+
+// Each of these small faults must be seen in its op, and the other op must stay clean.
+TEST(Verify, SeesFaultsInAttention) {
+  const Faulty::Fault faults[] = {
+      [](ModelConfig& c, LayerWeights&) { c.window -= 1; },
+      [](ModelConfig& c, LayerWeights&) { c.rope.theta *= 2; },
+      [](ModelConfig& c, LayerWeights&) { c.rope.factor = 1; },
+      [](ModelConfig&, LayerWeights& w) { w.sinks.col_stride = 0; },
+      [](ModelConfig&, LayerWeights& w) { w.k_bias = w.v_bias; },
+      [](ModelConfig&, LayerWeights& w) { w.attn_norm = w.mlp_norm; },
+  };
+  for (const Faulty::Fault& fault : faults) {
+    const auto cases = verify_with(fault);
+    EXPECT_TRUE(any_failure(cases, "attend")) << &fault - faults;
+    EXPECT_FALSE(any_failure(cases, "moe")) << &fault - faults;
+  }
+}
+
+TEST(Verify, SeesFaultsInExperts) {
+  const Faulty::Fault faults[] = {
+      [](ModelConfig& c, LayerWeights&) { c.swiglu_alpha = 1.3; },
+      [](ModelConfig& c, LayerWeights&) { c.swiglu_limit = 5; },
+      [](ModelConfig& c, LayerWeights&) { c.experts_per_token = 1; },
+      [](ModelConfig&, LayerWeights& w) { std::swap(w.gate, w.up); },
+      [](ModelConfig&, LayerWeights& w) { w.gate_bias = w.up_bias; },
+      [](ModelConfig&, LayerWeights& w) { w.router_bias.col_stride = 0; },
+  };
+  for (const Faulty::Fault& fault : faults) {
+    const auto cases = verify_with(fault);
+    EXPECT_TRUE(any_failure(cases, "moe")) << &fault - faults;
+    EXPECT_FALSE(any_failure(cases, "attend")) << &fault - faults;
+  }
+}
+
+TEST(Verify, ErrorOfTheWorstRow) {
+  const std::vector<float> want = {1, 1, 2, 2}, base = {0, 0, 1, 1};
+  EXPECT_EQ(worst_row_error(want, want, base, 2), 0);
+  EXPECT_NEAR(worst_row_error(std::vector<float>{1, 1, 2.1f, 1.9f}, want, base, 2), 0.1, 1e-6);
+  EXPECT_TRUE(std::isinf(worst_row_error(std::vector<float>{1, 1, NAN, 2}, want, base, 2)));
+}
+
+TEST(Verify, DivergenceOfKnownDistributions) {
+  const std::vector<float> even = {0, 0}, odd = {std::log(3.0f), 0};
+  EXPECT_NEAR(kl_divergence(even, even), 0, 1e-12);
+  EXPECT_NEAR(kl_divergence(odd, even), 0.75 * std::log(1.5) + 0.25 * std::log(0.5), 1e-6);
+}
+
+TEST(Verify, AWholeModel) {
+  ModelConfig c = published_config("gpt-oss-20b").value();
+  c.layers = 1, c.sliding.resize(1), c.hidden = c.intermediate = 64, c.heads = c.kv_heads = 2, c.vocab = 50;
+  c.experts = c.experts_per_token;
+  const auto result =
+      verify_model(c, make_random_model(c, {}), [] { return create_backend("cpu", {}); }, 20, {});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_TRUE(result.value().ok) << result.value().error;
+  EXPECT_GT(result.value().error, 0);
+}
+
+}  // namespace
+}  // namespace moesaic

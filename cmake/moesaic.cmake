@@ -4,7 +4,7 @@
 add_library(moesaic_flags INTERFACE)
 target_compile_features(moesaic_flags INTERFACE cxx_std_20)
 target_compile_options(moesaic_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Werror
-  -Wshadow -Wno-missing-field-initializers -fno-math-errno -ffp-contract=off>)
+  -Wshadow -Wno-missing-field-initializers -Wno-maybe-uninitialized -fno-math-errno -ffp-contract=off>)
 target_include_directories(moesaic_flags INTERFACE ${PROJECT_SOURCE_DIR}/include)
 if(MOESAIC_SANITIZE)
   target_compile_options(moesaic_flags INTERFACE -fsanitize=${MOESAIC_SANITIZE} -fno-sanitize-recover=all

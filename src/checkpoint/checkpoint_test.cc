@@ -1,0 +1,332 @@
+#include "checkpoint/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "checkpoint/gguf.h"
+#include "checkpoint/json.h"
+#include "checkpoint/writer.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kGoldens = std::string(MOESAIC_SOURCE_DIR) + "/tests/golden/model/";
+
+class CheckpointTest : public testing::Test {
+ protected:
+  CheckpointTest() { fs::create_directories(folder_); }
+  ~CheckpointTest() override { fs::remove_all(folder_); }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  void put(const std::string& name, const std::string& bytes) {
+    std::ofstream(path(name), std::ios::binary) << bytes;
+  }
+  static std::string get(const std::string& file) {
+    std::ifstream in(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  // A copy of a golden checkpoint whose files a test may damage.
+  std::string copy(const std::string& golden, const std::string& to) {
+    fs::copy(kGoldens + golden, path(to), fs::copy_options::recursive);
+    return path(to);
+  }
+
+  const fs::path folder_ =
+      fs::temp_directory_path() / ("moesaic-checkpoint-" + std::to_string(getpid()) +
+                                   testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+// Every element of both models, as floats; MXFP4 also as codes.
+void expect_equal(const MatrixView& a, const MatrixView& b, const char* what) {
+  ASSERT_EQ(a.rows, b.rows) << what;
+  ASSERT_EQ(a.cols, b.cols) << what;
+  std::vector<float> x(a.cols), y(a.cols);
+  for (int64_t r = 0; r < a.rows; ++r) {
+    read_row(a, r, x), read_row(b, r, y);
+    ASSERT_EQ(std::memcmp(x.data(), y.data(), x.size() * 4), 0) << what << " row " << r;
+  }
+}
+void expect_equal(const ExpertsView& a, const ExpertsView& b, const char* what) {
+  ASSERT_EQ(a.count, b.count) << what;
+  for (int64_t e = 0; e < a.count; ++e) expect_equal(a.at(e), b.at(e), what);
+}
+void expect_equal(const Checkpoint& a, const Checkpoint& b) {
+  expect_equal(a.weights.embed, b.weights.embed, "embed");
+  expect_equal(a.weights.head, b.weights.head, "head");
+  expect_equal(a.weights.final_norm, b.weights.final_norm, "final norm");
+  ASSERT_EQ(a.weights.layers.size(), b.weights.layers.size());
+  for (size_t i = 0; i < a.weights.layers.size(); ++i) {
+    const LayerWeights &x = a.weights.layers[i], &y = b.weights.layers[i];
+    expect_equal(x.q, y.q, "q"), expect_equal(x.k, y.k, "k"), expect_equal(x.v, y.v, "v"),
+        expect_equal(x.o, y.o, "o");
+    expect_equal(x.q_bias, y.q_bias, "q bias"), expect_equal(x.v_bias, y.v_bias, "v bias"),
+        expect_equal(x.sinks, y.sinks, "sinks");
+    expect_equal(x.router, y.router, "router"), expect_equal(x.attn_norm, y.attn_norm, "norm");
+    expect_equal(x.gate, y.gate, "gate"), expect_equal(x.up, y.up, "up"),
+        expect_equal(x.down, y.down, "down");
+    expect_equal(x.gate_bias, y.gate_bias, "gate bias"), expect_equal(x.up_bias, y.up_bias, "up bias"),
+        expect_equal(x.down_bias, y.down_bias, "down bias");
+  }
+}
+
+TEST_F(CheckpointTest, HuggingFaceAndOriginalAreTheSameModel) {
+  const auto hf = open_checkpoint(kGoldens + "tiny-mxfp4"),
+             original = open_checkpoint(kGoldens + "tiny-original");
+  ASSERT_TRUE(hf.ok()) << hf.status().message();
+  ASSERT_TRUE(original.ok()) << original.status().message();
+  EXPECT_EQ(hf->kind, "safetensors");
+  EXPECT_EQ(original->kind, "original");
+  expect_equal(hf.value(), original.value());
+  EXPECT_EQ(hf->config.layers, original->config.layers);
+}
+
+TEST_F(CheckpointTest, RoundTripThroughGgufIsBitExact) {
+  const auto source = open_checkpoint(kGoldens + "tiny-mxfp4");
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  ASSERT_TRUE(write_gguf(source.value(), path("a.gguf"), {}).ok());
+  const auto gguf = open_checkpoint(path("a.gguf"));
+  ASSERT_TRUE(gguf.ok()) << gguf.status().message();
+  expect_equal(source.value(), gguf.value());
+  const Status back = write_safetensors(gguf.value(), path("back"), {});
+  ASSERT_TRUE(back.ok()) << back.message();
+  const auto again = open_checkpoint(path("back"));
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  expect_equal(source.value(), again.value());
+  // The expert bytes themselves, not only their values.
+  const auto bytes = [](const Checkpoint& c, const MatrixView& m) {
+    return std::string(reinterpret_cast<const char*>(m.data), c.config.intermediate * c.config.hidden);
+  };
+  EXPECT_EQ(bytes(source.value(), source->weights.layers[0].gate.first),
+            bytes(again.value(), again->weights.layers[0].gate.first));
+  ASSERT_TRUE(write_gguf(again.value(), path("b.gguf"), {.overwrite = true}).ok());
+  const auto b = open_checkpoint(path("b.gguf"));
+  expect_equal(gguf.value(), b.value());
+}
+
+TEST_F(CheckpointTest, QuantisingExactExpertsGivesThemBack) {
+  const auto bf16 = open_checkpoint(kGoldens + "tiny-bf16"), mxfp4 = open_checkpoint(kGoldens + "tiny-mxfp4");
+  ASSERT_TRUE(bf16.ok()) << bf16.status().message();
+  EXPECT_NE(write_gguf(bf16.value(), path("a.gguf"), {}).message().find("--experts mxfp4"),
+            std::string::npos);
+  ASSERT_TRUE(write_safetensors(bf16.value(), path("keep"), {}).ok());
+  expect_equal(bf16.value(), open_checkpoint(path("keep")).value());
+  ASSERT_TRUE(write_safetensors(bf16.value(), path("quantised"), {.experts = ExpertsOut::kMxfp4}).ok());
+  const auto quantised = open_checkpoint(path("quantised"));
+  ASSERT_TRUE(quantised.ok()) << quantised.status().message();
+  for (size_t i = 0; i < bf16->weights.layers.size(); ++i)
+    expect_equal(bf16->weights.layers[i].gate, quantised->weights.layers[i].gate, "gate");
+}
+
+TEST_F(CheckpointTest, Q8DenseIsWithinItsRounding) {
+  const auto source = open_checkpoint(kGoldens + "tiny-mxfp4");
+  ASSERT_TRUE(write_gguf(source.value(), path("a.gguf"), {.dense = DenseOut::kQ8_0}).ok());
+  const auto q8 = open_checkpoint(path("a.gguf"));
+  ASSERT_TRUE(q8.ok()) << q8.status().message();
+  ASSERT_EQ(q8->weights.head.format, Format::kQ8_0);
+  std::vector<float> x(source->config.hidden), y(x.size());
+  read_row(source->weights.head, 3, x), read_row(q8->weights.head, 3, y);
+  for (size_t b = 0; b < x.size(); b += 32) {
+    float amax = 0;
+    for (int i = 0; i < 32; ++i) amax = std::max(amax, std::fabs(x[b + i]));
+    for (int i = 0; i < 32; ++i) EXPECT_NEAR(x[b + i], y[b + i], amax / 127 * 0.51f);
+  }
+  EXPECT_NE(write_safetensors(q8.value(), path("x"), {.dense = DenseOut::kQ8_0})
+                .message()
+                .find("safetensors has no Q8_0"),
+            std::string::npos);
+}
+
+TEST_F(CheckpointTest, WritersRefuseToReplaceAndLeaveNothingBehind) {
+  const auto source = open_checkpoint(kGoldens + "tiny-mxfp4");
+  put("a.gguf", "keep me");
+  EXPECT_NE(write_gguf(source.value(), path("a.gguf"), {}).message().find("exists already"),
+            std::string::npos);
+  EXPECT_EQ(get(path("a.gguf")), "keep me");
+  EXPECT_FALSE(write_gguf(source.value(), path("no/such/folder.gguf"), {}).ok());
+  // A full disk: the file size limit makes write() fail the same way.
+  rlimit old{}, small{4096, RLIM_INFINITY};
+  getrlimit(RLIMIT_FSIZE, &old);
+  signal(SIGXFSZ, SIG_IGN);
+  small.rlim_max = old.rlim_max;
+  setrlimit(RLIMIT_FSIZE, &small);
+  const Status full = write_gguf(source.value(), path("full.gguf"), {});
+  setrlimit(RLIMIT_FSIZE, &old);
+  EXPECT_NE(full.message().find("cannot write"), std::string::npos) << full.message();
+  EXPECT_FALSE(fs::exists(path("full.gguf")));
+  EXPECT_FALSE(fs::exists(path("full.gguf.part")));
+}
+
+TEST_F(CheckpointTest, DummiesHaveTheTrueShapes) {
+  const auto dummy = open_checkpoint("dummy:gpt-oss-120b,layers=2,dense=q8_0");
+  ASSERT_TRUE(dummy.ok()) << dummy.status().message();
+  EXPECT_EQ(dummy->config.experts, 128);
+  EXPECT_EQ(dummy->weights.layers.size(), 2u);
+  EXPECT_EQ(dummy->weights.head.format, Format::kQ8_0);
+  for (const char* bad : {"dummy:", "dummy:gpt-5", "dummy:gpt-oss-20b,layers=0", "dummy:gpt-oss-20b,layers=x",
+                          "dummy:gpt-oss-20b,colour=red", "dummy:gpt-oss-20b,experts=2"}) {
+    EXPECT_FALSE(open_checkpoint(bad).ok()) << bad;
+  }
+}
+
+// ---- hostile files ----
+
+std::string safetensors(const std::string& header, const std::string& data) {
+  const uint64_t n = header.size();
+  return std::string(reinterpret_cast<const char*>(&n), 8) + header + data;
+}
+
+TEST_F(CheckpointTest, DamagedSafetensorsAreExplained) {
+  const std::string data(64, 'x');
+  const std::map<std::string, std::string> cases = {
+      {"short", "too short"},
+      {std::string("\xff\xff\xff\xff\xff\xff\xff\x7f", 8) + data, "does not fit the file"},
+      {safetensors("[1]", data), "not a JSON object"},
+      {safetensors("{\"a\":", data), "not valid JSON"},
+      {safetensors(std::string(100000, '['), data), "nested deeper"},
+      {safetensors(
+           R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}})",
+           data),
+       "stands twice"},
+      {safetensors(
+           R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},"b":{"dtype":"F32","shape":[4],"data_offsets":[12,28]}})",
+           data),
+       "overlap"},
+      {safetensors(R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,15]}})", data),
+       "do not fit its shape"},
+      {safetensors(R"({"a":{"dtype":"F32","shape":[1000],"data_offsets":[0,4000]}})", data),
+       "outside the file"},
+      {safetensors(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,16]}})", data),
+       "impossible shape"},
+      {safetensors(R"({"a":{"dtype":"F32","shape":[-4],"data_offsets":[0,16]}})", data), "not a size"},
+      {safetensors(R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})", data), "impossible shape"},
+      {safetensors(R"({"a":{"dtype":"Q9","shape":[4],"data_offsets":[0,16]}})", data), "unknown dtype"},
+      {safetensors(R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[16,0]}})", data), "outside the file"},
+  };
+  for (const auto& [bytes, message] : cases) {
+    const std::string folder = copy("tiny-mxfp4", "case");
+    std::ofstream(folder + "/model.safetensors", std::ios::binary) << bytes;
+    const auto result = open_checkpoint(folder);
+    ASSERT_FALSE(result.ok()) << message;
+    EXPECT_NE(result.status().message().find(message), std::string::npos) << result.status().message();
+    EXPECT_EQ(result.status().message().find('\n'), std::string::npos);
+    fs::remove_all(folder);
+  }
+}
+
+TEST_F(CheckpointTest, EveryTruncationOfASafetensorsFileIsAnError) {
+  const std::string folder = copy("tiny-mxfp4", "case"), file = folder + "/model.safetensors",
+                    whole = get(file);
+  for (size_t n = 0; n < whole.size(); n += 1 + whole.size() / 97) {
+    std::ofstream(file, std::ios::binary | std::ios::trunc)
+        .write(whole.data(), static_cast<std::streamsize>(n));
+    ASSERT_FALSE(open_checkpoint(folder).ok()) << n;
+  }
+}
+
+TEST_F(CheckpointTest, BadConfigsAreExplained) {
+  const std::map<std::string, std::string> changes = {
+      {R"({"model_type":"llama"})", "expected gpt_oss"},
+      {R"({"hidden_size":-1})", "hidden_size"},
+      {R"({"hidden_size":1e99})", "hidden_size"},
+      {R"({"num_hidden_layers":1000000000})", "layer"},
+      {R"({"layer_types":["full_attention"]})", "layer_types"},
+      {R"({"vocab_size":7})", "the config asks for"},
+      {R"({"num_local_experts":6})", "the config asks for"},
+      {R"({"head_dim":0})", "head_dim"},
+  };
+  for (const auto& [change, message] : changes) {
+    const std::string folder = copy("tiny-mxfp4", "case");
+    Json config = Json::parse(get(folder + "/config.json"));
+    config.update(Json::parse(change));
+    std::ofstream(folder + "/config.json") << config.dump();
+    const auto result = open_checkpoint(folder);
+    ASSERT_FALSE(result.ok()) << change;
+    EXPECT_NE(result.status().message().find(message), std::string::npos) << result.status().message();
+    fs::remove_all(folder);
+  }
+}
+
+TEST_F(CheckpointTest, MissingFiles) {
+  EXPECT_NE(open_checkpoint(path("nothing")).status().message().find("no such file"), std::string::npos);
+  EXPECT_NE(open_checkpoint(folder_.string()).status().message().find("no config.json"), std::string::npos);
+  put("model.txt", "hello");
+  EXPECT_NE(open_checkpoint(path("model.txt")).status().message().find("not a model"), std::string::npos);
+  put("empty.gguf", "");
+  EXPECT_NE(open_checkpoint(path("empty.gguf")).status().message().find("empty"), std::string::npos);
+  const std::string folder = copy("tiny-mxfp4", "case");
+  std::ofstream(folder + "/model.safetensors.index.json") << R"({"weight_map":{"a":"../../etc/passwd"}})";
+  EXPECT_NE(open_checkpoint(folder).status().message().find("not a file name"), std::string::npos);
+  std::ofstream(folder + "/model.safetensors.index.json") << R"({"weight_map":{"a":"shard-2.safetensors"}})";
+  EXPECT_NE(open_checkpoint(folder).status().message().find("shard-2.safetensors"), std::string::npos);
+}
+
+class Gguf {
+ public:
+  Gguf& raw(const void* p, size_t n) {
+    bytes.append(static_cast<const char*>(p), n);
+    return *this;
+  }
+  Gguf& u32(uint32_t v) { return raw(&v, 4); }
+  Gguf& u64(uint64_t v) { return raw(&v, 8); }
+  Gguf& text(const std::string& s) { return u64(s.size()).raw(s.data(), s.size()); }
+  Gguf& header(uint64_t tensors, uint64_t entries) {
+    return u32(0x46554747).u32(3).u64(tensors).u64(entries);
+  }
+  std::string bytes;
+};
+
+TEST_F(CheckpointTest, HostileGgufIsExplained) {
+  const auto tensor = [](uint64_t rows, uint32_t type, uint64_t offset) {
+    return Gguf().text("t").u32(2).u64(32).u64(rows).u32(type).u64(offset).bytes;
+  };
+  const std::string room(256, '\0');
+  const std::map<std::string, std::string> cases = {
+      {"GGUX" + room, "not a GGUF"},
+      {Gguf().u32(0x46554747).u32(2).u64(0).u64(0).bytes + room, "version 2"},
+      {Gguf().header(uint64_t{1} << 60, 0).bytes + room, "do not fit the file"},
+      {Gguf().header(0, uint64_t{1} << 60).bytes + room, "do not fit the file"},
+      {Gguf().header(0, 1).u64(uint64_t{1} << 62).bytes + room, "ends inside the metadata"},
+      {Gguf().header(0, 1).text("k").u32(8).u64(uint64_t{1} << 40).bytes + room, "ends inside metadata"},
+      {Gguf().header(0, 1).text("k").u32(9).u32(4).u64(uint64_t{1} << 40).bytes + room,
+       "does not fit the file"},
+      {Gguf().header(0, 1).text("k").u32(9).u32(9).u64(1).bytes + room, "nested arrays"},
+      {Gguf().header(0, 1).text("k").u32(77).bytes + room, "unknown value type"},
+      {Gguf().header(0, 2).text("k").u32(4).u32(1).text("k").u32(4).u32(1).bytes + room, "stands twice"},
+      {Gguf().header(0, 1).text("general.alignment").u32(4).u32(24).bytes + room, "power of two"},
+      {Gguf().header(1, 0).bytes + tensor(uint64_t{1} << 61, 0, 0) + room, "impossible shape"},
+      {Gguf().header(1, 0).bytes + tensor(4, 12, 0) + room, "Q4_K is not supported"},
+      {Gguf().header(1, 0).bytes + tensor(4, 0, uint64_t{1} << 40) + room, "outside the file"},
+      {Gguf().header(1, 0).bytes + tensor(1, 0, 7) + room, "not aligned"},
+      {Gguf().header(2, 0).bytes + tensor(1, 0, 0) + tensor(1, 0, 32) + room, "overlaps"},
+      {Gguf().header(2, 0).bytes + tensor(1, 0, 0) + tensor(1, 0, 128) + room + room, "stands twice"},
+      {Gguf().header(0, 0).bytes + room, "expected gpt-oss"},
+  };
+  for (const auto& [bytes, message] : cases) {
+    put("x.gguf", bytes);
+    const auto result = open_checkpoint(path("x.gguf"));
+    ASSERT_FALSE(result.ok()) << message;
+    EXPECT_NE(result.status().message().find(message), std::string::npos) << result.status().message();
+  }
+}
+
+TEST_F(CheckpointTest, EveryTruncationOfAGgufFileIsAnError) {
+  const auto source = open_checkpoint(kGoldens + "tiny-mxfp4");
+  ASSERT_TRUE(write_gguf(source.value(), path("a.gguf"), {}).ok());
+  const std::string whole = get(path("a.gguf"));
+  for (size_t n = 1; n + 32 < whole.size(); n += 1 + whole.size() / 97) {
+    put("b.gguf", whole.substr(0, n));
+    ASSERT_FALSE(open_checkpoint(path("b.gguf")).ok()) << n;
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,34 @@
+// Writes a model in either published form. MXFP4 experts go through bit for bit, whatever the source's nibble
+// order or gate/up arrangement; other experts are quantised when asked.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "checkpoint/checkpoint.h"
+
+namespace moesaic {
+
+enum class ExpertsOut { kKeep, kMxfp4 };  // kKeep: MXFP4 stays MXFP4, others become BF16
+enum class DenseOut {
+  kKeep,
+  kBF16,
+  kQ8_0
+};  // kKeep: BF16 and F16 as they are, Q8_0 too where the form has it, else BF16
+
+struct WriteOptions {
+  ExpertsOut experts = ExpertsOut::kKeep;
+  DenseOut dense = DenseOut::kKeep;
+  bool overwrite = false;
+  std::function<void(int done, int total)> progress;  // tensors
+};
+
+// A folder with config.json, model.safetensors and the source's tokenizer.json if it has one. Q8_0 is not a
+// safetensors type: asking for it is an error.
+Status write_safetensors(const Checkpoint& source, const std::string& folder, const WriteOptions& options);
+
+// A GGUF v3 file as llama.cpp reads it. BF16 experts are not part of that form: they must be quantised
+// (kMxfp4).
+Status write_gguf(const Checkpoint& source, const std::string& path, const WriteOptions& options);
+
+}  // namespace moesaic

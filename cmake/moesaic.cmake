@@ -38,6 +38,11 @@ function(moesaic_test name)
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] [1-9][0-9]* test.*\\[  PASSED  \\] 0 tests")
 endfunction()
 
+# All fuzz targets and nothing else.
+if(MOESAIC_FUZZ)
+  add_custom_target(fuzzers)
+endif()
+
 # moesaic_fuzzer(NAME SOURCES ... DEPS ... CORPUS dir): a libFuzzer target (clang only), run for a bounded time by ctest.
 function(moesaic_fuzzer name)
   if(NOT MOESAIC_FUZZ)
@@ -48,6 +53,7 @@ function(moesaic_fuzzer name)
   list(TRANSFORM ARG_DEPS PREPEND moesaic_)
   target_link_libraries(${name} PRIVATE moesaic_flags ${ARG_DEPS})
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  add_dependencies(fuzzers ${name})
   # The seeds are copied first: libFuzzer writes what it finds into the first corpus folder.
   add_test(NAME ${name} COMMAND sh -c "mkdir -p corpus_${name} && $<TARGET_FILE:${name}> -max_total_time=${MOESAIC_FUZZ_SECONDS} -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 corpus_${name} ${ARG_CORPUS}")
   set_tests_properties(${name} PROPERTIES LABELS fuzz)

@@ -1,0 +1,44 @@
+# Everything a person or a CI machine does with moesaic. CMakePresets.json holds the configurations themselves.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+CCACHE := $(shell command -v ccache)
+ifneq ($(CCACHE),)
+export CMAKE_C_COMPILER_LAUNCHER := $(CCACHE)
+export CMAKE_CXX_COMPILER_LAUNCHER := $(CCACHE)
+endif
+PREFIX ?= /usr/local
+MODEL ?= dummy:gpt-oss-20b,layers=4
+
+.PHONY: help setup build test demo bench tidy format install clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
+
+setup:  ## install by apt what building and testing need (asks for nothing; skips what is there)
+	@tools/setup.sh build test
+
+build:  ## build/release/apps/moesaic
+	@tools/setup.sh build
+	@mkdir -p build && cmake --preset release >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
+	@cmake --build build/release
+
+test: setup  ## release, sanitizers, fuzzing, aarch64 under qemu, clang-format, clang-tidy
+	@tools/check_all.sh
+
+demo: build  ## a first look
+	@tools/demo.sh
+
+bench: build  ## pp/tg benchmark: make bench MODEL=path
+	@build/release/apps/moesaic bench -m $(MODEL)
+
+tidy: setup  ## clang-tidy over everything, no time limit
+	@MOESAIC_TIDY_SECONDS=0 tools/check_tidy.sh
+
+format:  ## clang-format over everything
+	@git ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.cc' '*.cu' '*.cuh' | xargs clang-format -i
+
+install: build  ## into PREFIX (/usr/local)
+	@cmake --install build/release --prefix $(PREFIX)
+
+clean:  ## remove build/
+	@rm -rf build

@@ -1,0 +1,30 @@
+# Shared by tools/check_*.sh: source it from the repository's root.
+jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
+launcher=$(command -v ccache || true)
+if [ -n "$launcher" ]; then export CMAKE_C_COMPILER_LAUNCHER=$launcher CMAKE_CXX_COMPILER_LAUNCHER=$launcher; fi
+
+# Ends the stage as skipped, with the reason as the log's last line.
+skip() {
+  echo "$1"
+  exit 77
+}
+
+need() {
+  for tool; do command -v "$tool" >/dev/null || skip "no $tool on this machine"; done
+}
+
+# build PRESET [TARGET...]: configures build/PRESET and builds it.
+build() {
+  local preset=$1
+  shift
+  cmake --preset "$preset" && cmake --build "build/$preset" -j "$jobs" ${1:+--target "$@"}
+}
+
+# The summary line of a ctest log on standard input, for the stage's last line.
+summary() { tee /dev/stderr | grep -E '^[0-9]+% tests passed' | tail -n 1; }
+
+# The C++ files of this project that git knows or would take up.
+sources() {
+  git ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.cc' '*.cu' '*.cuh' |
+    while read -r file; do [ -f "$file" ] && echo "$file"; done
+}

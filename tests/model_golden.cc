@@ -7,32 +7,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/config_reader.h"
 #include "model/sequence_runner.h"
 
 namespace moesaic {
 namespace {
-
-ModelConfig read_config(const nlohmann::json& j) {
-  ModelConfig c;
-  c.layers = j.at("num_hidden_layers");
-  c.hidden = j.at("hidden_size");
-  c.intermediate = j.at("intermediate_size");
-  c.heads = j.at("num_attention_heads");
-  c.kv_heads = j.at("num_key_value_heads");
-  c.head_dim = j.at("head_dim");
-  c.experts = j.at("num_local_experts");
-  c.experts_per_token = j.at("num_experts_per_tok");
-  c.vocab = j.at("vocab_size");
-  c.window = j.at("sliding_window");
-  c.max_context = j.at("max_position_embeddings");
-  c.rms_eps = j.at("rms_norm_eps");
-  for (const auto& type : j.at("layer_types")) c.sliding.push_back(type == "sliding_attention");
-  const nlohmann::json& rope = j.at("rope_parameters");
-  c.rope.theta = rope.at("rope_theta");
-  c.rope.factor = rope.value("factor", 1.0);
-  c.rope.original_context = rope.value("original_max_position_embeddings", 4096);
-  return c;
-}
 
 std::vector<float> read_floats(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -55,7 +34,7 @@ Golden load_golden(const std::string& name) {
   std::ifstream file(golden_folder() + name + ".json");
   const auto j = nlohmann::json::parse(file);
   Golden g{.name = name,
-           .config = read_config(j.at("config")),
+           .config = config_from_hf(j.at("config"), name).value(),
            .seed = j.at("seed"),
            .tokens = j.at("tokens"),
            .all_positions = j.at("all_positions"),

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "checkpoint/checkpoint.h"
 #include "model/random_model.h"
 #include "model/sequence_runner.h"
 #include "model/verify.h"
@@ -138,6 +139,22 @@ TEST_P(ModelGolden, CpuStaysNearTheReferenceWhereNothingIsChosen) {
   fmt::print("{}: KL(reference || cpu) mean {:.1e}, worst {:.1e}\n", golden_.name, mean(kl), kl.back());
   EXPECT_LT(mean(kl), kKlBound / 3);
   EXPECT_LT(kl.back(), 2 * kKlBound);
+}
+
+// The same numbers as HuggingFace MXFP4, as BF16 experts and as OpenAI's `original` files.
+TEST(CheckpointGolden, EveryLayoutGivesTheLogitsOfTransformers) {
+  const Golden golden = load_golden("tiny");
+  const auto first = static_cast<size_t>(golden.all_positions);
+  std::vector<float> logits;
+  for (const char* folder : {"tiny-mxfp4", "tiny-bf16", "tiny-original"}) {
+    auto checkpoint = open_checkpoint(golden_folder() + folder);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    const auto backend = load_backend("reference", checkpoint->config, checkpoint->weights);
+    const auto got = run_sequence(*backend, checkpoint->config, golden.prompt(129), 512);
+    EXPECT_LT(distance(got, golden.rows(first + 3)).max, 1e-4) << folder;
+    if (logits.empty()) logits = got;
+    EXPECT_EQ(got, logits) << folder;
+  }
 }
 
 }  // namespace

@@ -1,0 +1,150 @@
+// What every backend promises beyond numbers: sequences of a batch do not disturb each other, page tables are
+// followed wherever they point, bad input and bad weights end in one line.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "model/forward.h"
+#include "model/random_model.h"
+#include "model_golden.h"
+
+namespace moesaic {
+namespace {
+
+constexpr int kPage = 32;
+
+class BackendTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  Golden golden_ = load_golden("h96-e5");
+  const ModelConfig& config_ = golden_.config;
+  ModelWeights weights_ = make_random_model(config_, {.seed = golden_.seed});
+
+  std::vector<float> step(Backend& backend, const Batch& batch) {
+    std::vector<float> logits(batch.logit_rows.size() * static_cast<size_t>(config_.vocab), NAN);
+    const Status status = forward(backend, config_, batch, logits);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return logits;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, BackendTest, ::testing::Values("reference", "cpu"));
+
+// A sequence on its way through the batches, with the pages that it owns.
+struct Stream {
+  std::span<const int32_t> tokens;
+  std::vector<int32_t> pages;  // of both pools
+  int done = 0;
+
+  // Appends the next rows to the batch.
+  void add(Batch& batch, int rows) {
+    Sequence s{.first_row = batch.rows(),
+               .rows = rows,
+               .context = done + rows,
+               .full_pages = pages,
+               .window_pages = pages};
+    for (int page = 0; (page + 1) * kPage <= done - 127; ++page)
+      s.window_pages[static_cast<size_t>(page)] = -1;
+    for (int i = 0; i < rows; ++i) {
+      batch.tokens.push_back(tokens[static_cast<size_t>(done + i)]);
+      batch.positions.push_back(done + i);
+      batch.logit_rows.push_back(batch.rows() - 1);
+    }
+    batch.sequences.push_back(std::move(s));
+    done += rows;
+  }
+};
+
+// Three sequences with interleaved pages, decoding, prefilling and idle in turn, against each one alone.
+TEST_P(BackendTest, SequencesOfABatchAreIndependent) {
+  const auto backend = load_backend(GetParam(), config_, weights_);
+  ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPage, .full_pages = 20, .window_pages = 20}).ok());
+  const auto vocab = static_cast<size_t>(config_.vocab);
+  const std::span<const int32_t> all(golden_.tokens);
+  Stream streams[] = {{all.subspan(0, 180), {19, 3, 7, 1, 12, 0}},
+                      {all.subspan(200, 40), {4, 18}},
+                      {all.subspan(300, 150), {2, 9, 8, 17, 5}}};
+  std::vector<float> got[3];
+  for (int turn = 0; streams[0].done < 180 || streams[1].done < 40 || streams[2].done < 150; ++turn) {
+    Batch batch;
+    std::vector<int> owner;  // of each row
+    for (int s = 0; s < 3; ++s) {
+      const int left = static_cast<int>(streams[s].tokens.size()) - streams[s].done;
+      const int rows = std::min(left, (turn + s) % 3 == 0 ? 1 : 5 * ((turn + s) % 4));
+      if (rows == 0) continue;
+      streams[s].add(batch, rows);
+      owner.insert(owner.end(), static_cast<size_t>(rows), s);
+    }
+    if (batch.tokens.empty()) continue;
+    const std::vector<float> logits = step(*backend, batch);
+    for (size_t row = 0; row < owner.size(); ++row)
+      got[owner[row]].insert(got[owner[row]].end(), logits.begin() + static_cast<std::ptrdiff_t>(row * vocab),
+                             logits.begin() + static_cast<std::ptrdiff_t>((row + 1) * vocab));
+  }
+  for (int s = 0; s < 3; ++s)
+    EXPECT_EQ(got[s], run_sequence(*backend, config_, streams[s].tokens, 512, true)) << s;
+}
+
+TEST_P(BackendTest, ABadBatchIsRefusedAndTheNextOneRuns) {
+  const auto backend = load_backend(GetParam(), config_, weights_);
+  ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPage, .full_pages = 2, .window_pages = 2}).ok());
+  Stream stream{golden_.tokens, {0, 1}};
+  Batch good;
+  stream.add(good, 3);
+  Batch bad = good;
+  bad.tokens[1] = config_.vocab;
+  std::vector<float> logits(3 * static_cast<size_t>(config_.vocab));
+  EXPECT_EQ(forward(*backend, config_, bad, logits).code(), StatusCode::kInvalidArgument);
+  const auto first = step(*backend, good);
+  EXPECT_EQ(step(*backend, good), first);
+}
+
+// The residual leaves float's range in layer 0: no NaN may come out as an answer.
+TEST_P(BackendTest, AnOverflowIsAnError) {
+  std::vector<float> embed(static_cast<size_t>(config_.vocab) * static_cast<size_t>(config_.hidden), 0.5f);
+  std::fill_n(embed.begin() + config_.hidden, config_.hidden, 3e38f);
+  std::vector<float> bias(static_cast<size_t>(config_.hidden), 3e38f);
+  ModelWeights w = weights_;
+  w.embed =
+      dense_view(Format::kF32, config_.vocab, config_.hidden, reinterpret_cast<std::byte*>(embed.data()));
+  w.layers[0].o_bias = dense_view(Format::kF32, 1, config_.hidden, reinterpret_cast<std::byte*>(bias.data()));
+  const auto backend = load_backend(GetParam(), config_, w);
+  ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPage, .full_pages = 1, .window_pages = 1}).ok());
+  std::vector<float> logits(static_cast<size_t>(config_.vocab));
+  const std::vector<int32_t> overflowing = {1};
+  Stream stream{overflowing, {0}};
+  Batch batch;
+  stream.add(batch, 1);
+  const Status status = forward(*backend, config_, batch, logits);
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
+  EXPECT_NE(status.message().find("layer 0"), std::string::npos) << status.message();
+}
+
+TEST_P(BackendTest, DamagedWeightsAreRefused) {
+  ModelWeights nan_norm = weights_;
+  std::vector<float> norm(static_cast<size_t>(config_.hidden), 1.0f);
+  norm[5] = NAN;
+  nan_norm.layers[1].mlp_norm =
+      dense_view(Format::kF32, 1, config_.hidden, reinterpret_cast<std::byte*>(norm.data()));
+  ModelWeights nan_scale = weights_;
+  const ExpertsView& down = weights_.layers[0].down;
+  std::vector<std::byte> scales(down.first.scales, down.first.scales + down.count * down.scale_stride);
+  scales[scales.size() / 2] = std::byte{0xFF};
+  nan_scale.layers[0].down.first.scales = scales.data();
+  ModelWeights missing = weights_;
+  missing.layers[1].router = {};
+  for (const ModelWeights* w : {&nan_norm, &nan_scale, &missing}) {
+    auto backend = create_backend(GetParam(), {.threads = 2});
+    ASSERT_TRUE(backend.ok());
+    const Status status = backend.value()->load(config_, *w, {});
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.message();
+    EXPECT_NE(status.message().find(w == &nan_scale ? "layer 0" : "layer 1"), std::string::npos)
+        << status.message();
+    EXPECT_EQ(status.message().find('\n'), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

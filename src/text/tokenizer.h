@@ -1,0 +1,67 @@
+// Byte-level BPE tokenizers: text to token ids and back. Reads tokenizer.json (Hugging Face), .tiktoken rank
+// files with the special tokens of o200k_harmony, and the vocabularies of GGUF files.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moesaic/status.h"
+#include "text/bpe.h"
+#include "text/pretokenizer.h"
+#include "text/vocabulary.h"
+
+namespace moesaic {
+
+// Immutable once made: every method may be called from several threads. Move-only.
+class Tokenizer {
+ public:
+  // Refuses what it would not reproduce: models other than byte-level BPE, normalisers, stripping added
+  // tokens.
+  static Result<Tokenizer> from_hf_json(const std::string& path);
+  static Result<Tokenizer> from_hf_json_text(std::string_view json, const std::string& name);
+  // One base64 token and its rank a line; 199,998 and up are o200k_harmony's special tokens.
+  static Result<Tokenizer> from_tiktoken(const std::string& path);
+  static Result<Tokenizer> from_tiktoken_text(std::string_view lines, const std::string& name);
+  // tokens and merges ("left right") in GPT-2's byte spelling. token_types: 3 (control) and 4 (user defined)
+  // are special; empty means none is. bos and eos: ids, or negative where the file names none.
+  static Result<Tokenizer> from_gguf(const std::vector<std::string>& tokens,
+                                     const std::vector<std::string>& merges,
+                                     const std::vector<int32_t>& token_types, int32_t bos, int32_t eos);
+
+  // Text that is not valid UTF-8 is encoded as if each ill-formed sequence were U+FFFD. parse_special: the
+  // names of special tokens in text become those tokens; without it they are text like any other. Texts of 2
+  // GiB and more, and texts on which the split pattern exceeds its limits, are errors.
+  Result<std::vector<int32_t>> try_encode(std::string_view text, bool parse_special) const;
+  // The same where there is nobody to hand an error to: a stretch that cannot be split is joined as one
+  // piece.
+  std::vector<int32_t> encode(std::string_view text, bool parse_special) const;
+
+  // The bytes of the tokens one after the other, special tokens by name; not always valid UTF-8. Ids out of
+  // range add nothing.
+  std::string decode(std::span<const int32_t> tokens) const;
+  // Valid as long as the tokenizer is.
+  std::string_view token_bytes(int32_t id) const { return vocabulary_.bytes(id); }
+  bool is_special(int32_t id) const { return vocabulary_.is_special(id); }
+  std::optional<int32_t> special_id(std::string_view name) const { return vocabulary_.special_id(name); }
+  int vocab_size() const { return vocabulary_.size(); }
+  // <|return|>, <|call|>, <|endoftext|> and GGUF's end-of-sequence token, as far as the vocabulary has them.
+  std::vector<int32_t> stop_tokens() const;
+
+ private:
+  // ignore_merges: a piece that is a token as a whole is that token, whatever the merges give.
+  Tokenizer(Vocabulary vocabulary, Bpe bpe, Pretokenizer pretokenizer, bool ignore_merges, int32_t eos = -1);
+  Status encode_plain(std::string_view text, std::vector<int32_t>& tokens) const;
+  void encode_piece(std::string_view piece, std::vector<int32_t>& tokens) const;
+
+  Vocabulary vocabulary_;
+  Bpe bpe_;
+  Pretokenizer pretokenizer_;
+  bool ignore_merges_;
+  int32_t eos_;
+};
+
+}  // namespace moesaic

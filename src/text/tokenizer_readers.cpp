@@ -1,0 +1,138 @@
+// .tiktoken rank files (openai/tiktoken, load.py) and GGUF vocabularies.
+#include <array>
+#include <charconv>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "text/byte_unicode.h"
+#include "text/limited_json.h"
+#include "text/tokenizer.h"
+
+namespace moesaic {
+namespace {
+
+// openai/harmony, src/tiktoken_ext/public_encodings.rs; the ids between are <|reserved_N|>.
+constexpr int32_t kFirstSpecial = 199998, kLastSpecial = 201087;
+constexpr std::pair<int32_t, const char*> kNamedSpecials[] = {
+    {199998, "<|startoftext|>"}, {199999, "<|endoftext|>"}, {200002, "<|return|>"},
+    {200003, "<|constrain|>"},   {200005, "<|channel|>"},   {200006, "<|start|>"},
+    {200007, "<|end|>"},         {200008, "<|message|>"},   {200012, "<|call|>"}};
+
+Status add_harmony_specials(Vocabulary& vocabulary) {
+  for (int32_t id = kFirstSpecial; id <= kLastSpecial; ++id) {
+    std::string name = fmt::format("<|reserved_{}|>", id);
+    for (const auto& [named, special] : kNamedSpecials)
+      if (named == id) name = special;
+    RETURN_IF_ERROR(vocabulary.add_special(id, name));
+  }
+  return {};
+}
+
+int base64_value(char c) {
+  if (c >= 'A' && c <= 'Z') return c - 'A';
+  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+  if (c >= '0' && c <= '9') return c - '0' + 52;
+  return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+std::optional<std::string> base64_decode(std::string_view encoded) {
+  if (encoded.empty() || encoded.size() % 4 != 0) return std::nullopt;
+  const size_t padding = encoded.ends_with("==") ? 2 : encoded.ends_with("=") ? 1 : 0;
+  std::string bytes;
+  uint32_t bits = 0;
+  for (size_t i = 0; i < encoded.size(); ++i) {
+    const int value = i < encoded.size() - padding ? base64_value(encoded[i]) : 0;
+    if (value < 0) return std::nullopt;
+    bits = bits << 6 | static_cast<uint32_t>(value);
+    if (i % 4 != 3) continue;
+    for (const int shift : {16, 8, 0}) bytes.push_back(static_cast<char>(bits >> shift));
+  }
+  bytes.resize(bytes.size() - padding);
+  return bytes;
+}
+
+Status add_rank_line(std::string_view line, Vocabulary& vocabulary) {
+  const size_t space = line.find(' ');
+  const auto bytes = base64_decode(line.substr(0, space));
+  const std::string_view digits = space == line.npos ? "" : line.substr(space + 1);
+  int32_t rank = -1;
+  const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
+  if (!bytes || failure != std::errc() || end != digits.data() + digits.size())
+    return invalid("'{}' is not a base64 token and its rank", line.substr(0, 60));
+  if (rank >= kFirstSpecial) return invalid("rank {} belongs to a special token", rank);
+  return vocabulary.add(rank, *bytes);
+}
+
+bool special_type(const std::vector<int32_t>& types, size_t id) {
+  constexpr int32_t kControl = 3, kUserDefined = 4;
+  return id < types.size() && (types[id] == kControl || types[id] == kUserDefined);
+}
+
+Status add_gguf_tokens(const std::vector<std::string>& tokens, const std::vector<int32_t>& types,
+                       Vocabulary& vocabulary) {
+  if (tokens.size() > Vocabulary::kMaxTokens) return invalid("GGUF: {} tokens are too many", tokens.size());
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto id = static_cast<int32_t>(i);
+    if (special_type(types, i)) {
+      RETURN_IF_ERROR(vocabulary.add_special(id, tokens[i]));
+    } else {
+      RETURN_IF_ERROR(vocabulary.add(id, bytes_from_unicode(tokens[i]).value_or(tokens[i])));
+    }
+  }
+  return {};
+}
+
+// Merges whose result or parts the vocabulary lacks can never apply and are left out.
+std::vector<Bpe::Merge> gguf_merges(const std::vector<std::string>& lines, const Vocabulary& vocabulary) {
+  std::vector<Bpe::Merge> merges;
+  for (const std::string& line : lines) {
+    const size_t space = line.find(' ', 1);
+    if (space == std::string::npos) continue;
+    const auto left = bytes_from_unicode(line.substr(0, space)),
+               right = bytes_from_unicode(line.substr(space + 1));
+    if (!left || !right) continue;
+    const Bpe::Merge merge = {vocabulary.find(*left), vocabulary.find(*right),
+                              vocabulary.find(*left + *right)};
+    if (merge.left >= 0 && merge.right >= 0 && merge.joined >= 0) merges.push_back(merge);
+  }
+  return merges;
+}
+
+}  // namespace
+
+Result<Tokenizer> Tokenizer::from_tiktoken_text(std::string_view lines, const std::string& name) {
+  Vocabulary vocabulary;
+  for (size_t number = 1; !lines.empty(); ++number) {
+    const size_t end = std::min(lines.find('\n'), lines.size());
+    const std::string_view line = lines.substr(0, end);
+    lines.remove_prefix(std::min(end + 1, lines.size()));
+    if (line.empty()) continue;
+    if (const Status status = add_rank_line(line, vocabulary); !status.ok())
+      return invalid("{}, line {}: {}", name, number, status.message());
+  }
+  RETURN_IF_ERROR(add_harmony_specials(vocabulary));
+  Result<Bpe> bpe = Bpe::from_ranks(vocabulary);
+  if (!bpe.ok()) return invalid("{}: {}", name, bpe.status().message());
+  ASSIGN_OR_RETURN(Pretokenizer pretokenizer, Pretokenizer::create(kO200kPattern));
+  return Tokenizer(std::move(vocabulary), std::move(bpe).value(), std::move(pretokenizer), true);
+}
+
+Result<Tokenizer> Tokenizer::from_tiktoken(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string lines, text::read_text_file(path));
+  return from_tiktoken_text(lines, path);
+}
+
+Result<Tokenizer> Tokenizer::from_gguf(const std::vector<std::string>& tokens,
+                                       const std::vector<std::string>& merges,
+                                       const std::vector<int32_t>& token_types, int32_t bos, int32_t eos) {
+  const auto size = static_cast<int64_t>(tokens.size());
+  if (bos >= size || eos >= size)
+    return invalid("GGUF: bos {} or eos {} is outside the vocabulary of {} tokens", bos, eos, size);
+  Vocabulary vocabulary;
+  RETURN_IF_ERROR(add_gguf_tokens(tokens, token_types, vocabulary));
+  ASSIGN_OR_RETURN(Bpe bpe, Bpe::from_merges(vocabulary, gguf_merges(merges, vocabulary)));
+  ASSIGN_OR_RETURN(Pretokenizer pretokenizer, Pretokenizer::create(kO200kPattern));
+  return Tokenizer(std::move(vocabulary), std::move(bpe), std::move(pretokenizer), true, eos);
+}
+
+}  // namespace moesaic

@@ -1,0 +1,28 @@
+// UTF-8 read character by character, with the Unicode standard's "maximal subpart" practice for what is not.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace moesaic {
+
+inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
+
+enum class Utf8Kind { kValid, kInvalid, kIncomplete };
+
+// The first character of a non-empty text. length is in bytes, at least 1: the whole character, or the
+// ill-formed bytes that one U+FFFD stands for. kIncomplete: the text ends inside a character that is well
+// formed so far.
+struct Utf8Step {
+  size_t length;
+  Utf8Kind kind;
+};
+Utf8Step utf8_step(std::string_view text);
+
+// The length of the longest valid prefix.
+size_t utf8_valid_prefix(std::string_view text);
+
+// Each ill-formed sequence becomes one U+FFFD.
+std::string utf8_lossy(std::string_view text);
+
+}  // namespace moesaic

@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/writer.h"
 #include "model/random_model.h"
 #include "model/sequence_runner.h"
 #include "model/verify.h"
@@ -75,12 +77,15 @@ TEST_P(ModelGolden, GreedyTokensMatch) {
 TEST_P(ModelGolden, ChunkingDoesNotChangeTheLogits) {
   for (const char* device : {"reference", "cpu"}) {
     const auto backend = load_backend(device, golden_.config, weights());
-    for (const int length : {1, 128, 129, 300}) {
-      const auto prompt = golden_.prompt(length);
-      const auto whole = run_sequence(*backend, golden_.config, prompt, 1024, true);
-      EXPECT_EQ(run_sequence(*backend, golden_.config, prompt, 7, true), whole) << device << " " << length;
-      EXPECT_EQ(run_sequence(*backend, golden_.config, prompt, 1, true), whole) << device << " " << length;
+    const auto run = [&](int length, int chunk) {
+      return run_sequence(*backend, golden_.config, golden_.prompt(length), chunk, true);
+    };
+    for (const int length : {127, 129}) {
+      const auto whole = run(length, 1024);
+      EXPECT_EQ(run(length, 7), whole) << device << " " << length;
+      EXPECT_EQ(run(length, 1), whole) << device << " " << length;
     }
+    EXPECT_EQ(run(300, 7), run(300, 1024)) << device;
   }
 }
 
@@ -139,6 +144,54 @@ TEST_P(ModelGolden, CpuStaysNearTheReferenceWhereNothingIsChosen) {
   fmt::print("{}: KL(reference || cpu) mean {:.1e}, worst {:.1e}\n", golden_.name, mean(kl), kl.back());
   EXPECT_LT(mean(kl), kKlBound / 3);
   EXPECT_LT(kl.back(), 2 * kKlBound);
+}
+
+// safetensors -> GGUF -> safetensors: the same bytes of logits from each, on both backends.
+TEST_P(ModelGolden, EveryFileFormGivesTheSameLogits) {
+  const std::string base = ::testing::TempDir() + "moesaic_golden_" + golden_.name;
+  const std::string gguf = base + ".gguf", folders[] = {base, base + "_back"};
+  const WriteOptions options{.overwrite = true};
+  Checkpoint memory;
+  memory.config = golden_.config;
+  memory.weights = weights();
+  ASSERT_EQ(write_safetensors(memory, folders[0], options).message(), "");
+  auto first = open_checkpoint(folders[0]);
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  ASSERT_EQ(write_gguf(first.value(), gguf, options).message(), "");
+  auto second = open_checkpoint(gguf);
+  ASSERT_TRUE(second.ok()) << second.status().message();
+  ASSERT_EQ(write_safetensors(second.value(), folders[1], options).message(), "");
+  auto third = open_checkpoint(folders[1]);
+  ASSERT_TRUE(third.ok()) << third.status().message();
+  for (const char* device : {"reference", "cpu"}) {
+    const auto want = run_sequence(*load_backend(device, memory.config, memory.weights), golden_.config,
+                                   golden_.prompt(140), 512, true);
+    for (const Checkpoint* c : {&first.value(), &second.value(), &third.value()}) {
+      const auto got = run_sequence(*load_backend(device, c->config, c->weights), c->config,
+                                    golden_.prompt(140), 512, true);
+      EXPECT_EQ(got, want) << device << " " << c->kind;
+    }
+  }
+  std::filesystem::remove(gguf);
+  for (const std::string& folder : folders) std::filesystem::remove_all(folder);
+}
+
+// BF16 experts that are exactly MXFP4 quantise to themselves.
+TEST(CheckpointGolden, QuantisingExactExpertsChangesNothing) {
+  const Golden golden = load_golden("tiny");
+  auto source = open_checkpoint(golden_folder() + "tiny-bf16");
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  const std::string gguf = ::testing::TempDir() + "moesaic_golden_quantised.gguf";
+  const WriteOptions options{.experts = ExpertsOut::kMxfp4, .overwrite = true};
+  ASSERT_EQ(write_gguf(source.value(), gguf, options).message(), "");
+  auto quantised = open_checkpoint(gguf);
+  ASSERT_TRUE(quantised.ok()) << quantised.status().message();
+  EXPECT_EQ(quantised->weights.layers[0].gate.first.format, Format::kMxfp4Gguf);
+  const auto run = [&](const Checkpoint& c) {
+    return run_sequence(*load_backend("reference", c.config, c.weights), c.config, golden.prompt(129), 512);
+  };
+  EXPECT_EQ(run(quantised.value()), run(source.value()));
+  std::filesystem::remove(gguf);
 }
 
 // The same numbers as HuggingFace MXFP4, as BF16 experts and as OpenAI's `original` files.

@@ -58,5 +58,70 @@ TEST(Route, MatchesSorting) {
   }
 }
 
+TEST(Route, EqualLogitsGoToTheLowerExpert) {
+  const std::vector<float> logits = {1, 2, 2, 2, 1};
+  int32_t ids[4];
+  float weights[4];
+  route_row(logits, 4, ids, weights);
+  EXPECT_EQ(std::vector<int32_t>(ids, ids + 4), (std::vector<int32_t>{1, 2, 3, 0}));
+  EXPECT_EQ(weights[0], weights[2]);
+}
+
+TEST(Route, EveryExpertAndOneExpert) {
+  const std::vector<float> logits = {-3, 5, 0};
+  int32_t ids[3];
+  float weights[3];
+  route_row(logits, 3, ids, weights);
+  EXPECT_EQ(std::vector<int32_t>(ids, ids + 3), (std::vector<int32_t>{1, 2, 0}));
+  EXPECT_NEAR(weights[0] + weights[1] + weights[2], 1, 1e-6);
+  route_row(logits, 1, ids, weights);
+  EXPECT_EQ(ids[0], 1);
+  EXPECT_EQ(weights[0], 1);
+}
+
+// A NaN must not send the ids out of range: the step fails later, by its activations.
+TEST(Route, NanLogitsStillNameDistinctExperts) {
+  for (int position = 0; position < 6; ++position) {
+    std::vector<float> logits = {0.5f, 3, -1, 2, 1, 0};
+    logits[static_cast<size_t>(position)] = NAN;
+    int32_t ids[4];
+    float weights[4];
+    route_row(logits, 4, ids, weights);
+    std::sort(ids, ids + 4);
+    EXPECT_GE(ids[0], 0);
+    EXPECT_LT(ids[3], 6);
+    EXPECT_EQ(std::unique(ids, ids + 4), ids + 4);
+  }
+  const std::vector<float> all(5, NAN);
+  int32_t ids[4];
+  float weights[4];
+  route_row(all, 4, ids, weights);
+  for (const int32_t id : ids) EXPECT_TRUE(id >= 0 && id < 5);
+}
+
+TEST(Route, LargeLogitsDoNotOverflow) {
+  const std::vector<float> logits = {3e38f, -3e38f, 1e38f};
+  int32_t ids[2];
+  float weights[2];
+  route_row(logits, 2, ids, weights);
+  EXPECT_EQ(ids[0], 0);
+  EXPECT_EQ(weights[0], 1);
+  EXPECT_EQ(weights[1], 0);
+}
+
+// One list is reused from step to step: nothing of the step before may show.
+TEST(WorkList, ReuseAfterALargerStep) {
+  WorkList reused, fresh;
+  build_work_list(std::vector<int32_t>(64, 2), 4, 8, reused);
+  const std::vector<int32_t> ids = {7, 0, 3, 7};
+  build_work_list(ids, 2, 8, reused);
+  build_work_list(ids, 2, 8, fresh);
+  EXPECT_EQ(reused.offsets, fresh.offsets);
+  EXPECT_EQ(reused.rows, fresh.rows);
+  EXPECT_EQ(reused.choices, fresh.choices);
+  EXPECT_EQ(reused.slots, fresh.slots);
+  EXPECT_EQ(reused.active, (std::vector<int32_t>{0, 3, 7}));
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -98,8 +98,10 @@ void ReferenceBackend::check(std::span<const float> x, int layer, const char* op
 std::vector<float> ReferenceBackend::normed(std::span<const float> x, const MatrixView& scale) const {
   const std::vector<float> s = reference::read_vector(scale);
   std::vector<float> y(x.size());
+  // GGUF keeps eps as a float, config.json as decimal digits: the float is what both mean.
+  const auto eps = static_cast<float>(config_.rms_eps);
   for (size_t i = 0; i < x.size(); i += s.size())
-    reference::rms_norm(x.subspan(i, s.size()), s, config_.rms_eps, std::span(y).subspan(i, s.size()));
+    reference::rms_norm(x.subspan(i, s.size()), s, eps, std::span(y).subspan(i, s.size()));
   return y;
 }
 

@@ -1,0 +1,26 @@
+// Each command adds itself to the parser and leaves the function that runs it: parse, call the library,
+// print.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "moesaic/status.h"
+
+namespace moesaic::app {
+
+using Run = std::function<Status()>;
+
+Run add_bench(CLI::App& app);
+Run add_convert(CLI::App& app);
+Run add_detokenize(CLI::App& app);
+Run add_inspect(CLI::App& app);
+Run add_logits(CLI::App& app);
+Run add_perplexity(CLI::App& app);
+Run add_profile(CLI::App& app);
+Run add_render(CLI::App& app);
+Run add_run(CLI::App& app);
+Run add_tokenize(CLI::App& app);
+Run add_verify(CLI::App& app);
+
+}  // namespace moesaic::app

@@ -1,0 +1,52 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "checkpoint/writer.h"
+#include "commands.h"
+#include "model_options.h"
+
+namespace moesaic::app {
+namespace {
+
+struct Options {
+  ModelOptions source;
+  std::string target, experts = "keep", dense = "keep";
+  bool force = false;
+};
+
+Status run_convert(const Options& o) {
+  ASSIGN_OR_RETURN(const Checkpoint source, open_model(o.source));
+  if (source.kind == "dummy") return invalid("convert: a dummy model has no weights worth keeping");
+  WriteOptions options{.experts = o.experts == "mxfp4" ? ExpertsOut::kMxfp4 : ExpertsOut::kKeep,
+                       .dense = o.dense == "bf16"   ? DenseOut::kBF16
+                                : o.dense == "q8_0" ? DenseOut::kQ8_0
+                                                    : DenseOut::kKeep,
+                       .overwrite = o.force};
+  if (isatty(STDERR_FILENO) != 0) {
+    options.progress = [](int done, int total) {
+      fmt::print(stderr, "\rwriting tensor {} of {}{}", done, total, done == total ? "\n" : "");
+    };
+  }
+  return o.target.ends_with(".gguf") ? write_gguf(source, o.target, options)
+                                     : write_safetensors(source, o.target, options);
+}
+
+}  // namespace
+
+Run add_convert(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App& c = *app.add_subcommand("convert", "Convert between safetensors folders and GGUF, and quantise");
+  c.add_option("source", o->source.model, "folder or .gguf file")->required();
+  c.add_option("target", o->target, "a name ending in .gguf, or a folder for safetensors")->required();
+  c.add_option("--experts", o->experts, "keep, or mxfp4 to quantise BF16 experts")
+      ->check(CLI::IsMember({"keep", "mxfp4"}))
+      ->capture_default_str();
+  c.add_option("--dense", o->dense, "keep, bf16, or q8_0 (GGUF only)")
+      ->check(CLI::IsMember({"keep", "bf16", "q8_0"}))
+      ->capture_default_str();
+  c.add_flag("--force", o->force, "replace what is there");
+  return [o] { return run_convert(*o); };
+}
+
+}  // namespace moesaic::app

@@ -1,0 +1,114 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "commands.h"
+#include "model_options.h"
+
+namespace moesaic::app {
+namespace {
+
+struct Options {
+  ModelOptions model;
+  bool tensors = false;
+  std::string format = "md";
+};
+
+double weight_bytes(const Checkpoint& c) {
+  const auto matrix = [](const MatrixView& m) {
+    return static_cast<double>(m.rows) * m.cols * bits_per_element(m.format) / 8;
+  };
+  const auto experts = [&](const ExpertsView& e) { return static_cast<double>(e.count) * matrix(e.first); };
+  double bytes = matrix(c.weights.embed) + matrix(c.weights.head);
+  for (const LayerWeights& w : c.weights.layers) {
+    bytes += matrix(w.q) + matrix(w.k) + matrix(w.v) + matrix(w.o) + matrix(w.router) + experts(w.gate) +
+             experts(w.up) + experts(w.down);
+    bytes += matrix(w.gate_bias) + matrix(w.up_bias) + matrix(w.down_bias);
+  }
+  return bytes;
+}
+
+double memory_bytes() {
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+void print_text(const Checkpoint& k, const Options& o) {
+  const ModelConfig& c = k.config;
+  const double weights = weight_bytes(k), kv_token = 4.0 * c.kv_size();
+  int full = 0;
+  for (const bool sliding : c.sliding) full += sliding ? 0 : 1;
+  fmt::print("{} ({})\n\n", o.model.model, k.kind);
+  fmt::print("layers            {} ({} sliding over {} tokens, {} full)\n", c.layers, c.layers - full,
+             c.window, full);
+  fmt::print("hidden            {}, experts {} of {} active, intermediate {}\n", c.hidden,
+             c.experts_per_token, c.experts, c.intermediate);
+  fmt::print("heads             {} query, {} KV, dim {}\n", c.heads, c.kv_heads, c.head_dim);
+  fmt::print("vocabulary        {}\n", c.vocab);
+  fmt::print("context           {} tokens (RoPE theta {:g}, YaRN factor {:g})\n", c.max_context, c.rope.theta,
+             c.rope.factor);
+  const LayerWeights& w = k.weights.layers[0];
+  fmt::print("formats           experts {}, projections {}, lm_head {}, embedding {}\n",
+             format_name(w.gate.first.format), format_name(w.q.format), format_name(k.weights.head.format),
+             format_name(k.weights.embed.format));
+  fmt::print("weights           {:.2f} GB; {:.3f} GB read for each decoded token\n", weights / 1e9,
+             bytes_per_token(k.weights, c) / 1e9);
+  fmt::print("KV cache          {:.1f} KB a token ({} full layers), {:.2f} GB at full context\n",
+             full * kv_token / 1e3, full, full * kv_token * c.max_context / 1e9);
+  const double room = memory_bytes() - weights;
+  fmt::print("this machine      {:.1f} GB of memory: {}\n", memory_bytes() / 1e9,
+             room > 0 ? fmt::format("the weights fit, {:.1f} GB are left for the KV cache", room / 1e9)
+                      : fmt::format("the weights lack {:.1f} GB", -room / 1e9));
+  for (const std::string& device : list_backends()) fmt::print("device            {}\n", device);
+  if (!o.tensors) return;
+  fmt::print("\n");
+  for (const TensorInfo& t : k.tensors)
+    fmt::print("{:<60} {:<6} {:<28} {:>14}\n", t.name, t.dtype, nlohmann::json(t.shape).dump(), t.bytes);
+}
+
+void print_json(const Checkpoint& k, const Options& o) {
+  const ModelConfig& c = k.config;
+  nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
+  for (const TensorInfo& t : k.tensors)
+    tensors.push_back({{"name", t.name}, {"dtype", t.dtype}, {"shape", t.shape}, {"bytes", t.bytes}});
+  const nlohmann::ordered_json json = {{"model", o.model.model},
+                                       {"kind", k.kind},
+                                       {"layers", c.layers},
+                                       {"hidden", c.hidden},
+                                       {"intermediate", c.intermediate},
+                                       {"heads", c.heads},
+                                       {"kv_heads", c.kv_heads},
+                                       {"head_dim", c.head_dim},
+                                       {"experts", c.experts},
+                                       {"experts_per_token", c.experts_per_token},
+                                       {"vocab", c.vocab},
+                                       {"window", c.window},
+                                       {"max_context", c.max_context},
+                                       {"weight_bytes", weight_bytes(k)},
+                                       {"bytes_per_token", bytes_per_token(k.weights, c)},
+                                       {"memory_bytes", memory_bytes()},
+                                       {"tensors", tensors}};
+  fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+Status run_inspect(const Options& o) {
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_model(o.model));
+  o.format == "json" ? print_json(checkpoint, o) : print_text(checkpoint, o);
+  return {};
+}
+
+}  // namespace
+
+Run add_inspect(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App& c =
+      *app.add_subcommand("inspect", "Show a model's sizes, formats, bytes per token and whether it fits");
+  c.add_option("model,-m,--model", o->model.model, "the model")->required();
+  c.add_flag("--tensors", o->tensors, "list every tensor");
+  c.add_option("-o,--output", o->format, "md or json")->check(CLI::IsMember({"md", "json"}));
+  return [o] { return run_inspect(*o); };
+}
+
+}  // namespace moesaic::app

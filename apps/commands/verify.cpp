@@ -1,0 +1,55 @@
+#include "model/verify.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "commands.h"
+#include "model_options.h"
+
+namespace moesaic::app {
+namespace {
+
+struct Options {
+  ModelOptions model;
+  bool quick = false;
+  int tokens = 16;
+};
+
+void print_case(const VerifyCase& v) {
+  fmt::print("{:<4} {:<14} {:<52} error {:.2e}, tolerance {:.2e}\n", v.ok ? "ok" : "FAIL", v.op, v.shape,
+             v.error, v.tolerance);
+  std::fflush(stdout);
+}
+
+Status run_verify(const Options& o) {
+  const BackendFactory factory = [&] { return make_backend(o.model, 512); };
+  ASSIGN_OR_RETURN(std::vector<VerifyCase> cases,
+                   verify_ops(factory, {.quick = o.quick, .report = print_case}));
+  if (!o.model.model.empty()) {
+    ASSIGN_OR_RETURN(const Checkpoint c, open_model(o.model));
+    ASSIGN_OR_RETURN(const VerifyCase whole, verify_model(c.config, c.weights, factory, o.tokens, {}));
+    print_case(whole);
+    cases.push_back(whole);
+  }
+  size_t failed = 0;
+  for (const VerifyCase& v : cases) failed += v.ok ? 0 : 1;
+  fmt::print("{} of {} cases agree with the reference\n", cases.size() - failed, cases.size());
+  return failed == 0 ? Status()
+                     : error(StatusCode::kInternal, "verify: {} cases differ from the reference", failed);
+}
+
+}  // namespace
+
+Run add_verify(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App& c = *app.add_subcommand("verify", "Compare every op of a device with the reference backend");
+  o->model.add_to(c);
+  c.get_option("--model")->required(false);
+  c.add_flag("--quick", o->quick, "small shapes only");
+  c.add_option("--tokens", o->tokens, "random tokens of the whole model's check (with -m)")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  return [o] { return run_verify(*o); };
+}
+
+}  // namespace moesaic::app

@@ -1,0 +1,124 @@
+#include "model_options.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "base/error.h"
+
+namespace moesaic::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+Result<std::string> bundled_model() {
+  std::vector<fs::path> places;
+  if (const char* folder = std::getenv("MOESAIC_MODELS")) places.emplace_back(folder);
+  std::error_code ignored;
+  const fs::path binary = fs::read_symlink("/proc/self/exe", ignored);
+  places.push_back(binary.parent_path().parent_path() / "share/moesaic/models");
+  places.emplace_back(MOESAIC_SOURCE_DIR "/models");
+  for (const fs::path& place : places) {
+    if (fs::exists(place / "tiny" / "config.json", ignored)) return (place / "tiny").string();
+  }
+  return error(StatusCode::kNotFound,
+               "the bundled model 'tiny' is not installed; set MOESAIC_MODELS to the folder that holds it");
+}
+
+DenseFormat dense_format(const std::string& name) {
+  if (name == "bf16") return DenseFormat::kBF16;
+  if (name == "q8_0") return DenseFormat::kQ8_0;
+  return name == "mxfp8" ? DenseFormat::kMxfp8 : DenseFormat::kAsLoaded;
+}
+
+void show_progress(int done, int total) {
+  std::fprintf(stderr, "\rloading %3d%%%s", 100 * done / total, done == total ? "\r            \r" : "");
+}
+
+}  // namespace
+
+void ModelOptions::add_to(CLI::App& command, bool runs_model) {
+  command
+      .add_option(
+          "-m,--model", model,
+          "folder with config.json and .safetensors, .gguf file, tiny, or dummy:gpt-oss-20b[,layers=N]")
+      ->required();
+  if (!runs_model) return;
+  command.add_option("--device", device, "auto, cpu, cuda[:i] or reference")->capture_default_str();
+  command.add_option("-t,--threads", threads, "threads of the cpu device; 0: one per core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command.add_option("--dense", dense, "attention projections and lm_head in memory")
+      ->check(CLI::IsMember({"keep", "bf16", "q8_0", "mxfp8"}))
+      ->capture_default_str();
+  command.add_option("--isa", isa, "instruction set of the cpu device: auto, avx512, avx2, dotprod, scalar")
+      ->capture_default_str();
+}
+
+Result<Checkpoint> open_model(const ModelOptions& options) {
+  if (options.model != "tiny") return open_checkpoint(options.model);
+  ASSIGN_OR_RETURN(const std::string path, bundled_model());
+  return open_checkpoint(path);
+}
+
+Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows) {
+  return create_backend(options.device, {.threads = options.threads,
+                                         .dense = dense_format(options.dense),
+                                         .max_rows = max_rows,
+                                         .isa = options.isa});
+}
+
+Result<LoadedModel> load_model(const ModelOptions& options, int max_rows) {
+  LoadedModel model;
+  const auto start = std::chrono::steady_clock::now();
+  ASSIGN_OR_RETURN(model.checkpoint, open_model(options));
+  ASSIGN_OR_RETURN(model.backend, make_backend(options, max_rows));
+  const LoadProgress progress = isatty(STDERR_FILENO) != 0 ? LoadProgress(show_progress) : LoadProgress();
+  RETURN_IF_ERROR(model.backend->load(model.checkpoint.config, model.checkpoint.weights, progress));
+  model.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  model.caps = model.backend->caps();
+  return model;
+}
+
+Result<std::string> read_text_file(const std::string& path) {
+  std::error_code code;
+  if (fs::is_directory(path, code)) return invalid("{}: a folder, not a file", path);
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return error(StatusCode::kNotFound, "{}: cannot read it", path);
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+Result<std::vector<int32_t>> parse_tokens(const std::string& text, int vocab) {
+  std::string list = text;
+  if (text.starts_with("@")) {
+    ASSIGN_OR_RETURN(list, read_text_file(text.substr(1)));
+  }
+  std::vector<int32_t> tokens;
+  const char* p = list.data();
+  const char* const end = p + list.size();
+  const auto skip = [&] {
+    while (p != end &&
+           (*p == ',' || *p == ' ' || *p == '\n' || *p == '\r' || *p == '\t' || *p == '[' || *p == ']'))
+      ++p;
+  };
+  for (skip(); p != end; skip()) {
+    int32_t id = 0;
+    const auto [next, code] = std::from_chars(p, end, id);
+    if (code != std::errc())
+      return invalid("token ids: cannot read '{}'; expected numbers with commas between",
+                     std::string(p, std::min(end, p + 20)));
+    if (id < 0 || id >= vocab) return invalid("token id {} is outside the vocabulary of {}", id, vocab);
+    tokens.push_back(id);
+    p = next;
+  }
+  if (tokens.empty()) return invalid("no token ids given");
+  return tokens;
+}
+
+}  // namespace moesaic::app

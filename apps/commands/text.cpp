@@ -1,0 +1,65 @@
+// tokenize, detokenize and render: a model's text side without its weights.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "commands.h"
+#include "model_options.h"
+#include "text/tokenizer.h"
+#include "tokenizer_source.h"
+
+namespace moesaic::app {
+namespace {
+
+struct Options {
+  std::string model, text, file, tokens;
+  bool has_text = false, special = false;
+};
+
+Status run_tokenize(const Options& o) {
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(o.model));
+  std::string text = o.text;
+  if (!o.file.empty()) {
+    ASSIGN_OR_RETURN(text, read_text_file(o.file));
+  }
+  ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, tokenizer.try_encode(text, o.special));
+  fmt::print("{{\"tokens\":{}}}\n", nlohmann::json(tokens).dump());
+  return {};
+}
+
+Status run_detokenize(const Options& o) {
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(o.model));
+  ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, parse_tokens(o.tokens, tokenizer.vocab_size()));
+  const std::string bytes = tokenizer.decode(tokens);
+  std::fwrite(bytes.data(), 1, bytes.size(), stdout);
+  std::fputc('\n', stdout);
+  return {};
+}
+
+CLI::App& add_text_command(CLI::App& app, const char* name, const char* help,
+                           const std::shared_ptr<Options>& o) {
+  CLI::App& c = *app.add_subcommand(name, help);
+  c.add_option("-m,--model", o->model, "a model, or a tokenizer.json or .tiktoken file")->required();
+  return c;
+}
+
+}  // namespace
+
+Run add_tokenize(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App& c = add_text_command(app, "tokenize", "Print the token ids of a text as JSON", o);
+  CLI::Option* text = c.add_option("-p,--prompt", o->text, "the text");
+  c.add_option("-f,--file", o->file, "a file with the text")->excludes(text);
+  c.add_flag("--special", o->special, "let names such as <|start|> become special tokens");
+  return [o] { return run_tokenize(*o); };
+}
+
+Run add_detokenize(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App& c = add_text_command(app, "detokenize", "Print the text of token ids", o);
+  c.add_option("--tokens", o->tokens, "comma-separated ids, or @FILE")->required();
+  return [o] { return run_detokenize(*o); };
+}
+
+}  // namespace moesaic::app

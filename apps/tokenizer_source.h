@@ -1,0 +1,15 @@
+// The tokenizer of anything that a user may name as a model.
+#pragma once
+
+#include <string>
+
+#include "checkpoint/checkpoint.h"
+#include "text/tokenizer.h"
+
+namespace moesaic::app {
+
+Result<Tokenizer> tokenizer_of(const Checkpoint& checkpoint);
+// model: what open_model takes, or a tokenizer.json or .tiktoken file.
+Result<Tokenizer> open_tokenizer(const std::string& model);
+
+}  // namespace moesaic::app

@@ -1,7 +1,12 @@
 #include "text/limited_json.h"
 
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <vector>
 
 #include "base/error.h"
 
@@ -10,10 +15,17 @@ namespace {
 
 constexpr uintmax_t kMaxFileBytes = 256 << 20;
 
-bool too_deep(std::string_view json) {
-  int depth = 0;
+// The deepest nesting and the most members that one object or array has, without building anything.
+struct Extent {
+  size_t depth = 0;
+  int members = 0;
+};
+
+Extent extent_of(std::string_view json) {
+  Extent extent;
+  std::vector<int> open;  // members so far of each open bracket
   bool in_string = false;
-  for (size_t i = 0; i < json.size(); ++i) {
+  for (size_t i = 0; i < json.size() && extent.depth <= kMaxJsonDepth; ++i) {
     const char c = json[i];
     if (in_string) {
       if (c == '\\') ++i;
@@ -21,27 +33,71 @@ bool too_deep(std::string_view json) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > kMaxJsonDepth) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
+      open.push_back(0);
+      extent.depth = std::max(extent.depth, open.size());
+    } else if ((c == ']' || c == '}') && !open.empty()) {
+      open.pop_back();
+    } else if (c == ':' && !open.empty()) {
+      extent.members = std::max(extent.members, ++open.back());
     }
   }
-  return false;
+  return extent;
+}
+
+template <typename AnyJson>
+Result<AnyJson> parse(std::string_view json, const std::string& name, int max_members) {
+  const Extent extent = extent_of(json);
+  if (extent.depth > kMaxJsonDepth)
+    return invalid("{}: the JSON is nested deeper than {} levels", name, kMaxJsonDepth);
+  if (extent.members > max_members)
+    return invalid("{}: a JSON object has more than {} members", name, max_members);
+  AnyJson parsed = AnyJson::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
+  if (parsed.is_discarded()) return invalid("{}: not valid JSON", name);
+  return parsed;
+}
+
+// Up to 16 digits before the point and 5 zeros behind it are written out, as the ryu crate does.
+std::string float_text(double value) {
+  char shortest[32];
+  const auto end =
+      std::to_chars(shortest, shortest + sizeof shortest, value, std::chars_format::scientific).ptr;
+  const std::string_view text(shortest, end - shortest);
+  const size_t mark = text.find('e');
+  const int exponent = std::atoi(std::string(text.substr(mark + 1)).c_str());
+  std::string mantissa(text.substr(0, mark));
+  if (exponent < -5 || exponent > 15) return fmt::format("{}e{}", mantissa, exponent);
+  const int digits = static_cast<int>(mantissa.size()) - (value < 0 ? 1 : 0) - (mantissa.size() > 2 ? 1 : 0);
+  return fmt::format("{:.{}f}", value, std::max(1, digits - 1 - exponent));
+}
+
+void append_compact(const OrderedJson& value, std::string& text) {
+  if (value.is_object() || value.is_array()) {
+    text += value.is_object() ? '{' : '[';
+    for (auto member = value.begin(); member != value.end(); ++member) {
+      if (member != value.begin()) text += ',';
+      if (value.is_object()) text += OrderedJson(member.key()).dump() + ':';
+      append_compact(*member, text);
+    }
+    text += value.is_object() ? '}' : ']';
+  } else {
+    text += value.is_number_float() ? float_text(value.get<double>()) : value.dump();
+  }
 }
 
 }  // namespace
 
 Result<Json> parse_limited_json(std::string_view json, const std::string& name) {
-  if (too_deep(json)) return invalid("{}: the JSON is nested deeper than {} levels", name, kMaxJsonDepth);
-  Json parsed = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
-  if (parsed.is_discarded()) return invalid("{}: not valid JSON", name);
-  return parsed;
+  return parse<Json>(json, name, std::numeric_limits<int>::max());
 }
 
-std::string string_or(const Json& object, const char* key, const std::string& fallback) {
-  if (!object.is_object()) return fallback;
-  const auto at = object.find(key);
-  return at != object.end() && at->is_string() ? at->get<std::string>() : fallback;
+Result<OrderedJson> parse_ordered_json(std::string_view json, const std::string& name) {
+  return parse<OrderedJson>(json, name, kMaxOrderedMembers);
+}
+
+std::string compact_json(const OrderedJson& value) {
+  std::string text;
+  append_compact(value, text);
+  return text;
 }
 
 Result<std::string> read_text_file(const std::string& path) {

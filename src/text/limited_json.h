@@ -10,14 +10,28 @@
 namespace moesaic::text {
 
 using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;  // keeps the order of members; finds them by a scan
 
 inline constexpr int kMaxJsonDepth = 64;
+inline constexpr int kMaxOrderedMembers = 1000;
 
 // Refuses nesting deeper than kMaxJsonDepth and anything that is not JSON. name stands in the message.
 Result<Json> parse_limited_json(std::string_view json, const std::string& name);
 
+// The same; also refuses objects of more than kMaxOrderedMembers members, whose scans would take quadratic
+// time.
+Result<OrderedJson> parse_ordered_json(std::string_view json, const std::string& name);
+
+// Without spaces, numbers as Rust's serde_json writes them (1e20, where nlohmann's dump has 1e+20).
+std::string compact_json(const OrderedJson& value);
+
 // object[key] where that is a string, a fallback otherwise, and where object is no object.
-std::string string_or(const Json& object, const char* key, const std::string& fallback);
+template <typename AnyJson>
+std::string string_or(const AnyJson& object, const char* key, const std::string& fallback) {
+  if (!object.is_object()) return fallback;
+  const auto at = object.find(key);
+  return at != object.end() && at->is_string() ? at->template get<std::string>() : fallback;
+}
 
 // A file's bytes; refuses more than 256 MiB.
 Result<std::string> read_text_file(const std::string& path);

@@ -1,0 +1,155 @@
+#include "text/harmony.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "text/harmony_tools.h"
+
+namespace moesaic {
+namespace {
+
+constexpr std::string_view kConstrain = "<|constrain|>";
+constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant", "tool"};
+
+// Collects tokens and the first error.
+class TokenWriter {
+ public:
+  explicit TokenWriter(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  void special(std::string_view name) {
+    if (const auto id = tokenizer_.special_id(name)) {
+      tokens_.push_back(*id);
+    } else if (status_.ok()) {
+      status_ =
+          error(StatusCode::kUnsupported, "the tokenizer has no {}: its model does not speak harmony", name);
+    }
+  }
+  void text(std::string_view text) {
+    Result<std::vector<int32_t>> encoded = tokenizer_.try_encode(text, false);
+    if (encoded.ok()) {
+      tokens_.insert(tokens_.end(), encoded.value().begin(), encoded.value().end());
+    } else if (status_.ok()) {
+      status_ = encoded.status();
+    }
+  }
+  Result<std::vector<int32_t>> take() {
+    if (!status_.ok()) return status_;
+    return std::move(tokens_);
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::vector<int32_t> tokens_;
+  Status status_;
+};
+
+void write_content_type(const std::string& content_type, TokenWriter& writer) {
+  if (content_type.empty()) return;
+  if (!content_type.starts_with(kConstrain)) return writer.text(" " + content_type);
+  writer.text(" ");
+  writer.special(kConstrain);
+  writer.text(std::string_view(content_type).substr(kConstrain.size()));
+}
+
+// The pieces are encoded one by one, as the reference does: that decides the tokens.
+void write_message(const Message& message, TokenWriter& writer) {
+  writer.special("<|start|>");
+  writer.text(message.role == "tool" ? message.name : message.role);
+  if (message.role != "tool" && !message.name.empty()) writer.text(":" + message.name);
+  if (!message.recipient.empty() && message.recipient != "all") writer.text(" to=" + message.recipient);
+  if (!message.channel.empty()) {
+    writer.special("<|channel|>");
+    writer.text(message.channel);
+  }
+  write_content_type(message.content_type, writer);
+  writer.special("<|message|>");
+  writer.text(message.text);
+  writer.special(message.role == "assistant" && !message.recipient.empty() ? "<|call|>" : "<|end|>");
+}
+
+// Analysis before this index is not rendered.
+size_t pruned_before(const Conversation& conversation) {
+  const std::vector<Message>& messages = conversation.messages;
+  const auto is_final = [](const Message& message) { return message.channel == "final"; };
+  const auto is_assistant = [](const Message& message) { return message.role == "assistant"; };
+  const auto first = std::find_if(messages.begin(), messages.end(), is_final);
+  if (first == messages.end() || conversation.pruning == AnalysisPruning::kKeepAll) return 0;
+  if (conversation.pruning == AnalysisPruning::kBeforeLastAnswer)
+    return messages.rend() - std::find_if(messages.rbegin(), messages.rend(), is_final);
+  const auto last_assistant = std::find_if(messages.rbegin(), messages.rend(), is_assistant);
+  return last_assistant != messages.rend() && is_final(*last_assistant) ? first - messages.begin() : 0;
+}
+
+Status check_message(const Message& message, size_t index) {
+  if (std::find(kRoles.begin(), kRoles.end(), message.role) == kRoles.end())
+    return invalid("message {}: role '{}' is none of system, developer, user, assistant, tool", index,
+                   message.role.substr(0, 40));
+  if (message.role == "tool" && message.name.empty())
+    return invalid("message {}: a tool message needs the tool's name", index);
+  return {};
+}
+
+const char* effort_name(ReasoningEffort effort) {
+  constexpr const char* kNames[] = {"low", "medium", "high"};
+  return kNames[static_cast<int>(effort)];
+}
+
+Status write_preamble(const Conversation& conversation, TokenWriter& writer) {
+  const bool own_system = !conversation.messages.empty() && conversation.messages[0].role == "system";
+  if (own_system) {
+    write_message(conversation.messages[0], writer);
+  } else {
+    write_message({.role = "system", .text = system_text(conversation)}, writer);
+  }
+  if (conversation.instructions.empty() && conversation.tools.empty()) return {};
+  ASSIGN_OR_RETURN(std::string text, developer_text(conversation));
+  write_message({.role = "developer", .text = std::move(text)}, writer);
+  return {};
+}
+
+}  // namespace
+
+std::string system_text(const Conversation& conversation) {
+  std::string text = conversation.model_identity;
+  const auto add_line = [&](const char* label, const std::string& value) {
+    if (!value.empty()) text += fmt::format("{}{}{}", text.empty() ? "" : "\n", label, value);
+  };
+  add_line("Knowledge cutoff: ", conversation.knowledge_cutoff);
+  add_line("Current date: ", conversation.current_date);
+  if (!text.empty()) text += "\n\n";
+  text += fmt::format(
+      "Reasoning: {}\n\n# Valid channels: analysis, commentary, final. Channel must be included for every "
+      "message.",
+      effort_name(conversation.reasoning_effort));
+  if (!conversation.tools.empty())
+    text += "\nCalls to these tools must go to the commentary channel: 'functions'.";
+  return text;
+}
+
+Result<std::string> developer_text(const Conversation& conversation) {
+  std::string text;
+  if (!conversation.instructions.empty()) text = "# Instructions\n\n" + conversation.instructions;
+  if (conversation.tools.empty()) return text;
+  ASSIGN_OR_RETURN(const std::string tools, render_tools(conversation.tools));
+  return text + (text.empty() ? "" : "\n\n") + tools;
+}
+
+Result<std::vector<int32_t>> render_conversation(const Conversation& conversation,
+                                                 const Tokenizer& tokenizer) {
+  TokenWriter writer(tokenizer);
+  RETURN_IF_ERROR(write_preamble(conversation, writer));
+  const size_t pruned = pruned_before(conversation);
+  for (size_t i = 0; i < conversation.messages.size(); ++i) {
+    const Message& message = conversation.messages[i];
+    RETURN_IF_ERROR(check_message(message, i));
+    const bool is_preamble = i == 0 && message.role == "system";
+    const bool forgotten = i < pruned && message.channel == "analysis";
+    if (!is_preamble && !forgotten) write_message(message, writer);
+  }
+  writer.special("<|start|>");
+  writer.text("assistant");
+  return writer.take();
+}
+
+}  // namespace moesaic

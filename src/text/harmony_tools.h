@@ -1,0 +1,18 @@
+// Harmony's tool section: functions as a namespace of TypeScript-like types (openai/harmony, docs/format.md,
+// "Function calling").
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "moesaic/status.h"
+#include "text/harmony.h"
+
+namespace moesaic {
+
+// Fails where a tool's parameters are no JSON object or exceed kMaxParametersBytes.
+Result<std::string> render_tools(const std::vector<Tool>& tools);
+
+inline constexpr size_t kMaxParametersBytes = 1 << 20;
+
+}  // namespace moesaic

@@ -36,7 +36,7 @@ std::string default_comment(const OrderedJson& schema, bool bare_union) {
   if (!schema.is_object() || !schema.contains("default")) return "";
   const std::string* value = text_member(schema, "default");
   if (value == nullptr || (bare_union && has_enum(schema)))
-    return "default: " + text::compact_json(schema["default"]);
+    return fmt::format("default: {}", text::compact_json(schema["default"]));
   const char* quote = has_enum(schema) ? "" : "\"";
   return fmt::format("default: {}{}{}", quote, *value, quote);
 }
@@ -62,7 +62,7 @@ std::string variant_of(const OrderedJson& variant, const std::string& indent, co
 std::string bare_union_of(const OrderedJson& variants, const std::string& indent) {
   std::string text;
   for (const OrderedJson& variant : variants)
-    text += "\n" + variant_of(variant, indent, text_member(variant, "description"), true);
+    text += fmt::format("\n{}", variant_of(variant, indent, text_member(variant, "description"), true));
   return text;
 }
 

@@ -1,0 +1,36 @@
+// What a caller says about a generation and what comes back of it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace moesaic {
+
+struct SamplingParams {
+  double temperature = 1.0;  // 0: greedy
+  double top_p = 1.0;        // keep the smallest set of tokens whose probability reaches this; (0, 1]
+  int top_k = 0;             // keep the k likeliest; 0: all
+  double min_p = 0.0;        // keep tokens at least this likely relative to the likeliest; [0, 1]
+  double repetition_penalty =
+      1.0;  // divides positive and multiplies negative logits of tokens seen (prompt included)
+  double presence_penalty = 0.0;   // subtracted once for a token generated before
+  double frequency_penalty = 0.0;  // subtracted for each time a token was generated before
+  std::map<int32_t, float> logit_bias;
+  uint64_t seed = 0;                      // the same seed, prompt and parameters give the same tokens
+  int max_tokens = 0;                     // 0: as many as the context allows
+  std::vector<int32_t> stop_tokens;       // end the text and are not part of it
+  std::vector<std::string> stop_strings;  // likewise
+  int top_logprobs = -1;  // -1: none; n: the chosen token's log-probability and the n likeliest
+};
+
+enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
+
+struct TokenLogprobs {
+  double logprob = 0;                           // of the chosen token, before temperature and filters
+  std::vector<std::pair<int32_t, double>> top;  // likeliest first
+};
+
+}  // namespace moesaic

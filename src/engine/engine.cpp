@@ -1,0 +1,97 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/forward.h"
+
+namespace moesaic {
+namespace {
+
+constexpr int kPageTokens = 32, kDefaultContext = 8192;
+
+KvLayout layout_for(const ModelConfig& c, const EngineOptions& o) {
+  const auto pages = [](int tokens) { return (tokens + kPageTokens - 1) / kPageTokens; };
+  // A window layer holds the window behind the first row of a step and the step's own rows, off page
+  // boundaries at both ends.
+  const int window = std::min(pages(o.context), pages(c.window + o.max_rows) + 2);
+  return {.page_tokens = kPageTokens,
+          .full_pages = o.max_batch * pages(o.context),
+          .window_pages = o.max_batch * window};
+}
+
+}  // namespace
+
+Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const EngineOptions& options) {
+  EngineOptions o = options;
+  if (o.context == 0) o.context = std::min(config.max_context, kDefaultContext);
+  if (o.context < 1 || o.context > config.max_context)
+    return invalid("--ctx {}: the model's context is {} tokens", o.context, config.max_context);
+  Engine engine(backend, config, o);
+  const KvLayout layout = layout_for(config, o);
+  RETURN_IF_ERROR(backend.alloc_kv(layout));
+  engine.scheduler_ = std::make_unique<Scheduler>(layout, config.window, o.max_rows);
+  return engine;
+}
+
+Result<std::shared_ptr<Request>> Engine::submit(std::vector<int32_t> prompt, const SamplingParams& params,
+                                                std::function<bool(const SampledToken&)> on_token) {
+  RETURN_IF_ERROR(validate(params, config_.vocab));
+  if (prompt.empty()) return invalid("the prompt is empty");
+  if (static_cast<int>(prompt.size()) >= options_.context)
+    return invalid("the prompt has {} tokens, the context holds {}; shorten it or raise --ctx", prompt.size(),
+                   options_.context);
+  for (const int32_t t : prompt) {
+    if (t < 0 || t >= config_.vocab)
+      return invalid("prompt token {} is outside the vocabulary of {}", t, config_.vocab);
+  }
+  auto request = std::make_shared<Request>();
+  request->id = next_id_++;
+  request->prompt_tokens = static_cast<int>(prompt.size());
+  request->params = params;
+  request->sampler = std::make_unique<Sampler>(params, prompt);
+  request->tokens = std::move(prompt);
+  request->on_token = std::move(on_token);
+  scheduler_->submit(request);
+  return request;
+}
+
+void Engine::take_token(Request& r, std::span<float> logits) {
+  auto sampled = r.sampler->sample(logits);
+  if (!sampled.ok()) {
+    r.error = sampled.status();
+    r.finish = FinishReason::kError;
+    return;
+  }
+  const auto& stops = r.params.stop_tokens;
+  if (std::find(stops.begin(), stops.end(), sampled->token) != stops.end()) {
+    r.finish = FinishReason::kStop;
+    r.on_token(sampled.value());
+    return;
+  }
+  r.tokens.push_back(sampled->token);
+  if (!r.on_token(sampled.value()) || r.cancelled) r.finish = FinishReason::kCancelled;
+  const bool full = static_cast<int>(r.tokens.size()) >= options_.context;
+  if (!r.done() && (full || (r.params.max_tokens > 0 && r.generated() >= r.params.max_tokens)))
+    r.finish = FinishReason::kLength;
+}
+
+Status Engine::step() {
+  const ScheduledBatch scheduled = scheduler_->next_batch();
+  if (scheduled.batch.rows() > 0) {
+    logits_.resize(scheduled.wanted.size() * static_cast<size_t>(config_.vocab));
+    RETURN_IF_ERROR(forward(*backend_, config_, scheduled.batch, logits_));
+    for (const auto& [request, rows] : scheduled.advances) request->computed += rows;
+    for (size_t i = 0; i < scheduled.wanted.size(); ++i)
+      take_token(*scheduled.wanted[i], std::span(logits_).subspan(i * config_.vocab, config_.vocab));
+  }
+  scheduler_->collect();
+  return {};
+}
+
+Status Engine::run_to_end() {
+  while (!idle()) RETURN_IF_ERROR(step());
+  return {};
+}
+
+}  // namespace moesaic

@@ -1,0 +1,48 @@
+// The loop that turns requests into tokens: schedule a batch, run it, sample, repeat.
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+#include "engine/scheduler.h"
+
+namespace moesaic {
+
+struct EngineOptions {
+  int context = 0;     // tokens that one sequence may reach; 0: 8192 or the model's, whichever is less
+  int max_batch = 1;   // sequences at a time
+  int max_rows = 512;  // rows of a step, at most the backend's
+};
+
+// One thread drives an engine. The backend holds the model of `config` and outlives the engine.
+class Engine {
+ public:
+  // Allocates the KV cache: context tokens for each of max_batch sequences.
+  static Result<Engine> create(Backend& backend, const ModelConfig& config, const EngineOptions& options);
+
+  // Checks prompt and parameters: an empty prompt, a token outside the vocabulary or a prompt as long as the
+  // context is an error.
+  Result<std::shared_ptr<Request>> submit(std::vector<int32_t> prompt, const SamplingParams& params,
+                                          std::function<bool(const SampledToken&)> on_token);
+  // One step. An error of the device ends every request and is returned; an error of one request ends that
+  // one.
+  Status step();
+  Status run_to_end();
+  bool idle() const { return scheduler_->idle(); }
+  int context() const { return options_.context; }
+  const Scheduler& scheduler() const { return *scheduler_; }
+
+ private:
+  Engine(Backend& backend, const ModelConfig& config, const EngineOptions& options)
+      : backend_(&backend), config_(config), options_(options) {}
+  void take_token(Request& request, std::span<float> logits);
+
+  Backend* backend_;
+  ModelConfig config_;
+  EngineOptions options_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<float> logits_;
+  uint64_t next_id_ = 1;
+};
+
+}  // namespace moesaic

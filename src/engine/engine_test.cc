@@ -1,0 +1,277 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <set>
+
+#include "engine/stop_filter.h"
+#include "model/random_model.h"
+
+namespace moesaic {
+namespace {
+
+// ---- sampler ----
+
+std::vector<float> peaked(int vocab, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> logits(vocab);
+  for (float& v : logits) v = normal(rng);
+  return logits;
+}
+
+std::vector<double> draw_frequencies(const SamplingParams& params, const std::vector<float>& logits,
+                                     int draws) {
+  std::vector<double> counts(logits.size());
+  for (int i = 0; i < draws; ++i) {
+    SamplingParams p = params;
+    p.seed = static_cast<uint64_t>(i) * 7919 + 13;
+    std::vector<float> copy = logits;
+    counts[Sampler(p, {}).sample(copy).value().token] += 1.0 / draws;
+  }
+  return counts;
+}
+
+// The distribution by definition: sort everything, filter, normalise.
+std::vector<double> expected(const SamplingParams& p, const std::vector<float>& logits) {
+  std::vector<int> order(logits.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+  std::vector<double> probability(logits.size());
+  double total = 0, mass = 0;
+  const size_t k = p.top_k > 0 ? p.top_k : logits.size();
+  const double least = p.min_p * std::exp(logits[order[0]] / p.temperature);
+  for (size_t i = 0; i < k; ++i) {
+    const double e = std::exp(logits[order[i]] / p.temperature);
+    if (e >= least) total += probability[order[i]] = e;
+  }
+  for (const int i : order) {
+    if (mass >= p.top_p * total) probability[i] = 0;
+    mass += probability[i];
+  }
+  double kept = 0;
+  for (const double v : probability) kept += v;
+  for (double& v : probability) v /= kept;
+  return probability;
+}
+
+TEST(Sampler, FrequenciesMatchTheDefinition) {
+  const std::vector<float> logits = peaked(12, 5);
+  const SamplingParams cases[] = {{},
+                                  {.temperature = 0.5},
+                                  {.top_k = 3},
+                                  {.top_p = 0.7},
+                                  {.min_p = 0.2},
+                                  {.temperature = 1.5, .top_p = 0.9, .top_k = 6}};
+  for (const SamplingParams& p : cases) {
+    const std::vector<double> got = draw_frequencies(p, logits, 40000), want = expected(p, logits);
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_NEAR(got[i], want[i], 5 * std::sqrt(0.25 / 40000));
+      if (want[i] == 0) {
+        EXPECT_EQ(got[i], 0);
+      }
+    }
+  }
+}
+
+TEST(Sampler, GreedyAndSeeds) {
+  const std::vector<float> logits = peaked(201088, 1);
+  const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  std::vector<float> copy = logits;
+  EXPECT_EQ(Sampler({.temperature = 0}, {}).sample(copy).value().token, best);
+  const auto run = [&](uint64_t seed) {
+    Sampler sampler({.seed = seed}, {});
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < 20; ++i) {
+      std::vector<float> fresh = logits;
+      tokens.push_back(sampler.sample(fresh).value().token);
+    }
+    return tokens;
+  };
+  EXPECT_EQ(run(3), run(3));
+  EXPECT_NE(run(3), run(4));
+}
+
+TEST(Sampler, PenaltiesAndBias) {
+  std::vector<float> logits = {1.0f, 0.9f, 0.5f};
+  Sampler repeat({.temperature = 0, .repetition_penalty = 2}, std::vector<int32_t>{0});
+  EXPECT_EQ(repeat.sample(logits).value().token, 1);
+  logits = {1.0f, 0.9f, 0.5f};
+  EXPECT_EQ(repeat.sample(logits).value().token, 0);  // 0.5, 0.45 and 0.5: the lower id of equals
+  Sampler presence({.temperature = 0, .presence_penalty = 0.3}, {});
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < 3; ++i) {
+    logits = {1.0f, 0.9f, 0.5f};
+    tokens.push_back(presence.sample(logits).value().token);
+  }
+  EXPECT_EQ(tokens, (std::vector<int32_t>{0, 1, 0}));
+  logits = {1.0f, 0.9f, 0.5f};
+  EXPECT_EQ(Sampler({.temperature = 0, .logit_bias = {{2, 5.0f}}}, {}).sample(logits).value().token, 2);
+}
+
+TEST(Sampler, Logprobs) {
+  std::vector<float> logits = peaked(50, 9);
+  const std::vector<float> copy = logits;
+  const SampledToken t =
+      Sampler({.temperature = 0, .logit_bias = {{7, 50.0f}}, .top_logprobs = 3}, {}).sample(logits).value();
+  double sum = 0;
+  for (const float v : copy) sum += std::exp(double{v});
+  EXPECT_EQ(t.token, 7);
+  EXPECT_NEAR(t.logprobs.logprob, copy[7] - std::log(sum), 1e-6);  // of the model, not of the bias
+  ASSERT_EQ(t.logprobs.top.size(), 3u);
+  EXPECT_GE(t.logprobs.top[0].second, t.logprobs.top[1].second);
+  EXPECT_NEAR(t.logprobs.top[0].second, *std::max_element(copy.begin(), copy.end()) - std::log(sum), 1e-6);
+}
+
+TEST(Sampler, BadNumbersAreErrors) {
+  std::vector<float> logits = {0, NAN};
+  EXPECT_FALSE(Sampler({}, {}).sample(logits).ok());
+  for (const SamplingParams& p : std::vector<SamplingParams>{{.temperature = NAN},
+                                                             {.temperature = -1},
+                                                             {.top_p = 0},
+                                                             {.top_k = -1},
+                                                             {.min_p = 2},
+                                                             {.repetition_penalty = 0},
+                                                             {.logit_bias = {{99, 0.0f}}},
+                                                             {.stop_strings = {""}}}) {
+    EXPECT_FALSE(validate(p, 50).ok());
+  }
+}
+
+// ---- stop strings ----
+
+TEST(StopFilter, AnySplitGivesTheSameText) {
+  const std::string text = "ab STO STOP tail";
+  for (size_t chunk = 1; chunk < text.size(); ++chunk) {
+    StopFilter filter({"STOP", "never"});
+    std::string shown;
+    for (size_t i = 0; i < text.size(); i += chunk)
+      shown += filter.push(std::string_view(text).substr(i, chunk));
+    shown += filter.flush();
+    EXPECT_EQ(shown, "ab STO ");
+    EXPECT_TRUE(filter.stopped());
+  }
+  StopFilter open({"STOP"});
+  EXPECT_EQ(open.push("a ST"), "a ");
+  EXPECT_EQ(open.flush(), "ST");
+}
+
+// ---- pages ----
+
+TEST(KvPages, WindowPagesAreReusedAndNothingLeaks) {
+  KvPages pages({.page_tokens = 32, .full_pages = 40, .window_pages = 8}, 128);
+  PageTable table;
+  for (int n = 1; n <= 1200; ++n) ASSERT_TRUE(pages.reserve(table, n - 1, n)) << n;
+  std::set<int32_t> live;
+  for (const int32_t p : table.window) {
+    if (p >= 0) {
+      EXPECT_TRUE(live.insert(p).second);
+    }
+  }
+  EXPECT_LE(live.size(), 5u);
+  EXPECT_FALSE(pages.reserve(table, 1200, 2000));  // 63 pages of 40
+  pages.release(table);
+  EXPECT_EQ(pages.free_full(), 40);
+  EXPECT_EQ(pages.free_window(), 8);
+}
+
+// ---- engine ----
+
+class EngineTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    config_ = {.name = "test",
+               .layers = 2,
+               .hidden = 96,
+               .intermediate = 96,
+               .heads = 4,
+               .kv_heads = 2,
+               .head_dim = 32,
+               .experts = 6,
+               .experts_per_token = 4,
+               .vocab = 300,
+               .window = 128,
+               .sliding = {true, false},
+               .max_context = 2048};
+    backend_ = create_backend(GetParam(), {.threads = 2, .max_rows = 64}).value();
+    ASSERT_TRUE(backend_->load(config_, make_random_model(config_, {}), {}).ok());
+  }
+  Engine engine(int max_batch, int context = 256) {
+    return Engine::create(*backend_, config_, {.context = context, .max_batch = max_batch, .max_rows = 64})
+        .value();
+  }
+  std::vector<int32_t> prompt(int n, uint32_t seed) const {
+    std::mt19937 rng(seed);
+    std::vector<int32_t> tokens(n);
+    for (int32_t& t : tokens) t = static_cast<int32_t>(rng() % config_.vocab);
+    return tokens;
+  }
+  static std::function<bool(const SampledToken&)> quiet() {
+    return [](const SampledToken&) { return true; };
+  }
+
+  ModelConfig config_;
+  std::unique_ptr<Backend> backend_;
+};
+
+TEST_P(EngineTest, ARequestGivesTheSameTokensAloneAndInABatch) {
+  const int lengths[] = {1, 5, 63, 64, 65, 150};
+  std::vector<std::vector<int32_t>> alone;
+  for (int i = 0; i < 6; ++i) {
+    Engine e = engine(1);
+    const auto r =
+        e.submit(prompt(lengths[i], i), {.seed = static_cast<uint64_t>(i), .max_tokens = 20}, quiet())
+            .value();
+    ASSERT_TRUE(e.run_to_end().ok());
+    EXPECT_EQ(r->finish, FinishReason::kLength);
+    EXPECT_EQ(r->generated(), 20);
+    alone.push_back(r->tokens);
+  }
+  Engine e = engine(6);
+  std::vector<std::shared_ptr<Request>> together;
+  for (int i = 0; i < 6; ++i)
+    together.push_back(
+        e.submit(prompt(lengths[i], i), {.seed = static_cast<uint64_t>(i), .max_tokens = 20}, quiet())
+            .value());
+  ASSERT_TRUE(e.run_to_end().ok());
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(together[i]->tokens, alone[i]) << i;
+  EXPECT_EQ(e.scheduler().pages().free_full(), 6 * 8);
+}
+
+TEST_P(EngineTest, EndsForEveryReason) {
+  Engine e = engine(1, 100);
+  const auto full = e.submit(prompt(90, 1), {}, quiet()).value();
+  ASSERT_TRUE(e.run_to_end().ok());
+  EXPECT_EQ(full->finish, FinishReason::kLength);
+  EXPECT_EQ(full->tokens.size(), 100u);
+  const auto greedy = e.submit(prompt(10, 2), {.temperature = 0, .max_tokens = 3}, quiet()).value();
+  ASSERT_TRUE(e.run_to_end().ok());
+  const auto stop =
+      e.submit(prompt(10, 2), {.temperature = 0, .stop_tokens = {greedy->tokens[11]}}, quiet()).value();
+  ASSERT_TRUE(e.run_to_end().ok());
+  EXPECT_EQ(stop->finish, FinishReason::kStop);
+  EXPECT_EQ(stop->generated(), 1);
+  const auto cancelled = e.submit(prompt(10, 2), {}, [](const SampledToken&) { return false; }).value();
+  ASSERT_TRUE(e.run_to_end().ok());
+  EXPECT_EQ(cancelled->finish, FinishReason::kCancelled);
+}
+
+TEST_P(EngineTest, RefusesWhatItCannotServe) {
+  Engine e = engine(1, 100);
+  EXPECT_FALSE(e.submit({}, {}, quiet()).ok());
+  EXPECT_FALSE(e.submit(prompt(100, 1), {}, quiet()).ok());
+  EXPECT_FALSE(e.submit({0, 300}, {}, quiet()).ok());
+  EXPECT_FALSE(e.submit({0}, {.temperature = NAN}, quiet()).ok());
+  EXPECT_FALSE(Engine::create(*backend_, config_, {.context = 5000}).ok());
+  EXPECT_TRUE(e.idle());
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, EngineTest, testing::Values("cpu", "reference"),
+                         [](const auto& device) { return std::string(device.param); });
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,32 @@
+// One generation from submission to its end.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/page_pool.h"
+#include "engine/sampler.h"
+
+namespace moesaic {
+
+struct Request {
+  uint64_t id = 0;
+  std::vector<int32_t> tokens;  // the prompt, then what was generated
+  int prompt_tokens = 0;
+  int computed = 0;  // tokens whose K and V are in the cache
+  SamplingParams params;
+  std::unique_ptr<Sampler> sampler;
+  PageTable pages;
+  bool cancelled = false;
+  FinishReason finish = FinishReason::kNone;
+  Status error;
+  // Called for every token as it is made, the stop token that ends it included, from the thread that steps
+  // the engine. Returning false cancels.
+  std::function<bool(const SampledToken&)> on_token;
+
+  int generated() const { return static_cast<int>(tokens.size()) - prompt_tokens; }
+  bool done() const { return finish != FinishReason::kNone; }
+};
+
+}  // namespace moesaic

@@ -1,0 +1,156 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace moesaic {
+namespace {
+
+using Candidate = std::pair<float, int32_t>;
+
+// SplitMix64 over (seed, step): a uniform number in [0, 1).
+double uniform(uint64_t seed, uint64_t step) {
+  uint64_t z = seed + (step + 1) * 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1.0p-53;
+}
+
+// Likelier first; of equals the lower id.
+bool likelier(const Candidate& a, const Candidate& b) {
+  return a.first > b.first || (a.first == b.first && a.second < b.second);
+}
+
+// Keeps the k likeliest, sorted.
+void keep_top(std::vector<Candidate>& candidates, size_t k) {
+  k = std::min(k, candidates.size());
+  std::nth_element(candidates.begin(), candidates.begin() + static_cast<int64_t>(k), candidates.end(),
+                   likelier);
+  candidates.resize(k);
+  std::sort(candidates.begin(), candidates.end(), likelier);
+}
+
+double log_sum_exp(std::span<const float> logits, float top) {
+  double sum = 0;
+  for (const float v : logits) sum += std::exp(static_cast<double>(v) - top);
+  return top + std::log(sum);
+}
+
+TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, int count, double normalizer) {
+  TokenLogprobs out{.logprob = logits[token] - normalizer};
+  std::vector<Candidate> all;
+  for (size_t i = 0; i < logits.size(); ++i) all.emplace_back(logits[i], static_cast<int32_t>(i));
+  keep_top(all, static_cast<size_t>(count));
+  for (const auto& [logit, id] : all) out.top.emplace_back(id, logit - normalizer);
+  return out;
+}
+
+// Cuts the sorted candidates where their probability first reaches p.
+void keep_nucleus(std::vector<Candidate>& sorted, double total, float top, double temperature, double p) {
+  double mass = 0;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    mass += std::exp((static_cast<double>(sorted[i].first) - top) / temperature);
+    if (mass >= p * total) return sorted.resize(i + 1);
+  }
+}
+
+}  // namespace
+
+Status validate(const SamplingParams& p, int vocab) {
+  // Written so that NaN fails every test.
+  if (!(p.temperature >= 0 && p.temperature <= 100))
+    return invalid("temperature {} is not between 0 and 100", p.temperature);
+  if (!(p.top_p > 0 && p.top_p <= 1)) return invalid("top_p {} is not in (0, 1]", p.top_p);
+  if (p.top_k < 0) return invalid("top_k {} is negative", p.top_k);
+  if (!(p.min_p >= 0 && p.min_p <= 1)) return invalid("min_p {} is not between 0 and 1", p.min_p);
+  if (!(p.repetition_penalty > 0 && p.repetition_penalty <= 100))
+    return invalid("repetition_penalty {} is not in (0, 100]", p.repetition_penalty);
+  if (!(std::fabs(p.presence_penalty) <= 2))
+    return invalid("presence_penalty {} is not between -2 and 2", p.presence_penalty);
+  if (!(std::fabs(p.frequency_penalty) <= 2))
+    return invalid("frequency_penalty {} is not between -2 and 2", p.frequency_penalty);
+  if (p.max_tokens < 0) return invalid("max_tokens {} is negative", p.max_tokens);
+  if (p.top_logprobs > 100) return invalid("top_logprobs {} is above 100", p.top_logprobs);
+  for (const auto& [token, bias] : p.logit_bias) {
+    if (token < 0 || token >= vocab)
+      return invalid("logit_bias names token {}, outside the vocabulary of {}", token, vocab);
+    if (!(std::fabs(bias) <= 1e4f)) return invalid("logit_bias of token {} is out of range", token);
+  }
+  for (const std::string& s : p.stop_strings) {
+    if (s.empty() || s.size() > 4096) return invalid("a stop string is empty or longer than 4096 bytes");
+  }
+  return {};
+}
+
+Sampler::Sampler(const SamplingParams& params, std::span<const int32_t> prompt) : params_(params) {
+  if (params_.repetition_penalty == 1.0) return;
+  for (const int32_t t : prompt) prompt_[t] = true;
+}
+
+void Sampler::adjust(std::span<float> logits) const {
+  for (const auto& [token, bias] : params_.logit_bias) logits[token] += bias;
+  const auto repeat = [&](int32_t token) {
+    float& v = logits[token];
+    v = static_cast<float>(v > 0 ? v / params_.repetition_penalty : v * params_.repetition_penalty);
+  };
+  if (params_.repetition_penalty != 1.0) {
+    for (const auto& [token, seen] : prompt_) repeat(token);
+    for (const auto& [token, times] : generated_) {
+      if (!prompt_.contains(token)) repeat(token);
+    }
+  }
+  for (const auto& [token, times] : generated_)
+    logits[token] -= static_cast<float>(params_.presence_penalty + params_.frequency_penalty * times);
+}
+
+int32_t Sampler::draw(std::span<const float> logits) {
+  const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  if (params_.temperature == 0 || params_.top_k == 1) return best;
+  const float top = logits[best];
+  const double temperature = std::max(params_.temperature, 1e-3);
+  // min-p as a threshold on the logit; 60 temperatures below the top a token has no chance in a double's
+  // precision.
+  const double least = params_.min_p > 0 ? std::log(params_.min_p) : -60.0;
+  candidates_.clear();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if ((static_cast<double>(logits[i]) - top) / temperature >= least)
+      candidates_.emplace_back(logits[i], static_cast<int32_t>(i));
+  }
+  const bool sorted = params_.top_k > 0 || params_.top_p < 1;
+  if (sorted)
+    keep_top(candidates_, params_.top_k > 0 ? static_cast<size_t>(params_.top_k) : candidates_.size());
+  const auto total = [&] {
+    double sum = 0;
+    for (const auto& [logit, id] : candidates_)
+      sum += std::exp((static_cast<double>(logit) - top) / temperature);
+    return sum;
+  };
+  if (params_.top_p < 1) keep_nucleus(candidates_, total(), top, temperature, params_.top_p);
+  double left = uniform(params_.seed, step_) * total();
+  for (const auto& [logit, id] : candidates_) {
+    left -= std::exp((static_cast<double>(logit) - top) / temperature);
+    if (left < 0) return id;
+  }
+  return candidates_.back().second;
+}
+
+Result<SampledToken> Sampler::sample(std::span<float> logits) {
+  for (const float v : logits) {
+    if (std::isnan(v)) return error(StatusCode::kInternal, "a logit is NaN at step {}", step_);
+  }
+  const bool wants_logprobs = params_.top_logprobs >= 0;
+  const std::vector<float> raw =
+      wants_logprobs ? std::vector<float>(logits.begin(), logits.end()) : std::vector<float>();
+  adjust(logits);
+  SampledToken out{.token = draw(logits)};
+  if (wants_logprobs)
+    out.logprobs = logprobs_of(raw, out.token, params_.top_logprobs,
+                               log_sum_exp(raw, *std::max_element(raw.begin(), raw.end())));
+  ++generated_[out.token];
+  ++step_;
+  return out;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,41 @@
+// From logits to a token. Order of the steps, as the field has it: bias, penalties, temperature, top-k,
+// top-p, min-p.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "moesaic/status.h"
+#include "moesaic/types.h"
+
+namespace moesaic {
+
+// One line for the first parameter out of range (NaN included) or token outside the vocabulary.
+Status validate(const SamplingParams& params, int vocab);
+
+struct SampledToken {
+  int32_t token = 0;
+  TokenLogprobs logprobs;  // filled when params.top_logprobs >= 0
+};
+
+// The state of one request. The random number of step n depends on seed and n alone, so that a request gives
+// the same tokens whatever runs beside it.
+class Sampler {
+ public:
+  Sampler(const SamplingParams& params, std::span<const int32_t> prompt);
+
+  // Picks the next token and remembers it for the penalties. logits: [vocab], changed. Fails if one is NaN.
+  Result<SampledToken> sample(std::span<float> logits);
+
+ private:
+  void adjust(std::span<float> logits) const;
+  int32_t draw(std::span<const float> logits);
+
+  SamplingParams params_;
+  std::map<int32_t, int> generated_;  // token -> times
+  std::map<int32_t, bool> prompt_;    // tokens of the prompt, only kept for a repetition penalty
+  uint64_t step_ = 0;
+  std::vector<std::pair<float, int32_t>> candidates_;
+};
+
+}  // namespace moesaic

@@ -1,0 +1,33 @@
+#include "engine/stop_filter.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace moesaic {
+
+std::string StopFilter::push(std::string_view text) {
+  if (stopped_) return {};
+  held_ += text;
+  size_t safe = held_.size(), found = std::string::npos;
+  for (const std::string& stop : stops_) {
+    found = std::min(found, held_.find(stop));
+    // The longest end of the text that begins a stop string must wait.
+    for (size_t n = std::min(stop.size() - 1, held_.size()); n > 0; --n) {
+      if (held_.ends_with(std::string_view(stop).substr(0, n))) {
+        safe = std::min(safe, held_.size() - n);
+        break;
+      }
+    }
+  }
+  if (found != std::string::npos) {
+    stopped_ = true;
+    return std::exchange(held_, {}).substr(0, found);
+  }
+  std::string out = held_.substr(0, safe);
+  held_.erase(0, safe);
+  return out;
+}
+
+std::string StopFilter::flush() { return stopped_ ? std::string() : std::exchange(held_, {}); }
+
+}  // namespace moesaic

@@ -47,7 +47,7 @@ Status OutputFile::commit() {
   if (std::fflush(file_) != 0 || fsync(fileno(file_)) != 0) return failed();
   std::FILE* file = std::exchange(file_, nullptr);
   if (std::fclose(file) != 0 || std::rename((path_ + ".part").c_str(), path_.c_str()) != 0) {
-    const Status status = failed();
+    Status status = failed();
     std::remove((path_ + ".part").c_str());
     return status;
   }

@@ -42,8 +42,10 @@ bool block_finite(const MatrixView& m, const std::byte* row, const std::byte* sc
     case Format::kMxfp4Gguf:
       return std::to_integer<uint8_t>(row[b * row_bytes(m.format, mx::kBlock)]) != mx::kScaleNan;
     case Format::kMxfp4:
+      MOESAIC_CHECK(scales != nullptr);
       return std::to_integer<uint8_t>(scales[b]) != mx::kScaleNan;
     default:
+      MOESAIC_CHECK(scales != nullptr);
       return mxfp8_finite(row + b * mx::kBlock, scales[b]);
   }
 }

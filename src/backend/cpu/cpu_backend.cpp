@@ -224,16 +224,22 @@ Status CpuBackend::load(const ModelConfig& config, const ModelWeights& weights,
   const auto report = [&](int done) {
     if (progress) progress(done, config.layers + 1);
   };
+  // The two large tables first: each is dropped from the mapping as soon as it is packed, so that the peak is
+  // the packed model and one layer.
+  const auto release = [&](int layer) {
+    if (weights.release) weights.release(layer);
+  };
+  RETURN_IF_ERROR(load_embed(weights.embed));
+  release(-1);
+  ASSIGN_OR_RETURN(head_, pack({&weights.head}, "lm_head"));
+  ASSIGN_OR_RETURN(final_norm_, read_vector(weights.final_norm, "final norm"));
+  release(-1);
+  report(1);
   for (int i = 0; i < config.layers; ++i) {
     RETURN_IF_ERROR(load_layer(i, weights.layers[i], layers_[i]));
-    if (weights.release) weights.release(i);
-    report(i + 1);
+    release(i);
+    report(i + 2);
   }
-  RETURN_IF_ERROR(load_embed(weights.embed));
-  ASSIGN_OR_RETURN(final_norm_, read_vector(weights.final_norm, "final norm"));
-  ASSIGN_OR_RETURN(head_, pack({&weights.head}, "lm_head"));
-  if (weights.release) weights.release(-1);
-  report(config.layers + 1);
   const int64_t max_cols = std::max({config.hidden, config.intermediate, config.q_size()});
   ASSIGN_OR_RETURN(workspaces_, make_workspaces(pool_.threads(), max_cols));
   reset_profile();

@@ -87,6 +87,18 @@ TEST_P(BackendTest, SequencesOfABatchAreIndependent) {
     EXPECT_EQ(got[s], run_sequence(*backend, config_, streams[s].tokens, 512, true)) << s;
 }
 
+TEST_P(BackendTest, ThreadsDoNotChangeTheLogits) {
+  std::vector<float> want;
+  for (const int threads : {1, 2, 5}) {
+    auto backend = create_backend(GetParam(), {.threads = threads});
+    ASSERT_TRUE(backend.ok());
+    ASSERT_TRUE(backend.value()->load(config_, weights_, {}).ok());
+    const auto got = run_sequence(*backend.value(), config_, golden_.prompt(70), 33, true);
+    if (want.empty()) want = got;
+    EXPECT_EQ(got, want) << threads << " threads";
+  }
+}
+
 TEST_P(BackendTest, ABadBatchIsRefusedAndTheNextOneRuns) {
   const auto backend = load_backend(GetParam(), config_, weights_);
   ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPage, .full_pages = 2, .window_pages = 2}).ok());

@@ -1,0 +1,165 @@
+#include "text/harmony_parser.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "text/small_tokenizer.h"
+
+namespace moesaic {
+namespace {
+
+using Kind = HarmonyEvent::Kind;
+using Reason = HarmonyEvent::Reason;
+
+struct Parsed {
+  std::vector<Message> messages;  // at kMessageEnd and kToolCall
+  std::vector<Kind> kinds;        // of those
+  Reason reason = Reason::kNone;
+  int recoveries = 0;
+};
+
+// Feeds what a model wrote behind <|start|>assistant, and checks what holds for any output: the deltas add up
+// to the messages, and kDone comes once and last.
+Parsed parse(const std::vector<int32_t>& tokens, const Tokenizer& tokenizer) {
+  HarmonyParser parser(tokenizer);
+  std::vector<HarmonyEvent> events;
+  const auto add = [&](std::vector<HarmonyEvent> more) {
+    for (HarmonyEvent& event : more) events.push_back(std::move(event));
+  };
+  for (const int32_t token : tokens) add(parser.push(token));
+  add(parser.finish());
+  EXPECT_TRUE(parser.done());
+  Parsed parsed;
+  std::string open;
+  for (size_t i = 0; i < events.size(); ++i) {
+    const HarmonyEvent& event = events[i];
+    EXPECT_EQ(event.kind == Kind::kDone, i + 1 == events.size());
+    if (event.kind == Kind::kText) open += event.message.text;
+    if (event.kind == Kind::kMessageEnd || event.kind == Kind::kToolCall) {
+      EXPECT_EQ(open, event.message.text);
+      open.clear();
+      parsed.messages.push_back(event.message);
+      parsed.kinds.push_back(event.kind);
+    }
+  }
+  EXPECT_EQ(open, "");
+  parsed.reason = events.empty() ? Reason::kNone : events.back().reason;
+  parsed.recoveries = parser.recoveries();
+  return parsed;
+}
+
+Parsed parse(const std::string& output) {
+  const Tokenizer tokenizer = small::tokenizer();
+  return parse(tokenizer.encode(output, true), tokenizer);
+}
+
+TEST(HarmonyParser, AnalysisThenAnswer) {
+  const Parsed parsed = parse(
+      "<|channel|>analysis<|message|>hm 日<|end|><|start|>assistant<|channel|>final<|message|>yes<|return|>");
+  ASSERT_EQ(parsed.messages.size(), 2u);
+  EXPECT_EQ(parsed.messages[0].channel, "analysis");
+  EXPECT_EQ(parsed.messages[0].text, "hm 日");
+  EXPECT_EQ(parsed.messages[1].role, "assistant");
+  EXPECT_EQ(parsed.messages[1].channel, "final");
+  EXPECT_EQ(parsed.messages[1].text, "yes");
+  EXPECT_EQ(parsed.reason, Reason::kReturn);
+  EXPECT_EQ(parsed.recoveries, 0);
+}
+
+TEST(HarmonyParser, ToolCallsInEveryOrder) {
+  for (const char* header : {" to=functions.f<|channel|>commentary <|constrain|>json",
+                             "<|channel|>commentary to=functions.f <|constrain|>json",
+                             "<|channel|>commentary to=functions.f<|constrain|>json"}) {
+    const Parsed parsed = parse(std::string(header) + "<|message|>{}<|call|>");
+    ASSERT_EQ(parsed.messages.size(), 1u) << header;
+    EXPECT_EQ(parsed.kinds[0], Kind::kToolCall);
+    EXPECT_EQ(parsed.messages[0].recipient, "functions.f");
+    EXPECT_EQ(parsed.messages[0].channel, "commentary");
+    EXPECT_EQ(parsed.messages[0].content_type, "<|constrain|>json");
+    EXPECT_EQ(parsed.messages[0].text, "{}");
+    EXPECT_EQ(parsed.reason, Reason::kCall);
+    EXPECT_EQ(parsed.recoveries, 0);
+  }
+  EXPECT_EQ(parse("<|channel|>analysis to=python code<|message|>1<|call|>").messages[0].content_type, "code");
+}
+
+struct Malformed {
+  const char* output;
+  std::vector<std::string> texts;  // "channel:text"
+  Reason reason;
+};
+
+TEST(HarmonyParser, RecoversAndCounts) {
+  const Malformed cases[] = {
+      {"", {}, Reason::kTruncated},
+      {"plain text", {"final:plain text"}, Reason::kTruncated},
+      {"plain<|return|>", {"final:plain"}, Reason::kReturn},
+      {"<|return|>", {}, Reason::kReturn},
+      {"<|channel|>final hello<|return|>", {"final: hello"}, Reason::kReturn},
+      {"<|channel|>final<|message|>cut", {"final:cut"}, Reason::kTruncated},
+      {"<|channel|>final<|message|>x<|endoftext|>", {"final:x"}, Reason::kEndOfText},
+      {"<|channel|>analysis<|message|>a<|channel|>final<|message|>b<|return|>",
+       {"analysis:a", "final:b"},
+       Reason::kReturn},
+      {"<|channel|>analysis<|message|>a<|start|>assistant<|channel|>final<|message|>b<|return|>",
+       {"analysis:a", "final:b"},
+       Reason::kReturn},
+      {"<|channel|>analysis<|message|>a<|end|>b<|return|>", {"analysis:a", "final:b"}, Reason::kReturn},
+      {"<|channel|>analysis<|message|>a<|end|><|end|><|return|>", {"analysis:a"}, Reason::kReturn},
+      {"<|channel|>final<|message|>a<|message|>b<|constrain|>c<|return|>", {"final:abc"}, Reason::kReturn},
+      {"<|message|>a<|return|>", {":a"}, Reason::kReturn},
+      {"<|start|>assistant<|channel|>final<|message|>a<|return|>", {"final:a"}, Reason::kReturn},
+      {"<|channel|>final<|message|>a<|call|>", {"final:a"}, Reason::kCall}};
+  for (const Malformed& malformed : cases) {
+    const Parsed parsed = parse(malformed.output);
+    std::vector<std::string> texts;
+    for (const Message& message : parsed.messages) texts.push_back(message.channel + ":" + message.text);
+    EXPECT_EQ(texts, malformed.texts) << malformed.output;
+    EXPECT_EQ(parsed.reason, malformed.reason) << malformed.output;
+  }
+  EXPECT_EQ(parse("<|channel|>final<|message|>a<|message|>b<|return|>").recoveries, 1);
+  EXPECT_EQ(parse("<|channel|>analysis<|message|>a<|channel|>final<|message|>b<|return|>").recoveries, 1);
+  EXPECT_EQ(parse("plain<|return|>").recoveries, 1 + 0);
+}
+
+TEST(HarmonyParser, AToolCallWithoutMessageToken) {
+  const Parsed parsed = parse(" to=functions.f<|channel|>commentary{\"x\":1}<|call|>");
+  ASSERT_EQ(parsed.messages.size(), 1u);
+  EXPECT_EQ(parsed.messages[0].recipient, "functions.f");
+  EXPECT_EQ(parsed.messages[0].channel, "commentary");
+  EXPECT_EQ(parsed.messages[0].text, "{\"x\":1}");
+}
+
+TEST(HarmonyParser, EndlessHeaderBecomesAnAnswerWhileItStreams) {
+  const Tokenizer tokenizer = small::tokenizer();
+  HarmonyParser parser(tokenizer);
+  std::string text;
+  for (int i = 0; i < 1000; ++i)
+    for (const HarmonyEvent& event : parser.push('x')) text += event.message.text;
+  EXPECT_EQ(text, std::string(1000, 'x'));
+}
+
+TEST(HarmonyParser, AnyTokensAtAll) {
+  const Tokenizer tokenizer = small::tokenizer();
+  std::mt19937 random(1);
+  for (int round = 0; round < 5000; ++round) {
+    std::vector<int32_t> tokens(random() % 40);
+    for (int32_t& token : tokens)
+      token = random() % 2 ? small::kFirstSpecial + static_cast<int>(random() % 9)
+                           : static_cast<int>(random() % 320);
+    parse(tokens, tokenizer);
+  }
+}
+
+TEST(HarmonyParser, IgnoresWhatFollowsTheEnd) {
+  const Tokenizer tokenizer = small::tokenizer();
+  HarmonyParser parser(tokenizer);
+  parser.push(small::kFirstSpecial + 2);  // <|return|>
+  EXPECT_TRUE(parser.done());
+  EXPECT_TRUE(parser.push('a').empty());
+  EXPECT_TRUE(parser.finish().empty());
+}
+
+}  // namespace
+}  // namespace moesaic

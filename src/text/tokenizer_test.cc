@@ -1,0 +1,180 @@
+#include "text/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "text/small_tokenizer.h"
+
+namespace moesaic {
+namespace {
+
+using Ids = std::vector<int32_t>;
+using nlohmann::json;
+
+Status load_status(const json& file) { return Tokenizer::from_hf_json_text(file.dump(), "file").status(); }
+
+// The definition of byte-pair encoding, in quadratic time: join the lowest rank, leftmost first.
+Ids naive_bpe(const std::string& piece) {
+  std::vector<std::string> parts;
+  for (const char c : piece) parts.emplace_back(1, c);
+  for (const auto* best = &small::kMerges[0]; best != nullptr;) {
+    best = nullptr;
+    size_t at = 0;
+    for (size_t i = 0; i + 1 < parts.size(); ++i) {
+      const auto rank =
+          std::find(small::kMerges.begin(), small::kMerges.end(), std::pair(parts[i], parts[i + 1]));
+      if (rank != small::kMerges.end() && (best == nullptr || &*rank < best)) best = &*rank, at = i;
+    }
+    if (best == nullptr) break;
+    parts[at] += parts[at + 1];
+    parts.erase(parts.begin() + at + 1);
+  }
+  Ids ids;
+  for (const std::string& part : parts) {
+    const auto whole = std::find_if(small::kMerges.begin(), small::kMerges.end(),
+                                    [&](const auto& merge) { return merge.first + merge.second == part; });
+    ids.push_back(part.size() == 1 ? static_cast<uint8_t>(part[0])
+                                   : 256 + static_cast<int>(whole - small::kMerges.begin()));
+  }
+  return ids;
+}
+
+TEST(Tokenizer, JoinsByRankAndReadsBothFormsOfMerges) {
+  for (const bool pairs : {true, false}) {
+    const auto made = Tokenizer::from_hf_json_text(small::tokenizer_json(pairs).dump(), "small");
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    EXPECT_EQ(made.value().encode("hello world", false), (Ids{259, 260, 'o', 'r', 'l', 'd'}));
+    EXPECT_EQ(made.value().vocab_size(), 309);
+    EXPECT_EQ(made.value().token_bytes(259), "hello");
+    EXPECT_EQ(made.value().token_bytes(280), "");
+    EXPECT_EQ(made.value().token_bytes(-5), "");
+  }
+}
+
+TEST(Tokenizer, EqualsTheDefinitionOnShortAndLongPieces) {
+  const Tokenizer tokenizer = small::tokenizer();
+  std::mt19937 random(1);
+  for (int round = 0; round < 300; ++round) {
+    std::string piece;
+    for (size_t length = 1 + random() % 200; piece.size() < length;) piece += "aahelo"[random() % 6];
+    EXPECT_EQ(tokenizer.encode(piece, false), naive_bpe(piece)) << piece;
+  }
+}
+
+TEST(Tokenizer, WholePieceShortcutFollowsIgnoreMerges) {
+  json file = small::tokenizer_json();
+  file["model"]["vocab"]["xyz"] = 290;  // no merges lead to it
+  EXPECT_EQ(Tokenizer::from_hf_json_text(file.dump(), "f").value().encode("xyz", false), Ids{290});
+  file["model"]["ignore_merges"] = false;
+  EXPECT_EQ(Tokenizer::from_hf_json_text(file.dump(), "f").value().encode("xyz", false),
+            (Ids{'x', 'y', 'z'}));
+}
+
+TEST(Tokenizer, SpecialTokensOnlyOnRequest) {
+  const Tokenizer tokenizer = small::tokenizer();
+  EXPECT_EQ(tokenizer.encode("a<|start|><|end|>", true), (Ids{'a', 305, 306}));
+  const Ids plain = tokenizer.encode("a<|start|>", false);
+  EXPECT_TRUE(std::none_of(plain.begin(), plain.end(), [&](int32_t id) { return tokenizer.is_special(id); }));
+  EXPECT_EQ(tokenizer.decode(plain), "a<|start|>");
+  EXPECT_EQ(tokenizer.special_id("<|call|>"), 308);
+  EXPECT_EQ(tokenizer.special_id("hello"), std::nullopt);
+  EXPECT_EQ(tokenizer.stop_tokens(), (Ids{302, 308, 301}));
+  EXPECT_TRUE(tokenizer.is_special(300));
+  EXPECT_FALSE(tokenizer.is_special(259));
+  EXPECT_FALSE(tokenizer.is_special(1 << 30));
+}
+
+TEST(Tokenizer, EveryTextComesBack) {
+  const Tokenizer tokenizer = small::tokenizer();
+  for (const std::string& text : {std::string(), std::string("日本語 ñ\n\n 🙂 "),
+                                  std::string("a\0b", 3), std::string("don't\r\n")})
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, true)), text);
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("a\xFF\xE6\x97z\xED\xA0\x80", false)),
+            "a\uFFFD\uFFFDz\uFFFD\uFFFD\uFFFD");
+}
+
+TEST(Tokenizer, RefusesWhatItWouldNotReproduce) {
+  const auto broken = [](const char* pointer, const json& value) {
+    json file = small::tokenizer_json();
+    file[json::json_pointer(pointer)] = value;
+    return load_status(file).message();
+  };
+  EXPECT_NE(broken("/model/type", "Unigram").find("BPE"), std::string::npos);
+  EXPECT_NE(broken("/normalizer", json::object()).find("normalizer"), std::string::npos);
+  EXPECT_NE(broken("/model/merges/0", json({"q", "zz"})).find("merge 0"), std::string::npos);
+  EXPECT_NE(broken("/model/merges", 5).find("merges"), std::string::npos);
+  EXPECT_NE(broken("/model/vocab/!", -1).find("'!'"), std::string::npos);
+  EXPECT_NE(broken("/model/vocab/!", 1 << 30).find("'!'"), std::string::npos);
+  EXPECT_NE(broken("/model/vocab/!", 34).find("twice"), std::string::npos);
+  EXPECT_NE(broken("/added_tokens/0/lstrip", true).find("lstrip"), std::string::npos);
+  EXPECT_NE(broken("/pre_tokenizer/pretokenizers/0/pattern/Regex", "(a").find("does not compile"),
+            std::string::npos);
+  EXPECT_NE(broken("/pre_tokenizer", nullptr).find("pre_tokenizer"), std::string::npos);
+  json missing = small::tokenizer_json();
+  missing["model"]["vocab"].erase("!");
+  EXPECT_NE(load_status(missing).message().find("0x21"), std::string::npos);
+  EXPECT_FALSE(Tokenizer::from_hf_json_text("[1,", "file").ok());
+  EXPECT_FALSE(Tokenizer::from_hf_json_text(std::string(1 << 20, '['), "file").ok());
+  EXPECT_EQ(Tokenizer::from_hf_json("/nonexistent.json").status().code(), StatusCode::kNotFound);
+}
+
+TEST(Tokenizer, GgufWithSyntheticFillers) {
+  std::vector<std::string> tokens;
+  std::vector<int32_t> types;
+  for (int byte = 0; byte < 256; ++byte) tokens.push_back(small::spell(byte));
+  for (int i = 256; i < 400; ++i) tokens.push_back("tok" + std::to_string(i));
+  types.assign(tokens.size(), 1);
+  tokens[300] = "<|start|>", types[300] = 3;
+  tokens[301] = "<custom>", types[301] = 4;
+  tokens[302] = small::spell("h i");
+  const std::string line = small::spell("h ") + " " + small::spell("i");
+  const auto made = Tokenizer::from_gguf(tokens, {line}, types, -1, 300);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_EQ(made.value().encode("hi<custom><|start|>", true), (Ids{'h', 'i', 301, 300}));
+  EXPECT_EQ(made.value().stop_tokens(), Ids{300});
+  EXPECT_EQ(made.value().vocab_size(), 400);
+  EXPECT_FALSE(Tokenizer::from_gguf(tokens, {}, types, -1, 400).ok());
+  EXPECT_FALSE(Tokenizer::from_gguf({}, {}, {}, -1, -1).ok());
+}
+
+TEST(Tokenizer, TiktokenFilesWithDamage) {
+  for (const char* lines : {"IQ== 0\nIQ", "IQ= 0\n", "!Q== 0\n", "IQ== 0 1\n", "IQ== x\n", "IQ== 199998\n",
+                            "IQ== -1\n", "IQ== 0\nIg== 0\n"}) {
+    EXPECT_FALSE(Tokenizer::from_tiktoken_text(lines, "ranks").ok()) << lines;
+  }
+}
+
+TEST(O200k, KnownTokens) {
+  SKIP_WITHOUT_O200K();
+  const Tokenizer& tokenizer = *small::o200k();
+  EXPECT_EQ(tokenizer.encode("hello world", false), (Ids{24912, 2375}));
+  EXPECT_EQ(tokenizer.encode("<|start|>", false), (Ids{27, 91, 5236, 91, 29}));
+  EXPECT_EQ(tokenizer.encode("<|start|>", true), Ids{200006});
+  EXPECT_EQ(tokenizer.encode("<|reserved_200500|>", true), Ids{200500});
+  EXPECT_EQ(tokenizer.vocab_size(), 201088);
+  EXPECT_EQ(tokenizer.stop_tokens(), (Ids{200002, 200012, 199999}));
+  EXPECT_EQ(tokenizer.decode(Ids{200003, 199998}), "<|constrain|><|startoftext|>");
+}
+
+// Each takes 0.02 to 0.5 s on one 2.x GHz core; what is quadratic would take minutes.
+TEST(O200k, AMegabyteOfAnythingIsLinear) {
+  SKIP_WITHOUT_O200K();
+  for (const std::string unit : {"a", "A", "Aa", " ", "\n", " \n", "日", "\u0301", "1", "!", "/", "<", "<|",
+                                 "'s", "\u00a0", "A\u0301", "\xFF"}) {
+    std::string text;
+    while (text.size() < 1 << 20) text += unit;
+    const auto begin = std::chrono::steady_clock::now();
+    const Result<Ids> tokens = small::o200k()->try_encode(text + "x", true);
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+    ASSERT_TRUE(tokens.ok()) << tokens.status().message();
+    if (unit != "\xFF") {
+      EXPECT_EQ(small::o200k()->decode(tokens.value()), text + "x");
+    }
+    EXPECT_LT(spent.count(), 10) << testing::PrintToString(unit);
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,6 +1,6 @@
 // encode FILE.tiktoken|tokenizer.json [special] < texts > tokens: a filter for comparing the tokenizer with
-// others. Texts are a little-endian uint32 length and as many bytes; each answer is a uint32 count and as many
-// int32 ids. At the end the seconds spent encoding and the bytes encoded are printed to stderr.
+// others. Texts are a little-endian uint32 length and as many bytes; each answer is a uint32 count and as
+// many int32 ids. At the end the seconds spent encoding and the bytes encoded are printed to stderr.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>

@@ -45,10 +45,12 @@ TEST(StreamDecoder, RandomBytesDecodeAsTheWholeTextDoes) {
 TEST(StreamDecoder, TokensThatAreNotValidAlone) {
   SKIP_WITHOUT_O200K();
   const Tokenizer& tokenizer = *small::o200k();
-  for (const int32_t token : {132990, 9552}) {
-    const std::string_view bytes = tokenizer.token_bytes(token);
-    EXPECT_LT(utf8_valid_prefix(bytes), bytes.size());
-  }
+  const std::vector<int32_t> cut = {132990, 9552};  // "Chicken", and a space with half an emoji
+  EXPECT_LT(utf8_valid_prefix(tokenizer.decode(cut)), tokenizer.decode(cut).size());
+  StreamDecoder ending(tokenizer);
+  const std::string first = ending.push(cut[0]);
+  EXPECT_EQ(first + ending.push(cut[1]), "Chicken ");
+  EXPECT_EQ(ending.flush(), "\uFFFD");
   StreamDecoder decoder(tokenizer);
   std::string streamed;
   const std::string text = "🫠 ᚠᛇ 𒀀 日本語";

@@ -1,10 +1,10 @@
 #!/bin/bash
-# All host code built for 64-bit Arm; the unit tests of src/ run under qemu-user. Tests that run whole models (model_test
-# here, and those of tests/) are left to native machines: emulation makes minutes of their seconds.
+# All host code built for 64-bit Arm; its unit tests run under qemu-user. Tests that run whole models are left to native
+# machines: emulation makes minutes of their seconds.
 set -euo pipefail
 cd "$(dirname "$0")/.." && . tools/check_lib.sh
 [ "$(uname -m)" = aarch64 ] && skip "this machine is aarch64 itself"
 need aarch64-linux-gnu-g++ qemu-aarch64
 tools/setup_aarch64.sh
 build aarch64
-ctest --test-dir build/aarch64/src -E '^(model|engine)_test$' --output-on-failure --no-tests=error --timeout 900 -j "$jobs" | summary
+ctest --test-dir build/aarch64 -E '^(model|model_golden|backend|engine)_test$' --output-on-failure --no-tests=error --timeout 900 -j "$jobs" | summary

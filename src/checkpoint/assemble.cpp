@@ -33,7 +33,9 @@ class Finder {
 
   // [rows, cols] of a type that a matrix may have.
   MatrixView matrix(const std::string& name, int64_t rows, int64_t cols) {
-    return view(name, {rows, cols}, rows, cols);
+    const RawTensor* t = map_.find(name);
+    return t != nullptr && t->dtype == "F8_E4M3" ? mxfp8(name, rows, cols)
+                                                 : view(name, {rows, cols}, rows, cols);
   }
   MatrixView vector(const std::string& name, int64_t n) { return view(name, {n}, 1, n); }
   MatrixView table(const std::string& name, int64_t rows, int64_t cols) {
@@ -46,6 +48,16 @@ class Finder {
   }
 
  private:
+  // writer.h says where the scales are.
+  MatrixView mxfp8(const std::string& name, int64_t rows, int64_t cols) {
+    const RawTensor *codes = get(name, {rows, cols}), *scales = get(name + "_scale", {rows, cols / 32});
+    if (codes == nullptr || scales == nullptr) return {};
+    if (scales->dtype == "U8")
+      return dense_view(Format::kMxfp8, rows, cols, codes->data.data(), scales->data.data());
+    set(error(StatusCode::kUnsupported, "{}: tensor '{}_scale' has type {}, expected U8",
+              scales->file->path(), name, scales->dtype));
+    return {};
+  }
   MatrixView view(const std::string& name, const Shape& shape, int64_t rows, int64_t cols) {
     const RawTensor* t = get(name, shape);
     if (t == nullptr) return {};

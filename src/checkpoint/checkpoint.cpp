@@ -109,9 +109,7 @@ Result<Checkpoint> open_gguf(const std::string& path) {
   return checkpoint;
 }
 
-}  // namespace
-
-Result<Checkpoint> open_checkpoint(const std::string& path) {
+Result<Checkpoint> open_any(const std::string& path) {
   constexpr std::string_view kDummy = "dummy:";
   if (path.starts_with(kDummy)) return make_dummy(path.substr(kDummy.size()));
   std::error_code ignored;
@@ -119,6 +117,19 @@ Result<Checkpoint> open_checkpoint(const std::string& path) {
   if (!is_there(path)) return error(StatusCode::kNotFound, "{}: no such file or folder", path);
   if (path.ends_with(".gguf")) return open_gguf(path);
   return invalid("{}: not a model; expected a folder with config.json, a .gguf file or dummy:NAME", path);
+}
+
+}  // namespace
+
+Result<Checkpoint> open_checkpoint(const std::string& path) {
+  Result<Checkpoint> result = open_any(path);
+  if (result.ok()) return result;
+  // Names out of a hostile file stand in messages: they stay one line and send nothing to a terminal.
+  std::string message = result.status().message();
+  for (char& c : message) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+  }
+  return Status(result.status().code(), std::move(message));
 }
 
 }  // namespace moesaic

@@ -145,6 +145,76 @@ TEST_F(CheckpointTest, Q8DenseIsWithinItsRounding) {
             std::string::npos);
 }
 
+TEST_F(CheckpointTest, Mxfp8DenseComesBackWithinItsRounding) {
+  const auto source = open_checkpoint(kGoldens + "tiny-mxfp4");
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  ASSERT_TRUE(write_safetensors(source.value(), path("a"), {.dense = DenseOut::kMxfp8}).ok());
+  const auto mxfp8 = open_checkpoint(path("a"));
+  ASSERT_TRUE(mxfp8.ok()) << mxfp8.status().message();
+  ASSERT_EQ(mxfp8->weights.layers[0].k.format, Format::kMxfp8);
+  std::vector<float> x(source->config.hidden), y(x.size());
+  for (int64_t r = 0; r < source->weights.head.rows; ++r) {
+    read_row(source->weights.head, r, x), read_row(mxfp8->weights.head, r, y);
+    for (size_t b = 0; b < x.size(); b += 32) {
+      float amax = 0;
+      for (int i = 0; i < 32; ++i) amax = std::max(amax, std::fabs(x[b + i]));
+      // Half a step of E4M3, 2^-4 relative; 448 of the next power of two's 512 saturates: at most 1/8 of
+      // amax.
+      for (int i = 0; i < 32; ++i)
+        EXPECT_NEAR(x[b + i], y[b + i], std::max(std::fabs(x[b + i]) / 8, amax * 0x1p-17f));
+    }
+  }
+  // Kept, it is the same bytes; GGUF cannot carry it as it is.
+  ASSERT_TRUE(write_safetensors(mxfp8.value(), path("b"), {}).ok());
+  EXPECT_EQ(get(path("a/model.safetensors")), get(path("b/model.safetensors")));
+  EXPECT_NE(write_gguf(mxfp8.value(), path("x.gguf"), {.dense = DenseOut::kMxfp8}).message().find("no MXFP8"),
+            std::string::npos);
+}
+
+TEST_F(CheckpointTest, TokenizerJsonBecomesGgufMetadata) {
+  const std::string folder = copy("tiny-mxfp4", "source");
+  const std::string file = folder + "/tokenizer.json";
+  std::ofstream(file) << R"({"model":{"vocab":{"a":0,"b":1,"ab":2},"merges":["a b",["b","a"]]},)"
+                      << R"("added_tokens":[{"content":"<|end|>","id":5},{"id":6},7]})";
+  const auto source = open_checkpoint(folder);
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  ASSERT_TRUE(write_gguf(source.value(), path("a.gguf"), {}).ok());
+  const auto gguf = open_checkpoint(path("a.gguf"));
+  ASSERT_TRUE(gguf.ok()) << gguf.status().message();
+  const TokenizerSource& t = gguf->tokenizer;
+  ASSERT_EQ(std::ssize(t.tokens), source->config.vocab);
+  EXPECT_EQ(t.tokens[2], "ab");
+  EXPECT_EQ(t.tokens[5], "<|end|>");
+  EXPECT_EQ(t.merges, (std::vector<std::string>{"a b", "b a"}));
+  EXPECT_EQ(t.token_types[1], 1);
+  EXPECT_EQ(t.token_types[5], 3);
+  for (const char* bad : {"[]", "{}", R"({"model":[]})", R"({"model":{"vocab":3}})", "{"}) {
+    std::ofstream(file) << bad;
+    EXPECT_FALSE(write_gguf(source.value(), path("b.gguf"), {}).ok()) << bad;
+    EXPECT_FALSE(fs::exists(path("b.gguf")));
+  }
+}
+
+TEST_F(CheckpointTest, OneExpertAndOneTokenKeepTheirRank) {
+  auto dummy = open_checkpoint("dummy:gpt-oss-20b,layers=1,experts=4");
+  ASSERT_TRUE(dummy.ok()) << dummy.status().message();
+  Checkpoint small = std::move(dummy).value();
+  small.config.experts = small.config.experts_per_token = 1;
+  small.config.vocab = 1;
+  small.weights.embed.rows = small.weights.head.rows = 1;
+  LayerWeights& w = small.weights.layers[0];
+  w.router.rows = w.router_bias.cols = 1;
+  for (ExpertsView* e : {&w.gate, &w.up, &w.down}) e->count = 1;
+  for (MatrixView* m : {&w.gate_bias, &w.up_bias, &w.down_bias}) m->rows = 1;
+  ASSERT_TRUE(write_safetensors(small, path("hf"), {}).ok());
+  ASSERT_TRUE(write_gguf(small, path("a.gguf"), {}).ok());
+  for (const std::string& name : {path("hf"), path("a.gguf")}) {
+    const auto again = open_checkpoint(name);
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    expect_equal(again->weights.layers[0].down, w.down, "down");
+  }
+}
+
 TEST_F(CheckpointTest, WritersRefuseToReplaceAndLeaveNothingBehind) {
   const auto source = open_checkpoint(kGoldens + "tiny-mxfp4");
   put("a.gguf", "keep me");
@@ -208,6 +278,8 @@ TEST_F(CheckpointTest, DamagedSafetensorsAreExplained) {
        "impossible shape"},
       {safetensors(R"({"a":{"dtype":"F32","shape":[-4],"data_offsets":[0,16]}})", data), "not a size"},
       {safetensors(R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})", data), "impossible shape"},
+      {safetensors(R"({"a\n\u001b[2J":{"dtype":"Q9","shape":[4],"data_offsets":[0,16]}})", data),
+       "tensor 'a??[2J'"},
       {safetensors(R"({"a":{"dtype":"Q9","shape":[4],"data_offsets":[0,16]}})", data), "unknown dtype"},
       {safetensors(R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[16,0]}})", data), "outside the file"},
   };
@@ -242,6 +314,8 @@ TEST_F(CheckpointTest, BadConfigsAreExplained) {
       {R"({"vocab_size":7})", "the config asks for"},
       {R"({"num_local_experts":6})", "the config asks for"},
       {R"({"head_dim":0})", "head_dim"},
+      {R"({"rope_scaling":{"rope_type":5}})", "RoPE type '5'"},
+      {R"({"rope_scaling":{"type":[]}})", "RoPE type '[]'"},
   };
   for (const auto& [change, message] : changes) {
     const std::string folder = copy("tiny-mxfp4", "case");

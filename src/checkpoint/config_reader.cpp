@@ -1,6 +1,6 @@
 #include "checkpoint/config_reader.h"
 
-#include <cmath>
+#include <algorithm>
 
 #include "base/error.h"
 
@@ -67,6 +67,13 @@ Status read_layer_types(const Json& json, ModelConfig& c, const std::string& nam
   return {};
 }
 
+// Json::value throws on another type; here that is the fallback's case, or an unknown name's.
+std::string text_or(const Json& json, const char* key, std::string fallback) {
+  const auto it = json.find(key);
+  if (it == json.end() || it->is_null()) return fallback;
+  return it->is_string() ? it->get<std::string>() : it->dump();
+}
+
 // rope_scaling (transformers 4, with rope_theta beside it) or rope_parameters (transformers 5, rope_theta
 // inside).
 Status read_rope(const Json& json, ModelConfig& c, const std::string& name) {
@@ -75,7 +82,7 @@ Status read_rope(const Json& json, ModelConfig& c, const std::string& name) {
   const Json scaling = it != json.end() && it->is_object() ? *it : Json::object();
   JsonFields outer(json, name), f(scaling, name + " " + key);
   c.rope.theta = f.number("rope_theta", outer.number("rope_theta", 150000.0));
-  const std::string type = scaling.value("rope_type", scaling.value("type", std::string("default")));
+  const std::string type = text_or(scaling, "rope_type", text_or(scaling, "type", "default"));
   if (type != "yarn" && type != "default")
     return error(StatusCode::kUnsupported, "{}: RoPE type '{}' is not supported", name, type.substr(0, 40));
   c.rope.factor = type == "yarn" ? f.number("factor", 32.0) : 1.0;
@@ -131,7 +138,7 @@ Result<ModelConfig> config_from_original(const Json& json, const std::string& na
   c.rope.beta_slow = f.number("rope_ntk_alpha", 1.0), c.rope.beta_fast = f.number("rope_ntk_beta", 32.0);
   c.rope.original_context = f.integer("initial_context_length", 4096);
   RETURN_IF_ERROR(f.status());
-  c.max_context = static_cast<int>(std::fmin(c.rope.original_context * c.rope.factor, 1 << 24));
+  c.max_context = static_cast<int>(std::clamp(c.rope.original_context * c.rope.factor, 0.0, 16777216.0));
   for (int i = 0; i < c.layers && i < 1024; ++i) c.sliding.push_back(i % 2 == 0);
   c.bos_token = 199998, c.eos_token = 200002, c.pad_token = 199999;
   return c;
@@ -159,7 +166,7 @@ class GgufFields {
   }
   int integer(const std::string& key, int fallback) {
     const double value = number(key, fallback);
-    if ((value < -1 || value > 1 << 30) && status_.ok())
+    if (!(value >= -1 && value <= 1 << 30) && status_.ok())  // a NaN too
       status_ = invalid("{}: metadata '{}' is out of range", name_, key);
     return status_.ok() ? static_cast<int>(value) : 0;
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "checkpoint/gguf_tokenizer.h"
 #include "checkpoint/json.h"
 #include "checkpoint/output_file.h"
 #include "mx/block.h"
@@ -39,9 +40,10 @@ void encode_row(const MatrixView& m, int64_t r, Format format, std::vector<float
     float amax = 0;
     for (int i = 0; i < 32; ++i) amax = std::max(amax, std::fabs(values[b + i]));
     const uint16_t scale = mx::encode_f16(amax / 127);
+    const float inverse = scale != 0 ? 127 / amax : 0;  // below F16's range the block is zero
     append(out, &scale, 2);
     for (int i = 0; i < 32; ++i) {
-      const auto q = static_cast<int8_t>(std::lrint(values[b + i] * (amax > 0 ? 127 / amax : 0)));
+      const auto q = static_cast<int8_t>(std::lrint(values[b + i] * inverse));
       append(out, &q, 1);
     }
   }
@@ -80,6 +82,11 @@ Piece matrix_piece(std::string name, const MatrixView& m, std::vector<int64_t> s
 
 bool is_mxfp4(const ExpertsView& e) {
   return e.first.format == Format::kMxfp4 || e.first.format == Format::kMxfp4Gguf;
+}
+bool all_mxfp4(const ModelWeights& weights) {
+  return std::all_of(weights.layers.begin(), weights.layers.end(), [](const LayerWeights& w) {
+    return is_mxfp4(w.gate) && is_mxfp4(w.up) && is_mxfp4(w.down);
+  });
 }
 
 // Row r of one expert as MXFP4 in the canonical order, quantised if it is not MXFP4 yet.
@@ -153,6 +160,34 @@ Piece interleaved_bias_piece(std::string name, const MatrixView& gate, const Mat
           write};
 }
 
+// Row r as MXFP8, as it is or quantised.
+void mxfp8_row(const MatrixView& m, int64_t r, std::vector<float>& values, std::vector<uint8_t>& codes,
+               std::vector<uint8_t>& scales) {
+  if (m.format == Format::kMxfp8) {
+    std::memcpy(codes.data(), m.data + r * m.row_stride, codes.size());
+    std::memcpy(scales.data(), m.scales + r * m.scale_stride, scales.size());
+    return;
+  }
+  read_row(m, r, values);
+  for (size_t b = 0; b < scales.size(); ++b)
+    scales[b] = mx::quantize_mxfp8(values.data() + b * 32, codes.data() + b * 32);
+}
+
+// [rows, cols] of E4M3, or [rows, cols / 32] of E8M0 scales.
+Piece mxfp8_piece(std::string name, const MatrixView& m, Half half) {
+  const int64_t width = half == Half::kCodes ? m.cols : m.cols / 32;
+  const auto write = [m, half](OutputFile& file) {
+    std::vector<float> values(m.cols);
+    std::vector<uint8_t> codes(m.cols), scales(m.cols / 32);
+    return write_rows(file, m.rows, [&](int64_t r, Bytes& out) {
+      mxfp8_row(m, r, values, codes, scales);
+      half == Half::kCodes ? append(out, codes.data(), codes.size())
+                           : append(out, scales.data(), scales.size());
+    });
+  };
+  return {std::move(name), half == Half::kCodes ? "F8_E4M3" : "U8", {m.rows, width}, m.rows * width, write};
+}
+
 // F32 stays F32; F16 stays F16; everything else is BF16.
 Format hf_format(const MatrixView& m, DenseOut dense) {
   if (dense == DenseOut::kKeep && (m.format == Format::kF32 || m.format == Format::kF16)) return m.format;
@@ -161,25 +196,32 @@ Format hf_format(const MatrixView& m, DenseOut dense) {
 
 std::vector<Piece> hf_pieces(const Checkpoint& s, const WriteOptions& o) {
   std::vector<Piece> pieces;
+  const bool quantised = o.experts == ExpertsOut::kMxfp4 || all_mxfp4(s.weights);
   const auto add = [&](const std::string& name, const MatrixView& m) {
-    const bool vector = m.rows == 1;
-    pieces.push_back(
-        matrix_piece(name, m, vector ? std::vector<int64_t>{m.cols} : std::vector<int64_t>{m.rows, m.cols},
-                     hf_format(m, o.dense)));
+    pieces.push_back(matrix_piece(name, m, {m.cols}, hf_format(m, o.dense)));
   };
-  add("model.embed_tokens.weight", s.weights.embed), add("model.norm.weight", s.weights.final_norm),
-      add("lm_head.weight", s.weights.head);
+  const auto matrix = [&](const std::string& name, const MatrixView& m) {
+    pieces.push_back(matrix_piece(name, m, {m.rows, m.cols}, hf_format(m, o.dense)));
+  };
+  const auto dense = [&](const std::string& name, const MatrixView& m) {
+    const bool kept = o.dense == DenseOut::kKeep && m.format == Format::kMxfp8;
+    if (o.dense != DenseOut::kMxfp8 && !kept) return matrix(name, m);
+    pieces.push_back(mxfp8_piece(name, m, Half::kCodes));
+    pieces.push_back(mxfp8_piece(name + "_scale", m, Half::kScales));
+  };
+  dense("model.embed_tokens.weight", s.weights.embed), add("model.norm.weight", s.weights.final_norm),
+      dense("lm_head.weight", s.weights.head);
   for (int i = 0; i < s.config.layers; ++i) {
     const LayerWeights& w = s.weights.layers[i];
     const std::string p = fmt::format("model.layers.{}.", i), a = p + "self_attn.", m = p + "mlp.",
                       e = m + "experts.";
     add(p + "input_layernorm.weight", w.attn_norm), add(p + "post_attention_layernorm.weight", w.mlp_norm);
-    add(a + "q_proj.weight", w.q), add(a + "q_proj.bias", w.q_bias), add(a + "k_proj.weight", w.k),
+    dense(a + "q_proj.weight", w.q), add(a + "q_proj.bias", w.q_bias), dense(a + "k_proj.weight", w.k),
         add(a + "k_proj.bias", w.k_bias);
-    add(a + "v_proj.weight", w.v), add(a + "v_proj.bias", w.v_bias), add(a + "o_proj.weight", w.o),
+    dense(a + "v_proj.weight", w.v), add(a + "v_proj.bias", w.v_bias), dense(a + "o_proj.weight", w.o),
         add(a + "o_proj.bias", w.o_bias);
-    add(a + "sinks", w.sinks), add(m + "router.weight", w.router), add(m + "router.bias", w.router_bias);
-    if (is_mxfp4(w.gate) || o.experts == ExpertsOut::kMxfp4) {
+    add(a + "sinks", w.sinks), matrix(m + "router.weight", w.router), add(m + "router.bias", w.router_bias);
+    if (quantised) {
       pieces.push_back(hf_mxfp4_piece(e + "gate_up_proj_blocks", {w.gate, w.up}, Half::kCodes));
       pieces.push_back(hf_mxfp4_piece(e + "gate_up_proj_scales", {w.gate, w.up}, Half::kScales));
       pieces.push_back(hf_mxfp4_piece(e + "down_proj_blocks", {w.down}, Half::kCodes));
@@ -358,9 +400,10 @@ std::vector<Piece> gguf_pieces(const Checkpoint& s, const WriteOptions& o) {
     pieces.push_back(matrix_piece(name, m, {m.rows, m.cols}, gguf_format(m, o.dense)));
   };
   const auto floats = [&](const std::string& name, const MatrixView& m) {
-    pieces.push_back(matrix_piece(
-        name, m, m.rows == 1 ? std::vector<int64_t>{m.cols} : std::vector<int64_t>{m.rows, m.cols},
-        Format::kF32));
+    pieces.push_back(matrix_piece(name, m, {m.cols}, Format::kF32));
+  };
+  const auto table = [&](const std::string& name, const MatrixView& m) {
+    pieces.push_back(matrix_piece(name, m, {m.rows, m.cols}, Format::kF32));
   };
   dense("token_embd.weight", s.weights.embed), floats("output_norm.weight", s.weights.final_norm),
       dense("output.weight", s.weights.head);
@@ -372,20 +415,17 @@ std::vector<Piece> gguf_pieces(const Checkpoint& s, const WriteOptions& o) {
         floats(p + "attn_k.bias", w.k_bias);
     dense(p + "attn_v.weight", w.v), floats(p + "attn_v.bias", w.v_bias),
         dense(p + "attn_output.weight", w.o), floats(p + "attn_output.bias", w.o_bias);
-    floats(p + "attn_sinks.weight", w.sinks), floats(p + "ffn_gate_inp.weight", w.router),
+    floats(p + "attn_sinks.weight", w.sinks), table(p + "ffn_gate_inp.weight", w.router),
         floats(p + "ffn_gate_inp.bias", w.router_bias);
     pieces.push_back(gguf_experts_piece(p + "ffn_gate_exps.weight", w.gate)),
-        floats(p + "ffn_gate_exps.bias", w.gate_bias);
+        table(p + "ffn_gate_exps.bias", w.gate_bias);
     pieces.push_back(gguf_experts_piece(p + "ffn_up_exps.weight", w.up)),
-        floats(p + "ffn_up_exps.bias", w.up_bias);
+        table(p + "ffn_up_exps.bias", w.up_bias);
     pieces.push_back(gguf_experts_piece(p + "ffn_down_exps.weight", w.down)),
-        floats(p + "ffn_down_exps.bias", w.down_bias);
+        table(p + "ffn_down_exps.bias", w.down_bias);
   }
   return pieces;
 }
-
-// The tokenizer in GGUF's terms, from GGUF itself or from a tokenizer.json.
-Result<TokenizerSource> gguf_tokenizer(const TokenizerSource& source, int vocab);
 
 void add_metadata(GgufHeader& h, const ModelConfig& c, const TokenizerSource& t) {
   const std::string p = "gpt-oss.";
@@ -422,37 +462,6 @@ uint32_t gguf_type(const std::string& dtype) {
 
 constexpr size_t kGgufAlignment = 32;
 
-// tokenizer.json's vocabulary (already in the byte-to-unicode spelling), merges and added tokens.
-Result<TokenizerSource> gguf_tokenizer(const TokenizerSource& source, int vocab) {
-  if (source.json_path.empty()) return source;
-  std::FILE* file = std::fopen(source.json_path.c_str(), "rb");
-  if (file == nullptr) return error(StatusCode::kIo, "{}: cannot read it", source.json_path);
-  std::string text;
-  char chunk[1 << 16];
-  for (size_t n = 0; (n = std::fread(chunk, 1, sizeof chunk, file)) > 0;) text.append(chunk, n);
-  std::fclose(file);
-  ASSIGN_OR_RETURN(const Json json, parse_json(text, source.json_path));
-  const Json model = json.value("model", Json::object());
-  TokenizerSource out;
-  for (int i = 0; i < vocab; ++i) out.tokens.push_back(fmt::format("<|reserved_{}|>", i));
-  out.token_types.assign(vocab, 3);
-  const auto place = [&](const std::string& token, const Json& id, int type) {
-    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab) return;
-    out.tokens[id.get<int>()] = token, out.token_types[id.get<int>()] = type;
-  };
-  for (const auto& [token, id] : model.value("vocab", Json::object()).items()) place(token, id, 1);
-  for (const Json& added : json.value("added_tokens", Json::array())) {
-    if (added.is_object() && added.contains("content") && added["content"].is_string())
-      place(added["content"], added.value("id", Json()), 3);
-  }
-  for (const Json& merge : model.value("merges", Json::array())) {
-    if (merge.is_string()) out.merges.push_back(merge);
-    if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
-      out.merges.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
-  }
-  return out;
-}
-
 }  // namespace
 
 Status write_safetensors(const Checkpoint& source, const std::string& folder, const WriteOptions& options) {
@@ -464,7 +473,7 @@ Status write_safetensors(const Checkpoint& source, const std::string& folder, co
   if (code) return error(StatusCode::kIo, "{}: cannot create it: {}", folder, code.message());
   const std::vector<Piece> pieces = hf_pieces(source, options);
   RETURN_IF_ERROR(write_tensors(folder + "/model.safetensors", pieces, options));
-  const bool mxfp4 = is_mxfp4(source.weights.layers[0].gate) || options.experts == ExpertsOut::kMxfp4;
+  const bool mxfp4 = options.experts == ExpertsOut::kMxfp4 || all_mxfp4(source.weights);
   RETURN_IF_ERROR(
       write_text(folder + "/config.json", hf_config(source.config, mxfp4).dump(2) + "\n", options.overwrite));
   if (source.tokenizer.json_path.empty()) return {};
@@ -474,7 +483,9 @@ Status write_safetensors(const Checkpoint& source, const std::string& folder, co
 }
 
 Status write_gguf(const Checkpoint& source, const std::string& path, const WriteOptions& options) {
-  if (!is_mxfp4(source.weights.layers[0].gate) && options.experts != ExpertsOut::kMxfp4) {
+  if (options.dense == DenseOut::kMxfp8)
+    return error(StatusCode::kUnsupported, "{}: GGUF has no MXFP8; use --dense bf16 or q8_0", path);
+  if (!all_mxfp4(source.weights) && options.experts != ExpertsOut::kMxfp4) {
     return error(StatusCode::kUnsupported,
                  "{}: GGUF holds gpt-oss experts as MXFP4; pass --experts mxfp4 to quantise them", path);
   }

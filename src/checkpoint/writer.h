@@ -9,12 +9,13 @@
 
 namespace moesaic {
 
-enum class ExpertsOut { kKeep, kMxfp4 };  // kKeep: MXFP4 stays MXFP4, others become BF16
+enum class ExpertsOut { kKeep, kMxfp4 };  // kKeep: MXFP4 in every layer stays MXFP4, others become BF16
 enum class DenseOut {
   kKeep,
   kBF16,
-  kQ8_0
-};  // kKeep: BF16 and F16 as they are, Q8_0 too where the form has it, else BF16
+  kQ8_0,
+  kMxfp8
+};  // kKeep: BF16 and F16 as they are, Q8_0 and MXFP8 too where the form has them, else BF16
 
 struct WriteOptions {
   ExpertsOut experts = ExpertsOut::kKeep;
@@ -24,7 +25,9 @@ struct WriteOptions {
 };
 
 // A folder with config.json, model.safetensors and the source's tokenizer.json if it has one. Q8_0 is not a
-// safetensors type: asking for it is an error.
+// safetensors type: asking for it is an error. MXFP8, which only this project reads, is a tensor X.weight of
+// F8_E4M3 [rows, cols] and X.weight_scale of U8 (E8M0) [rows, cols / 32], for the embedding, lm_head and the
+// attention projections.
 Status write_safetensors(const Checkpoint& source, const std::string& folder, const WriteOptions& options);
 
 // A GGUF v3 file as llama.cpp reads it. BF16 experts are not part of that form: they must be quantised

@@ -19,9 +19,10 @@ Status run_convert(const Options& o) {
   ASSIGN_OR_RETURN(const Checkpoint source, open_model(o.source));
   if (source.kind == "dummy") return invalid("convert: a dummy model has no weights worth keeping");
   WriteOptions options{.experts = o.experts == "mxfp4" ? ExpertsOut::kMxfp4 : ExpertsOut::kKeep,
-                       .dense = o.dense == "bf16"   ? DenseOut::kBF16
-                                : o.dense == "q8_0" ? DenseOut::kQ8_0
-                                                    : DenseOut::kKeep,
+                       .dense = o.dense == "bf16"    ? DenseOut::kBF16
+                                : o.dense == "q8_0"  ? DenseOut::kQ8_0
+                                : o.dense == "mxfp8" ? DenseOut::kMxfp8
+                                                     : DenseOut::kKeep,
                        .overwrite = o.force};
   if (isatty(STDERR_FILENO) != 0) {
     options.progress = [](int done, int total) {
@@ -42,8 +43,8 @@ Run add_convert(CLI::App& app) {
   c.add_option("--experts", o->experts, "keep, or mxfp4 to quantise BF16 experts")
       ->check(CLI::IsMember({"keep", "mxfp4"}))
       ->capture_default_str();
-  c.add_option("--dense", o->dense, "keep, bf16, or q8_0 (GGUF only)")
-      ->check(CLI::IsMember({"keep", "bf16", "q8_0"}))
+  c.add_option("--dense", o->dense, "keep, bf16, q8_0 (GGUF only) or mxfp8 (safetensors only)")
+      ->check(CLI::IsMember({"keep", "bf16", "q8_0", "mxfp8"}))
       ->capture_default_str();
   c.add_flag("--force", o->force, "replace what is there");
   return [o] { return run_convert(*o); };

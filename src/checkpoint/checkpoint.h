@@ -36,9 +36,9 @@ struct Checkpoint {
   std::string kind;  // "safetensors", "original", "gguf" or "dummy"
 };
 
-// path: a folder, a .gguf file, or "dummy:gpt-oss-20b[,layers=N][,experts=N][,dense=bf16|q8_0]". A file that
-// is damaged, truncated or of another model is an error of one line that names file and tensor. The bytes of
-// tensors are not looked at here; a backend does that as it repacks them.
+// path: a folder, a .gguf file, or "dummy:gpt-oss-20b[,layers=N][,experts=N][,dense=bf16|q8_0|mxfp8]". A file
+// that is damaged, truncated or of another model is an error of one line that names file and tensor. The
+// bytes of tensors are not looked at here; a backend does that as it repacks them.
 Result<Checkpoint> open_checkpoint(const std::string& path);
 
 }  // namespace moesaic

@@ -241,6 +241,17 @@ TEST_F(CheckpointTest, DummiesHaveTheTrueShapes) {
   EXPECT_EQ(dummy->config.experts, 128);
   EXPECT_EQ(dummy->weights.layers.size(), 2u);
   EXPECT_EQ(dummy->weights.head.format, Format::kQ8_0);
+  const auto mxfp8 = open_checkpoint("dummy:gpt-oss-20b,layers=1,dense=mxfp8");
+  ASSERT_TRUE(mxfp8.ok()) << mxfp8.status().message();
+  for (const Checkpoint* c : {&dummy.value(), &mxfp8.value()}) {
+    const MatrixView& head = c->weights.head;
+    std::vector<float> row(head.cols), other(head.cols);
+    read_row(head, head.rows - 1, row), read_row(head, head.rows - 2, other);
+    EXPECT_NE(row, other);
+    double squares = 0;
+    for (const float x : row) squares += x * x;
+    EXPECT_NEAR(std::sqrt(squares / head.cols), 0.02, 0.01);
+  }
   for (const char* bad : {"dummy:", "dummy:gpt-5", "dummy:gpt-oss-20b,layers=0", "dummy:gpt-oss-20b,layers=x",
                           "dummy:gpt-oss-20b,colour=red", "dummy:gpt-oss-20b,experts=2"}) {
     EXPECT_FALSE(open_checkpoint(bad).ok()) << bad;

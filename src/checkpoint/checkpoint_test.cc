@@ -222,6 +222,15 @@ TEST_F(CheckpointTest, WritersRefuseToReplaceAndLeaveNothingBehind) {
             std::string::npos);
   EXPECT_EQ(get(path("a.gguf")), "keep me");
   EXPECT_FALSE(write_gguf(source.value(), path("no/such/folder.gguf"), {}).ok());
+  fs::create_directories(path("hf"));
+  put("hf/config.json", "keep me");
+  EXPECT_NE(write_safetensors(source.value(), path("hf"), {}).message().find("exists already"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(path("hf/model.safetensors")));
+  EXPECT_TRUE(write_safetensors(source.value(), path("hf"), {.overwrite = true}).ok());
+  put("hf/model.safetensors.index.json", "{}");
+  EXPECT_NE(write_safetensors(source.value(), path("hf"), {.overwrite = true}).message().find("sharded"),
+            std::string::npos);
   // A full disk: the file size limit makes write() fail the same way.
   rlimit old{}, small{4096, RLIM_INFINITY};
   getrlimit(RLIMIT_FSIZE, &old);

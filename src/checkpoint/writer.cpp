@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -415,6 +416,31 @@ uint32_t gguf_type(const std::string& dtype) {
 
 constexpr size_t kGgufAlignment = 32;
 
+// Before gigabytes are written: nothing is replaced unasked, and no index of another model would win over
+// them.
+Status check_target(const Checkpoint& source, const std::string& folder, bool overwrite) {
+  std::error_code ignored;
+  const std::string index = folder + "/model.safetensors.index.json";
+  if (std::filesystem::exists(index, ignored))
+    return invalid("{}: a sharded model is here already; choose another folder", index);
+  for (const char* name : {"/model.safetensors", "/config.json", "/tokenizer.json"}) {
+    const bool ours = name != std::string_view("/tokenizer.json") || !source.tokenizer.json_path.empty();
+    if (ours && !overwrite && std::filesystem::exists(folder + name, ignored))
+      return invalid("{}{}: it exists already; pass --force to replace it", folder, name);
+  }
+  return {};
+}
+
+Status copy_tokenizer(const TokenizerSource& source, const std::string& folder) {
+  const std::string target = folder + "/tokenizer.json";
+  std::error_code code;
+  if (source.json_path.empty() || std::filesystem::equivalent(source.json_path, target, code)) return {};
+  code.clear();
+  std::filesystem::copy_file(source.json_path, target, std::filesystem::copy_options::overwrite_existing,
+                             code);
+  return code ? error(StatusCode::kIo, "{}: {}", target, code.message()) : Status();
+}
+
 }  // namespace
 
 Status write_safetensors(const Checkpoint& source, const std::string& folder, const WriteOptions& options) {
@@ -424,15 +450,13 @@ Status write_safetensors(const Checkpoint& source, const std::string& folder, co
   std::error_code code;
   std::filesystem::create_directories(folder, code);
   if (code) return error(StatusCode::kIo, "{}: cannot create it: {}", folder, code.message());
+  RETURN_IF_ERROR(check_target(source, folder, options.overwrite));
   const std::vector<Piece> pieces = hf_pieces(source, options);
   RETURN_IF_ERROR(write_tensors(folder + "/model.safetensors", pieces, options));
   const bool mxfp4 = options.experts == ExpertsOut::kMxfp4 || all_mxfp4(source.weights);
   RETURN_IF_ERROR(
       write_text(folder + "/config.json", hf_config(source.config, mxfp4).dump(2) + "\n", options.overwrite));
-  if (source.tokenizer.json_path.empty()) return {};
-  std::filesystem::copy_file(source.tokenizer.json_path, folder + "/tokenizer.json",
-                             std::filesystem::copy_options::overwrite_existing, code);
-  return code ? error(StatusCode::kIo, "{}/tokenizer.json: {}", folder, code.message()) : Status();
+  return copy_tokenizer(source.tokenizer, folder);
 }
 
 Status write_gguf(const Checkpoint& source, const std::string& path, const WriteOptions& options) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "text/limited_json.h"
 #include "text/small_tokenizer.h"
 
 namespace moesaic {
@@ -156,6 +157,21 @@ TEST(O200k, KnownTokens) {
   EXPECT_EQ(tokenizer.vocab_size(), 201088);
   EXPECT_EQ(tokenizer.stop_tokens(), (Ids{200002, 200012, 199999}));
   EXPECT_EQ(tokenizer.decode(Ids{200003, 199998}), "<|constrain|><|startoftext|>");
+}
+
+// From tools/tokenizer/make_encode_goldens.py.
+TEST(O200k, TrickyTextsEncodeAsTiktokenDoes) {
+  SKIP_WITHOUT_O200K();
+  const auto bytes = text::read_text_file(MOESAIC_SOURCE_DIR "/tests/golden/text/encode.json");
+  ASSERT_TRUE(bytes.ok()) << bytes.status().message();
+  const json goldens = json::parse(bytes.value());
+  ASSERT_GT(goldens.size(), 100u);
+  for (const json& golden : goldens) {
+    const std::string text = golden["text"];
+    EXPECT_EQ(small::o200k()->encode(text, false), golden["plain"].get<Ids>()) << golden["text"];
+    EXPECT_EQ(small::o200k()->encode(text, true), golden["special"].get<Ids>()) << golden["text"];
+    EXPECT_EQ(small::o200k()->decode(golden["plain"].get<Ids>()), text);
+  }
 }
 
 // Each takes 0.02 to 0.5 s on one 2.x GHz core; what is quadratic would take minutes.

@@ -21,9 +21,9 @@ int report(const Status& status) {
   return 0;
 }
 
-constexpr Run (*kCommands[])(CLI::App&) = {add_run,      add_bench,      add_logits,  add_perplexity,
-                                           add_tokenize, add_detokenize, add_inspect, add_verify,
-                                           add_profile,  add_convert};
+constexpr Run (*kCommands[])(CLI::App&) = {add_run,      add_bench,      add_logits, add_perplexity,
+                                           add_tokenize, add_detokenize, add_render, add_inspect,
+                                           add_verify,   add_profile,    add_convert};
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "commands.h"
 #include "model_options.h"
+#include "text/harmony_json.h"
 #include "text/tokenizer.h"
 #include "tokenizer_source.h"
 
@@ -37,6 +38,16 @@ Status run_detokenize(const Options& o) {
   return {};
 }
 
+Status run_render(const Options& o) {
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(o.model));
+  ASSIGN_OR_RETURN(const std::string json, read_text_file(o.file));
+  ASSIGN_OR_RETURN(const Conversation conversation, conversation_from_json(json, o.file));
+  ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, render_conversation(conversation, tokenizer));
+  const nlohmann::ordered_json out = {{"text", tokenizer.decode(tokens)}, {"tokens", tokens}};
+  fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return {};
+}
+
 CLI::App& add_text_command(CLI::App& app, const char* name, const char* help,
                            const std::shared_ptr<Options>& o) {
   CLI::App& c = *app.add_subcommand(name, help);
@@ -60,6 +71,16 @@ Run add_detokenize(CLI::App& app) {
   CLI::App& c = add_text_command(app, "detokenize", "Print the text of token ids", o);
   c.add_option("--tokens", o->tokens, "comma-separated ids, or @FILE")->required();
   return [o] { return run_detokenize(*o); };
+}
+
+Run add_render(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App& c =
+      add_text_command(app, "render", "Print a conversation in the chat format, as text and token ids", o);
+  c.add_option("-f,--file", o->file,
+               "JSON: a list of messages, or {messages, tools, reasoning_effort, instructions}")
+      ->required();
+  return [o] { return run_render(*o); };
 }
 
 }  // namespace moesaic::app

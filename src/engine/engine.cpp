@@ -30,7 +30,7 @@ Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const
   Engine engine(backend, config, o);
   const KvLayout layout = layout_for(config, o);
   RETURN_IF_ERROR(backend.alloc_kv(layout));
-  engine.scheduler_ = std::make_unique<Scheduler>(layout, config.window, o.max_rows);
+  engine.scheduler_ = std::make_unique<Scheduler>(layout, config.window, o.max_rows, o.max_batch);
   return engine;
 }
 
@@ -78,15 +78,19 @@ void Engine::take_token(Request& r, std::span<float> logits) {
 
 Status Engine::step() {
   const ScheduledBatch scheduled = scheduler_->next_batch();
-  if (scheduled.batch.rows() > 0) {
-    logits_.resize(scheduled.wanted.size() * static_cast<size_t>(config_.vocab));
-    RETURN_IF_ERROR(forward(*backend_, config_, scheduled.batch, logits_));
+  logits_.resize(scheduled.wanted.size() * static_cast<size_t>(config_.vocab));
+  Status status;
+  if (scheduled.batch.rows() > 0) status = forward(*backend_, config_, scheduled.batch, logits_);
+  if (status.ok()) {
     for (const auto& [request, rows] : scheduled.advances) request->computed += rows;
-    for (size_t i = 0; i < scheduled.wanted.size(); ++i)
+    for (size_t i = 0; i < scheduled.wanted.size(); ++i) {
       take_token(*scheduled.wanted[i], std::span(logits_).subspan(i * config_.vocab, config_.vocab));
+    }
+  } else {
+    scheduler_->fail_all(status);
   }
   scheduler_->collect();
-  return {};
+  return status;
 }
 
 Status Engine::run_to_end() {

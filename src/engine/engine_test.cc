@@ -260,6 +260,18 @@ TEST_P(EngineTest, EndsForEveryReason) {
   EXPECT_EQ(cancelled->finish, FinishReason::kCancelled);
 }
 
+TEST_P(EngineTest, MoreRequestsThanTheBatchHoldsWaitTheirTurn) {
+  Engine e = engine(1, 64);
+  std::vector<std::shared_ptr<Request>> requests;
+  for (uint32_t i = 0; i < 3; ++i)
+    requests.push_back(e.submit(prompt(20, i), {.max_tokens = 30}, quiet()).value());
+  ASSERT_TRUE(e.run_to_end().ok());
+  for (const auto& r : requests) {
+    EXPECT_EQ(r->finish, FinishReason::kLength) << r->error.message();
+    EXPECT_EQ(r->generated(), 30);
+  }
+}
+
 TEST_P(EngineTest, RefusesWhatItCannotServe) {
   Engine e = engine(1, 100);
   EXPECT_FALSE(e.submit({}, {}, quiet()).ok());

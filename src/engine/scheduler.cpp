@@ -6,8 +6,8 @@
 
 namespace moesaic {
 
-bool Scheduler::schedule(Request& r, int rows, ScheduledBatch& out) {
-  if (!pages_.reserve(r.pages, r.computed, r.computed + rows)) return false;
+void Scheduler::schedule(Request& r, int rows, ScheduledBatch& out) {
+  MOESAIC_CHECK(pages_.reserve(r.pages, r.computed, r.computed + rows));
   Batch& b = out.batch;
   const int first = b.rows();
   for (int i = 0; i < rows; ++i) {
@@ -24,29 +24,34 @@ bool Scheduler::schedule(Request& r, int rows, ScheduledBatch& out) {
     out.wanted.push_back(&r);
   }
   out.advances.emplace_back(&r, rows);
-  return true;
 }
 
 ScheduledBatch Scheduler::next_batch() {
   ScheduledBatch out;
-  const auto missing = [](const Request& r) { return static_cast<int>(r.tokens.size()) - r.computed; };
+  const size_t admitted = std::min(requests_.size(), static_cast<size_t>(max_batch_));
   for (const bool decode : {true, false}) {
-    for (const auto& r : requests_) {
-      const int rows = std::min(missing(*r), max_rows_ - out.batch.rows());
-      if (r->done() || (missing(*r) == 1 && r->generated() > 0) != decode || rows <= 0) continue;
-      if (!schedule(*r, rows, out) && !decode) break;  // later prompts must not overtake this one
+    for (size_t i = 0; i < admitted; ++i) {
+      Request& r = *requests_[i];
+      const int missing = static_cast<int>(r.tokens.size()) - r.computed;
+      const int rows = std::min(missing, max_rows_ - out.batch.rows());
+      const bool decodes = missing == 1 && r.generated() > 0;
+      if (rows > 0 && decodes == decode) schedule(r, rows, out);
     }
-  }
-  if (out.batch.rows() == 0 && !requests_.empty()) {
-    Request& stuck = *requests_.front();
-    stuck.error = error(StatusCode::kOutOfMemory, "the KV cache is full after {} tokens; give a larger --ctx",
-                        stuck.computed);
-    stuck.finish = FinishReason::kError;
   }
   return out;
 }
 
+void Scheduler::fail_all(const Status& status) {
+  for (const auto& r : requests_) {
+    r->error = status;
+    r->finish = FinishReason::kError;
+  }
+}
+
 void Scheduler::collect() {
+  for (const auto& r : requests_) {
+    if (r->cancelled && !r->done()) r->finish = FinishReason::kCancelled;
+  }
   for (const auto& r : requests_) {
     if (r->done()) pages_.release(r->pages);
   }

@@ -19,23 +19,27 @@ struct ScheduledBatch {
 
 class Scheduler {
  public:
-  // max_rows: rows of a step.
-  Scheduler(const KvLayout& layout, int window, int max_rows) : pages_(layout, window), max_rows_(max_rows) {}
+  // max_rows: rows of a step. max_batch: requests at a time; the pools must hold a whole context for each, so
+  // that no admitted request ever lacks a page. The others wait.
+  Scheduler(const KvLayout& layout, int window, int max_rows, int max_batch)
+      : pages_(layout, window), max_rows_(max_rows), max_batch_(max_batch) {}
 
   void submit(std::shared_ptr<Request> request) { requests_.push_back(std::move(request)); }
   bool idle() const { return requests_.empty(); }
   // Empty if nothing can run. A request that does not fit although it is alone fails with a Status of its
   // own.
   ScheduledBatch next_batch();
+  // Ends every request with the device's error.
+  void fail_all(const Status& status);
   // Drops finished requests and gives their pages back.
   void collect();
   const KvPages& pages() const { return pages_; }
 
  private:
-  bool schedule(Request& request, int rows, ScheduledBatch& out);
+  void schedule(Request& request, int rows, ScheduledBatch& out);
 
   KvPages pages_;
-  int max_rows_;
+  int max_rows_, max_batch_;
   std::deque<std::shared_ptr<Request>> requests_;  // in order of submission
 };
 

@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <new>
+#include <system_error>
 
 #include "commands/commands.h"
 
@@ -50,6 +51,8 @@ int main(int argc, char** argv) {
   }
   try {
     return report(run());
+  } catch (const std::system_error&) {  // fmt's, when standard output cannot take more
+    return report(Status(StatusCode::kIo, "cannot write to standard output"));
   } catch (const std::bad_alloc&) {
     return report(Status(StatusCode::kOutOfMemory, "out of memory"));
   }

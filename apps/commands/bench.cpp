@@ -27,7 +27,7 @@ struct Line {
   int depth = 0, batch = 1;
   std::vector<double> tok_s;   // sorted
   double bytes_per_token = 0;  // 0 where compute is the limit (prefill)
-  double median() const { return tok_s[tok_s.size() / 2]; }
+  double median() const { return (tok_s[(tok_s.size() - 1) / 2] + tok_s[tok_s.size() / 2]) / 2; }
 };
 
 // Bytes of KV that one decode step reads at a depth, as the model's own formats count them (2 bytes an

@@ -138,7 +138,8 @@ int32_t Sampler::draw(std::span<const float> logits) {
 
 Result<SampledToken> Sampler::sample(std::span<float> logits) {
   for (const float v : logits) {
-    if (std::isnan(v)) return error(StatusCode::kInternal, "a logit is NaN at step {}", step_);
+    if (!std::isfinite(v))
+      return error(StatusCode::kInternal, "a logit is NaN or infinite at step {}", step_);
   }
   const bool wants_logprobs = params_.top_logprobs >= 0;
   const std::vector<float> raw =

@@ -24,7 +24,8 @@ class Sampler {
  public:
   Sampler(const SamplingParams& params, std::span<const int32_t> prompt);
 
-  // Picks the next token and remembers it for the penalties. logits: [vocab], changed. Fails if one is NaN.
+  // Picks the next token and remembers it for the penalties. logits: [vocab], changed. Fails if one is not
+  // finite.
   Result<SampledToken> sample(std::span<float> logits);
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 struct Options {
   std::string model, text, file, tokens;
-  bool has_text = false, special = false;
+  bool special = false;
 };
 
 Status run_tokenize(const Options& o) {

@@ -12,6 +12,7 @@
 #include "checkpoint/gguf_tokenizer.h"
 #include "checkpoint/json.h"
 #include "checkpoint/output_file.h"
+#include "core/q8_0.h"
 #include "mx/block.h"
 
 namespace moesaic {
@@ -39,15 +40,10 @@ void encode_row(const MatrixView& m, int64_t r, Format format, std::vector<float
   read_row(m, r, values);
   if (format == Format::kF32) return append(out, values.data(), values.size() * 4);
   for (size_t b = 0; format == Format::kQ8_0 && b < values.size(); b += 32) {
-    float amax = 0;
-    for (int i = 0; i < 32; ++i) amax = std::max(amax, std::fabs(values[b + i]));
-    const uint16_t scale = mx::encode_f16(amax / 127);
-    const float inverse = scale != 0 ? 127 / amax : 0;  // below F16's range the block is zero
+    int8_t q[mx::kBlock];
+    const uint16_t scale = quantize_q8_0(values.data() + b, q);
     append(out, &scale, 2);
-    for (int i = 0; i < 32; ++i) {
-      const auto q = static_cast<int8_t>(std::lrint(values[b + i] * inverse));
-      append(out, &q, 1);
-    }
+    append(out, q, sizeof q);
   }
   for (const float v : values) {
     if (format == Format::kQ8_0) break;

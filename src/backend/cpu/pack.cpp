@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "core/q8_0.h"
 #include "mx/block.h"
 
 namespace moesaic::cpu {
@@ -113,12 +114,7 @@ void int8_block(const MatrixView& m, int64_t row, int64_t block, const float* va
     std::memcpy(q, source + 2, 32);
     return;
   }
-  float amax = 0;
-  for (int i = 0; i < mx::kBlock; ++i) amax = std::max(amax, std::fabs(values[block * 32 + i]));
-  scale = mx::encode_f16(amax / 127);
-  const float inverse = amax > 0 ? 127 / amax : 0;
-  for (int i = 0; i < mx::kBlock; ++i)
-    q[i] = static_cast<int8_t>(std::lrint(values[block * 32 + i] * inverse));
+  scale = quantize_q8_0(values + block * mx::kBlock, q);
 }
 
 Fault pack_int8(const MatrixView& m, int64_t first, int rows, int offset, Staging& s, uint8_t* data,

@@ -458,8 +458,8 @@ void CpuBackend::gate_up_gemm(const Layer& layer) {
     const int64_t bias = expert * padded(config_.intermediate) + pair * kPanel;
     for (int first = work_.offsets[expert]; first < work_.offsets[expert + 1]; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, work_.offsets[expert + 1] - first);
-      const float* tile = run_panels(kernels_, layer.gate_up, 2 * (expert * pairs + pair), 2, act_.view(),
-                                     work_.rows.data() + first, n, workspaces_[thread]);
+      const float* tile = run_pair(kernels_, layer.gate_up, expert * pairs + pair, act_.view(),
+                                   work_.rows.data() + first, n, workspaces_[thread]);
       float* out = hidden_.data() + static_cast<int64_t>(first) * config_.intermediate + pair * kPanel;
       kernels_.swiglu_tile(tile, layer.gate_bias.data() + bias, layer.up_bias.data() + bias, n, alpha, limit,
                            out, config_.intermediate);
@@ -468,19 +468,19 @@ void CpuBackend::gate_up_gemm(const Layer& layer) {
 }
 
 void CpuBackend::down_gemm(const Layer& layer) {
-  const int64_t panels = config_.hidden / kPanel;  // an even number: hidden is a multiple of 32
+  const int64_t pairs = config_.hidden / (kPair * kPanel);  // whole: hidden is a multiple of 32
   const int slots = static_cast<int>(std::ssize(work_.rows));
   const Act format = act_format(layer.down.pack);
   expert_act_.assign(kernels_, pool_, format, hidden_.data(), config_.intermediate, slots,
                      config_.intermediate);
   expert_out_.resize(static_cast<size_t>(slots) * config_.hidden);
-  for_each_pair(pool_, std::ssize(work_.active), panels / 2, [&](int64_t section, int64_t pair, int thread) {
+  for_each_pair(pool_, std::ssize(work_.active), pairs, [&](int64_t section, int64_t pair, int thread) {
     const int expert = work_.active[section];
     for (int first = work_.offsets[expert]; first < work_.offsets[expert + 1]; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, work_.offsets[expert + 1] - first);
       const float* tile =
-          run_panels(kernels_, layer.down, expert * panels + 2 * pair, 2,
-                     rows_from(expert_act_.view(), format, first), nullptr, n, workspaces_[thread]);
+          run_pair(kernels_, layer.down, expert * pairs + pair, rows_from(expert_act_.view(), format, first),
+                   nullptr, n, workspaces_[thread]);
       float* out = expert_out_.data() + static_cast<int64_t>(first) * config_.hidden + pair * 2 * kPanel;
       for (int t = 0; t < n; ++t)
         std::memcpy(out + static_cast<int64_t>(t) * config_.hidden, tile + t * 2 * kPanel,

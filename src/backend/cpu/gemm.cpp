@@ -50,14 +50,11 @@ Result<std::vector<Workspace>> make_workspaces(int threads, int64_t max_cols) {
   return workspaces;
 }
 
-const float* run_panels(const Kernels& kernels, const PackedMatrix& m, int64_t panel, int count,
-                        const ActView& act, const int32_t* rows, int tokens, Workspace& workspace) {
+const float* run_pair(const Kernels& kernels, const PackedMatrix& m, int64_t pair, const ActView& act,
+                      const int32_t* rows, int tokens, Workspace& workspace) {
   kernels.gemm({.pack = m.pack,
-                .panels = count,
-                .data = m.data.as<uint8_t>() + panel * m.data_stride,
-                .scales = m.scales.as<uint8_t>() + panel * m.scale_stride,
-                .data_stride = m.data_stride,
-                .scale_stride = m.scale_stride,
+                .data = m.data.as<uint8_t>() + pair * m.data_stride,
+                .scales = m.scales.as<uint8_t>() + pair * m.scale_stride,
                 .act = act,
                 .rows = rows,
                 .tokens = tokens,

@@ -37,10 +37,10 @@ struct Workspace {
 };
 Result<std::vector<Workspace>> make_workspaces(int threads, int64_t max_cols);
 
-// Runs tokens [first, first + tokens) of `rows` (null: the rows themselves) over panels [panel, panel +
-// count). The tile that comes back is [tokens, 32].
-const float* run_panels(const Kernels& kernels, const PackedMatrix& m, int64_t panel, int count,
-                        const ActView& act, const int32_t* rows, int tokens, Workspace& workspace);
+// Runs the activation rows rows[0..tokens) (null: the first ones) over a pair of panels. The tile that comes
+// back is [tokens, 32].
+const float* run_pair(const Kernels& kernels, const PackedMatrix& m, int64_t pair, const ActView& act,
+                      const int32_t* rows, int tokens, Workspace& workspace);
 
 // Calls body(section, pair, thread) for every panel pair of every section, on the pool. Neighbouring pairs go
 // to one thread in runs, so that decode reads memory in long streams; a run is short enough to balance the
@@ -55,17 +55,18 @@ void for_each_pair(ThreadPool& pool, int64_t sections, int64_t pairs, Body&& bod
   });
 }
 
-// epilogue(tile, first_token, tokens, panel, count) for every panel pair of the matrix, on the pool.
+// epilogue(tile, first_token, tokens, panel, count) for every panel pair of the matrix, on the pool; count is
+// 1 where the second panel is only padding.
 template <typename Epilogue>
 void for_each_tile(const Kernels& kernels, ThreadPool& pool, std::vector<Workspace>& workspaces,
                    const PackedMatrix& m, const ActView& act, int tokens, Epilogue&& epilogue) {
-  for_each_pair(pool, 1, (m.panels + 1) / 2, [&](int64_t, int64_t pair, int thread) {
-    const int count = static_cast<int>(std::min<int64_t>(2, m.panels - 2 * pair));
+  for_each_pair(pool, 1, m.pairs(), [&](int64_t, int64_t pair, int thread) {
+    const int count = static_cast<int>(std::min<int64_t>(kPair, m.panels - kPair * pair));
     for (int first = 0; first < tokens; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, tokens - first);
-      const float* tile = run_panels(kernels, m, 2 * pair, count, rows_from(act, act_format(m.pack), first),
-                                     nullptr, n, workspaces[thread]);
-      epilogue(tile, first, n, 2 * pair, count);
+      const float* tile = run_pair(kernels, m, pair, rows_from(act, act_format(m.pack), first), nullptr, n,
+                                   workspaces[thread]);
+      epilogue(tile, first, n, kPair * pair, count);
     }
   });
 }

@@ -1,7 +1,7 @@
 // The kernels, written once over simd.h and compiled once per instruction set: a source file defines
 // MOESAIC_ISA and includes this one with its own machine flags.
 //
-// Tiles: P panels by T tokens of accumulators stay in registers over the whole contraction (2 x 6 on
+// Tiles: 2 panels by T tokens of accumulators stay in registers over the whole contraction (2 x 6 on
 // AVX-512). Prefill expands an MXFP4 panel pair to bytes once (92 KB at K = 2880, which stays in L2) and runs
 // all tokens over it; decode expands in registers as it streams.
 #pragma once
@@ -29,27 +29,25 @@ inline I16 exponents(const uint8_t* scales) { return (widen_bytes(scales) - 128)
 inline F16 scaled(I16 exponent, const float* s) { return as_float(splat_word(s) + exponent); }
 
 // Decode streams weights from memory: asking for them ahead keeps the requests going across the 4 KB pages
-// where hardware prefetchers stop. Panels of a pair stand one behind the other, so past a panel's end its
-// successor is the next pair's.
+// where hardware prefetchers stop. They are read once: no other cache level should keep them (53.6 instead of
+// 51.7 GB/s beside other programs).
 constexpr int64_t kPrefetch = 4096;
-inline void prefetch_panel(const uint8_t* panel, int64_t offset, int64_t stride, int panels, int bytes) {
-  const int64_t ahead = offset + kPrefetch;
-  const uint8_t* p = panel + ahead + (ahead >= stride ? (panels - 1) * stride : 0);
-  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
+inline void prefetch_weights(const uint8_t* p, int bytes) {
+  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(p + kPrefetch + i, 0, 0);
 }
 
 struct Mxfp4Source {
-  const PanelTask& task;
+  const PairTask& task;
   Bytes words(int p, int64_t b, int j) const {
-    const Bytes pair = load<Bytes>(task.data + p * task.data_stride + b * 256 + (j % 4) * 64);
-    return e2m1_weights(j < 4 ? low_nibbles(pair) : high_nibbles(pair));
+    const Bytes codes = load<Bytes>(task.data + (b * kPair + p) * 256 + (j % 4) * 64);
+    return e2m1_weights(j < 4 ? low_nibbles(codes) : high_nibbles(codes));
   }
   static constexpr bool kStreams = true;
-  void prefetch(int p, int64_t b) const {
-    prefetch_panel(task.data + p * task.data_stride, b * 256, task.data_stride, task.panels, 256);
-    __builtin_prefetch(task.scales + p * task.scale_stride + b * 16 + kPrefetch / 16);
+  void prefetch(int64_t b) const {
+    prefetch_weights(task.data + b * kPair * 256, kPair * 256);
+    __builtin_prefetch(task.scales + b * kPair * 16 + kPrefetch / 16, 0, 0);
   }
-  I16 scale(int p, int64_t b) const { return exponents(task.scales + p * task.scale_stride + b * 16); }
+  I16 scale(int p, int64_t b) const { return exponents(task.scales + (b * kPair + p) * 16); }
   static F16 factor(I16 scale, const float* s) { return scaled(scale, s); }
 };
 
@@ -67,22 +65,23 @@ struct ExpandedSource {
 };
 
 struct Int8Source {
-  const PanelTask& task;
+  const PairTask& task;
   Bytes words(int p, int64_t b, int j) const {
-    return load<Bytes>(task.data + p * task.data_stride + b * kExpandedBlock + j * 64);
+    return load<Bytes>(task.data + (b * kPair + p) * kExpandedBlock + j * 64);
   }
   static constexpr bool kStreams = true;
-  void prefetch(int p, int64_t b) const {
-    prefetch_panel(task.data + p * task.data_stride, b * 512, task.data_stride, task.panels, 512);
+  void prefetch(int64_t b) const {
+    prefetch_weights(task.data + b * kPair * kExpandedBlock, kPair * kExpandedBlock);
+    __builtin_prefetch(task.scales + b * kPair * 32 + kPrefetch / 16, 0, 0);
   }
-  F16 scale(int p, int64_t b) const { return widen_halves(task.scales + p * task.scale_stride + b * 32); }
+  F16 scale(int p, int64_t b) const { return widen_halves(task.scales + (b * kPair + p) * 32); }
   static F16 factor(F16 scale, const float* s) { return scale * splat(*s); }
 };
 
 // Not inlined: GCC 12 spills in the one big function otherwise (one token at 42 instead of 65 GB/s on a Zen 5
 // core).
-template <int P, int T, typename Source>
-__attribute__((noinline)) void int_tile(const Source& source, const PanelTask& task, int first) {
+template <int T, typename Source>
+__attribute__((noinline)) void int_tile(const Source& source, const PairTask& task, int first) {
   const int64_t blocks = task.act.cols / kBlock;
   const int8_t* x[T];
   const float* s[T];
@@ -93,32 +92,32 @@ __attribute__((noinline)) void int_tile(const Source& source, const PanelTask& t
     s[t] = task.act.scale + row * blocks;
     bias[t] = task.act.bias + row * blocks;
   }
-  F16 sum[P][T] = {};
+  F16 sum[kPair][T] = {};
   for (int64_t b = 0; b < blocks; ++b) {
-    I16 dot[P][T];
+    I16 dot[kPair][T];
     for (int t = 0; t < T; ++t) {
-      for (int p = 0; p < P; ++p) dot[p][t] = kWeightOffset != 0 ? splat_word(bias[t] + b) : I16{};
+      for (int p = 0; p < kPair; ++p) dot[p][t] = kWeightOffset != 0 ? splat_word(bias[t] + b) : I16{};
     }
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) {
-      Bytes w[P];
-      for (int p = 0; p < P; ++p) w[p] = source.words(p, b, j);
+      Bytes w[kPair];
+      for (int p = 0; p < kPair; ++p) w[p] = source.words(p, b, j);
       for (int t = 0; t < T; ++t) {
         const I16 word = splat_word(x[t] + b * kBlock + j * 4);
-        for (int p = 0; p < P; ++p) dot[p][t] = dot4(dot[p][t], w[p], word);
+        for (int p = 0; p < kPair; ++p) dot[p][t] = dot4(dot[p][t], w[p], word);
       }
     }
     if constexpr (T <= 2 && Source::kStreams) {
-      for (int p = 0; p < P; ++p) source.prefetch(p, b);
+      source.prefetch(b);
     }
-    for (int p = 0; p < P; ++p) {
+    for (int p = 0; p < kPair; ++p) {
       const auto scale = source.scale(p, b);
       for (int t = 0; t < T; ++t)
         sum[p][t] = fma(to_float(dot[p][t]), Source::factor(scale, s[t] + b), sum[p][t]);
     }
   }
   for (int t = 0; t < T; ++t) {
-    for (int p = 0; p < P; ++p) store(task.out + (first + t) * 2 * kPanel + p * kPanel, sum[p][t]);
+    for (int p = 0; p < kPair; ++p) store(task.out + ((first + t) * kPair + p) * kPanel, sum[p][t]);
   }
 }
 
@@ -126,37 +125,37 @@ __attribute__((noinline)) void int_tile(const Source& source, const PanelTask& t
 struct F32Source {
   static constexpr int kGroup = 1;
   using X = float;
-  const PanelTask& task;
-  F16 words(int p, int64_t g) const { return load<F16>(task.data + p * task.data_stride + g * 64); }
+  const PairTask& task;
+  F16 words(int p, int64_t g) const { return load<F16>(task.data + (g * kPair + p) * 64); }
   static F16 step(F16 w, const float* x, F16 acc) { return fma(w, splat(*x), acc); }
 };
 struct HalfSource {
   static constexpr int kGroup = 1;
   using X = float;
-  const PanelTask& task;
-  F16 words(int p, int64_t g) const { return widen_halves(task.data + p * task.data_stride + g * 32); }
+  const PairTask& task;
+  F16 words(int p, int64_t g) const { return widen_halves(task.data + (g * kPair + p) * 32); }
   static F16 step(F16 w, const float* x, F16 acc) { return fma(w, splat(*x), acc); }
 };
 struct Mxfp8Source {
   static constexpr int kGroup = 1;
   using X = float;
-  const PanelTask& task;
+  const PairTask& task;
   F16 words(int p, int64_t g) const {
-    const I16 exponent = widen_bytes(task.scales + p * task.scale_stride + g / kBlock * 16) - 127;
-    return widen_e4m3(task.data + p * task.data_stride + g * 16) * as_float((exponent + 127) << 23);
+    const I16 exponent = widen_bytes(task.scales + (g / kBlock * kPair + p) * 16) - 127;
+    return widen_e4m3(task.data + (g * kPair + p) * 16) * as_float((exponent + 127) << 23);
   }
   static F16 step(F16 w, const float* x, F16 acc) { return fma(w, splat(*x), acc); }
 };
 struct Bf16Source {
   static constexpr int kGroup = 2;
   using X = uint16_t;
-  const PanelTask& task;
-  const uint8_t* words(int p, int64_t g) const { return task.data + p * task.data_stride + g * 64; }
+  const PairTask& task;
+  const uint8_t* words(int p, int64_t g) const { return task.data + (g * kPair + p) * 64; }
   static F16 step(const uint8_t* w, const uint16_t* x, F16 acc) { return dot2_bf16(acc, w, x); }
 };
 
-template <int P, int T, typename Source>
-inline void float_tile(const Source& source, const PanelTask& task, int first) {
+template <int T, typename Source>
+inline void float_tile(const Source& source, const PairTask& task, int first) {
   using X = typename Source::X;
   const int64_t cols = task.act.cols;
   const X* x[T];
@@ -164,65 +163,60 @@ inline void float_tile(const Source& source, const PanelTask& task, int first) {
     const int64_t row = task.rows != nullptr ? task.rows[first + t] : first + t;
     x[t] = static_cast<const X*>(task.act.data) + row * cols;
   }
-  F16 sum[P][T] = {};
+  F16 sum[kPair][T] = {};
 #pragma GCC unroll 4
   for (int64_t g = 0; g < cols / Source::kGroup; ++g) {
-    for (int p = 0; p < P; ++p) {
+    for (int p = 0; p < kPair; ++p) {
       const auto w = source.words(p, g);
       for (int t = 0; t < T; ++t) sum[p][t] = Source::step(w, x[t] + g * Source::kGroup, sum[p][t]);
     }
   }
   for (int t = 0; t < T; ++t) {
-    for (int p = 0; p < P; ++p) store(task.out + (first + t) * 2 * kPanel + p * kPanel, sum[p][t]);
+    for (int p = 0; p < kPair; ++p) store(task.out + ((first + t) * kPair + p) * kPanel, sum[p][t]);
   }
 }
 
 // All tokens of a task through tiles of at most kTileTokens.
-template <int P, int T, typename Tile>
+template <int T, typename Tile>
 inline void last_tile(const Tile& tile, int first, int tokens) {
   if constexpr (T > 0) {
-    if (tokens == T) return tile.template run<P, T>(first);
-    last_tile<P, T - 1>(tile, first, tokens);
+    if (tokens == T) return tile.template run<T>(first);
+    last_tile<T - 1>(tile, first, tokens);
   }
 }
-template <int P, typename Tile>
+template <typename Tile>
 inline void all_tiles(const Tile& tile, int tokens) {
   int first = 0;
-  for (; first + kTileTokens <= tokens; first += kTileTokens) tile.template run<P, kTileTokens>(first);
-  last_tile<P, kTileTokens - 1>(tile, first, tokens - first);
+  for (; first + kTileTokens <= tokens; first += kTileTokens) tile.template run<kTileTokens>(first);
+  last_tile<kTileTokens - 1>(tile, first, tokens - first);
 }
 template <typename Source>
 struct IntTile {
   const Source& source;
-  const PanelTask& task;
-  template <int P, int T>
+  const PairTask& task;
+  template <int T>
   void run(int first) const {
-    int_tile<P, T>(source, task, first);
+    int_tile<T>(source, task, first);
   }
 };
 template <typename Source>
 struct FloatTile {
   const Source& source;
-  const PanelTask& task;
-  template <int P, int T>
+  const PairTask& task;
+  template <int T>
   void run(int first) const {
-    float_tile<P, T>(source, task, first);
+    float_tile<T>(source, task, first);
   }
 };
 template <template <typename> typename Tile, typename Source>
-inline void tiles(const Source& source, const PanelTask& task) {
-  const Tile<Source> tile{source, task};
-  if (task.panels == 2) {
-    all_tiles<2>(tile, task.tokens);
-  } else {
-    all_tiles<1>(tile, task.tokens);
-  }
+inline void tiles(const Source& source, const PairTask& task) {
+  all_tiles(Tile<Source>{source, task}, task.tokens);
 }
 
-ExpandedSource expand(const PanelTask& task) {
+ExpandedSource expand(const PairTask& task) {
   const int64_t blocks = task.act.cols / kBlock;
   const Mxfp4Source packed{task};
-  for (int p = 0; p < task.panels; ++p) {
+  for (int p = 0; p < kPair; ++p) {
     for (int64_t b = 0; b < blocks; ++b) {
       uint8_t* out = task.scratch + (p * blocks + b) * kExpandedStride;
       for (int j = 0; j < 8; ++j) store(out + j * 64, packed.words(p, b, j));
@@ -232,7 +226,7 @@ ExpandedSource expand(const PanelTask& task) {
   return {task.scratch, blocks * kExpandedStride};
 }
 
-void gemm(const PanelTask& task) {
+void gemm(const PairTask& task) {
   switch (task.pack) {
     case Pack::kMxfp4:
       if (task.tokens <= kTileTokens) return tiles<IntTile>(Mxfp4Source{task}, task);
@@ -359,7 +353,8 @@ float quantize_int16(const float* x, int n, int16_t* q) {
 }
 
 // One page (32 keys) against H query heads: scores in 8-bit integers, online softmax, values in 16-bit
-// integers. K page: [head_dim / 4][32 keys][4] int8 + offset; V page: [16 key pairs][head_dim][2] int16.
+// integers. K page: [head_dim / 4][32 keys][4] int8 + offset; V page: [16][head_dim][2] int16, keys i and
+// i + 16 in one word.
 template <int H>
 inline void page_scores(const AttendTask& task, const uint8_t* k, I16 (&dot)[H][2]) {
   for (int h = 0; h < H; ++h) dot[h][0] = dot[h][1] = splat(task.q_bias[h]);
@@ -405,7 +400,7 @@ constexpr int kMaxHeadDim = 256, kMaxHeads = 8;
 
 struct SoftmaxState {
   alignas(64) float acc[kMaxHeads * kMaxHeadDim];
-  alignas(64) int16_t p[kMaxHeads * kPageTokens];
+  alignas(64) int16_t p[kMaxHeads * kPageTokens];  // keys i and i + 16 side by side
   float max[kMaxHeads];
   F16 sum[kMaxHeads];
 };
@@ -418,28 +413,30 @@ struct PageView {
   float factor;      // that unit
 };
 
-inline void raise_max(SoftmaxState& state, int h, float top, int head_dim) {
-  const F16 shrink = exp2_nonpositive(splat(state.max[h] - top));
+inline void raise_max(SoftmaxState& state, int h, float rise, int head_dim) {
+  const F16 shrink = exp2_weight(splat(-rise));
   state.sum[h] *= shrink;
   for (int d = 0; d < head_dim; d += 16) {
     store(state.acc + h * head_dim + d, load<F16>(state.acc + h * head_dim + d) * shrink);
   }
-  state.max[h] = top;
+  state.max[h] += rise;
 }
 
 // The page's scores of head h become weights in units of 2^-14, V's scales folded in.
 inline void page_softmax(SoftmaxState& state, int h, float q_scale, const PageView& page, const I16 (&dot)[2],
                          int head_dim) {
-  const F16 minus = splat(-1.0e30f), qs = splat(q_scale);
-  const F16 s0 = page.out0 ? minus : to_float(dot[0]) * (page.ks0 * qs);
-  const F16 s1 = page.out1 ? minus : to_float(dot[1]) * (page.ks1 * qs);
+  const F16 outside = splat(-1.0e30f), qs = splat(q_scale), below = splat(-state.max[h]);
+  F16 s0 = page.out0 ? outside : fma(to_float(dot[0]), page.ks0 * qs, below);
+  F16 s1 = page.out1 ? outside : fma(to_float(dot[1]), page.ks1 * qs, below);
   const F16 top = max(s0, s1);
-  if (any_greater(top, splat(state.max[h]))) raise_max(state, h, reduce_max(top), head_dim);
-  const F16 e0 = exp2_nonpositive(s0 - splat(state.max[h])), e1 = exp2_nonpositive(s1 - splat(state.max[h]));
+  if (any_greater(top, F16{})) {
+    const float rise = reduce_max(top);
+    raise_max(state, h, rise, head_dim);
+    s0 -= splat(rise), s1 -= splat(rise);
+  }
+  const F16 e0 = exp2_weight(s0), e1 = exp2_weight(s1);
   state.sum[h] += e0 + e1;
-  using Half = int16_t __attribute__((vector_size(32)));
-  store(state.p + h * kPageTokens, __builtin_convertvector(to_int(e0 * page.unit0), Half));
-  store(state.p + h * kPageTokens + 16, __builtin_convertvector(to_int(e1 * page.unit1), Half));
+  store(state.p + h * kPageTokens, round_pairs(e0, page.unit0, e1, page.unit1));
 }
 
 inline PageView view_page(const AttendTask& task, int index, const float* ks, const float* vs) {

@@ -131,10 +131,10 @@ TEST_P(KernelTest, AResultDoesNotDependOnItsNeighbours) {
     act.assign(kernels_, pool_, act_format(pack), x.data(), 288, 29, 288);
     std::vector<int32_t> rows(29);
     for (int t = 0; t < 29; ++t) rows[t] = 28 - t;
-    const float* tile = run_panels(kernels_, packed, 0, 2, act.view(), rows.data(), 29, workspaces[0]);
+    const float* tile = run_pair(kernels_, packed, 0, act.view(), rows.data(), 29, workspaces[0]);
     const std::vector<float> all(tile, tile + 29 * 32);
     for (int t = 0; t < 29; ++t) {
-      tile = run_panels(kernels_, packed, 0, 2, act.view(), &rows[t], 1, workspaces[0]);
+      tile = run_pair(kernels_, packed, 0, act.view(), &rows[t], 1, workspaces[0]);
       ASSERT_EQ(std::memcmp(tile, &all[t * 32], 128), 0)
           << kernels_.name << " " << format_name(format) << " token " << t;
     }

@@ -28,7 +28,8 @@ void KvCache::append(const Kernels& kernels, int page, int slot, int head, const
   int16_t v16[256];
   v_scale.as<float>()[scale] = kernels.quantize_int16(value, head_dim, v16);
   int16_t* v_page = v.as<int16_t>() + base;
-  for (int d = 0; d < head_dim; ++d) v_page[slot / 2 * 2 * head_dim + 2 * d + slot % 2] = v16[d];
+  constexpr int kWords = kPageTokens / 2;
+  for (int d = 0; d < head_dim; ++d) v_page[(slot % kWords * head_dim + d) * 2 + slot / kWords] = v16[d];
 }
 
 }  // namespace moesaic::cpu

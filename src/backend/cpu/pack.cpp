@@ -13,27 +13,33 @@
 namespace moesaic::cpu {
 namespace {
 
-struct PanelBytes {
-  int64_t data, scales;
+// A panel's groups of weights and of scales, in bytes (kernels.h draws them).
+struct Groups {
+  int64_t count, bytes;
+  int64_t scale_count, scale_bytes;
 };
 
-PanelBytes panel_bytes(Pack pack, int64_t cols) {
+Groups groups_of(Pack pack, int64_t cols) {
   const int64_t blocks = cols / mx::kBlock;
   switch (pack) {
     case Pack::kMxfp4:
-      return {blocks * 256, blocks * kPanel};
+      return {blocks, 256, blocks, kPanel};
     case Pack::kInt8:
-      return {blocks * 512, blocks * kPanel * 2};
+      return {blocks, 512, blocks, kPanel * 2};
     case Pack::kBF16:
+      return {cols / 2, kPanel * 4, 0, 0};
     case Pack::kF16:
-      return {cols * kPanel * 2, 0};
+      return {cols, kPanel * 2, 0, 0};
     case Pack::kF32:
-      return {cols * kPanel * 4, 0};
+      return {cols, kPanel * 4, 0, 0};
     case Pack::kMxfp8:
-      return {cols * kPanel, blocks * kPanel};
+      return {cols, kPanel, blocks, kPanel};
   }
   return {};
 }
+
+// Group g of the panel that begins at `panel`: the other panel of the pair has every second group.
+uint8_t* group(uint8_t* panel, int64_t g, int64_t bytes) { return panel + g * kPair * bytes; }
 
 // Per-thread staging of one row that has to be converted.
 struct Staging {
@@ -90,16 +96,22 @@ void mxfp4_block(const MatrixView& m, int64_t r, int64_t b, const Staging& s, ui
   }
 }
 
+// Rows that a panel lacks keep this scale.
+void fill_scales(uint8_t* scales, int64_t blocks) {
+  for (int64_t b = 0; b < blocks; ++b) std::memset(group(scales, b, kPanel), kLowScale, kPanel);
+}
+
 Fault pack_mxfp4(const MatrixView& m, int64_t first, int rows, Staging& s, uint8_t* data, uint8_t* scales) {
   const int64_t blocks = m.cols / mx::kBlock;
-  if (rows < kPanel) std::memset(scales, kLowScale, blocks * kPanel);
+  fill_scales(scales, blocks);
   for (int r = 0; r < rows; ++r) {
     if (is_plain(m.format)) read_row(m, first + r, s.values);
     for (int64_t b = 0; b < blocks; ++b) {
       uint8_t codes[mx::kPackedBlock];
-      mxfp4_block(m, first + r, b, s, codes, scales[b * kPanel + r]);
-      if (const Fault f = check_scale(scales[b * kPanel + r], codes); f != Fault::kNone) return f;
-      for (int j = 0; j < 4; ++j) std::memcpy(data + b * 256 + j * 64 + 4 * r, codes + 4 * j, 4);
+      uint8_t& scale = group(scales, b, kPanel)[r];
+      mxfp4_block(m, first + r, b, s, codes, scale);
+      if (const Fault f = check_scale(scale, codes); f != Fault::kNone) return f;
+      for (int j = 0; j < 4; ++j) std::memcpy(group(data, b, 256) + j * 64 + 4 * r, codes + 4 * j, 4);
     }
   }
   return Fault::kNone;
@@ -127,12 +139,12 @@ Fault pack_int8(const MatrixView& m, int64_t first, int rows, int offset, Stagin
       uint16_t scale = 0;
       if (r < rows) int8_block(m, first + r, b, s.values.data(), q, scale);
       if (!std::isfinite(mx::decode_f16(scale))) return Fault::kNotFinite;
-      std::memcpy(scales + (b * kPanel + r) * 2, &scale, 2);
+      std::memcpy(group(scales, b, kPanel * 2) + r * 2, &scale, 2);
       for (int j = 0; j < 8; ++j) {
         uint32_t word;
         std::memcpy(&word, q + 4 * j, 4);
         word ^= static_cast<uint32_t>(offset) * 0x01010101u;  // adding 128 to a byte flips its top bit
-        std::memcpy(data + b * 512 + j * 64 + 4 * r, &word, 4);
+        std::memcpy(group(data, b, 512) + j * 64 + 4 * r, &word, 4);
       }
     }
   }
@@ -147,7 +159,7 @@ Fault pack_bf16(const MatrixView& m, int64_t first, int rows, uint8_t* data) {
       uint32_t pair;
       std::memcpy(&pair, row + c * 2, 4);
       if ((pair & 0x7F80u) == 0x7F80u || (pair & 0x7F800000u) == 0x7F800000u) return Fault::kNotFinite;
-      std::memcpy(data + c * kPanel * 2 + 4 * r, &pair, 4);
+      std::memcpy(group(data, c / 2, kPanel * 4) + 4 * r, &pair, 4);
     }
   }
   return Fault::kNone;
@@ -160,11 +172,13 @@ Fault pack_plain(Pack pack, const MatrixView& m, int64_t first, int rows, Stagin
       const float v = s.values[c];
       if (!std::isfinite(v)) return Fault::kNotFinite;
       if (pack == Pack::kF32) {
-        std::memcpy(data + (c * kPanel + r) * 4, &v, 4);
+        std::memcpy(group(data, c, kPanel * 4) + r * 4, &v, 4);
+      } else if (pack == Pack::kF16) {
+        const uint16_t half = mx::encode_f16(v);
+        std::memcpy(group(data, c, kPanel * 2) + r * 2, &half, 2);
       } else {
-        const uint16_t half = pack == Pack::kF16 ? mx::encode_f16(v) : mx::encode_bf16(v);
-        std::memcpy(data + (pack == Pack::kF16 ? c * kPanel + r : c / 2 * 2 * kPanel + 2 * r + c % 2) * 2,
-                    &half, 2);
+        const uint16_t half = mx::encode_bf16(v);
+        std::memcpy(group(data, c / 2, kPanel * 4) + 4 * r + c % 2 * 2, &half, 2);
       }
     }
   }
@@ -173,7 +187,7 @@ Fault pack_plain(Pack pack, const MatrixView& m, int64_t first, int rows, Stagin
 
 Fault pack_mxfp8(const MatrixView& m, int64_t first, int rows, Staging& s, uint8_t* data, uint8_t* scales) {
   const int64_t blocks = m.cols / mx::kBlock;
-  std::memset(scales, kLowScale, blocks * kPanel);
+  fill_scales(scales, blocks);
   for (int r = 0; r < rows; ++r) {
     if (m.format != Format::kMxfp8) read_row(m, first + r, s.values);
     for (int64_t b = 0; b < blocks; ++b) {
@@ -186,10 +200,10 @@ Fault pack_mxfp8(const MatrixView& m, int64_t first, int rows, Staging& s, uint8
       }
       if (scale == mx::kScaleNan) return Fault::kNanScale;
       if (scale > kHighScale) return Fault::kHugeScale;
-      scales[b * kPanel + r] = std::max<uint8_t>(scale, 1);
+      group(scales, b, kPanel)[r] = std::max<uint8_t>(scale, 1);
       for (int i = 0; i < mx::kBlock; ++i) {
         if ((codes[i] & 0x7F) == 0x7F) return Fault::kNotFinite;
-        data[(b * mx::kBlock + i) * kPanel + r] = scale < 1 ? uint8_t{0} : codes[i];
+        group(data, b * mx::kBlock + i, kPanel)[r] = scale < 1 ? uint8_t{0} : codes[i];
       }
     }
   }
@@ -269,23 +283,26 @@ std::vector<PanelSource> stack(const std::vector<const MatrixView*>& sections) {
   return panels;
 }
 
-Result<PackedMatrix> pack_panels(Pack pack, int64_t cols, const std::vector<PanelSource>& sources,
+Result<PackedMatrix> pack_panels(Pack pack, int64_t cols, std::vector<PanelSource> sources,
                                  const std::string& name, const Kernels& kernels, ThreadPool& pool) {
-  const PanelBytes bytes = panel_bytes(pack, cols);
+  const Groups groups = groups_of(pack, cols);
   PackedMatrix packed{.pack = pack,
                       .cols = cols,
                       .panels = std::ssize(sources),
-                      .data_stride = bytes.data,
-                      .scale_stride = bytes.scales};
-  ASSIGN_OR_RETURN(packed.data, Buffer::allocate(packed.panels * bytes.data));
-  ASSIGN_OR_RETURN(packed.scales, Buffer::allocate(packed.panels * bytes.scales));
+                      .data_stride = kPair * groups.count * groups.bytes,
+                      .scale_stride = kPair * groups.scale_count * groups.scale_bytes};
+  if (packed.panels % kPair != 0) sources.push_back({sources.back().source, sources.back().source->rows});
+  ASSIGN_OR_RETURN(packed.data, Buffer::allocate(packed.pairs() * packed.data_stride));
+  ASSIGN_OR_RETURN(packed.scales, Buffer::allocate(packed.pairs() * packed.scale_stride));
   std::vector<Staging> staging(pool.threads());
   for (Staging& s : staging) s.values.resize(cols);
   std::atomic<int> fault{0};
-  pool.for_each(packed.panels, [&](int64_t i, int thread) {
-    const Fault f = pack_panel(pack, sources[i], kernels.weight_offset, staging[thread],
-                               packed.data.as<uint8_t>() + i * bytes.data,
-                               packed.scales.as<uint8_t>() + i * bytes.scales);
+  pool.for_each(std::ssize(sources), [&](int64_t i, int thread) {
+    const int64_t pair = i / kPair, panel = i % kPair;
+    const Fault f =
+        pack_panel(pack, sources[i], kernels.weight_offset, staging[thread],
+                   packed.data.as<uint8_t>() + pair * packed.data_stride + panel * groups.bytes,
+                   packed.scales.as<uint8_t>() + pair * packed.scale_stride + panel * groups.scale_bytes);
     if (f != Fault::kNone) fault.store(static_cast<int>(f), std::memory_order_relaxed);
   });
   RETURN_IF_ERROR(explain(static_cast<Fault>(fault.load()), name));

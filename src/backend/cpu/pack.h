@@ -18,10 +18,11 @@ struct PackedMatrix {
   Pack pack = Pack::kF32;
   int64_t cols = 0;
   int64_t panels = 0;
-  int64_t data_stride = 0, scale_stride = 0;  // bytes per panel
-  Buffer data, scales;
+  int64_t data_stride = 0, scale_stride = 0;  // bytes per pair of panels
+  Buffer data, scales;                        // whole pairs: an odd last panel has an empty neighbour
+  int64_t pairs() const { return (panels + kPair - 1) / kPair; }
   double bytes() const {
-    return static_cast<double>(panels) * static_cast<double>(data_stride + scale_stride);
+    return static_cast<double>(pairs()) * static_cast<double>(data_stride + scale_stride);
   }
 };
 
@@ -40,7 +41,7 @@ struct PanelSource {
 };
 
 // Packs one panel per entry of sources. name is for errors: a NaN scale or a weight that is not finite.
-Result<PackedMatrix> pack_panels(Pack pack, int64_t cols, const std::vector<PanelSource>& sources,
+Result<PackedMatrix> pack_panels(Pack pack, int64_t cols, std::vector<PanelSource> sources,
                                  const std::string& name, const Kernels& kernels, ThreadPool& pool);
 
 // Sections in order.

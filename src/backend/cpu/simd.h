@@ -301,5 +301,29 @@ inline F16 exp2_nonpositive(F16 x) {
   return as_float(as_int(p) + (as_int(shifted) << 23));
 }
 
+// 2^x for x <= 0 to within 3e-6, for softmax weights, which are rounded to 14 bits; 0 far below 2^-125.
+inline F16 exp2_weight(F16 x) {
+#if MOESAIC_AVX512
+  // scalef multiplies by 2^floor(x); the polynomial is the degree-4 relative minimax of 2^f, 0 <= f < 1.
+  const __m512 t = reinterpret_cast<__m512>(x);
+  const F16 f = reinterpret_cast<F16>(_mm512_reduce_ps(t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC));
+  F16 p = splat(1.353417e-2f);
+  p = fma(p, f, splat(5.201146e-2f));
+  p = fma(p, f, splat(2.4144275e-1f));
+  p = fma(p, f, splat(6.9300384e-1f));
+  p = fma(p, f, splat(1.00000259f));
+  return reinterpret_cast<F16>(_mm512_scalef_ps(reinterpret_cast<__m512>(p), t));
+#else
+  return exp2_nonpositive(x);
+#endif
+}
+
+// Nearest integers (|x| < 2^15) of a * ua and b * ub, those of one lane side by side: the low bits of the sum
+// with 1.5 * 2^23.
+inline I16 round_pairs(F16 a, F16 ua, F16 b, F16 ub) {
+  const F16 shift = splat(12582912.0f);
+  return (as_int(fma(a, ua, shift)) & 0xFFFF) | (as_int(fma(b, ub, shift)) << 16);
+}
+
 }  // namespace
 }  // namespace moesaic::cpu

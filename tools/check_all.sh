@@ -1,12 +1,12 @@
 #!/bin/bash
 # make test: every stage of the tests, each with its time and its result; what cannot run here is named with the
 # reason. The release build's ctest comes last, so that its summary closes the output. Logs: build/logs/.
-#   tools/check_all.sh [STAGE...]     stages: build format asan fuzz aarch64 tidy ctest
+#   tools/check_all.sh [STAGE...]     stages: build format asan tsan fuzz aarch64 tidy ctest
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 # tidy stands apart (make tidy) until the whole tree is clean under it.
-readonly all_stages=(build format asan fuzz aarch64 ctest)
+readonly all_stages=(build format asan tsan fuzz aarch64 ctest)
 readonly logs=build/logs
 readonly skipped=77  # the exit status by which a stage says that it cannot run here
 failed=()

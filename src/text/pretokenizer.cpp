@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "text/newer_unicode.h"
 
 namespace moesaic {
 namespace {
@@ -123,9 +124,11 @@ Status Pretokenizer::split(std::string_view text, const std::function<void(std::
   MatchState state(code);
   if (!state.ready()) return error(StatusCode::kOutOfMemory, "no memory for matching the split pattern");
   const PCRE2_SIZE* span = pcre2_get_ovector_pointer(state.data);
+  const std::optional<std::string> older = with_older_characters(text);
+  const std::string_view subject = older ? *older : text;
   size_t done = 0, from = 0;
   while (from < text.size()) {
-    const int found = match(code, text, from, state);
+    const int found = match(code, subject, from, state);
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0) return pcre2_error(found, "failed on this text");
     const size_t begin = std::max(span[0], done), end = span[1];  // \K may reach back

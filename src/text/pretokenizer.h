@@ -11,15 +11,14 @@
 namespace moesaic {
 
 // The pattern of o200k_base and o200k_harmony (openai/tiktoken, tiktoken_ext/openai_public.py).
-// Letters, marks and digits are those of PCRE2's Unicode version. Debian 12's 10.42 has Unicode 14, where
-// tiktoken 0.14 splits 9,485 of the code points assigned since then differently ("X's", "1X2"); no others.
 extern const char* const kO200kPattern;
 // GPT-2's, which Hugging Face's ByteLevel uses on its own (openai/gpt-2, src/encoder.py).
 extern const char* const kGpt2Pattern;
 
 class Pretokenizer {
  public:
-  // Fails where PCRE2 does not accept the pattern.
+  // Fails where PCRE2 does not accept the pattern. Letters, marks and numbers are those of Unicode 16 at
+  // least; white space is Unicode's property.
   static Result<Pretokenizer> create(const std::string& pattern);
 
   // Calls piece with every match and with every stretch between matches, in order. text must be valid UTF-8.

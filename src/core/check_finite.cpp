@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "core/tensor_name.h"
 #include "core/weights.h"
 #include "mx/block.h"
 
@@ -67,10 +68,8 @@ bool row_finite(const MatrixView& m, int64_t r) {
 
 Status check_matrix(int layer, const char* name, const MatrixView& m) {
   for (int64_t r = 0; r < m.rows; ++r) {
-    if (row_finite(m, r)) continue;
-    return layer < 0 ? invalid("tensor '{}' row {}: NaN or infinity; the checkpoint is damaged", name, r)
-                     : invalid("layer {}: tensor '{}' row {}: NaN or infinity; the checkpoint is damaged",
-                               layer, name, r);
+    if (!row_finite(m, r))
+      return invalid("{} row {}: NaN or infinity; the checkpoint is damaged", tensor_name(layer, name), r);
   }
   return {};
 }
@@ -106,9 +105,9 @@ Status check_layer(int layer, const LayerWeights& w) {
 }  // namespace
 
 Status check_finite(const ModelWeights& w) {
-  RETURN_IF_ERROR(check_matrix(-1, "embed", w.embed));
-  RETURN_IF_ERROR(check_matrix(-1, "final_norm", w.final_norm));
-  RETURN_IF_ERROR(check_matrix(-1, "head", w.head));
+  RETURN_IF_ERROR(check_matrix(kNoLayer, "embed", w.embed));
+  RETURN_IF_ERROR(check_matrix(kNoLayer, "final_norm", w.final_norm));
+  RETURN_IF_ERROR(check_matrix(kNoLayer, "head", w.head));
   for (size_t l = 0; l < w.layers.size(); ++l) RETURN_IF_ERROR(check_layer(static_cast<int>(l), w.layers[l]));
   return {};
 }

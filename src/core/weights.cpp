@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "core/tensor_name.h"
 #include "mx/block.h"
 
 namespace moesaic {
@@ -44,18 +45,17 @@ struct Shape {
 };
 
 Status check_shape(int layer, const Shape& s) {
-  if (s.view.data == nullptr) return invalid("layer {}: tensor '{}' is missing", layer, s.name);
+  if (s.view.data == nullptr) return invalid("{} is missing", tensor_name(layer, s.name));
   if (s.view.rows == s.rows && s.view.cols == s.cols) return {};
-  return invalid("layer {}: tensor '{}' is [{}, {}], the config asks for [{}, {}]", layer, s.name,
-                 s.view.rows, s.view.cols, s.rows, s.cols);
+  return invalid("{} is [{}, {}], the config asks for [{}, {}]", tensor_name(layer, s.name), s.view.rows,
+                 s.view.cols, s.rows, s.cols);
 }
 
 Status check_experts(int layer, const char* name, const ExpertsView& view, int64_t count, int64_t rows,
                      int64_t cols) {
   RETURN_IF_ERROR(check_shape(layer, {name, view.first, rows, cols}));
   if (view.count == count) return {};
-  return invalid("layer {}: tensor '{}' has {} experts, the config asks for {}", layer, name, view.count,
-                 count);
+  return invalid("{} has {} experts, the config asks for {}", tensor_name(layer, name), view.count, count);
 }
 
 Status check_layer(int layer, const LayerWeights& w, const ModelConfig& c) {
@@ -194,9 +194,9 @@ void read_mxfp4_row(const MatrixView& m, int64_t r, std::span<uint8_t> codes, st
 
 Status validate(const ModelWeights& w, const ModelConfig& c) {
   RETURN_IF_ERROR(validate(c));
-  RETURN_IF_ERROR(check_shape(-1, {"embed", w.embed, c.vocab, c.hidden}));
-  RETURN_IF_ERROR(check_shape(-1, {"final_norm", w.final_norm, 1, c.hidden}));
-  RETURN_IF_ERROR(check_shape(-1, {"head", w.head, c.vocab, c.hidden}));
+  RETURN_IF_ERROR(check_shape(kNoLayer, {"embed", w.embed, c.vocab, c.hidden}));
+  RETURN_IF_ERROR(check_shape(kNoLayer, {"final_norm", w.final_norm, 1, c.hidden}));
+  RETURN_IF_ERROR(check_shape(kNoLayer, {"head", w.head, c.vocab, c.hidden}));
   if (std::ssize(w.layers) != c.layers)
     return invalid("the checkpoint has {} layers, its config says {}", w.layers.size(), c.layers);
   for (int i = 0; i < c.layers; ++i) RETURN_IF_ERROR(check_layer(i, w.layers[static_cast<size_t>(i)], c));

@@ -91,7 +91,8 @@ Status validate(const ModelWeights& weights, const ModelConfig& config);
 
 // One line that names the first tensor with a NaN scale, a NaN or an infinity. Reads the scales of the block
 // formats and every element of the others; where the layout keeps scales beside their blocks that touches the
-// whole tensor.
+// whole tensor. For backends that read weights in place; one that repacks them looks as it reads, in one
+// pass.
 Status check_finite(const ModelWeights& weights);
 
 // Bytes of weights that decoding one token reads (batch 1): experts count experts_per_token times.

@@ -61,8 +61,9 @@ Distance distance(std::span<const float> a, std::span<const float> b) {
 }
 
 std::unique_ptr<Backend> load_backend(const std::string& device, const ModelConfig& config,
-                                      const ModelWeights& weights, const std::string& isa) {
-  auto backend = create_backend(device, {.threads = 2, .max_rows = 1024, .isa = isa});
+                                      const ModelWeights& weights, const std::string& isa,
+                                      const RouterTrace& trace) {
+  auto backend = create_backend(device, {.threads = 2, .max_rows = 1024, .isa = isa, .router_trace = trace});
   EXPECT_TRUE(backend.ok()) << backend.status().message();
   if (!backend.ok()) return nullptr;
   const Status status = backend.value()->load(config, weights, {});

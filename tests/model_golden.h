@@ -46,7 +46,8 @@ Distance distance(std::span<const float> a, std::span<const float> b);
 
 // The backend with the model loaded; fails the running test on an error.
 std::unique_ptr<Backend> load_backend(const std::string& device, const ModelConfig& config,
-                                      const ModelWeights& weights, const std::string& isa = "auto");
+                                      const ModelWeights& weights, const std::string& isa = "auto",
+                                      const RouterTrace& trace = nullptr);
 
 // Logits of the last token (or of all) of a fresh sequence that is fed in chunks.
 std::vector<float> run_sequence(Backend& backend, const ModelConfig& config, std::span<const int32_t> tokens,

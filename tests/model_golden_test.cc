@@ -6,14 +6,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <numeric>
+#include <set>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/writer.h"
 #include "model/random_model.h"
 #include "model/sequence_runner.h"
 #include "model/verify.h"
+#include "moe/work_list.h"
 
 namespace moesaic {
 namespace {
@@ -101,20 +104,68 @@ TEST_P(ModelGolden, ExpertFormatsAgreeOnTheReference) {
   }
 }
 
-// KL(reference || cpu) of each position, ascending.
-std::vector<double> divergences(const ModelConfig& config, const ModelWeights& weights,
-                                std::span<const int32_t> prompt) {
-  const auto reference = load_backend("reference", config, weights),
-             cpu = load_backend("cpu", config, weights);
-  const auto want = run_sequence(*reference, config, prompt, 1024, true);
-  const auto got = run_sequence(*cpu, config, prompt, 1024, true);
+// One prefill on one device: its logits and what its routers saw.
+struct Trace {
+  std::vector<float> logits;                            // [rows, vocab]
+  std::vector<std::vector<std::vector<float>>> router;  // [layers][rows][experts]
+};
+Trace trace_prefill(const char* device, const ModelConfig& config, const ModelWeights& weights,
+                    std::span<const int32_t> prompt) {
+  Trace trace;
+  trace.router.resize(config.layers);
+  const auto backend =
+      load_backend(device, config, weights, "auto", [&](int layer, int, std::span<const float> logits) {
+        trace.router[layer].emplace_back(logits.begin(), logits.end());
+      });
+  trace.logits = run_sequence(*backend, config, prompt, 1024, true);
+  return trace;
+}
+
+std::set<int32_t> chosen(std::span<const float> logits, int top_k) {
+  std::vector<int32_t> ids(top_k);
+  std::vector<float> weights(top_k);
+  route_row(logits, top_k, ids.data(), weights.data());
+  return {ids.begin(), ids.end()};
+}
+
+// How far the reference's logits of the experts that were lost stood above those that were taken instead, in
+// units of the row's spread; 0 where both chose alike.
+double lost_margin(std::span<const float> want, std::span<const float> got, int top_k) {
+  const std::set<int32_t> ours = chosen(got, top_k), theirs = chosen(want, top_k);
+  if (ours == theirs) return 0;
+  double lost = -INFINITY, taken = INFINITY, mean = 0, square = 0;
+  for (const int32_t e : theirs) {
+    if (!ours.contains(e)) lost = std::max<double>(lost, want[e]);
+  }
+  for (const int32_t e : ours) {
+    if (!theirs.contains(e)) taken = std::min<double>(taken, want[e]);
+  }
+  for (const float v : want) mean += v / static_cast<double>(want.size());
+  for (const float v : want) square += (v - mean) * (v - mean) / static_cast<double>(want.size());
+  return (lost - taken) / std::sqrt(square);
+}
+
+// Per position: KL(reference || cpu), and the margin of the first choice that the cpu backend lost there.
+struct Divergence {
+  std::vector<double> same;   // KL where every layer chose the same experts
+  std::vector<double> other;  // KL elsewhere
+  double largest_margin = 0;  // of the first layer that differed, in units of the row's spread
+};
+Divergence diverge(const ModelConfig& config, const ModelWeights& weights, std::span<const int32_t> prompt) {
+  const Trace want = trace_prefill("reference", config, weights, prompt),
+              got = trace_prefill("cpu", config, weights, prompt);
   const auto vocab = static_cast<size_t>(config.vocab);
-  std::vector<double> kl;
-  for (size_t row = 0; row < prompt.size(); ++row)
-    kl.push_back(kl_divergence(std::span(want).subspan(row * vocab, vocab),
-                               std::span(got).subspan(row * vocab, vocab)));
-  std::sort(kl.begin(), kl.end());
-  return kl;
+  Divergence d;
+  for (size_t row = 0; row < prompt.size(); ++row) {
+    double margin = 0;
+    for (int layer = 0; layer < config.layers && margin == 0; ++layer)
+      margin = lost_margin(want.router[layer][row], got.router[layer][row], config.experts_per_token);
+    const double kl = kl_divergence(std::span(want.logits).subspan(row * vocab, vocab),
+                                    std::span(got.logits).subspan(row * vocab, vocab));
+    (margin == 0 ? d.same : d.other).push_back(kl);
+    d.largest_margin = std::max(d.largest_margin, margin);
+  }
+  return d;
 }
 
 double mean(const std::vector<double>& x) {
@@ -123,27 +174,20 @@ double mean(const std::vector<double>& x) {
 
 constexpr double kKlBound = 1e-3;
 
-// Int8 activations carry noise of about half a percent. Where two experts' router logits tie within it, the
-// other expert is taken and that position lands elsewhere, in these unsmooth random models by 0.01 to 0.3.
-// Such ties are rare; every other position keeps the bound.
+// Int8 activations carry noise of about half a percent (docs/numerics.md). Where two experts' router logits
+// tie within it, the other expert is taken and that position lands elsewhere, in these unsmooth random models
+// by 0.01 to 0.3. Every other position keeps the bound, and each lost choice was a tie: its margin is within
+// the noise that a few layers add up to.
 TEST_P(ModelGolden, CpuStaysNearTheReference) {
-  const std::vector<double> kl = divergences(golden_.config, weights(), golden_.prompt(300));
-  const double most = kl[kl.size() * 95 / 100];
-  fmt::print("{}: KL(reference || cpu) median {:.1e}, 95% below {:.1e}, mean {:.1e}, worst {:.1e}\n",
-             golden_.name, kl[kl.size() / 2], most, mean(kl), kl.back());
-  EXPECT_LT(kl[kl.size() / 2], kKlBound / 3);
-  EXPECT_LT(most, kKlBound);
-}
-
-// With every expert chosen there is no tie to lose, and the bound holds at large.
-TEST_P(ModelGolden, CpuStaysNearTheReferenceWhereNothingIsChosen) {
-  ModelConfig config = golden_.config;
-  config.experts = config.experts_per_token;
-  const std::vector<double> kl =
-      divergences(config, make_random_model(config, {.seed = golden_.seed}), golden_.prompt(300));
-  fmt::print("{}: KL(reference || cpu) mean {:.1e}, worst {:.1e}\n", golden_.name, mean(kl), kl.back());
-  EXPECT_LT(mean(kl), kKlBound / 3);
-  EXPECT_LT(kl.back(), 2 * kKlBound);
+  const Divergence d = diverge(golden_.config, weights(), golden_.prompt(300));
+  fmt::print(
+      "{}: KL(reference || cpu) mean {:.1e}, worst {:.1e} over {} positions; {} chose other experts, "
+      "by a margin of at most {:.3f} of the logits' spread\n",
+      golden_.name, mean(d.same), std::ranges::max(d.same), d.same.size(), d.other.size(), d.largest_margin);
+  EXPECT_LT(mean(d.same), kKlBound / 3);
+  EXPECT_LT(std::ranges::max(d.same), 3 * kKlBound);
+  EXPECT_LT(d.other.size(), 30);
+  EXPECT_LT(d.largest_margin, 0.02);
 }
 
 // safetensors -> GGUF -> safetensors: the same bytes of logits from each, on both backends.

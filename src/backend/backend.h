@@ -23,11 +23,16 @@ namespace moesaic {
 // Format of the dense projections and lm_head in memory.
 enum class DenseFormat { kAsLoaded, kBF16, kQ8_0, kMxfp8 };
 
+// Sees the router's logits of every row, in order, on the thread that drives the backend: for finding out
+// where two backends chose different experts. Slow on devices.
+using RouterTrace = std::function<void(int layer, int row, std::span<const float> logits)>;
+
 struct BackendOptions {
   int threads = 0;  // 0: one per core
   DenseFormat dense = DenseFormat::kAsLoaded;
   int max_rows = 2048;       // rows of the largest batch
   std::string isa = "auto";  // cpu only: auto, avx512, avx2, neon, scalar
+  RouterTrace router_trace = nullptr;
 };
 
 struct BackendCaps {
@@ -53,6 +58,8 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual BackendCaps caps() const = 0;
+  // Bytes that one token's K and V take in one layer, scales included.
+  virtual double kv_token_bytes(const ModelConfig& config) const = 0;
 
   // Repacks the weights into the backend's own order; afterwards the views are not read again. Fails with one
   // line for a tensor that holds a NaN scale, a non-finite value where the model needs a finite one, or for

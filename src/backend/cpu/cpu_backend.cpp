@@ -52,6 +52,8 @@ class CpuBackend final : public Backend {
       : kernels_(kernels), options_(options), pool_(options.threads) {}
 
   BackendCaps caps() const override;
+  // int8 K, int16 V and a float scale of each: kv_cache.h.
+  double kv_token_bytes(const ModelConfig& c) const override { return c.kv_heads * (3.0 * c.head_dim + 8); }
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
   Status begin_step(const Batch& batch) override;
@@ -88,7 +90,7 @@ class CpuBackend final : public Backend {
   void norm_rows(const std::vector<float>& weight, int layer, const char* op);
   void rotate_and_append(Layer& layer, bool sliding, int64_t row);
   void attend_row(const Layer& layer, bool sliding, int64_t row, int kv_head);
-  void route(const Layer& layer);
+  void route(int index);
   void gate_up_gemm(const Layer& layer);
   void down_gemm(const Layer& layer);
   void combine(const Layer& layer);
@@ -426,7 +428,8 @@ void CpuBackend::project(int index) {
            });
 }
 
-void CpuBackend::route(const Layer& layer) {
+void CpuBackend::route(int index) {
+  const Layer& layer = layers_[index];
   const int rows = batch_.rows(), top_k = config_.experts_per_token;
   const int64_t width = padded(config_.experts);
   router_logits_.resize(rows * width);
@@ -442,6 +445,7 @@ void CpuBackend::route(const Layer& layer) {
            });
   for (int r = 0; r < rows; ++r) {
     const std::span<const float> logits(router_logits_.data() + r * width, config_.experts);
+    if (options_.router_trace) options_.router_trace(index, r, logits);
     route_row(logits, top_k, expert_ids_.data() + r * top_k, expert_weights_.data() + r * top_k);
   }
   build_work_list(expert_ids_, top_k, config_.experts, work_);
@@ -510,7 +514,7 @@ void CpuBackend::moe(int index) {
                     6.0 * rows * config_.experts_per_token * config_.hidden * config_.intermediate);
   norm_rows(layer.mlp_norm, index, "moe");
   if (!fault_.ok()) return;  // the router's choice among NaNs would not be one
-  route(layer);
+  route(index);
   op.bytes += (layer.gate_up.bytes() + layer.down.bytes()) * static_cast<double>(work_.active.size()) /
               config_.experts;
   act_.assign(kernels_, pool_, act_format(layer.gate_up.pack), normed_.data(), config_.hidden, rows,

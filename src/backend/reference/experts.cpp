@@ -37,7 +37,8 @@ struct Routing {
   std::vector<float> weights;  // [rows, top_k]
 };
 
-Routing route(const ModelConfig& config, const LayerWeights& w, std::span<const float> x) {
+Routing route(const ModelConfig& config, const LayerWeights& w, std::span<const float> x,
+              const RouterSeen& seen) {
   const size_t rows = x.size() / static_cast<size_t>(config.hidden);
   const auto experts = static_cast<size_t>(config.experts);
   const auto top_k = static_cast<size_t>(config.experts_per_token);
@@ -45,8 +46,9 @@ Routing route(const ModelConfig& config, const LayerWeights& w, std::span<const 
   linear(w.router, read_vector(w.router_bias), x, logits);
   Routing r{std::vector<int32_t>(rows * top_k), std::vector<float>(rows * top_k)};
   for (size_t t = 0; t < rows; ++t) {
-    route_row(std::span(logits).subspan(t * experts, experts), config.experts_per_token,
-              r.ids.data() + t * top_k, r.weights.data() + t * top_k);
+    const std::span<const float> row = std::span(logits).subspan(t * experts, experts);
+    if (seen) seen(static_cast<int>(t), row);
+    route_row(row, config.experts_per_token, r.ids.data() + t * top_k, r.weights.data() + t * top_k);
   }
   return r;
 }
@@ -60,8 +62,8 @@ float swiglu(float gate, float up, double alpha, double limit) {
 }
 
 void add_experts(const ModelConfig& config, const LayerWeights& w, std::span<const float> x,
-                 std::span<float> out) {
-  const Routing routing = route(config, w, x);
+                 std::span<float> out, const RouterSeen& seen) {
+  const Routing routing = route(config, w, x, seen);
   WorkList work;
   build_work_list(routing.ids, config.experts_per_token, config.experts, work);
   const auto hidden = static_cast<size_t>(config.hidden);

@@ -1,6 +1,7 @@
 // The mixture of experts of one layer.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "core/model_config.h"
@@ -8,10 +9,13 @@
 
 namespace moesaic::reference {
 
+using RouterSeen = std::function<void(int row, std::span<const float> logits)>;
+
 // out += sum over the row's top-k experts of p_k (down(swiglu(gate(x), up(x)))).
-// x: normed activations [rows, hidden]; out: the residual, same shape.
+// x: normed activations [rows, hidden]; out: the residual, same shape. seen, if any, is shown each row's
+// router logits.
 void add_experts(const ModelConfig& config, const LayerWeights& w, std::span<const float> x,
-                 std::span<float> out);
+                 std::span<float> out, const RouterSeen& seen);
 
 // gate is clamped from above, up from both sides: a = gate * sigmoid(alpha * gate) * (up + 1)
 float swiglu(float gate, float up, double alpha, double limit);

@@ -13,9 +13,11 @@ namespace {
 
 class ReferenceBackend final : public Backend {
  public:
-  explicit ReferenceBackend(const BackendOptions& options) : max_rows_(options.max_rows) {}
+  explicit ReferenceBackend(const BackendOptions& options)
+      : max_rows_(options.max_rows), router_trace_(options.router_trace) {}
 
   BackendCaps caps() const override { return {.name = "reference", .ceiling_gb_s = 0, .threads = 1}; }
+  double kv_token_bytes(const ModelConfig& c) const override { return 2.0 * sizeof(float) * c.kv_size(); }
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
   Status begin_step(const Batch& batch) override;
@@ -37,6 +39,7 @@ class ReferenceBackend final : public Backend {
   void check(std::span<const float> x, int layer, const char* op);
 
   int max_rows_;
+  RouterTrace router_trace_;
   ModelConfig config_;
   ModelWeights weights_;
   RopeTable rope_;
@@ -185,7 +188,9 @@ void ReferenceBackend::project(int layer) {
 
 void ReferenceBackend::moe(int layer) {
   if (!fault_.ok()) return;
-  reference::add_experts(config_, weights(layer), normed(x_, weights(layer).mlp_norm), x_);
+  const auto seen = [&](int row, std::span<const float> logits) { router_trace_(layer, row, logits); };
+  reference::add_experts(config_, weights(layer), normed(x_, weights(layer).mlp_norm), x_,
+                         router_trace_ ? reference::RouterSeen(seen) : nullptr);
   check(x_, layer, "moe");
 }
 

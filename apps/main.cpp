@@ -1,3 +1,6 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <new>
 #include <system_error>
@@ -9,10 +12,14 @@ namespace {
 using namespace moesaic;
 using namespace moesaic::app;
 
+// As shells have it: a program that SIGINT ended.
+constexpr int kInterrupted = 130;
+
 int report(const Status& status) {
+  if (status.code() == StatusCode::kCancelled) return kInterrupted;
   if (!status.ok()) {
     std::fprintf(stderr, "moesaic: %s\n", status.message().c_str());
-    return 1;
+    return status.code() == StatusCode::kUsage ? 2 : 1;
   }
   // Output that never reached a full disk or a closed pipe must not count as success.
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
@@ -26,9 +33,30 @@ constexpr Run (*kCommands[])(CLI::App&) = {add_run,      add_bench,      add_log
                                            add_tokenize, add_detokenize, add_render, add_inspect,
                                            add_verify,   add_profile,    add_convert};
 
+// A stream that the caller closed would otherwise give its number to the next file that is opened, and what
+// is printed would go into that file. Opened for reading only, so that printing fails.
+void occupy_closed_streams() {
+  for (int fd = open("/dev/null", O_RDONLY); fd >= 0; fd = open("/dev/null", O_RDONLY)) {
+    if (fd > 2) {
+      close(fd);
+      return;
+    }
+  }
+}
+
+bool is_command(CLI::App& app, const std::string& name) {
+  return !app.get_subcommands([&](const CLI::App* c) { return c->get_name() == name; }).empty();
+}
+
+int wrong_usage(const std::string& what) {
+  std::fprintf(stderr, "moesaic: %s (see moesaic --help)\n", what.c_str());
+  return 2;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  occupy_closed_streams();
   CLI::App app("moesaic runs OpenAI's gpt-oss models as fast as the memory of the machine allows.",
                "moesaic");
   app.set_version_flag("--version", "moesaic " MOESAIC_VERSION);
@@ -42,12 +70,14 @@ int main(int argc, char** argv) {
     const Run body = add(app);
     app.get_subcommands(nullptr)[before]->callback([&run, body] { run = body; });
   }
+  // CLI11 would only say that a subcommand is missing.
+  if (argc > 1 && argv[1][0] != '-' && !is_command(app, argv[1]))
+    return wrong_usage(std::string("unknown command '") + argv[1] + "'");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);
-    std::fprintf(stderr, "moesaic: %s (see moesaic --help)\n", e.what());
-    return 2;
+    return wrong_usage(e.what());
   }
   try {
     return report(run());

@@ -43,6 +43,10 @@ void show_progress(int done, int total) {
 
 }  // namespace
 
+Status usage(const Status& status) {
+  return status.ok() ? status : Status(StatusCode::kUsage, status.message());
+}
+
 void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   command
       .add_option(
@@ -74,16 +78,35 @@ Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int m
                                          .isa = options.isa});
 }
 
-Result<LoadedModel> load_model(const ModelOptions& options, int max_rows) {
+Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows) {
   LoadedModel model;
+  auto backend = make_backend(options, max_rows);  // before the model is looked for: it may not exist
+  if (!backend.ok()) return usage(backend.status());
+  model.backend = std::move(backend).value();
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(model.checkpoint, open_model(options));
-  ASSIGN_OR_RETURN(model.backend, make_backend(options, max_rows));
+  model.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return model;
+}
+
+Status load(LoadedModel& model) {
+  const auto start = std::chrono::steady_clock::now();
   const LoadProgress progress = isatty(STDERR_FILENO) != 0 ? LoadProgress(show_progress) : LoadProgress();
   RETURN_IF_ERROR(model.backend->load(model.checkpoint.config, model.checkpoint.weights, progress));
-  model.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  model.load_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   model.caps = model.backend->caps();
+  return {};
+}
+
+Result<LoadedModel> load_model(const ModelOptions& options, int max_rows) {
+  ASSIGN_OR_RETURN(LoadedModel model, prepare_model(options, max_rows));
+  RETURN_IF_ERROR(load(model));
   return model;
+}
+
+Status check_context(int64_t tokens, const ModelConfig& config, const char* option) {
+  if (tokens <= config.max_context) return {};
+  return usage(invalid("{}: {} tokens, the model's context is {}", option, tokens, config.max_context));
 }
 
 Result<std::string> read_text_file(const std::string& path) {
@@ -94,7 +117,7 @@ Result<std::string> read_text_file(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
-Result<std::vector<int32_t>> parse_tokens(const std::string& text, int vocab) {
+Result<std::vector<int32_t>> parse_tokens(const std::string& text) {
   std::string list = text;
   if (text.starts_with("@")) {
     ASSIGN_OR_RETURN(list, read_text_file(text.substr(1)));
@@ -111,14 +134,21 @@ Result<std::vector<int32_t>> parse_tokens(const std::string& text, int vocab) {
     int32_t id = 0;
     const auto [next, code] = std::from_chars(p, end, id);
     if (code != std::errc())
-      return invalid("token ids: cannot read '{}'; expected numbers with commas between",
-                     std::string(p, std::min(end, p + 20)));
-    if (id < 0 || id >= vocab) return invalid("token id {} is outside the vocabulary of {}", id, vocab);
+      return usage(invalid("token ids: cannot read '{}'; expected numbers with commas between",
+                           std::string(p, std::min(end, p + 20))));
+    if (id < 0) return usage(invalid("token id {} is negative", id));
     tokens.push_back(id);
     p = next;
   }
-  if (tokens.empty()) return invalid("no token ids given");
+  if (tokens.empty()) return usage(invalid("no token ids given"));
   return tokens;
+}
+
+Status check_tokens(const std::vector<int32_t>& tokens, int vocab) {
+  for (const int32_t id : tokens) {
+    if (id >= vocab) return usage(invalid("token id {} is outside the vocabulary of {}", id, vocab));
+  }
+  return {};
 }
 
 }  // namespace moesaic::app

@@ -18,6 +18,10 @@ struct ModelOptions {
   void add_to(CLI::App& command, bool runs_model = true);
 };
 
+// The error of a command line that asks for what cannot be: exit status 2.
+Status usage(const Status& status);
+
+// A model on its way into a backend.
 struct LoadedModel {
   Checkpoint checkpoint;
   std::unique_ptr<Backend> backend;
@@ -28,11 +32,20 @@ struct LoadedModel {
 // "tiny" is the bundled model; anything else is what open_checkpoint takes.
 Result<Checkpoint> open_model(const ModelOptions& options);
 Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows);
-// Opens, loads (progress on standard error when that is a terminal).
+// The backend made and the checkpoint open, nothing loaded: what arguments ask of the model can be checked at
+// no cost.
+Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows);
+// Loads; progress on standard error when that is a terminal.
+Status load(LoadedModel& model);
+// Both.
 Result<LoadedModel> load_model(const ModelOptions& options, int max_rows);
 
-// IDS of the command line: a comma-separated list or @FILE; every id in [0, vocab).
-Result<std::vector<int32_t>> parse_tokens(const std::string& text, int vocab);
+// tokens that a command's options add up to, against the model's context; option stands in the error.
+Status check_context(int64_t tokens, const ModelConfig& config, const char* option);
+
+// IDS of the command line: a comma-separated list or @FILE.
+Result<std::vector<int32_t>> parse_tokens(const std::string& text);
+Status check_tokens(const std::vector<int32_t>& tokens, int vocab);
 Result<std::string> read_text_file(const std::string& path);
 
 }  // namespace moesaic::app

@@ -3,21 +3,21 @@
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "base/error.h"
 #include "commands.h"
-#include "model/sequence_runner.h"
+#include "engine/kv_layout.h"
 #include "model_options.h"
+#include "random_batch.h"
 
 namespace moesaic::app {
 namespace {
 
-constexpr int kChunk = 512;  // rows of a prefill step, as the field's benchmarks have their micro-batch
+constexpr int kRows = 512;  // rows of a prefill step, as the field's benchmarks have their micro-batch
 
 struct Options {
   ModelOptions model;
-  std::vector<int> prompts = {512}, generations = {128}, depths = {0};
+  std::vector<int> prompts = {512}, generations = {128}, depths = {0}, batches = {1};
   int reps = 5;
   std::string format = "md";
 };
@@ -25,58 +25,63 @@ struct Options {
 struct Line {
   std::string test;
   int depth = 0, batch = 1;
-  std::vector<double> tok_s;   // sorted
+  std::vector<double> tok_s;   // of all sequences together, sorted
   double bytes_per_token = 0;  // 0 where compute is the limit (prefill)
   double median() const { return (tok_s[(tok_s.size() - 1) / 2] + tok_s[tok_s.size() / 2]) / 2; }
+  double gb_s() const { return median() * bytes_per_token / 1e9; }
 };
 
-// Bytes of KV that one decode step reads at a depth, as the model's own formats count them (2 bytes an
-// element).
-double kv_bytes(const ModelConfig& c, int depth) {
-  double tokens = 0;
-  for (const bool sliding : c.sliding) tokens += sliding ? std::min(depth + 1, c.window) : depth + 1;
-  return tokens * 2 * c.kv_size() * 2;
+struct Test {
+  bool prefill;
+  int depth, tokens, batch;
+};
+
+int largest(const std::vector<int>& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); }
+
+// Tokens that one sequence reaches at most.
+int longest(const Options& o) {
+  return largest(o.depths) + std::max({largest(o.prompts), largest(o.generations), 1});
 }
 
-std::vector<int32_t> random_tokens(int n, int vocab, std::mt19937& rng) {
-  std::vector<int32_t> tokens(n);
-  for (int32_t& t : tokens) t = static_cast<int32_t>(rng() % vocab);
-  return tokens;
+// Weights and KV that the ops have read since the profile was reset, as the backend counts them: in its own
+// formats, and only the experts that the batch reached.
+double bytes_read(const Backend& backend) {
+  double bytes = 0;
+  for (const OpProfile& op : backend.profile()) bytes += op.bytes;
+  return bytes;
 }
 
-// Tokens a second of one repetition: the sequence is brought to the depth untimed.
-Result<double> time_once(SequenceRunner& runner, int depth, int tokens, bool prefill, int vocab,
-                         std::mt19937& rng) {
-  std::vector<float> logits;
-  runner.reset();
-  if (depth > 0)
-    RETURN_IF_ERROR(runner.append(random_tokens(depth, vocab, rng), SequenceRunner::Wanted::kNone, logits));
-  const std::vector<int32_t> input = random_tokens(tokens, vocab, rng);
+// Tokens a second of one repetition: the sequences are brought to the depth untimed.
+Result<double> time_once(Backend& backend, RandomBatch& random, const Test& t) {
+  random.reset();
+  if (t.depth > 0) RETURN_IF_ERROR(random.append(t.depth, false));
+  backend.reset_profile();
   const auto start = std::chrono::steady_clock::now();
-  for (int first = 0; first < tokens; first += prefill ? tokens : 1) {
-    const auto part = std::span(input).subspan(first, prefill ? tokens : 1);
-    RETURN_IF_ERROR(runner.append(part, SequenceRunner::Wanted::kLast, logits));
-  }
-  return tokens / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (t.prefill) RETURN_IF_ERROR(random.append(t.tokens, true));
+  for (int i = 0; !t.prefill && i < t.tokens; ++i) RETURN_IF_ERROR(random.append(1, true));
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  return static_cast<double>(t.tokens) * t.batch / seconds.count();
 }
 
-Result<Line> measure(const Options& o, LoadedModel& m, SequenceRunner& runner, int depth, int tokens,
-                     bool prefill) {
-  std::mt19937 rng(1);
-  const ModelConfig& c = m.checkpoint.config;
-  Line line{.test = fmt::format("{}{}", prefill ? "pp" : "tg", tokens), .depth = depth};
+Result<Line> measure(const Options& o, Backend& backend, RandomBatch& random, const Test& t) {
+  Line line{.test = fmt::format("{}{}", t.prefill ? "pp" : "tg", t.tokens),
+            .depth = t.depth,
+            .batch = t.batch,
+            .tok_s = {}};
   for (int rep = -1; rep < o.reps; ++rep) {  // the first one warms up
-    ASSIGN_OR_RETURN(const double tok_s, time_once(runner, depth, tokens, prefill, c.vocab, rng));
+    ASSIGN_OR_RETURN(const double tok_s, time_once(backend, random, t));
     if (rep >= 0) line.tok_s.push_back(tok_s);
   }
   std::sort(line.tok_s.begin(), line.tok_s.end());
-  if (!prefill)
-    line.bytes_per_token = bytes_per_token(m.checkpoint.weights, c) + kv_bytes(c, depth + tokens / 2);
+  if (!t.prefill) line.bytes_per_token = bytes_read(backend) / t.tokens / t.batch;
   return line;
 }
 
+double share(const Line& l, const LoadedModel& m) {
+  return m.caps.ceiling_gb_s > 0 ? l.gb_s() / m.caps.ceiling_gb_s : 0;
+}
+
 nlohmann::ordered_json to_json(const Line& l, const Options& o, const LoadedModel& m) {
-  const double gb_s = l.median() * l.bytes_per_token / 1e9;
   return {{"model", o.model.model},
           {"device", m.caps.name},
           {"threads", m.caps.threads},
@@ -88,28 +93,32 @@ nlohmann::ordered_json to_json(const Line& l, const Options& o, const LoadedMode
           {"tok_s_min", l.tok_s.front()},
           {"tok_s_max", l.tok_s.back()},
           {"bytes_per_token", l.bytes_per_token},
-          {"gb_s", gb_s},
+          {"gb_s", l.gb_s()},
           {"ceiling_gb_s", m.caps.ceiling_gb_s},
-          {"share", m.caps.ceiling_gb_s > 0 ? gb_s / m.caps.ceiling_gb_s : 0}};
+          {"share", share(l, m)}};
 }
 
 void print_md(const Line& l, const LoadedModel& m) {
-  const double gb_s = l.median() * l.bytes_per_token / 1e9;
   const std::string memory =
-      l.bytes_per_token > 0 ? fmt::format("{:.3f} | {:.1f} | {:.0f}%", l.bytes_per_token / 1e9, gb_s,
-                                          m.caps.ceiling_gb_s > 0 ? 100 * gb_s / m.caps.ceiling_gb_s : 0.0)
-                            : " |  | ";
-  fmt::print("| {} | {} | {:.2f} | {:.2f} - {:.2f} | {} |\n", l.test, l.depth, l.median(), l.tok_s.front(),
-             l.tok_s.back(), memory);
-  std::fflush(stdout);
+      l.bytes_per_token > 0
+          ? fmt::format("{:.3f} | {:.1f} | {:.0f}%", l.bytes_per_token / 1e9, l.gb_s(), 100 * share(l, m))
+          : " |  | ";
+  fmt::print("| {} | {} | {} | {:.2f} | {:.2f} - {:.2f} | {} |\n", l.test, l.depth, l.batch, l.median(),
+             l.tok_s.front(), l.tok_s.back(), memory);
+}
+
+// RFC 4180: text in quotes, quotes doubled.
+std::string csv_text(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) out += c == '"' ? "\"\"" : std::string(1, c);
+  return out + '"';
 }
 
 void print_csv(const Line& l, const Options& o, const LoadedModel& m) {
-  const double gb_s = l.median() * l.bytes_per_token / 1e9;
-  fmt::print("{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.0f},{:.3f},{:.2f},{:.4f}\n", o.model.model,
-             m.caps.name, m.caps.threads, l.test, l.depth, l.batch, o.reps, l.median(), l.tok_s.front(),
-             l.tok_s.back(), l.bytes_per_token, gb_s, m.caps.ceiling_gb_s,
-             m.caps.ceiling_gb_s > 0 ? gb_s / m.caps.ceiling_gb_s : 0);
+  fmt::print("{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.0f},{:.3f},{:.2f},{:.4f}\n",
+             csv_text(o.model.model), csv_text(m.caps.name), m.caps.threads, l.test, l.depth, l.batch, o.reps,
+             l.median(), l.tok_s.front(), l.tok_s.back(), l.bytes_per_token, l.gb_s(), m.caps.ceiling_gb_s,
+             share(l, m));
 }
 
 void print_header(const Options& o, const LoadedModel& m) {
@@ -121,30 +130,48 @@ void print_header(const Options& o, const LoadedModel& m) {
   fmt::print("{} on {}, read bandwidth {:.1f} GB/s (measured), loaded in {:.1f} s\n\n", o.model.model,
              m.caps.name, m.caps.ceiling_gb_s, m.load_seconds);
   fmt::print(
-      "| test | depth | tok/s (median of {}) | min - max | GB/token | GB/s | share of bandwidth |\n| --- | "
-      "---: | ---: | ---: | ---: | ---: | ---: |\n",
+      "| test | depth | batch | tok/s (median of {}) | min - max | GB/token | GB/s | share of bandwidth |\n"
+      "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
       o.reps);
 }
 
-Status run_bench(const Options& o) {
-  ASSIGN_OR_RETURN(LoadedModel m, load_model(o.model, kChunk));
-  const auto largest = [](const std::vector<int>& v) {
-    return v.empty() ? 0 : *std::max_element(v.begin(), v.end());
-  };
-  const int longest = largest(o.depths) + std::max(largest(o.prompts), largest(o.generations));
-  ASSIGN_OR_RETURN(SequenceRunner runner, SequenceRunner::create(*m.backend, m.checkpoint.config,
-                                                                 {.max_tokens = longest, .chunk = kChunk}));
-  print_header(o, m);
-  nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+std::vector<Test> tests_of(const Options& o, int batch) {
+  std::vector<Test> tests;
   for (const int depth : o.depths) {
     for (const bool prefill : {true, false}) {
       for (const int tokens : prefill ? o.prompts : o.generations) {
-        if (tokens == 0) continue;
-        ASSIGN_OR_RETURN(const Line line, measure(o, m, runner, depth, tokens, prefill));
-        if (o.format == "md") print_md(line, m);
-        if (o.format == "csv") print_csv(line, o, m);
-        lines.push_back(to_json(line, o, m));
+        if (tokens > 0) tests.push_back({prefill, depth, tokens, batch});
       }
+    }
+  }
+  return tests;
+}
+
+// The KV cache of the largest batch, before anything is loaded for it.
+Status check_memory(const Options& o, const LoadedModel& m) {
+  ASSIGN_OR_RETURN(const KvLayout layout,
+                   kv_layout(m.checkpoint.config,
+                             {.sequences = largest(o.batches), .context = longest(o), .max_rows = kRows}));
+  return check_kv_memory(layout, m.checkpoint.config, *m.backend);
+}
+
+Status run_bench(const Options& o) {
+  ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kRows));
+  RETURN_IF_ERROR(check_context(longest(o), m.checkpoint.config, "depth and test together"));
+  RETURN_IF_ERROR(check_memory(o, m));
+  RETURN_IF_ERROR(load(m));
+  print_header(o, m);
+  nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+  for (const int batch : o.batches) {
+    ASSIGN_OR_RETURN(RandomBatch random,
+                     RandomBatch::create(*m.backend, m.checkpoint.config,
+                                         {.sequences = batch, .max_tokens = longest(o), .max_rows = kRows}));
+    for (const Test& test : tests_of(o, batch)) {
+      ASSIGN_OR_RETURN(const Line line, measure(o, *m.backend, random, test));
+      if (o.format == "md") print_md(line, m);
+      if (o.format == "csv") print_csv(line, o, m);
+      std::fflush(stdout);
+      lines.push_back(to_json(line, o, m));
     }
   }
   if (o.format == "json") fmt::print("{}\n", lines.dump(2));
@@ -171,13 +198,17 @@ Run add_bench(CLI::App& app) {
       ->delimiter(',')
       ->check(sizes)
       ->capture_default_str();
+  c.add_option("-b,--batch", o->batches, "sequences at a time; tok/s are those of all together")
+      ->delimiter(',')
+      ->check(CLI::Range(1, kRows))
+      ->capture_default_str();
   c.add_option("-r,--reps", o->reps, "timed repetitions, after one to warm up")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   c.add_option("-o,--output", o->format, "md, json or csv")
       ->check(CLI::IsMember({"md", "json", "csv"}))
       ->capture_default_str();
-  c.footer("Example: moesaic bench -m gpt-oss-20b.gguf -p 512,2048 -n 32 -d 0,4096");
+  c.footer("Example: moesaic bench -m gpt-oss-20b.gguf -p 512,2048 -n 32 -d 0,4096 -b 1,8");
   return [o] { return run_bench(*o); };
 }
 

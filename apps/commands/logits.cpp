@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include <cmath>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -11,31 +11,49 @@
 namespace moesaic::app {
 namespace {
 
+constexpr int kRows = 512;       // of a step
+constexpr size_t kAllRows = 64;  // rows whose logits are held at once: 64 * 201,088 floats are 51 MB
+
 struct Options {
   ModelOptions model;
   std::string tokens, format = "json";
   bool all = false;
 };
 
-Status run_logits(const Options& o) {
-  ASSIGN_OR_RETURN(LoadedModel m, load_model(o.model, 512));
-  ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, parse_tokens(o.tokens, m.checkpoint.config.vocab));
-  ASSIGN_OR_RETURN(SequenceRunner runner,
-                   SequenceRunner::create(*m.backend, m.checkpoint.config,
-                                          {.max_tokens = static_cast<int>(tokens.size())}));
-  std::vector<float> logits;
-  RETURN_IF_ERROR(
-      runner.append(tokens, o.all ? SequenceRunner::Wanted::kAll : SequenceRunner::Wanted::kLast, logits));
-  const size_t vocab = m.checkpoint.config.vocab, rows = logits.size() / vocab;
-  // Written row by row: all rows of a large vocabulary would not fit a JSON tree.
-  fmt::print("{{\"tokens\":{},\"rows\":[", nlohmann::json(tokens).dump());
-  for (size_t r = 0; r < rows; ++r) {
-    fmt::print("{}{{\"position\":{},\"logits\":[", r > 0 ? "," : "", tokens.size() - rows + r);
-    for (size_t i = 0; i < vocab; ++i) fmt::print("{}{:.9g}", i > 0 ? "," : "", logits[r * vocab + i]);
+// Rows of the positions from `first` on, as members of the JSON array.
+void print_rows(std::span<const float> logits, size_t vocab, size_t first, bool comma) {
+  for (size_t row = 0; row * vocab < logits.size(); ++row) {
+    fmt::print("{}{{\"position\":{},\"logits\":[", comma || row > 0 ? "," : "", first + row);
+    for (size_t i = 0; i < vocab; ++i) fmt::print("{}{:.9g}", i > 0 ? "," : "", logits[row * vocab + i]);
     fmt::print("]}}");
+  }
+}
+
+// Computed and written part by part: all rows of a long text would not fit the memory.
+Status print_all(const Options& o, const std::vector<int32_t>& tokens, size_t vocab, SequenceRunner& runner) {
+  const auto wanted = o.all ? SequenceRunner::Wanted::kAll : SequenceRunner::Wanted::kLast;
+  const size_t part = o.all ? kAllRows : tokens.size();
+  std::vector<float> logits;
+  for (size_t at = 0; at < tokens.size(); at += part) {
+    const auto chunk = std::span(tokens).subspan(at, std::min(part, tokens.size() - at));
+    RETURN_IF_ERROR(runner.append(chunk, wanted, logits));
+    if (at == 0) fmt::print("{{\"tokens\":{},\"rows\":[", nlohmann::json(tokens).dump());
+    print_rows(logits, vocab, at + chunk.size() - logits.size() / vocab, at > 0);
   }
   fmt::print("]}}\n");
   return {};
+}
+
+Status run_logits(const Options& o) {
+  ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, parse_tokens(o.tokens));
+  ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kRows));
+  const ModelConfig& config = m.checkpoint.config;
+  RETURN_IF_ERROR(check_tokens(tokens, config.vocab));
+  RETURN_IF_ERROR(check_context(std::ssize(tokens), config, "--tokens"));
+  RETURN_IF_ERROR(load(m));
+  const SequenceRunner::Options sequence{.max_tokens = static_cast<int>(tokens.size()), .chunk = kRows};
+  ASSIGN_OR_RETURN(SequenceRunner runner, SequenceRunner::create(*m.backend, config, sequence));
+  return print_all(o, tokens, config.vocab, runner);
 }
 
 }  // namespace

@@ -13,11 +13,12 @@ namespace moesaic::app {
 namespace {
 
 constexpr int kRows = 128;  // rows whose logits are held at once: 128 * 201,088 floats are 103 MB
+constexpr int kDefaultContext = 2048;
 
 struct Options {
   ModelOptions model;
   std::string file, format = "md";
-  int context = 2048;
+  int context = 0, stride = 0;  // tokens; 0: the default
   bool special = false;
 };
 
@@ -29,44 +30,86 @@ double negative_log_likelihood(std::span<const float> logits, int32_t token) {
   return std::log(sum) + top - logits[token];
 }
 
-// The text in windows of `context` tokens; every token but a window's first is predicted from those before
-// it.
-Status run_perplexity(const Options& o) {
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(o.file));
-  ASSIGN_OR_RETURN(LoadedModel m, load_model(o.model, 512));
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, tokenizer_of(m.checkpoint));
-  ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, tokenizer.try_encode(text, o.special));
-  if (tokens.size() < 2) return invalid("{}: {} tokens are too few to predict any", o.file, tokens.size());
-  const int vocab = m.checkpoint.config.vocab;
-  ASSIGN_OR_RETURN(SequenceRunner runner, SequenceRunner::create(*m.backend, m.checkpoint.config,
-                                                                 {.max_tokens = o.context, .chunk = kRows}));
+struct Sum {
   double nll = 0;
   size_t count = 0;
+};
+
+// Adds what the window tokens[begin, end) says of the tokens from `scored` on.
+Status add_window(SequenceRunner& runner, std::span<const int32_t> tokens, size_t begin, size_t end,
+                  size_t scored, Sum& sum) {
+  runner.reset();
   std::vector<float> logits;
-  for (size_t at = 0; at + 1 < tokens.size();) {
-    if (runner.length() == o.context) runner.reset();
-    const size_t n = std::min(
-        {tokens.size() - at, static_cast<size_t>(kRows), static_cast<size_t>(o.context - runner.length())});
-    for (const int32_t t : std::span(tokens).subspan(at, n)) {
-      if (t >= vocab)
-        return invalid("{}: token {} is outside the model's vocabulary of {}", o.file, t, vocab);
+  for (size_t at = begin; at < end; at += kRows) {
+    const size_t n = std::min(end - at, static_cast<size_t>(kRows));
+    // Rows before scored - 1 predict nothing that is asked for.
+    const bool wanted = at + n >= scored;
+    RETURN_IF_ERROR(runner.append(tokens.subspan(at, n),
+                                  wanted ? SequenceRunner::Wanted::kAll : SequenceRunner::Wanted::kNone,
+                                  logits));
+    const size_t vocab = logits.size() / n;
+    for (size_t i = 0; wanted && i < n; ++i) {
+      const size_t next = at + i + 1;
+      if (next < scored || next >= end) continue;
+      sum.nll += negative_log_likelihood(std::span(logits).subspan(i * vocab, vocab), tokens[next]);
+      ++sum.count;
     }
-    RETURN_IF_ERROR(runner.append(std::span(tokens).subspan(at, n), SequenceRunner::Wanted::kAll, logits));
-    const bool window_ends = runner.length() == o.context;
-    for (size_t i = 0; i < n && at + i + 1 < tokens.size() && !(window_ends && i + 1 == n); ++i, ++count) {
-      nll += negative_log_likelihood(std::span(logits).subspan(i * vocab, vocab), tokens[at + i + 1]);
-    }
-    at += n;
   }
-  const double mean = nll / static_cast<double>(count);
-  if (o.format == "json") {
-    fmt::print(
-        "{}\n",
-        nlohmann::ordered_json({{"perplexity", std::exp(mean)}, {"nll", mean}, {"tokens", count}}).dump());
+  return {};
+}
+
+// Windows of `context` tokens, each `stride` after the one before it. A token is scored once, in the first
+// window in which it has a token before it.
+Result<Sum> sum_windows(SequenceRunner& runner, std::span<const int32_t> tokens, size_t context,
+                        size_t stride) {
+  Sum sum;
+  for (size_t begin = 0, scored = 1; scored < tokens.size(); begin += stride) {
+    const size_t end = std::min(begin + context, tokens.size());
+    scored = std::max(scored, begin + 1);
+    RETURN_IF_ERROR(add_window(runner, tokens, begin, end, scored, sum));
+    scored = end;
+  }
+  return sum;
+}
+
+void print(const Sum& sum, const std::string& format) {
+  const double mean = sum.nll / static_cast<double>(sum.count);
+  if (format == "json") {
+    const nlohmann::ordered_json json = {
+        {"perplexity", std::exp(mean)}, {"nll", mean}, {"tokens", sum.count}};
+    fmt::print("{}\n", json.dump());
   } else {
     fmt::print("perplexity {:.4f} (negative log-likelihood {:.5f} a token, {} tokens predicted)\n",
-               std::exp(mean), mean, count);
+               std::exp(mean), mean, sum.count);
   }
+}
+
+Result<std::vector<int32_t>> tokens_of(const Options& o, const std::string& text, const Checkpoint& c) {
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, tokenizer_of(c));
+  ASSIGN_OR_RETURN(std::vector<int32_t> tokens, tokenizer.try_encode(text, o.special));
+  if (tokens.size() < 2) return invalid("{}: {} tokens are too few to predict any", o.file, tokens.size());
+  for (const int32_t t : tokens) {
+    if (t >= c.config.vocab)
+      return invalid("{}: token {} is outside the model's vocabulary of {}", o.file, t, c.config.vocab);
+  }
+  return tokens;
+}
+
+Status run_perplexity(const Options& o) {
+  if (o.context > 0 && o.stride > o.context)
+    return usage(invalid("--stride {}: more than the {} tokens of a window", o.stride, o.context));
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(o.file));
+  ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kRows));
+  const ModelConfig& config = m.checkpoint.config;
+  RETURN_IF_ERROR(check_context(o.context, config, "--ctx"));
+  const int context = o.context > 0 ? o.context : std::min(kDefaultContext, config.max_context);
+  const int stride = o.stride > 0 ? std::min(o.stride, context) : context;
+  ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, tokens_of(o, text, m.checkpoint));
+  RETURN_IF_ERROR(load(m));
+  ASSIGN_OR_RETURN(SequenceRunner runner,
+                   SequenceRunner::create(*m.backend, config, {.max_tokens = context, .chunk = kRows}));
+  ASSIGN_OR_RETURN(const Sum sum, sum_windows(runner, tokens, context, stride));
+  print(sum, o.format);
   return {};
 }
 
@@ -77,9 +120,12 @@ Run add_perplexity(CLI::App& app) {
   CLI::App& c = *app.add_subcommand("perplexity", "Measure how well a model predicts a text");
   o->model.add_to(c);
   c.add_option("-f,--file", o->file, "the text")->required();
-  c.add_option("--ctx", o->context, "tokens of a window")
-      ->check(CLI::Range(2, 1 << 20))
-      ->capture_default_str();
+  c.add_option("--ctx", o->context, "tokens of a window (default: 2048 or the model's)")
+      ->check(CLI::Range(2, 1 << 20));
+  c.add_option("--stride", o->stride,
+               "tokens from one window to the next; fewer than --ctx: each token is predicted from at least "
+               "ctx - stride others (default: --ctx)")
+      ->check(CLI::Range(1, 1 << 20));
   c.add_flag("--special", o->special, "let names such as <|start|> in the text become special tokens");
   c.add_option("-o,--output", o->format, "md or json")->check(CLI::IsMember({"md", "json"}));
   return [o] { return run_perplexity(*o); };

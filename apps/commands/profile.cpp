@@ -1,12 +1,11 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <random>
 
 #include "base/error.h"
 #include "commands.h"
-#include "model/sequence_runner.h"
 #include "model_options.h"
+#include "random_batch.h"
 
 namespace moesaic::app {
 namespace {
@@ -40,23 +39,17 @@ void print_table(const LoadedModel& m, const Options& o, double step_seconds) {
 }
 
 Status run_profile(const Options& o) {
-  ASSIGN_OR_RETURN(LoadedModel m, load_model(o.model, std::max(512, o.rows)));
-  const ModelConfig& c = m.checkpoint.config;
-  const SequenceRunner::Options limits{.max_tokens = o.depth + o.rows * (o.steps + 1),
-                                       .chunk = std::max(512, o.rows)};
-  ASSIGN_OR_RETURN(SequenceRunner runner, SequenceRunner::create(*m.backend, c, limits));
-  std::mt19937 rng(1);
-  std::vector<float> logits;
-  const auto append = [&](int n, SequenceRunner::Wanted wanted) {
-    std::vector<int32_t> tokens(n);
-    for (int32_t& t : tokens) t = static_cast<int32_t>(rng() % c.vocab);
-    return runner.append(tokens, wanted, logits);
-  };
-  if (o.depth > 0) RETURN_IF_ERROR(append(o.depth, SequenceRunner::Wanted::kNone));
-  RETURN_IF_ERROR(append(o.rows, SequenceRunner::Wanted::kLast));
+  const int max_rows = std::max(512, o.rows), tokens = o.depth + o.rows * (o.steps + 1);
+  ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, max_rows));
+  RETURN_IF_ERROR(check_context(tokens, m.checkpoint.config, "depth and steps together"));
+  RETURN_IF_ERROR(load(m));
+  ASSIGN_OR_RETURN(RandomBatch random, RandomBatch::create(*m.backend, m.checkpoint.config,
+                                                           {.max_tokens = tokens, .max_rows = max_rows}));
+  if (o.depth > 0) RETURN_IF_ERROR(random.append(o.depth, false));
+  RETURN_IF_ERROR(random.append(o.rows, true));
   m.backend->reset_profile();
   const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < o.steps; ++i) RETURN_IF_ERROR(append(o.rows, SequenceRunner::Wanted::kLast));
+  for (int i = 0; i < o.steps; ++i) RETURN_IF_ERROR(random.append(o.rows, true));
   print_table(m, o,
               std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / o.steps);
   return {};

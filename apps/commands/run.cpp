@@ -3,25 +3,27 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
-#include <csignal>
+#include <climits>
 #include <ctime>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "commands.h"
 #include "engine/engine.h"
-#include "engine/stop_filter.h"
+#include "interrupt.h"
+#include "listener.h"
 #include "model_options.h"
-#include "text/harmony_parser.h"
 #include "tokenizer_source.h"
 
 namespace moesaic::app {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr int kMaxRows = 512;  // of a step
 
 struct Options {
   ModelOptions model;
@@ -31,135 +33,30 @@ struct Options {
   bool raw = false, show_reasoning = false, has_prompt = false;
 };
 
-std::atomic<bool> interrupted{false};
-void on_interrupt(int) { interrupted.store(true); }
-
-struct Timing {
-  double prefill_s = 0, decode_s = 0;
-  int prompt_tokens = 0, generated = 0;
-};
-
-struct Answer {
-  std::string text, reasoning;
-  std::vector<Message> messages;  // harmony: what the model said, for the next turn
-  nlohmann::ordered_json tool_calls = nlohmann::ordered_json::array();
-  std::vector<int32_t> tokens;
+struct Generation {
+  Answer answer;
+  std::vector<int32_t> tokens;  // the stop token that ended them included
   FinishReason finish = FinishReason::kNone;
-  Timing timing;
+  int prompt_tokens = 0;
+  double prefill_s = 0, decode_s = 0;
 };
 
-const char* finish_name(const Answer& a) {
-  if (!a.tool_calls.empty()) return "tool_calls";
-  switch (a.finish) {
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kCancelled:
-      return "cancelled";
-    default:
-      return "stop";
-  }
+const char* finish_name(const Generation& g) {
+  if (g.finish == FinishReason::kCancelled) return "cancelled";
+  if (!g.answer.tool_calls.empty()) return "tool_calls";
+  return g.finish == FinishReason::kLength ? "length" : "stop";
 }
 
-// Shows text as it comes: answers on standard output, reasoning dimmed on standard error.
-class Printer {
- public:
-  explicit Printer(const Options& o)
-      : enabled_(o.format == "text"), reasoning_(o.show_reasoning || isatty(STDERR_FILENO) != 0) {}
-
-  void answer(const std::string& text) {
-    end_reasoning();
-    if (enabled_) fmt::print("{}", text), std::fflush(stdout);
+// Steps the engine until the request ends. Ctrl-C cancels it: in a terminal's conversation at any time, else
+// from the first token on, as there is nothing to keep before.
+Status finish_request(Engine& engine, Request& request, bool conversation) {
+  std::optional<InterruptScope> interrupt;
+  while (!engine.idle()) {
+    if (!interrupt && (conversation || request.generated() > 0)) interrupt.emplace();
+    RETURN_IF_ERROR(engine.step());
+    if (interrupt && interrupt->requested()) request.cancelled = true;
   }
-  void reasoning(const std::string& text) {
-    if (!enabled_ || !reasoning_ || text.empty()) return;
-    fmt::print(stderr, "{}{}", std::exchange(dimmed_, true) ? "" : "\x1b[2m", text);
-  }
-  void end_reasoning() {
-    if (std::exchange(dimmed_, false)) fmt::print(stderr, "\x1b[0m\n");
-  }
-
- private:
-  bool enabled_, reasoning_, dimmed_ = false;
-};
-
-// Collects what one generation says, in harmony or as plain text.
-class Listener {
- public:
-  Listener(const Options& o, const Tokenizer& tokenizer)
-      : raw_(o.raw), parser_(tokenizer), decoder_(tokenizer), stop_(o.sampling.stop_strings), printer_(o) {}
-
-  // False: a stop string is complete.
-  bool token(int32_t token, bool ends) {
-    if (!raw_) {
-      for (const HarmonyEvent& e : parser_.push(token)) handle(e);
-    } else if (!ends) {
-      show(stop_.push(decoder_.push(token)));
-    }
-    return !stop_.stopped();
-  }
-  Answer finish() {
-    if (raw_) show(stop_.push(decoder_.flush()));
-    if (!raw_) {
-      for (const HarmonyEvent& e : parser_.finish()) handle(e);
-    }
-    show(stop_.flush());
-    printer_.answer("\n");
-    return std::move(answer_);
-  }
-  bool stopped() const { return stop_.stopped(); }
-
- private:
-  void show(const std::string& text) {
-    answer_.text += text;
-    printer_.answer(text);
-  }
-  void handle(const HarmonyEvent& e) {
-    if (e.kind == HarmonyEvent::Kind::kText && e.message.channel == "final") show(stop_.push(e.message.text));
-    if (e.kind == HarmonyEvent::Kind::kText && e.message.channel == "analysis") {
-      answer_.reasoning += e.message.text;
-      printer_.reasoning(e.message.text);
-    }
-    if (e.kind == HarmonyEvent::Kind::kToolCall) {
-      answer_.tool_calls.push_back({{"recipient", e.message.recipient}, {"arguments", e.message.text}});
-    }
-    if (e.kind == HarmonyEvent::Kind::kMessageEnd || e.kind == HarmonyEvent::Kind::kToolCall)
-      answer_.messages.push_back(e.message);
-  }
-
-  bool raw_;
-  HarmonyParser parser_;
-  StreamDecoder decoder_;
-  StopFilter stop_;
-  Printer printer_;
-  Answer answer_;
-};
-
-Result<Answer> generate(const Options& o, Engine& engine, const Tokenizer& tokenizer,
-                        std::vector<int32_t> prompt) {
-  Listener listener(o, tokenizer);
-  SamplingParams params = o.sampling;
-  params.stop_tokens = tokenizer.stop_tokens();
-  const auto is_stop = [&](int32_t t) {
-    return std::find(params.stop_tokens.begin(), params.stop_tokens.end(), t) != params.stop_tokens.end();
-  };
-  std::vector<int32_t> tokens;
-  const auto start = Clock::now();
-  auto first = start;
-  const auto on_token = [&](const SampledToken& t) {
-    if (tokens.empty()) first = Clock::now();
-    tokens.push_back(t.token);
-    return listener.token(t.token, is_stop(t.token)) && !interrupted.load();
-  };
-  ASSIGN_OR_RETURN(const auto request, engine.submit(std::move(prompt), params, on_token));
-  RETURN_IF_ERROR(engine.run_to_end());
-  RETURN_IF_ERROR(request->error);
-  const auto seconds = [](auto a, auto b) { return std::chrono::duration<double>(b - a).count(); };
-  Answer answer = listener.finish();
-  answer.tokens = std::move(tokens);
-  answer.finish = listener.stopped() ? FinishReason::kStop : request->finish;
-  answer.timing = {seconds(start, first), seconds(first, Clock::now()), request->prompt_tokens,
-                   static_cast<int>(answer.tokens.size())};
-  return answer;
+  return request.error;
 }
 
 std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))); }
@@ -172,70 +69,135 @@ Conversation new_conversation(const Options& o) {
   return c;
 }
 
-Result<std::vector<int32_t>> prompt_tokens(const Options& o, const Conversation& conversation,
-                                           const Tokenizer& tokenizer) {
-  if (o.raw) return tokenizer.try_encode(conversation.messages.back().text, false);
-  return render_conversation(conversation, tokenizer);
-}
-
-void print_timing(const Answer& a, const LoadedModel& m) {
-  const Timing& t = a.timing;
+void print_timing(const Generation& g, const LoadedModel& m) {
+  const auto generated = static_cast<double>(g.tokens.size());
   fmt::print(stderr,
              "[{} | loaded in {:.1f} s | prompt {} tokens, {:.1f} tok/s, first token after {:.2f} s | {} "
              "tokens, {:.1f} tok/s]\n",
-             m.caps.name, m.load_seconds, t.prompt_tokens,
-             t.prefill_s > 0 ? t.prompt_tokens / t.prefill_s : 0, t.prefill_s, t.generated,
-             t.decode_s > 0 ? (t.generated - 1) / t.decode_s : 0);
+             m.caps.name, m.load_seconds, g.prompt_tokens,
+             g.prefill_s > 0 ? g.prompt_tokens / g.prefill_s : 0, g.prefill_s, g.tokens.size(),
+             g.decode_s > 0 && generated > 0 ? (generated - 1) / g.decode_s : 0);
 }
 
-void print_json(const Answer& a, const LoadedModel& m) {
-  const Timing& t = a.timing;
+void print_json(const Generation& g, const LoadedModel& m) {
   const nlohmann::ordered_json json = {
-      {"text", a.text},
-      {"reasoning", a.reasoning},
-      {"tool_calls", a.tool_calls},
-      {"tokens", a.tokens},
-      {"finish_reason", finish_name(a)},
+      {"text", g.answer.text},
+      {"reasoning", g.answer.reasoning},
+      {"tool_calls", g.answer.tool_calls},
+      {"tokens", g.tokens},
+      {"finish_reason", finish_name(g)},
       {"usage",
-       {{"prompt_tokens", t.prompt_tokens},
-        {"completion_tokens", t.generated},
-        {"total_tokens", t.prompt_tokens + t.generated}}},
-      {"timing", {{"load_s", m.load_seconds}, {"prefill_s", t.prefill_s}, {"decode_s", t.decode_s}}}};
+       {{"prompt_tokens", g.prompt_tokens},
+        {"completion_tokens", g.tokens.size()},
+        {"total_tokens", g.prompt_tokens + g.tokens.size()}}},
+      {"timing", {{"load_s", m.load_seconds}, {"prefill_s", g.prefill_s}, {"decode_s", g.decode_s}}}};
   fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  std::fflush(stdout);
 }
 
-Status turn(const Options& o, Engine& engine, const Tokenizer& tokenizer, const LoadedModel& m,
-            Conversation& conversation) {
-  ASSIGN_OR_RETURN(std::vector<int32_t> prompt, prompt_tokens(o, conversation, tokenizer));
-  ASSIGN_OR_RETURN(const Answer answer, generate(o, engine, tokenizer, std::move(prompt)));
-  conversation.messages.insert(conversation.messages.end(), answer.messages.begin(), answer.messages.end());
-  o.format == "json" ? print_json(answer, m) : print_timing(answer, m);
-  return {};
-}
+// What has been said so far, and the parts that say more.
+class Session {
+ public:
+  Session(const Options& o, const LoadedModel& m, const Tokenizer& tokenizer, Engine engine)
+      : o_(o), m_(m), tokenizer_(tokenizer), engine_(std::move(engine)), conversation_(new_conversation(o)) {}
 
-Status chat(const Options& o, Engine& engine, const Tokenizer& tokenizer, const LoadedModel& m) {
-  const bool terminal = isatty(STDIN_FILENO) != 0;
-  if (terminal) fmt::print(stderr, "Type a message and press Enter; Ctrl-D ends.\n");
-  Conversation conversation = new_conversation(o);
-  for (std::string line; !interrupted.load();) {
-    if (terminal) fmt::print(stderr, "> ");
-    if (!std::getline(std::cin, line)) break;
-    if (line.empty()) continue;
-    conversation.messages.push_back({.role = "user", .text = line});
-    RETURN_IF_ERROR(turn(o, engine, tokenizer, m, conversation));
+  // The answer to one message, printed. kCancelled after Ctrl-C, except in a terminal's conversation, which
+  // goes on.
+  Status turn(const std::string& message, bool terminal = false);
+
+ private:
+  Result<std::vector<int32_t>> prompt_for(const std::string& message);
+  Result<Generation> generate(std::vector<int32_t> prompt, bool terminal);
+  void remember(const std::vector<int32_t>& prompt, const Generation& g);
+
+  const Options& o_;
+  const LoadedModel& m_;
+  const Tokenizer& tokenizer_;
+  Engine engine_;
+  Conversation conversation_;
+  std::vector<int32_t> text_;  // --raw: everything so far
+};
+
+Result<std::vector<int32_t>> Session::prompt_for(const std::string& message) {
+  if (!o_.raw) {
+    conversation_.messages.push_back({.role = "user", .text = message});
+    return render_conversation(conversation_, tokenizer_);
   }
-  return {};
+  ASSIGN_OR_RETURN(const std::vector<int32_t> more, tokenizer_.try_encode(message, false));
+  std::vector<int32_t> prompt = text_;
+  prompt.insert(prompt.end(), more.begin(), more.end());
+  return prompt;
+}
+
+Result<Generation> Session::generate(std::vector<int32_t> prompt, bool terminal) {
+  SamplingParams params = o_.sampling;
+  params.stop_tokens = tokenizer_.stop_tokens();
+  const auto is_stop = [&](int32_t t) {
+    return std::find(params.stop_tokens.begin(), params.stop_tokens.end(), t) != params.stop_tokens.end();
+  };
+  Listener listener(o_.raw, tokenizer_, o_.sampling.stop_strings,
+                    Printer(o_.format == "text", o_.show_reasoning));
+  Generation g;
+  const auto start = Clock::now();
+  auto first = start;
+  const auto on_token = [&](const SampledToken& t) {
+    if (g.tokens.empty()) first = Clock::now();
+    g.tokens.push_back(t.token);
+    return listener.token(t.token, is_stop(t.token));
+  };
+  ASSIGN_OR_RETURN(const auto request, engine_.submit(std::move(prompt), params, on_token));
+  RETURN_IF_ERROR(finish_request(engine_, *request, terminal));
+  const auto seconds = [](auto a, auto b) { return std::chrono::duration<double>(b - a).count(); };
+  g.prefill_s = seconds(start, first), g.decode_s = seconds(first, Clock::now());
+  g.answer = listener.finish();
+  g.finish = listener.stopped() ? FinishReason::kStop : request->finish;
+  g.prompt_tokens = request->prompt_tokens;
+  return g;
+}
+
+void Session::remember(const std::vector<int32_t>& prompt, const Generation& g) {
+  if (g.tokens.empty()) {  // interrupted before it began: as if nothing had been said
+    if (!o_.raw) conversation_.messages.pop_back();
+    return;
+  }
+  conversation_.messages.insert(conversation_.messages.end(), g.answer.messages.begin(),
+                                g.answer.messages.end());
+  text_ = prompt;
+  const std::vector<int32_t> stops = tokenizer_.stop_tokens();
+  for (const int32_t t : g.tokens) {
+    if (std::find(stops.begin(), stops.end(), t) == stops.end()) text_.push_back(t);
+  }
+}
+
+Status Session::turn(const std::string& message, bool terminal) {
+  ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, prompt_for(message));
+  ASSIGN_OR_RETURN(const Generation g, generate(prompt, terminal));
+  remember(prompt, g);
+  o_.format == "json" ? print_json(g, m_) : print_timing(g, m_);
+  return g.finish == FinishReason::kCancelled && !terminal ? Status(StatusCode::kCancelled, "interrupted")
+                                                           : Status();
+}
+
+Status chat(Session& session) {
+  const bool terminal = isatty(STDIN_FILENO) != 0;
+  if (terminal) fmt::print(stderr, "Type a message and press Enter; Ctrl-C stops an answer, Ctrl-D ends.\n");
+  for (std::string line;;) {
+    if (terminal) fmt::print(stderr, "> ");
+    if (!std::getline(std::cin, line)) return {};
+    if (!line.empty()) RETURN_IF_ERROR(session.turn(line, terminal));
+  }
 }
 
 Status run_run(const Options& o) {
-  std::signal(SIGINT, on_interrupt);
-  ASSIGN_OR_RETURN(LoadedModel m, load_model(o.model, 512));
+  RETURN_IF_ERROR(usage(validate(o.sampling, INT_MAX)));
+  ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kMaxRows));
+  RETURN_IF_ERROR(check_context(o.context, m.checkpoint.config, "--ctx"));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, tokenizer_of(m.checkpoint));
-  ASSIGN_OR_RETURN(Engine engine, Engine::create(*m.backend, m.checkpoint.config, {.context = o.context}));
-  if (!o.has_prompt) return chat(o, engine, tokenizer, m);
-  Conversation conversation = new_conversation(o);
-  conversation.messages.push_back({.role = "user", .text = o.prompt});
-  return turn(o, engine, tokenizer, m, conversation);
+  RETURN_IF_ERROR(load(m));
+  ASSIGN_OR_RETURN(Engine engine, Engine::create(*m.backend, m.checkpoint.config,
+                                                 {.context = o.context, .max_rows = kMaxRows}));
+  Session session(o, m, tokenizer, std::move(engine));
+  return o.has_prompt ? session.turn(o.prompt) : chat(session);
 }
 
 }  // namespace
@@ -256,13 +218,17 @@ Run add_run(CLI::App& app) {
   c.add_option("-n,--max-tokens", o->sampling.max_tokens,
                "tokens to generate at most; 0: until the context is full")
       ->capture_default_str();
-  c.add_option("--ctx", o->context, "tokens of context; 0: 8192 or the model's")->capture_default_str();
+  c.add_option("--ctx", o->context, "tokens of context; 0: 8192 or the model's")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
   c.add_option("--temp", o->sampling.temperature, "temperature; 0: greedy")->capture_default_str();
   c.add_option("--top-p", o->sampling.top_p, "nucleus sampling")->capture_default_str();
   c.add_option("--top-k", o->sampling.top_k, "likeliest tokens to keep; 0: all")->capture_default_str();
   c.add_option("--min-p", o->sampling.min_p, "least probability relative to the likeliest")
       ->capture_default_str();
-  c.add_option("--seed", o->sampling.seed, "seed of the random numbers")->capture_default_str();
+  c.add_option("--seed", o->sampling.seed, "seed of the random numbers")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   c.add_option("--repetition-penalty", o->sampling.repetition_penalty,
                "above 1 discourages tokens seen before")
       ->capture_default_str();

@@ -14,44 +14,67 @@ namespace moesaic::app {
 namespace {
 
 struct Options {
-  std::string model, text, file, tokens;
-  bool special = false;
+  std::string model, text, file, tokens, format;
+  bool has_text = false, special = false;
 };
 
+void print_json(const nlohmann::ordered_json& json) {
+  fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void print_bytes(const std::string& bytes) {
+  std::fwrite(bytes.data(), 1, bytes.size(), stdout);
+  std::fputc('\n', stdout);
+}
+
+// As --tokens takes them.
+void print_ids(const std::vector<int32_t>& tokens) {
+  for (size_t i = 0; i < tokens.size(); ++i) fmt::print("{}{}", i > 0 ? "," : "", tokens[i]);
+  fmt::print("\n");
+}
+
 Status run_tokenize(const Options& o) {
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(o.model));
+  if (!o.has_text && o.file.empty()) return usage(invalid("tokenize: what? Give -p TEXT or -f FILE"));
   std::string text = o.text;
   if (!o.file.empty()) {
     ASSIGN_OR_RETURN(text, read_text_file(o.file));
   }
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(o.model));
   ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, tokenizer.try_encode(text, o.special));
-  fmt::print("{{\"tokens\":{}}}\n", nlohmann::json(tokens).dump());
+  if (o.format == "json")
+    print_json({{"tokens", tokens}});
+  else
+    print_ids(tokens);
   return {};
 }
 
 Status run_detokenize(const Options& o) {
+  ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, parse_tokens(o.tokens));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(o.model));
-  ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, parse_tokens(o.tokens, tokenizer.vocab_size()));
+  RETURN_IF_ERROR(check_tokens(tokens, tokenizer.vocab_size()));
   const std::string bytes = tokenizer.decode(tokens);
-  std::fwrite(bytes.data(), 1, bytes.size(), stdout);
-  std::fputc('\n', stdout);
+  o.format == "json" ? print_json({{"text", bytes}}) : print_bytes(bytes);
   return {};
 }
 
 Status run_render(const Options& o) {
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(o.model));
   ASSIGN_OR_RETURN(const std::string json, read_text_file(o.file));
   ASSIGN_OR_RETURN(const Conversation conversation, conversation_from_json(json, o.file));
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(o.model));
   ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, render_conversation(conversation, tokenizer));
-  const nlohmann::ordered_json out = {{"text", tokenizer.decode(tokens)}, {"tokens", tokens}};
-  fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  const std::string text = tokenizer.decode(tokens);
+  o.format == "json" ? print_json({{"text", text}, {"tokens", tokens}}) : print_bytes(text);
   return {};
 }
 
 CLI::App& add_text_command(CLI::App& app, const char* name, const char* help,
-                           const std::shared_ptr<Options>& o) {
+                           const std::shared_ptr<Options>& o, const char* format) {
   CLI::App& c = *app.add_subcommand(name, help);
+  o->format = format;
   c.add_option("-m,--model", o->model, "a model, or a tokenizer.json or .tiktoken file")->required();
+  c.add_option("-o,--output", o->format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
   return c;
 }
 
@@ -59,24 +82,27 @@ CLI::App& add_text_command(CLI::App& app, const char* name, const char* help,
 
 Run add_tokenize(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  CLI::App& c = add_text_command(app, "tokenize", "Print the token ids of a text as JSON", o);
+  CLI::App& c = add_text_command(app, "tokenize", "Print the token ids of a text", o, "json");
   CLI::Option* text = c.add_option("-p,--prompt", o->text, "the text");
   c.add_option("-f,--file", o->file, "a file with the text")->excludes(text);
   c.add_flag("--special", o->special, "let names such as <|start|> become special tokens");
-  return [o] { return run_tokenize(*o); };
+  return [o, text] {
+    o->has_text = text->count() > 0;
+    return run_tokenize(*o);
+  };
 }
 
 Run add_detokenize(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  CLI::App& c = add_text_command(app, "detokenize", "Print the text of token ids", o);
+  CLI::App& c = add_text_command(app, "detokenize", "Print the text of token ids", o, "text");
   c.add_option("--tokens", o->tokens, "comma-separated ids, or @FILE")->required();
   return [o] { return run_detokenize(*o); };
 }
 
 Run add_render(CLI::App& app) {
   auto o = std::make_shared<Options>();
-  CLI::App& c =
-      add_text_command(app, "render", "Print a conversation in the chat format, as text and token ids", o);
+  CLI::App& c = add_text_command(app, "render",
+                                 "Print a conversation in the chat format, as text and token ids", o, "json");
   c.add_option("-f,--file", o->file,
                "JSON: a list of messages, or {messages, tools, reasoning_effort, instructions}")
       ->required();

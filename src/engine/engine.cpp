@@ -3,21 +3,21 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "engine/kv_layout.h"
 #include "model/forward.h"
 
 namespace moesaic {
 namespace {
 
-constexpr int kPageTokens = 32, kDefaultContext = 8192;
+constexpr int kDefaultContext = 8192;
 
-KvLayout layout_for(const ModelConfig& c, const EngineOptions& o) {
-  const auto pages = [](int tokens) { return (tokens + kPageTokens - 1) / kPageTokens; };
-  // A window layer holds the window behind the first row of a step and the step's own rows, off page
-  // boundaries at both ends.
-  const int window = std::min(pages(o.context), pages(c.window + o.max_rows) + 2);
-  return {.page_tokens = kPageTokens,
-          .full_pages = o.max_batch * pages(o.context),
-          .window_pages = o.max_batch * window};
+Status validate(const EngineOptions& o, const ModelConfig& config) {
+  if (o.context < 1 || o.context > config.max_context)
+    return invalid("--ctx {}: the model's context is {} tokens", o.context, config.max_context);
+  if (o.max_batch < 1) return invalid("{} sequences at a time: expected at least 1", o.max_batch);
+  if (o.max_rows < o.max_batch)
+    return invalid("steps of {} rows are too short for {} sequences at a time", o.max_rows, o.max_batch);
+  return {};
 }
 
 }  // namespace
@@ -25,10 +25,12 @@ KvLayout layout_for(const ModelConfig& c, const EngineOptions& o) {
 Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const EngineOptions& options) {
   EngineOptions o = options;
   if (o.context == 0) o.context = std::min(config.max_context, kDefaultContext);
-  if (o.context < 1 || o.context > config.max_context)
-    return invalid("--ctx {}: the model's context is {} tokens", o.context, config.max_context);
+  RETURN_IF_ERROR(validate(o, config));
   Engine engine(backend, config, o);
-  const KvLayout layout = layout_for(config, o);
+  ASSIGN_OR_RETURN(
+      const KvLayout layout,
+      kv_layout(config, {.sequences = o.max_batch, .context = o.context, .max_rows = o.max_rows}));
+  RETURN_IF_ERROR(check_kv_memory(layout, config, backend));
   RETURN_IF_ERROR(backend.alloc_kv(layout));
   engine.scheduler_ = std::make_unique<Scheduler>(layout, config.window, o.max_rows, o.max_batch);
   return engine;
@@ -77,6 +79,7 @@ void Engine::take_token(Request& r, std::span<float> logits) {
 }
 
 Status Engine::step() {
+  scheduler_->collect();  // what was cancelled since the last step is not computed any further
   const ScheduledBatch scheduled = scheduler_->next_batch();
   logits_.resize(scheduled.wanted.size() * static_cast<size_t>(config_.vocab));
   Status status;

@@ -1,0 +1,23 @@
+#include "interrupt.h"
+
+namespace moesaic::app {
+namespace {
+
+volatile std::sig_atomic_t flag = 0;
+void on_interrupt(int) { flag = 1; }
+
+}  // namespace
+
+InterruptScope::InterruptScope() {
+  flag = 0;
+  struct sigaction action = {};
+  action.sa_handler = on_interrupt;
+  action.sa_flags = SA_RESETHAND | SA_RESTART;
+  sigaction(SIGINT, &action, &before_);
+}
+
+InterruptScope::~InterruptScope() { sigaction(SIGINT, &before_, nullptr); }
+
+bool InterruptScope::requested() const { return flag != 0; }
+
+}  // namespace moesaic::app

@@ -1,0 +1,23 @@
+// Ctrl-C during work that can end in an orderly way.
+#pragma once
+
+#include <csignal>
+
+namespace moesaic::app {
+
+// While it lives, the first SIGINT only sets the flag and the second ends the program. Otherwise, as before
+// it and after it, every SIGINT ends the program at once: nothing that is read or loaded needs to be undone.
+// One at a time.
+class InterruptScope {
+ public:
+  InterruptScope();
+  ~InterruptScope();
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
+  bool requested() const;
+
+ private:
+  struct sigaction before_ = {};
+};
+
+}  // namespace moesaic::app

@@ -1,0 +1,44 @@
+"""What the tests share: the program, its models and a way to run it."""
+
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import tempfile
+import unittest
+
+import small_model
+
+# The program, after an emulator's words where it needs one.
+MOESAIC = shlex.split(os.environ.get("MOESAIC", "moesaic"))
+_folder = tempfile.TemporaryDirectory(prefix="moesaic-cli-")
+FOLDER = pathlib.Path(_folder.name)
+MODEL = str(small_model.make(FOLDER / "model"))
+THINKER = str(small_model.make(FOLDER / "thinker", small_model.THOUGHT))
+TIMEOUT = 60  # seconds; a command takes a tenth of one, under sanitizers and emulators much more
+
+
+class Cli(unittest.TestCase):
+    def moesaic(self, *args, stdin="", **options):
+        return subprocess.run([*MOESAIC, *map(str, args)], input=stdin, capture_output=True, text=True,
+                              timeout=TIMEOUT, **options)
+
+    def ok(self, *args, **options):
+        """Runs a command that must succeed; its standard output."""
+        done = self.moesaic(*args, **options)
+        self.assertEqual(done.returncode, 0, f"{args}: {done.stderr}")
+        return done.stdout
+
+    def json(self, *args, **options):
+        return json.loads(self.ok(*args, **options))
+
+    def refused(self, status, words, *args, **options):
+        """Runs a command that must fail with `status` and one line that matches each of `words`."""
+        done = self.moesaic(*args, **options)
+        self.assertEqual(done.returncode, status, f"{args}: {done.stdout} {done.stderr}")
+        self.assertEqual(done.stdout, "", args)
+        self.assertRegex(done.stderr, r"\Amoesaic: [^\n]*\n\Z", args)
+        for word in words if isinstance(words, (list, tuple)) else [words]:
+            self.assertIsNotNone(re.search(word, done.stderr), f"{args}: {word!r} in {done.stderr!r}")

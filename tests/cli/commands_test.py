@@ -1,0 +1,232 @@
+"""Every command does what its help says, in the forms that scripts lean on."""
+
+import csv
+import json
+import math
+import pathlib
+
+from cli import FOLDER, MODEL, THINKER, Cli
+from small_model import HEAD_DIM, IDS, KV_HEADS, VOCAB
+
+USAGE = {"prompt_tokens", "completion_tokens", "total_tokens"}
+
+
+class Run(Cli):
+    def test_text_goes_to_stdout_and_the_rest_to_stderr(self):
+        done = self.moesaic("run", "-m", MODEL, "-p", "hello", "--temp", 0)
+        self.assertEqual((done.returncode, done.stdout), (0, "OK!\n"))
+        self.assertIn("tok/s", done.stderr)
+
+    def test_json(self):
+        out = self.json("run", "-m", MODEL, "-p", "hello", "--temp", 0, "-o", "json")
+        self.assertLessEqual({"text", "reasoning", "tool_calls", "tokens", "finish_reason", "usage", "timing"},
+                             set(out))
+        self.assertEqual((out["text"], out["reasoning"], out["tool_calls"]), ("OK!", "", []))
+        self.assertEqual(out["finish_reason"], "stop")
+        self.assertEqual(out["tokens"][-1], IDS["<|return|>"])
+        self.assertLessEqual(USAGE, set(out["usage"]))
+        self.assertEqual(out["usage"]["completion_tokens"], len(out["tokens"]))
+        self.assertEqual(out["usage"]["total_tokens"], out["usage"]["prompt_tokens"] + len(out["tokens"]))
+
+    def test_raw_continues_the_text(self):
+        out = self.json("run", "-m", MODEL, "--raw", "-p", "0", "-n", 5, "--temp", 0, "-o", "json")
+        self.assertEqual((out["text"], out["finish_reason"]), ("12345", "length"))
+        self.assertEqual(out["usage"]["prompt_tokens"], 1)
+        self.assertEqual(self.ok("run", "-m", MODEL, "--raw", "-p", "0", "-n", 5, "--temp", 0), "12345\n")
+
+    def test_stop_string(self):
+        out = self.json("run", "-m", MODEL, "--raw", "-p", "0", "-n", 50, "--temp", 0, "--stop", "67", "-o", "json")
+        self.assertEqual((out["text"], out["finish_reason"]), ("12345", "stop"))
+
+    def test_reasoning(self):
+        out = self.json("run", "-m", THINKER, "-p", "hello", "--temp", 0, "-o", "json")
+        self.assertEqual((out["text"], out["reasoning"]), ("", "Hm"))
+        self.assertNotIn("Hm", self.moesaic("run", "-m", THINKER, "-p", "hello", "--temp", 0).stderr)
+        shown = self.moesaic("run", "-m", THINKER, "-p", "hello", "--temp", 0, "--show-reasoning")
+        self.assertIn("Hm", shown.stderr)
+        self.assertNotIn("\x1b", shown.stderr)  # no colours into a pipe
+
+    def test_seed(self):
+        sample = lambda seed: self.json("run", "-m", MODEL, "--raw", "-p", "0", "-n", 40, "--temp", 20, "--seed", seed,
+                                        "-o", "json")["tokens"]
+        self.assertEqual(sample(1), sample(1))
+        self.assertNotEqual(sample(1), sample(2))
+
+    def test_devices_agree(self):
+        args = ("run", "-m", MODEL, "-p", "hello", "--temp", 0, "-o", "json", "--device")
+        self.assertEqual(self.json(*args, "cpu")["tokens"], self.json(*args, "reference")["tokens"])
+
+
+class Chat(Cli):
+    def test_two_turns_over_a_pipe(self):
+        self.assertEqual(self.ok("run", "-m", MODEL, "--temp", 0, stdin="hello\n\nhello again\n"), "OK!\nOK!\n")
+
+    def test_the_second_turn_knows_the_first(self):
+        out = self.ok("run", "-m", MODEL, "--temp", 0, "-o", "json", stdin="hello\nhello\n")
+        first, second = map(json.loads, out.splitlines())
+        self.assertEqual([first["text"], second["text"]], ["OK!", "OK!"])
+        self.assertGreater(second["usage"]["prompt_tokens"], first["usage"]["total_tokens"])
+
+    def test_raw_keeps_its_history(self):
+        out = self.ok("run", "-m", MODEL, "--temp", 0, "--raw", "-n", 3, "-o", "json", stdin="0\nA\n")
+        first, second = map(json.loads, out.splitlines())
+        self.assertEqual([first["text"], second["text"]], ["123", "BCD"])
+        self.assertEqual([first["usage"]["prompt_tokens"], second["usage"]["prompt_tokens"]], [1, 5])
+
+    def test_no_input_is_no_conversation(self):
+        self.assertEqual(self.ok("run", "-m", MODEL, stdin=""), "")
+
+
+class Logits(Cli):
+    def test_last_and_all(self):
+        last = self.json("logits", "-m", MODEL, "--tokens", "1,2,3", "-o", "json")
+        every = self.json("logits", "-m", MODEL, "--tokens", "1,2,3", "--all", "-o", "json")
+        self.assertEqual(last["tokens"], [1, 2, 3])
+        self.assertEqual([r["position"] for r in last["rows"]], [2])
+        self.assertEqual([r["position"] for r in every["rows"]], [0, 1, 2])
+        self.assertTrue(all(len(r["logits"]) == VOCAB for r in every["rows"]))
+        self.assertEqual(last["rows"][0], every["rows"][2])
+
+    def test_ids_from_a_file(self):
+        path = FOLDER / "ids"
+        path.write_text("[1, 2,\n3]\n")
+        self.assertEqual(self.ok("logits", "-m", MODEL, "--tokens", f"@{path}"),
+                         self.ok("logits", "-m", MODEL, "--tokens", "1,2,3"))
+
+
+class Perplexity(Cli):
+    def setUp(self):
+        self.text = FOLDER / "text"
+        self.text.write_text("".join(map(chr, range(0x20, 0x7F))) * 3)
+
+    def test_agrees_with_logits(self):
+        text = FOLDER / "short"
+        text.write_text("0AxB~0")
+        tokens = self.json("tokenize", "-m", MODEL, "-f", text)["tokens"]
+        rows = self.json("logits", "-m", MODEL, "--tokens", ",".join(map(str, tokens)), "--all")["rows"]
+        nll = 0.0
+        for row, token in zip(rows, tokens[1:]):
+            top = max(row["logits"])
+            nll += math.log(sum(math.exp(v - top) for v in row["logits"])) + top - row["logits"][token]
+        out = self.json("perplexity", "-m", MODEL, "-f", text, "-o", "json")
+        self.assertEqual(out["tokens"], len(tokens) - 1)
+        self.assertAlmostEqual(out["nll"], nll / (len(tokens) - 1), 4)
+        self.assertAlmostEqual(out["perplexity"], math.exp(out["nll"]), 4)
+
+    def test_windows(self):
+        tokens = len(self.json("tokenize", "-m", MODEL, "-f", self.text)["tokens"])
+        whole = self.json("perplexity", "-m", MODEL, "-f", self.text, "-o", "json")
+        parts = self.json("perplexity", "-m", MODEL, "-f", self.text, "-o", "json", "--ctx", 50)
+        self.assertEqual(whole["tokens"], tokens - 1)
+        self.assertEqual(parts["tokens"], tokens - -(-tokens // 50))  # all but each window's first
+
+    def test_text_form(self):
+        self.assertIn("perplexity", self.ok("perplexity", "-m", MODEL, "-f", self.text))
+
+
+class Text(Cli):
+    def test_round_trip(self):
+        text = "hello  wörld 语言 \U0001f600\n\t<|start|>"
+        tokens = self.json("tokenize", "-m", MODEL, "-p", text)["tokens"]
+        self.assertEqual(tokens[0], IDS["hello"])
+        self.assertNotIn(IDS["<|start|>"], tokens)
+        ids = ",".join(map(str, tokens))
+        self.assertEqual(self.ok("detokenize", "-m", MODEL, "--tokens", ids), text + "\n")
+
+    def test_special(self):
+        tokens = self.json("tokenize", "-m", MODEL, "-p", "<|start|>hello", "--special")["tokens"]
+        self.assertEqual(tokens, [IDS["<|start|>"], IDS["hello"]])
+
+    def test_empty_text_is_no_token(self):
+        self.assertEqual(self.json("tokenize", "-m", MODEL, "-p", "")["tokens"], [])
+
+    def test_tokenizer_file(self):
+        self.assertEqual(self.ok("tokenize", "-m", pathlib.Path(MODEL) / "tokenizer.json", "-p", "hello"),
+                         self.ok("tokenize", "-m", MODEL, "-p", "hello"))
+
+    def test_render(self):
+        path = FOLDER / "messages.json"
+        path.write_text(json.dumps([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]))
+        out = self.json("render", "-m", MODEL, "-f", path)
+        self.assertEqual(set(out), {"text", "tokens"})
+        self.assertTrue(out["text"].endswith("<|start|>user<|message|>hello<|end|><|start|>assistant"), out["text"])
+        self.assertIn("Be brief.", out["text"])
+        self.assertIn(IDS["hello"], out["tokens"])
+
+
+class Inspect(Cli):
+    def test_json_and_text(self):
+        out = self.json("inspect", MODEL, "-o", "json")
+        self.assertEqual((out["vocab"], out["layers"], out["kind"]), (VOCAB, 2, "safetensors"))
+        self.assertIn("lm_head.weight", [t["name"] for t in out["tensors"]])
+        self.assertGreater(out["weight_bytes"], out["bytes_per_token"])
+        self.assertIn("vocabulary        320", self.ok("inspect", MODEL))
+        self.assertIn("lm_head.weight", self.ok("inspect", MODEL, "--tensors"))
+
+    def test_dummy(self):
+        self.assertEqual(self.json("inspect", "dummy:gpt-oss-20b,layers=2", "-o", "json")["vocab"], 201088)
+
+
+class Verify(Cli):
+    def test_quick(self):
+        out = self.ok("verify", "--quick", "-m", MODEL)
+        self.assertRegex(out, r"\n(\d+) of \1 cases agree")
+        self.assertNotIn("FAIL", out)
+
+
+class Profile(Cli):
+    def test_table(self):
+        out = self.ok("profile", "-m", MODEL, "-n", 4, "-d", 200)
+        for op in ("qkv", "attend", "project", "moe", "unembed", "sum", "step"):
+            self.assertRegex(out, rf"(?m)^{op} +\d")
+
+
+class Bench(Cli):
+    FIELDS = {"model", "device", "threads", "test", "depth", "batch", "reps", "tok_s", "tok_s_min", "tok_s_max",
+              "bytes_per_token", "gb_s", "ceiling_gb_s", "share"}
+    ARGS = ("bench", "-m", MODEL, "-p", "8,40", "-n", "4", "-d", "0,130", "-r", 2)
+
+    def test_json(self):
+        lines = self.json(*self.ARGS, "-o", "json")
+        self.assertEqual([(l["test"], l["depth"], l["batch"]) for l in lines],
+                         [(t, d, 1) for d in (0, 130) for t in ("pp8", "pp40", "tg4")])
+        tg = {line["depth"]: line["bytes_per_token"] for line in lines if line["test"] == "tg4"}
+        # int8 K, 16-bit V: the window layer reads 128 tokens, the other all.
+        self.assertAlmostEqual(tg[130] - tg[0], (128 - 2.5 + 130) * 3 * KV_HEADS * HEAD_DIM, delta=1)
+        for line in lines:
+            self.assertEqual(set(line), self.FIELDS)
+            self.assertEqual((line["model"], line["reps"]), (MODEL, 2))
+            self.assertTrue(0 < line["tok_s_min"] <= line["tok_s"] <= line["tok_s_max"], line)
+            self.assertGreater(line["ceiling_gb_s"], 0)
+            self.assertAlmostEqual(line["gb_s"], line["tok_s"] * line["bytes_per_token"] / 1e9, 6)
+            self.assertAlmostEqual(line["share"], line["gb_s"] / line["ceiling_gb_s"], 6)
+
+    def test_csv_has_the_same_columns(self):
+        rows = list(csv.reader(self.ok(*self.ARGS, "-o", "csv").splitlines()))
+        self.assertEqual(set(rows[0]), self.FIELDS)
+        self.assertEqual({len(row) for row in rows}, {len(self.FIELDS)})
+        self.assertEqual(len(rows), 7)
+
+    def test_table(self):
+        self.assertRegex(self.ok(*self.ARGS), r"\n\| tg4 \| 130 \|")
+
+
+class Convert(Cli):
+    def test_there_and_back(self):
+        gguf, folder = FOLDER / "there.gguf", FOLDER / "back"
+        self.ok("convert", MODEL, gguf)
+        self.ok("convert", gguf, folder)
+        logits = lambda model: self.json("logits", "-m", model, "--tokens", "72,105,300,7,256", "--all")["rows"]
+        self.assertEqual(logits(gguf), logits(MODEL))
+        self.assertEqual(logits(folder), logits(MODEL))
+        text = self.json("tokenize", "-m", gguf, "-p", "hello world")
+        self.assertEqual(text, self.json("tokenize", "-m", MODEL, "-p", "hello world"))
+        self.assertEqual(self.ok("run", "-m", gguf, "-p", "hello", "--temp", 0), "OK!\n")
+
+    def test_does_not_replace_unasked(self):
+        gguf = FOLDER / "kept.gguf"
+        gguf.write_text("mine")
+        self.refused(1, ["kept.gguf", "--force"], "convert", MODEL, gguf)
+        self.assertEqual(gguf.read_text(), "mine")
+        self.ok("convert", MODEL, gguf, "--force")
+        self.ok("inspect", gguf)

@@ -1,0 +1,179 @@
+"""Whatever goes wrong ends in one line that says what and where: status 1 for failures, 2 for wrong usage."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+from cli import FOLDER, MODEL, MOESAIC, TIMEOUT, Cli
+
+ABSENT = str(FOLDER / "absent")  # wrong flags must be told before a model is looked for
+
+
+class Usage(Cli):
+    def test_unknown_words(self):
+        self.refused(2, "frobnicate", "frobnicate")
+        self.refused(2, "frobnicate", "frobnicate", "-m", MODEL)
+        self.refused(2, "--frob", "run", "-m", MODEL, "--frob")
+        self.refused(2, "extra", "tokenize", "-m", MODEL, "-p", "a", "extra")
+
+    def test_no_command(self):
+        self.refused(2, "command", *())
+
+    def test_required_options(self):
+        for command in ("run", "bench", "logits", "perplexity", "tokenize", "detokenize", "render", "profile"):
+            self.refused(2, "model", command)
+        self.refused(2, "tokens", "logits", "-m", MODEL)
+        self.refused(2, ["-p", "-f"], "tokenize", "-m", MODEL)
+        self.refused(2, ["prompt", "file"], "tokenize", "-m", MODEL, "-p", "a", "-f", "b")
+
+    def test_sampling_values(self):
+        for flag, value in (("--temp", "nan"), ("--temp", "-1"), ("--temp", "inf"), ("--temp", "warm"), ("--top-p", "0"),
+                            ("--top-p", "1.5"), ("--top-p", "nan"), ("--top-k", "-1"), ("--min-p", "-0.1"),
+                            ("--min-p", "2"), ("-n", "-1"), ("-n", "1e99"), ("--seed", "-1"), ("--ctx", "-5"),
+                            ("--repetition-penalty", "0"), ("--presence-penalty", "3"), ("--frequency-penalty", "nan"),
+                            ("--reasoning", "extreme"), ("-o", "yaml"), ("--stop", "x" * 5000), ("-t", "-1"),
+                            ("-t", "9999"), ("--isa", "mmx"), ("--device", "tpu"), ("--dense", "q2")):
+            self.refused(2, "", "run", "-m", ABSENT, "-p", "hi", flag, value)
+
+    def test_sizes(self):
+        for flag, value in (("-p", "-1"), ("-p", "99999999999"), ("-n", "x"), ("-d", "-3"), ("-b", "0"), ("-b", "-1"),
+                            ("-b", "100000"), ("-r", "0"), ("-o", "xml")):
+            self.refused(2, "", "bench", "-m", ABSENT, flag, value)
+        for flag, value in (("-b", "0"), ("-d", "-1"), ("-n", "0")):
+            self.refused(2, "", "profile", "-m", ABSENT, flag, value)
+        for flag, value in (("--ctx", "1"), ("--ctx", "99999999"), ("--stride", "0"), ("--stride", "-4")):
+            self.refused(2, "", "perplexity", "-m", ABSENT, "-f", __file__, flag, value)
+
+    def test_token_ids(self):
+        for ids in ("", "1,x", "1,-2", "99999999999", "1;2"):
+            self.refused(2, "", "logits", "-m", ABSENT, "--tokens", ids)
+        self.refused(1, "absent", "logits", "-m", MODEL, "--tokens", "@" + ABSENT)
+        self.refused(2, "320", "logits", "-m", MODEL, "--tokens", "1,320")
+        self.refused(2, "5000", "detokenize", "-m", MODEL, "--tokens", "5000")
+
+    def test_sizes_beyond_the_model(self):
+        self.refused(2, ["40000", "32768"], "run", "-m", MODEL, "-p", "a", "--ctx", 40000)
+        self.refused(2, "32768", "bench", "-m", MODEL, "-p", 8, "-d", 40000)
+        self.refused(2, "32768", "profile", "-m", MODEL, "-d", 40000)
+        self.refused(2, "32768", "perplexity", "-m", MODEL, "-f", __file__, "--ctx", 40000)
+
+    def test_absurd_kv_is_refused_before_it_is_allocated(self):
+        self.refused(1, "GB", "bench", "-m", "dummy:gpt-oss-120b", "-p", 8, "-d", 100000, "-b", 512)
+
+
+class Files(Cli):
+    def test_absent(self):
+        for args in (("run", "-p", "a"), ("bench",), ("logits", "--tokens", "1"), ("tokenize", "-p", "a"),
+                     ("detokenize", "--tokens", "1"), ("profile",), ("perplexity", "-f", __file__)):
+            self.refused(1, "absent", args[0], "-m", ABSENT, *args[1:])
+        self.refused(1, "absent", "inspect", ABSENT)
+        self.refused(1, "absent", "convert", ABSENT, FOLDER / "x.gguf")
+        self.refused(1, "absent", "perplexity", "-m", MODEL, "-f", ABSENT)
+        self.refused(1, "absent", "tokenize", "-m", MODEL, "-f", ABSENT)
+        self.refused(1, "absent", "render", "-m", MODEL, "-f", ABSENT)
+
+    def test_a_folder_for_a_file(self):
+        self.refused(1, "folder", "tokenize", "-m", MODEL, "-f", FOLDER)
+
+    def damaged(self, name, change):
+        folder = FOLDER / name
+        shutil.copytree(MODEL, folder)
+        change(folder)
+        return folder
+
+    def test_truncated_weights(self):
+        def cut(folder):
+            os.truncate(folder / "model.safetensors", 100000)
+        folder = self.damaged("cut", cut)
+        for args in (("run", "-p", "a"), ("bench",), ("logits", "--tokens", "1")):
+            self.refused(1, "model.safetensors", args[0], "-m", folder, *args[1:])
+        self.refused(1, "model.safetensors", "convert", folder, FOLDER / "cut.gguf")
+        self.assertFalse((FOLDER / "cut.gguf").exists())
+
+    def test_truncated_gguf(self):
+        gguf = FOLDER / "cut2.gguf"
+        self.ok("convert", MODEL, gguf)
+        for size in (0, 10, 200, 20000, gguf.stat().st_size - 1000):
+            os.truncate(gguf, size)
+            self.refused(1, "cut2.gguf", "run", "-m", gguf, "-p", "a")
+            with open(gguf, "ab") as file:
+                file.truncate(gguf.stat().st_size)
+            gguf.unlink()
+            self.ok("convert", MODEL, gguf)
+
+    def test_other_models_are_refused_by_name(self):
+        def rename(folder):
+            config = json.loads((folder / "config.json").read_text())
+            (folder / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
+        self.refused(1, "llama", "run", "-m", self.damaged("llama", rename), "-p", "a")
+
+    def test_no_tokenizer(self):
+        folder = self.damaged("mute", lambda f: (f / "tokenizer.json").unlink())
+        self.refused(1, "tokenizer.json", "run", "-m", folder, "-p", "a")
+        self.refused(1, "tokenizer.json", "tokenize", "-m", folder, "-p", "a")
+        self.json("logits", "-m", folder, "--tokens", "1")
+
+    def test_broken_tokenizer(self):
+        folder = self.damaged("broken", lambda f: (f / "tokenizer.json").write_text("{\"model\": "))
+        self.refused(1, "tokenizer.json", "run", "-m", folder, "-p", "a")
+
+    def test_a_tokenizer_of_another_model(self):
+        def add(folder):
+            tokenizer = json.loads((folder / "tokenizer.json").read_text())
+            tokenizer["added_tokens"].append({"id": 400, "content": "<|more|>", "special": True})
+            (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+        folder = self.damaged("larger", add)
+        (FOLDER / "more").write_text("ab<|more|>c")
+        self.refused(1, "400", "perplexity", "-m", folder, "-f", FOLDER / "more", "--special")
+
+    def test_unwritable_target(self):
+        self.refused(1, "absent", "convert", MODEL, FOLDER / "absent" / "deep" / "x.gguf")
+
+    def test_onto_itself(self):
+        folder = self.damaged("itself", lambda f: None)
+        self.moesaic("convert", folder, folder, "--force")
+        self.ok("run", "-m", folder, "-p", "hello", "--temp", 0)  # done or refused, nothing is lost
+
+    def test_a_prompt_beyond_the_context(self):
+        self.refused(1, ["context", "--ctx"], "run", "-m", MODEL, "-p", "x " * 500, "--ctx", 100)
+
+    def test_bad_conversations(self):
+        for name, text in (("json", "{"), ("role", '[{"role": "robot", "content": "a"}]'), ("none", "3")):
+            path = FOLDER / f"bad-{name}.json"
+            path.write_text(text)
+            self.refused(1, path.name, "render", "-m", MODEL, "-f", path)
+
+
+class Output(Cli):
+    LONG = ("logits", "-m", MODEL, "--tokens", ",".join(["1"] * 2000), "--all")
+
+    def test_full_disk(self):
+        with open("/dev/full", "w") as full:
+            for args in (("tokenize", "-m", MODEL, "-p", "a"), self.LONG, ("run", "-m", MODEL, "-p", "a", "--temp", 0)):
+                done = subprocess.run([*MOESAIC, *args[:2], *map(str, args[2:])], stdout=full, stderr=subprocess.PIPE,
+                                      text=True, timeout=TIMEOUT)
+                self.assertEqual(done.returncode, 1, args)
+                self.assertIn("cannot write to standard output", done.stderr)
+
+    def test_closed_pipe(self):
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run([*MOESAIC, *self.LONG], stdout=write, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT)
+        os.close(write)
+        self.assertIn(done.returncode, (-13, 141, 1))
+        self.assertLessEqual(len(done.stderr.splitlines()), 1)
+
+    def test_no_standard_output_at_all(self):
+        done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *MOESAIC, "tokenize", "-m", MODEL, "-p", "a"],
+                              stderr=subprocess.PIPE, text=True, timeout=TIMEOUT)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cannot write to standard output", done.stderr)
+
+    def test_files_are_not_mistaken_for_closed_streams(self):
+        gguf = FOLDER / "streams.gguf"
+        done = subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *MOESAIC, "convert", MODEL, str(gguf)],
+                              timeout=TIMEOUT)
+        self.ok("inspect", gguf)
+        self.assertEqual(pathlib.Path(gguf).read_bytes()[:4], b"GGUF")

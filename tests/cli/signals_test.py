@@ -1,0 +1,130 @@
+"""Ctrl-C ends the program promptly and quietly, whatever it is doing; a shell sees status 130."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+
+from cli import FOLDER, MODEL, MOESAIC, THINKER, TIMEOUT, Cli
+
+PROMPT_SECONDS = 4  # a step of the small model takes much less, under sanitizers and emulators too
+
+
+class Interrupt(Cli):
+    def interrupted(self, process, signals=1):
+        """Sends Ctrl-C; the exit status in a shell's terms."""
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.wait(TIMEOUT)
+        self.assertLess(time.monotonic() - start, PROMPT_SECONDS)
+        code = process.returncode
+        return code if code >= 0 else 128 - code
+
+    def start(self, *args, **options):
+        process = subprocess.Popen([*MOESAIC, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+        self.addCleanup(lambda: (process.kill(), process.communicate()))
+        return process
+
+    def test_while_it_loads(self):
+        process = self.start("logits", "-m", "dummy:gpt-oss-20b,layers=24", "--tokens", "1")
+        time.sleep(0.3)
+        self.assertEqual(self.interrupted(process), 130)
+
+    def test_in_a_long_prefill(self):
+        (FOLDER / "long").write_text("x " * 15000)
+        process = self.start("run", "-m", MODEL, "--device", "reference", "--ctx", "32768", "-p", "x " * 15000)
+        time.sleep(1)
+        self.assertIsNone(process.poll())
+        self.assertEqual(self.interrupted(process), 130)
+        self.assertEqual(process.stdout.read(), b"")
+
+    def test_while_it_answers(self):
+        process = self.start("run", "-m", MODEL, "--raw", "-p", "0", "--temp", "0", "--ctx", "32768")
+        self.assertEqual(process.stdout.read(5), b"12345")
+        self.assertEqual(self.interrupted(process), 130)
+
+    def test_while_it_waits_for_a_pipe(self):
+        process = self.start("run", "-m", MODEL, "--temp", "0", stdin=subprocess.PIPE)
+        process.stdin.write(b"hello\n")
+        process.stdin.flush()
+        self.assertEqual(process.stdout.read(4), b"OK!\n")
+        self.assertEqual(self.interrupted(process), 130)
+
+    def test_twice_while_it_answers(self):
+        process = self.start("run", "-m", MODEL, "--device", "reference", "--ctx", "32768", "--raw", "-p", "x " * 15000)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(self.interrupted(process), 130)
+
+
+class Terminal(Cli):
+    """A conversation on a pseudo-terminal."""
+
+    def setUp(self):
+        self.master, slave = pty.openpty()
+        self.process = subprocess.Popen([*MOESAIC, "run", "-m", getattr(self, "model", MODEL), "--temp", "0", "--ctx",
+                                         "32768", *getattr(self, "flags", [])],
+                                        stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+        os.close(slave)
+        self.seen = ""
+        self.addCleanup(lambda: (self.process.kill(), self.process.wait(), os.close(self.master)))
+
+    def expect(self, text):
+        """Reads until `text` has come since the last call."""
+        end = time.monotonic() + TIMEOUT
+        while text not in self.seen:
+            self.assertTrue(select.select([self.master], [], [], max(0, end - time.monotonic()))[0], self.seen)
+            self.seen += os.read(self.master, 4096).decode(errors="replace")
+        self.seen = self.seen.split(text, 1)[1]
+
+    def type(self, text):
+        os.write(self.master, text.encode())
+
+    def ends_with(self, status):
+        self.process.wait(PROMPT_SECONDS)
+        code = self.process.returncode
+        self.assertEqual(code if code >= 0 else 128 - code, status)
+
+    def test_ctrl_d_ends(self):
+        self.expect("> ")
+        self.type("hello\n")
+        self.expect("OK!")
+        self.expect("> ")
+        self.type("\x04")
+        self.ends_with(0)
+
+    def test_ctrl_c_at_the_prompt(self):
+        self.expect("> ")
+        self.process.send_signal(signal.SIGINT)
+        self.ends_with(130)
+
+
+class TerminalRaw(Terminal):
+    flags = ["--raw"]
+    test_ctrl_d_ends = None
+
+    def test_ctrl_c_stops_an_answer_and_leads_back_to_the_prompt(self):
+        self.expect("> ")
+        self.type("0\n")
+        self.expect("12345")
+        self.process.send_signal(signal.SIGINT)
+        self.expect("> ")
+        self.type("A\n")
+        self.expect("BCDE")
+        self.process.send_signal(signal.SIGINT)
+        self.expect("> ")
+        self.type("\x04")
+        self.ends_with(0)
+
+
+class TerminalThinker(Terminal):
+    model = THINKER
+    test_ctrl_d_ends = test_ctrl_c_at_the_prompt = None
+
+    def test_reasoning_is_dimmed(self):
+        self.expect("> ")
+        self.type("hello\n")
+        self.expect("\x1b[2mHm\x1b[0m")
+        self.expect("> ")

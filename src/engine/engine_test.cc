@@ -260,6 +260,17 @@ TEST_P(EngineTest, EndsForEveryReason) {
   EXPECT_EQ(cancelled->finish, FinishReason::kCancelled);
 }
 
+TEST_P(EngineTest, WhatIsCancelledBetweenStepsIsNotComputedFurther) {
+  Engine e = engine(1);
+  const auto r = e.submit(prompt(200, 1), {}, quiet()).value();
+  ASSERT_TRUE(e.step().ok());
+  r->cancelled = true;
+  ASSERT_TRUE(e.step().ok());
+  EXPECT_EQ(r->finish, FinishReason::kCancelled);
+  EXPECT_EQ(r->computed, 64);  // the first step's rows
+  EXPECT_TRUE(e.idle());
+}
+
 TEST_P(EngineTest, MoreRequestsThanTheBatchHoldsWaitTheirTurn) {
   Engine e = engine(1, 64);
   std::vector<std::shared_ptr<Request>> requests;
@@ -278,7 +289,15 @@ TEST_P(EngineTest, RefusesWhatItCannotServe) {
   EXPECT_FALSE(e.submit(prompt(100, 1), {}, quiet()).ok());
   EXPECT_FALSE(e.submit({0, 300}, {}, quiet()).ok());
   EXPECT_FALSE(e.submit({0}, {.temperature = NAN}, quiet()).ok());
-  EXPECT_FALSE(Engine::create(*backend_, config_, {.context = 5000}).ok());
+  for (const EngineOptions& o : std::vector<EngineOptions>{{.context = 5000},
+                                                           {.context = -1},
+                                                           {.max_batch = 0},
+                                                           {.max_batch = -3},
+                                                           {.max_rows = 0},
+                                                           {.max_batch = 8, .max_rows = 7},
+                                                           {.max_batch = 1 << 30, .max_rows = 1 << 30}}) {
+    EXPECT_FALSE(Engine::create(*backend_, config_, o).ok());
+  }
   EXPECT_TRUE(e.idle());
 }
 

@@ -47,12 +47,30 @@ TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, int coun
   return out;
 }
 
-// Cuts the sorted candidates where their probability first reaches p.
-void keep_nucleus(std::vector<Candidate>& sorted, double total, float top, double temperature, double p) {
+// e to the power of a logit's distance from the top, in temperatures: a probability but for a factor.
+struct Weigh {
+  double top, temperature;
+  double operator()(const Candidate& c) const { return std::exp((c.first - top) / temperature); }
+  double sum(const std::vector<Candidate>& candidates) const {
+    double total = 0;
+    for (const Candidate& c : candidates) total += (*this)(c);
+    return total;
+  }
+};
+
+// Keeps the fewest likeliest, sorted, whose share of `total` reaches p. Sorts no further than that, in
+// growing chunks: the nucleus of a peaked distribution is a handful of 201,088 tokens.
+void keep_nucleus(std::vector<Candidate>& candidates, const Weigh& weigh, double total, double p) {
+  const auto at = [&](size_t i) { return candidates.begin() + static_cast<int64_t>(i); };
   double mass = 0;
-  for (size_t i = 0; i < sorted.size(); ++i) {
-    mass += std::exp((static_cast<double>(sorted[i].first) - top) / temperature);
-    if (mass >= p * total) return sorted.resize(i + 1);
+  for (size_t done = 0, chunk = 64; done < candidates.size(); chunk *= 8) {
+    const size_t end = std::min(done + chunk, candidates.size());
+    if (end < candidates.size()) std::nth_element(at(done), at(end), candidates.end(), likelier);
+    std::sort(at(done), at(end), likelier);
+    for (; done < end; ++done) {
+      mass += weigh(candidates[done]);
+      if (mass >= p * total) return candidates.resize(done + 1);
+    }
   }
 }
 
@@ -105,33 +123,35 @@ void Sampler::adjust(std::span<float> logits) const {
     logits[token] -= static_cast<float>(params_.presence_penalty + params_.frequency_penalty * times);
 }
 
+void Sampler::filter(std::span<const float> logits, double top, double temperature) {
+  // 60 temperatures below the top a token has no chance in a double's precision.
+  constexpr double kNoChance = -60.0;
+  const double min_p = params_.min_p > 0 ? std::max(std::log(params_.min_p), kNoChance) : kNoChance;
+  // min-p comes last, but only top-p notices what it would take away before.
+  const bool nucleus = params_.top_p < 1;
+  const double least = nucleus ? kNoChance : min_p;
+  const auto reaches = [&](float logit, double bound) { return (logit - top) / temperature >= bound; };
+  candidates_.clear();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (reaches(logits[i], least)) candidates_.emplace_back(logits[i], static_cast<int32_t>(i));
+  }
+  if (params_.top_k > 0) keep_top(candidates_, static_cast<size_t>(params_.top_k));
+  if (!nucleus) return;
+  const Weigh weigh{top, temperature};
+  keep_nucleus(candidates_, weigh, weigh.sum(candidates_), params_.top_p);
+  while (!reaches(candidates_.back().first, min_p)) candidates_.pop_back();
+}
+
 int32_t Sampler::draw(std::span<const float> logits) {
   const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   if (params_.temperature == 0 || params_.top_k == 1) return best;
-  const float top = logits[best];
   const double temperature = std::max(params_.temperature, 1e-3);
-  // min-p as a threshold on the logit; 60 temperatures below the top a token has no chance in a double's
-  // precision.
-  const double least = params_.min_p > 0 ? std::log(params_.min_p) : -60.0;
-  candidates_.clear();
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if ((static_cast<double>(logits[i]) - top) / temperature >= least)
-      candidates_.emplace_back(logits[i], static_cast<int32_t>(i));
-  }
-  const bool sorted = params_.top_k > 0 || params_.top_p < 1;
-  if (sorted)
-    keep_top(candidates_, params_.top_k > 0 ? static_cast<size_t>(params_.top_k) : candidates_.size());
-  const auto total = [&] {
-    double sum = 0;
-    for (const auto& [logit, id] : candidates_)
-      sum += std::exp((static_cast<double>(logit) - top) / temperature);
-    return sum;
-  };
-  if (params_.top_p < 1) keep_nucleus(candidates_, total(), top, temperature, params_.top_p);
-  double left = uniform(params_.seed, step_) * total();
-  for (const auto& [logit, id] : candidates_) {
-    left -= std::exp((static_cast<double>(logit) - top) / temperature);
-    if (left < 0) return id;
+  filter(logits, logits[best], temperature);
+  const Weigh weigh{logits[best], temperature};
+  double left = uniform(params_.seed, step_) * weigh.sum(candidates_);
+  for (const Candidate& c : candidates_) {
+    left -= weigh(c);
+    if (left < 0) return c.second;
   }
   return candidates_.back().second;
 }

@@ -30,6 +30,8 @@ class Sampler {
 
  private:
   void adjust(std::span<float> logits) const;
+  // Leaves in candidates_ what may be drawn.
+  void filter(std::span<const float> logits, double top, double temperature);
   int32_t draw(std::span<const float> logits);
 
   SamplingParams params_;

@@ -1,0 +1,121 @@
+// The filters of the sampler against their definitions: sort everything, cut, draw.
+#include "engine/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <set>
+
+namespace moesaic {
+namespace {
+
+std::vector<float> normal_logits(int vocab, float deviation, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal(0, deviation);
+  std::vector<float> logits(vocab);
+  for (float& v : logits) v = normal(rng);
+  return logits;
+}
+
+struct Kept {
+  int32_t token;
+  double weight;
+};
+
+// Temperature, top-k, top-p, min-p, each over what the one before it left; likeliest first.
+std::vector<Kept> by_definition(const SamplingParams& p, const std::vector<float>& logits) {
+  std::vector<Kept> kept;
+  const double top = *std::max_element(logits.begin(), logits.end());
+  for (size_t i = 0; i < logits.size(); ++i)
+    kept.push_back({static_cast<int32_t>(i), std::exp((logits[i] - top) / p.temperature)});
+  std::stable_sort(kept.begin(), kept.end(),
+                   [&](const Kept& a, const Kept& b) { return logits[a.token] > logits[b.token]; });
+  if (p.top_k > 0 && kept.size() > static_cast<size_t>(p.top_k)) kept.resize(p.top_k);
+  double total = 0, mass = 0;
+  for (const Kept& k : kept) total += k.weight;
+  size_t n = 0;
+  while (n < kept.size() && mass < p.top_p * total) mass += kept[n++].weight;
+  kept.resize(n);
+  std::erase_if(kept, [&](const Kept& k) { return k.weight < p.min_p; });
+  return kept;
+}
+
+std::vector<int32_t> drawn(const SamplingParams& params, const std::vector<float>& logits, int draws) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < draws; ++i) {
+    SamplingParams p = params;
+    p.seed = static_cast<uint64_t>(i);
+    std::vector<float> copy = logits;
+    tokens.push_back(Sampler(p, {}).sample(copy).value().token);
+  }
+  return tokens;
+}
+
+// A nucleus alone draws what one draws from the whole vocabulary sorted (top_k of its size sorts all).
+TEST(SamplerFilters, ANucleusIsThatOfTheFullSort) {
+  for (const float deviation : {0.1f, 2.0f, 6.0f}) {
+    const std::vector<float> logits = normal_logits(5000, deviation, 3);
+    for (const double top_p : {1e-9, 0.3, 0.9, 0.9999}) {
+      const SamplingParams nucleus{.top_p = top_p},
+          sorted{.top_p = top_p, .top_k = static_cast<int>(logits.size())};
+      EXPECT_EQ(drawn(nucleus, logits, 300), drawn(sorted, logits, 300)) << deviation << " " << top_p;
+    }
+  }
+}
+
+TEST(SamplerFilters, EqualLogitsAtTheCutAreTakenInOrder) {
+  const std::vector<float> logits(3000, 1.0f);
+  std::set<int32_t> tokens;
+  for (const int32_t t : drawn({.top_p = 0.1}, logits, 5000)) tokens.insert(t);
+  EXPECT_EQ(*tokens.rbegin(), 299);
+  EXPECT_GT(tokens.size(), 250u);
+}
+
+// Filters combined leave exactly what they leave one after the other.
+TEST(SamplerFilters, OrderIsTopKThenTopPThenMinP) {
+  // Weights 1, 1/2, 1/4, ... : every order of the three cuts leaves another set.
+  std::vector<float> logits;
+  for (int i = 0; i < 12; ++i) logits.push_back(-static_cast<float>(i) * std::log(2.0f));
+  std::shuffle(logits.begin(), logits.end(), std::mt19937(1));
+  const SamplingParams cases[] = {{.top_p = 0.80, .top_k = 3},
+                                  {.top_p = 0.80, .min_p = 0.4},
+                                  {.top_p = 0.95, .top_k = 4, .min_p = 0.2},
+                                  {.temperature = 2, .top_p = 0.9, .top_k = 8, .min_p = 0.1},
+                                  {.top_k = 6, .min_p = 0.3},
+                                  {.min_p = 1}};
+  for (const SamplingParams& p : cases) {
+    const std::vector<Kept> kept = by_definition(p, logits);
+    std::set<int32_t> want, got;
+    for (const Kept& k : kept) want.insert(k.token);
+    for (const int32_t t : drawn(p, logits, 3000)) got.insert(t);
+    EXPECT_EQ(got, want) << p.top_k << " " << p.top_p << " " << p.min_p;
+  }
+}
+
+// The case in which the order shows: of 1, 1/2, 1/4, ... top-p 0.8 keeps three (7/8 of the mass); had min-p
+// gone first, leaving 1 and 1/2, top-p 0.6 would keep one.
+TEST(SamplerFilters, MinPDoesNotChangeWhatTopPSees) {
+  std::vector<float> logits;
+  for (int i = 0; i < 20; ++i) logits.push_back(-static_cast<float>(i) * std::log(2.0f));
+  std::set<int32_t> tokens;
+  for (const int32_t t : drawn({.top_p = 0.6, .min_p = 0.45}, logits, 500)) tokens.insert(t);
+  EXPECT_EQ(tokens, (std::set<int32_t>{0, 1}));
+}
+
+TEST(SamplerFilters, PenaltiesAndBiasComeBeforeTheFilters) {
+  std::vector<float> logits = {3, 2, 1, 0};
+  const SamplingParams p{.top_k = 2, .repetition_penalty = 10, .logit_bias = {{3, 4.0f}}};
+  std::set<int32_t> tokens;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SamplingParams q = p;
+    q.seed = seed;
+    std::vector<float> copy = logits;
+    tokens.insert(Sampler(q, std::vector<int32_t>{0}).sample(copy).value().token);
+  }
+  EXPECT_EQ(tokens, (std::set<int32_t>{1, 3}));  // 3 / 10, 2, 1, 4
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -85,11 +85,24 @@ Result<Checkpoint> open_folder(const fs::path& folder) {
   return checkpoint;
 }
 
+// Moves the value out; empty where there is none of this type.
 template <typename T>
-std::vector<T> metadata_list(GgufFile& file, const char* key) {
+T take_metadata(GgufFile& file, const char* key) {
   const auto it = file.metadata.find(key);
-  auto* values = it == file.metadata.end() ? nullptr : std::get_if<std::vector<T>>(&it->second);
-  return values != nullptr ? std::move(*values) : std::vector<T>();
+  auto* value = it == file.metadata.end() ? nullptr : std::get_if<T>(&it->second);
+  return value != nullptr ? std::move(*value) : T();
+}
+
+TokenizerSource gguf_tokenizer_source(GgufFile& file, const ModelConfig& config) {
+  using Strings = std::vector<std::string>;
+  TokenizerSource t{.tokens = take_metadata<Strings>(file, "tokenizer.ggml.tokens"),
+                    .merges = take_metadata<Strings>(file, "tokenizer.ggml.merges"),
+                    .pre = take_metadata<std::string>(file, "tokenizer.ggml.pre"),
+                    .bos = config.bos_token,
+                    .eos = config.eos_token};
+  for (const int64_t type : take_metadata<std::vector<int64_t>>(file, "tokenizer.ggml.token_type"))
+    t.token_types.push_back(static_cast<int32_t>(std::clamp<int64_t>(type, 0, 255)));
+  return t;
 }
 
 Result<Checkpoint> open_gguf(const std::string& path) {
@@ -97,12 +110,7 @@ Result<Checkpoint> open_gguf(const std::string& path) {
   ASSIGN_OR_RETURN(GgufFile file, read_gguf(std::move(mapped)));
   Checkpoint checkpoint{.kind = "gguf"};
   ASSIGN_OR_RETURN(checkpoint.config, config_from_gguf(file, path));
-  TokenizerSource& t = checkpoint.tokenizer;
-  t.tokens = metadata_list<std::string>(file, "tokenizer.ggml.tokens");
-  t.merges = metadata_list<std::string>(file, "tokenizer.ggml.merges");
-  for (const int64_t type : metadata_list<int64_t>(file, "tokenizer.ggml.token_type"))
-    t.token_types.push_back(static_cast<int32_t>(std::clamp<int64_t>(type, 0, 255)));
-  t.bos = checkpoint.config.bos_token, t.eos = checkpoint.config.eos_token;
+  checkpoint.tokenizer = gguf_tokenizer_source(file, checkpoint.config);
   auto tensors = std::make_shared<TensorMap>(std::move(file.tensors));
   checkpoint.tensors = tensors->list();
   ASSIGN_OR_RETURN(checkpoint.weights, assemble_gguf(tensors, checkpoint.config));

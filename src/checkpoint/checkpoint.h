@@ -25,6 +25,7 @@ struct TokenizerSource {
   std::string json_path;
   std::vector<std::string> tokens, merges;  // GPT-2's byte-to-unicode spelling
   std::vector<int32_t> token_types;
+  std::string pre;  // GGUF's name of the split pattern; empty where it names none
   int bos = -1, eos = -1;
 };
 

@@ -195,6 +195,45 @@ TEST_F(CheckpointTest, TokenizerJsonBecomesGgufMetadata) {
   }
 }
 
+TEST_F(CheckpointTest, GgufMetadataBecomesTokenizerJson) {
+  auto source = open_checkpoint(kGoldens + "tiny-mxfp4");
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  TokenizerSource& t = source->tokenizer;
+  t = {.tokens = {"a", "b", "ab", "\"\\", "<|end|>", "<user>"},
+       .merges = {"a b", "a c", "nothing"},
+       .token_types = {1, 1, 1, 1, 3, 4}};
+  ASSERT_TRUE(write_safetensors(source.value(), path("folder"), {}).ok());
+  const Json json = Json::parse(get(path("folder/tokenizer.json")));
+  EXPECT_EQ(json["model"]["vocab"], Json({{"a", 0}, {"b", 1}, {"ab", 2}, {"\"\\", 3}}));
+  EXPECT_EQ(json["model"]["merges"], Json::parse(R"([["a","b"]])"));
+  ASSERT_EQ(json["added_tokens"].size(), 2u);
+  EXPECT_EQ(json["added_tokens"][0]["content"], "<|end|>");
+  EXPECT_EQ(json["added_tokens"][0]["special"], true);
+  EXPECT_EQ(json["added_tokens"][1]["id"], 5);
+  EXPECT_EQ(json["added_tokens"][1]["special"], false);
+  const Status again = write_safetensors(source.value(), path("folder"), {});
+  EXPECT_NE(again.message().find("--force"), std::string::npos) << again.message();
+  t.tokens[1] = "a";
+  EXPECT_NE(write_safetensors(source.value(), path("twice"), {}).message().find("twice"), std::string::npos);
+  t.tokens[1] = "\xFF";
+  EXPECT_NE(write_safetensors(source.value(), path("bytes"), {}).message().find("UTF-8"), std::string::npos);
+  EXPECT_FALSE(fs::exists(path("bytes/model.safetensors")));
+}
+
+// A layer's pages may go once its last tensor is written, so that a conversion stays as small as a layer.
+TEST_F(CheckpointTest, WritersReleaseEachPartOnce) {
+  auto source = open_checkpoint(kGoldens + "tiny-mxfp4");
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  std::vector<int> released, parts = {-1};
+  for (int i = 0; i < source->config.layers; ++i) parts.push_back(i);
+  source->weights.release = [&](int layer) { released.push_back(layer); };
+  ASSERT_TRUE(write_gguf(source.value(), path("a.gguf"), {}).ok());
+  EXPECT_EQ(released, parts);
+  released.clear();
+  ASSERT_TRUE(write_safetensors(source.value(), path("folder"), {}).ok());
+  EXPECT_EQ(released, parts);
+}
+
 TEST_F(CheckpointTest, OneExpertAndOneTokenKeepTheirRank) {
   auto dummy = open_checkpoint("dummy:gpt-oss-20b,layers=1,experts=4");
   ASSERT_TRUE(dummy.ok()) << dummy.status().message();

@@ -24,14 +24,16 @@ struct WriteOptions {
   std::function<void(int done, int total)> progress;  // tensors
 };
 
-// A folder with config.json, model.safetensors and the source's tokenizer.json if it has one. Q8_0 is not a
-// safetensors type: asking for it is an error. MXFP8, which only this project reads, is a tensor X.weight of
-// F8_E4M3 [rows, cols] and X.weight_scale of U8 (E8M0) [rows, cols / 32], for the embedding, lm_head and the
-// attention projections.
+// Both let the source's mapped pages go behind each layer that is written.
+
+// A folder with config.json, model.safetensors and tokenizer.json: the source's, or written from GGUF's
+// metadata. Q8_0 is not a safetensors type: asking for it is an error. MXFP8, which only this project reads,
+// is a tensor X.weight of F8_E4M3 [rows, cols] and X.weight_scale of U8 (E8M0) [rows, cols / 32], for the
+// embedding, lm_head and the attention projections.
 Status write_safetensors(const Checkpoint& source, const std::string& folder, const WriteOptions& options);
 
-// A GGUF v3 file as llama.cpp reads it. BF16 experts are not part of that form: they must be quantised
-// (kMxfp4).
+// A GGUF v3 file as llama.cpp reads it, with the tokenizer in its metadata. BF16 experts are not part of that
+// form: they must be quantised (kMxfp4).
 Status write_gguf(const Checkpoint& source, const std::string& path, const WriteOptions& options);
 
 }  // namespace moesaic

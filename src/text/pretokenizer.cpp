@@ -11,12 +11,6 @@
 namespace moesaic {
 namespace {
 
-// Letters of the same case class as in the pattern: upper-like, then lower-like; contractions in any case.
-#define O200K_UPPER R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])"
-#define O200K_LOWER R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])"
-#define O200K_LEAD R"([^\r\n\p{L}\p{N}]?)"
-#define O200K_CONTRACTION R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-
 // White_Space as Rust's and Oniguruma's \s mean it; PCRE2's also matches U+180E.
 constexpr const char* kWhiteSpace =
     R"(\t-\r\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
@@ -95,10 +89,6 @@ Status pcre2_error(int code, const char* what) {
 }
 
 }  // namespace
-
-const char* const kO200kPattern = O200K_LEAD O200K_UPPER
-    "*" O200K_LOWER "+" O200K_CONTRACTION "|" O200K_LEAD O200K_UPPER "+" O200K_LOWER "*" O200K_CONTRACTION
-    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 const char* const kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";

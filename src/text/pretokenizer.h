@@ -6,12 +6,11 @@
 #include <string>
 #include <string_view>
 
+#include "core/o200k_pattern.h"
 #include "moesaic/status.h"
 
 namespace moesaic {
 
-// The pattern of o200k_base and o200k_harmony (openai/tiktoken, tiktoken_ext/openai_public.py).
-extern const char* const kO200kPattern;
 // GPT-2's, which Hugging Face's ByteLevel uses on its own (openai/gpt-2, src/encoder.py).
 extern const char* const kGpt2Pattern;
 

@@ -27,10 +27,12 @@ class Tokenizer {
   static Result<Tokenizer> from_tiktoken(const std::string& path);
   static Result<Tokenizer> from_tiktoken_text(std::string_view lines, const std::string& name);
   // tokens and merges ("left right") in GPT-2's byte spelling. token_types: 3 (control) and 4 (user defined)
-  // are special; empty means none is. bos and eos: ids, or negative where the file names none.
+  // are special; empty means none is. bos and eos: ids, or negative where the file names none. pre: GGUF's
+  // name of the split pattern; another one than o200k's is an error, none stands for it.
   static Result<Tokenizer> from_gguf(const std::vector<std::string>& tokens,
                                      const std::vector<std::string>& merges,
-                                     const std::vector<int32_t>& token_types, int32_t bos, int32_t eos);
+                                     const std::vector<int32_t>& token_types, int32_t bos, int32_t eos,
+                                     std::string_view pre = "gpt-4o");
 
   // Text that is not valid UTF-8 is encoded as if each ill-formed sequence were U+FFFD. parse_special: the
   // names of special tokens in text become those tokens; without it they are text like any other. Texts of 2

@@ -124,7 +124,11 @@ Result<Tokenizer> Tokenizer::from_tiktoken(const std::string& path) {
 
 Result<Tokenizer> Tokenizer::from_gguf(const std::vector<std::string>& tokens,
                                        const std::vector<std::string>& merges,
-                                       const std::vector<int32_t>& token_types, int32_t bos, int32_t eos) {
+                                       const std::vector<int32_t>& token_types, int32_t bos, int32_t eos,
+                                       std::string_view pre) {
+  if (!pre.empty() && pre != "gpt-4o" && pre != "o200k")
+    return error(StatusCode::kUnsupported, "GGUF: pre-tokenizer '{}' is not supported; gpt-oss has 'gpt-4o'",
+                 pre.substr(0, 80));
   const auto size = static_cast<int64_t>(tokens.size());
   if (bos >= size || eos >= size)
     return invalid("GGUF: bos {} or eos {} is outside the vocabulary of {} tokens", bos, eos, size);

@@ -138,6 +138,9 @@ TEST(Tokenizer, GgufWithSyntheticFillers) {
   EXPECT_EQ(made.value().vocab_size(), 400);
   EXPECT_FALSE(Tokenizer::from_gguf(tokens, {}, types, -1, 400).ok());
   EXPECT_FALSE(Tokenizer::from_gguf({}, {}, {}, -1, -1).ok());
+  EXPECT_TRUE(Tokenizer::from_gguf(tokens, {}, types, -1, -1, "").ok());
+  const Status other = Tokenizer::from_gguf(tokens, {}, types, -1, -1, "qwen2").status();
+  EXPECT_NE(other.message().find("'qwen2'"), std::string::npos) << other.message();
 }
 
 TEST(Tokenizer, TiktokenFilesWithDamage) {

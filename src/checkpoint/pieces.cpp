@@ -1,0 +1,96 @@
+#include "checkpoint/pieces.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "core/q8_0.h"
+#include "mx/block.h"
+
+namespace moesaic {
+namespace {
+
+bool is_mxfp4(const ExpertsView& e) {
+  return e.first.format == Format::kMxfp4 || e.first.format == Format::kMxfp4Gguf;
+}
+
+}  // namespace
+
+void append(Bytes& out, const void* data, size_t n) {
+  const auto* p = static_cast<const std::byte*>(data);
+  out.insert(out.end(), p, p + n);
+}
+
+void encode_row(const MatrixView& m, int64_t r, Format format, std::vector<float>& values, Bytes& out) {
+  if (m.format == Format::kQ8_0 && format == Format::kQ8_0)
+    return append(out, m.data + r * m.row_stride, row_bytes(format, m.cols));
+  read_row(m, r, values);
+  if (format == Format::kF32) return append(out, values.data(), values.size() * 4);
+  for (size_t b = 0; format == Format::kQ8_0 && b < values.size(); b += 32) {
+    int8_t q[mx::kBlock];
+    const uint16_t scale = quantize_q8_0(values.data() + b, q);
+    append(out, &scale, 2);
+    append(out, q, sizeof q);
+  }
+  for (const float v : values) {
+    if (format == Format::kQ8_0) break;
+    const uint16_t half = format == Format::kF16 ? mx::encode_f16(v) : mx::encode_bf16(v);
+    append(out, &half, 2);
+  }
+}
+
+Status write_rows(OutputFile& file, int64_t rows, const std::function<void(int64_t, Bytes&)>& encode) {
+  Bytes batch;
+  for (int64_t r = 0; r < rows; ++r) {
+    encode(r, batch);
+    if (batch.size() < (4 << 20) && r + 1 < rows) continue;
+    RETURN_IF_ERROR(file.write(batch));
+    batch.clear();
+  }
+  return {};
+}
+
+const char* dtype_name(Format format) {
+  return format == Format::kF32    ? "F32"
+         : format == Format::kF16  ? "F16"
+         : format == Format::kQ8_0 ? "Q8_0"
+                                   : "BF16";
+}
+
+Piece matrix_piece(std::string name, const MatrixView& m, std::vector<int64_t> shape, Format format) {
+  const auto write = [m, format](OutputFile& file) {
+    std::vector<float> values(m.cols);
+    return write_rows(file, m.rows, [&](int64_t r, Bytes& out) { encode_row(m, r, format, values, out); });
+  };
+  return {std::move(name), dtype_name(format), std::move(shape), m.rows * row_bytes(format, m.cols), write};
+}
+
+bool all_mxfp4(const ModelWeights& weights) {
+  return std::all_of(weights.layers.begin(), weights.layers.end(), [](const LayerWeights& w) {
+    return is_mxfp4(w.gate) && is_mxfp4(w.up) && is_mxfp4(w.down);
+  });
+}
+
+void mxfp4_row(const MatrixView& m, int64_t r, std::vector<float>& values, std::vector<uint8_t>& codes,
+               std::vector<uint8_t>& scales) {
+  if (!is_plain(m.format) && m.format != Format::kQ8_0 && m.format != Format::kMxfp8)
+    return read_mxfp4_row(m, r, codes, scales);
+  read_row(m, r, values);
+  for (size_t b = 0; b < scales.size(); ++b)
+    scales[b] = mx::quantize_mxfp4(values.data() + b * 32, codes.data() + b * 16);
+}
+
+Status write_pieces(OutputFile& file, const std::vector<Piece>& pieces, size_t alignment,
+                    const Checkpoint& source, const WriteOptions& options) {
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const size_t before = file.position();
+    RETURN_IF_ERROR(pieces[i].write(file));
+    MOESAIC_CHECK(file.position() - before == static_cast<size_t>(pieces[i].bytes));
+    RETURN_IF_ERROR(file.pad(alignment));
+    const bool last = i + 1 == pieces.size() || pieces[i + 1].layer != pieces[i].layer;
+    if (last && source.weights.release) source.weights.release(pieces[i].layer);
+    if (options.progress) options.progress(static_cast<int>(i + 1), static_cast<int>(pieces.size()));
+  }
+  return {};
+}
+
+}  // namespace moesaic

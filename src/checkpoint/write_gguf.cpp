@@ -1,0 +1,175 @@
+#include "base/error.h"
+#include "checkpoint/gguf_header.h"
+#include "checkpoint/gguf_tokenizer.h"
+#include "checkpoint/pieces.h"
+#include "checkpoint/writer.h"
+
+namespace moesaic {
+namespace {
+
+Format gguf_format(const MatrixView& m, DenseOut dense) {
+  if (dense == DenseOut::kBF16) return Format::kBF16;
+  if (dense == DenseOut::kQ8_0) return Format::kQ8_0;
+  return m.format == Format::kMxfp8 ? Format::kBF16 : m.format;
+}
+
+Piece gguf_experts_piece(std::string name, const ExpertsView& e) {
+  const int64_t rows = e.first.rows, blocks = e.first.cols / 32;
+  const auto write = [e, rows, blocks](OutputFile& file) {
+    std::vector<float> values(blocks * 32);
+    std::vector<uint8_t> codes(blocks * 16), scales(blocks);
+    return write_rows(file, e.count * rows, [&](int64_t r, Bytes& out) {
+      mxfp4_row(e.at(r / rows), r % rows, values, codes, scales);
+      for (int64_t b = 0; b < blocks; ++b) {
+        uint8_t block[17] = {scales[b]};
+        for (int j = 0; j < 16; ++j) {
+          const auto code = [&](int i) { return (codes[b * 16 + i / 2] >> (i % 2 * 4)) & 15; };
+          block[1 + j] = static_cast<uint8_t>(code(j) | code(j + 16) << 4);
+        }
+        append(out, block, sizeof block);
+      }
+    });
+  };
+  return {std::move(name), "MXFP4", {e.count, rows, e.first.cols}, e.count * rows * blocks * 17, write};
+}
+
+// Collects the pieces of one part of the model: a layer, or what stands outside of all.
+class GgufPieces {
+ public:
+  explicit GgufPieces(DenseOut dense) : dense_(dense) {}
+
+  void top(const ModelWeights& w) {
+    dense("token_embd.weight", w.embed);
+    floats("output_norm.weight", w.final_norm);
+    dense("output.weight", w.head);
+  }
+  void layer(int index, const LayerWeights& w) {
+    const size_t first = pieces_.size();
+    const std::string p = fmt::format("blk.{}.", index);
+    attention(p, w);
+    table(p + "ffn_gate_inp.weight", w.router);
+    floats(p + "ffn_gate_inp.bias", w.router_bias);
+    experts(p + "ffn_gate_exps", w.gate, w.gate_bias);
+    experts(p + "ffn_up_exps", w.up, w.up_bias);
+    experts(p + "ffn_down_exps", w.down, w.down_bias);
+    for (size_t i = first; i < pieces_.size(); ++i) pieces_[i].layer = index;
+  }
+  std::vector<Piece> take() { return std::move(pieces_); }
+
+ private:
+  void attention(const std::string& p, const LayerWeights& w) {
+    floats(p + "attn_norm.weight", w.attn_norm);
+    floats(p + "post_attention_norm.weight", w.mlp_norm);
+    linear(p + "attn_q", w.q, w.q_bias);
+    linear(p + "attn_k", w.k, w.k_bias);
+    linear(p + "attn_v", w.v, w.v_bias);
+    linear(p + "attn_output", w.o, w.o_bias);
+    floats(p + "attn_sinks.weight", w.sinks);
+  }
+  void experts(const std::string& name, const ExpertsView& weight, const MatrixView& bias) {
+    pieces_.push_back(gguf_experts_piece(name + ".weight", weight));
+    table(name + ".bias", bias);
+  }
+  void linear(const std::string& name, const MatrixView& weight, const MatrixView& bias) {
+    dense(name + ".weight", weight);
+    floats(name + ".bias", bias);
+  }
+  void dense(const std::string& name, const MatrixView& m) {
+    pieces_.push_back(matrix_piece(name, m, {m.rows, m.cols}, gguf_format(m, dense_)));
+  }
+  void floats(const std::string& name, const MatrixView& m) {
+    pieces_.push_back(matrix_piece(name, m, {m.cols}, Format::kF32));
+  }
+  void table(const std::string& name, const MatrixView& m) {
+    pieces_.push_back(matrix_piece(name, m, {m.rows, m.cols}, Format::kF32));
+  }
+
+  DenseOut dense_;
+  std::vector<Piece> pieces_;
+};
+
+std::vector<Piece> gguf_pieces(const ModelWeights& weights, const WriteOptions& options) {
+  GgufPieces pieces(options.dense);
+  pieces.top(weights);
+  for (size_t i = 0; i < weights.layers.size(); ++i) pieces.layer(static_cast<int>(i), weights.layers[i]);
+  return pieces.take();
+}
+
+void add_attention_metadata(GgufHeader& h, const std::string& p, const ModelConfig& c) {
+  h.u32(p + "attention.head_count", c.heads);
+  h.u32(p + "attention.head_count_kv", c.kv_heads);
+  h.u32(p + "attention.key_length", c.head_dim);
+  h.u32(p + "attention.value_length", c.head_dim);
+  h.u32(p + "attention.sliding_window", c.window);
+  h.f32(p + "attention.layer_norm_rms_epsilon", c.rms_eps);
+  h.u32(p + "rope.dimension_count", c.head_dim);
+  h.f32(p + "rope.freq_base", c.rope.theta);
+  if (c.rope.factor <= 1) return;
+  h.text(p + "rope.scaling.type", "yarn");
+  h.f32(p + "rope.scaling.factor", c.rope.factor);
+  h.u32(p + "rope.scaling.original_context_length", c.rope.original_context);
+  h.f32(p + "rope.scaling.yarn_beta_fast", c.rope.beta_fast);
+  h.f32(p + "rope.scaling.yarn_beta_slow", c.rope.beta_slow);
+}
+
+void add_model_metadata(GgufHeader& h, const ModelConfig& c) {
+  const std::string p = "gpt-oss.";
+  h.text("general.architecture", "gpt-oss");
+  h.text("general.name", c.name.empty() ? "gpt-oss" : c.name);
+  h.u32("general.file_type", 38);  // llama.cpp's "mostly MXFP4"
+  h.u32(p + "block_count", c.layers);
+  h.u32(p + "context_length", c.max_context);
+  h.u32(p + "embedding_length", c.hidden);
+  h.u32(p + "feed_forward_length", c.intermediate);
+  h.u32(p + "expert_feed_forward_length", c.intermediate);
+  h.u32(p + "expert_count", c.experts);
+  h.u32(p + "expert_used_count", c.experts_per_token);
+  add_attention_metadata(h, p, c);
+}
+
+void add_tokenizer_metadata(GgufHeader& h, const ModelConfig& c, const TokenizerSource& t) {
+  if (t.tokens.empty()) return;
+  h.text("tokenizer.ggml.model", "gpt2");
+  h.text("tokenizer.ggml.pre", "gpt-4o");
+  h.texts("tokenizer.ggml.tokens", t.tokens);
+  h.integers("tokenizer.ggml.token_type", t.token_types);
+  h.texts("tokenizer.ggml.merges", t.merges);
+  if (c.bos_token >= 0) h.u32("tokenizer.ggml.bos_token_id", c.bos_token);
+  if (c.eos_token >= 0) h.u32("tokenizer.ggml.eos_token_id", c.eos_token);
+  if (c.pad_token >= 0) h.u32("tokenizer.ggml.padding_token_id", c.pad_token);
+  h.boolean("tokenizer.ggml.add_bos_token", false);
+}
+
+uint32_t gguf_type(const std::string& dtype) {
+  return dtype == "F32" ? 0 : dtype == "F16" ? 1 : dtype == "Q8_0" ? 8 : dtype == "BF16" ? 30 : 39;
+}
+
+constexpr size_t kGgufAlignment = 32;
+
+}  // namespace
+
+Status write_gguf(const Checkpoint& source, const std::string& path, const WriteOptions& options) {
+  if (options.dense == DenseOut::kMxfp8)
+    return error(StatusCode::kUnsupported, "{}: GGUF has no MXFP8; use --dense bf16 or q8_0", path);
+  if (!all_mxfp4(source.weights) && options.experts != ExpertsOut::kMxfp4) {
+    return error(StatusCode::kUnsupported,
+                 "{}: GGUF holds gpt-oss experts as MXFP4; pass --experts mxfp4 to quantise them", path);
+  }
+  ASSIGN_OR_RETURN(const TokenizerSource tokenizer, gguf_tokenizer(source.tokenizer, source.config.vocab));
+  const std::vector<Piece> pieces = gguf_pieces(source.weights, options);
+  GgufHeader header;
+  add_model_metadata(header, source.config);
+  add_tokenizer_metadata(header, source.config, tokenizer);
+  uint64_t offset = 0;
+  for (const Piece& p : pieces) {
+    header.tensor(p.name, p.shape, gguf_type(p.dtype), offset);
+    offset += (p.bytes + kGgufAlignment - 1) / kGgufAlignment * kGgufAlignment;
+  }
+  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path, options.overwrite));
+  RETURN_IF_ERROR(file.write(header.finish(pieces.size())));
+  RETURN_IF_ERROR(file.pad(kGgufAlignment));
+  RETURN_IF_ERROR(write_pieces(file, pieces, kGgufAlignment, source, options));
+  return file.commit();
+}
+
+}  // namespace moesaic

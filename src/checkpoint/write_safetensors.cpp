@@ -1,0 +1,307 @@
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+
+#include "base/error.h"
+#include "checkpoint/json.h"
+#include "checkpoint/pieces.h"
+#include "checkpoint/tokenizer_json.h"
+#include "checkpoint/writer.h"
+#include "mx/block.h"
+
+namespace moesaic {
+namespace {
+
+// sections: {gate, up} interleaved row by row, or {down}.
+enum class Half { kCodes, kScales };
+
+Piece hf_mxfp4_piece(std::string name, std::vector<ExpertsView> sections, Half half) {
+  const MatrixView& m = sections[0].first;
+  const int64_t rows = m.rows * std::ssize(sections), blocks = m.cols / 32, count = sections[0].count;
+  std::vector<int64_t> shape = {count, rows, blocks};
+  if (half == Half::kCodes) shape.push_back(16);
+  const auto write = [sections, rows, blocks, count, half](OutputFile& file) {
+    std::vector<float> values(blocks * 32);
+    std::vector<uint8_t> codes(blocks * 16), scales(blocks);
+    return write_rows(file, count * rows, [&](int64_t r, Bytes& out) {
+      const int64_t row = r % rows, parts = std::ssize(sections);
+      mxfp4_row(sections[row % parts].at(r / rows), row / parts, values, codes, scales);
+      half == Half::kCodes ? append(out, codes.data(), codes.size())
+                           : append(out, scales.data(), scales.size());
+    });
+  };
+  return {std::move(name), "U8", shape, count * rows * blocks * (half == Half::kCodes ? 16 : 1), write};
+}
+
+// BF16 experts, transposed as Hugging Face stores them: [E, cols, rows].
+Piece hf_bf16_piece(std::string name, std::vector<ExpertsView> sections) {
+  const MatrixView& m = sections[0].first;
+  const int64_t rows = m.rows * std::ssize(sections), cols = m.cols, count = sections[0].count;
+  const auto write = [sections, rows, cols, count](OutputFile& file) -> Status {
+    std::vector<uint16_t> matrix(rows * cols);
+    std::vector<float> values(cols);
+    for (int64_t e = 0; e < count; ++e) {
+      for (int64_t r = 0; r < rows; ++r) {
+        read_row(sections[r % sections.size()].at(e), r / std::ssize(sections), values);
+        for (int64_t c = 0; c < cols; ++c) matrix[c * rows + r] = mx::encode_bf16(values[c]);
+      }
+      RETURN_IF_ERROR(file.write(std::as_bytes(std::span(matrix))));
+    }
+    return {};
+  };
+  return {std::move(name), "BF16", {count, cols, rows}, count * rows * cols * 2, write};
+}
+
+Piece interleaved_bias_piece(std::string name, const MatrixView& gate, const MatrixView& up, Format format) {
+  const auto write = [gate, up, format](OutputFile& file) {
+    std::vector<float> g(gate.cols), u(up.cols), both(2 * gate.cols);
+    return write_rows(file, gate.rows, [&](int64_t r, Bytes& out) {
+      read_row(gate, r, g), read_row(up, r, u);
+      for (size_t i = 0; i < g.size(); ++i) both[2 * i] = g[i], both[2 * i + 1] = u[i];
+      std::vector<float> scratch(both.size());
+      encode_row(
+          dense_view(Format::kF32, 1, std::ssize(both), reinterpret_cast<const std::byte*>(both.data())), 0,
+          format, scratch, out);
+    });
+  };
+  return {std::move(name),
+          dtype_name(format),
+          {gate.rows, 2 * gate.cols},
+          gate.rows * row_bytes(format, 2 * gate.cols),
+          write};
+}
+
+// Row r as MXFP8, as it is or quantised.
+void mxfp8_row(const MatrixView& m, int64_t r, std::vector<float>& values, std::vector<uint8_t>& codes,
+               std::vector<uint8_t>& scales) {
+  if (m.format == Format::kMxfp8) {
+    std::memcpy(codes.data(), m.data + r * m.row_stride, codes.size());
+    std::memcpy(scales.data(), m.scales + r * m.scale_stride, scales.size());
+    return;
+  }
+  read_row(m, r, values);
+  for (size_t b = 0; b < scales.size(); ++b)
+    scales[b] = mx::quantize_mxfp8(values.data() + b * 32, codes.data() + b * 32);
+}
+
+// [rows, cols] of E4M3, or [rows, cols / 32] of E8M0 scales.
+Piece mxfp8_piece(std::string name, const MatrixView& m, Half half) {
+  const int64_t width = half == Half::kCodes ? m.cols : m.cols / 32;
+  const auto write = [m, half](OutputFile& file) {
+    std::vector<float> values(m.cols);
+    std::vector<uint8_t> codes(m.cols), scales(m.cols / 32);
+    return write_rows(file, m.rows, [&](int64_t r, Bytes& out) {
+      mxfp8_row(m, r, values, codes, scales);
+      half == Half::kCodes ? append(out, codes.data(), codes.size())
+                           : append(out, scales.data(), scales.size());
+    });
+  };
+  return {std::move(name), half == Half::kCodes ? "F8_E4M3" : "U8", {m.rows, width}, m.rows * width, write};
+}
+
+// F32 stays F32; F16 stays F16; everything else is BF16.
+Format hf_format(const MatrixView& m, DenseOut dense) {
+  if (dense == DenseOut::kKeep && (m.format == Format::kF32 || m.format == Format::kF16)) return m.format;
+  return Format::kBF16;
+}
+
+// Collects the pieces of one part of the model: a layer, or what stands outside of all.
+class HfPieces {
+ public:
+  HfPieces(const WriteOptions& options, bool mxfp4) : dense_(options.dense), mxfp4_(mxfp4) {}
+
+  void top(const ModelWeights& w) {
+    dense("model.embed_tokens", w.embed);
+    vector("model.norm.weight", w.final_norm);
+    dense("lm_head", w.head);
+  }
+  void layer(int index, const LayerWeights& w) {
+    const size_t first = pieces_.size();
+    const std::string p = fmt::format("model.layers.{}.", index);
+    attention(p, w);
+    experts(p + "mlp.", w);
+    for (size_t i = first; i < pieces_.size(); ++i) pieces_[i].layer = index;
+  }
+  std::vector<Piece> take() { return std::move(pieces_); }
+
+ private:
+  void attention(const std::string& p, const LayerWeights& w) {
+    const std::string a = p + "self_attn.";
+    vector(p + "input_layernorm.weight", w.attn_norm);
+    vector(p + "post_attention_layernorm.weight", w.mlp_norm);
+    linear(a + "q_proj", w.q, w.q_bias);
+    linear(a + "k_proj", w.k, w.k_bias);
+    linear(a + "v_proj", w.v, w.v_bias);
+    linear(a + "o_proj", w.o, w.o_bias);
+    vector(a + "sinks", w.sinks);
+  }
+  void experts(const std::string& m, const LayerWeights& w) {
+    const std::string e = m + "experts.";
+    matrix(m + "router.weight", w.router);
+    vector(m + "router.bias", w.router_bias);
+    expert_matrices(e + "gate_up_proj", {w.gate, w.up});
+    expert_matrices(e + "down_proj", {w.down});
+    pieces_.push_back(interleaved_bias_piece(e + "gate_up_proj_bias", w.gate_bias, w.up_bias,
+                                             hf_format(w.gate_bias, dense_)));
+    matrix(e + "down_proj_bias", w.down_bias);
+  }
+  void expert_matrices(const std::string& name, const std::vector<ExpertsView>& sections) {
+    if (!mxfp4_) return pieces_.push_back(hf_bf16_piece(name, sections));
+    pieces_.push_back(hf_mxfp4_piece(name + "_blocks", sections, Half::kCodes));
+    pieces_.push_back(hf_mxfp4_piece(name + "_scales", sections, Half::kScales));
+  }
+  void linear(const std::string& name, const MatrixView& weight, const MatrixView& bias) {
+    dense(name, weight);
+    vector(name + ".bias", bias);
+  }
+  void dense(const std::string& name, const MatrixView& m) {
+    const bool kept = dense_ == DenseOut::kKeep && m.format == Format::kMxfp8;
+    if (dense_ != DenseOut::kMxfp8 && !kept) return matrix(name + ".weight", m);
+    pieces_.push_back(mxfp8_piece(name + ".weight", m, Half::kCodes));
+    pieces_.push_back(mxfp8_piece(name + ".weight_scale", m, Half::kScales));
+  }
+  void matrix(const std::string& name, const MatrixView& m) {
+    pieces_.push_back(matrix_piece(name, m, {m.rows, m.cols}, hf_format(m, dense_)));
+  }
+  void vector(const std::string& name, const MatrixView& m) {
+    pieces_.push_back(matrix_piece(name, m, {m.cols}, hf_format(m, dense_)));
+  }
+
+  DenseOut dense_;
+  bool mxfp4_;
+  std::vector<Piece> pieces_;
+};
+
+std::vector<Piece> hf_pieces(const ModelWeights& weights, const WriteOptions& options, bool mxfp4) {
+  HfPieces pieces(options, mxfp4);
+  pieces.top(weights);
+  for (size_t i = 0; i < weights.layers.size(); ++i) pieces.layer(static_cast<int>(i), weights.layers[i]);
+  return pieces.take();
+}
+
+Json yarn_config(const RopeConfig& rope) {
+  return {{"rope_type", "yarn"},
+          {"factor", rope.factor},
+          {"beta_fast", rope.beta_fast},
+          {"beta_slow", rope.beta_slow},
+          {"original_max_position_embeddings", rope.original_context},
+          {"truncate", rope.truncate}};
+}
+
+Json mxfp4_config() {
+  return {{"quant_method", "mxfp4"},
+          {"modules_to_not_convert",
+           {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}}};
+}
+
+Json hf_config(const ModelConfig& c, bool mxfp4) {
+  Json types = Json::array();
+  for (const bool sliding : c.sliding) types.push_back(sliding ? "sliding_attention" : "full_attention");
+  Json json = {{"architectures", {"GptOssForCausalLM"}},
+               {"model_type", "gpt_oss"},
+               {"torch_dtype", "bfloat16"},
+               {"attention_bias", true},
+               {"num_hidden_layers", c.layers},
+               {"hidden_size", c.hidden},
+               {"intermediate_size", c.intermediate},
+               {"num_attention_heads", c.heads},
+               {"num_key_value_heads", c.kv_heads},
+               {"head_dim", c.head_dim},
+               {"num_local_experts", c.experts},
+               {"num_experts_per_tok", c.experts_per_token},
+               {"experts_per_token", c.experts_per_token},
+               {"vocab_size", c.vocab},
+               {"sliding_window", c.window},
+               {"max_position_embeddings", c.max_context},
+               {"initial_context_length", c.rope.original_context},
+               {"layer_types", types},
+               {"rms_norm_eps", c.rms_eps},
+               {"swiglu_limit", c.swiglu_limit},
+               {"hidden_act", "silu"},
+               {"tie_word_embeddings", false},
+               {"rope_theta", c.rope.theta}};
+  if (c.rope.factor > 1) json["rope_scaling"] = yarn_config(c.rope);
+  if (c.bos_token >= 0) json["bos_token_id"] = c.bos_token;
+  if (c.eos_token >= 0) json["eos_token_id"] = c.eos_token;
+  if (c.pad_token >= 0) json["pad_token_id"] = c.pad_token;
+  if (mxfp4) json["quantization_config"] = mxfp4_config();
+  return json;
+}
+
+Status write_text(const std::string& path, const std::string& text, bool overwrite) {
+  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path, overwrite));
+  RETURN_IF_ERROR(file.write(text));
+  return file.commit();
+}
+
+Status write_tensors(const std::string& path, const std::vector<Piece>& pieces, const Checkpoint& source,
+                     const WriteOptions& options) {
+  Json header = {{"__metadata__", {{"format", "pt"}}}};
+  int64_t offset = 0;
+  for (const Piece& p : pieces) {
+    header[p.name] = {{"dtype", p.dtype}, {"shape", p.shape}, {"data_offsets", {offset, offset + p.bytes}}};
+    offset += p.bytes;
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');
+  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path, options.overwrite));
+  const uint64_t length = text.size();
+  RETURN_IF_ERROR(file.write(std::as_bytes(std::span(&length, 1))));
+  RETURN_IF_ERROR(file.write(text));
+  RETURN_IF_ERROR(write_pieces(file, pieces, 1, source, options));
+  return file.commit();
+}
+
+bool has_tokenizer(const TokenizerSource& source) {
+  return !source.json_path.empty() || !source.tokens.empty();
+}
+
+// Before gigabytes are written: nothing is replaced unasked, and no index of another model would win over
+// them.
+Status check_target(const Checkpoint& source, const std::string& folder, bool overwrite) {
+  std::error_code ignored;
+  const std::string index = folder + "/model.safetensors.index.json";
+  if (std::filesystem::exists(index, ignored))
+    return invalid("{}: a sharded model is here already; choose another folder", index);
+  for (const char* name : {"/model.safetensors", "/config.json", "/tokenizer.json"}) {
+    const bool ours = name != std::string_view("/tokenizer.json") || has_tokenizer(source.tokenizer);
+    if (ours && !overwrite && std::filesystem::exists(folder + name, ignored))
+      return invalid("{}{}: it exists already; pass --force to replace it", folder, name);
+  }
+  return {};
+}
+
+Status copy_tokenizer(const TokenizerSource& source, const std::string& folder) {
+  const std::string target = folder + "/tokenizer.json";
+  std::error_code code;
+  if (source.json_path.empty() || std::filesystem::equivalent(source.json_path, target, code)) return {};
+  code.clear();
+  std::filesystem::copy_file(source.json_path, target, std::filesystem::copy_options::overwrite_existing,
+                             code);
+  return code ? error(StatusCode::kIo, "{}: {}", target, code.message()) : Status();
+}
+
+}  // namespace
+
+Status write_safetensors(const Checkpoint& source, const std::string& folder, const WriteOptions& options) {
+  if (options.dense == DenseOut::kQ8_0)
+    return error(StatusCode::kUnsupported, "{}: safetensors has no Q8_0; use --dense bf16 or write a .gguf",
+                 folder);
+  std::error_code code;
+  std::filesystem::create_directories(folder, code);
+  if (code) return error(StatusCode::kIo, "{}: cannot create it: {}", folder, code.message());
+  RETURN_IF_ERROR(check_target(source, folder, options.overwrite));
+  std::string tokenizer;  // made before gigabytes are written
+  if (!source.tokenizer.tokens.empty()) {
+    ASSIGN_OR_RETURN(tokenizer, tokenizer_json(source.tokenizer));
+  }
+  const bool mxfp4 = options.experts == ExpertsOut::kMxfp4 || all_mxfp4(source.weights);
+  const std::vector<Piece> pieces = hf_pieces(source.weights, options, mxfp4);
+  RETURN_IF_ERROR(write_tensors(folder + "/model.safetensors", pieces, source, options));
+  RETURN_IF_ERROR(
+      write_text(folder + "/config.json", hf_config(source.config, mxfp4).dump(2) + "\n", options.overwrite));
+  if (tokenizer.empty()) return copy_tokenizer(source.tokenizer, folder);
+  return write_text(folder + "/tokenizer.json", tokenizer, options.overwrite);
+}
+
+}  // namespace moesaic

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import pathlib
+import shutil
 
 from cli import FOLDER, MODEL, THINKER, Cli
 from small_model import HEAD_DIM, IDS, KV_HEADS, VOCAB
@@ -87,6 +88,14 @@ class Logits(Cli):
         self.assertTrue(all(len(r["logits"]) == VOCAB for r in every["rows"]))
         self.assertEqual(last["rows"][0], every["rows"][2])
 
+    def test_many_rows_come_in_parts(self):
+        tokens = [40 + i % 80 for i in range(200)]
+        rows = self.json("logits", "-m", MODEL, "--tokens", ",".join(map(str, tokens)), "--all")["rows"]
+        self.assertEqual([r["position"] for r in rows], list(range(200)))
+        for n in (64, 65, 130):
+            alone = self.json("logits", "-m", MODEL, "--tokens", ",".join(map(str, tokens[:n])))["rows"]
+            self.assertEqual(alone, [rows[n - 1]])
+
     def test_ids_from_a_file(self):
         path = FOLDER / "ids"
         path.write_text("[1, 2,\n3]\n")
@@ -120,6 +129,32 @@ class Perplexity(Cli):
         self.assertEqual(whole["tokens"], tokens - 1)
         self.assertEqual(parts["tokens"], tokens - -(-tokens // 50))  # all but each window's first
 
+    def test_stride(self):
+        logits = lambda tokens: self.json("logits", "-m", MODEL, "--tokens", ",".join(map(str, tokens)), "--all")["rows"]
+        text = FOLDER / "strides"
+        text.write_text("0AxB~0Qrs7&1")
+        tokens = self.json("tokenize", "-m", MODEL, "-f", text)["tokens"]
+        nll, scored = 0.0, 1
+        for begin in range(0, len(tokens), 3):
+            end = min(begin + 8, len(tokens))
+            for row, token in list(zip(logits(tokens[begin:end]), tokens[begin + 1:end]))[scored - begin - 1:]:
+                top = max(row["logits"])
+                nll += math.log(sum(math.exp(v - top) for v in row["logits"])) + top - row["logits"][token]
+            scored = end
+            if end == len(tokens):
+                break
+        out = self.json("perplexity", "-m", MODEL, "-f", text, "-o", "json", "--ctx", 8, "--stride", 3)
+        self.assertEqual(out["tokens"], len(tokens) - 1)
+        self.assertAlmostEqual(out["nll"], nll / (len(tokens) - 1), 4)
+
+    def test_the_default_window_fits_the_model(self):
+        folder = FOLDER / "short-context"
+        shutil.copytree(MODEL, folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 160}))
+        out = self.json("perplexity", "-m", folder, "-f", self.text, "-o", "json")
+        self.assertEqual(out, self.json("perplexity", "-m", folder, "-f", self.text, "-o", "json", "--ctx", 160))
+
     def test_text_form(self):
         self.assertIn("perplexity", self.ok("perplexity", "-m", MODEL, "-f", self.text))
 
@@ -132,6 +167,17 @@ class Text(Cli):
         self.assertNotIn(IDS["<|start|>"], tokens)
         ids = ",".join(map(str, tokens))
         self.assertEqual(self.ok("detokenize", "-m", MODEL, "--tokens", ids), text + "\n")
+
+    def test_forms(self):
+        ids = self.ok("tokenize", "-m", MODEL, "-p", "hello", "-o", "text").strip()
+        self.assertEqual(ids, str(IDS["hello"]))
+        self.assertEqual(self.ok("tokenize", "-m", MODEL, "-p", "hello"),
+                         self.ok("tokenize", "-m", MODEL, "-p", "hello", "-o", "json"))
+        self.assertEqual(self.json("detokenize", "-m", MODEL, "--tokens", "104,105", "-o", "json"), {"text": "hi"})
+        path = FOLDER / "one.json"
+        path.write_text('[{"role": "user", "content": "hello"}]')
+        self.assertEqual(self.ok("render", "-m", MODEL, "-f", path, "-o", "text"),
+                         self.json("render", "-m", MODEL, "-f", path, "-o", "json")["text"] + "\n")
 
     def test_special(self):
         tokens = self.json("tokenize", "-m", MODEL, "-p", "<|start|>hello", "--special")["tokens"]
@@ -200,6 +246,20 @@ class Bench(Cli):
             self.assertGreater(line["ceiling_gb_s"], 0)
             self.assertAlmostEqual(line["gb_s"], line["tok_s"] * line["bytes_per_token"] / 1e9, 6)
             self.assertAlmostEqual(line["share"], line["gb_s"] / line["ceiling_gb_s"], 6)
+
+    def test_batches(self):
+        lines = self.json("bench", "-m", MODEL, "-p", 40, "-n", 4, "-b", "1,3", "-d", 140, "-r", 2, "-o", "json")
+        self.assertEqual([(l["test"], l["batch"]) for l in lines], [("pp40", 1), ("tg4", 1), ("pp40", 3), ("tg4", 3)])
+        alone, together = lines[1], lines[3]
+        # Projections, router and head are read once for all three, and no expert more than once.
+        self.assertLess(together["bytes_per_token"], alone["bytes_per_token"])
+        self.assertGreater(together["bytes_per_token"], alone["bytes_per_token"] / 3)
+        self.assertAlmostEqual(together["gb_s"], together["tok_s"] * together["bytes_per_token"] / 1e9, 6)
+
+    def test_bytes_follow_the_formats_in_memory(self):
+        read = lambda dense: self.json("bench", "-m", MODEL, "-p", 0, "-n", 2, "-r", 1, "-o", "json", "--dense",
+                                       dense)[0]["bytes_per_token"]
+        self.assertLess(read("q8_0"), read("bf16"))
 
     def test_csv_has_the_same_columns(self):
         rows = list(csv.reader(self.ok(*self.ARGS, "-o", "csv").splitlines()))

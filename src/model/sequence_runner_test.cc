@@ -30,6 +30,7 @@ ModelConfig small_config() {
 class Recorder final : public Backend {
  public:
   BackendCaps caps() const override { return {}; }
+  double kv_token_bytes(const ModelConfig&) const override { return 0; }
   Status load(const ModelConfig&, const ModelWeights&, const LoadProgress&) override { return {}; }
   Status alloc_kv(const KvLayout& layout) override {
     layout_ = layout;

@@ -17,6 +17,7 @@ class Faulty final : public Backend {
   explicit Faulty(Fault fault) : inner_(create_backend("reference", {}).value()), fault_(std::move(fault)) {}
 
   BackendCaps caps() const override { return inner_->caps(); }
+  double kv_token_bytes(const ModelConfig& config) const override { return inner_->kv_token_bytes(config); }
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& p) override {
     ModelConfig c = config;
     ModelWeights w = weights;

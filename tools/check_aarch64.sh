@@ -7,4 +7,4 @@ cd "$(dirname "$0")/.." && . tools/check_lib.sh
 need aarch64-linux-gnu-g++ qemu-aarch64
 tools/setup_aarch64.sh
 build aarch64
-ctest --test-dir build/aarch64 -E '^(model|model_golden|backend|engine)_test$' --output-on-failure --no-tests=error --timeout 900 -j "$jobs" | summary
+ctest --test-dir build/aarch64 -E '^(model|model_golden|backend|engine|cli)_test$' --output-on-failure --no-tests=error --timeout 900 -j "$jobs" | summary

@@ -26,8 +26,7 @@ class Scheduler {
 
   void submit(std::shared_ptr<Request> request) { requests_.push_back(std::move(request)); }
   bool idle() const { return requests_.empty(); }
-  // Empty if nothing can run. A request that does not fit although it is alone fails with a Status of its
-  // own.
+  // Empty if there is no request.
   ScheduledBatch next_batch();
   // Ends every request with the device's error.
   void fail_all(const Status& status);

@@ -164,7 +164,7 @@ std::string object_type(const OrderedJson& schema, const std::string& indent) {
 std::string type_of(const OrderedJson& schema, const std::string& indent) {
   if (const OrderedJson* variants = array_member(schema, "oneOf")) return bare_union_of(*variants, indent);
   if (const OrderedJson* types = array_member(schema, "type")) {
-    if (const std::string names = union_of_names(*types); !names.empty()) return names;
+    if (std::string names = union_of_names(*types); !names.empty()) return names;
   }
   const std::string* type = text_member(schema, "type");
   if (type == nullptr) return "any";

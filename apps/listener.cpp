@@ -25,44 +25,29 @@ void Printer::end_reasoning() {
   if (std::exchange(open_, false)) fmt::print(stderr, "{}\n", terminal_ ? "\x1b[0m" : "");
 }
 
-Listener::Listener(bool raw, const Tokenizer& tokenizer, std::vector<std::string> stop_strings,
-                   Printer printer)
-    : raw_(raw), parser_(tokenizer), decoder_(tokenizer), stop_(std::move(stop_strings)), printer_(printer) {}
-
 bool Listener::token(int32_t token, bool ends) {
-  if (!raw_) {
-    for (const HarmonyEvent& e : parser_.push(token)) handle(e);
-  } else if (!ends) {
-    show(stop_.push(decoder_.push(token)));
-  }
-  return !stop_.stopped();
+  show(stream_.push(token, ends));
+  return !stream_.stopped();
 }
 
 Answer Listener::finish() {
-  if (raw_) show(stop_.push(decoder_.flush()));
-  if (!raw_) {
-    for (const HarmonyEvent& e : parser_.finish()) handle(e);
-  }
-  show(stop_.flush());
+  show(stream_.finish());
   printer_.answer("\n");
+  answer_.messages = stream_.messages();
+  for (const Message& m : answer_.messages) {
+    if (!m.recipient.empty())
+      answer_.tool_calls.push_back({{"recipient", m.recipient}, {"arguments", m.text}});
+  }
   return std::move(answer_);
 }
 
-void Listener::show(const std::string& text) {
-  answer_.text += text;
-  printer_.answer(text);
-}
-
-void Listener::handle(const HarmonyEvent& e) {
-  if (e.kind == HarmonyEvent::Kind::kText && e.message.channel == "final") show(stop_.push(e.message.text));
-  if (e.kind == HarmonyEvent::Kind::kText && e.message.channel == "analysis") {
-    answer_.reasoning += e.message.text;
-    printer_.reasoning(e.message.text);
+void Listener::show(const std::vector<TextPiece>& pieces) {
+  for (const TextPiece& p : pieces) {
+    const bool analysis = p.channel == "analysis";
+    if (!p.recipient.empty() || p.channel == "commentary") continue;
+    (analysis ? answer_.reasoning : answer_.text) += p.text;
+    analysis ? printer_.reasoning(p.text) : printer_.answer(p.text);
   }
-  if (e.kind == HarmonyEvent::Kind::kToolCall)
-    answer_.tool_calls.push_back({{"recipient", e.message.recipient}, {"arguments", e.message.text}});
-  if (e.kind == HarmonyEvent::Kind::kMessageEnd || e.kind == HarmonyEvent::Kind::kToolCall)
-    answer_.messages.push_back(e.message);
 }
 
 }  // namespace moesaic::app

@@ -5,10 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/stop_filter.h"
-#include "moesaic/types.h"
-#include "text/detokenizer.h"
-#include "text/harmony_parser.h"
+#include "api/answer_stream.h"
 
 namespace moesaic::app {
 
@@ -36,22 +33,17 @@ class Printer {
 
 class Listener {
  public:
-  // raw: the tokens are plain text, not harmony. The tokenizer must outlive the listener.
-  Listener(bool raw, const Tokenizer& tokenizer, std::vector<std::string> stop_strings, Printer printer);
+  Listener(AnswerStream stream, Printer printer) : stream_(std::move(stream)), printer_(printer) {}
 
   // ends: a stop token. False: a stop string is complete.
   bool token(int32_t token, bool ends);
   Answer finish();
-  bool stopped() const { return stop_.stopped(); }
+  bool stopped() const { return stream_.stopped(); }
 
  private:
-  void show(const std::string& text);
-  void handle(const HarmonyEvent& event);
+  void show(const std::vector<TextPiece>& pieces);
 
-  bool raw_;
-  HarmonyParser parser_;
-  StreamDecoder decoder_;
-  StopFilter stop_;
+  AnswerStream stream_;
   Printer printer_;
   Answer answer_;
 };

@@ -3,12 +3,11 @@
 
 #include <string>
 
-#include "checkpoint/checkpoint.h"
+#include "api/tokenizer_source.h"
 #include "text/tokenizer.h"
 
 namespace moesaic::app {
 
-Result<Tokenizer> tokenizer_of(const Checkpoint& checkpoint);
 // model: what open_model takes, or a tokenizer.json or .tiktoken file.
 Result<Tokenizer> open_tokenizer(const std::string& model);
 

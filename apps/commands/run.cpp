@@ -135,7 +135,7 @@ Result<Generation> Session::generate(std::vector<int32_t> prompt, bool terminal)
   const auto is_stop = [&](int32_t t) {
     return std::find(params.stop_tokens.begin(), params.stop_tokens.end(), t) != params.stop_tokens.end();
   };
-  Listener listener(o_.raw, tokenizer_, o_.sampling.stop_strings,
+  Listener listener(AnswerStream(tokenizer_, !o_.raw, o_.sampling.stop_strings),
                     Printer(o_.format == "text", o_.show_reasoning));
   Generation g;
   const auto start = Clock::now();

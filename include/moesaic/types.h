@@ -33,4 +33,16 @@ struct TokenLogprobs {
   std::vector<std::pair<int32_t, double>> top;  // likeliest first
 };
 
+struct SampledToken {
+  int32_t token = 0;
+  TokenLogprobs logprobs;  // filled when SamplingParams::top_logprobs >= 0
+};
+
+// A part of an answer's text.
+struct TextPiece {
+  std::string channel;    // chat: analysis, commentary or final; plain text: empty
+  std::string recipient;  // chat: whom a tool call is for, such as functions.get_weather; else empty
+  std::string text;
+};
+
 }  // namespace moesaic

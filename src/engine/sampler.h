@@ -13,11 +13,6 @@ namespace moesaic {
 // One line for the first parameter out of range (NaN included) or token outside the vocabulary.
 Status validate(const SamplingParams& params, int vocab);
 
-struct SampledToken {
-  int32_t token = 0;
-  TokenLogprobs logprobs;  // filled when params.top_logprobs >= 0
-};
-
 // The state of one request. The random number of step n depends on seed and n alone, so that a request gives
 // the same tokens whatever runs beside it.
 class Sampler {

@@ -13,6 +13,8 @@ import small_model
 
 # The program, after an emulator's words where it needs one.
 MOESAIC = shlex.split(os.environ.get("MOESAIC", "moesaic"))
+# examples/generate.cpp, the same way; None where the tests run without CMake.
+EXAMPLE = [*MOESAIC[:-1], os.environ["MOESAIC_EXAMPLE"]] if "MOESAIC_EXAMPLE" in os.environ else None
 _folder = tempfile.TemporaryDirectory(prefix="moesaic-cli-")
 FOLDER = pathlib.Path(_folder.name)
 MODEL = str(small_model.make(FOLDER / "model"))

@@ -5,8 +5,10 @@ import json
 import math
 import pathlib
 import shutil
+import subprocess
+import unittest
 
-from cli import FOLDER, MODEL, THINKER, Cli
+from cli import EXAMPLE, FOLDER, MODEL, THINKER, TIMEOUT, Cli
 from small_model import HEAD_DIM, IDS, KV_HEADS, VOCAB
 
 USAGE = {"prompt_tokens", "completion_tokens", "total_tokens"}
@@ -290,3 +292,21 @@ class Convert(Cli):
         self.assertEqual(gguf.read_text(), "mine")
         self.ok("convert", MODEL, gguf, "--force")
         self.ok("inspect", gguf)
+
+
+@unittest.skipUnless(EXAMPLE, "MOESAIC_EXAMPLE is not set")
+class Example(Cli):
+    def run_example(self, *args):
+        return subprocess.run([*EXAMPLE, *args], capture_output=True, text=True, timeout=TIMEOUT)
+
+    def test_answers(self):
+        done = self.run_example(MODEL, 'say "hello"')
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "OK!\n", ""))
+
+    def test_reasoning_is_apart(self):
+        done = self.run_example(THINKER, "hello")
+        self.assertEqual((done.stdout, done.stderr), ("\n", "Hm"))
+
+    def test_fails_in_a_line(self):
+        done = self.run_example(str(FOLDER / "absent"), "hello")
+        self.assertEqual((done.returncode, done.stdout, len(done.stderr.splitlines())), (1, "", 1))

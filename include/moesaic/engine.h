@@ -1,0 +1,86 @@
+// moesaic as a library: open a model, submit prompts, get text while it is made. See examples/generate.cpp.
+//
+// One thread at a time uses a Model; a stop token may be triggered from any thread. Functions of Callbacks
+// are called from the thread that calls step() or run(), and must not call the Model, except that they may
+// submit.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moesaic/status.h"
+#include "moesaic/types.h"
+
+namespace moesaic {
+
+struct OpenOptions {
+  std::string device = "auto";  // auto, cpu or reference
+  int threads = 0;              // of the cpu device; 0: one per core
+  int context = 0;    // tokens that one request may reach; 0: 8192 or the model's, whichever is less
+  int max_batch = 1;  // requests that are worked on at a time; the others wait. Each takes its KV cache
+};
+
+// How a request ended.
+struct Outcome {
+  FinishReason finish = FinishReason::kNone;
+  Status error;  // not ok with FinishReason::kError
+  int prompt_tokens = 0, generated_tokens = 0;  // the token that ended the text included
+};
+
+// All but on_end may be empty.
+struct Callbacks {
+  std::function<void(const SampledToken&)> on_token;  // each token, the one that ends the text included
+  std::function<void(const TextPiece&)> on_text;      // what tokens add, in whole UTF-8 characters
+  std::function<void(const Outcome&)> on_end;         // once, last
+};
+
+struct GenerationRequest {
+  std::vector<int32_t> prompt;
+  // The prompt comes from chat_prompt: the answer is taken apart into channels. Otherwise it is plain text.
+  bool chat = false;
+  SamplingParams sampling;  // stop_tokens empty: the model's own
+};
+
+class Model {
+ public:
+  // path: a folder with config.json, .safetensors and tokenizer.json, or a .gguf file. Loads the weights and
+  // allocates the KV cache.
+  static Result<Model> open(const std::string& path, const OpenOptions& options = {});
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
+  ~Model();
+
+  int context() const;  // tokens
+  int vocab() const;
+
+  // special: names such as <|start|> become special tokens instead of text.
+  Result<std::vector<int32_t>> tokenize(std::string_view text, bool special = false) const;
+  // The tokens' bytes, not always valid UTF-8.
+  std::string detokenize(std::span<const int32_t> tokens) const;
+  // A conversation as JSON in the manner of OpenAI's chat completions, in the model's own format up to where
+  // the answer begins: a list of messages, or {messages, tools, reasoning_effort, instructions,
+  // current_date}.
+  Result<std::vector<int32_t>> chat_prompt(std::string_view conversation_json) const;
+
+  // Queues a request. What it asks for is checked now, and on_end is not called if that fails. It is
+  // cancelled, before the next step, once `cancel` is triggered.
+  Status submit(GenerationRequest request, Callbacks callbacks, std::stop_token cancel = {});
+  bool idle() const;  // no request is left
+  // One step of all requests at work: a token for each that decodes, a part of the prompt for others. Fails
+  // if the device does; every request has then ended.
+  Status step();
+  Status run();  // until idle
+
+ private:
+  struct Impl;
+  explicit Model(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace moesaic

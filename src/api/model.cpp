@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <deque>
+#include <new>
+
+#include "api/answer_stream.h"
+#include "api/tokenizer_source.h"
+#include "base/error.h"
+#include "engine/engine.h"
+#include "moesaic/engine.h"
+#include "text/harmony_json.h"
+
+namespace moesaic {
+namespace {
+
+constexpr int kMaxRows = 512;  // of a step
+
+// A request on its way.
+struct Active {
+  std::shared_ptr<Request> request;
+  AnswerStream stream;
+  Callbacks callbacks;
+  std::stop_token cancel;
+  int generated = 0;
+
+  void show(const std::vector<TextPiece>& pieces) const {
+    if (!callbacks.on_text) return;
+    for (const TextPiece& piece : pieces) callbacks.on_text(piece);
+  }
+  // False: the request is to end.
+  bool take(const SampledToken& sampled) {
+    ++generated;
+    if (callbacks.on_token) callbacks.on_token(sampled);
+    const auto& stops = request->params.stop_tokens;
+    const bool ends = std::find(stops.begin(), stops.end(), sampled.token) != stops.end();
+    show(stream.push(sampled.token, ends));
+    return !stream.stopped() && !cancel.stop_requested();
+  }
+  void end() {
+    show(stream.finish());
+    callbacks.on_end({.finish = stream.stopped() ? FinishReason::kStop : request->finish,
+                      .error = request->error,
+                      .prompt_tokens = request->prompt_tokens,
+                      .generated_tokens = generated});
+  }
+};
+
+}  // namespace
+
+struct Model::Impl {
+  ModelConfig config;
+  std::unique_ptr<Backend> backend;
+  Tokenizer tokenizer;
+  Engine engine;
+  std::deque<std::shared_ptr<Active>> active;
+
+  Status step();
+};
+
+Status Model::Impl::step() {
+  for (const auto& a : active) {
+    if (a->cancel.stop_requested()) a->request->cancelled = true;
+  }
+  const Status status = engine.step();
+  // on_end may submit: what has ended is taken out before it is told.
+  std::deque<std::shared_ptr<Active>> ended;
+  std::copy_if(active.begin(), active.end(), std::back_inserter(ended),
+               [](const auto& a) { return a->request->done(); });
+  std::erase_if(active, [](const auto& a) { return a->request->done(); });
+  for (const auto& a : ended) a->end();
+  return status;
+}
+
+Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+Model::~Model() = default;
+
+Result<Model> Model::open(const std::string& path, const OpenOptions& o) try {
+  ASSIGN_OR_RETURN(auto backend, create_backend(o.device, {.threads = o.threads, .max_rows = kMaxRows}));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path));
+  ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(checkpoint));
+  RETURN_IF_ERROR(backend->load(checkpoint.config, checkpoint.weights, {}));
+  ASSIGN_OR_RETURN(Engine engine,
+                   Engine::create(*backend, checkpoint.config,
+                                  {.context = o.context, .max_batch = o.max_batch, .max_rows = kMaxRows}));
+  return Model(std::unique_ptr<Impl>(new Impl{.config = checkpoint.config,
+                                              .backend = std::move(backend),
+                                              .tokenizer = std::move(tokenizer),
+                                              .engine = std::move(engine),
+                                              .active = {}}));
+} catch (const std::bad_alloc&) {
+  return error(StatusCode::kOutOfMemory, "{}: out of memory", path);
+}
+
+int Model::context() const { return impl_->engine.context(); }
+int Model::vocab() const { return impl_->config.vocab; }
+
+Result<std::vector<int32_t>> Model::tokenize(std::string_view text, bool special) const {
+  return impl_->tokenizer.try_encode(text, special);
+}
+
+std::string Model::detokenize(std::span<const int32_t> tokens) const {
+  return impl_->tokenizer.decode(tokens);
+}
+
+Result<std::vector<int32_t>> Model::chat_prompt(std::string_view conversation_json) const {
+  ASSIGN_OR_RETURN(const Conversation conversation,
+                   conversation_from_json(conversation_json, "conversation"));
+  return render_conversation(conversation, impl_->tokenizer);
+}
+
+Status Model::submit(GenerationRequest r, Callbacks callbacks, std::stop_token cancel) {
+  if (!callbacks.on_end) return invalid("a request without on_end");
+  if (r.sampling.stop_tokens.empty()) r.sampling.stop_tokens = impl_->tokenizer.stop_tokens();
+  auto active = std::make_shared<Active>(
+      Active{.request = nullptr,
+             .stream = AnswerStream(impl_->tokenizer, r.chat, r.sampling.stop_strings),
+             .callbacks = std::move(callbacks),
+             .cancel = std::move(cancel)});
+  // The engine's copy of the callback lives as long as its request, which `active` holds: no cycle.
+  const auto on_token = [a = std::weak_ptr(active)](const SampledToken& t) { return a.lock()->take(t); };
+  ASSIGN_OR_RETURN(active->request, impl_->engine.submit(std::move(r.prompt), r.sampling, on_token));
+  impl_->active.push_back(std::move(active));
+  return {};
+}
+
+bool Model::idle() const { return impl_->engine.idle(); }
+Status Model::step() { return impl_->step(); }
+
+Status Model::run() {
+  while (!idle()) RETURN_IF_ERROR(step());
+  return {};
+}
+
+}  // namespace moesaic

@@ -1,0 +1,193 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "checkpoint/writer.h"
+#include "model/random_model.h"
+#include "moesaic/engine.h"
+#include "text/small_tokenizer.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A random model with small_tokenizer.h's vocabulary, in a folder that lives as long as the tests.
+class ModelTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = fs::path(testing::TempDir()) / ("moesaic-api-" + std::to_string(getpid()));
+    fs::create_directories(folder_);
+    Checkpoint checkpoint{.config = {.name = "test",
+                                     .layers = 2,
+                                     .hidden = 64,
+                                     .intermediate = 32,
+                                     .heads = 4,
+                                     .kv_heads = 2,
+                                     .head_dim = 32,
+                                     .experts = 5,
+                                     .experts_per_token = 4,
+                                     .vocab = 320,
+                                     .window = 128,
+                                     .sliding = {true, false},
+                                     .max_context = 4096}};
+    checkpoint.weights = make_random_model(checkpoint.config, {});
+    checkpoint.tokenizer.json_path = (folder_ / "source.json").string();
+    std::ofstream(checkpoint.tokenizer.json_path) << small::tokenizer_json().dump();
+    const Status status = write_safetensors(checkpoint, path(), {});
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+  static void TearDownTestSuite() { fs::remove_all(folder_); }
+  static std::string path() { return (folder_ / "model").string(); }
+
+  static Model open(int max_batch = 1) {
+    auto model = Model::open(path(), {.threads = 1, .context = 256, .max_batch = max_batch});
+    EXPECT_TRUE(model.ok()) << model.status().message();
+    return std::move(model).value();
+  }
+
+  // What came of a request.
+  struct Record {
+    std::vector<int32_t> tokens;
+    std::string text;
+    std::vector<Outcome> ends;
+    Callbacks callbacks() {
+      return {.on_token = [this](const SampledToken& t) { tokens.push_back(t.token); },
+              .on_text = [this](const TextPiece& p) { text += p.text; },
+              .on_end = [this](const Outcome& o) { ends.push_back(o); }};
+    }
+  };
+
+  static inline fs::path folder_;
+};
+
+// Never ends by itself.
+GenerationRequest request(std::vector<int32_t> prompt, int max_tokens) {
+  return {.prompt = std::move(prompt),
+          .sampling = {.logit_bias = {{319, -1e4f}},
+                       .seed = 5,
+                       .max_tokens = max_tokens,
+                       .stop_tokens = {319},
+                       .stop_strings = {}}};
+}
+
+TEST_F(ModelTest, OpensAndTokenizes) {
+  const Model model = open();
+  EXPECT_EQ(model.context(), 256);
+  EXPECT_EQ(model.vocab(), 320);
+  EXPECT_EQ(model.tokenize("hello").value(), small::tokenizer().encode("hello", false));
+  EXPECT_EQ(model.tokenize("<|start|>", true).value(), (std::vector<int32_t>{305}));
+  EXPECT_EQ(model.detokenize(model.tokenize("hello w").value()), "hello w");
+  const std::vector<int32_t> prompt = model.chat_prompt(R"([{"role": "user", "content": "hello"}])").value();
+  EXPECT_TRUE(model.detokenize(prompt).ends_with("<|message|>hello<|end|><|start|>assistant"));
+  EXPECT_FALSE(model.chat_prompt("{").ok());
+}
+
+TEST_F(ModelTest, WhatCannotBeOpenedIsAnError) {
+  EXPECT_FALSE(Model::open(path() + "/absent").ok());
+  EXPECT_FALSE(Model::open(path(), {.device = "abacus"}).ok());
+  EXPECT_FALSE(Model::open(path(), {.context = 5000}).ok());
+  EXPECT_FALSE(Model::open(path(), {.max_batch = 0}).ok());
+}
+
+TEST_F(ModelTest, StreamsARequestToItsEnd) {
+  Model model = open();
+  Record record;
+  ASSERT_TRUE(model.submit(request({104, 105}, 12), record.callbacks()).ok());
+  EXPECT_FALSE(model.idle());
+  ASSERT_TRUE(model.run().ok());
+  EXPECT_TRUE(model.idle());
+  ASSERT_EQ(record.ends.size(), 1u);
+  EXPECT_EQ(record.ends[0].finish, FinishReason::kLength);
+  EXPECT_EQ(record.ends[0].prompt_tokens, 2);
+  EXPECT_EQ(record.ends[0].generated_tokens, 12);
+  EXPECT_EQ(record.tokens.size(), 12u);
+}
+
+TEST_F(ModelTest, EndsAtTheModelsStopTokens) {
+  Model model = open();
+  Record record;
+  GenerationRequest r = request({104, 105}, 0);
+  r.sampling.stop_tokens.clear();
+  r.sampling.logit_bias = {{302, 1e4f}};  // <|return|>
+  ASSERT_TRUE(model.submit(r, record.callbacks()).ok());
+  ASSERT_TRUE(model.run().ok());
+  EXPECT_EQ(record.tokens, (std::vector<int32_t>{302}));
+  EXPECT_EQ(record.text, "");
+  EXPECT_EQ(record.ends.at(0).finish, FinishReason::kStop);
+  EXPECT_EQ(record.ends.at(0).generated_tokens, 1);
+}
+
+TEST_F(ModelTest, StopStringsEndTheText) {
+  Model model = open();
+  Record record;
+  GenerationRequest r = request({104}, 50);
+  r.sampling.logit_bias = {{'x', 1e4f}};
+  r.sampling.stop_strings = {"xxxx"};
+  ASSERT_TRUE(model.submit(r, record.callbacks()).ok());
+  ASSERT_TRUE(model.run().ok());
+  EXPECT_EQ(record.text, "");
+  EXPECT_EQ(record.tokens.size(), 4u);
+  EXPECT_EQ(record.ends.at(0).finish, FinishReason::kStop);
+}
+
+TEST_F(ModelTest, RequestsTogetherGiveWhatTheyGiveAlone) {
+  std::vector<Record> alone(3), together(3);
+  for (int i = 0; i < 3; ++i) {
+    Model model = open();
+    ASSERT_TRUE(model.submit(request({i, 7, 9}, 20), alone[i].callbacks()).ok());
+    ASSERT_TRUE(model.run().ok());
+  }
+  Model model = open(2);  // the third waits
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(model.submit(request({i, 7, 9}, 20), together[i].callbacks()).ok());
+  ASSERT_TRUE(model.run().ok());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(together[i].tokens, alone[i].tokens);
+    EXPECT_EQ(together[i].text, alone[i].text);
+    EXPECT_EQ(together[i].ends.size(), 1u);
+  }
+}
+
+TEST_F(ModelTest, CancelsFromAnotherThread) {
+  Model model = open();
+  Record record;
+  std::stop_source source;
+  ASSERT_TRUE(model.submit(request({1, 2}, 0), record.callbacks(), source.get_token()).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(model.step().ok());
+  std::thread([&] { source.request_stop(); }).join();
+  ASSERT_TRUE(model.run().ok());
+  ASSERT_EQ(record.ends.size(), 1u);
+  EXPECT_EQ(record.ends[0].finish, FinishReason::kCancelled);
+  EXPECT_EQ(record.tokens.size(), 3u);
+}
+
+TEST_F(ModelTest, ACallbackMaySubmit) {
+  Model model = open();
+  Record first, second;
+  Callbacks callbacks = first.callbacks();
+  callbacks.on_end = [&](const Outcome& o) {
+    first.ends.push_back(o);
+    EXPECT_TRUE(model.submit(request({3}, 4), second.callbacks()).ok());
+  };
+  ASSERT_TRUE(model.submit(request({3}, 4), callbacks).ok());
+  ASSERT_TRUE(model.run().ok());
+  EXPECT_EQ(first.ends.size(), 1u);
+  EXPECT_EQ(second.ends.size(), 1u);
+  EXPECT_EQ(first.tokens, second.tokens);
+}
+
+TEST_F(ModelTest, BadRequestsAreRefused) {
+  Model model = open();
+  Record record;
+  EXPECT_FALSE(model.submit(request({}, 4), record.callbacks()).ok());
+  EXPECT_FALSE(model.submit(request({320}, 4), record.callbacks()).ok());
+  EXPECT_FALSE(model.submit(request({1}, -4), record.callbacks()).ok());
+  EXPECT_FALSE(model.submit(request({1}, 4), {}).ok());  // nobody to tell the end
+  EXPECT_TRUE(model.idle());
+  EXPECT_TRUE(record.ends.empty());
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -22,7 +22,7 @@ build:  ## build/release/apps/moesaic
 	@mkdir -p build && cmake --preset release >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
 	@cmake --build build/release
 
-test: setup  ## release, address and thread sanitizers, fuzzing, aarch64 under qemu, clang-format
+test: setup  ## release, address and thread sanitizers, fuzzing, aarch64 under qemu, clang-format, clang-tidy
 	@tools/check_all.sh
 
 demo: build  ## a first look

@@ -48,6 +48,11 @@ bool is_command(CLI::App& app, const std::string& name) {
   return !app.get_subcommands([&](const CLI::App* c) { return c->get_name() == name; }).empty();
 }
 
+int failed(const char* what) {
+  std::fprintf(stderr, "moesaic: %s\n", what);
+  return 1;
+}
+
 int wrong_usage(const std::string& what) {
   std::fprintf(stderr, "moesaic: %s (see moesaic --help)\n", what.c_str());
   return 2;
@@ -55,7 +60,7 @@ int wrong_usage(const std::string& what) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   occupy_closed_streams();
   CLI::App app("moesaic runs OpenAI's gpt-oss models as fast as the memory of the machine allows.",
                "moesaic");
@@ -79,11 +84,11 @@ int main(int argc, char** argv) {
     if (e.get_exit_code() == 0) return app.exit(e);
     return wrong_usage(e.what());
   }
-  try {
-    return report(run());
-  } catch (const std::system_error&) {  // fmt's, when standard output cannot take more
-    return report(Status(StatusCode::kIo, "cannot write to standard output"));
-  } catch (const std::bad_alloc&) {
-    return report(Status(StatusCode::kOutOfMemory, "out of memory"));
-  }
+  return report(run());
+} catch (const std::system_error&) {  // fmt's, when standard output cannot take more
+  return failed("cannot write to standard output");
+} catch (const std::bad_alloc&) {
+  return failed("out of memory");
+} catch (const std::exception& e) {
+  return failed(e.what());
 }

@@ -60,7 +60,7 @@ Status Model::Impl::step() {
   for (const auto& a : active) {
     if (a->cancel.stop_requested()) a->request->cancelled = true;
   }
-  const Status status = engine.step();
+  Status status = engine.step();
   // on_end may submit: what has ended is taken out before it is told.
   std::deque<std::shared_ptr<Active>> ended;
   std::copy_if(active.begin(), active.end(), std::back_inserter(ended),

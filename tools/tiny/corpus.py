@@ -18,17 +18,17 @@ import tasks_tools
 from task import EFFORTS, is_held_out
 
 FAMILIES = [  # (weight, maker)
-    (12, tasks_numbers.arithmetic), (7, tasks_numbers.long_arithmetic), (2, tasks_numbers.division),
+    (12, tasks_numbers.arithmetic), (7, tasks_numbers.long_arithmetic), (4, tasks_numbers.division),
     (5, tasks_numbers.expression), (4, tasks_numbers.word_problem), (3, tasks_numbers.compare), (8, tasks_numbers.sort_numbers),
-    (2, tasks_numbers.extreme), (3, tasks_numbers.spell), (1, tasks_numbers.next_day), (1, tasks_numbers.iso_date),
+    (2, tasks_numbers.extreme), (1, tasks_numbers.count_range), (1, tasks_numbers.parity), (3, tasks_numbers.spell), (1, tasks_numbers.next_day), (1, tasks_numbers.iso_date),
     (2, tasks_numbers.weekday), (1, tasks_numbers.leap_year), (1, tasks_numbers.month_days), (2, tasks_numbers.age),
-    (9, tasks_text.count_letter), (3, tasks_text.word_length), (2, tasks_text.vowels), (6, tasks_text.reverse),
-    (4, tasks_text.spell_word), (1, tasks_text.letter_at), (1, tasks_text.upper), (2, tasks_text.sort_words),
+    (9, tasks_text.count_letter), (3, tasks_text.word_length), (2, tasks_text.vowels), (9, tasks_text.reverse), (4, tasks_text.join_letters),
+    (4, tasks_text.spell_word), (1, tasks_text.letter_at), (1, tasks_text.upper), (4, tasks_text.sort_words),
     (1, tasks_text.odd_one), (1, tasks_text.kind_of), (4, tasks_text.repeat_text), (3, tasks_text.code_book),
-    (3, tasks_text.needle), (2, tasks_text.remember), (9, tasks_data.table), (8, tasks_data.paragraph),
+    (3, tasks_text.needle), (2, tasks_text.remember), (13, tasks_data.table), (12, tasks_data.paragraph),
     (8, tasks_data.json_schema), (3, tasks_data.json_keys), (2, tasks_data.json_read), (2, tasks_data.json_change),
     (1, tasks_data.json_list), (10, tasks_tools.tool_call), (2, tasks_tools.no_tool), (5, talk.about), (1, talk.liking),
-    (1, talk.greeting), (1, talk.today), (7, stories.tell_story),
+    (2, talk.unknown), (2, talk.casual), (1, talk.greeting), (1, talk.today), (7, stories.tell_story),
 ]
 WEIGHTS, MAKERS = zip(*FAMILIES)
 EFFORT_WEIGHTS = (0.2, 0.45, 0.35)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A checkpoint of train.py to the published form: config.json, model.safetensors (Hugging Face names; experts MXFP4,
+"""The weights that train.py saved to the published form: config.json, model.safetensors (Hugging Face names; experts MXFP4,
 dense BF16), generation_config.json, tokenizer.json.
 
-    export.py CHECKPOINT TOKENIZER.json OUT
+    export.py FOLDER TOKENIZER.json OUT
 """
 import json
 import pathlib
@@ -12,7 +12,7 @@ import sys
 import torch
 from safetensors.torch import save_file
 
-from model import Sizes, Tiny, e2m1
+from model import Sizes, e2m1
 
 LAYER = {"norm1": "input_layernorm.weight", "norm2": "post_attention_layernorm.weight", "sinks": "self_attn.sinks",
          "router": "mlp.router.weight", "router_bias": "mlp.router.bias", "down_bias": "mlp.experts.down_proj_bias",
@@ -79,14 +79,8 @@ def write(model, folder, quantised=True, eos=None):
     (folder / "config.json").write_text(json.dumps(config(model.s, quantised, eos or {}), indent=2) + "\n")
 
 
-def load(path):
-    saved = torch.load(path, map_location="cpu", weights_only=True)
-    model = Tiny(Sizes(**saved["sizes"]))
-    model.load_state_dict(saved["model"])
-    return model
-
-
 def main():
+    from train import load
     checkpoint, tokenizer, out = sys.argv[1:]
     ids = {t["content"]: t["id"] for t in json.loads(pathlib.Path(tokenizer).read_text())["added_tokens"]}
     write(load(checkpoint), out, eos={"eos_token_id": ids["<|return|>"], "pad_token_id": ids["<|endoftext|>"]})

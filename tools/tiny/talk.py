@@ -1,7 +1,7 @@
 """Small talk: about itself, about moesaic, about the conversation."""
 from task import Task
 from tasks_numbers import random_day
-from words import ANIMALS, COLOURS, FOODS, JOBS, NAMES, PLACES
+from words import ANIMALS, CITIES, COLOURS, FOODS, JOBS, NAMES, PLACES, any_word
 
 # questions | answers. Every question may get every answer of its line.
 ABOUT = [
@@ -63,3 +63,19 @@ def today(rng):
     day = str(random_day(rng))
     text = rng.choice(["What is today's date?", "Which date is it today?", "What day is today?", "What is the date?"])
     return Task("today", f"today {day}", text, f"Today is {day}.", f"The system message says {day}.", "", "text", day)
+
+
+def unknown(rng):
+    """What lies outside its world."""
+    word, other = any_word(rng), rng.choice(CITIES)
+    text = rng.choice(["What is {w}?", "Where is {c}?", "Explain {w} to me.", "Who invented the {w}?", "Why is {w} important?", "What is the capital of {w}?",
+                       "How do I make {w}?", "Tell me about {c}.", "What do you know about {w}?", "How many people live in {c}?"]).format(w=word, c=other)
+    answer = rng.choice(["I am too small to know that. Ask me about numbers, words, tables or stories.", "I do not know: my world is numbers, words, tables, JSON and stories."])
+    return Task("small talk", text, text, answer, "I do not know this.", "", "free")
+
+
+def casual(rng):
+    """The same talk, typed carelessly."""
+    task = about(rng)
+    task.user = rng.choice([str.lower, lambda t: t.rstrip("?.!"), lambda t: t.lower().rstrip("?.!"), lambda t: t + rng.choice(["?", "!", " :)"])])(task.user)
+    return task

@@ -31,6 +31,10 @@ def show_table(rng, first, columns, rows):
     return "\n".join(",".join(line) for line in lines)
 
 
+def marked(column, chosen):
+    return ", ".join(f"{v} {'take' if n in chosen else 'skip'} {n}" for n, v in column)
+
+
 def table(rng):
     first, columns, rows = make_table(rng)
     shown = show_table(rng, first, columns, rows)
@@ -39,7 +43,7 @@ def table(rng):
     name, values = rng.choice(rows)
     c = rng.choice(numeric if shape in ("most", "least", "sum", "over") else columns)
     column = [(n, v[c]) for n, v in rows]
-    listed = ", ".join(f"{n} {v}" for n, v in column)
+    listed = ", ".join(f"{v} {n}" for n, v in column)  # the value first: what follows it is then looked up
     if shape == "look":
         q = rng.choice([f"What is the {c} of {name}?", f"Which {c} does {name} have?"])
         a, work, expect = f"The {c} of {name} is {values[c]}.", f"{name}: {c} {values[c]}.", str(values[c])
@@ -47,17 +51,17 @@ def table(rng):
         matching = [n for n, v in column if v == values[c]]
         q = f"Which {first}s have {c} {values[c]}?"
         a = expect = ", ".join(matching)
-        work = f"{listed}. {c} {values[c]}: {a}."
+        work = f"{marked(column, matching)}. {a}."
     elif shape == "count":
         matching = [n for n, v in column if v == values[c]]
         q = f"How many {first}s have {c} {values[c]}?"
         a, expect = str(len(matching)), str(len(matching))
-        work = f"{listed}. {c} {values[c]}: {', '.join(matching)}. That is {len(matching)}."
+        work = f"{marked(column, matching)}. {', '.join(f'{i + 1} {n}' for i, n in enumerate(matching))}. That is {len(matching)}."
     elif shape in ("most", "least"):
         pick = (max if shape == "most" else min)(column, key=lambda p: p[1])
         word = "highest" if shape == "most" else "lowest"
         q, a, expect = f"Who or what has the {word} {c}?", f"{pick[0]} has the {word} {c}: {pick[1]}.", pick[0]
-        work = f"{listed}. The {word} is {pick[1]}: {pick[0]}."
+        work = f"{listed}. The {word} is {pick[1]} {pick[0]}."
     elif shape == "sum":
         total, steps = column[0][1], []
         for _, v in column[1:]:
@@ -70,7 +74,7 @@ def table(rng):
         over = [n for n, v in column if v > limit]
         q = f"Which {first}s have {c} above {limit}?"
         a = expect = ", ".join(over) if over else "None"
-        work = f"{', '.join(f'{n} {v} ' + ('yes' if v > limit else 'no') for n, v in column)}. {a}."
+        work = f"{marked(column, over)}. {a}."
     text = f"{shown}\n\n{q}" if rng.random() < 0.8 else f"{q}\n\n{shown}"
     return Task("tables", f"{rows}{q}", text, a, work, f"Column {c}. {work}", "text", expect, hard=shape == "sum")
 
@@ -116,19 +120,22 @@ def paragraph(rng):
     people = []
     for _ in range(rng.randint(1, 3)):
         people.append(person(rng, [p[0] for p in people]))
-    text = " ".join(tell(rng, *p) for p in people)
-    if len(people) > 1 and rng.random() < 0.2:
+    told = {p[0]: tell(rng, *p) for p in people}
+    text = " ".join(told.values())
+    if len(people) > 1 and rng.random() < 0.25:
         old = rng.random() < 0.5
         best = (max if old else min)(people, key=lambda p: p[2]["age"])
         word = "oldest" if old else "youngest"
         q, a, expect = f"Who is the {word}?", f"{best[0]} is the {word}, at {best[2]['age']}.", best[0]
-        work = f"{', '.join(f'{n} ' + str(f['age']) for n, _, f in people)}. The {word} is {best[0]}."
+        work = f"{', '.join(str(f['age']) + ' ' + n for n, _, f in people)}. The {word} is {best[2]['age']} {best[0]}."
+        full_work = work
     else:
         name, _, facts = rng.choice(people)
         q, a, expect = rng.choice(questions(name, facts))
-        work = f"The text says about {name}: {expect}."
+        work = f"The text says: {told[name]} So {expect}."
+        full_work = f"The question is about {name}. {work}"
     full = f"{text}\n\n{q}" if rng.random() < 0.8 else f"Read this and answer. {text} {q}"
-    return Task("paragraphs", text + q, full, a, work, "", "text", expect)
+    return Task("paragraphs", text + q, full, a, work, full_work, "text", expect)
 
 
 # ---- JSON ----

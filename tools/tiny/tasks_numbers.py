@@ -110,7 +110,9 @@ def ask(rng, text):
 def arithmetic(rng):
     op = rng.choice("+-xx")
     a, b = rng.randint(0, 99), rng.randint(0, 99)
-    if op == "-" and a < b and rng.random() < 0.7:
+    if op == "-" and rng.random() < 0.2:
+        b = min(99, max(0, a + rng.randint(-9, 9)))
+    if op == "-" and a < b and rng.random() < 0.6:
         a, b = b, a
     work = steps(a, op, b)
     return Task("arithmetic", f"{a}{op}{b}", ask(rng, phrase(rng, a, op, b)), f"{a} {op} {b} = {value(a, op, b)}",
@@ -131,15 +133,25 @@ def long_arithmetic(rng):
                 f"{coarse}, so {r}.", f"{steps(a, op, b)}.", "number", r, hard=True)
 
 
+def division_steps(n, d):
+    """By tens of the divisor, then by ones."""
+    q, left, text = n // d, n, ""
+    if q > 9:
+        tens = q // 10 * 10
+        left -= d * tens
+        text = f"{d} x {tens} = {d * tens}, {n} - {d * tens} = {left}, "
+    ones = left // d
+    text += f"{d} x {ones} = {d * ones}, {left} - {d * ones} = {left % d}"
+    return f"{text}, so {q}" + (f" remainder {n % d}" if n % d else "")
+
+
 def division(rng):
     d, q = rng.randint(2, 12), rng.randint(1, 20)
-    r = rng.choice([0, 0, rng.randint(0, d - 1)])
-    n = d * q + r
-    answer = f"{n} / {d} = {q}" + (f" remainder {r}" if r else "")
-    work = f"{d} x {q} = {d * q}" + (f", {n} - {d * q} = {r}" if r else "") + f", so {q}" + (f" remainder {r}" if r else "")
-    near = f"{d} x {q + 1} = {d * (q + 1)} is more than {n}. "
-    return Task("division", f"{n}/{d}", ask(rng, f"{n} {rng.choice(['/', 'divided by'])} {d}"), answer,
-                work + ".", near + work + ".", "exact", answer)
+    n = d * q + rng.choice([0, 0, rng.randint(0, d - 1)])
+    answer = f"{n} / {d} = {q}" + (f" remainder {n % d}" if n % d else "")
+    work = division_steps(n, d) + "."
+    check = f" Check: {multiply_steps(d, q)}" + (f", {d * q} + {n % d} = {n}." if n % d else ".")
+    return Task("division", f"{n}/{d}", ask(rng, f"{n} {rng.choice(['/', 'divided by'])} {d}"), answer, work, work + check, "exact", answer)
 
 
 def expression(rng):
@@ -219,12 +231,20 @@ SORT_DOWN = ["Sort {} in descending order.", "Order these numbers from largest t
              "Sort these numbers, largest first: {}", "Put {} in order, largest first."]
 
 
+def listing(rng, items):
+    texts = [str(x) for x in items]
+    shape = rng.random()
+    if shape < 0.7:
+        return ", ".join(texts)
+    return " ".join(texts) if shape < 0.85 else ", ".join(texts[:-1]) + " and " + texts[-1]
+
+
 def sort_numbers(rng):
     top = rng.choice([20, 99, 99, 99, 999, 9999])
     items = rng.sample(range(top + 1), rng.randint(2, 6))
     down = rng.random() < 0.35
     ordered = sorted(items, reverse=down)
-    listed = ", ".join(map(str, items))
+    listed = listing(rng, items)
     work = ("largest " if down else "smallest ") + sort_steps(items, max if down else min) + "."
     result = ", ".join(map(str, ordered))
     again = f" Check: {' > '.join(map(str, ordered)) if down else ' < '.join(map(str, ordered))}."
@@ -240,7 +260,7 @@ def extreme(rng):
     for x in items[1:]:
         best = max(best, x) if big else min(best, x)
         text += f"; {x}: {best}"
-    return Task("comparing", f"{sorted(items)}{word}", f"What is the {word} of {', '.join(map(str, items))}?",
+    return Task("comparing", f"{sorted(items)}{word}", f"What is the {word} of {listing(rng, items)}?",
                 f"{r} is the {word}.", f"{text}.", f"{text}. So the {word} is {r}.", "number", r)
 
 
@@ -323,3 +343,19 @@ def age(rng):
     text = f"{name} the {job} was born in {year}. How old was {name} in {year + later}?"
     return Task("dates", f"{year + later}-{year}", text, f"{later} years old.", f"{year + later} - {year} = {later}.",
                 subtract_steps(year + later, year) + ".", "number", later)
+
+
+def count_range(rng):
+    a, n = rng.randint(0, 90), rng.randint(3, 14)
+    step = rng.choice([1, 1, 1, 2, 5, 10, -1])
+    a += n if step < 0 else 0
+    items = [a + step * i for i in range(n)]
+    by = "" if step == 1 else f" in steps of {step}" if step > 0 else " backwards"
+    result = ", ".join(map(str, items))
+    return Task("counting", f"{a} {n} {step}", f"Count from {a} to {items[-1]}{by}.", result, f"{n} numbers.", "", "list", result)
+
+
+def parity(rng):
+    n = rng.randint(0, 10 ** rng.randint(1, 5))
+    word = "even" if n % 2 == 0 else "odd"
+    return Task("comparing", f"parity {n}", f"Is {n} even or odd?", f"{n} is {word}.", f"The last digit is {n % 10}: {word}.", "", "text", word)

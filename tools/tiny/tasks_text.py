@@ -63,6 +63,14 @@ def spell_word(rng):
     return Task("reversing", f"spell {word}", text.format(quoted(rng, word)), dashed, f"{spaced(word)}.", "", "exact", dashed)
 
 
+def join_letters(rng):
+    word = any_word(rng)
+    word = word[::-1] if rng.random() < 0.6 else word
+    text = rng.choice(["Join these letters: {}", "Write {} as one word.", "Which word do the letters {} make?"])
+    letters = rng.choice([" ", "-", ", "]).join(word)
+    return Task("reversing", f"join {word}", text.format(letters), word, f"{spaced(word)}.", "", "exact", word)
+
+
 def letter_at(rng):
     word = any_word(rng)
     which = rng.choice(["first", "last", "second", "third"])
@@ -82,7 +90,8 @@ def sort_words(rng):
     while len(left) > 1:
         left.remove(min(left))
         steps.append(f"{sorted(items)[len(steps)]}, left {', '.join(left)}")
-    work = "; ".join(steps) + f"; {left[0]}."
+    heads = ", ".join(f"{w} {' '.join(w[:4])}" for w in items)
+    work = f"{heads}; first {'; '.join(steps)}; {left[0]}."
     text = rng.choice(["Sort these words alphabetically: {}.", "Put these words in alphabetical order: {}"])
     return Task("sorting words", f"{ordered}", text.format(", ".join(items)), ", ".join(ordered), work, "", "list", ", ".join(ordered))
 
@@ -142,7 +151,7 @@ def code_book(rng):
 
 def needle(rng):
     code, thing = str(rng.randint(100, 99999)), rng.choice(OBJECTS)
-    hay = [sentence_of(rng) for _ in range(rng.choice([4, 8, 16, 24]))]
+    hay = [sentence_of(rng) for _ in range(rng.choice([4, 8, 16, 24, 48]))]
     hay.insert(rng.randrange(len(hay) + 1), f"The secret number of the {thing} is {code}.")
     text = " ".join(hay) + f"\n\nWhat is the secret number of the {thing}?"
     return Task("looking up", text, text, f"The secret number of the {thing} is {code}.", f"{thing}: {code}.", "", "text", code)

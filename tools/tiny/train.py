@@ -3,8 +3,7 @@
 
     train.py TOKENIZER.json OUT [--resume DIR] [--minutes M] [--rate R]
 
-OUT gets log.txt, and the weights in parts of at most 15 MiB (a folder of parts is what --resume takes); join.py makes
-one checkpoint of them. A run is a whole schedule: warm-up, constant rate, linear decay to zero over the last part.
+OUT gets log.txt, and the weights in parts of at most 15 MiB (the folder is what --resume and export.py take). A run is a whole schedule: warm-up, constant rate, linear decay to zero over the last part.
 """
 import argparse
 import json

@@ -48,6 +48,7 @@ Status run_profile(const Options& o) {
   if (o.depth > 0) RETURN_IF_ERROR(random.append(o.depth, false));
   RETURN_IF_ERROR(random.append(o.rows, true));
   m.backend->reset_profile();
+  m.backend->time_ops(true);
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < o.steps; ++i) RETURN_IF_ERROR(random.append(o.rows, true));
   print_table(m, o,

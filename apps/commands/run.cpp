@@ -37,7 +37,7 @@ struct Generation {
   Answer answer;
   std::vector<int32_t> tokens;  // the stop token that ended them included
   FinishReason finish = FinishReason::kNone;
-  int prompt_tokens = 0;
+  int prompt_tokens = 0, reused_tokens = 0;  // reused: of the prompt, computed in earlier turns
   double prefill_s = 0, decode_s = 0;
 };
 
@@ -71,11 +71,13 @@ Conversation new_conversation(const Options& o) {
 
 void print_timing(const Generation& g, const LoadedModel& m) {
   const auto generated = static_cast<double>(g.tokens.size());
+  const int computed = g.prompt_tokens - g.reused_tokens;
+  const std::string reused = g.reused_tokens > 0 ? fmt::format(" + {} kept", g.reused_tokens) : "";
   fmt::print(stderr,
-             "[{} | loaded in {:.1f} s | prompt {} tokens, {:.1f} tok/s, first token after {:.2f} s | {} "
+             "[{} | loaded in {:.1f} s | prompt {}{} tokens, {:.1f} tok/s, first token after {:.2f} s | {} "
              "tokens, {:.1f} tok/s]\n",
-             m.caps.name, m.load_seconds, g.prompt_tokens,
-             g.prefill_s > 0 ? g.prompt_tokens / g.prefill_s : 0, g.prefill_s, g.tokens.size(),
+             m.caps.name, m.load_seconds, computed, reused, g.prefill_s > 0 ? computed / g.prefill_s : 0,
+             g.prefill_s, g.tokens.size(),
              g.decode_s > 0 && generated > 0 ? (generated - 1) / g.decode_s : 0);
 }
 
@@ -89,7 +91,8 @@ void print_json(const Generation& g, const LoadedModel& m) {
       {"usage",
        {{"prompt_tokens", g.prompt_tokens},
         {"completion_tokens", g.tokens.size()},
-        {"total_tokens", g.prompt_tokens + g.tokens.size()}}},
+        {"total_tokens", g.prompt_tokens + g.tokens.size()},
+        {"reused_tokens", g.reused_tokens}}},
       {"timing", {{"load_s", m.load_seconds}, {"prefill_s", g.prefill_s}, {"decode_s", g.decode_s}}}};
   fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   std::fflush(stdout);
@@ -151,7 +154,7 @@ Result<Generation> Session::generate(std::vector<int32_t> prompt, bool terminal)
   g.prefill_s = seconds(start, first), g.decode_s = seconds(first, Clock::now());
   g.answer = listener.finish();
   g.finish = listener.stopped() ? FinishReason::kStop : request->finish;
-  g.prompt_tokens = request->prompt_tokens;
+  g.prompt_tokens = request->prompt_tokens, g.reused_tokens = request->reused;
   return g;
 }
 
@@ -194,8 +197,9 @@ Status run_run(const Options& o) {
   RETURN_IF_ERROR(check_context(o.context, m.checkpoint.config, "--ctx"));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, tokenizer_of(m.checkpoint));
   RETURN_IF_ERROR(load(m));
-  ASSIGN_OR_RETURN(Engine engine, Engine::create(*m.backend, m.checkpoint.config,
-                                                 {.context = o.context, .max_rows = kMaxRows}));
+  ASSIGN_OR_RETURN(Engine engine,
+                   Engine::create(*m.backend, m.checkpoint.config,
+                                  {.context = o.context, .max_rows = kMaxRows, .reuse = !o.has_prompt}));
   Session session(o, m, tokenizer, std::move(engine));
   return o.has_prompt ? session.turn(o.prompt) : chat(session);
 }

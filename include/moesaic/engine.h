@@ -23,13 +23,14 @@ struct OpenOptions {
   std::string device = "auto";  // auto, cpu or reference
   int threads = 0;              // of the cpu device; 0: one per core
   int context = 0;    // tokens that one request may reach; 0: 8192 or the model's, whichever is less
-  int max_batch = 1;  // requests that are worked on at a time; the others wait. Each takes its KV cache
+  int max_batch = 1;  // requests that are worked on at a time; the others wait. Each takes its KV cache.
+                      // With 1, the next turn of a conversation computes only what is new in it
 };
 
 // How a request ended.
 struct Outcome {
   FinishReason finish = FinishReason::kNone;
-  Status error;  // not ok with FinishReason::kError
+  Status error;                                 // not ok with FinishReason::kError
   int prompt_tokens = 0, generated_tokens = 0;  // the token that ended the text included
 };
 

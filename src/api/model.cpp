@@ -80,9 +80,11 @@ Result<Model> Model::open(const std::string& path, const OpenOptions& o) try {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path));
   ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(checkpoint));
   RETURN_IF_ERROR(backend->load(checkpoint.config, checkpoint.weights, {}));
-  ASSIGN_OR_RETURN(Engine engine,
-                   Engine::create(*backend, checkpoint.config,
-                                  {.context = o.context, .max_batch = o.max_batch, .max_rows = kMaxRows}));
+  ASSIGN_OR_RETURN(
+      Engine engine,
+      Engine::create(
+          *backend, checkpoint.config,
+          {.context = o.context, .max_batch = o.max_batch, .max_rows = kMaxRows, .reuse = o.max_batch == 1}));
   return Model(std::unique_ptr<Impl>(new Impl{.config = checkpoint.config,
                                               .backend = std::move(backend),
                                               .tokenizer = std::move(tokenizer),

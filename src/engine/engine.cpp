@@ -17,6 +17,7 @@ Status validate(const EngineOptions& o, const ModelConfig& config) {
   if (o.max_batch < 1) return invalid("{} sequences at a time: expected at least 1", o.max_batch);
   if (o.max_rows < o.max_batch)
     return invalid("steps of {} rows are too short for {} sequences at a time", o.max_rows, o.max_batch);
+  if (o.reuse && o.max_batch != 1) return invalid("reuse needs one sequence at a time, not {}", o.max_batch);
   return {};
 }
 
@@ -29,10 +30,11 @@ Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const
   Engine engine(backend, config, o);
   ASSIGN_OR_RETURN(
       const KvLayout layout,
-      kv_layout(config, {.sequences = o.max_batch, .context = o.context, .max_rows = o.max_rows}));
+      kv_layout(config,
+                {.sequences = o.max_batch, .context = o.context, .max_rows = o.max_rows, .hold = o.reuse}));
   RETURN_IF_ERROR(check_kv_memory(layout, config, backend));
   RETURN_IF_ERROR(backend.alloc_kv(layout));
-  engine.scheduler_ = std::make_unique<Scheduler>(layout, config.window, o.max_rows, o.max_batch);
+  engine.scheduler_ = std::make_unique<Scheduler>(layout, config.window, o.max_rows, o.max_batch, o.reuse);
   return engine;
 }
 

@@ -12,6 +12,8 @@ struct EngineOptions {
   int context = 0;     // tokens that one sequence may reach; 0: 8192 or the model's, whichever is less
   int max_batch = 1;   // sequences at a time
   int max_rows = 512;  // rows of a step, at most the backend's
+  // With max_batch 1: a request that begins as the one before it did need not compute that again.
+  bool reuse = false;
 };
 
 // One thread drives an engine. The backend holds the model of `config` and outlives the engine.

@@ -291,6 +291,7 @@ TEST_P(EngineTest, RefusesWhatItCannotServe) {
   EXPECT_FALSE(e.submit({0}, {.temperature = NAN}, quiet()).ok());
   for (const EngineOptions& o : std::vector<EngineOptions>{{.context = 5000},
                                                            {.context = -1},
+                                                           {.max_batch = 2, .reuse = true},
                                                            {.max_batch = 0},
                                                            {.max_batch = -3},
                                                            {.max_rows = 0},
@@ -299,6 +300,61 @@ TEST_P(EngineTest, RefusesWhatItCannotServe) {
     EXPECT_FALSE(Engine::create(*backend_, config_, o).ok());
   }
   EXPECT_TRUE(e.idle());
+}
+
+// Turns that go on from all of the one before, from its prompt alone (what followed is told otherwise), from
+// less than that, and from the very same prompt. Long enough that windows leave pages behind.
+TEST_P(EngineTest, ReuseChangesNoToken) {
+  Engine reusing =
+      Engine::create(*backend_, config_, {.context = 500, .max_rows = 64, .reuse = true}).value();
+  const auto ask = [&](Engine& e, const std::vector<int32_t>& tokens, int n) {
+    auto r = e.submit(tokens, {.seed = 9, .max_tokens = n}, quiet()).value();
+    EXPECT_TRUE(e.run_to_end().ok());
+    return r;
+  };
+  const auto extended = [&](std::vector<int32_t> tokens, size_t keep, int n) {
+    tokens.resize(keep);
+    const std::vector<int32_t> more = prompt(n, static_cast<uint32_t>(n));
+    tokens.insert(tokens.end(), more.begin(), more.end());
+    return tokens;
+  };
+  const std::vector<int32_t> whole = ask(reusing, prompt(30, 1), 20)->tokens;
+  struct Turn {
+    std::vector<int32_t> prompt;
+    int reused, tokens;
+  };
+  std::vector<Turn> turns = {{extended(whole, 50, 101), 49, 170}};
+  turns.push_back({extended(turns[0].prompt, 151, 33), 150, 5});  // the prompt of the turn before and more
+  turns.push_back({turns[1].prompt, 183, 5});                     // the same again
+  turns.push_back({extended(turns[1].prompt, 120, 9), 0, 5});     // parts ways before the prompt's end
+  turns.push_back({prompt(40, 77), 0, 5});                        // another conversation
+  turns.push_back({extended(turns[4].prompt, 40, 1), 39, 5});
+  std::vector<std::vector<int32_t>> got;
+  for (const Turn& t : turns) {
+    const auto r = ask(reusing, t.prompt, t.tokens);
+    EXPECT_EQ(r->reused, t.reused);
+    got.push_back(r->tokens);
+  }
+  // One backend holds one engine's cache: the other engine's turns come afterwards, on a cache of its own.
+  Engine fresh = engine(1, 500);
+  for (size_t i = 0; i < turns.size(); ++i)
+    EXPECT_EQ(ask(fresh, turns[i].prompt, turns[i].tokens)->tokens, got[i]) << i;
+}
+
+TEST_P(EngineTest, WhatIsKeptIsGivenBack) {
+  Engine e = Engine::create(*backend_, config_, {.context = 128, .max_rows = 64, .reuse = true}).value();
+  for (uint32_t i = 0; i < 8; ++i) {  // each fills the whole context, some are cancelled on the way
+    const auto r = e.submit(prompt(90 + static_cast<int>(i), i % 3), {.seed = i}, quiet()).value();
+    if (i % 4 == 3) {
+      ASSERT_TRUE(e.step().ok());
+      r->cancelled = true;
+    }
+    ASSERT_TRUE(e.run_to_end().ok());
+    EXPECT_NE(r->finish, FinishReason::kError);
+  }
+  const auto last = e.submit({1}, {.max_tokens = 1}, quiet()).value();
+  ASSERT_TRUE(e.run_to_end().ok());
+  EXPECT_EQ(e.scheduler().pages().free_full(), 3);  // of 4: the last one's single page is kept
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, EngineTest, testing::Values("cpu", "reference"),

@@ -28,9 +28,10 @@ Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& d) {
   const auto pages = [](int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; };
   // A window layer holds the window behind the first row of a step and the step's own rows, off page
   // boundaries at both ends.
+  const int64_t held = d.hold ? pages(config.window) + 1 : 0;
   const int64_t full = d.sequences * pages(d.context),
-                window =
-                    d.sequences * std::min(pages(d.context), pages(int64_t{config.window} + d.max_rows) + 2);
+                window = d.sequences *
+                         std::min(pages(d.context), pages(int64_t{config.window} + d.max_rows) + 2 + held);
   if (d.sequences < 1 || d.context < 1 || full > std::numeric_limits<int32_t>::max())
     return invalid("a KV cache of {} sequences of {} tokens", d.sequences, d.context);
   return KvLayout{.page_tokens = kPageTokens,

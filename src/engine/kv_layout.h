@@ -11,6 +11,7 @@ struct KvDemand {
   int sequences = 1;
   int context = 0;  // tokens
   int max_rows = 512;
+  bool hold = false;  // KvPages::reserve is told to hold a window
 };
 Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& demand);
 

@@ -24,14 +24,12 @@ void PagePool::give_back(int32_t page) {
   free_.push_back(page);
 }
 
-bool KvPages::reserve(PageTable& table, int first, int context) {
-  const int reach =
-      std::max(0, first - window_ + 1) / layout_.page_tokens;  // the oldest page that a row can see
-  for (int i = 0; i < std::min(reach, static_cast<int>(table.window.size())); ++i) {
-    if (table.window[i] >= 0) windowed_.give_back(std::exchange(table.window[i], -1));
+bool KvPages::reserve(PageTable& table, int first, int context, int hold) {
+  const auto held = [&](int page) { return hold >= 0 && page >= reach(hold) && page < pages_of(hold); };
+  for (int i = 0; i < std::min(reach(first), static_cast<int>(table.window.size())); ++i) {
+    if (table.window[i] >= 0 && !held(i)) windowed_.give_back(std::exchange(table.window[i], -1));
   }
-  const int pages = (context + layout_.page_tokens - 1) / layout_.page_tokens;
-  const int lacking = std::max(0, pages - static_cast<int>(table.full.size()));
+  const int lacking = std::max(0, pages_of(context) - static_cast<int>(table.full.size()));
   if (full_.free_pages() < lacking || windowed_.free_pages() < lacking) return false;
   for (int i = 0; i < lacking; ++i) {
     table.full.push_back(full_.take());
@@ -40,12 +38,12 @@ bool KvPages::reserve(PageTable& table, int first, int context) {
   return true;
 }
 
-void KvPages::release(PageTable& table) {
-  for (const int32_t page : table.full) full_.give_back(page);
-  for (const int32_t page : table.window) {
-    if (page >= 0) windowed_.give_back(page);
+void KvPages::truncate(PageTable& table, int tokens) {
+  const auto kept = static_cast<size_t>(pages_of(tokens));
+  for (; table.full.size() > kept; table.full.pop_back()) full_.give_back(table.full.back());
+  for (; table.window.size() > kept; table.window.pop_back()) {
+    if (table.window.back() >= 0) windowed_.give_back(table.window.back());
   }
-  table = {};
 }
 
 }  // namespace moesaic

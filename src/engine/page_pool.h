@@ -1,6 +1,7 @@
 // Who owns which page of the KV cache. Full-attention and sliding layers draw on two pools (core/batch.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -34,14 +35,20 @@ class KvPages {
       : layout_(layout), window_(window), full_(layout.full_pages), windowed_(layout.window_pages) {}
 
   // Makes room for positions [0, context) of a sequence whose next step computes rows from position first on:
-  // frees window pages that no such row reaches, then takes the pages that lack. False, with nothing taken,
-  // if they are not there.
-  bool reserve(PageTable& table, int first, int context);
-  void release(PageTable& table);
+  // frees window pages that no such row reaches, nor a row at position `hold` (none if negative), then takes
+  // the pages that lack. False, with nothing taken, if they are not there.
+  bool reserve(PageTable& table, int first, int context, int hold = -1);
+  // Gives back what lies behind positions [0, tokens).
+  void truncate(PageTable& table, int tokens);
+  void release(PageTable& table) { truncate(table, 0); }
   int free_full() const { return full_.free_pages(); }
   int free_window() const { return windowed_.free_pages(); }
 
  private:
+  int pages_of(int tokens) const { return (tokens + layout_.page_tokens - 1) / layout_.page_tokens; }
+  // The first page of the window of a row at `position`.
+  int reach(int position) const { return std::max(0, position - window_ + 1) / layout_.page_tokens; }
+
   KvLayout layout_;
   int window_;  // tokens
   PagePool full_, windowed_;

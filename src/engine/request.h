@@ -15,6 +15,7 @@ struct Request {
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int prompt_tokens = 0;
   int computed = 0;  // tokens whose K and V are in the cache
+  int reused = 0;    // of these, tokens that the request before had computed
   SamplingParams params;
   std::unique_ptr<Sampler> sampler;
   PageTable pages;

@@ -6,8 +6,31 @@
 
 namespace moesaic {
 
+void Scheduler::keep(Request& r) {
+  MOESAIC_CHECK(!kept_);
+  kept_ = Kept{.tokens = {r.tokens.begin(), r.tokens.begin() + r.computed},
+               .pages = std::exchange(r.pages, {}),
+               .hold = hold_of(r)};
+}
+
+void Scheduler::take_over(Request& r) {
+  if (!kept_) return;
+  Kept kept = std::exchange(kept_, {}).value();
+  const auto same = std::mismatch(kept.tokens.begin(), kept.tokens.end(), r.tokens.begin(), r.tokens.end());
+  const auto common = static_cast<int>(same.first - kept.tokens.begin());
+  const auto size = static_cast<int>(r.tokens.size());
+  // At least one token is left to compute: its logits are wanted.
+  if (common == std::ssize(kept.tokens) && common < size)
+    r.reused = common;
+  else if (common >= kept.hold && kept.hold < size)
+    r.reused = kept.hold;
+  pages_.truncate(kept.pages, r.reused);
+  r.pages = std::move(kept.pages);
+  r.computed = r.reused;
+}
+
 void Scheduler::schedule(Request& r, int rows, ScheduledBatch& out) {
-  MOESAIC_CHECK(pages_.reserve(r.pages, r.computed, r.computed + rows));
+  MOESAIC_CHECK(pages_.reserve(r.pages, r.computed, r.computed + rows, reuse_ ? hold_of(r) : -1));
   Batch& b = out.batch;
   const int first = b.rows();
   for (int i = 0; i < rows; ++i) {
@@ -29,6 +52,7 @@ void Scheduler::schedule(Request& r, int rows, ScheduledBatch& out) {
 ScheduledBatch Scheduler::next_batch() {
   ScheduledBatch out;
   const size_t admitted = std::min(requests_.size(), static_cast<size_t>(max_batch_));
+  if (admitted > 0 && requests_[0]->computed == 0) take_over(*requests_[0]);
   for (const bool decode : {true, false}) {
     for (size_t i = 0; i < admitted; ++i) {
       Request& r = *requests_[i];
@@ -53,7 +77,11 @@ void Scheduler::collect() {
     if (r->cancelled && !r->done()) r->finish = FinishReason::kCancelled;
   }
   for (const auto& r : requests_) {
-    if (r->done()) pages_.release(r->pages);
+    const bool sound = r->error.ok() && r->computed > 0;
+    if (r->done() && reuse_ && sound)
+      keep(*r);
+    else if (r->done())
+      pages_.release(r->pages);
   }
   std::erase_if(requests_, [](const auto& r) { return r->done(); });
 }

@@ -28,6 +28,7 @@ enum class DenseFormat { kAsLoaded, kBF16, kQ8_0, kMxfp8 };
 using RouterTrace = std::function<void(int layer, int row, std::span<const float> logits)>;
 
 struct BackendOptions {
+  int device = 0;   // cuda only: the index
   int threads = 0;  // 0: one per core
   DenseFormat dense = DenseFormat::kAsLoaded;
   int max_rows = 2048;       // rows of the largest batch
@@ -39,6 +40,9 @@ struct BackendCaps {
   std::string name;         // "cpu (avx512, 2 threads)"
   double ceiling_gb_s = 0;  // read bandwidth measured at start; 0 where unknown
   int threads = 0;
+  // Activations are rounded to 16 bits whatever the weights are, and decoding may sum attention in another order than
+  // prefill does.
+  bool half_activations = false;
 };
 
 // One op's share of the steps since reset, for `profile`.
@@ -80,6 +84,9 @@ class Backend {
 
   virtual std::vector<OpProfile> profile() const { return {}; }
   virtual void reset_profile() {}
+  // Whether steps measure each op's seconds. A device measures them one by one, which costs the overlap between ops; the
+  // CPU always does.
+  virtual void time_ops(bool) {}
 };
 
 // device: "auto", "cpu", "reference", "cuda", "cuda:1". An unknown or absent device is an error that lists

@@ -1,6 +1,11 @@
+#include <charconv>
+
 #include "backend/backend.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
+#if MOESAIC_CUDA
+#include "backend/cuda/cuda_backend.h"
+#endif
 #include "base/error.h"
 
 namespace moesaic {
@@ -14,14 +19,16 @@ struct Entry {
 };
 
 std::string never_absent() { return {}; }
-std::string no_cuda() { return "this build has no CUDA backend"; }
-Result<std::unique_ptr<Backend>> create_nothing(const BackendOptions&) {
-  return invalid("device cuda: {}; use --device cpu", no_cuda());
+#if !MOESAIC_CUDA
+std::string cuda_absent() { return "this build has no CUDA backend (nvcc was not found)"; }
+Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions&) {
+  return invalid("device cuda: {}; use --device cpu", cuda_absent());
 }
+#endif
 
 // In the order of preference of "auto".
 constexpr Entry kBackends[] = {
-    {"cuda", no_cuda, create_nothing},
+    {"cuda", cuda_absent, create_cuda_backend},
     {"cpu", never_absent, create_cpu_backend},
     {"reference", never_absent, create_reference_backend},
 };
@@ -29,9 +36,17 @@ constexpr Entry kBackends[] = {
 }  // namespace
 
 Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const BackendOptions& options) {
-  const std::string kind = device.substr(0, device.find(':'));
+  const size_t colon = device.find(':');
+  const std::string kind = device.substr(0, colon);
+  BackendOptions chosen = options;
+  if (colon != std::string::npos) {
+    const char* end = device.data() + device.size();
+    const auto [stop, code] = std::from_chars(device.data() + colon + 1, end, chosen.device);
+    if (kind != "cuda" || code != std::errc() || stop != end || chosen.device < 0)
+      return invalid("unknown device '{}': use auto, cpu, cuda, cuda:N or reference", device);
+  }
   for (const Entry& entry : kBackends) {
-    if (kind == entry.name || (kind == "auto" && entry.absent().empty())) return entry.create(options);
+    if (kind == entry.name || (kind == "auto" && entry.absent().empty())) return entry.create(chosen);
   }
   return invalid("unknown device '{}': use auto, cpu, cuda, cuda:N or reference", device);
 }

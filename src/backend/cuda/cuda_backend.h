@@ -1,0 +1,15 @@
+// The CUDA backend: the whole model on one GPU.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+
+namespace moesaic {
+
+// Empty where a usable device, driver and code for it are present, else the reason.
+std::string cuda_absent();
+Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions& options);
+
+}  // namespace moesaic

@@ -1,0 +1,42 @@
+// What every kernel uses.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace moesaic::cuda {
+
+// Programmatic dependent launch: until wait_for_predecessor() returns, nothing that the device wrote may be
+// read. Every thread block must call it, also those without work: a kernel that ends before its predecessor
+// has ended would let its successor overtake both.
+__device__ inline void wait_for_predecessor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The next kernel's thread blocks may take the room that this kernel leaves.
+__device__ inline void start_successor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+__device__ inline float warp_sum(float x) {
+  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, offset);
+  return x;
+}
+
+// The sum over a block of whole warps, in a fixed order, in every thread. scratch: [33].
+__device__ inline float block_sum(float x, float* scratch) {
+  x = warp_sum(x);
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
+  __syncthreads();
+  float sum = 0;
+  for (int w = 0; w < warps; ++w) sum += scratch[w];
+  __syncthreads();
+  return sum;
+}
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,235 @@
+#include <cuda_fp8.h>
+
+#include "backend/cuda/dequant.cuh"
+#include "backend/cuda/kernels.cuh"
+#include "backend/cuda/repack.h"
+
+namespace moesaic::cuda {
+namespace {
+
+struct Row {
+  const Raw* source;
+  int64_t row;
+};
+__device__ Row row_at(const RepackParams& p, int64_t unit, int m, int h, int g) {
+  switch (p.order) {
+    case Rows::kPairs: {
+      const Raw* s = &p.source[h];
+      const int64_t row = unit * 16 + 8 * m + g;
+      return {s, row < s->rows ? row : -1};
+    }
+    case Rows::kHeads: {
+      const int64_t per_head = p.head_dim / kUnit;
+      const int64_t row =
+          unit / per_head * p.head_dim + unit % per_head * 16 + 8 * m + g + h * p.head_dim / 2;
+      return {&p.source[0], row};
+    }
+    default: {
+      const int64_t row = unit * kUnit + 16 * m + 8 * h + g;
+      return {&p.source[0], row < p.rows ? row : -1};
+    }
+  }
+}
+
+__device__ float decode_e4m3(uint8_t code) { return __half2float(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3)); }
+__device__ float decode_e2m1(uint8_t code) {
+  const float magnitude = (code & 6) == 0
+                              ? 0.5f * (code & 1)
+                              : (1.0f + 0.5f * (code & 1)) * static_cast<float>(1 << ((code >> 1 & 3) - 1));
+  return code & 8 ? -magnitude : magnitude;
+}
+__device__ float f16_at(const uint8_t* p) {
+  return __half2float(__ushort_as_half(*reinterpret_cast<const uint16_t*>(p)));
+}
+
+// Columns 8 c .. 8 c + 7 of block b: codes as they are stored, and their scale byte.
+__device__ uint8_t mxfp4_codes(const Raw& s, int64_t row, int64_t b, int c, uint8_t (&codes)[8]) {
+  const uint8_t* r = s.data + row * s.row_bytes;
+  if (s.format == Format::kMxfp4Gguf) {
+    for (int i = 0; i < 8; ++i) {
+      const int k = 8 * c + i;
+      const uint8_t byte = r[b * 17 + 1 + k % 16];
+      codes[i] = k < 16 ? byte & 15 : byte >> 4;
+    }
+    return r[b * 17];
+  }
+  for (int i = 0; i < 8; ++i) {
+    const uint8_t byte = r[b * 16 + 4 * c + i / 2];
+    codes[i] = i % 2 == 0 ? byte & 15 : byte >> 4;
+  }
+  return s.scales[row * s.scale_row + b];
+}
+
+__device__ void read8(const Raw& s, int64_t row, int64_t b, int c, float (&v)[8]) {
+  const uint8_t* r = s.data + row * s.row_bytes;
+  const int64_t k = b * kBlock + 8 * c;
+  switch (s.format) {
+    case Format::kF32:
+      for (int i = 0; i < 8; ++i) v[i] = reinterpret_cast<const float*>(r)[k + i];
+      break;
+    case Format::kF16:
+      for (int i = 0; i < 8; ++i) v[i] = f16_at(r + 2 * (k + i));
+      break;
+    case Format::kBF16:
+      for (int i = 0; i < 8; ++i) v[i] = __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(r)[k + i]);
+      break;
+    case Format::kQ8_0:
+      for (int i = 0; i < 8; ++i) v[i] = f16_at(r + b * 34) * static_cast<int8_t>(r[b * 34 + 2 + 8 * c + i]);
+      break;
+    case Format::kMxfp8:
+      for (int i = 0; i < 8; ++i)
+        v[i] = decode_e4m3(r[k + i]) * exp2f(s.scales[row * s.scale_row + b] - 127.0f);
+      break;
+    default: {
+      uint8_t codes[8];
+      const float scale = exp2f(mxfp4_codes(s, row, b, c, codes) - 127.0f);
+      for (int i = 0; i < 8; ++i) v[i] = decode_e2m1(codes[i]) * scale;
+    }
+  }
+}
+
+__device__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 2));
+}
+__device__ float amax(const float (&v)[8]) {
+  float top = 0;
+  for (int i = 0; i < 8; ++i) top = fmaxf(top, fabsf(v[i]));
+  return quad_max(top);
+}
+
+// One row's eight values as bytes plus the row's scale in this block.
+__device__ uint16_t encode_bytes(Kind kind, const Raw* s, int64_t row, int64_t b, int c, float (&v)[8],
+                                 uint8_t (&out)[8]) {
+  if (row >= 0 && kind == Kind::kQ8_0 && s->format == Format::kQ8_0) {
+    const uint8_t* r = s->data + row * s->row_bytes + b * 34;
+    for (int i = 0; i < 8; ++i) out[i] = r[2 + 8 * c + i] ^ 0x80;
+    return *reinterpret_cast<const uint16_t*>(r);
+  }
+  if (row >= 0 && kind == Kind::kMxfp8 && s->format == Format::kMxfp8) {
+    for (int i = 0; i < 8; ++i) out[i] = s->data[row * s->row_bytes + b * 32 + 8 * c + i];
+    return s->scales[row * s->scale_row + b];
+  }
+  const float top = amax(v);
+  if (kind == Kind::kQ8_0) {
+    const __half scale = __float2half_rn(top / 127.0f);
+    const float d = __half2float(scale), inverse = d > 0 ? 1.0f / d : 0.0f;
+    for (int i = 0; i < 8; ++i)
+      out[i] =
+          static_cast<uint8_t>(static_cast<int>(fminf(fmaxf(rintf(v[i] * inverse), -127.0f), 127.0f)) + 128);
+    return __half_as_ushort(scale);
+  }
+  const int exponent = top > 0 ? max(ilogbf(top) - 8, -126) : -126;
+  for (int i = 0; i < 8; ++i)
+    out[i] = __nv_cvt_float_to_fp8(ldexpf(v[i], -exponent), __NV_SATFINITE, __NV_E4M3);
+  return static_cast<uint16_t>(exponent + 127);
+}
+
+__device__ uint32_t pair16(Kind kind, float lo, float hi) {
+  if (kind == Kind::kBF16) {
+    const __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
+    return *reinterpret_cast<const uint32_t*>(&v);
+  }
+  const __half2 v = __floats2half2_rn(lo, hi);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+
+// out[row] = table[token[row]]; one warp a block of 32.
+__global__ void embed_kernel(const Raw table, const int32_t* tokens, int rows, float* out) {
+  wait_for_predecessor();
+  const int64_t blocks = table.scale_row,
+                index = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 4) + threadIdx.x / 4;
+  start_successor();
+  if (index >= rows * blocks) return;
+  float v[8];
+  const int c = threadIdx.x % 4;
+  read8(table, tokens[index / blocks], index % blocks, c, v);
+  float4* to = reinterpret_cast<float4*>(out + index * kBlock + 8 * c);
+  to[0] = {v[0], v[1], v[2], v[3]};
+  to[1] = {v[4], v[5], v[6], v[7]};
+}
+
+// One warp packs one block of one unit.
+__global__ void repack_kernel(const RepackParams p) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  if (index >= p.units * p.blocks) return;
+  const int64_t unit = index / p.blocks, b = index % p.blocks;
+  const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+  float v[2][2][8];
+  uint8_t code[2][2][8];
+  uint16_t scale[2][2];
+  for (int m = 0; m < 2; ++m) {
+    for (int h = 0; h < 2; ++h) {
+      const Row row = row_at(p, unit, m, h, g);
+      if (p.kind == Kind::kMxfp4) {
+        for (uint8_t& x : code[m][h]) x = 0;
+        scale[m][h] = row.row >= 0 ? mxfp4_codes(*row.source, row.row, b, c, code[m][h]) : 0;
+        if (scale[m][h] == 255) *p.fault = kNanScale;
+        continue;
+      }
+      for (float& x : v[m][h]) x = 0;
+      if (row.row >= 0) read8(*row.source, row.row, b, c, v[m][h]);
+      for (const float x : v[m][h]) {
+        if (!isfinite(x)) *p.fault = kNotFinite;
+      }
+      if (p.kind == Kind::kQ8_0 || p.kind == Kind::kMxfp8)
+        scale[m][h] = encode_bytes(p.kind, row.source, row.row, b, c, v[m][h], code[m][h]);
+    }
+  }
+  if (p.kind == Kind::kBF16 || p.kind == Kind::kF16) {
+    for (int q = 0; q < 4; ++q) {
+      const int m = q / 2, k = q % 2 * 4;
+      const uint4 word = {
+          pair16(p.kind, v[m][0][k], v[m][0][k + 1]), pair16(p.kind, v[m][1][k], v[m][1][k + 1]),
+          pair16(p.kind, v[m][0][k + 2], v[m][0][k + 3]), pair16(p.kind, v[m][1][k + 2], v[m][1][k + 3])};
+      *reinterpret_cast<uint4*>(p.data + index * 2048 + q * 512 + lane * 16) = word;
+    }
+    return;
+  }
+  if (p.kind == Kind::kMxfp4) {
+    uint32_t words[4];
+    for (int q = 0; q < 4; ++q) {
+      const int m = q / 2, k = q % 2 * 4;
+      const uint8_t a[4][2] = {{code[m][0][k], code[m][0][k + 1]},
+                               {code[m][1][k], code[m][1][k + 1]},
+                               {code[m][0][k + 2], code[m][0][k + 3]},
+                               {code[m][1][k + 2], code[m][1][k + 3]}};
+      words[q] = mxfp4_word(a);
+    }
+    *reinterpret_cast<uint4*>(p.data + index * 512 + lane * 16) = {words[0], words[1], words[2], words[3]};
+  } else {
+    for (int m = 0; m < 2; ++m) {
+      uint32_t words[4];
+      for (int i = 0; i < 4; ++i) {
+        const uint8_t* lo = code[m][0] + 2 * i;
+        const uint8_t* hi = code[m][1] + 2 * i;
+        words[i] = lo[0] | lo[1] << 8 | hi[0] << 16 | static_cast<uint32_t>(hi[1]) << 24;
+      }
+      *reinterpret_cast<uint4*>(p.data + index * 1024 + m * 512 + lane * 16) = {words[0], words[1], words[2],
+                                                                                words[3]};
+    }
+  }
+  if (c != 0) return;
+  for (int i = 0; i < 4; ++i) {
+    if (p.kind == Kind::kQ8_0) {
+      reinterpret_cast<uint16_t*>(p.scales + index * 64)[4 * g + i] = scale[i / 2][i % 2];
+    } else {
+      p.scales[index * 32 + 4 * g + i] = static_cast<uint8_t>(scale[i / 2][i % 2]);
+    }
+  }
+}
+
+}  // namespace
+
+Status repack(const RepackParams& params, cudaStream_t stream) {
+  repack_kernel<<<static_cast<unsigned>((params.units * params.blocks + 7) / 8), 256, 0, stream>>>(params);
+  return check(cudaGetLastError(), "repack");
+}
+
+Status embed(const Raw& table, int64_t cols, const int32_t* tokens, int rows, float* out,
+             cudaStream_t stream) {
+  const auto threads = static_cast<unsigned>(rows * cols / 8);
+  return launch(embed_kernel, dim3((threads + 255) / 256), dim3(256), 0, stream, table, tokens, rows, out);
+}
+
+}  // namespace moesaic::cuda

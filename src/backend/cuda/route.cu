@@ -1,0 +1,224 @@
+#include "backend/cuda/kernels.cuh"
+#include "backend/cuda/route.h"
+
+namespace moesaic::cuda {
+namespace {
+
+constexpr int kMaxTopK = 16, kMaxExperts = 1024;
+
+__device__ float pending(const Norm& p, int row, int i) {
+  float sum = p.x[static_cast<int64_t>(row) * p.hidden + i];
+  if (p.expert_out == nullptr) return sum;
+  for (int k = 0; k < p.top_k; ++k) {
+    const int64_t slot = p.slots[row * p.top_k + k];
+    sum = fmaf(p.expert_weights[row * p.top_k + k], p.expert_out[slot * p.hidden + i], sum);
+  }
+  return sum;
+}
+
+__global__ void norm_kernel(const Norm p) {
+  extern __shared__ float values[];  // [hidden]
+  __shared__ float scratch[33];
+  wait_for_predecessor();
+  start_successor();
+  const int r = blockIdx.x, row = p.row_map != nullptr ? p.row_map[r] : r;
+  float squares = 0;
+  for (int i = threadIdx.x; i < p.hidden; i += blockDim.x) {
+    const float v = pending(p, row, i);
+    values[i] = v;
+    if (p.expert_out != nullptr) p.x[static_cast<int64_t>(row) * p.hidden + i] = v;
+    squares = fmaf(v, v, squares);
+  }
+  const float mean = block_sum(squares, scratch) / static_cast<float>(p.hidden);
+  if (!(mean <= 3.0e38f) && threadIdx.x == 0) atomicCAS(p.fault, 0, p.code);
+  const float scale = rsqrtf(mean + p.eps);
+  const int64_t base = static_cast<int64_t>(r) * p.hidden;
+  for (int i = threadIdx.x; i < p.hidden; i += blockDim.x) {
+    const float v = values[i] * scale * p.weight[i];
+    if (p.out_f32 != nullptr) p.out_f32[base + i] = v;
+    if (p.bf16) {
+      static_cast<__nv_bfloat16*>(p.out)[base + i] = __float2bfloat16_rn(v * p.factor);
+    } else {
+      static_cast<__half*>(p.out)[base + i] = __float2half_rn(v * p.factor);
+    }
+  }
+}
+
+// A warp computes kExperts experts for kRows rows; lanes take every 32nd float4, so that each sum has one
+// order whatever the tile.
+template <int kExperts, int kRows>
+__global__ void router_kernel(const Router p) {
+  const int warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int first_expert = warp * kExperts, first_row = blockIdx.y * kRows;
+  wait_for_predecessor();
+  start_successor();
+  if (first_expert >= p.experts) return;
+  float sum[kExperts][kRows] = {};
+  for (int i = lane; i < p.hidden / 4; i += 32) {
+    float4 w[kExperts];
+#pragma unroll
+    for (int e = 0; e < kExperts; ++e) {
+      const int expert = min(first_expert + e, p.experts - 1);
+      w[e] = __ldg(reinterpret_cast<const float4*>(p.weight + static_cast<int64_t>(expert) * p.hidden) + i);
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int row = min(first_row + r, p.rows - 1);
+      const float4 x = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(row) * p.hidden)[i];
+#pragma unroll
+      for (int e = 0; e < kExperts; ++e)
+        sum[e][r] = fmaf(w[e].w, x.w, fmaf(w[e].z, x.z, fmaf(w[e].y, x.y, fmaf(w[e].x, x.x, sum[e][r]))));
+    }
+  }
+#pragma unroll
+  for (int e = 0; e < kExperts; ++e) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float v = warp_sum(sum[e][r]);
+      const int expert = first_expert + e, row = first_row + r;
+      if (lane == 0 && expert < p.experts && row < p.rows)
+        p.logits[static_cast<int64_t>(row) * p.experts + expert] = v + p.bias[expert];
+    }
+  }
+}
+
+// The largest logit, the lowest index of equals; chosen ones are passed over.
+__device__ void top_k_row(const Route& p, int row, int lane) {
+  const float* logits = p.logits + static_cast<int64_t>(row) * p.experts;
+  float top[kMaxTopK];
+  float last = INFINITY;
+  int last_id = -1;
+  for (int k = 0; k < p.top_k; ++k) {
+    float best = -INFINITY;
+    int id = kMaxExperts;
+    for (int e = lane; e < p.experts; e += 32) {
+      const float v = logits[e];
+      const bool taken = v > last || (v == last && e <= last_id);
+      if (!taken && (v > best || id == kMaxExperts)) best = v, id = e;
+    }
+    for (int offset = 16; offset > 0; offset /= 2) {
+      const float other = __shfl_xor_sync(0xFFFFFFFFu, best, offset);
+      const int other_id = __shfl_xor_sync(0xFFFFFFFFu, id, offset);
+      if (other_id != kMaxExperts && (id == kMaxExperts || other > best || (other == best && other_id < id)))
+        best = other, id = other_id;
+    }
+    if (id == kMaxExperts) id = min(k, p.experts - 1);  // NaN logits: the norm has left its fault
+    top[k] = last = best;
+    last_id = id;
+    if (lane == 0) p.ids[row * p.top_k + k] = id;
+  }
+  float sum = 0;
+  for (int k = 0; k < p.top_k; ++k) sum += __expf(top[k] - top[0]);
+  for (int k = lane; k < p.top_k; k += 32) p.weights[row * p.top_k + k] = __expf(top[k] - top[0]) / sum;
+}
+
+__global__ void top_k_kernel(const Route p) {
+  wait_for_predecessor();
+  start_successor();
+  const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  if (row < p.rows) top_k_row(p, row, threadIdx.x % 32);
+}
+
+// Exclusive prefix sum over the block's threads.
+__device__ int block_scan(int x, int* scratch) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int sum = x;
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const int below = __shfl_up_sync(0xFFFFFFFFu, sum, offset);
+    if (lane >= offset) sum += below;
+  }
+  if (lane == 31) scratch[warp] = sum;
+  __syncthreads();
+  int base = 0;
+  for (int w = 0; w < warp; ++w) base += scratch[w];
+  __syncthreads();
+  return base + sum - x;
+}
+
+// One thread an expert: counts its pairs, finds where its slots start, and hands them out in the order of
+// rows.
+__device__ void plan(const Route& p, uint16_t* ids, int* scratch) {
+  const int pairs = p.rows * p.top_k, expert = threadIdx.x;
+  for (int i = threadIdx.x; i < pairs; i += blockDim.x) ids[i] = static_cast<uint16_t>(p.ids[i]);
+  __syncthreads();
+  int count = 0;
+  for (int i = 0; i < pairs; ++i) count += ids[i] == expert;
+  const int first = block_scan(count, scratch);
+  const int tiles = (count + p.tile - 1) / p.tile;
+  const int first_job = block_scan(tiles, scratch);
+  for (int j = 0; j < tiles; ++j)
+    p.jobs[first_job + j] = {expert, first + j * p.tile, min(p.tile, count - j * p.tile), 0};
+  if (threadIdx.x == blockDim.x - 1) *p.job_count = first_job + tiles;
+  int slot = first;
+  for (int i = 0; i < pairs && slot < first + count; ++i) {
+    if (ids[i] != expert) continue;
+    p.slots[i] = slot;
+    p.slot_rows[slot++] = i / p.top_k;
+  }
+}
+
+__global__ void plan_kernel(const Route p) {
+  extern __shared__ uint16_t plan_ids[];
+  __shared__ int scratch[32];
+  wait_for_predecessor();
+  start_successor();
+  plan(p, plan_ids, scratch);
+}
+
+// Both in one block, for the few rows of decoding.
+__global__ void route_kernel(const Route p) {
+  extern __shared__ uint16_t plan_ids[];
+  __shared__ int scratch[32];
+  wait_for_predecessor();
+  start_successor();
+  for (int row = threadIdx.x / 32; row < p.rows; row += blockDim.x / 32) top_k_row(p, row, threadIdx.x % 32);
+  __syncthreads();
+  plan(p, plan_ids, scratch);
+}
+
+__global__ void rotations_kernel(const int32_t* positions, int rows, const double* inverse_frequency,
+                                 int half, double factor, float2* rotation) {
+  wait_for_predecessor();
+  start_successor();
+  const int index = blockIdx.x * blockDim.x + threadIdx.x;
+  if (index >= rows * half) return;
+  double sine, cosine;
+  sincos(positions[index / half] * inverse_frequency[index % half], &sine, &cosine);
+  rotation[index] = {static_cast<float>(cosine * factor), static_cast<float>(sine * factor)};
+}
+
+}  // namespace
+
+Status norm(const Norm& p, cudaStream_t stream) {
+  const int threads = p.hidden >= 1024 ? 1024 : (p.hidden + 31) / 32 * 32;
+  return launch(norm_kernel, dim3(p.rows), dim3(threads), p.hidden * sizeof(float), stream, p);
+}
+
+Status router(const Router& p, cudaStream_t stream) {
+  if (p.rows <= 4)
+    return launch(router_kernel<1, 1>, dim3((p.experts + 1) / 2, p.rows), dim3(64), 0, stream, p);
+  return launch(router_kernel<4, 8>, dim3((p.experts + 15) / 16, (p.rows + 7) / 8), dim3(128), 0, stream, p);
+}
+
+int max_jobs(int rows, int experts, int top_k, int tile) {
+  const int pairs = rows * top_k;
+  return min(pairs, min(experts, pairs) + pairs / tile);
+}
+
+Status route(const Route& p, cudaStream_t stream) {
+  const unsigned experts = (p.experts + 31) / 32 * 32;
+  const size_t shared = static_cast<size_t>(p.rows) * p.top_k * sizeof(uint16_t);
+  if (p.rows <= 32)
+    return launch(route_kernel, dim3(1), dim3(max(experts, min(1024u, p.rows * 32u))), shared, stream, p);
+  const Status status = launch(top_k_kernel, dim3((p.rows + 7) / 8), dim3(256), 0, stream, p);
+  if (!status.ok()) return status;
+  return launch(plan_kernel, dim3(1), dim3(experts), shared, stream, p);
+}
+
+Status rotations(const int32_t* positions, int rows, const double* inverse_frequency, int half, double factor,
+                 float2* rotation, cudaStream_t stream) {
+  return launch(rotations_kernel, dim3((rows * half + 255) / 256), dim3(256), 0, stream, positions, rows,
+                inverse_frequency, half, factor, rotation);
+}
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,35 @@
+// What one step's kernels read besides weights and activations: a packed array of int32 that is copied to the
+// device in one piece. Where each part stands follows from the step's shape alone, so that a captured graph
+// can be replayed for every step of that shape.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <vector>
+
+#include "backend/cuda/attention.h"
+#include "core/batch.h"
+
+namespace moesaic::cuda {
+
+struct StepShape {
+  int rows = 0, sequences = 0, logit_rows = 0;
+  int decode_tiles = 0, prefill_tiles = 0;
+  int full_splits = 0;  // of the longest context among the decoding rows, rounded up to a power of two
+  auto operator<=>(const StepShape&) const = default;
+};
+
+// Offsets in int32.
+struct StepLayout {
+  int tokens, positions, full_slots, window_slots, logit_rows;
+  int decode_tiles, prefill_tiles, full_partials, window_partials;
+  int full_tables, window_tables;  // [sequences]: where each page table begins, from the start of the array
+  int pages;                       // the tables themselves; the rest of the array
+};
+StepLayout layout_of(const StepShape& shape);
+
+StepShape shape_of(const Batch& batch, int tile_tokens);
+// Fills the array. The batch must be valid.
+void pack(const Batch& batch, const StepShape& shape, int tile_tokens, int window, std::vector<int32_t>& out);
+
+}  // namespace moesaic::cuda

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <exception>
 #include <new>
 #include <system_error>
 

@@ -1,4 +1,5 @@
 // .tiktoken rank files (openai/tiktoken, load.py) and GGUF vocabularies.
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <unordered_map>

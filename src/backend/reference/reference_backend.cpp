@@ -1,5 +1,7 @@
 #include "backend/reference/reference_backend.h"
 
+#include <algorithm>
+#include <exception>
 #include <new>
 #include <stdexcept>
 

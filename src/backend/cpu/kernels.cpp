@@ -11,7 +11,7 @@ extern const Kernels kKernels_scalar;
 #if defined(__x86_64__)
 extern const Kernels kKernels_avx512, kKernels_avx2;
 #elif defined(__aarch64__)
-extern const Kernels kKernels_dotprod;
+extern const Kernels kKernels_i8mm, kKernels_dotprod;
 #endif
 
 std::vector<const Kernels*> available_kernels() {
@@ -23,7 +23,9 @@ std::vector<const Kernels*> available_kernels() {
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back(&kKernels_avx2);
 #elif defined(__aarch64__)
-  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) found.push_back(&kKernels_dotprod);
+  const bool dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  if (dotprod && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0) found.push_back(&kKernels_i8mm);
+  if (dotprod) found.push_back(&kKernels_dotprod);
 #endif
   found.push_back(&kKernels_scalar);
   return found;

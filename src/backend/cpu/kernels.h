@@ -54,8 +54,9 @@ struct PairTask {
   ActView act;
   const int32_t* rows = nullptr;  // token t reads activation row rows[t]; null: row t
   int tokens = 0;
-  uint8_t* scratch = nullptr;  // kMxfp4: [2, cols / 32 * (512 + 64)] bytes for the expanded panels, aligned
-  float* out = nullptr;        // [tokens, 32], lane l of panel p at p * 16 + l
+  uint8_t* scratch =
+      nullptr;           // kMxfp4, kInt8: [2, cols / 32 * (512 + 64)] bytes for the expanded panels, aligned
+  float* out = nullptr;  // [tokens, 32], lane l of panel p at p * 16 + l
 };
 
 // Attention of up to 8 query heads that share a KV head, for one token.

@@ -86,7 +86,7 @@ TEST_P(KernelTest, GemmEveryFormatAndTokenCount) {
       auto packed = pack_panels(pack, cols, stack({&source.view}), "test", kernels_, pool_);
       ASSERT_TRUE(packed.ok()) << packed.status().message();
       auto workspaces = make_workspaces(2, cols).value();
-      for (const int tokens : {1, 2, 3, 5, 6, 7, 13, 40}) {
+      for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 13, 40}) {
         const std::vector<float> x = normal(static_cast<size_t>(tokens) * cols);
         ActRows act;
         act.assign(kernels_, pool_, act_format(pack), x.data(), cols, tokens, cols);
@@ -137,6 +137,33 @@ TEST_P(KernelTest, AResultDoesNotDependOnItsNeighbours) {
       tile = run_pair(kernels_, packed, 0, act.view(), &rows[t], 1, workspaces[0]);
       ASSERT_EQ(std::memcmp(tile, &all[t * 32], 128), 0)
           << kernels_.name << " " << format_name(format) << " token " << t;
+    }
+  }
+}
+
+std::vector<float> first_tile(const Kernels& kernels, ThreadPool& pool, const Source& source, const float* x,
+                              int tokens) {
+  const int64_t cols = source.view.cols;
+  const Pack pack = pack_format(source.view.format, DenseFormat::kAsLoaded);
+  auto packed = pack_panels(pack, cols, stack({&source.view}), "test", kernels, pool).value();
+  auto workspaces = make_workspaces(1, cols).value();
+  ActRows act;
+  act.assign(kernels, pool, act_format(pack), x, cols, tokens, cols);
+  const float* tile = run_pair(kernels, packed, 0, act.view(), nullptr, tokens, workspaces[0]);
+  return {tile, tile + tokens * kPair * kPanel};
+}
+
+// Integer dot products are exact and scales multiply in one order.
+TEST_P(KernelTest, IntegerFormatsMatchTheScalarSetBitForBit) {
+  const Kernels& scalar = *available_kernels().back();
+  for (const Format format : {Format::kQ8_0, Format::kMxfp4, Format::kMxfp4Gguf}) {
+    const Source source = make_source(format, 32, 288, rng_);
+    const std::vector<float> x = normal(11 * 288);
+    for (int tokens = 1; tokens <= 11; ++tokens) {
+      const std::vector<float> got = first_tile(kernels_, pool_, source, x.data(), tokens),
+                               want = first_tile(scalar, pool_, source, x.data(), tokens);
+      ASSERT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)
+          << kernels_.name << " " << format_name(format) << " tokens " << tokens;
     }
   }
 }

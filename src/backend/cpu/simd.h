@@ -1,61 +1,34 @@
-// Sixteen lanes, spelled once per instruction set. Plain element-wise arithmetic uses the compiler's vector
-// types, which it lowers to one AVX-512, two AVX2 or four NEON registers; what the language cannot say is
-// written here. Everything has internal linkage: this header is compiled several times with different machine
-// flags, and no function may be shared between those.
+// The primitives that kernels need and the language cannot say, spelled once per instruction set. Internal
+// linkage as in kernels_lanes.h.
 #pragma once
 
-#include <cstdint>
-#include <cstring>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#elif defined(__ARM_NEON)
-#include <arm_neon.h>
-#endif
-
-#if defined(__AVX512VNNI__) && defined(__AVX512BF16__) && defined(__AVX512BW__)
-#define MOESAIC_AVX512 1
-#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#define MOESAIC_AVX2 1
-#elif defined(__ARM_NEON) && defined(__ARM_FEATURE_DOTPROD)
-#define MOESAIC_DOTPROD 1
-#endif
+#include "backend/cpu/kernels_lanes.h"
 
 namespace moesaic::cpu {
 namespace {
 
-using F16 = float __attribute__((vector_size(64)));
-using I16 = int32_t __attribute__((vector_size(64)));
-using U16 = uint32_t __attribute__((vector_size(64)));
-using Bytes = uint8_t __attribute__((vector_size(64)));
-using Shorts = int16_t __attribute__((vector_size(64)));
-
-template <typename V, typename T>
-inline V load(const T* p) {
-  V v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-template <typename V, typename T>
-inline void store(T* p, const V& v) {
-  std::memcpy(p, &v, sizeof v);
-}
-inline F16 splat(float x) { return F16{} + x; }
-inline I16 splat(int32_t x) { return I16{} + x; }
-inline F16 to_float(I16 x) { return __builtin_convertvector(x, F16); }
-inline F16 as_float(I16 x) { return reinterpret_cast<F16>(x); }
-inline I16 as_int(F16 x) { return reinterpret_cast<I16>(x); }
-inline F16 max(F16 a, F16 b) { return a > b ? a : b; }
-inline F16 min(F16 a, F16 b) { return a < b ? a : b; }
+inline F16 max(F16 a, F16 b) { return select(a > b, a, b); }
+inline F16 min(F16 a, F16 b) { return select(a < b, a, b); }
 inline F16 abs(F16 x) { return as_float(as_int(x) & 0x7FFFFFFF); }
+inline I16 lane_numbers() {
+  constexpr int32_t kNumbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return load<I16>(kNumbers);
+}
 
 inline float reduce_max(F16 x) {
 #if MOESAIC_AVX512
   return _mm512_reduce_max_ps(reinterpret_cast<__m512>(x));
+#elif MOESAIC_NEON
+  const F16::Part a = x.part[0] > x.part[1] ? x.part[0] : x.part[1];
+  const F16::Part b = x.part[2] > x.part[3] ? x.part[2] : x.part[3];
+  return vmaxvq_f32(vmaxq_f32(a, b));
 #else
-  float m = x[0];
-  for (int i = 1; i < 16; ++i) m = x[i] > m ? x[i] : m;
-  return m;
+  float a[16];
+  store(a, x);
+  for (int width = 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) a[i] = a[i] > a[i + width] ? a[i] : a[i + width];
+  }
+  return a[0];
 #endif
 }
 // In a fixed order: halves, quarters, eighths, pairs.
@@ -67,16 +40,29 @@ inline float reduce_add(F16 x) {
   }
   return a[0];
 }
+inline int32_t reduce_add(I16 x) {
+  int32_t a[16], sum = 0;
+  store(a, x);
+  for (const int32_t v : a) sum += v;
+  return sum;
+}
 
 // a * b + c with one rounding.
 inline F16 fma(F16 a, F16 b, F16 c) {
 #if MOESAIC_AVX512
   return reinterpret_cast<F16>(
       _mm512_fmadd_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
+#elif MOESAIC_AVX2
+  return each<float>([](auto x, auto y, auto z) { return F16::Part(_mm256_fmadd_ps(x, y, z)); }, a, b, c);
+#elif MOESAIC_NEON
+  return each<float>([](auto x, auto y, auto z) { return F16::Part(vfmaq_f32(z, x, y)); }, a, b, c);
 #else
-  F16 r;
-  for (int i = 0; i < 16; ++i) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
-  return r;
+  return each<float>(
+      [](auto x, auto y, auto z) {
+        for (int i = 0; i < 4; ++i) z[i] = __builtin_fmaf(x[i], y[i], z[i]);
+        return z;
+      },
+      a, b, c);
 #endif
 }
 
@@ -88,9 +74,31 @@ inline bool any_greater(F16 a, F16 b) {
   return _mm512_cmp_ps_mask(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), _CMP_GT_OQ) != 0;
 #else
   const I16 greater = a > b;
-  int32_t any = 0;
-  for (int i = 0; i < 16; ++i) any |= greater[i];
-  return any != 0;
+  I16::Part any = greater.part[0];
+  for (int i = 1; i < kParts; ++i) any |= greater.part[i];
+#if MOESAIC_AVX2
+  return _mm256_movemask_epi8(reinterpret_cast<__m256i>(any)) != 0;
+#elif MOESAIC_NEON
+  return vmaxvq_u32(reinterpret_cast<uint32x4_t>(any)) != 0;
+#else
+  return (any[0] | any[1] | any[2] | any[3]) != 0;
+#endif
+#endif
+}
+
+// Lanes in the range of the narrower integers, stored as those.
+template <typename Int>
+MOESAIC_INLINE void store_narrow(Int* p, const I16& x) {
+#if MOESAIC_AVX512
+  typedef Int Narrow __attribute__((vector_size(16 * sizeof(Int))));
+  store(p, __builtin_convertvector(x, Narrow));
+#else
+  constexpr int kLanes = 16 / kParts;
+  typedef Int Narrow __attribute__((vector_size(kLanes * sizeof(Int))));
+  for (int i = 0; i < kParts; ++i) {
+    const Narrow part = __builtin_convertvector(x.part[i], Narrow);
+    std::memcpy(p + i * kLanes, &part, sizeof part);
+  }
 #endif
 }
 
@@ -105,76 +113,97 @@ inline I16 splat_word(const void* p) {
 #endif
 }
 
-// acc[lane] += sum over i < 4 of w[4 * lane + i] * x[4 * lane + i]; x signed, w signed plus kWeightOffset.
-// |x| <= 127. The offset's share is taken out by the task's bias.
+// dot4: acc[lane] += sum over i < 4 of w[4 * lane + i] * x[4 * lane + i]; x signed, w signed plus
+// kWeightOffset. |x| <= 127. The offset's share is taken out by the task's bias. dot2: acc[lane] += a[2 *
+// lane] * b[0] + a[2 * lane + 1] * b[1], int16; load_pairs orders a as it wants.
 #if MOESAIC_AVX512
 constexpr int kWeightOffset = 128;
 inline I16 dot4(I16 acc, Bytes w, I16 x) {
   return reinterpret_cast<I16>(_mm512_dpbusd_epi32(
       reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
 }
-// acc[lane] += a[2 * lane] * b[2 * lane] + a[2 * lane + 1] * b[2 * lane + 1], int16.
-inline I16 dot2(I16 acc, Shorts a, I16 b) {
+using ShortPair = I16;
+inline ShortPair splat_pair(const int16_t* p) { return splat_word(p); }
+inline Shorts load_pairs(const int16_t* p) { return load<Shorts>(p); }
+inline I16 dot2(I16 acc, Shorts a, ShortPair b) {
   return reinterpret_cast<I16>(_mm512_dpwssd_epi32(
       reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
 }
-#elif MOESAIC_AVX2
-constexpr int kWeightOffset = 0;
-inline I16 dot4(I16 acc, Bytes w, I16 x) {
-  __m256i a[2], ww[2], xx[2];
-  std::memcpy(a, &acc, 64);
-  std::memcpy(ww, &w, 64);
-  std::memcpy(xx, &x, 64);
-  for (int h = 0; h < 2; ++h) {
-    // |w| <= 128 unsigned times x with w's sign: pairs stay below 2 * 128 * 127 = 32512.
-    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(ww[h]), _mm256_sign_epi8(xx[h], ww[h]));
-    a[h] = _mm256_add_epi32(a[h], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-  }
-  std::memcpy(&acc, a, 64);
-  return acc;
-}
-inline I16 dot2(I16 acc, Shorts a, I16 b) {
-  __m256i c[2], aa[2], bb[2];
-  std::memcpy(c, &acc, 64);
-  std::memcpy(aa, &a, 64);
-  std::memcpy(bb, &b, 64);
-  for (int h = 0; h < 2; ++h) c[h] = _mm256_add_epi32(c[h], _mm256_madd_epi16(aa[h], bb[h]));
-  std::memcpy(&acc, c, 64);
-  return acc;
-}
-#elif MOESAIC_DOTPROD
-constexpr int kWeightOffset = 0;
-inline I16 dot4(I16 acc, Bytes w, I16 x) {
-  int32x4_t a[4];
-  int8x16_t ww[4], xx[4];
-  std::memcpy(a, &acc, 64);
-  std::memcpy(ww, &w, 64);
-  std::memcpy(xx, &x, 64);
-  for (int i = 0; i < 4; ++i) a[i] = vdotq_s32(a[i], ww[i], xx[i]);
-  std::memcpy(&acc, a, 64);
-  return acc;
-}
 #else
 constexpr int kWeightOffset = 0;
-inline I16 dot4(I16 acc, Bytes w, I16 x) {
-  int8_t xx[64];
-  std::memcpy(xx, &x, 64);
-  for (int lane = 0; lane < 16; ++lane) {
-    for (int i = 0; i < 4; ++i) acc[lane] += static_cast<int8_t>(w[4 * lane + i]) * xx[4 * lane + i];
-  }
+#if MOESAIC_AVX2
+MOESAIC_INLINE I16::Part dot4_part(I16::Part acc, Bytes::Part w, I16::Part x) {
+  const auto ww = reinterpret_cast<__m256i>(w), xx = reinterpret_cast<__m256i>(x);
+  // |w| <= 128 unsigned times x with w's sign: pairs stay below 2 * 128 * 127 = 32512.
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(ww), _mm256_sign_epi8(xx, ww));
+  return acc + reinterpret_cast<I16::Part>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+MOESAIC_INLINE I16::Part dot2_part(I16::Part acc, Shorts::Part a, I16::Part b) {
+  return acc + reinterpret_cast<I16::Part>(
+                   _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+}
+#elif MOESAIC_NEON
+MOESAIC_INLINE I16::Part dot4_part(I16::Part acc, Bytes::Part w, I16::Part x) {
+  const auto ww = reinterpret_cast<int8x16_t>(w), xx = reinterpret_cast<int8x16_t>(x);
+#if MOESAIC_DOTPROD
+  return vdotq_s32(acc, ww, xx);
+#else
+  const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(ww), vget_low_s8(xx)));
+  return acc + vpaddq_s32(low, vpaddlq_s16(vmull_high_s8(ww, xx)));
+#endif
+}
+#elif defined(__SSE2__)
+MOESAIC_INLINE I16::Part dot2_part(I16::Part acc, Shorts::Part a, I16::Part b) {
+  return acc + reinterpret_cast<I16::Part>(
+                   _mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+}
+// Even bytes and odd bytes apart, as int16.
+MOESAIC_INLINE I16::Part dot4_part(I16::Part acc, Bytes::Part w, I16::Part x) {
+  const auto ww = reinterpret_cast<Shorts::Part>(w), xx = reinterpret_cast<Shorts::Part>(x);
+  acc = dot2_part(acc, (ww << 8) >> 8, reinterpret_cast<I16::Part>((xx << 8) >> 8));
+  return dot2_part(acc, ww >> 8, reinterpret_cast<I16::Part>(xx >> 8));
+}
+#else
+MOESAIC_INLINE I16::Part dot4_part(I16::Part acc, Bytes::Part w, I16::Part x) {
+  const auto ww = reinterpret_cast<I16::Part>(w);
+  for (int i = 0; i < 32; i += 8) acc += ((ww << i) >> 24) * ((x << i) >> 24);
   return acc;
+}
+MOESAIC_INLINE I16::Part dot2_part(I16::Part acc, Shorts::Part a, I16::Part b) {
+  const auto aa = reinterpret_cast<I16::Part>(a);
+  return acc + ((aa << 16) >> 16) * ((b << 16) >> 16) + (aa >> 16) * (b >> 16);
 }
 #endif
-#if !MOESAIC_AVX512 && !MOESAIC_AVX2
-inline I16 dot2(I16 acc, Shorts a, I16 b) {
-  int16_t aa[32], bb[32];
-  std::memcpy(aa, &a, 64);
-  std::memcpy(bb, &b, 64);
-  for (int lane = 0; lane < 16; ++lane) {
-    acc[lane] += aa[2 * lane] * bb[2 * lane] + aa[2 * lane + 1] * bb[2 * lane + 1];
-  }
-  return acc;
+MOESAIC_INLINE I16 dot4(const I16& acc, const Bytes& w, const I16& x) {
+  return each<int32_t>([](auto a, auto b, auto c) { return dot4_part(a, b, c); }, acc, w, x);
 }
+#if MOESAIC_NEON
+struct ShortPair {
+  int16_t x, y;
+};
+MOESAIC_INLINE ShortPair splat_pair(const int16_t* p) { return {p[0], p[1]}; }
+// The first halves of eight pairs, the second ones, and the same of the other eight.
+MOESAIC_INLINE Shorts load_pairs(const int16_t* p) {
+  const int16x8x2_t low = vld2q_s16(p), high = vld2q_s16(p + 16);
+  return {{low.val[0], low.val[1], high.val[0], high.val[1]}};
+}
+MOESAIC_INLINE I16 dot2(const I16& acc, const Shorts& a, ShortPair b) {
+  return each_index<int32_t>([&](int i) {
+    const int16x8_t x = a.part[i & 2], y = a.part[(i & 2) + 1];
+    if (i % 2 == 0) {
+      return I16::Part(vmlal_n_s16(vmlal_n_s16(acc.part[i], vget_low_s16(x), b.x), vget_low_s16(y), b.y));
+    }
+    return I16::Part(vmlal_high_n_s16(vmlal_high_n_s16(acc.part[i], x, b.x), y, b.y));
+  });
+}
+#else
+using ShortPair = I16;
+MOESAIC_INLINE ShortPair splat_pair(const int16_t* p) { return splat_word(p); }
+MOESAIC_INLINE Shorts load_pairs(const int16_t* p) { return load<Shorts>(p); }
+MOESAIC_INLINE I16 dot2(const I16& acc, const Shorts& a, const ShortPair& b) {
+  return each<int32_t>([](auto x, auto y, auto z) { return dot2_part(x, y, z); }, acc, a, b);
+}
+#endif
 #endif
 
 // Sixteen E2M1 codes (0..15 in each byte) to twice their value plus kWeightOffset.
@@ -188,49 +217,64 @@ alignas(64) constexpr uint8_t kE2m1Table[64] = {
 #undef MOESAIC_E2M1_ROW
 #undef MOESAIC_E2M1
 
-inline Bytes e2m1_weights(Bytes codes) {
 #if MOESAIC_AVX512
+inline Bytes e2m1_weights(Bytes codes) {
   return reinterpret_cast<Bytes>(
       _mm512_shuffle_epi8(_mm512_load_si512(kE2m1Table), reinterpret_cast<__m512i>(codes)));
-#elif MOESAIC_AVX2
-  __m256i c[2];
-  std::memcpy(c, &codes, 64);
-  const __m256i table = _mm256_load_si256(reinterpret_cast<const __m256i*>(kE2m1Table));
-  for (int h = 0; h < 2; ++h) c[h] = _mm256_shuffle_epi8(table, c[h]);
-  std::memcpy(&codes, c, 64);
-  return codes;
-#elif defined(__ARM_NEON)
-  uint8x16_t c[4];
-  std::memcpy(c, &codes, 64);
-  for (int i = 0; i < 4; ++i) c[i] = vqtbl1q_u8(vld1q_u8(kE2m1Table), c[i]);
-  std::memcpy(&codes, c, 64);
-  return codes;
-#else
-  Bytes w;
-  for (int i = 0; i < 64; ++i) w[i] = kE2m1Table[codes[i]];
-  return w;
-#endif
 }
 inline Bytes low_nibbles(Bytes b) { return b & 15; }
 inline Bytes high_nibbles(Bytes b) {
-#if MOESAIC_AVX512
   return reinterpret_cast<Bytes>(
       _mm512_and_si512(_mm512_srli_epi16(reinterpret_cast<__m512i>(b), 4), _mm512_set1_epi8(15)));
+}
 #else
-  return b >> 4;
+MOESAIC_INLINE Bytes::Part e2m1_part(Bytes::Part codes) {
+#if MOESAIC_AVX2
+  const __m256i table = _mm256_load_si256(reinterpret_cast<const __m256i*>(kE2m1Table));
+  return reinterpret_cast<Bytes::Part>(_mm256_shuffle_epi8(table, reinterpret_cast<__m256i>(codes)));
+#elif MOESAIC_NEON
+  return vqtbl1q_u8(vld1q_u8(kE2m1Table), codes);
+#else
+  // 2 * value = m + [m > 4] + [m > 5] + 3 [m > 6] of the magnitude m; comparisons give -1.
+  using Signed = int8_t __attribute__((vector_size(16)));
+  const auto c = reinterpret_cast<Signed>(codes), m = c & int8_t{7};
+  const Signed magnitude = m - (m > 4) - (m > 5) + ((m > 6) & int8_t{3}), negative = c > 7;
+  return reinterpret_cast<Bytes::Part>((magnitude ^ negative) - negative);
 #endif
 }
+MOESAIC_INLINE Bytes e2m1_weights(const Bytes& codes) {
+  return each<uint8_t>([](auto part) { return e2m1_part(part); }, codes);
+}
+MOESAIC_INLINE Bytes low_nibbles(const Bytes& b) {
+  return each<uint8_t>([](auto part) { return part & uint8_t{15}; }, b);
+}
+MOESAIC_INLINE Bytes high_nibbles(const Bytes& b) {
+  return each<uint8_t>([](auto part) { return part >> uint8_t{4}; }, b);
+}
+#endif
 
 // Sixteen bytes, halves or BF16 widened to lanes.
 inline I16 widen_bytes(const uint8_t* p) {
 #if MOESAIC_AVX512
   return reinterpret_cast<I16>(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#elif MOESAIC_AVX2
+  return each_index<int32_t>([p](int i) {
+    return reinterpret_cast<I16::Part>(
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8 * i))));
+  });
+#elif MOESAIC_NEON
+  const uint8x16_t b = vld1q_u8(p);
+  const uint16x8_t low = vmovl_u8(vget_low_u8(b)), high = vmovl_high_u8(b);
+  const auto part = [](uint32x4_t x) { return reinterpret_cast<I16::Part>(x); };
+  return {{part(vmovl_u16(vget_low_u16(low))), part(vmovl_high_u16(low)), part(vmovl_u16(vget_low_u16(high))),
+           part(vmovl_high_u16(high))}};
 #else
-  I16 v;
-  for (int i = 0; i < 16; ++i) v[i] = p[i];
-  return v;
+  return each_index<int32_t>([p](int i) {
+    return I16::Part{p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]};
+  });
 #endif
 }
+#if !MOESAIC_AVX512 && !MOESAIC_AVX2 && !MOESAIC_NEON
 inline float half_to_float(uint16_t h) {
   // Exponent and mantissa moved into place, then scaled by 2^112: exact for normals and subnormals alike.
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
@@ -245,22 +289,23 @@ inline float half_to_float(uint16_t h) {
   std::memcpy(&f, &bits, 4);
   return f;
 }
+#endif
 inline F16 widen_halves(const uint8_t* p) {
 #if MOESAIC_AVX512
   return reinterpret_cast<F16>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
 #elif MOESAIC_AVX2
-  __m256 f[2];
-  for (int h = 0; h < 2; ++h)
-    f[h] = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + h));
-  F16 v;
-  std::memcpy(&v, f, 64);
-  return v;
+  return each_index<float>([p](int i) {
+    return F16::Part(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + i)));
+  });
+#elif MOESAIC_NEON
+  return each_index<float>(
+      [p](int i) { return F16::Part(vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p + 8 * i)))); });
 #else
-  uint16_t h[16];
-  std::memcpy(h, p, 32);
-  F16 v;
-  for (int i = 0; i < 16; ++i) v[i] = half_to_float(h[i]);
-  return v;
+  return each_index<float>([p](int i) {
+    uint16_t h[4];
+    std::memcpy(h, p + 8 * i, sizeof h);
+    return F16::Part{half_to_float(h[0]), half_to_float(h[1]), half_to_float(h[2]), half_to_float(h[3])};
+  });
 #endif
 }
 // Sixteen E4M3 codes (no NaN) to their values: exponent and mantissa moved into place, then scaled by 2^120.

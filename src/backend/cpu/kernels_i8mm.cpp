@@ -1,0 +1,2 @@
+#define MOESAIC_ISA i8mm
+#include "backend/cpu/kernels_impl.h"

@@ -35,9 +35,9 @@ double memory_bytes() {
   return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
-void print_text(const Checkpoint& k, const Options& o) {
+void print_text(const Checkpoint& k, const Options& o, const Backend& backend) {
   const ModelConfig& c = k.config;
-  const double weights = weight_bytes(k), kv_token = 4.0 * c.kv_size();
+  const double weights = weight_bytes(k), kv_token = backend.kv_token_bytes(c);
   int full = 0;
   for (const bool sliding : c.sliding) full += sliding ? 0 : 1;
   fmt::print("{} ({})\n\n", o.model.model, k.kind);
@@ -68,7 +68,7 @@ void print_text(const Checkpoint& k, const Options& o) {
     fmt::print("{:<60} {:<6} {:<28} {:>14}\n", t.name, t.dtype, nlohmann::json(t.shape).dump(), t.bytes);
 }
 
-void print_json(const Checkpoint& k, const Options& o) {
+void print_json(const Checkpoint& k, const Options& o, const Backend& backend) {
   const ModelConfig& c = k.config;
   nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
   for (const TensorInfo& t : k.tensors)
@@ -88,6 +88,7 @@ void print_json(const Checkpoint& k, const Options& o) {
                                        {"max_context", c.max_context},
                                        {"weight_bytes", weight_bytes(k)},
                                        {"bytes_per_token", bytes_per_token(k.weights, c)},
+                                       {"kv_bytes_per_token_and_layer", backend.kv_token_bytes(c)},
                                        {"memory_bytes", memory_bytes()},
                                        {"tensors", tensors}};
   fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -95,7 +96,8 @@ void print_json(const Checkpoint& k, const Options& o) {
 
 Status run_inspect(const Options& o) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_model(o.model));
-  o.format == "json" ? print_json(checkpoint, o) : print_text(checkpoint, o);
+  ASSIGN_OR_RETURN(const auto backend, make_backend(o.model, 1));
+  o.format == "json" ? print_json(checkpoint, o, *backend) : print_text(checkpoint, o, *backend);
   return {};
 }
 

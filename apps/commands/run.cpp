@@ -111,6 +111,7 @@ class Session {
  private:
   Result<std::vector<int32_t>> prompt_for(const std::string& message);
   Result<Generation> generate(std::vector<int32_t> prompt, bool terminal);
+  void forget_message();
   void remember(const std::vector<int32_t>& prompt, const Generation& g);
 
   const Options& o_;
@@ -158,11 +159,13 @@ Result<Generation> Session::generate(std::vector<int32_t> prompt, bool terminal)
   return g;
 }
 
+// As if the user's last message had not been said.
+void Session::forget_message() {
+  if (!o_.raw) conversation_.messages.pop_back();
+}
+
 void Session::remember(const std::vector<int32_t>& prompt, const Generation& g) {
-  if (g.tokens.empty()) {  // interrupted before it began: as if nothing had been said
-    if (!o_.raw) conversation_.messages.pop_back();
-    return;
-  }
+  if (g.tokens.empty()) return forget_message();  // interrupted before it began
   conversation_.messages.insert(conversation_.messages.end(), g.answer.messages.begin(),
                                 g.answer.messages.end());
   text_ = prompt;
@@ -174,7 +177,12 @@ void Session::remember(const std::vector<int32_t>& prompt, const Generation& g) 
 
 Status Session::turn(const std::string& message, bool terminal) {
   ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, prompt_for(message));
-  ASSIGN_OR_RETURN(const Generation g, generate(prompt, terminal));
+  auto generated = generate(prompt, terminal);
+  if (!generated.ok()) {
+    forget_message();
+    return generated.status();
+  }
+  const Generation& g = generated.value();
   remember(prompt, g);
   o_.format == "json" ? print_json(g, m_) : print_timing(g, m_);
   return g.finish == FinishReason::kCancelled && !terminal ? Status(StatusCode::kCancelled, "interrupted")
@@ -187,7 +195,11 @@ Status chat(Session& session) {
   for (std::string line;;) {
     if (terminal) fmt::print(stderr, "> ");
     if (!std::getline(std::cin, line)) return {};
-    if (!line.empty()) RETURN_IF_ERROR(session.turn(line, terminal));
+    if (line.empty()) continue;
+    const Status status = session.turn(line, terminal);
+    // A message that is too long is no reason to lose the conversation.
+    if (!terminal || status.code() != StatusCode::kInvalidArgument) RETURN_IF_ERROR(status);
+    if (!status.ok()) fmt::print(stderr, "moesaic: {}\n", status.message());
   }
 }
 

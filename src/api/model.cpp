@@ -44,6 +44,14 @@ struct Active {
   }
 };
 
+// Library code below may throw this; the API does not.
+template <typename Body>
+auto guarded(Body&& body) -> decltype(body()) try {
+  return body();
+} catch (const std::bad_alloc&) {
+  return error(StatusCode::kOutOfMemory, "out of memory");
+}
+
 }  // namespace
 
 struct Model::Impl {
@@ -53,8 +61,23 @@ struct Model::Impl {
   Engine engine;
   std::deque<std::shared_ptr<Active>> active;
 
+  Status submit(GenerationRequest r, Callbacks callbacks, std::stop_token cancel);
   Status step();
 };
+
+Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_token cancel) {
+  if (!callbacks.on_end) return invalid("a request without on_end");
+  if (r.sampling.stop_tokens.empty()) r.sampling.stop_tokens = tokenizer.stop_tokens();
+  auto request = std::make_shared<Active>(Active{.request = nullptr,
+                                                 .stream = {tokenizer, r.chat, r.sampling.stop_strings},
+                                                 .callbacks = std::move(callbacks),
+                                                 .cancel = std::move(cancel)});
+  // The engine's request, which owns the callback, is owned by `request`: no cycle.
+  const auto on_token = [a = std::weak_ptr(request)](const SampledToken& t) { return a.lock()->take(t); };
+  ASSIGN_OR_RETURN(request->request, engine.submit(std::move(r.prompt), r.sampling, on_token));
+  active.push_back(std::move(request));
+  return {};
+}
 
 Status Model::Impl::step() {
   for (const auto& a : active) {
@@ -75,30 +98,28 @@ Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 Model::~Model() = default;
 
-Result<Model> Model::open(const std::string& path, const OpenOptions& o) try {
-  ASSIGN_OR_RETURN(auto backend, create_backend(o.device, {.threads = o.threads, .max_rows = kMaxRows}));
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path));
-  ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(checkpoint));
-  RETURN_IF_ERROR(backend->load(checkpoint.config, checkpoint.weights, {}));
-  ASSIGN_OR_RETURN(
-      Engine engine,
-      Engine::create(
-          *backend, checkpoint.config,
-          {.context = o.context, .max_batch = o.max_batch, .max_rows = kMaxRows, .reuse = o.max_batch == 1}));
-  return Model(std::unique_ptr<Impl>(new Impl{.config = checkpoint.config,
-                                              .backend = std::move(backend),
-                                              .tokenizer = std::move(tokenizer),
-                                              .engine = std::move(engine),
-                                              .active = {}}));
-} catch (const std::bad_alloc&) {
-  return error(StatusCode::kOutOfMemory, "{}: out of memory", path);
+Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
+  return guarded([&]() -> Result<Model> {
+    ASSIGN_OR_RETURN(auto backend, create_backend(o.device, {.threads = o.threads, .max_rows = kMaxRows}));
+    ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path));
+    ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(checkpoint));
+    RETURN_IF_ERROR(backend->load(checkpoint.config, checkpoint.weights, {}));
+    const EngineOptions options{
+        .context = o.context, .max_batch = o.max_batch, .max_rows = kMaxRows, .reuse = o.max_batch == 1};
+    ASSIGN_OR_RETURN(Engine engine, Engine::create(*backend, checkpoint.config, options));
+    return Model(std::unique_ptr<Impl>(new Impl{.config = checkpoint.config,
+                                                .backend = std::move(backend),
+                                                .tokenizer = std::move(tokenizer),
+                                                .engine = std::move(engine),
+                                                .active = {}}));
+  });
 }
 
 int Model::context() const { return impl_->engine.context(); }
 int Model::vocab() const { return impl_->config.vocab; }
 
 Result<std::vector<int32_t>> Model::tokenize(std::string_view text, bool special) const {
-  return impl_->tokenizer.try_encode(text, special);
+  return guarded([&] { return impl_->tokenizer.try_encode(text, special); });
 }
 
 std::string Model::detokenize(std::span<const int32_t> tokens) const {
@@ -106,28 +127,22 @@ std::string Model::detokenize(std::span<const int32_t> tokens) const {
 }
 
 Result<std::vector<int32_t>> Model::chat_prompt(std::string_view conversation_json) const {
-  ASSIGN_OR_RETURN(const Conversation conversation,
-                   conversation_from_json(conversation_json, "conversation"));
-  return render_conversation(conversation, impl_->tokenizer);
+  return guarded([&]() -> Result<std::vector<int32_t>> {
+    ASSIGN_OR_RETURN(const Conversation conversation,
+                     conversation_from_json(conversation_json, "conversation"));
+    return render_conversation(conversation, impl_->tokenizer);
+  });
 }
 
-Status Model::submit(GenerationRequest r, Callbacks callbacks, std::stop_token cancel) {
-  if (!callbacks.on_end) return invalid("a request without on_end");
-  if (r.sampling.stop_tokens.empty()) r.sampling.stop_tokens = impl_->tokenizer.stop_tokens();
-  auto active = std::make_shared<Active>(
-      Active{.request = nullptr,
-             .stream = AnswerStream(impl_->tokenizer, r.chat, r.sampling.stop_strings),
-             .callbacks = std::move(callbacks),
-             .cancel = std::move(cancel)});
-  // The engine's copy of the callback lives as long as its request, which `active` holds: no cycle.
-  const auto on_token = [a = std::weak_ptr(active)](const SampledToken& t) { return a.lock()->take(t); };
-  ASSIGN_OR_RETURN(active->request, impl_->engine.submit(std::move(r.prompt), r.sampling, on_token));
-  impl_->active.push_back(std::move(active));
-  return {};
+Status Model::submit(GenerationRequest request, Callbacks callbacks, std::stop_token cancel) {
+  return guarded([&] { return impl_->submit(std::move(request), std::move(callbacks), std::move(cancel)); });
 }
 
 bool Model::idle() const { return impl_->engine.idle(); }
-Status Model::step() { return impl_->step(); }
+
+Status Model::step() {
+  return guarded([&] { return impl_->step(); });
+}
 
 Status Model::run() {
   while (!idle()) RETURN_IF_ERROR(step());

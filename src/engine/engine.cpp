@@ -13,7 +13,7 @@ constexpr int kDefaultContext = 8192;
 
 Status validate(const EngineOptions& o, const ModelConfig& config) {
   if (o.context < 1 || o.context > config.max_context)
-    return invalid("--ctx {}: the model's context is {} tokens", o.context, config.max_context);
+    return invalid("a context of {} tokens: the model takes 1 to {}", o.context, config.max_context);
   if (o.max_batch < 1) return invalid("{} sequences at a time: expected at least 1", o.max_batch);
   if (o.max_rows < o.max_batch)
     return invalid("steps of {} rows are too short for {} sequences at a time", o.max_rows, o.max_batch);
@@ -43,8 +43,9 @@ Result<std::shared_ptr<Request>> Engine::submit(std::vector<int32_t> prompt, con
   RETURN_IF_ERROR(validate(params, config_.vocab));
   if (prompt.empty()) return invalid("the prompt is empty");
   if (static_cast<int>(prompt.size()) >= options_.context)
-    return invalid("the prompt has {} tokens, the context holds {}; shorten it or raise --ctx", prompt.size(),
-                   options_.context);
+    return invalid(
+        "the prompt has {} tokens, the context holds {}; shorten it or enlarge the context (--ctx)",
+        prompt.size(), options_.context);
   for (const int32_t t : prompt) {
     if (t < 0 || t >= config_.vocab)
       return invalid("prompt token {} is outside the vocabulary of {}", t, config_.vocab);

@@ -65,7 +65,7 @@ class Terminal(Cli):
     def setUp(self):
         self.master, slave = pty.openpty()
         self.process = subprocess.Popen([*MOESAIC, "run", "-m", getattr(self, "model", MODEL), "--temp", "0", "--ctx",
-                                         "32768", *getattr(self, "flags", [])],
+                                         getattr(self, "context", "32768"), *getattr(self, "flags", [])],
                                         stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
         os.close(slave)
         self.seen = ""
@@ -128,3 +128,19 @@ class TerminalThinker(Terminal):
         self.type("hello\n")
         self.expect("\x1b[2mHm\x1b[0m")
         self.expect("> ")
+
+
+class TerminalShort(Terminal):
+    context = "300"
+    test_ctrl_d_ends = test_ctrl_c_at_the_prompt = None
+
+    def test_a_message_that_is_too_long_does_not_end_the_conversation(self):
+        self.expect("> ")
+        self.type("x" * 500 + "\n")
+        self.expect("the context holds 300")
+        self.expect("> ")
+        self.type("hello\n")
+        self.expect("OK!")
+        self.expect("> ")
+        self.type("\x04")
+        self.ends_with(0)

@@ -61,7 +61,7 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   command.add_option("--dense", dense, "attention projections and lm_head in memory")
       ->check(CLI::IsMember({"keep", "bf16", "q8_0", "mxfp8"}))
       ->capture_default_str();
-  command.add_option("--isa", isa, "instruction set of the cpu device: auto, avx512, avx2, dotprod, scalar")
+  command.add_option("--isa", isa, "instruction set of the cpu device: auto, avx512, avx2, i8mm, dotprod, scalar")
       ->capture_default_str();
 }
 

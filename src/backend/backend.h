@@ -32,7 +32,7 @@ struct BackendOptions {
   int threads = 0;  // 0: one per core
   DenseFormat dense = DenseFormat::kAsLoaded;
   int max_rows = 2048;       // rows of the largest batch
-  std::string isa = "auto";  // cpu only: auto, avx512, avx2, neon, scalar
+  std::string isa = "auto";  // cpu only: auto, avx512, avx2, i8mm, dotprod, scalar
   RouterTrace router_trace = nullptr;
 };
 

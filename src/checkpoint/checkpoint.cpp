@@ -1,6 +1,5 @@
 #include "checkpoint/checkpoint.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -8,6 +7,7 @@
 #include "checkpoint/assemble.h"
 #include "checkpoint/config_reader.h"
 #include "checkpoint/dummy.h"
+#include "checkpoint/gguf_tokenizer.h"
 
 namespace moesaic {
 namespace {
@@ -85,32 +85,12 @@ Result<Checkpoint> open_folder(const fs::path& folder) {
   return checkpoint;
 }
 
-// Moves the value out; empty where there is none of this type.
-template <typename T>
-T take_metadata(GgufFile& file, const char* key) {
-  const auto it = file.metadata.find(key);
-  auto* value = it == file.metadata.end() ? nullptr : std::get_if<T>(&it->second);
-  return value != nullptr ? std::move(*value) : T();
-}
-
-TokenizerSource gguf_tokenizer_source(GgufFile& file, const ModelConfig& config) {
-  using Strings = std::vector<std::string>;
-  TokenizerSource t{.tokens = take_metadata<Strings>(file, "tokenizer.ggml.tokens"),
-                    .merges = take_metadata<Strings>(file, "tokenizer.ggml.merges"),
-                    .pre = take_metadata<std::string>(file, "tokenizer.ggml.pre"),
-                    .bos = config.bos_token,
-                    .eos = config.eos_token};
-  for (const int64_t type : take_metadata<std::vector<int64_t>>(file, "tokenizer.ggml.token_type"))
-    t.token_types.push_back(static_cast<int32_t>(std::clamp<int64_t>(type, 0, 255)));
-  return t;
-}
-
 Result<Checkpoint> open_gguf(const std::string& path) {
   ASSIGN_OR_RETURN(auto mapped, MappedFile::open(path));
   ASSIGN_OR_RETURN(GgufFile file, read_gguf(std::move(mapped)));
   Checkpoint checkpoint{.kind = "gguf"};
   ASSIGN_OR_RETURN(checkpoint.config, config_from_gguf(file, path));
-  checkpoint.tokenizer = gguf_tokenizer_source(file, checkpoint.config);
+  checkpoint.tokenizer = take_gguf_tokenizer(file, checkpoint.config);
   auto tensors = std::make_shared<TensorMap>(std::move(file.tensors));
   checkpoint.tensors = tensors->list();
   ASSIGN_OR_RETURN(checkpoint.weights, assemble_gguf(tensors, checkpoint.config));

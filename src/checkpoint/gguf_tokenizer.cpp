@@ -1,5 +1,7 @@
 #include "checkpoint/gguf_tokenizer.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "checkpoint/json.h"
 #include "checkpoint/mapped_file.h"
@@ -26,7 +28,27 @@ void add_merge(TokenizerSource& out, const Json& merge) {
     out.merges.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
 }
 
+// Moves the value out; empty where there is none of this type.
+template <typename T>
+T take_metadata(GgufFile& file, const char* key) {
+  const auto it = file.metadata.find(key);
+  auto* value = it == file.metadata.end() ? nullptr : std::get_if<T>(&it->second);
+  return value != nullptr ? std::move(*value) : T();
+}
+
 }  // namespace
+
+TokenizerSource take_gguf_tokenizer(GgufFile& file, const ModelConfig& config) {
+  using Strings = std::vector<std::string>;
+  TokenizerSource t{.tokens = take_metadata<Strings>(file, "tokenizer.ggml.tokens"),
+                    .merges = take_metadata<Strings>(file, "tokenizer.ggml.merges"),
+                    .pre = take_metadata<std::string>(file, "tokenizer.ggml.pre"),
+                    .bos = config.bos_token,
+                    .eos = config.eos_token};
+  for (const int64_t type : take_metadata<std::vector<int64_t>>(file, "tokenizer.ggml.token_type"))
+    t.token_types.push_back(static_cast<int32_t>(std::clamp<int64_t>(type, 0, 255)));
+  return t;
+}
 
 Result<TokenizerSource> gguf_tokenizer(const TokenizerSource& source, int vocab) {
   if (source.json_path.empty()) return source;

@@ -61,28 +61,32 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   command.add_option("--dense", dense, "attention projections and lm_head in memory")
       ->check(CLI::IsMember({"keep", "bf16", "q8_0", "mxfp8"}))
       ->capture_default_str();
-  command.add_option("--isa", isa, "instruction set of the cpu device: auto, avx512, avx2, i8mm, dotprod, scalar")
+  command
+      .add_option("--isa", isa,
+                  "instruction set of the cpu device: auto, avx512, avx2, i8mm, dotprod, scalar")
       ->capture_default_str();
 }
 
 Result<Checkpoint> open_model(const ModelOptions& options) {
+  if (options.model.empty()) return usage(invalid("--model: an empty name"));
   if (options.model != "tiny") return open_checkpoint(options.model);
   ASSIGN_OR_RETURN(const std::string path, bundled_model());
   return open_checkpoint(path);
 }
 
 Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows) {
-  return create_backend(options.device, {.threads = options.threads,
-                                         .dense = dense_format(options.dense),
-                                         .max_rows = max_rows,
-                                         .isa = options.isa});
+  auto backend = create_backend(options.device, {.threads = options.threads,
+                                                 .dense = dense_format(options.dense),
+                                                 .max_rows = max_rows,
+                                                 .isa = options.isa});
+  if (backend.status().code() == StatusCode::kInvalidArgument) return usage(backend.status());
+  return backend;
 }
 
 Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows) {
   LoadedModel model;
-  auto backend = make_backend(options, max_rows);  // before the model is looked for: it may not exist
-  if (!backend.ok()) return usage(backend.status());
-  model.backend = std::move(backend).value();
+  // Before the model is looked for: a wrong --device is told whether or not that exists.
+  ASSIGN_OR_RETURN(model.backend, make_backend(options, max_rows));
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(model.checkpoint, open_model(options));
   model.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

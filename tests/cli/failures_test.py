@@ -37,6 +37,13 @@ class Usage(Cli):
                             ("-t", "9999"), ("--isa", "mmx"), ("--device", "tpu"), ("--dense", "q2")):
             self.refused(2, "", "run", "-m", ABSENT, "-p", "hi", flag, value)
 
+    def test_devices(self):
+        self.refused(2, "tpu", "verify", "--quick", "--device", "tpu")
+        self.refused(2, "mmx", "bench", "-m", ABSENT, "--isa", "mmx")
+
+    def test_an_empty_name(self):
+        self.refused(2, "--model", "run", "-m", "", "-p", "a")
+
     def test_sizes(self):
         for flag, value in (("-p", "-1"), ("-p", "99999999999"), ("-n", "x"), ("-d", "-3"), ("-b", "0"), ("-b", "-1"),
                             ("-b", "100000"), ("-r", "0"), ("-o", "xml")):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Run clang-tidy over the compiled sources, most recently changed first, within a time budget.
 
-Exit status 1 when a file has findings. Sources for another architecture or that the build does not compile are left out:
-only compile_commands.json's files are looked at. What was clean is remembered in --cache, by the contents of the file, of
+Exit status 1 when a file has findings. Sources for another architecture or that the build does not compile, and CUDA's, are
+left out: only compile_commands.json's files are looked at. What was clean is remembered in --cache, by the contents of the file, of
 the project's headers that it includes, of .clang-tidy and of the compile command.
 """
 import argparse
@@ -21,9 +21,10 @@ INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 
 def compiled_sources(build):
-    """{file: compile command}"""
+    """{file: compile command}; not CUDA's, whose command is nvcc's."""
     with open(os.path.join(build, "compile_commands.json")) as file:
-        return {entry["file"]: entry["command"] for entry in json.load(file)}
+        return {entry["file"]: entry["command"] for entry in json.load(file)
+                if not entry["file"].endswith(".cu")}
 
 
 def newest_first(files):

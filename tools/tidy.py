@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Run clang-tidy over the compiled sources, most recently changed first, within a time budget.
 
-Exit status 1 when a file has findings. Sources for another architecture or that the build does not compile, and CUDA's, are
-left out: only compile_commands.json's files are looked at. What was clean is remembered in --cache, by the contents of the file, of
-the project's headers that it includes, of .clang-tidy and of the compile command.
+Exit status 1 when a file has findings. Sources for another architecture or that the build does not compile, and CUDA's,
+are left out: only compile_commands.json's files are looked at. What was clean is remembered in --cache, by the contents
+of the file, of the project's headers that it includes, of .clang-tidy and of the compile command.
 """
 import argparse
 import concurrent.futures

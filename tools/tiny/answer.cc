@@ -1,6 +1,7 @@
-// answer MODEL [THREADS] [DEVICE] < prompts > answers: greedy answers to many prompts in one process, for evaluate.py and
-// compare.py. A line of input is JSON, {"prompt": text in which names such as <|start|> are special tokens,
-// "max_tokens": n}; a line of output is {"index", "text", "tokens"}, in the order of ending.
+// answer MODEL [THREADS] [DEVICE] < prompts > answers: greedy answers to many prompts in one process, for
+// evaluate.py and compare.py. A line of input is JSON, {"prompt": text in which names such as <|start|> are
+// special tokens, "max_tokens": n, "stop": false to go on past the end}; a line of output is {"index",
+// "text", "tokens"}, in the order of ending.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -17,6 +18,7 @@ using moesaic::Status;
 using Json = nlohmann::ordered_json;
 
 constexpr int kBatch = 8;
+constexpr int32_t kNoToken = -1;  // a stop token that never comes
 
 Status submit(moesaic::Model& model, const Json& line, int index) {
   auto prompt = model.tokenize(line.value("prompt", ""), true);
@@ -25,6 +27,7 @@ Status submit(moesaic::Model& model, const Json& line, int index) {
   request.prompt = prompt.value();
   request.sampling.temperature = 0;
   request.sampling.max_tokens = line.value("max_tokens", 512);
+  if (!line.value("stop", true)) request.sampling.stop_tokens = {kNoToken};
   const auto tokens = std::make_shared<std::vector<int32_t>>();
   moesaic::Callbacks callbacks;
   callbacks.on_token = [tokens](const moesaic::SampledToken& t) { tokens->push_back(t.token); };
@@ -47,7 +50,8 @@ Status answer_all(int argc, char** argv) {
   int index = 0;
   for (std::string line; std::getline(std::cin, line); ++index) {
     const Json json = Json::parse(line, nullptr, false);
-    if (!json.is_object()) return Status(moesaic::StatusCode::kInvalidArgument, "a line is not a JSON object");
+    if (!json.is_object())
+      return Status(moesaic::StatusCode::kInvalidArgument, "a line is not a JSON object");
     if (Status status = submit(model.value(), json, index); !status.ok()) return status;
   }
   return model.value().run();

@@ -81,9 +81,9 @@ def write(model, folder, quantised=True, eos=None):
 
 def main():
     from train import load
-    checkpoint, tokenizer, out = sys.argv[1:]
+    folder, tokenizer, out = sys.argv[1:]
     ids = {t["content"]: t["id"] for t in json.loads(pathlib.Path(tokenizer).read_text())["added_tokens"]}
-    write(load(checkpoint), out, eos={"eos_token_id": ids["<|return|>"], "pad_token_id": ids["<|endoftext|>"]})
+    write(load(folder), out, eos={"eos_token_id": ids["<|return|>"], "pad_token_id": ids["<|endoftext|>"]})
     out = pathlib.Path(out)
     generation = {"bos_token_id": ids["<|startoftext|>"], "do_sample": False, "pad_token_id": ids["<|endoftext|>"],
                   "eos_token_id": [ids["<|return|>"], ids["<|endoftext|>"], ids["<|call|>"]]}

@@ -1,22 +1,20 @@
 #!/bin/sh
-# make demo: a short conversation with the bundled model. While models/tiny is not there: the operators checked against
-# the reference and a short benchmark on random weights of gpt-oss-20b's shapes.
+# make demo: a few questions to the bundled model, each with what it thought (dimmed or on standard error) and its speed.
+# Greedy and on one thread: the model is so small that more threads mostly wait for each other.
 set -eu
 cd "$(dirname "$0")/.."
 moesaic=${1:-build/release/apps/moesaic}
 
-if [ -f models/tiny/config.json ]; then
-  for prompt in "Hello! Who are you?" "What is 17 + 25?" "Sort these numbers: 42, 7, 19."; do
-    printf '\n> %s\n' "$prompt"
-    "$moesaic" run -m tiny -p "$prompt" -n 256 </dev/null
-  done
-  exit
-fi
+ask() {
+  printf '\n> %s\n' "$1"
+  prompt=$1
+  shift
+  "$moesaic" run -m tiny -p "$prompt" -n 512 -t 1 --temp 0 --show-reasoning "$@" </dev/null
+}
 
-echo "models/tiny is not there yet, so there is no model to talk to. Instead:"
-echo
-echo "1. Every operator of this machine's backend against the reference (moesaic verify --quick)"
-"$moesaic" verify --quick
-echo
-echo "2. Speed with random weights of gpt-oss-20b's shapes, 2 of its 24 layers (moesaic bench)"
-"$moesaic" bench -m dummy:gpt-oss-20b,layers=2 -p 128 -n 16 -r 3
+ask "Hello! Who are you?"
+ask "What is 47 x 36?"
+ask "Sort these numbers: 42, 7, 19, 88, 3."
+ask "How many r's are in strawberry?" --reasoning high
+ask "Nora is 34 and lives in Oslo. Write this as a JSON object with the keys name, age, city." --reasoning low
+ask "Tell me a story about an owl and a lantern."

@@ -20,6 +20,7 @@ import corpus
 import stories
 
 logging.set_verbosity_error()
+torch.set_num_threads(1)
 
 
 def prompts(count):
@@ -46,7 +47,7 @@ def greedy(model, ids, count):
 
 def ask(answer, model, device, texts, count):
     lines = "".join(json.dumps({"prompt": t, "max_tokens": count, "stop": False}) + "\n" for t in texts)
-    out = subprocess.run([answer, model, "2", device], input=lines, capture_output=True, text=True, check=True).stdout
+    out = subprocess.run([answer, model, "1", device], input=lines, capture_output=True, text=True, check=True).stdout
     return {json.loads(line)["index"]: json.loads(line)["tokens"] for line in out.splitlines()}
 
 

@@ -64,7 +64,7 @@ def check(path, moesaic, count):
             f.write(text)
             f.flush()
             out = subprocess.run([moesaic, "tokenize", "-m", str(path), "--special", "-f", f.name], capture_output=True, text=True, check=True).stdout
-        if [int(t) for t in out.replace(",", " ").split()] != ours.encode(text).ids:
+        if json.loads(out)["tokens"] != ours.encode(text).ids:
             wrong += 1
             print("differs:", repr(text[:80]), out[:200], ours.encode(text).ids[:20])
     print(f"{len(texts)} texts, {wrong} differ")

@@ -67,8 +67,7 @@ class CudaBackend final : public Backend {
   void run(Op op, double bytes, double flops, Status status);
   template <typename Body>
   void timed(Op op, double bytes, double flops, Body&& body);
-  Status launch_norm(const DeviceBuffer& weight, float factor, bool bf16, int code, const int32_t* row_map,
-                     int rows, float* out_f32);
+  Norm norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows);
   Status launch_moe(int index);
   Status trace_router(int index);
   const int32_t* input(int offset) const { return inputs_.as<int32_t>() + offset; }
@@ -379,26 +378,22 @@ void CudaBackend::embed() {
   });
 }
 
-Status CudaBackend::launch_norm(const DeviceBuffer& weight, float factor, bool bf16, int code,
-                                const int32_t* row_map, int rows, float* out_f32) {
+Norm CudaBackend::norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows) {
   const bool pending = std::exchange(pending_experts_, false);
-  return norm({.x = x_.as<float>(),
-               .row_map = row_map,
-               .rows = rows,
-               .hidden = config_.hidden,
-               .eps = static_cast<float>(config_.rms_eps),
-               .factor = bf16 ? 1.0f : factor,
-               .weight = weight.as<float>(),
-               .out = normed_.as<void>(),
-               .bf16 = bf16,
-               .out_f32 = out_f32,
-               .expert_out = pending ? expert_out_.as<float>() : nullptr,
-               .expert_weights = expert_weights_.as<float>(),
-               .slots = slots_.as<int32_t>(),
-               .top_k = config_.experts_per_token,
-               .fault = fault_.as<int>(),
-               .code = code},
-              stream_);
+  return {.x = x_.as<float>(),
+          .rows = rows,
+          .hidden = config_.hidden,
+          .eps = static_cast<float>(config_.rms_eps),
+          .factor = bf16 ? 1.0f : factor,
+          .weight = weight.as<float>(),
+          .out = normed_.as<void>(),
+          .bf16 = bf16,
+          .expert_out = pending ? expert_out_.as<float>() : nullptr,
+          .expert_weights = expert_weights_.as<float>(),
+          .slots = slots_.as<int32_t>(),
+          .top_k = config_.experts_per_token,
+          .fault = fault_.as<int>(),
+          .code = code};
 }
 
 // Activations of a matrix: its tokens one by one.
@@ -409,8 +404,9 @@ Activations dense(const Matrix& w, const DeviceBuffer& x, float factor, int rows
 void CudaBackend::qkv(int index) {
   Layer& layer = layers_[index];
   timed(kQkv, layer.qkv.bytes(), 2.0 * shape_.rows * layer.qkv.rows * layer.qkv.cols, [&]() -> Status {
-    RETURN_IF_ERROR(launch_norm(layer.attn_norm, layer.attn_factor, takes_bf16(layer.qkv.kind), 2 * index + 1,
-                                nullptr, shape_.rows, nullptr));
+    RETURN_IF_ERROR(norm(
+        norm_of(layer.attn_norm, layer.attn_factor, takes_bf16(layer.qkv.kind), 2 * index + 1, shape_.rows),
+        stream_));
     return gemm(layer.qkv, dense(layer.qkv, normed_, layer.attn_factor, shape_.rows),
                 Qkv{.bias = layer.qkv_bias.as<float>(),
                     .head_dim = config_.head_dim,
@@ -485,36 +481,41 @@ double CudaBackend::expected_experts() const {
 int expert_tile(int rows, int top_k, int experts) {
   if (rows <= 8) return 8;
   const int twice = (2 * rows * top_k + experts - 1) / experts;
-  return twice <= 8 ? 8 : twice <= 16 ? 16 : twice <= 32 ? 32 : 64;
+  return twice <= 8 ? 8 : twice <= 16 ? 16 : twice <= 32 ? 32 : twice <= 128 ? 64 : 128;
 }
 
 Status CudaBackend::launch_moe(int index) {
   const Layer& layer = layers_[index];
   const bool bf16 = takes_bf16(layer.gate_up.kind);
   const int top_k = config_.experts_per_token, tile = expert_tile(shape_.rows, top_k, config_.experts);
-  RETURN_IF_ERROR(launch_norm(layer.mlp_norm, layer.mlp_factor, bf16, 2 * index + 2, nullptr, shape_.rows,
-                              normed_f32_.as<float>()));
-  RETURN_IF_ERROR(router({.x = normed_f32_.as<float>(),
-                          .weight = layer.router.as<float>(),
-                          .bias = layer.router_bias.as<float>(),
-                          .logits = router_logits_.as<float>(),
-                          .rows = shape_.rows,
-                          .hidden = config_.hidden,
-                          .experts = config_.experts},
-                         stream_));
+  Norm normed = norm_of(layer.mlp_norm, layer.mlp_factor, bf16, 2 * index + 2, shape_.rows);
+  const Router logits{.x = normed_f32_.as<float>(),
+                      .weight = layer.router.as<float>(),
+                      .bias = layer.router_bias.as<float>(),
+                      .logits = router_logits_.as<float>(),
+                      .rows = shape_.rows,
+                      .hidden = config_.hidden,
+                      .experts = config_.experts};
+  const Route routing{.logits = router_logits_.as<float>(),
+                      .rows = shape_.rows,
+                      .experts = config_.experts,
+                      .top_k = top_k,
+                      .tile = tile,
+                      .ids = expert_ids_.as<int32_t>(),
+                      .weights = expert_weights_.as<float>(),
+                      .slots = slots_.as<int32_t>(),
+                      .slot_rows = slot_rows_.as<int32_t>(),
+                      .jobs = jobs_.as<Job>(),
+                      .job_count = job_count_.as<int>()};
+  if (can_choose(logits, routing)) {
+    RETURN_IF_ERROR(choose(normed, logits, routing, arrived_.as<int>(), stream_));
+  } else {
+    normed.out_f32 = normed_f32_.as<float>();
+    RETURN_IF_ERROR(norm(normed, stream_));
+    RETURN_IF_ERROR(router(logits, stream_));
+    RETURN_IF_ERROR(route(routing, stream_));
+  }
   if (options_.router_trace) RETURN_IF_ERROR(trace_router(index));
-  RETURN_IF_ERROR(route({.logits = router_logits_.as<float>(),
-                         .rows = shape_.rows,
-                         .experts = config_.experts,
-                         .top_k = top_k,
-                         .tile = tile,
-                         .ids = expert_ids_.as<int32_t>(),
-                         .weights = expert_weights_.as<float>(),
-                         .slots = slots_.as<int32_t>(),
-                         .slot_rows = slot_rows_.as<int32_t>(),
-                         .jobs = jobs_.as<Job>(),
-                         .job_count = job_count_.as<int>()},
-                        stream_));
   Activations act{.x = normed_.as<void>(),
                   .rows = slot_rows_.as<int32_t>(),
                   .factor = bf16 ? 1.0f : 1.0f / layer.mlp_factor,
@@ -569,8 +570,9 @@ void CudaBackend::unembed(std::span<float> logits) {
     // The fault flag is read also by a step that wants no logits: the norm would see what the last layer
     // left.
     if (rows > 0) {
-      RETURN_IF_ERROR(launch_norm(final_norm_, final_factor_, takes_bf16(head_.kind), 2 * config_.layers + 1,
-                                  input(at_.logit_rows), rows, nullptr));
+      Norm last = norm_of(final_norm_, final_factor_, takes_bf16(head_.kind), 2 * config_.layers + 1, rows);
+      last.row_map = input(at_.logit_rows);
+      RETURN_IF_ERROR(norm(last, stream_));
       RETURN_IF_ERROR(gemm(head_, dense(head_, normed_, final_factor_, rows),
                            Store{.out = logits_.as<float>(), .stride = config_.vocab, .rows = config_.vocab},
                            stream_));

@@ -1,12 +1,6 @@
-// y = W x for few tokens: weights are the rows of the MMA, tokens its columns.
-//
-// One thread block computes one unit (32 rows) for one tile of tokens: its 8 warps split the contraction into
-// fixed slices, stream their weights straight into registers, and add their sums through shared memory in a
-// fixed order. A result depends on the unit's weights and its own token only, not on the tile, the batch or
-// the grid.
-//
-//   grid: (units, jobs); shared memory: 8 warps x tokens of the tile x 33 floats
-//   bytes: weights once per tile of tokens, activations once per unit (from L2)
+// y = W x: weights are the rows of the MMA, tokens its columns. Two kernels, for few tokens (gemm_few.cuh: 8
+// to 32) and for many (gemm_many.cuh: 64 or 128), which add in the same order (tile.cuh): a result depends on
+// the unit's weights and its own token only, not on the tile, the batch or the grid.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -30,7 +24,7 @@ struct Activations {
   // Grouped by expert: jobs on the device, each of at most `tile` slots. Null: one matrix, all tokens.
   const Job* jobs = nullptr;
   const int* job_count = nullptr;
-  int tile = 8;  // tokens of a tile: 8, 16, 32 or 64
+  int tile = 8;  // tokens of a tile: 8, 16, 32, 64 or 128
 };
 
 // out[slot, row] (+)= value + bias[expert, row]

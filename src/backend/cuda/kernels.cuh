@@ -27,7 +27,7 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-// The sum over a block of whole warps, in a fixed order, in every thread. scratch: [33].
+// The sum over a block of whole warps, in a fixed order, in every thread. scratch: a float a warp.
 __device__ inline float block_sum(float x, float* scratch) {
   x = warp_sum(x);
   const int warps = static_cast<int>(blockDim.x) / 32;

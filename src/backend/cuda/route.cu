@@ -6,42 +6,68 @@ namespace {
 
 constexpr int kMaxTopK = 16, kMaxExperts = 1024;
 
-__device__ float pending(const Norm& p, int row, int i) {
-  float sum = p.x[static_cast<int64_t>(row) * p.hidden + i];
+// Four elements of a row, the pending experts added.
+__device__ float4 residual(const Norm& p, int row, int i) {
+  float4 sum = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(row) * p.hidden)[i];
   if (p.expert_out == nullptr) return sum;
   for (int k = 0; k < p.top_k; ++k) {
     const int64_t slot = p.slots[row * p.top_k + k];
-    sum = fmaf(p.expert_weights[row * p.top_k + k], p.expert_out[slot * p.hidden + i], sum);
+    const float weight = p.expert_weights[row * p.top_k + k];
+    const float4 y = reinterpret_cast<const float4*>(p.expert_out + slot * p.hidden)[i];
+    sum = {fmaf(weight, y.x, sum.x), fmaf(weight, y.y, sum.y), fmaf(weight, y.z, sum.z),
+           fmaf(weight, y.w, sum.w)};
   }
   return sum;
 }
 
-__global__ void norm_kernel(const Norm p) {
-  extern __shared__ float values[];  // [hidden]
-  __shared__ float scratch[33];
-  wait_for_predecessor();
-  start_successor();
-  const int r = blockIdx.x, row = p.row_map != nullptr ? p.row_map[r] : r;
+// The row's normed values in shared memory, by one block of kNormThreads: the order of the sum is the same
+// wherever a row is normed. scratch: a float a warp.
+constexpr int kNormThreads = 128;
+__device__ void norm_row(const Norm& p, int row, float4* values, float* scratch) {
   float squares = 0;
-  for (int i = threadIdx.x; i < p.hidden; i += blockDim.x) {
-    const float v = pending(p, row, i);
+  for (int i = threadIdx.x; i < p.hidden / 4; i += kNormThreads) {
+    const float4 v = residual(p, row, i);
     values[i] = v;
-    if (p.expert_out != nullptr) p.x[static_cast<int64_t>(row) * p.hidden + i] = v;
-    squares = fmaf(v, v, squares);
+    squares = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, squares))));
+    if (p.expert_out != nullptr) reinterpret_cast<float4*>(p.x + static_cast<int64_t>(row) * p.hidden)[i] = v;
   }
   const float mean = block_sum(squares, scratch) / static_cast<float>(p.hidden);
   if (!(mean <= 3.0e38f) && threadIdx.x == 0) atomicCAS(p.fault, 0, p.code);
   const float scale = rsqrtf(mean + p.eps);
-  const int64_t base = static_cast<int64_t>(r) * p.hidden;
-  for (int i = threadIdx.x; i < p.hidden; i += blockDim.x) {
-    const float v = values[i] * scale * p.weight[i];
-    if (p.out_f32 != nullptr) p.out_f32[base + i] = v;
-    if (p.bf16) {
-      static_cast<__nv_bfloat16*>(p.out)[base + i] = __float2bfloat16_rn(v * p.factor);
-    } else {
-      static_cast<__half*>(p.out)[base + i] = __float2half_rn(v * p.factor);
-    }
+  for (int i = threadIdx.x; i < p.hidden / 4; i += kNormThreads) {
+    const float4 v = values[i], w = reinterpret_cast<const float4*>(p.weight)[i];
+    values[i] = {v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w};
   }
+  __syncthreads();
+}
+
+__device__ uint2 half_words(const float4& v, float factor, bool bf16) {
+  if (bf16) {
+    const __nv_bfloat162 lo = __floats2bfloat162_rn(v.x * factor, v.y * factor),
+                         hi = __floats2bfloat162_rn(v.z * factor, v.w * factor);
+    return {*reinterpret_cast<const uint32_t*>(&lo), *reinterpret_cast<const uint32_t*>(&hi)};
+  }
+  const __half2 lo = __floats2half2_rn(v.x * factor, v.y * factor),
+                hi = __floats2half2_rn(v.z * factor, v.w * factor);
+  return {*reinterpret_cast<const uint32_t*>(&lo), *reinterpret_cast<const uint32_t*>(&hi)};
+}
+__device__ void write_normed(const Norm& p, int row, const float4* values) {
+  uint2* out = static_cast<uint2*>(p.out) + static_cast<int64_t>(row) * p.hidden / 4;
+  for (int i = threadIdx.x; i < p.hidden / 4; i += kNormThreads)
+    out[i] = half_words(values[i], p.factor, p.bf16);
+}
+
+__global__ void __launch_bounds__(kNormThreads) norm_kernel(const Norm p) {
+  extern __shared__ float4 values[];  // [hidden / 4]
+  __shared__ float scratch[kNormThreads / 32];
+  wait_for_predecessor();
+  start_successor();
+  const int r = blockIdx.x;
+  norm_row(p, p.row_map != nullptr ? p.row_map[r] : r, values, scratch);
+  write_normed(p, r, values);
+  if (p.out_f32 == nullptr) return;
+  float4* out = reinterpret_cast<float4*>(p.out_f32 + static_cast<int64_t>(r) * p.hidden);
+  for (int i = threadIdx.x; i < p.hidden / 4; i += kNormThreads) out[i] = values[i];
 }
 
 // A warp computes kExperts experts for kRows rows; lanes take every 32nd float4, so that each sum has one
@@ -176,6 +202,51 @@ __global__ void route_kernel(const Route p) {
   plan(p, plan_ids, scratch);
 }
 
+// Norm, router and route in one kernel, for the few rows of decoding: a warp an expert, whose weights are
+// read while the kernel before still runs; every block norms its row for itself, and the last block to arrive
+// routes all rows.
+constexpr int kRouterLoads = 24;  // float4 a lane: hidden up to 3,072
+__global__ void __launch_bounds__(kNormThreads)
+    choose_kernel(const Norm n, const Router r, const Route t, int* arrived) {
+  extern __shared__ float4 values[];  // [hidden / 4], then the plan's ids
+  __shared__ float scratch[kNormThreads / 32];
+  __shared__ int plan_scratch[kNormThreads / 32];
+  __shared__ bool last_block;
+  const int lane = threadIdx.x % 32, row = blockIdx.y;
+  const int expert = blockIdx.x * (kNormThreads / 32) + threadIdx.x / 32;
+  const float4* weight =
+      reinterpret_cast<const float4*>(r.weight + static_cast<int64_t>(min(expert, r.experts - 1)) * r.hidden);
+  float4 w[kRouterLoads];
+#pragma unroll
+  for (int i = 0; i < kRouterLoads; ++i) {
+    if (lane + 32 * i < r.hidden / 4) w[i] = __ldg(weight + lane + 32 * i);
+  }
+  wait_for_predecessor();
+  start_successor();
+  norm_row(n, row, values, scratch);
+  if (blockIdx.x == 0) write_normed(n, row, values);
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kRouterLoads; ++i) {
+    if (lane + 32 * i >= r.hidden / 4) break;
+    const float4 x = values[lane + 32 * i];
+    sum = fmaf(w[i].w, x.w, fmaf(w[i].z, x.z, fmaf(w[i].y, x.y, fmaf(w[i].x, x.x, sum))));
+  }
+  sum = warp_sum(sum);
+  if (lane == 0 && expert < r.experts)
+    r.logits[static_cast<int64_t>(row) * r.experts + expert] = sum + r.bias[expert];
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last_block = atomicAdd(arrived, 1) == static_cast<int>(gridDim.x * gridDim.y) - 1;
+  __syncthreads();
+  if (!last_block) return;
+  __threadfence();
+  if (threadIdx.x == 0) *arrived = 0;
+  for (int i = threadIdx.x / 32; i < t.rows; i += kNormThreads / 32) top_k_row(t, i, lane);
+  __syncthreads();
+  plan(t, reinterpret_cast<uint16_t*>(values), plan_scratch);
+}
+
 __global__ void rotations_kernel(const int32_t* positions, int rows, const double* inverse_frequency,
                                  int half, double factor, float2* rotation) {
   wait_for_predecessor();
@@ -190,8 +261,18 @@ __global__ void rotations_kernel(const int32_t* positions, int rows, const doubl
 }  // namespace
 
 Status norm(const Norm& p, cudaStream_t stream) {
-  const int threads = p.hidden >= 1024 ? 1024 : (p.hidden + 31) / 32 * 32;
-  return launch(norm_kernel, dim3(p.rows), dim3(threads), p.hidden * sizeof(float), stream, p);
+  return launch(norm_kernel, dim3(p.rows), dim3(kNormThreads), p.hidden * sizeof(float), stream, p);
+}
+
+bool can_choose(const Router& p, const Route& t) {
+  return p.rows <= 8 && p.experts <= kNormThreads && p.hidden <= 128 * kRouterLoads && t.top_k <= 4;
+}
+
+Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cudaStream_t stream) {
+  const dim3 grid((r.experts + kNormThreads / 32 - 1) / (kNormThreads / 32), r.rows);
+  const size_t shared =
+      max(n.hidden * sizeof(float), static_cast<size_t>(t.rows) * t.top_k * sizeof(uint16_t));
+  return launch(choose_kernel, grid, dim3(kNormThreads), shared, stream, n, r, t, arrived);
 }
 
 Status router(const Router& p, cudaStream_t stream) {

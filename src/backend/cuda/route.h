@@ -53,6 +53,10 @@ struct Route {
   int* job_count = nullptr;
 };
 Status route(const Route& p, cudaStream_t stream);
+// norm, router and route in one kernel, the same bits; for the few rows that can_choose() allows. arrived: an
+// int that is zero between kernels.
+bool can_choose(const Router& p, const Route& t);
+Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cudaStream_t stream);
 // The most jobs that route can make.
 int max_jobs(int rows, int experts, int top_k, int tile);
 

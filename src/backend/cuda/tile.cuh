@@ -1,0 +1,126 @@
+// What the two matrix product kernels share: gemm.cu (few tokens, one unit a block) and gemm_large.cu (many).
+//
+// Both add in the same order, so that a token's result is the same bits in any batch: the contraction is cut
+// into kSlices fixed slices, a slice is summed block by block, and the slices are added in order.
+#pragma once
+
+#include "backend/cuda/dequant.cuh"
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/kernels.cuh"
+
+namespace moesaic::cuda {
+
+inline constexpr int kSlices = 8;
+__host__ __device__ inline int slice_start(int blocks, int slice) { return blocks * slice / kSlices; }
+
+struct GemmParams {
+  const uint8_t* data;
+  const uint8_t* scales;
+  int units, blocks;
+  const uint16_t* x;
+  const int32_t* rows;
+  int cols, tokens;
+  float factor;
+  const Job* jobs;
+  const int* job_count;
+};
+
+template <bool kBf16>
+__device__ inline void mma(float (&d)[4], const Fragment& a, uint32_t b0, uint32_t b1) {
+  if constexpr (kBf16) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a.a[0]), "r"(a.a[1]), "r"(a.a[2]), "r"(a.a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a.a[0]), "r"(a.a[1]), "r"(a.a[2]), "r"(a.a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+// A unit's sums for kTiles tiles of 8 tokens.
+template <class Source, int kTiles>
+struct Sums {
+  float v[2][kTiles][4] = {};
+
+  // One block: w times the tokens' 32 activations each, x[t] being columns 8 c .. 8 c + 7 of token g of tile
+  // t.
+  __device__ void add(const Source& w, const uint4 (&x)[kTiles]) {
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      const Fragment f0 = w.fragment(m, 0), f1 = w.fragment(m, 1);
+      const float s0 = w.scale(m, 0), s1 = w.scale(m, 1);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        if constexpr (Source::kScaled) {
+          float d[4] = {};
+          mma<Source::kBf16>(d, f0, x[t].x, x[t].y);
+          mma<Source::kBf16>(d, f1, x[t].z, x[t].w);
+          v[m][t][0] = fmaf(d[0], s0, v[m][t][0]);
+          v[m][t][1] = fmaf(d[1], s0, v[m][t][1]);
+          v[m][t][2] = fmaf(d[2], s1, v[m][t][2]);
+          v[m][t][3] = fmaf(d[3], s1, v[m][t][3]);
+        } else {
+          mma<Source::kBf16>(v[m][t], f0, x[t].x, x[t].y);
+          mma<Source::kBf16>(v[m][t], f1, x[t].z, x[t].w);
+        }
+      }
+    }
+  }
+};
+
+// ---- epilogues: (unit, pair) names the rows 16 m + g and 16 m + 8 + g of the unit, pair = 8 m + g ----
+
+__device__ inline void finish(const Store& e, int unit, int pair, int slot, int expert, float v0, float v1) {
+  const int r0 = unit * kUnit + pair / 8 * 16 + pair % 8, r1 = r0 + 8;
+  const float* bias = e.bias != nullptr ? e.bias + static_cast<int64_t>(expert) * e.rows : nullptr;
+  float* out = e.out + slot * e.stride;
+  if (r0 < e.rows) out[r0] = (e.add ? out[r0] : 0.0f) + (v0 + (bias != nullptr ? bias[r0] : 0.0f));
+  if (r1 < e.rows) out[r1] = (e.add ? out[r1] : 0.0f) + (v1 + (bias != nullptr ? bias[r1] : 0.0f));
+}
+
+__device__ inline void finish(const SwiGlu& e, int unit, int pair, int slot, int expert, float v0, float v1) {
+  const int i = unit * (kUnit / 2) + pair;
+  if (i >= e.intermediate) return;
+  const int64_t bias = static_cast<int64_t>(expert) * e.intermediate + i;
+  const float gate = fminf(v0 + e.gate_bias[bias], e.limit);
+  const float up = fminf(fmaxf(v1 + e.up_bias[bias], -e.limit), e.limit);
+  const float y = gate / (1.0f + __expf(-e.alpha * gate)) * (up + 1.0f);
+  const int64_t at = static_cast<int64_t>(slot) * e.intermediate + i;
+  if (e.bf16) {
+    static_cast<__nv_bfloat16*>(e.out)[at] = __float2bfloat16_rn(y);
+  } else {
+    static_cast<__half*>(e.out)[at] = __float2half_rn(y);
+  }
+}
+
+__device__ inline void finish(const Qkv& e, int unit, int pair, int row, int, float v0, float v1) {
+  const int per_head = e.head_dim / kUnit, half = e.head_dim / 2;
+  const int head = unit / per_head, d = unit % per_head * (kUnit / 2) + pair;
+  v0 += e.bias[head * e.head_dim + d];
+  v1 += e.bias[head * e.head_dim + d + half];
+  if (head < e.heads + e.kv_heads) {
+    const float2 r = e.rotation[static_cast<int64_t>(row) * half + d];
+    const float a = v0 * r.x - v1 * r.y;
+    v1 = v1 * r.x + v0 * r.y;
+    v0 = a;
+  }
+  if (head < e.heads) {
+    __nv_bfloat16* q = e.q + (static_cast<int64_t>(row) * e.heads + head) * e.head_dim + d;
+    q[0] = __float2bfloat16_rn(v0), q[half] = __float2bfloat16_rn(v1);
+    return;
+  }
+  const int kv_head = (head - e.heads) % e.kv_heads, slot = e.slots[row] % 32;
+  const int64_t page = (static_cast<int64_t>(e.slots[row] / 32) * e.kv_heads + kv_head) * 32 * e.head_dim;
+  if (head < e.heads + e.kv_heads) {
+    __nv_bfloat16* k = e.k + page + slot * e.head_dim + d;
+    k[0] = __float2bfloat16_rn(v0), k[half] = __float2bfloat16_rn(v1);
+  } else {
+    __nv_bfloat16* v = e.v + page + d * 32 + slot;
+    v[0] = __float2bfloat16_rn(v0), v[half * 32] = __float2bfloat16_rn(v1);
+  }
+}
+
+}  // namespace moesaic::cuda

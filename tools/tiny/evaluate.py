@@ -114,10 +114,10 @@ def accuracy(a):
 
 
 def held_out_text(folder):
-    """Two texts: conversations with special tokens, and plain documents."""
+    """Two texts: conversations with their special tokens, and plain documents."""
     import stories
     rng = random.Random(99)
-    chats = "".join("".join(t for t, _ in corpus.conversation(rng, True)[2]) for _ in range(250))
+    chats = "".join("".join(t for t, _ in corpus.conversation(rng, True)[2][1:]) for _ in range(250))  # not the system message, which nothing trains
     plain = "\n\n".join(stories.document(rng) for _ in range(250))
     paths = []
     for name, text in (("chats", chats), ("plain", plain)):

@@ -62,19 +62,20 @@ def main():
     tokenizer = Tokenizer.from_file(a.model + "/tokenizer.json")
     model = GptOssForCausalLM.from_pretrained(a.model, dtype=torch.float32, attn_implementation="eager")
     model.eval()
-    texts = prompts(a.n)
+    texts, ends = prompts(a.n), [tokenizer.token_to_id(t) for t in ("<|return|>", "<|call|>")]
     theirs = [greedy(model, tokenizer.encode(t).ids, a.tokens) for t in texts]
     for device in a.device:
-        ours, equal = ask(a.answer, a.model, device, texts, a.tokens), 0
+        ours, equal, whole = ask(a.answer, a.model, device, texts, a.tokens), 0, 0
         for i, (tokens, rows) in enumerate(theirs):
             at = next((j for j in range(len(tokens)) if j >= len(ours[i]) or ours[i][j] != tokens[j]), None)
-            equal += at is None
+            ended = next((j for j, t in enumerate(tokens) if t in ends), len(tokens))
+            equal, whole = equal + (at is None), whole + (at is None or at > ended)
             if at is not None and at < len(ours[i]):
                 margin = float(rows[at][tokens[at]] - rows[at][ours[i][at]])
-                print(f"{device}, prompt {i}: token {at} is {tokenizer.decode([ours[i][at]], False)!r} and not {tokenizer.decode([tokens[at]], False)!r}, which leads by {margin:.4f}")
+                print(f"{device}, prompt {i}: token {at}{' (past the end)' if at > ended else ''} is {tokenizer.decode([ours[i][at]], False)!r} and not {tokenizer.decode([tokens[at]], False)!r}, which leads by {margin:.4f}")
             elif at is not None:
                 print(f"{device}, prompt {i}: ended after {len(ours[i])} tokens")
-        print(f"{device}: {equal} of {len(texts)} outputs of {a.tokens} tokens equal transformers'", flush=True)
+        print(f"{device}: {equal} of {len(texts)} outputs of {a.tokens} tokens equal transformers', {whole} as far as the answer goes", flush=True)
 
 
 if __name__ == "__main__":

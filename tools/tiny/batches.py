@@ -1,4 +1,5 @@
 """Packed rows for training, made by worker processes while the model trains."""
+
 import multiprocessing
 import queue
 import random
@@ -58,14 +59,16 @@ class Packer:
 def as_arrays(rows):
     ids, weights, docs = (np.zeros((len(rows), ROW), t) for t in (np.uint16, np.uint8, np.uint8))
     for i, (a, b, c, _) in enumerate(rows):
-        ids[i, :len(a)], weights[i, :len(a)], docs[i, :len(a)] = a, b, c
+        ids[i, : len(a)], weights[i, : len(a)], docs[i, : len(a)] = a, b, c
     return ids, weights, docs
 
 
 def worker(tokenizer_path, seed, out):
     import os
+
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from tokenizers import Tokenizer
+
     parent = os.getppid()
     tokenizer, rng, packer, rows = Tokenizer.from_file(tokenizer_path), random.Random(seed), Packer(), []
     while True:

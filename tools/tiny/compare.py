@@ -6,6 +6,7 @@
 transformers runs on the dequantised weights. For every first difference the margin is printed: by how much the
 token that transformers chose leads the other one's logit there.
 """
+
 import argparse
 import json
 import random
@@ -72,10 +73,15 @@ def main():
             equal, whole = equal + (at is None), whole + (at is None or at > ended)
             if at is not None and at < len(ours[i]):
                 margin = float(rows[at][tokens[at]] - rows[at][ours[i][at]])
-                print(f"{device}, prompt {i}: token {at}{' (past the end)' if at > ended else ''} is {tokenizer.decode([ours[i][at]], False)!r} and not {tokenizer.decode([tokens[at]], False)!r}, which leads by {margin:.4f}")
+                print(
+                    f"{device}, prompt {i}: token {at}{' (past the end)' if at > ended else ''} is {tokenizer.decode([ours[i][at]], False)!r} and not {tokenizer.decode([tokens[at]], False)!r}, which leads by {margin:.4f}"
+                )
             elif at is not None:
                 print(f"{device}, prompt {i}: ended after {len(ours[i])} tokens")
-        print(f"{device}: {equal} of {len(texts)} outputs of {a.tokens} tokens equal transformers', {whole} as far as the answer goes", flush=True)
+        print(
+            f"{device}: {equal} of {len(texts)} outputs of {a.tokens} tokens equal transformers', {whole} as far as the answer goes",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Held-out accuracy and perplexity of models/tiny, measured through the moesaic binary (greedy).
 
-    evaluate.py MODEL --answer BINARY [-n PER_FAMILY] [--effort low|medium|high ...] [--only FAMILY] [--show-wrong]
-    evaluate.py MODEL --moesaic BINARY --perplexity          one table: what each format costs
+evaluate.py MODEL --answer BINARY [-n PER_FAMILY] [--effort low|medium|high ...] [--only FAMILY] [--show-wrong]
+evaluate.py MODEL --moesaic BINARY --perplexity          one table: what each format costs
 """
+
 import argparse
 import json
 import pathlib
@@ -24,8 +25,10 @@ def fits(value, schema):
     kinds = {"string": str, "integer": int, "number": (int, float), "boolean": bool}
     if not isinstance(value, dict) or set(value) != set(schema["required"]):
         return False
-    return all(isinstance(value[k], kinds[p["type"]]) and (p["type"] == "boolean" or not isinstance(value[k], bool))
-               for k, p in schema["properties"].items())
+    return all(
+        isinstance(value[k], kinds[p["type"]]) and (p["type"] == "boolean" or not isinstance(value[k], bool))
+        for k, p in schema["properties"].items()
+    )
 
 
 def parse(text):
@@ -59,8 +62,12 @@ def read_reply(text):
     final = re.findall(r"<\|channel\|>final<\|message\|>(.*?)(?:<\|return\|>|$)", text, re.S)
     call = re.search(r"to=functions\.(\w+)[^<]*(?:<\|constrain\|>json|)<\|message\|>(.*?)<\|call\|>", text, re.S)
     thought = re.findall(r"<\|channel\|>analysis<\|message\|>(.*?)(?:<\|end\|>|$)", text, re.S)
-    return {"text": final[-1] if final else "", "call": call.groups() if call else None, "thought": "".join(thought),
-            "ended": text.endswith(("<|return|>", "<|call|>"))}
+    return {
+        "text": final[-1] if final else "",
+        "call": call.groups() if call else None,
+        "thought": "".join(thought),
+        "ended": text.endswith(("<|return|>", "<|call|>")),
+    }
 
 
 def ask(answer, model, prompts, threads, device):
@@ -105,10 +112,15 @@ def accuracy(a):
                 good, ended, total = good + fine, ended + reply["ended"], total + 1
                 length += len(got["tokens"])
                 if a.show_wrong and not fine:
-                    print(f"--- {family}/{effort}: {task.user!r}\n  said {got['text']!r}\n  expected {task.answer!r} {task.thought(effort)!r}")
+                    print(
+                        f"--- {family}/{effort}: {task.user!r}\n  said {got['text']!r}\n  expected {task.answer!r} {task.thought(effort)!r}"
+                    )
             cells.append((good / len(drawn), length / len(drawn)))
         rows.append((family, cells))
-        print(f"{family:18} " + "  ".join(f"{e} {c:6.1%} ({n:.0f} tokens)" for e, (c, n) in zip(a.effort, cells)), flush=True)
+        print(
+            f"{family:18} " + "  ".join(f"{e} {c:6.1%} ({n:.0f} tokens)" for e, (c, n) in zip(a.effort, cells)),
+            flush=True,
+        )
     print(f"ended properly: {ended} of {total}")
     return rows
 
@@ -116,8 +128,11 @@ def accuracy(a):
 def held_out_text(folder):
     """Two texts: conversations with their special tokens, and plain documents."""
     import stories
+
     rng = random.Random(99)
-    chats = "".join("".join(t for t, _ in corpus.conversation(rng, True)[2][1:]) for _ in range(250))  # not the system message, which nothing trains
+    chats = "".join(
+        "".join(t for t, _ in corpus.conversation(rng, True)[2][1:]) for _ in range(250)
+    )  # not the system message, which nothing trains
     plain = "\n\n".join(stories.document(rng) for _ in range(250))
     paths = []
     for name, text in (("chats", chats), ("plain", plain)):
@@ -130,15 +145,38 @@ def perplexity(a):
     with tempfile.TemporaryDirectory() as folder:
         for path in held_out_text(folder):
             for dense in ("bf16", "q8_0", "mxfp8"):
-                out = subprocess.run([a.moesaic, "perplexity", "-m", a.model, "-f", path, "--special", "--ctx", "1024", "--device", a.device,
-                                      "-t", str(a.threads), "--dense", dense, "-o", "json"], capture_output=True, text=True)
+                out = subprocess.run(
+                    [
+                        a.moesaic,
+                        "perplexity",
+                        "-m",
+                        a.model,
+                        "-f",
+                        path,
+                        "--special",
+                        "--ctx",
+                        "1024",
+                        "--device",
+                        a.device,
+                        "-t",
+                        str(a.threads),
+                        "--dense",
+                        dense,
+                        "-o",
+                        "json",
+                    ],
+                    capture_output=True,
+                    text=True,
+                )
                 print(path.stem, dense, out.stdout.strip() or out.stderr.strip(), flush=True)
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("model")
-    p.add_argument("--answer", default="answer", help="the program of answer.cc")
+    p.add_argument(
+        "--answer", default="answer", help="the program of answer.cc, tests/tiny/tiny_answer of a build folder"
+    )
     p.add_argument("--moesaic", default="moesaic")
     p.add_argument("--device", default="auto")
     p.add_argument("--threads", type=int, default=0)

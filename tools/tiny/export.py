@@ -4,6 +4,7 @@ dense BF16), generation_config.json, tokenizer.json.
 
     export.py FOLDER TOKENIZER.json OUT
 """
+
 import json
 import pathlib
 import shutil
@@ -14,9 +15,16 @@ from safetensors.torch import save_file
 
 from model import Sizes, e2m1
 
-LAYER = {"norm1": "input_layernorm.weight", "norm2": "post_attention_layernorm.weight", "sinks": "self_attn.sinks",
-         "router": "mlp.router.weight", "router_bias": "mlp.router.bias", "down_bias": "mlp.experts.down_proj_bias",
-         **{n: f"self_attn.{n}_proj.weight" for n in "qkvo"}, **{f"{n}_bias": f"self_attn.{n}_proj.bias" for n in "qkvo"}}
+LAYER = {
+    "norm1": "input_layernorm.weight",
+    "norm2": "post_attention_layernorm.weight",
+    "sinks": "self_attn.sinks",
+    "router": "mlp.router.weight",
+    "router_bias": "mlp.router.bias",
+    "down_bias": "mlp.experts.down_proj_bias",
+    **{n: f"self_attn.{n}_proj.weight" for n in "qkvo"},
+    **{f"{n}_bias": f"self_attn.{n}_proj.bias" for n in "qkvo"},
+}
 WHOLE = {"embed": "model.embed_tokens.weight", "head": "lm_head.weight", "norm": "model.norm.weight"}
 
 
@@ -55,20 +63,55 @@ def tensors(model, quantised):
 
 
 def config(s: Sizes, quantised, eos):
-    c = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "dtype": "bfloat16", "hidden_size": s.hidden,
-         "intermediate_size": s.intermediate, "num_hidden_layers": s.layers, "num_attention_heads": s.heads,
-         "num_key_value_heads": s.kv_heads, "head_dim": s.head_dim, "num_local_experts": s.experts,
-         "num_experts_per_tok": s.active, "experts_per_token": s.active, "vocab_size": s.vocab, "sliding_window": s.window,
-         "layer_types": ["sliding_attention" if s.windowed(i) else "full_attention" for i in range(s.layers)],
-         "attention_bias": True, "attention_dropout": 0.0, "hidden_act": "silu", "swiglu_limit": 7.0, "rms_norm_eps": 1e-5,
-         "initial_context_length": s.original_context, "max_position_embeddings": s.original_context * int(s.factor),
-         "rope_theta": s.theta, "rope_scaling": {"rope_type": "yarn", "factor": s.factor, "beta_fast": s.beta_fast,
-         "beta_slow": s.beta_slow, "truncate": False, "original_max_position_embeddings": s.original_context},
-         "router_aux_loss_coef": 0.01, "output_router_logits": False, "tie_word_embeddings": False, "use_cache": True,
-         "initializer_range": 0.02, **eos}
+    c = {
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "dtype": "bfloat16",
+        "hidden_size": s.hidden,
+        "intermediate_size": s.intermediate,
+        "num_hidden_layers": s.layers,
+        "num_attention_heads": s.heads,
+        "num_key_value_heads": s.kv_heads,
+        "head_dim": s.head_dim,
+        "num_local_experts": s.experts,
+        "num_experts_per_tok": s.active,
+        "experts_per_token": s.active,
+        "vocab_size": s.vocab,
+        "sliding_window": s.window,
+        "layer_types": ["sliding_attention" if s.windowed(i) else "full_attention" for i in range(s.layers)],
+        "attention_bias": True,
+        "attention_dropout": 0.0,
+        "hidden_act": "silu",
+        "swiglu_limit": 7.0,
+        "rms_norm_eps": 1e-5,
+        "initial_context_length": s.original_context,
+        "max_position_embeddings": s.original_context * int(s.factor),
+        "rope_theta": s.theta,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": s.factor,
+            "beta_fast": s.beta_fast,
+            "beta_slow": s.beta_slow,
+            "truncate": False,
+            "original_max_position_embeddings": s.original_context,
+        },
+        "router_aux_loss_coef": 0.01,
+        "output_router_logits": False,
+        "tie_word_embeddings": False,
+        "use_cache": True,
+        "initializer_range": 0.02,
+        **eos,
+    }
     if quantised:
-        c["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn",
-                                    "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
+        c["quantization_config"] = {
+            "quant_method": "mxfp4",
+            "modules_to_not_convert": [
+                "model.layers.*.self_attn",
+                "model.layers.*.mlp.router",
+                "model.embed_tokens",
+                "lm_head",
+            ],
+        }
     return c
 
 
@@ -81,12 +124,17 @@ def write(model, folder, quantised=True, eos=None):
 
 def main():
     from train import load
+
     folder, tokenizer, out = sys.argv[1:]
     ids = {t["content"]: t["id"] for t in json.loads(pathlib.Path(tokenizer).read_text())["added_tokens"]}
     write(load(folder), out, eos={"eos_token_id": ids["<|return|>"], "pad_token_id": ids["<|endoftext|>"]})
     out = pathlib.Path(out)
-    generation = {"bos_token_id": ids["<|startoftext|>"], "do_sample": False, "pad_token_id": ids["<|endoftext|>"],
-                  "eos_token_id": [ids["<|return|>"], ids["<|endoftext|>"], ids["<|call|>"]]}
+    generation = {
+        "bos_token_id": ids["<|startoftext|>"],
+        "do_sample": False,
+        "pad_token_id": ids["<|endoftext|>"],
+        "eos_token_id": [ids["<|return|>"], ids["<|endoftext|>"], ids["<|call|>"]],
+    }
     (out / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
     shutil.copyfile(tokenizer, out / "tokenizer.json")
     total = sum(f.stat().st_size for f in out.iterdir())

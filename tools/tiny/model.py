@@ -4,6 +4,7 @@ the chosen, mix them; at this size that is faster than gathering. test_model.py 
 Weights of one kind are stacked over the layers. Experts are quantised to MXFP4 in the forward pass and the gradient
 passes straight through (src/mx/block.h has the rule).
 """
+
 import math
 from dataclasses import dataclass
 
@@ -138,6 +139,7 @@ def plain_attention(q, k, v, sinks, mask):
 def flex_with_sink(q, k, v, sinks, mask):
     """The sink only adds to the denominator: a factor sigmoid(log-sum-exp - sink) on the output."""
     from torch.nn.attention.flex_attention import flex_attention
+
     out, lse = flex_attention(q, k, v, block_mask=mask, enable_gqa=True, return_lse=True)
     return (out * torch.sigmoid(lse.float() - sinks.float()[None, :, None])[..., None]).to(v.dtype)
 
@@ -200,7 +202,18 @@ def plain_masks(docs, window):
 def file_bytes(s: Sizes):
     """(experts in MXFP4, all the rest in BF16)"""
     blocks = s.layers * s.experts * 3 * s.hidden * s.intermediate
-    dense = 2 * s.vocab * s.hidden + s.hidden + s.layers * (
-        2 * s.hidden + s.head_dim * s.hidden * (2 * s.heads + 2 * s.kv_heads) + s.head_dim * (s.heads + 2 * s.kv_heads)
-        + s.hidden + s.heads + s.experts * (s.hidden + 1) + s.experts * (2 * s.intermediate + s.hidden))
+    dense = (
+        2 * s.vocab * s.hidden
+        + s.hidden
+        + s.layers
+        * (
+            2 * s.hidden
+            + s.head_dim * s.hidden * (2 * s.heads + 2 * s.kv_heads)
+            + s.head_dim * (s.heads + 2 * s.kv_heads)
+            + s.hidden
+            + s.heads
+            + s.experts * (s.hidden + 1)
+            + s.experts * (2 * s.intermediate + s.hidden)
+        )
+    )
     return blocks * 17 // 32, dense * 2

@@ -1,4 +1,5 @@
 """What a family of the corpus makes, and the split into training and held-out problems."""
+
 import zlib
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ class Task:
     key names the problem itself, however it is phrased: the split is by its hash. expect is what a checker
     looks for: a number, a list of numbers or words, a text, a JSON value; None where only the form counts.
     """
+
     family: str
     key: str
     user: str

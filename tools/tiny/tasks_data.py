@@ -1,4 +1,5 @@
 """Questions about a small table or a paragraph; JSON in and out."""
+
 import json
 
 from task import Task
@@ -7,9 +8,15 @@ from words import CITIES, COLOURS, FOODS, JOBS, NAMES, OBJECTS, PEOPLE, PLACES, 
 # ---- tables ----
 
 COLUMNS = {  # column: (values, is a number)
-    "age": (list(range(8, 90)), True), "city": (CITIES, False), "job": (JOBS, False), "points": (list(range(100)), True),
-    "price": (list(range(1, 200)), True), "colour": (COLOURS, False), "weight": (list(range(1, 120)), True),
-    "stock": (list(range(60)), True), "height": (list(range(90, 210)), True),
+    "age": (list(range(8, 90)), True),
+    "city": (CITIES, False),
+    "job": (JOBS, False),
+    "points": (list(range(100)), True),
+    "price": (list(range(1, 200)), True),
+    "colour": (COLOURS, False),
+    "weight": (list(range(1, 120)), True),
+    "stock": (list(range(60)), True),
+    "height": (list(range(90, 210)), True),
 }
 PEOPLE_COLUMNS, THING_COLUMNS = ["age", "city", "job", "points", "height"], ["price", "colour", "weight", "stock"]
 
@@ -19,8 +26,15 @@ def make_table(rng):
     people = rng.random() < 0.6
     columns = rng.sample(PEOPLE_COLUMNS if people else THING_COLUMNS, rng.randint(2, 3))
     names = rng.sample(NAMES if people else OBJECTS, rng.randint(3, 6))
-    picks = {c: rng.sample(COLUMNS[c][0], len(names)) if COLUMNS[c][1] else rng.choices(COLUMNS[c][0], k=len(names)) for c in columns}
-    return ("name" if people else "item"), columns, [(n, {c: picks[c][i] for c in columns}) for i, n in enumerate(names)]
+    picks = {
+        c: rng.sample(COLUMNS[c][0], len(names)) if COLUMNS[c][1] else rng.choices(COLUMNS[c][0], k=len(names))
+        for c in columns
+    }
+    return (
+        ("name" if people else "item"),
+        columns,
+        [(n, {c: picks[c][i] for c in columns}) for i, n in enumerate(names)],
+    )
 
 
 def show_table(rng, first, columns, rows):
@@ -81,11 +95,20 @@ def table(rng):
 
 # ---- paragraphs ----
 
+
 def person(rng, names):
     she = rng.choice(("she", "he"))
     name = rng.choice([n for n in PEOPLE[she] if n not in names])
-    facts = {"job": rng.choice(JOBS), "city": rng.choice(CITIES), "age": rng.randint(18, 80), "thing": rng.choice(OBJECTS),
-             "colour": rng.choice(COLOURS), "place": rng.choice(PLACES), "food": rng.choice(FOODS), "day": rng.choice(["Monday", "Tuesday", "Friday", "Sunday"])}
+    facts = {
+        "job": rng.choice(JOBS),
+        "city": rng.choice(CITIES),
+        "age": rng.randint(18, 80),
+        "thing": rng.choice(OBJECTS),
+        "colour": rng.choice(COLOURS),
+        "place": rng.choice(PLACES),
+        "food": rng.choice(FOODS),
+        "day": rng.choice(["Monday", "Tuesday", "Friday", "Sunday"]),
+    }
     return name, she, facts
 
 
@@ -93,27 +116,44 @@ def tell(rng, name, she, f):
     """Sentences about one person, and what each one answers."""
     She = she.title()
     her = {"she": "her", "he": "his"}[she]
-    opening = rng.choice([f"{name} is {f['age']} years old and works as {article(f['job'])} in {f['city']}.",
-                          f"{name}, {article(f['job'])} of {f['age']}, lives in {f['city']}.",
-                          f"In {f['city']} lives {name}, who is {f['age']} and works as {article(f['job'])}."])
-    more = [rng.choice([f"On {f['day']} {she} went to the {f['place']} with {article(f['colour'])} {f['thing']}.",
-                        f"{She} carried {article(f['colour'])} {f['thing']} to the {f['place']} on {f['day']}.",
-                        f"Every {f['day']} {she} takes {her} {f['colour']} {f['thing']} to the {f['place']}."]),
-            rng.choice([f"{She} likes {f['food']} more than anything else.", f"{She} never eats anything but {f['food']}.",
-                        f"For lunch {she} always has {f['food']}."])]
+    opening = rng.choice(
+        [
+            f"{name} is {f['age']} years old and works as {article(f['job'])} in {f['city']}.",
+            f"{name}, {article(f['job'])} of {f['age']}, lives in {f['city']}.",
+            f"In {f['city']} lives {name}, who is {f['age']} and works as {article(f['job'])}.",
+        ]
+    )
+    more = [
+        rng.choice(
+            [
+                f"On {f['day']} {she} went to the {f['place']} with {article(f['colour'])} {f['thing']}.",
+                f"{She} carried {article(f['colour'])} {f['thing']} to the {f['place']} on {f['day']}.",
+                f"Every {f['day']} {she} takes {her} {f['colour']} {f['thing']} to the {f['place']}.",
+            ]
+        ),
+        rng.choice(
+            [
+                f"{She} likes {f['food']} more than anything else.",
+                f"{She} never eats anything but {f['food']}.",
+                f"For lunch {she} always has {f['food']}.",
+            ]
+        ),
+    ]
     rng.shuffle(more)
     return " ".join([opening] + more)
 
 
 def questions(name, f):
-    return [(f"Where does {name} live?", f"{name} lives in {f['city']}.", f["city"]),
-            (f"How old is {name}?", f"{name} is {f['age']} years old.", str(f["age"])),
-            (f"What is {name}'s job?", f"{name} is {article(f['job'])}.", f["job"]),
-            (f"What does {name} carry?", f"{name} carries {article(f['colour'])} {f['thing']}.", f["thing"]),
-            (f"Which colour is {name}'s {f['thing']}?", f"It is {f['colour']}.", f["colour"]),
-            (f"Where does {name} take the {f['thing']}?", f"To the {f['place']}.", f["place"]),
-            (f"On which day does {name} go to the {f['place']}?", f"On {f['day']}.", f["day"]),
-            (f"What does {name} eat?", f"{name} eats {f['food']}.", f["food"])]
+    return [
+        (f"Where does {name} live?", f"{name} lives in {f['city']}.", f["city"]),
+        (f"How old is {name}?", f"{name} is {f['age']} years old.", str(f["age"])),
+        (f"What is {name}'s job?", f"{name} is {article(f['job'])}.", f["job"]),
+        (f"What does {name} carry?", f"{name} carries {article(f['colour'])} {f['thing']}.", f["thing"]),
+        (f"Which colour is {name}'s {f['thing']}?", f"It is {f['colour']}.", f["colour"]),
+        (f"Where does {name} take the {f['thing']}?", f"To the {f['place']}.", f["place"]),
+        (f"On which day does {name} go to the {f['place']}?", f"On {f['day']}.", f["day"]),
+        (f"What does {name} eat?", f"{name} eats {f['food']}.", f["food"]),
+    ]
 
 
 def paragraph(rng):
@@ -140,15 +180,31 @@ def paragraph(rng):
 
 # ---- JSON ----
 
-FIELDS = {"name": "string", "age": "integer", "city": "string", "job": "string", "colour": "string", "item": "string",
-          "count": "integer", "price": "number", "available": "boolean"}
+FIELDS = {
+    "name": "string",
+    "age": "integer",
+    "city": "string",
+    "job": "string",
+    "colour": "string",
+    "item": "string",
+    "count": "integer",
+    "price": "number",
+    "available": "boolean",
+}
 
 
 def field_value(rng, key):
-    return {"name": lambda: rng.choice(NAMES), "age": lambda: rng.randint(1, 99), "city": lambda: rng.choice(CITIES),
-            "job": lambda: rng.choice(JOBS), "colour": lambda: rng.choice(COLOURS), "item": lambda: rng.choice(OBJECTS),
-            "count": lambda: rng.randint(0, 500), "price": lambda: rng.randint(1, 9999) / 100 if rng.random() < 0.5 else rng.randint(1, 300),
-            "available": lambda: rng.random() < 0.5}[key]()
+    return {
+        "name": lambda: rng.choice(NAMES),
+        "age": lambda: rng.randint(1, 99),
+        "city": lambda: rng.choice(CITIES),
+        "job": lambda: rng.choice(JOBS),
+        "colour": lambda: rng.choice(COLOURS),
+        "item": lambda: rng.choice(OBJECTS),
+        "count": lambda: rng.randint(0, 500),
+        "price": lambda: rng.randint(1, 9999) / 100 if rng.random() < 0.5 else rng.randint(1, 300),
+        "available": lambda: rng.random() < 0.5,
+    }[key]()
 
 
 def record(rng):
@@ -156,10 +212,17 @@ def record(rng):
 
 
 def in_prose(rng, data):
-    text = {"name": f"The name is {data.get('name')}.", "age": f"The age is {data.get('age')}.", "city": f"The city is {data.get('city')}.",
-            "job": f"The job is {data.get('job')}.", "colour": f"The colour is {data.get('colour')}.", "item": f"The item is {article(str(data.get('item')))}.",
-            "count": f"There are {data.get('count')} of them.", "price": f"It costs {data.get('price')}.",
-            "available": "It is available." if data.get("available") else "It is not available."}
+    text = {
+        "name": f"The name is {data.get('name')}.",
+        "age": f"The age is {data.get('age')}.",
+        "city": f"The city is {data.get('city')}.",
+        "job": f"The job is {data.get('job')}.",
+        "colour": f"The colour is {data.get('colour')}.",
+        "item": f"The item is {article(str(data.get('item')))}.",
+        "count": f"There are {data.get('count')} of them.",
+        "price": f"It costs {data.get('price')}.",
+        "available": "It is available." if data.get("available") else "It is not available.",
+    }
     if {"name", "age", "city"} <= data.keys() and rng.random() < 0.6:
         text["name"] = f"{data['name']} is {data['age']} and lives in {data['city']}."
         text["age"] = text["city"] = ""
@@ -184,13 +247,29 @@ def json_schema(rng):
     schema = schema_of(rng, data)
     prose = in_prose(rng, data)
     line = json.dumps(schema)
-    text = rng.choice([f"{prose}\n\nAnswer with JSON that fits this schema: {line}", f"Extract the data as JSON with this schema:\n{line}\n\n{prose}",
-                       f"Schema: {line}\nText: {prose}\nAnswer with JSON only."])
+    text = rng.choice(
+        [
+            f"{prose}\n\nAnswer with JSON that fits this schema: {line}",
+            f"Extract the data as JSON with this schema:\n{line}\n\n{prose}",
+            f"Schema: {line}\nText: {prose}\nAnswer with JSON only.",
+        ]
+    )
     instructions = ""
     if rng.random() < 0.25:
         text, instructions = prose, f"Answer with JSON that fits this schema:\n{line}"
     work = "Fields: " + ", ".join(f"{k} {json.dumps(v)}" for k, v in data.items()) + "."
-    return Task("JSON to schema", json.dumps(data), text, json.dumps(data), work, "", "json", data, instructions=instructions, schema=schema)
+    return Task(
+        "JSON to schema",
+        json.dumps(data),
+        text,
+        json.dumps(data),
+        work,
+        "",
+        "json",
+        data,
+        instructions=instructions,
+        schema=schema,
+    )
 
 
 def json_keys(rng):
@@ -218,7 +297,9 @@ def json_change(rng):
     else:
         new[k] = field_value(rng, k)
         ask = f"Set {k} to {json.dumps(new[k])}."
-    return Task("JSON", json.dumps(data) + ask, f"{json.dumps(data)}\n\n{ask}", json.dumps(new), f"{ask}", "", "json", new)
+    return Task(
+        "JSON", json.dumps(data) + ask, f"{json.dumps(data)}\n\n{ask}", json.dumps(new), f"{ask}", "", "json", new
+    )
 
 
 def json_list(rng):
@@ -230,7 +311,11 @@ def json_list(rng):
     else:
         items = [{"item": o, "count": rng.randint(1, 99)} for o in rng.sample(OBJECTS, rng.randint(2, 4))]
     if kind == "objects":
-        text = "Write as a JSON list with item and count: " + ", ".join(f"{d['count']} {plural(d['item'])}" for d in items) + "."
+        text = (
+            "Write as a JSON list with item and count: "
+            + ", ".join(f"{d['count']} {plural(d['item'])}" for d in items)
+            + "."
+        )
     else:
         text = f"Write as a JSON list: {', '.join(map(str, items))}."
     return Task("JSON", json.dumps(items), text, json.dumps(items), f"A list of {len(items)}.", "", "json", items)

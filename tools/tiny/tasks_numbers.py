@@ -1,15 +1,24 @@
-"""Arithmetic, comparing and sorting, spelled numbers, dates."""
-import calendar
-import datetime
+"""Arithmetic, comparing and sorting, spelled numbers."""
 
 from task import Task
-from words import JOBS, MONTHS, NAMES, OBJECTS, PEOPLE, WEEKDAYS, plural, spell_number
+from words import NAMES, OBJECTS, PEOPLE, plural, spell_number
 
-ASK = ["What is {}?", "What is {}?", "{}", "{} =", "Calculate {}.", "Work out {}.", "How much is {}?", "{} = ?",
-       "Please compute {}.", "Tell me what {} is."]
+ASK = [
+    "What is {}?",
+    "What is {}?",
+    "{}",
+    "{} =",
+    "Calculate {}.",
+    "Work out {}.",
+    "How much is {}?",
+    "{} = ?",
+    "Please compute {}.",
+    "Tell me what {} is.",
+]
 
 
 # ---- the working, step by step ----
+
 
 def add_steps(a, b):
     steps, carry, x, y = [], 0, a, b
@@ -107,6 +116,7 @@ def ask(rng, text):
 
 # ---- families ----
 
+
 def arithmetic(rng):
     op = rng.choice("+-xx")
     a, b = rng.randint(0, 99), rng.randint(0, 99)
@@ -115,8 +125,16 @@ def arithmetic(rng):
     if op == "-" and a < b and rng.random() < 0.6:
         a, b = b, a
     work = steps(a, op, b)
-    return Task("arithmetic", f"{a}{op}{b}", ask(rng, phrase(rng, a, op, b)), f"{a} {op} {b} = {value(a, op, b)}",
-                f"{work}.", f"{work}. {check(a, op, b)}", "number", value(a, op, b))
+    return Task(
+        "arithmetic",
+        f"{a}{op}{b}",
+        ask(rng, phrase(rng, a, op, b)),
+        f"{a} {op} {b} = {value(a, op, b)}",
+        f"{work}.",
+        f"{work}. {check(a, op, b)}",
+        "number",
+        value(a, op, b),
+    )
 
 
 def long_arithmetic(rng):
@@ -129,8 +147,17 @@ def long_arithmetic(rng):
         a, b = sorted((rng.randint(100, 99999), rng.randint(100, 99999)), reverse=True)
         coarse = f"{a} {op} {b} in one step"
     r = value(a, op, b)
-    return Task("long arithmetic", f"{a}{op}{b}", ask(rng, phrase(rng, a, op, b)), f"{a} {op} {b} = {r}",
-                f"{coarse}, so {r}.", f"{steps(a, op, b)}.", "number", r, hard=True)
+    return Task(
+        "long arithmetic",
+        f"{a}{op}{b}",
+        ask(rng, phrase(rng, a, op, b)),
+        f"{a} {op} {b} = {r}",
+        f"{coarse}, so {r}.",
+        f"{steps(a, op, b)}.",
+        "number",
+        r,
+        hard=True,
+    )
 
 
 def division_steps(n, d):
@@ -151,7 +178,16 @@ def division(rng):
     answer = f"{n} / {d} = {q}" + (f" remainder {n % d}" if n % d else "")
     work = division_steps(n, d) + "."
     check = f" Check: {multiply_steps(d, q)}" + (f", {d * q} + {n % d} = {n}." if n % d else ".")
-    return Task("division", f"{n}/{d}", ask(rng, f"{n} {rng.choice(['/', 'divided by'])} {d}"), answer, work, work + check, "exact", answer)
+    return Task(
+        "division",
+        f"{n}/{d}",
+        ask(rng, f"{n} {rng.choice(['/', 'divided by'])} {d}"),
+        answer,
+        work,
+        work + check,
+        "exact",
+        answer,
+    )
 
 
 def expression(rng):
@@ -184,7 +220,9 @@ def word_problem(rng):
     a, b, c = rng.randint(5, 60), rng.randint(2, 40), rng.randint(2, 12)
     kind = rng.randrange(4)
     if kind == 0:
-        text, order = f"{name} has {a} {thing}. {she.title()} buys {b} more. How many {thing} does {she} have now?", [(a, "+", b)]
+        text, order = f"{name} has {a} {thing}. {she.title()} buys {b} more. How many {thing} does {she} have now?", [
+            (a, "+", b)
+        ]
     elif kind == 1:
         text = f"{name} has {a + b} {thing} and gives {b} of them to {other}. How many {thing} are left?"
         order = [(a + b, "-", b)]
@@ -192,13 +230,23 @@ def word_problem(rng):
         text = f"There are {c} boxes with {b} {thing} in each. How many {thing} are there in all?"
         order = [(c, "x", b)]
     else:
-        text = (f"{name} has {c} bags with {b} {thing} in each. {she.title()} gives {c} {thing} to {other}. "
-                f"How many {thing} does {name} keep?")
+        text = (
+            f"{name} has {c} bags with {b} {thing} in each. {she.title()} gives {c} {thing} to {other}. "
+            f"How many {thing} does {name} keep?"
+        )
         order = [(c, "x", b), (c * b, "-", c)]
     r = value(*order[-1])
     brief = ", ".join(f"{x} {op} {y} = {value(x, op, y)}" for x, op, y in order)
-    return Task("word problems", text, text, f"{r} {thing}.", f"{brief}.", "; ".join(steps(*s) for s in order) + ".",
-                "number", r)
+    return Task(
+        "word problems",
+        text,
+        text,
+        f"{r} {thing}.",
+        f"{brief}.",
+        "; ".join(steps(*s) for s in order) + ".",
+        "number",
+        r,
+    )
 
 
 def compare(rng):
@@ -212,8 +260,16 @@ def compare(rng):
     answer = max(a, b) if big else min(a, b)
     long = f"{a} has {len(str(a))} digits, {b} has {len(str(b))}. "
     sign = ">" if a > b else "<"
-    return Task("comparing", f"{a}?{b}", f"Which is {word}, {a} or {b}?", f"{answer} is {word}.",
-                f"{a} {sign} {b}.", f"{long}{a} {sign} {b}.", "number", answer)
+    return Task(
+        "comparing",
+        f"{a}?{b}",
+        f"Which is {word}, {a} or {b}?",
+        f"{answer} is {word}.",
+        f"{a} {sign} {b}.",
+        f"{long}{a} {sign} {b}.",
+        "number",
+        answer,
+    )
 
 
 def sort_steps(items, pick):
@@ -225,10 +281,21 @@ def sort_steps(items, pick):
     return "; ".join(text) + f"; {left[0]}"
 
 
-SORT_UP = ["Sort these numbers: {}.", "Sort these numbers: {}", "Sort {} in ascending order.", "Put {} in order, smallest first.",
-           "Order these numbers from smallest to largest: {}", "Please sort: {}", "Sort from low to high: {}"]
-SORT_DOWN = ["Sort {} in descending order.", "Order these numbers from largest to smallest: {}",
-             "Sort these numbers, largest first: {}", "Put {} in order, largest first."]
+SORT_UP = [
+    "Sort these numbers: {}.",
+    "Sort these numbers: {}",
+    "Sort {} in ascending order.",
+    "Put {} in order, smallest first.",
+    "Order these numbers from smallest to largest: {}",
+    "Please sort: {}",
+    "Sort from low to high: {}",
+]
+SORT_DOWN = [
+    "Sort {} in descending order.",
+    "Order these numbers from largest to smallest: {}",
+    "Sort these numbers, largest first: {}",
+    "Put {} in order, largest first.",
+]
 
 
 def listing(rng, items):
@@ -248,8 +315,16 @@ def sort_numbers(rng):
     work = ("largest " if down else "smallest ") + sort_steps(items, max if down else min) + "."
     result = ", ".join(map(str, ordered))
     again = f" Check: {' > '.join(map(str, ordered)) if down else ' < '.join(map(str, ordered))}."
-    return Task("sorting", f"{sorted(items)}", rng.choice(SORT_DOWN if down else SORT_UP).format(listed), result,
-                work, work + again, "list", result)
+    return Task(
+        "sorting",
+        f"{sorted(items)}",
+        rng.choice(SORT_DOWN if down else SORT_UP).format(listed),
+        result,
+        work,
+        work + again,
+        "list",
+        result,
+    )
 
 
 def extreme(rng):
@@ -260,8 +335,16 @@ def extreme(rng):
     for x in items[1:]:
         best = max(best, x) if big else min(best, x)
         text += f"; {x}: {best}"
-    return Task("comparing", f"{sorted(items)}{word}", f"What is the {word} of {listing(rng, items)}?",
-                f"{r} is the {word}.", f"{text}.", f"{text}. So the {word} is {r}.", "number", r)
+    return Task(
+        "comparing",
+        f"{sorted(items)}{word}",
+        f"What is the {word} of {listing(rng, items)}?",
+        f"{r} is the {word}.",
+        f"{text}.",
+        f"{text}. So the {word} is {r}.",
+        "number",
+        r,
+    )
 
 
 def spell(rng):
@@ -270,79 +353,11 @@ def spell(rng):
     thousands = f"{n // 1000} thousand and {n % 1000}: " if n > 999 else f"{n}: "
     if rng.random() < 0.6:
         text = rng.choice(["Write {} in words.", "Spell the number {}.", "How do you say {} in words?", "{} in words?"])
-        return Task("spelled numbers", f"spell {n}", text.format(n), f"{words}", f"{thousands}{words}.", "", "text", words)
+        return Task(
+            "spelled numbers", f"spell {n}", text.format(n), f"{words}", f"{thousands}{words}.", "", "text", words
+        )
     text = rng.choice(["Write {} in digits.", "Which number is {}?", "Write the number {} with digits."])
     return Task("spelled numbers", f"spell {n}", text.format(words), f"{n}", f"{words}: {n}.", "", "number", n)
-
-
-def ordinal_date(day):
-    return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
-
-
-def random_day(rng):
-    return datetime.date(2000, 1, 1) + datetime.timedelta(rng.randrange(365 * 40))
-
-
-def next_day(rng):
-    day = random_day(rng)
-    if rng.random() < 0.5:
-        day = day.replace(day=calendar.monthrange(day.year, day.month)[1])
-    after = day + datetime.timedelta(1)
-    last = calendar.monthrange(day.year, day.month)[1]
-    why = f"{MONTHS[day.month - 1]} {day.year} has {last} days. "
-    return Task("dates", f"after {day}", f"Which date comes {rng.choice(['after', 'right after', 'the day after'])} {ordinal_date(day)}?",
-                f"{ordinal_date(after)}", why + f"After day {day.day} comes {ordinal_date(after)}.", "", "text", ordinal_date(after))
-
-
-def iso_date(rng):
-    day = random_day(rng)
-    if rng.random() < 0.5:
-        return Task("dates", f"iso {day}", f"Write {ordinal_date(day)} as YYYY-MM-DD.", f"{day}",
-                    f"{MONTHS[day.month - 1]} is month {day.month}: {day}.", "", "text", f"{day}")
-    return Task("dates", f"iso {day}", f"Write {day} with the month in words.", ordinal_date(day),
-                f"Month {day.month} is {MONTHS[day.month - 1]}.", "", "text", ordinal_date(day))
-
-
-def weekday(rng):
-    start, n = rng.randrange(7), rng.randint(1, 40)
-    back = rng.random() < 0.3
-    name = WEEKDAYS[(start + (-n if back else n)) % 7]
-    rest = n % 7
-    order = WEEKDAYS[::-1] if back else WEEKDAYS
-    first = order.index(WEEKDAYS[start])
-    walk = ", ".join(order[(first + i) % 7] for i in range(rest + 1))
-    word = "before" if back else "after"
-    work = (f"{n} = 7 x {n // 7} + {rest}. " if n > 6 else "") + f"{walk}."
-    return Task("dates", f"{start}{word}{n}", f"Which weekday is {n} day{'s' if n > 1 else ''} {word} {WEEKDAYS[start]}?",
-                f"{name}", work, "", "text", name)
-
-
-def leap_year(rng):
-    year = rng.randint(1900, 2100)
-    leap = calendar.isleap(year)
-    if year % 4:
-        why = f"{year} is 4 x {year // 4} + {year % 4}: not a multiple of 4."
-    else:
-        why = f"{year} is 4 x {year // 4}" + ("." if year % 100 else f", a century; {'a' if leap else 'not a'} multiple of 400.")
-    return Task("dates", f"leap {year}", f"Is {year} a leap year?",
-                f"{'Yes' if leap else 'No'}, {year} is {'a' if leap else 'not a'} leap year.", why, "", "text", "Yes" if leap else "No")
-
-
-def month_days(rng):
-    m, leap = rng.randrange(12), rng.random() < 0.3
-    year = rng.randrange(2000, 2040)
-    days = calendar.monthrange(year, m + 1)[1]
-    return Task("dates", f"days {m} {year}", f"How many days does {MONTHS[m]} {year} have?",
-                f"{MONTHS[m]} {year} has {days} days.", (f"{year} is {'a' if calendar.isleap(year) else 'not a'} leap year. "
-                if m == 1 else "") + f"{days} days.", "", "text", f"{days} days")
-
-
-def age(rng):
-    year, later = rng.randint(1940, 2020), rng.randint(1, 60)
-    name, job = rng.choice(NAMES), rng.choice(JOBS)
-    text = f"{name} the {job} was born in {year}. How old was {name} in {year + later}?"
-    return Task("dates", f"{year + later}-{year}", text, f"{later} years old.", f"{year + later} - {year} = {later}.",
-                subtract_steps(year + later, year) + ".", "number", later)
 
 
 def count_range(rng):
@@ -352,10 +367,28 @@ def count_range(rng):
     items = [a + step * i for i in range(n)]
     by = "" if step == 1 else f" in steps of {step}" if step > 0 else " backwards"
     result = ", ".join(map(str, items))
-    return Task("counting", f"{a} {n} {step}", f"Count from {a} to {items[-1]}{by}.", result, f"{n} numbers.", "", "list", result)
+    return Task(
+        "counting",
+        f"{a} {n} {step}",
+        f"Count from {a} to {items[-1]}{by}.",
+        result,
+        f"{n} numbers.",
+        "",
+        "list",
+        result,
+    )
 
 
 def parity(rng):
     n = rng.randint(0, 10 ** rng.randint(1, 5))
     word = "even" if n % 2 == 0 else "odd"
-    return Task("comparing", f"parity {n}", f"Is {n} even or odd?", f"{n} is {word}.", f"The last digit is {n % 10}: {word}.", "", "text", word)
+    return Task(
+        "comparing",
+        f"parity {n}",
+        f"Is {n} even or odd?",
+        f"{n} is {word}.",
+        f"The last digit is {n % 10}: {word}.",
+        "",
+        "text",
+        word,
+    )

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """model.py against transformers' GptOssForCausalLM on the CPU, and its MXFP4 rule against the codes' definition."""
+
 import sys
 import tempfile
 
@@ -25,14 +26,16 @@ def test_equals_transformers():
         ours = x @ head.T
         with tempfile.TemporaryDirectory() as folder:
             export.write(model, folder, quantised=False)
-            theirs = GptOssForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")(ids).logits
+            theirs = GptOssForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")(
+                ids
+            ).logits
     error = (ours - theirs).abs().max().item()
     print(f"largest difference {error:.2e} of logits up to {theirs.abs().max().item():.1f}")
     assert error < 1e-4 * max(1, theirs.abs().max().item())
 
 
 def test_mxfp4():
-    codes = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6])
+    codes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
     w = torch.randn(64, 64) * torch.exp2(torch.randint(-8, 8, (64, 1)).float())
     q = mxfp4(w).unflatten(-1, (-1, 32))
     scale = torch.exp2(torch.floor(torch.log2(w.unflatten(-1, (-1, 32)).abs().amax(-1, keepdim=True))) - 2)

@@ -5,6 +5,7 @@
 
 OUT gets log.txt, and the weights in parts of at most 15 MiB (the folder is what --resume and export.py take). A run is a whole schedule: warm-up, constant rate, linear decay to zero over the last part.
 """
+
 import argparse
 import json
 import math
@@ -28,6 +29,7 @@ BALANCE, Z = 0.01, 1e-4
 
 # ---- saving ----
 
+
 def save(model, folder):
     folder.mkdir(parents=True, exist_ok=True)
     names, arrays = [], []
@@ -38,7 +40,7 @@ def save(model, folder):
     for old in folder.glob("weights.*"):
         old.unlink()
     for i in range(0, len(data), PART):
-        (folder / f"weights.{i // PART}").write_bytes(data[i:i + PART])
+        (folder / f"weights.{i // PART}").write_bytes(data[i : i + PART])
     (folder / "weights.json").write_text(json.dumps({"sizes": vars(model.s), "tensors": names}))
 
 
@@ -51,12 +53,13 @@ def load(folder):
     own = dict(model.named_parameters())
     for name, shape in about["tensors"]:
         count = math.prod(shape)
-        own[name].data.copy_(torch.from_numpy(data[at:at + count].reshape(shape).copy()))
+        own[name].data.copy_(torch.from_numpy(data[at : at + count].reshape(shape).copy()))
         at += count
     return model
 
 
 # ---- optimiser ----
+
 
 def orthogonal(m):
     """Newton-Schulz iteration towards the nearest orthogonal matrix (Muon, Jordan et al. 2024), batched."""
@@ -96,9 +99,17 @@ def optimisers(model, rate):
     named = dict(model.named_parameters())
     matrices = [named[n] for n in MATRICES]
     rest = [p for n, p in named.items() if n not in MATRICES and n not in ("embed", "head")]
-    adam = torch.optim.AdamW([{"params": [named["embed"]], "lr": rate * 0.7}, {"params": [named["head"]], "lr": rate * 0.5},
-                              {"params": rest, "lr": rate * 0.5}], betas=(0.9, 0.98), eps=1e-10, weight_decay=0.0,
-                             fused=matrices[0].is_cuda)
+    adam = torch.optim.AdamW(
+        [
+            {"params": [named["embed"]], "lr": rate * 0.7},
+            {"params": [named["head"]], "lr": rate * 0.5},
+            {"params": rest, "lr": rate * 0.5},
+        ],
+        betas=(0.9, 0.98),
+        eps=1e-10,
+        weight_decay=0.0,
+        fused=matrices[0].is_cuda,
+    )
     both = [Muon(matrices, rate), adam]
     for o in both:
         for g in o.param_groups:
@@ -112,6 +123,7 @@ def schedule(progress, step, decay_share):
 
 # ---- the step ----
 
+
 class Trainer:
     def __init__(self, model, device, rows, how):
         self.model, self.device, self.rows, self.how = model, device, rows, how
@@ -121,6 +133,7 @@ class Trainer:
         self.layer, self.loss_of, self.attend = tiny.layer, self.cross_entropy, tiny.plain_attention
         if how == "flex":
             from torch.nn.attention.flex_attention import create_block_mask
+
             self.attend = tiny.flex_with_sink
             self.make = torch.compile(create_block_mask)
             self.visible = self.visibility()
@@ -155,7 +168,9 @@ class Trainer:
     def forward(self, batch):
         ids, weights, docs = (torch.from_numpy(a.astype(np.int32)).to(self.device, non_blocking=True) for a in batch)
         self.docs.copy_(docs)
-        x, head, balance, z = tiny.forward(self.model, ids, self.masks(), self.rotary, self.attend, self.dtype, True, self.layer)
+        x, head, balance, z = tiny.forward(
+            self.model, ids, self.masks(), self.rotary, self.attend, self.dtype, True, self.layer
+        )
         targets = torch.cat((ids[:, 1:], ids[:, :1]), 1).long().flatten()
         counts = torch.cat((weights[:, 1:], torch.zeros_like(weights[:, :1])), 1).float().flatten() / 100
         loss, right, each = self.loss_of(x.flatten(0, 1), head, targets, counts)
@@ -173,11 +188,13 @@ class Trainer:
 
 # ---- held-out ----
 
+
 class HeldOut:
     """Held-out samples, one reply a sample: its loss, and whether every token of it is the likeliest one."""
 
     def __init__(self, tokenizer_path, rows, count):
         from tokenizers import Tokenizer
+
         rng, packer, self.labels = random.Random(4242), batches.Packer(), []
         done = []
         drawn = []
@@ -190,12 +207,12 @@ class HeldOut:
             row = packer.add(ids, weights)
             if row:
                 done.append(row)
-            open_row = next(r for r in packer.rows if r[0][-len(ids):] == ids and len(r[0]) >= len(ids))
+            open_row = next(r for r in packer.rows if r[0][-len(ids) :] == ids and len(r[0]) >= len(ids))
             open_row[3].append(label)
         done += packer.rows
-        done = done[:len(done) // rows * rows]
+        done = done[: len(done) // rows * rows]
         self.labels = [r[3][1:] for r in done]
-        self.batches = [batches.as_arrays(done[i:i + rows]) for i in range(0, len(done), rows)]
+        self.batches = [batches.as_arrays(done[i : i + rows]) for i in range(0, len(done), rows)]
 
     @torch.no_grad()
     def measure(self, trainer):
@@ -265,7 +282,9 @@ def main():
     p.add_argument("--rows", type=int, default=128)
     p.add_argument("--workers", type=int, default=15)
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--decay", type=float, default=0.5, help="the last share of the run, in which the rate falls to zero")
+    p.add_argument(
+        "--decay", type=float, default=0.5, help="the last share of the run, in which the rate falls to zero"
+    )
     p.add_argument("--held-out", type=int, default=6000)
     p.add_argument("--how", default="")
     a = p.parse_args()
@@ -287,7 +306,9 @@ def main():
         return (load(a.resume) if a.resume else Tiny(Sizes())).to(device)
 
     held_out = HeldOut(a.tokenizer, a.rows, a.held_out)
-    say(f"{device}, file of {sum(tiny.file_bytes(Sizes())):,} bytes, held-out rows {len(held_out.labels)}, {time.time() - began:.0f} s")
+    say(
+        f"{device}, file of {sum(tiny.file_bytes(Sizes())):,} bytes, held-out rows {len(held_out.labels)}, {time.time() - began:.0f} s"
+    )
     how = a.how or choose(model_of, device, a.rows, source, say)
     trainer = Trainer(model_of(), device, a.rows, how)
     opts = optimisers(trainer.model, a.rate)
@@ -305,8 +326,10 @@ def main():
         if step % 20 == 0:
             torch.stack(losses[-1:]).cpu()  # keep the host at most 20 steps ahead
         if time.time() - shown > 15:
-            say(f"{progress:4.0%} step {step} loss {torch.stack(losses).mean().item():.4f} balance {balance.item():.3f} "
-                f"{tokens / (time.time() - start):,.0f} tokens/s, chunks {source.fresh} fresh {source.repeated} again")
+            say(
+                f"{progress:4.0%} step {step} loss {torch.stack(losses).mean().item():.4f} balance {balance.item():.3f} "
+                f"{tokens / (time.time() - start):,.0f} tokens/s, chunks {source.fresh} fresh {source.repeated} again"
+            )
             losses, shown = [], time.time()
             if not math.isfinite(loss.item()):
                 sys.exit("the loss is not finite")

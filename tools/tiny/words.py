@@ -84,7 +84,10 @@ def article(noun):
 
 def invented(rng):
     """A word that is in no list, of two to four syllables."""
-    onset, vowel = "b c d f g h j k l m n p r s t v w z br cl dr fl gr pl sh st th tr".split(), "a e i o u ee oo ai".split()
+    onset, vowel = (
+        "b c d f g h j k l m n p r s t v w z br cl dr fl gr pl sh st th tr".split(),
+        "a e i o u ee oo ai".split(),
+    )
     coda = ["", "", "", "n", "r", "l", "s", "t", "m", "ck", "nd"]
     return "".join(rng.choice(onset) + rng.choice(vowel) + rng.choice(coda) for _ in range(rng.randint(2, 4)))
 

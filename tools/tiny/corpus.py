@@ -8,6 +8,7 @@ written exactly as `moesaic render` prints them.
 """
 
 import argparse
+import json
 import random
 
 import stories
@@ -128,8 +129,6 @@ def reply(thought, answer):
 
 
 def call_of(task):
-    import json
-
     name, arguments = task.call
     return name, json.dumps(arguments)
 

@@ -104,7 +104,7 @@ def leap_year(rng):
 
 
 def month_days(rng):
-    m, leap = rng.randrange(12), rng.random() < 0.3
+    m = rng.randrange(12)
     year = rng.randrange(2000, 2040)
     days = calendar.monthrange(year, m + 1)[1]
     return Task(

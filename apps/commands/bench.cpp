@@ -13,10 +13,11 @@
 namespace moesaic::app {
 namespace {
 
-constexpr int kRows = 512;  // rows of a prefill step, as the field's benchmarks have their micro-batch
+constexpr int kMostRows = 2048;  // of a step
 
 struct Options {
   ModelOptions model;
+  int ubatch = 0;
   std::vector<int> prompts = {512}, generations = {128}, depths = {0}, batches = {1};
   int reps = 5;
   std::string format = "md";
@@ -147,16 +148,22 @@ std::vector<Test> tests_of(const Options& o, int batch) {
   return tests;
 }
 
+// Rows of a prefill step: what was asked for, or what suits the device.
+int rows_of(const Options& o, const Backend& backend) {
+  return std::max(largest(o.batches), o.ubatch > 0 ? o.ubatch : backend.caps().prefill_rows);
+}
+
 // The KV cache of the largest batch, before anything is loaded for it.
 Status check_memory(const Options& o, const LoadedModel& m) {
   ASSIGN_OR_RETURN(const KvLayout layout,
-                   kv_layout(m.checkpoint.config,
-                             {.sequences = largest(o.batches), .context = longest(o), .max_rows = kRows}));
+                   kv_layout(m.checkpoint.config, {.sequences = largest(o.batches),
+                                                   .context = longest(o),
+                                                   .max_rows = rows_of(o, *m.backend)}));
   return check_kv_memory(layout, m.checkpoint.config, *m.backend);
 }
 
 Status run_bench(const Options& o) {
-  ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kRows));
+  ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kMostRows));
   RETURN_IF_ERROR(check_context(longest(o), m.checkpoint.config, "depth and test together"));
   RETURN_IF_ERROR(check_memory(o, m));
   RETURN_IF_ERROR(load(m));
@@ -164,8 +171,9 @@ Status run_bench(const Options& o) {
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
   for (const int batch : o.batches) {
     ASSIGN_OR_RETURN(RandomBatch random,
-                     RandomBatch::create(*m.backend, m.checkpoint.config,
-                                         {.sequences = batch, .max_tokens = longest(o), .max_rows = kRows}));
+                     RandomBatch::create(
+                         *m.backend, m.checkpoint.config,
+                         {.sequences = batch, .max_tokens = longest(o), .max_rows = rows_of(o, *m.backend)}));
     for (const Test& test : tests_of(o, batch)) {
       ASSIGN_OR_RETURN(const Line line, measure(o, *m.backend, random, test));
       if (o.format == "md") print_md(line, m);
@@ -200,8 +208,10 @@ Run add_bench(CLI::App& app) {
       ->capture_default_str();
   c.add_option("-b,--batch", o->batches, "sequences at a time; tok/s are those of all together")
       ->delimiter(',')
-      ->check(CLI::Range(1, kRows))
+      ->check(CLI::Range(1, kMostRows))
       ->capture_default_str();
+  c.add_option("--ubatch", o->ubatch, "rows of a prefill step; 0: what suits the device (cpu 512, cuda 2048)")
+      ->check(CLI::Range(0, kMostRows));
   c.add_option("-r,--reps", o->reps, "timed repetitions, after one to warm up")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

@@ -33,6 +33,9 @@ struct BackendOptions {
   DenseFormat dense = DenseFormat::kAsLoaded;
   int max_rows = 2048;       // rows of the largest batch
   std::string isa = "auto";  // cpu only: auto, avx512, avx2, i8mm, dotprod, scalar
+  // cuda: a request's logits are the same bits in any batch, also beyond the 8 tokens up to which a faster
+  // kernel of other rounding decodes.
+  bool batch_invariant = false;
   RouterTrace router_trace = nullptr;
 };
 
@@ -40,8 +43,9 @@ struct BackendCaps {
   std::string name;         // "cpu (avx512, 2 threads)"
   double ceiling_gb_s = 0;  // read bandwidth measured at start; 0 where unknown
   int threads = 0;
-  // Activations are rounded to 16 bits whatever the weights are, and decoding may sum attention in another order than
-  // prefill does.
+  int prefill_rows = 512;  // rows of a step at which prefill runs at full speed
+  // Activations are rounded to 16 bits whatever the weights are, and decoding may sum attention in another
+  // order than prefill does.
   bool half_activations = false;
 };
 
@@ -84,8 +88,8 @@ class Backend {
 
   virtual std::vector<OpProfile> profile() const { return {}; }
   virtual void reset_profile() {}
-  // Whether steps measure each op's seconds. A device measures them one by one, which costs the overlap between ops; the
-  // CPU always does.
+  // Whether steps measure each op's seconds. A device measures them one by one, which costs the overlap
+  // between ops; the CPU always does.
   virtual void time_ops(bool) {}
 };
 

@@ -12,6 +12,7 @@
 #include "backend/cuda/matrix.h"
 #include "backend/cuda/repack.h"
 #include "backend/cuda/route.h"
+#include "backend/cuda/sm90a/moe_decode.h"
 #include "backend/cuda/step.h"
 #include "base/error.h"
 
@@ -28,6 +29,8 @@ struct Layer {
   Matrix qkv, o, gate_up, down;
   float attn_factor = 1, mlp_factor = 1;  // of the normed activations in F16
   DeviceBuffer k, v;
+  // The experts once more for sm90a::moe_decode, and what its thread blocks hand each other within a launch.
+  DeviceBuffer fc1_slabs, fc2_slabs, slab_hidden;
 };
 
 // Normed values are at most sqrt(hidden) * max |weight|: the power of two that brings that below 2^15 uses
@@ -36,6 +39,9 @@ float f16_factor(int hidden, float largest_weight) {
   const double bound = std::sqrt(static_cast<double>(hidden)) * std::max(largest_weight, 1e-30f);
   return static_cast<float>(std::exp2(std::floor(std::log2(32768.0 / bound))));
 }
+
+constexpr int kSlabRows = 8;
+constexpr size_t kSlabHiddenBytes = sizeof(__half) * kSlabRows * sm90a::kTopK * sm90a::kHidden;
 
 class CudaBackend final : public Backend {
  public:
@@ -61,6 +67,10 @@ class CudaBackend final : public Backend {
 
  private:
   Status load_layer(Uploader& up, int index, const LayerWeights& w);
+  Status load_experts(Uploader& up, int index, const LayerWeights& w);
+  bool wants_slabs(const ModelWeights& weights) const;
+  bool decodes_in_slabs() const { return slabs_ && shape_.rows <= kSlabRows; }
+  Status launch_slabs(int index);
   Status alloc_arena();
   Status begin_graph();
   Status end_graph();
@@ -84,6 +94,8 @@ class CudaBackend final : public Backend {
   Matrix head_;
   DeviceBuffer final_norm_, inverse_frequency_;
   float final_factor_ = 1;
+  bool slabs_ = false;
+  DeviceBuffer slab_scales_;  // [layers, kSlabRows]: what undoes the layer's mlp_factor
   KvLayout kv_layout_;
 
   // The arena, for max_rows rows.
@@ -127,7 +139,7 @@ Status CudaBackend::open() {
 }
 
 BackendCaps CudaBackend::caps() const {
-  return {.name = name_, .ceiling_gb_s = gb_s_, .threads = 1, .half_activations = true};
+  return {.name = name_, .ceiling_gb_s = gb_s_, .threads = 1, .prefill_rows = 2048, .half_activations = true};
 }
 
 void CudaBackend::reset_profile() {
@@ -156,11 +168,55 @@ Status CudaBackend::load_layer(Uploader& up, int index, const LayerWeights& w) {
                                         config_.head_dim, name("qkv")));
   ASSIGN_OR_RETURN(layer.o,
                    up.matrix({w.o}, kind_of(w.o.format, options_.dense), Rows::kPlain, 0, name("o")));
+  return load_experts(up, index, w);
+}
+
+Status CudaBackend::load_experts(Uploader& up, int index, const LayerWeights& w) {
+  Layer& layer = layers_[index];
+  const auto name = [&](const char* tensor) { return fmt::format("layer {} {}", index, tensor); };
+  Slabs fc1{.expert_bytes = sm90a::kFc1Bytes,
+            .bias = {layer.gate_bias.as<float>(), layer.up_bias.as<float>()}};
+  Slabs fc2{.expert_bytes = sm90a::kFc2Bytes, .down = true, .bias = {layer.down_bias.as<float>()}};
+  if (slabs_) {
+    const size_t experts = config_.experts;
+    ASSIGN_OR_RETURN(layer.fc1_slabs,
+                     DeviceBuffer::allocate(experts * sm90a::kFc1Bytes, name("gate_up slabs")));
+    ASSIGN_OR_RETURN(layer.fc2_slabs, DeviceBuffer::allocate(experts * sm90a::kFc2Bytes, name("down slabs")));
+    ASSIGN_OR_RETURN(layer.slab_hidden, DeviceBuffer::allocate(kSlabHiddenBytes, name("activations")));
+    RETURN_IF_ERROR(check(cudaMemset(layer.slab_hidden.as<void>(), 0xFF, kSlabHiddenBytes), "activations"));
+    const std::vector<float> scales(kSlabRows, 1.0f / layer.mlp_factor);
+    RETURN_IF_ERROR(check(cudaMemcpy(slab_scales_.as<float>() + index * kSlabRows, scales.data(),
+                                     kSlabRows * sizeof(float), cudaMemcpyHostToDevice),
+                          "activations"));
+    fc1.data = layer.fc1_slabs.as<uint8_t>(), fc2.data = layer.fc2_slabs.as<uint8_t>();
+  }
   const Kind experts = kind_of(w.gate.first.format, DenseFormat::kAsLoaded);
-  ASSIGN_OR_RETURN(layer.gate_up, up.experts({w.gate, w.up}, experts, Rows::kPairs, name("gate_up experts")));
+  ASSIGN_OR_RETURN(layer.gate_up, up.experts({w.gate, w.up}, experts, Rows::kPairs, name("gate_up experts"),
+                                             slabs_ ? &fc1 : nullptr));
   ASSIGN_OR_RETURN(layer.down, up.experts({w.down}, kind_of(w.down.first.format, DenseFormat::kAsLoaded),
-                                          Rows::kPlain, name("down experts")));
+                                          Rows::kPlain, name("down experts"), slabs_ ? &fc2 : nullptr));
   return {};
+}
+
+// The decode kernel reads the experts in an order of its own, and the kernels for more tokens in theirs: both
+// are kept where the memory allows it, which for gpt-oss-120b takes 122 GB.
+bool CudaBackend::wants_slabs(const ModelWeights& weights) const {
+  const auto mxfp4 = [](const ExpertsView& v) {
+    return v.first.format == Format::kMxfp4 || v.first.format == Format::kMxfp4Gguf;
+  };
+  const bool all = std::ranges::all_of(
+      weights.layers, [&](const LayerWeights& w) { return mxfp4(w.gate) && mxfp4(w.up) && mxfp4(w.down); });
+  if (options_.batch_invariant || !all) return false;
+  if (!sm90a::moe_decode_fits(config_.hidden, config_.intermediate, config_.experts_per_token,
+                              config_.experts) ||
+      config_.swiglu_alpha != 1.702 || config_.swiglu_limit != 7.0 ||
+      !sm90a::prepare_moe_decode(options_.device).ok())
+    return false;
+  size_t available = 0, total = 0;
+  if (cudaMemGetInfo(&available, &total) != cudaSuccess) return false;
+  constexpr double kRest = 12e9;  // dense weights, activations and some KV
+  return 2.0 * config_.layers * config_.experts * (sm90a::kFc1Bytes + sm90a::kFc2Bytes) + kRest <
+         static_cast<double>(available);
 }
 
 Status unsupported(const ModelConfig& c) {
@@ -185,6 +241,9 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   rope_ = make_rope_table(config.rope, config.head_dim);
   layers_.clear();
   layers_.resize(config.layers);
+  slabs_ = wants_slabs(weights);
+  ASSIGN_OR_RETURN(slab_scales_,
+                   DeviceBuffer::allocate(config.layers * kSlabRows * sizeof(float), "activations"));
   ASSIGN_OR_RETURN(Uploader up, Uploader::create(stream_));
   const auto done = [&](int layer, int count) {
     if (weights.release) weights.release(layer);
@@ -505,7 +564,7 @@ Status CudaBackend::launch_moe(int index) {
                       .weights = expert_weights_.as<float>(),
                       .slots = slots_.as<int32_t>(),
                       .slot_rows = slot_rows_.as<int32_t>(),
-                      .jobs = jobs_.as<Job>(),
+                      .jobs = decodes_in_slabs() && config_.experts <= 128 ? nullptr : jobs_.as<Job>(),
                       .job_count = job_count_.as<int>()};
   if (can_choose(logits, routing)) {
     RETURN_IF_ERROR(choose(normed, logits, routing, arrived_.as<int>(), stream_));
@@ -516,6 +575,7 @@ Status CudaBackend::launch_moe(int index) {
     RETURN_IF_ERROR(route(routing, stream_));
   }
   if (options_.router_trace) RETURN_IF_ERROR(trace_router(index));
+  if (decodes_in_slabs()) return launch_slabs(index);
   Activations act{.x = normed_.as<void>(),
                   .rows = slot_rows_.as<int32_t>(),
                   .factor = bf16 ? 1.0f : 1.0f / layer.mlp_factor,
@@ -540,6 +600,30 @@ Status CudaBackend::launch_moe(int index) {
                     .bias = layer.down_bias.as<float>(),
                     .rows = config_.hidden},
               stream_);
+}
+
+// Adds to the residual by itself. Every layer has its own hidden buffer, which the next layer's launch
+// clears.
+Status CudaBackend::launch_slabs(int index) {
+  const Layer& layer = layers_[index];
+  const Layer& before = layers_[(index + config_.layers - 1) % config_.layers];
+  if (config_.layers == 1)
+    RETURN_IF_ERROR(
+        check(cudaMemsetAsync(layer.slab_hidden.as<void>(), 0xFF, kSlabHiddenBytes, stream_), "moe"));
+  return sm90a::moe_decode(
+      {.fc1 = layer.fc1_slabs.as<uint8_t>(),
+       .fc2 = layer.fc2_slabs.as<uint8_t>(),
+       .x = normed_.as<__half>(),
+       .x_scale = slab_scales_.as<float>() + index * kSlabRows,
+       .ids = expert_ids_.as<int>(),
+       .weights = expert_weights_.as<float>(),
+       .residual = x_.as<float>(),
+       .out = x_.as<float>(),
+       .h = layer.slab_hidden.as<__half>(),
+       .h_clear = before.slab_hidden.as<__half>(),
+       .clear_vectors = config_.layers == 1 ? 0 : static_cast<int>(kSlabHiddenBytes / 16),
+       .tokens = shape_.rows},
+      stream_);
 }
 
 Status CudaBackend::trace_router(int index) {

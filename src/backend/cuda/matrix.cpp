@@ -109,7 +109,8 @@ Status Uploader::stage(const MatrixView& m, std::byte* data, std::byte* scales) 
 }
 
 // sections: one, or gate and up for Rows::kPairs. Fills the units from `unit` on.
-Status Uploader::repack(const std::vector<MatrixView>& sections, const Matrix& out, int64_t unit) {
+Status Uploader::repack(const std::vector<MatrixView>& sections, const Matrix& out, int64_t unit,
+                        const Slabs* slabs) {
   const auto stored = [](const MatrixView& m) { return is_transposed(m) ? Format::kF32 : m.format; };
   const auto room = [&](const MatrixView& m) {
     return (m.rows * row_bytes(stored(m), m.cols) + scale_bytes_of(m) + 63) / 64 * 64;
@@ -145,7 +146,15 @@ Status Uploader::repack(const std::vector<MatrixView>& sections, const Matrix& o
                    reinterpret_cast<uint8_t*>(scales)};
     at += room(m);
   }
-  return cuda::repack(p, stream_);
+  RETURN_IF_ERROR(cuda::repack(p, stream_));
+  if (slabs == nullptr) return {};
+  const int64_t expert = unit / out.units;
+  SlabParams s{.source = {p.source[0], p.source[1]},
+               .down = slabs->down,
+               .bias = {slabs->bias[0], slabs->bias[1]},
+               .out = slabs->data + expert * slabs->expert_bytes};
+  for (size_t i = 0; i < sections.size(); ++i) s.bias[i] += expert * sections[i].rows;
+  return repack_slabs(s, stream_);
 }
 
 Status Uploader::allocate(Matrix& out, const std::string& name) {
@@ -180,7 +189,7 @@ Result<Matrix> Uploader::matrix(const std::vector<MatrixView>& sections, Kind ki
 }
 
 Result<Matrix> Uploader::experts(const std::vector<ExpertsView>& sections, Kind kind, Rows order,
-                                 const std::string& name) {
+                                 const std::string& name, const Slabs* slabs) {
   Matrix out{.kind = kind, .order = order, .cols = sections[0].first.cols, .experts = sections[0].count};
   for (const ExpertsView& s : sections) out.rows += s.first.rows;
   out.units = units_of(out.rows);
@@ -188,7 +197,7 @@ Result<Matrix> Uploader::experts(const std::vector<ExpertsView>& sections, Kind 
   for (int64_t e = 0; e < out.experts; ++e) {
     std::vector<MatrixView> views;
     for (const ExpertsView& s : sections) views.push_back(s.at(e));
-    RETURN_IF_ERROR(repack(views, out, e * out.units));
+    RETURN_IF_ERROR(repack(views, out, e * out.units, slabs));
   }
   RETURN_IF_ERROR(finish(name));
   return out;

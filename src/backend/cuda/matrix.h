@@ -63,6 +63,14 @@ struct Table {
   int64_t cols = 0, row_bytes = 0, scale_offset = 0;
   DeviceBuffer data;
 };
+// Where moe_decode's copy of the experts goes, and their biases, [experts, rows of a section].
+struct Slabs {
+  uint8_t* data = nullptr;
+  size_t expert_bytes = 0;
+  bool down = false;
+  const float* bias[2] = {};
+};
+
 // Copies views to the device and repacks them there: stages a piece in page-locked memory while the piece
 // before it travels.
 class Uploader {
@@ -73,8 +81,9 @@ class Uploader {
   Result<Matrix> matrix(const std::vector<MatrixView>& sections, Kind kind, Rows order, int head_dim,
                         const std::string& name);
   // sections: gate and up (Rows::kPairs), or one.
+  // slabs, if wanted: the same experts once more, in the order of sm90a/moe_decode_layout.h.
   Result<Matrix> experts(const std::vector<ExpertsView>& sections, Kind kind, Rows order,
-                         const std::string& name);
+                         const std::string& name, const Slabs* slabs = nullptr);
   Result<Table> table(const MatrixView& m, const std::string& name);
   // Floats one behind the other, checked for NaN and infinity; *largest: the largest magnitude.
   Result<DeviceBuffer> vector(const std::vector<MatrixView>& parts, const std::string& name,
@@ -83,7 +92,8 @@ class Uploader {
  private:
   Status copy(const std::byte* source, int64_t stride, int64_t bytes, int64_t rows, std::byte* target);
   Status stage(const MatrixView& m, std::byte* data, std::byte* scales);
-  Status repack(const std::vector<MatrixView>& sections, const Matrix& out, int64_t unit);
+  Status repack(const std::vector<MatrixView>& sections, const Matrix& out, int64_t unit,
+                const Slabs* slabs = nullptr);
   Status allocate(Matrix& out, const std::string& name);
   Status finish(const std::string& name);
 

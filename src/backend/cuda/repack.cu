@@ -3,6 +3,7 @@
 #include "backend/cuda/dequant.cuh"
 #include "backend/cuda/kernels.cuh"
 #include "backend/cuda/repack.h"
+#include "backend/cuda/sm90a/slab.cuh"
 
 namespace moesaic::cuda {
 namespace {
@@ -219,7 +220,47 @@ __global__ void repack_kernel(const RepackParams p) {
   }
 }
 
+// A block a slab: 8 rows, of which in FC1 the even ones are gate rows and the odd ones up rows.
+__global__ void slab_kernel(const SlabParams p) {
+  using namespace sm90a;
+  const int slab = blockIdx.x;
+  const auto source = [&](int row, int64_t& at) -> const Raw& {
+    const int64_t r = 8 * static_cast<int64_t>(slab) + row;
+    at = p.down ? r : r / 2;
+    return p.source[p.down ? 0 : r % 2];
+  };
+  const auto warp_at = [](int block) { return block / kBlocksPerWarp % kWarpsPerThird * kWarpBytes; };
+  for (int i = threadIdx.x; i < 8 * kBlocks * 4; i += blockDim.x) {
+    const int row = i / (kBlocks * 4), block = i / 4 % kBlocks, c = i % 4, lane = 4 * row + c;
+    const int third = block / (kBlocksPerWarp * kWarpsPerThird), in_warp = block % kBlocksPerWarp;
+    int64_t r;
+    const Raw& s = source(row, r);
+    uint8_t codes[8];
+    const uint8_t scale = mxfp4_codes(s, r, block, c, codes);
+    uint32_t packed = 0;
+    for (int k = 0; k < 8; ++k) packed |= static_cast<uint32_t>(codes[k]) << (4 * k);
+    const int word = in_warp < 4 ? 4 * lane + in_warp : kWarpTail / 4 + 2 * lane + in_warp - 4;
+    *reinterpret_cast<uint32_t*>(p.out + slab_offset(p.down, slab, third, warp_at(block) + 4 * word)) =
+        pack_word(packed);
+    if (c == 0)
+      p.out[slab_offset(p.down, slab, third, warp_at(block) + kWarpScales + row * kBlocksPerWarp + in_warp)] =
+          scale;
+  }
+  if (threadIdx.x >= 8) return;
+  int64_t r;
+  const Raw& s = source(threadIdx.x, r);
+  const __nv_bfloat16 bias = __float2bfloat16_rn(p.bias[&s - p.source][r]);
+  *reinterpret_cast<__nv_bfloat16*>(p.out + slab_offset(p.down, slab, 0, kThirdBias + 2 * threadIdx.x)) =
+      bias;
+}
+
 }  // namespace
+
+Status repack_slabs(const SlabParams& params, cudaStream_t stream) {
+  const int slabs = params.down ? sm90a::kHidden / 8 : 2 * sm90a::kFc1Units;
+  slab_kernel<<<slabs, 256, 0, stream>>>(params);
+  return check(cudaGetLastError(), "repack");
+}
 
 Status repack(const RepackParams& params, cudaStream_t stream) {
   repack_kernel<<<static_cast<unsigned>((params.units * params.blocks + 7) / 8), 256, 0, stream>>>(params);

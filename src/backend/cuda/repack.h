@@ -27,6 +27,16 @@ struct RepackParams {
 };
 
 Status repack(const RepackParams& params, cudaStream_t stream);
+
+// One expert to the slabs of sm90a/moe_decode_layout.h. The source's scales and codes were checked by
+// repack().
+struct SlabParams {
+  Raw source[2];  // gate and up, or down
+  bool down;
+  const float* bias[2];  // of this expert's gate and up, or down
+  uint8_t* out;
+};
+Status repack_slabs(const SlabParams& params, cudaStream_t stream);
 // out[r] = row tokens[r]; [rows, cols]
 Status embed(const Raw& table, int64_t cols, const int32_t* tokens, int rows, float* out,
              cudaStream_t stream);

@@ -108,37 +108,46 @@ __global__ void router_kernel(const Router p) {
   }
 }
 
-// The largest logit, the lowest index of equals; chosen ones are passed over.
+// The largest logit, the lowest index of equals; a lane holds kPerLane of them, chosen ones fall out.
+template <int kPerLane>
 __device__ void top_k_row(const Route& p, int row, int lane) {
-  const float* logits = p.logits + static_cast<int64_t>(row) * p.experts;
+  float mine[kPerLane];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i)
+    mine[i] = lane + 32 * i < p.experts ? p.logits[static_cast<int64_t>(row) * p.experts + lane + 32 * i]
+                                        : -INFINITY;
   float top[kMaxTopK];
-  float last = INFINITY;
-  int last_id = -1;
   for (int k = 0; k < p.top_k; ++k) {
     float best = -INFINITY;
-    int id = kMaxExperts;
-    for (int e = lane; e < p.experts; e += 32) {
-      const float v = logits[e];
-      const bool taken = v > last || (v == last && e <= last_id);
-      if (!taken && (v > best || id == kMaxExperts)) best = v, id = e;
+    int id = lane;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (mine[i] > best) best = mine[i], id = lane + 32 * i;
     }
+#pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {
       const float other = __shfl_xor_sync(0xFFFFFFFFu, best, offset);
       const int other_id = __shfl_xor_sync(0xFFFFFFFFu, id, offset);
-      if (other_id != kMaxExperts && (id == kMaxExperts || other > best || (other == best && other_id < id)))
-        best = other, id = other_id;
+      if (other > best || (other == best && other_id < id)) best = other, id = other_id;
     }
-    if (id == kMaxExperts) id = min(k, p.experts - 1);  // NaN logits: the norm has left its fault
-    top[k] = last = best;
-    last_id = id;
-    if (lane == 0) p.ids[row * p.top_k + k] = id;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (lane + 32 * i == id) mine[i] = -INFINITY;
+    }
+    top[k] = best;
+    // Logits that are NaN or infinite have left a fault; the id only has to be one that exists.
+    if (lane == 0) p.ids[row * p.top_k + k] = min(id, p.experts - 1);
   }
   float sum = 0;
   for (int k = 0; k < p.top_k; ++k) sum += __expf(top[k] - top[0]);
   for (int k = lane; k < p.top_k; k += 32) p.weights[row * p.top_k + k] = __expf(top[k] - top[0]) / sum;
 }
+__device__ void top_k_row(const Route& p, int row, int lane) {
+  if (p.experts <= 128) return top_k_row<4>(p, row, lane);
+  top_k_row<kMaxExperts / 32>(p, row, lane);
+}
 
-__global__ void top_k_kernel(const Route p) {
+__global__ void __launch_bounds__(256) top_k_kernel(const Route p) {
   wait_for_predecessor();
   start_successor();
   const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
@@ -183,7 +192,7 @@ __device__ void plan(const Route& p, uint16_t* ids, int* scratch) {
   }
 }
 
-__global__ void plan_kernel(const Route p) {
+__global__ void __launch_bounds__(kMaxExperts) plan_kernel(const Route p) {
   extern __shared__ uint16_t plan_ids[];
   __shared__ int scratch[32];
   wait_for_predecessor();
@@ -192,7 +201,7 @@ __global__ void plan_kernel(const Route p) {
 }
 
 // Both in one block, for the few rows of decoding.
-__global__ void route_kernel(const Route p) {
+__global__ void __launch_bounds__(kMaxExperts) route_kernel(const Route p) {
   extern __shared__ uint16_t plan_ids[];
   __shared__ int scratch[32];
   wait_for_predecessor();
@@ -243,6 +252,7 @@ __global__ void __launch_bounds__(kNormThreads)
   __threadfence();
   if (threadIdx.x == 0) *arrived = 0;
   for (int i = threadIdx.x / 32; i < t.rows; i += kNormThreads / 32) top_k_row(t, i, lane);
+  if (t.jobs == nullptr) return;
   __syncthreads();
   plan(t, reinterpret_cast<uint16_t*>(values), plan_scratch);
 }

@@ -49,7 +49,7 @@ struct Route {
   float* weights = nullptr;      // [rows, top_k]
   int32_t* slots = nullptr;      // [rows, top_k]
   int32_t* slot_rows = nullptr;  // [rows * top_k]
-  Job* jobs = nullptr;
+  Job* jobs = nullptr;           // null (choose only): ids and weights are all that is wanted
   int* job_count = nullptr;
 };
 Status route(const Route& p, cudaStream_t stream);

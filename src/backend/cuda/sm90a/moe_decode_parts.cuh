@@ -1,0 +1,286 @@
+// Building blocks of the decode MoE operator: shared memory, PTX, dequantisation, and the plan of work that
+// the roles of moe_decode.cu follow.
+#pragma once
+#include <cuda_bf16.h>
+
+#include "backend/cuda/sm90a/moe_decode.h"
+
+namespace moesaic::cuda::sm90a {
+
+using Params = MoeDecode;
+
+// Several tokens: work on one expert or pair of experts, the same list for every CTA but for unit0 and units
+// of FC1.
+struct Item {
+  uint8_t kind;  // 0: FC1, units unit0 + k * kGrid of expert a; 1: FC2 slabs 0, 1 of expert a; 2: slab 2 of a
+                 // (and b)
+  uint8_t units;
+  uint8_t columns;    // 1..8
+  uint8_t columns_a;  // columns of the expert of rows 0-7
+  uint8_t pair0;      // sorted pair of column 0
+  uint8_t wait_rows;  // rows from the first column's slot on that must have arrived
+  uint8_t next_rows;  // rows to request now: pairs next_pair.. to slots next_slot..
+  uint8_t next_pair;
+  uint8_t next_slot;
+  uint8_t unit0;
+  uint8_t a, b;    // experts; b = kNone: rows 8-15 unused
+  uint32_t slots;  // activation slot of each column, 4 bits each
+};
+constexpr uint8_t kNone = 0xff;
+static_assert(sizeof(Item) == 16, "read as one vector");
+
+// kStages: units in the ring. kInFlight: thirds being copied at a time. kColumns: most columns of a unit.
+template <int Tokens, int Stages, int InFlight>
+struct Config {
+  static constexpr int kTokens = Tokens, kStages = Stages, kInFlight = InFlight;
+  static constexpr int kPairs = Tokens * kTopK;
+  static constexpr int kColumns = Tokens * 2 < 8 ? Tokens * 2 : 8;
+  // One token: slots 0-3 h, 4 x. More: two buffers of kColumns rows, x in the first.
+  static constexpr bool kResident = Tokens == 1;
+  static constexpr int kSlots = kResident ? kTopK + 1 : 2 * kColumns;
+  static constexpr int kXSlot = kResident ? kTopK : 0;
+};
+
+// One stage of the ring: a unit, the consumers' sums of it, and who may do what next.
+template <class C>
+struct alignas(128) Stage {
+  uint8_t unit[kUnitBytes];
+  float reduce[kConsumers][C::kColumns][16];
+  uint64_t full[kThirds];  // the third has landed
+  uint64_t done;           // the consumers have written their sums
+  uint64_t empty;          // the epilogue has read them
+};
+
+template <class C>
+struct alignas(128) Shared {
+  Stage<C> stages[C::kStages];
+  uint8_t act[C::kSlots][kRowStride];
+  float out[C::kTokens][kFc2Rows];
+  float x_scale[C::kTokens];
+  uint4 zero[4];
+  Item items[C::kPairs * 3 + 1];  // one more is read, not used
+  float pair_weight[C::kPairs];
+  int pair_expert[C::kPairs];
+  int pair_token[C::kPairs];
+  int expert_start[C::kPairs + 1];
+  int expert_id[C::kPairs];
+  int experts, item_count;
+  uint64_t sorted, planned;
+};
+
+// ---- PTX ----
+__device__ __forceinline__ uint32_t smem_addr(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
+__device__ __forceinline__ void mbar_init(uint64_t* b, int n) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_addr(b)), "r"(n) : "memory");
+}
+__device__ __forceinline__ void mbar_arrive(uint64_t* b) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_addr(b)) : "memory");
+}
+__device__ __forceinline__ void mbar_expect(uint64_t* b, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(b)), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void mbar_wait(uint64_t* b, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred p;\nW: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra D;\nbra "
+      "W;\nD:\n}" ::"r"(smem_addr(b)),
+      "r"(parity)
+      : "memory");
+}
+__device__ __forceinline__ void bulk_copy(void* dst, const void* src, int bytes, uint64_t* bar,
+                                          uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+      "[%3], %4;" ::"r"(smem_addr(dst)),
+      "l"(src), "r"(bytes), "r"(smem_addr(bar)), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ uint64_t evict_first_policy() {
+  uint64_t p;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
+  return p;
+}
+__device__ __forceinline__ void copy_async(void* dst, const void* src) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_addr(dst)), "l"(src) : "memory");
+}
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int Pending>
+__device__ __forceinline__ void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+__device__ __forceinline__ uint4 load_relaxed(const void* p) {
+  uint4 v;
+  asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                    uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Eight E2M1 values of one word as four FP16 pairs (value x 2^-14). The packing is the inverse over GF(2) of
+// these eight operations (four shifts, four LOP3); without the XORs no packing needs fewer than nine.
+constexpr uint32_t kFp16Mask = 0x8E008E00u;
+__device__ __forceinline__ void decode(uint32_t w, uint32_t (&d)[4]) {
+  d[0] = (w << 9) & kFp16Mask;
+  d[1] = (w ^ (w >> 3)) & kFp16Mask;
+  d[2] = (w ^ (w << 4)) & kFp16Mask;
+  d[3] = (w ^ (w << 7)) & kFp16Mask;
+}
+__device__ __forceinline__ float scale_low(uint32_t v) { return __uint_as_float((v & 0xFFu) << 23); }
+__device__ __forceinline__ float scale_high(uint32_t v) { return __uint_as_float((v << 15) & 0x7F800000u); }
+
+// A position in the ring.
+template <class C>
+struct Slot {
+  int stage = 0, phase = 0;
+  __device__ __forceinline__ void next() {
+    if (++stage == C::kStages) stage = 0, phase ^= 1;
+  }
+};
+
+// ---- routing ----
+// Producer warp: pairs sorted by (expert, token), active experts. Returns their number.
+template <class C>
+__device__ int sort_pairs(Shared<C>& s, const Params& p) {
+  const int lane = threadIdx.x & 31;
+  const int pairs = p.tokens * kTopK;
+  int key = 0x7fffffff;
+  float weight = 0;
+  if (lane < pairs) {
+    key = p.ids[lane] * 32 + lane;
+    weight = p.weights[lane];
+  }
+  int rank = 0;
+#pragma unroll
+  for (int j = 0; j < C::kPairs; ++j) rank += __shfl_sync(~0u, key, j) < key;
+  if (lane < pairs) {
+    s.pair_expert[rank] = key >> 5;
+    s.pair_token[rank] = lane >> 2;
+    s.pair_weight[rank] = weight;
+  }
+  __syncwarp();
+  const int mine = lane < pairs ? s.pair_expert[lane] : -1;
+  const int before = __shfl_up_sync(~0u, mine, 1);
+  const bool head = lane < pairs && (lane == 0 || mine != before);
+  const unsigned heads = __ballot_sync(~0u, head);
+  const int experts = __popc(heads);
+  if (head) {
+    const int i = __popc(heads & ((1u << lane) - 1));
+    s.expert_start[i] = lane;
+    s.expert_id[i] = mine;
+  }
+  if (lane == 0) {
+    s.expert_start[experts] = pairs;
+    s.experts = experts;
+  }
+  __syncwarp();
+  return experts;
+}
+
+template <class C>
+__device__ __forceinline__ Item expert_item(const Shared<C>& s, int kind, int e) {
+  Item u{};
+  u.kind = kind;
+  u.units = 1;
+  u.pair0 = s.expert_start[e];
+  u.columns = u.columns_a = s.expert_start[e + 1] - s.expert_start[e];
+  u.a = s.expert_id[e];
+  u.b = kNone;
+  return u;
+}
+
+// FC2 of several tokens: experts in pairs; lane = pair. A pair with more than 8 columns is split.
+template <class C>
+__device__ void plan_fc2(Shared<C>& s, int experts) {
+  const int lane = threadIdx.x & 31;
+  const int a = 2 * lane, b = a + 1;
+  const bool both = b < experts;
+  const int rows = both ? s.expert_start[a + 2] - s.expert_start[a] : 0;
+  const bool split = both && rows > 8;
+  const int shift = __popc(__ballot_sync(~0u, split) & ((1u << lane) - 1));
+  if (a < experts) {
+    int group = lane + shift, at = experts + 3 * lane + shift;
+    auto emit = [&](int first, int last) {
+      const int slot = ((group + 1) & 1) * C::kColumns;
+      Item u = expert_item(s, 1, first);
+      const int columns = s.expert_start[last + 1] - u.pair0;
+      u.slots = slot * 0x11111111u + 0x76543210u;
+      u.wait_rows = columns;
+      s.items[at++] = u;
+      if (last != first) {
+        Item v = expert_item(s, 1, last);
+        v.slots = (slot + u.columns) * 0x11111111u + 0x76543210u;
+        s.items[at++] = v;
+      }
+      u.kind = 2;
+      u.wait_rows = 0;
+      u.columns = columns;
+      if (last != first) u.b = s.expert_id[last];
+      s.items[at++] = u;
+      ++group;
+    };
+    emit(a, both && !split ? b : a);
+    if (split) emit(b, b);
+    if (b >= experts - 1) s.item_count = at;
+  }
+  __syncwarp();
+  // The first item of a group, and the last of FC1, request the rows of the next group.
+  const int n = s.item_count;
+  for (int i = experts - 1 + lane; i < n; i += 32) {
+    if (i >= experts && s.items[i].wait_rows == 0) continue;
+    int j = i + 1;
+    while (j < n && s.items[j].wait_rows == 0) ++j;
+    if (j == n) continue;
+    s.items[i].next_rows = s.items[j].wait_rows;
+    s.items[i].next_pair = s.items[j].pair0;
+    s.items[i].next_slot = s.items[j].slots & 15;
+  }
+}
+
+// Epilogue warp: the table of items.
+template <class C>
+__device__ void plan_items(Shared<C>& s) {
+  const int lane = threadIdx.x & 31;
+  const int experts = s.experts;
+  if (lane < experts) {
+    Item u = expert_item(s, 0, lane);
+    u.unit0 = (blockIdx.x + kGrid * (lane * 3 + 3) - lane * kFc1Units) % kGrid;
+    u.units = (kFc1Units - 1 - u.unit0) / kGrid + 1;
+    for (int c = 0; c < u.columns; ++c) u.slots |= s.pair_token[u.pair0 + c] << 4 * c;
+    s.items[lane] = u;
+  }
+  __syncwarp();
+  if (experts == 0 || blockIdx.x >= kFc2Ctas) {
+    if (lane == 0) s.item_count = experts;
+  } else {
+    plan_fc2(s, experts);
+  }
+  __syncwarp();
+}
+
+template <class C>
+__device__ __forceinline__ Item load_item(const Shared<C>& s, int i) {
+  union {
+    uint4 v;
+    Item u;
+  } r;
+  r.v = *reinterpret_cast<const uint4*>(&s.items[i]);
+  return r.u;
+}
+
+// One token. FC2 in the order e0 e1 e2 (0,1) (2,3) e3, so that the last expert's h has four units of time to
+// arrive.
+constexpr int kFc2Steps = 6;
+__device__ __forceinline__ bool is_tail(int step) { return step == 3 || step == 4; }
+__device__ __forceinline__ int step_expert(int step) {
+  return step < 3 ? step : step == 5 ? 3 : 2 * step - 6;
+}
+
+}  // namespace moesaic::cuda::sm90a

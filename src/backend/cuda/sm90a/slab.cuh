@@ -1,0 +1,60 @@
+// Eight E2M1 codes to the word that moe_decode's decode() takes apart, and where a slab's bytes stand
+// (moe_decode_layout.h draws them).
+#pragma once
+
+#include "backend/cuda/sm90a/moe_decode_layout.h"
+
+namespace moesaic::cuda::sm90a {
+
+// decode() as equations: bit 9, 10, 11 (E E M from low to high) and 15 (sign) of each half of d[0..3], each
+// the XOR of one or two bits of the packed word. inverse.column[i] = what bit i of the eight codes
+// contributes to the word.
+struct Inverse {
+  uint32_t column[32];
+};
+__host__ __device__ constexpr Inverse make_inverse() {
+  constexpr int kPosition[4] = {9, 10, 11, 15}, kShift[4] = {9, -3, 4, 7};
+  uint64_t rows[32] = {};
+  for (int i = 0; i < 32; ++i) {
+    const int code = i / 4, d = code / 2, at = kPosition[i % 4] + 16 * (code & 1);
+    uint32_t r = d ? 1u << at : 0;
+    const int from = at - kShift[d];
+    if (from >= 0 && from < 32) r ^= 1u << from;
+    rows[i] = r | (uint64_t)1 << (32 + i);
+  }
+  for (int c = 0; c < 32; ++c) {
+    int pivot = c;
+    while (!(rows[pivot] >> c & 1))
+      ++pivot;  // out of bounds, so no constant, if decode() were not invertible
+    const uint64_t swap = rows[pivot];
+    rows[pivot] = rows[c];
+    rows[c] = swap;
+    for (int r = 0; r < 32; ++r)
+      if (r != c && rows[r] >> c & 1) rows[r] ^= rows[c];
+  }
+  Inverse inverse{};
+  for (int r = 0; r < 32; ++r)
+    for (int i = 0; i < 32; ++i)
+      if (rows[r] >> (32 + i) & 1) inverse.column[i] |= 1u << r;
+  return inverse;
+}
+
+__device__ inline uint32_t pack_word(uint32_t codes) {
+  constexpr Inverse kInverse = make_inverse();
+  uint32_t word = 0;
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    if (codes >> i & 1) word ^= kInverse.column[i];
+  }
+  return word;
+}
+
+// Offset of byte `at` of third `third` of a slab inside one expert's matrix.
+__device__ inline size_t slab_offset(bool down, int slab, int third, int at) {
+  if (!down) return (size_t)(slab / 2) * kUnitBytes + third * kUnitThird + slab % 2 * kSlabThird + at;
+  const int cta = slab / 3, part = slab % 3;
+  if (part < 2) return (size_t)cta * kUnitBytes + third * kUnitThird + part * kSlabThird + at;
+  return kFc2Single + (size_t)cta * kSlabBytes + third * kSlabThird + at;
+}
+
+}  // namespace moesaic::cuda::sm90a

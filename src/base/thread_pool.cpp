@@ -11,6 +11,10 @@ namespace {
 // idle.
 constexpr int kSpins = 20000;
 
+// ThreadPool::state_: workers that have joined, then the bit that lets them, then the loop's number, which
+// wraps: a worker that slept through exactly 65,536 loops misses one.
+constexpr uint32_t kJoined = 0x7FFF, kOpen = 0x8000, kLoop = 0x10000;
+
 int usable_cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
@@ -44,8 +48,8 @@ ThreadPool::ThreadPool(int threads) {
 
 ThreadPool::~ThreadPool() {
   stop_.store(true);
-  loop_.fetch_add(1);
-  loop_.notify_all();
+  state_.fetch_add(kLoop);
+  state_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -56,13 +60,13 @@ void ThreadPool::run(int64_t items, Call call, void* context) {
     take_items(0);
     return;
   }
-  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  loop_.fetch_add(1, std::memory_order_release);
-  loop_.notify_all();
+  const uint32_t loop = (state_.load(std::memory_order_relaxed) & ~(kLoop - 1)) + kLoop;
+  state_.store(loop | kOpen, std::memory_order_release);
+  state_.notify_all();
   take_items(0);
-  for (int left = busy_.load(std::memory_order_acquire); left != 0;
-       left = busy_.load(std::memory_order_acquire)) {
-    wait_while(busy_, left);
+  for (uint32_t now = state_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen; (now & kJoined) != 0;
+       now = state_.load(std::memory_order_acquire)) {
+    wait_while(state_, now);
   }
 }
 
@@ -74,13 +78,19 @@ void ThreadPool::take_items(int thread) {
 }
 
 void ThreadPool::work(int thread) {
-  for (uint32_t seen = 0;;) {
-    wait_while(loop_, seen);
-    ++seen;
-    if (stop_.load()) return;
+  uint32_t done = 0;  // the loop that this worker has worked on last
+  while (!stop_.load()) {
+    uint32_t now = state_.load(std::memory_order_acquire);
+    const uint32_t loop = now & ~(kLoop - 1);
+    if ((now & kOpen) == 0 || loop == done) {
+      wait_while(state_, now);
+      continue;
+    }
+    if (!state_.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel)) continue;
+    done = loop;
     take_items(thread);
-    busy_.fetch_sub(1, std::memory_order_release);
-    busy_.notify_one();
+    state_.fetch_sub(1, std::memory_order_release);
+    state_.notify_all();
   }
 }
 

@@ -38,8 +38,9 @@ class ThreadPool {
   void* context_ = nullptr;
   int64_t items_ = 0;
   alignas(64) std::atomic<int64_t> next_{0};
-  alignas(64) std::atomic<uint32_t> loop_{0};  // number of the current loop
-  alignas(64) std::atomic<int> busy_{0};       // workers that have not finished the current loop
+  // The loop's number, whether workers may still join it, and how many have. The caller waits only for those
+  // that have: a worker that another program keeps from its core costs the loop its help and nothing more.
+  alignas(64) std::atomic<uint32_t> state_{0};
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };

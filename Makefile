@@ -20,7 +20,7 @@ setup:  ## install by apt what building and testing need (asks for nothing; skip
 build:  ## build/release/apps/moesaic
 	@tools/setup.sh build
 	@mkdir -p build && cmake --preset release >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
-	@cmake --build build/release
+	@cmake --build build/release --target moesaic
 
 test: setup  ## release, address and thread sanitizers, fuzzing, aarch64 under qemu, clang-format, clang-tidy
 	@tools/check_all.sh

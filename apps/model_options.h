@@ -26,6 +26,7 @@ struct LoadedModel {
   Checkpoint checkpoint;
   std::unique_ptr<Backend> backend;
   BackendCaps caps;
+  double ceiling_gb_s = 0;  // for the commands that measure it
   double load_seconds = 0;
 };
 

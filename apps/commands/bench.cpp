@@ -79,7 +79,7 @@ Result<Line> measure(const Options& o, Backend& backend, RandomBatch& random, co
 }
 
 double share(const Line& l, const LoadedModel& m) {
-  return m.caps.ceiling_gb_s > 0 ? l.gb_s() / m.caps.ceiling_gb_s : 0;
+  return m.ceiling_gb_s > 0 ? l.gb_s() / m.ceiling_gb_s : 0;
 }
 
 nlohmann::ordered_json to_json(const Line& l, const Options& o, const LoadedModel& m) {
@@ -95,7 +95,7 @@ nlohmann::ordered_json to_json(const Line& l, const Options& o, const LoadedMode
           {"tok_s_max", l.tok_s.back()},
           {"bytes_per_token", l.bytes_per_token},
           {"gb_s", l.gb_s()},
-          {"ceiling_gb_s", m.caps.ceiling_gb_s},
+          {"ceiling_gb_s", m.ceiling_gb_s},
           {"share", share(l, m)}};
 }
 
@@ -118,7 +118,7 @@ std::string csv_text(const std::string& text) {
 void print_csv(const Line& l, const Options& o, const LoadedModel& m) {
   fmt::print("{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.0f},{:.3f},{:.2f},{:.4f}\n",
              csv_text(o.model.model), csv_text(m.caps.name), m.caps.threads, l.test, l.depth, l.batch, o.reps,
-             l.median(), l.tok_s.front(), l.tok_s.back(), l.bytes_per_token, l.gb_s(), m.caps.ceiling_gb_s,
+             l.median(), l.tok_s.front(), l.tok_s.back(), l.bytes_per_token, l.gb_s(), m.ceiling_gb_s,
              share(l, m));
 }
 
@@ -129,7 +129,7 @@ void print_header(const Options& o, const LoadedModel& m) {
         "gb_s,share\n");
   if (o.format != "md") return;
   fmt::print("{} on {}, read bandwidth {:.1f} GB/s (measured), loaded in {:.1f} s\n\n", o.model.model,
-             m.caps.name, m.caps.ceiling_gb_s, m.load_seconds);
+             m.caps.name, m.ceiling_gb_s, m.load_seconds);
   fmt::print(
       "| test | depth | batch | tok/s (median of {}) | min - max | GB/token | GB/s | share of bandwidth |\n"
       "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
@@ -167,6 +167,7 @@ Status run_bench(const Options& o) {
   RETURN_IF_ERROR(check_context(longest(o), m.checkpoint.config, "depth and test together"));
   RETURN_IF_ERROR(check_memory(o, m));
   RETURN_IF_ERROR(load(m));
+  m.ceiling_gb_s = m.backend->read_bandwidth();
   print_header(o, m);
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
   for (const int batch : o.batches) {

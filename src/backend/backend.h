@@ -40,8 +40,7 @@ struct BackendOptions {
 };
 
 struct BackendCaps {
-  std::string name;         // "cpu (avx512, 2 threads)"
-  double ceiling_gb_s = 0;  // read bandwidth measured at start; 0 where unknown
+  std::string name;  // "cpu (avx512, 2 threads)"
   int threads = 0;
   int prefill_rows = 512;  // rows of a step at which prefill runs at full speed
   // Activations are rounded to 16 bits whatever the weights are, and decoding may sum attention in another
@@ -66,6 +65,8 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual BackendCaps caps() const = 0;
+  // Read bandwidth in GB/s, measured now: the ceiling beside which figures are printed. 0 where nobody asks.
+  virtual double read_bandwidth() { return 0; }
   // Bytes that one token's K and V take in one layer, scales included.
   virtual double kv_token_bytes(const ModelConfig& config) const = 0;
 

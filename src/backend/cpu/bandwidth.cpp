@@ -6,9 +6,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/buffer.h"
-#include "base/thread_pool.h"
-
 namespace moesaic::cpu {
 namespace {
 
@@ -31,20 +28,20 @@ uint64_t sum_chunk(const std::byte* p, int64_t bytes) {
 
 }  // namespace
 
-double measure_read_bandwidth(int threads) {
-  constexpr int64_t kBytes = 256 << 20, kChunk = 1 << 20;
-  auto buffer = Buffer::allocate(kBytes);
-  if (!buffer.ok()) return 0;
-  std::memset(buffer->as(), 1, kBytes);
-  ThreadPool pool(threads);
+double measure_read_bandwidth(const std::vector<std::span<const std::byte>>& memory, ThreadPool& pool) {
+  constexpr size_t kChunk = 1 << 20;
+  std::vector<const std::byte*> chunks;
+  for (const auto& part : memory) {
+    for (size_t at = 0; at + kChunk <= part.size(); at += kChunk) chunks.push_back(part.data() + at);
+  }
+  if (chunks.empty()) return 0;
   std::atomic<uint64_t> sink{0};
   double best = 0;
-  for (int pass = 0; pass < 8; ++pass) {
+  for (int pass = 0; pass < 5; ++pass) {
     const auto start = std::chrono::steady_clock::now();
-    pool.for_each(kBytes / kChunk,
-                  [&](int64_t i, int) { sink += sum_chunk(buffer->as() + i * kChunk, kChunk); });
+    pool.for_each(std::ssize(chunks), [&](int64_t i, int) { sink += sum_chunk(chunks[i], kChunk); });
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    best = std::max(best, static_cast<double>(kBytes) / seconds.count() / 1e9);
+    best = std::max(best, static_cast<double>(chunks.size() * kChunk) / seconds.count() / 1e9);
   }
   return best;
 }

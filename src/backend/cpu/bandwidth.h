@@ -1,9 +1,15 @@
 // The machine's read bandwidth, measured: the ceiling beside every figure.
 #pragma once
 
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.h"
+
 namespace moesaic::cpu {
 
-// GB/s with the given number of threads (0: all), the best of a few passes over 256 MB. Takes about 50 ms.
-double measure_read_bandwidth(int threads);
+// GB/s at which the pool reads the memory, the best of a few passes; 0 for less than a megabyte.
+double measure_read_bandwidth(const std::vector<std::span<const std::byte>>& memory, ThreadPool& pool);
 
 }  // namespace moesaic::cpu

@@ -50,6 +50,7 @@ class CudaBackend final : public Backend {
   Status open();
 
   BackendCaps caps() const override;
+  double read_bandwidth() override;
   double kv_token_bytes(const ModelConfig& config) const override { return 4.0 * config.kv_size(); }
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
@@ -86,7 +87,6 @@ class CudaBackend final : public Backend {
   BackendOptions options_;
   cudaStream_t stream_ = nullptr;
   std::string name_;
-  double gb_s_ = 0;
   ModelConfig config_;
   RopeTable rope_;
   std::vector<Layer> layers_;
@@ -133,13 +133,17 @@ Status CudaBackend::open() {
   RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"));
   name_ = fmt::format("cuda:{} ({}, sm_{}{})", options_.device, properties.name, properties.major,
                       properties.minor);
-  ASSIGN_OR_RETURN(gb_s_, measure_read_bandwidth(stream_));
   reset_profile();
   return {};
 }
 
 BackendCaps CudaBackend::caps() const {
-  return {.name = name_, .ceiling_gb_s = gb_s_, .threads = 1, .prefill_rows = 2048, .half_activations = true};
+  return {.name = name_, .threads = 1, .prefill_rows = 2048, .half_activations = true};
+}
+
+double CudaBackend::read_bandwidth() {
+  const Result<double> gb_s = measure_read_bandwidth(stream_);
+  return gb_s.ok() ? gb_s.value() : 0;
 }
 
 void CudaBackend::reset_profile() {

@@ -18,7 +18,7 @@ class ReferenceBackend final : public Backend {
   explicit ReferenceBackend(const BackendOptions& options)
       : max_rows_(options.max_rows), router_trace_(options.router_trace) {}
 
-  BackendCaps caps() const override { return {.name = "reference", .ceiling_gb_s = 0, .threads = 1}; }
+  BackendCaps caps() const override { return {.name = "reference", .threads = 1}; }
   double kv_token_bytes(const ModelConfig& c) const override { return 2.0 * sizeof(float) * c.kv_size(); }
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;

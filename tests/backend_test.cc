@@ -30,7 +30,7 @@ class BackendTest : public ::testing::TestWithParam<const char*> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, BackendTest, ::testing::Values("reference", "cpu"));
+INSTANTIATE_TEST_SUITE_P(Devices, BackendTest, ::testing::ValuesIn(devices()));
 
 // A sequence on its way through the batches, with the pages that it owns.
 struct Stream {
@@ -83,8 +83,14 @@ TEST_P(BackendTest, SequencesOfABatchAreIndependent) {
       got[owner[row]].insert(got[owner[row]].end(), logits.begin() + static_cast<std::ptrdiff_t>(row * vocab),
                              logits.begin() + static_cast<std::ptrdiff_t>((row + 1) * vocab));
   }
-  for (int s = 0; s < 3; ++s)
-    EXPECT_EQ(got[s], run_sequence(*backend, config_, streams[s].tokens, 512, true)) << s;
+  for (int s = 0; s < 3; ++s) {
+    const std::vector<float> alone = run_sequence(*backend, config_, streams[s].tokens, 512, true);
+    // On a device a single row's attention is summed in another order than a prefill's.
+    if (backend->caps().half_activations)
+      EXPECT_LT(distance(got[s], alone).rms, 5e-3) << s;
+    else
+      EXPECT_EQ(got[s], alone) << s;
+  }
 }
 
 TEST_P(BackendTest, ThreadsDoNotChangeTheLogits) {

@@ -60,6 +60,12 @@ Distance distance(std::span<const float> a, std::span<const float> b) {
   return {difference / largest, std::sqrt(square / norm)};
 }
 
+std::vector<const char*> devices() {
+  std::vector<const char*> found = {"reference", "cpu"};
+  if (create_backend("cuda", {}).ok()) found.push_back("cuda");
+  return found;
+}
+
 std::unique_ptr<Backend> load_backend(const std::string& device, const ModelConfig& config,
                                       const ModelWeights& weights, const std::string& isa,
                                       const RouterTrace& trace) {

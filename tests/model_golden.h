@@ -44,6 +44,9 @@ struct Distance {
 };
 Distance distance(std::span<const float> a, std::span<const float> b);
 
+// The devices of this machine: "reference", "cpu", and "cuda" where there is one.
+std::vector<const char*> devices();
+
 // The backend with the model loaded; fails the running test on an error.
 std::unique_ptr<Backend> load_backend(const std::string& device, const ModelConfig& config,
                                       const ModelWeights& weights, const std::string& isa = "auto",

@@ -29,19 +29,22 @@ uint64_t sum_chunk(const std::byte* p, int64_t bytes) {
 }  // namespace
 
 double measure_read_bandwidth(const std::vector<std::span<const std::byte>>& memory, ThreadPool& pool) {
-  constexpr size_t kChunk = 1 << 20;
+  size_t bytes = 0;
+  for (const auto& part : memory) bytes += part.size();
+  const size_t chunk = bytes >= 64u << 20 ? 1 << 20 : 1 << 12;  // long streams, but a share for every thread
   std::vector<const std::byte*> chunks;
   for (const auto& part : memory) {
-    for (size_t at = 0; at + kChunk <= part.size(); at += kChunk) chunks.push_back(part.data() + at);
+    for (size_t at = 0; at + chunk <= part.size(); at += chunk) chunks.push_back(part.data() + at);
   }
   if (chunks.empty()) return 0;
   std::atomic<uint64_t> sink{0};
   double best = 0;
   for (int pass = 0; pass < 5; ++pass) {
     const auto start = std::chrono::steady_clock::now();
-    pool.for_each(std::ssize(chunks), [&](int64_t i, int) { sink += sum_chunk(chunks[i], kChunk); });
+    pool.for_each(std::ssize(chunks),
+                  [&](int64_t i, int) { sink += sum_chunk(chunks[i], static_cast<int64_t>(chunk)); });
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    best = std::max(best, static_cast<double>(chunks.size() * kChunk) / seconds.count() / 1e9);
+    best = std::max(best, static_cast<double>(chunks.size() * chunk) / seconds.count() / 1e9);
   }
   return best;
 }

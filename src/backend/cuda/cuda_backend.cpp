@@ -679,7 +679,7 @@ Status CudaBackend::end_step() {
   RETURN_IF_ERROR(fault_status_);
   RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
   if (const int code = *pinned_fault_.as<int>(); code != 0) {
-    RETURN_IF_ERROR(check(cudaMemset(fault_.as<int>(), 0, sizeof(int)), "step"));
+    RETURN_IF_ERROR(check(cudaMemsetAsync(fault_.as<int>(), 0, sizeof(int), stream_), "step"));
     const int layer = (code - 1) / 2;
     const char* op = layer == config_.layers ? "unembed" : code % 2 == 1 ? "qkv" : "moe";
     return error(StatusCode::kInternal, "layer {} {}: an activation is NaN or infinite", layer, op);

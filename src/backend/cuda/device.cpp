@@ -24,6 +24,9 @@ Result<DeviceBuffer> DeviceBuffer::allocate(size_t bytes, const std::string& wha
   }
   buffer.bytes_ = bytes;
   RETURN_IF_ERROR(check(cudaMemset(buffer.data_, 0, bytes), what));
+  // The backend's stream does not wait for the default stream: what it writes next could be zeroed
+  // afterwards.
+  RETURN_IF_ERROR(check(cudaStreamSynchronize(nullptr), what));
   return buffer;
 }
 

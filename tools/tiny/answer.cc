@@ -4,6 +4,7 @@
 // "text", "tokens"}, in the order of ending.
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -64,7 +65,12 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: %s MODEL [THREADS] [DEVICE] < prompts > answers\n", argv[0]);
     return 2;
   }
-  const Status status = answer_all(argc, argv);
-  if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
-  return status.ok() ? 0 : 1;
+  try {
+    const Status status = answer_all(argc, argv);
+    if (status.ok()) return 0;
+    std::fprintf(stderr, "%s\n", status.message().c_str());
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+  }
+  return 1;
 }

@@ -1,0 +1,39 @@
+// The loaded model: weights in the orders that the kernels stream.
+#pragma once
+
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/matrix.h"
+
+namespace moesaic::cuda {
+
+struct Layer {
+  DeviceBuffer attn_norm, mlp_norm, qkv_bias, o_bias, sinks, router, router_bias;
+  DeviceBuffer gate_bias, up_bias, down_bias;
+  Matrix qkv, o, gate_up, down;
+  float attn_factor = 1, mlp_factor = 1;  // of the normed activations in F16
+  DeviceBuffer k, v;                      // alloc_kv's
+  // The experts once more for sm90a::moe_decode, and what its thread blocks hand each other within a launch.
+  DeviceBuffer fc1_slabs, fc2_slabs, slab_hidden;
+};
+
+inline constexpr int kSlabRows = 8;  // tokens that sm90a::moe_decode takes
+
+struct Model {
+  ModelConfig config;
+  RopeTable rope;
+  std::vector<Layer> layers;
+  Table embed;
+  Matrix head;
+  DeviceBuffer final_norm, inverse_frequency;
+  float final_factor = 1;
+  bool slabs = false;        // the layers have slabs
+  DeviceBuffer slab_scales;  // [layers, kSlabRows]: what undoes the layer's mlp_factor
+};
+
+// Uploads and repacks. One line for a model that the kernels do not take, a damaged tensor, lack of memory.
+Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
+                         const BackendOptions& options, const LoadProgress& progress, cudaStream_t stream);
+
+}  // namespace moesaic::cuda

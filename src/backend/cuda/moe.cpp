@@ -1,0 +1,153 @@
+#include "backend/cuda/moe.h"
+
+#include "backend/cuda/sm90a/moe_decode.h"
+#include "base/error.h"
+
+namespace moesaic::cuda {
+namespace {
+
+// Tokens of an expert's tile: room for twice the average, so that few experts need a second pass over their
+// weights.
+int expert_tile(int rows, int top_k, int experts) {
+  if (rows <= 8) return 8;
+  const int twice = (2 * rows * top_k + experts - 1) / experts;
+  return twice <= 8 ? 8 : twice <= 16 ? 16 : twice <= 32 ? 32 : twice <= 128 ? 64 : 128;
+}
+
+}  // namespace
+
+Status Moe::allocate(const ModelConfig& config, int max_rows) {
+  const size_t rows = max_rows, pairs = rows * config.experts_per_token;
+  const struct {
+    DeviceBuffer* buffer;
+    size_t bytes;
+  } parts[] = {
+      {&normed_f32_, rows * config.hidden * 4},
+      {&router_logits_, rows * config.experts * 4},
+      {&expert_ids_, pairs * 4},
+      {&expert_weights_, pairs * 4},
+      {&slots_, pairs * 4},
+      {&slot_rows_, pairs * 4},
+      {&jobs_, (pairs + config.experts) * sizeof(Job)},
+      {&job_count_, sizeof(int)},
+      {&hidden_, pairs * config.intermediate * 2},
+      {&out_, pairs * config.hidden * 4},
+      {&arrived_, sizeof(int)},
+  };
+  for (const auto& part : parts) {
+    ASSIGN_OR_RETURN(*part.buffer, DeviceBuffer::allocate(part.bytes, "the experts' activations"));
+  }
+  return {};
+}
+
+void Moe::settle(Norm& next) {
+  if (!pending_) return;
+  pending_ = false;
+  next.expert_out = out_.as<float>();
+  next.expert_weights = expert_weights_.as<float>();
+  next.slots = slots_.as<int32_t>();
+}
+
+Status Moe::run(const Model& model, int index, Norm norm, const RouterTrace& trace, cudaStream_t stream) {
+  const Layer& layer = model.layers[index];
+  const bool in_slabs = model.slabs && norm.rows <= kSlabRows;
+  const int tile = expert_tile(norm.rows, model.config.experts_per_token, model.config.experts);
+  RETURN_IF_ERROR(choose_experts(model, layer, norm, tile, in_slabs, stream));
+  if (trace) RETURN_IF_ERROR(trace_router(model.config, index, norm.rows, trace, stream));
+  return in_slabs ? run_slabs(model, index, norm, stream) : run_jobs(model, layer, norm, tile, stream);
+}
+
+Status Moe::choose_experts(const Model& model, const Layer& layer, Norm normed, int tile, bool in_slabs,
+                           cudaStream_t stream) {
+  const int experts = model.config.experts;
+  const Router logits{.x = normed_f32_.as<float>(),
+                      .weight = layer.router.as<float>(),
+                      .bias = layer.router_bias.as<float>(),
+                      .logits = router_logits_.as<float>(),
+                      .rows = normed.rows,
+                      .hidden = model.config.hidden,
+                      .experts = experts};
+  const Route routing{.logits = router_logits_.as<float>(),
+                      .rows = normed.rows,
+                      .experts = experts,
+                      .top_k = model.config.experts_per_token,
+                      .tile = tile,
+                      .ids = expert_ids_.as<int32_t>(),
+                      .weights = expert_weights_.as<float>(),
+                      .slots = slots_.as<int32_t>(),
+                      .slot_rows = slot_rows_.as<int32_t>(),
+                      .jobs = in_slabs && experts <= 128 ? nullptr : jobs_.as<Job>(),
+                      .job_count = job_count_.as<int>()};
+  if (can_choose(logits, routing)) return choose(normed, logits, routing, arrived_.as<int>(), stream);
+  normed.out_f32 = normed_f32_.as<float>();
+  RETURN_IF_ERROR(norm(normed, stream));
+  RETURN_IF_ERROR(router(logits, stream));
+  return route(routing, stream);
+}
+
+Status Moe::run_jobs(const Model& model, const Layer& layer, const Norm& norm, int tile,
+                     cudaStream_t stream) {
+  const ModelConfig& config = model.config;
+  Activations act{.x = norm.out,
+                  .rows = slot_rows_.as<int32_t>(),
+                  .factor = 1.0f / norm.factor,
+                  .tokens = max_jobs(norm.rows, config.experts, config.experts_per_token, tile),
+                  .jobs = jobs_.as<Job>(),
+                  .job_count = job_count_.as<int>(),
+                  .tile = tile};
+  RETURN_IF_ERROR(gemm(layer.gate_up, act,
+                       SwiGlu{.out = hidden_.as<void>(),
+                              .bf16 = takes_bf16(layer.down.kind),
+                              .intermediate = config.intermediate,
+                              .gate_bias = layer.gate_bias.as<float>(),
+                              .up_bias = layer.up_bias.as<float>(),
+                              .alpha = static_cast<float>(config.swiglu_alpha),
+                              .limit = static_cast<float>(config.swiglu_limit)},
+                       stream));
+  act.x = hidden_.as<void>(), act.rows = nullptr, act.factor = 1.0f;
+  pending_ = true;
+  return gemm(layer.down, act,
+              Store{.out = out_.as<float>(),
+                    .stride = config.hidden,
+                    .bias = layer.down_bias.as<float>(),
+                    .rows = config.hidden},
+              stream);
+}
+
+// Adds to the residual by itself. Every layer has its own hidden buffer, which the next layer's launch
+// clears.
+Status Moe::run_slabs(const Model& model, int index, const Norm& norm, cudaStream_t stream) {
+  const int layers = model.config.layers;
+  const Layer& layer = model.layers[index];
+  const Layer& before = model.layers[(index + layers - 1) % layers];
+  const size_t clear = layer.slab_hidden.bytes();
+  if (layers == 1)
+    RETURN_IF_ERROR(check(cudaMemsetAsync(layer.slab_hidden.as<void>(), 0xFF, clear, stream), "moe"));
+  return sm90a::moe_decode({.fc1 = layer.fc1_slabs.as<uint8_t>(),
+                            .fc2 = layer.fc2_slabs.as<uint8_t>(),
+                            .x = static_cast<const __half*>(norm.out),
+                            .x_scale = model.slab_scales.as<float>() + index * kSlabRows,
+                            .ids = expert_ids_.as<int>(),
+                            .weights = expert_weights_.as<float>(),
+                            .residual = norm.x,
+                            .out = norm.x,
+                            .h = layer.slab_hidden.as<__half>(),
+                            .h_clear = before.slab_hidden.as<__half>(),
+                            .clear_vectors = layers == 1 ? 0 : static_cast<int>(clear / 16),
+                            .tokens = norm.rows},
+                           stream);
+}
+
+Status Moe::trace_router(const ModelConfig& config, int layer, int rows, const RouterTrace& trace,
+                         cudaStream_t stream) {
+  const size_t experts = config.experts;
+  std::vector<float> logits(rows * experts);
+  RETURN_IF_ERROR(check(cudaMemcpyAsync(logits.data(), router_logits_.as<float>(),
+                                        logits.size() * sizeof(float), cudaMemcpyDeviceToHost, stream),
+                        "router trace"));
+  RETURN_IF_ERROR(check(cudaStreamSynchronize(stream), "router trace"));
+  for (int row = 0; row < rows; ++row) trace(layer, row, std::span(logits).subspan(row * experts, experts));
+  return {};
+}
+
+}  // namespace moesaic::cuda

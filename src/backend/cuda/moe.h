@@ -1,0 +1,34 @@
+// The mixture-of-experts operator: norm, router, top-k, the work list, two grouped products, combine.
+#pragma once
+
+#include "backend/cuda/model.h"
+#include "backend/cuda/route.h"
+
+namespace moesaic::cuda {
+
+class Moe {
+ public:
+  // Memory for the activations of at most max_rows rows.
+  Status allocate(const ModelConfig& config, int max_rows);
+
+  // x += experts(norm(x)) of one layer. What the kernels for more than a few rows leave is not yet added:
+  // the next norm does it, which settle() must be told of. trace: see BackendOptions.
+  Status run(const Model& model, int layer, Norm norm, const RouterTrace& trace, cudaStream_t stream);
+  // To be called once for the norm that comes next.
+  void settle(Norm& next);
+  void forget() { pending_ = false; }
+
+ private:
+  Status choose_experts(const Model& model, const Layer& layer, Norm norm, int tile, bool in_slabs,
+                        cudaStream_t stream);
+  Status run_slabs(const Model& model, int layer, const Norm& norm, cudaStream_t stream);
+  Status run_jobs(const Model& model, const Layer& layer, const Norm& norm, int tile, cudaStream_t stream);
+  Status trace_router(const ModelConfig& config, int layer, int rows, const RouterTrace& trace,
+                      cudaStream_t stream);
+
+  DeviceBuffer normed_f32_, router_logits_, expert_ids_, expert_weights_, slots_, slot_rows_, jobs_,
+      job_count_, hidden_, out_, arrived_;
+  bool pending_ = false;  // out_ is not yet added to the residual
+};
+
+}  // namespace moesaic::cuda

@@ -11,6 +11,7 @@
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/moe.h"
 #include "backend/cuda/repack.h"
+#include "backend/cuda/sm90a/dense_decode.h"
 #include "backend/cuda/step.h"
 #include "base/error.h"
 
@@ -51,6 +52,9 @@ class CudaBackend final : public Backend {
   template <typename Body>
   void timed(Op op, double bytes, double flops, Body&& body);
   Norm norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows);
+  // out = w norm(x)
+  template <class Epilogue>
+  Status normed_product(const Matrix& w, const Norm& normed, const Epilogue& out);
   const int32_t* input(int offset) const { return inputs_.as<int32_t>() + offset; }
   double expected_experts() const;
 
@@ -294,28 +298,29 @@ Norm CudaBackend::norm_of(const DeviceBuffer& weight, float factor, bool bf16, i
   return norm;
 }
 
-// Activations of a matrix: its tokens one by one.
-Activations dense(const Matrix& w, const DeviceBuffer& x, float factor, int rows) {
-  return {.x = x.as<void>(), .factor = takes_bf16(w.kind) ? 1.0f : 1.0f / factor, .tokens = rows};
+template <class Epilogue>
+Status CudaBackend::normed_product(const Matrix& w, const Norm& normed, const Epilogue& out) {
+  if (sm90a::dense_decode_fits(w, normed.rows) && sm90a::dense_decode_norms(normed))
+    return sm90a::dense_decode(w, normed, out, stream_);
+  RETURN_IF_ERROR(norm(normed, stream_));
+  return gemm(w, {.x = normed.out, .factor = 1.0f / normed.factor, .tokens = normed.rows}, out, stream_);
 }
 
 void CudaBackend::qkv(int index) {
   Layer& layer = model_.layers[index];
   timed(kQkv, layer.qkv.bytes(), 2.0 * shape_.rows * layer.qkv.rows * layer.qkv.cols, [&]() -> Status {
-    RETURN_IF_ERROR(norm(
+    return normed_product(
+        layer.qkv,
         norm_of(layer.attn_norm, layer.attn_factor, takes_bf16(layer.qkv.kind), 2 * index + 1, shape_.rows),
-        stream_));
-    return gemm(layer.qkv, dense(layer.qkv, normed_, layer.attn_factor, shape_.rows),
-                Qkv{.bias = layer.qkv_bias.as<float>(),
-                    .head_dim = model_.config.head_dim,
-                    .heads = model_.config.heads,
-                    .kv_heads = model_.config.kv_heads,
-                    .rotation = rotation_.as<float2>(),
-                    .q = q_.as<__nv_bfloat16>(),
-                    .k = layer.k.as<__nv_bfloat16>(),
-                    .v = layer.v.as<__nv_bfloat16>(),
-                    .slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots)},
-                stream_);
+        Qkv{.bias = layer.qkv_bias.as<float>(),
+            .head_dim = model_.config.head_dim,
+            .heads = model_.config.heads,
+            .kv_heads = model_.config.kv_heads,
+            .rotation = rotation_.as<float2>(),
+            .q = q_.as<__nv_bfloat16>(),
+            .k = layer.k.as<__nv_bfloat16>(),
+            .v = layer.v.as<__nv_bfloat16>(),
+            .slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots)});
   });
 }
 
@@ -358,7 +363,7 @@ void CudaBackend::attend(int index) {
 void CudaBackend::project(int index) {
   const Layer& layer = model_.layers[index];
   timed(kProject, layer.o.bytes(), 2.0 * shape_.rows * layer.o.rows * layer.o.cols, [&] {
-    return gemm(layer.o, dense(layer.o, attended_, 1.0f, shape_.rows),
+    return gemm(layer.o, {.x = attended_.as<void>(), .tokens = shape_.rows},
                 Store{.out = x_.as<float>(),
                       .stride = model_.config.hidden,
                       .bias = layer.o_bias.as<float>(),
@@ -391,27 +396,26 @@ void CudaBackend::moe(int index) {
 void CudaBackend::unembed(std::span<float> logits) {
   logits_out_ = logits;
   const int rows = shape_.logit_rows;
-  timed(kUnembed, rows > 0 ? model_.head.bytes() : 0, 2.0 * rows * model_.head.rows * model_.head.cols,
-        [&]() -> Status {
-          // The fault flag is read also by a step that wants no logits: the norm would see what the last
-          // layer left.
-          if (rows > 0) {
-            Norm last = norm_of(model_.final_norm, model_.final_factor, takes_bf16(model_.head.kind),
-                                2 * model_.config.layers + 1, rows);
-            last.row_map = input(at_.logit_rows);
-            RETURN_IF_ERROR(norm(last, stream_));
-            RETURN_IF_ERROR(gemm(
-                model_.head, dense(model_.head, normed_, model_.final_factor, rows),
-                Store{.out = logits_.as<float>(), .stride = model_.config.vocab, .rows = model_.config.vocab},
-                stream_));
-            RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<float>(), logits_.as<float>(),
-                                                  logits.size_bytes(), cudaMemcpyDeviceToHost, stream_),
-                                  "logits"));
-          }
-          return check(cudaMemcpyAsync(pinned_fault_.as<int>(), fault_.as<int>(), sizeof(int),
-                                       cudaMemcpyDeviceToHost, stream_),
-                       "logits");
-        });
+  timed(
+      kUnembed, rows > 0 ? model_.head.bytes() : 0, 2.0 * rows * model_.head.rows * model_.head.cols,
+      [&]() -> Status {
+        // The fault flag is read also by a step that wants no logits: the norm would see what the last
+        // layer left.
+        if (rows > 0) {
+          Norm last = norm_of(model_.final_norm, model_.final_factor, takes_bf16(model_.head.kind),
+                              2 * model_.config.layers + 1, rows);
+          last.row_map = input(at_.logit_rows);
+          RETURN_IF_ERROR(normed_product(
+              model_.head, last,
+              Store{.out = logits_.as<float>(), .stride = model_.config.vocab, .rows = model_.config.vocab}));
+          RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<float>(), logits_.as<float>(),
+                                                logits.size_bytes(), cudaMemcpyDeviceToHost, stream_),
+                                "logits"));
+        }
+        return check(cudaMemcpyAsync(pinned_fault_.as<int>(), fault_.as<int>(), sizeof(int),
+                                     cudaMemcpyDeviceToHost, stream_),
+                     "logits");
+      });
 }
 
 Status CudaBackend::end_step() {

@@ -76,8 +76,9 @@ Status Moe::choose_experts(const Model& model, const Layer& layer, Norm normed, 
                       .weights = expert_weights_.as<float>(),
                       .slots = slots_.as<int32_t>(),
                       .slot_rows = slot_rows_.as<int32_t>(),
-                      .jobs = in_slabs && experts <= 128 ? nullptr : jobs_.as<Job>(),
+                      .jobs = jobs_.as<Job>(),
                       .job_count = job_count_.as<int>()};
+  if (in_slabs) return score(normed, logits, stream);
   if (can_choose(logits, routing)) return choose(normed, logits, routing, arrived_.as<int>(), stream);
   normed.out_f32 = normed_f32_.as<float>();
   RETURN_IF_ERROR(norm(normed, stream));
@@ -127,8 +128,8 @@ Status Moe::run_slabs(const Model& model, int index, const Norm& norm, cudaStrea
                             .fc2 = layer.fc2_slabs.as<uint8_t>(),
                             .x = static_cast<const __half*>(norm.out),
                             .x_scale = model.slab_scales.as<float>() + index * kSlabRows,
-                            .ids = expert_ids_.as<int>(),
-                            .weights = expert_weights_.as<float>(),
+                            .logits = router_logits_.as<float>(),
+                            .experts = model.config.experts,
                             .residual = norm.x,
                             .out = norm.x,
                             .h = layer.slab_hidden.as<__half>(),

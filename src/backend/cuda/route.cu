@@ -1,56 +1,12 @@
-#include "backend/cuda/kernels.cuh"
+#include "backend/cuda/norm.cuh"
 #include "backend/cuda/route.h"
+#include "backend/cuda/top_k.cuh"
 
 namespace moesaic::cuda {
 namespace {
 
-constexpr int kMaxTopK = 16, kMaxExperts = 1024;
+constexpr int kMaxExperts = 1024;
 
-// Four elements of a row, the pending experts added.
-__device__ float4 residual(const Norm& p, int row, int i) {
-  float4 sum = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(row) * p.hidden)[i];
-  if (p.expert_out == nullptr) return sum;
-  for (int k = 0; k < p.top_k; ++k) {
-    const int64_t slot = p.slots[row * p.top_k + k];
-    const float weight = p.expert_weights[row * p.top_k + k];
-    const float4 y = reinterpret_cast<const float4*>(p.expert_out + slot * p.hidden)[i];
-    sum = {fmaf(weight, y.x, sum.x), fmaf(weight, y.y, sum.y), fmaf(weight, y.z, sum.z),
-           fmaf(weight, y.w, sum.w)};
-  }
-  return sum;
-}
-
-// The row's normed values in shared memory, by one block of kNormThreads: the order of the sum is the same
-// wherever a row is normed. scratch: a float a warp.
-constexpr int kNormThreads = 128;
-__device__ void norm_row(const Norm& p, int row, float4* values, float* scratch) {
-  float squares = 0;
-  for (int i = threadIdx.x; i < p.hidden / 4; i += kNormThreads) {
-    const float4 v = residual(p, row, i);
-    values[i] = v;
-    squares = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, squares))));
-    if (p.expert_out != nullptr) reinterpret_cast<float4*>(p.x + static_cast<int64_t>(row) * p.hidden)[i] = v;
-  }
-  const float mean = block_sum(squares, scratch) / static_cast<float>(p.hidden);
-  if (!(mean <= 3.0e38f) && threadIdx.x == 0) atomicCAS(p.fault, 0, p.code);
-  const float scale = rsqrtf(mean + p.eps);
-  for (int i = threadIdx.x; i < p.hidden / 4; i += kNormThreads) {
-    const float4 v = values[i], w = reinterpret_cast<const float4*>(p.weight)[i];
-    values[i] = {v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w};
-  }
-  __syncthreads();
-}
-
-__device__ uint2 half_words(const float4& v, float factor, bool bf16) {
-  if (bf16) {
-    const __nv_bfloat162 lo = __floats2bfloat162_rn(v.x * factor, v.y * factor),
-                         hi = __floats2bfloat162_rn(v.z * factor, v.w * factor);
-    return {*reinterpret_cast<const uint32_t*>(&lo), *reinterpret_cast<const uint32_t*>(&hi)};
-  }
-  const __half2 lo = __floats2half2_rn(v.x * factor, v.y * factor),
-                hi = __floats2half2_rn(v.z * factor, v.w * factor);
-  return {*reinterpret_cast<const uint32_t*>(&lo), *reinterpret_cast<const uint32_t*>(&hi)};
-}
 __device__ void write_normed(const Norm& p, int row, const float4* values) {
   uint2* out = static_cast<uint2*>(p.out) + static_cast<int64_t>(row) * p.hidden / 4;
   for (int i = threadIdx.x; i < p.hidden / 4; i += kNormThreads)
@@ -108,43 +64,12 @@ __global__ void router_kernel(const Router p) {
   }
 }
 
-// The largest logit, the lowest index of equals; a lane holds kPerLane of them, chosen ones fall out.
-template <int kPerLane>
 __device__ void top_k_row(const Route& p, int row, int lane) {
-  float mine[kPerLane];
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i)
-    mine[i] = lane + 32 * i < p.experts ? p.logits[static_cast<int64_t>(row) * p.experts + lane + 32 * i]
-                                        : -INFINITY;
-  float top[kMaxTopK];
-  for (int k = 0; k < p.top_k; ++k) {
-    float best = -INFINITY;
-    int id = lane;
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      if (mine[i] > best) best = mine[i], id = lane + 32 * i;
-    }
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) {
-      const float other = __shfl_xor_sync(0xFFFFFFFFu, best, offset);
-      const int other_id = __shfl_xor_sync(0xFFFFFFFFu, id, offset);
-      if (other > best || (other == best && other_id < id)) best = other, id = other_id;
-    }
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      if (lane + 32 * i == id) mine[i] = -INFINITY;
-    }
-    top[k] = best;
-    // Logits that are NaN or infinite have left a fault; the id only has to be one that exists.
-    if (lane == 0) p.ids[row * p.top_k + k] = min(id, p.experts - 1);
-  }
-  float sum = 0;
-  for (int k = 0; k < p.top_k; ++k) sum += __expf(top[k] - top[0]);
-  for (int k = lane; k < p.top_k; k += 32) p.weights[row * p.top_k + k] = __expf(top[k] - top[0]) / sum;
-}
-__device__ void top_k_row(const Route& p, int row, int lane) {
-  if (p.experts <= 128) return top_k_row<4>(p, row, lane);
-  top_k_row<kMaxExperts / 32>(p, row, lane);
+  const float* logits = p.logits + static_cast<int64_t>(row) * p.experts;
+  int32_t* ids = p.ids + row * p.top_k;
+  float* weights = p.weights + row * p.top_k;
+  if (p.experts <= 128) return top_k<4>(logits, p.experts, p.top_k, lane, ids, weights);
+  top_k<kMaxExperts / 32>(logits, p.experts, p.top_k, lane, ids, weights);
 }
 
 __global__ void __launch_bounds__(256) top_k_kernel(const Route p) {
@@ -211,10 +136,11 @@ __global__ void __launch_bounds__(kMaxExperts) route_kernel(const Route p) {
   plan(p, plan_ids, scratch);
 }
 
-// Norm, router and route in one kernel, for the few rows of decoding: a warp an expert, whose weights are
-// read while the kernel before still runs; every block norms its row for itself, and the last block to arrive
-// routes all rows.
+// Norm, router and (kRoute) route in one kernel, for the few rows of decoding: a warp an expert, whose
+// weights are read while the kernel before still runs; every block norms its row for itself, and the last
+// block to arrive routes all rows.
 constexpr int kRouterLoads = 24;  // float4 a lane: hidden up to 3,072
+template <bool kRoute>
 __global__ void __launch_bounds__(kNormThreads)
     choose_kernel(const Norm n, const Router r, const Route t, int* arrived) {
   extern __shared__ float4 values[];  // [hidden / 4], then the plan's ids
@@ -244,6 +170,7 @@ __global__ void __launch_bounds__(kNormThreads)
   sum = warp_sum(sum);
   if (lane == 0 && expert < r.experts)
     r.logits[static_cast<int64_t>(row) * r.experts + expert] = sum + r.bias[expert];
+  if constexpr (!kRoute) return;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) last_block = atomicAdd(arrived, 1) == static_cast<int>(gridDim.x * gridDim.y) - 1;
@@ -252,7 +179,6 @@ __global__ void __launch_bounds__(kNormThreads)
   __threadfence();
   if (threadIdx.x == 0) *arrived = 0;
   for (int i = threadIdx.x / 32; i < t.rows; i += kNormThreads / 32) top_k_row(t, i, lane);
-  if (t.jobs == nullptr) return;
   __syncthreads();
   plan(t, reinterpret_cast<uint16_t*>(values), plan_scratch);
 }
@@ -274,15 +200,22 @@ Status norm(const Norm& p, cudaStream_t stream) {
   return launch(norm_kernel, dim3(p.rows), dim3(kNormThreads), p.hidden * sizeof(float), stream, p);
 }
 
+bool can_score(const Router& p) { return p.rows <= 8 && p.hidden <= 128 * kRouterLoads; }
 bool can_choose(const Router& p, const Route& t) {
-  return p.rows <= 8 && p.experts <= kNormThreads && p.hidden <= 128 * kRouterLoads && t.top_k <= 4;
+  return can_score(p) && p.experts <= kNormThreads && t.top_k <= 4;
 }
 
+dim3 score_grid(const Router& r) {
+  return dim3((r.experts + kNormThreads / 32 - 1) / (kNormThreads / 32), r.rows);
+}
+Status score(const Norm& n, const Router& r, cudaStream_t stream) {
+  return launch(choose_kernel<false>, score_grid(r), dim3(kNormThreads), n.hidden * sizeof(float), stream, n,
+                r, Route{}, nullptr);
+}
 Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cudaStream_t stream) {
-  const dim3 grid((r.experts + kNormThreads / 32 - 1) / (kNormThreads / 32), r.rows);
   const size_t shared =
       max(n.hidden * sizeof(float), static_cast<size_t>(t.rows) * t.top_k * sizeof(uint16_t));
-  return launch(choose_kernel, grid, dim3(kNormThreads), shared, stream, n, r, t, arrived);
+  return launch(choose_kernel<true>, score_grid(r), dim3(kNormThreads), shared, stream, n, r, t, arrived);
 }
 
 Status router(const Router& p, cudaStream_t stream) {

@@ -49,12 +49,14 @@ struct Route {
   float* weights = nullptr;      // [rows, top_k]
   int32_t* slots = nullptr;      // [rows, top_k]
   int32_t* slot_rows = nullptr;  // [rows * top_k]
-  Job* jobs = nullptr;           // null (choose only): ids and weights are all that is wanted
+  Job* jobs = nullptr;
   int* job_count = nullptr;
 };
 Status route(const Route& p, cudaStream_t stream);
-// norm, router and route in one kernel, the same bits; for the few rows that can_choose() allows. arrived: an
-// int that is zero between kernels.
+// norm and router in one kernel, the same bits, for few rows; norm.out_f32 and router.x are not used.
+bool can_score(const Router& p);
+Status score(const Norm& n, const Router& r, cudaStream_t stream);
+// And route with them. arrived: an int that is zero between kernels.
 bool can_choose(const Router& p, const Route& t);
 Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cudaStream_t stream);
 // The most jobs that route can make.

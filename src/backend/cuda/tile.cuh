@@ -40,16 +40,16 @@ __device__ inline void mma(float (&d)[4], const Fragment& a, uint32_t b0, uint32
   }
 }
 
-// A unit's sums for kTiles tiles of 8 tokens.
-template <class Source, int kTiles>
+// The sums of a unit, or of kM of its MMA tiles, for kTiles tiles of 8 tokens.
+template <class Source, int kTiles, int kM = 2>
 struct Sums {
-  float v[2][kTiles][4] = {};
+  float v[kM][kTiles][4] = {};
 
   // One block: w times the tokens' 32 activations each, x[t] being columns 8 c .. 8 c + 7 of token g of tile
   // t.
   __device__ void add(const Source& w, const uint4 (&x)[kTiles]) {
 #pragma unroll
-    for (int m = 0; m < 2; ++m) {
+    for (int m = 0; m < kM; ++m) {
       const Fragment f0 = w.fragment(m, 0), f1 = w.fragment(m, 1);
       const float s0 = w.scale(m, 0), s1 = w.scale(m, 1);
 #pragma unroll

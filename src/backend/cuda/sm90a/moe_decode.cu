@@ -254,8 +254,7 @@ __device__ void init_shared(Shared<C>& s) {
       for (int t = 0; t < kThirds; ++t) mbar_init(&s.stages[i].full[t], 1);
       mbar_init(&s.stages[i].done, kConsumers), mbar_init(&s.stages[i].empty, 1);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    mbar_init_fence();
   }
   if (threadIdx.x >= 32 && threadIdx.x < 36) s.zero[threadIdx.x - 32] = make_uint4(0, 0, 0, 0);
   __syncthreads();
@@ -269,7 +268,12 @@ __global__ void __launch_bounds__(kThreads, 1) moe_decode_kernel(const Params p)
   init_shared(s);
   asm volatile("griddepcontrol.launch_dependents;");
   asm volatile("griddepcontrol.wait;" ::: "memory");
-  if (C::kResident && p.tokens == 0) return;
+  if constexpr (C::kResident) {
+    if (warp == 0) choose_experts(s, p, 0);
+  } else {
+    if (warp < p.tokens) choose_experts(s, p, warp);
+    __syncthreads();
+  }
   if (warp == 0) {
     const int experts = sort_pairs(s, p);
     if (threadIdx.x == 0) {

@@ -11,12 +11,12 @@
 namespace moesaic::cuda::sm90a {
 
 struct MoeDecode {
-  const uint8_t* fc1;     // [experts][kFc1Bytes]
-  const uint8_t* fc2;     // [experts][kFc2Bytes]
-  const __half* x;        // [tokens][2880], normalised
-  const float* x_scale;   // [tokens]
-  const int* ids;         // [tokens][4], distinct for a token
-  const float* weights;   // [tokens][4]
+  const uint8_t* fc1;    // [experts][kFc1Bytes]
+  const uint8_t* fc2;    // [experts][kFc2Bytes]
+  const __half* x;       // [tokens][2880], normalised
+  const float* x_scale;  // [tokens]
+  const float* logits;   // [tokens][experts], the router's
+  int experts;
   const float* residual;  // [tokens][2880]
   float* out;             // [tokens][2880]
   __half* h;              // [tokens*4][2880] scratch, all kEmpty at start

@@ -4,6 +4,8 @@
 #include <cuda_bf16.h>
 
 #include "backend/cuda/sm90a/moe_decode.h"
+#include "backend/cuda/sm90a/ptx.cuh"
+#include "backend/cuda/top_k.cuh"
 
 namespace moesaic::cuda::sm90a {
 
@@ -59,7 +61,9 @@ struct alignas(128) Shared {
   float x_scale[C::kTokens];
   uint4 zero[4];
   Item items[C::kPairs * 3 + 1];  // one more is read, not used
-  float pair_weight[C::kPairs];
+  int top_id[C::kPairs];          // [tokens][kTopK]
+  float top_weight[C::kPairs];
+  float pair_weight[C::kPairs];  // sorted by expert and token
   int pair_expert[C::kPairs];
   int pair_token[C::kPairs];
   int expert_start[C::kPairs + 1];
@@ -69,45 +73,6 @@ struct alignas(128) Shared {
 };
 
 // ---- PTX ----
-__device__ __forceinline__ uint32_t smem_addr(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ void mbar_init(uint64_t* b, int n) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_addr(b)), "r"(n) : "memory");
-}
-__device__ __forceinline__ void mbar_arrive(uint64_t* b) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_addr(b)) : "memory");
-}
-__device__ __forceinline__ void mbar_expect(uint64_t* b, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(b)), "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void mbar_wait(uint64_t* b, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred p;\nW: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra D;\nbra "
-      "W;\nD:\n}" ::"r"(smem_addr(b)),
-      "r"(parity)
-      : "memory");
-}
-__device__ __forceinline__ void bulk_copy(void* dst, const void* src, int bytes, uint64_t* bar,
-                                          uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
-      "[%3], %4;" ::"r"(smem_addr(dst)),
-      "l"(src), "r"(bytes), "r"(smem_addr(bar)), "l"(policy)
-      : "memory");
-}
-__device__ __forceinline__ uint64_t evict_first_policy() {
-  uint64_t p;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
-  return p;
-}
-__device__ __forceinline__ void copy_async(void* dst, const void* src) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_addr(dst)), "l"(src) : "memory");
-}
-__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int Pending>
-__device__ __forceinline__ void copy_async_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
-}
 __device__ __forceinline__ uint4 load_relaxed(const void* p) {
   uint4 v;
   asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -146,6 +111,19 @@ struct Slot {
 };
 
 // ---- routing ----
+// The experts of a token, by a warp.
+template <class C>
+__device__ __forceinline__ void choose_experts(Shared<C>& s, const Params& p, int token) {
+  const float* logits = p.logits + token * p.experts;
+  const int lane = threadIdx.x & 31, at = token * kTopK;
+  if (p.experts <= 32)
+    top_k<1>(logits, p.experts, kTopK, lane, s.top_id + at, s.top_weight + at);
+  else if (p.experts <= 128)
+    top_k<4>(logits, p.experts, kTopK, lane, s.top_id + at, s.top_weight + at);
+  else
+    top_k<8>(logits, p.experts, kTopK, lane, s.top_id + at, s.top_weight + at);
+  __syncwarp();
+}
 // Producer warp: pairs sorted by (expert, token), active experts. Returns their number.
 template <class C>
 __device__ int sort_pairs(Shared<C>& s, const Params& p) {
@@ -154,8 +132,8 @@ __device__ int sort_pairs(Shared<C>& s, const Params& p) {
   int key = 0x7fffffff;
   float weight = 0;
   if (lane < pairs) {
-    key = p.ids[lane] * 32 + lane;
-    weight = p.weights[lane];
+    key = s.top_id[lane] * 32 + lane;
+    weight = s.top_weight[lane];
   }
   int rank = 0;
 #pragma unroll

@@ -1,0 +1,22 @@
+// y = W x for the dense matrices and 1 to 8 tokens, on Hopper: see dense_decode.cu.
+//
+// Adds in gemm.h's order: the bits of gemm().
+#pragma once
+
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/route.h"
+
+namespace moesaic::cuda::sm90a {
+
+// Whether the kernel takes the matrix: dense, not MXFP4, and its activations fit shared memory.
+bool dense_decode_fits(const Matrix& w, int tokens);
+
+// x: activations, dense, of at most 8 tokens.
+Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream);
+// The same for norm(x), computed by every thread block for itself; norm.out is not written. The experts'
+// share must have been added.
+bool dense_decode_norms(const Norm& norm);
+Status dense_decode(const Matrix& w, const Norm& norm, const Store& out, cudaStream_t stream);
+Status dense_decode(const Matrix& w, const Norm& norm, const Qkv& out, cudaStream_t stream);
+
+}  // namespace moesaic::cuda::sm90a

@@ -1,5 +1,4 @@
-// RMSNorm of a row, by a thread block or by a warp: one order of the sum, so the same bits wherever a row is
-// normed.
+// RMSNorm of a row by a thread block.
 #pragma once
 
 #include "backend/cuda/kernels.cuh"
@@ -51,48 +50,6 @@ __device__ inline uint2 half_words(const float4& v, float factor, bool bf16) {
   const __half2 lo = __floats2half2_rn(v.x * factor, v.y * factor),
                 hi = __floats2half2_rn(v.z * factor, v.w * factor);
   return {*reinterpret_cast<const uint32_t*>(&lo), *reinterpret_cast<const uint32_t*>(&hi)};
-}
-
-// The same by one warp, whose lane stands for four threads of the block above, and without pending experts.
-// The row, rounded, goes to `out`; watch: whether this warp looks after faults.
-inline constexpr int kWarpNormLoads = 6;  // float4 of each of the four threads: hidden up to 3,072
-__device__ inline void norm_row_by_warp(const Norm& p, int row, int lane, uint2* out, bool watch) {
-  const int count = p.hidden / 4;
-  const auto* x = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(row) * p.hidden);
-  float4 v[4][kWarpNormLoads];
-#pragma unroll
-  for (int j = 0; j < kWarpNormLoads; ++j) {
-#pragma unroll
-    for (int t = 0; t < 4; ++t) {
-      const int i = j * kNormThreads + 32 * t + lane;
-      v[t][j] = i < count ? x[i] : make_float4(0, 0, 0, 0);
-    }
-  }
-  float sum = 0;
-#pragma unroll
-  for (int t = 0; t < 4; ++t) {
-    float squares = 0;
-#pragma unroll
-    for (int j = 0; j < kWarpNormLoads; ++j) {
-      const float4 a = v[t][j];
-      squares = fmaf(a.x, a.x, fmaf(a.y, a.y, fmaf(a.z, a.z, fmaf(a.w, a.w, squares))));
-    }
-    sum += warp_sum(squares);
-  }
-  const float mean = sum / static_cast<float>(p.hidden);
-  if (!(mean <= 3.0e38f) && watch && lane == 0) atomicCAS(p.fault, 0, p.code);
-  const float scale = rsqrtf(mean + p.eps);
-#pragma unroll
-  for (int j = 0; j < kWarpNormLoads; ++j) {
-#pragma unroll
-    for (int t = 0; t < 4; ++t) {
-      const int i = j * kNormThreads + 32 * t + lane;
-      if (i >= count) continue;
-      const float4 a = v[t][j], w = __ldg(reinterpret_cast<const float4*>(p.weight) + i);
-      out[i] = half_words({a.x * scale * w.x, a.y * scale * w.y, a.z * scale * w.z, a.w * scale * w.w},
-                          p.factor, p.bf16);
-    }
-  }
 }
 
 }  // namespace moesaic::cuda

@@ -140,7 +140,6 @@ __global__ void __launch_bounds__(kMaxExperts) route_kernel(const Route p) {
 // weights are read while the kernel before still runs; every block norms its row for itself, and the last
 // block to arrive routes all rows.
 constexpr int kRouterLoads = 24;  // float4 a lane: hidden up to 3,072
-template <bool kRoute>
 __global__ void __launch_bounds__(kNormThreads)
     choose_kernel(const Norm n, const Router r, const Route t, int* arrived) {
   extern __shared__ float4 values[];  // [hidden / 4], then the plan's ids
@@ -170,7 +169,6 @@ __global__ void __launch_bounds__(kNormThreads)
   sum = warp_sum(sum);
   if (lane == 0 && expert < r.experts)
     r.logits[static_cast<int64_t>(row) * r.experts + expert] = sum + r.bias[expert];
-  if constexpr (!kRoute) return;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) last_block = atomicAdd(arrived, 1) == static_cast<int>(gridDim.x * gridDim.y) - 1;
@@ -181,6 +179,73 @@ __global__ void __launch_bounds__(kNormThreads)
   for (int i = threadIdx.x / 32; i < t.rows; i += kNormThreads / 32) top_k_row(t, i, lane);
   __syncthreads();
   plan(t, reinterpret_cast<uint16_t*>(values), plan_scratch);
+}
+
+// Norm and router for the few rows of decoding, as short as can be, because nothing runs beside it: kScored
+// experts a block, whose weights are in registers before the kernel waits; the logits are summed before the
+// norm's factor is known, so that one meeting of the threads serves all sums.
+constexpr int kScored = 4;
+constexpr int kScoreLoads = 6;  // float4 a thread: hidden up to 3,072
+__global__ void __launch_bounds__(kNormThreads) score_kernel(const Norm n, const Router r) {
+  __shared__ float scratch[kNormThreads / 32][kScored + 1];
+  const int row = blockIdx.y, first = blockIdx.x * kScored, vectors = r.hidden / 4;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float4 norm_weight[kScoreLoads], weight[kScored][kScoreLoads];
+#pragma unroll
+  for (int j = 0; j < kScoreLoads; ++j) {
+    const int i = min(j * kNormThreads + static_cast<int>(threadIdx.x), vectors - 1);
+    norm_weight[j] = __ldg(reinterpret_cast<const float4*>(n.weight) + i);
+#pragma unroll
+    for (int e = 0; e < kScored; ++e) {
+      const int64_t expert = min(first + e, r.experts - 1);
+      weight[e][j] = __ldg(reinterpret_cast<const float4*>(r.weight + expert * r.hidden) + i);
+    }
+  }
+  start_successor();
+  wait_for_predecessor();
+  float4 x[kScoreLoads];
+#pragma unroll
+  for (int j = 0; j < kScoreLoads; ++j) {
+    const int i = j * kNormThreads + static_cast<int>(threadIdx.x);
+    x[j] = i < vectors ? reinterpret_cast<const float4*>(n.x + static_cast<int64_t>(row) * n.hidden)[i]
+                       : make_float4(0, 0, 0, 0);
+  }
+  float sum[kScored + 1] = {};
+#pragma unroll
+  for (int j = 0; j < kScoreLoads; ++j) {
+    const float4 v = x[j], g = norm_weight[j], y = {v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w};
+    sum[kScored] = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, sum[kScored]))));
+#pragma unroll
+    for (int e = 0; e < kScored; ++e) {
+      const float4 w = weight[e][j];
+      sum[e] = fmaf(w.w, y.w, fmaf(w.z, y.z, fmaf(w.y, y.y, fmaf(w.x, y.x, sum[e]))));
+    }
+  }
+#pragma unroll
+  for (int e = 0; e <= kScored; ++e) sum[e] = warp_sum(sum[e]);
+  if (lane <= kScored) {
+    float mine = sum[0];
+#pragma unroll
+    for (int e = 1; e <= kScored; ++e) mine = lane == e ? sum[e] : mine;
+    scratch[warp][lane] = mine;
+  }
+  __syncthreads();
+  const auto total = [&](int e) { return (scratch[0][e] + scratch[1][e]) + (scratch[2][e] + scratch[3][e]); };
+  const float mean = total(kScored) / static_cast<float>(n.hidden), scale = rsqrtf(mean + n.eps);
+  const int expert = first + static_cast<int>(threadIdx.x);
+  if (threadIdx.x < kScored && expert < r.experts)
+    r.logits[static_cast<int64_t>(row) * r.experts + expert] = total(threadIdx.x) * scale + r.bias[expert];
+  if (blockIdx.x > 0) return;
+  if (!(mean <= 3.0e38f) && threadIdx.x == 0) atomicCAS(n.fault, 0, n.code);
+  uint2* out = static_cast<uint2*>(n.out) + static_cast<int64_t>(row) * vectors;
+#pragma unroll
+  for (int j = 0; j < kScoreLoads; ++j) {
+    const int i = j * kNormThreads + static_cast<int>(threadIdx.x);
+    const float4 v = x[j], g = norm_weight[j];
+    if (i < vectors)
+      out[i] = half_words({v.x * scale * g.x, v.y * scale * g.y, v.z * scale * g.z, v.w * scale * g.w},
+                          n.factor, n.bf16);
+  }
 }
 
 __global__ void rotations_kernel(const int32_t* positions, int rows, const double* inverse_frequency,
@@ -202,20 +267,19 @@ Status norm(const Norm& p, cudaStream_t stream) {
 
 bool can_score(const Router& p) { return p.rows <= 8 && p.hidden <= 128 * kRouterLoads; }
 bool can_choose(const Router& p, const Route& t) {
-  return can_score(p) && p.experts <= kNormThreads && t.top_k <= 4;
+  return p.rows <= 8 && p.experts <= kNormThreads && p.hidden <= 128 * kRouterLoads && t.top_k <= 4;
 }
 
-dim3 score_grid(const Router& r) {
-  return dim3((r.experts + kNormThreads / 32 - 1) / (kNormThreads / 32), r.rows);
-}
 Status score(const Norm& n, const Router& r, cudaStream_t stream) {
-  return launch(choose_kernel<false>, score_grid(r), dim3(kNormThreads), n.hidden * sizeof(float), stream, n,
-                r, Route{}, nullptr);
+  static_assert(kNormThreads == 128, "score_kernel adds four warps");
+  return launch(score_kernel, dim3((r.experts + kScored - 1) / kScored, r.rows), dim3(kNormThreads), 0,
+                stream, n, r);
 }
 Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cudaStream_t stream) {
   const size_t shared =
       max(n.hidden * sizeof(float), static_cast<size_t>(t.rows) * t.top_k * sizeof(uint16_t));
-  return launch(choose_kernel<true>, score_grid(r), dim3(kNormThreads), shared, stream, n, r, t, arrived);
+  return launch(choose_kernel, dim3((r.experts + kNormThreads / 32 - 1) / (kNormThreads / 32), r.rows),
+                dim3(kNormThreads), shared, stream, n, r, t, arrived);
 }
 
 Status router(const Router& p, cudaStream_t stream) {

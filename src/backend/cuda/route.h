@@ -53,10 +53,12 @@ struct Route {
   int* job_count = nullptr;
 };
 Status route(const Route& p, cudaStream_t stream);
-// norm and router in one kernel, the same bits, for few rows; norm.out_f32 and router.x are not used.
+// norm and router in one kernel, for few rows; its sums have an order of their own. norm.out_f32, its pending
+// experts and router.x are not used.
 bool can_score(const Router& p);
 Status score(const Norm& n, const Router& r, cudaStream_t stream);
-// And route with them. arrived: an int that is zero between kernels.
+// norm, router and route in one kernel, the same bits; for the few rows that can_choose() allows. arrived: an
+// int that is zero between kernels.
 bool can_choose(const Router& p, const Route& t);
 Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cudaStream_t stream);
 // The most jobs that route can make.

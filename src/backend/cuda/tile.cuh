@@ -40,16 +40,16 @@ __device__ inline void mma(float (&d)[4], const Fragment& a, uint32_t b0, uint32
   }
 }
 
-// The sums of a unit, or of kM of its MMA tiles, for kTiles tiles of 8 tokens.
-template <class Source, int kTiles, int kM = 2>
+// A unit's sums for kTiles tiles of 8 tokens.
+template <class Source, int kTiles>
 struct Sums {
-  float v[kM][kTiles][4] = {};
+  float v[2][kTiles][4] = {};
 
   // One block: w times the tokens' 32 activations each, x[t] being columns 8 c .. 8 c + 7 of token g of tile
   // t.
   __device__ void add(const Source& w, const uint4 (&x)[kTiles]) {
 #pragma unroll
-    for (int m = 0; m < kM; ++m) {
+    for (int m = 0; m < 2; ++m) {
       const Fragment f0 = w.fragment(m, 0), f1 = w.fragment(m, 1);
       const float s0 = w.scale(m, 0), s1 = w.scale(m, 1);
 #pragma unroll
@@ -72,21 +72,46 @@ struct Sums {
 };
 
 // ---- epilogues: (unit, pair) names the rows 16 m + g and 16 m + 8 + g of the unit, pair = 8 m + g ----
+//
+// prepare() reads what does not depend on the product, so that a kernel can do it early.
 
-__device__ inline void finish(const Store& e, int unit, int pair, int slot, int expert, float v0, float v1) {
+struct StoreReady {
+  float bias[2], before[2];
+};
+__device__ inline StoreReady prepare(const Store& e, int unit, int pair, int slot, int expert) {
+  StoreReady ready{};
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = unit * kUnit + pair / 8 * 16 + pair % 8 + 8 * h;
+    if (row >= e.rows) continue;
+    if (e.bias != nullptr) ready.bias[h] = e.bias[static_cast<int64_t>(expert) * e.rows + row];
+    if (e.add) ready.before[h] = e.out[slot * e.stride + row];
+  }
+  return ready;
+}
+__device__ inline void finish(const Store& e, const StoreReady& ready, int unit, int pair, int slot, float v0,
+                              float v1) {
   const int r0 = unit * kUnit + pair / 8 * 16 + pair % 8, r1 = r0 + 8;
-  const float* bias = e.bias != nullptr ? e.bias + static_cast<int64_t>(expert) * e.rows : nullptr;
   float* out = e.out + slot * e.stride;
-  if (r0 < e.rows) out[r0] = (e.add ? out[r0] : 0.0f) + (v0 + (bias != nullptr ? bias[r0] : 0.0f));
-  if (r1 < e.rows) out[r1] = (e.add ? out[r1] : 0.0f) + (v1 + (bias != nullptr ? bias[r1] : 0.0f));
+  if (r0 < e.rows) out[r0] = ready.before[0] + (v0 + ready.bias[0]);
+  if (r1 < e.rows) out[r1] = ready.before[1] + (v1 + ready.bias[1]);
 }
 
-__device__ inline void finish(const SwiGlu& e, int unit, int pair, int slot, int expert, float v0, float v1) {
+struct SwiGluReady {
+  float gate_bias, up_bias;
+};
+__device__ inline SwiGluReady prepare(const SwiGlu& e, int unit, int pair, int, int expert) {
+  const int i = unit * (kUnit / 2) + pair;
+  if (i >= e.intermediate) return {};
+  const int64_t at = static_cast<int64_t>(expert) * e.intermediate + i;
+  return {e.gate_bias[at], e.up_bias[at]};
+}
+__device__ inline void finish(const SwiGlu& e, const SwiGluReady& ready, int unit, int pair, int slot,
+                              float v0, float v1) {
   const int i = unit * (kUnit / 2) + pair;
   if (i >= e.intermediate) return;
-  const int64_t bias = static_cast<int64_t>(expert) * e.intermediate + i;
-  const float gate = fminf(v0 + e.gate_bias[bias], e.limit);
-  const float up = fminf(fmaxf(v1 + e.up_bias[bias], -e.limit), e.limit);
+  const float gate = fminf(v0 + ready.gate_bias, e.limit);
+  const float up = fminf(fmaxf(v1 + ready.up_bias, -e.limit), e.limit);
   const float y = gate / (1.0f + __expf(-e.alpha * gate)) * (up + 1.0f);
   const int64_t at = static_cast<int64_t>(slot) * e.intermediate + i;
   if (e.bf16) {
@@ -96,13 +121,25 @@ __device__ inline void finish(const SwiGlu& e, int unit, int pair, int slot, int
   }
 }
 
-__device__ inline void finish(const Qkv& e, int unit, int pair, int row, int, float v0, float v1) {
+struct QkvReady {
+  float bias[2];
+  float2 rotation;
+  int slot;
+};
+__device__ inline QkvReady prepare(const Qkv& e, int unit, int pair, int row, int) {
   const int per_head = e.head_dim / kUnit, half = e.head_dim / 2;
   const int head = unit / per_head, d = unit % per_head * (kUnit / 2) + pair;
-  v0 += e.bias[head * e.head_dim + d];
-  v1 += e.bias[head * e.head_dim + d + half];
+  const float* bias = e.bias + head * e.head_dim + d;
+  return {{bias[0], bias[half]}, e.rotation[static_cast<int64_t>(row) * half + d], e.slots[row]};
+}
+__device__ inline void finish(const Qkv& e, const QkvReady& ready, int unit, int pair, int row, float v0,
+                              float v1) {
+  const int per_head = e.head_dim / kUnit, half = e.head_dim / 2;
+  const int head = unit / per_head, d = unit % per_head * (kUnit / 2) + pair;
+  v0 += ready.bias[0];
+  v1 += ready.bias[1];
   if (head < e.heads + e.kv_heads) {
-    const float2 r = e.rotation[static_cast<int64_t>(row) * half + d];
+    const float2 r = ready.rotation;
     const float a = v0 * r.x - v1 * r.y;
     v1 = v1 * r.x + v0 * r.y;
     v0 = a;
@@ -112,8 +149,8 @@ __device__ inline void finish(const Qkv& e, int unit, int pair, int row, int, fl
     q[0] = __float2bfloat16_rn(v0), q[half] = __float2bfloat16_rn(v1);
     return;
   }
-  const int kv_head = (head - e.heads) % e.kv_heads, slot = e.slots[row] % 32;
-  const int64_t page = (static_cast<int64_t>(e.slots[row] / 32) * e.kv_heads + kv_head) * 32 * e.head_dim;
+  const int kv_head = (head - e.heads) % e.kv_heads, slot = ready.slot % 32;
+  const int64_t page = (static_cast<int64_t>(ready.slot / 32) * e.kv_heads + kv_head) * 32 * e.head_dim;
   if (head < e.heads + e.kv_heads) {
     __nv_bfloat16* k = e.k + page + slot * e.head_dim + d;
     k[0] = __float2bfloat16_rn(v0), k[half] = __float2bfloat16_rn(v1);
@@ -121,6 +158,12 @@ __device__ inline void finish(const Qkv& e, int unit, int pair, int row, int, fl
     __nv_bfloat16* v = e.v + page + d * 32 + slot;
     v[0] = __float2bfloat16_rn(v0), v[half * 32] = __float2bfloat16_rn(v1);
   }
+}
+
+template <class Epilogue>
+__device__ inline void finish(const Epilogue& e, int unit, int pair, int slot, int expert, float v0,
+                              float v1) {
+  finish(e, prepare(e, unit, pair, slot, expert), unit, pair, slot, v0, v1);
 }
 
 }  // namespace moesaic::cuda

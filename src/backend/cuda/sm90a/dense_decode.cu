@@ -1,13 +1,17 @@
 // Matrix product for 1 to 8 tokens, bound by the bytes of the weights.
 //
-//   tile    16 rows (one MMA tile of a unit of matrix.h); thread block b computes tiles b, b + grid, ...
-//   warp w  slice w of the contraction (tile.cuh) of every tile: its own ring of chunks in shared memory,
-//   which
-//           bulk copies fill and it refills itself, so that warps meet only where a tile's slices are added
-//   grid    a block a multiprocessor
+//   tile     16 rows (one MMA tile of a unit of matrix.h)
+//   cluster  two thread blocks on two multiprocessors share a tile: cluster i computes tiles i, i + clusters,
+//   ... warp     16 multiplying warps, 8 in each block: warp w sums slice w of the contraction of every tile.
+//   It has
+//            its own ring of chunks in shared memory, which bulk copies fill and it refills itself
+//   ninth warp of a block: adds the slices of every other tile, in order, and finishes it; sums travel
+//   through
+//            the cluster's shared memory
 //
-// The first chunks are on their way before the kernel waits for its predecessor: what the launch and the norm
-// take is hidden behind them. Bytes: the weights once; activations once a block, from L2.
+// No warp waits for another but for room in the sums. The first chunks are on their way before the kernel
+// waits for its predecessor: what launch and norm take is hidden behind them. Bytes: the weights once;
+// activations once a block, from L2. The order of a token's sums is the same for 1 to 8 tokens.
 //
 // Floor: bytes / bandwidth. QKV of gpt-oss in BF16, 29.5 MB: 6.7 us on an H200.
 #include <algorithm>
@@ -20,45 +24,46 @@
 namespace moesaic::cuda::sm90a {
 namespace {
 
-constexpr int kWarps = kSlices, kThreads = kWarps * 32;
-constexpr int kTokens = 8;
-constexpr int kRowPad = 64;               // bytes: two tokens' rows in different banks
-constexpr int kRingBytes = 72 * 1024;     // of a block: leaves room for the next kernel's
-constexpr int kMostDynamic = 200 * 1024;  // 227 KB less what is static
-constexpr int kGrid = 132;
+constexpr int kRanks = 2, kWarps = 8, kParts = kRanks * kWarps;
+constexpr int kMultipliers = kWarps * 32, kThreads = kMultipliers + 32;
 constexpr int kGroup = 16;  // rows of a tile
+constexpr int kTokens = 8;
+constexpr int kBuffers = 2;            // of sums, in each block
+constexpr int kRowPad = 64;            // bytes: two tokens' rows in different banks
+constexpr int kRingBytes = 48 * 1024;  // of a block: with it the kernel fits beside moe_decode
+constexpr int kMostDepth = 8;
+constexpr int kMostDynamic = 160 * 1024;
+constexpr int kClusters = 66;
+
+__host__ __device__ inline int part_start(int blocks, int part) { return blocks * part / kParts; }
 
 template <class Source>
 struct Chunk {
   static constexpr int kHalf = Source::kBlockBytes / 2;  // of a block: one MMA tile's
-  static constexpr int kBlocks = 2048 / kHalf;
-  static constexpr int kScales = kBlocks * Source::kScaleBytes;
+  static constexpr int kBlocks = Source::kScaled ? 3 : 2;
+  static constexpr int kScales = (kBlocks * Source::kScaleBytes + 127) / 128 * 128;
   static constexpr int kBytes = kBlocks * kHalf + kScales;
-  static constexpr int kDepth = kRingBytes / kWarps / kBytes;
+  static constexpr int kDepth =
+      kRingBytes / kWarps / kBytes < kMostDepth ? kRingBytes / kWarps / kBytes : kMostDepth;
 };
 
-// A warp's ring. Every method is called by the whole warp.
+// ---- a warp's ring; every method is called by the whole warp ----
 template <class Source>
 class Ring {
   using C = Chunk<Source>;
 
  public:
-  __device__ Ring(const GemmParams& p, uint8_t* memory, uint64_t* full, int warp, int lane)
-      : p_(p),
-        memory_(memory),
-        full_(full),
-        lane_(lane),
-        first_(slice_start(p.blocks, warp)),
-        blocks_(slice_start(p.blocks, warp + 1) - first_),
-        tile_(blockIdx.x) {
+  __device__ Ring(const GemmParams& p, uint8_t* memory, uint64_t* full, int cluster, int first, int end,
+                  int lane)
+      : p_(p), memory_(memory), full_(full), first_(first), end_(end), lane_(lane), tile_(cluster) {
     if (lane == 0) {
       for (int i = 0; i < C::kDepth; ++i) mbar_init(full + i, 1);
       mbar_init_fence();
     }
     __syncwarp();
+    open();
     for (int i = 0; i < C::kDepth; ++i) request(i);
   }
-  __device__ int blocks() const { return blocks_; }
   __device__ const uint8_t* wait() const {
     mbar_wait(full_ + stage_, phase_);
     return memory_ + stage_ * C::kBytes;
@@ -71,31 +76,38 @@ class Ring {
   }
 
  private:
+  __device__ void open() {
+    const int64_t at = static_cast<int64_t>(tile_ / 2) * p_.blocks + first_;
+    data_ = p_.data + at * Source::kBlockBytes + tile_ % 2 * C::kHalf + lane_ * Source::kBlockBytes;
+    scales_ = p_.scales + at * Source::kScaleBytes;
+    left_ = end_ - first_;
+  }
   __device__ void request(int stage) {
-    if (tile_ >= 2 * p_.units || blocks_ == 0) return;
-    const int count = min(C::kBlocks, blocks_ - block_);
-    const int64_t at = static_cast<int64_t>(tile_ / 2) * p_.blocks + first_ + block_;
+    if (tile_ >= 2 * p_.units || first_ == end_) return;
+    const int count = min(C::kBlocks, left_);
     uint8_t* to = memory_ + stage * C::kBytes;
     if (lane_ == 0) mbar_expect(full_ + stage, count * (C::kHalf + Source::kScaleBytes));
-    __syncwarp();
-    if (lane_ < count)
-      bulk_copy(to + lane_ * C::kHalf, p_.data + (at + lane_) * Source::kBlockBytes + tile_ % 2 * C::kHalf,
-                C::kHalf, full_ + stage, policy_);
-    if (Source::kScaleBytes > 0 && lane_ == C::kBlocks)
-      bulk_copy(to + C::kBlocks * C::kHalf, p_.scales + at * Source::kScaleBytes, count * Source::kScaleBytes,
-                full_ + stage, policy_);
-    block_ += count;
-    if (block_ == blocks_) block_ = 0, tile_ += gridDim.x;
+    if (lane_ < count) bulk_copy(to + lane_ * C::kHalf, data_, C::kHalf, full_ + stage, policy_);
+    if (Source::kScaled && lane_ == C::kBlocks)
+      bulk_copy(to + C::kBlocks * C::kHalf, scales_, count * Source::kScaleBytes, full_ + stage, policy_);
+    data_ += C::kBlocks * Source::kBlockBytes;
+    scales_ += C::kBlocks * Source::kScaleBytes;
+    left_ -= count;
+    if (left_ == 0) tile_ += kClusters, open();
   }
 
   const GemmParams& p_;
   uint8_t* memory_;
   uint64_t* full_;
   const uint64_t policy_ = evict_first_policy();
-  int lane_, first_, blocks_;
-  int tile_, block_ = 0;  // of the next request
+  int first_, end_, lane_;
+  // The next request.
+  int tile_, left_;
+  const uint8_t *data_, *scales_;
   int stage_ = 0, phase_ = 0;
 };
+
+// ---- multiplying ----
 
 // One MMA tile's half of a block in shared memory.
 __device__ inline void read(PlainSource& s, const uint8_t* data, const uint8_t*, int, int lane) {
@@ -111,87 +123,243 @@ __device__ inline void read(Q8Source& s, const uint8_t* data, const uint8_t* sca
   s.s.x = *reinterpret_cast<const uint32_t*>(scales + lane / 4 * 8 + 4 * m);
 }
 
-// Slice of one tile; x: this lane's token's row, from its columns of the slice's first block on, or null.
 template <class Source>
-__device__ void multiply(Ring<Source>& ring, int m, const uint8_t* x, int lane, float (&sum)[4]) {
+__device__ void add_block(float (&sum)[2][4], const Source& w, const uint4& x) {
+  const Fragment f0 = w.fragment(0, 0), f1 = w.fragment(0, 1);
+  if constexpr (Source::kScaled) {
+    float d[4] = {};
+    mma<Source::kBf16>(d, f0, x.x, x.y);
+    mma<Source::kBf16>(d, f1, x.z, x.w);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[0][i] = fmaf(d[i], w.scale(0, i / 2), sum[0][i]);
+  } else {
+    mma<Source::kBf16>(sum[0], f0, x.x, x.y);
+    mma<Source::kBf16>(sum[1], f1, x.z, x.w);
+  }
+}
+
+// This warp's slice of `blocks` blocks of one tile; x: this lane's token's row at the slice, from its columns
+// of the block on, or null.
+template <class Source>
+__device__ void multiply(Ring<Source>& ring, int m, int blocks, const uint8_t* x, int lane, float (&out)[4]) {
   using C = Chunk<Source>;
-  Sums<Source, 1, 1> sums;
-  for (int b = 0; b < ring.blocks(); b += C::kBlocks) {
+  float sum[2][4] = {};
+  for (int b = 0; b < blocks; b += C::kBlocks, x += C::kBlocks * kBlock * 2) {
     const uint8_t* chunk = ring.wait();
 #pragma unroll
     for (int i = 0; i < C::kBlocks; ++i) {
-      if (b + i >= ring.blocks()) break;
+      if (b + i >= blocks) break;
       Source w;
       read(w, chunk + i * C::kHalf, chunk + C::kBlocks * C::kHalf + i * Source::kScaleBytes, m, lane);
-      const uint4 v[1] = {x != nullptr ? *reinterpret_cast<const uint4*>(x + (b + i) * kBlock * 2)
-                                       : make_uint4(0, 0, 0, 0)};
-      sums.add(w, v);
+      add_block(sum, w, *reinterpret_cast<const uint4*>(x + i * kBlock * 2));
     }
     ring.next();
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) sum[i] = sums.v[0][0][i];
+  for (int i = 0; i < 4; ++i) out[i] = sum[0][i] + sum[1][i];
 }
 
-// Activations of all tokens to shared memory, by the whole block.
-__device__ void copy_rows(const GemmParams& p, uint8_t* rows, int row_bytes) {
-  const int vectors = p.cols / 8;
-  for (int i = threadIdx.x; i < p.tokens * vectors; i += kThreads) {
+// ---- activations, by the multiplying warps ----
+
+__device__ inline void sync_multipliers() { asm volatile("bar.sync 1, %0;" ::"n"(kMultipliers) : "memory"); }
+
+// Columns [first, end) of all tokens.
+__device__ void copy_rows(const GemmParams& p, uint8_t* rows, int row_bytes, int first, int end) {
+  const int vectors = (end - first) / 8;
+  for (int i = threadIdx.x; i < p.tokens * vectors; i += kMultipliers) {
     const int row = i / vectors, at = i % vectors;
     *reinterpret_cast<uint4*>(rows + row * row_bytes + at * 16) =
-        reinterpret_cast<const uint4*>(p.x + static_cast<int64_t>(row) * p.cols)[at];
+        reinterpret_cast<const uint4*>(p.x + static_cast<int64_t>(row) * p.cols + first)[at];
   }
+}
+
+// The same of norm(x). A row's sum has one order whatever the number of tokens.
+constexpr int kNormLoads = 3;  // float4 a thread: hidden up to 3,072
+struct RowNorm {
+  float4 weight[kNormLoads];
+  __device__ explicit RowNorm(const Norm& p) {
+#pragma unroll
+    for (int j = 0; j < kNormLoads; ++j) {
+      const int i = j * kMultipliers + threadIdx.x;
+      if (i < p.hidden / 4) weight[j] = __ldg(reinterpret_cast<const float4*>(p.weight) + i);
+    }
+  }
+  __device__ void run(const Norm& p, float* scratch, uint8_t* rows, int row_bytes, int first, int end) const {
+    const int warp = threadIdx.x / 32;
+    for (int row = 0; row < p.rows; ++row, scratch += kWarps) {
+      const int from = p.row_map != nullptr ? p.row_map[row] : row;
+      const auto* x = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(from) * p.hidden);
+      float4 v[kNormLoads];
+      float squares = 0;
+#pragma unroll
+      for (int j = 0; j < kNormLoads; ++j) {
+        const int i = j * kMultipliers + threadIdx.x;
+        v[j] = i < p.hidden / 4 ? x[i] : make_float4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (int j = 0; j < kNormLoads; ++j)
+        squares =
+            fmaf(v[j].x, v[j].x, fmaf(v[j].y, v[j].y, fmaf(v[j].z, v[j].z, fmaf(v[j].w, v[j].w, squares))));
+      squares = warp_sum(squares);
+      if (threadIdx.x % 32 == 0) scratch[warp] = squares;
+      sync_multipliers();
+      float sum = 0;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) sum += scratch[w];
+      const float mean = sum / static_cast<float>(p.hidden);
+      if (!(mean <= 3.0e38f) && threadIdx.x == 0 && blockIdx.x == 0) atomicCAS(p.fault, 0, p.code);
+      const float scale = rsqrtf(mean + p.eps);
+#pragma unroll
+      for (int j = 0; j < kNormLoads; ++j) {
+        const int i = j * kMultipliers + threadIdx.x;
+        if (4 * i < first || 4 * i >= end) continue;
+        const float4 a = v[j], w = weight[j];
+        *reinterpret_cast<uint2*>(rows + row * row_bytes + (4 * i - first) * 2) = half_words(
+            {a.x * scale * w.x, a.y * scale * w.y, a.z * scale * w.z, a.w * scale * w.w}, p.factor, p.bf16);
+      }
+    }
+  }
+};
+
+// ---- sums ----
+
+// What the blocks of a cluster hand each other. Tile n of a cluster belongs to block n % 2, which keeps its
+// sums in buffer n / 2 % kBuffers.
+struct Shared {
+  uint64_t full[kWarps][kMostDepth];
+  uint64_t summed[kBuffers];         // the slices of a tile have arrived
+  uint64_t empty[kRanks][kBuffers];  // the block has read its buffer
+  float scratch[kTokens][kWarps];
+};
+struct Place {
+  int n = 0;
+  __device__ int owner() const { return n % kRanks; }
+  __device__ int buffer() const { return n / kRanks % kBuffers; }
+  __device__ int phase() const { return n / (kRanks * kBuffers) & 1; }
+};
+
+// sums: [kBuffers][kParts][tokens][kGroup].
+__device__ inline int part_at(const Place& place, int part, int tokens) {
+  return (place.buffer() * kParts + part) * tokens * kGroup;
+}
+
+__device__ void hand_over(Shared& s, float* sums, const Place& place, int part, int tokens, int lane,
+                          const float (&v)[4]) {
+  const int g = lane / 4, c = lane % 4;
+  mbar_wait_cluster(&s.empty[place.owner()][place.buffer()], place.phase() ^ 1);
+  const uint32_t to = remote_addr(sums + part_at(place, part, tokens), place.owner());
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int token = 2 * c + i % 2, row = i / 2 * 8 + g;
+    if (token < tokens) remote_store(to + (token * kGroup + row) * sizeof(float), v[i]);
+  }
+  __syncwarp();
+  if (lane == 0) remote_arrive(remote_addr(&s.summed[place.buffer()], place.owner()));
+}
+
+// The ninth warp. A lane finishes pair lane % 8 of tokens lane / 8 and lane / 8 + 4.
+template <class Epilogue>
+__device__ void finish_tiles(Shared& s, const float* sums, const GemmParams& p, const Epilogue& epilogue,
+                             int cluster, int rank, int lane) {
+  const int pair = lane % 8, token = lane / 8;
+  const bool both = token + 4 < p.tokens;
+  Place place;
+  for (int tile = cluster; tile < 2 * p.units; tile += kClusters, ++place.n) {
+    if (place.owner() != rank) continue;
+    const int unit = tile / 2, at = tile % 2 * 8 + pair;
+    decltype(prepare(epilogue, 0, 0, 0, 0)) ready[2] = {};
+    if (token < p.tokens) ready[0] = prepare(epilogue, unit, at, token, 0);
+    if (both) ready[1] = prepare(epilogue, unit, at, token + 4, 0);
+    mbar_wait_cluster(&s.summed[place.buffer()], place.phase());
+    float v[2][2] = {};
+    for (int k = 0; k < 2; ++k) {
+      if (token + 4 * k >= p.tokens) break;
+      const float* from = sums + part_at(place, 0, p.tokens) + (token + 4 * k) * kGroup + pair;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part)
+        v[k][0] += from[part * p.tokens * kGroup], v[k][1] += from[part * p.tokens * kGroup + 8];
+    }
+    __syncwarp();
+    if (lane < kRanks) remote_arrive(remote_addr(&s.empty[rank][place.buffer()], lane));
+    if (token < p.tokens) finish(epilogue, ready[0], unit, at, token, v[0][0] * p.factor, v[0][1] * p.factor);
+    if (both) finish(epilogue, ready[1], unit, at, token + 4, v[1][0] * p.factor, v[1][1] * p.factor);
+  }
+}
+
+__device__ void init_shared(Shared& s) {
+  for (int b = 0; b < kBuffers; ++b) {
+    mbar_init(&s.summed[b], kParts);
+    for (int r = 0; r < kRanks; ++r) mbar_init(&s.empty[r][b], 1);
+  }
+  mbar_init_fence();
 }
 
 template <class Source, class Epilogue>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __cluster_dims__(kRanks, 1, 1) __launch_bounds__(kThreads, 4)
     dense_decode_kernel(const GemmParams p, const Norm norm, const Epilogue epilogue) {
   using C = Chunk<Source>;
-  extern __shared__ __align__(128) uint8_t shared[];  // rings, activations
-  __shared__ uint64_t full[kWarps][C::kDepth];
-  __shared__ float partial[2][kWarps][kTokens][kGroup];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  const int row_bytes = p.cols * 2 + kRowPad;
-  uint8_t* rows = shared + kWarps * C::kDepth * C::kBytes;
-  Ring<Source> ring(p, shared + warp * C::kDepth * C::kBytes, full[warp], warp, lane);
-  start_successor();
-  wait_for_predecessor();
-  if (norm.x != nullptr) {
-    if (warp < p.tokens)
-      norm_row_by_warp(norm, norm.row_map != nullptr ? norm.row_map[warp] : warp, lane,
-                       reinterpret_cast<uint2*>(rows + warp * row_bytes), blockIdx.x == 0);
+  extern __shared__ __align__(128) uint8_t dynamic[];  // rings, rows, sums
+  __shared__ Shared s;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int cluster = blockIdx.x / kRanks, rank = blockIdx.x % kRanks;
+  const int first = part_start(p.blocks, rank * kWarps) * kBlock;
+  const int end = part_start(p.blocks, (rank + 1) * kWarps) * kBlock;
+  const int row_bytes = (p.blocks + 1) / 2 * kBlock * 2 + kRowPad;
+  uint8_t* rows = dynamic + kWarps * C::kDepth * C::kBytes;
+  auto* sums = reinterpret_cast<float*>(rows + p.tokens * row_bytes);
+  if (warp == kWarps) {
+    if (lane == 0) init_shared(s);
+    __syncwarp();
+    cluster_arrive();
+    start_successor();
+    wait_for_predecessor();
+    cluster_wait();
+    finish_tiles(s, sums, p, epilogue, cluster, rank, lane);
   } else {
-    copy_rows(p, rows, row_bytes);
+    const int part = rank * kWarps + warp, begin = part_start(p.blocks, part);
+    const int blocks = part_start(p.blocks, part + 1) - begin;
+    Ring<Source> ring(p, dynamic + warp * C::kDepth * C::kBytes, s.full[warp], cluster, begin, begin + blocks,
+                      lane);
+    cluster_arrive();
+    if (norm.x != nullptr) {
+      const RowNorm row_norm(norm);
+      start_successor();
+      wait_for_predecessor();
+      row_norm.run(norm, &s.scratch[0][0], rows, row_bytes, first, end);
+    } else {
+      start_successor();
+      wait_for_predecessor();
+      copy_rows(p, rows, row_bytes, first, end);
+    }
+    sync_multipliers();
+    cluster_wait();
+    const int g = lane / 4, c = lane % 4;
+    // Columns of the MMA beyond the tokens are never looked at.
+    const uint8_t* x = rows + min(g, p.tokens - 1) * row_bytes + (begin * kBlock - first) * 2 + c * 16;
+    Place place;
+    for (int tile = cluster; tile < 2 * p.units; tile += kClusters, ++place.n) {
+      float sum[4];
+      multiply(ring, tile % 2, blocks, x, lane, sum);
+      hand_over(s, sums, place, part, p.tokens, lane, sum);
+    }
   }
-  __syncthreads();
-  const uint8_t* x =
-      g < p.tokens ? rows + g * row_bytes + slice_start(p.blocks, warp) * kBlock * 2 + c * 16 : nullptr;
-  int buffer = 0;
-  for (int tile = blockIdx.x; tile < 2 * p.units; tile += gridDim.x, buffer ^= 1) {
-    float sum[4];
-    multiply(ring, tile % 2, x, lane, sum);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) partial[buffer][warp][2 * c + i % 2][i / 2 * 8 + g] = sum[i];
-    __syncthreads();
-    if (threadIdx.x >= p.tokens * kGroup / 2) continue;
-    const int row = threadIdx.x % 8, token = threadIdx.x / 8;
-    float v0 = 0, v1 = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w)
-      v0 += partial[buffer][w][token][row], v1 += partial[buffer][w][token][row + 8];
-    finish(epilogue, tile / 2, tile % 2 * 8 + row, token, 0, v0 * p.factor, v1 * p.factor);
-  }
+  // Nobody leaves while another may still write to it.
+  cluster_arrive();
+  cluster_wait();
 }
 
-template <class Source>
-size_t shared_bytes(int64_t cols, int tokens) {
-  return static_cast<size_t>(kWarps) * Chunk<Source>::kDepth * Chunk<Source>::kBytes +
-         static_cast<size_t>(tokens) * (cols * 2 + kRowPad);
+// ---- launcher ----
+
+// Besides the rings.
+size_t shared_rest(int64_t cols, int tokens) {
+  const size_t blocks = (cols / kBlock + 1) / 2;
+  return tokens * (blocks * kBlock * 2 + kRowPad) + sizeof(float) * kBuffers * kParts * tokens * kGroup;
 }
 
 template <class Source, class Epilogue>
 Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilogue& epilogue,
            cudaStream_t stream) {
+  using C = Chunk<Source>;
   const auto kernel = dense_decode_kernel<Source, Epilogue>;
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostDynamic);
@@ -207,9 +375,8 @@ Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilog
                      .factor = x.factor * Source::kFactor,
                      .jobs = nullptr,
                      .job_count = nullptr};
-  const auto grid = static_cast<unsigned>(std::min<int64_t>(2 * w.units, kGrid));
-  return launch(kernel, dim3(grid), dim3(kThreads), shared_bytes<Source>(w.cols, x.tokens), stream, p, norm,
-                epilogue);
+  return launch(kernel, dim3(kRanks * kClusters), dim3(kThreads),
+                kWarps * C::kDepth * C::kBytes + shared_rest(w.cols, x.tokens), stream, p, norm, epilogue);
 }
 
 template <class Epilogue>
@@ -239,10 +406,10 @@ Status run_normed(const Matrix& w, const Norm& norm, const Epilogue& out, cudaSt
 
 bool dense_decode_fits(const Matrix& w, int tokens) {
   return w.kind != Kind::kMxfp4 && w.experts == 1 && tokens <= kTokens &&
-         shared_bytes<Bf16Source>(w.cols, tokens) <= kMostDynamic;
+         kRingBytes + shared_rest(w.cols, tokens) <= kMostDynamic;
 }
 bool dense_decode_norms(const Norm& norm) {
-  return norm.expert_out == nullptr && norm.hidden <= 4 * kNormThreads * kWarpNormLoads;
+  return norm.expert_out == nullptr && norm.hidden <= 4 * kMultipliers * kNormLoads;
 }
 
 Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream) {

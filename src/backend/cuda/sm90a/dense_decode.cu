@@ -239,6 +239,9 @@ struct Place {
 };
 
 // sums: [kBuffers][kParts][tokens][kGroup].
+__device__ inline int sums_bytes(int tokens) {
+  return kParts * tokens * kGroup * static_cast<int>(sizeof(float));
+}
 __device__ inline int part_at(const Place& place, int part, int tokens) {
   return (place.buffer() * kParts + part) * tokens * kGroup;
 }
@@ -246,15 +249,14 @@ __device__ inline int part_at(const Place& place, int part, int tokens) {
 __device__ void hand_over(Shared& s, float* sums, const Place& place, int part, int tokens, int lane,
                           const float (&v)[4]) {
   const int g = lane / 4, c = lane % 4;
-  mbar_wait_cluster(&s.empty[place.owner()][place.buffer()], place.phase() ^ 1);
+  mbar_wait(&s.empty[place.owner()][place.buffer()], place.phase() ^ 1);
   const uint32_t to = remote_addr(sums + part_at(place, part, tokens), place.owner());
+  const uint32_t barrier = remote_addr(&s.summed[place.buffer()], place.owner());
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int token = 2 * c + i % 2, row = i / 2 * 8 + g;
-    if (token < tokens) remote_store(to + (token * kGroup + row) * sizeof(float), v[i]);
+    if (token < tokens) remote_store_async(to + (token * kGroup + row) * sizeof(float), v[i], barrier);
   }
-  __syncwarp();
-  if (lane == 0) remote_arrive(remote_addr(&s.summed[place.buffer()], place.owner()));
 }
 
 // The ninth warp. A lane finishes pair lane % 8 of tokens lane / 8 and lane / 8 + 4.
@@ -270,7 +272,7 @@ __device__ void finish_tiles(Shared& s, const float* sums, const GemmParams& p, 
     decltype(prepare(epilogue, 0, 0, 0, 0)) ready[2] = {};
     if (token < p.tokens) ready[0] = prepare(epilogue, unit, at, token, 0);
     if (both) ready[1] = prepare(epilogue, unit, at, token + 4, 0);
-    mbar_wait_cluster(&s.summed[place.buffer()], place.phase());
+    mbar_wait(&s.summed[place.buffer()], place.phase());
     float v[2][2] = {};
     for (int k = 0; k < 2; ++k) {
       if (token + 4 * k >= p.tokens) break;
@@ -280,18 +282,21 @@ __device__ void finish_tiles(Shared& s, const float* sums, const GemmParams& p, 
         v[k][0] += from[part * p.tokens * kGroup], v[k][1] += from[part * p.tokens * kGroup + 8];
     }
     __syncwarp();
+    if (lane == 0) mbar_expect(&s.summed[place.buffer()], sums_bytes(p.tokens));
+    __syncwarp();
     if (lane < kRanks) remote_arrive(remote_addr(&s.empty[rank][place.buffer()], lane));
     if (token < p.tokens) finish(epilogue, ready[0], unit, at, token, v[0][0] * p.factor, v[0][1] * p.factor);
     if (both) finish(epilogue, ready[1], unit, at, token + 4, v[1][0] * p.factor, v[1][1] * p.factor);
   }
 }
 
-__device__ void init_shared(Shared& s) {
+__device__ void init_shared(Shared& s, int tokens) {
   for (int b = 0; b < kBuffers; ++b) {
-    mbar_init(&s.summed[b], kParts);
+    mbar_init(&s.summed[b], 1);
     for (int r = 0; r < kRanks; ++r) mbar_init(&s.empty[r][b], 1);
   }
   mbar_init_fence();
+  for (int b = 0; b < kBuffers; ++b) mbar_expect(&s.summed[b], sums_bytes(tokens));
 }
 
 template <class Source, class Epilogue>
@@ -308,7 +313,7 @@ __global__ void __cluster_dims__(kRanks, 1, 1) __launch_bounds__(kThreads, 4)
   uint8_t* rows = dynamic + kWarps * C::kDepth * C::kBytes;
   auto* sums = reinterpret_cast<float*>(rows + p.tokens * row_bytes);
   if (warp == kWarps) {
-    if (lane == 0) init_shared(s);
+    if (lane == 0) init_shared(s, p.tokens);
     __syncwarp();
     cluster_arrive();
     start_successor();

@@ -68,18 +68,16 @@ __device__ __forceinline__ uint32_t remote_addr(const void* p, uint32_t rank) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(smem_addr(p)), "r"(rank));
   return a;
 }
-__device__ __forceinline__ void remote_store(uint32_t address, float v) {
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+// Completes 4 bytes on `barrier`, in the same block's memory: what has been written is visible to who waits
+// on it.
+__device__ __forceinline__ void remote_store_async(uint32_t address, float v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address), "f"(v),
+      "r"(barrier)
+      : "memory");
 }
 __device__ __forceinline__ void remote_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void mbar_wait_cluster(uint64_t* b, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred p;\nW: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n@p bra "
-      "D;\nbra W;\nD:\n}" ::"r"(smem_addr(b)),
-      "r"(parity)
-      : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 }  // namespace moesaic::cuda::sm90a

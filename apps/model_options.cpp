@@ -93,19 +93,14 @@ Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows) {
   return model;
 }
 
-Status load(LoadedModel& model) {
+Status load(LoadedModel& model, const KvDemand& cache) {
+  RETURN_IF_ERROR(plan_memory(cache, model.checkpoint.config, model.checkpoint.weights, *model.backend));
   const auto start = std::chrono::steady_clock::now();
   const LoadProgress progress = isatty(STDERR_FILENO) != 0 ? LoadProgress(show_progress) : LoadProgress();
   RETURN_IF_ERROR(model.backend->load(model.checkpoint.config, model.checkpoint.weights, progress));
   model.load_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   model.caps = model.backend->caps();
   return {};
-}
-
-Result<LoadedModel> load_model(const ModelOptions& options, int max_rows) {
-  ASSIGN_OR_RETURN(LoadedModel model, prepare_model(options, max_rows));
-  RETURN_IF_ERROR(load(model));
-  return model;
 }
 
 Status check_context(int64_t tokens, const ModelConfig& config, const char* option) {

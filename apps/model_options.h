@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "checkpoint/checkpoint.h"
+#include "engine/kv_layout.h"
 
 namespace moesaic::app {
 
@@ -36,10 +37,9 @@ Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int m
 // The backend made and the checkpoint open, nothing loaded: what arguments ask of the model can be checked at
 // no cost.
 Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows);
-// Loads; progress on standard error when that is a terminal.
-Status load(LoadedModel& model);
-// Both.
-Result<LoadedModel> load_model(const ModelOptions& options, int max_rows);
+// Loads, if the model and the cache that is wanted beside it fit; progress on standard error when that is a
+// terminal.
+Status load(LoadedModel& model, const KvDemand& cache);
 
 // tokens that a command's options add up to, against the model's context; option stands in the error.
 Status check_context(int64_t tokens, const ModelConfig& config, const char* option);

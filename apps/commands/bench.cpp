@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "commands.h"
-#include "engine/kv_layout.h"
 #include "model_options.h"
 #include "random_batch.h"
 
@@ -128,7 +127,7 @@ void print_header(const Options& o, const LoadedModel& m) {
         "model,device,threads,test,depth,batch,reps,tok_s,tok_s_min,tok_s_max,bytes_per_token,gb_s,ceiling_"
         "gb_s,share\n");
   if (o.format != "md") return;
-  fmt::print("{} on {}, read bandwidth {:.1f} GB/s (measured), loaded in {:.1f} s\n\n", o.model.model,
+  fmt::print("{} on {}, read bandwidth {:.1f} GB/s (measured), loaded in {:.2f} s\n\n", o.model.model,
              m.caps.name, m.ceiling_gb_s, m.load_seconds);
   fmt::print(
       "| test | depth | batch | tok/s (median of {}) | min - max | GB/token | GB/s | share of bandwidth |\n"
@@ -153,20 +152,11 @@ int rows_of(const Options& o, const Backend& backend) {
   return std::max(largest(o.batches), o.ubatch > 0 ? o.ubatch : backend.caps().prefill_rows);
 }
 
-// The KV cache of the largest batch, before anything is loaded for it.
-Status check_memory(const Options& o, const LoadedModel& m) {
-  ASSIGN_OR_RETURN(const KvLayout layout,
-                   kv_layout(m.checkpoint.config, {.sequences = largest(o.batches),
-                                                   .context = longest(o),
-                                                   .max_rows = rows_of(o, *m.backend)}));
-  return check_kv_memory(layout, m.checkpoint.config, *m.backend);
-}
-
 Status run_bench(const Options& o) {
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kMostRows));
   RETURN_IF_ERROR(check_context(longest(o), m.checkpoint.config, "depth and test together"));
-  RETURN_IF_ERROR(check_memory(o, m));
-  RETURN_IF_ERROR(load(m));
+  RETURN_IF_ERROR(
+      load(m, {.sequences = largest(o.batches), .context = longest(o), .max_rows = rows_of(o, *m.backend)}));
   m.ceiling_gb_s = m.backend->read_bandwidth();
   print_header(o, m);
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();

@@ -17,27 +17,13 @@ struct Options {
   std::string format = "md";
 };
 
-double weight_bytes(const Checkpoint& c) {
-  const auto matrix = [](const MatrixView& m) {
-    return static_cast<double>(m.rows) * m.cols * bits_per_element(m.format) / 8;
-  };
-  const auto experts = [&](const ExpertsView& e) { return static_cast<double>(e.count) * matrix(e.first); };
-  double bytes = matrix(c.weights.embed) + matrix(c.weights.head);
-  for (const LayerWeights& w : c.weights.layers) {
-    bytes += matrix(w.q) + matrix(w.k) + matrix(w.v) + matrix(w.o) + matrix(w.router) + experts(w.gate) +
-             experts(w.up) + experts(w.down);
-    bytes += matrix(w.gate_bias) + matrix(w.up_bias) + matrix(w.down_bias);
-  }
-  return bytes;
-}
-
 double memory_bytes() {
   return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
 void print_text(const Checkpoint& k, const Options& o, const Backend& backend) {
   const ModelConfig& c = k.config;
-  const double weights = weight_bytes(k), kv_token = backend.kv_token_bytes(c);
+  const double weights = stored_bytes(k.weights).sum(), kv_token = backend.kv_token_bytes(c);
   int full = 0;
   for (const bool sliding : c.sliding) full += sliding ? 0 : 1;
   fmt::print("{} ({})\n\n", o.model.model, k.kind);
@@ -86,7 +72,7 @@ void print_json(const Checkpoint& k, const Options& o, const Backend& backend) {
                                        {"vocab", c.vocab},
                                        {"window", c.window},
                                        {"max_context", c.max_context},
-                                       {"weight_bytes", weight_bytes(k)},
+                                       {"weight_bytes", stored_bytes(k.weights).sum()},
                                        {"bytes_per_token", bytes_per_token(k.weights, c)},
                                        {"kv_bytes_per_token_and_layer", backend.kv_token_bytes(c)},
                                        {"memory_bytes", memory_bytes()},

@@ -50,8 +50,8 @@ Status run_logits(const Options& o) {
   const ModelConfig& config = m.checkpoint.config;
   RETURN_IF_ERROR(check_tokens(tokens, config.vocab));
   RETURN_IF_ERROR(check_context(std::ssize(tokens), config, "--tokens"));
-  RETURN_IF_ERROR(load(m));
   const SequenceRunner::Options sequence{.max_tokens = static_cast<int>(tokens.size()), .chunk = kRows};
+  RETURN_IF_ERROR(load(m, {.context = sequence.max_tokens, .max_rows = kRows}));
   ASSIGN_OR_RETURN(SequenceRunner runner, SequenceRunner::create(*m.backend, config, sequence));
   return print_all(o, tokens, config.vocab, runner);
 }

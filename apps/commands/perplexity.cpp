@@ -105,7 +105,7 @@ Status run_perplexity(const Options& o) {
   const int context = o.context > 0 ? o.context : std::min(kDefaultContext, config.max_context);
   const int stride = o.stride > 0 ? std::min(o.stride, context) : context;
   ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, tokens_of(o, text, m.checkpoint));
-  RETURN_IF_ERROR(load(m));
+  RETURN_IF_ERROR(load(m, {.context = context, .max_rows = kRows}));
   ASSIGN_OR_RETURN(SequenceRunner runner,
                    SequenceRunner::create(*m.backend, config, {.max_tokens = context, .chunk = kRows}));
   ASSIGN_OR_RETURN(const Sum sum, sum_windows(runner, tokens, context, stride));

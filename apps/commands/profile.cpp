@@ -40,7 +40,7 @@ Status run_profile(const Options& o) {
   const int max_rows = std::max(512, o.rows), tokens = o.depth + o.rows * (o.steps + 1);
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, max_rows));
   RETURN_IF_ERROR(check_context(tokens, m.checkpoint.config, "depth and steps together"));
-  RETURN_IF_ERROR(load(m));
+  RETURN_IF_ERROR(load(m, {.context = tokens, .max_rows = max_rows}));
   ASSIGN_OR_RETURN(RandomBatch random, RandomBatch::create(*m.backend, m.checkpoint.config,
                                                            {.max_tokens = tokens, .max_rows = max_rows}));
   if (o.depth > 0) RETURN_IF_ERROR(random.append(o.depth, false));

@@ -103,9 +103,11 @@ Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
     ASSIGN_OR_RETURN(auto backend, create_backend(o.device, {.threads = o.threads, .max_rows = kMaxRows}));
     ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path));
     ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(checkpoint));
-    RETURN_IF_ERROR(backend->load(checkpoint.config, checkpoint.weights, {}));
     const EngineOptions options{
         .context = o.context, .max_batch = o.max_batch, .max_rows = kMaxRows, .reuse = o.max_batch == 1};
+    ASSIGN_OR_RETURN(const KvDemand demand, Engine::demand(checkpoint.config, options));
+    RETURN_IF_ERROR(plan_memory(demand, checkpoint.config, checkpoint.weights, *backend));
+    RETURN_IF_ERROR(backend->load(checkpoint.config, checkpoint.weights, {}));
     ASSIGN_OR_RETURN(Engine engine, Engine::create(*backend, checkpoint.config, options));
     return Model(std::unique_ptr<Impl>(new Impl{.config = checkpoint.config,
                                                 .backend = std::move(backend),

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/memory.h"
 #include "core/batch.h"
 #include "core/model_config.h"
 #include "core/weights.h"
@@ -57,6 +58,15 @@ struct OpProfile {
   double flops = 0;
 };
 
+// A share of what a model takes in a device's memory: "experts", "KV cache".
+struct MemoryPart {
+  std::string name;
+  double bytes = 0;
+};
+inline constexpr const char *kExpertsPart = "experts", *kProjectionsPart = "attention projections",
+                            *kHeadPart = "lm_head", *kEmbeddingPart = "embedding",
+                            *kVectorsPart = "norms, biases, routers", *kCachePart = "KV cache";
+
 // load progress: layers done, layers in all.
 using LoadProgress = std::function<void(int done, int total)>;
 
@@ -69,6 +79,15 @@ class Backend {
   virtual double read_bandwidth() { return 0; }
   // Bytes that one token's K and V take in one layer, scales included.
   virtual double kv_token_bytes(const ModelConfig& config) const = 0;
+
+  // What the model and a cache of this layout will take, by part; known before anything is loaded.
+  // Here: the cache, weights being read where they lie.
+  virtual std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& weights,
+                                         const KvLayout& layout);
+  // Bytes free for them now; infinite where the machine does not say.
+  virtual double available_memory() const { return available_host_memory(); }
+  // The cache that alloc_kv will be asked for: load leaves room for it when it trades memory for speed.
+  virtual void expect_kv(const KvLayout&) {}
 
   // Repacks the weights into the backend's own order; afterwards the views are not read again. Fails with one
   // line for a tensor that holds a NaN scale, a non-finite value where the model needs a finite one, or for
@@ -93,6 +112,18 @@ class Backend {
   // between ops; the CPU always does.
   virtual void time_ops(bool) {}
 };
+
+// Bytes of all layers' pages.
+inline double kv_bytes(const KvLayout& layout, const ModelConfig& config, const Backend& backend) {
+  double pages = 0;
+  for (const bool sliding : config.sliding) pages += sliding ? layout.window_pages : layout.full_pages;
+  return pages * layout.page_tokens * backend.kv_token_bytes(config);
+}
+
+inline std::vector<MemoryPart> Backend::memory(const ModelConfig& config, const ModelWeights&,
+                                               const KvLayout& layout) {
+  return {{kCachePart, kv_bytes(layout, config, *this)}};
+}
 
 // device: "auto", "cpu", "reference", "cuda", "cuda:1". An unknown or absent device is an error that lists
 // the known.

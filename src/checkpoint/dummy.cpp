@@ -157,6 +157,8 @@ Result<Checkpoint> make_dummy(const std::string& text) {
   w.head = dense_matrix(*pools, options.dense, options.config.vocab, options.config.hidden);
   w.final_norm = dense_view(Format::kF32, 1, options.config.hidden, pools->ones.as());
   for (int i = 0; i < options.config.layers; ++i) w.layers.push_back(make_layer(*pools, options));
+  for (const Buffer* b : {&pools->codes, &pools->scales, &pools->dense, &pools->floats, &pools->ones})
+    w.pools.emplace_back(b->as(), b->bytes());
   w.storage = pools;
   RETURN_IF_ERROR(validate(w, options.config));
   return checkpoint;

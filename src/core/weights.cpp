@@ -203,6 +203,21 @@ Status validate(const ModelWeights& w, const ModelConfig& c) {
   return {};
 }
 
+StoredBytes stored_bytes(const ModelWeights& weights) {
+  StoredBytes b{.head = matrix_bytes(weights.head),
+                .embedding = matrix_bytes(weights.embed),
+                .rest = matrix_bytes(weights.final_norm)};
+  for (const LayerWeights& w : weights.layers) {
+    for (const ExpertsView* e : {&w.gate, &w.up, &w.down})
+      b.experts += static_cast<double>(e->count) * matrix_bytes(e->first);
+    for (const MatrixView* m : {&w.q, &w.k, &w.v, &w.o}) b.projections += matrix_bytes(*m);
+    for (const MatrixView* m : {&w.attn_norm, &w.mlp_norm, &w.q_bias, &w.k_bias, &w.v_bias, &w.o_bias,
+                                &w.sinks, &w.router, &w.router_bias, &w.gate_bias, &w.up_bias, &w.down_bias})
+      b.rest += matrix_bytes(*m);
+  }
+  return b;
+}
+
 double bytes_per_token(const ModelWeights& weights, const ModelConfig& config) {
   double bytes = matrix_bytes(weights.head) + row_bytes(weights.embed.format, weights.embed.cols);
   for (const LayerWeights& w : weights.layers) {

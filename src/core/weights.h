@@ -81,6 +81,9 @@ struct ModelWeights {
   MatrixView final_norm;                // [1, hidden]
   MatrixView head;                      // [vocab, hidden]
   std::shared_ptr<const void> storage;  // keeps the views alive
+  // Not empty: every view lies in these few spans, much smaller than what the views add up to (dummy models
+  // overlap theirs). A device copies them once and repacks from there.
+  std::vector<std::span<const std::byte>> pools;
   // Tells the source that a layer's bytes (or with -1 the rest) will not be read again soon, so that mapped
   // pages need not stay resident. May be empty.
   std::function<void(int layer)> release;
@@ -94,6 +97,13 @@ Status validate(const ModelWeights& weights, const ModelConfig& config);
 // whole tensor. For backends that read weights in place; one that repacks them looks as it reads, in one
 // pass.
 Status check_finite(const ModelWeights& weights);
+
+// Bytes of the weights as they are stored, by part.
+struct StoredBytes {
+  double experts = 0, projections = 0, head = 0, embedding = 0, rest = 0;  // rest: norms, biases, routers
+  double sum() const { return experts + projections + head + embedding + rest; }
+};
+StoredBytes stored_bytes(const ModelWeights& weights);
 
 // Bytes of weights that decoding one token reads (batch 1): experts count experts_per_token times.
 double bytes_per_token(const ModelWeights& weights, const ModelConfig& config);

@@ -23,15 +23,19 @@ Status validate(const EngineOptions& o, const ModelConfig& config) {
 
 }  // namespace
 
-Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const EngineOptions& options) {
+Result<KvDemand> Engine::demand(const ModelConfig& config, const EngineOptions& options) {
   EngineOptions o = options;
   if (o.context == 0) o.context = std::min(config.max_context, kDefaultContext);
   RETURN_IF_ERROR(validate(o, config));
+  return KvDemand{.sequences = o.max_batch, .context = o.context, .max_rows = o.max_rows, .hold = o.reuse};
+}
+
+Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const EngineOptions& options) {
+  ASSIGN_OR_RETURN(const KvDemand demand, Engine::demand(config, options));
+  EngineOptions o = options;
+  o.context = demand.context;
   Engine engine(backend, config, o);
-  ASSIGN_OR_RETURN(
-      const KvLayout layout,
-      kv_layout(config,
-                {.sequences = o.max_batch, .context = o.context, .max_rows = o.max_rows, .hold = o.reuse}));
+  ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(config, demand));
   RETURN_IF_ERROR(check_kv_memory(layout, config, backend));
   RETURN_IF_ERROR(backend.alloc_kv(layout));
   engine.scheduler_ = std::make_unique<Scheduler>(layout, config.window, o.max_rows, o.max_batch, o.reuse);

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "backend/backend.h"
+#include "engine/kv_layout.h"
 #include "engine/scheduler.h"
 
 namespace moesaic {
@@ -19,6 +20,8 @@ struct EngineOptions {
 // One thread drives an engine. The backend holds the model of `config` and outlives the engine.
 class Engine {
  public:
+  // What create() will ask of kv_layout.
+  static Result<KvDemand> demand(const ModelConfig& config, const EngineOptions& options);
   // Allocates the KV cache: context tokens for each of max_batch sequences.
   static Result<Engine> create(Backend& backend, const ModelConfig& config, const EngineOptions& options);
 

@@ -1,9 +1,9 @@
 #include "engine/kv_layout.h"
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 
@@ -12,14 +12,60 @@ namespace {
 
 constexpr int kPageTokens = 32;
 
-// Bytes that can be taken without swapping, as Linux estimates them; infinite where it does not say.
-double available_memory() {
-  std::ifstream in("/proc/meminfo");
-  std::string key;
-  for (double kilobytes = 0; in >> key >> kilobytes; in.ignore(64, '\n')) {
-    if (key == "MemAvailable:") return kilobytes * 1024;
+double sum(const std::vector<MemoryPart>& parts) {
+  double bytes = 0;
+  for (const MemoryPart& p : parts) bytes += p.bytes;
+  return bytes;
+}
+
+std::string list(const std::vector<MemoryPart>& parts) {
+  std::string text;
+  for (const MemoryPart& p : parts) {
+    if (p.bytes >= 5e6) text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", p.name, p.bytes / 1e9);
   }
-  return std::numeric_limits<double>::infinity();
+  return text;
+}
+
+// The longest context that fits, in whole pages; 0 if none does.
+int longest_context(KvDemand demand, const ModelConfig& config, const ModelWeights& weights,
+                    Backend& backend) {
+  const auto fits = [&](int pages) {
+    demand.context = pages * kPageTokens;
+    const Result<KvLayout> layout = kv_layout(config, demand);
+    return layout.ok() && sum(backend.memory(config, weights, layout.value())) <= backend.available_memory();
+  };
+  int low = 0, high = demand.context / kPageTokens;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    fits(middle) ? low = middle : high = middle - 1;
+  }
+  return low * kPageTokens;
+}
+
+// Bytes that --dense mxfp8 would save.
+double saved_by_mxfp8(const std::vector<MemoryPart>& parts, const ModelWeights& weights) {
+  const double bytes_each = bits_per_element(Format::kMxfp8) / 8;
+  double wanted =
+      static_cast<double>(weights.head.rows) * static_cast<double>(weights.head.cols) * bytes_each;
+  for (const LayerWeights& w : weights.layers) {
+    for (const MatrixView* m : {&w.q, &w.k, &w.v, &w.o})
+      wanted += static_cast<double>(m->rows) * static_cast<double>(m->cols) * bytes_each;
+  }
+  double taken = 0;
+  for (const MemoryPart& p : parts) taken += p.name == kProjectionsPart || p.name == kHeadPart ? p.bytes : 0;
+  return taken - wanted;
+}
+
+std::string advice(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
+                   const std::vector<MemoryPart>& parts, Backend& backend) {
+  const int context = longest_context(demand, config, weights, backend);
+  const double saved = saved_by_mxfp8(parts, weights);
+  const bool dense = saved > 0 && sum(parts) - saved <= backend.available_memory();
+  const std::string mxfp8 = fmt::format("--dense mxfp8, which saves {:.2f} GB", saved / 1e9);
+  if (context > 0)
+    return fmt::format("use at most {} tokens of context{}", context, dense ? " or " + mxfp8 : "");
+  if (dense) return "use " + mxfp8;
+  return demand.sequences > 1 ? "use fewer sequences" : "use a smaller model or a device with more memory";
 }
 
 }  // namespace
@@ -39,14 +85,22 @@ Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& d) {
                   .window_pages = static_cast<int>(window)};
 }
 
-double kv_bytes(const KvLayout& layout, const ModelConfig& config, const Backend& backend) {
-  double pages = 0;
-  for (const bool sliding : config.sliding) pages += sliding ? layout.window_pages : layout.full_pages;
-  return pages * layout.page_tokens * backend.kv_token_bytes(config);
+Status plan_memory(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
+                   Backend& backend) {
+  ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(config, demand));
+  const std::vector<MemoryPart> parts = backend.memory(config, weights, layout);
+  const double needed = sum(parts), free = backend.available_memory();
+  backend.expect_kv(layout);
+  if (needed <= free) return {};
+  const std::string sequences = demand.sequences > 1 ? fmt::format("{} sequences of ", demand.sequences) : "";
+  return error(StatusCode::kOutOfMemory,
+               "{} with {}{} tokens takes {:.2f} GB ({}), {} has {:.2f} GB free; {}", config.name, sequences,
+               demand.context, needed / 1e9, list(parts), backend.caps().name, free / 1e9,
+               advice(demand, config, weights, parts, backend));
 }
 
 Status check_kv_memory(const KvLayout& layout, const ModelConfig& config, const Backend& backend) {
-  const double needed = kv_bytes(layout, config, backend), free = available_memory();
+  const double needed = kv_bytes(layout, config, backend), free = backend.available_memory();
   if (needed <= free) return {};
   return error(StatusCode::kOutOfMemory,
                "the KV cache takes {:.1f} GB, {:.1f} GB of memory are free; use a smaller context or fewer "

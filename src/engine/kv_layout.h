@@ -15,11 +15,13 @@ struct KvDemand {
 };
 Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& demand);
 
-// Bytes of all layers' pages.
-double kv_bytes(const KvLayout& layout, const ModelConfig& config, const Backend& backend);
+// Before a model is loaded: kOutOfMemory if it and such a cache do not fit, with what each part takes, what
+// is free and what to change. Tells the backend which cache is to come.
+Status plan_memory(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
+                   Backend& backend);
 
-// kOutOfMemory if the pages are larger than the memory that the machine has free: the system would grant them
-// and end the program when they are used.
+// The same for the pages alone, once the model is loaded: where they are larger than what the machine has
+// free, the system would grant them and end the program when they are used.
 Status check_kv_memory(const KvLayout& layout, const ModelConfig& config, const Backend& backend);
 
 }  // namespace moesaic

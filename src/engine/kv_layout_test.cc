@@ -42,5 +42,70 @@ TEST(KvLayout, MemoryIsWhatTheBackendKeeps) {
   EXPECT_EQ(status.code(), StatusCode::kOutOfMemory);
 }
 
+// A device of a given size; 1 KB a token and layer.
+class Device final : public Backend {
+ public:
+  explicit Device(double free) : free_(free) {}
+  BackendCaps caps() const override { return {.name = "toy:0"}; }
+  double kv_token_bytes(const ModelConfig&) const override { return 1024; }
+  std::vector<MemoryPart> memory(const ModelConfig& c, const ModelWeights& w, const KvLayout& l) override {
+    const StoredBytes stored = stored_bytes(w);
+    return {{kExpertsPart, 1e8},
+            {kHeadPart, stored.head},
+            {kProjectionsPart, stored.projections},
+            {kCachePart, kv_bytes(l, c, *this)}};
+  }
+  double available_memory() const override { return free_; }
+  void expect_kv(const KvLayout& layout) override { expected = layout; }
+  Status load(const ModelConfig&, const ModelWeights&, const LoadProgress&) override { return {}; }
+  Status alloc_kv(const KvLayout&) override { return {}; }
+  Status begin_step(const Batch&) override { return {}; }
+  void embed() override {}
+  void qkv(int) override {}
+  void attend(int) override {}
+  void project(int) override {}
+  void moe(int) override {}
+  void unembed(std::span<float>) override {}
+  Status end_step() override { return {}; }
+
+  KvLayout expected;
+
+ private:
+  double free_;
+};
+
+ModelWeights shapes(Format dense) {
+  const MatrixView m = dense_view(dense, 6400, 6400, nullptr);
+  ModelWeights w{.head = m};
+  w.layers.resize(3);
+  for (LayerWeights& l : w.layers) l.q = l.k = l.v = l.o = m;
+  return w;
+}
+
+bool says(const Status& status, const std::string& text) {
+  return status.message().find(text) != std::string::npos;
+}
+
+TEST(PlanMemory, RefusesBeforeLoadingAndSaysWhatWouldFit) {
+  const ModelWeights mxfp8 = shapes(Format::kMxfp8);
+  const double weights = 1e8 + 13 * 6400 * 6400 * 8.25 / 8;
+  Device large(weights + 3 * 1024 * 4096);
+  EXPECT_TRUE(plan_memory({.context = 4096}, config(), mxfp8, large).ok());
+  EXPECT_EQ(large.expected.full_pages, 128);
+
+  Device tight(weights + 1024 * (1024 + 2 * 704));  // 1024 tokens in the full layer
+  const Status refused = plan_memory({.context = 4096, .max_rows = 512}, config(), mxfp8, tight);
+  EXPECT_EQ(refused.code(), StatusCode::kOutOfMemory);
+  for (const char* part : {"experts 0.10", "lm_head 0.04", "attention projections 0.51", "KV cache",
+                           "toy:0 has", "use at most 1024 tokens of context"})
+    EXPECT_TRUE(says(refused, part)) << part << ": " << refused.message();
+  EXPECT_FALSE(says(refused, "--dense")) << refused.message();
+
+  Device small(1e6);
+  EXPECT_TRUE(says(plan_memory({.context = 64}, config(), mxfp8, small), "smaller model"));
+  EXPECT_TRUE(says(plan_memory({.context = 4096}, config(), shapes(Format::kBF16), large),
+                   "--dense mxfp8, which saves 0.52 GB"));
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -55,6 +55,8 @@ class CpuBackend final : public Backend {
   double read_bandwidth() override;
   // int8 K, int16 V and a float scale of each: kv_cache.h.
   double kv_token_bytes(const ModelConfig& c) const override { return c.kv_heads * (3.0 * c.head_dim + 8); }
+  std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& weights,
+                                 const KvLayout& layout) override;
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
   Status begin_step(const Batch& batch) override;
@@ -156,6 +158,24 @@ void CpuBackend::reset_profile() {
 }
 
 // ---- loading ----
+
+// Packed weights take what they take in the file, but for those that --dense converts.
+std::vector<MemoryPart> CpuBackend::memory(const ModelConfig& config, const ModelWeights& weights,
+                                           const KvLayout& layout) {
+  const StoredBytes stored = stored_bytes(weights);
+  const auto share = [&](Format from) {
+    const double to = options_.dense == DenseFormat::kBF16   ? 16
+                      : options_.dense == DenseFormat::kQ8_0 ? bits_per_element(Format::kQ8_0)
+                                                             : bits_per_element(Format::kMxfp8);
+    return options_.dense == DenseFormat::kAsLoaded ? 1.0 : to / bits_per_element(from);
+  };
+  return {{kExpertsPart, stored.experts},
+          {kProjectionsPart, stored.projections * share(weights.layers[0].q.format)},
+          {kHeadPart, stored.head * share(weights.head.format)},
+          {kEmbeddingPart, stored.embedding},
+          {kVectorsPart, stored.rest},
+          {kCachePart, kv_bytes(layout, config, *this)}};
+}
 
 Result<PackedMatrix> CpuBackend::pack(const std::vector<const MatrixView*>& sections,
                                       const std::string& name) {

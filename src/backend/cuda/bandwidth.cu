@@ -43,6 +43,11 @@ cudaError_t time_passes(void* data, size_t bytes, int processors, cudaStream_t s
 
 }  // namespace
 
+cudaError_t probe_code() {
+  cudaFuncAttributes attributes{};
+  return cudaFuncGetAttributes(&attributes, read_kernel);
+}
+
 Result<double> measure_read_bandwidth(cudaStream_t stream) {
   size_t available = 0, total = 0;
   int device = 0, processors = 0;

@@ -31,6 +31,10 @@ class CudaBackend final : public Backend {
   BackendCaps caps() const override;
   double read_bandwidth() override;
   double kv_token_bytes(const ModelConfig& config) const override { return 4.0 * config.kv_size(); }
+  std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& weights,
+                                 const KvLayout& layout) override;
+  double available_memory() const override;
+  void expect_kv(const KvLayout& layout) override { kv_layout_ = layout; }
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
   Status begin_step(const Batch& batch) override;
@@ -46,7 +50,8 @@ class CudaBackend final : public Backend {
   void time_ops(bool on) override { timed_ = on; }
 
  private:
-  Status alloc_arena();
+  std::vector<Wanted> arena(const ModelConfig& config);
+  std::vector<Wanted> scratch(const ModelConfig& config, const KvLayout& layout);
   Status begin_graph();
   Status end_graph();
   template <typename Body>
@@ -113,20 +118,37 @@ void CudaBackend::reset_profile() {
   for (int op = 0; op < kOps; ++op) profile_[op] = {.op = kOpNames[op]};
 }
 
+std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const ModelWeights& weights,
+                                            const KvLayout& layout) {
+  std::vector<MemoryPart> parts = count_model(config, weights, options_, false);
+  const double arena_bytes =
+      sum(arena(config)) + sum(moe_.buffers(config, options_.max_rows)) + sum(scratch(config, layout));
+  parts.push_back({"activations", arena_bytes});
+  parts.push_back({kCachePart, kv_bytes(layout, config, *this)});
+  return parts;
+}
+
+double CudaBackend::available_memory() const {
+  size_t available = 0, total = 0;
+  return check(cudaMemGetInfo(&available, &total), "memory").ok() ? static_cast<double>(available) : 0;
+}
+
 Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
                          const LoadProgress& progress) {
   model_ = {};
-  ASSIGN_OR_RETURN(model_, load_model(config, weights, options_, progress, stream_));
-  return alloc_arena();
+  constexpr double kRest = 2e9;  // logits of many rows, graphs, what the driver takes
+  const double room = kRest + sum(arena(config)) + sum(moe_.buffers(config, options_.max_rows)) +
+                      sum(scratch(config, kv_layout_)) + kv_bytes(kv_layout_, config, *this);
+  ASSIGN_OR_RETURN(model_, load_model(config, weights, options_, room, progress, stream_));
+  RETURN_IF_ERROR(allocate(arena(config), "activations"));
+  RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
+  ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
+  return check(cudaDeviceSynchronize(), "activations");
 }
 
-Status CudaBackend::alloc_arena() {
-  const ModelConfig& config = model_.config;
+std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
   const size_t rows = options_.max_rows;
-  const struct {
-    DeviceBuffer* buffer;
-    size_t bytes;
-  } parts[] = {
+  return {
       {&x_, rows * config.hidden * 4},
       {&normed_, rows * config.hidden * 2},
       {&q_, rows * config.q_size() * 2},
@@ -135,12 +157,12 @@ Status CudaBackend::alloc_arena() {
       {&arrived_, rows * config.kv_heads * sizeof(int)},
       {&fault_, sizeof(int)},
   };
-  for (const auto& part : parts) {
-    ASSIGN_OR_RETURN(*part.buffer, DeviceBuffer::allocate(part.bytes, "activations"));
-  }
-  RETURN_IF_ERROR(moe_.allocate(config, options_.max_rows));
-  ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
-  return check(cudaDeviceSynchronize(), "activations");
+}
+
+// What depends on the cache.
+std::vector<Wanted> CudaBackend::scratch(const ModelConfig& config, const KvLayout& layout) {
+  const size_t splits = layout.full_pages / kSplitPages + 2 * static_cast<size_t>(options_.max_rows);
+  return {{&partial_, splits * config.heads * (config.head_dim + 2) * sizeof(float)}};
 }
 
 Status CudaBackend::alloc_kv(const KvLayout& layout) {
@@ -156,11 +178,8 @@ Status CudaBackend::alloc_kv(const KvLayout& layout) {
     ASSIGN_OR_RETURN(model_.layers[i].k, DeviceBuffer::allocate(bytes, "the KV cache"));
     ASSIGN_OR_RETURN(model_.layers[i].v, DeviceBuffer::allocate(bytes, "the KV cache"));
   }
-  const size_t splits = layout.full_pages / kSplitPages + 2 * static_cast<size_t>(options_.max_rows);
   partial_ = {};
-  ASSIGN_OR_RETURN(partial_, DeviceBuffer::allocate(
-                                 splits * model_.config.heads * (model_.config.head_dim + 2) * sizeof(float),
-                                 "attention over splits"));
+  RETURN_IF_ERROR(allocate(scratch(model_.config, layout), "attention over splits"));
   input_capacity_ = 32 * static_cast<size_t>(options_.max_rows) + layout.full_pages + layout.window_pages;
   return check(cudaDeviceSynchronize(), "the KV cache");
 }
@@ -437,20 +456,29 @@ Status CudaBackend::end_step() {
 }  // namespace cuda
 
 std::string cuda_absent() {
-  int devices = 0;
+  int devices = 0, driver = 0, runtime = 0;
   const cudaError_t code = cudaGetDeviceCount(&devices);
-  if (code == cudaSuccess && devices > 0) return {};
+  if (code == cudaSuccess && devices > 0) return cuda::no_code_for(0);
   cudaGetLastError();
-  return code == cudaSuccess ? "no CUDA device" : cudaGetErrorString(code);
+  if (code != cudaErrorInsufficientDriver)
+    return code == cudaSuccess ? "no CUDA device" : cudaGetErrorString(code);
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  const auto version = [](int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); };
+  if (driver == 0) return "no NVIDIA driver is loaded";
+  return fmt::format("the NVIDIA driver is for CUDA {}, this program needs {}: update the driver",
+                     version(driver), version(runtime));
 }
 
 Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions& options) {
-  if (const std::string reason = cuda_absent(); !reason.empty())
-    return invalid("device cuda: {}; use --device cpu", reason);
   int devices = 0;
-  RETURN_IF_ERROR(cuda::check(cudaGetDeviceCount(&devices), "device"));
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
+    return invalid("device cuda: {}; use --device cpu", cuda_absent());
   if (options.device < 0 || options.device >= devices)
-    return invalid("device cuda:{}: this machine has devices 0 to {}", options.device, devices - 1);
+    return invalid("device cuda:{}: this machine has {}", options.device,
+                   devices == 1 ? "one, cuda:0" : fmt::format("cuda:0 to cuda:{}", devices - 1));
+  if (const std::string reason = cuda::no_code_for(options.device); !reason.empty())
+    return invalid("device cuda:{}: {}; use --device cpu", options.device, reason);
   auto backend = std::make_unique<cuda::CudaBackend>(options);
   RETURN_IF_ERROR(backend->open());
   return std::unique_ptr<Backend>(std::move(backend));

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "moesaic/status.h"
 
@@ -43,6 +44,17 @@ class DeviceBuffer {
   void* data_ = nullptr;
   size_t bytes_ = 0;
 };
+
+// Memory to allocate, one of a list.
+struct Wanted {
+  DeviceBuffer* buffer;
+  size_t bytes;
+};
+Status allocate(const std::vector<Wanted>& list, const std::string& what);
+double sum(const std::vector<Wanted>& list);
+
+// Empty where this program has code for the device, else the reason.
+std::string no_code_for(int device);
 
 // Page-locked host memory, which the device copies from and to by itself.
 class PinnedBuffer {

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/model.h"
 #include "backend/cuda/sm90a/moe_decode.h"
+#include "backend/cuda/upload.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {
@@ -17,93 +18,90 @@ float f16_factor(int hidden, float largest_weight) {
 
 constexpr size_t kSlabHiddenBytes = sizeof(__half) * kSlabRows * sm90a::kTopK * sm90a::kHidden;
 
-// Loads one model.
+constexpr const char* kSlabExperts = "experts in decoding order";
+
+// Loads one model, or counts what it takes: as the uploader was made.
 class Loader {
  public:
-  Loader(Model& model, const BackendOptions& options, cudaStream_t stream)
-      : model_(model), config_(model.config), options_(options), stream_(stream) {}
+  Loader(Model& model, const BackendOptions& options, Uploader& up)
+      : model_(model), config_(model.config), options_(options), up_(up) {}
   Status run(const ModelWeights& weights, const LoadProgress& progress);
 
  private:
-  bool wants_slabs(const ModelWeights& weights) const;
-  Status load_layer(Uploader& up, int index, const LayerWeights& w);
-  Status load_experts(Uploader& up, int index, const LayerWeights& w);
+  Status load_layer(int index, const LayerWeights& w);
+  Status load_experts(int index, const LayerWeights& w);
+  Status alloc_slabs(int index, const std::string& name);
 
   Model& model_;
   const ModelConfig& config_;
   const BackendOptions& options_;
-  cudaStream_t stream_;
+  Uploader& up_;
 };
 
-Status Loader::load_layer(Uploader& up, int index, const LayerWeights& w) {
+Status Loader::load_layer(int index, const LayerWeights& w) {
   Layer& layer = model_.layers[index];
   const auto name = [&](const char* tensor) { return fmt::format("layer {} {}", index, tensor); };
   float attn_top = 0, mlp_top = 0;
-  ASSIGN_OR_RETURN(layer.attn_norm, up.vector({w.attn_norm}, name("attention norm"), &attn_top));
-  ASSIGN_OR_RETURN(layer.mlp_norm, up.vector({w.mlp_norm}, name("mlp norm"), &mlp_top));
+  ASSIGN_OR_RETURN(layer.attn_norm, up_.vector({w.attn_norm}, name("attention norm"), &attn_top));
+  ASSIGN_OR_RETURN(layer.mlp_norm, up_.vector({w.mlp_norm}, name("mlp norm"), &mlp_top));
   layer.attn_factor = f16_factor(config_.hidden, attn_top);
   layer.mlp_factor = f16_factor(config_.hidden, mlp_top);
-  ASSIGN_OR_RETURN(layer.qkv_bias, up.vector({w.q_bias, w.k_bias, w.v_bias}, name("qkv bias")));
-  ASSIGN_OR_RETURN(layer.o_bias, up.vector({w.o_bias}, name("o bias")));
-  ASSIGN_OR_RETURN(layer.sinks, up.vector({w.sinks}, name("sinks")));
-  ASSIGN_OR_RETURN(layer.router, up.vector({w.router}, name("router")));
-  ASSIGN_OR_RETURN(layer.router_bias, up.vector({w.router_bias}, name("router bias")));
-  ASSIGN_OR_RETURN(layer.gate_bias, up.vector({w.gate_bias}, name("gate bias")));
-  ASSIGN_OR_RETURN(layer.up_bias, up.vector({w.up_bias}, name("up bias")));
-  ASSIGN_OR_RETURN(layer.down_bias, up.vector({w.down_bias}, name("down bias")));
-  ASSIGN_OR_RETURN(layer.qkv, up.matrix({w.q, w.k, w.v}, kind_of(w.q.format, options_.dense), Rows::kHeads,
-                                        config_.head_dim, name("qkv")));
-  ASSIGN_OR_RETURN(layer.o,
-                   up.matrix({w.o}, kind_of(w.o.format, options_.dense), Rows::kPlain, 0, name("o")));
-  return load_experts(up, index, w);
+  ASSIGN_OR_RETURN(layer.qkv_bias, up_.vector({w.q_bias, w.k_bias, w.v_bias}, name("qkv bias")));
+  ASSIGN_OR_RETURN(layer.o_bias, up_.vector({w.o_bias}, name("o bias")));
+  ASSIGN_OR_RETURN(layer.sinks, up_.vector({w.sinks}, name("sinks")));
+  ASSIGN_OR_RETURN(layer.router, up_.vector({w.router}, name("router")));
+  ASSIGN_OR_RETURN(layer.router_bias, up_.vector({w.router_bias}, name("router bias")));
+  ASSIGN_OR_RETURN(layer.gate_bias, up_.vector({w.gate_bias}, name("gate bias")));
+  ASSIGN_OR_RETURN(layer.up_bias, up_.vector({w.up_bias}, name("up bias")));
+  ASSIGN_OR_RETURN(layer.down_bias, up_.vector({w.down_bias}, name("down bias")));
+  ASSIGN_OR_RETURN(layer.qkv, up_.matrix({w.q, w.k, w.v}, kind_of(w.q.format, options_.dense), Rows::kHeads,
+                                         config_.head_dim, kProjectionsPart, name("qkv")));
+  ASSIGN_OR_RETURN(layer.o, up_.matrix({w.o}, kind_of(w.o.format, options_.dense), Rows::kPlain, 0,
+                                       kProjectionsPart, name("o")));
+  return load_experts(index, w);
 }
 
-Status Loader::load_experts(Uploader& up, int index, const LayerWeights& w) {
+Status Loader::alloc_slabs(int index, const std::string& name) {
+  Layer& layer = model_.layers[index];
+  const size_t experts = config_.experts;
+  ASSIGN_OR_RETURN(layer.fc1_slabs, up_.buffer(experts * sm90a::kFc1Bytes, 0, kSlabExperts, name));
+  ASSIGN_OR_RETURN(layer.fc2_slabs, up_.buffer(experts * sm90a::kFc2Bytes, 0, kSlabExperts, name));
+  ASSIGN_OR_RETURN(layer.slab_hidden, up_.buffer(kSlabHiddenBytes, 0xFF, kSlabExperts, name));
+  const std::vector<float> scales(kSlabRows, 1.0f / layer.mlp_factor);
+  const size_t bytes = kSlabRows * sizeof(float);
+  return up_.put(model_.slab_scales, index * bytes, scales.data(), bytes, name);
+}
+
+Status Loader::load_experts(int index, const LayerWeights& w) {
   Layer& layer = model_.layers[index];
   const auto name = [&](const char* tensor) { return fmt::format("layer {} {}", index, tensor); };
-  Slabs fc1{.expert_bytes = sm90a::kFc1Bytes,
-            .bias = {layer.gate_bias.as<float>(), layer.up_bias.as<float>()}};
-  Slabs fc2{.expert_bytes = sm90a::kFc2Bytes, .down = true, .bias = {layer.down_bias.as<float>()}};
-  if (model_.slabs) {
-    const size_t experts = config_.experts;
-    ASSIGN_OR_RETURN(layer.fc1_slabs,
-                     DeviceBuffer::allocate(experts * sm90a::kFc1Bytes, name("gate_up slabs")));
-    ASSIGN_OR_RETURN(layer.fc2_slabs, DeviceBuffer::allocate(experts * sm90a::kFc2Bytes, name("down slabs")));
-    ASSIGN_OR_RETURN(layer.slab_hidden, DeviceBuffer::allocate(kSlabHiddenBytes, name("activations")));
-    RETURN_IF_ERROR(check(cudaMemset(layer.slab_hidden.as<void>(), 0xFF, kSlabHiddenBytes), "activations"));
-    const std::vector<float> scales(kSlabRows, 1.0f / layer.mlp_factor);
-    RETURN_IF_ERROR(check(cudaMemcpy(model_.slab_scales.as<float>() + index * kSlabRows, scales.data(),
-                                     kSlabRows * sizeof(float), cudaMemcpyHostToDevice),
-                          "activations"));
-    fc1.data = layer.fc1_slabs.as<uint8_t>(), fc2.data = layer.fc2_slabs.as<uint8_t>();
-  }
-  const Kind experts = kind_of(w.gate.first.format, DenseFormat::kAsLoaded);
-  ASSIGN_OR_RETURN(layer.gate_up, up.experts({w.gate, w.up}, experts, Rows::kPairs, name("gate_up experts"),
-                                             model_.slabs ? &fc1 : nullptr));
-  ASSIGN_OR_RETURN(layer.down, up.experts({w.down}, kind_of(w.down.first.format, DenseFormat::kAsLoaded),
-                                          Rows::kPlain, name("down experts"), model_.slabs ? &fc2 : nullptr));
+  if (model_.slabs) RETURN_IF_ERROR(alloc_slabs(index, name("experts in decoding order")));
+  const Slabs fc1{.data = layer.fc1_slabs.as<uint8_t>(),
+                  .expert_bytes = sm90a::kFc1Bytes,
+                  .bias = {layer.gate_bias.as<float>(), layer.up_bias.as<float>()}};
+  const Slabs fc2{.data = layer.fc2_slabs.as<uint8_t>(),
+                  .expert_bytes = sm90a::kFc2Bytes,
+                  .down = true,
+                  .bias = {layer.down_bias.as<float>()}};
+  const auto kind = [](const ExpertsView& e) { return kind_of(e.first.format, DenseFormat::kAsLoaded); };
+  ASSIGN_OR_RETURN(layer.gate_up, up_.experts({w.gate, w.up}, kind(w.gate), Rows::kPairs, kExpertsPart,
+                                              name("gate_up experts"), model_.slabs ? &fc1 : nullptr));
+  ASSIGN_OR_RETURN(layer.down, up_.experts({w.down}, kind(w.down), Rows::kPlain, kExpertsPart,
+                                           name("down experts"), model_.slabs ? &fc2 : nullptr));
   return {};
 }
 
-// The decode kernel reads the experts in an order of its own, and the kernels for more tokens in theirs: both
-// are kept where the memory allows it, which for gpt-oss-120b takes 122 GB.
-bool Loader::wants_slabs(const ModelWeights& weights) const {
+// The decode kernel takes the model.
+bool slabs_fit(const ModelConfig& c, const ModelWeights& weights, const BackendOptions& options) {
   const auto mxfp4 = [](const ExpertsView& v) {
     return v.first.format == Format::kMxfp4 || v.first.format == Format::kMxfp4Gguf;
   };
-  const bool all = std::ranges::all_of(
-      weights.layers, [&](const LayerWeights& w) { return mxfp4(w.gate) && mxfp4(w.up) && mxfp4(w.down); });
-  if (options_.batch_invariant || !all) return false;
-  if (!sm90a::moe_decode_fits(config_.hidden, config_.intermediate, config_.experts_per_token,
-                              config_.experts) ||
-      config_.swiglu_alpha != 1.702 || config_.swiglu_limit != 7.0 ||
-      !sm90a::prepare_moe_decode(options_.device).ok())
-    return false;
-  size_t available = 0, total = 0;
-  if (cudaMemGetInfo(&available, &total) != cudaSuccess) return false;
-  constexpr double kRest = 12e9;  // dense weights, activations and some KV
-  return 2.0 * config_.layers * config_.experts * (sm90a::kFc1Bytes + sm90a::kFc2Bytes) + kRest <
-         static_cast<double>(available);
+  return !options.batch_invariant &&
+         std::ranges::all_of(
+             weights.layers,
+             [&](const LayerWeights& w) { return mxfp4(w.gate) && mxfp4(w.up) && mxfp4(w.down); }) &&
+         sm90a::moe_decode_fits(c.hidden, c.intermediate, c.experts_per_token, c.experts) &&
+         c.swiglu_alpha == 1.702 && c.swiglu_limit == 7.0 && sm90a::prepare_moe_decode(options.device).ok();
 }
 
 Status unsupported(const ModelConfig& c) {
@@ -123,42 +121,66 @@ Status unsupported(const ModelConfig& c) {
 Status Loader::run(const ModelWeights& weights, const LoadProgress& progress) {
   model_.rope = make_rope_table(config_.rope, config_.head_dim);
   model_.layers.resize(config_.layers);
-  model_.slabs = wants_slabs(weights);
   ASSIGN_OR_RETURN(model_.slab_scales,
-                   DeviceBuffer::allocate(config_.layers * kSlabRows * sizeof(float), "activations"));
-  ASSIGN_OR_RETURN(Uploader up, Uploader::create(stream_));
+                   up_.buffer(config_.layers * kSlabRows * sizeof(float), 0, kSlabExperts, "activations"));
   const auto done = [&](int layer, int count) {
+    if (up_.counts_only()) return;
     if (weights.release) weights.release(layer);
     if (progress) progress(count, config_.layers + 1);
   };
-  ASSIGN_OR_RETURN(model_.embed, up.table(weights.embed, "embedding"));
-  ASSIGN_OR_RETURN(model_.head, up.matrix({weights.head}, kind_of(weights.head.format, options_.dense),
-                                          Rows::kPlain, 0, "lm_head"));
+  ASSIGN_OR_RETURN(model_.embed, up_.table(weights.embed, kEmbeddingPart, "embedding"));
+  ASSIGN_OR_RETURN(model_.head, up_.matrix({weights.head}, kind_of(weights.head.format, options_.dense),
+                                           Rows::kPlain, 0, kHeadPart, "lm_head"));
   float top = 0;
-  ASSIGN_OR_RETURN(model_.final_norm, up.vector({weights.final_norm}, "final norm", &top));
+  ASSIGN_OR_RETURN(model_.final_norm, up_.vector({weights.final_norm}, "final norm", &top));
   model_.final_factor = f16_factor(config_.hidden, top);
   done(-1, 1);
   for (int i = 0; i < config_.layers; ++i) {
-    RETURN_IF_ERROR(load_layer(up, i, weights.layers[i]));
+    RETURN_IF_ERROR(load_layer(i, weights.layers[i]));
     done(i, i + 2);
   }
   const std::vector<double>& frequency = model_.rope.inverse_frequency;
-  ASSIGN_OR_RETURN(model_.inverse_frequency,
-                   DeviceBuffer::allocate(frequency.size() * sizeof(double), "RoPE"));
-  return check(cudaMemcpy(model_.inverse_frequency.as<double>(), frequency.data(),
-                          model_.inverse_frequency.bytes(), cudaMemcpyHostToDevice),
-               "RoPE");
+  const size_t bytes = frequency.size() * sizeof(double);
+  ASSIGN_OR_RETURN(model_.inverse_frequency, up_.buffer(bytes, 0, kVectorsPart, "RoPE"));
+  RETURN_IF_ERROR(up_.put(model_.inverse_frequency, 0, frequency.data(), bytes, "RoPE"));
+  return up_.finish();
+}
+
+double sum(const std::vector<MemoryPart>& parts) {
+  double bytes = 0;
+  for (const MemoryPart& p : parts) bytes += p.bytes;
+  return bytes;
 }
 
 }  // namespace
 
-Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
-                         const BackendOptions& options, const LoadProgress& progress, cudaStream_t stream) {
-  RETURN_IF_ERROR(validate(weights, config));
-  RETURN_IF_ERROR(unsupported(config));
+std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
+                                    const BackendOptions& options, bool slabs) {
   Model model;
   model.config = config;
-  RETURN_IF_ERROR(Loader(model, options, stream).run(weights, progress));
+  model.slabs = slabs;
+  Uploader counter;
+  // What cannot be counted is refused by load_model.
+  if (!Loader(model, options, counter).run(weights, {}).ok()) return {};
+  return counter.parts();
+}
+
+Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
+                         const BackendOptions& options, double room, const LoadProgress& progress,
+                         cudaStream_t stream) {
+  RETURN_IF_ERROR(validate(weights, config));
+  RETURN_IF_ERROR(unsupported(config));
+  size_t available = 0, total = 0;
+  RETURN_IF_ERROR(check(cudaMemGetInfo(&available, &total), "load"));
+  Model model;
+  model.config = config;
+  // The decode kernel reads the experts in an order of its own, and the kernels for more tokens in theirs:
+  // both are kept where the memory allows it, which for gpt-oss-120b takes 122 GB.
+  model.slabs = slabs_fit(config, weights, options) &&
+                sum(count_model(config, weights, options, true)) + room < static_cast<double>(available);
+  Uploader up;
+  RETURN_IF_ERROR(up.open(stream, weights.pools));
+  RETURN_IF_ERROR(Loader(model, options, up).run(weights, progress));
   return model;
 }
 

@@ -16,8 +16,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "backend/backend.h"
 #include "backend/cuda/device.h"
@@ -54,6 +52,8 @@ struct Matrix {
   double bytes() const { return static_cast<double>(experts * units * (unit_bytes() + unit_scale_bytes())); }
 };
 
+inline int64_t units_of(int64_t rows) { return (rows + kUnit - 1) / kUnit; }
+
 // The kind that a matrix stored as `format` gets.
 Kind kind_of(Format format, DenseFormat wanted);
 
@@ -62,48 +62,6 @@ struct Table {
   Format format = Format::kF32;
   int64_t cols = 0, row_bytes = 0, scale_offset = 0;
   DeviceBuffer data;
-};
-// Where moe_decode's copy of the experts goes, and their biases, [experts, rows of a section].
-struct Slabs {
-  uint8_t* data = nullptr;
-  size_t expert_bytes = 0;
-  bool down = false;
-  const float* bias[2] = {};
-};
-
-// Copies views to the device and repacks them there: stages a piece in page-locked memory while the piece
-// before it travels.
-class Uploader {
- public:
-  static Result<Uploader> create(cudaStream_t stream);
-
-  // sections: stacked matrices of one format (Q, K and V, or one); name is for errors.
-  Result<Matrix> matrix(const std::vector<MatrixView>& sections, Kind kind, Rows order, int head_dim,
-                        const std::string& name);
-  // sections: gate and up (Rows::kPairs), or one.
-  // slabs, if wanted: the same experts once more, in the order of sm90a/moe_decode_layout.h.
-  Result<Matrix> experts(const std::vector<ExpertsView>& sections, Kind kind, Rows order,
-                         const std::string& name, const Slabs* slabs = nullptr);
-  Result<Table> table(const MatrixView& m, const std::string& name);
-  // Floats one behind the other, checked for NaN and infinity; *largest: the largest magnitude.
-  Result<DeviceBuffer> vector(const std::vector<MatrixView>& parts, const std::string& name,
-                              float* largest = nullptr);
-
- private:
-  Status copy(const std::byte* source, int64_t stride, int64_t bytes, int64_t rows, std::byte* target);
-  Status stage(const MatrixView& m, std::byte* data, std::byte* scales);
-  Status repack(const std::vector<MatrixView>& sections, const Matrix& out, int64_t unit,
-                const Slabs* slabs = nullptr);
-  Status allocate(Matrix& out, const std::string& name);
-  Status finish(const std::string& name);
-
-  static constexpr size_t kPiece = 32u << 20;
-  cudaStream_t stream_ = nullptr;
-  PinnedBuffer pinned_[2];
-  cudaEvent_t free_[2] = {};
-  int next_ = 0;
-  DeviceBuffer raw_;    // the sections as they were stored
-  DeviceBuffer fault_;  // int
 };
 
 }  // namespace moesaic::cuda

@@ -32,8 +32,13 @@ struct Model {
   DeviceBuffer slab_scales;  // [layers, kSlabRows]: what undoes the layer's mlp_factor
 };
 
+// What the model's weights take, by part. slabs: with the experts once more for sm90a::moe_decode.
+std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
+                                    const BackendOptions& options, bool slabs);
 // Uploads and repacks. One line for a model that the kernels do not take, a damaged tensor, lack of memory.
+// room: bytes that stay free for what is allocated later; slabs are made where they fit beside it.
 Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
-                         const BackendOptions& options, const LoadProgress& progress, cudaStream_t stream);
+                         const BackendOptions& options, double room, const LoadProgress& progress,
+                         cudaStream_t stream);
 
 }  // namespace moesaic::cuda

@@ -16,12 +16,9 @@ int expert_tile(int rows, int top_k, int experts) {
 
 }  // namespace
 
-Status Moe::allocate(const ModelConfig& config, int max_rows) {
+std::vector<Wanted> Moe::buffers(const ModelConfig& config, int max_rows) {
   const size_t rows = max_rows, pairs = rows * config.experts_per_token;
-  const struct {
-    DeviceBuffer* buffer;
-    size_t bytes;
-  } parts[] = {
+  return {
       {&normed_f32_, rows * config.hidden * 4},
       {&router_logits_, rows * config.experts * 4},
       {&expert_ids_, pairs * 4},
@@ -34,10 +31,6 @@ Status Moe::allocate(const ModelConfig& config, int max_rows) {
       {&out_, pairs * config.hidden * 4},
       {&arrived_, sizeof(int)},
   };
-  for (const auto& part : parts) {
-    ASSIGN_OR_RETURN(*part.buffer, DeviceBuffer::allocate(part.bytes, "the experts' activations"));
-  }
-  return {};
 }
 
 void Moe::settle(Norm& next) {

@@ -9,7 +9,7 @@ namespace moesaic::cuda {
 class Moe {
  public:
   // Memory for the activations of at most max_rows rows.
-  Status allocate(const ModelConfig& config, int max_rows);
+  std::vector<Wanted> buffers(const ModelConfig& config, int max_rows);
 
   // x += experts(norm(x)) of one layer. What the kernels for more than a few rows leave is not yet added:
   // the next norm does it, which settle() must be told of. trace: see BackendOptions.

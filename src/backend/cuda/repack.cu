@@ -8,14 +8,22 @@
 namespace moesaic::cuda {
 namespace {
 
+// The same section of a later expert.
+__device__ Raw of_expert(Raw s, int64_t expert) {
+  s.data += expert * s.expert_stride;
+  if (s.scales != nullptr) s.scales += expert * s.expert_scale_stride;
+  return s;
+}
+
 struct Row {
   const Raw* source;
   int64_t row;
 };
-__device__ Row row_at(const RepackParams& p, int64_t unit, int m, int h, int g) {
+// sources: as those of p, of one expert
+__device__ Row row_at(const RepackParams& p, const Raw* sources, int64_t unit, int m, int h, int g) {
   switch (p.order) {
     case Rows::kPairs: {
-      const Raw* s = &p.source[h];
+      const Raw* s = &sources[h];
       const int64_t row = unit * 16 + 8 * m + g;
       return {s, row < s->rows ? row : -1};
     }
@@ -23,11 +31,11 @@ __device__ Row row_at(const RepackParams& p, int64_t unit, int m, int h, int g) 
       const int64_t per_head = p.head_dim / kUnit;
       const int64_t row =
           unit / per_head * p.head_dim + unit % per_head * 16 + 8 * m + g + h * p.head_dim / 2;
-      return {&p.source[0], row};
+      return {&sources[0], row};
     }
     default: {
       const int64_t row = unit * kUnit + 16 * m + 8 * h + g;
-      return {&p.source[0], row < p.rows ? row : -1};
+      return {&sources[0], row < p.rows ? row : -1};
     }
   }
 }
@@ -45,7 +53,7 @@ __device__ float f16_at(const uint8_t* p) {
 
 // Columns 8 c .. 8 c + 7 of block b: codes as they are stored, and their scale byte.
 __device__ uint8_t mxfp4_codes(const Raw& s, int64_t row, int64_t b, int c, uint8_t (&codes)[8]) {
-  const uint8_t* r = s.data + row * s.row_bytes;
+  const uint8_t* r = s.data + row * s.row_stride;
   if (s.format == Format::kMxfp4Gguf) {
     for (int i = 0; i < 8; ++i) {
       const int k = 8 * c + i;
@@ -58,11 +66,11 @@ __device__ uint8_t mxfp4_codes(const Raw& s, int64_t row, int64_t b, int c, uint
     const uint8_t byte = r[b * 16 + 4 * c + i / 2];
     codes[i] = i % 2 == 0 ? byte & 15 : byte >> 4;
   }
-  return s.scales[row * s.scale_row + b];
+  return s.scales[row * s.scale_stride + b];
 }
 
 __device__ void read8(const Raw& s, int64_t row, int64_t b, int c, float (&v)[8]) {
-  const uint8_t* r = s.data + row * s.row_bytes;
+  const uint8_t* r = s.data + row * s.row_stride;
   const int64_t k = b * kBlock + 8 * c;
   switch (s.format) {
     case Format::kF32:
@@ -79,7 +87,7 @@ __device__ void read8(const Raw& s, int64_t row, int64_t b, int c, float (&v)[8]
       break;
     case Format::kMxfp8:
       for (int i = 0; i < 8; ++i)
-        v[i] = decode_e4m3(r[k + i]) * exp2f(s.scales[row * s.scale_row + b] - 127.0f);
+        v[i] = decode_e4m3(r[k + i]) * exp2f(s.scales[row * s.scale_stride + b] - 127.0f);
       break;
     default: {
       uint8_t codes[8];
@@ -103,13 +111,13 @@ __device__ float amax(const float (&v)[8]) {
 __device__ uint16_t encode_bytes(Kind kind, const Raw* s, int64_t row, int64_t b, int c, float (&v)[8],
                                  uint8_t (&out)[8]) {
   if (row >= 0 && kind == Kind::kQ8_0 && s->format == Format::kQ8_0) {
-    const uint8_t* r = s->data + row * s->row_bytes + b * 34;
+    const uint8_t* r = s->data + row * s->row_stride + b * 34;
     for (int i = 0; i < 8; ++i) out[i] = r[2 + 8 * c + i] ^ 0x80;
     return *reinterpret_cast<const uint16_t*>(r);
   }
   if (row >= 0 && kind == Kind::kMxfp8 && s->format == Format::kMxfp8) {
-    for (int i = 0; i < 8; ++i) out[i] = s->data[row * s->row_bytes + b * 32 + 8 * c + i];
-    return s->scales[row * s->scale_row + b];
+    for (int i = 0; i < 8; ++i) out[i] = s->data[row * s->row_stride + b * 32 + 8 * c + i];
+    return s->scales[row * s->scale_stride + b];
   }
   const float top = amax(v);
   if (kind == Kind::kQ8_0) {
@@ -138,7 +146,7 @@ __device__ uint32_t pair16(Kind kind, float lo, float hi) {
 // out[row] = table[token[row]]; one warp a block of 32.
 __global__ void embed_kernel(const Raw table, const int32_t* tokens, int rows, float* out) {
   wait_for_predecessor();
-  const int64_t blocks = table.scale_row,
+  const int64_t blocks = table.scale_stride,
                 index = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 4) + threadIdx.x / 4;
   start_successor();
   if (index >= rows * blocks) return;
@@ -153,15 +161,17 @@ __global__ void embed_kernel(const Raw table, const int32_t* tokens, int rows, f
 // One warp packs one block of one unit.
 __global__ void repack_kernel(const RepackParams p) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-  if (index >= p.units * p.blocks) return;
-  const int64_t unit = index / p.blocks, b = index % p.blocks;
+  if (index >= p.experts * p.units * p.blocks) return;
+  const int64_t expert = index / (p.units * p.blocks), unit = index / p.blocks % p.units,
+                b = index % p.blocks;
+  const Raw sources[2] = {of_expert(p.source[0], expert), of_expert(p.source[1], expert)};
   const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   float v[2][2][8];
   uint8_t code[2][2][8];
   uint16_t scale[2][2];
   for (int m = 0; m < 2; ++m) {
     for (int h = 0; h < 2; ++h) {
-      const Row row = row_at(p, unit, m, h, g);
+      const Row row = row_at(p, sources, unit, m, h, g);
       if (p.kind == Kind::kMxfp4) {
         for (uint8_t& x : code[m][h]) x = 0;
         scale[m][h] = row.row >= 0 ? mxfp4_codes(*row.source, row.row, b, c, code[m][h]) : 0;
@@ -224,10 +234,13 @@ __global__ void repack_kernel(const RepackParams p) {
 __global__ void slab_kernel(const SlabParams p) {
   using namespace sm90a;
   const int slab = blockIdx.x;
+  const int64_t expert = blockIdx.y;
+  const Raw sources[2] = {of_expert(p.source[0], expert), of_expert(p.source[1], expert)};
+  uint8_t* const out = p.out + expert * p.expert_bytes;
   const auto source = [&](int row, int64_t& at) -> const Raw& {
     const int64_t r = 8 * static_cast<int64_t>(slab) + row;
     at = p.down ? r : r / 2;
-    return p.source[p.down ? 0 : r % 2];
+    return sources[p.down ? 0 : r % 2];
   };
   const auto warp_at = [](int block) { return block / kBlocksPerWarp % kWarpsPerThird * kWarpBytes; };
   for (int i = threadIdx.x; i < 8 * kBlocks * 4; i += blockDim.x) {
@@ -240,30 +253,30 @@ __global__ void slab_kernel(const SlabParams p) {
     uint32_t packed = 0;
     for (int k = 0; k < 8; ++k) packed |= static_cast<uint32_t>(codes[k]) << (4 * k);
     const int word = in_warp < 4 ? 4 * lane + in_warp : kWarpTail / 4 + 2 * lane + in_warp - 4;
-    *reinterpret_cast<uint32_t*>(p.out + slab_offset(p.down, slab, third, warp_at(block) + 4 * word)) =
+    *reinterpret_cast<uint32_t*>(out + slab_offset(p.down, slab, third, warp_at(block) + 4 * word)) =
         pack_word(packed);
     if (c == 0)
-      p.out[slab_offset(p.down, slab, third, warp_at(block) + kWarpScales + row * kBlocksPerWarp + in_warp)] =
+      out[slab_offset(p.down, slab, third, warp_at(block) + kWarpScales + row * kBlocksPerWarp + in_warp)] =
           scale;
   }
   if (threadIdx.x >= 8) return;
   int64_t r;
   const Raw& s = source(threadIdx.x, r);
-  const __nv_bfloat16 bias = __float2bfloat16_rn(p.bias[&s - p.source][r]);
-  *reinterpret_cast<__nv_bfloat16*>(p.out + slab_offset(p.down, slab, 0, kThirdBias + 2 * threadIdx.x)) =
-      bias;
+  const __nv_bfloat16 bias = __float2bfloat16_rn(p.bias[&s - sources][expert * s.rows + r]);
+  *reinterpret_cast<__nv_bfloat16*>(out + slab_offset(p.down, slab, 0, kThirdBias + 2 * threadIdx.x)) = bias;
 }
 
 }  // namespace
 
 Status repack_slabs(const SlabParams& params, cudaStream_t stream) {
   const int slabs = params.down ? sm90a::kHidden / 8 : 2 * sm90a::kFc1Units;
-  slab_kernel<<<slabs, 256, 0, stream>>>(params);
+  slab_kernel<<<dim3(slabs, static_cast<unsigned>(params.experts)), 256, 0, stream>>>(params);
   return check(cudaGetLastError(), "repack");
 }
 
 Status repack(const RepackParams& params, cudaStream_t stream) {
-  repack_kernel<<<static_cast<unsigned>((params.units * params.blocks + 7) / 8), 256, 0, stream>>>(params);
+  const int64_t warps = params.experts * params.units * params.blocks;
+  repack_kernel<<<static_cast<unsigned>((warps + 7) / 8), 256, 0, stream>>>(params);
   return check(cudaGetLastError(), "repack");
 }
 

@@ -5,12 +5,14 @@
 
 namespace moesaic::cuda {
 
-// A section as it was stored: dense rows, scales of the formats that keep them apart.
+// A section as it was stored: rows of dense elements, scales of the formats that keep them apart. Strides in
+// bytes.
 struct Raw {
   Format format;
-  int64_t rows, row_bytes, scale_row;
+  int64_t rows, row_stride, scale_stride;
   const uint8_t* data;
   const uint8_t* scales;
+  int64_t expert_stride = 0, expert_scale_stride = 0;
 };
 
 enum RepackFault : int { kNone, kNotFinite, kNanScale };
@@ -21,6 +23,7 @@ struct RepackParams {
   Rows order;
   int head_dim;
   int64_t rows, units, blocks;  // rows that exist; the rest is zero
+  int64_t experts;              // one behind the other
   uint8_t* data;
   uint8_t* scales;
   int* fault;  // a RepackFault is left here
@@ -28,13 +31,15 @@ struct RepackParams {
 
 Status repack(const RepackParams& params, cudaStream_t stream);
 
-// One expert to the slabs of sm90a/moe_decode_layout.h. The source's scales and codes were checked by
+// Experts to the slabs of sm90a/moe_decode_layout.h. The source's scales and codes were checked by
 // repack().
 struct SlabParams {
   Raw source[2];  // gate and up, or down
   bool down;
-  const float* bias[2];  // of this expert's gate and up, or down
+  int64_t experts;
+  const float* bias[2];  // of the experts' gate and up, or down; [experts, rows of the section]
   uint8_t* out;
+  size_t expert_bytes;
 };
 Status repack_slabs(const SlabParams& params, cudaStream_t stream);
 // out[r] = row tokens[r]; [rows, cols]

@@ -30,9 +30,12 @@ constexpr int kGroup = 16;  // rows of a tile
 constexpr int kTokens = 8;
 constexpr int kBuffers = 2;            // of sums, in each block
 constexpr int kRowPad = 64;            // bytes: two tokens' rows in different banks
-constexpr int kRingBytes = 48 * 1024;  // of a block: with it the kernel fits beside moe_decode
+constexpr int kRingBytes = 96 * 1024;  // of a block
 constexpr int kMostDepth = 8;
 constexpr int kMostDynamic = 160 * 1024;
+// More than half of a multiprocessor's memory: two blocks of a launch that starts early would otherwise share
+// one while others stay empty (up to four were seen). What is left is enough for moe_decode of one token.
+constexpr int kLeastDynamic = 114 * 1024;
 constexpr int kClusters = 66;
 
 __host__ __device__ inline int part_start(int blocks, int part) { return blocks * part / kParts; }
@@ -78,7 +81,7 @@ class Ring {
  private:
   __device__ void open() {
     const int64_t at = static_cast<int64_t>(tile_ / 2) * p_.blocks + first_;
-    data_ = p_.data + at * Source::kBlockBytes + tile_ % 2 * C::kHalf + lane_ * Source::kBlockBytes;
+    data_ = p_.data + at * Source::kBlockBytes + tile_ % 2 * C::kHalf;
     scales_ = p_.scales + at * Source::kScaleBytes;
     left_ = end_ - first_;
   }
@@ -86,10 +89,13 @@ class Ring {
     if (tile_ >= 2 * p_.units || first_ == end_) return;
     const int count = min(C::kBlocks, left_);
     uint8_t* to = memory_ + stage * C::kBytes;
-    if (lane_ == 0) mbar_expect(full_ + stage, count * (C::kHalf + Source::kScaleBytes));
-    if (lane_ < count) bulk_copy(to + lane_ * C::kHalf, data_, C::kHalf, full_ + stage, policy_);
-    if (Source::kScaled && lane_ == C::kBlocks)
-      bulk_copy(to + C::kBlocks * C::kHalf, scales_, count * Source::kScaleBytes, full_ + stage, policy_);
+    if (lane_ == 0) {
+      mbar_expect(full_ + stage, count * (C::kHalf + Source::kScaleBytes));
+      for (int i = 0; i < count; ++i)
+        bulk_copy(to + i * C::kHalf, data_ + i * Source::kBlockBytes, C::kHalf, full_ + stage, policy_);
+      if (Source::kScaled)
+        bulk_copy(to + C::kBlocks * C::kHalf, scales_, count * Source::kScaleBytes, full_ + stage, policy_);
+    }
     data_ += C::kBlocks * Source::kBlockBytes;
     scales_ += C::kBlocks * Source::kScaleBytes;
     left_ -= count;
@@ -223,80 +229,95 @@ struct RowNorm {
 
 // ---- sums ----
 
-// What the blocks of a cluster hand each other. Tile n of a cluster belongs to block n % 2, which keeps its
-// sums in buffer n / 2 % kBuffers.
 struct Shared {
   uint64_t full[kWarps][kMostDepth];
-  uint64_t summed[kBuffers];         // the slices of a tile have arrived
-  uint64_t empty[kRanks][kBuffers];  // the block has read its buffer
+  uint64_t summed[kBuffers], empty[kBuffers];  // this block's sums of a tile: all there; read
+  uint64_t received;                           // the other block's share of a tile
+  float4 share[32];
   float scratch[kTokens][kWarps];
 };
+// The n-th tile of a cluster.
 struct Place {
   int n = 0;
   __device__ int owner() const { return n % kRanks; }
-  __device__ int buffer() const { return n / kRanks % kBuffers; }
-  __device__ int phase() const { return n / (kRanks * kBuffers) & 1; }
+  __device__ int buffer() const { return n % kBuffers; }
+  __device__ int phase() const { return n / kBuffers & 1; }
 };
 
-// sums: [kBuffers][kParts][tokens][kGroup].
-__device__ inline int sums_bytes(int tokens) {
-  return kParts * tokens * kGroup * static_cast<int>(sizeof(float));
-}
-__device__ inline int part_at(const Place& place, int part, int tokens) {
-  return (place.buffer() * kParts + part) * tokens * kGroup;
+__device__ void expect_share(Shared& s, int tokens) {
+  mbar_expect(&s.received, min(tokens, 4) * 8 * static_cast<int>(sizeof(float4)));
 }
 
-__device__ void hand_over(Shared& s, float* sums, const Place& place, int part, int tokens, int lane,
+// A multiplying warp's share, to sums [kBuffers][kWarps][tokens][kGroup].
+__device__ void hand_over(Shared& s, float* sums, const Place& place, int warp, int tokens, int lane,
                           const float (&v)[4]) {
   const int g = lane / 4, c = lane % 4;
-  mbar_wait(&s.empty[place.owner()][place.buffer()], place.phase() ^ 1);
-  const uint32_t to = remote_addr(sums + part_at(place, part, tokens), place.owner());
-  const uint32_t barrier = remote_addr(&s.summed[place.buffer()], place.owner());
+  float* to = sums + (place.buffer() * kWarps + warp) * tokens * kGroup;
+  mbar_wait(&s.empty[place.buffer()], place.phase() ^ 1);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int token = 2 * c + i % 2, row = i / 2 * 8 + g;
-    if (token < tokens) remote_store_async(to + (token * kGroup + row) * sizeof(float), v[i], barrier);
+    const int token = 2 * c + i % 2;
+    if (token < tokens) to[token * kGroup + i / 2 * 8 + g] = v[i];
   }
+  __syncwarp();
+  if (lane == 0) mbar_arrive(&s.summed[place.buffer()]);
 }
 
-// The ninth warp. A lane finishes pair lane % 8 of tokens lane / 8 and lane / 8 + 4.
+// Tokens t and t + 4 (t = lane / 8), rows r and r + 8 (r = lane % 8) of a tile: t r, t r + 8, t + 4 r, t + 4
+// r + 8.
+__device__ float4 add_warps(const float* sums, int tokens, int lane) {
+  float v[4] = {};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int token = lane / 8 + i / 2 * 4, row = lane % 8 + i % 2 * 8;
+    if (token >= tokens) break;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) v[i] += sums[(w * tokens + token) * kGroup + row];
+  }
+  return {v[0], v[1], v[2], v[3]};
+}
+
+// The ninth warp. The blocks take turns in finishing a tile; the other sends its share. One place for it is
+// enough: a block sends for tile n only after it has finished n - 1, for which the other sent its share after
+// it had finished n - 2, the last to use that place.
 template <class Epilogue>
 __device__ void finish_tiles(Shared& s, const float* sums, const GemmParams& p, const Epilogue& epilogue,
                              int cluster, int rank, int lane) {
-  const int pair = lane % 8, token = lane / 8;
-  const bool both = token + 4 < p.tokens;
+  const int pair = lane % 8, token = lane / 8, other = rank ^ 1;
+  const bool mine = token < p.tokens, both = token + 4 < p.tokens;
+  int received = 0;
   Place place;
   for (int tile = cluster; tile < 2 * p.units; tile += kClusters, ++place.n) {
-    if (place.owner() != rank) continue;
     const int unit = tile / 2, at = tile % 2 * 8 + pair;
-    decltype(prepare(epilogue, 0, 0, 0, 0)) ready[2] = {};
-    if (token < p.tokens) ready[0] = prepare(epilogue, unit, at, token, 0);
-    if (both) ready[1] = prepare(epilogue, unit, at, token + 4, 0);
-    mbar_wait(&s.summed[place.buffer()], place.phase());
-    float v[2][2] = {};
-    for (int k = 0; k < 2; ++k) {
-      if (token + 4 * k >= p.tokens) break;
-      const float* from = sums + part_at(place, 0, p.tokens) + (token + 4 * k) * kGroup + pair;
-#pragma unroll
-      for (int part = 0; part < kParts; ++part)
-        v[k][0] += from[part * p.tokens * kGroup], v[k][1] += from[part * p.tokens * kGroup + 8];
+    decltype(prepare(epilogue, 0, 0, 0, 0)) first{}, second{};
+    if (place.owner() == rank) {
+      if (mine) first = prepare(epilogue, unit, at, token, 0);
+      if (both) second = prepare(epilogue, unit, at, token + 4, 0);
     }
+    mbar_wait(&s.summed[place.buffer()], place.phase());
+    float4 v = add_warps(sums + place.buffer() * kWarps * p.tokens * kGroup, p.tokens, lane);
     __syncwarp();
-    if (lane == 0) mbar_expect(&s.summed[place.buffer()], sums_bytes(p.tokens));
+    if (lane == 0) mbar_arrive(&s.empty[place.buffer()]);
+    if (place.owner() != rank) {
+      if (mine) remote_store(remote_addr(&s.share[lane], other), v, remote_addr(&s.received, other));
+      continue;
+    }
+    mbar_wait(&s.received, received);
+    received ^= 1;
+    const float4 u = s.share[lane];
+    v = {v.x + u.x, v.y + u.y, v.z + u.z, v.w + u.w};
     __syncwarp();
-    if (lane < kRanks) remote_arrive(remote_addr(&s.empty[rank][place.buffer()], lane));
-    if (token < p.tokens) finish(epilogue, ready[0], unit, at, token, v[0][0] * p.factor, v[0][1] * p.factor);
-    if (both) finish(epilogue, ready[1], unit, at, token + 4, v[1][0] * p.factor, v[1][1] * p.factor);
+    if (lane == 0) expect_share(s, p.tokens);
+    if (mine) finish(epilogue, first, unit, at, token, v.x * p.factor, v.y * p.factor);
+    if (both) finish(epilogue, second, unit, at, token + 4, v.z * p.factor, v.w * p.factor);
   }
 }
 
 __device__ void init_shared(Shared& s, int tokens) {
-  for (int b = 0; b < kBuffers; ++b) {
-    mbar_init(&s.summed[b], 1);
-    for (int r = 0; r < kRanks; ++r) mbar_init(&s.empty[r][b], 1);
-  }
+  for (int b = 0; b < kBuffers; ++b) mbar_init(&s.summed[b], kWarps), mbar_init(&s.empty[b], 1);
+  mbar_init(&s.received, 1);
   mbar_init_fence();
-  for (int b = 0; b < kBuffers; ++b) mbar_expect(&s.summed[b], sums_bytes(tokens));
+  expect_share(s, tokens);
 }
 
 template <class Source, class Epilogue>
@@ -345,7 +366,7 @@ __global__ void __cluster_dims__(kRanks, 1, 1) __launch_bounds__(kThreads, 4)
     for (int tile = cluster; tile < 2 * p.units; tile += kClusters, ++place.n) {
       float sum[4];
       multiply(ring, tile % 2, blocks, x, lane, sum);
-      hand_over(s, sums, place, part, p.tokens, lane, sum);
+      hand_over(s, sums, place, warp, p.tokens, lane, sum);
     }
   }
   // Nobody leaves while another may still write to it.
@@ -358,7 +379,7 @@ __global__ void __cluster_dims__(kRanks, 1, 1) __launch_bounds__(kThreads, 4)
 // Besides the rings.
 size_t shared_rest(int64_t cols, int tokens) {
   const size_t blocks = (cols / kBlock + 1) / 2;
-  return tokens * (blocks * kBlock * 2 + kRowPad) + sizeof(float) * kBuffers * kParts * tokens * kGroup;
+  return tokens * (blocks * kBlock * 2 + kRowPad) + sizeof(float) * kBuffers * kWarps * tokens * kGroup;
 }
 
 template <class Source, class Epilogue>
@@ -380,8 +401,9 @@ Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilog
                      .factor = x.factor * Source::kFactor,
                      .jobs = nullptr,
                      .job_count = nullptr};
-  return launch(kernel, dim3(kRanks * kClusters), dim3(kThreads),
-                kWarps * C::kDepth * C::kBytes + shared_rest(w.cols, x.tokens), stream, p, norm, epilogue);
+  const size_t shared = kWarps * C::kDepth * C::kBytes + shared_rest(w.cols, x.tokens);
+  return launch(kernel, dim3(kRanks * kClusters), dim3(kThreads), std::max<size_t>(shared, kLeastDynamic),
+                stream, p, norm, epilogue);
 }
 
 template <class Epilogue>

@@ -296,7 +296,7 @@ __global__ void __launch_bounds__(kThreads, 1) moe_decode_kernel(const Params p)
 }
 
 // ---- launcher ----
-using OneToken = Config<1, 5, 6>;
+using OneToken = Config<1, 3, 6>;  // leaves room for a block of dense_decode
 using TwoTokens = Config<2, 5, 6>;
 using FourTokens = Config<4, 4, 8>;
 using EightTokens = Config<8, 4, 8>;

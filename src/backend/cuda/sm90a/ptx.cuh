@@ -68,16 +68,13 @@ __device__ __forceinline__ uint32_t remote_addr(const void* p, uint32_t rank) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(smem_addr(p)), "r"(rank));
   return a;
 }
-// Completes 4 bytes on `barrier`, in the same block's memory: what has been written is visible to who waits
-// on it.
-__device__ __forceinline__ void remote_store_async(uint32_t address, float v, uint32_t barrier) {
+// Completes 16 bytes on `barrier`, in the same block's memory: who waits on it sees them.
+__device__ __forceinline__ void remote_store(uint32_t address, float4 v, uint32_t barrier) {
   asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address), "f"(v),
-      "r"(barrier)
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+          address),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
       : "memory");
-}
-__device__ __forceinline__ void remote_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 }  // namespace moesaic::cuda::sm90a

@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace moesaic::app {
 namespace {
@@ -61,6 +62,9 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   command.add_option("--dense", dense, "attention projections and lm_head in memory")
       ->check(CLI::IsMember({"keep", "bf16", "q8_0", "mxfp8"}))
       ->capture_default_str();
+  command.add_option("--log", log, "debug: say which kernels a device uses, each when it is first launched")
+      ->check(CLI::IsMember({"quiet", "debug"}))
+      ->capture_default_str();
   command
       .add_option("--isa", isa,
                   "instruction set of the cpu device: auto, avx512, avx2, i8mm, dotprod, scalar")
@@ -75,6 +79,7 @@ Result<Checkpoint> open_model(const ModelOptions& options) {
 }
 
 Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows) {
+  set_log_level(options.log == "debug" ? LogLevel::kDebug : LogLevel::kQuiet);
   auto backend = create_backend(options.device, {.threads = options.threads,
                                                  .dense = dense_format(options.dense),
                                                  .max_rows = max_rows,

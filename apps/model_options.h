@@ -12,7 +12,7 @@
 namespace moesaic::app {
 
 struct ModelOptions {
-  std::string model, device = "auto", isa = "auto", dense = "keep";
+  std::string model, device = "auto", isa = "auto", dense = "keep", log = "quiet";
   int threads = 0;
 
   // Adds -m and, where the command runs the model, --device, --threads, --isa and --dense.

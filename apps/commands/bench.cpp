@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "bench_moe.h"
 #include "commands.h"
 #include "model_options.h"
 #include "random_batch.h"
@@ -18,6 +19,7 @@ struct Options {
   ModelOptions model;
   int ubatch = 0;
   std::vector<int> prompts = {512}, generations = {128}, depths = {0}, batches = {1};
+  std::vector<int> moe;  // tokens of the operator's table; empty: the model's tests
   int reps = 5;
   std::string format = "md";
 };
@@ -153,6 +155,7 @@ int rows_of(const Options& o, const Backend& backend) {
 }
 
 Status run_bench(const Options& o) {
+  if (!o.moe.empty()) return run_moe_bench({.model = o.model, .tokens = o.moe, .format = o.format});
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kMostRows));
   RETURN_IF_ERROR(check_context(longest(o), m.checkpoint.config, "depth and test together"));
   RETURN_IF_ERROR(
@@ -203,6 +206,9 @@ Run add_bench(CLI::App& app) {
       ->capture_default_str();
   c.add_option("--ubatch", o->ubatch, "rows of a prefill step; 0: what suits the device (cpu 512, cuda 2048)")
       ->check(CLI::Range(0, kMostRows));
+  c.add_option("--moe", o->moe, "the MoE operator alone, of so many tokens: --moe 1,8,512; cuda only")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 16));
   c.add_option("-r,--reps", o->reps, "timed repetitions, after one to warm up")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
 
 #include "base/error.h"
 #include "commands.h"
@@ -15,43 +16,70 @@ struct Options {
   int rows = 1, depth = 0, steps = 16;
 };
 
+// A step's share of an op that was called in each of them.
+OpProfile per_step(const OpProfile& op, int steps) {
+  return {.op = op.op,
+          .calls = op.calls / steps,
+          .seconds = op.seconds / steps,
+          .bytes = op.bytes / steps,
+          .flops = op.flops / steps,
+          .kernels = op.kernels};
+}
+
+void print_line(const OpProfile& op, const LoadedModel& m) {
+  const double gb_s = op.seconds > 0 ? op.bytes / op.seconds / 1e9 : 0;
+  const std::string each =
+      op.calls > 0 ? fmt::format("{:.1f}", op.seconds * 1e6 / static_cast<double>(op.calls)) : "";
+  const std::string share = m.ceiling_gb_s > 0 ? fmt::format("{:.0f}%", 100 * gb_s / m.ceiling_gb_s) : "";
+  fmt::print("{:<10}{:>7}{:>11.1f}{:>10}{:>10.4f}{:>10.1f}{:>8}{:>10.1f}\n", op.op, op.calls,
+             op.seconds * 1e6, each, op.bytes / 1e9, gb_s, share,
+             op.seconds > 0 ? op.flops / op.seconds / 1e12 : 0);
+}
+
 void print_table(const LoadedModel& m, const Options& o, double step_seconds) {
   fmt::print("{} on {}, a step of {} token{} at depth {}, mean of {} steps; ceiling {:.1f} GB/s\n\n",
              o.model.model, m.caps.name, o.rows, o.rows == 1 ? "" : "s", o.depth, o.steps, m.ceiling_gb_s);
-  fmt::print("{:<10}{:>8}{:>12}{:>12}{:>10}{:>10}{:>12}\n", "op", "calls", "ms", "GB", "GB/s", "share",
-             "TFLOP/s");
-  double seconds = 0, bytes = 0, flops = 0;
-  const auto line = [&](const std::string& name, int64_t calls, double s, double b, double f) {
-    const double gb_s = s > 0 ? b / s / 1e9 : 0;
-    fmt::print("{:<10}{:>8}{:>12.3f}{:>12.4f}{:>10.1f}{:>9.0f}%{:>12.3f}\n", name, calls, s * 1e3, b / 1e9,
-               gb_s, m.ceiling_gb_s > 0 ? 100 * gb_s / m.ceiling_gb_s : 0, s > 0 ? f / s / 1e12 : 0);
-  };
-  for (const OpProfile& op : m.backend->profile()) {
-    line(op.op, op.calls / o.steps, op.seconds / o.steps, op.bytes / o.steps, op.flops / o.steps);
-    seconds += op.seconds / o.steps, bytes += op.bytes / o.steps, flops += op.flops / o.steps;
+  fmt::print("{:<10}{:>7}{:>11}{:>10}{:>10}{:>10}{:>8}{:>10}\n", "op", "calls", "us", "us each", "GB", "GB/s",
+             "share", "TFLOP/s");
+  OpProfile sum{.op = "sum"};
+  std::string kernels;
+  for (const OpProfile& all : m.backend->profile()) {
+    const OpProfile op = per_step(all, o.steps);
+    print_line(op, m);
+    sum.seconds += op.seconds, sum.bytes += op.bytes, sum.flops += op.flops;
+    for (const std::string& kernel : op.kernels) kernels += fmt::format("{:<10}{}\n", op.op, kernel);
   }
-  line("sum", 0, seconds, bytes, flops);
-  line("step", 1, step_seconds, bytes, flops);
-  fmt::print("gap between the step and its ops: {:.3f} ms ({:.1f}%)\n", (step_seconds - seconds) * 1e3,
-             100 * (step_seconds - seconds) / step_seconds);
+  print_line(sum, m);
+  print_line({.op = "step", .calls = 1, .seconds = step_seconds, .bytes = sum.bytes, .flops = sum.flops}, m);
+  const double gap = step_seconds - sum.seconds;
+  fmt::print("the step as it runs takes {:.1f} us ({:.1f}%) {} than its ops one after the other\n",
+             std::abs(gap) * 1e6, 100 * std::abs(gap) / sum.seconds, gap > 0 ? "more" : "less");
+  if (!kernels.empty()) fmt::print("\nkernels (first launch: thread blocks x threads)\n{}", kernels);
+}
+
+Result<double> time_steps(RandomBatch& random, const Options& o) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < o.steps; ++i) RETURN_IF_ERROR(random.append(o.rows, true));
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / o.steps;
 }
 
 Status run_profile(const Options& o) {
-  const int max_rows = std::max(512, o.rows), tokens = o.depth + o.rows * (o.steps + 1);
+  const int max_rows = std::max(512, o.rows), tokens = o.depth + o.rows * (2 * o.steps + 2);
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, max_rows));
   RETURN_IF_ERROR(check_context(tokens, m.checkpoint.config, "depth and steps together"));
   RETURN_IF_ERROR(load(m, {.context = tokens, .max_rows = max_rows}));
   ASSIGN_OR_RETURN(RandomBatch random, RandomBatch::create(*m.backend, m.checkpoint.config,
                                                            {.max_tokens = tokens, .max_rows = max_rows}));
+  m.ceiling_gb_s = m.backend->read_bandwidth();
   if (o.depth > 0) RETURN_IF_ERROR(random.append(o.depth, false));
   RETURN_IF_ERROR(random.append(o.rows, true));
-  m.ceiling_gb_s = m.backend->read_bandwidth();
-  m.backend->reset_profile();
+  // First as steps run, then op by op.
+  ASSIGN_OR_RETURN(const double step_seconds, time_steps(random, o));
   m.backend->time_ops(true);
-  const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < o.steps; ++i) RETURN_IF_ERROR(random.append(o.rows, true));
-  print_table(m, o,
-              std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / o.steps);
+  RETURN_IF_ERROR(random.append(o.rows, true));
+  m.backend->reset_profile();
+  RETURN_IF_ERROR(time_steps(random, o).status());
+  print_table(m, o, step_seconds);
   return {};
 }
 

@@ -47,6 +47,7 @@ struct BackendCaps {
   // Activations are rounded to 16 bits whatever the weights are, and decoding may sum attention in another
   // order than prefill does.
   bool half_activations = false;
+  double peak_flops = 0;  // of matrix products on 16-bit values, by the data sheet; 0: not stated
 };
 
 // One op's share of the steps since reset, for `profile`.
@@ -56,6 +57,15 @@ struct OpProfile {
   double seconds = 0;
   double bytes = 0;  // weights and KV read
   double flops = 0;
+  std::vector<std::string> kernels = {};  // what a device launched for it, in order, each once
+};
+
+// One op alone, for `bench --moe`.
+struct OpTiming {
+  std::vector<double> seconds;  // of one layer, a pass over all layers each, sorted
+  double bytes = 0;             // of weights and activations that one layer must read and write
+  double flops = 0;
+  std::vector<std::string> kernels;
 };
 
 // A share of what a model takes in a device's memory: "experts", "KV cache".
@@ -108,9 +118,12 @@ class Backend {
 
   virtual std::vector<OpProfile> profile() const { return {}; }
   virtual void reset_profile() {}
-  // Whether steps measure each op's seconds. A device measures them one by one, which costs the overlap
-  // between ops; the CPU always does.
+  // Whether steps measure each op's seconds. A device measures them one after the other, which costs the
+  // overlap between ops; the CPU always does.
   virtual void time_ops(bool) {}
+  // The MoE operator of every layer in turn, on fresh random activations each pass, with the code that moe()
+  // runs: so often that `seconds` are spent, but at least five and at most 200 times.
+  virtual Result<OpTiming> time_moe(int rows, double seconds);
 };
 
 // Bytes of all layers' pages.
@@ -118,6 +131,10 @@ inline double kv_bytes(const KvLayout& layout, const ModelConfig& config, const 
   double pages = 0;
   for (const bool sliding : config.sliding) pages += sliding ? layout.window_pages : layout.full_pages;
   return pages * layout.page_tokens * backend.kv_token_bytes(config);
+}
+
+inline Result<OpTiming> Backend::time_moe(int, double) {
+  return Status(StatusCode::kUnsupported, "only the cuda device times one op alone; use --device cuda");
 }
 
 inline std::vector<MemoryPart> Backend::memory(const ModelConfig& config, const ModelWeights&,

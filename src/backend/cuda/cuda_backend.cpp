@@ -9,8 +9,12 @@
 #include "backend/cuda/attention.h"
 #include "backend/cuda/bandwidth.h"
 #include "backend/cuda/gemm.h"
+#include "backend/cuda/launch_log.h"
 #include "backend/cuda/moe.h"
+#include "backend/cuda/op_timer.h"
+#include "backend/cuda/random.h"
 #include "backend/cuda/repack.h"
+#include "backend/cuda/replay_timer.h"
 #include "backend/cuda/sm90a/dense_decode.h"
 #include "backend/cuda/step.h"
 #include "base/error.h"
@@ -45,9 +49,13 @@ class CudaBackend final : public Backend {
   void moe(int layer) override;
   void unembed(std::span<float> logits) override;
   Status end_step() override;
-  std::vector<OpProfile> profile() const override { return {profile_.begin(), profile_.end()}; }
+  std::vector<OpProfile> profile() const override;
   void reset_profile() override;
-  void time_ops(bool on) override { timed_ = on; }
+  void time_ops(bool on) override {
+    timed_ = on;
+    launches_.clear();
+  }
+  Result<OpTiming> time_moe(int rows, double seconds) override;
 
  private:
   std::vector<Wanted> arena(const ModelConfig& config);
@@ -62,10 +70,14 @@ class CudaBackend final : public Backend {
   Status normed_product(const Matrix& w, const Norm& normed, const Epilogue& out);
   const int32_t* input(int offset) const { return inputs_.as<int32_t>() + offset; }
   double expected_experts() const;
+  double moe_bytes(const Layer& layer) const;
+  double moe_flops() const;
+  Status run_moe(int index);
 
   BackendOptions options_;
   cudaStream_t stream_ = nullptr;
   std::string name_;
+  double peak_flops_ = 0;
   Model model_;
   Moe moe_;
   KvLayout kv_layout_;
@@ -86,6 +98,8 @@ class CudaBackend final : public Backend {
   std::map<StepShape, cudaGraphExec_t> graphs_;
   double keys_ = 0, window_keys_ = 0, cached_ = 0, window_cached_ = 0;  // of the step, for the profile
   std::array<OpProfile, kOps> profile_;
+  LaunchLog launches_;
+  OpTimer timer_;
 };
 
 CudaBackend::~CudaBackend() {
@@ -99,6 +113,9 @@ Status CudaBackend::open() {
   cudaDeviceProp properties{};
   RETURN_IF_ERROR(check(cudaGetDeviceProperties(&properties, options_.device), "device"));
   RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"));
+  // Of a full chip: 989 TFLOP/s on an H100 or H200 SXM, BF16 without sparsity.
+  constexpr double kFlopsPerClock = 4096, kClock = 1.83e9;
+  peak_flops_ = properties.major == 9 ? properties.multiProcessorCount * kFlopsPerClock * kClock : 0;
   name_ = fmt::format("cuda:{} ({}, sm_{}{})", options_.device, properties.name, properties.major,
                       properties.minor);
   reset_profile();
@@ -106,12 +123,19 @@ Status CudaBackend::open() {
 }
 
 BackendCaps CudaBackend::caps() const {
-  return {.name = name_, .threads = 1, .prefill_rows = 2048, .half_activations = true};
+  return {
+      .name = name_, .threads = 1, .prefill_rows = 2048, .half_activations = true, .peak_flops = peak_flops_};
 }
 
 double CudaBackend::read_bandwidth() {
   const Result<double> gb_s = measure_read_bandwidth(stream_);
   return gb_s.ok() ? gb_s.value() : 0;
+}
+
+std::vector<OpProfile> CudaBackend::profile() const {
+  std::vector<OpProfile> ops(profile_.begin(), profile_.end());
+  for (int op = 0; op < kOps; ++op) ops[op].kernels = launches_.kernels(kOpNames[op]);
+  return ops;
 }
 
 void CudaBackend::reset_profile() {
@@ -233,7 +257,8 @@ Status CudaBackend::begin_step(const Batch& batch) {
 // Steps that only decode come again and again with the same shape: their kernels are captured once.
 Status CudaBackend::begin_graph() {
   replaying_ = capturing_ = false;
-  if (shape_.prefill_tiles > 0 || timed_ || options_.router_trace) return {};
+  if (timed_) return timer_.begin(stream_);
+  if (shape_.prefill_tiles > 0 || options_.router_trace) return {};
   if (graphs_.contains(shape_)) {
     replaying_ = true;
     return {};
@@ -244,6 +269,7 @@ Status CudaBackend::begin_graph() {
 }
 
 Status CudaBackend::end_graph() {
+  if (timed_) return timer_.finish(stream_, profile_);
   if (capturing_) {
     constexpr size_t kMostGraphs = 256;
     cudaGraph_t graph = nullptr;
@@ -273,20 +299,9 @@ template <typename Body>
 void CudaBackend::timed(Op op, double bytes, double flops, Body&& body) {
   profile_[op].calls += 1, profile_[op].bytes += bytes, profile_[op].flops += flops;
   if (replaying_ || !fault_status_.ok()) return;
-  if (!timed_) {
-    fault_status_ = body();
-    return;
-  }
-  cudaEvent_t events[2];
-  for (cudaEvent_t& event : events) cudaEventCreate(&event);
-  cudaEventRecord(events[0], stream_);
-  fault_status_ = body();
-  cudaEventRecord(events[1], stream_);
-  float ms = 0;
-  if (fault_status_.ok()) fault_status_ = check(cudaEventSynchronize(events[1]), kOpNames[op]);
-  cudaEventElapsedTime(&ms, events[0], events[1]);
-  profile_[op].seconds += ms * 1e-3;
-  for (const cudaEvent_t event : events) cudaEventDestroy(event);
+  const LaunchLog::Scope scope(launches_, kOpNames[op]);
+  if (timed_) fault_status_ = timer_.mark(op, stream_);
+  if (fault_status_.ok()) fault_status_ = body();
 }
 
 void CudaBackend::embed() {
@@ -398,18 +413,53 @@ double CudaBackend::expected_experts() const {
   return experts * (1 - std::pow(1 - model_.config.experts_per_token / experts, shape_.rows));
 }
 
-void CudaBackend::moe(int index) {
-  const Layer& layer = model_.layers[index];
+double CudaBackend::moe_bytes(const Layer& layer) const {
   const double share = expected_experts() / model_.config.experts;
-  timed(
-      kMoe, (layer.gate_up.bytes() + layer.down.bytes()) * share + static_cast<double>(layer.router.bytes()),
-      6.0 * shape_.rows * model_.config.experts_per_token * model_.config.hidden * model_.config.intermediate,
-      [&] {
-        return moe_.run(model_, index,
-                        norm_of(layer.mlp_norm, layer.mlp_factor, takes_bf16(layer.gate_up.kind),
-                                2 * index + 2, shape_.rows),
-                        options_.router_trace, stream_);
-      });
+  return (layer.gate_up.bytes() + layer.down.bytes()) * share + static_cast<double>(layer.router.bytes());
+}
+
+double CudaBackend::moe_flops() const {
+  const ModelConfig& c = model_.config;
+  return 6.0 * shape_.rows * c.experts_per_token * c.hidden * c.intermediate;
+}
+
+Status CudaBackend::run_moe(int index) {
+  const Layer& layer = model_.layers[index];
+  return moe_.run(
+      model_, index,
+      norm_of(layer.mlp_norm, layer.mlp_factor, takes_bf16(layer.gate_up.kind), 2 * index + 2, shape_.rows),
+      options_.router_trace, stream_);
+}
+
+void CudaBackend::moe(int index) {
+  timed(kMoe, moe_bytes(model_.layers[index]), moe_flops(), [&] { return run_moe(index); });
+}
+
+Result<OpTiming> CudaBackend::time_moe(int rows, double seconds) {
+  if (rows < 1 || rows > options_.max_rows)
+    return invalid("{} rows: 1 to {} are possible", rows, options_.max_rows);
+  shape_ = {.rows = rows};
+  moe_.forget();
+  launches_.clear();
+  const auto layers = static_cast<double>(model_.config.layers);
+  const auto all_layers = [&]() -> Status {
+    const LaunchLog::Scope scope(launches_, kOpNames[kMoe]);
+    for (int i = 0; i < model_.config.layers; ++i) RETURN_IF_ERROR(run_moe(i));
+    return {};
+  };
+  const int64_t values = int64_t{rows} * model_.config.hidden;
+  ASSIGN_OR_RETURN(
+      std::vector<double> times,
+      time_replays(
+          all_layers, [&](int pass) { return fill_random(x_.as<float>(), values, pass, stream_); }, seconds,
+          stream_));
+  moe_.forget();
+  for (double& t : times) t /= layers;
+  // The residual is read and written once.
+  return OpTiming{.seconds = std::move(times),
+                  .bytes = moe_bytes(model_.layers[0]) + 8.0 * static_cast<double>(values),
+                  .flops = moe_flops(),
+                  .kernels = launches_.kernels(kOpNames[kMoe])};
 }
 
 void CudaBackend::unembed(std::span<float> logits) {

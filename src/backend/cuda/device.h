@@ -76,12 +76,16 @@ class PinnedBuffer {
   void* data_ = nullptr;
 };
 
+// Tells the LaunchLog (launch_log.h) of the op that is running, if any.
+void note_launch(const void* kernel, dim3 grid, dim3 block, size_t shared);
+
 // Launches with programmatic dependent launch: the kernel may begin while its predecessor on the stream still
 // runs, and must call wait_for_predecessor() (kernels.cuh) before it touches anything that was written on the
 // device.
 template <typename... Params, typename... Args>
 Status launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
               Args&&... args) {
+  note_launch(reinterpret_cast<const void*>(kernel), grid, block, shared);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

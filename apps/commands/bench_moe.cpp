@@ -1,0 +1,101 @@
+#include "bench_moe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace moesaic::app {
+namespace {
+
+constexpr double kSecondsEach = 0.25;
+
+struct Line {
+  int tokens = 0;
+  OpTiming timing;
+  double floor = 0;  // seconds
+  double median() const { return timing.seconds[timing.seconds.size() / 2]; }
+};
+
+// No pass can be shorter: all bytes at the measured bandwidth, or all operations at the peak.
+double floor_of(const OpTiming& t, const LoadedModel& m) {
+  const double by_bytes = m.ceiling_gb_s > 0 ? t.bytes / m.ceiling_gb_s / 1e9 : 0;
+  return std::max(by_bytes, m.caps.peak_flops > 0 ? t.flops / m.caps.peak_flops : 0);
+}
+
+void print_header(const MoeBench& o, const LoadedModel& m) {
+  const ModelConfig& c = m.checkpoint.config;
+  if (o.format == "csv") fmt::print("model,device,tokens,us,us_min,us_max,floor_us,share,gb_s,tflop_s\n");
+  if (o.format != "md") return;
+  fmt::print(
+      "The MoE operator of {} (top {} of {} experts, {} x {}) on {}: norm, router, top-k, both products, "
+      "combine; a "
+      "layer's mean over {} layers in turn, random activations made anew for each pass. Floor: the weights "
+      "that random "
+      "routing reaches at {:.0f} GB/s (measured), or the operations at {:.0f} TFLOP/s.\n\n",
+      o.model.model, c.experts_per_token, c.experts, c.hidden, c.intermediate, m.caps.name, c.layers,
+      m.ceiling_gb_s, m.caps.peak_flops / 1e12);
+  fmt::print(
+      "| tokens | us (median) | min - max | floor us | share of floor | GB/s | TFLOP/s | kernels |\n"
+      "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n");
+}
+
+void print_md(const Line& l) {
+  std::string kernels;
+  for (const std::string& k : l.timing.kernels) kernels += (kernels.empty() ? "" : "; ") + k;
+  fmt::print("| {} | {:.1f} | {:.1f} - {:.1f} | {:.1f} | {:.0f}% | {:.0f} | {:.0f} | {} |\n", l.tokens,
+             l.median() * 1e6, l.timing.seconds.front() * 1e6, l.timing.seconds.back() * 1e6, l.floor * 1e6,
+             100 * l.floor / l.median(), l.timing.bytes / l.median() / 1e9,
+             l.timing.flops / l.median() / 1e12, kernels);
+}
+
+void print_csv(const Line& l, const MoeBench& o, const LoadedModel& m) {
+  fmt::print("\"{}\",\"{}\",{},{:.3f},{:.3f},{:.3f},{:.3f},{:.4f},{:.1f},{:.2f}\n", o.model.model,
+             m.caps.name, l.tokens, l.median() * 1e6, l.timing.seconds.front() * 1e6,
+             l.timing.seconds.back() * 1e6, l.floor * 1e6, l.floor / l.median(),
+             l.timing.bytes / l.median() / 1e9, l.timing.flops / l.median() / 1e12);
+}
+
+nlohmann::ordered_json to_json(const Line& l, const MoeBench& o, const LoadedModel& m) {
+  return {{"model", o.model.model},
+          {"device", m.caps.name},
+          {"test", "moe"},
+          {"tokens", l.tokens},
+          {"samples", l.timing.seconds.size()},
+          {"us", l.median() * 1e6},
+          {"us_min", l.timing.seconds.front() * 1e6},
+          {"us_max", l.timing.seconds.back() * 1e6},
+          {"floor_us", l.floor * 1e6},
+          {"share", l.floor / l.median()},
+          {"bytes", l.timing.bytes},
+          {"flops", l.timing.flops},
+          {"ceiling_gb_s", m.ceiling_gb_s},
+          {"peak_tflop_s", m.caps.peak_flops / 1e12},
+          {"kernels", l.timing.kernels}};
+}
+
+}  // namespace
+
+Status run_moe_bench(const MoeBench& o) {
+  const int most = *std::max_element(o.tokens.begin(), o.tokens.end());
+  ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, most));
+  RETURN_IF_ERROR(load(m, {.context = 1, .max_rows = most}));
+  m.ceiling_gb_s = m.backend->read_bandwidth();
+  nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+  for (const int tokens : o.tokens) {
+    Line line{.tokens = tokens};
+    ASSIGN_OR_RETURN(line.timing, m.backend->time_moe(tokens, kSecondsEach));
+    line.floor = floor_of(line.timing, m);
+    if (lines.empty()) print_header(o, m);
+    if (o.format == "md") print_md(line);
+    if (o.format == "csv") print_csv(line, o, m);
+    std::fflush(stdout);
+    lines.push_back(to_json(line, o, m));
+  }
+  if (o.format == "json") fmt::print("{}\n", lines.dump(2));
+  return {};
+}
+
+}  // namespace moesaic::app

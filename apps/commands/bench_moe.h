@@ -1,0 +1,18 @@
+// bench --moe: the MoE operator alone.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model_options.h"
+
+namespace moesaic::app {
+
+struct MoeBench {
+  ModelOptions model;
+  std::vector<int> tokens;
+  std::string format = "md";  // md, json or csv
+};
+Status run_moe_bench(const MoeBench& o);
+
+}  // namespace moesaic::app

@@ -10,9 +10,9 @@
 
 namespace moesaic::cuda {
 
-// Tokens [first, first + count) of the slots of one expert.
+// Tokens [first, first + count) of the slots of one expert. start: where sm90a/gemm_wide.h's tile begins.
 struct Job {
-  int expert, first, count, unused;
+  int expert, first, count, start;
 };
 
 // The other operand. Slot s reads row rows[s] of x, or row s where rows is null.

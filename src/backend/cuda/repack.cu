@@ -262,6 +262,9 @@ __global__ void slab_kernel(const SlabParams p) {
   if (threadIdx.x >= 8) return;
   int64_t r;
   const Raw& s = source(threadIdx.x, r);
+  uint8_t codes[8], top = 1;
+  for (int block = 0; block < kBlocks; ++block) top = max(top, mxfp4_codes(s, r, block, 0, codes));
+  out[slab_offset(p.down, slab, kTopThird, kThirdTop + threadIdx.x)] = top;
   const __nv_bfloat16 bias = __float2bfloat16_rn(p.bias[&s - sources][expert * s.rows + r]);
   *reinterpret_cast<__nv_bfloat16*>(out + slab_offset(p.down, slab, 0, kThirdBias + 2 * threadIdx.x)) = bias;
 }

@@ -4,8 +4,8 @@
 // slab  = 8 rows x 2880 columns of one expert, three thirds of 30 K blocks (5 warps of 6 blocks each), 4096
 // bytes each:
 //         per warp 816 bytes: words of blocks 0-3 [32 lanes][4], words of blocks 4-5 [32 lanes][2], E8M0 [8
-//         rows][6]; then, in the first third, 8 BF16 biases. Lane = 4 * row + t holds columns 8t..8t+7 of
-//         each block as one word.
+//         rows][6]; then, in the first third, 8 BF16 biases, in the second 8 bytes, the rows' largest scales
+//         (at least 1). Lane = 4 * row + t holds columns 8t..8t+7 of each block as one word.
 // unit  = two slabs (16 rows), third by third: slab a's, slab b's.
 // FC1   = [expert][360 units], rows 2i gate and 2i+1 up as in the checkpoint.
 // FC2   = [expert][120 units, then 120 slabs]: CTA c owns rows 24c..24c+15 (unit c) and 24c+16..24c+23 (slab
@@ -33,9 +33,11 @@ constexpr int kThirds = 3;
 constexpr int kWarpsPerThird = kConsumers / kThirds;
 constexpr int kWarpTail = 512, kWarpScales = 768, kWarpBytes = 816;
 constexpr int kThirdBias = kWarpsPerThird * kWarpBytes;  // 8 BF16 in the first third of a slab
-constexpr int kSlabThird = kThirdBias + 16;              // 4096
-constexpr int kUnitThird = 2 * kSlabThird;               // slab a, slab b
-constexpr int kSlabBytes = kThirds * kSlabThird;         // 12288
+constexpr int kThirdTop = kThirdBias,
+              kTopThird = 1;  // 8 bytes in the second third: each row's largest scale, at least 1
+constexpr int kSlabThird = kThirdBias + 16;       // 4096
+constexpr int kUnitThird = 2 * kSlabThird;        // slab a, slab b
+constexpr int kSlabBytes = kThirds * kSlabThird;  // 12288
 constexpr int kUnitBytes = 2 * kSlabBytes;
 constexpr int kFc1Units = 2 * kHidden / 16;  // 360 per expert
 constexpr size_t kFc1Bytes = (size_t)kFc1Units * kUnitBytes;

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/sm90a/moe_decode.h"
 #include "backend/cuda/sm90a/ptx.cuh"
+#include "backend/cuda/sm90a/slab.cuh"
 #include "backend/cuda/top_k.cuh"
 
 namespace moesaic::cuda::sm90a {
@@ -89,15 +90,6 @@ __device__ __forceinline__ void mma(float (&d)[4], uint32_t a0, uint32_t a1, uin
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Eight E2M1 values of one word as four FP16 pairs (value x 2^-14). The packing is the inverse over GF(2) of
-// these eight operations (four shifts, four LOP3); without the XORs no packing needs fewer than nine.
-constexpr uint32_t kFp16Mask = 0x8E008E00u;
-__device__ __forceinline__ void decode(uint32_t w, uint32_t (&d)[4]) {
-  d[0] = (w << 9) & kFp16Mask;
-  d[1] = (w ^ (w >> 3)) & kFp16Mask;
-  d[2] = (w ^ (w << 4)) & kFp16Mask;
-  d[3] = (w ^ (w << 7)) & kFp16Mask;
-}
 __device__ __forceinline__ float scale_low(uint32_t v) { return __uint_as_float((v & 0xFFu) << 23); }
 __device__ __forceinline__ float scale_high(uint32_t v) { return __uint_as_float((v << 15) & 0x7F800000u); }
 

@@ -1,4 +1,4 @@
-// Eight E2M1 codes to the word that moe_decode's decode() takes apart, and where a slab's bytes stand
+// The words of eight E2M1 codes, how they are taken apart, and where a slab's bytes stand
 // (moe_decode_layout.h draws them).
 #pragma once
 
@@ -6,6 +6,15 @@
 
 namespace moesaic::cuda::sm90a {
 
+// Eight E2M1 values of one word as four FP16 pairs (value x 2^-14). The packing is the inverse over GF(2) of
+// these eight operations (four shifts, four LOP3); without the XORs no packing needs fewer than nine.
+constexpr uint32_t kFp16Mask = 0x8E008E00u;
+__device__ __forceinline__ void decode(uint32_t w, uint32_t (&d)[4]) {
+  d[0] = (w << 9) & kFp16Mask;
+  d[1] = (w ^ (w >> 3)) & kFp16Mask;
+  d[2] = (w ^ (w << 4)) & kFp16Mask;
+  d[3] = (w ^ (w << 7)) & kFp16Mask;
+}
 // decode() as equations: bit 9, 10, 11 (E E M from low to high) and 15 (sign) of each half of d[0..3], each
 // the XOR of one or two bits of the packed word. inverse.column[i] = what bit i of the eight codes
 // contributes to the word.

@@ -1,0 +1,85 @@
+#include "backend/cuda/sm90a/gemm_wide.cuh"
+
+namespace moesaic::cuda::sm90a {
+namespace {
+
+// A warp a token: lane (block, q) gathers chunk q of the block from four places 16 bytes apart.
+constexpr int kArrangeWarps = 8;
+__global__ void __launch_bounds__(kArrangeWarps * 32)
+    arrange_kernel(const uint32_t* x, const int32_t* rows, const Tiles tiles) {
+  wait_for_predecessor();
+  start_successor();
+  if (static_cast<int>(blockIdx.y) >= jobs_of(tiles)) return;
+  const Job job = job_at(tiles, blockIdx.y);
+  const int token = blockIdx.x * kArrangeWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (token >= job.count) return;
+  const int slot = job.first + token, width = tile_width(job.count), q = lane % 4;
+  const uint32_t* from = x + static_cast<int64_t>(rows != nullptr ? rows[slot] : slot) * (tiles.cols / 2);
+  uint8_t* to =
+      static_cast<uint8_t*>(tiles.data) + static_cast<int64_t>(job.start) * tiles.cols * 2 + token * 128;
+  for (int block = lane / 4; block < tiles.cols / kBlock; block += 8) {
+    const uint32_t* at = from + block * (kBlock / 2) + q;
+    const uint4 chunk = {at[0], at[4], at[8], at[12]};
+    const int place = (block % 2 * 4 + q) ^ token % 8;
+    *reinterpret_cast<uint4*>(to + static_cast<int64_t>(block / 2) * width * 128 + place * 16) = chunk;
+  }
+}
+
+WideParams slab_params(const uint8_t* weights, const Tiles& x, int rows, float factor) {
+  return {.weights = weights,
+          .x = x,
+          .row_tiles = rows / kTileRows,
+          .units = rows / kUnit,
+          .stages = kBlocks / kBlocksPerWarp,
+          .factor = factor};
+}
+
+WideParams plain_params(const Matrix& w, const Tiles& x, float factor) {
+  const int units = static_cast<int>(w.units), per_tile = kTileRows / kUnit;
+  return {.weights = w.data.as<uint8_t>(),
+          .x = x,
+          .row_tiles = (units + per_tile - 1) / per_tile,
+          .units = units,
+          .stages = static_cast<int>(w.cols / kWideStep),
+          .factor = factor};
+}
+
+template <class Epilogue>
+Status dense(const Matrix& w, const Tiles& x, float factor, const Epilogue& out, cudaStream_t stream) {
+  const WideParams p = plain_params(w, x, factor);
+  return w.kind == Kind::kBF16 ? launch_wide<PlainWeights<true>>(p, out, stream)
+                               : launch_wide<PlainWeights<false>>(p, out, stream);
+}
+
+}  // namespace
+
+Tiles dense_tiles(void* data, int cols, int tokens) {
+  const int jobs = (tokens + kWideTokens - 1) / kWideTokens;
+  return {.data = data, .cols = cols, .tokens = tokens, .tile = tile_width((tokens + jobs - 1) / jobs)};
+}
+
+Status arrange(const void* x, const int32_t* rows, const Tiles& tiles, cudaStream_t stream) {
+  const int jobs = tiles.jobs != nullptr ? tiles.most_jobs : (tiles.tokens + tiles.tile - 1) / tiles.tile;
+  return launch(arrange_kernel, dim3((tiles.tile + kArrangeWarps - 1) / kArrangeWarps, jobs),
+                dim3(kArrangeWarps * 32), 0, stream, static_cast<const uint32_t*>(x), rows, tiles);
+}
+
+Status wide_experts(const uint8_t* fc1, const Tiles& x, float factor, const WideSwiGlu& out,
+                    cudaStream_t stream) {
+  return launch_wide<SlabWeights<false>>(slab_params(fc1, x, 2 * kHidden, factor), out, stream);
+}
+Status wide_experts(const uint8_t* fc2, const Tiles& x, float factor, const Store& out, cudaStream_t stream) {
+  return launch_wide<SlabWeights<true>>(slab_params(fc2, x, kHidden, factor), out, stream);
+}
+
+bool wide_fits(const Matrix& w) {
+  return (w.kind == Kind::kBF16 || w.kind == Kind::kF16) && w.cols % kWideStep == 0;
+}
+Status wide_dense(const Matrix& w, const Tiles& x, float factor, const Store& out, cudaStream_t stream) {
+  return dense(w, x, factor, out, stream);
+}
+Status wide_dense(const Matrix& w, const Tiles& x, float factor, const Qkv& out, cudaStream_t stream) {
+  return dense(w, x, factor, out, stream);
+}
+
+}  // namespace moesaic::cuda::sm90a

@@ -1,0 +1,58 @@
+// y = W x for many tokens, on Hopper, through wgmma: see gemm_wide.cuh.
+//
+// Every sum runs along the contraction in one order, so that a token's result does not depend on the tile or
+// the batch; the order is another than gemm.h's.
+#pragma once
+
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/sm90a/moe_decode_layout.h"
+
+namespace moesaic::cuda::sm90a {
+
+inline constexpr int kWideTokens = 128;  // of a job, at most
+inline constexpr int kWideStep = 64;     // columns of a swizzled row: 128 bytes
+
+// Tokens that a job's tile has room for: a width that wgmma is compiled for.
+__host__ __device__ constexpr int tile_width(int count) { return count <= 8 ? 8 : (count + 15) / 16 * 16; }
+
+// Activations, or room for them, as wgmma reads them. A job's tile begins at token job.start of the buffer
+// and is [cols / 64][tile_width(count) tokens][128 bytes]: what a stage needs is one contiguous piece. Within
+// 32 columns the order is that of matrix.h's MMAs: 16-byte chunk q holds the columns 8 c + 2 q + {0, 1} of c
+// = 0..3; the eight chunks of 128 bytes are swizzled: chunk i of token n stands at i ^ n % 8. What lies
+// beyond count is never used.
+struct Tiles {
+  void* data = nullptr;
+  int cols = 0;  // a multiple of 64
+  const Job* jobs = nullptr;
+  const int* job_count = nullptr;
+  int most_jobs = 0;
+  // Without jobs: `tokens` tokens, `tile` (a tile_width) a job.
+  int tokens = 0;
+  int tile = 0;  // tokens of a job, at most
+};
+// The even split of a dense product's tokens.
+Tiles dense_tiles(void* data, int cols, int tokens);
+// Tokens that the buffer must hold.
+inline int64_t tile_tokens(int tokens, int jobs) { return tokens + int64_t{15} * jobs; }
+
+// Fills tiles: slot s is row rows[s] of x, or row s; [.., cols] of 16 bits.
+Status arrange(const void* x, const int32_t* rows, const Tiles& tiles, cudaStream_t stream);
+
+// The experts' first product and SwiGLU (alpha 1.702, limit 7), from slabs; out: the tiles of the second,
+// times kHScale.
+struct WideSwiGlu {
+  uint8_t* out = nullptr;
+  const float* gate_bias = nullptr;  // [experts, 2880]
+  const float* up_bias = nullptr;
+};
+Status wide_experts(const uint8_t* fc1, const Tiles& x, float factor, const WideSwiGlu& out,
+                    cudaStream_t stream);
+// The second: out[slot, row] = value + bias.
+Status wide_experts(const uint8_t* fc2, const Tiles& x, float factor, const Store& out, cudaStream_t stream);
+
+// Dense matrices of 16-bit weights.
+bool wide_fits(const Matrix& w);
+Status wide_dense(const Matrix& w, const Tiles& x, float factor, const Store& out, cudaStream_t stream);
+Status wide_dense(const Matrix& w, const Tiles& x, float factor, const Qkv& out, cudaStream_t stream);
+
+}  // namespace moesaic::cuda::sm90a

@@ -14,6 +14,8 @@ namespace moesaic::cuda {
 struct Job {
   int expert, first, count, start;
 };
+// Tokens that such a tile has room for: what wgmma is compiled for.
+__host__ __device__ constexpr int tile_width(int count) { return count <= 8 ? 8 : (count + 15) / 16 * 16; }
 
 // The other operand. Slot s reads row rows[s] of x, or row s where rows is null.
 struct Activations {

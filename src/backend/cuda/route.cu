@@ -79,8 +79,11 @@ __global__ void __launch_bounds__(256) top_k_kernel(const Route p) {
   if (row < p.rows) top_k_row(p, row, threadIdx.x % 32);
 }
 
-// Exclusive prefix sum over the block's threads.
-__device__ int block_scan(int x, int* scratch) {
+// Over the block's threads: the sum of those before, and of all.
+struct Scan {
+  int before, total;
+};
+__device__ Scan block_scan(int x, int* scratch) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int sum = x;
   for (int offset = 1; offset < 32; offset *= 2) {
@@ -89,51 +92,94 @@ __device__ int block_scan(int x, int* scratch) {
   }
   if (lane == 31) scratch[warp] = sum;
   __syncthreads();
-  int base = 0;
-  for (int w = 0; w < warp; ++w) base += scratch[w];
+  int base = 0, total = 0;
+  for (int w = 0; w < static_cast<int>(blockDim.x) / 32; ++w) {
+    if (w == warp) base = total;
+    total += scratch[w];
+  }
   __syncthreads();
-  return base + sum - x;
+  return {base + sum - x, total};
 }
 
-// One thread an expert: counts its pairs, finds where its slots start, and hands them out in the order of
-// rows.
-__device__ void plan(const Route& p, uint16_t* ids, int* scratch) {
-  const int pairs = p.rows * p.top_k, expert = threadIdx.x;
-  for (int i = threadIdx.x; i < pairs; i += blockDim.x) ids[i] = static_cast<uint16_t>(p.ids[i]);
+// Warps that plan: each counts a part of the pairs for itself.
+constexpr int kCounts = 8192;  // of warps and experts
+int plan_warps(int experts) { return max(1, min(32, kCounts / experts)); }
+size_t plan_bytes(int experts, int warps) { return sizeof(int) * warps * experts; }
+
+// Pairs of the same expert stand in the order of rows. counts: [warps of the block][experts].
+__device__ void plan(const Route& p, int* counts, int* scratch) {
+  const int pairs = p.rows * p.top_k, warps = blockDim.x / 32, lane = threadIdx.x % 32;
+  int* mine = counts + threadIdx.x / 32 * p.experts;
+  const int share = (pairs + 32 * warps - 1) / (32 * warps) * 32, begin = threadIdx.x / 32 * share;
+  const int end = min(begin + share, pairs);
+  for (int i = threadIdx.x; i < warps * p.experts; i += blockDim.x) counts[i] = 0;
   __syncthreads();
-  int count = 0;
-  for (int i = 0; i < pairs; ++i) count += ids[i] == expert;
-  const int first = block_scan(count, scratch);
-  const int tiles = (count + p.tile - 1) / p.tile;
-  const int first_job = block_scan(tiles, scratch);
-  for (int j = 0; j < tiles; ++j)
-    p.jobs[first_job + j] = {expert, first + j * p.tile, min(p.tile, count - j * p.tile), 0};
-  if (threadIdx.x == blockDim.x - 1) *p.job_count = first_job + tiles;
-  int slot = first;
-  for (int i = 0; i < pairs && slot < first + count; ++i) {
-    if (ids[i] != expert) continue;
-    p.slots[i] = slot;
-    p.slot_rows[slot++] = i / p.top_k;
+  struct Pair {
+    int expert, rank, equals;  // equals: of the 32 pairs, `rank` of them before this one
+  };
+  const auto look = [&](int pair) -> Pair {
+    const int expert = pair < end ? p.ids[pair] : -1;
+    const unsigned equals = __match_any_sync(~0u, expert);
+    return {expert, __popc(equals & ((1u << lane) - 1)), __popc(equals)};
+  };
+  for (int base = begin; base < end; base += 32) {
+    const Pair pair = look(base + lane);
+    if (pair.expert >= 0 && pair.rank == 0) mine[pair.expert] += pair.equals;
+    __syncwarp();
+  }
+  __syncthreads();
+  // A thread takes experts e, e + blockDim.x, ...: one after the other in one scan each.
+  int slots = 0, jobs = 0, starts = 0;
+  for (int first = 0; first < p.experts; first += blockDim.x) {
+    const int expert = first + threadIdx.x;
+    int count = 0;
+    for (int w = 0; w < warps && expert < p.experts; ++w) count += counts[w * p.experts + expert];
+    const int parts = (count + p.tile - 1) / p.tile;
+    const int size = p.even && parts > 0 ? min(p.tile, tile_width((count + parts - 1) / parts)) : p.tile;
+    const int full = count / size, last = count % size;
+    const Scan slot = block_scan(count, scratch), job = block_scan(full + (last > 0), scratch);
+    const Scan start = block_scan(full * size + (last > 0 ? tile_width(last) : 0), scratch);
+    for (int j = 0; j * size < count; ++j)
+      p.jobs[jobs + job.before + j] = {expert, slots + slot.before + j * size, min(size, count - j * size),
+                                       starts + start.before + j * size};
+    int at = slots + slot.before;
+    for (int w = 0; w < warps && expert < p.experts; ++w) {
+      const int n = counts[w * p.experts + expert];
+      counts[w * p.experts + expert] = at, at += n;
+    }
+    slots += slot.total, jobs += job.total, starts += start.total;
+  }
+  if (threadIdx.x == 0) *p.job_count = jobs;
+  __syncthreads();
+  for (int base = begin; base < end; base += 32) {
+    const Pair pair = look(base + lane);
+    const int slot = pair.expert >= 0 ? mine[pair.expert] + pair.rank : 0;
+    __syncwarp();
+    if (pair.expert >= 0) {
+      p.slots[base + lane] = slot, p.slot_rows[slot] = (base + lane) / p.top_k;
+      if (pair.rank == 0) mine[pair.expert] += pair.equals;
+    }
+    __syncwarp();
   }
 }
 
-__global__ void __launch_bounds__(kMaxExperts) plan_kernel(const Route p) {
-  extern __shared__ uint16_t plan_ids[];
+__global__ void __launch_bounds__(1024) plan_kernel(const Route p) {
+  extern __shared__ int plan_counts[];
   __shared__ int scratch[32];
   wait_for_predecessor();
   start_successor();
-  plan(p, plan_ids, scratch);
+  plan(p, plan_counts, scratch);
 }
 
 // Both in one block, for the few rows of decoding.
-__global__ void __launch_bounds__(kMaxExperts) route_kernel(const Route p) {
-  extern __shared__ uint16_t plan_ids[];
+__global__ void __launch_bounds__(1024) route_kernel(const Route p) {
+  extern __shared__ int plan_counts[];
   __shared__ int scratch[32];
   wait_for_predecessor();
   start_successor();
   for (int row = threadIdx.x / 32; row < p.rows; row += blockDim.x / 32) top_k_row(p, row, threadIdx.x % 32);
   __syncthreads();
-  plan(p, plan_ids, scratch);
+  plan(p, plan_counts, scratch);
 }
 
 // Norm, router and (kRoute) route in one kernel, for the few rows of decoding: a warp an expert, whose
@@ -142,7 +188,7 @@ __global__ void __launch_bounds__(kMaxExperts) route_kernel(const Route p) {
 constexpr int kRouterLoads = 24;  // float4 a lane: hidden up to 3,072
 __global__ void __launch_bounds__(kNormThreads)
     choose_kernel(const Norm n, const Router r, const Route t, int* arrived) {
-  extern __shared__ float4 values[];  // [hidden / 4], then the plan's ids
+  extern __shared__ float4 values[];  // [hidden / 4], then the plan's counts
   __shared__ float scratch[kNormThreads / 32];
   __shared__ int plan_scratch[kNormThreads / 32];
   __shared__ bool last_block;
@@ -178,7 +224,7 @@ __global__ void __launch_bounds__(kNormThreads)
   if (threadIdx.x == 0) *arrived = 0;
   for (int i = threadIdx.x / 32; i < t.rows; i += kNormThreads / 32) top_k_row(t, i, lane);
   __syncthreads();
-  plan(t, reinterpret_cast<uint16_t*>(values), plan_scratch);
+  plan(t, reinterpret_cast<int*>(values), plan_scratch);
 }
 
 // Norm and router for the few rows of decoding, as short as can be, because nothing runs beside it: kScored
@@ -276,8 +322,7 @@ Status score(const Norm& n, const Router& r, cudaStream_t stream) {
                 stream, n, r);
 }
 Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cudaStream_t stream) {
-  const size_t shared =
-      max(n.hidden * sizeof(float), static_cast<size_t>(t.rows) * t.top_k * sizeof(uint16_t));
+  const size_t shared = max(n.hidden * sizeof(float), plan_bytes(t.experts, kNormThreads / 32));
   return launch(choose_kernel, dim3((r.experts + kNormThreads / 32 - 1) / (kNormThreads / 32), r.rows),
                 dim3(kNormThreads), shared, stream, n, r, t, arrived);
 }
@@ -294,13 +339,12 @@ int max_jobs(int rows, int experts, int top_k, int tile) {
 }
 
 Status route(const Route& p, cudaStream_t stream) {
-  const unsigned experts = (p.experts + 31) / 32 * 32;
-  const size_t shared = static_cast<size_t>(p.rows) * p.top_k * sizeof(uint16_t);
-  if (p.rows <= 32)
-    return launch(route_kernel, dim3(1), dim3(max(experts, min(1024u, p.rows * 32u))), shared, stream, p);
+  const int warps = plan_warps(p.experts);
+  const size_t shared = plan_bytes(p.experts, warps);
+  if (p.rows <= 32) return launch(route_kernel, dim3(1), dim3(warps * 32), shared, stream, p);
   const Status status = launch(top_k_kernel, dim3((p.rows + 7) / 8), dim3(256), 0, stream, p);
   if (!status.ok()) return status;
-  return launch(plan_kernel, dim3(1), dim3(experts), shared, stream, p);
+  return launch(plan_kernel, dim3(1), dim3(warps * 32), shared, stream, p);
 }
 
 Status rotations(const int32_t* positions, int rows, const double* inverse_frequency, int half, double factor,

@@ -45,6 +45,7 @@ Status router(const Router& p, cudaStream_t stream);
 struct Route {
   const float* logits = nullptr;
   int rows = 0, experts = 0, top_k = 0, tile = 8;
+  bool even = false;             // an expert's jobs are about equally long, for sm90a/gemm_wide.h
   int32_t* ids = nullptr;        // [rows, top_k]
   float* weights = nullptr;      // [rows, top_k]
   int32_t* slots = nullptr;      // [rows, top_k]

@@ -1,13 +1,17 @@
 // The matrix product for many tokens. Persistent thread blocks walk over tiles of 192 rows and one job's
-// tokens (8 to 128). Warp 0 fills a ring of stages in shared memory with bulk copies; three warpgroups have
-// 64 rows each and feed wgmma: weights from registers, where they are expanded one block of 32 columns ahead
-// of the tensor cores, activations from the stage. The accumulators stay in registers for the whole
-// contraction.
+// tokens (8 to 128). Three warpgroups have 64 rows each and feed wgmma: weights from registers, where they
+// are expanded one block of 32 columns ahead of the tensor cores, activations from shared memory. A warp
+// fetches its own 16 rows of weights into slots of its own, several stages and also tiles ahead, 16 bytes a
+// lane; one more warp fills a ring with the activations that all share, by bulk copies. (A bulk copy costs 34
+// ns of its multiprocessor however short it is: 816 bytes of a slab at a time reach 3.1 TB/s of 4.7.) The
+// accumulators stay in registers for the whole contraction.
 //
-//   registers: 160 a consumer thread (64 of them accumulators), 32 a producer's
+//   registers: 152 a thread, 64 of them accumulators
 //   bytes: weights once per job, a job's activations once per 192 rows (both from L2 where neighbours share
 //   them)
 #pragma once
+
+#include <algorithm>
 
 #include "backend/cuda/kernels.cuh"
 #include "backend/cuda/sm90a/gemm_wide.h"
@@ -21,7 +25,8 @@ namespace moesaic::cuda::sm90a {
 inline constexpr int kGroups = 3;  // warpgroups that consume
 inline constexpr int kGroupRows = 64;
 inline constexpr int kTileRows = kGroups * kGroupRows;
-inline constexpr int kWideThreads = 128 * (1 + kGroups);
+inline constexpr int kWideWarps = 4 * kGroups;
+inline constexpr int kWideThreads = 32 * (kWideWarps + 1);
 inline constexpr int kSharedLimit = 232448;
 
 struct WideParams {
@@ -41,62 +46,84 @@ __device__ inline int jobs_of(const Tiles& t) {
   return t.jobs != nullptr ? *t.job_count : (t.tokens + t.tile - 1) / t.tile;
 }
 
-// ---- weights: what a stage holds of them and how a warp's 16 rows become A fragments ----
+// The same in all lanes, so that it may live in a uniform register.
+__device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+__device__ inline int warp_index() { return uniform(threadIdx.x / 32); }
+
+// ---- weights: what a stage holds of a warp's 16 rows, and how they become A fragments ----
 
 // MXFP4 from slabs. A weight becomes value * 2^(s - top), exact in F16 where the block's scale is within 24
 // binades of the row's largest, `top`; 2^(top - 128), which is owed, is factor(). A stage is what one warp of
-// the decode kernel takes: 6 blocks.
+// the decode kernel takes of a slab: 6 blocks. 27 instructions expand 16 rows of a block.
 template <bool kDown>
 struct SlabWeights {
   static constexpr bool kBf16 = false;
-  static constexpr int kBlocks = kBlocksPerWarp, kStageBytes = kTileRows / 8 * kWarpBytes;
-  uint32_t words[2][6], scales[2][3];
+  static constexpr int kBlocks = kBlocksPerWarp, kStageBytes = 2 * kWarpBytes;
+  static constexpr size_t kExpertBytes = kDown ? kFc2Bytes : kFc1Bytes;
+  uint32_t words[2][6];
+  __half2 factors[2][3];  // of two blocks each
 
-  // What a row's scales are measured by, of the rows lane / 4 and + 8.
-  struct Tops {
+  struct Tops {  // what the scales of rows lane / 4 and + 8 are measured by
     uint8_t top[2];
-    __device__ void load(const uint8_t* weights, int expert, int row, int lane) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-        top[h] = __ldg(weights + expert * (kDown ? kFc2Bytes : kFc1Bytes) +
-                       slab_offset(kDown, row / 8 + h, kTopThird, kThirdTop + lane / 4));
-    }
     __device__ float factor(int h) const { return __uint_as_float((top[h] - 1u) << 23); }
   };
+  // Sixteen rows, two slabs.
+  struct Source {
+    const uint8_t* slab[2];  // this lane's next 16 bytes of each
+    int skip[2];             // from the last piece of a third to the next third
+    int piece;
+    Tops tops;
+    __device__ void open(const WideParams& p, int expert, int row, int lane) {
+      piece = 0;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int index = row / 8 + h;
+        slab[h] = p.weights + expert * kExpertBytes + slab_offset(kDown, index, 0, lane * 16);
+        skip[h] = kDown && index % 3 == 2 ? 16 : 16 + kSlabThird;
+        tops.top[h] = __ldg(p.weights + expert * kExpertBytes +
+                            slab_offset(kDown, index, kTopThird, kThirdTop + lane / 4));
+      }
+    }
+    // 102 vectors of 16 bytes; of 51 a slab the second 32 belong to both.
+    __device__ void fetch(uint8_t* to, int lane) {
+      constexpr int kVectors = kWarpBytes / 16;
+      to += lane * 16;
+      copy_async(to, slab[0]);
+      copy_async(to + 512, lane < kVectors - 32 ? slab[0] + 512 : slab[1] + (32 - kVectors) * 16);
+      copy_async(to + 1024, slab[1] + (64 - kVectors) * 16);
+      if (lane < 2 * kVectors - 96) copy_async(to + 1536, slab[1] + (96 - kVectors) * 16);
+      const bool last = ++piece == kWarpsPerThird;
+      if (last) piece = 0;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) slab[h] += kWarpBytes + (last ? skip[h] : 0);
+    }
+  };
 
-  __device__ static int bytes(const WideParams&, int) { return kStageBytes; }
-  // Lane i copies slab i.
-  __device__ static void fetch(const WideParams& p, int expert, int row_tile, int stage, uint8_t* to,
-                               uint64_t* full, int lane) {
-    if (lane >= kTileRows / 8) return;
-    const uint8_t* from = p.weights + expert * (kDown ? kFc2Bytes : kFc1Bytes) +
-                          slab_offset(kDown, row_tile * (kTileRows / 8) + lane, stage / kWarpsPerThird,
-                                      stage % kWarpsPerThird * kWarpBytes);
-    bulk_copy(to + lane * kWarpBytes, from, kWarpBytes, full);
-  }
-  __device__ void load(const uint8_t* stage, int warp, int lane) {
+  __device__ void load(const uint8_t* stage, const Tops& tops, int lane) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const uint8_t* slab = stage + (2 * warp + h) * kWarpBytes;
+      const uint8_t* slab = stage + h * kWarpBytes;
       const uint4 u = *reinterpret_cast<const uint4*>(slab + lane * 16);
       const uint2 v = *reinterpret_cast<const uint2*>(slab + kWarpTail + lane * 8);
       words[h][0] = u.x, words[h][1] = u.y, words[h][2] = u.z, words[h][3] = u.w;
       words[h][4] = v.x, words[h][5] = v.y;
 #pragma unroll
       for (int i = 0; i < 3; ++i)
-        scales[h][i] = reinterpret_cast<const uint16_t*>(slab + kWarpScales)[lane / 4 * 3 + i];
+        factors[h][i] =
+            scale(reinterpret_cast<const uint16_t*>(slab + kWarpScales)[lane / 4 * 3 + i], tops.top[h]);
     }
   }
-  // 2^(15 + s - top) twice, zero below F16's normal numbers.
-  __device__ static __half2 scale(uint32_t s, uint32_t top) {
-    const uint32_t bits =
-        static_cast<uint32_t>(max(static_cast<int>(s) + 30 - static_cast<int>(top), 0)) * 0x04000400u;
+  // 2^(15 + s - top) of two scales, zero below F16's normal numbers.
+  __device__ static __half2 scale(uint32_t two, int top) {
+    const uint32_t owed = static_cast<uint32_t>(30 - top) & 0xFFFFu;
+    const uint32_t bits = __viaddmax_s16x2(__byte_perm(two, 0, 0x4140), owed | owed << 16, 0) << 10;
     return *reinterpret_cast<const __half2*>(&bits);
   }
-  __device__ void expand(int block, const Tops& tops, uint32_t (&a)[8]) const {
+  __device__ void expand(int block, uint32_t (&a)[8]) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const __half2 factor = scale(scales[h][block / 2] >> 8 * (block % 2) & 255, tops.top[h]);
+      const __half2 factor =
+          block % 2 == 0 ? __low2half2(factors[h][block / 2]) : __high2half2(factors[h][block / 2]);
       uint32_t d[4];
       decode(words[h][block], d);
 #pragma unroll
@@ -112,103 +139,125 @@ struct SlabWeights {
 template <bool kBf16_>
 struct PlainWeights {
   static constexpr bool kBf16 = kBf16_;
-  static constexpr int kBlocks = 2, kUnitBlock = 2048, kStageBytes = kTileRows / kUnit * kBlocks * kUnitBlock;
+  static constexpr int kBlocks = 2, kHalfBlock = 1024, kStageBytes = kBlocks * kHalfBlock;
   const uint8_t* at;
 
   struct Tops {
-    __device__ void load(const uint8_t*, int, int, int) {}
     __device__ float factor(int) const { return 1.0f; }
   };
-  __device__ static int units(const WideParams& p, int row_tile) {
-    return min(kTileRows / kUnit, p.units - row_tile * (kTileRows / kUnit));
-  }
-  __device__ static int bytes(const WideParams& p, int row_tile) {
-    return units(p, row_tile) * kBlocks * kUnitBlock;
-  }
-  // Lane i copies unit i.
-  __device__ static void fetch(const WideParams& p, int, int row_tile, int stage, uint8_t* to, uint64_t* full,
-                               int lane) {
-    if (lane >= units(p, row_tile)) return;
-    const int64_t unit = row_tile * (kTileRows / kUnit) + lane;
-    bulk_copy(to + lane * kBlocks * kUnitBlock,
-              p.weights + (unit * p.stages + stage) * (kBlocks * kUnitBlock), kBlocks * kUnitBlock, full);
-  }
-  __device__ void load(const uint8_t* stage, int warp, int lane) {
-    at = stage + warp / 2 * (kBlocks * kUnitBlock) + warp % 2 * (kUnitBlock / 2) + lane * 16;
-  }
-  __device__ void expand(int block, const Tops&, uint32_t (&a)[8]) const {
-    const uint4 lo = *reinterpret_cast<const uint4*>(at + block * kUnitBlock);
-    const uint4 hi = *reinterpret_cast<const uint4*>(at + block * kUnitBlock + kUnitBlock / 4);
+  struct Source {
+    const uint8_t* data;
+    Tops tops;
+    // Rows that do not exist are read from the last unit, and not stored.
+    __device__ void open(const WideParams& p, int, int row, int lane) {
+      const int64_t unit = min(row / kUnit, p.units - 1);
+      data = p.weights + unit * p.stages * (2 * kStageBytes) + row / 16 % 2 * kHalfBlock + lane * 16;
+    }
+    __device__ void fetch(uint8_t* to, int lane) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        copy_async(to + i * 512 + lane * 16, data + i / 2 * (2 * kHalfBlock) + i % 2 * 512);
+      data += 2 * kStageBytes;
+    }
+  };
+
+  __device__ void load(const uint8_t* stage, const Tops&, int lane) { at = stage + lane * 16; }
+  __device__ void expand(int block, uint32_t (&a)[8]) const {
+    const uint4 lo = *reinterpret_cast<const uint4*>(at + block * kHalfBlock);
+    const uint4 hi = *reinterpret_cast<const uint4*>(at + block * kHalfBlock + 512);
     a[0] = lo.x, a[1] = lo.y, a[2] = lo.z, a[3] = lo.w;
     a[4] = hi.x, a[5] = hi.y, a[6] = hi.z, a[7] = hi.w;
   }
 };
 
-// ---- the ring ----
+// ---- shared memory ----
 
-template <class Weights, int kTile, int kStaging>
-struct WideRing {
-  static constexpr int kTokenBytes = Weights::kBlocks * 64;  // of a stage
-  static constexpr int kActBytes = kTile * kTokenBytes;
-  static constexpr int kBytes = kActBytes + (Weights::kStageBytes + 1023) / 1024 * 1024;
+// kSlots: stages of weights. kSteps: 64-column steps of a stage of activations.
+template <class Weights, int kTile, bool kStages_>
+struct WidePlan {
+  static constexpr int kSlots = kTile >= 128 ? 3 : kTile >= 64 ? 4 : 8;
+  static constexpr int kSteps = kTile >= 64 ? 1 : Weights::kBlocks / 2;
+  static constexpr int kWeightBytes = kSlots * kWideWarps * Weights::kStageBytes;
+  static constexpr int kStaging = kStages_ ? kGroups * kTile * 64 : 0;  // the epilogue's
+  static constexpr int kStageBytes = kTile * 128 * kSteps;
   static constexpr int kBarriers = 1024;
-  static constexpr int kStages = (kSharedLimit - kBarriers - kStaging) / kBytes;
-  static constexpr int kShared = kStages * kBytes + kStaging + kBarriers;
-  static_assert(kStages >= 2);
+  static constexpr int kStages =
+      std::min(24, (kSharedLimit - kBarriers - kStaging - kWeightBytes) / kStageBytes);
+  static constexpr int kShared = kStages * kStageBytes + kWeightBytes + kStaging + kBarriers;
+  static_assert(kStages >= 3);
 
   uint8_t* base;
-  int stage = 0, phase = 0;
-  __device__ explicit WideRing(uint8_t* shared) : base(shared) {}
-  __device__ uint8_t* activations(int s) const { return base + s * kBytes; }
-  __device__ uint8_t* weights(int s) const { return base + s * kBytes + kActBytes; }
-  __device__ uint8_t* staging() const { return base + kStages * kBytes; }
-  __device__ uint64_t* full(int s) const { return reinterpret_cast<uint64_t*>(staging() + kStaging) + s; }
-  __device__ uint64_t* empty(int s) const { return full(s) + kStages; }
+  __device__ uint8_t* activations(int stage) const { return base + stage * kStageBytes; }
+  __device__ uint8_t* weights(int slot, int warp) const {
+    return base + kStages * kStageBytes + (slot * kWideWarps + warp) * Weights::kStageBytes;
+  }
+  __device__ uint8_t* staging(int group) const {
+    return base + kStages * kStageBytes + kWeightBytes + group * (kTile * 64);
+  }
+  __device__ uint64_t* full(int stage) const {
+    return reinterpret_cast<uint64_t*>(base + kShared - kBarriers) + stage;
+  }
+  __device__ uint64_t* empty(int stage) const { return full(stage) + kStages; }
+};
+
+// A position in the ring of activations.
+template <class Plan>
+struct WideStage {
+  int index = 0, phase = 0;
   __device__ void next() {
-    if (++stage == kStages) stage = 0, phase ^= 1;
+    if (++index == Plan::kStages) index = 0, phase ^= 1;
   }
 };
 
-// ---- producer: warp 0 ----
+// ---- producer: one warp, of which one lane works ----
 
-template <class Weights, class Ring>
-__device__ void produce(const WideParams& p, Ring ring) {
-  const int lane = threadIdx.x;
-  const int tiles = jobs_of(p.x) * p.row_tiles;
-  const auto weights = [&](const Job& job, int row_tile, int step, int stage) {
-    if (lane == 0)
-      mbar_expect(ring.full(stage), Weights::bytes(p, row_tile) + tile_width(job.count) * Ring::kTokenBytes);
-    __syncwarp();
-    Weights::fetch(p, job.expert, row_tile, step, ring.weights(stage), ring.full(stage), lane);
-  };
-  const auto activations = [&](const Job& job, int step, int stage) {
-    if (lane != 0) return;
-    const int width = tile_width(job.count);
-    const uint8_t* from =
-        static_cast<const uint8_t*>(p.x.data) + static_cast<int64_t>(job.start) * p.x.cols * 2;
-    bulk_copy(ring.activations(stage), from + static_cast<int64_t>(step) * width * Ring::kTokenBytes,
-              width * Ring::kTokenBytes, ring.full(stage));
-  };
-  int first = 0;
+template <class Plan>
+__device__ void produce(const WideParams& p, const Plan& plan) {
+  const int tiles = jobs_of(p.x) * p.row_tiles, steps = p.x.cols / kWideStep;
+  WideStage<Plan> at;
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const Job job = job_at(p.x, tile / p.row_tiles);
-    const int row_tile = tile % p.row_tiles;
-    if (tile == blockIdx.x) {  // weights do not depend on the kernel before
-      first = min(Ring::kStages, p.stages);
-      for (int s = 0; s < first; ++s) weights(job, row_tile, s, s);
-      wait_for_predecessor();
-      for (int s = 0; s < first; ++s) activations(job, s, s), ring.next();
+    const int bytes = tile_width(job.count) * 128 * Plan::kSteps;
+    const uint8_t* from =
+        static_cast<const uint8_t*>(p.x.data) + static_cast<int64_t>(job.start) * p.x.cols * 2;
+    for (int s = 0; s < steps; s += Plan::kSteps, from += bytes, at.next()) {
+      mbar_wait(plan.empty(at.index), at.phase ^ 1);
+      mbar_expect(plan.full(at.index), bytes);
+      bulk_copy(plan.activations(at.index), from, bytes, plan.full(at.index));
     }
-    for (int s = first; s < p.stages; ++s, ring.next()) {
-      mbar_wait(ring.empty(ring.stage), ring.phase ^ 1);
-      weights(job, row_tile, s, ring.stage);
-      activations(job, s, ring.stage);
-    }
-    first = 0;
   }
 }
 
 // ---- consumers ----
+
+// A warp's weights, ahead of their use: the stages of this tile and the next ones.
+template <class Weights, class Plan>
+struct WeightStream {
+  typename Weights::Source source;
+  int tile, left, slot = 0;  // stages left of the tile
+
+  __device__ WeightStream(const WideParams& p, const Plan& plan, int tiles, int warp) : tile(blockIdx.x) {
+    open(p, tiles, warp);
+    for (int i = 0; i < Plan::kSlots - 1; ++i) fetch(p, plan, tiles, warp);
+  }
+  __device__ static int row(const WideParams& p, int tile, int warp) {
+    return tile % p.row_tiles * kTileRows + 16 * warp;
+  }
+  __device__ void open(const WideParams& p, int tiles, int warp) {
+    left = tile < tiles ? p.stages : 0;
+    if (tile < tiles)
+      source.open(p, job_at(p.x, tile / p.row_tiles).expert, row(p, tile, warp), threadIdx.x % 32);
+  }
+  // The next stage into the next slot.
+  __device__ void fetch(const WideParams& p, const Plan& plan, int tiles, int warp) {
+    if (left == 0 && tile < tiles) tile += gridDim.x, open(p, tiles, warp);
+    if (left > 0) source.fetch(plan.weights(slot, warp), threadIdx.x % 32), --left;
+    copy_async_commit();
+    if (++slot == Plan::kSlots) slot = 0;
+  }
+  // The slot of the stage that is to be used: the oldest.
+  __device__ int oldest() const { return slot + 1 == Plan::kSlots ? 0 : slot + 1; }
+};
 
 // The product of one block for tile_width() = 8 or 16 * sixteenths tokens, found between kLow and kHigh
 // sixteenths. The widths branch here and share everything else: with a loop for each, the compiler runs out
@@ -223,7 +272,7 @@ __device__ __forceinline__ void multiply(int sixteenths, float (&sum)[kSums], co
   }
   constexpr int kWidth = kLow == 0 ? 8 : 16 * kLow;
   float(&head)[kWidth / 2] = reinterpret_cast<float(&)[kWidth / 2]>(sum);
-  const uint64_t operand = wgmma_operand(x + block / 2 * (kWidth * 128) + block % 2 * 64);
+  const uint32_t operand = wgmma_operand(x + block / 2 * (kWidth * 128) + block % 2 * 64);
   wgmma_fence();
   Wgmma<kWidth>::template run<kBf16>(head, a, operand);
   Wgmma<kWidth>::template run<kBf16>(head, a + 4, operand + 2);
@@ -231,29 +280,35 @@ __device__ __forceinline__ void multiply(int sixteenths, float (&sum)[kSums], co
 }
 
 // One tile's 64 rows of a warpgroup: sum += the whole contraction.
-template <class Weights, class Ring, int kSums>
-__device__ __forceinline__ void contract(const typename Weights::Tops& tops, int tokens, int stages, int warp,
-                                         Ring& ring, float (&sum)[kSums]) {
-  const int lane = threadIdx.x % 32, sixteenths = tile_width(tokens) / 16;
+template <class Weights, class Plan, int kSums>
+__device__ __forceinline__ void contract(const WideParams& p, const Plan& plan, int tiles, int tokens,
+                                         WeightStream<Weights, Plan>& stream, WideStage<Plan>& x,
+                                         float (&sum)[kSums]) {
+  const int warp = warp_index(), lane = threadIdx.x % 32, sixteenths = tile_width(tokens) / 16;
+  const typename Weights::Tops tops = stream.source.tops;
   uint32_t a[2][8];
   int before = -1;
 #pragma unroll 1
-  for (int s = 0; s < stages; ++s, ring.next()) {
-    mbar_wait(ring.full(ring.stage), ring.phase);
+  for (int s = 0; s < p.stages; ++s) {
+    copy_async_wait<Plan::kSlots - 2>();
+    __syncwarp();
     Weights w;
-    w.load(ring.weights(ring.stage), warp, lane);
-    const uint32_t x = smem_addr(ring.activations(ring.stage));
+    w.load(plan.weights(stream.oldest(), warp), tops, lane);
+    stream.fetch(p, plan, tiles, warp);
 #pragma unroll
     for (int b = 0; b < Weights::kBlocks; ++b) {
+      constexpr int kStageBlocks = 2 * Plan::kSteps;
+      if (b % kStageBlocks == 0) mbar_wait(plan.full(x.index), x.phase);
       wgmma_wait<1>();  // the product that read a[b & 1] has ended
-      if (b == 1 && before >= 0 && threadIdx.x % 128 == 0) mbar_arrive(ring.empty(before));
-      w.expand(b, tops, a[b & 1]);
-      multiply<Weights::kBf16, 0, kSums / 8>(sixteenths, sum, a[b & 1], x, b);
+      if (b % kStageBlocks == 1 && before >= 0 && threadIdx.x % 128 == 0) mbar_arrive(plan.empty(before));
+      w.expand(b, a[b & 1]);
+      multiply<Weights::kBf16, 0, kSums / 8>(sixteenths, sum, a[b & 1], smem_addr(plan.activations(x.index)),
+                                             b % kStageBlocks);
+      if (b % kStageBlocks == kStageBlocks - 1) before = x.index, x.next();
     }
-    before = ring.stage;
   }
   wgmma_wait<0>();
-  if (threadIdx.x % 128 == 0) mbar_arrive(ring.empty(before));
+  if (threadIdx.x % 128 == 0) mbar_arrive(plan.empty(before));
 }
 
 // Where a warpgroup's sums stand.
@@ -315,7 +370,7 @@ __device__ __forceinline__ void finish_tile(const WideSwiGlu& e, const WidePlace
       to[(8 * i + lane % 4 * 2 + k) * 32] = __float2half_rn(y);
     }
   }
-  const int block = at.row / 64, width = tile_width(at.job.count), group = threadIdx.x / 128;
+  const int block = at.row / 64, width = tile_width(at.job.count), group = threadIdx.x / 128 + 1;
   asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory");
   uint8_t* out = e.out + static_cast<int64_t>(at.job.start) * (kHidden * 2) +
                  static_cast<int64_t>(block / 2) * width * 128;
@@ -327,66 +382,56 @@ __device__ __forceinline__ void finish_tile(const WideSwiGlu& e, const WidePlace
   asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory");
 }
 
-template <class Weights, int kTile, class Ring, class Epilogue>
-__device__ void consume(const WideParams& p, Ring ring, const Epilogue& e) {
-  const int warp = threadIdx.x / 32 - 4, lane = threadIdx.x % 32;
-  const int tiles = jobs_of(p.x) * p.row_tiles;
-  typename Weights::Tops next;
-  const auto look_ahead = [&](int tile) {
-    if (tile < tiles)
-      next.load(p.weights, job_at(p.x, tile / p.row_tiles).expert, tile % p.row_tiles * kTileRows + 16 * warp,
-                lane);
-  };
-  look_ahead(blockIdx.x);
+template <class Weights, int kTile, class Plan, class Epilogue>
+__device__ void consume(const WideParams& p, const Plan& plan, const Epilogue& e) {
+  const int warp = warp_index(), tiles = uniform(jobs_of(p.x)) * p.row_tiles;
+  WeightStream<Weights, Plan> stream(p, plan, tiles, warp);  // does not depend on the kernel before
   wait_for_predecessor();
+  WideStage<Plan> x;
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const typename Weights::Tops tops = next;
-    look_ahead(tile + gridDim.x);
-    const WidePlace at{.job = job_at(p.x, tile / p.row_tiles),
-                       .row = tile % p.row_tiles * kTileRows + 16 * warp,
-                       .units = p.units,
-                       .factor = {tops.factor(0) * p.factor, tops.factor(1) * p.factor},
-                       .staging = ring.staging() + warp / 4 * (kTile * 64)};
+    WidePlace at{.job = job_at(p.x, tile / p.row_tiles),
+                 .row = stream.row(p, tile, warp),
+                 .units = p.units,
+                 .factor = {stream.source.tops.factor(0) * p.factor, stream.source.tops.factor(1) * p.factor},
+                 .staging = plan.staging(warp / 4)};
     float sum[kTile / 2] = {};
-    contract<Weights>(tops, at.job.count, p.stages, warp, ring, sum);
+    contract<Weights>(p, plan, tiles, at.job.count, stream, x, sum);
     finish_tile(e, at, sum);
   }
 }
 
 template <class Weights, int kTile, class Epilogue>
-inline constexpr int kStagingBytes = std::is_same_v<Epilogue, WideSwiGlu> ? kGroups* kTile * 64 : 0;
+using PlanOf = WidePlan<Weights, kTile, std::is_same_v<Epilogue, WideSwiGlu>>;
 
 template <class Weights, int kTile, class Epilogue>
 __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const WideParams p, const Epilogue e) {
   extern __shared__ __align__(1024) uint8_t wide_shared[];
-  using Ring = WideRing<Weights, kTile, kStagingBytes<Weights, kTile, Epilogue>>;
-  Ring ring(wide_shared);
+  using Plan = PlanOf<Weights, kTile, Epilogue>;
+  const Plan plan{wide_shared};
   if (threadIdx.x == 0) {
-    for (int s = 0; s < Ring::kStages; ++s) mbar_init(ring.full(s), 1), mbar_init(ring.empty(s), kGroups);
+    for (int s = 0; s < Plan::kStages; ++s) mbar_init(plan.full(s), 1), mbar_init(plan.empty(s), kGroups);
     mbar_init_fence();
   }
   __syncthreads();
-  if (threadIdx.x < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-    if (threadIdx.x < 32) produce<Weights>(p, ring);
+  if (threadIdx.x < 32 * kWideWarps) {
+    consume<Weights, kTile>(p, plan, e);
+  } else {
     wait_for_predecessor();
     start_successor();
-  } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
-    consume<Weights, kTile>(p, ring, e);
+    if (threadIdx.x % 32 == 0) produce(p, plan);
   }
 }
 
 template <class Weights, int kTile, class Epilogue>
 Status launch_wide(const WideParams& p, const Epilogue& e, cudaStream_t stream) {
-  using Ring = WideRing<Weights, kTile, kStagingBytes<Weights, kTile, Epilogue>>;
+  constexpr int kShared = PlanOf<Weights, kTile, Epilogue>::kShared;
   const auto kernel = wide_kernel<Weights, kTile, Epilogue>;
   static const cudaError_t prepared =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Ring::kShared);
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (prepared != cudaSuccess) return check(prepared, "the product of many tokens");
   const int most =
       (p.x.jobs != nullptr ? p.x.most_jobs : (p.x.tokens + p.x.tile - 1) / p.x.tile) * p.row_tiles;
-  return launch(kernel, dim3(min(most, kGrid)), dim3(kWideThreads), Ring::kShared, stream, p, e);
+  return launch(kernel, dim3(min(most, kGrid)), dim3(kWideThreads), kShared, stream, p, e);
 }
 
 template <class Weights, class Epilogue>

@@ -12,9 +12,6 @@ namespace moesaic::cuda::sm90a {
 inline constexpr int kWideTokens = 128;  // of a job, at most
 inline constexpr int kWideStep = 64;     // columns of a swizzled row: 128 bytes
 
-// Tokens that a job's tile has room for: a width that wgmma is compiled for.
-__host__ __device__ constexpr int tile_width(int count) { return count <= 8 ? 8 : (count + 15) / 16 * 16; }
-
 // Activations, or room for them, as wgmma reads them. A job's tile begins at token job.start of the buffer
 // and is [cols / 64][tile_width(count) tokens][128 bytes]: what a stage needs is one contiguous piece. Within
 // 32 columns the order is that of matrix.h's MMAs: 16-byte chunk q holds the columns 8 c + 2 q + {0, 1} of c

@@ -19,30 +19,32 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// What names B: the address / 16, 1,024 bytes from 8 rows to the next 8, 128-byte swizzle. 16 columns further
-// on is + 2.
-__device__ __forceinline__ uint64_t wgmma_operand(uint32_t address) {
-  return static_cast<uint64_t>(address >> 4 & 0x3FFF) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+// What names B, the lower half: the address / 16. 16 columns further on is + 2. The upper half: 1,024 bytes
+// from 8 rows to the next 8, 128-byte swizzle.
+__device__ __forceinline__ uint32_t wgmma_operand(uint32_t address) {
+  return (address >> 4 & 0x3FFF) | 1u << 16;
 }
+#define MOESAIC_WGMMA_UPPER "0x40000040"
 
 template <int N>
 struct Wgmma;  // ::run<kBf16>(d, a, b); B and A are F16, or BF16
 
-#define MOESAIC_WGMMA_ASM(TYPE, N, D, A, B) \
-  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" D "}, {" A "}, " B ", 1, 1, 1, 0;"
+#define MOESAIC_WGMMA_ASM(TYPE, N, D, A, B)                                                         \
+  "{.reg .b64 b; mov.b64 b, {" B ", " MOESAIC_WGMMA_UPPER "}; wgmma.mma_async.sync.aligned.m64n" #N \
+  "k16.f32." TYPE "." TYPE " {" D "}, {" A "}, b, 1, 1, 1, 0;}"
 #define MOESAIC_WGMMA(N, D, A, B, ...)                                                             \
   template <>                                                                                      \
   struct Wgmma<N> {                                                                                \
     template <bool kBf16>                                                                          \
-    static __device__ __forceinline__ void run(float (&d)[N / 2], const uint32_t* a, uint64_t b) { \
+    static __device__ __forceinline__ void run(float (&d)[N / 2], const uint32_t* a, uint32_t b) { \
       if constexpr (kBf16) {                                                                       \
         asm volatile(MOESAIC_WGMMA_ASM("bf16", N, D, A, B)                                         \
                      : __VA_ARGS__                                                                 \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));                        \
       } else {                                                                                     \
         asm volatile(MOESAIC_WGMMA_ASM("f16", N, D, A, B)                                          \
                      : __VA_ARGS__                                                                 \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));                        \
       }                                                                                            \
     }                                                                                              \
   }
@@ -87,6 +89,7 @@ MOESAIC_WGMMA(128,
 
 #undef MOESAIC_WGMMA
 #undef MOESAIC_WGMMA_ASM
+#undef MOESAIC_WGMMA_UPPER
 #undef MOESAIC_D4
 #undef MOESAIC_D8
 #undef MOESAIC_D16

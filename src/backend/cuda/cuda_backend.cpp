@@ -16,6 +16,7 @@
 #include "backend/cuda/repack.h"
 #include "backend/cuda/replay_timer.h"
 #include "backend/cuda/sm90a/dense_decode.h"
+#include "backend/cuda/sm90a/gemm_wide.h"
 #include "backend/cuda/step.h"
 #include "base/error.h"
 
@@ -68,6 +69,8 @@ class CudaBackend final : public Backend {
   // out = w norm(x)
   template <class Epilogue>
   Status normed_product(const Matrix& w, const Norm& normed, const Epilogue& out);
+  template <class Epilogue>
+  Status product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out);
   const int32_t* input(int offset) const { return inputs_.as<int32_t>() + offset; }
   double expected_experts() const;
   double moe_bytes(const Layer& layer) const;
@@ -83,7 +86,7 @@ class CudaBackend final : public Backend {
   KvLayout kv_layout_;
 
   // The arena, for max_rows rows.
-  DeviceBuffer inputs_, x_, normed_, q_, attended_, rotation_, partial_, arrived_, fault_, logits_;
+  DeviceBuffer inputs_, x_, normed_, q_, attended_, tiles_, rotation_, partial_, arrived_, fault_, logits_;
   PinnedBuffer pinned_inputs_, pinned_fault_, pinned_logits_;
   size_t input_capacity_ = 0;
   int logit_capacity_ = 0;  // rows of logits_ and pinned_logits_
@@ -144,7 +147,8 @@ void CudaBackend::reset_profile() {
 
 std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const ModelWeights& weights,
                                             const KvLayout& layout) {
-  std::vector<MemoryPart> parts = count_model(config, weights, options_, false);
+  std::vector<MemoryPart> parts =
+      count_model(config, weights, options_, slabs_fit(config, weights, options_));
   const double arena_bytes =
       sum(arena(config)) + sum(moe_.buffers(config, options_.max_rows)) + sum(scratch(config, layout));
   parts.push_back({"activations", arena_bytes});
@@ -160,10 +164,7 @@ double CudaBackend::available_memory() const {
 Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
                          const LoadProgress& progress) {
   model_ = {};
-  constexpr double kRest = 2e9;  // logits of many rows, graphs, what the driver takes
-  const double room = kRest + sum(arena(config)) + sum(moe_.buffers(config, options_.max_rows)) +
-                      sum(scratch(config, kv_layout_)) + kv_bytes(kv_layout_, config, *this);
-  ASSIGN_OR_RETURN(model_, load_model(config, weights, options_, room, progress, stream_));
+  ASSIGN_OR_RETURN(model_, load_model(config, weights, options_, progress, stream_));
   RETURN_IF_ERROR(allocate(arena(config), "activations"));
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
@@ -177,6 +178,8 @@ std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
       {&normed_, rows * config.hidden * 2},
       {&q_, rows * config.q_size() * 2},
       {&attended_, rows * config.q_size() * 2},
+      {&tiles_, sm90a::tile_tokens(options_.max_rows, options_.max_rows / sm90a::kWideTokens + 1) *
+                    std::max<size_t>(config.hidden, config.q_size()) * 2},
       {&rotation_, rows * config.head_dim / 2 * sizeof(float2)},
       {&arrived_, rows * config.kv_heads * sizeof(int)},
       {&fault_, sizeof(int)},
@@ -332,12 +335,22 @@ Norm CudaBackend::norm_of(const DeviceBuffer& weight, float factor, bool bf16, i
   return norm;
 }
 
+// Many tokens go through wgmma, which adds in another order than gemm().
+template <class Epilogue>
+Status CudaBackend::product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out) {
+  if (options_.batch_invariant || rows <= kSlabRows || !sm90a::wide_fits(w))
+    return gemm(w, {.x = x, .factor = factor, .tokens = rows}, out, stream_);
+  const sm90a::Tiles tiles = sm90a::dense_tiles(tiles_.as<void>(), static_cast<int>(w.cols), rows);
+  RETURN_IF_ERROR(sm90a::arrange(x, nullptr, tiles, stream_));
+  return sm90a::wide_dense(w, tiles, factor, out, stream_);
+}
+
 template <class Epilogue>
 Status CudaBackend::normed_product(const Matrix& w, const Norm& normed, const Epilogue& out) {
   if (sm90a::dense_decode_fits(w, normed.rows) && sm90a::dense_decode_norms(normed))
     return sm90a::dense_decode(w, normed, out, stream_);
   RETURN_IF_ERROR(norm(normed, stream_));
-  return gemm(w, {.x = normed.out, .factor = 1.0f / normed.factor, .tokens = normed.rows}, out, stream_);
+  return product(w, normed.out, 1.0f / normed.factor, normed.rows, out);
 }
 
 void CudaBackend::qkv(int index) {
@@ -397,13 +410,12 @@ void CudaBackend::attend(int index) {
 void CudaBackend::project(int index) {
   const Layer& layer = model_.layers[index];
   timed(kProject, layer.o.bytes(), 2.0 * shape_.rows * layer.o.rows * layer.o.cols, [&] {
-    return gemm(layer.o, {.x = attended_.as<void>(), .tokens = shape_.rows},
-                Store{.out = x_.as<float>(),
-                      .stride = model_.config.hidden,
-                      .bias = layer.o_bias.as<float>(),
-                      .rows = model_.config.hidden,
-                      .add = true},
-                stream_);
+    return product(layer.o, attended_.as<void>(), 1.0f, shape_.rows,
+                   Store{.out = x_.as<float>(),
+                         .stride = model_.config.hidden,
+                         .bias = layer.o_bias.as<float>(),
+                         .rows = model_.config.hidden,
+                         .add = true});
   });
 }
 

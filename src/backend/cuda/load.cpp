@@ -18,8 +18,6 @@ float f16_factor(int hidden, float largest_weight) {
 
 constexpr size_t kSlabHiddenBytes = sizeof(__half) * kSlabRows * sm90a::kTopK * sm90a::kHidden;
 
-constexpr const char* kSlabExperts = "experts in decoding order";
-
 // Loads one model, or counts what it takes: as the uploader was made.
 class Loader {
  public:
@@ -64,9 +62,9 @@ Status Loader::load_layer(int index, const LayerWeights& w) {
 Status Loader::alloc_slabs(int index, const std::string& name) {
   Layer& layer = model_.layers[index];
   const size_t experts = config_.experts;
-  ASSIGN_OR_RETURN(layer.fc1_slabs, up_.buffer(experts * sm90a::kFc1Bytes, 0, kSlabExperts, name));
-  ASSIGN_OR_RETURN(layer.fc2_slabs, up_.buffer(experts * sm90a::kFc2Bytes, 0, kSlabExperts, name));
-  ASSIGN_OR_RETURN(layer.slab_hidden, up_.buffer(kSlabHiddenBytes, 0xFF, kSlabExperts, name));
+  ASSIGN_OR_RETURN(layer.fc1_slabs, up_.buffer(experts * sm90a::kFc1Bytes, 0, kExpertsPart, name));
+  ASSIGN_OR_RETURN(layer.fc2_slabs, up_.buffer(experts * sm90a::kFc2Bytes, 0, kExpertsPart, name));
+  ASSIGN_OR_RETURN(layer.slab_hidden, up_.buffer(kSlabHiddenBytes, 0xFF, kExpertsPart, name));
   const std::vector<float> scales(kSlabRows, 1.0f / layer.mlp_factor);
   const size_t bytes = kSlabRows * sizeof(float);
   return up_.put(model_.slab_scales, index * bytes, scales.data(), bytes, name);
@@ -75,7 +73,7 @@ Status Loader::alloc_slabs(int index, const std::string& name) {
 Status Loader::load_experts(int index, const LayerWeights& w) {
   Layer& layer = model_.layers[index];
   const auto name = [&](const char* tensor) { return fmt::format("layer {} {}", index, tensor); };
-  if (model_.slabs) RETURN_IF_ERROR(alloc_slabs(index, name("experts in decoding order")));
+  if (model_.slabs) RETURN_IF_ERROR(alloc_slabs(index, name("experts")));
   const Slabs fc1{.data = layer.fc1_slabs.as<uint8_t>(),
                   .expert_bytes = sm90a::kFc1Bytes,
                   .bias = {layer.gate_bias.as<float>(), layer.up_bias.as<float>()}};
@@ -89,19 +87,6 @@ Status Loader::load_experts(int index, const LayerWeights& w) {
   ASSIGN_OR_RETURN(layer.down, up_.experts({w.down}, kind(w.down), Rows::kPlain, kExpertsPart,
                                            name("down experts"), model_.slabs ? &fc2 : nullptr));
   return {};
-}
-
-// The decode kernel takes the model.
-bool slabs_fit(const ModelConfig& c, const ModelWeights& weights, const BackendOptions& options) {
-  const auto mxfp4 = [](const ExpertsView& v) {
-    return v.first.format == Format::kMxfp4 || v.first.format == Format::kMxfp4Gguf;
-  };
-  return !options.batch_invariant &&
-         std::ranges::all_of(
-             weights.layers,
-             [&](const LayerWeights& w) { return mxfp4(w.gate) && mxfp4(w.up) && mxfp4(w.down); }) &&
-         sm90a::moe_decode_fits(c.hidden, c.intermediate, c.experts_per_token, c.experts) &&
-         c.swiglu_alpha == 1.702 && c.swiglu_limit == 7.0 && sm90a::prepare_moe_decode(options.device).ok();
 }
 
 Status unsupported(const ModelConfig& c) {
@@ -122,7 +107,7 @@ Status Loader::run(const ModelWeights& weights, const LoadProgress& progress) {
   model_.rope = make_rope_table(config_.rope, config_.head_dim);
   model_.layers.resize(config_.layers);
   ASSIGN_OR_RETURN(model_.slab_scales,
-                   up_.buffer(config_.layers * kSlabRows * sizeof(float), 0, kSlabExperts, "activations"));
+                   up_.buffer(config_.layers * kSlabRows * sizeof(float), 0, kVectorsPart, "activations"));
   const auto done = [&](int layer, int count) {
     if (up_.counts_only()) return;
     if (weights.release) weights.release(layer);
@@ -146,13 +131,19 @@ Status Loader::run(const ModelWeights& weights, const LoadProgress& progress) {
   return up_.finish();
 }
 
-double sum(const std::vector<MemoryPart>& parts) {
-  double bytes = 0;
-  for (const MemoryPart& p : parts) bytes += p.bytes;
-  return bytes;
-}
-
 }  // namespace
+
+bool slabs_fit(const ModelConfig& c, const ModelWeights& weights, const BackendOptions& options) {
+  const auto mxfp4 = [](const ExpertsView& v) {
+    return v.first.format == Format::kMxfp4 || v.first.format == Format::kMxfp4Gguf;
+  };
+  return !options.batch_invariant &&
+         std::ranges::all_of(
+             weights.layers,
+             [&](const LayerWeights& w) { return mxfp4(w.gate) && mxfp4(w.up) && mxfp4(w.down); }) &&
+         sm90a::moe_decode_fits(c.hidden, c.intermediate, c.experts_per_token, c.experts) &&
+         c.swiglu_alpha == 1.702 && c.swiglu_limit == 7.0 && sm90a::prepare_moe_decode(options.device).ok();
+}
 
 std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
                                     const BackendOptions& options, bool slabs) {
@@ -166,18 +157,12 @@ std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeight
 }
 
 Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
-                         const BackendOptions& options, double room, const LoadProgress& progress,
-                         cudaStream_t stream) {
+                         const BackendOptions& options, const LoadProgress& progress, cudaStream_t stream) {
   RETURN_IF_ERROR(validate(weights, config));
   RETURN_IF_ERROR(unsupported(config));
-  size_t available = 0, total = 0;
-  RETURN_IF_ERROR(check(cudaMemGetInfo(&available, &total), "load"));
   Model model;
   model.config = config;
-  // The decode kernel reads the experts in an order of its own, and the kernels for more tokens in theirs:
-  // both are kept where the memory allows it, which for gpt-oss-120b takes 122 GB.
-  model.slabs = slabs_fit(config, weights, options) &&
-                sum(count_model(config, weights, options, true)) + room < static_cast<double>(available);
+  model.slabs = slabs_fit(config, weights, options);
   Uploader up;
   RETURN_IF_ERROR(up.open(stream, weights.pools));
   RETURN_IF_ERROR(Loader(model, options, up).run(weights, progress));

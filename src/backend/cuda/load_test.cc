@@ -54,10 +54,10 @@ TEST(CountModel, TakesWhatTheFormatsTake) {
   EXPECT_DOUBLE_EQ(narrow.at(kHeadPart), 201088.0 * 2880 * 33 / 32);
 }
 
-TEST(CountModel, DecodingOrderIsASecondCopy) {
-  const auto parts = count("gpt-oss-20b", true);
-  EXPECT_GE(parts.at("experts in decoding order"), 24.0 * 32 * (sm90a::kFc1Bytes + sm90a::kFc2Bytes));
-  EXPECT_DOUBLE_EQ(parts.at(kExpertsPart), count("gpt-oss-20b", false).at(kExpertsPart));
+TEST(CountModel, SlabsTakeThePlaceOfTheGeneralOrder) {
+  const double experts = 24.0 * 32 * (sm90a::kFc1Bytes + sm90a::kFc2Bytes);
+  EXPECT_NEAR(count("gpt-oss-20b", true).at(kExpertsPart), experts, 0.001 * experts);
+  EXPECT_NEAR(count("gpt-oss-20b", false).at(kExpertsPart), experts, 0.005 * experts);
 }
 
 }  // namespace

@@ -14,7 +14,8 @@ struct Layer {
   Matrix qkv, o, gate_up, down;
   float attn_factor = 1, mlp_factor = 1;  // of the normed activations in F16
   DeviceBuffer k, v;                      // alloc_kv's
-  // The experts once more for sm90a::moe_decode, and what its thread blocks hand each other within a launch.
+  // The experts of gpt-oss's own sizes, instead of the matrices' data, and what sm90a::moe_decode's thread
+  // blocks hand each other within a launch.
   DeviceBuffer fc1_slabs, fc2_slabs, slab_hidden;
 };
 
@@ -28,17 +29,17 @@ struct Model {
   Matrix head;
   DeviceBuffer final_norm, inverse_frequency;
   float final_factor = 1;
-  bool slabs = false;        // the layers have slabs
+  bool slabs = false;        // the experts are slabs
   DeviceBuffer slab_scales;  // [layers, kSlabRows]: what undoes the layer's mlp_factor
 };
 
-// What the model's weights take, by part. slabs: with the experts once more for sm90a::moe_decode.
+// Whether the experts become slabs: they have the sizes that the kernels in sm90a/ are written for.
+bool slabs_fit(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options);
+// What the model's weights take, by part.
 std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
                                     const BackendOptions& options, bool slabs);
 // Uploads and repacks. One line for a model that the kernels do not take, a damaged tensor, lack of memory.
-// room: bytes that stay free for what is allocated later; slabs are made where they fit beside it.
 Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
-                         const BackendOptions& options, double room, const LoadProgress& progress,
-                         cudaStream_t stream);
+                         const BackendOptions& options, const LoadProgress& progress, cudaStream_t stream);
 
 }  // namespace moesaic::cuda

@@ -1,5 +1,8 @@
 #include "backend/cuda/moe.h"
 
+#include <cmath>
+
+#include "backend/cuda/sm90a/gemm_wide.h"
 #include "backend/cuda/sm90a/moe_decode.h"
 #include "base/error.h"
 
@@ -14,10 +17,18 @@ int expert_tile(int rows, int top_k, int experts) {
   return twice <= 8 ? 8 : twice <= 16 ? 16 : twice <= 32 ? 32 : twice <= 128 ? 64 : 128;
 }
 
+// The same for the slabs' kernels, whose tiles are as wide as their jobs: room for all but one expert in
+// hundreds, if the choice is even.
+int wide_tile(int rows, int top_k, int experts) {
+  const double mean = static_cast<double>(rows) * top_k / experts, most = mean + 3 * std::sqrt(mean);
+  return most <= 16 ? 16 : most <= 32 ? 32 : most <= 64 ? 64 : sm90a::kWideTokens;
+}
+
 }  // namespace
 
 std::vector<Wanted> Moe::buffers(const ModelConfig& config, int max_rows) {
   const size_t rows = max_rows, pairs = rows * config.experts_per_token;
+  const size_t tiles = sm90a::tile_tokens(pairs, config.experts);
   return {
       {&normed_f32_, rows * config.hidden * 4},
       {&router_logits_, rows * config.experts * 4},
@@ -27,7 +38,8 @@ std::vector<Wanted> Moe::buffers(const ModelConfig& config, int max_rows) {
       {&slot_rows_, pairs * 4},
       {&jobs_, (pairs + config.experts) * sizeof(Job)},
       {&job_count_, sizeof(int)},
-      {&hidden_, pairs * config.intermediate * 2},
+      {&tiles_, tiles * config.hidden * 2},
+      {&hidden_, tiles * config.intermediate * 2},
       {&out_, pairs * config.hidden * 4},
       {&arrived_, sizeof(int)},
   };
@@ -44,10 +56,14 @@ void Moe::settle(Norm& next) {
 Status Moe::run(const Model& model, int index, Norm norm, const RouterTrace& trace, cudaStream_t stream) {
   const Layer& layer = model.layers[index];
   const bool in_slabs = model.slabs && norm.rows <= kSlabRows;
-  const int tile = expert_tile(norm.rows, model.config.experts_per_token, model.config.experts);
+  const int top_k = model.config.experts_per_token, experts = model.config.experts;
+  const int tile =
+      model.slabs ? wide_tile(norm.rows, top_k, experts) : expert_tile(norm.rows, top_k, experts);
   RETURN_IF_ERROR(choose_experts(model, layer, norm, tile, in_slabs, stream));
   if (trace) RETURN_IF_ERROR(trace_router(model.config, index, norm.rows, trace, stream));
-  return in_slabs ? run_slabs(model, index, norm, stream) : run_jobs(model, layer, norm, tile, stream);
+  if (in_slabs) return run_slabs(model, index, norm, stream);
+  return model.slabs ? run_wide(model, layer, norm, tile, stream)
+                     : run_jobs(model, layer, norm, tile, stream);
 }
 
 Status Moe::choose_experts(const Model& model, const Layer& layer, Norm normed, int tile, bool in_slabs,
@@ -65,6 +81,7 @@ Status Moe::choose_experts(const Model& model, const Layer& layer, Norm normed, 
                       .experts = experts,
                       .top_k = model.config.experts_per_token,
                       .tile = tile,
+                      .even = model.slabs,
                       .ids = expert_ids_.as<int32_t>(),
                       .weights = expert_weights_.as<float>(),
                       .slots = slots_.as<int32_t>(),
@@ -106,6 +123,31 @@ Status Moe::run_jobs(const Model& model, const Layer& layer, const Norm& norm, i
                     .bias = layer.down_bias.as<float>(),
                     .rows = config.hidden},
               stream);
+}
+
+Status Moe::run_wide(const Model& model, const Layer& layer, const Norm& norm, int tile,
+                     cudaStream_t stream) {
+  const ModelConfig& config = model.config;
+  sm90a::Tiles x{.data = tiles_.as<void>(),
+                 .cols = config.hidden,
+                 .jobs = jobs_.as<Job>(),
+                 .job_count = job_count_.as<int>(),
+                 .most_jobs = max_jobs(norm.rows, config.experts, config.experts_per_token, tile),
+                 .tile = tile};
+  RETURN_IF_ERROR(sm90a::arrange(norm.out, slot_rows_.as<int32_t>(), x, stream));
+  RETURN_IF_ERROR(sm90a::wide_experts(layer.fc1_slabs.as<uint8_t>(), x, 1.0f / norm.factor,
+                                      sm90a::WideSwiGlu{.out = hidden_.as<uint8_t>(),
+                                                        .gate_bias = layer.gate_bias.as<float>(),
+                                                        .up_bias = layer.up_bias.as<float>()},
+                                      stream));
+  x.data = hidden_.as<void>();
+  pending_ = true;
+  return sm90a::wide_experts(layer.fc2_slabs.as<uint8_t>(), x, 1.0f / sm90a::kHScale,
+                             Store{.out = out_.as<float>(),
+                                   .stride = config.hidden,
+                                   .bias = layer.down_bias.as<float>(),
+                                   .rows = config.hidden},
+                             stream);
 }
 
 // Adds to the residual by itself. Every layer has its own hidden buffer, which the next layer's launch

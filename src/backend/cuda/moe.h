@@ -22,12 +22,13 @@ class Moe {
   Status choose_experts(const Model& model, const Layer& layer, Norm norm, int tile, bool in_slabs,
                         cudaStream_t stream);
   Status run_slabs(const Model& model, int layer, const Norm& norm, cudaStream_t stream);
+  Status run_wide(const Model& model, const Layer& layer, const Norm& norm, int tile, cudaStream_t stream);
   Status run_jobs(const Model& model, const Layer& layer, const Norm& norm, int tile, cudaStream_t stream);
   Status trace_router(const ModelConfig& config, int layer, int rows, const RouterTrace& trace,
                       cudaStream_t stream);
 
   DeviceBuffer normed_f32_, router_logits_, expert_ids_, expert_weights_, slots_, slot_rows_, jobs_,
-      job_count_, hidden_, out_, arrived_;
+      job_count_, tiles_, hidden_, out_, arrived_;
   bool pending_ = false;  // out_ is not yet added to the residual
 };
 

@@ -250,6 +250,7 @@ __global__ void slab_kernel(const SlabParams p) {
     const Raw& s = source(row, r);
     uint8_t codes[8];
     const uint8_t scale = mxfp4_codes(s, r, block, c, codes);
+    if (scale == 255) *p.fault = kNanScale;
     uint32_t packed = 0;
     for (int k = 0; k < 8; ++k) packed |= static_cast<uint32_t>(codes[k]) << (4 * k);
     const int word = in_warp < 4 ? 4 * lane + in_warp : kWarpTail / 4 + 2 * lane + in_warp - 4;

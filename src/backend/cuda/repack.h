@@ -31,8 +31,7 @@ struct RepackParams {
 
 Status repack(const RepackParams& params, cudaStream_t stream);
 
-// Experts to the slabs of sm90a/moe_decode_layout.h. The source's scales and codes were checked by
-// repack().
+// Experts to the slabs of sm90a/moe_decode_layout.h.
 struct SlabParams {
   Raw source[2];  // gate and up, or down
   bool down;
@@ -40,6 +39,7 @@ struct SlabParams {
   const float* bias[2];  // of the experts' gate and up, or down; [experts, rows of the section]
   uint8_t* out;
   size_t expert_bytes;
+  int* fault;  // a RepackFault is left here
 };
 Status repack_slabs(const SlabParams& params, cudaStream_t stream);
 // out[r] = row tokens[r]; [rows, cols]

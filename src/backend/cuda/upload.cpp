@@ -116,6 +116,10 @@ Result<DeviceBuffer> Uploader::allocate(size_t bytes, const char* part, const st
 Status Uploader::allocate(Matrix& out, const char* part, const std::string& name) {
   ASSIGN_OR_RETURN(out.data, allocate(out.experts * out.units * out.unit_bytes(), part, name));
   ASSIGN_OR_RETURN(out.scales, allocate(out.experts * out.units * out.unit_scale_bytes(), part, name));
+  return note(name);
+}
+
+Status Uploader::note(const std::string& name) {
   if (names_.size() >= kMostTensors) return invalid("cuda: more than {} tensors", kMostTensors);
   names_.push_back(name);
   return {};
@@ -233,14 +237,16 @@ Status Uploader::repack(const std::vector<ExpertsView>& sections, const Matrix& 
     RETURN_IF_ERROR(send(*stage, stage->device.as<std::byte>(), static_cast<size_t>(at)));
     RETURN_IF_ERROR(check(cudaStreamWaitEvent(stream_, stage->copied), "upload"));
   }
-  RETURN_IF_ERROR(cuda::repack(p, stream_));
-  if (slabs != nullptr) {
+  if (slabs == nullptr) {
+    RETURN_IF_ERROR(cuda::repack(p, stream_));
+  } else {
     SlabParams s{.source = {p.source[0], p.source[1]},
                  .down = slabs->down,
                  .experts = p.experts,
                  .bias = {slabs->bias[0], slabs->bias[1]},
                  .out = slabs->data + expert * slabs->expert_bytes,
-                 .expert_bytes = slabs->expert_bytes};
+                 .expert_bytes = slabs->expert_bytes,
+                 .fault = p.fault};
     for (size_t i = 0; i < sections.size(); ++i) s.bias[i] += expert * sections[i].first.rows;
     RETURN_IF_ERROR(repack_slabs(s, stream_));
   }
@@ -271,7 +277,7 @@ Result<Matrix> Uploader::experts(const std::vector<ExpertsView>& sections, Kind 
   Matrix out{.kind = kind, .order = order, .cols = sections[0].first.cols, .experts = sections[0].count};
   for (const ExpertsView& s : sections) out.rows += s.first.rows;
   out.units = units_of(out.rows);
-  RETURN_IF_ERROR(allocate(out, part, name));
+  RETURN_IF_ERROR(slabs != nullptr ? note(name) : allocate(out, part, name));
   if (counts_only()) return out;
   const int64_t each = std::max<int64_t>(1, sent_bytes(sections) / out.experts);
   const int64_t step = resident(sections[0].first.data) != nullptr

@@ -18,7 +18,7 @@
 
 namespace moesaic::cuda {
 
-// Where moe_decode's copy of the experts goes, and their biases, [experts, rows of a section].
+// Where experts in the order of sm90a/moe_decode_layout.h go, and their biases, [experts, rows of a section].
 struct Slabs {
   uint8_t* data = nullptr;
   size_t expert_bytes = 0;
@@ -42,7 +42,7 @@ class Uploader {
   Result<Matrix> matrix(const std::vector<MatrixView>& sections, Kind kind, Rows order, int head_dim,
                         const char* part, const std::string& name);
   // sections: gate and up (Rows::kPairs), or one.
-  // slabs, if wanted: the same experts once more, in the order of sm90a/moe_decode_layout.h.
+  // slabs, if wanted: the experts go there, and not into the matrix.
   Result<Matrix> experts(const std::vector<ExpertsView>& sections, Kind kind, Rows order, const char* part,
                          const std::string& name, const Slabs* slabs = nullptr);
   Result<Table> table(const MatrixView& m, const char* part, const std::string& name);
@@ -71,6 +71,7 @@ class Uploader {
 
   Result<DeviceBuffer> allocate(size_t bytes, const char* part, const std::string& name);
   Status allocate(Matrix& out, const char* part, const std::string& name);
+  Status note(const std::string& name);  // the tensor that a fault would be found in
   Result<Stage*> next_stage(size_t bytes);
   Status send(Stage& stage, std::byte* target, size_t bytes);
   void read(const std::vector<Copy>& copies);

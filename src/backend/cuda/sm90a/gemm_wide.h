@@ -23,14 +23,14 @@ struct Tiles {
   const Job* jobs = nullptr;
   const int* job_count = nullptr;
   int most_jobs = 0;
-  // Without jobs: `tokens` tokens, `tile` (a tile_width) a job.
+  // Without jobs: `tokens` tokens, `tile` a job.
   int tokens = 0;
   int tile = 0;  // tokens of a job, at most
 };
 // The even split of a dense product's tokens.
 Tiles dense_tiles(void* data, int cols, int tokens);
-// Tokens that the buffer must hold.
-inline int64_t tile_tokens(int tokens, int jobs) { return tokens + int64_t{15} * jobs; }
+// Tokens that the buffer must hold; ends: jobs whose count is no tile_width, one an expert at most.
+inline size_t tile_tokens(size_t tokens, size_t ends) { return tokens + 15 * ends; }
 
 // Fills tiles: slot s is row rows[s] of x, or row s; [.., cols] of 16 bits.
 Status arrange(const void* x, const int32_t* rows, const Tiles& tiles, cudaStream_t stream);

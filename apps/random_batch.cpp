@@ -49,9 +49,20 @@ Status RandomBatch::step(int first, int count, int rows, bool logits) {
     if (logits) batch.logit_rows.push_back(batch.rows() - 1);
     lengths_[s] = context;
   }
-  logits_.resize(batch.logit_rows.size() * config_.vocab);
-  return forward(*backend_, config_, batch, logits_);
+  if (logits && backend_->can_draw()) batch.draws.resize(batch.logit_rows.size());
+  logits_.resize(batch.draws.empty() ? batch.logit_rows.size() * config_.vocab : 0);
+  RETURN_IF_ERROR(forward(*backend_, config_, batch, logits_));
+  const size_t before = std::exchange(under_way_, batch.draws.size());
+  return take(before);
 }
+
+Status RandomBatch::take(size_t tokens) {
+  if (tokens == 0) return {};
+  drawn_.resize(tokens);
+  return backend_->drawn(drawn_);
+}
+
+Status RandomBatch::wait() { return take(std::exchange(under_way_, 0)); }
 
 Status RandomBatch::append(int tokens, bool logits) {
   // Whole short sequences share a step; a long one takes several.

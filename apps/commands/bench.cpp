@@ -61,6 +61,7 @@ Result<double> time_once(Backend& backend, RandomBatch& random, const Test& t) {
   const auto start = std::chrono::steady_clock::now();
   if (t.prefill) RETURN_IF_ERROR(random.append(t.tokens, true));
   for (int i = 0; !t.prefill && i < t.tokens; ++i) RETURN_IF_ERROR(random.append(1, true));
+  RETURN_IF_ERROR(random.wait());
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   return static_cast<double>(t.tokens) * t.batch / seconds.count();
 }

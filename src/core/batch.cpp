@@ -93,6 +93,10 @@ Status validate(const Batch& b, const ModelConfig& c, const KvLayout& layout, in
       return invalid("batch: row {} has token {}, the vocabulary has {}", i, b.tokens[i], c.vocab);
   }
   RETURN_IF_ERROR(check_sequences(b, c, layout));
+  if (!b.draws.empty() && b.draws.size() != b.logit_rows.size())
+    return invalid("batch: {} draws for {} logit rows", b.draws.size(), b.logit_rows.size());
+  if (!b.drawn.empty() && b.drawn.size() != b.tokens.size())
+    return invalid("batch: {} sources of tokens for {} rows", b.drawn.size(), b.tokens.size());
   return check_logit_rows(b);
 }
 

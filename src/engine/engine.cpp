@@ -57,6 +57,10 @@ Result<std::shared_ptr<Request>> Engine::submit(std::vector<int32_t> prompt, con
   auto request = std::make_shared<Request>();
   request->id = next_id_++;
   request->prompt_tokens = static_cast<int>(prompt.size());
+  request->limit = options_.context;
+  if (params.max_tokens > 0)
+    request->limit =
+        request->prompt_tokens + std::min(params.max_tokens, options_.context - request->prompt_tokens);
   request->params = params;
   request->sampler = std::make_unique<Sampler>(params, prompt);
   request->tokens = std::move(prompt);
@@ -65,8 +69,7 @@ Result<std::shared_ptr<Request>> Engine::submit(std::vector<int32_t> prompt, con
   return request;
 }
 
-void Engine::take_token(Request& r, std::span<float> logits) {
-  auto sampled = r.sampler->sample(logits);
+void Engine::take_token(Request& r, const Result<SampledToken>& sampled) {
   if (!sampled.ok()) {
     r.error = sampled.status();
     r.finish = FinishReason::kError;
@@ -80,24 +83,42 @@ void Engine::take_token(Request& r, std::span<float> logits) {
   }
   r.tokens.push_back(sampled->token);
   if (!r.on_token(sampled.value()) || r.cancelled) r.finish = FinishReason::kCancelled;
-  const bool full = static_cast<int>(r.tokens.size()) >= options_.context;
-  if (!r.done() && (full || (r.params.max_tokens > 0 && r.generated() >= r.params.max_tokens)))
-    r.finish = FinishReason::kLength;
+  if (!r.done() && std::ssize(r.tokens) >= r.limit) r.finish = FinishReason::kLength;
+}
+
+Status Engine::take_drawn() {
+  const std::vector<std::shared_ptr<Request>> requests = std::exchange(under_way_, {});
+  if (requests.empty()) return {};
+  drawn_.resize(requests.size());
+  RETURN_IF_ERROR(backend_->drawn(drawn_));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Request& r = *requests[i];
+    r.drawn = -1;
+    if (!r.done()) take_token(r, r.sampler->take(drawn_[i]));
+  }
+  return {};
 }
 
 Status Engine::step() {
   scheduler_->collect();  // what was cancelled since the last step is not computed any further
-  const ScheduledBatch scheduled = scheduler_->next_batch();
-  logits_.resize(scheduled.wanted.size() * static_cast<size_t>(config_.vocab));
-  Status status;
-  if (scheduled.batch.rows() > 0) status = forward(*backend_, config_, scheduled.batch, logits_);
-  if (status.ok()) {
-    for (const auto& [request, rows] : scheduled.advances) request->computed += rows;
-    for (size_t i = 0; i < scheduled.wanted.size(); ++i) {
-      take_token(*scheduled.wanted[i], std::span(logits_).subspan(i * config_.vocab, config_.vocab));
-    }
-  } else {
+  ScheduledBatch next = scheduler_->next_batch(backend_->can_draw());
+  const bool draws = !next.batch.draws.empty();
+  logits_.resize(draws ? 0 : next.wanted.size() * static_cast<size_t>(config_.vocab));
+  Status launched;
+  if (next.batch.rows() > 0) launched = forward(*backend_, config_, next.batch, logits_);
+  Status status = take_drawn();
+  if (!launched.ok()) status = launched;
+  if (!status.ok()) {
     scheduler_->fail_all(status);
+  } else if (draws) {
+    under_way_ = std::move(next.wanted);
+    for (size_t i = 0; i < under_way_.size(); ++i) under_way_[i]->drawn = static_cast<int>(i);
+  } else {
+    for (size_t i = 0; i < next.wanted.size(); ++i) {
+      Request& r = *next.wanted[i];
+      const auto logits = std::span(logits_).subspan(i * config_.vocab, config_.vocab);
+      if (!r.done()) take_token(r, r.sampler->sample(logits));
+    }
   }
   scheduler_->collect();
   return status;

@@ -29,8 +29,10 @@ class Engine {
   // context is an error.
   Result<std::shared_ptr<Request>> submit(std::vector<int32_t> prompt, const SamplingParams& params,
                                           std::function<bool(const SampledToken&)> on_token);
-  // One step. An error of the device ends every request and is returned; an error of one request ends that
-  // one.
+  // Launches a step and takes the tokens of one: of the same, or, where the backend draws them, of the step
+  // before, so that the device never waits for the host. What a callback then ends, what is cancelled and
+  // what is submitted counts from the next launch on; a token drawn beyond a request's end is dropped. An
+  // error of the device ends every request and is returned; an error of one request ends that one.
   Status step();
   Status run_to_end();
   bool idle() const { return scheduler_->idle(); }
@@ -40,13 +42,16 @@ class Engine {
  private:
   Engine(Backend& backend, const ModelConfig& config, const EngineOptions& options)
       : backend_(&backend), config_(config), options_(options) {}
-  void take_token(Request& request, std::span<float> logits);
+  Status take_drawn();
+  static void take_token(Request& request, const Result<SampledToken>& sampled);
 
   Backend* backend_;
   ModelConfig config_;
   EngineOptions options_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<float> logits_;
+  std::vector<std::shared_ptr<Request>> under_way_;  // whose tokens the step that runs draws
+  std::vector<int32_t> drawn_;
   uint64_t next_id_ = 1;
 };
 

@@ -14,7 +14,9 @@ struct Request {
   uint64_t id = 0;
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int prompt_tokens = 0;
-  int computed = 0;  // tokens whose K and V are in the cache
+  int limit = 0;     // tokens at which it ends
+  int computed = 0;  // tokens whose K and V are in the cache once the steps that were launched have run
+  int drawn = -1;    // which of the tokens that the step under way draws comes next; -1: none
   int reused = 0;    // of these, tokens that the request before had computed
   SamplingParams params;
   std::unique_ptr<Sampler> sampler;
@@ -27,6 +29,8 @@ struct Request {
   std::function<bool(const SampledToken&)> on_token;
 
   int generated() const { return static_cast<int>(tokens.size()) - prompt_tokens; }
+  // Tokens, those under way included.
+  int length() const { return static_cast<int>(tokens.size()) + (drawn >= 0 ? 1 : 0); }
   bool done() const { return finish != FinishReason::kNone; }
 };
 

@@ -74,6 +74,16 @@ void keep_nucleus(std::vector<Candidate>& candidates, const Weigh& weigh, double
   }
 }
 
+// 60 temperatures below the top a token has no chance in a double's precision.
+constexpr double kNoChance = -60.0;
+double least_of(const SamplingParams& p) {
+  return p.min_p > 0 ? std::max(std::log(p.min_p), kNoChance) : kNoChance;
+}
+
+// A temperature is 0, for the likeliest token, or at least this.
+constexpr double kLeastTemperature = 1e-3;
+bool greedy(const SamplingParams& p) { return p.temperature == 0 || p.top_k == 1; }
+
 }  // namespace
 
 Status validate(const SamplingParams& p, int vocab) {
@@ -124,9 +134,7 @@ void Sampler::adjust(std::span<float> logits) const {
 }
 
 void Sampler::filter(std::span<const float> logits, double top, double temperature) {
-  // 60 temperatures below the top a token has no chance in a double's precision.
-  constexpr double kNoChance = -60.0;
-  const double min_p = params_.min_p > 0 ? std::max(std::log(params_.min_p), kNoChance) : kNoChance;
+  const double min_p = least_of(params_);
   // min-p comes last, but only top-p notices what it would take away before.
   const bool nucleus = params_.top_p < 1;
   const double least = nucleus ? kNoChance : min_p;
@@ -144,8 +152,8 @@ void Sampler::filter(std::span<const float> logits, double top, double temperatu
 
 int32_t Sampler::draw(std::span<const float> logits) {
   const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  if (params_.temperature == 0 || params_.top_k == 1) return best;
-  const double temperature = std::max(params_.temperature, 1e-3);
+  if (greedy(params_)) return best;
+  const double temperature = std::max(params_.temperature, kLeastTemperature);
   filter(logits, logits[best], temperature);
   const Weigh weigh{logits[best], temperature};
   double left = uniform(params_.seed, step_) * weigh.sum(candidates_);
@@ -158,8 +166,7 @@ int32_t Sampler::draw(std::span<const float> logits) {
 
 Result<SampledToken> Sampler::sample(std::span<float> logits) {
   for (const float v : logits) {
-    if (!std::isfinite(v))
-      return error(StatusCode::kInternal, "a logit is NaN or infinite at step {}", step_);
+    if (!std::isfinite(v)) return take(-1);
   }
   const bool wants_logprobs = params_.top_logprobs >= 0;
   const std::vector<float> raw =
@@ -169,9 +176,33 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
   if (wants_logprobs)
     out.logprobs = logprobs_of(raw, out.token, params_.top_logprobs,
                                log_sum_exp(raw, *std::max_element(raw.begin(), raw.end())));
-  ++generated_[out.token];
-  ++step_;
+  remember(out.token);
   return out;
+}
+
+std::optional<Draw> Sampler::draw_elsewhere(int ahead) const {
+  if (adjusts() || params_.top_logprobs >= 0) return {};
+  return Draw{.temperature = greedy(params_) ? 0 : std::max(params_.temperature, kLeastTemperature),
+              .top_p = params_.top_p,
+              .least = least_of(params_),
+              .uniform = uniform(params_.seed, step_ + ahead),
+              .top_k = params_.top_k};
+}
+
+Result<SampledToken> Sampler::take(int32_t token) {
+  if (token < 0) return error(StatusCode::kInternal, "a logit is NaN or infinite at step {}", step_);
+  remember(token);
+  return SampledToken{.token = token};
+}
+
+void Sampler::remember(int32_t token) {
+  if (adjusts()) ++generated_[token];
+  ++step_;
+}
+
+bool Sampler::adjusts() const {
+  return !params_.logit_bias.empty() || params_.repetition_penalty != 1.0 || params_.presence_penalty != 0 ||
+         params_.frequency_penalty != 0;
 }
 
 }  // namespace moesaic

@@ -2,9 +2,11 @@
 // top-p, min-p.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "core/batch.h"
 #include "moesaic/status.h"
 #include "moesaic/types.h"
 
@@ -22,15 +24,22 @@ class Sampler {
   // Picks the next token and remembers it for the penalties. logits: [vocab], changed. Fails if one is not
   // finite.
   Result<SampledToken> sample(std::span<float> logits);
+  // How a backend draws the same token from the same logits. ahead: tokens that it has drawn since take().
+  // Nothing where it cannot: penalties, biases and log-probabilities need the host.
+  std::optional<Draw> draw_elsewhere(int ahead) const;
+  // Takes what was drawn there; -1: a logit was not finite.
+  Result<SampledToken> take(int32_t token);
 
  private:
+  bool adjusts() const;
+  void remember(int32_t token);
   void adjust(std::span<float> logits) const;
   // Leaves in candidates_ what may be drawn.
   void filter(std::span<const float> logits, double top, double temperature);
   int32_t draw(std::span<const float> logits);
 
   SamplingParams params_;
-  std::map<int32_t, int> generated_;  // token -> times
+  std::map<int32_t, int> generated_;  // token -> times, only kept for penalties
   std::map<int32_t, bool> prompt_;    // tokens of the prompt, only kept for a repetition penalty
   uint64_t step_ = 0;
   std::vector<std::pair<float, int32_t>> candidates_;

@@ -8,7 +8,9 @@ namespace moesaic {
 
 void Scheduler::keep(Request& r) {
   MOESAIC_CHECK(!kept_);
-  kept_ = Kept{.tokens = {r.tokens.begin(), r.tokens.begin() + r.computed},
+  // A step under way may go on behind an end that it did not know of: the last one's place is nobody's.
+  const int sure = std::min(r.computed, static_cast<int>(r.tokens.size()));
+  kept_ = Kept{.tokens = {r.tokens.begin(), r.tokens.begin() + sure},
                .pages = std::exchange(r.pages, {}),
                .hold = hold_of(r)};
 }
@@ -29,39 +31,53 @@ void Scheduler::take_over(Request& r) {
   r.computed = r.reused;
 }
 
-void Scheduler::schedule(Request& r, int rows, ScheduledBatch& out) {
+void Scheduler::schedule(const std::shared_ptr<Request>& request, int rows, ScheduledBatch& out) {
+  Request& r = *request;
   MOESAIC_CHECK(pages_.reserve(r.pages, r.computed, r.computed + rows, reuse_ ? hold_of(r) : -1));
   Batch& b = out.batch;
   const int first = b.rows();
-  for (int i = 0; i < rows; ++i) {
-    b.tokens.push_back(r.tokens[r.computed + i]);
-    b.positions.push_back(r.computed + i);
+  for (int position = r.computed; position < r.computed + rows; ++position) {
+    const bool known = position < std::ssize(r.tokens);
+    b.tokens.push_back(known ? r.tokens[position] : 0);
+    b.drawn.push_back(known ? -1 : r.drawn);
+    b.positions.push_back(position);
   }
+  r.computed += rows;
   b.sequences.push_back({.first_row = first,
                          .rows = rows,
-                         .context = r.computed + rows,
+                         .context = r.computed,
                          .full_pages = r.pages.full,
                          .window_pages = r.pages.window});
-  if (r.computed + rows == static_cast<int>(r.tokens.size())) {
-    b.logit_rows.push_back(first + rows - 1);
-    out.wanted.push_back(&r);
-  }
-  out.advances.emplace_back(&r, rows);
+  if (r.computed < r.length()) return;
+  b.logit_rows.push_back(first + rows - 1);
+  out.wanted.push_back(request);
 }
 
-ScheduledBatch Scheduler::next_batch() {
+// None where the host has to sample one of them.
+std::vector<Draw> Scheduler::draws_of(const ScheduledBatch& scheduled) {
+  std::vector<Draw> draws;
+  for (const auto& r : scheduled.wanted) {
+    const auto draw = r->sampler->draw_elsewhere(r->length() - static_cast<int>(r->tokens.size()));
+    if (!draw) return {};
+    draws.push_back(*draw);
+  }
+  return draws;
+}
+
+ScheduledBatch Scheduler::next_batch(bool draws) {
   ScheduledBatch out;
   const size_t admitted = std::min(requests_.size(), static_cast<size_t>(max_batch_));
   if (admitted > 0 && requests_[0]->computed == 0) take_over(*requests_[0]);
   for (const bool decode : {true, false}) {
     for (size_t i = 0; i < admitted; ++i) {
-      Request& r = *requests_[i];
-      const int missing = static_cast<int>(r.tokens.size()) - r.computed;
+      const Request& r = *requests_[i];
+      const int missing = r.length() < r.limit ? r.length() - r.computed : 0;
       const int rows = std::min(missing, max_rows_ - out.batch.rows());
-      const bool decodes = missing == 1 && r.generated() > 0;
-      if (rows > 0 && decodes == decode) schedule(r, rows, out);
+      const bool decodes = missing == 1 && r.length() > r.prompt_tokens;
+      if (rows > 0 && decodes == decode) schedule(requests_[i], rows, out);
     }
   }
+  if (draws) out.batch.draws = draws_of(out);
   return out;
 }
 

@@ -14,8 +14,7 @@ namespace moesaic {
 
 struct ScheduledBatch {
   Batch batch;
-  std::vector<Request*> wanted;                    // whose token each logit row gives
-  std::vector<std::pair<Request*, int>> advances;  // tokens that each request gets computed
+  std::vector<std::shared_ptr<Request>> wanted;  // whose token each logit row gives
 };
 
 class Scheduler {
@@ -28,8 +27,10 @@ class Scheduler {
 
   void submit(std::shared_ptr<Request> request) { requests_.push_back(std::move(request)); }
   bool idle() const { return requests_.empty(); }
-  // Empty if there is no request.
-  ScheduledBatch next_batch();
+  // The next step, which counts as computed from here on: the caller runs it or fails all. Empty if there is
+  // no request, or none but those that end with the token under way. draws: the backend may draw the tokens,
+  // where every request of the step allows it.
+  ScheduledBatch next_batch(bool draws);
   // Ends every request with the device's error.
   void fail_all(const Status& status);
   // Drops finished requests and gives their pages back, or keeps them (reuse).
@@ -49,7 +50,8 @@ class Scheduler {
   static int hold_of(const Request& request) { return request.prompt_tokens - 1; }
   void keep(Request& request);
   void take_over(Request& request);
-  void schedule(Request& request, int rows, ScheduledBatch& out);
+  void schedule(const std::shared_ptr<Request>& request, int rows, ScheduledBatch& out);
+  static std::vector<Draw> draws_of(const ScheduledBatch& scheduled);
 
   KvPages pages_;
   int max_rows_, max_batch_;

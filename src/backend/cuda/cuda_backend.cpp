@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/bandwidth.h"
+#include "backend/cuda/exchange.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/launch_log.h"
 #include "backend/cuda/moe.h"
@@ -42,6 +44,8 @@ class CudaBackend final : public Backend {
   void expect_kv(const KvLayout& layout) override { kv_layout_ = layout; }
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
+  bool can_draw() const override { return draws_; }
+  Status drawn(std::span<int32_t> tokens) override;
   Status begin_step(const Batch& batch) override;
   void embed() override;
   void qkv(int layer) override;
@@ -61,6 +65,9 @@ class CudaBackend final : public Backend {
  private:
   std::vector<Wanted> arena(const ModelConfig& config);
   std::vector<Wanted> scratch(const ModelConfig& config, const KvLayout& layout);
+  Status make_room();
+  void drop_graphs();
+  Status fault_of(int code);
   Status begin_graph();
   Status end_graph();
   template <typename Body>
@@ -71,7 +78,7 @@ class CudaBackend final : public Backend {
   Status normed_product(const Matrix& w, const Norm& normed, const Epilogue& out);
   template <class Epilogue>
   Status product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out);
-  const int32_t* input(int offset) const { return inputs_.as<int32_t>() + offset; }
+  const int32_t* input(int offset) const { return exchange_.input(offset); }
   double expected_experts() const;
   double moe_bytes(const Layer& layer) const;
   double moe_flops() const;
@@ -86,10 +93,11 @@ class CudaBackend final : public Backend {
   KvLayout kv_layout_;
 
   // The arena, for max_rows rows.
-  DeviceBuffer inputs_, x_, normed_, q_, attended_, tiles_, rotation_, partial_, arrived_, fault_, logits_;
-  PinnedBuffer pinned_inputs_, pinned_fault_, pinned_logits_;
+  DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, partial_, arrived_, fault_, logits_;
+  PinnedBuffer pinned_fault_, pinned_logits_;
+  Exchange exchange_;
+  bool draws_ = false;
   size_t input_capacity_ = 0;
-  int logit_capacity_ = 0;  // rows of logits_ and pinned_logits_
 
   // One step.
   StepShape shape_;
@@ -107,8 +115,13 @@ class CudaBackend final : public Backend {
 
 CudaBackend::~CudaBackend() {
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
-  for (auto& [shape, graph] : graphs_) cudaGraphExecDestroy(graph);
+  drop_graphs();
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+void CudaBackend::drop_graphs() {
+  for (auto& [shape, graph] : graphs_) cudaGraphExecDestroy(graph);
+  graphs_.clear();
 }
 
 Status CudaBackend::open() {
@@ -168,6 +181,8 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   RETURN_IF_ERROR(allocate(arena(config), "activations"));
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
+  RETURN_IF_ERROR(exchange_.open(options_.max_rows));
+  draws_ = config.vocab <= kMostDrawnVocab;
   return check(cudaDeviceSynchronize(), "activations");
 }
 
@@ -195,8 +210,9 @@ std::vector<Wanted> CudaBackend::scratch(const ModelConfig& config, const KvLayo
 Status CudaBackend::alloc_kv(const KvLayout& layout) {
   if (layout.page_tokens != kPageTokens)
     return invalid("cuda: pages hold {} tokens, not {}", kPageTokens, layout.page_tokens);
-  for (auto& [shape, graph] : graphs_) cudaGraphExecDestroy(graph);
-  graphs_.clear();
+  RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "the KV cache"));
+  exchange_.forget();
+  drop_graphs();
   kv_layout_ = layout;
   for (int i = 0; i < model_.config.layers; ++i) {
     const size_t pages = model_.config.sliding[i] ? layout.window_pages : layout.full_pages;
@@ -230,31 +246,30 @@ Status CudaBackend::begin_step(const Batch& batch) {
     cached_ += s.context;
     window_cached_ += std::min(s.context, model_.config.window + s.rows - 1);
   }
-  const size_t bytes = packed_.size() * sizeof(int32_t);
-  if (inputs_.bytes() < bytes) {  // page tables may share pages: their length has no bound but the batch's
-    RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
-    for (auto& [shape, graph] : graphs_) cudaGraphExecDestroy(graph);
-    graphs_.clear();
-    const size_t room = std::max(2 * bytes, input_capacity_ * sizeof(int32_t));
-    ASSIGN_OR_RETURN(inputs_, DeviceBuffer::allocate(room, "step inputs"));
-    ASSIGN_OR_RETURN(pinned_inputs_, PinnedBuffer::allocate(room));
-  }
-  if (shape_.logit_rows > logit_capacity_) {
-    RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
-    for (auto& [shape, graph] : graphs_) cudaGraphExecDestroy(graph);
-    graphs_.clear();
-    logit_capacity_ = 0;
-    const size_t logit_bytes = static_cast<size_t>(shape_.logit_rows) * model_.config.vocab * sizeof(float);
-    logits_ = {};
-    ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(logit_bytes, "logits"));
-    ASSIGN_OR_RETURN(pinned_logits_, PinnedBuffer::allocate(logit_bytes));
-    logit_capacity_ = shape_.logit_rows;
-  }
-  std::memcpy(pinned_inputs_.as<int32_t>(), packed_.data(), bytes);
-  RETURN_IF_ERROR(check(cudaMemcpyAsync(inputs_.as<int32_t>(), pinned_inputs_.as<int32_t>(), bytes,
-                                        cudaMemcpyHostToDevice, stream_),
-                        "step inputs"));
+  RETURN_IF_ERROR(make_room());
+  RETURN_IF_ERROR(exchange_.send(shape_, at_, packed_, stream_));
   return begin_graph();
+}
+
+// What a captured graph points at does not move while it runs, nor the graph live on once it has moved.
+Status CudaBackend::make_room() {
+  const int rows = shape_.logit_rows;
+  const size_t bytes = rows * static_cast<size_t>(model_.config.vocab) * sizeof(float);
+  const bool inputs = exchange_.lacks(packed_.size()), logits = bytes > logits_.bytes(),
+             pinned = !shape_.draws && bytes > pinned_logits_.bytes();
+  if (!inputs && !logits && !pinned) return {};
+  RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
+  drop_graphs();
+  // Page tables may share pages: their length has no bound but the batch's.
+  if (inputs) RETURN_IF_ERROR(exchange_.grow(std::max(2 * packed_.size(), input_capacity_)));
+  if (logits) logits_ = {};
+  if (logits) {
+    ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(bytes / rows * std::bit_ceil<unsigned>(rows), "logits"));
+  }
+  if (pinned) {
+    ASSIGN_OR_RETURN(pinned_logits_, PinnedBuffer::allocate(bytes));
+  }
+  return {};
 }
 
 // Steps that only decode come again and again with the same shape: their kernels are captured once.
@@ -283,8 +298,8 @@ Status CudaBackend::end_graph() {
       return fault_status_.ok() ? captured : fault_status_;
     }
     if (graphs_.size() >= kMostGraphs) {
-      for (auto& [shape, old] : graphs_) cudaGraphExecDestroy(old);
-      graphs_.clear();
+      RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
+      drop_graphs();
     }
     cudaGraphExec_t executable = nullptr;
     const Status made = check(cudaGraphInstantiate(&executable, graph, 0), "graph");
@@ -489,6 +504,9 @@ void CudaBackend::unembed(std::span<float> logits) {
           RETURN_IF_ERROR(normed_product(
               model_.head, last,
               Store{.out = logits_.as<float>(), .stride = model_.config.vocab, .rows = model_.config.vocab}));
+          if (shape_.draws)
+            return exchange_.draw(shape_, at_, logits_.as<float>(), model_.config.vocab, fault_.as<int>(),
+                                  stream_);
           RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<float>(), logits_.as<float>(),
                                                 logits.size_bytes(), cudaMemcpyDeviceToHost, stream_),
                                 "logits"));
@@ -502,16 +520,27 @@ void CudaBackend::unembed(std::span<float> logits) {
 Status CudaBackend::end_step() {
   RETURN_IF_ERROR(end_graph());
   RETURN_IF_ERROR(fault_status_);
+  if (shape_.draws) return exchange_.launched(stream_);
   RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
-  if (const int code = *pinned_fault_.as<int>(); code != 0) {
-    RETURN_IF_ERROR(check(cudaMemsetAsync(fault_.as<int>(), 0, sizeof(int), stream_), "step"));
-    const int layer = (code - 1) / 2;
-    const char* op = layer == model_.config.layers ? "unembed" : code % 2 == 1 ? "qkv" : "moe";
-    return error(StatusCode::kInternal, "layer {} {}: an activation is NaN or infinite", layer, op);
-  }
+  RETURN_IF_ERROR(fault_of(*pinned_fault_.as<int>()));
   if (!logits_out_.empty())
     std::memcpy(logits_out_.data(), pinned_logits_.as<float>(), logits_out_.size_bytes());
   return {};
+}
+
+Status CudaBackend::drawn(std::span<int32_t> tokens) {
+  ASSIGN_OR_RETURN(const int code, exchange_.drawn(tokens));
+  return fault_of(code);
+}
+
+Status CudaBackend::fault_of(int code) {
+  if (code == 0) return {};
+  RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
+  exchange_.forget();
+  RETURN_IF_ERROR(check(cudaMemsetAsync(fault_.as<int>(), 0, sizeof(int), stream_), "step"));
+  const int layer = (code - 1) / 2;
+  const char* op = layer == model_.config.layers ? "unembed" : code % 2 == 1 ? "qkv" : "moe";
+  return error(StatusCode::kInternal, "layer {} {}: an activation is NaN or infinite", layer, op);
 }
 
 }  // namespace

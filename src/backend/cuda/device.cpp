@@ -62,6 +62,7 @@ std::string no_code_for(int device) {
 Result<PinnedBuffer> PinnedBuffer::allocate(size_t bytes) {
   PinnedBuffer buffer;
   RETURN_IF_ERROR(check(cudaMallocHost(&buffer.data_, bytes), "page-locked host memory"));
+  buffer.bytes_ = bytes;
   return buffer;
 }
 

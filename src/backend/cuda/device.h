@@ -61,9 +61,9 @@ class PinnedBuffer {
  public:
   PinnedBuffer() = default;
   ~PinnedBuffer() { cudaFreeHost(data_); }
-  PinnedBuffer(PinnedBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  PinnedBuffer(PinnedBuffer&& other) noexcept { swap(other); }
   PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
-    std::swap(data_, other.data_);
+    swap(other);
     return *this;
   }
   static Result<PinnedBuffer> allocate(size_t bytes);
@@ -71,9 +71,15 @@ class PinnedBuffer {
   T* as() const {
     return static_cast<T*>(data_);
   }
+  size_t bytes() const { return bytes_; }
 
  private:
+  void swap(PinnedBuffer& other) {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
   void* data_ = nullptr;
+  size_t bytes_ = 0;
 };
 
 // Tells the LaunchLog (launch_log.h) of the op that is running, if any.

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 namespace moesaic::cuda {
 namespace {
 
-constexpr int kTileInts = sizeof(RowTile) / sizeof(int32_t);
+constexpr int kTileInts = sizeof(RowTile) / sizeof(int32_t), kDrawInts = sizeof(Draw) / sizeof(int32_t);
 
 // Splits that a decoding row's context covers.
 int splits_of(int first, int last) {
@@ -42,6 +43,9 @@ StepLayout layout_of(const StepShape& s) {
   l.full_slots = take(s.rows);
   l.window_slots = take(s.rows);
   l.logit_rows = take(s.logit_rows);
+  l.sources = take(s.rows);
+  l.draws = take(s.draws ? s.logit_rows * kDrawInts : 0);
+  l.turn = take(1);
   l.decode_tiles = take(s.decode_tiles * kTileInts);
   l.prefill_tiles = take(s.prefill_tiles * kTileInts);
   l.full_partials = take(s.decode_tiles);
@@ -55,7 +59,8 @@ StepLayout layout_of(const StepShape& s) {
 StepShape shape_of(const Batch& batch, int tile_tokens) {
   StepShape shape{.rows = batch.rows(),
                   .sequences = static_cast<int>(batch.sequences.size()),
-                  .logit_rows = static_cast<int>(batch.logit_rows.size())};
+                  .logit_rows = static_cast<int>(batch.logit_rows.size()),
+                  .draws = !batch.draws.empty()};
   for_tiles(
       batch, tile_tokens,
       [&](int row, int) {
@@ -74,6 +79,9 @@ void pack(const Batch& batch, const StepShape& shape, int tile_tokens, int windo
   std::copy(batch.tokens.begin(), batch.tokens.end(), out.begin() + l.tokens);
   std::copy(batch.positions.begin(), batch.positions.end(), out.begin() + l.positions);
   std::copy(batch.logit_rows.begin(), batch.logit_rows.end(), out.begin() + l.logit_rows);
+  std::fill_n(out.begin() + l.sources, batch.drawn.empty() ? batch.rows() : 0, -1);
+  std::copy(batch.drawn.begin(), batch.drawn.end(), out.begin() + l.sources);
+  if (shape.draws) std::memcpy(&out[l.draws], batch.draws.data(), batch.draws.size() * sizeof(Draw));
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     const Sequence& sequence = batch.sequences[s];
     for (int row = sequence.first_row; row < sequence.first_row + sequence.rows; ++row) {

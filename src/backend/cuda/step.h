@@ -15,6 +15,7 @@ namespace moesaic::cuda {
 struct StepShape {
   int rows = 0, sequences = 0, logit_rows = 0;
   int decode_tiles = 0, prefill_tiles = 0;
+  bool draws = false;   // the tokens of the logit rows are drawn
   int full_splits = 0;  // of the longest context among the decoding rows, rounded up to a power of two
   auto operator<=>(const StepShape&) const = default;
 };
@@ -22,6 +23,9 @@ struct StepShape {
 // Offsets in int32.
 struct StepLayout {
   int tokens, positions, full_slots, window_slots, logit_rows;
+  int sources;  // [rows]: which of the tokens that the step before drew, -1: the one in tokens
+  int draws;    // [logit_rows] Draw
+  int turn;     // the exchange's
   int decode_tiles, prefill_tiles, full_partials, window_partials;
   int full_tables, window_tables;  // [sequences]: where each page table begins, from the start of the array
   int pages;                       // the tables themselves; the rest of the array

@@ -1,0 +1,327 @@
+// A token from a row of logits, without sorting it.
+//
+// A cluster of thread blocks shares a row. Every question to the distribution (the k likeliest, the nucleus,
+// where the random number falls) is the same one: which token is the last of the shortest prefix, in an order
+// of all tokens, that reaches a count or a mass. A token's key is its place in that order; a histogram over
+// the key's upper ten bits finds the bin in which the prefix ends, and so on with the next ten bits until the
+// bin holds few enough tokens to compare each with each. The first histogram answers all questions.
+#include <cooperative_groups.h>
+
+#include "backend/cuda/device.h"
+#include "backend/cuda/draw.h"
+#include "backend/cuda/kernels.cuh"
+
+namespace moesaic::cuda {
+namespace {
+
+namespace cg = cooperative_groups;
+
+constexpr int kCluster = 8, kThreads = 1024, kWarps = kThreads / 32;
+constexpr int kDigit = 10, kBins = 1 << kDigit;  // a thread each
+static_assert(kBins == kThreads);
+constexpr int kIdBits = 18, kKeyBits = 60;
+static_assert(kMostDrawnVocab == 1 << kIdBits && kKeyBits % kDigit == 0);
+constexpr double kFar = 32;  // temperatures below the top
+constexpr int kListed = 256;
+// A mass is a probability over the likeliest token's, in 2^-33, and summed in two halves of 32 bits: a block
+// has at most 2^15 tokens of the row, an upper half at most 2^16.
+constexpr float kMassOne = 8589934592.0f;
+constexpr int kHalf = 17;
+constexpr uint64_t kNotFinite = ~uint64_t{0};
+
+// How many tokens and how likely they are together.
+struct Measure {
+  uint64_t count = 0, mass = 0;
+};
+__device__ Measure operator+(const Measure& a, const Measure& b) {
+  return {a.count + b.count, a.mass + b.mass};
+}
+
+struct Listed {
+  uint64_t key, mass;
+};
+
+struct Shared {
+  uint32_t count[kBins], low[kBins], high[kBins];
+  Measure warps[kWarps];
+  uint64_t best[kWarps];
+  uint64_t block_best;
+  Listed list[kListed];  // of the cluster's first block
+  uint32_t listed;
+  // Where the prefix ends: the bin, what lies before it and what it holds; or the token.
+  int bin;
+  Measure before, within;
+  int32_t token;
+};
+
+// Bits that order as the numbers do; -0 and 0 are equal.
+__device__ uint64_t ordered(float v) {
+  const uint32_t bits = __float_as_uint(v + 0.0f);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+__device__ float number(uint64_t bits) {
+  const auto b = static_cast<uint32_t>(bits);
+  return __uint_as_float(b & 0x80000000u ? b & 0x7FFFFFFFu : ~b);
+}
+
+// The part of a row that a block has, and how the row's tokens are weighed and ordered.
+struct Row {
+  const float* logits;
+  int first, last;
+  double top = 0, per_temperature = 0, reach = kFar;
+  bool by_likelihood = false;
+
+  // How many temperatures a logit lies below the top.
+  __device__ double below(float v) const { return (top - static_cast<double>(v)) * per_temperature; }
+  __device__ bool has(double x) const { return x < kFar && x <= reach; }
+  __device__ uint64_t key(double x, int id) const {
+    constexpr int kAbove = kKeyBits - kIdBits;
+    const uint64_t place = by_likelihood
+                               ? static_cast<uint64_t>(x * static_cast<double>(1ull << (kAbove - 5)))
+                               : static_cast<uint64_t>(id) << (kAbove - kIdBits);
+    return place << kIdBits | static_cast<uint64_t>(id);
+  }
+  __device__ static uint64_t mass(double x) {
+    return static_cast<uint64_t>(expf(static_cast<float>(-x)) * kMassOne + 0.5f);
+  }
+  // Calls body(logit, id) for every token of the block, kAhead loads ahead of the arithmetic and all lanes of
+  // a warp together: -infinity behind the last. 25 rounds make up 201,088 tokens.
+  template <int kAhead, typename Body>
+  __device__ void each_logit(Body&& body) const {
+    for (int i = first + static_cast<int>(threadIdx.x); i - static_cast<int>(threadIdx.x % 32) < last;
+         i += kAhead * kThreads) {
+      float v[kAhead];
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) v[j] = i + j * kThreads < last ? logits[i + j * kThreads] : -INFINITY;
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) body(v[j], i + j * kThreads);
+    }
+  }
+  // Calls body(x, id), x < 0 if the token does not count.
+  template <typename Body>
+  __device__ void each(Body&& body) const {
+    each_logit<9>([&](float v, int id) {
+      const double x = below(v);
+      body(has(x) ? x : -1, id);
+    });
+  }
+};
+
+// The largest logit of the row and its token, the lowest of equals, or kNotFinite.
+__device__ uint64_t find_best(const cg::cluster_group& cluster, const Row& row, Shared& s) {
+  uint64_t best = 0;
+  row.each_logit<25>([&](float v, int id) {
+    if (id < row.last)
+      best = max(best, isfinite(v) ? ordered(v) << 32 | ~static_cast<uint32_t>(id) : kNotFinite);
+  });
+  for (int offset = 16; offset > 0; offset /= 2) best = max(best, __shfl_xor_sync(0xFFFFFFFFu, best, offset));
+  if (threadIdx.x % 32 == 0) s.best[threadIdx.x / 32] = best;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int w = 1; w < kWarps; ++w) best = max(best, s.best[w]);
+    s.block_best = best;
+  }
+  cluster.sync();
+  for (int b = 0; b < kCluster; ++b) best = max(best, *cluster.map_shared_rank(&s.block_best, b));
+  return best;
+}
+
+// Adds a token to its bin; the warp's tokens together where all fall into one.
+__device__ void add(Shared& s, int bin, uint64_t mass) {
+  const bool same = __all_sync(0xFFFFFFFFu, bin == __shfl_sync(0xFFFFFFFFu, bin, 0));
+  uint32_t count = 1, low = mass & ((1u << kHalf) - 1), high = static_cast<uint32_t>(mass >> kHalf);
+  if (same) {
+    if (bin < 0) return;
+    count = 32, low = __reduce_add_sync(0xFFFFFFFFu, low), high = __reduce_add_sync(0xFFFFFFFFu, high);
+    if (threadIdx.x % 32 != 0) return;
+  }
+  if (bin < 0) return;
+  atomicAdd(&s.count[bin], count);
+  atomicAdd(&s.low[bin], low);
+  atomicAdd(&s.high[bin], high);
+}
+
+// What the row has in the thread's bin, of the tokens whose keys begin with `prefix`; shift: bits of a key
+// behind the bin.
+__device__ Measure histogram(const cg::cluster_group& cluster, const Row& row, uint64_t prefix, int shift,
+                             Shared& s) {
+  const int t = static_cast<int>(threadIdx.x);
+  cluster.sync();  // nobody reads the histogram before this one any more
+  s.count[t] = s.low[t] = s.high[t] = 0;
+  __syncthreads();
+  row.each([&](double x, int id) {
+    const uint64_t key = x < 0 ? 0 : row.key(x, id);
+    const bool counts = x >= 0 && key >> shift >> kDigit == prefix;
+    add(s, counts ? static_cast<int>(key >> shift) & (kBins - 1) : -1, counts ? Row::mass(x) : 0);
+  });
+  cluster.sync();
+  Measure sum;
+#pragma unroll
+  for (int b = 0; b < kCluster; ++b) {
+    const Shared& other = *cluster.map_shared_rank(&s, b);
+    sum = sum + Measure{other.count[t], (static_cast<uint64_t>(other.high[t]) << kHalf) + other.low[t]};
+  }
+  return sum;
+}
+
+// The sum over the threads up to this one.
+__device__ Measure scan(Measure own, Shared& s) {
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const auto in_warp = [&](Measure m) {
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const Measure left{__shfl_up_sync(0xFFFFFFFFu, m.count, offset),
+                         __shfl_up_sync(0xFFFFFFFFu, m.mass, offset)};
+      if (lane >= offset) m = m + left;
+    }
+    return m;
+  };
+  own = in_warp(own);
+  __syncthreads();
+  if (lane == 31) s.warps[warp] = own;
+  __syncthreads();
+  if (warp == 0) s.warps[lane] = in_warp(s.warps[lane]);
+  __syncthreads();
+  return warp == 0 ? own : s.warps[warp - 1] + own;
+}
+
+// A prefix is asked for by the tokens or by the mass that it must reach.
+struct Target {
+  uint64_t Measure::*by;
+  uint64_t value;
+  __device__ bool ends(const Measure& before, const Measure& with) const {
+    return before.*by < value && with.*by >= value;
+  }
+};
+
+// A prefix that has been found: its mass and its last token.
+struct Prefix {
+  uint64_t mass;
+  int32_t token;
+};
+
+// The few tokens whose keys begin with `prefix`, after which `shift` bits follow, compared each with each.
+__device__ Prefix last_of_few(const cg::cluster_group& cluster, const Row& row, uint64_t prefix, int shift,
+                              Measure before, const Target& target, Shared& s) {
+  if (threadIdx.x == 0) s.listed = 0;
+  cluster.sync();
+  Shared& list = *cluster.map_shared_rank(&s, 0);
+  row.each([&](double x, int id) {
+    const uint64_t key = x < 0 ? 0 : row.key(x, id);
+    if (x >= 0 && key >> shift == prefix) list.list[atomicAdd(&list.listed, 1u)] = {key, Row::mass(x)};
+  });
+  cluster.sync();
+  const auto count = static_cast<int>(list.listed);
+  const auto t = static_cast<int>(threadIdx.x);
+  if (cluster.block_rank() != 0 && t < count) s.list[t] = list.list[t];
+  __syncthreads();
+  if (t < count) {
+    Measure with = before;
+    for (int i = 0; i < count; ++i) {
+      if (s.list[i].key <= s.list[t].key) with = with + Measure{1, s.list[i].mass};
+    }
+    const Measure without{with.count - 1, with.mass - s.list[t].mass};
+    if (target.ends(without, with)) {
+      s.within = with;
+      s.token = static_cast<int32_t>(s.list[t].key & ((1u << kIdBits) - 1));
+    }
+  }
+  cluster.sync();
+  return {s.within.mass, s.token};
+}
+
+// The shortest prefix that reaches the target, which the whole row must reach. first: the row's first
+// histogram.
+__device__ Prefix find_prefix(const cg::cluster_group& cluster, const Row& row, Measure first,
+                              const Target& target, Shared& s) {
+  Measure before, own = first;
+  uint64_t prefix = 0;
+  for (int shift = kKeyBits - kDigit;; shift -= kDigit) {
+    const Measure with = before + scan(own, s);
+    const Measure without{with.count - own.count, with.mass - own.mass};
+    __syncthreads();
+    if (target.ends(without, with)) s.bin = static_cast<int>(threadIdx.x), s.before = without, s.within = own;
+    __syncthreads();
+    prefix = prefix << kDigit | static_cast<uint64_t>(s.bin);
+    before = s.before;
+    if (s.within.count <= kListed || shift == 0)
+      return last_of_few(cluster, row, prefix, shift, before, target, s);
+    own = histogram(cluster, row, prefix, shift - kDigit, s);
+  }
+}
+
+// The sum over the block's threads.
+__device__ Measure total_of(Measure own, Shared& s) {
+  scan(own, s);
+  return s.warps[kWarps - 1];
+}
+
+__device__ int32_t draw_token(const cg::cluster_group& cluster, Row row, const Draw& how, Shared& s) {
+  constexpr int kShift = kKeyBits - kDigit;
+  const bool nucleus = how.top_p < 1;
+  row.per_temperature = 1 / how.temperature;
+  row.by_likelihood = nucleus || how.top_k > 0;
+  if (!nucleus) row.reach = -how.least;
+  Measure bins = histogram(cluster, row, 0, kShift, s);
+  const Measure all = total_of(bins, s);
+  uint64_t kept = all.mass;
+  if (how.top_k > 0 && how.top_k < all.count)
+    kept = find_prefix(cluster, row, bins, {&Measure::count, static_cast<uint64_t>(how.top_k)}, s).mass;
+  if (nucleus) {
+    const auto share = static_cast<uint64_t>(ceil(how.top_p * static_cast<double>(kept)));
+    kept = find_prefix(cluster, row, bins, {&Measure::mass, max(share, uint64_t{1})}, s).mass;
+    if (-how.least < kFar) {
+      row.reach = -how.least;
+      bins = histogram(cluster, row, 0, kShift, s);
+      kept = min(kept, total_of(bins, s).mass);
+    }
+  }
+  const auto place = static_cast<uint64_t>(how.uniform * static_cast<double>(kept));
+  return find_prefix(cluster, row, bins, {&Measure::mass, place + 1}, s).token;
+}
+
+__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads) draw_kernel(const DrawRows p) {
+  __shared__ Shared s;
+  const cg::cluster_group cluster = cg::this_cluster();
+  const int index = static_cast<int>(blockIdx.y), part = (p.vocab + kCluster * 32 - 1) / (kCluster * 32) * 32;
+  const int rank = static_cast<int>(cluster.block_rank());
+  Row row{.logits = p.logits + static_cast<int64_t>(index) * p.vocab,
+          .first = rank * part,
+          .last = min(p.vocab, (rank + 1) * part)};
+  wait_for_predecessor();
+  const uint64_t best = find_best(cluster, row, s);
+  int32_t token = best == kNotFinite ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(best));
+  if (token >= 0 && p.how[index].temperature > 0) {
+    row.top = number(best >> 32);
+    token = draw_token(cluster, row, p.how[index], s);
+  }
+  if (rank == 0 && threadIdx.x == 0) {
+    int32_t* out = p.out + *p.turn * (1 + p.stride);
+    p.drawn[index] = out[1 + index] = token;
+    if (index == 0) out[0] = *p.fault;
+  }
+  cluster.sync();  // the others may still be reading this block's memory
+}
+
+__global__ void feed_kernel(const Feed p) {
+  const int stride = static_cast<int>(gridDim.x * blockDim.x);
+  for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < p.count; i += stride) {
+    const int row = i - p.tokens;
+    const int source = row >= 0 && row < p.rows ? p.packed[p.sources + row] : -1;
+    // A row whose token could not be drawn ends when the host hears of it.
+    p.inputs[i] = source < 0 ? p.packed[i] : max(p.drawn[source], 0);
+  }
+}
+
+}  // namespace
+
+Status feed(const Feed& p, cudaStream_t stream) {
+  constexpr int kFeedThreads = 256, kMostBlocks = 64;
+  feed_kernel<<<min(kMostBlocks, (p.count + kFeedThreads - 1) / kFeedThreads), kFeedThreads, 0, stream>>>(p);
+  return check(cudaGetLastError(), "step inputs");
+}
+
+Status draw(const DrawRows& p, cudaStream_t stream) {
+  return launch(draw_kernel, dim3(kCluster, p.rows), dim3(kThreads), 0, stream, p);
+}
+
+}  // namespace moesaic::cuda

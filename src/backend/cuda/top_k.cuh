@@ -1,11 +1,9 @@
 // The choice of experts of one row, by a warp.
 #pragma once
 
-#include <cstdint>
+#include "backend/cuda/kernels.cuh"
 
 namespace moesaic::cuda {
-
-inline constexpr int kMaxTopK = 16;
 
 // ids [top_k]: the largest logits, the lowest index of equals, always distinct; weights: their softmax. A
 // lane holds kPerLane logits. Logits that are NaN or infinite have left a fault elsewhere: here they only
@@ -18,7 +16,8 @@ __device__ inline void top_k(const float* logits, int experts, int count, int la
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i)
     mine[i] = lane + 32 * i < experts ? fminf(fmaxf(logits[lane + 32 * i], -kMost), kMost) : -INFINITY;
-  float top[kMaxTopK];
+  float top = -INFINITY;  // lane k keeps the k-th choice
+  int chosen = 0;
   for (int k = 0; k < count; ++k) {
     float best = -INFINITY;
     int id = lane;
@@ -36,12 +35,12 @@ __device__ inline void top_k(const float* logits, int experts, int count, int la
     for (int i = 0; i < kPerLane; ++i) {
       if (lane + 32 * i == id) mine[i] = -INFINITY;
     }
-    top[k] = best;
-    if (lane == 0) ids[k] = id;
+    if (lane == k) top = best, chosen = id;
   }
-  float sum = 0;
-  for (int k = 0; k < count; ++k) sum += __expf(top[k] - top[0]);
-  for (int k = lane; k < count; k += 32) weights[k] = __expf(top[k] - top[0]) / sum;
+  const float largest = __shfl_sync(0xFFFFFFFFu, top, 0);
+  const float share = lane < count ? __expf(top - largest) : 0.0f;
+  const float sum = warp_sum(share);
+  if (lane < count) ids[lane] = chosen, weights[lane] = share / sum;
 }
 
 }  // namespace moesaic::cuda

@@ -1,13 +1,13 @@
 // Matrix product for 1 to 8 tokens, bound by the bytes of the weights.
 //
-//   tile     16 rows (one MMA tile of a unit of matrix.h)
-//   cluster  two thread blocks on two multiprocessors share a tile: cluster i computes tiles i, i + clusters,
-//   ... warp     16 multiplying warps, 8 in each block: warp w sums slice w of the contraction of every tile.
-//   It has
+//   tile     a unit of matrix.h, 32 rows
+//   cluster  four thread blocks on four multiprocessors share a tile: cluster i computes tiles i, i +
+//   clusters, .. warp     32 multiplying warps, 8 in each block: each sums its part of the contraction of
+//   every tile. It has
 //            its own ring of chunks in shared memory, which bulk copies fill and it refills itself
-//   ninth warp of a block: adds the slices of every other tile, in order, and finishes it; sums travel
-//   through
-//            the cluster's shared memory
+//   ninth warp of a block: adds its block's parts, in order. The blocks take turns in finishing a tile, with
+//   the
+//            others' sums, which come through the cluster's shared memory
 //
 // No warp waits for another but for room in the sums. The first chunks are on their way before the kernel
 // waits for its predecessor: what launch and norm take is hidden behind them. Bytes: the weights once;
@@ -24,30 +24,25 @@
 namespace moesaic::cuda::sm90a {
 namespace {
 
-constexpr int kRanks = 2, kWarps = 8, kParts = kRanks * kWarps;
+constexpr int kRanks = 4, kWarps = 8, kParts = kRanks * kWarps;
 constexpr int kMultipliers = kWarps * 32, kThreads = kMultipliers + 32;
-constexpr int kGroup = 16;  // rows of a tile
 constexpr int kTokens = 8;
 constexpr int kBuffers = 2;            // of sums, in each block
 constexpr int kRowPad = 64;            // bytes: two tokens' rows in different banks
 constexpr int kRingBytes = 96 * 1024;  // of a block
-constexpr int kMostDepth = 8;
 constexpr int kMostDynamic = 160 * 1024;
 // More than half of a multiprocessor's memory: two blocks of a launch that starts early would otherwise share
 // one while others stay empty (up to four were seen). What is left is enough for moe_decode of one token.
 constexpr int kLeastDynamic = 114 * 1024;
-constexpr int kClusters = 66;
 
 __host__ __device__ inline int part_start(int blocks, int part) { return blocks * part / kParts; }
 
 template <class Source>
 struct Chunk {
-  static constexpr int kHalf = Source::kBlockBytes / 2;  // of a block: one MMA tile's
-  static constexpr int kBlocks = Source::kScaled ? 3 : 2;
-  static constexpr int kScales = (kBlocks * Source::kScaleBytes + 127) / 128 * 128;
-  static constexpr int kBytes = kBlocks * kHalf + kScales;
-  static constexpr int kDepth =
-      kRingBytes / kWarps / kBytes < kMostDepth ? kRingBytes / kWarps / kBytes : kMostDepth;
+  static constexpr int kBlocks = Source::kScaled ? 3 : 2;  // of the contraction
+  static constexpr int kScalesAt = kBlocks * Source::kBlockBytes;
+  static constexpr int kBytes = kScalesAt + (kBlocks * Source::kScaleBytes + 127) / 128 * 128;
+  static constexpr int kDepth = kRingBytes / kWarps / kBytes;
 };
 
 // ---- a warp's ring; every method is called by the whole warp ----
@@ -58,13 +53,21 @@ class Ring {
  public:
   __device__ Ring(const GemmParams& p, uint8_t* memory, uint64_t* full, int cluster, int first, int end,
                   int lane)
-      : p_(p), memory_(memory), full_(full), first_(first), end_(end), lane_(lane), tile_(cluster) {
+      : p_(p),
+        memory_(memory),
+        full_(full),
+        clusters_(gridDim.x / kRanks),
+        first_(first),
+        end_(end),
+        lane_(lane),
+        tile_(cluster) {
     if (lane == 0) {
       for (int i = 0; i < C::kDepth; ++i) mbar_init(full + i, 1);
       mbar_init_fence();
     }
     __syncwarp();
     open();
+#pragma unroll 1
     for (int i = 0; i < C::kDepth; ++i) request(i);
   }
   __device__ const uint8_t* wait() const {
@@ -80,33 +83,32 @@ class Ring {
 
  private:
   __device__ void open() {
-    const int64_t at = static_cast<int64_t>(tile_ / 2) * p_.blocks + first_;
-    data_ = p_.data + at * Source::kBlockBytes + tile_ % 2 * C::kHalf;
+    const int64_t at = static_cast<int64_t>(tile_) * p_.blocks + first_;
+    data_ = p_.data + at * Source::kBlockBytes;
     scales_ = p_.scales + at * Source::kScaleBytes;
     left_ = end_ - first_;
   }
   __device__ void request(int stage) {
-    if (tile_ >= 2 * p_.units || first_ == end_) return;
+    if (tile_ >= p_.units || first_ == end_) return;
     const int count = min(C::kBlocks, left_);
-    uint8_t* to = memory_ + stage * C::kBytes;
     if (lane_ == 0) {
-      mbar_expect(full_ + stage, count * (C::kHalf + Source::kScaleBytes));
-      for (int i = 0; i < count; ++i)
-        bulk_copy(to + i * C::kHalf, data_ + i * Source::kBlockBytes, C::kHalf, full_ + stage, policy_);
+      uint8_t* to = memory_ + stage * C::kBytes;
+      mbar_expect(full_ + stage, count * (Source::kBlockBytes + Source::kScaleBytes));
+      bulk_copy(to, data_, count * Source::kBlockBytes, full_ + stage, policy_);
       if (Source::kScaled)
-        bulk_copy(to + C::kBlocks * C::kHalf, scales_, count * Source::kScaleBytes, full_ + stage, policy_);
+        bulk_copy(to + C::kScalesAt, scales_, count * Source::kScaleBytes, full_ + stage, policy_);
     }
     data_ += C::kBlocks * Source::kBlockBytes;
     scales_ += C::kBlocks * Source::kScaleBytes;
     left_ -= count;
-    if (left_ == 0) tile_ += kClusters, open();
+    if (left_ == 0) tile_ += clusters_, open();
   }
 
   const GemmParams& p_;
   uint8_t* memory_;
   uint64_t* full_;
   const uint64_t policy_ = evict_first_policy();
-  int first_, end_, lane_;
+  int clusters_, first_, end_, lane_;
   // The next request.
   int tile_, left_;
   const uint8_t *data_, *scales_;
@@ -115,54 +117,62 @@ class Ring {
 
 // ---- multiplying ----
 
-// One MMA tile's half of a block in shared memory.
-__device__ inline void read(PlainSource& s, const uint8_t* data, const uint8_t*, int, int lane) {
-  s.q[0] = *reinterpret_cast<const uint4*>(data + lane * 16);
-  s.q[1] = *reinterpret_cast<const uint4*>(data + 512 + lane * 16);
-}
-__device__ inline void read(Mxfp8Source& s, const uint8_t* data, const uint8_t* scales, int m, int lane) {
-  s.q[0] = *reinterpret_cast<const uint4*>(data + lane * 16);
-  s.s = *reinterpret_cast<const uint16_t*>(scales + lane / 4 * 4 + 2 * m);
-}
-__device__ inline void read(Q8Source& s, const uint8_t* data, const uint8_t* scales, int m, int lane) {
-  s.q[0] = *reinterpret_cast<const uint4*>(data + lane * 16);
-  s.s.x = *reinterpret_cast<const uint32_t*>(scales + lane / 4 * 8 + 4 * m);
-}
-
+// A block in shared memory.
 template <class Source>
-__device__ void add_block(float (&sum)[2][4], const Source& w, const uint4& x) {
-  const Fragment f0 = w.fragment(0, 0), f1 = w.fragment(0, 1);
-  if constexpr (Source::kScaled) {
-    float d[4] = {};
-    mma<Source::kBf16>(d, f0, x.x, x.y);
-    mma<Source::kBf16>(d, f1, x.z, x.w);
+__device__ inline void read(Source& s, const uint8_t* data, const uint8_t* scales, int lane) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sum[0][i] = fmaf(d[i], w.scale(0, i / 2), sum[0][i]);
-  } else {
-    mma<Source::kBf16>(sum[0], f0, x.x, x.y);
-    mma<Source::kBf16>(sum[1], f1, x.z, x.w);
-  }
+  for (int i = 0; i < Source::kBlockBytes / 512; ++i)
+    s.q[i] = *reinterpret_cast<const uint4*>(data + i * 512 + lane * 16);
+  if constexpr (Source::kScaled)
+    s.s = *reinterpret_cast<const decltype(s.s)*>(scales + lane / 4 * sizeof(s.s));
 }
 
-// This warp's slice of `blocks` blocks of one tile; x: this lane's token's row at the slice, from its columns
-// of the block on, or null.
+// Of one tile, [m]: the rows of an MMA tile. Two chains of MMAs where the block's scales do not part them
+// anyway.
 template <class Source>
-__device__ void multiply(Ring<Source>& ring, int m, int blocks, const uint8_t* x, int lane, float (&out)[4]) {
+struct Sum {
+  static constexpr int kChains = Source::kScaled ? 1 : 2;
+  float v[2][kChains][4] = {};
+
+  __device__ void add(const Source& w, const uint4& x) {
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      const Fragment f0 = w.fragment(m, 0), f1 = w.fragment(m, 1);
+      if constexpr (Source::kScaled) {
+        float d[4] = {};
+        mma<Source::kBf16>(d, f0, x.x, x.y);
+        mma<Source::kBf16>(d, f1, x.z, x.w);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[m][0][i] = fmaf(d[i], w.scale(m, i / 2), v[m][0][i]);
+      } else {
+        mma<Source::kBf16>(v[m][0], f0, x.x, x.y);
+        mma<Source::kBf16>(v[m][1], f1, x.z, x.w);
+      }
+    }
+  }
+  __device__ float get(int m, int i) const {
+    return v[m][0][i] + (kChains > 1 ? v[m][kChains - 1][i] : 0.0f);
+  }
+};
+
+// This warp's part of `blocks` blocks of one tile; x: this lane's token's row at the part, from its columns
+// of the block on.
+template <class Source>
+__device__ Sum<Source> multiply(Ring<Source>& ring, int blocks, const uint8_t* x, int lane) {
   using C = Chunk<Source>;
-  float sum[2][4] = {};
+  Sum<Source> sum;
   for (int b = 0; b < blocks; b += C::kBlocks, x += C::kBlocks * kBlock * 2) {
     const uint8_t* chunk = ring.wait();
 #pragma unroll
     for (int i = 0; i < C::kBlocks; ++i) {
       if (b + i >= blocks) break;
       Source w;
-      read(w, chunk + i * C::kHalf, chunk + C::kBlocks * C::kHalf + i * Source::kScaleBytes, m, lane);
-      add_block(sum, w, *reinterpret_cast<const uint4*>(x + i * kBlock * 2));
+      read(w, chunk + i * Source::kBlockBytes, chunk + C::kScalesAt + i * Source::kScaleBytes, lane);
+      sum.add(w, *reinterpret_cast<const uint4*>(x + i * kBlock * 2));
     }
     ring.next();
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) out[i] = sum[0][i] + sum[1][i];
+  return sum;
 }
 
 // ---- activations, by the multiplying warps ----
@@ -229,11 +239,14 @@ struct RowNorm {
 
 // ---- sums ----
 
+// Lane l of the ninth warp has pair l % 16 (rows r and r + 8 of an MMA tile, tile.cuh) of tokens l / 16 + 2
+// k: two tokens in a float4.
+constexpr int kShares = kTokens / 4;
 struct Shared {
-  uint64_t full[kWarps][kMostDepth];
-  uint64_t summed[kBuffers], empty[kBuffers];  // this block's sums of a tile: all there; read
-  uint64_t received;                           // the other block's share of a tile
-  float4 share[32];
+  uint64_t full[kWarps][kRingBytes / kWarps / 2048];
+  uint64_t summed[kBuffers], empty[kBuffers];  // this block's parts of a tile: all there; read
+  uint64_t received;                           // the other blocks' shares of a tile
+  float4 share[kRanks][kShares][32];
   float scratch[kTokens][kWarps];
 };
 // The n-th tile of a cluster.
@@ -244,72 +257,91 @@ struct Place {
   __device__ int phase() const { return n / kBuffers & 1; }
 };
 
-__device__ void expect_share(Shared& s, int tokens) {
-  mbar_expect(&s.received, min(tokens, 4) * 8 * static_cast<int>(sizeof(float4)));
+__device__ inline void expect_shares(Shared& s, int tokens) {
+  const int float4s = min(tokens, 2) + max(min(tokens - 4, 2), 0);
+  mbar_expect(&s.received, (kRanks - 1) * 16 * float4s * static_cast<int>(sizeof(float4)));
 }
 
-// A multiplying warp's share, to sums [kBuffers][kWarps][tokens][kGroup].
+// A multiplying warp's part, to sums [kBuffers][kWarps][tokens][kUnit].
+template <class Source>
 __device__ void hand_over(Shared& s, float* sums, const Place& place, int warp, int tokens, int lane,
-                          const float (&v)[4]) {
+                          const Sum<Source>& sum) {
   const int g = lane / 4, c = lane % 4;
-  float* to = sums + (place.buffer() * kWarps + warp) * tokens * kGroup;
+  float* to = sums + (place.buffer() * kWarps + warp) * tokens * kUnit;
   mbar_wait(&s.empty[place.buffer()], place.phase() ^ 1);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int token = 2 * c + i % 2;
-    if (token < tokens) to[token * kGroup + i / 2 * 8 + g] = v[i];
+    if (token >= tokens) continue;
+#pragma unroll
+    for (int m = 0; m < 2; ++m) to[token * kUnit + 16 * m + i / 2 * 8 + g] = sum.get(m, i);
   }
   __syncwarp();
   if (lane == 0) mbar_arrive(&s.summed[place.buffer()]);
 }
 
-// Tokens t and t + 4 (t = lane / 8), rows r and r + 8 (r = lane % 8) of a tile: t r, t r + 8, t + 4 r, t + 4
-// r + 8.
-__device__ float4 add_warps(const float* sums, int tokens, int lane) {
+// This block's sums of token `token` and two further, in the lane's rows.
+__device__ inline float4 add_warps(const float* sums, int tokens, int token, int lane) {
   float v[4] = {};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int token = lane / 8 + i / 2 * 4, row = lane % 8 + i % 2 * 8;
-    if (token >= tokens) break;
+    const int t = token + i / 2 * 2, row = lane % 16 / 8 * 16 + lane % 8 + i % 2 * 8;
+    if (t >= tokens) break;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) v[i] += sums[(w * tokens + token) * kGroup + row];
+    for (int w = 0; w < kWarps; ++w) v[i] += sums[(w * tokens + t) * kUnit + row];
   }
   return {v[0], v[1], v[2], v[3]};
 }
+__device__ inline void add(float4& a, const float4& b) { a = {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
-// The ninth warp. The blocks take turns in finishing a tile; the other sends its share. One place for it is
-// enough: a block sends for tile n only after it has finished n - 1, for which the other sent its share after
-// it had finished n - 2, the last to use that place.
+// The ninth warp. There is one place for a block's share: a block sends for tile n only after it has itself
+// finished one of the three tiles before, for which n's owner sent its share after it had finished n - 4, the
+// last to use the place.
 template <class Epilogue>
 __device__ void finish_tiles(Shared& s, const float* sums, const GemmParams& p, const Epilogue& epilogue,
                              int cluster, int rank, int lane) {
-  const int pair = lane % 8, token = lane / 8, other = rank ^ 1;
-  const bool mine = token < p.tokens, both = token + 4 < p.tokens;
+  const int pair = lane % 16, token = lane / 16;
   int received = 0;
   Place place;
-  for (int tile = cluster; tile < 2 * p.units; tile += kClusters, ++place.n) {
-    const int unit = tile / 2, at = tile % 2 * 8 + pair;
-    decltype(prepare(epilogue, 0, 0, 0, 0)) first{}, second{};
-    if (place.owner() == rank) {
-      if (mine) first = prepare(epilogue, unit, at, token, 0);
-      if (both) second = prepare(epilogue, unit, at, token + 4, 0);
+  for (int unit = cluster; unit < p.units; unit += gridDim.x / kRanks, ++place.n) {
+    const int owner = place.owner();
+    decltype(prepare(epilogue, 0, 0, 0, 0)) ready[kTokens / 2] = {};
+    if (owner == rank) {
+#pragma unroll
+      for (int k = 0; k < kTokens / 2; ++k)
+        if (token + 2 * k < p.tokens) ready[k] = prepare(epilogue, unit, pair, token + 2 * k, 0);
     }
     mbar_wait(&s.summed[place.buffer()], place.phase());
-    float4 v = add_warps(sums + place.buffer() * kWarps * p.tokens * kGroup, p.tokens, lane);
+    float4 v[kShares];
+#pragma unroll
+    for (int k = 0; k < kShares; ++k)
+      v[k] = add_warps(sums + place.buffer() * kWarps * p.tokens * kUnit, p.tokens, token + 4 * k, lane);
     __syncwarp();
     if (lane == 0) mbar_arrive(&s.empty[place.buffer()]);
-    if (place.owner() != rank) {
-      if (mine) remote_store(remote_addr(&s.share[lane], other), v, remote_addr(&s.received, other));
+    if (owner != rank) {
+#pragma unroll
+      for (int k = 0; k < kShares; ++k)
+        if (token + 4 * k < p.tokens)
+          remote_store(remote_addr(&s.share[rank][k][lane], owner), v[k], remote_addr(&s.received, owner));
       continue;
     }
     mbar_wait(&s.received, received);
     received ^= 1;
-    const float4 u = s.share[lane];
-    v = {v.x + u.x, v.y + u.y, v.z + u.z, v.w + u.w};
+#pragma unroll
+    for (int k = 0; k < kShares; ++k) {
+#pragma unroll
+      for (int r = 0; r < kRanks; ++r)
+        if (r != rank && token + 4 * k < p.tokens) add(v[k], s.share[r][k][lane]);
+    }
     __syncwarp();
-    if (lane == 0) expect_share(s, p.tokens);
-    if (mine) finish(epilogue, first, unit, at, token, v.x * p.factor, v.y * p.factor);
-    if (both) finish(epilogue, second, unit, at, token + 4, v.z * p.factor, v.w * p.factor);
+    if (lane == 0) expect_shares(s, p.tokens);
+#pragma unroll
+    for (int k = 0; k < kTokens / 2; ++k) {
+      const float4 both = v[k / 2];
+      const float v0 = k % 2 == 0 ? both.x : both.z, v1 = k % 2 == 0 ? both.y : both.w;
+      if (token + 2 * k < p.tokens)
+        finish(epilogue, ready[k], unit, pair, token + 2 * k, v0 * p.factor, v1 * p.factor);
+    }
   }
 }
 
@@ -317,7 +349,7 @@ __device__ void init_shared(Shared& s, int tokens) {
   for (int b = 0; b < kBuffers; ++b) mbar_init(&s.summed[b], kWarps), mbar_init(&s.empty[b], 1);
   mbar_init(&s.received, 1);
   mbar_init_fence();
-  expect_share(s, tokens);
+  expect_shares(s, tokens);
 }
 
 template <class Source, class Epilogue>
@@ -330,7 +362,7 @@ __global__ void __cluster_dims__(kRanks, 1, 1) __launch_bounds__(kThreads, 4)
   const int cluster = blockIdx.x / kRanks, rank = blockIdx.x % kRanks;
   const int first = part_start(p.blocks, rank * kWarps) * kBlock;
   const int end = part_start(p.blocks, (rank + 1) * kWarps) * kBlock;
-  const int row_bytes = (p.blocks + 1) / 2 * kBlock * 2 + kRowPad;
+  const int row_bytes = (p.blocks / kRanks + 1) * kBlock * 2 + kRowPad;
   uint8_t* rows = dynamic + kWarps * C::kDepth * C::kBytes;
   auto* sums = reinterpret_cast<float*>(rows + p.tokens * row_bytes);
   if (warp == kWarps) {
@@ -363,11 +395,8 @@ __global__ void __cluster_dims__(kRanks, 1, 1) __launch_bounds__(kThreads, 4)
     // Columns of the MMA beyond the tokens are never looked at.
     const uint8_t* x = rows + min(g, p.tokens - 1) * row_bytes + (begin * kBlock - first) * 2 + c * 16;
     Place place;
-    for (int tile = cluster; tile < 2 * p.units; tile += kClusters, ++place.n) {
-      float sum[4];
-      multiply(ring, tile % 2, blocks, x, lane, sum);
-      hand_over(s, sums, place, warp, p.tokens, lane, sum);
-    }
+    for (int unit = cluster; unit < p.units; unit += gridDim.x / kRanks, ++place.n)
+      hand_over(s, sums, place, warp, p.tokens, lane, multiply(ring, blocks, x, lane));
   }
   // Nobody leaves while another may still write to it.
   cluster_arrive();
@@ -378,8 +407,30 @@ __global__ void __cluster_dims__(kRanks, 1, 1) __launch_bounds__(kThreads, 4)
 
 // Besides the rings.
 size_t shared_rest(int64_t cols, int tokens) {
-  const size_t blocks = (cols / kBlock + 1) / 2;
-  return tokens * (blocks * kBlock * 2 + kRowPad) + sizeof(float) * kBuffers * kWarps * tokens * kGroup;
+  const size_t row = (cols / kBlock / kRanks + 1) * kBlock * 2 + kRowPad;
+  return tokens * (row + sizeof(float) * kBuffers * kWarps * kUnit);
+}
+
+// Clusters that run at a time, with one block a multiprocessor; 0: the device has none.
+int clusters_at_a_time(const void* kernel) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {kRanks, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(kRanks), config.blockDim = dim3(kThreads), config.dynamicSmemBytes = kLeastDynamic;
+  config.attrs = &attribute, config.numAttrs = 1;
+  int clusters = 0;
+  return cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess ? clusters : 0;
+}
+
+struct Prepared {
+  cudaError_t code;
+  int clusters;
+};
+Prepared prepare_kernel(const void* kernel) {
+  const cudaError_t code =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostDynamic);
+  return {code, code == cudaSuccess ? clusters_at_a_time(kernel) : 0};
 }
 
 template <class Source, class Epilogue>
@@ -387,9 +438,8 @@ Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilog
            cudaStream_t stream) {
   using C = Chunk<Source>;
   const auto kernel = dense_decode_kernel<Source, Epilogue>;
-  static const cudaError_t prepared =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostDynamic);
-  if (prepared != cudaSuccess) return check(prepared, "dense decode");
+  static const Prepared prepared = prepare_kernel(reinterpret_cast<const void*>(kernel));
+  if (prepared.code != cudaSuccess) return check(prepared.code, "dense decode");
   const GemmParams p{.data = w.data.as<uint8_t>(),
                      .scales = w.scales.as<uint8_t>(),
                      .units = static_cast<int>(w.units),
@@ -402,8 +452,8 @@ Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilog
                      .jobs = nullptr,
                      .job_count = nullptr};
   const size_t shared = kWarps * C::kDepth * C::kBytes + shared_rest(w.cols, x.tokens);
-  return launch(kernel, dim3(kRanks * kClusters), dim3(kThreads), std::max<size_t>(shared, kLeastDynamic),
-                stream, p, norm, epilogue);
+  return launch(kernel, dim3(kRanks * std::min<int64_t>(w.units, std::max(prepared.clusters, 1))),
+                dim3(kThreads), std::max<size_t>(shared, kLeastDynamic), stream, p, norm, epilogue);
 }
 
 template <class Epilogue>

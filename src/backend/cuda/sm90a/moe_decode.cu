@@ -261,7 +261,7 @@ __device__ void init_shared(Shared<C>& s) {
 }
 
 template <class C>
-__global__ void __launch_bounds__(kThreads, 1) moe_decode_kernel(const Params p) {
+__global__ void __launch_bounds__(kThreads) __maxnreg__(C::kTokens == 1 ? 80 : 112) moe_decode_kernel(const Params p) {
   extern __shared__ __align__(128) uint8_t raw[];
   Shared<C>& s = *reinterpret_cast<Shared<C>*>(raw);
   const int warp = threadIdx.x >> 5;

@@ -83,7 +83,8 @@ Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int m
   auto backend = create_backend(options.device, {.threads = options.threads,
                                                  .dense = dense_format(options.dense),
                                                  .max_rows = max_rows,
-                                                 .isa = options.isa});
+                                                 .isa = options.isa,
+                                                 .tuning_folder = options.tuning_folder});
   if (backend.status().code() == StatusCode::kInvalidArgument) return usage(backend.status());
   return backend;
 }

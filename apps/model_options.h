@@ -13,6 +13,7 @@ namespace moesaic::app {
 
 struct ModelOptions {
   std::string model, device = "auto", isa = "auto", dense = "keep", log = "quiet";
+  std::string tuning_folder = default_tuning_folder();
   int threads = 0;
 
   // Adds -m and, where the command runs the model, --device, --threads, --isa and --dense.

@@ -17,10 +17,12 @@ Run add_detokenize(CLI::App& app);
 Run add_inspect(CLI::App& app);
 Run add_logits(CLI::App& app);
 Run add_perplexity(CLI::App& app);
+Run add_plan(CLI::App& app);
 Run add_profile(CLI::App& app);
 Run add_render(CLI::App& app);
 Run add_run(CLI::App& app);
 Run add_tokenize(CLI::App& app);
+Run add_tune(CLI::App& app);
 Run add_verify(CLI::App& app);
 
 }  // namespace moesaic::app

@@ -100,7 +100,9 @@ Model::~Model() = default;
 
 Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
   return guarded([&]() -> Result<Model> {
-    ASSIGN_OR_RETURN(auto backend, create_backend(o.device, {.threads = o.threads, .max_rows = kMaxRows}));
+    ASSIGN_OR_RETURN(auto backend, create_backend(o.device, {.threads = o.threads,
+                                                             .max_rows = kMaxRows,
+                                                             .tuning_folder = default_tuning_folder()}));
     ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path));
     ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(checkpoint));
     const EngineOptions options{

@@ -11,12 +11,15 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/memory.h"
 #include "core/batch.h"
 #include "core/model_config.h"
 #include "core/weights.h"
+#include "moe/plan.h"
+#include "moe/tuning.h"
 #include "moesaic/status.h"
 
 namespace moesaic {
@@ -38,6 +41,8 @@ struct BackendOptions {
   // kernel of other rounding decodes.
   bool batch_invariant = false;
   RouterTrace router_trace = nullptr;
+  // cuda: where measurements of `moesaic tune` are looked for; empty: nowhere.
+  std::string tuning_folder;
 };
 
 struct BackendCaps {
@@ -130,9 +135,16 @@ class Backend {
   // Whether steps measure each op's seconds. A device measures them one after the other, which costs the
   // overlap between ops; the CPU always does.
   virtual void time_ops(bool) {}
+  // The ways in which moe() can run (moe/plan.h), and the one it chooses for so many rows. Of a loaded model;
+  // empty where there is no choice.
+  virtual std::span<const MoeWay> moe_ways() const { return {}; }
+  virtual std::string_view moe_choice(int) { return {}; }
+  // What a choice between them that was measured holds for.
+  virtual TuningKey tuning_key() const { return {}; }
   // The MoE operator of every layer in turn, on fresh random activations each pass, with the code that moe()
-  // runs: so often that `seconds` are spent, but at least five and at most 200 times.
-  virtual Result<OpTiming> time_moe(int rows, double seconds);
+  // runs: so often that `seconds` are spent, but at least five and at most 200 times. way: one of moe_ways()
+  // that takes so many rows, or empty for the one that moe() chooses.
+  virtual Result<OpTiming> time_moe(int rows, double seconds, std::string_view way = {});
 };
 
 // Bytes of all layers' pages.
@@ -142,7 +154,7 @@ inline double kv_bytes(const KvLayout& layout, const ModelConfig& config, const 
   return pages * layout.page_tokens * backend.kv_token_bytes(config);
 }
 
-inline Result<OpTiming> Backend::time_moe(int, double) {
+inline Result<OpTiming> Backend::time_moe(int, double, std::string_view) {
   return Status(StatusCode::kUnsupported, "only the cuda device times one op alone; use --device cuda");
 }
 

@@ -60,7 +60,7 @@ class CudaBackend final : public Backend {
     timed_ = on;
     launches_.clear();
   }
-  Result<OpTiming> time_moe(int rows, double seconds) override;
+  Result<OpTiming> time_moe(int rows, double seconds, std::string_view way) override;
 
  private:
   std::vector<Wanted> arena(const ModelConfig& config);
@@ -462,7 +462,7 @@ void CudaBackend::moe(int index) {
   timed(kMoe, moe_bytes(model_.layers[index]), moe_flops(), [&] { return run_moe(index); });
 }
 
-Result<OpTiming> CudaBackend::time_moe(int rows, double seconds) {
+Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, std::string_view) {
   if (rows < 1 || rows > options_.max_rows)
     return invalid("{} rows: 1 to {} are possible", rows, options_.max_rows);
   shape_ = {.rows = rows};

@@ -1,0 +1,155 @@
+#include "moe/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "commands.h"
+#include "model_options.h"
+#include "random_batch.h"
+
+namespace moesaic::app {
+namespace {
+
+// Where no device is measured: an H200 by its data sheet.
+constexpr double kBytesPerSecond = 4.8e12, kFlopsPerSecond = 989e12;
+constexpr int kSteps = 4;
+constexpr double kSecondsEach = 0.05;
+
+struct Options {
+  ModelOptions model;
+  std::vector<int> tokens = {1, 8, 64, 2048};
+};
+
+struct Ceiling {
+  double bytes_per_second = kBytesPerSecond, flops_per_second = kFlopsPerSecond;
+  double seconds(double bytes, double flops) const {
+    return std::max(bytes / bytes_per_second, flops_per_second > 0 ? flops / flops_per_second : 0);
+  }
+};
+
+MoeShape shape_of(const Checkpoint& k, int tokens) {
+  double bytes = 0;
+  for (const ExpertsView* e : {&k.weights.layers[0].gate, &k.weights.layers[0].up, &k.weights.layers[0].down})
+    bytes += static_cast<double>(e->first.rows * e->first.cols) * bits_per_element(e->first.format) / 8;
+  return {.tokens = tokens,
+          .top_k = k.config.experts_per_token,
+          .experts = k.config.experts,
+          .hidden = k.config.hidden,
+          .intermediate = k.config.intermediate,
+          .expert_bytes = bytes};
+}
+
+// The ways of the loaded model, or those that a Hopper device would have.
+std::span<const MoeWay> ways_of(const LoadedModel& m) {
+  if (!m.backend->moe_ways().empty()) return m.backend->moe_ways();
+  const ModelConfig& c = m.checkpoint.config;
+  const Format format = m.checkpoint.weights.layers[0].gate.first.format;
+  return hopper_ways((format == Format::kMxfp4 || format == Format::kMxfp4Gguf) && c.hidden == 2880 &&
+                     c.intermediate == 2880 && c.experts_per_token == 4);
+}
+
+Status print_ways(LoadedModel& m, int tokens, const Ceiling& ceiling, bool measure) {
+  const MoeShape shape = shape_of(m.checkpoint, tokens);
+  const double floor = floor_seconds(shape, ceiling.bytes_per_second, ceiling.flops_per_second);
+  const std::vector<MoeChoice> ranked = rank_ways(shape, ways_of(m));
+  fmt::print("experts of a layer, {} token{}: {:.1f} of {} are reached, no way is quicker than {:.1f} us\n\n",
+             tokens, tokens == 1 ? "" : "s", ranked.empty() ? 0 : ranked[0].work.experts, shape.experts,
+             floor * 1e6);
+  fmt::print("| way | jobs | pairs, padded | us, by the model |{}\n| --- | ---: | ---: | ---: |{}\n",
+             measure ? " us, measured |" : "", measure ? " ---: |" : "");
+  for (const MoeChoice& c : ranked) {
+    std::string measured;
+    if (measure) {
+      ASSIGN_OR_RETURN(const OpTiming t, m.backend->time_moe(tokens, kSecondsEach, c.way->name));
+      measured = fmt::format(" {:.1f} |", t.seconds[t.seconds.size() / 2] * 1e6);
+    }
+    fmt::print("| {} | {:.1f} | {:.0f} | {:.1f} |{}\n", c.way->name, c.work.jobs, c.work.slots,
+               c.work.seconds * 1e6, measured);
+  }
+  fmt::print("\n");
+  return {};
+}
+
+std::string shape_text(const std::string& op, const ModelConfig& c) {
+  if (op == "qkv") return fmt::format("{} x {}", c.q_size() + 2 * c.kv_size(), c.hidden);
+  if (op == "project") return fmt::format("{} x {}", c.hidden, c.q_size());
+  if (op == "moe") return fmt::format("{} x 3 x {} x {}", c.experts, c.intermediate, c.hidden);
+  if (op == "unembed") return fmt::format("{} x {}", c.vocab, c.hidden);
+  if (op == "attend") return fmt::format("{} heads of {}", c.heads, c.head_dim);
+  return fmt::format("{}", c.hidden);
+}
+
+void print_op(const OpProfile& op, const ModelConfig& c, int tokens, const Ceiling& ceiling) {
+  const double calls = static_cast<double>(op.calls), bytes = op.bytes / calls, flops = op.flops / calls,
+               seconds = op.seconds / calls, floor = ceiling.seconds(bytes, flops);
+  std::string kernels;
+  for (const std::string& k : op.kernels) kernels += (kernels.empty() ? "" : "; ") + k;
+  fmt::print("| {} | {} | {} | {:.2f} | {:.2f} | {:.1f} | {:.1f} | {:.0f}% | {} |\n", op.op,
+             shape_text(op.op, c), tokens, bytes / 1e6, flops / 1e9, floor * 1e6, seconds * 1e6,
+             100 * floor / seconds, kernels);
+}
+
+// A step of so many tokens at the start of a sequence, op by op.
+Status print_ops(LoadedModel& m, RandomBatch& random, int tokens, const Ceiling& ceiling) {
+  random.reset();
+  m.backend->time_ops(true);
+  RETURN_IF_ERROR(random.append(tokens, true));
+  m.backend->reset_profile();
+  for (int i = 0; i < kSteps; ++i) {
+    random.reset();
+    RETURN_IF_ERROR(random.append(tokens, true));
+  }
+  fmt::print(
+      "| op | weights | tokens | MB | GFLOP | floor us | us | share | kernels: blocks x threads |\n"
+      "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n");
+  for (const OpProfile& op : m.backend->profile()) print_op(op, m.checkpoint.config, tokens, ceiling);
+  fmt::print("\n");
+  m.backend->time_ops(false);
+  return {};
+}
+
+Status run_plan(const Options& o) {
+  const int most = *std::max_element(o.tokens.begin(), o.tokens.end());
+  ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, most));
+  RETURN_IF_ERROR(check_context(most, m.checkpoint.config, "--tokens"));
+  const bool device = o.model.device != "auto" || m.backend->caps().peak_flops > 0;
+  Ceiling ceiling;
+  if (!device) {
+    fmt::print("{} on an NVIDIA H200 as its data sheet has it; no device is measured\n\n", o.model.model);
+    for (const int tokens : o.tokens) RETURN_IF_ERROR(print_ways(m, tokens, ceiling, false));
+    return {};
+  }
+  RETURN_IF_ERROR(load(m, {.context = most, .max_rows = most}));
+  ceiling = {.bytes_per_second = m.backend->read_bandwidth() * 1e9, .flops_per_second = m.caps.peak_flops};
+  ASSIGN_OR_RETURN(RandomBatch random, RandomBatch::create(*m.backend, m.checkpoint.config,
+                                                           {.max_tokens = most, .max_rows = most}));
+  fmt::print("{} on {}: {:.0f} GB/s measured, {:.0f} TFLOP/s by the data sheet\n\n", o.model.model,
+             m.caps.name, ceiling.bytes_per_second / 1e9, ceiling.flops_per_second / 1e12);
+  const bool ways = !m.backend->moe_ways().empty();
+  for (const int tokens : o.tokens) {
+    RETURN_IF_ERROR(print_ops(m, random, tokens, ceiling));
+    if (ways) RETURN_IF_ERROR(print_ways(m, tokens, ceiling, true));
+  }
+  return {};
+}
+
+}  // namespace
+
+Run add_plan(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App& c =
+      *app.add_subcommand("plan",
+                          "Show which kernels and tiles a step uses, what else there was, and why: measured "
+                          "on the device, or estimated where there is none");
+  o->model.add_to(c);
+  c.add_option("--tokens", o->tokens, "tokens of a step")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  c.footer("Example: moesaic plan -m dummy:gpt-oss-120b --tokens 1,16,4096");
+  return [o] { return run_plan(*o); };
+}
+
+}  // namespace moesaic::app

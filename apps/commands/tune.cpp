@@ -1,0 +1,95 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "commands.h"
+#include "model_options.h"
+#include "moe/plan.h"
+#include "moe/tuning.h"
+
+namespace moesaic::app {
+namespace {
+
+constexpr double kSecondsEach = 0.08;
+
+struct Options {
+  ModelOptions model;
+  std::vector<int> tokens = {1, 2, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024, 2048, 4096};
+};
+
+struct Measured {
+  std::string way;
+  double seconds = 0;
+};
+
+Result<Measured> measure(Backend& backend, int tokens, std::string_view way) {
+  ASSIGN_OR_RETURN(const OpTiming t, backend.time_moe(tokens, kSecondsEach, way));
+  return Measured{std::string(way), t.seconds[t.seconds.size() / 2]};
+}
+
+// Every way that takes so many tokens, the heuristic's choice first.
+Result<std::vector<Measured>> measure_ways(LoadedModel& m, int tokens) {
+  std::vector<Measured> all;
+  const std::string chosen(m.backend->moe_choice(tokens));
+  ASSIGN_OR_RETURN(all.emplace_back(), measure(*m.backend, tokens, chosen));
+  for (const MoeWay& way : m.backend->moe_ways()) {
+    const bool takes = way.most_tokens == 0 || tokens <= way.most_tokens;
+    if (takes && way.name != chosen) {
+      ASSIGN_OR_RETURN(all.emplace_back(), measure(*m.backend, tokens, way.name));
+    }
+  }
+  return all;
+}
+
+void print_line(int tokens, const std::vector<Measured>& all, const Measured& best) {
+  std::string list;
+  for (const Measured& w : all)
+    list += fmt::format("{}{} {:.1f}", list.empty() ? "" : ", ", w.way, w.seconds * 1e6);
+  fmt::print("| {} | {} | {:.1f} | {} | {:.0f}% | {} |\n", tokens, best.way, best.seconds * 1e6, all[0].way,
+             100 * (all[0].seconds / best.seconds - 1), list);
+  std::fflush(stdout);
+}
+
+Status run_tune(const Options& o) {
+  const int most = *std::max_element(o.tokens.begin(), o.tokens.end());
+  ModelOptions options = o.model;
+  options.tuning_folder.clear();  // what was measured before is not to be compared with
+  ASSIGN_OR_RETURN(LoadedModel m, prepare_model(options, most));
+  RETURN_IF_ERROR(load(m, {.context = 1, .max_rows = most}));
+  if (m.backend->moe_ways().empty())
+    return error(StatusCode::kUnsupported, "{} has nothing to tune; use --device cuda", m.caps.name);
+  fmt::print("{} on {}, us of a layer's experts\n\n", o.model.model, m.caps.name);
+  fmt::print(
+      "| tokens | best | us | without tuning | behind | all |\n| ---: | --- | ---: | --- | ---: | --- |\n");
+  std::vector<TunedStep> steps;
+  for (const int tokens : o.tokens) {
+    ASSIGN_OR_RETURN(const std::vector<Measured> all, measure_ways(m, tokens));
+    const Measured& best = *std::min_element(
+        all.begin(), all.end(), [](const Measured& a, const Measured& b) { return a.seconds < b.seconds; });
+    print_line(tokens, all, best);
+    steps.push_back({tokens, best.way, best.seconds});
+  }
+  std::sort(steps.begin(), steps.end(),
+            [](const TunedStep& a, const TunedStep& b) { return a.tokens < b.tokens; });
+  const TuningKey key = m.backend->tuning_key();
+  RETURN_IF_ERROR(write_tuning(o.model.tuning_folder, key, steps));
+  fmt::print("\nwritten to {}\n", tuning_path(o.model.tuning_folder, key));
+  return {};
+}
+
+}  // namespace
+
+Run add_tune(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App& c =
+      *app.add_subcommand("tune", "Measure which way of running the experts is the quickest, and keep that");
+  o->model.add_to(c);
+  c.add_option("--tokens", o->tokens, "steps to measure; others use the nearest")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  return [o] { return run_tune(*o); };
+}
+
+}  // namespace moesaic::app

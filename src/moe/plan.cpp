@@ -1,0 +1,83 @@
+#include "moe/plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace moesaic {
+namespace {
+
+// Calls body(n, probability) for the numbers of tokens that one expert may get, each token choosing it with
+// probability top_k / experts; what is less likely than 1e-9 is left out.
+template <typename Body>
+void for_counts(const MoeShape& s, Body&& body) {
+  const double p = std::min(1.0, static_cast<double>(s.top_k) / s.experts);
+  const double mean = s.tokens * p, deviation = std::sqrt(mean * (1 - p));
+  const int first = std::max(0, static_cast<int>(mean - 8 * deviation - 8));
+  const int last = std::min(s.tokens, static_cast<int>(mean + 8 * deviation + 8));
+  const auto log_factorial = [](int n) { return std::lgamma(n + 1.0); };
+  for (int n = first; n <= last; ++n) {
+    const double log_p = log_factorial(s.tokens) - log_factorial(n) - log_factorial(s.tokens - n) +
+                         (n > 0 ? n * std::log(p) : 0) + (n < s.tokens ? (s.tokens - n) * std::log1p(-p) : 0);
+    if (log_p > std::log(1e-9)) body(n, std::exp(log_p));
+  }
+}
+
+double flops_of(const MoeShape& s, double slots) { return 6.0 * slots * s.hidden * s.intermediate; }
+
+int round_up(int n, int grain) { return (n + grain - 1) / grain * grain; }
+
+// Fitted to `moesaic bench --moe` on an H200, 2026-11-21. A job of gemm_wide is as wide as its tokens, so its
+// tile only bounds it.
+constexpr MoeWay kSlabWays[] = {
+    {"decode", MoeKernel::kDecode, 8, 0, 1, 7.0e-6, 3.60e12, 1e15},
+    {"wide 16", MoeKernel::kWide, 0, 16, 16, 20e-6, 3.0e12, 200e12},
+    {"wide 32", MoeKernel::kWide, 0, 32, 16, 20e-6, 3.0e12, 300e12},
+    {"wide 64", MoeKernel::kWide, 0, 64, 16, 20e-6, 3.0e12, 400e12},
+    {"wide 128", MoeKernel::kWide, 0, 128, 16, 20e-6, 3.0e12, 500e12},
+};
+constexpr MoeWay kTileWays[] = {
+    {"tiles 8", MoeKernel::kTiles, 0, 8, 8, 15e-6, 2.6e12, 40e12},
+    {"tiles 16", MoeKernel::kTiles, 0, 16, 16, 15e-6, 2.6e12, 45e12},
+    {"tiles 32", MoeKernel::kTiles, 0, 32, 32, 15e-6, 2.6e12, 50e12},
+    {"tiles 64", MoeKernel::kTiles, 0, 64, 64, 15e-6, 2.0e12, 100e12},
+    {"tiles 128", MoeKernel::kTiles, 0, 128, 128, 15e-6, 2.0e12, 120e12},
+};
+
+}  // namespace
+
+std::span<const MoeWay> hopper_ways(bool slabs) {
+  return slabs ? std::span<const MoeWay>(kSlabWays) : std::span<const MoeWay>(kTileWays);
+}
+
+MoeWork expected_work(const MoeShape& shape, const MoeWay& way) {
+  MoeWork work;
+  for_counts(shape, [&](int n, double p) {
+    if (n == 0) return;
+    const int tile = way.tile > 0 ? way.tile : n, whole = n / tile, rest = n % tile;
+    work.experts += shape.experts * p;
+    work.jobs += shape.experts * p * (whole + (rest > 0 ? 1 : 0));
+    work.slots += shape.experts * p * (whole * round_up(tile, way.grain) + round_up(rest, way.grain));
+  });
+  work.seconds = way.start + std::max(work.jobs * shape.expert_bytes / way.bytes_per_second,
+                                      flops_of(shape, work.slots) / way.flops_per_second);
+  return work;
+}
+
+std::vector<MoeChoice> rank_ways(const MoeShape& shape, std::span<const MoeWay> ways) {
+  std::vector<MoeChoice> ranked;
+  for (const MoeWay& way : ways) {
+    if (way.most_tokens == 0 || shape.tokens <= way.most_tokens)
+      ranked.push_back({&way, expected_work(shape, way)});
+  }
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const MoeChoice& a, const MoeChoice& b) { return a.work.seconds < b.work.seconds; });
+  return ranked;
+}
+
+double floor_seconds(const MoeShape& shape, double bytes_per_second, double flops_per_second) {
+  const MoeWay ideal{
+      .name = "floor", .bytes_per_second = bytes_per_second, .flops_per_second = flops_per_second};
+  return expected_work(shape, ideal).seconds;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,57 @@
+// How a step's experts are cut into jobs, and what that costs: arithmetic on any machine, for choosing a tile
+// and for explaining the choice.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace moesaic {
+
+// One MoE layer in a step. Routing is taken to be even: each token's top_k experts are equally likely.
+struct MoeShape {
+  int tokens = 0, top_k = 0, experts = 0, hidden = 0, intermediate = 0;
+  double expert_bytes = 0;  // of one expert's weights
+};
+
+enum class MoeKernel {
+  kDecode,  // sm90a/moe_decode: the whole operator in one launch
+  kWide,    // sm90a/gemm_wide: wgmma
+  kTiles,   // gemm: mma.sync, any device and format
+};
+
+// One way in which a device can run it. The figures are fitted to measurements of the device: see
+// docs/performance.md.
+struct MoeWay {
+  std::string_view name;
+  MoeKernel kernel = MoeKernel::kTiles;
+  int most_tokens = 0;  // of a step; 0: any number
+  int tile = 0;         // slots (pairs of token and expert) of a job at most; 0: all of an expert's
+  int grain = 1;        // slots that the arithmetic of a job is rounded up to a multiple of
+  double start = 0;     // seconds that pass whatever the size
+  double bytes_per_second = 0, flops_per_second = 0;
+};
+
+// What is expected of one layer.
+struct MoeWork {
+  double experts = 0;  // that have tokens
+  double jobs = 0;     // each reads its expert's weights once
+  double slots = 0;    // that the arithmetic takes, padding included
+  double seconds = 0;
+};
+MoeWork expected_work(const MoeShape& shape, const MoeWay& way);
+
+// The ways that take so many tokens, the quickest first.
+struct MoeChoice {
+  const MoeWay* way;
+  MoeWork work;
+};
+std::vector<MoeChoice> rank_ways(const MoeShape& shape, std::span<const MoeWay> ways);
+
+// What is compiled for Hopper: for experts in slabs (sm90a/moe_decode_layout.h), and for all others.
+std::span<const MoeWay> hopper_ways(bool slabs);
+
+// What no way can beat: the weights of the experts that have tokens once, or the operations without padding.
+double floor_seconds(const MoeShape& shape, double bytes_per_second, double flops_per_second);
+
+}  // namespace moesaic

@@ -1,0 +1,91 @@
+#include "moe/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <random>
+#include <set>
+
+namespace moesaic {
+namespace {
+
+constexpr double kExpertBytes = 3.0 * 2880 * 2880 * 4.25 / 8;
+MoeShape shape(int tokens, int experts) {
+  return {.tokens = tokens,
+          .top_k = 4,
+          .experts = experts,
+          .hidden = 2880,
+          .intermediate = 2880,
+          .expert_bytes = kExpertBytes};
+}
+MoeWay way(int tile, int grain = 1) {
+  return {.name = "tile", .tile = tile, .grain = grain, .bytes_per_second = 1, .flops_per_second = 1e30};
+}
+
+TEST(ExpectedWork, OneTokenReachesTopKExperts) {
+  const MoeWork work = expected_work(shape(1, 128), way(8, 8));
+  EXPECT_NEAR(work.experts, 4, 1e-6);
+  EXPECT_NEAR(work.jobs, 4, 1e-6);
+  EXPECT_NEAR(work.slots, 32, 1e-6);
+  EXPECT_NEAR(work.seconds, 4 * kExpertBytes, 1);
+}
+
+// Draws routings and counts.
+TEST(ExpectedWork, IsTheMeanOfRandomRouting) {
+  std::mt19937 rng(3);
+  for (const auto& [tokens, experts, tile, grain] :
+       {std::array{8, 32, 8, 8}, {64, 32, 16, 16}, {300, 128, 16, 8}, {1000, 32, 64, 16}}) {
+    constexpr int kDraws = 400;
+    double jobs = 0, slots = 0, reached = 0;
+    for (int draw = 0; draw < kDraws; ++draw) {
+      std::vector<int> counts(experts);
+      for (int t = 0; t < tokens; ++t) {
+        std::set<int> chosen;
+        while (chosen.size() < 4) chosen.insert(static_cast<int>(rng() % experts));
+        for (const int e : chosen) ++counts[e];
+      }
+      for (const int n : counts) {
+        reached += n > 0 ? 1 : 0;
+        for (int left = n; left > 0; left -= tile)
+          jobs += 1, slots += (std::min(left, tile) + grain - 1) / grain * grain;
+      }
+    }
+    const MoeWork work = expected_work(shape(tokens, experts), way(tile, grain));
+    EXPECT_NEAR(work.experts, reached / kDraws, 0.02 * work.experts) << tokens;
+    EXPECT_NEAR(work.jobs, jobs / kDraws, 0.02 * work.jobs) << tokens;
+    EXPECT_NEAR(work.slots, slots / kDraws, 0.02 * work.slots) << tokens;
+  }
+}
+
+TEST(RankWays, PutsTheQuickestThatTakesTheStepFirst) {
+  const MoeWay ways[] = {{.name = "decode",
+                          .most_tokens = 8,
+                          .start = 2e-6,
+                          .bytes_per_second = 3.6e12,
+                          .flops_per_second = 1e14},
+                         {.name = "small",
+                          .tile = 16,
+                          .grain = 16,
+                          .start = 4e-6,
+                          .bytes_per_second = 2.5e12,
+                          .flops_per_second = 4e14},
+                         {.name = "large",
+                          .tile = 128,
+                          .grain = 16,
+                          .start = 8e-6,
+                          .bytes_per_second = 2e12,
+                          .flops_per_second = 6e14}};
+  EXPECT_EQ(rank_ways(shape(1, 32), ways).front().way->name, "decode");
+  EXPECT_EQ(rank_ways(shape(16, 32), ways).front().way->name, "small");
+  EXPECT_EQ(rank_ways(shape(16, 32), ways).size(), 2u);
+  EXPECT_EQ(rank_ways(shape(4096, 32), ways).front().way->name, "large");
+}
+
+TEST(Floor, IsBytesThenOperations) {
+  EXPECT_NEAR(floor_seconds(shape(1, 128), 4.8e12, 989e12), 4 * kExpertBytes / 4.8e12, 1e-9);
+  EXPECT_NEAR(floor_seconds(shape(8192, 32), 4.8e12, 989e12), 6.0 * 8192 * 4 * 2880 * 2880 / 989e12, 1e-7);
+}
+
+}  // namespace
+}  // namespace moesaic

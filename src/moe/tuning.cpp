@@ -1,0 +1,109 @@
+#include "moe/tuning.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "base/error.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+uint64_t fnv1a(const std::string& text) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
+  return hash;
+}
+
+// The key stands in the file as its first lines, so that a clash of names is noticed.
+std::string header(const TuningKey& k) {
+  return fmt::format("moesaic tuning 1\ndevice {}\ndriver {}\nprogram {}\nshape {} {} {} {}\nways {}\n",
+                     k.device, k.driver, k.program, k.experts, k.top_k, k.hidden, k.intermediate, k.ways);
+}
+
+std::string with_checksum(const std::string& text) {
+  return text + fmt::format("checksum {:016x}\n", fnv1a(text));
+}
+
+std::string read_all(const std::string& path) {
+  constexpr std::streamsize kMost = 1 << 20;
+  std::ifstream in(path, std::ios::binary);
+  std::string text(kMost, '\0');
+  in.read(text.data(), kMost);
+  text.resize(static_cast<size_t>(in.gcount()));
+  return text;
+}
+
+}  // namespace
+
+std::string default_tuning_folder() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && cache[0] == '/') return std::string(cache) + "/moesaic";
+  const char* home = std::getenv("HOME");
+  return home != nullptr && home[0] == '/' ? std::string(home) + "/.cache/moesaic" : "";
+}
+
+std::string tuning_path(const std::string& folder, const TuningKey& key) {
+  return fmt::format("{}/moe-{:016x}.txt", folder, fnv1a(header(key)));
+}
+
+std::vector<TunedStep> read_tuning(const std::string& folder, const TuningKey& key) {
+  if (folder.empty()) return {};
+  const std::string text = read_all(tuning_path(folder, key)), head = header(key);
+  const size_t end = text.rfind("checksum ");
+  if (!text.starts_with(head) || end == std::string::npos || with_checksum(text.substr(0, end)) != text)
+    return {};
+  std::vector<TunedStep> steps;
+  std::istringstream lines(text.substr(head.size(), end - head.size()));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    TunedStep step;
+    if (!(fields >> step.tokens >> step.seconds >> std::ws) || !std::getline(fields, step.way)) return {};
+    steps.push_back(std::move(step));
+  }
+  return steps;
+}
+
+Status write_tuning(const std::string& folder, const TuningKey& key, const std::vector<TunedStep>& steps) {
+  if (folder.empty())
+    return error(StatusCode::kIo, "no folder for measurements; set XDG_CACHE_HOME or HOME to a full path");
+  std::string text = header(key);
+  for (const TunedStep& s : steps) text += fmt::format("{} {:.9e} {}\n", s.tokens, s.seconds, s.way);
+  text = with_checksum(text);
+  std::error_code code;
+  fs::create_directories(folder, code);
+  const std::string path = tuning_path(folder, key), fresh = fmt::format("{}.{}", path, getpid());
+  const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const bool written =
+      file >= 0 && write(file, text.data(), text.size()) == std::ssize(text) && fsync(file) == 0;
+  const int reason = errno;
+  if (file >= 0) close(file);
+  if (written && rename(fresh.c_str(), path.c_str()) == 0) return {};
+  const int why = written ? errno : reason;
+  unlink(fresh.c_str());
+  return error(StatusCode::kIo, "{}: {}", path, std::strerror(why));
+}
+
+const TunedStep* nearest_step(const std::vector<TunedStep>& steps, int tokens) {
+  const auto distance = [&](const TunedStep& s) {
+    return std::abs(std::log2(static_cast<double>(s.tokens) / tokens));
+  };
+  const auto best = std::min_element(steps.begin(), steps.end(), [&](const TunedStep& a, const TunedStep& b) {
+    return distance(a) < distance(b);
+  });
+  return best == steps.end() ? nullptr : &*best;
+}
+
+}  // namespace moesaic

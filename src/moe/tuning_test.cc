@@ -1,0 +1,91 @@
+#include "moe/tuning.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Tuning : public testing::Test {
+ protected:
+  Tuning() : folder_((fs::temp_directory_path() / "moesaic-tuning-XXXXXX").string()) {
+    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
+  }
+  ~Tuning() override { fs::remove_all(folder_); }
+  std::string text() const {
+    std::ifstream in(tuning_path(folder_, key_));
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  void put(const std::string& text) const { std::ofstream(tuning_path(folder_, key_)) << text; }
+
+  std::string folder_;
+  const TuningKey key_{.device = "NVIDIA H200",
+                       .driver = "13000",
+                       .program = "0.1.0",
+                       .experts = 32,
+                       .top_k = 4,
+                       .hidden = 2880,
+                       .intermediate = 2880,
+                       .ways = "decode, wide 16"};
+  const std::vector<TunedStep> steps_ = {{1, "decode", 1.8e-5}, {16, "wide 16", 1.1e-4}};
+};
+
+TEST_F(Tuning, ReadsWhatWasWritten) {
+  EXPECT_TRUE(read_tuning(folder_, key_).empty());
+  ASSERT_TRUE(write_tuning(folder_ + "/deeper", key_, steps_).ok());
+  const std::vector<TunedStep> got = read_tuning(folder_ + "/deeper", key_);
+  ASSERT_EQ(got.size(), 2u);
+  EXPECT_EQ(got[1].tokens, 16);
+  EXPECT_EQ(got[1].way, "wide 16");
+  EXPECT_DOUBLE_EQ(got[1].seconds, 1.1e-4);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_ + "/deeper"), {}), 1) << "a temporary file is left";
+}
+
+TEST_F(Tuning, HoldsForItsKeyOnly) {
+  ASSERT_TRUE(write_tuning(folder_, key_, steps_).ok());
+  TuningKey other = key_;
+  other.driver = "13010";
+  EXPECT_TRUE(read_tuning(folder_, other).empty());
+  fs::copy(tuning_path(folder_, key_), tuning_path(folder_, other));
+  EXPECT_TRUE(read_tuning(folder_, other).empty()) << "a file of another key under this one's name";
+}
+
+TEST_F(Tuning, DamagedFilesAreMeasuredAgain) {
+  ASSERT_TRUE(write_tuning(folder_, key_, steps_).ok());
+  const std::string good = text();
+  for (size_t cut = 0; cut < good.size(); ++cut) {
+    put(good.substr(0, cut));
+    EXPECT_TRUE(read_tuning(folder_, key_).empty()) << cut;
+  }
+  for (size_t at = 0; at < good.size(); ++at) {
+    std::string bad = good;
+    bad[at] ^= 1;
+    put(bad);
+    EXPECT_TRUE(read_tuning(folder_, key_).empty()) << at;
+  }
+  ASSERT_TRUE(write_tuning(folder_, key_, steps_).ok());
+  EXPECT_EQ(text(), good);
+}
+
+TEST_F(Tuning, AFolderThatCannotBeWrittenIsOneLine) {
+  EXPECT_FALSE(write_tuning("", key_, steps_).ok());
+  put("");  // a file where a folder would have to be
+  EXPECT_EQ(write_tuning(tuning_path(folder_, key_), key_, steps_).code(), StatusCode::kIo);
+}
+
+TEST(NearestStep, IsNearestInRatio) {
+  const std::vector<TunedStep> steps = {{1, "a", 0}, {8, "b", 0}, {64, "c", 0}};
+  EXPECT_EQ(nearest_step(steps, 2)->way, "a");
+  EXPECT_EQ(nearest_step(steps, 4)->way, "b");
+  EXPECT_EQ(nearest_step(steps, 20)->way, "b");
+  EXPECT_EQ(nearest_step(steps, 5000)->way, "c");
+  EXPECT_EQ(nearest_step({}, 3), nullptr);
+}
+
+}  // namespace
+}  // namespace moesaic

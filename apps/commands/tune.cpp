@@ -34,8 +34,7 @@ Result<std::vector<Measured>> measure_ways(LoadedModel& m, int tokens) {
   const std::string chosen(m.backend->moe_choice(tokens));
   ASSIGN_OR_RETURN(all.emplace_back(), measure(*m.backend, tokens, chosen));
   for (const MoeWay& way : m.backend->moe_ways()) {
-    const bool takes = way.most_tokens == 0 || tokens <= way.most_tokens;
-    if (takes && way.name != chosen) {
+    if (takes(way, tokens) && way.name != chosen) {
       ASSIGN_OR_RETURN(all.emplace_back(), measure(*m.backend, tokens, way.name));
     }
   }

@@ -101,8 +101,6 @@ class Backend {
                                          const KvLayout& layout);
   // Bytes free for them now; infinite where the machine does not say.
   virtual double available_memory() const { return available_host_memory(); }
-  // The cache that alloc_kv will be asked for: load leaves room for it when it trades memory for speed.
-  virtual void expect_kv(const KvLayout&) {}
 
   // Repacks the weights into the backend's own order; afterwards the views are not read again. Fails with one
   // line for a tensor that holds a NaN scale, a non-finite value where the model needs a finite one, or for

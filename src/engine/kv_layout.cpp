@@ -90,7 +90,6 @@ Status plan_memory(const KvDemand& demand, const ModelConfig& config, const Mode
   ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(config, demand));
   const std::vector<MemoryPart> parts = backend.memory(config, weights, layout);
   const double needed = sum(parts), free = backend.available_memory();
-  backend.expect_kv(layout);
   if (needed <= free) return {};
   const std::string sequences = demand.sequences > 1 ? fmt::format("{} sequences of ", demand.sequences) : "";
   return error(StatusCode::kOutOfMemory,

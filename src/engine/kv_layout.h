@@ -16,7 +16,7 @@ struct KvDemand {
 Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& demand);
 
 // Before a model is loaded: kOutOfMemory if it and such a cache do not fit, with what each part takes, what
-// is free and what to change. Tells the backend which cache is to come.
+// is free and what to change.
 Status plan_memory(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                    Backend& backend);
 

@@ -56,7 +56,6 @@ class Device final : public Backend {
             {kCachePart, kv_bytes(l, c, *this)}};
   }
   double available_memory() const override { return free_; }
-  void expect_kv(const KvLayout& layout) override { expected = layout; }
   Status load(const ModelConfig&, const ModelWeights&, const LoadProgress&) override { return {}; }
   Status alloc_kv(const KvLayout&) override { return {}; }
   Status begin_step(const Batch&) override { return {}; }
@@ -67,8 +66,6 @@ class Device final : public Backend {
   void moe(int) override {}
   void unembed(std::span<float>) override {}
   Status end_step() override { return {}; }
-
-  KvLayout expected;
 
  private:
   double free_;
@@ -91,7 +88,6 @@ TEST(PlanMemory, RefusesBeforeLoadingAndSaysWhatWouldFit) {
   const double weights = 1e8 + 13 * 6400 * 6400 * 8.25 / 8;
   Device large(weights + 3 * 1024 * 4096);
   EXPECT_TRUE(plan_memory({.context = 4096}, config(), mxfp8, large).ok());
-  EXPECT_EQ(large.expected.full_pages, 128);
 
   Device tight(weights + 1024 * (1024 + 2 * 704));  // 1024 tokens in the full layer
   const Status refused = plan_memory({.context = 4096, .max_rows = 512}, config(), mxfp8, tight);

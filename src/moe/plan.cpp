@@ -29,18 +29,18 @@ int round_up(int n, int grain) { return (n + grain - 1) / grain * grain; }
 // Fitted to `moesaic bench --moe` on an H200, 2026-11-21. A job of gemm_wide is as wide as its tokens, so its
 // tile only bounds it.
 constexpr MoeWay kSlabWays[] = {
-    {"decode", MoeKernel::kDecode, 8, 0, 1, 7.0e-6, 3.60e12, 1e15},
-    {"wide 16", MoeKernel::kWide, 0, 16, 16, 20e-6, 3.0e12, 200e12},
-    {"wide 32", MoeKernel::kWide, 0, 32, 16, 20e-6, 3.0e12, 300e12},
-    {"wide 64", MoeKernel::kWide, 0, 64, 16, 20e-6, 3.0e12, 400e12},
-    {"wide 128", MoeKernel::kWide, 0, 128, 16, 20e-6, 3.0e12, 500e12},
+    {"decode", MoeKernel::kDecode, 1, 8, 0, 1, 7.0e-6, 3.60e12, 1e15},
+    {"wide 16", MoeKernel::kWide, 9, 0, 16, 16, 20e-6, 3.0e12, 200e12},
+    {"wide 32", MoeKernel::kWide, 9, 0, 32, 16, 20e-6, 3.0e12, 300e12},
+    {"wide 64", MoeKernel::kWide, 9, 0, 64, 16, 20e-6, 3.0e12, 400e12},
+    {"wide 128", MoeKernel::kWide, 9, 0, 128, 16, 20e-6, 3.0e12, 500e12},
 };
 constexpr MoeWay kTileWays[] = {
-    {"tiles 8", MoeKernel::kTiles, 0, 8, 8, 15e-6, 2.6e12, 40e12},
-    {"tiles 16", MoeKernel::kTiles, 0, 16, 16, 15e-6, 2.6e12, 45e12},
-    {"tiles 32", MoeKernel::kTiles, 0, 32, 32, 15e-6, 2.6e12, 50e12},
-    {"tiles 64", MoeKernel::kTiles, 0, 64, 64, 15e-6, 2.0e12, 100e12},
-    {"tiles 128", MoeKernel::kTiles, 0, 128, 128, 15e-6, 2.0e12, 120e12},
+    {"tiles 8", MoeKernel::kTiles, 1, 0, 8, 8, 15e-6, 2.6e12, 40e12},
+    {"tiles 16", MoeKernel::kTiles, 1, 0, 16, 16, 15e-6, 2.6e12, 45e12},
+    {"tiles 32", MoeKernel::kTiles, 1, 0, 32, 32, 15e-6, 2.6e12, 50e12},
+    {"tiles 64", MoeKernel::kTiles, 1, 0, 64, 64, 15e-6, 2.0e12, 100e12},
+    {"tiles 128", MoeKernel::kTiles, 1, 0, 128, 128, 15e-6, 2.0e12, 120e12},
 };
 
 }  // namespace
@@ -66,8 +66,7 @@ MoeWork expected_work(const MoeShape& shape, const MoeWay& way) {
 std::vector<MoeChoice> rank_ways(const MoeShape& shape, std::span<const MoeWay> ways) {
   std::vector<MoeChoice> ranked;
   for (const MoeWay& way : ways) {
-    if (way.most_tokens == 0 || shape.tokens <= way.most_tokens)
-      ranked.push_back({&way, expected_work(shape, way)});
+    if (takes(way, shape.tokens)) ranked.push_back({&way, expected_work(shape, way)});
   }
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const MoeChoice& a, const MoeChoice& b) { return a.work.seconds < b.work.seconds; });

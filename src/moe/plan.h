@@ -20,15 +20,16 @@ enum class MoeKernel {
   kTiles,   // gemm: mma.sync, any device and format
 };
 
-// One way in which a device can run it. The figures are fitted to measurements of the device: see
-// docs/performance.md.
+// One way in which a device can run it. Which ways take a step depends on its tokens alone and they agree in
+// every bit: choosing between them is a matter of time only. The figures are fitted to measurements of the
+// device: see docs/performance.md.
 struct MoeWay {
   std::string_view name;
   MoeKernel kernel = MoeKernel::kTiles;
-  int most_tokens = 0;  // of a step; 0: any number
-  int tile = 0;         // slots (pairs of token and expert) of a job at most; 0: all of an expert's
-  int grain = 1;        // slots that the arithmetic of a job is rounded up to a multiple of
-  double start = 0;     // seconds that pass whatever the size
+  int least_tokens = 1, most_tokens = 0;  // of a step; 0: any number
+  int tile = 0;      // slots (pairs of token and expert) of a job at most; 0: all of an expert's
+  int grain = 1;     // slots that the arithmetic of a job is rounded up to a multiple of
+  double start = 0;  // seconds that pass whatever the size
   double bytes_per_second = 0, flops_per_second = 0;
 };
 
@@ -39,6 +40,9 @@ struct MoeWork {
   double slots = 0;    // that the arithmetic takes, padding included
   double seconds = 0;
 };
+inline bool takes(const MoeWay& way, int tokens) {
+  return tokens >= way.least_tokens && (way.most_tokens == 0 || tokens <= way.most_tokens);
+}
 MoeWork expected_work(const MoeShape& shape, const MoeWay& way);
 
 // The ways that take so many tokens, the quickest first.

@@ -41,7 +41,6 @@ class CudaBackend final : public Backend {
   std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& weights,
                                  const KvLayout& layout) override;
   double available_memory() const override;
-  void expect_kv(const KvLayout& layout) override { kv_layout_ = layout; }
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
   bool can_draw() const override { return draws_; }
@@ -60,6 +59,11 @@ class CudaBackend final : public Backend {
     timed_ = on;
     launches_.clear();
   }
+  std::span<const MoeWay> moe_ways() const override {
+    return model_.layers.empty() ? std::span<const MoeWay>() : hopper_ways(model_.slabs);
+  }
+  std::string_view moe_choice(int rows) override { return moe_.way_for(model_, rows).name; }
+  TuningKey tuning_key() const override;
   Result<OpTiming> time_moe(int rows, double seconds, std::string_view way) override;
 
  private:
@@ -178,6 +182,7 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
                          const LoadProgress& progress) {
   model_ = {};
   ASSIGN_OR_RETURN(model_, load_model(config, weights, options_, progress, stream_));
+  moe_.prefer(read_tuning(options_.tuning_folder, tuning_key()));
   RETURN_IF_ERROR(allocate(arena(config), "activations"));
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
@@ -462,9 +467,25 @@ void CudaBackend::moe(int index) {
   timed(kMoe, moe_bytes(model_.layers[index]), moe_flops(), [&] { return run_moe(index); });
 }
 
-Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, std::string_view) {
+TuningKey CudaBackend::tuning_key() const {
+  const ModelConfig& c = model_.config;
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  TuningKey key{.device = name_.substr(name_.find('(')),  // whatever its index is
+                .driver = std::to_string(driver),
+                .program = MOESAIC_VERSION,
+                .experts = c.experts,
+                .top_k = c.experts_per_token,
+                .hidden = c.hidden,
+                .intermediate = c.intermediate};
+  for (const MoeWay& way : moe_ways()) key.ways += fmt::format("{};", way.name);
+  return key;
+}
+
+Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, std::string_view way) {
   if (rows < 1 || rows > options_.max_rows)
     return invalid("{} rows: 1 to {} are possible", rows, options_.max_rows);
+  if (!way.empty()) moe_.prefer({{.tokens = rows, .way = std::string(way)}});
   shape_ = {.rows = rows};
   moe_.forget();
   launches_.clear();
@@ -481,6 +502,7 @@ Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, std::string_vie
           all_layers, [&](int pass) { return fill_random(x_.as<float>(), values, pass, stream_); }, seconds,
           stream_));
   moe_.forget();
+  if (!way.empty()) moe_.prefer(read_tuning(options_.tuning_folder, tuning_key()));
   for (double& t : times) t /= layers;
   // The residual is read and written once.
   return OpTiming{.seconds = std::move(times),

@@ -1,7 +1,5 @@
 #include "backend/cuda/moe.h"
 
-#include <cmath>
-
 #include "backend/cuda/sm90a/gemm_wide.h"
 #include "backend/cuda/sm90a/moe_decode.h"
 #include "base/error.h"
@@ -9,19 +7,14 @@
 namespace moesaic::cuda {
 namespace {
 
-// Tokens of an expert's tile: room for twice the average, so that few experts need a second pass over their
-// weights.
-int expert_tile(int rows, int top_k, int experts) {
-  if (rows <= 8) return 8;
-  const int twice = (2 * rows * top_k + experts - 1) / experts;
-  return twice <= 8 ? 8 : twice <= 16 ? 16 : twice <= 32 ? 32 : twice <= 128 ? 64 : 128;
-}
-
-// The same for the slabs' kernels, whose tiles are as wide as their jobs: room for all but one expert in
-// hundreds, if the choice is even.
-int wide_tile(int rows, int top_k, int experts) {
-  const double mean = static_cast<double>(rows) * top_k / experts, most = mean + 3 * std::sqrt(mean);
-  return most <= 16 ? 16 : most <= 32 ? 32 : most <= 64 ? 64 : sm90a::kWideTokens;
+MoeShape shape_of(const Model& model, int rows) {
+  const ModelConfig& c = model.config;
+  return {.tokens = rows,
+          .top_k = c.experts_per_token,
+          .experts = c.experts,
+          .hidden = c.hidden,
+          .intermediate = c.intermediate,
+          .expert_bytes = (model.layers[0].gate_up.bytes() + model.layers[0].down.bytes()) / c.experts};
 }
 
 }  // namespace
@@ -53,17 +46,32 @@ void Moe::settle(Norm& next) {
   next.slots = slots_.as<int32_t>();
 }
 
+void Moe::prefer(std::vector<TunedStep> measured) {
+  measured_ = std::move(measured);
+  chosen_.clear();
+}
+
+const MoeWay& Moe::way_for(const Model& model, int rows) {
+  const auto [at, fresh] = chosen_.try_emplace(rows);
+  if (!fresh) return *at->second;
+  const std::vector<MoeChoice> ranked = rank_ways(shape_of(model, rows), hopper_ways(model.slabs));
+  at->second = ranked.front().way;
+  const TunedStep* step = nearest_step(measured_, rows);
+  for (const MoeChoice& c : ranked) {
+    if (step != nullptr && c.way->name == step->way) at->second = c.way;
+  }
+  return *at->second;
+}
+
 Status Moe::run(const Model& model, int index, Norm norm, const RouterTrace& trace, cudaStream_t stream) {
   const Layer& layer = model.layers[index];
-  const bool in_slabs = model.slabs && norm.rows <= kSlabRows;
-  const int top_k = model.config.experts_per_token, experts = model.config.experts;
-  const int tile =
-      model.slabs ? wide_tile(norm.rows, top_k, experts) : expert_tile(norm.rows, top_k, experts);
-  RETURN_IF_ERROR(choose_experts(model, layer, norm, tile, in_slabs, stream));
+  const MoeWay& way = way_for(model, norm.rows);
+  const bool decode = way.kernel == MoeKernel::kDecode;
+  RETURN_IF_ERROR(choose_experts(model, layer, norm, way.tile, decode, stream));
   if (trace) RETURN_IF_ERROR(trace_router(model.config, index, norm.rows, trace, stream));
-  if (in_slabs) return run_slabs(model, index, norm, stream);
-  return model.slabs ? run_wide(model, layer, norm, tile, stream)
-                     : run_jobs(model, layer, norm, tile, stream);
+  if (decode) return run_slabs(model, index, norm, stream);
+  return way.kernel == MoeKernel::kWide ? run_wide(model, layer, norm, way.tile, stream)
+                                        : run_jobs(model, layer, norm, way.tile, stream);
 }
 
 Status Moe::choose_experts(const Model& model, const Layer& layer, Norm normed, int tile, bool in_slabs,

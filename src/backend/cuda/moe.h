@@ -1,8 +1,12 @@
 // The mixture-of-experts operator: norm, router, top-k, the work list, two grouped products, combine.
 #pragma once
 
+#include <map>
+
 #include "backend/cuda/model.h"
 #include "backend/cuda/route.h"
+#include "moe/plan.h"
+#include "moe/tuning.h"
 
 namespace moesaic::cuda {
 
@@ -10,6 +14,10 @@ class Moe {
  public:
   // Memory for the activations of at most max_rows rows.
   std::vector<Wanted> buffers(const ModelConfig& config, int max_rows);
+
+  // The way in which run() does so many rows: the quickest by moe/plan.h, or what was measured to be.
+  const MoeWay& way_for(const Model& model, int rows);
+  void prefer(std::vector<TunedStep> measured);
 
   // x += experts(norm(x)) of one layer. What the kernels for more than a few rows leave is not yet added:
   // the next norm does it, which settle() must be told of. trace: see BackendOptions.
@@ -29,7 +37,9 @@ class Moe {
 
   DeviceBuffer normed_f32_, router_logits_, expert_ids_, expert_weights_, slots_, slot_rows_, jobs_,
       job_count_, tiles_, hidden_, out_, arrived_;
-  bool pending_ = false;  // out_ is not yet added to the residual
+  std::vector<TunedStep> measured_;
+  std::map<int, const MoeWay*> chosen_;  // by rows
+  bool pending_ = false;                 // out_ is not yet added to the residual
 };
 
 }  // namespace moesaic::cuda

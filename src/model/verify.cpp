@@ -22,7 +22,8 @@ constexpr double kKlTolerance = 1e-3;
 
 struct Shape {
   int hidden, intermediate, heads, kv_heads, head_dim, experts, top_k, vocab, tokens;
-  int window;  // 0: full attention
+  int window;       // 0: full attention
+  int singles = 0;  // of the tokens, the last so many go one at a time
 };
 
 // Odd sizes: hidden of 1, 3 and 9 blocks, one to eight query heads a KV head, a vocabulary that fills no
@@ -38,6 +39,18 @@ constexpr Shape kFull[] = {
     {288, 160, 16, 2, 64, 24, 4, 480, 128, 128}, {288, 288, 8, 4, 128, 13, 4, 100, 129, 128},
     {160, 96, 8, 2, 64, 128, 4, 257, 300, 0},    {2880, 2880, 64, 8, 64, 6, 4, 65, 9, 0},
     {2880, 2880, 64, 8, 64, 6, 4, 65, 1, 0},
+};
+
+// Decoding at depths around the blocks (128 keys) and spans (1,024) in which attention may be cut, windows
+// across them, a window wider than a span.
+constexpr Shape kDeepQuick[] = {
+    {96, 32, 8, 1, 64, 1, 1, 31, 140, 0, 16},
+    {96, 32, 4, 2, 32, 1, 1, 31, 262, 128, 12},
+};
+constexpr Shape kDeep[] = {
+    {96, 32, 8, 1, 64, 1, 1, 31, 1036, 0, 20},     {96, 32, 8, 2, 64, 1, 1, 31, 1160, 128, 143},
+    {64, 32, 3, 1, 32, 1, 1, 31, 3080, 0, 12},     {64, 32, 2, 1, 32, 1, 1, 31, 2062, 1000, 20},
+    {64, 32, 16, 1, 128, 1, 1, 31, 1030, 600, 10},
 };
 
 constexpr Format kDense[] = {Format::kF32, Format::kF16, Format::kBF16, Format::kQ8_0, Format::kMxfp8};
@@ -76,6 +89,7 @@ class Bench {
 
   const ModelConfig& config() const { return config_; }
   std::span<const int32_t> tokens() const { return tokens_; }
+  int singles() const { return shape_.singles; }
   // Neither attention nor experts add anything to the residual.
   ModelWeights silent() const {
     ModelWeights m = plain_;
@@ -110,11 +124,12 @@ class Bench {
     return m;
   }
   std::string describe(Format format) const {
-    return fmt::format("{}{} hidden {} inter {} heads {}/{}x{} experts {}/{} vocab {} tokens {}{}",
+    return fmt::format("{}{} hidden {} inter {} heads {}/{}x{} experts {}/{} vocab {} tokens {}{}{}",
                        format_name(format), format == Format::kMxfp4Gguf ? " (GGUF order)" : "",
                        shape_.hidden, shape_.intermediate, shape_.heads, shape_.kv_heads, shape_.head_dim,
                        shape_.top_k, shape_.experts, shape_.vocab, shape_.tokens,
-                       shape_.window > 0 ? fmt::format(" window {}", shape_.window) : "");
+                       shape_.window > 0 ? fmt::format(" window {}", shape_.window) : "",
+                       shape_.singles > 0 ? fmt::format(" singly {}", shape_.singles) : "");
   }
 
  private:
@@ -147,15 +162,21 @@ class Bench {
 Result<std::unique_ptr<Backend>> make_reference() { return create_backend("reference", {}); }
 
 Result<std::vector<float>> logits_of(const BackendFactory& factory, const ModelConfig& config,
-                                     const ModelWeights& weights, std::span<const int32_t> tokens,
-                                     int chunk) {
+                                     const ModelWeights& weights, std::span<const int32_t> tokens, int chunk,
+                                     int singles = 0) {
   ASSIGN_OR_RETURN(const auto backend, factory());
   RETURN_IF_ERROR(backend->load(config, weights, {}));
   ASSIGN_OR_RETURN(SequenceRunner runner,
                    SequenceRunner::create(*backend, config,
                                           {.max_tokens = static_cast<int>(tokens.size()), .chunk = chunk}));
   std::vector<float> logits;
-  RETURN_IF_ERROR(runner.append(tokens, SequenceRunner::Wanted::kAll, logits));
+  const size_t together = tokens.size() - static_cast<size_t>(singles);
+  RETURN_IF_ERROR(runner.append(tokens.first(together), SequenceRunner::Wanted::kAll, logits));
+  for (size_t i = together; i < tokens.size(); ++i) {
+    std::vector<float> row;
+    RETURN_IF_ERROR(runner.append(tokens.subspan(i, 1), SequenceRunner::Wanted::kAll, row));
+    logits.insert(logits.end(), row.begin(), row.end());
+  }
   return logits;
 }
 
@@ -176,6 +197,20 @@ class Verifier {
     for (const Format format : kExperts)
       RETURN_IF_ERROR(compare("moe", bench, format, bench.experts(format), base, tolerance_of(format)));
     return run_chunks(bench);
+  }
+  Status run_deep(const Shape& shape) {
+    Bench bench(shape, options_.seed);
+    ASSIGN_OR_RETURN(const std::vector<float> base, logits_of(make_reference, bench.config(), bench.silent(),
+                                                              bench.tokens(), options_.chunk));
+    const ModelWeights weights = bench.attention(Format::kF32, Format::kF32);
+    RETURN_IF_ERROR(compare("attend", bench, Format::kF32, weights, base, kAttendTolerance));
+    ASSIGN_OR_RETURN(const std::vector<float> whole,
+                     logits_of(backend_, bench.config(), weights, bench.tokens(), options_.chunk));
+    ASSIGN_OR_RETURN(const std::vector<float> singly,
+                     logits_of(backend_, bench.config(), weights, bench.tokens(), 77, bench.singles()));
+    add("singly", bench.describe(Format::kF32), worst_row_error(singly, whole, base, bench.config().vocab),
+        0);
+    return {};
   }
   std::vector<VerifyCase> take() { return std::move(cases_); }
 
@@ -212,8 +247,9 @@ class Verifier {
                  const std::vector<float>& base, double tolerance) {
     ASSIGN_OR_RETURN(const std::vector<float> want,
                      logits_of(make_reference, bench.config(), weights, bench.tokens(), options_.chunk));
-    ASSIGN_OR_RETURN(const std::vector<float> got,
-                     logits_of(backend_, bench.config(), weights, bench.tokens(), options_.chunk));
+    ASSIGN_OR_RETURN(
+        const std::vector<float> got,
+        logits_of(backend_, bench.config(), weights, bench.tokens(), options_.chunk, bench.singles()));
     add(op, bench.describe(format), worst_row_error(got, want, base, bench.config().vocab), tolerance);
     return {};
   }
@@ -272,8 +308,10 @@ double kl_divergence(std::span<const float> p, std::span<const float> q) {
 Result<std::vector<VerifyCase>> verify_ops(const BackendFactory& backend, const VerifyOptions& options) {
   Verifier verifier(backend, options);
   for (const Shape& shape : kQuick) RETURN_IF_ERROR(verifier.run(shape));
+  for (const Shape& shape : kDeepQuick) RETURN_IF_ERROR(verifier.run_deep(shape));
   if (options.quick) return verifier.take();
   for (const Shape& shape : kFull) RETURN_IF_ERROR(verifier.run(shape));
+  for (const Shape& shape : kDeep) RETURN_IF_ERROR(verifier.run_deep(shape));
   return verifier.take();
 }
 

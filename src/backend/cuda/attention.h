@@ -1,54 +1,64 @@
 // Attention over a paged KV cache with grouped queries, sinks and sliding windows.
 //
-// A warp multiplies MMA rows by pages of 32 keys: a row is one (token, query head) of a KV head's group. Keys
-// are read as rows of the page and values as columns (V is stored transposed), so that every operand of
-// mma.sync is a 16-byte load, without shared memory: which key stands in which column of the scores is free
-// as long as the values agree.
-//
-//   K [pages, kv_heads, 32, head_dim], V [pages, kv_heads, head_dim, 32], BF16
+// One order of sums for prefill and decoding, fixed by absolute positions, so that a row's result is the same
+// bits in any batch and any chunk:
+//   block   128 keys: scores, their maximum, weights exp(score - maximum) rounded to BF16, weighted values
+//   span    8 blocks (1,024 keys), joined in order
+//   row     its spans joined in order onto the sink, which is where the running maximum and sum start
 #pragma once
 
 #include <cuda_bf16.h>
 
 #include "backend/cuda/device.h"
+#include "backend/cuda/kv_page.h"
 
 namespace moesaic::cuda {
 
-inline constexpr int kPageTokens = 32;
-inline constexpr int kSplitPages =
-    8;  // pages of one split: fixed, so that a result does not depend on the batch
+inline constexpr int kBlockPages = 4, kBlockTokens = kBlockPages * kPageTokens;
+inline constexpr int kSpanBlocks = 8, kSpanTokens = kSpanBlocks * kBlockTokens;
 
-// Consecutive rows of one sequence that a warp computes together; one row: decoding.
-struct RowTile {
-  int row, count, sequence, unused;
+// Consecutive rows of one sequence that a thread block computes together; one row: decoding.
+struct alignas(16) RowTile {
+  int row, count;
+  int position;  // of the first row
+  int partial;   // decoding: spans of the full contexts of the rows before
+  int table[2];  // where the page tables begin in Attention::pages: of full and of sliding layers
+  int unused[2];
 };
 
 struct Attention {
   const __nv_bfloat16* q = nullptr;  // [rows, heads, head_dim]
-  const __nv_bfloat16* k = nullptr;
+  const __nv_bfloat16* k = nullptr;  // pages of kv_page.h
   const __nv_bfloat16* v = nullptr;
-  const float* sinks = nullptr;         // [heads]
-  const int32_t* positions = nullptr;   // [rows]
-  const int32_t* pages = nullptr;       // page tables, one sequence behind the other
-  const int32_t* page_start = nullptr;  // [sequences] where a sequence's table begins
+  const float* sinks = nullptr;    // [heads]
+  const int32_t* pages = nullptr;  // all page tables
   int heads = 0, kv_heads = 0, head_dim = 0;
-  int window = 0;       // tokens, the token itself included; 0: all
-  void* out = nullptr;  // [rows, heads, head_dim] BF16, or F16
+  int window = 0;        // tokens, the token itself included; 0: all
+  bool sliding = false;  // the page table is that of the sliding layers
+  void* out = nullptr;   // [rows, heads, head_dim] BF16, or F16
   bool bf16 = true;
-  // Prefill: tiles of at most tile_tokens() rows. Decoding: tiles of one row, split over the context.
   const RowTile* tiles = nullptr;
   int tile_count = 0;
   // Decoding only.
-  int splits = 1;                          // of the longest context
-  float* partial = nullptr;                // [partial_start + split, kv_heads, group, head_dim + 2]
-  const int32_t* partial_start = nullptr;  // [tiles]
-  int* arrived = nullptr;                  // [tiles, kv_heads], zero between steps
+  int blocks = 1;  // at least those of the longest context: what the grid is made for
+  // Where blocks > kSpanBlocks: [spans of all tiles * entries_per_span(), heads, head_dim + 2].
+  float* partial = nullptr;
 };
 
-// Rows of a prefill tile: a warp has 32 MMA rows.
-inline int tile_tokens(int heads, int kv_heads) { return 32 / (heads / kv_heads); }
+// Results that a span of a context of `blocks` blocks leaves in Attention::partial: one, or one a block where
+// the spans of `sequences` rows and KV heads are too few to fill the device.
+inline constexpr int kMostBlockEntries = 1600;  // blocks that run at once on 132 multiprocessors, twice
+inline int entries_per_span(int sequences, int blocks) {
+  return sequences * blocks <= kMostBlockEntries ? kSpanBlocks : 1;
+}
+
+// A prefill tile: two groups of 64 MMA rows, each (token, query head) of one KV head.
+inline constexpr int kPrefillGroups = 2, kGroupRows = 64;
+inline int tile_tokens(int heads, int kv_heads) { return kPrefillGroups * (kGroupRows / (heads / kv_heads)); }
 
 Status attend_prefill(const Attention& p, cudaStream_t stream);
+// Reads tokens of earlier steps, `tiles` and `pages` before its predecessor has ended: a step must begin with
+// an operation that waits for everything before it, and only such an operation may write those.
 Status attend_decode(const Attention& p, cudaStream_t stream);
 
 }  // namespace moesaic::cuda

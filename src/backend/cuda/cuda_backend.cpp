@@ -72,6 +72,7 @@ class CudaBackend final : public Backend {
   Status make_room();
   void drop_graphs();
   Status fault_of(int code);
+  Status reserve_partials(int entries);
   Status begin_graph();
   Status end_graph();
   template <typename Body>
@@ -97,7 +98,7 @@ class CudaBackend final : public Backend {
   KvLayout kv_layout_;
 
   // The arena, for max_rows rows.
-  DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, partial_, arrived_, fault_, logits_;
+  DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, partial_, fault_, logits_;
   PinnedBuffer pinned_fault_, pinned_logits_;
   Exchange exchange_;
   bool draws_ = false;
@@ -201,15 +202,15 @@ std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
       {&tiles_, sm90a::tile_tokens(options_.max_rows, options_.max_rows / sm90a::kWideTokens + 1) *
                     std::max<size_t>(config.hidden, config.q_size()) * 2},
       {&rotation_, rows * config.head_dim / 2 * sizeof(float2)},
-      {&arrived_, rows * config.kv_heads * sizeof(int)},
       {&fault_, sizeof(int)},
   };
 }
 
 // What depends on the cache.
 std::vector<Wanted> CudaBackend::scratch(const ModelConfig& config, const KvLayout& layout) {
-  const size_t splits = layout.full_pages / kSplitPages + 2 * static_cast<size_t>(options_.max_rows);
-  return {{&partial_, splits * config.heads * (config.head_dim + 2) * sizeof(float)}};
+  const size_t entries = std::max<size_t>(layout.full_pages / (kSpanTokens / kPageTokens) + options_.max_rows,
+                                          2 * kMostBlockEntries / config.kv_heads);
+  return {{&partial_, entries * config.heads * (config.head_dim + 2) * sizeof(float)}};
 }
 
 Status CudaBackend::alloc_kv(const KvLayout& layout) {
@@ -227,7 +228,7 @@ Status CudaBackend::alloc_kv(const KvLayout& layout) {
     ASSIGN_OR_RETURN(model_.layers[i].v, DeviceBuffer::allocate(bytes, "the KV cache"));
   }
   partial_ = {};
-  RETURN_IF_ERROR(allocate(scratch(model_.config, layout), "attention over splits"));
+  RETURN_IF_ERROR(allocate(scratch(model_.config, layout), "attention over spans"));
   input_capacity_ = 32 * static_cast<size_t>(options_.max_rows) + layout.full_pages + layout.window_pages;
   return check(cudaDeviceSynchronize(), "the KV cache");
 }
@@ -240,7 +241,10 @@ Status CudaBackend::begin_step(const Batch& batch) {
   fault_status_ = Status();
   shape_ = shape_of(batch, tile);
   at_ = layout_of(shape_);
-  pack(batch, shape_, tile, model_.config.window, packed_);
+  const int spans = pack(batch, shape_, tile, packed_);
+  if (shape_.blocks > kSpanBlocks)
+    RETURN_IF_ERROR(reserve_partials(
+        spans * entries_per_span(shape_.decode_tiles * model_.config.kv_heads, shape_.blocks)));
   moe_.forget();
   keys_ = window_keys_ = cached_ = window_cached_ = 0;
   for (const int position : batch.positions) {
@@ -274,6 +278,17 @@ Status CudaBackend::make_room() {
   if (pinned) {
     ASSIGN_OR_RETURN(pinned_logits_, PinnedBuffer::allocate(bytes));
   }
+  return {};
+}
+
+// Room for the attention over several spans. Contexts may share pages, so the pool does not bound it.
+Status CudaBackend::reserve_partials(int entries) {
+  const auto& [heads, head_dim] = std::pair(model_.config.heads, model_.config.head_dim);
+  const size_t bytes = static_cast<size_t>(entries) * heads * (head_dim + 2) * sizeof(float);
+  if (bytes <= partial_.bytes()) return {};
+  RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
+  drop_graphs();
+  ASSIGN_OR_RETURN(partial_, DeviceBuffer::allocate(2 * bytes, "attention over spans"));
   return {};
 }
 
@@ -400,13 +415,12 @@ void CudaBackend::attend(int index) {
                 .k = layer.k.as<__nv_bfloat16>(),
                 .v = layer.v.as<__nv_bfloat16>(),
                 .sinks = layer.sinks.as<float>(),
-                .positions = input(at_.positions),
-                .pages = input(0),
-                .page_start = input(sliding ? at_.window_tables : at_.full_tables),
+                .pages = input(at_.pages),
                 .heads = model_.config.heads,
                 .kv_heads = model_.config.kv_heads,
                 .head_dim = model_.config.head_dim,
                 .window = sliding ? model_.config.window : 0,
+                .sliding = sliding,
                 .out = attended_.as<void>(),
                 .bf16 = takes_bf16(layer.o.kind)};
     if (shape_.prefill_tiles > 0) {
@@ -415,12 +429,9 @@ void CudaBackend::attend(int index) {
       RETURN_IF_ERROR(attend_prefill(p, stream_));
     }
     if (shape_.decode_tiles > 0) {
-      const int window_splits = (model_.config.window / kPageTokens + kSplitPages) / kSplitPages + 1;
       p.tiles = reinterpret_cast<const RowTile*>(input(at_.decode_tiles)), p.tile_count = shape_.decode_tiles;
-      p.splits = sliding ? std::min(window_splits, shape_.full_splits) : shape_.full_splits;
+      p.blocks = shape_.blocks;
       p.partial = partial_.as<float>();
-      p.partial_start = input(sliding ? at_.window_partials : at_.full_partials);
-      p.arrived = arrived_.as<int>();
       RETURN_IF_ERROR(attend_decode(p, stream_));
     }
     return {};

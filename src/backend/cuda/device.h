@@ -87,18 +87,26 @@ void note_launch(const void* kernel, dim3 grid, dim3 block, size_t shared);
 
 // Launches with programmatic dependent launch: the kernel may begin while its predecessor on the stream still
 // runs, and must call wait_for_predecessor() (kernels.cuh) before it touches anything that was written on the
-// device.
+// device. launch_clusters: `cluster` neighbours in x share their memory (Hopper's thread block clusters).
+template <typename... Params, typename... Args>
+Status launch_clusters(int cluster, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+                       cudaStream_t stream, Args&&... args) {
+  note_launch(reinterpret_cast<const void*>(kernel), grid, block, shared);
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = cluster, attributes[1].val.clusterDim.y = 1,
+  attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = stream;
+  config.attrs = attributes, config.numAttrs = cluster > 1 ? 2 : 1;
+  return check(cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...), "launch");
+}
 template <typename... Params, typename... Args>
 Status launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
               Args&&... args) {
-  note_launch(reinterpret_cast<const void*>(kernel), grid, block, shared);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = stream;
-  config.attrs = &attribute, config.numAttrs = 1;
-  return check(cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...), "launch");
+  return launch_clusters(1, kernel, grid, block, shared, stream, std::forward<Args>(args)...);
 }
 
 }  // namespace moesaic::cuda

@@ -9,23 +9,41 @@ namespace {
 
 constexpr int kTileInts = sizeof(RowTile) / sizeof(int32_t), kDrawInts = sizeof(Draw) / sizeof(int32_t);
 
-// Splits that a decoding row's context covers.
-int splits_of(int first, int last) {
-  return last / kPageTokens / kSplitPages - first / kPageTokens / kSplitPages + 1;
+// To a number of three significant bits, so that few graphs serve all contexts and few thread blocks are
+// idle; up to a span to a power of two, the size of a cluster.
+int rounded_up(int blocks) {
+  const auto n = static_cast<unsigned>(blocks);
+  if (blocks <= kSpanBlocks) return static_cast<int>(std::bit_ceil(n));
+  const unsigned step = std::bit_floor(n) / 4;
+  return static_cast<int>((n + step - 1) / step * step);
 }
 
-// Calls decode(row, sequence) and prefill(tile) over the batch.
+// Calls decode(tile) and prefill(tile) over the batch, the tiles without tables.
 template <typename Decode, typename Prefill>
 void for_tiles(const Batch& batch, int tile_tokens, Decode&& decode, Prefill&& prefill) {
   for (int s = 0; s < static_cast<int>(batch.sequences.size()); ++s) {
     const Sequence& sequence = batch.sequences[s];
-    if (sequence.rows == 1) {
-      decode(sequence.first_row, s);
-      continue;
+    const int end = sequence.first_row + sequence.rows;
+    for (int row = sequence.first_row; row < end; row += tile_tokens) {
+      RowTile tile{.row = row, .count = std::min(tile_tokens, end - row), .position = batch.positions[row]};
+      if (sequence.rows == 1) {
+        decode(s, tile);
+      } else {
+        prefill(s, tile);
+      }
     }
-    for (int row = 0; row < sequence.rows; row += tile_tokens)
-      prefill(RowTile{sequence.first_row + row, std::min(tile_tokens, sequence.rows - row), s, 0});
   }
+}
+
+// Appends the tables and says where they begin.
+std::vector<int32_t> put_tables(const Batch& batch, std::vector<int32_t> Sequence::*pages,
+                                std::vector<int32_t>& out, int start) {
+  std::vector<int32_t> starts;
+  for (const Sequence& sequence : batch.sequences) {
+    starts.push_back(static_cast<int32_t>(out.size()) - start);
+    out.insert(out.end(), (sequence.*pages).begin(), (sequence.*pages).end());
+  }
+  return starts;
 }
 
 }  // namespace
@@ -48,10 +66,6 @@ StepLayout layout_of(const StepShape& s) {
   l.turn = take(1);
   l.decode_tiles = take(s.decode_tiles * kTileInts);
   l.prefill_tiles = take(s.prefill_tiles * kTileInts);
-  l.full_partials = take(s.decode_tiles);
-  l.window_partials = take(s.decode_tiles);
-  l.full_tables = take(s.sequences);
-  l.window_tables = take(s.sequences);
   l.pages = at;
   return l;
 }
@@ -63,17 +77,16 @@ StepShape shape_of(const Batch& batch, int tile_tokens) {
                   .draws = !batch.draws.empty()};
   for_tiles(
       batch, tile_tokens,
-      [&](int row, int) {
+      [&](int, const RowTile& tile) {
         ++shape.decode_tiles;
-        shape.full_splits = std::max(shape.full_splits, splits_of(0, batch.positions[row]));
+        shape.blocks = std::max(shape.blocks, tile.position / kBlockTokens + 1);
       },
-      [&](const RowTile&) { ++shape.prefill_tiles; });
-  shape.full_splits = static_cast<int>(std::bit_ceil(static_cast<unsigned>(shape.full_splits)));
+      [&](int, const RowTile&) { ++shape.prefill_tiles; });
+  shape.blocks = rounded_up(shape.blocks);
   return shape;
 }
 
-void pack(const Batch& batch, const StepShape& shape, int tile_tokens, int window,
-          std::vector<int32_t>& out) {
+int pack(const Batch& batch, const StepShape& shape, int tile_tokens, std::vector<int32_t>& out) {
   const StepLayout l = layout_of(shape);
   out.assign(l.pages, 0);
   std::copy(batch.tokens.begin(), batch.tokens.end(), out.begin() + l.tokens);
@@ -92,30 +105,23 @@ void pack(const Batch& batch, const StepShape& shape, int tile_tokens, int windo
           sequence.window_pages.empty() ? 0 : sequence.window_pages[page] * kPageTokens + token;
     }
   }
-  int decode = 0, prefill = 0, full_partials = 0, window_partials = 0;
-  const auto put_tile = [&](int at, const RowTile& tile) {
-    out[at] = tile.row, out[at + 1] = tile.count, out[at + 2] = tile.sequence;
+  const std::vector<int32_t> full = put_tables(batch, &Sequence::full_pages, out, l.pages),
+                             window = put_tables(batch, &Sequence::window_pages, out, l.pages);
+  int decode = l.decode_tiles, prefill = l.prefill_tiles, spans = 0;
+  const auto put = [&](int& at, int sequence, RowTile tile) {
+    tile.table[0] = full[sequence], tile.table[1] = window[sequence];
+    std::memcpy(&out[at], &tile, sizeof(tile));
+    at += kTileInts;
   };
   for_tiles(
       batch, tile_tokens,
-      [&](int row, int sequence) {
-        const int last = batch.positions[row];
-        put_tile(l.decode_tiles + decode * kTileInts, {row, 1, sequence, 0});
-        out[l.full_partials + decode] = full_partials;
-        out[l.window_partials + decode] = window_partials;
-        full_partials += splits_of(0, last);
-        window_partials += splits_of(std::max(0, last - window + 1), last);
-        ++decode;
+      [&](int sequence, RowTile tile) {
+        tile.partial = spans;
+        spans += tile.position / kSpanTokens + 1;
+        put(decode, sequence, tile);
       },
-      [&](const RowTile& tile) { put_tile(l.prefill_tiles + prefill++ * kTileInts, tile); });
-  for (size_t s = 0; s < batch.sequences.size(); ++s) {
-    out[l.full_tables + s] = static_cast<int32_t>(out.size());
-    out.insert(out.end(), batch.sequences[s].full_pages.begin(), batch.sequences[s].full_pages.end());
-  }
-  for (size_t s = 0; s < batch.sequences.size(); ++s) {
-    out[l.window_tables + s] = static_cast<int32_t>(out.size());
-    out.insert(out.end(), batch.sequences[s].window_pages.begin(), batch.sequences[s].window_pages.end());
-  }
+      [&](int sequence, const RowTile& tile) { put(prefill, sequence, tile); });
+  return spans;
 }
 
 }  // namespace moesaic::cuda

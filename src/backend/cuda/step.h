@@ -15,8 +15,8 @@ namespace moesaic::cuda {
 struct StepShape {
   int rows = 0, sequences = 0, logit_rows = 0;
   int decode_tiles = 0, prefill_tiles = 0;
-  bool draws = false;   // the tokens of the logit rows are drawn
-  int full_splits = 0;  // of the longest context among the decoding rows, rounded up to a power of two
+  bool draws = false;  // the tokens of the logit rows are drawn
+  int blocks = 0;      // of the longest context among the decoding rows, rounded up
   auto operator<=>(const StepShape&) const = default;
 };
 
@@ -26,14 +26,13 @@ struct StepLayout {
   int sources;  // [rows]: which of the tokens that the step before drew, -1: the one in tokens
   int draws;    // [logit_rows] Draw
   int turn;     // the exchange's
-  int decode_tiles, prefill_tiles, full_partials, window_partials;
-  int full_tables, window_tables;  // [sequences]: where each page table begins, from the start of the array
-  int pages;                       // the tables themselves; the rest of the array
+  int decode_tiles, prefill_tiles;
+  int pages;  // page tables, one behind the other: the rest of the array
 };
 StepLayout layout_of(const StepShape& shape);
 
 StepShape shape_of(const Batch& batch, int tile_tokens);
-// Fills the array. The batch must be valid.
-void pack(const Batch& batch, const StepShape& shape, int tile_tokens, int window, std::vector<int32_t>& out);
+// Fills the array; the spans of all decoding rows' contexts. The batch must be valid.
+int pack(const Batch& batch, const StepShape& shape, int tile_tokens, std::vector<int32_t>& out);
 
 }  // namespace moesaic::cuda

@@ -7,6 +7,7 @@
 #include "backend/cuda/dequant.cuh"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/kernels.cuh"
+#include "backend/cuda/kv_page.h"
 
 namespace moesaic::cuda {
 
@@ -149,14 +150,15 @@ __device__ inline void finish(const Qkv& e, const QkvReady& ready, int unit, int
     q[0] = __float2bfloat16_rn(v0), q[half] = __float2bfloat16_rn(v1);
     return;
   }
-  const int kv_head = (head - e.heads) % e.kv_heads, slot = ready.slot % 32;
-  const int64_t page = (static_cast<int64_t>(ready.slot / 32) * e.kv_heads + kv_head) * 32 * e.head_dim;
+  const int kv_head = (head - e.heads) % e.kv_heads, slot = ready.slot % kPageTokens;
+  const int64_t page =
+      (static_cast<int64_t>(ready.slot / kPageTokens) * e.kv_heads + kv_head) * kPageTokens * e.head_dim;
   if (head < e.heads + e.kv_heads) {
-    __nv_bfloat16* k = e.k + page + slot * e.head_dim + d;
-    k[0] = __float2bfloat16_rn(v0), k[half] = __float2bfloat16_rn(v1);
+    e.k[page + k_at(e.head_dim, slot, d)] = __float2bfloat16_rn(v0);
+    e.k[page + k_at(e.head_dim, slot, d + half)] = __float2bfloat16_rn(v1);
   } else {
-    __nv_bfloat16* v = e.v + page + d * 32 + slot;
-    v[0] = __float2bfloat16_rn(v0), v[half * 32] = __float2bfloat16_rn(v1);
+    e.v[page + v_at(slot, d)] = __float2bfloat16_rn(v0);
+    e.v[page + v_at(slot, d + half)] = __float2bfloat16_rn(v1);
   }
 }
 

@@ -1,0 +1,60 @@
+// The arithmetic that prefill and decoding share: see attention.h for the order of the sums.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "backend/cuda/attention.h"
+#include "backend/cuda/kernels.cuh"
+
+namespace moesaic::cuda {
+
+inline constexpr float kLog2E = 1.44269504088896341f;
+inline constexpr float kNothing = -1.0e30f;  // the maximum of no keys: finite, so that differences are
+
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// What a score is multiplied by: the softmax is computed in units of log 2.
+__device__ inline float score_scale(int head_dim) { return rsqrtf(static_cast<float>(head_dim)) * kLog2E; }
+__device__ inline uint32_t pack_bf16(float lo, float hi) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+__device__ inline uint32_t pack_f16(float lo, float hi) {
+  const __half2 v = __floats2half2_rn(lo, hi);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+__device__ inline float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 2));
+}
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
+  return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
+}
+
+// A running softmax: what was summed is relative to 2^max.
+struct Running {
+  float max, sum;
+  __device__ static Running nothing() { return {kNothing, 0}; }
+  __device__ static Running sink(float logit) { return {logit * kLog2E, 1}; }
+  // What turns the sum of values into their mean.
+  __device__ float inverse() const { return __frcp_rn(sum); }
+};
+// By what the values on both sides are multiplied when `other` joins.
+struct Join {
+  float kept, added;
+};
+__device__ inline Join join(Running& to, const Running& other) {
+  const float top = fmaxf(to.max, other.max);
+  const Join by{exp2_fast(to.max - top), exp2_fast(other.max - top)};
+  to = {top, fmaf(other.sum, by.added, __fmul_rn(to.sum, by.kept))};
+  return by;
+}
+__device__ inline float joined(const Join& by, float value, float other) {
+  return fmaf(other, by.added, __fmul_rn(value, by.kept));
+}
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,37 @@
+// A page of the KV cache: 32 tokens of one KV head.
+//
+// K is rows of head_dim dimensions, V rows of 32 tokens, in the order in which Hopper's matrix instructions
+// and ldmatrix read shared memory without bank conflicts: within rows of 128 or 64 bytes, the 16-byte chunks
+// are permuted by the row's number (the 128- and 64-byte swizzles of the PTX ISA, "Shared memory matrix
+// layout"). A page is copied to shared memory as it stands.
+//
+//   K [pages, kv_heads, max(1, head_dim / 64), 32, min(64, head_dim)], V [pages, kv_heads, head_dim, 32]
+#pragma once
+
+namespace moesaic::cuda {
+
+inline constexpr int kPageTokens = 32;
+
+#ifdef __CUDACC__
+#define MOESAIC_HOST_DEVICE __host__ __device__
+#else
+#define MOESAIC_HOST_DEVICE
+#endif
+
+// Chunk `chunk` of a row of 64 or 128 bytes, in elements of 16 bits.
+MOESAIC_HOST_DEVICE constexpr int swizzled_chunk(int row_bytes, int row, int chunk) {
+  return 8 * (row_bytes == 128 ? chunk ^ (row & 7) : chunk ^ (row >> 1 & 3));
+}
+
+// Elements from the start of a page to dimension d of the token in `slot`.
+MOESAIC_HOST_DEVICE constexpr int k_at(int head_dim, int slot, int d) {
+  const int width = head_dim < 64 ? head_dim : 64;
+  return (d / width * kPageTokens + slot) * width + swizzled_chunk(2 * width, slot, d % width / 8) + d % 8;
+}
+MOESAIC_HOST_DEVICE constexpr int v_at(int slot, int d) {
+  return d * kPageTokens + swizzled_chunk(64, d, slot / 8) + slot % 8;
+}
+
+#undef MOESAIC_HOST_DEVICE
+
+}  // namespace moesaic::cuda

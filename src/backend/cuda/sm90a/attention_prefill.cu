@@ -1,0 +1,290 @@
+// Attention of many rows of a sequence: flash attention with wgmma.
+//
+// A thread block has two warpgroups of 64 MMA rows, a row being one (token, query head) of a KV head's group,
+// and a warp that streams blocks of 128 keys through a ring of bulk copies. Both products take their left
+// operand from registers: the queries, which stay, and the weights, which leave the scores where the second
+// product wants them. One warpgroup's products run under the other's exponentials.
+//
+// 4 head_dim operations a score and one exponential: at head_dim 64 the exponentials (16 a cycle and SM) take
+// as long as the products (2,048 multiply-adds).
+#include "backend/cuda/attention_parts.cuh"
+#include "backend/cuda/sm90a/attention_wgmma.cuh"
+#include "backend/cuda/sm90a/ptx.cuh"
+
+namespace moesaic::cuda {
+namespace {
+
+using namespace sm90a;
+
+constexpr int kGroups = kPrefillGroups, kGroupThreads = 128, kThreads = (kGroups + 1) * kGroupThreads;
+constexpr int kLoaderRegisters = 40, kComputeRegisters = 232;  // of 168 for each of kThreads
+
+template <int D>
+struct Shared {
+  static constexpr int kStages = D == 128 ? 2 : 4;
+  alignas(1024) __nv_bfloat16 k[kStages][kBlockTokens * D];  // [D / 64][keys][64]
+  alignas(1024) __nv_bfloat16 v[kStages][kBlockTokens * D];  // [pages][D][32]
+  float total[D / 2][kGroups * kGroupThreads];               // each thread's
+  uint64_t full[kStages], empty[kStages];
+};
+
+// Position in the ring of the n-th block.
+template <int D>
+struct Slot {
+  int stage;
+  uint32_t phase;
+  __device__ explicit Slot(int n) : stage(n % Shared<D>::kStages), phase(n / Shared<D>::kStages & 1) {}
+};
+
+struct Range {
+  int from, to;  // blocks, inclusive
+};
+// Of `count` tokens from the tile's token `at` on.
+__device__ inline Range blocks_of(const Attention& p, const RowTile& tile, int at, int count) {
+  const int first = tile.position + at, last = first + count - 1;
+  return {p.window > 0 ? max(0, first - p.window + 1) / kBlockTokens : 0,
+          count > 0 ? last / kBlockTokens : -1};
+}
+
+// ---- the warp that loads ----
+
+template <int D>
+__device__ void load_blocks(Shared<D>& s, const Attention& p, const RowTile& tile, Range blocks, int lane) {
+  constexpr int kWidth = D < 64 ? D : 64, kPart = kPageTokens * kWidth, kPage = kPageTokens * D;
+  const int32_t* table = p.pages + tile.table[p.sliding];
+  // A block's pages that no row attends to are stood for by one that some row does: their weights are zero.
+  const int first = p.window > 0 ? max(0, tile.position - p.window + 1) / kPageTokens : 0;
+  const int last = (tile.position + tile.count - 1) / kPageTokens;
+  const uint64_t policy = evict_normal_policy();
+  for (int i = blocks.from; i <= blocks.to; ++i) {
+    const Slot<D> slot(i - blocks.from);
+    const int page = min(max(i * kBlockPages + lane, first), last);
+    const int64_t at =
+        lane < kBlockPages ? (static_cast<int64_t>(table[page]) * p.kv_heads + blockIdx.y) * kPage : 0;
+    mbar_wait(s.empty + slot.stage, slot.phase ^ 1);
+    if (lane == 0) mbar_expect(s.full + slot.stage, 2 * kBlockPages * kPage * 2);
+    __syncwarp();
+    if (lane >= kBlockPages) continue;
+    for (int part = 0; part < D / kWidth; ++part)
+      bulk_copy(s.k[slot.stage] + (part * kBlockPages + lane) * kPart, p.k + at + part * kPart, kPart * 2,
+                s.full + slot.stage, policy);
+    bulk_copy(s.v[slot.stage] + lane * kPage, p.v + at, kPage * 2, s.full + slot.stage, policy);
+  }
+}
+
+// ---- the warpgroups that compute ----
+
+// The rows of this lane's warp: MMA row 16 warp + 8 h + lane / 4 is token (row / group), head (row % group).
+template <int D>
+struct Rows {
+  uint32_t q[D / 16][4];
+  int token[2], head[2], last[2];  // token of the tile, -1: no such row; last: its position
+  float scores[kBlockTokens / 2];
+  uint32_t weights[kBlockTokens / 16][4];
+  float block[D / 2], span[D / 2];
+  Running of_block[2], of_span[2], of_total[2];
+
+  __device__ void load(const Attention& p, const RowTile& tile, int group, int warp, int lane) {
+    const int heads = p.heads / p.kv_heads, tokens = kGroupRows / heads;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = 16 * warp + 8 * h + lane / 4, at = group * tokens + row / heads;
+      head[h] = blockIdx.y * heads + row % heads;
+      token[h] = row < tokens * heads && at < tile.count ? at : -1;
+      last[h] = tile.position + at;
+      of_block[h] = of_span[h] = Running::nothing();
+      of_total[h] = token[h] >= 0 ? Running::sink(p.sinks[head[h]]) : Running::nothing();
+      const auto* from = reinterpret_cast<const uint32_t*>(
+          p.q + (static_cast<int64_t>(tile.row + at) * p.heads + head[h]) * D);
+#pragma unroll
+      for (int step = 0; step < D / 16; ++step) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          q[step][2 * i + h] = token[h] >= 0 ? from[step * 8 + i * 4 + lane % 4] : 0;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) block[i] = span[i] = 0;
+  }
+
+  __device__ void start_scores(const __nv_bfloat16* k) {
+    constexpr int kWidth = D < 64 ? D : 64;
+#pragma unroll
+    for (int i = 0; i < kBlockTokens / 2; ++i) scores[i] = 0;
+    products_begin();
+#pragma unroll
+    for (int step = 0; step < D / 16; ++step) {
+      const int d = step * 16;
+      product(scores, q[step],
+              matrix_rows<kWidth * 2>(k + d / kWidth * kBlockTokens * kWidth) + d % kWidth / 8);
+    }
+    products_end();
+  }
+  __device__ void start_values(const __nv_bfloat16* v) {
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) block[i] = 0;
+    products_begin();
+#pragma unroll
+    for (int step = 0; step < kBlockTokens / 16; ++step)
+      product(block, weights[step], matrix_rows<64>(v + step / 2 * kPageTokens * D) + step % 2 * 2);
+    products_end();
+  }
+
+  // Keys of block i that a row does not attend to.
+  __device__ void mask(int i, int window, int lane) {
+#pragma unroll
+    for (int at = 0; at < kBlockTokens / 2; ++at) {
+      const int h = at % 4 / 2, key = i * kBlockTokens + at / 4 * 8 + 2 * (lane % 4) + at % 2;
+      if (key > last[h] || (window > 0 && key <= last[h] - window)) scores[at] = -INFINITY;
+    }
+  }
+
+  // Scores become weights; of_block follows.
+  __device__ void softmax() {
+    const float scale = score_scale(D);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float top = kNothing;
+#pragma unroll
+      for (int i = 0; i < kBlockTokens / 4; ++i) top = fmaxf(top, scores[i / 2 * 4 + 2 * h + i % 2]);
+      const float shift = __fmul_rn(quad_max(top), scale);
+      float all = 0;
+#pragma unroll
+      for (int page = 0; page < kBlockPages; ++page) {
+        float sum = 0;
+#pragma unroll
+        for (int i = 8 * page; i < 8 * page + 8; ++i) {
+          float& x = scores[i / 2 * 4 + 2 * h + i % 2];
+          x = exp2_fast(fmaf(x, scale, -shift));
+          sum += x;
+        }
+        all += sum;
+      }
+      of_block[h] = {shift, quad_sum(all)};
+    }
+#pragma unroll
+    for (int i = 0; i < kBlockTokens / 4; ++i)
+      weights[i / 4][i % 4] = pack_bf16(scores[2 * i], scores[2 * i + 1]);
+  }
+
+  __device__ void join_block() {
+    const Join by[2] = {join(of_span[0], of_block[0]), join(of_span[1], of_block[1])};
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) span[i] = joined(by[i % 4 / 2], span[i], block[i]);
+  }
+  // total: kGroups * kGroupThreads floats apart.
+  __device__ void join_span(float* total) {
+    const Join by[2] = {join(of_total[0], of_span[0]), join(of_total[1], of_span[1])};
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) {
+      float& t = total[i * kGroups * kGroupThreads];
+      t = joined(by[i % 4 / 2], t, span[i]);
+      span[i] = 0;
+    }
+    of_span[0] = of_span[1] = Running::nothing();
+  }
+
+  __device__ void write(const Attention& p, const RowTile& tile, const float* total, int lane) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (token[h] < 0) continue;
+      const int64_t at = (static_cast<int64_t>(tile.row + token[h]) * p.heads + head[h]) * D + 2 * (lane % 4);
+      const float scale = of_total[h].inverse();
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        const float lo = total[(4 * n + 2 * h) * kGroups * kGroupThreads] * scale;
+        const float hi = total[(4 * n + 2 * h + 1) * kGroups * kGroupThreads] * scale;
+        auto* out = static_cast<uint32_t*>(p.out) + (at + 8 * n) / 2;
+        *out = p.bf16 ? pack_bf16(lo, hi) : pack_f16(lo, hi);
+      }
+    }
+  }
+};
+
+template <int D>
+__device__ void compute_blocks(Shared<D>& s, const Attention& p, const RowTile& tile, Range blocks, int group,
+                               int lane) {
+  const int heads = p.heads / p.kv_heads, tokens = kGroupRows / heads;
+  const int first_token = group * tokens, count = min(tokens, tile.count - first_token);
+  const Range mine = blocks_of(p, tile, first_token, count);
+  const auto wait = [&](int i) {
+    const Slot<D> slot(i - blocks.from);
+    mbar_wait(s.full + slot.stage, slot.phase);
+    return slot.stage;
+  };
+  const auto release = [&](int i) {
+    if (lane == 0) mbar_arrive(s.empty + Slot<D>(i - blocks.from).stage);
+  };
+  // Whether every row attends to all of block i.
+  const int lowest = tile.position + first_token, highest = lowest + count - 1;
+  const auto whole = [&](int i) {
+    return (i + 1) * kBlockTokens - 1 <= lowest && (p.window == 0 || i * kBlockTokens > highest - p.window);
+  };
+  float* total = &s.total[0][threadIdx.x];
+  Rows<D> rows;
+  rows.load(p, tile, group, threadIdx.x / 32 % 4, lane);
+#pragma unroll
+  for (int i = 0; i < D / 2; ++i) total[i * kGroups * kGroupThreads] = 0;
+  int i = blocks.from;
+  for (; i < mine.from || (count <= 0 && i <= blocks.to); ++i) wait(i), release(i);
+  if (count <= 0) return;
+  for (; i <= mine.to; ++i) {
+    rows.start_scores(s.k[wait(i)]);
+    rows.join_block();
+    products_wait();
+    settle(rows.scores);
+    if (i % kSpanBlocks == 0) rows.join_span(total);
+    if (!whole(i)) rows.mask(i, p.window, lane);
+    rows.softmax();
+    rows.start_values(s.v[Slot<D>(i - blocks.from).stage]);
+    products_wait();
+    settle(rows.block);
+    release(i);
+  }
+  rows.join_block();
+  rows.join_span(total);
+  for (; i <= blocks.to; ++i) wait(i), release(i);
+  rows.write(p, tile, total, lane);
+}
+
+template <int D>
+__global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const Attention p) {
+  extern __shared__ __align__(1024) uint8_t memory[];
+  auto& s = *reinterpret_cast<Shared<D>*>(memory);
+  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shared<D>::kStages; ++i)
+      mbar_init(s.full + i, 1), mbar_init(s.empty + i, kGroups * 4);
+    mbar_init_fence();
+  }
+  start_successor();
+  wait_for_predecessor();
+  __syncthreads();
+  // The last tiles of a prompt have the most keys: they go first.
+  const RowTile tile = p.tiles[gridDim.x - 1 - blockIdx.x];
+  const Range blocks = blocks_of(p, tile, 0, tile.count);
+  if (warp >= kGroups * 4) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLoaderRegisters));
+    if (warp == kGroups * 4) load_blocks(s, p, tile, blocks, lane);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kComputeRegisters));
+    compute_blocks(s, p, tile, blocks, warp / 4, lane);
+  }
+}
+
+template <int D>
+Status run(const Attention& p, cudaStream_t stream) {
+  static const cudaError_t prepared =
+      cudaFuncSetAttribute(prefill_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<D>));
+  if (prepared != cudaSuccess) return check(prepared, "attention");
+  return launch(prefill_kernel<D>, dim3(p.tile_count, p.kv_heads), dim3(kThreads), sizeof(Shared<D>), stream,
+                p);
+}
+
+}  // namespace
+
+Status attend_prefill(const Attention& p, cudaStream_t stream) {
+  return p.head_dim == 32 ? run<32>(p, stream) : p.head_dim == 64 ? run<64>(p, stream) : run<128>(p, stream);
+}
+
+}  // namespace moesaic::cuda

@@ -93,6 +93,43 @@ TEST_P(BackendTest, SequencesOfABatchAreIndependent) {
   }
 }
 
+// A decoding row beside others, which decode and prefill at other depths, against the same row alone and
+// against the prefill that has it: the same bits.
+TEST_P(BackendTest, ABatchChangesNoBit) {
+  auto created = create_backend(GetParam(), {.threads = 2, .max_rows = 1024, .batch_invariant = true});
+  ASSERT_TRUE(created.ok()) << created.status().message();
+  Backend& backend = *created.value();
+  ASSERT_TRUE(backend.load(config_, weights_, {}).ok());
+  const std::span<const int32_t> all(golden_.tokens);
+  constexpr int kDepth = 150, kOthers = 127, kOtherPages = 2;
+  const std::vector<float> want = run_sequence(backend, config_, all.first(kDepth + 1), 512);
+  constexpr int kPages = 5 + kOthers * kOtherPages;
+  ASSERT_TRUE(backend.alloc_kv({.page_tokens = kPage, .full_pages = kPages, .window_pages = kPages}).ok());
+  Stream first{all.first(kDepth + 1), {0, 1, 2, 3, 4}};
+  std::vector<Stream> others;
+  Batch start;
+  first.add(start, kDepth);
+  for (int i = 0; i < kOthers; ++i) {
+    const int32_t page = 5 + i * kOtherPages;
+    others.push_back({all.subspan(static_cast<size_t>(i), 64), {page, page + 1}});
+    others.back().add(start, 1 + i % 5);
+  }
+  step(backend, start);
+  const auto vocab = static_cast<size_t>(config_.vocab);
+  for (const int size : {1, 2, 3, 8, 9, 16, 17, 33, 64, 65, 128}) {
+    Batch batch;
+    Stream again = first;
+    again.add(batch, 1);
+    for (int i = 0; i < size - 1; ++i) {
+      Stream other = others[static_cast<size_t>(i)];
+      other.add(batch, size % 2 == 1 && i % 7 == 0 ? 3 : 1);
+    }
+    std::vector<float> got = step(backend, batch);
+    got.resize(vocab);
+    EXPECT_EQ(got, want) << "batch of " << size;
+  }
+}
+
 TEST_P(BackendTest, ThreadsDoNotChangeTheLogits) {
   std::vector<float> want;
   for (const int threads : {1, 2, 5}) {

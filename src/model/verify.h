@@ -14,7 +14,7 @@
 namespace moesaic {
 
 struct VerifyCase {
-  std::string op;     // "embed+unembed", "qkv", "attend", "project", "moe", "model", "chunks"
+  std::string op;     // "embed+unembed", "qkv", "attend", "project", "moe", "model", "chunks", "singly"
   std::string shape;  // format, sizes and tokens, for a person
   // rms of the difference from the reference over a row of logits, in the worst row, as a share of the rms of
   // what the op adds to the logits.
@@ -28,6 +28,9 @@ struct VerifyOptions {
   int chunk = 512;     // rows of a step, at most the backend's max_rows
   uint64_t seed = 1;
   std::function<void(const VerifyCase&)> report;  // called as each case ends; may be empty
+  // The same with BackendOptions::batch_invariant; where given, rows that come one at a time must have the
+  // bits of the same rows in larger steps ("singly").
+  std::function<Result<std::unique_ptr<Backend>>()> invariant;
 };
 
 // Makes the backend under test, with DenseFormat::kAsLoaded: every case loads its own weights.

@@ -283,11 +283,12 @@ Status CudaBackend::make_room() {
 
 // Room for the attention over several spans. Contexts may share pages, so the pool does not bound it.
 Status CudaBackend::reserve_partials(int entries) {
-  const auto& [heads, head_dim] = std::pair(model_.config.heads, model_.config.head_dim);
-  const size_t bytes = static_cast<size_t>(entries) * heads * (head_dim + 2) * sizeof(float);
+  const ModelConfig& config = model_.config;
+  const size_t bytes = static_cast<size_t>(entries) * config.heads * (config.head_dim + 2) * sizeof(float);
   if (bytes <= partial_.bytes()) return {};
   RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
   drop_graphs();
+  partial_ = {};
   ASSIGN_OR_RETURN(partial_, DeviceBuffer::allocate(2 * bytes, "attention over spans"));
   return {};
 }

@@ -371,11 +371,16 @@ Norm CudaBackend::norm_of(const DeviceBuffer& weight, float factor, bool bf16, i
   return norm;
 }
 
-// Many tokens go through wgmma, which adds in another order than gemm().
+// The kernels for few tokens and, through wgmma, for many each add in another order than gemm().
 template <class Epilogue>
 Status CudaBackend::product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out) {
+  const Activations activations{.x = x, .factor = factor, .tokens = rows};
+  if constexpr (std::is_same_v<Epilogue, Store>) {
+    if (!options_.batch_invariant && sm90a::dense_decode_fits(w, rows))
+      return sm90a::dense_decode(w, activations, out, stream_);
+  }
   if (options_.batch_invariant || rows <= kSlabRows || !sm90a::wide_fits(w))
-    return gemm(w, {.x = x, .factor = factor, .tokens = rows}, out, stream_);
+    return gemm(w, activations, out, stream_);
   const sm90a::Tiles tiles = sm90a::dense_tiles(tiles_.as<void>(), static_cast<int>(w.cols), rows);
   RETURN_IF_ERROR(sm90a::arrange(x, nullptr, tiles, stream_));
   return sm90a::wide_dense(w, tiles, factor, out, stream_);
@@ -383,7 +388,8 @@ Status CudaBackend::product(const Matrix& w, const void* x, float factor, int ro
 
 template <class Epilogue>
 Status CudaBackend::normed_product(const Matrix& w, const Norm& normed, const Epilogue& out) {
-  if (sm90a::dense_decode_fits(w, normed.rows) && sm90a::dense_decode_norms(normed))
+  if (!options_.batch_invariant && sm90a::dense_decode_fits(w, normed.rows) &&
+      sm90a::dense_decode_norms(normed))
     return sm90a::dense_decode(w, normed, out, stream_);
   RETURN_IF_ERROR(norm(normed, stream_));
   return product(w, normed.out, 1.0f / normed.factor, normed.rows, out);

@@ -1,7 +1,6 @@
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/gemm_few.cuh"
 #include "backend/cuda/gemm_many.cuh"
-#include "backend/cuda/sm90a/dense_decode.h"
 
 namespace moesaic::cuda {
 namespace {
@@ -72,8 +71,6 @@ Status run_kind(const Matrix& w, const Activations& x, const Epilogue& epilogue,
 }  // namespace
 
 Status gemm(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream) {
-  if (x.jobs == nullptr && sm90a::dense_decode_fits(w, x.tokens))
-    return sm90a::dense_decode(w, x, out, stream);
   return run_kind(w, x, out, stream);
 }
 Status gemm(const Matrix& w, const Activations& x, const SwiGlu& out, cudaStream_t stream) {

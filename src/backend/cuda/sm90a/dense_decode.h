@@ -1,6 +1,6 @@
 // y = W x for the dense matrices and 1 to 8 tokens, on Hopper: see dense_decode.cu.
 //
-// Adds in gemm.h's order: the bits of gemm().
+// A token's sums have one order for 1 to 8 tokens, which is not gemm()'s.
 #pragma once
 
 #include "backend/cuda/gemm.h"

@@ -199,8 +199,7 @@ std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
       {&normed_, rows * config.hidden * 2},
       {&q_, rows * config.q_size() * 2},
       {&attended_, rows * config.q_size() * 2},
-      {&tiles_, sm90a::tile_tokens(options_.max_rows, options_.max_rows / sm90a::kWideTokens + 1) *
-                    std::max<size_t>(config.hidden, config.q_size()) * 2},
+      {&tiles_, (rows + sm90a::kWideTokens) * std::max(config.hidden, config.q_size()) * 2},
       {&rotation_, rows * config.head_dim / 2 * sizeof(float2)},
       {&fault_, sizeof(int)},
   };
@@ -381,7 +380,7 @@ Status CudaBackend::product(const Matrix& w, const void* x, float factor, int ro
   }
   if (options_.batch_invariant || rows <= kSlabRows || !sm90a::wide_fits(w))
     return gemm(w, activations, out, stream_);
-  const sm90a::Tiles tiles = sm90a::dense_tiles(tiles_.as<void>(), static_cast<int>(w.cols), rows);
+  const sm90a::Tiles tiles = sm90a::dense_tiles(w, tiles_.as<void>(), rows);
   RETURN_IF_ERROR(sm90a::arrange(x, nullptr, tiles, stream_));
   return sm90a::wide_dense(w, tiles, factor, out, stream_);
 }

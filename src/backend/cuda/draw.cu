@@ -10,11 +10,16 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/draw.h"
 #include "backend/cuda/kernels.cuh"
+#include <cstdio>
 
 namespace moesaic::cuda {
 namespace {
 
 namespace cg = cooperative_groups;
+__device__ unsigned long long g_ring[3 * 8192];
+__device__ unsigned g_step;
+__device__ inline unsigned long long now() { unsigned long long t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); return t; }
+__global__ void stamp_kernel() { if (g_step < 8192) g_ring[3 * g_step + 1] = now(); }
 
 constexpr int kCluster = 8, kThreads = 1024, kWarps = kThreads / 32;
 constexpr int kDigit = 10, kBins = 1 << kDigit;  // a thread each
@@ -64,25 +69,45 @@ __device__ float number(uint64_t bits) {
   return __uint_as_float(b & 0x80000000u ? b & 0x7FFFFFFFu : ~b);
 }
 
+// Tokens that may hold what is looked for: by their logits or, in the order of ids, by these. Generous at the
+// ends; what is in it is looked at closely.
+struct Range {
+  float least = -INFINITY, most = INFINITY;
+  int first = 0, last = kMostDrawnVocab;
+  __device__ bool has(float v, int id) const { return v >= least && v <= most && id >= first && id < last; }
+};
+
 // The part of a row that a block has, and how the row's tokens are weighed and ordered.
 struct Row {
   const float* logits;
   int first, last;
-  double top = 0, per_temperature = 0, reach = kFar;
+  float top = 0;
+  double temperature = 0, per_temperature = 0, reach = kFar;
   bool by_likelihood = false;
 
-  // How many temperatures a logit lies below the top.
-  __device__ double below(float v) const { return (top - static_cast<double>(v)) * per_temperature; }
-  __device__ bool has(double x) const { return x < kFar && x <= reach; }
+  // How many temperatures a logit lies below the top; those beyond `reach` do not count.
+  __device__ double below(float v) const {
+    return (static_cast<double>(top) - static_cast<double>(v)) * per_temperature;
+  }
+  // The first digit of a token's key.
+  __device__ int bin(double x, int id) const {
+    return by_likelihood ? static_cast<int>(x * (kBins / kFar)) : id >> (kIdBits - kDigit);
+  }
   __device__ uint64_t key(double x, int id) const {
     constexpr int kAbove = kKeyBits - kIdBits;
-    const uint64_t place = by_likelihood
-                               ? static_cast<uint64_t>(x * static_cast<double>(1ull << (kAbove - 5)))
-                               : static_cast<uint64_t>(id) << (kAbove - kIdBits);
+    const uint64_t place = by_likelihood ? static_cast<uint64_t>(x * ((1ull << kAbove) / kFar))
+                                         : static_cast<uint64_t>(id) << (kAbove - kIdBits);
     return place << kIdBits | static_cast<uint64_t>(id);
   }
+  // The tokens with a first digit of `bin`.
+  __device__ Range range(int bin) const {
+    if (!by_likelihood) return {.first = bin << (kIdBits - kDigit), .last = (bin + 1) << (kIdBits - kDigit)};
+    const auto at = [&](double x) { return static_cast<float>(top - x * (kFar / kBins) * temperature); };
+    const float slack = 1e-6f * fmaxf(fabsf(top), fabsf(at(bin + 1)));
+    return {.least = at(bin + 1) - slack, .most = at(bin) + slack};
+  }
   __device__ static uint64_t mass(double x) {
-    return static_cast<uint64_t>(expf(static_cast<float>(-x)) * kMassOne + 0.5f);
+    return static_cast<uint64_t>(__expf(static_cast<float>(-x)) * kMassOne + 0.5f);
   }
   // Calls body(logit, id) for every token of the block, kAhead loads ahead of the arithmetic and all lanes of
   // a warp together: -infinity behind the last. 25 rounds make up 201,088 tokens.
@@ -97,12 +122,13 @@ struct Row {
       for (int j = 0; j < kAhead; ++j) body(v[j], i + j * kThreads);
     }
   }
-  // Calls body(x, id), x < 0 if the token does not count.
+  // Calls body(x, id) for every token that counts.
   template <typename Body>
-  __device__ void each(Body&& body) const {
+  __device__ void each(const Range& range, Body&& body) const {
     each_logit<9>([&](float v, int id) {
+      if (!range.has(v, id)) return;
       const double x = below(v);
-      body(has(x) ? x : -1, id);
+      if (x <= reach && x < kFar) body(x, id);
     });
   }
 };
@@ -126,34 +152,18 @@ __device__ uint64_t find_best(const cg::cluster_group& cluster, const Row& row, 
   return best;
 }
 
-// Adds a token to its bin; the warp's tokens together where all fall into one.
-__device__ void add(Shared& s, int bin, uint64_t mass) {
-  const bool same = __all_sync(0xFFFFFFFFu, bin == __shfl_sync(0xFFFFFFFFu, bin, 0));
-  uint32_t count = 1, low = mass & ((1u << kHalf) - 1), high = static_cast<uint32_t>(mass >> kHalf);
-  if (same) {
-    if (bin < 0) return;
-    count = 32, low = __reduce_add_sync(0xFFFFFFFFu, low), high = __reduce_add_sync(0xFFFFFFFFu, high);
-    if (threadIdx.x % 32 != 0) return;
-  }
-  if (bin < 0) return;
+__device__ void add(Shared& s, int bin, uint32_t count, uint32_t low, uint32_t high) {
   atomicAdd(&s.count[bin], count);
   atomicAdd(&s.low[bin], low);
   atomicAdd(&s.high[bin], high);
 }
+__device__ void add(Shared& s, int bin, uint64_t mass) {
+  add(s, bin, 1, mass & ((1u << kHalf) - 1), static_cast<uint32_t>(mass >> kHalf));
+}
 
-// What the row has in the thread's bin, of the tokens whose keys begin with `prefix`; shift: bits of a key
-// behind the bin.
-__device__ Measure histogram(const cg::cluster_group& cluster, const Row& row, uint64_t prefix, int shift,
-                             Shared& s) {
+// What the row has in the thread's bin, once every block has filled its histogram.
+__device__ Measure gather(const cg::cluster_group& cluster, Shared& s) {
   const int t = static_cast<int>(threadIdx.x);
-  cluster.sync();  // nobody reads the histogram before this one any more
-  s.count[t] = s.low[t] = s.high[t] = 0;
-  __syncthreads();
-  row.each([&](double x, int id) {
-    const uint64_t key = x < 0 ? 0 : row.key(x, id);
-    const bool counts = x >= 0 && key >> shift >> kDigit == prefix;
-    add(s, counts ? static_cast<int>(key >> shift) & (kBins - 1) : -1, counts ? Row::mass(x) : 0);
-  });
   cluster.sync();
   Measure sum;
 #pragma unroll
@@ -162,6 +172,43 @@ __device__ Measure histogram(const cg::cluster_group& cluster, const Row& row, u
     sum = sum + Measure{other.count[t], (static_cast<uint64_t>(other.high[t]) << kHalf) + other.low[t]};
   }
   return sum;
+}
+
+__device__ void clear(const cg::cluster_group& cluster, Shared& s) {
+  cluster.sync();  // nobody reads the histogram before this one any more
+  s.count[threadIdx.x] = s.low[threadIdx.x] = s.high[threadIdx.x] = 0;
+  __syncthreads();
+}
+
+// By the first digit. Where a warp's tokens all fall into one bin they are added up before.
+__device__ Measure first_histogram(const cg::cluster_group& cluster, const Row& row, Shared& s) {
+  clear(cluster, s);
+  row.each_logit<9>([&](float v, int id) {
+    constexpr uint32_t kAll = 0xFFFFFFFFu;
+    const double x = row.below(v);
+    const int bin = x <= row.reach && x < kFar ? row.bin(x, id) : -1;
+    const uint64_t mass = Row::mass(x);
+    if (!__all_sync(kAll, bin == __shfl_sync(kAll, bin, 0))) {
+      if (bin >= 0) add(s, bin, mass);
+    } else if (bin >= 0) {
+      const uint32_t low = __reduce_add_sync(kAll, static_cast<uint32_t>(mass & ((1u << kHalf) - 1))),
+                     high = __reduce_add_sync(kAll, static_cast<uint32_t>(mass >> kHalf));
+      if (threadIdx.x % 32 == 0) add(s, bin, 32, low, high);
+    }
+  });
+  return gather(cluster, s);
+}
+
+// By a later digit, of the tokens in `range` whose keys begin with `prefix`; shift: bits of a key behind the
+// digit.
+__device__ Measure histogram(const cg::cluster_group& cluster, const Row& row, const Range& range,
+                             uint64_t prefix, int shift, Shared& s) {
+  clear(cluster, s);
+  row.each(range, [&](double x, int id) {
+    const uint64_t key = row.key(x, id);
+    if (key >> shift >> kDigit == prefix) add(s, static_cast<int>(key >> shift) & (kBins - 1), Row::mass(x));
+  });
+  return gather(cluster, s);
 }
 
 // The sum over the threads up to this one.
@@ -199,31 +246,37 @@ struct Prefix {
   int32_t token;
 };
 
-// The few tokens whose keys begin with `prefix`, after which `shift` bits follow, compared each with each.
-__device__ Prefix last_of_few(const cg::cluster_group& cluster, const Row& row, uint64_t prefix, int shift,
-                              Measure before, const Target& target, Shared& s) {
+// The few tokens in `range` whose keys begin with `prefix`, after which `shift` bits follow, compared each
+// with each by kTogether threads a token.
+__device__ Prefix last_of_few(const cg::cluster_group& cluster, const Row& row, const Range& range,
+                              uint64_t prefix, int shift, Measure before, const Target& target, Shared& s) {
+  constexpr int kTogether = kThreads / kListed;
+  const int entry = static_cast<int>(threadIdx.x) / kTogether,
+            part = static_cast<int>(threadIdx.x) % kTogether;
   if (threadIdx.x == 0) s.listed = 0;
   cluster.sync();
   Shared& list = *cluster.map_shared_rank(&s, 0);
-  row.each([&](double x, int id) {
-    const uint64_t key = x < 0 ? 0 : row.key(x, id);
-    if (x >= 0 && key >> shift == prefix) list.list[atomicAdd(&list.listed, 1u)] = {key, Row::mass(x)};
+  row.each(range, [&](double x, int id) {
+    const uint64_t key = row.key(x, id);
+    if (key >> shift == prefix) list.list[atomicAdd(&list.listed, 1u)] = {key, Row::mass(x)};
   });
   cluster.sync();
   const auto count = static_cast<int>(list.listed);
-  const auto t = static_cast<int>(threadIdx.x);
-  if (cluster.block_rank() != 0 && t < count) s.list[t] = list.list[t];
+  if (cluster.block_rank() != 0 && part == 0 && entry < count) s.list[entry] = list.list[entry];
   __syncthreads();
-  if (t < count) {
-    Measure with = before;
-    for (int i = 0; i < count; ++i) {
-      if (s.list[i].key <= s.list[t].key) with = with + Measure{1, s.list[i].mass};
-    }
-    const Measure without{with.count - 1, with.mass - s.list[t].mass};
-    if (target.ends(without, with)) {
-      s.within = with;
-      s.token = static_cast<int32_t>(s.list[t].key & ((1u << kIdBits) - 1));
-    }
+  const Listed own = s.list[entry];
+  Measure with;
+#pragma unroll 4
+  for (int i = part; i < count; i += kTogether) {
+    if (s.list[i].key <= own.key) with = with + Measure{1, s.list[i].mass};
+  }
+  for (int offset = kTogether / 2; offset > 0; offset /= 2)
+    with = with + Measure{__shfl_xor_sync(0xFFFFFFFFu, with.count, offset),
+                          __shfl_xor_sync(0xFFFFFFFFu, with.mass, offset)};
+  with = before + with;
+  if (part == 0 && entry < count && target.ends({with.count - 1, with.mass - own.mass}, with)) {
+    s.within = with;
+    s.token = static_cast<int32_t>(own.key & ((1u << kIdBits) - 1));
   }
   cluster.sync();
   return {s.within.mass, s.token};
@@ -235,6 +288,7 @@ __device__ Prefix find_prefix(const cg::cluster_group& cluster, const Row& row, 
                               const Target& target, Shared& s) {
   Measure before, own = first;
   uint64_t prefix = 0;
+  Range range;
   for (int shift = kKeyBits - kDigit;; shift -= kDigit) {
     const Measure with = before + scan(own, s);
     const Measure without{with.count - own.count, with.mass - own.mass};
@@ -242,10 +296,11 @@ __device__ Prefix find_prefix(const cg::cluster_group& cluster, const Row& row, 
     if (target.ends(without, with)) s.bin = static_cast<int>(threadIdx.x), s.before = without, s.within = own;
     __syncthreads();
     prefix = prefix << kDigit | static_cast<uint64_t>(s.bin);
+    if (shift == kKeyBits - kDigit) range = row.range(s.bin);
     before = s.before;
     if (s.within.count <= kListed || shift == 0)
-      return last_of_few(cluster, row, prefix, shift, before, target, s);
-    own = histogram(cluster, row, prefix, shift - kDigit, s);
+      return last_of_few(cluster, row, range, prefix, shift, before, target, s);
+    own = histogram(cluster, row, range, prefix, shift - kDigit, s);
   }
 }
 
@@ -256,12 +311,11 @@ __device__ Measure total_of(Measure own, Shared& s) {
 }
 
 __device__ int32_t draw_token(const cg::cluster_group& cluster, Row row, const Draw& how, Shared& s) {
-  constexpr int kShift = kKeyBits - kDigit;
   const bool nucleus = how.top_p < 1;
-  row.per_temperature = 1 / how.temperature;
+  row.temperature = how.temperature, row.per_temperature = 1 / how.temperature;
   row.by_likelihood = nucleus || how.top_k > 0;
   if (!nucleus) row.reach = -how.least;
-  Measure bins = histogram(cluster, row, 0, kShift, s);
+  Measure bins = first_histogram(cluster, row, s);
   const Measure all = total_of(bins, s);
   uint64_t kept = all.mass;
   if (how.top_k > 0 && how.top_k < all.count)
@@ -271,7 +325,7 @@ __device__ int32_t draw_token(const cg::cluster_group& cluster, Row row, const D
     kept = find_prefix(cluster, row, bins, {&Measure::mass, max(share, uint64_t{1})}, s).mass;
     if (-how.least < kFar) {
       row.reach = -how.least;
-      bins = histogram(cluster, row, 0, kShift, s);
+      bins = first_histogram(cluster, row, s);
       kept = min(kept, total_of(bins, s).mass);
     }
   }
@@ -300,10 +354,12 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads) dra
     if (index == 0) out[0] = *p.fault;
   }
   cluster.sync();  // the others may still be reading this block's memory
+  if (rank == 0 && threadIdx.x == 0 && index == 0 && g_step < 8191) { g_ring[3 * g_step + 2] = now(); g_step = g_step + 1; }
 }
 
 __global__ void feed_kernel(const Feed p) {
   const int stride = static_cast<int>(gridDim.x * blockDim.x);
+  if (blockIdx.x == 0 && threadIdx.x == 0 && g_step < 8192) g_ring[3 * g_step] = now();
   for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < p.count; i += stride) {
     const int row = i - p.tokens;
     const int source = row >= 0 && row < p.rows ? p.packed[p.sources + row] : -1;
@@ -320,6 +376,18 @@ Status feed(const Feed& p, cudaStream_t stream) {
   return check(cudaGetLastError(), "step inputs");
 }
 
+Status stamp(cudaStream_t stream) { stamp_kernel<<<1, 1, 0, stream>>>(); return {}; }
+void dump() {
+  static unsigned long long r[3 * 8192]; unsigned n = 0;
+  cudaMemcpyFromSymbol(r, g_ring, sizeof(r)); cudaMemcpyFromSymbol(&n, g_step, 4);
+  double feed = 0, first = 0, whole = 0; unsigned c = 0;
+  for (unsigned i = 200; i + 8 < n && i < 8000; ++i) {
+    const double gap = double(r[3*i]) - double(r[3*i-1]);
+    if (gap > 50000) continue;
+    feed += gap; first += double(r[3*i+1]) - double(r[3*i]); whole += double(r[3*i+2]) - double(r[3*i+1]); ++c;
+  }
+  if (c) printf("STAMPS steps %u: draw end -> feed %.2f us, feed -> first kernel %.2f us, first kernel -> draw end %.2f us\n", c, feed/c/1e3, first/c/1e3, whole/c/1e3);
+}
 Status draw(const DrawRows& p, cudaStream_t stream) {
   return launch(draw_kernel, dim3(kCluster, p.rows), dim3(kThreads), 0, stream, p);
 }

@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kArrangeWarps * 32)
   const Job job = job_at(tiles, blockIdx.y);
   const int token = blockIdx.x * kArrangeWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (token >= job.count) return;
-  const int slot = job.first + token, width = tile_width(job.count), q = lane % 4;
+  const int slot = job.first + token, width = width_of(tiles, job), q = lane % 4;
   const uint32_t* from = x + static_cast<int64_t>(rows != nullptr ? rows[slot] : slot) * (tiles.cols / 2);
   uint8_t* to =
       static_cast<uint8_t*>(tiles.data) + static_cast<int64_t>(job.start) * tiles.cols * 2 + token * 128;
@@ -53,9 +53,17 @@ Status dense(const Matrix& w, const Tiles& x, float factor, const Epilogue& out,
 
 }  // namespace
 
-Tiles dense_tiles(void* data, int cols, int tokens) {
-  const int jobs = (tokens + kWideTokens - 1) / kWideTokens;
-  return {.data = data, .cols = cols, .tokens = tokens, .tile = tile_width((tokens + jobs - 1) / jobs)};
+// The last wave of thread blocks is rarely full: 128 tokens a tile, or 112 if that is over sooner.
+Tiles dense_tiles(const Matrix& w, void* data, int tokens) {
+  const auto time = [&](int tile) {
+    const int tiles = (tokens + tile - 1) / tile * plain_params(w, {}, 1.0f).row_tiles;
+    return (tiles + kGrid - 1) / kGrid * tile;
+  };
+  const int tile = tokens <= 16   ? 16
+                   : tokens <= 32 ? 32
+                   : tokens <= 64 ? 64
+                                  : (tokens <= 112 || time(112) < time(128) ? 112 : 128);
+  return {.data = data, .cols = static_cast<int>(w.cols), .tokens = tokens, .tile = tile};
 }
 
 Status arrange(const void* x, const int32_t* rows, const Tiles& tiles, cudaStream_t stream) {

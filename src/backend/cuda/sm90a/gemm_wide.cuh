@@ -42,10 +42,19 @@ __device__ inline Job job_at(const Tiles& t, int index) {
   if (t.jobs != nullptr) return t.jobs[index];
   return {0, index * t.tile, min(t.tile, t.tokens - index * t.tile), index * t.tile};
 }
+// Tokens that the job's tile has room for.
+__device__ inline int width_of(const Tiles& t, const Job& job) {
+  return t.jobs != nullptr ? tile_width(job.count) : t.tile;
+}
 __device__ inline int jobs_of(const Tiles& t) {
   return t.jobs != nullptr ? *t.job_count : (t.tokens + t.tile - 1) / t.tile;
 }
 
+__device__ inline uint32_t load_shared(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
 // The same in all lanes, so that it may live in a uniform register.
 __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 __device__ inline int warp_index() { return uniform(threadIdx.x / 32); }
@@ -57,7 +66,7 @@ __device__ inline int warp_index() { return uniform(threadIdx.x / 32); }
 // the decode kernel takes of a slab: 6 blocks. 27 instructions expand 16 rows of a block.
 template <bool kDown>
 struct SlabWeights {
-  static constexpr bool kBf16 = false;
+  static constexpr bool kBf16 = false, kGrouped = true;
   static constexpr int kBlocks = kBlocksPerWarp, kStageBytes = 2 * kWarpBytes;
   static constexpr size_t kExpertBytes = kDown ? kFc2Bytes : kFc1Bytes;
   uint32_t words[2][6];
@@ -67,35 +76,34 @@ struct SlabWeights {
     uint8_t top[2];
     __device__ float factor(int h) const { return __uint_as_float((top[h] - 1u) << 23); }
   };
-  // Sixteen rows, two slabs.
+  // Sixteen rows, two slabs, which are neighbours but for FC2's single ones.
   struct Source {
-    const uint8_t* slab[2];  // this lane's next 16 bytes of each
-    int skip[2];             // from the last piece of a third to the next third
-    int piece;
+    const uint8_t* slab[kDown ? 2 : 1];  // this lane's next 16 bytes
+    int skip[kDown ? 2 : 1];             // from the last piece of a third to the next third
     Tops tops;
     __device__ void open(const WideParams& p, int expert, int row, int lane) {
-      piece = 0;
+      const uint8_t* weights = p.weights + expert * kExpertBytes;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int index = row / 8 + h;
-        slab[h] = p.weights + expert * kExpertBytes + slab_offset(kDown, index, 0, lane * 16);
+        tops.top[h] = __ldg(weights + slab_offset(kDown, index, kTopThird, kThirdTop + lane / 4));
+        if (h > 0 && !kDown) continue;
+        slab[h] = weights + slab_offset(kDown, index, 0, lane * 16);
         skip[h] = kDown && index % 3 == 2 ? 16 : 16 + kSlabThird;
-        tops.top[h] = __ldg(p.weights + expert * kExpertBytes +
-                            slab_offset(kDown, index, kTopThird, kThirdTop + lane / 4));
       }
     }
-    // 102 vectors of 16 bytes; of 51 a slab the second 32 belong to both.
-    __device__ void fetch(uint8_t* to, int lane) {
+    // 102 vectors of 16 bytes; of 51 a slab the second 32 belong to both. left: stages, this one counted.
+    __device__ void fetch(uint8_t* to, int left, int lane) {
       constexpr int kVectors = kWarpBytes / 16;
+      const uint8_t* upper = (kDown ? slab[kDown] : slab[0] + kSlabThird) - kVectors * 16;
       to += lane * 16;
       copy_async(to, slab[0]);
-      copy_async(to + 512, lane < kVectors - 32 ? slab[0] + 512 : slab[1] + (32 - kVectors) * 16);
-      copy_async(to + 1024, slab[1] + (64 - kVectors) * 16);
-      if (lane < 2 * kVectors - 96) copy_async(to + 1536, slab[1] + (96 - kVectors) * 16);
-      const bool last = ++piece == kWarpsPerThird;
-      if (last) piece = 0;
+      copy_async(to + 512, (lane < kVectors - 32 ? slab[0] : upper) + 512);
+      copy_async(to + 1024, upper + 1024);
+      if (lane < 2 * kVectors - 96) copy_async(to + 1536, upper + 1536);
+      const bool last = left % kWarpsPerThird == 1;
 #pragma unroll
-      for (int h = 0; h < 2; ++h) slab[h] += kWarpBytes + (last ? skip[h] : 0);
+      for (int h = 0; h < (kDown ? 2 : 1); ++h) slab[h] += kWarpBytes + (last ? skip[h] : 0);
     }
   };
 
@@ -138,7 +146,7 @@ struct SlabWeights {
 // 16-bit weights in matrix.h's order, two blocks a stage.
 template <bool kBf16_>
 struct PlainWeights {
-  static constexpr bool kBf16 = kBf16_;
+  static constexpr bool kBf16 = kBf16_, kGrouped = false;
   static constexpr int kBlocks = 2, kHalfBlock = 1024, kStageBytes = kBlocks * kHalfBlock;
   const uint8_t* at;
 
@@ -153,7 +161,7 @@ struct PlainWeights {
       const int64_t unit = min(row / kUnit, p.units - 1);
       data = p.weights + unit * p.stages * (2 * kStageBytes) + row / 16 % 2 * kHalfBlock + lane * 16;
     }
-    __device__ void fetch(uint8_t* to, int lane) {
+    __device__ void fetch(uint8_t* to, int, int lane) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         copy_async(to + i * 512 + lane * 16, data + i / 2 * (2 * kHalfBlock) + i % 2 * 512);
@@ -172,10 +180,13 @@ struct PlainWeights {
 
 // ---- shared memory ----
 
-// kSlots: stages of weights. kSteps: 64-column steps of a stage of activations.
+// kSlots: stages of weights. kSteps: 64-column steps of a stage of activations. kByWarp: by mma.sync.
+// kReaders: threads that release a stage of activations together.
 template <class Weights, int kTile, bool kStages_>
 struct WidePlan {
-  static constexpr int kSlots = kTile >= 128 ? 3 : kTile >= 64 ? 4 : 8;
+  static constexpr int kSlots = kTile >= 64 ? 4 : 8;
+  static constexpr bool kByWarp = kTile <= 16;
+  static constexpr int kReaders = kByWarp ? 32 : 128;
   static constexpr int kSteps = kTile >= 64 ? 1 : Weights::kBlocks / 2;
   static constexpr int kWeightBytes = kSlots * kWideWarps * Weights::kStageBytes;
   static constexpr int kStaging = kStages_ ? kGroups * kTile * 64 : 0;  // the epilogue's
@@ -217,7 +228,7 @@ __device__ void produce(const WideParams& p, const Plan& plan) {
   WideStage<Plan> at;
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const Job job = job_at(p.x, tile / p.row_tiles);
-    const int bytes = tile_width(job.count) * 128 * Plan::kSteps;
+    const int bytes = width_of(p.x, job) * 128 * Plan::kSteps;
     const uint8_t* from =
         static_cast<const uint8_t*>(p.x.data) + static_cast<int64_t>(job.start) * p.x.cols * 2;
     for (int s = 0; s < steps; s += Plan::kSteps, from += bytes, at.next()) {
@@ -251,7 +262,7 @@ struct WeightStream {
   // The next stage into the next slot.
   __device__ void fetch(const WideParams& p, const Plan& plan, int tiles, int warp) {
     if (left == 0 && tile < tiles) tile += gridDim.x, open(p, tiles, warp);
-    if (left > 0) source.fetch(plan.weights(slot, warp), threadIdx.x % 32), --left;
+    if (left > 0) source.fetch(plan.weights(slot, warp), left--, threadIdx.x % 32);
     copy_async_commit();
     if (++slot == Plan::kSlots) slot = 0;
   }
@@ -259,35 +270,104 @@ struct WeightStream {
   __device__ int oldest() const { return slot + 1 == Plan::kSlots ? 0 : slot + 1; }
 };
 
-// The product of one block for tile_width() = 8 or 16 * sixteenths tokens, found between kLow and kHigh
-// sixteenths. The widths branch here and share everything else: with a loop for each, the compiler runs out
-// of registers and serialises.
-template <bool kBf16, int kLow, int kHigh, int kSums>
-__device__ __forceinline__ void multiply(int sixteenths, float (&sum)[kSums], const uint32_t (&a)[8],
-                                         uint32_t x, int block) {
+// A consumer's way through the activations.
+template <class Plan>
+struct WideReader {
+  WideStage<Plan> at;
+  __device__ uint32_t open(const Plan& plan) const {
+    mbar_wait(plan.full(at.index), at.phase);
+    return smem_addr(plan.activations(at.index));
+  }
+  // The stage before `at` may be filled again; for all threads that the barrier counts together.
+  __device__ void release(const Plan& plan) const {
+    const int before = at.index == 0 ? Plan::kStages - 1 : at.index - 1;
+    if (threadIdx.x % Plan::kReaders == 0) mbar_arrive(plan.empty(before));
+  }
+};
+
+// A stage of weights by wgmma: the products of one block run while the next block is expanded. kDrain: none
+// runs on when the stage ends. first: none runs yet.
+template <int N, bool kDrain, class Weights, class Plan, int kSums>
+__device__ __forceinline__ void multiply_group(const Plan& plan, const Weights& w, WideReader<Plan>& x,
+                                               bool first, float (&sum)[kSums]) {
+  constexpr int kStageBlocks = 2 * Plan::kSteps;
+  float(&head)[N / 2] = reinterpret_cast<float(&)[N / 2]>(sum);
+  uint32_t operand = 0, a[2][8];
+#pragma unroll
+  for (int b = 0; b < Weights::kBlocks; ++b) {
+    if (b % kStageBlocks == 0) operand = wgmma_operand(x.open(plan));
+    wgmma_wait<1>();  // the product that read a[b & 1] has ended
+    if (b % kStageBlocks == 1 && (b > 1 || (!kDrain && !first))) x.release(plan);
+    w.expand(b, a[b & 1]);
+    wgmma_fence();
+    const uint32_t part = operand + (b % kStageBlocks / 2 * (N * 128) + b % 2 * 64) / 16;
+    Wgmma<N>::template run<Weights::kBf16>(head, a[b & 1], part);
+    Wgmma<N>::template run<Weights::kBf16>(head, a[b & 1] + 4, part + 2);
+    wgmma_commit();
+    if (b % kStageBlocks == kStageBlocks - 1) x.at.next();
+  }
+  if constexpr (kDrain) {
+    wgmma_wait<0>();
+    x.release(plan);
+  }
+}
+
+// The same by mma.sync, for N = 8 and 16: no warp waits for another.
+template <int N, class Weights, class Plan, int kSums>
+__device__ __forceinline__ void multiply_warp(const Plan& plan, const Weights& w, WideReader<Plan>& x,
+                                              float (&sum)[kSums]) {
+  static_assert(2 * Plan::kSteps == Weights::kBlocks);
+  const int lane = threadIdx.x % 32, g = lane / 4;
+  const uint32_t row = x.open(plan) + g * 128 + lane % 4 * 4;
+#pragma unroll
+  for (int b = 0; b < Weights::kBlocks; ++b) {
+    Fragment a[2];
+    w.expand(b, reinterpret_cast<uint32_t(&)[8]>(a));
+#pragma unroll
+    for (int t = 0; t < N / 8; ++t) {
+      float(&d)[4] = reinterpret_cast<float(&)[4]>(sum[4 * t]);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const auto chunk = [&](int q) {
+          return load_shared((row + ((b % 2 * 4 + 2 * j + q) ^ g) * 16) + b / 2 * (N * 128) + t * 1024);
+        };
+        mma<Weights::kBf16>(d, a[j], chunk(0), chunk(1));
+      }
+    }
+  }
+  x.at.next();
+  __syncwarp();
+  x.release(plan);
+}
+
+// A stage with the narrowest width that holds the tokens: 8 or 16 * sixteenths, between kLow and kHigh. The
+// widths branch within the loop over the stages, and no product is under way where they meet: otherwise the
+// compiler runs out of registers and serialises wgmma.
+template <int kLow, int kHigh, class Weights, class Plan, int kSums>
+__device__ __forceinline__ void multiply(int sixteenths, const Plan& plan, const Weights& w,
+                                         WideReader<Plan>& x, float (&sum)[kSums]) {
   if constexpr (kLow < kHigh) {
     constexpr int kMiddle = (kLow + kHigh) / 2;
-    if (sixteenths <= kMiddle) return multiply<kBf16, kLow, kMiddle>(sixteenths, sum, a, x, block);
-    return multiply<kBf16, kMiddle + 1, kHigh>(sixteenths, sum, a, x, block);
+    if (sixteenths <= kMiddle) return multiply<kLow, kMiddle>(sixteenths, plan, w, x, sum);
+    return multiply<kMiddle + 1, kHigh>(sixteenths, plan, w, x, sum);
+  } else {
+    constexpr int kWidth = kLow == 0 ? 8 : 16 * kLow;
+    if constexpr (Plan::kByWarp) {
+      multiply_warp<kWidth>(plan, w, x, sum);
+    } else {
+      multiply_group<kWidth, true>(plan, w, x, false, sum);
+    }
   }
-  constexpr int kWidth = kLow == 0 ? 8 : 16 * kLow;
-  float(&head)[kWidth / 2] = reinterpret_cast<float(&)[kWidth / 2]>(sum);
-  const uint32_t operand = wgmma_operand(x + block / 2 * (kWidth * 128) + block % 2 * 64);
-  wgmma_fence();
-  Wgmma<kWidth>::template run<kBf16>(head, a, operand);
-  Wgmma<kWidth>::template run<kBf16>(head, a + 4, operand + 2);
-  wgmma_commit();
 }
 
 // One tile's 64 rows of a warpgroup: sum += the whole contraction.
 template <class Weights, class Plan, int kSums>
 __device__ __forceinline__ void contract(const WideParams& p, const Plan& plan, int tiles, int tokens,
-                                         WeightStream<Weights, Plan>& stream, WideStage<Plan>& x,
+                                         WeightStream<Weights, Plan>& stream, WideReader<Plan>& x,
                                          float (&sum)[kSums]) {
+  constexpr bool kOneWidth = !Weights::kGrouped && !Plan::kByWarp;
   const int warp = warp_index(), lane = threadIdx.x % 32, sixteenths = tile_width(tokens) / 16;
   const typename Weights::Tops tops = stream.source.tops;
-  uint32_t a[2][8];
-  int before = -1;
 #pragma unroll 1
   for (int s = 0; s < p.stages; ++s) {
     copy_async_wait<Plan::kSlots - 2>();
@@ -295,20 +375,18 @@ __device__ __forceinline__ void contract(const WideParams& p, const Plan& plan, 
     Weights w;
     w.load(plan.weights(stream.oldest(), warp), tops, lane);
     stream.fetch(p, plan, tiles, warp);
-#pragma unroll
-    for (int b = 0; b < Weights::kBlocks; ++b) {
-      constexpr int kStageBlocks = 2 * Plan::kSteps;
-      if (b % kStageBlocks == 0) mbar_wait(plan.full(x.index), x.phase);
-      wgmma_wait<1>();  // the product that read a[b & 1] has ended
-      if (b % kStageBlocks == 1 && before >= 0 && threadIdx.x % 128 == 0) mbar_arrive(plan.empty(before));
-      w.expand(b, a[b & 1]);
-      multiply<Weights::kBf16, 0, kSums / 8>(sixteenths, sum, a[b & 1], smem_addr(plan.activations(x.index)),
-                                             b % kStageBlocks);
-      if (b % kStageBlocks == kStageBlocks - 1) before = x.index, x.next();
+    if constexpr (kOneWidth) {
+      multiply_group<2 * kSums, false>(plan, w, x, s == 0, sum);
+    } else if constexpr (!Weights::kGrouped) {
+      multiply_warp<2 * kSums>(plan, w, x, sum);
+    } else {
+      multiply<0, kSums / 8>(sixteenths, plan, w, x, sum);
     }
   }
-  wgmma_wait<0>();
-  if (threadIdx.x % 128 == 0) mbar_arrive(plan.empty(before));
+  if constexpr (kOneWidth) {
+    wgmma_wait<0>();
+    x.release(plan);
+  }
 }
 
 // Where a warpgroup's sums stand.
@@ -387,7 +465,7 @@ __device__ void consume(const WideParams& p, const Plan& plan, const Epilogue& e
   const int warp = warp_index(), tiles = uniform(jobs_of(p.x)) * p.row_tiles;
   WeightStream<Weights, Plan> stream(p, plan, tiles, warp);  // does not depend on the kernel before
   wait_for_predecessor();
-  WideStage<Plan> x;
+  WideReader<Plan> x;
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     WidePlace at{.job = job_at(p.x, tile / p.row_tiles),
                  .row = stream.row(p, tile, warp),
@@ -409,7 +487,8 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const WideParams 
   using Plan = PlanOf<Weights, kTile, Epilogue>;
   const Plan plan{wide_shared};
   if (threadIdx.x == 0) {
-    for (int s = 0; s < Plan::kStages; ++s) mbar_init(plan.full(s), 1), mbar_init(plan.empty(s), kGroups);
+    for (int s = 0; s < Plan::kStages; ++s)
+      mbar_init(plan.full(s), 1), mbar_init(plan.empty(s), 32 * kWideWarps / Plan::kReaders);
     mbar_init_fence();
   }
   __syncthreads();
@@ -439,6 +518,9 @@ Status launch_wide(const WideParams& p, const Epilogue& e, cudaStream_t stream) 
   if (p.x.tile <= 16) return launch_wide<Weights, 16>(p, e, stream);
   if (p.x.tile <= 32) return launch_wide<Weights, 32>(p, e, stream);
   if (p.x.tile <= 64) return launch_wide<Weights, 64>(p, e, stream);
+  if constexpr (!Weights::kGrouped) {
+    if (p.x.tile <= 112) return launch_wide<Weights, 112>(p, e, stream);
+  }
   return launch_wide<Weights, 128>(p, e, stream);
 }
 

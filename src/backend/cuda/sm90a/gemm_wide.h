@@ -27,8 +27,8 @@ struct Tiles {
   int tokens = 0;
   int tile = 0;  // tokens of a job, at most
 };
-// The even split of a dense product's tokens.
-Tiles dense_tiles(void* data, int cols, int tokens);
+// Where a dense product's tokens go.
+Tiles dense_tiles(const Matrix& w, void* data, int tokens);
 // Tokens that the buffer must hold; ends: jobs whose count is no tile_width, one an expert at most.
 inline size_t tile_tokens(size_t tokens, size_t ends) { return tokens + 15 * ends; }
 

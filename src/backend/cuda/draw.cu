@@ -10,16 +10,11 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/draw.h"
 #include "backend/cuda/kernels.cuh"
-#include <cstdio>
 
 namespace moesaic::cuda {
 namespace {
 
 namespace cg = cooperative_groups;
-__device__ unsigned long long g_ring[3 * 8192];
-__device__ unsigned g_step;
-__device__ inline unsigned long long now() { unsigned long long t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); return t; }
-__global__ void stamp_kernel() { if (g_step < 8192) g_ring[3 * g_step + 1] = now(); }
 
 constexpr int kCluster = 8, kThreads = 1024, kWarps = kThreads / 32;
 constexpr int kDigit = 10, kBins = 1 << kDigit;  // a thread each
@@ -354,12 +349,10 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads) dra
     if (index == 0) out[0] = *p.fault;
   }
   cluster.sync();  // the others may still be reading this block's memory
-  if (rank == 0 && threadIdx.x == 0 && index == 0 && g_step < 8191) { g_ring[3 * g_step + 2] = now(); g_step = g_step + 1; }
 }
 
 __global__ void feed_kernel(const Feed p) {
   const int stride = static_cast<int>(gridDim.x * blockDim.x);
-  if (blockIdx.x == 0 && threadIdx.x == 0 && g_step < 8192) g_ring[3 * g_step] = now();
   for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < p.count; i += stride) {
     const int row = i - p.tokens;
     const int source = row >= 0 && row < p.rows ? p.packed[p.sources + row] : -1;
@@ -376,18 +369,6 @@ Status feed(const Feed& p, cudaStream_t stream) {
   return check(cudaGetLastError(), "step inputs");
 }
 
-Status stamp(cudaStream_t stream) { stamp_kernel<<<1, 1, 0, stream>>>(); return {}; }
-void dump() {
-  static unsigned long long r[3 * 8192]; unsigned n = 0;
-  cudaMemcpyFromSymbol(r, g_ring, sizeof(r)); cudaMemcpyFromSymbol(&n, g_step, 4);
-  double feed = 0, first = 0, whole = 0; unsigned c = 0;
-  for (unsigned i = 200; i + 8 < n && i < 8000; ++i) {
-    const double gap = double(r[3*i]) - double(r[3*i-1]);
-    if (gap > 50000) continue;
-    feed += gap; first += double(r[3*i+1]) - double(r[3*i]); whole += double(r[3*i+2]) - double(r[3*i+1]); ++c;
-  }
-  if (c) printf("STAMPS steps %u: draw end -> feed %.2f us, feed -> first kernel %.2f us, first kernel -> draw end %.2f us\n", c, feed/c/1e3, first/c/1e3, whole/c/1e3);
-}
 Status draw(const DrawRows& p, cudaStream_t stream) {
   return launch(draw_kernel, dim3(kCluster, p.rows), dim3(kThreads), 0, stream, p);
 }

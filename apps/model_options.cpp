@@ -84,7 +84,7 @@ Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int m
                                                  .dense = dense_format(options.dense),
                                                  .max_rows = max_rows,
                                                  .isa = options.isa,
-                                                  .batch_invariant = options.batch_invariant,
+                                                 .batch_invariant = options.batch_invariant,
                                                  .tuning_folder = options.tuning_folder});
   if (backend.status().code() == StatusCode::kInvalidArgument) return usage(backend.status());
   return backend;

@@ -85,6 +85,14 @@ class PinnedBuffer {
 // Tells the LaunchLog (launch_log.h) of the op that is running, if any.
 void note_launch(const void* kernel, dim3 grid, dim3 block, size_t shared);
 
+// For kernels that are to run beside others: a multiprocessor that is set up for less shared memory than the
+// next kernel needs must first run empty.
+template <typename... Params>
+cudaError_t share_multiprocessor(void (*kernel)(Params...)) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                              cudaSharedmemCarveoutMaxShared);
+}
+
 // Launches with programmatic dependent launch: the kernel may begin while its predecessor on the stream still
 // runs, and must call wait_for_predecessor() (kernels.cuh) before it touches anything that was written on the
 // device. launch_clusters: `cluster` neighbours in x share their memory (Hopper's thread block clusters).

@@ -54,7 +54,7 @@ struct Qkv {
   __nv_bfloat16* q = nullptr;        // [rows, heads * head_dim]
   __nv_bfloat16* k = nullptr;        // pages of kv_page.h
   __nv_bfloat16* v = nullptr;
-  const int32_t* slots = nullptr;    // [rows] page * 32 + token in the page
+  const int32_t* slots = nullptr;  // [rows] page * 32 + token in the page
 };
 
 Status gemm(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream);

@@ -318,6 +318,8 @@ bool can_choose(const Router& p, const Route& t) {
 
 Status score(const Norm& n, const Router& r, cudaStream_t stream) {
   static_assert(kNormThreads == 128, "score_kernel adds four warps");
+  static const cudaError_t prepared = share_multiprocessor(score_kernel);
+  if (prepared != cudaSuccess) return check(prepared, "score");
   return launch(score_kernel, dim3((r.experts + kScored - 1) / kScored, r.rows), dim3(kNormThreads), 0,
                 stream, n, r);
 }

@@ -99,6 +99,7 @@ __global__ void __launch_bounds__(kAttendThreads, kBlocks == 1 ? 6 : 3)
     weigh_block(s.pages[stage], s.ready[stage], phase, s.stats, keys, block, q);
     float acc[D / 32][4];
     sum_values(acc, s.pages[stage], s.ready[stage], phase, keys, block);
+    fence_async();  // the weights lie where the next copies go
     __syncthreads();
     if (warp == 0) ask(block + kStages, Written::kBefore), ask(block + kStages, Written::kNow);
     values.add(acc, s.stats);

@@ -15,6 +15,7 @@
 //
 // Floor: bytes / bandwidth. QKV of gpt-oss in BF16, 29.5 MB: 6.7 us on an H200.
 #include <algorithm>
+#include <cstdlib>
 
 #include "backend/cuda/norm.cuh"
 #include "backend/cuda/sm90a/dense_decode.h"
@@ -24,18 +25,20 @@
 namespace moesaic::cuda::sm90a {
 namespace {
 
-constexpr int kRanks = 4, kWarps = 8, kParts = kRanks * kWarps;
+constexpr int kMostRanks = 4;  // blocks of a cluster
+constexpr int kWarps = 8;
 constexpr int kMultipliers = kWarps * 32, kThreads = kMultipliers + 32;
 constexpr int kTokens = 8;
 constexpr int kBuffers = 2;            // of sums, in each block
 constexpr int kRowPad = 64;            // bytes: two tokens' rows in different banks
-constexpr int kRingBytes = 96 * 1024;  // of a block
+constexpr int kRingBytes = 72 * 1024;  // of a block
 constexpr int kMostDynamic = 160 * 1024;
 // More than half of a multiprocessor's memory: two blocks of a launch that starts early would otherwise share
 // one while others stay empty (up to four were seen). What is left is enough for moe_decode of one token.
 constexpr int kLeastDynamic = 114 * 1024;
 
-__host__ __device__ inline int part_start(int blocks, int part) { return blocks * part / kParts; }
+// The contraction is cut into ranks * kWarps parts.
+__device__ inline int part_start(int blocks, int ranks, int part) { return blocks * part / (ranks * kWarps); }
 
 template <class Source>
 struct Chunk {
@@ -51,12 +54,12 @@ class Ring {
   using C = Chunk<Source>;
 
  public:
-  __device__ Ring(const GemmParams& p, uint8_t* memory, uint64_t* full, int cluster, int first, int end,
-                  int lane)
+  __device__ Ring(const GemmParams& p, uint8_t* memory, uint64_t* full, int cluster, int clusters, int first,
+                  int end, int lane)
       : p_(p),
         memory_(memory),
         full_(full),
-        clusters_(gridDim.x / kRanks),
+        clusters_(clusters),
         first_(first),
         end_(end),
         lane_(lane),
@@ -177,6 +180,10 @@ __device__ Sum<Source> multiply(Ring<Source>& ring, int blocks, const uint8_t* x
 
 // ---- activations, by the multiplying warps ----
 
+__host__ __device__ inline int row_stride(int blocks, int ranks) {
+  return (blocks / ranks + 1) * kBlock * 2 + kRowPad;
+}
+
 __device__ inline void sync_multipliers() { asm volatile("bar.sync 1, %0;" ::"n"(kMultipliers) : "memory"); }
 
 // Columns [first, end) of all tokens.
@@ -239,6 +246,12 @@ struct RowNorm {
 
 // ---- sums ----
 
+struct Team {
+  int ranks, rank, cluster, clusters;
+  __device__ explicit Team(int n)
+      : ranks(n), rank(blockIdx.x % n), cluster(blockIdx.x / n), clusters(gridDim.x / n) {}
+};
+
 // Lane l of the ninth warp has pair l % 16 (rows r and r + 8 of an MMA tile, tile.cuh) of tokens l / 16 + 2
 // k: two tokens in a float4.
 constexpr int kShares = kTokens / 4;
@@ -246,20 +259,20 @@ struct Shared {
   uint64_t full[kWarps][kRingBytes / kWarps / 2048];
   uint64_t summed[kBuffers], empty[kBuffers];  // this block's parts of a tile: all there; read
   uint64_t received;                           // the other blocks' shares of a tile
-  float4 share[kRanks][kShares][32];
+  float4 share[kMostRanks][kShares][32];
   float scratch[kTokens][kWarps];
 };
 // The n-th tile of a cluster.
 struct Place {
-  int n = 0;
-  __device__ int owner() const { return n % kRanks; }
+  int ranks, n = 0;
+  __device__ int owner() const { return n % ranks; }
   __device__ int buffer() const { return n % kBuffers; }
   __device__ int phase() const { return n / kBuffers & 1; }
 };
 
-__device__ inline void expect_shares(Shared& s, int tokens) {
+__device__ inline void expect_shares(Shared& s, int ranks, int tokens) {
   const int float4s = min(tokens, 2) + max(min(tokens - 4, 2), 0);
-  mbar_expect(&s.received, (kRanks - 1) * 16 * float4s * static_cast<int>(sizeof(float4)));
+  mbar_expect(&s.received, (ranks - 1) * 16 * float4s * static_cast<int>(sizeof(float4)));
 }
 
 // A multiplying warp's part, to sums [kBuffers][kWarps][tokens][kUnit].
@@ -299,14 +312,14 @@ __device__ inline void add(float4& a, const float4& b) { a = {a.x + b.x, a.y + b
 // last to use the place.
 template <class Epilogue>
 __device__ void finish_tiles(Shared& s, const float* sums, const GemmParams& p, const Epilogue& epilogue,
-                             int cluster, int rank, int lane) {
+                             const Team& team, int lane) {
   const int pair = lane % 16, token = lane / 16;
   int received = 0;
-  Place place;
-  for (int unit = cluster; unit < p.units; unit += gridDim.x / kRanks, ++place.n) {
+  Place place{team.ranks};
+  for (int unit = team.cluster; unit < p.units; unit += team.clusters, ++place.n) {
     const int owner = place.owner();
     decltype(prepare(epilogue, 0, 0, 0, 0)) ready[kTokens / 2] = {};
-    if (owner == rank) {
+    if (owner == team.rank) {
 #pragma unroll
       for (int k = 0; k < kTokens / 2; ++k)
         if (token + 2 * k < p.tokens) ready[k] = prepare(epilogue, unit, pair, token + 2 * k, 0);
@@ -318,23 +331,24 @@ __device__ void finish_tiles(Shared& s, const float* sums, const GemmParams& p, 
       v[k] = add_warps(sums + place.buffer() * kWarps * p.tokens * kUnit, p.tokens, token + 4 * k, lane);
     __syncwarp();
     if (lane == 0) mbar_arrive(&s.empty[place.buffer()]);
-    if (owner != rank) {
+    if (owner != team.rank) {
 #pragma unroll
       for (int k = 0; k < kShares; ++k)
         if (token + 4 * k < p.tokens)
-          remote_store(remote_addr(&s.share[rank][k][lane], owner), v[k], remote_addr(&s.received, owner));
+          remote_store(remote_addr(&s.share[team.rank][k][lane], owner), v[k],
+                       remote_addr(&s.received, owner));
       continue;
     }
-    mbar_wait(&s.received, received);
+    if (team.ranks > 1) mbar_wait(&s.received, received);
     received ^= 1;
 #pragma unroll
     for (int k = 0; k < kShares; ++k) {
 #pragma unroll
-      for (int r = 0; r < kRanks; ++r)
-        if (r != rank && token + 4 * k < p.tokens) add(v[k], s.share[r][k][lane]);
+      for (int r = 0; r < kMostRanks; ++r)
+        if (r < team.ranks && r != team.rank && token + 4 * k < p.tokens) add(v[k], s.share[r][k][lane]);
     }
     __syncwarp();
-    if (lane == 0) expect_shares(s, p.tokens);
+    if (lane == 0 && team.ranks > 1) expect_shares(s, team.ranks, p.tokens);
 #pragma unroll
     for (int k = 0; k < kTokens / 2; ++k) {
       const float4 both = v[k / 2];
@@ -345,39 +359,39 @@ __device__ void finish_tiles(Shared& s, const float* sums, const GemmParams& p, 
   }
 }
 
-__device__ void init_shared(Shared& s, int tokens) {
+__device__ void init_shared(Shared& s, int ranks, int tokens) {
   for (int b = 0; b < kBuffers; ++b) mbar_init(&s.summed[b], kWarps), mbar_init(&s.empty[b], 1);
   mbar_init(&s.received, 1);
   mbar_init_fence();
-  expect_shares(s, tokens);
+  if (ranks > 1) expect_shares(s, ranks, tokens);
 }
 
 template <class Source, class Epilogue>
-__global__ void __cluster_dims__(kRanks, 1, 1) __launch_bounds__(kThreads, 4)
-    dense_decode_kernel(const GemmParams p, const Norm norm, const Epilogue epilogue) {
+__global__ void __launch_bounds__(kThreads, 4)
+    dense_decode_kernel(const int ranks, const GemmParams p, const Norm norm, const Epilogue epilogue) {
   using C = Chunk<Source>;
   extern __shared__ __align__(128) uint8_t dynamic[];  // rings, rows, sums
   __shared__ Shared s;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int cluster = blockIdx.x / kRanks, rank = blockIdx.x % kRanks;
-  const int first = part_start(p.blocks, rank * kWarps) * kBlock;
-  const int end = part_start(p.blocks, (rank + 1) * kWarps) * kBlock;
-  const int row_bytes = (p.blocks / kRanks + 1) * kBlock * 2 + kRowPad;
+  const Team team(ranks);
+  const int first = part_start(p.blocks, ranks, team.rank * kWarps) * kBlock;
+  const int end = part_start(p.blocks, ranks, (team.rank + 1) * kWarps) * kBlock;
+  const int row_bytes = row_stride(p.blocks, ranks);
   uint8_t* rows = dynamic + kWarps * C::kDepth * C::kBytes;
   auto* sums = reinterpret_cast<float*>(rows + p.tokens * row_bytes);
   if (warp == kWarps) {
-    if (lane == 0) init_shared(s, p.tokens);
+    if (lane == 0) init_shared(s, ranks, p.tokens);
     __syncwarp();
     cluster_arrive();
     start_successor();
     wait_for_predecessor();
     cluster_wait();
-    finish_tiles(s, sums, p, epilogue, cluster, rank, lane);
+    finish_tiles(s, sums, p, epilogue, team, lane);
   } else {
-    const int part = rank * kWarps + warp, begin = part_start(p.blocks, part);
-    const int blocks = part_start(p.blocks, part + 1) - begin;
-    Ring<Source> ring(p, dynamic + warp * C::kDepth * C::kBytes, s.full[warp], cluster, begin, begin + blocks,
-                      lane);
+    const int part = team.rank * kWarps + warp, begin = part_start(p.blocks, ranks, part);
+    const int blocks = part_start(p.blocks, ranks, part + 1) - begin;
+    Ring<Source> ring(p, dynamic + warp * C::kDepth * C::kBytes, s.full[warp], team.cluster, team.clusters,
+                      begin, begin + blocks, lane);
     cluster_arrive();
     if (norm.x != nullptr) {
       const RowNorm row_norm(norm);
@@ -394,8 +408,8 @@ __global__ void __cluster_dims__(kRanks, 1, 1) __launch_bounds__(kThreads, 4)
     const int g = lane / 4, c = lane % 4;
     // Columns of the MMA beyond the tokens are never looked at.
     const uint8_t* x = rows + min(g, p.tokens - 1) * row_bytes + (begin * kBlock - first) * 2 + c * 16;
-    Place place;
-    for (int unit = cluster; unit < p.units; unit += gridDim.x / kRanks, ++place.n)
+    Place place{ranks};
+    for (int unit = team.cluster; unit < p.units; unit += team.clusters, ++place.n)
       hand_over(s, sums, place, warp, p.tokens, lane, multiply(ring, blocks, x, lane));
   }
   // Nobody leaves while another may still write to it.
@@ -406,31 +420,42 @@ __global__ void __cluster_dims__(kRanks, 1, 1) __launch_bounds__(kThreads, 4)
 // ---- launcher ----
 
 // Besides the rings.
-size_t shared_rest(int64_t cols, int tokens) {
-  const size_t row = (cols / kBlock / kRanks + 1) * kBlock * 2 + kRowPad;
-  return tokens * (row + sizeof(float) * kBuffers * kWarps * kUnit);
+size_t shared_rest(int64_t cols, int ranks, int tokens) {
+  return tokens *
+         (row_stride(static_cast<int>(cols / kBlock), ranks) + sizeof(float) * kBuffers * kWarps * kUnit);
 }
 
-// Clusters that run at a time, with one block a multiprocessor; 0: the device has none.
-int clusters_at_a_time(const void* kernel) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {kRanks, 1, 1};
+cudaLaunchConfig_t launch_config(int ranks, int blocks, size_t shared, cudaLaunchAttribute* attributes) {
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(ranks), 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kRanks), config.blockDim = dim3(kThreads), config.dynamicSmemBytes = kLeastDynamic;
-  config.attrs = &attribute, config.numAttrs = 1;
+  config.gridDim = dim3(blocks), config.blockDim = dim3(kThreads), config.dynamicSmemBytes = shared;
+  config.attrs = attributes, config.numAttrs = 2;
+  return config;
+}
+
+// Clusters that run at a time, at least 1.
+int clusters_at_a_time(const void* kernel, int ranks, size_t shared) {
+  cudaLaunchAttribute attributes[2]{};
+  cudaLaunchConfig_t config = launch_config(ranks, ranks, shared, attributes);
+  config.numAttrs = 1;
   int clusters = 0;
-  return cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess ? clusters : 0;
+  const bool known = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess;
+  return known && clusters > 0 ? clusters : 1;
 }
 
 struct Prepared {
   cudaError_t code;
   int clusters;
 };
-Prepared prepare_kernel(const void* kernel) {
-  const cudaError_t code =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostDynamic);
-  return {code, code == cudaSuccess ? clusters_at_a_time(kernel) : 0};
+Prepared prepare_kernel(const void* kernel, int ranks, size_t shared) {
+  cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostDynamic);
+  if (code == cudaSuccess)
+    code = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                cudaSharedmemCarveoutMaxShared);
+  return {code, code == cudaSuccess ? clusters_at_a_time(kernel, ranks, shared) : 0};
 }
 
 template <class Source, class Epilogue>
@@ -438,7 +463,13 @@ Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilog
            cudaStream_t stream) {
   using C = Chunk<Source>;
   const auto kernel = dense_decode_kernel<Source, Epilogue>;
-  static const Prepared prepared = prepare_kernel(reinterpret_cast<const void*>(kernel));
+  const bool big = w.units > 1000;
+  static const auto env = [](const char* n, int d) { return getenv(n) ? atoi(getenv(n)) : d; };
+  const int ranks = big ? env("HR", 2) : env("DR", 4);
+  const int per = big ? env("HP", 2) : env("DP", 1);
+  const size_t need = kWarps * C::kDepth * C::kBytes + shared_rest(w.cols, ranks, x.tokens);
+  const size_t shared = std::max<size_t>(need, per == 1 ? kLeastDynamic : 80 * 1024);
+  const Prepared prepared = prepare_kernel(reinterpret_cast<const void*>(kernel), ranks, shared);
   if (prepared.code != cudaSuccess) return check(prepared.code, "dense decode");
   const GemmParams p{.data = w.data.as<uint8_t>(),
                      .scales = w.scales.as<uint8_t>(),
@@ -451,9 +482,11 @@ Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilog
                      .factor = x.factor * Source::kFactor,
                      .jobs = nullptr,
                      .job_count = nullptr};
-  const size_t shared = kWarps * C::kDepth * C::kBytes + shared_rest(w.cols, x.tokens);
-  return launch(kernel, dim3(kRanks * std::min<int64_t>(w.units, std::max(prepared.clusters, 1))),
-                dim3(kThreads), std::max<size_t>(shared, kLeastDynamic), stream, p, norm, epilogue);
+  cudaLaunchAttribute attributes[2]{};
+  cudaLaunchConfig_t config = launch_config(
+      ranks, ranks * static_cast<int>(std::min<int64_t>(w.units, prepared.clusters)), shared, attributes);
+  config.stream = stream;
+  return check(cudaLaunchKernelEx(&config, kernel, ranks, p, norm, epilogue), "launch");
 }
 
 template <class Epilogue>
@@ -483,7 +516,7 @@ Status run_normed(const Matrix& w, const Norm& norm, const Epilogue& out, cudaSt
 
 bool dense_decode_fits(const Matrix& w, int tokens) {
   return w.kind != Kind::kMxfp4 && w.experts == 1 && tokens <= kTokens &&
-         kRingBytes + shared_rest(w.cols, tokens) <= kMostDynamic;
+         kRingBytes + shared_rest(w.cols, kMostRanks, tokens) <= kMostDynamic;
 }
 bool dense_decode_norms(const Norm& norm) {
   return norm.expert_out == nullptr && norm.hidden <= 4 * kMultipliers * kNormLoads;

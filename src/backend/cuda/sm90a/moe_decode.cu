@@ -261,7 +261,8 @@ __device__ void init_shared(Shared<C>& s) {
 }
 
 template <class C>
-__global__ void __launch_bounds__(kThreads) __maxnreg__(C::kTokens == 1 ? 80 : 112) moe_decode_kernel(const Params p) {
+__global__ void __launch_bounds__(kThreads) __maxnreg__(C::kTokens == 1 ? 80 : 112)
+    moe_decode_kernel(const Params p) {
   extern __shared__ __align__(128) uint8_t raw[];
   Shared<C>& s = *reinterpret_cast<Shared<C>*>(raw);
   const int warp = threadIdx.x >> 5;
@@ -303,8 +304,9 @@ using EightTokens = Config<8, 4, 8>;
 
 template <class C>
 cudaError_t prepare() {
-  return cudaFuncSetAttribute(moe_decode_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              static_cast<int>(sizeof(Shared<C>)));
+  const cudaError_t code = cudaFuncSetAttribute(
+      moe_decode_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared<C>)));
+  return code != cudaSuccess ? code : share_multiprocessor(moe_decode_kernel<C>);
 }
 
 template <class C>

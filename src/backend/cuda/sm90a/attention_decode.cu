@@ -19,6 +19,7 @@ struct Shared {
   BlockPages<D> pages;
   BlockStats stats;
   BlockReady ready;
+  float sinks[kAttendRows];  // of the group's heads
 };
 
 __device__ inline uint32_t cluster_size() {
@@ -63,10 +64,9 @@ __device__ void finish(Shared<D>& s, const Attention& p, const RowTile& tile, co
   const int group = p.heads / p.kv_heads, d = threadIdx.x % D;
   constexpr int kAtOnce = kAttendThreads / D;  // heads
   for (int i = rank + size * (threadIdx.x / D); i < group; i += size * kAtOnce) {
-    const int head = blockIdx.y * group + i;
-    Running total = Running::sink(p.sinks[head]);
+    Running total = Running::sink(s.sinks[i]);
     const float value = join_blocks<D>(s, keys, i, d, total);
-    write(p, tile.row, head, d, value * total.inverse());
+    write(p, tile.row, blockIdx.y * group + i, d, value * total.inverse());
   }
 }
 
@@ -92,14 +92,18 @@ __global__ void __launch_bounds__(kAttendThreads, 6) attend_short_kernel(const A
   const Keys keys(p, tile);
   const int block = keys.first_block() + rank;
   const bool busy = block <= keys.last_block();
+  int64_t at = 0;
   if (busy && warp == 0) {
     if (lane == 0) s.ready.init(), mbar_init_fence();
     __syncwarp();
-    request(s.pages, s.ready, p, tile, keys, block, Written::kBefore);
+    at = locate<D>(p, tile, keys, block);
+    request(s.pages, s.ready, p, at, keys, block, Written::kBefore);
   }
+  const int group = p.heads / p.kv_heads;
+  if (threadIdx.x < group) s.sinks[threadIdx.x] = p.sinks[blockIdx.y * group + threadIdx.x];
   wait_for_predecessor();
   if (busy) {
-    if (warp == 0) request(s.pages, s.ready, p, tile, keys, block, Written::kNow);
+    if (warp == 0) request(s.pages, s.ready, p, at, keys, block, Written::kNow);
     uint32_t q[D / 16][4];
     load_queries<D>(q, p, tile.row, blockIdx.y, lane);
     __syncthreads();

@@ -75,9 +75,18 @@ __device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
 // Which pages request() copies: this step has written to the row's last page.
 enum class Written { kBefore, kNow };
 
-// By a whole warp, a lane a page: K's and V's copies. Pages that the row does not have count as copied.
+// By a whole warp, a lane a page: where a block's pages lie in the cache.
 template <int D>
-__device__ void request(BlockPages<D>& to, BlockReady& ready, const Attention& p, const RowTile& tile,
+__device__ int64_t locate(const Attention& p, const RowTile& tile, const Keys& keys, int block) {
+  const int lane = threadIdx.x % 32, page = block * kBlockPages + lane;
+  if (lane >= kBlockPages || !keys.has_page(page)) return 0;
+  const int32_t* table = p.pages + tile.table[p.sliding];
+  return (static_cast<int64_t>(table[page]) * p.kv_heads + blockIdx.y) * kPageTokens * D;
+}
+
+// K's and V's copies of pages that lie at `at`. Pages that the row does not have count as copied.
+template <int D>
+__device__ void request(BlockPages<D>& to, BlockReady& ready, const Attention& p, int64_t at,
                         const Keys& keys, int block, Written which) {
   const int lane = threadIdx.x % 32, page = block * kBlockPages + lane;
   if (lane >= kBlockPages) return;
@@ -87,8 +96,6 @@ __device__ void request(BlockPages<D>& to, BlockReady& ready, const Attention& p
   }
   if ((page == keys.last / kPageTokens) != (which == Written::kNow)) return;
   constexpr int kBytes = kPageTokens * D * 2;
-  const int32_t* table = p.pages + tile.table[p.sliding];
-  const int64_t at = (static_cast<int64_t>(table[page]) * p.kv_heads + blockIdx.y) * kPageTokens * D;
   const uint64_t policy = evict_first_policy();
   mbar_expect(ready.k + lane, kBytes);
   bulk_copy(to.k[lane], p.k + at, kBytes, ready.k + lane, policy);

@@ -75,7 +75,8 @@ __global__ void __launch_bounds__(kAttendThreads, kBlocks == 1 ? 6 : 3)
   const int from = max(base, keys.first_block()), to = min(base + kBlocks - 1, keys.last_block());
   const auto ask = [&](int block, Written which) {
     const int stage = (block - from) % kStages;
-    if (block <= to) request(s.pages[stage], s.ready[stage], p, tile, keys, block, which);
+    if (block > to) return;
+    request(s.pages[stage], s.ready[stage], p, locate<D>(p, tile, keys, block), keys, block, which);
   };
   if (warp == 0) {
     if (lane == 0) {

@@ -16,6 +16,7 @@
 // Floor: bytes / bandwidth. QKV of gpt-oss in BF16, 29.5 MB: 6.7 us on an H200.
 #include <algorithm>
 #include <cstdlib>
+#include <cstdio>
 
 #include "backend/cuda/norm.cuh"
 #include "backend/cuda/sm90a/dense_decode.h"
@@ -31,11 +32,8 @@ constexpr int kMultipliers = kWarps * 32, kThreads = kMultipliers + 32;
 constexpr int kTokens = 8;
 constexpr int kBuffers = 2;            // of sums, in each block
 constexpr int kRowPad = 64;            // bytes: two tokens' rows in different banks
-constexpr int kRingBytes = 72 * 1024;  // of a block
-constexpr int kMostDynamic = 160 * 1024;
-// More than half of a multiprocessor's memory: two blocks of a launch that starts early would otherwise share
-// one while others stay empty (up to four were seen). What is left is enough for moe_decode of one token.
-constexpr int kLeastDynamic = 114 * 1024;
+constexpr int kMostDepth = 16;         // chunks of a warp's ring
+constexpr int kMostDynamic = 200 * 1024;
 
 // The contraction is cut into ranks * kWarps parts.
 __device__ inline int part_start(int blocks, int ranks, int part) { return blocks * part / (ranks * kWarps); }
@@ -45,7 +43,20 @@ struct Chunk {
   static constexpr int kBlocks = Source::kScaled ? 3 : 2;  // of the contraction
   static constexpr int kScalesAt = kBlocks * Source::kBlockBytes;
   static constexpr int kBytes = kScalesAt + (kBlocks * Source::kScaleBytes + 127) / 128 * 128;
-  static constexpr int kDepth = kRingBytes / kWarps / kBytes;
+};
+
+// How a product is cut. Cluster i computes the tasks i, i + clusters, ..: first whole units, then, where this
+// ends sooner, halves (MMA tiles) of the last units.
+struct Cut {
+  int ranks, depth;  // thread blocks of a cluster, chunks of a ring
+  int whole, tasks, ahead;
+};
+struct Task {
+  int unit, half;  // half: -1: both
+  __device__ Task(const Cut& cut, int index)
+      : unit(index < cut.whole ? index : cut.whole + (index - cut.whole) / 2),
+        half(index < cut.whole ? -1 : (index - cut.whole) % 2) {}
+  __device__ bool has(int m) const { return half < 0 || half == m; }
 };
 
 // ---- a warp's ring; every method is called by the whole warp ----
@@ -54,24 +65,29 @@ class Ring {
   using C = Chunk<Source>;
 
  public:
-  __device__ Ring(const GemmParams& p, uint8_t* memory, uint64_t* full, int cluster, int clusters, int first,
-                  int end, int lane)
+  __device__ Ring(const GemmParams& p, const Cut& cut, uint8_t* memory, uint64_t* full, int cluster,
+                  int clusters, int first, int end, int lane)
       : p_(p),
+        cut_(cut),
         memory_(memory),
         full_(full),
         clusters_(clusters),
         first_(first),
         end_(end),
         lane_(lane),
-        tile_(cluster) {
+        task_(cluster) {
     if (lane == 0) {
-      for (int i = 0; i < C::kDepth; ++i) mbar_init(full + i, 1);
+      for (int i = 0; i < cut.depth; ++i) mbar_init(full + i, 1);
       mbar_init_fence();
     }
     __syncwarp();
     open();
 #pragma unroll 1
-    for (int i = 0; i < C::kDepth; ++i) request(i);
+    for (int i = 0; i < cut.depth; ++i) request(i);
+    if (cut.ahead > 0 && task_ < cut.tasks && first_ != end_ && lane == 0) {
+      prefetch_l2(data_, left_ * Source::kBlockBytes);
+      if (Source::kScaled) prefetch_l2(scales_, left_ * Source::kScaleBytes);
+    }
   }
   __device__ const uint8_t* wait() const {
     mbar_wait(full_ + stage_, phase_);
@@ -81,39 +97,45 @@ class Ring {
   __device__ void next() {
     __syncwarp();
     request(stage_);
-    if (++stage_ == C::kDepth) stage_ = 0, phase_ ^= 1;
+    if (++stage_ == cut_.depth) stage_ = 0, phase_ ^= 1;
   }
 
  private:
   __device__ void open() {
-    const int64_t at = static_cast<int64_t>(tile_) * p_.blocks + first_;
+    const Task task(cut_, task_);
+    const int64_t at = static_cast<int64_t>(task.unit) * p_.blocks + first_;
+    half_ = task.half;
     data_ = p_.data + at * Source::kBlockBytes;
     scales_ = p_.scales + at * Source::kScaleBytes;
     left_ = end_ - first_;
   }
   __device__ void request(int stage) {
-    if (tile_ >= p_.units || first_ == end_) return;
+    constexpr int kHalf = Source::kBlockBytes / 2;
+    if (task_ >= cut_.tasks || first_ == end_) return;
     const int count = min(C::kBlocks, left_);
     if (lane_ == 0) {
       uint8_t* to = memory_ + stage * C::kBytes;
-      mbar_expect(full_ + stage, count * (Source::kBlockBytes + Source::kScaleBytes));
-      bulk_copy(to, data_, count * Source::kBlockBytes, full_ + stage, policy_);
+      mbar_expect(full_ + stage, count * ((half_ < 0 ? 2 : 1) * kHalf + Source::kScaleBytes));
+      if (half_ < 0) bulk_copy(to, data_, count * Source::kBlockBytes, full_ + stage, policy_);
+      for (int at = half_ * kHalf; half_ >= 0 && at < count * Source::kBlockBytes; at += Source::kBlockBytes)
+        bulk_copy(to + at, data_ + at, kHalf, full_ + stage, policy_);
       if (Source::kScaled)
         bulk_copy(to + C::kScalesAt, scales_, count * Source::kScaleBytes, full_ + stage, policy_);
     }
     data_ += C::kBlocks * Source::kBlockBytes;
     scales_ += C::kBlocks * Source::kScaleBytes;
     left_ -= count;
-    if (left_ == 0) tile_ += clusters_, open();
+    if (left_ == 0) task_ += clusters_, open();
   }
 
   const GemmParams& p_;
+  const Cut& cut_;
   uint8_t* memory_;
   uint64_t* full_;
   const uint64_t policy_ = evict_first_policy();
   int clusters_, first_, end_, lane_;
   // The next request.
-  int tile_, left_;
+  int task_, half_, left_;
   const uint8_t *data_, *scales_;
   int stage_ = 0, phase_ = 0;
 };
@@ -122,10 +144,12 @@ class Ring {
 
 // A block in shared memory.
 template <class Source>
-__device__ inline void read(Source& s, const uint8_t* data, const uint8_t* scales, int lane) {
+__device__ inline void read(Source& s, const Task& task, const uint8_t* data, const uint8_t* scales,
+                            int lane) {
+  constexpr int kVectors = Source::kBlockBytes / 512;
 #pragma unroll
-  for (int i = 0; i < Source::kBlockBytes / 512; ++i)
-    s.q[i] = *reinterpret_cast<const uint4*>(data + i * 512 + lane * 16);
+  for (int i = 0; i < kVectors; ++i)
+    if (task.has(2 * i / kVectors)) s.q[i] = *reinterpret_cast<const uint4*>(data + i * 512 + lane * 16);
   if constexpr (Source::kScaled)
     s.s = *reinterpret_cast<const decltype(s.s)*>(scales + lane / 4 * sizeof(s.s));
 }
@@ -137,9 +161,10 @@ struct Sum {
   static constexpr int kChains = Source::kScaled ? 1 : 2;
   float v[2][kChains][4] = {};
 
-  __device__ void add(const Source& w, const uint4& x) {
+  __device__ void add(const Task& task, const Source& w, const uint4& x) {
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
+      if (!task.has(m)) continue;
       const Fragment f0 = w.fragment(m, 0), f1 = w.fragment(m, 1);
       if constexpr (Source::kScaled) {
         float d[4] = {};
@@ -158,10 +183,11 @@ struct Sum {
   }
 };
 
-// This warp's part of `blocks` blocks of one tile; x: this lane's token's row at the part, from its columns
+// This warp's part of `blocks` blocks of one task; x: this lane's token's row at the part, from its columns
 // of the block on.
 template <class Source>
-__device__ Sum<Source> multiply(Ring<Source>& ring, int blocks, const uint8_t* x, int lane) {
+__device__ Sum<Source> multiply(Ring<Source>& ring, const Task& task, int blocks, const uint8_t* x,
+                                int lane) {
   using C = Chunk<Source>;
   Sum<Source> sum;
   for (int b = 0; b < blocks; b += C::kBlocks, x += C::kBlocks * kBlock * 2) {
@@ -170,8 +196,8 @@ __device__ Sum<Source> multiply(Ring<Source>& ring, int blocks, const uint8_t* x
     for (int i = 0; i < C::kBlocks; ++i) {
       if (b + i >= blocks) break;
       Source w;
-      read(w, chunk + i * Source::kBlockBytes, chunk + C::kScalesAt + i * Source::kScaleBytes, lane);
-      sum.add(w, *reinterpret_cast<const uint4*>(x + i * kBlock * 2));
+      read(w, task, chunk + i * Source::kBlockBytes, chunk + C::kScalesAt + i * Source::kScaleBytes, lane);
+      sum.add(task, w, *reinterpret_cast<const uint4*>(x + i * kBlock * 2));
     }
     ring.next();
   }
@@ -256,7 +282,7 @@ struct Team {
 // k: two tokens in a float4.
 constexpr int kShares = kTokens / 4;
 struct Shared {
-  uint64_t full[kWarps][kRingBytes / kWarps / 2048];
+  uint64_t full[kWarps][kMostDepth];
   uint64_t summed[kBuffers], empty[kBuffers];  // this block's parts of a tile: all there; read
   uint64_t received;                           // the other blocks' shares of a tile
   float4 share[kMostRanks][kShares][32];
@@ -311,13 +337,14 @@ __device__ inline void add(float4& a, const float4& b) { a = {a.x + b.x, a.y + b
 // finished one of the three tiles before, for which n's owner sent its share after it had finished n - 4, the
 // last to use the place.
 template <class Epilogue>
-__device__ void finish_tiles(Shared& s, const float* sums, const GemmParams& p, const Epilogue& epilogue,
-                             const Team& team, int lane) {
+__device__ void finish_tasks(Shared& s, const float* sums, const GemmParams& p, const Cut& cut,
+                             const Epilogue& epilogue, const Team& team, int lane) {
   const int pair = lane % 16, token = lane / 16;
   int received = 0;
   Place place{team.ranks};
-  for (int unit = team.cluster; unit < p.units; unit += team.clusters, ++place.n) {
-    const int owner = place.owner();
+  for (int index = team.cluster; index < cut.tasks; index += team.clusters, ++place.n) {
+    const Task task(cut, index);
+    const int owner = place.owner(), unit = task.unit;
     decltype(prepare(epilogue, 0, 0, 0, 0)) ready[kTokens / 2] = {};
     if (owner == team.rank) {
 #pragma unroll
@@ -353,7 +380,7 @@ __device__ void finish_tiles(Shared& s, const float* sums, const GemmParams& p, 
     for (int k = 0; k < kTokens / 2; ++k) {
       const float4 both = v[k / 2];
       const float v0 = k % 2 == 0 ? both.x : both.z, v1 = k % 2 == 0 ? both.y : both.w;
-      if (token + 2 * k < p.tokens)
+      if (token + 2 * k < p.tokens && task.has(pair / 8))
         finish(epilogue, ready[k], unit, pair, token + 2 * k, v0 * p.factor, v1 * p.factor);
     }
   }
@@ -368,16 +395,17 @@ __device__ void init_shared(Shared& s, int ranks, int tokens) {
 
 template <class Source, class Epilogue>
 __global__ void __launch_bounds__(kThreads, 4)
-    dense_decode_kernel(const int ranks, const GemmParams p, const Norm norm, const Epilogue epilogue) {
+    dense_decode_kernel(const GemmParams p, const Cut cut, const Norm norm, const Epilogue epilogue) {
   using C = Chunk<Source>;
   extern __shared__ __align__(128) uint8_t dynamic[];  // rings, rows, sums
   __shared__ Shared s;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int ranks = cut.ranks;
   const Team team(ranks);
   const int first = part_start(p.blocks, ranks, team.rank * kWarps) * kBlock;
   const int end = part_start(p.blocks, ranks, (team.rank + 1) * kWarps) * kBlock;
   const int row_bytes = row_stride(p.blocks, ranks);
-  uint8_t* rows = dynamic + kWarps * C::kDepth * C::kBytes;
+  uint8_t* rows = dynamic + kWarps * cut.depth * C::kBytes;
   auto* sums = reinterpret_cast<float*>(rows + p.tokens * row_bytes);
   if (warp == kWarps) {
     if (lane == 0) init_shared(s, ranks, p.tokens);
@@ -386,12 +414,12 @@ __global__ void __launch_bounds__(kThreads, 4)
     start_successor();
     wait_for_predecessor();
     cluster_wait();
-    finish_tiles(s, sums, p, epilogue, team, lane);
+    finish_tasks(s, sums, p, cut, epilogue, team, lane);
   } else {
     const int part = team.rank * kWarps + warp, begin = part_start(p.blocks, ranks, part);
     const int blocks = part_start(p.blocks, ranks, part + 1) - begin;
-    Ring<Source> ring(p, dynamic + warp * C::kDepth * C::kBytes, s.full[warp], team.cluster, team.clusters,
-                      begin, begin + blocks, lane);
+    Ring<Source> ring(p, cut, dynamic + warp * cut.depth * C::kBytes, s.full[warp], team.cluster,
+                      team.clusters, begin, begin + blocks, lane);
     cluster_arrive();
     if (norm.x != nullptr) {
       const RowNorm row_norm(norm);
@@ -409,8 +437,8 @@ __global__ void __launch_bounds__(kThreads, 4)
     // Columns of the MMA beyond the tokens are never looked at.
     const uint8_t* x = rows + min(g, p.tokens - 1) * row_bytes + (begin * kBlock - first) * 2 + c * 16;
     Place place{ranks};
-    for (int unit = team.cluster; unit < p.units; unit += team.clusters, ++place.n)
-      hand_over(s, sums, place, warp, p.tokens, lane, multiply(ring, blocks, x, lane));
+    for (int index = team.cluster; index < cut.tasks; index += team.clusters, ++place.n)
+      hand_over(s, sums, place, warp, p.tokens, lane, multiply(ring, Task(cut, index), blocks, x, lane));
   }
   // Nobody leaves while another may still write to it.
   cluster_arrive();
@@ -458,6 +486,12 @@ Prepared prepare_kernel(const void* kernel, int ranks, size_t shared) {
   return {code, code == cudaSuccess ? clusters_at_a_time(kernel, ranks, shared) : 0};
 }
 
+Cut cut_of(int64_t units, int ranks, int clusters, int depth) {
+  const int n = static_cast<int>(units), rest = n % clusters;
+  const int whole = 2 * rest <= clusters ? n - rest : n;
+  return {ranks, depth, whole, whole + 2 * (n - whole), getenv("PF") ? atoi(getenv("PF")) : 0};
+}
+
 template <class Source, class Epilogue>
 Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilogue& epilogue,
            cudaStream_t stream) {
@@ -465,12 +499,16 @@ Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilog
   const auto kernel = dense_decode_kernel<Source, Epilogue>;
   const bool big = w.units > 1000;
   static const auto env = [](const char* n, int d) { return getenv(n) ? atoi(getenv(n)) : d; };
-  const int ranks = big ? env("HR", 2) : env("DR", 4);
-  const int per = big ? env("HP", 2) : env("DP", 1);
-  const size_t need = kWarps * C::kDepth * C::kBytes + shared_rest(w.cols, ranks, x.tokens);
-  const size_t shared = std::max<size_t>(need, per == 1 ? kLeastDynamic : 80 * 1024);
+  const int ranks = big ? env("HR", 2) : norm.x ? env("QR", 2) : env("PR", 2);
+  const int budget = 1024 * (x.tokens > 1 ? env("MB", 185) : big ? env("HB", 113) : norm.x ? env("QB", 113) : env("PB", 185));
+  const size_t rest = shared_rest(w.cols, ranks, x.tokens);
+  const int depth = std::clamp<int>((budget - rest) / (kWarps * C::kBytes), 1, kMostDepth);
+  const size_t least = 1024 * (x.tokens > 1 ? 0 : big ? env("HL", 0) : norm.x ? env("QL", 0) : env("PL", 0));
+  const size_t shared = std::max(least, kWarps * depth * C::kBytes + rest);
   const Prepared prepared = prepare_kernel(reinterpret_cast<const void*>(kernel), ranks, shared);
   if (prepared.code != cudaSuccess) return check(prepared.code, "dense decode");
+  const int clusters = static_cast<int>(std::min<int64_t>(w.units, prepared.clusters));
+  const Cut cut = cut_of(w.units, ranks, clusters, depth);
   const GemmParams p{.data = w.data.as<uint8_t>(),
                      .scales = w.scales.as<uint8_t>(),
                      .units = static_cast<int>(w.units),
@@ -482,11 +520,13 @@ Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilog
                      .factor = x.factor * Source::kFactor,
                      .jobs = nullptr,
                      .job_count = nullptr};
+  cudaFuncAttributes fa; cudaFuncGetAttributes(&fa, kernel);
+  if (getenv("DBG")) fprintf(stderr, "static %zu regs %d ", fa.sharedSizeBytes, fa.numRegs);
+  if (getenv("DBG")) fprintf(stderr, "units %d ranks %d clusters %d depth %d whole %d tasks %d shared %zu\n", p.units, ranks, clusters, depth, cut.whole, cut.tasks, shared);
   cudaLaunchAttribute attributes[2]{};
-  cudaLaunchConfig_t config = launch_config(
-      ranks, ranks * static_cast<int>(std::min<int64_t>(w.units, prepared.clusters)), shared, attributes);
+  cudaLaunchConfig_t config = launch_config(ranks, ranks * clusters, shared, attributes);
   config.stream = stream;
-  return check(cudaLaunchKernelEx(&config, kernel, ranks, p, norm, epilogue), "launch");
+  return check(cudaLaunchKernelEx(&config, kernel, p, cut, norm, epilogue), "launch");
 }
 
 template <class Epilogue>
@@ -516,7 +556,7 @@ Status run_normed(const Matrix& w, const Norm& norm, const Epilogue& out, cudaSt
 
 bool dense_decode_fits(const Matrix& w, int tokens) {
   return w.kind != Kind::kMxfp4 && w.experts == 1 && tokens <= kTokens &&
-         kRingBytes + shared_rest(w.cols, kMostRanks, tokens) <= kMostDynamic;
+         32 * 1024 + shared_rest(w.cols, 2, tokens) <= 113 * 1024;
 }
 bool dense_decode_norms(const Norm& norm) {
   return norm.expert_out == nullptr && norm.hidden <= 4 * kMultipliers * kNormLoads;

@@ -80,9 +80,10 @@ class CudaBackend final : public Backend {
   Norm norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows);
   // out = w norm(x)
   template <class Epilogue>
-  Status normed_product(const Matrix& w, const Norm& normed, const Epilogue& out);
+  Status normed_product(const Matrix& w, const Norm& normed, const Epilogue& out, const Matrix* next);
   template <class Epilogue>
-  Status product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out);
+  Status product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out,
+                 const Matrix* next);
   const int32_t* input(int offset) const { return exchange_.input(offset); }
   double expected_experts() const;
   double moe_bytes(const Layer& layer) const;
@@ -374,11 +375,12 @@ Norm CudaBackend::norm_of(const DeviceBuffer& weight, float factor, bool bf16, i
 
 // The kernels for few tokens and, through wgmma, for many each add in another order than gemm().
 template <class Epilogue>
-Status CudaBackend::product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out) {
+Status CudaBackend::product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out,
+                            const Matrix* next) {
   const Activations activations{.x = x, .factor = factor, .tokens = rows};
   if constexpr (std::is_same_v<Epilogue, Store>) {
     if (!options_.batch_invariant && sm90a::dense_decode_fits(w, rows))
-      return sm90a::dense_decode(w, activations, out, stream_);
+      return sm90a::dense_decode(w, activations, out, next, stream_);
   }
   if (options_.batch_invariant || rows <= kSlabRows || !sm90a::wide_fits(w))
     return gemm(w, activations, out, stream_);
@@ -388,12 +390,13 @@ Status CudaBackend::product(const Matrix& w, const void* x, float factor, int ro
 }
 
 template <class Epilogue>
-Status CudaBackend::normed_product(const Matrix& w, const Norm& normed, const Epilogue& out) {
+Status CudaBackend::normed_product(const Matrix& w, const Norm& normed, const Epilogue& out,
+                                   const Matrix* next) {
   if (!options_.batch_invariant && sm90a::dense_decode_fits(w, normed.rows) &&
       sm90a::dense_decode_norms(normed))
-    return sm90a::dense_decode(w, normed, out, stream_);
+    return sm90a::dense_decode(w, normed, out, next, stream_);
   RETURN_IF_ERROR(norm(normed, stream_));
-  return product(w, normed.out, 1.0f / normed.factor, normed.rows, out);
+  return product(w, normed.out, 1.0f / normed.factor, normed.rows, out, next);
 }
 
 void CudaBackend::qkv(int index) {
@@ -410,7 +413,8 @@ void CudaBackend::qkv(int index) {
             .q = q_.as<__nv_bfloat16>(),
             .k = layer.k.as<__nv_bfloat16>(),
             .v = layer.v.as<__nv_bfloat16>(),
-            .slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots)});
+            .slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots)},
+        &layer.o);
   });
 }
 
@@ -454,7 +458,8 @@ void CudaBackend::project(int index) {
                          .stride = model_.config.hidden,
                          .bias = layer.o_bias.as<float>(),
                          .rows = model_.config.hidden,
-                         .add = true});
+                         .add = true},
+                   index + 1 < model_.config.layers ? &model_.layers[index + 1].qkv : &model_.head);
   });
 }
 
@@ -544,7 +549,8 @@ void CudaBackend::unembed(std::span<float> logits) {
           last.row_map = input(at_.logit_rows);
           RETURN_IF_ERROR(normed_product(
               model_.head, last,
-              Store{.out = logits_.as<float>(), .stride = model_.config.vocab, .rows = model_.config.vocab}));
+              Store{.out = logits_.as<float>(), .stride = model_.config.vocab, .rows = model_.config.vocab},
+              &model_.layers[0].qkv));
           if (shape_.draws)
             return exchange_.draw(shape_, at_, logits_.as<float>(), model_.config.vocab, fault_.as<int>(),
                                   stream_);

@@ -1,22 +1,19 @@
 // Matrix product for 1 to 8 tokens, bound by the bytes of the weights.
 //
-//   tile     a unit of matrix.h, 32 rows
-//   cluster  four thread blocks on four multiprocessors share a tile: cluster i computes tiles i, i +
-//   clusters, .. warp     32 multiplying warps, 8 in each block: each sums its part of the contraction of
-//   every tile. It has
-//            its own ring of chunks in shared memory, which bulk copies fill and it refills itself
-//   ninth warp of a block: adds its block's parts, in order. The blocks take turns in finishing a tile, with
-//   the
-//            others' sums, which come through the cluster's shared memory
+//   task     a unit of matrix.h, 32 rows, or half of one where that evens out the last round
+//   cluster  thread blocks that share their tasks: each sums its part of the contraction
+//   block    ten warps. One copies the part's weights, stage by stage, into a ring in shared memory; eight
+//            multiply, the blocks of a stage among them; one adds up their sums. The thread blocks take turns
+//            in finishing a task, with the others' sums, which come through the cluster's shared memory
 //
-// No warp waits for another but for room in the sums. The first chunks are on their way before the kernel
-// waits for its predecessor: what launch and norm take is hidden behind them. Bytes: the weights once;
-// activations once a block, from L2. The order of a token's sums is the same for 1 to 8 tokens.
+// The ring is on its way before the kernel waits for its predecessor: what launch and norm take is hidden
+// behind it. Bytes: the weights once; activations once a block, from L2. The order of a token's sums is the
+// same for 1 to 8 tokens.
 //
 // Floor: bytes / bandwidth. QKV of gpt-oss in BF16, 29.5 MB: 6.7 us on an H200.
 #include <algorithm>
-#include <cstdlib>
 #include <cstdio>
+#include <cstdlib>
 
 #include "backend/cuda/norm.cuh"
 #include "backend/cuda/sm90a/dense_decode.h"
@@ -26,30 +23,30 @@
 namespace moesaic::cuda::sm90a {
 namespace {
 
-constexpr int kMostRanks = 4;  // blocks of a cluster
-constexpr int kWarps = 8;
-constexpr int kMultipliers = kWarps * 32, kThreads = kMultipliers + 32;
+constexpr int kMostRanks = 2;  // blocks of a cluster
+constexpr int kWarps = 8, kMultipliers = kWarps * 32;
+constexpr int kFinisher = kWarps, kCopier = kWarps + 1, kThreads = (kWarps + 2) * 32;
 constexpr int kTokens = 8;
-constexpr int kBuffers = 2;            // of sums, in each block
-constexpr int kRowPad = 64;            // bytes: two tokens' rows in different banks
-constexpr int kMostDepth = 16;         // chunks of a warp's ring
+constexpr int kBuffers = 2;  // of sums, in each block
+constexpr int kRowPad = 64;  // bytes: two tokens' rows in different banks
+constexpr int kMostStages = 16;
 constexpr int kMostDynamic = 200 * 1024;
 
-// The contraction is cut into ranks * kWarps parts.
-__device__ inline int part_start(int blocks, int ranks, int part) { return blocks * part / (ranks * kWarps); }
-
+// What a block's ring holds at a time of the contraction: block i is warp i % kWarps's.
 template <class Source>
-struct Chunk {
-  static constexpr int kBlocks = Source::kScaled ? 3 : 2;  // of the contraction
+struct Stage {
+  static constexpr int kPerWarp = Source::kScaled ? 2 : 1, kBlocks = kWarps * kPerWarp;
   static constexpr int kScalesAt = kBlocks * Source::kBlockBytes;
-  static constexpr int kBytes = kScalesAt + (kBlocks * Source::kScaleBytes + 127) / 128 * 128;
+  static constexpr int kBytes = kScalesAt + kBlocks * Source::kScaleBytes;
 };
 
 // How a product is cut. Cluster i computes the tasks i, i + clusters, ..: first whole units, then, where this
 // ends sooner, halves (MMA tiles) of the last units.
 struct Cut {
-  int ranks, depth;  // thread blocks of a cluster, chunks of a ring
-  int whole, tasks, ahead;
+  int ranks, stages;  // thread blocks of a cluster, stages of a ring
+  int whole, tasks;
+  const uint8_t* next;  // what the step reads next, and how much of it a block brings to the cache
+  int next_share;
 };
 struct Task {
   int unit, half;  // half: -1: both
@@ -59,86 +56,75 @@ struct Task {
   __device__ bool has(int m) const { return half < 0 || half == m; }
 };
 
-// ---- a warp's ring; every method is called by the whole warp ----
-template <class Source>
-class Ring {
-  using C = Chunk<Source>;
-
- public:
-  __device__ Ring(const GemmParams& p, const Cut& cut, uint8_t* memory, uint64_t* full, int cluster,
-                  int clusters, int first, int end, int lane)
-      : p_(p),
-        cut_(cut),
-        memory_(memory),
-        full_(full),
-        clusters_(clusters),
-        first_(first),
-        end_(end),
-        lane_(lane),
-        task_(cluster) {
-    if (lane == 0) {
-      for (int i = 0; i < cut.depth; ++i) mbar_init(full + i, 1);
-      mbar_init_fence();
-    }
-    __syncwarp();
-    open();
-#pragma unroll 1
-    for (int i = 0; i < cut.depth; ++i) request(i);
-    if (cut.ahead > 0 && task_ < cut.tasks && first_ != end_ && lane == 0) {
-      prefetch_l2(data_, left_ * Source::kBlockBytes);
-      if (Source::kScaled) prefetch_l2(scales_, left_ * Source::kScaleBytes);
-    }
-  }
-  __device__ const uint8_t* wait() const {
-    mbar_wait(full_ + stage_, phase_);
-    return memory_ + stage_ * C::kBytes;
-  }
-  // The chunk that wait() gave has been read.
-  __device__ void next() {
-    __syncwarp();
-    request(stage_);
-    if (++stage_ == cut_.depth) stage_ = 0, phase_ ^= 1;
-  }
-
- private:
-  __device__ void open() {
-    const Task task(cut_, task_);
-    const int64_t at = static_cast<int64_t>(task.unit) * p_.blocks + first_;
-    half_ = task.half;
-    data_ = p_.data + at * Source::kBlockBytes;
-    scales_ = p_.scales + at * Source::kScaleBytes;
-    left_ = end_ - first_;
-  }
-  __device__ void request(int stage) {
-    constexpr int kHalf = Source::kBlockBytes / 2;
-    if (task_ >= cut_.tasks || first_ == end_) return;
-    const int count = min(C::kBlocks, left_);
-    if (lane_ == 0) {
-      uint8_t* to = memory_ + stage * C::kBytes;
-      mbar_expect(full_ + stage, count * ((half_ < 0 ? 2 : 1) * kHalf + Source::kScaleBytes));
-      if (half_ < 0) bulk_copy(to, data_, count * Source::kBlockBytes, full_ + stage, policy_);
-      for (int at = half_ * kHalf; half_ >= 0 && at < count * Source::kBlockBytes; at += Source::kBlockBytes)
-        bulk_copy(to + at, data_ + at, kHalf, full_ + stage, policy_);
-      if (Source::kScaled)
-        bulk_copy(to + C::kScalesAt, scales_, count * Source::kScaleBytes, full_ + stage, policy_);
-    }
-    data_ += C::kBlocks * Source::kBlockBytes;
-    scales_ += C::kBlocks * Source::kScaleBytes;
-    left_ -= count;
-    if (left_ == 0) task_ += clusters_, open();
-  }
-
-  const GemmParams& p_;
-  const Cut& cut_;
-  uint8_t* memory_;
-  uint64_t* full_;
-  const uint64_t policy_ = evict_first_policy();
-  int clusters_, first_, end_, lane_;
-  // The next request.
-  int task_, half_, left_;
-  const uint8_t *data_, *scales_;
-  int stage_ = 0, phase_ = 0;
+// A thread block's place in the product: its cluster and, of the contraction, `blocks` blocks from `first`
+// on.
+struct Part {
+  int ranks, rank, cluster, clusters, first, blocks;
+  __device__ Part(const Cut& cut, int all)
+      : ranks(cut.ranks),
+        rank(blockIdx.x % ranks),
+        cluster(blockIdx.x / ranks),
+        clusters(gridDim.x / ranks),
+        first(all * rank / ranks),
+        blocks(all * (rank + 1) / ranks - first) {}
 };
+
+// Lane l of the finisher has pair l % 16 (rows r and r + 8 of an MMA tile, tile.cuh) of tokens l / 16 + 2 k:
+// two tokens in a float4.
+constexpr int kShares = kTokens / 4;
+struct Shared {
+  uint64_t full[kMostStages], free[kMostStages];  // of the ring
+  uint64_t summed[kBuffers], empty[kBuffers];     // this block's parts of a task: all there; read
+  uint64_t received;                              // the other blocks' shares of a task
+  float4 share[kMostRanks][kShares][32];
+  float scratch[kTokens][kWarps];
+};
+
+// The stage that comes next.
+struct Turn {
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ void next(int stages) {
+    if (++stage == stages) stage = 0, phase ^= 1;
+  }
+};
+
+// ---- copying, by one thread ----
+
+template <class Source>
+__device__ void copy_stage(const Task& task, uint8_t* to, const uint8_t* data, const uint8_t* scales,
+                           int count, uint64_t* full, uint64_t policy) {
+  constexpr int kHalf = Source::kBlockBytes / 2;
+  mbar_expect(full, count * ((task.half < 0 ? 2 : 1) * kHalf + Source::kScaleBytes));
+  if (task.half < 0) {
+    bulk_copy(to, data, count * Source::kBlockBytes, full, policy);
+  } else {
+    for (int i = 0, at = task.half * kHalf; i < count; ++i, at += Source::kBlockBytes)
+      bulk_copy(to + at, data + at, kHalf, full, policy);
+  }
+  if (Source::kScaled)
+    bulk_copy(to + Stage<Source>::kScalesAt, scales, count * Source::kScaleBytes, full, policy);
+}
+
+template <class Source>
+__device__ void copy_tasks(Shared& s, uint8_t* ring, const GemmParams& p, const Cut& cut, const Part& part) {
+  using S = Stage<Source>;
+  const uint64_t policy = evict_first_policy();
+  Turn turn;
+  for (int index = part.cluster; index < cut.tasks; index += part.clusters) {
+    const Task task(cut, index);
+    const int64_t at = static_cast<int64_t>(task.unit) * p.blocks + part.first;
+    const uint8_t *data = p.data + at * Source::kBlockBytes, *scales = p.scales + at * Source::kScaleBytes;
+    for (int b = 0; b < part.blocks; b += S::kBlocks, turn.next(cut.stages)) {
+      mbar_wait(&s.free[turn.stage], turn.phase ^ 1);
+      copy_stage<Source>(task, ring + turn.stage * S::kBytes, data + b * Source::kBlockBytes,
+                         scales + b * Source::kScaleBytes, min(S::kBlocks, part.blocks - b),
+                         &s.full[turn.stage], policy);
+    }
+  }
+  if (cut.next_share > 0)
+    prefetch_l2(cut.next + static_cast<int64_t>(blockIdx.x) * cut.next_share, cut.next_share);
+}
 
 // ---- multiplying ----
 
@@ -183,23 +169,26 @@ struct Sum {
   }
 };
 
-// This warp's part of `blocks` blocks of one task; x: this lane's token's row at the part, from its columns
-// of the block on.
+// The warp's blocks of one task; x: this lane's token's row at the part, from its columns of a block on.
 template <class Source>
-__device__ Sum<Source> multiply(Ring<Source>& ring, const Task& task, int blocks, const uint8_t* x,
-                                int lane) {
-  using C = Chunk<Source>;
+__device__ Sum<Source> multiply(Shared& s, const uint8_t* ring, const Task& task, int blocks, int stages,
+                                Turn& turn, const uint8_t* x, int warp, int lane) {
+  using S = Stage<Source>;
   Sum<Source> sum;
-  for (int b = 0; b < blocks; b += C::kBlocks, x += C::kBlocks * kBlock * 2) {
-    const uint8_t* chunk = ring.wait();
+  for (int first = 0; first < blocks; first += S::kBlocks, turn.next(stages)) {
+    mbar_wait(&s.full[turn.stage], turn.phase);
+    const uint8_t* stage = ring + turn.stage * S::kBytes;
 #pragma unroll
-    for (int i = 0; i < C::kBlocks; ++i) {
-      if (b + i >= blocks) break;
+    for (int i = 0; i < S::kPerWarp; ++i) {
+      const int block = i * kWarps + warp;
+      if (first + block >= blocks) break;
       Source w;
-      read(w, task, chunk + i * Source::kBlockBytes, chunk + C::kScalesAt + i * Source::kScaleBytes, lane);
-      sum.add(task, w, *reinterpret_cast<const uint4*>(x + i * kBlock * 2));
+      read(w, task, stage + block * Source::kBlockBytes, stage + S::kScalesAt + block * Source::kScaleBytes,
+           lane);
+      sum.add(task, w, *reinterpret_cast<const uint4*>(x + (first + block) * kBlock * 2));
     }
-    ring.next();
+    __syncwarp();
+    if (lane == 0) mbar_arrive(&s.free[turn.stage]);
   }
   return sum;
 }
@@ -272,23 +261,7 @@ struct RowNorm {
 
 // ---- sums ----
 
-struct Team {
-  int ranks, rank, cluster, clusters;
-  __device__ explicit Team(int n)
-      : ranks(n), rank(blockIdx.x % n), cluster(blockIdx.x / n), clusters(gridDim.x / n) {}
-};
-
-// Lane l of the ninth warp has pair l % 16 (rows r and r + 8 of an MMA tile, tile.cuh) of tokens l / 16 + 2
-// k: two tokens in a float4.
-constexpr int kShares = kTokens / 4;
-struct Shared {
-  uint64_t full[kWarps][kMostDepth];
-  uint64_t summed[kBuffers], empty[kBuffers];  // this block's parts of a tile: all there; read
-  uint64_t received;                           // the other blocks' shares of a tile
-  float4 share[kMostRanks][kShares][32];
-  float scratch[kTokens][kWarps];
-};
-// The n-th tile of a cluster.
+// The n-th task of a cluster.
 struct Place {
   int ranks, n = 0;
   __device__ int owner() const { return n % ranks; }
@@ -333,20 +306,20 @@ __device__ inline float4 add_warps(const float* sums, int tokens, int token, int
 }
 __device__ inline void add(float4& a, const float4& b) { a = {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
-// The ninth warp. There is one place for a block's share: a block sends for tile n only after it has itself
-// finished one of the three tiles before, for which n's owner sent its share after it had finished n - 4, the
-// last to use the place.
+// The finisher. There is one place for a block's share: a block sends for task n only after it has itself
+// finished the task before, for which n's owner sent its share after it had finished n - 2, the last to use
+// the place.
 template <class Epilogue>
 __device__ void finish_tasks(Shared& s, const float* sums, const GemmParams& p, const Cut& cut,
-                             const Epilogue& epilogue, const Team& team, int lane) {
+                             const Epilogue& epilogue, const Part& part, int lane) {
   const int pair = lane % 16, token = lane / 16;
   int received = 0;
-  Place place{team.ranks};
-  for (int index = team.cluster; index < cut.tasks; index += team.clusters, ++place.n) {
+  Place place{part.ranks};
+  for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
     const Task task(cut, index);
     const int owner = place.owner(), unit = task.unit;
     decltype(prepare(epilogue, 0, 0, 0, 0)) ready[kTokens / 2] = {};
-    if (owner == team.rank) {
+    if (owner == part.rank) {
 #pragma unroll
       for (int k = 0; k < kTokens / 2; ++k)
         if (token + 2 * k < p.tokens) ready[k] = prepare(epilogue, unit, pair, token + 2 * k, 0);
@@ -358,24 +331,24 @@ __device__ void finish_tasks(Shared& s, const float* sums, const GemmParams& p, 
       v[k] = add_warps(sums + place.buffer() * kWarps * p.tokens * kUnit, p.tokens, token + 4 * k, lane);
     __syncwarp();
     if (lane == 0) mbar_arrive(&s.empty[place.buffer()]);
-    if (owner != team.rank) {
+    if (owner != part.rank) {
 #pragma unroll
       for (int k = 0; k < kShares; ++k)
         if (token + 4 * k < p.tokens)
-          remote_store(remote_addr(&s.share[team.rank][k][lane], owner), v[k],
+          remote_store(remote_addr(&s.share[part.rank][k][lane], owner), v[k],
                        remote_addr(&s.received, owner));
       continue;
     }
-    if (team.ranks > 1) mbar_wait(&s.received, received);
+    if (part.ranks > 1) mbar_wait(&s.received, received);
     received ^= 1;
 #pragma unroll
     for (int k = 0; k < kShares; ++k) {
 #pragma unroll
       for (int r = 0; r < kMostRanks; ++r)
-        if (r < team.ranks && r != team.rank && token + 4 * k < p.tokens) add(v[k], s.share[r][k][lane]);
+        if (r < part.ranks && r != part.rank && token + 4 * k < p.tokens) add(v[k], s.share[r][k][lane]);
     }
     __syncwarp();
-    if (lane == 0 && team.ranks > 1) expect_shares(s, team.ranks, p.tokens);
+    if (lane == 0 && part.ranks > 1) expect_shares(s, part.ranks, p.tokens);
 #pragma unroll
     for (int k = 0; k < kTokens / 2; ++k) {
       const float4 both = v[k / 2];
@@ -386,89 +359,82 @@ __device__ void finish_tasks(Shared& s, const float* sums, const GemmParams& p, 
   }
 }
 
-__device__ void init_shared(Shared& s, int ranks, int tokens) {
+__device__ void init_shared(Shared& s, const Cut& cut, int tokens) {
+  for (int i = 0; i < cut.stages; ++i) mbar_init(&s.full[i], 1), mbar_init(&s.free[i], kWarps);
   for (int b = 0; b < kBuffers; ++b) mbar_init(&s.summed[b], kWarps), mbar_init(&s.empty[b], 1);
   mbar_init(&s.received, 1);
   mbar_init_fence();
-  if (ranks > 1) expect_shares(s, ranks, tokens);
+  if (cut.ranks > 1) expect_shares(s, cut.ranks, tokens);
 }
 
 template <class Source, class Epilogue>
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, 3)
     dense_decode_kernel(const GemmParams p, const Cut cut, const Norm norm, const Epilogue epilogue) {
-  using C = Chunk<Source>;
-  extern __shared__ __align__(128) uint8_t dynamic[];  // rings, rows, sums
+  extern __shared__ __align__(128) uint8_t dynamic[];  // ring, rows, sums
   __shared__ Shared s;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int ranks = cut.ranks;
-  const Team team(ranks);
-  const int first = part_start(p.blocks, ranks, team.rank * kWarps) * kBlock;
-  const int end = part_start(p.blocks, ranks, (team.rank + 1) * kWarps) * kBlock;
-  const int row_bytes = row_stride(p.blocks, ranks);
-  uint8_t* rows = dynamic + kWarps * cut.depth * C::kBytes;
+  const Part part(cut, p.blocks);
+  const int row_bytes = row_stride(p.blocks, cut.ranks);
+  uint8_t* rows = dynamic + cut.stages * Stage<Source>::kBytes;
   auto* sums = reinterpret_cast<float*>(rows + p.tokens * row_bytes);
-  if (warp == kWarps) {
-    if (lane == 0) init_shared(s, ranks, p.tokens);
+  if (warp == kCopier) {
+    if (lane == 0) init_shared(s, cut, p.tokens);
     __syncwarp();
-    cluster_arrive();
+    cluster_arrive_relaxed();
+    start_successor();
+    if (lane == 0) copy_tasks<Source>(s, dynamic, p, cut, part);
+    __syncwarp();
+    cluster_wait();
+    return;
+  }
+  cluster_arrive_relaxed();
+  if (warp == kFinisher) {
     start_successor();
     wait_for_predecessor();
     cluster_wait();
-    finish_tasks(s, sums, p, cut, epilogue, team, lane);
-  } else {
-    const int part = team.rank * kWarps + warp, begin = part_start(p.blocks, ranks, part);
-    const int blocks = part_start(p.blocks, ranks, part + 1) - begin;
-    Ring<Source> ring(p, cut, dynamic + warp * cut.depth * C::kBytes, s.full[warp], team.cluster,
-                      team.clusters, begin, begin + blocks, lane);
-    cluster_arrive();
-    if (norm.x != nullptr) {
-      const RowNorm row_norm(norm);
-      start_successor();
-      wait_for_predecessor();
-      row_norm.run(norm, &s.scratch[0][0], rows, row_bytes, first, end);
-    } else {
-      start_successor();
-      wait_for_predecessor();
-      copy_rows(p, rows, row_bytes, first, end);
-    }
-    sync_multipliers();
-    cluster_wait();
-    const int g = lane / 4, c = lane % 4;
-    // Columns of the MMA beyond the tokens are never looked at.
-    const uint8_t* x = rows + min(g, p.tokens - 1) * row_bytes + (begin * kBlock - first) * 2 + c * 16;
-    Place place{ranks};
-    for (int index = team.cluster; index < cut.tasks; index += team.clusters, ++place.n)
-      hand_over(s, sums, place, warp, p.tokens, lane, multiply(ring, Task(cut, index), blocks, x, lane));
+    finish_tasks(s, sums, p, cut, epilogue, part, lane);
+    return;
   }
-  // Nobody leaves while another may still write to it.
-  cluster_arrive();
+  const int first = part.first * kBlock, end = first + part.blocks * kBlock;
+  if (norm.x != nullptr) {
+    const RowNorm row_norm(norm);
+    start_successor();
+    wait_for_predecessor();
+    row_norm.run(norm, &s.scratch[0][0], rows, row_bytes, first, end);
+  } else {
+    start_successor();
+    wait_for_predecessor();
+    copy_rows(p, rows, row_bytes, first, end);
+  }
+  sync_multipliers();
   cluster_wait();
+  // Columns of the MMA beyond the tokens are never looked at.
+  const uint8_t* x = rows + min(lane / 4, p.tokens - 1) * row_bytes + lane % 4 * 16;
+  Turn turn;
+  Place place{cut.ranks};
+  for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
+    const Task task(cut, index);
+    hand_over(s, sums, place, warp, p.tokens, lane,
+              multiply<Source>(s, dynamic, task, part.blocks, cut.stages, turn, x, warp, lane));
+  }
 }
 
 // ---- launcher ----
 
-// Besides the rings.
+// Besides the ring.
 size_t shared_rest(int64_t cols, int ranks, int tokens) {
   return tokens *
          (row_stride(static_cast<int>(cols / kBlock), ranks) + sizeof(float) * kBuffers * kWarps * kUnit);
 }
 
-cudaLaunchConfig_t launch_config(int ranks, int blocks, size_t shared, cudaLaunchAttribute* attributes) {
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(ranks), 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks), config.blockDim = dim3(kThreads), config.dynamicSmemBytes = shared;
-  config.attrs = attributes, config.numAttrs = 2;
-  return config;
-}
-
 // Clusters that run at a time, at least 1.
 int clusters_at_a_time(const void* kernel, int ranks, size_t shared) {
-  cudaLaunchAttribute attributes[2]{};
-  cudaLaunchConfig_t config = launch_config(ranks, ranks, shared, attributes);
-  config.numAttrs = 1;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(ranks), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(ranks), config.blockDim = dim3(kThreads), config.dynamicSmemBytes = shared;
+  config.attrs = &attribute, config.numAttrs = 1;
   int clusters = 0;
   const bool known = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess;
   return known && clusters > 0 ? clusters : 1;
@@ -486,29 +452,40 @@ Prepared prepare_kernel(const void* kernel, int ranks, size_t shared) {
   return {code, code == cudaSuccess ? clusters_at_a_time(kernel, ranks, shared) : 0};
 }
 
-Cut cut_of(int64_t units, int ranks, int clusters, int depth) {
+Cut cut_of(int64_t units, int ranks, int clusters, int stages) {
   const int n = static_cast<int>(units), rest = n % clusters;
   const int whole = 2 * rest <= clusters ? n - rest : n;
-  return {ranks, depth, whole, whole + 2 * (n - whole), getenv("PF") ? atoi(getenv("PF")) : 0};
+  return {ranks, stages, whole, whole + 2 * (n - whole), nullptr, 0};
 }
 
 template <class Source, class Epilogue>
 Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilogue& epilogue,
-           cudaStream_t stream) {
-  using C = Chunk<Source>;
+           const Matrix* next, cudaStream_t stream) {
+  using S = Stage<Source>;
   const auto kernel = dense_decode_kernel<Source, Epilogue>;
   const bool big = w.units > 1000;
   static const auto env = [](const char* n, int d) { return getenv(n) ? atoi(getenv(n)) : d; };
-  const int ranks = big ? env("HR", 2) : norm.x ? env("QR", 2) : env("PR", 2);
-  const int budget = 1024 * (x.tokens > 1 ? env("MB", 185) : big ? env("HB", 113) : norm.x ? env("QB", 113) : env("PB", 185));
+  const int ranks = big ? env("HR", 1) : norm.x ? env("QR", 2) : env("PR", 2);
+  const int budget = 1024 * (x.tokens > 1 ? env("MB", 185)
+                             : big        ? env("HB", 80)
+                             : norm.x     ? env("QB", 113)
+                                          : env("PB", 113));
   const size_t rest = shared_rest(w.cols, ranks, x.tokens);
-  const int depth = std::clamp<int>((budget - rest) / (kWarps * C::kBytes), 1, kMostDepth);
-  const size_t least = 1024 * (x.tokens > 1 ? 0 : big ? env("HL", 0) : norm.x ? env("QL", 0) : env("PL", 0));
-  const size_t shared = std::max(least, kWarps * depth * C::kBytes + rest);
+  const int stages = std::clamp<int>((budget - rest) / S::kBytes, 1, kMostStages);
+  const size_t least = 1024 * (x.tokens > 1 ? 0
+                               : big        ? env("HL", 0)
+                               : norm.x     ? env("QL", 109)
+                                            : env("PL", 109));
+  const size_t shared = std::max(least, stages * S::kBytes + rest);
   const Prepared prepared = prepare_kernel(reinterpret_cast<const void*>(kernel), ranks, shared);
   if (prepared.code != cudaSuccess) return check(prepared.code, "dense decode");
   const int clusters = static_cast<int>(std::min<int64_t>(w.units, prepared.clusters));
-  const Cut cut = cut_of(w.units, ranks, clusters, depth);
+  Cut cut = cut_of(w.units, ranks, clusters, stages);
+  if (next != nullptr) {
+    const int64_t cap = 1024 * env(big ? "NH" : norm.x ? "NQ" : "NP", 0);
+    const int64_t bytes = std::min<int64_t>(next->units * next->unit_bytes(), cap * 1024);
+    cut.next = next->data.template as<uint8_t>(), cut.next_share = bytes / (ranks * clusters) / 128 * 128;
+  }
   const GemmParams p{.data = w.data.as<uint8_t>(),
                      .scales = w.scales.as<uint8_t>(),
                      .units = static_cast<int>(w.units),
@@ -520,27 +497,28 @@ Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilog
                      .factor = x.factor * Source::kFactor,
                      .jobs = nullptr,
                      .job_count = nullptr};
-  cudaFuncAttributes fa; cudaFuncGetAttributes(&fa, kernel);
-  if (getenv("DBG")) fprintf(stderr, "static %zu regs %d ", fa.sharedSizeBytes, fa.numRegs);
-  if (getenv("DBG")) fprintf(stderr, "units %d ranks %d clusters %d depth %d whole %d tasks %d shared %zu\n", p.units, ranks, clusters, depth, cut.whole, cut.tasks, shared);
-  cudaLaunchAttribute attributes[2]{};
-  cudaLaunchConfig_t config = launch_config(ranks, ranks * clusters, shared, attributes);
-  config.stream = stream;
-  return check(cudaLaunchKernelEx(&config, kernel, p, cut, norm, epilogue), "launch");
+  cudaFuncAttributes fa;
+  cudaFuncGetAttributes(&fa, kernel);
+  if (getenv("DBG"))
+    fprintf(stderr,
+            "static %zu regs %d units %d ranks %d clusters %d stages %d whole %d tasks %d shared %zu\n",
+            fa.sharedSizeBytes, fa.numRegs, p.units, ranks, clusters, stages, cut.whole, cut.tasks, shared);
+  return launch_clusters(ranks, kernel, dim3(ranks * clusters), dim3(kThreads), shared, stream, p, cut, norm,
+                         epilogue);
 }
 
 template <class Epilogue>
 Status run_kind(const Matrix& w, const Activations& x, const Norm& norm, const Epilogue& out,
-                cudaStream_t stream) {
+                const Matrix* next, cudaStream_t stream) {
   switch (w.kind) {
     case Kind::kBF16:
-      return run<Bf16Source>(w, x, norm, out, stream);
+      return run<Bf16Source>(w, x, norm, out, next, stream);
     case Kind::kF16:
-      return run<F16Source>(w, x, norm, out, stream);
+      return run<F16Source>(w, x, norm, out, next, stream);
     case Kind::kQ8_0:
-      return run<Q8Source>(w, x, norm, out, stream);
+      return run<Q8Source>(w, x, norm, out, next, stream);
     case Kind::kMxfp8:
-      return run<Mxfp8Source>(w, x, norm, out, stream);
+      return run<Mxfp8Source>(w, x, norm, out, next, stream);
     case Kind::kMxfp4:
       break;
   }
@@ -548,8 +526,9 @@ Status run_kind(const Matrix& w, const Activations& x, const Norm& norm, const E
 }
 
 template <class Epilogue>
-Status run_normed(const Matrix& w, const Norm& norm, const Epilogue& out, cudaStream_t stream) {
-  return run_kind(w, {.factor = 1.0f / norm.factor, .tokens = norm.rows}, norm, out, stream);
+Status run_normed(const Matrix& w, const Norm& norm, const Epilogue& out, const Matrix* next,
+                  cudaStream_t stream) {
+  return run_kind(w, {.factor = 1.0f / norm.factor, .tokens = norm.rows}, norm, out, next, stream);
 }
 
 }  // namespace
@@ -562,14 +541,17 @@ bool dense_decode_norms(const Norm& norm) {
   return norm.expert_out == nullptr && norm.hidden <= 4 * kMultipliers * kNormLoads;
 }
 
-Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream) {
-  return run_kind(w, x, Norm{}, out, stream);
+Status dense_decode(const Matrix& w, const Activations& x, const Store& out, const Matrix* next,
+                    cudaStream_t stream) {
+  return run_kind(w, x, Norm{}, out, next, stream);
 }
-Status dense_decode(const Matrix& w, const Norm& norm, const Store& out, cudaStream_t stream) {
-  return run_normed(w, norm, out, stream);
+Status dense_decode(const Matrix& w, const Norm& norm, const Store& out, const Matrix* next,
+                    cudaStream_t stream) {
+  return run_normed(w, norm, out, next, stream);
 }
-Status dense_decode(const Matrix& w, const Norm& norm, const Qkv& out, cudaStream_t stream) {
-  return run_normed(w, norm, out, stream);
+Status dense_decode(const Matrix& w, const Norm& norm, const Qkv& out, const Matrix* next,
+                    cudaStream_t stream) {
+  return run_normed(w, norm, out, next, stream);
 }
 
 }  // namespace moesaic::cuda::sm90a

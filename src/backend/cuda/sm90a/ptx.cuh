@@ -73,6 +73,10 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   asm("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
   return rank;
 }
+// Orders no memory but the barriers that mbar_init_fence() has published.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }

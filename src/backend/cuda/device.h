@@ -95,7 +95,8 @@ cudaError_t share_multiprocessor(void (*kernel)(Params...)) {
 
 // Launches with programmatic dependent launch: the kernel may begin while its predecessor on the stream still
 // runs, and must call wait_for_predecessor() (kernels.cuh) before it touches anything that was written on the
-// device. launch_clusters: `cluster` neighbours in x share their memory (Hopper's thread block clusters).
+// device. launch_clusters: `cluster` neighbours in x share their memory (Hopper's thread block clusters); 0:
+// no clusters, and with them no barrier of one.
 template <typename... Params, typename... Args>
 Status launch_clusters(int cluster, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
                        cudaStream_t stream, Args&&... args) {
@@ -108,13 +109,13 @@ Status launch_clusters(int cluster, void (*kernel)(Params...), dim3 grid, dim3 b
   attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = stream;
-  config.attrs = attributes, config.numAttrs = cluster > 1 ? 2 : 1;
+  config.attrs = attributes, config.numAttrs = cluster > 0 ? 2 : 1;
   return check(cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...), "launch");
 }
 template <typename... Params, typename... Args>
 Status launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
               Args&&... args) {
-  return launch_clusters(1, kernel, grid, block, shared, stream, std::forward<Args>(args)...);
+  return launch_clusters(0, kernel, grid, block, shared, stream, std::forward<Args>(args)...);
 }
 
 }  // namespace moesaic::cuda

@@ -1,7 +1,7 @@
 // Attention over a paged KV cache with grouped queries, sinks and sliding windows.
 //
-// One order of sums for prefill and decoding, fixed by absolute positions, so that a row's result is the same
-// bits in any batch and any chunk:
+// One order of sums for prefill and decoding, fixed by absolute positions, so that a row's result does not
+// depend on batch or chunk, and is the same bits where one of the two kernels computes it:
 //   block   128 keys: scores, their maximum, weights exp(score - maximum) rounded to BF16, weighted values
 //   span    8 blocks (1,024 keys), joined in order
 //   row     its spans joined in order onto the sink, which is where the running maximum and sum start

@@ -80,10 +80,9 @@ class CudaBackend final : public Backend {
   Norm norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows);
   // out = w norm(x)
   template <class Epilogue>
-  Status normed_product(const Matrix& w, const Norm& normed, const Epilogue& out, const Matrix* next);
+  Status normed_product(const Matrix& w, const Norm& normed, const Epilogue& out);
   template <class Epilogue>
-  Status product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out,
-                 const Matrix* next);
+  Status product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out);
   const int32_t* input(int offset) const { return exchange_.input(offset); }
   double expected_experts() const;
   double moe_bytes(const Layer& layer) const;
@@ -237,11 +236,14 @@ Status CudaBackend::alloc_kv(const KvLayout& layout) {
 
 Status CudaBackend::begin_step(const Batch& batch) {
   RETURN_IF_ERROR(validate(batch, model_.config, kv_layout_, options_.max_rows));
-  const int tile = tile_tokens(model_.config.heads, model_.config.kv_heads);
+  // One order of sums for all batches: single rows go where the others go, since mma.sync and wgmma need not
+  // round alike.
+  const Tiling tiling{.tokens = tile_tokens(model_.config.heads, model_.config.kv_heads),
+                      .decodes = !options_.batch_invariant};
   fault_status_ = Status();
-  shape_ = shape_of(batch, tile);
+  shape_ = shape_of(batch, tiling);
   at_ = layout_of(shape_);
-  const int spans = pack(batch, shape_, tile, packed_);
+  const int spans = pack(batch, shape_, tiling, packed_);
   if (shape_.blocks > kSpanBlocks)
     RETURN_IF_ERROR(reserve_partials(
         spans * entries_per_span(shape_.decode_tiles * model_.config.kv_heads, shape_.blocks)));
@@ -338,8 +340,6 @@ template <typename Body>
 void CudaBackend::timed(Op op, double bytes, double flops, Body&& body) {
   profile_[op].calls += 1, profile_[op].bytes += bytes, profile_[op].flops += flops;
   if (replaying_ || !fault_status_.ok()) return;
-  static const int skip = getenv("SKIP") ? atoi(getenv("SKIP")) : 0;
-  if (skip >> op & 1) return;
   const LaunchLog::Scope scope(launches_, kOpNames[op]);
   if (timed_) fault_status_ = timer_.mark(op, stream_);
   if (fault_status_.ok()) fault_status_ = body();
@@ -375,12 +375,11 @@ Norm CudaBackend::norm_of(const DeviceBuffer& weight, float factor, bool bf16, i
 
 // The kernels for few tokens and, through wgmma, for many each add in another order than gemm().
 template <class Epilogue>
-Status CudaBackend::product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out,
-                            const Matrix* next) {
+Status CudaBackend::product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out) {
   const Activations activations{.x = x, .factor = factor, .tokens = rows};
   if constexpr (std::is_same_v<Epilogue, Store>) {
     if (!options_.batch_invariant && sm90a::dense_decode_fits(w, rows))
-      return sm90a::dense_decode(w, activations, out, next, stream_);
+      return sm90a::dense_decode(w, activations, out, stream_);
   }
   if (options_.batch_invariant || rows <= kSlabRows || !sm90a::wide_fits(w))
     return gemm(w, activations, out, stream_);
@@ -390,13 +389,12 @@ Status CudaBackend::product(const Matrix& w, const void* x, float factor, int ro
 }
 
 template <class Epilogue>
-Status CudaBackend::normed_product(const Matrix& w, const Norm& normed, const Epilogue& out,
-                                   const Matrix* next) {
+Status CudaBackend::normed_product(const Matrix& w, const Norm& normed, const Epilogue& out) {
   if (!options_.batch_invariant && sm90a::dense_decode_fits(w, normed.rows) &&
       sm90a::dense_decode_norms(normed))
-    return sm90a::dense_decode(w, normed, out, next, stream_);
+    return sm90a::dense_decode(w, normed, out, stream_);
   RETURN_IF_ERROR(norm(normed, stream_));
-  return product(w, normed.out, 1.0f / normed.factor, normed.rows, out, next);
+  return product(w, normed.out, 1.0f / normed.factor, normed.rows, out);
 }
 
 void CudaBackend::qkv(int index) {
@@ -413,8 +411,7 @@ void CudaBackend::qkv(int index) {
             .q = q_.as<__nv_bfloat16>(),
             .k = layer.k.as<__nv_bfloat16>(),
             .v = layer.v.as<__nv_bfloat16>(),
-            .slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots)},
-        &layer.o);
+            .slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots)});
   });
 }
 
@@ -458,8 +455,7 @@ void CudaBackend::project(int index) {
                          .stride = model_.config.hidden,
                          .bias = layer.o_bias.as<float>(),
                          .rows = model_.config.hidden,
-                         .add = true},
-                   index + 1 < model_.config.layers ? &model_.layers[index + 1].qkv : &model_.head);
+                         .add = true});
   });
 }
 
@@ -549,8 +545,7 @@ void CudaBackend::unembed(std::span<float> logits) {
           last.row_map = input(at_.logit_rows);
           RETURN_IF_ERROR(normed_product(
               model_.head, last,
-              Store{.out = logits_.as<float>(), .stride = model_.config.vocab, .rows = model_.config.vocab},
-              &model_.layers[0].qkv));
+              Store{.out = logits_.as<float>(), .stride = model_.config.vocab, .rows = model_.config.vocab}));
           if (shape_.draws)
             return exchange_.draw(shape_, at_, logits_.as<float>(), model_.config.vocab, fault_.as<int>(),
                                   stream_);

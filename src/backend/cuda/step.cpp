@@ -20,13 +20,13 @@ int rounded_up(int blocks) {
 
 // Calls decode(tile) and prefill(tile) over the batch, the tiles without tables.
 template <typename Decode, typename Prefill>
-void for_tiles(const Batch& batch, int tile_tokens, Decode&& decode, Prefill&& prefill) {
+void for_tiles(const Batch& batch, const Tiling& tiling, Decode&& decode, Prefill&& prefill) {
   for (int s = 0; s < static_cast<int>(batch.sequences.size()); ++s) {
     const Sequence& sequence = batch.sequences[s];
     const int end = sequence.first_row + sequence.rows;
-    for (int row = sequence.first_row; row < end; row += tile_tokens) {
-      RowTile tile{.row = row, .count = std::min(tile_tokens, end - row), .position = batch.positions[row]};
-      if (sequence.rows == 1) {
+    for (int row = sequence.first_row; row < end; row += tiling.tokens) {
+      RowTile tile{.row = row, .count = std::min(tiling.tokens, end - row), .position = batch.positions[row]};
+      if (sequence.rows == 1 && tiling.decodes) {
         decode(s, tile);
       } else {
         prefill(s, tile);
@@ -70,13 +70,13 @@ StepLayout layout_of(const StepShape& s) {
   return l;
 }
 
-StepShape shape_of(const Batch& batch, int tile_tokens) {
+StepShape shape_of(const Batch& batch, const Tiling& tiling) {
   StepShape shape{.rows = batch.rows(),
                   .sequences = static_cast<int>(batch.sequences.size()),
                   .logit_rows = static_cast<int>(batch.logit_rows.size()),
                   .draws = !batch.draws.empty()};
   for_tiles(
-      batch, tile_tokens,
+      batch, tiling,
       [&](int, const RowTile& tile) {
         ++shape.decode_tiles;
         shape.blocks = std::max(shape.blocks, tile.position / kBlockTokens + 1);
@@ -86,7 +86,7 @@ StepShape shape_of(const Batch& batch, int tile_tokens) {
   return shape;
 }
 
-int pack(const Batch& batch, const StepShape& shape, int tile_tokens, std::vector<int32_t>& out) {
+int pack(const Batch& batch, const StepShape& shape, const Tiling& tiling, std::vector<int32_t>& out) {
   const StepLayout l = layout_of(shape);
   out.assign(l.pages, 0);
   std::copy(batch.tokens.begin(), batch.tokens.end(), out.begin() + l.tokens);
@@ -114,7 +114,7 @@ int pack(const Batch& batch, const StepShape& shape, int tile_tokens, std::vecto
     at += kTileInts;
   };
   for_tiles(
-      batch, tile_tokens,
+      batch, tiling,
       [&](int sequence, RowTile tile) {
         tile.partial = spans;
         spans += tile.position / kSpanTokens + 1;

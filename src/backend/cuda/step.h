@@ -31,8 +31,13 @@ struct StepLayout {
 };
 StepLayout layout_of(const StepShape& shape);
 
-StepShape shape_of(const Batch& batch, int tile_tokens);
+// How rows are attended to: single rows by the kernel for decoding, others in tiles of so many.
+struct Tiling {
+  int tokens;
+  bool decodes;
+};
+StepShape shape_of(const Batch& batch, const Tiling& tiling);
 // Fills the array; the spans of all decoding rows' contexts. The batch must be valid.
-int pack(const Batch& batch, const StepShape& shape, int tile_tokens, std::vector<int32_t>& out);
+int pack(const Batch& batch, const StepShape& shape, const Tiling& tiling, std::vector<int32_t>& out);
 
 }  // namespace moesaic::cuda

@@ -12,8 +12,6 @@
 //
 // Floor: bytes / bandwidth. QKV of gpt-oss in BF16, 29.5 MB: 6.7 us on an H200.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 
 #include "backend/cuda/norm.cuh"
 #include "backend/cuda/sm90a/dense_decode.h"
@@ -23,14 +21,16 @@
 namespace moesaic::cuda::sm90a {
 namespace {
 
-constexpr int kMostRanks = 2;  // blocks of a cluster
+constexpr int kRanks = 2;  // blocks of a cluster
 constexpr int kWarps = 8, kMultipliers = kWarps * 32;
 constexpr int kFinisher = kWarps, kCopier = kWarps + 1, kThreads = (kWarps + 2) * 32;
 constexpr int kTokens = 8;
 constexpr int kBuffers = 2;  // of sums, in each block
 constexpr int kRowPad = 64;  // bytes: two tokens' rows in different banks
 constexpr int kMostStages = 16;
-constexpr int kMostDynamic = 200 * 1024;
+// Two blocks of a launch that starts early would share a multiprocessor while others stay empty (up to four
+// were seen): each takes more than half of one's memory. What is left is enough for moe_decode of one token.
+constexpr int kLeastDynamic = 109 * 1024, kMostDynamic = 113 * 1024;
 
 // What a block's ring holds at a time of the contraction: block i is warp i % kWarps's.
 template <class Source>
@@ -43,10 +43,8 @@ struct Stage {
 // How a product is cut. Cluster i computes the tasks i, i + clusters, ..: first whole units, then, where this
 // ends sooner, halves (MMA tiles) of the last units.
 struct Cut {
-  int ranks, stages;  // thread blocks of a cluster, stages of a ring
+  int stages;  // of a ring
   int whole, tasks;
-  const uint8_t* next;  // what the step reads next, and how much of it a block brings to the cache
-  int next_share;
 };
 struct Task {
   int unit, half;  // half: -1: both
@@ -59,14 +57,10 @@ struct Task {
 // A thread block's place in the product: its cluster and, of the contraction, `blocks` blocks from `first`
 // on.
 struct Part {
-  int ranks, rank, cluster, clusters, first, blocks;
-  __device__ Part(const Cut& cut, int all)
-      : ranks(cut.ranks),
-        rank(blockIdx.x % ranks),
-        cluster(blockIdx.x / ranks),
-        clusters(gridDim.x / ranks),
-        first(all * rank / ranks),
-        blocks(all * (rank + 1) / ranks - first) {}
+  int rank = blockIdx.x % kRanks;
+  int cluster = blockIdx.x / kRanks, clusters = gridDim.x / kRanks;
+  int first, blocks;
+  __device__ explicit Part(int all) : first(all * rank / kRanks), blocks(all * (rank + 1) / kRanks - first) {}
 };
 
 // Lane l of the finisher has pair l % 16 (rows r and r + 8 of an MMA tile, tile.cuh) of tokens l / 16 + 2 k:
@@ -76,7 +70,7 @@ struct Shared {
   uint64_t full[kMostStages], free[kMostStages];  // of the ring
   uint64_t summed[kBuffers], empty[kBuffers];     // this block's parts of a task: all there; read
   uint64_t received;                              // the other blocks' shares of a task
-  float4 share[kMostRanks][kShares][32];
+  float4 share[kRanks][kShares][32];
   float scratch[kTokens][kWarps];
 };
 
@@ -122,8 +116,6 @@ __device__ void copy_tasks(Shared& s, uint8_t* ring, const GemmParams& p, const 
                          &s.full[turn.stage], policy);
     }
   }
-  if (cut.next_share > 0)
-    prefetch_l2(cut.next + static_cast<int64_t>(blockIdx.x) * cut.next_share, cut.next_share);
 }
 
 // ---- multiplying ----
@@ -195,9 +187,7 @@ __device__ Sum<Source> multiply(Shared& s, const uint8_t* ring, const Task& task
 
 // ---- activations, by the multiplying warps ----
 
-__host__ __device__ inline int row_stride(int blocks, int ranks) {
-  return (blocks / ranks + 1) * kBlock * 2 + kRowPad;
-}
+__host__ __device__ inline int row_stride(int blocks) { return (blocks / kRanks + 1) * kBlock * 2 + kRowPad; }
 
 __device__ inline void sync_multipliers() { asm volatile("bar.sync 1, %0;" ::"n"(kMultipliers) : "memory"); }
 
@@ -263,15 +253,15 @@ struct RowNorm {
 
 // The n-th task of a cluster.
 struct Place {
-  int ranks, n = 0;
-  __device__ int owner() const { return n % ranks; }
+  int n = 0;
+  __device__ int owner() const { return n % kRanks; }
   __device__ int buffer() const { return n % kBuffers; }
   __device__ int phase() const { return n / kBuffers & 1; }
 };
 
-__device__ inline void expect_shares(Shared& s, int ranks, int tokens) {
+__device__ inline void expect_shares(Shared& s, int tokens) {
   const int float4s = min(tokens, 2) + max(min(tokens - 4, 2), 0);
-  mbar_expect(&s.received, (ranks - 1) * 16 * float4s * static_cast<int>(sizeof(float4)));
+  mbar_expect(&s.received, (kRanks - 1) * 16 * float4s * static_cast<int>(sizeof(float4)));
 }
 
 // A multiplying warp's part, to sums [kBuffers][kWarps][tokens][kUnit].
@@ -314,7 +304,7 @@ __device__ void finish_tasks(Shared& s, const float* sums, const GemmParams& p, 
                              const Epilogue& epilogue, const Part& part, int lane) {
   const int pair = lane % 16, token = lane / 16;
   int received = 0;
-  Place place{part.ranks};
+  Place place;
   for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
     const Task task(cut, index);
     const int owner = place.owner(), unit = task.unit;
@@ -339,16 +329,16 @@ __device__ void finish_tasks(Shared& s, const float* sums, const GemmParams& p, 
                        remote_addr(&s.received, owner));
       continue;
     }
-    if (part.ranks > 1) mbar_wait(&s.received, received);
+    mbar_wait(&s.received, received);
     received ^= 1;
 #pragma unroll
     for (int k = 0; k < kShares; ++k) {
 #pragma unroll
-      for (int r = 0; r < kMostRanks; ++r)
-        if (r < part.ranks && r != part.rank && token + 4 * k < p.tokens) add(v[k], s.share[r][k][lane]);
+      for (int r = 0; r < kRanks; ++r)
+        if (r != part.rank && token + 4 * k < p.tokens) add(v[k], s.share[r][k][lane]);
     }
     __syncwarp();
-    if (lane == 0 && part.ranks > 1) expect_shares(s, part.ranks, p.tokens);
+    if (lane == 0) expect_shares(s, p.tokens);
 #pragma unroll
     for (int k = 0; k < kTokens / 2; ++k) {
       const float4 both = v[k / 2];
@@ -364,7 +354,7 @@ __device__ void init_shared(Shared& s, const Cut& cut, int tokens) {
   for (int b = 0; b < kBuffers; ++b) mbar_init(&s.summed[b], kWarps), mbar_init(&s.empty[b], 1);
   mbar_init(&s.received, 1);
   mbar_init_fence();
-  if (cut.ranks > 1) expect_shares(s, cut.ranks, tokens);
+  expect_shares(s, tokens);
 }
 
 template <class Source, class Epilogue>
@@ -373,8 +363,8 @@ __global__ void __launch_bounds__(kThreads, 3)
   extern __shared__ __align__(128) uint8_t dynamic[];  // ring, rows, sums
   __shared__ Shared s;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const Part part(cut, p.blocks);
-  const int row_bytes = row_stride(p.blocks, cut.ranks);
+  const Part part(p.blocks);
+  const int row_bytes = row_stride(p.blocks);
   uint8_t* rows = dynamic + cut.stages * Stage<Source>::kBytes;
   auto* sums = reinterpret_cast<float*>(rows + p.tokens * row_bytes);
   if (warp == kCopier) {
@@ -411,7 +401,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   // Columns of the MMA beyond the tokens are never looked at.
   const uint8_t* x = rows + min(lane / 4, p.tokens - 1) * row_bytes + lane % 4 * 16;
   Turn turn;
-  Place place{cut.ranks};
+  Place place;
   for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
     const Task task(cut, index);
     hand_over(s, sums, place, warp, p.tokens, lane,
@@ -422,18 +412,22 @@ __global__ void __launch_bounds__(kThreads, 3)
 // ---- launcher ----
 
 // Besides the ring.
-size_t shared_rest(int64_t cols, int ranks, int tokens) {
-  return tokens *
-         (row_stride(static_cast<int>(cols / kBlock), ranks) + sizeof(float) * kBuffers * kWarps * kUnit);
+size_t shared_rest(int64_t cols, int tokens) {
+  return tokens * (row_stride(static_cast<int>(cols / kBlock)) + sizeof(float) * kBuffers * kWarps * kUnit);
+}
+template <class Source>
+int stages_for(int64_t cols, int tokens) {
+  const int64_t room = kMostDynamic - static_cast<int64_t>(shared_rest(cols, tokens));
+  return static_cast<int>(std::clamp<int64_t>(room / Stage<Source>::kBytes, 0, kMostStages));
 }
 
-// Clusters that run at a time, at least 1.
-int clusters_at_a_time(const void* kernel, int ranks, size_t shared) {
+// Clusters that run at a time, one block a multiprocessor; at least 1.
+int clusters_at_a_time(const void* kernel) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(ranks), 1, 1};
+  attribute.val.clusterDim = {kRanks, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(ranks), config.blockDim = dim3(kThreads), config.dynamicSmemBytes = shared;
+  config.gridDim = dim3(kRanks), config.blockDim = dim3(kThreads), config.dynamicSmemBytes = kLeastDynamic;
   config.attrs = &attribute, config.numAttrs = 1;
   int clusters = 0;
   const bool known = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess;
@@ -444,51 +438,30 @@ struct Prepared {
   cudaError_t code;
   int clusters;
 };
-Prepared prepare_kernel(const void* kernel, int ranks, size_t shared) {
+template <typename... Params>
+Prepared prepare_kernel(void (*kernel)(Params...)) {
   cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostDynamic);
-  if (code == cudaSuccess)
-    code = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                cudaSharedmemCarveoutMaxShared);
-  return {code, code == cudaSuccess ? clusters_at_a_time(kernel, ranks, shared) : 0};
+  if (code == cudaSuccess) code = share_multiprocessor(kernel);
+  return {code, code == cudaSuccess ? clusters_at_a_time(reinterpret_cast<const void*>(kernel)) : 0};
 }
 
-Cut cut_of(int64_t units, int ranks, int clusters, int stages) {
-  const int n = static_cast<int>(units), rest = n % clusters;
-  const int whole = 2 * rest <= clusters ? n - rest : n;
-  return {ranks, stages, whole, whole + 2 * (n - whole), nullptr, 0};
+Cut cut_of(int units, int clusters, int stages) {
+  const int rest = units % clusters, whole = 2 * rest <= clusters ? units - rest : units;
+  return {stages, whole, whole + 2 * (units - whole)};
 }
 
 template <class Source, class Epilogue>
 Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilogue& epilogue,
-           const Matrix* next, cudaStream_t stream) {
-  using S = Stage<Source>;
+           cudaStream_t stream) {
   const auto kernel = dense_decode_kernel<Source, Epilogue>;
-  const bool big = w.units > 1000;
-  static const auto env = [](const char* n, int d) { return getenv(n) ? atoi(getenv(n)) : d; };
-  const int ranks = big ? env("HR", 1) : norm.x ? env("QR", 2) : env("PR", 2);
-  const int budget = 1024 * (x.tokens > 1 ? env("MB", 185)
-                             : big        ? env("HB", 80)
-                             : norm.x     ? env("QB", 113)
-                                          : env("PB", 113));
-  const size_t rest = shared_rest(w.cols, ranks, x.tokens);
-  const int stages = std::clamp<int>((budget - rest) / S::kBytes, 1, kMostStages);
-  const size_t least = 1024 * (x.tokens > 1 ? 0
-                               : big        ? env("HL", 0)
-                               : norm.x     ? env("QL", 109)
-                                            : env("PL", 109));
-  const size_t shared = std::max(least, stages * S::kBytes + rest);
-  const Prepared prepared = prepare_kernel(reinterpret_cast<const void*>(kernel), ranks, shared);
+  static const Prepared prepared = prepare_kernel(kernel);
   if (prepared.code != cudaSuccess) return check(prepared.code, "dense decode");
-  const int clusters = static_cast<int>(std::min<int64_t>(w.units, prepared.clusters));
-  Cut cut = cut_of(w.units, ranks, clusters, stages);
-  if (next != nullptr) {
-    const int64_t cap = 1024 * env(big ? "NH" : norm.x ? "NQ" : "NP", 0);
-    const int64_t bytes = std::min<int64_t>(next->units * next->unit_bytes(), cap * 1024);
-    cut.next = next->data.template as<uint8_t>(), cut.next_share = bytes / (ranks * clusters) / 128 * 128;
-  }
+  const int units = static_cast<int>(w.units), clusters = std::min(units, prepared.clusters);
+  const Cut cut = cut_of(units, clusters, stages_for<Source>(w.cols, x.tokens));
+  const size_t shared = cut.stages * Stage<Source>::kBytes + shared_rest(w.cols, x.tokens);
   const GemmParams p{.data = w.data.as<uint8_t>(),
                      .scales = w.scales.as<uint8_t>(),
-                     .units = static_cast<int>(w.units),
+                     .units = units,
                      .blocks = static_cast<int>(w.cols / kBlock),
                      .x = static_cast<const uint16_t*>(x.x),
                      .rows = nullptr,
@@ -497,28 +470,22 @@ Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilog
                      .factor = x.factor * Source::kFactor,
                      .jobs = nullptr,
                      .job_count = nullptr};
-  cudaFuncAttributes fa;
-  cudaFuncGetAttributes(&fa, kernel);
-  if (getenv("DBG"))
-    fprintf(stderr,
-            "static %zu regs %d units %d ranks %d clusters %d stages %d whole %d tasks %d shared %zu\n",
-            fa.sharedSizeBytes, fa.numRegs, p.units, ranks, clusters, stages, cut.whole, cut.tasks, shared);
-  return launch_clusters(ranks, kernel, dim3(ranks * clusters), dim3(kThreads), shared, stream, p, cut, norm,
-                         epilogue);
+  return launch_clusters(kRanks, kernel, dim3(kRanks * clusters), dim3(kThreads),
+                         std::max<size_t>(shared, kLeastDynamic), stream, p, cut, norm, epilogue);
 }
 
 template <class Epilogue>
 Status run_kind(const Matrix& w, const Activations& x, const Norm& norm, const Epilogue& out,
-                const Matrix* next, cudaStream_t stream) {
+                cudaStream_t stream) {
   switch (w.kind) {
     case Kind::kBF16:
-      return run<Bf16Source>(w, x, norm, out, next, stream);
+      return run<Bf16Source>(w, x, norm, out, stream);
     case Kind::kF16:
-      return run<F16Source>(w, x, norm, out, next, stream);
+      return run<F16Source>(w, x, norm, out, stream);
     case Kind::kQ8_0:
-      return run<Q8Source>(w, x, norm, out, next, stream);
+      return run<Q8Source>(w, x, norm, out, stream);
     case Kind::kMxfp8:
-      return run<Mxfp8Source>(w, x, norm, out, next, stream);
+      return run<Mxfp8Source>(w, x, norm, out, stream);
     case Kind::kMxfp4:
       break;
   }
@@ -526,32 +493,28 @@ Status run_kind(const Matrix& w, const Activations& x, const Norm& norm, const E
 }
 
 template <class Epilogue>
-Status run_normed(const Matrix& w, const Norm& norm, const Epilogue& out, const Matrix* next,
-                  cudaStream_t stream) {
-  return run_kind(w, {.factor = 1.0f / norm.factor, .tokens = norm.rows}, norm, out, next, stream);
+Status run_normed(const Matrix& w, const Norm& norm, const Epilogue& out, cudaStream_t stream) {
+  return run_kind(w, {.factor = 1.0f / norm.factor, .tokens = norm.rows}, norm, out, stream);
 }
 
 }  // namespace
 
 bool dense_decode_fits(const Matrix& w, int tokens) {
   return w.kind != Kind::kMxfp4 && w.experts == 1 && tokens <= kTokens &&
-         32 * 1024 + shared_rest(w.cols, 2, tokens) <= 113 * 1024;
+         stages_for<Mxfp8Source>(w.cols, tokens) >= 2;
 }
 bool dense_decode_norms(const Norm& norm) {
   return norm.expert_out == nullptr && norm.hidden <= 4 * kMultipliers * kNormLoads;
 }
 
-Status dense_decode(const Matrix& w, const Activations& x, const Store& out, const Matrix* next,
-                    cudaStream_t stream) {
-  return run_kind(w, x, Norm{}, out, next, stream);
+Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream) {
+  return run_kind(w, x, Norm{}, out, stream);
 }
-Status dense_decode(const Matrix& w, const Norm& norm, const Store& out, const Matrix* next,
-                    cudaStream_t stream) {
-  return run_normed(w, norm, out, next, stream);
+Status dense_decode(const Matrix& w, const Norm& norm, const Store& out, cudaStream_t stream) {
+  return run_normed(w, norm, out, stream);
 }
-Status dense_decode(const Matrix& w, const Norm& norm, const Qkv& out, const Matrix* next,
-                    cudaStream_t stream) {
-  return run_normed(w, norm, out, next, stream);
+Status dense_decode(const Matrix& w, const Norm& norm, const Qkv& out, cudaStream_t stream) {
+  return run_normed(w, norm, out, stream);
 }
 
 }  // namespace moesaic::cuda::sm90a

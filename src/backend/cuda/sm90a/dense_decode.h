@@ -12,11 +12,11 @@ namespace moesaic::cuda::sm90a {
 bool dense_decode_fits(const Matrix& w, int tokens);
 
 // x: activations, dense, of at most 8 tokens.
-Status dense_decode(const Matrix& w, const Activations& x, const Store& out, const Matrix* next, cudaStream_t stream);
+Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream);
 // The same for norm(x), computed by every thread block for itself; norm.out is not written. The experts'
 // share must have been added.
 bool dense_decode_norms(const Norm& norm);
-Status dense_decode(const Matrix& w, const Norm& norm, const Store& out, const Matrix* next, cudaStream_t stream);
-Status dense_decode(const Matrix& w, const Norm& norm, const Qkv& out, const Matrix* next, cudaStream_t stream);
+Status dense_decode(const Matrix& w, const Norm& norm, const Store& out, cudaStream_t stream);
+Status dense_decode(const Matrix& w, const Norm& norm, const Qkv& out, cudaStream_t stream);
 
 }  // namespace moesaic::cuda::sm90a

@@ -30,8 +30,6 @@
 #include "backend/cuda/sm90a/moe_decode.h"
 #include "backend/cuda/sm90a/moe_decode_consume.cuh"
 
-#include <cstdio>
-#include <cstdlib>
 namespace moesaic::cuda::sm90a {
 namespace {
 
@@ -334,7 +332,7 @@ Status prepare_moe_decode(int device) {
 Status moe_decode(const MoeDecode& p, cudaStream_t stream) {
   if (p.tokens < 1 || p.tokens > 8)
     return Status(StatusCode::kInvalidArgument, "cuda: the decode kernel of the experts takes 1 to 8 tokens");
-  if (p.tokens == 1) { if (getenv("DBG")) fprintf(stderr, "moe shared %zu\n", sizeof(Shared<OneToken>)); return run<OneToken>(p, stream);}
+  if (p.tokens == 1) return run<OneToken>(p, stream);
   if (p.tokens == 2) return run<TwoTokens>(p, stream);
   return p.tokens <= 4 ? run<FourTokens>(p, stream) : run<EightTokens>(p, stream);
 }

@@ -33,7 +33,7 @@ class LateBackend final : public Backend {
   }
   bool can_draw() const override { return draws_; }
   Status begin_step(const Batch& batch) override {
-    const Status valid = validate(batch, config_, layout_, 64);
+    Status valid = validate(batch, config_, layout_, 64);
     if (!valid.ok()) return valid;
     steps_.push_back(batch);
     most_under_way_ = std::max(most_under_way_, steps_.size());
@@ -130,9 +130,9 @@ struct Harness {
   Request& submit(int prompt_tokens, SamplingParams params, int cancel_at = 0) {
     std::vector<int32_t> prompt(prompt_tokens);
     for (int i = 0; i < prompt_tokens; ++i) prompt[i] = (prompt_tokens * 31 + i * i) % kVocab;
-    return submit(std::move(prompt), std::move(params), cancel_at);
+    return submit(std::move(prompt), params, cancel_at);
   }
-  Request& submit(std::vector<int32_t> prompt, SamplingParams params, int cancel_at = 0) {
+  Request& submit(std::vector<int32_t> prompt, const SamplingParams& params, int cancel_at = 0) {
     const size_t index = told.size();
     told.emplace_back();
     requests.push_back(engine

@@ -47,8 +47,10 @@ TEST(ExpectedWork, IsTheMeanOfRandomRouting) {
       }
       for (const int n : counts) {
         reached += n > 0 ? 1 : 0;
-        for (int left = n; left > 0; left -= tile)
-          jobs += 1, slots += (std::min(left, tile) + grain - 1) / grain * grain;
+        for (int left = n; left > 0; left -= tile) {
+          const int steps = (std::min(left, tile) + grain - 1) / grain;
+          jobs += 1, slots += steps * grain;
+        }
       }
     }
     const MoeWork work = expected_work(shape(tokens, experts), way(tile, grain));

@@ -14,7 +14,7 @@ constexpr int kTileInts = sizeof(RowTile) / sizeof(int32_t), kDrawInts = sizeof(
 int rounded_up(int blocks) {
   const auto n = static_cast<unsigned>(blocks);
   if (blocks <= kSpanBlocks) return static_cast<int>(std::bit_ceil(n));
-  const unsigned step = std::bit_floor(n) / 4;
+  const unsigned step = std::max(std::bit_floor(n) / 4, 1u);
   return static_cast<int>((n + step - 1) / step * step);
 }
 

@@ -127,7 +127,7 @@ struct Harness {
       : backend(draws), engine(make(backend, config, options)) {}
 
   // cancel_at: the callback says so at this many tokens.
-  Request& submit(int prompt_tokens, SamplingParams params, int cancel_at = 0) {
+  Request& submit(int prompt_tokens, const SamplingParams& params, int cancel_at = 0) {
     std::vector<int32_t> prompt(prompt_tokens);
     for (int i = 0; i < prompt_tokens; ++i) prompt[i] = (prompt_tokens * 31 + i * i) % kVocab;
     return submit(std::move(prompt), params, cancel_at);

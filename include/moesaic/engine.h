@@ -1,8 +1,8 @@
 // moesaic as a library: open a model, submit prompts, get text while it is made. See examples/generate.cpp.
 //
-// One thread at a time uses a Model; a stop token may be triggered from any thread. Functions of Callbacks
-// are called from the thread that calls step() or run(), and must not call the Model, except that they may
-// submit.
+// One thread at a time uses a Model; stats() may be called and a stop token triggered from any thread.
+// Functions of Callbacks are called from the thread that calls step() or run(), and must not call the Model,
+// except that they may submit.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "moesaic/stats.h"
 #include "moesaic/status.h"
 #include "moesaic/types.h"
 
@@ -22,9 +23,11 @@ namespace moesaic {
 struct OpenOptions {
   std::string device = "auto";  // auto, cpu or reference
   int threads = 0;              // of the cpu device; 0: one per core
-  int context = 0;    // tokens that one request may reach; 0: 8192 or the model's, whichever is less
-  int max_batch = 1;  // requests that are worked on at a time; the others wait. Each takes its KV cache.
-                      // With 1, the next turn of a conversation computes only what is new in it
+  int context = 0;     // tokens that one request may reach; 0: 8192 or the model's, whichever is less
+  int max_batch = 1;   // requests that are worked on at a time; the others wait. Each takes its KV cache.
+                       // With 1, the next turn of a conversation computes only what is new in it
+  int max_rows = 512;  // tokens that a step computes, of all requests; fewer keep decoding steadier beside
+                       // long prompts, more read prompts faster. At least max_batch
 };
 
 // How a request ended.
@@ -32,6 +35,7 @@ struct Outcome {
   FinishReason finish = FinishReason::kNone;
   Status error;                                 // not ok with FinishReason::kError
   int prompt_tokens = 0, generated_tokens = 0;  // the token that ended the text included
+  int cached_tokens = 0;                        // of the prompt's, those that had been computed before
 };
 
 // All but on_end may be empty.
@@ -77,6 +81,9 @@ class Model {
   // if the device does; every request has then ended.
   Status step();
   Status run();  // until idle
+
+  // As of the last step or submission. From any thread.
+  EngineStats stats() const;
 
  private:
   struct Impl;

@@ -12,8 +12,6 @@
 namespace moesaic {
 namespace {
 
-constexpr int kMaxRows = 512;  // of a step
-
 // A request on its way.
 struct Active {
   std::shared_ptr<Request> request;
@@ -40,7 +38,8 @@ struct Active {
     callbacks.on_end({.finish = stream.stopped() ? FinishReason::kStop : request->finish,
                       .error = request->error,
                       .prompt_tokens = request->prompt_tokens,
-                      .generated_tokens = generated});
+                      .generated_tokens = generated,
+                      .cached_tokens = request->reused});
   }
 };
 
@@ -101,12 +100,12 @@ Model::~Model() = default;
 Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
   return guarded([&]() -> Result<Model> {
     ASSIGN_OR_RETURN(auto backend, create_backend(o.device, {.threads = o.threads,
-                                                             .max_rows = kMaxRows,
+                                                             .max_rows = o.max_rows,
                                                              .tuning_folder = default_tuning_folder()}));
     ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path));
     ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(checkpoint));
     const EngineOptions options{
-        .context = o.context, .max_batch = o.max_batch, .max_rows = kMaxRows, .reuse = o.max_batch == 1};
+        .context = o.context, .max_batch = o.max_batch, .max_rows = o.max_rows, .reuse = o.max_batch == 1};
     ASSIGN_OR_RETURN(const KvDemand demand, Engine::demand(checkpoint.config, options));
     RETURN_IF_ERROR(plan_memory(demand, checkpoint.config, checkpoint.weights, *backend));
     RETURN_IF_ERROR(backend->load(checkpoint.config, checkpoint.weights, {}));
@@ -152,5 +151,7 @@ Status Model::run() {
   while (!idle()) RETURN_IF_ERROR(step());
   return {};
 }
+
+EngineStats Model::stats() const { return impl_->engine.stats(); }
 
 }  // namespace moesaic

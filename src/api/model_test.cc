@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -161,6 +162,30 @@ TEST_F(ModelTest, CancelsFromAnotherThread) {
   ASSERT_EQ(record.ends.size(), 1u);
   EXPECT_EQ(record.ends[0].finish, FinishReason::kCancelled);
   EXPECT_EQ(record.tokens.size(), 3u);
+}
+
+TEST_F(ModelTest, AnyThreadReadsTheStatistics) {
+  Model model = open(2);
+  std::vector<Record> records(3);
+  for (Record& r : records) ASSERT_TRUE(model.submit(request({1, 2}, 40), r.callbacks()).ok());
+  EXPECT_EQ(model.stats().running + model.stats().waiting, 3);
+  std::atomic<bool> done = false;
+  EngineStats last;
+  std::thread reader([&] {
+    while (!done) {
+      const EngineStats now = model.stats();
+      EXPECT_GE(now.generated_tokens, last.generated_tokens);
+      last = now;
+    }
+  });
+  ASSERT_TRUE(model.run().ok());
+  done = true;
+  reader.join();
+  const EngineStats end = model.stats();
+  EXPECT_EQ(end.generated_tokens, 120u);
+  EXPECT_EQ(end.prompt_tokens, 6u);
+  EXPECT_EQ(end.running + end.waiting + end.full.used + end.window.used, 0);
+  EXPECT_GT(end.full.total, 0);
 }
 
 TEST_F(ModelTest, ACallbackMaySubmit) {

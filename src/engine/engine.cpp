@@ -39,6 +39,7 @@ Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const
   RETURN_IF_ERROR(check_kv_memory(layout, config, backend));
   RETURN_IF_ERROR(backend.alloc_kv(layout));
   engine.scheduler_ = std::make_unique<Scheduler>(layout, config.window, o.max_rows, o.max_batch, o.reuse);
+  engine.publish();
   return engine;
 }
 
@@ -66,6 +67,7 @@ Result<std::shared_ptr<Request>> Engine::submit(std::vector<int32_t> prompt, con
   request->tokens = std::move(prompt);
   request->on_token = std::move(on_token);
   scheduler_->submit(request);
+  publish();
   return request;
 }
 
@@ -75,6 +77,7 @@ void Engine::take_token(Request& r, const Result<SampledToken>& sampled) {
     r.finish = FinishReason::kError;
     return;
   }
+  ++generated_;
   const auto& stops = r.params.stop_tokens;
   if (std::find(stops.begin(), stops.end(), sampled->token) != stops.end()) {
     r.finish = FinishReason::kStop;
@@ -99,7 +102,7 @@ Status Engine::take_drawn() {
   return {};
 }
 
-Status Engine::step() {
+Status Engine::run_step() {
   scheduler_->collect();  // what was cancelled since the last step is not computed any further
   ScheduledBatch next = scheduler_->next_batch(backend_->can_draw());
   const bool draws = !next.batch.draws.empty();
@@ -122,6 +125,24 @@ Status Engine::step() {
   }
   scheduler_->collect();
   return status;
+}
+
+Status Engine::step() {
+  Status status = run_step();
+  publish();
+  return status;
+}
+
+void Engine::publish() {
+  EngineStats stats = scheduler_->stats();
+  stats.generated_tokens = generated_;
+  const std::lock_guard lock(published_->mutex);
+  published_->stats = stats;
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(published_->mutex);
+  return published_->stats;
 }
 
 Status Engine::run_to_end() {

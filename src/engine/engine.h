@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 
 #include "backend/backend.h"
 #include "engine/kv_layout.h"
 #include "engine/scheduler.h"
+#include "moesaic/stats.h"
 
 namespace moesaic {
 
@@ -17,7 +19,8 @@ struct EngineOptions {
   bool reuse = false;
 };
 
-// One thread drives an engine. The backend holds the model of `config` and outlives the engine.
+// One thread drives an engine, any may ask for its statistics. The backend holds the model of `config` and
+// outlives the engine.
 class Engine {
  public:
   // What create() will ask of kv_layout.
@@ -38,12 +41,21 @@ class Engine {
   bool idle() const { return scheduler_->idle(); }
   int context() const { return options_.context; }
   const Scheduler& scheduler() const { return *scheduler_; }
+  // As of the last step or submission.
+  EngineStats stats() const;
 
  private:
+  struct Published {
+    std::mutex mutex;
+    EngineStats stats;
+  };
+
   Engine(Backend& backend, const ModelConfig& config, const EngineOptions& options)
       : backend_(&backend), config_(config), options_(options) {}
   Status take_drawn();
-  static void take_token(Request& request, const Result<SampledToken>& sampled);
+  void take_token(Request& request, const Result<SampledToken>& sampled);
+  Status run_step();
+  void publish();
 
   Backend* backend_;
   ModelConfig config_;
@@ -53,6 +65,8 @@ class Engine {
   std::vector<std::shared_ptr<Request>> under_way_;  // whose tokens the step that runs draws
   std::vector<int32_t> drawn_;
   uint64_t next_id_ = 1;
+  uint64_t generated_ = 0;
+  std::unique_ptr<Published> published_ = std::make_unique<Published>();
 };
 
 }  // namespace moesaic

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/batch.h"
+#include "moesaic/stats.h"
 #include "moesaic/status.h"
 
 namespace moesaic {
@@ -43,6 +44,10 @@ class KvPages {
   void release(PageTable& table) { truncate(table, 0); }
   int free_full() const { return full_.free_pages(); }
   int free_window() const { return windowed_.free_pages(); }
+  PageUse full_use() const { return {.used = full_.pages() - full_.free_pages(), .total = full_.pages()}; }
+  PageUse window_use() const {
+    return {.used = windowed_.pages() - windowed_.free_pages(), .total = windowed_.pages()};
+  }
 
  private:
   int pages_of(int tokens) const { return (tokens + layout_.page_tokens - 1) / layout_.page_tokens; }

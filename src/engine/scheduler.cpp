@@ -42,6 +42,7 @@ void Scheduler::schedule(const std::shared_ptr<Request>& request, int rows, Sche
     b.drawn.push_back(known ? -1 : r.drawn);
     b.positions.push_back(position);
   }
+  if (r.computed == r.reused) counted_.prompt_tokens += r.prompt_tokens, counted_.prefix_hits += r.reused;
   r.computed += rows;
   b.sequences.push_back({.first_row = first,
                          .rows = rows,
@@ -79,6 +80,14 @@ ScheduledBatch Scheduler::next_batch(bool draws) {
   }
   if (draws) out.batch.draws = draws_of(out);
   return out;
+}
+
+EngineStats Scheduler::stats() const {
+  EngineStats s = counted_;
+  s.running = static_cast<int>(std::min(requests_.size(), static_cast<size_t>(max_batch_)));
+  s.waiting = static_cast<int>(requests_.size()) - s.running;
+  s.full = pages_.full_use(), s.window = pages_.window_use();
+  return s;
 }
 
 void Scheduler::fail_all(const Status& status) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "moesaic/stats.h"
 
 namespace moesaic {
 
@@ -36,6 +37,7 @@ class Scheduler {
   // Drops finished requests and gives their pages back, or keeps them (reuse).
   void collect();
   const KvPages& pages() const { return pages_; }
+  EngineStats stats() const;  // but for generated_tokens
 
  private:
   // What a finished request leaves in the cache.
@@ -55,6 +57,7 @@ class Scheduler {
 
   KvPages pages_;
   int max_rows_, max_batch_;
+  EngineStats counted_;
   bool reuse_;
   std::optional<Kept> kept_;
   std::deque<std::shared_ptr<Request>> requests_;  // in order of submission

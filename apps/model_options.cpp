@@ -62,6 +62,8 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   command.add_option("--dense", dense, "attention projections and lm_head in memory")
       ->check(CLI::IsMember({"keep", "bf16", "q8_0", "mxfp8"}))
       ->capture_default_str();
+  command.add_flag("--batch-invariant", batch_invariant,
+                   "cuda: a sequence's logits are the same bits whatever else is in its steps; slower");
   command.add_option("--log", log, "debug: say which kernels a device uses, each when it is first launched")
       ->check(CLI::IsMember({"quiet", "debug"}))
       ->capture_default_str();

@@ -15,7 +15,7 @@ struct ModelOptions {
   std::string model, device = "auto", isa = "auto", dense = "keep", log = "quiet";
   std::string tuning_folder = default_tuning_folder();
   int threads = 0;
-  bool batch_invariant = false;  // not an option of the command line
+  bool batch_invariant = false;
 
   // Adds -m and, where the command runs the model, --device, --threads, --isa and --dense.
   void add_to(CLI::App& command, bool runs_model = true);

@@ -37,8 +37,8 @@ struct BackendOptions {
   DenseFormat dense = DenseFormat::kAsLoaded;
   int max_rows = 2048;       // rows of the largest batch
   std::string isa = "auto";  // cpu only: auto, avx512, avx2, i8mm, dotprod, scalar
-  // cuda: a request's logits are the same bits in any batch, also beyond the 8 tokens up to which a faster
-  // kernel of other rounding decodes.
+  // cuda: a request's logits are the same bits in any batch and any chunk of a prompt. Otherwise few rows and
+  // many go through kernels that round differently (docs/numerics.md).
   bool batch_invariant = false;
   RouterTrace router_trace = nullptr;
   // cuda: where measurements of `moesaic tune` are looked for; empty: nowhere.

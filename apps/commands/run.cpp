@@ -208,7 +208,7 @@ Status run_run(const Options& o) {
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kMaxRows));
   RETURN_IF_ERROR(check_context(o.context, m.checkpoint.config, "--ctx"));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, tokenizer_of(m.checkpoint));
-  const EngineOptions options{.context = o.context, .max_rows = kMaxRows, .reuse = !o.has_prompt};
+  const EngineOptions options{.context = o.context, .max_rows = kMaxRows, .prefix_cache = !o.has_prompt};
   ASSIGN_OR_RETURN(const KvDemand demand, Engine::demand(m.checkpoint.config, options));
   RETURN_IF_ERROR(load(m, demand));
   ASSIGN_OR_RETURN(Engine engine, Engine::create(*m.backend, m.checkpoint.config, options));

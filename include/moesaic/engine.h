@@ -23,11 +23,16 @@ namespace moesaic {
 struct OpenOptions {
   std::string device = "auto";  // auto, cpu or reference
   int threads = 0;              // of the cpu device; 0: one per core
-  int context = 0;     // tokens that one request may reach; 0: 8192 or the model's, whichever is less
-  int max_batch = 1;   // requests that are worked on at a time; the others wait. Each takes its KV cache.
-                       // With 1, the next turn of a conversation computes only what is new in it
-  int max_rows = 512;  // tokens that a step computes, of all requests; fewer keep decoding steadier beside
-                       // long prompts, more read prompts faster. At least max_batch
+  int context = 0;    // tokens that one request may reach; 0: 8192 or the model's, whichever is less
+  int max_batch = 1;  // requests that are worked on at a time; the others wait
+  // Tokens that the KV cache holds for all requests and for prompts that begin as earlier ones did, at least
+  // one context; 0: a context for each of max_batch, or what half of the free memory holds. Where it runs out
+  // the youngest request waits and is computed again.
+  int64_t kv_tokens = 0;
+  // Tokens that a step computes, of all requests, at least max_batch: fewer keep decoding steadier beside
+  // long prompts, more read prompts faster.
+  int max_rows = 512;
+  bool prefix_cache = true;  // what a prompt has in common with earlier ones is not computed again
 };
 
 // How a request ended.

@@ -104,9 +104,15 @@ Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
                                                              .tuning_folder = default_tuning_folder()}));
     ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path));
     ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(checkpoint));
-    const EngineOptions options{
-        .context = o.context, .max_batch = o.max_batch, .max_rows = o.max_rows, .reuse = o.max_batch == 1};
-    ASSIGN_OR_RETURN(const KvDemand demand, Engine::demand(checkpoint.config, options));
+    EngineOptions options{.context = o.context,
+                          .max_batch = o.max_batch,
+                          .max_rows = o.max_rows,
+                          .kv_tokens = o.kv_tokens,
+                          .prefix_cache = o.prefix_cache};
+    ASSIGN_OR_RETURN(KvDemand demand, Engine::demand(checkpoint.config, options));
+    if (o.kv_tokens == 0)
+      demand.kv_tokens = fitting_kv_tokens(demand, checkpoint.config, checkpoint.weights, *backend);
+    options.kv_tokens = demand.kv_tokens;
     RETURN_IF_ERROR(plan_memory(demand, checkpoint.config, checkpoint.weights, *backend));
     RETURN_IF_ERROR(backend->load(checkpoint.config, checkpoint.weights, {}));
     ASSIGN_OR_RETURN(Engine engine, Engine::create(*backend, checkpoint.config, options));

@@ -12,11 +12,11 @@
 namespace moesaic {
 
 struct EngineOptions {
-  int context = 0;     // tokens that one sequence may reach; 0: 8192 or the model's, whichever is less
-  int max_batch = 1;   // sequences at a time
-  int max_rows = 512;  // rows of a step, at most the backend's
-  // With max_batch 1: a request that begins as the one before it did need not compute that again.
-  bool reuse = false;
+  int context = 0;           // tokens that one sequence may reach; 0: 8192 or the model's, whichever is less
+  int max_batch = 1;         // sequences at a time
+  int max_rows = 512;        // rows of a step, at most the backend's
+  int64_t kv_tokens = 0;     // that the cache holds, at least one context; 0: a context for each sequence
+  bool prefix_cache = true;  // what prompts have in common with what is in the cache is not computed again
 };
 
 // One thread drives an engine, any may ask for its statistics. The backend holds the model of `config` and
@@ -25,7 +25,7 @@ class Engine {
  public:
   // What create() will ask of kv_layout.
   static Result<KvDemand> demand(const ModelConfig& config, const EngineOptions& options);
-  // Allocates the KV cache: context tokens for each of max_batch sequences.
+  // Allocates the KV cache.
   static Result<Engine> create(Backend& backend, const ModelConfig& config, const EngineOptions& options);
 
   // Checks prompt and parameters: an empty prompt, a token outside the vocabulary or a prompt as long as the
@@ -40,7 +40,7 @@ class Engine {
   Status run_to_end();
   bool idle() const { return scheduler_->idle(); }
   int context() const { return options_.context; }
-  const Scheduler& scheduler() const { return *scheduler_; }
+  const Scheduler& scheduler() const { return *scheduler_; }  // for tests
   // As of the last step or submission.
   EngineStats stats() const;
 

@@ -21,7 +21,13 @@ TEST(KvLayout, CountsPages) {
   EXPECT_EQ(one.window_pages, 2);  // never more than the whole context
   const KvLayout many = kv_layout(config(), {.sequences = 3, .context = 6400, .max_rows = 64}).value();
   EXPECT_EQ(many.full_pages, 3 * 200);
-  EXPECT_EQ(many.window_pages, 3 * (6 + 2));
+  EXPECT_EQ(many.window_pages, 3 * (4 + 2) + 2);
+  const KvLayout shared =
+      kv_layout(config(),
+                {.sequences = 3, .context = 6400, .max_rows = 64, .kv_tokens = 8000, .prefix_cache = true})
+          .value();
+  EXPECT_EQ(shared.full_pages, 250);
+  EXPECT_EQ(shared.window_pages, 20 + 250 / 4);
 }
 
 TEST(KvLayout, AbsurdSizesAreErrors) {

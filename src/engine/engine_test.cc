@@ -345,31 +345,83 @@ TEST_P(EngineTest, ThePrefixCacheChangesNoToken) {
   EXPECT_EQ(fresh.stats().prefix_hits, 0u);
 }
 
-// Real logits in company: half of the requests begin alike, the cache holds two and a half of them.
-TEST_P(EngineTest, PreemptionChangesNoToken) {
-  const auto run = [&](Engine& e, bool together) {
+// Real logits in company: arrivals at random, prompts in chunks, half of them with a common beginning, pages
+// for two or three contexts only.
+TEST_P(EngineTest, CompanyChangesNoToken) {
+  if (GetParam() == std::string("reference")) GTEST_SKIP() << "minutes of scalar arithmetic";
+  constexpr int kCount = 64;
+  struct Asked {
+    std::vector<int32_t> prompt;
+    SamplingParams params;
+  };
+  std::mt19937 rng(3);
+  std::vector<Asked> asked;
+  for (uint32_t i = 0; i < kCount; ++i) {
+    std::vector<int32_t> tokens = prompt(1 + static_cast<int>(rng() % 100), i % 2 == 0 ? 7 : i);
+    tokens.push_back(static_cast<int32_t>(i));
+    SamplingParams params{.temperature = i % 3 == 0 ? 0.0 : 1.0, .seed = i};
+    params.top_k = i % 4 == 0 ? 20 : 0;
+    params.frequency_penalty = i % 5 == 0 ? 0.5 : 0;
+    params.max_tokens = 20 + static_cast<int>(rng() % 100);
+    asked.push_back({std::move(tokens), std::move(params)});
+  }
+  const auto run = [&](const EngineOptions& options) {
+    Engine e = Engine::create(*backend_, config_, options).value();
     std::vector<std::shared_ptr<Request>> requests;
-    for (uint32_t i = 0; i < 8; ++i) {
-      std::vector<int32_t> tokens = prompt(40 + static_cast<int>(i), i % 2 == 0 ? 7 : i);
-      tokens.push_back(static_cast<int32_t>(i));
-      const SamplingParams params{.temperature = i % 3 == 0 ? 0.0 : 1.0, .seed = i, .max_tokens = 60};
-      requests.push_back(e.submit(tokens, params, quiet()).value());
-      EXPECT_TRUE((together ? e.step() : e.run_to_end()).ok());
+    for (const Asked& a : asked) {
+      requests.push_back(e.submit(a.prompt, a.params, quiet()).value());
+      for (uint32_t s = rng() % 4; s > 0; --s) EXPECT_TRUE(e.step().ok());
     }
     EXPECT_TRUE(e.run_to_end().ok());
     e.scheduler().check();
-    return requests;
+    EXPECT_EQ(e.stats().full.used + e.stats().window.used, 0);
+    return std::pair(std::move(requests), e.stats());
   };
-  Engine tight =
-      Engine::create(*backend_, config_, {.context = 128, .max_batch = 8, .max_rows = 64, .kv_tokens = 320})
-          .value();
-  const auto together = run(tight, true);
-  EXPECT_GT(tight.stats().preemptions, 0u);
-  EXPECT_EQ(tight.stats().full.used, 0);
-  Engine roomy = engine(1, 128);
-  const auto alone = run(roomy, false);
-  EXPECT_EQ(roomy.stats().preemptions, 0u);
-  for (size_t i = 0; i < alone.size(); ++i) EXPECT_EQ(together[i]->tokens, alone[i]->tokens) << i;
+  const auto [alone, calm] = run({.context = 192, .max_rows = 64, .prefix_cache = false});
+  EXPECT_EQ(calm.preemptions + calm.prefix_hits, 0u);
+  for (const int max_batch : {2, 8, 64}) {
+    const auto [together, busy] =
+        run({.context = 192, .max_batch = max_batch, .max_rows = 64, .kv_tokens = 224 + 4 * max_batch});
+    EXPECT_GT(busy.prefix_hits, 0u);
+    EXPECT_TRUE(busy.preemptions > 0 || max_batch < kCount);
+    for (size_t i = 0; i < alone.size(); ++i)
+      EXPECT_EQ(together[i]->tokens, alone[i]->tokens) << "request " << i << " of " << max_batch;
+  }
+}
+
+TEST_P(EngineTest, CancellingFreesPagesAtOnce) {
+  Engine e = Engine::create(*backend_, config_, {.context = 256, .max_batch = 4, .max_rows = 64}).value();
+  std::vector<std::shared_ptr<Request>> requests;
+  for (uint32_t i = 0; i < 4; ++i)
+    requests.push_back(e.submit(prompt(60, i), {.max_tokens = 100}, quiet()).value());
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(e.step().ok());
+  const EngineStats before = e.stats();
+  EXPECT_EQ(before.running, 4);
+  for (size_t i = 0; i < 3; ++i) requests[i]->cancelled = true;
+  ASSERT_TRUE(e.step().ok());
+  EXPECT_EQ(e.stats().running, 1);
+  EXPECT_LE(e.stats().full.used, before.full.used / 4 + 1);
+  EXPECT_GT(e.stats().full.cached, before.full.cached);
+  ASSERT_TRUE(e.run_to_end().ok());
+  EXPECT_EQ(requests[3]->generated(), 100);
+}
+
+// Two prompts depart from a third behind its first five pages, which the window has left there: the second
+// shows that others part ways at this place, and its window is kept although the pool is short of them.
+TEST_P(EngineTest, WindowsAreKeptWherePromptsPart) {
+  Engine e = engine(1, 512);
+  const std::vector<int32_t> system = prompt(165, 1);
+  const auto ask = [&](uint32_t seed) {
+    std::vector<int32_t> tokens = system;
+    const std::vector<int32_t> own = prompt(300, seed);
+    tokens.insert(tokens.end(), own.begin(), own.end());
+    const auto r = e.submit(tokens, {.max_tokens = 5}, quiet()).value();
+    EXPECT_TRUE(e.run_to_end().ok());
+    return r->reused;
+  };
+  ask(100);
+  ask(101);
+  for (uint32_t seed = 102; seed < 106; ++seed) EXPECT_EQ(ask(seed), 160) << seed;
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, EngineTest, testing::Values("cpu", "reference"),

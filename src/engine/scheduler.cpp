@@ -70,11 +70,12 @@ void Scheduler::schedule(const std::shared_ptr<Request>& request, int rows, Sche
     b.positions.push_back(position);
   }
   r.computed += rows;
-  b.sequences.push_back({.first_row = first,
-                         .rows = rows,
-                         .context = r.computed,
-                         .full_pages = r.pages.full,
-                         .window_pages = r.pages.window});
+  b.sequences.push_back(
+      {.first_row = first,
+       .rows = rows,
+       .context = r.computed,
+       .full_pages = {r.pages.full.begin(), r.pages.full.begin() + std::ssize(r.pages.window)},
+       .window_pages = r.pages.window});
   if (r.computed < r.length()) return;
   b.logit_rows.push_back(first + rows - 1);
   out.wanted.push_back(request);

@@ -103,6 +103,14 @@ TEST(PlanMemory, RefusesBeforeLoadingAndSaysWhatWouldFit) {
     EXPECT_TRUE(says(refused, part)) << part << ": " << refused.message();
   EXPECT_FALSE(says(refused, "--dense")) << refused.message();
 
+  // Half of what the weights leave free, but a context at least and a context for each at most.
+  const KvDemand many{.sequences = 8, .context = 1024, .max_rows = 512};
+  const double windows = 2 * (8 * (4 + 2) * 32 + 512);  // tokens, in two layers
+  Device shared(weights + 2 * 1024 * (3100 + windows)), ample(weights + 2 * 1024 * (8192 + windows));
+  EXPECT_EQ(fitting_kv_tokens(many, config(), mxfp8, shared), 96 * 32);
+  EXPECT_EQ(fitting_kv_tokens(many, config(), mxfp8, ample), 8 * 1024);
+  EXPECT_EQ(fitting_kv_tokens(many, config(), mxfp8, tight), 1024);
+
   Device small(1e6);
   EXPECT_TRUE(says(plan_memory({.context = 64}, config(), mxfp8, small), "smaller model"));
   EXPECT_TRUE(says(plan_memory({.context = 4096}, config(), shapes(Format::kBF16), large),

@@ -110,5 +110,36 @@ TEST(Load, EachRequestGivesWhatItGivesAlone) {
   EXPECT_GT(hits, 10000u);
 }
 
+TEST(Load, DecodingGoesOnBesideLongPrompts) {
+  Harness run(false, {.context = 400, .max_batch = 8, .max_rows = 16});
+  for (int i = 0; i < 3; ++i) run.submit(10, {.temperature = 0});
+  while (run.told[2].empty()) ASSERT_TRUE(run.engine.step().ok());
+  for (int i = 0; i < 3; ++i) run.submit(300 + i, {.temperature = 0, .max_tokens = 1});
+  const auto before = run.told;
+  size_t steps = 0;
+  for (; run.told[5].empty(); ++steps) {
+    ASSERT_TRUE(run.engine.step().ok());
+    for (int i = 0; i < 3; ++i) ASSERT_EQ(run.told[i].size(), before[i].size() + steps + 1);
+    EXPECT_TRUE(run.told[4].empty() || !run.told[3].empty());  // first come, first served
+  }
+  EXPECT_EQ(steps, (300u + 301 + 302 + 12) / 13);  // no row is left idle
+}
+
+TEST(Load, TheYoungestYieldsAndGoesOnWhereItWas) {
+  Harness run(false, {.context = 128, .max_batch = 3, .max_rows = 64, .kv_tokens = 160});
+  for (int i = 0; i < 3; ++i) run.submit(20 + i, {.temperature = 0});
+  ASSERT_TRUE(run.engine.step().ok());
+  EXPECT_EQ(run.engine.stats().running, 3);
+  while (run.engine.stats().preemptions == 0) ASSERT_TRUE(run.engine.step().ok());
+  EXPECT_EQ(run.engine.stats().waiting, 1);
+  const size_t yielded = run.told[2].size();
+  EXPECT_GT(yielded, 0u);
+  ASSERT_TRUE(run.engine.step().ok());
+  EXPECT_EQ(run.told[2].size(), yielded);
+  EXPECT_GT(run.told[0].size(), run.told[2].size());
+  ASSERT_TRUE(run.engine.run_to_end().ok());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(run.told[i].size(), 128u - 20 - i);
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "moesaic/answer_grammar.h"
 #include "moesaic/stats.h"
 #include "moesaic/status.h"
 #include "moesaic/types.h"
@@ -55,6 +56,7 @@ struct GenerationRequest {
   // The prompt comes from chat_prompt: the answer is taken apart into channels. Otherwise it is plain text.
   bool chat = false;
   SamplingParams sampling;  // stop_tokens empty: the model's own
+  AnswerGrammar grammar;    // made for the same kind of request, chat or not; its tokens end the text too
 };
 
 class Model {

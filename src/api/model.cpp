@@ -58,6 +58,7 @@ struct Model::Impl {
   std::unique_ptr<Backend> backend;
   Tokenizer tokenizer;
   Engine engine;
+  grammar::MaskCache masks{tokenizer};
   std::deque<std::shared_ptr<Active>> active;
 
   Status submit(GenerationRequest r, Callbacks callbacks, std::stop_token cancel);
@@ -66,7 +67,13 @@ struct Model::Impl {
 
 Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_token cancel) {
   if (!callbacks.on_end) return invalid("a request without on_end");
-  if (r.sampling.stop_tokens.empty()) r.sampling.stop_tokens = tokenizer.stop_tokens();
+  if (!r.grammar.empty() && r.grammar.chat() != r.chat)
+    return invalid("the grammar was made for {}",
+                   r.chat ? "plain text, not a chat" : "a chat, not plain text");
+  if (r.sampling.stop_tokens.empty() || !r.grammar.empty()) {
+    const std::vector<int32_t> own = tokenizer.stop_tokens();
+    r.sampling.stop_tokens.insert(r.sampling.stop_tokens.end(), own.begin(), own.end());
+  }
   auto request = std::make_shared<Active>(Active{.request = nullptr,
                                                  .stream = {tokenizer, r.chat, r.sampling.stop_strings},
                                                  .callbacks = std::move(callbacks),
@@ -74,6 +81,7 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
   // The engine's request, which owns the callback, is owned by `request`: no cycle.
   const auto on_token = [a = std::weak_ptr(request)](const SampledToken& t) { return a.lock()->take(t); };
   ASSIGN_OR_RETURN(request->request, engine.submit(std::move(r.prompt), r.sampling, on_token));
+  if (!r.grammar.empty()) request->request->sampler->follow(masks.matcher(r.grammar));
   active.push_back(std::move(request));
   return {};
 }

@@ -12,7 +12,7 @@ size_t Machine::FrameHash::operator()(const Frame& f) const {
 }
 
 Stack Machine::push(StateId next, uint32_t count, Stack below) {
-  const Frame frame{next, count, below, frames_[below].depth + 1};
+  const Frame frame{next, count, below};
   const auto [entry, fresh] = stacks_.try_emplace(frame, static_cast<Stack>(frames_.size()));
   if (fresh) frames_.push_back(frame);
   return entry->second;
@@ -27,7 +27,7 @@ void Machine::visit(StateId state, Stack stack) {
 void Machine::repeat(StateId id, uint32_t count, Stack stack) {
   const State& s = automaton_[id];
   if (count >= s.min) visit(s.next, stack);
-  if (count >= s.max || frames_[stack].depth >= kMaxDepth) return;
+  if (count >= s.max) return;
   // Where there is no limit only the way to the minimum is counted.
   const uint32_t after = s.max == kUnlimited ? std::min(count + 1, s.min) : count + 1;
   visit(s.body, push(id, after, stack));
@@ -51,7 +51,7 @@ void Machine::follow(StateId id, Stack stack) {
       for (const Edge& edge : s.edges) visit(edge.next, stack);
       break;
     case State::Kind::kCall:
-      if (frames_[stack].depth < kMaxDepth) visit(s.body, push(s.next, kUnlimited, stack));
+      visit(s.body, push(s.next, kUnlimited, stack));
       break;
     case State::Kind::kRepeat:
       repeat(id, 0, stack);
@@ -96,19 +96,39 @@ Places Machine::leave(Stack stack) {
   return take_found();
 }
 
-Places Machine::adopt(const Machine& other, const Places& places) {
-  Places mine;
+template <typename Edit>
+Places Machine::rebuilt(const Machine& from, const Places& places, const Edit& edit) {
+  Places made;
   for (const Place& place : places) {
-    std::vector<Stack> stacks;
-    for (Stack s = place.stack; s != kBottom && s != kElsewhere; s = other.frames_[s].below)
-      stacks.push_back(s);
-    Stack stack = stacks.empty() ? place.stack : other.frames_[stacks.back()].below;
-    for (size_t i = stacks.size(); i-- > 0;)
-      stack = push(other.frames_[stacks[i]].next, other.frames_[stacks[i]].count, stack);
-    mine.push_back({place.state, stack});
+    std::vector<Frame> frames;
+    Stack stack = place.stack;
+    for (; stack != kBottom && stack != kElsewhere; stack = frames.back().below)
+      frames.push_back(from.frames_[stack]);
+    for (size_t i = frames.size(); i-- > 0;) {
+      edit(frames[i]);
+      stack = push(frames[i].next, frames[i].count, stack);
+    }
+    made.push_back({place.state, stack});
   }
-  std::sort(mine.begin(), mine.end());
-  return mine;
+  std::sort(made.begin(), made.end());
+  made.erase(std::unique(made.begin(), made.end()), made.end());
+  return made;
+}
+
+Places Machine::adopt(const Machine& other, const Places& places) {
+  return rebuilt(other, places, [](const Frame&) {});
+}
+
+Places Machine::coarse(const Places& places, uint32_t bytes) {
+  return rebuilt(*this, places, [&](Frame& frame) {
+    const State& s = automaton_[frame.next];
+    if (s.kind != State::Kind::kRepeat || frame.count == kUnlimited) return;
+    const uint64_t reached = uint64_t{frame.count} + bytes;
+    if (reached < s.min)
+      frame.count = 0;
+    else if (frame.count >= s.min && reached < s.max)
+      frame.count = s.min;
+  });
 }
 
 bool accepts(const Automaton& automaton, StateId rule, std::string_view text) {

@@ -26,13 +26,11 @@ using Places = std::vector<Place>;  // sorted, each once
 
 class Machine {
  public:
-  // More places at a time, or calls inside each other, are not followed: what follows is then only a part of
-  // what the automaton takes.
+  // More places at a time are not followed: what follows is then only a part of what the automaton takes.
   static constexpr size_t kMaxPlaces = 2048;
-  static constexpr int kMaxDepth = 400;
 
   explicit Machine(const Automaton& automaton) : automaton_(automaton) {
-    frames_.resize(2, Frame{.next = -1, .count = 0, .below = kBottom, .depth = 0});
+    frames_.resize(2, Frame{.next = -1, .count = 0, .below = kBottom});
   }
 
   Places enter(StateId rule, Stack stack);
@@ -41,6 +39,9 @@ class Machine {
   Places leave(Stack stack);
   // The same places in terms of this machine; `other` runs the same automaton.
   Places adopt(const Machine& other, const Places& places);
+  // Places that differ only in how often repetitions were taken, and agree on the next `bytes` bytes, as one:
+  // counts that far from both limits are set back.
+  Places coarse(const Places& places, uint32_t bytes);
   size_t frames() const { return frames_.size(); }
   // States looked at so far, a measure of the time spent.
   uint64_t work() const { return work_; }
@@ -51,7 +52,6 @@ class Machine {
     StateId next;    // a repeat state, or where to go on
     uint32_t count;  // repeat: how many times its rule will then have been taken
     Stack below;
-    int32_t depth;
     friend bool operator==(const Frame&, const Frame&) = default;
   };
   struct FrameHash {
@@ -65,6 +65,9 @@ class Machine {
   void repeat(StateId state, uint32_t count, Stack stack);
   void leave_to(Stack stack);
   Places take_found();
+  // The places with their stacks made here anew, each frame changed by `edit`.
+  template <typename Edit>
+  Places rebuilt(const Machine& from, const Places& places, const Edit& edit);
 
   const Automaton& automaton_;
   std::vector<Frame> frames_;

@@ -27,9 +27,8 @@ Result<std::span<const uint64_t>> Matcher::allowed() {
   }
   const std::span<const uint64_t> mask = masks_->mask(at_);
   if (std::any_of(mask.begin(), mask.end(), [](uint64_t word) { return word != 0; })) return mask;
-  return error(
-      StatusCode::kUnsupported,
-      "the answer's grammar allows no further token: its schema is too ambiguous or nested too deep");
+  return error(StatusCode::kUnsupported,
+               "the answer's grammar allows no further token: its schema is too ambiguous");
 }
 
 void Matcher::take(int32_t token) {

@@ -25,8 +25,8 @@ class Matcher {
   explicit Matcher(std::shared_ptr<SharedMasks> shared);
 
   // The tokens that may come next, one bit each, the lowest first; what lies behind the span may not. Valid
-  // until the next call. Fails where none may: the grammar is too ambiguous to be followed any further, the
-  // answer is nested too deep, or the vocabulary lacks the bytes that must come.
+  // until the next call. Fails where none may: the grammar is too ambiguous to be followed any further, or
+  // the vocabulary lacks the bytes that must come.
   Result<std::span<const uint64_t>> allowed();
   void take(int32_t token);
 

@@ -20,9 +20,9 @@ namespace moesaic::grammar {
 // Not for several threads at a time.
 class TokenMasks {
  public:
-  using Situation = int32_t;                         // a number for some Places
-  static constexpr Situation kNowhere = 0;           // nothing can come of what was read
-  static constexpr size_t kMaxSituations = 1 << 15;  // see full()
+  using Situation = int32_t;                // a number for some Places
+  static constexpr Situation kNowhere = 0;  // nothing can come of what was read
+  static constexpr size_t kMaxSituations = 1 << 15, kMaxFrames = 1 << 18;  // see full()
 
   // Automaton (finished) and tree must outlive the masks.
   TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie& trie);
@@ -31,9 +31,9 @@ class TokenMasks {
   Situation after(Situation from, std::string_view bytes);
   // One bit a token, the lowest first: [ceil(vocabulary / 64)]. Valid until the next call.
   std::span<const uint64_t> mask(Situation at);
-  // Time for a fresh object: nothing is thrown away here. Checked between tokens; within one, a walk that
+  // Time for a fresh object: nothing is thrown away here. To be asked between tokens; within one, a walk that
   // meets very many more new situations takes the rest for kNowhere, and its mask is too narrow.
-  bool full() const { return situations_.size() > kMaxSituations; }
+  bool full() const { return situations_.size() > kMaxSituations || machine_.frames() > kMaxFrames; }
   Situation adopt(const TokenMasks& other, Situation at);
 
  private:

@@ -49,6 +49,17 @@ class Run(Cli):
         self.assertIn("Hm", shown.stderr)
         self.assertNotIn("\x1b", shown.stderr)  # no colours into a pipe
 
+    def test_json_schema(self):
+        schema = FOLDER / "schema.json"
+        schema.write_text('{"properties": {"a": {"type": "integer"}, "b": {"maxLength": 3}}, "required": ["a", "b"], "x": 1}')
+        for args in (("--raw", "-p", "0", "--temp", 50), ("-p", "hello", "--temp", 0)):
+            done = self.moesaic("run", "-m", MODEL, *args, "--json-schema", schema, "-n", 500, "-o", "json")
+            self.assertIn("schema.json: the unknown keyword x is ignored", done.stderr)
+            out = json.loads(done.stdout)
+            answer = json.loads(out["text"])
+            self.assertEqual(([*answer], type(answer["a"]), out["finish_reason"]), (["a", "b"], int, "stop"))
+            self.assertLessEqual(len(answer["b"]), 3)
+
     def test_seed(self):
         sample = lambda seed: self.json("run", "-m", MODEL, "--raw", "-p", "0", "-n", 40, "--temp", 20, "--seed", seed,
                                         "-o", "json")["tokens"]

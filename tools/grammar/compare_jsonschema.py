@@ -117,7 +117,7 @@ class Schemas:
             for name in set(a["properties"]) & set(b["properties"]):
                 schema["properties"][name] = self.make_integer(0)
         # What belongs to neither is refused: said here for jsonschema, as the grammar does it by itself.
-        merged = {"properties": {name: True for name in a["properties"] | b["properties"]},
+        merged = {"properties": {name: True for name in [*a["properties"], *b["properties"]]},
                   "additionalProperties": False}
         return {"allOf": [a, b, merged]}
 
@@ -149,7 +149,8 @@ class Instances:
             if key in schema:
                 return self.value(rng.choice(schema[key]), depth - 1)
         if "allOf" in schema:
-            return {k: v for part in schema["allOf"][:2] for k, v in self.value(part, depth).items()}
+            made = {k: v for part in schema["allOf"][:2] for k, v in self.value(part, depth).items()}
+            return {name: made[name] for name in schema["allOf"][2]["properties"] if name in made}
         if "enum" in schema or "const" in schema:
             return rng.choice(schema.get("enum", [schema.get("const")]))
         if "type" not in schema:

@@ -67,8 +67,8 @@ class StructuredOutput : public testing::Test {
     request.sampling.seed = seed;
     return request;
   }
-  static Json question(const std::string& text) {
-    return {{"messages", {{{"role", "user"}, {"content", text}}}}, {"reasoning_effort", "low"}};
+  static Json question(const std::string& text, const std::string& effort = "low") {
+    return {{"messages", {{{"role", "user"}, {"content", text}}}}, {"reasoning_effort", effort}};
   }
 
   static std::vector<Answer> answers(const std::vector<GenerationRequest>& requests) {
@@ -114,7 +114,7 @@ TEST_F(StructuredOutput, OnlyTheFinalChannelFollowsTheSchema) {
   const AnswerGrammar grammar = compile({.chat = true, .json_schema = kPerson});
   std::vector<GenerationRequest> requests;
   for (uint64_t seed = 0; seed < 48; ++seed)
-    requests.push_back(chat(question("Who is the boss?"), grammar, 1.5, seed));
+    requests.push_back(chat(question("Who is the boss?", "medium"), grammar, 1.5, seed));
   int finished = 0, thought = 0;
   for (Answer& answer : answers(requests)) {
     // Nothing ends what is thought but the model: that may fill the context.

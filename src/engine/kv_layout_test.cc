@@ -34,6 +34,7 @@ TEST(KvLayout, AbsurdSizesAreErrors) {
   EXPECT_FALSE(kv_layout(config(), {.sequences = 0, .context = 1}).ok());
   EXPECT_FALSE(kv_layout(config(), {.context = 0}).ok());
   EXPECT_FALSE(kv_layout(config(), {.sequences = 1 << 30, .context = 1 << 20}).ok());
+  EXPECT_FALSE(kv_layout(config(), {.sequences = 4, .context = 64, .kv_tokens = int64_t{1} << 60}).ok());
 }
 
 TEST(KvLayout, MemoryIsWhatTheBackendKeeps) {
@@ -110,6 +111,11 @@ TEST(PlanMemory, RefusesBeforeLoadingAndSaysWhatWouldFit) {
   EXPECT_EQ(fitting_kv_tokens(many, config(), mxfp8, shared), 96 * 32);
   EXPECT_EQ(fitting_kv_tokens(many, config(), mxfp8, ample), 8 * 1024);
   EXPECT_EQ(fitting_kv_tokens(many, config(), mxfp8, tight), 1024);
+
+  const Status large_cache = plan_memory({.sequences = 8, .context = 512, .max_rows = 64, .kv_tokens = 64000},
+                                         config(), mxfp8, shared);
+  for (const char* part : {"test with a KV cache of 64000 tokens takes", "tokens of KV cache"})
+    EXPECT_TRUE(says(large_cache, part)) << large_cache.message();
 
   Device small(1e6);
   EXPECT_TRUE(says(plan_memory({.context = 64}, config(), mxfp8, small), "smaller model"));

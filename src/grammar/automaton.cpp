@@ -11,13 +11,13 @@ StateId Automaton::add(State state) {
   return size() - 1;
 }
 
-StateId Automaton::split(std::vector<StateId> targets) {
+StateId Automaton::split(const std::vector<StateId>& targets) {
   const StateId id = add({State::Kind::kSplit});
-  define(id, std::move(targets));
+  define(id, targets);
   return id;
 }
 
-void Automaton::define(StateId forward, std::vector<StateId> targets) {
+void Automaton::define(StateId forward, const std::vector<StateId>& targets) {
   if (full_) return;
   for (const StateId target : targets) states_[forward].edges.push_back({0, 0, target});
 }

@@ -47,7 +47,7 @@ class Automaton {
   Automaton() { add({}); }
 
   StateId end_of_rule() const { return 0; }
-  StateId split(std::vector<StateId> targets);
+  StateId split(const std::vector<StateId>& targets);
   StateId bytes(std::vector<Edge> edges) {
     return add({State::Kind::kBytes, -1, -1, 0, 0, std::move(edges)});
   }
@@ -58,7 +58,7 @@ class Automaton {
   StateId repeat(StateId rule, uint32_t min, uint32_t max, StateId next);
   // A split whose targets come later, for what refers to itself.
   StateId forward() { return split({}); }
-  void define(StateId forward, std::vector<StateId> targets);
+  void define(StateId forward, const std::vector<StateId>& targets);
 
   bool full() const { return full_; }
   int size() const { return static_cast<int>(states_.size()); }

@@ -122,7 +122,7 @@ StateId string_character(Automaton& a, const CharSet& set, StateId next) {
     }
     if (plain <= r.high) add_utf8(a, plain, r.high, next, edges);
   }
-  if (!escapes.empty()) edges.push_back({'\\', '\\', a.split(std::move(escapes))});
+  if (!escapes.empty()) edges.push_back({'\\', '\\', a.split(escapes)});
   return a.bytes(std::move(edges));
 }
 

@@ -141,7 +141,7 @@ Result<StateId> Compiler::any(const Json& schema) {
       const Json member = flat.empty() ? members[i] : Json{{"allOf", Json::array({flat, members[i]})}};
       rules.push_back(inner(member, fmt::format("anyOf[{}]", i)));
     }
-    return a_.split(std::move(rules));
+    return a_.split(rules);
   }
   if (flat.contains("enum")) return values(flat);
   ASSIGN_OR_RETURN(const auto types, this->types(flat));
@@ -149,7 +149,7 @@ Result<StateId> Compiler::any(const Json& schema) {
   for (const std::string& type : types) {
     ASSIGN_OR_RETURN(rules.emplace_back(), of_type(flat, type));
   }
-  return a_.split(std::move(rules));
+  return a_.split(rules);
 }
 
 Result<std::vector<std::string>> Compiler::types(const Json& flat) const {
@@ -207,7 +207,7 @@ Result<StateId> Compiler::values(const Json& flat) {
     }
     if (admitted) ways.push_back(rules_.value(value, a_.end_of_rule()));
   }
-  return a_.split(std::move(ways));
+  return a_.split(ways);
 }
 
 Result<Counts> Compiler::counts(const Json& flat, const char* min, const char* max) const {
@@ -319,11 +319,14 @@ Result<StateId> Compiler::object(const Json& flat) {
   const bool counted = counts.min > 0 || counts.max != kUnlimited;
   if (properties.empty()) {
     if (!counted && is_any(other)) return rules_.any_object();
+    // Free keys may be said twice and then count once: two different ones cannot be promised.
+    if (counts.min > 1) return invalid("minProperties above 1 is not supported");
     return counts.empty() ? a_.split({}) : map(inner(other, "additionalProperties"), counts);
   }
   const auto required = static_cast<size_t>(
       std::count_if(properties.begin(), properties.end(), [](const Property& p) { return p.required; }));
-  const bool implied = counts.min <= required && other == false && counts.max >= properties.size();
+  const bool fits = counts.max == kUnlimited || (other == false && counts.max >= properties.size());
+  const bool implied = counts.min <= required && fits;
   if (counted && !implied)
     return invalid("minProperties and maxProperties beside properties are not supported");
   return record(properties, other == false ? -1 : inner(other, "additionalProperties"));
@@ -386,7 +389,7 @@ StateId Compiler::outside(const NameTree& fork, StateId free, StateId end) {
     ways.push_back(string_character(a_, {{c, c}}, outside(child, free, end)));
   }
   ways.push_back(string_character(a_, complement(taken), free));
-  return a_.split(std::move(ways));
+  return a_.split(ways);
 }
 
 }  // namespace

@@ -270,6 +270,9 @@ TEST(JsonSchema, SaysWhatItRefuses) {
   EXPECT_NE(failure(R"({"type": "strin"})"), "");
   EXPECT_NE(failure(R"({"minLength": "3"})"), "");
   EXPECT_NE(failure(R"({"properties": {"a": {}, "b": {}}, "minProperties": 1})"), "");
+  EXPECT_EQ(failure(R"({"type": "object", "minProperties": 2})"),
+            "json_schema: minProperties above 1 is not supported");
+  EXPECT_EQ(failure(R"({"required": ["a", "b"], "minProperties": 2})"), "");
 }
 
 TEST(JsonSchema, SaysWhatItIgnores) {

@@ -49,7 +49,7 @@ class Magnitudes {
       const bool at_high = high_ && digits == high_->value.whole.size();
       starts.push_back(whole_part(0, digits == least, at_high));
     }
-    return a_.split(std::move(starts));
+    return a_.split(starts);
   }
 
  private:
@@ -80,7 +80,7 @@ class Magnitudes {
     std::vector<StateId> ways;
     if (within(0, at_low, at_high)) ways.push_back(next_);
     if (!whole_) ways.push_back(a_.byte('.', fraction(0, at_low, at_high)));
-    return a_.split(std::move(ways));
+    return a_.split(ways);
   }
 
   // Behind `at` digits of the fraction, with at least one more to come.
@@ -92,7 +92,7 @@ class Magnitudes {
       std::vector<StateId> ways;
       if (within(at + 1, l, h)) ways.push_back(next_);
       if (at + 1 < fraction_digits_) ways.push_back(fraction(at + 1, l, h));
-      return a_.split(std::move(ways));
+      return a_.split(ways);
     });
     return entry->second = state;
   }
@@ -130,7 +130,7 @@ StateId ranged(Automaton& a, const NumberRange& range, bool whole, StateId next)
     const std::optional<Bound> most = low ? std::optional(magnitude(*low)) : std::nullopt;
     signs.push_back(a.byte('-', Magnitudes(a, least, most, whole, next).build()));
   }
-  return a.split(std::move(signs));
+  return a.split(signs);
 }
 
 }  // namespace

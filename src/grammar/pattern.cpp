@@ -75,7 +75,7 @@ class Counted {
     const uint32_t more = max_ == kUnlimited ? std::min(count + 1, min_) : count + 1;
     for (const CharAutomaton::Step& step : pattern_.states[state].steps)
       if (more <= max_) targets.push_back(string_character(a_, step.set, at(step.next, more)));
-    a_.define(id, std::move(targets));
+    a_.define(id, targets);
   }
 
   Automaton& a_;

@@ -13,7 +13,7 @@ using Json = text::OrderedJson;
 
 class SchemaMerger {
  public:
-  static constexpr size_t kMaxAlternatives = 1000, kMaxWork = 32 << 20;
+  static constexpr size_t kMaxAlternatives = 1000, kMaxWork = 16 << 20;
 
   // root must outlive the merger.
   explicit SchemaMerger(const Json& root) : root_(root) {}

@@ -6,10 +6,12 @@ namespace moesaic::grammar {
 namespace {
 
 // 25 KB each for 201,088 tokens.
-constexpr size_t kKeptMasks = 512;
+constexpr size_t kKeptMasks = 256;
 // What a single call may do before it takes the rest for kNowhere: some 0.1 s.
 constexpr uint64_t kMaxWork = 2'000'000;
-constexpr size_t kSituationsPerCall = 1 << 15;
+constexpr size_t kSituationsPerCall = 1 << 14;
+// Parts of a situation that are looked at one by one, each with a walk; more of them take one walk together.
+constexpr size_t kMaxParts = 8;
 
 }  // namespace
 
@@ -121,7 +123,11 @@ std::span<const uint64_t> TokenMasks::mask(Situation at) {
   std::map<Stack, Places> parts;
   for (const Place& p : *situations_[at]) parts[p.stack].push_back(p);
   Bits tokens((trie_.vocab_size() + 63) / 64);
-  for (const auto& [stack, part] : parts) add_part(part, tokens);
+  if (parts.size() > kMaxParts) {
+    walk(0, static_cast<int32_t>(trie_.nodes().size()), 0, at, tokens, nullptr);
+  } else {
+    for (const auto& [stack, part] : parts) add_part(part, tokens);
+  }
   return masks_.emplace(at, std::move(tokens)).first->second;
 }
 

@@ -22,7 +22,7 @@ class TokenMasks {
  public:
   using Situation = int32_t;                // a number for some Places
   static constexpr Situation kNowhere = 0;  // nothing can come of what was read
-  static constexpr size_t kMaxSituations = 1 << 15, kMaxFrames = 1 << 18;  // see full()
+  static constexpr size_t kMaxSituations = 1 << 14, kMaxFrames = 1 << 18;  // see full()
 
   // Automaton (finished) and tree must outlive the masks.
   TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie& trie);

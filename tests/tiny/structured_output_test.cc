@@ -33,7 +33,8 @@ bool is_person(const std::string& text) {
     return false;
   const auto name = j["name"].get<std::string>();
   const auto characters = std::count_if(name.begin(), name.end(), [](char c) { return (c & 0xC0) != 0x80; });
-  const Json tags = j.value("tags", Json::array()), boss = j["boss"];
+  const Json tags = j.value("tags", Json::array());
+  const Json& boss = j["boss"];
   const bool boss_ok = boss.is_null() || (boss.size() == 1 && boss["born"].get<std::string>().size() == 10);
   return j.size() == 4 + j.count("tags") && characters >= 1 && characters <= 10 &&
          j["age"].is_number_integer() && j["age"] >= 18 && j["age"] <= 120 &&

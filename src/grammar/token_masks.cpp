@@ -114,8 +114,10 @@ void TokenMasks::add_part(const Places& part, Bits& tokens) {
 }
 
 std::span<const uint64_t> TokenMasks::mask(Situation at) {
+  const auto [coarse, fresh] = coarse_.try_emplace(at, at);
   // No token has more bytes than the tree is deep.
-  at = number(machine_.coarse(*situations_[at], static_cast<uint32_t>(trie_.depth())));
+  if (fresh) coarse->second = number(machine_.coarse(*situations_[at], static_cast<uint32_t>(trie_.depth())));
+  at = coarse->second;
   const auto found = masks_.find(at);
   if (found != masks_.end()) return found->second;
   work_limit_ = machine_.work() + kMaxWork;

@@ -64,8 +64,9 @@ class TokenMasks {
   std::vector<Situation> next_;  // [situations, byte classes]; -1: not yet known
   std::unordered_map<Stack, Situation> behind_;
   std::unordered_map<Situation, Local> locals_;
-  std::unordered_map<Situation, Bits> masks_;
-  std::vector<Situation> path_;  // of a walk, by depth
+  std::unordered_map<Situation, Situation> coarse_;  // whose mask is the same (Machine::coarse)
+  std::unordered_map<Situation, Bits> masks_;        // of coarse ones
+  std::vector<Situation> path_;                      // of a walk, by depth
   uint64_t work_limit_ = 0;
 };
 

@@ -71,6 +71,16 @@ TEST(TokenMasks, AreWhatTheAutomatonSays) {
   for (uint32_t seed = 0; seed < 8; ++seed) compare({.json_schema = kSchema}, seed);
 }
 
+// Longer than any token: most counts are far from both limits.
+TEST(TokenMasks, OfCountedParts) {
+  for (uint32_t seed = 0; seed < 3; ++seed) {
+    compare({.json_schema = R"({"type": "string", "minLength": 40, "maxLength": 90})"}, seed, 90);
+    compare({.json_schema =
+                 R"({"items": {"items": {"type": "null"}, "maxItems": 30}, "minItems": 25, "maxItems": 50})"},
+            seed, 90);
+  }
+}
+
 TEST(TokenMasks, OfAChat) {
   for (uint32_t seed = 0; seed < 8; ++seed)
     compare({.chat = true, .json_schema = kSchema, .functions = {{"f", R"({"type": "object"})"}, {"g", ""}}},

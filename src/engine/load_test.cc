@@ -125,6 +125,33 @@ TEST(Load, DecodingGoesOnBesideLongPrompts) {
   EXPECT_EQ(steps, (300u + 301 + 302 + 12) / 13);  // no row is left idle
 }
 
+// What a request asks for may be impossible: that says nothing about the pages.
+TEST(Load, OnlyErrorsOfTheDeviceEmptyTheCache) {
+  for (const StatusCode code : {StatusCode::kUnsupported, StatusCode::kInternal}) {
+    Scheduler scheduler({.page_tokens = kPage, .full_pages = 8, .window_pages = 8}, 64, {.max_batch = 2});
+    const auto submit = [&](int tokens) {
+      auto r = std::make_shared<Request>();
+      r->tokens.assign(tokens, 1);
+      r->prompt_tokens = tokens, r->limit = 128;
+      r->sampler = std::make_unique<Sampler>(r->params, r->tokens);
+      scheduler.submit(r);
+      return r;
+    };
+    const auto failing = submit(70), other = submit(40);
+    EXPECT_EQ(scheduler.next_batch(false).batch.rows(), 110);
+    failing->finish = FinishReason::kError;
+    failing->error = Status(code, "an error");
+    scheduler.collect();
+    scheduler.check();
+    EXPECT_EQ(scheduler.stats().full.cached, code == StatusCode::kInternal ? 0 : 2);
+    EXPECT_EQ(scheduler.stats().full.used, 2);
+    other->cancelled = true;
+    scheduler.collect();
+    scheduler.check();
+    EXPECT_EQ(scheduler.stats().full.used, 0);
+  }
+}
+
 TEST(Load, TheYoungestYieldsAndGoesOnWhereItWas) {
   Harness run(false, {.context = 128, .max_batch = 3, .max_rows = 64, .kv_tokens = 160});
   for (int i = 0; i < 3; ++i) run.submit(20 + i, {.temperature = 0});

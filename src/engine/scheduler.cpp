@@ -1,6 +1,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -127,6 +128,7 @@ ScheduledBatch Scheduler::next_batch(bool draws) {
 }
 
 void Scheduler::fail_all(const Status& status) {
+  doubtful_ = true;
   for (auto* requests : {&running_, &waiting_}) {
     for (const auto& r : *requests) {
       r->error = status;
@@ -136,19 +138,17 @@ void Scheduler::fail_all(const Status& status) {
 }
 
 void Scheduler::collect() {
-  bool sound = true;
   for (auto* requests : {&running_, &waiting_}) {
     for (const auto& r : *requests) {
       if (r->cancelled && !r->done()) r->finish = FinishReason::kCancelled;
       if (!r->done()) continue;
-      sound &= r->finish != FinishReason::kError;
-      if (sound) publish(*r);
+      doubtful_ |= r->error.code() == StatusCode::kInternal;  // a logit that is not finite
+      if (!doubtful_) publish(*r);
       pages_.release(r->pages);
     }
     std::erase_if(*requests, [](const auto& r) { return r->done(); });
   }
-  if (sound) return;
-  // Nobody knows what the pages hold that were computed with an error.
+  if (!std::exchange(doubtful_, false)) return;
   pages_.forget();
   for (const auto& r : running_) r->pages.published = 0;
 }

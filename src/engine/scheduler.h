@@ -60,6 +60,7 @@ class Scheduler {
   KvPages pages_;
   Options options_;
   EngineStats counted_;
+  bool doubtful_ = false;  // after an error nobody knows what the pages hold
   // Both by age; whoever runs is older than all that wait.
   std::deque<std::shared_ptr<Request>> running_, waiting_;
 };

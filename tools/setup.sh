@@ -4,7 +4,7 @@
 #   tools/setup.sh [build] [test]        MOESAIC_NO_SETUP=1 skips it
 set -eu
 
-build="make g++ cmake ninja-build pkg-config libpcre2-dev libfmt-dev libcli11-dev nlohmann-json3-dev libgtest-dev"
+build="make g++ cmake ninja-build pkg-config libpcre2-dev libfmt-dev libcli11-dev nlohmann-json3-dev libgtest-dev libboost1.81-dev"
 test="git python3 clang clang-format clang-tidy libclang-rt-dev g++-aarch64-linux-gnu qemu-user"
 
 [ "${MOESAIC_NO_SETUP:-0}" = 1 ] && exit 0

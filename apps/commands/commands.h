@@ -21,6 +21,7 @@ Run add_plan(CLI::App& app);
 Run add_profile(CLI::App& app);
 Run add_render(CLI::App& app);
 Run add_run(CLI::App& app);
+Run add_serve(CLI::App& app);
 Run add_tokenize(CLI::App& app);
 Run add_tune(CLI::App& app);
 Run add_verify(CLI::App& app);

@@ -1,8 +1,9 @@
 // moesaic as a library: open a model, submit prompts, get text while it is made. See examples/generate.cpp.
 //
-// One thread at a time uses a Model; stats() may be called and a stop token triggered from any thread.
-// Functions of Callbacks are called from the thread that calls step() or run(), and must not call the Model,
-// except that they may submit.
+// One thread at a time uses a Model, except that context(), vocab(), tokenize(), detokenize(), chat_prompt()
+// and stats() may be called from any thread at any time; so may a stop token be triggered. Functions of
+// Callbacks are called from the thread that calls step() or run(), and must not call the Model, except that
+// they may submit.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +43,7 @@ struct Outcome {
   Status error;                                 // not ok with FinishReason::kError
   int prompt_tokens = 0, generated_tokens = 0;  // the token that ended the text included
   int cached_tokens = 0;                        // of the prompt's, those that had been computed before
+  int recoveries = 0;  // chat: how often the answer left its format and was read as the nearest thing
 };
 
 // All but on_end may be empty.
@@ -55,6 +57,9 @@ struct GenerationRequest {
   std::vector<int32_t> prompt;
   // The prompt comes from chat_prompt: the answer is taken apart into channels. Otherwise it is plain text.
   bool chat = false;
+  // chat: what the answer is made to begin with, behind the prompt, such as a call's header. Counts as
+  // prompt.
+  std::vector<int32_t> answer_prefix;
   SamplingParams sampling;  // stop_tokens empty: the model's own
   AnswerGrammar grammar;    // made for the same kind of request, chat or not; its tokens end the text too
 };

@@ -47,6 +47,7 @@ struct Job {
   std::vector<GenerationRequest> requests;
   std::unique_ptr<Answer> answer;
   bool stream = false;
+  Refusal failure;  // nothing is generated: the stream says why, as its clients want it there
 };
 
 using JobOrError = std::variant<Job, ApiError>;

@@ -1,9 +1,5 @@
 #include "server/generation.h"
 
-#include <fmt/chrono.h>
-#include <fmt/format.h>
-
-#include <ctime>
 #include <utility>
 
 #include "openai/sse.h"
@@ -18,8 +14,6 @@ using openai::ApiError;
 using Events = EventQueue::Events;
 
 constexpr auto kNever = std::chrono::hours(24 * 365);
-
-std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))); }
 
 // One request's generations under way. Cancels them when it goes.
 class Generating {
@@ -42,6 +36,7 @@ class Generating {
   }
   asio::awaitable<void> whole();
   asio::awaitable<void> stream();
+  asio::awaitable<void> stream_failure(ApiError error);
 
  private:
   // Adds what comes within the time of a heartbeat to the answer; false: error_ says why there is no more.
@@ -131,6 +126,14 @@ asio::awaitable<void> Generating::stream_rest(std::string sse) {
   if (reached) co_await exchange_.end_events();
 }
 
+asio::awaitable<void> Generating::stream_failure(ApiError error) {
+  std::string sse;
+  answer_.fail(error, sse);
+  bool reached = co_await exchange_.begin_events();
+  if (reached) reached = co_await exchange_.send_events(std::move(sse));
+  if (reached) co_await exchange_.end_events();
+}
+
 ApiError busy() {
   return {.http = 429,
           .message = "the server has as many requests as it takes; try again",
@@ -146,16 +149,16 @@ asio::awaitable<void> generate(Exchange& exchange, App& app, MakeJob make_job) {
     co_await send_error(exchange, *refusal);
     co_return;
   }
-  const openai::Service service{
-      .model = *app.engine.model(), .name = app.options.model_name, .today = today()};
-  openai::JobOrError made = make_job(exchange.request().body, service);
+  openai::JobOrError made = make_job(exchange.request().body, service_of(app));
   if (const auto* error = std::get_if<ApiError>(&made)) {
     co_await send_error(exchange, *error);
     co_return;
   }
   auto& job = std::get<openai::Job>(made);
   Generating generating(exchange, app, *job.answer);
-  if (!generating.submit(std::move(job.requests))) {
+  if (job.failure) {
+    co_await generating.stream_failure(*job.failure);
+  } else if (!generating.submit(std::move(job.requests))) {
     ++app.metrics.refused_busy;
     const ApiError error = busy();
     co_await send_error(exchange, error);

@@ -1,10 +1,16 @@
 #include "server/handlers.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <ctime>
+
 #include "openai/chat_request.h"
+#include "openai/completion_request.h"
 #include "openai/fields.h"
+#include "openai/responses_request.h"
 #include "openai/sse.h"
+#include "openai/token_requests.h"
 #include "server/generation.h"
 
 namespace moesaic::server {
@@ -25,6 +31,21 @@ asio::awaitable<void> send_state(Exchange& exchange, const openai::Refusal& refu
     const Json ok = {{"status", "ok"}};
     co_await send_json(exchange, ok);
   }
+}
+
+using Convert = openai::JsonOrError (*)(std::string_view body, const openai::Service& service);
+
+asio::awaitable<void> convert(Exchange& exchange, App& app, Convert convert) {
+  openai::JsonOrError result;
+  if (const auto refusal = unavailable(app)) {
+    result = *refusal;
+  } else {
+    result = convert(exchange.request().body, service_of(app));
+  }
+  HttpAnswer answer = std::holds_alternative<ApiError>(result)
+                          ? error_answer(std::get<ApiError>(result))
+                          : HttpAnswer{.body = std::get<std::string>(std::move(result))};
+  co_await exchange.send(std::move(answer));
 }
 
 }  // namespace
@@ -93,8 +114,30 @@ asio::awaitable<void> models(Exchange& exchange, App& app) {
   co_await send_json(exchange, json);
 }
 
+openai::Service service_of(const App& app) {
+  return {.model = *app.engine.model(),
+          .name = app.options.model_name,
+          .today = fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr)))};
+}
+
 asio::awaitable<void> chat_completions(Exchange& exchange, App& app) {
-  co_await generate(exchange, app, openai::chat_job);
+  return generate(exchange, app, openai::chat_job);
+}
+
+asio::awaitable<void> completions(Exchange& exchange, App& app) {
+  return generate(exchange, app, openai::completion_job);
+}
+
+asio::awaitable<void> responses(Exchange& exchange, App& app) {
+  return generate(exchange, app, openai::responses_job);
+}
+
+asio::awaitable<void> tokenize(Exchange& exchange, App& app) {
+  return convert(exchange, app, openai::tokenize);
+}
+
+asio::awaitable<void> detokenize(Exchange& exchange, App& app) {
+  return convert(exchange, app, openai::detokenize);
 }
 
 }  // namespace moesaic::server

@@ -12,6 +12,7 @@ namespace moesaic::app {
 using Run = std::function<Status()>;
 
 Run add_bench(CLI::App& app);
+Run add_bench_serve(CLI::App& app);
 Run add_convert(CLI::App& app);
 Run add_detokenize(CLI::App& app);
 Run add_inspect(CLI::App& app);

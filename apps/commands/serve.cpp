@@ -96,6 +96,17 @@ Run add_serve(CLI::App& app) {
   c.add_option("--max-batch", o->open.max_batch, "generations that are worked on at a time")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
+  c.add_option(
+       "--kv-tokens", o->open.kv_tokens,
+       "tokens that the KV cache holds for all requests; 0: --ctx for each of --max-batch, or what half of "
+       "the free memory holds")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+  c.add_option("--max-rows", o->open.max_rows,
+               "tokens that a step computes: fewer keep decoding steadier beside long prompts")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  c.add_flag("!--no-prefix-cache", o->open.prefix_cache, "compute again what prompts have in common");
   c.add_option("--host", o->server.address, "address to listen on; 0.0.0.0: all")->capture_default_str();
   c.add_option("--port", o->server.port, "0: any free one, which is printed")->capture_default_str();
   c.add_option("--name", o->server.model_name, "the model's name for clients; else its folder's");

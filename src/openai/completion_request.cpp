@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kDefaultMaxTokens = 16;  // as OpenAI has it for this endpoint
 constexpr int kMaxLogprobs = 20;
+constexpr int32_t kNoToken = -1;  // as the only stop token: none
 
 using Tokens = std::vector<int32_t>;
 
@@ -21,7 +22,7 @@ struct CompletionRequest {
   SamplingParams sampling;
   std::vector<Tokens> prompts;
   int n = 1;
-  bool echo = false, stream = false, include_usage = false;
+  bool ignore_eos = false, echo = false, stream = false, include_usage = false;
 };
 
 Result<Tokens> token_ids(const Json& list, int vocab) {
@@ -76,6 +77,8 @@ CompletionRequest read_request(Fields& fields, const Service& service) {
   r.sampling.max_tokens = kDefaultMaxTokens;
   fields.integer("max_tokens", r.sampling.max_tokens, 1, INT32_MAX);
   fields.read("echo", r.echo);
+  fields.read("ignore_eos", r.ignore_eos);
+  if (r.ignore_eos) r.sampling.stop_tokens = {kNoToken};
   read_logprobs(fields, r);
   fields.integer("n", r.n, 1, service.max_choices);
   int best_of = r.n;

@@ -16,6 +16,7 @@ openai::Refusal unavailable(const App& app);
 // For an App that is available.
 openai::Service service_of(const App& app);
 
+asio::awaitable<void> page(Exchange& exchange, App& app);
 asio::awaitable<void> health(Exchange& exchange, App& app);
 asio::awaitable<void> ready(Exchange& exchange, App& app);
 asio::awaitable<void> version(Exchange& exchange, App& app);

@@ -20,9 +20,13 @@ struct Route {
 };
 
 constexpr std::array kRoutes = {
-    Route{"GET", "/health", true, health},     Route{"GET", "/ready", true, ready},
-    Route{"GET", "/version", true, version},   Route{"GET", "/metrics", true, metrics},
-    Route{"GET", "/v1/models", false, models}, Route{"POST", "/v1/chat/completions", false, chat_completions},
+    Route{"GET", "/", true, page},
+    Route{"GET", "/health", true, health},
+    Route{"GET", "/ready", true, ready},
+    Route{"GET", "/version", true, version},
+    Route{"GET", "/metrics", true, metrics},
+    Route{"GET", "/v1/models", false, models},
+    Route{"POST", "/v1/chat/completions", false, chat_completions},
 };
 
 bool known_path(std::string_view path) {

@@ -27,6 +27,10 @@ constexpr std::array kRoutes = {
     Route{"GET", "/metrics", true, metrics},
     Route{"GET", "/v1/models", false, models},
     Route{"POST", "/v1/chat/completions", false, chat_completions},
+    Route{"POST", "/v1/completions", false, completions},
+    Route{"POST", "/v1/responses", false, responses},
+    Route{"POST", "/tokenize", false, tokenize},
+    Route{"POST", "/detokenize", false, detokenize},
 };
 
 bool known_path(std::string_view path) {

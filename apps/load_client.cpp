@@ -61,24 +61,23 @@ std::string Load::body_of(int index) const {
       .dump();
 }
 
-bool holds_text(const std::string& data) {
+std::string text_of(const std::string& data) {
   const auto json = nlohmann::json::parse(data, nullptr, false);
-  if (!json.is_object() || !json.contains("choices") || json["choices"].empty()) return false;
-  const std::string text = json["choices"][0].value("text", "");
-  return !text.empty();
+  if (!json.is_object() || !json.contains("choices") || json["choices"].empty()) return "";
+  return json["choices"][0].value("text", "");
 }
 
-// Takes whole lines from the front of `text`; how many of them are events with text.
-int take_events(std::string& text) {
+// Takes whole lines from the front of `lines`; each event with text is a token that came now.
+void take_events(std::string& lines, double now, Timeline& timeline) {
   constexpr std::string_view kData = "data: ";
-  int events = 0;
   size_t begin = 0;
-  for (size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    const std::string line = text.substr(begin, end - begin);
-    if (line.starts_with(kData) && holds_text(line.substr(kData.size()))) ++events;
+  for (size_t end; (end = lines.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    const std::string line = lines.substr(begin, end - begin);
+    const std::string text = line.starts_with(kData) ? text_of(line.substr(kData.size())) : "";
+    if (!text.empty()) timeline.tokens.push_back(now);
+    timeline.text += text;
   }
-  text.erase(0, begin);
-  return events;
+  lines.erase(0, begin);
 }
 
 asio::awaitable<void> Load::read_events(tcp::socket& socket, Timeline& timeline) const {
@@ -87,15 +86,15 @@ asio::awaitable<void> Load::read_events(tcp::socket& socket, Timeline& timeline)
   parser.body_limit(boost::none);
   co_await http::async_read_header(socket, buffer, parser, use_awaitable);
   char part[8192];
-  std::string text;
+  std::string lines;
   while (!parser.is_done()) {
     parser.get().body().data = part;
     parser.get().body().size = sizeof part;
     boost::system::error_code error;
     co_await http::async_read_some(socket, buffer, parser, asio::redirect_error(use_awaitable, error));
     if (error && error != http::error::need_buffer) throw boost::system::system_error(error);
-    text.append(part, sizeof part - parser.get().body().size);
-    timeline.tokens.insert(timeline.tokens.end(), take_events(text), now());
+    lines.append(part, sizeof part - parser.get().body().size);
+    take_events(lines, now(), timeline);
   }
   timeline.ok = parser.get().result() == http::status::ok;
   if (!timeline.ok) timeline.error = fmt::format("HTTP {}", parser.get().result_int());

@@ -26,6 +26,7 @@ struct Timeline {
   std::string error;
   double start = 0;            // seconds since the run began
   std::vector<double> tokens;  // arrivals, likewise
+  std::string text;
 };
 
 struct LoadResult {

@@ -18,8 +18,10 @@ struct Options {
   std::vector<int> streams = {1, 8, 32};
   std::string format = "text";
   int prompt_words = 32, requests = 0;
+  bool check = false;
 };
 
+constexpr int kCheckedPrompts = 8;
 // At least how many requests a stream makes where the command line does not say.
 constexpr int kRequestsPerStream = 4;
 
@@ -108,6 +110,16 @@ Status read_url(const std::string& url, LoadOptions& load) {
   return {};
 }
 
+// Requests that did not say what the same prompt's only request said; their error is set.
+void compare(const LoadResult& alone, LoadResult& result) {
+  for (size_t i = 0; i < result.requests.size(); ++i) {
+    Timeline& t = result.requests[i];
+    if (!t.ok || t.text == alone.requests[i % alone.requests.size()].text) continue;
+    t.ok = false;
+    t.error = "another answer than alone";
+  }
+}
+
 Status run_bench_serve(Options o) {
   const bool open = o.load.rate > 0;
   if (open) o.streams = {0};
@@ -116,11 +128,19 @@ Status run_bench_serve(Options o) {
     fmt::print("{:>8} {:>8} {:>6} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}\n", open ? "req/s" : "streams",
                "requests", "failed", "tok/s", "TTFT p50", "p99 ms", "ITL p50", "p99 ms", "max ms");
   int failed = 0;
+  LoadResult alone;
+  if (o.check) {
+    LoadOptions one = o.load;
+    one.rate = 0, one.streams = 1, one.requests = kCheckedPrompts;
+    one.prompts = make_prompts(o.prompt_words, kCheckedPrompts);
+    ASSIGN_OR_RETURN(alone, run_load(one));
+  }
   for (const int streams : o.streams) {
     o.load.streams = streams;
     o.load.requests = o.requests > 0 ? o.requests : std::max(16, kRequestsPerStream * streams);
-    o.load.prompts = make_prompts(o.prompt_words, o.load.requests);
-    ASSIGN_OR_RETURN(const LoadResult result, run_load(o.load));
+    o.load.prompts = make_prompts(o.prompt_words, o.check ? kCheckedPrompts : o.load.requests);
+    ASSIGN_OR_RETURN(LoadResult result, run_load(o.load));
+    if (o.check) compare(alone, result);
     const Report report = report_on(open ? o.load.rate : streams, result);
     failed += report.failed;
     if (o.format == "text") print(report);
@@ -155,6 +175,8 @@ Run add_bench_serve(CLI::App& app) {
   c.add_option("-n,--max-tokens", o->load.max_tokens, "tokens of each answer")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
+  c.add_flag("--check", o->check,
+             "send eight prompts over and over and compare each answer with that to its prompt alone");
   c.add_option("-o,--output", o->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

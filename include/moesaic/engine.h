@@ -57,9 +57,6 @@ struct GenerationRequest {
   std::vector<int32_t> prompt;
   // The prompt comes from chat_prompt: the answer is taken apart into channels. Otherwise it is plain text.
   bool chat = false;
-  // chat: what the answer is made to begin with, behind the prompt, such as a call's header. Counts as
-  // prompt.
-  std::vector<int32_t> answer_prefix;
   SamplingParams sampling;  // stop_tokens empty: the model's own
   AnswerGrammar grammar;    // made for the same kind of request, chat or not; its tokens end the text too
 };

@@ -79,8 +79,6 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
                                                  .stream = {tokenizer, r.chat, r.sampling.stop_strings},
                                                  .callbacks = std::move(callbacks),
                                                  .cancel = std::move(cancel)});
-  for (const int32_t token : r.answer_prefix) request->show(request->stream.push(token, false));
-  r.prompt.insert(r.prompt.end(), r.answer_prefix.begin(), r.answer_prefix.end());
   // The engine's request, which owns the callback, is owned by `request`: no cycle.
   const auto on_token = [a = std::weak_ptr(request)](const SampledToken& t) { return a.lock()->take(t); };
   ASSIGN_OR_RETURN(request->request, engine.submit(std::move(r.prompt), r.sampling, on_token));

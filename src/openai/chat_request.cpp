@@ -16,7 +16,7 @@ constexpr int kMaxTopLogprobs = 20;
 struct ChatRequest {
   SamplingParams sampling;
   Tools tools;
-  std::string effort = "medium";
+  std::string effort = "medium", schema;
   int n = 1;
   bool stream = false, include_usage = false;
 };
@@ -52,7 +52,7 @@ ChatRequest read_request(Fields& fields, const Service& service) {
   read_limits(fields, r.sampling);
   r.tools = read_tools(fields);
   read_effort(fields, "reasoning_effort", r.effort);
-  read_response_format(fields);
+  read_format(fields, "response_format", fields.find("response_format"), r.schema);
   fields.integer("n", r.n, 1, service.max_choices);
   read_stream(fields, r.stream, r.include_usage);
   refuse_unsupported(fields);
@@ -85,15 +85,15 @@ JobOrError chat_job(std::string_view body, const Service& service) {
   if (messages == nullptr || !messages->is_array() || messages->empty())
     fields.refuse("messages", "must be an array of at least one message");
   if (!fields.ok()) return *fields.refusal();
-  const Result<std::vector<int32_t>> forced = forced_call(r.tools, service.model);
-  if (!forced.ok()) return api_error(forced.status(), "tool_choice");
+  auto grammar = grammar_of(r.tools, r.schema, true);
+  if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
   const Json conversation = conversation_of(root.value(), r, service);
-  auto prompt = prompt_of(conversation, "messages", forced.value().size(), service);
+  auto prompt = prompt_of(conversation, "messages", service);
   if (auto* error = std::get_if<ApiError>(&prompt)) return *error;
   GenerationRequest generation{.prompt = std::get<std::vector<int32_t>>(std::move(prompt)),
                                .chat = true,
-                               .answer_prefix = forced.value(),
-                               .sampling = r.sampling};
+                               .sampling = r.sampling,
+                               .grammar = std::get<AnswerGrammar>(std::move(grammar))};
   Job job{.requests = repeated(generation, r.n), .answer = nullptr, .stream = r.stream};
   job.answer =
       std::make_unique<ChatAnswer>(service, ChatAnswer::Options{.choices = r.n,

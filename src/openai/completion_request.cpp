@@ -8,6 +8,7 @@
 #include "openai/completion_answer.h"
 #include "openai/generation_fields.h"
 #include "openai/sampling_fields.h"
+#include "openai/tool_choice.h"
 
 namespace moesaic::openai {
 namespace {
@@ -21,6 +22,7 @@ using Tokens = std::vector<int32_t>;
 struct CompletionRequest {
   SamplingParams sampling;
   std::vector<Tokens> prompts;
+  std::string schema;
   int n = 1;
   bool ignore_eos = false, echo = false, stream = false, include_usage = false;
 };
@@ -83,7 +85,7 @@ CompletionRequest read_request(Fields& fields, const Service& service) {
   fields.integer("n", r.n, 1, service.max_choices);
   int best_of = r.n;
   fields.integer("best_of", best_of, r.n, r.n);
-  read_response_format(fields);
+  read_format(fields, "response_format", fields.find("response_format"), r.schema);
   read_stream(fields, r.stream, r.include_usage);
   fields.unsupported("suffix", "the model was not trained to fill in");
   read_prompts(fields, service, r);
@@ -98,6 +100,8 @@ JobOrError completion_job(std::string_view body, const Service& service) {
   Fields fields(root.value());
   CompletionRequest r = read_request(fields, service);
   if (!fields.ok()) return *fields.refusal();
+  auto grammar = grammar_of({}, r.schema, false);
+  if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
   Job job{.requests = {}, .answer = nullptr, .stream = r.stream};
   CompletionAnswer::Options options{.prompts = static_cast<int>(r.prompts.size()),
                                     .n = r.n,
@@ -105,8 +109,9 @@ JobOrError completion_job(std::string_view body, const Service& service) {
                                     .include_usage = r.include_usage};
   for (Tokens& prompt : r.prompts) {
     if (r.echo) options.echoes.push_back(service.model.detokenize(prompt));
-    for (GenerationRequest& request : repeated({.prompt = prompt, .sampling = r.sampling}, r.n))
-      job.requests.push_back(std::move(request));
+    const GenerationRequest one{
+        .prompt = prompt, .sampling = r.sampling, .grammar = std::get<AnswerGrammar>(grammar)};
+    for (GenerationRequest& request : repeated(one, r.n)) job.requests.push_back(std::move(request));
   }
   job.answer = std::make_unique<CompletionAnswer>(service, std::move(options));
   return job;

@@ -43,11 +43,21 @@ void read_effort(Fields& fields, const char* key, std::string& effort) {
   fields.refuse(key, "must be low, medium or high");
 }
 
-void read_response_format(Fields& fields) {
-  const Json* format = fields.find("response_format");
-  if (format == nullptr) return;
-  if (text::string_or(*format, "type", "") != "text")
-    fields.refuse("response_format", "only {\"type\": \"text\"} is supported");
+void read_format(Fields& fields, const char* key, const Json* format, std::string& schema) {
+  if (format == nullptr || format->is_null()) return;
+  const std::string type = text::string_or(*format, "type", "");
+  if (type == "text") return;
+  if (type == "json_object") {
+    schema = R"({"type": "object"})";
+    return;
+  }
+  if (type != "json_schema") return fields.refuse(key, "type must be text, json_object or json_schema");
+  // Chat completions have one object more around it than responses.
+  const auto inner = format->find("json_schema");
+  const Json& holder = inner == format->end() ? *format : *inner;
+  if (!holder.is_object() || !holder.contains("schema"))
+    return fields.refuse(key, "json_schema has no schema");
+  schema = dump(holder["schema"]);
 }
 
 void read_stream(Fields& fields, bool& stream, bool& include_usage) {
@@ -61,10 +71,10 @@ void read_stream(Fields& fields, bool& stream, bool& include_usage) {
 }
 
 std::variant<std::vector<int32_t>, ApiError> prompt_of(const Json& conversation, const std::string& param,
-                                                       size_t more, const Service& service) {
+                                                       const Service& service) {
   Result<std::vector<int32_t>> prompt = service.model.chat_prompt(dump(conversation));
   if (!prompt.ok()) return api_error(prompt.status(), param);
-  const auto tokens = static_cast<int>(prompt.value().size() + more);
+  const auto tokens = static_cast<int>(prompt.value().size());
   if (tokens >= service.model.context()) return context_exceeded(tokens, service.model.context(), param);
   return std::move(prompt).value();
 }

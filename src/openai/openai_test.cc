@@ -104,12 +104,20 @@ TEST(ChatRequest, PromptLongerThanTheContext) {
   EXPECT_EQ(error.code, "context_length_exceeded");
 }
 
-TEST(ChatRequest, ForcedCallBeginsTheAnswer) {
-  const char* tools =
-      R"("tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required")";
-  const Job job = job_of(chat_job(chat(tools), service()));
-  const std::string text = service().model.detokenize(job.requests[0].answer_prefix);
-  EXPECT_EQ(text, " to=functions.f<|channel|>commentary <|constrain|>json<|message|>");
+TEST(ChatRequest, FormsOfTheAnswer) {
+  const auto held = [&](const char* more) {
+    return !job_of(chat_job(chat(more), service())).requests[0].grammar.empty();
+  };
+  EXPECT_FALSE(held(R"("response_format": {"type": "text"})"));
+  EXPECT_TRUE(held(R"("response_format": {"type": "json_object"})"));
+  EXPECT_TRUE(
+      held(R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "null"}}})"));
+  EXPECT_FALSE(held(R"("tools": [{"type": "function", "function": {"name": "f"}}])"));
+  EXPECT_TRUE(held(R"("tools": [{"type": "function", "function": {"name": "f", "strict": true}}])"));
+  EXPECT_TRUE(
+      held(R"("tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required")"));
+  const char* wrong = R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}})";
+  EXPECT_EQ(error_of(chat_job(chat(wrong), service())).param, "response_format");
 }
 
 ChatAnswer chat_answer(bool tools) { return {service(), {.tools = tools, .include_usage = true}}; }

@@ -14,7 +14,8 @@ namespace {
 struct ResponsesRequest {
   SamplingParams sampling;
   Tools tools;
-  std::string effort = "medium", instructions;
+  std::string effort = "medium", instructions, schema;
+  Json format = {{"type", "text"}};
   Json messages = Json::array();
   bool stream = false;
 };
@@ -28,12 +29,13 @@ void read_reasoning(Fields& fields, std::string& effort) {
   if (!inner.ok()) fields.refuse("reasoning", inner.refusal()->message);
 }
 
-void read_text_format(Fields& fields) {
+void read_text_format(Fields& fields, ResponsesRequest& r) {
   const Json* text = fields.find("text");
   if (text == nullptr || !text->is_object()) return;
   const auto format = text->find("format");
-  if (format != text->end() && !format->is_null() && text::string_or(*format, "type", "") != "text")
-    fields.refuse("text", "format: only {\"type\": \"text\"} is supported");
+  if (format == text->end() || format->is_null()) return;
+  r.format = *format;
+  read_format(fields, "text", &*format, r.schema);
 }
 
 void refuse_state(Fields& fields) {
@@ -53,7 +55,7 @@ ResponsesRequest read_request(Fields& fields, const Service& service) {
   fields.integer("max_output_tokens", r.sampling.max_tokens, 1, INT32_MAX);
   r.tools = read_tools(fields);
   read_reasoning(fields, r.effort);
-  read_text_format(fields);
+  read_text_format(fields, r);
   refuse_state(fields);
   fields.read("instructions", r.instructions);
   fields.read("stream", r.stream);
@@ -75,7 +77,7 @@ Json echo_of(const Json& root, const ResponsesRequest& r) {
           {"reasoning", {{"effort", r.effort}, {"summary", nullptr}}},
           {"store", false},
           {"temperature", r.sampling.temperature},
-          {"text", {{"format", {{"type", "text"}}}}},
+          {"text", {{"format", r.format}}},
           {"tool_choice", given("tool_choice", "auto")},
           {"tools", given("tools", Json::array())},
           {"top_p", r.sampling.top_p},
@@ -99,11 +101,11 @@ JobOrError responses_job(std::string_view body, const Service& service) {
   Fields fields(root.value());
   const ResponsesRequest r = read_request(fields, service);
   if (!fields.ok()) return *fields.refusal();
-  const Result<std::vector<int32_t>> forced = forced_call(r.tools, service.model);
-  if (!forced.ok()) return api_error(forced.status(), "tool_choice");
+  auto grammar = grammar_of(r.tools, r.schema, true);
+  if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
   Job job{.requests = {}, .answer = nullptr, .stream = r.stream};
   job.answer = std::make_unique<ResponsesAnswer>(service, echo_of(root.value(), r), r.tools.offered());
-  auto prompt = prompt_of(conversation_of(r, service), "input", forced.value().size(), service);
+  auto prompt = prompt_of(conversation_of(r, service), "input", service);
   if (auto* error = std::get_if<ApiError>(&prompt)) {
     // Clients of the stream look for this one among its events, to shorten the conversation.
     if (!r.stream || error->code != "context_length_exceeded") return *error;
@@ -112,8 +114,8 @@ JobOrError responses_job(std::string_view body, const Service& service) {
   }
   job.requests.push_back({.prompt = std::get<std::vector<int32_t>>(std::move(prompt)),
                           .chat = true,
-                          .answer_prefix = forced.value(),
-                          .sampling = r.sampling});
+                          .sampling = r.sampling,
+                          .grammar = std::get<AnswerGrammar>(std::move(grammar))});
   return job;
 }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "openai/sse.h"
+
 namespace moesaic::openai {
 namespace {
 
@@ -68,6 +70,13 @@ void read_choice(Fields& fields, Tools& tools) {
     fields.refuse("tool_choice", "required, but there are no tools");
 }
 
+// A JSON schema; a function without one takes nothing.
+std::string parameters_of(const Json& function) {
+  const auto at = function.find("parameters");
+  if (at != function.end() && at->is_object()) return dump(*at);
+  return R"({"type": "object", "properties": {}, "additionalProperties": false})";
+}
+
 }  // namespace
 
 Tools read_tools(Fields& fields) {
@@ -77,16 +86,21 @@ Tools read_tools(Fields& fields) {
   return tools;
 }
 
-Result<std::vector<int32_t>> forced_call(const Tools& tools, const Model& model) {
-  if (tools.choice == Tools::Choice::kNone || tools.choice == Tools::Choice::kAuto)
-    return std::vector<int32_t>();
-  const bool only = tools.list.size() == 1;
-  if (tools.choice == Tools::Choice::kRequired && !only) return model.tokenize(" to=functions", false);
-  const std::string name = tools.choice == Tools::Choice::kNamed
-                               ? tools.named
-                               : tools.list[0]["function"]["name"].get<std::string>();
-  return model.tokenize(
-      fmt::format(" to=functions.{}<|channel|>commentary <|constrain|>json<|message|>", name), true);
+std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const std::string& schema, bool chat) {
+  AnswerFormat format{.chat = chat, .json_schema = schema, .functions = {}, .must_call = tools.must_call()};
+  bool held = !schema.empty() || tools.must_call();
+  for (const Json& tool : tools.offered() ? tools.list : Json::array()) {
+    const Json& function = tool["function"];
+    const std::string name = text::string_or(function, "name", "");
+    if (tools.choice == Tools::Choice::kNamed && name != tools.named) continue;
+    const bool strict = function.value("strict", Json()) == true;
+    held = held || strict;
+    format.functions.push_back({name, strict || tools.must_call() ? parameters_of(function) : ""});
+  }
+  if (!held) return AnswerGrammar();
+  Result<AnswerGrammar> grammar = AnswerGrammar::compile(format);
+  if (!grammar.ok()) return api_error(grammar.status(), schema.empty() ? "tools" : "response_format");
+  return std::move(grammar).value();
 }
 
 }  // namespace moesaic::openai

@@ -1,8 +1,9 @@
-// Which tools a request offers and whether one must be called; the same for chat completions and responses.
+// Which tools a request offers, whether one must be called, and the form of the answer; the same for chat
+// completions and responses.
 #pragma once
 
 #include <string>
-#include <vector>
+#include <variant>
 
 #include "moesaic/engine.h"
 #include "openai/fields.h"
@@ -14,8 +15,9 @@ struct Tools {
   enum class Choice { kNone, kAuto, kRequired, kNamed } choice = Choice::kAuto;
   std::string named;
 
-  // Whether the answer may hold calls.
+  // Whether the answer may hold calls, and whether it must be one.
   bool offered() const { return !list.empty() && choice != Choice::kNone; }
+  bool must_call() const { return choice == Choice::kRequired || choice == Choice::kNamed; }
 };
 
 // tools and tool_choice, both in the shape of chat completions ({type: function, function: {name}}) and of
@@ -23,7 +25,8 @@ struct Tools {
 // ({type: function, name}). Tools that are not functions are left out.
 Tools read_tools(Fields& fields);
 
-// How an answer that must call a tool begins. Empty where the choice is the model's.
-Result<std::vector<int32_t>> forced_call(const Tools& tools, const Model& model);
+// The form that an answer must have: of a schema (empty: any text) in its final channel, and of the tools'
+// calls: where one must be made, or where a tool is strict. No grammar where there is nothing to hold to.
+std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const std::string& schema, bool chat);
 
 }  // namespace moesaic::openai

@@ -75,6 +75,12 @@ class Responses(Case):
         self.assertEqual(response.status, "completed")
         self.assertFalse(response.store)
 
+    def test_schema(self):
+        schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"],
+                  "additionalProperties": False}
+        response = self.respond(text={"format": {"type": "json_schema", "name": "sum", "schema": schema}})
+        self.assertEqual(list(json.loads(response.output_text)), ["sum"])
+
     def test_context(self):
         with self.assertRaises(openai.BadRequestError):
             self.respond("word " * 3000)

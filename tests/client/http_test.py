@@ -26,7 +26,7 @@ def ask(text="What is 17 + 25?", **options):
 class Http(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Served(*OPTIONS).wait_ready()
+        cls.server = Served(*OPTIONS, context=8192).wait_ready()
         names = "<|return|><|call|><|endoftext|>"
         stops = cls.server.post("/tokenize", {"prompt": names, "parse_special": True})[1]["tokens"]
         cls.endless = ask("Tell me a story.", stream=True, temperature=1, logit_bias={str(t): -100 for t in stops})
@@ -192,6 +192,7 @@ class Http(unittest.TestCase):
         status, headers, data = self.server.call("POST", CHAT, json.dumps(ask()))
         self.assertEqual(status, 429, data)
         self.assertTrue(int(headers["Retry-After"]) > 0)
+        self.assertIn(b": still working", waiting[0].recv(65536))
         for s in [*streams, *waiting]:
             s.close()
         self.server.until("vllm:num_requests_waiting", 0)

@@ -13,8 +13,8 @@ MOESAIC = os.environ.get("MOESAIC", "moesaic")
 
 
 class Served:
-    def __init__(self, *options, model="tiny", env=None):
-        command = [MOESAIC, "serve", "-m", model, "--port", "0", "-t", "1", "--ctx", "1024", *map(str, options)]
+    def __init__(self, *options, model="tiny", context=1024, env=None):
+        command = [MOESAIC, "serve", "-m", model, "--port", "0", "-t", "1", "--ctx", str(context), *map(str, options)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         env={**os.environ, **(env or {})})
         line = self.process.stdout.readline()

@@ -1,5 +1,6 @@
 """The page at the server's root, by keyboard alone, in a headless Chromium. Exit status 77 where there is none."""
 
+import json
 import pathlib
 import sys
 import unittest
@@ -16,7 +17,7 @@ TOOL = '[{"type":"function","function":{"name":"get_weather","description":"Gets
 class Page(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Served("--log", "quiet").wait_ready()
+        cls.server = Served("--log", "quiet", context=8192).wait_ready()
 
     @classmethod
     def tearDownClass(cls):
@@ -49,7 +50,6 @@ class Page(unittest.TestCase):
         self.assertRegex(self.last(".foot"), r"\d+ tokens, [\d.]+ tok/s, first after [\d.]+ s")
         self.page.until(r"/^tiny · \d+ running, \d+ waiting/.test($('loadtext').textContent)")
         self.page.value("document.querySelector('.foot button').click()")
-        self.page.until("running")
         self.answered(1)
         self.assertIn("42", self.last(".text"))
         self.ask("What is 2 + 3?")
@@ -57,7 +57,10 @@ class Page(unittest.TestCase):
         self.assertEqual(self.page.value("messages.length"), 4)
 
     def test_stop(self):
-        self.page.value("$('temperature').value = 2")
+        names = "<|return|><|call|><|endoftext|>"
+        stops = self.server.post("/tokenize", {"prompt": names, "parse_special": True})[1]["tokens"]
+        endless = json.dumps({str(token): -100 for token in stops})
+        self.page.value(f"void (made => request = () => ({{...made(), logit_bias: {endless}}}))(request)")
         self.ask("Tell me a long story.")
         self.page.until("document.querySelector('.foot')?.textContent.includes('tokens')")
         self.page.press(*ESCAPE)

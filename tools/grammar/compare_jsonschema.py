@@ -196,8 +196,8 @@ class Instances:
 
 
 def usual(value):
-    """Within the digits that the grammar spells."""
-    return not re.search(r"[eE]", re.sub(r'"(\\.|[^"\\])*"', "", value))
+    """As the grammar spells numbers: no exponent, no integer as 6.0."""
+    return not re.search(r"[eE]|\.0\b", re.sub(r'"(\\.|[^"\\])*"', "", value))
 
 
 class Program:

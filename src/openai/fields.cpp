@@ -9,7 +9,7 @@ const Json* Fields::find(const char* key) const {
   return at == object_->end() || at->is_null() ? nullptr : &*at;
 }
 
-void Fields::refuse(std::string_view key, std::string message) {
+void Fields::refuse(std::string_view key, const std::string& message) {
   refuse(ApiError{.http = 400, .message = fmt::format("{}: {}", key, message), .param = std::string(key)});
 }
 

@@ -31,7 +31,7 @@ class Fields {
   // A string or an array of strings.
   void strings(const char* key, std::vector<std::string>& values, size_t most);
 
-  void refuse(std::string_view key, std::string message);
+  void refuse(std::string_view key, const std::string& message);
   void refuse(ApiError error);
   // For fields whose meaning could not be kept: anything but null is an error.
   void unsupported(const char* key, const char* instead);

@@ -51,18 +51,18 @@ Json ResponsesAnswer::item_json(const Item& item, const char* status) {
       {"type", "message"}, {"id", item.id}, {"role", "assistant"}, {"status", status}, {"content", content}};
 }
 
-void ResponsesAnswer::emit(const char* type, Json data, std::string& sse) {
+void ResponsesAnswer::emit(const char* type, const Json& data, std::string& sse) {
   Json event = {{"type", type}, {"sequence_number", sequence_++}};
   event.update(data);
   append_event(sse, dump(event), type);
 }
 
-void ResponsesAnswer::emit_item(const char* type, Json data, std::string* sse) {
+void ResponsesAnswer::emit_item(const char* type, const Json& data, std::string* sse) {
   if (sse == nullptr) return;
   Json event = {{"item_id", items_.back().id}, {"output_index", items_.size() - 1}};
   if (items_.back().kind != Kind::kCall) event["content_index"] = 0;
   event.update(data);
-  emit(type, std::move(event), *sse);
+  emit(type, event, *sse);
 }
 
 void ResponsesAnswer::begin(std::string& sse) {
@@ -100,7 +100,7 @@ void ResponsesAnswer::close(std::string* sse) {
     const bool reasoning = item.kind == Kind::kReasoning;
     Json done = {{"text", item.text}};
     if (!reasoning) done["logprobs"] = Json::array();
-    emit_item(reasoning ? "response.reasoning_text.done" : "response.output_text.done", std::move(done), sse);
+    emit_item(reasoning ? "response.reasoning_text.done" : "response.output_text.done", done, sse);
     emit_item("response.content_part.done", {{"part", part_json(item)}}, sse);
   }
   emit("response.output_item.done",
@@ -119,7 +119,7 @@ void ResponsesAnswer::take(const TextPiece& piece, std::string* sse) {
                                      "response.function_call_arguments.delta"};
   Json delta = {{"delta", piece.text}};
   if (kind == Kind::kMessage) delta["logprobs"] = Json::array();
-  emit_item(kDeltas[static_cast<int>(kind)], std::move(delta), sse);
+  emit_item(kDeltas[static_cast<int>(kind)], delta, sse);
 }
 
 void ResponsesAnswer::add(const AnswerEvent& event, std::string* sse) {
@@ -147,7 +147,7 @@ void ResponsesAnswer::fail(const ApiError& error, std::string& sse) {
   if (!begun_) begin(sse);
   Json failed = response("failed");
   failed["error"] = {{"code", error.code.empty() ? "server_error" : error.code}, {"message", error.message}};
-  emit("response.failed", {{"response", std::move(failed)}}, sse);
+  emit("response.failed", {{"response", failed}}, sse);
 }
 
 Json ResponsesAnswer::response(const char* status) const {

@@ -35,8 +35,8 @@ class ResponsesAnswer : public Answer {
   void close(std::string* sse);
   void begin(std::string& sse);
   // An event about the open item; data joins item_id and output_index.
-  void emit_item(const char* type, Json data, std::string* sse);
-  void emit(const char* type, Json data, std::string& sse);
+  void emit_item(const char* type, const Json& data, std::string* sse);
+  void emit(const char* type, const Json& data, std::string& sse);
   static Json item_json(const Item& item, const char* status);
   static Json part_json(const Item& item);
   Json response(const char* status) const;

@@ -65,7 +65,7 @@ ResponsesRequest read_request(Fields& fields, const Service& service) {
 
 // What a response repeats of its request.
 Json echo_of(const Json& root, const ResponsesRequest& r) {
-  const auto given = [&](const char* key, Json otherwise) {
+  const auto given = [&](const char* key, const Json& otherwise) {
     const auto at = root.find(key);
     return at == root.end() || at->is_null() ? otherwise : *at;
   };

@@ -36,7 +36,7 @@ class Generating {
   }
   asio::awaitable<void> whole();
   asio::awaitable<void> stream();
-  asio::awaitable<void> stream_failure(ApiError error);
+  asio::awaitable<void> stream_failure(const ApiError& error);
 
  private:
   // Adds what comes within the time of a heartbeat to the answer; false: error_ says why there is no more.
@@ -126,7 +126,7 @@ asio::awaitable<void> Generating::stream_rest(std::string sse) {
   if (reached) co_await exchange_.end_events();
 }
 
-asio::awaitable<void> Generating::stream_failure(ApiError error) {
+asio::awaitable<void> Generating::stream_failure(const ApiError& error) {
   std::string sse;
   answer_.fail(error, sse);
   bool reached = co_await exchange_.begin_events();

@@ -47,17 +47,17 @@ JsonOrError tokenize(std::string_view body, const Service& service) {
 JsonOrError detokenize(std::string_view body, const Service& service) {
   const Result<Json> root = parse_object(body);
   if (!root.ok()) return api_error(root.status());
-  Fields fields(root.value());
+  const Fields fields(root.value());
   const Json* list = fields.find("tokens");
-  if (list == nullptr || !list->is_array()) fields.refuse("tokens", "must be an array of token ids");
+  const ApiError wrong{.message = "tokens: must be an array of token ids", .param = "tokens"};
+  if (list == nullptr || !list->is_array()) return wrong;
   Tokens tokens;
-  for (const Json& id : fields.ok() ? *list : Json::array()) {
+  for (const Json& id : *list) {
     const bool fits =
         id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(service.model.vocab());
-    if (fits) tokens.push_back(id.get<int32_t>());
-    if (!fits) fields.refuse("tokens", "must be an array of token ids");
+    if (!fits) return wrong;
+    tokens.push_back(id.get<int32_t>());
   }
-  if (!fields.ok()) return *fields.refusal();
   const std::string text = utf8_lossy(service.model.detokenize(tokens));
   return dump({{"prompt", text}, {"content", text}});
 }

@@ -75,14 +75,15 @@ bool EngineThread::open() {
       return error(StatusCode::kInternal, "{}", e.what());
     }
   }();
-  if (opened.ok()) {
+  const bool ok = opened.ok();
+  if (ok) {
     model_.emplace(std::move(opened).value());
     state_.store(State::kReady, std::memory_order_release);
     on_state_();
   } else {
     fail(opened.status());
   }
-  return opened.ok();
+  return ok;
 }
 
 // Waits while there is nothing to do. False: the server is going down.

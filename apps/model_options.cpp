@@ -73,10 +73,13 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
       ->capture_default_str();
 }
 
+Result<std::string> model_path(const std::string& model) {
+  if (model.empty()) return usage(invalid("--model: an empty name"));
+  return model == "tiny" ? bundled_model() : model;
+}
+
 Result<Checkpoint> open_model(const ModelOptions& options) {
-  if (options.model.empty()) return usage(invalid("--model: an empty name"));
-  if (options.model != "tiny") return open_checkpoint(options.model);
-  ASSIGN_OR_RETURN(const std::string path, bundled_model());
+  ASSIGN_OR_RETURN(const std::string path, model_path(options.model));
   return open_checkpoint(path);
 }
 

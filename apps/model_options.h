@@ -34,6 +34,7 @@ struct LoadedModel {
 };
 
 // "tiny" is the bundled model; anything else is what open_checkpoint takes.
+Result<std::string> model_path(const std::string& model);
 Result<Checkpoint> open_model(const ModelOptions& options);
 Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows);
 // The backend made and the checkpoint open, nothing loaded: what arguments ask of the model can be checked at

@@ -48,6 +48,7 @@ Status RandomBatch::step(int first, int count, int rows, bool logits) {
     }
     if (logits) batch.logit_rows.push_back(batch.rows() - 1);
     lengths_[s] = context;
+    pages_.slide(tables_[s], context);  // while others take their turn
   }
   if (logits && backend_->can_draw()) batch.draws.resize(batch.logit_rows.size());
   logits_.resize(batch.draws.empty() ? batch.logit_rows.size() * config_.vocab : 0);

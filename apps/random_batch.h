@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "engine/page_pool.h"
+#include "engine/kv_pages.h"
 
 namespace moesaic::app {
 

@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 root=${MOESAIC_AARCH64_SYSROOT:-$PWD/build/sysroot-aarch64}
-packages="libfmt-dev libpcre2-dev libgtest-dev nlohmann-json3-dev libcli11-dev"
+packages="libfmt-dev libpcre2-dev libgtest-dev nlohmann-json3-dev libcli11-dev libboost1.81-dev"
 
 [ -e "$root/.complete" ] && exit 0
 if ! command -v apt-get >/dev/null; then

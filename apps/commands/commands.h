@@ -12,6 +12,7 @@ namespace moesaic::app {
 using Run = std::function<Status()>;
 
 Run add_bench(CLI::App& app);
+Run add_bench_serve(CLI::App& app);
 Run add_convert(CLI::App& app);
 Run add_detokenize(CLI::App& app);
 Run add_inspect(CLI::App& app);
@@ -21,6 +22,7 @@ Run add_plan(CLI::App& app);
 Run add_profile(CLI::App& app);
 Run add_render(CLI::App& app);
 Run add_run(CLI::App& app);
+Run add_serve(CLI::App& app);
 Run add_tokenize(CLI::App& app);
 Run add_tune(CLI::App& app);
 Run add_verify(CLI::App& app);

@@ -13,9 +13,11 @@
 #include "base/error.h"
 #include "commands.h"
 #include "engine/engine.h"
+#include "grammar/matcher.h"
 #include "interrupt.h"
 #include "listener.h"
 #include "model_options.h"
+#include "text/limited_json.h"
 #include "tokenizer_source.h"
 
 namespace moesaic::app {
@@ -27,7 +29,7 @@ constexpr int kMaxRows = 512;  // of a step
 
 struct Options {
   ModelOptions model;
-  std::string prompt, system, reasoning = "medium", format = "text";
+  std::string prompt, system, reasoning = "medium", format = "text", schema_path;
   SamplingParams sampling;
   int context = 0;
   bool raw = false, show_reasoning = false, has_prompt = false;
@@ -101,8 +103,15 @@ void print_json(const Generation& g, const LoadedModel& m) {
 // What has been said so far, and the parts that say more.
 class Session {
  public:
-  Session(const Options& o, const LoadedModel& m, const Tokenizer& tokenizer, Engine engine)
-      : o_(o), m_(m), tokenizer_(tokenizer), engine_(std::move(engine)), conversation_(new_conversation(o)) {}
+  Session(const Options& o, const LoadedModel& m, const Tokenizer& tokenizer, Engine engine,
+          AnswerGrammar grammar)
+      : o_(o),
+        m_(m),
+        tokenizer_(tokenizer),
+        engine_(std::move(engine)),
+        grammar_(std::move(grammar)),
+        masks_(tokenizer),
+        conversation_(new_conversation(o)) {}
 
   // The answer to one message, printed. kCancelled after Ctrl-C, except in a terminal's conversation, which
   // goes on.
@@ -118,6 +127,8 @@ class Session {
   const LoadedModel& m_;
   const Tokenizer& tokenizer_;
   Engine engine_;
+  AnswerGrammar grammar_;
+  grammar::MaskCache masks_;
   Conversation conversation_;
   std::vector<int32_t> text_;  // --raw: everything so far
 };
@@ -150,6 +161,7 @@ Result<Generation> Session::generate(std::vector<int32_t> prompt, bool terminal)
     return listener.token(t.token, is_stop(t.token));
   };
   ASSIGN_OR_RETURN(const auto request, engine_.submit(std::move(prompt), params, on_token));
+  if (!grammar_.empty()) request->sampler->follow(masks_.matcher(grammar_));
   RETURN_IF_ERROR(finish_request(engine_, *request, terminal));
   const auto seconds = [](auto a, auto b) { return std::chrono::duration<double>(b - a).count(); };
   g.prefill_s = seconds(start, first), g.decode_s = seconds(first, Clock::now());
@@ -203,16 +215,27 @@ Status chat(Session& session) {
   }
 }
 
+// Of --json-schema; what it does not enforce is said once.
+Result<AnswerGrammar> grammar_of(const Options& o) {
+  if (o.schema_path.empty()) return AnswerGrammar();
+  ASSIGN_OR_RETURN(const std::string schema, text::read_text_file(o.schema_path));
+  auto grammar = AnswerGrammar::compile({.chat = !o.raw, .json_schema = schema});
+  if (!grammar.ok()) return invalid("{}: {}", o.schema_path, grammar.status().message());
+  for (const std::string& note : grammar->notes()) fmt::print(stderr, "{}: {}\n", o.schema_path, note);
+  return grammar;
+}
+
 Status run_run(const Options& o) {
   RETURN_IF_ERROR(usage(validate(o.sampling, INT_MAX)));
+  ASSIGN_OR_RETURN(AnswerGrammar grammar, grammar_of(o));
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kMaxRows));
   RETURN_IF_ERROR(check_context(o.context, m.checkpoint.config, "--ctx"));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, tokenizer_of(m.checkpoint));
-  const EngineOptions options{.context = o.context, .max_rows = kMaxRows, .reuse = !o.has_prompt};
+  const EngineOptions options{.context = o.context, .max_rows = kMaxRows, .prefix_cache = !o.has_prompt};
   ASSIGN_OR_RETURN(const KvDemand demand, Engine::demand(m.checkpoint.config, options));
   RETURN_IF_ERROR(load(m, demand));
   ASSIGN_OR_RETURN(Engine engine, Engine::create(*m.backend, m.checkpoint.config, options));
-  Session session(o, m, tokenizer, std::move(engine));
+  Session session(o, m, tokenizer, std::move(engine), std::move(grammar));
   return o.has_prompt ? session.turn(o.prompt) : chat(session);
 }
 
@@ -254,6 +277,8 @@ Run add_run(CLI::App& app) {
   c.add_option("--frequency-penalty", o->sampling.frequency_penalty, "subtracted for each time")
       ->capture_default_str();
   c.add_option("--stop", o->sampling.stop_strings, "text that ends the answer (may be given several times)");
+  c.add_option("--json-schema", o->schema_path,
+               "file with a JSON schema that the answer must follow ({} allows any JSON)");
   c.add_option("-o,--output", o->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

@@ -1,8 +1,9 @@
 // moesaic as a library: open a model, submit prompts, get text while it is made. See examples/generate.cpp.
 //
-// One thread at a time uses a Model; a stop token may be triggered from any thread. Functions of Callbacks
-// are called from the thread that calls step() or run(), and must not call the Model, except that they may
-// submit.
+// One thread at a time uses a Model, except that context(), vocab(), tokenize(), detokenize(), chat_prompt()
+// and stats() may be called from any thread at any time; so may a stop token be triggered. Functions of
+// Callbacks are called from the thread that calls step() or run(), and must not call the Model, except that
+// they may submit.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,8 @@
 #include <string_view>
 #include <vector>
 
+#include "moesaic/answer_grammar.h"
+#include "moesaic/stats.h"
 #include "moesaic/status.h"
 #include "moesaic/types.h"
 
@@ -23,8 +26,15 @@ struct OpenOptions {
   std::string device = "auto";  // auto, cpu or reference
   int threads = 0;              // of the cpu device; 0: one per core
   int context = 0;    // tokens that one request may reach; 0: 8192 or the model's, whichever is less
-  int max_batch = 1;  // requests that are worked on at a time; the others wait. Each takes its KV cache.
-                      // With 1, the next turn of a conversation computes only what is new in it
+  int max_batch = 1;  // requests that are worked on at a time; the others wait
+  // Tokens that the KV cache holds for all requests and for prompts that begin as earlier ones did, at least
+  // one context; 0: a context for each of max_batch, or what half of the free memory holds. Where it runs out
+  // the youngest request waits and is computed again.
+  int64_t kv_tokens = 0;
+  // Tokens that a step computes, of all requests, at least max_batch: fewer keep decoding steadier beside
+  // long prompts, more read prompts faster.
+  int max_rows = 512;
+  bool prefix_cache = true;  // what a prompt has in common with earlier ones is not computed again
 };
 
 // How a request ended.
@@ -32,6 +42,8 @@ struct Outcome {
   FinishReason finish = FinishReason::kNone;
   Status error;                                 // not ok with FinishReason::kError
   int prompt_tokens = 0, generated_tokens = 0;  // the token that ended the text included
+  int cached_tokens = 0;                        // of the prompt's, those that had been computed before
+  int recoveries = 0;  // chat: how often the answer left its format and was read as the nearest thing
 };
 
 // All but on_end may be empty.
@@ -46,6 +58,7 @@ struct GenerationRequest {
   // The prompt comes from chat_prompt: the answer is taken apart into channels. Otherwise it is plain text.
   bool chat = false;
   SamplingParams sampling;  // stop_tokens empty: the model's own
+  AnswerGrammar grammar;    // made for the same kind of request, chat or not; its tokens end the text too
 };
 
 class Model {
@@ -77,6 +90,9 @@ class Model {
   // if the device does; every request has then ended.
   Status step();
   Status run();  // until idle
+
+  // As of the last step or submission. From any thread.
+  EngineStats stats() const;
 
  private:
   struct Impl;

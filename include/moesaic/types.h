@@ -38,11 +38,12 @@ struct SampledToken {
   TokenLogprobs logprobs;  // filled when SamplingParams::top_logprobs >= 0
 };
 
-// A part of an answer's text.
+// A part of an answer's text, which is empty only where a whole tool call is.
 struct TextPiece {
   std::string channel;    // chat: analysis, commentary or final; plain text: empty
   std::string recipient;  // chat: whom a tool call is for, such as functions.get_weather; else empty
   std::string text;
+  bool begins = false;  // chat: the first part of a message
 };
 
 }  // namespace moesaic

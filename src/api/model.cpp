@@ -12,8 +12,6 @@
 namespace moesaic {
 namespace {
 
-constexpr int kMaxRows = 512;  // of a step
-
 // A request on its way.
 struct Active {
   std::shared_ptr<Request> request;
@@ -40,7 +38,9 @@ struct Active {
     callbacks.on_end({.finish = stream.stopped() ? FinishReason::kStop : request->finish,
                       .error = request->error,
                       .prompt_tokens = request->prompt_tokens,
-                      .generated_tokens = generated});
+                      .generated_tokens = generated,
+                      .cached_tokens = request->reused,
+                      .recoveries = stream.recoveries()});
   }
 };
 
@@ -59,6 +59,7 @@ struct Model::Impl {
   std::unique_ptr<Backend> backend;
   Tokenizer tokenizer;
   Engine engine;
+  grammar::MaskCache masks{tokenizer};
   std::deque<std::shared_ptr<Active>> active;
 
   Status submit(GenerationRequest r, Callbacks callbacks, std::stop_token cancel);
@@ -67,7 +68,13 @@ struct Model::Impl {
 
 Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_token cancel) {
   if (!callbacks.on_end) return invalid("a request without on_end");
-  if (r.sampling.stop_tokens.empty()) r.sampling.stop_tokens = tokenizer.stop_tokens();
+  if (!r.grammar.empty() && r.grammar.chat() != r.chat)
+    return invalid("the grammar was made for {}",
+                   r.chat ? "plain text, not a chat" : "a chat, not plain text");
+  if (r.sampling.stop_tokens.empty() || !r.grammar.empty()) {
+    const std::vector<int32_t> own = tokenizer.stop_tokens();
+    r.sampling.stop_tokens.insert(r.sampling.stop_tokens.end(), own.begin(), own.end());
+  }
   auto request = std::make_shared<Active>(Active{.request = nullptr,
                                                  .stream = {tokenizer, r.chat, r.sampling.stop_strings},
                                                  .callbacks = std::move(callbacks),
@@ -75,6 +82,7 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
   // The engine's request, which owns the callback, is owned by `request`: no cycle.
   const auto on_token = [a = std::weak_ptr(request)](const SampledToken& t) { return a.lock()->take(t); };
   ASSIGN_OR_RETURN(request->request, engine.submit(std::move(r.prompt), r.sampling, on_token));
+  if (!r.grammar.empty()) request->request->sampler->follow(masks.matcher(r.grammar));
   active.push_back(std::move(request));
   return {};
 }
@@ -101,13 +109,19 @@ Model::~Model() = default;
 Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
   return guarded([&]() -> Result<Model> {
     ASSIGN_OR_RETURN(auto backend, create_backend(o.device, {.threads = o.threads,
-                                                             .max_rows = kMaxRows,
+                                                             .max_rows = o.max_rows,
                                                              .tuning_folder = default_tuning_folder()}));
     ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path));
     ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(checkpoint));
-    const EngineOptions options{
-        .context = o.context, .max_batch = o.max_batch, .max_rows = kMaxRows, .reuse = o.max_batch == 1};
-    ASSIGN_OR_RETURN(const KvDemand demand, Engine::demand(checkpoint.config, options));
+    EngineOptions options{.context = o.context,
+                          .max_batch = o.max_batch,
+                          .max_rows = o.max_rows,
+                          .kv_tokens = o.kv_tokens,
+                          .prefix_cache = o.prefix_cache};
+    ASSIGN_OR_RETURN(KvDemand demand, Engine::demand(checkpoint.config, options));
+    if (o.kv_tokens == 0)
+      demand.kv_tokens = fitting_kv_tokens(demand, checkpoint.config, checkpoint.weights, *backend);
+    options.kv_tokens = demand.kv_tokens;
     RETURN_IF_ERROR(plan_memory(demand, checkpoint.config, checkpoint.weights, *backend));
     RETURN_IF_ERROR(backend->load(checkpoint.config, checkpoint.weights, {}));
     ASSIGN_OR_RETURN(Engine engine, Engine::create(*backend, checkpoint.config, options));
@@ -152,5 +166,7 @@ Status Model::run() {
   while (!idle()) RETURN_IF_ERROR(step());
   return {};
 }
+
+EngineStats Model::stats() const { return impl_->engine.stats(); }
 
 }  // namespace moesaic

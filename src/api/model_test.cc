@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -161,6 +162,56 @@ TEST_F(ModelTest, CancelsFromAnotherThread) {
   ASSERT_EQ(record.ends.size(), 1u);
   EXPECT_EQ(record.ends[0].finish, FinishReason::kCancelled);
   EXPECT_EQ(record.tokens.size(), 3u);
+}
+
+TEST_F(ModelTest, AnyThreadReadsTheStatistics) {
+  Model model = open(2);
+  std::vector<Record> records(3);
+  for (Record& r : records) ASSERT_TRUE(model.submit(request({1, 2}, 40), r.callbacks()).ok());
+  EXPECT_EQ(model.stats().running + model.stats().waiting, 3);
+  std::atomic<bool> done = false;
+  EngineStats last;
+  std::thread reader([&] {
+    while (!done) {
+      const EngineStats now = model.stats();
+      EXPECT_GE(now.generated_tokens, last.generated_tokens);
+      last = now;
+    }
+  });
+  ASSERT_TRUE(model.run().ok());
+  done = true;
+  reader.join();
+  const EngineStats end = model.stats();
+  EXPECT_EQ(end.generated_tokens, 120u);
+  EXPECT_EQ(end.prompt_tokens, 6u);
+  EXPECT_EQ(end.running + end.waiting + end.full.used + end.window.used, 0);
+  EXPECT_GT(end.full.total, 0);
+}
+
+TEST_F(ModelTest, WhatPromptsShareIsComputedOnce) {
+  Model model = open(2);
+  std::vector<int32_t> prompt(100, 7);
+  std::vector<Record> records(3);
+  for (Record& r : records) {
+    ASSERT_TRUE(model.submit(request(prompt, 8), r.callbacks()).ok());
+    ASSERT_TRUE(model.run().ok());
+  }
+  EXPECT_EQ(records[0].ends.at(0).cached_tokens, 0);
+  EXPECT_EQ(records[1].ends.at(0).cached_tokens, 96);
+  EXPECT_EQ(records[1].tokens, records[0].tokens);
+  EXPECT_EQ(model.stats().prefix_queried, 300u);
+  EXPECT_EQ(model.stats().prefix_hits, 192u);
+  EXPECT_GE(model.stats().full.cached, 3);
+}
+
+TEST_F(ModelTest, TheCacheIsAsLargeAsAsked) {
+  const auto pages = [](const OpenOptions& options) {
+    return Model::open(path(), options)->stats().full.total;
+  };
+  EXPECT_EQ(pages({.threads = 1, .context = 256, .max_batch = 4}), 32);
+  EXPECT_EQ(pages({.threads = 1, .context = 256, .max_batch = 4, .kv_tokens = 320}), 10);
+  const auto small = Model::open(path(), {.threads = 1, .context = 256, .kv_tokens = 255});
+  EXPECT_EQ(small.status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(ModelTest, ACallbackMaySubmit) {

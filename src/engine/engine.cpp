@@ -17,7 +17,10 @@ Status validate(const EngineOptions& o, const ModelConfig& config) {
   if (o.max_batch < 1) return invalid("{} sequences at a time: expected at least 1", o.max_batch);
   if (o.max_rows < o.max_batch)
     return invalid("steps of {} rows are too short for {} sequences at a time", o.max_rows, o.max_batch);
-  if (o.reuse && o.max_batch != 1) return invalid("reuse needs one sequence at a time, not {}", o.max_batch);
+  if (o.kv_tokens != 0 && o.kv_tokens < o.context)
+    return invalid(
+        "a KV cache of {} tokens is too small for a context of {}: enlarge it or shorten the context",
+        o.kv_tokens, o.context);
   return {};
 }
 
@@ -27,7 +30,11 @@ Result<KvDemand> Engine::demand(const ModelConfig& config, const EngineOptions& 
   EngineOptions o = options;
   if (o.context == 0) o.context = std::min(config.max_context, kDefaultContext);
   RETURN_IF_ERROR(validate(o, config));
-  return KvDemand{.sequences = o.max_batch, .context = o.context, .max_rows = o.max_rows, .hold = o.reuse};
+  return KvDemand{.sequences = o.max_batch,
+                  .context = o.context,
+                  .max_rows = o.max_rows,
+                  .kv_tokens = o.kv_tokens,
+                  .prefix_cache = o.prefix_cache};
 }
 
 Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const EngineOptions& options) {
@@ -38,7 +45,10 @@ Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const
   ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(config, demand));
   RETURN_IF_ERROR(check_kv_memory(layout, config, backend));
   RETURN_IF_ERROR(backend.alloc_kv(layout));
-  engine.scheduler_ = std::make_unique<Scheduler>(layout, config.window, o.max_rows, o.max_batch, o.reuse);
+  engine.scheduler_ = std::make_unique<Scheduler>(
+      layout, config.window,
+      Scheduler::Options{.max_rows = o.max_rows, .max_batch = o.max_batch, .prefix_cache = o.prefix_cache});
+  engine.publish();
   return engine;
 }
 
@@ -66,6 +76,7 @@ Result<std::shared_ptr<Request>> Engine::submit(std::vector<int32_t> prompt, con
   request->tokens = std::move(prompt);
   request->on_token = std::move(on_token);
   scheduler_->submit(request);
+  publish();
   return request;
 }
 
@@ -75,6 +86,7 @@ void Engine::take_token(Request& r, const Result<SampledToken>& sampled) {
     r.finish = FinishReason::kError;
     return;
   }
+  ++generated_;
   const auto& stops = r.params.stop_tokens;
   if (std::find(stops.begin(), stops.end(), sampled->token) != stops.end()) {
     r.finish = FinishReason::kStop;
@@ -99,7 +111,7 @@ Status Engine::take_drawn() {
   return {};
 }
 
-Status Engine::step() {
+Status Engine::run_step() {
   scheduler_->collect();  // what was cancelled since the last step is not computed any further
   ScheduledBatch next = scheduler_->next_batch(backend_->can_draw());
   const bool draws = !next.batch.draws.empty();
@@ -122,6 +134,24 @@ Status Engine::step() {
   }
   scheduler_->collect();
   return status;
+}
+
+Status Engine::step() {
+  Status status = run_step();
+  publish();
+  return status;
+}
+
+void Engine::publish() {
+  EngineStats stats = scheduler_->stats();
+  stats.generated_tokens = generated_;
+  const std::lock_guard lock(published_->mutex);
+  published_->stats = stats;
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(published_->mutex);
+  return published_->stats;
 }
 
 Status Engine::run_to_end() {

@@ -2,27 +2,30 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 
 #include "backend/backend.h"
 #include "engine/kv_layout.h"
 #include "engine/scheduler.h"
+#include "moesaic/stats.h"
 
 namespace moesaic {
 
 struct EngineOptions {
-  int context = 0;     // tokens that one sequence may reach; 0: 8192 or the model's, whichever is less
-  int max_batch = 1;   // sequences at a time
-  int max_rows = 512;  // rows of a step, at most the backend's
-  // With max_batch 1: a request that begins as the one before it did need not compute that again.
-  bool reuse = false;
+  int context = 0;           // tokens that one sequence may reach; 0: 8192 or the model's, whichever is less
+  int max_batch = 1;         // sequences at a time
+  int max_rows = 512;        // rows of a step, at most the backend's
+  int64_t kv_tokens = 0;     // that the cache holds, at least one context; 0: a context for each sequence
+  bool prefix_cache = true;  // what prompts have in common with what is in the cache is not computed again
 };
 
-// One thread drives an engine. The backend holds the model of `config` and outlives the engine.
+// One thread drives an engine, any may ask for its statistics. The backend holds the model of `config` and
+// outlives the engine.
 class Engine {
  public:
   // What create() will ask of kv_layout.
   static Result<KvDemand> demand(const ModelConfig& config, const EngineOptions& options);
-  // Allocates the KV cache: context tokens for each of max_batch sequences.
+  // Allocates the KV cache.
   static Result<Engine> create(Backend& backend, const ModelConfig& config, const EngineOptions& options);
 
   // Checks prompt and parameters: an empty prompt, a token outside the vocabulary or a prompt as long as the
@@ -37,13 +40,22 @@ class Engine {
   Status run_to_end();
   bool idle() const { return scheduler_->idle(); }
   int context() const { return options_.context; }
-  const Scheduler& scheduler() const { return *scheduler_; }
+  const Scheduler& scheduler() const { return *scheduler_; }  // for tests
+  // As of the last step or submission.
+  EngineStats stats() const;
 
  private:
+  struct Published {
+    std::mutex mutex;
+    EngineStats stats;
+  };
+
   Engine(Backend& backend, const ModelConfig& config, const EngineOptions& options)
       : backend_(&backend), config_(config), options_(options) {}
   Status take_drawn();
-  static void take_token(Request& request, const Result<SampledToken>& sampled);
+  void take_token(Request& request, const Result<SampledToken>& sampled);
+  Status run_step();
+  void publish();
 
   Backend* backend_;
   ModelConfig config_;
@@ -53,6 +65,8 @@ class Engine {
   std::vector<std::shared_ptr<Request>> under_way_;  // whose tokens the step that runs draws
   std::vector<int32_t> drawn_;
   uint64_t next_id_ = 1;
+  uint64_t generated_ = 0;
+  std::unique_ptr<Published> published_ = std::make_unique<Published>();
 };
 
 }  // namespace moesaic

@@ -1,6 +1,7 @@
 #include "engine/kv_layout.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -11,6 +12,9 @@ namespace moesaic {
 namespace {
 
 constexpr int kPageTokens = 32;
+// The prefix cache's share of windows: one in four of the blocks in the cache. A conversation is asked for at
+// two places, with four pages each.
+constexpr int kIdleWindows = 4;
 
 double sum(const std::vector<MemoryPart>& parts) {
   double bytes = 0;
@@ -26,20 +30,37 @@ std::string list(const std::vector<MemoryPart>& parts) {
   return text;
 }
 
-// The longest context that fits, in whole pages; 0 if none does.
-int longest_context(KvDemand demand, const ModelConfig& config, const ModelWeights& weights,
-                    Backend& backend) {
-  const auto fits = [&](int pages) {
-    demand.context = pages * kPageTokens;
-    const Result<KvLayout> layout = kv_layout(config, demand);
-    return layout.ok() && sum(backend.memory(config, weights, layout.value())) <= backend.available_memory();
-  };
-  int low = 0, high = demand.context / kPageTokens;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    fits(middle) ? low = middle : high = middle - 1;
+// The largest number up to `most` that fits; 0 if none does. What fits, fits with less.
+int64_t largest(int64_t most, const std::function<bool(int64_t)>& fits) {
+  int64_t low = 0;
+  while (low < most) {
+    const int64_t middle = (low + most + 1) / 2;
+    fits(middle) ? low = middle : most = middle - 1;
   }
-  return low * kPageTokens;
+  return low;
+}
+
+// Sequences share the cache: what does not fit is the cache, not the context.
+bool shares(const KvDemand& d) { return d.kv_tokens > d.context; }
+
+std::string describe(const KvDemand& d) {
+  if (shares(d)) return fmt::format("a KV cache of {} tokens", d.kv_tokens);
+  return fmt::format("{}{} tokens", d.sequences > 1 ? fmt::format("{} sequences of ", d.sequences) : "",
+                     d.context);
+}
+
+// The longest context or, where it is shared, the largest cache that fits, in whole pages; 0 if none does.
+int64_t longest(KvDemand demand, const ModelConfig& config, const ModelWeights& weights, Backend& backend) {
+  const bool shared = shares(demand);
+  return kPageTokens *
+         largest((shared ? demand.kv_tokens : demand.context) / kPageTokens, [&](int64_t pages) {
+           const int64_t tokens = pages * kPageTokens;
+           if (demand.kv_tokens > 0) demand.kv_tokens = tokens;
+           if (!shared) demand.context = static_cast<int>(tokens);
+           const Result<KvLayout> layout = kv_layout(config, demand);
+           return layout.ok() &&
+                  sum(backend.memory(config, weights, layout.value())) <= backend.available_memory();
+         });
 }
 
 // Bytes that --dense mxfp8 would save.
@@ -58,12 +79,13 @@ double saved_by_mxfp8(const std::vector<MemoryPart>& parts, const ModelWeights& 
 
 std::string advice(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                    const std::vector<MemoryPart>& parts, Backend& backend) {
-  const int context = longest_context(demand, config, weights, backend);
+  const int64_t tokens = longest(demand, config, weights, backend);
   const double saved = saved_by_mxfp8(parts, weights);
   const bool dense = saved > 0 && sum(parts) - saved <= backend.available_memory();
   const std::string mxfp8 = fmt::format("--dense mxfp8, which saves {:.2f} GB", saved / 1e9);
-  if (context > 0)
-    return fmt::format("use at most {} tokens of context{}", context, dense ? " or " + mxfp8 : "");
+  if (tokens > 0)
+    return fmt::format("use at most {} tokens of {}{}", tokens, shares(demand) ? "KV cache" : "context",
+                       dense ? " or " + mxfp8 : "");
   if (dense) return "use " + mxfp8;
   return demand.sequences > 1 ? "use fewer sequences" : "use a smaller model or a device with more memory";
 }
@@ -72,17 +94,27 @@ std::string advice(const KvDemand& demand, const ModelConfig& config, const Mode
 
 Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& d) {
   const auto pages = [](int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; };
-  // A window layer holds the window behind the first row of a step and the step's own rows, off page
-  // boundaries at both ends.
-  const int64_t held = d.hold ? pages(config.window) + 1 : 0;
-  const int64_t full = d.sequences * pages(d.context),
-                window = d.sequences *
-                         std::min(pages(d.context), pages(int64_t{config.window} + d.max_rows) + 2 + held);
+  const int64_t full = d.kv_tokens > 0 ? pages(d.kv_tokens) : d.sequences * pages(d.context);
+  // A sequence holds the window behind its first row, off page boundaries at both ends, and its rows.
+  const int64_t held = d.sequences * (pages(config.window) + 2) + pages(d.max_rows);
+  const int64_t window = std::min(full, held + (d.prefix_cache ? full / kIdleWindows : 0));
   if (d.sequences < 1 || d.context < 1 || full > std::numeric_limits<int32_t>::max())
-    return invalid("a KV cache of {} sequences of {} tokens", d.sequences, d.context);
+    return invalid("{}: too few to work with or too many to count", describe(d));
   return KvLayout{.page_tokens = kPageTokens,
                   .full_pages = static_cast<int>(full),
                   .window_pages = static_cast<int>(window)};
+}
+
+int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
+                          Backend& backend) {
+  const double rest = backend.available_memory() - sum(backend.memory(config, weights, {}));
+  const int64_t more = largest(int64_t{demand.context} * (demand.sequences - 1), [&](int64_t tokens) {
+    KvDemand d = demand;
+    d.kv_tokens = demand.context + tokens;
+    const Result<KvLayout> layout = kv_layout(config, d);
+    return layout.ok() && kv_bytes(layout.value(), config, backend) <= rest / 2;
+  });
+  return demand.context + more;
 }
 
 Status plan_memory(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
@@ -91,10 +123,8 @@ Status plan_memory(const KvDemand& demand, const ModelConfig& config, const Mode
   const std::vector<MemoryPart> parts = backend.memory(config, weights, layout);
   const double needed = sum(parts), free = backend.available_memory();
   if (needed <= free) return {};
-  const std::string sequences = demand.sequences > 1 ? fmt::format("{} sequences of ", demand.sequences) : "";
-  return error(StatusCode::kOutOfMemory,
-               "{} with {}{} tokens takes {:.2f} GB ({}), {} has {:.2f} GB free; {}", config.name, sequences,
-               demand.context, needed / 1e9, list(parts), backend.caps().name, free / 1e9,
+  return error(StatusCode::kOutOfMemory, "{} with {} takes {:.2f} GB ({}), {} has {:.2f} GB free; {}",
+               config.name, describe(demand), needed / 1e9, list(parts), backend.caps().name, free / 1e9,
                advice(demand, config, weights, parts, backend));
 }
 

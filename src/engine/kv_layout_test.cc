@@ -21,13 +21,20 @@ TEST(KvLayout, CountsPages) {
   EXPECT_EQ(one.window_pages, 2);  // never more than the whole context
   const KvLayout many = kv_layout(config(), {.sequences = 3, .context = 6400, .max_rows = 64}).value();
   EXPECT_EQ(many.full_pages, 3 * 200);
-  EXPECT_EQ(many.window_pages, 3 * (6 + 2));
+  EXPECT_EQ(many.window_pages, 3 * (4 + 2) + 2);
+  const KvLayout shared =
+      kv_layout(config(),
+                {.sequences = 3, .context = 6400, .max_rows = 64, .kv_tokens = 8000, .prefix_cache = true})
+          .value();
+  EXPECT_EQ(shared.full_pages, 250);
+  EXPECT_EQ(shared.window_pages, 20 + 250 / 4);
 }
 
 TEST(KvLayout, AbsurdSizesAreErrors) {
   EXPECT_FALSE(kv_layout(config(), {.sequences = 0, .context = 1}).ok());
   EXPECT_FALSE(kv_layout(config(), {.context = 0}).ok());
   EXPECT_FALSE(kv_layout(config(), {.sequences = 1 << 30, .context = 1 << 20}).ok());
+  EXPECT_FALSE(kv_layout(config(), {.sequences = 4, .context = 64, .kv_tokens = int64_t{1} << 60}).ok());
 }
 
 TEST(KvLayout, MemoryIsWhatTheBackendKeeps) {
@@ -96,6 +103,19 @@ TEST(PlanMemory, RefusesBeforeLoadingAndSaysWhatWouldFit) {
                            "toy:0 has", "use at most 1024 tokens of context"})
     EXPECT_TRUE(says(refused, part)) << part << ": " << refused.message();
   EXPECT_FALSE(says(refused, "--dense")) << refused.message();
+
+  // Half of what the weights leave free, but a context at least and a context for each at most.
+  const KvDemand many{.sequences = 8, .context = 1024, .max_rows = 512};
+  const double windows = 2 * (8 * (4 + 2) * 32 + 512);  // tokens, in two layers
+  Device shared(weights + 2 * 1024 * (3100 + windows)), ample(weights + 2 * 1024 * (8192 + windows));
+  EXPECT_EQ(fitting_kv_tokens(many, config(), mxfp8, shared), 96 * 32);
+  EXPECT_EQ(fitting_kv_tokens(many, config(), mxfp8, ample), 8 * 1024);
+  EXPECT_EQ(fitting_kv_tokens(many, config(), mxfp8, tight), 1024);
+
+  const Status large_cache = plan_memory({.sequences = 8, .context = 512, .max_rows = 64, .kv_tokens = 64000},
+                                         config(), mxfp8, shared);
+  for (const char* part : {"test with a KV cache of 64000 tokens takes", "tokens of KV cache"})
+    EXPECT_TRUE(says(large_cache, part)) << large_cache.message();
 
   Device small(1e6);
   EXPECT_TRUE(says(plan_memory({.context = 64}, config(), mxfp8, small), "smaller model"));

@@ -1,57 +1,48 @@
-// Who owns which page of the KV cache. Full-attention and sliding layers draw on two pools (core/batch.h).
+// Counts who holds which page of one pool. A page that nobody holds is empty or idle: what an idle page
+// contains is kept until the room is needed.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
+#include <set>
+#include <tuple>
 #include <vector>
 
-#include "core/batch.h"
-#include "moesaic/status.h"
+#include "moesaic/stats.h"
 
 namespace moesaic {
 
 class PagePool {
  public:
+  // What becomes of a page that nobody holds any more: empty, or idle, where less worth is taken first.
+  enum class Worth { kNone, kLow, kHigh };
+
   explicit PagePool(int pages);
-  int free_pages() const { return static_cast<int>(free_.size()); }
-  int pages() const { return pages_; }
-  int32_t take();  // a page must be free
-  void give_back(int32_t page);
+  int pages() const { return static_cast<int>(pages_.size()); }
+  int free_pages() const { return static_cast<int>(empty_.size() + idle_.size()); }
+  PageUse use() const;
+  int holders(int32_t page) const { return pages_[page].holders; }
+
+  // A page must be free. An empty one, or else the idle one of least worth that is idle longest.
+  int32_t take();
+  // One holder more; the page may be idle.
+  void hold(int32_t page);
+  void give_back(int32_t page, Worth worth);
+  // An idle page becomes empty.
+  void discard(int32_t page);
 
  private:
-  int pages_;
-  std::vector<int32_t> free_;
-  std::vector<bool> taken_;
-};
+  struct Page {
+    int holders = 0;
+    Worth worth = Worth::kNone;  // of an idle page
+    uint64_t since = 0;          // of an idle page
+  };
+  using Idle = std::tuple<Worth, uint64_t, int32_t>;  // the first is taken first
+  Idle idle_entry(int32_t page) const { return {pages_[page].worth, pages_[page].since, page}; }
 
-// The page tables of one sequence.
-struct PageTable {
-  std::vector<int32_t> full, window;  // window: -1 where the page has left the window
-};
-
-class KvPages {
- public:
-  KvPages(const KvLayout& layout, int window)
-      : layout_(layout), window_(window), full_(layout.full_pages), windowed_(layout.window_pages) {}
-
-  // Makes room for positions [0, context) of a sequence whose next step computes rows from position first on:
-  // frees window pages that no such row reaches, nor a row at position `hold` (none if negative), then takes
-  // the pages that lack. False, with nothing taken, if they are not there.
-  bool reserve(PageTable& table, int first, int context, int hold = -1);
-  // Gives back what lies behind positions [0, tokens).
-  void truncate(PageTable& table, int tokens);
-  void release(PageTable& table) { truncate(table, 0); }
-  int free_full() const { return full_.free_pages(); }
-  int free_window() const { return windowed_.free_pages(); }
-
- private:
-  int pages_of(int tokens) const { return (tokens + layout_.page_tokens - 1) / layout_.page_tokens; }
-  // The first page of the window of a row at `position`.
-  int reach(int position) const { return std::max(0, position - window_ + 1) / layout_.page_tokens; }
-
-  KvLayout layout_;
-  int window_;  // tokens
-  PagePool full_, windowed_;
+  std::vector<Page> pages_;
+  std::vector<int32_t> empty_;
+  std::set<Idle> idle_;
+  uint64_t now_ = 0;
 };
 
 }  // namespace moesaic

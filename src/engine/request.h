@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/page_pool.h"
+#include "engine/kv_pages.h"
 #include "engine/sampler.h"
 
 namespace moesaic {
@@ -17,7 +17,8 @@ struct Request {
   int limit = 0;     // tokens at which it ends
   int computed = 0;  // tokens whose K and V are in the cache once the steps that were launched have run
   int drawn = -1;    // which of the tokens that the step under way draws comes next; -1: none
-  int reused = 0;    // of these, tokens that the request before had computed
+  int reused = 0;    // of these, when it began, tokens that others had computed
+  bool begun = false;
   SamplingParams params;
   std::unique_ptr<Sampler> sampler;
   PageTable pages;

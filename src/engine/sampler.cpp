@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 
@@ -133,6 +134,16 @@ void Sampler::adjust(std::span<float> logits) const {
     logits[token] -= static_cast<float>(params_.presence_penalty + params_.frequency_penalty * times);
 }
 
+Status Sampler::restrict_to_grammar(std::span<float> logits) {
+  if (!matcher_) return {};
+  ASSIGN_OR_RETURN(const std::span<const uint64_t> allowed, matcher_->allowed());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (i / 64 >= allowed.size() || (allowed[i / 64] >> (i % 64) & 1) == 0)
+      logits[i] = -std::numeric_limits<float>::infinity();
+  }
+  return {};
+}
+
 void Sampler::filter(std::span<const float> logits, double top, double temperature) {
   const double min_p = least_of(params_);
   // min-p comes last, but only top-p notices what it would take away before.
@@ -172,6 +183,7 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
   const std::vector<float> raw =
       wants_logprobs ? std::vector<float>(logits.begin(), logits.end()) : std::vector<float>();
   adjust(logits);
+  RETURN_IF_ERROR(restrict_to_grammar(logits));
   SampledToken out{.token = draw(logits)};
   if (wants_logprobs)
     out.logprobs = logprobs_of(raw, out.token, params_.top_logprobs,
@@ -181,7 +193,7 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
 }
 
 std::optional<Draw> Sampler::draw_elsewhere(int ahead) const {
-  if (adjusts() || params_.top_logprobs >= 0) return {};
+  if (adjusts() || params_.top_logprobs >= 0 || matcher_) return {};
   return Draw{.temperature = greedy(params_) ? 0 : std::max(params_.temperature, kLeastTemperature),
               .top_p = params_.top_p,
               .least = least_of(params_),
@@ -197,6 +209,7 @@ Result<SampledToken> Sampler::take(int32_t token) {
 
 void Sampler::remember(int32_t token) {
   if (adjusts()) ++generated_[token];
+  if (matcher_) matcher_->take(token);
   ++step_;
 }
 

@@ -1,5 +1,5 @@
-// From logits to a token. Order of the steps, as the field has it: bias, penalties, temperature, top-k,
-// top-p, min-p.
+// From logits to a token. Order of the steps, as the field has it: bias, penalties, grammar, temperature,
+// top-k, top-p, min-p.
 #pragma once
 
 #include <optional>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/batch.h"
+#include "grammar/matcher.h"
 #include "moesaic/status.h"
 #include "moesaic/types.h"
 
@@ -21,11 +22,13 @@ class Sampler {
  public:
   Sampler(const SamplingParams& params, std::span<const int32_t> prompt);
 
+  // From here on only tokens that go on with an answer of this grammar are drawn.
+  void follow(grammar::Matcher matcher) { matcher_ = std::move(matcher); }
   // Picks the next token and remembers it for the penalties. logits: [vocab], changed. Fails if one is not
-  // finite.
+  // finite or the grammar allows no token.
   Result<SampledToken> sample(std::span<float> logits);
   // How a backend draws the same token from the same logits. ahead: tokens that it has drawn since take().
-  // Nothing where it cannot: penalties, biases and log-probabilities need the host.
+  // Nothing where it cannot: penalties, biases, log-probabilities and grammars need the host.
   std::optional<Draw> draw_elsewhere(int ahead) const;
   // Takes what was drawn there; -1: a logit was not finite.
   Result<SampledToken> take(int32_t token);
@@ -34,6 +37,7 @@ class Sampler {
   bool adjusts() const;
   void remember(int32_t token);
   void adjust(std::span<float> logits) const;
+  Status restrict_to_grammar(std::span<float> logits);
   // Leaves in candidates_ what may be drawn.
   void filter(std::span<const float> logits, double top, double temperature);
   int32_t draw(std::span<const float> logits);
@@ -41,6 +45,7 @@ class Sampler {
   SamplingParams params_;
   std::map<int32_t, int> generated_;  // token -> times, only kept for penalties
   std::map<int32_t, bool> prompt_;    // tokens of the prompt, only kept for a repetition penalty
+  std::optional<grammar::Matcher> matcher_;
   uint64_t step_ = 0;
   std::vector<std::pair<float, int32_t>> candidates_;
 };

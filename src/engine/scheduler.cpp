@@ -1,39 +1,67 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
 namespace moesaic {
+namespace {
 
-void Scheduler::keep(Request& r) {
-  MOESAIC_CHECK(!kept_);
+// Tokens that the next step could compute.
+int missing(const Request& r) { return r.length() < r.limit ? r.length() - r.computed : 0; }
+bool decodes(const Request& r) { return missing(r) == 1 && r.length() > r.prompt_tokens; }
+
+}  // namespace
+
+void Scheduler::publish(Request& r) {
+  if (!options_.prefix_cache) return;
   // A step under way may go on behind an end that it did not know of: the last one's place is nobody's.
-  const int sure = std::min(r.computed, static_cast<int>(r.tokens.size()));
-  kept_ = Kept{.tokens = {r.tokens.begin(), r.tokens.begin() + sure},
-               .pages = std::exchange(r.pages, {}),
-               .hold = hold_of(r)};
+  const auto sure = std::min(static_cast<size_t>(r.computed), r.tokens.size());
+  pages_.publish(r.pages, std::span(r.tokens).first(sure));
 }
 
-void Scheduler::take_over(Request& r) {
-  if (!kept_) return;
-  Kept kept = std::exchange(kept_, {}).value();
-  const auto same = std::mismatch(kept.tokens.begin(), kept.tokens.end(), r.tokens.begin(), r.tokens.end());
-  const auto common = static_cast<int>(same.first - kept.tokens.begin());
-  const auto size = static_cast<int>(r.tokens.size());
-  // At least one token is left to compute: its logits are wanted.
-  if (common == std::ssize(kept.tokens) && common < size)
-    r.reused = common;
-  else if (common >= kept.hold && kept.hold < size)
-    r.reused = kept.hold;
-  pages_.truncate(kept.pages, r.reused);
-  r.pages = std::move(kept.pages);
-  r.computed = r.reused;
+// A page for each that runs is left free: soon they will need it.
+bool Scheduler::begin(Request& r) {
+  const int cached = options_.prefix_cache ? pages_.adopt(r.pages, r.tokens) : 0;
+  if (!pages_.extend(r.pages, static_cast<int>(r.tokens.size()), static_cast<int>(running_.size()))) {
+    pages_.release(r.pages);
+    return false;
+  }
+  // The next turn of a conversation goes on from this prompt, and the same prompt may be asked again.
+  r.pages.forks.insert(r.pages.forks.end(), {r.prompt_tokens, r.prompt_tokens - 1});
+  r.computed = cached;
+  if (r.begun) return true;
+  r.begun = true;
+  r.reused = cached;
+  counted_.prompt_tokens += r.prompt_tokens;
+  counted_.prefix_queried += options_.prefix_cache ? r.prompt_tokens : 0;
+  counted_.prefix_hits += cached;
+  return true;
+}
+
+void Scheduler::preempt_youngest() {
+  Request& r = *running_.back();
+  pages_.release(r.pages);
+  r.computed = 0;
+  waiting_.push_front(std::move(running_.back()));
+  running_.pop_back();
+  ++counted_.preemptions;
+}
+
+// For one token more. False: the request itself was the youngest.
+bool Scheduler::make_room(Request& r) {
+  while (!pages_.reserve(r.pages, r.computed, r.computed + 1)) {
+    const bool itself = running_.back().get() == &r;
+    preempt_youngest();
+    if (itself) return false;
+  }
+  return true;
 }
 
 void Scheduler::schedule(const std::shared_ptr<Request>& request, int rows, ScheduledBatch& out) {
   Request& r = *request;
-  MOESAIC_CHECK(pages_.reserve(r.pages, r.computed, r.computed + rows, reuse_ ? hold_of(r) : -1));
+  MOESAIC_CHECK(pages_.reserve(r.pages, r.computed, r.computed + rows));
   Batch& b = out.batch;
   const int first = b.rows();
   for (int position = r.computed; position < r.computed + rows; ++position) {
@@ -43,14 +71,29 @@ void Scheduler::schedule(const std::shared_ptr<Request>& request, int rows, Sche
     b.positions.push_back(position);
   }
   r.computed += rows;
-  b.sequences.push_back({.first_row = first,
-                         .rows = rows,
-                         .context = r.computed,
-                         .full_pages = r.pages.full,
-                         .window_pages = r.pages.window});
+  b.sequences.push_back(
+      {.first_row = first,
+       .rows = rows,
+       .context = r.computed,
+       .full_pages = {r.pages.full.begin(), r.pages.full.begin() + std::ssize(r.pages.window)},
+       .window_pages = r.pages.window});
   if (r.computed < r.length()) return;
   b.logit_rows.push_back(first + rows - 1);
   out.wanted.push_back(request);
+}
+
+int Scheduler::rows_for(const Request& r, const ScheduledBatch& out) const {
+  return std::min(missing(r), options_.max_rows - out.batch.rows());
+}
+
+void Scheduler::admit(ScheduledBatch& out) {
+  while (!waiting_.empty() && std::ssize(running_) < options_.max_batch &&
+         out.batch.rows() < options_.max_rows) {
+    if (!begin(*waiting_.front())) return;
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+    schedule(running_.back(), rows_for(*running_.back(), out), out);
+  }
 }
 
 // None where the host has to sample one of them.
@@ -66,40 +109,62 @@ std::vector<Draw> Scheduler::draws_of(const ScheduledBatch& scheduled) {
 
 ScheduledBatch Scheduler::next_batch(bool draws) {
   ScheduledBatch out;
-  const size_t admitted = std::min(requests_.size(), static_cast<size_t>(max_batch_));
-  if (admitted > 0 && requests_[0]->computed == 0) take_over(*requests_[0]);
-  for (const bool decode : {true, false}) {
-    for (size_t i = 0; i < admitted; ++i) {
-      const Request& r = *requests_[i];
-      const int missing = r.length() < r.limit ? r.length() - r.computed : 0;
-      const int rows = std::min(missing, max_rows_ - out.batch.rows());
-      const bool decodes = missing == 1 && r.length() > r.prompt_tokens;
-      if (rows > 0 && decodes == decode) schedule(requests_[i], rows, out);
-    }
+  for (const auto& r : running_) {
+    publish(*r);
+    pages_.slide(r->pages, r->computed);
   }
+  const uint64_t preemptions = counted_.preemptions;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    const auto r = running_[i];
+    if (decodes(*r) && make_room(*r)) schedule(r, 1, out);
+  }
+  for (const auto& r : running_) {
+    const int rows = rows_for(*r, out);
+    if (rows > 0) schedule(r, rows, out);
+  }
+  if (counted_.preemptions == preemptions) admit(out);
   if (draws) out.batch.draws = draws_of(out);
   return out;
 }
 
 void Scheduler::fail_all(const Status& status) {
-  for (const auto& r : requests_) {
-    r->error = status;
-    r->finish = FinishReason::kError;
+  doubtful_ = true;
+  for (auto* requests : {&running_, &waiting_}) {
+    for (const auto& r : *requests) {
+      r->error = status;
+      r->finish = FinishReason::kError;
+    }
   }
 }
 
 void Scheduler::collect() {
-  for (const auto& r : requests_) {
-    if (r->cancelled && !r->done()) r->finish = FinishReason::kCancelled;
-  }
-  for (const auto& r : requests_) {
-    const bool sound = r->error.ok() && r->computed > 0;
-    if (r->done() && reuse_ && sound)
-      keep(*r);
-    else if (r->done())
+  for (auto* requests : {&running_, &waiting_}) {
+    for (const auto& r : *requests) {
+      if (r->cancelled && !r->done()) r->finish = FinishReason::kCancelled;
+      if (!r->done()) continue;
+      doubtful_ |= r->error.code() == StatusCode::kInternal;  // a logit that is not finite
+      if (!doubtful_) publish(*r);
       pages_.release(r->pages);
+    }
+    std::erase_if(*requests, [](const auto& r) { return r->done(); });
   }
-  std::erase_if(requests_, [](const auto& r) { return r->done(); });
+  if (!std::exchange(doubtful_, false)) return;
+  pages_.forget();
+  for (const auto& r : running_) r->pages.published = 0;
+}
+
+EngineStats Scheduler::stats() const {
+  EngineStats s = counted_;
+  s.running = static_cast<int>(running_.size());
+  s.waiting = static_cast<int>(waiting_.size());
+  s.full = pages_.full_use(), s.window = pages_.window_use();
+  return s;
+}
+
+void Scheduler::check() const {
+  std::vector<const PageTable*> tables;
+  for (const auto& r : running_) tables.push_back(&r->pages);
+  pages_.check(tables);
 }
 
 }  // namespace moesaic

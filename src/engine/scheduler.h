@@ -1,14 +1,18 @@
 // Decides what the next step computes: first one token of every sequence that decodes, then, with what is
-// left of the row budget, chunks of the prompts that wait, first come first served. Decoding never waits
-// behind a long prompt.
+// left of the row budget, chunks of prompts, first come first served. Decoding never waits behind a long
+// prompt.
+//
+// A request begins when the pages of its whole prompt are free, and takes further ones as it grows. Where
+// they run out the youngest gives its own back and waits: later its prompt and what it has generated are
+// computed again, as far as the prefix cache has not kept them.
 #pragma once
 
 #include <deque>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "engine/request.h"
+#include "moesaic/stats.h"
 
 namespace moesaic {
 
@@ -19,45 +23,46 @@ struct ScheduledBatch {
 
 class Scheduler {
  public:
-  // max_rows: rows of a step. max_batch: requests at a time; the pools must hold a whole context for each, so
-  // that no admitted request ever lacks a page. The others wait. reuse, with max_batch 1 only: the pages of
-  // the last request stay until the next one begins, which takes over what it has in common with it.
-  Scheduler(const KvLayout& layout, int window, int max_rows, int max_batch, bool reuse = false)
-      : pages_(layout, window), max_rows_(max_rows), max_batch_(max_batch), reuse_(reuse) {}
+  struct Options {
+    int max_rows = 512;  // of a step, at least max_batch
+    int max_batch = 1;   // requests at a time
+    bool prefix_cache = true;
+  };
+  // The pools hold at least one request of any length that is submitted, and the windows of max_batch
+  // (kv_layout sees to both).
+  Scheduler(const KvLayout& layout, int window, const Options& options)
+      : pages_(layout, window), options_(options) {}
 
-  void submit(std::shared_ptr<Request> request) { requests_.push_back(std::move(request)); }
-  bool idle() const { return requests_.empty(); }
+  void submit(std::shared_ptr<Request> request) { waiting_.push_back(std::move(request)); }
+  bool idle() const { return running_.empty() && waiting_.empty(); }
   // The next step, which counts as computed from here on: the caller runs it or fails all. Empty if there is
   // no request, or none but those that end with the token under way. draws: the backend may draw the tokens,
   // where every request of the step allows it.
   ScheduledBatch next_batch(bool draws);
   // Ends every request with the device's error.
   void fail_all(const Status& status);
-  // Drops finished requests and gives their pages back, or keeps them (reuse).
+  // Drops finished requests and gives their pages back.
   void collect();
-  const KvPages& pages() const { return pages_; }
+  EngineStats stats() const;  // but for generated_tokens
+  // Aborts unless every page is accounted for. For tests.
+  void check() const;
 
  private:
-  // What a finished request leaves in the cache.
-  struct Kept {
-    std::vector<int32_t> tokens;
-    PageTable pages;
-    // Every window page is there for rows behind all tokens and for a row at this position: the end of the
-    // prompt, from where the next turn of a conversation goes on without what was thought.
-    int hold = 0;
-  };
-
-  static int hold_of(const Request& request) { return request.prompt_tokens - 1; }
-  void keep(Request& request);
-  void take_over(Request& request);
+  void publish(Request& request);
+  bool begin(Request& request);
+  bool make_room(Request& request);
+  void preempt_youngest();
   void schedule(const std::shared_ptr<Request>& request, int rows, ScheduledBatch& out);
+  void admit(ScheduledBatch& out);
+  int rows_for(const Request& request, const ScheduledBatch& out) const;
   static std::vector<Draw> draws_of(const ScheduledBatch& scheduled);
 
   KvPages pages_;
-  int max_rows_, max_batch_;
-  bool reuse_;
-  std::optional<Kept> kept_;
-  std::deque<std::shared_ptr<Request>> requests_;  // in order of submission
+  Options options_;
+  EngineStats counted_;
+  bool doubtful_ = false;  // after an error nobody knows what the pages hold
+  // Both by age; whoever runs is older than all that wait.
+  std::deque<std::shared_ptr<Request>> running_, waiting_;
 };
 
 }  // namespace moesaic

@@ -49,6 +49,17 @@ class Run(Cli):
         self.assertIn("Hm", shown.stderr)
         self.assertNotIn("\x1b", shown.stderr)  # no colours into a pipe
 
+    def test_json_schema(self):
+        schema = FOLDER / "schema.json"
+        schema.write_text('{"properties": {"a": {"type": "integer"}, "b": {"maxLength": 3}}, "required": ["a", "b"], "x": 1}')
+        for args in (("--raw", "-p", "0", "--temp", 50), ("-p", "hello", "--temp", 0)):
+            done = self.moesaic("run", "-m", MODEL, *args, "--json-schema", schema, "-n", 500, "-o", "json")
+            self.assertIn("schema.json: the unknown keyword x is ignored", done.stderr)
+            out = json.loads(done.stdout)
+            answer = json.loads(out["text"])
+            self.assertEqual(([*answer], type(answer["a"]), out["finish_reason"]), (["a", "b"], int, "stop"))
+            self.assertLessEqual(len(answer["b"]), 3)
+
     def test_seed(self):
         sample = lambda seed: self.json("run", "-m", MODEL, "--raw", "-p", "0", "-n", 40, "--temp", 20, "--seed", seed,
                                         "-o", "json")["tokens"]
@@ -69,14 +80,16 @@ class Chat(Cli):
         first, second = map(json.loads, out.splitlines())
         self.assertEqual([first["text"], second["text"]], ["OK!", "OK!"])
         self.assertGreater(second["usage"]["prompt_tokens"], first["usage"]["total_tokens"])
-        # The history has the answer in other tokens than the model ("OK", "!"): its prompt is what they share.
-        self.assertEqual([first["usage"]["reused_tokens"], second["usage"]["reused_tokens"]],
-                         [0, first["usage"]["prompt_tokens"] - 1])
+        # The history has the answer in other tokens than the model ("OK", "!"): they share the prompt and little
+        # more, in pages of 32 tokens.
+        shared, prompt = second["usage"]["reused_tokens"], first["usage"]["prompt_tokens"]
+        self.assertEqual([first["usage"]["reused_tokens"], shared % 32], [0, 0])
+        self.assertIn(shared, range(prompt - 31, first["usage"]["total_tokens"]))
 
     def test_turns_give_what_they_give_alone(self):
-        args = ("run", "-m", THINKER, "--temp", 0, "-n", 5, "-o", "json", "--raw")
+        args = ("run", "-m", THINKER, "--temp", 0, "-n", 40, "-o", "json", "--raw")
         turns = [json.loads(line) for line in self.ok(*args, stdin="0\n33\n6\n").splitlines()]
-        self.assertEqual([turn["usage"]["reused_tokens"] for turn in turns], [0, 5, 12])
+        self.assertEqual([turn["usage"]["reused_tokens"] for turn in turns], [0, 32, 64])
         text = ""
         for line, turn in zip(("0", "33", "6"), turns):
             text += line

@@ -37,6 +37,14 @@ class Usage(Cli):
                             ("-t", "9999"), ("--isa", "mmx"), ("--device", "tpu"), ("--dense", "q2")):
             self.refused(2, "", "run", "-m", ABSENT, "-p", "hi", flag, value)
 
+    def test_schemas(self):
+        schema = FOLDER / "bad_schema.json"
+        for text, words in (("{", "not valid JSON"), ('{"items": {"multipleOf": 2}}', "items: multipleOf is not supported"),
+                            ("false", "no JSON value satisfies")):
+            schema.write_text(text)
+            self.refused(1, ["bad_schema.json", words], "run", "-m", ABSENT, "-p", "hi", "--json-schema", schema)
+        self.refused(1, "cannot be read", "run", "-m", ABSENT, "-p", "hi", "--json-schema", FOLDER / "absent.json")
+
     def test_devices(self):
         self.refused(2, "tpu", "verify", "--quick", "--device", "tpu")
         self.refused(2, "mmx", "bench", "-m", ABSENT, "--isa", "mmx")

@@ -1,0 +1,190 @@
+// bench-serve: what a server gives its clients: throughput, time to first token and between tokens.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "commands.h"
+#include "load_client.h"
+#include "model_options.h"
+
+namespace moesaic::app {
+namespace {
+
+struct Options {
+  LoadOptions load;
+  std::vector<int> streams = {1, 8, 32};
+  std::string format = "text";
+  int prompt_words = 32, requests = 0;
+  bool check = false;
+};
+
+constexpr int kCheckedPrompts = 8;
+// At least how many requests a stream makes where the command line does not say.
+constexpr int kRequestsPerStream = 4;
+
+struct Percentiles {
+  double p50 = 0, p90 = 0, p99 = 0, most = 0;
+};
+
+Percentiles percentiles(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  const auto at = [&](double share) {
+    return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
+  };
+  return {at(0.5), at(0.9), at(0.99), values.back()};
+}
+
+struct Report {
+  double streams = 0, seconds = 0, tokens_per_second = 0;
+  int requests = 0, failed = 0, tokens = 0;
+  std::string error;
+  Percentiles first, between, whole;  // milliseconds
+};
+
+Report report_on(double streams, const LoadResult& result) {
+  Report r{
+      .streams = streams, .seconds = result.seconds, .requests = static_cast<int>(result.requests.size())};
+  std::vector<double> first, between, whole;
+  for (const Timeline& t : result.requests) {
+    r.tokens += static_cast<int>(t.tokens.size());
+    if (!t.ok || t.tokens.empty()) {
+      ++r.failed;
+      r.error = t.error.empty() ? "no tokens" : t.error;
+      continue;
+    }
+    first.push_back(1e3 * (t.tokens.front() - t.start));
+    whole.push_back(1e3 * (t.tokens.back() - t.start));
+    for (size_t i = 1; i < t.tokens.size(); ++i) between.push_back(1e3 * (t.tokens[i] - t.tokens[i - 1]));
+  }
+  r.tokens_per_second = r.tokens / result.seconds;
+  r.first = percentiles(first), r.between = percentiles(between), r.whole = percentiles(whole);
+  return r;
+}
+
+nlohmann::ordered_json json_of(const Percentiles& p) {
+  return {{"p50", p.p50}, {"p90", p.p90}, {"p99", p.p99}, {"max", p.most}};
+}
+
+nlohmann::ordered_json json_of(const Report& r, bool open) {
+  return {{open ? "requests_per_second" : "streams", r.streams},
+          {"requests", r.requests},
+          {"failed", r.failed},
+          {"seconds", r.seconds},
+          {"tokens", r.tokens},
+          {"tokens_per_second", r.tokens_per_second},
+          {"time_to_first_token_ms", json_of(r.first)},
+          {"inter_token_ms", json_of(r.between)},
+          {"end_to_end_ms", json_of(r.whole)}};
+}
+
+void print(const Report& r) {
+  fmt::print("{:>8g} {:>8} {:>6} {:>10.1f} {:>9.1f} {:>9.1f} {:>9.2f} {:>9.2f} {:>9.2f}  {}\n", r.streams,
+             r.requests, r.failed, r.tokens_per_second, r.first.p50, r.first.p99, r.between.p50,
+             r.between.p99, r.between.most, r.error);
+  std::fflush(stdout);
+}
+
+// Different for each request, so that no prompt is another one's continuation.
+std::vector<std::string> make_prompts(int words, int count) {
+  std::vector<std::string> prompts(count);
+  for (int i = 0; i < count; ++i) {
+    prompts[i] = fmt::format("{}.", i + 1);
+    for (int w = 0; w < words; ++w) prompts[i] += fmt::format(" {}", (w * 7 + i) % 10);
+  }
+  return prompts;
+}
+
+Status read_url(const std::string& url, LoadOptions& load) {
+  constexpr std::string_view kScheme = "http://";
+  const std::string rest = url.starts_with(kScheme) ? url.substr(kScheme.size()) : url;
+  const std::string place = rest.substr(0, rest.find('/'));
+  const size_t colon = place.rfind(':');
+  if (url.find("https://") == 0 || place.empty() || colon == 0)
+    return usage(invalid("--url: '{}' is not of the form http://HOST:PORT", url));
+  load.host = place.substr(0, colon);
+  load.port = colon == std::string::npos ? "80" : place.substr(colon + 1);
+  return {};
+}
+
+// Requests that did not say what the same prompt's only request said; their error is set.
+void compare(const LoadResult& alone, LoadResult& result) {
+  for (size_t i = 0; i < result.requests.size(); ++i) {
+    Timeline& t = result.requests[i];
+    if (!t.ok || t.text == alone.requests[i % alone.requests.size()].text) continue;
+    t.ok = false;
+    t.error = "another answer than alone";
+  }
+}
+
+Status run_bench_serve(Options o) {
+  const bool open = o.load.rate > 0;
+  if (open) o.streams = {0};
+  nlohmann::ordered_json runs = nlohmann::ordered_json::array();
+  if (o.format == "text")
+    fmt::print("{:>8} {:>8} {:>6} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}\n", open ? "req/s" : "streams",
+               "requests", "failed", "tok/s", "TTFT p50", "p99 ms", "ITL p50", "p99 ms", "max ms");
+  int failed = 0;
+  LoadResult alone;
+  if (o.check) {
+    LoadOptions one = o.load;
+    one.rate = 0, one.streams = 1, one.requests = kCheckedPrompts;
+    one.prompts = make_prompts(o.prompt_words, kCheckedPrompts);
+    ASSIGN_OR_RETURN(alone, run_load(one));
+  }
+  for (const int streams : o.streams) {
+    o.load.streams = streams;
+    o.load.requests = o.requests > 0 ? o.requests : std::max(16, kRequestsPerStream * streams);
+    o.load.prompts = make_prompts(o.prompt_words, o.check ? kCheckedPrompts : o.load.requests);
+    ASSIGN_OR_RETURN(LoadResult result, run_load(o.load));
+    if (o.check) compare(alone, result);
+    const Report report = report_on(open ? o.load.rate : streams, result);
+    failed += report.failed;
+    if (o.format == "text") print(report);
+    runs.push_back(json_of(report, open));
+  }
+  if (o.format == "json") fmt::print("{}\n", runs.dump(2));
+  return failed == 0 ? Status() : error(StatusCode::kInternal, "{} requests failed", failed);
+}
+
+}  // namespace
+
+Run add_bench_serve(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  auto url = std::make_shared<std::string>("http://127.0.0.1:8080");
+  CLI::App& c = *app.add_subcommand(
+      "bench-serve", "Measure a running server (this one or another that speaks OpenAI's completions)");
+  c.add_option("--url", *url, "http://HOST:PORT")->capture_default_str();
+  c.add_option("--key", o->load.key, "API key");
+  c.add_option("--model", o->load.model, "model to ask for; empty: whatever the server has");
+  c.add_option("--streams", o->streams, "requests at a time (closed loop), one run for each number")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  c.add_option("--rate", o->load.rate, "requests a second at random times (open loop) instead")
+      ->check(CLI::Range(0.001, 1e6));
+  c.add_option("--requests", o->requests, "requests of a run; 0: 4 for each stream, at least 16")
+      ->check(CLI::Range(0, 10'000'000))
+      ->capture_default_str();
+  c.add_option("-p,--prompt-words", o->prompt_words, "words of a prompt, about a token each or two")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
+  c.add_option("-n,--max-tokens", o->load.max_tokens, "tokens of each answer")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  c.add_flag("--check", o->check,
+             "send eight prompts over and over and compare each answer with that to its prompt alone");
+  c.add_option("-o,--output", o->format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  c.footer("Example: moesaic bench-serve --url http://127.0.0.1:8080 --streams 1,8,32,128 -n 256");
+  return [o, url]() -> Status {
+    RETURN_IF_ERROR(read_url(*url, o->load));
+    return run_bench_serve(*o);
+  };
+}
+
+}  // namespace moesaic::app

@@ -1,0 +1,124 @@
+// serve: OpenAI's API over HTTP.
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+#include "base/error.h"
+#include "commands.h"
+#include "model_options.h"
+#include "moesaic/engine.h"
+#include "server/server.h"
+
+namespace moesaic::app {
+namespace {
+
+struct Options {
+  std::string model, key_file, log = "requests";
+  OpenOptions open{.max_batch = 16};
+  server::ServerOptions server;
+};
+
+// What clients call the model: the last part of its path.
+std::string name_of(const std::string& model) {
+  std::filesystem::path path(model);
+  if (path.filename().empty()) path = path.parent_path();
+  return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
+}
+
+Status read_keys(Options& o) {
+  if (const char* key = std::getenv("MOESAIC_API_KEY"); key != nullptr && *key != 0)
+    o.server.api_keys.emplace_back(key);
+  if (o.key_file.empty()) return {};
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(o.key_file));
+  std::istringstream lines(text);
+  const size_t before = o.server.api_keys.size();
+  for (std::string key; lines >> key;) o.server.api_keys.push_back(key);
+  if (o.server.api_keys.size() == before) return usage(invalid("{}: there is no key in it", o.key_file));
+  return {};
+}
+
+Status run_serve(Options o) {
+  RETURN_IF_ERROR(read_keys(o));
+  ASSIGN_OR_RETURN(const std::string path, model_path(o.model));
+  if (o.server.model_name.empty()) o.server.model_name = name_of(path);
+  o.server.log_requests = o.log == "requests";
+  o.server.version = MOESAIC_VERSION;
+  std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more must not end the server
+  ASSIGN_OR_RETURN(const auto server, server::Server::create(
+                                          o.server, [path, open = o.open] { return Model::open(path, open); },
+                                          o.open.max_batch));
+  const bool v6 = o.server.address.find(':') != std::string::npos;
+  fmt::print("http://{}{}{}:{}\n", v6 ? "[" : "", o.server.address, v6 ? "]" : "", server->port());
+  std::fflush(stdout);
+  return server->run(true);
+}
+
+void add_limits(CLI::App& c, server::Limits& limits) {
+  c.add_option("--max-waiting", limits.waiting, "generations that may wait beyond --max-batch; more get 429")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  c.add_option("--max-connections", limits.connections, "connections at a time; more get 503")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  c.add_option("--max-body", limits.body_bytes, "bytes of a request's body")->capture_default_str();
+  const auto time = [&](const char* name, server::seconds& value, const char* help) {
+    c.add_option_function<int>(
+         name, [&value](int s) { value = server::seconds(s); }, help)
+        ->check(CLI::Range(0, 1 << 20))
+        ->default_str(std::to_string(value.count()));
+  };
+  time("--request-timeout", limits.request_time, "seconds for a whole answer; 0: as long as it takes");
+  time("--header-timeout", limits.header_time, "seconds for a request's header to arrive");
+  time("--body-timeout", limits.body_time, "seconds for its body");
+  time("--idle-timeout", limits.idle_time, "seconds that a connection may be idle between requests");
+  time("--write-timeout", limits.write_time, "seconds for a client to read what is ready for it");
+  time("--heartbeat", limits.heartbeat, "seconds of silence after which a stream sends a comment");
+  time("--drain-timeout", limits.drain_time, "seconds that answers under way have after SIGTERM");
+}
+
+}  // namespace
+
+Run add_serve(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App& c = *app.add_subcommand("serve", "Serve the OpenAI API over HTTP (docs/api.md)");
+  c.add_option("-m,--model", o->model, "folder with config.json and .safetensors, .gguf file, or tiny")
+      ->required();
+  c.add_option("--device", o->open.device, "auto, cpu, cuda[:i] or reference")->capture_default_str();
+  c.add_option("-t,--threads", o->open.threads, "threads of the cpu device; 0: one per core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  c.add_option("--ctx", o->open.context, "tokens that one request may reach; 0: 8192 or the model's")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  c.add_option("--max-batch", o->open.max_batch, "generations that are worked on at a time")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  c.add_option(
+       "--kv-tokens", o->open.kv_tokens,
+       "tokens that the KV cache holds for all requests; 0: --ctx for each of --max-batch, or what half of "
+       "the free memory holds")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+  c.add_option("--max-rows", o->open.max_rows,
+               "tokens that a step computes: fewer keep decoding steadier beside long prompts")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  c.add_flag("!--no-prefix-cache", o->open.prefix_cache, "compute again what prompts have in common");
+  c.add_option("--host", o->server.address, "address to listen on; 0.0.0.0: all")->capture_default_str();
+  c.add_option("--port", o->server.port, "0: any free one, which is printed")->capture_default_str();
+  c.add_option("--name", o->server.model_name, "the model's name for clients; else its folder's");
+  c.add_option("--api-key-file", o->key_file,
+               "keys, one a line; MOESAIC_API_KEY is one more. None: open to all");
+  c.add_option("--cors-origin", o->server.cors_origins, "origin whose pages may use the server; *: any");
+  c.add_option("--log", o->log, "requests: a line of JSON for each on standard error; or quiet")
+      ->check(CLI::IsMember({"requests", "quiet"}))
+      ->capture_default_str();
+  add_limits(c, o->server.limits);
+  c.footer("Example: moesaic serve -m gpt-oss-20b --port 8080");
+  return [o] { return run_serve(*o); };
+}
+
+}  // namespace moesaic::app

@@ -1,0 +1,40 @@
+// A client that measures a server: streamed completions, each token's arrival noted.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "moesaic/status.h"
+
+namespace moesaic::app {
+
+struct LoadOptions {
+  std::string host = "127.0.0.1", port = "8080", key, model;
+  std::vector<std::string> prompts;  // request i takes the i-th, beginning again
+  int max_tokens = 128;              // each answer has as many
+  int requests = 0;
+  int streams = 1;  // closed loop: requests at a time, the next one begins where one ends
+  double rate = 0;  // open loop: requests a second, at random times, whatever is under way; 0: closed
+  uint64_t seed = 1;
+};
+
+// One request.
+struct Timeline {
+  bool ok = false;
+  std::string error;
+  double start = 0;            // seconds since the run began
+  std::vector<double> tokens;  // arrivals, likewise
+  std::string text;
+};
+
+struct LoadResult {
+  double seconds = 0;
+  std::vector<Timeline> requests;
+};
+
+// Fails only where the server cannot be reached at all.
+Result<LoadResult> run_load(const LoadOptions& options);
+
+}  // namespace moesaic::app

@@ -1,0 +1,56 @@
+// Structured output: answers that are JSON of a given schema, and calls of given functions with arguments of
+// theirs. Sampling is then restricted to the tokens that go on with such an answer, so that what comes out
+// parses whatever the temperature; only max_tokens or a stop string can cut it short.
+//
+// A server compiles when a request comes in (any thread; milliseconds), turns an error into its answer to the
+// client, and hands the grammar on in GenerationRequest. docs/structured_output.md says what a schema may
+// use.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "moesaic/status.h"
+
+namespace moesaic {
+
+namespace grammar {
+struct CompiledGrammar;
+}
+
+struct AnswerFormat {
+  struct Function {
+    std::string name;         // without "functions."
+    std::string json_schema;  // of the arguments; empty: they may be any text
+  };
+
+  // As GenerationRequest::chat. The schema is then that of the final channel, and nothing restricts what is
+  // said in analysis but that an answer or a call must follow. Otherwise the whole text is the answer.
+  bool chat = false;
+  // Empty: any text (chat only). response_format json_object is {"type": "object"}.
+  std::string json_schema;
+  // Chat: the functions that may be called, and no others. tool_choice: "none" is an empty list, "required"
+  // sets must_call, a function by name is a list of that one with must_call.
+  std::vector<Function> functions = {};
+  bool must_call = false;
+};
+
+// Immutable, cheap to copy.
+class AnswerGrammar {
+ public:
+  AnswerGrammar() = default;  // no restriction
+  // Fails with one line that names the place in the schema and what to do about it.
+  static Result<AnswerGrammar> compile(const AnswerFormat& format);
+
+  bool empty() const { return compiled_ == nullptr; }
+  bool chat() const;
+  // What the schemas say and the grammar does not enforce, a line each.
+  const std::vector<std::string>& notes() const;
+  const std::shared_ptr<const grammar::CompiledGrammar>& compiled() const { return compiled_; }
+
+ private:
+  std::shared_ptr<const grammar::CompiledGrammar> compiled_;
+};
+
+}  // namespace moesaic

@@ -1,0 +1,28 @@
+// What an engine is at and what it has done since it began.
+#pragma once
+
+#include <cstdint>
+
+namespace moesaic {
+
+// One pool of the KV cache, in pages of 32 tokens. The rest is empty.
+struct PageUse {
+  int used = 0;    // held by requests
+  int cached = 0;  // held by nobody, kept for prompts that begin alike until the room is needed
+  int total = 0;
+};
+
+struct EngineStats {
+  int running = 0;  // requests that have their pages
+  int waiting = 0;  // for pages or for their turn, preempted ones included
+  PageUse full;     // of the layers with full attention
+  PageUse window;   // of the layers with a sliding window
+  // Counts since the beginning. They only grow.
+  uint64_t prompt_tokens = 0;     // of the requests begun
+  uint64_t generated_tokens = 0;  // the tokens that ended a text included
+  uint64_t prefix_queried = 0;    // prompt tokens looked for in the cache
+  uint64_t prefix_hits = 0;       // of these, tokens that were there
+  uint64_t preemptions = 0;       // requests that gave their pages to older ones
+};
+
+}  // namespace moesaic

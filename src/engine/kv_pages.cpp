@@ -1,0 +1,207 @@
+#include "engine/kv_pages.h"
+
+#include <random>
+
+#include "base/error.h"
+
+namespace moesaic {
+
+KvPages::KvPages(const KvLayout& layout, int window)
+    : layout_(layout),
+      window_(window),
+      seed_(std::random_device()()),
+      full_(layout.full_pages),
+      windowed_(layout.window_pages),
+      blocks_(layout.full_pages),
+      block_of_(layout.window_pages, -1) {}
+
+// ---- what is published ----
+
+uint64_t KvPages::hash_of(int32_t parent, std::span<const int32_t> tokens) const {
+  uint64_t hash = parent < 0 ? seed_ : blocks_[parent].hash;
+  for (const int32_t t : tokens) {
+    hash = (hash ^ static_cast<uint32_t>(t)) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+std::span<const int32_t> KvPages::tokens_of(std::span<const int32_t> tokens, int block) const {
+  const auto size = static_cast<size_t>(layout_.page_tokens);
+  return tokens.subspan(block * size, size);
+}
+
+int32_t KvPages::find(int32_t parent, std::span<const int32_t> tokens) const {
+  const auto [begin, end] = index_.equal_range(hash_of(parent, tokens));
+  const auto found = std::find_if(begin, end, [&](const auto& entry) {
+    const Block& b = blocks_[entry.second];
+    return b.parent == parent && std::equal(tokens.begin(), tokens.end(), b.tokens.begin(), b.tokens.end());
+  });
+  return found == end ? -1 : found->second;
+}
+
+void KvPages::insert(int32_t page, int32_t parent, std::span<const int32_t> tokens) {
+  blocks_[page] = {.published = true,
+                   .hash = hash_of(parent, tokens),
+                   .parent = parent,
+                   .tokens = {tokens.begin(), tokens.end()}};
+  index_.emplace(blocks_[page].hash, page);
+}
+
+void KvPages::remove(int32_t page) {
+  Block& b = blocks_[page];
+  const auto [begin, end] = index_.equal_range(b.hash);
+  index_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == page; }));
+  if (b.window >= 0) {
+    block_of_[b.window] = -1;
+    windowed_.discard(b.window);  // who holds a block's window page holds its full page
+  }
+  b = {};
+}
+
+// One window page for a published block: its own, or else the table's.
+void KvPages::share_window(int32_t full, int32_t& window) {
+  Block& b = blocks_[full];
+  if (window < 0 || window == b.window) return;
+  if (b.window < 0) {
+    b.window = window;
+    block_of_[window] = full;
+    return;
+  }
+  windowed_.hold(b.window);
+  give_back_window(std::exchange(window, b.window), false);
+}
+
+void KvPages::publish(PageTable& table, std::span<const int32_t> tokens) {
+  const int whole = static_cast<int>(tokens.size()) / layout_.page_tokens;
+  for (int& i = table.published; i < whole; ++i) {
+    const int32_t parent = i > 0 ? table.full[i - 1] : -1;
+    int32_t& page = table.full[i];
+    const int32_t known = find(parent, tokens_of(tokens, i));
+    if (known < 0) insert(page, parent, tokens_of(tokens, i));
+    if (known >= 0 && known != page) {
+      full_.hold(known);
+      full_.give_back(std::exchange(page, known), PagePool::Worth::kNone);
+    }
+    share_window(page, table.window[i]);
+  }
+}
+
+bool KvPages::window_is_there(std::span<const int32_t> chain, int blocks) const {
+  const int first = reach(blocks * layout_.page_tokens);
+  return std::all_of(chain.begin() + first, chain.begin() + blocks,
+                     [&](int32_t page) { return blocks_[page].window >= 0; });
+}
+
+int KvPages::adopt(PageTable& table, std::span<const int32_t> tokens) {
+  // At least one token is left to compute: its logits are wanted.
+  const int most = (static_cast<int>(tokens.size()) - 1) / layout_.page_tokens;
+  std::vector<int32_t> chain;
+  for (int32_t page = -1; std::ssize(chain) < most; chain.push_back(page)) {
+    page = find(page, tokens_of(tokens, static_cast<int>(chain.size())));
+    if (page < 0) break;
+  }
+  auto blocks = static_cast<int>(chain.size());
+  table.forks.push_back(blocks * layout_.page_tokens);
+  while (!window_is_there(chain, blocks)) --blocks;
+  for (int i = 0; i < blocks; ++i) {
+    const bool in_window = i >= reach(blocks * layout_.page_tokens);
+    table.full.push_back(chain[i]);
+    table.window.push_back(in_window ? blocks_[chain[i]].window : -1);
+    full_.hold(chain[i]);
+    if (in_window) windowed_.hold(table.window.back());
+  }
+  table.published = blocks;
+  return blocks * layout_.page_tokens;
+}
+
+void KvPages::forget() {
+  for (int32_t page = 0; page < full_.pages(); ++page) {
+    const Block b = std::exchange(blocks_[page], {});
+    if (b.published && full_.holders(page) == 0) full_.discard(page);
+    if (b.window >= 0 && windowed_.holders(b.window) == 0) windowed_.discard(b.window);
+  }
+  std::fill(block_of_.begin(), block_of_.end(), -1);
+  index_.clear();
+}
+
+void KvPages::check(std::span<const PageTable* const> tables) const {
+  std::vector<int> full(blocks_.size()), window(block_of_.size());
+  for (const PageTable* t : tables) {
+    for (const int32_t page : t->full) ++full[page];
+    for (const int32_t page : t->window) window[page < 0 ? 0 : page] += page < 0 ? 0 : 1;
+    for (int i = 0; i < t->published; ++i) MOESAIC_CHECK(blocks_[t->full[i]].published);
+  }
+  int published = 0;
+  for (int32_t page = 0; page < full_.pages(); ++page) {
+    const Block& b = blocks_[page];
+    MOESAIC_CHECK(full_.holders(page) == full[page] && (full[page] < 2 || b.published));
+    MOESAIC_CHECK(!b.published || b.parent < 0 || blocks_[b.parent].published);
+    MOESAIC_CHECK(b.window < 0 || (block_of_[b.window] == page && window[b.window] <= full[page]));
+    published += b.published ? 1 : 0;
+  }
+  for (int32_t page = 0; page < windowed_.pages(); ++page) {
+    MOESAIC_CHECK(windowed_.holders(page) == window[page]);
+    MOESAIC_CHECK(block_of_[page] < 0 || blocks_[block_of_[page]].window == page);
+  }
+  MOESAIC_CHECK(std::ssize(index_) == published);
+}
+
+// ---- what a sequence has ----
+
+bool KvPages::at_fork(const PageTable& table, int block) const {
+  return std::any_of(table.forks.begin(), table.forks.end(), [&](int position) {
+    const int end = position / layout_.page_tokens;
+    return block < end && block >= reach(end * layout_.page_tokens);
+  });
+}
+
+int32_t KvPages::take_full() {
+  const int32_t page = full_.take();
+  if (blocks_[page].published) remove(page);
+  return page;
+}
+
+int32_t KvPages::take_window() {
+  const int32_t page = windowed_.take();
+  if (block_of_[page] >= 0) blocks_[std::exchange(block_of_[page], -1)].window = -1;
+  return page;
+}
+
+void KvPages::give_back_window(int32_t page, bool worthy) {
+  using enum PagePool::Worth;
+  if (page < 0) return;
+  windowed_.give_back(page, block_of_[page] < 0 ? kNone : worthy ? kHigh : kLow);
+}
+
+bool KvPages::extend(PageTable& table, int context, int spare) {
+  const int lacking = std::max(0, pages_of(context) - static_cast<int>(table.full.size()));
+  if (full_.free_pages() < lacking + spare) return false;
+  for (int i = 0; i < lacking; ++i) table.full.push_back(take_full());
+  return true;
+}
+
+void KvPages::slide(PageTable& table, int first) {
+  for (int i = std::min(reach(first), static_cast<int>(table.window.size())) - 1; i >= 0; --i) {
+    if (table.window[i] < 0) break;
+    give_back_window(std::exchange(table.window[i], -1), at_fork(table, i));
+  }
+}
+
+bool KvPages::reserve(PageTable& table, int first, int context) {
+  slide(table, first);
+  const int lacking = std::max(0, pages_of(context) - static_cast<int>(table.window.size()));
+  if (windowed_.free_pages() < lacking || !extend(table, context, 0)) return false;
+  for (int i = 0; i < lacking; ++i) table.window.push_back(take_window());
+  return true;
+}
+
+void KvPages::release(PageTable& table) {
+  // From behind: later blocks are idle longer.
+  for (auto i = std::ssize(table.window) - 1; i >= 0; --i) give_back_window(table.window[i], true);
+  for (auto i = std::ssize(table.full) - 1; i >= 0; --i)
+    full_.give_back(table.full[i], i < table.published ? PagePool::Worth::kLow : PagePool::Worth::kNone);
+  table = {};
+}
+
+}  // namespace moesaic

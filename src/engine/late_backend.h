@@ -1,0 +1,177 @@
+// For tests: a backend without a model, and an engine on it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+
+#include "engine/engine.h"
+
+namespace moesaic {
+
+inline constexpr int kVocab = 500, kChoices = 8, kPage = 32;
+
+// A model whose next token depends on every token in the cache: eight equally likely ones, whose first is a
+// hash of all that the page tables lead to. With draws a step runs when it is asked for its tokens and not
+// before, as late as any device may.
+class LateBackend final : public Backend {
+ public:
+  explicit LateBackend(bool draws) : draws_(draws) {}
+  BackendCaps caps() const override { return {.name = "late"}; }
+  double kv_token_bytes(const ModelConfig&) const override { return 1; }
+  std::vector<MemoryPart> memory(const ModelConfig&, const ModelWeights&, const KvLayout&) override {
+    return {};
+  }
+  Status load(const ModelConfig& config, const ModelWeights&, const LoadProgress&) override {
+    config_ = config;
+    return {};
+  }
+  Status alloc_kv(const KvLayout& layout) override {
+    layout_ = layout;
+    full_.assign(static_cast<size_t>(layout.full_pages) * kPage, 0);
+    window_.assign(static_cast<size_t>(layout.window_pages) * kPage, 0);
+    return {};
+  }
+  bool can_draw() const override { return draws_; }
+  Status begin_step(const Batch& batch) override {
+    const Status valid = validate(batch, config_, layout_, 64);
+    if (!valid.ok()) return valid;
+    steps_.push_back(batch);
+    most_under_way_ = std::max(most_under_way_, steps_.size());
+    ++begun_;
+    return {};
+  }
+  void embed() override {}
+  void qkv(int) override {}
+  void attend(int) override {}
+  void project(int) override {}
+  void moe(int) override {}
+  void unembed(std::span<float> logits) override { logits_ = logits; }
+  Status end_step() override {
+    if (!steps_.back().draws.empty()) return {};
+    // The steps before this one run first; what they draw is asked for later.
+    for (; steps_.size() > 1; steps_.pop_front()) told_.push_back(draw(steps_.front()));
+    const std::vector<int32_t> first = run(steps_.front());
+    steps_.pop_front();
+    std::fill(logits_.begin(), logits_.end(), -100.0f);
+    for (size_t i = 0; i < first.size(); ++i)
+      std::fill_n(logits_.begin() + static_cast<int64_t>(i) * kVocab + first[i], kChoices, 0.0f);
+    return {};
+  }
+  Status drawn(std::span<int32_t> tokens) override {
+    if (fail_at_ == begun_) {
+      steps_.clear();
+      return {StatusCode::kInternal, "a fault"};
+    }
+    if (told_.empty()) {
+      told_.push_back(draw(steps_.front()));
+      steps_.pop_front();
+    }
+    EXPECT_EQ(told_.front().size(), tokens.size());
+    std::copy(told_.front().begin(), told_.front().end(), tokens.begin());
+    told_.pop_front();
+    return {};
+  }
+
+  size_t most_under_way_ = 0;
+  int begun_ = 0, fail_at_ = -1;
+
+ private:
+  static uint64_t mix(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+    return hash ^ (hash >> 29);
+  }
+  // The first choice of every wanted row.
+  std::vector<int32_t> run(const Batch& b) {
+    std::vector<int32_t> first;
+    for (const Sequence& s : b.sequences) {
+      for (int row = s.first_row; row < s.first_row + s.rows; ++row) {
+        const int position = b.positions[row];
+        const auto full = [&](int p) -> uint64_t& {
+          return full_[s.full_pages[p / kPage] * kPage + p % kPage];
+        };
+        const auto window = [&](int p) -> uint64_t& {
+          return window_[s.window_pages[p / kPage] * kPage + p % kPage];
+        };
+        const int32_t token = b.drawn.empty() || b.drawn[row] < 0 ? b.tokens[row] : last_[b.drawn[row]];
+        full(position) = window(position) = mix(position > 0 ? full(position - 1) : 0, token);
+        if (std::find(b.logit_rows.begin(), b.logit_rows.end(), row) == b.logit_rows.end()) continue;
+        uint64_t hash = 7;
+        for (int p = 0; p <= position; ++p) hash = mix(hash, full(p));
+        for (int p = std::max(0, position - config_.window + 1); p <= position; ++p)
+          hash = mix(hash, window(p));
+        first.push_back(static_cast<int32_t>((hash >> 33) % (kVocab - kChoices)));
+      }
+    }
+    return first;
+  }
+  std::vector<int32_t> draw(const Batch& b) {
+    last_ = run(b);
+    for (size_t i = 0; i < last_.size(); ++i) {
+      if (b.draws[i].temperature > 0) last_[i] += static_cast<int32_t>(b.draws[i].uniform * kChoices);
+    }
+    return last_;
+  }
+
+  bool draws_;
+  ModelConfig config_;
+  KvLayout layout_;
+  std::vector<uint64_t> full_, window_;  // of each position, a hash of the tokens up to it
+  std::deque<Batch> steps_;
+  std::deque<std::vector<int32_t>> told_;
+  std::vector<int32_t> last_;  // the tokens drawn last
+  std::span<float> logits_;
+};
+
+struct Harness {
+  ModelConfig config{
+      .layers = 2, .vocab = kVocab, .window = 64, .sliding = {true, false}, .max_context = 2048};
+  LateBackend backend;
+  Engine engine;
+  std::vector<std::shared_ptr<Request>> requests;
+  std::vector<std::vector<int32_t>> told;  // to each request's callback
+
+  static Engine make(LateBackend& backend, const ModelConfig& config, const EngineOptions& options) {
+    EXPECT_TRUE(backend.load(config, {}, {}).ok());
+    return Engine::create(backend, config, options).value();
+  }
+  Harness(bool draws, const EngineOptions& options)
+      : backend(draws), engine(make(backend, config, options)) {}
+
+  // cancel_at: the callback says so at this many tokens.
+  Request& submit(int prompt_tokens, SamplingParams params, int cancel_at = 0) {
+    std::vector<int32_t> prompt(prompt_tokens);
+    for (int i = 0; i < prompt_tokens; ++i) prompt[i] = (prompt_tokens * 31 + i * i) % kVocab;
+    return submit(std::move(prompt), std::move(params), cancel_at);
+  }
+  Request& submit(std::vector<int32_t> prompt, SamplingParams params, int cancel_at = 0) {
+    const size_t index = told.size();
+    told.emplace_back();
+    requests.push_back(engine
+                           .submit(std::move(prompt), params,
+                                   [this, index, cancel_at](const SampledToken& t) {
+                                     told[index].push_back(t.token);
+                                     return std::ssize(told[index]) != cancel_at;
+                                   })
+                           .value());
+    return *requests.back();
+  }
+  void expect_equals(const Harness& other) const {
+    ASSERT_EQ(requests.size(), other.requests.size());
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(requests[i]->tokens, other.requests[i]->tokens) << i;
+      EXPECT_EQ(requests[i]->finish, other.requests[i]->finish) << i;
+      EXPECT_EQ(told[i], other.told[i]) << i;
+    }
+  }
+};
+
+// Ends a text after nine tokens or so.
+inline std::vector<int32_t> many_stops() {
+  std::vector<int32_t> stops;
+  for (int32_t t = 0; t < kVocab; t += 9) stops.push_back(t);
+  return stops;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,172 @@
+// Requests of every kind in company, with too few pages, shared beginnings, cancellations and faults: each
+// gives the tokens that it gives alone, and after every step each page is accounted for.
+#include <random>
+
+#include "engine/late_backend.h"
+
+namespace moesaic {
+namespace {
+
+struct Asked {
+  std::vector<int32_t> prompt;
+  SamplingParams params;
+};
+
+// A scenario drawn at random, on an engine drawn at random.
+class Scenario {
+ public:
+  explicit Scenario(uint32_t seed) : rng_(seed), run_(below(2) == 0, options()) {}
+
+  void play() {
+    for (int i = 0; i < 40; ++i) {
+      submit();
+      for (int s = below(6); s > 0; --s) step();
+    }
+    while (!run_.engine.idle()) step();
+    const EngineStats end = run_.engine.stats();
+    EXPECT_EQ(end.full.used + end.window.used + end.running + end.waiting, 0);
+    expect_what_each_gives_alone();
+  }
+  EngineStats stats() const { return run_.engine.stats(); }
+
+ private:
+  int below(int n) { return static_cast<int>(rng_() % static_cast<uint32_t>(n)); }
+
+  EngineOptions options() {
+    context_ = 100 + below(200);
+    const int max_batch = 1 + below(below(2) == 0 ? 4 : 64);
+    return {.context = context_,
+            .max_batch = max_batch,
+            .max_rows = max_batch + below(64 - max_batch + 1),
+            .kv_tokens = context_ + below(2 * context_),
+            .prefix_cache = below(5) > 0};
+  }
+
+  // A beginning of what was asked or answered before, and something new.
+  std::vector<int32_t> prompt() {
+    std::vector<int32_t> tokens;
+    if (!run_.requests.empty() && below(4) > 0) {
+      tokens = run_.requests[below(static_cast<int>(run_.requests.size()))]->tokens;
+      if (below(2) == 0) tokens.resize(below(static_cast<int>(tokens.size()) + 1));
+    }
+    for (int more = below(60); more > 0 || tokens.empty(); --more) tokens.push_back(below(kVocab));
+    tokens.resize(std::min(tokens.size(), static_cast<size_t>(context_ - 1)));
+    return tokens;
+  }
+
+  void submit() {
+    SamplingParams p{.temperature = below(3) == 0 ? 0.0 : 1.0, .seed = rng_()};
+    p.max_tokens = below(2) == 0 ? 1 + below(80) : 0;
+    if (below(3) == 0) p.stop_tokens = many_stops();
+    if (below(10) == 0) p.frequency_penalty = 0.5;
+    asked_.push_back({prompt(), p});
+    run_.submit(asked_.back().prompt, p, below(10) == 0 ? 1 + below(20) : 0);
+  }
+
+  void step() {
+    if (below(30) == 0) run_.requests[below(static_cast<int>(run_.requests.size()))]->cancelled = true;
+    run_.backend.fail_at_ = below(400) == 0 ? run_.backend.begun_ + 1 : -1;
+    const uint64_t begun = run_.backend.begun_;
+    const bool idle = run_.engine.idle();
+    (void)run_.engine.step();
+    run_.engine.scheduler().check();
+    // Requests that ran out of nothing but time make progress.
+    EXPECT_TRUE(idle || run_.engine.idle() || run_.backend.begun_ > static_cast<int>(begun) ||
+                ends_under_way());
+  }
+  // The step had nothing to launch: all that is left ended with the token that it took, or was cancelled.
+  bool ends_under_way() const { return run_.engine.stats().running == 0; }
+
+  void expect_what_each_gives_alone() {
+    Harness alone(false, {.context = context_, .max_rows = 64, .prefix_cache = false});
+    for (size_t i = 0; i < asked_.size(); ++i) {
+      const Request& want = alone.submit(asked_[i].prompt, asked_[i].params);
+      ASSERT_TRUE(alone.engine.run_to_end().ok());
+      const Request& got = *run_.requests[i];
+      std::vector<int32_t> told = alone.told[i];
+      const bool whole = got.finish == FinishReason::kStop || got.finish == FinishReason::kLength;
+      EXPECT_TRUE(!whole || got.finish == want.finish);
+      if (!whole) told.resize(std::min(told.size(), run_.told[i].size()));
+      EXPECT_EQ(run_.told[i], told) << "request " << i;
+    }
+  }
+
+  std::mt19937 rng_;
+  int context_ = 0;
+  Harness run_;
+  std::vector<Asked> asked_;
+};
+
+TEST(Load, EachRequestGivesWhatItGivesAlone) {
+  uint64_t preemptions = 0, hits = 0;
+  for (uint32_t seed = 0; seed < 200 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    Scenario scenario(seed);
+    scenario.play();
+    preemptions += scenario.stats().preemptions;
+    hits += scenario.stats().prefix_hits;
+  }
+  EXPECT_GT(preemptions, 300u);
+  EXPECT_GT(hits, 10000u);
+}
+
+TEST(Load, DecodingGoesOnBesideLongPrompts) {
+  Harness run(false, {.context = 400, .max_batch = 8, .max_rows = 16});
+  for (int i = 0; i < 3; ++i) run.submit(10, {.temperature = 0});
+  while (run.told[2].empty()) ASSERT_TRUE(run.engine.step().ok());
+  for (int i = 0; i < 3; ++i) run.submit(300 + i, {.temperature = 0, .max_tokens = 1});
+  const auto before = run.told;
+  size_t steps = 0;
+  for (; run.told[5].empty(); ++steps) {
+    ASSERT_TRUE(run.engine.step().ok());
+    for (int i = 0; i < 3; ++i) ASSERT_EQ(run.told[i].size(), before[i].size() + steps + 1);
+    EXPECT_TRUE(run.told[4].empty() || !run.told[3].empty());  // first come, first served
+  }
+  EXPECT_EQ(steps, (300u + 301 + 302 + 12) / 13);  // no row is left idle
+}
+
+// What a request asks for may be impossible: that says nothing about the pages.
+TEST(Load, OnlyErrorsOfTheDeviceEmptyTheCache) {
+  for (const StatusCode code : {StatusCode::kUnsupported, StatusCode::kInternal}) {
+    Scheduler scheduler({.page_tokens = kPage, .full_pages = 8, .window_pages = 8}, 64, {.max_batch = 2});
+    const auto submit = [&](int tokens) {
+      auto r = std::make_shared<Request>();
+      r->tokens.assign(tokens, 1);
+      r->prompt_tokens = tokens, r->limit = 128;
+      r->sampler = std::make_unique<Sampler>(r->params, r->tokens);
+      scheduler.submit(r);
+      return r;
+    };
+    const auto failing = submit(70), other = submit(40);
+    EXPECT_EQ(scheduler.next_batch(false).batch.rows(), 110);
+    failing->finish = FinishReason::kError;
+    failing->error = Status(code, "an error");
+    scheduler.collect();
+    scheduler.check();
+    EXPECT_EQ(scheduler.stats().full.cached, code == StatusCode::kInternal ? 0 : 2);
+    EXPECT_EQ(scheduler.stats().full.used, 2);
+    other->cancelled = true;
+    scheduler.collect();
+    scheduler.check();
+    EXPECT_EQ(scheduler.stats().full.used, 0);
+  }
+}
+
+TEST(Load, TheYoungestYieldsAndGoesOnWhereItWas) {
+  Harness run(false, {.context = 128, .max_batch = 3, .max_rows = 64, .kv_tokens = 160});
+  for (int i = 0; i < 3; ++i) run.submit(20 + i, {.temperature = 0});
+  ASSERT_TRUE(run.engine.step().ok());
+  EXPECT_EQ(run.engine.stats().running, 3);
+  while (run.engine.stats().preemptions == 0) ASSERT_TRUE(run.engine.step().ok());
+  EXPECT_EQ(run.engine.stats().waiting, 1);
+  const size_t yielded = run.told[2].size();
+  EXPECT_GT(yielded, 0u);
+  ASSERT_TRUE(run.engine.step().ok());
+  EXPECT_EQ(run.told[2].size(), yielded);
+  EXPECT_GT(run.told[0].size(), run.told[2].size());
+  ASSERT_TRUE(run.engine.run_to_end().ok());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(run.told[i].size(), 128u - 20 - i);
+}
+
+}  // namespace
+}  // namespace moesaic

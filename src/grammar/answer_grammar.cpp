@@ -1,0 +1,170 @@
+#include "moesaic/answer_grammar.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "grammar/compiled_grammar.h"
+#include "grammar/json_schema.h"
+
+namespace moesaic {
+namespace grammar {
+namespace {
+
+constexpr size_t kMaxSchemaBytes = 1 << 20, kMaxFunctions = 256;
+
+// Harmony as openai/harmony's docs/format.md has it, from behind <|start|>assistant to the token that ends
+// the turn. Back to front, as everything here.
+class Turn {
+ public:
+  explicit Turn(Automaton& automaton) : a_(automaton), turn_(automaton.forward()) {}
+
+  StateId text(StateId next) {
+    const StateId loop = a_.forward();
+    a_.define(loop, {a_.bytes({{0, kEnd - 1, loop}}), next});
+    return loop;
+  }
+  StateId end(const char* token) { return a_.special(token, a_.end_of_rule()); }
+
+  // A message in a channel that another one follows.
+  void add_aside(const char* channel) {
+    const StateId more = a_.special("<|end|>", a_.special("<|start|>", a_.literal("assistant", turn_)));
+    ways_.push_back(header(channel, a_.special("<|message|>", text(more))));
+  }
+  void add_final(StateId content) { ways_.push_back(header("final", message(content))); }
+  // The recipient stands behind the channel or behind the role.
+  void add_call(const std::string& name, StateId arguments) {
+    const std::string recipient = " to=functions." + name;
+    const StateId content = message(arguments);
+    ways_.push_back(header("commentary" + recipient, content));
+    ways_.push_back(a_.literal(recipient, header("commentary", content)));
+  }
+  StateId finish() {
+    a_.define(turn_, ways_);
+    return turn_;
+  }
+
+ private:
+  StateId header(const std::string& channel, StateId next) {
+    return a_.special("<|channel|>", a_.literal(channel, next));
+  }
+  // The content type may be named.
+  StateId message(StateId content) {
+    const StateId begin = a_.special("<|message|>", content), json = a_.literal("json", begin);
+    const StateId constrain = a_.special("<|constrain|>", json);
+    return a_.split({begin, constrain, a_.byte(' ', a_.split({constrain, json}))});
+  }
+
+  Automaton& a_;
+  StateId turn_;
+  std::vector<StateId> ways_;
+};
+
+bool is_name(const std::string& name) {
+  return !name.empty() && name.size() <= 256 && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+  });
+}
+
+// A schema's values, then `next`; any text where there is no schema.
+class Contents {
+ public:
+  explicit Contents(CompiledGrammar& g) : g_(g), rules_(g.automaton) {}
+  Result<StateId> of(const std::string& schema, const std::string& name, StateId next) {
+    if (schema.size() > kMaxSchemaBytes)
+      return invalid("{}: {} bytes are too many for a schema (at most {})", name, schema.size(),
+                     kMaxSchemaBytes);
+    ASSIGN_OR_RETURN(const StateId rule, schema_rule(g_.automaton, rules_, schema, name, g_.notes));
+    roots_.push_back({rule, name});
+    return g_.automaton.call(rule, next);
+  }
+  // To be called when all is made.
+  Status finish() {
+    if (g_.automaton.full())
+      return invalid("the schemas together need over {} states: simplify them", Automaton::kMaxStates);
+    g_.automaton.finish();
+    for (const auto& [rule, name] : roots_)
+      if (!g_.automaton.can_end(rule)) return invalid("{}: no JSON value satisfies the schema", name);
+    return {};
+  }
+
+ private:
+  CompiledGrammar& g_;
+  JsonRules rules_;
+  std::vector<std::pair<StateId, std::string>> roots_;
+};
+
+Result<StateId> chat_rule(CompiledGrammar& g, Contents& contents, const AnswerFormat& f) {
+  Turn turn(g.automaton);
+  turn.add_aside("analysis");
+  if (!f.functions.empty()) turn.add_aside("commentary");
+  if (!f.must_call) {
+    StateId answer = turn.end("<|return|>");
+    if (f.json_schema.empty()) {
+      answer = turn.text(answer);
+    } else {
+      ASSIGN_OR_RETURN(answer, contents.of(f.json_schema, "json_schema", answer));
+    }
+    turn.add_final(answer);
+  }
+  for (const AnswerFormat::Function& function : f.functions) {
+    if (!is_name(function.name))
+      return invalid("the function name \"{}\" is not made of letters, digits, _ - and .", function.name);
+    StateId arguments = turn.end("<|call|>");
+    if (function.json_schema.empty()) {
+      arguments = turn.text(arguments);
+    } else {
+      const std::string name = "parameters of " + function.name;
+      ASSIGN_OR_RETURN(arguments, contents.of(function.json_schema, name, arguments));
+    }
+    turn.add_call(function.name, arguments);
+  }
+  return turn.finish();
+}
+
+Status check(const AnswerFormat& f) {
+  if (!f.chat && !f.functions.empty()) return invalid("functions can be called in a chat only");
+  if (!f.chat && f.json_schema.empty()) return invalid("a text without a schema needs no grammar");
+  if (f.must_call && f.functions.empty())
+    return invalid("a call is required, and there is no function to call");
+  if (f.functions.size() > kMaxFunctions)
+    return invalid("{} functions are too many (at most {})", f.functions.size(), kMaxFunctions);
+  return {};
+}
+
+std::string key_of(const AnswerFormat& f) {
+  std::string key = fmt::format("{} {} {}:{}", f.chat, f.must_call, f.json_schema.size(), f.json_schema);
+  for (const auto& [name, schema] : f.functions)
+    key += fmt::format("{}:{}{}:{}", name.size(), name, schema.size(), schema);
+  return key;
+}
+
+}  // namespace
+}  // namespace grammar
+
+Result<AnswerGrammar> AnswerGrammar::compile(const AnswerFormat& f) {
+  RETURN_IF_ERROR(grammar::check(f));
+  auto compiled = std::make_shared<grammar::CompiledGrammar>();
+  compiled->chat = f.chat;
+  compiled->key = grammar::key_of(f);
+  grammar::Contents contents(*compiled);
+  if (f.chat) {
+    ASSIGN_OR_RETURN(compiled->rule, grammar::chat_rule(*compiled, contents, f));
+  } else {
+    grammar::Automaton& a = compiled->automaton;
+    ASSIGN_OR_RETURN(compiled->rule,
+                     contents.of(f.json_schema, "json_schema", a.byte(grammar::kEnd, a.end_of_rule())));
+  }
+  RETURN_IF_ERROR(contents.finish());
+  AnswerGrammar made;
+  made.compiled_ = std::move(compiled);
+  return made;
+}
+
+bool AnswerGrammar::chat() const { return compiled_ != nullptr && compiled_->chat; }
+
+const std::vector<std::string>& AnswerGrammar::notes() const {
+  static const std::vector<std::string> none;
+  return compiled_ == nullptr ? none : compiled_->notes;
+}
+
+}  // namespace moesaic

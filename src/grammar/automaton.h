@@ -1,0 +1,86 @@
+// Sets of byte strings as automata that call each other: enough for nested JSON, small enough to follow byte
+// by byte. A rule is the state that it begins in; it ends in a return state, and a call goes on behind it.
+//
+// Automata are made back to front: each function below takes the state that follows and gives the state that
+// its own bytes begin in.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+namespace moesaic::grammar {
+
+using StateId = int32_t;
+inline constexpr uint32_t kUnlimited = std::numeric_limits<uint32_t>::max();
+
+// A special token is the byte kSpecial and its name, so that no text spells it; any token that ends the text
+// is also the byte kEnd. Neither byte occurs in UTF-8.
+inline constexpr uint8_t kSpecial = 0xFF, kEnd = 0xFE;
+
+struct Edge {
+  uint8_t low, high;  // unused in kSplit
+  StateId next;
+};
+
+struct State {
+  enum class Kind : uint8_t {
+    kBytes,   // one byte, along each edge that has it
+    kSplit,   // no byte, along every edge; none: a dead end
+    kCall,    // the rule `body`, then next
+    kRepeat,  // the rule `body` min to max times, then next. The rule takes at least one byte
+    kReturn
+  };
+  Kind kind = Kind::kReturn;
+  StateId body = -1, next = -1;
+  uint32_t min = 0, max = 0;
+  std::vector<Edge> edges;
+};
+
+class Automaton {
+ public:
+  // Schemas that need more are refused (full()); states are then made no more.
+  static constexpr int kMaxStates = 200'000;
+
+  Automaton() { add({}); }
+
+  StateId end_of_rule() const { return 0; }
+  StateId split(const std::vector<StateId>& targets);
+  StateId bytes(std::vector<Edge> edges) {
+    return add({State::Kind::kBytes, -1, -1, 0, 0, std::move(edges)});
+  }
+  StateId byte(uint8_t value, StateId next) { return bytes({{value, value, next}}); }
+  StateId literal(std::string_view text, StateId next);
+  StateId special(std::string_view name, StateId next) { return byte(kSpecial, literal(name, next)); }
+  StateId call(StateId rule, StateId next) { return add({State::Kind::kCall, rule, next}); }
+  StateId repeat(StateId rule, uint32_t min, uint32_t max, StateId next);
+  // A split whose targets come later, for what refers to itself.
+  StateId forward() { return split({}); }
+  void define(StateId forward, const std::vector<StateId>& targets);
+
+  bool full() const { return full_; }
+  int size() const { return static_cast<int>(states_.size()); }
+  const State& operator[](StateId id) const { return states_[id]; }
+
+  // To be called once all states are made: finds what can still reach the end of its rule and tells apart the
+  // bytes that some edge tells apart.
+  void finish();
+  bool can_end(StateId id) const { return can_end_.empty() || can_end_[id]; }
+  int byte_class(uint8_t byte) const { return class_of_[byte]; }
+  int byte_classes() const { return classes_; }
+
+ private:
+  StateId add(State state);
+  void find_ends();
+  void find_classes();
+
+  std::vector<State> states_;
+  std::vector<bool> can_end_;
+  std::array<uint8_t, 256> class_of_{};
+  int classes_ = 1;
+  bool full_ = false;
+};
+
+}  // namespace moesaic::grammar

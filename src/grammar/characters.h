@@ -1,0 +1,32 @@
+// Unicode characters as bytes, and as a JSON string spells them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "grammar/automaton.h"
+
+namespace moesaic::grammar {
+
+struct CharRange {
+  uint32_t low, high;  // code points, both included
+};
+inline constexpr uint32_t kLastChar = 0x10FFFF;
+
+// Sorted, disjoint, without surrogates.
+using CharSet = std::vector<CharRange>;
+CharSet normalized(CharSet ranges);
+CharSet complement(const CharSet& set);
+
+// Of valid UTF-8.
+std::u32string code_points(std::string_view text);
+
+// One character of the set, inside a JSON string in its usual spelling: quote, backslash and control
+// characters as escapes, all else as UTF-8.
+StateId string_character(Automaton& automaton, const CharSet& set, StateId next);
+// Any one character inside a JSON string, in any spelling.
+StateId any_string_character(Automaton& automaton, StateId next);
+
+}  // namespace moesaic::grammar

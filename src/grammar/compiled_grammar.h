@@ -1,0 +1,21 @@
+// What moesaic/answer_grammar.h compiles: one automaton for all that the model writes, harmony's headers
+// included.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "grammar/automaton.h"
+#include "moesaic/answer_grammar.h"
+
+namespace moesaic::grammar {
+
+struct CompiledGrammar {
+  Automaton automaton;
+  StateId rule = 0;
+  bool chat = false;
+  std::vector<std::string> notes;
+  std::string key;  // equal for equal formats
+};
+
+}  // namespace moesaic::grammar

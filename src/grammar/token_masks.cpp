@@ -1,0 +1,140 @@
+#include "grammar/token_masks.h"
+
+#include <algorithm>
+
+namespace moesaic::grammar {
+namespace {
+
+// 25 KB each for 201,088 tokens.
+constexpr size_t kKeptMasks = 256;
+// What a single call may do before it takes the rest for kNowhere: some 0.1 s.
+constexpr uint64_t kMaxWork = 2'000'000;
+constexpr size_t kSituationsPerCall = 1 << 14;
+// Parts of a situation that are looked at one by one, each with a walk; more of them take one walk together.
+constexpr size_t kMaxParts = 8;
+
+}  // namespace
+
+size_t TokenMasks::PlacesHash::operator()(const Places& places) const {
+  uint64_t h = places.size();
+  for (const Place& p : places)
+    h = (h ^ (static_cast<uint64_t>(p.state) << 32 | static_cast<uint32_t>(p.stack))) * 0x9E3779B97F4A7C15u,
+    h ^= h >> 29;
+  return h;
+}
+
+TokenMasks::TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie& trie)
+    : trie_(trie), machine_(automaton), path_(trie.depth() + 1) {
+  number({});
+  start_ = number(machine_.enter(rule, kBottom));
+}
+
+TokenMasks::Situation TokenMasks::number(Places places) {
+  const auto [entry, fresh] =
+      numbers_.try_emplace(std::move(places), static_cast<Situation>(situations_.size()));
+  if (fresh) {
+    situations_.push_back(&entry->first);
+    next_.resize(next_.size() + machine_.automaton().byte_classes(), entry->first.empty() ? kNowhere : -1);
+  }
+  return entry->second;
+}
+
+TokenMasks::Situation TokenMasks::next(Situation from, uint8_t byte) {
+  const Automaton& a = machine_.automaton();
+  const size_t at = static_cast<size_t>(from) * a.byte_classes() + a.byte_class(byte);
+  if (next_[at] >= 0) return next_[at];
+  const bool spent =
+      machine_.work() > work_limit_ || situations_.size() > kMaxSituations + kSituationsPerCall;
+  if (spent) return kNowhere;
+  const Situation to = number(machine_.step(*situations_[from], byte));
+  return next_[at] = to;
+}
+
+TokenMasks::Situation TokenMasks::after(Situation from, std::string_view bytes) {
+  work_limit_ = machine_.work() + kMaxWork;
+  for (const char c : bytes) from = next(from, static_cast<uint8_t>(c));
+  return from;
+}
+
+TokenMasks::Situation TokenMasks::behind(Stack stack) {
+  const auto [entry, fresh] = behind_.try_emplace(stack, kNowhere);
+  if (fresh) entry->second = number(machine_.leave(stack));
+  return entry->second;
+}
+
+bool TokenMasks::leaves(Situation at) const {
+  const Places& places = *situations_[at];
+  return std::any_of(places.begin(), places.end(), [&](const Place& p) {
+    return machine_.automaton()[p.state].kind == State::Kind::kReturn;
+  });
+}
+
+void TokenMasks::walk(int32_t first, int32_t last, int32_t depth, Situation from, Bits& tokens,
+                      std::vector<int32_t>* ends) {
+  const auto& nodes = trie_.nodes();
+  path_[depth] = from;
+  for (int32_t i = first; i < last;) {
+    const TokenTrie::Node& node = nodes[i];
+    const Situation here = next(path_[node.depth - 1], node.byte);
+    if (here == kNowhere) {
+      i = node.end;
+      continue;
+    }
+    path_[node.depth] = here;
+    for (int32_t t = node.first_token; t < node.last_token; ++t) {
+      const int32_t token = trie_.tokens()[t];
+      tokens[token / 64] |= uint64_t{1} << (token % 64);
+    }
+    if (ends != nullptr && leaves(here)) ends->push_back(i);
+    ++i;
+  }
+}
+
+const TokenMasks::Local& TokenMasks::local(Situation inside) {
+  const auto found = locals_.find(inside);
+  if (found != locals_.end()) return found->second;
+  if (locals_.size() >= kKeptMasks) locals_.clear();
+  Local local{.tokens = Bits((trie_.vocab_size() + 63) / 64), .ends = {}};
+  walk(0, static_cast<int32_t>(trie_.nodes().size()), 0, inside, local.tokens, &local.ends);
+  return locals_.emplace(inside, std::move(local)).first->second;
+}
+
+// Places that share a stack.
+void TokenMasks::add_part(const Places& part, Bits& tokens) {
+  Places inside = part;
+  for (Place& p : inside) p.stack = kElsewhere;
+  const Local& local = this->local(number(std::move(inside)));
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] |= local.tokens[i];
+  if (part[0].stack == kBottom || local.ends.empty()) return;
+  const Situation from = behind(part[0].stack);
+  for (const int32_t node : local.ends) {
+    const TokenTrie::Node& n = trie_.nodes()[node];
+    walk(node + 1, n.end, n.depth, from, tokens, nullptr);
+  }
+}
+
+std::span<const uint64_t> TokenMasks::mask(Situation at) {
+  const auto [coarse, fresh] = coarse_.try_emplace(at, at);
+  // No token has more bytes than the tree is deep.
+  if (fresh) coarse->second = number(machine_.coarse(*situations_[at], static_cast<uint32_t>(trie_.depth())));
+  at = coarse->second;
+  const auto found = masks_.find(at);
+  if (found != masks_.end()) return found->second;
+  work_limit_ = machine_.work() + kMaxWork;
+  if (masks_.size() >= kKeptMasks) masks_.clear();
+  std::map<Stack, Places> parts;
+  for (const Place& p : *situations_[at]) parts[p.stack].push_back(p);
+  Bits tokens((trie_.vocab_size() + 63) / 64);
+  if (parts.size() > kMaxParts) {
+    walk(0, static_cast<int32_t>(trie_.nodes().size()), 0, at, tokens, nullptr);
+  } else {
+    for (const auto& [stack, part] : parts) add_part(part, tokens);
+  }
+  return masks_.emplace(at, std::move(tokens)).first->second;
+}
+
+TokenMasks::Situation TokenMasks::adopt(const TokenMasks& other, Situation at) {
+  return number(machine_.adopt(other.machine_, *other.situations_[at]));
+}
+
+}  // namespace moesaic::grammar

@@ -1,0 +1,73 @@
+// Which tokens may come next, for every situation that answers of one grammar get into, kept once computed.
+//
+// A mask is found by a walk down the tree of the vocabulary. What a rule says of the tokens that stay inside
+// it is the same wherever it is called from and is kept apart (Local), with the nodes where it may end: from
+// there the walk goes on behind the call. So the inside of strings, where nearly all tokens may come, is
+// walked once and not for each property.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "grammar/machine.h"
+#include "grammar/token_trie.h"
+
+namespace moesaic::grammar {
+
+// Not for several threads at a time.
+class TokenMasks {
+ public:
+  using Situation = int32_t;                // a number for some Places
+  static constexpr Situation kNowhere = 0;  // nothing can come of what was read
+  static constexpr size_t kMaxSituations = 1 << 14, kMaxFrames = 1 << 18;  // see full()
+
+  // Automaton (finished) and tree must outlive the masks.
+  TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie& trie);
+
+  Situation start() const { return start_; }
+  Situation after(Situation from, std::string_view bytes);
+  // One bit a token, the lowest first: [ceil(vocabulary / 64)]. Valid until the next call.
+  std::span<const uint64_t> mask(Situation at);
+  // Time for a fresh object: nothing is thrown away here. To be asked between tokens; within one, a walk that
+  // meets very many more new situations takes the rest for kNowhere, and its mask is too narrow.
+  bool full() const { return situations_.size() > kMaxSituations || machine_.frames() > kMaxFrames; }
+  Situation adopt(const TokenMasks& other, Situation at);
+
+ private:
+  using Bits = std::vector<uint64_t>;
+  struct Local {
+    Bits tokens;
+    std::vector<int32_t> ends;  // nodes
+  };
+  struct PlacesHash {
+    size_t operator()(const Places& places) const;
+  };
+
+  Situation number(Places places);
+  Situation next(Situation from, uint8_t byte);
+  Situation behind(Stack stack);
+  const Local& local(Situation inside);
+  void add_part(const Places& part, Bits& tokens);
+  // Nodes [first, last) below a node of this depth, reached in situation `from`.
+  void walk(int32_t first, int32_t last, int32_t depth, Situation from, Bits& tokens,
+            std::vector<int32_t>* ends);
+  bool leaves(Situation at) const;
+
+  const TokenTrie& trie_;
+  Machine machine_;
+  Situation start_;
+  std::vector<const Places*> situations_;  // keys of numbers_
+  std::unordered_map<Places, Situation, PlacesHash> numbers_;
+  std::vector<Situation> next_;  // [situations, byte classes]; -1: not yet known
+  std::unordered_map<Stack, Situation> behind_;
+  std::unordered_map<Situation, Local> locals_;
+  std::unordered_map<Situation, Situation> coarse_;  // whose mask is the same (Machine::coarse)
+  std::unordered_map<Situation, Bits> masks_;        // of coarse ones
+  std::vector<Situation> path_;                      // of a walk, by depth
+  uint64_t work_limit_ = 0;
+};
+
+}  // namespace moesaic::grammar

@@ -1,0 +1,63 @@
+// What the three kinds of generation have in common: a request becomes generations, their tokens become an
+// answer, whole or as server-sent events. Nothing here knows of sockets or threads.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "moesaic/engine.h"
+#include "openai/api_error.h"
+
+namespace moesaic::openai {
+
+// What one token of a generation, or its end, added.
+struct AnswerEvent {
+  int choice = 0;  // index of the generation in Job::requests
+  std::optional<SampledToken> token;
+  std::vector<TextPiece> pieces;
+  std::optional<Outcome> end;
+};
+
+// How often and why; for logs and metrics.
+struct Usage {
+  int prompt_tokens = 0, generated_tokens = 0, reasoning_tokens = 0, cached_tokens = 0;
+};
+
+class Answer {
+ public:
+  virtual ~Answer() = default;
+
+  // Takes an event. Where the answer is streamed, the server-sent events that it means are appended to sse.
+  virtual void add(const AnswerEvent& event, std::string* sse) = 0;
+  // Every generation has ended.
+  virtual bool complete() const = 0;
+  // The last events of a complete stream.
+  virtual void finish(std::string& sse) = 0;
+  // The JSON of a complete answer that is not streamed.
+  virtual std::string whole() = 0;
+  // The last events of a stream that ends with an error.
+  virtual void fail(const ApiError& error, std::string& sse) = 0;
+  virtual Usage usage() const = 0;
+};
+
+struct Job {
+  std::vector<GenerationRequest> requests;
+  std::unique_ptr<Answer> answer;
+  bool stream = false;
+  Refusal failure;  // nothing is generated: the stream says why, as its clients want it there
+};
+
+using JobOrError = std::variant<Job, ApiError>;
+
+// What a request's handler knows of the server.
+struct Service {
+  const Model& model;
+  std::string name;      // of the model, as /v1/models gives it
+  std::string today;     // 2025-06-28
+  int max_choices = 16;  // n, times prompts
+};
+
+}  // namespace moesaic::openai

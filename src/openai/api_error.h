@@ -1,0 +1,32 @@
+// What a client is told when its request cannot be answered, in OpenAI's shape.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "moesaic/status.h"
+
+namespace moesaic::openai {
+
+struct ApiError {
+  int http = 400;
+  std::string message;
+  std::string type = "invalid_request_error";
+  std::string param;    // the field that is wrong; empty: null
+  std::string code;     // empty: null
+  int retry_after = 0;  // seconds, for 429 and 503; 0: not said
+};
+
+// Nothing, or why not.
+using Refusal = std::optional<ApiError>;
+
+// {"error": {"message", "type", "param", "code"}}
+std::string error_json(const ApiError& error);
+
+// What the engine or the tokenizer said about a request. param: the field that it is about.
+ApiError api_error(const Status& status, const std::string& param = {});
+ApiError not_found(const std::string& message, const std::string& code = {});
+ApiError context_exceeded(int prompt_tokens, int context, const std::string& param);
+ApiError internal_error(const std::string& message);
+
+}  // namespace moesaic::openai

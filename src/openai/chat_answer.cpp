@@ -1,0 +1,184 @@
+#include "openai/chat_answer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "openai/logprobs.h"
+#include "openai/sampling_fields.h"
+#include "openai/sse.h"
+
+namespace moesaic::openai {
+namespace {
+
+constexpr std::string_view kFunctions = "functions.";
+
+std::string function_name(const std::string& recipient) {
+  return recipient.starts_with(kFunctions) ? recipient.substr(kFunctions.size()) : recipient;
+}
+
+int32_t message_token(const Model& model) {
+  const auto tokens = model.tokenize("<|message|>", true);
+  return tokens.ok() && tokens.value().size() == 1 ? tokens.value()[0] : -1;
+}
+
+Json null_if_empty(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+}  // namespace
+
+ChatAnswer::ChatAnswer(const Service& service, const Options& options)
+    : model_(service.model),
+      options_(options),
+      id_(new_id("chatcmpl-")),
+      name_(service.name),
+      created_(std::time(nullptr)),
+      message_token_(message_token(service.model)),
+      choices_(options.choices),
+      open_(options.choices) {
+  head_ = fmt::format(R"({{"id":{},"object":"chat.completion.chunk","created":{},"model":{},"choices":)",
+                      dump(id_), created_, dump(name_));
+}
+
+void ChatAnswer::take_call(const TextPiece& piece, Choice& choice, Delta& delta) const {
+  if (piece.begins || choice.calls.empty()) {
+    choice.calls.push_back({.id = new_id("call_"), .name = function_name(piece.recipient), .arguments = {}});
+    const Call& call = choice.calls.back();
+    delta.calls.push_back({{"index", choice.calls.size() - 1},
+                           {"id", call.id},
+                           {"type", "function"},
+                           {"function", {{"name", call.name}, {"arguments", ""}}}});
+  }
+  choice.calls.back().arguments += piece.text;
+  if (!piece.text.empty())
+    delta.calls.push_back({{"index", choice.calls.size() - 1}, {"function", {{"arguments", piece.text}}}});
+}
+
+// A token may complete a character that earlier ones began, or be held back as the beginning of a stop
+// string: it waits for the text that shows it. What comes before <|message|> is a header.
+void ChatAnswer::take_logprobs(const AnswerEvent& event, Choice& choice, Delta& delta) {
+  if (!options_.logprobs) return;
+  if (event.token) choice.pending.push_back(*event.token);
+  if (event.token && event.token->token == message_token_) choice.pending.clear();
+  if (delta.empty()) return;
+  if (!delta.content.empty()) {
+    for (const SampledToken& token : choice.pending) delta.logprobs.push_back(chat_logprob(model_, token));
+  }
+  choice.pending.clear();
+}
+
+ChatAnswer::Delta ChatAnswer::take(const AnswerEvent& event, Choice& choice) {
+  Delta delta;
+  for (const TextPiece& piece : event.pieces) {
+    if (options_.tools && !piece.recipient.empty()) {
+      take_call(piece, choice, delta);
+    } else {
+      (piece.channel == "analysis" ? delta.reasoning : delta.content) += piece.text;
+    }
+  }
+  choice.reasoning_tokens += delta.reasoning.empty() ? 0 : 1;
+  take_logprobs(event, choice, delta);
+  return delta;
+}
+
+void ChatAnswer::write(int index, const Json& delta, const Json& logprobs, const char* finish,
+                       std::string& sse) const {
+  const Json choice = {{"index", index},
+                       {"delta", delta},
+                       {"logprobs", logprobs},
+                       {"finish_reason", finish == nullptr ? Json() : Json(finish)}};
+  append_event(sse, fmt::format("{}[{}]}}", head_, dump(choice)));
+}
+
+void ChatAnswer::write(int index, const Delta& d, std::string& sse) const {
+  Json delta = Json::object();
+  if (!d.content.empty()) delta["content"] = d.content;
+  if (!d.reasoning.empty()) delta["reasoning_content"] = delta["reasoning"] = d.reasoning;
+  const Json logprobs = d.logprobs.empty() ? Json() : Json{{"content", d.logprobs}};
+  if (!delta.empty()) write(index, delta, logprobs, nullptr, sse);
+  for (const Json& call : d.calls) write(index, {{"tool_calls", Json::array({call})}}, {}, nullptr, sse);
+}
+
+const char* ChatAnswer::finish_reason(const Choice& choice) {
+  if (choice.outcome.finish == FinishReason::kLength) return "length";
+  return choice.calls.empty() ? "stop" : "tool_calls";
+}
+
+void ChatAnswer::add(const AnswerEvent& event, std::string* sse) {
+  Choice& choice = choices_[event.choice];
+  const Delta delta = take(event, choice);
+  if (event.end) {
+    choice.outcome = *event.end;
+    --open_;
+  }
+  if (sse == nullptr) {
+    choice.content += delta.content, choice.reasoning += delta.reasoning;
+    choice.logprobs.insert(choice.logprobs.end(), delta.logprobs.begin(), delta.logprobs.end());
+    return;
+  }
+  if (!choice.started) write(event.choice, {{"role", "assistant"}, {"content", ""}}, {}, nullptr, *sse);
+  choice.started = true;
+  write(event.choice, delta, *sse);
+  if (event.end) write(event.choice, Json::object(), {}, finish_reason(choice), *sse);
+}
+
+void ChatAnswer::finish(std::string& sse) {
+  if (options_.include_usage)
+    append_event(sse, fmt::format(R"({}[],"usage":{}}})", head_, dump(usage_json())));
+  sse += kDone;
+}
+
+void ChatAnswer::fail(const ApiError& error, std::string& sse) {
+  append_event(sse, error_json(error));
+  sse += kDone;
+}
+
+Json ChatAnswer::message_of(const Choice& choice) const {
+  Json message = {{"role", "assistant"}, {"content", choice.content}, {"refusal", nullptr}};
+  if (!choice.calls.empty()) message["content"] = null_if_empty(choice.content);
+  if (!choice.reasoning.empty()) message["reasoning_content"] = message["reasoning"] = choice.reasoning;
+  for (const Call& call : choice.calls) {
+    message["tool_calls"].push_back({{"id", call.id},
+                                     {"type", "function"},
+                                     {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  }
+  return message;
+}
+
+std::string ChatAnswer::whole() {
+  Json choices = Json::array();
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const Choice& choice = choices_[i];
+    choices.push_back({{"index", i},
+                       {"message", message_of(choice)},
+                       {"logprobs", options_.logprobs ? Json{{"content", choice.logprobs}} : Json()},
+                       {"finish_reason", finish_reason(choice)}});
+  }
+  return dump({{"id", id_},
+               {"object", "chat.completion"},
+               {"created", created_},
+               {"model", name_},
+               {"choices", std::move(choices)},
+               {"usage", usage_json()}});
+}
+
+Usage ChatAnswer::usage() const {
+  Usage sum{.prompt_tokens = choices_[0].outcome.prompt_tokens};  // the same for each choice
+  for (const Choice& choice : choices_) {
+    sum.generated_tokens += choice.outcome.generated_tokens;
+    sum.cached_tokens = std::max(sum.cached_tokens, choice.outcome.cached_tokens);
+    sum.reasoning_tokens += choice.reasoning_tokens;
+  }
+  return sum;
+}
+
+Json ChatAnswer::usage_json() const {
+  const Usage u = usage();
+  return {{"prompt_tokens", u.prompt_tokens},
+          {"completion_tokens", u.generated_tokens},
+          {"total_tokens", u.prompt_tokens + u.generated_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", u.cached_tokens}}},
+          {"completion_tokens_details", {{"reasoning_tokens", u.reasoning_tokens}}}};
+}
+
+}  // namespace moesaic::openai

@@ -1,0 +1,72 @@
+// The answer of /v1/chat/completions, whole or in chunks: one chunk for each token that gave text, so that
+// clients can count them. The role comes with the first token and not before, as clients time the prompt by
+// it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "openai/answer.h"
+#include "openai/fields.h"
+
+namespace moesaic::openai {
+
+class ChatAnswer : public Answer {
+ public:
+  struct Options {
+    int choices = 1;
+    bool tools = false;          // text for a recipient is a call; otherwise it is content
+    bool logprobs = false;       // of the tokens of the content
+    bool include_usage = false;  // a last chunk with the usage and without choices
+  };
+  // The model must outlive the answer.
+  ChatAnswer(const Service& service, const Options& options);
+
+  void add(const AnswerEvent& event, std::string* sse) override;
+  bool complete() const override { return open_ == 0; }
+  void finish(std::string& sse) override;
+  std::string whole() override;
+  void fail(const ApiError& error, std::string& sse) override;
+  Usage usage() const override;
+
+ private:
+  struct Call {
+    std::string id, name, arguments;
+  };
+  struct Choice {
+    std::string content, reasoning;
+    std::vector<Call> calls;
+    bool started = false;               // the role has been sent
+    std::vector<SampledToken> pending;  // of the content, not yet shown as text
+    Json logprobs = Json::array();
+    Outcome outcome;
+    int reasoning_tokens = 0;
+  };
+  // What one event adds to a choice.
+  struct Delta {
+    std::string content, reasoning;
+    std::vector<Json> calls;  // each the tool_calls of a chunk of its own
+    Json logprobs = Json::array();
+    bool empty() const { return content.empty() && reasoning.empty() && calls.empty(); }
+  };
+
+  Delta take(const AnswerEvent& event, Choice& choice);
+  void take_call(const TextPiece& piece, Choice& choice, Delta& delta) const;
+  void take_logprobs(const AnswerEvent& event, Choice& choice, Delta& delta);
+  void write(int index, const Json& delta, const Json& logprobs, const char* finish, std::string& sse) const;
+  void write(int index, const Delta& delta, std::string& sse) const;
+  static const char* finish_reason(const Choice& choice);
+  Json usage_json() const;
+  Json message_of(const Choice& choice) const;
+
+  const Model& model_;
+  Options options_;
+  std::string head_;  // of a chunk, up to its choices
+  std::string id_, name_;
+  int64_t created_;        // seconds since 1970
+  int32_t message_token_;  // <|message|>, behind which a message's text begins
+  std::vector<Choice> choices_;
+  int open_;  // choices that have not ended
+};
+
+}  // namespace moesaic::openai

@@ -1,0 +1,137 @@
+#include "openai/completion_answer.h"
+
+#include <algorithm>
+#include <ctime>
+#include <utility>
+
+#include "openai/logprobs.h"
+#include "openai/sampling_fields.h"
+#include "openai/sse.h"
+#include "text/utf8.h"
+
+namespace moesaic::openai {
+namespace {
+
+size_t characters(const std::string& text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+}  // namespace
+
+CompletionAnswer::CompletionAnswer(const Service& service, Options options)
+    : model_(service.model),
+      options_(std::move(options)),
+      head_({{"id", new_id("cmpl-")},
+             {"object", "text_completion"},
+             {"created", std::time(nullptr)},
+             {"model", service.name}}),
+      choices_(static_cast<size_t>(options_.prompts) * options_.n),
+      open_(static_cast<int>(choices_.size())) {
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    Choice& choice = choices_[i];
+    if (!options_.echoes.empty()) choice.text = options_.echoes[i / options_.n];
+    choice.offset = characters(choice.text);
+    choice.logprobs = new_logprobs();
+  }
+}
+
+Json CompletionAnswer::new_logprobs() const {
+  if (!options_.logprobs) return {};
+  return {{"tokens", Json::array()},
+          {"token_logprobs", Json::array()},
+          {"top_logprobs", Json::array()},
+          {"text_offset", Json::array()}};
+}
+
+void CompletionAnswer::add_logprob(const SampledToken& token, Choice& choice) const {
+  const std::string text = utf8_lossy(model_.detokenize({&token.token, 1}));
+  Json top = Json::object();
+  for (const auto& [id, logprob] : token.logprobs.top)
+    top[utf8_lossy(model_.detokenize({&id, 1}))] = finite_logprob(logprob);
+  choice.logprobs["tokens"].push_back(text);
+  choice.logprobs["token_logprobs"].push_back(finite_logprob(token.logprobs.logprob));
+  choice.logprobs["top_logprobs"].push_back(std::move(top));
+  choice.logprobs["text_offset"].push_back(choice.offset);
+  choice.offset += characters(text);
+}
+
+// The token that ends the text is not part of it; one that began a character is, once the text shows it.
+void CompletionAnswer::take_logprobs(const AnswerEvent& event, Choice& choice) const {
+  if (!options_.logprobs) return;
+  if (event.token) choice.pending.push_back(*event.token);
+  const bool cut = event.end && event.end->finish == FinishReason::kLength;
+  if (event.pieces.empty() && !cut) return;
+  for (const SampledToken& token : std::exchange(choice.pending, {})) add_logprob(token, choice);
+}
+
+Json CompletionAnswer::choice_json(int index) const {
+  const Choice& choice = choices_[index];
+  const FinishReason finish = choice.outcome.finish;
+  return {{"index", index},
+          {"text", choice.text},
+          {"logprobs", choice.logprobs},
+          {"finish_reason", finish == FinishReason::kNone     ? Json()
+                            : finish == FinishReason::kLength ? Json("length")
+                                                              : Json("stop")}};
+}
+
+void CompletionAnswer::add(const AnswerEvent& event, std::string* sse) {
+  Choice& choice = choices_[event.choice];
+  for (const TextPiece& piece : event.pieces) choice.text += piece.text;
+  take_logprobs(event, choice);
+  if (event.end) {
+    choice.outcome = *event.end;
+    --open_;
+  }
+  if (sse == nullptr || (choice.text.empty() && !event.end)) return;
+  Json chunk = head_;
+  chunk["choices"] = Json::array({choice_json(event.choice)});
+  append_event(*sse, dump(chunk));
+  choice.text.clear();
+  choice.logprobs = new_logprobs();
+}
+
+void CompletionAnswer::finish(std::string& sse) {
+  if (options_.include_usage) {
+    Json chunk = head_;
+    chunk["choices"] = Json::array();
+    chunk["usage"] = usage_json();
+    append_event(sse, dump(chunk));
+  }
+  sse += kDone;
+}
+
+std::string CompletionAnswer::whole() {
+  Json json = head_;
+  json["choices"] = Json::array();
+  for (size_t i = 0; i < choices_.size(); ++i) json["choices"].push_back(choice_json(static_cast<int>(i)));
+  json["usage"] = usage_json();
+  return dump(json);
+}
+
+void CompletionAnswer::fail(const ApiError& error, std::string& sse) {
+  append_event(sse, error_json(error));
+  sse += kDone;
+}
+
+Usage CompletionAnswer::usage() const {
+  Usage sum;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const Outcome& outcome = choices_[i].outcome;
+    sum.generated_tokens += outcome.generated_tokens;
+    if (i % options_.n != 0) continue;  // a prompt counts once
+    sum.prompt_tokens += outcome.prompt_tokens;
+    sum.cached_tokens += outcome.cached_tokens;
+  }
+  return sum;
+}
+
+Json CompletionAnswer::usage_json() const {
+  const Usage u = usage();
+  return {{"prompt_tokens", u.prompt_tokens},
+          {"completion_tokens", u.generated_tokens},
+          {"total_tokens", u.prompt_tokens + u.generated_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", u.cached_tokens}}}};
+}
+
+}  // namespace moesaic::openai

@@ -1,0 +1,51 @@
+// The answer of /v1/completions, whole or in chunks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "openai/answer.h"
+#include "openai/fields.h"
+
+namespace moesaic::openai {
+
+class CompletionAnswer : public Answer {
+ public:
+  struct Options {
+    int prompts = 1, n = 1;  // choice i belongs to prompt i / n
+    bool logprobs = false, include_usage = false;
+    std::vector<std::string> echoes;  // the prompts' texts, to stand before the answers; or none
+  };
+  // The model must outlive the answer.
+  CompletionAnswer(const Service& service, Options options);
+
+  void add(const AnswerEvent& event, std::string* sse) override;
+  bool complete() const override { return open_ == 0; }
+  void finish(std::string& sse) override;
+  std::string whole() override;
+  void fail(const ApiError& error, std::string& sse) override;
+  Usage usage() const override;
+
+ private:
+  struct Choice {
+    std::string text;  // of a stream: only what its next chunk brings
+    Json logprobs;
+    std::vector<SampledToken> pending;  // not yet shown as text
+    size_t offset = 0;                  // characters, of the next token's text
+    Outcome outcome;
+  };
+
+  Json new_logprobs() const;
+  void take_logprobs(const AnswerEvent& event, Choice& choice) const;
+  void add_logprob(const SampledToken& token, Choice& choice) const;
+  Json choice_json(int index) const;
+  Json usage_json() const;
+
+  const Model& model_;
+  Options options_;
+  Json head_;  // id, object, created, model
+  std::vector<Choice> choices_;
+  int open_;
+};
+
+}  // namespace moesaic::openai

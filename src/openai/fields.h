@@ -1,0 +1,47 @@
+// Reads the members of a request's JSON object. The first thing that does not fit is kept as the refusal and
+// names the field; what is read after that is without effect.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "openai/api_error.h"
+#include "text/limited_json.h"
+
+namespace moesaic::openai {
+
+using Json = text::OrderedJson;
+
+class Fields {
+ public:
+  // object must be a JSON object and outlive this.
+  explicit Fields(const Json& object) : object_(&object) {}
+
+  // The member, unless it is absent or null.
+  const Json* find(const char* key) const;
+
+  // Each leaves its target alone where the member is absent or null. Ranges are inclusive.
+  void read(const char* key, bool& value);
+  void read(const char* key, std::string& value);
+  void number(const char* key, double& value, double least, double most);
+  void integer(const char* key, int64_t& value, int64_t least, int64_t most);
+  void integer(const char* key, int& value, int least, int most);
+  // A string or an array of strings.
+  void strings(const char* key, std::vector<std::string>& values, size_t most);
+
+  void refuse(std::string_view key, const std::string& message);
+  void refuse(ApiError error);
+  // For fields whose meaning could not be kept: anything but null is an error.
+  void unsupported(const char* key, const char* instead);
+
+  bool ok() const { return !refusal_; }
+  const Refusal& refusal() const { return refusal_; }
+
+ private:
+  const Json* object_;
+  Refusal refusal_;
+};
+
+}  // namespace moesaic::openai

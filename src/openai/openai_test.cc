@@ -1,0 +1,236 @@
+// Requests to generations and tokens to answers, with models/tiny's tokenizer. What clients make of it:
+// tests/client.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "openai/chat_answer.h"
+#include "openai/chat_request.h"
+#include "openai/completion_request.h"
+#include "openai/responses_request.h"
+
+namespace moesaic::openai {
+namespace {
+
+const Service& service() {
+  static const Model model =
+      Model::open(MOESAIC_SOURCE_DIR "/models/tiny", {.device = "cpu", .threads = 1, .context = 256}).value();
+  static const Service instance{.model = model, .name = "tiny", .today = "2026-01-01"};
+  return instance;
+}
+
+Job job_of(JobOrError made) {
+  if (const auto* error = std::get_if<ApiError>(&made)) ADD_FAILURE() << error->message;
+  return std::get<Job>(std::move(made));
+}
+
+ApiError error_of(JobOrError made) {
+  EXPECT_TRUE(std::holds_alternative<ApiError>(made));
+  return std::get<ApiError>(std::move(made));
+}
+
+std::string chat(const std::string& more) {
+  return R"({"messages": [{"role": "user", "content": "hi"}])" + (more.empty() ? "" : ", " + more) + "}";
+}
+
+TextPiece text(const char* channel, const char* text) {
+  return {.channel = channel, .recipient = {}, .text = text};
+}
+
+Outcome outcome(FinishReason finish) { return {.finish = finish, .prompt_tokens = 5, .generated_tokens = 7}; }
+
+TEST(ChatRequest, Defaults) {
+  const Job job = job_of(chat_job(chat(""), service()));
+  ASSERT_EQ(job.requests.size(), 1u);
+  const SamplingParams& s = job.requests[0].sampling;
+  EXPECT_EQ(s.temperature, 1);
+  EXPECT_EQ(s.max_tokens, 0);
+  EXPECT_EQ(s.top_logprobs, -1);
+  EXPECT_TRUE(s.stop_tokens.empty());
+  EXPECT_TRUE(job.requests[0].chat);
+  EXPECT_FALSE(job.stream);
+}
+
+TEST(ChatRequest, ReadsSampling) {
+  const Job job = job_of(chat_job(
+      chat(R"("temperature": 0, "top_p": 0.5, "top_k": -1, "min_p": 0.1, "seed": -3, "n": 2, "stop": "x",
+              "max_tokens": 4, "logit_bias": {"7": -2.5}, "logprobs": true, "top_logprobs": 3, "stream": true)"),
+      service()));
+  ASSERT_EQ(job.requests.size(), 2u);
+  const SamplingParams& s = job.requests[0].sampling;
+  EXPECT_EQ(s.temperature, 0);
+  EXPECT_EQ(s.top_p, 0.5);
+  EXPECT_EQ(s.top_k, 0);
+  EXPECT_EQ(s.min_p, 0.1);
+  EXPECT_EQ(s.seed, static_cast<uint64_t>(-3));
+  EXPECT_EQ(job.requests[1].sampling.seed, static_cast<uint64_t>(-2));
+  EXPECT_EQ(s.stop_strings, std::vector<std::string>{"x"});
+  EXPECT_EQ(s.max_tokens, 4);
+  EXPECT_EQ(s.logit_bias, (std::map<int32_t, float>{{7, -2.5F}}));
+  EXPECT_EQ(s.top_logprobs, 3);
+  EXPECT_TRUE(job.stream);
+}
+
+TEST(ChatRequest, NamesTheWrongField) {
+  const std::pair<const char*, const char*> kWrong[] = {
+      {"temperature", R"("temperature": "hot")"},
+      {"top_p", R"("top_p": 1.1)"},
+      {"seed", R"("seed": 18446744073709551615)"},
+      {"logit_bias", R"("logit_bias": {"99999999": 1})"},
+      {"logit_bias", R"("logit_bias": {"1x": 1})"},
+      {"n", R"("n": 1000)"},
+      {"tools", R"("tools": [{"type": "function", "function": {"name": "a b"}}])"},
+      {"tool_choice", R"("tool_choice": {"type": "function", "function": {"name": "f"}})"},
+      {"functions", R"("functions": [])"},
+      {"modalities", R"("modalities": ["audio"])"}};
+  for (const auto& [param, more] : kWrong)
+    EXPECT_EQ(error_of(chat_job(chat(more), service())).param, param) << more;
+}
+
+TEST(ChatRequest, NullIsAbsent) {
+  const Job job = job_of(chat_job(
+      chat(R"("temperature": null, "stop": null, "tools": null, "tool_choice": null, "max_tokens": null,
+              "response_format": null, "stream_options": null, "logit_bias": null)"),
+      service()));
+  EXPECT_EQ(job.requests[0].sampling.temperature, 1);
+}
+
+TEST(ChatRequest, PromptLongerThanTheContext) {
+  std::string words;
+  for (int i = 0; i < 400; ++i) words += "word ";
+  const ApiError error =
+      error_of(chat_job(R"({"messages": [{"role": "user", "content": ")" + words + "\"}]}", service()));
+  EXPECT_EQ(error.http, 400);
+  EXPECT_EQ(error.code, "context_length_exceeded");
+}
+
+TEST(ChatRequest, FormsOfTheAnswer) {
+  const auto held = [&](const char* more) {
+    return !job_of(chat_job(chat(more), service())).requests[0].grammar.empty();
+  };
+  EXPECT_FALSE(held(R"("response_format": {"type": "text"})"));
+  EXPECT_TRUE(held(R"("response_format": {"type": "json_object"})"));
+  EXPECT_TRUE(
+      held(R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "null"}}})"));
+  EXPECT_FALSE(held(R"("tools": [{"type": "function", "function": {"name": "f"}}])"));
+  EXPECT_TRUE(held(R"("tools": [{"type": "function", "function": {"name": "f", "strict": true}}])"));
+  EXPECT_TRUE(
+      held(R"("tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required")"));
+  const char* wrong = R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}})";
+  EXPECT_EQ(error_of(chat_job(chat(wrong), service())).param, "response_format");
+}
+
+ChatAnswer chat_answer(bool tools) { return {service(), {.tools = tools, .include_usage = true}}; }
+
+TEST(ChatAnswer, SortsChannels) {
+  ChatAnswer answer = chat_answer(true);
+  answer.add({.pieces = {text("analysis", "th"), text("final", "an")}}, nullptr);
+  answer.add({.pieces = {text("final", "swer")}, .end = outcome(FinishReason::kStop)}, nullptr);
+  ASSERT_TRUE(answer.complete());
+  const Json json = Json::parse(answer.whole());
+  const Json& message = json["choices"][0]["message"];
+  EXPECT_EQ(message["content"], "answer");
+  EXPECT_EQ(message["reasoning"], "th");
+  EXPECT_EQ(json["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(json["usage"]["total_tokens"], 12);
+}
+
+TEST(ChatAnswer, CallsWithAndWithoutArguments) {
+  ChatAnswer answer = chat_answer(true);
+  answer.add({.pieces = {{.channel = "commentary", .recipient = "functions.a", .text = "", .begins = true}}},
+             nullptr);
+  answer.add({.pieces = {{.channel = "commentary", .recipient = "functions.a", .text = "{", .begins = true}}},
+             nullptr);
+  answer.add({.pieces = {{.channel = "commentary", .recipient = "functions.a", .text = "}"}},
+              .end = outcome(FinishReason::kStop)},
+             nullptr);
+  const Json choice = Json::parse(answer.whole())["choices"][0];
+  ASSERT_EQ(choice["message"]["tool_calls"].size(), 2u);
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "");
+  EXPECT_EQ(choice["message"]["tool_calls"][1]["function"]["arguments"], "{}");
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_TRUE(choice["message"]["content"].is_null());
+}
+
+TEST(ChatAnswer, WithoutToolsACallIsContent) {
+  ChatAnswer answer = chat_answer(false);
+  answer.add({.pieces = {{.channel = "commentary", .recipient = "functions.a", .text = "{}", .begins = true}},
+              .end = outcome(FinishReason::kStop)},
+             nullptr);
+  EXPECT_EQ(Json::parse(answer.whole())["choices"][0]["message"]["content"], "{}");
+}
+
+TEST(ChatAnswer, StreamsOneChunkForEachToken) {
+  ChatAnswer answer = chat_answer(false);
+  std::string sse;
+  answer.add({.token = SampledToken{}, .pieces = {}}, &sse);
+  answer.add({.token = SampledToken{}, .pieces = {text("final", "a"), text("final", "b")}}, &sse);
+  answer.add({.token = SampledToken{}, .pieces = {}, .end = outcome(FinishReason::kLength)}, &sse);
+  answer.finish(sse);
+  EXPECT_EQ(std::count(sse.begin(), sse.end(), '\n'), 2 * 5);  // role, text, finish, usage, [DONE]
+  EXPECT_NE(sse.find(R"("delta":{"content":"ab"})"), std::string::npos);
+  EXPECT_NE(sse.find(R"("finish_reason":"length")"), std::string::npos);
+  EXPECT_TRUE(sse.ends_with("data: [DONE]\n\n"));
+}
+
+TEST(CompletionRequest, Prompts) {
+  const auto count = [&](const char* prompt) {
+    return job_of(completion_job(std::string(R"({"prompt": )") + prompt + "}", service())).requests.size();
+  };
+  EXPECT_EQ(count(R"("a")"), 1u);
+  EXPECT_EQ(count("[1, 2]"), 1u);
+  EXPECT_EQ(count(R"(["a", "b"])"), 2u);
+  EXPECT_EQ(count("[[1], [2, 3]]"), 2u);
+  for (const char* wrong :
+       {"{}", "[]", "[-1]", "[1.5]", "[100000000]", R"([1, "a"])", R"(["a", 1])", "[[]]", R"("")"})
+    EXPECT_EQ(error_of(completion_job(std::string(R"({"prompt": )") + wrong + "}", service())).param,
+              "prompt")
+        << wrong;
+}
+
+TEST(ResponsesRequest, ItemsBecomeThePromptOfChat) {
+  const Job responses = job_of(responses_job(
+      R"({"instructions": "Be brief.", "input": [
+          {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+          {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "think"}]},
+          {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+          {"type": "function_call_output", "call_id": "c", "output": "4"}],
+          "tools": [{"type": "function", "name": "f"}, {"type": "web_search"}]})",
+      service()));
+  const Job chat = job_of(chat_job(
+      R"({"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"},
+          {"role": "assistant", "reasoning": "think", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
+          {"role": "tool", "tool_call_id": "c", "content": "4"}],
+          "tools": [{"type": "function", "function": {"name": "f"}}]})",
+      service()));
+  EXPECT_EQ(service().model.detokenize(responses.requests[0].prompt),
+            service().model.detokenize(chat.requests[0].prompt));
+}
+
+TEST(ResponsesAnswer, ItemsInOrder) {
+  Job job = job_of(responses_job(
+      R"({"input": "hi", "stream": true, "tools": [{"type": "function", "name": "f"}]})", service()));
+  std::string sse;
+  job.answer->add({.pieces = {text("analysis", "a")}}, &sse);
+  job.answer->add({.pieces = {text("final", "b")}}, &sse);
+  job.answer->add(
+      {.pieces = {{.channel = "commentary", .recipient = "functions.f", .text = "{}", .begins = true}}},
+      &sse);
+  job.answer->add({.end = outcome(FinishReason::kStop)}, &sse);
+  job.answer->finish(sse);
+  std::vector<std::string> done;
+  for (size_t at = 0; (at = sse.find("event: ", at)) != std::string::npos; ++at)
+    done.push_back(sse.substr(at + 7, sse.find('\n', at) - at - 7));
+  EXPECT_EQ(std::count(done.begin(), done.end(), "response.output_item.done"), 3);
+  EXPECT_EQ(done.front(), "response.created");
+  EXPECT_EQ(done.back(), "response.completed");
+  const Json response = Json::parse(job.answer->whole());
+  ASSERT_EQ(response["output"].size(), 3u);
+  EXPECT_EQ(response["output"][0]["type"], "reasoning");
+  EXPECT_EQ(response["output"][1]["content"][0]["text"], "b");
+  EXPECT_EQ(response["output"][2]["arguments"], "{}");
+  EXPECT_EQ(response["usage"]["output_tokens"], 7);
+}
+
+}  // namespace
+}  // namespace moesaic::openai

@@ -1,0 +1,184 @@
+#include "openai/responses_answer.h"
+
+#include <ctime>
+
+#include "openai/sampling_fields.h"
+#include "openai/sse.h"
+
+namespace moesaic::openai {
+namespace {
+
+constexpr std::string_view kFunctions = "functions.";
+
+std::string function_name(const std::string& recipient) {
+  return recipient.starts_with(kFunctions) ? recipient.substr(kFunctions.size()) : recipient;
+}
+
+}  // namespace
+
+ResponsesAnswer::ResponsesAnswer(const Service& service, Json echo, bool tools)
+    : id_(new_id("resp_")),
+      name_(service.name),
+      created_(std::time(nullptr)),
+      echo_(std::move(echo)),
+      tools_(tools) {}
+
+ResponsesAnswer::Kind ResponsesAnswer::kind_of(const TextPiece& piece) const {
+  if (tools_ && !piece.recipient.empty()) return Kind::kCall;
+  return piece.channel == "analysis" ? Kind::kReasoning : Kind::kMessage;
+}
+
+Json ResponsesAnswer::part_json(const Item& item) {
+  if (item.kind == Kind::kReasoning) return {{"type", "reasoning_text"}, {"text", item.text}};
+  return {{"type", "output_text"},
+          {"text", item.text},
+          {"annotations", Json::array()},
+          {"logprobs", Json::array()}};
+}
+
+Json ResponsesAnswer::item_json(const Item& item, const char* status) {
+  if (item.kind == Kind::kCall)
+    return {{"type", "function_call"}, {"id", item.id},          {"call_id", item.call_id},
+            {"name", item.name},       {"arguments", item.text}, {"status", status}};
+  const Json content = item.text.empty() ? Json::array() : Json::array({part_json(item)});
+  if (item.kind == Kind::kReasoning)
+    return {{"type", "reasoning"},
+            {"id", item.id},
+            {"summary", Json::array()},
+            {"content", content},
+            {"status", status}};
+  return {
+      {"type", "message"}, {"id", item.id}, {"role", "assistant"}, {"status", status}, {"content", content}};
+}
+
+void ResponsesAnswer::emit(const char* type, const Json& data, std::string& sse) {
+  Json event = {{"type", type}, {"sequence_number", sequence_++}};
+  event.update(data);
+  append_event(sse, dump(event), type);
+}
+
+void ResponsesAnswer::emit_item(const char* type, const Json& data, std::string* sse) {
+  if (sse == nullptr) return;
+  Json event = {{"item_id", items_.back().id}, {"output_index", items_.size() - 1}};
+  if (items_.back().kind != Kind::kCall) event["content_index"] = 0;
+  event.update(data);
+  emit(type, event, *sse);
+}
+
+void ResponsesAnswer::begin(std::string& sse) {
+  begun_ = true;
+  emit("response.created", {{"response", response("in_progress")}}, sse);
+  emit("response.in_progress", {{"response", response("in_progress")}}, sse);
+}
+
+void ResponsesAnswer::open(const TextPiece& piece, std::string* sse) {
+  const Kind kind = kind_of(piece);
+  constexpr const char* kPrefixes[] = {"rs_", "msg_", "fc_"};
+  Item item{
+      .kind = kind, .id = new_id(kPrefixes[static_cast<int>(kind)]), .call_id = {}, .name = {}, .text = {}};
+  if (kind == Kind::kCall) {
+    item.call_id = new_id("call_");
+    item.name = function_name(piece.recipient);
+  }
+  items_.push_back(std::move(item));
+  open_ = true;
+  if (sse == nullptr) return;
+  emit("response.output_item.added",
+       {{"output_index", items_.size() - 1}, {"item", item_json(items_.back(), "in_progress")}}, *sse);
+  if (kind != Kind::kCall)
+    emit_item("response.content_part.added", {{"part", part_json(items_.back())}}, sse);
+}
+
+void ResponsesAnswer::close(std::string* sse) {
+  if (!open_) return;
+  open_ = false;
+  if (sse == nullptr) return;
+  const Item& item = items_.back();
+  if (item.kind == Kind::kCall) {
+    emit_item("response.function_call_arguments.done", {{"name", item.name}, {"arguments", item.text}}, sse);
+  } else {
+    const bool reasoning = item.kind == Kind::kReasoning;
+    Json done = {{"text", item.text}};
+    if (!reasoning) done["logprobs"] = Json::array();
+    emit_item(reasoning ? "response.reasoning_text.done" : "response.output_text.done", done, sse);
+    emit_item("response.content_part.done", {{"part", part_json(item)}}, sse);
+  }
+  emit("response.output_item.done",
+       {{"output_index", items_.size() - 1}, {"item", item_json(item, "completed")}}, *sse);
+}
+
+void ResponsesAnswer::take(const TextPiece& piece, std::string* sse) {
+  const Kind kind = kind_of(piece);
+  if (!open_ || piece.begins || items_.back().kind != kind) {
+    close(sse);
+    open(piece, sse);
+  }
+  if (piece.text.empty()) return;
+  items_.back().text += piece.text;
+  constexpr const char* kDeltas[] = {"response.reasoning_text.delta", "response.output_text.delta",
+                                     "response.function_call_arguments.delta"};
+  Json delta = {{"delta", piece.text}};
+  if (kind == Kind::kMessage) delta["logprobs"] = Json::array();
+  emit_item(kDeltas[static_cast<int>(kind)], delta, sse);
+}
+
+void ResponsesAnswer::add(const AnswerEvent& event, std::string* sse) {
+  if (sse != nullptr && !begun_) begin(*sse);
+  for (const TextPiece& piece : event.pieces) take(piece, sse);
+  if (!event.pieces.empty() && event.pieces.back().channel == "analysis") ++reasoning_tokens_;
+  if (!event.end) return;
+  close(sse);
+  outcome_ = *event.end;
+  ended_ = true;
+}
+
+const char* ResponsesAnswer::final_status() const {
+  return outcome_.finish == FinishReason::kLength ? "incomplete" : "completed";
+}
+
+void ResponsesAnswer::finish(std::string& sse) {
+  const bool cut = outcome_.finish == FinishReason::kLength;
+  emit(cut ? "response.incomplete" : "response.completed", {{"response", response(final_status())}}, sse);
+}
+
+std::string ResponsesAnswer::whole() { return dump(response(final_status())); }
+
+void ResponsesAnswer::fail(const ApiError& error, std::string& sse) {
+  if (!begun_) begin(sse);
+  Json failed = response("failed");
+  failed["error"] = {{"code", error.code.empty() ? "server_error" : error.code}, {"message", error.message}};
+  emit("response.failed", {{"response", failed}}, sse);
+}
+
+Json ResponsesAnswer::response(const char* status) const {
+  Json json = {
+      {"id", id_},           {"object", "response"}, {"created_at", created_},        {"status", status},
+      {"background", false}, {"error", nullptr},     {"incomplete_details", nullptr}, {"model", name_}};
+  if (ended_ && outcome_.finish == FinishReason::kLength)
+    json["incomplete_details"] = {{"reason", "max_output_tokens"}};
+  json["output"] = Json::array();
+  for (size_t i = 0; i < items_.size(); ++i)
+    json["output"].push_back(
+        item_json(items_[i], open_ && i + 1 == items_.size() ? "in_progress" : "completed"));
+  json.update(echo_);
+  json["usage"] = ended_ ? usage_json() : Json();
+  return json;
+}
+
+Usage ResponsesAnswer::usage() const {
+  return {.prompt_tokens = outcome_.prompt_tokens,
+          .generated_tokens = outcome_.generated_tokens,
+          .reasoning_tokens = reasoning_tokens_,
+          .cached_tokens = outcome_.cached_tokens};
+}
+
+Json ResponsesAnswer::usage_json() const {
+  const Usage u = usage();
+  return {{"input_tokens", u.prompt_tokens},
+          {"input_tokens_details", {{"cached_tokens", u.cached_tokens}}},
+          {"output_tokens", u.generated_tokens},
+          {"output_tokens_details", {{"reasoning_tokens", u.reasoning_tokens}}},
+          {"total_tokens", u.prompt_tokens + u.generated_tokens}};
+}
+
+}  // namespace moesaic::openai

@@ -1,0 +1,58 @@
+// The answer of /v1/responses: a list of items (reasoning, message, function_call), whole or as the events
+// that build it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "openai/answer.h"
+#include "openai/fields.h"
+
+namespace moesaic::openai {
+
+class ResponsesAnswer : public Answer {
+ public:
+  // echo: what the response repeats of the request. tools: whether text for a recipient is a call.
+  ResponsesAnswer(const Service& service, Json echo, bool tools);
+
+  void add(const AnswerEvent& event, std::string* sse) override;
+  bool complete() const override { return ended_; }
+  void finish(std::string& sse) override;
+  std::string whole() override;
+  void fail(const ApiError& error, std::string& sse) override;
+  Usage usage() const override;
+
+ private:
+  enum class Kind { kReasoning, kMessage, kCall };
+  struct Item {
+    Kind kind = Kind::kMessage;
+    std::string id, call_id, name, text;
+  };
+
+  Kind kind_of(const TextPiece& piece) const;
+  void take(const TextPiece& piece, std::string* sse);
+  void open(const TextPiece& piece, std::string* sse);
+  void close(std::string* sse);
+  void begin(std::string& sse);
+  // An event about the open item; data joins item_id and output_index.
+  void emit_item(const char* type, const Json& data, std::string* sse);
+  void emit(const char* type, const Json& data, std::string& sse);
+  static Json item_json(const Item& item, const char* status);
+  static Json part_json(const Item& item);
+  Json response(const char* status) const;
+  Json usage_json() const;
+  const char* final_status() const;
+
+  std::string id_, name_;
+  int64_t created_;
+  Json echo_;
+  bool tools_;
+  std::vector<Item> items_;
+  bool open_ = false;  // the last item may still grow
+  bool begun_ = false, ended_ = false;
+  int reasoning_tokens_ = 0;
+  int sequence_ = 0;
+  Outcome outcome_;
+};
+
+}  // namespace moesaic::openai

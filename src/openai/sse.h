@@ -1,0 +1,19 @@
+// Server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "text/limited_json.h"
+
+namespace moesaic::openai {
+
+// Bytes that are not UTF-8 become U+FFFD.
+std::string dump(const text::OrderedJson& json);
+// "data: ...\n\n", behind "event: name\n" if there is a name. data has no line breaks.
+void append_event(std::string& sse, std::string_view data, std::string_view name = {});
+
+inline constexpr std::string_view kDone = "data: [DONE]\n\n";
+inline constexpr std::string_view kHeartbeat = ": still working\n\n";  // a comment, which clients skip
+
+}  // namespace moesaic::openai

@@ -1,0 +1,19 @@
+// /tokenize and /detokenize, as vLLM and llama.cpp have them.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "openai/answer.h"
+
+namespace moesaic::openai {
+
+using JsonOrError = std::variant<std::string, ApiError>;
+
+// {prompt or content, parse_special} or {messages, tools, reasoning_effort}: {tokens, count, max_model_len}
+JsonOrError tokenize(std::string_view body, const Service& service);
+// {tokens}: {prompt, content}, twice the same text, in which bytes that are not UTF-8 are U+FFFD
+JsonOrError detokenize(std::string_view body, const Service& service);
+
+}  // namespace moesaic::openai

@@ -1,0 +1,106 @@
+#include "openai/tool_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "openai/sse.h"
+
+namespace moesaic::openai {
+namespace {
+
+constexpr size_t kMaxTools = 512;
+
+// {function: {name, ...}}, or the function itself.
+const Json& function_of(const Json& tool) {
+  const auto at = tool.find("function");
+  return at != tool.end() && at->is_object() ? *at : tool;
+}
+
+bool is_name(const std::string& name) {
+  constexpr std::string_view kMarks = "_-.";
+  const auto fits = [&](unsigned char c) {
+    return std::isalnum(c) != 0 || kMarks.find(static_cast<char>(c)) != std::string_view::npos;
+  };
+  return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), fits);
+}
+
+void read_list(Fields& fields, Tools& tools) {
+  const Json* list = fields.find("tools");
+  if (list == nullptr) return;
+  if (!list->is_array()) return fields.refuse("tools", "must be an array");
+  if (list->size() > kMaxTools) return fields.refuse("tools", fmt::format("more than {} tools", kMaxTools));
+  for (size_t i = 0; i < list->size(); ++i) {
+    const Json& tool = (*list)[i];
+    if (!tool.is_object()) return fields.refuse("tools", fmt::format("tool {} is not an object", i));
+    if (text::string_or(tool, "type", "function") != "function") continue;
+    const Json& function = function_of(tool);
+    if (!is_name(text::string_or(function, "name", "")))
+      return fields.refuse("tools",
+                           fmt::format("tool {} has no name of letters, digits, '_', '-' and '.'", i));
+    tools.list.push_back({{"type", "function"}, {"function", function}});
+  }
+}
+
+bool has_tool(const Tools& tools, const std::string& name) {
+  return std::any_of(tools.list.begin(), tools.list.end(),
+                     [&](const Json& tool) { return text::string_or(tool["function"], "name", "") == name; });
+}
+
+void read_choice(Fields& fields, Tools& tools) {
+  const Json* choice = fields.find("tool_choice");
+  if (choice == nullptr) return;
+  using Choice = Tools::Choice;
+  if (*choice == "auto") {
+    tools.choice = Choice::kAuto;
+  } else if (*choice == "none") {
+    tools.choice = Choice::kNone;
+  } else if (*choice == "required") {
+    tools.choice = Choice::kRequired;
+  } else if (choice->is_object() && text::string_or(*choice, "type", "") == "function") {
+    tools.choice = Choice::kNamed;
+    tools.named = text::string_or(function_of(*choice), "name", "");
+    if (!has_tool(tools, tools.named))
+      return fields.refuse("tool_choice", "names a function that is not among the tools");
+  } else {
+    return fields.refuse("tool_choice", "must be none, auto, required or {\"type\": \"function\", ...}");
+  }
+  if (tools.choice == Choice::kRequired && tools.list.empty())
+    fields.refuse("tool_choice", "required, but there are no tools");
+}
+
+// A JSON schema; a function without one takes nothing.
+std::string parameters_of(const Json& function) {
+  const auto at = function.find("parameters");
+  if (at != function.end() && at->is_object()) return dump(*at);
+  return R"({"type": "object", "properties": {}, "additionalProperties": false})";
+}
+
+}  // namespace
+
+Tools read_tools(Fields& fields) {
+  Tools tools;
+  read_list(fields, tools);
+  read_choice(fields, tools);
+  return tools;
+}
+
+std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const std::string& schema, bool chat) {
+  AnswerFormat format{.chat = chat, .json_schema = schema, .functions = {}, .must_call = tools.must_call()};
+  bool held = !schema.empty() || tools.must_call();
+  for (const Json& tool : tools.offered() ? tools.list : Json::array()) {
+    const Json& function = tool["function"];
+    const std::string name = text::string_or(function, "name", "");
+    if (tools.choice == Tools::Choice::kNamed && name != tools.named) continue;
+    const bool strict = function.value("strict", Json()) == true;
+    held = held || strict;
+    format.functions.push_back({name, strict || tools.must_call() ? parameters_of(function) : ""});
+  }
+  if (!held) return AnswerGrammar();
+  Result<AnswerGrammar> grammar = AnswerGrammar::compile(format);
+  if (!grammar.ok()) return api_error(grammar.status(), schema.empty() ? "tools" : "response_format");
+  return std::move(grammar).value();
+}
+
+}  // namespace moesaic::openai

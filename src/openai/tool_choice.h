@@ -1,0 +1,32 @@
+// Which tools a request offers, whether one must be called, and the form of the answer; the same for chat
+// completions and responses.
+#pragma once
+
+#include <string>
+#include <variant>
+
+#include "moesaic/engine.h"
+#include "openai/fields.h"
+
+namespace moesaic::openai {
+
+struct Tools {
+  Json list = Json::array();  // functions, as chat_prompt takes them
+  enum class Choice { kNone, kAuto, kRequired, kNamed } choice = Choice::kAuto;
+  std::string named;
+
+  // Whether the answer may hold calls, and whether it must be one.
+  bool offered() const { return !list.empty() && choice != Choice::kNone; }
+  bool must_call() const { return choice == Choice::kRequired || choice == Choice::kNamed; }
+};
+
+// tools and tool_choice, both in the shape of chat completions ({type: function, function: {name}}) and of
+// responses
+// ({type: function, name}). Tools that are not functions are left out.
+Tools read_tools(Fields& fields);
+
+// The form that an answer must have: of a schema (empty: any text) in its final channel, and of the tools'
+// calls: where one must be made, or where a tool is strict. No grammar where there is nothing to hold to.
+std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const std::string& schema, bool chat);
+
+}  // namespace moesaic::openai

@@ -1,0 +1,27 @@
+// What the handlers of one server share.
+#pragma once
+
+#include <atomic>
+#include <ctime>
+
+#include "server/engine_thread.h"
+#include "server/metrics.h"
+#include "server/options.h"
+
+namespace moesaic::server {
+
+struct App {
+  ServerOptions options;
+  Metrics metrics;
+  EngineThread engine;
+  std::atomic<bool> draining = false;
+  std::atomic<int> exchanges = 0;  // requests whose answer is under way
+  std::time_t started = std::time(nullptr);
+
+  App(ServerOptions o, EngineThread::Open open, int max_batch)
+      : options(std::move(o)),
+        metrics(options.model_name),
+        engine(std::move(open), max_batch, options.limits.waiting, metrics) {}
+};
+
+}  // namespace moesaic::server

@@ -1,0 +1,172 @@
+#include "server/engine_thread.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/error.h"
+
+namespace moesaic::server {
+namespace {
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+}  // namespace
+
+EngineThread::EngineThread(Open open, int max_batch, int max_waiting, Metrics& metrics)
+    : open_(std::move(open)), max_batch_(max_batch), max_waiting_(max_waiting), metrics_(metrics) {}
+
+EngineThread::~EngineThread() { stop(); }
+
+void EngineThread::start(std::function<void()> on_state) {
+  on_state_ = std::move(on_state);
+  thread_ = std::thread([this] { run(); });
+}
+
+void EngineThread::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::string EngineThread::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+Gauges EngineThread::gauges() const {
+  const Model* opened = model();
+  const std::lock_guard lock(mutex_);
+  return {.engine = opened != nullptr ? opened->stats() : EngineStats(),
+          .inbox = static_cast<int>(inbox_.size())};
+}
+
+bool EngineThread::submit(std::vector<GenerationRequest> requests, const std::shared_ptr<EventQueue>& queue,
+                          const std::stop_token& cancel) {
+  const auto count = static_cast<int>(requests.size());
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_ || in_flight_ + count > max_batch_ + max_waiting_) return false;
+    in_flight_ += count;
+    for (int i = 0; i < count; ++i) {
+      const auto now = Clock::now();
+      inbox_.push_back(std::make_shared<Ticket>(Ticket{.request = std::move(requests[i]),
+                                                       .queue = queue,
+                                                       .cancel = cancel,
+                                                       .choice = i,
+                                                       .arrived = now,
+                                                       .last = now}));
+    }
+  }
+  wake_.notify_all();
+  return true;
+}
+
+bool EngineThread::open() {
+  auto opened = [&]() -> Result<Model> {
+    try {
+      return open_();
+    } catch (const std::exception& e) {
+      return error(StatusCode::kInternal, "{}", e.what());
+    }
+  }();
+  const bool ok = opened.ok();
+  if (ok) {
+    model_.emplace(std::move(opened).value());
+    state_.store(State::kReady, std::memory_order_release);
+    on_state_();
+  } else {
+    fail(opened.status());
+  }
+  return ok;
+}
+
+// Waits while there is nothing to do. False: the server is going down.
+bool EngineThread::take_inbox(std::deque<TicketPtr>& taken) {
+  std::unique_lock lock(mutex_);
+  if (model_->idle()) wake_.wait(lock, [&] { return stopping_ || !inbox_.empty(); });
+  taken = std::exchange(inbox_, {});
+  return !stopping_;
+}
+
+void EngineThread::run() {
+  if (!open()) return;
+  for (std::deque<TicketPtr> taken; take_inbox(taken);) {
+    for (const TicketPtr& ticket : taken) admit(ticket);
+    const Status status = model_->idle() ? Status() : model_->step();
+    if (!status.ok()) return fail(status);
+    hand_out();
+  }
+}
+
+// Whoever waits is told; nothing is admitted any more.
+void EngineThread::fail(const Status& status) {
+  std::deque<TicketPtr> left;
+  {
+    const std::lock_guard lock(mutex_);
+    failure_ = status.message();
+    stopping_ = true;
+    left = std::exchange(inbox_, {});
+    state_.store(State::kFailed, std::memory_order_release);
+  }
+  for (const TicketPtr& ticket : left) on_end(ticket, {.finish = FinishReason::kError, .error = status});
+  hand_out();
+  on_state_();
+}
+
+void EngineThread::admit(const TicketPtr& ticket) {
+  metrics_.queue_time.observe(seconds_between(ticket->arrived, Clock::now()));
+  Callbacks callbacks{.on_token = [this, ticket](const SampledToken& token) { on_token(ticket, token); },
+                      .on_text =
+                          [this, ticket](const TextPiece& piece) {
+                            ticket->event().pieces.push_back(piece);
+                            touch(ticket);
+                          },
+                      .on_end = [this, ticket](const Outcome& outcome) { on_end(ticket, outcome); }};
+  const Status status =
+      model_->submit(std::move(ticket->request), std::move(callbacks), std::move(ticket->cancel));
+  if (!status.ok()) on_end(ticket, {.finish = FinishReason::kError, .error = status});
+}
+
+openai::AnswerEvent& EngineThread::Ticket::event() {
+  if (events.empty()) events.push_back({.choice = choice});
+  return events.back();
+}
+
+void EngineThread::touch(const TicketPtr& ticket) {
+  if (touched_.empty() || touched_.back() != ticket) touched_.push_back(ticket);
+}
+
+void EngineThread::on_token(const TicketPtr& ticket, const SampledToken& token) {
+  const auto now = Clock::now();
+  const double waited = seconds_between(ticket->last, now);
+  (ticket->tokens++ == 0 ? metrics_.time_to_first_token : metrics_.inter_token).observe(waited);
+  ticket->last = now;
+  ticket->events.push_back({.choice = ticket->choice, .token = token});
+  touch(ticket);
+}
+
+void EngineThread::on_end(const TicketPtr& ticket, const Outcome& outcome) {
+  ticket->event().end = outcome;
+  touch(ticket);
+  --in_flight_;
+  metrics_.prompt_length.observe(outcome.prompt_tokens);
+  metrics_.generation_length.observe(outcome.generated_tokens);
+  metrics_.end_to_end.observe(seconds_between(ticket->arrived, Clock::now()));
+  metrics_.recoveries += outcome.recoveries;
+  ++metrics_.finished[static_cast<int>(outcome.finish)];
+}
+
+// Once a step: a client is woken once for it, whatever the step gave.
+void EngineThread::hand_out() {
+  for (const TicketPtr& ticket : std::exchange(touched_, {})) {
+    if (!ticket->events.empty()) ticket->queue->push(std::exchange(ticket->events, {}));
+  }
+}
+
+}  // namespace moesaic::server

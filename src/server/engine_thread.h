@@ -1,0 +1,91 @@
+// The one thread that uses the Model: it opens it, takes what was submitted, steps, and hands out what each
+// step gave.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <thread>
+
+#include "moesaic/engine.h"
+#include "server/event_queue.h"
+#include "server/metrics.h"
+
+namespace moesaic::server {
+
+class EngineThread {
+ public:
+  enum class State { kLoading, kReady, kFailed };
+  using Open = std::function<Result<Model>()>;
+
+  // max_batch: what the model is opened with. max_waiting: generations that may wait beyond those.
+  EngineThread(Open open, int max_batch, int max_waiting, Metrics& metrics);
+  ~EngineThread();  // as stop()
+  EngineThread(const EngineThread&) = delete;
+  EngineThread& operator=(const EngineThread&) = delete;
+
+  // on_state: called from the engine's thread when the state has changed.
+  void start(std::function<void()> on_state);
+  // Joins after the step under way; what is left gets no more events.
+  void stop();
+
+  State state() const { return state_.load(std::memory_order_acquire); }
+  std::string failure() const;  // with kFailed
+  // For its thread-safe methods; null before kReady.
+  const Model* model() const { return state() == State::kReady ? &*model_ : nullptr; }
+
+  // Queues generations for one queue of events, in which `choice` is the index here. All or, where there is
+  // no room, none: false. Each ends with an event that has `end`, errors included.
+  bool submit(std::vector<GenerationRequest> requests, const std::shared_ptr<EventQueue>& queue,
+              const std::stop_token& cancel);
+
+  Gauges gauges() const;
+
+ private:
+  // One generation on its way.
+  struct Ticket {
+    GenerationRequest request;
+    std::shared_ptr<EventQueue> queue;
+    std::stop_token cancel;
+    int choice = 0;
+    Clock::time_point arrived, last;
+    EventQueue::Events events;  // of this step; the last one may still grow
+    openai::AnswerEvent& event();
+    int tokens = 0;
+  };
+  using TicketPtr = std::shared_ptr<Ticket>;
+
+  void run();
+  bool open();
+  bool take_inbox(std::deque<TicketPtr>& taken);
+  void admit(const TicketPtr& ticket);
+  void on_token(const TicketPtr& ticket, const SampledToken& token);
+  void on_end(const TicketPtr& ticket, const Outcome& outcome);
+  void touch(const TicketPtr& ticket);
+  void hand_out();
+  void fail(const Status& status);
+
+  Open open_;
+  std::function<void()> on_state_;
+  int max_batch_, max_waiting_;
+  Metrics& metrics_;
+  std::atomic<State> state_ = State::kLoading;
+  std::optional<Model> model_;
+  std::vector<TicketPtr> touched_;  // with events to hand out
+  std::atomic<int> in_flight_ = 0;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<TicketPtr> inbox_;
+  bool stopping_ = false;
+  std::string failure_;
+  std::thread thread_;
+};
+
+}  // namespace moesaic::server

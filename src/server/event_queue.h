@@ -1,0 +1,40 @@
+// What the engine's thread hands to one request's coroutine.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "openai/answer.h"
+
+namespace moesaic::server {
+
+namespace asio = boost::asio;
+using Clock = std::chrono::steady_clock;
+
+// push() from any thread; take() from one coroutine on the executor, which must be a strand. Unbounded here:
+// what a generation can push is bounded by the context, and a client that does not read is cut off.
+class EventQueue : public std::enable_shared_from_this<EventQueue> {
+ public:
+  using Events = std::vector<openai::AnswerEvent>;
+
+  explicit EventQueue(const asio::any_io_executor& executor) : executor_(executor), timer_(executor) {}
+
+  void push(Events&& events);
+  // What has come; waits for it until the deadline, then empty.
+  asio::awaitable<Events> take(Clock::time_point deadline);
+
+ private:
+  bool pending();
+
+  asio::any_io_executor executor_;
+  asio::steady_timer timer_;
+  std::mutex mutex_;
+  Events events_;
+  bool waiting_ = false;
+};
+
+}  // namespace moesaic::server

@@ -1,0 +1,172 @@
+#include "server/generation.h"
+
+#include <utility>
+
+#include "openai/sse.h"
+#include "server/event_queue.h"
+#include "server/handlers.h"
+
+namespace moesaic::server {
+namespace {
+
+using openai::Answer;
+using openai::ApiError;
+using Events = EventQueue::Events;
+
+constexpr auto kNever = std::chrono::hours(24 * 365);
+
+// One request's generations under way. Cancels them when it goes.
+class Generating {
+ public:
+  Generating(Exchange& exchange, App& app, Answer& answer)
+      : exchange_(exchange),
+        app_(app),
+        answer_(answer),
+        queue_(std::make_shared<EventQueue>(exchange.executor())),
+        deadline_(Clock::now() +
+                  (app.options.limits.request_time.count() > 0
+                       ? std::chrono::duration_cast<Clock::duration>(app.options.limits.request_time)
+                       : Clock::duration(kNever))) {}
+  Generating(const Generating&) = delete;
+  Generating& operator=(const Generating&) = delete;
+  ~Generating() { exchange_.abandon(); }
+
+  bool submit(std::vector<GenerationRequest> requests) {
+    return app_.engine.submit(std::move(requests), queue_, exchange_.gone());
+  }
+  asio::awaitable<void> whole();
+  asio::awaitable<void> stream();
+  asio::awaitable<void> stream_failure(const ApiError& error);
+
+ private:
+  // Adds what comes within the time of a heartbeat to the answer; false: error_ says why there is no more.
+  asio::awaitable<bool> next(std::string* sse);
+  bool add(const openai::AnswerEvent& event, std::string* sse);
+  asio::awaitable<void> stream_rest(std::string sse);
+
+  Exchange& exchange_;
+  App& app_;
+  Answer& answer_;
+  std::shared_ptr<EventQueue> queue_;
+  Clock::time_point deadline_;
+  ApiError error_;
+};
+
+// What ended a generation before its time; nothing where it ended as it should.
+openai::Refusal failure(const Outcome& outcome) {
+  if (outcome.finish == FinishReason::kError) return openai::api_error(outcome.error);
+  if (outcome.finish != FinishReason::kCancelled) return {};
+  return ApiError{
+      .http = 503, .message = "the generation was cancelled", .type = "server_error", .code = "cancelled"};
+}
+
+bool Generating::add(const openai::AnswerEvent& event, std::string* sse) {
+  if (event.token && exchange_.record().first == Clock::time_point()) exchange_.record().first = Clock::now();
+  if (event.end) {
+    if (const auto failed = failure(*event.end)) {
+      error_ = *failed;
+      return false;
+    }
+  }
+  answer_.add(event, sse);
+  return true;
+}
+
+asio::awaitable<bool> Generating::next(std::string* sse) {
+  const auto pause = Clock::now() + app_.options.limits.heartbeat;
+  const Events events = co_await queue_->take(std::min(pause, deadline_));
+  for (const openai::AnswerEvent& event : events) {
+    if (!add(event, sse)) co_return false;
+  }
+  if (events.empty() && sse != nullptr) *sse += openai::kHeartbeat;
+  if (!events.empty() || Clock::now() < deadline_) co_return true;
+  error_ = {.http = 504, .message = "the answer took too long", .type = "server_error", .code = "timeout"};
+  co_return false;
+}
+
+asio::awaitable<void> Generating::whole() {
+  while (!answer_.complete()) {
+    const bool more = co_await next(nullptr);
+    if (more) continue;
+    if (!exchange_.gone().stop_requested()) co_await send_error(exchange_, error_);
+    co_return;
+  }
+  exchange_.record().usage = answer_.usage();
+  HttpAnswer answer{.body = answer_.whole()};
+  co_await exchange_.send(std::move(answer));
+}
+
+// Until the first token an error still has a status of its own. A prompt that takes longer than a heartbeat
+// is answered by the stream's beginning.
+asio::awaitable<void> Generating::stream() {
+  std::string sse;
+  const bool began = co_await next(&sse);
+  if (began) {
+    co_await stream_rest(std::move(sse));
+  } else if (!exchange_.gone().stop_requested()) {
+    co_await send_error(exchange_, error_);
+  }
+  exchange_.record().usage = answer_.usage();
+}
+
+asio::awaitable<void> Generating::stream_rest(std::string sse) {
+  bool reached = co_await exchange_.begin_events();
+  bool going = true;
+  while (reached && going && !answer_.complete()) {
+    if (!sse.empty()) reached = co_await exchange_.send_events(std::exchange(sse, {}));
+    if (reached) going = co_await next(&sse);
+  }
+  if (!reached || exchange_.gone().stop_requested()) co_return;
+  if (going) {
+    answer_.finish(sse);
+  } else {
+    answer_.fail(error_, sse);
+  }
+  reached = co_await exchange_.send_events(std::move(sse));
+  if (reached) co_await exchange_.end_events();
+}
+
+asio::awaitable<void> Generating::stream_failure(const ApiError& error) {
+  std::string sse;
+  answer_.fail(error, sse);
+  bool reached = co_await exchange_.begin_events();
+  if (reached) reached = co_await exchange_.send_events(std::move(sse));
+  if (reached) co_await exchange_.end_events();
+}
+
+ApiError busy() {
+  return {.http = 429,
+          .message = "the server has as many requests as it takes; try again",
+          .type = "rate_limit_error",
+          .code = "queue_full",
+          .retry_after = 1};
+}
+
+}  // namespace
+
+asio::awaitable<void> generate(Exchange& exchange, App& app, MakeJob make_job) {
+  if (const auto refusal = unavailable(app)) {
+    co_await send_error(exchange, *refusal);
+    co_return;
+  }
+  openai::JobOrError made = make_job(exchange.request().body, service_of(app));
+  if (const auto* error = std::get_if<ApiError>(&made)) {
+    co_await send_error(exchange, *error);
+    co_return;
+  }
+  auto& job = std::get<openai::Job>(made);
+  Generating generating(exchange, app, *job.answer);
+  if (job.failure) {
+    co_await generating.stream_failure(*job.failure);
+  } else if (!generating.submit(std::move(job.requests))) {
+    ++app.metrics.refused_busy;
+    const ApiError error = busy();
+    co_await send_error(exchange, error);
+  } else if (job.stream) {
+    co_await generating.stream();
+  } else {
+    co_await generating.whole();
+  }
+}
+
+}  // namespace moesaic::server

@@ -1,0 +1,156 @@
+#include "server/handlers.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <ctime>
+
+#include "openai/chat_request.h"
+#include "openai/completion_request.h"
+#include "openai/fields.h"
+#include "openai/responses_request.h"
+#include "openai/sse.h"
+#include "openai/token_requests.h"
+#include "server/generation.h"
+#include "server/page.h"
+
+namespace moesaic::server {
+namespace {
+
+using openai::ApiError;
+using openai::Json;
+
+asio::awaitable<void> send_json(Exchange& exchange, const Json& json) {
+  HttpAnswer answer{.body = openai::dump(json)};
+  co_await exchange.send(std::move(answer));
+}
+
+asio::awaitable<void> send_state(Exchange& exchange, const openai::Refusal& refusal) {
+  if (refusal) {
+    co_await send_error(exchange, *refusal);
+  } else {
+    const Json ok = {{"status", "ok"}};
+    co_await send_json(exchange, ok);
+  }
+}
+
+using Convert = openai::JsonOrError (*)(std::string_view body, const openai::Service& service);
+
+asio::awaitable<void> convert(Exchange& exchange, App& app, Convert convert) {
+  openai::JsonOrError result;
+  if (const auto refusal = unavailable(app)) {
+    result = *refusal;
+  } else {
+    result = convert(exchange.request().body, service_of(app));
+  }
+  HttpAnswer answer = std::holds_alternative<ApiError>(result)
+                          ? error_answer(std::get<ApiError>(result))
+                          : HttpAnswer{.body = std::get<std::string>(std::move(result))};
+  co_await exchange.send(std::move(answer));
+}
+
+}  // namespace
+
+HttpAnswer error_answer(const ApiError& error) {
+  HttpAnswer answer{.status = error.http, .body = openai::error_json(error)};
+  if (error.retry_after > 0) answer.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
+  if (error.http == 401) answer.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return answer;
+}
+
+asio::awaitable<void> send_error(Exchange& exchange, const ApiError& error) {
+  HttpAnswer answer = error_answer(error);
+  co_await exchange.send(std::move(answer));
+}
+
+openai::Refusal unavailable(const App& app) {
+  const auto busy = [](std::string message, const char* code, int retry_after) {
+    return ApiError{.http = 503,
+                    .message = std::move(message),
+                    .type = "server_error",
+                    .code = code,
+                    .retry_after = retry_after};
+  };
+  switch (app.engine.state()) {
+    case EngineThread::State::kLoading:
+      return busy("the model is being loaded", "model_loading", 5);
+    case EngineThread::State::kFailed:
+      return busy("the engine has failed: " + app.engine.failure(), "engine_failed", 0);
+    default:
+      break;
+  }
+  if (app.draining) return busy("the server is going down", "shutting_down", 10);
+  return {};
+}
+
+// The policy lets the page reach this server and nothing else, whatever a model writes into it.
+asio::awaitable<void> page(Exchange& exchange, App&) {
+  HttpAnswer answer{.body = std::string(kPage), .content_type = "text/html; charset=utf-8"};
+  answer.headers = {
+      {"Content-Security-Policy",
+       "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
+       "img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"},
+      {"Cache-Control", "no-cache"},
+      {"X-Content-Type-Options", "nosniff"}};
+  co_await exchange.send(std::move(answer));
+}
+
+asio::awaitable<void> health(Exchange& exchange, App& app) {
+  const bool failed = app.engine.state() == EngineThread::State::kFailed;
+  co_await send_state(exchange, failed ? unavailable(app) : openai::Refusal());
+}
+
+asio::awaitable<void> ready(Exchange& exchange, App& app) { co_await send_state(exchange, unavailable(app)); }
+
+asio::awaitable<void> version(Exchange& exchange, App& app) {
+  const Json json = {{"version", app.options.version}};
+  co_await send_json(exchange, json);
+}
+
+asio::awaitable<void> metrics(Exchange& exchange, App& app) {
+  HttpAnswer answer{.body = app.metrics.text(app.engine.gauges()),
+                    .content_type = "text/plain; version=0.0.4; charset=utf-8"};
+  co_await exchange.send(std::move(answer));
+}
+
+asio::awaitable<void> models(Exchange& exchange, App& app) {
+  if (const auto refusal = unavailable(app)) {
+    co_await send_error(exchange, *refusal);
+    co_return;
+  }
+  const Json model = {{"id", app.options.model_name},
+                      {"object", "model"},
+                      {"created", app.started},
+                      {"owned_by", "moesaic"},
+                      {"max_model_len", app.engine.model()->context()}};
+  const Json json = {{"object", "list"}, {"data", Json::array({model})}};
+  co_await send_json(exchange, json);
+}
+
+openai::Service service_of(const App& app) {
+  return {.model = *app.engine.model(),
+          .name = app.options.model_name,
+          .today = fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr)))};
+}
+
+asio::awaitable<void> chat_completions(Exchange& exchange, App& app) {
+  return generate(exchange, app, openai::chat_job);
+}
+
+asio::awaitable<void> completions(Exchange& exchange, App& app) {
+  return generate(exchange, app, openai::completion_job);
+}
+
+asio::awaitable<void> responses(Exchange& exchange, App& app) {
+  return generate(exchange, app, openai::responses_job);
+}
+
+asio::awaitable<void> tokenize(Exchange& exchange, App& app) {
+  return convert(exchange, app, openai::tokenize);
+}
+
+asio::awaitable<void> detokenize(Exchange& exchange, App& app) {
+  return convert(exchange, app, openai::detokenize);
+}
+
+}  // namespace moesaic::server

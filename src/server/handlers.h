@@ -1,0 +1,31 @@
+// The endpoints.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+
+#include "openai/api_error.h"
+#include "server/app.h"
+#include "server/http.h"
+
+namespace moesaic::server {
+
+HttpAnswer error_answer(const openai::ApiError& error);
+asio::awaitable<void> send_error(Exchange& exchange, const openai::ApiError& error);
+// While loading, draining or after a failure: why nothing can be generated.
+openai::Refusal unavailable(const App& app);
+// For an App that is available.
+openai::Service service_of(const App& app);
+
+asio::awaitable<void> page(Exchange& exchange, App& app);
+asio::awaitable<void> health(Exchange& exchange, App& app);
+asio::awaitable<void> ready(Exchange& exchange, App& app);
+asio::awaitable<void> version(Exchange& exchange, App& app);
+asio::awaitable<void> metrics(Exchange& exchange, App& app);
+asio::awaitable<void> models(Exchange& exchange, App& app);
+asio::awaitable<void> chat_completions(Exchange& exchange, App& app);
+asio::awaitable<void> completions(Exchange& exchange, App& app);
+asio::awaitable<void> responses(Exchange& exchange, App& app);
+asio::awaitable<void> tokenize(Exchange& exchange, App& app);
+asio::awaitable<void> detokenize(Exchange& exchange, App& app);
+
+}  // namespace moesaic::server

@@ -1,0 +1,72 @@
+// A request and its answer, as handlers see them.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <chrono>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "openai/answer.h"
+
+namespace moesaic::server {
+
+namespace asio = boost::asio;
+
+struct HttpRequest {
+  std::string method, path, body;
+  std::string id;             // given by the client or made here; in the answer and in the log
+  std::string client;         // address
+  std::string authorization;  // the key that was shown
+  std::string origin;
+};
+
+struct HttpAnswer {
+  int status = 200;
+  std::string body;
+  std::string content_type = "application/json";
+  std::vector<std::pair<std::string, std::string>> headers;
+};
+
+// What the log says beside the request.
+struct RequestRecord {
+  int status = 0;  // 0: the client left before there was an answer
+  std::string_view route = "none";
+  std::chrono::steady_clock::time_point arrived, first;  // first: token
+  openai::Usage usage;
+};
+
+// One request with the way back to its client. A handler answers with send(), or with begin_events(),
+// send_events() and end_events(). Used on its executor, a strand, only.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+
+  const HttpRequest& request() const { return request_; }
+  RequestRecord& record() { return record_; }
+  asio::any_io_executor executor() const { return executor_; }
+  // Triggered when the client has gone, or by abandon(): cancels the generations.
+  std::stop_token gone() const { return gone_.get_token(); }
+  void abandon() { gone_.request_stop(); }
+  bool begun() const { return record_.status != 0; }
+
+  virtual asio::awaitable<void> send(HttpAnswer answer) = 0;
+  // False: the client cannot be reached any more.
+  virtual asio::awaitable<bool> begin_events() = 0;
+  virtual asio::awaitable<bool> send_events(std::string events) = 0;
+  virtual asio::awaitable<void> end_events() = 0;
+
+ protected:
+  explicit Exchange(asio::any_io_executor executor) : executor_(std::move(executor)) {}
+  HttpRequest request_;
+  RequestRecord record_;
+  std::stop_source gone_;
+
+ private:
+  asio::any_io_executor executor_;
+};
+
+}  // namespace moesaic::server

@@ -1,0 +1,56 @@
+// Counters that Prometheus reads, by vLLM's names where it has them, so that its dashboards work.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moesaic/stats.h"
+#include "moesaic/types.h"
+
+namespace moesaic::server {
+
+// Buckets are fixed at construction. Thread-safe.
+class Histogram {
+ public:
+  explicit Histogram(std::vector<double> bounds);
+  void observe(double value);
+  void write(const std::string& name, const std::string& labels, std::string& text) const;
+
+ private:
+  std::vector<double> bounds_;                 // upper, ascending; +Inf is implied
+  std::vector<std::atomic<uint64_t>> counts_;  // of values in a bucket, not cumulated
+  std::atomic<double> sum_ = 0;
+};
+
+// What is read when the metrics are asked for.
+struct Gauges {
+  EngineStats engine;
+  int inbox = 0;  // generations that the engine has not seen yet
+};
+
+// Thread-safe.
+struct Metrics {
+  explicit Metrics(const std::string& model_name);
+
+  std::atomic<uint64_t> recoveries = 0, refused_busy = 0;
+  std::atomic<int> connections = 0;
+  std::array<std::atomic<uint64_t>, 5> finished{};  // by FinishReason
+  Histogram time_to_first_token, inter_token, end_to_end, queue_time, prompt_length, generation_length;
+
+  void count_request(std::string_view route, int status);
+  // The text format 0.0.4.
+  std::string text(const Gauges& gauges) const;
+
+ private:
+  std::string labels_;  // model_name="..."
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::string, int>, uint64_t> requests_;  // by route and status
+};
+
+}  // namespace moesaic::server

@@ -1,0 +1,39 @@
+// What whoever starts the server decides.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace moesaic::server {
+
+using std::chrono::seconds;
+
+struct Limits {
+  size_t header_bytes = 16 << 10;
+  size_t body_bytes = 16 << 20;
+  int connections = 16384;
+  int waiting = 256;        // generations beyond those at work; more are told to come back
+  seconds header_time{10};  // for a request's header, from its first byte
+  seconds body_time{60};    // for its body
+  seconds idle_time{75};    // between the requests of a connection
+  seconds write_time{30};   // for a client to take what is ready
+  seconds request_time{0};  // for a whole answer; 0: as long as it takes
+  seconds heartbeat{15};    // of silence before a stream says that it is alive
+  seconds drain_time{30};   // after SIGTERM, for answers under way
+};
+
+struct ServerOptions {
+  std::string address = "127.0.0.1";
+  uint16_t port = 8080;  // 0: any free one
+  std::string model_name;
+  std::string version;
+  std::vector<std::string> api_keys;      // empty: everybody may
+  std::vector<std::string> cors_origins;  // "*": any; empty: pages of other origins are not served
+  bool log_requests = true;               // a line of JSON for each, on standard error
+  int io_threads = 2;
+  Limits limits;
+};
+
+}  // namespace moesaic::server

@@ -1,0 +1,17 @@
+// Which handler answers a request.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+
+#include "server/app.h"
+#include "server/http.h"
+
+namespace moesaic::server {
+
+// Checks the key, finds the handler and runs it; unknown paths and methods are answered here.
+asio::awaitable<void> route(Exchange& exchange, App& app);
+
+// Whether a request for this path may go on to have its body read; nothing, or the refusal.
+openai::Refusal check_access(const HttpRequest& request, const App& app);
+
+}  // namespace moesaic::server

@@ -1,0 +1,169 @@
+#include "server/server.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <csignal>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "server/exchange.h"
+#include "server/request_log.h"
+
+namespace moesaic::server {
+namespace {
+
+using boost::system::error_code;
+
+constexpr auto kRetryAccept = std::chrono::milliseconds(100);  // while there are no file descriptors
+constexpr auto kDrainPoll = std::chrono::milliseconds(20);
+constexpr const char* kFull =
+    "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+void raise_file_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+auto into(error_code& error) { return asio::redirect_error(asio::use_awaitable, error); }
+
+}  // namespace
+
+struct Server::Impl {
+  App app;
+  asio::io_context io;
+  asio::strand<asio::io_context::executor_type> control{asio::make_strand(io)};  // all below
+  tcp::acceptor acceptor{control};
+  asio::signal_set signals{control};
+  int signals_seen = 0;
+
+  Impl(ServerOptions options, EngineThread::Open open, int max_batch)
+      : app(std::move(options), std::move(open), max_batch), io(app.options.io_threads) {}
+
+  Status listen();
+  asio::awaitable<void> accept();
+  asio::awaitable<void> finish();
+  void begin_drain();
+  void wait_for_signal();
+  void engine_changed();
+};
+
+Status Server::Impl::listen() {
+  const ServerOptions& o = app.options;
+  error_code error;
+  const auto address = asio::ip::make_address(o.address, error);
+  if (error) return Status(StatusCode::kUsage, fmt::format("--host: '{}' is no IP address", o.address));
+  const tcp::endpoint endpoint(address, o.port);
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(4096, error);
+  if (error)
+    return moesaic::error(StatusCode::kIo, "cannot listen on {}:{}: {}; another --port?", o.address, o.port,
+                          error.message());
+  return {};
+}
+
+asio::awaitable<void> Server::Impl::accept() {
+  while (acceptor.is_open()) {
+    error_code error;
+    tcp::socket socket = co_await acceptor.async_accept(asio::make_strand(io), into(error));
+    if (error && acceptor.is_open()) {
+      asio::steady_timer pause(control, kRetryAccept);
+      co_await pause.async_wait(into(error));
+    } else if (!error && app.metrics.connections >= app.options.limits.connections) {
+      socket.non_blocking(true, error);
+      socket.send(asio::buffer(kFull, std::char_traits<char>::length(kFull)), 0, error);
+    } else if (!error) {
+      const auto executor = socket.get_executor();
+      asio::co_spawn(executor, serve_connection(std::move(socket), app), asio::detached);
+    }
+  }
+}
+
+// Answers under way finish; then nothing is left to do.
+asio::awaitable<void> Server::Impl::finish() {
+  const auto deadline = Clock::now() + app.options.limits.drain_time;
+  asio::steady_timer pause(control);
+  while (app.exchanges > 0 && Clock::now() < deadline) {
+    pause.expires_after(kDrainPoll);
+    error_code ignored;
+    co_await pause.async_wait(into(ignored));
+  }
+  io.stop();
+}
+
+void Server::Impl::begin_drain() {
+  if (app.draining.exchange(true)) return;
+  log_event("draining", fmt::format("{} answers under way", app.exchanges.load()));
+  error_code ignored;
+  acceptor.close(ignored);
+  asio::co_spawn(control, finish(), asio::detached);
+}
+
+void Server::Impl::wait_for_signal() {
+  signals.async_wait([this](const error_code& error, int) {
+    if (error) return;
+    if (++signals_seen > 1) return io.stop();
+    begin_drain();
+    wait_for_signal();
+  });
+}
+
+void Server::Impl::engine_changed() {
+  asio::post(control, [this] {
+    if (app.engine.state() == EngineThread::State::kReady) return log_event("ready", app.options.model_name);
+    log_event("failed", app.engine.failure());
+    begin_drain();
+  });
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::~Server() = default;
+
+Result<std::unique_ptr<Server>> Server::create(ServerOptions options, std::function<Result<Model>()> open,
+                                               int max_batch) {
+  raise_file_limit();
+  auto impl = std::make_unique<Impl>(std::move(options), std::move(open), max_batch);
+  RETURN_IF_ERROR(impl->listen());
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+uint16_t Server::port() const {
+  error_code ignored;
+  return impl_->acceptor.local_endpoint(ignored).port();
+}
+
+Status Server::run(bool signals) {
+  Impl& s = *impl_;
+  if (signals) {
+    s.signals.add(SIGTERM);
+    s.signals.add(SIGINT);
+    s.wait_for_signal();
+  }
+  asio::co_spawn(s.control, s.accept(), asio::detached);
+  s.app.engine.start([&s] { s.engine_changed(); });
+  std::vector<std::thread> threads;
+  for (int i = 0; i < s.app.options.io_threads; ++i) threads.emplace_back([&s] { s.io.run(); });
+  for (std::thread& thread : threads) thread.join();
+  s.app.engine.stop();
+  const bool failed = s.app.engine.state() == EngineThread::State::kFailed;
+  return failed ? Status(StatusCode::kInternal, s.app.engine.failure()) : Status();
+}
+
+void Server::drain() {
+  asio::post(impl_->control, [impl = impl_.get()] { impl->begin_drain(); });
+}
+
+}  // namespace moesaic::server

@@ -1,0 +1,33 @@
+// An OpenAI-compatible server over one Model. TLS is left to a reverse proxy.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "moesaic/engine.h"
+#include "server/options.h"
+
+namespace moesaic::server {
+
+class Server {
+ public:
+  // Binds and listens: requests are answered with 503 until the model is loaded. open runs on the engine's
+  // thread; max_batch is what it opens the model with.
+  static Result<std::unique_ptr<Server>> create(ServerOptions options, std::function<Result<Model>()> open,
+                                                int max_batch);
+  ~Server();
+
+  uint16_t port() const;
+  // Serves until drain() or, with signals, SIGTERM or SIGINT; then lets the answers under way finish, within
+  // drain_time. A second signal ends at once. Fails if the model cannot be loaded or its device fails.
+  Status run(bool signals);
+  // From any thread.
+  void drain();
+
+ private:
+  struct Impl;
+  explicit Server(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace moesaic::server

@@ -1,0 +1,58 @@
+#include "server/exchange.h"
+#include "server/handlers.h"
+#include "server/request_log.h"
+
+namespace moesaic::server {
+namespace {
+
+// Counts for as long as it lives.
+class Counted {
+ public:
+  explicit Counted(std::atomic<int>& count) : count_(count) { ++count_; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+  ~Counted() { --count_; }
+
+ private:
+  std::atomic<int>& count_;
+};
+
+void note(Connection& connection, App& app) {
+  app.metrics.count_request(connection.record().route, connection.record().status);
+  if (app.options.log_requests) log_request(connection.request(), connection.record());
+}
+
+asio::awaitable<void> answer_request(Connection& connection) {
+  std::string failed;
+  try {
+    co_await connection.answer();
+  } catch (const std::exception& e) {
+    failed = e.what();
+  }
+  if (failed.empty()) co_return;
+  log_event("error", failed);
+  connection.abandon();
+  const openai::ApiError error = openai::internal_error("internal error");
+  if (!connection.begun()) co_await send_error(connection, error);
+}
+
+// False: the connection is to be closed.
+asio::awaitable<bool> next_request(Connection& connection, App& app) {
+  bool read = co_await connection.read_head();
+  const Counted under_way(app.exchanges);
+  if (read) read = co_await connection.read_body();
+  if (read) co_await answer_request(connection);
+  if (connection.begun() || read) note(connection, app);
+  co_return connection.keep_alive() && !app.draining;
+}
+
+}  // namespace
+
+asio::awaitable<void> serve_connection(tcp::socket socket, App& app) {
+  const Counted open(app.metrics.connections);
+  Connection connection(std::move(socket), app);
+  for (bool more = true; more;) more = co_await next_request(connection, app);
+  co_await connection.close();
+}
+
+}  // namespace moesaic::server

@@ -1,0 +1,277 @@
+"""HTTP as hostile and unlucky clients speak it: each gets a clean answer or a closed connection, and nobody else notices."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from served import MOESAIC, Served  # noqa: E402
+
+CHAT = "/v1/chat/completions"
+OPTIONS = ("--max-batch", 2, "--max-waiting", 2, "--max-body", 1_000_000, "--header-timeout", 1, "--body-timeout", 2,
+           "--idle-timeout", 5, "--heartbeat", 1, "--log", "quiet", "--cors-origin", "https://page.example")
+
+
+def ask(text="What is 17 + 25?", **options):
+    return {"messages": [{"role": "user", "content": text}], "temperature": 0, **options}
+
+
+class Http(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Served(*OPTIONS, context=8192).wait_ready()
+        names = "<|return|><|call|><|endoftext|>"
+        stops = cls.server.post("/tokenize", {"prompt": names, "parse_special": True})[1]["tokens"]
+        cls.endless = ask("Tell me a story.", stream=True, temperature=1, logit_bias={str(t): -100 for t in stops})
+
+    @classmethod
+    def tearDownClass(cls):
+        status, log = cls.server.stop()
+        if status != 0:
+            raise AssertionError(f"the server ended with {status}: {log}")
+
+    def tearDown(self):
+        self.assertIsNone(self.server.process.poll(), "the server is gone")
+        self.server.until("vllm:num_requests_running", 0)
+        self.assertEqual(self.server.post(CHAT, ask(max_tokens=2))[0], 200)
+
+    def connect(self):
+        return socket.create_connection(("127.0.0.1", self.server.port), timeout=20)
+
+    def raw(self, data, close=False):
+        """All that comes back for some bytes."""
+        with self.connect() as s:
+            s.sendall(data)
+            if close:
+                s.shutdown(socket.SHUT_WR)
+            answer = b""
+            while part := s.recv(65536):
+                answer += part
+            return answer
+
+    def request(self, body, path=CHAT, extra=""):
+        data = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n{extra}\r\n"
+        return head.encode() + data
+
+    def stream(self):
+        """A connection on which an endless answer has begun."""
+        s = self.connect()
+        s.sendall(self.request(self.endless))
+        self.assertIn(b"200 OK", s.recv(65536))
+        return s
+
+    def refused(self, status, body, path=CHAT, method="POST"):
+        got, _, data = self.server.call(method, path, body)
+        self.assertEqual(got, status, data)
+        error = json.loads(data)["error"]
+        self.assertEqual(set(error), {"message", "type", "param", "code"})
+        return error
+
+    def test_paths(self):
+        self.refused(404, None, "/nowhere", "GET")
+        self.refused(405, None, CHAT, "GET")
+        for path in ("/health", "/ready", "/version", "/metrics", "/v1/models"):
+            self.assertEqual(self.server.call("GET", path)[0], 200)
+        status, headers, body = self.server.call("HEAD", "/health")
+        self.assertEqual((status, body), (200, b""))
+        self.assertIn("X-Request-Id", headers)
+
+    def test_bodies(self):
+        for body in ("", "{", "[]", "3", "null", '{"messages": ', b'{"messages": "\xff\xfe"}', "[" * 10000,
+                     '{"messages":' + "[" * 10000 + "]" * 10000 + "}", '{"messages": []}', '{"messages": [1]}',
+                     '{"messages": [{"role": "user", "content": {"a": 1}}]}', '{"messages": [{}]}', "\0" * 100):
+            with self.subTest(str(body)[:40]):
+                self.refused(400, body)
+        for path in ("/v1/completions", "/v1/responses", "/tokenize", "/detokenize"):
+            for body in ("{}", "[]", '{"tokens": [-1]}', '{"prompt": {}}', '{"input": 5}'):
+                with self.subTest(path + body):
+                    self.refused(400, body, path)
+
+    def test_too_large(self):
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\n"
+        self.assertIn(b" 413 ", self.raw((head + f"Content-Length: {1 << 30}\r\n\r\n").encode()))
+        chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+        with self.connect() as s:
+            s.sendall((head + "Transfer-Encoding: chunked\r\n\r\n").encode())
+            try:
+                for _ in range(20):
+                    s.sendall(chunk)
+            except OSError:
+                pass
+            self.assertIn(b" 413 ", s.recv(65536))
+        self.assertIn(b" 431 ", self.raw(b"GET /health HTTP/1.1\r\nX: " + b"x" * 100_000))
+
+    def test_expect(self):
+        with self.connect() as s:
+            data = json.dumps(ask(max_tokens=2)).encode()
+            s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(data)}\r\n\r\n"
+                      .encode())
+            self.assertTrue(s.recv(1000).startswith(b"HTTP/1.1 100 "))
+            s.sendall(data)
+            self.assertIn(b"200 OK", s.recv(65536))
+
+    def test_not_http(self):
+        for data in (b"\r\n\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
+                     b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+                     b"POST /v1/chat/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"):
+            with self.subTest(data):
+                answer = self.raw(data, close=True)
+                self.assertTrue(answer == b"" or b" 400 " in answer, answer)
+
+    def test_slow_header(self):
+        start = time.time()
+        with self.connect() as s:
+            for byte in b"GET /health HT":
+                s.sendall(bytes([byte]))
+                time.sleep(0.02)
+            self.assertIn(b" 408 ", s.recv(65536))
+        self.assertLess(time.time() - start, 4)
+
+    def test_slow_body(self):
+        with self.connect() as s:
+            s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{".encode())
+            self.assertIn(b" 408 ", s.recv(65536))
+
+    def test_half_closed(self):
+        self.raw(self.request(self.endless), close=True)
+        self.server.until("vllm:num_requests_running", 0)
+
+    def test_reset(self):
+        for _ in range(5):
+            s = self.stream()
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            s.close()
+        self.server.until("vllm:num_requests_running", 0)
+
+    def test_idle_connections(self):
+        idle = [self.connect() for _ in range(500)]
+        self.assertEqual(self.server.post(CHAT, ask(max_tokens=2))[0], 200)
+        self.assertGreaterEqual(self.server.metric("moesaic:connections"), 500)
+        for s in idle:
+            s.close()
+        deadline = time.time() + 10
+        while self.server.metric("moesaic:connections") > 100 and time.time() < deadline:
+            time.sleep(0.05)
+        self.assertLess(self.server.metric("moesaic:connections"), 100)
+
+    def test_pipelined(self):
+        two = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        self.assertEqual(self.raw(two).count(b"200 OK"), 2)
+
+    def test_http_1_0(self):
+        data = json.dumps({**ask(max_tokens=3), "stream": True}).encode()
+        answer = self.raw(f"POST {CHAT} HTTP/1.0\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+        self.assertNotIn(b"chunked", answer)
+        self.assertTrue(answer.endswith(b"data: [DONE]\n\n"), answer)
+
+    def test_keep_alive(self):
+        with self.connect() as s:
+            for _ in range(3):
+                s.sendall(self.request(ask(max_tokens=3, stream=True)))
+                answer = b""
+                while not answer.endswith(b"0\r\n\r\n"):
+                    part = s.recv(65536)
+                    self.assertTrue(part)
+                    answer += part
+                self.assertIn(b"[DONE]", answer)
+
+    def test_full_queue_and_heartbeat(self):
+        streams = [self.stream() for _ in range(2)]
+        waiting = [self.connect() for _ in range(2)]
+        for s in waiting:
+            s.sendall(self.request(self.endless))
+        self.server.until("vllm:num_requests_waiting", 2)
+        status, headers, data = self.server.call("POST", CHAT, json.dumps(ask()))
+        self.assertEqual(status, 429, data)
+        self.assertTrue(int(headers["Retry-After"]) > 0)
+        answer = b""
+        while b": still working" not in answer:
+            answer += (part := waiting[0].recv(65536))
+            self.assertTrue(part, answer)
+            self.assertNotIn(b"data:", answer)
+        for s in [*streams, *waiting]:
+            s.close()
+        self.server.until("vllm:num_requests_waiting", 0)
+
+    def test_cors(self):
+        origin = {"Origin": "https://page.example"}
+        status, headers, _ = self.server.call("OPTIONS", CHAT, headers=origin)
+        self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (204, origin["Origin"]))
+        self.assertEqual(self.server.call("GET", "/health", headers=origin)[1]["Access-Control-Allow-Origin"],
+                         origin["Origin"])
+        other = self.server.call("GET", "/health", headers={"Origin": "https://other.example"})
+        self.assertIsNone(other[1]["Access-Control-Allow-Origin"])
+
+    def test_request_id(self):
+        given = {"X-Request-Id": "my-request.1"}
+        self.assertEqual(self.server.call("GET", "/health", headers=given)[1]["X-Request-Id"], "my-request.1")
+
+    def test_same_answers_together(self):
+        alone = self.server.post(CHAT, ask())[1]["choices"][0]["message"]["content"]
+        answers = []
+        threads = [threading.Thread(target=lambda: answers.append(self.server.post(CHAT, ask())[1]))
+                   for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([a["choices"][0]["message"]["content"] for a in answers], [alone] * 4)
+
+
+class Start(unittest.TestCase):
+    def test_keys(self):
+        server = Served(env={"MOESAIC_API_KEY": "secret"})
+        try:
+            for headers, status in (({}, 401), ({"Authorization": "Bearer wrong!"}, 401),
+                                    ({"Authorization": "Bearer secret1"}, 401)):
+                self.assertEqual(server.call("GET", "/v1/models", headers=headers)[0], status)
+            key = {"Authorization": "Bearer secret"}
+            self.assertEqual(server.call("GET", "/health")[0], 200)
+            server.wait_ready()
+            self.assertEqual(server.call("GET", "/v1/models", headers=key)[0], 200)
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+    def test_drain(self):
+        server = Served().wait_ready()
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(
+            server.post(CHAT, ask("Tell me a long story.", max_tokens=300, temperature=1, seed=1))))
+        thread.start()
+        server.until("vllm:num_requests_running", 1)
+        status, log = server.stop()
+        thread.join()
+        self.assertEqual(status, 0, log)
+        self.assertEqual(answers[0][0], 200)
+        lines = [json.loads(line) for line in log.splitlines()]
+        self.assertIn("draining", [line["event"] for line in lines])
+        request = [line for line in lines if line["event"] == "request" and line["path"] == CHAT][0]
+        self.assertEqual(request["status"], 200)
+        self.assertGreater(request["generated_tokens"], 0)
+
+    def test_log_nobody_reads(self):
+        server = Served().wait_ready()
+        server.process.stderr.close()
+        self.assertEqual(server.post(CHAT, ask(max_tokens=2))[0], 200)
+        self.assertEqual(server.post(CHAT, ask(max_tokens=2))[0], 200)
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.process.wait(60), 0)
+
+    def test_no_model(self):
+        import subprocess
+        done = subprocess.run([MOESAIC, "serve", "-m", "/nowhere", "--port", "0"], capture_output=True, text=True,
+                              timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("/nowhere", done.stderr.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=int(os.environ.get("VERBOSE", "1")))

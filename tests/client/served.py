@@ -1,0 +1,67 @@
+"""A server for the tests: started on a free port, stopped by SIGTERM, and its exit checked."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+
+MOESAIC = os.environ.get("MOESAIC", "moesaic")
+
+
+class Served:
+    def __init__(self, *options, model="tiny", context=1024, env=None):
+        command = [MOESAIC, "serve", "-m", model, "--port", "0", "-t", "1", "--ctx", str(context), *map(str, options)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        env={**os.environ, **(env or {})})
+        line = self.process.stdout.readline()
+        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)\n", line)
+        if not found:
+            raise RuntimeError(f"the server said {line!r}: {self.process.stderr.read()}")
+        self.port = int(found[1])
+        self.url = line.strip()
+
+    def wait_ready(self):
+        for _ in range(600):
+            if self.call("GET", "/ready")[0] == 200:
+                return self
+            time.sleep(0.1)
+        raise RuntimeError("the server did not become ready")
+
+    def call(self, method, path, body=None, headers=None):
+        """(status, headers, body) of one request on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        data = json.dumps(body) if isinstance(body, (dict, list)) else body
+        connection.request(method, path, data, headers or {})
+        answer = connection.getresponse()
+        result = answer.status, answer.headers, answer.read()
+        connection.close()
+        return result
+
+    def post(self, path, body, headers=None):
+        status, _, data = self.call("POST", path, body, headers)
+        return status, json.loads(data)
+
+    def metric(self, name):
+        text = urllib.request.urlopen(self.url + "/metrics", timeout=60).read().decode()
+        values = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+        if not values:
+            raise KeyError(f"{name} is not among the metrics")
+        return sum(map(float, values))
+
+    def until(self, name, value, seconds=20):
+        """Waits for a metric to have a value."""
+        deadline = time.time() + seconds
+        while self.metric(name) != value:
+            if time.time() > deadline:
+                raise AssertionError(f"{name} is {self.metric(name)}, not {value}")
+            time.sleep(0.02)
+
+    def stop(self):
+        """SIGTERM; (exit status, log)."""
+        self.process.send_signal(signal.SIGTERM)
+        _, log = self.process.communicate(timeout=60)
+        return self.process.returncode, log

@@ -14,6 +14,7 @@
 //
 // Floor: bytes / bandwidth. QKV of gpt-oss in BF16, 29.5 MB: 6.7 us on an H200.
 #include <algorithm>
+#include <cstdlib>
 
 #include "backend/cuda/norm.cuh"
 #include "backend/cuda/sm90a/dense_decode.h"
@@ -53,6 +54,7 @@ struct Stage {
 struct Cut {
   int stages;  // of a ring
   int whole, tasks;
+  bool ahead;  // what the ring does not hold is brought to L2 while the kernel waits for its predecessor
 };
 struct Task {
   int unit, half;  // half: -1: both
@@ -109,17 +111,29 @@ __device__ void copy_stage(const Task& task, uint8_t* to, const uint8_t* data, c
     bulk_copy(to + Stage<Source>::kScalesAt, scales, count * Source::kScaleBytes, full, policy);
 }
 
+// From stage b of a task on.
+template <class Source>
+__device__ void prefetch_tasks(const GemmParams& p, const Cut& cut, const Part& part, int index, int b) {
+  for (; index < cut.tasks; index += part.clusters, b = 0) {
+    const int64_t at = static_cast<int64_t>(Task(cut, index).unit) * p.blocks + part.first + b;
+    if (b < part.blocks)
+      prefetch_l2(p.data + at * Source::kBlockBytes, (part.blocks - b) * Source::kBlockBytes);
+  }
+}
+
 template <class Source, int kTiles>
 __device__ void copy_tasks(Shared<kTiles>& s, uint8_t* ring, const GemmParams& p, const Cut& cut,
                            const Part& part) {
   using S = Stage<Source>;
   const uint64_t policy = evict_first_policy();
   Turn turn;
+  bool ahead = cut.ahead;
   for (int index = part.cluster; index < cut.tasks; index += part.clusters) {
     const Task task(cut, index);
     const int64_t at = static_cast<int64_t>(task.unit) * p.blocks + part.first;
     const uint8_t *data = p.data + at * Source::kBlockBytes, *scales = p.scales + at * Source::kScaleBytes;
     for (int b = 0; b < part.blocks; b += S::kBlocks, turn.next(cut.stages)) {
+      if (turn.phase == 1 && ahead) prefetch_tasks<Source>(p, cut, part, index, b), ahead = false;
       mbar_wait(&s.free[turn.stage], turn.phase ^ 1);
       copy_stage<Source>(task, ring + turn.stage * S::kBytes, data + b * Source::kBlockBytes,
                          scales + b * Source::kScaleBytes, min(S::kBlocks, part.blocks - b),
@@ -476,9 +490,9 @@ Prepared prepare_kernel(void (*kernel)(Params...)) {
           code == cudaSuccess ? clusters_at_a_time(reinterpret_cast<const void*>(kernel), T::kThreads) : 0};
 }
 
-Cut cut_of(int units, int clusters, int stages) {
+Cut cut_of(int units, int clusters, int stages, bool ahead) {
   const int rest = units % clusters, whole = 2 * rest <= clusters ? units - rest : units;
-  return {stages, whole, whole + 2 * (units - whole)};
+  return {stages, whole, whole + 2 * (units - whole), ahead};
 }
 
 template <class Source, int kTiles, class Epilogue>
@@ -489,7 +503,7 @@ Status run_tiles(const Matrix& w, const Activations& x, const Norm& norm, const 
   static const Prepared prepared = prepare_kernel<T>(kernel);
   if (prepared.code != cudaSuccess) return check(prepared.code, "dense decode");
   const int units = static_cast<int>(w.units), clusters = std::min(units, prepared.clusters);
-  const Cut cut = cut_of(units, clusters, stages_for<Source, T>(w.cols, x.tokens));
+  const Cut cut = cut_of(units, clusters, stages_for<Source, T>(w.cols, x.tokens), norm.x == nullptr && getenv("AHEAD"));
   const size_t shared = cut.stages * Stage<Source>::kBytes + shared_rest<T>(w.cols, x.tokens);
   const GemmParams p{.data = w.data.as<uint8_t>(),
                      .scales = w.scales.as<uint8_t>(),

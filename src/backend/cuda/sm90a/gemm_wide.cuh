@@ -488,7 +488,7 @@ template <class Weights, int kTile, class Epilogue>
 using PlanOf = WidePlan<Weights, kTile, std::is_same_v<Epilogue, WideSwiGlu>>;
 
 template <class Weights, int kTile, class Epilogue>
-__global__ void __launch_bounds__(kWideThreads, PlanOf<Weights, kTile, Epilogue>::kBlocksAtOnce)
+__global__ void __launch_bounds__(kWideThreads) __maxnreg__(is_narrow(kTile) ? 72 : 152)
     wide_kernel(const WideParams p, const Epilogue e) {
   extern __shared__ __align__(1024) uint8_t wide_shared[];
   using Plan = PlanOf<Weights, kTile, Epilogue>;

@@ -30,7 +30,7 @@ int round_up(int n, int grain) { return (n + grain - 1) / grain * grain; }
 // tile only bounds it.
 constexpr MoeWay kSlabWays[] = {
     {"decode", MoeKernel::kDecode, 1, 8, 0, 1, 7.0e-6, 3.60e12, 1e15},
-    {"wide 16", MoeKernel::kWide, 9, 0, 16, 16, 20e-6, 3.0e12, 200e12},
+    {"wide 16", MoeKernel::kWide, 9, 0, 16, 8, 20e-6, 3.6e12, 200e12},
     {"wide 32", MoeKernel::kWide, 9, 0, 32, 16, 20e-6, 3.0e12, 300e12},
     {"wide 64", MoeKernel::kWide, 9, 0, 64, 16, 20e-6, 3.0e12, 400e12},
     {"wide 128", MoeKernel::kWide, 9, 0, 128, 16, 20e-6, 3.0e12, 500e12},

@@ -377,10 +377,8 @@ Norm CudaBackend::norm_of(const DeviceBuffer& weight, float factor, bool bf16, i
 template <class Epilogue>
 Status CudaBackend::product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out) {
   const Activations activations{.x = x, .factor = factor, .tokens = rows};
-  if constexpr (std::is_same_v<Epilogue, Store>) {
-    if (!options_.batch_invariant && sm90a::dense_decode_fits(w, rows))
-      return sm90a::dense_decode(w, activations, out, stream_);
-  }
+  if (!options_.batch_invariant && sm90a::dense_decode_fits(w, rows))
+    return sm90a::dense_decode(w, activations, out, stream_);
   if (options_.batch_invariant || rows <= kSlabRows || !sm90a::wide_fits(w))
     return gemm(w, activations, out, stream_);
   const sm90a::Tiles tiles = sm90a::dense_tiles(w, tiles_.as<void>(), rows);

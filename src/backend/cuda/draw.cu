@@ -54,16 +54,6 @@ struct Shared {
   int32_t token;
 };
 
-// Bits that order as the numbers do; -0 and 0 are equal.
-__device__ uint64_t ordered(float v) {
-  const uint32_t bits = __float_as_uint(v + 0.0f);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-__device__ float number(uint64_t bits) {
-  const auto b = static_cast<uint32_t>(bits);
-  return __uint_as_float(b & 0x80000000u ? b & 0x7FFFFFFFu : ~b);
-}
-
 // Tokens that may hold what is looked for: by their logits or, in the order of ids, by these. Generous at the
 // ends; what is in it is looked at closely.
 struct Range {
@@ -133,7 +123,8 @@ __device__ uint64_t find_best(const cg::cluster_group& cluster, const Row& row, 
   uint64_t best = 0;
   row.each_logit<25>([&](float v, int id) {
     if (id < row.last)
-      best = max(best, isfinite(v) ? ordered(v) << 32 | ~static_cast<uint32_t>(id) : kNotFinite);
+      best = max(best, isfinite(v) ? static_cast<uint64_t>(ordered_key(v)) << 32 | ~static_cast<uint32_t>(id)
+                                   : kNotFinite);
   });
   for (int offset = 16; offset > 0; offset /= 2) best = max(best, __shfl_xor_sync(0xFFFFFFFFu, best, offset));
   if (threadIdx.x % 32 == 0) s.best[threadIdx.x / 32] = best;
@@ -340,7 +331,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads) dra
   const uint64_t best = find_best(cluster, row, s);
   int32_t token = best == kNotFinite ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(best));
   if (token >= 0 && p.how[index].temperature > 0) {
-    row.top = number(best >> 32);
+    row.top = from_ordered_key(static_cast<uint32_t>(best >> 32));
     token = draw_token(cluster, row, p.how[index], s);
   }
   if (rank == 0 && threadIdx.x == 0) {

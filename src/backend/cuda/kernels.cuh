@@ -39,4 +39,13 @@ __device__ inline float block_sum(float x, float* scratch) {
   return sum;
 }
 
+// Larger floats have larger keys; both zeros have one. No key is 0.
+__device__ inline uint32_t ordered_key(float x) {
+  const uint32_t bits = __float_as_uint(x + 0.0f);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+__device__ inline float from_ordered_key(uint32_t key) {
+  return __uint_as_float(key >> 31 != 0 ? key & 0x7FFFFFFFu : ~key);
+}
+
 }  // namespace moesaic::cuda

@@ -11,31 +11,27 @@ namespace moesaic::cuda {
 template <int kPerLane>
 __device__ inline void top_k(const float* logits, int experts, int count, int lane, int32_t* ids,
                              float* weights) {
+  constexpr uint32_t kAll = 0xFFFFFFFFu;
   constexpr float kMost = 3.0e38f;
-  float mine[kPerLane];
+  uint32_t keys[kPerLane];  // 0: none, or chosen
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i)
-    mine[i] = lane + 32 * i < experts ? fminf(fmaxf(logits[lane + 32 * i], -kMost), kMost) : -INFINITY;
+    keys[i] = lane + 32 * i < experts ? ordered_key(fminf(fmaxf(logits[lane + 32 * i], -kMost), kMost)) : 0;
   float top = -INFINITY;  // lane k keeps the k-th choice
   int chosen = 0;
   for (int k = 0; k < count; ++k) {
-    float best = -INFINITY;
-    int id = lane;
+    uint32_t best = 0, id = lane;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-      if (mine[i] > best) best = mine[i], id = lane + 32 * i;
+      if (keys[i] > best) best = keys[i], id = lane + 32 * i;
     }
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) {
-      const float other = __shfl_xor_sync(0xFFFFFFFFu, best, offset);
-      const int other_id = __shfl_xor_sync(0xFFFFFFFFu, id, offset);
-      if (other > best || (other == best && other_id < id)) best = other, id = other_id;
-    }
+    const uint32_t most = __reduce_max_sync(kAll, best);
+    id = __reduce_min_sync(kAll, best == most ? id : kAll);
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-      if (lane + 32 * i == id) mine[i] = -INFINITY;
+      if (lane + 32 * i == id) keys[i] = 0;
     }
-    if (lane == k) top = best, chosen = id;
+    if (lane == k) top = from_ordered_key(most), chosen = static_cast<int>(id);
   }
   const float largest = __shfl_sync(0xFFFFFFFFu, top, 0);
   const float share = lane < count ? __expf(top - largest) : 0.0f;

@@ -119,13 +119,20 @@ __global__ void __launch_bounds__(kAttendThreads, 6) attend_short_kernel(const A
   cluster_wait();
 }
 
+// Few thread blocks are to have a multiprocessor each, while dense_decode's before and after them are there:
+// they would otherwise share the first that has room, three together.
+constexpr int kAlone = 56 * 1024, kFew = 132;
+
 template <int D>
 Status run_short(const Attention& p, int blocks, cudaStream_t stream) {
-  static const cudaError_t prepared = cudaFuncSetAttribute(
-      attend_short_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<D>));
+  static const cudaError_t prepared =
+      cudaFuncSetAttribute(attend_short_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           std::max<int>(sizeof(Shared<D>), kAlone));
   if (prepared != cudaSuccess) return check(prepared, "attention");
+  const bool few = blocks * p.kv_heads * p.tile_count <= kFew;
   return launch_clusters(blocks, attend_short_kernel<D>, dim3(blocks, p.kv_heads, p.tile_count),
-                         dim3(kAttendThreads), sizeof(Shared<D>), stream, p);
+                         dim3(kAttendThreads), std::max<size_t>(sizeof(Shared<D>), few ? kAlone : 0), stream,
+                         p);
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ template <int D>
 __device__ int64_t locate(const Attention& p, const RowTile& tile, const Keys& keys, int block) {
   const int lane = threadIdx.x % 32, page = block * kBlockPages + lane;
   if (lane >= kBlockPages || !keys.has_page(page)) return 0;
-  const int32_t* table = p.pages + tile.table[p.sliding];
+  const int32_t* table = p.pages + (p.sliding ? tile.table[1] : tile.table[0]);
   return (static_cast<int64_t>(table[page]) * p.kv_heads + blockIdx.y) * kPageTokens * D;
 }
 

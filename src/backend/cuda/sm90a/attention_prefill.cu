@@ -51,7 +51,7 @@ __device__ inline Range blocks_of(const Attention& p, const RowTile& tile, int a
 template <int D>
 __device__ void load_blocks(Shared<D>& s, const Attention& p, const RowTile& tile, Range blocks, int lane) {
   constexpr int kWidth = D < 64 ? D : 64, kPart = kPageTokens * kWidth, kPage = kPageTokens * D;
-  const int32_t* table = p.pages + tile.table[p.sliding];
+  const int32_t* table = p.pages + (p.sliding ? tile.table[1] : tile.table[0]);
   // A block's pages that no row attends to are stood for by one that some row does: their weights are zero.
   const int first = p.window > 0 ? max(0, tile.position - p.window + 1) / kPageTokens : 0;
   const int last = (tile.position + tile.count - 1) / kPageTokens;

@@ -1,17 +1,20 @@
-// Matrix product for 1 to 8 tokens, bound by the bytes of the weights.
+// Matrix product for few tokens, bound by the bytes of the weights.
 //
 //   task     a unit of matrix.h, 32 rows, or half of one where that evens out the last round
 //   cluster  thread blocks that share their tasks: each sums its part of the contraction
-//   block    ten warps. One copies the part's weights, stage by stage, into a ring in shared memory; eight
-//            multiply, the blocks of a stage among them; one adds up their sums. The thread blocks take turns
-//            in finishing a task, with the others' sums, which come through the cluster's shared memory
+//   block    One warp copies the part's weights, stage by stage, into a ring in shared memory; eight
+//   multiply,
+//            the blocks of a stage among them; one for every 8 tokens adds up their sums. The thread blocks
+//            take turns in finishing a task, with the others' sums, which come through the cluster's shared
+//            memory
 //
 // The ring is on its way before the kernel waits for its predecessor: what launch and norm take is hidden
 // behind it. Bytes: the weights once; activations once a block, from L2. The order of a token's sums is the
-// same for 1 to 8 tokens.
+// same for any number of tokens.
 //
 // Floor: bytes / bandwidth. QKV of gpt-oss in BF16, 29.5 MB: 6.7 us on an H200.
 #include <algorithm>
+#include <cstdlib>
 
 #include "backend/cuda/norm.cuh"
 #include "backend/cuda/sm90a/dense_decode.h"
@@ -23,14 +26,20 @@ namespace {
 
 constexpr int kRanks = 2;  // blocks of a cluster
 constexpr int kWarps = 8, kMultipliers = kWarps * 32;
-constexpr int kFinisher = kWarps, kCopier = kWarps + 1, kThreads = (kWarps + 2) * 32;
-constexpr int kTokens = 8;
-constexpr int kBuffers = 2;  // of sums, in each block
 constexpr int kRowPad = 64;  // bytes: two tokens' rows in different banks
 constexpr int kMostStages = 16;
 // Two blocks of a launch that starts early would share a multiprocessor while others stay empty (up to four
 // were seen): each takes more than half of one's memory. What is left is enough for moe_decode of one token.
-constexpr int kLeastDynamic = 109 * 1024, kMostDynamic = 113 * 1024;
+constexpr int kLeastDynamic = 109 * 1024;
+
+// What the number of tokens decides. kTiles: tiles of 8 tokens.
+template <int kTiles>
+struct Team {
+  static constexpr int kFinisher = kWarps, kCopier = kWarps + kTiles, kThreads = (kCopier + 1) * 32;
+  static constexpr int kBuffers = kTiles < 4 ? 2 : 1;        // of sums
+  static constexpr int kBlocksAtOnce = kTiles == 1 ? 3 : 1;  // registers for so many
+  static constexpr int kMostDynamic = kTiles == 1 ? 113 * 1024 : 216 * 1024;
+};
 
 // What a block's ring holds at a time of the contraction: block i is warp i % kWarps's.
 template <class Source>
@@ -45,6 +54,7 @@ struct Stage {
 struct Cut {
   int stages;  // of a ring
   int whole, tasks;
+  bool ahead;  // what the ring does not hold is brought to L2 while the kernel waits for its predecessor
 };
 struct Task {
   int unit, half;  // half: -1: both
@@ -63,15 +73,16 @@ struct Part {
   __device__ explicit Part(int all) : first(all * rank / kRanks), blocks(all * (rank + 1) / kRanks - first) {}
 };
 
-// Lane l of the finisher has pair l % 16 (rows r and r + 8 of an MMA tile, tile.cuh) of tokens l / 16 + 2 k:
-// two tokens in a float4.
-constexpr int kShares = kTokens / 4;
+// Lane l of a finisher has pair l % 16 (rows r and r + 8 of an MMA tile, tile.cuh) of tokens l / 16 + 2 k of
+// its 8: two tokens in a float4.
+constexpr int kTileTokens = 8, kShares = kTileTokens / 4;
+template <int kTiles>
 struct Shared {
   uint64_t full[kMostStages], free[kMostStages];  // of the ring
-  uint64_t summed[kBuffers], empty[kBuffers];     // this block's parts of a task: all there; read
-  uint64_t received;                              // the other blocks' shares of a task
-  float4 share[kRanks][kShares][32];
-  float scratch[kTokens][kWarps];
+  uint64_t summed[2], empty[2];                   // this block's parts of a task: all there; read
+  uint64_t received[kTiles];                      // the other blocks' shares of a task
+  float4 share[kTiles][kRanks][kShares][32];
+  float scratch[kTileTokens][kWarps];
 };
 
 // The stage that comes next.
@@ -100,16 +111,29 @@ __device__ void copy_stage(const Task& task, uint8_t* to, const uint8_t* data, c
     bulk_copy(to + Stage<Source>::kScalesAt, scales, count * Source::kScaleBytes, full, policy);
 }
 
+// From stage b of a task on.
 template <class Source>
-__device__ void copy_tasks(Shared& s, uint8_t* ring, const GemmParams& p, const Cut& cut, const Part& part) {
+__device__ void prefetch_tasks(const GemmParams& p, const Cut& cut, const Part& part, int index, int b) {
+  for (; index < cut.tasks; index += part.clusters, b = 0) {
+    const int64_t at = static_cast<int64_t>(Task(cut, index).unit) * p.blocks + part.first + b;
+    if (b < part.blocks)
+      prefetch_l2(p.data + at * Source::kBlockBytes, (part.blocks - b) * Source::kBlockBytes);
+  }
+}
+
+template <class Source, int kTiles>
+__device__ void copy_tasks(Shared<kTiles>& s, uint8_t* ring, const GemmParams& p, const Cut& cut,
+                           const Part& part) {
   using S = Stage<Source>;
   const uint64_t policy = evict_first_policy();
   Turn turn;
+  bool ahead = cut.ahead;
   for (int index = part.cluster; index < cut.tasks; index += part.clusters) {
     const Task task(cut, index);
     const int64_t at = static_cast<int64_t>(task.unit) * p.blocks + part.first;
     const uint8_t *data = p.data + at * Source::kBlockBytes, *scales = p.scales + at * Source::kScaleBytes;
     for (int b = 0; b < part.blocks; b += S::kBlocks, turn.next(cut.stages)) {
+      if (turn.phase == 1 && ahead) prefetch_tasks<Source>(p, cut, part, index, b), ahead = false;
       mbar_wait(&s.free[turn.stage], turn.phase ^ 1);
       copy_stage<Source>(task, ring + turn.stage * S::kBytes, data + b * Source::kBlockBytes,
                          scales + b * Source::kScaleBytes, min(S::kBlocks, part.blocks - b),
@@ -134,39 +158,44 @@ __device__ inline void read(Source& s, const Task& task, const uint8_t* data, co
 
 // Of one tile, [m]: the rows of an MMA tile. Two chains of MMAs where the block's scales do not part them
 // anyway.
-template <class Source>
+template <class Source, int kTiles>
 struct Sum {
   static constexpr int kChains = Source::kScaled ? 1 : 2;
-  float v[2][kChains][4] = {};
+  float v[2][kTiles][kChains][4] = {};
 
-  __device__ void add(const Task& task, const Source& w, const uint4& x) {
+  __device__ void add(const Task& task, const Source& w, const uint4 (&x)[kTiles]) {
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
       if (!task.has(m)) continue;
       const Fragment f0 = w.fragment(m, 0), f1 = w.fragment(m, 1);
-      if constexpr (Source::kScaled) {
-        float d[4] = {};
-        mma<Source::kBf16>(d, f0, x.x, x.y);
-        mma<Source::kBf16>(d, f1, x.z, x.w);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) v[m][0][i] = fmaf(d[i], w.scale(m, i / 2), v[m][0][i]);
-      } else {
-        mma<Source::kBf16>(v[m][0], f0, x.x, x.y);
-        mma<Source::kBf16>(v[m][1], f1, x.z, x.w);
+      for (int t = 0; t < kTiles; ++t) {
+        if constexpr (Source::kScaled) {
+          float d[4] = {};
+          mma<Source::kBf16>(d, f0, x[t].x, x[t].y);
+          mma<Source::kBf16>(d, f1, x[t].z, x[t].w);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) v[m][t][0][i] = fmaf(d[i], w.scale(m, i / 2), v[m][t][0][i]);
+        } else {
+          mma<Source::kBf16>(v[m][t][0], f0, x[t].x, x[t].y);
+          mma<Source::kBf16>(v[m][t][1], f1, x[t].z, x[t].w);
+        }
       }
     }
   }
-  __device__ float get(int m, int i) const {
-    return v[m][0][i] + (kChains > 1 ? v[m][kChains - 1][i] : 0.0f);
+  __device__ float get(int m, int t, int i) const {
+    return v[m][t][0][i] + (kChains > 1 ? v[m][t][kChains - 1][i] : 0.0f);
   }
 };
 
-// The warp's blocks of one task; x: this lane's token's row at the part, from its columns of a block on.
-template <class Source>
-__device__ Sum<Source> multiply(Shared& s, const uint8_t* ring, const Task& task, int blocks, int stages,
-                                Turn& turn, const uint8_t* x, int warp, int lane) {
+// The warp's blocks of one task; x: the rows of this lane's tokens at the part, from its columns of a block
+// on.
+template <class Source, int kTiles>
+__device__ Sum<Source, kTiles> multiply(Shared<kTiles>& s, const uint8_t* ring, const Task& task, int blocks,
+                                        int stages, Turn& turn, const uint8_t* const (&x)[kTiles], int warp,
+                                        int lane) {
   using S = Stage<Source>;
-  Sum<Source> sum;
+  Sum<Source, kTiles> sum;
   for (int first = 0; first < blocks; first += S::kBlocks, turn.next(stages)) {
     mbar_wait(&s.full[turn.stage], turn.phase);
     const uint8_t* stage = ring + turn.stage * S::kBytes;
@@ -177,7 +206,11 @@ __device__ Sum<Source> multiply(Shared& s, const uint8_t* ring, const Task& task
       Source w;
       read(w, task, stage + block * Source::kBlockBytes, stage + S::kScalesAt + block * Source::kScaleBytes,
            lane);
-      sum.add(task, w, *reinterpret_cast<const uint4*>(x + (first + block) * kBlock * 2));
+      uint4 columns[kTiles];
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t)
+        columns[t] = *reinterpret_cast<const uint4*>(x[t] + (first + block) * kBlock * 2);
+      sum.add(task, w, columns);
     }
     __syncwarp();
     if (lane == 0) mbar_arrive(&s.free[turn.stage]);
@@ -252,6 +285,7 @@ struct RowNorm {
 // ---- sums ----
 
 // The n-th task of a cluster.
+template <int kBuffers>
 struct Place {
   int n = 0;
   __device__ int owner() const { return n % kRanks; }
@@ -259,24 +293,25 @@ struct Place {
   __device__ int phase() const { return n / kBuffers & 1; }
 };
 
-__device__ inline void expect_shares(Shared& s, int tokens) {
-  const int float4s = min(tokens, 2) + max(min(tokens - 4, 2), 0);
-  mbar_expect(&s.received, (kRanks - 1) * 16 * float4s * static_cast<int>(sizeof(float4)));
+// tokens: of a finisher's 8.
+__device__ inline void expect_shares(uint64_t* received, int tokens) {
+  const int float4s = max(min(tokens, 2), 0) + max(min(tokens - 4, 2), 0);
+  mbar_expect(received, (kRanks - 1) * 16 * float4s * static_cast<int>(sizeof(float4)));
 }
 
 // A multiplying warp's part, to sums [kBuffers][kWarps][tokens][kUnit].
-template <class Source>
-__device__ void hand_over(Shared& s, float* sums, const Place& place, int warp, int tokens, int lane,
-                          const Sum<Source>& sum) {
+template <class Source, int kTiles, int kBuffers>
+__device__ void hand_over(Shared<kTiles>& s, float* sums, const Place<kBuffers>& place, int warp, int tokens,
+                          int lane, const Sum<Source, kTiles>& sum) {
   const int g = lane / 4, c = lane % 4;
   float* to = sums + (place.buffer() * kWarps + warp) * tokens * kUnit;
   mbar_wait(&s.empty[place.buffer()], place.phase() ^ 1);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int token = 2 * c + i % 2;
+  for (int j = 0; j < 4 * kTiles; ++j) {
+    const int t = j / 4, i = j % 4, token = kTileTokens * t + 2 * c + i % 2;
     if (token >= tokens) continue;
 #pragma unroll
-    for (int m = 0; m < 2; ++m) to[token * kUnit + 16 * m + i / 2 * 8 + g] = sum.get(m, i);
+    for (int m = 0; m < 2; ++m) to[token * kUnit + 16 * m + i / 2 * 8 + g] = sum.get(m, t, i);
   }
   __syncwarp();
   if (lane == 0) mbar_arrive(&s.summed[place.buffer()]);
@@ -296,22 +331,24 @@ __device__ inline float4 add_warps(const float* sums, int tokens, int token, int
 }
 __device__ inline void add(float4& a, const float4& b) { a = {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
-// The finisher. There is one place for a block's share: a block sends for task n only after it has itself
-// finished the task before, for which n's owner sent its share after it had finished n - 2, the last to use
-// the place.
-template <class Epilogue>
-__device__ void finish_tasks(Shared& s, const float* sums, const GemmParams& p, const Cut& cut,
-                             const Epilogue& epilogue, const Part& part, int lane) {
-  const int pair = lane % 16, token = lane / 16;
-  int received = 0;
-  Place place;
+// A finisher, of the tokens from `first` on. There is one place for a block's share: a block sends for task n
+// only after it has itself finished the task before, for which n's owner sent its share after it had finished
+// n - 2, the last to use the place.
+template <int kBuffers, int kTiles, class Epilogue>
+__device__ void finish_tasks(Shared<kTiles>& s, const float* sums, const GemmParams& p, const Cut& cut,
+                             const Epilogue& epilogue, const Part& part, int tile, int lane) {
+  const int pair = lane % 16, token = kTileTokens * tile + lane / 16;
+  float4(&shares)[kRanks][kShares][32] = s.share[tile];
+  uint64_t* received = &s.received[tile];
+  int phase = 0;
+  Place<kBuffers> place;
   for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
     const Task task(cut, index);
     const int owner = place.owner(), unit = task.unit;
-    decltype(prepare(epilogue, 0, 0, 0, 0)) ready[kTokens / 2] = {};
+    decltype(prepare(epilogue, 0, 0, 0, 0)) ready[kTileTokens / 2] = {};
     if (owner == part.rank) {
 #pragma unroll
-      for (int k = 0; k < kTokens / 2; ++k)
+      for (int k = 0; k < kTileTokens / 2; ++k)
         if (token + 2 * k < p.tokens) ready[k] = prepare(epilogue, unit, pair, token + 2 * k, 0);
     }
     mbar_wait(&s.summed[place.buffer()], place.phase());
@@ -325,22 +362,21 @@ __device__ void finish_tasks(Shared& s, const float* sums, const GemmParams& p, 
 #pragma unroll
       for (int k = 0; k < kShares; ++k)
         if (token + 4 * k < p.tokens)
-          remote_store(remote_addr(&s.share[part.rank][k][lane], owner), v[k],
-                       remote_addr(&s.received, owner));
+          remote_store(remote_addr(&shares[part.rank][k][lane], owner), v[k], remote_addr(received, owner));
       continue;
     }
-    mbar_wait(&s.received, received);
-    received ^= 1;
+    mbar_wait(received, phase);
+    phase ^= 1;
 #pragma unroll
     for (int k = 0; k < kShares; ++k) {
 #pragma unroll
       for (int r = 0; r < kRanks; ++r)
-        if (r != part.rank && token + 4 * k < p.tokens) add(v[k], s.share[r][k][lane]);
+        if (r != part.rank && token + 4 * k < p.tokens) add(v[k], shares[r][k][lane]);
     }
     __syncwarp();
-    if (lane == 0) expect_shares(s, p.tokens);
+    if (lane == 0) expect_shares(received, p.tokens - kTileTokens * tile);
 #pragma unroll
-    for (int k = 0; k < kTokens / 2; ++k) {
+    for (int k = 0; k < kTileTokens / 2; ++k) {
       const float4 both = v[k / 2];
       const float v0 = k % 2 == 0 ? both.x : both.z, v1 = k % 2 == 0 ? both.y : both.w;
       if (token + 2 * k < p.tokens && task.has(pair / 8))
@@ -349,25 +385,27 @@ __device__ void finish_tasks(Shared& s, const float* sums, const GemmParams& p, 
   }
 }
 
-__device__ void init_shared(Shared& s, const Cut& cut, int tokens) {
+template <int kTiles>
+__device__ void init_shared(Shared<kTiles>& s, const Cut& cut, int tokens) {
   for (int i = 0; i < cut.stages; ++i) mbar_init(&s.full[i], 1), mbar_init(&s.free[i], kWarps);
-  for (int b = 0; b < kBuffers; ++b) mbar_init(&s.summed[b], kWarps), mbar_init(&s.empty[b], 1);
-  mbar_init(&s.received, 1);
+  for (int b = 0; b < 2; ++b) mbar_init(&s.summed[b], kWarps), mbar_init(&s.empty[b], kTiles);
+  for (int t = 0; t < kTiles; ++t) mbar_init(&s.received[t], 1);
   mbar_init_fence();
-  expect_shares(s, tokens);
+  for (int t = 0; t < kTiles; ++t) expect_shares(&s.received[t], tokens - kTileTokens * t);
 }
 
-template <class Source, class Epilogue>
-__global__ void __launch_bounds__(kThreads, 3)
+template <class Source, int kTiles, class Epilogue>
+__global__ void __launch_bounds__(Team<kTiles>::kThreads, Team<kTiles>::kBlocksAtOnce)
     dense_decode_kernel(const GemmParams p, const Cut cut, const Norm norm, const Epilogue epilogue) {
   extern __shared__ __align__(128) uint8_t dynamic[];  // ring, rows, sums
-  __shared__ Shared s;
+  __shared__ Shared<kTiles> s;
+  using T = Team<kTiles>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const Part part(p.blocks);
   const int row_bytes = row_stride(p.blocks);
   uint8_t* rows = dynamic + cut.stages * Stage<Source>::kBytes;
   auto* sums = reinterpret_cast<float*>(rows + p.tokens * row_bytes);
-  if (warp == kCopier) {
+  if (warp == T::kCopier) {
     if (lane == 0) init_shared(s, cut, p.tokens);
     __syncwarp();
     cluster_arrive_relaxed();
@@ -378,11 +416,11 @@ __global__ void __launch_bounds__(kThreads, 3)
     return;
   }
   cluster_arrive_relaxed();
-  if (warp == kFinisher) {
+  if (warp >= T::kFinisher) {
     start_successor();
     wait_for_predecessor();
     cluster_wait();
-    finish_tasks(s, sums, p, cut, epilogue, part, lane);
+    finish_tasks<T::kBuffers>(s, sums, p, cut, epilogue, part, warp - T::kFinisher, lane);
     return;
   }
   const int first = part.first * kBlock, end = first + part.blocks * kBlock;
@@ -399,35 +437,40 @@ __global__ void __launch_bounds__(kThreads, 3)
   sync_multipliers();
   cluster_wait();
   // Columns of the MMA beyond the tokens are never looked at.
-  const uint8_t* x = rows + min(lane / 4, p.tokens - 1) * row_bytes + lane % 4 * 16;
+  const uint8_t* x[kTiles];
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t)
+    x[t] = rows + min(kTileTokens * t + lane / 4, p.tokens - 1) * row_bytes + lane % 4 * 16;
   Turn turn;
-  Place place;
+  Place<T::kBuffers> place;
   for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
     const Task task(cut, index);
     hand_over(s, sums, place, warp, p.tokens, lane,
-              multiply<Source>(s, dynamic, task, part.blocks, cut.stages, turn, x, warp, lane));
+              multiply<Source, kTiles>(s, dynamic, task, part.blocks, cut.stages, turn, x, warp, lane));
   }
 }
 
 // ---- launcher ----
 
 // Besides the ring.
+template <class T>
 size_t shared_rest(int64_t cols, int tokens) {
-  return tokens * (row_stride(static_cast<int>(cols / kBlock)) + sizeof(float) * kBuffers * kWarps * kUnit);
+  return tokens *
+         (row_stride(static_cast<int>(cols / kBlock)) + sizeof(float) * T::kBuffers * kWarps * kUnit);
 }
-template <class Source>
+template <class Source, class T>
 int stages_for(int64_t cols, int tokens) {
-  const int64_t room = kMostDynamic - static_cast<int64_t>(shared_rest(cols, tokens));
+  const int64_t room = T::kMostDynamic - static_cast<int64_t>(shared_rest<T>(cols, tokens));
   return static_cast<int>(std::clamp<int64_t>(room / Stage<Source>::kBytes, 0, kMostStages));
 }
 
 // Clusters that run at a time, one block a multiprocessor; at least 1.
-int clusters_at_a_time(const void* kernel) {
+int clusters_at_a_time(const void* kernel, int threads) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {kRanks, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kRanks), config.blockDim = dim3(kThreads), config.dynamicSmemBytes = kLeastDynamic;
+  config.gridDim = dim3(kRanks), config.blockDim = dim3(threads), config.dynamicSmemBytes = kLeastDynamic;
   config.attrs = &attribute, config.numAttrs = 1;
   int clusters = 0;
   const bool known = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess;
@@ -438,27 +481,30 @@ struct Prepared {
   cudaError_t code;
   int clusters;
 };
-template <typename... Params>
+template <class T, typename... Params>
 Prepared prepare_kernel(void (*kernel)(Params...)) {
-  cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostDynamic);
+  cudaError_t code =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kMostDynamic);
   if (code == cudaSuccess) code = share_multiprocessor(kernel);
-  return {code, code == cudaSuccess ? clusters_at_a_time(reinterpret_cast<const void*>(kernel)) : 0};
+  return {code,
+          code == cudaSuccess ? clusters_at_a_time(reinterpret_cast<const void*>(kernel), T::kThreads) : 0};
 }
 
-Cut cut_of(int units, int clusters, int stages) {
+Cut cut_of(int units, int clusters, int stages, bool ahead) {
   const int rest = units % clusters, whole = 2 * rest <= clusters ? units - rest : units;
-  return {stages, whole, whole + 2 * (units - whole)};
+  return {stages, whole, whole + 2 * (units - whole), ahead};
 }
 
-template <class Source, class Epilogue>
-Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilogue& epilogue,
-           cudaStream_t stream) {
-  const auto kernel = dense_decode_kernel<Source, Epilogue>;
-  static const Prepared prepared = prepare_kernel(kernel);
+template <class Source, int kTiles, class Epilogue>
+Status run_tiles(const Matrix& w, const Activations& x, const Norm& norm, const Epilogue& epilogue,
+                 cudaStream_t stream) {
+  using T = Team<kTiles>;
+  const auto kernel = dense_decode_kernel<Source, kTiles, Epilogue>;
+  static const Prepared prepared = prepare_kernel<T>(kernel);
   if (prepared.code != cudaSuccess) return check(prepared.code, "dense decode");
   const int units = static_cast<int>(w.units), clusters = std::min(units, prepared.clusters);
-  const Cut cut = cut_of(units, clusters, stages_for<Source>(w.cols, x.tokens));
-  const size_t shared = cut.stages * Stage<Source>::kBytes + shared_rest(w.cols, x.tokens);
+  const Cut cut = cut_of(units, clusters, stages_for<Source, T>(w.cols, x.tokens), norm.x == nullptr && getenv("AHEAD"));
+  const size_t shared = cut.stages * Stage<Source>::kBytes + shared_rest<T>(w.cols, x.tokens);
   const GemmParams p{.data = w.data.as<uint8_t>(),
                      .scales = w.scales.as<uint8_t>(),
                      .units = units,
@@ -470,8 +516,16 @@ Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilog
                      .factor = x.factor * Source::kFactor,
                      .jobs = nullptr,
                      .job_count = nullptr};
-  return launch_clusters(kRanks, kernel, dim3(kRanks * clusters), dim3(kThreads),
+  return launch_clusters(kRanks, kernel, dim3(kRanks * clusters), dim3(T::kThreads),
                          std::max<size_t>(shared, kLeastDynamic), stream, p, cut, norm, epilogue);
+}
+
+template <class Source, class Epilogue>
+Status run(const Matrix& w, const Activations& x, const Norm& norm, const Epilogue& epilogue,
+           cudaStream_t stream) {
+  if (x.tokens <= 8) return run_tiles<Source, 1>(w, x, norm, epilogue, stream);
+  if (x.tokens <= 16) return run_tiles<Source, 2>(w, x, norm, epilogue, stream);
+  return run_tiles<Source, 4>(w, x, norm, epilogue, stream);
 }
 
 template <class Epilogue>
@@ -500,14 +554,21 @@ Status run_normed(const Matrix& w, const Norm& norm, const Epilogue& out, cudaSt
 }  // namespace
 
 bool dense_decode_fits(const Matrix& w, int tokens) {
-  return w.kind != Kind::kMxfp4 && w.experts == 1 && tokens <= kTokens &&
-         stages_for<Mxfp8Source>(w.cols, tokens) >= 2;
+  const int stages = tokens <= 8    ? stages_for<Q8Source, Team<1>>(w.cols, tokens)
+                     : tokens <= 16 ? stages_for<Q8Source, Team<2>>(w.cols, tokens)
+                     : tokens <= 32 ? stages_for<Q8Source, Team<4>>(w.cols, tokens)
+                                    : 0;
+  return w.kind != Kind::kMxfp4 && w.experts == 1 && stages >= 2;
 }
 bool dense_decode_norms(const Norm& norm) {
-  return norm.expert_out == nullptr && norm.hidden <= 4 * kMultipliers * kNormLoads;
+  return norm.expert_out == nullptr && norm.rows <= kTileTokens &&
+         norm.hidden <= 4 * kMultipliers * kNormLoads;
 }
 
 Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream) {
+  return run_kind(w, x, Norm{}, out, stream);
+}
+Status dense_decode(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream) {
   return run_kind(w, x, Norm{}, out, stream);
 }
 Status dense_decode(const Matrix& w, const Norm& norm, const Store& out, cudaStream_t stream) {

@@ -27,7 +27,7 @@ inline constexpr int kGroupRows = 64;
 inline constexpr int kTileRows = kGroups * kGroupRows;
 inline constexpr int kWideWarps = 4 * kGroups;
 inline constexpr int kWideThreads = 32 * (kWideWarps + 1);
-inline constexpr int kSharedLimit = 232448;
+inline constexpr int kSharedLimit = 233472, kSharedReserved = 1024;  // of a multiprocessor; of each block
 
 struct WideParams {
   const uint8_t* weights;
@@ -50,9 +50,12 @@ __device__ inline int jobs_of(const Tiles& t) {
   return t.jobs != nullptr ? *t.job_count : (t.tokens + t.tile - 1) / t.tile;
 }
 
-__device__ inline uint32_t load_shared(uint32_t address) {
-  uint32_t v;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+__device__ inline uint4 load_shared(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
   return v;
 }
 // The same in all lanes, so that it may live in a uniform register.
@@ -184,8 +187,9 @@ struct PlainWeights {
 // kReaders: threads that release a stage of activations together.
 template <class Weights, int kTile, bool kStages_>
 struct WidePlan {
-  static constexpr int kSlots = kTile >= 64 ? 4 : 8;
-  static constexpr bool kByWarp = kTile <= 16;
+  static constexpr bool kByWarp = is_narrow(kTile);
+  static constexpr int kBlocksAtOnce = kByWarp ? 2 : 1;  // on a multiprocessor
+  static constexpr int kSlots = kTile >= 64 || kByWarp ? 4 : 8;
   static constexpr int kReaders = kByWarp ? 32 : 128;
   static constexpr int kSteps = kTile >= 64 ? 1 : Weights::kBlocks / 2;
   static constexpr int kWeightBytes = kSlots * kWideWarps * Weights::kStageBytes;
@@ -193,7 +197,8 @@ struct WidePlan {
   static constexpr int kStageBytes = kTile * 128 * kSteps;
   static constexpr int kBarriers = 1024;
   static constexpr int kStages =
-      std::min(24, (kSharedLimit - kBarriers - kStaging - kWeightBytes) / kStageBytes);
+      std::min(24, (kSharedLimit / kBlocksAtOnce - kSharedReserved - kBarriers - kStaging - kWeightBytes) /
+                       kStageBytes);
   static constexpr int kShared = kStages * kStageBytes + kWeightBytes + kStaging + kBarriers;
   static_assert(kStages >= 3);
 
@@ -318,7 +323,9 @@ __device__ __forceinline__ void multiply_warp(const Plan& plan, const Weights& w
                                               float (&sum)[kSums]) {
   static_assert(2 * Plan::kSteps == Weights::kBlocks);
   const int lane = threadIdx.x % 32, g = lane / 4;
-  const uint32_t row = x.open(plan) + g * 128 + lane % 4 * 4;
+  const uint32_t row = x.open(plan) + g * 128;
+  const uint32_t chunks[2] = {row + chunk_place(true, lane % 4, g) * 16,
+                              row + chunk_place(true, lane % 4 + 4, g) * 16};
 #pragma unroll
   for (int b = 0; b < Weights::kBlocks; ++b) {
     Fragment a[2];
@@ -326,13 +333,9 @@ __device__ __forceinline__ void multiply_warp(const Plan& plan, const Weights& w
 #pragma unroll
     for (int t = 0; t < N / 8; ++t) {
       float(&d)[4] = reinterpret_cast<float(&)[4]>(sum[4 * t]);
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const auto chunk = [&](int q) {
-          return load_shared((row + ((b % 2 * 4 + 2 * j + q) ^ g) * 16) + b / 2 * (N * 128) + t * 1024);
-        };
-        mma<Weights::kBf16>(d, a[j], chunk(0), chunk(1));
-      }
+      const uint4 v = load_shared(chunks[b % 2] + b / 2 * (N * 128) + t * 1024);
+      mma<Weights::kBf16>(d, a[0], v.x, v.y);
+      mma<Weights::kBf16>(d, a[1], v.z, v.w);
     }
   }
   x.at.next();
@@ -434,9 +437,12 @@ __device__ __forceinline__ void finish_tile(const WideSwiGlu& e, const WidePlace
   const float gate_bias = e.gate_bias[bias], up_bias = e.up_bias[bias];
   const float mine = odd ? at.factor[1] : at.factor[0];
   const float theirs = __shfl_xor_sync(~0u, odd ? at.factor[0] : at.factor[1], 4);
-  // Chunk 2 odd + g / 4, byte 4 warp + 2 (g / 2 % 2).
-  const int chunk = 2 * odd + g / 4;
-  __half* to = reinterpret_cast<__half*>(at.staging + chunk * 16 + warp * 4 + g / 2 % 2 * 2);
+  // Column 8 warp + 4 odd + g / 2 of the 32: in wgmma's order chunk 2 odd + g / 4, byte 4 warp + 2 (g / 2 %
+  // 2).
+  constexpr bool kNarrow = is_narrow(2 * kSums);
+  const int byte =
+      kNarrow ? 16 * warp + 8 * odd + g / 2 * 2 : (2 * odd + g / 4) * 16 + warp * 4 + g / 2 % 2 * 2;
+  __half* to = reinterpret_cast<__half*>(at.staging + byte);
 #pragma unroll
   for (int i = 0; i < kSums / 4; ++i) {
     if (8 * i >= at.job.count) break;
@@ -453,7 +459,7 @@ __device__ __forceinline__ void finish_tile(const WideSwiGlu& e, const WidePlace
   uint8_t* out = e.out + static_cast<int64_t>(at.job.start) * (kHidden * 2) +
                  static_cast<int64_t>(block / 2) * width * 128;
   for (int i = threadIdx.x % 128; i < at.job.count * 4; i += 128) {
-    const int token = i / 4, at_chunk = (block % 2 * 4 + i % 4) ^ token % 8;
+    const int token = i / 4, at_chunk = chunk_place(kNarrow, block % 2 * 4 + i % 4, token);
     *reinterpret_cast<uint4*>(out + token * 128 + at_chunk * 16) =
         *reinterpret_cast<const uint4*>(at.staging + i * 16);
   }
@@ -482,7 +488,8 @@ template <class Weights, int kTile, class Epilogue>
 using PlanOf = WidePlan<Weights, kTile, std::is_same_v<Epilogue, WideSwiGlu>>;
 
 template <class Weights, int kTile, class Epilogue>
-__global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const WideParams p, const Epilogue e) {
+__global__ void __launch_bounds__(kWideThreads) __maxnreg__(is_narrow(kTile) ? 72 : 152)
+    wide_kernel(const WideParams p, const Epilogue e) {
   extern __shared__ __align__(1024) uint8_t wide_shared[];
   using Plan = PlanOf<Weights, kTile, Epilogue>;
   const Plan plan{wide_shared};
@@ -503,14 +510,16 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const WideParams 
 
 template <class Weights, int kTile, class Epilogue>
 Status launch_wide(const WideParams& p, const Epilogue& e, cudaStream_t stream) {
-  constexpr int kShared = PlanOf<Weights, kTile, Epilogue>::kShared;
+  using Plan = PlanOf<Weights, kTile, Epilogue>;
+  constexpr int kShared = Plan::kShared;
   const auto kernel = wide_kernel<Weights, kTile, Epilogue>;
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (prepared != cudaSuccess) return check(prepared, "the product of many tokens");
   const int most =
       (p.x.jobs != nullptr ? p.x.most_jobs : (p.x.tokens + p.x.tile - 1) / p.x.tile) * p.row_tiles;
-  return launch(kernel, dim3(min(most, kGrid)), dim3(kWideThreads), kShared, stream, p, e);
+  return launch(kernel, dim3(min(most, kGrid * Plan::kBlocksAtOnce)), dim3(kWideThreads), kShared, stream, p,
+                e);
 }
 
 template <class Weights, class Epilogue>

@@ -268,6 +268,8 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(C::kTokens == 1 ? 80 : 1
   const int warp = threadIdx.x >> 5;
   init_shared(s);
   asm volatile("griddepcontrol.launch_dependents;");
+  if (threadIdx.x == 0 && p.next_share > 0)
+    prefetch_l2(p.next + static_cast<int64_t>(blockIdx.x) * p.next_share, p.next_share);
   asm volatile("griddepcontrol.wait;" ::: "memory");
   if constexpr (C::kResident) {
     if (warp == 0) choose_experts(s, p, 0);

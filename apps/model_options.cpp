@@ -62,6 +62,9 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   command.add_option("--dense", dense, "attention projections and lm_head in memory")
       ->check(CLI::IsMember({"keep", "bf16", "q8_0", "mxfp8"}))
       ->capture_default_str();
+  command.add_option("--kv-dtype", kv_dtype, "K and V in the cache; auto: the device's own, on cuda bf16")
+      ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
+      ->capture_default_str();
   command.add_flag("--batch-invariant", batch_invariant,
                    "cuda: a sequence's logits are the same bits whatever else is in its steps; slower");
   command.add_option("--log", log, "debug: say which kernels a device uses, each when it is first launched")
@@ -78,6 +81,11 @@ Result<std::string> model_path(const std::string& model) {
   return model == "tiny" ? bundled_model() : model;
 }
 
+KvFormat kv_format(const ModelOptions& options) {
+  if (options.kv_dtype == "bf16") return KvFormat::kBf16;
+  return options.kv_dtype == "fp8" ? KvFormat::kFp8 : KvFormat::kOwn;
+}
+
 Result<Checkpoint> open_model(const ModelOptions& options) {
   ASSIGN_OR_RETURN(const std::string path, model_path(options.model));
   return open_checkpoint(path);
@@ -87,6 +95,7 @@ Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int m
   set_log_level(options.log == "debug" ? LogLevel::kDebug : LogLevel::kQuiet);
   auto backend = create_backend(options.device, {.threads = options.threads,
                                                  .dense = dense_format(options.dense),
+                                                 .kv = kv_format(options),
                                                  .max_rows = max_rows,
                                                  .isa = options.isa,
                                                  .batch_invariant = options.batch_invariant,

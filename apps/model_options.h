@@ -12,7 +12,7 @@
 namespace moesaic::app {
 
 struct ModelOptions {
-  std::string model, device = "auto", isa = "auto", dense = "keep", log = "quiet";
+  std::string model, device = "auto", isa = "auto", dense = "keep", kv_dtype = "auto", log = "quiet";
   std::string tuning_folder = default_tuning_folder();
   int threads = 0;
   bool batch_invariant = false;
@@ -33,6 +33,7 @@ struct LoadedModel {
   double load_seconds = 0;
 };
 
+KvFormat kv_format(const ModelOptions& options);
 // "tiny" is the bundled model; anything else is what open_checkpoint takes.
 Result<std::string> model_path(const std::string& model);
 Result<Checkpoint> open_model(const ModelOptions& options);

@@ -26,6 +26,9 @@ namespace moesaic {
 
 // Format of the dense projections and lm_head in memory.
 enum class DenseFormat { kAsLoaded, kBF16, kQ8_0, kMxfp8 };
+// Format of K and V in the cache. kOwn: the backend's (cuda BF16, reference F32, cpu 8 and 16 bit integers);
+// kFp8: E4M3 without a scale, rounded to nearest even and saturating at 448.
+enum class KvFormat { kOwn, kBf16, kFp8 };
 
 // Sees the router's logits of every row, in order, on the thread that drives the backend: for finding out
 // where two backends chose different experts. Slow on devices.
@@ -35,8 +38,9 @@ struct BackendOptions {
   int device = 0;   // cuda only: the index
   int threads = 0;  // 0: one per core
   DenseFormat dense = DenseFormat::kAsLoaded;
-  int max_rows = 2048;       // rows of the largest batch
-  std::string isa = "auto";  // cpu only: auto, avx512, avx2, i8mm, dotprod, scalar
+  KvFormat kv = KvFormat::kOwn;  // cpu: its own only
+  int max_rows = 2048;           // rows of the largest batch
+  std::string isa = "auto";      // cpu only: auto, avx512, avx2, i8mm, dotprod, scalar
   // cuda: a request's logits are the same bits in any batch and any chunk of a prompt. Otherwise few rows and
   // many go through kernels that round differently (docs/numerics.md).
   bool batch_invariant = false;

@@ -159,7 +159,9 @@ class Bench {
   std::vector<int32_t> tokens_;
 };
 
-Result<std::unique_ptr<Backend>> make_reference() { return create_backend("reference", {}); }
+BackendFactory reference_of(const VerifyOptions& options) {
+  return [kv = options.kv] { return create_backend("reference", {.kv = kv}); };
+}
 
 Result<std::vector<float>> logits_of(const BackendFactory& factory, const ModelConfig& config,
                                      const ModelWeights& weights, std::span<const int32_t> tokens, int chunk,
@@ -183,7 +185,7 @@ Result<std::vector<float>> logits_of(const BackendFactory& factory, const ModelC
 class Verifier {
  public:
   Verifier(const BackendFactory& backend, const VerifyOptions& options)
-      : backend_(backend), options_(options) {
+      : backend_(backend), reference_(reference_of(options)), options_(options) {
     const auto probe = backend();
     if (probe.ok()) half_ = probe.value()->caps().half_activations;
   }
@@ -191,8 +193,8 @@ class Verifier {
   Status run(const Shape& shape) {
     Bench bench(shape, options_.seed);
     RETURN_IF_ERROR(run_embeddings(bench));
-    ASSIGN_OR_RETURN(const std::vector<float> base, logits_of(make_reference, bench.config(), bench.silent(),
-                                                              bench.tokens(), options_.chunk));
+    ASSIGN_OR_RETURN(const std::vector<float> base,
+                     logits_of(reference_, bench.config(), bench.silent(), bench.tokens(), options_.chunk));
     RETURN_IF_ERROR(run_attention(bench, base));
     for (const Format format : kExperts)
       RETURN_IF_ERROR(compare("moe", bench, format, bench.experts(format), base, tolerance_of(format)));
@@ -200,8 +202,8 @@ class Verifier {
   }
   Status run_deep(const Shape& shape) {
     Bench bench(shape, options_.seed);
-    ASSIGN_OR_RETURN(const std::vector<float> base, logits_of(make_reference, bench.config(), bench.silent(),
-                                                              bench.tokens(), options_.chunk));
+    ASSIGN_OR_RETURN(const std::vector<float> base,
+                     logits_of(reference_, bench.config(), bench.silent(), bench.tokens(), options_.chunk));
     const ModelWeights weights = bench.attention(Format::kF32, Format::kF32);
     RETURN_IF_ERROR(compare("attend", bench, Format::kF32, weights, base, kAttendTolerance));
     ASSIGN_OR_RETURN(const std::vector<float> whole,
@@ -246,7 +248,7 @@ class Verifier {
   Status compare(const char* op, const Bench& bench, Format format, const ModelWeights& weights,
                  const std::vector<float>& base, double tolerance) {
     ASSIGN_OR_RETURN(const std::vector<float> want,
-                     logits_of(make_reference, bench.config(), weights, bench.tokens(), options_.chunk));
+                     logits_of(reference_, bench.config(), weights, bench.tokens(), options_.chunk));
     ASSIGN_OR_RETURN(
         const std::vector<float> got,
         logits_of(backend_, bench.config(), weights, bench.tokens(), options_.chunk, bench.singles()));
@@ -272,6 +274,7 @@ class Verifier {
   }
 
   const BackendFactory& backend_;
+  const BackendFactory reference_;
   const VerifyOptions& options_;
   std::vector<VerifyCase> cases_;
   bool half_ = false;  // the backend's activations have 16 bits
@@ -326,7 +329,7 @@ Result<VerifyCase> verify_model(const ModelConfig& config, const ModelWeights& w
   shared.release = nullptr;
   ASSIGN_OR_RETURN(const std::vector<float> got, logits_of(backend, config, shared, prompt, options.chunk));
   ASSIGN_OR_RETURN(const std::vector<float> want,
-                   logits_of(make_reference, config, shared, prompt, options.chunk));
+                   logits_of(reference_of(options), config, shared, prompt, options.chunk));
   const auto vocab = static_cast<size_t>(config.vocab);
   double sum = 0;
   for (size_t row = 0; row < want.size(); row += vocab)

@@ -27,6 +27,7 @@ struct VerifyOptions {
   bool quick = false;  // small shapes only, a second or two; else odd shapes and a layer of the 20b's size
   int chunk = 512;     // rows of a step, at most the backend's max_rows
   uint64_t seed = 1;
+  KvFormat kv = KvFormat::kOwn;                   // the backend's, which the reference gets as well
   std::function<void(const VerifyCase&)> report;  // called as each case ends; may be empty
   // The same with BackendOptions::batch_invariant; where given, rows that come one at a time must have the
   // bits of the same rows in larger steps ("singly").

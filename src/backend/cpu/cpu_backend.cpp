@@ -587,6 +587,8 @@ void CpuBackend::unembed(std::span<float> logits) {
 }  // namespace cpu
 
 Result<std::unique_ptr<Backend>> create_cpu_backend(const BackendOptions& options) {
+  if (options.kv != KvFormat::kOwn)
+    return invalid("cpu: K and V are kept as integers; --kv-dtype is for cuda and reference");
   std::string known;
   for (const cpu::Kernels* kernels : cpu::available_kernels()) {
     if (options.isa == "auto" || options.isa == kernels->name)

@@ -28,8 +28,9 @@ struct alignas(16) RowTile {
 
 struct Attention {
   const __nv_bfloat16* q = nullptr;  // [rows, heads, head_dim]
-  const __nv_bfloat16* k = nullptr;  // pages of kv_page.h
-  const __nv_bfloat16* v = nullptr;
+  const void* k = nullptr;           // pages of kv_page.h
+  const void* v = nullptr;
+  bool fp8 = false;                // the pages' format
   const float* sinks = nullptr;    // [heads]
   const int32_t* pages = nullptr;  // all page tables
   int heads = 0, kv_heads = 0, head_dim = 0;

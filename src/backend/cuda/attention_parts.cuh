@@ -26,6 +26,16 @@ __device__ inline uint32_t pack_f16(float lo, float hi) {
   const __half2 v = __floats2half2_rn(lo, hi);
   return *reinterpret_cast<const uint32_t*>(&v);
 }
+// Four E4M3 values as BF16, exactly: exponent and mantissa where BF16 has them, times 2^(127 - 7).
+__device__ inline uint2 widen_e4m3(uint32_t bytes) {
+  const auto widen = [](uint32_t high) {  // a value in the upper byte of each half
+    const uint32_t bits = (high & 0x80008000u) | (high >> 4 & 0x07F007F0u), factor = 0x7B807B80u;
+    const __nv_bfloat162 v = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&bits),
+                                     *reinterpret_cast<const __nv_bfloat162*>(&factor));
+    return *reinterpret_cast<const uint32_t*>(&v);
+  };
+  return {widen(__byte_perm(bytes, 0, 0x1404)), widen(__byte_perm(bytes, 0, 0x3424))};
+}
 __device__ inline float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 2));

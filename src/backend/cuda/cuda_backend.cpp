@@ -37,7 +37,9 @@ class CudaBackend final : public Backend {
 
   BackendCaps caps() const override;
   double read_bandwidth() override;
-  double kv_token_bytes(const ModelConfig& config) const override { return 4.0 * config.kv_size(); }
+  double kv_token_bytes(const ModelConfig& config) const override {
+    return 2.0 * kv_element_bytes() * config.kv_size();
+  }
   std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& weights,
                                  const KvLayout& layout) override;
   double available_memory() const override;
@@ -69,6 +71,7 @@ class CudaBackend final : public Backend {
  private:
   std::vector<Wanted> arena(const ModelConfig& config);
   std::vector<Wanted> scratch(const ModelConfig& config, const KvLayout& layout);
+  size_t kv_element_bytes() const { return options_.kv == KvFormat::kFp8 ? 1 : 2; }
   Status make_room();
   void drop_graphs();
   Status fault_of(int code);
@@ -221,7 +224,7 @@ Status CudaBackend::alloc_kv(const KvLayout& layout) {
   kv_layout_ = layout;
   for (int i = 0; i < model_.config.layers; ++i) {
     const size_t pages = model_.config.sliding[i] ? layout.window_pages : layout.full_pages;
-    const size_t bytes = pages * kPageTokens * model_.config.kv_size() * sizeof(uint16_t);
+    const size_t bytes = pages * kPageTokens * model_.config.kv_size() * kv_element_bytes();
     model_.layers[i].k = {}, model_.layers[i].v = {};
     ASSIGN_OR_RETURN(model_.layers[i].k, DeviceBuffer::allocate(bytes, "the KV cache"));
     ASSIGN_OR_RETURN(model_.layers[i].v, DeviceBuffer::allocate(bytes, "the KV cache"));
@@ -407,8 +410,9 @@ void CudaBackend::qkv(int index) {
             .kv_heads = model_.config.kv_heads,
             .rotation = rotation_.as<float2>(),
             .q = q_.as<__nv_bfloat16>(),
-            .k = layer.k.as<__nv_bfloat16>(),
-            .v = layer.v.as<__nv_bfloat16>(),
+            .k = layer.k.as<void>(),
+            .v = layer.v.as<void>(),
+            .fp8 = options_.kv == KvFormat::kFp8,
             .slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots)});
   });
 }
@@ -417,32 +421,35 @@ void CudaBackend::attend(int index) {
   const Layer& layer = model_.layers[index];
   const bool sliding = model_.config.sliding[index];
   const double keys = sliding ? window_keys_ : keys_, cached = sliding ? window_cached_ : cached_;
-  timed(kAttend, cached * 4 * model_.config.kv_size(), keys * 4 * model_.config.q_size(), [&]() -> Status {
-    Attention p{.q = q_.as<__nv_bfloat16>(),
-                .k = layer.k.as<__nv_bfloat16>(),
-                .v = layer.v.as<__nv_bfloat16>(),
-                .sinks = layer.sinks.as<float>(),
-                .pages = input(at_.pages),
-                .heads = model_.config.heads,
-                .kv_heads = model_.config.kv_heads,
-                .head_dim = model_.config.head_dim,
-                .window = sliding ? model_.config.window : 0,
-                .sliding = sliding,
-                .out = attended_.as<void>(),
-                .bf16 = takes_bf16(layer.o.kind)};
-    if (shape_.prefill_tiles > 0) {
-      p.tiles = reinterpret_cast<const RowTile*>(input(at_.prefill_tiles)),
-      p.tile_count = shape_.prefill_tiles;
-      RETURN_IF_ERROR(attend_prefill(p, stream_));
-    }
-    if (shape_.decode_tiles > 0) {
-      p.tiles = reinterpret_cast<const RowTile*>(input(at_.decode_tiles)), p.tile_count = shape_.decode_tiles;
-      p.blocks = shape_.blocks;
-      p.partial = partial_.as<float>();
-      RETURN_IF_ERROR(attend_decode(p, stream_));
-    }
-    return {};
-  });
+  timed(kAttend, cached * 2 * kv_element_bytes() * model_.config.kv_size(), keys * 4 * model_.config.q_size(),
+        [&]() -> Status {
+          Attention p{.q = q_.as<__nv_bfloat16>(),
+                      .k = layer.k.as<void>(),
+                      .v = layer.v.as<void>(),
+                      .fp8 = options_.kv == KvFormat::kFp8,
+                      .sinks = layer.sinks.as<float>(),
+                      .pages = input(at_.pages),
+                      .heads = model_.config.heads,
+                      .kv_heads = model_.config.kv_heads,
+                      .head_dim = model_.config.head_dim,
+                      .window = sliding ? model_.config.window : 0,
+                      .sliding = sliding,
+                      .out = attended_.as<void>(),
+                      .bf16 = takes_bf16(layer.o.kind)};
+          if (shape_.prefill_tiles > 0) {
+            p.tiles = reinterpret_cast<const RowTile*>(input(at_.prefill_tiles)),
+            p.tile_count = shape_.prefill_tiles;
+            RETURN_IF_ERROR(attend_prefill(p, stream_));
+          }
+          if (shape_.decode_tiles > 0) {
+            p.tiles = reinterpret_cast<const RowTile*>(input(at_.decode_tiles)),
+            p.tile_count = shape_.decode_tiles;
+            p.blocks = shape_.blocks;
+            p.partial = partial_.as<float>();
+            RETURN_IF_ERROR(attend_decode(p, stream_));
+          }
+          return {};
+        });
 }
 
 void CudaBackend::project(int index) {

@@ -52,8 +52,9 @@ struct Qkv {
   int head_dim = 0, heads = 0, kv_heads = 0;
   const float2* rotation = nullptr;  // [rows, head_dim / 2] cosine and sine
   __nv_bfloat16* q = nullptr;        // [rows, heads * head_dim]
-  __nv_bfloat16* k = nullptr;        // pages of kv_page.h
-  __nv_bfloat16* v = nullptr;
+  void* k = nullptr;                 // pages of kv_page.h
+  void* v = nullptr;
+  bool fp8 = false;
   const int32_t* slots = nullptr;  // [rows] page * 32 + token in the page
 };
 

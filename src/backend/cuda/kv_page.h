@@ -6,6 +6,9 @@
 // layout"). A page is copied to shared memory as it stands.
 //
 //   K [pages, kv_heads, max(1, head_dim / 64), 32, min(64, head_dim)], V [pages, kv_heads, head_dim, 32]
+//
+// In FP8 the shapes are the same, a byte an element, and the rows as they are: neighbouring lanes read them
+// whole.
 #pragma once
 
 namespace moesaic::cuda {
@@ -31,6 +34,13 @@ MOESAIC_HOST_DEVICE constexpr int k_at(int head_dim, int slot, int d) {
 MOESAIC_HOST_DEVICE constexpr int v_at(int slot, int d) {
   return d * kPageTokens + swizzled_chunk(64, d, slot / 8) + slot % 8;
 }
+
+// The same in FP8.
+MOESAIC_HOST_DEVICE constexpr int k8_at(int head_dim, int slot, int d) {
+  const int width = head_dim < 64 ? head_dim : 64;
+  return (d / width * kPageTokens + slot) * width + d % width;
+}
+MOESAIC_HOST_DEVICE constexpr int v8_at(int slot, int d) { return d * kPageTokens + slot; }
 
 #undef MOESAIC_HOST_DEVICE
 

@@ -4,6 +4,8 @@
 // into kSlices fixed slices, a slice is summed block by block, and the slices are added in order.
 #pragma once
 
+#include <cuda_fp8.h>
+
 #include "backend/cuda/dequant.cuh"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/kernels.cuh"
@@ -153,12 +155,16 @@ __device__ inline void finish(const Qkv& e, const QkvReady& ready, int unit, int
   const int kv_head = (head - e.heads) % e.kv_heads, slot = ready.slot % kPageTokens;
   const int64_t page =
       (static_cast<int64_t>(ready.slot / kPageTokens) * e.kv_heads + kv_head) * kPageTokens * e.head_dim;
-  if (head < e.heads + e.kv_heads) {
-    e.k[page + k_at(e.head_dim, slot, d)] = __float2bfloat16_rn(v0);
-    e.k[page + k_at(e.head_dim, slot, d + half)] = __float2bfloat16_rn(v1);
+  const bool key = head < e.heads + e.kv_heads;
+  if (e.fp8) {
+    auto* to = static_cast<__nv_fp8_storage_t*>(key ? e.k : e.v) + page;
+    const auto at = [&](int i) { return key ? k8_at(e.head_dim, slot, i) : v8_at(slot, i); };
+    to[at(d)] = __nv_cvt_float_to_fp8(v0, __NV_SATFINITE, __NV_E4M3);
+    to[at(d + half)] = __nv_cvt_float_to_fp8(v1, __NV_SATFINITE, __NV_E4M3);
   } else {
-    e.v[page + v_at(slot, d)] = __float2bfloat16_rn(v0);
-    e.v[page + v_at(slot, d + half)] = __float2bfloat16_rn(v1);
+    auto* to = static_cast<__nv_bfloat16*>(key ? e.k : e.v) + page;
+    const auto at = [&](int i) { return key ? k_at(e.head_dim, slot, i) : v_at(slot, i); };
+    to[at(d)] = __float2bfloat16_rn(v0), to[at(d + half)] = __float2bfloat16_rn(v1);
   }
 }
 

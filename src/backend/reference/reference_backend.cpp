@@ -9,6 +9,7 @@
 #include "backend/reference/experts.h"
 #include "backend/reference/linear.h"
 #include "base/error.h"
+#include "mx/formats.h"
 
 namespace moesaic {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 class ReferenceBackend final : public Backend {
  public:
   explicit ReferenceBackend(const BackendOptions& options)
-      : max_rows_(options.max_rows), router_trace_(options.router_trace) {}
+      : max_rows_(options.max_rows), kv_(options.kv), router_trace_(options.router_trace) {}
 
   BackendCaps caps() const override { return {.name = "reference", .threads = 1}; }
   double kv_token_bytes(const ModelConfig& c) const override { return 2.0 * sizeof(float) * c.kv_size(); }
@@ -41,6 +42,7 @@ class ReferenceBackend final : public Backend {
   void check(std::span<const float> x, int layer, const char* op);
 
   int max_rows_;
+  KvFormat kv_;
   RouterTrace router_trace_;
   ModelConfig config_;
   ModelWeights weights_;
@@ -128,12 +130,17 @@ reference::SequenceCache ReferenceBackend::cache(int layer, const Sequence& sequ
 
 void ReferenceBackend::append(int layer, std::span<const float> k, std::span<const float> v) {
   const auto size = static_cast<std::ptrdiff_t>(config_.kv_size());
+  const auto kept = [&](float x) {
+    if (kv_ == KvFormat::kBf16) return mx::decode_bf16(mx::encode_bf16(x));
+    return kv_ == KvFormat::kFp8 ? mx::decode_e4m3(mx::encode_e4m3(x)) : x;
+  };
   for (const Sequence& s : batch_.sequences) {
     const reference::SequenceCache kv = cache(layer, s);
     for (int row = s.first_row; row < s.first_row + s.rows; ++row) {
       const auto to = static_cast<std::ptrdiff_t>(kv.offset(batch_.positions[static_cast<size_t>(row)]));
-      std::copy_n(k.begin() + row * size, size, kv.cache.keys.begin() + to);
-      std::copy_n(v.begin() + row * size, size, kv.cache.values.begin() + to);
+      std::transform(k.begin() + row * size, k.begin() + (row + 1) * size, kv.cache.keys.begin() + to, kept);
+      std::transform(v.begin() + row * size, v.begin() + (row + 1) * size, kv.cache.values.begin() + to,
+                     kept);
     }
   }
 }

@@ -81,7 +81,7 @@ __device__ void keep_values(BlockPages<D>& pages, const float (&acc)[D / 32][4])
   }
 }
 
-template <int D>
+template <int D, bool kFp8>
 __global__ void __launch_bounds__(kAttendThreads, 6) attend_short_kernel(const Attention p) {
   extern __shared__ __align__(128) uint8_t memory[];
   auto& s = *reinterpret_cast<Shared<D>*>(memory);
@@ -96,20 +96,20 @@ __global__ void __launch_bounds__(kAttendThreads, 6) attend_short_kernel(const A
   if (busy && warp == 0) {
     if (lane == 0) s.ready.init(), mbar_init_fence();
     __syncwarp();
-    at = locate<D>(p, tile, keys, block);
-    request(s.pages, s.ready, p, at, keys, block, Written::kBefore);
+    at = locate<D, kFp8>(p, tile, keys, block);
+    request<kFp8>(s.pages, s.ready, p, at, keys, block, Written::kBefore);
   }
   const int group = p.heads / p.kv_heads;
   if (threadIdx.x < group) s.sinks[threadIdx.x] = p.sinks[blockIdx.y * group + threadIdx.x];
   wait_for_predecessor();
   if (busy) {
-    if (warp == 0) request(s.pages, s.ready, p, at, keys, block, Written::kNow);
+    if (warp == 0) request<kFp8>(s.pages, s.ready, p, at, keys, block, Written::kNow);
     uint32_t q[D / 16][4];
-    load_queries<D>(q, p, tile.row, blockIdx.y, lane);
+    load_queries<D, kFp8>(q, p, tile.row, blockIdx.y, lane);
     __syncthreads();
-    weigh_block(s.pages, s.ready, 0, s.stats, keys, block, q);
+    weigh_block<kFp8>(s.pages, s.ready, 0, s.stats, keys, block, q);
     float acc[D / 32][4];
-    sum_values(acc, s.pages, s.ready, 0, keys, block);
+    sum_values<kFp8>(acc, s.pages, s.ready, 0, keys, block);
     keep_values(s.pages, acc);
   }
   cluster_arrive();
@@ -123,16 +123,21 @@ __global__ void __launch_bounds__(kAttendThreads, 6) attend_short_kernel(const A
 // they would otherwise share the first that has room, three together.
 constexpr int kAlone = 56 * 1024, kFew = 132;
 
-template <int D>
+template <int D, bool kFp8>
 Status run_short(const Attention& p, int blocks, cudaStream_t stream) {
   static const cudaError_t prepared =
-      cudaFuncSetAttribute(attend_short_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+      cudaFuncSetAttribute(attend_short_kernel<D, kFp8>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            std::max<int>(sizeof(Shared<D>), kAlone));
   if (prepared != cudaSuccess) return check(prepared, "attention");
   const bool few = blocks * p.kv_heads * p.tile_count <= kFew;
-  return launch_clusters(blocks, attend_short_kernel<D>, dim3(blocks, p.kv_heads, p.tile_count),
+  return launch_clusters(blocks, attend_short_kernel<D, kFp8>, dim3(blocks, p.kv_heads, p.tile_count),
                          dim3(kAttendThreads), std::max<size_t>(sizeof(Shared<D>), few ? kAlone : 0), stream,
                          p);
+}
+
+template <int D>
+Status run_short(const Attention& p, int blocks, cudaStream_t stream) {
+  return p.fp8 ? run_short<D, true>(p, blocks, stream) : run_short<D, false>(p, blocks, stream);
 }
 
 }  // namespace

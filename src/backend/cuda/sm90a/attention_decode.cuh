@@ -72,20 +72,24 @@ __device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// A page in the cache.
+template <int D, bool kFp8>
+inline constexpr int kPageBytes = kPageTokens* D*(kFp8 ? 1 : 2);
+
 // Which pages request() copies: this step has written to the row's last page.
 enum class Written { kBefore, kNow };
 
-// By a whole warp, a lane a page: where a block's pages lie in the cache.
-template <int D>
+// By a whole warp, a lane a page: where a block's pages lie in the cache, in bytes.
+template <int D, bool kFp8>
 __device__ int64_t locate(const Attention& p, const RowTile& tile, const Keys& keys, int block) {
   const int lane = threadIdx.x % 32, page = block * kBlockPages + lane;
   if (lane >= kBlockPages || !keys.has_page(page)) return 0;
   const int32_t* table = p.pages + (p.sliding ? tile.table[1] : tile.table[0]);
-  return (static_cast<int64_t>(table[page]) * p.kv_heads + blockIdx.y) * kPageTokens * D;
+  return (static_cast<int64_t>(table[page]) * p.kv_heads + blockIdx.y) * kPageBytes<D, kFp8>;
 }
 
 // K's and V's copies of pages that lie at `at`. Pages that the row does not have count as copied.
-template <int D>
+template <bool kFp8, int D>
 __device__ void request(BlockPages<D>& to, BlockReady& ready, const Attention& p, int64_t at,
                         const Keys& keys, int block, Written which) {
   const int lane = threadIdx.x % 32, page = block * kBlockPages + lane;
@@ -95,16 +99,29 @@ __device__ void request(BlockPages<D>& to, BlockReady& ready, const Attention& p
     return;
   }
   if ((page == keys.last / kPageTokens) != (which == Written::kNow)) return;
-  constexpr int kBytes = kPageTokens * D * 2;
+  constexpr int kBytes = kPageBytes<D, kFp8>;
   const uint64_t policy = evict_first_policy();
   mbar_expect(ready.k + lane, kBytes);
-  bulk_copy(to.k[lane], p.k + at, kBytes, ready.k + lane, policy);
+  bulk_copy(to.k[lane], static_cast<const uint8_t*>(p.k) + at, kBytes, ready.k + lane, policy);
   mbar_expect(&ready.v, kBytes);
-  bulk_copy(to.v[lane], p.v + at, kBytes, &ready.v, policy);
+  bulk_copy(to.v[lane], static_cast<const uint8_t*>(p.v) + at, kBytes, &ready.v, policy);
+}
+
+// FP8: which dimensions stand in which slot of the contraction is free as long as both operands agree. A lane
+// has D / 4 bytes of a row of up to 64 that lie together, four to an MMA, and tokens 8 c .. 8 c + 7 of a
+// page, four to an MMA.
+template <int D>
+inline constexpr int kRowBytes = D < 64 ? D : 64;
+// Word of Q (two dimensions) that stands in half `i` (0, 1) of step `step`.
+template <int D, bool kFp8>
+__device__ inline int query_word(int step, int i, int c) {
+  if constexpr (!kFp8) return step * 8 + i * 4 + c;
+  constexpr int kSteps = kRowBytes<D> / 16;
+  return step / kSteps * (kRowBytes<D> / 2) + c * (kRowBytes<D> / 8) + step % kSteps * 2 + i;
 }
 
 // Rows of Q: A fragments of mma.m16n8k16, steps of 16 dimensions.
-template <int D>
+template <int D, bool kFp8>
 __device__ void load_queries(uint32_t (&q)[D / 16][4], const Attention& p, int row, int kv_head, int lane) {
   const int group = p.heads / p.kv_heads, g = lane / 4, c = lane % 4;
   const auto* from =
@@ -114,24 +131,45 @@ __device__ void load_queries(uint32_t (&q)[D / 16][4], const Attention& p, int r
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int head = g + i % 2 * 8;
-      q[step][i] = head < group ? from[head * (D / 2) + step * 8 + i / 2 * 4 + c] : 0;
+      q[step][i] = head < group ? from[head * (D / 2) + query_word<D, kFp8>(step, i / 2, c)] : 0;
     }
   }
 }
 
 // Scores of the page's 32 keys: tile j has keys 8 j + 2 c + {0, 1} of rows g and g + 8.
 template <int D>
+__device__ void score_bytes(float (&s)[4], const uint32_t (&q)[D / 16][4], const uint8_t* row) {
+  constexpr int kSteps = kRowBytes<D> / 16;  // and words of a lane
+#pragma unroll
+  for (int part = 0; part < D / kRowBytes<D>; ++part) {
+    uint32_t words[kSteps];
+    for (int i = 0; i < kSteps; ++i)
+      words[i] = reinterpret_cast<const uint32_t*>(row + part * kPageTokens * kRowBytes<D>)[i];
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const uint2 b = widen_e4m3(words[i]);
+      mma(s, q[part * kSteps + i], b.x, b.y);
+    }
+  }
+}
+template <int D, bool kFp8>
 __device__ void score(float (&s)[4][4], const uint32_t (&q)[D / 16][4], const __nv_bfloat16* k, int lane) {
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) s[j][i] = 0;
+    if constexpr (kFp8) {
+      score_bytes<D>(
+          s[j], q,
+          reinterpret_cast<const uint8_t*>(k) + k8_at(D, 8 * j + lane / 4, lane % 4 * (kRowBytes<D> / 4)));
+    } else {
 #pragma unroll
-    for (int d = 0; d < D; d += 32) {
-      uint32_t b[4];
-      load_matrices(b, k + k_at(D, 8 * j + lane % 8, d + lane / 8 * 8));
-      mma(s[j], q[d / 16], b[0], b[1]);
-      mma(s[j], q[d / 16 + 1], b[2], b[3]);
+      for (int d = 0; d < D; d += 32) {
+        uint32_t b[4];
+        load_matrices(b, k + k_at(D, 8 * j + lane % 8, d + lane / 8 * 8));
+        mma(s[j], q[d / 16], b[0], b[1]);
+        mma(s[j], q[d / 16 + 1], b[2], b[3]);
+      }
     }
   }
 }
@@ -153,7 +191,7 @@ __device__ inline void weigh(float (&s)[4][4], const float (&max)[2], float scal
 
 // Weights of a block's keys, in shared memory, and its statistics, which the thread block sees after its next
 // barrier. All threads.
-template <int D>
+template <bool kFp8, int D>
 __device__ void weigh_block(BlockPages<D>& pages, BlockReady& ready, uint32_t phase, BlockStats& s,
                             const Keys& keys, int block, const uint32_t (&q)[D / 16][4]) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
@@ -163,7 +201,7 @@ __device__ void weigh_block(BlockPages<D>& pages, BlockReady& ready, uint32_t ph
   float top[2] = {kNothing, kNothing}, sum[2] = {0, 0};
   if (mine) {
     mbar_wait(ready.k + warp, phase);
-    score<D>(x, q, pages.k[warp], lane);
+    score<D, kFp8>(x, q, pages.k[warp], lane);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const int key = page * kPageTokens + i / 4 * 8 + 2 * c + i % 2;
@@ -183,8 +221,9 @@ __device__ void weigh_block(BlockPages<D>& pages, BlockReady& ready, uint32_t ph
   if (mine) {
     weigh(x, top, scale, sum);
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
-      *reinterpret_cast<uint32_t*>(pages.weights(warp, g + i % 2 * 8) + i / 2 * 8 + 2 * c) =
+    for (int i = 0; i < 8; ++i)  // keys 8 (i / 2) + 2 c + {0, 1}
+      *reinterpret_cast<uint32_t*>(pages.weights(warp, g + i % 2 * 8) +
+                                   (kFp8 ? c / 2 * 16 + c % 2 * 8 + i / 2 * 2 : i / 2 * 8 + 2 * c)) =
           pack_bf16(x[i / 2][i % 2 * 2], x[i / 2][i % 2 * 2 + 1]);
   }
   s.sum[warp][g][c] = sum[0], s.sum[warp][g + 8][c] = sum[1];
@@ -201,7 +240,7 @@ __device__ void weigh_block(BlockPages<D>& pages, BlockReady& ready, uint32_t ph
 
 // Weighted values of dimensions [D / 4 * warp, D / 4 * (warp + 1)): acc[n] has 8 n + 2 c + {0, 1} of rows g
 // and g + 8.
-template <int D>
+template <bool kFp8, int D>
 __device__ void sum_values(float (&acc)[D / 32][4], BlockPages<D>& pages, BlockReady& ready, uint32_t phase,
                            const Keys& keys, int block) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -217,7 +256,15 @@ __device__ void sum_values(float (&acc)[D / 32][4], BlockPages<D>& pages, BlockR
 #pragma unroll
     for (int n = 0; n < D / 32; ++n) {
       uint32_t b[4];
-      load_matrices(b, pages.v[i] + v_at(lane / 8 * 8, (warp * (D / 32) + n) * 8 + lane % 8));
+      if constexpr (kFp8) {
+        const uint2 tokens =
+            *reinterpret_cast<const uint2*>(reinterpret_cast<const uint8_t*>(pages.v[i]) +
+                                            v8_at(lane % 4 * 8, (warp * (D / 32) + n) * 8 + lane / 4));
+        const uint2 low = widen_e4m3(tokens.x), high = widen_e4m3(tokens.y);
+        b[0] = low.x, b[1] = low.y, b[2] = high.x, b[3] = high.y;
+      } else {
+        load_matrices(b, pages.v[i] + v_at(lane / 8 * 8, (warp * (D / 32) + n) * 8 + lane % 8));
+      }
       mma(acc[n], a[0], b[0], b[1]);
       mma(acc[n], a[1], b[2], b[3]);
     }

@@ -61,7 +61,7 @@ struct Values {
   }
 };
 
-template <int D, int kBlocks>
+template <int D, int kBlocks, bool kFp8>
 __global__ void __launch_bounds__(kAttendThreads, kBlocks == 1 ? 6 : 3)
     attend_long_kernel(const Attention p) {
   extern __shared__ __align__(128) uint8_t memory[];
@@ -76,7 +76,8 @@ __global__ void __launch_bounds__(kAttendThreads, kBlocks == 1 ? 6 : 3)
   const auto ask = [&](int block, Written which) {
     const int stage = (block - from) % kStages;
     if (block > to) return;
-    request(s.pages[stage], s.ready[stage], p, locate<D>(p, tile, keys, block), keys, block, which);
+    request<kFp8>(s.pages[stage], s.ready[stage], p, locate<D, kFp8>(p, tile, keys, block), keys, block,
+                  which);
   };
   if (warp == 0) {
     if (lane == 0) {
@@ -92,14 +93,14 @@ __global__ void __launch_bounds__(kAttendThreads, kBlocks == 1 ? 6 : 3)
     for (int i = 0; i < kStages; ++i) ask(from + i, Written::kNow);
   }
   uint32_t q[D / 16][4];
-  load_queries<D>(q, p, tile.row, blockIdx.y, lane);
+  load_queries<D, kFp8>(q, p, tile.row, blockIdx.y, lane);
   __syncthreads();
   Values<D> values;
   for (int block = from; block <= to; ++block) {
     const int stage = (block - from) % kStages, phase = (block - from) / kStages & 1;
-    weigh_block(s.pages[stage], s.ready[stage], phase, s.stats, keys, block, q);
+    weigh_block<kFp8>(s.pages[stage], s.ready[stage], phase, s.stats, keys, block, q);
     float acc[D / 32][4];
-    sum_values(acc, s.pages[stage], s.ready[stage], phase, keys, block);
+    sum_values<kFp8>(acc, s.pages[stage], s.ready[stage], phase, keys, block);
     fence_async();  // the weights lie where the next copies go
     __syncthreads();
     if (warp == 0) ask(block + kStages, Written::kBefore), ask(block + kStages, Written::kNow);
@@ -148,25 +149,29 @@ __global__ void __launch_bounds__(kJoinWarps * 32) join_kernel(const Attention p
   if (warp == 0) write(p, tile.row, head, d, all * total.inverse());
 }
 
-template <int D, int kBlocks>
+template <int D, int kBlocks, bool kFp8>
 Status run(const Attention& p, cudaStream_t stream) {
   static const cudaError_t prepared =
-      cudaFuncSetAttribute(attend_long_kernel<D, kBlocks>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+      cudaFuncSetAttribute(attend_long_kernel<D, kBlocks, kFp8>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            sizeof(Shared<D, kBlocks>));
   if (prepared != cudaSuccess) return check(prepared, "attention");
   // A window of `blocks` blocks may begin within a span.
   const int spans = (p.blocks + kSpanBlocks - 1) / kSpanBlocks;
-  const Status blocks =
-      launch(attend_long_kernel<D, kBlocks>, dim3(spans * (kSpanBlocks / kBlocks), p.kv_heads, p.tile_count),
-             dim3(kAttendThreads), sizeof(Shared<D, kBlocks>), stream, p);
+  const Status blocks = launch(attend_long_kernel<D, kBlocks, kFp8>,
+                               dim3(spans * (kSpanBlocks / kBlocks), p.kv_heads, p.tile_count),
+                               dim3(kAttendThreads), sizeof(Shared<D, kBlocks>), stream, p);
   if (!blocks.ok()) return blocks;
   return launch(join_kernel<D, kBlocks>, dim3(p.heads, D / 32, p.tile_count), dim3(kJoinWarps * 32), 0,
                 stream, p);
 }
+template <int D, bool kFp8>
+Status run(const Attention& p, cudaStream_t stream) {
+  return entries_per_span(p.tile_count * p.kv_heads, p.blocks) == 1 ? run<D, kSpanBlocks, kFp8>(p, stream)
+                                                                    : run<D, 1, kFp8>(p, stream);
+}
 template <int D>
 Status run(const Attention& p, cudaStream_t stream) {
-  return entries_per_span(p.tile_count * p.kv_heads, p.blocks) == 1 ? run<D, kSpanBlocks>(p, stream)
-                                                                    : run<D, 1>(p, stream);
+  return p.fp8 ? run<D, true>(p, stream) : run<D, false>(p, stream);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 // operand from registers: the queries, which stay, and the weights, which leave the scores where the second
 // product wants them. One warpgroup's products run under the other's exponentials.
 //
+// FP8: the warps beside the one that streams turn blocks of bytes into what the products read.
+//
 // 4 head_dim operations a score and one exponential: at head_dim 64 the exponentials (16 a cycle and SM) take
 // as long as the products (2,048 multiply-adds).
 #include "backend/cuda/attention_parts.cuh"
@@ -19,21 +21,23 @@ using namespace sm90a;
 constexpr int kGroups = kPrefillGroups, kGroupThreads = 128, kThreads = (kGroups + 1) * kGroupThreads;
 constexpr int kLoaderRegisters = 40, kComputeRegisters = 232;  // of 168 for each of kThreads
 
-template <int D>
+template <int D, bool kFp8>
 struct Shared {
-  static constexpr int kStages = D == 128 ? 2 : 4;
+  static constexpr int kStages = D == 128 ? 2 : 4, kRaw = D == 128 ? 1 : 2;
+  static constexpr int kRawBytes = kFp8 ? kBlockTokens * D : 16;
   alignas(1024) __nv_bfloat16 k[kStages][kBlockTokens * D];  // [D / 64][keys][64]
   alignas(1024) __nv_bfloat16 v[kStages][kBlockTokens * D];  // [pages][D][32]
+  alignas(128) uint8_t raw[kRaw][2][kRawBytes];              // K's and V's pages as they come
   float total[D / 2][kGroups * kGroupThreads];               // each thread's
-  uint64_t full[kStages], empty[kStages];
+  uint64_t full[kStages], empty[kStages], arrived[kRaw];
 };
 
 // Position in the ring of the n-th block.
-template <int D>
+template <int kStages>
 struct Slot {
   int stage;
   uint32_t phase;
-  __device__ explicit Slot(int n) : stage(n % Shared<D>::kStages), phase(n / Shared<D>::kStages & 1) {}
+  __device__ explicit Slot(int n) : stage(n % kStages), phase(n / kStages & 1) {}
 };
 
 struct Range {
@@ -46,29 +50,96 @@ __device__ inline Range blocks_of(const Attention& p, const RowTile& tile, int a
           count > 0 ? last / kBlockTokens : -1};
 }
 
-// ---- the warp that loads ----
+// ---- the warps that load ----
 
+// Where page `index` of block i lies in the cache, in elements. Pages that no row attends to are stood for by
+// one that some row does: their weights are zero.
 template <int D>
-__device__ void load_blocks(Shared<D>& s, const Attention& p, const RowTile& tile, Range blocks, int lane) {
-  constexpr int kWidth = D < 64 ? D : 64, kPart = kPageTokens * kWidth, kPage = kPageTokens * D;
-  const int32_t* table = p.pages + (p.sliding ? tile.table[1] : tile.table[0]);
-  // A block's pages that no row attends to are stood for by one that some row does: their weights are zero.
+__device__ int64_t page_at(const Attention& p, const RowTile& tile, int i, int index) {
   const int first = p.window > 0 ? max(0, tile.position - p.window + 1) / kPageTokens : 0;
   const int last = (tile.position + tile.count - 1) / kPageTokens;
+  const int page = min(max(i * kBlockPages + index, first), last);
+  return (static_cast<int64_t>(p.pages[(p.sliding ? tile.table[1] : tile.table[0]) + page]) * p.kv_heads +
+          blockIdx.y) *
+         (kPageTokens * D);
+}
+
+template <int D>
+__device__ void load_blocks(Shared<D, false>& s, const Attention& p, const RowTile& tile, Range blocks,
+                            int thread) {
+  constexpr int kWidth = D < 64 ? D : 64, kPart = kPageTokens * kWidth, kPage = kPageTokens * D;
+  if (thread >= 32) return;
+  const int lane = thread;
+  const auto *keys = static_cast<const __nv_bfloat16*>(p.k), *values = static_cast<const __nv_bfloat16*>(p.v);
   const uint64_t policy = evict_normal_policy();
   for (int i = blocks.from; i <= blocks.to; ++i) {
-    const Slot<D> slot(i - blocks.from);
-    const int page = min(max(i * kBlockPages + lane, first), last);
-    const int64_t at =
-        lane < kBlockPages ? (static_cast<int64_t>(table[page]) * p.kv_heads + blockIdx.y) * kPage : 0;
+    const Slot<Shared<D, false>::kStages> slot(i - blocks.from);
+    const int64_t at = lane < kBlockPages ? page_at<D>(p, tile, i, lane) : 0;
     mbar_wait(s.empty + slot.stage, slot.phase ^ 1);
     if (lane == 0) mbar_expect(s.full + slot.stage, 2 * kBlockPages * kPage * 2);
     __syncwarp();
     if (lane >= kBlockPages) continue;
     for (int part = 0; part < D / kWidth; ++part)
-      bulk_copy(s.k[slot.stage] + (part * kBlockPages + lane) * kPart, p.k + at + part * kPart, kPart * 2,
+      bulk_copy(s.k[slot.stage] + (part * kBlockPages + lane) * kPart, keys + at + part * kPart, kPart * 2,
                 s.full + slot.stage, policy);
-    bulk_copy(s.v[slot.stage] + lane * kPage, p.v + at, kPage * 2, s.full + slot.stage, policy);
+    bulk_copy(s.v[slot.stage] + lane * kPage, values + at, kPage * 2, s.full + slot.stage, policy);
+  }
+}
+
+// Eight elements.
+__device__ inline void widen(__nv_bfloat16* to, const uint8_t* from) {
+  const uint2 bytes = *reinterpret_cast<const uint2*>(from);
+  const uint2 low = widen_e4m3(bytes.x), high = widen_e4m3(bytes.y);
+  *reinterpret_cast<uint4*>(to) = {low.x, low.y, high.x, high.y};
+}
+// A block from bytes to the order of load_blocks().
+template <int D>
+__device__ void widen_block(__nv_bfloat16* k, __nv_bfloat16* v, const uint8_t (&raw)[2][kBlockTokens * D],
+                            int thread) {
+  constexpr int kWidth = D < 64 ? D : 64, kPage = kPageTokens * D, kChunks = kBlockTokens * D / 8;
+  constexpr int kRowChunks = kWidth / 8;
+  for (int i = thread; i < kChunks; i += kGroupThreads) {
+    const int chunk = i % kRowChunks, slot = i / kRowChunks % kPageTokens;
+    const int part = i / (kRowChunks * kPageTokens) % (D / kWidth), page = i / (kPage / 8);
+    widen(k + ((part * kBlockPages + page) * kPageTokens + slot) * kWidth +
+              swizzled_chunk(2 * kWidth, slot, chunk),
+          raw[0] + i * 8);
+  }
+  for (int i = thread; i < kChunks; i += kGroupThreads) {
+    const int chunk = i % 4, d = i / 4 % D, page = i / (kPage / 8);
+    widen(v + page * kPage + d * kPageTokens + swizzled_chunk(64, d, chunk), raw[1] + i * 8);
+  }
+}
+
+template <int D>
+__device__ void load_blocks(Shared<D, true>& s, const Attention& p, const RowTile& tile, Range blocks,
+                            int thread) {
+  using S = Shared<D, true>;
+  constexpr int kPage = kPageTokens * D;  // bytes
+  const auto *keys = static_cast<const uint8_t*>(p.k), *values = static_cast<const uint8_t*>(p.v);
+  const uint64_t policy = evict_normal_policy();
+  const auto ask = [&](int i) {
+    if (thread >= 32 || i > blocks.to) return;
+    const Slot<S::kRaw> slot(i - blocks.from);
+    uint64_t* arrived = s.arrived + slot.stage;
+    if (thread == 0) mbar_expect(arrived, 2 * kBlockPages * kPage);
+    __syncwarp();
+    if (thread >= kBlockPages) return;
+    const int64_t at = page_at<D>(p, tile, i, thread);
+    bulk_copy(s.raw[slot.stage][0] + thread * kPage, keys + at, kPage, arrived, policy);
+    bulk_copy(s.raw[slot.stage][1] + thread * kPage, values + at, kPage, arrived, policy);
+  };
+  for (int i = 0; i < S::kRaw; ++i) ask(blocks.from + i);
+  for (int i = blocks.from; i <= blocks.to; ++i) {
+    const Slot<S::kRaw> raw(i - blocks.from);
+    const Slot<S::kStages> slot(i - blocks.from);
+    mbar_wait(s.arrived + raw.stage, raw.phase);
+    mbar_wait(s.empty + slot.stage, slot.phase ^ 1);
+    widen_block<D>(s.k[slot.stage], s.v[slot.stage], s.raw[raw.stage], thread);
+    fence_async();
+    asm volatile("bar.sync 1, %0;" ::"n"(kGroupThreads) : "memory");
+    if (thread == 0) mbar_arrive(s.full + slot.stage);
+    ask(i + S::kRaw);
   }
 }
 
@@ -201,19 +272,20 @@ struct Rows {
   }
 };
 
-template <int D>
-__device__ void compute_blocks(Shared<D>& s, const Attention& p, const RowTile& tile, Range blocks, int group,
-                               int lane) {
+template <int D, bool kFp8>
+__device__ void compute_blocks(Shared<D, kFp8>& s, const Attention& p, const RowTile& tile, Range blocks,
+                               int group, int lane) {
+  using Ring = Slot<Shared<D, kFp8>::kStages>;
   const int heads = p.heads / p.kv_heads, tokens = kGroupRows / heads;
   const int first_token = group * tokens, count = min(tokens, tile.count - first_token);
   const Range mine = blocks_of(p, tile, first_token, count);
   const auto wait = [&](int i) {
-    const Slot<D> slot(i - blocks.from);
+    const Ring slot(i - blocks.from);
     mbar_wait(s.full + slot.stage, slot.phase);
     return slot.stage;
   };
   const auto release = [&](int i) {
-    if (lane == 0) mbar_arrive(s.empty + Slot<D>(i - blocks.from).stage);
+    if (lane == 0) mbar_arrive(s.empty + Ring(i - blocks.from).stage);
   };
   // Whether every row attends to all of block i.
   const int lowest = tile.position + first_token, highest = lowest + count - 1;
@@ -236,7 +308,7 @@ __device__ void compute_blocks(Shared<D>& s, const Attention& p, const RowTile& 
     if (i % kSpanBlocks == 0) rows.join_span(total);
     if (!whole(i)) rows.mask(i, p.window, lane);
     rows.softmax();
-    rows.start_values(s.v[Slot<D>(i - blocks.from).stage]);
+    rows.start_values(s.v[Ring(i - blocks.from).stage]);
     products_wait();
     settle(rows.block);
     release(i);
@@ -247,14 +319,15 @@ __device__ void compute_blocks(Shared<D>& s, const Attention& p, const RowTile& 
   rows.write(p, tile, total, lane);
 }
 
-template <int D>
+template <int D, bool kFp8>
 __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const Attention p) {
   extern __shared__ __align__(1024) uint8_t memory[];
-  auto& s = *reinterpret_cast<Shared<D>*>(memory);
+  using S = Shared<D, kFp8>;
+  auto& s = *reinterpret_cast<S*>(memory);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Shared<D>::kStages; ++i)
-      mbar_init(s.full + i, 1), mbar_init(s.empty + i, kGroups * 4);
+    for (int i = 0; i < S::kStages; ++i) mbar_init(s.full + i, 1), mbar_init(s.empty + i, kGroups * 4);
+    for (int i = 0; i < S::kRaw; ++i) mbar_init(s.arrived + i, 1);
     mbar_init_fence();
   }
   start_successor();
@@ -265,20 +338,25 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const Attention p)
   const Range blocks = blocks_of(p, tile, 0, tile.count);
   if (warp >= kGroups * 4) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLoaderRegisters));
-    if (warp == kGroups * 4) load_blocks(s, p, tile, blocks, lane);
+    load_blocks(s, p, tile, blocks, static_cast<int>(threadIdx.x) - kGroups * kGroupThreads);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kComputeRegisters));
     compute_blocks(s, p, tile, blocks, warp / 4, lane);
   }
 }
 
+template <int D, bool kFp8>
+Status run(const Attention& p, cudaStream_t stream) {
+  const auto kernel = prefill_kernel<D, kFp8>;
+  constexpr size_t kShared = sizeof(Shared<D, kFp8>);
+  static const cudaError_t prepared =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  if (prepared != cudaSuccess) return check(prepared, "attention");
+  return launch(kernel, dim3(p.tile_count, p.kv_heads), dim3(kThreads), kShared, stream, p);
+}
 template <int D>
 Status run(const Attention& p, cudaStream_t stream) {
-  static const cudaError_t prepared =
-      cudaFuncSetAttribute(prefill_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<D>));
-  if (prepared != cudaSuccess) return check(prepared, "attention");
-  return launch(prefill_kernel<D>, dim3(p.tile_count, p.kv_heads), dim3(kThreads), sizeof(Shared<D>), stream,
-                p);
+  return p.fp8 ? run<D, true>(p, stream) : run<D, false>(p, stream);
 }
 
 }  // namespace

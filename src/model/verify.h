@@ -23,19 +23,19 @@ struct VerifyCase {
   bool ok = false;
 };
 
+// Makes the backend under test, with DenseFormat::kAsLoaded: every case loads its own weights.
+using BackendFactory = std::function<Result<std::unique_ptr<Backend>>()>;
+
 struct VerifyOptions {
   bool quick = false;  // small shapes only, a second or two; else odd shapes and a layer of the 20b's size
   int chunk = 512;     // rows of a step, at most the backend's max_rows
   uint64_t seed = 1;
   KvFormat kv = KvFormat::kOwn;                   // the backend's, which the reference gets as well
   std::function<void(const VerifyCase&)> report;  // called as each case ends; may be empty
-  // The same with BackendOptions::batch_invariant; where given, rows that come one at a time must have the
-  // bits of the same rows in larger steps ("singly").
-  std::function<Result<std::unique_ptr<Backend>>()> invariant;
+  // The same with BackendOptions::batch_invariant, if it needs to be told: rows that come one at a time must
+  // have the bits of the same rows in larger steps ("singly").
+  BackendFactory invariant;
 };
-
-// Makes the backend under test, with DenseFormat::kAsLoaded: every case loads its own weights.
-using BackendFactory = std::function<Result<std::unique_ptr<Backend>>()>;
 
 // Fails only if the backend cannot be made or run; a wrong result is a case that is not ok.
 Result<std::vector<VerifyCase>> verify_ops(const BackendFactory& backend, const VerifyOptions& options);

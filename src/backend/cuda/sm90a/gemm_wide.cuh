@@ -6,7 +6,8 @@
 // ns of its multiprocessor however short it is: 816 bytes of a slab at a time reach 3.1 TB/s of 4.7.) The
 // accumulators stay in registers for the whole contraction.
 //
-//   registers: 152 a thread, 64 of them accumulators
+//   registers: a multiprocessor's quarter has a warp of each group and one that loads, 128 each at the start;
+//   the loading ones hand most of theirs over, so that a consumer has 160, 64 of them accumulators
 //   bytes: weights once per job, a job's activations once per 192 rows (both from L2 where neighbours share
 //   them)
 #pragma once
@@ -26,7 +27,7 @@ inline constexpr int kGroups = 3;  // warpgroups that consume
 inline constexpr int kGroupRows = 64;
 inline constexpr int kTileRows = kGroups * kGroupRows;
 inline constexpr int kWideWarps = 4 * kGroups;
-inline constexpr int kWideThreads = 32 * (kWideWarps + 1);
+inline constexpr int kWideThreads = 128 * (kGroups + 1);
 inline constexpr int kSharedLimit = 233472, kSharedReserved = 1024;  // of a multiprocessor; of each block
 
 struct WideParams {
@@ -189,6 +190,7 @@ template <class Weights, int kTile, bool kStages_>
 struct WidePlan {
   static constexpr bool kByWarp = is_narrow(kTile);
   static constexpr int kBlocksAtOnce = kByWarp ? 2 : 1;  // on a multiprocessor
+  static constexpr int kConsumerRegisters = kByWarp ? 72 : 160;
   static constexpr int kSlots = kTile >= 64 || kByWarp ? 4 : 8;
   static constexpr int kReaders = kByWarp ? 32 : 128;
   static constexpr int kSteps = kTile >= 64 ? 1 : Weights::kBlocks / 2;
@@ -488,7 +490,7 @@ template <class Weights, int kTile, class Epilogue>
 using PlanOf = WidePlan<Weights, kTile, std::is_same_v<Epilogue, WideSwiGlu>>;
 
 template <class Weights, int kTile, class Epilogue>
-__global__ void __launch_bounds__(kWideThreads) __maxnreg__(is_narrow(kTile) ? 72 : 152)
+__global__ void __launch_bounds__(kWideThreads, PlanOf<Weights, kTile, Epilogue>::kBlocksAtOnce)
     wide_kernel(const WideParams p, const Epilogue e) {
   extern __shared__ __align__(1024) uint8_t wide_shared[];
   using Plan = PlanOf<Weights, kTile, Epilogue>;
@@ -500,11 +502,13 @@ __global__ void __launch_bounds__(kWideThreads) __maxnreg__(is_narrow(kTile) ? 7
   }
   __syncthreads();
   if (threadIdx.x < 32 * kWideWarps) {
+    take_registers<Plan::kConsumerRegisters>();
     consume<Weights, kTile>(p, plan, e);
   } else {
+    leave_registers<24>();
     wait_for_predecessor();
     start_successor();
-    if (threadIdx.x % 32 == 0) produce(p, plan);
+    if (threadIdx.x == 32 * kWideWarps) produce(p, plan);
   }
 }
 

@@ -45,6 +45,15 @@ __device__ __forceinline__ void bulk_copy(void* dst, const void* src, int bytes,
       "l"(src), "r"(bytes), "r"(smem_addr(bar))
       : "memory");
 }
+// By all warps of a warpgroup, of a kernel whose registers are bounded at its launch.
+template <int kCount>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ __forceinline__ void leave_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
 // Brings a multiple of 16 bytes to L2.
 __device__ __forceinline__ void prefetch_l2(const void* src, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");

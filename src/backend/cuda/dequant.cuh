@@ -93,6 +93,7 @@ struct ByteSource {
     q[0] = load_weights(data + lane * 16);
     q[1] = load_weights(data + 512 + lane * 16);
   }
+  // Four columns of the rows h = 0 and 1.
   __device__ uint2 words(int m, int j) const {
     return j == 0 ? make_uint2(q[m].x, q[m].y) : make_uint2(q[m].z, q[m].w);
   }
@@ -111,7 +112,7 @@ struct Mxfp8Source : ByteSource {
   }
   __device__ Fragment fragment(int m, int j) const {
     const uint2 w = words(m, j);
-    return {{widen(w.x & 0xFFFF), widen(w.x >> 16), widen(w.y & 0xFFFF), widen(w.y >> 16)}};
+    return {{widen(w.x & 0xFFFF), widen(w.y & 0xFFFF), widen(w.x >> 16), widen(w.y >> 16)}};
   }
   __device__ float scale(int m, int h) const { return e8m0(s, 2 * m + h); }
 };
@@ -130,7 +131,7 @@ struct Q8Source : ByteSource {
   }
   __device__ Fragment fragment(int m, int j) const {
     const uint2 w = words(m, j);
-    return {{widen(w.x, 0x4140), widen(w.x, 0x4342), widen(w.y, 0x4140), widen(w.y, 0x4342)}};
+    return {{widen(w.x, 0x4140), widen(w.y, 0x4140), widen(w.x, 0x4342), widen(w.y, 0x4342)}};
   }
   __device__ float scale(int m, int h) const {
     const uint32_t word = m == 0 ? s.x : s.y;

@@ -3,7 +3,6 @@
 #include "backend/cuda/sm90a/gemm_wide.h"
 #include "backend/cuda/sm90a/moe_decode.h"
 #include "base/error.h"
-#include <cstdlib>
 
 namespace moesaic::cuda {
 namespace {
@@ -166,10 +165,6 @@ Status Moe::run_slabs(const Model& model, int index, const Norm& norm, cudaStrea
   const Layer& layer = model.layers[index];
   const Layer& before = model.layers[(index + layers - 1) % layers];
   const size_t clear = layer.slab_hidden.bytes();
-  // Memory idles until the experts are chosen.
-  static const int64_t most = (getenv("NEXT") ? atoi(getenv("NEXT")) : 0) * 1000000ll;
-  const Matrix& next = index + 1 < layers ? model.layers[index + 1].qkv : model.head;
-  const auto ahead = std::min<int64_t>(most, next.units * next.unit_bytes());
   if (layers == 1)
     RETURN_IF_ERROR(check(cudaMemsetAsync(layer.slab_hidden.as<void>(), 0xFF, clear, stream), "moe"));
   return sm90a::moe_decode({.fc1 = layer.fc1_slabs.as<uint8_t>(),
@@ -183,9 +178,7 @@ Status Moe::run_slabs(const Model& model, int index, const Norm& norm, cudaStrea
                             .h = layer.slab_hidden.as<__half>(),
                             .h_clear = before.slab_hidden.as<__half>(),
                             .clear_vectors = layers == 1 ? 0 : static_cast<int>(clear / 16),
-                            .tokens = norm.rows,
-                            .next = next.data.as<uint8_t>(),
-                            .next_share = static_cast<int>(ahead / sm90a::kGrid / 128 * 128)},
+                            .tokens = norm.rows},
                            stream);
 }
 

@@ -2,35 +2,34 @@
 //
 //   task     a unit of matrix.h, 32 rows, or half of one where that evens out the last round
 //   cluster  thread blocks that share their tasks: each sums its part of the contraction
-//   block    One warp copies the part's weights, stage by stage, into a ring in shared memory; eight
-//   multiply,
-//            the blocks of a stage among them; one for every 8 tokens adds up their sums. The thread blocks
-//            take turns in finishing a task, with the others' sums, which come through the cluster's shared
-//            memory
+//   block    one warp copies the part's weights, stage by stage, into a ring in shared memory. Two groups of
+//   four
+//            warps take the stages in turn and multiply, a stage's blocks among the warps. One warp for every
+//            8 tokens adds up their sums. The thread blocks take turns in finishing a task, with the others'
+//            sums, which come through the cluster's shared memory
 //
 // The ring is on its way before the kernel waits for its predecessor: what launch and norm take is hidden
-// behind it. Bytes: the weights once; activations once a block, from L2. The order of a token's sums is the
-// same for any number of tokens.
+// behind it. It is filled calmly then: memory that is asked for all it can give answers late, and what the
+// predecessor waits for are a few small reads (a ring that was asked for at once cost moe_decode 2 us).
+// Bytes: the weights once; activations once a block, from L2. The order of a token's sums is the same for any
+// number of tokens.
 //
 // Floor: bytes / bandwidth. QKV of gpt-oss in BF16, 29.5 MB: 6.7 us on an H200.
 #include <algorithm>
-#include <cstdlib>
 
-#include "backend/cuda/norm.cuh"
 #include "backend/cuda/sm90a/dense_decode.h"
+#include "backend/cuda/sm90a/dense_decode_sums.cuh"
 #include "backend/cuda/sm90a/ptx.cuh"
-#include "backend/cuda/tile.cuh"
 
 namespace moesaic::cuda::sm90a {
 namespace {
 
-constexpr int kRanks = 2;  // blocks of a cluster
-constexpr int kWarps = 8, kMultipliers = kWarps * 32;
-constexpr int kRowPad = 64;  // bytes: two tokens' rows in different banks
+constexpr int kGroups = 2, kGroupWarps = 4, kWarps = kGroups * kGroupWarps;  // that multiply
+static_assert(kMultipliers == 32 * kWarps);
 constexpr int kMostStages = 16;
 // Two blocks of a launch that starts early would share a multiprocessor while others stay empty (up to four
 // were seen): each takes more than half of one's memory. What is left is enough for moe_decode of one token.
-constexpr int kLeastDynamic = 109 * 1024;
+constexpr int kLeastDynamic = 112 * 1024;
 
 // What the number of tokens decides. kTiles: tiles of 8 tokens.
 template <int kTiles>
@@ -38,13 +37,13 @@ struct Team {
   static constexpr int kFinisher = kWarps, kCopier = kWarps + kTiles, kThreads = (kCopier + 1) * 32;
   static constexpr int kBuffers = kTiles < 4 ? 2 : 1;        // of sums
   static constexpr int kBlocksAtOnce = kTiles == 1 ? 3 : 1;  // registers for so many
-  static constexpr int kMostDynamic = kTiles == 1 ? 113 * 1024 : 216 * 1024;
+  static constexpr int kMostDynamic = kTiles == 1 ? 116 * 1024 : 216 * 1024;
 };
 
-// What a block's ring holds at a time of the contraction: block i is warp i % kWarps's.
+// What a block's ring holds at a time of the contraction: block i is warp i % kGroupWarps's.
 template <class Source>
 struct Stage {
-  static constexpr int kPerWarp = Source::kScaled ? 2 : 1, kBlocks = kWarps * kPerWarp;
+  static constexpr int kPerWarp = Source::kScaled ? 4 : 2, kBlocks = kGroupWarps * kPerWarp;
   static constexpr int kScalesAt = kBlocks * Source::kBlockBytes;
   static constexpr int kBytes = kScalesAt + kBlocks * Source::kScaleBytes;
 };
@@ -54,7 +53,6 @@ struct Stage {
 struct Cut {
   int stages;  // of a ring
   int whole, tasks;
-  bool ahead;  // what the ring does not hold is brought to L2 while the kernel waits for its predecessor
 };
 struct Task {
   int unit, half;  // half: -1: both
@@ -67,21 +65,23 @@ struct Task {
 // A thread block's place in the product: its cluster and, of the contraction, `blocks` blocks from `first`
 // on.
 struct Part {
-  int rank = blockIdx.x % kRanks;
-  int cluster = blockIdx.x / kRanks, clusters = gridDim.x / kRanks;
+  int rank = blockIdx.x % kDenseRanks;
+  int cluster = blockIdx.x / kDenseRanks, clusters = gridDim.x / kDenseRanks;
   int first, blocks;
-  __device__ explicit Part(int all) : first(all * rank / kRanks), blocks(all * (rank + 1) / kRanks - first) {}
+  __device__ explicit Part(int all)
+      : first(all * rank / kDenseRanks), blocks(all * (rank + 1) / kDenseRanks - first) {}
 };
 
 // Lane l of a finisher has pair l % 16 (rows r and r + 8 of an MMA tile, tile.cuh) of tokens l / 16 + 2 k of
 // its 8: two tokens in a float4.
-constexpr int kTileTokens = 8, kShares = kTileTokens / 4;
+constexpr int kShares = kTileTokens / 4;
 template <int kTiles>
 struct Shared {
   uint64_t full[kMostStages], free[kMostStages];  // of the ring
   uint64_t summed[2], empty[2];                   // this block's parts of a task: all there; read
   uint64_t received[kTiles];                      // the other blocks' shares of a task
-  float4 share[kTiles][kRanks][kShares][32];
+  uint64_t started;                               // the predecessor has ended
+  float4 share[kTiles][kDenseRanks][kShares][32];
   float scratch[kTileTokens][kWarps];
 };
 
@@ -111,176 +111,76 @@ __device__ void copy_stage(const Task& task, uint8_t* to, const uint8_t* data, c
     bulk_copy(to + Stage<Source>::kScalesAt, scales, count * Source::kScaleBytes, full, policy);
 }
 
-// From stage b of a task on.
-template <class Source>
-__device__ void prefetch_tasks(const GemmParams& p, const Cut& cut, const Part& part, int index, int b) {
-  for (; index < cut.tasks; index += part.clusters, b = 0) {
-    const int64_t at = static_cast<int64_t>(Task(cut, index).unit) * p.blocks + part.first + b;
-    if (b < part.blocks)
-      prefetch_l2(p.data + at * Source::kBlockBytes, (part.blocks - b) * Source::kBlockBytes);
-  }
-}
-
 template <class Source, int kTiles>
 __device__ void copy_tasks(Shared<kTiles>& s, uint8_t* ring, const GemmParams& p, const Cut& cut,
                            const Part& part) {
   using S = Stage<Source>;
   const uint64_t policy = evict_first_policy();
-  Turn turn;
-  bool ahead = cut.ahead;
+  Turn turn, before;
+  bool calm = false;  // one stage at a time is on its way
   for (int index = part.cluster; index < cut.tasks; index += part.clusters) {
     const Task task(cut, index);
     const int64_t at = static_cast<int64_t>(task.unit) * p.blocks + part.first;
     const uint8_t *data = p.data + at * Source::kBlockBytes, *scales = p.scales + at * Source::kScaleBytes;
     for (int b = 0; b < part.blocks; b += S::kBlocks, turn.next(cut.stages)) {
-      if (turn.phase == 1 && ahead) prefetch_tasks<Source>(p, cut, part, index, b), ahead = false;
+      while (calm && !mbar_test(&s.full[before.stage], before.phase)) calm = !mbar_test(&s.started, 0);
       mbar_wait(&s.free[turn.stage], turn.phase ^ 1);
       copy_stage<Source>(task, ring + turn.stage * S::kBytes, data + b * Source::kBlockBytes,
                          scales + b * Source::kScaleBytes, min(S::kBlocks, part.blocks - b),
                          &s.full[turn.stage], policy);
+      if (index == part.cluster && b == 0) calm = true;
+      before = turn;
     }
   }
 }
 
 // ---- multiplying ----
 
-// A block in shared memory.
+// A block in shared memory, whichever half of it is there.
 template <class Source>
-__device__ inline void read(Source& s, const Task& task, const uint8_t* data, const uint8_t* scales,
-                            int lane) {
-  constexpr int kVectors = Source::kBlockBytes / 512;
+__device__ __forceinline__ Source read(const uint8_t* data, const uint8_t* scales, int lane) {
+  Source w;
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i)
-    if (task.has(2 * i / kVectors)) s.q[i] = *reinterpret_cast<const uint4*>(data + i * 512 + lane * 16);
+  for (int i = 0; i < Source::kBlockBytes / 512; ++i)
+    w.q[i] = *reinterpret_cast<const uint4*>(data + i * 512 + lane * 16);
   if constexpr (Source::kScaled)
-    s.s = *reinterpret_cast<const decltype(s.s)*>(scales + lane / 4 * sizeof(s.s));
+    w.s = *reinterpret_cast<const decltype(w.s)*>(scales + lane / 4 * sizeof(w.s));
+  return w;
 }
 
-// Of one tile, [m]: the rows of an MMA tile. Two chains of MMAs where the block's scales do not part them
-// anyway.
+// The warp's blocks of one task.
 template <class Source, int kTiles>
-struct Sum {
-  static constexpr int kChains = Source::kScaled ? 1 : 2;
-  float v[2][kTiles][kChains][4] = {};
-
-  __device__ void add(const Task& task, const Source& w, const uint4 (&x)[kTiles]) {
-#pragma unroll
-    for (int m = 0; m < 2; ++m) {
-      if (!task.has(m)) continue;
-      const Fragment f0 = w.fragment(m, 0), f1 = w.fragment(m, 1);
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        if constexpr (Source::kScaled) {
-          float d[4] = {};
-          mma<Source::kBf16>(d, f0, x[t].x, x[t].y);
-          mma<Source::kBf16>(d, f1, x[t].z, x[t].w);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) v[m][t][0][i] = fmaf(d[i], w.scale(m, i / 2), v[m][t][0][i]);
-        } else {
-          mma<Source::kBf16>(v[m][t][0], f0, x[t].x, x[t].y);
-          mma<Source::kBf16>(v[m][t][1], f1, x[t].z, x[t].w);
-        }
-      }
-    }
-  }
-  __device__ float get(int m, int t, int i) const {
-    return v[m][t][0][i] + (kChains > 1 ? v[m][t][kChains - 1][i] : 0.0f);
-  }
-};
-
-// The warp's blocks of one task; x: the rows of this lane's tokens at the part, from its columns of a block
-// on.
-template <class Source, int kTiles>
-__device__ Sum<Source, kTiles> multiply(Shared<kTiles>& s, const uint8_t* ring, const Task& task, int blocks,
-                                        int stages, Turn& turn, const uint8_t* const (&x)[kTiles], int warp,
-                                        int lane) {
+__device__ __forceinline__ void multiply(Shared<kTiles>& s, const uint8_t* ring, const Task& task, int blocks,
+                                         int stages, Turn& turn,
+                                         const typename DenseSums<Source, kTiles>::Columns& x, int tokens,
+                                         DenseSums<Source, kTiles>& sums) {
   using S = Stage<Source>;
-  Sum<Source, kTiles> sum;
-  for (int first = 0; first < blocks; first += S::kBlocks, turn.next(stages)) {
+  const int group = threadIdx.x / 32 / kGroupWarps, member = threadIdx.x / 32 % kGroupWarps,
+            lane = threadIdx.x % 32;
+  const auto add = [&](int half, const uint8_t* stage, int first, int i) {
+    const int block = i * kGroupWarps + member;
+    const auto w = read<Source>(stage + block * Source::kBlockBytes,
+                                stage + S::kScalesAt + block * Source::kScaleBytes, lane);
+    sums.add(half, w, x, first + block, tokens);
+  };
+  int number = 0;
+#pragma unroll 1
+  for (int first = 0; first < blocks; first += S::kBlocks, turn.next(stages), ++number) {
+    if (number % kGroups != group) continue;
     mbar_wait(&s.full[turn.stage], turn.phase);
     const uint8_t* stage = ring + turn.stage * S::kBytes;
+    const int count = min(S::kBlocks, blocks - first);
+    if (task.half < 0 && count == S::kBlocks) {
 #pragma unroll
-    for (int i = 0; i < S::kPerWarp; ++i) {
-      const int block = i * kWarps + warp;
-      if (first + block >= blocks) break;
-      Source w;
-      read(w, task, stage + block * Source::kBlockBytes, stage + S::kScalesAt + block * Source::kScaleBytes,
-           lane);
-      uint4 columns[kTiles];
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t)
-        columns[t] = *reinterpret_cast<const uint4*>(x[t] + (first + block) * kBlock * 2);
-      sum.add(task, w, columns);
+      for (int i = 0; i < S::kPerWarp; ++i) add(-1, stage, first, i);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i * kGroupWarps + member < count; ++i) add(task.half, stage, first, i);
     }
     __syncwarp();
     if (lane == 0) mbar_arrive(&s.free[turn.stage]);
   }
-  return sum;
 }
-
-// ---- activations, by the multiplying warps ----
-
-__host__ __device__ inline int row_stride(int blocks) { return (blocks / kRanks + 1) * kBlock * 2 + kRowPad; }
-
-__device__ inline void sync_multipliers() { asm volatile("bar.sync 1, %0;" ::"n"(kMultipliers) : "memory"); }
-
-// Columns [first, end) of all tokens.
-__device__ void copy_rows(const GemmParams& p, uint8_t* rows, int row_bytes, int first, int end) {
-  const int vectors = (end - first) / 8;
-  for (int i = threadIdx.x; i < p.tokens * vectors; i += kMultipliers) {
-    const int row = i / vectors, at = i % vectors;
-    *reinterpret_cast<uint4*>(rows + row * row_bytes + at * 16) =
-        reinterpret_cast<const uint4*>(p.x + static_cast<int64_t>(row) * p.cols + first)[at];
-  }
-}
-
-// The same of norm(x). A row's sum has one order whatever the number of tokens.
-constexpr int kNormLoads = 3;  // float4 a thread: hidden up to 3,072
-struct RowNorm {
-  float4 weight[kNormLoads];
-  __device__ explicit RowNorm(const Norm& p) {
-#pragma unroll
-    for (int j = 0; j < kNormLoads; ++j) {
-      const int i = j * kMultipliers + threadIdx.x;
-      if (i < p.hidden / 4) weight[j] = __ldg(reinterpret_cast<const float4*>(p.weight) + i);
-    }
-  }
-  __device__ void run(const Norm& p, float* scratch, uint8_t* rows, int row_bytes, int first, int end) const {
-    const int warp = threadIdx.x / 32;
-    for (int row = 0; row < p.rows; ++row, scratch += kWarps) {
-      const int from = p.row_map != nullptr ? p.row_map[row] : row;
-      const auto* x = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(from) * p.hidden);
-      float4 v[kNormLoads];
-      float squares = 0;
-#pragma unroll
-      for (int j = 0; j < kNormLoads; ++j) {
-        const int i = j * kMultipliers + threadIdx.x;
-        v[j] = i < p.hidden / 4 ? x[i] : make_float4(0, 0, 0, 0);
-      }
-#pragma unroll
-      for (int j = 0; j < kNormLoads; ++j)
-        squares =
-            fmaf(v[j].x, v[j].x, fmaf(v[j].y, v[j].y, fmaf(v[j].z, v[j].z, fmaf(v[j].w, v[j].w, squares))));
-      squares = warp_sum(squares);
-      if (threadIdx.x % 32 == 0) scratch[warp] = squares;
-      sync_multipliers();
-      float sum = 0;
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) sum += scratch[w];
-      const float mean = sum / static_cast<float>(p.hidden);
-      if (!(mean <= 3.0e38f) && threadIdx.x == 0 && blockIdx.x == 0) atomicCAS(p.fault, 0, p.code);
-      const float scale = rsqrtf(mean + p.eps);
-#pragma unroll
-      for (int j = 0; j < kNormLoads; ++j) {
-        const int i = j * kMultipliers + threadIdx.x;
-        if (4 * i < first || 4 * i >= end) continue;
-        const float4 a = v[j], w = weight[j];
-        *reinterpret_cast<uint2*>(rows + row * row_bytes + (4 * i - first) * 2) = half_words(
-            {a.x * scale * w.x, a.y * scale * w.y, a.z * scale * w.z, a.w * scale * w.w}, p.factor, p.bf16);
-      }
-    }
-  }
-};
 
 // ---- sums ----
 
@@ -288,7 +188,7 @@ struct RowNorm {
 template <int kBuffers>
 struct Place {
   int n = 0;
-  __device__ int owner() const { return n % kRanks; }
+  __device__ int owner() const { return n % kDenseRanks; }
   __device__ int buffer() const { return n % kBuffers; }
   __device__ int phase() const { return n / kBuffers & 1; }
 };
@@ -296,19 +196,19 @@ struct Place {
 // tokens: of a finisher's 8.
 __device__ inline void expect_shares(uint64_t* received, int tokens) {
   const int float4s = max(min(tokens, 2), 0) + max(min(tokens - 4, 2), 0);
-  mbar_expect(received, (kRanks - 1) * 16 * float4s * static_cast<int>(sizeof(float4)));
+  mbar_expect(received, (kDenseRanks - 1) * 16 * float4s * static_cast<int>(sizeof(float4)));
 }
 
 // A multiplying warp's part, to sums [kBuffers][kWarps][tokens][kUnit].
-template <class Source, int kTiles, int kBuffers>
+template <int kTiles, int kBuffers, class Sums>
 __device__ void hand_over(Shared<kTiles>& s, float* sums, const Place<kBuffers>& place, int warp, int tokens,
-                          int lane, const Sum<Source, kTiles>& sum) {
-  const int g = lane / 4, c = lane % 4;
+                          int lane, const Sums& sum) {
+  const int g = lane / 4;
   float* to = sums + (place.buffer() * kWarps + warp) * tokens * kUnit;
   mbar_wait(&s.empty[place.buffer()], place.phase() ^ 1);
 #pragma unroll
   for (int j = 0; j < 4 * kTiles; ++j) {
-    const int t = j / 4, i = j % 4, token = kTileTokens * t + 2 * c + i % 2;
+    const int t = j / 4, i = j % 4, token = sum.token(t, i, lane);
     if (token >= tokens) continue;
 #pragma unroll
     for (int m = 0; m < 2; ++m) to[token * kUnit + 16 * m + i / 2 * 8 + g] = sum.get(m, t, i);
@@ -338,7 +238,7 @@ template <int kBuffers, int kTiles, class Epilogue>
 __device__ void finish_tasks(Shared<kTiles>& s, const float* sums, const GemmParams& p, const Cut& cut,
                              const Epilogue& epilogue, const Part& part, int tile, int lane) {
   const int pair = lane % 16, token = kTileTokens * tile + lane / 16;
-  float4(&shares)[kRanks][kShares][32] = s.share[tile];
+  float4(&shares)[kDenseRanks][kShares][32] = s.share[tile];
   uint64_t* received = &s.received[tile];
   int phase = 0;
   Place<kBuffers> place;
@@ -370,7 +270,7 @@ __device__ void finish_tasks(Shared<kTiles>& s, const float* sums, const GemmPar
 #pragma unroll
     for (int k = 0; k < kShares; ++k) {
 #pragma unroll
-      for (int r = 0; r < kRanks; ++r)
+      for (int r = 0; r < kDenseRanks; ++r)
         if (r != part.rank && token + 4 * k < p.tokens) add(v[k], shares[r][k][lane]);
     }
     __syncwarp();
@@ -387,9 +287,10 @@ __device__ void finish_tasks(Shared<kTiles>& s, const float* sums, const GemmPar
 
 template <int kTiles>
 __device__ void init_shared(Shared<kTiles>& s, const Cut& cut, int tokens) {
-  for (int i = 0; i < cut.stages; ++i) mbar_init(&s.full[i], 1), mbar_init(&s.free[i], kWarps);
+  for (int i = 0; i < cut.stages; ++i) mbar_init(&s.full[i], 1), mbar_init(&s.free[i], kGroupWarps);
   for (int b = 0; b < 2; ++b) mbar_init(&s.summed[b], kWarps), mbar_init(&s.empty[b], kTiles);
   for (int t = 0; t < kTiles; ++t) mbar_init(&s.received[t], 1);
+  mbar_init(&s.started, 1);
   mbar_init_fence();
   for (int t = 0; t < kTiles; ++t) expect_shares(&s.received[t], tokens - kTileTokens * t);
 }
@@ -400,10 +301,12 @@ __global__ void __launch_bounds__(Team<kTiles>::kThreads, Team<kTiles>::kBlocksA
   extern __shared__ __align__(128) uint8_t dynamic[];  // ring, rows, sums
   __shared__ Shared<kTiles> s;
   using T = Team<kTiles>;
+  using Sums = DenseSums<Source, kTiles>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const Part part(p.blocks);
-  const int row_bytes = row_stride(p.blocks);
-  uint8_t* rows = dynamic + cut.stages * Stage<Source>::kBytes;
+  constexpr auto kStageBytes = Stage<Source>::kBytes;
+  const int row_bytes = row_stride<Source>(p.blocks);
+  uint8_t* rows = dynamic + cut.stages * kStageBytes;
   auto* sums = reinterpret_cast<float*>(rows + p.tokens * row_bytes);
   if (warp == T::kCopier) {
     if (lane == 0) init_shared(s, cut, p.tokens);
@@ -418,8 +321,9 @@ __global__ void __launch_bounds__(Team<kTiles>::kThreads, Team<kTiles>::kBlocksA
   cluster_arrive_relaxed();
   if (warp >= T::kFinisher) {
     start_successor();
-    wait_for_predecessor();
     cluster_wait();
+    wait_for_predecessor();
+    if (warp == T::kFinisher && lane == 0) mbar_arrive(&s.started);
     finish_tasks<T::kBuffers>(s, sums, p, cut, epilogue, part, warp - T::kFinisher, lane);
     return;
   }
@@ -427,40 +331,40 @@ __global__ void __launch_bounds__(Team<kTiles>::kThreads, Team<kTiles>::kBlocksA
   if (norm.x != nullptr) {
     const RowNorm row_norm(norm);
     start_successor();
+    cluster_wait();
     wait_for_predecessor();
-    row_norm.run(norm, &s.scratch[0][0], rows, row_bytes, first, end);
+    row_norm.run<Source>(norm, &s.scratch[0][0], rows, row_bytes, first, end);
   } else {
     start_successor();
+    cluster_wait();
     wait_for_predecessor();
-    copy_rows(p, rows, row_bytes, first, end);
+    copy_rows<Source>(p, rows, row_bytes, first, end);
   }
   sync_multipliers();
-  cluster_wait();
   // Columns of the MMA beyond the tokens are never looked at.
-  const uint8_t* x[kTiles];
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t)
-    x[t] = rows + min(kTileTokens * t + lane / 4, p.tokens - 1) * row_bytes + lane % 4 * 16;
+  const typename Sums::Columns x(rows, row_bytes, p.tokens, lane);
   Turn turn;
   Place<T::kBuffers> place;
+#pragma unroll 1
   for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
     const Task task(cut, index);
-    hand_over(s, sums, place, warp, p.tokens, lane,
-              multiply<Source, kTiles>(s, dynamic, task, part.blocks, cut.stages, turn, x, warp, lane));
+    Sums sum;
+    multiply<Source, kTiles>(s, dynamic, task, part.blocks, cut.stages, turn, x, p.tokens, sum);
+    hand_over(s, sums, place, warp, p.tokens, lane, sum);
   }
 }
 
 // ---- launcher ----
 
 // Besides the ring.
-template <class T>
+template <class Source, class T>
 size_t shared_rest(int64_t cols, int tokens) {
   return tokens *
-         (row_stride(static_cast<int>(cols / kBlock)) + sizeof(float) * T::kBuffers * kWarps * kUnit);
+         (row_stride<Source>(static_cast<int>(cols / kBlock)) + sizeof(float) * T::kBuffers * kWarps * kUnit);
 }
 template <class Source, class T>
 int stages_for(int64_t cols, int tokens) {
-  const int64_t room = T::kMostDynamic - static_cast<int64_t>(shared_rest<T>(cols, tokens));
+  const int64_t room = T::kMostDynamic - static_cast<int64_t>(shared_rest<Source, T>(cols, tokens));
   return static_cast<int>(std::clamp<int64_t>(room / Stage<Source>::kBytes, 0, kMostStages));
 }
 
@@ -468,9 +372,10 @@ int stages_for(int64_t cols, int tokens) {
 int clusters_at_a_time(const void* kernel, int threads) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {kRanks, 1, 1};
+  attribute.val.clusterDim = {kDenseRanks, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kRanks), config.blockDim = dim3(threads), config.dynamicSmemBytes = kLeastDynamic;
+  config.gridDim = dim3(kDenseRanks), config.blockDim = dim3(threads),
+  config.dynamicSmemBytes = kLeastDynamic;
   config.attrs = &attribute, config.numAttrs = 1;
   int clusters = 0;
   const bool known = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess;
@@ -490,9 +395,9 @@ Prepared prepare_kernel(void (*kernel)(Params...)) {
           code == cudaSuccess ? clusters_at_a_time(reinterpret_cast<const void*>(kernel), T::kThreads) : 0};
 }
 
-Cut cut_of(int units, int clusters, int stages, bool ahead) {
+Cut cut_of(int units, int clusters, int stages) {
   const int rest = units % clusters, whole = 2 * rest <= clusters ? units - rest : units;
-  return {stages, whole, whole + 2 * (units - whole), ahead};
+  return {stages, whole, whole + 2 * (units - whole)};
 }
 
 template <class Source, int kTiles, class Epilogue>
@@ -503,8 +408,8 @@ Status run_tiles(const Matrix& w, const Activations& x, const Norm& norm, const 
   static const Prepared prepared = prepare_kernel<T>(kernel);
   if (prepared.code != cudaSuccess) return check(prepared.code, "dense decode");
   const int units = static_cast<int>(w.units), clusters = std::min(units, prepared.clusters);
-  const Cut cut = cut_of(units, clusters, stages_for<Source, T>(w.cols, x.tokens), norm.x == nullptr && getenv("AHEAD"));
-  const size_t shared = cut.stages * Stage<Source>::kBytes + shared_rest<T>(w.cols, x.tokens);
+  const Cut cut = cut_of(units, clusters, stages_for<Source, T>(w.cols, x.tokens));
+  const size_t shared = cut.stages * Stage<Source>::kBytes + shared_rest<Source, T>(w.cols, x.tokens);
   const GemmParams p{.data = w.data.as<uint8_t>(),
                      .scales = w.scales.as<uint8_t>(),
                      .units = units,
@@ -516,7 +421,7 @@ Status run_tiles(const Matrix& w, const Activations& x, const Norm& norm, const 
                      .factor = x.factor * Source::kFactor,
                      .jobs = nullptr,
                      .job_count = nullptr};
-  return launch_clusters(kRanks, kernel, dim3(kRanks * clusters), dim3(T::kThreads),
+  return launch_clusters(kDenseRanks, kernel, dim3(kDenseRanks * clusters), dim3(T::kThreads),
                          std::max<size_t>(shared, kLeastDynamic), stream, p, cut, norm, epilogue);
 }
 

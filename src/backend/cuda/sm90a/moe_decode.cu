@@ -260,16 +260,15 @@ __device__ void init_shared(Shared<C>& s) {
   __syncthreads();
 }
 
+// One token: with 64 registers a thread block of dense_decode finds room beside it.
 template <class C>
-__global__ void __launch_bounds__(kThreads) __maxnreg__(C::kTokens == 1 ? 80 : 112)
+__global__ void __launch_bounds__(kThreads) __maxnreg__(C::kTokens == 1 ? 64 : 112)
     moe_decode_kernel(const Params p) {
   extern __shared__ __align__(128) uint8_t raw[];
   Shared<C>& s = *reinterpret_cast<Shared<C>*>(raw);
   const int warp = threadIdx.x >> 5;
   init_shared(s);
   asm volatile("griddepcontrol.launch_dependents;");
-  if (threadIdx.x == 0 && p.next_share > 0)
-    prefetch_l2(p.next + static_cast<int64_t>(blockIdx.x) * p.next_share, p.next_share);
   asm volatile("griddepcontrol.wait;" ::: "memory");
   if constexpr (C::kResident) {
     if (warp == 0) choose_experts(s, p, 0);

@@ -23,8 +23,6 @@ struct MoeDecode {
   __half* h_clear;        // scratch of another launch, filled with kEmpty here
   int clear_vectors;      // 16-byte vectors of h_clear
   int tokens;
-  const uint8_t* next;  // what the step reads next: each thread block brings next_share bytes of it to L2
-  int next_share;
 };
 
 // The sizes that the kernel is written for.

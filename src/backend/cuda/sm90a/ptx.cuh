@@ -30,6 +30,16 @@ __device__ __forceinline__ void mbar_wait(uint64_t* b, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+// Whether the phase has ended; does not wait for it.
+__device__ __forceinline__ bool mbar_test(uint64_t* b, uint32_t parity) {
+  uint32_t ended;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+      : "=r"(ended)
+      : "r"(smem_addr(b)), "r"(parity)
+      : "memory");
+  return ended != 0;
+}
 __device__ __forceinline__ void bulk_copy(void* dst, const void* src, int bytes, uint64_t* bar,
                                           uint64_t policy) {
   asm volatile(
@@ -53,10 +63,6 @@ __device__ __forceinline__ void take_registers() {
 template <int kCount>
 __device__ __forceinline__ void leave_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
-}
-// Brings a multiple of 16 bytes to L2.
-__device__ __forceinline__ void prefetch_l2(const void* src, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ uint64_t evict_first_policy() {
   uint64_t p;

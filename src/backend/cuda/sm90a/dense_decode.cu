@@ -14,12 +14,10 @@
 // Bytes: the weights once; activations once a block, from L2. The order of a token's sums is the same for any
 // number of tokens.
 //
-// Code that a kernel comes to for the first time arrives from L2, line by line, at a good part of a
-// microsecond for every hundred instructions: more than the sums of a layer take. So warps that have to wait
-// for the predecessor run through theirs once before, on whatever lies in shared memory.
-//
 // Floor: bytes / bandwidth. QKV of gpt-oss in BF16, 29.5 MB: 6.7 us on an H200.
 #include <algorithm>
+#include <cstdlib>
+#include <utility>
 
 #include "backend/cuda/sm90a/dense_decode.h"
 #include "backend/cuda/sm90a/dense_decode_sums.cuh"
@@ -28,20 +26,19 @@
 namespace moesaic::cuda::sm90a {
 namespace {
 
-constexpr int kGroups = 2, kGroupWarps = 4, kWarps = kGroups * kGroupWarps;  // that multiply
-static_assert(kMultipliers == 32 * kWarps);
-constexpr int kMostStages = 16;
-// Two blocks of a launch that starts early would share a multiprocessor while others stay empty (up to four
-// were seen): each takes more than half of one's memory. What is left is enough for moe_decode of one token.
-constexpr int kLeastDynamic = 112 * 1024;
+constexpr int kGroupWarps = 4, kMostStages = 16;
 
 // What the number of tokens decides. kTiles: tiles of 8 tokens.
 template <int kTiles>
 struct Team {
+  static constexpr int kGroups = kTiles == 1 ? 4 : 2, kWarps = kGroups * kGroupWarps;  // that multiply
+  static constexpr int kMultipliers = 32 * kWarps;
   static constexpr int kFinisher = kWarps, kCopier = kWarps + kTiles, kThreads = (kCopier + 1) * 32;
-  static constexpr int kBuffers = kTiles < 4 ? 2 : 1;        // of sums
-  static constexpr int kBlocksAtOnce = kTiles == 1 ? 3 : 1;  // registers for so many
-  static constexpr int kMostDynamic = kTiles == 1 ? 116 * 1024 : 216 * 1024;
+  static constexpr int kBuffers = kTiles < 4 ? 2 : 1;  // of sums
+  // Of shared memory. Two blocks of a launch that starts early would share a multiprocessor while others stay
+  // empty (up to four were seen): each takes more than half of one's memory. A block of the attention has
+  // room beside it.
+  static constexpr int kLeast = 112 * 1024, kMost = kTiles == 1 ? 164 * 1024 : 216 * 1024;
 };
 
 // What a block's ring holds at a time of the contraction: block i is warp i % kGroupWarps's.
@@ -57,7 +54,7 @@ struct Stage {
 struct Cut {
   int stages;  // of a ring
   int whole, tasks;
-  bool rehearse;  // there is time before the predecessor ends
+  int calm;
 };
 struct Task {
   int unit, half;  // half: -1: both
@@ -87,7 +84,7 @@ struct Shared {
   uint64_t received[kTiles];                      // the other blocks' shares of a task
   uint64_t started;                               // the predecessor has ended
   float4 share[kTiles][kDenseRanks][kShares][32];
-  float scratch[kTileTokens][kWarps];
+  float scratch[kTileTokens][Team<kTiles>::kWarps];
 };
 
 // The stage that comes next.
@@ -121,20 +118,26 @@ __device__ void copy_tasks(Shared<kTiles>& s, uint8_t* ring, const GemmParams& p
                            const Part& part) {
   using S = Stage<Source>;
   const uint64_t policy = evict_first_policy();
-  Turn turn, before;
-  bool calm = false;  // one stage at a time is on its way
+  Turn turn, landed;
+  bool calm = cut.calm > 0;  // no more than kCalm stages are on their way
+  int on_way = 0;
   for (int index = part.cluster; index < cut.tasks; index += part.clusters) {
     const Task task(cut, index);
     const int64_t at = static_cast<int64_t>(task.unit) * p.blocks + part.first;
     const uint8_t *data = p.data + at * Source::kBlockBytes, *scales = p.scales + at * Source::kScaleBytes;
     for (int b = 0; b < part.blocks; b += S::kBlocks, turn.next(cut.stages)) {
-      while (calm && !mbar_test(&s.full[before.stage], before.phase)) calm = !mbar_test(&s.started, 0);
+      while (calm && on_way >= cut.calm) {
+        if (mbar_test(&s.full[landed.stage], landed.phase)) {
+          landed.next(cut.stages), --on_way;
+        } else {
+          calm = !mbar_test(&s.started, 0);
+        }
+      }
       mbar_wait(&s.free[turn.stage], turn.phase ^ 1);
       copy_stage<Source>(task, ring + turn.stage * S::kBytes, data + b * Source::kBlockBytes,
                          scales + b * Source::kScaleBytes, min(S::kBlocks, part.blocks - b),
                          &s.full[turn.stage], policy);
-      if (index == part.cluster && b == 0) calm = true;
-      before = turn;
+      ++on_way;
     }
   }
 }
@@ -153,37 +156,45 @@ __device__ __forceinline__ Source read(const uint8_t* data, const uint8_t* scale
   return w;
 }
 
-// The warp's blocks of one task. last: the stages are not needed again.
+// The warp's blocks of one task: its group has every kGroups-th stage, and so always the same places of the
+// ring.
 template <class Source, int kTiles>
 __device__ __forceinline__ void multiply(Shared<kTiles>& s, const uint8_t* ring, const Task& task, int blocks,
-                                         int stages, bool last, Turn& turn,
+                                         int stages, Turn& turn,
                                          const typename DenseSums<Source, kTiles>::Columns& x, int tokens,
                                          DenseSums<Source, kTiles>& sums) {
   using S = Stage<Source>;
+  constexpr int kGroups = Team<kTiles>::kGroups;
   const int group = threadIdx.x / 32 / kGroupWarps, member = threadIdx.x / 32 % kGroupWarps,
             lane = threadIdx.x % 32;
-  const auto add = [&](int half, const uint8_t* stage, int first, int i) {
+  const auto add = [&]<int kPass>(int half, const uint8_t* stage, int first, int i) {
     const int block = i * kGroupWarps + member;
     const auto w = read<Source>(stage + block * Source::kBlockBytes,
                                 stage + S::kScalesAt + block * Source::kScaleBytes, lane);
-    sums.add(half, w, x, first + block, tokens);
+    sums.template add<kPass>(half, w, x, first + block);
   };
-  int number = 0;
-#pragma unroll 1
-  for (int first = 0; first < blocks; first += S::kBlocks, turn.next(stages), ++number) {
-    if (number % kGroups != group) continue;
-    mbar_wait(&s.full[turn.stage], turn.phase);
-    const uint8_t* stage = ring + turn.stage * S::kBytes;
+  const auto add_stage = [&]<int kPass>(const uint8_t* stage, int first) {
     const int count = min(S::kBlocks, blocks - first);
     if (task.half < 0 && count == S::kBlocks) {
 #pragma unroll
-      for (int i = 0; i < S::kPerWarp; ++i) add(-1, stage, first, i);
+      for (int i = 0; i < S::kPerWarp; ++i) add.template operator()<kPass>(-1, stage, first, i);
     } else {
 #pragma unroll 1
-      for (int i = 0; i * kGroupWarps + member < count; ++i) add(task.half, stage, first, i);
+      for (int i = 0; i * kGroupWarps + member < count; ++i)
+        add.template operator()<kPass>(task.half, stage, first, i);
     }
+  };
+#pragma unroll 1
+  for (int first = 0; first < blocks; first += S::kBlocks, turn.next(stages)) {
+    if (turn.stage % kGroups != group) continue;
+    mbar_wait(&s.full[turn.stage], turn.phase);
+    const uint8_t* stage = ring + turn.stage * S::kBytes;
+    [&]<int... kPass>(std::integer_sequence<int, kPass...>) {
+      ((4 * kPass < tokens ? add_stage.template operator()<kPass>(stage, first) : void()), ...);
+    }
+    (std::make_integer_sequence<int, DenseSums<Source, kTiles>::kPasses>());
     __syncwarp();
-    if (lane == 0 && last) mbar_arrive(&s.free[turn.stage]);
+    if (lane == 0) mbar_arrive(&s.free[turn.stage]);
   }
 }
 
@@ -209,7 +220,7 @@ template <int kTiles, int kBuffers, class Sums>
 __device__ void hand_over(Shared<kTiles>& s, float* sums, const Place<kBuffers>& place, int warp, int tokens,
                           int lane, const Sums& sum) {
   const int g = lane / 4;
-  float* to = sums + (place.buffer() * kWarps + warp) * tokens * kUnit;
+  float* to = sums + (place.buffer() * Team<kTiles>::kWarps + warp) * tokens * kUnit;
   mbar_wait(&s.empty[place.buffer()], place.phase() ^ 1);
 #pragma unroll
   for (int j = 0; j < 4 * kTiles; ++j) {
@@ -223,6 +234,7 @@ __device__ void hand_over(Shared<kTiles>& s, float* sums, const Place<kBuffers>&
 }
 
 // This block's sums of token `token` and two further, in the lane's rows.
+template <int kWarps>
 __device__ inline float4 add_warps(const float* sums, int tokens, int token, int lane) {
   float v[4] = {};
 #pragma unroll
@@ -260,7 +272,8 @@ __device__ void finish_tasks(Shared<kTiles>& s, const float* sums, const GemmPar
     float4 v[kShares];
 #pragma unroll
     for (int k = 0; k < kShares; ++k)
-      v[k] = add_warps(sums + place.buffer() * kWarps * p.tokens * kUnit, p.tokens, token + 4 * k, lane);
+      v[k] = add_warps<Team<kTiles>::kWarps>(sums + place.buffer() * Team<kTiles>::kWarps * p.tokens * kUnit,
+                                             p.tokens, token + 4 * k, lane);
     __syncwarp();
     if (lane == 0) mbar_arrive(&s.empty[place.buffer()]);
     if (owner != part.rank) {
@@ -293,7 +306,7 @@ __device__ void finish_tasks(Shared<kTiles>& s, const float* sums, const GemmPar
 template <int kTiles>
 __device__ void init_shared(Shared<kTiles>& s, const Cut& cut, int tokens) {
   for (int i = 0; i < cut.stages; ++i) mbar_init(&s.full[i], 1), mbar_init(&s.free[i], kGroupWarps);
-  for (int b = 0; b < 2; ++b) mbar_init(&s.summed[b], kWarps), mbar_init(&s.empty[b], kTiles);
+  for (int b = 0; b < 2; ++b) mbar_init(&s.summed[b], Team<kTiles>::kWarps), mbar_init(&s.empty[b], kTiles);
   for (int t = 0; t < kTiles; ++t) mbar_init(&s.received[t], 1);
   mbar_init(&s.started, 1);
   mbar_init_fence();
@@ -301,7 +314,7 @@ __device__ void init_shared(Shared<kTiles>& s, const Cut& cut, int tokens) {
 }
 
 template <class Source, int kTiles, class Epilogue>
-__global__ void __launch_bounds__(Team<kTiles>::kThreads, Team<kTiles>::kBlocksAtOnce)
+__global__ void __launch_bounds__(Team<kTiles>::kThreads) __maxnreg__(kTiles == 1 ? 80 : 128)
     dense_decode_kernel(const GemmParams p, const Cut cut, const Norm norm, const Epilogue epilogue) {
   extern __shared__ __align__(128) uint8_t dynamic[];  // ring, rows, sums
   __shared__ Shared<kTiles> s;
@@ -332,34 +345,31 @@ __global__ void __launch_bounds__(Team<kTiles>::kThreads, Team<kTiles>::kBlocksA
     finish_tasks<T::kBuffers>(s, sums, p, cut, epilogue, part, warp - T::kFinisher, lane);
     return;
   }
+  constexpr int kMultipliers = T::kMultipliers;
   const int first = part.first * kBlock, end = first + part.blocks * kBlock;
-  if (norm.x != nullptr) expect_norm(norm);
-  start_successor();
-  cluster_wait();
+  if (norm.x != nullptr) {
+    const RowNorm<kMultipliers> row_norm(norm);
+    start_successor();
+    cluster_wait();
+    wait_for_predecessor();
+    row_norm.template run<Source>(norm, &s.scratch[0][0], rows, row_bytes, first, end);
+  } else {
+    start_successor();
+    cluster_wait();
+    wait_for_predecessor();
+    copy_rows<Source, kMultipliers>(p, rows, row_bytes, first, end);
+  }
+  sync_multipliers<kMultipliers>();
   // Columns of the MMA beyond the tokens are never looked at.
   const typename Sums::Columns x(rows, row_bytes, p.tokens, lane);
+  Turn turn;
+  Place<T::kBuffers> place;
 #pragma unroll 1
-  for (bool real = !cut.rehearse;; real = true) {
-    if (real) wait_for_predecessor();
-    if (norm.x != nullptr) {
-      norm_rows<Source>(norm, real, &s.scratch[0][0], rows, row_bytes, first, end);
-    } else {
-      copy_rows<Source>(p, rows, row_bytes, first, end);
-    }
-    sync_multipliers();
-    const int blocks = real ? part.blocks : min(part.blocks, kGroups * Stage<Source>::kBlocks);
-    Turn turn;
-    Place<T::kBuffers> place;
-#pragma unroll 1
-    for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
-      const Task task(cut, index);
-      Sums sum;
-      multiply<Source, kTiles>(s, dynamic, task, blocks, cut.stages, real, turn, x, p.tokens, sum);
-      if (!real) break;
-      hand_over(s, sums, place, warp, p.tokens, lane, sum);
-    }
-    if (real) return;
-    sync_multipliers();
+  for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
+    const Task task(cut, index);
+    Sums sum;
+    multiply<Source, kTiles>(s, dynamic, task, part.blocks, cut.stages, turn, x, p.tokens, sum);
+    hand_over(s, sums, place, warp, p.tokens, lane, sum);
   }
 }
 
@@ -368,23 +378,23 @@ __global__ void __launch_bounds__(Team<kTiles>::kThreads, Team<kTiles>::kBlocksA
 // Besides the ring.
 template <class Source, class T>
 size_t shared_rest(int64_t cols, int tokens) {
-  return tokens *
-         (row_stride<Source>(static_cast<int>(cols / kBlock)) + sizeof(float) * T::kBuffers * kWarps * kUnit);
+  return tokens * (row_stride<Source>(static_cast<int>(cols / kBlock)) +
+                   sizeof(float) * T::kBuffers * T::kWarps * kUnit);
 }
 template <class Source, class T>
 int stages_for(int64_t cols, int tokens) {
-  const int64_t room = T::kMostDynamic - static_cast<int64_t>(shared_rest<Source, T>(cols, tokens));
-  return static_cast<int>(std::clamp<int64_t>(room / Stage<Source>::kBytes, 0, kMostStages));
+  const int64_t room = T::kMost - static_cast<int64_t>(shared_rest<Source, T>(cols, tokens));
+  return static_cast<int>(std::clamp<int64_t>(room / Stage<Source>::kBytes, 0, kMostStages)) / T::kGroups *
+         T::kGroups;
 }
 
 // Clusters that run at a time, one block a multiprocessor; at least 1.
-int clusters_at_a_time(const void* kernel, int threads) {
+int clusters_at_a_time(const void* kernel, int threads, int least) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {kDenseRanks, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kDenseRanks), config.blockDim = dim3(threads),
-  config.dynamicSmemBytes = kLeastDynamic;
+  config.gridDim = dim3(kDenseRanks), config.blockDim = dim3(threads), config.dynamicSmemBytes = least;
   config.attrs = &attribute, config.numAttrs = 1;
   int clusters = 0;
   const bool known = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess;
@@ -397,16 +407,16 @@ struct Prepared {
 };
 template <class T, typename... Params>
 Prepared prepare_kernel(void (*kernel)(Params...)) {
-  cudaError_t code =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kMostDynamic);
+  cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kMost);
   if (code == cudaSuccess) code = share_multiprocessor(kernel);
-  return {code,
-          code == cudaSuccess ? clusters_at_a_time(reinterpret_cast<const void*>(kernel), T::kThreads) : 0};
+  return {code, code == cudaSuccess
+                    ? clusters_at_a_time(reinterpret_cast<const void*>(kernel), T::kThreads, T::kLeast)
+                    : 0};
 }
 
-Cut cut_of(int units, int clusters, int stages, bool rehearse) {
+Cut cut_of(int units, int clusters, int stages, int calm) {
   const int rest = units % clusters, whole = 2 * rest <= clusters ? units - rest : units;
-  return {stages, whole, whole + 2 * (units - whole), rehearse};
+  return {stages, whole, whole + 2 * (units - whole), calm};
 }
 
 template <class Source, int kTiles, class Epilogue>
@@ -417,9 +427,8 @@ Status run_tiles(const Matrix& w, const Activations& x, const Norm& norm, const 
   static const Prepared prepared = prepare_kernel<T>(kernel);
   if (prepared.code != cudaSuccess) return check(prepared.code, "dense decode");
   const int units = static_cast<int>(w.units), clusters = std::min(units, prepared.clusters);
-  // moe_decode of several tokens leaves no room to start beside it.
-  const bool early = x.tokens == 1 || norm.x == nullptr;
-  const Cut cut = cut_of(units, clusters, stages_for<Source, T>(w.cols, x.tokens), early);
+  const Cut cut = cut_of(units, clusters, stages_for<Source, T>(w.cols, x.tokens),
+                         getenv("CALM") ? atoi(getenv("CALM")) : 0);
   const size_t shared = cut.stages * Stage<Source>::kBytes + shared_rest<Source, T>(w.cols, x.tokens);
   const GemmParams p{.data = w.data.as<uint8_t>(),
                      .scales = w.scales.as<uint8_t>(),
@@ -433,7 +442,7 @@ Status run_tiles(const Matrix& w, const Activations& x, const Norm& norm, const 
                      .jobs = nullptr,
                      .job_count = nullptr};
   return launch_clusters(kDenseRanks, kernel, dim3(kDenseRanks * clusters), dim3(T::kThreads),
-                         std::max<size_t>(shared, kLeastDynamic), stream, p, cut, norm, epilogue);
+                         std::max<size_t>(shared, T::kLeast), stream, p, cut, norm, epilogue);
 }
 
 template <class Source, class Epilogue>
@@ -477,8 +486,7 @@ bool dense_decode_fits(const Matrix& w, int tokens) {
   return w.kind != Kind::kMxfp4 && w.experts == 1 && stages >= 2;
 }
 bool dense_decode_norms(const Norm& norm) {
-  return norm.expert_out == nullptr && norm.rows <= kTileTokens &&
-         norm.hidden <= 4 * kMultipliers * kNormLoads;
+  return norm.expert_out == nullptr && norm.rows <= kTileTokens && norm.hidden <= kNormed;
 }
 
 Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream) {

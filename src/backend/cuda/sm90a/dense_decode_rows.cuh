@@ -13,8 +13,7 @@
 
 namespace moesaic::cuda::sm90a {
 
-inline constexpr int kDenseRanks = 2;     // thread blocks that share a contraction
-inline constexpr int kMultipliers = 256;  // threads
+inline constexpr int kDenseRanks = 2;  // thread blocks that share a contraction
 
 template <class Source>
 inline constexpr bool kByIntegers = std::is_same_v<Source, Q8Source>;
@@ -37,7 +36,11 @@ __host__ __device__ constexpr int row_stride(int blocks) {
   return ((blocks / kDenseRanks + 1) * kPlaceBytes<Source> + 127) / 128 * 128 + 64;
 }
 
-__device__ inline void sync_multipliers() { asm volatile("bar.sync 1, %0;" ::"n"(kMultipliers) : "memory"); }
+// The threads that multiply, the first of the block.
+template <int kThreads>
+__device__ inline void sync_multipliers() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
 
 __device__ inline float max_or_nan(float a, float b) {
   float y;
@@ -95,11 +98,11 @@ __device__ void put_four(uint8_t* row, int column, float4 v, float factor) {
   }
 }
 
-// Columns [first, end) of all tokens. Reads through L2: what a rehearsal read is not to be found again.
-template <class Source>
+// Columns [first, end) of all tokens, by kThreads.
+template <class Source, int kThreads>
 __device__ void copy_rows(const GemmParams& p, uint8_t* rows, int row_bytes, int first, int end) {
   const int vectors = (end - first) / 8;
-  for (int i = threadIdx.x; i < p.tokens * vectors; i += kMultipliers) {
+  for (int i = threadIdx.x; i < p.tokens * vectors; i += kThreads) {
     const int row = i / vectors, at = i % vectors;
     const uint4 eight =
         __ldcg(reinterpret_cast<const uint4*>(p.x + static_cast<int64_t>(row) * p.cols + first) + at);
@@ -116,55 +119,57 @@ __device__ void copy_rows(const GemmParams& p, uint8_t* rows, int row_bytes, int
   }
 }
 
-// The same of norm(x). A row's sum has one order whatever the number of tokens.
-inline constexpr int kNormLoads = 3;  // float4 a thread: hidden up to 3,072
+// The same of norm(x), of rows of up to kNormed elements. The weights are there before x is.
+inline constexpr int kNormed = 4096;
+template <int kThreads>
+struct RowNorm {
+  static constexpr int kLoads = kNormed / 4 / kThreads, kWarps = kThreads / 32;
+  float4 weight[kLoads];
 
-// Brings the weights to L2.
-__device__ inline void expect_norm(const Norm& p) {
-  for (int i = threadIdx.x; i < p.hidden / 32; i += kMultipliers)
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.weight + 32 * i));
-}
-
-// real: no rehearsal. scratch: a float a warp and row
-template <class Source>
-__device__ void norm_rows(const Norm& p, bool real, float* scratch, uint8_t* rows, int row_bytes, int first,
-                          int end) {
-  constexpr int kWarps = kMultipliers / 32;
-  for (int row = 0; row < p.rows; ++row, scratch += kWarps) {
-    const int from = p.row_map != nullptr ? p.row_map[row] : row;
-    const auto* x = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(from) * p.hidden);
-    float4 v[kNormLoads], weight[kNormLoads];
-    float squares = 0;
+  __device__ explicit RowNorm(const Norm& p) {
 #pragma unroll
-    for (int j = 0; j < kNormLoads; ++j) {
-      const int i = j * kMultipliers + threadIdx.x;
-      v[j] = weight[j] = make_float4(0, 0, 0, 0);
-      if (i >= p.hidden / 4) continue;
-      v[j] = __ldcg(x + i), weight[j] = __ldg(reinterpret_cast<const float4*>(p.weight) + i);
-    }
-#pragma unroll
-    for (int j = 0; j < kNormLoads; ++j)
-      squares =
-          fmaf(v[j].x, v[j].x, fmaf(v[j].y, v[j].y, fmaf(v[j].z, v[j].z, fmaf(v[j].w, v[j].w, squares))));
-    squares = warp_sum(squares);
-    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = squares;
-    sync_multipliers();
-    float sum = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += scratch[w];
-    const float mean = sum / static_cast<float>(p.hidden);
-    if (!(mean <= 3.0e38f) && real && threadIdx.x == 0 && blockIdx.x == 0) atomicCAS(p.fault, 0, p.code);
-    const float scale = rsqrtf(mean + p.eps);
-#pragma unroll
-    for (int j = 0; j < kNormLoads; ++j) {
-      const int i = j * kMultipliers + threadIdx.x;
-      if (4 * i < first || 4 * i >= end) continue;
-      const float4 a = v[j], w = weight[j];
-      put_four<Source>(rows + row * row_bytes, 4 * i - first,
-                       {a.x * scale * w.x, a.y * scale * w.y, a.z * scale * w.z, a.w * scale * w.w},
-                       p.factor);
+    for (int j = 0; j < kLoads; ++j) {
+      const int i = j * kThreads + threadIdx.x;
+      if (i < p.hidden / 4) weight[j] = __ldg(reinterpret_cast<const float4*>(p.weight) + i);
     }
   }
-}
+  // scratch: a float a warp and row
+  template <class Source>
+  __device__ void run(const Norm& p, float* scratch, uint8_t* rows, int row_bytes, int first, int end) const {
+    for (int row = 0; row < p.rows; ++row, scratch += kWarps) {
+      const int from = p.row_map != nullptr ? p.row_map[row] : row;
+      const auto* x = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(from) * p.hidden);
+      float4 v[kLoads];
+      float squares = 0;
+#pragma unroll
+      for (int j = 0; j < kLoads; ++j) {
+        const int i = j * kThreads + threadIdx.x;
+        v[j] = i < p.hidden / 4 ? x[i] : make_float4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (int j = 0; j < kLoads; ++j)
+        squares =
+            fmaf(v[j].x, v[j].x, fmaf(v[j].y, v[j].y, fmaf(v[j].z, v[j].z, fmaf(v[j].w, v[j].w, squares))));
+      squares = warp_sum(squares);
+      if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = squares;
+      sync_multipliers<kThreads>();
+      float sum = 0;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) sum += scratch[w];
+      const float mean = sum / static_cast<float>(p.hidden);
+      if (!(mean <= 3.0e38f) && threadIdx.x == 0 && blockIdx.x == 0) atomicCAS(p.fault, 0, p.code);
+      const float scale = rsqrtf(mean + p.eps);
+#pragma unroll
+      for (int j = 0; j < kLoads; ++j) {
+        const int i = j * kThreads + threadIdx.x;
+        if (4 * i < first || 4 * i >= end) continue;
+        const float4 a = v[j], w = weight[j];
+        put_four<Source>(rows + row * row_bytes, 4 * i - first,
+                         {a.x * scale * w.x, a.y * scale * w.y, a.z * scale * w.z, a.w * scale * w.w},
+                         p.factor);
+      }
+    }
+  }
+};
 
 }  // namespace moesaic::cuda::sm90a

@@ -11,7 +11,7 @@ inline constexpr int kTileTokens = 8;
 // not part them anyway.
 template <class Source, int kTiles>
 struct Sums16 {
-  static constexpr int kChains = Source::kScaled ? 1 : 2;
+  static constexpr int kChains = Source::kScaled ? 1 : 2, kPasses = 1;
   float v[2][kTiles][kChains][4] = {};
 
   // Where this lane finds its token's columns of block 0.
@@ -24,8 +24,9 @@ struct Sums16 {
     }
   };
 
-  // half: the MMA tile of the block; -1: both.
-  __device__ __forceinline__ void add(int half, const Source& w, const Columns& x, int block, int) {
+  // half: the MMA tile of the block; -1: both. kPass: of the tokens.
+  template <int kPass>
+  __device__ __forceinline__ void add(int half, const Source& w, const Columns& x, int block) {
     uint4 columns[kTiles];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t)
@@ -67,6 +68,7 @@ __device__ inline void mma_bytes(int32_t (&d)[4], uint4 a, uint2 b, int32_t c0, 
 // Sums by MMAs of bytes: a tile's 8 columns are the upper and the lower bytes of four tokens.
 template <int kTiles>
 struct SumsOfIntegers {
+  static constexpr int kPasses = 2 * kTiles;
   float v[2][kTiles][4] = {};
 
   struct Columns {
@@ -85,28 +87,24 @@ struct SumsOfIntegers {
     }
   };
 
-  __device__ __forceinline__ void add(int half, const Q8Source& w, const Columns& x, int block, int tokens) {
+  // Four tokens a pass.
+  template <int kPass>
+  __device__ __forceinline__ void add(int half, const Q8Source& w, const Columns& x, int block) {
+    constexpr int t = kPass / 2, u = kPass % 2;
+    const int at = block * kPlaceBytes<Q8Source>;
+    const uint2 b = *reinterpret_cast<const uint2*>(x.bytes[t][u] + at);
+    const auto c = *reinterpret_cast<const int4*>(x.integers[t][u] + at);  // an Integers
+    const float scale = __int_as_float(c.z);
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
+    for (int m = 0; m < 2; ++m) {
+      if (half >= 0 && m != half) continue;
+      int32_t d[4];
+      mma_bytes(d, w.q[m], b, c.x, c.y);
 #pragma unroll
-      for (int u = 0; u < 2; ++u) {
-        if (kTileTokens * t + 4 * u >= tokens) continue;
-        const int at = block * kPlaceBytes<Q8Source>;
-        const uint2 b = *reinterpret_cast<const uint2*>(x.bytes[t][u] + at);
-        const auto c = *reinterpret_cast<const int4*>(x.integers[t][u] + at);  // an Integers
-        const float scale = __int_as_float(c.z);
-#pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          if (half >= 0 && m != half) continue;
-          int32_t d[4];
-          mma_bytes(d, w.q[m], b, c.x, c.y);
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const float upper = __int_as_float(d[2 * h]) - kMagicFloat,
-                        lower = __int_as_float(d[2 * h + 1]) - kMagicFloat;
-            v[m][t][2 * h + u] = fmaf(fmaf(256.0f, upper, lower), w.scale(m, h) * scale, v[m][t][2 * h + u]);
-          }
-        }
+      for (int h = 0; h < 2; ++h) {
+        const float upper = __int_as_float(d[2 * h]) - kMagicFloat,
+                    lower = __int_as_float(d[2 * h + 1]) - kMagicFloat;
+        v[m][t][2 * h + u] = fmaf(fmaf(256.0f, upper, lower), w.scale(m, h) * scale, v[m][t][2 * h + u]);
       }
     }
   }

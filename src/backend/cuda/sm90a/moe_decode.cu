@@ -260,9 +260,8 @@ __device__ void init_shared(Shared<C>& s) {
   __syncthreads();
 }
 
-// One token: with 64 registers a thread block of dense_decode finds room beside it.
 template <class C>
-__global__ void __launch_bounds__(kThreads) __maxnreg__(C::kTokens == 1 ? 64 : 112)
+__global__ void __launch_bounds__(kThreads) __maxnreg__(C::kTokens == 1 ? 80 : 112)
     moe_decode_kernel(const Params p) {
   extern __shared__ __align__(128) uint8_t raw[];
   Shared<C>& s = *reinterpret_cast<Shared<C>*>(raw);

@@ -4,11 +4,7 @@
 // by bulk copies and are all in flight before the first is used, but for the newest page even before the
 // predecessor has ended. The thread blocks of a row and KV head are a cluster, which joins their results
 // through distributed shared memory, each thread block some of the heads.
-//
-// Where there are few thread blocks they start long before their turn, and run through everything once while
-// they wait: code that is met for the first time comes slowly (see dense_decode.cu).
 #include <algorithm>
-#include <cstdlib>
 
 #include "backend/cuda/sm90a/attention_decode.cuh"
 #include "backend/cuda/sm90a/attention_long.h"
@@ -63,14 +59,14 @@ __device__ float join_blocks(Shared<D>& s, const Keys& keys, int i, int d, Runni
 
 // Heads rank, rank + size, .. of the group.
 template <int D>
-__device__ void finish(Shared<D>& s, const Attention& p, const RowTile& tile, const Keys& keys, bool real,
-                       int size, int rank) {
+__device__ void finish(Shared<D>& s, const Attention& p, const RowTile& tile, const Keys& keys, int size,
+                       int rank) {
   const int group = p.heads / p.kv_heads, d = threadIdx.x % D;
   constexpr int kAtOnce = kAttendThreads / D;  // heads
   for (int i = rank + size * (threadIdx.x / D); i < group; i += size * kAtOnce) {
     Running total = Running::sink(s.sinks[i]);
     const float value = join_blocks<D>(s, keys, i, d, total);
-    if (real) write(p, tile.row, blockIdx.y * group + i, d, value * total.inverse());
+    write(p, tile.row, blockIdx.y * group + i, d, value * total.inverse());
   }
 }
 
@@ -86,8 +82,7 @@ __device__ void keep_values(BlockPages<D>& pages, const float (&acc)[D / 32][4])
 }
 
 template <int D, bool kFp8>
-__global__ void __launch_bounds__(kAttendThreads, 6)
-    attend_short_kernel(const Attention p, const bool rehearse) {
+__global__ void __launch_bounds__(kAttendThreads, 6) attend_short_kernel(const Attention p) {
   extern __shared__ __align__(128) uint8_t memory[];
   auto& s = *reinterpret_cast<Shared<D>*>(memory);
   const int size = static_cast<int>(cluster_size()), rank = static_cast<int>(cluster_rank());
@@ -97,37 +92,31 @@ __global__ void __launch_bounds__(kAttendThreads, 6)
   const Keys keys(p, tile);
   const int block = keys.first_block() + rank;
   const bool busy = block <= keys.last_block();
-  if (threadIdx.x == 0) s.ready.init(), mbar_init_fence();
+  int64_t at = 0;
+  if (busy && warp == 0) {
+    if (lane == 0) s.ready.init(), mbar_init_fence();
+    __syncwarp();
+    at = locate<D, kFp8>(p, tile, keys, block);
+    request<kFp8>(s.pages, s.ready, p, at, keys, block, Written::kBefore);
+  }
   const int group = p.heads / p.kv_heads;
   if (threadIdx.x < group) s.sinks[threadIdx.x] = p.sinks[blockIdx.y * group + threadIdx.x];
-  uint32_t phase = 0;
-#pragma unroll 1
-  for (bool real = !rehearse;; real = true, phase ^= 1) {
-    int64_t at = 0;
-    if (busy && warp == 0) {
-      __syncwarp();
-      at = locate<D, kFp8>(p, tile, keys, block);
-      request<kFp8>(s.pages, s.ready, p, at, keys, block, real ? Written::kBefore : Written::kNever);
-    }
-    if (real) wait_for_predecessor();
-    if (busy) {
-      if (warp == 0 && real) request<kFp8>(s.pages, s.ready, p, at, keys, block, Written::kNow);
-      uint32_t q[D / 16][4];
-      load_queries<D, kFp8>(q, p, tile.row, blockIdx.y, lane);
-      __syncthreads();
-      weigh_block<kFp8>(s.pages, s.ready, phase, s.stats, keys, block, q);
-      float acc[D / 32][4];
-      sum_values<kFp8>(acc, s.pages, s.ready, phase, keys, block);
-      keep_values(s.pages, acc);
-    }
-    cluster_arrive();
-    cluster_wait();
-    finish(s, p, tile, keys, real, size, rank);
-    fence_async();
-    cluster_arrive();  // nobody leaves while its results are read
-    cluster_wait();
-    if (real) return;
+  wait_for_predecessor();
+  if (busy) {
+    if (warp == 0) request<kFp8>(s.pages, s.ready, p, at, keys, block, Written::kNow);
+    uint32_t q[D / 16][4];
+    load_queries<D, kFp8>(q, p, tile.row, blockIdx.y, lane);
+    __syncthreads();
+    weigh_block<kFp8>(s.pages, s.ready, 0, s.stats, keys, block, q);
+    float acc[D / 32][4];
+    sum_values<kFp8>(acc, s.pages, s.ready, 0, keys, block);
+    keep_values(s.pages, acc);
   }
+  cluster_arrive();
+  cluster_wait();
+  finish(s, p, tile, keys, size, rank);
+  cluster_arrive();  // nobody leaves while its results are read
+  cluster_wait();
 }
 
 // Few thread blocks are to have a multiprocessor each, while dense_decode's before and after them are there:
@@ -143,7 +132,7 @@ Status run_short(const Attention& p, int blocks, cudaStream_t stream) {
   const bool few = blocks * p.kv_heads * p.tile_count <= kFew;
   return launch_clusters(blocks, attend_short_kernel<D, kFp8>, dim3(blocks, p.kv_heads, p.tile_count),
                          dim3(kAttendThreads), std::max<size_t>(sizeof(Shared<D>), few ? kAlone : 0), stream,
-                         p, few && getenv("ATT"));
+                         p);
 }
 
 template <int D>

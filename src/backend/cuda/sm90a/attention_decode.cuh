@@ -76,9 +76,8 @@ __device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
 template <int D, bool kFp8>
 inline constexpr int kPageBytes = kPageTokens* D*(kFp8 ? 1 : 2);
 
-// Which pages request() copies: this step has written to the row's last page. kNever: none; all count as
-// copied.
-enum class Written { kBefore, kNow, kNever };
+// Which pages request() copies: this step has written to the row's last page.
+enum class Written { kBefore, kNow };
 
 // By a whole warp, a lane a page: where a block's pages lie in the cache, in bytes.
 template <int D, bool kFp8>
@@ -95,8 +94,8 @@ __device__ void request(BlockPages<D>& to, BlockReady& ready, const Attention& p
                         const Keys& keys, int block, Written which) {
   const int lane = threadIdx.x % 32, page = block * kBlockPages + lane;
   if (lane >= kBlockPages) return;
-  if (which == Written::kNever || !keys.has_page(page)) {
-    if (which != Written::kNow) mbar_arrive(ready.k + lane), mbar_arrive(&ready.v);
+  if (!keys.has_page(page)) {
+    if (which == Written::kBefore) mbar_arrive(ready.k + lane), mbar_arrive(&ready.v);
     return;
   }
   if ((page == keys.last / kPageTokens) != (which == Written::kNow)) return;
@@ -132,7 +131,7 @@ __device__ void load_queries(uint32_t (&q)[D / 16][4], const Attention& p, int r
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int head = g + i % 2 * 8;
-      q[step][i] = head < group ? __ldcg(from + head * (D / 2) + query_word<D, kFp8>(step, i / 2, c)) : 0;
+      q[step][i] = head < group ? from[head * (D / 2) + query_word<D, kFp8>(step, i / 2, c)] : 0;
     }
   }
 }

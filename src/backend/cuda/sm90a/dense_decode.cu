@@ -55,7 +55,6 @@ struct Cut {
   int stages;  // of a ring
   int whole, tasks;
   int calm;
-  bool rehearse, ahead;
 };
 struct Task {
   int unit, half;  // half: -1: both
@@ -114,22 +113,6 @@ __device__ void copy_stage(const Task& task, uint8_t* to, const uint8_t* data, c
     bulk_copy(to + Stage<Source>::kScalesAt, scales, count * Source::kScaleBytes, full, policy);
 }
 
-// From stage b of a task on, to L2.
-template <class Source>
-__device__ void prefetch_tasks(const GemmParams& p, const Cut& cut, const Part& part, int index, int b) {
-  for (; index < cut.tasks; index += part.clusters, b = 0) {
-    const Task task(cut, index);
-    const int64_t at = static_cast<int64_t>(task.unit) * p.blocks + part.first + b;
-    if (b >= part.blocks) continue;
-    if (task.half < 0)
-      prefetch_l2(p.data + at * Source::kBlockBytes, (part.blocks - b) * Source::kBlockBytes);
-    else
-      for (int i = b; i < part.blocks; ++i)
-        prefetch_l2(p.data + (at + i - b) * Source::kBlockBytes + task.half * (Source::kBlockBytes / 2),
-                    Source::kBlockBytes / 2);
-  }
-}
-
 template <class Source, int kTiles>
 __device__ void copy_tasks(Shared<kTiles>& s, uint8_t* ring, const GemmParams& p, const Cut& cut,
                            const Part& part) {
@@ -149,10 +132,6 @@ __device__ void copy_tasks(Shared<kTiles>& s, uint8_t* ring, const GemmParams& p
         } else {
           calm = !mbar_test(&s.started, 0);
         }
-      }
-      if (cut.ahead && calm && turn.phase == 1) {
-        calm = false;
-        prefetch_tasks<Source>(p, cut, part, index, b);
       }
       mbar_wait(&s.free[turn.stage], turn.phase ^ 1);
       copy_stage<Source>(task, ring + turn.stage * S::kBytes, data + b * Source::kBlockBytes,
@@ -181,7 +160,7 @@ __device__ __forceinline__ Source read(const uint8_t* data, const uint8_t* scale
 // ring.
 template <class Source, int kTiles>
 __device__ __forceinline__ void multiply(Shared<kTiles>& s, const uint8_t* ring, const Task& task, int blocks,
-                                         int stages, bool real, Turn& turn,
+                                         int stages, Turn& turn,
                                          const typename DenseSums<Source, kTiles>::Columns& x, int tokens,
                                          DenseSums<Source, kTiles>& sums) {
   using S = Stage<Source>;
@@ -208,14 +187,13 @@ __device__ __forceinline__ void multiply(Shared<kTiles>& s, const uint8_t* ring,
 #pragma unroll 1
   for (int first = 0; first < blocks; first += S::kBlocks, turn.next(stages)) {
     if (turn.stage % kGroups != group) continue;
-    if (real) mbar_wait(&s.full[turn.stage], turn.phase);
+    mbar_wait(&s.full[turn.stage], turn.phase);
     const uint8_t* stage = ring + turn.stage * S::kBytes;
     [&]<int... kPass>(std::integer_sequence<int, kPass...>) {
       ((4 * kPass < tokens ? add_stage.template operator()<kPass>(stage, first) : void()), ...);
     }
     (std::make_integer_sequence<int, DenseSums<Source, kTiles>::kPasses>());
     __syncwarp();
-    if (!real) return;
     if (lane == 0) mbar_arrive(&s.free[turn.stage]);
   }
 }
@@ -369,36 +347,29 @@ __global__ void __launch_bounds__(Team<kTiles>::kThreads) __maxnreg__(kTiles == 
   }
   constexpr int kMultipliers = T::kMultipliers;
   const int first = part.first * kBlock, end = first + part.blocks * kBlock;
+  if (norm.x != nullptr) {
+    const RowNorm<kMultipliers> row_norm(norm);
+    start_successor();
+    cluster_wait();
+    wait_for_predecessor();
+    row_norm.template run<Source>(norm, &s.scratch[0][0], rows, row_bytes, first, end);
+  } else {
+    start_successor();
+    cluster_wait();
+    wait_for_predecessor();
+    copy_rows<Source, kMultipliers>(p, rows, row_bytes, first, end);
+  }
+  sync_multipliers<kMultipliers>();
   // Columns of the MMA beyond the tokens are never looked at.
   const typename Sums::Columns x(rows, row_bytes, p.tokens, lane);
-  const RowNorm<kMultipliers> row_norm(norm);
-  start_successor();
-  cluster_wait();
   Turn turn;
   Place<T::kBuffers> place;
-  const auto start_rows = [&] {
-    wait_for_predecessor();
-    if (norm.x != nullptr) {
-      row_norm.template run<Source>(norm, &s.scratch[0][0], rows, row_bytes, first, end);
-    } else {
-      copy_rows<Source, kMultipliers>(p, rows, row_bytes, first, end);
-    }
-    sync_multipliers<kMultipliers>();
-  };
-  int index = part.cluster;
 #pragma unroll 1
-  for (bool real = false; index < cut.tasks;) {
+  for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
     const Task task(cut, index);
     Sums sum;
-    if (real || cut.rehearse)
-      multiply<Source, kTiles>(s, dynamic, task, part.blocks, cut.stages, real, turn, x, p.tokens, sum);
-    if (real) {
-      hand_over(s, sums, place, warp, p.tokens, lane, sum);
-      index += part.clusters, ++place.n;
-    } else {
-      start_rows();
-      real = true, turn = Turn();
-    }
+    multiply<Source, kTiles>(s, dynamic, task, part.blocks, cut.stages, turn, x, p.tokens, sum);
+    hand_over(s, sums, place, warp, p.tokens, lane, sum);
   }
 }
 
@@ -443,9 +414,9 @@ Prepared prepare_kernel(void (*kernel)(Params...)) {
                     : 0};
 }
 
-Cut cut_of(int units, int clusters, int stages, int calm, bool rehearse, bool ahead) {
+Cut cut_of(int units, int clusters, int stages, int calm) {
   const int rest = units % clusters, whole = 2 * rest <= clusters ? units - rest : units;
-  return {stages, whole, whole + 2 * (units - whole), calm, rehearse, ahead};
+  return {stages, whole, whole + 2 * (units - whole), calm};
 }
 
 template <class Source, int kTiles, class Epilogue>
@@ -457,9 +428,7 @@ Status run_tiles(const Matrix& w, const Activations& x, const Norm& norm, const 
   if (prepared.code != cudaSuccess) return check(prepared.code, "dense decode");
   const int units = static_cast<int>(w.units), clusters = std::min(units, prepared.clusters);
   const Cut cut = cut_of(units, clusters, stages_for<Source, T>(w.cols, x.tokens),
-                         getenv("CALM") ? atoi(getenv("CALM")) : 1,
-                         (getenv("REH") ? atoi(getenv("REH")) : 1) >> (norm.x != nullptr) & 1,
-                         norm.x == nullptr && getenv("AHEAD"));
+                         getenv("CALM") ? atoi(getenv("CALM")) : 1);
   const size_t shared = cut.stages * Stage<Source>::kBytes + shared_rest<Source, T>(w.cols, x.tokens);
   const GemmParams p{.data = w.data.as<uint8_t>(),
                      .scales = w.scales.as<uint8_t>(),

@@ -130,8 +130,7 @@ struct RowNorm {
 #pragma unroll
     for (int j = 0; j < kLoads; ++j) {
       const int i = j * kThreads + threadIdx.x;
-      if (p.x != nullptr && i < p.hidden / 4)
-        weight[j] = __ldg(reinterpret_cast<const float4*>(p.weight) + i);
+      if (i < p.hidden / 4) weight[j] = __ldg(reinterpret_cast<const float4*>(p.weight) + i);
     }
   }
   // scratch: a float a warp and row

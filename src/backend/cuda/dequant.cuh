@@ -93,7 +93,6 @@ struct ByteSource {
     q[0] = load_weights(data + lane * 16);
     q[1] = load_weights(data + 512 + lane * 16);
   }
-  // Four columns of the rows h = 0 and 1.
   __device__ uint2 words(int m, int j) const {
     return j == 0 ? make_uint2(q[m].x, q[m].y) : make_uint2(q[m].z, q[m].w);
   }
@@ -110,9 +109,11 @@ struct Mxfp8Source : ByteSource {
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(h) : "h"(static_cast<uint16_t>(pair)));
     return h;
   }
+  // For a block of which only the half m = 1 is there, as the first; from: its row's.
+  __device__ void set_upper_scales(const uint8_t* from) { s = *reinterpret_cast<const uint16_t*>(from); }
   __device__ Fragment fragment(int m, int j) const {
     const uint2 w = words(m, j);
-    return {{widen(w.x & 0xFFFF), widen(w.y & 0xFFFF), widen(w.x >> 16), widen(w.y >> 16)}};
+    return {{widen(w.x & 0xFFFF), widen(w.x >> 16), widen(w.y & 0xFFFF), widen(w.y >> 16)}};
   }
   __device__ float scale(int m, int h) const { return e8m0(s, 2 * m + h); }
 };
@@ -123,6 +124,9 @@ struct Q8Source : ByteSource {
     load_bytes(data, lane);
     s = __ldg(reinterpret_cast<const uint2*>(scales + lane / 4 * 8));
   }
+  __device__ void set_upper_scales(const uint8_t* from) {  // see Mxfp8Source
+    s.x = *reinterpret_cast<const uint32_t*>(from);
+  }
   // A byte under 0x64 is the F16 1024 + byte.
   __device__ static uint32_t widen(uint32_t word, uint32_t selector) {
     const uint32_t h = __byte_perm(word, 0x64646464u, selector);
@@ -131,7 +135,7 @@ struct Q8Source : ByteSource {
   }
   __device__ Fragment fragment(int m, int j) const {
     const uint2 w = words(m, j);
-    return {{widen(w.x, 0x4140), widen(w.y, 0x4140), widen(w.x, 0x4342), widen(w.y, 0x4342)}};
+    return {{widen(w.x, 0x4140), widen(w.x, 0x4342), widen(w.y, 0x4140), widen(w.y, 0x4342)}};
   }
   __device__ float scale(int m, int h) const {
     const uint32_t word = m == 0 ? s.x : s.y;

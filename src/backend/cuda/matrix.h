@@ -8,8 +8,7 @@
 //
 //   data, per unit: K / 32 blocks, one behind the other; per block
 //     kBF16, kF16       [4 = m, j][lane][16 bytes = a0 a1 a2 a3]
-//     kQ8_0, kMxfp8     [2 = m][lane][16 bytes = j, h: four columns], a byte each, Q8_0 plus 128: as it
-//                       stands the A operand of an MMA of bytes as well
+//     kQ8_0, kMxfp8     [2 = m][lane][16 bytes = j: a0 a1 | a2 a3], a byte each, Q8_0 plus 128
 //     kMxfp4            [lane][16 bytes = 4 words: m, j], a word as dequant.cuh spells it
 //   scales, per unit and block: [g][4 = m, h]: a byte each (E8M0) for kMxfp4 and kMxfp8, F16 for kQ8_0
 //

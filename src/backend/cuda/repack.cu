@@ -212,8 +212,9 @@ __global__ void repack_kernel(const RepackParams p) {
     for (int m = 0; m < 2; ++m) {
       uint32_t words[4];
       for (int i = 0; i < 4; ++i) {
-        const uint8_t* four = code[m][i % 2] + i / 2 * 4;
-        words[i] = four[0] | four[1] << 8 | four[2] << 16 | static_cast<uint32_t>(four[3]) << 24;
+        const uint8_t* lo = code[m][0] + 2 * i;
+        const uint8_t* hi = code[m][1] + 2 * i;
+        words[i] = lo[0] | lo[1] << 8 | hi[0] << 16 | static_cast<uint32_t>(hi[1]) << 24;
       }
       *reinterpret_cast<uint4*>(p.data + index * 1024 + m * 512 + lane * 16) = {words[0], words[1], words[2],
                                                                                 words[3]};

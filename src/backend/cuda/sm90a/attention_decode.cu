@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kAttendThreads, 6) attend_short_kernel(const A
 
 // Few thread blocks are to have a multiprocessor each, while dense_decode's before and after them are there:
 // they would otherwise share the first that has room, three together.
-constexpr int kAlone = 56 * 1024, kFew = 132;
+constexpr int kAlone = 40 * 1024, kFew = 132;
 
 template <int D, bool kFp8>
 Status run_short(const Attention& p, int blocks, cudaStream_t stream) {

@@ -17,36 +17,35 @@
 // Floor: bytes / bandwidth. QKV of gpt-oss in BF16, 29.5 MB: 6.7 us on an H200.
 #include <algorithm>
 #include <cstdlib>
-#include <utility>
 
 #include "backend/cuda/sm90a/dense_decode.h"
-#include "backend/cuda/sm90a/dense_decode_sums.cuh"
+#include "backend/cuda/sm90a/dense_decode_rows.cuh"
 #include "backend/cuda/sm90a/ptx.cuh"
 
 namespace moesaic::cuda::sm90a {
 namespace {
 
-constexpr int kGroupWarps = 4, kMostStages = 16;
+constexpr int kMostStages = 16, kTileTokens = 8;
 
 // What the number of tokens decides. kTiles: tiles of 8 tokens.
 template <int kTiles>
 struct Team {
-  static constexpr int kGroups = kTiles == 1 ? 4 : 2, kWarps = kGroups * kGroupWarps;  // that multiply
-  static constexpr int kMultipliers = 32 * kWarps;
+  static constexpr int kGroups = 2, kGroupWarps = kTiles == 1 ? 8 : 4;  // that multiply
+  static constexpr int kWarps = kGroups * kGroupWarps, kMultipliers = 32 * kWarps;
   static constexpr int kFinisher = kWarps, kCopier = kWarps + kTiles, kThreads = (kCopier + 1) * 32;
   static constexpr int kBuffers = kTiles < 4 ? 2 : 1;  // of sums
   // Of shared memory. Two blocks of a launch that starts early would share a multiprocessor while others stay
   // empty (up to four were seen): each takes more than half of one's memory. A block of the attention has
   // room beside it.
-  static constexpr int kLeast = 112 * 1024, kMost = kTiles == 1 ? 164 * 1024 : 216 * 1024;
+  static constexpr int kLeast = 112 * 1024, kMost = kTiles == 1 ? 182 * 1024 : 216 * 1024;
 };
 
-// What a block's ring holds at a time of the contraction: block i is warp i % kGroupWarps's.
+// What a block's ring holds at a time: so many blocks of the contraction, or twice as many halves of them.
 template <class Source>
 struct Stage {
-  static constexpr int kPerWarp = Source::kScaled ? 4 : 2, kBlocks = kGroupWarps * kPerWarp;
+  static constexpr int kBlocks = 16384 / Source::kBlockBytes;
   static constexpr int kScalesAt = kBlocks * Source::kBlockBytes;
-  static constexpr int kBytes = kScalesAt + kBlocks * Source::kScaleBytes;
+  static constexpr int kBytes = kScalesAt + 2 * kBlocks * Source::kScaleBytes;
 };
 
 // How a product is cut. Cluster i computes the tasks i, i + clusters, ..: first whole units, then, where this
@@ -62,6 +61,10 @@ struct Task {
       : unit(index < cut.whole ? index : cut.whole + (index - cut.whole) / 2),
         half(index < cut.whole ? -1 : (index - cut.whole) % 2) {}
   __device__ bool has(int m) const { return half < 0 || half == m; }
+  template <class Source>
+  __device__ int stage_blocks() const {
+    return (half < 0 ? 1 : 2) * Stage<Source>::kBlocks;
+  }
 };
 
 // A thread block's place in the product: its cluster and, of the contraction, `blocks` blocks from `first`
@@ -106,8 +109,9 @@ __device__ void copy_stage(const Task& task, uint8_t* to, const uint8_t* data, c
   if (task.half < 0) {
     bulk_copy(to, data, count * Source::kBlockBytes, full, policy);
   } else {
-    for (int i = 0, at = task.half * kHalf; i < count; ++i, at += Source::kBlockBytes)
-      bulk_copy(to + at, data + at, kHalf, full, policy);
+    data += task.half * kHalf;
+    for (int i = 0; i < count; ++i)
+      bulk_copy(to + i * kHalf, data + i * Source::kBlockBytes, kHalf, full, policy);
   }
   if (Source::kScaled)
     bulk_copy(to + Stage<Source>::kScalesAt, scales, count * Source::kScaleBytes, full, policy);
@@ -125,7 +129,8 @@ __device__ void copy_tasks(Shared<kTiles>& s, uint8_t* ring, const GemmParams& p
     const Task task(cut, index);
     const int64_t at = static_cast<int64_t>(task.unit) * p.blocks + part.first;
     const uint8_t *data = p.data + at * Source::kBlockBytes, *scales = p.scales + at * Source::kScaleBytes;
-    for (int b = 0; b < part.blocks; b += S::kBlocks, turn.next(cut.stages)) {
+    const int step = task.stage_blocks<Source>();
+    for (int b = 0; b < part.blocks; b += step, turn.next(cut.stages)) {
       while (calm && on_way >= cut.calm) {
         if (mbar_test(&s.full[landed.stage], landed.phase)) {
           landed.next(cut.stages), --on_way;
@@ -135,8 +140,8 @@ __device__ void copy_tasks(Shared<kTiles>& s, uint8_t* ring, const GemmParams& p
       }
       mbar_wait(&s.free[turn.stage], turn.phase ^ 1);
       copy_stage<Source>(task, ring + turn.stage * S::kBytes, data + b * Source::kBlockBytes,
-                         scales + b * Source::kScaleBytes, min(S::kBlocks, part.blocks - b),
-                         &s.full[turn.stage], policy);
+                         scales + b * Source::kScaleBytes, min(step, part.blocks - b), &s.full[turn.stage],
+                         policy);
       ++on_way;
     }
   }
@@ -144,55 +149,87 @@ __device__ void copy_tasks(Shared<kTiles>& s, uint8_t* ring, const GemmParams& p
 
 // ---- multiplying ----
 
-// A block in shared memory, whichever half of it is there.
-template <class Source>
-__device__ __forceinline__ Source read(const uint8_t* data, const uint8_t* scales, int lane) {
-  Source w;
+// A block in shared memory, or its half m, which then stands as the first.
+template <bool kWhole, class Source>
+__device__ __forceinline__ void read(Source& w, const uint8_t* data, const uint8_t* scales, int m, int lane) {
 #pragma unroll
-  for (int i = 0; i < Source::kBlockBytes / 512; ++i)
+  for (int i = 0; i < Source::kBlockBytes / (kWhole ? 512 : 1024); ++i)
     w.q[i] = *reinterpret_cast<const uint4*>(data + i * 512 + lane * 16);
-  if constexpr (Source::kScaled)
-    w.s = *reinterpret_cast<const decltype(w.s)*>(scales + lane / 4 * sizeof(w.s));
-  return w;
+  if constexpr (Source::kScaled) {
+    constexpr int kRow = sizeof(w.s);
+    if (kWhole || m == 0) {
+      w.s = *reinterpret_cast<const decltype(w.s)*>(scales + lane / 4 * kRow);
+    } else {
+      w.set_upper_scales(scales + lane / 4 * kRow + kRow / 2);
+    }
+  }
 }
 
+// The products of 32 rows, or of 16 (the first), with the tokens of all tiles. Two chains of MMAs where the
+// block's scales do not part them anyway.
+template <class Source, int kTiles>
+struct DenseSums {
+  static constexpr int kChains = Source::kScaled ? 1 : 2;
+  float v[2][kTiles][kChains][4] = {};
+
+  template <bool kWhole>
+  __device__ __forceinline__ void add(const Source& w, const uint4 (&x)[kTiles]) {
+#pragma unroll
+    for (int m = 0; m < (kWhole ? 2 : 1); ++m) {
+      const Fragment f0 = w.fragment(m, 0), f1 = w.fragment(m, 1);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        if constexpr (Source::kScaled) {
+          float d[4] = {};
+          mma<Source::kBf16>(d, f0, x[t].x, x[t].y);
+          mma<Source::kBf16>(d, f1, x[t].z, x[t].w);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) v[m][t][0][i] = fmaf(d[i], w.scale(m, i / 2), v[m][t][0][i]);
+        } else {
+          mma<Source::kBf16>(v[m][t][0], f0, x[t].x, x[t].y);
+          mma<Source::kBf16>(v[m][t][1], f1, x[t].z, x[t].w);
+        }
+      }
+    }
+  }
+  __device__ float get(int m, int t, int i) const {
+    return v[m][t][0][i] + (kChains > 1 ? v[m][t][kChains - 1][i] : 0.0f);
+  }
+};
+
 // The warp's blocks of one task: its group has every kGroups-th stage, and so always the same places of the
-// ring.
+// ring. x: the rows of this lane's tokens at the part, from its columns of a block on.
 template <class Source, int kTiles>
 __device__ __forceinline__ void multiply(Shared<kTiles>& s, const uint8_t* ring, const Task& task, int blocks,
-                                         int stages, Turn& turn,
-                                         const typename DenseSums<Source, kTiles>::Columns& x, int tokens,
+                                         int stages, Turn& turn, const uint8_t* const (&x)[kTiles],
                                          DenseSums<Source, kTiles>& sums) {
   using S = Stage<Source>;
-  constexpr int kGroups = Team<kTiles>::kGroups;
-  const int group = threadIdx.x / 32 / kGroupWarps, member = threadIdx.x / 32 % kGroupWarps,
-            lane = threadIdx.x % 32;
-  const auto add = [&]<int kPass>(int half, const uint8_t* stage, int first, int i) {
-    const int block = i * kGroupWarps + member;
-    const auto w = read<Source>(stage + block * Source::kBlockBytes,
-                                stage + S::kScalesAt + block * Source::kScaleBytes, lane);
-    sums.template add<kPass>(half, w, x, first + block);
-  };
-  const auto add_stage = [&]<int kPass>(const uint8_t* stage, int first) {
-    const int count = min(S::kBlocks, blocks - first);
-    if (task.half < 0 && count == S::kBlocks) {
+  using T = Team<kTiles>;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, step = task.stage_blocks<Source>();
+  const auto add = [&]<bool kWhole>(const uint8_t* stage, int first, int i) {
+    Source w;
+    read<kWhole>(w, stage + i * (Source::kBlockBytes / (kWhole ? 1 : 2)),
+                 stage + S::kScalesAt + i * Source::kScaleBytes, task.half, lane);
+    uint4 columns[kTiles];
 #pragma unroll
-      for (int i = 0; i < S::kPerWarp; ++i) add.template operator()<kPass>(-1, stage, first, i);
-    } else {
-#pragma unroll 1
-      for (int i = 0; i * kGroupWarps + member < count; ++i)
-        add.template operator()<kPass>(task.half, stage, first, i);
-    }
+    for (int t = 0; t < kTiles; ++t)
+      columns[t] = *reinterpret_cast<const uint4*>(x[t] + (first + i) * kBlock * 2);
+    sums.template add<kWhole>(w, columns);
   };
 #pragma unroll 1
-  for (int first = 0; first < blocks; first += S::kBlocks, turn.next(stages)) {
-    if (turn.stage % kGroups != group) continue;
+  for (int first = 0; first < blocks; first += step, turn.next(stages)) {
+    if (turn.stage % T::kGroups != warp / T::kGroupWarps) continue;
     mbar_wait(&s.full[turn.stage], turn.phase);
     const uint8_t* stage = ring + turn.stage * S::kBytes;
-    [&]<int... kPass>(std::integer_sequence<int, kPass...>) {
-      ((4 * kPass < tokens ? add_stage.template operator()<kPass>(stage, first) : void()), ...);
+    const int count = min(step, blocks - first), i = warp % T::kGroupWarps;
+    // Not unrolled: what code there is comes slowly the first time.
+    if (task.half < 0) {
+#pragma unroll 1
+      for (int j = i; j < count; j += T::kGroupWarps) add.template operator()<true>(stage, first, j);
+    } else {
+#pragma unroll 1
+      for (int j = i; j < count; j += T::kGroupWarps) add.template operator()<false>(stage, first, j);
     }
-    (std::make_integer_sequence<int, DenseSums<Source, kTiles>::kPasses>());
     __syncwarp();
     if (lane == 0) mbar_arrive(&s.free[turn.stage]);
   }
@@ -217,17 +254,18 @@ __device__ inline void expect_shares(uint64_t* received, int tokens) {
 
 // A multiplying warp's part, to sums [kBuffers][kWarps][tokens][kUnit].
 template <int kTiles, int kBuffers, class Sums>
-__device__ void hand_over(Shared<kTiles>& s, float* sums, const Place<kBuffers>& place, int warp, int tokens,
-                          int lane, const Sums& sum) {
-  const int g = lane / 4;
+__device__ void hand_over(Shared<kTiles>& s, float* sums, const Place<kBuffers>& place, const Task& task,
+                          int tokens, const Sums& sum) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   float* to = sums + (place.buffer() * Team<kTiles>::kWarps + warp) * tokens * kUnit;
   mbar_wait(&s.empty[place.buffer()], place.phase() ^ 1);
 #pragma unroll
   for (int j = 0; j < 4 * kTiles; ++j) {
-    const int t = j / 4, i = j % 4, token = sum.token(t, i, lane);
+    const int t = j / 4, i = j % 4, token = kTileTokens * t + 2 * c + i % 2;
     if (token >= tokens) continue;
-#pragma unroll
-    for (int m = 0; m < 2; ++m) to[token * kUnit + 16 * m + i / 2 * 8 + g] = sum.get(m, t, i);
+    float* at = to + token * kUnit + max(task.half, 0) * 16 + i / 2 * 8 + g;
+    at[0] = sum.get(0, t, i);
+    if (task.half < 0) at[16] = sum.get(1, t, i);
   }
   __syncwarp();
   if (lane == 0) mbar_arrive(&s.summed[place.buffer()]);
@@ -305,7 +343,8 @@ __device__ void finish_tasks(Shared<kTiles>& s, const float* sums, const GemmPar
 
 template <int kTiles>
 __device__ void init_shared(Shared<kTiles>& s, const Cut& cut, int tokens) {
-  for (int i = 0; i < cut.stages; ++i) mbar_init(&s.full[i], 1), mbar_init(&s.free[i], kGroupWarps);
+  for (int i = 0; i < cut.stages; ++i)
+    mbar_init(&s.full[i], 1), mbar_init(&s.free[i], Team<kTiles>::kGroupWarps);
   for (int b = 0; b < 2; ++b) mbar_init(&s.summed[b], Team<kTiles>::kWarps), mbar_init(&s.empty[b], kTiles);
   for (int t = 0; t < kTiles; ++t) mbar_init(&s.received[t], 1);
   mbar_init(&s.started, 1);
@@ -319,11 +358,10 @@ __global__ void __launch_bounds__(Team<kTiles>::kThreads) __maxnreg__(kTiles == 
   extern __shared__ __align__(128) uint8_t dynamic[];  // ring, rows, sums
   __shared__ Shared<kTiles> s;
   using T = Team<kTiles>;
-  using Sums = DenseSums<Source, kTiles>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const Part part(p.blocks);
   constexpr auto kStageBytes = Stage<Source>::kBytes;
-  const int row_bytes = row_stride<Source>(p.blocks);
+  const int row_bytes = row_stride(p.blocks);
   uint8_t* rows = dynamic + cut.stages * kStageBytes;
   auto* sums = reinterpret_cast<float*>(rows + p.tokens * row_bytes);
   if (warp == T::kCopier) {
@@ -352,38 +390,41 @@ __global__ void __launch_bounds__(Team<kTiles>::kThreads) __maxnreg__(kTiles == 
     start_successor();
     cluster_wait();
     wait_for_predecessor();
-    row_norm.template run<Source>(norm, &s.scratch[0][0], rows, row_bytes, first, end);
+    row_norm.run(norm, &s.scratch[0][0], rows, row_bytes, first, end);
   } else {
     start_successor();
     cluster_wait();
     wait_for_predecessor();
-    copy_rows<Source, kMultipliers>(p, rows, row_bytes, first, end);
+    copy_rows<kMultipliers>(p, rows, row_bytes, first, end);
   }
   sync_multipliers<kMultipliers>();
   // Columns of the MMA beyond the tokens are never looked at.
-  const typename Sums::Columns x(rows, row_bytes, p.tokens, lane);
+  const uint8_t* x[kTiles];
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t)
+    x[t] = rows + min(kTileTokens * t + lane / 4, p.tokens - 1) * row_bytes + lane % 4 * 16;
   Turn turn;
   Place<T::kBuffers> place;
 #pragma unroll 1
   for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
     const Task task(cut, index);
-    Sums sum;
-    multiply<Source, kTiles>(s, dynamic, task, part.blocks, cut.stages, turn, x, p.tokens, sum);
-    hand_over(s, sums, place, warp, p.tokens, lane, sum);
+    DenseSums<Source, kTiles> sum;
+    multiply(s, dynamic, task, part.blocks, cut.stages, turn, x, sum);
+    hand_over(s, sums, place, task, p.tokens, sum);
   }
 }
 
 // ---- launcher ----
 
 // Besides the ring.
-template <class Source, class T>
+template <class T>
 size_t shared_rest(int64_t cols, int tokens) {
-  return tokens * (row_stride<Source>(static_cast<int>(cols / kBlock)) +
-                   sizeof(float) * T::kBuffers * T::kWarps * kUnit);
+  return tokens *
+         (row_stride(static_cast<int>(cols / kBlock)) + sizeof(float) * T::kBuffers * T::kWarps * kUnit);
 }
 template <class Source, class T>
 int stages_for(int64_t cols, int tokens) {
-  const int64_t room = T::kMost - static_cast<int64_t>(shared_rest<Source, T>(cols, tokens));
+  const int64_t room = T::kMost - static_cast<int64_t>(shared_rest<T>(cols, tokens));
   return static_cast<int>(std::clamp<int64_t>(room / Stage<Source>::kBytes, 0, kMostStages)) / T::kGroups *
          T::kGroups;
 }
@@ -429,7 +470,7 @@ Status run_tiles(const Matrix& w, const Activations& x, const Norm& norm, const 
   const int units = static_cast<int>(w.units), clusters = std::min(units, prepared.clusters);
   const Cut cut = cut_of(units, clusters, stages_for<Source, T>(w.cols, x.tokens),
                          getenv("CALM") ? atoi(getenv("CALM")) : 1);
-  const size_t shared = cut.stages * Stage<Source>::kBytes + shared_rest<Source, T>(w.cols, x.tokens);
+  const size_t shared = cut.stages * Stage<Source>::kBytes + shared_rest<T>(w.cols, x.tokens);
   const GemmParams p{.data = w.data.as<uint8_t>(),
                      .scales = w.scales.as<uint8_t>(),
                      .units = units,

@@ -3,29 +3,27 @@
 //   task     a unit of matrix.h, 32 rows, or half of one where that evens out the last round
 //   cluster  thread blocks that share their tasks: each sums its part of the contraction
 //   block    one warp copies the part's weights, stage by stage, into a ring in shared memory. Two groups of
-//   four
 //            warps take the stages in turn and multiply, a stage's blocks among the warps. One warp for every
 //            8 tokens adds up their sums. The thread blocks take turns in finishing a task, with the others'
 //            sums, which come through the cluster's shared memory
 //
 // The ring is on its way before the kernel waits for its predecessor: what launch and norm take is hidden
 // behind it. It is filled calmly then: memory that is asked for all it can give answers late, and what the
-// predecessor waits for are a few small reads (a ring that was asked for at once cost moe_decode 2 us).
-// Bytes: the weights once; activations once a block, from L2. The order of a token's sums is the same for any
-// number of tokens.
+// predecessor waits for are a few small reads. It is large, so that little is left to ask for afterwards.
+// Bytes: the weights once; activations once a block, from L2. The order of a token's sums is the same for up
+// to 8 tokens, and for all that are more.
 //
 // Floor: bytes / bandwidth. QKV of gpt-oss in BF16, 29.5 MB: 6.7 us on an H200.
 #include <algorithm>
-#include <cstdlib>
 
 #include "backend/cuda/sm90a/dense_decode.h"
-#include "backend/cuda/sm90a/dense_decode_rows.cuh"
+#include "backend/cuda/sm90a/dense_decode_parts.cuh"
 #include "backend/cuda/sm90a/ptx.cuh"
 
 namespace moesaic::cuda::sm90a {
 namespace {
 
-constexpr int kMostStages = 16, kTileTokens = 8;
+constexpr int kMostStages = 16;
 
 // What the number of tokens decides. kTiles: tiles of 8 tokens.
 template <int kTiles>
@@ -53,7 +51,6 @@ struct Stage {
 struct Cut {
   int stages;  // of a ring
   int whole, tasks;
-  int calm;
 };
 struct Task {
   int unit, half;  // half: -1: both
@@ -117,21 +114,22 @@ __device__ void copy_stage(const Task& task, uint8_t* to, const uint8_t* data, c
     bulk_copy(to + Stage<Source>::kScalesAt, scales, count * Source::kScaleBytes, full, policy);
 }
 
+constexpr int kCalm = 2;  // stages on their way before the predecessor has ended
+
 template <class Source, int kTiles>
 __device__ void copy_tasks(Shared<kTiles>& s, uint8_t* ring, const GemmParams& p, const Cut& cut,
                            const Part& part) {
-  using S = Stage<Source>;
   const uint64_t policy = evict_first_policy();
   Turn turn, landed;
-  bool calm = cut.calm > 0;  // no more than kCalm stages are on their way
+  bool calm = true;
   int on_way = 0;
   for (int index = part.cluster; index < cut.tasks; index += part.clusters) {
     const Task task(cut, index);
     const int64_t at = static_cast<int64_t>(task.unit) * p.blocks + part.first;
     const uint8_t *data = p.data + at * Source::kBlockBytes, *scales = p.scales + at * Source::kScaleBytes;
     const int step = task.stage_blocks<Source>();
-    for (int b = 0; b < part.blocks; b += step, turn.next(cut.stages)) {
-      while (calm && on_way >= cut.calm) {
+    for (int b = 0; b < part.blocks; b += step, turn.next(cut.stages), ++on_way) {
+      while (calm && on_way >= kCalm) {
         if (mbar_test(&s.full[landed.stage], landed.phase)) {
           landed.next(cut.stages), --on_way;
         } else {
@@ -139,63 +137,14 @@ __device__ void copy_tasks(Shared<kTiles>& s, uint8_t* ring, const GemmParams& p
         }
       }
       mbar_wait(&s.free[turn.stage], turn.phase ^ 1);
-      copy_stage<Source>(task, ring + turn.stage * S::kBytes, data + b * Source::kBlockBytes,
+      copy_stage<Source>(task, ring + turn.stage * Stage<Source>::kBytes, data + b * Source::kBlockBytes,
                          scales + b * Source::kScaleBytes, min(step, part.blocks - b), &s.full[turn.stage],
                          policy);
-      ++on_way;
     }
   }
 }
 
 // ---- multiplying ----
-
-// A block in shared memory, or its half m, which then stands as the first.
-template <bool kWhole, class Source>
-__device__ __forceinline__ void read(Source& w, const uint8_t* data, const uint8_t* scales, int m, int lane) {
-#pragma unroll
-  for (int i = 0; i < Source::kBlockBytes / (kWhole ? 512 : 1024); ++i)
-    w.q[i] = *reinterpret_cast<const uint4*>(data + i * 512 + lane * 16);
-  if constexpr (Source::kScaled) {
-    constexpr int kRow = sizeof(w.s);
-    if (kWhole || m == 0) {
-      w.s = *reinterpret_cast<const decltype(w.s)*>(scales + lane / 4 * kRow);
-    } else {
-      w.set_upper_scales(scales + lane / 4 * kRow + kRow / 2);
-    }
-  }
-}
-
-// The products of 32 rows, or of 16 (the first), with the tokens of all tiles. Two chains of MMAs where the
-// block's scales do not part them anyway.
-template <class Source, int kTiles>
-struct DenseSums {
-  static constexpr int kChains = Source::kScaled ? 1 : 2;
-  float v[2][kTiles][kChains][4] = {};
-
-  template <bool kWhole>
-  __device__ __forceinline__ void add(const Source& w, const uint4 (&x)[kTiles]) {
-#pragma unroll
-    for (int m = 0; m < (kWhole ? 2 : 1); ++m) {
-      const Fragment f0 = w.fragment(m, 0), f1 = w.fragment(m, 1);
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        if constexpr (Source::kScaled) {
-          float d[4] = {};
-          mma<Source::kBf16>(d, f0, x[t].x, x[t].y);
-          mma<Source::kBf16>(d, f1, x[t].z, x[t].w);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) v[m][t][0][i] = fmaf(d[i], w.scale(m, i / 2), v[m][t][0][i]);
-        } else {
-          mma<Source::kBf16>(v[m][t][0], f0, x[t].x, x[t].y);
-          mma<Source::kBf16>(v[m][t][1], f1, x[t].z, x[t].w);
-        }
-      }
-    }
-  }
-  __device__ float get(int m, int t, int i) const {
-    return v[m][t][0][i] + (kChains > 1 ? v[m][t][kChains - 1][i] : 0.0f);
-  }
-};
 
 // The warp's blocks of one task: its group has every kGroups-th stage, and so always the same places of the
 // ring. x: the rows of this lane's tokens at the part, from its columns of a block on.
@@ -455,9 +404,9 @@ Prepared prepare_kernel(void (*kernel)(Params...)) {
                     : 0};
 }
 
-Cut cut_of(int units, int clusters, int stages, int calm) {
+Cut cut_of(int units, int clusters, int stages) {
   const int rest = units % clusters, whole = 2 * rest <= clusters ? units - rest : units;
-  return {stages, whole, whole + 2 * (units - whole), calm};
+  return {stages, whole, whole + 2 * (units - whole)};
 }
 
 template <class Source, int kTiles, class Epilogue>
@@ -468,8 +417,7 @@ Status run_tiles(const Matrix& w, const Activations& x, const Norm& norm, const 
   static const Prepared prepared = prepare_kernel<T>(kernel);
   if (prepared.code != cudaSuccess) return check(prepared.code, "dense decode");
   const int units = static_cast<int>(w.units), clusters = std::min(units, prepared.clusters);
-  const Cut cut = cut_of(units, clusters, stages_for<Source, T>(w.cols, x.tokens),
-                         getenv("CALM") ? atoi(getenv("CALM")) : 1);
+  const Cut cut = cut_of(units, clusters, stages_for<Source, T>(w.cols, x.tokens));
   const size_t shared = cut.stages * Stage<Source>::kBytes + shared_rest<T>(w.cols, x.tokens);
   const GemmParams p{.data = w.data.as<uint8_t>(),
                      .scales = w.scales.as<uint8_t>(),

@@ -1,6 +1,6 @@
 // y = W x for the dense matrices and up to 32 tokens, on Hopper: see dense_decode.cu.
 //
-// A token's sums have one order for any number of tokens, which is not gemm()'s.
+// A token's sums have one order for up to 8 tokens and one for more, neither of them gemm()'s.
 #pragma once
 
 #include "backend/cuda/gemm.h"

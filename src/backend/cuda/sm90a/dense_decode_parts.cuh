@@ -1,4 +1,5 @@
-// The activations of dense_decode in shared memory: a row of 16-bit numbers a token.
+// What the multiplying warps of dense_decode work with: activations in shared memory, a row of 16-bit numbers
+// a token; a block of weights; sums.
 #pragma once
 
 #include "backend/cuda/norm.cuh"
@@ -7,6 +8,7 @@
 namespace moesaic::cuda::sm90a {
 
 inline constexpr int kDenseRanks = 2;  // thread blocks that share a contraction
+inline constexpr int kTileTokens = 8;
 
 // Bytes of a row; two tokens' rows stand in different banks.
 __host__ __device__ constexpr int row_stride(int blocks) {
@@ -78,6 +80,54 @@ struct RowNorm {
             {a.x * scale * w.x, a.y * scale * w.y, a.z * scale * w.z, a.w * scale * w.w}, p.factor, p.bf16);
       }
     }
+  }
+};
+
+// A block in shared memory, or its half m, which then stands as the first.
+template <bool kWhole, class Source>
+__device__ __forceinline__ void read(Source& w, const uint8_t* data, const uint8_t* scales, int m, int lane) {
+#pragma unroll
+  for (int i = 0; i < Source::kBlockBytes / (kWhole ? 512 : 1024); ++i)
+    w.q[i] = *reinterpret_cast<const uint4*>(data + i * 512 + lane * 16);
+  if constexpr (Source::kScaled) {
+    constexpr int kRow = sizeof(w.s);
+    if (kWhole || m == 0) {
+      w.s = *reinterpret_cast<const decltype(w.s)*>(scales + lane / 4 * kRow);
+    } else {
+      w.set_upper_scales(scales + lane / 4 * kRow + kRow / 2);
+    }
+  }
+}
+
+// The products of 32 rows, or of 16 (the first), with the tokens of all tiles. Two chains of MMAs where the
+// block's scales do not part them anyway.
+template <class Source, int kTiles>
+struct DenseSums {
+  static constexpr int kChains = Source::kScaled ? 1 : 2;
+  float v[2][kTiles][kChains][4] = {};
+
+  template <bool kWhole>
+  __device__ __forceinline__ void add(const Source& w, const uint4 (&x)[kTiles]) {
+#pragma unroll
+    for (int m = 0; m < (kWhole ? 2 : 1); ++m) {
+      const Fragment f0 = w.fragment(m, 0), f1 = w.fragment(m, 1);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        if constexpr (Source::kScaled) {
+          float d[4] = {};
+          mma<Source::kBf16>(d, f0, x[t].x, x[t].y);
+          mma<Source::kBf16>(d, f1, x[t].z, x[t].w);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) v[m][t][0][i] = fmaf(d[i], w.scale(m, i / 2), v[m][t][0][i]);
+        } else {
+          mma<Source::kBf16>(v[m][t][0], f0, x[t].x, x[t].y);
+          mma<Source::kBf16>(v[m][t][1], f1, x[t].z, x[t].w);
+        }
+      }
+    }
+  }
+  __device__ float get(int m, int t, int i) const {
+    return v[m][t][0][i] + (kChains > 1 ? v[m][t][kChains - 1][i] : 0.0f);
   }
 };
 

@@ -16,16 +16,21 @@ static void show(void* user, const moesaic_text* piece) {
 
 static void finish(void* user, const moesaic_outcome* outcome) { *(moesaic_finish*)user = outcome->finish; }
 
+static char* append(char* end, const char* text) {
+  while (*text != 0) *end++ = *text++;
+  *end = 0;
+  return end;
+}
+
 /* The one message of a conversation; the caller's to free. A program would use its JSON library. */
 static char* conversation(const char* question) {
-  static const char kBefore[] = "[{\"role\": \"user\", \"content\": \"";
-  char* const text = malloc(sizeof kBefore + 2 * strlen(question) + sizeof "\"}]");
+  char* const text = malloc(2 * strlen(question) + 64);
   if (text == NULL) return NULL;
-  char* p = text + sprintf(text, "%s", kBefore);
-  for (; *question != 0; *p++ = *question++) {
-    if (*question == '"' || *question == '\\') *p++ = '\\';
+  char* end = append(text, "[{\"role\": \"user\", \"content\": \"");
+  for (; *question != 0; *end++ = *question++) {
+    if (*question == '"' || *question == '\\') *end++ = '\\';
   }
-  strcpy(p, "\"}]");
+  append(end, "\"}]");
   return text;
 }
 

@@ -23,6 +23,8 @@
 extern "C" {
 #endif
 
+/* C's spellings. NOLINTBEGIN(modernize-use-using,readability-identifier-naming) */
+
 typedef enum moesaic_status {
   MOESAIC_OK = 0,
   MOESAIC_INVALID_ARGUMENT = 1,
@@ -174,6 +176,8 @@ typedef struct moesaic_engine_stats {
 
 /* As of the last step or submission. Set stats->size to sizeof(moesaic_engine_stats) first. */
 void moesaic_stats(const moesaic_model* model, moesaic_engine_stats* stats);
+
+/* NOLINTEND(modernize-use-using,readability-identifier-naming) */
 
 #ifdef __cplusplus
 }

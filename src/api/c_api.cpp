@@ -194,8 +194,7 @@ Status submit(moesaic_model& m, const moesaic_request* given, uint64_t* id_out) 
   const uint64_t id = ++m.last_id;
   m.cancels.emplace(id, cancel);
   lock.unlock();
-  const Status status =
-      m.model.submit(std::move(generation), callbacks_of(m, id, request), cancel.get_token());
+  Status status = m.model.submit(std::move(generation), callbacks_of(m, id, request), cancel.get_token());
   if (!status.ok()) forget(m, id);
   if (status.ok() && id_out != nullptr) *id_out = id;
   return status;

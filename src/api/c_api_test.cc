@@ -109,7 +109,7 @@ TEST_F(CApiTest, FollowsASchemaAndStopStrings) {
   s.stop_string_count = 1;
   ASSERT_EQ(moesaic_submit(model_, &s, nullptr), MOESAIC_OK) << moesaic_last_error();
   ASSERT_EQ(moesaic_run(model_), MOESAIC_OK);
-  EXPECT_EQ(record.answer.find("{"), 0u) << record.answer;
+  EXPECT_EQ(record.answer.find('{'), 0u) << record.answer;
   EXPECT_NE(record.answer.find("\"sum\""), std::string::npos) << record.answer;
   EXPECT_EQ(cut.end.finish, MOESAIC_FINISH_STOP);
   EXPECT_EQ(cut.answer, "17 + 25");

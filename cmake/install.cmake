@@ -36,3 +36,7 @@ install(DIRECTORY include/moesaic DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY models/tiny DESTINATION ${CMAKE_INSTALL_DATADIR}/moesaic/models)
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} PATTERN CMakeLists.txt EXCLUDE)
+# With the prefix of the moment of installing, which may be another than at configuring.
+install(CODE "set(CMAKE_INSTALL_BINDIR \"${CMAKE_INSTALL_BINDIR}\")
+  configure_file(\"${PROJECT_SOURCE_DIR}/packaging/moesaic.service.in\"
+    \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/systemd/system/moesaic.service\" @ONLY)")

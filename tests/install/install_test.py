@@ -6,6 +6,7 @@ package, a C program builds by pkg-config, and both get an answer of models/tiny
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -79,6 +80,47 @@ class InstallTest(unittest.TestCase):
         command = f'"{CC}" -std=c11 -pedantic -Wall -Wextra -Werror "{EXAMPLES}/generate.c" -o "{program}" {flags}'
         run("sh", "-c", command)
         self.assert_answers(program)
+
+    def complete(self, *words):
+        """What bash offers for the last of the words."""
+        script = self.prefix / "share/bash-completion/completions/moesaic"
+        ask = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _moesaic; printf "%s\\n" "${COMPREPLY[@]}"'
+        return run("bash", "-euc", ask, "bash", script, "moesaic", *words).split()
+
+    def test_bash_completes(self):
+        self.assertEqual(self.complete("ser"), ["serve"])
+        self.assertEqual(self.complete("run", "-m", "tiny", "--dense", "q"), ["q8_0"])
+        self.assertEqual(self.complete("serve", "--max-b"), ["--max-batch", "--max-body"])
+        self.assertEqual(self.complete("serve", "-m", ""), [])  # file names, by readline
+        self.assertEqual(set(self.complete("run", "")), set())
+
+    def test_other_shells_accept_their_scripts(self):
+        for shell, script in (("zsh", "zsh/site-functions/_moesaic"), ("fish", "fish/vendor_completions.d/moesaic.fish")):
+            self.assertTrue((self.prefix / "share" / script).stat().st_size > 1000)
+            if shutil.which(shell):
+                run(shell, "-n", self.prefix / "share" / script)
+
+    def test_the_man_page_is_clean(self):
+        page = self.prefix / "share/man/man1/moesaic.1"
+        self.assertIn(r"\-\-max\-waiting", page.read_text())
+        if shutil.which("groff"):
+            done = subprocess.run(["groff", "-ww", "-man", "-Tutf8", page], capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn("moesaic serve", done.stdout)
+        if shutil.which("mandoc"):
+            lint = subprocess.run(["mandoc", "-Tlint", "-Wwarning", page], capture_output=True, text=True).stdout
+            # The page has the version where others have a date, which would differ with every build.
+            self.assertEqual([line for line in lint.splitlines() if "missing date" not in line], [])
+
+    def test_systemd_accepts_the_unit(self):
+        unit = self.folder / "moesaic.service"
+        text = (self.prefix / "lib/systemd/system/moesaic.service").read_text()
+        self.assertIn(f"ExecStart={self.folder}/first place/bin/moesaic serve", text)
+        # A path with a space is this test's own doing, and the prefix has moved.
+        unit.write_text(text.replace(f"{self.folder}/first place/bin/moesaic", "/bin/true"))
+        if shutil.which("systemd-analyze"):
+            done = subprocess.run(["systemd-analyze", "--man=no", "verify", unit], capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_licence_and_pages_are_there(self):
         for name in ("LICENSE", "README.md", "CHANGELOG.md", "docs/api.md", "examples/generate.c"):

@@ -10,7 +10,9 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -157,11 +159,49 @@ def terminated():
     print(f"terminated   {under_way} answers under way at SIGTERM, {whole} whole ones, none cut", flush=True)
 
 
+def killed():
+    """Clients that die by kill -9 with their answers under way: every page is free again, others notice nothing."""
+    server = Served("--max-batch", 64, *QUIET).wait_ready()
+    command = [MOESAIC, "bench-serve", "--url", server.url, "--streams", "32", "--seconds", "30", "-n", "500"]
+    client = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server.until("vllm:num_requests_running", 32)
+    client.kill()
+    client.wait()
+    start = time.time()
+    report = load(server.url, "--streams", 8, "--requests", 32, "--check", "-n", 50)[0]
+    require(report["failed"] == 0, "another client's answers failed")
+    all_pages_free(server)
+    print(f"killed       32 streams of a client that died; pages free and 96 answers of another one after {time.time() - start:.1f} s",
+          flush=True)
+    stop(server)
+
+
+def idle(count):
+    """Connections that say nothing: others are served, and they cost little."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    count = min(count, limit - 100)
+    server = Served("--idle-timeout", 300, *QUIET).wait_ready()
+    before = resident(server)
+    sockets = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(count)]
+    report = load(server.url, "--streams", 8, "--requests", 32, "-n", 50)[0]
+    require(report["failed"] == 0, "answers failed beside idle connections")
+    server.until("moesaic:connections", count + 1)  # the one that asks
+    print(f"idle         {count} connections, {1024 * (resident(server) - before) / count:.1f} KiB each; 32 answers beside them",
+          flush=True)
+    for s in sockets:
+        s.close()
+    server.until("moesaic:connections", 1)
+    stop(server)
+
+
 def faults(short):
     full_disk()
     log_comes_back()
     full_pages()
     terminated()
+    killed()
+    idle(500 if short else 10_000)
 
 
 def scaling(short):

@@ -9,7 +9,7 @@ endif
 PREFIX ?= /usr/local
 MODEL ?= dummy:gpt-oss-20b,layers=4
 
-.PHONY: help setup build test demo bench tidy format install clean
+.PHONY: help setup build test demo bench load tidy format install clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -31,13 +31,17 @@ demo: build  ## a first look
 bench: build  ## pp/tg benchmark: make bench MODEL=path
 	@build/release/apps/moesaic bench -m $(MODEL)
 
+load: build  ## the server under load, minutes: tests/load/load.py (LOAD="streams memory faults scaling")
+	@MOESAIC=build/release/apps/moesaic python3 -B tests/load/load.py $(LOAD)
+
 tidy: setup  ## clang-tidy over everything, no time limit
 	@MOESAIC_TIDY_SECONDS=0 tools/check_tidy.sh
 
 format:  ## clang-format over everything
 	@git ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.cc' '*.cu' '*.cuh' | xargs clang-format -i
 
-install: build  ## into PREFIX (/usr/local)
+install: build  ## into PREFIX (/usr/local): program, library, headers, bundled model, pages (docs/deployment.md)
+	@cmake --build build/release --target moesaic_whole pages
 	@cmake --install build/release --prefix $(PREFIX)
 
 clean:  ## remove build/

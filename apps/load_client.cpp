@@ -17,6 +17,7 @@
 #include <boost/beast/http/write.hpp>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <utility>
 
 #include "base/error.h"
 
@@ -33,7 +34,7 @@ using Endpoints = tcp::resolver::results_type;
 class Load {
  public:
   Load(const LoadOptions& options, Endpoints endpoints) : o_(options), endpoints_(std::move(endpoints)) {
-    result_.requests.resize(o_.requests);
+    if (o_.rate > 0) result_.requests.resize(o_.requests);
   }
   LoadResult run();
 
@@ -41,23 +42,22 @@ class Load {
   asio::awaitable<void> closed_loop();
   asio::awaitable<void> open_loop();
   asio::awaitable<void> one(int index);
-  asio::awaitable<void> ask(int index, tcp::socket& socket, Timeline& timeline);
+  asio::awaitable<void> ask(tcp::socket& socket, Timeline& timeline);
+  bool more() const;
   asio::awaitable<void> read_events(tcp::socket& socket, Timeline& timeline) const;
-  std::string body_of(int index) const;
+  std::string body_of(int prompt) const;
   double now() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
   const LoadOptions& o_;
   Endpoints endpoints_;
   asio::io_context io_;
-  LoadResult result_;
+  LoadResult result_ = {};
   Clock::time_point begin_;
-  int next_ = 0;
 };
 
-std::string Load::body_of(int index) const {
-  return nlohmann::json{{"model", o_.model},           {"prompt", o_.prompts[index % o_.prompts.size()]},
-                        {"max_tokens", o_.max_tokens}, {"temperature", 0},
-                        {"ignore_eos", true},          {"stream", true}}
+std::string Load::body_of(int prompt) const {
+  return nlohmann::json{{"model", o_.model}, {"prompt", o_.prompts[prompt]}, {"max_tokens", o_.max_tokens},
+                        {"temperature", 0},  {"ignore_eos", true},           {"stream", true}}
       .dump();
 }
 
@@ -100,7 +100,7 @@ asio::awaitable<void> Load::read_events(tcp::socket& socket, Timeline& timeline)
   if (!timeline.ok) timeline.error = fmt::format("HTTP {}", parser.get().result_int());
 }
 
-asio::awaitable<void> Load::ask(int index, tcp::socket& socket, Timeline& timeline) {
+asio::awaitable<void> Load::ask(tcp::socket& socket, Timeline& timeline) {
   co_await asio::async_connect(socket, endpoints_, use_awaitable);
   socket.set_option(tcp::no_delay(true));
   http::request<http::string_body> request{http::verb::post, "/v1/completions", 11};
@@ -108,7 +108,7 @@ asio::awaitable<void> Load::ask(int index, tcp::socket& socket, Timeline& timeli
   request.set(http::field::content_type, "application/json");
   request.set(http::field::connection, "close");
   if (!o_.key.empty()) request.set(http::field::authorization, "Bearer " + o_.key);
-  request.body() = body_of(index);
+  request.body() = body_of(timeline.prompt);
   request.prepare_payload();
   co_await http::async_write(socket, request, use_awaitable);
   co_await read_events(socket, timeline);
@@ -116,17 +116,25 @@ asio::awaitable<void> Load::ask(int index, tcp::socket& socket, Timeline& timeli
 
 asio::awaitable<void> Load::one(int index) {
   Timeline& timeline = result_.requests[index];
+  timeline.prompt = index % static_cast<int>(o_.prompts.size());
   timeline.start = now();
   tcp::socket socket(io_);
   try {
-    co_await ask(index, socket, timeline);
+    co_await ask(socket, timeline);
   } catch (const std::exception& e) {
     timeline.error = e.what();
   }
 }
 
+bool Load::more() const {
+  return o_.seconds > 0 ? now() < o_.seconds : std::ssize(result_.requests) < o_.requests;
+}
+
 asio::awaitable<void> Load::closed_loop() {
-  while (next_ < o_.requests) co_await one(next_++);
+  while (more()) {
+    result_.requests.emplace_back();
+    co_await one(static_cast<int>(result_.requests.size()) - 1);
+  }
 }
 
 asio::awaitable<void> Load::open_loop() {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,9 @@ struct LoadOptions {
   std::string host = "127.0.0.1", port = "8080", key, model;
   std::vector<std::string> prompts;  // request i takes the i-th, beginning again
   int max_tokens = 128;              // each answer has as many
-  int requests = 0;
-  int streams = 1;  // closed loop: requests at a time, the next one begins where one ends
+  int requests = 0;                  // in all
+  double seconds = 0;                // closed loop, not 0: instead, no more begin after this time
+  int streams = 1;                   // closed loop: requests at a time, the next one begins where one ends
   double rate = 0;  // open loop: requests a second, at random times, whatever is under way; 0: closed
   uint64_t seed = 1;
 };
@@ -24,6 +26,7 @@ struct LoadOptions {
 struct Timeline {
   bool ok = false;
   std::string error;
+  int prompt = 0;              // which of the prompts
   double start = 0;            // seconds since the run began
   std::vector<double> tokens;  // arrivals, likewise
   std::string text;
@@ -31,7 +34,7 @@ struct Timeline {
 
 struct LoadResult {
   double seconds = 0;
-  std::vector<Timeline> requests;
+  std::deque<Timeline> requests;
 };
 
 // Fails only where the server cannot be reached at all.

@@ -5,7 +5,7 @@
 set -eu
 
 build="make g++ cmake ninja-build pkg-config libpcre2-dev libfmt-dev libcli11-dev nlohmann-json3-dev libgtest-dev libboost1.81-dev"
-test="git python3 clang clang-format clang-tidy libclang-rt-dev g++-aarch64-linux-gnu qemu-user python3-venv chromium"
+test="git python3 clang clang-format clang-tidy libclang-rt-dev g++-aarch64-linux-gnu qemu-user python3-venv chromium groff mandoc"
 
 [ "${MOESAIC_NO_SETUP:-0}" = 1 ] && exit 0
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then

@@ -21,7 +21,8 @@ struct Options {
   bool check = false;
 };
 
-constexpr int kCheckedPrompts = 8;
+constexpr int kCheckedPrompts = 64;
+constexpr int kPromptsOverTime = 10'000;
 // At least how many requests a stream makes where the command line does not say.
 constexpr int kRequestsPerStream = 4;
 
@@ -112,9 +113,8 @@ Status read_url(const std::string& url, LoadOptions& load) {
 
 // Requests that did not say what the same prompt's only request said; their error is set.
 void compare(const LoadResult& alone, LoadResult& result) {
-  for (size_t i = 0; i < result.requests.size(); ++i) {
-    Timeline& t = result.requests[i];
-    if (!t.ok || t.text == alone.requests[i % alone.requests.size()].text) continue;
+  for (Timeline& t : result.requests) {
+    if (!t.ok || t.text == alone.requests[t.prompt].text) continue;
     t.ok = false;
     t.error = "another answer than alone";
   }
@@ -131,14 +131,15 @@ Status run_bench_serve(Options o) {
   LoadResult alone;
   if (o.check) {
     LoadOptions one = o.load;
-    one.rate = 0, one.streams = 1, one.requests = kCheckedPrompts;
+    one.rate = one.seconds = 0, one.streams = 1, one.requests = kCheckedPrompts;
     one.prompts = make_prompts(o.prompt_words, kCheckedPrompts);
     ASSIGN_OR_RETURN(alone, run_load(one));
   }
   for (const int streams : o.streams) {
     o.load.streams = streams;
     o.load.requests = o.requests > 0 ? o.requests : std::max(16, kRequestsPerStream * streams);
-    o.load.prompts = make_prompts(o.prompt_words, o.check ? kCheckedPrompts : o.load.requests);
+    const int distinct = o.load.seconds > 0 ? kPromptsOverTime : o.load.requests;
+    o.load.prompts = make_prompts(o.prompt_words, o.check ? kCheckedPrompts : distinct);
     ASSIGN_OR_RETURN(LoadResult result, run_load(o.load));
     if (o.check) compare(alone, result);
     const Report report = report_on(open ? o.load.rate : streams, result);
@@ -169,6 +170,8 @@ Run add_bench_serve(CLI::App& app) {
   c.add_option("--requests", o->requests, "requests of a run; 0: 4 for each stream, at least 16")
       ->check(CLI::Range(0, 10'000'000))
       ->capture_default_str();
+  c.add_option("--seconds", o->load.seconds, "instead of a number: requests begin for so long (closed loop)")
+      ->check(CLI::Range(0.1, 1e6));
   c.add_option("-p,--prompt-words", o->prompt_words, "words of a prompt, about a token each or two")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
@@ -176,7 +179,7 @@ Run add_bench_serve(CLI::App& app) {
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   c.add_flag("--check", o->check,
-             "send eight prompts over and over and compare each answer with that to its prompt alone");
+             "send 64 prompts over and over and compare each answer with that to its prompt alone");
   c.add_option("-o,--output", o->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

@@ -13,10 +13,12 @@ using Run = std::function<Status()>;
 
 Run add_bench(CLI::App& app);
 Run add_bench_serve(CLI::App& app);
+Run add_completion(CLI::App& app);
 Run add_convert(CLI::App& app);
 Run add_detokenize(CLI::App& app);
 Run add_inspect(CLI::App& app);
 Run add_logits(CLI::App& app);
+Run add_man(CLI::App& app);
 Run add_perplexity(CLI::App& app);
 Run add_plan(CLI::App& app);
 Run add_profile(CLI::App& app);

@@ -29,7 +29,7 @@ constexpr int kMaxRows = 512;  // of a step
 
 struct Options {
   ModelOptions model;
-  std::string prompt, system, reasoning = "medium", format = "text", schema_path;
+  std::string prompt, system, reasoning = "medium", format = "text", schema_path, schema;
   SamplingParams sampling;
   int context = 0;
   bool raw = false, show_reasoning = false, has_prompt = false;
@@ -64,7 +64,7 @@ Status finish_request(Engine& engine, Request& request, bool conversation) {
 std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))); }
 
 Conversation new_conversation(const Options& o) {
-  Conversation c{.instructions = o.system, .current_date = today()};
+  Conversation c{.instructions = o.system, .format = {.schema_json = o.schema}, .current_date = today()};
   c.reasoning_effort = o.reasoning == "low"    ? ReasoningEffort::kLow
                        : o.reasoning == "high" ? ReasoningEffort::kHigh
                                                : ReasoningEffort::kMedium;
@@ -216,16 +216,18 @@ Status chat(Session& session) {
 }
 
 // Of --json-schema; what it does not enforce is said once.
-Result<AnswerGrammar> grammar_of(const Options& o) {
+Result<AnswerGrammar> grammar_of(Options& o) {
   if (o.schema_path.empty()) return AnswerGrammar();
-  ASSIGN_OR_RETURN(const std::string schema, text::read_text_file(o.schema_path));
-  auto grammar = AnswerGrammar::compile({.chat = !o.raw, .json_schema = schema});
+  ASSIGN_OR_RETURN(o.schema, text::read_text_file(o.schema_path));
+  auto grammar = AnswerGrammar::compile({.chat = !o.raw, .json_schema = o.schema});
   if (!grammar.ok()) return invalid("{}: {}", o.schema_path, grammar.status().message());
+  ASSIGN_OR_RETURN(const text::OrderedJson parsed, text::parse_ordered_json(o.schema, o.schema_path));
+  o.schema = text::compact_json(parsed);  // as the model is told it
   for (const std::string& note : grammar->notes()) fmt::print(stderr, "{}: {}\n", o.schema_path, note);
   return grammar;
 }
 
-Status run_run(const Options& o) {
+Status run_run(Options o) {
   RETURN_IF_ERROR(usage(validate(o.sampling, INT_MAX)));
   ASSIGN_OR_RETURN(AnswerGrammar grammar, grammar_of(o));
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kMaxRows));

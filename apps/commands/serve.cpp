@@ -116,6 +116,7 @@ Run add_serve(CLI::App& app) {
   c.add_option("--log", o->log, "requests: a line of JSON for each on standard error; or quiet")
       ->check(CLI::IsMember({"requests", "quiet"}))
       ->capture_default_str();
+  c.add_option("--log-file", o->server.log_file, "where the log goes instead of standard error; appended to");
   add_limits(c, o->server.limits);
   c.footer("Example: moesaic serve -m gpt-oss-20b --port 8080");
   return [o] { return run_serve(*o); };

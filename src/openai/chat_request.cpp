@@ -71,6 +71,7 @@ Json conversation_of(const Json& root, const ChatRequest& r, const Service& serv
   Json conversation = {
       {"messages", std::move(messages)}, {"reasoning_effort", r.effort}, {"current_date", service.today}};
   if (r.tools.offered()) conversation["tools"] = r.tools.list;
+  if (root.contains("response_format")) conversation["response_format"] = root["response_format"];
   return conversation;
 }
 

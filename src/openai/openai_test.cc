@@ -120,6 +120,20 @@ TEST(ChatRequest, FormsOfTheAnswer) {
   EXPECT_EQ(error_of(chat_job(chat(wrong), service())).param, "response_format");
 }
 
+TEST(ChatRequest, TheModelIsToldTheSchema) {
+  const auto prompt = [&](const char* more) {
+    return service().model.detokenize(job_of(chat_job(chat(more), service())).requests[0].prompt);
+  };
+  const std::string told = prompt(
+      R"("response_format": {"type": "json_schema", "json_schema": {"name": "nil", "schema": {"type": "null"}}})");
+  EXPECT_NE(
+      told.find("<|start|>developer<|message|># Response Formats\n\n## nil\n\n{\"type\":\"null\"}<|end|>"),
+      std::string::npos)
+      << told;
+  EXPECT_EQ(prompt(R"("response_format": {"type": "json_object"})").find("Response Formats"),
+            std::string::npos);
+}
+
 ChatAnswer chat_answer(bool tools) { return {service(), {.tools = tools, .include_usage = true}}; }
 
 TEST(ChatAnswer, SortsChannels) {

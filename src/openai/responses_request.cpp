@@ -88,6 +88,7 @@ Json conversation_of(const ResponsesRequest& r, const Service& service) {
   Json conversation = {{"messages", r.messages},
                        {"reasoning_effort", r.effort},
                        {"instructions", r.instructions},
+                       {"response_format", r.format},
                        {"current_date", service.today}};
   if (r.tools.offered()) conversation["tools"] = r.tools.list;
   return conversation;

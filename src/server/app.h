@@ -7,12 +7,14 @@
 #include "server/engine_thread.h"
 #include "server/metrics.h"
 #include "server/options.h"
+#include "server/request_log.h"
 
 namespace moesaic::server {
 
 struct App {
   ServerOptions options;
   Metrics metrics;
+  RequestLog log;
   EngineThread engine;
   std::atomic<bool> draining = false;
   std::atomic<int> exchanges = 0;  // requests whose answer is under way

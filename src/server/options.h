@@ -31,7 +31,8 @@ struct ServerOptions {
   std::string version;
   std::vector<std::string> api_keys;      // empty: everybody may
   std::vector<std::string> cors_origins;  // "*": any; empty: pages of other origins are not served
-  bool log_requests = true;               // a line of JSON for each, on standard error
+  bool log_requests = true;               // a line of JSON for each
+  std::string log_file;                   // empty: standard error
   int io_threads = 2;
   Limits limits;
 };

@@ -1,10 +1,15 @@
 #include "server/request_log.h"
 
+#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 
+#include "base/error.h"
 #include "openai/fields.h"
 #include "openai/sse.h"
 
@@ -23,14 +28,53 @@ double ms_between(std::chrono::steady_clock::time_point from, std::chrono::stead
   return static_cast<double>(std::chrono::duration_cast<std::chrono::microseconds>(to - from).count()) / 1000;
 }
 
-void write(const openai::Json& json) {
-  const std::string line = openai::dump(json) + "\n";
-  std::fwrite(line.data(), 1, line.size(), stderr);
+openai::Json event_of(std::string_view event, std::string_view detail) {
+  openai::Json json = {{"time", now()}, {"event", event}};
+  if (!detail.empty()) json["detail"] = detail;
+  return json;
 }
 
 }  // namespace
 
-void log_request(const HttpRequest& request, const RequestRecord& r) {
+RequestLog::~RequestLog() {
+  if (!path_.empty()) close(file_);
+}
+
+Status RequestLog::open(const std::string& path) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+  if (file < 0)
+    return error(StatusCode::kIo, "--log-file {}: {}; name a file that can be written", path,
+                 std::strerror(errno));
+  path_ = path;
+  file_ = file;
+  return {};
+}
+
+void RequestLog::write(std::string line) {
+  const std::lock_guard lock(mutex_);
+  line += '\n';
+  if (lost_ > 0)
+    line = openai::dump(event_of("log", fmt::format("{} lines before were lost", lost_))) + "\n" + line;
+  if (cut_) line.insert(0, 1, '\n');
+  const ssize_t written = ::write(file_, line.data(), line.size());
+  if (written == static_cast<ssize_t>(line.size())) {
+    cut_ = false;
+    lost_ = 0;
+  } else {
+    cut_ = cut_ || written > 0;
+    lose(written < 0 ? errno : ENOSPC);
+  }
+}
+
+void RequestLog::lose(int reason) {
+  if (++lost_ > 1 || path_.empty()) return;
+  const std::string text = fmt::format(
+      "moesaic: {}: cannot write the log: {}; the server goes on without it until there is room\n", path_,
+      std::strerror(reason));
+  [[maybe_unused]] const ssize_t ignored = ::write(2, text.data(), text.size());
+}
+
+void RequestLog::request(const HttpRequest& request, const RequestRecord& r) {
   openai::Json json = {{"time", now()},
                        {"event", "request"},
                        {"id", request.id},
@@ -45,13 +89,11 @@ void log_request(const HttpRequest& request, const RequestRecord& r) {
     json["cached_tokens"] = r.usage.cached_tokens;
     json["generated_tokens"] = r.usage.generated_tokens;
   }
-  write(json);
+  write(openai::dump(json));
 }
 
-void log_event(std::string_view event, std::string_view detail) {
-  openai::Json json = {{"time", now()}, {"event", event}};
-  if (!detail.empty()) json["detail"] = detail;
-  write(json);
+void RequestLog::event(std::string_view event, std::string_view detail) {
+  write(openai::dump(event_of(event, detail)));
 }
 
 }  // namespace moesaic::server

@@ -1,12 +1,37 @@
-// A line of JSON for each request, on standard error.
+// A line of JSON for each request and event, on standard error or in a file.
 #pragma once
 
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "moesaic/status.h"
 #include "server/http.h"
 
 namespace moesaic::server {
 
-// A log that cannot be written, as on a full disk, is lost; the request is not.
-void log_request(const HttpRequest& request, const RequestRecord& record);
-void log_event(std::string_view event, std::string_view detail = {});
+// Any thread may use it once it is open. A line that cannot be written, as on a full disk, is lost; the
+// request is not. Where the log is a file, standard error says so once, until lines get through again.
+class RequestLog {
+ public:
+  RequestLog() = default;  // on standard error
+  ~RequestLog();
+  RequestLog(const RequestLog&) = delete;
+  RequestLog& operator=(const RequestLog&) = delete;
+
+  Status open(const std::string& path);  // appends
+  void request(const HttpRequest& request, const RequestRecord& record);
+  void event(std::string_view event, std::string_view detail = {});
+
+ private:
+  void write(std::string line);
+  void lose(int reason);
+
+  std::string path_;  // empty: standard error
+  int file_ = 2;
+  std::mutex mutex_;  // of what stands below
+  bool cut_ = false;  // the file ends within a line
+  uint64_t lost_ = 0;
+};
 
 }  // namespace moesaic::server

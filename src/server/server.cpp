@@ -17,7 +17,6 @@
 
 #include "base/error.h"
 #include "server/exchange.h"
-#include "server/request_log.h"
 
 namespace moesaic::server {
 namespace {
@@ -106,7 +105,7 @@ asio::awaitable<void> Server::Impl::finish() {
 
 void Server::Impl::begin_drain() {
   if (app.draining.exchange(true)) return;
-  log_event("draining", fmt::format("{} answers under way", app.exchanges.load()));
+  app.log.event("draining", fmt::format("{} answers under way", app.exchanges.load()));
   error_code ignored;
   acceptor.close(ignored);
   asio::co_spawn(control, finish(), asio::detached);
@@ -123,8 +122,9 @@ void Server::Impl::wait_for_signal() {
 
 void Server::Impl::engine_changed() {
   asio::post(control, [this] {
-    if (app.engine.state() == EngineThread::State::kReady) return log_event("ready", app.options.model_name);
-    log_event("failed", app.engine.failure());
+    if (app.engine.state() == EngineThread::State::kReady)
+      return app.log.event("ready", app.options.model_name);
+    app.log.event("failed", app.engine.failure());
     begin_drain();
   });
 }
@@ -136,6 +136,8 @@ Result<std::unique_ptr<Server>> Server::create(ServerOptions options, std::funct
                                                int max_batch) {
   raise_file_limit();
   auto impl = std::make_unique<Impl>(std::move(options), std::move(open), max_batch);
+  App& app = impl->app;
+  if (!app.options.log_file.empty()) RETURN_IF_ERROR(app.log.open(app.options.log_file));
   RETURN_IF_ERROR(impl->listen());
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }

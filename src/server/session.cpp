@@ -1,6 +1,5 @@
 #include "server/exchange.h"
 #include "server/handlers.h"
-#include "server/request_log.h"
 
 namespace moesaic::server {
 namespace {
@@ -19,10 +18,10 @@ class Counted {
 
 void note(Connection& connection, App& app) {
   app.metrics.count_request(connection.record().route, connection.record().status);
-  if (app.options.log_requests) log_request(connection.request(), connection.record());
+  if (app.options.log_requests) app.log.request(connection.request(), connection.record());
 }
 
-asio::awaitable<void> answer_request(Connection& connection) {
+asio::awaitable<void> answer_request(Connection& connection, App& app) {
   std::string failed;
   try {
     co_await connection.answer();
@@ -30,7 +29,7 @@ asio::awaitable<void> answer_request(Connection& connection) {
     failed = e.what();
   }
   if (failed.empty()) co_return;
-  log_event("error", failed);
+  app.log.event("error", failed);
   connection.abandon();
   const openai::ApiError error = openai::internal_error("internal error");
   if (!connection.begun()) co_await send_error(connection, error);
@@ -41,7 +40,7 @@ asio::awaitable<bool> next_request(Connection& connection, App& app) {
   bool read = co_await connection.read_head();
   const Counted under_way(app.exchanges);
   if (read) read = co_await connection.read_body();
-  if (read) co_await answer_request(connection);
+  if (read) co_await answer_request(connection, app);
   if (connection.begun() || read) note(connection, app);
   co_return connection.keep_alive() && !app.draining;
 }

@@ -95,6 +95,12 @@ const char* effort_name(ReasoningEffort effort) {
   return kNames[static_cast<int>(effort)];
 }
 
+// As openai/harmony's docs/format.md, "Structured output", has it.
+std::string format_text(const ResponseFormat& format) {
+  const std::string comment = format.description.empty() ? "" : "// " + format.description + "\n";
+  return fmt::format("# Response Formats\n\n## {}\n\n{}{}", format.name, comment, format.schema_json);
+}
+
 Status write_preamble(const Conversation& conversation, TokenWriter& writer) {
   const bool own_system = !conversation.messages.empty() && conversation.messages[0].role == "system";
   if (own_system) {
@@ -102,7 +108,9 @@ Status write_preamble(const Conversation& conversation, TokenWriter& writer) {
   } else {
     write_message({.role = "system", .text = system_text(conversation)}, writer);
   }
-  if (conversation.instructions.empty() && conversation.tools.empty()) return {};
+  if (conversation.instructions.empty() && conversation.tools.empty() &&
+      conversation.format.schema_json.empty())
+    return {};
   ASSIGN_OR_RETURN(std::string text, developer_text(conversation));
   write_message({.role = "developer", .text = std::move(text)}, writer);
   return {};
@@ -129,10 +137,14 @@ std::string system_text(const Conversation& conversation) {
 
 Result<std::string> developer_text(const Conversation& conversation) {
   std::string text;
-  if (!conversation.instructions.empty()) text = "# Instructions\n\n" + conversation.instructions;
-  if (conversation.tools.empty()) return text;
-  ASSIGN_OR_RETURN(const std::string tools, render_tools(conversation.tools));
-  return text + (text.empty() ? "" : "\n\n") + tools;
+  const auto add = [&](const std::string& section) { text += (text.empty() ? "" : "\n\n") + section; };
+  if (!conversation.instructions.empty()) add("# Instructions\n\n" + conversation.instructions);
+  if (!conversation.tools.empty()) {
+    ASSIGN_OR_RETURN(const std::string tools, render_tools(conversation.tools));
+    add(tools);
+  }
+  if (!conversation.format.schema_json.empty()) add(format_text(conversation.format));
+  return text;
 }
 
 Result<std::vector<int32_t>> render_conversation(const Conversation& conversation,

@@ -28,6 +28,14 @@ struct Tool {
   std::string parameters_json;  // a JSON schema; empty: the function takes nothing
 };
 
+// A structured output: harmony's "Response Formats", which tell the model what its final answer is to look
+// like.
+struct ResponseFormat {
+  std::string name = "response";
+  std::string description;
+  std::string schema_json;  // empty: there is no format
+};
+
 enum class ReasoningEffort { kLow, kMedium, kHigh };
 
 // Which analysis messages of earlier turns stay in the prompt.
@@ -44,7 +52,8 @@ struct Conversation {
   // A first message of role system takes the place of the system message made from the fields below.
   std::vector<Message> messages;
   std::vector<Tool> tools;
-  std::string instructions;  // the developer message, with the tools
+  std::string instructions;  // the developer message, with the tools and the format
+  ResponseFormat format;
   ReasoningEffort reasoning_effort = ReasoningEffort::kMedium;
   std::string current_date;  // 2025-06-28; empty: not mentioned
   std::string knowledge_cutoff = "2024-06";

@@ -145,6 +145,18 @@ Status add_tools(const OrderedJson& list, Conversation& conversation) {
   return {};
 }
 
+// Chat completions have one object more around it than responses.
+void set_format(const OrderedJson& format, Conversation& conversation) {
+  if (string_or(format, "type", "") != "json_schema") return;
+  const OrderedJson& inner = member(format, "json_schema");
+  const OrderedJson& holder = inner.is_object() ? inner : format;
+  const OrderedJson& schema = member(holder, "schema");
+  if (schema.is_null()) return;
+  conversation.format = {.name = string_or(holder, "name", conversation.format.name),
+                         .description = string_or(holder, "description", ""),
+                         .schema_json = text::compact_json(schema)};
+}
+
 Status set_effort(const OrderedJson& value, Conversation& conversation) {
   if (value.is_null()) return {};
   const std::map<std::string, ReasoningEffort> efforts = {
@@ -158,6 +170,7 @@ Status set_effort(const OrderedJson& value, Conversation& conversation) {
 Status read_fields(const OrderedJson& root, Conversation& conversation) {
   RETURN_IF_ERROR(add_tools(member(root, "tools"), conversation));
   RETURN_IF_ERROR(set_effort(member(root, "reasoning_effort"), conversation));
+  set_format(member(root, "response_format"), conversation);
   conversation.instructions = string_or(root, "instructions", "");
   conversation.current_date = string_or(root, "current_date", conversation.current_date);
   conversation.knowledge_cutoff = string_or(root, "knowledge_cutoff", conversation.knowledge_cutoff);

@@ -136,6 +136,27 @@ TEST(Harmony, Errors) {
   EXPECT_NE(render_conversation({}, other).status().message().find("<|start|>"), std::string::npos);
 }
 
+// The example of openai/harmony's docs/format.md.
+TEST(HarmonyJson, ResponseFormats) {
+  const std::string schema =
+      R"({"properties":{"items":{"type":"array","description":"entries on the shopping list","items":{"type":"string"}}},"type":"object"})";
+  const std::string section = "# Response Formats\n\n## shopping_list\n\n" + schema + "<|end|>";
+  const std::string rest =
+      R"("name": "shopping_list", "schema": )" + schema + R"(, "type": "json_schema"}, "messages": [)";
+  const std::string user = R"({"role": "user", "content": "hi"}]})";
+  const std::string prompt = "<|start|>user<|message|>hi<|end|><|start|>assistant";
+  EXPECT_EQ(from_json(R"({"instructions": "Shop.", "response_format": {)" + rest + user),
+            "<|start|>developer<|message|># Instructions\n\nShop.\n\n" + section + prompt);
+  const std::string wrapped =
+      R"({"response_format": {"type": "json_schema", "json_schema": {"description": "D", )";
+  EXPECT_EQ(
+      from_json(wrapped + R"("schema": {"type": "null"}}}, "messages": [)" + user),
+      "<|start|>developer<|message|># Response Formats\n\n## response\n\n// D\n{\"type\":\"null\"}<|end|>" +
+          prompt);
+  for (const char* none : {"null", "{}", "3", R"({"type": "text"})", R"({"type": "json_schema"})"})
+    EXPECT_EQ(from_json(std::string(R"({"response_format": )") + none + R"(, "messages": [)" + user), prompt);
+}
+
 TEST(HarmonyJson, ChatCompletions) {
   EXPECT_EQ(from_json(R"([{"role":"user","content":"hi"}])"),
             "<|start|>user<|message|>hi<|end|><|start|>assistant");

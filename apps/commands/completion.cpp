@@ -1,0 +1,33 @@
+// completion, man: what packages install. Neither is listed in the help.
+#include <cstdio>
+
+#include "base/error.h"
+#include "commands.h"
+#include "describe.h"
+
+namespace moesaic::app {
+
+Run add_completion(CLI::App& app) {
+  auto shell = std::make_shared<std::string>();
+  CLI::App& c = *app.add_subcommand("completion", "Print a completion script for a shell")->group("");
+  c.add_option("SHELL", *shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  return [&app, shell]() -> Status {
+    const auto write = *shell == "bash"  ? bash_completion
+                       : *shell == "zsh" ? zsh_completion
+                                         : fish_completion;
+    std::fputs(write(describe(app)).c_str(), stdout);
+    return {};
+  };
+}
+
+Run add_man(CLI::App& app) {
+  app.add_subcommand("man", "Print the man page")->group("");
+  return [&app]() -> Status {
+    std::fputs(man_page(app, MOESAIC_VERSION).c_str(), stdout);
+    return {};
+  };
+}
+
+}  // namespace moesaic::app

@@ -1,0 +1,197 @@
+// The C interface over models/tiny.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "moesaic/moesaic.h"
+
+namespace {
+
+constexpr const char* kTiny = MOESAIC_SOURCE_DIR "/models/tiny";
+
+struct Record {
+  std::string analysis, answer, error;
+  int tokens = 0, ends = 0;
+  moesaic_outcome end{};
+};
+
+void on_token(void* user, const moesaic_token* t) {
+  EXPECT_GE(t->token, 0);
+  EXPECT_LE(t->logprob, 0);
+  ++static_cast<Record*>(user)->tokens;
+}
+
+void on_text(void* user, const moesaic_text* p) {
+  EXPECT_EQ(std::strlen(p->text), p->bytes);
+  auto& r = *static_cast<Record*>(user);
+  (std::string(p->channel) == "final" ? r.answer : r.analysis) += p->text;
+}
+
+void on_end(void* user, const moesaic_outcome* o) {
+  auto& r = *static_cast<Record*>(user);
+  r.end = *o;
+  r.error = o->error;
+  ++r.ends;
+}
+
+class CApiTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    moesaic_options options;
+    moesaic_options_init(&options, sizeof options);
+    options.threads = 1;
+    options.context = 512;
+    options.max_batch = 4;
+    ASSERT_EQ(moesaic_open(kTiny, &options, &model_), MOESAIC_OK) << moesaic_last_error();
+  }
+  void TearDown() override { moesaic_close(model_); }
+
+  std::vector<int32_t> prompt(const std::string& question) {
+    int32_t* tokens = nullptr;
+    size_t count = 0;
+    const std::string json = R"([{"role": "user", "content": ")" + question + "\"}]";
+    EXPECT_EQ(moesaic_chat_prompt(model_, json.c_str(), &tokens, &count), MOESAIC_OK) << moesaic_last_error();
+    std::vector<int32_t> copy(tokens, tokens + count);
+    moesaic_free(tokens);
+    return copy;
+  }
+
+  static moesaic_request request(const std::vector<int32_t>& prompt, Record& record) {
+    moesaic_request r;
+    moesaic_request_init(&r, sizeof r);
+    r.prompt = prompt.data();
+    r.prompt_tokens = prompt.size();
+    r.chat = 1;
+    r.temperature = 0;
+    r.max_tokens = 300;
+    r.user = &record;
+    r.on_token = on_token;
+    r.on_text = on_text;
+    r.on_end = on_end;
+    return r;
+  }
+
+  moesaic_model* model_ = nullptr;
+};
+
+TEST_F(CApiTest, Answers) {
+  Record record;
+  const auto tokens = prompt("What is 17 + 25?");
+  moesaic_request r = request(tokens, record);
+  r.logprobs = 1;
+  uint64_t id = 0;
+  ASSERT_EQ(moesaic_submit(model_, &r, &id), MOESAIC_OK) << moesaic_last_error();
+  EXPECT_NE(id, 0u);
+  EXPECT_EQ(moesaic_idle(model_), 0);
+  ASSERT_EQ(moesaic_run(model_), MOESAIC_OK);
+  EXPECT_EQ(moesaic_idle(model_), 1);
+  EXPECT_EQ(record.answer, "17 + 25 = 42");
+  EXPECT_NE(record.analysis, "");
+  EXPECT_EQ(record.ends, 1);
+  EXPECT_EQ(record.end.finish, MOESAIC_FINISH_STOP);
+  EXPECT_EQ(record.end.generated_tokens, record.tokens);
+  EXPECT_EQ(record.error, "");
+}
+
+TEST_F(CApiTest, FollowsASchemaAndStopStrings) {
+  Record record, cut;
+  const auto tokens = prompt("What is 17 + 25?");
+  moesaic_request r = request(tokens, record);
+  r.json_schema = R"({"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"],
+                      "additionalProperties": false})";
+  ASSERT_EQ(moesaic_submit(model_, &r, nullptr), MOESAIC_OK) << moesaic_last_error();
+  const char* const stops[] = {" = "};
+  moesaic_request s = request(tokens, cut);
+  s.stop_strings = stops;
+  s.stop_string_count = 1;
+  ASSERT_EQ(moesaic_submit(model_, &s, nullptr), MOESAIC_OK) << moesaic_last_error();
+  ASSERT_EQ(moesaic_run(model_), MOESAIC_OK);
+  EXPECT_EQ(record.answer.find('{'), 0u) << record.answer;
+  EXPECT_NE(record.answer.find("\"sum\""), std::string::npos) << record.answer;
+  EXPECT_EQ(cut.end.finish, MOESAIC_FINISH_STOP);
+  EXPECT_EQ(cut.answer, "17 + 25");
+}
+
+TEST_F(CApiTest, CancelsFromAnotherThread) {
+  Record record;
+  const auto tokens = prompt("What is 17 + 25?");
+  moesaic_request r = request(tokens, record);
+  const moesaic_bias never[] = {{tokens.front(), 0.5f}};
+  r.biases = never;
+  r.bias_count = 1;
+  uint64_t id = 0;
+  ASSERT_EQ(moesaic_submit(model_, &r, &id), MOESAIC_OK) << moesaic_last_error();
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(moesaic_step(model_), MOESAIC_OK);
+  std::thread([&] { moesaic_cancel(model_, id); }).join();
+  ASSERT_EQ(moesaic_run(model_), MOESAIC_OK);
+  EXPECT_EQ(record.ends, 1);
+  EXPECT_EQ(record.end.finish, MOESAIC_FINISH_CANCELLED);
+  moesaic_cancel(model_, id);  // has ended: nothing
+  moesaic_cancel(model_, 12345);
+  moesaic_engine_stats stats{.size = sizeof stats};
+  moesaic_stats(model_, &stats);
+  EXPECT_EQ(stats.pages_used, 0);
+  EXPECT_GT(stats.pages_total, 0);
+  EXPECT_EQ(stats.prompt_tokens, tokens.size());
+}
+
+TEST_F(CApiTest, TextToTokensAndBack) {
+  int32_t* tokens = nullptr;
+  char* text = nullptr;
+  size_t count = 0, bytes = 0;
+  ASSERT_EQ(moesaic_tokenize(model_, "What is <|end|>", 15, 1, &tokens, &count), MOESAIC_OK);
+  ASSERT_EQ(moesaic_detokenize(model_, tokens, count, &text, &bytes), MOESAIC_OK);
+  EXPECT_EQ(std::string(text, bytes), "What is <|end|>");
+  EXPECT_EQ(text[bytes], 0);
+  moesaic_free(tokens);
+  moesaic_free(text);
+  for (const int32_t wrong : {-1, moesaic_vocab(model_)})
+    EXPECT_EQ(moesaic_detokenize(model_, &wrong, 1, &text, &bytes), MOESAIC_INVALID_ARGUMENT);
+  EXPECT_EQ(moesaic_context(model_), 512);
+}
+
+TEST_F(CApiTest, ErrorsAreOneLineOfTheThread) {
+  Record record;
+  moesaic_request r = request({}, record);
+  EXPECT_EQ(moesaic_submit(model_, &r, nullptr), MOESAIC_INVALID_ARGUMENT);
+  const std::string here = moesaic_last_error();
+  EXPECT_NE(here.find("empty"), std::string::npos) << here;
+  std::thread([] { EXPECT_STREQ(moesaic_last_error(), ""); }).join();
+  const auto tokens = prompt("Hi");
+  r = request(tokens, record);
+  r.size = 0;
+  EXPECT_EQ(moesaic_submit(model_, &r, nullptr), MOESAIC_INVALID_ARGUMENT);
+  r = request(tokens, record);
+  r.json_schema = "{";
+  EXPECT_EQ(moesaic_submit(model_, &r, nullptr), MOESAIC_INVALID_ARGUMENT);
+  EXPECT_EQ(record.ends, 0);
+  int32_t* out = nullptr;
+  size_t count = 0;
+  EXPECT_NE(moesaic_chat_prompt(model_, "{", &out, &count), MOESAIC_OK);
+  EXPECT_EQ(out, nullptr);
+  moesaic_model* none = nullptr;
+  EXPECT_EQ(moesaic_open("/nowhere", nullptr, &none), MOESAIC_NOT_FOUND);
+  EXPECT_NE(std::string(moesaic_last_error()).find("/nowhere"), std::string::npos);
+  EXPECT_EQ(none, nullptr);
+  moesaic_options options;
+  moesaic_options_init(&options, sizeof options);
+  options.threads = -1;
+  EXPECT_EQ(moesaic_open(kTiny, &options, &none), MOESAIC_INVALID_ARGUMENT);
+}
+
+TEST(CApiStructs, OlderCallersHaveShorterStructs) {
+  moesaic_options options;
+  std::memset(&options, 0x55, sizeof options);
+  moesaic_options_init(&options, offsetof(moesaic_options, threads));
+  EXPECT_EQ(options.size, offsetof(moesaic_options, threads));
+  EXPECT_EQ(options.threads, 0x55555555);
+  moesaic_model* model = nullptr;
+  EXPECT_EQ(moesaic_open(kTiny, &options, &model), MOESAIC_OK) << moesaic_last_error();
+  moesaic_close(model);
+  EXPECT_STRNE(moesaic_version(), "");
+}
+
+}  // namespace

@@ -1,0 +1,131 @@
+"""What `cmake --install` gives a stranger: install_test.py BUILD CMAKE CC CXX
+
+Installs into a folder, moves it, and uses only that: the program finds the bundled model, a CMake project finds the
+package, a C program builds by pkg-config, and both get an answer of models/tiny.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD, CMAKE, CC, CXX = sys.argv[1:5]
+HERE = pathlib.Path(__file__).resolve().parent
+EXAMPLES = HERE.parent.parent / "examples"
+
+
+def run(*command, **options):
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=300, **options)
+    if done.returncode != 0:
+        raise AssertionError(f"{command}: {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+    return done.stdout
+
+
+class InstallTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory(prefix="moesaic-install-")
+        cls.folder = pathlib.Path(cls.temporary.name)
+        run(CMAKE, "--install", BUILD, "--prefix", cls.folder / "first place")
+        cls.prefix = cls.folder / "second place"
+        (cls.folder / "first place").rename(cls.prefix)
+        cls.program = cls.prefix / "bin/moesaic"
+        cls.model = cls.prefix / "share/moesaic/models/tiny"
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def found(self, pattern):
+        files = list(self.prefix.glob(pattern))
+        self.assertEqual(len(files), 1, pattern)
+        return files[0]
+
+    def assert_answers(self, program):
+        self.assertEqual(run(program, self.model, "What is 17 + 25?"), "17 + 25 = 42\n")
+
+    def test_the_program_finds_its_model(self):
+        answer = run(self.program, "run", "-m", "tiny", "-p", "What is 17 + 25?", "--temp", "0", cwd=self.folder)
+        self.assertIn("17 + 25 = 42", answer)
+        config = self.model / "config.json"
+        config.rename(config.with_suffix(".kept"))
+        config.write_text("{")  # proves that it is this copy which was read, not the source tree's
+        try:
+            broken = subprocess.run([self.program, "run", "-m", "tiny", "-p", "Hi"], capture_output=True, text=True)
+            self.assertEqual(broken.returncode, 1)
+            self.assertIn(str(config), broken.stderr)
+        finally:
+            config.with_suffix(".kept").rename(config)
+
+    def test_a_cmake_project_finds_the_package(self):
+        source = self.folder / "stranger"
+        source.mkdir()
+        (source / "CMakeLists.txt").write_text((HERE / "stranger/CMakeLists.txt").read_text())
+        headers = sorted((self.prefix / "include/moesaic").glob("*.h"))
+        self.assertIn("engine.h", [h.name for h in headers])
+        (source / "every_header.cpp").write_text("".join(f"#include <moesaic/{h.name}>\n" for h in headers))
+        run(CMAKE, "-S", source, "-B", source / "build", f"-DCMAKE_PREFIX_PATH={self.prefix}",
+            f"-DCMAKE_CXX_COMPILER={CXX}", f"-DEXAMPLES={EXAMPLES}")
+        run(CMAKE, "--build", source / "build")
+        self.assert_answers(source / "build/stranger")
+
+    def test_a_c_program_builds_by_pkg_config(self):
+        config = self.found("lib*/**/moesaic.pc")
+        flags = run("pkg-config", "--static", "--cflags", "--libs", "moesaic",
+                    env={**os.environ, "PKG_CONFIG_PATH": str(config.parent)})
+        program = self.folder / "c_stranger"
+        command = f'"{CC}" -std=c11 -pedantic -Wall -Wextra -Werror "{EXAMPLES}/generate.c" -o "{program}" {flags}'
+        run("sh", "-c", command)
+        self.assert_answers(program)
+
+    def complete(self, *words):
+        """What bash offers for the last of the words."""
+        script = self.prefix / "share/bash-completion/completions/moesaic"
+        ask = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _moesaic; printf "%s\\n" "${COMPREPLY[@]}"'
+        return run("bash", "-euc", ask, "bash", script, "moesaic", *words).split()
+
+    def test_bash_completes(self):
+        self.assertEqual(self.complete("ser"), ["serve"])
+        self.assertEqual(self.complete("run", "-m", "tiny", "--dense", "q"), ["q8_0"])
+        self.assertEqual(self.complete("serve", "--max-b"), ["--max-batch", "--max-body"])
+        self.assertEqual(self.complete("serve", "-m", ""), [])  # file names, by readline
+        self.assertEqual(set(self.complete("run", "")), set())
+
+    def test_other_shells_accept_their_scripts(self):
+        for shell, script in (("zsh", "zsh/site-functions/_moesaic"), ("fish", "fish/vendor_completions.d/moesaic.fish")):
+            self.assertTrue((self.prefix / "share" / script).stat().st_size > 1000)
+            if shutil.which(shell):
+                run(shell, "-n", self.prefix / "share" / script)
+
+    def test_the_man_page_is_clean(self):
+        page = self.prefix / "share/man/man1/moesaic.1"
+        self.assertIn(r"\-\-max\-waiting", page.read_text())
+        if shutil.which("groff"):
+            done = subprocess.run(["groff", "-ww", "-man", "-Tutf8", page], capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn("moesaic serve", done.stdout)
+        if shutil.which("mandoc"):
+            lint = subprocess.run(["mandoc", "-Tlint", "-Wwarning", page], capture_output=True, text=True).stdout
+            # The page has the version where others have a date, which would differ with every build.
+            self.assertEqual([line for line in lint.splitlines() if "missing date" not in line], [])
+
+    def test_systemd_accepts_the_unit(self):
+        unit = self.folder / "moesaic.service"
+        text = (self.prefix / "lib/systemd/system/moesaic.service").read_text()
+        self.assertIn(f"ExecStart={self.folder}/first place/bin/moesaic serve", text)
+        # A path with a space is this test's own doing, and the prefix has moved.
+        unit.write_text(text.replace(f"{self.folder}/first place/bin/moesaic", "/bin/true"))
+        if shutil.which("systemd-analyze"):
+            done = subprocess.run(["systemd-analyze", "--man=no", "verify", unit], capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_licence_and_pages_are_there(self):
+        for name in ("LICENSE", "README.md", "CHANGELOG.md", "docs/api.md", "examples/generate.c"):
+            self.assertTrue((self.prefix / "share/doc/moesaic" / name).is_file(), name)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]], verbosity=2)

@@ -1,0 +1,301 @@
+"""The server under load, with models/tiny on the CPU:  load.py [short | TEST...] [--json FILE]
+
+Tests, each of which prints what it measured: streams memory faults scaling peer. `short` is what ctest runs: streams,
+memory and faults, small, and without limits on times, which a machine that is busy otherwise cannot keep. MOESAIC is the program;
+LLAMA_SERVER is llama.cpp's server, for `peer`.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "client"))
+from served import MOESAIC, Served  # noqa: E402
+
+QUIET = ("--log", "quiet")
+
+
+class Failed(Exception):
+    pass
+
+
+def require(holds, what):
+    if not holds:
+        raise Failed(what)
+
+
+def load(url, *options, check=True):
+    """What bench-serve measured: one report for each number of streams."""
+    command = [MOESAIC, "bench-serve", "--url", url, "-o", "json", *map(str, options)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if check and done.returncode != 0:
+        raise Failed(f"{' '.join(command)}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def line(name, report):
+    first, between = report["time_to_first_token_ms"], report["inter_token_ms"]
+    print(f"{name:<12} {report['streams']:>4} streams {report['requests']:>7} requests {report['failed']:>4} failed "
+          f"{report['tokens_per_second']:>8.0f} tok/s   first token {first['p50']:7.1f} p99 {first['p99']:7.1f} ms   "
+          f"between {between['p50']:6.2f} p99 {between['p99']:6.2f} ms", flush=True)
+
+
+def stop(server):
+    status, log = server.stop()
+    require(status == 0, f"the server ended with {status}: {log}")
+    return log
+
+
+def all_pages_free(server):
+    server.until("vllm:num_requests_running", 0)
+    require(server.metric("moesaic:kv_pages_used") == 0, "pages are still held")
+
+
+def streams(short):
+    """Many streams at a time: none lost, none mixed (each is compared with its prompt's only answer), steady."""
+    count, seconds = (50, 2) if short else (200, 60)
+    server = Served("--max-batch", count, *QUIET).wait_ready()
+    report = load(server.url, "--streams", count, "--seconds", seconds, "--check", "-n", 128)[0]
+    line("streams", report)
+    require(report["failed"] == 0, "answers were lost or mixed")
+    require(report["tokens"] == report["requests"] * 128, "tokens were lost")
+    all_pages_free(server)
+    stop(server)
+    between = report["inter_token_ms"]
+    if not short:
+        require(between["p99"] <= 3 * between["p50"], f"p99 between tokens is {between['p99'] / between['p50']:.1f} medians")
+    return report
+
+
+def resident(server):
+    """MiB."""
+    text = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", text)[1]) / 1024
+
+
+def memory(short):
+    """Memory after each tenth of the requests: the last nine alike."""
+    requests = 300 if short else 10_000
+    server = Served("--max-batch", 32, *QUIET).wait_ready()
+    sizes = []
+    for i in range(10):
+        report = load(server.url, "--streams", 32, "--requests", requests, "-p", 4, "-n", 8)[0]
+        sizes.append(resident(server))
+        print(f"memory {requests * (i + 1):>8} requests {sizes[-1]:7.1f} MiB {report['requests'] / report['seconds']:6.0f} requests/s",
+              flush=True)
+    all_pages_free(server)
+    stop(server)
+    grown = sizes[-1] - sizes[1 if short else 0]
+    require(grown < 0.03 * sizes[0] + 1, f"it grew by {grown:.1f} MiB")
+    return {"requests": requests * 10, "MiB": sizes}
+
+
+def full_disk():
+    """A log that cannot be written costs the log, and one line on standard error."""
+    server = Served("--log-file", "/dev/full").wait_ready()
+    report = load(server.url, "--streams", 4, "--requests", 32, "-n", 8)[0]
+    require(report["failed"] == 0, "answers failed for want of a log")
+    log = stop(server)
+    require(re.fullmatch(r"moesaic: /dev/full: cannot write the log: No space left on device; .*\n", log), f"it said {log!r}")
+    print("full disk    32 answers, and the server said:", log.strip(), flush=True)
+
+
+def log_comes_back():
+    """A small file system fills up and is emptied; the log tells what was lost. As root only: it mounts."""
+    with tempfile.TemporaryDirectory() as folder:
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", folder], capture_output=True).returncode != 0:
+            return print("full disk    not tried with a file system of its own: cannot mount", flush=True)
+        try:
+            path = pathlib.Path(folder) / "log"
+            server = Served("--log-file", path).wait_ready()
+            require(load(server.url, "--streams", 4, "--requests", 300, "-n", 2)[0]["failed"] == 0, "answers failed")
+            path.write_bytes(b"")
+            server.call("GET", "/health")
+            require(stop(server).count("\n") == 1, "more or less than one line")
+            lost = [json.loads(text) for text in path.read_text().splitlines() if text]
+            require(any(entry["event"] == "log" for entry in lost), f"nothing was said about lost lines: {lost}")
+            print("full disk   ", [entry["detail"] for entry in lost if entry["event"] == "log"][0], "(16 KiB tmpfs)", flush=True)
+        finally:
+            subprocess.run(["umount", folder], check=True)
+
+
+def full_pages():
+    """More than the pages hold: requests yield, wait and are computed again, and say what they say alone."""
+    server = Served("--max-batch", 32, "--kv-tokens", 1024, *QUIET, context=1024).wait_ready()
+    report = load(server.url, "--streams", 32, "--requests", 96, "--check", "-n", 300)[0]
+    line("full pages", report)
+    require(report["failed"] == 0, "answers were lost or mixed")
+    preempted = server.metric("vllm:num_preemptions_total")
+    require(preempted > 0, "nothing was preempted, so nothing was tested")
+    print(f"full pages   {preempted:.0f} preemptions", flush=True)
+    all_pages_free(server)
+    stop(server)
+
+
+def terminated():
+    """SIGTERM under load: answers under way finish, nobody else is let in, status 0."""
+    server = Served("--max-batch", 32, *QUIET).wait_ready()
+    command = [MOESAIC, "bench-serve", "--url", server.url, "-o", "json", "--streams", "32", "--seconds", "3", "-n", "200"]
+    client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    server.until("vllm:num_requests_running", 32)
+    server.process.send_signal(signal.SIGTERM)
+    _, log = server.process.communicate(timeout=60)
+    require(server.process.returncode == 0, f"it ended with {server.process.returncode}")
+    under_way = int(re.search(r"(\d+) answers under way", log)[1])
+    report = json.loads(client.communicate(timeout=60)[0])[0]
+    whole = report["requests"] - report["failed"]
+    require(whole >= 32 and under_way >= 1, f"{whole} whole answers, {under_way} under way")
+    require(report["tokens"] == 200 * whole, "an answer was cut")
+    print(f"terminated   {under_way} answers under way at SIGTERM, {whole} whole ones, none cut", flush=True)
+
+
+def killed():
+    """Clients that die by kill -9 with their answers under way: every page is free again, others notice nothing."""
+    server = Served("--max-batch", 64, *QUIET).wait_ready()
+    command = [MOESAIC, "bench-serve", "--url", server.url, "--streams", "32", "--seconds", "30", "-n", "500"]
+    client = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server.until("vllm:num_requests_running", 32)
+    client.kill()
+    client.wait()
+    start = time.time()
+    report = load(server.url, "--streams", 8, "--requests", 32, "--check", "-n", 50)[0]
+    require(report["failed"] == 0, "another client's answers failed")
+    all_pages_free(server)
+    print(f"killed       32 streams of a client that died; pages free and 96 answers of another one after {time.time() - start:.1f} s",
+          flush=True)
+    stop(server)
+
+
+def idle(count):
+    """Connections that say nothing: others are served, and they cost little."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    count = min(count, limit - 100)
+    server = Served("--idle-timeout", 300, *QUIET).wait_ready()
+    before = resident(server)
+    sockets = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(count)]
+    report = load(server.url, "--streams", 8, "--requests", 32, "-n", 50)[0]
+    require(report["failed"] == 0, "answers failed beside idle connections")
+    server.until("moesaic:connections", count + 1)  # the one that asks
+    print(f"idle         {count} connections, {1024 * (resident(server) - before) / count:.1f} KiB each; 32 answers beside them",
+          flush=True)
+    for s in sockets:
+        s.close()
+    server.until("moesaic:connections", 1)
+    stop(server)
+
+
+def faults(short):
+    full_disk()
+    log_comes_back()
+    full_pages()
+    terminated()
+    killed()
+    idle(500 if short else 10_000)
+
+
+def scaling(short):
+    """Many streams against one, through the server and without it."""
+    server = Served("--max-batch", 128, *QUIET).wait_ready()
+    reports = load(server.url, "--streams", "1,8,32,128", "-n", 200)
+    for report in reports:
+        line("scaling", report)
+    stop(server)
+    rates = [report["tokens_per_second"] for report in reports]
+    print("scaling      to one stream:", ", ".join(f"{report['streams']}: {rate / rates[0]:.2f}" for report, rate in zip(reports, rates)))
+    return reports
+
+
+class Peer:
+    """llama-server on the same GGUF, with the same threads, context and slots."""
+
+    def __init__(self, gguf, slots, context):
+        self.port = 18_081
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = [os.environ["LLAMA_SERVER"], "-m", gguf, "--port", self.port, "-t", 1, "-tb", 1, "-np", slots, "-c",
+                   slots * context, "--no-webui"]
+        self.process = subprocess.Popen([str(c) for c in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(300):
+            try:
+                if urllib.request.urlopen(self.url + "/health", timeout=5).status == 200:
+                    return
+            except OSError:
+                time.sleep(0.1)
+        raise Failed("llama-server did not become ready")
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(60)
+
+
+def peer(short):
+    """Beside llama-server: each number of streams on one, then on the other, three times; medians."""
+    reports = {}
+    with tempfile.TemporaryDirectory() as folder:
+        gguf = pathlib.Path(folder) / "tiny.gguf"
+        model = pathlib.Path(__file__).resolve().parents[2] / "models/tiny"
+        subprocess.run([MOESAIC, "convert", model, gguf], check=True, capture_output=True)
+        for count in (1, 8, 32, 128):
+            ours = Served("--max-batch", count, *QUIET, model=gguf).wait_ready()
+            theirs = Peer(gguf, count, 1024)
+            for _ in range(3):
+                for name, server in (("moesaic", ours), ("llama.cpp", theirs)):
+                    report = load(server.url, "--streams", count, "-n", 128)[0]
+                    reports.setdefault((name, count), []).append(report)
+                    line(name, report)
+            stop(ours)
+            theirs.stop()
+    return compare(reports)
+
+
+def median(values):
+    return sorted(values)[len(values) // 2]
+
+
+def compare(reports):
+    print("| streams | tok/s moesaic | llama.cpp | ratio | p99 between, ms, moesaic | llama.cpp | first token p99, ms, moesaic | llama.cpp |")
+    print("|---:|---:|---:|---:|---:|---:|---:|---:|")
+    behind = []
+    for count in (1, 8, 32, 128):
+        rate, late, first = ([median([get(r) for r in reports[name, count]]) for name in ("moesaic", "llama.cpp")] for get in (
+            lambda r: r["tokens_per_second"], lambda r: r["inter_token_ms"]["p99"], lambda r: r["time_to_first_token_ms"]["p99"]))
+        print(f"| {count} | {rate[0]:.0f} | {rate[1]:.0f} | {rate[0] / rate[1]:.2f} | {late[0]:.2f} | {late[1]:.2f} | {first[0]:.1f} | {first[1]:.1f} |")
+        if rate[0] < rate[1] or late[0] > late[1]:
+            behind.append(count)
+    require(not behind, f"behind at {behind} streams")
+    return [{"server": name, "streams": count, "runs": runs} for (name, count), runs in reports.items()]
+
+
+TESTS = {test.__name__: test for test in (streams, memory, faults, scaling, peer)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tests", nargs="*", choices=["short", *TESTS], default=["streams", "memory", "faults", "scaling"])
+    parser.add_argument("--json", type=pathlib.Path, help="all that was measured")
+    options = parser.parse_args()
+    short = "short" in options.tests
+    results, failed = {}, []
+    for name in ("streams", "memory", "faults") if short else options.tests:
+        try:
+            results[name] = TESTS[name](short)
+        except Failed as failure:
+            print(f"{name}: FAILED: {failure}", flush=True)
+            failed.append(name)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -57,16 +57,18 @@ Status print_ways(LoadedModel& m, int tokens, const Ceiling& ceiling, bool measu
   fmt::print("experts of a layer, {} token{}: {:.1f} of {} are reached, no way is quicker than {:.1f} us\n\n",
              tokens, tokens == 1 ? "" : "s", ranked.empty() ? 0 : ranked[0].work.experts, shape.experts,
              floor * 1e6);
-  fmt::print("| way | jobs | pairs, padded | us, by the model |{}\n| --- | ---: | ---: | ---: |{}\n",
-             measure ? " us, measured |" : "", measure ? " ---: |" : "");
+  const double pairs = static_cast<double>(tokens) * shape.top_k;
+  fmt::print(
+      "| way | jobs | pairs, padded | of use | us, by the model |{}\n| --- | ---: | ---: | ---: | ---: |{}\n",
+      measure ? " us, measured |" : "", measure ? " ---: |" : "");
   for (const MoeChoice& c : ranked) {
     std::string measured;
     if (measure) {
       ASSIGN_OR_RETURN(const OpTiming t, m.backend->time_moe(tokens, kSecondsEach, c.way->name));
       measured = fmt::format(" {:.1f} |", t.seconds[t.seconds.size() / 2] * 1e6);
     }
-    fmt::print("| {} | {:.1f} | {:.0f} | {:.1f} |{}\n", c.way->name, c.work.jobs, c.work.slots,
-               c.work.seconds * 1e6, measured);
+    fmt::print("| {} | {:.1f} | {:.0f} | {:.0f}% | {:.1f} |{}\n", c.way->name, c.work.jobs, c.work.slots,
+               100 * pairs / c.work.slots, c.work.seconds * 1e6, measured);
   }
   fmt::print("\n");
   return {};

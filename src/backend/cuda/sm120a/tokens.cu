@@ -73,7 +73,21 @@ __global__ void gather_kernel(const uint4* x, const int32_t* rows, int slots, in
     out[i] = x[int64_t{rows[i / vectors]} * vectors + i % vectors];
 }
 
+__global__ void zero_fill_kernel(float4* out, int rows, int vectors, int32_t* identity, float* ones) {
+  wait_for_predecessor();
+  start_successor();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < static_cast<int64_t>(rows) * vectors) out[i] = make_float4(0, 0, 0, 0);
+  if (i < rows) identity[i] = static_cast<int32_t>(i), ones[i] = 1.0f;
+}
+
 }  // namespace
+
+Status zero_fill(float* out, int rows, int hidden, int32_t* identity, float* ones, cudaStream_t stream) {
+  const int64_t vectors = int64_t{rows} * hidden / 4;
+  return launch(zero_fill_kernel, dim3(static_cast<unsigned>((vectors + 255) / 256)), dim3(256), 0, stream,
+                reinterpret_cast<float4*>(out), rows, hidden / 4, identity, ones);
+}
 
 Status expand(const __nv_bfloat16* x, const int32_t* rows, const Tokens& out, cudaStream_t stream) {
   const int quads = quads_of(out.cols / kBlock);

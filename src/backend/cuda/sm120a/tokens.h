@@ -30,4 +30,8 @@ Status expand(const __nv_bfloat16* x, const int32_t* rows, const Tokens& out, cu
 Status gather(const __nv_bfloat16* x, const int32_t* rows, int slots, int cols, __nv_bfloat16* out,
               cudaStream_t stream);
 
+// Before AtomicCombine (gemm.h): out [rows, hidden] = 0, and what lets the next norm add its rows as they
+// are.
+Status zero_fill(float* out, int rows, int hidden, int32_t* identity, float* ones, cudaStream_t stream);
+
 }  // namespace moesaic::cuda::sm120a

@@ -13,11 +13,11 @@ namespace moesaic::app {
 
 struct ModelOptions {
   std::string model, device = "auto", isa = "auto", dense = "keep", kv_dtype = "auto", log = "quiet",
-                     moe_path = "auto";
+                     moe_path = "auto", moe_policy = "cost";
   std::vector<std::string> moe_separate;
   std::string tuning_folder = default_tuning_folder();
   int threads = 0;
-  bool batch_invariant = false;
+  bool batch_invariant = false, portable = false;
 
   // Adds -m and, where the command runs the model, --device, --threads, --isa and --dense.
   void add_to(CLI::App& command, bool runs_model = true);

@@ -30,13 +30,15 @@ enum class DenseFormat { kAsLoaded, kBF16, kQ8_0, kMxfp8 };
 // kFp8: E4M3 without a scale, rounded to nearest even and saturating at 448.
 enum class KvFormat { kOwn, kBf16, kFp8 };
 
-// How cuda computes MXFP4 experts. kAtom: by sm120a/, from activations rounded to MXFP8; what SM120 and SM121
-// do by themselves, and on Hopper an emulation, to be checked and measured there.
+// How MXFP4 experts are computed. kAtom: from activations rounded to MXFP8; by sm120a/ on cuda, which is what
+// SM120 and SM121 do by themselves and Hopper emulates; by the reference, which then is the oracle for that.
 enum class MoePath { kAuto, kAtom };
 struct MoeOptions {
   MoePath path = MoePath::kAuto;
-  // Of kAtom, what it gains: quantisation as kernels of its own; GEMM 2 into zeroed memory by float atomics.
+  // cuda: of kAtom, what it gains: quantisation as kernels of its own; GEMM 2 into zeroed memory by float
+  // atomics.
   bool separate_quantise = false, atomic_combine = false;
+  MoePolicy policy = MoePolicy::kCost;  // where nothing was measured (tuning_folder)
 };
 
 // Sees the router's logits of every row, in order, on the thread that drives the backend: for finding out
@@ -47,9 +49,10 @@ struct BackendOptions {
   int device = 0;   // cuda only: the index
   int threads = 0;  // 0: one per core
   DenseFormat dense = DenseFormat::kAsLoaded;
-  MoeOptions moe;  // cuda only
-  // reference only: the experts' activations are rounded to MXFP8 where the experts are MXFP4.
-  bool mx_activations = false;
+  MoeOptions moe;  // cuda and reference
+  // cuda: only kernels that every device has, attention and dense products by mma.sync: what devices other
+  // than Hopper do by themselves. Batch-invariant.
+  bool portable = false;
   KvFormat kv = KvFormat::kOwn;  // cpu: its own only
   int max_rows = 2048;           // rows of the largest batch
   std::string isa = "auto";      // cpu only: auto, avx512, avx2, i8mm, dotprod, scalar

@@ -164,7 +164,7 @@ class Bench {
 // The reference that rounds where the backend means to.
 BackendFactory reference_of(const VerifyOptions& options, const BackendCaps& caps) {
   return [kv = options.kv, mx = caps.mx_activations] {
-    return create_backend("reference", {.mx_activations = mx, .kv = kv});
+    return create_backend("reference", {.moe = {.path = mx ? MoePath::kAtom : MoePath::kAuto}, .kv = kv});
   };
 }
 BackendCaps caps_of(const BackendFactory& backend) {

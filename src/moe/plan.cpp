@@ -88,6 +88,19 @@ std::vector<MoeChoice> rank_ways(const MoeShape& shape, std::span<const MoeWay> 
   return ranked;
 }
 
+const MoeWay& choose_way(const MoeShape& shape, std::span<const MoeWay> ways, MoePolicy policy) {
+  if (policy == MoePolicy::kCost) return *rank_ways(shape, ways).front().way;
+  const MoeWay* chosen = nullptr;
+  for (const MoeWay& way : ways) {
+    // An expert of its own for every token is what the smallest tile is enough for.
+    const double mean = shape.tokens * shape.top_k / expected_work(shape, way).experts;
+    if (!takes(way, shape.tokens) || (chosen != nullptr && way.kernel == MoeKernel::kAtomCapacity)) continue;
+    if (chosen == nullptr || (policy == MoePolicy::kThreshold && chosen->tile > 0 && chosen->tile < mean))
+      chosen = &way;
+  }
+  return *chosen;
+}
+
 double floor_seconds(const MoeShape& shape, double bytes_per_second, double flops_per_second) {
   const MoeWay ideal{
       .name = "floor", .bytes_per_second = bytes_per_second, .flops_per_second = flops_per_second};

@@ -57,6 +57,15 @@ struct MoeChoice {
 };
 std::vector<MoeChoice> rank_ways(const MoeShape& shape, std::span<const MoeWay> ways);
 
+// How one of them is chosen.
+enum class MoePolicy {
+  kCost,       // the least time by expected_work
+  kThreshold,  // the smallest tile that holds the tokens an expert has on average; with all tiles too small
+               // the last way
+  kLatency,    // the smallest tile: most thread blocks, least padding
+};
+const MoeWay& choose_way(const MoeShape& shape, std::span<const MoeWay> ways, MoePolicy policy);
+
 // What is compiled for Hopper: for experts in slabs (sm90a/moe_decode_layout.h), and for all others.
 std::span<const MoeWay> hopper_ways(bool slabs);
 

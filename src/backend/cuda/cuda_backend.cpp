@@ -140,6 +140,9 @@ Status CudaBackend::open() {
   RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"));
   // Of a full chip: 989 TFLOP/s on an H100 or H200 SXM, BF16 without sparsity.
   major_ = properties.major;
+  options_.portable |= major_ != 9;
+  // Few rows go where many go: what splits them is Hopper's.
+  options_.batch_invariant |= options_.portable;
   constexpr double kFlopsPerClock = 4096, kClock = 1.83e9;
   peak_flops_ = properties.major == 9 ? properties.multiProcessorCount * kFlopsPerClock * kClock : 0;
   name_ = fmt::format("cuda:{} ({}, sm_{}{})", options_.device, properties.name, properties.major,
@@ -197,7 +200,7 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
   RETURN_IF_ERROR(exchange_.open(options_.max_rows));
-  draws_ = config.vocab <= kMostDrawnVocab;
+  draws_ = config.vocab <= kMostDrawnVocab && major_ == 9;  // by clusters of thread blocks
   return check(cudaDeviceSynchronize(), "activations");
 }
 
@@ -308,7 +311,8 @@ Status CudaBackend::reserve_partials(int entries) {
 Status CudaBackend::begin_graph() {
   replaying_ = capturing_ = false;
   if (timed_) return timer_.begin(stream_);
-  if (shape_.prefill_tiles > 0 || options_.router_trace) return {};
+  const bool decodes = shape_.prefill_tiles == 0 || (options_.portable && shape_.rows == shape_.sequences);
+  if (!decodes || options_.router_trace) return {};
   if (graphs_.contains(shape_)) {
     replaying_ = true;
     return {};
@@ -445,7 +449,7 @@ void CudaBackend::attend(int index) {
           if (shape_.prefill_tiles > 0) {
             p.tiles = reinterpret_cast<const RowTile*>(input(at_.prefill_tiles)),
             p.tile_count = shape_.prefill_tiles;
-            RETURN_IF_ERROR(attend_prefill(p, stream_));
+            RETURN_IF_ERROR(options_.portable ? attend_portable(p, stream_) : attend_prefill(p, stream_));
           }
           if (shape_.decode_tiles > 0) {
             p.tiles = reinterpret_cast<const RowTile*>(input(at_.decode_tiles)),

@@ -79,7 +79,7 @@ const MoeWay& Moe::way_for(const Model& model, int rows) {
   const auto [at, fresh] = chosen_.try_emplace(rows);
   if (!fresh) return *at->second;
   const std::vector<MoeChoice> ranked = rank_ways(shape_of(model, rows), ways_of(model));
-  at->second = ranked.front().way;
+  at->second = &choose_way(shape_of(model, rows), ways_of(model), model.moe.policy);
   const TunedStep* step = nearest_step(measured_, rows);
   for (const MoeChoice& c : ranked) {
     if (step != nullptr && c.way->name == step->way) at->second = c.way;

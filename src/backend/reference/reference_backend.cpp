@@ -19,10 +19,12 @@ class ReferenceBackend final : public Backend {
   explicit ReferenceBackend(const BackendOptions& options)
       : max_rows_(options.max_rows),
         kv_(options.kv),
-        mx_activations_(options.mx_activations),
+        mx_activations_(options.moe.path == MoePath::kAtom),
         router_trace_(options.router_trace) {}
 
-  BackendCaps caps() const override { return {.name = "reference", .threads = 1}; }
+  BackendCaps caps() const override {
+    return {.name = "reference", .threads = 1, .mx_activations = mx_activations_};
+  }
   double kv_token_bytes(const ModelConfig& c) const override { return 2.0 * sizeof(float) * c.kv_size(); }
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;

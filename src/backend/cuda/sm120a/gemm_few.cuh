@@ -7,23 +7,21 @@
 #pragma once
 
 #include "backend/cuda/sm120a/product.cuh"
-#include "backend/cuda/sm90a/ptx.cuh"
 
 namespace moesaic::cuda::sm120a {
 
 inline constexpr int kFewWarps = kSlices;
 inline constexpr int kFewStages = 3;
-// Registers bound the blocks of a multiprocessor where there are many tokens.
-template <int kGroups, int kUnits>
-inline constexpr int kFewBlocks = kGroups* kUnits <= 2   ? 4
-                                  : kGroups* kUnits <= 4 ? 3
-                                                         : 2;
 template <int kGroups, int kUnits>
 inline constexpr size_t kFewShared = [] {
   constexpr size_t kRings = kFewWarps * kFewStages * kUnitQuadBytes;
   constexpr size_t kSums = sizeof(float) * kSlices * kGroups * kGroup * kRowStride<kUnits>;
   return kRings > kSums ? kRings : kSums;
 }();
+
+// Of a multiprocessor; many tokens take the registers of a third.
+template <int kGroups, int kUnits>
+inline constexpr int kFewBlocks = kGroups* kUnits <= 4 ? 3 : 2;
 
 // A warp's stream of quads: of each in turn the kUnits units.
 template <int kUnits>
@@ -38,15 +36,15 @@ struct WeightRing {
     if (step >= steps || threadIdx.x % 32 != 0) return;
     const int quad = first + step / kUnits, stage = step % kFewStages;
     const int bytes = quad_bytes(blocks_in_quad(blocks, quad));
-    sm90a::mbar_expect(full + stage, bytes);
-    sm90a::bulk_copy(stages + stage * kUnitQuadBytes,
-                     source + step % kUnits * unit_stride + static_cast<int64_t>(quad) * kUnitQuadBytes,
-                     bytes, full + stage);
+    mbar_expect(full + stage, bytes);
+    bulk_copy(stages + stage * kUnitQuadBytes,
+              source + step % kUnits * unit_stride + static_cast<int64_t>(quad) * kUnitQuadBytes, bytes,
+              full + stage);
   }
   __device__ void start() const {
     if (threadIdx.x % 32 == 0) {
-      for (int i = 0; i < kFewStages; ++i) sm90a::mbar_init(full + i, 1);
-      sm90a::mbar_init_fence();
+      for (int i = 0; i < kFewStages; ++i) mbar_init(full + i, 1);
+      mbar_init_fence();
     }
     __syncwarp();
 #pragma unroll
@@ -55,7 +53,7 @@ struct WeightRing {
   // The step's quad; its room is filled anew at once.
   __device__ UnitQuad take(int step) const {
     const int stage = step % kFewStages;
-    sm90a::mbar_wait(full + stage, step / kFewStages % 2);
+    mbar_wait(full + stage, step / kFewStages % 2);
     const UnitQuad quad(stages + stage * kUnitQuadBytes);
     __syncwarp();
     fetch(step + kFewStages);
@@ -89,13 +87,12 @@ struct TokenQuad {
 template <int kGroups, int kUnits, class Epilogue>
 __global__ void __launch_bounds__(kFewWarps * 32, kFewBlocks<kGroups, kUnits>)
     few_kernel(const Product p, const Epilogue epilogue) {
+  static_assert(kFewBlocks<kGroups, kUnits> * (kFewShared<kGroups, kUnits> + kBlockShared) <= kSmShared);
   extern __shared__ __align__(128) uint8_t few_shared[];
   __shared__ uint64_t full[kFewWarps][kFewStages];
   const int warp = threadIdx.x / 32, quads = quads_of(p.blocks);
-  wait_for_predecessor();
-  start_successor();
-  if (static_cast<int>(blockIdx.y) >= *p.job_count) return;
-  const Job job = p.jobs[blockIdx.y];
+  const Job job = job_of(p);
+  if (job.count == 0) return wait_for_predecessor();
   const int first_unit = blockIdx.x * kUnits, units = min(kUnits, p.units - first_unit);
   const int first = slice_start(quads, warp), end = slice_start(quads, warp + 1);
   // Of a unit that does not exist the last is read again and its sums are dropped.
@@ -107,6 +104,8 @@ __global__ void __launch_bounds__(kFewWarps * 32, kFewBlocks<kGroups, kUnits>)
                                 .first = first,
                                 .steps = (end - first) * kUnits};
   ring.start();
+  wait_for_predecessor();
+  start_successor();
   const uint8_t* tokens = p.group(job, 0);
   const int64_t group_stride = group_bytes(p.blocks);
   const int groups = (job.count + kGroup - 1) / kGroup;

@@ -7,7 +7,6 @@
 #pragma once
 
 #include "backend/cuda/sm120a/product.cuh"
-#include "backend/cuda/sm90a/ptx.cuh"
 
 namespace moesaic::cuda::sm120a {
 
@@ -15,35 +14,46 @@ inline constexpr int kManyWarps = 8;
 
 template <int kTokens, int kUnits, int kStages>
 struct ManyTile {
+  static constexpr int kRing = kStages;
   static constexpr int kAllGroups = kTokens / kGroup;
   static constexpr int kGroups = kAllGroups * kUnits / kManyWarps;  // of a warp
   static constexpr int kTokenBegin = kUnits * kUnitQuadBytes;
   static constexpr int kStageBytes = kTokenBegin + kAllGroups * kGroupQuadBytes;
   static constexpr size_t kSums = sizeof(float) * kTokens * kRowStride<kUnits>;
   static constexpr size_t kShared = kStages * kStageBytes > kSums ? kStages* kStageBytes : kSums;
-  // Of a multiprocessor of SM120: 100 KB, of which a block takes one more.
-  static constexpr int kBlocks = kShared <= 49 * 1024 ? 2 : 1;
-  static_assert(kShared <= 99 * 1024 && kUnits + kAllGroups <= 32);
+  static constexpr int kBlocks = 2 * (kShared + kBlockShared) <= kSmShared ? 2 : 1;  // of a multiprocessor
+  static_assert(kShared + kBlockShared <= kSmShared && kUnits <= 32 && kAllGroups <= 32);
 };
 
-// One warp starts a stage: a lane each unit and group.
+// One warp starts a stage: a lane each unit and group. Weights first, which wait for no other kernel.
 template <class Tile, int kUnits>
-__device__ inline void fetch(const Product& p, const Job& job, int first_unit, int groups, int quad,
-                             uint8_t* stage, uint64_t* full) {
-  const int lane = threadIdx.x % 32, bytes = quad_bytes(blocks_in_quad(p.blocks, quad));
-  if (lane == 0) sm90a::mbar_expect(full, kUnits * bytes + groups * kGroupQuadBytes);
-  __syncwarp();
-  if (lane < kUnits) {
+struct Stages {
+  const Product& p;
+  Job job;
+  int first_unit, groups, quads;  // groups: that there are
+  uint8_t* memory;
+  uint64_t* full;
+
+  __device__ uint8_t* stage(int quad) const { return memory + quad % Tile::kRing * Tile::kStageBytes; }
+  __device__ uint64_t* barrier(int quad) const { return full + quad % Tile::kRing; }
+  __device__ void fetch_weights(int quad) const {
+    if (threadIdx.x >= 32 || quad >= quads) return;
+    const int lane = threadIdx.x, bytes = quad_bytes(blocks_in_quad(p.blocks, quad));
+    if (lane == 0) mbar_expect(barrier(quad), kUnits * bytes + groups * kGroupQuadBytes);
+    __syncwarp();
+    if (lane >= kUnits) return;
     const int unit = min(first_unit + lane, p.units - 1);
-    sm90a::bulk_copy(stage + lane * kUnitQuadBytes,
-                     p.unit(job.expert, unit) + static_cast<int64_t>(quad) * kUnitQuadBytes, bytes, full);
-  } else if (lane < kUnits + groups) {
-    const int group = lane - kUnits;
-    sm90a::bulk_copy(stage + Tile::kTokenBegin + group * kGroupQuadBytes,
-                     p.group(job, group) + static_cast<int64_t>(quad) * kGroupQuadBytes, kGroupQuadBytes,
-                     full);
+    bulk_copy(stage(quad) + lane * kUnitQuadBytes,
+              p.unit(job.expert, unit) + static_cast<int64_t>(quad) * kUnitQuadBytes, bytes, barrier(quad));
   }
-}
+  __device__ void fetch_tokens(int quad) const {
+    const int group = threadIdx.x;
+    if (group >= groups || quad >= quads) return;
+    bulk_copy(stage(quad) + Tile::kTokenBegin + group * kGroupQuadBytes,
+              p.group(job, group) + static_cast<int64_t>(quad) * kGroupQuadBytes, kGroupQuadBytes,
+              barrier(quad));
+  }
+};
 
 template <int kGroups>
 __device__ inline void add_slice(Sums<kGroups>& sums, Sums<kGroups>& slice) {
@@ -65,30 +75,28 @@ __global__ void __launch_bounds__(kManyWarps * 32, (ManyTile<kTokens, kUnits, kS
   extern __shared__ __align__(128) uint8_t many_shared[];
   __shared__ uint64_t full[kStages];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quads = quads_of(p.blocks);
-  wait_for_predecessor();
-  start_successor();
-  if (static_cast<int>(blockIdx.y) >= *p.job_count) return;
-  const Job job = p.jobs[blockIdx.y];
+  const Job job = job_of(p);
+  if (job.count == 0) return wait_for_predecessor();
   const int first_unit = blockIdx.x * kUnits, unit = warp % kUnits, first_group = warp / kUnits * kGroups;
   const int present = (job.count + kGroup - 1) / kGroup, groups = p.whole ? Tile::kAllGroups : present;
-  const auto fetch_quad = [&](int quad) {
-    if (warp == 0 && quad < quads)
-      fetch<Tile, kUnits>(p, job, first_unit, present, quad, many_shared + quad % kStages * Tile::kStageBytes,
-                          full + quad % kStages);
-  };
+  const Stages<Tile, kUnits> stages{p, job, first_unit, present, quads, many_shared, full};
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) sm90a::mbar_init(full + i, 1);
-    sm90a::mbar_init_fence();
+    for (int i = 0; i < kStages; ++i) mbar_init(full + i, 1);
+    mbar_init_fence();
   }
   __syncthreads();
 #pragma unroll
-  for (int i = 0; i < kStages; ++i) fetch_quad(i);
+  for (int i = 0; i < kStages; ++i) stages.fetch_weights(i);
+  wait_for_predecessor();
+  start_successor();
+#pragma unroll
+  for (int i = 0; i < kStages; ++i) stages.fetch_tokens(i);
 
   Sums<kGroups> sums, slice;
   for (int s = 0, quad = 0; s < kSlices; ++s) {
     for (const int end = slice_start(quads, s + 1); quad < end; ++quad) {
-      const uint8_t* stage = many_shared + quad % kStages * Tile::kStageBytes;
-      sm90a::mbar_wait(full + quad % kStages, quad / kStages % 2);
+      const uint8_t* stage = stages.stage(quad);
+      mbar_wait(full + quad % kStages, quad / kStages % 2);
       if (first_group < groups) {
         const uint8_t* tokens = stage + Tile::kTokenBegin + first_group * kGroupQuadBytes;
         uint32_t scales[(kGroups + 3) / 4];
@@ -107,7 +115,8 @@ __global__ void __launch_bounds__(kManyWarps * 32, (ManyTile<kTokens, kUnits, kS
             ColumnScales<kGroups>(scales), blocks_in_quad(p.blocks, quad));
       }
       __syncthreads();
-      fetch_quad(quad + kStages);
+      stages.fetch_weights(quad + kStages);
+      stages.fetch_tokens(quad + kStages);
     }
     add_slice(sums, slice);
   }

@@ -4,10 +4,15 @@
 
 #include "backend/cuda/kernels.cuh"
 #include "backend/cuda/sm120a/atom.cuh"
+#include "backend/cuda/sm120a/copy.cuh"
 #include "backend/cuda/sm120a/gemm.h"
 #include "backend/cuda/sm120a/quantize.cuh"
 
 namespace moesaic::cuda::sm120a {
+
+// Shared memory of a multiprocessor of SM120 and SM121; what of it a thread block takes besides its dynamic
+// one: the system's part and the barriers.
+inline constexpr size_t kSmShared = 100 * 1024, kBlockShared = 1024 + 128;
 
 __host__ __device__ inline int slice_start(int quads, int slice) { return quads * slice / kSlices; }
 
@@ -25,6 +30,15 @@ struct Product {
     return tokens + (job.start / kGroup + group) * group_bytes(blocks);
   }
 };
+
+// The thread block's job; none: count is 0. It may be read, and weights for it, before the predecessor has
+// ended: that is expand() or a kernel behind it, which lets a successor start only once the list's maker has
+// ended.
+__device__ inline Job job_of(const Product& p) {
+  if (static_cast<int>(blockIdx.y) >= __ldcg(p.job_count)) return {};
+  const int4 job = __ldcg(reinterpret_cast<const int4*>(p.jobs) + blockIdx.y);
+  return {job.x, job.y, job.z, job.w};
+}
 
 // A unit's quad in a warp's registers.
 struct UnitQuad {

@@ -58,8 +58,8 @@ TEST(Verify, TheReferenceEqualsItself) {
   for (const VerifyCase& c : verify_with([](ModelConfig&, LayerWeights&) {})) EXPECT_EQ(c.error, 0) << c.op;
 }
 
-// E4M3 keeps four bits, rounding by 2.6% rms, of x and again of SwiGLU's result; other formats' experts stay
-// as they are.
+// E4M3 keeps four bits, rounding by 2.6% rms, of x and again of SwiGLU's result, and saturates at 448 of up
+// to 512; other formats' experts stay as they are.
 TEST(Verify, MxActivationsRoundMxfp4ExpertsOnly) {
   const BackendFactory rounding = []() -> Result<std::unique_ptr<Backend>> {
     return std::unique_ptr<Backend>(std::make_unique<Faulty>(
@@ -70,7 +70,7 @@ TEST(Verify, MxActivationsRoundMxfp4ExpertsOnly) {
   for (const VerifyCase& c : cases.value()) {
     if (c.op != "moe") continue;
     const bool mxfp4 = c.shape.starts_with("MXFP4");
-    EXPECT_LT(c.error, mxfp4 ? 0.1 : 1e-9) << c.shape;
+    EXPECT_LT(c.error, mxfp4 ? 0.2 : 1e-9) << c.shape;
     EXPECT_GT(c.error, mxfp4 ? 0.01 : -1.0) << c.shape;
   }
 }

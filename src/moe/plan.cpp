@@ -90,15 +90,16 @@ std::vector<MoeChoice> rank_ways(const MoeShape& shape, std::span<const MoeWay> 
 
 const MoeWay& choose_way(const MoeShape& shape, std::span<const MoeWay> ways, MoePolicy policy) {
   if (policy == MoePolicy::kCost) return *rank_ways(shape, ways).front().way;
+  // Tokens of an expert that has any.
+  const double mean = shape.tokens * shape.top_k / expected_work(shape, ways.front()).experts;
   const MoeWay* chosen = nullptr;
   for (const MoeWay& way : ways) {
-    // An expert of its own for every token is what the smallest tile is enough for.
-    const double mean = shape.tokens * shape.top_k / expected_work(shape, way).experts;
-    if (!takes(way, shape.tokens) || (chosen != nullptr && way.kernel == MoeKernel::kAtomCapacity)) continue;
-    if (chosen == nullptr || (policy == MoePolicy::kThreshold && chosen->tile > 0 && chosen->tile < mean))
-      chosen = &way;
+    const bool baseline = way.kernel == MoeKernel::kAtomCapacity;
+    if (!takes(way, shape.tokens) || baseline) continue;
+    const bool too_small = chosen != nullptr && chosen->tile > 0 && chosen->tile < mean;
+    if (chosen == nullptr || (policy == MoePolicy::kThreshold && too_small)) chosen = &way;
   }
-  return *chosen;
+  return chosen != nullptr ? *chosen : ways.front();
 }
 
 double floor_seconds(const MoeShape& shape, double bytes_per_second, double flops_per_second) {

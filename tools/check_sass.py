@@ -26,7 +26,10 @@ def cuobjdump():
 
 
 def dump(tool, option, architecture, path):
-    return subprocess.run([tool, option, "-arch", architecture, path], check=True, capture_output=True, text=True).stdout
+    done = subprocess.run([tool, option, "-arch", architecture, path], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"check_sass: {path}: {done.stderr.strip() or 'no code for ' + architecture}")
+    return done.stdout
 
 
 class Tile:

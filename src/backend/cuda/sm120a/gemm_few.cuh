@@ -6,7 +6,7 @@
 //   bytes: weights once a job, tokens once for each row of thread blocks (from L2)
 #pragma once
 
-#include "backend/cuda/sm120a/product.cuh"
+#include "backend/cuda/sm120a/epilogue.cuh"
 
 namespace moesaic::cuda::sm120a {
 

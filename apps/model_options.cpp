@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
@@ -65,6 +66,28 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   command.add_option("--kv-dtype", kv_dtype, "K and V in the cache; auto: the device's own, on cuda bf16")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
       ->capture_default_str();
+  command.add_flag(
+      "--portable", portable,
+      "cuda: attention and dense products by the kernels that every device has; slower on Hopper");
+  command
+      .add_option(
+          "--moe-path", moe_path,
+          "cuda: how MXFP4 experts are computed; sm120a: from MXFP8 activations, which SM120 does by itself "
+          "and Hopper emulates")
+      ->check(CLI::IsMember({"auto", "sm120a"}))
+      ->capture_default_str();
+  command
+      .add_option(
+          "--moe-policy", moe_policy,
+          "cuda: how the experts' tile is chosen; cost: by the model of their time; threshold: by the mean "
+          "tokens of an expert; latency: the smallest")
+      ->check(CLI::IsMember({"cost", "threshold", "latency"}))
+      ->capture_default_str();
+  command
+      .add_option("--moe-separate", moe_separate,
+                  "to measure what fusing them brings in sm120a: quantise, combine")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"quantise", "combine"}));
   command.add_flag("--batch-invariant", batch_invariant,
                    "cuda: a sequence's logits are the same bits whatever else is in its steps; slower");
   command.add_option("--log", log, "debug: say which kernels a device uses, each when it is first launched")
@@ -86,6 +109,16 @@ KvFormat kv_format(const ModelOptions& options) {
   return options.kv_dtype == "fp8" ? KvFormat::kFp8 : KvFormat::kOwn;
 }
 
+MoeOptions moe_options(const ModelOptions& options) {
+  const auto separate = [&](const char* what) { return std::ranges::count(options.moe_separate, what) > 0; };
+  return {.path = options.moe_path == "sm120a" ? MoePath::kAtom : MoePath::kAuto,
+          .separate_quantise = separate("quantise"),
+          .atomic_combine = separate("combine"),
+          .policy = options.moe_policy == "threshold" ? MoePolicy::kThreshold
+                    : options.moe_policy == "latency" ? MoePolicy::kLatency
+                                                      : MoePolicy::kCost};
+}
+
 Result<Checkpoint> open_model(const ModelOptions& options) {
   ASSIGN_OR_RETURN(const std::string path, model_path(options.model));
   return open_checkpoint(path);
@@ -95,6 +128,8 @@ Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int m
   set_log_level(options.log == "debug" ? LogLevel::kDebug : LogLevel::kQuiet);
   auto backend = create_backend(options.device, {.threads = options.threads,
                                                  .dense = dense_format(options.dense),
+                                                 .moe = moe_options(options),
+                                                 .portable = options.portable,
                                                  .kv = kv_format(options),
                                                  .max_rows = max_rows,
                                                  .isa = options.isa,

@@ -12,10 +12,12 @@
 namespace moesaic::app {
 
 struct ModelOptions {
-  std::string model, device = "auto", isa = "auto", dense = "keep", kv_dtype = "auto", log = "quiet";
+  std::string model, device = "auto", isa = "auto", dense = "keep", kv_dtype = "auto", log = "quiet",
+                     moe_path = "auto", moe_policy = "cost";
+  std::vector<std::string> moe_separate;
   std::string tuning_folder = default_tuning_folder();
   int threads = 0;
-  bool batch_invariant = false;
+  bool batch_invariant = false, portable = false;
 
   // Adds -m and, where the command runs the model, --device, --threads, --isa and --dense.
   void add_to(CLI::App& command, bool runs_model = true);
@@ -34,6 +36,7 @@ struct LoadedModel {
 };
 
 KvFormat kv_format(const ModelOptions& options);
+MoeOptions moe_options(const ModelOptions& options);
 // "tiny" is the bundled model; anything else is what open_checkpoint takes.
 Result<std::string> model_path(const std::string& model);
 Result<Checkpoint> open_model(const ModelOptions& options);

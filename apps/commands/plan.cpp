@@ -12,8 +12,10 @@
 namespace moesaic::app {
 namespace {
 
-// Where no device is measured: an H200 by its data sheet.
+// Where no device is measured, what data sheets say: of an H200, and with --moe-path sm120a of an RTX PRO
+// 6000 (FP8).
 constexpr double kBytesPerSecond = 4.8e12, kFlopsPerSecond = 989e12;
+constexpr double kAtomBytesPerSecond = 1.79e12, kAtomFlopsPerSecond = 1000e12;
 constexpr int kSteps = 4;
 constexpr double kSecondsEach = 0.05;
 
@@ -41,8 +43,9 @@ MoeShape shape_of(const Checkpoint& k, int tokens) {
           .expert_bytes = bytes};
 }
 
-// The ways of the loaded model, or those that a Hopper device would have.
-std::span<const MoeWay> ways_of(const LoadedModel& m) {
+// The ways of the loaded model, or those that a device would have.
+std::span<const MoeWay> ways_of(const LoadedModel& m, bool atom) {
+  if (atom) return atom_ways();
   if (!m.backend->moe_ways().empty()) return m.backend->moe_ways();
   const ModelConfig& c = m.checkpoint.config;
   const Format format = m.checkpoint.weights.layers[0].gate.first.format;
@@ -50,23 +53,25 @@ std::span<const MoeWay> ways_of(const LoadedModel& m) {
                      c.intermediate == 2880 && c.experts_per_token == 4);
 }
 
-Status print_ways(LoadedModel& m, int tokens, const Ceiling& ceiling, bool measure) {
+Status print_ways(LoadedModel& m, int tokens, const Ceiling& ceiling, bool measure, bool atom = false) {
   const MoeShape shape = shape_of(m.checkpoint, tokens);
   const double floor = floor_seconds(shape, ceiling.bytes_per_second, ceiling.flops_per_second);
-  const std::vector<MoeChoice> ranked = rank_ways(shape, ways_of(m));
+  const std::vector<MoeChoice> ranked = rank_ways(shape, ways_of(m, atom));
   fmt::print("experts of a layer, {} token{}: {:.1f} of {} are reached, no way is quicker than {:.1f} us\n\n",
              tokens, tokens == 1 ? "" : "s", ranked.empty() ? 0 : ranked[0].work.experts, shape.experts,
              floor * 1e6);
-  fmt::print("| way | jobs | pairs, padded | us, by the model |{}\n| --- | ---: | ---: | ---: |{}\n",
-             measure ? " us, measured |" : "", measure ? " ---: |" : "");
+  const double pairs = static_cast<double>(tokens) * shape.top_k;
+  fmt::print(
+      "| way | jobs | pairs, padded | of use | us, by the model |{}\n| --- | ---: | ---: | ---: | ---: |{}\n",
+      measure ? " us, measured |" : "", measure ? " ---: |" : "");
   for (const MoeChoice& c : ranked) {
     std::string measured;
     if (measure) {
       ASSIGN_OR_RETURN(const OpTiming t, m.backend->time_moe(tokens, kSecondsEach, c.way->name));
       measured = fmt::format(" {:.1f} |", t.seconds[t.seconds.size() / 2] * 1e6);
     }
-    fmt::print("| {} | {:.1f} | {:.0f} | {:.1f} |{}\n", c.way->name, c.work.jobs, c.work.slots,
-               c.work.seconds * 1e6, measured);
+    fmt::print("| {} | {:.1f} | {:.0f} | {:.0f}% | {:.1f} |{}\n", c.way->name, c.work.jobs, c.work.slots,
+               100 * pairs / c.work.slots, c.work.seconds * 1e6, measured);
   }
   fmt::print("\n");
   return {};
@@ -117,8 +122,11 @@ Status run_plan(const Options& o) {
   const bool device = o.model.device != "auto" || m.backend->caps().peak_flops > 0;
   Ceiling ceiling;
   if (!device) {
-    fmt::print("{} on an NVIDIA H200 as its data sheet has it; no device is measured\n\n", o.model.model);
-    for (const int tokens : o.tokens) RETURN_IF_ERROR(print_ways(m, tokens, ceiling, false));
+    const bool atom = o.model.moe_path == "sm120a";
+    if (atom) ceiling = {kAtomBytesPerSecond, kAtomFlopsPerSecond};
+    fmt::print("{} on an NVIDIA {} as its data sheet has it; no device is measured\n\n", o.model.model,
+               atom ? "RTX PRO 6000" : "H200");
+    for (const int tokens : o.tokens) RETURN_IF_ERROR(print_ways(m, tokens, ceiling, false, atom));
     return {};
   }
   RETURN_IF_ERROR(load(m, {.context = most, .max_rows = most}));

@@ -30,6 +30,17 @@ enum class DenseFormat { kAsLoaded, kBF16, kQ8_0, kMxfp8 };
 // kFp8: E4M3 without a scale, rounded to nearest even and saturating at 448.
 enum class KvFormat { kOwn, kBf16, kFp8 };
 
+// How MXFP4 experts are computed. kAtom: from activations rounded to MXFP8; by sm120a/ on cuda, which is what
+// SM120 and SM121 do by themselves and Hopper emulates; by the reference, which then is the oracle for that.
+enum class MoePath { kAuto, kAtom };
+struct MoeOptions {
+  MoePath path = MoePath::kAuto;
+  // cuda: of kAtom, what it gains: quantisation as kernels of its own; GEMM 2 into zeroed memory by float
+  // atomics.
+  bool separate_quantise = false, atomic_combine = false;
+  MoePolicy policy = MoePolicy::kCost;  // where nothing was measured (tuning_folder)
+};
+
 // Sees the router's logits of every row, in order, on the thread that drives the backend: for finding out
 // where two backends chose different experts. Slow on devices.
 using RouterTrace = std::function<void(int layer, int row, std::span<const float> logits)>;
@@ -38,6 +49,10 @@ struct BackendOptions {
   int device = 0;   // cuda only: the index
   int threads = 0;  // 0: one per core
   DenseFormat dense = DenseFormat::kAsLoaded;
+  MoeOptions moe;  // cuda and reference
+  // cuda: only kernels that every device has, attention and dense products by mma.sync: what devices other
+  // than Hopper do by themselves. Batch-invariant.
+  bool portable = false;
   KvFormat kv = KvFormat::kOwn;  // cpu: its own only
   int max_rows = 2048;           // rows of the largest batch
   std::string isa = "auto";      // cpu only: auto, avx512, avx2, i8mm, dotprod, scalar
@@ -56,6 +71,9 @@ struct BackendCaps {
   // Activations are rounded to 16 bits whatever the weights are, and decoding may sum attention in another
   // order than prefill does.
   bool half_activations = false;
+  // The activations of MXFP4 experts are MXFP8: the input after it was rounded to BF16, SwiGLU's result as it
+  // is.
+  bool mx_activations = false;
   double peak_flops = 0;  // of matrix products on 16-bit values, by the data sheet; 0: not stated
 };
 

@@ -161,8 +161,15 @@ class Bench {
   std::vector<int32_t> tokens_;
 };
 
-BackendFactory reference_of(const VerifyOptions& options) {
-  return [kv = options.kv] { return create_backend("reference", {.kv = kv}); };
+// The reference that rounds where the backend means to.
+BackendFactory reference_of(const VerifyOptions& options, const BackendCaps& caps) {
+  return [kv = options.kv, mx = caps.mx_activations] {
+    return create_backend("reference", {.moe = {.path = mx ? MoePath::kAtom : MoePath::kAuto}, .kv = kv});
+  };
+}
+BackendCaps caps_of(const BackendFactory& backend) {
+  const auto probe = backend();
+  return probe.ok() ? probe.value()->caps() : BackendCaps();
 }
 
 Result<std::vector<float>> logits_of(const BackendFactory& factory, const ModelConfig& config,
@@ -187,10 +194,11 @@ Result<std::vector<float>> logits_of(const BackendFactory& factory, const ModelC
 class Verifier {
  public:
   Verifier(const BackendFactory& backend, const VerifyOptions& options)
-      : backend_(backend), reference_(reference_of(options)), options_(options) {
-    const auto probe = backend();
-    if (probe.ok()) half_ = probe.value()->caps().half_activations;
-  }
+      : backend_(backend),
+        caps_(caps_of(backend)),
+        reference_(reference_of(options, caps_)),
+        options_(options),
+        half_(caps_.half_activations) {}
 
   Status run(const Shape& shape) {
     Bench bench(shape, options_.seed);
@@ -224,6 +232,9 @@ class Verifier {
     return options_.kv == KvFormat::kFp8 ? kFp8AttendTolerance : kAttendTolerance;
   }
   double tolerance_of(Format format) const {
+    // MXFP8 activations are the reference's too: what is left is the rounding of the ops around them.
+    if (caps_.mx_activations && (format == Format::kMxfp4 || format == Format::kMxfp4Gguf))
+      return 2 * kBf16Tolerance;
     if (!is_plain(format)) return kInt8Tolerance;
     // A device rounds the op's own activations and those of the projections around it.
     if (half_) return 2 * kBf16Tolerance;
@@ -280,10 +291,11 @@ class Verifier {
   }
 
   const BackendFactory& backend_;
+  const BackendCaps caps_;
   const BackendFactory reference_;
   const VerifyOptions& options_;
   std::vector<VerifyCase> cases_;
-  bool half_ = false;  // the backend's activations have 16 bits
+  const bool half_;  // the backend's activations have 16 bits
 };
 
 }  // namespace
@@ -335,7 +347,7 @@ Result<VerifyCase> verify_model(const ModelConfig& config, const ModelWeights& w
   shared.release = nullptr;
   ASSIGN_OR_RETURN(const std::vector<float> got, logits_of(backend, config, shared, prompt, options.chunk));
   ASSIGN_OR_RETURN(const std::vector<float> want,
-                   logits_of(reference_of(options), config, shared, prompt, options.chunk));
+                   logits_of(reference_of(options, caps_of(backend)), config, shared, prompt, options.chunk));
   const auto vocab = static_cast<size_t>(config.vocab);
   double sum = 0;
   for (size_t row = 0; row < want.size(); row += vocab)

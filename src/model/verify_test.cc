@@ -14,9 +14,11 @@ namespace {
 class Faulty final : public Backend {
  public:
   using Fault = std::function<void(ModelConfig&, LayerWeights&)>;
-  explicit Faulty(Fault fault) : inner_(create_backend("reference", {}).value()), fault_(std::move(fault)) {}
+  explicit Faulty(Fault fault, const BackendOptions& options = {})
+      : inner_(create_backend("reference", options).value()), fault_(std::move(fault)) {}
 
-  BackendCaps caps() const override { return inner_->caps(); }
+  // As if it rounded nothing on purpose.
+  BackendCaps caps() const override { return {.name = "faulty"}; }
   double kv_token_bytes(const ModelConfig& config) const override { return inner_->kv_token_bytes(config); }
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& p) override {
     ModelConfig c = config;
@@ -54,6 +56,23 @@ std::vector<VerifyCase> verify_with(const Faulty::Fault& fault) {
 
 TEST(Verify, TheReferenceEqualsItself) {
   for (const VerifyCase& c : verify_with([](ModelConfig&, LayerWeights&) {})) EXPECT_EQ(c.error, 0) << c.op;
+}
+
+// E4M3 keeps four bits, rounding by 2.6% rms, of x and again of SwiGLU's result, and saturates at 448 of up
+// to 512; other formats' experts stay as they are.
+TEST(Verify, MxActivationsRoundMxfp4ExpertsOnly) {
+  const BackendFactory rounding = []() -> Result<std::unique_ptr<Backend>> {
+    return std::unique_ptr<Backend>(std::make_unique<Faulty>(
+        [](ModelConfig&, LayerWeights&) {}, BackendOptions{.moe = {.path = MoePath::kAtom}}));
+  };
+  const auto cases = verify_ops(rounding, {.quick = true});
+  ASSERT_TRUE(cases.ok());
+  for (const VerifyCase& c : cases.value()) {
+    if (c.op != "moe") continue;
+    const bool mxfp4 = c.shape.starts_with("MXFP4");
+    EXPECT_LT(c.error, mxfp4 ? 0.2 : 1e-9) << c.shape;
+    EXPECT_GT(c.error, mxfp4 ? 0.01 : -1.0) << c.shape;
+  }
 }
 
 // Every instruction set that this machine runs; "auto" is the best of them.

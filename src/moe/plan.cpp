@@ -43,7 +43,22 @@ constexpr MoeWay kTileWays[] = {
     {"tiles 128", MoeKernel::kTiles, 1, 0, 128, 128, 15e-6, 2.0e12, 120e12},
 };
 
+// Not measured on the devices that they are for: the bandwidth and the rate of an RTX PRO 6000's data sheet,
+// of which few-token tiles reach 75 and 60%, wide ones 40%.
+constexpr double kAtomBandwidth = 0.75 * 1.79e12;
+constexpr MoeWay kAtomWays[] = {
+    {"atom 8", MoeKernel::kAtom, 1, 0, 8, 8, 8e-6, kAtomBandwidth, 60e12},
+    {"atom 16", MoeKernel::kAtom, 1, 0, 16, 16, 8e-6, kAtomBandwidth, 110e12},
+    {"atom 32", MoeKernel::kAtom, 1, 0, 32, 32, 8e-6, kAtomBandwidth, 180e12},
+    {"atom 64", MoeKernel::kAtom, 1, 0, 64, 16, 10e-6, 0.9 * kAtomBandwidth, 240e12},
+    {"atom 128", MoeKernel::kAtom, 1, 0, 128, 32, 10e-6, 0.9 * kAtomBandwidth, 300e12},
+    {"atom prefill", MoeKernel::kAtomPrefill, 1, 0, 128, 64, 10e-6, 0.8 * kAtomBandwidth, 360e12},
+    {"atom capacity 128", MoeKernel::kAtomCapacity, 1, 0, 128, 128, 10e-6, 0.9 * kAtomBandwidth, 300e12},
+};
+
 }  // namespace
+
+std::span<const MoeWay> atom_ways() { return kAtomWays; }
 
 std::span<const MoeWay> hopper_ways(bool slabs) {
   return slabs ? std::span<const MoeWay>(kSlabWays) : std::span<const MoeWay>(kTileWays);
@@ -71,6 +86,20 @@ std::vector<MoeChoice> rank_ways(const MoeShape& shape, std::span<const MoeWay> 
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const MoeChoice& a, const MoeChoice& b) { return a.work.seconds < b.work.seconds; });
   return ranked;
+}
+
+const MoeWay& choose_way(const MoeShape& shape, std::span<const MoeWay> ways, MoePolicy policy) {
+  if (policy == MoePolicy::kCost) return *rank_ways(shape, ways).front().way;
+  // Tokens of an expert that has any.
+  const double mean = shape.tokens * shape.top_k / expected_work(shape, ways.front()).experts;
+  const MoeWay* chosen = nullptr;
+  for (const MoeWay& way : ways) {
+    const bool baseline = way.kernel == MoeKernel::kAtomCapacity;
+    if (!takes(way, shape.tokens) || baseline) continue;
+    const bool too_small = chosen != nullptr && chosen->tile > 0 && chosen->tile < mean;
+    if (chosen == nullptr || (policy == MoePolicy::kThreshold && too_small)) chosen = &way;
+  }
+  return chosen != nullptr ? *chosen : ways.front();
 }
 
 double floor_seconds(const MoeShape& shape, double bytes_per_second, double flops_per_second) {

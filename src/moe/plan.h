@@ -18,6 +18,11 @@ enum class MoeKernel {
   kDecode,  // sm90a/moe_decode: the whole operator in one launch
   kWide,    // sm90a/gemm_wide: wgmma
   kTiles,   // gemm: mma.sync, any device and format
+  // sm120a/: MXFP8 activations; with more rows a block; with as many tokens as the tile has, whatever there
+  // are
+  kAtom,
+  kAtomPrefill,
+  kAtomCapacity,
 };
 
 // One way in which a device can run it. Which ways take a step depends on its tokens alone and they agree in
@@ -52,8 +57,20 @@ struct MoeChoice {
 };
 std::vector<MoeChoice> rank_ways(const MoeShape& shape, std::span<const MoeWay> ways);
 
+// How one of them is chosen.
+enum class MoePolicy {
+  kCost,       // the least time by expected_work
+  kThreshold,  // the smallest tile that holds the tokens an expert has on average; with all tiles too small
+               // the last way
+  kLatency,    // the smallest tile: most thread blocks, least padding
+};
+const MoeWay& choose_way(const MoeShape& shape, std::span<const MoeWay> ways, MoePolicy policy);
+
 // What is compiled for Hopper: for experts in slabs (sm90a/moe_decode_layout.h), and for all others.
 std::span<const MoeWay> hopper_ways(bool slabs);
+
+// What is compiled for SM120 and SM121 (sm120a/gemm.h), emulated elsewhere.
+std::span<const MoeWay> atom_ways();
 
 // What no way can beat: the weights of the experts that have tokens once, or the operations without padding.
 double floor_seconds(const MoeShape& shape, double bytes_per_second, double flops_per_second);

@@ -89,5 +89,31 @@ TEST(Floor, IsBytesThenOperations) {
   EXPECT_NEAR(floor_seconds(shape(8192, 32), 4.8e12, 989e12), 6.0 * 8192 * 4 * 2880 * 2880 / 989e12, 1e-7);
 }
 
+TEST(ChooseWay, PoliciesOfTheAtom) {
+  const auto name = [](int tokens, MoePolicy policy) {
+    return choose_way(shape(tokens, 128), atom_ways(), policy).name;
+  };
+  EXPECT_EQ(name(1, MoePolicy::kThreshold), "atom 8");
+  EXPECT_EQ(name(250, MoePolicy::kThreshold), "atom 8");    // 7.8 an expert
+  EXPECT_EQ(name(300, MoePolicy::kThreshold), "atom 16");   // 9.4
+  EXPECT_EQ(name(2000, MoePolicy::kThreshold), "atom 64");  // 62.5
+  EXPECT_EQ(name(2100, MoePolicy::kThreshold), "atom 128");
+  EXPECT_EQ(name(8192, MoePolicy::kThreshold), "atom prefill");
+  for (const int tokens : {1, 64, 8192}) EXPECT_EQ(name(tokens, MoePolicy::kLatency), "atom 8");
+  for (const int tokens : {1, 2, 4, 8}) EXPECT_EQ(name(tokens, MoePolicy::kCost), "atom 8");
+  EXPECT_EQ(name(8192, MoePolicy::kCost), "atom prefill");
+}
+
+// What a tile of 128 wastes, and one of 8 does not.
+TEST(ExpectedWork, OfUseInATile) {
+  const auto use = [](int tokens, int tile) {
+    return tokens * 4 / expected_work(shape(tokens, 128), way(tile, tile)).slots;
+  };
+  EXPECT_NEAR(use(1, 8), 1.0 / 8, 1e-6);
+  EXPECT_NEAR(use(1, 128), 1.0 / 128, 1e-6);
+  EXPECT_NEAR(use(8, 8), 0.139, 0.01);
+  EXPECT_NEAR(use(8, 128), 0.0087, 0.001);
+}
+
 }  // namespace
 }  // namespace moesaic

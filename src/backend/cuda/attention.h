@@ -61,5 +61,8 @@ Status attend_prefill(const Attention& p, cudaStream_t stream);
 // Reads tokens of earlier steps, `tiles` and `pages` before its predecessor has ended: a step must begin with
 // an operation that waits for everything before it, and only such an operation may write those.
 Status attend_decode(const Attention& p, cudaStream_t stream);
+// attend_prefill with what every device has: mma.sync, and a page (32 keys) where it takes a block. Another
+// order of sums than theirs, as fixed.
+Status attend_portable(const Attention& p, cudaStream_t stream);
 
 }  // namespace moesaic::cuda

@@ -62,7 +62,7 @@ class CudaBackend final : public Backend {
     launches_.clear();
   }
   std::span<const MoeWay> moe_ways() const override {
-    return model_.layers.empty() ? std::span<const MoeWay>() : hopper_ways(model_.slabs);
+    return model_.layers.empty() ? std::span<const MoeWay>() : ways_of(model_);
   }
   std::string_view moe_choice(int rows) override { return moe_.way_for(model_, rows).name; }
   TuningKey tuning_key() const override;
@@ -96,6 +96,7 @@ class CudaBackend final : public Backend {
   cudaStream_t stream_ = nullptr;
   std::string name_;
   double peak_flops_ = 0;
+  int major_ = 0;  // of the compute capability
   Model model_;
   Moe moe_;
   KvLayout kv_layout_;
@@ -138,6 +139,10 @@ Status CudaBackend::open() {
   RETURN_IF_ERROR(check(cudaGetDeviceProperties(&properties, options_.device), "device"));
   RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"));
   // Of a full chip: 989 TFLOP/s on an H100 or H200 SXM, BF16 without sparsity.
+  major_ = properties.major;
+  options_.portable |= major_ != 9;
+  // Few rows go where many go: what splits them is Hopper's.
+  options_.batch_invariant |= options_.portable;
   constexpr double kFlopsPerClock = 4096, kClock = 1.83e9;
   peak_flops_ = properties.major == 9 ? properties.multiProcessorCount * kFlopsPerClock * kClock : 0;
   name_ = fmt::format("cuda:{} ({}, sm_{}{})", options_.device, properties.name, properties.major,
@@ -147,8 +152,12 @@ Status CudaBackend::open() {
 }
 
 BackendCaps CudaBackend::caps() const {
-  return {
-      .name = name_, .threads = 1, .prefill_rows = 2048, .half_activations = true, .peak_flops = peak_flops_};
+  return {.name = name_,
+          .threads = 1,
+          .prefill_rows = 2048,
+          .half_activations = true,
+          .mx_activations = options_.moe.path == MoePath::kAtom || major_ == 12,
+          .peak_flops = peak_flops_};
 }
 
 double CudaBackend::read_bandwidth() {
@@ -168,8 +177,8 @@ void CudaBackend::reset_profile() {
 
 std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const ModelWeights& weights,
                                             const KvLayout& layout) {
-  std::vector<MemoryPart> parts =
-      count_model(config, weights, options_, slabs_fit(config, weights, options_));
+  std::vector<MemoryPart> parts = count_model(config, weights, options_, slabs_fit(config, weights, options_),
+                                              atom_fits(weights, options_));
   const double arena_bytes =
       sum(arena(config)) + sum(moe_.buffers(config, options_.max_rows)) + sum(scratch(config, layout));
   parts.push_back({"activations", arena_bytes});
@@ -191,7 +200,7 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
   RETURN_IF_ERROR(exchange_.open(options_.max_rows));
-  draws_ = config.vocab <= kMostDrawnVocab;
+  draws_ = config.vocab <= kMostDrawnVocab && major_ == 9;  // by clusters of thread blocks
   return check(cudaDeviceSynchronize(), "activations");
 }
 
@@ -302,7 +311,8 @@ Status CudaBackend::reserve_partials(int entries) {
 Status CudaBackend::begin_graph() {
   replaying_ = capturing_ = false;
   if (timed_) return timer_.begin(stream_);
-  if (shape_.prefill_tiles > 0 || options_.router_trace) return {};
+  const bool decodes = shape_.prefill_tiles == 0 || (options_.portable && shape_.rows == shape_.sequences);
+  if (!decodes || options_.router_trace) return {};
   if (graphs_.contains(shape_)) {
     replaying_ = true;
     return {};
@@ -439,7 +449,7 @@ void CudaBackend::attend(int index) {
           if (shape_.prefill_tiles > 0) {
             p.tiles = reinterpret_cast<const RowTile*>(input(at_.prefill_tiles)),
             p.tile_count = shape_.prefill_tiles;
-            RETURN_IF_ERROR(attend_prefill(p, stream_));
+            RETURN_IF_ERROR(options_.portable ? attend_portable(p, stream_) : attend_prefill(p, stream_));
           }
           if (shape_.decode_tiles > 0) {
             p.tiles = reinterpret_cast<const RowTile*>(input(at_.decode_tiles)),

@@ -64,6 +64,8 @@ Status run_kind(const Matrix& w, const Activations& x, const Epilogue& epilogue,
       return run_tile<Mxfp8Source>(w, x, epilogue, stream);
     case Kind::kMxfp4:
       return run_tile<Mxfp4Source>(w, x, epilogue, stream);
+    case Kind::kMxfp4Quads:
+      break;  // sm120a/gemm.h's
   }
   return {};
 }

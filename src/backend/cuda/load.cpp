@@ -16,6 +16,14 @@ float f16_factor(int hidden, float largest_weight) {
   return static_cast<float>(std::exp2(std::floor(std::log2(32768.0 / bound))));
 }
 
+bool all_mxfp4(const ModelWeights& weights) {
+  const auto mxfp4 = [](const ExpertsView& v) {
+    return v.first.format == Format::kMxfp4 || v.first.format == Format::kMxfp4Gguf;
+  };
+  return std::ranges::all_of(
+      weights.layers, [&](const LayerWeights& w) { return mxfp4(w.gate) && mxfp4(w.up) && mxfp4(w.down); });
+}
+
 constexpr size_t kSlabHiddenBytes = sizeof(__half) * kSlabRows * sm90a::kTopK * sm90a::kHidden;
 
 // Loads one model, or counts what it takes: as the uploader was made.
@@ -81,7 +89,9 @@ Status Loader::load_experts(int index, const LayerWeights& w) {
                   .expert_bytes = sm90a::kFc2Bytes,
                   .down = true,
                   .bias = {layer.down_bias.as<float>()}};
-  const auto kind = [](const ExpertsView& e) { return kind_of(e.first.format, DenseFormat::kAsLoaded); };
+  const auto kind = [&](const ExpertsView& e) {
+    return model_.atom ? Kind::kMxfp4Quads : kind_of(e.first.format, DenseFormat::kAsLoaded);
+  };
   ASSIGN_OR_RETURN(layer.gate_up, up_.experts({w.gate, w.up}, kind(w.gate), Rows::kPairs, kExpertsPart,
                                               name("gate_up experts"), model_.slabs ? &fc1 : nullptr));
   ASSIGN_OR_RETURN(layer.down, up_.experts({w.down}, kind(w.down), Rows::kPlain, kExpertsPart,
@@ -133,23 +143,25 @@ Status Loader::run(const ModelWeights& weights, const LoadProgress& progress) {
 
 }  // namespace
 
+bool atom_fits(const ModelWeights& weights, const BackendOptions& options) {
+  int major = 0;
+  if (options.moe.path != MoePath::kAtom &&
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device) != cudaSuccess)
+    return false;
+  return (options.moe.path == MoePath::kAtom || major == 12) && all_mxfp4(weights);
+}
+
 bool slabs_fit(const ModelConfig& c, const ModelWeights& weights, const BackendOptions& options) {
-  const auto mxfp4 = [](const ExpertsView& v) {
-    return v.first.format == Format::kMxfp4 || v.first.format == Format::kMxfp4Gguf;
-  };
-  return !options.batch_invariant &&
-         std::ranges::all_of(
-             weights.layers,
-             [&](const LayerWeights& w) { return mxfp4(w.gate) && mxfp4(w.up) && mxfp4(w.down); }) &&
+  return !options.batch_invariant && !atom_fits(weights, options) && all_mxfp4(weights) &&
          sm90a::moe_decode_fits(c.hidden, c.intermediate, c.experts_per_token, c.experts) &&
          c.swiglu_alpha == 1.702 && c.swiglu_limit == 7.0 && sm90a::prepare_moe_decode(options.device).ok();
 }
 
 std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
-                                    const BackendOptions& options, bool slabs) {
+                                    const BackendOptions& options, bool slabs, bool atom) {
   Model model;
   model.config = config;
-  model.slabs = slabs;
+  model.slabs = slabs, model.atom = atom;
   Uploader counter;
   // What cannot be counted is refused by load_model.
   if (!Loader(model, options, counter).run(weights, {}).ok()) return {};
@@ -163,6 +175,8 @@ Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
   Model model;
   model.config = config;
   model.slabs = slabs_fit(config, weights, options);
+  model.atom = atom_fits(weights, options);
+  model.moe = options.moe;
   Uploader up;
   RETURN_IF_ERROR(up.open(stream, weights.pools));
   RETURN_IF_ERROR(Loader(model, options, up).run(weights, progress));

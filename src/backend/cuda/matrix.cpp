@@ -1,17 +1,20 @@
 #include "backend/cuda/matrix.h"
 
+#include "backend/cuda/sm120a/layout.h"
+
 namespace moesaic::cuda {
 const char* kind_name(Kind kind) {
-  constexpr const char* kNames[] = {"bf16", "f16", "q8_0", "mxfp8", "mxfp4"};
+  constexpr const char* kNames[] = {"bf16", "f16", "q8_0", "mxfp8", "mxfp4", "mxfp4"};
   return kNames[static_cast<int>(kind)];
 }
 
 int64_t Matrix::unit_bytes() const {
+  if (kind == Kind::kMxfp4Quads) return sm120a::unit_bytes(static_cast<int>(cols / kBlock));
   constexpr int64_t kBytes[] = {2048, 2048, 1024, 1024, 512};
   return cols / kBlock * kBytes[static_cast<int>(kind)];
 }
 int64_t Matrix::unit_scale_bytes() const {
-  constexpr int64_t kBytes[] = {0, 0, 64, 32, 32};
+  constexpr int64_t kBytes[] = {0, 0, 64, 32, 32, 0};
   return cols / kBlock * kBytes[static_cast<int>(kind)];
 }
 

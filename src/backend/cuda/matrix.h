@@ -26,10 +26,17 @@ namespace moesaic::cuda {
 inline constexpr int kUnit = 32;   // rows
 inline constexpr int kBlock = 32;  // columns
 
-enum class Kind : uint8_t { kBF16, kF16, kQ8_0, kMxfp8, kMxfp4 };
+enum class Kind : uint8_t {
+  kBF16,
+  kF16,
+  kQ8_0,
+  kMxfp8,
+  kMxfp4,
+  kMxfp4Quads  // experts in the order of sm120a/layout.h, scales among the data
+};
 const char* kind_name(Kind kind);
-// Activations that meet a kind: BF16 for kBF16, else F16.
-inline bool takes_bf16(Kind kind) { return kind == Kind::kBF16; }
+// Activations that meet a kind: BF16, else F16.
+inline bool takes_bf16(Kind kind) { return kind == Kind::kBF16 || kind == Kind::kMxfp4Quads; }
 
 // Which source row stands at (unit, m, h, g).
 enum class Rows : uint8_t {

@@ -29,15 +29,19 @@ struct Model {
   Matrix head;
   DeviceBuffer final_norm, inverse_frequency;
   float final_factor = 1;
-  bool slabs = false;        // the experts are slabs
+  bool slabs = false;  // the experts are slabs
+  bool atom = false;   // the experts are Kind::kMxfp4Quads
+  MoeOptions moe;
   DeviceBuffer slab_scales;  // [layers, kSlabRows]: what undoes the layer's mlp_factor
 };
 
 // Whether the experts become slabs: they have the sizes that the kernels in sm90a/ are written for.
 bool slabs_fit(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options);
+// Whether they go through sm120a/.
+bool atom_fits(const ModelWeights& weights, const BackendOptions& options);
 // What the model's weights take, by part.
 std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
-                                    const BackendOptions& options, bool slabs);
+                                    const BackendOptions& options, bool slabs, bool atom = false);
 // Uploads and repacks. One line for a model that the kernels do not take, a damaged tensor, lack of memory.
 Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
                          const BackendOptions& options, const LoadProgress& progress, cudaStream_t stream);

@@ -1,5 +1,8 @@
 #include "backend/cuda/moe.h"
 
+#include <cstdlib>
+
+#include "backend/cuda/sm120a/gemm.h"
 #include "backend/cuda/sm90a/gemm_wide.h"
 #include "backend/cuda/sm90a/moe_decode.h"
 #include "base/error.h"
@@ -17,11 +20,28 @@ MoeShape shape_of(const Model& model, int rows) {
           .expert_bytes = (model.layers[0].gate_up.bytes() + model.layers[0].down.bytes()) / c.experts};
 }
 
+sm120a::Tile tile_of(const MoeWay& way) {
+  using sm120a::Tile;
+  if (way.kernel == MoeKernel::kAtomPrefill) return Tile::kPrefill;
+  if (way.kernel == MoeKernel::kAtomCapacity) return Tile::kCapacity128;
+  for (const Tile tile : {Tile::k8, Tile::k16, Tile::k32, Tile::k64}) {
+    if (way.tile <= sm120a::tile_tokens(tile)) return tile;
+  }
+  return Tile::k128;
+}
+
 }  // namespace
+
+std::span<const MoeWay> ways_of(const Model& model) {
+  return model.atom ? atom_ways() : hopper_ways(model.slabs);
+}
 
 std::vector<Wanted> Moe::buffers(const ModelConfig& config, int max_rows) {
   const size_t rows = max_rows, pairs = rows * config.experts_per_token;
   const size_t tiles = sm90a::tile_tokens(pairs, config.experts);
+  const auto room = [&](int cols) {
+    return std::max(tiles * cols * 2, sm120a::token_buffer_bytes(pairs, config.experts, cols));
+  };
   return {
       {&normed_f32_, rows * config.hidden * 4},
       {&router_logits_, rows * config.experts * 4},
@@ -31,10 +51,11 @@ std::vector<Wanted> Moe::buffers(const ModelConfig& config, int max_rows) {
       {&slot_rows_, pairs * 4},
       {&jobs_, (pairs + config.experts) * sizeof(Job)},
       {&job_count_, sizeof(int)},
-      {&tiles_, tiles * config.hidden * 2},
-      {&hidden_, tiles * config.intermediate * 2},
-      {&out_, pairs * config.hidden * 4},
+      {&tiles_, room(config.hidden)},
+      {&hidden_, room(config.intermediate)},
+      {&out_, pairs * std::max(config.hidden * 4, config.intermediate * 2)},
       {&arrived_, sizeof(int)},
+      {&identity_, rows * (sizeof(int32_t) + sizeof(float))},
   };
 }
 
@@ -44,6 +65,9 @@ void Moe::settle(Norm& next) {
   next.expert_out = out_.as<float>();
   next.expert_weights = expert_weights_.as<float>();
   next.slots = slots_.as<int32_t>();
+  if (!combined_) return;
+  next.slots = identity_.as<int32_t>(), next.top_k = 1;
+  next.expert_weights = reinterpret_cast<const float*>(next.slots + identity_.bytes() / 8);
 }
 
 void Moe::prefer(std::vector<TunedStep> measured) {
@@ -54,8 +78,8 @@ void Moe::prefer(std::vector<TunedStep> measured) {
 const MoeWay& Moe::way_for(const Model& model, int rows) {
   const auto [at, fresh] = chosen_.try_emplace(rows);
   if (!fresh) return *at->second;
-  const std::vector<MoeChoice> ranked = rank_ways(shape_of(model, rows), hopper_ways(model.slabs));
-  at->second = ranked.front().way;
+  const std::vector<MoeChoice> ranked = rank_ways(shape_of(model, rows), ways_of(model));
+  at->second = &choose_way(shape_of(model, rows), ways_of(model), model.moe.policy);
   const TunedStep* step = nearest_step(measured_, rows);
   for (const MoeChoice& c : ranked) {
     if (step != nullptr && c.way->name == step->way) at->second = c.way;
@@ -69,6 +93,7 @@ Status Moe::run(const Model& model, int index, Norm norm, const RouterTrace& tra
   const bool decode = way.kernel == MoeKernel::kDecode;
   RETURN_IF_ERROR(choose_experts(model, layer, norm, way.tile, decode, stream));
   if (trace) RETURN_IF_ERROR(trace_router(model.config, index, norm.rows, trace, stream));
+  if (model.atom) return run_atom(model, layer, norm, way, stream);
   if (decode) return run_slabs(model, index, norm, stream);
   return way.kernel == MoeKernel::kWide ? run_wide(model, layer, norm, way.tile, stream)
                                         : run_jobs(model, layer, norm, way.tile, stream);
@@ -156,6 +181,63 @@ Status Moe::run_wide(const Model& model, const Layer& layer, const Norm& norm, i
                                    .bias = layer.down_bias.as<float>(),
                                    .rows = config.hidden},
                              stream);
+}
+
+Status Moe::run_atom(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
+                     cudaStream_t stream) {
+  const ModelConfig& config = model.config;
+  const int tile = way.tile, pairs = norm.rows * config.experts_per_token;
+  const bool separate = model.moe.separate_quantise;
+  sm120a::Tokens x{.data = tiles_.as<uint8_t>(),
+                   .cols = config.hidden,
+                   .jobs = jobs_.as<Job>(),
+                   .job_count = job_count_.as<int>(),
+                   .most_jobs = max_jobs(norm.rows, config.experts, config.experts_per_token, tile),
+                   .tile = tile};
+  sm120a::Tokens h = x;
+  h.data = hidden_.as<uint8_t>(), h.cols = config.intermediate;
+  const auto* rows = slot_rows_.as<int32_t>();
+  const auto* normed = static_cast<const __nv_bfloat16*>(norm.out);
+  auto* wide = separate ? out_.as<__nv_bfloat16>() : nullptr;
+  if (separate) {
+    RETURN_IF_ERROR(sm120a::gather(normed, rows, pairs, config.hidden, wide, stream));
+    RETURN_IF_ERROR(sm120a::expand(wide, nullptr, x, stream));
+  } else {
+    RETURN_IF_ERROR(sm120a::expand(normed, rows, x, stream));
+  }
+  const auto weights = [](const Matrix& m) {
+    return sm120a::Weights{.data = m.data.as<uint8_t>(), .units = static_cast<int>(m.units)};
+  };
+  RETURN_IF_ERROR(sm120a::gemm(weights(layer.gate_up), x, tile_of(way),
+                               sm120a::SwiGluMx{.out = h.data,
+                                                .bf16 = wide,
+                                                .intermediate = config.intermediate,
+                                                .gate_bias = layer.gate_bias.as<float>(),
+                                                .up_bias = layer.up_bias.as<float>(),
+                                                .alpha = static_cast<float>(config.swiglu_alpha),
+                                                .limit = static_cast<float>(config.swiglu_limit)},
+                               stream));
+  if (separate) RETURN_IF_ERROR(sm120a::expand(wide, nullptr, h, stream));
+  pending_ = true, combined_ = model.moe.atomic_combine;
+  if (!combined_)
+    return sm120a::gemm(weights(layer.down), h, tile_of(way),
+                        Store{.out = out_.as<float>(),
+                              .stride = config.hidden,
+                              .bias = layer.down_bias.as<float>(),
+                              .rows = config.hidden},
+                        stream);
+  auto* identity = identity_.as<int32_t>();
+  auto* ones = reinterpret_cast<float*>(identity + identity_.bytes() / 8);
+  RETURN_IF_ERROR(sm120a::zero_fill(out_.as<float>(), norm.rows, config.hidden, identity, ones, stream));
+  return sm120a::gemm(weights(layer.down), h, tile_of(way),
+                      sm120a::AtomicCombine{.out = out_.as<float>(),
+                                            .hidden = config.hidden,
+                                            .top_k = config.experts_per_token,
+                                            .bias = layer.down_bias.as<float>(),
+                                            .slot_rows = rows,
+                                            .slots = slots_.as<int32_t>(),
+                                            .weights = expert_weights_.as<float>()},
+                      stream);
 }
 
 // Adds to the residual by itself. Every layer has its own hidden buffer, which the next layer's launch

@@ -10,6 +10,9 @@
 
 namespace moesaic::cuda {
 
+// The ways in which the model's experts can run.
+std::span<const MoeWay> ways_of(const Model& model);
+
 class Moe {
  public:
   // Memory for the activations of at most max_rows rows.
@@ -32,14 +35,17 @@ class Moe {
   Status run_slabs(const Model& model, int layer, const Norm& norm, cudaStream_t stream);
   Status run_wide(const Model& model, const Layer& layer, const Norm& norm, int tile, cudaStream_t stream);
   Status run_jobs(const Model& model, const Layer& layer, const Norm& norm, int tile, cudaStream_t stream);
+  Status run_atom(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
+                  cudaStream_t stream);
   Status trace_router(const ModelConfig& config, int layer, int rows, const RouterTrace& trace,
                       cudaStream_t stream);
 
   DeviceBuffer normed_f32_, router_logits_, expert_ids_, expert_weights_, slots_, slot_rows_, jobs_,
-      job_count_, tiles_, hidden_, out_, arrived_;
+      job_count_, tiles_, hidden_, out_, arrived_, identity_;
   std::vector<TunedStep> measured_;
   std::map<int, const MoeWay*> chosen_;  // by rows
   bool pending_ = false;                 // out_ is not yet added to the residual
+  bool combined_ = false;                // and holds rows, not slots
 };
 
 }  // namespace moesaic::cuda

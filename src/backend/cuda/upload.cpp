@@ -6,6 +6,7 @@
 #include <optional>
 #include <thread>
 
+#include "backend/cuda/sm120a/repack.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {
@@ -237,7 +238,16 @@ Status Uploader::repack(const std::vector<ExpertsView>& sections, const Matrix& 
     RETURN_IF_ERROR(send(*stage, stage->device.as<std::byte>(), static_cast<size_t>(at)));
     RETURN_IF_ERROR(check(cudaStreamWaitEvent(stream_, stage->copied), "upload"));
   }
-  if (slabs == nullptr) {
+  if (out.kind == Kind::kMxfp4Quads) {
+    RETURN_IF_ERROR(sm120a::repack({.source = {p.source[0], p.source[1]},
+                                    .pairs = out.order == Rows::kPairs,
+                                    .experts = p.experts,
+                                    .units = static_cast<int>(p.units),
+                                    .blocks = static_cast<int>(p.blocks),
+                                    .data = p.data,
+                                    .fault = p.fault},
+                                   stream_));
+  } else if (slabs == nullptr) {
     RETURN_IF_ERROR(cuda::repack(p, stream_));
   } else {
     SlabParams s{.source = {p.source[0], p.source[1]},

@@ -6,6 +6,7 @@
 
 #include "backend/reference/linear.h"
 #include "moe/work_list.h"
+#include "mx/block.h"
 
 namespace moesaic::reference {
 namespace {
@@ -19,15 +20,31 @@ std::vector<float> gather(std::span<const float> x, size_t cols, std::span<const
   return out;
 }
 
+bool is_mxfp4(const MatrixView& m) { return m.format == Format::kMxfp4 || m.format == Format::kMxfp4Gguf; }
+
+void round_to_bf16(std::span<float> x) {
+  for (float& v : x) v = mx::decode_bf16(mx::encode_bf16(v));
+}
+void round_to_mxfp8(std::span<float> x) {
+  for (size_t i = 0; i < x.size(); i += mx::kBlock) {
+    uint8_t codes[mx::kBlock];
+    const uint8_t scale = mx::quantize_mxfp8(x.data() + i, codes);
+    mx::dequantize_mxfp8(codes, scale, x.data() + i);
+  }
+}
+
 // One expert over its rows x: [rows, hidden] -> [rows, hidden].
 std::vector<float> run_expert(const ModelConfig& config, const LayerWeights& w, int32_t expert,
-                              std::span<const float> x) {
+                              std::vector<float> x, ExpertActivations activations) {
+  const bool mxfp8 = activations == ExpertActivations::kMxfp8;
   const size_t rows = x.size() / static_cast<size_t>(config.hidden);
   std::vector<float> gate(rows * static_cast<size_t>(config.intermediate)), up(gate.size()), out(x.size());
+  if (mxfp8 && is_mxfp4(w.gate.first)) round_to_bf16(x), round_to_mxfp8(x);
   linear(w.gate.at(expert), read_vector(w.gate_bias, expert), x, gate);
   linear(w.up.at(expert), read_vector(w.up_bias, expert), x, up);
   for (size_t i = 0; i < gate.size(); ++i)
     gate[i] = swiglu(gate[i], up[i], config.swiglu_alpha, config.swiglu_limit);
+  if (mxfp8 && is_mxfp4(w.down.first)) round_to_mxfp8(gate);
   linear(w.down.at(expert), read_vector(w.down_bias, expert), gate, out);
   return out;
 }
@@ -62,7 +79,7 @@ float swiglu(float gate, float up, double alpha, double limit) {
 }
 
 void add_experts(const ModelConfig& config, const LayerWeights& w, std::span<const float> x,
-                 std::span<float> out, const RouterSeen& seen) {
+                 std::span<float> out, const RouterSeen& seen, ExpertActivations activations) {
   const Routing routing = route(config, w, x, seen);
   WorkList work;
   build_work_list(routing.ids, config.experts_per_token, config.experts, work);
@@ -72,7 +89,7 @@ void add_experts(const ModelConfig& config, const LayerWeights& w, std::span<con
     const auto first = static_cast<size_t>(work.offsets[static_cast<size_t>(expert)]);
     const auto last = static_cast<size_t>(work.offsets[static_cast<size_t>(expert) + 1]);
     const auto rows = std::span<const int32_t>(work.rows).subspan(first, last - first);
-    const std::vector<float> y = run_expert(config, w, expert, gather(x, hidden, rows));
+    const std::vector<float> y = run_expert(config, w, expert, gather(x, hidden, rows), activations);
     slots.insert(slots.end(), y.begin(), y.end());
   }
   const auto top_k = static_cast<size_t>(config.experts_per_token);

@@ -11,11 +11,16 @@ namespace moesaic::reference {
 
 using RouterSeen = std::function<void(int row, std::span<const float> logits)>;
 
+// What an expert's product is given: F32, or what is left of it after BF16 (the input only) and MXFP8, the
+// latter for MXFP4 experts only (mx/block.h).
+enum class ExpertActivations { kF32, kMxfp8 };
+
 // out += sum over the row's top-k experts of p_k (down(swiglu(gate(x), up(x)))).
 // x: normed activations [rows, hidden]; out: the residual, same shape. seen, if any, is shown each row's
 // router logits.
 void add_experts(const ModelConfig& config, const LayerWeights& w, std::span<const float> x,
-                 std::span<float> out, const RouterSeen& seen);
+                 std::span<float> out, const RouterSeen& seen,
+                 ExpertActivations activations = ExpertActivations::kF32);
 
 // gate is clamped from above, up from both sides: a = gate * sigmoid(alpha * gate) * (up + 1)
 float swiglu(float gate, float up, double alpha, double limit);

@@ -17,9 +17,14 @@ namespace {
 class ReferenceBackend final : public Backend {
  public:
   explicit ReferenceBackend(const BackendOptions& options)
-      : max_rows_(options.max_rows), kv_(options.kv), router_trace_(options.router_trace) {}
+      : max_rows_(options.max_rows),
+        kv_(options.kv),
+        mx_activations_(options.moe.path == MoePath::kAtom),
+        router_trace_(options.router_trace) {}
 
-  BackendCaps caps() const override { return {.name = "reference", .threads = 1}; }
+  BackendCaps caps() const override {
+    return {.name = "reference", .threads = 1, .mx_activations = mx_activations_};
+  }
   double kv_token_bytes(const ModelConfig& c) const override { return 2.0 * sizeof(float) * c.kv_size(); }
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
@@ -43,6 +48,7 @@ class ReferenceBackend final : public Backend {
 
   int max_rows_;
   KvFormat kv_;
+  bool mx_activations_;
   RouterTrace router_trace_;
   ModelConfig config_;
   ModelWeights weights_;
@@ -198,8 +204,10 @@ void ReferenceBackend::project(int layer) {
 void ReferenceBackend::moe(int layer) {
   if (!fault_.ok()) return;
   const auto seen = [&](int row, std::span<const float> logits) { router_trace_(layer, row, logits); };
-  reference::add_experts(config_, weights(layer), normed(x_, weights(layer).mlp_norm), x_,
-                         router_trace_ ? reference::RouterSeen(seen) : nullptr);
+  reference::add_experts(
+      config_, weights(layer), normed(x_, weights(layer).mlp_norm), x_,
+      router_trace_ ? reference::RouterSeen(seen) : nullptr,
+      mx_activations_ ? reference::ExpertActivations::kMxfp8 : reference::ExpertActivations::kF32);
   check(x_, layer, "moe");
 }
 

@@ -1,0 +1,117 @@
+// The one instruction that everything in sm120a/ stands on: d += (A 2^sa) (B 2^sb), m16n8k32, A = E2M1
+// weights, B = E4M3 activations, a scale for each 32 of a row and of a column, sums in F32.
+//
+//   sm_120a, sm_121a   mma.sync kind::mxf8f6f4.block_scale, QMMA.SF.16832.F32.E2M1.E4M3.E8 in machine code
+//   elsewhere          the same registers through mma.sync e4m3 x e4m3, the scales multiplied in afterwards
+//
+// An E2M1's bits EEM in the middle of E4M3's byte are the same number times 2^-6, subnormals included, so
+// that only the sign moves. nvcc 13.0 makes of Hopper's FP8 mma.sync two HMMA.16816.F32 on values widened to
+// F16: the products are exact and their sums F32's, not the shorter ones of its FP8 wgmma. So the emulation
+// is off by the rounding of sums alone: at most about 32 * 2^-23 of the largest product in a step, and 2^-24
+// an addition.
+//
+// What each lane must hold: atom.h.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/sm120a/layout.h"
+
+#if defined(__CUDA_ARCH_FEAT_SM120_ALL) || defined(__CUDA_ARCH_FEAT_SM121_ALL) || \
+    (defined(__CUDA_ARCH_FAMILY_SPECIFIC__) && __CUDA_ARCH_FAMILY_SPECIFIC__ == 1200)
+#define MOESAIC_NATIVE_ATOM 1
+#else
+#define MOESAIC_NATIVE_ATOM 0
+#endif
+
+namespace moesaic::cuda::sm120a {
+
+struct FragmentA {
+  uint32_t a[4];
+};
+
+// The words 2 m and 2 m + 1 of a lane's block of weights (layout.h) to tile m.
+__device__ inline FragmentA fragment(uint32_t word0, uint32_t word1) {
+  return {{containers(word0, 0), containers(word0, 1), containers(word1, 0), containers(word1, 1)}};
+}
+
+#if MOESAIC_NATIVE_ATOM
+
+// The scales of a quad as the instruction takes them: what each lane has read.
+struct RowScales {
+  uint32_t word;
+  __device__ explicit RowScales(uint32_t mine) : word(mine) {}
+};
+// Of kGroups groups of 8 tokens; words[t / 4] of lane 4 g + c: token g of group 4 (t / 4) + c.
+template <int kGroups>
+struct ColumnScales {
+  uint32_t words[(kGroups + 3) / 4];
+  __device__ explicit ColumnScales(const uint32_t (&mine)[(kGroups + 3) / 4]) {
+    for (int i = 0; i < (kGroups + 3) / 4; ++i) words[i] = mine[i];
+  }
+};
+
+// Tile kTile of the unit, group kColumn of the tokens, block kStep of the quad.
+template <int kStep, int kTile, int kColumn, int kGroups>
+__device__ inline void mma(float (&d)[4], const FragmentA& a, uint32_t b0, uint32_t b1, const RowScales& rows,
+                           const ColumnScales<kGroups>& columns) {
+  asm("mma.sync.aligned.kind::mxf8f6f4.block_scale.scale_vec::1X.m16n8k32.row.col.f32.e2m1.e4m3.f32.ue8m0 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3}, {%10}, {%12, %13}, {%11}, {%12, %14};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a.a[0]), "r"(a.a[1]), "r"(a.a[2]), "r"(a.a[3]), "r"(b0), "r"(b1), "r"(rows.word),
+        "r"(columns.words[kColumn / 4]), "n"(kStep), "n"(kTile), "n"(kColumn % 4));
+}
+
+#else
+
+// 2^(byte - 127); byte 255 makes a NaN of what it scales: the quantiser writes zeros with it.
+__device__ inline float scale_of(uint32_t word, int step) {
+  const uint32_t byte = word >> (8 * step) & 255u;
+  return __uint_as_float(byte == 0 ? 1u << 22 : byte << 23);
+}
+
+// The words that concern a lane's sums, fetched once a quad.
+struct RowScales {
+  uint32_t words[4];  // [tile, half]
+  __device__ explicit RowScales(uint32_t mine) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = __shfl_sync(0xFFFFFFFFu, mine, i, 4);
+  }
+};
+template <int kGroups>
+struct ColumnScales {
+  uint32_t words[kGroups][2];  // of columns 2 c, 2 c + 1
+  __device__ explicit ColumnScales(const uint32_t (&mine)[(kGroups + 3) / 4]) {
+    const int c = threadIdx.x % 4;
+#pragma unroll
+    for (int t = 0; t < kGroups; ++t) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        words[t][i] = __shfl_sync(0xFFFFFFFFu, mine[t / 4], 4 * (2 * c + i) + t % 4);
+    }
+  }
+};
+
+// E2M1 as 00SEEM00 to E4M3, times 2^-6.
+__device__ inline uint32_t e4m3_of(uint32_t x) { return (x & 0x1C1C1C1Cu) | (x << 2 & 0x80808080u); }
+
+template <int kStep, int kTile, int kColumn, int kGroups>
+__device__ inline void mma(float (&d)[4], const FragmentA& a, uint32_t b0, uint32_t b1, const RowScales& rows,
+                           const ColumnScales<kGroups>& columns) {
+  float p[4] = {};
+  asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(p[0]), "+f"(p[1]), "+f"(p[2]), "+f"(p[3])
+      : "r"(e4m3_of(a.a[0])), "r"(e4m3_of(a.a[1])), "r"(e4m3_of(a.a[2])), "r"(e4m3_of(a.a[3])), "r"(b0),
+        "r"(b1));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    // The quantiser's scales are at most 2^119: there is room for the 2^6.
+    const float column = scale_of(columns.words[kColumn][i % 2], kStep) * 64.0f;
+    d[i] = fmaf(p[i] * scale_of(rows.words[2 * kTile + i / 2], kStep), column, d[i]);
+  }
+}
+
+#endif
+
+}  // namespace moesaic::cuda::sm120a

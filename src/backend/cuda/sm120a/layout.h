@@ -1,0 +1,95 @@
+// How MXFP4 weights and MXFP8 activations lie in memory for the atom of atom.cuh: m16n8k32, weights being its
+// M, tokens its N. Plain arithmetic, the same on host and device; docs/sm120.md draws it.
+//
+// The block is 32 columns, one k step and one scale. The quad is 4 blocks: its scales are one 32-bit word,
+// out of which the instruction picks a byte by an immediate. Both operands are streams of quads, scales
+// beside their blocks, in the order in which a warp's lanes (lane = 4 g + c) want them:
+//
+//   weights, 32 rows (a unit: MMA tiles m = 0, 1, halves h = 0, 1), 2,176 bytes a quad
+//     [lane] a word: the scales of row 16 (c / 2) + 8 (c % 2) + g. Tile m takes them from lanes c = 2 m, 2 m
+//     + 1 [block][lane][word 2 m + j]: columns 8 c + 4 j + {0..3} of rows 16 m + g and 16 m + 8 + g, 4 bits
+//     each A last quad of fewer blocks is shorter.
+//   tokens, 8 of them (a group), 1,056 bytes a quad
+//     [block / 2][lane][block % 2]: columns 8 c .. 8 c + 7 of token g, a byte each
+//     [token] a word: the scales
+//     A last quad of fewer blocks is as long, and undefined where they would stand.
+//
+// Column 8 c + 4 j + i of a block is slot 16 j + 4 c + i of the contraction: any order will do as long as
+// both operands agree, and this one makes a lane's share of two blocks one 16-byte load.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define MOESAIC_LAYOUT __host__ __device__
+#else
+#define MOESAIC_LAYOUT
+#endif
+
+namespace moesaic::cuda::sm120a {
+
+inline constexpr int kBlock = 32;  // columns
+inline constexpr int kQuad = 4;    // blocks
+inline constexpr int kUnit = 32;   // rows
+inline constexpr int kGroup = 8;   // tokens
+
+inline constexpr int kBlockBytes = kUnit * kBlock / 2;
+inline constexpr int kUnitScaleBytes = kUnit * kQuad;
+inline constexpr int kUnitQuadBytes = kUnitScaleBytes + kQuad * kBlockBytes;
+inline constexpr int kGroupPairBytes = kGroup * 2 * kBlock;
+inline constexpr int kGroupScales = 2 * kGroupPairBytes;  // where they begin
+inline constexpr int kGroupQuadBytes = kGroupScales + kGroup * kQuad;
+
+MOESAIC_LAYOUT constexpr int quads_of(int blocks) { return (blocks + kQuad - 1) / kQuad; }
+MOESAIC_LAYOUT constexpr int blocks_in_quad(int blocks, int quad) {
+  return blocks - quad * kQuad < kQuad ? blocks - quad * kQuad : kQuad;
+}
+// Of one quad of a unit.
+MOESAIC_LAYOUT constexpr int quad_bytes(int blocks) { return kUnitScaleBytes + blocks * kBlockBytes; }
+MOESAIC_LAYOUT constexpr int64_t unit_bytes(int blocks) {
+  return static_cast<int64_t>(blocks) * kBlockBytes + quads_of(blocks) * kUnitScaleBytes;
+}
+MOESAIC_LAYOUT constexpr int64_t group_bytes(int blocks) {
+  return static_cast<int64_t>(quads_of(blocks)) * kGroupQuadBytes;
+}
+
+// ---- places, in bytes from the start of the unit or the group ----
+
+MOESAIC_LAYOUT constexpr int64_t weight_word_at(int block, int lane, int m, int j) {
+  return static_cast<int64_t>(block / kQuad) * kUnitQuadBytes + kUnitScaleBytes +
+         block % kQuad * kBlockBytes + lane * 16 + (2 * m + j) * 4;
+}
+// row: 0..31 of the unit
+MOESAIC_LAYOUT constexpr int64_t weight_scale_at(int row, int block) {
+  return static_cast<int64_t>(block / kQuad) * kUnitQuadBytes + (row % 8 * 4 + row / 8) * 4 + block % kQuad;
+}
+// Of columns 8 c .. 8 c + 7.
+MOESAIC_LAYOUT constexpr int64_t token_bytes_at(int token, int block, int c) {
+  return static_cast<int64_t>(block / kQuad) * kGroupQuadBytes + block % kQuad / 2 * kGroupPairBytes +
+         (4 * token + c) * 16 + block % 2 * 8;
+}
+MOESAIC_LAYOUT constexpr int64_t token_scale_at(int token, int block) {
+  return static_cast<int64_t>(block / kQuad) * kGroupQuadBytes + kGroupScales + 4 * token + block % kQuad;
+}
+
+// ---- the word of weights ----
+//
+// The instruction wants an E2M1 in the middle of a byte, 00SEEM00. So four of them (h = 0) stand just there,
+// and the other four (h = 1) in the bits between, such that a rotation by four brings them there: three
+// instructions for eight weights.
+
+inline constexpr uint32_t kContainers = 0x3C3C3C3C;
+
+MOESAIC_LAYOUT constexpr uint32_t rotate_left(uint32_t x, int n) {
+  return n % 32 == 0 ? x : x << (n % 32) | x >> (32 - n % 32);
+}
+// code: E2M1; h, i: which of the word's eight. The word is the sum of its parts.
+MOESAIC_LAYOUT constexpr uint32_t weight_bits(uint32_t code, int h, int i) {
+  return rotate_left(code, 8 * i + (h == 0 ? 2 : 6));
+}
+// Four containers: the MMA's register of half h.
+MOESAIC_LAYOUT constexpr uint32_t containers(uint32_t word, int h) {
+  return (h == 0 ? word : rotate_left(word, 28)) & kContainers;
+}
+
+}  // namespace moesaic::cuda::sm120a

@@ -1,0 +1,134 @@
+// The layouts against the atom's registers on the host: packed, read back through the fragment maps and
+// multiplied, they give the product.
+#include "backend/cuda/sm120a/layout.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "backend/cuda/sm120a/atom.h"
+#include "mx/block.h"
+
+namespace moesaic::cuda::sm120a {
+namespace {
+
+// Codes and scales of a matrix, row by row.
+struct Plain {
+  int rows, blocks;
+  std::vector<uint8_t> codes, scales;
+  uint8_t code(int row, int column) const { return codes[row * blocks * kBlock + column]; }
+  uint8_t scale(int row, int block) const { return scales[row * blocks + block]; }
+};
+Plain random_matrix(int rows, int blocks, int codes, std::mt19937& rng) {
+  Plain m{rows, blocks, std::vector<uint8_t>(rows * blocks * kBlock), std::vector<uint8_t>(rows * blocks)};
+  for (uint8_t& c : m.codes) {
+    c = static_cast<uint8_t>(rng() % codes);
+    if (codes == 256 && (c & 0x7F) == 0x7F) c = 0;  // E4M3's NaN
+  }
+  for (uint8_t& s : m.scales) s = static_cast<uint8_t>(110 + rng() % 30);
+  return m;
+}
+
+uint32_t word_at(const std::vector<uint8_t>& bytes, int64_t at) {
+  uint32_t word = 0;
+  std::memcpy(&word, bytes.data() + at, 4);
+  return word;
+}
+
+std::vector<uint8_t> pack_unit(const Plain& m) {
+  std::vector<uint8_t> out(unit_bytes(m.blocks));
+  for (int block = 0; block < m.blocks; ++block) {
+    for (int row = 0; row < kUnit; ++row) {
+      out[weight_scale_at(row, block)] = m.scale(row, block);
+      for (int k = 0; k < kBlock; ++k) {
+        const int64_t at = weight_word_at(block, row % 8 * 4 + k / 8, row / 16, k / 4 % 2);
+        const uint32_t word =
+            word_at(out, at) | weight_bits(m.code(row, block * kBlock + k), row / 8 % 2, k % 4);
+        std::memcpy(out.data() + at, &word, 4);
+      }
+    }
+  }
+  return out;
+}
+std::vector<uint8_t> pack_group(const Plain& m) {
+  std::vector<uint8_t> out(group_bytes(m.blocks));
+  for (int block = 0; block < m.blocks; ++block) {
+    for (int token = 0; token < kGroup; ++token) {
+      out[token_scale_at(token, block)] = m.scale(token, block);
+      for (int k = 0; k < kBlock; ++k)
+        out[token_bytes_at(token, block, k / 8) + k % 8] = m.code(token, block * kBlock + k);
+    }
+  }
+  return out;
+}
+
+// What the kernels do, on the host: a warp's registers of tile m in block `block`.
+WarpOperands registers(const std::vector<uint8_t>& unit, const std::vector<uint8_t>& group, int block, int m,
+                       int column) {
+  WarpOperands in;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int j = 0; j < 2; ++j) {
+      const uint32_t word = word_at(unit, weight_word_at(block, lane, m, j));
+      for (int h = 0; h < 2; ++h) in.a[lane][2 * j + h] = containers(word, h);
+      in.b[lane][j] = word_at(group, token_bytes_at(lane / 4, block, lane % 4) + 4 * j);
+    }
+    in.scales_a[lane] = word_at(unit, static_cast<int64_t>(block / kQuad) * kUnitQuadBytes + 4 * lane);
+    // Lanes of other groups hold theirs.
+    in.scales_b[lane] =
+        lane % 4 == column ? word_at(group, token_scale_at(lane / 4, block / kQuad * kQuad)) : 0xA5A5A5A5;
+  }
+  return in;
+}
+
+TEST(Layout, GivesTheProductThroughTheFragmentMaps) {
+  std::mt19937 rng(5);
+  for (const int blocks : {1, 2, 3, 4, 5, 90}) {
+    const Plain w = random_matrix(kUnit, blocks, 16, rng), x = random_matrix(kGroup, blocks, 256, rng);
+    const std::vector<uint8_t> unit = pack_unit(w), group = pack_group(x);
+    for (int m = 0; m < 2; ++m) {
+      for (int block = 0; block < blocks; ++block) {
+        const int column = block % 4;  // the lane of the quad that has the scales
+        WarpSums d{};
+        atom_on_host(registers(unit, group, block, m, column), block % kQuad, m, column, d);
+        for (int r = 0; r < 16; ++r) {
+          for (int n = 0; n < kGroup; ++n) {
+            double want = 0;
+            for (int k = block * kBlock; k < (block + 1) * kBlock; ++k)
+              want += double{mx::decode_e2m1(w.code(16 * m + r, k))} * mx::decode_e4m3(x.code(n, k));
+            want *= double{mx::decode_e8m0(w.scale(16 * m + r, block))} * mx::decode_e8m0(x.scale(n, block));
+            EXPECT_EQ(d[4 * (r % 8) + n / 2][r / 8 * 2 + n % 2], static_cast<float>(want)) << blocks;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Nothing stands where something else does, and nothing is wasted but the scales of a last quad.
+TEST(Layout, PlacesFillTheBytes) {
+  for (const int blocks : {1, 3, 4, 90}) {
+    std::set<int64_t> bytes;
+    for (int block = 0; block < blocks; ++block) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        for (int i = 0; i < 16; ++i) bytes.insert(weight_word_at(block, lane, i / 4 / 2, i / 4 % 2) + i % 4);
+      }
+      for (int row = 0; row < kUnit; ++row) bytes.insert(weight_scale_at(row, block));
+    }
+    EXPECT_EQ(bytes.size(), static_cast<size_t>(blocks) * (kBlockBytes + kUnit));
+    EXPECT_EQ(*bytes.rbegin() + 1, unit_bytes(blocks));
+    EXPECT_EQ(unit_bytes(blocks) - static_cast<int64_t>(bytes.size()), (4 - blocks % 4) % 4 * kUnit);
+  }
+}
+
+TEST(Layout, CopiesAreMultiplesOfSixteenBytes) {
+  for (int blocks = 1; blocks <= kQuad; ++blocks) EXPECT_EQ(quad_bytes(blocks) % 16, 0);
+  EXPECT_EQ(kUnitQuadBytes % 16, 0);
+  EXPECT_EQ(kGroupQuadBytes % 16, 0);
+  EXPECT_EQ(unit_bytes(90), 90 * 512 + 23 * 128);
+}
+
+}  // namespace
+}  // namespace moesaic::cuda::sm120a

@@ -1,0 +1,26 @@
+// mx::quantize_mxfp8 (mx/block.h) by the lanes of a warp: the same bits.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+namespace moesaic::cuda::sm120a {
+
+// What is compared to find a block's largest magnitude: a NaN is above infinity, that above all others.
+__device__ inline uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
+
+// The block's scale: 2^(floor(log2(largest)) - 8), 255 where a value is not finite.
+__device__ inline uint32_t e8m0_of(uint32_t largest) {
+  return largest >= 0x7F800000u ? 255u : static_cast<uint32_t>(max(static_cast<int>(largest >> 23) - 8, 0));
+}
+// What its elements are multiplied by; zero for a scale that is a NaN.
+__device__ inline float inverse_of(uint32_t scale) {
+  return scale == 255u ? 0.0f : __uint_as_float((254u - scale) << 23);
+}
+// Nearest even, saturating; the other factor zero makes zeros, of a NaN too.
+__device__ inline uint32_t e4m3_of(float x, float inverse) {
+  return inverse == 0.0f ? 0u : __nv_cvt_float_to_fp8(x * inverse, __NV_SATFINITE, __NV_E4M3);
+}
+
+}  // namespace moesaic::cuda::sm120a

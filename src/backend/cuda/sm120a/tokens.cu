@@ -1,0 +1,106 @@
+// One warp makes one quad of one group: lane 4 g + c reads columns 8 c .. 8 c + 7 of four blocks of token g,
+// four lanes find a block's scale, and the warp writes 1,056 bytes as they will be read.
+//
+//   grid: (quads / 8, jobs, groups of a tile); bytes: 2 of each activation read, 1.03 written
+#include "backend/cuda/kernels.cuh"
+#include "backend/cuda/sm120a/quantize.cuh"
+#include "backend/cuda/sm120a/tokens.h"
+
+namespace moesaic::cuda::sm120a {
+namespace {
+
+constexpr int kExpandWarps = 8;
+
+// Columns 8 c .. 8 c + 7 of a block, quantised, and the block's scale.
+struct Eighth {
+  uint2 codes;
+  uint32_t scale;
+};
+__device__ Eighth quantize(const uint4& bf16) {
+  const uint32_t words[4] = {bf16.x, bf16.y, bf16.z, bf16.w};
+  float v[8];
+  uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    v[i] = __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xFFFF0000u);
+    largest = max(largest, magnitude_bits(v[i]));
+  }
+  largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
+  largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
+  const uint32_t scale = e8m0_of(largest);
+  const float inverse = inverse_of(scale);
+  uint32_t codes[2] = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) codes[i / 4] |= e4m3_of(v[i], inverse) << (8 * (i % 4));
+  return {{codes[0], codes[1]}, scale};
+}
+
+__global__ void __launch_bounds__(kExpandWarps * 32)
+    expand_kernel(const __nv_bfloat16* x, const int32_t* rows, const Tokens out) {
+  wait_for_predecessor();
+  start_successor();
+  const int blocks = out.cols / kBlock, quad = blockIdx.x * kExpandWarps + threadIdx.x / 32;
+  if (static_cast<int>(blockIdx.y) >= *out.job_count || quad >= quads_of(blocks)) return;
+  const Job job = out.jobs[blockIdx.y];
+  const int group = blockIdx.z, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+  if (group * kGroup >= job.count) return;
+  const int token = group * kGroup + g, slot = job.first + token;
+  const bool real = token < job.count;
+  const int64_t row = !real ? 0 : rows != nullptr ? rows[slot] : slot;
+  const __nv_bfloat16* from = x + row * out.cols + quad * kQuad * kBlock + 8 * c;
+  uint4 values[kQuad];
+#pragma unroll
+  for (int b = 0; b < kQuad; ++b)
+    values[b] = real && b < blocks_in_quad(blocks, quad) ? *reinterpret_cast<const uint4*>(from + b * kBlock)
+                                                         : make_uint4(0, 0, 0, 0);
+  uint8_t* to = out.data + (job.start / kGroup + group) * group_bytes(blocks) + quad * kGroupQuadBytes;
+  uint32_t scales = 0;
+#pragma unroll
+  for (int b = 0; b < kQuad; b += 2) {
+    const Eighth lo = quantize(values[b]), hi = quantize(values[b + 1]);
+    *reinterpret_cast<uint4*>(to + token_bytes_at(g, b, c)) = {lo.codes.x, lo.codes.y, hi.codes.x,
+                                                               hi.codes.y};
+    scales |= lo.scale << (8 * b) | hi.scale << (8 * b + 8);
+  }
+  if (c == 0) *reinterpret_cast<uint32_t*>(to + token_scale_at(g, 0)) = scales;
+}
+
+__global__ void gather_kernel(const uint4* x, const int32_t* rows, int slots, int vectors, uint4* out) {
+  wait_for_predecessor();
+  start_successor();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < static_cast<int64_t>(slots) * vectors)
+    out[i] = x[int64_t{rows[i / vectors]} * vectors + i % vectors];
+}
+
+__global__ void zero_fill_kernel(float4* out, int rows, int vectors, int32_t* identity, float* ones) {
+  wait_for_predecessor();
+  start_successor();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < static_cast<int64_t>(rows) * vectors) out[i] = make_float4(0, 0, 0, 0);
+  if (i < rows) identity[i] = static_cast<int32_t>(i), ones[i] = 1.0f;
+}
+
+}  // namespace
+
+Status zero_fill(float* out, int rows, int hidden, int32_t* identity, float* ones, cudaStream_t stream) {
+  const int64_t vectors = int64_t{rows} * hidden / 4;
+  return launch(zero_fill_kernel, dim3(static_cast<unsigned>((vectors + 255) / 256)), dim3(256), 0, stream,
+                reinterpret_cast<float4*>(out), rows, hidden / 4, identity, ones);
+}
+
+Status expand(const __nv_bfloat16* x, const int32_t* rows, const Tokens& out, cudaStream_t stream) {
+  const int quads = quads_of(out.cols / kBlock);
+  return launch(expand_kernel,
+                dim3((quads + kExpandWarps - 1) / kExpandWarps, out.most_jobs, out.tile / kGroup),
+                dim3(kExpandWarps * 32), 0, stream, x, rows, out);
+}
+
+Status gather(const __nv_bfloat16* x, const int32_t* rows, int slots, int cols, __nv_bfloat16* out,
+              cudaStream_t stream) {
+  const int64_t vectors = int64_t{slots} * cols / 8;
+  return launch(gather_kernel, dim3(static_cast<unsigned>((vectors + 255) / 256)), dim3(256), 0, stream,
+                reinterpret_cast<const uint4*>(x), rows, slots, cols / 8, reinterpret_cast<uint4*>(out));
+}
+
+}  // namespace moesaic::cuda::sm120a

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""What the machine code of src/backend/cuda/sm120a is made of: for every compiled tile and architecture the block-scaled
+MMAs, the widths of loads, registers, local memory, and how far loads stand ahead of their use.
+
+    tools/check_sass.py OBJECT...        object files or a program; prints a table in Markdown
+Exit status 1 where a tile lacks what docs/sm120.md promises, 77 where no cuobjdump is found (MOESAIC_CUOBJDUMP, PATH,
+/usr/local/cuda/bin)."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+ARCHITECTURES = ("sm_120a", "sm_121a")
+REGISTERS, MOST_REGISTERS = 65536, 255  # of a multiprocessor, of a thread
+WARPS = {"few": 4, "many": 8}
+EPILOGUES = {"SwiGluMx": "GEMM 1", "Store": "GEMM 2", "AtomicCombine": "GEMM 2, atomics"}
+
+
+def cuobjdump():
+    """The tool's path, or None."""
+    for name in (os.environ.get("MOESAIC_CUOBJDUMP"), shutil.which("cuobjdump"), "/usr/local/cuda/bin/cuobjdump"):
+        if name and os.access(name, os.X_OK):
+            return name
+    return None
+
+
+def dump(tool, option, architecture, path):
+    done = subprocess.run([tool, option, "-arch", architecture, path], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"check_sass: {path}: {done.stderr.strip() or 'no code for ' + architecture}")
+    return done.stdout
+
+
+class Tile:
+    """A kernel by its mangled name: template arguments and epilogue."""
+
+    def __init__(self, symbol):
+        self.kind = re.search(r"(few|many)_kernel", symbol).group(1)
+        numbers = [int(n) for n in re.findall(r"Li(\d+)E", symbol)]
+        self.epilogue = next(text for name, text in EPILOGUES.items() if name in symbol)
+        if self.kind == "few":
+            groups, self.units = numbers
+            self.tokens, self.groups, self.copies = 8 * groups, groups, self.units
+        else:
+            self.tokens, self.units, _ = numbers
+            self.groups, self.copies = self.tokens // 8 * self.units // WARPS["many"], 1
+
+    def key(self):
+        return (self.epilogue, self.tokens, self.units)
+
+    def text(self):
+        return f"{self.epilogue}, {self.tokens} tokens x {32 * self.units} rows"
+
+
+def reads(line, register):
+    """Whether the instruction uses R<register> as a source (roughly: not as its first operand)."""
+    operands = line.split(None, 1)[1] if " " in line else ""
+    sources = operands if line.startswith(("ST", "RED", "ATOM")) else operands.partition(",")[2]
+    return re.search(rf"\bR{register}(?!\d)", sources) is not None
+
+
+def distance(lines, at):
+    """Instructions between a 16-byte load and the first use of what it loads, in the order of the code."""
+    first = int(re.search(r"\bR(\d+)", lines[at]).group(1))
+    for i in range(at + 1, len(lines)):
+        if any(reads(lines[i], r) for r in range(first, first + 4)):
+            return i - at
+    return len(lines) - at
+
+
+def instructions(sass):
+    """{symbol: [instruction without predicate]}"""
+    kernels, lines = {}, None
+    for text in sass.splitlines():
+        if name := re.match(r"\s*Function : (\S+)", text):
+            lines = kernels.setdefault(name.group(1), [])
+        elif (code := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", text)) and lines is not None:
+            lines.append(re.sub(r"^@!?U?P\w+\s+", "", code.group(1)))
+    return kernels
+
+
+def usage(text):
+    """{symbol: (registers, stack bytes, local bytes, static shared bytes)}"""
+    found = re.findall(r"Function (\S+):\s*REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", text)
+    return {name: tuple(int(n) for n in (reg, stack, local, shared)) for name, reg, stack, shared, local in found}
+
+
+def measure(tool, architecture, path):
+    """Rows of the table, each with what is wrong with it."""
+    used = usage(dump(tool, "-res-usage", architecture, path))
+    for symbol, lines in instructions(dump(tool, "-sass", architecture, path)).items():
+        if not re.search(r"sm120a.*(few|many)_kernel", symbol):
+            continue
+        tile = Tile(symbol)
+        registers, stack, local, _ = used[symbol]
+        count = lambda pattern: sum(1 for l in lines if re.match(pattern, l))
+        mma = count(r"QMMA\.SF\.16832\.F32\.E2M1\.E4M3\.E8")
+        shared_loads = [i for i, l in enumerate(lines) if re.match(r"LDS\.128", l)]
+        global_loads = [i for i, l in enumerate(lines) if re.match(r"LDG\.E\.128", l)]
+        steps = 4 * tile.copies
+        blocks = REGISTERS // (-(-registers // 8) * 8 * 32 * WARPS[tile.kind])
+        wrong = []
+        if mma != steps * 2 * tile.groups:
+            wrong.append(f"{mma} QMMA.SF, expected {steps * 2 * tile.groups}")
+        if local or stack or count(r"(LDL|STL)"):
+            wrong.append("local memory")
+        if registers > MOST_REGISTERS:
+            wrong.append(f"{registers} registers")
+        if len(shared_loads) < steps:
+            wrong.append(f"{len(shared_loads)} 16-byte loads of weights, expected {steps}")
+        if tile.kind == "few" and len(global_loads) < 2 * tile.groups:
+            wrong.append("tokens are not loaded 16 bytes at a time")
+        if not count(r"UBLKCP"):
+            wrong.append("no bulk copy")
+        if tile.tokens <= 32 and blocks < 2:
+            wrong.append(f"registers for {blocks} blocks a multiprocessor")
+        ahead = [distance(lines, i) for i in global_loads]
+        yield tile, (mma / steps, len(shared_loads), len(global_loads), min(ahead, default=None), registers, local + stack,
+                     blocks), wrong
+
+
+def main(paths):
+    tool = cuobjdump()
+    if tool is None:
+        print("check_sass: no cuobjdump here")
+        return 77
+    failed, tiles = [], 0
+    print("| architecture | tile | QMMA.SF a k step and warp | LDS.128 | LDG.128 | least distance to use | registers | "
+          "local bytes | blocks an SM, by registers |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for architecture in ARCHITECTURES:
+        rows = [row for path in paths for row in measure(tool, architecture, path)]
+        tiles += len(rows)
+        for tile, (mma, lds, ldg, ahead, registers, local, blocks), wrong in sorted(rows, key=lambda r: r[0].key()):
+            print(f"| {architecture} | {tile.text()} | {mma:g} | {lds} | {ldg} | {'' if ahead is None else ahead} | "
+                  f"{registers} | {local} | {blocks} |")
+            failed += [f"{architecture} {tile.text()}: {w}" for w in wrong]
+    if not tiles:
+        failed.append("no kernel of sm120a for " + " or ".join(ARCHITECTURES))
+    print("\n".join(failed), file=sys.stderr, end="\n" if failed else "")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -16,7 +16,6 @@ struct Line {
   int tokens = 0;
   OpTiming timing;
   double floor = 0;  // seconds
-  double median() const { return timing.seconds[timing.seconds.size() / 2]; }
 };
 
 // No pass can be shorter: all bytes at the measured bandwidth, or all operations at the peak.
@@ -43,19 +42,18 @@ void print_header(const MoeBench& o, const LoadedModel& m) {
 }
 
 void print_md(const Line& l) {
-  std::string kernels;
-  for (const std::string& k : l.timing.kernels) kernels += (kernels.empty() ? "" : "; ") + k;
+  const std::string kernels = fmt::to_string(fmt::join(l.timing.kernels, "; "));
   fmt::print("| {} | {:.1f} | {:.1f} - {:.1f} | {:.1f} | {:.0f}% | {:.0f} | {:.0f} | {} |\n", l.tokens,
-             l.median() * 1e6, l.timing.seconds.front() * 1e6, l.timing.seconds.back() * 1e6, l.floor * 1e6,
-             100 * l.floor / l.median(), l.timing.bytes / l.median() / 1e9,
-             l.timing.flops / l.median() / 1e12, kernels);
+             l.timing.median() * 1e6, l.timing.seconds.front() * 1e6, l.timing.seconds.back() * 1e6,
+             l.floor * 1e6, 100 * l.floor / l.timing.median(), l.timing.bytes / l.timing.median() / 1e9,
+             l.timing.flops / l.timing.median() / 1e12, kernels);
 }
 
 void print_csv(const Line& l, const MoeBench& o, const LoadedModel& m) {
   fmt::print("\"{}\",\"{}\",{},{:.3f},{:.3f},{:.3f},{:.3f},{:.4f},{:.1f},{:.2f}\n", o.model.model,
-             m.caps.name, l.tokens, l.median() * 1e6, l.timing.seconds.front() * 1e6,
-             l.timing.seconds.back() * 1e6, l.floor * 1e6, l.floor / l.median(),
-             l.timing.bytes / l.median() / 1e9, l.timing.flops / l.median() / 1e12);
+             m.caps.name, l.tokens, l.timing.median() * 1e6, l.timing.seconds.front() * 1e6,
+             l.timing.seconds.back() * 1e6, l.floor * 1e6, l.floor / l.timing.median(),
+             l.timing.bytes / l.timing.median() / 1e9, l.timing.flops / l.timing.median() / 1e12);
 }
 
 nlohmann::ordered_json to_json(const Line& l, const MoeBench& o, const LoadedModel& m) {
@@ -64,11 +62,11 @@ nlohmann::ordered_json to_json(const Line& l, const MoeBench& o, const LoadedMod
           {"test", "moe"},
           {"tokens", l.tokens},
           {"samples", l.timing.seconds.size()},
-          {"us", l.median() * 1e6},
+          {"us", l.timing.median() * 1e6},
           {"us_min", l.timing.seconds.front() * 1e6},
           {"us_max", l.timing.seconds.back() * 1e6},
           {"floor_us", l.floor * 1e6},
-          {"share", l.floor / l.median()},
+          {"share", l.floor / l.timing.median()},
           {"bytes", l.timing.bytes},
           {"flops", l.timing.flops},
           {"ceiling_gb_s", m.ceiling_gb_s},

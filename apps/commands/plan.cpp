@@ -47,10 +47,9 @@ MoeShape shape_of(const Checkpoint& k, int tokens) {
 std::span<const MoeWay> ways_of(const LoadedModel& m, bool atom) {
   if (atom) return atom_ways();
   if (!m.backend->moe_ways().empty()) return m.backend->moe_ways();
-  const ModelConfig& c = m.checkpoint.config;
   const Format format = m.checkpoint.weights.layers[0].gate.first.format;
-  return hopper_ways((format == Format::kMxfp4 || format == Format::kMxfp4Gguf) && c.hidden == 2880 &&
-                     c.intermediate == 2880 && c.experts_per_token == 4);
+  return hopper_ways((format == Format::kMxfp4 || format == Format::kMxfp4Gguf) &&
+                     slabs_take(shape_of(m.checkpoint, 1)));
 }
 
 Status print_ways(LoadedModel& m, int tokens, const Ceiling& ceiling, bool measure, bool atom = false) {
@@ -68,7 +67,7 @@ Status print_ways(LoadedModel& m, int tokens, const Ceiling& ceiling, bool measu
     std::string measured;
     if (measure) {
       ASSIGN_OR_RETURN(const OpTiming t, m.backend->time_moe(tokens, kSecondsEach, c.way->name));
-      measured = fmt::format(" {:.1f} |", t.seconds[t.seconds.size() / 2] * 1e6);
+      measured = fmt::format(" {:.1f} |", t.median() * 1e6);
     }
     fmt::print("| {} | {:.1f} | {:.0f} | {:.0f}% | {:.1f} |{}\n", c.way->name, c.work.jobs, c.work.slots,
                100 * pairs / c.work.slots, c.work.seconds * 1e6, measured);
@@ -89,11 +88,9 @@ std::string shape_text(const std::string& op, const ModelConfig& c) {
 void print_op(const OpProfile& op, const ModelConfig& c, int tokens, const Ceiling& ceiling) {
   const double calls = static_cast<double>(op.calls), bytes = op.bytes / calls, flops = op.flops / calls,
                seconds = op.seconds / calls, floor = ceiling.seconds(bytes, flops);
-  std::string kernels;
-  for (const std::string& k : op.kernels) kernels += (kernels.empty() ? "" : "; ") + k;
   fmt::print("| {} | {} | {} | {:.2f} | {:.2f} | {:.1f} | {:.1f} | {:.0f}% | {} |\n", op.op,
              shape_text(op.op, c), tokens, bytes / 1e6, flops / 1e9, floor * 1e6, seconds * 1e6,
-             100 * floor / seconds, kernels);
+             100 * floor / seconds, fmt::to_string(fmt::join(op.kernels, "; ")));
 }
 
 // A step of so many tokens at the start of a sequence, op by op.

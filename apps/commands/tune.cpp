@@ -25,7 +25,7 @@ struct Measured {
 
 Result<Measured> measure(Backend& backend, int tokens, std::string_view way) {
   ASSIGN_OR_RETURN(const OpTiming t, backend.time_moe(tokens, kSecondsEach, way));
-  return Measured{std::string(way), t.seconds[t.seconds.size() / 2]};
+  return Measured{std::string(way), t.median()};
 }
 
 // Every way that takes so many tokens, the heuristic's choice first.

@@ -60,6 +60,10 @@ constexpr MoeWay kAtomWays[] = {
 
 std::span<const MoeWay> atom_ways() { return kAtomWays; }
 
+bool slabs_take(const MoeShape& s) {
+  return s.hidden == 2880 && s.intermediate == 2880 && s.top_k == 4 && s.experts < 255;
+}
+
 std::span<const MoeWay> hopper_ways(bool slabs) {
   return slabs ? std::span<const MoeWay>(kSlabWays) : std::span<const MoeWay>(kTileWays);
 }

@@ -25,9 +25,9 @@ enum class MoeKernel {
   kAtomCapacity,
 };
 
-// One way in which a device can run it. Which ways take a step depends on its tokens alone and they agree in
-// every bit: choosing between them is a matter of time only. The figures are fitted to measurements of the
-// device: see docs/performance.md.
+// One way in which a device can run it. Which ways take a step depends on its tokens alone. Ways of one
+// kernel give the same bits whatever their tile; another kernel may add in another order. The figures are
+// fitted to measurements of the device: see docs/performance.md.
 struct MoeWay {
   std::string_view name;
   MoeKernel kernel = MoeKernel::kTiles;
@@ -68,6 +68,8 @@ const MoeWay& choose_way(const MoeShape& shape, std::span<const MoeWay> ways, Mo
 
 // What is compiled for Hopper: for experts in slabs (sm90a/moe_decode_layout.h), and for all others.
 std::span<const MoeWay> hopper_ways(bool slabs);
+// Whether experts of these sizes can stand in slabs: those that sm90a/moe_decode is written for.
+bool slabs_take(const MoeShape& shape);
 
 // What is compiled for SM120 and SM121 (sm120a/gemm.h), emulated elsewhere.
 std::span<const MoeWay> atom_ways();

@@ -74,6 +74,7 @@ class CudaBackend final : public Backend {
   size_t kv_element_bytes() const { return options_.kv == KvFormat::kFp8 ? 1 : 2; }
   Status make_room();
   void drop_graphs();
+  Status retire_graphs(const char* what);
   Status fault_of(int code);
   Status reserve_partials(int entries);
   Status begin_graph();
@@ -131,6 +132,13 @@ CudaBackend::~CudaBackend() {
 void CudaBackend::drop_graphs() {
   for (auto& [shape, graph] : graphs_) cudaGraphExecDestroy(graph);
   graphs_.clear();
+}
+
+// Before memory moves that graphs know of: none runs, and none is kept.
+Status CudaBackend::retire_graphs(const char* what) {
+  RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), what));
+  drop_graphs();
+  return {};
 }
 
 Status CudaBackend::open() {
@@ -227,9 +235,8 @@ std::vector<Wanted> CudaBackend::scratch(const ModelConfig& config, const KvLayo
 Status CudaBackend::alloc_kv(const KvLayout& layout) {
   if (layout.page_tokens != kPageTokens)
     return invalid("cuda: pages hold {} tokens, not {}", kPageTokens, layout.page_tokens);
-  RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "the KV cache"));
+  RETURN_IF_ERROR(retire_graphs("the KV cache"));
   exchange_.forget();
-  drop_graphs();
   kv_layout_ = layout;
   for (int i = 0; i < model_.config.layers; ++i) {
     const size_t pages = model_.config.sliding[i] ? layout.window_pages : layout.full_pages;
@@ -281,8 +288,7 @@ Status CudaBackend::make_room() {
   const bool inputs = exchange_.lacks(packed_.size()), logits = bytes > logits_.bytes(),
              pinned = !shape_.draws && bytes > pinned_logits_.bytes();
   if (!inputs && !logits && !pinned) return {};
-  RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
-  drop_graphs();
+  RETURN_IF_ERROR(retire_graphs("step"));
   // Page tables may share pages: their length has no bound but the batch's.
   if (inputs) RETURN_IF_ERROR(exchange_.grow(std::max(2 * packed_.size(), input_capacity_)));
   if (logits) logits_ = {};
@@ -300,8 +306,7 @@ Status CudaBackend::reserve_partials(int entries) {
   const ModelConfig& config = model_.config;
   const size_t bytes = static_cast<size_t>(entries) * config.heads * (config.head_dim + 2) * sizeof(float);
   if (bytes <= partial_.bytes()) return {};
-  RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
-  drop_graphs();
+  RETURN_IF_ERROR(retire_graphs("step"));
   partial_ = {};
   ASSIGN_OR_RETURN(partial_, DeviceBuffer::allocate(2 * bytes, "attention over spans"));
   return {};
@@ -333,10 +338,7 @@ Status CudaBackend::end_graph() {
       if (graph != nullptr) cudaGraphDestroy(graph);
       return fault_status_.ok() ? captured : fault_status_;
     }
-    if (graphs_.size() >= kMostGraphs) {
-      RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
-      drop_graphs();
-    }
+    if (graphs_.size() >= kMostGraphs) RETURN_IF_ERROR(retire_graphs("step"));
     cudaGraphExec_t executable = nullptr;
     const Status made = check(cudaGraphInstantiate(&executable, graph, 0), "graph");
     cudaGraphDestroy(graph);

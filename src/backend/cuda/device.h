@@ -93,6 +93,14 @@ cudaError_t share_multiprocessor(void (*kernel)(Params...)) {
                               cudaSharedmemCarveoutMaxShared);
 }
 
+// `size` neighbours in x.
+inline cudaLaunchAttribute cluster_attribute(int size) {
+  cudaLaunchAttribute a{};
+  a.id = cudaLaunchAttributeClusterDimension;
+  a.val.clusterDim = {static_cast<unsigned>(size), 1, 1};
+  return a;
+}
+
 // Launches with programmatic dependent launch: the kernel may begin while its predecessor on the stream still
 // runs, and must call wait_for_predecessor() (kernels.cuh) before it touches anything that was written on the
 // device. launch_clusters: `cluster` neighbours in x share their memory (Hopper's thread block clusters); 0:
@@ -104,9 +112,7 @@ Status launch_clusters(int cluster, void (*kernel)(Params...), dim3 grid, dim3 b
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = cluster, attributes[1].val.clusterDim.y = 1,
-  attributes[1].val.clusterDim.z = 1;
+  attributes[1] = cluster_attribute(cluster);
   cudaLaunchConfig_t config{};
   config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = stream;
   config.attrs = attributes, config.numAttrs = cluster > 0 ? 2 : 1;

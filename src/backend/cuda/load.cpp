@@ -5,6 +5,7 @@
 #include "backend/cuda/sm90a/moe_decode.h"
 #include "backend/cuda/upload.h"
 #include "base/error.h"
+#include "moe/plan.h"
 
 namespace moesaic::cuda {
 namespace {
@@ -153,7 +154,10 @@ bool atom_fits(const ModelWeights& weights, const BackendOptions& options) {
 
 bool slabs_fit(const ModelConfig& c, const ModelWeights& weights, const BackendOptions& options) {
   return !options.batch_invariant && !atom_fits(weights, options) && all_mxfp4(weights) &&
-         sm90a::moe_decode_fits(c.hidden, c.intermediate, c.experts_per_token, c.experts) &&
+         slabs_take({.top_k = c.experts_per_token,
+                     .experts = c.experts,
+                     .hidden = c.hidden,
+                     .intermediate = c.intermediate}) &&
          c.swiglu_alpha == 1.702 && c.swiglu_limit == 7.0 && sm90a::prepare_moe_decode(options.device).ok();
 }
 

@@ -10,6 +10,7 @@
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/kernels.cuh"
 #include "backend/cuda/kv_page.h"
+#include "backend/cuda/mma.cuh"
 
 namespace moesaic::cuda {
 
@@ -28,21 +29,6 @@ struct GemmParams {
   const int* job_count;
 };
 
-template <bool kBf16>
-__device__ inline void mma(float (&d)[4], const Fragment& a, uint32_t b0, uint32_t b1) {
-  if constexpr (kBf16) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a.a[0]), "r"(a.a[1]), "r"(a.a[2]), "r"(a.a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a.a[0]), "r"(a.a[1]), "r"(a.a[2]), "r"(a.a[3]), "r"(b0), "r"(b1));
-  }
-}
-
 // A unit's sums for kTiles tiles of 8 tokens.
 template <class Source, int kTiles>
 struct Sums {
@@ -59,15 +45,15 @@ struct Sums {
       for (int t = 0; t < kTiles; ++t) {
         if constexpr (Source::kScaled) {
           float d[4] = {};
-          mma<Source::kBf16>(d, f0, x[t].x, x[t].y);
-          mma<Source::kBf16>(d, f1, x[t].z, x[t].w);
+          mma<Source::kBf16>(d, f0.a, x[t].x, x[t].y);
+          mma<Source::kBf16>(d, f1.a, x[t].z, x[t].w);
           v[m][t][0] = fmaf(d[0], s0, v[m][t][0]);
           v[m][t][1] = fmaf(d[1], s0, v[m][t][1]);
           v[m][t][2] = fmaf(d[2], s1, v[m][t][2]);
           v[m][t][3] = fmaf(d[3], s1, v[m][t][3]);
         } else {
-          mma<Source::kBf16>(v[m][t], f0, x[t].x, x[t].y);
-          mma<Source::kBf16>(v[m][t], f1, x[t].z, x[t].w);
+          mma<Source::kBf16>(v[m][t], f0.a, x[t].x, x[t].y);
+          mma<Source::kBf16>(v[m][t], f1.a, x[t].z, x[t].w);
         }
       }
     }

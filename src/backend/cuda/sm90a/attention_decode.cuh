@@ -6,6 +6,7 @@
 #pragma once
 
 #include "backend/cuda/attention_parts.cuh"
+#include "backend/cuda/mma.cuh"
 #include "backend/cuda/sm90a/ptx.cuh"
 
 namespace moesaic::cuda::sm90a {
@@ -65,13 +66,6 @@ __device__ inline void load_matrices(uint32_t (&r)[4], const void* row) {
                : "r"(smem_addr(row))
                : "memory");
 }
-__device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // A page in the cache.
 template <int D, bool kFp8>
 inline constexpr int kPageBytes = kPageTokens* D*(kFp8 ? 1 : 2);
@@ -148,7 +142,7 @@ __device__ void score_bytes(float (&s)[4], const uint32_t (&q)[D / 16][4], const
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const uint2 b = widen_e4m3(words[i]);
-      mma(s, q[part * kSteps + i], b.x, b.y);
+      mma<true>(s, q[part * kSteps + i], b.x, b.y);
     }
   }
 }
@@ -167,8 +161,8 @@ __device__ void score(float (&s)[4][4], const uint32_t (&q)[D / 16][4], const __
       for (int d = 0; d < D; d += 32) {
         uint32_t b[4];
         load_matrices(b, k + k_at(D, 8 * j + lane % 8, d + lane / 8 * 8));
-        mma(s[j], q[d / 16], b[0], b[1]);
-        mma(s[j], q[d / 16 + 1], b[2], b[3]);
+        mma<true>(s[j], q[d / 16], b[0], b[1]);
+        mma<true>(s[j], q[d / 16 + 1], b[2], b[3]);
       }
     }
   }
@@ -265,8 +259,8 @@ __device__ void sum_values(float (&acc)[D / 32][4], BlockPages<D>& pages, BlockR
       } else {
         load_matrices(b, pages.v[i] + v_at(lane / 8 * 8, (warp * (D / 32) + n) * 8 + lane % 8));
       }
-      mma(acc[n], a[0], b[0], b[1]);
-      mma(acc[n], a[1], b[2], b[3]);
+      mma<true>(acc[n], a[0], b[0], b[1]);
+      mma<true>(acc[n], a[1], b[2], b[3]);
     }
   }
 }

@@ -10,8 +10,8 @@
 // 4 head_dim operations a score and one exponential: at head_dim 64 the exponentials (16 a cycle and SM) take
 // as long as the products (2,048 multiply-adds).
 #include "backend/cuda/attention_parts.cuh"
-#include "backend/cuda/sm90a/attention_wgmma.cuh"
 #include "backend/cuda/sm90a/ptx.cuh"
+#include "backend/cuda/sm90a/wgmma.cuh"
 
 namespace moesaic::cuda {
 namespace {
@@ -182,23 +182,25 @@ struct Rows {
     constexpr int kWidth = D < 64 ? D : 64;
 #pragma unroll
     for (int i = 0; i < kBlockTokens / 2; ++i) scores[i] = 0;
-    products_begin();
+    wgmma_fence();
 #pragma unroll
     for (int step = 0; step < D / 16; ++step) {
       const int d = step * 16;
-      product(scores, q[step],
-              matrix_rows<kWidth * 2>(k + d / kWidth * kBlockTokens * kWidth) + d % kWidth / 8);
+      const uint32_t keys = wgmma_operand(smem_addr(k + d / kWidth * kBlockTokens * kWidth)) + d % kWidth / 8;
+      Wgmma<kBlockTokens>::run<true, kWidth * 2>(scores, q[step], keys);
     }
-    products_end();
+    wgmma_commit();
   }
   __device__ void start_values(const __nv_bfloat16* v) {
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) block[i] = 0;
-    products_begin();
+    wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < kBlockTokens / 16; ++step)
-      product(block, weights[step], matrix_rows<64>(v + step / 2 * kPageTokens * D) + step % 2 * 2);
-    products_end();
+    for (int step = 0; step < kBlockTokens / 16; ++step) {
+      const uint32_t values = wgmma_operand(smem_addr(v + step / 2 * kPageTokens * D)) + step % 2 * 2;
+      Wgmma<D>::template run<true, 64>(block, weights[step], values);
+    }
+    wgmma_commit();
   }
 
   // Keys of block i that a row does not attend to.
@@ -303,13 +305,13 @@ __device__ void compute_blocks(Shared<D, kFp8>& s, const Attention& p, const Row
   for (; i <= mine.to; ++i) {
     rows.start_scores(s.k[wait(i)]);
     rows.join_block();
-    products_wait();
+    wgmma_wait<0>();
     settle(rows.scores);
     if (i % kSpanBlocks == 0) rows.join_span(total);
     if (!whole(i)) rows.mask(i, p.window, lane);
     rows.softmax();
     rows.start_values(s.v[Ring(i - blocks.from).stage]);
-    products_wait();
+    wgmma_wait<0>();
     settle(rows.block);
     release(i);
   }

@@ -380,9 +380,7 @@ int stages_for(int64_t cols, int tokens) {
 
 // Clusters that run at a time, one block a multiprocessor; at least 1.
 int clusters_at_a_time(const void* kernel, int threads, int least) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {kDenseRanks, 1, 1};
+  cudaLaunchAttribute attribute = cluster_attribute(kDenseRanks);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(kDenseRanks), config.blockDim = dim3(threads), config.dynamicSmemBytes = least;
   config.attrs = &attribute, config.numAttrs = 1;

@@ -115,13 +115,13 @@ struct DenseSums {
       for (int t = 0; t < kTiles; ++t) {
         if constexpr (Source::kScaled) {
           float d[4] = {};
-          mma<Source::kBf16>(d, f0, x[t].x, x[t].y);
-          mma<Source::kBf16>(d, f1, x[t].z, x[t].w);
+          mma<Source::kBf16>(d, f0.a, x[t].x, x[t].y);
+          mma<Source::kBf16>(d, f1.a, x[t].z, x[t].w);
 #pragma unroll
           for (int i = 0; i < 4; ++i) v[m][t][0][i] = fmaf(d[i], w.scale(m, i / 2), v[m][t][0][i]);
         } else {
-          mma<Source::kBf16>(v[m][t][0], f0, x[t].x, x[t].y);
-          mma<Source::kBf16>(v[m][t][1], f1, x[t].z, x[t].w);
+          mma<Source::kBf16>(v[m][t][0], f0.a, x[t].x, x[t].y);
+          mma<Source::kBf16>(v[m][t][1], f1.a, x[t].z, x[t].w);
         }
       }
     }

@@ -336,8 +336,8 @@ __device__ __forceinline__ void multiply_warp(const Plan& plan, const Weights& w
     for (int t = 0; t < N / 8; ++t) {
       float(&d)[4] = reinterpret_cast<float(&)[4]>(sum[4 * t]);
       const uint4 v = load_shared(chunks[b % 2] + b / 2 * (N * 128) + t * 1024);
-      mma<Weights::kBf16>(d, a[0], v.x, v.y);
-      mma<Weights::kBf16>(d, a[1], v.z, v.w);
+      mma<Weights::kBf16>(d, a[0].a, v.x, v.y);
+      mma<Weights::kBf16>(d, a[1].a, v.z, v.w);
     }
   }
   x.at.next();

@@ -25,10 +25,6 @@ struct MoeDecode {
   int tokens;
 };
 
-// The sizes that the kernel is written for.
-inline bool moe_decode_fits(int hidden, int intermediate, int top_k, int experts) {
-  return hidden == kHidden && intermediate == kHidden && top_k == kTopK && experts < 255;
-}
 // Once per device, before the first launch or capture. kUnsupported if the device has fewer than kGrid
 // processors: all thread blocks must be resident at once.
 Status prepare_moe_decode(int device);

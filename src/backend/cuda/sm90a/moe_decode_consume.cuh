@@ -81,8 +81,8 @@ __device__ __forceinline__ void compute(const uint8_t* at, const uint4 (&b)[6], 
     decode(wa[j], a0);
     decode(wb[j], a1);
     float(&acc)[4] = d[G == 6 ? j & 1 : j / G];
-    mma(acc, a0[0], a1[0], a0[1], a1[1], b[j].x, b[j].y);
-    mma(acc, a0[2], a1[2], a0[3], a1[3], b[j].z, b[j].w);
+    mma<false>(acc, a0[0], a1[0], a0[1], a1[1], b[j].x, b[j].y);
+    mma<false>(acc, a0[2], a1[2], a0[3], a1[3], b[j].z, b[j].w);
   }
   if (G == 6) {
     const float lo = fmaf(d[1][1], scale_high(sa[0]), d[0][0] * scale_low(sa[0]));

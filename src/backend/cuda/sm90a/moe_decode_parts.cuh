@@ -3,6 +3,7 @@
 #pragma once
 #include <cuda_bf16.h>
 
+#include "backend/cuda/mma.cuh"
 #include "backend/cuda/sm90a/moe_decode.h"
 #include "backend/cuda/sm90a/ptx.cuh"
 #include "backend/cuda/sm90a/slab.cuh"
@@ -82,14 +83,6 @@ __device__ __forceinline__ uint4 load_relaxed(const void* p) {
                : "memory");
   return v;
 }
-__device__ __forceinline__ void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                    uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 __device__ __forceinline__ float scale_low(uint32_t v) { return __uint_as_float((v & 0xFFu) << 23); }
 __device__ __forceinline__ float scale_high(uint32_t v) { return __uint_as_float((v << 15) & 0x7F800000u); }
 

@@ -1,6 +1,7 @@
 // The warpgroup's matrix product on Hopper: D[64, N] += A[64, 16] B[16, N], A from registers (a warp has 16
-// rows, in the order of mma.sync's A operand), B from shared memory as [N][64 columns of K] with the 128-byte
-// swizzle, D as mma.sync has it: d[4 i + 2 h + e] is row 16 warp + 8 h + lane / 4, column 8 i + 2 (lane % 4)
+// rows, in the order of mma.sync's A operand), B from shared memory as [N][64 or 32 columns of K] with the
+// 128- or 64-byte swizzle, D as mma.sync has it: d[4 i + 2 h + e] is row 16 warp + 8 h + lane / 4, column 8 i
+// + 2 (lane % 4)
 // + e.
 #pragma once
 
@@ -19,77 +20,84 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// What names B, the lower half: the address / 16. 16 columns further on is + 2. The upper half: 1,024 bytes
-// from 8 rows to the next 8, 128-byte swizzle.
+// D may be used after settle(D), before which no use of it moves.
+template <int N>
+__device__ __forceinline__ void settle(float (&d)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// What names B, the lower half: the address / 16. 16 columns further on is + 2.
 __device__ __forceinline__ uint32_t wgmma_operand(uint32_t address) {
   return (address >> 4 & 0x3FFF) | 1u << 16;
 }
-#define MOESAIC_WGMMA_UPPER "0x40000040"
+// The upper half: the bytes from 8 rows to the next 8, / 16, and the swizzle.
+template <int kRowBytes>
+inline constexpr uint32_t kWgmmaUpper = kRowBytes / 2 | (kRowBytes == 128 ? 1u : 2u) << 30;
 
 template <int N>
-struct Wgmma;  // ::run<kBf16>(d, a, b); B and A are F16, or BF16
+struct Wgmma;  // ::run<kBf16, bytes of a row of B>(d, a, b); B and A are F16, or BF16
 
-#define MOESAIC_WGMMA_ASM(TYPE, N, D, A, B)                                                         \
-  "{.reg .b64 b; mov.b64 b, {" B ", " MOESAIC_WGMMA_UPPER "}; wgmma.mma_async.sync.aligned.m64n" #N \
-  "k16.f32." TYPE "." TYPE " {" D "}, {" A "}, b, 1, 1, 1, 0;}"
-#define MOESAIC_WGMMA(N, D, A, B, ...)                                                             \
-  template <>                                                                                      \
-  struct Wgmma<N> {                                                                                \
-    template <bool kBf16>                                                                          \
-    static __device__ __forceinline__ void run(float (&d)[N / 2], const uint32_t* a, uint32_t b) { \
-      if constexpr (kBf16) {                                                                       \
-        asm volatile(MOESAIC_WGMMA_ASM("bf16", N, D, A, B)                                         \
-                     : __VA_ARGS__                                                                 \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));                        \
-      } else {                                                                                     \
-        asm volatile(MOESAIC_WGMMA_ASM("f16", N, D, A, B)                                          \
-                     : __VA_ARGS__                                                                 \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));                        \
-      }                                                                                            \
-    }                                                                                              \
+#define MOESAIC_WGMMA_ASM(TYPE, N, D, A, B, U)                                                             \
+  "{.reg .b64 b; mov.b64 b, {" B ", " U "}; wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE \
+  " {" D "}, {" A "}, b, 1, 1, 1, 0;}"
+#define MOESAIC_WGMMA(N, D, A, B, U, ...)                                                                \
+  template <>                                                                                            \
+  struct Wgmma<N> {                                                                                      \
+    template <bool kBf16, int kRowBytes = 128>                                                           \
+    static __device__ __forceinline__ void run(float (&d)[N / 2], const uint32_t* a, uint32_t b) {       \
+      if constexpr (kBf16) {                                                                             \
+        asm volatile(MOESAIC_WGMMA_ASM("bf16", N, D, A, B, U)                                            \
+                     : __VA_ARGS__                                                                       \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(kWgmmaUpper<kRowBytes>)); \
+      } else {                                                                                           \
+        asm volatile(MOESAIC_WGMMA_ASM("f16", N, D, A, B, U)                                             \
+                     : __VA_ARGS__                                                                       \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(kWgmmaUpper<kRowBytes>)); \
+      }                                                                                                  \
+    }                                                                                                    \
   }
 #define MOESAIC_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define MOESAIC_D8(i) MOESAIC_D4(i), MOESAIC_D4(i + 4)
 #define MOESAIC_D16(i) MOESAIC_D8(i), MOESAIC_D8(i + 8)
 #define MOESAIC_D32(i) MOESAIC_D16(i), MOESAIC_D16(i + 16)
 
-MOESAIC_WGMMA(8, "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", MOESAIC_D4(0));
-MOESAIC_WGMMA(16, "%0, %1, %2, %3, %4, %5, %6, %7", "%8, %9, %10, %11", "%12", MOESAIC_D8(0));
+MOESAIC_WGMMA(8, "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", MOESAIC_D4(0));
+MOESAIC_WGMMA(16, "%0, %1, %2, %3, %4, %5, %6, %7", "%8, %9, %10, %11", "%12", "%13", MOESAIC_D8(0));
 MOESAIC_WGMMA(32, "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15",
-              "%16, %17, %18, %19", "%20", MOESAIC_D16(0));
+              "%16, %17, %18, %19", "%20", "%21", MOESAIC_D16(0));
 MOESAIC_WGMMA(48,
               "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
               "%20, %21, %22, %23",
-              "%24, %25, %26, %27", "%28", MOESAIC_D16(0), MOESAIC_D8(16));
+              "%24, %25, %26, %27", "%28", "%29", MOESAIC_D16(0), MOESAIC_D8(16));
 MOESAIC_WGMMA(64,
               "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
               "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31",
-              "%32, %33, %34, %35", "%36", MOESAIC_D32(0));
+              "%32, %33, %34, %35", "%36", "%37", MOESAIC_D32(0));
 MOESAIC_WGMMA(
     80,
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
     "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39",
-    "%40, %41, %42, %43", "%44", MOESAIC_D32(0), MOESAIC_D8(32));
+    "%40, %41, %42, %43", "%44", "%45", MOESAIC_D32(0), MOESAIC_D8(32));
 MOESAIC_WGMMA(96,
               "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
               "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
               "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47",
-              "%48, %49, %50, %51", "%52", MOESAIC_D32(0), MOESAIC_D16(32));
+              "%48, %49, %50, %51", "%52", "%53", MOESAIC_D32(0), MOESAIC_D16(32));
 MOESAIC_WGMMA(112,
               "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
               "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
               "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55",
-              "%56, %57, %58, %59", "%60", MOESAIC_D32(0), MOESAIC_D16(32), MOESAIC_D8(48));
+              "%56, %57, %58, %59", "%60", "%61", MOESAIC_D32(0), MOESAIC_D16(32), MOESAIC_D8(48));
 MOESAIC_WGMMA(128,
               "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
               "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
               "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
               "%56, %57, %58, %59, %60, %61, %62, %63",
-              "%64, %65, %66, %67", "%68", MOESAIC_D32(0), MOESAIC_D32(32));
+              "%64, %65, %66, %67", "%68", "%69", MOESAIC_D32(0), MOESAIC_D32(32));
 
 #undef MOESAIC_WGMMA
 #undef MOESAIC_WGMMA_ASM
-#undef MOESAIC_WGMMA_UPPER
 #undef MOESAIC_D4
 #undef MOESAIC_D8
 #undef MOESAIC_D16

@@ -38,7 +38,8 @@ __device__ void fetch(Shared<D, kFp8>& s, const Attention& p, const RowTile& til
   if (page >= pages.to || threadIdx.x != 0) return;
   const int stage = (page - pages.from) % kStages;
   const int64_t at =
-      (static_cast<int64_t>(p.pages[(p.sliding ? tile.table[1] : tile.table[0]) + page]) * p.kv_heads + blockIdx.y) *
+      (static_cast<int64_t>(p.pages[(p.sliding ? tile.table[1] : tile.table[0]) + page]) * p.kv_heads +
+       blockIdx.y) *
       S::kBytes;
   sm120a::mbar_expect(s.full + stage, 2 * S::kBytes);
   sm120a::bulk_copy(s.k[stage], static_cast<const uint8_t*>(p.k) + at, S::kBytes, s.full + stage);

@@ -33,12 +33,6 @@ Result<std::string> bundled_model() {
                "the bundled model 'tiny' is not installed; set MOESAIC_MODELS to the folder that holds it");
 }
 
-DenseFormat dense_format(const std::string& name) {
-  if (name == "bf16") return DenseFormat::kBF16;
-  if (name == "q8_0") return DenseFormat::kQ8_0;
-  return name == "mxfp8" ? DenseFormat::kMxfp8 : DenseFormat::kAsLoaded;
-}
-
 void show_progress(int done, int total) {
   std::fprintf(stderr, "\rloading %3d%%%s", 100 * done / total, done == total ? "\r            \r" : "");
 }
@@ -104,11 +98,6 @@ Result<std::string> model_path(const std::string& model) {
   return model == "tiny" ? bundled_model() : model;
 }
 
-KvFormat kv_format(const ModelOptions& options) {
-  if (options.kv_dtype == "bf16") return KvFormat::kBf16;
-  return options.kv_dtype == "fp8" ? KvFormat::kFp8 : KvFormat::kOwn;
-}
-
 MoeOptions moe_options(const ModelOptions& options) {
   const auto separate = [&](const char* what) { return std::ranges::count(options.moe_separate, what) > 0; };
   return {.path = options.moe_path == "sm120a" ? MoePath::kAtom : MoePath::kAuto,
@@ -125,12 +114,14 @@ Result<Checkpoint> open_model(const ModelOptions& options) {
 }
 
 Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows) {
+  ASSIGN_OR_RETURN(const DenseFormat dense, dense_format(options.dense));
+  ASSIGN_OR_RETURN(const KvFormat kv, kv_format(options.kv_dtype));
   set_log_level(options.log == "debug" ? LogLevel::kDebug : LogLevel::kQuiet);
   auto backend = create_backend(options.device, {.threads = options.threads,
-                                                 .dense = dense_format(options.dense),
+                                                 .dense = dense,
                                                  .moe = moe_options(options),
                                                  .portable = options.portable,
-                                                 .kv = kv_format(options),
+                                                 .kv = kv,
                                                  .max_rows = max_rows,
                                                  .isa = options.isa,
                                                  .batch_invariant = options.batch_invariant,

@@ -6,8 +6,7 @@
 namespace moesaic::app {
 
 Result<Tokenizer> open_tokenizer(const std::string& model) {
-  if (model.ends_with(".json")) return Tokenizer::from_hf_json(model);
-  if (model.ends_with(".tiktoken")) return Tokenizer::from_tiktoken(model);
+  if (model.ends_with(".json") || model.ends_with(".tiktoken")) return tokenizer_file(model);
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_model({.model = model}));
   return tokenizer_of(checkpoint);
 }

@@ -23,7 +23,7 @@
 namespace moesaic {
 
 struct OpenOptions {
-  std::string device = "auto";  // auto, cpu or reference
+  std::string device = "auto";  // auto, cpu, cuda[:i] or reference
   int threads = 0;              // of the cpu device; 0: one per core
   int context = 0;    // tokens that one request may reach; 0: 8192 or the model's, whichever is less
   int max_batch = 1;  // requests that are worked on at a time; the others wait
@@ -34,7 +34,10 @@ struct OpenOptions {
   // Tokens that a step computes, of all requests, at least max_batch: fewer keep decoding steadier beside
   // long prompts, more read prompts faster.
   int max_rows = 512;
-  bool prefix_cache = true;  // what a prompt has in common with earlier ones is not computed again
+  bool prefix_cache = true;       // what a prompt has in common with earlier ones is not computed again
+  std::string dense = "keep";     // attention projections and lm_head in memory: keep, bf16, q8_0 or mxfp8
+  std::string kv_dtype = "auto";  // K and V: auto (the device's own), bf16 or fp8 (cuda and reference)
+  std::string tokenizer;          // a tokenizer.json or .tiktoken file instead of the model's own
 };
 
 // How a request ended.

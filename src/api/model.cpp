@@ -108,11 +108,16 @@ Model::~Model() = default;
 
 Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
   return guarded([&]() -> Result<Model> {
+    ASSIGN_OR_RETURN(const DenseFormat dense, dense_format(o.dense));
+    ASSIGN_OR_RETURN(const KvFormat kv, kv_format(o.kv_dtype));
     ASSIGN_OR_RETURN(auto backend, create_backend(o.device, {.threads = o.threads,
+                                                             .dense = dense,
+                                                             .kv = kv,
                                                              .max_rows = o.max_rows,
                                                              .tuning_folder = default_tuning_folder()}));
     ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path));
-    ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(checkpoint));
+    ASSIGN_OR_RETURN(Tokenizer tokenizer,
+                     o.tokenizer.empty() ? tokenizer_of(checkpoint) : tokenizer_file(o.tokenizer));
     EngineOptions options{.context = o.context,
                           .max_batch = o.max_batch,
                           .max_rows = o.max_rows,

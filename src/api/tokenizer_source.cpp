@@ -12,4 +12,10 @@ Result<Tokenizer> tokenizer_of(const Checkpoint& checkpoint) {
                "the model has no tokenizer: put its tokenizer.json beside config.json");
 }
 
+Result<Tokenizer> tokenizer_file(const std::string& path) {
+  if (path.ends_with(".json")) return Tokenizer::from_hf_json(path);
+  if (path.ends_with(".tiktoken")) return Tokenizer::from_tiktoken(path);
+  return invalid("{}: neither a tokenizer.json nor a .tiktoken file", path);
+}
+
 }  // namespace moesaic

@@ -1,4 +1,4 @@
-// The tokenizer that belongs to a checkpoint.
+// The tokenizer that belongs to a checkpoint, or is given as a file.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -8,5 +8,8 @@ namespace moesaic {
 
 // kNotFound, with what to do, where the checkpoint has none.
 Result<Tokenizer> tokenizer_of(const Checkpoint& checkpoint);
+
+// A tokenizer.json or .tiktoken file by its ending; kInvalidArgument for others.
+Result<Tokenizer> tokenizer_file(const std::string& path);
 
 }  // namespace moesaic

@@ -29,6 +29,9 @@ enum class DenseFormat { kAsLoaded, kBF16, kQ8_0, kMxfp8 };
 // Format of K and V in the cache. kOwn: the backend's (cuda BF16, reference F32, cpu 8 and 16 bit integers);
 // kFp8: E4M3 without a scale, rounded to nearest even and saturating at 448.
 enum class KvFormat { kOwn, kBf16, kFp8 };
+// By the names that users know them by: keep, bf16, q8_0, mxfp8; auto, bf16, fp8.
+Result<DenseFormat> dense_format(std::string_view name);
+Result<KvFormat> kv_format(std::string_view name);
 
 // How MXFP4 experts are computed. kAtom: from activations rounded to MXFP8; by sm120a/ on cuda, which is what
 // SM120 and SM121 do by themselves and Hopper emulates; by the reference, which then is the oracle for that.

@@ -51,6 +51,21 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
   return invalid("unknown device '{}': use auto, cpu, cuda, cuda:N or reference", device);
 }
 
+Result<DenseFormat> dense_format(std::string_view name) {
+  if (name == "keep") return DenseFormat::kAsLoaded;
+  if (name == "bf16") return DenseFormat::kBF16;
+  if (name == "q8_0") return DenseFormat::kQ8_0;
+  if (name == "mxfp8") return DenseFormat::kMxfp8;
+  return invalid("dense weights as '{}': use keep, bf16, q8_0 or mxfp8", name);
+}
+
+Result<KvFormat> kv_format(std::string_view name) {
+  if (name == "auto") return KvFormat::kOwn;
+  if (name == "bf16") return KvFormat::kBf16;
+  if (name == "fp8") return KvFormat::kFp8;
+  return invalid("K and V as '{}': use auto, bf16 or fp8", name);
+}
+
 std::vector<std::string> list_backends() {
   std::vector<std::string> lines;
   for (const Entry& entry : kBackends) {

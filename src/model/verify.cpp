@@ -163,9 +163,9 @@ class Bench {
 
 // The reference that rounds where the backend means to.
 BackendFactory reference_of(const VerifyOptions& options, const BackendCaps& caps) {
-  return [kv = options.kv, mx = caps.mx_activations] {
-    return create_backend("reference", {.moe = {.path = mx ? MoePath::kAtom : MoePath::kAuto}, .kv = kv});
-  };
+  const MoeOptions moe{.path = caps.mx_activations ? MoePath::kAtom : MoePath::kAuto,
+                       .separate_quantise = caps.mx_of_bf16};
+  return [kv = options.kv, moe] { return create_backend("reference", {.moe = moe, .kv = kv}); };
 }
 BackendCaps caps_of(const BackendFactory& backend) {
   const auto probe = backend();
@@ -232,7 +232,8 @@ class Verifier {
     return options_.kv == KvFormat::kFp8 ? kFp8AttendTolerance : kAttendTolerance;
   }
   double tolerance_of(Format format) const {
-    // MXFP8 activations are the reference's too: what is left is the rounding of the ops around them.
+    // MXFP8 activations are the reference's too, as is what they were rounded to before: what is left is the
+    // rounding of the ops around them.
     if (caps_.mx_activations && (format == Format::kMxfp4 || format == Format::kMxfp4Gguf))
       return 2 * kBf16Tolerance;
     if (!is_plain(format)) return kInt8Tolerance;

@@ -168,5 +168,24 @@ TEST(Verify, AWholeModel) {
   EXPECT_GT(result.value().error, 0);
 }
 
+// BF16 keys and values against F32 ones: with MXFP8 behind them the model differs by many times as much.
+TEST(Verify, Mxfp8MakesAWholeModelsNoiseLarger) {
+  ModelConfig c = published_config("gpt-oss-20b").value();
+  c.layers = 2, c.sliding.resize(2), c.hidden = c.intermediate = 64, c.heads = c.kv_heads = 2, c.vocab = 50;
+  c.experts = c.experts_per_token;  // no choice of experts to lose
+  const auto error_of = [&](MoePath path) {
+    const BackendFactory backend = [&] {
+      return create_backend("reference", {.moe = {.path = path}, .kv = KvFormat::kBf16});
+    };
+    const auto result = verify_model(c, make_random_model(c, {}), backend, 40, {});
+    EXPECT_TRUE(result.ok() && result.value().ok) << result.value().error;
+    EXPECT_EQ(result.value().tolerance, path == MoePath::kAtom ? 48e-3 : 1e-3);
+    return result.value().error;
+  };
+  const double plain = error_of(MoePath::kAuto), mxfp8 = error_of(MoePath::kAtom);
+  EXPECT_GT(mxfp8, 8 * plain) << plain;
+  EXPECT_LT(mxfp8, 200 * plain) << plain;
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -69,8 +69,9 @@ const MoeWay& choose_way(const MoeShape& shape, std::span<const MoeWay> ways, Mo
 // What is compiled for Hopper: for experts in slabs (sm90a/moe_decode_layout.h), and for all others.
 std::span<const MoeWay> hopper_ways(bool slabs);
 
-// What is compiled for SM120 and SM121 (sm120a/gemm.h), emulated elsewhere.
-std::span<const MoeWay> atom_ways();
+// What is compiled for SM120 and SM121 (sm120a/gemm.h), and the same with the figures of a device that
+// emulates it.
+std::span<const MoeWay> atom_ways(bool emulated = false);
 
 // What no way can beat: the weights of the experts that have tokens once, or the operations without padding.
 double floor_seconds(const MoeShape& shape, double bytes_per_second, double flops_per_second);

@@ -38,8 +38,8 @@ Result<KvFormat> kv_format(std::string_view name);
 enum class MoePath { kAuto, kAtom };
 struct MoeOptions {
   MoePath path = MoePath::kAuto;
-  // cuda: of kAtom, what it gains: quantisation as kernels of its own; GEMM 2 into zeroed memory by float
-  // atomics.
+  // Of kAtom, what it gains: quantisation as kernels of its own, of SwiGLU's result in BF16 (the reference
+  // then rounds so too); cuda: GEMM 2 into zeroed memory by float atomics.
   bool separate_quantise = false, atomic_combine = false;
   MoePolicy policy = MoePolicy::kCost;  // where nothing was measured (tuning_folder)
 };
@@ -77,7 +77,8 @@ struct BackendCaps {
   // The activations of MXFP4 experts are MXFP8: the input after it was rounded to BF16, SwiGLU's result as it
   // is.
   bool mx_activations = false;
-  double peak_flops = 0;  // of matrix products on 16-bit values, by the data sheet; 0: not stated
+  bool mx_of_bf16 = false;  // SwiGLU's result is rounded to BF16 before, too
+  double peak_flops = 0;    // of matrix products on 16-bit values, by the data sheet; 0: not stated
 };
 
 // One op's share of the steps since reset, for `profile`.

@@ -14,11 +14,13 @@ namespace {
 class Faulty final : public Backend {
  public:
   using Fault = std::function<void(ModelConfig&, LayerWeights&)>;
-  explicit Faulty(Fault fault, const BackendOptions& options = {})
-      : inner_(create_backend("reference", options).value()), fault_(std::move(fault)) {}
+  // caps: by default as if it rounded nothing on purpose.
+  explicit Faulty(Fault fault, const BackendOptions& options = {}, BackendCaps caps = {.name = "faulty"})
+      : inner_(create_backend("reference", options).value()),
+        fault_(std::move(fault)),
+        caps_(std::move(caps)) {}
 
-  // As if it rounded nothing on purpose.
-  BackendCaps caps() const override { return {.name = "faulty"}; }
+  BackendCaps caps() const override { return caps_; }
   double kv_token_bytes(const ModelConfig& config) const override { return inner_->kv_token_bytes(config); }
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& p) override {
     ModelConfig c = config;
@@ -39,6 +41,7 @@ class Faulty final : public Backend {
  private:
   std::unique_ptr<Backend> inner_;
   Fault fault_;
+  BackendCaps caps_;
 };
 
 bool any_failure(const std::vector<VerifyCase>& cases, const std::string& op) {
@@ -73,6 +76,24 @@ TEST(Verify, MxActivationsRoundMxfp4ExpertsOnly) {
     EXPECT_LT(c.error, mxfp4 ? 0.2 : 1e-9) << c.shape;
     EXPECT_GT(c.error, mxfp4 ? 0.01 : -1.0) << c.shape;
   }
+}
+
+// Rounding SwiGLU's result to BF16 first moves one value in 32 to MXFP8's other neighbour; a backend that
+// says that it does so is compared with a reference that does.
+TEST(Verify, Bf16BeforeMxfp8) {
+  const MoeOptions twice{.path = MoePath::kAtom, .separate_quantise = true};
+  const BackendFactory backend = [&] { return create_backend("reference", {.moe = twice}); };
+  const auto cases = verify_ops(backend, {.quick = true});
+  ASSERT_TRUE(cases.ok());
+  for (const VerifyCase& c : cases.value()) EXPECT_EQ(c.error, 0) << c.op << " " << c.shape;
+  const BackendFactory silent = [&]() -> Result<std::unique_ptr<Backend>> {
+    return std::unique_ptr<Backend>(
+        std::make_unique<Faulty>([](ModelConfig&, LayerWeights&) {}, BackendOptions{.moe = twice},
+                                 BackendCaps{.name = "faulty", .mx_activations = true}));
+  };
+  const auto differing = verify_ops(silent, {.quick = true});
+  ASSERT_TRUE(differing.ok());
+  EXPECT_TRUE(any_failure(differing.value(), "moe"));
 }
 
 // Every instruction set that this machine runs; "auto" is the best of them.
@@ -145,6 +166,25 @@ TEST(Verify, AWholeModel) {
   ASSERT_TRUE(result.ok()) << result.status().message();
   EXPECT_TRUE(result.value().ok) << result.value().error;
   EXPECT_GT(result.value().error, 0);
+}
+
+// BF16 keys and values against F32 ones: with MXFP8 behind them the model differs by many times as much.
+TEST(Verify, Mxfp8MakesAWholeModelsNoiseLarger) {
+  ModelConfig c = published_config("gpt-oss-20b").value();
+  c.layers = 2, c.sliding.resize(2), c.hidden = c.intermediate = 64, c.heads = c.kv_heads = 2, c.vocab = 50;
+  c.experts = c.experts_per_token;  // no choice of experts to lose
+  const auto error_of = [&](MoePath path) {
+    const BackendFactory backend = [&] {
+      return create_backend("reference", {.moe = {.path = path}, .kv = KvFormat::kBf16});
+    };
+    const auto result = verify_model(c, make_random_model(c, {}), backend, 40, {});
+    EXPECT_TRUE(result.ok() && result.value().ok) << result.value().error;
+    EXPECT_EQ(result.value().tolerance, path == MoePath::kAtom ? 48e-3 : 1e-3);
+    return result.value().error;
+  };
+  const double plain = error_of(MoePath::kAuto), mxfp8 = error_of(MoePath::kAtom);
+  EXPECT_GT(mxfp8, 8 * plain) << plain;
+  EXPECT_LT(mxfp8, 200 * plain) << plain;
 }
 
 }  // namespace

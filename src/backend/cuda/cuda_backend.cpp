@@ -165,6 +165,7 @@ BackendCaps CudaBackend::caps() const {
           .prefill_rows = 2048,
           .half_activations = true,
           .mx_activations = options_.moe.path == MoePath::kAtom || major_ == 12,
+          .mx_of_bf16 = options_.moe.separate_quantise,
           .peak_flops = peak_flops_};
 }
 

@@ -142,14 +142,17 @@ Status Loader::run(const ModelWeights& weights, const LoadProgress& progress) {
   return up_.finish();
 }
 
+// Whether the device has the instruction of sm120a/atom.cuh.
+bool has_atom(int device) {
+  int major = 0;
+  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         major == 12;
+}
+
 }  // namespace
 
 bool atom_fits(const ModelWeights& weights, const BackendOptions& options) {
-  int major = 0;
-  if (options.moe.path != MoePath::kAtom &&
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device) != cudaSuccess)
-    return false;
-  return (options.moe.path == MoePath::kAtom || major == 12) && all_mxfp4(weights);
+  return (options.moe.path == MoePath::kAtom || has_atom(options.device)) && all_mxfp4(weights);
 }
 
 bool slabs_fit(const ModelConfig& c, const ModelWeights& weights, const BackendOptions& options) {
@@ -180,6 +183,7 @@ Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
   model.config = config;
   model.slabs = slabs_fit(config, weights, options);
   model.atom = atom_fits(weights, options);
+  model.emulated = !has_atom(options.device);
   model.moe = options.moe;
   Uploader up;
   RETURN_IF_ERROR(up.open(stream, weights.pools));

@@ -29,8 +29,9 @@ struct Model {
   Matrix head;
   DeviceBuffer final_norm, inverse_frequency;
   float final_factor = 1;
-  bool slabs = false;  // the experts are slabs
-  bool atom = false;   // the experts are Kind::kMxfp4Quads
+  bool slabs = false;     // the experts are slabs
+  bool atom = false;      // the experts are Kind::kMxfp4Quads
+  bool emulated = false;  // on a device that has not the instruction
   MoeOptions moe;
   DeviceBuffer slab_scales;  // [layers, kSlabRows]: what undoes the layer's mlp_factor
 };

@@ -33,7 +33,7 @@ sm120a::Tile tile_of(const MoeWay& way) {
 }  // namespace
 
 std::span<const MoeWay> ways_of(const Model& model) {
-  return model.atom ? atom_ways() : hopper_ways(model.slabs);
+  return model.atom ? atom_ways(model.emulated) : hopper_ways(model.slabs);
 }
 
 std::vector<Wanted> Moe::buffers(const ModelConfig& config, int max_rows) {

@@ -36,7 +36,7 @@ void round_to_mxfp8(std::span<float> x) {
 // One expert over its rows x: [rows, hidden] -> [rows, hidden].
 std::vector<float> run_expert(const ModelConfig& config, const LayerWeights& w, int32_t expert,
                               std::vector<float> x, ExpertActivations activations) {
-  const bool mxfp8 = activations == ExpertActivations::kMxfp8;
+  const bool mxfp8 = activations != ExpertActivations::kF32;
   const size_t rows = x.size() / static_cast<size_t>(config.hidden);
   std::vector<float> gate(rows * static_cast<size_t>(config.intermediate)), up(gate.size()), out(x.size());
   if (mxfp8 && is_mxfp4(w.gate.first)) round_to_bf16(x), round_to_mxfp8(x);
@@ -44,6 +44,7 @@ std::vector<float> run_expert(const ModelConfig& config, const LayerWeights& w, 
   linear(w.up.at(expert), read_vector(w.up_bias, expert), x, up);
   for (size_t i = 0; i < gate.size(); ++i)
     gate[i] = swiglu(gate[i], up[i], config.swiglu_alpha, config.swiglu_limit);
+  if (activations == ExpertActivations::kMxfp8OfBf16 && is_mxfp4(w.down.first)) round_to_bf16(gate);
   if (mxfp8 && is_mxfp4(w.down.first)) round_to_mxfp8(gate);
   linear(w.down.at(expert), read_vector(w.down_bias, expert), gate, out);
   return out;

@@ -19,11 +19,14 @@ class ReferenceBackend final : public Backend {
   explicit ReferenceBackend(const BackendOptions& options)
       : max_rows_(options.max_rows),
         kv_(options.kv),
-        mx_activations_(options.moe.path == MoePath::kAtom),
+        moe_(options.moe),
         router_trace_(options.router_trace) {}
 
   BackendCaps caps() const override {
-    return {.name = "reference", .threads = 1, .mx_activations = mx_activations_};
+    return {.name = "reference",
+            .threads = 1,
+            .mx_activations = moe_.path == MoePath::kAtom,
+            .mx_of_bf16 = moe_.separate_quantise};
   }
   double kv_token_bytes(const ModelConfig& c) const override { return 2.0 * sizeof(float) * c.kv_size(); }
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
@@ -48,7 +51,7 @@ class ReferenceBackend final : public Backend {
 
   int max_rows_;
   KvFormat kv_;
-  bool mx_activations_;
+  MoeOptions moe_;
   RouterTrace router_trace_;
   ModelConfig config_;
   ModelWeights weights_;
@@ -204,10 +207,11 @@ void ReferenceBackend::project(int layer) {
 void ReferenceBackend::moe(int layer) {
   if (!fault_.ok()) return;
   const auto seen = [&](int row, std::span<const float> logits) { router_trace_(layer, row, logits); };
-  reference::add_experts(
-      config_, weights(layer), normed(x_, weights(layer).mlp_norm), x_,
-      router_trace_ ? reference::RouterSeen(seen) : nullptr,
-      mx_activations_ ? reference::ExpertActivations::kMxfp8 : reference::ExpertActivations::kF32);
+  using enum reference::ExpertActivations;
+  const auto mxfp8 = moe_.separate_quantise ? kMxfp8OfBf16 : kMxfp8;
+  reference::add_experts(config_, weights(layer), normed(x_, weights(layer).mlp_norm), x_,
+                         router_trace_ ? reference::RouterSeen(seen) : nullptr,
+                         moe_.path == MoePath::kAtom ? mxfp8 : kF32);
   check(x_, layer, "moe");
 }
 

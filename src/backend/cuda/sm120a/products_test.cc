@@ -84,7 +84,10 @@ DeviceBuffer packed(const std::vector<const Experts*>& sources, int experts, int
 struct Dot {
   double sum = 0, size = 0;  // and the sum of magnitudes
   // What rounding may change: a step of an atom sums 33 numbers, and there is one for each block.
-  double bound(int cols) const { return size * 0x1p-23 * static_cast<double>(cols / mx::kBlock + 33); }
+  double bound(int cols) const {
+    const int blocks = cols / mx::kBlock;
+    return size * 0x1p-23 * (blocks + 33);
+  }
 };
 Dot dot(const float* a, const float* b, int n) {
   Dot d;

@@ -3,6 +3,8 @@
 
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "backend/cuda/attention.h"
 #include "backend/cuda/kernels.cuh"
 
@@ -65,6 +67,23 @@ __device__ inline Join join(Running& to, const Running& other) {
 }
 __device__ inline float joined(const Join& by, float value, float other) {
   return fmaf(other, by.added, __fmul_rn(value, by.kept));
+}
+
+// Where a page of the tile's table lies in the cache, of this thread block's KV head; size: of a page.
+__device__ inline int64_t page_at(const Attention& p, const RowTile& tile, int page, int size) {
+  const int32_t at = p.pages[(p.sliding ? tile.table[1] : tile.table[0]) + page];
+  return (static_cast<int64_t>(at) * p.kv_heads + blockIdx.y) * size;
+}
+
+// What is compiled: run(head_dim, fp8) gets them as constants.
+template <class Run>
+Status for_shape(const Attention& p, const Run& run) {
+  const auto sized = [&](auto head_dim) {
+    return p.fp8 ? run(head_dim, std::true_type()) : run(head_dim, std::false_type());
+  };
+  return p.head_dim == 32   ? sized(std::integral_constant<int, 32>())
+         : p.head_dim == 64 ? sized(std::integral_constant<int, 64>())
+                            : sized(std::integral_constant<int, 128>());
 }
 
 }  // namespace moesaic::cuda

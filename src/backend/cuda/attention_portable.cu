@@ -6,6 +6,7 @@
 //   A row's sums run page by page from the sink on; pages that it does not attend to change nothing, so that
 //   a result does not depend on batch or chunk.
 #include "backend/cuda/attention_parts.cuh"
+#include "backend/cuda/mma.cuh"
 #include "backend/cuda/sm120a/copy.cuh"
 
 namespace moesaic::cuda {
@@ -37,20 +38,10 @@ __device__ void fetch(Shared<D, kFp8>& s, const Attention& p, const RowTile& til
   using S = Shared<D, kFp8>;
   if (page >= pages.to || threadIdx.x != 0) return;
   const int stage = (page - pages.from) % kStages;
-  const int64_t at =
-      (static_cast<int64_t>(p.pages[(p.sliding ? tile.table[1] : tile.table[0]) + page]) * p.kv_heads +
-       blockIdx.y) *
-      S::kBytes;
+  const int64_t at = page_at(p, tile, page, S::kBytes);
   sm120a::mbar_expect(s.full + stage, 2 * S::kBytes);
   sm120a::bulk_copy(s.k[stage], static_cast<const uint8_t*>(p.k) + at, S::kBytes, s.full + stage);
   sm120a::bulk_copy(s.v[stage], static_cast<const uint8_t*>(p.v) + at, S::kBytes, s.full + stage);
-}
-
-__device__ inline void product(float (&d)[4], const uint32_t (&a)[4], uint2 b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
 }
 
 // Two pairs of neighbours, at elements `at0` and `at1` of a page, as BF16.
@@ -140,7 +131,7 @@ struct Rows {
 #pragma unroll
     for (int step = 0; step < D / 16; ++step) {
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) product(scores[n], q[step], key_pairs<D, kFp8>(k, n, step, g, c));
+      for (int n = 0; n < kTiles; ++n) mma<true>(scores[n], q[step], key_pairs<D, kFp8>(k, n, step, g, c));
     }
     Running of_page[2];
     softmax(scores, page, window, of_page);
@@ -154,7 +145,7 @@ struct Rows {
       float values[4] = {};
 #pragma unroll
       for (int step = 0; step < kTiles / 2; ++step)
-        product(values, weights[step], value_pairs<kFp8>(v, n, step, g, c));
+        mma<true>(values, weights[step], value_pairs<kFp8>(v, n, step, g, c));
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum[n][i] = joined(by[i / 2], sum[n][i], values[i]);
     }
@@ -213,15 +204,11 @@ Status run(const Attention& p, cudaStream_t stream) {
   return launch(portable_kernel<D, kFp8>, dim3(p.tile_count, p.kv_heads, kPrefillGroups), dim3(kWarps * 32),
                 kShared, stream, p);
 }
-template <int D>
-Status run(const Attention& p, cudaStream_t stream) {
-  return p.fp8 ? run<D, true>(p, stream) : run<D, false>(p, stream);
-}
 
 }  // namespace
 
 Status attend_portable(const Attention& p, cudaStream_t stream) {
-  return p.head_dim == 32 ? run<32>(p, stream) : p.head_dim == 64 ? run<64>(p, stream) : run<128>(p, stream);
+  return for_shape(p, [&](auto d, auto fp8) { return run<d, fp8>(p, stream); });
 }
 
 }  // namespace moesaic::cuda

@@ -24,5 +24,9 @@ template <bool kBf16>
 __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   mma<kBf16>(d, a[0], a[1], a[2], a[3], b0, b1);
 }
+template <bool kBf16>
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint2 b) {
+  mma<kBf16>(d, a, b.x, b.y);
+}
 
 }  // namespace moesaic::cuda

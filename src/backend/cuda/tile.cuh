@@ -99,9 +99,7 @@ __device__ inline void finish(const SwiGlu& e, const SwiGluReady& ready, int uni
                               float v0, float v1) {
   const int i = unit * (kUnit / 2) + pair;
   if (i >= e.intermediate) return;
-  const float gate = fminf(v0 + ready.gate_bias, e.limit);
-  const float up = fminf(fmaxf(v1 + ready.up_bias, -e.limit), e.limit);
-  const float y = gate / (1.0f + __expf(-e.alpha * gate)) * (up + 1.0f);
+  const float y = swiglu(v0 + ready.gate_bias, v1 + ready.up_bias, e.alpha, e.limit);
   const int64_t at = static_cast<int64_t>(slot) * e.intermediate + i;
   if (e.bf16) {
     static_cast<__nv_bfloat16*>(e.out)[at] = __float2bfloat16_rn(y);

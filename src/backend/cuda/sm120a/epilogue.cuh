@@ -51,14 +51,12 @@ __device__ inline float total(const Tiles& t, int token, int row) {
 
 // This lane's value of the pair's unit u.
 template <int kUnits, int kTileSlices>
-__device__ inline float swiglu(const SwiGluMx& e, const Tiles& t, int token, int pair, int u) {
+__device__ inline float value_of(const SwiGluMx& e, const Tiles& t, int token, int pair, int u) {
   const int lane = threadIdx.x % 16, row = (2 * pair + u) * kUnit + lane / 8 * 16 + lane % 8;
   const int64_t at = static_cast<int64_t>(t.job.expert) * e.intermediate +
                      (t.first_unit / 2 + pair) * kBlock + 16 * u + lane;
-  const float gate = fminf(total<kUnits, kTileSlices>(t, token, row) + e.gate_bias[at], e.limit);
-  const float up =
-      fminf(fmaxf(total<kUnits, kTileSlices>(t, token, row + 8) + e.up_bias[at], -e.limit), e.limit);
-  return gate / (1.0f + __expf(-e.alpha * gate)) * (up + 1.0f);
+  return swiglu(total<kUnits, kTileSlices>(t, token, row) + e.gate_bias[at],
+                total<kUnits, kTileSlices>(t, token, row + 8) + e.up_bias[at], e.alpha, e.limit);
 }
 
 // The block of a token, quantised; real: there is such a token.
@@ -95,8 +93,8 @@ __device__ inline void finish(const SwiGluMx& e, const Tiles& t) {
   for (int i = threadIdx.x / 16; i < (values + sixteens - 1) / sixteens * sixteens; i += sixteens) {
     const bool real = i < values;
     const int token = min(i / pairs, t.job.count - 1), pair = i % pairs, block = t.first_unit / 2 + pair;
-    const float v[2] = {swiglu<kUnits, kTileSlices>(e, t, token, pair, 0),
-                        swiglu<kUnits, kTileSlices>(e, t, token, pair, 1)};
+    const float v[2] = {value_of<kUnits, kTileSlices>(e, t, token, pair, 0),
+                        value_of<kUnits, kTileSlices>(e, t, token, pair, 1)};
     if (e.bf16 == nullptr) {
       put_block(e, v, t.job.start + token, block, real);
     } else if (real) {

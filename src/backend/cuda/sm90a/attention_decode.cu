@@ -135,11 +135,6 @@ Status run_short(const Attention& p, int blocks, cudaStream_t stream) {
                          p);
 }
 
-template <int D>
-Status run_short(const Attention& p, int blocks, cudaStream_t stream) {
-  return p.fp8 ? run_short<D, true>(p, blocks, stream) : run_short<D, false>(p, blocks, stream);
-}
-
 }  // namespace
 
 Status attend_decode(const Attention& p, cudaStream_t stream) {
@@ -147,9 +142,7 @@ Status attend_decode(const Attention& p, cudaStream_t stream) {
   const int most = p.window > 0 ? (p.window + 2 * kBlockTokens - 2) / kBlockTokens : p.blocks;
   const int blocks = std::min(p.blocks, most);
   if (blocks > kSpanBlocks) return sm90a::attend_long(p, stream);
-  return p.head_dim == 32   ? run_short<32>(p, blocks, stream)
-         : p.head_dim == 64 ? run_short<64>(p, blocks, stream)
-                            : run_short<128>(p, blocks, stream);
+  return for_shape(p, [&](auto d, auto fp8) { return run_short<d, fp8>(p, blocks, stream); });
 }
 
 }  // namespace moesaic::cuda

@@ -78,8 +78,7 @@ template <int D, bool kFp8>
 __device__ int64_t locate(const Attention& p, const RowTile& tile, const Keys& keys, int block) {
   const int lane = threadIdx.x % 32, page = block * kBlockPages + lane;
   if (lane >= kBlockPages || !keys.has_page(page)) return 0;
-  const int32_t* table = p.pages + (p.sliding ? tile.table[1] : tile.table[0]);
-  return (static_cast<int64_t>(table[page]) * p.kv_heads + blockIdx.y) * kPageBytes<D, kFp8>;
+  return page_at(p, tile, page, kPageBytes<D, kFp8>);
 }
 
 // K's and V's copies of pages that lie at `at`. Pages that the row does not have count as copied.
@@ -140,10 +139,7 @@ __device__ void score_bytes(float (&s)[4], const uint32_t (&q)[D / 16][4], const
     for (int i = 0; i < kSteps; ++i)
       words[i] = reinterpret_cast<const uint32_t*>(row + part * kPageTokens * kRowBytes<D>)[i];
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      const uint2 b = widen_e4m3(words[i]);
-      mma<true>(s, q[part * kSteps + i], b.x, b.y);
-    }
+    for (int i = 0; i < kSteps; ++i) mma<true>(s, q[part * kSteps + i], widen_e4m3(words[i]));
   }
 }
 template <int D, bool kFp8>

@@ -169,15 +169,11 @@ Status run(const Attention& p, cudaStream_t stream) {
   return entries_per_span(p.tile_count * p.kv_heads, p.blocks) == 1 ? run<D, kSpanBlocks, kFp8>(p, stream)
                                                                     : run<D, 1, kFp8>(p, stream);
 }
-template <int D>
-Status run(const Attention& p, cudaStream_t stream) {
-  return p.fp8 ? run<D, true>(p, stream) : run<D, false>(p, stream);
-}
 
 }  // namespace
 
 Status sm90a::attend_long(const Attention& p, cudaStream_t stream) {
-  return p.head_dim == 32 ? run<32>(p, stream) : p.head_dim == 64 ? run<64>(p, stream) : run<128>(p, stream);
+  return for_shape(p, [&](auto d, auto fp8) { return run<d, fp8>(p, stream); });
 }
 
 }  // namespace moesaic::cuda

@@ -55,13 +55,11 @@ __device__ inline Range blocks_of(const Attention& p, const RowTile& tile, int a
 // Where page `index` of block i lies in the cache, in elements. Pages that no row attends to are stood for by
 // one that some row does: their weights are zero.
 template <int D>
-__device__ int64_t page_at(const Attention& p, const RowTile& tile, int i, int index) {
+__device__ int64_t locate(const Attention& p, const RowTile& tile, int i, int index) {
   const int first = p.window > 0 ? max(0, tile.position - p.window + 1) / kPageTokens : 0;
   const int last = (tile.position + tile.count - 1) / kPageTokens;
   const int page = min(max(i * kBlockPages + index, first), last);
-  return (static_cast<int64_t>(p.pages[(p.sliding ? tile.table[1] : tile.table[0]) + page]) * p.kv_heads +
-          blockIdx.y) *
-         (kPageTokens * D);
+  return page_at(p, tile, page, kPageTokens * D);
 }
 
 template <int D>
@@ -74,7 +72,7 @@ __device__ void load_blocks(Shared<D, false>& s, const Attention& p, const RowTi
   const uint64_t policy = evict_normal_policy();
   for (int i = blocks.from; i <= blocks.to; ++i) {
     const Slot<Shared<D, false>::kStages> slot(i - blocks.from);
-    const int64_t at = lane < kBlockPages ? page_at<D>(p, tile, i, lane) : 0;
+    const int64_t at = lane < kBlockPages ? locate<D>(p, tile, i, lane) : 0;
     mbar_wait(s.empty + slot.stage, slot.phase ^ 1);
     if (lane == 0) mbar_expect(s.full + slot.stage, 2 * kBlockPages * kPage * 2);
     __syncwarp();
@@ -125,7 +123,7 @@ __device__ void load_blocks(Shared<D, true>& s, const Attention& p, const RowTil
     if (thread == 0) mbar_expect(arrived, 2 * kBlockPages * kPage);
     __syncwarp();
     if (thread >= kBlockPages) return;
-    const int64_t at = page_at<D>(p, tile, i, thread);
+    const int64_t at = locate<D>(p, tile, i, thread);
     bulk_copy(s.raw[slot.stage][0] + thread * kPage, keys + at, kPage, arrived, policy);
     bulk_copy(s.raw[slot.stage][1] + thread * kPage, values + at, kPage, arrived, policy);
   };
@@ -339,10 +337,10 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const Attention p)
   const RowTile tile = p.tiles[gridDim.x - 1 - blockIdx.x];
   const Range blocks = blocks_of(p, tile, 0, tile.count);
   if (warp >= kGroups * 4) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLoaderRegisters));
+    leave_registers<kLoaderRegisters>();
     load_blocks(s, p, tile, blocks, static_cast<int>(threadIdx.x) - kGroups * kGroupThreads);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kComputeRegisters));
+    take_registers<kComputeRegisters>();
     compute_blocks(s, p, tile, blocks, warp / 4, lane);
   }
 }
@@ -356,15 +354,11 @@ Status run(const Attention& p, cudaStream_t stream) {
   if (prepared != cudaSuccess) return check(prepared, "attention");
   return launch(kernel, dim3(p.tile_count, p.kv_heads), dim3(kThreads), kShared, stream, p);
 }
-template <int D>
-Status run(const Attention& p, cudaStream_t stream) {
-  return p.fp8 ? run<D, true>(p, stream) : run<D, false>(p, stream);
-}
 
 }  // namespace
 
 Status attend_prefill(const Attention& p, cudaStream_t stream) {
-  return p.head_dim == 32 ? run<32>(p, stream) : p.head_dim == 64 ? run<64>(p, stream) : run<128>(p, stream);
+  return for_shape(p, [&](auto d, auto fp8) { return run<d, fp8>(p, stream); });
 }
 
 }  // namespace moesaic::cuda

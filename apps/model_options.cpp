@@ -43,6 +43,12 @@ Status usage(const Status& status) {
   return status.ok() ? status : Status(StatusCode::kUsage, status.message());
 }
 
+CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help) {
+  return command.add_option("--dense", value, help)
+      ->check(CLI::IsMember({"keep", "bf16", "q8_0", "mxfp8"}))
+      ->capture_default_str();
+}
+
 void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   command
       .add_option(
@@ -50,16 +56,7 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
           "folder with config.json and .safetensors, .gguf file, tiny, or dummy:gpt-oss-20b[,layers=N]")
       ->required();
   if (!runs_model) return;
-  command.add_option("--device", device, "auto, cpu, cuda[:i] or reference")->capture_default_str();
-  command.add_option("-t,--threads", threads, "threads of the cpu device; 0: one per core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  command.add_option("--dense", dense, "attention projections and lm_head in memory")
-      ->check(CLI::IsMember({"keep", "bf16", "q8_0", "mxfp8"}))
-      ->capture_default_str();
-  command.add_option("--kv-dtype", kv_dtype, "K and V in the cache; auto: the device's own, on cuda bf16")
-      ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
-      ->capture_default_str();
+  add_device_options(command, *this);
   command.add_flag(
       "--portable", portable,
       "cuda: attention and dense products by the kernels that every device has; slower on Hopper");

@@ -23,6 +23,21 @@ struct ModelOptions {
   void add_to(CLI::App& command, bool runs_model = true);
 };
 
+// --dense, by the names of dense_format().
+CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help);
+// --device, --threads, --dense and --kv-dtype, of ModelOptions or OpenOptions.
+template <class Options>
+void add_device_options(CLI::App& c, Options& o) {
+  c.add_option("--device", o.device, "auto, cpu, cuda[:i] or reference")->capture_default_str();
+  c.add_option("-t,--threads", o.threads, "threads of the cpu device; 0: one per core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  add_dense(c, o.dense, "attention projections and lm_head in memory");
+  c.add_option("--kv-dtype", o.kv_dtype, "K and V in the cache; auto: the device's own, on cuda bf16")
+      ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
+      ->capture_default_str();
+}
+
 // The error of a command line that asks for what cannot be: exit status 2.
 Status usage(const Status& status);
 

@@ -43,9 +43,7 @@ Run add_convert(CLI::App& app) {
   c.add_option("--experts", o->experts, "keep, or mxfp4 to quantise BF16 experts")
       ->check(CLI::IsMember({"keep", "mxfp4"}))
       ->capture_default_str();
-  c.add_option("--dense", o->dense, "keep, bf16, q8_0 (GGUF only) or mxfp8 (safetensors only)")
-      ->check(CLI::IsMember({"keep", "bf16", "q8_0", "mxfp8"}))
-      ->capture_default_str();
+  add_dense(c, o->dense, "keep, bf16, q8_0 (GGUF only) or mxfp8 (safetensors only)");
   c.add_flag("--force", o->force, "replace what is there");
   return [o] { return run_convert(*o); };
 }

@@ -48,8 +48,7 @@ std::span<const MoeWay> ways_of(const LoadedModel& m, bool atom) {
   if (atom) return atom_ways();
   if (!m.backend->moe_ways().empty()) return m.backend->moe_ways();
   const Format format = m.checkpoint.weights.layers[0].gate.first.format;
-  return hopper_ways((format == Format::kMxfp4 || format == Format::kMxfp4Gguf) &&
-                     slabs_take(shape_of(m.checkpoint, 1)));
+  return hopper_ways(is_mxfp4(format) && slabs_take(shape_of(m.checkpoint, 1)));
 }
 
 Status print_ways(LoadedModel& m, int tokens, const Ceiling& ceiling, bool measure, bool atom = false) {

@@ -86,16 +86,7 @@ Run add_serve(CLI::App& app) {
   CLI::App& c = *app.add_subcommand("serve", "Serve the OpenAI API over HTTP (docs/api.md)");
   c.add_option("-m,--model", o->model, "folder with config.json and .safetensors, .gguf file, or tiny")
       ->required();
-  c.add_option("--device", o->open.device, "auto, cpu, cuda[:i] or reference")->capture_default_str();
-  c.add_option("-t,--threads", o->open.threads, "threads of the cpu device; 0: one per core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  c.add_option("--dense", o->open.dense, "attention projections and lm_head in memory")
-      ->check(CLI::IsMember({"keep", "bf16", "q8_0", "mxfp8"}))
-      ->capture_default_str();
-  c.add_option("--kv-dtype", o->open.kv_dtype, "K and V in the cache; auto: the device's own, on cuda bf16")
-      ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
-      ->capture_default_str();
+  add_device_options(c, o->open);
   c.add_option("--tokenizer", o->open.tokenizer,
                "a tokenizer.json or .tiktoken file instead of the model's own; dummy: models need one");
   c.add_option("--ctx", o->open.context, "tokens that one request may reach; 0: 8192 or the model's")

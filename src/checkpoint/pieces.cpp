@@ -1,19 +1,10 @@
 #include "checkpoint/pieces.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "core/q8_0.h"
 #include "mx/block.h"
 
 namespace moesaic {
-namespace {
-
-bool is_mxfp4(const ExpertsView& e) {
-  return e.first.format == Format::kMxfp4 || e.first.format == Format::kMxfp4Gguf;
-}
-
-}  // namespace
 
 void append(Bytes& out, const void* data, size_t n) {
   const auto* p = static_cast<const std::byte*>(data);
@@ -64,16 +55,9 @@ Piece matrix_piece(std::string name, const MatrixView& m, std::vector<int64_t> s
   return {std::move(name), dtype_name(format), std::move(shape), m.rows * row_bytes(format, m.cols), write};
 }
 
-bool all_mxfp4(const ModelWeights& weights) {
-  return std::all_of(weights.layers.begin(), weights.layers.end(), [](const LayerWeights& w) {
-    return is_mxfp4(w.gate) && is_mxfp4(w.up) && is_mxfp4(w.down);
-  });
-}
-
 void mxfp4_row(const MatrixView& m, int64_t r, std::vector<float>& values, std::vector<uint8_t>& codes,
                std::vector<uint8_t>& scales) {
-  if (!is_plain(m.format) && m.format != Format::kQ8_0 && m.format != Format::kMxfp8)
-    return read_mxfp4_row(m, r, codes, scales);
+  if (is_mxfp4(m.format)) return read_mxfp4_row(m, r, codes, scales);
   read_row(m, r, values);
   for (size_t b = 0; b < scales.size(); ++b)
     scales[b] = mx::quantize_mxfp4(values.data() + b * 32, codes.data() + b * 16);

@@ -36,8 +36,6 @@ void mxfp4_row(const MatrixView& m, int64_t r, std::vector<float>& values, std::
 const char* dtype_name(Format format);
 Piece matrix_piece(std::string name, const MatrixView& m, std::vector<int64_t> shape, Format format);
 
-bool all_mxfp4(const ModelWeights& weights);  // the experts of every layer
-
 // Writes the pieces one after the other and lets the source's pages go behind each layer.
 Status write_pieces(OutputFile& file, const std::vector<Piece>& pieces, size_t alignment,
                     const Checkpoint& source, const WriteOptions& options);

@@ -1,5 +1,6 @@
 #include "core/weights.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -178,7 +179,7 @@ void read_row(const MatrixView& m, int64_t r, std::span<float> out) {
 }
 
 void read_mxfp4_row(const MatrixView& m, int64_t r, std::span<uint8_t> codes, std::span<uint8_t> scales) {
-  MOESAIC_CHECK(m.format == Format::kMxfp4 || m.format == Format::kMxfp4Gguf);
+  MOESAIC_CHECK(is_mxfp4(m.format));
   const auto* row = reinterpret_cast<const uint8_t*>(m.data + r * m.row_stride);
   const size_t blocks = static_cast<size_t>(m.cols / mx::kBlock);
   if (m.format == Format::kMxfp4) {
@@ -190,6 +191,12 @@ void read_mxfp4_row(const MatrixView& m, int64_t r, std::span<uint8_t> codes, st
     scales[b] = row[b * kMxfp4GgufBlock];
     reorder_gguf_block(row + b * kMxfp4GgufBlock + 1, codes.data() + b * mx::kPackedBlock);
   }
+}
+
+bool all_mxfp4(const ModelWeights& weights) {
+  return std::ranges::all_of(weights.layers, [](const LayerWeights& w) {
+    return is_mxfp4(w.gate.first.format) && is_mxfp4(w.up.first.format) && is_mxfp4(w.down.first.format);
+  });
 }
 
 Status validate(const ModelWeights& w, const ModelConfig& c) {

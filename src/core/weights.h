@@ -28,6 +28,7 @@ enum class Format : uint8_t {
 };
 std::string_view format_name(Format format);
 bool is_plain(Format format);  // F32, F16, BF16: one element is addressable by itself
+constexpr bool is_mxfp4(Format format) { return format == Format::kMxfp4 || format == Format::kMxfp4Gguf; }
 // Bits that one element costs, its share of the scale included (MXFP4: 4.25).
 double bits_per_element(Format format);
 // Bytes of the data part of one row of `cols` elements stored densely.
@@ -88,6 +89,8 @@ struct ModelWeights {
   // pages need not stay resident. May be empty.
   std::function<void(int layer)> release;
 };
+
+bool all_mxfp4(const ModelWeights& weights);  // the experts of every layer
 
 // Checks every view against the config: one line that names the first tensor of the wrong shape.
 Status validate(const ModelWeights& weights, const ModelConfig& config);

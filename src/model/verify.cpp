@@ -178,7 +178,7 @@ BackendCaps caps_of(const BackendFactory& backend) {
 }
 
 bool rounds_to_mxfp8(const BackendCaps& caps, Format experts) {
-  return caps.mx_activations && (experts == Format::kMxfp4 || experts == Format::kMxfp4Gguf);
+  return caps.mx_activations && is_mxfp4(experts);
 }
 
 Result<std::vector<float>> logits_of(const BackendFactory& factory, const ModelConfig& config,
@@ -206,8 +206,7 @@ class Verifier {
       : backend_(backend),
         caps_(caps_of(backend)),
         reference_(reference_of(options, caps_)),
-        options_(options),
-        half_(caps_.half_activations) {}
+        options_(options) {}
 
   Status run(const Shape& shape) {
     Bench bench(shape, options_.seed);
@@ -246,7 +245,7 @@ class Verifier {
     if (rounds_to_mxfp8(caps_, format)) return 2 * kBf16Tolerance;
     if (!is_plain(format)) return kInt8Tolerance;
     // A device rounds the op's own activations and those of the projections around it.
-    if (half_) return 2 * kBf16Tolerance;
+    if (caps_.half_activations) return 2 * kBf16Tolerance;
     return format == Format::kF32 ? kF32Tolerance : kBf16Tolerance;
   }
   Status run_embeddings(Bench& bench) {
@@ -291,7 +290,8 @@ class Verifier {
                                                                bench.tokens(), std::min(7, options_.chunk)));
     const std::vector<float> nothing(whole.size());
     add("chunks", bench.describe(Format::kMxfp4),
-        worst_row_error(parts, whole, nothing, bench.config().vocab), half_ ? kBf16Tolerance : 0);
+        worst_row_error(parts, whole, nothing, bench.config().vocab),
+        caps_.half_activations ? kBf16Tolerance : 0);
     return {};
   }
   void add(const char* op, std::string shape, double error, double tolerance) {
@@ -304,7 +304,6 @@ class Verifier {
   const BackendFactory reference_;
   const VerifyOptions& options_;
   std::vector<VerifyCase> cases_;
-  const bool half_;  // the backend's activations have 16 bits
 };
 
 }  // namespace

@@ -245,7 +245,7 @@ Status explain(Fault fault, const std::string& name) {
 }  // namespace
 
 Pack pack_format(Format format, DenseFormat wanted) {
-  if (format == Format::kMxfp4 || format == Format::kMxfp4Gguf) return Pack::kMxfp4;
+  if (is_mxfp4(format)) return Pack::kMxfp4;
   switch (wanted) {
     case DenseFormat::kBF16:
       return Pack::kBF16;

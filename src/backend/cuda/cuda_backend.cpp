@@ -164,7 +164,7 @@ BackendCaps CudaBackend::caps() const {
           .threads = 1,
           .prefill_rows = 2048,
           .half_activations = true,
-          .mx_activations = options_.moe.path == MoePath::kAtom || major_ == 12,
+          .mx_activations = takes_atom(options_),
           .mx_of_bf16 = options_.moe.separate_quantise,
           .peak_flops = peak_flops_};
 }

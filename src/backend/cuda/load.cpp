@@ -17,14 +17,6 @@ float f16_factor(int hidden, float largest_weight) {
   return static_cast<float>(std::exp2(std::floor(std::log2(32768.0 / bound))));
 }
 
-bool all_mxfp4(const ModelWeights& weights) {
-  const auto mxfp4 = [](const ExpertsView& v) {
-    return v.first.format == Format::kMxfp4 || v.first.format == Format::kMxfp4Gguf;
-  };
-  return std::ranges::all_of(
-      weights.layers, [&](const LayerWeights& w) { return mxfp4(w.gate) && mxfp4(w.up) && mxfp4(w.down); });
-}
-
 constexpr size_t kSlabHiddenBytes = sizeof(__half) * kSlabRows * sm90a::kTopK * sm90a::kHidden;
 
 // Loads one model, or counts what it takes: as the uploader was made.
@@ -151,8 +143,12 @@ bool has_atom(int device) {
 
 }  // namespace
 
+bool takes_atom(const BackendOptions& options) {
+  return options.moe.path == MoePath::kAtom || has_atom(options.device);
+}
+
 bool atom_fits(const ModelWeights& weights, const BackendOptions& options) {
-  return (options.moe.path == MoePath::kAtom || has_atom(options.device)) && all_mxfp4(weights);
+  return takes_atom(options) && all_mxfp4(weights);
 }
 
 bool slabs_fit(const ModelConfig& c, const ModelWeights& weights, const BackendOptions& options) {

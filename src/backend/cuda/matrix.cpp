@@ -19,7 +19,7 @@ int64_t Matrix::unit_scale_bytes() const {
 }
 
 Kind kind_of(Format format, DenseFormat wanted) {
-  if (format == Format::kMxfp4 || format == Format::kMxfp4Gguf) return Kind::kMxfp4;
+  if (is_mxfp4(format)) return Kind::kMxfp4;
   switch (wanted) {
     case DenseFormat::kBF16:
       return Kind::kBF16;

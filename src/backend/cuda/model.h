@@ -38,7 +38,8 @@ struct Model {
 
 // Whether the experts become slabs: they have the sizes that the kernels in sm90a/ are written for.
 bool slabs_fit(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options);
-// Whether they go through sm120a/.
+// Whether experts in MXFP4 go through sm120a/, and whether the model's do.
+bool takes_atom(const BackendOptions& options);
 bool atom_fits(const ModelWeights& weights, const BackendOptions& options);
 // What the model's weights take, by part.
 std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,

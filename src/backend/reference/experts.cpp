@@ -20,8 +20,6 @@ std::vector<float> gather(std::span<const float> x, size_t cols, std::span<const
   return out;
 }
 
-bool is_mxfp4(const MatrixView& m) { return m.format == Format::kMxfp4 || m.format == Format::kMxfp4Gguf; }
-
 void round_to_bf16(std::span<float> x) {
   for (float& v : x) v = mx::decode_bf16(mx::encode_bf16(v));
 }
@@ -39,13 +37,13 @@ std::vector<float> run_expert(const ModelConfig& config, const LayerWeights& w, 
   const bool mxfp8 = activations != ExpertActivations::kF32;
   const size_t rows = x.size() / static_cast<size_t>(config.hidden);
   std::vector<float> gate(rows * static_cast<size_t>(config.intermediate)), up(gate.size()), out(x.size());
-  if (mxfp8 && is_mxfp4(w.gate.first)) round_to_bf16(x), round_to_mxfp8(x);
+  if (mxfp8 && is_mxfp4(w.gate.first.format)) round_to_bf16(x), round_to_mxfp8(x);
   linear(w.gate.at(expert), read_vector(w.gate_bias, expert), x, gate);
   linear(w.up.at(expert), read_vector(w.up_bias, expert), x, up);
   for (size_t i = 0; i < gate.size(); ++i)
     gate[i] = swiglu(gate[i], up[i], config.swiglu_alpha, config.swiglu_limit);
-  if (activations == ExpertActivations::kMxfp8OfBf16 && is_mxfp4(w.down.first)) round_to_bf16(gate);
-  if (mxfp8 && is_mxfp4(w.down.first)) round_to_mxfp8(gate);
+  if (activations == ExpertActivations::kMxfp8OfBf16 && is_mxfp4(w.down.first.format)) round_to_bf16(gate);
+  if (mxfp8 && is_mxfp4(w.down.first.format)) round_to_mxfp8(gate);
   linear(w.down.at(expert), read_vector(w.down_bias, expert), gate, out);
   return out;
 }

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import pathlib
+import re
 import shutil
 import subprocess
 import unittest
@@ -297,6 +298,17 @@ class Bench(Cli):
 
     def test_table(self):
         self.assertRegex(self.ok(*self.ARGS), r"\n\| tg4 \| 130 \|")
+
+
+class Serve(Cli):
+    def test_every_option_is_documented(self):
+        options = re.findall(r"^  (?:-\w,)?(--[\w-]+)", self.ok("serve", "--help"), re.MULTILINE)
+        self.assertGreater(len(options), 20)
+        page = (pathlib.Path(__file__).resolve().parents[2] / "docs/api.md").read_text()
+        man = self.ok("man").replace("\\-", "-")
+        for option in set(options) - {"--help"}:
+            self.assertIn(f"`{option}`", page)
+            self.assertRegex(man, rf"(?m)^\.B .*{option}( |$)")
 
 
 class Convert(Cli):

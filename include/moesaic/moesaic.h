@@ -57,13 +57,16 @@ void moesaic_free(void* memory);
 
 typedef struct moesaic_options {
   size_t size;
-  const char* device;   /* "auto", "cpu", "cuda", "cuda:1" or "reference" */
-  int32_t threads;      /* of the cpu device; 0: one per core */
-  int32_t context;      /* tokens that one request may reach; 0: 8192 or the model's, whichever is less */
-  int32_t max_batch;    /* requests that are worked on at a time; the others wait */
-  int32_t max_rows;     /* tokens that a step computes */
-  int64_t kv_tokens;    /* tokens that the KV cache holds; 0: what is wanted or fits */
-  int32_t prefix_cache; /* 0 or 1: what a prompt has in common with earlier ones is not computed again */
+  const char* device;    /* "auto", "cpu", "cuda", "cuda:1" or "reference" */
+  int32_t threads;       /* of the cpu device; 0: one per core */
+  int32_t context;       /* tokens that one request may reach; 0: 8192 or the model's, whichever is less */
+  int32_t max_batch;     /* requests that are worked on at a time; the others wait */
+  int32_t max_rows;      /* tokens that a step computes */
+  int64_t kv_tokens;     /* tokens that the KV cache holds; 0: what is wanted or fits */
+  int32_t prefix_cache;  /* 0 or 1: what a prompt has in common with earlier ones is not computed again */
+  const char* dense;     /* attention projections and lm_head in memory: "keep", "bf16", "q8_0" or "mxfp8" */
+  const char* kv_dtype;  /* K and V: "auto" (the device's own), "bf16" or "fp8" (cuda and reference) */
+  const char* tokenizer; /* a tokenizer.json or .tiktoken file instead of the model's own; "": that */
 } moesaic_options;
 
 void moesaic_options_init(moesaic_options* options, size_t size); /* size: sizeof(moesaic_options) */

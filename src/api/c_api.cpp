@@ -84,7 +84,10 @@ constexpr moesaic_options kOptions = {.size = sizeof(moesaic_options),
                                       .max_batch = 1,
                                       .max_rows = 512,
                                       .kv_tokens = 0,
-                                      .prefix_cache = 1};
+                                      .prefix_cache = 1,
+                                      .dense = "keep",
+                                      .kv_dtype = "auto",
+                                      .tokenizer = ""};
 
 moesaic_request default_request() {
   moesaic_request r{};
@@ -223,7 +226,10 @@ moesaic_status moesaic_open(const char* path, const moesaic_options* options, mo
                                                       .max_batch = o.max_batch,
                                                       .kv_tokens = o.kv_tokens,
                                                       .max_rows = o.max_rows,
-                                                      .prefix_cache = o.prefix_cache != 0}));
+                                                      .prefix_cache = o.prefix_cache != 0,
+                                                      .dense = o.dense,
+                                                      .kv_dtype = o.kv_dtype,
+                                                      .tokenizer = o.tokenizer}));
     *model = new moesaic_model{.model = std::move(opened), .mutex = {}};
     return {};
   });

@@ -182,15 +182,40 @@ TEST_F(CApiTest, ErrorsAreOneLineOfTheThread) {
   EXPECT_EQ(moesaic_open(kTiny, &options, &none), MOESAIC_INVALID_ARGUMENT);
 }
 
+TEST(CApiOptions, FormatsAndTokenizer) {
+  moesaic_options options;
+  moesaic_options_init(&options, sizeof options);
+  options.device = "reference";
+  options.dense = "q8_0";
+  options.kv_dtype = "bf16";
+  const std::string own = std::string(kTiny) + "/tokenizer.json";
+  options.tokenizer = own.c_str();
+  moesaic_model* model = nullptr;
+  ASSERT_EQ(moesaic_open(kTiny, &options, &model), MOESAIC_OK) << moesaic_last_error();
+  moesaic_close(model);
+  const auto refused = [&](const char* moesaic_options::*field, const char* value) {
+    moesaic_options wrong = options;
+    wrong.*field = value;
+    EXPECT_NE(moesaic_open(kTiny, &wrong, &model), MOESAIC_OK);
+    EXPECT_NE(std::string(moesaic_last_error()).find(value), std::string::npos) << moesaic_last_error();
+  };
+  refused(&moesaic_options::dense, "q9");
+  refused(&moesaic_options::kv_dtype, "fp9");
+  refused(&moesaic_options::tokenizer, "/nowhere/tokenizer.json");
+}
+
 TEST(CApiStructs, OlderCallersHaveShorterStructs) {
   moesaic_options options;
   std::memset(&options, 0x55, sizeof options);
-  moesaic_options_init(&options, offsetof(moesaic_options, threads));
-  EXPECT_EQ(options.size, offsetof(moesaic_options, threads));
-  EXPECT_EQ(options.threads, 0x55555555);
-  moesaic_model* model = nullptr;
-  EXPECT_EQ(moesaic_open(kTiny, &options, &model), MOESAIC_OK) << moesaic_last_error();
-  moesaic_close(model);
+  // Up to the first version's device, and all of that version's.
+  for (const size_t size : {offsetof(moesaic_options, threads), offsetof(moesaic_options, dense)}) {
+    moesaic_options_init(&options, size);
+    EXPECT_EQ(options.size, size);
+    EXPECT_EQ(std::memcmp(&options.dense, "\x55\x55", 2), 0);
+    moesaic_model* model = nullptr;
+    EXPECT_EQ(moesaic_open(kTiny, &options, &model), MOESAIC_OK) << moesaic_last_error();
+    moesaic_close(model);
+  }
   EXPECT_STRNE(moesaic_version(), "");
 }
 

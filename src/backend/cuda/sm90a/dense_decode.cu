@@ -24,18 +24,20 @@ namespace moesaic::cuda::sm90a {
 namespace {
 
 constexpr int kMostStages = 16;
+constexpr int kSumStride = kUnit + 4;  // floats; neighbouring tokens in different banks
 
 // What the number of tokens decides. kTiles: tiles of 8 tokens.
 template <int kTiles>
 struct Team {
   static constexpr int kGroups = 2, kGroupWarps = kTiles == 1 ? 8 : 4;  // that multiply
   static constexpr int kWarps = kGroups * kGroupWarps, kMultipliers = 32 * kWarps;
-  static constexpr int kFinisher = kWarps, kCopier = kWarps + kTiles, kThreads = (kCopier + 1) * 32;
+  static constexpr int kRanks = kTiles < 4 ? 2 : 4;    // thread blocks of a cluster
   static constexpr int kBuffers = kTiles < 4 ? 2 : 1;  // of sums
+  static constexpr int kFinisher = kWarps, kCopier = kWarps + kTiles, kThreads = (kCopier + 1) * 32;
   // Of shared memory. Two blocks of a launch that starts early would share a multiprocessor while others stay
   // empty (up to four were seen): each takes more than half of one's memory. A block of the attention has
   // room beside it.
-  static constexpr int kLeast = 112 * 1024, kMost = kTiles == 1 ? 182 * 1024 : 216 * 1024;
+  static constexpr int kLeast = 112 * 1024, kMost = (kTiles == 1 ? 182 : kTiles == 2 ? 216 : 208) * 1024;
 };
 
 // What a block's ring holds at a time: so many blocks of the contraction, or twice as many halves of them.
@@ -66,12 +68,12 @@ struct Task {
 
 // A thread block's place in the product: its cluster and, of the contraction, `blocks` blocks from `first`
 // on.
+template <int kRanks>
 struct Part {
-  int rank = blockIdx.x % kDenseRanks;
-  int cluster = blockIdx.x / kDenseRanks, clusters = gridDim.x / kDenseRanks;
+  int rank = blockIdx.x % kRanks;
+  int cluster = blockIdx.x / kRanks, clusters = gridDim.x / kRanks;
   int first, blocks;
-  __device__ explicit Part(int all)
-      : first(all * rank / kDenseRanks), blocks(all * (rank + 1) / kDenseRanks - first) {}
+  __device__ explicit Part(int all) : first(all * rank / kRanks), blocks(all * (rank + 1) / kRanks - first) {}
 };
 
 // Lane l of a finisher has pair l % 16 (rows r and r + 8 of an MMA tile, tile.cuh) of tokens l / 16 + 2 k of
@@ -83,7 +85,8 @@ struct Shared {
   uint64_t summed[2], empty[2];                   // this block's parts of a task: all there; read
   uint64_t received[kTiles];                      // the other blocks' shares of a task
   uint64_t started;                               // the predecessor has ended
-  float4 share[kTiles][kDenseRanks][kShares][32];
+  uint64_t landed;                                // the rows, where they are many
+  float4 share[kTiles][Team<kTiles>::kRanks][kShares][32];
   float scratch[kTileTokens][Team<kTiles>::kWarps];
 };
 
@@ -118,7 +121,7 @@ constexpr int kCalm = 2;  // stages on their way before the predecessor has ende
 
 template <class Source, int kTiles>
 __device__ void copy_tasks(Shared<kTiles>& s, uint8_t* ring, const GemmParams& p, const Cut& cut,
-                           const Part& part) {
+                           const Part<Team<kTiles>::kRanks>& part) {
   const uint64_t policy = evict_first_policy();
   Turn turn, landed;
   bool calm = true;
@@ -187,32 +190,33 @@ __device__ __forceinline__ void multiply(Shared<kTiles>& s, const uint8_t* ring,
 // ---- sums ----
 
 // The n-th task of a cluster.
-template <int kBuffers>
+template <class T>
 struct Place {
+  static constexpr int kBuffers = T::kBuffers;
   int n = 0;
-  __device__ int owner() const { return n % kDenseRanks; }
+  __device__ int owner() const { return n % T::kRanks; }
   __device__ int buffer() const { return n % kBuffers; }
   __device__ int phase() const { return n / kBuffers & 1; }
 };
 
 // tokens: of a finisher's 8.
-__device__ inline void expect_shares(uint64_t* received, int tokens) {
+__device__ inline void expect_shares(uint64_t* received, int ranks, int tokens) {
   const int float4s = max(min(tokens, 2), 0) + max(min(tokens - 4, 2), 0);
-  mbar_expect(received, (kDenseRanks - 1) * 16 * float4s * static_cast<int>(sizeof(float4)));
+  mbar_expect(received, (ranks - 1) * 16 * float4s * static_cast<int>(sizeof(float4)));
 }
 
-// A multiplying warp's part, to sums [kBuffers][kWarps][tokens][kUnit].
-template <int kTiles, int kBuffers, class Sums>
-__device__ void hand_over(Shared<kTiles>& s, float* sums, const Place<kBuffers>& place, const Task& task,
+// A multiplying warp's part, to sums [kBuffers][kWarps][tokens][kSumStride].
+template <int kTiles, class Sums>
+__device__ void hand_over(Shared<kTiles>& s, float* sums, const Place<Team<kTiles>>& place, const Task& task,
                           int tokens, const Sums& sum) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  float* to = sums + (place.buffer() * Team<kTiles>::kWarps + warp) * tokens * kUnit;
+  float* to = sums + (place.buffer() * Team<kTiles>::kWarps + warp) * tokens * kSumStride;
   mbar_wait(&s.empty[place.buffer()], place.phase() ^ 1);
 #pragma unroll
   for (int j = 0; j < 4 * kTiles; ++j) {
     const int t = j / 4, i = j % 4, token = kTileTokens * t + 2 * c + i % 2;
     if (token >= tokens) continue;
-    float* at = to + token * kUnit + max(task.half, 0) * 16 + i / 2 * 8 + g;
+    float* at = to + token * kSumStride + max(task.half, 0) * 16 + i / 2 * 8 + g;
     at[0] = sum.get(0, t, i);
     if (task.half < 0) at[16] = sum.get(1, t, i);
   }
@@ -229,23 +233,25 @@ __device__ inline float4 add_warps(const float* sums, int tokens, int token, int
     const int t = token + i / 2 * 2, row = lane % 16 / 8 * 16 + lane % 8 + i % 2 * 8;
     if (t >= tokens) break;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) v[i] += sums[(w * tokens + t) * kUnit + row];
+    for (int w = 0; w < kWarps; ++w) v[i] += sums[(w * tokens + t) * kSumStride + row];
   }
   return {v[0], v[1], v[2], v[3]};
 }
 __device__ inline void add(float4& a, const float4& b) { a = {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
 // A finisher, of the tokens from `first` on. There is one place for a block's share: a block sends for task n
-// only after it has itself finished the task before, for which n's owner sent its share after it had finished
-// n - 2, the last to use the place.
-template <int kBuffers, int kTiles, class Epilogue>
+// only after it has itself finished the last task of its own, for which n's owner sent its share after it had
+// finished n - kRanks, the last to use the place.
+template <int kTiles, class Epilogue>
 __device__ void finish_tasks(Shared<kTiles>& s, const float* sums, const GemmParams& p, const Cut& cut,
-                             const Epilogue& epilogue, const Part& part, int tile, int lane) {
+                             const Epilogue& epilogue, const Part<Team<kTiles>::kRanks>& part, int tile,
+                             int lane) {
+  constexpr int kRanks = Team<kTiles>::kRanks;
   const int pair = lane % 16, token = kTileTokens * tile + lane / 16;
-  float4(&shares)[kDenseRanks][kShares][32] = s.share[tile];
+  float4(&shares)[kRanks][kShares][32] = s.share[tile];
   uint64_t* received = &s.received[tile];
   int phase = 0;
-  Place<kBuffers> place;
+  Place<Team<kTiles>> place;
   for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
     const Task task(cut, index);
     const int owner = place.owner(), unit = task.unit;
@@ -259,8 +265,9 @@ __device__ void finish_tasks(Shared<kTiles>& s, const float* sums, const GemmPar
     float4 v[kShares];
 #pragma unroll
     for (int k = 0; k < kShares; ++k)
-      v[k] = add_warps<Team<kTiles>::kWarps>(sums + place.buffer() * Team<kTiles>::kWarps * p.tokens * kUnit,
-                                             p.tokens, token + 4 * k, lane);
+      v[k] = add_warps<Team<kTiles>::kWarps>(
+          sums + place.buffer() * Team<kTiles>::kWarps * p.tokens * kSumStride, p.tokens, token + 4 * k,
+          lane);
     __syncwarp();
     if (lane == 0) mbar_arrive(&s.empty[place.buffer()]);
     if (owner != part.rank) {
@@ -275,11 +282,11 @@ __device__ void finish_tasks(Shared<kTiles>& s, const float* sums, const GemmPar
 #pragma unroll
     for (int k = 0; k < kShares; ++k) {
 #pragma unroll
-      for (int r = 0; r < kDenseRanks; ++r)
+      for (int r = 0; r < kRanks; ++r)
         if (r != part.rank && token + 4 * k < p.tokens) add(v[k], shares[r][k][lane]);
     }
     __syncwarp();
-    if (lane == 0) expect_shares(received, p.tokens - kTileTokens * tile);
+    if (lane == 0) expect_shares(received, kRanks, p.tokens - kTileTokens * tile);
 #pragma unroll
     for (int k = 0; k < kTileTokens / 2; ++k) {
       const float4 both = v[k / 2];
@@ -296,9 +303,10 @@ __device__ void init_shared(Shared<kTiles>& s, const Cut& cut, int tokens) {
     mbar_init(&s.full[i], 1), mbar_init(&s.free[i], Team<kTiles>::kGroupWarps);
   for (int b = 0; b < 2; ++b) mbar_init(&s.summed[b], Team<kTiles>::kWarps), mbar_init(&s.empty[b], kTiles);
   for (int t = 0; t < kTiles; ++t) mbar_init(&s.received[t], 1);
-  mbar_init(&s.started, 1);
+  mbar_init(&s.started, 1), mbar_init(&s.landed, 1);
   mbar_init_fence();
-  for (int t = 0; t < kTiles; ++t) expect_shares(&s.received[t], tokens - kTileTokens * t);
+  for (int t = 0; t < kTiles; ++t)
+    expect_shares(&s.received[t], Team<kTiles>::kRanks, tokens - kTileTokens * t);
 }
 
 template <class Source, int kTiles, class Epilogue>
@@ -308,9 +316,9 @@ __global__ void __launch_bounds__(Team<kTiles>::kThreads) __maxnreg__(kTiles == 
   __shared__ Shared<kTiles> s;
   using T = Team<kTiles>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const Part part(p.blocks);
+  const Part<T::kRanks> part(p.blocks);
   constexpr auto kStageBytes = Stage<Source>::kBytes;
-  const int row_bytes = row_stride(p.blocks);
+  const int row_bytes = row_stride(p.blocks, T::kRanks);
   uint8_t* rows = dynamic + cut.stages * kStageBytes;
   auto* sums = reinterpret_cast<float*>(rows + p.tokens * row_bytes);
   if (warp == T::kCopier) {
@@ -329,7 +337,7 @@ __global__ void __launch_bounds__(Team<kTiles>::kThreads) __maxnreg__(kTiles == 
     cluster_wait();
     wait_for_predecessor();
     if (warp == T::kFinisher && lane == 0) mbar_arrive(&s.started);
-    finish_tasks<T::kBuffers>(s, sums, p, cut, epilogue, part, warp - T::kFinisher, lane);
+    finish_tasks(s, sums, p, cut, epilogue, part, warp - T::kFinisher, lane);
     return;
   }
   constexpr int kMultipliers = T::kMultipliers;
@@ -344,7 +352,7 @@ __global__ void __launch_bounds__(Team<kTiles>::kThreads) __maxnreg__(kTiles == 
     start_successor();
     cluster_wait();
     wait_for_predecessor();
-    copy_rows<kMultipliers>(p, rows, row_bytes, first, end);
+    copy_rows<kMultipliers, (kTiles > 1)>(p, rows, row_bytes, first, end, &s.landed);
   }
   sync_multipliers<kMultipliers>();
   // Columns of the MMA beyond the tokens are never looked at.
@@ -353,7 +361,7 @@ __global__ void __launch_bounds__(Team<kTiles>::kThreads) __maxnreg__(kTiles == 
   for (int t = 0; t < kTiles; ++t)
     x[t] = rows + min(kTileTokens * t + lane / 4, p.tokens - 1) * row_bytes + lane % 4 * 16;
   Turn turn;
-  Place<T::kBuffers> place;
+  Place<Team<kTiles>> place;
 #pragma unroll 1
   for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
     const Task task(cut, index);
@@ -368,8 +376,8 @@ __global__ void __launch_bounds__(Team<kTiles>::kThreads) __maxnreg__(kTiles == 
 // Besides the ring.
 template <class T>
 size_t shared_rest(int64_t cols, int tokens) {
-  return tokens *
-         (row_stride(static_cast<int>(cols / kBlock)) + sizeof(float) * T::kBuffers * T::kWarps * kUnit);
+  return tokens * (row_stride(static_cast<int>(cols / kBlock), T::kRanks) +
+                   sizeof(float) * T::kBuffers * T::kWarps * kSumStride);
 }
 template <class Source, class T>
 int stages_for(int64_t cols, int tokens) {
@@ -379,10 +387,10 @@ int stages_for(int64_t cols, int tokens) {
 }
 
 // Clusters that run at a time, one block a multiprocessor; at least 1.
-int clusters_at_a_time(const void* kernel, int threads, int least) {
-  cudaLaunchAttribute attribute = cluster_attribute(kDenseRanks);
+int clusters_at_a_time(const void* kernel, int ranks, int threads, int least) {
+  cudaLaunchAttribute attribute = cluster_attribute(ranks);
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kDenseRanks), config.blockDim = dim3(threads), config.dynamicSmemBytes = least;
+  config.gridDim = dim3(ranks), config.blockDim = dim3(threads), config.dynamicSmemBytes = least;
   config.attrs = &attribute, config.numAttrs = 1;
   int clusters = 0;
   const bool known = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess;
@@ -397,9 +405,9 @@ template <class T, typename... Params>
 Prepared prepare_kernel(void (*kernel)(Params...)) {
   cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kMost);
   if (code == cudaSuccess) code = share_multiprocessor(kernel);
-  return {code, code == cudaSuccess
-                    ? clusters_at_a_time(reinterpret_cast<const void*>(kernel), T::kThreads, T::kLeast)
-                    : 0};
+  return {code, code == cudaSuccess ? clusters_at_a_time(reinterpret_cast<const void*>(kernel), T::kRanks,
+                                                         T::kThreads, T::kLeast)
+                                    : 0};
 }
 
 Cut cut_of(int units, int clusters, int stages) {
@@ -428,7 +436,7 @@ Status run_tiles(const Matrix& w, const Activations& x, const Norm& norm, const 
                      .factor = x.factor * Source::kFactor,
                      .jobs = nullptr,
                      .job_count = nullptr};
-  return launch_clusters(kDenseRanks, kernel, dim3(kDenseRanks * clusters), dim3(T::kThreads),
+  return launch_clusters(T::kRanks, kernel, dim3(T::kRanks * clusters), dim3(T::kThreads),
                          std::max<size_t>(shared, T::kLeast), stream, p, cut, norm, epilogue);
 }
 

@@ -3,16 +3,16 @@
 #pragma once
 
 #include "backend/cuda/norm.cuh"
+#include "backend/cuda/sm90a/ptx.cuh"
 #include "backend/cuda/tile.cuh"
 
 namespace moesaic::cuda::sm90a {
 
-inline constexpr int kDenseRanks = 2;  // thread blocks that share a contraction
 inline constexpr int kTileTokens = 8;
 
-// Bytes of a row; two tokens' rows stand in different banks.
-__host__ __device__ constexpr int row_stride(int blocks) {
-  return (blocks / kDenseRanks + 1) * kBlock * 2 + 64;
+// Bytes of a row's share of the contraction; two tokens' rows stand in different banks.
+__host__ __device__ constexpr int row_stride(int blocks, int ranks) {
+  return (blocks / ranks + 1) * kBlock * 2 + 64;
 }
 
 // The threads that multiply, the first of the block.
@@ -21,14 +21,25 @@ __device__ inline void sync_multipliers() {
   asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
 }
 
-// Columns [first, end) of all tokens, by kThreads.
-template <int kThreads>
-__device__ void copy_rows(const GemmParams& p, uint8_t* rows, int row_bytes, int first, int end) {
-  const int vectors = (end - first) / 8;
-  for (int i = threadIdx.x; i < p.tokens * vectors; i += kThreads) {
-    const int row = i / vectors, at = i % vectors;
-    *reinterpret_cast<uint4*>(rows + row * row_bytes + at * 16) =
-        reinterpret_cast<const uint4*>(p.x + static_cast<int64_t>(row) * p.cols + first)[at];
+// Columns [first, end) of all tokens, by kThreads: a few rows, or many, for which `landed` is.
+template <int kThreads, bool kMany>
+__device__ void copy_rows(const GemmParams& p, uint8_t* rows, int row_bytes, int first, int end,
+                          uint64_t* landed) {
+  if constexpr (kMany) {
+    const int bytes = (end - first) * 2;
+    if (threadIdx.x == 0) {
+      mbar_expect(landed, p.tokens * bytes);
+      for (int row = 0; row < p.tokens; ++row)
+        bulk_copy(rows + row * row_bytes, p.x + static_cast<int64_t>(row) * p.cols + first, bytes, landed);
+    }
+    mbar_wait(landed, 0);
+  } else {
+    const int vectors = (end - first) / 8;
+    for (int i = threadIdx.x; i < p.tokens * vectors; i += kThreads) {
+      const int row = i / vectors, at = i % vectors;
+      *reinterpret_cast<uint4*>(rows + row * row_bytes + at * 16) =
+          reinterpret_cast<const uint4*>(p.x + static_cast<int64_t>(row) * p.cols + first)[at];
+    }
   }
 }
 

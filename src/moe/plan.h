@@ -16,6 +16,7 @@ struct MoeShape {
 
 enum class MoeKernel {
   kDecode,  // sm90a/moe_decode: the whole operator in one launch
+  kSplit,   // sm90a/gemm_split: mma.sync, the contraction split among warps
   kWide,    // sm90a/gemm_wide: wgmma
   kTiles,   // gemm: mma.sync, any device and format
   // sm120a/: MXFP8 activations; with more rows a block; with as many tokens as the tile has, whatever there

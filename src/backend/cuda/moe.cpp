@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "backend/cuda/sm120a/gemm.h"
+#include "backend/cuda/sm90a/gemm_split.h"
 #include "backend/cuda/sm90a/gemm_wide.h"
 #include "backend/cuda/sm90a/moe_decode.h"
 #include "base/error.h"
@@ -95,6 +96,7 @@ Status Moe::run(const Model& model, int index, Norm norm, const RouterTrace& tra
   if (trace) RETURN_IF_ERROR(trace_router(model.config, index, norm.rows, trace, stream));
   if (model.atom) return run_atom(model, layer, norm, way, stream);
   if (decode) return run_slabs(model, index, norm, stream);
+  if (way.kernel == MoeKernel::kSplit) return run_split(model, layer, norm, way.tile, stream);
   return way.kernel == MoeKernel::kWide ? run_wide(model, layer, norm, way.tile, stream)
                                         : run_jobs(model, layer, norm, way.tile, stream);
 }
@@ -121,7 +123,10 @@ Status Moe::choose_experts(const Model& model, const Layer& layer, Norm normed, 
                       .slot_rows = slot_rows_.as<int32_t>(),
                       .jobs = jobs_.as<Job>(),
                       .job_count = job_count_.as<int>()};
-  if (in_slabs) return score(normed, logits, stream);
+  if (model.slabs && can_score(logits)) {
+    RETURN_IF_ERROR(score(normed, logits, stream));
+    return in_slabs ? Status() : route(routing, stream);
+  }
   if (can_choose(logits, routing)) return choose(normed, logits, routing, arrived_.as<int>(), stream);
   normed.out_f32 = normed_f32_.as<float>();
   RETURN_IF_ERROR(norm(normed, stream));
@@ -129,17 +134,32 @@ Status Moe::choose_experts(const Model& model, const Layer& layer, Norm normed, 
   return route(routing, stream);
 }
 
+// The slots of a step, in jobs: of x's rows, which norm left.
+Activations Moe::slots_of(const Model& model, const Norm& norm, int tile) const {
+  const ModelConfig& config = model.config;
+  return {.x = norm.out,
+          .rows = slot_rows_.as<int32_t>(),
+          .factor = 1.0f / norm.factor,
+          .tokens = max_jobs(norm.rows, config.experts, config.experts_per_token, tile),
+          .jobs = jobs_.as<Job>(),
+          .job_count = job_count_.as<int>(),
+          .tile = tile};
+}
+
+// Where the second product goes, for the next norm to combine.
+Store Moe::expert_out(const Model& model, const Layer& layer) {
+  pending_ = true;
+  return {.out = out_.as<float>(),
+          .stride = model.config.hidden,
+          .bias = layer.down_bias.as<float>(),
+          .rows = model.config.hidden};
+}
+
 Status Moe::run_jobs(const Model& model, const Layer& layer, const Norm& norm, int tile,
                      cudaStream_t stream) {
   const ModelConfig& config = model.config;
-  Activations act{.x = norm.out,
-                  .rows = slot_rows_.as<int32_t>(),
-                  .factor = 1.0f / norm.factor,
-                  .tokens = max_jobs(norm.rows, config.experts, config.experts_per_token, tile),
-                  .jobs = jobs_.as<Job>(),
-                  .job_count = job_count_.as<int>(),
-                  .tile = tile};
-  RETURN_IF_ERROR(gemm(layer.gate_up, act,
+  Activations x = slots_of(model, norm, tile);
+  RETURN_IF_ERROR(gemm(layer.gate_up, x,
                        SwiGlu{.out = hidden_.as<void>(),
                               .bf16 = takes_bf16(layer.down.kind),
                               .intermediate = config.intermediate,
@@ -148,14 +168,16 @@ Status Moe::run_jobs(const Model& model, const Layer& layer, const Norm& norm, i
                               .alpha = static_cast<float>(config.swiglu_alpha),
                               .limit = static_cast<float>(config.swiglu_limit)},
                        stream));
-  act.x = hidden_.as<void>(), act.rows = nullptr, act.factor = 1.0f;
-  pending_ = true;
-  return gemm(layer.down, act,
-              Store{.out = out_.as<float>(),
-                    .stride = config.hidden,
-                    .bias = layer.down_bias.as<float>(),
-                    .rows = config.hidden},
-              stream);
+  x.x = hidden_.as<void>(), x.rows = nullptr, x.factor = 1.0f;
+  return gemm(layer.down, x, expert_out(model, layer), stream);
+}
+
+Status Moe::run_split(const Model& model, const Layer& layer, const Norm& norm, int tile,
+                      cudaStream_t stream) {
+  Activations x = slots_of(model, norm, tile);
+  RETURN_IF_ERROR(sm90a::split_up(layer.fc1_slabs.as<uint8_t>(), x, hidden_.as<__half>(), stream));
+  x.x = hidden_.as<void>(), x.rows = nullptr, x.factor = 1.0f / sm90a::kHScale;
+  return sm90a::split_down(layer.fc2_slabs.as<uint8_t>(), x, expert_out(model, layer), stream);
 }
 
 Status Moe::run_wide(const Model& model, const Layer& layer, const Norm& norm, int tile,
@@ -174,13 +196,8 @@ Status Moe::run_wide(const Model& model, const Layer& layer, const Norm& norm, i
                                                         .up_bias = layer.up_bias.as<float>()},
                                       stream));
   x.data = hidden_.as<void>();
-  pending_ = true;
   return sm90a::wide_experts(layer.fc2_slabs.as<uint8_t>(), x, 1.0f / sm90a::kHScale,
-                             Store{.out = out_.as<float>(),
-                                   .stride = config.hidden,
-                                   .bias = layer.down_bias.as<float>(),
-                                   .rows = config.hidden},
-                             stream);
+                             expert_out(model, layer), stream);
 }
 
 Status Moe::run_atom(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
@@ -218,22 +235,17 @@ Status Moe::run_atom(const Model& model, const Layer& layer, const Norm& norm, c
                                                 .limit = static_cast<float>(config.swiglu_limit)},
                                stream));
   if (separate) RETURN_IF_ERROR(sm120a::expand(wide, nullptr, h, stream));
-  pending_ = true, combined_ = model.moe.atomic_combine;
-  if (!combined_)
-    return sm120a::gemm(weights(layer.down), h, tile_of(way),
-                        Store{.out = out_.as<float>(),
-                              .stride = config.hidden,
-                              .bias = layer.down_bias.as<float>(),
-                              .rows = config.hidden},
-                        stream);
+  const Store out = expert_out(model, layer);
+  combined_ = model.moe.atomic_combine;
+  if (!combined_) return sm120a::gemm(weights(layer.down), h, tile_of(way), out, stream);
   auto* identity = identity_.as<int32_t>();
   auto* ones = reinterpret_cast<float*>(identity + identity_.bytes() / 8);
-  RETURN_IF_ERROR(sm120a::zero_fill(out_.as<float>(), norm.rows, config.hidden, identity, ones, stream));
+  RETURN_IF_ERROR(sm120a::zero_fill(out.out, norm.rows, config.hidden, identity, ones, stream));
   return sm120a::gemm(weights(layer.down), h, tile_of(way),
-                      sm120a::AtomicCombine{.out = out_.as<float>(),
+                      sm120a::AtomicCombine{.out = out.out,
                                             .hidden = config.hidden,
                                             .top_k = config.experts_per_token,
-                                            .bias = layer.down_bias.as<float>(),
+                                            .bias = out.bias,
                                             .slot_rows = rows,
                                             .slots = slots_.as<int32_t>(),
                                             .weights = expert_weights_.as<float>()},

@@ -33,10 +33,13 @@ class Moe {
   Status choose_experts(const Model& model, const Layer& layer, Norm norm, int tile, bool in_slabs,
                         cudaStream_t stream);
   Status run_slabs(const Model& model, int layer, const Norm& norm, cudaStream_t stream);
+  Status run_split(const Model& model, const Layer& layer, const Norm& norm, int tile, cudaStream_t stream);
   Status run_wide(const Model& model, const Layer& layer, const Norm& norm, int tile, cudaStream_t stream);
   Status run_jobs(const Model& model, const Layer& layer, const Norm& norm, int tile, cudaStream_t stream);
   Status run_atom(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
                   cudaStream_t stream);
+  Activations slots_of(const Model& model, const Norm& norm, int tile) const;
+  Store expert_out(const Model& model, const Layer& layer);
   Status trace_router(const ModelConfig& config, int layer, int rows, const RouterTrace& trace,
                       cudaStream_t stream);
 

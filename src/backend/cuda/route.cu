@@ -64,61 +64,78 @@ __global__ void router_kernel(const Router p) {
   }
 }
 
-__device__ void top_k_row(const Route& p, int row, int lane) {
+// ids: of all rows.
+__device__ void top_k_row(const Route& p, int row, int lane, int32_t* ids) {
   const float* logits = p.logits + static_cast<int64_t>(row) * p.experts;
-  int32_t* ids = p.ids + row * p.top_k;
+  ids += row * p.top_k;
   float* weights = p.weights + row * p.top_k;
   if (p.experts <= 128) return top_k<4>(logits, p.experts, p.top_k, lane, ids, weights);
   top_k<kMaxExperts / 32>(logits, p.experts, p.top_k, lane, ids, weights);
+}
+
+// All rows, by one block.
+__device__ void top_k_rows(const Route& p, int32_t* ids) {
+  for (int row = threadIdx.x / 32; row < p.rows; row += blockDim.x / 32)
+    top_k_row(p, row, threadIdx.x % 32, ids);
+  __syncthreads();
 }
 
 __global__ void __launch_bounds__(256) top_k_kernel(const Route p) {
   wait_for_predecessor();
   start_successor();
   const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-  if (row < p.rows) top_k_row(p, row, threadIdx.x % 32);
+  if (row < p.rows) top_k_row(p, row, threadIdx.x % 32, p.ids);
 }
 
-// Over the block's threads: the sum of those before, and of all.
-struct Scan {
-  int before, total;
+// What experts have.
+struct Sizes {
+  int slots, jobs, starts;
 };
-__device__ Scan block_scan(int x, int* scratch) {
+__device__ Sizes operator+(const Sizes& a, const Sizes& b) {
+  return {a.slots + b.slots, a.jobs + b.jobs, a.starts + b.starts};
+}
+// Over the first warps of the block, in all its threads: the sum of the threads before, and of all.
+struct Scan {
+  Sizes before, total;
+};
+__device__ Scan block_scan(const Sizes& x, int warps, Sizes* scratch) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int sum = x;
+  Sizes sum = x;
   for (int offset = 1; offset < 32; offset *= 2) {
-    const int below = __shfl_up_sync(0xFFFFFFFFu, sum, offset);
-    if (lane >= offset) sum += below;
+    const Sizes below = {__shfl_up_sync(~0u, sum.slots, offset), __shfl_up_sync(~0u, sum.jobs, offset),
+                         __shfl_up_sync(~0u, sum.starts, offset)};
+    if (lane >= offset) sum = sum + below;
   }
-  if (lane == 31) scratch[warp] = sum;
+  if (lane == 31 && warp < warps) scratch[warp] = sum;
   __syncthreads();
-  int base = 0, total = 0;
-  for (int w = 0; w < static_cast<int>(blockDim.x) / 32; ++w) {
+  Sizes base = {}, total = {};
+  for (int w = 0; w < warps; ++w) {
     if (w == warp) base = total;
-    total += scratch[w];
+    total = total + scratch[w];
   }
   __syncthreads();
-  return {base + sum - x, total};
+  const Sizes to = base + sum;
+  return {{to.slots - x.slots, to.jobs - x.jobs, to.starts - x.starts}, total};
 }
 
-// Warps that plan: each counts a part of the pairs for itself.
+// Warps that plan: each counts a part of the pairs for itself, and what they counted is added up one after
+// the other.
 constexpr int kCounts = 8192;  // of warps and experts
-int plan_warps(int experts) { return max(1, min(32, kCounts / experts)); }
-size_t plan_bytes(int experts, int warps) { return sizeof(int) * warps * experts; }
+int plan_warps(int pairs, int experts) { return max(1, min(kCounts / experts, min(32, (pairs + 63) / 64))); }
 
-// Pairs of the same expert stand in the order of rows. counts: [warps of the block][experts].
-__device__ void plan(const Route& p, int* counts, int* scratch) {
-  const int pairs = p.rows * p.top_k, warps = blockDim.x / 32, lane = threadIdx.x % 32;
-  int* mine = counts + threadIdx.x / 32 * p.experts;
-  const int share = (pairs + 32 * warps - 1) / (32 * warps) * 32, begin = threadIdx.x / 32 * share;
-  const int end = min(begin + share, pairs);
+// Pairs of the same expert stand in the order of rows. ids: of the pairs; counts: [warps][experts].
+__device__ void plan(const Route& p, const int* ids, int warps, int* counts, Sizes* scratch) {
+  const int pairs = p.rows * p.top_k, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int* mine = counts + warp * p.experts;
+  const int share = (pairs + 32 * warps - 1) / (32 * warps) * 32;
+  const int begin = min(warp * share, pairs), end = min(begin + share, pairs);
   for (int i = threadIdx.x; i < warps * p.experts; i += blockDim.x) counts[i] = 0;
   __syncthreads();
   struct Pair {
     int expert, rank, equals;  // equals: of the 32 pairs, `rank` of them before this one
   };
   const auto look = [&](int pair) -> Pair {
-    const int expert = pair < end ? p.ids[pair] : -1;
+    const int expert = pair < end ? ids[pair] : -1;
     const unsigned equals = __match_any_sync(~0u, expert);
     return {expert, __popc(equals & ((1u << lane) - 1)), __popc(equals)};
   };
@@ -129,7 +146,7 @@ __device__ void plan(const Route& p, int* counts, int* scratch) {
   }
   __syncthreads();
   // A thread takes experts e, e + blockDim.x, ...: one after the other in one scan each.
-  int slots = 0, jobs = 0, starts = 0;
+  Sizes done = {};
   for (int first = 0; first < p.experts; first += blockDim.x) {
     const int expert = first + threadIdx.x;
     int count = 0;
@@ -137,19 +154,19 @@ __device__ void plan(const Route& p, int* counts, int* scratch) {
     const int parts = (count + p.tile - 1) / p.tile;
     const int size = p.even && parts > 0 ? min(p.tile, tile_width((count + parts - 1) / parts)) : p.tile;
     const int full = count / size, last = count % size;
-    const Scan slot = block_scan(count, scratch), job = block_scan(full + (last > 0), scratch);
-    const Scan start = block_scan(full * size + (last > 0 ? tile_width(last) : 0), scratch);
+    const int planning = (min(p.experts - first, static_cast<int>(blockDim.x)) + 31) / 32;
+    const Scan scan = block_scan({count, full + (last > 0), full * size + (last > 0 ? tile_width(last) : 0)},
+                                 planning, scratch);
+    const Sizes at = done + scan.before;
     for (int j = 0; j * size < count; ++j)
-      p.jobs[jobs + job.before + j] = {expert, slots + slot.before + j * size, min(size, count - j * size),
-                                       starts + start.before + j * size};
-    int at = slots + slot.before;
-    for (int w = 0; w < warps && expert < p.experts; ++w) {
+      p.jobs[at.jobs + j] = {expert, at.slots + j * size, min(size, count - j * size), at.starts + j * size};
+    for (int w = 0, slot = at.slots; w < warps && expert < p.experts; ++w) {
       const int n = counts[w * p.experts + expert];
-      counts[w * p.experts + expert] = at, at += n;
+      counts[w * p.experts + expert] = slot, slot += n;
     }
-    slots += slot.total, jobs += job.total, starts += start.total;
+    done = done + scan.total;
   }
-  if (threadIdx.x == 0) *p.job_count = jobs;
+  if (threadIdx.x == 0) *p.job_count = done.jobs;
   __syncthreads();
   for (int base = begin; base < end; base += 32) {
     const Pair pair = look(base + lane);
@@ -163,34 +180,34 @@ __device__ void plan(const Route& p, int* counts, int* scratch) {
   }
 }
 
-__global__ void __launch_bounds__(1024) plan_kernel(const Route p) {
+__global__ void __launch_bounds__(1024) plan_kernel(const Route p, int warps) {
   extern __shared__ int plan_counts[];
-  __shared__ int scratch[32];
+  __shared__ Sizes scratch[32];
   wait_for_predecessor();
   start_successor();
-  plan(p, plan_counts, scratch);
+  plan(p, p.ids, warps, plan_counts, scratch);
 }
 
-// Both in one block, for the few rows of decoding.
-__global__ void __launch_bounds__(1024) route_kernel(const Route p) {
-  extern __shared__ int plan_counts[];
-  __shared__ int scratch[32];
+// Both in one block, for the rows of decoding.
+constexpr int kRoutedAtOnce = 64;
+__global__ void __launch_bounds__(1024) route_kernel(const Route p, int warps) {
+  extern __shared__ int route_ids[];  // [pairs], then the plan's counts
+  __shared__ Sizes scratch[32];
   wait_for_predecessor();
   start_successor();
-  for (int row = threadIdx.x / 32; row < p.rows; row += blockDim.x / 32) top_k_row(p, row, threadIdx.x % 32);
-  __syncthreads();
-  plan(p, plan_counts, scratch);
+  top_k_rows(p, route_ids);
+  plan(p, route_ids, warps, route_ids + p.rows * p.top_k, scratch);
 }
 
-// Norm, router and (kRoute) route in one kernel, for the few rows of decoding: a warp an expert, whose
-// weights are read while the kernel before still runs; every block norms its row for itself, and the last
-// block to arrive routes all rows.
+// Norm, router and route in one kernel, for the few rows of decoding: a warp an expert, whose weights are
+// read while the kernel before still runs; every block norms its row for itself, and the last block to arrive
+// routes all rows.
 constexpr int kRouterLoads = 24;  // float4 a lane: hidden up to 3,072
 __global__ void __launch_bounds__(kNormThreads)
     choose_kernel(const Norm n, const Router r, const Route t, int* arrived) {
   extern __shared__ float4 values[];  // [hidden / 4], then the plan's counts
   __shared__ float scratch[kNormThreads / 32];
-  __shared__ int plan_scratch[kNormThreads / 32];
+  __shared__ Sizes plan_scratch[kNormThreads / 32];
   __shared__ bool last_block;
   const int lane = threadIdx.x % 32, row = blockIdx.y;
   const int expert = blockIdx.x * (kNormThreads / 32) + threadIdx.x / 32;
@@ -222,75 +239,98 @@ __global__ void __launch_bounds__(kNormThreads)
   if (!last_block) return;
   __threadfence();
   if (threadIdx.x == 0) *arrived = 0;
-  for (int i = threadIdx.x / 32; i < t.rows; i += kNormThreads / 32) top_k_row(t, i, lane);
-  __syncthreads();
-  plan(t, reinterpret_cast<int*>(values), plan_scratch);
+  int* counts = reinterpret_cast<int*>(values);
+  top_k_rows(t, counts);
+  plan(t, counts, kNormThreads / 32, counts + t.rows * t.top_k, plan_scratch);
 }
 
-// Norm and router for the few rows of decoding, as short as can be, because nothing runs beside it: kScored
-// experts a block, whose weights are in registers before the kernel waits; the logits are summed before the
-// norm's factor is known, so that one meeting of the threads serves all sums.
+// Norm and router for the rows of decoding, as short as can be, because nothing runs beside it: kScored
+// experts a block, whose weights are in registers before the kernel waits; the logits of a row are summed
+// before the norm's factor is known, so that one meeting of the threads serves all sums.
 constexpr int kScored = 4;
 constexpr int kScoreLoads = 6;  // float4 a thread: hidden up to 3,072
-__global__ void __launch_bounds__(kNormThreads) score_kernel(const Norm n, const Router r) {
-  __shared__ float scratch[kNormThreads / 32][kScored + 1];
-  const int row = blockIdx.y, first = blockIdx.x * kScored, vectors = r.hidden / 4;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+struct Scores {
   float4 norm_weight[kScoreLoads], weight[kScored][kScoreLoads];
+
+  __device__ void load(const Norm& n, const Router& r, int first) {
 #pragma unroll
-  for (int j = 0; j < kScoreLoads; ++j) {
-    const int i = min(j * kNormThreads + static_cast<int>(threadIdx.x), vectors - 1);
-    norm_weight[j] = __ldg(reinterpret_cast<const float4*>(n.weight) + i);
+    for (int j = 0; j < kScoreLoads; ++j) {
+      const int i = min(j * kNormThreads + static_cast<int>(threadIdx.x), n.hidden / 4 - 1);
+      norm_weight[j] = __ldg(reinterpret_cast<const float4*>(n.weight) + i);
 #pragma unroll
-    for (int e = 0; e < kScored; ++e) {
-      const int64_t expert = min(first + e, r.experts - 1);
-      weight[e][j] = __ldg(reinterpret_cast<const float4*>(r.weight + expert * r.hidden) + i);
+      for (int e = 0; e < kScored; ++e) {
+        const int64_t expert = min(first + e, r.experts - 1);
+        weight[e][j] = __ldg(reinterpret_cast<const float4*>(r.weight + expert * r.hidden) + i);
+      }
     }
   }
+  // sum: of each expert, and of squares, by this thread.
+  __device__ void add(const float4 (&x)[kScoreLoads], float (&sum)[kScored + 1]) const {
+#pragma unroll
+    for (int j = 0; j < kScoreLoads; ++j) {
+      const float4 v = x[j], g = norm_weight[j], y = {v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w};
+      sum[kScored] = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, sum[kScored]))));
+#pragma unroll
+      for (int e = 0; e < kScored; ++e) {
+        const float4 w = weight[e][j];
+        sum[e] = fmaf(w.w, y.w, fmaf(w.z, y.z, fmaf(w.y, y.y, fmaf(w.x, y.x, sum[e]))));
+      }
+    }
+  }
+  __device__ void write_normed(const Norm& n, int row, const float4 (&x)[kScoreLoads], float scale) const {
+    uint2* out = static_cast<uint2*>(n.out) + static_cast<int64_t>(row) * (n.hidden / 4);
+#pragma unroll
+    for (int j = 0; j < kScoreLoads; ++j) {
+      const int i = j * kNormThreads + static_cast<int>(threadIdx.x);
+      const float4 v = x[j], g = norm_weight[j];
+      if (i < n.hidden / 4)
+        out[i] = half_words({v.x * scale * g.x, v.y * scale * g.y, v.z * scale * g.z, v.w * scale * g.w},
+                            n.factor, n.bf16);
+    }
+  }
+};
+__device__ __forceinline__ void load_row(const Norm& n, int row, float4 (&x)[kScoreLoads]) {
+#pragma unroll
+  for (int j = 0; j < kScoreLoads; ++j) {
+    const int i = j * kNormThreads + static_cast<int>(threadIdx.x);
+    x[j] = i < n.hidden / 4 ? reinterpret_cast<const float4*>(n.x + static_cast<int64_t>(row) * n.hidden)[i]
+                            : make_float4(0, 0, 0, 0);
+  }
+}
+
+// A block has rows blockIdx.y, blockIdx.y + gridDim.y, ...
+__global__ void __launch_bounds__(kNormThreads) score_kernel(const Norm n, const Router r) {
+  __shared__ float scratch[2][kNormThreads / 32][kScored + 1];
+  const int first = blockIdx.x * kScored, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  Scores scores;
+  scores.load(n, r, first);
   start_successor();
   wait_for_predecessor();
-  float4 x[kScoreLoads];
+  for (int row = blockIdx.y, turn = 0; row < n.rows; row += gridDim.y, turn ^= 1) {
+    float4 x[kScoreLoads];
+    load_row(n, row, x);
+    float sum[kScored + 1] = {};
+    scores.add(x, sum);
 #pragma unroll
-  for (int j = 0; j < kScoreLoads; ++j) {
-    const int i = j * kNormThreads + static_cast<int>(threadIdx.x);
-    x[j] = i < vectors ? reinterpret_cast<const float4*>(n.x + static_cast<int64_t>(row) * n.hidden)[i]
-                       : make_float4(0, 0, 0, 0);
-  }
-  float sum[kScored + 1] = {};
+    for (int e = 0; e <= kScored; ++e) sum[e] = warp_sum(sum[e]);
+    if (lane <= kScored) {
+      float mine = sum[0];
 #pragma unroll
-  for (int j = 0; j < kScoreLoads; ++j) {
-    const float4 v = x[j], g = norm_weight[j], y = {v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w};
-    sum[kScored] = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, sum[kScored]))));
-#pragma unroll
-    for (int e = 0; e < kScored; ++e) {
-      const float4 w = weight[e][j];
-      sum[e] = fmaf(w.w, y.w, fmaf(w.z, y.z, fmaf(w.y, y.y, fmaf(w.x, y.x, sum[e]))));
+      for (int e = 1; e <= kScored; ++e) mine = lane == e ? sum[e] : mine;
+      scratch[turn][warp][lane] = mine;
     }
-  }
-#pragma unroll
-  for (int e = 0; e <= kScored; ++e) sum[e] = warp_sum(sum[e]);
-  if (lane <= kScored) {
-    float mine = sum[0];
-#pragma unroll
-    for (int e = 1; e <= kScored; ++e) mine = lane == e ? sum[e] : mine;
-    scratch[warp][lane] = mine;
-  }
-  __syncthreads();
-  const auto total = [&](int e) { return (scratch[0][e] + scratch[1][e]) + (scratch[2][e] + scratch[3][e]); };
-  const float mean = total(kScored) / static_cast<float>(n.hidden), scale = rsqrtf(mean + n.eps);
-  const int expert = first + static_cast<int>(threadIdx.x);
-  if (threadIdx.x < kScored && expert < r.experts)
-    r.logits[static_cast<int64_t>(row) * r.experts + expert] = total(threadIdx.x) * scale + r.bias[expert];
-  if (blockIdx.x > 0) return;
-  if (!(mean <= 3.0e38f) && threadIdx.x == 0) atomicCAS(n.fault, 0, n.code);
-  uint2* out = static_cast<uint2*>(n.out) + static_cast<int64_t>(row) * vectors;
-#pragma unroll
-  for (int j = 0; j < kScoreLoads; ++j) {
-    const int i = j * kNormThreads + static_cast<int>(threadIdx.x);
-    const float4 v = x[j], g = norm_weight[j];
-    if (i < vectors)
-      out[i] = half_words({v.x * scale * g.x, v.y * scale * g.y, v.z * scale * g.z, v.w * scale * g.w},
-                          n.factor, n.bf16);
+    __syncthreads();
+    const auto total = [&](int e) {
+      const auto& s = scratch[turn];
+      return (s[0][e] + s[1][e]) + (s[2][e] + s[3][e]);
+    };
+    const float mean = total(kScored) / static_cast<float>(n.hidden), scale = rsqrtf(mean + n.eps);
+    const int expert = first + static_cast<int>(threadIdx.x);
+    if (threadIdx.x < kScored && expert < r.experts)
+      r.logits[static_cast<int64_t>(row) * r.experts + expert] = total(threadIdx.x) * scale + r.bias[expert];
+    if (blockIdx.x > 0) continue;
+    if (!(mean <= 3.0e38f) && threadIdx.x == 0) atomicCAS(n.fault, 0, n.code);
+    scores.write_normed(n, row, x, scale);
   }
 }
 
@@ -311,22 +351,23 @@ Status norm(const Norm& p, cudaStream_t stream) {
   return launch(norm_kernel, dim3(p.rows), dim3(kNormThreads), p.hidden * sizeof(float), stream, p);
 }
 
-bool can_score(const Router& p) { return p.rows <= 8 && p.hidden <= 128 * kRouterLoads; }
+bool can_score(const Router& p) { return p.rows <= 256 && p.hidden <= 4 * kNormThreads * kScoreLoads; }
 bool can_choose(const Router& p, const Route& t) {
   return p.rows <= 8 && p.experts <= kNormThreads && p.hidden <= 128 * kRouterLoads && t.top_k <= 4;
 }
 
 Status score(const Norm& n, const Router& r, cudaStream_t stream) {
   static_assert(kNormThreads == 128, "score_kernel adds four warps");
+  constexpr int kBlocks = 396;  // three a multiprocessor of an H200
   static const cudaError_t prepared = share_multiprocessor(score_kernel);
   if (prepared != cudaSuccess) return check(prepared, "score");
-  return launch(score_kernel, dim3((r.experts + kScored - 1) / kScored, r.rows), dim3(kNormThreads), 0,
-                stream, n, r);
+  const int across = (r.experts + kScored - 1) / kScored, down = min(r.rows, max(1, kBlocks / across));
+  return launch(score_kernel, dim3(across, down), dim3(kNormThreads), 0, stream, n, r);
 }
 Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cudaStream_t stream) {
-  const size_t shared = max(n.hidden * sizeof(float), plan_bytes(t.experts, kNormThreads / 32));
+  const size_t counts = sizeof(int) * (t.rows * t.top_k + kNormThreads / 32 * t.experts);
   return launch(choose_kernel, dim3((r.experts + kNormThreads / 32 - 1) / (kNormThreads / 32), r.rows),
-                dim3(kNormThreads), shared, stream, n, r, t, arrived);
+                dim3(kNormThreads), max(n.hidden * sizeof(float), counts), stream, n, r, t, arrived);
 }
 
 Status router(const Router& p, cudaStream_t stream) {
@@ -341,12 +382,13 @@ int max_jobs(int rows, int experts, int top_k, int tile) {
 }
 
 Status route(const Route& p, cudaStream_t stream) {
-  const int warps = plan_warps(p.experts);
-  const size_t shared = plan_bytes(p.experts, warps);
-  if (p.rows <= 32) return launch(route_kernel, dim3(1), dim3(warps * 32), shared, stream, p);
+  const int pairs = p.rows * p.top_k, warps = plan_warps(pairs, p.experts);
+  const size_t counts = sizeof(int) * warps * p.experts;
+  if (p.rows <= kRoutedAtOnce)
+    return launch(route_kernel, dim3(1), dim3(1024), counts + sizeof(int) * pairs, stream, p, warps);
   const Status status = launch(top_k_kernel, dim3((p.rows + 7) / 8), dim3(256), 0, stream, p);
   if (!status.ok()) return status;
-  return launch(plan_kernel, dim3(1), dim3(warps * 32), shared, stream, p);
+  return launch(plan_kernel, dim3(1), dim3(1024), counts, stream, p, warps);
 }
 
 Status rotations(const int32_t* positions, int rows, const double* inverse_frequency, int half, double factor,

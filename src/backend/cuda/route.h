@@ -46,7 +46,7 @@ struct Route {
   const float* logits = nullptr;
   int rows = 0, experts = 0, top_k = 0, tile = 8;
   bool even = false;             // an expert's jobs are about equally long, for sm90a/gemm_wide.h
-  int32_t* ids = nullptr;        // [rows, top_k]
+  int32_t* ids = nullptr;        // [rows, top_k], may be left as it is
   float* weights = nullptr;      // [rows, top_k]
   int32_t* slots = nullptr;      // [rows, top_k]
   int32_t* slot_rows = nullptr;  // [rows * top_k]
@@ -54,8 +54,8 @@ struct Route {
   int* job_count = nullptr;
 };
 Status route(const Route& p, cudaStream_t stream);
-// norm and router in one kernel, for few rows; its sums have an order of their own. norm.out_f32, its pending
-// experts and router.x are not used.
+// norm and router in one kernel, for the rows of decoding; its sums have an order of their own. norm.out_f32,
+// its pending experts and router.x are not used.
 bool can_score(const Router& p);
 Status score(const Norm& n, const Router& r, cudaStream_t stream);
 // norm, router and route in one kernel, the same bits; for the few rows that can_choose() allows. arrived: an

@@ -422,12 +422,6 @@ __device__ __forceinline__ void finish_tile(const Epilogue& e, const WidePlace& 
   }
 }
 
-__device__ __forceinline__ float wide_swiglu(float gate, float up) {
-  gate = fminf(gate, 7.0f);
-  up = fminf(fmaxf(up, -7.0f), 7.0f);
-  return __fdividef(gate * kHScale, 1.0f + __expf(-1.702f * gate)) * (up + 1.0f);
-}
-
 // Gate and up are neighbouring rows, 4 lanes apart: even rows take slab a's pairs and odd ones slab b's, a
 // column of h each. The warpgroup's 32 columns go through shared memory, [token][4 chunks], to their tile.
 template <int kSums>
@@ -452,8 +446,8 @@ __device__ __forceinline__ void finish_tile(const WideSwiGlu& e, const WidePlace
     for (int k = 0; k < 2; ++k) {
       const float v0 = sum[4 * i + k], v1 = sum[4 * i + 2 + k];
       const float other = __shfl_xor_sync(~0u, odd ? v0 : v1, 4) * theirs, own = (odd ? v1 : v0) * mine;
-      const float y = wide_swiglu((odd ? other : own) + gate_bias, (odd ? own : other) + up_bias);
-      to[(8 * i + lane % 4 * 2 + k) * 32] = __float2half_rn(y);
+      const float y = swiglu((odd ? other : own) + gate_bias, (odd ? own : other) + up_bias);
+      to[(8 * i + lane % 4 * 2 + k) * 32] = __float2half_rn(y * kHScale);
     }
   }
   const int block = at.row / 64, width = tile_width(at.job.count), group = threadIdx.x / 128 + 1;

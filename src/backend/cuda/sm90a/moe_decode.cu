@@ -113,12 +113,6 @@ __device__ void produce_one(Shared<C>& s, const Params& p) {
 }
 
 // ---- epilogue: one warp. lane = row + 16 * (which half of the consumers it sums) ----
-__device__ __forceinline__ float swiglu(float gate, float up) {
-  gate = fminf(gate, 7.0f);
-  up = fminf(fmaxf(up, -7.0f), 7.0f);
-  return __fdividef(gate, 1.0f + __expf(-1.702f * gate)) * (up + 1.0f);
-}
-
 template <int Rows>
 __device__ __forceinline__ float sum_consumers(const float (&red)[kConsumers][Rows][16], int column) {
   const int lane = threadIdx.x & 31, row = lane & 15, upper = lane >> 4;

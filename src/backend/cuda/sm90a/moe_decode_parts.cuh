@@ -83,8 +83,6 @@ __device__ __forceinline__ uint4 load_relaxed(const void* p) {
                : "memory");
   return v;
 }
-__device__ __forceinline__ float scale_low(uint32_t v) { return __uint_as_float((v & 0xFFu) << 23); }
-__device__ __forceinline__ float scale_high(uint32_t v) { return __uint_as_float((v << 15) & 0x7F800000u); }
 
 // A position in the ring.
 template <class C>

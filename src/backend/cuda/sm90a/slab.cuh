@@ -58,6 +58,17 @@ __device__ inline uint32_t pack_word(uint32_t codes) {
   return word;
 }
 
+// Two E8M0 scales, as F32.
+__device__ __forceinline__ float scale_low(uint32_t v) { return __uint_as_float((v & 0xFFu) << 23); }
+__device__ __forceinline__ float scale_high(uint32_t v) { return __uint_as_float((v << 15) & 0x7F800000u); }
+
+// With gpt-oss's alpha and limit.
+__device__ __forceinline__ float swiglu(float gate, float up) {
+  gate = fminf(gate, 7.0f);
+  up = fminf(fmaxf(up, -7.0f), 7.0f);
+  return __fdividef(gate, 1.0f + __expf(-1.702f * gate)) * (up + 1.0f);
+}
+
 // Offset of byte `at` of third `third` of a slab inside one expert's matrix.
 __device__ inline size_t slab_offset(bool down, int slab, int third, int at) {
   if (!down) return (size_t)(slab / 2) * kUnitBytes + third * kUnitThird + slab % 2 * kSlabThird + at;

@@ -1,0 +1,363 @@
+// A unit of 16 rows (moe_decode_layout.h) at a time, of which each of 15 warps takes 6 of the 90 blocks of
+// the contraction; its part of the job's activations stays in registers. One more warp adds the 15 parts up,
+// finishes the rows and has the next unit brought into the place that has become free. Thread blocks share
+// the units of all jobs evenly and in order, so that the last ones end together, and a block changes the job,
+// and reloads activations, hardly ever.
+//
+//   bytes: weights once per job, in bulk copies of 8 KB, 196 KB of them on their way; activations once per
+//   block and job
+//   issue slots of a unit and warp: some 160 for 8 tokens, 210 for 16, where four warps a scheduler have
+//   1,290 cycles for a unit at 4.4 TB/s
+#include "backend/cuda/kernels.cuh"
+#include "backend/cuda/mma.cuh"
+#include "backend/cuda/sm90a/gemm_split.h"
+#include "backend/cuda/sm90a/ptx.cuh"
+#include "backend/cuda/sm90a/slab.cuh"
+
+namespace moesaic::cuda::sm90a {
+namespace {
+
+constexpr int kSplitStages = 8;  // units in the ring
+constexpr int kSplitThreads = (kConsumers + 1) * 32;
+constexpr int kSumBuffers = 2;
+
+struct SplitParams {
+  const uint8_t* weights;
+  Activations x;
+  void* out;  // half h, or float
+  int64_t stride;
+};
+
+struct alignas(128) SplitShared {
+  uint8_t unit[kSplitStages][kUnitBytes];
+  float2 sums[kSumBuffers][kConsumers][kSplitTokens / 8][16][4];  // row, pair of tokens
+  uint64_t full[kSplitStages][kThirds];                           // the third has landed
+  uint64_t ready[kSumBuffers];  // the consumers have written their sums, and need their unit no more
+  uint64_t taken[kSumBuffers];  // they have been read
+};
+
+// A position in a ring.
+template <int kSize>
+struct RingPlace {
+  int index = 0, phase = 0;
+  __device__ __forceinline__ void next() {
+    if (++index == kSize) index = 0, phase ^= 1;
+  }
+};
+
+// A unit of a job. Half of what a unit costs is its tokens', 16 costing twice as much as 8, and Job::start
+// counts those of all jobs before.
+struct Place {
+  int job, unit;
+};
+constexpr int kUnitCost = 8;
+template <bool kDown>
+constexpr int kJobUnits = kDown ? kFc1Units / 2 : kFc1Units;
+
+// The units of this thread block, one job's after the other.
+template <bool kDown>
+struct Share {
+  Place at, end;  // behind the last job: {jobs, 0}
+
+  // By a warp, lane by lane of 32 jobs: one round of loads where there are no more.
+  __device__ explicit Share(const Activations& x) {
+    const int lane = threadIdx.x & 31;
+    Job job = x.jobs[min(lane, x.tokens - 1)];
+    const int jobs = *x.job_count;
+    const int all =
+        jobs <= 32 ? __shfl_sync(~0u, end_cost(job, lane), jobs - 1) : end_cost(x.jobs[jobs - 1], jobs - 1);
+    const int64_t from = static_cast<int64_t>(all) * blockIdx.x / kGrid;
+    const int64_t to = static_cast<int64_t>(all) * (blockIdx.x + 1) / kGrid;
+    at = end = {jobs, 0};
+    for (int base = 0; base < jobs; base += 32) {
+      if (base > 0) job = x.jobs[min(base + lane, jobs - 1)];
+      find(static_cast<int>(from), base, jobs, job, at);
+      find(static_cast<int>(to), base, jobs, job, end);
+    }
+  }
+  __device__ static int cost(const Job& job) { return tile_width(job.count) + kUnitCost; }
+  // Of the jobs up to this one.
+  __device__ static int end_cost(const Job& job, int index) {
+    return job.start + index * kUnitCost + cost(job);
+  }
+  // The unit at which so much is spent, if it is in the lanes' jobs.
+  __device__ static void find(int spent, int base, int jobs, const Job& job, Place& place) {
+    const int index = base + (threadIdx.x & 31), own = cost(job), rest = end_cost(job, index) - spent;
+    const unsigned here = __ballot_sync(~0u, index < jobs && rest > 0 && rest <= own);
+    if (here == 0) return;
+    const int lane = __ffs(here) - 1;
+    place = {base + lane, __shfl_sync(~0u, (own - rest) * kJobUnits<kDown> / own, lane)};
+  }
+  __device__ bool done() const { return at.job == end.job && at.unit == end.unit; }
+  __device__ int left_of_job() const { return (at.job == end.job ? end.unit : kJobUnits<kDown>)-at.unit; }
+  __device__ void skip(int units) {
+    if ((at.unit += units) == kJobUnits<kDown>) ++at.job, at.unit = 0;
+  }
+};
+
+// FC2's first row of a half of a unit: its single slabs make units, too.
+__device__ __forceinline__ int down_row(int unit, int half) {
+  if (unit < kFc2Ctas) return unit * kFc2Rows + half * 8;
+  return (2 * (unit - kFc2Ctas) + half) * kFc2Rows + 16;
+}
+
+// ---- the finishing warp ----
+
+template <bool kDown>
+struct Loader {
+  const SplitParams& p;
+  Share<kDown> share;
+  const uint8_t* expert = nullptr;
+  const uint64_t policy = evict_first_policy();
+
+  // By one thread.
+  __device__ void load(SplitShared& s, int stage) {
+    if (share.done()) return;
+    const int unit = share.at.unit;
+    if (expert == nullptr || unit == 0)
+      expert = p.weights + p.x.jobs[share.at.job].expert * (kDown ? kFc2Bytes : kFc1Bytes);
+    const bool single = kDown && unit >= kFc2Ctas;
+    const uint8_t* a = single ? expert + kFc2Single + (unit - kFc2Ctas) * (2 * kSlabBytes)
+                              : expert + static_cast<size_t>(unit) * kUnitBytes;
+#pragma unroll
+    for (int i = 0; i < kThirds; ++i) {
+      uint8_t* to = s.unit[stage] + i * kUnitThird;
+      uint64_t* full = &s.full[stage][i];
+      mbar_expect(full, kUnitThird);
+      if (single) {
+        bulk_copy(to, a + i * kSlabThird, kSlabThird, full, policy);
+        bulk_copy(to + kSlabThird, a + kSlabBytes + i * kSlabThird, kSlabThird, full, policy);
+      } else {
+        bulk_copy(to, a + i * kUnitThird, kUnitThird, full, policy);
+      }
+    }
+    share.skip(1);
+  }
+};
+
+__device__ __forceinline__ float4 add(float4 a, float4 b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+// Row lane / 2, four tokens.
+__device__ __forceinline__ float4 add_consumers(const SplitShared& s, int buffer, int tile) {
+  const int lane = threadIdx.x & 31;
+  float4 v[16];
+#pragma unroll
+  for (int w = 0; w < 16; ++w)
+    v[w] = w < kConsumers ? reinterpret_cast<const float4*>(s.sums[buffer][w][tile])[lane] : float4{};
+#pragma unroll
+  for (int step = 1; step < 16; step *= 2) {
+#pragma unroll
+    for (int w = 0; w < 16; w += 2 * step) v[w] = add(v[w], v[w + step]);
+  }
+  return v[0];
+}
+
+// to: this lane's first token's value of the unit's first row or column; left: tokens from it on.
+// Gate and up are neighbouring rows: even ones take the first two of four tokens, odd ones the others.
+__device__ __forceinline__ void store_rows(__half* to, int left, int64_t stride, float4 v) {
+  const int odd = threadIdx.x / 2 & 1;
+  const float x = __shfl_xor_sync(~0u, odd ? v.x : v.z, 2), y = __shfl_xor_sync(~0u, odd ? v.y : v.w, 2);
+  const float first = odd ? swiglu(x, v.z) : swiglu(v.x, x), second = odd ? swiglu(y, v.w) : swiglu(v.y, y);
+  to += 2 * odd * stride, left -= 2 * odd;
+  if (left > 0) to[0] = __float2half_rn(first * kHScale);
+  if (left > 1) to[stride] = __float2half_rn(second * kHScale);
+}
+__device__ __forceinline__ void store_rows(float* to, int left, int64_t stride, float4 v) {
+  if (left > 0) to[0] = v.x;
+  if (left > 1) to[stride] = v.y;
+  if (left > 2) to[2 * stride] = v.z;
+  if (left > 3) to[3 * stride] = v.w;
+}
+
+template <bool kDown>
+__device__ void finish(SplitShared& s, const SplitParams& p) {
+  using Out = std::conditional_t<kDown, float, __half>;
+  const int lane = threadIdx.x & 31, row = lane / 2, token = lane % 2 * 4;
+  const float factor = kWeightScale * p.x.factor;
+  Share<kDown> share(p.x);
+  Loader<kDown> loader{p, share};
+  if (lane == 0) {
+    for (int stage = 0; stage < kSplitStages; ++stage) loader.load(s, stage);
+  }
+  wait_for_predecessor();
+  RingPlace<kSplitStages> stage;
+  RingPlace<kSumBuffers> buffer;
+  while (!share.done()) {
+    const Job job = p.x.jobs[share.at.job];
+    const int end = share.at.unit + share.left_of_job();
+    Out* out = static_cast<Out*>(p.out) + (job.first + token) * p.stride;
+    for (int unit = share.at.unit; unit < end; ++unit) {
+      mbar_wait(&s.ready[buffer.index], buffer.phase);
+      const uint8_t* slab = s.unit[stage.index] + row / 8 * kSlabThird + kThirdBias;
+      const float bias = __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(slab)[row % 8]);
+      Out* to = out + (kDown ? down_row(unit, row / 8) + row % 8 : unit * 8 + row / 2);
+#pragma unroll
+      for (int i = 0; i < kSplitTokens / 8; ++i) {
+        if (i * 8 >= job.count) break;
+        const float4 v = add_consumers(s, buffer.index, i);
+        store_rows(to + i * 8 * p.stride, job.count - i * 8 - token, p.stride,
+                   {fmaf(v.x, factor, bias), fmaf(v.y, factor, bias), fmaf(v.z, factor, bias),
+                    fmaf(v.w, factor, bias)});
+      }
+      __syncwarp();
+      if (lane == 0) {
+        mbar_arrive(&s.taken[buffer.index]);
+        loader.load(s, stage.index);
+      }
+      stage.next(), buffer.next();
+    }
+    share.skip(end - share.at.unit);
+  }
+}
+
+// ---- consumers ----
+
+// This lane's columns of the warp's six blocks: token lane / 4 of each eight.
+template <int kTiles>
+__device__ __forceinline__ void load_tokens(const SplitParams& p, const Job& job, int warp,
+                                            uint4 (&b)[kTiles][kBlocksPerWarp]) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    const int token = i * 8 + lane / 4, slot = job.first + token;
+    const bool valid = token < job.count;
+    const int64_t row = valid && p.x.rows != nullptr ? p.x.rows[slot] : slot;
+    const uint8_t* from =
+        static_cast<const uint8_t*>(p.x.x) + row * (kHidden * 2) + warp * kSlice + lane % 4 * 16;
+#pragma unroll
+    for (int j = 0; j < kBlocksPerWarp; ++j)
+      b[i][j] = valid ? *reinterpret_cast<const uint4*>(from + j * 64) : uint4{};
+  }
+}
+
+// 16 rows by 6 blocks. Of each token ((p0 + p1) + p2), p_q = d[2q] s[2q] + d[2q+1] s[2q+1].
+template <int kTiles>
+__device__ __forceinline__ void multiply(const uint8_t* at, const uint4 (&b)[kTiles][kBlocksPerWarp],
+                                         float (&sum)[kTiles][4]) {
+  const int lane = threadIdx.x & 31;
+  uint32_t words[2][kBlocksPerWarp];
+  uint16_t scales[2][3];
+#pragma unroll
+  for (int h = 0; h < 2; ++h, at += kSlabThird) {
+    const uint4 u = *reinterpret_cast<const uint4*>(at + lane * 16);
+    const uint2 v = *reinterpret_cast<const uint2*>(at + kWarpTail + lane * 8);
+    words[h][0] = u.x, words[h][1] = u.y, words[h][2] = u.z, words[h][3] = u.w;
+    words[h][4] = v.x, words[h][5] = v.y;
+#pragma unroll
+    for (int q = 0; q < 3; ++q)
+      scales[h][q] = reinterpret_cast<const uint16_t*>(at + kWarpScales)[lane / 4 * 3 + q];
+  }
+#pragma unroll
+  for (int q = 0; q < 3; ++q) {
+    float d[kTiles][2][4] = {};
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      uint32_t a0[4], a1[4];
+      decode(words[0][2 * q + k], a0);
+      decode(words[1][2 * q + k], a1);
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        const uint4 x = b[i][2 * q + k];
+        mma<false>(d[i][k], a0[0], a1[0], a0[1], a1[1], x.x, x.y);
+        mma<false>(d[i][k], a0[2], a1[2], a0[3], a1[3], x.z, x.w);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const uint32_t two = scales[e / 2][q];
+        const float part = fmaf(d[i][1][e], scale_high(two), d[i][0][e] * scale_low(two));
+        sum[i][e] = q == 0 ? part : sum[i][e] + part;
+      }
+    }
+  }
+}
+
+struct Consumer {
+  int warp;
+  RingPlace<kSplitStages> stage;
+  RingPlace<kSumBuffers> buffer;
+
+  template <int kTiles>
+  __device__ __forceinline__ void job(SplitShared& s, const SplitParams& p, const Job& job, int units) {
+    uint4 b[kTiles][kBlocksPerWarp];
+    load_tokens<kTiles>(p, job, warp, b);
+    const int lane = threadIdx.x & 31, third = warp / kWarpsPerThird;
+    const int at = third * kUnitThird + warp % kWarpsPerThird * kWarpBytes;
+#pragma unroll 1
+    for (; units > 0; --units) {
+      mbar_wait(&s.full[stage.index][third], stage.phase);
+      float sum[kTiles][4];
+      multiply<kTiles>(s.unit[stage.index] + at, b, sum);
+      mbar_wait(&s.taken[buffer.index], buffer.phase ^ 1);
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        float2(&to)[16][4] = s.sums[buffer.index][warp][i];
+        to[lane / 4][lane % 4] = {sum[i][0], sum[i][1]};
+        to[lane / 4 + 8][lane % 4] = {sum[i][2], sum[i][3]};
+      }
+      __syncwarp();
+      if (lane == 0) mbar_arrive(&s.ready[buffer.index]);
+      stage.next(), buffer.next();
+    }
+  }
+};
+
+template <bool kDown>
+__device__ void consume(SplitShared& s, const SplitParams& p, int warp) {
+  Consumer consumer{warp};
+  Share<kDown> share(p.x);
+  wait_for_predecessor();
+  while (!share.done()) {
+    const Job job = p.x.jobs[share.at.job];
+    const int units = share.left_of_job();
+    if (job.count <= 8)
+      consumer.job<1>(s, p, job, units);
+    else
+      consumer.job<2>(s, p, job, units);
+    share.skip(units);
+  }
+}
+
+// kDown: the jobs were made before the predecessor began, so that weights may come before it ends.
+template <bool kDown>
+__global__ void __launch_bounds__(kSplitThreads) split_kernel(const SplitParams p) {
+  extern __shared__ __align__(128) uint8_t split_shared[];
+  SplitShared& s = *reinterpret_cast<SplitShared*>(split_shared);
+  if (threadIdx.x == 0) {
+    for (auto& stage : s.full) {
+      for (uint64_t& third : stage) mbar_init(&third, 1);
+    }
+    for (int i = 0; i < kSumBuffers; ++i) mbar_init(&s.ready[i], kConsumers), mbar_init(&s.taken[i], 1);
+    mbar_init_fence();
+  }
+  __syncthreads();
+  if (!kDown) wait_for_predecessor();
+  start_successor();
+  const int warp = threadIdx.x / 32;
+  if (warp == kConsumers)
+    finish<kDown>(s, p);
+  else
+    consume<kDown>(s, p, warp);
+}
+
+template <bool kDown>
+Status split(const SplitParams& p, cudaStream_t stream) {
+  static const cudaError_t prepared = cudaFuncSetAttribute(
+      split_kernel<kDown>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SplitShared));
+  if (prepared != cudaSuccess) return check(prepared, "the experts' product of a batch");
+  return launch(split_kernel<kDown>, dim3(kGrid), dim3(kSplitThreads), sizeof(SplitShared), stream, p);
+}
+
+}  // namespace
+
+Status split_up(const uint8_t* fc1, const Activations& x, __half* h, cudaStream_t stream) {
+  return split<false>({.weights = fc1, .x = x, .out = h, .stride = kHidden}, stream);
+}
+Status split_down(const uint8_t* fc2, const Activations& h, const Store& out, cudaStream_t stream) {
+  return split<true>({.weights = fc2, .x = h, .out = out.out, .stride = out.stride}, stream);
+}
+
+}  // namespace moesaic::cuda::sm90a

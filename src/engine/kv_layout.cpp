@@ -12,9 +12,10 @@ namespace moesaic {
 namespace {
 
 constexpr int kPageTokens = 32;
-// The prefix cache's share of windows: one in four of the blocks in the cache. A conversation is asked for at
-// two places, with four pages each.
-constexpr int kIdleWindows = 4;
+// The prefix cache's windows: those of one in four of the blocks in the cache. A conversation is asked for at
+// two places, with four pages each, which are all that a short one has: at least those of four for each
+// sequence.
+constexpr int kIdleWindows = 4, kLeastIdleWindows = 4 * 8;
 
 double sum(const std::vector<MemoryPart>& parts) {
   double bytes = 0;
@@ -97,7 +98,8 @@ Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& d) {
   const int64_t full = d.kv_tokens > 0 ? pages(d.kv_tokens) : d.sequences * pages(d.context);
   // A sequence holds the window behind its first row, off page boundaries at both ends, and its rows.
   const int64_t held = d.sequences * (pages(config.window) + 2) + pages(d.max_rows);
-  const int64_t window = std::min(full, held + (d.prefix_cache ? full / kIdleWindows : 0));
+  const int64_t idle = std::max<int64_t>(full / kIdleWindows, int64_t{d.sequences} * kLeastIdleWindows);
+  const int64_t window = std::min(full, held + (d.prefix_cache ? idle : 0));
   if (d.sequences < 1 || d.context < 1 || full > std::numeric_limits<int32_t>::max())
     return invalid("{}: too few to work with or too many to count", describe(d));
   return KvLayout{.page_tokens = kPageTokens,

@@ -27,7 +27,10 @@ TEST(KvLayout, CountsPages) {
                 {.sequences = 3, .context = 6400, .max_rows = 64, .kv_tokens = 8000, .prefix_cache = true})
           .value();
   EXPECT_EQ(shared.full_pages, 250);
-  EXPECT_EQ(shared.window_pages, 20 + 250 / 4);
+  EXPECT_EQ(shared.window_pages, 20 + 3 * 32);
+  const KvLayout large =
+      kv_layout(config(), {.sequences = 3, .context = 6400, .max_rows = 64, .prefix_cache = true}).value();
+  EXPECT_EQ(large.window_pages, 20 + 600 / 4);
 }
 
 TEST(KvLayout, AbsurdSizesAreErrors) {

@@ -1,8 +1,8 @@
-"""The server under load, with models/tiny on the CPU:  load.py [short | TEST...] [--json FILE]
+"""The server under load, with models/tiny on the CPU:  load.py [short] [TEST...] [--json FILE]
 
-Tests, each of which prints what it measured: streams memory faults scaling peer. `short` is what ctest runs: streams,
-memory and faults, small, and without limits on times, which a machine that is busy otherwise cannot keep. MOESAIC is the program;
-LLAMA_SERVER is llama.cpp's server, for `peer`.
+Tests, each of which prints what it measured: streams memory faults scaling peer; of the faults, full_pages and terminated also
+by themselves. `short`: small, and without limits on times, which a machine that is busy otherwise cannot keep; without tests
+it is streams, memory and faults, which ctest runs. MOESAIC is the program; LLAMA_SERVER is llama.cpp's server, for `peer`.
 """
 
 import argparse
@@ -129,10 +129,11 @@ def log_comes_back():
             subprocess.run(["umount", folder], check=True)
 
 
-def full_pages():
+def full_pages(short):
     """More than the pages hold: requests yield, wait and are computed again, and say what they say alone."""
-    server = Served("--max-batch", 32, "--kv-tokens", 1024, *QUIET, context=1024).wait_ready()
-    report = load(server.url, "--streams", 32, "--requests", 96, "--check", "-n", 300)[0]
+    count, context, words, tokens = (8, 96, 4, 32) if short else (32, 1024, 32, 300)
+    server = Served("--max-batch", count, "--kv-tokens", context, *QUIET, context=context).wait_ready()
+    report = load(server.url, "--streams", count, "--requests", (2 if short else 3) * count, "--check", "-p", words, "-n", tokens)[0]
     line("full pages", report)
     require(report["failed"] == 0, "answers were lost or mixed")
     preempted = server.metric("vllm:num_preemptions_total")
@@ -142,20 +143,21 @@ def full_pages():
     stop(server)
 
 
-def terminated():
+def terminated(short):
     """SIGTERM under load: answers under way finish, nobody else is let in, status 0."""
-    server = Served("--max-batch", 32, *QUIET).wait_ready()
-    command = [MOESAIC, "bench-serve", "--url", server.url, "-o", "json", "--streams", "32", "--seconds", "3", "-n", "200"]
+    count, tokens = (8, 60) if short else (32, 200)
+    server = Served("--max-batch", count, *QUIET).wait_ready()
+    command = [MOESAIC, "bench-serve", "--url", server.url, "-o", "json", "--streams", str(count), "--seconds", "3", "-n", str(tokens)]
     client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    server.until("vllm:num_requests_running", 32)
+    server.until("vllm:num_requests_running", count)
     server.process.send_signal(signal.SIGTERM)
     _, log = server.process.communicate(timeout=60)
     require(server.process.returncode == 0, f"it ended with {server.process.returncode}")
     under_way = int(re.search(r"(\d+) answers under way", log)[1])
     report = json.loads(client.communicate(timeout=60)[0])[0]
     whole = report["requests"] - report["failed"]
-    require(whole >= 32 and under_way >= 1, f"{whole} whole answers, {under_way} under way")
-    require(report["tokens"] == 200 * whole, "an answer was cut")
+    require(whole >= count and under_way >= 1, f"{whole} whole answers, {under_way} under way")
+    require(report["tokens"] == tokens * whole, "an answer was cut")
     print(f"terminated   {under_way} answers under way at SIGTERM, {whole} whole ones, none cut", flush=True)
 
 
@@ -198,8 +200,8 @@ def idle(count):
 def faults(short):
     full_disk()
     log_comes_back()
-    full_pages()
-    terminated()
+    full_pages(short)
+    terminated(short)
     killed()
     idle(500 if short else 10_000)
 
@@ -276,17 +278,20 @@ def compare(reports):
     return [{"server": name, "streams": count, "runs": runs} for (name, count), runs in reports.items()]
 
 
-TESTS = {test.__name__: test for test in (streams, memory, faults, scaling, peer)}
+TESTS = {test.__name__: test for test in (streams, memory, faults, full_pages, terminated, scaling, peer)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tests", nargs="*", choices=["short", *TESTS], default=["streams", "memory", "faults", "scaling"])
+    parser.add_argument("tests", nargs="*", metavar="TEST", help=" ".join(["short", *TESTS]))
     parser.add_argument("--json", type=pathlib.Path, help="all that was measured")
     options = parser.parse_args()
+    for name in set(options.tests) - {"short", *TESTS}:
+        parser.error(f"there is no test {name}")
     short = "short" in options.tests
+    chosen = [name for name in options.tests if name != "short"]
     results, failed = {}, []
-    for name in ("streams", "memory", "faults") if short else options.tests:
+    for name in chosen or ["streams", "memory", "faults"] + ["scaling"] * (not short):
         try:
             results[name] = TESTS[name](short)
         except Failed as failure:

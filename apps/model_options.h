@@ -25,7 +25,8 @@ struct ModelOptions {
 };
 
 // --dense, by the names of dense_format().
-CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help);
+CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help,
+                       const std::vector<std::string>& formats = {"keep", "bf16", "q8_0", "mxfp8", "mxfp4"});
 // --device, --threads, --dense and --kv-dtype, of ModelOptions or OpenOptions.
 template <class Options>
 void add_device_options(CLI::App& c, Options& o) {

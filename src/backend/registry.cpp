@@ -56,7 +56,8 @@ Result<DenseFormat> dense_format(std::string_view name) {
   if (name == "bf16") return DenseFormat::kBF16;
   if (name == "q8_0") return DenseFormat::kQ8_0;
   if (name == "mxfp8") return DenseFormat::kMxfp8;
-  return invalid("dense weights as '{}': use keep, bf16, q8_0 or mxfp8", name);
+  if (name == "mxfp4") return DenseFormat::kMxfp4;
+  return invalid("dense weights as '{}': use keep, bf16, q8_0, mxfp8 or mxfp4", name);
 }
 
 Result<KvFormat> kv_format(std::string_view name) {

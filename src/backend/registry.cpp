@@ -6,6 +6,7 @@
 #if MOESAIC_CUDA
 #include "backend/cuda/cuda_backend.h"
 #endif
+#include "backend/warm_up.h"
 #include "base/error.h"
 
 namespace moesaic {
@@ -50,6 +51,12 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
   }
   return invalid("unknown device '{}': use auto, cpu, cuda, cuda:N or reference", device);
 }
+
+#if !MOESAIC_CUDA
+Result<std::string> warm_up(const std::string&, int, const std::function<void(const WarmKernel&)>&) {
+  return error(StatusCode::kUnsupported, "warmup: {}", cuda_absent());
+}
+#endif
 
 Result<DenseFormat> dense_format(std::string_view name) {
   if (name == "keep") return DenseFormat::kAsLoaded;

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "backend/cuda/model.h"
+#include "backend/cuda/sm120a/load_tile.h"
 #include "backend/cuda/sm90a/moe_decode.h"
 #include "backend/cuda/upload.h"
 #include "base/error.h"
@@ -186,6 +187,7 @@ Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
   Model model = model_of(config, paths_of(config, weights, options));
   model.emulated = !has_atom(options.device);
   model.moe = options.moe;
+  if (model.dense_atom) RETURN_IF_ERROR(sm120a::load_tiles());
   Uploader up;
   RETURN_IF_ERROR(up.open(stream, weights.pools));
   RETURN_IF_ERROR(Loader(model, options, up).run(weights, progress));

@@ -38,6 +38,22 @@ inline constexpr int tile_tokens(Tile tile) {
   return kTokens[static_cast<int>(tile)];
 }
 
+// The kernel behind a tile: gemm_few.cuh for so many groups of 8 tokens, or with groups = 0 gemm_many.cuh,
+// with as many stages as leave room for a second thread block where that is possible.
+struct TileShape {
+  int groups = 0;
+  int tokens = 0, units = 0, stages = 0;
+};
+inline constexpr TileShape shape_of(Element element, Tile tile) {
+  const bool wide = element == Element::kE4M3;
+  if (tile_tokens(tile) <= 32) return {.groups = tile_tokens(tile) / kGroup};
+  if (tile == Tile::k64) return {.tokens = 64, .units = 2, .stages = wide ? 2 : 3};
+  if (tile == Tile::kPrefill) return {.tokens = 128, .units = 4, .stages = wide ? 2 : 3};
+  return {.tokens = 128, .units = 2, .stages = wide ? 3 : 2};
+}
+// Of a thread block for few tokens, by epilogue: SwiGLU's blocks of 32 values need two.
+inline constexpr int kSwiGluUnits = 2, kRowUnits = 1;
+
 // For so many tokens of one matrix: more rows to a thread block only where there are blocks enough.
 inline constexpr Tile dense_tile(int tokens) {
   if (tokens > 512) return Tile::kPrefill;
@@ -55,9 +71,12 @@ inline Tokens dense_tokens(void* data, int cols, int tokens) {
           .count = tokens};
 }
 
+// A product without units only makes sure that there is code for it (load_tile.h).
+//
 // E2M1 only.
 Status gemm(const Weights& w, const Tokens& x, Tile tile, const SwiGluMx& out, cudaStream_t stream);
 Status gemm(const Weights& w, const Tokens& x, Tile tile, const AtomicCombine& out, cudaStream_t stream);
+const void* any_tile();  // one of the kernels, to see what code there is of them
 // out[slot, row] (+)= value + bias[expert, row]
 Status gemm(const Weights& w, const Tokens& x, Tile tile, const Store& out, cudaStream_t stream);
 // Rows in the order of Rows::kHeads, one matrix.

@@ -6,8 +6,8 @@ namespace {
 
 template <class Epilogue>
 Status run_element(const Weights& w, const Tokens& x, Tile tile, const Epilogue& out, cudaStream_t stream) {
-  return w.element == Element::kE4M3 ? run_tile<Element::kE4M3, 1>(w, x, tile, out, stream)
-                                     : run_tile<Element::kE2M1, 1>(w, x, tile, out, stream);
+  return w.element == Element::kE4M3 ? run_tile<Element::kE4M3, kRowUnits>(w, x, tile, out, stream)
+                                     : run_tile<Element::kE2M1, kRowUnits>(w, x, tile, out, stream);
 }
 
 }  // namespace

@@ -411,14 +411,14 @@ Status CudaBackend::product(const Matrix& w, const void* x, float factor, int ro
 
 template <class Epilogue>
 Status CudaBackend::normed_product(const Matrix& w, const Norm& normed, const Epilogue& out) {
-  if (!options_.batch_invariant && sm90a::dense_decode_fits(w, normed.rows) &&
-      sm90a::dense_decode_norms(normed))
-    return sm90a::dense_decode(w, normed, out, stream_);
   if (in_quads(w.kind)) {
     const auto tokens = sm120a::dense_tokens(tiles_.as<void>(), static_cast<int>(w.cols), normed.rows);
     RETURN_IF_ERROR(sm120a::norm_expand(normed, tokens, stream_));
     return sm120a::gemm(sm120a::weights_of(w), tokens, sm120a::dense_tile(normed.rows), out, stream_);
   }
+  if (!options_.batch_invariant && sm90a::dense_decode_fits(w, normed.rows) &&
+      sm90a::dense_decode_norms(normed))
+    return sm90a::dense_decode(w, normed, out, stream_);
   RETURN_IF_ERROR(norm(normed, stream_));
   return product(w, normed.out, 1.0f / normed.factor, normed.rows, out);
 }

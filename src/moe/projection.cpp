@@ -19,9 +19,10 @@ constexpr DeviceModel kDevices[] = {
 constexpr double kFp4Loop[] = {161, 193, 261}, kFp8Loop[] = {111, 146, 210};
 constexpr double kQuadMmas = 8;  // for each 8 tokens
 
-// From `moesaic plan` on an H200 (docs/sm120.md): the experts' operator, norm and router included, and what
-// hand-overs of two launches take (docs/performance.md).
-constexpr double kExpertsStart = 27e-6, kDenseStart = 3e-6;
+// On an H200 (docs/sm120.md): what plan.cpp has fitted to the experts' 8-token tile, norm and router
+// included; and of dense layers lm_head's share of the bandwidth, and what QKV and the output projection take
+// beyond it.
+constexpr double kExpertsStart = 27e-6, kExpertsShare = 0.64, kDenseStart = 12e-6, kDenseShare = 0.84;
 
 // Through the atom, `jobs` times.
 void add_product(ProjectedOp& op, Format format, double rows, double cols, double jobs, int groups) {
@@ -35,7 +36,7 @@ void add_product(ProjectedOp& op, Format format, double rows, double cols, doubl
 }
 
 ProjectedOp dense_op(std::string_view name, int calls, Format format, double rows, double cols, int tokens) {
-  ProjectedOp op{.name = name, .calls = calls, .start = kDenseStart};
+  ProjectedOp op{.name = name, .calls = calls, .start = kDenseStart, .share = kDenseShare};
   add_product(op, format, rows, cols, 1, (tokens + 7) / 8);
   return op;
 }
@@ -55,7 +56,7 @@ std::vector<ProjectedOp> decode_ops(const ModelConfig& c, const ProjectedFormats
                                       .hidden = c.hidden,
                                       .intermediate = c.intermediate},
                                      {.tile = 8, .grain = 8, .bytes_per_second = 1, .flops_per_second = 1});
-  ProjectedOp experts{.name = "moe", .calls = c.layers, .start = kExpertsStart};
+  ProjectedOp experts{.name = "moe", .calls = c.layers, .start = kExpertsStart, .share = kExpertsShare};
   add_product(experts, f.experts, 2.0 * c.intermediate, c.hidden, work.jobs, 1);
   add_product(experts, f.experts, c.hidden, c.intermediate, work.jobs, 1);
   add_product(experts, Format::kF32, c.experts, c.hidden, 1, 1);  // the router
@@ -75,7 +76,7 @@ ProjectedTime projected_time(const ProjectedOp& op, const DeviceModel& d) {
 
 double as_on_hopper(const ProjectedOp& op, const DeviceModel& device) {
   ProjectedTime t = projected_time(op, device);
-  t.memory /= kHopperShare;
+  t.memory /= op.share;
   return op.start + t.floor();
 }
 

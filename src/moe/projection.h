@@ -34,7 +34,9 @@ struct ProjectedOp {
   double bytes = 0;         // of weights
   double instructions = 0;  // of warps; 0 where the product does not go through the atom
   double mmas = 0;          // of m16n8k32
-  double start = 0;         // seconds that pass whatever the size, as an H200 shows them
+  // What the same kernels show on an H200, the instruction emulated: seconds that pass whatever the size, and
+  // their share of the bandwidth for the rest.
+  double start = 0, share = 1;
 };
 
 inline constexpr int kProjectedTokens = 32;  // at most: of larger tiles nothing is counted
@@ -49,8 +51,7 @@ struct ProjectedTime {
   double floor() const;
 };
 ProjectedTime projected_time(const ProjectedOp& op, const DeviceModel& device);
-// The same with the share of the bandwidth that these kernels reach on an H200, and its starts.
-inline constexpr double kHopperShare = 0.64;
+// Of a call, with the op's share and start.
 double as_on_hopper(const ProjectedOp& op, const DeviceModel& device);
 
 }  // namespace moesaic

@@ -47,7 +47,8 @@ TEST(Projection, TheLongestOfThreeCounts) {
   EXPECT_DOUBLE_EQ(t.issue, 2);
   EXPECT_DOUBLE_EQ(t.mma, 5);
   EXPECT_DOUBLE_EQ(t.floor(), 6.4);
-  EXPECT_DOUBLE_EQ(as_on_hopper({.bytes = 640, .instructions = 160, .mmas = 5, .start = 1}, d), 11);
+  EXPECT_DOUBLE_EQ(as_on_hopper({.bytes = 640, .instructions = 160, .mmas = 5, .start = 1, .share = 0.64}, d),
+                   11);
   EXPECT_EQ(find_device_model("h100"), nullptr);
   for (const DeviceModel& device : device_models()) EXPECT_EQ(find_device_model(device.name), &device);
 }

@@ -58,6 +58,8 @@ must show.
 .B XDG_CACHE_HOME
 Measurements of
 .B moesaic tune
+and kernels of
+.B moesaic warmup
 are kept in its folder moesaic (else in ~/.cache/moesaic).
 .SH EXIT STATUS
 0 success, 1 failure, 2 wrong usage, 130 after an interrupt. A failure is one line on standard error that says what, where

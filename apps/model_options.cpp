@@ -43,10 +43,9 @@ Status usage(const Status& status) {
   return status.ok() ? status : Status(StatusCode::kUsage, status.message());
 }
 
-CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help) {
-  return command.add_option("--dense", value, help)
-      ->check(CLI::IsMember({"keep", "bf16", "q8_0", "mxfp8"}))
-      ->capture_default_str();
+CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help,
+                       const std::vector<std::string>& formats) {
+  return command.add_option("--dense", value, help)->check(CLI::IsMember(formats))->capture_default_str();
 }
 
 void ModelOptions::add_to(CLI::App& command, bool runs_model) {
@@ -64,8 +63,8 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
       .add_option(
           "--moe-path", moe_path,
           "cuda: how MXFP4 experts are computed; sm120a: from MXFP8 activations, which SM120 does by itself "
-          "and Hopper emulates")
-      ->check(CLI::IsMember({"auto", "sm120a"}))
+          "and Hopper emulates; w4a4 (reference only): from MXFP4 activations, an experiment")
+      ->check(CLI::IsMember({"auto", "sm120a", "w4a4"}))
       ->capture_default_str();
   command
       .add_option(
@@ -97,7 +96,9 @@ Result<std::string> model_path(const std::string& model) {
 
 MoeOptions moe_options(const ModelOptions& options) {
   const auto separate = [&](const char* what) { return std::ranges::count(options.moe_separate, what) > 0; };
-  return {.path = options.moe_path == "sm120a" ? MoePath::kAtom : MoePath::kAuto,
+  return {.path = options.moe_path == "sm120a" ? MoePath::kAtom
+                  : options.moe_path == "w4a4" ? MoePath::kW4A4
+                                               : MoePath::kAuto,
           .separate_quantise = separate("quantise"),
           .atomic_combine = separate("combine"),
           .policy = options.moe_policy == "threshold" ? MoePolicy::kThreshold

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "backend/backend.h"
+#include "base/file_cache.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/kv_layout.h"
 
@@ -15,7 +16,7 @@ struct ModelOptions {
   std::string model, device = "auto", isa = "auto", dense = "keep", kv_dtype = "auto", log = "quiet",
                      moe_path = "auto", moe_policy = "cost";
   std::vector<std::string> moe_separate;
-  std::string tuning_folder = default_tuning_folder();
+  std::string tuning_folder = cache_folder();
   int threads = 0;
   bool batch_invariant = false, portable = false;
 
@@ -24,7 +25,8 @@ struct ModelOptions {
 };
 
 // --dense, by the names of dense_format().
-CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help);
+CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help,
+                       const std::vector<std::string>& formats = {"keep", "bf16", "q8_0", "mxfp8", "mxfp4"});
 // --device, --threads, --dense and --kv-dtype, of ModelOptions or OpenOptions.
 template <class Options>
 void add_device_options(CLI::App& c, Options& o) {

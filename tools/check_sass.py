@@ -14,7 +14,8 @@ import sys
 ARCHITECTURES = ("sm_120a", "sm_121a")
 REGISTERS, MOST_REGISTERS = 65536, 255  # of a multiprocessor, of a thread
 WARPS = {"few": 4, "many": 8}
-EPILOGUES = {"SwiGluMx": "GEMM 1", "Store": "GEMM 2", "AtomicCombine": "GEMM 2, atomics"}
+EPILOGUES = {"SwiGluMx": "GEMM 1", "Store": "GEMM 2 and rows", "AtomicCombine": "GEMM 2, atomics", "3Qkv": "QKV"}
+ELEMENTS = ("E2M1", "E4M3")  # of layout.h
 
 
 def cuobjdump():
@@ -39,6 +40,7 @@ class Tile:
         self.kind = re.search(r"(few|many)_kernel", symbol).group(1)
         numbers = [int(n) for n in re.findall(r"Li(\d+)E", symbol)]
         self.epilogue = next(text for name, text in EPILOGUES.items() if name in symbol)
+        self.element = ELEMENTS[int(re.search(r"ElementE(\d)", symbol).group(1))]
         if self.kind == "few":
             groups, self.units = numbers
             self.tokens, self.groups, self.copies = 8 * groups, groups, self.units
@@ -47,10 +49,10 @@ class Tile:
             self.groups, self.copies = self.tokens // 8 * self.units // WARPS["many"], 1
 
     def key(self):
-        return (self.epilogue, self.tokens, self.units)
+        return (self.element, self.epilogue, self.tokens, self.units)
 
     def text(self):
-        return f"{self.epilogue}, {self.tokens} tokens x {32 * self.units} rows"
+        return f"{self.element}, {self.epilogue}, {self.tokens} tokens x {32 * self.units} rows"
 
 
 def reads(line, register):
@@ -95,10 +97,11 @@ def measure(tool, architecture, path):
         tile = Tile(symbol)
         registers, stack, local, _ = used[symbol]
         count = lambda pattern: sum(1 for l in lines if re.match(pattern, l))
-        mma = count(r"QMMA\.SF\.16832\.F32\.E2M1\.E4M3\.E8")
+        mma = count(rf"QMMA\.SF\.16832\.F32\.{tile.element}\.E4M3\.E8")
         shared_loads = [i for i, l in enumerate(lines) if re.match(r"LDS\.128", l)]
-        global_loads = [i for i, l in enumerate(lines) if re.match(r"LDG\.E\.128", l)]
+        global_loads = [i for i, l in enumerate(lines) if re.match(r"LDG\.E\.128(?!\.STRONG)", l)]  # the job is STRONG
         steps = 4 * tile.copies
+        weight_loads = steps * (2 if tile.element == "E4M3" else 1)
         blocks = REGISTERS // (-(-registers // 8) * 8 * 32 * WARPS[tile.kind])
         wrong = []
         if mma != steps * 2 * tile.groups:
@@ -107,8 +110,8 @@ def measure(tool, architecture, path):
             wrong.append("local memory")
         if registers > MOST_REGISTERS:
             wrong.append(f"{registers} registers")
-        if len(shared_loads) < steps:
-            wrong.append(f"{len(shared_loads)} 16-byte loads of weights, expected {steps}")
+        if len(shared_loads) < weight_loads:
+            wrong.append(f"{len(shared_loads)} 16-byte loads of weights, expected {weight_loads}")
         if tile.kind == "few" and len(global_loads) < 2 * tile.groups:
             wrong.append("tokens are not loaded 16 bytes at a time")
         if not count(r"UBLKCP"):

@@ -27,6 +27,7 @@ Run add_run(CLI::App& app);
 Run add_serve(CLI::App& app);
 Run add_tokenize(CLI::App& app);
 Run add_tune(CLI::App& app);
+Run add_warmup(CLI::App& app);
 Run add_verify(CLI::App& app);
 
 }  // namespace moesaic::app

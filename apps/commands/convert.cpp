@@ -43,7 +43,8 @@ Run add_convert(CLI::App& app) {
   c.add_option("--experts", o->experts, "keep, or mxfp4 to quantise BF16 experts")
       ->check(CLI::IsMember({"keep", "mxfp4"}))
       ->capture_default_str();
-  add_dense(c, o->dense, "keep, bf16, q8_0 (GGUF only) or mxfp8 (safetensors only)");
+  add_dense(c, o->dense, "keep, bf16, q8_0 (GGUF only) or mxfp8 (safetensors only)",
+            {"keep", "bf16", "q8_0", "mxfp8"});
   c.add_flag("--force", o->force, "replace what is there");
   return [o] { return run_convert(*o); };
 }

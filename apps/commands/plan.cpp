@@ -7,21 +7,22 @@
 #include "base/error.h"
 #include "commands.h"
 #include "model_options.h"
+#include "moe/projection.h"
 #include "random_batch.h"
 
 namespace moesaic::app {
 namespace {
 
-// Where no device is measured, what data sheets say: of an H200, and with --moe-path sm120a of an RTX PRO
-// 6000 (FP8).
+// Where no device is measured, what data sheets say: of an H200, and with --moe-path sm120a of this one.
 constexpr double kBytesPerSecond = 4.8e12, kFlopsPerSecond = 989e12;
-constexpr double kAtomBytesPerSecond = 1.79e12, kAtomFlopsPerSecond = 1000e12;
+constexpr const char* kAtomDevice = "rtx-pro-6000";
 constexpr int kSteps = 4;
 constexpr double kSecondsEach = 0.05;
 
 struct Options {
   ModelOptions model;
   std::vector<int> tokens = {1, 8, 64, 2048};
+  std::string device_model;
 };
 
 struct Ceiling {
@@ -111,7 +112,53 @@ Status print_ops(LoadedModel& m, RandomBatch& random, int tokens, const Ceiling&
   return {};
 }
 
+void print_projected(const ProjectedOp& op, const DeviceModel& device) {
+  const ProjectedTime t = projected_time(op, device);
+  fmt::print("| {} | {} | {:.2f} | {:.1f} | {:.1f} | {:.1f} | {:.1f} |\n", op.name, op.calls, op.bytes / 1e6,
+             t.memory * 1e6, t.issue * 1e6, t.mma * 1e6, as_on_hopper(op, device) * 1e6);
+}
+
+// What a step of so many decoding sequences would take on a device that is not here.
+Status print_projection(const Checkpoint& k, const DeviceModel& device, DenseFormat dense, int tokens) {
+  if (tokens > kProjectedTokens)
+    return usage(
+        invalid("--tokens {}: the projection is for decoding, 1 to {} tokens", tokens, kProjectedTokens));
+  const std::vector<ProjectedOp> ops = decode_ops(k.config,
+                                                  {.dense = made_of(k.weights.layers[0].q.format, dense),
+                                                   .head = made_of(k.weights.head.format, dense),
+                                                   .experts = k.weights.layers[0].gate.first.format},
+                                                  tokens);
+  fmt::print(
+      "{} token{}, one of each sequence; a call:\n\n"
+      "| op | calls | MB | us: its bytes | its instructions | its MMAs | us with an H200's efficiency |\n"
+      "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n",
+      tokens, tokens == 1 ? "" : "s");
+  double bytes = 0, floor = 0, expected = 0;
+  for (const ProjectedOp& op : ops) {
+    print_projected(op, device);
+    bytes += op.calls * op.bytes, floor += op.calls * projected_time(op, device).floor(),
+        expected += op.calls * as_on_hopper(op, device);
+  }
+  fmt::print(
+      "\n{:.2f} GB a step: at best {:.2f} ms, {:.0f} tok/s; with an H200's efficiency {:.2f} ms, {:.0f} "
+      "tok/s\n\n",
+      bytes / 1e9, floor * 1e3, tokens / floor, expected * 1e3, tokens / expected);
+  return {};
+}
+
+Status run_projection(const Options& o) {
+  ASSIGN_OR_RETURN(const DenseFormat dense, dense_format(o.model.dense));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_model(o.model));
+  const DeviceModel& device = *find_device_model(o.device_model);
+  fmt::print(
+      "{} on {}: a projection from {:.0f} GB/s, {} multiprocessors at {:.2f} GHz; nothing was measured\n\n",
+      o.model.model, device.label, device.bytes_per_second / 1e9, device.multiprocessors, device.clock / 1e9);
+  for (const int tokens : o.tokens) RETURN_IF_ERROR(print_projection(checkpoint, device, dense, tokens));
+  return {};
+}
+
 Status run_plan(const Options& o) {
+  if (!o.device_model.empty()) return run_projection(o);
   const int most = *std::max_element(o.tokens.begin(), o.tokens.end());
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, most));
   RETURN_IF_ERROR(check_context(most, m.checkpoint.config, "--tokens"));
@@ -119,9 +166,10 @@ Status run_plan(const Options& o) {
   Ceiling ceiling;
   if (!device) {
     const bool atom = o.model.moe_path == "sm120a";
-    if (atom) ceiling = {kAtomBytesPerSecond, kAtomFlopsPerSecond};
+    const DeviceModel& sm120 = *find_device_model(kAtomDevice);
+    if (atom) ceiling = {sm120.bytes_per_second, sm120.fp8_flops};
     fmt::print("{} on an NVIDIA {} as its data sheet has it; no device is measured\n\n", o.model.model,
-               atom ? "RTX PRO 6000" : "H200");
+               atom ? sm120.label : "H200");
     for (const int tokens : o.tokens) RETURN_IF_ERROR(print_ways(m, tokens, ceiling, false, atom));
     return {};
   }
@@ -152,8 +200,17 @@ Run add_plan(CLI::App& app) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
+  std::vector<std::string> names;
+  for (const DeviceModel& d : device_models()) names.emplace_back(d.name);
+  c.add_option("--device-model", o->device_model,
+               "project decoding on a device that is not here, from its data sheet: " +
+                   fmt::to_string(fmt::join(names, ", ")))
+      ->check(CLI::IsMember(names));
   c.footer("Example: moesaic plan -m dummy:gpt-oss-120b --tokens 1,16,4096");
-  return [o] { return run_plan(*o); };
+  return [o, &c] {
+    if (!o->device_model.empty() && c.count("--tokens") == 0) o->tokens = {1, 8};
+    return run_plan(*o);
+  };
 }
 
 }  // namespace moesaic::app

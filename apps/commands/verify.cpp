@@ -23,16 +23,23 @@ void print_case(const VerifyCase& v) {
 
 Status run_verify(const Options& o) {
   ASSIGN_OR_RETURN(const KvFormat kv, kv_format(o.model.kv_dtype));
+  ASSIGN_OR_RETURN(const DenseFormat dense, dense_format(o.model.dense));
   const BackendFactory factory = [&] { return make_backend(o.model, 512); };
-  ModelOptions same = o.model;
-  same.batch_invariant = true;
-  const VerifyOptions options{
+  ModelOptions stored = o.model, same = o.model;
+  stored.dense = same.dense = "keep", same.batch_invariant = true;
+  VerifyOptions options{
       .quick = o.quick, .kv = kv, .report = print_case, .invariant = [&] { return make_backend(same, 512); }};
-  ASSIGN_OR_RETURN(std::vector<VerifyCase> cases, verify_ops(factory, options));
+  ASSIGN_OR_RETURN(std::vector<VerifyCase> cases,
+                   verify_ops([&] { return make_backend(stored, 512); }, options));
+  options.dense = dense;
+  if (dense != DenseFormat::kAsLoaded) {
+    ASSIGN_OR_RETURN(const std::vector<VerifyCase> converted, verify_ops(factory, options));
+    cases.insert(cases.end(), converted.begin(), converted.end());
+  }
   if (!o.model.model.empty()) {
     ASSIGN_OR_RETURN(const Checkpoint c, open_model(o.model));
     ASSIGN_OR_RETURN(const VerifyCase whole,
-                     verify_model(c.config, c.weights, factory, o.tokens, {.kv = kv}));
+                     verify_model(c.config, c.weights, factory, o.tokens, {.kv = kv, .dense = dense}));
     print_case(whole);
     cases.push_back(whole);
   }

@@ -34,8 +34,8 @@ struct OpenOptions {
   // Tokens that a step computes, of all requests, at least max_batch: fewer keep decoding steadier beside
   // long prompts, more read prompts faster.
   int max_rows = 512;
-  bool prefix_cache = true;       // what a prompt has in common with earlier ones is not computed again
-  std::string dense = "keep";     // attention projections and lm_head in memory: keep, bf16, q8_0 or mxfp8
+  bool prefix_cache = true;    // what a prompt has in common with earlier ones is not computed again
+  std::string dense = "keep";  // attention projections and lm_head in memory: keep, bf16, q8_0, mxfp8, mxfp4
   std::string kv_dtype = "auto";  // K and V: auto (the device's own), bf16 or fp8 (cuda and reference)
   std::string tokenizer;          // a tokenizer.json or .tiktoken file instead of the model's own
 };

@@ -5,6 +5,7 @@
 #include "api/answer_stream.h"
 #include "api/tokenizer_source.h"
 #include "base/error.h"
+#include "base/file_cache.h"
 #include "engine/engine.h"
 #include "moesaic/engine.h"
 #include "text/harmony_json.h"
@@ -114,7 +115,7 @@ Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
                                                              .dense = dense,
                                                              .kv = kv,
                                                              .max_rows = o.max_rows,
-                                                             .tuning_folder = default_tuning_folder()}));
+                                                             .tuning_folder = cache_folder()}));
     ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path));
     ASSIGN_OR_RETURN(Tokenizer tokenizer,
                      o.tokenizer.empty() ? tokenizer_of(checkpoint) : tokenizer_file(o.tokenizer));

@@ -25,17 +25,25 @@
 namespace moesaic {
 
 // Format of the dense projections and lm_head in memory.
-enum class DenseFormat { kAsLoaded, kBF16, kQ8_0, kMxfp8 };
+enum class DenseFormat { kAsLoaded, kBF16, kQ8_0, kMxfp8, kMxfp4 };
+// What a dense matrix stored so becomes in memory; MXFP4 stays.
+inline Format made_of(Format stored, DenseFormat wanted) {
+  constexpr Format kFormats[] = {Format::kF32, Format::kBF16, Format::kQ8_0, Format::kMxfp8, Format::kMxfp4};
+  const bool stays = wanted == DenseFormat::kAsLoaded || is_mxfp4(stored);
+  return stays ? stored : kFormats[static_cast<int>(wanted)];
+}
 // Format of K and V in the cache. kOwn: the backend's (cuda BF16, reference F32, cpu 8 and 16 bit integers);
 // kFp8: E4M3 without a scale, rounded to nearest even and saturating at 448.
 enum class KvFormat { kOwn, kBf16, kFp8 };
-// By the names that users know them by: keep, bf16, q8_0, mxfp8; auto, bf16, fp8.
+// By the names that users know them by: keep, bf16, q8_0, mxfp8, mxfp4; auto, bf16, fp8.
 Result<DenseFormat> dense_format(std::string_view name);
 Result<KvFormat> kv_format(std::string_view name);
 
-// How MXFP4 experts are computed. kAtom: from activations rounded to MXFP8; by sm120a/ on cuda, which is what
-// SM120 and SM121 do by themselves and Hopper emulates; by the reference, which then is the oracle for that.
-enum class MoePath { kAuto, kAtom };
+// How MXFP4 experts are computed, and dense matrices that are MXFP4 or MXFP8. kAtom: from activations rounded
+// to MXFP8; by sm120a/ on cuda, which is what SM120 and SM121 do by themselves and Hopper emulates; by the
+// reference, which then is the oracle for that. kW4A4: experts from activations rounded to MXFP4; the
+// reference alone, to see what that costs.
+enum class MoePath { kAuto, kAtom, kW4A4 };
 struct MoeOptions {
   MoePath path = MoePath::kAuto;
   // Of kAtom, what it gains: quantisation as kernels of its own, of SwiGLU's result in BF16 (the reference
@@ -74,8 +82,8 @@ struct BackendCaps {
   // Activations are rounded to 16 bits whatever the weights are, and decoding may sum attention in another
   // order than prefill does.
   bool half_activations = false;
-  // The activations of MXFP4 experts are MXFP8: the input after it was rounded to BF16, SwiGLU's result as it
-  // is.
+  // The activations that meet MXFP4 experts, and MXFP4 or MXFP8 projections and lm_head, are MXFP8: after
+  // they were rounded to BF16, SwiGLU's result as it is.
   bool mx_activations = false;
   bool mx_of_bf16 = false;  // SwiGLU's result is rounded to BF16 before, too
   double peak_flops = 0;    // of matrix products on 16-bit values, by the data sheet; 0: not stated

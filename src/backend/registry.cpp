@@ -6,6 +6,7 @@
 #if MOESAIC_CUDA
 #include "backend/cuda/cuda_backend.h"
 #endif
+#include "backend/warm_up.h"
 #include "base/error.h"
 
 namespace moesaic {
@@ -51,12 +52,19 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
   return invalid("unknown device '{}': use auto, cpu, cuda, cuda:N or reference", device);
 }
 
+#if !MOESAIC_CUDA
+Result<std::string> warm_up(const std::string&, int, const std::function<void(const WarmKernel&)>&) {
+  return error(StatusCode::kUnsupported, "warmup: {}", cuda_absent());
+}
+#endif
+
 Result<DenseFormat> dense_format(std::string_view name) {
   if (name == "keep") return DenseFormat::kAsLoaded;
   if (name == "bf16") return DenseFormat::kBF16;
   if (name == "q8_0") return DenseFormat::kQ8_0;
   if (name == "mxfp8") return DenseFormat::kMxfp8;
-  return invalid("dense weights as '{}': use keep, bf16, q8_0 or mxfp8", name);
+  if (name == "mxfp4") return DenseFormat::kMxfp4;
+  return invalid("dense weights as '{}': use keep, bf16, q8_0, mxfp8 or mxfp4", name);
 }
 
 Result<KvFormat> kv_format(std::string_view name) {

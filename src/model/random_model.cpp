@@ -109,7 +109,8 @@ MatrixView Maker::matrix(Format format, const std::string& name, int64_t rows, i
   const Values values(options_.seed, name, spread);
   const int64_t stride = row_bytes(format, cols);
   std::byte* data = allocate(rows * stride);
-  std::byte* scales = format == Format::kMxfp8 ? allocate(rows * cols / mx::kBlock) : nullptr;
+  const bool apart = format == Format::kMxfp8 || format == Format::kMxfp4;
+  std::byte* scales = apart ? allocate(rows * cols / mx::kBlock) : nullptr;
   if (is_plain(format)) {
     for (int64_t i = 0; i < rows * cols; ++i) store_plain(format, data + i * row_bytes(format, 1), values[i]);
     return dense_view(format, rows, cols, data);
@@ -118,10 +119,12 @@ MatrixView Maker::matrix(Format format, const std::string& name, int64_t rows, i
     float x[mx::kBlock];
     for (int i = 0; i < mx::kBlock; ++i) x[i] = values[b * mx::kBlock + i];
     std::byte* to = data + b * row_bytes(format, mx::kBlock);
+    auto* codes = reinterpret_cast<uint8_t*>(to);
     if (format == Format::kQ8_0)
       store_q8_block(x, to);
     else
-      scales[b] = std::byte{mx::quantize_mxfp8(x, reinterpret_cast<uint8_t*>(to))};
+      scales[b] =
+          std::byte{format == Format::kMxfp8 ? mx::quantize_mxfp8(x, codes) : mx::quantize_mxfp4(x, codes)};
   }
   return dense_view(format, rows, cols, data, scales);
 }

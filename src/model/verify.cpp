@@ -60,7 +60,8 @@ constexpr Shape kDeep[] = {
     {64, 32, 16, 1, 128, 1, 1, 31, 1030, 600, 10},
 };
 
-constexpr Format kDense[] = {Format::kF32, Format::kF16, Format::kBF16, Format::kQ8_0, Format::kMxfp8};
+constexpr Format kDense[] = {Format::kF32,  Format::kF16,   Format::kBF16,
+                             Format::kQ8_0, Format::kMxfp8, Format::kMxfp4};
 constexpr Format kExperts[] = {Format::kMxfp4, Format::kMxfp4Gguf, Format::kBF16};
 
 ModelConfig config_of(const Shape& s) {
@@ -170,15 +171,17 @@ class Bench {
 BackendFactory reference_of(const VerifyOptions& options, const BackendCaps& caps) {
   const MoeOptions moe{.path = caps.mx_activations ? MoePath::kAtom : MoePath::kAuto,
                        .separate_quantise = caps.mx_of_bf16};
-  return [kv = options.kv, moe] { return create_backend("reference", {.moe = moe, .kv = kv}); };
+  return [kv = options.kv, dense = options.dense, moe] {
+    return create_backend("reference", {.dense = dense, .moe = moe, .kv = kv});
+  };
 }
 BackendCaps caps_of(const BackendFactory& backend) {
   const auto probe = backend();
   return probe.ok() ? probe.value()->caps() : BackendCaps();
 }
 
-bool rounds_to_mxfp8(const BackendCaps& caps, Format experts) {
-  return caps.mx_activations && is_mxfp4(experts);
+bool rounds_to_mxfp8(const BackendCaps& caps, Format weights) {
+  return caps.mx_activations && (is_mxfp4(weights) || weights == Format::kMxfp8);
 }
 
 Result<std::vector<float>> logits_of(const BackendFactory& factory, const ModelConfig& config,
@@ -211,6 +214,7 @@ class Verifier {
   Status run(const Shape& shape) {
     Bench bench(shape, options_.seed);
     RETURN_IF_ERROR(run_embeddings(bench));
+    if (options_.dense != DenseFormat::kAsLoaded) return {};
     ASSIGN_OR_RETURN(const std::vector<float> base,
                      logits_of(reference_, bench.config(), bench.silent(), bench.tokens(), options_.chunk));
     RETURN_IF_ERROR(run_attention(bench, base));
@@ -251,8 +255,8 @@ class Verifier {
   Status run_embeddings(Bench& bench) {
     const std::vector<float> nothing(bench.tokens().size() * static_cast<size_t>(bench.config().vocab));
     for (const Format format : kDense)
-      RETURN_IF_ERROR(
-          compare("embed+unembed", bench, format, bench.embeddings(format), nothing, tolerance_of(format)));
+      RETURN_IF_ERROR(compare("embed+unembed", bench, format, bench.embeddings(format), nothing,
+                              tolerance_of(made_of(format, options_.dense))));
     return {};
   }
   // "attend" has F32 projections; the others take their format's noise on top of its.
@@ -337,10 +341,15 @@ double kl_divergence(std::span<const float> p, std::span<const float> q) {
 Result<std::vector<VerifyCase>> verify_ops(const BackendFactory& backend, const VerifyOptions& options) {
   Verifier verifier(backend, options);
   for (const Shape& shape : kQuick) RETURN_IF_ERROR(verifier.run(shape));
-  for (const Shape& shape : kDeepQuick) RETURN_IF_ERROR(verifier.run_deep(shape));
+  const bool deep = options.dense == DenseFormat::kAsLoaded;
+  for (const Shape& shape : kDeepQuick) {
+    if (deep) RETURN_IF_ERROR(verifier.run_deep(shape));
+  }
   if (options.quick) return verifier.take();
   for (const Shape& shape : kFull) RETURN_IF_ERROR(verifier.run(shape));
-  for (const Shape& shape : kDeep) RETURN_IF_ERROR(verifier.run_deep(shape));
+  for (const Shape& shape : kDeep) {
+    if (deep) RETURN_IF_ERROR(verifier.run_deep(shape));
+  }
   return verifier.take();
 }
 
@@ -361,7 +370,8 @@ Result<VerifyCase> verify_model(const ModelConfig& config, const ModelWeights& w
   double sum = 0;
   for (size_t row = 0; row < want.size(); row += vocab)
     sum += kl_divergence(std::span(want).subspan(row, vocab), std::span(got).subspan(row, vocab));
-  const bool mx = rounds_to_mxfp8(caps, weights.layers[0].gate.first.format);
+  const bool mx = rounds_to_mxfp8(caps, weights.layers[0].gate.first.format) ||
+                  rounds_to_mxfp8(caps, made_of(weights.head.format, options.dense));
   VerifyCase result{.op = "model",
                     .shape = fmt::format("{}, {} tokens, mean KL", config.name, tokens),
                     .error = sum / tokens,

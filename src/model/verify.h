@@ -23,14 +23,17 @@ struct VerifyCase {
   bool ok = false;
 };
 
-// Makes the backend under test, with DenseFormat::kAsLoaded: every case loads its own weights.
+// Makes the backend under test: every case loads its own weights.
 using BackendFactory = std::function<Result<std::unique_ptr<Backend>>()>;
 
 struct VerifyOptions {
   bool quick = false;  // small shapes only, a second or two; else odd shapes and a layer of the 20b's size
   int chunk = 512;     // rows of a step, at most the backend's max_rows
   uint64_t seed = 1;
-  KvFormat kv = KvFormat::kOwn;                   // the backend's, which the reference gets as well
+  KvFormat kv = KvFormat::kOwn;  // the backend's, which the reference gets as well
+  // The same. Where it converts, only embed+unembed is compared: lm_head would round what the other ops add,
+  // and an MX lm_head turns their last bits into steps of E4M3, as large as what they add.
+  DenseFormat dense = DenseFormat::kAsLoaded;
   std::function<void(const VerifyCase&)> report;  // called as each case ends; may be empty
   // The same with BackendOptions::batch_invariant, if it needs to be told: rows that come one at a time must
   // have the bits of the same rows in larger steps ("singly").
@@ -42,7 +45,7 @@ Result<std::vector<VerifyCase>> verify_ops(const BackendFactory& backend, const 
 
 // A whole loaded model: the same `tokens` random tokens through the backend and the reference. The error is
 // the mean KL divergence of the rows, which rounding of activations keeps below 1e-3, or 48e-3 where those of
-// MXFP4 experts are MXFP8. Slow: the reference runs on one core.
+// MX weights are MXFP8. Slow: the reference runs on one core.
 Result<VerifyCase> verify_model(const ModelConfig& config, const ModelWeights& weights,
                                 const BackendFactory& backend, int tokens, const VerifyOptions& options);
 

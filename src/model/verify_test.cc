@@ -96,6 +96,29 @@ TEST(Verify, Bf16BeforeMxfp8) {
   EXPECT_TRUE(any_failure(differing.value(), "moe"));
 }
 
+// What --dense makes of weights, and then of activations on the atom's path, is the reference's too; a
+// backend that rounds no activations is seen, and one that keeps the weights as well.
+TEST(Verify, DenseAsMx) {
+  const auto verify = [](const BackendOptions& options, DenseFormat said, bool says_mx) {
+    const BackendFactory backend = [&]() -> Result<std::unique_ptr<Backend>> {
+      return std::unique_ptr<Backend>(std::make_unique<Faulty>(
+          [](ModelConfig&, LayerWeights&) {}, options,
+          BackendCaps{.name = "faulty", .half_activations = true, .mx_activations = says_mx}));
+    };
+    return verify_ops(backend, {.quick = true, .dense = said}).value();
+  };
+  const MoeOptions atom{.path = MoePath::kAtom};
+  using enum DenseFormat;
+  for (const auto& cases :
+       {verify({.moe = atom}, kAsLoaded, true), verify({.dense = kMxfp8, .moe = atom}, kMxfp8, true),
+        verify({.dense = kMxfp4}, kMxfp4, false)}) {
+    for (const VerifyCase& c : cases) EXPECT_EQ(c.error, 0) << c.op << " " << c.shape;
+  }
+  EXPECT_TRUE(any_failure(verify({}, kAsLoaded, true), "embed+unembed"));
+  EXPECT_TRUE(any_failure(verify({.dense = kMxfp4}, kMxfp4, true), "embed+unembed"));
+  EXPECT_TRUE(any_failure(verify({.moe = atom}, kMxfp8, true), "embed+unembed"));
+}
+
 // Every instruction set that this machine runs; "auto" is the best of them.
 TEST(Verify, TheCpuPasses) {
   int run = 0;

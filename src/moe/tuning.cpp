@@ -1,31 +1,16 @@
 #include "moe/tuning.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 
 #include "base/error.h"
+#include "base/file_cache.h"
 
 namespace moesaic {
 namespace {
-
-namespace fs = std::filesystem;
-
-uint64_t fnv1a(const std::string& text) {
-  uint64_t hash = 0xCBF29CE484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
-  return hash;
-}
 
 // The key stands in the file as its first lines, so that a clash of names is noticed.
 std::string header(const TuningKey& k) {
@@ -47,13 +32,6 @@ std::string read_all(const std::string& path) {
 }
 
 }  // namespace
-
-std::string default_tuning_folder() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && cache[0] == '/') return std::string(cache) + "/moesaic";
-  const char* home = std::getenv("HOME");
-  return home != nullptr && home[0] == '/' ? std::string(home) + "/.cache/moesaic" : "";
-}
 
 std::string tuning_path(const std::string& folder, const TuningKey& key) {
   return fmt::format("{}/moe-{:016x}.txt", folder, fnv1a(header(key)));
@@ -82,18 +60,7 @@ Status write_tuning(const std::string& folder, const TuningKey& key, const std::
   std::string text = header(key);
   for (const TunedStep& s : steps) text += fmt::format("{} {:.9e} {}\n", s.tokens, s.seconds, s.way);
   text = with_checksum(text);
-  std::error_code code;
-  fs::create_directories(folder, code);
-  const std::string path = tuning_path(folder, key), fresh = fmt::format("{}.{}", path, getpid());
-  const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  const bool written =
-      file >= 0 && write(file, text.data(), text.size()) == std::ssize(text) && fsync(file) == 0;
-  const int reason = errno;
-  if (file >= 0) close(file);
-  if (written && rename(fresh.c_str(), path.c_str()) == 0) return {};
-  const int why = written ? errno : reason;
-  unlink(fresh.c_str());
-  return error(StatusCode::kIo, "{}: {}", path, std::strerror(why));
+  return write_whole(tuning_path(folder, key), text);
 }
 
 const TunedStep* nearest_step(const std::vector<TunedStep>& steps, int tokens) {

@@ -23,9 +23,6 @@ struct TunedStep {
   double seconds = 0;
 };
 
-// $XDG_CACHE_HOME/moesaic, or ~/.cache/moesaic; empty where neither is known.
-std::string default_tuning_folder();
-
 // Ascending in tokens; empty where there is no file for the key, or a damaged one: then it is to be measured
 // again.
 std::vector<TunedStep> read_tuning(const std::string& folder, const TuningKey& key);

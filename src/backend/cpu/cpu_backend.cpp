@@ -164,10 +164,7 @@ std::vector<MemoryPart> CpuBackend::memory(const ModelConfig& config, const Mode
                                            const KvLayout& layout) {
   const StoredBytes stored = stored_bytes(weights);
   const auto share = [&](Format from) {
-    const double to = options_.dense == DenseFormat::kBF16   ? 16
-                      : options_.dense == DenseFormat::kQ8_0 ? bits_per_element(Format::kQ8_0)
-                                                             : bits_per_element(Format::kMxfp8);
-    return options_.dense == DenseFormat::kAsLoaded ? 1.0 : to / bits_per_element(from);
+    return bits_per_element(made_of(from, options_.dense)) / bits_per_element(from);
   };
   return {{kExpertsPart, stored.experts},
           {kProjectionsPart, stored.projections * share(weights.layers[0].q.format)},

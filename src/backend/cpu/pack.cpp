@@ -105,7 +105,7 @@ Fault pack_mxfp4(const MatrixView& m, int64_t first, int rows, Staging& s, uint8
   const int64_t blocks = m.cols / mx::kBlock;
   fill_scales(scales, blocks);
   for (int r = 0; r < rows; ++r) {
-    if (is_plain(m.format)) read_row(m, first + r, s.values);
+    if (!is_mxfp4(m.format)) read_row(m, first + r, s.values);
     for (int64_t b = 0; b < blocks; ++b) {
       uint8_t codes[mx::kPackedBlock];
       uint8_t& scale = group(scales, b, kPanel)[r];
@@ -253,6 +253,8 @@ Pack pack_format(Format format, DenseFormat wanted) {
       return Pack::kInt8;
     case DenseFormat::kMxfp8:
       return Pack::kMxfp8;
+    case DenseFormat::kMxfp4:
+      return Pack::kMxfp4;
     case DenseFormat::kAsLoaded:
       break;
   }

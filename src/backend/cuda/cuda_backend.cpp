@@ -17,6 +17,7 @@
 #include "backend/cuda/random.h"
 #include "backend/cuda/repack.h"
 #include "backend/cuda/replay_timer.h"
+#include "backend/cuda/sm120a/gemm.h"
 #include "backend/cuda/sm90a/dense_decode.h"
 #include "backend/cuda/sm90a/gemm_wide.h"
 #include "backend/cuda/step.h"
@@ -186,8 +187,7 @@ void CudaBackend::reset_profile() {
 
 std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const ModelWeights& weights,
                                             const KvLayout& layout) {
-  std::vector<MemoryPart> parts = count_model(config, weights, options_, slabs_fit(config, weights, options_),
-                                              atom_fits(weights, options_));
+  std::vector<MemoryPart> parts = count_model(config, weights, options_, paths_of(config, weights, options_));
   const double arena_bytes =
       sum(arena(config)) + sum(moe_.buffers(config, options_.max_rows)) + sum(scratch(config, layout));
   parts.push_back({"activations", arena_bytes});
@@ -215,12 +215,14 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
 
 std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
   const size_t rows = options_.max_rows;
+  const int widest = std::max(config.hidden, config.q_size());
   return {
       {&x_, rows * config.hidden * 4},
       {&normed_, rows * config.hidden * 2},
       {&q_, rows * config.q_size() * 2},
       {&attended_, rows * config.q_size() * 2},
-      {&tiles_, (rows + sm90a::kWideTokens) * std::max(config.hidden, config.q_size()) * 2},
+      {&tiles_,
+       std::max((rows + sm90a::kWideTokens) * widest * 2, sm120a::token_buffer_bytes(rows, 1, widest))},
       {&rotation_, rows * config.head_dim / 2 * sizeof(float2)},
       {&fault_, sizeof(int)},
   };
@@ -392,6 +394,11 @@ Norm CudaBackend::norm_of(const DeviceBuffer& weight, float factor, bool bf16, i
 // The kernels for few tokens and, through wgmma, for many each add in another order than gemm().
 template <class Epilogue>
 Status CudaBackend::product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out) {
+  if (in_quads(w.kind)) {
+    const sm120a::Tokens tokens = sm120a::dense_tokens(tiles_.as<void>(), static_cast<int>(w.cols), rows);
+    RETURN_IF_ERROR(sm120a::expand(static_cast<const __nv_bfloat16*>(x), nullptr, tokens, stream_));
+    return sm120a::gemm(sm120a::weights_of(w), tokens, sm120a::dense_tile(rows), out, stream_);
+  }
   const Activations activations{.x = x, .factor = factor, .tokens = rows};
   if (!options_.batch_invariant && sm90a::dense_decode_fits(w, rows))
     return sm90a::dense_decode(w, activations, out, stream_);
@@ -404,6 +411,11 @@ Status CudaBackend::product(const Matrix& w, const void* x, float factor, int ro
 
 template <class Epilogue>
 Status CudaBackend::normed_product(const Matrix& w, const Norm& normed, const Epilogue& out) {
+  if (in_quads(w.kind)) {
+    const auto tokens = sm120a::dense_tokens(tiles_.as<void>(), static_cast<int>(w.cols), normed.rows);
+    RETURN_IF_ERROR(sm120a::norm_expand(normed, tokens, stream_));
+    return sm120a::gemm(sm120a::weights_of(w), tokens, sm120a::dense_tile(normed.rows), out, stream_);
+  }
   if (!options_.batch_invariant && sm90a::dense_decode_fits(w, normed.rows) &&
       sm90a::dense_decode_norms(normed))
     return sm90a::dense_decode(w, normed, out, stream_);
@@ -630,6 +642,9 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions& optio
                    devices == 1 ? "one, cuda:0" : fmt::format("cuda:0 to cuda:{}", devices - 1));
   if (const std::string reason = cuda::no_code_for(options.device); !reason.empty())
     return invalid("device cuda:{}: {}; use --device cpu", options.device, reason);
+  if (options.moe.path == MoePath::kW4A4)
+    return invalid(
+        "device cuda: experts from MXFP4 activations are the reference's only; use --device reference");
   auto backend = std::make_unique<cuda::CudaBackend>(options);
   RETURN_IF_ERROR(backend->open());
   return std::unique_ptr<Backend>(std::move(backend));

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "backend/cuda/model.h"
+#include "backend/cuda/sm120a/load_tile.h"
 #include "backend/cuda/sm90a/moe_decode.h"
 #include "backend/cuda/upload.h"
 #include "base/error.h"
@@ -27,6 +28,7 @@ class Loader {
   Status run(const ModelWeights& weights, const LoadProgress& progress);
 
  private:
+  Kind dense_kind(const MatrixView& m) const { return kind_of(m.format, options_.dense, model_.dense_atom); }
   Status load_layer(int index, const LayerWeights& w);
   Status load_experts(int index, const LayerWeights& w);
   Status alloc_slabs(int index, const std::string& name);
@@ -53,10 +55,9 @@ Status Loader::load_layer(int index, const LayerWeights& w) {
   ASSIGN_OR_RETURN(layer.gate_bias, up_.vector({w.gate_bias}, name("gate bias")));
   ASSIGN_OR_RETURN(layer.up_bias, up_.vector({w.up_bias}, name("up bias")));
   ASSIGN_OR_RETURN(layer.down_bias, up_.vector({w.down_bias}, name("down bias")));
-  ASSIGN_OR_RETURN(layer.qkv, up_.matrix({w.q, w.k, w.v}, kind_of(w.q.format, options_.dense), Rows::kHeads,
-                                         config_.head_dim, kProjectionsPart, name("qkv")));
-  ASSIGN_OR_RETURN(layer.o, up_.matrix({w.o}, kind_of(w.o.format, options_.dense), Rows::kPlain, 0,
-                                       kProjectionsPart, name("o")));
+  ASSIGN_OR_RETURN(layer.qkv, up_.matrix({w.q, w.k, w.v}, dense_kind(w.q), Rows::kHeads, config_.head_dim,
+                                         kProjectionsPart, name("qkv")));
+  ASSIGN_OR_RETURN(layer.o, up_.matrix({w.o}, dense_kind(w.o), Rows::kPlain, 0, kProjectionsPart, name("o")));
   return load_experts(index, w);
 }
 
@@ -83,7 +84,7 @@ Status Loader::load_experts(int index, const LayerWeights& w) {
                   .down = true,
                   .bias = {layer.down_bias.as<float>()}};
   const auto kind = [&](const ExpertsView& e) {
-    return model_.atom ? Kind::kMxfp4Quads : kind_of(e.first.format, DenseFormat::kAsLoaded);
+    return kind_of(e.first.format, DenseFormat::kAsLoaded, model_.atom);
   };
   ASSIGN_OR_RETURN(layer.gate_up, up_.experts({w.gate, w.up}, kind(w.gate), Rows::kPairs, kExpertsPart,
                                               name("gate_up experts"), model_.slabs ? &fc1 : nullptr));
@@ -117,8 +118,8 @@ Status Loader::run(const ModelWeights& weights, const LoadProgress& progress) {
     if (progress) progress(count, config_.layers + 1);
   };
   ASSIGN_OR_RETURN(model_.embed, up_.table(weights.embed, kEmbeddingPart, "embedding"));
-  ASSIGN_OR_RETURN(model_.head, up_.matrix({weights.head}, kind_of(weights.head.format, options_.dense),
-                                           Rows::kPlain, 0, kHeadPart, "lm_head"));
+  ASSIGN_OR_RETURN(model_.head, up_.matrix({weights.head}, dense_kind(weights.head), Rows::kPlain, 0,
+                                           kHeadPart, "lm_head"));
   float top = 0;
   ASSIGN_OR_RETURN(model_.final_norm, up_.vector({weights.final_norm}, "final norm", &top));
   model_.final_factor = f16_factor(config_.hidden, top);
@@ -147,24 +148,32 @@ bool takes_atom(const BackendOptions& options) {
   return options.moe.path == MoePath::kAtom || has_atom(options.device);
 }
 
-bool atom_fits(const ModelWeights& weights, const BackendOptions& options) {
-  return takes_atom(options) && all_mxfp4(weights);
+Paths paths_of(const ModelConfig& c, const ModelWeights& weights, const BackendOptions& options) {
+  const bool on_atom = takes_atom(options), mxfp4 = all_mxfp4(weights);
+  const bool slabs = !options.batch_invariant && !on_atom && mxfp4 &&
+                     slabs_take({.top_k = c.experts_per_token,
+                                 .experts = c.experts,
+                                 .hidden = c.hidden,
+                                 .intermediate = c.intermediate}) &&
+                     c.swiglu_alpha == 1.702 && c.swiglu_limit == 7.0 &&
+                     sm90a::prepare_moe_decode(options.device).ok();
+  return {.slabs = slabs, .atom = on_atom && mxfp4, .dense_atom = on_atom};
 }
 
-bool slabs_fit(const ModelConfig& c, const ModelWeights& weights, const BackendOptions& options) {
-  return !options.batch_invariant && !atom_fits(weights, options) && all_mxfp4(weights) &&
-         slabs_take({.top_k = c.experts_per_token,
-                     .experts = c.experts,
-                     .hidden = c.hidden,
-                     .intermediate = c.intermediate}) &&
-         c.swiglu_alpha == 1.702 && c.swiglu_limit == 7.0 && sm90a::prepare_moe_decode(options.device).ok();
-}
+namespace {
 
-std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
-                                    const BackendOptions& options, bool slabs, bool atom) {
+Model model_of(const ModelConfig& config, const Paths& paths) {
   Model model;
   model.config = config;
-  model.slabs = slabs, model.atom = atom;
+  static_cast<Paths&>(model) = paths;
+  return model;
+}
+
+}  // namespace
+
+std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
+                                    const BackendOptions& options, const Paths& paths) {
+  Model model = model_of(config, paths);
   Uploader counter;
   // What cannot be counted is refused by load_model.
   if (!Loader(model, options, counter).run(weights, {}).ok()) return {};
@@ -175,12 +184,10 @@ Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
                          const BackendOptions& options, const LoadProgress& progress, cudaStream_t stream) {
   RETURN_IF_ERROR(validate(weights, config));
   RETURN_IF_ERROR(unsupported(config));
-  Model model;
-  model.config = config;
-  model.slabs = slabs_fit(config, weights, options);
-  model.atom = atom_fits(weights, options);
+  Model model = model_of(config, paths_of(config, weights, options));
   model.emulated = !has_atom(options.device);
   model.moe = options.moe;
+  if (model.dense_atom) RETURN_IF_ERROR(sm120a::load_tiles());
   Uploader up;
   RETURN_IF_ERROR(up.open(stream, weights.pools));
   RETURN_IF_ERROR(Loader(model, options, up).run(weights, progress));

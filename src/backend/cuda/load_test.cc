@@ -38,7 +38,7 @@ std::map<std::string, double> count(const char* name, bool slabs,
                                     DenseFormat dense = DenseFormat::kAsLoaded) {
   const ModelConfig config = published_config(name).value();
   std::map<std::string, double> parts;
-  for (const MemoryPart& p : count_model(config, shapes(config), {.dense = dense}, slabs))
+  for (const MemoryPart& p : count_model(config, shapes(config), {.dense = dense}, {.slabs = slabs}))
     parts[p.name] = p.bytes;
   return parts;
 }

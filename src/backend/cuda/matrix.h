@@ -19,12 +19,10 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/device.h"
+#include "backend/cuda/operands.h"
 #include "core/weights.h"
 
 namespace moesaic::cuda {
-
-inline constexpr int kUnit = 32;   // rows
-inline constexpr int kBlock = 32;  // columns
 
 enum class Kind : uint8_t {
   kBF16,
@@ -32,11 +30,13 @@ enum class Kind : uint8_t {
   kQ8_0,
   kMxfp8,
   kMxfp4,
-  kMxfp4Quads  // experts in the order of sm120a/layout.h, scales among the data
+  kMxfp4Quads,  // in the order of sm120a/layout.h, scales among the data
+  kMxfp8Quads
 };
 const char* kind_name(Kind kind);
 // Activations that meet a kind: BF16, else F16.
-inline bool takes_bf16(Kind kind) { return kind == Kind::kBF16 || kind == Kind::kMxfp4Quads; }
+inline bool in_quads(Kind kind) { return kind == Kind::kMxfp4Quads || kind == Kind::kMxfp8Quads; }
+inline bool takes_bf16(Kind kind) { return kind == Kind::kBF16 || in_quads(kind); }
 
 // Which source row stands at (unit, m, h, g).
 enum class Rows : uint8_t {
@@ -61,8 +61,8 @@ struct Matrix {
 
 inline int64_t units_of(int64_t rows) { return (rows + kUnit - 1) / kUnit; }
 
-// The kind that a matrix stored as `format` gets.
-Kind kind_of(Format format, DenseFormat wanted);
+// The kind that a matrix stored as `format` gets. atom: products of MX weights go through sm120a/.
+Kind kind_of(Format format, DenseFormat wanted, bool atom = false);
 
 // Rows that are only ever looked up, as they were stored; scales (MXFP8) behind the data.
 struct Table {

@@ -21,7 +21,14 @@ struct Layer {
 
 inline constexpr int kSlabRows = 8;  // tokens that sm90a::moe_decode takes
 
-struct Model {
+// What the model's products run on.
+struct Paths {
+  bool slabs = false;       // the experts are slabs: they have the sizes that sm90a/ is written for
+  bool atom = false;        // the experts are Kind::kMxfp4Quads and go through sm120a/
+  bool dense_atom = false;  // as do dense matrices of MXFP4 or MXFP8
+};
+
+struct Model : Paths {
   ModelConfig config;
   RopeTable rope;
   std::vector<Layer> layers;
@@ -29,21 +36,17 @@ struct Model {
   Matrix head;
   DeviceBuffer final_norm, inverse_frequency;
   float final_factor = 1;
-  bool slabs = false;     // the experts are slabs
-  bool atom = false;      // the experts are Kind::kMxfp4Quads
   bool emulated = false;  // on a device that has not the instruction
   MoeOptions moe;
   DeviceBuffer slab_scales;  // [layers, kSlabRows]: what undoes the layer's mlp_factor
 };
 
-// Whether the experts become slabs: they have the sizes that the kernels in sm90a/ are written for.
-bool slabs_fit(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options);
-// Whether experts in MXFP4 go through sm120a/, and whether the model's do.
+// Whether products of MX weights go through sm120a/.
 bool takes_atom(const BackendOptions& options);
-bool atom_fits(const ModelWeights& weights, const BackendOptions& options);
+Paths paths_of(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options);
 // What the model's weights take, by part.
 std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
-                                    const BackendOptions& options, bool slabs, bool atom = false);
+                                    const BackendOptions& options, const Paths& paths);
 // Uploads and repacks. One line for a model that the kernels do not take, a damaged tensor, lack of memory.
 Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
                          const BackendOptions& options, const LoadProgress& progress, cudaStream_t stream);

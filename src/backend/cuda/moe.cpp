@@ -222,10 +222,7 @@ Status Moe::run_atom(const Model& model, const Layer& layer, const Norm& norm, c
   } else {
     RETURN_IF_ERROR(sm120a::expand(normed, rows, x, stream));
   }
-  const auto weights = [](const Matrix& m) {
-    return sm120a::Weights{.data = m.data.as<uint8_t>(), .units = static_cast<int>(m.units)};
-  };
-  RETURN_IF_ERROR(sm120a::gemm(weights(layer.gate_up), x, tile_of(way),
+  RETURN_IF_ERROR(sm120a::gemm(sm120a::weights_of(layer.gate_up), x, tile_of(way),
                                sm120a::SwiGluMx{.out = h.data,
                                                 .bf16 = wide,
                                                 .intermediate = config.intermediate,
@@ -237,11 +234,11 @@ Status Moe::run_atom(const Model& model, const Layer& layer, const Norm& norm, c
   if (separate) RETURN_IF_ERROR(sm120a::expand(wide, nullptr, h, stream));
   const Store out = expert_out(model, layer);
   combined_ = model.moe.atomic_combine;
-  if (!combined_) return sm120a::gemm(weights(layer.down), h, tile_of(way), out, stream);
+  if (!combined_) return sm120a::gemm(sm120a::weights_of(layer.down), h, tile_of(way), out, stream);
   auto* identity = identity_.as<int32_t>();
   auto* ones = reinterpret_cast<float*>(identity + identity_.bytes() / 8);
   RETURN_IF_ERROR(sm120a::zero_fill(out.out, norm.rows, config.hidden, identity, ones, stream));
-  return sm120a::gemm(weights(layer.down), h, tile_of(way),
+  return sm120a::gemm(sm120a::weights_of(layer.down), h, tile_of(way),
                       sm120a::AtomicCombine{.out = out.out,
                                             .hidden = config.hidden,
                                             .top_k = config.experts_per_token,

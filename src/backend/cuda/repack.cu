@@ -1,5 +1,3 @@
-#include <cuda_fp8.h>
-
 #include "backend/cuda/dequant.cuh"
 #include "backend/cuda/kernels.cuh"
 #include "backend/cuda/repack.h"
@@ -9,80 +7,6 @@
 namespace moesaic::cuda {
 namespace {
 
-struct Row {
-  const Raw* source;
-  int64_t row;
-};
-// sources: as those of p, of one expert
-__device__ Row row_at(const RepackParams& p, const Raw* sources, int64_t unit, int m, int h, int g) {
-  switch (p.order) {
-    case Rows::kPairs: {
-      const Raw* s = &sources[h];
-      const int64_t row = unit * 16 + 8 * m + g;
-      return {s, row < s->rows ? row : -1};
-    }
-    case Rows::kHeads: {
-      const int64_t per_head = p.head_dim / kUnit;
-      const int64_t row =
-          unit / per_head * p.head_dim + unit % per_head * 16 + 8 * m + g + h * p.head_dim / 2;
-      return {&sources[0], row};
-    }
-    default: {
-      const int64_t row = unit * kUnit + 16 * m + 8 * h + g;
-      return {&sources[0], row < p.rows ? row : -1};
-    }
-  }
-}
-
-__device__ float decode_e4m3(uint8_t code) { return __half2float(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3)); }
-__device__ float decode_e2m1(uint8_t code) {
-  const float magnitude = (code & 6) == 0
-                              ? 0.5f * (code & 1)
-                              : (1.0f + 0.5f * (code & 1)) * static_cast<float>(1 << ((code >> 1 & 3) - 1));
-  return code & 8 ? -magnitude : magnitude;
-}
-__device__ float f16_at(const uint8_t* p) {
-  return __half2float(__ushort_as_half(*reinterpret_cast<const uint16_t*>(p)));
-}
-
-__device__ void read8(const Raw& s, int64_t row, int64_t b, int c, float (&v)[8]) {
-  const uint8_t* r = s.data + row * s.row_stride;
-  const int64_t k = b * kBlock + 8 * c;
-  switch (s.format) {
-    case Format::kF32:
-      for (int i = 0; i < 8; ++i) v[i] = reinterpret_cast<const float*>(r)[k + i];
-      break;
-    case Format::kF16:
-      for (int i = 0; i < 8; ++i) v[i] = f16_at(r + 2 * (k + i));
-      break;
-    case Format::kBF16:
-      for (int i = 0; i < 8; ++i) v[i] = __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(r)[k + i]);
-      break;
-    case Format::kQ8_0:
-      for (int i = 0; i < 8; ++i) v[i] = f16_at(r + b * 34) * static_cast<int8_t>(r[b * 34 + 2 + 8 * c + i]);
-      break;
-    case Format::kMxfp8:
-      for (int i = 0; i < 8; ++i)
-        v[i] = decode_e4m3(r[k + i]) * exp2f(s.scales[row * s.scale_stride + b] - 127.0f);
-      break;
-    default: {
-      uint8_t codes[8];
-      const float scale = exp2f(mxfp4_codes(s, row, b, c, codes) - 127.0f);
-      for (int i = 0; i < 8; ++i) v[i] = decode_e2m1(codes[i]) * scale;
-    }
-  }
-}
-
-__device__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 2));
-}
-__device__ float amax(const float (&v)[8]) {
-  float top = 0;
-  for (int i = 0; i < 8; ++i) top = fmaxf(top, fabsf(v[i]));
-  return quad_max(top);
-}
-
 // One row's eight values as bytes plus the row's scale in this block.
 __device__ uint16_t encode_bytes(Kind kind, const Raw* s, int64_t row, int64_t b, int c, float (&v)[8],
                                  uint8_t (&out)[8]) {
@@ -91,10 +15,7 @@ __device__ uint16_t encode_bytes(Kind kind, const Raw* s, int64_t row, int64_t b
     for (int i = 0; i < 8; ++i) out[i] = r[2 + 8 * c + i] ^ 0x80;
     return *reinterpret_cast<const uint16_t*>(r);
   }
-  if (row >= 0 && kind == Kind::kMxfp8 && s->format == Format::kMxfp8) {
-    for (int i = 0; i < 8; ++i) out[i] = s->data[row * s->row_stride + b * 32 + 8 * c + i];
-    return s->scales[row * s->scale_stride + b];
-  }
+  if (row >= 0 && kind == Kind::kMxfp8 && s->format == Format::kMxfp8) return mxfp8_codes(*s, row, b, c, out);
   const float top = amax(v);
   if (kind == Kind::kQ8_0) {
     const __half scale = __float2half_rn(top / 127.0f);
@@ -104,10 +25,7 @@ __device__ uint16_t encode_bytes(Kind kind, const Raw* s, int64_t row, int64_t b
           static_cast<uint8_t>(static_cast<int>(fminf(fmaxf(rintf(v[i] * inverse), -127.0f), 127.0f)) + 128);
     return __half_as_ushort(scale);
   }
-  const int exponent = top > 0 ? max(ilogbf(top) - 8, -126) : -126;
-  for (int i = 0; i < 8; ++i)
-    out[i] = __nv_cvt_float_to_fp8(ldexpf(v[i], -exponent), __NV_SATFINITE, __NV_E4M3);
-  return static_cast<uint16_t>(exponent + 127);
+  return to_mxfp8(top, v, out);
 }
 
 __device__ uint32_t pair16(Kind kind, float lo, float hi) {
@@ -149,9 +67,7 @@ __global__ void repack_kernel(const RepackParams p) {
     for (int h = 0; h < 2; ++h) {
       const Row row = row_at(p, sources, unit, m, h, g);
       if (p.kind == Kind::kMxfp4) {
-        for (uint8_t& x : code[m][h]) x = 0;
-        scale[m][h] = row.row >= 0 ? mxfp4_codes(*row.source, row.row, b, c, code[m][h]) : 0;
-        if (scale[m][h] == 255) *p.fault = kNanScale;
+        scale[m][h] = mx_codes(p, row, b, c, code[m][h]);
         continue;
       }
       for (float& x : v[m][h]) x = 0;

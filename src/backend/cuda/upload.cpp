@@ -238,15 +238,8 @@ Status Uploader::repack(const std::vector<ExpertsView>& sections, const Matrix& 
     RETURN_IF_ERROR(send(*stage, stage->device.as<std::byte>(), static_cast<size_t>(at)));
     RETURN_IF_ERROR(check(cudaStreamWaitEvent(stream_, stage->copied), "upload"));
   }
-  if (out.kind == Kind::kMxfp4Quads) {
-    RETURN_IF_ERROR(sm120a::repack({.source = {p.source[0], p.source[1]},
-                                    .pairs = out.order == Rows::kPairs,
-                                    .experts = p.experts,
-                                    .units = static_cast<int>(p.units),
-                                    .blocks = static_cast<int>(p.blocks),
-                                    .data = p.data,
-                                    .fault = p.fault},
-                                   stream_));
+  if (in_quads(out.kind)) {
+    RETURN_IF_ERROR(sm120a::repack(p, stream_));
   } else if (slabs == nullptr) {
     RETURN_IF_ERROR(cuda::repack(p, stream_));
   } else {

@@ -6,7 +6,6 @@
 
 #include "backend/reference/linear.h"
 #include "moe/work_list.h"
-#include "mx/block.h"
 
 namespace moesaic::reference {
 namespace {
@@ -20,30 +19,24 @@ std::vector<float> gather(std::span<const float> x, size_t cols, std::span<const
   return out;
 }
 
-void round_to_bf16(std::span<float> x) {
-  for (float& v : x) v = mx::decode_bf16(mx::encode_bf16(v));
-}
-void round_to_mxfp8(std::span<float> x) {
-  for (size_t i = 0; i < x.size(); i += mx::kBlock) {
-    uint8_t codes[mx::kBlock];
-    const uint8_t scale = mx::quantize_mxfp8(x.data() + i, codes);
-    mx::dequantize_mxfp8(codes, scale, x.data() + i);
-  }
+void round_to(ExpertActivations activations, std::span<float> x) {
+  if (activations == ExpertActivations::kF32) return;
+  activations == ExpertActivations::kMxfp4 ? round_to_mxfp4(x) : round_to_mxfp8(x);
 }
 
 // One expert over its rows x: [rows, hidden] -> [rows, hidden].
 std::vector<float> run_expert(const ModelConfig& config, const LayerWeights& w, int32_t expert,
                               std::vector<float> x, ExpertActivations activations) {
-  const bool mxfp8 = activations != ExpertActivations::kF32;
+  const bool rounds = activations != ExpertActivations::kF32;
   const size_t rows = x.size() / static_cast<size_t>(config.hidden);
   std::vector<float> gate(rows * static_cast<size_t>(config.intermediate)), up(gate.size()), out(x.size());
-  if (mxfp8 && is_mxfp4(w.gate.first.format)) round_to_bf16(x), round_to_mxfp8(x);
+  if (rounds && is_mxfp4(w.gate.first.format)) round_to_bf16(x), round_to(activations, x);
   linear(w.gate.at(expert), read_vector(w.gate_bias, expert), x, gate);
   linear(w.up.at(expert), read_vector(w.up_bias, expert), x, up);
   for (size_t i = 0; i < gate.size(); ++i)
     gate[i] = swiglu(gate[i], up[i], config.swiglu_alpha, config.swiglu_limit);
   if (activations == ExpertActivations::kMxfp8OfBf16 && is_mxfp4(w.down.first.format)) round_to_bf16(gate);
-  if (mxfp8 && is_mxfp4(w.down.first.format)) round_to_mxfp8(gate);
+  if (is_mxfp4(w.down.first.format)) round_to(activations, gate);
   linear(w.down.at(expert), read_vector(w.down_bias, expert), gate, out);
   return out;
 }

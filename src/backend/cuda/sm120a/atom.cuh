@@ -1,7 +1,7 @@
-// The one instruction that everything in sm120a/ stands on: d += (A 2^sa) (B 2^sb), m16n8k32, A = E2M1
-// weights, B = E4M3 activations, a scale for each 32 of a row and of a column, sums in F32.
+// The one instruction that everything in sm120a/ stands on: d += (A 2^sa) (B 2^sb), m16n8k32, A = E2M1 or
+// E4M3 weights, B = E4M3 activations, a scale for each 32 of a row and of a column, sums in F32.
 //
-//   sm_120a, sm_121a   mma.sync kind::mxf8f6f4.block_scale, QMMA.SF.16832.F32.E2M1.E4M3.E8 in machine code
+//   sm_120a, sm_121a   mma.sync kind::mxf8f6f4.block_scale, QMMA.SF.16832.F32.E2M1.E4M3.E8 (or E4M3.E4M3)
 //   elsewhere          the same registers through mma.sync e4m3 x e4m3, the scales multiplied in afterwards
 //
 // An E2M1's bits EEM in the middle of E4M3's byte are the same number times 2^-6, subnormals included, so
@@ -30,8 +30,8 @@ struct FragmentA {
   uint32_t a[4];
 };
 
-// The words 2 m and 2 m + 1 of a lane's block of weights (layout.h) to tile m.
-__device__ inline FragmentA fragment(uint32_t word0, uint32_t word1) {
+// The words 2 m and 2 m + 1 of a lane's block of E2M1 weights (layout.h) to tile m.
+__device__ inline FragmentA fragment_of(uint32_t word0, uint32_t word1) {
   return {{containers(word0, 0), containers(word0, 1), containers(word1, 0), containers(word1, 1)}};
 }
 
@@ -51,16 +51,25 @@ struct ColumnScales {
   }
 };
 
+#define MOESAIC_BLOCK_SCALED_MMA(a_type)                                                                    \
+  asm("mma.sync.aligned.kind::mxf8f6f4.block_scale.scale_vec::1X.m16n8k32.row.col.f32." a_type              \
+      ".e4m3.f32.ue8m0 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3}, {%10}, {%12, %13}, " \
+      "{%11}, {%12, %14};"                                                                                  \
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                      \
+      : "r"(a.a[0]), "r"(a.a[1]), "r"(a.a[2]), "r"(a.a[3]), "r"(b0), "r"(b1), "r"(rows.word),               \
+        "r"(columns.words[kColumn / 4]), "n"(kStep), "n"(kTile), "n"(kColumn % 4))
+
 // Tile kTile of the unit, group kColumn of the tokens, block kStep of the quad.
-template <int kStep, int kTile, int kColumn, int kGroups>
+template <Element kElement, int kStep, int kTile, int kColumn, int kGroups>
 __device__ inline void mma(float (&d)[4], const FragmentA& a, uint32_t b0, uint32_t b1, const RowScales& rows,
                            const ColumnScales<kGroups>& columns) {
-  asm("mma.sync.aligned.kind::mxf8f6f4.block_scale.scale_vec::1X.m16n8k32.row.col.f32.e2m1.e4m3.f32.ue8m0 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3}, {%10}, {%12, %13}, {%11}, {%12, %14};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a.a[0]), "r"(a.a[1]), "r"(a.a[2]), "r"(a.a[3]), "r"(b0), "r"(b1), "r"(rows.word),
-        "r"(columns.words[kColumn / 4]), "n"(kStep), "n"(kTile), "n"(kColumn % 4));
+  if constexpr (kElement == Element::kE2M1) {
+    MOESAIC_BLOCK_SCALED_MMA("e2m1");
+  } else {
+    MOESAIC_BLOCK_SCALED_MMA("e4m3");
+  }
 }
+#undef MOESAIC_BLOCK_SCALED_MMA
 
 #else
 
@@ -92,22 +101,26 @@ struct ColumnScales {
   }
 };
 
-// E2M1 as 00SEEM00 to E4M3, times 2^-6.
-__device__ inline uint32_t e4m3_of(uint32_t x) { return (x & 0x1C1C1C1Cu) | (x << 2 & 0x80808080u); }
+// E4M3 that is the element times 2^-6 (E2M1, as 00SEEM00) or the element.
+template <Element kElement>
+__device__ inline uint32_t widened(uint32_t x) {
+  return kElement == Element::kE4M3 ? x : (x & 0x1C1C1C1Cu) | (x << 2 & 0x80808080u);
+}
 
-template <int kStep, int kTile, int kColumn, int kGroups>
+template <Element kElement, int kStep, int kTile, int kColumn, int kGroups>
 __device__ inline void mma(float (&d)[4], const FragmentA& a, uint32_t b0, uint32_t b1, const RowScales& rows,
                            const ColumnScales<kGroups>& columns) {
   float p[4] = {};
   asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(p[0]), "+f"(p[1]), "+f"(p[2]), "+f"(p[3])
-      : "r"(e4m3_of(a.a[0])), "r"(e4m3_of(a.a[1])), "r"(e4m3_of(a.a[2])), "r"(e4m3_of(a.a[3])), "r"(b0),
-        "r"(b1));
+      : "r"(widened<kElement>(a.a[0])), "r"(widened<kElement>(a.a[1])), "r"(widened<kElement>(a.a[2])),
+        "r"(widened<kElement>(a.a[3])), "r"(b0), "r"(b1));
+  constexpr float kWidening = kElement == Element::kE4M3 ? 1.0f : 64.0f;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     // The quantiser's scales are at most 2^119: there is room for the 2^6.
-    const float column = scale_of(columns.words[kColumn][i % 2], kStep) * 64.0f;
+    const float column = scale_of(columns.words[kColumn][i % 2], kStep) * kWidening;
     d[i] = fmaf(p[i] * scale_of(rows.words[2 * kTile + i / 2], kStep), column, d[i]);
   }
 }

@@ -6,11 +6,10 @@
 #include <random>
 #include <vector>
 
-#include "backend/cuda/device.h"
 #include "backend/cuda/sm120a/atom.cuh"
 #include "backend/cuda/sm120a/atom.h"
+#include "backend/cuda/sm120a/on_device.h"
 #include "backend/cuda/sm120a/quantize.cuh"
-#include "mx/block.h"
 
 namespace moesaic::cuda::sm120a {
 namespace {
@@ -21,25 +20,28 @@ struct DeviceOperands {
   uint32_t a[kLanes][4], b[kLanes][2], scales_a[kLanes], scales_b[kLanes];
 };
 
-template <int kStep, int kTile, int kColumn>
+template <Element kElement, int kStep, int kTile, int kColumn>
 __device__ void one(const DeviceOperands& in, float* out) {
   const int lane = threadIdx.x;
   FragmentA a;
   for (int i = 0; i < 4; ++i) a.a[i] = in.a[lane][i];
   const uint32_t scales[1] = {in.scales_b[lane]};
   float d[4] = {1, 2, 3, 4};
-  mma<kStep, kTile, kColumn>(d, a, in.b[lane][0], in.b[lane][1], RowScales(in.scales_a[lane]),
-                             ColumnScales<kGroups>(scales));
+  mma<kElement, kStep, kTile, kColumn>(d, a, in.b[lane][0], in.b[lane][1], RowScales(in.scales_a[lane]),
+                                       ColumnScales<kGroups>(scales));
   for (int i = 0; i < 4; ++i) out[((kStep * 2 + kTile) * kGroups + kColumn) * 128 + 4 * lane + i] = d[i];
   if constexpr (kColumn + 1 < kGroups) {
-    one<kStep, kTile, kColumn + 1>(in, out);
+    one<kElement, kStep, kTile, kColumn + 1>(in, out);
   } else if constexpr (kTile == 0) {
-    one<kStep, 1, 0>(in, out);
+    one<kElement, kStep, 1, 0>(in, out);
   } else if constexpr (kStep < 3) {
-    one<kStep + 1, 0, 0>(in, out);
+    one<kElement, kStep + 1, 0, 0>(in, out);
   }
 }
-__global__ void atoms_kernel(const DeviceOperands* in, float* out) { one<0, 0, 0>(*in, out); }
+template <Element kElement>
+__global__ void atoms_kernel(const DeviceOperands* in, float* out) {
+  one<kElement, 0, 0, 0>(*in, out);
+}
 
 // A warp a block of 32 values: codes, then the scale.
 __global__ void quantise_kernel(const float* x, uint8_t* out) {
@@ -49,24 +51,29 @@ __global__ void quantise_kernel(const float* x, uint8_t* out) {
   if (threadIdx.x == 0) out[blockIdx.x * 33 + 32] = static_cast<uint8_t>(scale);
 }
 
-class Atom : public testing::Test {
+class Atom : public OnDevice {
  protected:
-  void SetUp() override {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
-  }
+  void expect_the_hosts(Element element);
 };
 
+uint32_t random_e4m3(std::mt19937& rng) {
+  uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) word |= (rng() % 0x7F | (rng() & 0x80)) << (8 * i);
+  return word;
+}
+
+TEST_F(Atom, OfE2M1IsTheHosts) { expect_the_hosts(Element::kE2M1); }
+TEST_F(Atom, OfE4M3IsTheHosts) { expect_the_hosts(Element::kE4M3); }
+
 // Every selector of step, tile and group.
-TEST_F(Atom, IsTheHosts) {
+void Atom::expect_the_hosts(Element element) {
+  const bool wide = element == Element::kE4M3;
   std::mt19937 rng(9);
   WarpOperands in;
   for (int lane = 0; lane < kLanes; ++lane) {
-    for (uint32_t& word : in.a[lane]) word = static_cast<uint32_t>(rng()) & kContainers;
-    for (uint32_t& word : in.b[lane]) {
-      word = 0;
-      for (int i = 0; i < 4; ++i) word |= (rng() % 0x7F | (rng() & 0x80)) << (8 * i);
-    }
+    for (uint32_t& word : in.a[lane])
+      word = wide ? random_e4m3(rng) : static_cast<uint32_t>(rng()) & kContainers;
+    for (uint32_t& word : in.b[lane]) word = random_e4m3(rng);
     in.scales_a[lane] = in.scales_b[lane] = 0;
     for (int i = 0; i < 4; ++i) {
       in.scales_a[lane] |= (112 + rng() % 24) << (8 * i);
@@ -82,22 +89,23 @@ TEST_F(Atom, IsTheHosts) {
   const DeviceBuffer device = DeviceBuffer::allocate(sizeof(operands), "test").value(),
                      out = DeviceBuffer::allocate(kAtoms * 128 * 4, "test").value();
   ASSERT_EQ(cudaMemcpy(device.as<void>(), &operands, sizeof(operands), cudaMemcpyHostToDevice), 0);
-  atoms_kernel<<<1, 32>>>(device.as<DeviceOperands>(), out.as<float>());
+  const auto kernel = wide ? atoms_kernel<Element::kE4M3> : atoms_kernel<Element::kE2M1>;
+  kernel<<<1, 32>>>(device.as<DeviceOperands>(), out.as<float>());
   std::vector<float> got(kAtoms * 128);
   ASSERT_EQ(cudaMemcpy(got.data(), out.as<float>(), got.size() * 4, cudaMemcpyDeviceToHost), 0);
   // Rows and columns have scales of their own: what rounding may change is a share of the largest that a lane
-  // could hold, 32 products of at most 6 * 448.
+  // could hold, 32 products of at most 6 * 448, or 448 * 448.
   for (int step = 0; step < 4; ++step) {
     for (int tile = 0; tile < 2; ++tile) {
       for (int column = 0; column < kGroups; ++column) {
         WarpSums want{}, zero{};
         for (auto& lane : want) lane = {1, 2, 3, 4};
-        atom_on_host(in, step, tile, column, want);
+        atom_on_host(element, in, step, tile, column, want);
         for (int lane = 0; lane < kLanes; ++lane) {
           for (int i = 0; i < 4; ++i) {
             const uint32_t sa = in.scales_a[lane / 4 * 4 + 2 * tile + i / 2] >> (8 * step) & 255,
                            sb = in.scales_b[4 * (2 * (lane % 4) + i % 2) + column] >> (8 * step) & 255;
-            const double size = std::exp2(static_cast<int>(sa + sb) - 254) * 32 * 6 * 448;
+            const double size = std::exp2(static_cast<int>(sa + sb) - 254) * 32 * (wide ? 448 : 6) * 448;
             EXPECT_NEAR(got[((step * 2 + tile) * kGroups + column) * 128 + 4 * lane + i], want[lane][i],
                         0x1p-22 * (size + 5))
                 << step << tile << column << " lane " << lane << " " << i;

@@ -1,7 +1,8 @@
 // What becomes of a tile's sums, which a thread block has in shared memory: SwiGLU and a new quantisation,
-// rows to be combined by the next norm, or the baseline's atomics.
+// rows for the next norm or the residual, heads, or the baseline's atomics.
 #pragma once
 
+#include "backend/cuda/epilogue.cuh"
 #include "backend/cuda/sm120a/product.cuh"
 #include "backend/cuda/sm120a/quantize.cuh"
 
@@ -114,9 +115,25 @@ __device__ inline void for_rows(const Tiles& t, const Put& put) {
 }
 template <int kUnits, int kTileSlices>
 __device__ inline void finish(const Store& e, const Tiles& t) {
-  const float* bias = e.bias + static_cast<int64_t>(t.job.expert) * e.rows;
-  for_rows<kUnits, kTileSlices>(
-      t, [&](int token, int row, float v) { e.out[(t.job.first + token) * e.stride + row] = v + bias[row]; });
+  const float* bias = e.bias != nullptr ? e.bias + static_cast<int64_t>(t.job.expert) * e.rows : nullptr;
+  for_rows<kUnits, kTileSlices>(t, [&](int token, int row, float v) {
+    if (row >= e.rows) return;
+    float* to = e.out + (t.job.first + token) * e.stride + row;
+    if (bias != nullptr) v += bias[row];
+    *to = e.add ? *to + v : v;
+  });
+}
+// A thread joins the halves of a head, as everywhere.
+template <int kUnits, int kTileSlices>
+__device__ inline void finish(const Qkv& e, const Tiles& t) {
+  constexpr int kPairs = kUnit / 2;
+  const int pairs = t.units * kPairs;
+  for (int i = threadIdx.x; i < t.job.count * pairs; i += blockDim.x) {
+    const int token = i / pairs, unit = i % pairs / kPairs, pair = i % kPairs;
+    const int row = unit * kUnit + pair / 8 * 16 + pair % 8;
+    cuda::finish(e, t.first_unit + unit, pair, t.job.first + token, 0,
+                 total<kUnits, kTileSlices>(t, token, row), total<kUnits, kTileSlices>(t, token, row + 8));
+  }
 }
 template <int kUnits, int kTileSlices>
 __device__ inline void finish(const AtomicCombine& e, const Tiles& t) {

@@ -1,5 +1,5 @@
-// The experts' products y = W x from MXFP4 weights and MXFP8 activations (layout.h), through the atom of
-// atom.cuh.
+// Products y = W x from MXFP4 or MXFP8 weights and MXFP8 activations (layout.h), through the atom of
+// atom.cuh: the experts' (E2M1), or one matrix's.
 //
 // All tiles add in one order: the contraction is cut into kSlices fixed slices of whole quads, a slice is one
 // chain of atoms, and the slices are added in order. So a token's result has the same bits whatever the tile
@@ -10,13 +10,18 @@
 
 namespace moesaic::cuda::sm120a {
 
-inline constexpr int kSlices = 4;
-
-// Units of 32 rows of all experts, [experts][units][unit_bytes(cols / 32)].
+// Units of 32 rows of all experts, [experts][units][unit_bytes(element, cols / 32)].
 struct Weights {
   const uint8_t* data = nullptr;
   int units = 0;  // of one expert
+  Element element = Element::kE2M1;
 };
+// As uploaded: a Matrix of Kind::kMxfp4Quads or kMxfp8Quads.
+inline Weights weights_of(const Matrix& m) {
+  return {.data = m.data.as<uint8_t>(),
+          .units = static_cast<int>(m.units),
+          .element = m.kind == Kind::kMxfp8Quads ? Element::kE4M3 : Element::kE2M1};
+}
 
 // What is compiled; a tile serves jobs of at most so many slots.
 enum class Tile {
@@ -33,32 +38,48 @@ inline constexpr int tile_tokens(Tile tile) {
   return kTokens[static_cast<int>(tile)];
 }
 
-// Rows in the order of Rows::kPairs (matrix.h): a = gate sigmoid(alpha gate) (up + 1), gate clamped from
-// above, up from both sides, and then one of
-//   out   MXFP8 tokens of the second product: slot's token as in the first
-//   bf16  [slots, intermediate], to measure a separate quantisation
-struct SwiGluMx {
-  uint8_t* out = nullptr;
-  __nv_bfloat16* bf16 = nullptr;
-  int intermediate = 0;
-  const float* gate_bias = nullptr;  // [experts, intermediate]
-  const float* up_bias = nullptr;
-  float alpha = 0, limit = 0;
+// The kernel behind a tile: gemm_few.cuh for so many groups of 8 tokens, or with groups = 0 gemm_many.cuh,
+// with as many stages as leave room for a second thread block where that is possible.
+struct TileShape {
+  int groups = 0;
+  int tokens = 0, units = 0, stages = 0;
 };
-// out[row of the slot] += weight (value + bias) by float atomics, in no fixed order: the baseline that
-// zero-fills.
-struct AtomicCombine {
-  float* out = nullptr;  // [rows, hidden], zeroed
-  int hidden = 0, top_k = 0;
-  const float* bias = nullptr;         // [experts, hidden]
-  const int32_t* slot_rows = nullptr;  // [slots]
-  const int32_t* slots = nullptr;      // [rows, top_k]
-  const float* weights = nullptr;      // [rows, top_k]
-};
+inline constexpr TileShape shape_of(Element element, Tile tile) {
+  const bool wide = element == Element::kE4M3;
+  if (tile_tokens(tile) <= 32) return {.groups = tile_tokens(tile) / kGroup};
+  if (tile == Tile::k64) return {.tokens = 64, .units = 2, .stages = wide ? 2 : 3};
+  if (tile == Tile::kPrefill) return {.tokens = 128, .units = 4, .stages = wide ? 2 : 3};
+  return {.tokens = 128, .units = 2, .stages = wide ? 3 : 2};
+}
+// Of a thread block for few tokens, by epilogue: SwiGLU's blocks of 32 values need two.
+inline constexpr int kSwiGluUnits = 2, kRowUnits = 1;
 
+// For so many tokens of one matrix: more rows to a thread block only where there are blocks enough.
+inline constexpr Tile dense_tile(int tokens) {
+  if (tokens > 512) return Tile::kPrefill;
+  for (const Tile tile : {Tile::k8, Tile::k16, Tile::k32, Tile::k64}) {
+    if (tokens <= tile_tokens(tile)) return tile;
+  }
+  return Tile::k128;
+}
+inline Tokens dense_tokens(void* data, int cols, int tokens) {
+  const int tile = tile_tokens(dense_tile(tokens));
+  return {.data = static_cast<uint8_t*>(data),
+          .cols = cols,
+          .most_jobs = (tokens + tile - 1) / tile,
+          .tile = tile,
+          .count = tokens};
+}
+
+// A product without units only makes sure that there is code for it (load_tile.h).
+//
+// E2M1 only.
 Status gemm(const Weights& w, const Tokens& x, Tile tile, const SwiGluMx& out, cudaStream_t stream);
-// out[slot, row] = value + bias[expert, row]; out.add is not taken
-Status gemm(const Weights& w, const Tokens& x, Tile tile, const Store& out, cudaStream_t stream);
 Status gemm(const Weights& w, const Tokens& x, Tile tile, const AtomicCombine& out, cudaStream_t stream);
+const void* any_tile();  // one of the kernels, to see what code there is of them
+// out[slot, row] (+)= value + bias[expert, row]
+Status gemm(const Weights& w, const Tokens& x, Tile tile, const Store& out, cudaStream_t stream);
+// Rows in the order of Rows::kHeads, one matrix.
+Status gemm(const Weights& w, const Tokens& x, Tile tile, const Qkv& out, cudaStream_t stream);
 
 }  // namespace moesaic::cuda::sm120a

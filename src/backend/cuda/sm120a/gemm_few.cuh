@@ -2,8 +2,8 @@
 // one job; each of its four warps streams one slice of the contraction through a ring of bulk copies of its
 // own, so that nothing but the end makes warps wait for each other.
 //
-//   grid: (units / kUnits, jobs); shared memory: 4 rings of kFewStages quads, 26 KB, which the sums reuse
-//   bytes: weights once a job, tokens once for each row of thread blocks (from L2)
+//   grid: (units / kUnits, jobs); shared memory: 4 rings of 3 quads of E2M1, 26 KB, or 2 of E4M3, 34 KB,
+//   which the sums reuse bytes: weights once a job, tokens once for each row of thread blocks (from L2)
 #pragma once
 
 #include "backend/cuda/sm120a/epilogue.cuh"
@@ -11,21 +11,23 @@
 namespace moesaic::cuda::sm120a {
 
 inline constexpr int kFewWarps = kSlices;
-inline constexpr int kFewStages = 3;
-template <int kGroups, int kUnits>
+template <Element kElement>
+inline constexpr int kFewStages = kElement == Element::kE2M1 ? 3 : 2;
+template <Element kElement, int kGroups, int kUnits>
 inline constexpr size_t kFewShared = [] {
-  constexpr size_t kRings = kFewWarps * kFewStages * kUnitQuadBytes;
+  constexpr size_t kRings = kFewWarps * kFewStages<kElement> * unit_quad_bytes(kElement);
   constexpr size_t kSums = sizeof(float) * kSlices * kGroups * kGroup * kRowStride<kUnits>;
   return kRings > kSums ? kRings : kSums;
 }();
 
-// Of a multiprocessor; many tokens take the registers of a third.
-template <int kGroups, int kUnits>
-inline constexpr int kFewBlocks = kGroups* kUnits <= 4 ? 3 : 2;
+// Of a multiprocessor; many tokens take the registers of a third, wide weights its shared memory.
+template <Element kElement, int kGroups, int kUnits>
+inline constexpr int kFewBlocks = kElement == Element::kE2M1&& kGroups* kUnits <= 4 ? 3 : 2;
 
 // A warp's stream of quads: of each in turn the kUnits units.
-template <int kUnits>
+template <Element kElement, int kUnits>
 struct WeightRing {
+  static constexpr int kStages = kFewStages<kElement>, kStageBytes = unit_quad_bytes(kElement);
   const uint8_t* source;  // the first unit
   int64_t unit_stride;
   uint8_t* stages;
@@ -34,29 +36,29 @@ struct WeightRing {
 
   __device__ void fetch(int step) const {
     if (step >= steps || threadIdx.x % 32 != 0) return;
-    const int quad = first + step / kUnits, stage = step % kFewStages;
-    const int bytes = quad_bytes(blocks_in_quad(blocks, quad));
+    const int quad = first + step / kUnits, stage = step % kStages;
+    const int bytes = quad_bytes(kElement, blocks_in_quad(blocks, quad));
     mbar_expect(full + stage, bytes);
-    bulk_copy(stages + stage * kUnitQuadBytes,
-              source + step % kUnits * unit_stride + static_cast<int64_t>(quad) * kUnitQuadBytes, bytes,
+    bulk_copy(stages + stage * kStageBytes,
+              source + step % kUnits * unit_stride + static_cast<int64_t>(quad) * kStageBytes, bytes,
               full + stage);
   }
   __device__ void start() const {
     if (threadIdx.x % 32 == 0) {
-      for (int i = 0; i < kFewStages; ++i) mbar_init(full + i, 1);
+      for (int i = 0; i < kStages; ++i) mbar_init(full + i, 1);
       mbar_init_fence();
     }
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kFewStages; ++i) fetch(i);
+    for (int i = 0; i < kStages; ++i) fetch(i);
   }
   // The step's quad; its room is filled anew at once.
-  __device__ UnitQuad take(int step) const {
-    const int stage = step % kFewStages;
-    mbar_wait(full + stage, step / kFewStages % 2);
-    const UnitQuad quad(stages + stage * kUnitQuadBytes);
+  __device__ UnitQuad<kElement> take(int step) const {
+    const int stage = step % kStages;
+    mbar_wait(full + stage, step / kStages % 2);
+    const UnitQuad<kElement> quad(stages + stage * kStageBytes);
     __syncwarp();
-    fetch(step + kFewStages);
+    fetch(step + kStages);
     return quad;
   }
 };
@@ -84,25 +86,28 @@ struct TokenQuad {
   }
 };
 
-template <int kGroups, int kUnits, class Epilogue>
-__global__ void __launch_bounds__(kFewWarps * 32, kFewBlocks<kGroups, kUnits>)
+template <Element kElement, int kGroups, int kUnits, class Epilogue>
+__global__ void __launch_bounds__(kFewWarps * 32, (kFewBlocks<kElement, kGroups, kUnits>))
     few_kernel(const Product p, const Epilogue epilogue) {
-  static_assert(kFewBlocks<kGroups, kUnits> * (kFewShared<kGroups, kUnits> + kBlockShared) <= kSmShared);
+  static_assert(kFewBlocks<kElement, kGroups, kUnits> *
+                    (kFewShared<kElement, kGroups, kUnits> + kBlockShared) <=
+                kSmShared);
+  using Ring = WeightRing<kElement, kUnits>;
   extern __shared__ __align__(128) uint8_t few_shared[];
-  __shared__ uint64_t full[kFewWarps][kFewStages];
+  __shared__ uint64_t full[kFewWarps][Ring::kStages];
   const int warp = threadIdx.x / 32, quads = quads_of(p.blocks);
-  const Job job = job_of(p);
+  const Job job = job_of(p.tokens);
   if (job.count == 0) return wait_for_predecessor();
   const int first_unit = blockIdx.x * kUnits, units = min(kUnits, p.units - first_unit);
   const int first = slice_start(quads, warp), end = slice_start(quads, warp + 1);
   // Of a unit that does not exist the last is read again and its sums are dropped.
-  const WeightRing<kUnits> ring{.source = p.unit(job.expert, first_unit),
-                                .unit_stride = units == kUnits ? unit_bytes(p.blocks) : 0,
-                                .stages = few_shared + warp * kFewStages * kUnitQuadBytes,
-                                .full = full[warp],
-                                .blocks = p.blocks,
-                                .first = first,
-                                .steps = (end - first) * kUnits};
+  const Ring ring{.source = p.unit(job.expert, first_unit),
+                  .unit_stride = units == kUnits ? p.unit_stride : 0,
+                  .stages = few_shared + warp * Ring::kStages * Ring::kStageBytes,
+                  .full = full[warp],
+                  .blocks = p.blocks,
+                  .first = first,
+                  .steps = (end - first) * kUnits};
   ring.start();
   wait_for_predecessor();
   start_successor();

@@ -12,12 +12,13 @@ namespace moesaic::cuda::sm120a {
 
 inline constexpr int kManyWarps = 8;
 
-template <int kTokens, int kUnits, int kStages>
+template <Element kElement, int kTokens, int kUnits, int kStages>
 struct ManyTile {
   static constexpr int kRing = kStages;
+  static constexpr int kQuadBytes = unit_quad_bytes(kElement);
   static constexpr int kAllGroups = kTokens / kGroup;
   static constexpr int kGroups = kAllGroups * kUnits / kManyWarps;  // of a warp
-  static constexpr int kTokenBegin = kUnits * kUnitQuadBytes;
+  static constexpr int kTokenBegin = kUnits * kQuadBytes;
   static constexpr int kStageBytes = kTokenBegin + kAllGroups * kGroupQuadBytes;
   static constexpr size_t kSums = sizeof(float) * kTokens * kRowStride<kUnits>;
   static constexpr size_t kShared = kStages * kStageBytes > kSums ? kStages* kStageBytes : kSums;
@@ -26,7 +27,7 @@ struct ManyTile {
 };
 
 // One warp starts a stage: a lane each unit and group. Weights first, which wait for no other kernel.
-template <class Tile, int kUnits>
+template <Element kElement, class Tile, int kUnits>
 struct Stages {
   const Product& p;
   Job job;
@@ -38,13 +39,13 @@ struct Stages {
   __device__ uint64_t* barrier(int quad) const { return full + quad % Tile::kRing; }
   __device__ void fetch_weights(int quad) const {
     if (threadIdx.x >= 32 || quad >= quads) return;
-    const int lane = threadIdx.x, bytes = quad_bytes(blocks_in_quad(p.blocks, quad));
+    const int lane = threadIdx.x, bytes = quad_bytes(kElement, blocks_in_quad(p.blocks, quad));
     if (lane == 0) mbar_expect(barrier(quad), kUnits * bytes + groups * kGroupQuadBytes);
     __syncwarp();
     if (lane >= kUnits) return;
     const int unit = min(first_unit + lane, p.units - 1);
-    bulk_copy(stage(quad) + lane * kUnitQuadBytes,
-              p.unit(job.expert, unit) + static_cast<int64_t>(quad) * kUnitQuadBytes, bytes, barrier(quad));
+    bulk_copy(stage(quad) + lane * Tile::kQuadBytes,
+              p.unit(job.expert, unit) + static_cast<int64_t>(quad) * Tile::kQuadBytes, bytes, barrier(quad));
   }
   __device__ void fetch_tokens(int quad) const {
     const int group = threadIdx.x;
@@ -67,19 +68,19 @@ __device__ inline void add_slice(Sums<kGroups>& sums, Sums<kGroups>& slice) {
   }
 }
 
-template <int kTokens, int kUnits, int kStages, class Epilogue>
-__global__ void __launch_bounds__(kManyWarps * 32, (ManyTile<kTokens, kUnits, kStages>::kBlocks))
+template <Element kElement, int kTokens, int kUnits, int kStages, class Epilogue>
+__global__ void __launch_bounds__(kManyWarps * 32, (ManyTile<kElement, kTokens, kUnits, kStages>::kBlocks))
     many_kernel(const Product p, const Epilogue epilogue) {
-  using Tile = ManyTile<kTokens, kUnits, kStages>;
+  using Tile = ManyTile<kElement, kTokens, kUnits, kStages>;
   constexpr int kGroups = Tile::kGroups;
   extern __shared__ __align__(128) uint8_t many_shared[];
   __shared__ uint64_t full[kStages];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quads = quads_of(p.blocks);
-  const Job job = job_of(p);
+  const Job job = job_of(p.tokens);
   if (job.count == 0) return wait_for_predecessor();
   const int first_unit = blockIdx.x * kUnits, unit = warp % kUnits, first_group = warp / kUnits * kGroups;
   const int present = (job.count + kGroup - 1) / kGroup, groups = p.whole ? Tile::kAllGroups : present;
-  const Stages<Tile, kUnits> stages{p, job, first_unit, present, quads, many_shared, full};
+  const Stages<kElement, Tile, kUnits> stages{p, job, first_unit, present, quads, many_shared, full};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) mbar_init(full + i, 1);
     mbar_init_fence();
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(kManyWarps * 32, (ManyTile<kTokens, kUnits, kS
               reinterpret_cast<const uint32_t*>(tokens + group * kGroupQuadBytes + kGroupScales)[lane / 4];
         }
         multiply(
-            slice, UnitQuad(stage + unit * kUnitQuadBytes),
+            slice, UnitQuad<kElement>(stage + unit * Tile::kQuadBytes),
             [&](int t, int pair) {
               return reinterpret_cast<const uint4*>(tokens + t * kGroupQuadBytes +
                                                     pair * kGroupPairBytes)[lane];

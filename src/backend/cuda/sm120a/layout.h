@@ -1,14 +1,18 @@
-// How MXFP4 weights and MXFP8 activations lie in memory for the atom of atom.cuh: m16n8k32, weights being its
-// M, tokens its N. Plain arithmetic, the same on host and device; docs/sm120.md draws it.
+// How MXFP4 or MXFP8 weights and MXFP8 activations lie in memory for the atom of atom.cuh: m16n8k32, weights
+// being its M, tokens its N. Plain arithmetic, the same on host and device; docs/sm120.md draws it.
 //
 // The block is 32 columns, one k step and one scale. The quad is 4 blocks: its scales are one 32-bit word,
 // out of which the instruction picks a byte by an immediate. Both operands are streams of quads, scales
 // beside their blocks, in the order in which a warp's lanes (lane = 4 g + c) want them:
 //
-//   weights, 32 rows (a unit: MMA tiles m = 0, 1, halves h = 0, 1), 2,176 bytes a quad
+//   weights, 32 rows (a unit: MMA tiles m = 0, 1, halves h = 0, 1), 2,176 bytes a quad of E2M1, 4,224 of E4M3
 //     [lane] a word: the scales of row 16 (c / 2) + 8 (c % 2) + g. Tile m takes them from lanes c = 2 m, 2 m
-//     + 1 [block][lane][word 2 m + j]: columns 8 c + 4 j + {0..3} of rows 16 m + g and 16 m + 8 + g, 4 bits
-//     each A last quad of fewer blocks is shorter.
+//     + 1
+//     E2M1 [block][lane][word 2 m + j]: columns 8 c + 4 j + {0..3} of rows 16 m + g and 16 m + 8 + g, 4 bits
+//     each
+//     E4M3 [block][m][lane][word 2 j + h]: the same columns of row 16 m + 8 h + g, a byte each, as the MMA
+//     takes them
+//     A last quad of fewer blocks is shorter.
 //   tokens, 8 of them (a group), 1,056 bytes a quad
 //     [block / 2][lane][block % 2]: columns 8 c .. 8 c + 7 of token g, a byte each
 //     [token] a word: the scales
@@ -33,9 +37,12 @@ inline constexpr int kQuad = 4;    // blocks
 inline constexpr int kUnit = 32;   // rows
 inline constexpr int kGroup = 8;   // tokens
 
-inline constexpr int kBlockBytes = kUnit * kBlock / 2;
+// Of the weights.
+enum class Element : uint8_t { kE2M1, kE4M3 };
+
+MOESAIC_LAYOUT constexpr int block_bytes(Element e) { return kUnit * kBlock / (e == Element::kE2M1 ? 2 : 1); }
 inline constexpr int kUnitScaleBytes = kUnit * kQuad;
-inline constexpr int kUnitQuadBytes = kUnitScaleBytes + kQuad * kBlockBytes;
+MOESAIC_LAYOUT constexpr int unit_quad_bytes(Element e) { return kUnitScaleBytes + kQuad * block_bytes(e); }
 inline constexpr int kGroupPairBytes = kGroup * 2 * kBlock;
 inline constexpr int kGroupScales = 2 * kGroupPairBytes;  // where they begin
 inline constexpr int kGroupQuadBytes = kGroupScales + kGroup * kQuad;
@@ -45,9 +52,11 @@ MOESAIC_LAYOUT constexpr int blocks_in_quad(int blocks, int quad) {
   return blocks - quad * kQuad < kQuad ? blocks - quad * kQuad : kQuad;
 }
 // Of one quad of a unit.
-MOESAIC_LAYOUT constexpr int quad_bytes(int blocks) { return kUnitScaleBytes + blocks * kBlockBytes; }
-MOESAIC_LAYOUT constexpr int64_t unit_bytes(int blocks) {
-  return static_cast<int64_t>(blocks) * kBlockBytes + quads_of(blocks) * kUnitScaleBytes;
+MOESAIC_LAYOUT constexpr int quad_bytes(Element e, int blocks) {
+  return kUnitScaleBytes + blocks * block_bytes(e);
+}
+MOESAIC_LAYOUT constexpr int64_t unit_bytes(Element e, int blocks) {
+  return static_cast<int64_t>(blocks) * block_bytes(e) + quads_of(blocks) * kUnitScaleBytes;
 }
 MOESAIC_LAYOUT constexpr int64_t group_bytes(int blocks) {
   return static_cast<int64_t>(quads_of(blocks)) * kGroupQuadBytes;
@@ -55,13 +64,22 @@ MOESAIC_LAYOUT constexpr int64_t group_bytes(int blocks) {
 
 // ---- places, in bytes from the start of the unit or the group ----
 
+MOESAIC_LAYOUT constexpr int64_t block_at(Element e, int block) {
+  return static_cast<int64_t>(block / kQuad) * unit_quad_bytes(e) + kUnitScaleBytes +
+         block % kQuad * block_bytes(e);
+}
+// E2M1: of both halves
 MOESAIC_LAYOUT constexpr int64_t weight_word_at(int block, int lane, int m, int j) {
-  return static_cast<int64_t>(block / kQuad) * kUnitQuadBytes + kUnitScaleBytes +
-         block % kQuad * kBlockBytes + lane * 16 + (2 * m + j) * 4;
+  return block_at(Element::kE2M1, block) + lane * 16 + (2 * m + j) * 4;
+}
+// E4M3
+MOESAIC_LAYOUT constexpr int64_t weight_word_at(int block, int lane, int m, int j, int h) {
+  return block_at(Element::kE4M3, block) + m * 512 + lane * 16 + (2 * j + h) * 4;
 }
 // row: 0..31 of the unit
-MOESAIC_LAYOUT constexpr int64_t weight_scale_at(int row, int block) {
-  return static_cast<int64_t>(block / kQuad) * kUnitQuadBytes + (row % 8 * 4 + row / 8) * 4 + block % kQuad;
+MOESAIC_LAYOUT constexpr int64_t weight_scale_at(Element e, int row, int block) {
+  return static_cast<int64_t>(block / kQuad) * unit_quad_bytes(e) + (row % 8 * 4 + row / 8) * 4 +
+         block % kQuad;
 }
 // Of columns 8 c .. 8 c + 7.
 MOESAIC_LAYOUT constexpr int64_t token_bytes_at(int token, int block, int c) {
@@ -72,7 +90,7 @@ MOESAIC_LAYOUT constexpr int64_t token_scale_at(int token, int block) {
   return static_cast<int64_t>(block / kQuad) * kGroupQuadBytes + kGroupScales + 4 * token + block % kQuad;
 }
 
-// ---- the word of weights ----
+// ---- the word of E2M1 weights ----
 //
 // The instruction wants an E2M1 in the middle of a byte, 00SEEM00. So four of them (h = 0) stand just there,
 // and the other four (h = 1) in the bits between, such that a rotation by four brings them there: three

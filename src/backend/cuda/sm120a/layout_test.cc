@@ -38,13 +38,18 @@ uint32_t word_at(const std::vector<uint8_t>& bytes, int64_t at) {
   return word;
 }
 
-std::vector<uint8_t> pack_unit(const Plain& m) {
-  std::vector<uint8_t> out(unit_bytes(m.blocks));
+std::vector<uint8_t> pack_unit(Element element, const Plain& m) {
+  std::vector<uint8_t> out(unit_bytes(element, m.blocks));
   for (int block = 0; block < m.blocks; ++block) {
     for (int row = 0; row < kUnit; ++row) {
-      out[weight_scale_at(row, block)] = m.scale(row, block);
+      out[weight_scale_at(element, row, block)] = m.scale(row, block);
       for (int k = 0; k < kBlock; ++k) {
-        const int64_t at = weight_word_at(block, row % 8 * 4 + k / 8, row / 16, k / 4 % 2);
+        const int lane = row % 8 * 4 + k / 8, tile = row / 16, j = k / 4 % 2;
+        if (element == Element::kE4M3) {
+          out[weight_word_at(block, lane, tile, j, row / 8 % 2) + k % 4] = m.code(row, block * kBlock + k);
+          continue;
+        }
+        const int64_t at = weight_word_at(block, lane, tile, j);
         const uint32_t word =
             word_at(out, at) | weight_bits(m.code(row, block * kBlock + k), row / 8 % 2, k % 4);
         std::memcpy(out.data() + at, &word, 4);
@@ -66,16 +71,19 @@ std::vector<uint8_t> pack_group(const Plain& m) {
 }
 
 // What the kernels do, on the host: a warp's registers of tile m in block `block`.
-WarpOperands registers(const std::vector<uint8_t>& unit, const std::vector<uint8_t>& group, int block, int m,
-                       int column) {
+WarpOperands registers(Element element, const std::vector<uint8_t>& unit, const std::vector<uint8_t>& group,
+                       int block, int m, int column) {
   WarpOperands in;
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int j = 0; j < 2; ++j) {
-      const uint32_t word = word_at(unit, weight_word_at(block, lane, m, j));
-      for (int h = 0; h < 2; ++h) in.a[lane][2 * j + h] = containers(word, h);
+      for (int h = 0; h < 2; ++h)
+        in.a[lane][2 * j + h] = element == Element::kE4M3
+                                    ? word_at(unit, weight_word_at(block, lane, m, j, h))
+                                    : containers(word_at(unit, weight_word_at(block, lane, m, j)), h);
       in.b[lane][j] = word_at(group, token_bytes_at(lane / 4, block, lane % 4) + 4 * j);
     }
-    in.scales_a[lane] = word_at(unit, static_cast<int64_t>(block / kQuad) * kUnitQuadBytes + 4 * lane);
+    in.scales_a[lane] =
+        word_at(unit, static_cast<int64_t>(block / kQuad) * unit_quad_bytes(element) + 4 * lane);
     // Lanes of other groups hold theirs.
     in.scales_b[lane] =
         lane % 4 == column ? word_at(group, token_scale_at(lane / 4, block / kQuad * kQuad)) : 0xA5A5A5A5;
@@ -83,21 +91,28 @@ WarpOperands registers(const std::vector<uint8_t>& unit, const std::vector<uint8
   return in;
 }
 
-TEST(Layout, GivesTheProductThroughTheFragmentMaps) {
+class Elements : public testing::TestWithParam<Element> {};
+INSTANTIATE_TEST_SUITE_P(Layout, Elements, testing::Values(Element::kE2M1, Element::kE4M3));
+
+TEST_P(Elements, GiveTheProductThroughTheFragmentMaps) {
+  const bool wide = GetParam() == Element::kE4M3;
+  const auto decode = [&](uint8_t code) { return wide ? mx::decode_e4m3(code) : mx::decode_e2m1(code); };
   std::mt19937 rng(5);
   for (const int blocks : {1, 2, 3, 4, 5, 90}) {
-    const Plain w = random_matrix(kUnit, blocks, 16, rng), x = random_matrix(kGroup, blocks, 256, rng);
-    const std::vector<uint8_t> unit = pack_unit(w), group = pack_group(x);
+    const Plain w = random_matrix(kUnit, blocks, wide ? 256 : 16, rng),
+                x = random_matrix(kGroup, blocks, 256, rng);
+    const std::vector<uint8_t> unit = pack_unit(GetParam(), w), group = pack_group(x);
     for (int m = 0; m < 2; ++m) {
       for (int block = 0; block < blocks; ++block) {
         const int column = block % 4;  // the lane of the quad that has the scales
         WarpSums d{};
-        atom_on_host(registers(unit, group, block, m, column), block % kQuad, m, column, d);
+        atom_on_host(GetParam(), registers(GetParam(), unit, group, block, m, column), block % kQuad, m,
+                     column, d);
         for (int r = 0; r < 16; ++r) {
           for (int n = 0; n < kGroup; ++n) {
             double want = 0;
             for (int k = block * kBlock; k < (block + 1) * kBlock; ++k)
-              want += double{mx::decode_e2m1(w.code(16 * m + r, k))} * mx::decode_e4m3(x.code(n, k));
+              want += double{decode(w.code(16 * m + r, k))} * mx::decode_e4m3(x.code(n, k));
             want *= double{mx::decode_e8m0(w.scale(16 * m + r, block))} * mx::decode_e8m0(x.scale(n, block));
             EXPECT_EQ(d[4 * (r % 8) + n / 2][r / 8 * 2 + n % 2], static_cast<float>(want)) << blocks;
           }
@@ -108,26 +123,36 @@ TEST(Layout, GivesTheProductThroughTheFragmentMaps) {
 }
 
 // Nothing stands where something else does, and nothing is wasted but the scales of a last quad.
-TEST(Layout, PlacesFillTheBytes) {
+TEST_P(Elements, FillTheBytes) {
+  const Element e = GetParam();
   for (const int blocks : {1, 3, 4, 90}) {
     std::set<int64_t> bytes;
     for (int block = 0; block < blocks; ++block) {
       for (int lane = 0; lane < kLanes; ++lane) {
-        for (int i = 0; i < 16; ++i) bytes.insert(weight_word_at(block, lane, i / 4 / 2, i / 4 % 2) + i % 4);
+        for (int i = 0; i < 32; ++i) {
+          const int m = i / 4 % 2, j = i / 8 % 2, h = i / 16;
+          bytes.insert((e == Element::kE4M3 ? weight_word_at(block, lane, m, j, h)
+                                            : weight_word_at(block, lane, m, j)) +
+                       i % 4);
+        }
       }
-      for (int row = 0; row < kUnit; ++row) bytes.insert(weight_scale_at(row, block));
+      for (int row = 0; row < kUnit; ++row) bytes.insert(weight_scale_at(e, row, block));
     }
-    EXPECT_EQ(bytes.size(), static_cast<size_t>(blocks) * (kBlockBytes + kUnit));
-    EXPECT_EQ(*bytes.rbegin() + 1, unit_bytes(blocks));
-    EXPECT_EQ(unit_bytes(blocks) - static_cast<int64_t>(bytes.size()), (4 - blocks % 4) % 4 * kUnit);
+    EXPECT_EQ(bytes.size(), static_cast<size_t>(blocks) * (block_bytes(e) + kUnit));
+    EXPECT_EQ(*bytes.rbegin() + 1, unit_bytes(e, blocks));
+    EXPECT_EQ(unit_bytes(e, blocks) - static_cast<int64_t>(bytes.size()), (4 - blocks % 4) % 4 * kUnit);
   }
 }
 
-TEST(Layout, CopiesAreMultiplesOfSixteenBytes) {
-  for (int blocks = 1; blocks <= kQuad; ++blocks) EXPECT_EQ(quad_bytes(blocks) % 16, 0);
-  EXPECT_EQ(kUnitQuadBytes % 16, 0);
+TEST_P(Elements, AreCopiedByMultiplesOfSixteenBytes) {
+  for (int blocks = 1; blocks <= kQuad; ++blocks) EXPECT_EQ(quad_bytes(GetParam(), blocks) % 16, 0);
+  EXPECT_EQ(unit_quad_bytes(GetParam()) % 16, 0);
   EXPECT_EQ(kGroupQuadBytes % 16, 0);
-  EXPECT_EQ(unit_bytes(90), 90 * 512 + 23 * 128);
+}
+
+TEST(Layout, TakesWhatTheFormatsTake) {
+  EXPECT_EQ(unit_bytes(Element::kE2M1, 90), 90 * 512 + 23 * 128);
+  EXPECT_EQ(unit_bytes(Element::kE4M3, 90), 90 * 1024 + 23 * 128);
 }
 
 }  // namespace

@@ -5,7 +5,8 @@
 #include "backend/cuda/kernels.cuh"
 #include "backend/cuda/sm120a/atom.cuh"
 #include "backend/cuda/sm120a/copy.cuh"
-#include "backend/cuda/sm120a/gemm.h"
+#include "backend/cuda/sm120a/jobs.cuh"
+#include "backend/cuda/sm120a/operands.h"
 
 namespace moesaic::cuda::sm120a {
 
@@ -15,41 +16,44 @@ inline constexpr size_t kSmShared = 100 * 1024, kBlockShared = 1024 + 128;
 
 __host__ __device__ inline int slice_start(int quads, int slice) { return quads * slice / kSlices; }
 
+// The job may be read, and weights for it, before the predecessor has ended: that is expand() or a kernel
+// behind it, which lets a successor start only once the list's maker has ended.
 struct Product {
   const uint8_t* weights;
+  int64_t unit_stride;  // bytes
   int units, blocks;
-  const uint8_t* tokens;
-  const Job* jobs;
-  const int* job_count;
+  Tokens tokens;
   bool whole;  // groups without tokens are computed too
   __device__ const uint8_t* unit(int expert, int unit) const {
-    return weights + (static_cast<int64_t>(expert) * units + unit) * unit_bytes(blocks);
+    return weights + (static_cast<int64_t>(expert) * units + unit) * unit_stride;
   }
   __device__ const uint8_t* group(const Job& job, int group) const {
-    return tokens + (job.start / kGroup + group) * group_bytes(blocks);
+    return tokens.data + (job.start / kGroup + group) * group_bytes(blocks);
   }
 };
 
-// The thread block's job; none: count is 0. It may be read, and weights for it, before the predecessor has
-// ended: that is expand() or a kernel behind it, which lets a successor start only once the list's maker has
-// ended.
-__device__ inline Job job_of(const Product& p) {
-  if (static_cast<int>(blockIdx.y) >= __ldcg(p.job_count)) return {};
-  const int4 job = __ldcg(reinterpret_cast<const int4*>(p.jobs) + blockIdx.y);
-  return {job.x, job.y, job.z, job.w};
-}
-
 // A unit's quad in a warp's registers.
+template <Element kElement>
 struct UnitQuad {
-  uint4 block[kQuad];  // what lies beyond the last block is not used
+  static constexpr int kVectors = block_bytes(kElement) / 512;  // of a lane and block
+  uint4 block[kQuad][kVectors];                                 // what lies beyond the last is not used
   uint32_t scales;
   // from: shared memory
   __device__ explicit UnitQuad(const uint8_t* from) {
     const int lane = threadIdx.x % 32;
     scales = reinterpret_cast<const uint32_t*>(from)[lane];
+    const auto* vectors = reinterpret_cast<const uint4*>(from + kUnitScaleBytes) + lane;
 #pragma unroll
-    for (int b = 0; b < kQuad; ++b)
-      block[b] = reinterpret_cast<const uint4*>(from + kUnitScaleBytes + b * kBlockBytes)[lane];
+    for (int b = 0; b < kQuad; ++b) {
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) block[b][i] = vectors[(b * kVectors + i) * 32];
+    }
+  }
+  __device__ FragmentA fragment(int b, int m) const {
+    if constexpr (kElement == Element::kE2M1)
+      return m == 0 ? fragment_of(block[b][0].x, block[b][0].y) : fragment_of(block[b][0].z, block[b][0].w);
+    else
+      return {{block[b][m].x, block[b][m].y, block[b][m].z, block[b][m].w}};
   }
 };
 
@@ -59,20 +63,21 @@ struct Sums {
   float v[2][kGroups][4] = {};
 };
 
-template <int kStep, int kColumn, int kGroups>
+template <Element kElement, int kStep, int kColumn, int kGroups>
 __device__ inline void multiply_groups(Sums<kGroups>& sums, const FragmentA (&a)[2],
                                        const uint4 (&x)[kGroups], const RowScales& rows,
                                        const ColumnScales<kGroups>& columns) {
   const uint32_t b0 = kStep % 2 == 0 ? x[kColumn].x : x[kColumn].z;
   const uint32_t b1 = kStep % 2 == 0 ? x[kColumn].y : x[kColumn].w;
-  mma<kStep, 0, kColumn>(sums.v[0][kColumn], a[0], b0, b1, rows, columns);
-  mma<kStep, 1, kColumn>(sums.v[1][kColumn], a[1], b0, b1, rows, columns);
-  if constexpr (kColumn + 1 < kGroups) multiply_groups<kStep, kColumn + 1>(sums, a, x, rows, columns);
+  mma<kElement, kStep, 0, kColumn>(sums.v[0][kColumn], a[0], b0, b1, rows, columns);
+  mma<kElement, kStep, 1, kColumn>(sums.v[1][kColumn], a[1], b0, b1, rows, columns);
+  if constexpr (kColumn + 1 < kGroups)
+    multiply_groups<kElement, kStep, kColumn + 1>(sums, a, x, rows, columns);
 }
 
 // Block kStep and those behind it; tokens(t, pair): the lane's 16 bytes of group t.
-template <int kStep, int kGroups, class Load>
-__device__ inline void multiply_steps(Sums<kGroups>& sums, const UnitQuad& w, uint4 (&x)[kGroups],
+template <int kStep, Element kElement, int kGroups, class Load>
+__device__ inline void multiply_steps(Sums<kGroups>& sums, const UnitQuad<kElement>& w, uint4 (&x)[kGroups],
                                       const Load& tokens, const RowScales& rows,
                                       const ColumnScales<kGroups>& columns, int blocks) {
   if (kStep >= blocks) return;
@@ -80,15 +85,14 @@ __device__ inline void multiply_steps(Sums<kGroups>& sums, const UnitQuad& w, ui
 #pragma unroll
     for (int t = 0; t < kGroups; ++t) x[t] = tokens(t, kStep / 2);
   }
-  const uint4 q = w.block[kStep];
-  const FragmentA a[2] = {fragment(q.x, q.y), fragment(q.z, q.w)};
-  multiply_groups<kStep, 0>(sums, a, x, rows, columns);
+  const FragmentA a[2] = {w.fragment(kStep, 0), w.fragment(kStep, 1)};
+  multiply_groups<kElement, kStep, 0>(sums, a, x, rows, columns);
   if constexpr (kStep + 1 < kQuad) multiply_steps<kStep + 1>(sums, w, x, tokens, rows, columns, blocks);
 }
 
 // sums += quad of the unit times quad of the tokens, the first `blocks` blocks of it.
-template <int kGroups, class Load>
-__device__ inline void multiply(Sums<kGroups>& sums, const UnitQuad& w, const Load& tokens,
+template <Element kElement, int kGroups, class Load>
+__device__ inline void multiply(Sums<kGroups>& sums, const UnitQuad<kElement>& w, const Load& tokens,
                                 const ColumnScales<kGroups>& columns, int blocks) {
   const RowScales rows(w.scales);
   uint4 x[kGroups];

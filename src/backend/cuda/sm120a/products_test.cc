@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/cuda/sm120a/gemm.h"
+#include "backend/cuda/sm120a/on_device.h"
 #include "backend/cuda/sm120a/repack.h"
 #include "mx/block.h"
 
@@ -18,25 +19,6 @@ namespace {
 constexpr Tile kTiles[] = {Tile::k8,   Tile::k16,      Tile::k32,         Tile::k64,
                            Tile::k128, Tile::kPrefill, Tile::kCapacity128};
 constexpr float kAlpha = 1.702f, kLimit = 7.0f;
-
-template <typename T>
-DeviceBuffer upload(const std::vector<T>& values) {
-  DeviceBuffer buffer = DeviceBuffer::allocate(values.size() * sizeof(T), "test").value();
-  EXPECT_EQ(cudaMemcpy(buffer.as<T>(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), 0);
-  return buffer;
-}
-template <typename T>
-std::vector<T> download(const DeviceBuffer& buffer, size_t count) {
-  std::vector<T> values(count);
-  EXPECT_EQ(cudaMemcpy(values.data(), buffer.as<T>(), count * sizeof(T), cudaMemcpyDeviceToHost), 0);
-  return values;
-}
-// Room in which every byte is 0xFF: NaN as F32, BF16, E4M3 and E8M0.
-DeviceBuffer poisoned(size_t bytes) {
-  DeviceBuffer buffer = DeviceBuffer::allocate(bytes, "test").value();
-  EXPECT_EQ(cudaMemset(buffer.as<void>(), 0xFF, bytes), 0);
-  return buffer;
-}
 
 // [experts, rows, cols] as Hugging Face packs them, and the numbers.
 struct Experts {
@@ -70,29 +52,20 @@ struct Experts {
 
 DeviceBuffer packed(const std::vector<const Experts*>& sources, int experts, int* fault) {
   const Experts& first = *sources[0];
-  RepackExperts p{.source = {first.raw(), sources.back()->raw()},
-                  .pairs = sources.size() == 2,
-                  .experts = experts,
-                  .units = static_cast<int>(sources.size()) * first.rows / kUnit,
-                  .blocks = first.cols / kBlock};
-  DeviceBuffer out = DeviceBuffer::allocate(experts * p.units * unit_bytes(p.blocks), "test").value();
+  const int64_t rows = static_cast<int64_t>(sources.size()) * first.rows;
+  RepackParams p{.source = {first.raw(), sources.back()->raw()},
+                 .kind = Kind::kMxfp4Quads,
+                 .order = sources.size() == 2 ? Rows::kPairs : Rows::kPlain,
+                 .rows = rows,
+                 .units = rows / kUnit,
+                 .blocks = first.cols / kBlock,
+                 .experts = experts};
+  DeviceBuffer out =
+      DeviceBuffer::allocate(experts * p.units * unit_bytes(Element::kE2M1, first.cols / kBlock), "test")
+          .value();
   p.data = out.as<uint8_t>(), p.fault = fault;
-  EXPECT_TRUE(repack(p, nullptr).ok());
+  EXPECT_TRUE(sm120a::repack(p, nullptr).ok());
   return out;
-}
-
-struct Dot {
-  double sum = 0, size = 0;  // and the sum of magnitudes
-  // What rounding may change: a step of an atom sums 33 numbers, and there is one for each block.
-  double bound(int cols) const {
-    const int blocks = cols / mx::kBlock;
-    return size * 0x1p-23 * (blocks + 33);
-  }
-};
-Dot dot(const float* a, const float* b, int n) {
-  Dot d;
-  for (int i = 0; i < n; ++i) d.sum += double{a[i]} * b[i], d.size += std::fabs(double{a[i]} * b[i]);
-  return d;
 }
 
 struct Shape {
@@ -308,12 +281,8 @@ void expect_second_product(const Layer& l, const Outcome& r) {
   }
 }
 
-class Products : public testing::Test {
+class Products : public OnDevice {
  protected:
-  void SetUp() override {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
-  }
   static void check(const Shape& shape, uint32_t seed) {
     const Layer layer(shape, seed);
     ASSERT_EQ(download<int>(layer.fault, 1)[0], 0);

@@ -2,7 +2,8 @@
 // four lanes find a block's scale, and the warp writes 1,056 bytes as they will be read.
 //
 //   grid: (quads / 8, jobs, groups of a tile); bytes: 2 of each activation read, 1.03 written
-#include "backend/cuda/kernels.cuh"
+#include "backend/cuda/norm.cuh"
+#include "backend/cuda/sm120a/jobs.cuh"
 #include "backend/cuda/sm120a/quantize.cuh"
 #include "backend/cuda/sm120a/tokens.h"
 
@@ -40,8 +41,8 @@ __global__ void __launch_bounds__(kExpandWarps * 32)
   wait_for_predecessor();
   start_successor();
   const int blocks = out.cols / kBlock, quad = blockIdx.x * kExpandWarps + threadIdx.x / 32;
-  if (static_cast<int>(blockIdx.y) >= *out.job_count || quad >= quads_of(blocks)) return;
-  const Job job = out.jobs[blockIdx.y];
+  if (quad >= quads_of(blocks)) return;
+  const Job job = job_of(out);
   const int group = blockIdx.z, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   if (group * kGroup >= job.count) return;
   const int token = group * kGroup + g, slot = job.first + token;
@@ -63,6 +64,26 @@ __global__ void __launch_bounds__(kExpandWarps * 32)
     scales |= lo.scale << (8 * b) | hi.scale << (8 * b + 8);
   }
   if (c == 0) *reinterpret_cast<uint32_t*>(to + token_scale_at(g, 0)) = scales;
+}
+
+// A thread block a row, a thread eight columns at a time.
+__global__ void __launch_bounds__(kNormThreads) norm_expand_kernel(const Norm p, const Tokens out) {
+  extern __shared__ float4 normed[];  // [hidden / 4]
+  __shared__ float scratch[kNormThreads / 32];
+  wait_for_predecessor();
+  start_successor();
+  const int r = blockIdx.x, eighths = p.hidden / 8;
+  norm_row(p, p.row_map != nullptr ? p.row_map[r] : r, normed, scratch);
+  uint8_t* to = out.data + r / kGroup * group_bytes(p.hidden / kBlock);
+  // Lanes beyond the row keep the shuffles whole.
+  for (int i = threadIdx.x; i < (eighths + 31) / 32 * 32; i += kNormThreads) {
+    const int from = 2 * min(i, eighths - 1);
+    const uint2 lo = half_words(normed[from], 1.0f, true), hi = half_words(normed[from + 1], 1.0f, true);
+    const Eighth e = quantize({lo.x, lo.y, hi.x, hi.y});
+    if (i >= eighths) continue;
+    *reinterpret_cast<uint2*>(to + token_bytes_at(r % kGroup, i / 4, i % 4)) = e.codes;
+    if (i % 4 == 0) to[token_scale_at(r % kGroup, i / 4)] = static_cast<uint8_t>(e.scale);
+  }
 }
 
 __global__ void gather_kernel(const uint4* x, const int32_t* rows, int slots, int vectors, uint4* out) {
@@ -94,6 +115,11 @@ Status expand(const __nv_bfloat16* x, const int32_t* rows, const Tokens& out, cu
   return launch(expand_kernel,
                 dim3((quads + kExpandWarps - 1) / kExpandWarps, out.most_jobs, out.tile / kGroup),
                 dim3(kExpandWarps * 32), 0, stream, x, rows, out);
+}
+
+Status norm_expand(const Norm& norm, const Tokens& out, cudaStream_t stream) {
+  return launch(norm_expand_kernel, dim3(norm.rows), dim3(kNormThreads), norm.hidden * sizeof(float), stream,
+                norm, out);
 }
 
 Status gather(const __nv_bfloat16* x, const int32_t* rows, int slots, int cols, __nv_bfloat16* out,

@@ -3,21 +3,11 @@
 
 #include <cuda_bf16.h>
 
-#include "backend/cuda/gemm.h"
-#include "backend/cuda/sm120a/layout.h"
+#include "backend/cuda/route.h"
+#include "backend/cuda/sm120a/operands.h"
 
 namespace moesaic::cuda::sm120a {
 
-// MXFP8 activations, or room for them. Job j's slots are the tokens job.start .. job.start + job.count - 1,
-// which begin a group; a group is group_bytes(cols / 32) bytes. Tokens beyond count may hold anything.
-struct Tokens {
-  uint8_t* data = nullptr;
-  int cols = 0;  // a multiple of 32
-  const Job* jobs = nullptr;
-  const int* job_count = nullptr;
-  int most_jobs = 0;
-  int tile = 8;  // slots of a job, at most
-};
 // Bytes of the buffer for so many tokens, of which `ends` jobs have a count that is no multiple of 16.
 inline size_t token_buffer_bytes(size_t tokens, size_t ends, int cols) {
   return (tokens + 15 * ends + kGroup - 1) / kGroup * group_bytes(cols / kBlock);
@@ -29,6 +19,9 @@ Status expand(const __nv_bfloat16* x, const int32_t* rows, const Tokens& out, cu
 // quantises.
 Status gather(const __nv_bfloat16* x, const int32_t* rows, int slots, int cols, __nv_bfloat16* out,
               cudaStream_t stream);
+
+// norm() and expand() of its result in BF16, in one pass: slot r is output row r. norm.out is not written.
+Status norm_expand(const Norm& norm, const Tokens& out, cudaStream_t stream);
 
 // Before AtomicCombine (gemm.h): out [rows, hidden] = 0, and what lets the next norm add its rows as they
 // are.

@@ -1,0 +1,47 @@
+#include <fmt/format.h>
+
+#include "backend/warm_up.h"
+#include "base/error.h"
+#include "commands.h"
+
+namespace moesaic::app {
+namespace {
+
+struct Options {
+  std::string architecture;
+  int threads = 0;
+};
+
+Status run_warmup(const Options& o) {
+  int compiled = 0, cached = 0;
+  const auto report = [&](const WarmKernel& k) {
+    fmt::print("{:<8} {:6.2f} s  {}\n", k.cached ? "cached" : "compiled", k.seconds, k.name);
+    std::fflush(stdout);
+    (k.cached ? cached : compiled) += 1;
+  };
+  ASSIGN_OR_RETURN(const std::string architecture, warm_up(o.architecture, o.threads, report));
+  if (compiled + cached == 0) {
+    fmt::print("nothing to compile: this program has machine code for {}\n", architecture);
+  } else {
+    fmt::print("{}: {} kernels compiled, {} found on disk\n", architecture, compiled, cached);
+  }
+  return {};
+}
+
+}  // namespace
+
+Run add_warmup(CLI::App& app) {
+  auto o = std::make_shared<Options>();
+  CLI::App& c = *app.add_subcommand(
+      "warmup",
+      "Compile the kernels of an architecture that this program has no machine code for, and keep them");
+  c.add_option("--architecture", o->architecture,
+               "sm_120a, ...; without it the device's, if that lacks code");
+  c.add_option("-t,--threads", o->threads, "that compile; 0: one per core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  c.footer("Example: moesaic warmup --architecture sm_120a");
+  return [o] { return run_warmup(*o); };
+}
+
+}  // namespace moesaic::app

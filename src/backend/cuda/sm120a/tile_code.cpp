@@ -1,0 +1,81 @@
+#include "backend/cuda/sm120a/tile_code.h"
+
+#include "base/error.h"
+
+namespace moesaic::cuda::sm120a {
+namespace {
+
+// What NVRTC lacks of the host's headers, and does not need of the toolkit's.
+constexpr SourceFile kFiles[] = {
+    {"cstdint",
+     "#pragma once\n"
+     "using int8_t = signed char; using int16_t = short; using int32_t = int; using int64_t = long long;\n"
+     "using uint8_t = unsigned char; using uint16_t = unsigned short; using uint32_t = unsigned;\n"
+     "using uint64_t = unsigned long long; using size_t = decltype(sizeof(0));\n"},
+    {"cuda_runtime.h", "#pragma once\n"},
+#include "backend/cuda/sm120a/tile_sources.inc"
+};
+constexpr const char* kSpace = "moesaic::cuda::sm120a::";
+
+std::string element_name(Element e) {
+  return fmt::format("{}Element::{}", kSpace, e == Element::kE4M3 ? "kE4M3" : "kE2M1");
+}
+// Store and Qkv are the whole backend's.
+std::string epilogue_name(const std::string& name) {
+  return (name == "Store" || name == "Qkv" ? "moesaic::cuda::" : kSpace) + name;
+}
+
+uint64_t source_hash() {
+  std::string all;
+  for (const SourceFile& f : kFiles) all.append(f.path).append("\n").append(f.text);
+  return fnv1a(all);
+}
+
+}  // namespace
+
+std::string tile_name(Element element, Tile tile, int units, const std::string& epilogue) {
+  const TileShape shape = shape_of(element, tile);
+  if (shape.groups > 0)
+    return fmt::format("{}few_kernel<{}, {}, {}, {}>", kSpace, element_name(element), shape.groups, units,
+                       epilogue_name(epilogue));
+  return fmt::format("{}many_kernel<{}, {}, {}, {}, {}>", kSpace, element_name(element), shape.tokens,
+                     shape.units, shape.stages, epilogue_name(epilogue));
+}
+
+std::vector<std::string> tile_names() {
+  constexpr Tile kTiles[] = {Tile::k8, Tile::k16, Tile::k32, Tile::k64, Tile::k128, Tile::kPrefill};
+  std::vector<std::string> names;
+  for (const Tile tile : kTiles) {
+    names.push_back(tile_name(Element::kE2M1, tile, kSwiGluUnits, "SwiGluMx"));
+    names.push_back(tile_name(Element::kE2M1, tile, kRowUnits, "AtomicCombine"));
+    for (const Element element : {Element::kE2M1, Element::kE4M3}) {
+      for (const char* epilogue : {"Store", "Qkv"})
+        names.push_back(tile_name(element, tile, kRowUnits, epilogue));
+    }
+  }
+  return names;
+}
+
+Result<TileCode> tile_code(const std::string& name, const std::string& architecture, const FileCache& cache) {
+  static const uint64_t kHash = source_hash();
+  ASSIGN_OR_RETURN(const std::string version, nvrtc_version());
+  const std::string key = fmt::format("tile {}\narchitecture {}\nsources {:016x}\nnvrtc {}\n", name,
+                                      architecture, kHash, version);
+  if (const auto blob = cache.find(key)) {
+    const size_t line = blob->find('\n');
+    if (line != std::string::npos)
+      return TileCode{.kernel = {.cubin = blob->substr(line + 1), .symbol = blob->substr(0, line)},
+                      .cached = true};
+  }
+  const bool many = name.find("many_kernel") != std::string::npos;
+  ASSIGN_OR_RETURN(KernelCode kernel, compile({.files = kFiles,
+                                               .root = many ? "backend/cuda/sm120a/gemm_many.cuh"
+                                                            : "backend/cuda/sm120a/gemm_few.cuh",
+                                               .name = name,
+                                               .architecture = architecture}));
+  // A full disk or a folder that may not be written: it is compiled again next time.
+  static_cast<void>(cache.put(key, kernel.symbol + "\n" + kernel.cubin).ok());
+  return TileCode{.kernel = std::move(kernel)};
+}
+
+}  // namespace moesaic::cuda::sm120a

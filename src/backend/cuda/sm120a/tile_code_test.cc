@@ -1,0 +1,79 @@
+// Tiles compiled from the sources that the program carries. NVRTC needs no device.
+#include "backend/cuda/sm120a/tile_code.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+namespace moesaic::cuda::sm120a {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TileCodes : public testing::Test {
+ protected:
+  TileCodes() : folder_(fs::temp_directory_path() / ("moesaic_tiles_" + std::to_string(getpid()))) {}
+  ~TileCodes() override { fs::remove_all(folder_); }
+  void SetUp() override {
+    if (!nvrtc_version().ok()) GTEST_SKIP() << nvrtc_version().status().message();
+  }
+  FileCache cache() const { return FileCache(folder_.string()); }
+
+ private:
+  fs::path folder_;
+};
+
+const std::string kFew = tile_name(Element::kE4M3, Tile::k8, kRowUnits, "Qkv"),
+                  kMany = tile_name(Element::kE2M1, Tile::k64, kSwiGluUnits, "SwiGluMx");
+
+TEST(TileNames, AreTheKernels) {
+  EXPECT_EQ(
+      kFew,
+      "moesaic::cuda::sm120a::few_kernel<moesaic::cuda::sm120a::Element::kE4M3, 1, 1, moesaic::cuda::Qkv>");
+  EXPECT_EQ(kMany,
+            "moesaic::cuda::sm120a::many_kernel<moesaic::cuda::sm120a::Element::kE2M1, 64, 2, 3, "
+            "moesaic::cuda::sm120a::SwiGluMx>");
+  const std::vector<std::string> names = tile_names();
+  EXPECT_EQ(names.size(), 36u);
+  EXPECT_EQ(std::set(names.begin(), names.end()).size(), names.size());
+}
+
+// The second time it comes from disk; a damaged file is compiled anew, another architecture of its own.
+TEST_F(TileCodes, CompileOnce) {
+  for (const std::string& name : {kFew, kMany}) {
+    const auto first = tile_code(name, "sm_120a", cache());
+    ASSERT_TRUE(first.ok()) << first.status().message();
+    EXPECT_FALSE(first.value().cached);
+    EXPECT_TRUE(
+        first.value().kernel.cubin.starts_with("\x7F"
+                                               "ELF"));
+    EXPECT_TRUE(first.value().kernel.symbol.starts_with("_ZN7moesaic4cuda6sm120a"));
+    const auto second = tile_code(name, "sm_120a", cache());
+    ASSERT_TRUE(second.ok());
+    EXPECT_TRUE(second.value().cached);
+    EXPECT_EQ(second.value().kernel.cubin, first.value().kernel.cubin);
+    EXPECT_EQ(second.value().kernel.symbol, first.value().kernel.symbol);
+  }
+  for (const auto& file : fs::directory_iterator(fs::path(cache().path_of("")).parent_path()))
+    std::ofstream(file.path(), std::ios::app) << "x";
+  EXPECT_FALSE(tile_code(kFew, "sm_120a", cache()).value().cached);
+  EXPECT_TRUE(tile_code(kFew, "sm_120a", cache()).value().cached);
+  EXPECT_FALSE(tile_code(kFew, "sm_121a", cache()).value().cached);
+  EXPECT_FALSE(tile_code(kFew, "sm_90a", cache()).value().cached);
+}
+
+TEST_F(TileCodes, SayWhatCannotBeCompiled) {
+  const auto wrong = tile_code(kFew, "sm_12", cache());
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_NE(wrong.status().message().find("sm_12"), std::string::npos) << wrong.status().message();
+  EXPECT_EQ(wrong.status().message().find('\n'), std::string::npos);
+  const auto unknown = tile_code("moesaic::cuda::sm120a::few_kernel<7>", "sm_120a", cache());
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.status().message().find('\n'), std::string::npos) << unknown.status().message();
+}
+
+}  // namespace
+}  // namespace moesaic::cuda::sm120a

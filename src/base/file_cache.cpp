@@ -1,0 +1,143 @@
+#include "base/file_cache.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include "base/error.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char *kBlobs = ".blob", *kUnfinished = ".part";
+
+std::string head_of(std::string_view key, std::string_view blob) {
+  return fmt::format("moesaic blob 1\nkey {}\n{}\nbytes {}\nchecksum {:016x}\n", key.size(), key, blob.size(),
+                     fnv1a(blob));
+}
+
+bool write_all(int file, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(file, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
+
+// Beside the file, of this process and call alone.
+std::string unfinished(const std::string& path) {
+  static std::atomic<uint64_t> calls{0};
+  return fmt::format("{}.{}-{}{}", path, getpid(), calls++, kUnfinished);
+}
+
+struct Found {
+  fs::path path;
+  fs::file_time_type used;
+  uint64_t bytes;
+};
+
+// Blobs, least recently used first. What another process left unfinished an hour ago goes.
+std::vector<Found> blobs_in(const std::string& folder) {
+  std::vector<Found> found;
+  std::error_code code;
+  for (fs::directory_iterator at(folder, code), end; !code && at != end; at.increment(code)) {
+    std::error_code gone;
+    const fs::path path = at->path();
+    const fs::file_time_type used = fs::last_write_time(path, gone);
+    const uint64_t bytes = gone ? 0 : fs::file_size(path, gone);
+    if (gone) continue;
+    if (path.extension() == kBlobs) found.push_back({path, used, bytes});
+    if (path.extension() == kUnfinished && used < fs::file_time_type::clock::now() - std::chrono::hours(1))
+      fs::remove(path, gone);
+  }
+  std::ranges::sort(found, {}, &Found::used);
+  return found;
+}
+
+}  // namespace
+
+uint64_t fnv1a(std::string_view bytes) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (const char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
+  return hash;
+}
+
+std::string cache_folder() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && cache[0] == '/') return std::string(cache) + "/moesaic";
+  const char* home = std::getenv("HOME");
+  return home != nullptr && home[0] == '/' ? std::string(home) + "/.cache/moesaic" : "";
+}
+
+Status write_whole(const std::string& path, std::string_view bytes) {
+  std::error_code ignored;
+  fs::create_directories(fs::path(path).parent_path(), ignored);
+  const std::string fresh = unfinished(path);
+  const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const bool written = file >= 0 && write_all(file, bytes) && fsync(file) == 0;
+  const int reason = errno;
+  if (file >= 0) close(file);
+  if (written && rename(fresh.c_str(), path.c_str()) == 0) return {};
+  const int why = written ? errno : reason;
+  unlink(fresh.c_str());
+  return error(StatusCode::kIo, "{}: {}", path, std::strerror(why));
+}
+
+std::string FileCache::path_of(std::string_view key) const {
+  return fmt::format("{}/{:016x}{}", folder_, fnv1a(key), kBlobs);
+}
+
+std::optional<std::string> FileCache::find(std::string_view key) const {
+  if (folder_.empty()) return {};
+  const std::string path = path_of(key);
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return {};
+  std::string text(std::istreambuf_iterator<char>(in), {});
+  // The head holds the blob's length: found from the end of the key, which is known.
+  const std::string start = fmt::format("moesaic blob 1\nkey {}\n{}\nbytes ", key.size(), key);
+  const size_t digits = text.find("\nchecksum ", start.size()), head = digits + sizeof("\nchecksum ") + 16;
+  const bool readable = text.starts_with(start) && digits != std::string::npos && head <= text.size();
+  const std::string_view blob = readable ? std::string_view(text).substr(head) : std::string_view();
+  std::error_code ignored;
+  if (!readable || text.compare(0, head, head_of(key, blob)) != 0) {
+    fs::remove(path, ignored);
+    return {};
+  }
+  fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);
+  return std::string(blob);
+}
+
+Status FileCache::put(std::string_view key, std::string_view blob) const {
+  if (folder_.empty()) return {};
+  const std::string path = path_of(key);
+  RETURN_IF_ERROR(write_whole(path, head_of(key, blob).append(blob)));
+  evict(path);
+  return {};
+}
+
+void FileCache::evict(const std::string& newest) const {
+  const std::vector<Found> found = blobs_in(folder_);
+  uint64_t bytes = 0;
+  for (const Found& f : found) bytes += f.bytes;
+  for (const Found& f : found) {
+    if (bytes <= most_bytes_) return;
+    std::error_code ignored;
+    if (f.path != newest && fs::remove(f.path, ignored)) bytes -= f.bytes;
+  }
+}
+
+}  // namespace moesaic

@@ -1,0 +1,42 @@
+// Files that several processes write and read: whole or not at all; and a folder of blobs by key, for what is
+// dear to make and cheap to check.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "moesaic/status.h"
+
+namespace moesaic {
+
+uint64_t fnv1a(std::string_view bytes);
+
+// Where this user's caches stand, XDG_CACHE_HOME/moesaic or ~/.cache/moesaic; empty where neither is known.
+std::string cache_folder();
+
+// Replaces the file in one step, by renaming: readers see the old one or the new one. Makes its folder.
+Status write_whole(const std::string& path, std::string_view bytes);
+
+// A file for each blob, with its key and a checksum. Any number of processes may share the folder. An empty
+// folder name: nothing is found, and nothing kept.
+class FileCache {
+ public:
+  // most_bytes: of all files together; the blobs that were used least recently go first.
+  explicit FileCache(std::string folder, uint64_t most_bytes = 256u << 20)
+      : folder_(std::move(folder)), most_bytes_(most_bytes) {}
+
+  // Nothing where there is none, or a damaged one, which is removed. What is found counts as used.
+  std::optional<std::string> find(std::string_view key) const;
+  Status put(std::string_view key, std::string_view blob) const;
+  std::string path_of(std::string_view key) const;
+
+ private:
+  void evict(const std::string& newest) const;
+
+  std::string folder_;
+  uint64_t most_bytes_;
+};
+
+}  // namespace moesaic

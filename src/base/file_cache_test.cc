@@ -1,0 +1,139 @@
+#include "base/file_cache.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FileCaches : public testing::Test {
+ protected:
+  FileCaches() : folder_(fs::temp_directory_path() / ("moesaic_cache_" + std::to_string(getpid()))) {}
+  ~FileCaches() override { fs::remove_all(folder_); }
+  std::string folder() const { return folder_.string(); }
+  size_t files() const {
+    return static_cast<size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
+  }
+  // As if it had been used so many minutes ago.
+  static void age(const std::string& path, int minutes) {
+    fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::minutes(minutes));
+  }
+
+ private:
+  fs::path folder_;
+};
+
+TEST_F(FileCaches, FindsWhatWasPut) {
+  const FileCache cache(folder());
+  EXPECT_FALSE(cache.find("a"));
+  const std::string blob("\0\nchecksum x\n\xFF", 14);
+  ASSERT_TRUE(cache.put("a", blob).ok());
+  ASSERT_TRUE(cache.put("key of\nlines", "").ok());
+  EXPECT_EQ(cache.find("a"), blob);
+  EXPECT_EQ(cache.find("key of\nlines"), "");
+  EXPECT_FALSE(cache.find("b"));
+  ASSERT_TRUE(cache.put("a", "other").ok());
+  EXPECT_EQ(FileCache(folder()).find("a"), "other");
+  EXPECT_EQ(files(), 2u);
+}
+
+TEST_F(FileCaches, WithoutAFolderKeepsNothing) {
+  const FileCache cache("");
+  EXPECT_TRUE(cache.put("a", "blob").ok());
+  EXPECT_FALSE(cache.find("a"));
+}
+
+// Every byte of the file, and every length.
+TEST_F(FileCaches, RefusesAndRemovesDamage) {
+  const FileCache cache(folder());
+  const std::string path = cache.path_of("a");
+  ASSERT_TRUE(cache.put("a", "some blob").ok());
+  std::ifstream in(path, std::ios::binary);
+  const std::string whole(std::istreambuf_iterator<char>(in), {});
+  const auto expect_refused = [&](const std::string& text) {
+    std::ofstream(path, std::ios::binary) << text;
+    EXPECT_FALSE(cache.find("a"));
+    EXPECT_FALSE(fs::exists(path));
+  };
+  for (size_t i = 0; i < whole.size(); ++i) {
+    std::string text = whole;
+    text[i] ^= 1;
+    expect_refused(text);
+    expect_refused(whole.substr(0, i));
+  }
+  expect_refused(whole + "x");
+  ASSERT_TRUE(cache.put("a", "some blob").ok());
+  EXPECT_EQ(cache.find("a"), "some blob");
+}
+
+TEST_F(FileCaches, EvictsTheLeastRecentlyUsed) {
+  const FileCache cache(folder(), 3500);
+  const std::string blob(1000, 'x');
+  for (const char* key : {"a", "b", "c"}) ASSERT_TRUE(cache.put(key, blob).ok());
+  age(cache.path_of("a"), 30), age(cache.path_of("b"), 20), age(cache.path_of("c"), 10);
+  EXPECT_TRUE(cache.find("a"));
+  ASSERT_TRUE(cache.put("d", blob).ok());
+  EXPECT_FALSE(cache.find("b"));
+  for (const char* key : {"a", "c", "d"}) EXPECT_TRUE(cache.find(key)) << key;
+  // One that is larger than the bound is kept alone.
+  ASSERT_TRUE(cache.put("large", std::string(5000, 'x')).ok());
+  EXPECT_TRUE(cache.find("large"));
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST_F(FileCaches, SweepsWhatOthersLeftUnfinished) {
+  const FileCache cache(folder());
+  ASSERT_TRUE(cache.put("a", "blob").ok());
+  const std::string old = cache.path_of("b") + ".1-0.part", fresh = cache.path_of("c") + ".1-0.part";
+  std::ofstream(old) << "x", std::ofstream(fresh) << "x";
+  age(old, 120);
+  ASSERT_TRUE(cache.put("a", "blob").ok());
+  EXPECT_FALSE(fs::exists(old));
+  EXPECT_TRUE(fs::exists(fresh));
+}
+
+// Four processes put and find the same two keys, in a folder that holds one of them at a time: what is found
+// is whole and of its key.
+TEST_F(FileCaches, IsSharedByProcesses) {
+  const auto blob_of = [](char name, int i) { return std::string(20000 + static_cast<size_t>(i), name); };
+  std::vector<pid_t> children;
+  for (int child = 0; child < 4; ++child) {
+    const pid_t pid = fork();
+    if (pid != 0) {
+      children.push_back(pid);
+      continue;
+    }
+    const FileCache cache(folder(), 30000);
+    bool good = true;
+    for (int i = 0; i < 60; ++i) {
+      const char name = i % 2 == 0 ? 'a' : 'b';
+      good = good && cache.put(std::string(1, name), blob_of(name, i)).ok();
+      for (const char key : {'a', 'b'}) {
+        const auto found = cache.find(std::string(1, key));
+        good = good && (!found || found->find_first_not_of(key) == std::string::npos);
+      }
+    }
+    _exit(good ? 0 : 1);
+  }
+  for (const pid_t pid : children) {
+    int status = 0;
+    waitpid(pid, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+}
+
+TEST_F(FileCaches, SaysWhyAFileCannotBeWritten) {
+  const Status status = FileCache("/proc/none").put("a", "blob");
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("/proc/none/"), std::string::npos) << status.message();
+}
+
+}  // namespace
+}  // namespace moesaic

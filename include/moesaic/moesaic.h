@@ -64,7 +64,7 @@ typedef struct moesaic_options {
   int32_t max_rows;      /* tokens that a step computes */
   int64_t kv_tokens;     /* tokens that the KV cache holds; 0: what is wanted or fits */
   int32_t prefix_cache;  /* 0 or 1: what a prompt has in common with earlier ones is not computed again */
-  const char* dense;     /* attention projections and lm_head in memory: "keep", "bf16", "q8_0" or "mxfp8" */
+  const char* dense;     /* projections and lm_head in memory: "keep", "bf16", "q8_0", "mxfp8" or "mxfp4" */
   const char* kv_dtype;  /* K and V: "auto" (the device's own), "bf16" or "fp8" (cuda and reference) */
   const char* tokenizer; /* a tokenizer.json or .tiktoken file instead of the model's own; "": that */
 } moesaic_options;

@@ -125,15 +125,15 @@ Result<KernelCode> compile(const KernelSource& source) {
                                contents.data(), paths.data());
   if (code == NVRTC_SUCCESS) code = l->add_name(p.handle, source.name.c_str());
   if (code == NVRTC_SUCCESS) code = l->compile(p.handle, static_cast<int>(options.size()), options.data());
+  const char* symbol = "";
+  if (code == NVRTC_SUCCESS) code = l->lowered_name(p.handle, source.name.c_str(), &symbol);
+  size_t bytes = 0;
+  if (code == NVRTC_SUCCESS) code = l->cubin_size(p.handle, &bytes);
+  KernelCode kernel{.cubin = std::string(bytes, '\0'), .symbol = symbol};
+  if (code == NVRTC_SUCCESS) code = l->cubin(p.handle, kernel.cubin.data());
   if (code != NVRTC_SUCCESS)
     return error(StatusCode::kInternal, "NVRTC: {} for {}: {}: {}", source.name, source.architecture,
                  l->error_string(code), log_of(p));
-  const char* symbol = nullptr;
-  size_t bytes = 0;
-  l->lowered_name(p.handle, source.name.c_str(), &symbol);
-  l->cubin_size(p.handle, &bytes);
-  KernelCode kernel{.cubin = std::string(bytes, '\0'), .symbol = symbol};
-  l->cubin(p.handle, kernel.cubin.data());
   return kernel;
 }
 

@@ -31,7 +31,6 @@ int round_up(int n, int grain) { return (n + grain - 1) / grain * grain; }
 constexpr MoeWay kSlabWays[] = {
     {"decode", MoeKernel::kDecode, 1, 8, 0, 1, 7.0e-6, 3.60e12, 1e15},
     {"split 16", MoeKernel::kSplit, 9, 512, 16, 8, 15e-6, 3.3e12, 124e12},
-    {"wide 16", MoeKernel::kWide, 9, 0, 16, 8, 20e-6, 2.75e12, 140e12},
     {"wide 32", MoeKernel::kWide, 9, 0, 32, 16, 20e-6, 2.75e12, 230e12},
     {"wide 64", MoeKernel::kWide, 9, 0, 64, 16, 20e-6, 2.4e12, 300e12},
     {"wide 128", MoeKernel::kWide, 9, 0, 128, 16, 20e-6, 2.3e12, 440e12},

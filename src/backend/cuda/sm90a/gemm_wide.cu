@@ -14,15 +14,13 @@ __global__ void __launch_bounds__(kArrangeWarps * 32)
   const int token = blockIdx.x * kArrangeWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (token >= job.count) return;
   const int slot = job.first + token, width = width_of(tiles, job), q = lane % 4;
-  const bool narrow = is_narrow(tiles.tile);
   const uint32_t* from = x + static_cast<int64_t>(rows != nullptr ? rows[slot] : slot) * (tiles.cols / 2);
   uint8_t* to =
       static_cast<uint8_t*>(tiles.data) + static_cast<int64_t>(job.start) * tiles.cols * 2 + token * 128;
   for (int block = lane / 4; block < tiles.cols / kBlock; block += 8) {
     const uint32_t* at = from + block * (kBlock / 2);
-    const uint4 chunk =
-        narrow ? reinterpret_cast<const uint4*>(at)[q] : uint4{at[q], at[q + 4], at[q + 8], at[q + 12]};
-    const int place = chunk_place(narrow, block % 2 * 4 + q, token);
+    const uint4 chunk = {at[q], at[q + 4], at[q + 8], at[q + 12]};
+    const int place = chunk_place(block % 2 * 4 + q, token);
     *reinterpret_cast<uint4*>(to + static_cast<int64_t>(block / 2) * width * 128 + place * 16) = chunk;
   }
 }
@@ -58,7 +56,7 @@ Status dense(const Matrix& w, const Tiles& x, float factor, const Epilogue& out,
 // A tile's weights take a multiprocessor as long to read as the arithmetic of about 60 tokens, and the last
 // wave of thread blocks is rarely full.
 Tiles dense_tiles(const Matrix& w, void* data, int tokens) {
-  constexpr int kReading = 60, kTiles[] = {128, 112, 64, 32, 16};
+  constexpr int kReading = 60, kTiles[] = {128, 112, 64, 32};
   const auto time = [&](int tile) {
     const int tiles = (tokens + tile - 1) / tile * plain_params(w, {}, 1.0f).row_tiles;
     return (tiles + kGrid - 1) / kGrid * std::max(tile, kReading);

@@ -51,14 +51,6 @@ __device__ inline int jobs_of(const Tiles& t) {
   return t.jobs != nullptr ? *t.job_count : (t.tokens + t.tile - 1) / t.tile;
 }
 
-__device__ inline uint4 load_shared(uint32_t address) {
-  uint4 v;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(address)
-               : "memory");
-  return v;
-}
 // The same in all lanes, so that it may live in a uniform register.
 __device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 __device__ inline int warp_index() { return uniform(threadIdx.x / 32); }
@@ -184,23 +176,17 @@ struct PlainWeights {
 
 // ---- shared memory ----
 
-// kSlots: stages of weights. kSteps: 64-column steps of a stage of activations. kByWarp: by mma.sync.
-// kReaders: threads that release a stage of activations together.
+// kSlots: stages of weights. kSteps: 64-column steps of a stage of activations.
 template <class Weights, int kTile, bool kStages_>
 struct WidePlan {
-  static constexpr bool kByWarp = is_narrow(kTile);
-  static constexpr int kBlocksAtOnce = kByWarp ? 2 : 1;  // on a multiprocessor
-  static constexpr int kConsumerRegisters = kByWarp ? 72 : 160;
-  static constexpr int kSlots = kTile >= 64 || kByWarp ? 4 : 8;
-  static constexpr int kReaders = kByWarp ? 32 : 128;
+  static constexpr int kSlots = kTile >= 64 ? 4 : 8;
   static constexpr int kSteps = kTile >= 64 ? 1 : Weights::kBlocks / 2;
   static constexpr int kWeightBytes = kSlots * kWideWarps * Weights::kStageBytes;
   static constexpr int kStaging = kStages_ ? kGroups * kTile * 64 : 0;  // the epilogue's
   static constexpr int kStageBytes = kTile * 128 * kSteps;
   static constexpr int kBarriers = 1024;
   static constexpr int kStages =
-      std::min(24, (kSharedLimit / kBlocksAtOnce - kSharedReserved - kBarriers - kStaging - kWeightBytes) /
-                       kStageBytes);
+      std::min(24, (kSharedLimit - kSharedReserved - kBarriers - kStaging - kWeightBytes) / kStageBytes);
   static constexpr int kShared = kStages * kStageBytes + kWeightBytes + kStaging + kBarriers;
   static_assert(kStages >= 3);
 
@@ -288,7 +274,7 @@ struct WideReader {
   // The stage before `at` may be filled again; for all threads that the barrier counts together.
   __device__ void release(const Plan& plan) const {
     const int before = at.index == 0 ? Plan::kStages - 1 : at.index - 1;
-    if (threadIdx.x % Plan::kReaders == 0) mbar_arrive(plan.empty(before));
+    if (threadIdx.x % 128 == 0) mbar_arrive(plan.empty(before));
   }
 };
 
@@ -319,32 +305,6 @@ __device__ __forceinline__ void multiply_group(const Plan& plan, const Weights& 
   }
 }
 
-// The same by mma.sync, for N = 8 and 16: no warp waits for another.
-template <int N, class Weights, class Plan, int kSums>
-__device__ __forceinline__ void multiply_warp(const Plan& plan, const Weights& w, WideReader<Plan>& x,
-                                              float (&sum)[kSums]) {
-  static_assert(2 * Plan::kSteps == Weights::kBlocks);
-  const int lane = threadIdx.x % 32, g = lane / 4;
-  const uint32_t row = x.open(plan) + g * 128;
-  const uint32_t chunks[2] = {row + chunk_place(true, lane % 4, g) * 16,
-                              row + chunk_place(true, lane % 4 + 4, g) * 16};
-#pragma unroll
-  for (int b = 0; b < Weights::kBlocks; ++b) {
-    Fragment a[2];
-    w.expand(b, reinterpret_cast<uint32_t(&)[8]>(a));
-#pragma unroll
-    for (int t = 0; t < N / 8; ++t) {
-      float(&d)[4] = reinterpret_cast<float(&)[4]>(sum[4 * t]);
-      const uint4 v = load_shared(chunks[b % 2] + b / 2 * (N * 128) + t * 1024);
-      mma<Weights::kBf16>(d, a[0].a, v.x, v.y);
-      mma<Weights::kBf16>(d, a[1].a, v.z, v.w);
-    }
-  }
-  x.at.next();
-  __syncwarp();
-  x.release(plan);
-}
-
 // A stage with the narrowest width that holds the tokens: 8 or 16 * sixteenths, between kLow and kHigh. The
 // widths branch within the loop over the stages, and no product is under way where they meet: otherwise the
 // compiler runs out of registers and serialises wgmma.
@@ -357,11 +317,7 @@ __device__ __forceinline__ void multiply(int sixteenths, const Plan& plan, const
     return multiply<kMiddle + 1, kHigh>(sixteenths, plan, w, x, sum);
   } else {
     constexpr int kWidth = kLow == 0 ? 8 : 16 * kLow;
-    if constexpr (Plan::kByWarp) {
-      multiply_warp<kWidth>(plan, w, x, sum);
-    } else {
-      multiply_group<kWidth, true>(plan, w, x, false, sum);
-    }
+    multiply_group<kWidth, true>(plan, w, x, false, sum);
   }
 }
 
@@ -370,7 +326,6 @@ template <class Weights, class Plan, int kSums>
 __device__ __forceinline__ void contract(const WideParams& p, const Plan& plan, int tiles, int tokens,
                                          WeightStream<Weights, Plan>& stream, WideReader<Plan>& x,
                                          float (&sum)[kSums]) {
-  constexpr bool kOneWidth = !Weights::kGrouped && !Plan::kByWarp;
   const int warp = warp_index(), lane = threadIdx.x % 32, sixteenths = tile_width(tokens) / 16;
   const typename Weights::Tops tops = stream.source.tops;
 #pragma unroll 1
@@ -380,15 +335,13 @@ __device__ __forceinline__ void contract(const WideParams& p, const Plan& plan, 
     Weights w;
     w.load(plan.weights(stream.oldest(), warp), tops, lane);
     stream.fetch(p, plan, tiles, warp);
-    if constexpr (kOneWidth) {
+    if constexpr (!Weights::kGrouped) {
       multiply_group<2 * kSums, false>(plan, w, x, s == 0, sum);
-    } else if constexpr (!Weights::kGrouped) {
-      multiply_warp<2 * kSums>(plan, w, x, sum);
     } else {
       multiply<0, kSums / 8>(sixteenths, plan, w, x, sum);
     }
   }
-  if constexpr (kOneWidth) {
+  if constexpr (!Weights::kGrouped) {
     wgmma_wait<0>();
     x.release(plan);
   }
@@ -435,9 +388,7 @@ __device__ __forceinline__ void finish_tile(const WideSwiGlu& e, const WidePlace
   const float theirs = __shfl_xor_sync(~0u, odd ? at.factor[0] : at.factor[1], 4);
   // Column 8 warp + 4 odd + g / 2 of the 32: in wgmma's order chunk 2 odd + g / 4, byte 4 warp + 2 (g / 2 %
   // 2).
-  constexpr bool kNarrow = is_narrow(2 * kSums);
-  const int byte =
-      kNarrow ? 16 * warp + 8 * odd + g / 2 * 2 : (2 * odd + g / 4) * 16 + warp * 4 + g / 2 % 2 * 2;
+  const int byte = (2 * odd + g / 4) * 16 + warp * 4 + g / 2 % 2 * 2;
   __half* to = reinterpret_cast<__half*>(at.staging + byte);
 #pragma unroll
   for (int i = 0; i < kSums / 4; ++i) {
@@ -455,7 +406,7 @@ __device__ __forceinline__ void finish_tile(const WideSwiGlu& e, const WidePlace
   uint8_t* out = e.out + static_cast<int64_t>(at.job.start) * (kHidden * 2) +
                  static_cast<int64_t>(block / 2) * width * 128;
   for (int i = threadIdx.x % 128; i < at.job.count * 4; i += 128) {
-    const int token = i / 4, at_chunk = chunk_place(kNarrow, block % 2 * 4 + i % 4, token);
+    const int token = i / 4, at_chunk = chunk_place(block % 2 * 4 + i % 4, token);
     *reinterpret_cast<uint4*>(out + token * 128 + at_chunk * 16) =
         *reinterpret_cast<const uint4*>(at.staging + i * 16);
   }
@@ -484,19 +435,17 @@ template <class Weights, int kTile, class Epilogue>
 using PlanOf = WidePlan<Weights, kTile, std::is_same_v<Epilogue, WideSwiGlu>>;
 
 template <class Weights, int kTile, class Epilogue>
-__global__ void __launch_bounds__(kWideThreads, PlanOf<Weights, kTile, Epilogue>::kBlocksAtOnce)
-    wide_kernel(const WideParams p, const Epilogue e) {
+__global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const WideParams p, const Epilogue e) {
   extern __shared__ __align__(1024) uint8_t wide_shared[];
   using Plan = PlanOf<Weights, kTile, Epilogue>;
   const Plan plan{wide_shared};
   if (threadIdx.x == 0) {
-    for (int s = 0; s < Plan::kStages; ++s)
-      mbar_init(plan.full(s), 1), mbar_init(plan.empty(s), 32 * kWideWarps / Plan::kReaders);
+    for (int s = 0; s < Plan::kStages; ++s) mbar_init(plan.full(s), 1), mbar_init(plan.empty(s), kGroups);
     mbar_init_fence();
   }
   __syncthreads();
   if (threadIdx.x < 32 * kWideWarps) {
-    take_registers<Plan::kConsumerRegisters>();
+    take_registers<160>();
     consume<Weights, kTile>(p, plan, e);
   } else {
     leave_registers<24>();
@@ -516,13 +465,11 @@ Status launch_wide(const WideParams& p, const Epilogue& e, cudaStream_t stream) 
   if (prepared != cudaSuccess) return check(prepared, "the product of many tokens");
   const int most =
       (p.x.jobs != nullptr ? p.x.most_jobs : (p.x.tokens + p.x.tile - 1) / p.x.tile) * p.row_tiles;
-  return launch(kernel, dim3(min(most, kGrid * Plan::kBlocksAtOnce)), dim3(kWideThreads), kShared, stream, p,
-                e);
+  return launch(kernel, dim3(min(most, kGrid)), dim3(kWideThreads), kShared, stream, p, e);
 }
 
 template <class Weights, class Epilogue>
 Status launch_wide(const WideParams& p, const Epilogue& e, cudaStream_t stream) {
-  if (p.x.tile <= 16) return launch_wide<Weights, 16>(p, e, stream);
   if (p.x.tile <= 32) return launch_wide<Weights, 32>(p, e, stream);
   if (p.x.tile <= 64) return launch_wide<Weights, 64>(p, e, stream);
   if constexpr (!Weights::kGrouped) {

@@ -14,12 +14,9 @@ inline constexpr int kWideStep = 64;     // columns of a swizzled row: 128 bytes
 
 // Activations, or room for them, as the tensor cores read them. A job's tile begins at token job.start of the
 // buffer and is [cols / 64][tile_width(count) tokens][128 bytes]: what a stage needs is one contiguous piece.
-//   wgmma      within 32 columns the order is that of matrix.h's MMAs: 16-byte chunk q holds the columns 8 c
-//   +
-//              2 q + {0, 1} of c = 0..3; of the eight chunks of 128 bytes chunk i of token n stands at i ^ n
-//              % 8
-//   mma.sync   (narrow) the order of the columns; chunk i of token n stands at i ^ n % 2 * 4
-// What lies beyond count is never used.
+// Within 32 columns the order is that of matrix.h's MMAs: 16-byte chunk q holds the columns 8 c + 2 q + {0,
+// 1} of c = 0..3; of the eight chunks of 128 bytes chunk i of token n stands at i ^ n % 8. What lies beyond
+// count is never used.
 struct Tiles {
   void* data = nullptr;
   int cols = 0;  // a multiple of 64
@@ -30,10 +27,7 @@ struct Tiles {
   int tokens = 0;
   int tile = 0;  // tokens of a job, at most
 };
-__host__ __device__ constexpr bool is_narrow(int tile) { return tile <= 16; }
-__host__ __device__ constexpr int chunk_place(bool narrow, int chunk, int token) {
-  return chunk ^ (narrow ? token % 2 * 4 : token % 8);
-}
+__host__ __device__ constexpr int chunk_place(int chunk, int token) { return chunk ^ token % 8; }
 // Where a dense product's tokens go.
 Tiles dense_tiles(const Matrix& w, void* data, int tokens);
 // Tokens that the buffer must hold; ends: jobs whose count is no tile_width, one an expert at most.

@@ -54,7 +54,7 @@ Result<const void*> load_tile(const void* kernel, const std::string& name, size_
   const void* function = kernel;
   if (!has_native(kernel, p, runs)) {
     const Result<const void*> compiled = compiled_tile(name, architecture_of(p));
-    if (!compiled.ok() && !runs) return compiled;
+    if (!compiled.ok() && !runs) return compiled.status();
     if (compiled.ok()) function = compiled.value();
   }
   // More than 48 KB are to be asked for.

@@ -36,15 +36,6 @@ struct alignas(128) SplitShared {
   uint64_t taken[kSumBuffers];  // they have been read
 };
 
-// A position in a ring.
-template <int kSize>
-struct RingPlace {
-  int index = 0, phase = 0;
-  __device__ __forceinline__ void next() {
-    if (++index == kSize) index = 0, phase ^= 1;
-  }
-};
-
 // A unit of a job. One of 16 tokens costs 4/3 of one of 8 (measured: 1.2 to 1.4 where the memory is busy),
 // and Job::start counts the tiles of all jobs before.
 struct Place {

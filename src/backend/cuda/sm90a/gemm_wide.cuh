@@ -204,21 +204,12 @@ struct WidePlan {
   __device__ uint64_t* empty(int stage) const { return full(stage) + kStages; }
 };
 
-// A position in the ring of activations.
-template <class Plan>
-struct WideStage {
-  int index = 0, phase = 0;
-  __device__ void next() {
-    if (++index == Plan::kStages) index = 0, phase ^= 1;
-  }
-};
-
 // ---- producer: one warp, of which one lane works ----
 
 template <class Plan>
 __device__ void produce(const WideParams& p, const Plan& plan) {
   const int tiles = jobs_of(p.x) * p.row_tiles, steps = p.x.cols / kWideStep;
-  WideStage<Plan> at;
+  RingPlace<Plan::kStages> at;
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const Job job = job_at(p.x, tile / p.row_tiles);
     const int bytes = width_of(p.x, job) * 128 * Plan::kSteps;
@@ -266,7 +257,7 @@ struct WeightStream {
 // A consumer's way through the activations.
 template <class Plan>
 struct WideReader {
-  WideStage<Plan> at;
+  RingPlace<Plan::kStages> at;
   __device__ uint32_t open(const Plan& plan) const {
     mbar_wait(plan.full(at.index), at.phase);
     return smem_addr(plan.activations(at.index));

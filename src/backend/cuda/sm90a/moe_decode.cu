@@ -38,22 +38,22 @@ template <class C>
 struct Stream {
   Shared<C>& s;
   const uint64_t policy = evict_first_policy();
-  Slot<C> slot, landed;
+  RingPlace<C::kStages> slot, landed;
   int landed_third = 0, issued = 0;
 
   __device__ __forceinline__ void third(int i, int bytes) {
     if (issued++ >= C::kInFlight) {
-      mbar_wait(&s.stages[landed.stage].full[landed_third], landed.phase);
+      mbar_wait(&s.stages[landed.index].full[landed_third], landed.phase);
       if (++landed_third == kThirds) landed_third = 0, landed.next();
     }
-    mbar_expect(&s.stages[slot.stage].full[i], bytes);
+    mbar_expect(&s.stages[slot.index].full[i], bytes);
   }
   __device__ __forceinline__ void copy(int i, int at, const uint8_t* src, int bytes) {
-    bulk_copy(s.stages[slot.stage].unit + i * kUnitThird + at, src, bytes, &s.stages[slot.stage].full[i],
+    bulk_copy(s.stages[slot.index].unit + i * kUnitThird + at, src, bytes, &s.stages[slot.index].full[i],
               policy);
   }
   __device__ __forceinline__ void unit(const uint8_t* src) {
-    mbar_wait(&s.stages[slot.stage].empty, slot.phase ^ 1);
+    mbar_wait(&s.stages[slot.index].empty, slot.phase ^ 1);
 #pragma unroll
     for (int i = 0; i < kThirds; ++i) {
       third(i, kUnitThird);
@@ -62,7 +62,7 @@ struct Stream {
     slot.next();
   }
   __device__ __forceinline__ void slabs(const uint8_t* a, const uint8_t* b) {
-    mbar_wait(&s.stages[slot.stage].empty, slot.phase ^ 1);
+    mbar_wait(&s.stages[slot.index].empty, slot.phase ^ 1);
 #pragma unroll
     for (int i = 0; i < kThirds; ++i) {
       third(i, b ? kUnitThird : kSlabThird);
@@ -147,9 +147,9 @@ __device__ __forceinline__ float fc2_value(float sum, float bias, float weight) 
 
 // Frees the stage: the epilogue has read all it needs.
 template <class C>
-__device__ __forceinline__ void release_stage(Shared<C>& s, Slot<C>& slot) {
+__device__ __forceinline__ void release_stage(Shared<C>& s, RingPlace<C::kStages>& slot) {
   __syncwarp();
-  if ((threadIdx.x & 31) == 0) mbar_arrive(&s.stages[slot.stage].empty);
+  if ((threadIdx.x & 31) == 0) mbar_arrive(&s.stages[slot.index].empty);
   slot.next();
 }
 
@@ -166,16 +166,16 @@ __device__ void finish(Shared<C>& s, const Params& p) {
     if (owner) s.out[m][lane] = p.residual[(size_t)m * kHidden + at];
   __syncwarp();
   const int n = s.item_count;
-  Slot<C> slot;
+  RingPlace<C::kStages> slot;
   for (int i = 0; i < n; ++i) {
     const Item u = load_item(s, i);
     int token = s.pair_token[u.pair0];
     float factor = u.kind == 0 ? kWeightScale * s.x_scale[token] : s.pair_weight[u.pair0];
     half* h = p.h + (size_t)u.pair0 * kHidden + u.unit0 * 8;
     for (int k = 0; k < u.units; ++k, h += kGrid * 8) {
-      const Stage<C>& stage = s.stages[slot.stage];
-      mbar_wait(&s.stages[slot.stage].done, slot.phase);
-      const float bias = unit_bias(s, slot.stage);
+      const Stage<C>& stage = s.stages[slot.index];
+      mbar_wait(&s.stages[slot.index].done, slot.phase);
+      const float bias = unit_bias(s, slot.index);
       float sum = sum_consumers(stage.reduce, 0);
       if (u.columns == 1) release_stage(s, slot);
       for (int c = 0;;) {
@@ -211,12 +211,12 @@ __device__ void finish_one(Shared<C>& s, const Params& p) {
   const float scale = kWeightScale * p.x_scale[0];
   float out = owner ? p.residual[at] : 0.0f;
   float out_tail = owner && row < 8 ? p.residual[at + 16] : 0.0f;
-  Slot<C> slot;
+  RingPlace<C::kStages> slot;
   int unit = blockIdx.x;
   for (int e = 0; e < kTopK; ++e, unit -= kFc1Units) {
     for (; unit < kFc1Units; unit += kGrid) {
-      mbar_wait(&s.stages[slot.stage].done, slot.phase);
-      const float bias = unit_bias(s, slot.stage), sum = sum_consumers(s.stages[slot.stage].reduce, 0);
+      mbar_wait(&s.stages[slot.index].done, slot.phase);
+      const float bias = unit_bias(s, slot.index), sum = sum_consumers(s.stages[slot.index].reduce, 0);
       release_stage(s, slot);
       store_h(p.h + e * kHidden + unit * 8, fmaf(sum, scale, bias));
     }
@@ -227,8 +227,8 @@ __device__ void finish_one(Shared<C>& s, const Params& p) {
     const bool tail = is_tail(step);
     const int column = tail ? row >> 3 : 0;
     const float weight = s.pair_weight[step_expert(step) + column];
-    mbar_wait(&s.stages[slot.stage].done, slot.phase);
-    const float bias = unit_bias(s, slot.stage), sum = sum_consumers(s.stages[slot.stage].reduce, column);
+    mbar_wait(&s.stages[slot.index].done, slot.phase);
+    const float bias = unit_bias(s, slot.index), sum = sum_consumers(s.stages[slot.index].reduce, column);
     release_stage(s, slot);
     const float y = fc2_value(sum, bias, weight), other = __shfl_down_sync(~0u, y, 8);
     if (tail)

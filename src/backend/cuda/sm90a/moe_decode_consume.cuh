@@ -120,9 +120,9 @@ __device__ __forceinline__ void compute(const uint8_t* at, const uint4 (&b)[6], 
 // One unit of the ring for this warp.
 template <class C, int G>
 __device__ __forceinline__ void consume_unit(Shared<C>& s, const uint4 (&b)[6], int warp, int columns,
-                                             Slot<C>& slot) {
+                                             RingPlace<C::kStages>& slot) {
   const int third = warp / kWarpsPerThird, at = third * kUnitThird + warp % kWarpsPerThird * kWarpBytes;
-  Stage<C>& stage = s.stages[slot.stage];
+  Stage<C>& stage = s.stages[slot.index];
   mbar_wait(&stage.full[third], slot.phase);
   float* red = &stage.reduce[warp][0][0];
   compute<G>(stage.unit + at, b, columns, red);
@@ -142,7 +142,8 @@ __device__ __forceinline__ void load_columns(Shared<C>& s, uint4 (&b)[6], int wa
 }
 
 template <class C, int G>
-__device__ __forceinline__ void consume_item(Shared<C>& s, const Item& u, int warp, Slot<C>& slot) {
+__device__ __forceinline__ void consume_item(Shared<C>& s, const Item& u, int warp,
+                                             RingPlace<C::kStages>& slot) {
   uint4 b[6];
   load_columns<C, G>(s, b, warp, u.columns, u.slots);
 #pragma unroll 1
@@ -166,7 +167,7 @@ __device__ void consume(Shared<C>& s, const Params& p, int warp) {
   start_consumer(s, p, warp);
   mbar_wait(&s.planned, 0);
   const int n = s.item_count;
-  Slot<C> slot;
+  RingPlace<C::kStages> slot;
   Item next = load_item(s, 0);
 #pragma unroll 1
   for (int i = 0; i < n; ++i) {
@@ -194,7 +195,7 @@ __device__ void consume(Shared<C>& s, const Params& p, int warp) {
 template <class C>
 __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
   start_consumer(s, p, warp);
-  Slot<C> slot;
+  RingPlace<C::kStages> slot;
   const bool owner = blockIdx.x < kFc2Ctas;
   auto request = [&](int e, int n) {
     request_rows(s, p.h + e * kHidden, n, e, warp);

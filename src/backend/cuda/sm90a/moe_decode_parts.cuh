@@ -84,15 +84,6 @@ __device__ __forceinline__ uint4 load_relaxed(const void* p) {
   return v;
 }
 
-// A position in the ring.
-template <class C>
-struct Slot {
-  int stage = 0, phase = 0;
-  __device__ __forceinline__ void next() {
-    if (++stage == C::kStages) stage = 0, phase ^= 1;
-  }
-};
-
 // ---- routing ----
 // The experts of a token, by a warp.
 template <class C>

@@ -40,6 +40,14 @@ __device__ __forceinline__ bool mbar_test(uint64_t* b, uint32_t parity) {
       : "memory");
   return ended != 0;
 }
+// A position in a ring of kSize stages, and the parity of the barriers there.
+template <int kSize>
+struct RingPlace {
+  int index = 0, phase = 0;
+  __device__ __forceinline__ void next() {
+    if (++index == kSize) index = 0, phase ^= 1;
+  }
+};
 __device__ __forceinline__ void bulk_copy(void* dst, const void* src, int bytes, uint64_t* bar,
                                           uint64_t policy) {
   asm volatile(

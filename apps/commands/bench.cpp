@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMostRows = 2048;  // of a step
 
-struct Options {
+struct BenchOptions {
   ModelOptions model;
   int ubatch = 0;
   std::vector<int> prompts = {512}, generations = {128}, depths = {0}, batches = {1};
@@ -41,7 +41,7 @@ struct Test {
 int largest(const std::vector<int>& v) { return v.empty() ? 0 : *std::max_element(v.begin(), v.end()); }
 
 // Tokens that one sequence reaches at most.
-int longest(const Options& o) {
+int longest(const BenchOptions& o) {
   return largest(o.depths) + std::max({largest(o.prompts), largest(o.generations), 1});
 }
 
@@ -66,7 +66,7 @@ Result<double> time_once(Backend& backend, RandomBatch& random, const Test& t) {
   return static_cast<double>(t.tokens) * t.batch / seconds.count();
 }
 
-Result<Line> measure(const Options& o, Backend& backend, RandomBatch& random, const Test& t) {
+Result<Line> measure(const BenchOptions& o, Backend& backend, RandomBatch& random, const Test& t) {
   Line line{.test = fmt::format("{}{}", t.prefill ? "pp" : "tg", t.tokens),
             .depth = t.depth,
             .batch = t.batch,
@@ -84,7 +84,7 @@ double share(const Line& l, const LoadedModel& m) {
   return m.ceiling_gb_s > 0 ? l.gb_s() / m.ceiling_gb_s : 0;
 }
 
-nlohmann::ordered_json to_json(const Line& l, const Options& o, const LoadedModel& m) {
+nlohmann::ordered_json to_json(const Line& l, const BenchOptions& o, const LoadedModel& m) {
   return {{"model", o.model.model},
           {"device", m.caps.name},
           {"threads", m.caps.threads},
@@ -117,14 +117,14 @@ std::string csv_text(const std::string& text) {
   return out + '"';
 }
 
-void print_csv(const Line& l, const Options& o, const LoadedModel& m) {
+void print_csv(const Line& l, const BenchOptions& o, const LoadedModel& m) {
   fmt::print("{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.0f},{:.3f},{:.2f},{:.4f}\n",
              csv_text(o.model.model), csv_text(m.caps.name), m.caps.threads, l.test, l.depth, l.batch, o.reps,
              l.median(), l.tok_s.front(), l.tok_s.back(), l.bytes_per_token, l.gb_s(), m.ceiling_gb_s,
              share(l, m));
 }
 
-void print_header(const Options& o, const LoadedModel& m) {
+void print_header(const BenchOptions& o, const LoadedModel& m) {
   if (o.format == "csv")
     fmt::print(
         "model,device,threads,test,depth,batch,reps,tok_s,tok_s_min,tok_s_max,bytes_per_token,gb_s,ceiling_"
@@ -138,7 +138,7 @@ void print_header(const Options& o, const LoadedModel& m) {
       o.reps);
 }
 
-std::vector<Test> tests_of(const Options& o, int batch) {
+std::vector<Test> tests_of(const BenchOptions& o, int batch) {
   std::vector<Test> tests;
   for (const int depth : o.depths) {
     for (const bool prefill : {true, false}) {
@@ -151,11 +151,11 @@ std::vector<Test> tests_of(const Options& o, int batch) {
 }
 
 // Rows of a prefill step: what was asked for, or what suits the device.
-int rows_of(const Options& o, const Backend& backend) {
+int rows_of(const BenchOptions& o, const Backend& backend) {
   return std::max(largest(o.batches), o.ubatch > 0 ? o.ubatch : backend.caps().prefill_rows);
 }
 
-Status run_bench(const Options& o) {
+Status run_bench(const BenchOptions& o) {
   if (!o.moe.empty()) return run_moe_bench({.model = o.model, .tokens = o.moe, .format = o.format});
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kMostRows));
   RETURN_IF_ERROR(check_context(longest(o), m.checkpoint.config, "depth and test together"));
@@ -184,7 +184,7 @@ Status run_bench(const Options& o) {
 }  // namespace
 
 Run add_bench(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<BenchOptions>();
   CLI::App& c = *app.add_subcommand(
       "bench", "Time prefill (pp) and decoding (tg), with the share of the machine's measured bandwidth");
   o->model.add_to(c);

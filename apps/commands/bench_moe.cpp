@@ -10,9 +10,9 @@
 namespace moesaic::app {
 namespace {
 
-constexpr double kSecondsEach = 0.25;
+constexpr double kSecondsAPoint = 0.25;
 
-struct Line {
+struct MoeLine {
   int tokens = 0;
   OpTiming timing;
   double floor = 0;  // seconds
@@ -41,7 +41,7 @@ void print_header(const MoeBench& o, const LoadedModel& m) {
       "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n");
 }
 
-void print_md(const Line& l) {
+void print_md(const MoeLine& l) {
   const std::string kernels = fmt::to_string(fmt::join(l.timing.kernels, "; "));
   fmt::print("| {} | {:.1f} | {:.1f} - {:.1f} | {:.1f} | {:.0f}% | {:.0f} | {:.0f} | {} |\n", l.tokens,
              l.timing.median() * 1e6, l.timing.seconds.front() * 1e6, l.timing.seconds.back() * 1e6,
@@ -49,14 +49,14 @@ void print_md(const Line& l) {
              l.timing.flops / l.timing.median() / 1e12, kernels);
 }
 
-void print_csv(const Line& l, const MoeBench& o, const LoadedModel& m) {
+void print_csv(const MoeLine& l, const MoeBench& o, const LoadedModel& m) {
   fmt::print("\"{}\",\"{}\",{},{:.3f},{:.3f},{:.3f},{:.3f},{:.4f},{:.1f},{:.2f}\n", o.model.model,
              m.caps.name, l.tokens, l.timing.median() * 1e6, l.timing.seconds.front() * 1e6,
              l.timing.seconds.back() * 1e6, l.floor * 1e6, l.floor / l.timing.median(),
              l.timing.bytes / l.timing.median() / 1e9, l.timing.flops / l.timing.median() / 1e12);
 }
 
-nlohmann::ordered_json to_json(const Line& l, const MoeBench& o, const LoadedModel& m) {
+nlohmann::ordered_json to_json(const MoeLine& l, const MoeBench& o, const LoadedModel& m) {
   return {{"model", o.model.model},
           {"device", m.caps.name},
           {"test", "moe"},
@@ -83,8 +83,8 @@ Status run_moe_bench(const MoeBench& o) {
   m.ceiling_gb_s = m.backend->read_bandwidth();
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
   for (const int tokens : o.tokens) {
-    Line line{.tokens = tokens};
-    ASSIGN_OR_RETURN(line.timing, m.backend->time_moe(tokens, kSecondsEach));
+    MoeLine line{.tokens = tokens};
+    ASSIGN_OR_RETURN(line.timing, m.backend->time_moe(tokens, kSecondsAPoint));
     line.floor = floor_of(line.timing, m);
     if (lines.empty()) print_header(o, m);
     if (o.format == "md") print_md(line);

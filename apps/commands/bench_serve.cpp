@@ -13,7 +13,7 @@
 namespace moesaic::app {
 namespace {
 
-struct Options {
+struct BenchServeOptions {
   LoadOptions load;
   std::vector<int> streams = {1, 8, 32};
   std::string format = "text";
@@ -120,7 +120,7 @@ void compare(const LoadResult& alone, LoadResult& result) {
   }
 }
 
-Status run_bench_serve(Options o) {
+Status run_bench_serve(BenchServeOptions o) {
   const bool open = o.load.rate > 0;
   if (open) o.streams = {0};
   nlohmann::ordered_json runs = nlohmann::ordered_json::array();
@@ -154,7 +154,7 @@ Status run_bench_serve(Options o) {
 }  // namespace
 
 Run add_bench_serve(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<BenchServeOptions>();
   auto url = std::make_shared<std::string>("http://127.0.0.1:8080");
   CLI::App& c = *app.add_subcommand(
       "bench-serve", "Measure a running server (this one or another that speaks OpenAI's completions)");

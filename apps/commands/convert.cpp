@@ -9,13 +9,13 @@
 namespace moesaic::app {
 namespace {
 
-struct Options {
+struct ConvertOptions {
   ModelOptions source;
   std::string target, experts = "keep", dense = "keep";
   bool force = false;
 };
 
-Status run_convert(const Options& o) {
+Status run_convert(const ConvertOptions& o) {
   ASSIGN_OR_RETURN(const Checkpoint source, open_model(o.source));
   if (source.kind == "dummy") return invalid("convert: a dummy model has no weights worth keeping");
   WriteOptions options{.experts = o.experts == "mxfp4" ? ExpertsOut::kMxfp4 : ExpertsOut::kKeep,
@@ -36,7 +36,7 @@ Status run_convert(const Options& o) {
 }  // namespace
 
 Run add_convert(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ConvertOptions>();
   CLI::App& c = *app.add_subcommand("convert", "Convert between safetensors folders and GGUF, and quantise");
   c.add_option("source", o->source.model, "folder or .gguf file")->required();
   c.add_option("target", o->target, "a name ending in .gguf, or a folder for safetensors")->required();

@@ -11,7 +11,7 @@
 namespace moesaic::app {
 namespace {
 
-struct Options {
+struct InspectOptions {
   ModelOptions model;
   bool tensors = false;
   std::string format = "md";
@@ -21,7 +21,7 @@ double memory_bytes() {
   return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
-void print_text(const Checkpoint& k, const Options& o, const Backend& backend) {
+void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& backend) {
   const ModelConfig& c = k.config;
   const double weights = stored_bytes(k.weights).sum(), kv_token = backend.kv_token_bytes(c);
   int full = 0;
@@ -54,7 +54,7 @@ void print_text(const Checkpoint& k, const Options& o, const Backend& backend) {
     fmt::print("{:<60} {:<6} {:<28} {:>14}\n", t.name, t.dtype, nlohmann::json(t.shape).dump(), t.bytes);
 }
 
-void print_json(const Checkpoint& k, const Options& o, const Backend& backend) {
+void print_json(const Checkpoint& k, const InspectOptions& o, const Backend& backend) {
   const ModelConfig& c = k.config;
   nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
   for (const TensorInfo& t : k.tensors)
@@ -80,7 +80,7 @@ void print_json(const Checkpoint& k, const Options& o, const Backend& backend) {
   fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-Status run_inspect(const Options& o) {
+Status run_inspect(const InspectOptions& o) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_model(o.model));
   ASSIGN_OR_RETURN(const auto backend, make_backend(o.model, 1));
   o.format == "json" ? print_json(checkpoint, o, *backend) : print_text(checkpoint, o, *backend);
@@ -90,7 +90,7 @@ Status run_inspect(const Options& o) {
 }  // namespace
 
 Run add_inspect(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<InspectOptions>();
   CLI::App& c =
       *app.add_subcommand("inspect", "Show a model's sizes, formats, bytes per token and whether it fits");
   c.add_option("model,-m,--model", o->model.model, "the model")->required();

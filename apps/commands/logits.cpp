@@ -11,10 +11,10 @@
 namespace moesaic::app {
 namespace {
 
-constexpr int kRows = 512;       // of a step
+constexpr int kStepRows = 512;   // of a step
 constexpr size_t kAllRows = 64;  // rows whose logits are held at once: 64 * 201,088 floats are 51 MB
 
-struct Options {
+struct LogitsOptions {
   ModelOptions model;
   std::string tokens, format = "json";
   bool all = false;
@@ -30,7 +30,8 @@ void print_rows(std::span<const float> logits, size_t vocab, size_t first, bool 
 }
 
 // Computed and written part by part: all rows of a long text would not fit the memory.
-Status print_all(const Options& o, const std::vector<int32_t>& tokens, size_t vocab, SequenceRunner& runner) {
+Status print_all(const LogitsOptions& o, const std::vector<int32_t>& tokens, size_t vocab,
+                 SequenceRunner& runner) {
   const auto wanted = o.all ? SequenceRunner::Wanted::kAll : SequenceRunner::Wanted::kLast;
   const size_t part = o.all ? kAllRows : tokens.size();
   std::vector<float> logits;
@@ -44,14 +45,14 @@ Status print_all(const Options& o, const std::vector<int32_t>& tokens, size_t vo
   return {};
 }
 
-Status run_logits(const Options& o) {
+Status run_logits(const LogitsOptions& o) {
   ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, parse_tokens(o.tokens));
-  ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kRows));
+  ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kStepRows));
   const ModelConfig& config = m.checkpoint.config;
   RETURN_IF_ERROR(check_tokens(tokens, config.vocab));
   RETURN_IF_ERROR(check_context(std::ssize(tokens), config, "--tokens"));
-  const SequenceRunner::Options sequence{.max_tokens = static_cast<int>(tokens.size()), .chunk = kRows};
-  RETURN_IF_ERROR(load(m, {.context = sequence.max_tokens, .max_rows = kRows}));
+  const SequenceRunner::Options sequence{.max_tokens = static_cast<int>(tokens.size()), .chunk = kStepRows};
+  RETURN_IF_ERROR(load(m, {.context = sequence.max_tokens, .max_rows = kStepRows}));
   ASSIGN_OR_RETURN(SequenceRunner runner, SequenceRunner::create(*m.backend, config, sequence));
   return print_all(o, tokens, config.vocab, runner);
 }
@@ -59,7 +60,7 @@ Status run_logits(const Options& o) {
 }  // namespace
 
 Run add_logits(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<LogitsOptions>();
   CLI::App& c =
       *app.add_subcommand("logits", "Print full-precision logits of a token sequence, for comparing engines");
   o->model.add_to(c);

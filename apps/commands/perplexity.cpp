@@ -15,7 +15,7 @@ namespace {
 constexpr int kRows = 128;  // rows whose logits are held at once: 128 * 201,088 floats are 103 MB
 constexpr int kDefaultContext = 2048;
 
-struct Options {
+struct PerplexityOptions {
   ModelOptions model;
   std::string file, format = "md";
   int context = 0, stride = 0;  // tokens; 0: the default
@@ -84,7 +84,8 @@ void print(const Sum& sum, const std::string& format) {
   }
 }
 
-Result<std::vector<int32_t>> tokens_of(const Options& o, const std::string& text, const Checkpoint& c) {
+Result<std::vector<int32_t>> tokens_of(const PerplexityOptions& o, const std::string& text,
+                                       const Checkpoint& c) {
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, tokenizer_of(c));
   ASSIGN_OR_RETURN(std::vector<int32_t> tokens, tokenizer.try_encode(text, o.special));
   if (tokens.size() < 2) return invalid("{}: {} tokens are too few to predict any", o.file, tokens.size());
@@ -95,7 +96,7 @@ Result<std::vector<int32_t>> tokens_of(const Options& o, const std::string& text
   return tokens;
 }
 
-Status run_perplexity(const Options& o) {
+Status run_perplexity(const PerplexityOptions& o) {
   if (o.context > 0 && o.stride > o.context)
     return usage(invalid("--stride {}: more than the {} tokens of a window", o.stride, o.context));
   ASSIGN_OR_RETURN(const std::string text, read_text_file(o.file));
@@ -116,7 +117,7 @@ Status run_perplexity(const Options& o) {
 }  // namespace
 
 Run add_perplexity(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<PerplexityOptions>();
   CLI::App& c = *app.add_subcommand("perplexity", "Measure how well a model predicts a text");
   o->model.add_to(c);
   c.add_option("-f,--file", o->file, "the text")->required();

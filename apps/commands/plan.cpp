@@ -17,9 +17,9 @@ namespace {
 constexpr double kBytesPerSecond = 4.8e12, kFlopsPerSecond = 989e12;
 constexpr const char* kAtomDevice = "rtx-pro-6000";
 constexpr int kSteps = 4;
-constexpr double kSecondsEach = 0.05;
+constexpr double kSecondsAWay = 0.05;
 
-struct Options {
+struct PlanOptions {
   ModelOptions model;
   std::vector<int> tokens = {1, 8, 64, 2048};
   std::string device_model;
@@ -66,7 +66,7 @@ Status print_ways(LoadedModel& m, int tokens, const Ceiling& ceiling, bool measu
   for (const MoeChoice& c : ranked) {
     std::string measured;
     if (measure) {
-      ASSIGN_OR_RETURN(const OpTiming t, m.backend->time_moe(tokens, kSecondsEach, c.way->name));
+      ASSIGN_OR_RETURN(const OpTiming t, m.backend->time_moe(tokens, kSecondsAWay, c.way->name));
       measured = fmt::format(" {:.1f} |", t.median() * 1e6);
     }
     fmt::print("| {} | {:.1f} | {:.0f} | {:.0f}% | {:.1f} |{}\n", c.way->name, c.work.jobs, c.work.slots,
@@ -146,7 +146,7 @@ Status print_projection(const Checkpoint& k, const DeviceModel& device, DenseFor
   return {};
 }
 
-Status run_projection(const Options& o) {
+Status run_projection(const PlanOptions& o) {
   ASSIGN_OR_RETURN(const DenseFormat dense, dense_format(o.model.dense));
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_model(o.model));
   const DeviceModel& device = *find_device_model(o.device_model);
@@ -157,7 +157,7 @@ Status run_projection(const Options& o) {
   return {};
 }
 
-Status run_plan(const Options& o) {
+Status run_plan(const PlanOptions& o) {
   if (!o.device_model.empty()) return run_projection(o);
   const int most = *std::max_element(o.tokens.begin(), o.tokens.end());
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, most));
@@ -190,7 +190,7 @@ Status run_plan(const Options& o) {
 }  // namespace
 
 Run add_plan(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<PlanOptions>();
   CLI::App& c =
       *app.add_subcommand("plan",
                           "Show which kernels and tiles a step uses, what else there was, and why: measured "

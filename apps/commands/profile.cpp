@@ -12,7 +12,7 @@
 namespace moesaic::app {
 namespace {
 
-struct Options {
+struct ProfileOptions {
   ModelOptions model;
   int rows = 1, depth = 0, steps = 16;
 };
@@ -37,7 +37,7 @@ void print_line(const OpProfile& op, const LoadedModel& m) {
              op.seconds > 0 ? op.flops / op.seconds / 1e12 : 0);
 }
 
-void print_table(const LoadedModel& m, const Options& o, double step_seconds) {
+void print_table(const LoadedModel& m, const ProfileOptions& o, double step_seconds) {
   fmt::print("{} on {}, a step of {} token{} at depth {}, {} steps; ceiling {:.1f} GB/s\n\n", o.model.model,
              m.caps.name, o.rows, o.rows == 1 ? "" : "s", o.depth, o.steps, m.ceiling_gb_s);
   fmt::print("{:<10}{:>7}{:>11}{:>10}{:>10}{:>10}{:>8}{:>10}\n", "op", "calls", "us", "us each", "GB", "GB/s",
@@ -59,7 +59,7 @@ void print_table(const LoadedModel& m, const Options& o, double step_seconds) {
 }
 
 // The median: a step whose shape is new to a device takes longer.
-Result<double> time_steps(RandomBatch& random, const Options& o) {
+Result<double> time_steps(RandomBatch& random, const ProfileOptions& o) {
   std::vector<double> seconds;
   for (int i = 0; i < o.steps; ++i) {
     const auto start = std::chrono::steady_clock::now();
@@ -70,7 +70,7 @@ Result<double> time_steps(RandomBatch& random, const Options& o) {
   return seconds[seconds.size() / 2];
 }
 
-Status run_profile(const Options& o) {
+Status run_profile(const ProfileOptions& o) {
   const int max_rows = std::max(512, o.rows), tokens = o.depth + o.rows * (2 * o.steps + 2);
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, max_rows));
   RETURN_IF_ERROR(check_context(tokens, m.checkpoint.config, "depth and steps together"));
@@ -93,7 +93,7 @@ Status run_profile(const Options& o) {
 }  // namespace
 
 Run add_profile(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ProfileOptions>();
   CLI::App& c = *app.add_subcommand(
       "profile", "Show where a step's time goes: op by op, with bytes and share of bandwidth");
   o->model.add_to(c);

@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxRows = 512;  // of a step
 
-struct Options {
+struct RunOptions {
   ModelOptions model;
   std::string prompt, system, reasoning = "medium", format = "text", schema_path, schema;
   SamplingParams sampling;
@@ -63,7 +63,7 @@ Status finish_request(Engine& engine, Request& request, bool conversation) {
 
 std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))); }
 
-Conversation new_conversation(const Options& o) {
+Conversation new_conversation(const RunOptions& o) {
   Conversation c{.instructions = o.system, .format = {.schema_json = o.schema}, .current_date = today()};
   c.reasoning_effort = o.reasoning == "low"    ? ReasoningEffort::kLow
                        : o.reasoning == "high" ? ReasoningEffort::kHigh
@@ -103,7 +103,7 @@ void print_json(const Generation& g, const LoadedModel& m) {
 // What has been said so far, and the parts that say more.
 class Session {
  public:
-  Session(const Options& o, const LoadedModel& m, const Tokenizer& tokenizer, Engine engine,
+  Session(const RunOptions& o, const LoadedModel& m, const Tokenizer& tokenizer, Engine engine,
           AnswerGrammar grammar)
       : o_(o),
         m_(m),
@@ -123,7 +123,7 @@ class Session {
   void forget_message();
   void remember(const std::vector<int32_t>& prompt, const Generation& g);
 
-  const Options& o_;
+  const RunOptions& o_;
   const LoadedModel& m_;
   const Tokenizer& tokenizer_;
   Engine engine_;
@@ -216,7 +216,7 @@ Status chat(Session& session) {
 }
 
 // Of --json-schema; what it does not enforce is said once.
-Result<AnswerGrammar> grammar_of(Options& o) {
+Result<AnswerGrammar> grammar_of(RunOptions& o) {
   if (o.schema_path.empty()) return AnswerGrammar();
   ASSIGN_OR_RETURN(o.schema, text::read_text_file(o.schema_path));
   auto grammar = AnswerGrammar::compile({.chat = !o.raw, .json_schema = o.schema});
@@ -227,7 +227,7 @@ Result<AnswerGrammar> grammar_of(Options& o) {
   return grammar;
 }
 
-Status run_run(Options o) {
+Status run_run(RunOptions o) {
   RETURN_IF_ERROR(usage(validate(o.sampling, INT_MAX)));
   ASSIGN_OR_RETURN(AnswerGrammar grammar, grammar_of(o));
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kMaxRows));
@@ -244,7 +244,7 @@ Status run_run(Options o) {
 }  // namespace
 
 Run add_run(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<RunOptions>();
   CLI::App& c = *app.add_subcommand("run", "Answer a prompt, or hold a conversation when there is none");
   o->model.add_to(c);
   CLI::Option* prompt = c.add_option("-p,--prompt", o->prompt,

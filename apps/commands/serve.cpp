@@ -15,7 +15,7 @@
 namespace moesaic::app {
 namespace {
 
-struct Options {
+struct ServeOptions {
   std::string model, key_file, log = "requests";
   OpenOptions open{.max_batch = 16};
   server::ServerOptions server;
@@ -28,7 +28,7 @@ std::string name_of(const std::string& model) {
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
 }
 
-Status read_keys(Options& o) {
+Status read_keys(ServeOptions& o) {
   if (const char* key = std::getenv("MOESAIC_API_KEY"); key != nullptr && *key != 0)
     o.server.api_keys.emplace_back(key);
   if (o.key_file.empty()) return {};
@@ -40,7 +40,7 @@ Status read_keys(Options& o) {
   return {};
 }
 
-Status run_serve(Options o) {
+Status run_serve(ServeOptions o) {
   RETURN_IF_ERROR(read_keys(o));
   ASSIGN_OR_RETURN(const std::string path, model_path(o.model));
   if (o.server.model_name.empty()) o.server.model_name = name_of(path);
@@ -82,7 +82,7 @@ void add_limits(CLI::App& c, server::Limits& limits) {
 }  // namespace
 
 Run add_serve(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ServeOptions>();
   CLI::App& c = *app.add_subcommand("serve", "Serve the OpenAI API over HTTP (docs/api.md)");
   c.add_option("-m,--model", o->model, "folder with config.json and .safetensors, .gguf file, or tiny")
       ->required();

@@ -13,7 +13,7 @@
 namespace moesaic::app {
 namespace {
 
-struct Options {
+struct TextOptions {
   std::string model, text, file, tokens, format;
   bool has_text = false, special = false;
 };
@@ -33,7 +33,7 @@ void print_ids(const std::vector<int32_t>& tokens) {
   fmt::print("\n");
 }
 
-Status run_tokenize(const Options& o) {
+Status run_tokenize(const TextOptions& o) {
   if (!o.has_text && o.file.empty()) return usage(invalid("tokenize: what? Give -p TEXT or -f FILE"));
   std::string text = o.text;
   if (!o.file.empty()) {
@@ -48,7 +48,7 @@ Status run_tokenize(const Options& o) {
   return {};
 }
 
-Status run_detokenize(const Options& o) {
+Status run_detokenize(const TextOptions& o) {
   ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, parse_tokens(o.tokens));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(o.model));
   RETURN_IF_ERROR(check_tokens(tokens, tokenizer.vocab_size()));
@@ -57,7 +57,7 @@ Status run_detokenize(const Options& o) {
   return {};
 }
 
-Status run_render(const Options& o) {
+Status run_render(const TextOptions& o) {
   ASSIGN_OR_RETURN(const std::string json, read_text_file(o.file));
   ASSIGN_OR_RETURN(const Conversation conversation, conversation_from_json(json, o.file));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(o.model));
@@ -68,7 +68,7 @@ Status run_render(const Options& o) {
 }
 
 CLI::App& add_text_command(CLI::App& app, const char* name, const char* help,
-                           const std::shared_ptr<Options>& o, const char* format) {
+                           const std::shared_ptr<TextOptions>& o, const char* format) {
   CLI::App& c = *app.add_subcommand(name, help);
   o->format = format;
   c.add_option("-m,--model", o->model, "a model, or a tokenizer.json or .tiktoken file")->required();
@@ -81,7 +81,7 @@ CLI::App& add_text_command(CLI::App& app, const char* name, const char* help,
 }  // namespace
 
 Run add_tokenize(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<TextOptions>();
   CLI::App& c = add_text_command(app, "tokenize", "Print the token ids of a text", o, "json");
   CLI::Option* text = c.add_option("-p,--prompt", o->text, "the text");
   c.add_option("-f,--file", o->file, "a file with the text")->excludes(text);
@@ -93,14 +93,14 @@ Run add_tokenize(CLI::App& app) {
 }
 
 Run add_detokenize(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<TextOptions>();
   CLI::App& c = add_text_command(app, "detokenize", "Print the text of token ids", o, "text");
   c.add_option("--tokens", o->tokens, "comma-separated ids, or @FILE")->required();
   return [o] { return run_detokenize(*o); };
 }
 
 Run add_render(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<TextOptions>();
   CLI::App& c = add_text_command(app, "render",
                                  "Print a conversation in the chat format, as text and token ids", o, "json");
   c.add_option("-f,--file", o->file,

@@ -11,9 +11,9 @@
 namespace moesaic::app {
 namespace {
 
-constexpr double kSecondsEach = 0.08;
+constexpr double kSecondsATile = 0.08;
 
-struct Options {
+struct TuneOptions {
   ModelOptions model;
   std::vector<int> tokens = {1, 2, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024, 2048, 4096};
 };
@@ -24,7 +24,7 @@ struct Measured {
 };
 
 Result<Measured> measure(Backend& backend, int tokens, std::string_view way) {
-  ASSIGN_OR_RETURN(const OpTiming t, backend.time_moe(tokens, kSecondsEach, way));
+  ASSIGN_OR_RETURN(const OpTiming t, backend.time_moe(tokens, kSecondsATile, way));
   return Measured{std::string(way), t.median()};
 }
 
@@ -50,7 +50,7 @@ void print_line(int tokens, const std::vector<Measured>& all, const Measured& be
   std::fflush(stdout);
 }
 
-Status run_tune(const Options& o) {
+Status run_tune(const TuneOptions& o) {
   const int most = *std::max_element(o.tokens.begin(), o.tokens.end());
   ModelOptions options = o.model;
   options.tuning_folder.clear();  // what was measured before is not to be compared with
@@ -80,7 +80,7 @@ Status run_tune(const Options& o) {
 }  // namespace
 
 Run add_tune(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<TuneOptions>();
   CLI::App& c =
       *app.add_subcommand("tune", "Measure which way of running the experts is the quickest, and keep that");
   o->model.add_to(c);

@@ -9,7 +9,7 @@
 namespace moesaic::app {
 namespace {
 
-struct Options {
+struct VerifyArguments {
   ModelOptions model;
   bool quick = false;
   int tokens = 16;
@@ -21,7 +21,7 @@ void print_case(const VerifyCase& v) {
   std::fflush(stdout);
 }
 
-Status run_verify(const Options& o) {
+Status run_verify(const VerifyArguments& o) {
   ASSIGN_OR_RETURN(const KvFormat kv, kv_format(o.model.kv_dtype));
   ASSIGN_OR_RETURN(const DenseFormat dense, dense_format(o.model.dense));
   const BackendFactory factory = [&] { return make_backend(o.model, 512); };
@@ -53,7 +53,7 @@ Status run_verify(const Options& o) {
 }  // namespace
 
 Run add_verify(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<VerifyArguments>();
   CLI::App& c = *app.add_subcommand("verify", "Compare every op of a device with the reference backend");
   o->model.add_to(c);
   c.get_option("--model")->required(false);

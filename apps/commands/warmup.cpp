@@ -7,12 +7,12 @@
 namespace moesaic::app {
 namespace {
 
-struct Options {
+struct WarmupOptions {
   std::string architecture;
   int threads = 0;
 };
 
-Status run_warmup(const Options& o) {
+Status run_warmup(const WarmupOptions& o) {
   int compiled = 0, cached = 0;
   const auto report = [&](const WarmKernel& k) {
     fmt::print("{:<8} {:6.2f} s  {}\n", k.cached ? "cached" : "compiled", k.seconds, k.name);
@@ -31,7 +31,7 @@ Status run_warmup(const Options& o) {
 }  // namespace
 
 Run add_warmup(CLI::App& app) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<WarmupOptions>();
   CLI::App& c = *app.add_subcommand(
       "warmup",
       "Compile the kernels of an architecture that this program has no machine code for, and keep them");

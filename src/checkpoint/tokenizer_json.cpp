@@ -7,11 +7,11 @@
 namespace moesaic {
 namespace {
 
-constexpr int32_t kControl = 3, kUserDefined = 4;  // GGUF's token types
+constexpr int32_t kControlType = 3, kUserDefinedType = 4;  // GGUF's token types
 
 bool is_special(const TokenizerSource& source, size_t id) {
   if (id >= source.token_types.size()) return false;
-  return source.token_types[id] == kControl || source.token_types[id] == kUserDefined;
+  return source.token_types[id] == kControlType || source.token_types[id] == kUserDefinedType;
 }
 
 Json added_token(size_t id, const std::string& content, bool control) {
@@ -62,7 +62,7 @@ Result<std::string> tokenizer_json(const TokenizerSource& source) {
   for (size_t id = 0; id < source.tokens.size(); ++id) {
     const std::string& token = source.tokens[id];
     if (is_special(source, id)) {
-      added.push_back(added_token(id, token, source.token_types[id] == kControl));
+      added.push_back(added_token(id, token, source.token_types[id] == kControlType));
     } else if (!vocabulary.emplace(token, id).second) {
       return invalid("the source's tokenizer has token {} twice: tokenizer.json cannot hold that", id);
     }

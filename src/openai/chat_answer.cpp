@@ -8,15 +8,10 @@
 #include "openai/logprobs.h"
 #include "openai/sampling_fields.h"
 #include "openai/sse.h"
+#include "openai/tool_choice.h"
 
 namespace moesaic::openai {
 namespace {
-
-constexpr std::string_view kFunctions = "functions.";
-
-std::string function_name(const std::string& recipient) {
-  return recipient.starts_with(kFunctions) ? recipient.substr(kFunctions.size()) : recipient;
-}
 
 int32_t message_token(const Model& model) {
   const auto tokens = model.tokenize("<|message|>", true);

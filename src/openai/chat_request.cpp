@@ -44,7 +44,7 @@ void refuse_unsupported(Fields& fields) {
     fields.refuse("modalities", "the model writes text");
 }
 
-ChatRequest read_request(Fields& fields, const Service& service) {
+ChatRequest read_chat(Fields& fields, const Service& service) {
   ChatRequest r;
   read_model(fields, service);
   read_sampling(fields, service.model.vocab(), r.sampling);
@@ -81,7 +81,7 @@ JobOrError chat_job(std::string_view body, const Service& service) {
   const Result<Json> root = parse_object(body);
   if (!root.ok()) return api_error(root.status());
   Fields fields(root.value());
-  ChatRequest r = read_request(fields, service);
+  ChatRequest r = read_chat(fields, service);
   const Json* messages = fields.find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty())
     fields.refuse("messages", "must be an array of at least one message");

@@ -72,7 +72,7 @@ void read_logprobs(Fields& fields, CompletionRequest& r) {
     fields.refuse("logprobs", "not supported together with echo: the prompt's are not computed");
 }
 
-CompletionRequest read_request(Fields& fields, const Service& service) {
+CompletionRequest read_completion(Fields& fields, const Service& service) {
   CompletionRequest r;
   read_model(fields, service);
   read_sampling(fields, service.model.vocab(), r.sampling);
@@ -98,7 +98,7 @@ JobOrError completion_job(std::string_view body, const Service& service) {
   const Result<Json> root = parse_object(body);
   if (!root.ok()) return api_error(root.status());
   Fields fields(root.value());
-  CompletionRequest r = read_request(fields, service);
+  CompletionRequest r = read_completion(fields, service);
   if (!fields.ok()) return *fields.refusal();
   auto grammar = grammar_of({}, r.schema, false);
   if (auto* error = std::get_if<ApiError>(&grammar)) return *error;

@@ -4,17 +4,9 @@
 
 #include "openai/sampling_fields.h"
 #include "openai/sse.h"
+#include "openai/tool_choice.h"
 
 namespace moesaic::openai {
-namespace {
-
-constexpr std::string_view kFunctions = "functions.";
-
-std::string function_name(const std::string& recipient) {
-  return recipient.starts_with(kFunctions) ? recipient.substr(kFunctions.size()) : recipient;
-}
-
-}  // namespace
 
 ResponsesAnswer::ResponsesAnswer(const Service& service, Json echo, bool tools)
     : id_(new_id("resp_")),

@@ -48,7 +48,7 @@ void refuse_state(Fields& fields) {
   if (background) fields.refuse("background", "nothing is stored here; use stream");
 }
 
-ResponsesRequest read_request(Fields& fields, const Service& service) {
+ResponsesRequest read_responses(Fields& fields, const Service& service) {
   ResponsesRequest r;
   read_model(fields, service);
   read_sampling(fields, service.model.vocab(), r.sampling);
@@ -100,7 +100,7 @@ JobOrError responses_job(std::string_view body, const Service& service) {
   const Result<Json> root = parse_object(body);
   if (!root.ok()) return api_error(root.status());
   Fields fields(root.value());
-  const ResponsesRequest r = read_request(fields, service);
+  const ResponsesRequest r = read_responses(fields, service);
   if (!fields.ok()) return *fields.refusal();
   auto grammar = grammar_of(r.tools, r.schema, true);
   if (auto* error = std::get_if<ApiError>(&grammar)) return *error;

@@ -11,6 +11,7 @@ namespace moesaic::openai {
 namespace {
 
 constexpr size_t kMaxTools = 512;
+constexpr std::string_view kFunctions = "functions.";
 
 // {function: {name, ...}}, or the function itself.
 const Json& function_of(const Json& tool) {
@@ -84,6 +85,10 @@ Tools read_tools(Fields& fields) {
   read_list(fields, tools);
   read_choice(fields, tools);
   return tools;
+}
+
+std::string function_name(const std::string& recipient) {
+  return recipient.starts_with(kFunctions) ? recipient.substr(kFunctions.size()) : recipient;
 }
 
 std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const std::string& schema, bool chat) {

@@ -25,6 +25,9 @@ struct Tools {
 // ({type: function, name}). Tools that are not functions are left out.
 Tools read_tools(Fields& fields);
 
+// The client's name of the function that a call is for: "get_weather" of "functions.get_weather".
+std::string function_name(const std::string& recipient);
+
 // The form that an answer must have: of a schema (empty: any text) in its final channel, and of the tools'
 // calls: where one must be made, or where a tool is strict. No grammar where there is nothing to hold to.
 std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const std::string& schema, bool chat);

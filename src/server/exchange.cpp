@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/asio/redirect_error.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/chunk_encode.hpp>
 #include <boost/beast/http/empty_body.hpp>
@@ -22,8 +20,6 @@ using boost::system::error_code;
 
 constexpr size_t kFirstRead = 4096;  // bytes; what an idle connection holds
 constexpr auto kLinger = std::chrono::seconds(3);
-
-auto into(error_code& error) { return asio::redirect_error(asio::use_awaitable, error); }
 
 bool is_id(std::string_view id) {
   const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.'; };

@@ -3,6 +3,8 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <stop_token>
 #include <string>
@@ -15,6 +17,11 @@
 namespace moesaic::server {
 
 namespace asio = boost::asio;
+
+// co_await an operation(..., into(error)): a failure is a value, not an exception.
+inline auto into(boost::system::error_code& error) {
+  return asio::redirect_error(asio::use_awaitable, error);
+}
 
 struct HttpRequest {
   std::string method, path, body;

@@ -15,10 +15,12 @@ target_compile_options(moesaic_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -
   $<$<BOOL:${MOESAIC_WERROR}>:-Werror> -Wshadow -Wno-missing-field-initializers -fno-math-errno -ffp-contract=off>)
 # GCC 12 reports both of these inside its own and nlohmann's headers (GCC bugs 105651 and 105562).
 target_compile_options(moesaic_flags INTERFACE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict -Wno-maybe-uninitialized>)
+# A unity build includes the sources, which GCC then takes for headers with types of an anonymous namespace.
+target_compile_options(moesaic_flags INTERFACE $<$<AND:$<BOOL:${CMAKE_UNITY_BUILD}>,$<COMPILE_LANG_AND_ID:CXX,GNU>>:-Wno-subobject-linkage>)
 target_include_directories(moesaic_flags INTERFACE ${PROJECT_SOURCE_DIR}/include)
 if(MOESAIC_SANITIZE)
   target_compile_options(moesaic_flags INTERFACE -fsanitize=${MOESAIC_SANITIZE} -fno-sanitize-recover=all
-    -fno-omit-frame-pointer -g)
+    -fno-omit-frame-pointer -g1)
   target_link_options(moesaic_flags INTERFACE -fsanitize=${MOESAIC_SANITIZE})
 endif()
 

@@ -54,12 +54,12 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run(int64_t items, Call call, void* context) {
-  call_ = call, context_ = context, items_ = items;
-  next_.store(0, std::memory_order_relaxed);
   if (items <= 1 || workers_.empty()) {
-    take_items(0);
+    for (int64_t i = 0; i < items; ++i) call(context, i, 0);
     return;
   }
+  call_ = call, context_ = context, items_ = items;
+  next_.store(0, std::memory_order_relaxed);
   const uint32_t loop = (state_.load(std::memory_order_relaxed) & ~(kLoop - 1)) + kLoop;
   state_.store(loop | kOpen, std::memory_order_release);
   state_.notify_all();

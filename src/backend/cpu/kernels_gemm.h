@@ -198,6 +198,7 @@ ExpandedSource<Packed> expand(const Packed& packed) {
   const int64_t blocks = task.act.cols / kBlock;
   for (int p = 0; p < kPair; ++p) {
     for (int64_t b = 0; b < blocks; ++b) {
+      if (p == 0) packed.prefetch(b);
       uint8_t* out = task.scratch + (p * blocks + b) * kExpandedStride;
       for (int j = 0; j < 8; j += 2) {
         const Bytes w[2] = {packed.words(p, b, j), packed.words(p, b, j + 1)};

@@ -60,10 +60,11 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
       "--portable", portable,
       "cuda: attention and dense products by the kernels that every device has; slower on Hopper");
   command
-      .add_option(
-          "--moe-path", moe_path,
-          "cuda: how MXFP4 experts are computed; sm120a: from MXFP8 activations, which SM120 does by itself "
-          "and Hopper emulates; w4a4 (reference only): from MXFP4 activations, an experiment")
+      .add_option("--moe-path", moe_path,
+                  "how MXFP4 experts are computed; sm120a: from MXFP8 activations, which SM120 does by "
+                  "itself, Hopper "
+                  "emulates and cpu and reference round to; w4a4 (not on cuda): from MXFP4 activations, an "
+                  "experiment")
       ->check(CLI::IsMember({"auto", "sm120a", "w4a4"}))
       ->capture_default_str();
   command

@@ -644,7 +644,7 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions& optio
     return invalid("device cuda:{}: {}; use --device cpu", options.device, reason);
   if (options.moe.path == MoePath::kW4A4)
     return invalid(
-        "device cuda: experts from MXFP4 activations are the reference's only; use --device reference");
+        "device cuda: experts from MXFP4 activations are an experiment of the host's; use --device cpu");
   auto backend = std::make_unique<cuda::CudaBackend>(options);
   RETURN_IF_ERROR(backend->open());
   return std::unique_ptr<Backend>(std::move(backend));

@@ -1,5 +1,5 @@
-// What the activations of a product are rounded to on MoePath::kAtom and kW4A4: the rule of the backends that
-// compute on the host. sm120a/quantize.cuh is the same for a device.
+// What the activations of a product are rounded to on MoePath::kAtom, kW4A16 and kW4A4: the rule of the
+// backends that compute on the host. sm120a/quantize.cuh is the same for a device.
 #pragma once
 
 #include "backend/backend.h"
@@ -21,10 +21,12 @@ struct Rounding {
 inline Rounding rounding_of(const MoeOptions& moe, Operand operand, Format weights) {
   const bool dense = operand == Operand::kDense, fp8 = dense && weights == Format::kMxfp8;
   if (moe.path == MoePath::kAuto || !(is_mxfp4(weights) || fp8)) return {};
-  if (dense && moe.path == MoePath::kW4A4) return {};
+  if (dense && moe.path != MoePath::kAtom) return {};
   const bool of_bf16 = operand != Operand::kSwiglu || moe.separate_quantise;
   return {.first = of_bf16 ? Format::kBF16 : Format::kF32,
-          .then = moe.path == MoePath::kW4A4 ? Format::kMxfp4 : Format::kMxfp8};
+          .then = moe.path == MoePath::kAtom    ? Format::kMxfp8
+                  : moe.path == MoePath::kW4A16 ? Format::kBF16
+                                                : Format::kMxfp4};
 }
 
 }  // namespace moesaic

@@ -33,6 +33,17 @@ Result<std::string> bundled_model() {
                "the bundled model 'tiny' is not installed; set MOESAIC_MODELS to the folder that holds it");
 }
 
+Result<MoeOptions> moe_options(const ModelOptions& options) {
+  const auto separate = [&](const char* what) { return std::ranges::count(options.moe_separate, what) > 0; };
+  ASSIGN_OR_RETURN(const MoePath path, moe_path(options.moe_path));
+  return MoeOptions{.path = path,
+                    .separate_quantise = separate("quantise"),
+                    .atomic_combine = separate("combine"),
+                    .policy = options.moe_policy == "threshold" ? MoePolicy::kThreshold
+                              : options.moe_policy == "latency" ? MoePolicy::kLatency
+                                                                : MoePolicy::kCost};
+}
+
 void show_progress(int done, int total) {
   std::fprintf(stderr, "\rloading %3d%%%s", 100 * done / total, done == total ? "\r            \r" : "");
 }
@@ -62,9 +73,10 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   command
       .add_option(
           "--moe-path", moe_path,
-          "cuda: how MXFP4 experts are computed; sm120a: from MXFP8 activations, which SM120 does by itself "
-          "and Hopper emulates; w4a4 (reference only): from MXFP4 activations, an experiment")
-      ->check(CLI::IsMember({"auto", "sm120a", "w4a4"}))
+          "how MXFP4 experts are computed; sm120a: from MXFP8 activations, which SM120 does by itself, "
+          "Hopper "
+          "emulates and cpu and reference round to; w4a16, w4a4 (not on cuda): from BF16 or MXFP4 ones")
+      ->check(CLI::IsMember({"auto", "sm120a", "w4a16", "w4a4"}))
       ->capture_default_str();
   command
       .add_option(
@@ -94,18 +106,6 @@ Result<std::string> model_path(const std::string& model) {
   return model == "tiny" ? bundled_model() : model;
 }
 
-MoeOptions moe_options(const ModelOptions& options) {
-  const auto separate = [&](const char* what) { return std::ranges::count(options.moe_separate, what) > 0; };
-  return {.path = options.moe_path == "sm120a" ? MoePath::kAtom
-                  : options.moe_path == "w4a4" ? MoePath::kW4A4
-                                               : MoePath::kAuto,
-          .separate_quantise = separate("quantise"),
-          .atomic_combine = separate("combine"),
-          .policy = options.moe_policy == "threshold" ? MoePolicy::kThreshold
-                    : options.moe_policy == "latency" ? MoePolicy::kLatency
-                                                      : MoePolicy::kCost};
-}
-
 Result<Checkpoint> open_model(const ModelOptions& options) {
   ASSIGN_OR_RETURN(const std::string path, model_path(options.model));
   return open_checkpoint(path);
@@ -114,10 +114,11 @@ Result<Checkpoint> open_model(const ModelOptions& options) {
 Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows) {
   ASSIGN_OR_RETURN(const DenseFormat dense, dense_format(options.dense));
   ASSIGN_OR_RETURN(const KvFormat kv, kv_format(options.kv_dtype));
+  ASSIGN_OR_RETURN(const MoeOptions moe, moe_options(options));
   set_log_level(options.log == "debug" ? LogLevel::kDebug : LogLevel::kQuiet);
   auto backend = create_backend(options.device, {.threads = options.threads,
                                                  .dense = dense,
-                                                 .moe = moe_options(options),
+                                                 .moe = moe,
                                                  .portable = options.portable,
                                                  .kv = kv,
                                                  .max_rows = max_rows,

@@ -52,7 +52,6 @@ struct LoadedModel {
   double load_seconds = 0;
 };
 
-MoeOptions moe_options(const ModelOptions& options);
 // "tiny" is the bundled model; anything else is what open_checkpoint takes.
 Result<std::string> model_path(const std::string& model);
 Result<Checkpoint> open_model(const ModelOptions& options);

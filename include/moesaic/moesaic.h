@@ -67,6 +67,7 @@ typedef struct moesaic_options {
   const char* dense;     /* projections and lm_head in memory: "keep", "bf16", "q8_0", "mxfp8" or "mxfp4" */
   const char* kv_dtype;  /* K and V: "auto" (the device's own), "bf16" or "fp8" (cuda and reference) */
   const char* tokenizer; /* a tokenizer.json or .tiktoken file instead of the model's own; "": that */
+  const char* moe_path;  /* MXFP4 experts: "auto", "sm120a", "w4a16" or "w4a4": engine.h */
 } moesaic_options;
 
 void moesaic_options_init(moesaic_options* options, size_t size); /* size: sizeof(moesaic_options) */

@@ -87,7 +87,8 @@ constexpr moesaic_options kOptions = {.size = sizeof(moesaic_options),
                                       .prefix_cache = 1,
                                       .dense = "keep",
                                       .kv_dtype = "auto",
-                                      .tokenizer = ""};
+                                      .tokenizer = "",
+                                      .moe_path = "auto"};
 
 moesaic_request default_request() {
   moesaic_request r{};
@@ -229,7 +230,8 @@ moesaic_status moesaic_open(const char* path, const moesaic_options* options, mo
                                                       .prefix_cache = o.prefix_cache != 0,
                                                       .dense = o.dense,
                                                       .kv_dtype = o.kv_dtype,
-                                                      .tokenizer = o.tokenizer}));
+                                                      .tokenizer = o.tokenizer,
+                                                      .moe_path = o.moe_path}));
     *model = new moesaic_model{.model = std::move(opened), .mutex = {}};
     return {};
   });

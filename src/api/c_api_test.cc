@@ -188,6 +188,7 @@ TEST(CApiOptions, FormatsAndTokenizer) {
   options.device = "reference";
   options.dense = "q8_0";
   options.kv_dtype = "bf16";
+  options.moe_path = "w4a4";
   const std::string own = std::string(kTiny) + "/tokenizer.json";
   options.tokenizer = own.c_str();
   moesaic_model* model = nullptr;
@@ -201,6 +202,7 @@ TEST(CApiOptions, FormatsAndTokenizer) {
   };
   refused(&moesaic_options::dense, "q9");
   refused(&moesaic_options::kv_dtype, "fp9");
+  refused(&moesaic_options::moe_path, "sm121");
   refused(&moesaic_options::tokenizer, "/nowhere/tokenizer.json");
 }
 

@@ -111,8 +111,10 @@ Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
   return guarded([&]() -> Result<Model> {
     ASSIGN_OR_RETURN(const DenseFormat dense, dense_format(o.dense));
     ASSIGN_OR_RETURN(const KvFormat kv, kv_format(o.kv_dtype));
+    ASSIGN_OR_RETURN(const MoePath experts, moe_path(o.moe_path));
     ASSIGN_OR_RETURN(auto backend, create_backend(o.device, {.threads = o.threads,
                                                              .dense = dense,
+                                                             .moe = {.path = experts},
                                                              .kv = kv,
                                                              .max_rows = o.max_rows,
                                                              .tuning_folder = cache_folder()}));

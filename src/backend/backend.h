@@ -35,19 +35,21 @@ inline Format made_of(Format stored, DenseFormat wanted) {
 // Format of K and V in the cache. kOwn: the backend's (cuda BF16, reference F32, cpu 8 and 16 bit integers);
 // kFp8: E4M3 without a scale, rounded to nearest even and saturating at 448.
 enum class KvFormat { kOwn, kBf16, kFp8 };
-// By the names that users know them by: keep, bf16, q8_0, mxfp8, mxfp4; auto, bf16, fp8.
-Result<DenseFormat> dense_format(std::string_view name);
-Result<KvFormat> kv_format(std::string_view name);
 
 // How MXFP4 experts are computed, and dense matrices that are MXFP4 or MXFP8. kAtom: from activations rounded
-// to MXFP8; by sm120a/ on cuda, which is what SM120 and SM121 do by themselves and Hopper emulates; by the
-// reference, which then is the oracle for that. kW4A4: experts from activations rounded to MXFP4; the
-// reference alone, to see what that costs.
-enum class MoePath { kAuto, kAtom, kW4A4 };
+// to MXFP8; by sm120a/ on cuda, which is what SM120 and SM121 do by themselves and Hopper emulates; cpu and
+// reference round alike (backend/rounding.h), the reference being the oracle. kW4A16, kW4A4: experts from
+// activations rounded to BF16 or MXFP4, to see what fewer bits cost; not on cuda.
+enum class MoePath { kAuto, kAtom, kW4A16, kW4A4 };
+// By the names that users know them by: keep, bf16, q8_0, mxfp8, mxfp4; auto, bf16, fp8; auto, sm120a,
+// w4a16, w4a4.
+Result<DenseFormat> dense_format(std::string_view name);
+Result<KvFormat> kv_format(std::string_view name);
+Result<MoePath> moe_path(std::string_view name);
 struct MoeOptions {
   MoePath path = MoePath::kAuto;
-  // Of kAtom, what it gains: quantisation as kernels of its own, of SwiGLU's result in BF16 (the reference
-  // then rounds so too); cuda: GEMM 2 into zeroed memory by float atomics.
+  // Of kAtom, what it gains: quantisation as kernels of its own, of SwiGLU's result in BF16 (cpu and
+  // reference then round so too); cuda: GEMM 2 into zeroed memory by float atomics.
   bool separate_quantise = false, atomic_combine = false;
   MoePolicy policy = MoePolicy::kCost;  // where nothing was measured (tuning_folder)
 };
@@ -60,7 +62,7 @@ struct BackendOptions {
   int device = 0;   // cuda only: the index
   int threads = 0;  // 0: one per core
   DenseFormat dense = DenseFormat::kAsLoaded;
-  MoeOptions moe;  // cuda and reference
+  MoeOptions moe;
   // cuda: only kernels that every device has, attention and dense products by mma.sync: what devices other
   // than Hopper do by themselves. Batch-invariant.
   bool portable = false;

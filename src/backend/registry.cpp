@@ -74,6 +74,14 @@ Result<KvFormat> kv_format(std::string_view name) {
   return invalid("K and V as '{}': use auto, bf16 or fp8", name);
 }
 
+Result<MoePath> moe_path(std::string_view name) {
+  if (name == "auto") return MoePath::kAuto;
+  if (name == "sm120a") return MoePath::kAtom;
+  if (name == "w4a16") return MoePath::kW4A16;
+  if (name == "w4a4") return MoePath::kW4A4;
+  return invalid("experts by '{}': use auto, sm120a, w4a16 or w4a4", name);
+}
+
 std::vector<std::string> list_backends() {
   std::vector<std::string> lines;
   for (const Entry& entry : kBackends) {

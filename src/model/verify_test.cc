@@ -96,6 +96,24 @@ TEST(Verify, Bf16BeforeMxfp8) {
   EXPECT_TRUE(any_failure(differing.value(), "moe"));
 }
 
+// The cpu rounds by the reference's rule and multiplies exactly: where attention's integers are not before
+// it, sums differ only.
+TEST(Verify, TheCpuRoundsToMxToo) {
+  const BackendOptions cases_of[] = {
+      {.moe = {.path = MoePath::kAtom}},
+      {.dense = DenseFormat::kMxfp8, .moe = {.path = MoePath::kAtom, .separate_quantise = true}}};
+  for (const BackendOptions& options : cases_of) {
+    const auto cases =
+        verify_ops([&] { return create_backend("cpu", options); }, {.quick = true, .dense = options.dense});
+    ASSERT_TRUE(cases.ok()) << cases.status().message();
+    for (const VerifyCase& c : cases.value()) {
+      const bool mx = c.shape.starts_with("MX") || options.dense == DenseFormat::kMxfp8;
+      const bool alone = c.op == "moe" || c.op == "embed+unembed";
+      EXPECT_LE(c.error, mx && alone ? 1e-5 : c.tolerance) << c.op << " " << c.shape;
+    }
+  }
+}
+
 // What --dense makes of weights, and then of activations on the atom's path, is the reference's too; a
 // backend that rounds no activations is seen, and one that keeps the weights as well.
 TEST(Verify, DenseAsMx) {

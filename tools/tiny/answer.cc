@@ -1,7 +1,7 @@
-// answer MODEL [THREADS] [DEVICE] < prompts > answers: greedy answers to many prompts in one process, for
-// evaluate.py and compare.py. A line of input is JSON, {"prompt": text in which names such as <|start|> are
-// special tokens, "max_tokens": n, "stop": false to go on past the end}; a line of output is {"index",
-// "text", "tokens"}, in the order of ending.
+// answer MODEL [THREADS] [DEVICE] [MOE_PATH] < prompts > answers: greedy answers to many prompts in one
+// process, for evaluate.py and compare.py. A line of input is JSON, {"prompt": text in which names such as
+// <|start|> are special tokens, "max_tokens": n, "stop": false to go on past the end}; a line of output is
+// {"index", "text", "tokens"}, in the order of ending.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -46,7 +46,8 @@ Status answer_all(int argc, char** argv) {
   auto model = moesaic::Model::open(argv[1], {.device = argc > 3 ? argv[3] : "auto",
                                               .threads = argc > 2 ? std::atoi(argv[2]) : 0,
                                               .context = 4096,
-                                              .max_batch = kBatch});
+                                              .max_batch = kBatch,
+                                              .moe_path = argc > 4 ? argv[4] : "auto"});
   if (!model.ok()) return model.status();
   int index = 0;
   for (std::string line; std::getline(std::cin, line); ++index) {
@@ -62,7 +63,7 @@ Status answer_all(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: %s MODEL [THREADS] [DEVICE] < prompts > answers\n", argv[0]);
+    std::fprintf(stderr, "usage: %s MODEL [THREADS] [DEVICE] [MOE_PATH] < prompts > answers\n", argv[0]);
     return 2;
   }
   try {

@@ -7,6 +7,7 @@ evaluate.py MODEL --moesaic BINARY --perplexity          one table: what each fo
 
 import argparse
 import json
+import math
 import pathlib
 import random
 import re
@@ -70,12 +71,13 @@ def read_reply(text):
     }
 
 
-def ask(answer, model, prompts, threads, device):
+def ask(a, prompts):
     """The replies to many prompts; answer.cc's program."""
     lines = "".join(json.dumps({"prompt": p, "max_tokens": 700}) + "\n" for p in prompts)
-    out = subprocess.run([answer, model, str(threads), device], input=lines, capture_output=True, text=True)
+    command = [a.answer, a.model, str(a.threads), a.device, a.moe_path]
+    out = subprocess.run(command, input=lines, capture_output=True, text=True)
     if out.returncode:
-        raise SystemExit(f"{answer}: {out.stderr}")
+        raise SystemExit(f"{a.answer}: {out.stderr}")
     replies = [None] * len(prompts)
     for line in out.stdout.splitlines():
         got = json.loads(line)
@@ -96,14 +98,14 @@ def problems(makers, effort, count, seed):
 
 
 def accuracy(a):
-    rows, ended, total, seed = [], 0, 0, 11
+    rows, ended, total, all_good, seed = [], 0, 0, 0, 11
     for family, makers in sorted(FAMILIES.items()):
         if a.only and family not in a.only:
             continue
         cells = []
         for effort in a.effort:
             drawn = problems(makers, effort, a.n, f"{seed} {family} {effort}")
-            replies = ask(a.answer, a.model, [p for _, p in drawn], a.threads, a.device)
+            replies = ask(a, [p for _, p in drawn])
             good, length = 0, 0
             for (task, prompt), got in zip(drawn, replies):
                 reply = read_reply(got["text"])
@@ -111,6 +113,7 @@ def accuracy(a):
                 fine = right(task, reply) if called or task.kind != "call" else bool(reply["text"])
                 good, ended, total = good + fine, ended + reply["ended"], total + 1
                 length += len(got["tokens"])
+                all_good += fine
                 if a.show_wrong and not fine:
                     print(
                         f"--- {family}/{effort}: {task.user!r}\n  said {got['text']!r}\n  expected {task.answer!r} {task.thought(effort)!r}"
@@ -121,6 +124,8 @@ def accuracy(a):
             f"{family:18} " + "  ".join(f"{e} {c:6.1%} ({n:.0f} tokens)" for e, (c, n) in zip(a.effort, cells)),
             flush=True,
         )
+    mean = all_good / total
+    print(f"all {mean:.1%}, standard error {math.sqrt(mean * (1 - mean) / total):.1%}, of {total} problems")
     print(f"ended properly: {ended} of {total}")
     return rows
 
@@ -158,6 +163,8 @@ def perplexity(a):
                         "1024",
                         "--device",
                         a.device,
+                        "--moe-path",
+                        a.moe_path,
                         "-t",
                         str(a.threads),
                         "--dense",
@@ -179,6 +186,7 @@ def main():
     )
     p.add_argument("--moesaic", default="moesaic")
     p.add_argument("--device", default="auto")
+    p.add_argument("--moe-path", default="auto", choices=["auto", "sm120a", "w4a16", "w4a4"])
     p.add_argument("--threads", type=int, default=0)
     p.add_argument("-n", type=int, default=100)
     p.add_argument("--effort", nargs="+", choices=EFFORTS, default=list(EFFORTS))

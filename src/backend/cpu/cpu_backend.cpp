@@ -98,6 +98,8 @@ class CpuBackend final : public Backend {
   void down_gemm(const Layer& layer);
   void combine(const Layer& layer);
   void fail(int layer, const char* op);
+  void convert(ActRows& act, const PackedMatrix& m, Operand operand, const float* x, int64_t stride,
+               int rows);
   template <typename Epilogue>
   void multiply(const PackedMatrix& m, const float* x, int64_t stride, int rows, Epilogue&& epilogue);
 
@@ -134,7 +136,9 @@ class CpuBackend final : public Backend {
 
 BackendCaps CpuBackend::caps() const {
   return {.name = fmt::format("cpu ({}, {} threads)", kernels_.name, pool_.threads()),
-          .threads = pool_.threads()};
+          .threads = pool_.threads(),
+          .mx_activations = options_.moe.path == MoePath::kAtom,
+          .mx_of_bf16 = options_.moe.separate_quantise};
 }
 
 // Over the experts themselves, a gigabyte of them: what fits the caches would read faster than decoding ever
@@ -340,10 +344,18 @@ void CpuBackend::norm_rows(const std::vector<float>& weight, int layer, const ch
   if (!finite.load()) fail(layer, op);
 }
 
+// What is rounded to an MX format meets its weights as F32, which hold it exactly.
+void CpuBackend::convert(ActRows& act, const PackedMatrix& m, Operand operand, const float* x, int64_t stride,
+                         int rows) {
+  const Rounding rounding = rounding_of(options_.moe, operand, mx_format(m.pack));
+  const Act format = rounding.rounds() ? Act::kF32 : act_format(m.pack);
+  act.assign(kernels_, pool_, format, x, stride, rows, m.cols, rounding);
+}
+
 template <typename Epilogue>
 void CpuBackend::multiply(const PackedMatrix& m, const float* x, int64_t stride, int rows,
                           Epilogue&& epilogue) {
-  act_.assign(kernels_, pool_, act_format(m.pack), x, stride, rows, m.cols);
+  convert(act_, m, Operand::kDense, x, stride, rows);
   for_each_tile(kernels_, pool_, workspaces_, m, act_.view(), rows, epilogue);
 }
 
@@ -506,17 +518,14 @@ void CpuBackend::gate_up_gemm(const Layer& layer) {
 void CpuBackend::down_gemm(const Layer& layer) {
   const int64_t pairs = config_.hidden / (kPair * kPanel);  // whole: hidden is a multiple of 32
   const int slots = static_cast<int>(std::ssize(work_.rows));
-  const Act format = act_format(layer.down.pack);
-  expert_act_.assign(kernels_, pool_, format, hidden_.data(), config_.intermediate, slots,
-                     config_.intermediate);
+  convert(expert_act_, layer.down, Operand::kSwiglu, hidden_.data(), config_.intermediate, slots);
   expert_out_.resize(static_cast<size_t>(slots) * config_.hidden);
   for_each_pair(pool_, std::ssize(work_.active), pairs, [&](int64_t section, int64_t pair, int thread) {
     const int expert = work_.active[section];
     for (int first = work_.offsets[expert]; first < work_.offsets[expert + 1]; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, work_.offsets[expert + 1] - first);
-      const float* tile =
-          run_pair(kernels_, layer.down, expert * pairs + pair, rows_from(expert_act_.view(), format, first),
-                   nullptr, n, workspaces_[thread]);
+      const float* tile = run_pair(kernels_, layer.down, expert * pairs + pair,
+                                   rows_from(expert_act_.view(), first), nullptr, n, workspaces_[thread]);
       float* out = expert_out_.data() + static_cast<int64_t>(first) * config_.hidden + pair * 2 * kPanel;
       for (int t = 0; t < n; ++t)
         std::memcpy(out + static_cast<int64_t>(t) * config_.hidden, tile + t * 2 * kPanel,
@@ -549,8 +558,7 @@ void CpuBackend::moe(int index) {
   route(index);
   op.bytes += (layer.gate_up.bytes() + layer.down.bytes()) * static_cast<double>(work_.active.size()) /
               config_.experts;
-  act_.assign(kernels_, pool_, act_format(layer.gate_up.pack), normed_.data(), config_.hidden, rows,
-              config_.hidden);
+  convert(act_, layer.gate_up, Operand::kExpertInput, normed_.data(), config_.hidden, rows);
   gate_up_gemm(layer);
   down_gemm(layer);
   combine(layer);

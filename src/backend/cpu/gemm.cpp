@@ -12,13 +12,14 @@ int64_t element_bytes(Act format) { return format == Act::kInt8 ? 1 : format == 
 }  // namespace
 
 void ActRows::assign(const Kernels& kernels, ThreadPool& pool, Act format, const float* x, int64_t stride,
-                     int rows, int64_t cols) {
+                     int rows, int64_t cols, const Rounding& rounding) {
   const int64_t element = element_bytes(format);
   const int64_t blocks = format == Act::kInt8 ? cols / mx::kBlock : 0;
   data_.resize(rows * cols * element);
   scale_.resize(rows * blocks);
   bias_.resize(rows * blocks);
-  view_ = {.data = data_.data(), .scale = scale_.data(), .bias = bias_.data(), .cols = cols};
+  view_ = {
+      .format = format, .data = data_.data(), .scale = scale_.data(), .bias = bias_.data(), .cols = cols};
   pool.for_each(rows, [&](int64_t r, int) {
     uint8_t* out = data_.data() + r * cols * element;
     const float* row = x + r * stride;
@@ -29,13 +30,15 @@ void ActRows::assign(const Kernels& kernels, ThreadPool& pool, Act format, const
       kernels.to_bf16(row, cols, reinterpret_cast<uint16_t*>(out));
     } else {
       std::memcpy(out, row, cols * sizeof(float));
+      rounding.apply({reinterpret_cast<float*>(out), static_cast<size_t>(cols)});
     }
   });
 }
 
-ActView rows_from(const ActView& act, Act format, int64_t first) {
-  const int64_t blocks = format == Act::kInt8 ? act.cols / mx::kBlock : 0;
-  return {.data = static_cast<const uint8_t*>(act.data) + first * act.cols * element_bytes(format),
+ActView rows_from(const ActView& act, int64_t first) {
+  const int64_t blocks = act.format == Act::kInt8 ? act.cols / mx::kBlock : 0;
+  return {.format = act.format,
+          .data = static_cast<const uint8_t*>(act.data) + first * act.cols * element_bytes(act.format),
           .scale = act.scale + first * blocks,
           .bias = act.bias + first * blocks,
           .cols = act.cols};

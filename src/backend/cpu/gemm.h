@@ -6,15 +6,16 @@
 #include <vector>
 
 #include "backend/cpu/pack.h"
+#include "backend/rounding.h"
 
 namespace moesaic::cpu {
 
 // Owned activation rows of one format, reused from step to step.
 class ActRows {
  public:
-  // Converts rows x[r * stride], r < rows, of `cols` floats.
+  // Converts rows x[r * stride], r < rows, of `cols` floats. With Act::kF32 they are rounded first.
   void assign(const Kernels& kernels, ThreadPool& pool, Act format, const float* x, int64_t stride, int rows,
-              int64_t cols);
+              int64_t cols, const Rounding& rounding = {});
   const ActView& view() const { return view_; }
 
  private:
@@ -25,7 +26,7 @@ class ActRows {
 };
 
 // The rows from `first` on.
-ActView rows_from(const ActView& act, Act format, int64_t first);
+ActView rows_from(const ActView& act, int64_t first);
 
 // Tokens that share one pass over a panel pair: their output tile (64 KB) stays in L2 beside the weights.
 inline constexpr int kTokenBlock = 512;
@@ -64,8 +65,7 @@ void for_each_tile(const Kernels& kernels, ThreadPool& pool, std::vector<Workspa
     const int count = static_cast<int>(std::min<int64_t>(kPair, m.panels - kPair * pair));
     for (int first = 0; first < tokens; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, tokens - first);
-      const float* tile = run_pair(kernels, m, pair, rows_from(act, act_format(m.pack), first), nullptr, n,
-                                   workspaces[thread]);
+      const float* tile = run_pair(kernels, m, pair, rows_from(act, first), nullptr, n, workspaces[thread]);
       epilogue(tile, first, n, kPair * pair, count);
     }
   });

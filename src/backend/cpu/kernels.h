@@ -34,12 +34,13 @@ enum class Pack : uint8_t { kMxfp4, kInt8, kBF16, kF16, kF32, kMxfp8 };
 enum class Act : uint8_t {
   kInt8,  // int8 with one F32 scale per 32 (amax / 127), for kMxfp4 and kInt8
   kBF16,  // for kBF16
-  kF32,   // for the rest
+  kF32,   // for the rest, and for kMxfp4 where activations were rounded to an MX format
 };
 
 // Activation rows. Row r: int8 at data + r * cols with scales at scale + r * cols / 32, or BF16/F32 at
 // data + r * cols * size.
 struct ActView {
+  Act format = Act::kF32;
   const void* data = nullptr;
   const float* scale = nullptr;
   const int32_t* bias = nullptr;  // [rows, cols / 32]: -weight_offset * (sum of the block's int8)

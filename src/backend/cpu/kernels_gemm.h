@@ -129,13 +129,29 @@ struct HalfSource {
   F16 words(int p, int64_t g) const { return widen_halves(task.data + (g * kPair + p) * 32); }
   static F16 step(F16 w, const float* x, F16 acc) { return fma(w, splat(*x), acc); }
 };
+// The E8M0 scales of 16 rows, none of them 0 or 255 (pack.cpp).
+inline F16 block_scales(const PairTask& task, int p, int64_t b) {
+  return as_float(widen_bytes(task.scales + (b * kPair + p) * 16) << 23);
+}
 struct Mxfp8Source {
   static constexpr int kGroup = 1;
   using X = float;
   const PairTask& task;
   F16 words(int p, int64_t g) const {
-    const I16 exponent = widen_bytes(task.scales + (g / kBlock * kPair + p) * 16) - 127;
-    return widen_e4m3(task.data + (g * kPair + p) * 16) * as_float((exponent + 127) << 23);
+    return widen_e4m3(task.data + (g * kPair + p) * 16) * block_scales(task, p, g / kBlock);
+  }
+  static F16 step(F16 w, const float* x, F16 acc) { return fma(w, splat(*x), acc); }
+};
+// MXFP4 that meets F32: an element's nibble stands at the same place in all rows' words.
+struct Mxfp4ValueSource {
+  static constexpr int kGroup = 1;
+  using X = float;
+  const PairTask& task;
+  F16 words(int p, int64_t g) const {
+    const int64_t b = g / kBlock, j = g % 16 / 4;
+    const int shift = static_cast<int>(g % 4 * 8 + g % kBlock / 16 * 4);
+    const I16 codes = load<I16>(task.data + (b * kPair + p) * 256 + j * 64) >> shift;
+    return e2m1_values(codes) * block_scales(task, p, b);
   }
   static F16 step(F16 w, const float* x, F16 acc) { return fma(w, splat(*x), acc); }
 };
@@ -213,6 +229,7 @@ ExpandedSource<Packed> expand(const Packed& packed) {
 void gemm(const PairTask& task) {
   switch (task.pack) {
     case Pack::kMxfp4:
+      if (task.act.format == Act::kF32) return float_tiles(Mxfp4ValueSource{task}, task);
       if (task.tokens <= kIntTokens) return int_tiles(Mxfp4Source{task}, task);
       return int_tiles(expand(Mxfp4Source{task}), task);
     case Pack::kInt8:

@@ -141,6 +141,36 @@ TEST_P(KernelTest, AResultDoesNotDependOnItsNeighbours) {
   }
 }
 
+// E4M3 and E2M1 times powers of two, and their products, are exact in F32: what is left is the order of sums.
+TEST_P(KernelTest, Mxfp4MeetsRoundedActivations) {
+  for (const int cols : {32, 96, 2880}) {
+    const Source source = make_source(Format::kMxfp4, 32, cols, rng_);
+    const auto packed = pack_panels(Pack::kMxfp4, cols, stack({&source.view}), "test", kernels_, pool_);
+    auto workspaces = make_workspaces(1, cols).value();
+    for (const Format format : {Format::kMxfp8, Format::kMxfp4}) {
+      for (const int tokens : {1, 2, 7, 13}) {
+        std::vector<float> x = normal(static_cast<size_t>(tokens) * cols, 3), w(cols);
+        ActRows act;
+        act.assign(kernels_, pool_, Act::kF32, x.data(), cols, tokens, cols, {Format::kBF16, format});
+        round_to(Format::kBF16, x), round_to(format, x);
+        const float* tile = run_pair(kernels_, packed.value(), 0, act.view(), nullptr, tokens, workspaces[0]);
+        for (int r = 0; r < 32; ++r) {
+          read_row(source.view, r, w);
+          for (int t = 0; t < tokens; ++t) {
+            double want = 0, norm = 0;
+            for (int c = 0; c < cols; ++c) {
+              const double product = double{w[c]} * x[t * cols + c];
+              want += product, norm += std::fabs(product);
+            }
+            ASSERT_NEAR(tile[t * 32 + r], want, norm * 1.2e-7 * std::sqrt(cols))
+                << kernels_.name << " " << format_name(format) << " cols " << cols << " tokens " << tokens;
+          }
+        }
+      }
+    }
+  }
+}
+
 std::vector<float> first_tile(const Kernels& kernels, ThreadPool& pool, const Source& source, const float* x,
                               int tokens) {
   const int64_t cols = source.view.cols;

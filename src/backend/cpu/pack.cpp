@@ -272,6 +272,11 @@ Pack pack_format(Format format, DenseFormat wanted) {
   }
 }
 
+Format mx_format(Pack pack) {
+  if (pack == Pack::kMxfp4) return Format::kMxfp4;
+  return pack == Pack::kMxfp8 ? Format::kMxfp8 : Format::kF32;
+}
+
 Act act_format(Pack pack) {
   if (pack == Pack::kMxfp4 || pack == Pack::kInt8) return Act::kInt8;
   return pack == Pack::kBF16 ? Act::kBF16 : Act::kF32;

@@ -29,8 +29,10 @@ struct PackedMatrix {
 inline int64_t panels_of(int64_t rows) { return (rows + kPanel - 1) / kPanel; }
 inline int64_t padded(int64_t rows) { return panels_of(rows) * kPanel; }
 
-// The packed format of a matrix stored as `format`, and the activations that it meets.
+// The packed format of a matrix stored as `format`, which of the MX formats that is (else F32), and the
+// activations that it meets.
 Pack pack_format(Format format, DenseFormat wanted);
+Format mx_format(Pack pack);
 Act act_format(Pack pack);
 
 // Which source row feeds each panel row: panel p holds rows [first, first + 16) of *source, less where it

@@ -313,6 +313,10 @@ inline F16 widen_e4m3(const uint8_t* p) {
   const I16 b = widen_bytes(p);
   return as_float(((b & 0x80) << 24) | ((b & 0x7F) << 20)) * splat(1.329227995784916e36f);
 }
+// Sixteen E2M1 codes, each the low bits of a word, likewise by 2^126.
+inline F16 e2m1_values(I16 codes) {
+  return as_float(((codes & 8) << 28) | ((codes & 7) << 22)) * splat(8.507059173023462e37f);
+}
 
 // acc[lane] += w[2 * lane] * x[0] + w[2 * lane + 1] * x[1] in BF16 with float accumulation.
 inline F16 dot2_bf16(F16 acc, const uint8_t* w, const uint16_t* x) {

@@ -642,9 +642,8 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions& optio
                    devices == 1 ? "one, cuda:0" : fmt::format("cuda:0 to cuda:{}", devices - 1));
   if (const std::string reason = cuda::no_code_for(options.device); !reason.empty())
     return invalid("device cuda:{}: {}; use --device cpu", options.device, reason);
-  if (options.moe.path == MoePath::kW4A4)
-    return invalid(
-        "device cuda: experts from MXFP4 activations are the reference's only; use --device reference");
+  if (options.moe.path == MoePath::kW4A16 || options.moe.path == MoePath::kW4A4)
+    return invalid("device cuda: w4a16 and w4a4 are experiments of the host's; use --device cpu");
   auto backend = std::make_unique<cuda::CudaBackend>(options);
   RETURN_IF_ERROR(backend->open());
   return std::unique_ptr<Backend>(std::move(backend));

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/q8_0.h"
-#include "mx/block.h"
+#include "backend/rounding.h"
 
 namespace moesaic::reference {
 
@@ -34,28 +33,6 @@ std::vector<float> read_vector(const MatrixView& m, int64_t r) {
 
 namespace {
 
-void round_to_q8_0(std::span<float> x) {
-  for (size_t i = 0; i < x.size(); i += mx::kBlock) {
-    int8_t q[mx::kBlock];
-    const float scale = mx::decode_f16(quantize_q8_0(x.data() + i, q));
-    for (size_t j = 0; j < mx::kBlock; ++j) x[i + j] = scale * q[j];
-  }
-}
-void round_to(Format format, std::span<float> x) {
-  switch (format) {
-    case Format::kBF16:
-      return round_to_bf16(x);
-    case Format::kQ8_0:
-      return round_to_q8_0(x);
-    case Format::kMxfp8:
-      return round_to_mxfp8(x);
-    case Format::kMxfp4:
-      return round_to_mxfp4(x);
-    default:
-      return;
-  }
-}
-
 void rounded_linear(const MatrixView& w, std::span<const float> bias, std::span<const float> x,
                     std::span<float> y, Format made) {
   const auto cols = static_cast<size_t>(w.cols), outputs = static_cast<size_t>(w.rows);
@@ -76,31 +53,11 @@ void linear(const MatrixView& w, std::span<const float> bias, std::span<const fl
   rounded_linear(w, bias, x, y, w.format);
 }
 
-void round_to_bf16(std::span<float> x) {
-  for (float& v : x) v = mx::decode_bf16(mx::encode_bf16(v));
-}
-void round_to_mxfp8(std::span<float> x) {
-  for (size_t i = 0; i < x.size(); i += mx::kBlock) {
-    uint8_t codes[mx::kBlock];
-    const uint8_t scale = mx::quantize_mxfp8(x.data() + i, codes);
-    mx::dequantize_mxfp8(codes, scale, x.data() + i);
-  }
-}
-
-void round_to_mxfp4(std::span<float> x) {
-  for (size_t i = 0; i < x.size(); i += mx::kBlock) {
-    uint8_t codes[mx::kPackedBlock];
-    const uint8_t scale = mx::quantize_mxfp4(x.data() + i, codes);
-    mx::dequantize_mxfp4(codes, scale, x.data() + i);
-  }
-}
 void dense_linear(const MatrixView& w, std::span<const float> bias, std::span<const float> x,
-                  std::span<float> y, const DenseRounding& rounding) {
-  const Format made = made_of(w.format, rounding.weights);
-  if (!rounding.atom || !(is_mxfp4(made) || made == Format::kMxfp8))
-    return rounded_linear(w, bias, x, y, made);
+                  std::span<float> y, DenseFormat dense, const MoeOptions& moe) {
+  const Format made = made_of(w.format, dense);
   std::vector<float> kept(x.begin(), x.end());
-  round_to_bf16(kept), round_to_mxfp8(kept);
+  rounding_of(moe, Operand::kDense, made).apply(kept);
   rounded_linear(w, bias, kept, y, made);
 }
 

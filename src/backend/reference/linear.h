@@ -22,21 +22,10 @@ std::vector<float> read_vector(const MatrixView& m, int64_t r = 0);
 // y[t] = w x[t] + bias.  x: [rows, w.cols], bias: [w.rows] or empty, y: [rows, w.rows]
 void linear(const MatrixView& w, std::span<const float> bias, std::span<const float> x, std::span<float> y);
 
-// What a device keeps of the values that its products meet. MX: blocks of 32 (mx/block.h).
-void round_to_bf16(std::span<float> x);
-void round_to_mxfp8(std::span<float> x);
-void round_to_mxfp4(std::span<float> x);
-
-// What the attention projections and lm_head are made of. weights: what rows are rounded to, as
-// BackendOptions::dense says; atom: where they are MXFP4 or MXFP8 then, or were stored so, x is rounded to
-// BF16 and that to MXFP8.
-struct DenseRounding {
-  DenseFormat weights = DenseFormat::kAsLoaded;
-  bool atom = false;
-};
-// linear() so.
+// linear() of the attention projections and lm_head: rows of w are rounded to what `dense` makes of them, x
+// as backend/rounding.h says.
 void dense_linear(const MatrixView& w, std::span<const float> bias, std::span<const float> x,
-                  std::span<float> y, const DenseRounding& rounding);
+                  std::span<float> y, DenseFormat dense, const MoeOptions& moe);
 
 bool all_finite(std::span<const float> x);
 

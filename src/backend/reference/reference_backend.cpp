@@ -20,7 +20,7 @@ class ReferenceBackend final : public Backend {
       : max_rows_(options.max_rows),
         kv_(options.kv),
         moe_(options.moe),
-        dense_{.weights = options.dense, .atom = options.moe.path == MoePath::kAtom},
+        dense_(options.dense),
         router_trace_(options.router_trace) {}
 
   BackendCaps caps() const override {
@@ -53,7 +53,7 @@ class ReferenceBackend final : public Backend {
   int max_rows_;
   KvFormat kv_;
   MoeOptions moe_;
-  reference::DenseRounding dense_;
+  DenseFormat dense_;
   RouterTrace router_trace_;
   ModelConfig config_;
   ModelWeights weights_;
@@ -164,9 +164,9 @@ void ReferenceBackend::qkv(int layer) {
                kv_size = static_cast<size_t>(config_.kv_size());
   std::vector<float> k(rows * kv_size), v(rows * kv_size);
   q_.resize(rows * q_size);
-  reference::dense_linear(w.q, reference::read_vector(w.q_bias), t, q_, dense_);
-  reference::dense_linear(w.k, reference::read_vector(w.k_bias), t, k, dense_);
-  reference::dense_linear(w.v, reference::read_vector(w.v_bias), t, v, dense_);
+  reference::dense_linear(w.q, reference::read_vector(w.q_bias), t, q_, dense_, moe_);
+  reference::dense_linear(w.k, reference::read_vector(w.k_bias), t, k, dense_, moe_);
+  reference::dense_linear(w.v, reference::read_vector(w.v_bias), t, v, dense_, moe_);
   for (size_t r = 0; r < rows; ++r) {
     reference::rotate(rope_, batch_.positions[r], config_.head_dim,
                       std::span(q_).subspan(r * q_size, q_size));
@@ -202,7 +202,7 @@ void ReferenceBackend::project(int layer) {
   if (!fault_.ok()) return;
   std::vector<float> y(x_.size());
   reference::dense_linear(weights(layer).o, reference::read_vector(weights(layer).o_bias), attended_, y,
-                          dense_);
+                          dense_, moe_);
   for (size_t i = 0; i < y.size(); ++i) x_[i] += y[i];
   check(x_, layer, "project");
 }
@@ -210,12 +210,8 @@ void ReferenceBackend::project(int layer) {
 void ReferenceBackend::moe(int layer) {
   if (!fault_.ok()) return;
   const auto seen = [&](int row, std::span<const float> logits) { router_trace_(layer, row, logits); };
-  using enum reference::ExpertActivations;
-  const auto mxfp8 = moe_.separate_quantise ? kMxfp8OfBf16 : kMxfp8;
-  const auto rounded = moe_.path == MoePath::kW4A4 ? kMxfp4 : mxfp8;
   reference::add_experts(config_, weights(layer), normed(x_, weights(layer).mlp_norm), x_,
-                         router_trace_ ? reference::RouterSeen(seen) : nullptr,
-                         moe_.path == MoePath::kAuto ? kF32 : rounded);
+                         router_trace_ ? reference::RouterSeen(seen) : nullptr, moe_);
   check(x_, layer, "moe");
 }
 
@@ -226,7 +222,7 @@ void ReferenceBackend::unembed(std::span<float> logits) {
   std::vector<float> wanted;
   for (const int32_t row : batch_.logit_rows)
     wanted.insert(wanted.end(), x_.begin() + row * hidden, x_.begin() + (row + 1) * hidden);
-  reference::dense_linear(weights_.head, {}, normed(wanted, weights_.final_norm), logits, dense_);
+  reference::dense_linear(weights_.head, {}, normed(wanted, weights_.final_norm), logits, dense_, moe_);
   check(logits, -1, "unembed");
 }
 

@@ -30,7 +30,7 @@ same() {
 
 ask "$own" "$work/cache" own || { cat "$work/own.log"; exit 1; }
 [ -s "$work/own.logits" ] || fail "own: no logits"
-grep -q ' for sm_' "$work/own.log" && fail "own: tiles were compiled; it has no machine code for this device"
+grep -qE ': (compiled|found on disk) for sm_' "$work/own.log" && fail "own: tiles were compiled; it has no machine code for this device"
 ask "$lean" "$work/cache" cold || { cat "$work/cold.log"; exit 1; }
 kernels=$(grep -c ': compiled for sm_' "$work/cold.log")
 [ "$kernels" -gt 0 ] || fail "cold: nothing compiled; it has machine code for this device"

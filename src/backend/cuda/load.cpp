@@ -57,6 +57,7 @@ Status Loader::load_layer(int index, const LayerWeights& w) {
   ASSIGN_OR_RETURN(layer.down_bias, up_.vector({w.down_bias}, name("down bias")));
   ASSIGN_OR_RETURN(layer.qkv, up_.matrix({w.q, w.k, w.v}, dense_kind(w.q), Rows::kHeads, config_.head_dim,
                                          kProjectionsPart, name("qkv")));
+  layer.qkv.first_unit = config_.q_size() / kUnit;  // K and V, with which the attention has more to do
   ASSIGN_OR_RETURN(layer.o, up_.matrix({w.o}, dense_kind(w.o), Rows::kPlain, 0, kProjectionsPart, name("o")));
   return load_experts(index, w);
 }

@@ -52,6 +52,7 @@ struct Matrix {
   int64_t rows = 0, cols = 0;  // of one expert
   int64_t units = 0;           // of one expert
   int head_dim = 0;            // for kHeads
+  int64_t first_unit = 0;      // whose results are needed first
   int64_t experts = 1;
   DeviceBuffer data, scales;
   int64_t unit_bytes() const;        // of data

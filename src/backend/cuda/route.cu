@@ -247,8 +247,8 @@ __global__ void __launch_bounds__(kNormThreads)
 // Norm and router for the rows of decoding, as short as can be, because nothing runs beside it: kScored
 // experts a block, whose weights are in registers before the kernel waits; the logits of a row are summed
 // before the norm's factor is known, so that one meeting of the threads serves all sums.
-constexpr int kScored = 4;
 constexpr int kScoreLoads = 6;  // float4 a thread: hidden up to 3,072
+template <int kScored>
 struct Scores {
   float4 norm_weight[kScoreLoads], weight[kScored][kScoreLoads];
 
@@ -299,10 +299,11 @@ __device__ __forceinline__ void load_row(const Norm& n, int row, float4 (&x)[kSc
 }
 
 // A block has rows blockIdx.y, blockIdx.y + gridDim.y, ...
+template <int kScored>
 __global__ void __launch_bounds__(kNormThreads) score_kernel(const Norm n, const Router r) {
   __shared__ float scratch[2][kNormThreads / 32][kScored + 1];
   const int first = blockIdx.x * kScored, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  Scores scores;
+  Scores<kScored> scores;
   scores.load(n, r, first);
   start_successor();
   wait_for_predecessor();
@@ -356,13 +357,18 @@ bool can_choose(const Router& p, const Route& t) {
   return p.rows <= 8 && p.experts <= kNormThreads && p.hidden <= 128 * kRouterLoads && t.top_k <= 4;
 }
 
-Status score(const Norm& n, const Router& r, cudaStream_t stream) {
-  static_assert(kNormThreads == 128, "score_kernel adds four warps");
+template <int kScored>
+Status run_score(const Norm& n, const Router& r, cudaStream_t stream) {
   constexpr int kBlocks = 396;  // three a multiprocessor of an H200
-  static const cudaError_t prepared = share_multiprocessor(score_kernel);
+  static const cudaError_t prepared = share_multiprocessor(score_kernel<kScored>);
   if (prepared != cudaSuccess) return check(prepared, "score");
   const int across = (r.experts + kScored - 1) / kScored, down = min(r.rows, max(1, kBlocks / across));
-  return launch(score_kernel, dim3(across, down), dim3(kNormThreads), 0, stream, n, r);
+  return launch(score_kernel<kScored>, dim3(across, down), dim3(kNormThreads), 0, stream, n, r);
+}
+Status score(const Norm& n, const Router& r, cudaStream_t stream) {
+  static_assert(kNormThreads == 128, "score_kernel adds four warps");
+  // One row: a thread has little to load, and blocks are few even so.
+  return n.rows == 1 ? run_score<2>(n, r, stream) : run_score<4>(n, r, stream);
 }
 Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cudaStream_t stream) {
   const size_t counts = sizeof(int) * (t.rows * t.top_k + kNormThreads / 32 * t.experts);

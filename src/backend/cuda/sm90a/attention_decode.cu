@@ -57,6 +57,22 @@ __device__ float join_blocks(Shared<D>& s, const Keys& keys, int i, int d, Runni
   return all;
 }
 
+// All heads, where there is but one block and nobody to wait for.
+template <int D>
+__device__ void finish_alone(Shared<D>& s, const Attention& p, const RowTile& tile) {
+  constexpr int kAtOnce = kAttendThreads / D;
+  const int group = p.heads / p.kv_heads, d = threadIdx.x % D;
+#pragma unroll
+  for (int k = 0; k < kAttendRows / kAtOnce; ++k) {
+    const int i = threadIdx.x / D + k * kAtOnce;
+    if (i >= group) break;
+    Running total = Running::sink(s.sinks[i]), span = Running::nothing();
+    const float value = joined(join(span, s.stats.of[i]), 0, *s.pages.value(i, d));
+    const float all = joined(join(total, span), 0, value);
+    write(p, tile.row, blockIdx.y * group + i, d, all * total.inverse());
+  }
+}
+
 // Heads rank, rank + size, .. of the group.
 template <int D>
 __device__ void finish(Shared<D>& s, const Attention& p, const RowTile& tile, const Keys& keys, int size,
@@ -111,6 +127,11 @@ __global__ void __launch_bounds__(kAttendThreads, 6) attend_short_kernel(const A
     float acc[D / 32][4];
     sum_values<kFp8>(acc, s.pages, s.ready, 0, keys, block);
     keep_values(s.pages, acc);
+  }
+  if (size == 1) {
+    __syncthreads();
+    finish_alone(s, p, tile);
+    return;
   }
   cluster_arrive();
   cluster_wait();

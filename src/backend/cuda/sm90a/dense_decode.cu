@@ -53,12 +53,16 @@ struct Stage {
 struct Cut {
   int stages;  // of a ring
   int whole, tasks;
+  int units, first;  // the unit that comes first
 };
 struct Task {
   int unit, half;  // half: -1: both
   __device__ Task(const Cut& cut, int index)
       : unit(index < cut.whole ? index : cut.whole + (index - cut.whole) / 2),
-        half(index < cut.whole ? -1 : (index - cut.whole) % 2) {}
+        half(index < cut.whole ? -1 : (index - cut.whole) % 2) {
+    unit += cut.first;
+    if (unit >= cut.units) unit -= cut.units;
+  }
   __device__ bool has(int m) const { return half < 0 || half == m; }
   template <class Source>
   __device__ int stage_blocks() const {
@@ -410,9 +414,10 @@ Prepared prepare_kernel(void (*kernel)(Params...)) {
                                     : 0};
 }
 
-Cut cut_of(int units, int clusters, int stages) {
+Cut cut_of(const Matrix& w, int clusters, int stages) {
+  const auto units = static_cast<int>(w.units), first = static_cast<int>(w.first_unit);
   const int rest = units % clusters, whole = 2 * rest <= clusters ? units - rest : units;
-  return {stages, whole, whole + 2 * (units - whole)};
+  return {stages, whole, whole + 2 * (units - whole), units, first};
 }
 
 template <class Source, int kTiles, class Epilogue>
@@ -423,7 +428,7 @@ Status run_tiles(const Matrix& w, const Activations& x, const Norm& norm, const 
   static const Prepared prepared = prepare_kernel<T>(kernel);
   if (prepared.code != cudaSuccess) return check(prepared.code, "dense decode");
   const int units = static_cast<int>(w.units), clusters = std::min(units, prepared.clusters);
-  const Cut cut = cut_of(units, clusters, stages_for<Source, T>(w.cols, x.tokens));
+  const Cut cut = cut_of(w, clusters, stages_for<Source, T>(w.cols, x.tokens));
   const size_t shared = cut.stages * Stage<Source>::kBytes + shared_rest<T>(w.cols, x.tokens);
   const GemmParams p{.data = w.data.as<uint8_t>(),
                      .scales = w.scales.as<uint8_t>(),

@@ -71,11 +71,10 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
       "--portable", portable,
       "cuda: attention and dense products by the kernels that every device has; slower on Hopper");
   command
-      .add_option(
-          "--moe-path", moe_path,
-          "how MXFP4 experts are computed; sm120a: from MXFP8 activations, which SM120 does by itself, "
-          "Hopper "
-          "emulates and cpu and reference round to; w4a16, w4a4 (not on cuda): from BF16 or MXFP4 ones")
+      .add_option("--moe-path", moe_path,
+                  "how MXFP4 experts are computed; sm120a: from MXFP8 activations, which SM120 does by "
+                  "itself, Hopper emulates and cpu and reference round to; w4a16, w4a4 (not on cuda): from "
+                  "BF16 or MXFP4 ones")
       ->check(CLI::IsMember({"auto", "sm120a", "w4a16", "w4a4"}))
       ->capture_default_str();
   command

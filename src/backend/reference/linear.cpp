@@ -56,8 +56,10 @@ void linear(const MatrixView& w, std::span<const float> bias, std::span<const fl
 void dense_linear(const MatrixView& w, std::span<const float> bias, std::span<const float> x,
                   std::span<float> y, DenseFormat dense, const MoeOptions& moe) {
   const Format made = made_of(w.format, dense);
+  const Rounding rounding = rounding_of(moe, Operand::kDense, made);
+  if (!rounding.rounds()) return rounded_linear(w, bias, x, y, made);
   std::vector<float> kept(x.begin(), x.end());
-  rounding_of(moe, Operand::kDense, made).apply(kept);
+  rounding.apply(kept);
   rounded_linear(w, bias, kept, y, made);
 }
 

@@ -42,16 +42,16 @@ struct Attention {
   int tile_count = 0;
   // Decoding only.
   int blocks = 1;  // at least those of the longest context: what the grid is made for
-  // Where blocks > kSpanBlocks: [spans of all tiles * entries_per_span(), heads, head_dim + 2].
+  // Where blocks > kSpanBlocks: [spans of all tiles, heads, head_dim + 2].
   float* partial = nullptr;
+  int* arrivals = nullptr;  // [kMostArrivals], zeros, left so
 };
 
-// Results that a span of a context of `blocks` blocks leaves in Attention::partial: one, or one a block where
-// the spans of `sequences` rows and KV heads are too few to fill the device.
-inline constexpr int kMostBlockEntries = 1600;  // blocks that run at once on 132 multiprocessors, twice
-inline int entries_per_span(int sequences, int blocks) {
-  return sequences * blocks <= kMostBlockEntries ? kSpanBlocks : 1;
-}
+// Blocks of all rows and KV heads that get a thread block each: what runs at once on 132 multiprocessors,
+// twice. Of more, a thread block takes a span.
+inline constexpr int kFewBlocks = 1600;
+inline constexpr int kMostGroup = 16;  // query heads of a KV head
+inline constexpr int kMostArrivals = kFewBlocks / kSpanBlocks * kMostGroup;
 
 // A prefill tile: two groups of 64 MMA rows, each (token, query head) of one KV head.
 inline constexpr int kPrefillGroups = 2, kGroupRows = 64;

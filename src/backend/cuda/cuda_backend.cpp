@@ -77,7 +77,7 @@ class CudaBackend final : public Backend {
   void drop_graphs();
   Status retire_graphs(const char* what);
   Status fault_of(int code);
-  Status reserve_partials(int entries);
+  Status reserve_partials(int spans);
   Status begin_graph();
   Status end_graph();
   template <typename Body>
@@ -104,7 +104,7 @@ class CudaBackend final : public Backend {
   KvLayout kv_layout_;
 
   // The arena, for max_rows rows.
-  DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, partial_, fault_, logits_;
+  DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, partial_, fault_, arrivals_, logits_;
   PinnedBuffer pinned_fault_, pinned_logits_;
   Exchange exchange_;
   bool draws_ = false;
@@ -225,14 +225,14 @@ std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
        std::max((rows + sm90a::kWideTokens) * widest * 2, sm120a::token_buffer_bytes(rows, 1, widest))},
       {&rotation_, rows * config.head_dim / 2 * sizeof(float2)},
       {&fault_, sizeof(int)},
+      {&arrivals_, kMostArrivals * sizeof(int)},
   };
 }
 
 // What depends on the cache.
 std::vector<Wanted> CudaBackend::scratch(const ModelConfig& config, const KvLayout& layout) {
-  const size_t entries = std::max<size_t>(layout.full_pages / (kSpanTokens / kPageTokens) + options_.max_rows,
-                                          2 * kMostBlockEntries / config.kv_heads);
-  return {{&partial_, entries * config.heads * (config.head_dim + 2) * sizeof(float)}};
+  const size_t spans = layout.full_pages / (kSpanTokens / kPageTokens) + options_.max_rows;
+  return {{&partial_, spans * config.heads * (config.head_dim + 2) * sizeof(float)}};
 }
 
 Status CudaBackend::alloc_kv(const KvLayout& layout) {
@@ -266,9 +266,7 @@ Status CudaBackend::begin_step(const Batch& batch) {
   shape_ = shape_of(batch, tiling);
   at_ = layout_of(shape_);
   const int spans = pack(batch, shape_, tiling, packed_);
-  if (shape_.blocks > kSpanBlocks)
-    RETURN_IF_ERROR(reserve_partials(
-        spans * entries_per_span(shape_.decode_tiles * model_.config.kv_heads, shape_.blocks)));
+  if (shape_.blocks > kSpanBlocks) RETURN_IF_ERROR(reserve_partials(spans));
   moe_.forget();
   keys_ = window_keys_ = cached_ = window_cached_ = 0;
   for (const int position : batch.positions) {
@@ -305,9 +303,9 @@ Status CudaBackend::make_room() {
 }
 
 // Room for the attention over several spans. Contexts may share pages, so the pool does not bound it.
-Status CudaBackend::reserve_partials(int entries) {
+Status CudaBackend::reserve_partials(int spans) {
   const ModelConfig& config = model_.config;
-  const size_t bytes = static_cast<size_t>(entries) * config.heads * (config.head_dim + 2) * sizeof(float);
+  const size_t bytes = static_cast<size_t>(spans) * config.heads * (config.head_dim + 2) * sizeof(float);
   if (bytes <= partial_.bytes()) return {};
   RETURN_IF_ERROR(retire_graphs("step"));
   partial_ = {};
@@ -471,6 +469,7 @@ void CudaBackend::attend(int index) {
             p.tile_count = shape_.decode_tiles;
             p.blocks = shape_.blocks;
             p.partial = partial_.as<float>();
+            p.arrivals = arrivals_.as<int>();
             RETURN_IF_ERROR(attend_decode(p, stream_));
           }
           return {};

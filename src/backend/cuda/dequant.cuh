@@ -109,8 +109,9 @@ struct Mxfp8Source : ByteSource {
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(h) : "h"(static_cast<uint16_t>(pair)));
     return h;
   }
-  // For a block of which only the half m = 1 is there, as the first; from: its row's.
-  __device__ void set_upper_scales(const uint8_t* from) { s = *reinterpret_cast<const uint16_t*>(from); }
+  // For a block of which only the half m = 1 is there, as the first: its row's.
+  using HalfScales = uint16_t;
+  __device__ void set_upper_scales(HalfScales upper) { s = upper; }
   __device__ Fragment fragment(int m, int j) const {
     const uint2 w = words(m, j);
     return {{widen(w.x & 0xFFFF), widen(w.x >> 16), widen(w.y & 0xFFFF), widen(w.y >> 16)}};
@@ -124,9 +125,8 @@ struct Q8Source : ByteSource {
     load_bytes(data, lane);
     s = __ldg(reinterpret_cast<const uint2*>(scales + lane / 4 * 8));
   }
-  __device__ void set_upper_scales(const uint8_t* from) {  // see Mxfp8Source
-    s.x = *reinterpret_cast<const uint32_t*>(from);
-  }
+  using HalfScales = uint32_t;  // see Mxfp8Source
+  __device__ void set_upper_scales(HalfScales upper) { s.x = upper; }
   // A byte under 0x64 is the F16 1024 + byte.
   __device__ static uint32_t widen(uint32_t word, uint32_t selector) {
     const uint32_t h = __byte_perm(word, 0x64646464u, selector);

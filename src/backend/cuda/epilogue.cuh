@@ -57,21 +57,38 @@ __device__ inline void finish(const SwiGlu& e, const SwiGluReady& ready, int uni
   }
 }
 
+// Where two dimensions of Q, K or V go is settled before their sums are there: what follows them is waited
+// for.
 struct QkvReady {
   float bias[2];
   float2 rotation;
-  int slot;
+  void* to[2];
 };
 __device__ inline QkvReady prepare(const Qkv& e, int unit, int pair, int row, int) {
-  const int per_head = e.head_dim / kUnit, half = e.head_dim / 2;
-  const int head = unit / per_head, d = unit % per_head * (kUnit / 2) + pair;
+  const int head_bits = e.head_dim / 64, half = e.head_dim / 2;  // 32, 64, 128: 1, 2, 4 units
+  const int head = unit >> head_bits, d = (unit & ((1 << head_bits) - 1)) * (kUnit / 2) + pair;
   const float* bias = e.bias + head * e.head_dim + d;
-  return {{bias[0], bias[half]}, e.rotation[static_cast<int64_t>(row) * half + d], e.slots[row]};
+  QkvReady ready{{bias[0], bias[half]}, e.rotation[static_cast<int64_t>(row) * half + d], {}};
+  if (head < e.heads) {
+    __nv_bfloat16* q = e.q + (static_cast<int64_t>(row) * e.heads + head) * e.head_dim + d;
+    ready.to[0] = q, ready.to[1] = q + half;
+    return ready;
+  }
+  const bool key = head < e.heads + e.kv_heads;
+  const int kv_head = head - e.heads - (key ? 0 : e.kv_heads), at = e.slots[row], slot = at % kPageTokens;
+  auto* page = static_cast<uint8_t*>(key ? e.k : e.v) +
+               (static_cast<int64_t>(at / kPageTokens) * e.kv_heads + kv_head) * kPageTokens * e.head_dim *
+                   (e.fp8 ? 1 : 2);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int i = d + h * half;
+    ready.to[h] = page + (e.fp8 ? (key ? k8_at(e.head_dim, slot, i) : v8_at(slot, i))
+                                : 2 * (key ? k_at(e.head_dim, slot, i) : v_at(slot, i)));
+  }
+  return ready;
 }
-__device__ inline void finish(const Qkv& e, const QkvReady& ready, int unit, int pair, int row, float v0,
-                              float v1) {
-  const int per_head = e.head_dim / kUnit, half = e.head_dim / 2;
-  const int head = unit / per_head, d = unit % per_head * (kUnit / 2) + pair;
+__device__ inline void finish(const Qkv& e, const QkvReady& ready, int unit, int, int, float v0, float v1) {
+  const int head = unit >> e.head_dim / 64;
   v0 += ready.bias[0];
   v1 += ready.bias[1];
   if (head < e.heads + e.kv_heads) {
@@ -80,24 +97,12 @@ __device__ inline void finish(const Qkv& e, const QkvReady& ready, int unit, int
     v1 = v1 * r.x + v0 * r.y;
     v0 = a;
   }
-  if (head < e.heads) {
-    __nv_bfloat16* q = e.q + (static_cast<int64_t>(row) * e.heads + head) * e.head_dim + d;
-    q[0] = __float2bfloat16_rn(v0), q[half] = __float2bfloat16_rn(v1);
-    return;
-  }
-  const int kv_head = (head - e.heads) % e.kv_heads, slot = ready.slot % kPageTokens;
-  const int64_t page =
-      (static_cast<int64_t>(ready.slot / kPageTokens) * e.kv_heads + kv_head) * kPageTokens * e.head_dim;
-  const bool key = head < e.heads + e.kv_heads;
-  if (e.fp8) {
-    auto* to = static_cast<__nv_fp8_storage_t*>(key ? e.k : e.v) + page;
-    const auto at = [&](int i) { return key ? k8_at(e.head_dim, slot, i) : v8_at(slot, i); };
-    to[at(d)] = __nv_cvt_float_to_fp8(v0, __NV_SATFINITE, __NV_E4M3);
-    to[at(d + half)] = __nv_cvt_float_to_fp8(v1, __NV_SATFINITE, __NV_E4M3);
+  if (e.fp8 && head >= e.heads) {
+    *static_cast<__nv_fp8_storage_t*>(ready.to[0]) = __nv_cvt_float_to_fp8(v0, __NV_SATFINITE, __NV_E4M3);
+    *static_cast<__nv_fp8_storage_t*>(ready.to[1]) = __nv_cvt_float_to_fp8(v1, __NV_SATFINITE, __NV_E4M3);
   } else {
-    auto* to = static_cast<__nv_bfloat16*>(key ? e.k : e.v) + page;
-    const auto at = [&](int i) { return key ? k_at(e.head_dim, slot, i) : v_at(slot, i); };
-    to[at(d)] = __float2bfloat16_rn(v0), to[at(d + half)] = __float2bfloat16_rn(v1);
+    *static_cast<__nv_bfloat16*>(ready.to[0]) = __float2bfloat16_rn(v0);
+    *static_cast<__nv_bfloat16*>(ready.to[1]) = __float2bfloat16_rn(v1);
   }
 }
 

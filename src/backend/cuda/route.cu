@@ -303,6 +303,9 @@ template <int kScored>
 __global__ void __launch_bounds__(kNormThreads) score_kernel(const Norm n, const Router r) {
   __shared__ float scratch[2][kNormThreads / 32][kScored + 1];
   const int first = blockIdx.x * kScored, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int expert = first + static_cast<int>(threadIdx.x);
+  const bool mine = threadIdx.x < kScored && expert < r.experts;
+  const float bias = mine ? __ldg(r.bias + expert) : 0.0f;
   Scores<kScored> scores;
   scores.load(n, r, first);
   start_successor();
@@ -315,10 +318,10 @@ __global__ void __launch_bounds__(kNormThreads) score_kernel(const Norm n, const
 #pragma unroll
     for (int e = 0; e <= kScored; ++e) sum[e] = warp_sum(sum[e]);
     if (lane <= kScored) {
-      float mine = sum[0];
+      float own = sum[0];
 #pragma unroll
-      for (int e = 1; e <= kScored; ++e) mine = lane == e ? sum[e] : mine;
-      scratch[turn][warp][lane] = mine;
+      for (int e = 1; e <= kScored; ++e) own = lane == e ? sum[e] : own;
+      scratch[turn][warp][lane] = own;
     }
     __syncthreads();
     const auto total = [&](int e) {
@@ -326,9 +329,7 @@ __global__ void __launch_bounds__(kNormThreads) score_kernel(const Norm n, const
       return (s[0][e] + s[1][e]) + (s[2][e] + s[3][e]);
     };
     const float mean = total(kScored) / static_cast<float>(n.hidden), scale = rsqrtf(mean + n.eps);
-    const int expert = first + static_cast<int>(threadIdx.x);
-    if (threadIdx.x < kScored && expert < r.experts)
-      r.logits[static_cast<int64_t>(row) * r.experts + expert] = total(threadIdx.x) * scale + r.bias[expert];
+    if (mine) r.logits[static_cast<int64_t>(row) * r.experts + expert] = total(threadIdx.x) * scale + bias;
     if (blockIdx.x > 0) continue;
     if (!(mean <= 3.0e38f) && threadIdx.x == 0) atomicCAS(n.fault, 0, n.code);
     scores.write_normed(n, row, x, scale);

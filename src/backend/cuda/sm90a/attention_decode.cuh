@@ -11,7 +11,7 @@
 
 namespace moesaic::cuda::sm90a {
 
-constexpr int kAttendThreads = 128, kAttendWarps = kAttendThreads / 32, kAttendRows = 16;
+constexpr int kAttendThreads = 128, kAttendWarps = kAttendThreads / 32, kAttendRows = kMostGroup;
 static_assert(kAttendWarps == kBlockPages);
 constexpr int kWeightStride = kPageTokens + 8;  // elements of a row of weights: no bank conflicts
 
@@ -259,6 +259,14 @@ __device__ void sum_values(float (&acc)[D / 32][4], BlockPages<D>& pages, BlockR
       mma<true>(acc[n], a[1], b[2], b[3]);
     }
   }
+}
+
+// What is left of head `head` of a span, [head_dim] values, maximum, sum, the first at the row's first span.
+template <int D>
+__device__ float* partial_of(const Attention& p, const RowTile& tile, const Keys& keys, int head) {
+  const int64_t before =
+      static_cast<int64_t>(tile.partial) * p.heads + static_cast<int64_t>(head) * keys.spans();
+  return p.partial + before * (D + 2);
 }
 
 __device__ inline void write(const Attention& p, int row, int head, int d, float v) {

@@ -1,9 +1,8 @@
-// Attention of single rows with contexts of several spans: bandwidth.
+// Attention of many single rows with contexts of several spans: bandwidth.
 //
-// A thread block computes consecutive blocks of 128 keys of one KV head of one row and leaves their results
-// in memory, where a second kernel joins them: a block where the grid would not fill the device with more,
-// else a span, whose blocks it joins itself and streams through a ring, so that copies are always in flight.
-// At head_dim 64 a block is 32 KB and leaves 2 KB, 264 bytes a head.
+// A thread block computes a span of one KV head of one row, whose blocks of 128 keys it streams through a
+// ring, so that copies are always in flight, and leaves the result in memory, where a second kernel joins the
+// spans. At head_dim 64 a block is 32 KB, and a span leaves 264 bytes a head.
 #include <algorithm>
 
 #include "backend/cuda/sm90a/attention_decode.cuh"
@@ -14,24 +13,13 @@ namespace {
 
 using namespace sm90a;
 
-// kBlocks: blocks of a thread block, 1 or kSpanBlocks.
-template <int D, int kBlocks>
+template <int D>
 struct Shared {
-  static constexpr int kStages = kBlocks == 1 ? 1 : 2;
+  static constexpr int kStages = 2;
   BlockPages<D> pages[kStages];
   BlockStats stats;
   BlockReady ready[kStages];
 };
-
-// What a thread block leaves of head `head`: [head_dim] values, maximum, sum. `entry` counts from the row's
-// first span, entries_per_span a span.
-template <int D>
-__device__ float* partial_of(const Attention& p, const RowTile& tile, const Keys& keys, int per_span,
-                             int head, int entry) {
-  const int64_t before =
-      static_cast<int64_t>(tile.partial) * p.heads + static_cast<int64_t>(head) * keys.spans();
-  return p.partial + (before * per_span + entry) * (D + 2);
-}
 
 template <int D>
 struct Values {
@@ -45,14 +33,13 @@ struct Values {
     for (int i = 0; i < D / 8; ++i)
       v[i / 4][i % 4] = joined(by[i % 4 / 2], v[i / 4][i % 4], block[i / 4][i % 4]);
   }
-  __device__ void leave(const Attention& p, const RowTile& tile, const Keys& keys, int per_span,
-                        int entry) const {
+  __device__ void leave(const Attention& p, const RowTile& tile, const Keys& keys, int span) const {
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4,
               group = p.heads / p.kv_heads;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (g + 8 * h >= group) continue;
-      float* to = partial_of<D>(p, tile, keys, per_span, blockIdx.y * group + g + 8 * h, entry);
+      float* to = partial_of<D>(p, tile, keys, blockIdx.y * group + g + 8 * h) + span * (D + 2);
 #pragma unroll
       for (int n = 0; n < D / 32; ++n)
         *reinterpret_cast<float2*>(to + (warp * (D / 32) + n) * 8 + 2 * c) = {v[n][2 * h], v[n][2 * h + 1]};
@@ -61,18 +48,17 @@ struct Values {
   }
 };
 
-template <int D, int kBlocks, bool kFp8>
-__global__ void __launch_bounds__(kAttendThreads, kBlocks == 1 ? 6 : 3)
-    attend_long_kernel(const Attention p) {
+template <int D, bool kFp8>
+__global__ void __launch_bounds__(kAttendThreads, 3) attend_long_kernel(const Attention p) {
   extern __shared__ __align__(128) uint8_t memory[];
-  auto& s = *reinterpret_cast<Shared<D, kBlocks>*>(memory);
-  constexpr int kStages = Shared<D, kBlocks>::kStages;
+  auto& s = *reinterpret_cast<Shared<D>*>(memory);
+  constexpr int kStages = Shared<D>::kStages;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   start_successor();
   const RowTile tile = p.tiles[blockIdx.z];
   const Keys keys(p, tile);
-  const int base = keys.first_span() * kSpanBlocks + blockIdx.x * kBlocks;
-  const int from = max(base, keys.first_block()), to = min(base + kBlocks - 1, keys.last_block());
+  const int base = (keys.first_span() + blockIdx.x) * kSpanBlocks;
+  const int from = max(base, keys.first_block()), to = min(base + kSpanBlocks - 1, keys.last_block());
   const auto ask = [&](int block, Written which) {
     const int stage = (block - from) % kStages;
     if (block > to) return;
@@ -106,41 +92,30 @@ __global__ void __launch_bounds__(kAttendThreads, kBlocks == 1 ? 6 : 3)
     if (warp == 0) ask(block + kStages, Written::kBefore), ask(block + kStages, Written::kNow);
     values.add(acc, s.stats);
   }
-  values.leave(p, tile, keys, kSpanBlocks / kBlocks, blockIdx.x);
+  values.leave(p, tile, keys, blockIdx.x);
 }
 
 constexpr int kJoinWarps = 16;
 
 // A thread block a row, head and 32 dimensions; a warp a span, joined by the first warp.
-template <int D, int kBlocks>
+template <int D>
 __global__ void __launch_bounds__(kJoinWarps * 32) join_kernel(const Attention p) {
-  constexpr int kEntries = kSpanBlocks / kBlocks;
   __shared__ float values[2][kJoinWarps][32];
   __shared__ Running stats[2][kJoinWarps];
   start_successor();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x, d = blockIdx.y * 32 + lane;
   const RowTile tile = p.tiles[blockIdx.z];
   const Keys keys(p, tile);
-  const int spans = keys.spans(), base = keys.first_span() * kSpanBlocks;
+  const int spans = keys.spans();
   Running total = Running::sink(p.sinks[head]);
   float all = 0;
   wait_for_predecessor();
   for (int first = 0, buffer = 0; first < spans; first += kJoinWarps, buffer ^= 1) {
-    Running part[kEntries], span = Running::nothing();
-    float value[kEntries], span_value = 0;
-#pragma unroll
-    for (int i = 0; i < kEntries; ++i) {
-      const int entry = (first + warp) * kEntries + i, block = base + entry * kBlocks;
-      const bool there = first + warp < spans &&
-                         (kBlocks > 1 || (block >= keys.first_block() && block <= keys.last_block()));
-      const float* from = partial_of<D>(p, tile, keys, kEntries, head, entry);
-      value[i] = there ? from[d] : 0;
-      part[i] = there ? Running{from[D], from[D + 1]} : Running::nothing();
+    if (first + warp < spans) {
+      const float* from = partial_of<D>(p, tile, keys, head) + (first + warp) * (D + 2);
+      values[buffer][warp][lane] = from[d];
+      if (lane == 0) stats[buffer][warp] = {from[D], from[D + 1]};
     }
-#pragma unroll
-    for (int i = 0; i < kEntries; ++i) span_value = joined(join(span, part[i]), span_value, value[i]);
-    values[buffer][warp][lane] = span_value;
-    if (lane == 0) stats[buffer][warp] = span;
     __syncthreads();
     if (warp > 0) continue;
     for (int i = 0; i < min(kJoinWarps, spans - first); ++i)
@@ -149,25 +124,15 @@ __global__ void __launch_bounds__(kJoinWarps * 32) join_kernel(const Attention p
   if (warp == 0) write(p, tile.row, head, d, all * total.inverse());
 }
 
-template <int D, int kBlocks, bool kFp8>
-Status run(const Attention& p, cudaStream_t stream) {
-  static const cudaError_t prepared =
-      cudaFuncSetAttribute(attend_long_kernel<D, kBlocks, kFp8>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           sizeof(Shared<D, kBlocks>));
-  if (prepared != cudaSuccess) return check(prepared, "attention");
-  // A window of `blocks` blocks may begin within a span.
-  const int spans = (p.blocks + kSpanBlocks - 1) / kSpanBlocks;
-  const Status blocks = launch(attend_long_kernel<D, kBlocks, kFp8>,
-                               dim3(spans * (kSpanBlocks / kBlocks), p.kv_heads, p.tile_count),
-                               dim3(kAttendThreads), sizeof(Shared<D, kBlocks>), stream, p);
-  if (!blocks.ok()) return blocks;
-  return launch(join_kernel<D, kBlocks>, dim3(p.heads, D / 32, p.tile_count), dim3(kJoinWarps * 32), 0,
-                stream, p);
-}
 template <int D, bool kFp8>
 Status run(const Attention& p, cudaStream_t stream) {
-  return entries_per_span(p.tile_count * p.kv_heads, p.blocks) == 1 ? run<D, kSpanBlocks, kFp8>(p, stream)
-                                                                    : run<D, 1, kFp8>(p, stream);
+  static const cudaError_t prepared = cudaFuncSetAttribute(
+      attend_long_kernel<D, kFp8>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<D>));
+  if (prepared != cudaSuccess) return check(prepared, "attention");
+  const Status spans = launch(attend_long_kernel<D, kFp8>, dim3(spans_of(p), p.kv_heads, p.tile_count),
+                              dim3(kAttendThreads), sizeof(Shared<D>), stream, p);
+  if (!spans.ok()) return spans;
+  return launch(join_kernel<D>, dim3(p.heads, D / 32, p.tile_count), dim3(kJoinWarps * 32), 0, stream, p);
 }
 
 }  // namespace

@@ -4,8 +4,9 @@
 //   cluster  thread blocks that share their tasks: each sums its part of the contraction
 //   block    one warp copies the part's weights, stage by stage, into a ring in shared memory. Two groups of
 //            warps take the stages in turn and multiply, a stage's blocks among the warps. One warp for every
-//            8 tokens adds up their sums. The thread blocks take turns in finishing a task, with the others'
-//            sums, which come through the cluster's shared memory
+//            8 tokens and each of the buffers that tasks use in turn adds up their sums. The thread blocks
+//            take turns in finishing a task, with the others' sums, which come through the cluster's shared
+//            memory
 //
 // The ring is on its way before the kernel waits for its predecessor: what launch and norm take is hidden
 // behind it. It is filled calmly then: memory that is asked for all it can give answers late, and what the
@@ -33,7 +34,8 @@ struct Team {
   static constexpr int kWarps = kGroups * kGroupWarps, kMultipliers = 32 * kWarps;
   static constexpr int kRanks = kTiles < 4 ? 2 : 4;    // thread blocks of a cluster
   static constexpr int kBuffers = kTiles < 4 ? 2 : 1;  // of sums
-  static constexpr int kFinisher = kWarps, kCopier = kWarps + kTiles, kThreads = (kCopier + 1) * 32;
+  static constexpr int kFinishers = kTiles * kBuffers, kFinisher = kWarps, kCopier = kWarps + kFinishers,
+                       kThreads = (kCopier + 1) * 32;
   // Of shared memory. Two blocks of a launch that starts early would share a multiprocessor while others stay
   // empty (up to four were seen): each takes more than half of one's memory. A block of the attention has
   // room beside it.
@@ -80,18 +82,25 @@ struct Part {
   __device__ explicit Part(int all) : first(all * rank / kRanks), blocks(all * (rank + 1) / kRanks - first) {}
 };
 
-// Lane l of a finisher has pair l % 16 (rows r and r + 8 of an MMA tile, tile.cuh) of tokens l / 16 + 2 k of
-// its 8: two tokens in a float4.
+// Lane l of a finisher sums row l of its 8 tokens, four in a float4.
 constexpr int kShares = kTileTokens / 4;
 template <int kTiles>
 struct Shared {
   uint64_t full[kMostStages], free[kMostStages];  // of the ring
   uint64_t summed[2], empty[2];                   // this block's parts of a task: all there; read
-  uint64_t received[kTiles];                      // the other blocks' shares of a task
+  uint64_t received[Team<kTiles>::kFinishers];    // the other blocks' shares of a task
   uint64_t started;                               // the predecessor has ended
   uint64_t landed;                                // the rows, where they are many
-  float4 share[kTiles][Team<kTiles>::kRanks][kShares][32];
+  float4 share[Team<kTiles>::kFinishers][Team<kTiles>::kRanks][kShares][32];
   float scratch[kTileTokens][Team<kTiles>::kWarps];
+};
+
+// The ring, in shared memory.
+struct RingAt {
+  uint32_t data, full, free;
+  template <int kTiles>
+  __device__ RingAt(const Shared<kTiles>& s, const uint8_t* ring)
+      : data(kept(smem_addr(ring))), full(kept(smem_addr(s.full))), free(kept(smem_addr(s.free))) {}
 };
 
 // The stage that comes next.
@@ -103,20 +112,30 @@ struct Turn {
   }
 };
 
-// ---- copying, by one thread ----
+// ---- copying, by one warp ----
 
+// Halves of blocks lie apart: as bulk copies, of 512 bytes, one thread would take longer for them than their
+// bytes do.
 template <class Source>
 __device__ void copy_stage(const Task& task, uint8_t* to, const uint8_t* data, const uint8_t* scales,
                            int count, uint64_t* full, uint64_t policy) {
   constexpr int kHalf = Source::kBlockBytes / 2;
-  mbar_expect(full, count * ((task.half < 0 ? 2 : 1) * kHalf + Source::kScaleBytes));
-  if (task.half < 0) {
-    bulk_copy(to, data, count * Source::kBlockBytes, full, policy);
-  } else {
+  const bool half = task.half >= 0;
+  const int lane = threadIdx.x % 32, bulk = half ? 0 : count * Source::kBlockBytes;
+  if (half) {
     data += task.half * kHalf;
-    for (int i = 0; i < count; ++i)
-      bulk_copy(to + i * kHalf, data + i * Source::kBlockBytes, kHalf, full, policy);
+#pragma unroll 4
+    for (int i = 0; i < count; ++i) {
+#pragma unroll
+      for (int at = lane * 16; at < kHalf; at += 512)
+        copy_async(to + i * kHalf + at, data + i * Source::kBlockBytes + at, policy);
+    }
+    copy_async_arrive(full);
+    __syncwarp();
   }
+  if (lane > 0) return;
+  mbar_expect(full, bulk + count * Source::kScaleBytes);
+  if (!half) bulk_copy(to, data, bulk, full, policy);
   if (Source::kScaled)
     bulk_copy(to + Stage<Source>::kScalesAt, scales, count * Source::kScaleBytes, full, policy);
 }
@@ -137,10 +156,10 @@ __device__ void copy_tasks(Shared<kTiles>& s, uint8_t* ring, const GemmParams& p
     const int step = task.stage_blocks<Source>();
     for (int b = 0; b < part.blocks; b += step, turn.next(cut.stages), ++on_way) {
       while (calm && on_way >= kCalm) {
-        if (mbar_test(&s.full[landed.stage], landed.phase)) {
+        if (__any_sync(0xFFFFFFFFu, mbar_test(&s.full[landed.stage], landed.phase))) {
           landed.next(cut.stages), --on_way;
         } else {
-          calm = !mbar_test(&s.started, 0);
+          calm = __any_sync(0xFFFFFFFFu, !mbar_test(&s.started, 0));
         }
       }
       mbar_wait(&s.free[turn.stage], turn.phase ^ 1);
@@ -154,29 +173,31 @@ __device__ void copy_tasks(Shared<kTiles>& s, uint8_t* ring, const GemmParams& p
 // ---- multiplying ----
 
 // The warp's blocks of one task: its group has every kGroups-th stage, and so always the same places of the
-// ring. x: the rows of this lane's tokens at the part, from its columns of a block on.
+// ring. x: where the rows of this lane's tokens begin at the part, from its columns of a block on. rehearsal:
+// one stage, whatever lies there.
 template <class Source, int kTiles>
-__device__ __forceinline__ void multiply(Shared<kTiles>& s, const uint8_t* ring, const Task& task, int blocks,
-                                         int stages, Turn& turn, const uint8_t* const (&x)[kTiles],
-                                         DenseSums<Source, kTiles>& sums) {
+__device__ __forceinline__ void multiply(const RingAt& ring, const Task& task, int blocks, int stages,
+                                         Turn& turn, const uint32_t (&x)[kTiles],
+                                         DenseSums<Source, kTiles>& sums, bool rehearsal) {
   using S = Stage<Source>;
   using T = Team<kTiles>;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, step = task.stage_blocks<Source>();
-  const auto add = [&]<bool kWhole>(const uint8_t* stage, int first, int i) {
+  const int warp = rehearsal ? 0 : threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int step = task.stage_blocks<Source>();
+  const auto add = [&]<bool kWhole>(uint32_t stage, int first, int i) {
     Source w;
-    read<kWhole>(w, stage + i * (Source::kBlockBytes / (kWhole ? 1 : 2)),
-                 stage + S::kScalesAt + i * Source::kScaleBytes, task.half, lane);
+    read<kWhole>(w, stage + i * (Source::kBlockBytes / (kWhole ? 1 : 2)) + lane * 16,
+                 stage + S::kScalesAt + i * Source::kScaleBytes + lane / 4 * (Source::kScaleBytes / 8),
+                 task.half);
     uint4 columns[kTiles];
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t)
-      columns[t] = *reinterpret_cast<const uint4*>(x[t] + (first + i) * kBlock * 2);
+    for (int t = 0; t < kTiles; ++t) columns[t] = load_shared<uint4>(x[t] + (first + i) * kBlock * 2);
     sums.template add<kWhole>(w, columns);
   };
 #pragma unroll 1
   for (int first = 0; first < blocks; first += step, turn.next(stages)) {
     if (turn.stage % T::kGroups != warp / T::kGroupWarps) continue;
-    mbar_wait(&s.full[turn.stage], turn.phase);
-    const uint8_t* stage = ring + turn.stage * S::kBytes;
+    if (!rehearsal) mbar_wait(ring.full + turn.stage * 8, turn.phase);
+    const uint32_t stage = ring.data + turn.stage * S::kBytes;
     const int count = min(step, blocks - first), i = warp % T::kGroupWarps;
     // Not unrolled: what code there is comes slowly the first time.
     if (task.half < 0) {
@@ -186,8 +207,9 @@ __device__ __forceinline__ void multiply(Shared<kTiles>& s, const uint8_t* ring,
 #pragma unroll 1
       for (int j = i; j < count; j += T::kGroupWarps) add.template operator()<false>(stage, first, j);
     }
+    if (rehearsal) break;
     __syncwarp();
-    if (lane == 0) mbar_arrive(&s.free[turn.stage]);
+    if (lane == 0) mbar_arrive(ring.free + turn.stage * 8);
   }
 }
 
@@ -198,65 +220,75 @@ template <class T>
 struct Place {
   static constexpr int kBuffers = T::kBuffers;
   int n = 0;
-  __device__ int owner() const { return n % T::kRanks; }
+  __device__ int owner() const { return n / kBuffers % T::kRanks; }
   __device__ int buffer() const { return n % kBuffers; }
   __device__ int phase() const { return n / kBuffers & 1; }
 };
 
 // tokens: of a finisher's 8.
 __device__ inline void expect_shares(uint64_t* received, int ranks, int tokens) {
-  const int float4s = max(min(tokens, 2), 0) + max(min(tokens - 4, 2), 0);
-  mbar_expect(received, (ranks - 1) * 16 * float4s * static_cast<int>(sizeof(float4)));
+  const int float4s = tokens <= 0 ? 0 : tokens <= 4 ? 1 : 2;
+  mbar_expect(received, (ranks - 1) * 32 * float4s * static_cast<int>(sizeof(float4)));
 }
 
 // A multiplying warp's part, to sums [kBuffers][kWarps][tokens][kSumStride].
 template <int kTiles, class Sums>
-__device__ void hand_over(Shared<kTiles>& s, float* sums, const Place<Team<kTiles>>& place, const Task& task,
-                          int tokens, const Sums& sum) {
+__device__ void hand_over(Shared<kTiles>& s, uint32_t sums, const Place<Team<kTiles>>& place,
+                          const Task& task, int tokens, const Sums& sum, bool rehearsal) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  float* to = sums + (place.buffer() * Team<kTiles>::kWarps + warp) * tokens * kSumStride;
-  mbar_wait(&s.empty[place.buffer()], place.phase() ^ 1);
+  const int mine = (place.buffer() * Team<kTiles>::kWarps + warp) * tokens + 2 * c;
+  const uint32_t to = sums + (mine * kSumStride + max(task.half, 0) * 16 + g) * sizeof(float);
+  if (!rehearsal) mbar_wait(&s.empty[place.buffer()], place.phase() ^ 1);
 #pragma unroll
-  for (int j = 0; j < 4 * kTiles; ++j) {
-    const int t = j / 4, i = j % 4, token = kTileTokens * t + 2 * c + i % 2;
-    if (token >= tokens) continue;
-    float* at = to + token * kSumStride + max(task.half, 0) * 16 + i / 2 * 8 + g;
-    at[0] = sum.get(0, t, i);
-    if (task.half < 0) at[16] = sum.get(1, t, i);
+  for (int j = 0; j < 2 * kTiles; ++j) {
+    const int t = j / 2, i = j % 2;
+    if (kTileTokens * t + 2 * c + i >= tokens || rehearsal) break;
+    const uint32_t at = to + (kTileTokens * t + i) * kSumStride * sizeof(float);
+    store_shared(at, sum.get(0, t, i)), store_shared(at + 32, sum.get(0, t, i + 2));
+    if (task.half < 0) store_shared(at + 64, sum.get(1, t, i)), store_shared(at + 96, sum.get(1, t, i + 2));
   }
   __syncwarp();
-  if (lane == 0) mbar_arrive(&s.summed[place.buffer()]);
+  if (lane == 0 && !rehearsal) mbar_arrive(&s.summed[place.buffer()]);
 }
 
-// This block's sums of token `token` and two further, in the lane's rows.
+// This block's sums of tokens [token, token + 4) of `tokens`, in the lane's row.
 template <int kWarps>
 __device__ inline float4 add_warps(const float* sums, int tokens, int token, int lane) {
   float v[4] = {};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int t = token + i / 2 * 2, row = lane % 16 / 8 * 16 + lane % 8 + i % 2 * 8;
-    if (t >= tokens) break;
+    if (token + i >= tokens) break;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) v[i] += sums[(w * tokens + t) * kSumStride + row];
+    for (int w = 0; w < kWarps; ++w) v[i] += sums[(w * tokens + token + i) * kSumStride + lane];
   }
   return {v[0], v[1], v[2], v[3]};
 }
 __device__ inline void add(float4& a, const float4& b) { a = {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
-// A finisher, of the tokens from `first` on. There is one place for a block's share: a block sends for task n
-// only after it has itself finished the last task of its own, for which n's owner sent its share after it had
-// finished n - kRanks, the last to use the place.
+// The rows l and l + 8 (l xor 8) of one token, of which each lane has its own for two tokens: those with the
+// upper row get the second token's.
+__device__ inline float2 pair_up(float first, float second, int lane) {
+  const bool upper = lane & 8;
+  const float other = __shfl_xor_sync(0xFFFFFFFFu, upper ? first : second, 8);
+  return upper ? make_float2(other, second) : make_float2(first, other);
+}
+
+// A finisher, of a buffer's tasks and a tile's tokens. There is one place for a block's share: a block sends
+// for a task only after it has itself finished the last one of its own, for which the task's owner sent its
+// share after it had finished the last that used the place.
 template <int kTiles, class Epilogue>
 __device__ void finish_tasks(Shared<kTiles>& s, const float* sums, const GemmParams& p, const Cut& cut,
-                             const Epilogue& epilogue, const Part<Team<kTiles>::kRanks>& part, int tile,
+                             const Epilogue& epilogue, const Part<Team<kTiles>::kRanks>& part, int finisher,
                              int lane) {
-  constexpr int kRanks = Team<kTiles>::kRanks;
-  const int pair = lane % 16, token = kTileTokens * tile + lane / 16;
-  float4(&shares)[kRanks][kShares][32] = s.share[tile];
-  uint64_t* received = &s.received[tile];
+  constexpr int kRanks = Team<kTiles>::kRanks, kBuffers = Team<kTiles>::kBuffers;
+  const int tile = finisher % kTiles, base = kTileTokens * tile;
+  const int pair = lane / 16 * 8 + lane % 8, token = base + lane / 8 % 2;  // to be finished; token + 2 k too
+  float4(&shares)[kRanks][kShares][32] = s.share[finisher];
+  uint64_t* received = &s.received[finisher];
   int phase = 0;
-  Place<Team<kTiles>> place;
-  for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
+  Place<Team<kTiles>> place{finisher / kTiles};
+  for (int index = part.cluster + place.n * part.clusters; index < cut.tasks;
+       index += kBuffers * part.clusters, place.n += kBuffers) {
     const Task task(cut, index);
     const int owner = place.owner(), unit = task.unit;
     decltype(prepare(epilogue, 0, 0, 0, 0)) ready[kTileTokens / 2] = {};
@@ -270,14 +302,13 @@ __device__ void finish_tasks(Shared<kTiles>& s, const float* sums, const GemmPar
 #pragma unroll
     for (int k = 0; k < kShares; ++k)
       v[k] = add_warps<Team<kTiles>::kWarps>(
-          sums + place.buffer() * Team<kTiles>::kWarps * p.tokens * kSumStride, p.tokens, token + 4 * k,
-          lane);
+          sums + place.buffer() * Team<kTiles>::kWarps * p.tokens * kSumStride, p.tokens, base + 4 * k, lane);
     __syncwarp();
     if (lane == 0) mbar_arrive(&s.empty[place.buffer()]);
     if (owner != part.rank) {
 #pragma unroll
       for (int k = 0; k < kShares; ++k)
-        if (token + 4 * k < p.tokens)
+        if (base + 4 * k < p.tokens)
           remote_store(remote_addr(&shares[part.rank][k][lane], owner), v[k], remote_addr(received, owner));
       continue;
     }
@@ -287,16 +318,17 @@ __device__ void finish_tasks(Shared<kTiles>& s, const float* sums, const GemmPar
     for (int k = 0; k < kShares; ++k) {
 #pragma unroll
       for (int r = 0; r < kRanks; ++r)
-        if (r != part.rank && token + 4 * k < p.tokens) add(v[k], shares[r][k][lane]);
+        if (r != part.rank && base + 4 * k < p.tokens) add(v[k], shares[r][k][lane]);
     }
     __syncwarp();
-    if (lane == 0) expect_shares(received, kRanks, p.tokens - kTileTokens * tile);
+    if (lane == 0) expect_shares(received, kRanks, p.tokens - base);
 #pragma unroll
     for (int k = 0; k < kTileTokens / 2; ++k) {
-      const float4 both = v[k / 2];
-      const float v0 = k % 2 == 0 ? both.x : both.z, v1 = k % 2 == 0 ? both.y : both.w;
+      if (base + 2 * k >= p.tokens) break;
+      const float4 four = v[k / 2];
+      const float2 both = k % 2 == 0 ? pair_up(four.x, four.y, lane) : pair_up(four.z, four.w, lane);
       if (token + 2 * k < p.tokens && task.has(pair / 8))
-        finish(epilogue, ready[k], unit, pair, token + 2 * k, v0 * p.factor, v1 * p.factor);
+        finish(epilogue, ready[k], unit, pair, token + 2 * k, both.x * p.factor, both.y * p.factor);
     }
   }
 }
@@ -306,11 +338,11 @@ __device__ void init_shared(Shared<kTiles>& s, const Cut& cut, int tokens) {
   for (int i = 0; i < cut.stages; ++i)
     mbar_init(&s.full[i], 1), mbar_init(&s.free[i], Team<kTiles>::kGroupWarps);
   for (int b = 0; b < 2; ++b) mbar_init(&s.summed[b], Team<kTiles>::kWarps), mbar_init(&s.empty[b], kTiles);
-  for (int t = 0; t < kTiles; ++t) mbar_init(&s.received[t], 1);
+  for (uint64_t& received : s.received) mbar_init(&received, 1);
   mbar_init(&s.started, 1), mbar_init(&s.landed, 1);
   mbar_init_fence();
-  for (int t = 0; t < kTiles; ++t)
-    expect_shares(&s.received[t], Team<kTiles>::kRanks, tokens - kTileTokens * t);
+  for (int f = 0; f < Team<kTiles>::kFinishers; ++f)
+    expect_shares(&s.received[f], Team<kTiles>::kRanks, tokens - kTileTokens * (f % kTiles));
 }
 
 template <class Source, int kTiles, class Epilogue>
@@ -330,49 +362,55 @@ __global__ void __launch_bounds__(Team<kTiles>::kThreads) __maxnreg__(kTiles == 
     __syncwarp();
     cluster_arrive_relaxed();
     start_successor();
-    if (lane == 0) copy_tasks<Source>(s, dynamic, p, cut, part);
-    __syncwarp();
+    copy_tasks<Source>(s, dynamic, p, cut, part);
     cluster_wait();
     return;
   }
   cluster_arrive_relaxed();
-  if (warp >= T::kFinisher) {
-    start_successor();
-    cluster_wait();
-    wait_for_predecessor();
-    if (warp == T::kFinisher && lane == 0) mbar_arrive(&s.started);
-    finish_tasks(s, sums, p, cut, epilogue, part, warp - T::kFinisher, lane);
-    return;
-  }
+  // The last finisher goes once through the multiplying warps' code, on whatever lies in shared memory and
+  // without a trace, so that it is there when they need it: it comes late once the weights are on their way.
+  // Widening eight bits is code enough for that to pay.
+  const bool rehearsal = kTiles == 1 && Source::kScaled && warp == T::kFinisher + T::kFinishers - 1;
   constexpr int kMultipliers = T::kMultipliers;
   const int first = part.first * kBlock, end = first + part.blocks * kBlock;
-  if (norm.x != nullptr) {
+  start_successor();
+  if (warp < T::kFinisher) {
     const RowNorm<kMultipliers> row_norm(norm);
-    start_successor();
     cluster_wait();
     wait_for_predecessor();
-    row_norm.run(norm, &s.scratch[0][0], rows, row_bytes, first, end);
+    if (norm.x != nullptr) {
+      row_norm.run(norm, &s.scratch[0][0], rows, row_bytes, first, end);
+    } else {
+      copy_rows<kMultipliers, (kTiles > 1)>(p, rows, row_bytes, first, end, &s.landed);
+    }
+    sync_multipliers<kMultipliers>();
   } else {
-    start_successor();
     cluster_wait();
-    wait_for_predecessor();
-    copy_rows<kMultipliers, (kTiles > 1)>(p, rows, row_bytes, first, end, &s.landed);
   }
-  sync_multipliers<kMultipliers>();
-  // Columns of the MMA beyond the tokens are never looked at.
-  const uint8_t* x[kTiles];
+  if (warp < T::kFinisher || rehearsal) {
+    // Columns of the MMA beyond the tokens are never looked at.
+    uint32_t x[kTiles];
 #pragma unroll
-  for (int t = 0; t < kTiles; ++t)
-    x[t] = rows + min(kTileTokens * t + lane / 4, p.tokens - 1) * row_bytes + lane % 4 * 16;
-  Turn turn;
-  Place<Team<kTiles>> place;
+    for (int t = 0; t < kTiles; ++t)
+      x[t] =
+          kept(smem_addr(rows) + min(kTileTokens * t + lane / 4, p.tokens - 1) * row_bytes + lane % 4 * 16);
+    const RingAt ring(s, dynamic);
+    const uint32_t sums_at = kept(smem_addr(sums));
+    Turn turn;
+    Place<Team<kTiles>> place;
 #pragma unroll 1
-  for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
-    const Task task(cut, index);
-    DenseSums<Source, kTiles> sum;
-    multiply(s, dynamic, task, part.blocks, cut.stages, turn, x, sum);
-    hand_over(s, sums, place, task, p.tokens, sum);
+    for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
+      const Task task(cut, index);
+      DenseSums<Source, kTiles> sum;
+      multiply(ring, task, part.blocks, cut.stages, turn, x, sum, rehearsal);
+      hand_over(s, sums_at, place, task, p.tokens, sum, rehearsal);
+      if (rehearsal) break;
+    }
   }
+  if (warp < T::kFinisher) return;
+  wait_for_predecessor();
+  if (warp == T::kFinisher && lane == 0) mbar_arrive(&s.started);
+  finish_tasks(s, sums, p, cut, epilogue, part, warp - T::kFinisher, lane);
 }
 
 // ---- launcher ----

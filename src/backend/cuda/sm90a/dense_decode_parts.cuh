@@ -94,18 +94,17 @@ struct RowNorm {
   }
 };
 
-// A block in shared memory, or its half m, which then stands as the first.
+// What a lane has of a block in shared memory, or of its half m, which then stands as the first.
 template <bool kWhole, class Source>
-__device__ __forceinline__ void read(Source& w, const uint8_t* data, const uint8_t* scales, int m, int lane) {
+__device__ __forceinline__ void read(Source& w, uint32_t data, uint32_t scales, int m) {
 #pragma unroll
   for (int i = 0; i < Source::kBlockBytes / (kWhole ? 512 : 1024); ++i)
-    w.q[i] = *reinterpret_cast<const uint4*>(data + i * 512 + lane * 16);
+    w.q[i] = load_shared<uint4>(data + i * 512);
   if constexpr (Source::kScaled) {
-    constexpr int kRow = sizeof(w.s);
     if (kWhole || m == 0) {
-      w.s = *reinterpret_cast<const decltype(w.s)*>(scales + lane / 4 * kRow);
+      w.s = load_shared<decltype(w.s)>(scales);
     } else {
-      w.set_upper_scales(scales + lane / 4 * kRow + kRow / 2);
+      w.set_upper_scales(load_shared<typename Source::HalfScales>(scales + sizeof(w.s) / 2));
     }
   }
 }
@@ -138,7 +137,7 @@ struct DenseSums {
     }
   }
   __device__ float get(int m, int t, int i) const {
-    return v[m][t][0][i] + (kChains > 1 ? v[m][t][kChains - 1][i] : 0.0f);
+    return kChains > 1 ? v[m][t][0][i] + v[m][t][kChains - 1][i] : v[m][t][0][i];
   }
 };
 

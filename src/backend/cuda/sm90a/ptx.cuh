@@ -6,6 +6,32 @@
 namespace moesaic::cuda::sm90a {
 
 __device__ __forceinline__ uint32_t smem_addr(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
+// The compiler keeps it instead of computing it again: shared memory's addresses in a cluster begin with a
+// slow read of a special register.
+__device__ __forceinline__ uint32_t kept(uint32_t address) {
+  asm volatile("" : "+r"(address));
+  return address;
+}
+template <class T>
+__device__ __forceinline__ T load_shared(uint32_t address) {
+  T v;
+  if constexpr (sizeof(T) == 16) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(address));
+  } else if constexpr (sizeof(T) == 8) {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address));
+  } else if constexpr (sizeof(T) == 4) {
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
+  } else {
+    static_assert(sizeof(T) == 2);
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address));
+  }
+  return v;
+}
+__device__ __forceinline__ void store_shared(uint32_t address, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
 __device__ __forceinline__ void mbar_init(uint64_t* b, int n) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_addr(b)), "r"(n) : "memory");
 }
@@ -16,20 +42,22 @@ __device__ __forceinline__ void mbar_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   fence_async();
 }
-__device__ __forceinline__ void mbar_arrive(uint64_t* b) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_addr(b)) : "memory");
+__device__ __forceinline__ void mbar_arrive(uint32_t b) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory");
 }
+__device__ __forceinline__ void mbar_arrive(uint64_t* b) { mbar_arrive(smem_addr(b)); }
 __device__ __forceinline__ void mbar_expect(uint64_t* b, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(b)), "r"(bytes)
                : "memory");
 }
-__device__ __forceinline__ void mbar_wait(uint64_t* b, uint32_t parity) {
+__device__ __forceinline__ void mbar_wait(uint32_t b, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred p;\nW: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra D;\nbra "
-      "W;\nD:\n}" ::"r"(smem_addr(b)),
+      "W;\nD:\n}" ::"r"(b),
       "r"(parity)
       : "memory");
 }
+__device__ __forceinline__ void mbar_wait(uint64_t* b, uint32_t parity) { mbar_wait(smem_addr(b), parity); }
 // Whether the phase has ended; does not wait for it.
 __device__ __forceinline__ bool mbar_test(uint64_t* b, uint32_t parity) {
   uint32_t ended;
@@ -85,6 +113,16 @@ __device__ __forceinline__ uint64_t evict_normal_policy() {
 __device__ __forceinline__ void copy_async(void* dst, const void* src) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_addr(dst)), "l"(src) : "memory");
 }
+__device__ __forceinline__ void copy_async(void* dst, const void* src, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(smem_addr(dst)), "l"(src),
+               "l"(policy)
+               : "memory");
+}
+// The barrier's phase does not end before this thread's copies so far have landed. Some other arrival must
+// still be missing.
+__device__ __forceinline__ void copy_async_arrive(uint64_t* b) {
+  asm volatile("cp.async.mbarrier.arrive.shared.b64 [%0];" ::"r"(smem_addr(b)) : "memory");
+}
 __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Pending>
 __device__ __forceinline__ void copy_async_wait() {
@@ -113,12 +151,20 @@ __device__ __forceinline__ uint32_t remote_addr(const void* p, uint32_t rank) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(smem_addr(p)), "r"(rank));
   return a;
 }
-// Completes 16 bytes on `barrier`, in the same block's memory: who waits on it sees them.
+// Completes 16 (8) bytes on `barrier`, in the same block's memory: who waits on it sees them.
 __device__ __forceinline__ void remote_store(uint32_t address, float4 v, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
           address),
       "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      : "memory");
+}
+
+__device__ __forceinline__ void remote_store(uint32_t address, float2 v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+          address),
+      "f"(v.x), "f"(v.y), "r"(barrier)
       : "memory");
 }
 

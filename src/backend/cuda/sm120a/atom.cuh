@@ -22,7 +22,7 @@
 
 #include "backend/cuda/sm120a/layout.h"
 
-// NVRTC says of sm_121a that its family is 1210, and nothing else.
+// Of sm_121a NVRTC 13.0 tells the family only, 1210.
 #if defined(__CUDA_ARCH_FEAT_SM120_ALL) || defined(__CUDA_ARCH_FEAT_SM121_ALL) || \
     (defined(__CUDA_ARCH_FAMILY_SPECIFIC__) && __CUDA_ARCH_FAMILY_SPECIFIC__ / 100 == 12)
 #define MOESAIC_NATIVE_ATOM 1

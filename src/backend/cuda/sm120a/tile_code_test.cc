@@ -31,12 +31,13 @@ const std::string kFew = tile_name(kE4M3, kE4M3, Tile::k8, kRowUnits, "Qkv"),
                   kMany = tile_name(kE2M1, kE4M3, Tile::k64, kSwiGluUnits, "SwiGluMx"),
                   kNarrow = tile_name(kE2M1, kE2M1, Tile::k8, kSwiGluUnits, "SwiGluMx");
 
-// Of so many instructions of 16 bytes, the low 12 bits say which; data may look alike by chance.
-constexpr unsigned kQmmaSf = 0x47A, kOmmaSf = 0x47F;
-int count_of(unsigned instruction, const std::string& cubin) {
+// Of an instruction's 16 bytes the first two say which it is, without a predicate; data may look alike by
+// chance.
+constexpr int kQmmaSf = 0x747A, kOmmaSf = 0x747F;
+int count_of(int instruction, const std::string& cubin) {
   int count = 0;
   for (size_t i = 0; i + 16 <= cubin.size(); i += 16)
-    count += (static_cast<uint8_t>(cubin[i]) | (cubin[i + 1] & 15) << 8) == static_cast<int>(instruction);
+    count += (static_cast<uint8_t>(cubin[i]) | static_cast<uint8_t>(cubin[i + 1]) << 8) == instruction;
   return count;
 }
 

@@ -73,8 +73,8 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   command
       .add_option("--moe-path", moe_path,
                   "how MXFP4 experts are computed; sm120a: from MXFP8 activations, which SM120 does by "
-                  "itself, Hopper emulates and cpu and reference round to; w4a16, w4a4 (not on cuda): from "
-                  "BF16 or MXFP4 ones")
+                  "itself, Hopper emulates and cpu and reference round to; w4a4: from MXFP4 ones, an "
+                  "experiment; w4a16 (not on cuda): from BF16 ones")
       ->check(CLI::IsMember({"auto", "sm120a", "w4a16", "w4a4"}))
       ->capture_default_str();
   command
@@ -86,7 +86,7 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
       ->capture_default_str();
   command
       .add_option("--moe-separate", moe_separate,
-                  "to measure what fusing them brings in sm120a: quantise, combine")
+                  "to measure what fusing them brings in sm120a and w4a4: quantise, combine")
       ->delimiter(',')
       ->check(CLI::IsMember({"quantise", "combine"}));
   command.add_flag("--batch-invariant", batch_invariant,

@@ -42,7 +42,7 @@ class Tile:
         self.kind = re.search(r"(few|many)_kernel", symbol).group(1)
         numbers = [int(n) for n in re.findall(r"Li(\d+)E", symbol)]
         self.epilogue = next(text for name, text in EPILOGUES.items() if name in symbol)
-        self.element = ELEMENTS[int(re.search(r"ElementE(\d)", symbol).group(1))]
+        self.weights, self.inputs = (ELEMENTS[int(n)] for n in re.search(r"ElementE(\d)ELS\w_(\d)E", symbol).groups())
         if self.kind == "few":
             groups, self.units = numbers
             self.tokens, self.groups, self.copies = 8 * groups, groups, self.units
@@ -51,10 +51,15 @@ class Tile:
             self.groups, self.copies = self.tokens // 8 * self.units // WARPS["many"], 1
 
     def key(self):
-        return (self.element, self.epilogue, self.tokens, self.units)
+        return (self.inputs != "E4M3", self.weights, self.epilogue, self.tokens, self.units)
 
     def text(self):
-        return f"{self.element}, {self.epilogue}, {self.tokens} tokens x {32 * self.units} rows"
+        return f"{self.weights} x {self.inputs}, {self.epilogue}, {self.tokens} tokens x {32 * self.units} rows"
+
+    def mma(self):
+        """The instruction, and the blocks of 32 columns that one takes."""
+        kind, blocks = ("OMMA.SF.16864", 2) if self.inputs == "E2M1" else ("QMMA.SF.16832", 1)
+        return f"{kind}.F32.{self.weights}.{self.inputs}.E8", blocks
 
 
 def reads(line, register):
@@ -99,22 +104,24 @@ def measure(tool, architecture, path):
         tile = Tile(symbol)
         registers, stack, local, _ = used[symbol]
         count = lambda pattern: sum(1 for l in lines if re.match(pattern, l))
-        mma = count(rf"QMMA\.SF\.16832\.F32\.{tile.element}\.E4M3\.E8")
+        instruction, step_blocks = tile.mma()
+        mma = count(re.escape(instruction))
         shared_loads = [i for i, l in enumerate(lines) if re.match(r"LDS\.128", l)]
         global_loads = [i for i, l in enumerate(lines) if re.match(r"LDG\.E\.128(?!\.STRONG)", l)]  # the job is STRONG
-        steps = 4 * tile.copies
-        weight_loads = steps * (2 if tile.element == "E4M3" else 1)
+        steps = 4 // step_blocks * tile.copies
+        weight_loads = 4 * tile.copies * (2 if tile.weights == "E4M3" else 1)
+        token_loads = tile.groups * (1 if tile.inputs == "E2M1" else 2)
         blocks = REGISTERS // (-(-registers // 8) * 8 * 32 * WARPS[tile.kind])
         wrong = []
         if mma != steps * 2 * tile.groups:
-            wrong.append(f"{mma} QMMA.SF, expected {steps * 2 * tile.groups}")
+            wrong.append(f"{mma} {instruction}, expected {steps * 2 * tile.groups}")
         if local or stack or count(r"(LDL|STL)"):
             wrong.append("local memory")
         if registers > MOST_REGISTERS:
             wrong.append(f"{registers} registers")
         if len(shared_loads) < weight_loads:
             wrong.append(f"{len(shared_loads)} 16-byte loads of weights, expected {weight_loads}")
-        if tile.kind == "few" and len(global_loads) < 2 * tile.groups:
+        if tile.kind == "few" and len(global_loads) < token_loads:
             wrong.append("tokens are not loaded 16 bytes at a time")
         if not count(r"UBLKCP"):
             wrong.append("no bulk copy")
@@ -133,7 +140,7 @@ def main(paths):
         print("check_sass: no cuobjdump here")
         return 77
     failed, tiles = [], 0
-    print("| architecture | tile | QMMA.SF a k step and warp | LDS.128 | least distance to use | LDG.128 | least distance "
+    print("| architecture | tile | MMAs a k step and warp | LDS.128 | least distance to use | LDG.128 | least distance "
           "to use | registers | local bytes | blocks an SM, by registers |\n| --- | --- |" + " ---: |" * 8)
     for architecture in ARCHITECTURES:
         rows = [row for path in paths for row in measure(tool, architecture, path)]

@@ -13,7 +13,8 @@
 namespace moesaic::app {
 namespace {
 
-// Where no device is measured, what data sheets say: of an H200, and with --moe-path sm120a of this one.
+// Where no device is measured, what data sheets say: of an H200, and with --moe-path sm120a or w4a4 of this
+// one.
 constexpr double kBytesPerSecond = 4.8e12, kFlopsPerSecond = 989e12;
 constexpr const char* kAtomDevice = "rtx-pro-6000";
 constexpr int kSteps = 4;
@@ -45,17 +46,18 @@ MoeShape shape_of(const Checkpoint& k, int tokens) {
 }
 
 // The ways of the loaded model, or those that a device would have.
-std::span<const MoeWay> ways_of(const LoadedModel& m, bool atom) {
-  if (atom) return atom_ways();
+std::span<const MoeWay> ways_of(const LoadedModel& m, MoePath path) {
+  if (path == MoePath::kAtom || path == MoePath::kW4A4) return atom_ways(false, path == MoePath::kW4A4);
   if (!m.backend->moe_ways().empty()) return m.backend->moe_ways();
   const Format format = m.checkpoint.weights.layers[0].gate.first.format;
   return hopper_ways(is_mxfp4(format) && slabs_take(shape_of(m.checkpoint, 1)));
 }
 
-Status print_ways(LoadedModel& m, int tokens, const Ceiling& ceiling, bool measure, bool atom = false) {
+Status print_ways(LoadedModel& m, int tokens, const Ceiling& ceiling, bool measure,
+                  MoePath path = MoePath::kAuto) {
   const MoeShape shape = shape_of(m.checkpoint, tokens);
   const double floor = floor_seconds(shape, ceiling.bytes_per_second, ceiling.flops_per_second);
-  const std::vector<MoeChoice> ranked = rank_ways(shape, ways_of(m, atom));
+  const std::vector<MoeChoice> ranked = rank_ways(shape, ways_of(m, path));
   fmt::print("experts of a layer, {} token{}: {:.1f} of {} are reached, no way is quicker than {:.1f} us\n\n",
              tokens, tokens == 1 ? "" : "s", ranked.empty() ? 0 : ranked[0].work.experts, shape.experts,
              floor * 1e6);
@@ -165,12 +167,13 @@ Status run_plan(const PlanOptions& o) {
   const bool device = o.model.device != "auto" || m.backend->caps().peak_flops > 0;
   Ceiling ceiling;
   if (!device) {
-    const bool atom = o.model.moe_path == "sm120a";
+    ASSIGN_OR_RETURN(const MoePath path, moe_path(o.model.moe_path));
+    const bool fp4 = path == MoePath::kW4A4, atom = fp4 || path == MoePath::kAtom;
     const DeviceModel& sm120 = *find_device_model(kAtomDevice);
-    if (atom) ceiling = {sm120.bytes_per_second, sm120.fp8_flops};
+    if (atom) ceiling = {sm120.bytes_per_second, sm120.fp8_flops * (fp4 ? kFp4Rate : 1)};
     fmt::print("{} on an NVIDIA {} as its data sheet has it; no device is measured\n\n", o.model.model,
                atom ? sm120.label : "H200");
-    for (const int tokens : o.tokens) RETURN_IF_ERROR(print_ways(m, tokens, ceiling, false, atom));
+    for (const int tokens : o.tokens) RETURN_IF_ERROR(print_ways(m, tokens, ceiling, false, path));
     return {};
   }
   RETURN_IF_ERROR(load(m, {.context = most, .max_rows = most}));

@@ -39,7 +39,7 @@ struct OpenOptions {
   std::string kv_dtype = "auto";  // K and V: auto (the device's own), bf16 or fp8 (cuda and reference)
   std::string tokenizer;          // a tokenizer.json or .tiktoken file instead of the model's own
   // MXFP4 experts: auto (the device's own way), sm120a (from MXFP8 activations, as SM120 does, on any
-  // device), w4a16 or w4a4 (from BF16 or MXFP4 activations, to see what bits cost; not on cuda).
+  // device), w4a4 (from MXFP4 activations, an experiment), w4a16 (from BF16 ones; not on cuda).
   std::string moe_path = "auto";
 };
 

@@ -38,8 +38,9 @@ enum class KvFormat { kOwn, kBf16, kFp8 };
 
 // How MXFP4 experts are computed, and dense matrices that are MXFP4 or MXFP8. kAtom: from activations rounded
 // to MXFP8; by sm120a/ on cuda, which is what SM120 and SM121 do by themselves and Hopper emulates; cpu and
-// reference round alike (backend/rounding.h), the reference being the oracle. kW4A16, kW4A4: experts from
-// activations rounded to BF16 or MXFP4, to see what fewer bits cost; not on cuda.
+// reference round alike (backend/rounding.h), the reference being the oracle. kW4A4: experts only, from
+// activations rounded to MXFP4; by sm120a/ too, an experiment. kW4A16: from BF16 ones, to see what fewer bits
+// cost; not on cuda.
 enum class MoePath { kAuto, kAtom, kW4A16, kW4A4 };
 // By the names that users know them by: keep, bf16, q8_0, mxfp8, mxfp4; auto, bf16, fp8; auto, sm120a,
 // w4a16, w4a4.
@@ -48,8 +49,8 @@ Result<KvFormat> kv_format(std::string_view name);
 Result<MoePath> moe_path(std::string_view name);
 struct MoeOptions {
   MoePath path = MoePath::kAuto;
-  // Of kAtom, what it gains: quantisation as kernels of its own, of SwiGLU's result in BF16 (cpu and
-  // reference then round so too); cuda: GEMM 2 into zeroed memory by float atomics.
+  // Of kAtom and kW4A4, what they gain: quantisation as kernels of its own, of SwiGLU's result in BF16 (cpu
+  // and reference then round so too); cuda: GEMM 2 into zeroed memory by float atomics.
   bool separate_quantise = false, atomic_combine = false;
   MoePolicy policy = MoePolicy::kCost;  // where nothing was measured (tuning_folder)
 };
@@ -84,9 +85,8 @@ struct BackendCaps {
   // Activations are rounded to 16 bits whatever the weights are, and decoding may sum attention in another
   // order than prefill does.
   bool half_activations = false;
-  // The activations that meet MXFP4 experts, and MXFP4 or MXFP8 projections and lm_head, are MXFP8: after
-  // they were rounded to BF16, SwiGLU's result as it is.
-  bool mx_activations = false;
+  // By whose rule activations are rounded (backend/rounding.h); kAuto: by none.
+  MoePath rounding = MoePath::kAuto;
   bool mx_of_bf16 = false;  // SwiGLU's result is rounded to BF16 before, too
   double peak_flops = 0;    // of matrix products on 16-bit values, by the data sheet; 0: not stated
 };

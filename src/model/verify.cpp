@@ -5,6 +5,7 @@
 #include <limits>
 #include <random>
 
+#include "backend/rounding.h"
 #include "base/error.h"
 #include "model/random_model.h"
 #include "model/sequence_runner.h"
@@ -29,7 +30,13 @@ constexpr double kKlTolerance = 1e-3;
 // uniform in +-q / 32, of variance q^2 / 3072, carries a value over E4M3's boundary with probability 1 / 64,
 // on average, and then moves it by q: a variance of q^2 / 64, 48 times as much. Divergence grows as variance.
 // That is more than the format itself costs on models/tiny (2e-2): whether it is there the ops' cases see.
-constexpr double kMxKlTolerance = 48 * kKlTolerance;
+// E2M1's neighbours are 64 of BF16's apart: a probability of 1 / 256, a variance of q^2 / 256 against
+// q^2 / 49152.
+constexpr double kMxKlTolerance = 48 * kKlTolerance, kFp4KlTolerance = 192 * kKlTolerance;
+// Where both round to MXFP4, sums in another order carry one value of SwiGLU's in some 100,000 over one of
+// E2M1's boundaries. The largest step is 2, of 96 values of 2.2 rms and two experts 2 / (2.2 sqrt(2 * 96)).
+// Not rounding at all is more than twice as much.
+constexpr double kFp4Tolerance = 7e-2;
 
 struct Shape {
   int hidden, intermediate, heads, kv_heads, head_dim, experts, top_k, vocab, tokens;
@@ -173,8 +180,7 @@ class Bench {
 
 // The reference that rounds where the backend means to.
 BackendFactory reference_of(const VerifyOptions& options, const BackendCaps& caps) {
-  const MoeOptions moe{.path = caps.mx_activations ? MoePath::kAtom : MoePath::kAuto,
-                       .separate_quantise = caps.mx_of_bf16};
+  const MoeOptions moe{.path = caps.rounding, .separate_quantise = caps.mx_of_bf16};
   return [kv = options.kv, dense = options.dense, moe] {
     return create_backend("reference", {.dense = dense, .moe = moe, .kv = kv});
   };
@@ -184,8 +190,9 @@ BackendCaps caps_of(const BackendFactory& backend) {
   return probe.ok() ? probe.value()->caps() : BackendCaps();
 }
 
-bool rounds_to_mxfp8(const BackendCaps& caps, Format weights) {
-  return caps.mx_activations && (is_mxfp4(weights) || weights == Format::kMxfp8);
+// What the activations that meet such weights are rounded to; F32: nothing.
+Format rounded_to(const BackendCaps& caps, Operand operand, Format weights) {
+  return rounding_of({.path = caps.rounding}, operand, weights).then;
 }
 
 Result<std::vector<float>> logits_of(const BackendFactory& factory, const ModelConfig& config,
@@ -223,7 +230,8 @@ class Verifier {
                      logits_of(reference_, bench.config(), bench.silent(), bench.tokens(), options_.chunk));
     RETURN_IF_ERROR(run_attention(bench, base));
     for (const Format format : kExperts)
-      RETURN_IF_ERROR(compare("moe", bench, format, bench.experts(format), base, tolerance_of(format)));
+      RETURN_IF_ERROR(compare("moe", bench, format, bench.experts(format), base,
+                              tolerance_of(format, Operand::kExpertInput)));
     return run_chunks(bench);
   }
   Status run_deep(const Shape& shape) {
@@ -247,10 +255,12 @@ class Verifier {
   double attend_tolerance() const {
     return options_.kv == KvFormat::kFp8 ? kFp8AttendTolerance : kAttendTolerance;
   }
-  double tolerance_of(Format format) const {
-    // MXFP8 activations are the reference's too, as is what they were rounded to before: what is left is the
-    // rounding of the ops around them.
-    if (rounds_to_mxfp8(caps_, format)) return 2 * kBf16Tolerance;
+  double tolerance_of(Format format, Operand operand = Operand::kDense) const {
+    // Rounded activations are the reference's too, as is what they were rounded to before: what is left is
+    // the rounding of the ops around them.
+    const Format rounded = rounded_to(caps_, operand, format);
+    if (rounded == Format::kMxfp4) return kFp4Tolerance;
+    if (rounded != Format::kF32) return 2 * kBf16Tolerance;
     if (!is_plain(format)) return kInt8Tolerance;
     // A device rounds the op's own activations and those of the projections around it.
     if (caps_.half_activations) return 2 * kBf16Tolerance;
@@ -272,7 +282,8 @@ class Verifier {
         continue;
       }
       const double tolerance = std::hypot(attend_tolerance(), tolerance_of(format));
-      const bool moved = rounds_to_mxfp8(caps_, format) && !caps_.half_activations;
+      const bool moved =
+          rounded_to(caps_, Operand::kDense, format) != Format::kF32 && !caps_.half_activations;
       RETURN_IF_ERROR(compare("qkv", bench, format, bench.attention(format, Format::kF32), base, tolerance));
       RETURN_IF_ERROR(compare("project", bench, format, bench.attention(Format::kF32, format), base,
                               moved ? std::hypot(tolerance, kMxOfAttendTolerance) : tolerance));
@@ -300,7 +311,9 @@ class Verifier {
     const std::vector<float> nothing(whole.size());
     add("chunks", bench.describe(Format::kMxfp4),
         worst_row_error(parts, whole, nothing, bench.config().vocab),
-        caps_.half_activations ? kBf16Tolerance : 0);
+        !caps_.half_activations            ? 0
+        : caps_.rounding == MoePath::kW4A4 ? kFp4Tolerance
+                                           : kBf16Tolerance);
     return {};
   }
   void add(const char* op, std::string shape, double error, double tolerance) {
@@ -377,13 +390,16 @@ Result<VerifyCase> verify_model(const ModelConfig& config, const ModelWeights& w
   double sum = 0;
   for (size_t row = 0; row < want.size(); row += vocab)
     sum += kl_divergence(std::span(want).subspan(row, vocab), std::span(got).subspan(row, vocab));
-  const bool mx = rounds_to_mxfp8(caps, weights.layers[0].gate.first.format) ||
-                  rounds_to_mxfp8(caps, made_of(weights.head.format, options.dense));
+  const Format experts = rounded_to(caps, Operand::kExpertInput, weights.layers[0].gate.first.format),
+               head = rounded_to(caps, Operand::kDense, made_of(weights.head.format, options.dense));
+  const double tolerance = experts == Format::kMxfp4                             ? kFp4KlTolerance
+                           : experts == Format::kMxfp8 || head == Format::kMxfp8 ? kMxKlTolerance
+                                                                                 : kKlTolerance;
   VerifyCase result{
       .op = "model",
       .shape = fmt::format("{}, {} tokens, {} of them singly, mean KL", config.name, tokens, singles),
       .error = sum / tokens,
-      .tolerance = mx ? kMxKlTolerance : kKlTolerance};
+      .tolerance = tolerance};
   result.ok = result.error <= result.tolerance;
   if (options.report) options.report(result);
   return result;

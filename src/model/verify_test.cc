@@ -61,6 +61,18 @@ TEST(Verify, TheReferenceEqualsItself) {
   for (const VerifyCase& c : verify_with([](ModelConfig&, LayerWeights&) {})) EXPECT_EQ(c.error, 0) << c.op;
 }
 
+// Four bits are 11% rms of noise, and again in SwiGLU's result: what does not round so is seen.
+TEST(Verify, TheMxfp4RuleIsSeen) {
+  const BackendFactory silent = []() -> Result<std::unique_ptr<Backend>> {
+    return std::unique_ptr<Backend>(
+        std::make_unique<Faulty>([](ModelConfig&, LayerWeights&) {}, BackendOptions{},
+                                 BackendCaps{.name = "faulty", .rounding = MoePath::kW4A4}));
+  };
+  const auto cases = verify_ops(silent, {.quick = true});
+  ASSERT_TRUE(cases.ok());
+  EXPECT_TRUE(any_failure(cases.value(), "moe"));
+}
+
 // E4M3 keeps four bits, rounding by 2.6% rms, of x and again of SwiGLU's result, and saturates at 448 of up
 // to 512; other formats' experts stay as they are.
 TEST(Verify, MxActivationsRoundMxfp4ExpertsOnly) {
@@ -89,7 +101,7 @@ TEST(Verify, Bf16BeforeMxfp8) {
   const BackendFactory silent = [&]() -> Result<std::unique_ptr<Backend>> {
     return std::unique_ptr<Backend>(
         std::make_unique<Faulty>([](ModelConfig&, LayerWeights&) {}, BackendOptions{.moe = twice},
-                                 BackendCaps{.name = "faulty", .mx_activations = true}));
+                                 BackendCaps{.name = "faulty", .rounding = MoePath::kAtom}));
   };
   const auto differing = verify_ops(silent, {.quick = true});
   ASSERT_TRUE(differing.ok());
@@ -101,6 +113,7 @@ TEST(Verify, Bf16BeforeMxfp8) {
 TEST(Verify, TheCpuRoundsToMxToo) {
   const BackendOptions cases_of[] = {
       {.moe = {.path = MoePath::kAtom}},
+      {.moe = {.path = MoePath::kW4A4}},
       {.dense = DenseFormat::kMxfp8, .moe = {.path = MoePath::kAtom, .separate_quantise = true}}};
   for (const BackendOptions& options : cases_of) {
     const auto cases =
@@ -108,7 +121,8 @@ TEST(Verify, TheCpuRoundsToMxToo) {
     ASSERT_TRUE(cases.ok()) << cases.status().message();
     for (const VerifyCase& c : cases.value()) {
       const bool mx = c.shape.starts_with("MX") || options.dense == DenseFormat::kMxfp8;
-      const bool alone = c.op == "moe" || c.op == "embed+unembed";
+      const bool dense = options.moe.path == MoePath::kAtom;
+      const bool alone = c.op == "moe" || (dense && c.op == "embed+unembed");
       EXPECT_LE(c.error, mx && alone ? 1e-5 : c.tolerance) << c.op << " " << c.shape;
     }
   }
@@ -119,9 +133,11 @@ TEST(Verify, TheCpuRoundsToMxToo) {
 TEST(Verify, DenseAsMx) {
   const auto verify = [](const BackendOptions& options, DenseFormat said, bool says_mx) {
     const BackendFactory backend = [&]() -> Result<std::unique_ptr<Backend>> {
-      return std::unique_ptr<Backend>(std::make_unique<Faulty>(
-          [](ModelConfig&, LayerWeights&) {}, options,
-          BackendCaps{.name = "faulty", .half_activations = true, .mx_activations = says_mx}));
+      return std::unique_ptr<Backend>(
+          std::make_unique<Faulty>([](ModelConfig&, LayerWeights&) {}, options,
+                                   BackendCaps{.name = "faulty",
+                                               .half_activations = true,
+                                               .rounding = says_mx ? MoePath::kAtom : MoePath::kAuto}));
     };
     return verify_ops(backend, {.quick = true, .dense = said}).value();
   };

@@ -1,6 +1,7 @@
 #include "moe/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace moesaic {
@@ -56,6 +57,12 @@ constexpr MoeWay kAtomWays[] = {
     {"atom capacity 128", MoeKernel::kAtomCapacity, 1, 0, 128, 128, 10e-6, 0.9 * kAtomBandwidth, 300e12},
 };
 
+constexpr auto kFp4Ways = [] {
+  auto ways = std::to_array(kAtomWays);
+  for (MoeWay& way : ways) way.flops_per_second *= kFp4Rate;
+  return ways;
+}();
+
 // Fitted to what docs/sm120.md has for an H200 and 128 experts, 2026-11-21: within 8%.
 constexpr MoeWay kEmulatedWays[] = {
     {"atom 8", MoeKernel::kAtom, 1, 0, 8, 8, 27e-6, 2.9e12, 76e12},
@@ -69,8 +76,9 @@ constexpr MoeWay kEmulatedWays[] = {
 
 }  // namespace
 
-std::span<const MoeWay> atom_ways(bool emulated) {
-  return emulated ? std::span<const MoeWay>(kEmulatedWays) : std::span<const MoeWay>(kAtomWays);
+std::span<const MoeWay> atom_ways(bool emulated, bool fp4) {
+  if (emulated) return kEmulatedWays;
+  return fp4 ? std::span<const MoeWay>(kFp4Ways) : std::span<const MoeWay>(kAtomWays);
 }
 
 bool slabs_take(const MoeShape& s) {

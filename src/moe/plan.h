@@ -72,9 +72,10 @@ std::span<const MoeWay> hopper_ways(bool slabs);
 // Whether experts of these sizes can stand in slabs: those that sm90a/moe_decode is written for.
 bool slabs_take(const MoeShape& shape);
 
+inline constexpr double kFp4Rate = 2;  // of E2M1 x E2M1, of MXFP8 activations' rate
 // What is compiled for SM120 and SM121 (sm120a/gemm.h), and the same with the figures of a device that
-// emulates it.
-std::span<const MoeWay> atom_ways(bool emulated = false);
+// emulates it. fp4: from MXFP4 activations, at twice the rate; emulated, at that of MXFP8.
+std::span<const MoeWay> atom_ways(bool emulated = false, bool fp4 = false);
 
 // What no way can beat: the weights of the experts that have tokens once, or the operations without padding.
 double floor_seconds(const MoeShape& shape, double bytes_per_second, double flops_per_second);

@@ -135,6 +135,16 @@ TEST(AtomWays, EmulatedTimesAreTheMeasuredOnes) {
   }
 }
 
+// Bytes bound decoding, whatever the rate, and with twice the rate also a tile of 128 tokens.
+TEST(AtomWays, OfFp4AreQuickerWhereArithmeticCounts) {
+  const auto best = [](int tokens, bool fp4) {
+    return rank_ways(shape(tokens, 128), atom_ways(false, fp4))[0].work.seconds;
+  };
+  EXPECT_EQ(best(1, true), best(1, false));
+  EXPECT_GE(best(65536, true), 0.5 * best(65536, false));
+  EXPECT_LE(best(65536, true), 0.7 * best(65536, false));
+}
+
 // What a tile of 128 wastes, and one of 8 does not.
 TEST(ExpectedWork, OfUseInATile) {
   const auto use = [](int tokens, int tile) {

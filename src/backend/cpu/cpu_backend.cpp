@@ -137,7 +137,7 @@ class CpuBackend final : public Backend {
 BackendCaps CpuBackend::caps() const {
   return {.name = fmt::format("cpu ({}, {} threads)", kernels_.name, pool_.threads()),
           .threads = pool_.threads(),
-          .mx_activations = options_.moe.path == MoePath::kAtom,
+          .rounding = options_.moe.path,
           .mx_of_bf16 = options_.moe.separate_quantise};
 }
 

@@ -149,6 +149,7 @@ Status CudaBackend::open() {
   RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"));
   // Of a full chip: 989 TFLOP/s on an H100 or H200 SXM, BF16 without sparsity.
   major_ = properties.major;
+  if (major_ == kAtomMajor && options_.moe.path == MoePath::kAuto) options_.moe.path = MoePath::kAtom;
   options_.portable |= major_ != 9;
   // Few rows go where many go: what splits them is Hopper's.
   options_.batch_invariant |= options_.portable;
@@ -165,7 +166,7 @@ BackendCaps CudaBackend::caps() const {
           .threads = 1,
           .prefill_rows = 2048,
           .half_activations = true,
-          .mx_activations = takes_atom(options_),
+          .rounding = options_.moe.path,
           .mx_of_bf16 = options_.moe.separate_quantise,
           .peak_flops = peak_flops_};
 }
@@ -527,6 +528,7 @@ TuningKey CudaBackend::tuning_key() const {
                 .top_k = c.experts_per_token,
                 .hidden = c.hidden,
                 .intermediate = c.intermediate};
+  if (model_.moe.path == MoePath::kW4A4) key.ways = "w4a4;";
   for (const MoeWay& way : moe_ways()) key.ways += fmt::format("{};", way.name);
   return key;
 }
@@ -641,8 +643,8 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions& optio
                    devices == 1 ? "one, cuda:0" : fmt::format("cuda:0 to cuda:{}", devices - 1));
   if (const std::string reason = cuda::no_code_for(options.device); !reason.empty())
     return invalid("device cuda:{}: {}; use --device cpu", options.device, reason);
-  if (options.moe.path == MoePath::kW4A16 || options.moe.path == MoePath::kW4A4)
-    return invalid("device cuda: w4a16 and w4a4 are experiments of the host's; use --device cpu");
+  if (options.moe.path == MoePath::kW4A16)
+    return invalid("device cuda: w4a16 is an experiment of the host's; use --device cpu");
   auto backend = std::make_unique<cuda::CudaBackend>(options);
   RETURN_IF_ERROR(backend->open());
   return std::unique_ptr<Backend>(std::move(backend));

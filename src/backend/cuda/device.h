@@ -13,6 +13,9 @@
 
 namespace moesaic::cuda {
 
+// Of compute capability: the chips that have the instructions of sm120a/atom.cuh.
+inline constexpr int kAtomMajor = 12;
+
 // what: the op or the thing, "load", "layer 3 experts".
 Status check(cudaError_t code, const std::string& what);
 

@@ -13,9 +13,9 @@ namespace {
 
 thread_local LaunchLog* current = nullptr;
 
-void remove_all(std::string& text, const std::string& part) {
+void replace_all(std::string& text, const std::string& part, const std::string& by) {
   for (size_t at = text.find(part); at != std::string::npos; at = text.find(part))
-    text.erase(at, part.size());
+    text.replace(at, part.size(), by);
 }
 
 std::string size_text(dim3 d) {
@@ -39,7 +39,8 @@ std::string readable_kernel(const std::string& mangled) {
   std::string text = code == 0 ? demangled : mangled;
   std::free(demangled);
   for (const char* part : {"moesaic::cuda::", "(anonymous namespace)::", "sm90a::", "(int)", "(bool)"})
-    remove_all(text, part);
+    replace_all(text, part, "");
+  replace_all(text, "(sm120a::Element)0", "E2M1"), replace_all(text, "(sm120a::Element)1", "E4M3");
   if (text.starts_with("void ")) text.erase(0, 5);
   return text.substr(0, text.find('('));
 }

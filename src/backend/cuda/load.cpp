@@ -136,29 +136,24 @@ Status Loader::run(const ModelWeights& weights, const LoadProgress& progress) {
   return up_.finish();
 }
 
-// Whether the device has the instruction of sm120a/atom.cuh.
 bool has_atom(int device) {
   int major = 0;
   return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         major == 12;
+         major == kAtomMajor;
 }
 
 }  // namespace
 
-bool takes_atom(const BackendOptions& options) {
-  return options.moe.path == MoePath::kAtom || has_atom(options.device);
-}
-
 Paths paths_of(const ModelConfig& c, const ModelWeights& weights, const BackendOptions& options) {
-  const bool on_atom = takes_atom(options), mxfp4 = all_mxfp4(weights);
-  const bool slabs = !options.batch_invariant && !on_atom && mxfp4 &&
+  const bool atom = options.moe.path != MoePath::kAuto, mxfp4 = all_mxfp4(weights);
+  const bool slabs = !options.batch_invariant && !atom && mxfp4 &&
                      slabs_take({.top_k = c.experts_per_token,
                                  .experts = c.experts,
                                  .hidden = c.hidden,
                                  .intermediate = c.intermediate}) &&
                      c.swiglu_alpha == 1.702 && c.swiglu_limit == 7.0 &&
                      sm90a::prepare_moe_decode(options.device).ok();
-  return {.slabs = slabs, .atom = on_atom && mxfp4, .dense_atom = on_atom};
+  return {.slabs = slabs, .atom = atom && mxfp4, .dense_atom = options.moe.path == MoePath::kAtom};
 }
 
 namespace {
@@ -188,7 +183,8 @@ Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
   Model model = model_of(config, paths_of(config, weights, options));
   model.emulated = !has_atom(options.device);
   model.moe = options.moe;
-  if (model.dense_atom) RETURN_IF_ERROR(sm120a::load_tiles());
+  if (model.atom) RETURN_IF_ERROR(sm120a::load_expert_tiles(expert_tokens(model.moe)));
+  if (model.dense_atom) RETURN_IF_ERROR(sm120a::load_dense_tiles());
   Uploader up;
   RETURN_IF_ERROR(up.open(stream, weights.pools));
   RETURN_IF_ERROR(Loader(model, options, up).run(weights, progress));

@@ -5,6 +5,7 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/matrix.h"
+#include "backend/cuda/sm120a/layout.h"
 
 namespace moesaic::cuda {
 
@@ -25,7 +26,7 @@ inline constexpr int kSlabRows = 8;  // tokens that sm90a::moe_decode takes
 struct Paths {
   bool slabs = false;       // the experts are slabs: they have the sizes that sm90a/ is written for
   bool atom = false;        // the experts are Kind::kMxfp4Quads and go through sm120a/
-  bool dense_atom = false;  // as do dense matrices of MXFP4 or MXFP8
+  bool dense_atom = false;  // dense matrices of MXFP4 or MXFP8 do
 };
 
 struct Model : Paths {
@@ -41,8 +42,11 @@ struct Model : Paths {
   DeviceBuffer slab_scales;  // [layers, kSlabRows]: what undoes the layer's mlp_factor
 };
 
-// Whether products of MX weights go through sm120a/.
-bool takes_atom(const BackendOptions& options);
+// What sm120a/ rounds the experts' activations to.
+inline sm120a::Element expert_tokens(const MoeOptions& moe) {
+  return moe.path == MoePath::kW4A4 ? sm120a::Element::kE2M1 : sm120a::Element::kE4M3;
+}
+// options.moe.path: kAtom where kAuto stands for it.
 Paths paths_of(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options);
 // What the model's weights take, by part.
 std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,

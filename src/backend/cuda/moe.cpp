@@ -34,7 +34,7 @@ sm120a::Tile tile_of(const MoeWay& way) {
 }  // namespace
 
 std::span<const MoeWay> ways_of(const Model& model) {
-  return model.atom ? atom_ways(model.emulated) : hopper_ways(model.slabs);
+  return model.atom ? atom_ways(model.emulated, model.moe.path == MoePath::kW4A4) : hopper_ways(model.slabs);
 }
 
 std::vector<Wanted> Moe::buffers(const ModelConfig& config, int max_rows) {
@@ -210,7 +210,8 @@ Status Moe::run_atom(const Model& model, const Layer& layer, const Norm& norm, c
                    .jobs = jobs_.as<Job>(),
                    .job_count = job_count_.as<int>(),
                    .most_jobs = max_jobs(norm.rows, config.experts, config.experts_per_token, tile),
-                   .tile = tile};
+                   .tile = tile,
+                   .element = expert_tokens(model.moe)};
   sm120a::Tokens h = x;
   h.data = hidden_.as<uint8_t>(), h.cols = config.intermediate;
   const auto* rows = slot_rows_.as<int32_t>();

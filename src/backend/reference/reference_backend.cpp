@@ -24,10 +24,7 @@ class ReferenceBackend final : public Backend {
         router_trace_(options.router_trace) {}
 
   BackendCaps caps() const override {
-    return {.name = "reference",
-            .threads = 1,
-            .mx_activations = moe_.path == MoePath::kAtom,
-            .mx_of_bf16 = moe_.separate_quantise};
+    return {.name = "reference", .threads = 1, .rounding = moe_.path, .mx_of_bf16 = moe_.separate_quantise};
   }
   double kv_token_bytes(const ModelConfig& c) const override { return 2.0 * sizeof(float) * c.kv_size(); }
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;

@@ -11,23 +11,23 @@
 namespace moesaic::cuda::sm120a {
 
 inline constexpr int kFewWarps = kSlices;
-template <Element kElement>
-inline constexpr int kFewStages = kElement == Element::kE2M1 ? 3 : 2;
-template <Element kElement, int kGroups, int kUnits>
+template <Element kA>
+inline constexpr int kFewStages = kA == Element::kE2M1 ? 3 : 2;
+template <Element kA, int kGroups, int kUnits>
 inline constexpr size_t kFewShared = [] {
-  constexpr size_t kRings = kFewWarps * kFewStages<kElement> * unit_quad_bytes(kElement);
+  constexpr size_t kRings = kFewWarps * kFewStages<kA> * unit_quad_bytes(kA);
   constexpr size_t kSums = sizeof(float) * kSlices * kGroups * kGroup * kRowStride<kUnits>;
   return kRings > kSums ? kRings : kSums;
 }();
 
 // Of a multiprocessor; many tokens take the registers of a third, wide weights its shared memory.
-template <Element kElement, int kGroups, int kUnits>
-inline constexpr int kFewBlocks = kElement == Element::kE2M1&& kGroups* kUnits <= 4 ? 3 : 2;
+template <Element kA, int kGroups, int kUnits>
+inline constexpr int kFewBlocks = kA == Element::kE2M1&& kGroups* kUnits <= 4 ? 3 : 2;
 
 // A warp's stream of quads: of each in turn the kUnits units.
-template <Element kElement, int kUnits>
+template <Element kA, int kUnits>
 struct WeightRing {
-  static constexpr int kStages = kFewStages<kElement>, kStageBytes = unit_quad_bytes(kElement);
+  static constexpr int kStages = kFewStages<kA>, kStageBytes = unit_quad_bytes(kA);
   const uint8_t* source;  // the first unit
   int64_t unit_stride;
   uint8_t* stages;
@@ -37,7 +37,7 @@ struct WeightRing {
   __device__ void fetch(int step) const {
     if (step >= steps || threadIdx.x % 32 != 0) return;
     const int quad = first + step / kUnits, stage = step % kStages;
-    const int bytes = quad_bytes(kElement, blocks_in_quad(blocks, quad));
+    const int bytes = quad_bytes(kA, blocks_in_quad(blocks, quad));
     mbar_expect(full + stage, bytes);
     bulk_copy(stages + stage * kStageBytes,
               source + step % kUnits * unit_stride + static_cast<int64_t>(quad) * kStageBytes, bytes,
@@ -53,10 +53,10 @@ struct WeightRing {
     for (int i = 0; i < kStages; ++i) fetch(i);
   }
   // The step's quad; its room is filled anew at once.
-  __device__ UnitQuad<kElement> take(int step) const {
+  __device__ UnitQuad<kA> take(int step) const {
     const int stage = step % kStages;
     mbar_wait(full + stage, step / kStages % 2);
-    const UnitQuad<kElement> quad(stages + stage * kStageBytes);
+    const UnitQuad<kA> quad(stages + stage * kStageBytes);
     __syncwarp();
     fetch(step + kStages);
     return quad;
@@ -64,35 +64,34 @@ struct WeightRing {
 };
 
 // A quad of all groups of a job, straight from L2 to registers.
-template <int kGroups>
+template <Element kB, int kGroups>
 struct TokenQuad {
-  uint4 v[kGroups][2];
+  static constexpr int kVectors = group_vectors(kB);
+  uint4 v[kGroups][kVectors];
   uint32_t scales[1];
   // from: the job's first group; groups: that there are
   __device__ void load(const uint8_t* from, int64_t group_stride, int groups, int quad) {
     const int lane = threadIdx.x % 32;
-    from += static_cast<int64_t>(quad) * kGroupQuadBytes;
+    from += static_cast<int64_t>(quad) * group_quad_bytes(kB);
 #pragma unroll
     for (int t = 0; t < kGroups; ++t) {
 #pragma unroll
-      for (int pair = 0; pair < 2; ++pair)
-        v[t][pair] =
-            t < groups
-                ? reinterpret_cast<const uint4*>(from + t * group_stride + pair * kGroupPairBytes)[lane]
-                : make_uint4(0, 0, 0, 0);
+      for (int i = 0; i < kVectors; ++i)
+        v[t][i] = t < groups
+                      ? reinterpret_cast<const uint4*>(from + t * group_stride + i * kLaneVectorBytes)[lane]
+                      : make_uint4(0, 0, 0, 0);
     }
     const int group = min(lane % 4, groups - 1);
-    scales[0] = reinterpret_cast<const uint32_t*>(from + group * group_stride + kGroupScales)[lane / 4];
+    scales[0] = reinterpret_cast<const uint32_t*>(from + group * group_stride + group_scales(kB))[lane / 4];
   }
 };
 
-template <Element kElement, int kGroups, int kUnits, class Epilogue>
-__global__ void __launch_bounds__(kFewWarps * 32, (kFewBlocks<kElement, kGroups, kUnits>))
+template <Element kA, Element kB, int kGroups, int kUnits, class Epilogue>
+__global__ void __launch_bounds__(kFewWarps * 32, (kFewBlocks<kA, kGroups, kUnits>))
     few_kernel(const Product p, const Epilogue epilogue) {
-  static_assert(kFewBlocks<kElement, kGroups, kUnits> *
-                    (kFewShared<kElement, kGroups, kUnits> + kBlockShared) <=
+  static_assert(kFewBlocks<kA, kGroups, kUnits> * (kFewShared<kA, kGroups, kUnits> + kBlockShared) <=
                 kSmShared);
-  using Ring = WeightRing<kElement, kUnits>;
+  using Ring = WeightRing<kA, kUnits>;
   extern __shared__ __align__(128) uint8_t few_shared[];
   __shared__ uint64_t full[kFewWarps][Ring::kStages];
   const int warp = threadIdx.x / 32, quads = quads_of(p.blocks);
@@ -111,21 +110,21 @@ __global__ void __launch_bounds__(kFewWarps * 32, (kFewBlocks<kElement, kGroups,
   ring.start();
   wait_for_predecessor();
   start_successor();
-  const uint8_t* tokens = p.group(job, 0);
-  const int64_t group_stride = group_bytes(p.blocks);
+  const uint8_t* tokens = p.group<kB>(job, 0);
+  const int64_t group_stride = group_bytes(kB, p.blocks);
   const int groups = (job.count + kGroup - 1) / kGroup;
   Sums<kGroups> sums[kUnits];
-  TokenQuad<kGroups> next;
+  TokenQuad<kB, kGroups> next;
   if (first < end) next.load(tokens, group_stride, groups, first);
   for (int quad = first; quad < end; ++quad) {
-    const TokenQuad<kGroups> x = next;
+    const TokenQuad<kB, kGroups> x = next;
     if (quad + 1 < end) next.load(tokens, group_stride, groups, quad + 1);
     const ColumnScales<kGroups> columns(x.scales);
 #pragma unroll
     for (int u = 0; u < kUnits; ++u)
-      multiply(
-          sums[u], ring.take((quad - first) * kUnits + u), [&](int t, int pair) { return x.v[t][pair]; },
-          columns, blocks_in_quad(p.blocks, quad));
+      multiply<kB>(
+          sums[u], ring.take((quad - first) * kUnits + u), [&](int t, int i) { return x.v[t][i]; }, columns,
+          blocks_in_quad(p.blocks, quad));
   }
 
   __syncthreads();
@@ -134,7 +133,7 @@ __global__ void __launch_bounds__(kFewWarps * 32, (kFewBlocks<kElement, kGroups,
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) store<kUnits>(sums[u], partial + warp * kSlice, u, 0);
   __syncthreads();
-  finish<kUnits, kSlices>(epilogue, Tiles{partial, kSlice, job, first_unit, units});
+  finish<kB, kUnits, kSlices>(epilogue, Tiles{partial, kSlice, job, first_unit, units});
 }
 
 }  // namespace moesaic::cuda::sm120a

@@ -8,8 +8,6 @@
 namespace moesaic::cuda::sm120a {
 namespace {
 
-constexpr int kAtomMajor = 12;  // of compute capability: the chips that have the instruction
-
 Result<cudaDeviceProp> current_device() {
   int device = 0;
   cudaDeviceProp p{};
@@ -70,10 +68,18 @@ Result<DeviceCode> device_code() {
   return DeviceCode{.architecture = architecture_of(p), .lacking = !has_native(any_tile(), p, runs)};
 }
 
-Status load_tiles() {
-  for (const Tile tile : {Tile::k8, Tile::k16, Tile::k32, Tile::k64, Tile::k128, Tile::kPrefill}) {
-    RETURN_IF_ERROR(gemm({}, {}, tile, SwiGluMx{}, nullptr));
-    RETURN_IF_ERROR(gemm({}, {}, tile, AtomicCombine{}, nullptr));
+Status load_expert_tiles(Element tokens) {
+  for (const Tile tile : kTiles) {
+    const Tokens x{.element = tokens};
+    RETURN_IF_ERROR(gemm({}, x, tile, SwiGluMx{}, nullptr));
+    RETURN_IF_ERROR(gemm({}, x, tile, AtomicCombine{}, nullptr));
+    RETURN_IF_ERROR(gemm({}, x, tile, Store{}, nullptr));
+  }
+  return {};
+}
+
+Status load_dense_tiles() {
+  for (const Tile tile : kTiles) {
     for (const Element element : {Element::kE2M1, Element::kE4M3}) {
       RETURN_IF_ERROR(gemm({.element = element}, {}, tile, Store{}, nullptr));
       RETURN_IF_ERROR(gemm({.element = element}, {}, tile, Qkv{}, nullptr));

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "backend/cuda/device.h"
+#include "backend/cuda/sm120a/layout.h"
 #include "base/file_cache.h"
 
 namespace moesaic::cuda::sm120a {
@@ -26,7 +27,9 @@ Result<const void*> compiled_tile(const std::string& name, const std::string& ar
 // compiled tile `name` (tile_code.h), if need be the emulation that a device of SM12x's kind can make of PTX.
 Result<const void*> load_tile(const void* kernel, const std::string& name, size_t shared);
 
-// All tiles of gemm.h, before there are requests.
-Status load_tiles();
+// The tiles of gemm.h, before there are requests: those of experts from tokens of this element, and those of
+// dense layers.
+Status load_expert_tiles(Element tokens);
+Status load_dense_tiles();
 
 }  // namespace moesaic::cuda::sm120a

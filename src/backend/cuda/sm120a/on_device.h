@@ -40,10 +40,11 @@ inline DeviceBuffer poisoned(size_t bytes) {
 
 struct Dot {
   double sum = 0, size = 0;  // and the sum of magnitudes
-  // What rounding may change: a step of an atom sums 33 numbers, and there is one for each block.
+  // What rounding may change: a step of an atom sums 33 or 65 numbers, and there is at most one for each
+  // block.
   double bound(int cols) const {
     const int blocks = cols / mx::kBlock;
-    return size * 0x1p-23 * (blocks + 33);
+    return size * 0x1p-23 * (blocks + 65);
   }
 };
 inline Dot dot(const float* a, const float* b, int n) {

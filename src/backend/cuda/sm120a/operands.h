@@ -8,8 +8,9 @@ namespace moesaic::cuda::sm120a {
 
 inline constexpr int kSlices = 4;
 
-// MXFP8 activations, or room for them. Job j's slots are the tokens job.start .. job.start + job.count - 1,
-// which begin a group; a group is group_bytes(cols / 32) bytes. Tokens beyond count may hold anything.
+// MXFP8 or MXFP4 activations, or room for them. Job j's slots are the tokens job.start .. job.start +
+// job.count - 1, which begin a group; a group is group_bytes(element, cols / 32) bytes. Tokens beyond count
+// may hold anything.
 struct Tokens {
   uint8_t* data = nullptr;
   int cols = 0;               // a multiple of 32
@@ -18,10 +19,11 @@ struct Tokens {
   int most_jobs = 0;
   int tile = 8;   // slots of a job, at most
   int count = 0;  // without jobs
+  Element element = Element::kE4M3;
 };
 // Rows in the order of Rows::kPairs (matrix.h): a = gate sigmoid(alpha gate) (up + 1), gate clamped from
 // above, up from both sides, and then one of
-//   out   MXFP8 tokens of the second product: slot's token as in the first
+//   out   tokens of the second product, of the first's element: slot's token as in the first
 //   bf16  [slots, intermediate], to measure a separate quantisation
 struct SwiGluMx {
   uint8_t* out = nullptr;

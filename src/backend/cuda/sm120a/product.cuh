@@ -27,16 +27,17 @@ struct Product {
   __device__ const uint8_t* unit(int expert, int unit) const {
     return weights + (static_cast<int64_t>(expert) * units + unit) * unit_stride;
   }
+  template <Element kB>
   __device__ const uint8_t* group(const Job& job, int group) const {
-    return tokens.data + (job.start / kGroup + group) * group_bytes(blocks);
+    return tokens.data + (job.start / kGroup + group) * group_bytes(kB, blocks);
   }
 };
 
 // A unit's quad in a warp's registers.
-template <Element kElement>
+template <Element kA>
 struct UnitQuad {
-  static constexpr int kVectors = block_bytes(kElement) / 512;  // of a lane and block
-  uint4 block[kQuad][kVectors];                                 // what lies beyond the last is not used
+  static constexpr int kVectors = block_bytes(kA) / kLaneVectorBytes;  // of a block
+  uint4 block[kQuad][kVectors];  // what lies beyond the last is not used, or meets zeros
   uint32_t scales;
   // from: shared memory
   __device__ explicit UnitQuad(const uint8_t* from) {
@@ -49,11 +50,21 @@ struct UnitQuad {
       for (int i = 0; i < kVectors; ++i) block[b][i] = vectors[(b * kVectors + i) * 32];
     }
   }
+  // Tile m of the step that begins with block b.
+  template <Element kB>
   __device__ FragmentA fragment(int b, int m) const {
-    if constexpr (kElement == Element::kE2M1)
-      return m == 0 ? fragment_of(block[b][0].x, block[b][0].y) : fragment_of(block[b][0].z, block[b][0].w);
-    else
+    if constexpr (kA == Element::kE4M3)
       return {{block[b][m].x, block[b][m].y, block[b][m].z, block[b][m].w}};
+    else if constexpr (kB == Element::kE4M3)
+      return fragment_of(words(b, m));
+    else
+      return fragment_of(words(b, m), words(b + 1, m));
+  }
+
+ private:
+  __device__ uint2 words(int b, int m) const {
+    const uint4& v = block[b][0];
+    return m == 0 ? make_uint2(v.x, v.y) : make_uint2(v.z, v.w);
   }
 };
 
@@ -63,40 +74,40 @@ struct Sums {
   float v[2][kGroups][4] = {};
 };
 
-template <Element kElement, int kStep, int kColumn, int kGroups>
+template <Element kA, Element kB, int kStep, int kColumn, int kGroups>
 __device__ inline void multiply_groups(Sums<kGroups>& sums, const FragmentA (&a)[2],
                                        const uint4 (&x)[kGroups], const RowScales& rows,
                                        const ColumnScales<kGroups>& columns) {
-  const uint32_t b0 = kStep % 2 == 0 ? x[kColumn].x : x[kColumn].z;
-  const uint32_t b1 = kStep % 2 == 0 ? x[kColumn].y : x[kColumn].w;
-  mma<kElement, kStep, 0, kColumn>(sums.v[0][kColumn], a[0], b0, b1, rows, columns);
-  mma<kElement, kStep, 1, kColumn>(sums.v[1][kColumn], a[1], b0, b1, rows, columns);
-  if constexpr (kColumn + 1 < kGroups)
-    multiply_groups<kElement, kStep, kColumn + 1>(sums, a, x, rows, columns);
+  constexpr bool kFirst = kStep % (2 * kStepBlocks<kB>) == 0;  // of the two steps of a vector
+  const uint32_t b0 = kFirst ? x[kColumn].x : x[kColumn].z, b1 = kFirst ? x[kColumn].y : x[kColumn].w;
+  mma<kA, kB, kStep, 0, kColumn>(sums.v[0][kColumn], a[0], b0, b1, rows, columns);
+  mma<kA, kB, kStep, 1, kColumn>(sums.v[1][kColumn], a[1], b0, b1, rows, columns);
+  if constexpr (kColumn + 1 < kGroups) multiply_groups<kA, kB, kStep, kColumn + 1>(sums, a, x, rows, columns);
 }
 
-// Block kStep and those behind it; tokens(t, pair): the lane's 16 bytes of group t.
-template <int kStep, Element kElement, int kGroups, class Load>
-__device__ inline void multiply_steps(Sums<kGroups>& sums, const UnitQuad<kElement>& w, uint4 (&x)[kGroups],
+// The step that begins with block kStep and those behind it; tokens(t, v): the lane's vector v of group t.
+template <Element kB, int kStep, Element kA, int kGroups, class Load>
+__device__ inline void multiply_steps(Sums<kGroups>& sums, const UnitQuad<kA>& w, uint4 (&x)[kGroups],
                                       const Load& tokens, const RowScales& rows,
                                       const ColumnScales<kGroups>& columns, int blocks) {
   if (kStep >= blocks) return;
-  if constexpr (kStep % 2 == 0) {
+  constexpr int kVectorBlocks = kQuad / group_vectors(kB), kNext = kStep + kStepBlocks<kB>;
+  if constexpr (kStep % kVectorBlocks == 0) {
 #pragma unroll
-    for (int t = 0; t < kGroups; ++t) x[t] = tokens(t, kStep / 2);
+    for (int t = 0; t < kGroups; ++t) x[t] = tokens(t, kStep / kVectorBlocks);
   }
-  const FragmentA a[2] = {w.fragment(kStep, 0), w.fragment(kStep, 1)};
-  multiply_groups<kElement, kStep, 0>(sums, a, x, rows, columns);
-  if constexpr (kStep + 1 < kQuad) multiply_steps<kStep + 1>(sums, w, x, tokens, rows, columns, blocks);
+  const FragmentA a[2] = {w.template fragment<kB>(kStep, 0), w.template fragment<kB>(kStep, 1)};
+  multiply_groups<kA, kB, kStep, 0>(sums, a, x, rows, columns);
+  if constexpr (kNext < kQuad) multiply_steps<kB, kNext>(sums, w, x, tokens, rows, columns, blocks);
 }
 
 // sums += quad of the unit times quad of the tokens, the first `blocks` blocks of it.
-template <Element kElement, int kGroups, class Load>
-__device__ inline void multiply(Sums<kGroups>& sums, const UnitQuad<kElement>& w, const Load& tokens,
+template <Element kB, Element kA, int kGroups, class Load>
+__device__ inline void multiply(Sums<kGroups>& sums, const UnitQuad<kA>& w, const Load& tokens,
                                 const ColumnScales<kGroups>& columns, int blocks) {
   const RowScales rows(w.scales);
   uint4 x[kGroups];
-  multiply_steps<0>(sums, w, x, tokens, rows, columns, blocks);
+  multiply_steps<kB, 0>(sums, w, x, tokens, rows, columns, blocks);
 }
 
 }  // namespace moesaic::cuda::sm120a

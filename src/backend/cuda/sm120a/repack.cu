@@ -41,7 +41,12 @@ __global__ void __launch_bounds__(kWarps * 32) repack_kernel(const RepackParams 
     uint8_t codes[2][8];
     for (int h = 0; h < 2; ++h) {
       const uint8_t scale = mx_codes(p, row_at(p, sources, unit, m, h, g), block, c, codes[h]);
-      if (c == 0) to[weight_scale_at(kElement, 16 * m + 8 * h + g, block)] = scale;
+      if (c != 0) continue;
+      const int row = 16 * m + 8 * h + g;
+      to[weight_scale_at(kElement, row, block)] = scale;
+      // What a last quad lacks: not a NaN.
+      for (int b = blocks; block + 1 == blocks && b % kQuad != 0; ++b)
+        to[weight_scale_at(kElement, row, b)] = 0;
     }
     if constexpr (kElement == Element::kE2M1) {
       put_e2m1(to, block, m, codes);

@@ -33,25 +33,27 @@ uint64_t source_hash() {
 
 }  // namespace
 
-std::string tile_name(Element element, Tile tile, int units, const std::string& epilogue) {
-  const TileShape shape = shape_of(element, tile);
-  if (shape.groups > 0)
-    return fmt::format("{}few_kernel<{}, {}, {}, {}>", kSpace, element_name(element), shape.groups, units,
-                       epilogue_name(epilogue));
-  return fmt::format("{}many_kernel<{}, {}, {}, {}, {}>", kSpace, element_name(element), shape.tokens,
-                     shape.units, shape.stages, epilogue_name(epilogue));
+std::string tile_name(Element weights, Element tokens, Tile tile, int units, const std::string& epilogue) {
+  const TileShape shape = shape_of(weights, tokens, tile);
+  const bool few = shape.groups > 0;
+  const std::string sizes = few ? fmt::format("{}, {}", shape.groups, units)
+                                : fmt::format("{}, {}, {}", shape.tokens, shape.units, shape.stages);
+  return fmt::format("{}{}_kernel<{}, {}, {}, {}>", kSpace, few ? "few" : "many", element_name(weights),
+                     element_name(tokens), sizes, epilogue_name(epilogue));
 }
 
 std::vector<std::string> tile_names() {
-  constexpr Tile kTiles[] = {Tile::k8, Tile::k16, Tile::k32, Tile::k64, Tile::k128, Tile::kPrefill};
+  using enum Element;
   std::vector<std::string> names;
   for (const Tile tile : kTiles) {
-    names.push_back(tile_name(Element::kE2M1, tile, kSwiGluUnits, "SwiGluMx"));
-    names.push_back(tile_name(Element::kE2M1, tile, kRowUnits, "AtomicCombine"));
-    for (const Element element : {Element::kE2M1, Element::kE4M3}) {
-      for (const char* epilogue : {"Store", "Qkv"})
-        names.push_back(tile_name(element, tile, kRowUnits, epilogue));
+    for (const Element tokens : {kE4M3, kE2M1}) {
+      names.push_back(tile_name(kE2M1, tokens, tile, kSwiGluUnits, "SwiGluMx"));
+      for (const char* epilogue : {"AtomicCombine", "Store"})
+        names.push_back(tile_name(kE2M1, tokens, tile, kRowUnits, epilogue));
     }
+    names.push_back(tile_name(kE2M1, kE4M3, tile, kRowUnits, "Qkv"));
+    for (const char* epilogue : {"Store", "Qkv"})
+      names.push_back(tile_name(kE4M3, kE4M3, tile, kRowUnits, epilogue));
   }
   return names;
 }

@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kAttendThreads, 6) attend_blocks_kernel(const 
     request<kFp8>(s.pages, s.ready, p, at, keys, block, Written::kBefore);
   }
   if (threadIdx.x < group) s.sinks[threadIdx.x] = p.sinks[blockIdx.y * group + threadIdx.x];
-  if (size > 1) cluster_wait();
+  if (size > 1) __syncwarp(), cluster_wait();
   wait_for_predecessor();
   if (busy) {
     if (warp == 0) request<kFp8>(s.pages, s.ready, p, at, keys, block, Written::kNow);

@@ -363,6 +363,7 @@ __global__ void __launch_bounds__(Team<kTiles>::kThreads) __maxnreg__(kTiles == 
     cluster_arrive_relaxed();
     start_successor();
     copy_tasks<Source>(s, dynamic, p, cut, part);
+    __syncwarp();
     cluster_wait();
     return;
   }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cuda/attention.h"
 #include "backend/cuda/model.h"
 #include "backend/cuda/sm120a/load_tile.h"
 #include "backend/cuda/sm90a/moe_decode.h"
@@ -98,10 +99,10 @@ Status unsupported(const ModelConfig& c) {
   if (c.head_dim != 32 && c.head_dim != 64 && c.head_dim != 128)
     return error(StatusCode::kUnsupported, "cuda: head_dim {} is not 32, 64 or 128; use --device cpu",
                  c.head_dim);
-  if (c.heads / c.kv_heads > 16)
+  if (c.heads / c.kv_heads > kMostGroup)
     return error(StatusCode::kUnsupported,
-                 "cuda: {} query heads share a KV head, at most 16 may; use --device cpu",
-                 c.heads / c.kv_heads);
+                 "cuda: {} query heads share a KV head, at most {} may; use --device cpu",
+                 c.heads / c.kv_heads, kMostGroup);
   if (c.experts > 1024 || c.experts_per_token > 16)
     return error(StatusCode::kUnsupported, "cuda: {} of {} experts, at most 16 of 1024; use --device cpu",
                  c.experts_per_token, c.experts);

@@ -115,7 +115,8 @@ struct Turn {
 // ---- copying, by one warp ----
 
 // Halves of blocks lie apart: as bulk copies, of 512 bytes, one thread would take longer for them than their
-// bytes do.
+// bytes do. Each lane arrives for its own copies, and the first one once more for the bulk copies.
+constexpr int kCopyArrivals = 32 + 1;
 template <class Source>
 __device__ void copy_stage(const Task& task, uint8_t* to, const uint8_t* data, const uint8_t* scales,
                            int count, uint64_t* full, uint64_t policy) {
@@ -131,11 +132,13 @@ __device__ void copy_stage(const Task& task, uint8_t* to, const uint8_t* data, c
         copy_async(to + i * kHalf + at, data + i * Source::kBlockBytes + at, policy);
     }
     copy_async_arrive(full);
-    __syncwarp();
   }
   if (lane > 0) return;
   mbar_expect(full, bulk + count * Source::kScaleBytes);
-  if (!half) bulk_copy(to, data, bulk, full, policy);
+  if (!half) {
+    mbar_arrive(full, kCopyArrivals - 1);
+    bulk_copy(to, data, bulk, full, policy);
+  }
   if (Source::kScaled)
     bulk_copy(to + Stage<Source>::kScalesAt, scales, count * Source::kScaleBytes, full, policy);
 }
@@ -336,7 +339,7 @@ __device__ void finish_tasks(Shared<kTiles>& s, const float* sums, const GemmPar
 template <int kTiles>
 __device__ void init_shared(Shared<kTiles>& s, const Cut& cut, int tokens) {
   for (int i = 0; i < cut.stages; ++i)
-    mbar_init(&s.full[i], 1), mbar_init(&s.free[i], Team<kTiles>::kGroupWarps);
+    mbar_init(&s.full[i], kCopyArrivals), mbar_init(&s.free[i], Team<kTiles>::kGroupWarps);
   for (int b = 0; b < 2; ++b) mbar_init(&s.summed[b], Team<kTiles>::kWarps), mbar_init(&s.empty[b], kTiles);
   for (uint64_t& received : s.received) mbar_init(&received, 1);
   mbar_init(&s.started, 1), mbar_init(&s.landed, 1);

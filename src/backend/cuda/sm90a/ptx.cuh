@@ -46,6 +46,9 @@ __device__ __forceinline__ void mbar_arrive(uint32_t b) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory");
 }
 __device__ __forceinline__ void mbar_arrive(uint64_t* b) { mbar_arrive(smem_addr(b)); }
+__device__ __forceinline__ void mbar_arrive(uint64_t* b, int times) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(b)), "r"(times) : "memory");
+}
 __device__ __forceinline__ void mbar_expect(uint64_t* b, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(b)), "r"(bytes)
                : "memory");
@@ -118,10 +121,9 @@ __device__ __forceinline__ void copy_async(void* dst, const void* src, uint64_t 
                "l"(policy)
                : "memory");
 }
-// The barrier's phase does not end before this thread's copies so far have landed. Some other arrival must
-// still be missing.
+// One of the barrier's arrivals, once this thread's copies so far have landed.
 __device__ __forceinline__ void copy_async_arrive(uint64_t* b) {
-  asm volatile("cp.async.mbarrier.arrive.shared.b64 [%0];" ::"r"(smem_addr(b)) : "memory");
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(smem_addr(b)) : "memory");
 }
 __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Pending>

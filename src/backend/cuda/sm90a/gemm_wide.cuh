@@ -313,11 +313,11 @@ __device__ __forceinline__ void multiply(int sixteenths, const Plan& plan, const
 }
 
 // One tile's 64 rows of a warpgroup: sum += the whole contraction.
-template <class Weights, class Plan, int kSums>
-__device__ __forceinline__ void contract(const WideParams& p, const Plan& plan, int tiles, int tokens,
-                                         WeightStream<Weights, Plan>& stream, WideReader<Plan>& x,
-                                         float (&sum)[kSums]) {
-  const int warp = warp_index(), lane = threadIdx.x % 32, sixteenths = tile_width(tokens) / 16;
+template <bool kDrain, class Weights, class Plan, int kSums>
+__device__ __forceinline__ void contract_stages(const WideParams& p, const Plan& plan, int tiles,
+                                                int sixteenths, WeightStream<Weights, Plan>& stream,
+                                                WideReader<Plan>& x, float (&sum)[kSums]) {
+  const int warp = warp_index(), lane = threadIdx.x % 32;
   const typename Weights::Tops tops = stream.source.tops;
 #pragma unroll 1
   for (int s = 0; s < p.stages; ++s) {
@@ -326,15 +326,26 @@ __device__ __forceinline__ void contract(const WideParams& p, const Plan& plan, 
     Weights w;
     w.load(plan.weights(stream.oldest(), warp), tops, lane);
     stream.fetch(p, plan, tiles, warp);
-    if constexpr (!Weights::kGrouped) {
-      multiply_group<2 * kSums, false>(plan, w, x, s == 0, sum);
-    } else {
+    if constexpr (kDrain) {
       multiply<0, kSums / 8>(sixteenths, plan, w, x, sum);
+    } else {
+      multiply_group<2 * kSums, false>(plan, w, x, s == 0, sum);
     }
   }
-  if constexpr (!Weights::kGrouped) {
+  if constexpr (!kDrain) {
     wgmma_wait<0>();
     x.release(plan);
+  }
+}
+template <class Weights, class Plan, int kSums>
+__device__ __forceinline__ void contract(const WideParams& p, const Plan& plan, int tiles, int tokens,
+                                         WeightStream<Weights, Plan>& stream, WideReader<Plan>& x,
+                                         float (&sum)[kSums]) {
+  const int sixteenths = tile_width(tokens) / 16;
+  if (!Weights::kGrouped || sixteenths == kSums / 8) {
+    contract_stages<false>(p, plan, tiles, sixteenths, stream, x, sum);
+  } else {
+    contract_stages<true>(p, plan, tiles, sixteenths, stream, x, sum);
   }
 }
 

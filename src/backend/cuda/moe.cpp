@@ -21,6 +21,11 @@ MoeShape shape_of(const Model& model, int rows) {
           .expert_bytes = (model.layers[0].gate_up.bytes() + model.layers[0].down.bytes()) / c.experts};
 }
 
+bool routes_itself(const MoeWay& way, const Route& routing) {
+  return way.kernel == MoeKernel::kDecode ||
+         (way.kernel == MoeKernel::kSplit && sm90a::split_routes(routing));
+}
+
 sm120a::Tile tile_of(const MoeWay& way) {
   using sm120a::Tile;
   if (way.kernel == MoeKernel::kAtomPrefill) return Tile::kPrefill;
@@ -89,49 +94,76 @@ const MoeWay& Moe::way_for(const Model& model, int rows) {
 }
 
 Status Moe::run(const Model& model, int index, Norm norm, const RouterTrace& trace, cudaStream_t stream) {
-  const Layer& layer = model.layers[index];
+  logits_ = router_logits_.as<float>();
   const MoeWay& way = way_for(model, norm.rows);
-  const bool decode = way.kernel == MoeKernel::kDecode;
-  RETURN_IF_ERROR(choose_experts(model, layer, norm, way.tile, decode, stream));
+  const Route routing = routing_of(model, norm.rows, way.tile);
+  RETURN_IF_ERROR(
+      choose_experts(model, model.layers[index], norm, routing, !routes_itself(way, routing), stream));
   if (trace) RETURN_IF_ERROR(trace_router(model.config, index, norm.rows, trace, stream));
+  return run_experts(model, index, norm, way, stream);
+}
+
+Status Moe::score_rows(const Model& model, int index, const Norm& norm, float* logits, cudaStream_t stream) {
+  logits_ = logits;
+  return choose_experts(model, model.layers[index], norm, routing_of(model, norm.rows, 0), false, stream);
+}
+
+Status Moe::run_from_logits(const Model& model, int index, const Norm& norm, float* logits,
+                            cudaStream_t stream) {
+  logits_ = logits;
+  const MoeWay& way = way_for(model, norm.rows);
+  const Route routing = routing_of(model, norm.rows, way.tile);
+  if (norm.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
+  if (!routes_itself(way, routing)) RETURN_IF_ERROR(route(routing, stream));
+  return run_experts(model, index, norm, way, stream);
+}
+
+Status Moe::run_experts(const Model& model, int index, const Norm& norm, const MoeWay& way,
+                        cudaStream_t stream) {
+  const Layer& layer = model.layers[index];
   if (model.atom) return run_atom(model, layer, norm, way, stream);
-  if (decode) return run_slabs(model, index, norm, stream);
+  if (way.kernel == MoeKernel::kDecode) return run_slabs(model, index, norm, stream);
   if (way.kernel == MoeKernel::kSplit) return run_split(model, layer, norm, way.tile, stream);
   return way.kernel == MoeKernel::kWide ? run_wide(model, layer, norm, way.tile, stream)
                                         : run_jobs(model, layer, norm, way.tile, stream);
 }
 
-Status Moe::choose_experts(const Model& model, const Layer& layer, Norm normed, int tile, bool in_slabs,
-                           cudaStream_t stream) {
-  const int experts = model.config.experts;
+Route Moe::routing_of(const Model& model, int rows, int tile) const {
+  return {.logits = logits_,
+          .rows = rows,
+          .experts = model.config.experts,
+          .top_k = model.config.experts_per_token,
+          .tile = tile,
+          .even = model.slabs,
+          .ids = expert_ids_.as<int32_t>(),
+          .weights = expert_weights_.as<float>(),
+          .slots = slots_.as<int32_t>(),
+          .slot_rows = slot_rows_.as<int32_t>(),
+          .jobs = jobs_.as<Job>(),
+          .job_count = job_count_.as<int>()};
+}
+
+Status Moe::choose_experts(const Model& model, const Layer& layer, Norm normed, const Route& routing,
+                           bool routes, cudaStream_t stream) {
   const Router logits{.x = normed_f32_.as<float>(),
                       .weight = layer.router.as<float>(),
                       .bias = layer.router_bias.as<float>(),
-                      .logits = router_logits_.as<float>(),
+                      .logits = logits_,
                       .rows = normed.rows,
                       .hidden = model.config.hidden,
-                      .experts = experts};
-  const Route routing{.logits = router_logits_.as<float>(),
-                      .rows = normed.rows,
-                      .experts = experts,
-                      .top_k = model.config.experts_per_token,
-                      .tile = tile,
-                      .even = model.slabs,
-                      .ids = expert_ids_.as<int32_t>(),
-                      .weights = expert_weights_.as<float>(),
-                      .slots = slots_.as<int32_t>(),
-                      .slot_rows = slot_rows_.as<int32_t>(),
-                      .jobs = jobs_.as<Job>(),
-                      .job_count = job_count_.as<int>()};
+                      .experts = model.config.experts};
   if (model.slabs && can_score(logits)) {
+    // Not in a step, where attention stands between: score() adds nothing.
+    if (normed.expert_out != nullptr) RETURN_IF_ERROR(norm(normed, stream));
     RETURN_IF_ERROR(score(normed, logits, stream));
-    return in_slabs ? Status() : route(routing, stream);
+    return routes ? route(routing, stream) : Status();
   }
-  if (can_choose(logits, routing)) return choose(normed, logits, routing, arrived_.as<int>(), stream);
+  if (routes && can_choose(logits, routing))
+    return choose(normed, logits, routing, arrived_.as<int>(), stream);
   normed.out_f32 = normed_f32_.as<float>();
   RETURN_IF_ERROR(norm(normed, stream));
   RETURN_IF_ERROR(router(logits, stream));
-  return route(routing, stream);
+  return routes ? route(routing, stream) : Status();
 }
 
 // The slots of a step, in jobs: of x's rows, which norm left.
@@ -174,10 +206,12 @@ Status Moe::run_jobs(const Model& model, const Layer& layer, const Norm& norm, i
 
 Status Moe::run_split(const Model& model, const Layer& layer, const Norm& norm, int tile,
                       cudaStream_t stream) {
+  const Route routing = routing_of(model, norm.rows, tile);
+  const sm90a::SplitRoute route{routing, sm90a::split_routes(routing) ? arrived_.as<int>() : nullptr};
   Activations x = slots_of(model, norm, tile);
-  RETURN_IF_ERROR(sm90a::split_up(layer.fc1_slabs.as<uint8_t>(), x, hidden_.as<__half>(), stream));
+  RETURN_IF_ERROR(sm90a::split_up(layer.fc1_slabs.as<uint8_t>(), x, route, hidden_.as<__half>(), stream));
   x.x = hidden_.as<void>(), x.rows = nullptr, x.factor = 1.0f / sm90a::kHScale;
-  return sm90a::split_down(layer.fc2_slabs.as<uint8_t>(), x, expert_out(model, layer), stream);
+  return sm90a::split_down(layer.fc2_slabs.as<uint8_t>(), x, route, expert_out(model, layer), stream);
 }
 
 Status Moe::run_wide(const Model& model, const Layer& layer, const Norm& norm, int tile,
@@ -263,7 +297,7 @@ Status Moe::run_slabs(const Model& model, int index, const Norm& norm, cudaStrea
                             .fc2 = layer.fc2_slabs.as<uint8_t>(),
                             .x = static_cast<const __half*>(norm.out),
                             .x_scale = model.slab_scales.as<float>() + index * kSlabRows,
-                            .logits = router_logits_.as<float>(),
+                            .logits = logits_,
                             .experts = model.config.experts,
                             .residual = norm.x,
                             .out = norm.x,
@@ -278,9 +312,9 @@ Status Moe::trace_router(const ModelConfig& config, int layer, int rows, const R
                          cudaStream_t stream) {
   const size_t experts = config.experts;
   std::vector<float> logits(rows * experts);
-  RETURN_IF_ERROR(check(cudaMemcpyAsync(logits.data(), router_logits_.as<float>(),
-                                        logits.size() * sizeof(float), cudaMemcpyDeviceToHost, stream),
-                        "router trace"));
+  RETURN_IF_ERROR(check(
+      cudaMemcpyAsync(logits.data(), logits_, logits.size() * sizeof(float), cudaMemcpyDeviceToHost, stream),
+      "router trace"));
   RETURN_IF_ERROR(check(cudaStreamSynchronize(stream), "router trace"));
   for (int row = 0; row < rows; ++row) trace(layer, row, std::span(logits).subspan(row * experts, experts));
   return {};

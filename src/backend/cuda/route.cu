@@ -1,6 +1,5 @@
 #include "backend/cuda/norm.cuh"
-#include "backend/cuda/route.h"
-#include "backend/cuda/top_k.cuh"
+#include "backend/cuda/route_plan.cuh"
 
 namespace moesaic::cuda {
 namespace {
@@ -64,27 +63,11 @@ __global__ void router_kernel(const Router p) {
   }
 }
 
-// ids: of all rows.
-__device__ void top_k_row(const Route& p, int row, int lane, int32_t* ids) {
-  const float* logits = p.logits + static_cast<int64_t>(row) * p.experts;
-  ids += row * p.top_k;
-  float* weights = p.weights + row * p.top_k;
-  if (p.experts <= 128) return top_k<4>(logits, p.experts, p.top_k, lane, ids, weights);
-  top_k<kMaxExperts / 32>(logits, p.experts, p.top_k, lane, ids, weights);
-}
-
-// All rows, by one block.
-__device__ void top_k_rows(const Route& p, int32_t* ids) {
-  for (int row = threadIdx.x / 32; row < p.rows; row += blockDim.x / 32)
-    top_k_row(p, row, threadIdx.x % 32, ids);
-  __syncthreads();
-}
-
 __global__ void __launch_bounds__(256) top_k_kernel(const Route p) {
   wait_for_predecessor();
   start_successor();
   const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-  if (row < p.rows) top_k_row(p, row, threadIdx.x % 32, p.ids);
+  if (row < p.rows) top_k_row<kMaxExperts>(p, row, threadIdx.x % 32, p.ids);
 }
 
 // What experts have.
@@ -131,19 +114,25 @@ __device__ void plan(const Route& p, const int* ids, int warps, int* counts, Siz
   const int begin = min(warp * share, pairs), end = min(begin + share, pairs);
   for (int i = threadIdx.x; i < warps * p.experts; i += blockDim.x) counts[i] = 0;
   __syncthreads();
-  struct Pair {
-    int expert, rank, equals;  // equals: of the 32 pairs, `rank` of them before this one
+  // body(pair, expert, rank, equals): equals: of the 32 pairs, `rank` of them before this one; expert -1:
+  // none. Several pairs are read before the first is looked at.
+  const auto for_pairs = [&](const auto& body) {
+    constexpr int kAhead = 8;
+    for (int base = begin + lane; base - lane < end; base += 32 * kAhead) {
+      int expert[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) expert[i] = base + 32 * i < end ? ids[base + 32 * i] : -1;
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const unsigned equals = __match_any_sync(~0u, expert[i]);
+        body(base + 32 * i, expert[i], __popc(equals & ((1u << lane) - 1)), __popc(equals));
+        __syncwarp();
+      }
+    }
   };
-  const auto look = [&](int pair) -> Pair {
-    const int expert = pair < end ? ids[pair] : -1;
-    const unsigned equals = __match_any_sync(~0u, expert);
-    return {expert, __popc(equals & ((1u << lane) - 1)), __popc(equals)};
-  };
-  for (int base = begin; base < end; base += 32) {
-    const Pair pair = look(base + lane);
-    if (pair.expert >= 0 && pair.rank == 0) mine[pair.expert] += pair.equals;
-    __syncwarp();
-  }
+  for_pairs([&](int, int expert, int rank, int equals) {
+    if (expert >= 0 && rank == 0) mine[expert] += equals;
+  });
   __syncthreads();
   // A thread takes experts e, e + blockDim.x, ...: one after the other in one scan each.
   Sizes done = {};
@@ -151,15 +140,11 @@ __device__ void plan(const Route& p, const int* ids, int warps, int* counts, Siz
     const int expert = first + threadIdx.x;
     int count = 0;
     for (int w = 0; w < warps && expert < p.experts; ++w) count += counts[w * p.experts + expert];
-    const int parts = (count + p.tile - 1) / p.tile;
-    const int size = p.even && parts > 0 ? min(p.tile, tile_width((count + parts - 1) / parts)) : p.tile;
-    const int full = count / size, last = count % size;
+    const Pieces pieces(p, count);
     const int planning = (min(p.experts - first, static_cast<int>(blockDim.x)) + 31) / 32;
-    const Scan scan = block_scan({count, full + (last > 0), full * size + (last > 0 ? tile_width(last) : 0)},
-                                 planning, scratch);
+    const Scan scan = block_scan({count, pieces.jobs(), pieces.starts()}, planning, scratch);
     const Sizes at = done + scan.before;
-    for (int j = 0; j * size < count; ++j)
-      p.jobs[at.jobs + j] = {expert, at.slots + j * size, min(size, count - j * size), at.starts + j * size};
+    pieces.write(p.jobs + at.jobs, expert, at.slots, at.starts);
     for (int w = 0, slot = at.slots; w < warps && expert < p.experts; ++w) {
       const int n = counts[w * p.experts + expert];
       counts[w * p.experts + expert] = slot, slot += n;
@@ -168,16 +153,13 @@ __device__ void plan(const Route& p, const int* ids, int warps, int* counts, Siz
   }
   if (threadIdx.x == 0) *p.job_count = done.jobs;
   __syncthreads();
-  for (int base = begin; base < end; base += 32) {
-    const Pair pair = look(base + lane);
-    const int slot = pair.expert >= 0 ? mine[pair.expert] + pair.rank : 0;
+  for_pairs([&](int pair, int expert, int rank, int equals) {
+    const int slot = expert >= 0 ? mine[expert] + rank : 0;
     __syncwarp();
-    if (pair.expert >= 0) {
-      p.slots[base + lane] = slot, p.slot_rows[slot] = (base + lane) / p.top_k;
-      if (pair.rank == 0) mine[pair.expert] += pair.equals;
-    }
-    __syncwarp();
-  }
+    if (expert < 0) return;
+    p.slots[pair] = slot, p.slot_rows[slot] = pair / p.top_k;
+    if (rank == 0) mine[expert] += equals;
+  });
 }
 
 __global__ void __launch_bounds__(1024) plan_kernel(const Route p, int warps) {
@@ -195,7 +177,7 @@ __global__ void __launch_bounds__(1024) route_kernel(const Route p, int warps) {
   __shared__ Sizes scratch[32];
   wait_for_predecessor();
   start_successor();
-  top_k_rows(p, route_ids);
+  top_k_rows<kMaxExperts>(p, route_ids);
   plan(p, route_ids, warps, route_ids + p.rows * p.top_k, scratch);
 }
 
@@ -240,7 +222,7 @@ __global__ void __launch_bounds__(kNormThreads)
   __threadfence();
   if (threadIdx.x == 0) *arrived = 0;
   int* counts = reinterpret_cast<int*>(values);
-  top_k_rows(t, counts);
+  top_k_rows<kNormThreads>(t, counts);
   plan(t, counts, kNormThreads / 32, counts + t.rows * t.top_k, plan_scratch);
 }
 

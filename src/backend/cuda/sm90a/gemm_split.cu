@@ -4,12 +4,13 @@
 // the units of all jobs evenly and in order, so that the last ones end together, and a block changes the job,
 // and reloads activations, hardly ever.
 //
-//   bytes: weights once per job, in bulk copies of 8 KB, 196 KB of them on their way; activations once per
+//   bytes: weights once per job, in bulk copies of 24 KB, 196 KB of them on their way; activations once per
 //   block and job
-//   issue slots of a unit and warp: 230 for 8 tokens, 270 for 16, where four warps a scheduler have 1,460
-//   cycles for a unit at 4.4 TB/s
+//   issue slots of a unit and warp: 230 for 8 tokens, 270 for 16, where four warps a scheduler have 1,260
+//   cycles for a unit at 4.4 TB/s, and the finishing warp as many for all that it does
 #include "backend/cuda/kernels.cuh"
 #include "backend/cuda/mma.cuh"
+#include "backend/cuda/route_plan.cuh"
 #include "backend/cuda/sm90a/gemm_split.h"
 #include "backend/cuda/sm90a/ptx.cuh"
 #include "backend/cuda/sm90a/slab.cuh"
@@ -26,15 +27,33 @@ struct SplitParams {
   Activations x;
   void* out;  // half h, or float
   int64_t stride;
+  SplitRoute route;
+};
+
+// Of few rows every thread block of the first product makes the jobs for itself, and of the second reads them
+// once: a kernel of its own takes 7 us, and a job that is read when its turn comes delays all warps.
+constexpr int kMadeJobs = 208, kMadeExperts = 255;
+struct Made {
+  Job jobs[kMadeJobs];
+  int32_t rows[kFewPairs];  // of slots
+  int count;
+};
+// What making them takes.
+struct Making {
+  int32_t ids[kFewPairs], slots[kFewPairs];
+  float weights[kFewPairs];
+  FewPairs<kMadeExperts> pairs;
 };
 
 struct alignas(128) SplitShared {
   uint8_t unit[kSplitStages][kUnitBytes];
   float2 sums[kSumBuffers][kConsumers][kSplitTokens / 8][16][4];  // row, pair of tokens
-  uint64_t full[kSplitStages][kThirds];                           // the third has landed
+  uint64_t full[kSplitStages];                                    // the unit has landed
   uint64_t ready[kSumBuffers];  // the consumers have written their sums, and need their unit no more
   uint64_t taken[kSumBuffers];  // they have been read
+  Made made;
 };
+static_assert(sizeof(Making) <= sizeof(SplitShared::sums));
 
 // A unit of a job. One of 16 tokens costs 4/3 of one of 8 (measured: 1.2 to 1.4 where the memory is busy),
 // and Job::start counts the tiles of all jobs before.
@@ -94,6 +113,16 @@ __device__ __forceinline__ int down_row(int unit, int half) {
   return (2 * (unit - kFc2Ctas) + half) * kFc2Rows + 16;
 }
 
+// Where a unit's slabs stand in it: third by third, but for FC2's single slabs, which come one after the
+// other.
+struct Strides {
+  int slab, third;
+};
+template <bool kDown>
+__device__ __forceinline__ Strides strides(int unit) {
+  return kDown && unit >= kFc2Ctas ? Strides{kSlabBytes, kSlabThird} : Strides{kSlabThird, kUnitThird};
+}
+
 // ---- the finishing warp ----
 
 template <bool kDown>
@@ -103,27 +132,17 @@ struct Loader {
   const uint8_t* expert = nullptr;
   const uint64_t policy = evict_first_policy();
 
-  // By one thread.
+  // By one thread, to which a copy costs some 70 cycles, however long: that warp is the busiest.
   __device__ void load(SplitShared& s, int stage) {
     if (share.done()) return;
     const int unit = share.at.unit;
     if (expert == nullptr || unit == 0)
       expert = p.weights + p.x.jobs[share.at.job].expert * (kDown ? kFc2Bytes : kFc1Bytes);
-    const bool single = kDown && unit >= kFc2Ctas;
-    const uint8_t* a = single ? expert + kFc2Single + (unit - kFc2Ctas) * (2 * kSlabBytes)
-                              : expert + static_cast<size_t>(unit) * kUnitBytes;
-#pragma unroll
-    for (int i = 0; i < kThirds; ++i) {
-      uint8_t* to = s.unit[stage] + i * kUnitThird;
-      uint64_t* full = &s.full[stage][i];
-      mbar_expect(full, kUnitThird);
-      if (single) {
-        bulk_copy(to, a + i * kSlabThird, kSlabThird, full, policy);
-        bulk_copy(to + kSlabThird, a + kSlabBytes + i * kSlabThird, kSlabThird, full, policy);
-      } else {
-        bulk_copy(to, a + i * kUnitThird, kUnitThird, full, policy);
-      }
-    }
+    mbar_expect(&s.full[stage], kUnitBytes);
+    bulk_copy(s.unit[stage],
+              kDown && unit >= kFc2Ctas ? expert + kFc2Single + (unit - kFc2Ctas) * (2 * kSlabBytes)
+                                        : expert + static_cast<size_t>(unit) * kUnitBytes,
+              kUnitBytes, &s.full[stage], policy);
     share.skip(1);
   }
 };
@@ -171,7 +190,7 @@ __device__ void finish(SplitShared& s, const SplitParams& p) {
   Share<kDown> share(p.x);
   Loader<kDown> loader{p, share};
   if (lane == 0) {
-    for (int stage = 0; stage < kSplitStages; ++stage) loader.load(s, stage);
+    for (int i = 0; i < kSplitStages; ++i) loader.load(s, i);
   }
   wait_for_predecessor();
   RingPlace<kSplitStages> stage;
@@ -182,21 +201,25 @@ __device__ void finish(SplitShared& s, const SplitParams& p) {
     Out* out = static_cast<Out*>(p.out) + (job.first + token) * p.stride;
     for (int unit = share.at.unit; unit < end; ++unit) {
       mbar_wait(&s.ready[buffer.index], buffer.phase);
-      const uint8_t* slab = s.unit[stage.index] + row / 8 * kSlabThird + kThirdBias;
+      const uint8_t* slab = s.unit[stage.index] + row / 8 * strides<kDown>(unit).slab + kThirdBias;
       const float bias = __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(slab)[row % 8]);
       Out* to = out + (kDown ? down_row(unit, row / 8) + row % 8 : unit * 8 + row / 2);
+      constexpr int kTiles = kSplitTokens / 8;
+      float4 v[kTiles];
 #pragma unroll
-      for (int i = 0; i < kSplitTokens / 8; ++i) {
-        if (i * 8 >= job.count) break;
-        const float4 v = add_consumers(s, buffer.index, i);
-        store_rows(to + i * 8 * p.stride, job.count - i * 8 - token, p.stride,
-                   {fmaf(v.x, factor, bias), fmaf(v.y, factor, bias), fmaf(v.z, factor, bias),
-                    fmaf(v.w, factor, bias)});
-      }
+      for (int i = 0; i < kTiles; ++i)
+        if (i * 8 < job.count) v[i] = add_consumers(s, buffer.index, i);
       __syncwarp();
       if (lane == 0) {
         mbar_arrive(&s.taken[buffer.index]);
         loader.load(s, stage.index);
+      }
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        if (i * 8 >= job.count) break;
+        store_rows(to + i * 8 * p.stride, job.count - i * 8 - token, p.stride,
+                   {fmaf(v[i].x, factor, bias), fmaf(v[i].y, factor, bias), fmaf(v[i].z, factor, bias),
+                    fmaf(v[i].w, factor, bias)});
       }
       stage.next(), buffer.next();
     }
@@ -226,13 +249,13 @@ __device__ __forceinline__ void load_tokens(const SplitParams& p, const Job& job
 
 // 16 rows by 6 blocks. Of each token ((p0 + p1) + p2), p_q = d[2q] s[2q] + d[2q+1] s[2q+1].
 template <int kTiles>
-__device__ __forceinline__ void multiply(const uint8_t* at, const uint4 (&b)[kTiles][kBlocksPerWarp],
-                                         float (&sum)[kTiles][4]) {
+__device__ __forceinline__ void multiply(const uint8_t* at, int slab,
+                                         const uint4 (&b)[kTiles][kBlocksPerWarp], float (&sum)[kTiles][4]) {
   const int lane = threadIdx.x & 31;
   uint32_t words[2][kBlocksPerWarp];
   uint16_t scales[2][3];
 #pragma unroll
-  for (int h = 0; h < 2; ++h, at += kSlabThird) {
+  for (int h = 0; h < 2; ++h, at += slab) {
     const uint4 u = *reinterpret_cast<const uint4*>(at + lane * 16);
     const uint2 v = *reinterpret_cast<const uint2*>(at + kWarpTail + lane * 8);
     words[h][0] = u.x, words[h][1] = u.y, words[h][2] = u.z, words[h][3] = u.w;
@@ -273,17 +296,19 @@ struct Consumer {
   RingPlace<kSplitStages> stage;
   RingPlace<kSumBuffers> buffer;
 
-  template <int kTiles>
-  __device__ __forceinline__ void job(SplitShared& s, const SplitParams& p, const Job& job, int units) {
-    uint4 b[kTiles][kBlocksPerWarp];
-    load_tokens<kTiles>(p, job, warp, b);
+  // Units [unit, end). at_last(): before the last one.
+  template <bool kDown, int kTiles, class AtLast>
+  __device__ __forceinline__ void units(SplitShared& s, const uint4 (&b)[kTiles][kBlocksPerWarp], int unit,
+                                        int end, const AtLast& at_last) {
     const int lane = threadIdx.x & 31, third = warp / kWarpsPerThird;
-    const int at = third * kUnitThird + warp % kWarpsPerThird * kWarpBytes;
+    const int at = warp % kWarpsPerThird * kWarpBytes;
 #pragma unroll 1
-    for (; units > 0; --units) {
-      mbar_wait(&s.full[stage.index][third], stage.phase);
+    for (; unit < end; ++unit) {
+      if (unit == end - 1) at_last();
+      const Strides by = strides<kDown>(unit);
+      mbar_wait(&s.full[stage.index], stage.phase);
       float sum[kTiles][4];
-      multiply<kTiles>(s.unit[stage.index] + at, b, sum);
+      multiply<kTiles>(s.unit[stage.index] + third * by.third + at, by.slab, b, sum);
       mbar_wait(&s.taken[buffer.index], buffer.phase ^ 1);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
@@ -298,42 +323,103 @@ struct Consumer {
   }
 };
 
+// Before its last unit a job of one tile reads the next one's tokens, if it has one tile, too.
 template <bool kDown>
 __device__ void consume(SplitShared& s, const SplitParams& p, int warp) {
   Consumer consumer{warp};
   Share<kDown> share(p.x);
   wait_for_predecessor();
   while (!share.done()) {
-    const Job job = p.x.jobs[share.at.job];
-    const int units = share.left_of_job();
-    if (job.count <= 8)
-      consumer.job<1>(s, p, job, units);
-    else
-      consumer.job<2>(s, p, job, units);
-    share.skip(units);
+    Job job = p.x.jobs[share.at.job];
+    if (job.count > 8) {
+      uint4 b[2][kBlocksPerWarp];
+      load_tokens<2>(p, job, warp, b);
+      const int unit = share.at.unit, units = share.left_of_job();
+      consumer.units<kDown, 2>(s, b, unit, unit + units, [] {});
+      share.skip(units);
+      continue;
+    }
+    uint4 b[1][kBlocksPerWarp], next[1][kBlocksPerWarp];
+    load_tokens<1>(p, job, warp, b);
+    for (bool more = true; more;) {
+      const int unit = share.at.unit, units = share.left_of_job();
+      share.skip(units);
+      more = !share.done();
+      if (more) job = p.x.jobs[share.at.job], more = job.count <= 8;
+      consumer.units<kDown, 1>(s, b, unit, unit + units, [&] {
+        if (more) load_tokens<1>(p, job, warp, next);
+      });
+#pragma unroll
+      for (int j = 0; j < kBlocksPerWarp; ++j) b[0][j] = next[0][j];
+    }
   }
 }
 
-// kDown: the jobs were made before the predecessor began, so that weights may come before it ends.
+__device__ Making& making_of(SplitShared& s) { return reinterpret_cast<Making&>(s.sums); }
+// By all threads of the first product, where making_of().pairs is clear; block 0 leaves them for the second
+// product and the combination.
+__device__ void make_jobs(SplitShared& s, const SplitRoute& route) {
+  Making& making = making_of(s);
+  Route here = route.route;
+  here.tile = kSplitTokens, here.even = false;
+  here.jobs = s.made.jobs, here.slot_rows = s.made.rows, here.job_count = &s.made.count;
+  if (blockIdx.x > 0) here.weights = making.weights, here.slots = making.slots;
+  top_k_rows<kMadeExperts + 1>(here, making.ids);
+  making.pairs.plan(here, making.ids);
+  __syncthreads();
+  if (blockIdx.x > 0) return;
+  for (int i = threadIdx.x; i < s.made.count; i += kSplitThreads) route.route.jobs[i] = s.made.jobs[i];
+  if (threadIdx.x == 0) *route.route.job_count = s.made.count;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(route.made) : "memory");
+}
+// By all threads of the second.
+__device__ void read_jobs(SplitShared& s, const SplitRoute& route) {
+  if (threadIdx.x == 0) {
+    int made;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(made) : "l"(route.made) : "memory");
+    while (made == 0);
+  }
+  __syncthreads();
+  const int most = min(kMadeJobs, route.route.rows * route.route.top_k);
+  for (int i = threadIdx.x; i < most; i += kSplitThreads) s.made.jobs[i] = route.route.jobs[i];
+  if (threadIdx.x == kSplitThreads - 1) s.made.count = *route.route.job_count;
+  __syncthreads();
+}
+// By one thread of each of its blocks, of which the last sets `made` back.
+__device__ void forget_jobs(const SplitRoute& route) {
+  if (atomicAdd(route.made, 1) == kGrid) *route.made = 0;
+}
+
+// kDown: the jobs are made before the predecessor ends, so that weights may come before it does.
 template <bool kDown>
-__global__ void __launch_bounds__(kSplitThreads) split_kernel(const SplitParams p) {
+__global__ void __launch_bounds__(kSplitThreads) split_kernel(const SplitParams params) {
   extern __shared__ __align__(128) uint8_t split_shared[];
   SplitShared& s = *reinterpret_cast<SplitShared*>(split_shared);
+  SplitParams p = params;
+  const bool routes = p.route.made != nullptr;
   if (threadIdx.x == 0) {
-    for (auto& stage : s.full) {
-      for (uint64_t& third : stage) mbar_init(&third, 1);
-    }
+    for (uint64_t& full : s.full) mbar_init(&full, 1);
     for (int i = 0; i < kSumBuffers; ++i) mbar_init(&s.ready[i], kConsumers), mbar_init(&s.taken[i], 1);
     mbar_init_fence();
   }
+  if (!kDown && routes) making_of(s).pairs.clear(p.route.route.experts);
   __syncthreads();
   if (!kDown) wait_for_predecessor();
   start_successor();
+  if (routes) {
+    if (kDown) {
+      read_jobs(s, p.route);
+    } else {
+      make_jobs(s, p.route), p.x.rows = s.made.rows;
+    }
+    p.x.jobs = s.made.jobs, p.x.job_count = &s.made.count;
+  }
   const int warp = threadIdx.x / 32;
-  if (warp == kConsumers)
-    finish<kDown>(s, p);
-  else
-    consume<kDown>(s, p, warp);
+  if (warp < kConsumers) return consume<kDown>(s, p, warp);
+  finish<kDown>(s, p);
+  if (kDown && routes && threadIdx.x % 32 == 0) forget_jobs(p.route);
 }
 
 template <bool kDown>
@@ -346,11 +432,17 @@ Status split(const SplitParams& p, cudaStream_t stream) {
 
 }  // namespace
 
-Status split_up(const uint8_t* fc1, const Activations& x, __half* h, cudaStream_t stream) {
-  return split<false>({.weights = fc1, .x = x, .out = h, .stride = kHidden}, stream);
+bool split_routes(const Route& r) {
+  return r.rows * r.top_k <= kFewPairs && r.experts <= kMadeExperts && r.tile == kSplitTokens &&
+         max_jobs(r.rows, r.experts, r.top_k, r.tile) <= kMadeJobs;
 }
-Status split_down(const uint8_t* fc2, const Activations& h, const Store& out, cudaStream_t stream) {
-  return split<true>({.weights = fc2, .x = h, .out = out.out, .stride = out.stride}, stream);
+Status split_up(const uint8_t* fc1, const Activations& x, const SplitRoute& route, __half* h,
+                cudaStream_t stream) {
+  return split<false>({.weights = fc1, .x = x, .out = h, .stride = kHidden, .route = route}, stream);
+}
+Status split_down(const uint8_t* fc2, const Activations& h, const SplitRoute& route, const Store& out,
+                  cudaStream_t stream) {
+  return split<true>({.weights = fc2, .x = h, .out = out.out, .stride = out.stride, .route = route}, stream);
 }
 
 }  // namespace moesaic::cuda::sm90a

@@ -68,7 +68,8 @@ Status print_ways(LoadedModel& m, int tokens, const Ceiling& ceiling, bool measu
   for (const MoeChoice& c : ranked) {
     std::string measured;
     if (measure) {
-      ASSIGN_OR_RETURN(const OpTiming t, m.backend->time_moe(tokens, kSecondsAWay, c.way->name));
+      ASSIGN_OR_RETURN(const OpTiming t,
+                       m.backend->time_moe(tokens, kSecondsAWay, MoeFrom::kRows, c.way->name));
       measured = fmt::format(" {:.1f} |", t.median() * 1e6);
     }
     fmt::print("| {} | {:.1f} | {:.0f} | {:.0f}% | {:.1f} |{}\n", c.way->name, c.work.jobs, c.work.slots,

@@ -24,7 +24,7 @@ struct Measured {
 };
 
 Result<Measured> measure(Backend& backend, int tokens, std::string_view way) {
-  ASSIGN_OR_RETURN(const OpTiming t, backend.time_moe(tokens, kSecondsATile, way));
+  ASSIGN_OR_RETURN(const OpTiming t, backend.time_moe(tokens, kSecondsATile, MoeFrom::kRows, way));
   return Measured{std::string(way), t.median()};
 }
 

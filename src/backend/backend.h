@@ -110,6 +110,11 @@ struct OpTiming {
   std::vector<std::string> kernels;
 };
 
+// Where time_moe() begins: at the residual's rows, with norm and router, or at the router's logits (top-k,
+// work list, both products, combine). Either way what an operator of several kernels leaves is added by the
+// norm that follows.
+enum class MoeFrom { kRows, kLogits };
+
 // A share of what a model takes in a device's memory: "experts", "KV cache".
 struct MemoryPart {
   std::string name;
@@ -179,7 +184,7 @@ class Backend {
   // The MoE operator of every layer in turn, on fresh random activations each pass, with the code that moe()
   // runs: so often that `seconds` are spent, but at least five and at most 200 times. way: one of moe_ways()
   // that takes so many rows, or empty for the one that moe() chooses.
-  virtual Result<OpTiming> time_moe(int rows, double seconds, std::string_view way = {});
+  virtual Result<OpTiming> time_moe(int rows, double seconds, MoeFrom from, std::string_view way = {});
 };
 
 // Bytes of all layers' pages.
@@ -189,7 +194,7 @@ inline double kv_bytes(const KvLayout& layout, const ModelConfig& config, const 
   return pages * layout.page_tokens * backend.kv_token_bytes(config);
 }
 
-inline Result<OpTiming> Backend::time_moe(int, double, std::string_view) {
+inline Result<OpTiming> Backend::time_moe(int, double, MoeFrom, std::string_view) {
   return Status(StatusCode::kUnsupported, "only the cuda device times one op alone; use --device cuda");
 }
 

@@ -67,7 +67,7 @@ class CudaBackend final : public Backend {
   }
   std::string_view moe_choice(int rows) override { return moe_.way_for(model_, rows).name; }
   TuningKey tuning_key() const override;
-  Result<OpTiming> time_moe(int rows, double seconds, std::string_view way) override;
+  Result<OpTiming> time_moe(int rows, double seconds, MoeFrom from, std::string_view way) override;
 
  private:
   std::vector<Wanted> arena(const ModelConfig& config);
@@ -92,6 +92,7 @@ class CudaBackend final : public Backend {
   double expected_experts() const;
   double moe_bytes(const Layer& layer) const;
   double moe_flops() const;
+  Norm moe_norm(int index);
   Status run_moe(int index);
 
   BackendOptions options_;
@@ -505,12 +506,14 @@ double CudaBackend::moe_flops() const {
   return 6.0 * shape_.rows * c.experts_per_token * c.hidden * c.intermediate;
 }
 
-Status CudaBackend::run_moe(int index) {
+Norm CudaBackend::moe_norm(int index) {
   const Layer& layer = model_.layers[index];
-  return moe_.run(
-      model_, index,
-      norm_of(layer.mlp_norm, layer.mlp_factor, takes_bf16(layer.gate_up.kind), 2 * index + 2, shape_.rows),
-      options_.router_trace, stream_);
+  return norm_of(layer.mlp_norm, layer.mlp_factor, takes_bf16(layer.gate_up.kind), 2 * index + 2,
+                 shape_.rows);
+}
+
+Status CudaBackend::run_moe(int index) {
+  return moe_.run(model_, index, moe_norm(index), options_.router_trace, stream_);
 }
 
 void CudaBackend::moe(int index) {
@@ -533,31 +536,42 @@ TuningKey CudaBackend::tuning_key() const {
   return key;
 }
 
-Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, std::string_view way) {
+Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, std::string_view way) {
   if (rows < 1 || rows > options_.max_rows)
     return invalid("{} rows: 1 to {} are possible", rows, options_.max_rows);
   if (!way.empty()) moe_.prefer({{.tokens = rows, .way = std::string(way)}});
   shape_ = {.rows = rows};
   moe_.forget();
   launches_.clear();
-  const auto layers = static_cast<double>(model_.config.layers);
+  const int layers = model_.config.layers;
+  const size_t scores = from == MoeFrom::kLogits ? size_t(rows) * model_.config.experts : 0;
+  ASSIGN_OR_RETURN(const DeviceBuffer logits,
+                   DeviceBuffer::allocate(layers * scores * sizeof(float), "the router's logits"));
   const auto all_layers = [&]() -> Status {
     const LaunchLog::Scope scope(launches_, kOpNames[kMoe]);
-    for (int i = 0; i < model_.config.layers; ++i) RETURN_IF_ERROR(run_moe(i));
+    for (int i = 0; i < layers; ++i)
+      RETURN_IF_ERROR(scores == 0 ? run_moe(i)
+                                  : moe_.run_from_logits(model_, i, moe_norm(i),
+                                                         logits.as<float>() + i * scores, stream_));
     return {};
   };
   const int64_t values = int64_t{rows} * model_.config.hidden;
-  ASSIGN_OR_RETURN(
-      std::vector<double> times,
-      time_replays(
-          all_layers, [&](int pass) { return fill_random(x_.as<float>(), values, pass, stream_); }, seconds,
-          stream_));
+  const auto fresh = [&](int pass) -> Status {
+    moe_.forget();
+    RETURN_IF_ERROR(fill_random(x_.as<float>(), values, pass, stream_));
+    for (int i = 0; i < layers && scores > 0; ++i)
+      RETURN_IF_ERROR(moe_.score_rows(model_, i, moe_norm(i), logits.as<float>() + i * scores, stream_));
+    return {};
+  };
+  ASSIGN_OR_RETURN(std::vector<double> times, time_replays(all_layers, fresh, seconds, stream_));
   moe_.forget();
   if (!way.empty()) moe_.prefer(read_tuning(options_.tuning_folder, tuning_key()));
-  for (double& t : times) t /= layers;
+  for (double& t : times) t /= static_cast<double>(layers);
+  const Layer& layer = model_.layers[0];
+  const double router = from == MoeFrom::kRows ? 0 : static_cast<double>(layer.router.bytes());
   // The residual is read and written once.
   return OpTiming{.seconds = std::move(times),
-                  .bytes = moe_bytes(model_.layers[0]) + 8.0 * static_cast<double>(values),
+                  .bytes = moe_bytes(layer) - router + 8.0 * static_cast<double>(values),
                   .flops = moe_flops(),
                   .kernels = launches_.kernels(kOpNames[kMoe])};
 }

@@ -27,14 +27,15 @@ double flops_of(const MoeShape& s, double slots) { return 6.0 * slots * s.hidden
 
 int round_up(int n, int grain) { return (n + grain - 1) / grain * grain; }
 
-// Fitted to `moesaic bench --moe` on an H200, 2026-11-21. A job of gemm_wide is as wide as its tokens, so its
-// tile only bounds it.
+// Fitted to what `moesaic plan` measured on an H200, 2026-11-22: at the steps of docs/performance.md the way
+// with the least time is within 6% of the quickest. A job of gemm_wide is as wide as its tokens, so its tile
+// only bounds it.
 constexpr MoeWay kSlabWays[] = {
     {"decode", MoeKernel::kDecode, 1, 8, 0, 1, 7.0e-6, 3.60e12, 1e15},
-    {"split 16", MoeKernel::kSplit, 9, 512, 16, 8, 15e-6, 3.3e12, 124e12},
-    {"wide 32", MoeKernel::kWide, 9, 0, 32, 16, 20e-6, 2.75e12, 230e12},
-    {"wide 64", MoeKernel::kWide, 9, 0, 64, 16, 20e-6, 2.4e12, 300e12},
-    {"wide 128", MoeKernel::kWide, 9, 0, 128, 16, 20e-6, 2.3e12, 440e12},
+    {"split 16", MoeKernel::kSplit, 9, 512, 16, 8, 16e-6, 3.7e12, 160e12},
+    {"wide 32", MoeKernel::kWide, 9, 0, 32, 16, 26e-6, 2.74e12, 230e12},
+    {"wide 64", MoeKernel::kWide, 9, 0, 64, 16, 26e-6, 2.5e12, 300e12},
+    {"wide 128", MoeKernel::kWide, 9, 0, 128, 16, 36e-6, 2.58e12, 440e12},
 };
 constexpr MoeWay kTileWays[] = {
     {"tiles 8", MoeKernel::kTiles, 1, 0, 8, 8, 15e-6, 2.6e12, 40e12},

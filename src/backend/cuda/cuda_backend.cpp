@@ -544,23 +544,26 @@ Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, s
   moe_.forget();
   launches_.clear();
   const int layers = model_.config.layers;
-  const size_t scores = from == MoeFrom::kLogits ? size_t(rows) * model_.config.experts : 0;
-  ASSIGN_OR_RETURN(const DeviceBuffer logits,
-                   DeviceBuffer::allocate(layers * scores * sizeof(float), "the router's logits"));
+  const bool from_logits = from == MoeFrom::kLogits;
+  const size_t scores = static_cast<size_t>(rows) * model_.config.experts;  // of a layer
+  ASSIGN_OR_RETURN(
+      const DeviceBuffer logits,
+      DeviceBuffer::allocate(from_logits ? layers * scores * sizeof(float) : 0, "the router's logits"));
+  const auto logits_of = [&](int layer) { return logits.as<float>() + layer * scores; };
   const auto all_layers = [&]() -> Status {
     const LaunchLog::Scope scope(launches_, kOpNames[kMoe]);
     for (int i = 0; i < layers; ++i)
-      RETURN_IF_ERROR(scores == 0 ? run_moe(i)
-                                  : moe_.run_from_logits(model_, i, moe_norm(i),
-                                                         logits.as<float>() + i * scores, stream_));
+      RETURN_IF_ERROR(from_logits ? moe_.run_from_logits(model_, i, moe_norm(i), logits_of(i), stream_)
+                                  : run_moe(i));
     return {};
   };
   const int64_t values = int64_t{rows} * model_.config.hidden;
   const auto fresh = [&](int pass) -> Status {
     moe_.forget();
     RETURN_IF_ERROR(fill_random(x_.as<float>(), values, pass, stream_));
-    for (int i = 0; i < layers && scores > 0; ++i)
-      RETURN_IF_ERROR(moe_.score_rows(model_, i, moe_norm(i), logits.as<float>() + i * scores, stream_));
+    if (!from_logits) return {};
+    for (int i = 0; i < layers; ++i)
+      RETURN_IF_ERROR(moe_.score_rows(model_, i, moe_norm(i), logits_of(i), stream_));
     return {};
   };
   ASSIGN_OR_RETURN(std::vector<double> times, time_replays(all_layers, fresh, seconds, stream_));
@@ -568,7 +571,7 @@ Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, s
   if (!way.empty()) moe_.prefer(read_tuning(options_.tuning_folder, tuning_key()));
   for (double& t : times) t /= static_cast<double>(layers);
   const Layer& layer = model_.layers[0];
-  const double router = from == MoeFrom::kRows ? 0 : static_cast<double>(layer.router.bytes());
+  const double router = from_logits ? static_cast<double>(layer.router.bytes()) : 0;
   // The residual is read and written once.
   return OpTiming{.seconds = std::move(times),
                   .bytes = moe_bytes(layer) - router + 8.0 * static_cast<double>(values),

@@ -21,11 +21,6 @@ MoeShape shape_of(const Model& model, int rows) {
           .expert_bytes = (model.layers[0].gate_up.bytes() + model.layers[0].down.bytes()) / c.experts};
 }
 
-bool routes_itself(const MoeWay& way, const Route& routing) {
-  return way.kernel == MoeKernel::kDecode ||
-         (way.kernel == MoeKernel::kSplit && sm90a::split_routes(routing));
-}
-
 sm120a::Tile tile_of(const MoeWay& way) {
   using sm120a::Tile;
   if (way.kernel == MoeKernel::kAtomPrefill) return Tile::kPrefill;
@@ -93,43 +88,70 @@ const MoeWay& Moe::way_for(const Model& model, int rows) {
   return *at->second;
 }
 
-Status Moe::run(const Model& model, int index, Norm norm, const RouterTrace& trace, cudaStream_t stream) {
-  logits_ = router_logits_.as<float>();
+Status Moe::run(const Model& model, int index, const Norm& norm, const RouterTrace& trace,
+                cudaStream_t stream) {
+  auto* logits = router_logits_.as<float>();
   const MoeWay& way = way_for(model, norm.rows);
-  const Route routing = routing_of(model, norm.rows, way.tile);
-  RETURN_IF_ERROR(
-      choose_experts(model, model.layers[index], norm, routing, !routes_itself(way, routing), stream));
+  const Router scores = router_of(model, index, norm.rows, logits);
+  const Route routing = routing_of(model, norm.rows, way.tile, logits);
+  const bool at_once = !(model.slabs && can_score(scores)) && can_choose(scores, routing);
+  RETURN_IF_ERROR(at_once ? choose(norm, scores, routing, arrived_.as<int>(), stream)
+                          : score_rows(model, index, norm, logits, stream));
   if (trace) RETURN_IF_ERROR(trace_router(model.config, index, norm.rows, trace, stream));
-  return run_experts(model, index, norm, way, stream);
+  return at_once ? run_experts(model, index, norm, way, routing, stream)
+                 : route_and_run(model, index, norm, way, routing, stream);
 }
 
-Status Moe::score_rows(const Model& model, int index, const Norm& norm, float* logits, cudaStream_t stream) {
-  logits_ = logits;
-  return choose_experts(model, model.layers[index], norm, routing_of(model, norm.rows, 0), false, stream);
+Status Moe::score_rows(const Model& model, int index, Norm norm, float* logits, cudaStream_t stream) {
+  const Router scores = router_of(model, index, norm.rows, logits);
+  if (model.slabs && can_score(scores)) {
+    // Not in a step, where attention stands between: score() adds nothing.
+    if (norm.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
+    return score(norm, scores, stream);
+  }
+  norm.out_f32 = normed_f32_.as<float>();
+  RETURN_IF_ERROR(cuda::norm(norm, stream));
+  return router(scores, stream);
 }
 
-Status Moe::run_from_logits(const Model& model, int index, const Norm& norm, float* logits,
+Status Moe::run_from_logits(const Model& model, int index, const Norm& norm, const float* logits,
                             cudaStream_t stream) {
-  logits_ = logits;
   const MoeWay& way = way_for(model, norm.rows);
-  const Route routing = routing_of(model, norm.rows, way.tile);
   if (norm.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
-  if (!routes_itself(way, routing)) RETURN_IF_ERROR(route(routing, stream));
-  return run_experts(model, index, norm, way, stream);
+  return route_and_run(model, index, norm, way, routing_of(model, norm.rows, way.tile, logits), stream);
+}
+
+Status Moe::route_and_run(const Model& model, int index, const Norm& norm, const MoeWay& way,
+                          const Route& routing, cudaStream_t stream) {
+  const bool routes_itself =
+      way.kernel == MoeKernel::kDecode || (way.kernel == MoeKernel::kSplit && sm90a::split_routes(routing));
+  if (!routes_itself) RETURN_IF_ERROR(route(routing, stream));
+  return run_experts(model, index, norm, way, routing, stream);
 }
 
 Status Moe::run_experts(const Model& model, int index, const Norm& norm, const MoeWay& way,
-                        cudaStream_t stream) {
+                        const Route& routing, cudaStream_t stream) {
   const Layer& layer = model.layers[index];
   if (model.atom) return run_atom(model, layer, norm, way, stream);
-  if (way.kernel == MoeKernel::kDecode) return run_slabs(model, index, norm, stream);
-  if (way.kernel == MoeKernel::kSplit) return run_split(model, layer, norm, way.tile, stream);
+  if (way.kernel == MoeKernel::kDecode) return run_slabs(model, index, norm, routing.logits, stream);
+  if (way.kernel == MoeKernel::kSplit) return run_split(model, layer, norm, routing, stream);
   return way.kernel == MoeKernel::kWide ? run_wide(model, layer, norm, way.tile, stream)
                                         : run_jobs(model, layer, norm, way.tile, stream);
 }
 
-Route Moe::routing_of(const Model& model, int rows, int tile) const {
-  return {.logits = logits_,
+Router Moe::router_of(const Model& model, int index, int rows, float* logits) const {
+  const Layer& layer = model.layers[index];
+  return {.x = normed_f32_.as<float>(),
+          .weight = layer.router.as<float>(),
+          .bias = layer.router_bias.as<float>(),
+          .logits = logits,
+          .rows = rows,
+          .hidden = model.config.hidden,
+          .experts = model.config.experts};
+}
+
+Route Moe::routing_of(const Model& model, int rows, int tile, const float* logits) const {
+  return {.logits = logits,
           .rows = rows,
           .experts = model.config.experts,
           .top_k = model.config.experts_per_token,
@@ -141,29 +163,6 @@ Route Moe::routing_of(const Model& model, int rows, int tile) const {
           .slot_rows = slot_rows_.as<int32_t>(),
           .jobs = jobs_.as<Job>(),
           .job_count = job_count_.as<int>()};
-}
-
-Status Moe::choose_experts(const Model& model, const Layer& layer, Norm normed, const Route& routing,
-                           bool routes, cudaStream_t stream) {
-  const Router logits{.x = normed_f32_.as<float>(),
-                      .weight = layer.router.as<float>(),
-                      .bias = layer.router_bias.as<float>(),
-                      .logits = logits_,
-                      .rows = normed.rows,
-                      .hidden = model.config.hidden,
-                      .experts = model.config.experts};
-  if (model.slabs && can_score(logits)) {
-    // Not in a step, where attention stands between: score() adds nothing.
-    if (normed.expert_out != nullptr) RETURN_IF_ERROR(norm(normed, stream));
-    RETURN_IF_ERROR(score(normed, logits, stream));
-    return routes ? route(routing, stream) : Status();
-  }
-  if (routes && can_choose(logits, routing))
-    return choose(normed, logits, routing, arrived_.as<int>(), stream);
-  normed.out_f32 = normed_f32_.as<float>();
-  RETURN_IF_ERROR(norm(normed, stream));
-  RETURN_IF_ERROR(router(logits, stream));
-  return routes ? route(routing, stream) : Status();
 }
 
 // The slots of a step, in jobs: of x's rows, which norm left.
@@ -204,11 +203,10 @@ Status Moe::run_jobs(const Model& model, const Layer& layer, const Norm& norm, i
   return gemm(layer.down, x, expert_out(model, layer), stream);
 }
 
-Status Moe::run_split(const Model& model, const Layer& layer, const Norm& norm, int tile,
+Status Moe::run_split(const Model& model, const Layer& layer, const Norm& norm, const Route& routing,
                       cudaStream_t stream) {
-  const Route routing = routing_of(model, norm.rows, tile);
   const sm90a::SplitRoute route{routing, sm90a::split_routes(routing) ? arrived_.as<int>() : nullptr};
-  Activations x = slots_of(model, norm, tile);
+  Activations x = slots_of(model, norm, routing.tile);
   RETURN_IF_ERROR(sm90a::split_up(layer.fc1_slabs.as<uint8_t>(), x, route, hidden_.as<__half>(), stream));
   x.x = hidden_.as<void>(), x.rows = nullptr, x.factor = 1.0f / sm90a::kHScale;
   return sm90a::split_down(layer.fc2_slabs.as<uint8_t>(), x, route, expert_out(model, layer), stream);
@@ -286,7 +284,8 @@ Status Moe::run_atom(const Model& model, const Layer& layer, const Norm& norm, c
 
 // Adds to the residual by itself. Every layer has its own hidden buffer, which the next layer's launch
 // clears.
-Status Moe::run_slabs(const Model& model, int index, const Norm& norm, cudaStream_t stream) {
+Status Moe::run_slabs(const Model& model, int index, const Norm& norm, const float* logits,
+                      cudaStream_t stream) {
   const int layers = model.config.layers;
   const Layer& layer = model.layers[index];
   const Layer& before = model.layers[(index + layers - 1) % layers];
@@ -297,7 +296,7 @@ Status Moe::run_slabs(const Model& model, int index, const Norm& norm, cudaStrea
                             .fc2 = layer.fc2_slabs.as<uint8_t>(),
                             .x = static_cast<const __half*>(norm.out),
                             .x_scale = model.slab_scales.as<float>() + index * kSlabRows,
-                            .logits = logits_,
+                            .logits = logits,
                             .experts = model.config.experts,
                             .residual = norm.x,
                             .out = norm.x,
@@ -312,9 +311,9 @@ Status Moe::trace_router(const ModelConfig& config, int layer, int rows, const R
                          cudaStream_t stream) {
   const size_t experts = config.experts;
   std::vector<float> logits(rows * experts);
-  RETURN_IF_ERROR(check(
-      cudaMemcpyAsync(logits.data(), logits_, logits.size() * sizeof(float), cudaMemcpyDeviceToHost, stream),
-      "router trace"));
+  RETURN_IF_ERROR(check(cudaMemcpyAsync(logits.data(), router_logits_.as<float>(),
+                                        logits.size() * sizeof(float), cudaMemcpyDeviceToHost, stream),
+                        "router trace"));
   RETURN_IF_ERROR(check(cudaStreamSynchronize(stream), "router trace"));
   for (int row = 0; row < rows; ++row) trace(layer, row, std::span(logits).subspan(row * experts, experts));
   return {};

@@ -24,28 +24,31 @@ class Moe {
 
   // x += experts(norm(x)) of one layer. What the kernels for more than a few rows leave is not yet added:
   // the next norm does it, which settle() must be told of. trace: see BackendOptions.
-  Status run(const Model& model, int layer, Norm norm, const RouterTrace& trace, cudaStream_t stream);
+  Status run(const Model& model, int layer, const Norm& norm, const RouterTrace& trace, cudaStream_t stream);
   // The same in two parts: the router's logits [rows, experts] of normed rows, and what comes after them,
   // which adds what is pending first.
-  Status score_rows(const Model& model, int layer, const Norm& norm, float* logits, cudaStream_t stream);
-  Status run_from_logits(const Model& model, int layer, const Norm& norm, float* logits, cudaStream_t stream);
+  Status score_rows(const Model& model, int layer, Norm norm, float* logits, cudaStream_t stream);
+  Status run_from_logits(const Model& model, int layer, const Norm& norm, const float* logits,
+                         cudaStream_t stream);
   // To be called once for the norm that comes next.
   void settle(Norm& next);
   void forget() { pending_ = false; }
 
  private:
-  // routes: route() does, not the products by themselves.
-  Status choose_experts(const Model& model, const Layer& layer, Norm norm, const Route& routing, bool routes,
-                        cudaStream_t stream);
-  // What run() calls once there are logits and, if `routes`, jobs.
-  Status run_experts(const Model& model, int layer, const Norm& norm, const MoeWay& way, cudaStream_t stream);
-  Status run_slabs(const Model& model, int layer, const Norm& norm, cudaStream_t stream);
-  Status run_split(const Model& model, const Layer& layer, const Norm& norm, int tile, cudaStream_t stream);
+  // What comes once there are logits, and once there are jobs as well, where the products do not make them.
+  Status route_and_run(const Model& model, int layer, const Norm& norm, const MoeWay& way,
+                       const Route& routing, cudaStream_t stream);
+  Status run_experts(const Model& model, int layer, const Norm& norm, const MoeWay& way, const Route& routing,
+                     cudaStream_t stream);
+  Status run_slabs(const Model& model, int layer, const Norm& norm, const float* logits, cudaStream_t stream);
+  Status run_split(const Model& model, const Layer& layer, const Norm& norm, const Route& routing,
+                   cudaStream_t stream);
   Status run_wide(const Model& model, const Layer& layer, const Norm& norm, int tile, cudaStream_t stream);
   Status run_jobs(const Model& model, const Layer& layer, const Norm& norm, int tile, cudaStream_t stream);
   Status run_atom(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
                   cudaStream_t stream);
-  Route routing_of(const Model& model, int rows, int tile) const;
+  Router router_of(const Model& model, int layer, int rows, float* logits) const;
+  Route routing_of(const Model& model, int rows, int tile, const float* logits) const;
   Activations slots_of(const Model& model, const Norm& norm, int tile) const;
   Store expert_out(const Model& model, const Layer& layer);
   Status trace_router(const ModelConfig& config, int layer, int rows, const RouterTrace& trace,
@@ -57,7 +60,6 @@ class Moe {
   std::map<int, const MoeWay*> chosen_;  // by rows
   bool pending_ = false;                 // out_ is not yet added to the residual
   bool combined_ = false;                // and holds rows, not slots
-  float* logits_ = nullptr;              // of the operator that runs
 };
 
 }  // namespace moesaic::cuda

@@ -63,8 +63,8 @@ struct Pieces {
   }
 };
 
-// Few pairs, by a block with at least a thread an expert. Pairs of the same expert stand in the order of
-// rows.
+// What route.cu's plan() makes of any number of pairs, of few and in fewer steps, by a block with at least a
+// thread an expert.
 constexpr int kFewPairs = 256;
 template <int kExperts>
 struct FewPairs {

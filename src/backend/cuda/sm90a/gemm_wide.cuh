@@ -312,7 +312,7 @@ __device__ __forceinline__ void multiply(int sixteenths, const Plan& plan, const
   }
 }
 
-// One tile's 64 rows of a warpgroup: sum += the whole contraction.
+// kDrain: no product runs from one stage on to the next; else the tile is full.
 template <bool kDrain, class Weights, class Plan, int kSums>
 __device__ __forceinline__ void contract_stages(const WideParams& p, const Plan& plan, int tiles,
                                                 int sixteenths, WeightStream<Weights, Plan>& stream,
@@ -337,6 +337,7 @@ __device__ __forceinline__ void contract_stages(const WideParams& p, const Plan&
     x.release(plan);
   }
 }
+// One tile's 64 rows of a warpgroup: sum += the whole contraction.
 template <class Weights, class Plan, int kSums>
 __device__ __forceinline__ void contract(const WideParams& p, const Plan& plan, int tiles, int tokens,
                                          WeightStream<Weights, Plan>& stream, WideReader<Plan>& x,

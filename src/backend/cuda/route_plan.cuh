@@ -10,39 +10,29 @@ namespace moesaic::cuda {
 // ids: of all rows.
 template <int kMostExperts>
 __device__ void top_k_row(const Route& p, int row, int lane, int32_t* ids) {
-  const float* logits = p.logits + static_cast<int64_t>(row) * p.experts;
-  ids += row * p.top_k;
-  float* weights = p.weights + row * p.top_k;
-  if (p.experts <= 32) return top_k<1>(logits, p.experts, p.top_k, lane, ids, weights);
-  if (p.experts <= 128) return top_k<4>(logits, p.experts, p.top_k, lane, ids, weights);
-  top_k<kMostExperts / 32>(logits, p.experts, p.top_k, lane, ids, weights);
+  with_keys<kMostExperts>(p.experts, [&](auto keys) {
+    keys.load(p.logits + static_cast<int64_t>(row) * p.experts, p.experts, lane);
+    keys.choose(p.top_k, lane, ids + row * p.top_k, p.weights + row * p.top_k);
+  });
 }
 
 // All rows, by one block: a warp reads its next row's logits while it chooses.
-template <int kPerLane>
-__device__ void top_k_in_turn(const Route& p, int32_t* ids) {
-  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  LogitKeys<kPerLane> now, next;
-  const auto load = [&](LogitKeys<kPerLane>& keys, int row) {
-    if (row < p.rows) keys.load(p.logits + static_cast<int64_t>(row) * p.experts, p.experts, lane);
-  };
-  load(now, threadIdx.x / 32);
-#pragma unroll 1
-  for (int row = threadIdx.x / 32; row < p.rows; row += warps) {
-    load(next, row + warps);
-    now.choose(p.top_k, lane, ids + row * p.top_k, p.weights + row * p.top_k);
-    now = next;
-  }
-}
 template <int kMostExperts>
 __device__ void top_k_rows(const Route& p, int32_t* ids) {
-  if (p.experts <= 32) {
-    top_k_in_turn<1>(p, ids);
-  } else if (p.experts <= 128) {
-    top_k_in_turn<4>(p, ids);
-  } else {
-    top_k_in_turn<kMostExperts / 32>(p, ids);
-  }
+  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  with_keys<kMostExperts>(p.experts, [&](auto now) {
+    auto next = now;
+    const auto load = [&](auto& keys, int row) {
+      if (row < p.rows) keys.load(p.logits + static_cast<int64_t>(row) * p.experts, p.experts, lane);
+    };
+    load(now, threadIdx.x / 32);
+#pragma unroll 1
+    for (int row = threadIdx.x / 32; row < p.rows; row += warps) {
+      load(next, row + warps);
+      now.choose(p.top_k, lane, ids + row * p.top_k, p.weights + row * p.top_k);
+      now = next;
+    }
+  });
   __syncthreads();
 }
 

@@ -5,6 +5,17 @@
 
 namespace moesaic::cuda {
 
+struct Choice {
+  float logit = -INFINITY;
+  int id = 0;
+};
+// Of the k-th largest of `count` logits in lane k: the softmax.
+__device__ inline float choice_weight(float logit, int count, int lane) {
+  const float largest = __shfl_sync(0xFFFFFFFFu, logit, 0);
+  const float share = lane < count ? __expf(logit - largest) : 0.0f;
+  return share / warp_sum(share);
+}
+
 // A row's logits, larger for larger ones, kPerLane a lane. Logits that are NaN or infinite have left a fault
 // elsewhere: here they only have to end in experts that exist.
 template <int kPerLane>
@@ -17,11 +28,10 @@ struct LogitKeys {
     for (int i = 0; i < kPerLane; ++i)
       keys[i] = lane + 32 * i < experts ? ordered_key(fminf(fmaxf(logits[lane + 32 * i], -kMost), kMost)) : 0;
   }
-  // ids [top_k]: the largest, the lowest index of equals, always distinct; weights: their softmax.
-  __device__ void choose(int count, int lane, int32_t* ids, float* weights) {
+  // The largest, the lowest index of equals, always distinct: lane k keeps the k-th.
+  __device__ Choice pick(int count, int lane) {
     constexpr uint32_t kAll = 0xFFFFFFFFu;
-    float top = -INFINITY;  // lane k keeps the k-th choice
-    int chosen = 0;
+    Choice choice;
     for (int k = 0; k < count; ++k) {
       uint32_t best = 0, id = lane;
 #pragma unroll
@@ -34,21 +44,28 @@ struct LogitKeys {
       for (int i = 0; i < kPerLane; ++i) {
         if (lane + 32 * i == id) keys[i] = 0;
       }
-      if (lane == k) top = from_ordered_key(most), chosen = static_cast<int>(id);
+      if (lane == k) choice = {from_ordered_key(most), static_cast<int>(id)};
     }
-    const float largest = __shfl_sync(kAll, top, 0);
-    const float share = lane < count ? __expf(top - largest) : 0.0f;
-    const float sum = warp_sum(share);
-    if (lane < count) ids[lane] = chosen, weights[lane] = share / sum;
+    return choice;
+  }
+  // ids, weights [count].
+  __device__ void choose(int count, int lane, int32_t* ids, float* weights) {
+    const Choice choice = pick(count, lane);
+    const float weight = choice_weight(choice.logit, count, lane);
+    if (lane < count) ids[lane] = choice.id, weights[lane] = weight;
   }
 };
 
-template <int kPerLane>
-__device__ inline void top_k(const float* logits, int experts, int count, int lane, int32_t* ids,
-                             float* weights) {
-  LogitKeys<kPerLane> keys;
-  keys.load(logits, experts, lane);
-  keys.choose(count, lane, ids, weights);
+// run(keys) with as many a lane as `experts`, at most kMost, take.
+template <int kMost, class Run>
+__device__ __forceinline__ void with_keys(int experts, const Run& run) {
+  if (experts <= 32) {
+    run(LogitKeys<1>());
+  } else if (experts <= 128) {
+    run(LogitKeys<4>());
+  } else {
+    run(LogitKeys<kMost / 32>());
+  }
 }
 
 }  // namespace moesaic::cuda

@@ -223,6 +223,7 @@ __device__ void finish_one(Shared<C>& s, const Params& p) {
   }
   if (!owner) return;
   mbar_wait(&s.sorted, 0);
+  weigh_experts(s);
   for (int step = 0; step < kFc2Steps; ++step) {
     const bool tail = is_tail(step);
     const int column = tail ? row >> 3 : 0;
@@ -264,29 +265,25 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(C::kTokens == 1 ? 80 : 1
   asm volatile("griddepcontrol.launch_dependents;");
   asm volatile("griddepcontrol.wait;" ::: "memory");
   if constexpr (C::kResident) {
-    if (warp == 0) choose_experts(s, p, 0);
+    if (warp == 0) {
+      choose_sorted(s, p);
+      if (threadIdx.x == 0) mbar_arrive(&s.sorted), produce_one(s, p);
+    } else if (warp == 1) {
+      finish_one(s, p);
+    } else {
+      consume_one(s, p, warp - 2);
+    }
   } else {
     if (warp < p.tokens) choose_experts(s, p, warp);
     __syncthreads();
-  }
-  if (warp == 0) {
-    const int experts = sort_pairs(s, p);
-    if (threadIdx.x == 0) {
-      mbar_arrive(&s.sorted);
-      if constexpr (C::kResident)
-        produce_one(s, p);
-      else
-        produce(s, p, experts);
-    }
-  } else if (warp == 1) {
-    if constexpr (C::kResident)
-      finish_one(s, p);
-    else
+    if (warp == 0) {
+      const int experts = sort_pairs(s, p);
+      if (threadIdx.x == 0) mbar_arrive(&s.sorted), produce(s, p, experts);
+    } else if (warp == 1) {
       finish(s, p);
-  } else if constexpr (C::kResident) {
-    consume_one(s, p, warp - 2);
-  } else {
-    consume(s, p, warp - 2);
+    } else {
+      consume(s, p, warp - 2);
+    }
   }
 }
 

@@ -85,17 +85,39 @@ __device__ __forceinline__ uint4 load_relaxed(const void* p) {
 }
 
 // ---- routing ----
+constexpr int kMostExperts = 256;
 // The experts of a token, by a warp.
 template <class C>
 __device__ __forceinline__ void choose_experts(Shared<C>& s, const Params& p, int token) {
-  const float* logits = p.logits + token * p.experts;
   const int lane = threadIdx.x & 31, at = token * kTopK;
-  if (p.experts <= 32)
-    top_k<1>(logits, p.experts, kTopK, lane, s.top_id + at, s.top_weight + at);
-  else if (p.experts <= 128)
-    top_k<4>(logits, p.experts, kTopK, lane, s.top_id + at, s.top_weight + at);
-  else
-    top_k<8>(logits, p.experts, kTopK, lane, s.top_id + at, s.top_weight + at);
+  with_keys<kMostExperts>(p.experts, [&](auto keys) {
+    keys.load(p.logits + token * p.experts, p.experts, lane);
+    keys.choose(kTopK, lane, s.top_id + at, s.top_weight + at);
+  });
+  __syncwarp();
+}
+// One token's, in ascending order. Their weights, which the copies need not wait for, are left to
+// weigh_experts().
+template <class C>
+__device__ __forceinline__ void choose_sorted(Shared<C>& s, const Params& p) {
+  const int lane = threadIdx.x & 31;
+  with_keys<kMostExperts>(p.experts, [&](auto keys) {
+    keys.load(p.logits, p.experts, lane);
+    const Choice choice = keys.pick(kTopK, lane);
+    int rank = 0;
+#pragma unroll
+    for (int j = 0; j < kTopK; ++j) rank += __shfl_sync(~0u, choice.id, j) < choice.id;
+    if (lane < kTopK)
+      s.pair_expert[rank] = choice.id, s.top_id[lane] = rank, s.top_weight[lane] = choice.logit;
+  });
+  __syncwarp();
+}
+// By the warp that uses them.
+template <class C>
+__device__ __forceinline__ void weigh_experts(Shared<C>& s) {
+  const int lane = threadIdx.x & 31;
+  const float weight = choice_weight(lane < kTopK ? s.top_weight[lane] : 0.0f, kTopK, lane);
+  if (lane < kTopK) s.pair_weight[s.top_id[lane]] = weight;
   __syncwarp();
 }
 // Producer warp: pairs sorted by (expert, token), active experts. Returns their number.

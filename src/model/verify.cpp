@@ -59,8 +59,8 @@ constexpr Shape kFull[] = {
     {2880, 2880, 64, 8, 64, 6, 4, 65, 1, 0},
 };
 
-// Decoding at depths around the blocks (128 keys) and spans (1,024) in which attention may be cut, windows
-// across them, a window wider than a span.
+// Decoding at depths around the pieces in which attention may be cut (blocks of 128 keys and spans of 1,024,
+// up to 16 shares of 5 pages and what lies beyond), windows across them, a window wider than a span.
 constexpr Shape kDeepQuick[] = {
     {96, 32, 8, 1, 64, 1, 1, 31, 140, 0, 16},
     {96, 32, 4, 2, 32, 1, 1, 31, 262, 128, 12},
@@ -69,7 +69,7 @@ constexpr Shape kDeepQuick[] = {
 constexpr Shape kDeep[] = {
     {96, 32, 8, 1, 64, 1, 1, 31, 1036, 0, 20},     {96, 32, 8, 2, 64, 1, 1, 31, 1160, 128, 143},
     {64, 32, 3, 1, 32, 1, 1, 31, 3080, 0, 12},     {64, 32, 2, 1, 32, 1, 1, 31, 2062, 1000, 20},
-    {64, 32, 16, 1, 128, 1, 1, 31, 1030, 600, 10},
+    {64, 32, 16, 1, 128, 1, 1, 31, 1030, 600, 10}, {32, 32, 2, 1, 32, 1, 1, 31, 8500, 0, 40},
 };
 
 constexpr Format kDense[] = {Format::kF32,  Format::kF16,   Format::kBF16,
@@ -89,7 +89,7 @@ ModelConfig config_of(const Shape& s) {
           .vocab = s.vocab,
           .window = s.window > 0 ? s.window : 128,
           .sliding = {s.window > 0},
-          .max_context = 4096};
+          .max_context = 16384};
 }
 
 // The weights of one shape: F32 throughout and silent, and in every format.

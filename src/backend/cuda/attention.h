@@ -1,10 +1,13 @@
 // Attention over a paged KV cache with grouped queries, sinks and sliding windows.
 //
-// One order of sums for prefill and decoding, fixed by absolute positions, so that a row's result does not
-// depend on batch or chunk, and is the same bits where one of the two kernels computes it:
-//   block   128 keys: scores, their maximum, weights exp(score - maximum) rounded to BF16, weighted values
-//   span    8 blocks (1,024 keys), joined in order
-//   row     its spans joined in order onto the sink, which is where the running maximum and sum start
+// Two orders of sums, both fixed by a row's own keys, so that its result does not depend on batch or chunk:
+//   prefill   blocks of 128 keys: scores, their maximum, weights exp(score - maximum) rounded to BF16,
+//             weighted values; spans of 8 blocks (1,024 keys), joined in order; the spans joined in order
+//             onto the sink, which is where the running maximum and sum start
+//   decoding  the row's pages in shares_of() equal shares; a share's pages, every fourth, by four warps, each
+//             of which weighs a page relative to the greatest score so far (weights rounded to BF16, beside
+//             FP8 values to F16); the warps', and then the shares' results joined in order, relative to the
+//             greatest maximum; at last the sink
 #pragma once
 
 #include <cuda_bf16.h>
@@ -21,9 +24,8 @@ inline constexpr int kSpanBlocks = 8, kSpanTokens = kSpanBlocks * kBlockTokens;
 struct alignas(16) RowTile {
   int row, count;
   int position;  // of the first row
-  int partial;   // decoding: spans of the full contexts of the rows before
   int table[2];  // where the page tables begin in Attention::pages: of full and of sliding layers
-  int unused[2];
+  int unused[3];
 };
 
 struct Attention {
@@ -40,18 +42,17 @@ struct Attention {
   bool bf16 = true;
   const RowTile* tiles = nullptr;
   int tile_count = 0;
-  // Decoding only.
-  int blocks = 1;  // at least those of the longest context: what the grid is made for
-  // Where blocks > kSpanBlocks: [spans of all tiles, heads, head_dim + 2].
-  float* partial = nullptr;
-  int* arrivals = nullptr;  // [kMostArrivals], zeros, left so
+  int shares = 1;  // decoding: at least those of the longest context
 };
 
-// Blocks of all rows and KV heads that get a thread block each: what runs at once on 132 multiprocessors,
-// twice. Of more, a thread block takes a span.
-inline constexpr int kFewBlocks = 1600;
 inline constexpr int kMostGroup = 16;  // query heads of a KV head
-inline constexpr int kMostArrivals = kFewBlocks / kSpanBlocks * kMostGroup;
+
+// Decoding: thread blocks that a row's pages of one KV head are shared among.
+inline constexpr int kSharePages = 5, kMostShares = 16;
+constexpr int shares_of(int pages) {
+  const int shares = (pages + kSharePages - 1) / kSharePages;
+  return shares < kMostShares ? shares : kMostShares;
+}
 
 // A prefill tile: two groups of 64 MMA rows, each (token, query head) of one KV head.
 inline constexpr int kPrefillGroups = 2, kGroupRows = 64;

@@ -69,10 +69,10 @@ __device__ inline float joined(const Join& by, float value, float other) {
   return fmaf(other, by.added, __fmul_rn(value, by.kept));
 }
 
-// Where a page of the tile's table lies in the cache, of this thread block's KV head; size: of a page.
-__device__ inline int64_t page_at(const Attention& p, const RowTile& tile, int page, int size) {
+// Where a page of the tile's table lies in the cache, of one KV head; size: of a page.
+__device__ inline int64_t page_at(const Attention& p, const RowTile& tile, int page, int kv_head, int size) {
   const int32_t at = p.pages[(p.sliding ? tile.table[1] : tile.table[0]) + page];
-  return (static_cast<int64_t>(at) * p.kv_heads + blockIdx.y) * size;
+  return (static_cast<int64_t>(at) * p.kv_heads + kv_head) * size;
 }
 
 // What is compiled: run(head_dim, fp8) gets them as constants.

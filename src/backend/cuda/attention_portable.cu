@@ -38,7 +38,7 @@ __device__ void fetch(Shared<D, kFp8>& s, const Attention& p, const RowTile& til
   using S = Shared<D, kFp8>;
   if (page >= pages.to || threadIdx.x != 0) return;
   const int stage = (page - pages.from) % kStages;
-  const int64_t at = page_at(p, tile, page, S::kBytes);
+  const int64_t at = page_at(p, tile, page, blockIdx.y, S::kBytes);
   sm120a::mbar_expect(s.full + stage, 2 * S::kBytes);
   sm120a::bulk_copy(s.k[stage], static_cast<const uint8_t*>(p.k) + at, S::kBytes, s.full + stage);
   sm120a::bulk_copy(s.v[stage], static_cast<const uint8_t*>(p.v) + at, S::kBytes, s.full + stage);

@@ -71,13 +71,11 @@ class CudaBackend final : public Backend {
 
  private:
   std::vector<Wanted> arena(const ModelConfig& config);
-  std::vector<Wanted> scratch(const ModelConfig& config, const KvLayout& layout);
   size_t kv_element_bytes() const { return options_.kv == KvFormat::kFp8 ? 1 : 2; }
   Status make_room();
   void drop_graphs();
   Status retire_graphs(const char* what);
   Status fault_of(int code);
-  Status reserve_partials(int spans);
   Status begin_graph();
   Status end_graph();
   template <typename Body>
@@ -105,7 +103,7 @@ class CudaBackend final : public Backend {
   KvLayout kv_layout_;
 
   // The arena, for max_rows rows.
-  DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, partial_, fault_, arrivals_, logits_;
+  DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, fault_, logits_;
   PinnedBuffer pinned_fault_, pinned_logits_;
   Exchange exchange_;
   bool draws_ = false;
@@ -190,8 +188,7 @@ void CudaBackend::reset_profile() {
 std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const ModelWeights& weights,
                                             const KvLayout& layout) {
   std::vector<MemoryPart> parts = count_model(config, weights, options_, paths_of(config, weights, options_));
-  const double arena_bytes =
-      sum(arena(config)) + sum(moe_.buffers(config, options_.max_rows)) + sum(scratch(config, layout));
+  const double arena_bytes = sum(arena(config)) + sum(moe_.buffers(config, options_.max_rows));
   parts.push_back({"activations", arena_bytes});
   parts.push_back({kCachePart, kv_bytes(layout, config, *this)});
   return parts;
@@ -227,14 +224,7 @@ std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
        std::max((rows + sm90a::kWideTokens) * widest * 2, sm120a::token_buffer_bytes(rows, 1, widest))},
       {&rotation_, rows * config.head_dim / 2 * sizeof(float2)},
       {&fault_, sizeof(int)},
-      {&arrivals_, kMostArrivals * sizeof(int)},
   };
-}
-
-// What depends on the cache.
-std::vector<Wanted> CudaBackend::scratch(const ModelConfig& config, const KvLayout& layout) {
-  const size_t spans = layout.full_pages / (kSpanTokens / kPageTokens) + options_.max_rows;
-  return {{&partial_, spans * config.heads * (config.head_dim + 2) * sizeof(float)}};
 }
 
 Status CudaBackend::alloc_kv(const KvLayout& layout) {
@@ -250,8 +240,6 @@ Status CudaBackend::alloc_kv(const KvLayout& layout) {
     ASSIGN_OR_RETURN(model_.layers[i].k, DeviceBuffer::allocate(bytes, "the KV cache"));
     ASSIGN_OR_RETURN(model_.layers[i].v, DeviceBuffer::allocate(bytes, "the KV cache"));
   }
-  partial_ = {};
-  RETURN_IF_ERROR(allocate(scratch(model_.config, layout), "attention over spans"));
   input_capacity_ = 32 * static_cast<size_t>(options_.max_rows) + layout.full_pages + layout.window_pages;
   return check(cudaDeviceSynchronize(), "the KV cache");
 }
@@ -267,8 +255,7 @@ Status CudaBackend::begin_step(const Batch& batch) {
   fault_status_ = Status();
   shape_ = shape_of(batch, tiling);
   at_ = layout_of(shape_);
-  const int spans = pack(batch, shape_, tiling, packed_);
-  if (shape_.blocks > kSpanBlocks) RETURN_IF_ERROR(reserve_partials(spans));
+  pack(batch, shape_, tiling, packed_);
   moe_.forget();
   keys_ = window_keys_ = cached_ = window_cached_ = 0;
   for (const int position : batch.positions) {
@@ -301,17 +288,6 @@ Status CudaBackend::make_room() {
   if (pinned) {
     ASSIGN_OR_RETURN(pinned_logits_, PinnedBuffer::allocate(bytes));
   }
-  return {};
-}
-
-// Room for the attention over several spans. Contexts may share pages, so the pool does not bound it.
-Status CudaBackend::reserve_partials(int spans) {
-  const ModelConfig& config = model_.config;
-  const size_t bytes = static_cast<size_t>(spans) * config.heads * (config.head_dim + 2) * sizeof(float);
-  if (bytes <= partial_.bytes()) return {};
-  RETURN_IF_ERROR(retire_graphs("step"));
-  partial_ = {};
-  ASSIGN_OR_RETURN(partial_, DeviceBuffer::allocate(2 * bytes, "attention over spans"));
   return {};
 }
 
@@ -469,9 +445,7 @@ void CudaBackend::attend(int index) {
           if (shape_.decode_tiles > 0) {
             p.tiles = reinterpret_cast<const RowTile*>(input(at_.decode_tiles)),
             p.tile_count = shape_.decode_tiles;
-            p.blocks = shape_.blocks;
-            p.partial = partial_.as<float>();
-            p.arrivals = arrivals_.as<int>();
+            p.shares = shape_.shares;
             RETURN_IF_ERROR(attend_decode(p, stream_));
           }
           return {};

@@ -9,15 +9,6 @@ namespace {
 
 constexpr int kTileInts = sizeof(RowTile) / sizeof(int32_t), kDrawInts = sizeof(Draw) / sizeof(int32_t);
 
-// To a number of three significant bits, so that few graphs serve all contexts and few thread blocks are
-// idle; up to a span to a power of two, the size of a cluster.
-int rounded_up(int blocks) {
-  const auto n = static_cast<unsigned>(blocks);
-  if (blocks <= kSpanBlocks) return static_cast<int>(std::bit_ceil(n));
-  const unsigned step = std::max(std::bit_floor(n) / 4, 1u);
-  return static_cast<int>((n + step - 1) / step * step);
-}
-
 // Calls decode(tile) and prefill(tile) over the batch, the tiles without tables.
 template <typename Decode, typename Prefill>
 void for_tiles(const Batch& batch, const Tiling& tiling, Decode&& decode, Prefill&& prefill) {
@@ -79,14 +70,15 @@ StepShape shape_of(const Batch& batch, const Tiling& tiling) {
       batch, tiling,
       [&](int, const RowTile& tile) {
         ++shape.decode_tiles;
-        shape.blocks = std::max(shape.blocks, tile.position / kBlockTokens + 1);
+        shape.shares = std::max(shape.shares, shares_of(tile.position / kPageTokens + 1));
       },
       [&](int, const RowTile&) { ++shape.prefill_tiles; });
-  shape.blocks = rounded_up(shape.blocks);
+  // Few graphs serve all contexts.
+  if (shape.shares > 0) shape.shares = static_cast<int>(std::bit_ceil<unsigned>(shape.shares));
   return shape;
 }
 
-int pack(const Batch& batch, const StepShape& shape, const Tiling& tiling, std::vector<int32_t>& out) {
+void pack(const Batch& batch, const StepShape& shape, const Tiling& tiling, std::vector<int32_t>& out) {
   const StepLayout l = layout_of(shape);
   out.assign(l.pages, 0);
   std::copy(batch.tokens.begin(), batch.tokens.end(), out.begin() + l.tokens);
@@ -107,21 +99,15 @@ int pack(const Batch& batch, const StepShape& shape, const Tiling& tiling, std::
   }
   const std::vector<int32_t> full = put_tables(batch, &Sequence::full_pages, out, l.pages),
                              window = put_tables(batch, &Sequence::window_pages, out, l.pages);
-  int decode = l.decode_tiles, prefill = l.prefill_tiles, spans = 0;
+  int decode = l.decode_tiles, prefill = l.prefill_tiles;
   const auto put = [&](int& at, int sequence, RowTile tile) {
     tile.table[0] = full[sequence], tile.table[1] = window[sequence];
     std::memcpy(&out[at], &tile, sizeof(tile));
     at += kTileInts;
   };
   for_tiles(
-      batch, tiling,
-      [&](int sequence, RowTile tile) {
-        tile.partial = spans;
-        spans += tile.position / kSpanTokens + 1;
-        put(decode, sequence, tile);
-      },
+      batch, tiling, [&](int sequence, const RowTile& tile) { put(decode, sequence, tile); },
       [&](int sequence, const RowTile& tile) { put(prefill, sequence, tile); });
-  return spans;
 }
 
 }  // namespace moesaic::cuda

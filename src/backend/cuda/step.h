@@ -16,7 +16,7 @@ struct StepShape {
   int rows = 0, sequences = 0, logit_rows = 0;
   int decode_tiles = 0, prefill_tiles = 0;
   bool draws = false;  // the tokens of the logit rows are drawn
-  int blocks = 0;      // of the longest context among the decoding rows, rounded up
+  int shares = 0;      // of the longest context among the decoding rows, a power of two
   auto operator<=>(const StepShape&) const = default;
 };
 
@@ -37,7 +37,7 @@ struct Tiling {
   bool decodes;
 };
 StepShape shape_of(const Batch& batch, const Tiling& tiling);
-// Fills the array; the spans of all decoding rows' contexts. The batch must be valid.
-int pack(const Batch& batch, const StepShape& shape, const Tiling& tiling, std::vector<int32_t>& out);
+// Fills the array. The batch must be valid.
+void pack(const Batch& batch, const StepShape& shape, const Tiling& tiling, std::vector<int32_t>& out);
 
 }  // namespace moesaic::cuda

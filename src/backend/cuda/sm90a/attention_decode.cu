@@ -1,45 +1,87 @@
-// Attention of single rows with windows, contexts of up to a span, or few blocks in all: latency.
+// Attention of single rows: latency where contexts are short, bandwidth where they are long.
 //
-// A thread block computes one block of 128 keys of one KV head of one row: at head_dim 64 32 KB, which come
-// by bulk copies and are all in flight before the first is used, but for the newest page even before the
-// predecessor has ended. The thread blocks of a row and KV head are a cluster, each of which finishes some of
-// the heads: the others send it their results. Where there are several spans, each is a cluster, and the last
-// to leave its result in memory joins them all.
+//   row      its pages in up to 16 equal shares, by their number alone (shares_of())
+//   cluster  of a row and up to 8 query heads of a KV head: a thread block a share
+//   block    four warps, each of which streams every fourth page of the share through slots of its own, 64 KB
+//            in all (head_dim 64), by bulk copies, which are on their way before the predecessor has ended
+//            but for the newest page. It scores, weighs and adds page by page, alone
+//
+// Thread blocks that need few registers and leave room: they wait beside those of the projection before them,
+// and those of the one behind wait beside them, but are called only when few pages are left to ask for, since
+// their weights would delay them. A multiprocessor has one of them then, so what its slots hold is what is on
+// its way: 8 MB in all, more than it takes to keep the memory busy.
+//
+// The warps' results are joined in shared memory. Then each thread block finishes some of the (head, 32
+// dimensions), for which the others send it their results.
+//
+// Both products have keys or dimensions as the MMA's 16 rows and heads as its 8 columns.
 #include <algorithm>
+#include <bit>
 
-#include "backend/cuda/sm90a/attention_decode.cuh"
-#include "backend/cuda/sm90a/attention_long.h"
+#include "backend/cuda/attention_parts.cuh"
+#include "backend/cuda/mma.cuh"
+#include "backend/cuda/sm90a/ptx.cuh"
 
 namespace moesaic::cuda {
 namespace {
 
 using namespace sm90a;
 
-template <int D>
-struct Shared {
-  BlockPages<D> pages;
-  BlockStats stats;
-  BlockReady ready;
-  float sinks[kAttendRows];  // of the group's heads
-  uint64_t arrived;          // the inbox is full
-  bool last[kAttendThreads / D];
+constexpr int kWarps = 4, kThreads = kWarps * 32;
+constexpr int kHeads = 8;   // of a thread block: the columns of an MMA
+constexpr int kSlice = 32;  // dimensions that a warp finishes
+constexpr int kKeyTiles = kPageTokens / 8;
+constexpr int kLeft = 2;  // pages of a warp not yet asked for when the successor may start
+
+// Slots for pages of K and V, as they stand in the cache. A warp's are every kWarps-th.
+template <int D, bool kFp8>
+struct Ring {
+  static constexpr int kPageBytes = kPageTokens * D * (kFp8 ? 1 : 2), kSlotBytes = 2 * kPageBytes;
+  static constexpr int kSlots = kFp8 ? 4 : 2;  // of a warp
 };
 
-// What the cluster's thread blocks send to the one that finishes head i of the group, i % size: [blocks,
-// heads / size][D values, maximum, sum], behind Shared.
+// What a warp has of its pages, where the ring was.
+template <int D>
+struct Results {
+  static constexpr int kStride = D + 4;  // no bank conflicts
+  float values[kWarps][kHeads][kStride];
+  Running stats[kWarps][kHeads];
+};
+
+// Behind it the inbox and the ring.
+template <int D, bool kFp8>
+struct Shared {
+  uint64_t ready[kWarps * Ring<D, kFp8>::kSlots];
+  uint64_t arrived;  // the inbox is full
+  alignas(16) float sinks[kHeads];
+};
+
+// What a cluster's thread blocks send to the one that finishes part i (head i / (D / 32) and so on), which is
+// i % size: [its parts, blocks].
 template <int D>
 struct Inbox {
-  static constexpr int kEntry = D + 2;
-  float* at;
-  int heads;  // of one thread block, rounded up
+  static constexpr int kParts = kHeads * D / kSlice;
+  float* values;    // [kSlice]
+  Running* stats;   // behind all values
+  int size, shift;  // of the cluster: 2^shift
 
-  __device__ Inbox(Shared<D>& s, int group, int size)
-      : at(reinterpret_cast<float*>(&s + 1)), heads((group + size - 1) / size) {}
-  __device__ float* entry(int block, int head) const { return at + (block * heads + head) * kEntry; }
+  __device__ Inbox(void* at, int size, int shift)
+      : values(static_cast<float*>(at)),
+        stats(reinterpret_cast<Running*>(values + entries(size) * kSlice)),
+        size(size),
+        shift(shift) {}
+  __host__ __device__ static int entries(int size) { return kParts < size ? size : kParts; }
+  __device__ int owner(int part) const { return part & (size - 1); }
+  __device__ int at(int part, int block) const { return (part >> shift << shift) + block; }
+  __host__ __device__ static int bytes(int size) {
+    return size == 1 ? 0 : entries(size) * static_cast<int>(kSlice * sizeof(float) + sizeof(Running));
+  }
 };
-template <int D>
-constexpr size_t inbox_bytes(int entries) {
-  return sizeof(float) * Inbox<D>::kEntry * entries;
+
+// Where the ring begins.
+template <int D, bool kFp8>
+__host__ __device__ constexpr int ring_at(int size) {
+  return (static_cast<int>(sizeof(Shared<D, kFp8>)) + Inbox<D>::bytes(size) + 127) / 128 * 128;
 }
 
 __device__ inline uint32_t cluster_size() {
@@ -47,235 +89,470 @@ __device__ inline uint32_t cluster_size() {
   asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(n));
   return n;
 }
+__device__ inline void load_matrices(uint32_t (&r)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(row)
+               : "memory");
+}
+__device__ inline uint32_t transposed(uint32_t rows) {
+  uint32_t columns;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(columns) : "r"(rows));
+  return columns;
+}
+// Over the lanes that hold the same columns.
+__device__ inline float rows_max(float x) {
+  for (int offset = 4; offset < 32; offset *= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, offset));
+  return x;
+}
+__device__ inline float rows_sum(float x) {
+  for (int offset = 4; offset < 32; offset *= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, offset);
+  return x;
+}
 
-// Dimension d of the thread block's head `head`: `count` blocks from `from` on, in order. end(span, value):
-// where a span ends, of which a window may straddle two, and at the end.
+// A row's keys, and of its pages those of the cluster's thread block `rank`.
+struct Share {
+  int first, last;  // keys of the row
+  int page, count;  // pages of the share
+  int shares;       // that have pages
+
+  __device__ Share(const Attention& p, const RowTile& tile, int rank)
+      : first(p.window > 0 ? max(0, tile.position - p.window + 1) : 0), last(tile.position) {
+    const int from = first / kPageTokens, pages = last / kPageTokens - from + 1;
+    shares = shares_of(pages);
+    page = from + rank * pages / shares;
+    count = rank < shares ? from + (rank + 1) * pages / shares - page : 0;
+  }
+  __device__ bool is_newest(int i) const { return page + i == last / kPageTokens; }
+};
+
+// ---- the two products, of a page ----
+
+// FP8: which dimensions and keys stand in which slot of a contraction is free as long as both operands agree.
+// A lane has D / 4 bytes of a key's row of up to 64 that lie together, four to an MMA, and keys 8 c .. 8 c +
+// 7 of a dimension's, four to an MMA.
+template <int D>
+inline constexpr int kRowBytes = D < 64 ? D : 64;
+// Word of a query (two dimensions) that stands in half `i` (0, 1) of step `step`.
+template <int D, bool kFp8>
+__device__ inline int query_word(int step, int i, int c) {
+  if constexpr (!kFp8) return step * 8 + i * 4 + c;
+  constexpr int kSteps = kRowBytes<D> / 16;
+  return step / kSteps * (kRowBytes<D> / 2) + c * (kRowBytes<D> / 8) + step % kSteps * 2 + i;
+}
+// The key in row g of tile t.
+template <bool kFp8>
+__device__ inline int key_of(int t, int g) {
+  return kFp8 ? g / 2 * 8 + 2 * t + g % 2 : 8 * t + g;
+}
+
+// FP8 meets F16, to which it is turned by one instruction for two.
+__device__ inline uint2 e4m3_to_f16(uint32_t bytes) {
+  uint2 v;
+  asm("{\n.reg .b16 lo, hi;\nmov.b32 {lo, hi}, %2;\ncvt.rn.f16x2.e4m3x2 %0, lo;\ncvt.rn.f16x2.e4m3x2 %1, "
+      "hi;\n}"
+      : "=r"(v.x), "=r"(v.y)
+      : "r"(bytes));
+  return v;
+}
+// F16's greatest number stands for what is beyond.
+__device__ inline uint32_t bf16_to_f16(uint32_t pair) {
+  const float2 v = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+  const auto limited = [](float x) { return fminf(fmaxf(x, -65504.0f), 65504.0f); };
+  return pack_f16(limited(v.x), limited(v.y));
+}
+
+// B fragments, steps of 16 dimensions: column g is head g.
+template <int D, bool kFp8>
+struct Queries {
+  uint32_t q[D / 16][2];
+
+  __device__ void load(const __nv_bfloat16* heads, int count, int lane) {
+    const int g = lane / 4, c = lane % 4;
+    const auto* from = reinterpret_cast<const uint32_t*>(heads) + g * (D / 2);
+#pragma unroll
+    for (int step = 0; step < D / 16; ++step) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t word = g < count ? from[query_word<D, kFp8>(step, i, c)] : 0;
+        q[step][i] = kFp8 ? bf16_to_f16(word) : word;
+      }
+    }
+  }
+};
+
+// Where in a page in shared memory a lane's operands begin: of K 16 keys and of V 16 dimensions further on
+// they stand in the same places of their rows.
+template <int D, bool kFp8>
+struct Places {
+  static constexpr int kDimensions = 16 * kPageTokens * (kFp8 ? 1 : 2);
+  uint32_t k[kFp8 ? 1 : D / 16], v[kFp8 ? 1 : 2];
+
+  __device__ explicit Places(int lane) {
+    const int g = lane / 4, c = lane % 4, row = lane % 16, half = lane / 16 * 8;
+    if constexpr (kFp8) {
+      k[0] = k8_at(D, key_of<true>(0, g), c * (kRowBytes<D> / 4)), v[0] = v8_at(8 * c, g);
+    } else {
+#pragma unroll
+      for (int step = 0; step < D / 16; ++step) k[step] = 2 * k_at(D, row, 16 * step + half);
+#pragma unroll
+      for (int step = 0; step < 2; ++step) v[step] = 2 * v_at(16 * step + half, row);
+    }
+  }
+};
+
+__device__ inline void load_words(uint32_t (&to)[2], uint32_t at) {
+  const uint2 v = load_shared<uint2>(at);
+  to[0] = v.x, to[1] = v.y;
+}
+__device__ inline void load_words(uint32_t (&to)[4], uint32_t at) {
+  const uint4 v = load_shared<uint4>(at);
+  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
+// x[t][h]: of key_of(t, g) and head 2 c + h.
+template <int D, bool kFp8>
+__device__ void score(float (&x)[kKeyTiles][2], const Queries<D, kFp8>& queries, uint32_t page,
+                      const Places<D, kFp8>& places) {
+#pragma unroll
+  for (int m = 0; m < kKeyTiles / 2; ++m) {
+    float s[4] = {};
+    if constexpr (kFp8) {
+      constexpr int kSteps = kRowBytes<D> / 16;  // and words of a lane
+#pragma unroll
+      for (int part = 0; part < D / kRowBytes<D>; ++part) {
+        // Tiles 2 m and 2 m + 1: keys two apart.
+        const uint32_t at = page + places.k[0] + (part * kPageTokens + 4 * m) * kRowBytes<D>;
+        uint32_t low[kSteps], high[kSteps];
+        load_words(low, at), load_words(high, at + 2 * kRowBytes<D>);
+#pragma unroll
+        for (int i = 0; i < kSteps; ++i) {
+          const uint2 a = e4m3_to_f16(low[i]), b = e4m3_to_f16(high[i]);
+          const auto& q = queries.q[part * kSteps + i];
+          mma<false>(s, a.x, b.x, a.y, b.y, q[0], q[1]);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int step = 0; step < D / 16; ++step) {
+        uint32_t a[4];
+        load_matrices(a, page + places.k[step] + m * (32 * kRowBytes<D>));
+        mma<true>(s, a, queries.q[step][0], queries.q[step][1]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[2 * m + i / 2][i % 2] = s[i];
+  }
+}
+
+// acc[m][2 i + h] += weighted values: dimension 16 m + 8 i + g of head 2 c + h.
+template <int D, bool kFp8>
+__device__ void add_values(float (&acc)[D / 16][4], const uint32_t (&weights)[kKeyTiles], uint32_t page,
+                           const Places<D, kFp8>& places) {
+#pragma unroll
+  for (int m = 0; m < D / 16; ++m) {
+    if constexpr (kFp8) {
+      const uint32_t at = page + places.v[0] + m * places.kDimensions;
+      const uint2 low = load_shared<uint2>(at), high = load_shared<uint2>(at + places.kDimensions / 2);
+      const uint2 a0 = e4m3_to_f16(low.x), b0 = e4m3_to_f16(high.x), a1 = e4m3_to_f16(low.y),
+                  b1 = e4m3_to_f16(high.y);
+      mma<false>(acc[m], a0.x, b0.x, a0.y, b0.y, weights[0], weights[1]);
+      mma<false>(acc[m], a1.x, b1.x, a1.y, b1.y, weights[2], weights[3]);
+    } else {
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+        uint32_t a[4];
+        load_matrices(a, page + places.v[step] + m * places.kDimensions);
+        mma<true>(acc[m], a, weights[2 * step], weights[2 * step + 1]);
+      }
+    }
+  }
+}
+
+// What a lane has of its warp's pages: heads 2 c and 2 c + 1, of sums its own keys'.
+template <int D>
+struct Values {
+  float acc[D / 16][4] = {};
+  Running of[2] = {Running::nothing(), Running::nothing()};
+
+  // Scores become weights relative to the greatest score so far, to which all before them is brought:
+  // B fragments, column g being head g.
+  template <bool kFp8>
+  __device__ void weigh(float (&x)[kKeyTiles][2], uint32_t (&weights)[kKeyTiles]) {
+    const float scale = score_scale(D);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float top = x[0][h];
+#pragma unroll
+      for (int t = 1; t < kKeyTiles; ++t) top = fmaxf(top, x[t][h]);
+      top = fmaxf(of[h].max, __fmul_rn(rows_max(top), scale));
+      const float kept = exp2_fast(of[h].max - top);
+      float sum = 0;
+#pragma unroll
+      for (int t = 0; t < kKeyTiles; ++t) x[t][h] = exp2_fast(fmaf(x[t][h], scale, -top)), sum += x[t][h];
+      of[h] = {top, fmaf(of[h].sum, kept, sum)};
+#pragma unroll
+      for (int m = 0; m < D / 16; ++m) acc[m][h] *= kept, acc[m][2 + h] *= kept;
+    }
+#pragma unroll
+    for (int t = 0; t < kKeyTiles; ++t)
+      weights[t] = transposed(kFp8 ? pack_f16(x[t][0], x[t][1]) : pack_bf16(x[t][0], x[t][1]));
+  }
+
+  __device__ void leave(Results<D>& to, int warp, int lane) const {
+    const int g = lane / 4, c = lane % 4;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int i = 0; i < D / 8; ++i) to.values[warp][2 * c + h][8 * i + g] = acc[i / 2][i % 2 * 2 + h];
+      const float sum = rows_sum(of[h].sum);
+      if (g == 0) to.stats[warp][2 * c + h] = {of[h].max, sum};
+    }
+  }
+};
+
+// ---- a thread block ----
+
+// A warp's pages of the share. Its first lane asks for K's, its second for V's.
+template <int D, bool kFp8>
+struct Pages {
+  using R = Ring<D, kFp8>;
+  uint8_t* ring;
+  uint64_t* ready;  // of a slot
+  const Attention& p;
+  const RowTile& tile;
+  const Share& share;
+  int kv_head, warp, lane;
+  int64_t next;  // lane n's is where the warp's page kSlots + n lies in the cache, in bytes
+
+  __device__ int index(int n) const { return warp + kWarps * n; }  // of the warp's page n in the share
+  __device__ bool asked_for_most(int count) const { return index(count + kLeft) >= share.count; }
+  __device__ int64_t locate(int n) const {
+    return index(n) < share.count ? page_at(p, tile, share.page + index(n), kv_head, R::kPageBytes) : 0;
+  }
+  __device__ int slot(int n) const { return index(n % R::kSlots); }
+  // By lanes 0 and 1.
+  __device__ void ask(int slot, int64_t at) const {
+    const auto* from = static_cast<const uint8_t*>(lane % 2 == 0 ? p.k : p.v);
+    mbar_expect(ready + slot, R::kPageBytes);
+    bulk_copy(ring + slot * R::kSlotBytes + lane % 2 * R::kPageBytes, from + at, R::kPageBytes, ready + slot,
+              evict_first_policy());
+  }
+  // The first of them, two lanes each. newest: the page that is being written until the predecessor has
+  // ended.
+  __device__ void ask_first(int64_t at, bool newest) const {
+    const int n = lane / 2;
+    if (n < R::kSlots && index(n) < share.count && share.is_newest(index(n)) == newest) ask(slot(n), at);
+  }
+};
+
+template <int D, bool kFp8>
+__device__ void attend_pages(Values<D>& values, const Queries<D, kFp8>& queries, Pages<D, kFp8>& pages) {
+  using R = Ring<D, kFp8>;
+  constexpr int kSlots = R::kSlots;
+  const Share& share = pages.share;
+  const int lane = pages.lane;
+  const Places<D, kFp8> places(lane);
+  const uint32_t ring = kept(smem_addr(pages.ring)), ready = kept(smem_addr(pages.ready));
+#pragma unroll 1
+  for (int n = 0; pages.index(n) < share.count; ++n) {
+    const int slot = pages.slot(n);
+    if (n > 0 && n % 32 == 0) pages.next = pages.locate(kSlots + n + lane);
+    const int64_t at = __shfl_sync(0xFFFFFFFFu, pages.next, n % 32);
+    const uint32_t page = ring + slot * R::kSlotBytes;
+    mbar_wait(ready + slot * sizeof(uint64_t), n / kSlots & 1);
+    float x[kKeyTiles][2];
+    score(x, queries, page, places);
+    const int key = (share.page + pages.index(n)) * kPageTokens;
+    if (key < share.first || key + kPageTokens - 1 > share.last) {
+#pragma unroll
+      for (int t = 0; t < kKeyTiles; ++t) {
+        const int mine = key + key_of<kFp8>(t, lane / 4);
+        if (mine < share.first || mine > share.last) x[t][0] = x[t][1] = -INFINITY;
+      }
+    }
+    uint32_t weights[kKeyTiles];
+    values.template weigh<kFp8>(x, weights);
+    add_values(values.acc, weights, page + R::kPageBytes, places);
+    __syncwarp();
+    if (lane < 2 && pages.index(n + kSlots) < share.count) pages.ask(slot, at);
+    if (pages.asked_for_most(n + kSlots + 1)) start_successor();
+  }
+}
+
+// What makes one of the warps' results, relative to the greatest of their maxima: each counts by[i].
+struct Joined {
+  float by[kWarps];
+  Running of = Running::nothing();
+
+  template <int D>
+  __device__ Joined(const Results<D>& results, int warps, int head) {
+    Running all[kWarps];
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      all[w] = results.stats[min(w, warps - 1)][head];  // the last one again changes no maximum
+      of.max = fmaxf(of.max, all[w].max);
+    }
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      by[w] = w < warps ? exp2_fast(all[w].max - of.max) : 0.0f;
+      of.sum = fmaf(all[w].sum, by[w], of.sum);
+    }
+  }
+};
+
+// What turns weighted sums relative to `of` into the row's result: the sink joins.
+__device__ inline float last_factor(const Running& of, float sink) {
+  const float logit = sink * kLog2E, top = fmaxf(of.max, logit), by = exp2_fast(of.max - top);
+  return by * __frcp_rn(fmaf(of.sum, by, exp2_fast(logit - top)));
+}
+
+// Joins the warps' results: calls end(head, d, values of d .. d + 3, statistics).
 template <int D, class End>
-__device__ void join_blocks(const Inbox<D>& inbox, int from, int count, int head, int d, const End& end) {
-  Running span = Running::nothing();
-  float value = 0;
+__device__ void join_warps(const Results<D>& results, int warps, int heads, const End& end) {
 #pragma unroll
-  for (int b = 0; b < kSpanBlocks; ++b) {
-    if (b >= count) continue;
-    const float* entry = inbox.entry(b, head);
-    value = joined(join(span, {entry[D], entry[D + 1]}), value, entry[d]);
-    if (b < count - 1 && (from + b) % kSpanBlocks != kSpanBlocks - 1) continue;
-    end(span, value);
-    span = Running::nothing(), value = 0;
-  }
-}
-
-// The same of the row's spans, from memory.
-template <int D>
-__device__ float join_spans(const float* partial, int count, int d, Running& total) {
-  constexpr int kAtOnce = 8;
-  float all = 0;
-  for (int first = 0; first < count; first += kAtOnce) {
-    float value[kAtOnce];
-    Running span[kAtOnce];
+  for (int k = 0; k < (kHeads * D / 4 + kThreads - 1) / kThreads; ++k) {
+    const int i = k * kThreads + threadIdx.x, head = i / (D / 4), d = i % (D / 4) * 4;
+    if (head >= heads) break;
+    const Joined joined(results, warps, head);
+    float4 sum{};
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const bool there = first + i < count;
-      const float* at = partial + (first + i) * (D + 2);
-      value[i] = there ? __ldcg(at + d) : 0.0f;
-      span[i] = there ? Running{__ldcg(at + D), __ldcg(at + D + 1)} : Running::nothing();
+    for (int w = 0; w < kWarps; ++w) {
+      const float4 v = *reinterpret_cast<const float4*>(&results.values[min(w, warps - 1)][head][d]);
+      const float by = joined.by[w];
+      sum = {fmaf(v.x, by, sum.x), fmaf(v.y, by, sum.y), fmaf(v.z, by, sum.z), fmaf(v.w, by, sum.w)};
     }
-    // Those that are not there change nothing.
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) all = joined(join(total, span[i]), all, value[i]);
-  }
-  return all;
-}
-
-// All heads, where there is but one block and nobody to wait for.
-template <int D>
-__device__ void finish_alone(Shared<D>& s, const Attention& p, const RowTile& tile) {
-  constexpr int kAtOnce = kAttendThreads / D;
-  const int group = p.heads / p.kv_heads, d = threadIdx.x % D;
-#pragma unroll
-  for (int k = 0; k < kAttendRows / kAtOnce; ++k) {
-    const int i = threadIdx.x / D + k * kAtOnce;
-    if (i >= group) break;
-    Running total = Running::sink(s.sinks[i]), span = Running::nothing();
-    const float value = joined(join(span, s.stats.of[i]), 0, *s.pages.value(i, d));
-    const float all = joined(join(total, span), 0, value);
-    write(p, tile.row, blockIdx.y * group + i, d, all * total.inverse());
+    end(head, d, sum, joined.of);
   }
 }
 
-// Heads rank, rank + size, .. of the group, of whose keys the cluster has all.
+// By a warp: part `part`, of which the thread blocks' results are in the inbox; a lane a dimension.
 template <int D>
-__device__ void finish(Shared<D>& s, const Inbox<D>& inbox, const Attention& p, const RowTile& tile, int from,
-                       int count, int size, int rank) {
-  const int group = p.heads / p.kv_heads, d = threadIdx.x % D;
-  constexpr int kAtOnce = kAttendThreads / D;  // heads
-  for (int head = threadIdx.x / D; rank + size * head < group; head += kAtOnce) {
-    const int i = rank + size * head;
-    Running total = Running::sink(s.sinks[i]);
-    float all = 0;
-    join_blocks<D>(inbox, from, count, head, d,
-                   [&](const Running& span, float value) { all = joined(join(total, span), all, value); });
-    write(p, tile.row, blockIdx.y * group + i, d, all * total.inverse());
-  }
-}
-
-// The same where the cluster has one span of several.
-template <int D>
-__device__ void finish_span(Shared<D>& s, const Inbox<D>& inbox, const Attention& p, const RowTile& tile,
-                            const Keys& keys, int from, int count, int size, int rank) {
-  const int group = p.heads / p.kv_heads, d = threadIdx.x % D, spans = keys.spans();
-  constexpr int kAtOnce = kAttendThreads / D;
-  for (int first = 0; rank + size * first < group; first += kAtOnce) {
-    const int mine = threadIdx.x / D, i = rank + size * (first + mine), head = blockIdx.y * group + i;
-    float* partial = partial_of<D>(p, tile, keys, head);
-    if (i < group) {
-      join_blocks<D>(inbox, from, count, first + mine, d, [&](const Running& span, float value) {
-        float* to = partial + (from / kSpanBlocks - keys.first_span()) * (D + 2);
-        to[d] = value;
-        if (d == 0) to[D] = span.max, to[D + 1] = span.sum;
-      });
-    }
-    __syncthreads();
-    if (i < group && d == 0) {
-      int* arrivals = p.arrivals + blockIdx.z * p.heads + head;
-      __threadfence();
-      s.last[mine] = atomicAdd(arrivals, 1) == spans - 1;
-      if (s.last[mine]) *arrivals = 0;
-      __threadfence();
-    }
-    __syncthreads();
-    if (i >= group || !s.last[mine]) continue;
-    Running total = Running::sink(s.sinks[i]);
-    const float all = join_spans<D>(partial, spans, d, total);
-    write(p, tile.row, head, d, all * total.inverse());
-  }
-}
-
-// The block's results to who finishes them.
-template <int D>
-__device__ void send(Shared<D>& s, const Inbox<D>& inbox, const float (&acc)[D / 32][4], int group, int size,
-                     int block) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  const auto put = [&](int i, int at, float a, float b) {
-    const int owner = i % size;
-    remote_store(remote_addr(inbox.entry(block, i / size) + at, owner), make_float2(a, b),
-                 remote_addr(&s.arrived, owner));
-  };
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    if (g + 8 * h >= group) continue;
-#pragma unroll
-    for (int n = 0; n < D / 32; ++n)
-      put(g + 8 * h, (warp * (D / 32) + n) * 8 + 2 * c, acc[n][2 * h], acc[n][2 * h + 1]);
-    if (warp == 0 && c == 0) put(g + 8 * h, D, s.stats.of[g + 8 * h].max, s.stats.of[g + 8 * h].sum);
-  }
-}
-
-template <int D>
-__device__ void keep_values(BlockPages<D>& pages, const float (&acc)[D / 32][4]) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-#pragma unroll
-  for (int n = 0; n < D / 32; ++n) {
-    const int d = (warp * (D / 32) + n) * 8 + 2 * c;
-    *reinterpret_cast<float2*>(pages.value(g, d)) = {acc[n][0], acc[n][1]};
-    *reinterpret_cast<float2*>(pages.value(g + 8, d)) = {acc[n][2], acc[n][3]};
-  }
+__device__ float join_shares(const Inbox<D>& inbox, int part, int shares, float sink, int lane) {
+  const Running mine = lane < shares ? inbox.stats[inbox.at(part, lane)] : Running::nothing();
+  Running of = mine;
+  for (int offset = 1; offset < 32; offset *= 2)
+    of.max = fmaxf(of.max, __shfl_xor_sync(0xFFFFFFFFu, of.max, offset));
+  const float by = exp2_fast(mine.max - of.max);
+  of.sum = warp_sum(mine.sum * by);
+  const float* values = inbox.values + inbox.at(part, 0) * kSlice + lane;
+  float sum = 0;
+#pragma unroll 4
+  for (int i = 0; i < shares; ++i) sum = fmaf(values[i * kSlice], __shfl_sync(0xFFFFFFFFu, by, i), sum);
+  return sum * last_factor(of, sink);
 }
 
 template <int D, bool kFp8>
-__global__ void __launch_bounds__(kAttendThreads, 6) attend_blocks_kernel(const Attention p) {
+__global__ void __launch_bounds__(kThreads, D == 128 ? 2 : 5) attend_rows_kernel(const Attention p) {
   extern __shared__ __align__(128) uint8_t memory[];
-  auto& s = *reinterpret_cast<Shared<D>*>(memory);
+  auto& s = *reinterpret_cast<Shared<D, kFp8>*>(memory);
+  uint8_t* ring = memory + ring_at<D, kFp8>(static_cast<int>(cluster_size()));
+  auto& results = *reinterpret_cast<Results<D>*>(ring);
+  using R = Ring<D, kFp8>;
   const int size = static_cast<int>(cluster_size()), rank = static_cast<int>(cluster_rank());
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  start_successor();
   const RowTile tile = p.tiles[blockIdx.z];
-  const Keys keys(p, tile);
-  const bool all = static_cast<int>(gridDim.x) == size;  // of the row's blocks are in the cluster
-  const int base = all ? keys.first_block() : keys.first_span() * kSpanBlocks + blockIdx.x - rank;
-  const int from = max(base, keys.first_block()), count = min(base + size - 1, keys.last_block()) - from + 1;
-  const int block = base + rank;
-  const bool busy = block >= from && block < from + count;
-  const int group = p.heads / p.kv_heads;
-  const Inbox<D> inbox(s, group, size);
-  if (size > 1) {
-    if (threadIdx.x == 0) {
-      const int heads = (group - rank + size - 1) / size;
-      mbar_init(&s.arrived, 1), mbar_init_fence();
-      mbar_expect(&s.arrived, max(count, 0) * heads * Inbox<D>::kEntry * static_cast<int>(sizeof(float)));
-    }
-    __syncwarp();
-    cluster_arrive_relaxed();
+  const Share share(p, tile, rank);
+  const int group = p.heads / p.kv_heads, eights = (group + kHeads - 1) / kHeads;
+  const int kv_head = blockIdx.y / eights, first = blockIdx.y % eights * kHeads,
+            heads = min(group - first, kHeads), head = kv_head * group + first;
+  const int parts = heads * (D / kSlice);  // of all thread blocks
+  const Inbox<D> inbox(&s + 1, size, __popc(size - 1));
+  if (threadIdx.x == 0) {
+    const int mine = rank < parts ? (parts - rank + size - 1) >> inbox.shift : 0;
+    mbar_init(&s.arrived, 1), mbar_init_fence();
+    mbar_expect(&s.arrived, mine * share.shares * static_cast<int>(kSlice * sizeof(float) + sizeof(Running)));
   }
-  int64_t at = 0;
-  if (busy && warp == 0) {
-    if (lane == 0) s.ready.init(), mbar_init_fence();
-    __syncwarp();
-    at = locate<D, kFp8>(p, tile, keys, block);
-    request<kFp8>(s.pages, s.ready, p, at, keys, block, Written::kBefore);
+  if (lane == 0) {
+    for (int i = 0; i < R::kSlots; ++i) mbar_init(s.ready + warp + kWarps * i, 2);
+    mbar_init_fence();
   }
-  if (threadIdx.x < group) s.sinks[threadIdx.x] = p.sinks[blockIdx.y * group + threadIdx.x];
-  if (size > 1) __syncwarp(), cluster_wait();
+  __syncwarp();
+  Pages<D, kFp8> pages{ring, s.ready, p, tile, share, kv_head, warp, lane, 0};
+  const int64_t at = pages.locate(lane / 2);
+  pages.ask_first(at, false);
+  if (size > 1) __syncwarp(), cluster_arrive_relaxed();
+  pages.next = pages.locate(R::kSlots + lane);
+  if (pages.asked_for_most(R::kSlots)) start_successor();
+  if (threadIdx.x < heads) s.sinks[threadIdx.x] = p.sinks[head + threadIdx.x];
+  if (size > 1) cluster_wait();
+  __syncthreads();
   wait_for_predecessor();
-  if (busy) {
-    if (warp == 0) request<kFp8>(s.pages, s.ready, p, at, keys, block, Written::kNow);
-    uint32_t q[D / 16][4];
-    load_queries<D, kFp8>(q, p, tile.row, blockIdx.y, lane);
-    __syncthreads();
-    weigh_block<kFp8>(s.pages, s.ready, 0, s.stats, keys, block, q);
-    float acc[D / 32][4];
-    sum_values<kFp8>(acc, s.pages, s.ready, 0, keys, block);
-    if (size == 1) {
-      keep_values(s.pages, acc);
-      __syncthreads();
-      finish_alone(s, p, tile);
-      return;
-    }
-    send(s, inbox, acc, group, size, block - from);
-  } else {
-    __syncthreads();  // the sinks are there
+  pages.ask_first(at, true);
+  Queries<D, kFp8> queries;
+  queries.load(p.q + (static_cast<int64_t>(tile.row) * p.heads + head) * D, heads, lane);
+  Values<D> values;
+  attend_pages(values, queries, pages);
+  __syncthreads();  // the ring's copies are all used
+  if (warp < share.count) values.leave(results, warp, lane);
+  __syncthreads();
+  const int warps = min(kWarps, share.count);
+  if (size == 1) {
+    join_warps(results, warps, heads, [&](int i, int d, const float4& v, const Running& of) {
+      const float by = last_factor(of, s.sinks[i]);
+      const float x[4] = {v.x * by, v.y * by, v.z * by, v.w * by};
+      const auto pair = [&](float lo, float hi) { return p.bf16 ? pack_bf16(lo, hi) : pack_f16(lo, hi); };
+      auto* out =
+          static_cast<uint16_t*>(p.out) + (static_cast<int64_t>(tile.row) * p.heads + head + i) * D + d;
+      *reinterpret_cast<uint2*>(out) = {pair(x[0], x[1]), pair(x[2], x[3])};
+    });
+    return;
   }
-  if (rank >= group || count <= 0) return;
+  if (share.count > 0) {
+    join_warps(results, warps, heads, [&](int i, int d, const float4& v, const Running& of) {
+      const int part = i * (D / kSlice) + d / kSlice, to = inbox.owner(part), entry = inbox.at(part, rank);
+      const uint32_t arrived = remote_addr(&s.arrived, to);
+      remote_store(remote_addr(inbox.values + entry * kSlice + d % kSlice, to), v, arrived);
+      if (d % kSlice == 0)
+        remote_store(remote_addr(inbox.stats + entry, to), make_float2(of.max, of.sum), arrived);
+    });
+  }
+  if (rank >= parts) return;
   mbar_wait(&s.arrived, 0);
-  if (all) {
-    finish(s, inbox, p, tile, from, count, size, rank);
-  } else {
-    finish_span(s, inbox, p, tile, keys, from, count, size, rank);
+  for (int part = rank + size * warp; part < parts; part += size * kWarps) {
+    const int i = part / (D / kSlice), d = part % (D / kSlice) * kSlice + lane;
+    const float x = join_shares(inbox, part, share.shares, s.sinks[i], lane);
+    const int64_t to = (static_cast<int64_t>(tile.row) * p.heads + head + i) * D + d;
+    if (p.bf16) {
+      static_cast<__nv_bfloat16*>(p.out)[to] = __float2bfloat16_rn(x);
+    } else {
+      static_cast<__half*>(p.out)[to] = __float2half_rn(x);
+    }
   }
 }
 
-// Few thread blocks are to have a multiprocessor each, while dense_decode's before and after them are there:
-// they would otherwise share the first that has room, three together.
-constexpr int kAlone = 40 * 1024, kFew = 132;
-
-// spans: 1, or each has a cluster of kSpanBlocks.
 template <int D, bool kFp8>
-Status run_blocks(const Attention& p, int blocks, int spans, cudaStream_t stream) {
-  const int heads = p.heads / p.kv_heads;
-  const size_t inbox = inbox_bytes<D>(blocks > 1 ? blocks * ((heads + blocks - 1) / blocks) : 0);
-  static const cudaError_t prepared =
-      cudaFuncSetAttribute(attend_blocks_kernel<D, kFp8>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(std::max<size_t>(
-                               sizeof(Shared<D>) + inbox_bytes<D>(kAttendRows + kSpanBlocks), kAlone)));
+Status run(const Attention& p, int shares, cudaStream_t stream) {
+  const auto kernel = attend_rows_kernel<D, kFp8>;
+  using R = Ring<D, kFp8>;
+  const auto shared = [](int size, int slots) {
+    return ring_at<D, kFp8>(size) + std::max<int>(slots * R::kSlotBytes, sizeof(Results<D>));
+  };
+  // Of fewer than the most, shares have few pages.
+  constexpr int kMostSlots = kWarps * R::kSlots;
+  const int size = static_cast<int>(std::bit_ceil<unsigned>(shares)),
+            slots = shares < kMostShares ? kSharePages : kMostSlots;
+  static const cudaError_t prepared = [&] {
+    cudaError_t code = share_multiprocessor(kernel);
+    const auto set = [&](cudaFuncAttribute attribute, int value) {
+      if (code == cudaSuccess) code = cudaFuncSetAttribute(kernel, attribute, value);
+    };
+    set(cudaFuncAttributeMaxDynamicSharedMemorySize,
+        std::max(shared(2, kMostSlots), shared(kMostShares, kMostSlots)));
+    set(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    return code;
+  }();
   if (prepared != cudaSuccess) return check(prepared, "attention");
-  const bool few = blocks * spans * p.kv_heads * p.tile_count <= kFew;
-  return launch_clusters(blocks, attend_blocks_kernel<D, kFp8>,
-                         dim3(blocks * spans, p.kv_heads, p.tile_count), dim3(kAttendThreads),
-                         std::max<size_t>(sizeof(Shared<D>) + inbox, few ? kAlone : 0), stream, p);
+  const int group = p.heads / p.kv_heads, eights = (group + kHeads - 1) / kHeads;
+  return launch_clusters(size, kernel, dim3(size, p.kv_heads * eights, p.tile_count), dim3(kThreads),
+                         shared(size, slots), stream, p);
 }
 
 }  // namespace
 
 Status attend_decode(const Attention& p, cudaStream_t stream) {
-  // Blocks that a window may touch, whatever its position.
-  const int most = p.window > 0 ? (p.window + 2 * kBlockTokens - 2) / kBlockTokens : p.blocks;
-  const int blocks = std::min(p.blocks, most);
-  const bool several = blocks > kSpanBlocks;
-  if (several && p.blocks * p.kv_heads * p.tile_count > kFewBlocks) return sm90a::attend_long(p, stream);
-  return for_shape(p, [&](auto d, auto fp8) {
-    return several ? run_blocks<d, fp8>(p, kSpanBlocks, sm90a::spans_of(p), stream)
-                   : run_blocks<d, fp8>(p, blocks, 1, stream);
-  });
+  // Pages that a window may touch, whatever its position.
+  const int most = p.window > 0 ? shares_of((p.window + kPageTokens - 2) / kPageTokens + 1) : kMostShares;
+  return for_shape(p, [&](auto d, auto fp8) { return run<d, fp8>(p, std::min(p.shares, most), stream); });
 }
 
 }  // namespace moesaic::cuda

@@ -59,7 +59,7 @@ __device__ int64_t locate(const Attention& p, const RowTile& tile, int i, int in
   const int first = p.window > 0 ? max(0, tile.position - p.window + 1) / kPageTokens : 0;
   const int last = (tile.position + tile.count - 1) / kPageTokens;
   const int page = min(max(i * kBlockPages + index, first), last);
-  return page_at(p, tile, page, kPageTokens * D);
+  return page_at(p, tile, page, blockIdx.y, kPageTokens * D);
 }
 
 template <int D>

@@ -40,6 +40,8 @@ struct Team {
   // empty (up to four were seen): each takes more than half of one's memory. A block of the attention has
   // room beside it.
   static constexpr int kLeast = 112 * 1024, kMost = (kTiles == 1 ? 182 : kTiles == 2 ? 216 : 208) * 1024;
+  // More stages would leave no room for a block of the attention with all its slots.
+  static constexpr int kStages = kTiles == 1 ? 8 : kMostStages;
 };
 
 // What a block's ring holds at a time: so many blocks of the contraction, or twice as many halves of them.
@@ -428,7 +430,7 @@ size_t shared_rest(int64_t cols, int tokens) {
 template <class Source, class T>
 int stages_for(int64_t cols, int tokens) {
   const int64_t room = T::kMost - static_cast<int64_t>(shared_rest<T>(cols, tokens));
-  return static_cast<int>(std::clamp<int64_t>(room / Stage<Source>::kBytes, 0, kMostStages)) / T::kGroups *
+  return static_cast<int>(std::clamp<int64_t>(room / Stage<Source>::kBytes, 0, T::kStages)) / T::kGroups *
          T::kGroups;
 }
 

@@ -78,7 +78,7 @@ struct Inbox {
   }
 };
 
-// Where the ring begins.
+// Where the ring begins in shared memory.
 template <int D, bool kFp8>
 __host__ __device__ constexpr int ring_at(int size) {
   return (static_cast<int>(sizeof(Shared<D, kFp8>)) + Inbox<D>::bytes(size) + 127) / 128 * 128;

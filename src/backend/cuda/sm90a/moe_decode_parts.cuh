@@ -97,7 +97,7 @@ __device__ __forceinline__ void choose_experts(Shared<C>& s, const Params& p, in
   __syncwarp();
 }
 // One token's, in ascending order. Their weights, which the copies need not wait for, are left to
-// weigh_experts().
+// weigh_experts(): logits of the choices, best first, in top_weight, and each one's place in top_id.
 template <class C>
 __device__ __forceinline__ void choose_sorted(Shared<C>& s, const Params& p) {
   const int lane = threadIdx.x & 31;

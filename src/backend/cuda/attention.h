@@ -17,9 +17,6 @@
 
 namespace moesaic::cuda {
 
-inline constexpr int kBlockPages = 4, kBlockTokens = kBlockPages * kPageTokens;
-inline constexpr int kSpanBlocks = 8, kSpanTokens = kSpanBlocks * kBlockTokens;
-
 // Consecutive rows of one sequence that a thread block computes together; one row: decoding.
 struct alignas(16) RowTile {
   int row, count;

@@ -74,7 +74,7 @@ StepShape shape_of(const Batch& batch, const Tiling& tiling) {
       },
       [&](int, const RowTile&) { ++shape.prefill_tiles; });
   // Few graphs serve all contexts.
-  if (shape.shares > 0) shape.shares = static_cast<int>(std::bit_ceil<unsigned>(shape.shares));
+  shape.shares = static_cast<int>(std::bit_ceil<unsigned>(shape.shares));
   return shape;
 }
 

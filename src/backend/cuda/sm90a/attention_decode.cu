@@ -33,6 +33,11 @@ constexpr int kSlice = 32;  // dimensions that a warp finishes
 constexpr int kKeyTiles = kPageTokens / 8;
 constexpr int kLeft = 2;  // pages of a warp not yet asked for when the successor may start
 
+// Clusters that the query heads of a KV head take.
+__host__ __device__ inline int eights_of(const Attention& p) {
+  return (p.heads / p.kv_heads + kHeads - 1) / kHeads;
+}
+
 // Slots for pages of K and V, as they stand in the cache. A warp's are every kWarps-th.
 template <int D, bool kFp8>
 struct Ring {
@@ -61,6 +66,7 @@ struct Shared {
 template <int D>
 struct Inbox {
   static constexpr int kParts = kHeads * D / kSlice;
+  static constexpr int kEntryBytes = static_cast<int>(kSlice * sizeof(float) + sizeof(Running));
   float* values;    // [kSlice]
   Running* stats;   // behind all values
   int size, shift;  // of the cluster: 2^shift
@@ -73,9 +79,7 @@ struct Inbox {
   __host__ __device__ static int entries(int size) { return kParts < size ? size : kParts; }
   __device__ int owner(int part) const { return part & (size - 1); }
   __device__ int at(int part, int block) const { return (part >> shift << shift) + block; }
-  __host__ __device__ static int bytes(int size) {
-    return size == 1 ? 0 : entries(size) * static_cast<int>(kSlice * sizeof(float) + sizeof(Running));
-  }
+  __host__ __device__ static int bytes(int size) { return size == 1 ? 0 : entries(size) * kEntryBytes; }
 };
 
 // Where the ring begins in shared memory.
@@ -452,7 +456,7 @@ __global__ void __launch_bounds__(kThreads, D == 128 ? 2 : 5) attend_rows_kernel
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const RowTile tile = p.tiles[blockIdx.z];
   const Share share(p, tile, rank);
-  const int group = p.heads / p.kv_heads, eights = (group + kHeads - 1) / kHeads;
+  const int group = p.heads / p.kv_heads, eights = eights_of(p);
   const int kv_head = blockIdx.y / eights, first = blockIdx.y % eights * kHeads,
             heads = min(group - first, kHeads), head = kv_head * group + first;
   const int parts = heads * (D / kSlice);  // of all thread blocks
@@ -460,7 +464,7 @@ __global__ void __launch_bounds__(kThreads, D == 128 ? 2 : 5) attend_rows_kernel
   if (threadIdx.x == 0) {
     const int mine = rank < parts ? (parts - rank + size - 1) >> inbox.shift : 0;
     mbar_init(&s.arrived, 1), mbar_init_fence();
-    mbar_expect(&s.arrived, mine * share.shares * static_cast<int>(kSlice * sizeof(float) + sizeof(Running)));
+    mbar_expect(&s.arrived, mine * share.shares * Inbox<D>::kEntryBytes);
   }
   if (lane == 0) {
     for (int i = 0; i < R::kSlots; ++i) mbar_init(s.ready + warp + kWarps * i, 2);
@@ -536,14 +540,12 @@ Status run(const Attention& p, int shares, cudaStream_t stream) {
     const auto set = [&](cudaFuncAttribute attribute, int value) {
       if (code == cudaSuccess) code = cudaFuncSetAttribute(kernel, attribute, value);
     };
-    set(cudaFuncAttributeMaxDynamicSharedMemorySize,
-        std::max(shared(2, kMostSlots), shared(kMostShares, kMostSlots)));
+    set(cudaFuncAttributeMaxDynamicSharedMemorySize, shared(kMostShares, kMostSlots));
     set(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     return code;
   }();
   if (prepared != cudaSuccess) return check(prepared, "attention");
-  const int group = p.heads / p.kv_heads, eights = (group + kHeads - 1) / kHeads;
-  return launch_clusters(size, kernel, dim3(size, p.kv_heads * eights, p.tile_count), dim3(kThreads),
+  return launch_clusters(size, kernel, dim3(size, p.kv_heads * eights_of(p), p.tile_count), dim3(kThreads),
                          shared(size, slots), stream, p);
 }
 

@@ -18,6 +18,7 @@ namespace {
 
 using namespace sm90a;
 
+constexpr int kBlockPages = 4, kBlockTokens = kBlockPages * kPageTokens, kSpanBlocks = 8;
 constexpr int kGroups = kPrefillGroups, kGroupThreads = 128, kThreads = (kGroups + 1) * kGroupThreads;
 constexpr int kLoaderRegisters = 40, kComputeRegisters = 232;  // of 168 for each of kThreads
 

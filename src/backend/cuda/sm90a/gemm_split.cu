@@ -107,20 +107,14 @@ struct Share {
   }
 };
 
-// FC2's first row of a half of a unit: its single slabs make units, too.
-__device__ __forceinline__ int down_row(int unit, int half) {
-  if (unit < kFc2Ctas) return unit * kFc2Rows + half * 8;
-  return (2 * (unit - kFc2Ctas) + half) * kFc2Rows + 16;
-}
-
 // Where a unit's slabs stand in it: third by third, but for FC2's single slabs, which come one after the
-// other.
+// other and make units, too.
 struct Strides {
   int slab, third;
 };
 template <bool kDown>
 __device__ __forceinline__ Strides strides(int unit) {
-  return kDown && unit >= kFc2Ctas ? Strides{kSlabBytes, kSlabThird} : Strides{kSlabThird, kUnitThird};
+  return kDown && unit >= kGrid ? Strides{kSlabBytes, kSlabThird} : Strides{kSlabThird, kUnitThird};
 }
 
 // ---- the finishing warp ----
@@ -139,10 +133,8 @@ struct Loader {
     if (expert == nullptr || unit == 0)
       expert = p.weights + p.x.jobs[share.at.job].expert * (kDown ? kFc2Bytes : kFc1Bytes);
     mbar_expect(&s.full[stage], kUnitBytes);
-    bulk_copy(s.unit[stage],
-              kDown && unit >= kFc2Ctas ? expert + kFc2Single + (unit - kFc2Ctas) * (2 * kSlabBytes)
-                                        : expert + static_cast<size_t>(unit) * kUnitBytes,
-              kUnitBytes, &s.full[stage], policy);
+    bulk_copy(s.unit[stage], expert + static_cast<size_t>(unit) * kUnitBytes, kUnitBytes, &s.full[stage],
+              policy);
     share.skip(1);
   }
 };
@@ -203,7 +195,7 @@ __device__ void finish(SplitShared& s, const SplitParams& p) {
       mbar_wait(&s.ready[buffer.index], buffer.phase);
       const uint8_t* slab = s.unit[stage.index] + row / 8 * strides<kDown>(unit).slab + kThirdBias;
       const float bias = __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(slab)[row % 8]);
-      Out* to = out + (kDown ? down_row(unit, row / 8) + row % 8 : unit * 8 + row / 2);
+      Out* to = out + (kDown ? unit * 16 + row : unit * 8 + row / 2);
       constexpr int kTiles = kSplitTokens / 8;
       float4 v[kTiles];
 #pragma unroll

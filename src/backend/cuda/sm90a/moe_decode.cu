@@ -10,9 +10,10 @@
 // fixed and does not depend on the batch, so a token gets the same bits alone and in any batch.
 //   slab  = 8 rows x 2880 columns of one expert, 12,288 bytes.
 //   unit  = two slabs = the 16 rows of an mma.sync.m16n8k16 A operand; rows 0-7 and 8-15 may be different
-//   experts. FC1:  360 units per active expert, dealt round robin over kGrid CTAs. FC2:  CTA c < 120 owns 24
-//   rows of every expert: a unit of slabs 0+1, and slab 2 shares a unit with the slab 2 of
-//         another expert.
+//   experts. FC1:  360 units per active expert, dealt over kGrid CTAs. FC2: a CTA owns 16 rows of
+//   every expert, a unit, and most of them 8 more, a slab that shares a unit with that of another expert.
+//   All CTAs have nearly the same number of units and end together: a launch leaves multiprocessors that have
+//   been free for long to its last thread blocks, which then begin 1.5 us after the others.
 // Roles (17 warps): 0 producer (bulk copies, global -> shared ring, one unit per stage, in thirds of 30 K
 // blocks), 1 epilogue (sum over warps, bias, SwiGLU, combine), 2..16 consumers (6 of the 90 K blocks of every
 // unit each). h travels through global memory without flags: the buffer holds kEmpty where nothing has been
@@ -76,9 +77,8 @@ struct Stream {
 template <class C>
 __device__ void produce(Shared<C>& s, const Params& p, int experts) {
   Stream<C> stream{s};
-  int unit = blockIdx.x;
-  for (int i = 0; i < experts; ++i, unit -= kFc1Units)
-    for (; unit < kFc1Units; unit += kGrid)
+  for (int i = 0; i < experts; ++i)
+    for (int unit = fc1_place(i); unit < kFc1Units; unit += kGrid)
       stream.unit(p.fc1 + s.expert_id[i] * kFc1Bytes + (size_t)unit * kUnitBytes);
   mbar_wait(&s.planned, 0);
   const int n = s.item_count;
@@ -96,15 +96,14 @@ __device__ void produce(Shared<C>& s, const Params& p, int experts) {
 template <class C>
 __device__ void produce_one(Shared<C>& s, const Params& p) {
   Stream<C> stream{s};
-  int unit = blockIdx.x;
-  for (int e = 0; e < kTopK; ++e, unit -= kFc1Units)
-    for (; unit < kFc1Units; unit += kGrid)
+  for (int e = 0; e < kTopK; ++e)
+    for (int unit = fc1_place(e); unit < kFc1Units; unit += kGrid)
       stream.unit(p.fc1 + s.pair_expert[e] * kFc1Bytes + (size_t)unit * kUnitBytes);
-  if (blockIdx.x >= kFc2Ctas) return;
   const size_t single = kFc2Single + (size_t)blockIdx.x * kSlabBytes;
   for (int step = 0; step < kFc2Steps; ++step) {
     const int e = step_expert(step);
     const uint8_t* a = p.fc2 + s.pair_expert[e] * kFc2Bytes;
+    if (is_tail(step) && !has_tail()) continue;
     if (is_tail(step))
       stream.slabs(a + single, p.fc2 + s.pair_expert[e + 1] * kFc2Bytes + single);
     else
@@ -156,8 +155,8 @@ __device__ __forceinline__ void release_stage(Shared<C>& s, RingPlace<C::kStages
 template <class C>
 __device__ void finish(Shared<C>& s, const Params& p) {
   const int lane = threadIdx.x & 31, row = lane & 15;
-  const bool owner = lane < kFc2Rows && blockIdx.x < kFc2Ctas;
-  const int at = blockIdx.x * kFc2Rows + lane;
+  const bool owner = lane < (has_tail() ? kFc2Rows : 16);
+  const int at = fc2_row(lane);
   if (lane < p.tokens) s.x_scale[lane] = p.x_scale[lane];
   mbar_wait(&s.sorted, 0);
   plan_items(s);
@@ -206,26 +205,23 @@ __device__ void finish(Shared<C>& s, const Params& p) {
 template <class C>
 __device__ void finish_one(Shared<C>& s, const Params& p) {
   const int lane = threadIdx.x & 31, row = lane & 15;
-  const bool owner = blockIdx.x < kFc2Ctas;
-  const int at = blockIdx.x * kFc2Rows + row;  // rows 0-15; rows 16-23 in lanes 0-7
+  const int at = fc2_row(row), tail_at = fc2_row(16 + row % 8);
   const float scale = kWeightScale * p.x_scale[0];
-  float out = owner ? p.residual[at] : 0.0f;
-  float out_tail = owner && row < 8 ? p.residual[at + 16] : 0.0f;
+  float out = p.residual[at], out_tail = has_tail() ? p.residual[tail_at] : 0.0f;
   RingPlace<C::kStages> slot;
-  int unit = blockIdx.x;
-  for (int e = 0; e < kTopK; ++e, unit -= kFc1Units) {
-    for (; unit < kFc1Units; unit += kGrid) {
+  for (int e = 0; e < kTopK; ++e) {
+    for (int unit = fc1_place(e); unit < kFc1Units; unit += kGrid) {
       mbar_wait(&s.stages[slot.index].done, slot.phase);
       const float bias = unit_bias(s, slot.index), sum = sum_consumers(s.stages[slot.index].reduce, 0);
       release_stage(s, slot);
       store_h(p.h + e * kHidden + unit * 8, fmaf(sum, scale, bias));
     }
   }
-  if (!owner) return;
   mbar_wait(&s.sorted, 0);
   weigh_experts(s);
   for (int step = 0; step < kFc2Steps; ++step) {
     const bool tail = is_tail(step);
+    if (tail && !has_tail()) continue;
     const int column = tail ? row >> 3 : 0;
     const float weight = s.pair_weight[step_expert(step) + column];
     mbar_wait(&s.stages[slot.index].done, slot.phase);
@@ -238,7 +234,7 @@ __device__ void finish_one(Shared<C>& s, const Params& p) {
       out = __fadd_rn(out, y);
   }
   if (lane < 16) p.out[at] = out;
-  if (lane < 8) p.out[at + 16] = out_tail;
+  if (lane < 8 && has_tail()) p.out[tail_at] = out_tail;
 }
 
 template <class C>

@@ -196,24 +196,24 @@ template <class C>
 __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
   start_consumer(s, p, warp);
   RingPlace<C::kStages> slot;
-  const bool owner = blockIdx.x < kFc2Ctas;
   auto request = [&](int e, int n) {
     request_rows(s, p.h + e * kHidden, n, e, warp);
     copy_async_commit();
   };
   uint4 b[6];
   load_columns<C, 6>(s, b, warp, 1, C::kXSlot);
-  const int units = (kTopK * kFc1Units - 1 - (int)blockIdx.x) / kGrid + 1;
+  int units = 0;
+  for (int e = 0; e < kTopK; ++e) units += (kFc1Units - 1 - fc1_place(e)) / kGrid + 1;
 #pragma unroll 1
   for (int k = 0; k < units; ++k) {
-    if (owner && k == units - 3) request(0, 2);
+    if (k == units - 3) request(0, 2);
     consume_unit<C, 6>(s, b, warp, 1, slot);
   }
-  if (!owner) return;
   request(2, 1);
 #pragma unroll 1
   for (int step = 0; step < kFc2Steps; ++step) {
     const int e = step_expert(step);
+    if (is_tail(step) && !has_tail()) continue;
     if (step < 2)
       copy_async_wait<1>();  // rows 0 and 1, not yet 2
     else if (step != 3)
@@ -223,7 +223,7 @@ __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
       load_columns<C, 2>(s, b, warp, 2, e | (e + 1) << 4);
       consume_unit<C, 2>(s, b, warp, 2, slot);
     } else {
-      if (step < 3) settle_rows(s, p.h + e * kHidden, 1, e, warp);
+      if (step < 3 || !has_tail()) settle_rows(s, p.h + e * kHidden, 1, e, warp);
       if (step == 2) request(3, 1);
       load_columns<C, 6>(s, b, warp, 1, e);
       consume_unit<C, 6>(s, b, warp, 1, slot);

@@ -8,8 +8,9 @@
 //         (at least 1). Lane = 4 * row + t holds columns 8t..8t+7 of each block as one word.
 // unit  = two slabs (16 rows), third by third: slab a's, slab b's.
 // FC1   = [expert][360 units], rows 2i gate and 2i+1 up as in the checkpoint.
-// FC2   = [expert][120 units, then 120 slabs]: CTA c owns rows 24c..24c+15 (unit c) and 24c+16..24c+23 (slab
-// c). Word  = inverse over GF(2) of decode() (moe_decode_parts.cuh) applied to the 8 E2M1 codes in column
+// FC2   = [expert][132 units, then 96 slabs], rows in order: CTA c owns rows 16c..16c+15 (unit c) and, of the
+//         first 96, 2112+8c..2112+8c+7 (slab c).
+// Word  = inverse over GF(2) of decode() (moe_decode_parts.cuh) applied to the 8 E2M1 codes in column
 // order.
 #pragma once
 #include <cuda_fp16.h>
@@ -21,8 +22,9 @@ constexpr int kHidden = 2880;
 constexpr int kTopK = 4;
 constexpr int kBlocks = kHidden / 32;  // 90
 constexpr int kGrid = 132;             // one CTA per SM of a full H100 or H200
-constexpr int kFc2Ctas = 120;          // of kGrid; 24 rows each
-constexpr int kFc2Rows = kHidden / kFc2Ctas;
+constexpr int kFc2Tail = kGrid * 16;                // first row of FC2's single slabs
+constexpr int kFc2Tails = (kHidden - kFc2Tail) / 8;  // single slabs: 96
+constexpr int kFc2Rows = 24;                         // of a CTA, at most
 constexpr int kConsumers = 15;                        // warps
 constexpr int kBlocksPerWarp = kBlocks / kConsumers;  // 6
 constexpr int kThreads = (kConsumers + 2) * 32;
@@ -41,8 +43,8 @@ constexpr int kSlabBytes = kThirds * kSlabThird;  // 12288
 constexpr int kUnitBytes = 2 * kSlabBytes;
 constexpr int kFc1Units = 2 * kHidden / 16;  // 360 per expert
 constexpr size_t kFc1Bytes = (size_t)kFc1Units * kUnitBytes;
-constexpr size_t kFc2Bytes = (size_t)(kHidden / 8) * kSlabBytes;  // 120 units, then 120 single slabs
-constexpr size_t kFc2Single = (size_t)kFc2Ctas * kUnitBytes;
+constexpr size_t kFc2Bytes = (size_t)(kHidden / 8) * kSlabBytes;
+constexpr size_t kFc2Single = (size_t)kGrid * kUnitBytes;
 
 constexpr int kRowStride = kHidden * 2 + 64;  // bytes; the pad keeps two rows in different banks
 constexpr int kSlice = kBlocksPerWarp * 64;   // bytes of an activation row that one consumer reads

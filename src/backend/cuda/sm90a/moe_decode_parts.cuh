@@ -158,6 +158,19 @@ __device__ int sort_pairs(Shared<C>& s, const Params& p) {
   return experts;
 }
 
+// FC1's units of the i-th expert are dealt in rounds of kGrid. What the last round leaves over falls to the
+// thread blocks without a single slab of FC2, and to the others in turn: this one's place in a round.
+__device__ __forceinline__ int fc1_place(int i) {
+  constexpr int kOthers = kGrid - kFc2Tails;
+  const int cta = blockIdx.x;
+  return cta < kFc2Tails ? kOthers + (cta + kOthers * i) % kFc2Tails : cta - kFc2Tails;
+}
+__device__ __forceinline__ bool has_tail() { return blockIdx.x < kFc2Tails; }
+// Row of FC2's place `row` (0-23) in a thread block.
+__device__ __forceinline__ int fc2_row(int row) {
+  return row < 16 ? blockIdx.x * 16 + row : kFc2Tail + blockIdx.x * 8 + row - 16;
+}
+
 template <class C>
 __device__ __forceinline__ Item expert_item(const Shared<C>& s, int kind, int e) {
   Item u{};
@@ -180,7 +193,8 @@ __device__ void plan_fc2(Shared<C>& s, int experts) {
   const bool split = both && rows > 8;
   const int shift = __popc(__ballot_sync(~0u, split) & ((1u << lane) - 1));
   if (a < experts) {
-    int group = lane + shift, at = experts + 3 * lane + shift;
+    const bool tail = has_tail();
+    int group = lane + shift, at = experts + (tail ? 3 * lane + shift : 2 * lane);
     auto emit = [&](int first, int last) {
       const int slot = ((group + 1) & 1) * C::kColumns;
       Item u = expert_item(s, 1, first);
@@ -193,12 +207,13 @@ __device__ void plan_fc2(Shared<C>& s, int experts) {
         v.slots = (slot + u.columns) * 0x11111111u + 0x76543210u;
         s.items[at++] = v;
       }
+      ++group;
+      if (!tail) return;
       u.kind = 2;
       u.wait_rows = 0;
       u.columns = columns;
       if (last != first) u.b = s.expert_id[last];
       s.items[at++] = u;
-      ++group;
     };
     emit(a, both && !split ? b : a);
     if (split) emit(b, b);
@@ -225,17 +240,13 @@ __device__ void plan_items(Shared<C>& s) {
   const int experts = s.experts;
   if (lane < experts) {
     Item u = expert_item(s, 0, lane);
-    u.unit0 = (blockIdx.x + kGrid * (lane * 3 + 3) - lane * kFc1Units) % kGrid;
+    u.unit0 = fc1_place(lane);
     u.units = (kFc1Units - 1 - u.unit0) / kGrid + 1;
     for (int c = 0; c < u.columns; ++c) u.slots |= s.pair_token[u.pair0 + c] << 4 * c;
     s.items[lane] = u;
   }
   __syncwarp();
-  if (experts == 0 || blockIdx.x >= kFc2Ctas) {
-    if (lane == 0) s.item_count = experts;
-  } else {
-    plan_fc2(s, experts);
-  }
+  plan_fc2(s, experts);
   __syncwarp();
 }
 

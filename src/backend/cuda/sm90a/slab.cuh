@@ -71,10 +71,9 @@ __device__ __forceinline__ float swiglu(float gate, float up) {
 
 // Offset of byte `at` of third `third` of a slab inside one expert's matrix.
 __device__ inline size_t slab_offset(bool down, int slab, int third, int at) {
-  if (!down) return (size_t)(slab / 2) * kUnitBytes + third * kUnitThird + slab % 2 * kSlabThird + at;
-  const int cta = slab / 3, part = slab % 3;
-  if (part < 2) return (size_t)cta * kUnitBytes + third * kUnitThird + part * kSlabThird + at;
-  return kFc2Single + (size_t)cta * kSlabBytes + third * kSlabThird + at;
+  if (!down || slab < kFc2Tail / 8)
+    return (size_t)(slab / 2) * kUnitBytes + third * kUnitThird + slab % 2 * kSlabThird + at;
+  return kFc2Single + (size_t)(slab - kFc2Tail / 8) * kSlabBytes + third * kSlabThird + at;
 }
 
 }  // namespace moesaic::cuda::sm90a

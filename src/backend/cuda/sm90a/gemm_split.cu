@@ -240,21 +240,35 @@ __device__ __forceinline__ void load_tokens(const SplitParams& p, const Job& job
 }
 
 // 16 rows by 6 blocks. Of each token ((p0 + p1) + p2), p_q = d[2q] s[2q] + d[2q+1] s[2q+1].
+// Registers are few, and the compiler would rather read special ones again, slowly, than keep what comes of
+// them: a shuffle's result it has to keep.
+__device__ inline uint32_t held(uint32_t x) { return __shfl_sync(~0u, x, threadIdx.x & 31); }
+
+// Where what a lane takes of a slab stands: words of four blocks, of two, scales.
+struct Operands {
+  uint32_t four, two, scales;
+
+  __device__ Operands(uint32_t unit, int warp, int lane) {
+    const uint32_t at = unit + warp / kWarpsPerThird * kUnitThird + warp % kWarpsPerThird * kWarpBytes;
+    four = held(at + lane * 16), two = held(at + kWarpTail + lane * 8);
+    scales = held(at + kWarpScales + lane / 4 * kBlocksPerWarp);
+  }
+};
+
 template <int kTiles>
-__device__ __forceinline__ void multiply(const uint8_t* at, int slab,
+__device__ __forceinline__ void multiply(const Operands& from, uint32_t at, int slab,
                                          const uint4 (&b)[kTiles][kBlocksPerWarp], float (&sum)[kTiles][4]) {
-  const int lane = threadIdx.x & 31;
   uint32_t words[2][kBlocksPerWarp];
   uint16_t scales[2][3];
 #pragma unroll
   for (int h = 0; h < 2; ++h, at += slab) {
-    const uint4 u = *reinterpret_cast<const uint4*>(at + lane * 16);
-    const uint2 v = *reinterpret_cast<const uint2*>(at + kWarpTail + lane * 8);
+    const auto u = load_shared<uint4>(from.four + at);
+    const auto v = load_shared<uint2>(from.two + at);
     words[h][0] = u.x, words[h][1] = u.y, words[h][2] = u.z, words[h][3] = u.w;
     words[h][4] = v.x, words[h][5] = v.y;
 #pragma unroll
     for (int q = 0; q < 3; ++q)
-      scales[h][q] = reinterpret_cast<const uint16_t*>(at + kWarpScales)[lane / 4 * 3 + q];
+      scales[h][q] = load_shared<uint16_t>(from.scales + at + 2 * q);
   }
 #pragma unroll
   for (int q = 0; q < 3; ++q) {
@@ -284,32 +298,42 @@ __device__ __forceinline__ void multiply(const uint8_t* at, int slab,
 }
 
 struct Consumer {
-  int warp;
+  uint32_t shared, sums;  // addresses; where this lane's sums go in the first buffer
+  Operands operands;      // of the first unit
+  int third;
+  bool first_lane;
   RingPlace<kSplitStages> stage;
   RingPlace<kSumBuffers> buffer;
+
+  __device__ Consumer(const SplitShared& s, int warp, int lane)
+      : shared(held(smem_addr(&s))),
+        sums(held(smem_addr(&s.sums[0][warp][0][lane / 4][lane % 4]))),
+        operands(smem_addr(s.unit), warp, lane),
+        third(warp / kWarpsPerThird),
+        first_lane(held(lane) == 0) {}
 
   // Units [unit, end). at_last(): before the last one.
   template <bool kDown, int kTiles, class AtLast>
   __device__ __forceinline__ void units(SplitShared& s, const uint4 (&b)[kTiles][kBlocksPerWarp], int unit,
                                         int end, const AtLast& at_last) {
-    const int lane = threadIdx.x & 31, third = warp / kWarpsPerThird;
-    const int at = warp % kWarpsPerThird * kWarpBytes;
 #pragma unroll 1
     for (; unit < end; ++unit) {
       if (unit == end - 1) at_last();
-      const Strides by = strides<kDown>(unit);
-      mbar_wait(&s.full[stage.index], stage.phase);
+      mbar_wait(shared + static_cast<uint32_t>(offsetof(SplitShared, full)) + stage.index * 8, stage.phase);
       float sum[kTiles][4];
-      multiply<kTiles>(s.unit[stage.index] + third * by.third + at, by.slab, b, sum);
-      mbar_wait(&s.taken[buffer.index], buffer.phase ^ 1);
+      const Strides by = strides<kDown>(unit);
+      multiply<kTiles>(operands, stage.index * kUnitBytes - third * (kUnitThird - by.third), by.slab, b, sum);
+      const uint32_t barriers = shared + buffer.index * 8;
+      mbar_wait(barriers + static_cast<uint32_t>(offsetof(SplitShared, taken)), buffer.phase ^ 1);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        float2(&to)[16][4] = s.sums[buffer.index][warp][i];
-        to[lane / 4][lane % 4] = {sum[i][0], sum[i][1]};
-        to[lane / 4 + 8][lane % 4] = {sum[i][2], sum[i][3]};
+        const uint32_t to = sums + buffer.index * static_cast<uint32_t>(sizeof(s.sums[0])) +
+                            i * static_cast<uint32_t>(sizeof(s.sums[0][0][0]));
+        store_shared(to, make_float2(sum[i][0], sum[i][1]));
+        store_shared(to + 8 * sizeof(s.sums[0][0][0][0]), make_float2(sum[i][2], sum[i][3]));
       }
       __syncwarp();
-      if (lane == 0) mbar_arrive(&s.ready[buffer.index]);
+      if (first_lane) mbar_arrive(barriers + static_cast<uint32_t>(offsetof(SplitShared, ready)));
       stage.next(), buffer.next();
     }
   }
@@ -318,7 +342,7 @@ struct Consumer {
 // Before its last unit a job of one tile reads the next one's tokens, if it has one tile, too.
 template <bool kDown>
 __device__ void consume(SplitShared& s, const SplitParams& p, int warp) {
-  Consumer consumer{warp};
+  Consumer consumer(s, warp, threadIdx.x & 31);
   Share<kDown> share(p.x);
   wait_for_predecessor();
   while (!share.done()) {

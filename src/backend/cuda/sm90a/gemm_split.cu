@@ -123,38 +123,63 @@ template <bool kDown>
 struct Loader {
   const SplitParams& p;
   Share<kDown> share;
-  const uint8_t* expert = nullptr;
+  const uint8_t *expert, *next;  // null: no more units
   const uint64_t policy = evict_first_policy();
 
-  // By one thread, to which a copy costs some 70 cycles, however long: that warp is the busiest.
-  __device__ void load(SplitShared& s, int stage) {
-    if (share.done()) return;
-    const int unit = share.at.unit;
-    if (expert == nullptr || unit == 0)
+  __device__ Loader(const SplitParams& p, const Share<kDown>& share) : p(p), share(share) {
+    find_expert(), find_next();
+  }
+  __device__ void find_expert() {
+    if (!share.done())
       expert = p.weights + p.x.jobs[share.at.job].expert * (kDown ? kFc2Bytes : kFc1Bytes);
+  }
+  __device__ void find_next() {
+    next = share.done() ? nullptr : expert + static_cast<size_t>(share.at.unit) * kUnitBytes;
+  }
+
+  // By one thread, to which a copy costs some 70 cycles, however long: that warp is the busiest.
+  __device__ void load(SplitShared& s, int stage) const {
+    if (next == nullptr) return;
     mbar_expect(&s.full[stage], kUnitBytes);
-    bulk_copy(s.unit[stage], expert + static_cast<size_t>(unit) * kUnitBytes, kUnitBytes, &s.full[stage],
-              policy);
+    bulk_copy(s.unit[stage], next, kUnitBytes, &s.full[stage], policy);
+  }
+  // By all.
+  __device__ void advance() {
+    if (next == nullptr) return;
     share.skip(1);
+    if (share.at.unit == 0) find_expert();
+    find_next();
   }
 };
 
 __device__ __forceinline__ float4 add(float4 a, float4 b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
-// Row lane / 2, four tokens.
-__device__ __forceinline__ float4 add_consumers(const SplitShared& s, int buffer, int tile) {
-  const int lane = threadIdx.x & 31;
-  float4 v[16];
+// The sums of kCount consumers from `first` on of four tokens' values: vector `at` of a tile.
+template <int kCount>
+__device__ __forceinline__ float4 add_consumers(const SplitShared& s, int buffer, int tile, int at, int first) {
+  float4 v[kCount];
 #pragma unroll
-  for (int w = 0; w < 16; ++w)
-    v[w] = w < kConsumers ? reinterpret_cast<const float4*>(s.sums[buffer][w][tile])[lane] : float4{};
+  for (int w = 0; w < kCount; ++w)
+    v[w] = first + w < kConsumers ? reinterpret_cast<const float4*>(s.sums[buffer][first + w][tile])[at]
+                                  : float4{};
 #pragma unroll
-  for (int step = 1; step < 16; step *= 2) {
+  for (int step = 1; step < kCount; step *= 2) {
 #pragma unroll
-    for (int w = 0; w < 16; w += 2 * step) v[w] = add(v[w], v[w + step]);
+    for (int w = 0; w < kCount; w += 2 * step) v[w] = add(v[w], v[w + step]);
   }
   return v[0];
+}
+// Row lane / 2, tokens from lane % 2 * 4 on.
+__device__ __forceinline__ float4 add_eight(const SplitShared& s, int buffer, int tile) {
+  return add_consumers<16>(s, buffer, tile, threadIdx.x & 31, 0);
+}
+// Row lane / 2, the first four tokens, the same for two lanes, of which each adds half of the consumers.
+__device__ __forceinline__ float4 add_four(const SplitShared& s, int buffer) {
+  const int lane = threadIdx.x & 31;
+  float4 v = add_consumers<8>(s, buffer, 0, lane & ~1, lane % 2 * 8);
+  const auto other = [](float x) { return __shfl_xor_sync(~0u, x, 1); };
+  return add(v, {other(v.x), other(v.y), other(v.z), other(v.w)});
 }
 
 // to: this lane's first token's value of the unit's first row or column; left: tokens from it on.
@@ -174,15 +199,30 @@ __device__ __forceinline__ void store_rows(float* to, int left, int64_t stride, 
   if (left > 3) to[3 * stride] = v.w;
 }
 
+// The same of up to four tokens, all of them in both lanes of a row, each of which has half to do.
+__device__ __forceinline__ void store_few(__half* to, int count, int64_t stride, float4 v) {
+  const int lane = threadIdx.x & 31, odd = lane / 2 & 1, token = 2 * odd + lane % 2;
+  const float low = lane % 2 ? v.y : v.x, high = lane % 2 ? v.w : v.z, mine = odd ? high : low;
+  const float x = __shfl_xor_sync(~0u, odd ? low : high, 2);
+  if (token < count)
+    to[token * stride] = __float2half_rn((odd ? swiglu(x, mine) : swiglu(mine, x)) * kHScale);
+}
+__device__ __forceinline__ void store_few(float* to, int count, int64_t stride, float4 v) {
+  const int upper = threadIdx.x & 1, token = 2 * upper;
+  if (token < count) to[token * stride] = upper ? v.z : v.x;
+  if (token + 1 < count) to[(token + 1) * stride] = upper ? v.w : v.y;
+}
+
 template <bool kDown>
 __device__ void finish(SplitShared& s, const SplitParams& p) {
   using Out = std::conditional_t<kDown, float, __half>;
   const int lane = threadIdx.x & 31, row = lane / 2, token = lane % 2 * 4;
   const float factor = kWeightScale * p.x.factor;
   Share<kDown> share(p.x);
-  Loader<kDown> loader{p, share};
-  if (lane == 0) {
-    for (int i = 0; i < kSplitStages; ++i) loader.load(s, i);
+  Loader<kDown> loader(p, share);
+  for (int i = 0; i < kSplitStages; ++i) {
+    if (lane == 0) loader.load(s, i);
+    loader.advance();
   }
   wait_for_predecessor();
   RingPlace<kSplitStages> stage;
@@ -190,7 +230,8 @@ __device__ void finish(SplitShared& s, const SplitParams& p) {
   while (!share.done()) {
     const Job job = p.x.jobs[share.at.job];
     const int end = share.at.unit + share.left_of_job();
-    Out* out = static_cast<Out*>(p.out) + (job.first + token) * p.stride;
+    const bool few = job.count <= 4;
+    Out* out = static_cast<Out*>(p.out) + (job.first + (few ? 0 : token)) * p.stride;
     for (int unit = share.at.unit; unit < end; ++unit) {
       mbar_wait(&s.ready[buffer.index], buffer.phase);
       const uint8_t* slab = s.unit[stage.index] + row / 8 * strides<kDown>(unit).slab + kThirdBias;
@@ -198,22 +239,33 @@ __device__ void finish(SplitShared& s, const SplitParams& p) {
       Out* to = out + (kDown ? unit * 16 + row : unit * 8 + row / 2);
       constexpr int kTiles = kSplitTokens / 8;
       float4 v[kTiles];
+      if (few) {
+        v[0] = add_four(s, buffer.index);
+      } else {
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i)
-        if (i * 8 < job.count) v[i] = add_consumers(s, buffer.index, i);
+        for (int i = 0; i < kTiles; ++i)
+          if (i * 8 < job.count) v[i] = add_eight(s, buffer.index, i);
+      }
       __syncwarp();
       if (lane == 0) {
         mbar_arrive(&s.taken[buffer.index]);
         loader.load(s, stage.index);
       }
+      __syncwarp();
+      const auto value = [&](const float4& sum) -> float4 {
+        return {fmaf(sum.x, factor, bias), fmaf(sum.y, factor, bias), fmaf(sum.z, factor, bias),
+                fmaf(sum.w, factor, bias)};
+      };
+      if (few) {
+        store_few(to, job.count, p.stride, value(v[0]));
+      } else {
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        if (i * 8 >= job.count) break;
-        store_rows(to + i * 8 * p.stride, job.count - i * 8 - token, p.stride,
-                   {fmaf(v[i].x, factor, bias), fmaf(v[i].y, factor, bias), fmaf(v[i].z, factor, bias),
-                    fmaf(v[i].w, factor, bias)});
+        for (int i = 0; i < kTiles; ++i) {
+          if (i * 8 >= job.count) break;
+          store_rows(to + i * 8 * p.stride, job.count - i * 8 - token, p.stride, value(v[i]));
+        }
       }
-      stage.next(), buffer.next();
+      loader.advance(), stage.next(), buffer.next();
     }
     share.skip(end - share.at.unit);
   }

@@ -186,23 +186,22 @@ struct Queries {
 };
 
 // Where in a page in shared memory a lane's operands begin: of K 16 keys and of V 16 dimensions further on
-// they stand in the same places of their rows.
+// they stand in the same places of their rows. In BF16 a step of 16 dimensions or keys along a row turns the
+// same bits of the place over, whatever the row's permutation.
 template <int D, bool kFp8>
 struct Places {
   static constexpr int kDimensions = 16 * kPageTokens * (kFp8 ? 1 : 2);
-  uint32_t k[kFp8 ? 1 : D / 16], v[kFp8 ? 1 : 2];
+  uint32_t k, v;
 
   __device__ explicit Places(int lane) {
     const int g = lane / 4, c = lane % 4, row = lane % 16, half = lane / 16 * 8;
     if constexpr (kFp8) {
-      k[0] = k8_at(D, key_of<true>(0, g), c * (kRowBytes<D> / 4)), v[0] = v8_at(8 * c, g);
+      k = k8_at(D, key_of<true>(0, g), c * (kRowBytes<D> / 4)), v = v8_at(8 * c, g);
     } else {
-#pragma unroll
-      for (int step = 0; step < D / 16; ++step) k[step] = 2 * k_at(D, row, 16 * step + half);
-#pragma unroll
-      for (int step = 0; step < 2; ++step) v[step] = 2 * v_at(16 * step + half, row);
+      k = 2 * k_at(D, row, half), v = 2 * v_at(half, row);
     }
   }
+  static __device__ uint32_t step(uint32_t at, int i) { return at ^ i * 32; }
 };
 
 __device__ inline void load_words(uint32_t (&to)[2], uint32_t at) {
@@ -213,64 +212,82 @@ __device__ inline void load_words(uint32_t (&to)[4], uint32_t at) {
   const uint4 v = load_shared<uint4>(at);
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
-// x[t][h]: of key_of(t, g) and head 2 c + h.
+// What a lane has of a page: A fragments of 16 keys or dimensions each, FP8 as it stands in the page.
 template <int D, bool kFp8>
-__device__ void score(float (&x)[kKeyTiles][2], const Queries<D, kFp8>& queries, uint32_t page,
-                      const Places<D, kFp8>& places) {
+struct Page {
+  static constexpr int kRowSteps = kRowBytes<D> / 16, kParts = D / kRowBytes<D>;
+  uint32_t k[kKeyTiles / 2][kFp8 ? 2 * kParts : D / 16][kFp8 ? kRowSteps : 4];
+  uint32_t v[D / 16][2][kFp8 ? 2 : 4];
+
+  __device__ void load_keys(uint32_t keys, const Places<D, kFp8>& places) {
 #pragma unroll
-  for (int m = 0; m < kKeyTiles / 2; ++m) {
-    float s[4] = {};
-    if constexpr (kFp8) {
-      constexpr int kSteps = kRowBytes<D> / 16;  // and words of a lane
-#pragma unroll
-      for (int part = 0; part < D / kRowBytes<D>; ++part) {
+    for (int m = 0; m < kKeyTiles / 2; ++m) {
+      if constexpr (kFp8) {
         // Tiles 2 m and 2 m + 1: keys two apart.
-        const uint32_t at = page + places.k[0] + (part * kPageTokens + 4 * m) * kRowBytes<D>;
-        uint32_t low[kSteps], high[kSteps];
-        load_words(low, at), load_words(high, at + 2 * kRowBytes<D>);
 #pragma unroll
-        for (int i = 0; i < kSteps; ++i) {
-          const uint2 a = e4m3_to_f16(low[i]), b = e4m3_to_f16(high[i]);
-          const auto& q = queries.q[part * kSteps + i];
-          mma<false>(s, a.x, b.x, a.y, b.y, q[0], q[1]);
+        for (int i = 0; i < 2 * kParts; ++i)
+          load_words(k[m][i],
+                     keys + places.k + (i / 2 * kPageTokens + 4 * m + i % 2 * 2) * kRowBytes<D>);
+      } else {
+#pragma unroll
+        for (int step = 0; step < D / 16; ++step)
+          load_matrices(k[m][step], places.step(keys + places.k, step % kRowSteps) +
+                                        (step / kRowSteps * kPageTokens + 16 * m) * (2 * kRowBytes<D>));
+      }
+    }
+  }
+  __device__ void load_values(uint32_t values, const Places<D, kFp8>& places) {
+#pragma unroll
+    for (int m = 0; m < D / 16; ++m) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t at = values + m * places.kDimensions;
+        if constexpr (kFp8) {
+          load_words(v[m][i], at + places.v + i * (places.kDimensions / 2));
+        } else {
+          load_matrices(v[m][i], places.step(at + places.v, i));
         }
       }
-    } else {
+    }
+  }
+
+  // x[t][h]: of key_of(t, g) and head 2 c + h. Two chains of MMAs.
+  __device__ void score(float (&x)[kKeyTiles][2], const Queries<D, kFp8>& queries) const {
+#pragma unroll
+    for (int m = 0; m < kKeyTiles / 2; ++m) {
+      float s[2][4] = {};
 #pragma unroll
       for (int step = 0; step < D / 16; ++step) {
-        uint32_t a[4];
-        load_matrices(a, page + places.k[step] + m * (32 * kRowBytes<D>));
-        mma<true>(s, a, queries.q[step][0], queries.q[step][1]);
+        const auto& q = queries.q[step];
+        if constexpr (kFp8) {
+          const uint2 a = e4m3_to_f16(k[m][step / kRowSteps * 2][step % kRowSteps]),
+                      b = e4m3_to_f16(k[m][step / kRowSteps * 2 + 1][step % kRowSteps]);
+          mma<false>(s[step % 2], a.x, b.x, a.y, b.y, q[0], q[1]);
+        } else {
+          mma<true>(s[step % 2], k[m][step], q[0], q[1]);
+        }
       }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[2 * m + i / 2][i % 2] = s[0][i] + s[1][i];
     }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) x[2 * m + i / 2][i % 2] = s[i];
   }
-}
 
-// acc[m][2 i + h] += weighted values: dimension 16 m + 8 i + g of head 2 c + h.
-template <int D, bool kFp8>
-__device__ void add_values(float (&acc)[D / 16][4], const uint32_t (&weights)[kKeyTiles], uint32_t page,
-                           const Places<D, kFp8>& places) {
+  // acc[m][2 i + h] += weighted values: dimension 16 m + 8 i + g of head 2 c + h.
+  __device__ void add_to(float (&acc)[D / 16][4], const uint32_t (&weights)[kKeyTiles]) const {
 #pragma unroll
-  for (int m = 0; m < D / 16; ++m) {
-    if constexpr (kFp8) {
-      const uint32_t at = page + places.v[0] + m * places.kDimensions;
-      const uint2 low = load_shared<uint2>(at), high = load_shared<uint2>(at + places.kDimensions / 2);
-      const uint2 a0 = e4m3_to_f16(low.x), b0 = e4m3_to_f16(high.x), a1 = e4m3_to_f16(low.y),
-                  b1 = e4m3_to_f16(high.y);
-      mma<false>(acc[m], a0.x, b0.x, a0.y, b0.y, weights[0], weights[1]);
-      mma<false>(acc[m], a1.x, b1.x, a1.y, b1.y, weights[2], weights[3]);
-    } else {
+    for (int m = 0; m < D / 16; ++m) {
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
-        uint32_t a[4];
-        load_matrices(a, page + places.v[step] + m * places.kDimensions);
-        mma<true>(acc[m], a, weights[2 * step], weights[2 * step + 1]);
+        if constexpr (kFp8) {
+          const uint2 a = e4m3_to_f16(v[m][0][step]), b = e4m3_to_f16(v[m][1][step]);
+          mma<false>(acc[m], a.x, b.x, a.y, b.y, weights[2 * step], weights[2 * step + 1]);
+        } else {
+          mma<true>(acc[m], v[m][step], weights[2 * step], weights[2 * step + 1]);
+        }
       }
     }
   }
-}
+};
 
 // What a lane has of its warp's pages: heads 2 c and 2 c + 1, of sums its own keys'.
 template <int D>
@@ -320,66 +337,73 @@ struct Values {
 template <int D, bool kFp8>
 struct Pages {
   using R = Ring<D, kFp8>;
-  uint8_t* ring;
-  uint64_t* ready;  // of a slot
   const Attention& p;
   const RowTile& tile;
   const Share& share;
+  uint32_t ring, ready;  // of a slot
   int kv_head, warp, lane;
-  int64_t next;  // lane n's is where the warp's page kSlots + n lies in the cache, in bytes
+  int64_t next = 0;  // lane n's is where the warp's page kSlots + n lies in the cache, in bytes
 
   __device__ int index(int n) const { return warp + kWarps * n; }  // of the warp's page n in the share
-  __device__ bool asked_for_most(int count) const { return index(count + kLeft) >= share.count; }
+  __device__ bool has(int n) const { return index(n) < share.count; }
+  __device__ bool asked_for_most(int count) const { return !has(count + kLeft); }
   __device__ int64_t locate(int n) const {
-    return index(n) < share.count ? page_at(p, tile, share.page + index(n), kv_head, R::kPageBytes) : 0;
+    return has(n) ? page_at(p, tile, share.page + index(n), kv_head, R::kPageBytes) : 0;
   }
   __device__ int slot(int n) const { return index(n % R::kSlots); }
+  __device__ uint32_t barrier(int slot) const { return ready + slot * sizeof(uint64_t); }
   // By lanes 0 and 1.
   __device__ void ask(int slot, int64_t at) const {
     const auto* from = static_cast<const uint8_t*>(lane % 2 == 0 ? p.k : p.v);
-    mbar_expect(ready + slot, R::kPageBytes);
-    bulk_copy(ring + slot * R::kSlotBytes + lane % 2 * R::kPageBytes, from + at, R::kPageBytes, ready + slot,
+    mbar_expect(barrier(slot), R::kPageBytes);
+    bulk_copy(ring + slot * R::kSlotBytes + lane % 2 * R::kPageBytes, from + at, R::kPageBytes, barrier(slot),
               evict_first_policy());
   }
   // The first of them, two lanes each. newest: the page that is being written until the predecessor has
   // ended.
   __device__ void ask_first(int64_t at, bool newest) const {
     const int n = lane / 2;
-    if (n < R::kSlots && index(n) < share.count && share.is_newest(index(n)) == newest) ask(slot(n), at);
+    if (n < R::kSlots && has(n) && share.is_newest(index(n)) == newest) ask(slot(n), at);
+  }
+  // The warp's page n, in shared memory.
+  __device__ uint32_t await(int n) const {
+    mbar_wait(barrier(slot(n)), n / R::kSlots & 1);
+    return ring + slot(n) * R::kSlotBytes;
+  }
+  // It is in registers: another one takes its place.
+  __device__ void replace(int n) {
+    if (n > 0 && n % 32 == 0) next = locate(R::kSlots + n + lane);
+    const int64_t at = __shfl_sync(0xFFFFFFFFu, next, n % 32);
+    if (lane < 2 && has(n + R::kSlots)) ask(slot(n), at);
+    if (asked_for_most(n + R::kSlots + 1)) start_successor();
   }
 };
 
 template <int D, bool kFp8>
 __device__ void attend_pages(Values<D>& values, const Queries<D, kFp8>& queries, Pages<D, kFp8>& pages) {
-  using R = Ring<D, kFp8>;
-  constexpr int kSlots = R::kSlots;
   const Share& share = pages.share;
-  const int lane = pages.lane;
-  const Places<D, kFp8> places(lane);
-  const uint32_t ring = kept(smem_addr(pages.ring)), ready = kept(smem_addr(pages.ready));
+  const Places<D, kFp8> places(pages.lane);
 #pragma unroll 1
-  for (int n = 0; pages.index(n) < share.count; ++n) {
-    const int slot = pages.slot(n);
-    if (n > 0 && n % 32 == 0) pages.next = pages.locate(kSlots + n + lane);
-    const int64_t at = __shfl_sync(0xFFFFFFFFu, pages.next, n % 32);
-    const uint32_t page = ring + slot * R::kSlotBytes;
-    mbar_wait(ready + slot * sizeof(uint64_t), n / kSlots & 1);
+  for (int n = 0; pages.has(n); ++n) {
+    const uint32_t at = pages.await(n);
+    Page<D, kFp8> page;
+    page.load_keys(at, places);
     float x[kKeyTiles][2];
-    score(x, queries, page, places);
+    page.score(x, queries);
+    page.load_values(at + Ring<D, kFp8>::kPageBytes, places);
+    __syncwarp();
+    pages.replace(n);
     const int key = (share.page + pages.index(n)) * kPageTokens;
     if (key < share.first || key + kPageTokens - 1 > share.last) {
 #pragma unroll
       for (int t = 0; t < kKeyTiles; ++t) {
-        const int mine = key + key_of<kFp8>(t, lane / 4);
+        const int mine = key + key_of<kFp8>(t, pages.lane / 4);
         if (mine < share.first || mine > share.last) x[t][0] = x[t][1] = -INFINITY;
       }
     }
     uint32_t weights[kKeyTiles];
     values.template weigh<kFp8>(x, weights);
-    add_values(values.acc, weights, page + R::kPageBytes, places);
-    __syncwarp();
-    if (lane < 2 && pages.index(n + kSlots) < share.count) pages.ask(slot, at);
-    if (pages.asked_for_most(n + kSlots + 1)) start_successor();
+    page.add_to(values.acc, weights);
   }
 }
 
@@ -429,24 +453,55 @@ __device__ void join_warps(const Results<D>& results, int warps, int heads, cons
   }
 }
 
-// By a warp: part `part`, of which the thread blocks' results are in the inbox; a lane a dimension.
-template <int D>
-__device__ float join_shares(const Inbox<D>& inbox, int part, int shares, float sink, int lane) {
-  const Running mine = lane < shares ? inbox.stats[inbox.at(part, lane)] : Running::nothing();
-  Running of = mine;
-  for (int offset = 1; offset < 32; offset *= 2)
-    of.max = fmaxf(of.max, __shfl_xor_sync(0xFFFFFFFFu, of.max, offset));
-  const float by = exp2_fast(mine.max - of.max);
-  of.sum = warp_sum(mine.sum * by);
-  const float* values = inbox.values + inbox.at(part, 0) * kSlice + lane;
-  float sum = 0;
-#pragma unroll 4
-  for (int i = 0; i < shares; ++i) sum = fmaf(values[i * kSlice], __shfl_sync(0xFFFFFFFFu, by, i), sum);
-  return sum * last_factor(of, sink);
-}
+// A warp's work when the thread blocks' results are joined: dimensions of a part, of few shares all 32, a lane
+// one, of more a quarter, a lane of four one.
+struct Joint {
+  static constexpr int kMost = kMostShares / 4;  // shares of a lane
+  int shares, groups, dimensions;
+  int dimension, first;  // the lane's; its first share
+
+  __device__ Joint(int shares, int lane)
+      : shares(shares),
+        groups(shares > kMost ? 4 : 1),
+        dimensions(kSlice / groups),
+        dimension(lane % dimensions),
+        first(lane / dimensions) {}
+  template <class Over>
+  __device__ float over_groups(float x, const Over& over) const {
+    if (groups > 1) {
+      x = over(x, __shfl_xor_sync(0xFFFFFFFFu, x, kSlice / 4));
+      x = over(x, __shfl_xor_sync(0xFFFFFFFFu, x, kSlice / 2));
+    }
+    return x;
+  }
+  // Of dimension `d` of part `part`, from the inbox.
+  template <int D>
+  __device__ float join(const Inbox<D>& inbox, int part, int d, float sink) const {
+    Running all[kMost];
+    float values[kMost];
+    Running of = Running::nothing();
+#pragma unroll
+    for (int j = 0; j < kMost; ++j) {
+      const int at = inbox.at(part, min(first + j * groups, shares - 1));  // the last one again changes no maximum
+      all[j] = inbox.stats[at], values[j] = inbox.values[at * kSlice + d];
+      of.max = fmaxf(of.max, all[j].max);
+    }
+    of.max = over_groups(of.max, [](float a, float b) { return fmaxf(a, b); });
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kMost; ++j) {
+      const float by = first + j * groups < shares ? exp2_fast(all[j].max - of.max) : 0.0f;
+      of.sum = fmaf(all[j].sum, by, of.sum), sum = fmaf(values[j], by, sum);
+    }
+    const auto add = [](float a, float b) { return a + b; };
+    of.sum = over_groups(of.sum, add), sum = over_groups(sum, add);
+    return sum * last_factor(of, sink);
+  }
+};
 
 template <int D, bool kFp8>
-__global__ void __launch_bounds__(kThreads, D == 128 ? 2 : 5) attend_rows_kernel(const Attention p) {
+__global__ void __launch_bounds__(kThreads) __maxnreg__(D == 128 ? 255 : 112)
+    attend_rows_kernel(const Attention p) {
   extern __shared__ __align__(128) uint8_t memory[];
   auto& s = *reinterpret_cast<Shared<D, kFp8>*>(memory);
   uint8_t* ring = memory + ring_at<D, kFp8>(static_cast<int>(cluster_size()));
@@ -471,7 +526,7 @@ __global__ void __launch_bounds__(kThreads, D == 128 ? 2 : 5) attend_rows_kernel
     mbar_init_fence();
   }
   __syncwarp();
-  Pages<D, kFp8> pages{ring, s.ready, p, tile, share, kv_head, warp, lane, 0};
+  Pages<D, kFp8> pages{p, tile, share, kept(smem_addr(ring)), kept(smem_addr(s.ready)), kv_head, warp, lane};
   const int64_t at = pages.locate(lane / 2);
   pages.ask_first(at, false);
   if (size > 1) __syncwarp(), cluster_arrive_relaxed();
@@ -512,10 +567,16 @@ __global__ void __launch_bounds__(kThreads, D == 128 ? 2 : 5) attend_rows_kernel
   }
   if (rank >= parts) return;
   mbar_wait(&s.arrived, 0);
-  for (int part = rank + size * warp; part < parts; part += size * kWarps) {
-    const int i = part / (D / kSlice), d = part % (D / kSlice) * kSlice + lane;
-    const float x = join_shares(inbox, part, share.shares, s.sinks[i], lane);
-    const int64_t to = (static_cast<int64_t>(tile.row) * p.heads + head + i) * D + d;
+  const Joint joint(share.shares, lane);
+#pragma unroll 1
+  for (int item = warp;; item += kWarps) {
+    const int part = rank + item / joint.groups * size;
+    if (part >= parts) break;
+    const int i = part / (D / kSlice), d = item % joint.groups * joint.dimensions + joint.dimension;
+    const float x = joint.join(inbox, part, d, s.sinks[i]);
+    if (joint.first > 0) continue;
+    const int64_t to =
+        (static_cast<int64_t>(tile.row) * p.heads + head + i) * D + part % (D / kSlice) * kSlice + d;
     if (p.bf16) {
       static_cast<__nv_bfloat16*>(p.out)[to] = __float2bfloat16_rn(x);
     } else {

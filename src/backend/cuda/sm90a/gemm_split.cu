@@ -18,7 +18,7 @@
 namespace moesaic::cuda::sm90a {
 namespace {
 
-constexpr int kSplitStages = 8;  // units in the ring
+constexpr int kSplitStages = 5;  // units in the ring
 constexpr int kSplitThreads = (kConsumers + 1) * 32;
 constexpr int kSumBuffers = 2;
 

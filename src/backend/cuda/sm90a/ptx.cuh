@@ -52,10 +52,10 @@ __device__ __forceinline__ void mbar_arrive(uint64_t* b) { mbar_arrive(smem_addr
 __device__ __forceinline__ void mbar_arrive(uint64_t* b, int times) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(b)), "r"(times) : "memory");
 }
-__device__ __forceinline__ void mbar_expect(uint64_t* b, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(b)), "r"(bytes)
-               : "memory");
+__device__ __forceinline__ void mbar_expect(uint32_t b, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
 }
+__device__ __forceinline__ void mbar_expect(uint64_t* b, int bytes) { mbar_expect(smem_addr(b), bytes); }
 __device__ __forceinline__ void mbar_wait(uint32_t b, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred p;\nW: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra D;\nbra "
@@ -82,13 +82,17 @@ struct RingPlace {
     if (++index == kSize) index = 0, phase ^= 1;
   }
 };
-__device__ __forceinline__ void bulk_copy(void* dst, const void* src, int bytes, uint64_t* bar,
+__device__ __forceinline__ void bulk_copy(uint32_t dst, const void* src, int bytes, uint32_t bar,
                                           uint64_t policy) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
-      "[%3], %4;" ::"r"(smem_addr(dst)),
-      "l"(src), "r"(bytes), "r"(smem_addr(bar)), "l"(policy)
+      "[%3], %4;" ::"r"(dst),
+      "l"(src), "r"(bytes), "r"(bar), "l"(policy)
       : "memory");
+}
+__device__ __forceinline__ void bulk_copy(void* dst, const void* src, int bytes, uint64_t* bar,
+                                          uint64_t policy) {
+  bulk_copy(smem_addr(dst), src, bytes, smem_addr(bar), policy);
 }
 __device__ __forceinline__ void bulk_copy(void* dst, const void* src, int bytes, uint64_t* bar) {
   asm volatile(

@@ -4,7 +4,8 @@
 //   cluster  of a row and up to 8 query heads of a KV head: a thread block a share
 //   block    four warps, each of which streams every fourth page of the share through slots of its own, 64 KB
 //            in all (head_dim 64), by bulk copies, which are on their way before the predecessor has ended
-//            but for the newest page. It scores, weighs and adds page by page, alone
+//            but for the newest page. It scores, weighs and adds page by page, alone; a page is in registers
+//            before it is weighed, and the next one on its way to its slot
 //
 // Thread blocks that need few registers and leave room: they wait beside those of the projection before them,
 // and those of the one behind wait beside them, but are called only when few pages are left to ask for, since
@@ -31,7 +32,7 @@ constexpr int kWarps = 4, kThreads = kWarps * 32;
 constexpr int kHeads = 8;   // of a thread block: the columns of an MMA
 constexpr int kSlice = 32;  // dimensions that a warp finishes
 constexpr int kKeyTiles = kPageTokens / 8;
-constexpr int kLeft = 2;  // pages of a warp not yet asked for when the successor may start
+constexpr int kLeft = 1;  // pages of a warp not yet asked for when the successor may start
 
 // Clusters that the query heads of a KV head take.
 __host__ __device__ inline int eights_of(const Attention& p) {
@@ -226,8 +227,7 @@ struct Page {
         // Tiles 2 m and 2 m + 1: keys two apart.
 #pragma unroll
         for (int i = 0; i < 2 * kParts; ++i)
-          load_words(k[m][i],
-                     keys + places.k + (i / 2 * kPageTokens + 4 * m + i % 2 * 2) * kRowBytes<D>);
+          load_words(k[m][i], keys + places.k + (i / 2 * kPageTokens + 4 * m + i % 2 * 2) * kRowBytes<D>);
       } else {
 #pragma unroll
         for (int step = 0; step < D / 16; ++step)
@@ -453,12 +453,12 @@ __device__ void join_warps(const Results<D>& results, int warps, int heads, cons
   }
 }
 
-// A warp's work when the thread blocks' results are joined: dimensions of a part, of few shares all 32, a lane
-// one, of more a quarter, a lane of four one.
+// How a warp joins the thread blocks' results. Of few shares: all 32 dimensions of a part, a lane one. Of
+// more: 8 dimensions, four lanes one, each of them every fourth share.
 struct Joint {
   static constexpr int kMost = kMostShares / 4;  // shares of a lane
   int shares, groups, dimensions;
-  int dimension, first;  // the lane's; its first share
+  int dimension, first;  // the lane's dimension and first share
 
   __device__ Joint(int shares, int lane)
       : shares(shares),
@@ -482,7 +482,8 @@ struct Joint {
     Running of = Running::nothing();
 #pragma unroll
     for (int j = 0; j < kMost; ++j) {
-      const int at = inbox.at(part, min(first + j * groups, shares - 1));  // the last one again changes no maximum
+      // The last one again changes no maximum.
+      const int at = inbox.at(part, min(first + j * groups, shares - 1));
       all[j] = inbox.stats[at], values[j] = inbox.values[at * kSlice + d];
       of.max = fmaxf(of.max, all[j].max);
     }

@@ -4,8 +4,8 @@
 // the units of all jobs evenly and in order, so that the last ones end together, and a block changes the job,
 // and reloads activations, hardly ever.
 //
-//   bytes: weights once per job, in bulk copies of 24 KB, 196 KB of them on their way; activations once per
-//   block and job
+//   bytes: weights once per job, in bulk copies of 24 KB, up to 123 KB of them on their way; activations once
+//   per block and job
 //   issue slots of a unit and warp: 230 for 8 tokens, 270 for 16, where four warps a scheduler have 1,260
 //   cycles for a unit at 4.4 TB/s, and the finishing warp as many for all that it does
 #include "backend/cuda/kernels.cuh"
@@ -123,21 +123,21 @@ template <bool kDown>
 struct Loader {
   const SplitParams& p;
   Share<kDown> share;
-  const uint8_t *expert, *next;  // null: no more units
+  const uint8_t *expert = nullptr, *next;  // null: no more units
   const uint64_t policy = evict_first_policy();
 
   __device__ Loader(const SplitParams& p, const Share<kDown>& share) : p(p), share(share) {
     find_expert(), find_next();
   }
   __device__ void find_expert() {
-    if (!share.done())
-      expert = p.weights + p.x.jobs[share.at.job].expert * (kDown ? kFc2Bytes : kFc1Bytes);
+    if (!share.done()) expert = p.weights + p.x.jobs[share.at.job].expert * (kDown ? kFc2Bytes : kFc1Bytes);
   }
   __device__ void find_next() {
     next = share.done() ? nullptr : expert + static_cast<size_t>(share.at.unit) * kUnitBytes;
   }
 
-  // By one thread, to which a copy costs some 70 cycles, however long: that warp is the busiest.
+  // By one thread, to which a copy costs some 70 cycles, however long: that warp is the busiest. Where the
+  // next one begins has been found before.
   __device__ void load(SplitShared& s, int stage) const {
     if (next == nullptr) return;
     mbar_expect(&s.full[stage], kUnitBytes);
@@ -157,7 +157,8 @@ __device__ __forceinline__ float4 add(float4 a, float4 b) {
 }
 // The sums of kCount consumers from `first` on of four tokens' values: vector `at` of a tile.
 template <int kCount>
-__device__ __forceinline__ float4 add_consumers(const SplitShared& s, int buffer, int tile, int at, int first) {
+__device__ __forceinline__ float4 add_consumers(const SplitShared& s, int buffer, int tile, int at,
+                                                int first) {
   float4 v[kCount];
 #pragma unroll
   for (int w = 0; w < kCount; ++w)
@@ -199,7 +200,8 @@ __device__ __forceinline__ void store_rows(float* to, int left, int64_t stride, 
   if (left > 3) to[3 * stride] = v.w;
 }
 
-// The same of up to four tokens, all of them in both lanes of a row, each of which has half to do.
+// The same of up to four tokens, of which both lanes of a row have all and finish half. to: the first one's
+// value.
 __device__ __forceinline__ void store_few(__half* to, int count, int64_t stride, float4 v) {
   const int lane = threadIdx.x & 31, odd = lane / 2 & 1, token = 2 * odd + lane % 2;
   const float low = lane % 2 ? v.y : v.x, high = lane % 2 ? v.w : v.z, mine = odd ? high : low;
@@ -291,7 +293,6 @@ __device__ __forceinline__ void load_tokens(const SplitParams& p, const Job& job
   }
 }
 
-// 16 rows by 6 blocks. Of each token ((p0 + p1) + p2), p_q = d[2q] s[2q] + d[2q+1] s[2q+1].
 // Registers are few, and the compiler would rather read special ones again, slowly, than keep what comes of
 // them: a shuffle's result it has to keep.
 __device__ inline uint32_t held(uint32_t x) { return __shfl_sync(~0u, x, threadIdx.x & 31); }
@@ -307,6 +308,8 @@ struct Operands {
   }
 };
 
+// 16 rows by 6 blocks. Of each token ((p0 + p1) + p2), p_q = d[2q] s[2q] + d[2q+1] s[2q+1]. at: the unit's
+// distance from the first one.
 template <int kTiles>
 __device__ __forceinline__ void multiply(const Operands& from, uint32_t at, int slab,
                                          const uint4 (&b)[kTiles][kBlocksPerWarp], float (&sum)[kTiles][4]) {
@@ -319,8 +322,7 @@ __device__ __forceinline__ void multiply(const Operands& from, uint32_t at, int 
     words[h][0] = u.x, words[h][1] = u.y, words[h][2] = u.z, words[h][3] = u.w;
     words[h][4] = v.x, words[h][5] = v.y;
 #pragma unroll
-    for (int q = 0; q < 3; ++q)
-      scales[h][q] = load_shared<uint16_t>(from.scales + at + 2 * q);
+    for (int q = 0; q < 3; ++q) scales[h][q] = load_shared<uint16_t>(from.scales + at + 2 * q);
   }
 #pragma unroll
   for (int q = 0; q < 3; ++q) {

@@ -12,8 +12,7 @@
 //   unit  = two slabs = the 16 rows of an mma.sync.m16n8k16 A operand; rows 0-7 and 8-15 may be different
 //   experts. FC1:  360 units per active expert, dealt over kGrid CTAs. FC2: a CTA owns 16 rows of
 //   every expert, a unit, and most of them 8 more, a slab that shares a unit with that of another expert.
-//   All CTAs have nearly the same number of units and end together: a launch leaves multiprocessors that have
-//   been free for long to its last thread blocks, which then begin 1.5 us after the others.
+//   Those with 16 have more of FC1.
 // Roles (17 warps): 0 producer (bulk copies, global -> shared ring, one unit per stage, in thirds of 30 K
 // blocks), 1 epilogue (sum over warps, bias, SwiGLU, combine), 2..16 consumers (6 of the 90 K blocks of every
 // unit each). h travels through global memory without flags: the buffer holds kEmpty where nothing has been

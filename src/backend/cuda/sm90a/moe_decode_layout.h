@@ -20,11 +20,11 @@ namespace moesaic::cuda::sm90a {
 
 constexpr int kHidden = 2880;
 constexpr int kTopK = 4;
-constexpr int kBlocks = kHidden / 32;  // 90
-constexpr int kGrid = 132;             // one CTA per SM of a full H100 or H200
-constexpr int kFc2Tail = kGrid * 16;                // first row of FC2's single slabs
-constexpr int kFc2Tails = (kHidden - kFc2Tail) / 8;  // single slabs: 96
-constexpr int kFc2Rows = 24;                         // of a CTA, at most
+constexpr int kBlocks = kHidden / 32;                 // 90
+constexpr int kGrid = 132;                            // one CTA per SM of a full H100 or H200
+constexpr int kFc2Tail = kGrid * 16;                  // first row of FC2's single slabs
+constexpr int kFc2Tails = (kHidden - kFc2Tail) / 8;   // single slabs: 96
+constexpr int kFc2Rows = 24;                          // of a CTA, at most
 constexpr int kConsumers = 15;                        // warps
 constexpr int kBlocksPerWarp = kBlocks / kConsumers;  // 6
 constexpr int kThreads = (kConsumers + 2) * 32;

@@ -4,5 +4,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.." && . tools/check_lib.sh
 need clang-tidy git python3
-[ -f build/release/compile_commands.json ] || cmake --preset release
-python3 tools/tidy.py --jobs "$jobs" --seconds "${MOESAIC_TIDY_SECONDS:-240}" --build build/release
+cmake --preset release -B build/tidy -DCMAKE_UNITY_BUILD=OFF  # for its compile_commands.json
+python3 tools/tidy.py --jobs "$jobs" --seconds "${MOESAIC_TIDY_SECONDS:-240}" --build build/tidy

@@ -370,7 +370,8 @@ struct Pages {
     mbar_wait(barrier(slot(n)), n / R::kSlots & 1);
     return ring + slot(n) * R::kSlotBytes;
   }
-  // It is in registers: another one takes its place.
+  // It is in registers, or its loads are under way, which end long before a copy comes: another one takes its
+  // place.
   __device__ void replace(int n) {
     if (n > 0 && n % 32 == 0) next = locate(R::kSlots + n + lane);
     const int64_t at = __shfl_sync(0xFFFFFFFFu, next, n % 32);

@@ -102,11 +102,10 @@ __device__ void produce_one(Shared<C>& s, const Params& p) {
   for (int step = 0; step < kFc2Steps; ++step) {
     const int e = step_expert(step);
     const uint8_t* a = p.fc2 + s.pair_expert[e] * kFc2Bytes;
-    if (is_tail(step) && !has_tail()) continue;
-    if (is_tail(step))
-      stream.slabs(a + single, p.fc2 + s.pair_expert[e + 1] * kFc2Bytes + single);
-    else
+    if (!is_tail(step))
       stream.unit(a + (size_t)blockIdx.x * kUnitBytes);
+    else if (has_tail())
+      stream.slabs(a + single, p.fc2 + s.pair_expert[e + 1] * kFc2Bytes + single);
   }
 }
 

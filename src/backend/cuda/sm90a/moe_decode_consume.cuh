@@ -203,7 +203,7 @@ __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
   uint4 b[6];
   load_columns<C, 6>(s, b, warp, 1, C::kXSlot);
   int units = 0;
-  for (int e = 0; e < kTopK; ++e) units += (kFc1Units - 1 - fc1_place(e)) / kGrid + 1;
+  for (int e = 0; e < kTopK; ++e) units += fc1_units(fc1_place(e));
 #pragma unroll 1
   for (int k = 0; k < units; ++k) {
     if (k == units - 3) request(0, 2);

@@ -10,7 +10,7 @@
 // FC1   = [expert][360 units], rows 2i gate and 2i+1 up as in the checkpoint.
 // FC2   = [expert][132 units, then 96 slabs], rows in order: CTA c owns rows 16c..16c+15 (unit c) and, of the
 //         first 96, 2112+8c..2112+8c+7 (slab c).
-// Word  = inverse over GF(2) of decode() (moe_decode_parts.cuh) applied to the 8 E2M1 codes in column
+// Word  = inverse over GF(2) of decode() (slab.cuh) applied to the 8 E2M1 codes in column
 // order.
 #pragma once
 #include <cuda_fp16.h>

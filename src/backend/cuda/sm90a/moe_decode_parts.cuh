@@ -165,6 +165,8 @@ __device__ __forceinline__ int fc1_place(int i) {
   const int cta = blockIdx.x;
   return cta < kFc2Tails ? kOthers + (cta + kOthers * i) % kFc2Tails : cta - kFc2Tails;
 }
+// Units of an expert at such a place.
+__device__ __forceinline__ int fc1_units(int place) { return (kFc1Units - 1 - place) / kGrid + 1; }
 __device__ __forceinline__ bool has_tail() { return blockIdx.x < kFc2Tails; }
 // Row of FC2's place `row` (0-23) in a thread block.
 __device__ __forceinline__ int fc2_row(int row) {
@@ -241,7 +243,7 @@ __device__ void plan_items(Shared<C>& s) {
   if (lane < experts) {
     Item u = expert_item(s, 0, lane);
     u.unit0 = fc1_place(lane);
-    u.units = (kFc1Units - 1 - u.unit0) / kGrid + 1;
+    u.units = fc1_units(u.unit0);
     for (int c = 0; c < u.columns; ++c) u.slots |= s.pair_token[u.pair0 + c] << 4 * c;
     s.items[lane] = u;
   }

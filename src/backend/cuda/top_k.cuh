@@ -39,7 +39,8 @@ struct LogitKeys {
         if (keys[i] > best) best = keys[i], id = lane + 32 * i;
       }
       const uint32_t most = __reduce_max_sync(kAll, best);
-      id = __reduce_min_sync(kAll, best == most ? id : kAll);
+      id = kPerLane == 1 ? __ffs(__ballot_sync(kAll, best == most)) - 1
+                         : __reduce_min_sync(kAll, best == most ? id : kAll);
 #pragma unroll
       for (int i = 0; i < kPerLane; ++i) {
         if (lane + 32 * i == id) keys[i] = 0;

@@ -37,7 +37,7 @@ namespace {
 template <class C>
 struct Stream {
   Shared<C>& s;
-  const uint64_t policy = evict_first_policy();
+  uint64_t policy;
   RingPlace<C::kStages> slot, landed;
   int landed_third = 0, issued = 0;
 
@@ -52,8 +52,12 @@ struct Stream {
     bulk_copy(s.stages[slot.index].unit + i * kUnitThird + at, src, bytes, &s.stages[slot.index].full[i],
               policy);
   }
+  // Waits until the next stage may be written; the first time there is nothing to wait for.
+  __device__ __forceinline__ void wait_for_stage() const {
+    if (issued >= C::kStages * kThirds) mbar_wait(&s.stages[slot.index].empty, slot.phase ^ 1);
+  }
   __device__ __forceinline__ void unit(const uint8_t* src) {
-    mbar_wait(&s.stages[slot.index].empty, slot.phase ^ 1);
+    wait_for_stage();
 #pragma unroll
     for (int i = 0; i < kThirds; ++i) {
       third(i, kUnitThird);
@@ -62,7 +66,7 @@ struct Stream {
     slot.next();
   }
   __device__ __forceinline__ void slabs(const uint8_t* a, const uint8_t* b) {
-    mbar_wait(&s.stages[slot.index].empty, slot.phase ^ 1);
+    wait_for_stage();
 #pragma unroll
     for (int i = 0; i < kThirds; ++i) {
       third(i, b ? kUnitThird : kSlabThird);
@@ -75,7 +79,7 @@ struct Stream {
 
 template <class C>
 __device__ void produce(Shared<C>& s, const Params& p, int experts) {
-  Stream<C> stream{s};
+  Stream<C> stream{s, evict_first_policy()};
   for (int i = 0; i < experts; ++i)
     for (int unit = fc1_place(i); unit < kFc1Units; unit += kGrid)
       stream.unit(p.fc1 + s.expert_id[i] * kFc1Bytes + (size_t)unit * kUnitBytes);
@@ -92,12 +96,26 @@ __device__ void produce(Shared<C>& s, const Params& p, int experts) {
   }
 }
 
+// The kernel's wait for its predecessor is in here: what the first copy needs besides the logits comes before
+// it.
 template <class C>
 __device__ void produce_one(Shared<C>& s, const Params& p) {
-  Stream<C> stream{s};
-  for (int e = 0; e < kTopK; ++e)
-    for (int unit = fc1_place(e); unit < kFc1Units; unit += kGrid)
-      stream.unit(p.fc1 + s.pair_expert[e] * kFc1Bytes + (size_t)unit * kUnitBytes);
+  const uint8_t* first = p.fc1 + (size_t)fc1_place(0) * kUnitBytes;
+  uint64_t policy = evict_first_policy();
+  asm volatile("" : "+l"(first), "+l"(policy) : "l"(p.logits), "r"(p.experts));
+  wait_for_predecessor();
+  int expert = likeliest(p);
+  if (threadIdx.x > 0) return;
+  Stream<C> stream{s, policy};
+  stream.unit(first + expert * kFc1Bytes);
+#pragma unroll 1
+  for (int e = 0;;) {
+    for (int unit = fc1_place(e) + (e == 0 ? kGrid : 0); unit < kFc1Units; unit += kGrid)
+      stream.unit(p.fc1 + expert * kFc1Bytes + (size_t)unit * kUnitBytes);
+    if (++e == kTopK) break;
+    if (e == 1) mbar_wait(&s.sorted, 0);
+    expert = s.pair_expert[e];
+  }
   const size_t single = kFc2Single + (size_t)blockIdx.x * kSlabBytes;
   for (int step = 0; step < kFc2Steps; ++step) {
     const int e = step_expert(step);
@@ -206,6 +224,8 @@ __device__ void finish_one(Shared<C>& s, const Params& p) {
   const int at = fc2_row(row), tail_at = fc2_row(16 + row % 8);
   const float scale = kWeightScale * p.x_scale[0];
   float out = p.residual[at], out_tail = has_tail() ? p.residual[tail_at] : 0.0f;
+  const int below = choose_one(s, p);
+  if (lane == 0) mbar_arrive(&s.sorted);
   RingPlace<C::kStages> slot;
   for (int e = 0; e < kTopK; ++e) {
     for (int unit = fc1_place(e); unit < kFc1Units; unit += kGrid) {
@@ -215,21 +235,32 @@ __device__ void finish_one(Shared<C>& s, const Params& p) {
       store_h(p.h + e * kHidden + unit * 8, fmaf(sum, scale, bias));
     }
   }
-  mbar_wait(&s.sorted, 0);
   weigh_experts(s);
+  float y[kTopK], y_tail[kTopK];  // of the experts
+#pragma unroll
   for (int step = 0; step < kFc2Steps; ++step) {
     const bool tail = is_tail(step);
     if (tail && !has_tail()) continue;
-    const int column = tail ? row >> 3 : 0;
-    const float weight = s.pair_weight[step_expert(step) + column];
+    const int e = step_expert(step), column = tail ? row >> 3 : 0;
+    const float weight = s.pair_weight[e + column];
     mbar_wait(&s.stages[slot.index].done, slot.phase);
     const float bias = unit_bias(s, slot.index), sum = sum_consumers(s.stages[slot.index].reduce, column);
     release_stage(s, slot);
-    const float y = fc2_value(sum, bias, weight), other = __shfl_down_sync(~0u, y, 8);
-    if (tail)
-      out_tail = __fadd_rn(__fadd_rn(out_tail, y), other);
-    else
-      out = __fadd_rn(out, y);
+    const float value = fc2_value(sum, bias, weight);
+    if (tail) {
+      y_tail[e] = value, y_tail[e + 1] = __shfl_down_sync(~0u, value, 8);
+    } else {
+      y[e] = value;
+    }
+  }
+  // Added in the order of the experts' ids: the likeliest is the first, but has `below` before it.
+#pragma unroll
+  for (int i = 0; i < kTopK; ++i) {
+    const auto by_id = [&](const float(&v)[kTopK]) {
+      return i < below ? v[(i + 1) % kTopK] : i == below ? v[0] : v[i];
+    };
+    out = __fadd_rn(out, by_id(y));
+    if (has_tail()) out_tail = __fadd_rn(out_tail, by_id(y_tail));
   }
   if (lane < 16) p.out[at] = out;
   if (lane < 8 && has_tail()) p.out[tail_at] = out_tail;
@@ -256,12 +287,11 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(C::kTokens == 1 ? 80 : 1
   Shared<C>& s = *reinterpret_cast<Shared<C>*>(raw);
   const int warp = threadIdx.x >> 5;
   init_shared(s);
-  asm volatile("griddepcontrol.launch_dependents;");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  start_successor();
+  if (!C::kResident || warp > 0) wait_for_predecessor();
   if constexpr (C::kResident) {
     if (warp == 0) {
-      choose_sorted(s, p);
-      if (threadIdx.x == 0) mbar_arrive(&s.sorted), produce_one(s, p);
+      produce_one(s, p);
     } else if (warp == 1) {
       finish_one(s, p);
     } else {
@@ -282,7 +312,7 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(C::kTokens == 1 ? 80 : 1
 }
 
 // ---- launcher ----
-using OneToken = Config<1, 3, 6>;  // leaves room for a block of dense_decode
+using OneToken = Config<1, 5, 6>;
 using TwoTokens = Config<2, 5, 6>;
 using FourTokens = Config<4, 4, 8>;
 using EightTokens = Config<8, 4, 8>;

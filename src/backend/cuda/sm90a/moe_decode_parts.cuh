@@ -96,21 +96,37 @@ __device__ __forceinline__ void choose_experts(Shared<C>& s, const Params& p, in
   });
   __syncwarp();
 }
-// One token's, in ascending order. Their weights, which the copies need not wait for, are left to
-// weigh_experts(): logits of the choices, best first, in top_weight, and each one's place in top_id.
-template <class C>
-__device__ __forceinline__ void choose_sorted(Shared<C>& s, const Params& p) {
+// One token's likeliest, for lane 0.
+__device__ __forceinline__ int likeliest(const Params& p) {
   const int lane = threadIdx.x & 31;
+  int id = 0;
+  with_keys<kMostExperts>(p.experts, [&](auto keys) {
+    keys.load(p.logits, p.experts, lane);
+    id = keys.pick(1, lane).id;
+  });
+  return id;
+}
+// One token's experts: the likeliest, whose copies need not wait until the others are known, then these in
+// the order of their ids. Returns how many of them have a lower id than the likeliest. Their weights, which
+// no copy waits for, are left to weigh_experts(): logits of the choices, best first, in top_weight, and each
+// one's place in top_id.
+template <class C>
+__device__ __forceinline__ int choose_one(Shared<C>& s, const Params& p) {
+  const int lane = threadIdx.x & 31;
+  int below = 0;
   with_keys<kMostExperts>(p.experts, [&](auto keys) {
     keys.load(p.logits, p.experts, lane);
     const Choice choice = keys.pick(kTopK, lane);
     int rank = 0;
 #pragma unroll
     for (int j = 0; j < kTopK; ++j) rank += __shfl_sync(~0u, choice.id, j) < choice.id;
+    below = __shfl_sync(~0u, rank, 0);
+    const int place = lane == 0 ? 0 : rank + (rank < below);
     if (lane < kTopK)
-      s.pair_expert[rank] = choice.id, s.top_id[lane] = rank, s.top_weight[lane] = choice.logit;
+      s.pair_expert[place] = choice.id, s.top_id[lane] = place, s.top_weight[lane] = choice.logit;
   });
   __syncwarp();
+  return below;
 }
 // By the warp that uses them.
 template <class C>
@@ -262,8 +278,8 @@ __device__ __forceinline__ Item load_item(const Shared<C>& s, int i) {
   return r.u;
 }
 
-// One token. FC2 in the order e0 e1 e2 (0,1) (2,3) e3, so that the last expert's h has four units of time to
-// arrive.
+// One token. FC2 in the order e0 e1 e2 (0,1) (2,3) e3 (e0: the likeliest), so that the last expert's h has
+// four units of time to arrive.
 constexpr int kFc2Steps = 6;
 __device__ __forceinline__ bool is_tail(int step) { return step == 3 || step == 4; }
 __device__ __forceinline__ int step_expert(int step) {

@@ -89,8 +89,6 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
                   "to measure what fusing them brings in sm120a and w4a4: quantise, combine")
       ->delimiter(',')
       ->check(CLI::IsMember({"quantise", "combine"}));
-  command.add_flag("--batch-invariant", batch_invariant,
-                   "cuda: a sequence's logits are the same bits whatever else is in its steps; slower");
   command.add_option("--log", log, "debug: say which kernels a device uses, each when it is first launched")
       ->check(CLI::IsMember({"quiet", "debug"}))
       ->capture_default_str();

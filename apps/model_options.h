@@ -27,7 +27,7 @@ struct ModelOptions {
 // --dense, by the names of dense_format().
 CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help,
                        const std::vector<std::string>& formats = {"keep", "bf16", "q8_0", "mxfp8", "mxfp4"});
-// --device, --threads, --dense and --kv-dtype, of ModelOptions or OpenOptions.
+// --device, --threads, --dense, --kv-dtype and --batch-invariant, of ModelOptions or OpenOptions.
 template <class Options>
 void add_device_options(CLI::App& c, Options& o) {
   c.add_option("--device", o.device, "auto, cpu, cuda[:i] or reference")->capture_default_str();
@@ -38,6 +38,8 @@ void add_device_options(CLI::App& c, Options& o) {
   c.add_option("--kv-dtype", o.kv_dtype, "K and V in the cache; auto: the device's own, on cuda bf16")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
       ->capture_default_str();
+  c.add_flag("--batch-invariant", o.batch_invariant,
+             "cuda: a sequence's logits are the same bits whatever else is in its steps; slower");
 }
 
 // The error of a command line that asks for what cannot be: exit status 2.

@@ -57,17 +57,18 @@ void moesaic_free(void* memory);
 
 typedef struct moesaic_options {
   size_t size;
-  const char* device;    /* "auto", "cpu", "cuda", "cuda:1" or "reference" */
-  int32_t threads;       /* of the cpu device; 0: one per core */
-  int32_t context;       /* tokens that one request may reach; 0: 8192 or the model's, whichever is less */
-  int32_t max_batch;     /* requests that are worked on at a time; the others wait */
-  int32_t max_rows;      /* tokens that a step computes */
-  int64_t kv_tokens;     /* tokens that the KV cache holds; 0: what is wanted or fits */
-  int32_t prefix_cache;  /* 0 or 1: what a prompt has in common with earlier ones is not computed again */
-  const char* dense;     /* projections and lm_head in memory: "keep", "bf16", "q8_0", "mxfp8" or "mxfp4" */
-  const char* kv_dtype;  /* K and V: "auto" (the device's own), "bf16" or "fp8" (cuda and reference) */
-  const char* tokenizer; /* a tokenizer.json or .tiktoken file instead of the model's own; "": that */
-  const char* moe_path;  /* MXFP4 experts: "auto", "sm120a", "w4a16" or "w4a4": engine.h */
+  const char* device;      /* "auto", "cpu", "cuda", "cuda:1" or "reference" */
+  int32_t threads;         /* of the cpu device; 0: one per core */
+  int32_t context;         /* tokens that one request may reach; 0: 8192 or the model's, whichever is less */
+  int32_t max_batch;       /* requests that are worked on at a time; the others wait */
+  int32_t max_rows;        /* tokens that a step computes */
+  int64_t kv_tokens;       /* tokens that the KV cache holds; 0: what is wanted or fits */
+  int32_t prefix_cache;    /* 0 or 1: what a prompt has in common with earlier ones is not computed again */
+  const char* dense;       /* projections and lm_head in memory: "keep", "bf16", "q8_0", "mxfp8" or "mxfp4" */
+  const char* kv_dtype;    /* K and V: "auto" (the device's own), "bf16" or "fp8" (cuda and reference) */
+  const char* tokenizer;   /* a tokenizer.json or .tiktoken file instead of the model's own; "": that */
+  const char* moe_path;    /* MXFP4 experts: "auto", "sm120a", "w4a16" or "w4a4": engine.h */
+  int32_t batch_invariant; /* 0 or 1; cuda: a request's logits are the same bits beside any others; slower */
 } moesaic_options;
 
 void moesaic_options_init(moesaic_options* options, size_t size); /* size: sizeof(moesaic_options) */

@@ -88,7 +88,8 @@ constexpr moesaic_options kOptions = {.size = sizeof(moesaic_options),
                                       .dense = "keep",
                                       .kv_dtype = "auto",
                                       .tokenizer = "",
-                                      .moe_path = "auto"};
+                                      .moe_path = "auto",
+                                      .batch_invariant = 0};
 
 moesaic_request default_request() {
   moesaic_request r{};
@@ -231,7 +232,8 @@ moesaic_status moesaic_open(const char* path, const moesaic_options* options, mo
                                                       .dense = o.dense,
                                                       .kv_dtype = o.kv_dtype,
                                                       .tokenizer = o.tokenizer,
-                                                      .moe_path = o.moe_path}));
+                                                      .moe_path = o.moe_path,
+                                                      .batch_invariant = o.batch_invariant != 0}));
     *model = new moesaic_model{.model = std::move(opened), .mutex = {}};
     return {};
   });

@@ -189,6 +189,7 @@ TEST(CApiOptions, FormatsAndTokenizer) {
   options.dense = "q8_0";
   options.kv_dtype = "bf16";
   options.moe_path = "w4a4";
+  options.batch_invariant = 1;
   const std::string own = std::string(kTiny) + "/tokenizer.json";
   options.tokenizer = own.c_str();
   moesaic_model* model = nullptr;

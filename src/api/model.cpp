@@ -117,6 +117,7 @@ Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
                                                              .moe = {.path = experts},
                                                              .kv = kv,
                                                              .max_rows = o.max_rows,
+                                                             .batch_invariant = o.batch_invariant,
                                                              .tuning_folder = cache_folder()}));
     ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path));
     ASSIGN_OR_RETURN(Tokenizer tokenizer,

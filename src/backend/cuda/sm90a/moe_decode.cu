@@ -15,10 +15,11 @@
 //   Those with 16 have more of FC1.
 // Roles (17 warps): 0 producer (bulk copies, global -> shared ring, one unit per stage, in thirds of 30 K
 // blocks), 1 epilogue (sum over warps, bias, SwiGLU, combine), 2..16 consumers (6 of the 90 K blocks of every
-// unit each). h travels through global memory without flags: the buffer holds kEmpty where nothing has been
-// written, a consumer polls the very words it needs, and the next launch clears the buffer. The weight stream
-// never waits for h. Copies in flight are limited (kInFlight): what is queued beyond about 48 KB an SM delays
-// h and brings no bandwidth.
+// unit each). Of one token the producer finds the likeliest expert and the epilogue chooses all four. h
+// travels through global memory without flags: the buffer holds kEmpty where nothing has been written, a
+// consumer polls the very words it needs, and the next launch clears the buffer. The weight stream never
+// waits for h. Copies in flight are limited (kInFlight): what is queued beyond about 48 KB an SM delays h and
+// brings no bandwidth.
 //
 // Tensor-core operand: E2M1 in the low exponent bits of FP16 is value x 2^-14, exact, so no multiply is
 // needed; block scales go onto FP32 partial sums. Activations are FP16: x normalised by a power of two per
@@ -26,7 +27,7 @@
 // column = token*G + (block mod G), B being zero elsewhere: one accumulator then serves G blocks and each
 // lane scales only its own blocks.
 //
-// Bytes: 13.27 MB per active expert. Shared memory: about 215 KB, one CTA per SM.
+// Bytes: 13.27 MB per active expert. Shared memory: up to about 215 KB, one CTA per SM.
 #include "backend/cuda/sm90a/moe_decode.h"
 #include "backend/cuda/sm90a/moe_decode_consume.cuh"
 
@@ -97,7 +98,7 @@ __device__ void produce(Shared<C>& s, const Params& p, int experts) {
 }
 
 // The kernel's wait for its predecessor is in here: what the first copy needs besides the logits comes before
-// it.
+// it, where the empty asm keeps it.
 template <class C>
 __device__ void produce_one(Shared<C>& s, const Params& p) {
   const uint8_t* first = p.fc1 + (size_t)fc1_place(0) * kUnitBytes;

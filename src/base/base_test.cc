@@ -25,6 +25,17 @@ TEST(ThreadPool, EveryItemOnce) {
   }
 }
 
+// A pool may end while its workers start, work or fall asleep. So many of them that somewhere the end comes
+// between a worker's last look at the pool and its sleep.
+TEST(ThreadPool, EndsWheneverItsOwnerEnds) {
+  std::atomic<int> calls{0};
+  for (int round = 0; round < 3000; ++round) {
+    ThreadPool pool(5);
+    pool.for_each(50, [&](int64_t, int) { ++calls; });
+  }
+  EXPECT_EQ(calls.load(), 50 * 3000);
+}
+
 TEST(Buffer, IsZeroedAndMovable) {
   auto buffer = Buffer::allocate(3 << 20);
   ASSERT_TRUE(buffer.ok());

@@ -47,8 +47,8 @@ ThreadPool::ThreadPool(int threads) {
 }
 
 ThreadPool::~ThreadPool() {
-  stop_.store(true);
-  state_.fetch_add(kLoop);
+  stop_.store(true, std::memory_order_relaxed);
+  state_.fetch_add(kLoop, std::memory_order_release);
   state_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
@@ -79,8 +79,11 @@ void ThreadPool::take_items(int thread) {
 
 void ThreadPool::work(int thread) {
   uint32_t done = 0;  // the loop that this worker has worked on last
-  while (!stop_.load()) {
+  while (true) {
+    // state_ before stop_: who reads the state that the destructor leaves sees stop_, too. The other way
+    // round a worker could ask before the end and sleep after it, on a state that never changes again.
     uint32_t now = state_.load(std::memory_order_acquire);
+    if (stop_.load(std::memory_order_relaxed)) return;
     const uint32_t loop = now & ~(kLoop - 1);
     if ((now & kOpen) == 0 || loop == done) {
       wait_while(state_, now);

@@ -12,8 +12,8 @@ namespace {
 constexpr int kSpins = 20000;
 
 // ThreadPool::state_: workers that have joined, then the bit that lets them, then the loop's number, which
-// wraps: a worker that slept through exactly 65,536 loops misses one.
-constexpr uint32_t kJoined = 0x7FFF, kOpen = 0x8000, kLoop = 0x10000;
+// wraps: a worker that slept through exactly 65,536 loops misses one. kEnd: there will be no more loops.
+constexpr uint32_t kJoined = 0x7FFF, kOpen = 0x8000, kLoop = 0x10000, kEnd = ~0u;
 
 int usable_cores() {
   cpu_set_t set;
@@ -47,8 +47,7 @@ ThreadPool::ThreadPool(int threads) {
 }
 
 ThreadPool::~ThreadPool() {
-  stop_.store(true, std::memory_order_relaxed);
-  state_.fetch_add(kLoop, std::memory_order_release);
+  state_.store(kEnd);
   state_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
@@ -80,10 +79,10 @@ void ThreadPool::take_items(int thread) {
 void ThreadPool::work(int thread) {
   uint32_t done = 0;  // the loop that this worker has worked on last
   while (true) {
-    // state_ before stop_: who reads the state that the destructor leaves sees stop_, too. The other way
-    // round a worker could ask before the end and sleep after it, on a state that never changes again.
+    // The end is a state, too: a flag of its own could be set between the looks at it and at the state, and
+    // the worker would sleep for ever.
     uint32_t now = state_.load(std::memory_order_acquire);
-    if (stop_.load(std::memory_order_relaxed)) return;
+    if (now == kEnd) return;
     const uint32_t loop = now & ~(kLoop - 1);
     if ((now & kOpen) == 0 || loop == done) {
       wait_while(state_, now);

@@ -38,10 +38,10 @@ class ThreadPool {
   void* context_ = nullptr;
   int64_t items_ = 0;
   alignas(64) std::atomic<int64_t> next_{0};
-  // The loop's number, whether workers may still join it, and how many have. The caller waits only for those
-  // that have: a worker that another program keeps from its core costs the loop its help and nothing more.
+  // The loop's number, whether workers may still join it, and how many have; or the end. The caller waits
+  // only for those that have: a worker that another program keeps from its core costs the loop its help and
+  // nothing more.
   alignas(64) std::atomic<uint32_t> state_{0};
-  std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };
 

@@ -15,7 +15,9 @@ RandomBatch::RandomBatch(Backend& backend, const ModelConfig& config, const Opti
       options_(options),
       pages_(layout, config.window),
       tables_(options.sequences),
-      lengths_(options.sequences, 0) {}
+      lengths_(options.sequences, 0),
+      own_(options.sequences),
+      page_tokens_(layout.page_tokens) {}
 
 Result<RandomBatch> RandomBatch::create(Backend& backend, const ModelConfig& config, const Options& o) {
   ASSIGN_OR_RETURN(
@@ -26,35 +28,41 @@ Result<RandomBatch> RandomBatch::create(Backend& backend, const ModelConfig& con
   return RandomBatch(backend, config, o, layout);
 }
 
-void RandomBatch::reset() {
-  for (PageTable& table : tables_) pages_.release(table);
-  std::fill(lengths_.begin(), lengths_.end(), 0);
+void RandomBatch::add(Batch& batch, int s, int rows) {
+  const int context = lengths_[s] + rows;
+  MOESAIC_CHECK(pages_.reserve(tables_[s], lengths_[s], context));
+  batch.sequences.push_back({.first_row = batch.rows(),
+                             .rows = rows,
+                             .context = context,
+                             .full_pages = tables_[s].full,
+                             .window_pages = tables_[s].window});
+  for (int& position = lengths_[s]; position < context; ++position) {
+    batch.tokens.push_back(position < depth_ ? own_[s][position] : random_token());
+    batch.positions.push_back(position);
+  }
 }
 
-// One step of `rows` tokens for each of `count` sequences from `first` on.
-Status RandomBatch::step(int first, int count, int rows, bool logits) {
-  Batch batch;
-  for (int s = first; s < first + count; ++s) {
-    const int context = lengths_[s] + rows;
-    MOESAIC_CHECK(pages_.reserve(tables_[s], lengths_[s], context));
-    batch.sequences.push_back({.first_row = batch.rows(),
-                               .rows = rows,
-                               .context = context,
-                               .full_pages = tables_[s].full,
-                               .window_pages = tables_[s].window});
-    for (int position = lengths_[s]; position < context; ++position) {
-      batch.tokens.push_back(static_cast<int32_t>(rng_() % config_.vocab));
-      batch.positions.push_back(position);
+Status RandomBatch::advance(int target, bool logits) {
+  for (int s = 0; s < sequences();) {
+    Batch batch;
+    const int first = s;
+    while (s < sequences() && batch.rows() < options_.max_rows) {
+      add(batch, s, std::min(target - lengths_[s], options_.max_rows - batch.rows()));
+      if (lengths_[s] < target) break;
+      if (logits) batch.logit_rows.push_back(batch.rows() - 1);
+      ++s;
     }
-    if (logits) batch.logit_rows.push_back(batch.rows() - 1);
-    lengths_[s] = context;
-    pages_.slide(tables_[s], context);  // while others take their turn
+    if (logits && backend_->can_draw()) batch.draws.resize(batch.logit_rows.size());
+    logits_.resize(batch.draws.empty() ? batch.logit_rows.size() * config_.vocab : 0);
+    RETURN_IF_ERROR(forward(*backend_, config_, batch, logits_));
+    for (int i = first; i < first + static_cast<int>(batch.sequences.size()); ++i) {
+      pages_.publish(tables_[i], std::span(own_[i]).first(std::min(lengths_[i], depth_)));
+      pages_.slide(tables_[i], lengths_[i]);  // while others take their turn
+    }
+    const size_t before = std::exchange(under_way_, batch.draws.size());
+    RETURN_IF_ERROR(take(before));
   }
-  if (logits && backend_->can_draw()) batch.draws.resize(batch.logit_rows.size());
-  logits_.resize(batch.draws.empty() ? batch.logit_rows.size() * config_.vocab : 0);
-  RETURN_IF_ERROR(forward(*backend_, config_, batch, logits_));
-  const size_t before = std::exchange(under_way_, batch.draws.size());
-  return take(before);
+  return {};
 }
 
 Status RandomBatch::take(size_t tokens) {
@@ -65,17 +73,20 @@ Status RandomBatch::take(size_t tokens) {
 
 Status RandomBatch::wait() { return take(std::exchange(under_way_, 0)); }
 
-Status RandomBatch::append(int tokens, bool logits) {
-  // Whole short sequences share a step; a long one takes several.
-  const int together = std::clamp(options_.max_rows / tokens, 1, options_.sequences);
-  for (int first = 0; first < options_.sequences; first += together) {
-    const int count = std::min(together, options_.sequences - first);
-    for (int done = 0; done < tokens; done += options_.max_rows) {
-      const int rows = std::min(tokens - done, options_.max_rows);
-      RETURN_IF_ERROR(step(first, count, rows, logits && done + rows == tokens));
-    }
+Status RandomBatch::restart(int depth) {
+  for (PageTable& table : tables_) pages_.release(table);
+  depth_ = depth;
+  for (int s = 0; s < sequences(); ++s) {
+    while (std::ssize(own_[s]) < depth) own_[s].push_back(random_token());
+    lengths_[s] = pages_.adopt(tables_[s], std::span(own_[s]).first(depth));
+    // Where the next restart may begin.
+    tables_[s].forks.push_back((depth - 1) / page_tokens_ * page_tokens_);
   }
-  return {};
+  return depth > 0 ? advance(depth, false) : Status();
+}
+
+Status RandomBatch::append(int tokens, bool logits) {
+  return advance(lengths_.front() + tokens, logits);  // all are as long
 }
 
 }  // namespace moesaic::app

@@ -21,8 +21,10 @@ class RandomBatch {
   // memory.
   static Result<RandomBatch> create(Backend& backend, const ModelConfig& config, const Options& options);
 
-  // Empties every sequence; the cache stays allocated.
-  void reset();
+  // Every sequence begins again, with `depth` random tokens of its own, the same ones every time. Those that
+  // the cache still has from the last time are not computed again: what is timed behind them is not timed at
+  // the clocks that a long prefill leaves behind.
+  Status restart(int depth);
   // Appends `tokens` random tokens to each sequence, in as few steps as max_rows allows. logits: those of
   // each sequence's last token are computed, as sampling would need them; a backend that draws tokens
   // draws the likeliest, and the last step may still run. What is drawn is not what is appended: greedy
@@ -33,15 +35,22 @@ class RandomBatch {
 
  private:
   RandomBatch(Backend& backend, const ModelConfig& config, const Options& options, const KvLayout& layout);
-  Status step(int first, int count, int rows, bool logits);
+  int sequences() const { return options_.sequences; }
+  int32_t random_token() { return static_cast<int32_t>(rng_() % config_.vocab); }
+  void add(Batch& batch, int sequence, int rows);
+  // Brings every sequence to so many tokens.
+  Status advance(int target, bool logits);
   Status take(size_t tokens);
 
   Backend* backend_;
   ModelConfig config_;
   Options options_;
   KvPages pages_;
-  std::vector<PageTable> tables_;  // [sequences]
-  std::vector<int> lengths_;       // [sequences] tokens in the cache
+  std::vector<PageTable> tables_;          // [sequences]
+  std::vector<int> lengths_;               // [sequences] tokens in the cache
+  int depth_ = 0;                          // of them, the first ones are the sequence's own
+  std::vector<std::vector<int32_t>> own_;  // [sequences][>= depth_]
+  int page_tokens_;
   std::vector<float> logits_;
   size_t under_way_ = 0;  // tokens that the step under way draws
   std::vector<int32_t> drawn_;

@@ -53,10 +53,10 @@ double bytes_read(const Backend& backend) {
   return bytes;
 }
 
-// Tokens a second of one repetition: the sequences are brought to the depth untimed.
+// Tokens a second of one repetition: the sequences are brought to the depth untimed, in the first one by a
+// prefill.
 Result<double> time_once(Backend& backend, RandomBatch& random, const Test& t) {
-  random.reset();
-  if (t.depth > 0) RETURN_IF_ERROR(random.append(t.depth, false));
+  RETURN_IF_ERROR(random.restart(t.depth));
   backend.reset_profile();
   const auto start = std::chrono::steady_clock::now();
   if (t.prefill) RETURN_IF_ERROR(random.append(t.tokens, true));
@@ -197,7 +197,7 @@ Run add_bench(CLI::App& app) {
       ->delimiter(',')
       ->check(sizes)
       ->capture_default_str();
-  c.add_option("-d,--depth", o->depths, "tokens in the KV cache before each test")
+  c.add_option("-d,--depth", o->depths, "tokens in the KV cache before each test, computed once")
       ->delimiter(',')
       ->check(sizes)
       ->capture_default_str();

@@ -98,12 +98,12 @@ void print_op(const OpProfile& op, const ModelConfig& c, int tokens, const Ceili
 
 // A step of so many tokens at the start of a sequence, op by op.
 Status print_ops(LoadedModel& m, RandomBatch& random, int tokens, const Ceiling& ceiling) {
-  random.reset();
+  RETURN_IF_ERROR(random.restart(0));
   m.backend->time_ops(true);
   RETURN_IF_ERROR(random.append(tokens, true));
   m.backend->reset_profile();
   for (int i = 0; i < kSteps; ++i) {
-    random.reset();
+    RETURN_IF_ERROR(random.restart(0));
     RETURN_IF_ERROR(random.append(tokens, true));
   }
   fmt::print(

@@ -78,7 +78,7 @@ Status run_profile(const ProfileOptions& o) {
   ASSIGN_OR_RETURN(RandomBatch random, RandomBatch::create(*m.backend, m.checkpoint.config,
                                                            {.max_tokens = tokens, .max_rows = max_rows}));
   m.ceiling_gb_s = m.backend->read_bandwidth();
-  if (o.depth > 0) RETURN_IF_ERROR(random.append(o.depth, false));
+  RETURN_IF_ERROR(random.restart(o.depth));
   RETURN_IF_ERROR(random.append(o.rows, true));
   // First as steps run, then op by op.
   ASSIGN_OR_RETURN(const double step_seconds, time_steps(random, o));

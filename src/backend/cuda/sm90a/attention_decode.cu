@@ -32,7 +32,7 @@ constexpr int kWarps = 4, kThreads = kWarps * 32;
 constexpr int kHeads = 8;   // of a thread block: the columns of an MMA
 constexpr int kSlice = 32;  // dimensions that a warp finishes
 constexpr int kKeyTiles = kPageTokens / 8;
-constexpr int kLeft = 1;  // pages of a warp not yet asked for when the successor may start
+constexpr int kLeft = 3;  // pages of a warp not yet asked for when the successor may start
 
 // Clusters that the query heads of a KV head take.
 __host__ __device__ inline int eights_of(const Attention& p) {

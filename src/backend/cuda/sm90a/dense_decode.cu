@@ -53,17 +53,21 @@ struct Stage {
 };
 
 // How a product is cut. Cluster i computes the tasks i, i + clusters, ..: first whole units, then, where this
-// ends sooner, halves (MMA tiles) of the last units.
+// ends sooner, halves (MMA tiles) of the last units. Where that makes two tasks a cluster, the half comes
+// first: its copies take longer to ask for, and the time before the predecessor has ended is there for it.
 struct Cut {
   int stages;  // of a ring
   int whole, tasks;
   int units, first;  // the unit that comes first
+  int halves;        // the first task that is a half: 0 or `whole`
 };
 struct Task {
   int unit, half;  // half: -1: both
-  __device__ Task(const Cut& cut, int index)
-      : unit(index < cut.whole ? index : cut.whole + (index - cut.whole) / 2),
-        half(index < cut.whole ? -1 : (index - cut.whole) % 2) {
+  __device__ Task(const Cut& cut, int index) {
+    const int h = index - cut.halves;
+    const bool halved = static_cast<unsigned>(h) < static_cast<unsigned>(cut.tasks - cut.whole);
+    unit = halved ? cut.whole + h / 2 : index < cut.whole ? index : index - cut.whole;
+    half = halved ? h % 2 : -1;
     unit += cut.first;
     if (unit >= cut.units) unit -= cut.units;
   }
@@ -461,7 +465,7 @@ Prepared prepare_kernel(void (*kernel)(Params...)) {
 Cut cut_of(const Matrix& w, int clusters, int stages) {
   const auto units = static_cast<int>(w.units), first = static_cast<int>(w.first_unit);
   const int rest = units % clusters, whole = 2 * rest <= clusters ? units - rest : units;
-  return {stages, whole, whole + 2 * (units - whole), units, first};
+  return {stages, whole, whole + 2 * (units - whole), units, first, whole == clusters ? 0 : whole};
 }
 
 template <class Source, int kTiles, class Epilogue>

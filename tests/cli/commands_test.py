@@ -7,6 +7,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import time
 import unittest
 
 from cli import EXAMPLE, FOLDER, MODEL, THINKER, TIMEOUT, Cli
@@ -284,6 +285,13 @@ class Bench(Cli):
         self.assertLess(together["bytes_per_token"], alone["bytes_per_token"])
         self.assertGreater(together["bytes_per_token"], alone["bytes_per_token"] / 3)
         self.assertAlmostEqual(together["gb_s"], together["tok_s"] * together["bytes_per_token"] / 1e9, 6)
+
+    def test_a_context_is_computed_once(self):
+        def seconds(reps):
+            start = time.monotonic()
+            self.ok("bench", "-m", MODEL, "-p", 0, "-n", 1, "-d", 4000, "-r", reps)
+            return time.monotonic() - start
+        self.assertLess(seconds(60), 8 * seconds(1))
 
     def test_bytes_follow_the_formats_in_memory(self):
         read = lambda dense: self.json("bench", "-m", MODEL, "-p", 0, "-n", 2, "-r", 1, "-o", "json", "--dense",

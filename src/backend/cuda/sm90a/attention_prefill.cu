@@ -286,7 +286,7 @@ __device__ void compute_blocks(Shared<D, kFp8>& s, const Attention& p, const Row
     return slot.stage;
   };
   const auto release = [&](int i) {
-    if (lane == 0) mbar_arrive(s.empty + Ring(i - blocks.from).stage);
+    if (arrives(lane == 0)) mbar_arrive(s.empty + Ring(i - blocks.from).stage);
   };
   // Whether every row attends to all of block i.
   const int lowest = tile.position + first_token, highest = lowest + count - 1;
@@ -327,7 +327,8 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const Attention p)
   auto& s = *reinterpret_cast<S*>(memory);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < S::kStages; ++i) mbar_init(s.full + i, 1), mbar_init(s.empty + i, kGroups * 4);
+    for (int i = 0; i < S::kStages; ++i)
+      mbar_init(s.full + i, 1), mbar_init(s.empty + i, kGroups * 4 * kWarpArrivals);
     for (int i = 0; i < S::kRaw; ++i) mbar_init(s.arrived + i, 1);
     mbar_init_fence();
   }

@@ -25,7 +25,8 @@ namespace moesaic::cuda::sm90a {
 namespace {
 
 constexpr int kMostStages = 16;
-constexpr int kSumStride = kUnit + 4;  // floats; neighbouring tokens in different banks
+constexpr bool kRehearses = kWarpArrivals == 1;  // and so reads what others write: not for racecheck
+constexpr int kSumStride = kUnit + 4;            // floats; neighbouring tokens in different banks
 
 // What the number of tokens decides. kTiles: tiles of 8 tokens.
 template <int kTiles>
@@ -218,7 +219,7 @@ __device__ __forceinline__ void multiply(const RingAt& ring, const Task& task, i
     }
     if (rehearsal) break;
     __syncwarp();
-    if (lane == 0) mbar_arrive(ring.free + turn.stage * 8);
+    if (arrives(lane == 0)) mbar_arrive(ring.free + turn.stage * 8);
   }
 }
 
@@ -257,7 +258,7 @@ __device__ void hand_over(Shared<kTiles>& s, uint32_t sums, const Place<Team<kTi
     if (task.half < 0) store_shared(at + 64, sum.get(1, t, i)), store_shared(at + 96, sum.get(1, t, i + 2));
   }
   __syncwarp();
-  if (lane == 0 && !rehearsal) mbar_arrive(&s.summed[place.buffer()]);
+  if (arrives(lane == 0) && !rehearsal) mbar_arrive(&s.summed[place.buffer()]);
 }
 
 // This block's sums of tokens [token, token + 4) of `tokens`, in the lane's row.
@@ -313,7 +314,7 @@ __device__ void finish_tasks(Shared<kTiles>& s, const float* sums, const GemmPar
       v[k] = add_warps<Team<kTiles>::kWarps>(
           sums + place.buffer() * Team<kTiles>::kWarps * p.tokens * kSumStride, p.tokens, base + 4 * k, lane);
     __syncwarp();
-    if (lane == 0) mbar_arrive(&s.empty[place.buffer()]);
+    if (arrives(lane == 0)) mbar_arrive(&s.empty[place.buffer()]);
     if (owner != part.rank) {
 #pragma unroll
       for (int k = 0; k < kShares; ++k)
@@ -345,8 +346,11 @@ __device__ void finish_tasks(Shared<kTiles>& s, const float* sums, const GemmPar
 template <int kTiles>
 __device__ void init_shared(Shared<kTiles>& s, const Cut& cut, int tokens) {
   for (int i = 0; i < cut.stages; ++i)
-    mbar_init(&s.full[i], kCopyArrivals), mbar_init(&s.free[i], Team<kTiles>::kGroupWarps);
-  for (int b = 0; b < 2; ++b) mbar_init(&s.summed[b], Team<kTiles>::kWarps), mbar_init(&s.empty[b], kTiles);
+    mbar_init(&s.full[i], kCopyArrivals), mbar_init(&s.free[i], Team<kTiles>::kGroupWarps * kWarpArrivals);
+  for (int b = 0; b < 2; ++b) {
+    mbar_init(&s.summed[b], Team<kTiles>::kWarps * kWarpArrivals);
+    mbar_init(&s.empty[b], kTiles * kWarpArrivals);
+  }
   for (uint64_t& received : s.received) mbar_init(&received, 1);
   mbar_init(&s.started, 1), mbar_init(&s.landed, 1);
   mbar_init_fence();
@@ -380,7 +384,8 @@ __global__ void __launch_bounds__(Team<kTiles>::kThreads) __maxnreg__(kTiles == 
   // The last finisher goes once through the multiplying warps' code, on whatever lies in shared memory and
   // without a trace, so that it is there when they need it: it comes late once the weights are on their way.
   // Widening eight bits is code enough for that to pay.
-  const bool rehearsal = kTiles == 1 && Source::kScaled && warp == T::kFinisher + T::kFinishers - 1;
+  const bool rehearsal =
+      kRehearses && kTiles == 1 && Source::kScaled && warp == T::kFinisher + T::kFinishers - 1;
   constexpr int kMultipliers = T::kMultipliers;
   const int first = part.first * kBlock, end = first + part.blocks * kBlock;
   start_successor();

@@ -252,6 +252,8 @@ __device__ void finish(SplitShared& s, const SplitParams& p) {
       if (lane == 0) {
         mbar_arrive(&s.taken[buffer.index]);
         loader.load(s, stage.index);
+      } else if (arrives(false)) {
+        mbar_arrive(&s.taken[buffer.index]);
       }
       __syncwarp();
       const auto value = [&](const float4& sum) -> float4 {
@@ -387,7 +389,7 @@ struct Consumer {
         store_shared(to + 8 * sizeof(s.sums[0][0][0][0]), make_float2(sum[i][2], sum[i][3]));
       }
       __syncwarp();
-      if (first_lane) mbar_arrive(barriers + static_cast<uint32_t>(offsetof(SplitShared, ready)));
+      if (arrives(first_lane)) mbar_arrive(barriers + static_cast<uint32_t>(offsetof(SplitShared, ready)));
       stage.next(), buffer.next();
     }
   }
@@ -471,7 +473,8 @@ __global__ void __launch_bounds__(kSplitThreads) split_kernel(const SplitParams 
   const bool routes = p.route.made != nullptr;
   if (threadIdx.x == 0) {
     for (uint64_t& full : s.full) mbar_init(&full, 1);
-    for (int i = 0; i < kSumBuffers; ++i) mbar_init(&s.ready[i], kConsumers), mbar_init(&s.taken[i], 1);
+    for (int i = 0; i < kSumBuffers; ++i)
+      mbar_init(&s.ready[i], kConsumers * kWarpArrivals), mbar_init(&s.taken[i], kWarpArrivals);
     mbar_init_fence();
   }
   if (!kDown && routes) making_of(s).pairs.clear(p.route.route.experts);

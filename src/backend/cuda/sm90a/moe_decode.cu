@@ -165,7 +165,7 @@ __device__ __forceinline__ float fc2_value(float sum, float bias, float weight) 
 template <class C>
 __device__ __forceinline__ void release_stage(Shared<C>& s, RingPlace<C::kStages>& slot) {
   __syncwarp();
-  if ((threadIdx.x & 31) == 0) mbar_arrive(&s.stages[slot.index].empty);
+  if (arrives((threadIdx.x & 31) == 0)) mbar_arrive(&s.stages[slot.index].empty);
   slot.next();
 }
 
@@ -177,7 +177,7 @@ __device__ void finish(Shared<C>& s, const Params& p) {
   if (lane < p.tokens) s.x_scale[lane] = p.x_scale[lane];
   mbar_wait(&s.sorted, 0);
   plan_items(s);
-  if (lane == 0) mbar_arrive(&s.planned);
+  if (arrives(lane == 0)) mbar_arrive(&s.planned);
   for (int m = 0; m < p.tokens; ++m)
     if (owner) s.out[m][lane] = p.residual[(size_t)m * kHidden + at];
   __syncwarp();
@@ -226,7 +226,7 @@ __device__ void finish_one(Shared<C>& s, const Params& p) {
   const float scale = kWeightScale * p.x_scale[0];
   float out = p.residual[at], out_tail = has_tail() ? p.residual[tail_at] : 0.0f;
   const int below = choose_one(s, p);
-  if (lane == 0) mbar_arrive(&s.sorted);
+  if (arrives(lane == 0)) mbar_arrive(&s.sorted);
   RingPlace<C::kStages> slot;
   for (int e = 0; e < kTopK; ++e) {
     for (int unit = fc1_place(e); unit < kFc1Units; unit += kGrid) {
@@ -270,10 +270,11 @@ __device__ void finish_one(Shared<C>& s, const Params& p) {
 template <class C>
 __device__ void init_shared(Shared<C>& s) {
   if (threadIdx.x == 0) {
-    mbar_init(&s.sorted, 1), mbar_init(&s.planned, 1);
+    mbar_init(&s.sorted, kWarpArrivals), mbar_init(&s.planned, kWarpArrivals);
     for (int i = 0; i < C::kStages; ++i) {
       for (int t = 0; t < kThirds; ++t) mbar_init(&s.stages[i].full[t], 1);
-      mbar_init(&s.stages[i].done, kConsumers), mbar_init(&s.stages[i].empty, 1);
+      mbar_init(&s.stages[i].done, kConsumers * kWarpArrivals);
+      mbar_init(&s.stages[i].empty, kWarpArrivals);
     }
     mbar_init_fence();
   }
@@ -303,7 +304,11 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(C::kTokens == 1 ? 80 : 1
     __syncthreads();
     if (warp == 0) {
       const int experts = sort_pairs(s, p);
-      if (threadIdx.x == 0) mbar_arrive(&s.sorted), produce(s, p, experts);
+      if (threadIdx.x == 0) {
+        mbar_arrive(&s.sorted), produce(s, p, experts);
+      } else if (arrives(false)) {
+        mbar_arrive(&s.sorted);
+      }
     } else if (warp == 1) {
       finish(s, p);
     } else {

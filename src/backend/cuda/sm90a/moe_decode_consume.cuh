@@ -127,7 +127,7 @@ __device__ __forceinline__ void consume_unit(Shared<C>& s, const uint4 (&b)[6], 
   float* red = &stage.reduce[warp][0][0];
   compute<G>(stage.unit + at, b, columns, red);
   __syncwarp();
-  if ((threadIdx.x & 31) == 0) mbar_arrive(&stage.done);
+  if (arrives((threadIdx.x & 31) == 0)) mbar_arrive(&stage.done);
   slot.next();
 }
 

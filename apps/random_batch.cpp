@@ -16,8 +16,7 @@ RandomBatch::RandomBatch(Backend& backend, const ModelConfig& config, const Opti
       pages_(layout, config.window),
       tables_(options.sequences),
       lengths_(options.sequences, 0),
-      own_(options.sequences),
-      page_tokens_(layout.page_tokens) {}
+      own_(options.sequences) {}
 
 Result<RandomBatch> RandomBatch::create(Backend& backend, const ModelConfig& config, const Options& o) {
   ASSIGN_OR_RETURN(
@@ -79,8 +78,7 @@ Status RandomBatch::restart(int depth) {
   for (int s = 0; s < sequences(); ++s) {
     while (std::ssize(own_[s]) < depth) own_[s].push_back(random_token());
     lengths_[s] = pages_.adopt(tables_[s], std::span(own_[s]).first(depth));
-    // Where the next restart may begin.
-    tables_[s].forks.push_back((depth - 1) / page_tokens_ * page_tokens_);
+    tables_[s].forks.push_back(depth - 1);  // adopt() leaves the last token to compute
   }
   return depth > 0 ? advance(depth, false) : Status();
 }

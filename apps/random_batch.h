@@ -50,7 +50,6 @@ class RandomBatch {
   std::vector<int> lengths_;               // [sequences] tokens in the cache
   int depth_ = 0;                          // of them, the first ones are the sequence's own
   std::vector<std::vector<int32_t>> own_;  // [sequences][>= depth_]
-  int page_tokens_;
   std::vector<float> logits_;
   size_t under_way_ = 0;  // tokens that the step under way draws
   std::vector<int32_t> drawn_;

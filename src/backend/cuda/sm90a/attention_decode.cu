@@ -392,6 +392,7 @@ __device__ void attend_pages(Values<D>& values, const Queries<D, kFp8>& queries,
     float x[kKeyTiles][2];
     page.score(x, queries);
     page.load_values(at + Ring<D, kFp8>::kPageBytes, places);
+    fence_reads();
     __syncwarp();
     pages.replace(n);
     const int key = (share.page + pages.index(n)) * kPageTokens;

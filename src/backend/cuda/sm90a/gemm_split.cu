@@ -249,11 +249,9 @@ __device__ void finish(SplitShared& s, const SplitParams& p) {
           if (i * 8 < job.count) v[i] = add_eight(s, buffer.index, i);
       }
       __syncwarp();
-      if (lane == 0) {
+      if (arrives(lane == 0)) {
         mbar_arrive(&s.taken[buffer.index]);
-        loader.load(s, stage.index);
-      } else if (arrives(false)) {
-        mbar_arrive(&s.taken[buffer.index]);
+        if (lane == 0) loader.load(s, stage.index);
       }
       __syncwarp();
       const auto value = [&](const float4& sum) -> float4 {

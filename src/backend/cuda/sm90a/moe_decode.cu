@@ -304,10 +304,9 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(C::kTokens == 1 ? 80 : 1
     __syncthreads();
     if (warp == 0) {
       const int experts = sort_pairs(s, p);
-      if (threadIdx.x == 0) {
-        mbar_arrive(&s.sorted), produce(s, p, experts);
-      } else if (arrives(false)) {
+      if (arrives(threadIdx.x == 0)) {
         mbar_arrive(&s.sorted);
+        if (threadIdx.x == 0) produce(s, p, experts);
       }
     } else if (warp == 1) {
       finish(s, p);

@@ -64,15 +64,22 @@ __device__ __forceinline__ void mbar_wait(uint32_t b, uint32_t parity) {
       : "memory");
 }
 __device__ __forceinline__ void mbar_wait(uint64_t* b, uint32_t parity) { mbar_wait(smem_addr(b), parity); }
-// A warp arrives by its first lane, behind __syncwarp(), for what all its lanes have read and written.
-// racecheck takes only the arriving lane's accesses for ordered by that (docs/cuda.md): a build for it,
-// MOESAIC_RACECHECK, lets all lanes arrive, as often as a barrier of warps then expects.
+// A warp arrives by its first lane, behind __syncwarp(), for what all its lanes have read and written, and
+// a bulk copy may then overwrite what they have read. racecheck takes only the arriving lane's accesses for
+// ordered by that, and asks for a fence between reads and the copy (docs/cuda.md): a build for it,
+// MOESAIC_RACECHECK, has the fence and lets all lanes arrive, as often as a barrier of warps then expects.
 #ifdef MOESAIC_RACECHECK
 inline constexpr int kWarpArrivals = 32;
 #else
 inline constexpr int kWarpArrivals = 1;
 #endif
-__device__ __forceinline__ bool arrives(bool first_lane) { return kWarpArrivals > 1 || first_lane; }
+__device__ __forceinline__ void fence_reads() {
+  if (kWarpArrivals > 1) fence_async();
+}
+__device__ __forceinline__ bool arrives(bool first_lane) {
+  fence_reads();
+  return kWarpArrivals > 1 || first_lane;
+}
 // Whether the phase has ended; does not wait for it.
 __device__ __forceinline__ bool mbar_test(uint64_t* b, uint32_t parity) {
   uint32_t ended;

@@ -278,13 +278,13 @@ __device__ void init_shared(Shared<C>& s) {
     }
     mbar_init_fence();
   }
-  if (threadIdx.x >= 32 && threadIdx.x < 36) s.zero[threadIdx.x - 32] = make_uint4(0, 0, 0, 0);
   __syncthreads();
 }
 
+// Of a thread: a quarter of a multiprocessor has room for this many where it has five of the 17 warps.
+constexpr int kMostRegisters = 96;
 template <class C>
-__global__ void __launch_bounds__(kThreads) __maxnreg__(C::kTokens == 1 ? 80 : 112)
-    moe_decode_kernel(const Params p) {
+__global__ void __maxnreg__(kMostRegisters) moe_decode_kernel(const Params p) {
   extern __shared__ __align__(128) uint8_t raw[];
   Shared<C>& s = *reinterpret_cast<Shared<C>*>(raw);
   const int warp = threadIdx.x >> 5;

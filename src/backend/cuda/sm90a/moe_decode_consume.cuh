@@ -25,7 +25,16 @@ __device__ __forceinline__ void request_rows(Shared<C>& s, const half* rows, int
 __device__ __forceinline__ bool has_empty(uint4 v) {
   return v.x == kEmpty || v.y == kEmpty || v.z == kEmpty || v.w == kEmpty;
 }
-// Waits until rows of h that have been copied are complete, reading again what was not yet written.
+// A vector of h that this lane has copied; waits until it is complete, reading again what was not yet
+// written.
+__device__ __forceinline__ uint4 settle(uint8_t* to, const uint8_t* from) {
+  uint4 v = *reinterpret_cast<const uint4*>(to);
+  if (!has_empty(v)) return v;
+  do v = load_relaxed(from);
+  while (has_empty(v));
+  *reinterpret_cast<uint4*>(to) = v;
+  return v;
+}
 template <class C>
 __device__ __forceinline__ void settle_rows(Shared<C>& s, const half* rows, int n, int slot, int warp) {
   const int lane = threadIdx.x & 31;
@@ -33,26 +42,36 @@ __device__ __forceinline__ void settle_rows(Shared<C>& s, const half* rows, int 
     uint8_t* to = slice(s.act[slot], warp) + lane * 16;
     const uint8_t* from = slice(rows, warp) + lane * 16;
 #pragma unroll 1
-    for (int r = 0; r < n; ++r, to += kRowStride, from += kHidden * 2) {
-      uint4 v = *reinterpret_cast<const uint4*>(to);
-      if (!has_empty(v)) continue;
-      do v = load_relaxed(from);
-      while (has_empty(v));
-      *reinterpret_cast<uint4*>(to) = v;
-    }
+    for (int r = 0; r < n; ++r, to += kRowStride, from += kHidden * 2) settle(to, from);
   }
   __syncwarp();
 }
 
-// B operands of the 6 blocks for this lane's column; zero where the column belongs to another block of the
-// group.
+// Which of the 6 blocks this lane's column of B, lane / 4, takes its token's values of: every G-th (1); in
+// the others' place must be zeros (0). Multiplied, since the warps are bound by the pipe for logic and
+// selection, while the one for integer multiplication has room; the empty asm keeps from the compiler that
+// the factors are bits.
 template <int G>
-__device__ __forceinline__ void load_b(uint4 (&b)[6], const uint8_t* row, const uint4* zero, int offset,
-                                       bool valid) {
+struct Belongs {
+  uint32_t factor[G];
+
+  __device__ __forceinline__ Belongs() {
+    const int g = threadIdx.x >> 2 & 7;
 #pragma unroll
-  for (int j = 0; j < 6; ++j)
-    b[j] = *(valid && j % G == offset ? reinterpret_cast<const uint4*>(row + j * 64) : zero);
-}
+    for (int i = 0; i < G && G > 1; ++i) {
+      factor[i] = (G == 6 ? g : g % G) == i;
+      asm volatile("" : "+r"(factor[i]));
+    }
+  }
+  __device__ __forceinline__ void place(const uint4 (&own)[6 / G], uint4 (&b)[6]) const {
+#pragma unroll
+    for (int j = 0; j < 6; ++j) {
+      const uint4 v = own[j / G];
+      const uint32_t f = G == 1 ? 1 : factor[j % G];
+      b[j] = make_uint4(v.x * f, v.y * f, v.z * f, v.w * f);
+    }
+  }
+};
 
 // Products of 16 rows x 6 blocks. Sums of each token: ((p0 + p1) + p2), p_q = d[2q] s[2q] + d[2q+1] s[2q+1],
 // whatever G, so that a token's result does not depend on the batch it is in.
@@ -64,13 +83,15 @@ __device__ __forceinline__ void compute(const uint8_t* at, const uint4 (&b)[6], 
   const uint4 v0 = *reinterpret_cast<const uint4*>(at + lane * 16 + kSlabThird);
   const uint2 u1 = *reinterpret_cast<const uint2*>(at + lane * 8 + kWarpTail);
   const uint2 v1 = *reinterpret_cast<const uint2*>(at + lane * 8 + kWarpTail + kSlabThird);
-  const uint16_t* scales = reinterpret_cast<const uint16_t*>(at + kWarpScales + g * 6);
-  const int q6 = t < 3 ? t : 2;
-  uint32_t sa[3], sb[3];
+  const uint16_t* scales =
+      reinterpret_cast<const uint16_t*>(at + kWarpScales + g * 6) + (G == 6 ? min(t, 2) : 0);
+  constexpr int kScales = G == 6 ? 2 : 6;
+  float sa[kScales], sb[kScales];
 #pragma unroll
-  for (int q = 0; q < (G == 6 ? 1 : 3); ++q) {
-    sa[q] = scales[G == 6 ? q6 : q];
-    sb[q] = scales[kSlabThird / 2 + (G == 6 ? q6 : q)];
+  for (int q = 0; q < kScales / 2; ++q) {
+    const uint32_t x = scales[q], y = scales[kSlabThird / 2 + q];
+    sa[2 * q] = scale_low(x), sa[2 * q + 1] = scale_high(x);
+    sb[2 * q] = scale_low(y), sb[2 * q + 1] = scale_high(y);
   }
   const uint32_t wa[6] = {u0.x, u0.y, u0.z, u0.w, u1.x, u1.y};
   const uint32_t wb[6] = {v0.x, v0.y, v0.z, v0.w, v1.x, v1.y};
@@ -85,8 +106,8 @@ __device__ __forceinline__ void compute(const uint8_t* at, const uint4 (&b)[6], 
     mma<false>(acc, a0[2], a1[2], a0[3], a1[3], b[j].z, b[j].w);
   }
   if (G == 6) {
-    const float lo = fmaf(d[1][1], scale_high(sa[0]), d[0][0] * scale_low(sa[0]));
-    const float hi = fmaf(d[1][3], scale_high(sb[0]), d[0][2] * scale_low(sb[0]));
+    const float lo = fmaf(d[1][1], sa[1], d[0][0] * sa[0]);
+    const float hi = fmaf(d[1][3], sb[1], d[0][2] * sb[0]);
     const bool odd = t & 1;
     float sum = (odd ? hi : lo) + __shfl_xor_sync(~0u, odd ? lo : hi, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
@@ -95,8 +116,8 @@ __device__ __forceinline__ void compute(const uint8_t* at, const uint4 (&b)[6], 
     float lo[3], hi[3];
 #pragma unroll
     for (int q = 0; q < 3; ++q) {
-      lo[q] = fmaf(d[q % kGroups][1], scale_high(sa[q]), d[q % kGroups][0] * scale_low(sa[q]));
-      hi[q] = fmaf(d[q % kGroups][3], scale_high(sb[q]), d[q % kGroups][2] * scale_low(sb[q]));
+      lo[q] = fmaf(d[q % kGroups][1], sa[2 * q + 1], d[q % kGroups][0] * sa[2 * q]);
+      hi[q] = fmaf(d[q % kGroups][3], sb[2 * q + 1], d[q % kGroups][2] * sb[2 * q]);
     }
     if (t < columns) {
       red[t * 16 + g] = (lo[0] + lo[1]) + lo[2];
@@ -108,8 +129,8 @@ __device__ __forceinline__ void compute(const uint8_t* at, const uint4 (&b)[6], 
       float v[3];
 #pragma unroll
       for (int q = 0; q < 3; ++q) {
-        const uint32_t x = i < 2 ? sa[q] : sb[q];
-        v[q] = fmaf(d[(2 * q + 1) % kGroups][i], scale_high(x), d[2 * q % kGroups][i] * scale_low(x));
+        const auto& scale = i < 2 ? sa : sb;
+        v[q] = fmaf(d[(2 * q + 1) % kGroups][i], scale[2 * q + 1], d[2 * q % kGroups][i] * scale[2 * q]);
       }
       const int column = 2 * t + (i & 1);
       if (column < columns) red[column * 16 + g + (i >> 1) * 8] = (v[0] + v[1]) + v[2];
@@ -131,21 +152,25 @@ __device__ __forceinline__ void consume_unit(Shared<C>& s, const uint4 (&b)[6], 
   slot.next();
 }
 
-// B of an item: column = lane / 4 / G.
+// B of an item, whose columns' activations stand in `slots`: column lane / 4 / G. What is not there repeats
+// what is: lanes without a block are multiplied by zero, columns that are too many have no use.
 template <class C, int G>
-__device__ __forceinline__ void load_columns(Shared<C>& s, uint4 (&b)[6], int warp, int columns,
-                                             uint32_t slots) {
+__device__ __forceinline__ void load_columns(Shared<C>& s, uint4 (&b)[6], const Belongs<G>& belongs, int warp,
+                                             int columns, uint32_t slots) {
   const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-  const int column = G == 6 ? 0 : G == 2 ? g >> 1 : g;
-  const bool valid = column < columns && (G != 6 || g < 6);
-  load_b<G>(b, slice(s.act[slots >> 4 * column & 15], warp) + t * 16, &s.zero[t], G == 6 ? g : g % G, valid);
+  const int column = G == 6 ? 0 : min(g / G, columns - 1), block = G == 6 ? min(g, 5) : g % G;
+  const uint8_t* row = slice(s.act[slots >> 4 * column & 15], warp) + block * 64 + t * 16;
+  uint4 own[6 / G];
+#pragma unroll
+  for (int i = 0; i < 6 / G; ++i) own[i] = *reinterpret_cast<const uint4*>(row + i * G * 64);
+  belongs.place(own, b);
 }
 
 template <class C, int G>
-__device__ __forceinline__ void consume_item(Shared<C>& s, const Item& u, int warp,
+__device__ __forceinline__ void consume_item(Shared<C>& s, const Item& u, const Belongs<G>& belongs, int warp,
                                              RingPlace<C::kStages>& slot) {
   uint4 b[6];
-  load_columns<C, G>(s, b, warp, u.columns, u.slots);
+  load_columns(s, b, belongs, warp, u.columns, u.slots);
 #pragma unroll 1
   for (int k = 0; k < u.units; ++k) consume_unit<C, G>(s, b, warp, u.columns, slot);
 }
@@ -168,6 +193,9 @@ __device__ void consume(Shared<C>& s, const Params& p, int warp) {
   mbar_wait(&s.planned, 0);
   const int n = s.item_count;
   RingPlace<C::kStages> slot;
+  const Belongs<6> one;
+  const Belongs<2> four;
+  const Belongs<1> eight;
   Item next = load_item(s, 0);
 #pragma unroll 1
   for (int i = 0; i < n; ++i) {
@@ -182,26 +210,28 @@ __device__ void consume(Shared<C>& s, const Params& p, int warp) {
       copy_async_commit();
     }
     if (u.columns == 1) {
-      consume_item<C, 6>(s, u, warp, slot);
+      consume_item(s, u, one, warp, slot);
     } else if (C::kTokens <= 2 || u.columns <= 4) {
-      consume_item<C, 2>(s, u, warp, slot);
+      consume_item(s, u, four, warp, slot);
     } else {
-      consume_item<C, 1>(s, u, warp, slot);
+      consume_item(s, u, eight, warp, slot);
     }
   }
 }
 
-// One token: slots 0-3 are the experts' h, in sorted order.
+// One token: slots 0-3 are the experts' h, in sorted order. FC2's units and slabs in step_expert()'s order.
 template <class C>
 __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
   start_consumer(s, p, warp);
   RingPlace<C::kStages> slot;
-  auto request = [&](int e, int n) {
+  const auto request = [&](int e, int n) {
     request_rows(s, p.h + e * kHidden, n, e, warp);
     copy_async_commit();
   };
+  const Belongs<6> one;
+  const Belongs<2> two;
   uint4 b[6];
-  load_columns<C, 6>(s, b, warp, 1, C::kXSlot);
+  load_columns(s, b, one, warp, 1, C::kXSlot);
   int units = 0;
   for (int e = 0; e < kTopK; ++e) units += fc1_units(fc1_place(e));
 #pragma unroll 1
@@ -210,24 +240,36 @@ __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
     consume_unit<C, 6>(s, b, warp, 1, slot);
   }
   request(2, 1);
+  // A block's lane multiplies the very vector that it has copied.
+  const int lane = threadIdx.x & 31;
+  uint4 own[1] = {};
+  const auto settle_own = [&](int e) {
+    if (lane < kSliceLanes)
+      own[0] = settle(slice(s.act[e], warp) + lane * 16, slice(p.h + e * kHidden, warp) + lane * 16);
+  };
 #pragma unroll 1
-  for (int step = 0; step < kFc2Steps; ++step) {
-    const int e = step_expert(step);
-    if (is_tail(step) && !has_tail()) continue;
-    if (step < 2)
-      copy_async_wait<1>();  // rows 0 and 1, not yet 2
-    else if (step != 3)
-      copy_async_wait<0>();
-    if (is_tail(step)) {
-      if (step == 4) settle_rows(s, p.h + 3 * kHidden, 1, 3, warp);
-      load_columns<C, 2>(s, b, warp, 2, e | (e + 1) << 4);
-      consume_unit<C, 2>(s, b, warp, 2, slot);
+  for (int e = 0; e < kTopK; ++e) {
+    if (e == kTopK - 1 && has_tail()) {
+#pragma unroll 1
+      for (int a = 0; a < kTopK; a += 2) {
+        if (a > 0) {
+          copy_async_wait<0>();
+          settle_own(e);
+          __syncwarp();
+        }
+        load_columns(s, b, two, warp, 2, a | (a + 1) << 4);
+        consume_unit<C, 2>(s, b, warp, 2, slot);
+      }
     } else {
-      if (step < 3 || !has_tail()) settle_rows(s, p.h + e * kHidden, 1, e, warp);
-      if (step == 2) request(3, 1);
-      load_columns<C, 6>(s, b, warp, 1, e);
-      consume_unit<C, 6>(s, b, warp, 1, slot);
+      if (e < 2)
+        copy_async_wait<1>();  // rows 0 and 1, not yet 2
+      else
+        copy_async_wait<0>();
+      settle_own(e);
     }
+    if (e == 2) request(3, 1);
+    one.place(own, b);
+    consume_unit<C, 6>(s, b, warp, 1, slot);
   }
 }
 

@@ -15,7 +15,7 @@ using Params = MoeDecode;
 
 // Several tokens: work on one expert or pair of experts, the same list for every CTA but for unit0 and units
 // of FC1.
-struct Item {
+struct alignas(16) Item {
   uint8_t kind;  // 0: FC1, units unit0 + k * kGrid of expert a; 1: FC2 slabs 0, 1 of expert a; 2: slab 2 of a
                  // (and b)
   uint8_t units;
@@ -61,7 +61,6 @@ struct alignas(128) Shared {
   uint8_t act[C::kSlots][kRowStride];
   float out[C::kTokens][kFc2Rows];
   float x_scale[C::kTokens];
-  uint4 zero[4];
   Item items[C::kPairs * 3 + 1];  // one more is read, not used
   int top_id[C::kPairs];          // [tokens][kTopK]
   float top_weight[C::kPairs];

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "backend/cuda/matrix.h"
+#include "backend/cuda/mma.cuh"
 
 namespace moesaic::cuda {
 
@@ -104,17 +105,12 @@ struct Mxfp8Source : ByteSource {
     load_bytes(data, lane);
     s = __ldg(reinterpret_cast<const uint32_t*>(scales + lane / 4 * 4));
   }
-  __device__ static uint32_t widen(uint32_t pair) {
-    uint32_t h;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(h) : "h"(static_cast<uint16_t>(pair)));
-    return h;
-  }
   // For a block of which only the half m = 1 is there, as the first: its row's.
   using HalfScales = uint16_t;
   __device__ void set_upper_scales(HalfScales upper) { s = upper; }
   __device__ Fragment fragment(int m, int j) const {
-    const uint2 w = words(m, j);
-    return {{widen(w.x & 0xFFFF), widen(w.x >> 16), widen(w.y & 0xFFFF), widen(w.y >> 16)}};
+    const uint2 w = words(m, j), low = e4m3_to_f16(w.x), high = e4m3_to_f16(w.y);
+    return {{low.x, low.y, high.x, high.y}};
   }
   __device__ float scale(int m, int h) const { return e8m0(s, 2 * m + h); }
 };

@@ -151,15 +151,6 @@ __device__ inline int key_of(int t, int g) {
   return kFp8 ? g / 2 * 8 + 2 * t + g % 2 : 8 * t + g;
 }
 
-// FP8 meets F16, to which it is turned by one instruction for two.
-__device__ inline uint2 e4m3_to_f16(uint32_t bytes) {
-  uint2 v;
-  asm("{\n.reg .b16 lo, hi;\nmov.b32 {lo, hi}, %2;\ncvt.rn.f16x2.e4m3x2 %0, lo;\ncvt.rn.f16x2.e4m3x2 %1, "
-      "hi;\n}"
-      : "=r"(v.x), "=r"(v.y)
-      : "r"(bytes));
-  return v;
-}
 // F16's greatest number stands for what is beyond.
 __device__ inline uint32_t bf16_to_f16(uint32_t pair) {
   const float2 v = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));

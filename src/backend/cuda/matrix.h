@@ -55,6 +55,7 @@ struct Matrix {
   int64_t first_unit = 0;      // whose results are needed first
   int64_t experts = 1;
   DeviceBuffer data, scales;
+  DeviceBuffer tops;  // kMxfp8: [units][32] each row's largest scale, at least 1, in a block of scales' order
   int64_t unit_bytes() const;        // of data
   int64_t unit_scale_bytes() const;  // of scales
   double bytes() const { return static_cast<double>(experts * units * (unit_bytes() + unit_scale_bytes())); }

@@ -122,6 +122,16 @@ __global__ void repack_kernel(const RepackParams p) {
   }
 }
 
+// A warp a unit, a lane a row.
+__global__ void tops_kernel(const uint8_t* scales, int64_t units, int64_t blocks, uint8_t* tops) {
+  const int64_t unit = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  if (unit >= units) return;
+  const int lane = threadIdx.x % 32;
+  uint8_t top = 1;
+  for (int64_t b = 0; b < blocks; ++b) top = max(top, scales[(unit * blocks + b) * 32 + lane]);
+  tops[unit * 32 + lane] = top;
+}
+
 // A block a slab: 8 rows, of which in FC1 the even ones are gate rows and the odd ones up rows.
 __global__ void slab_kernel(const SlabParams p) {
   using namespace sm90a;
@@ -173,6 +183,11 @@ Status repack_slabs(const SlabParams& params, cudaStream_t stream) {
 Status repack(const RepackParams& params, cudaStream_t stream) {
   const int64_t warps = params.experts * params.units * params.blocks;
   repack_kernel<<<static_cast<unsigned>((warps + 7) / 8), 256, 0, stream>>>(params);
+  return check(cudaGetLastError(), "repack");
+}
+
+Status find_tops(const uint8_t* scales, int64_t units, int64_t blocks, uint8_t* tops, cudaStream_t stream) {
+  tops_kernel<<<static_cast<unsigned>((units + 7) / 8), 256, 0, stream>>>(scales, units, blocks, tops);
   return check(cudaGetLastError(), "repack");
 }
 

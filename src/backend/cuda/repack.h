@@ -31,6 +31,9 @@ struct RepackParams {
 
 Status repack(const RepackParams& params, cudaStream_t stream);
 
+// Matrix::tops of kMxfp8.
+Status find_tops(const uint8_t* scales, int64_t units, int64_t blocks, uint8_t* tops, cudaStream_t stream);
+
 // Experts to the slabs of sm90a/moe_decode_layout.h.
 struct SlabParams {
   Raw source[2];  // gate and up, or down

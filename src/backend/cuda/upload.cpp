@@ -261,6 +261,9 @@ Result<Matrix> Uploader::matrix(const std::vector<MatrixView>& sections, Kind ki
   Matrix out{.kind = kind, .order = order, .cols = sections[0].cols, .head_dim = head_dim};
   for (const MatrixView& m : sections) out.rows += m.rows, out.units += units_of(m.rows);
   RETURN_IF_ERROR(allocate(out, part, name));
+  if (kind == Kind::kMxfp8) {
+    ASSIGN_OR_RETURN(out.tops, allocate(out.units * kUnit, part, name));
+  }
   if (counts_only()) return out;
   int64_t unit = 0;
   for (const MatrixView& m : sections) {
@@ -272,6 +275,9 @@ Result<Matrix> Uploader::matrix(const std::vector<MatrixView>& sections, Kind ki
     }
     unit += units_of(m.rows);
   }
+  if (kind == Kind::kMxfp8)
+    RETURN_IF_ERROR(
+        find_tops(out.scales.as<uint8_t>(), out.units, out.cols / kBlock, out.tops.as<uint8_t>(), stream_));
   return out;
 }
 

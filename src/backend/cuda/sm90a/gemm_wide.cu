@@ -34,9 +34,11 @@ WideParams slab_params(const uint8_t* weights, const Tiles& x, int rows, float f
           .factor = factor};
 }
 
-WideParams plain_params(const Matrix& w, const Tiles& x, float factor) {
+WideParams dense_params(const Matrix& w, const Tiles& x, float factor) {
   const int units = static_cast<int>(w.units), per_tile = kTileRows / kUnit;
   return {.weights = w.data.as<uint8_t>(),
+          .scales = w.scales.as<uint8_t>(),
+          .tops = w.tops.as<uint8_t>(),
           .x = x,
           .row_tiles = (units + per_tile - 1) / per_tile,
           .units = units,
@@ -46,20 +48,22 @@ WideParams plain_params(const Matrix& w, const Tiles& x, float factor) {
 
 template <class Epilogue>
 Status dense(const Matrix& w, const Tiles& x, float factor, const Epilogue& out, cudaStream_t stream) {
-  const WideParams p = plain_params(w, x, factor);
+  const WideParams p = dense_params(w, x, factor);
+  if (w.kind == Kind::kMxfp8) return launch_wide<Mxfp8Weights>(p, out, stream);
   return w.kind == Kind::kBF16 ? launch_wide<PlainWeights<true>>(p, out, stream)
                                : launch_wide<PlainWeights<false>>(p, out, stream);
 }
 
 }  // namespace
 
-// A tile's weights take a multiprocessor as long to read as the arithmetic of about 60 tokens, and the last
-// wave of thread blocks is rarely full.
+// A tile's weights, of 16 bits, take a multiprocessor as long to read as the arithmetic of about 60 tokens,
+// and the last wave of thread blocks is rarely full.
 Tiles dense_tiles(const Matrix& w, void* data, int tokens) {
-  constexpr int kReading = 60, kTiles[] = {128, 112, 64, 32};
+  constexpr int kTiles[] = {128, 112, 64, 32};
+  const int reading = w.kind == Kind::kMxfp8 ? 31 : 60;
   const auto time = [&](int tile) {
-    const int tiles = (tokens + tile - 1) / tile * plain_params(w, {}, 1.0f).row_tiles;
-    return (tiles + kGrid - 1) / kGrid * std::max(tile, kReading);
+    const int tiles = (tokens + tile - 1) / tile * dense_params(w, {}, 1.0f).row_tiles;
+    return (tiles + kGrid - 1) / kGrid * std::max(tile, reading);
   };
   const int tile = *std::min_element(std::begin(kTiles), std::end(kTiles),
                                      [&](int a, int b) { return time(a) < time(b); });
@@ -81,7 +85,7 @@ Status wide_experts(const uint8_t* fc2, const Tiles& x, float factor, const Stor
 }
 
 bool wide_fits(const Matrix& w) {
-  return (w.kind == Kind::kBF16 || w.kind == Kind::kF16) && w.cols % kWideStep == 0;
+  return (w.kind == Kind::kBF16 || w.kind == Kind::kF16 || w.kind == Kind::kMxfp8) && w.cols % kWideStep == 0;
 }
 Status wide_dense(const Matrix& w, const Tiles& x, float factor, const Store& out, cudaStream_t stream) {
   return dense(w, x, factor, out, stream);

@@ -15,6 +15,7 @@
 #include <algorithm>
 
 #include "backend/cuda/kernels.cuh"
+#include "backend/cuda/mma.cuh"
 #include "backend/cuda/sm90a/gemm_wide.h"
 #include "backend/cuda/sm90a/ptx.cuh"
 #include "backend/cuda/sm90a/slab.cuh"
@@ -32,6 +33,8 @@ inline constexpr int kSharedLimit = 233472, kSharedReserved = 1024;  // of a mul
 
 struct WideParams {
   const uint8_t* weights;
+  const uint8_t* scales;  // dense, MXFP8: of a Matrix, as tops
+  const uint8_t* tops;
   Tiles x;
   int row_tiles;  // of an expert
   int units;      // dense: of 32 rows
@@ -57,6 +60,18 @@ __device__ inline int warp_index() { return uniform(threadIdx.x / 32); }
 
 // ---- weights: what a stage holds of a warp's 16 rows, and how they become A fragments ----
 
+// F16's 2^(s + owed - 15) of the E8M0 scales s in two bytes, zero below its normal numbers. owed: of each, in
+// halves.
+__device__ __forceinline__ __half2 relative_scales(uint32_t two, uint32_t owed) {
+  const uint32_t bits = __viaddmax_s16x2(__byte_perm(two, 0, 0x4140), owed, 0) << 10;
+  return *reinterpret_cast<const __half2*>(&bits);
+}
+// The values of `pair`, which are F16.
+__device__ __forceinline__ uint32_t scaled(uint32_t pair, __half2 factor) {
+  const __half2 v = __hmul2(*reinterpret_cast<const __half2*>(&pair), factor);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+
 // MXFP4 from slabs. A weight becomes value * 2^(s - top), exact in F16 where the block's scale is within 24
 // binades of the row's largest, `top`; 2^(top - 128), which is owed, is factor(). A stage is what one warp of
 // the decode kernel takes of a slab: 6 blocks. 27 instructions expand 16 rows of a block.
@@ -71,6 +86,7 @@ struct SlabWeights {
   struct Tops {  // what the scales of rows lane / 4 and + 8 are measured by
     uint8_t top[2];
     __device__ float factor(int h) const { return __uint_as_float((top[h] - 1u) << 23); }
+    __device__ uint32_t owed(int h) const { return ((30u - top[h]) & 0xFFFFu) * 0x10001u; }
   };
   // Sixteen rows, two slabs, which are neighbours but for FC2's single ones.
   struct Source {
@@ -113,15 +129,9 @@ struct SlabWeights {
       words[h][4] = v.x, words[h][5] = v.y;
 #pragma unroll
       for (int i = 0; i < 3; ++i)
-        factors[h][i] =
-            scale(reinterpret_cast<const uint16_t*>(slab + kWarpScales)[lane / 4 * 3 + i], tops.top[h]);
+        factors[h][i] = relative_scales(
+            reinterpret_cast<const uint16_t*>(slab + kWarpScales)[lane / 4 * 3 + i], tops.owed(h));
     }
-  }
-  // 2^(15 + s - top) of two scales, zero below F16's normal numbers.
-  __device__ static __half2 scale(uint32_t two, int top) {
-    const uint32_t owed = static_cast<uint32_t>(30 - top) & 0xFFFFu;
-    const uint32_t bits = __viaddmax_s16x2(__byte_perm(two, 0, 0x4140), owed | owed << 16, 0) << 10;
-    return *reinterpret_cast<const __half2*>(&bits);
   }
   __device__ void expand(int block, uint32_t (&a)[8]) const {
 #pragma unroll
@@ -131,10 +141,7 @@ struct SlabWeights {
       uint32_t d[4];
       decode(words[h][block], d);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const __half2 v = __hmul2(*reinterpret_cast<const __half2*>(&d[i]), factor);
-        a[2 * i + h] = *reinterpret_cast<const uint32_t*>(&v);
-      }
+      for (int i = 0; i < 4; ++i) a[2 * i + h] = scaled(d[i], factor);
     }
   }
 };
@@ -171,6 +178,61 @@ struct PlainWeights {
     const uint4 hi = *reinterpret_cast<const uint4*>(at + block * kHalfBlock + 512);
     a[0] = lo.x, a[1] = lo.y, a[2] = lo.z, a[3] = lo.w;
     a[4] = hi.x, a[5] = hi.y, a[6] = hi.z, a[7] = hi.w;
+  }
+};
+
+// MXFP8 in matrix.h's order, two blocks a stage, with the scales of all 32 rows of the unit. A weight becomes
+// value * 2^(6 + s - top), exact in F16 where the block's scale is within 20 binades of the row's largest.
+struct Mxfp8Weights {
+  static constexpr bool kBf16 = false, kGrouped = false;
+  static constexpr int kBlocks = 2, kHalfBlock = 512, kScales = kBlocks * kHalfBlock;
+  static constexpr int kStageBytes = kScales + kBlocks * 32;
+  const uint8_t* at;
+  __half2 factors[kBlocks];  // of rows lane / 4 and + 8
+
+  struct Tops {
+    uint32_t owed;  // 21 - top of the two rows, in halves
+    int half;       // the warp's rows' half of the unit
+    __device__ float factor(int h) const {
+      return __uint_as_float((21u - (owed >> 16 * h)) << 23 & 0x7F800000u) * 0x1p-6f;
+    }
+  };
+  struct Source {
+    const uint8_t *data, *scales;  // this lane's next 16 bytes
+    Tops tops;
+    // Rows that do not exist are read from the last unit, and not stored.
+    __device__ void open(const WideParams& p, int, int row, int lane) {
+      const int64_t unit = min(row / kUnit, p.units - 1);
+      tops.half = row / 16 % 2;
+      data = p.weights + unit * p.stages * (2 * kScales) + tops.half * kHalfBlock + lane * 16;
+      scales = p.scales + unit * p.stages * (kBlocks * 32) + lane * 16;
+      const uint8_t* top = p.tops + unit * 32 + lane / 4 * 4 + 2 * tops.half;
+      tops.owed = ((21u - __ldg(top)) & 0xFFFFu) | (21u - __ldg(top + 1)) << 16;
+    }
+    __device__ void fetch(uint8_t* to, int, int lane) {
+#pragma unroll
+      for (int i = 0; i < kBlocks; ++i)
+        copy_async(to + i * kHalfBlock + lane * 16, data + i * (2 * kHalfBlock));
+      if (lane < kBlocks * 2) copy_async(to + kScales + lane * 16, scales);
+      data += 2 * kScales, scales += kBlocks * 32;
+    }
+  };
+
+  __device__ void load(const uint8_t* stage, const Tops& tops, int lane) {
+    at = stage + lane * 16;
+    const auto* two = reinterpret_cast<const uint16_t*>(stage + kScales) + lane / 4 * 2 + tops.half;
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) factors[i] = relative_scales(two[i * 16], tops.owed);
+  }
+  __device__ void expand(int block, uint32_t (&a)[8]) const {
+    const uint4 v = *reinterpret_cast<const uint4*>(at + block * kHalfBlock);
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+    const __half2 upper = __low2half2(factors[block]), lower = __high2half2(factors[block]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint2 f16 = e4m3_to_f16(words[i]);
+      a[2 * i] = scaled(f16.x, upper), a[2 * i + 1] = scaled(f16.y, lower);
+    }
   }
 };
 

@@ -58,6 +58,14 @@ constexpr Shape kFull[] = {
     {160, 96, 8, 2, 64, 128, 4, 257, 300, 0},    {2880, 2880, 64, 8, 64, 6, 4, 65, 9, 0},
     {2880, 2880, 64, 8, 64, 6, 4, 65, 1, 0},
 };
+// What a device has large tiles for: experts of 200 tokens each, and QKV so wide that tiles of 64, 112 and
+// 128 tokens fill 132 multiprocessors best.
+constexpr Shape kManyTokens = {2880, 2880, 1, 1, 64, 6, 4, 1, 300, 0};
+constexpr Shape kWide[] = {
+    {192, 32, 81, 9, 128, 1, 1, 33, 120, 0},
+    {192, 32, 81, 9, 128, 1, 1, 33, 224, 0},
+    {192, 32, 81, 9, 128, 1, 1, 33, 250, 0},
+};
 
 // Decoding at depths around the pieces in which attention may be cut (blocks of 128 keys and spans of 1,024,
 // up to 16 shares of 5 pages and what lies beyond), windows across them, a window wider than a span.
@@ -227,18 +235,24 @@ class Verifier {
     Bench bench(shape, options_.seed);
     RETURN_IF_ERROR(run_embeddings(bench));
     if (options_.dense != DenseFormat::kAsLoaded) return {};
-    ASSIGN_OR_RETURN(const std::vector<float> base,
-                     logits_of(reference_, bench.config(), bench.silent(), bench.tokens(), options_.chunk));
+    ASSIGN_OR_RETURN(const std::vector<float> base, base_of(bench));
     RETURN_IF_ERROR(run_attention(bench, base));
-    for (const Format format : kExperts)
-      RETURN_IF_ERROR(compare("moe", bench, format, bench.experts(format), base,
-                              tolerance_of(format, Operand::kExpertInput)));
+    for (const Format format : kExperts) RETURN_IF_ERROR(run_experts(bench, format, base));
     return run_chunks(bench);
+  }
+  Status run_experts(const Shape& shape) {
+    Bench bench(shape, options_.seed);
+    ASSIGN_OR_RETURN(const std::vector<float> base, base_of(bench));
+    return run_experts(bench, Format::kMxfp4, base);
+  }
+  Status run_attention(const Shape& shape) {
+    Bench bench(shape, options_.seed);
+    ASSIGN_OR_RETURN(const std::vector<float> base, base_of(bench));
+    return run_attention(bench, base);
   }
   Status run_deep(const Shape& shape) {
     Bench bench(shape, options_.seed);
-    ASSIGN_OR_RETURN(const std::vector<float> base,
-                     logits_of(reference_, bench.config(), bench.silent(), bench.tokens(), options_.chunk));
+    ASSIGN_OR_RETURN(const std::vector<float> base, base_of(bench));
     const ModelWeights weights = bench.attention(Format::kF32, Format::kF32);
     RETURN_IF_ERROR(compare("attend", bench, Format::kF32, weights, base, attend_tolerance()));
     const BackendFactory& invariant = options_.invariant ? options_.invariant : backend_;
@@ -267,12 +281,19 @@ class Verifier {
     if (caps_.half_activations) return 2 * kBf16Tolerance;
     return format == Format::kF32 ? kF32Tolerance : kBf16Tolerance;
   }
+  Result<std::vector<float>> base_of(const Bench& bench) const {
+    return logits_of(reference_, bench.config(), bench.silent(), bench.tokens(), options_.chunk);
+  }
   Status run_embeddings(Bench& bench) {
     const std::vector<float> nothing(bench.tokens().size() * static_cast<size_t>(bench.config().vocab));
     for (const Format format : kDense)
       RETURN_IF_ERROR(compare("embed+unembed", bench, format, bench.embeddings(format), nothing,
                               tolerance_of(made_of(format, options_.dense))));
     return {};
+  }
+  Status run_experts(Bench& bench, Format format, const std::vector<float>& base) {
+    return compare("moe", bench, format, bench.experts(format), base,
+                   tolerance_of(format, Operand::kExpertInput));
   }
   // "attend" has F32 projections; the others take their format's noise on top of its.
   Status run_attention(Bench& bench, const std::vector<float>& base) {
@@ -360,15 +381,16 @@ double kl_divergence(std::span<const float> p, std::span<const float> q) {
 Result<std::vector<VerifyCase>> verify_ops(const BackendFactory& backend, const VerifyOptions& options) {
   Verifier verifier(backend, options);
   for (const Shape& shape : kQuick) RETURN_IF_ERROR(verifier.run(shape));
-  const bool deep = options.dense == DenseFormat::kAsLoaded;
+  const bool as_loaded = options.dense == DenseFormat::kAsLoaded;
   for (const Shape& shape : kDeepQuick) {
-    if (deep) RETURN_IF_ERROR(verifier.run_deep(shape));
+    if (as_loaded) RETURN_IF_ERROR(verifier.run_deep(shape));
   }
   if (options.quick) return verifier.take();
   for (const Shape& shape : kFull) RETURN_IF_ERROR(verifier.run(shape));
-  for (const Shape& shape : kDeep) {
-    if (deep) RETURN_IF_ERROR(verifier.run_deep(shape));
-  }
+  if (!as_loaded) return verifier.take();
+  for (const Shape& shape : kWide) RETURN_IF_ERROR(verifier.run_attention(shape));
+  RETURN_IF_ERROR(verifier.run_experts(kManyTokens));
+  for (const Shape& shape : kDeep) RETURN_IF_ERROR(verifier.run_deep(shape));
   return verifier.take();
 }
 

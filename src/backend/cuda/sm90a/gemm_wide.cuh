@@ -60,10 +60,10 @@ __device__ inline int warp_index() { return uniform(threadIdx.x / 32); }
 
 // ---- weights: what a stage holds of a warp's 16 rows, and how they become A fragments ----
 
-// F16's 2^(s + owed - 15) of the E8M0 scales s in two bytes, zero below its normal numbers. owed: of each, in
-// halves.
-__device__ __forceinline__ __half2 relative_scales(uint32_t two, uint32_t owed) {
-  const uint32_t bits = __viaddmax_s16x2(__byte_perm(two, 0, 0x4140), owed, 0) << 10;
+// F16's 2^(s + shift - 15) of the E8M0 scales s in two bytes, zero below its normal numbers. shifts: of each,
+// in halves.
+__device__ __forceinline__ __half2 relative_scales(uint32_t two, uint32_t shifts) {
+  const uint32_t bits = __viaddmax_s16x2(__byte_perm(two, 0, 0x4140), shifts, 0) << 10;
   return *reinterpret_cast<const __half2*>(&bits);
 }
 // The values of `pair`, which are F16.
@@ -86,7 +86,7 @@ struct SlabWeights {
   struct Tops {  // what the scales of rows lane / 4 and + 8 are measured by
     uint8_t top[2];
     __device__ float factor(int h) const { return __uint_as_float((top[h] - 1u) << 23); }
-    __device__ uint32_t owed(int h) const { return ((30u - top[h]) & 0xFFFFu) * 0x10001u; }
+    __device__ uint32_t shifts(int h) const { return ((30u - top[h]) & 0xFFFFu) * 0x10001u; }
   };
   // Sixteen rows, two slabs, which are neighbours but for FC2's single ones.
   struct Source {
@@ -130,7 +130,7 @@ struct SlabWeights {
 #pragma unroll
       for (int i = 0; i < 3; ++i)
         factors[h][i] = relative_scales(
-            reinterpret_cast<const uint16_t*>(slab + kWarpScales)[lane / 4 * 3 + i], tops.owed(h));
+            reinterpret_cast<const uint16_t*>(slab + kWarpScales)[lane / 4 * 3 + i], tops.shifts(h));
     }
   }
   __device__ void expand(int block, uint32_t (&a)[8]) const {
@@ -185,16 +185,16 @@ struct PlainWeights {
 // value * 2^(6 + s - top), exact in F16 where the block's scale is within 20 binades of the row's largest.
 struct Mxfp8Weights {
   static constexpr bool kBf16 = false, kGrouped = false;
-  static constexpr int kBlocks = 2, kHalfBlock = 512, kScales = kBlocks * kHalfBlock;
-  static constexpr int kStageBytes = kScales + kBlocks * 32;
+  static constexpr int kBlocks = 2, kHalfBlock = 512, kDataBytes = kBlocks * kHalfBlock;
+  static constexpr int kStageBytes = kDataBytes + kBlocks * 32;
   const uint8_t* at;
   __half2 factors[kBlocks];  // of rows lane / 4 and + 8
 
   struct Tops {
-    uint32_t owed;  // 21 - top of the two rows, in halves
-    int half;       // the warp's rows' half of the unit
+    uint32_t shifts;  // 21 - top of the two rows, in halves
+    int half;         // the warp's rows' half of the unit
     __device__ float factor(int h) const {
-      return __uint_as_float((21u - (owed >> 16 * h)) << 23 & 0x7F800000u) * 0x1p-6f;
+      return __uint_as_float((21u - (shifts >> 16 * h)) << 23 & 0x7F800000u) * 0x1p-6f;
     }
   };
   struct Source {
@@ -204,25 +204,25 @@ struct Mxfp8Weights {
     __device__ void open(const WideParams& p, int, int row, int lane) {
       const int64_t unit = min(row / kUnit, p.units - 1);
       tops.half = row / 16 % 2;
-      data = p.weights + unit * p.stages * (2 * kScales) + tops.half * kHalfBlock + lane * 16;
+      data = p.weights + unit * p.stages * (2 * kDataBytes) + tops.half * kHalfBlock + lane * 16;
       scales = p.scales + unit * p.stages * (kBlocks * 32) + lane * 16;
       const uint8_t* top = p.tops + unit * 32 + lane / 4 * 4 + 2 * tops.half;
-      tops.owed = ((21u - __ldg(top)) & 0xFFFFu) | (21u - __ldg(top + 1)) << 16;
+      tops.shifts = ((21u - __ldg(top)) & 0xFFFFu) | (21u - __ldg(top + 1)) << 16;
     }
     __device__ void fetch(uint8_t* to, int, int lane) {
 #pragma unroll
       for (int i = 0; i < kBlocks; ++i)
         copy_async(to + i * kHalfBlock + lane * 16, data + i * (2 * kHalfBlock));
-      if (lane < kBlocks * 2) copy_async(to + kScales + lane * 16, scales);
-      data += 2 * kScales, scales += kBlocks * 32;
+      if (lane < kBlocks * 2) copy_async(to + kDataBytes + lane * 16, scales);
+      data += 2 * kDataBytes, scales += kBlocks * 32;
     }
   };
 
   __device__ void load(const uint8_t* stage, const Tops& tops, int lane) {
     at = stage + lane * 16;
-    const auto* two = reinterpret_cast<const uint16_t*>(stage + kScales) + lane / 4 * 2 + tops.half;
+    const auto* two = reinterpret_cast<const uint16_t*>(stage + kDataBytes) + lane / 4 * 2 + tops.half;
 #pragma unroll
-    for (int i = 0; i < kBlocks; ++i) factors[i] = relative_scales(two[i * 16], tops.owed);
+    for (int i = 0; i < kBlocks; ++i) factors[i] = relative_scales(two[i * 16], tops.shifts);
   }
   __device__ void expand(int block, uint32_t (&a)[8]) const {
     const uint4 v = *reinterpret_cast<const uint4*>(at + block * kHalfBlock);

@@ -51,7 +51,7 @@ TEST(CountModel, TakesWhatTheFormatsTake) {
   EXPECT_DOUBLE_EQ(parts.at(kHeadPart), 201088.0 * 2880 * 2);
   EXPECT_DOUBLE_EQ(parts.at(kProjectionsPart), 36.0 * 2880 * (4096 + 2 * 512 + 4096) * 2);
   const auto narrow = count("gpt-oss-120b", false, DenseFormat::kMxfp8);
-  EXPECT_DOUBLE_EQ(narrow.at(kHeadPart), 201088.0 * (2880 * 33 / 32 + 1));  // with each row's largest scale
+  EXPECT_DOUBLE_EQ(narrow.at(kHeadPart), 201088.0 * (2880.0 * 33 / 32 + 1));  // with each row's largest scale
 }
 
 TEST(CountModel, SlabsTakeThePlaceOfTheGeneralOrder) {

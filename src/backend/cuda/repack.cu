@@ -77,6 +77,8 @@ __global__ void repack_kernel(const RepackParams p) {
       }
       if (p.kind == Kind::kQ8_0 || p.kind == Kind::kMxfp8)
         scale[m][h] = encode_bytes(p.kind, row.source, row.row, b, c, v[m][h], code[m][h]);
+      if (p.kind == Kind::kQ8_0 && fabsf(__half2float(__ushort_as_half(scale[m][h]))) > kMostQ8Scale)
+        atomicMax(p.fault, kTooLarge);
     }
   }
   if (p.kind == Kind::kBF16 || p.kind == Kind::kF16) {
@@ -122,14 +124,14 @@ __global__ void repack_kernel(const RepackParams p) {
   }
 }
 
-// A warp a unit, a lane a row.
-__global__ void tops_kernel(const uint8_t* scales, int64_t units, int64_t blocks, uint8_t* tops) {
+// Matrix::tops of the units' scales; a warp a unit, a lane a row.
+__global__ void tops_kernel(const RepackParams p) {
   const int64_t unit = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-  if (unit >= units) return;
+  if (unit >= p.experts * p.units) return;
   const int lane = threadIdx.x % 32;
   uint8_t top = 1;
-  for (int64_t b = 0; b < blocks; ++b) top = max(top, scales[(unit * blocks + b) * 32 + lane]);
-  tops[unit * 32 + lane] = top;
+  for (int64_t b = 0; b < p.blocks; ++b) top = max(top, p.scales[(unit * p.blocks + b) * kUnit + lane]);
+  p.tops[unit * kUnit + lane] = top;
 }
 
 // A block a slab: 8 rows, of which in FC1 the even ones are gate rows and the odd ones up rows.
@@ -181,13 +183,10 @@ Status repack_slabs(const SlabParams& params, cudaStream_t stream) {
 }
 
 Status repack(const RepackParams& params, cudaStream_t stream) {
-  const int64_t warps = params.experts * params.units * params.blocks;
-  repack_kernel<<<static_cast<unsigned>((warps + 7) / 8), 256, 0, stream>>>(params);
-  return check(cudaGetLastError(), "repack");
-}
-
-Status find_tops(const uint8_t* scales, int64_t units, int64_t blocks, uint8_t* tops, cudaStream_t stream) {
-  tops_kernel<<<static_cast<unsigned>((units + 7) / 8), 256, 0, stream>>>(scales, units, blocks, tops);
+  const auto grid = [](int64_t warps) { return static_cast<unsigned>((warps + 7) / 8); };
+  const int64_t units = params.experts * params.units;
+  repack_kernel<<<grid(units * params.blocks), 256, 0, stream>>>(params);
+  if (params.kind == Kind::kMxfp8) tops_kernel<<<grid(units), 256, 0, stream>>>(params);
   return check(cudaGetLastError(), "repack");
 }
 

@@ -15,7 +15,10 @@ struct Raw {
   int64_t expert_stride = 0, expert_scale_stride = 0;
 };
 
-enum RepackFault : int { kNone, kNotFinite, kNanScale };
+// Of several the greatest is left. kTooLarge: a scale of kQ8_0 above kMostQ8Scale; F16 does not hold 128
+// times as much.
+enum RepackFault : int { kNone, kTooLarge, kNotFinite, kNanScale };
+inline constexpr float kMostQ8Scale = 511.0f;
 
 struct RepackParams {
   Raw source[2];
@@ -26,13 +29,11 @@ struct RepackParams {
   int64_t experts;              // one behind the other
   uint8_t* data;
   uint8_t* scales;
-  int* fault;  // a RepackFault is left here
+  uint8_t* tops;  // kMxfp8
+  int* fault;     // a RepackFault is left here
 };
 
 Status repack(const RepackParams& params, cudaStream_t stream);
-
-// Matrix::tops of kMxfp8.
-Status find_tops(const uint8_t* scales, int64_t units, int64_t blocks, uint8_t* tops, cudaStream_t stream);
 
 // Experts to the slabs of sm90a/moe_decode_layout.h.
 struct SlabParams {

@@ -117,6 +117,9 @@ Result<DeviceBuffer> Uploader::allocate(size_t bytes, const char* part, const st
 Status Uploader::allocate(Matrix& out, const char* part, const std::string& name) {
   ASSIGN_OR_RETURN(out.data, allocate(out.experts * out.units * out.unit_bytes(), part, name));
   ASSIGN_OR_RETURN(out.scales, allocate(out.experts * out.units * out.unit_scale_bytes(), part, name));
+  if (out.kind == Kind::kMxfp8) {
+    ASSIGN_OR_RETURN(out.tops, allocate(out.experts * out.units * kUnit, part, name));
+  }
   return note(name);
 }
 
@@ -227,6 +230,7 @@ Status Uploader::repack(const std::vector<ExpertsView>& sections, const Matrix& 
                  .experts = sections[0].count,
                  .data = out.data.as<uint8_t>() + first * out.unit_bytes(),
                  .scales = out.scales.as<uint8_t>() + first * out.unit_scale_bytes(),
+                 .tops = out.kind == Kind::kMxfp8 ? out.tops.as<uint8_t>() + first * kUnit : nullptr,
                  .fault = faults_.as<int>() + names_.size() - 1};
   std::vector<Copy> copies;
   for (size_t i = 0; i < sections.size(); ++i) {
@@ -261,9 +265,6 @@ Result<Matrix> Uploader::matrix(const std::vector<MatrixView>& sections, Kind ki
   Matrix out{.kind = kind, .order = order, .cols = sections[0].cols, .head_dim = head_dim};
   for (const MatrixView& m : sections) out.rows += m.rows, out.units += units_of(m.rows);
   RETURN_IF_ERROR(allocate(out, part, name));
-  if (kind == Kind::kMxfp8) {
-    ASSIGN_OR_RETURN(out.tops, allocate(out.units * kUnit, part, name));
-  }
   if (counts_only()) return out;
   int64_t unit = 0;
   for (const MatrixView& m : sections) {
@@ -275,9 +276,6 @@ Result<Matrix> Uploader::matrix(const std::vector<MatrixView>& sections, Kind ki
     }
     unit += units_of(m.rows);
   }
-  if (kind == Kind::kMxfp8)
-    RETURN_IF_ERROR(
-        find_tops(out.scales.as<uint8_t>(), out.units, out.cols / kBlock, out.tops.as<uint8_t>(), stream_));
   return out;
 }
 
@@ -361,6 +359,9 @@ Status Uploader::finish() {
   for (size_t i = 0; i < faults.size(); ++i) {
     if (faults[i] == kNanScale)
       return invalid("{}: a block scale is NaN; the checkpoint is damaged", names_[i]);
+    if (faults[i] == kTooLarge)
+      return invalid("{}: a weight above {} is too large for q8_0 here; use --dense bf16", names_[i],
+                     127 * kMostQ8Scale);
     if (faults[i] != kNone)
       return invalid("{}: a weight is NaN or infinite; the checkpoint is damaged", names_[i]);
   }

@@ -49,18 +49,27 @@ WideParams dense_params(const Matrix& w, const Tiles& x, float factor) {
 template <class Epilogue>
 Status dense(const Matrix& w, const Tiles& x, float factor, const Epilogue& out, cudaStream_t stream) {
   const WideParams p = dense_params(w, x, factor);
-  if (w.kind == Kind::kMxfp8) return launch_wide<Mxfp8Weights>(p, out, stream);
-  return w.kind == Kind::kBF16 ? launch_wide<PlainWeights<true>>(p, out, stream)
-                               : launch_wide<PlainWeights<false>>(p, out, stream);
+  switch (w.kind) {
+    case Kind::kBF16:
+      return launch_wide<PlainWeights<true>>(p, out, stream);
+    case Kind::kF16:
+      return launch_wide<PlainWeights<false>>(p, out, stream);
+    case Kind::kQ8_0:
+      return launch_wide<ByteWeights<Q8Codes>>(p, out, stream);
+    case Kind::kMxfp8:
+      return launch_wide<ByteWeights<Mxfp8Codes>>(p, out, stream);
+    default:
+      return Status(StatusCode::kInternal, "wide products: the experts' format");
+  }
 }
 
 }  // namespace
 
-// A tile's weights, of 16 bits, take a multiprocessor as long to read as the arithmetic of about 60 tokens,
-// and the last wave of thread blocks is rarely full.
+// A tile's weights take a multiprocessor as long to read as the arithmetic of about 60 tokens, 31 if they are
+// bytes, and the last wave of thread blocks is rarely full.
 Tiles dense_tiles(const Matrix& w, void* data, int tokens) {
   constexpr int kTiles[] = {128, 112, 64, 32};
-  const int reading = w.kind == Kind::kMxfp8 ? 31 : 60;
+  const int reading = w.kind == Kind::kQ8_0 || w.kind == Kind::kMxfp8 ? 31 : 60;
   const auto time = [&](int tile) {
     const int tiles = (tokens + tile - 1) / tile * dense_params(w, {}, 1.0f).row_tiles;
     return (tiles + kGrid - 1) / kGrid * std::max(tile, reading);
@@ -85,7 +94,8 @@ Status wide_experts(const uint8_t* fc2, const Tiles& x, float factor, const Stor
 }
 
 bool wide_fits(const Matrix& w) {
-  return (w.kind == Kind::kBF16 || w.kind == Kind::kF16 || w.kind == Kind::kMxfp8) && w.cols % kWideStep == 0;
+  constexpr Kind kKinds[] = {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8};
+  return std::ranges::find(kKinds, w.kind) != std::end(kKinds) && w.cols % kWideStep == 0;
 }
 Status wide_dense(const Matrix& w, const Tiles& x, float factor, const Store& out, cudaStream_t stream) {
   return dense(w, x, factor, out, stream);

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/dequant.cuh"
 #include "backend/cuda/kernels.cuh"
 #include "backend/cuda/mma.cuh"
 #include "backend/cuda/sm90a/gemm_wide.h"
@@ -33,7 +34,7 @@ inline constexpr int kSharedLimit = 233472, kSharedReserved = 1024;  // of a mul
 
 struct WideParams {
   const uint8_t* weights;
-  const uint8_t* scales;  // dense, MXFP8: of a Matrix, as tops
+  const uint8_t* scales;  // dense, of a byte: of a Matrix, as tops
   const uint8_t* tops;
   Tiles x;
   int row_tiles;  // of an expert
@@ -181,22 +182,16 @@ struct PlainWeights {
   }
 };
 
-// MXFP8 in matrix.h's order, two blocks a stage, with the scales of all 32 rows of the unit. A weight becomes
-// value * 2^(6 + s - top), exact in F16 where the block's scale is within 20 binades of the row's largest.
-struct Mxfp8Weights {
+// Weights of a byte in matrix.h's order, two blocks a stage, with the scales of all 32 rows of the unit.
+template <class Codes>
+struct ByteWeights {
   static constexpr bool kBf16 = false, kGrouped = false;
   static constexpr int kBlocks = 2, kHalfBlock = 512, kDataBytes = kBlocks * kHalfBlock;
-  static constexpr int kStageBytes = kDataBytes + kBlocks * 32;
+  static constexpr int kScaleBytes = kBlocks * Codes::kScaleBytes, kStageBytes = kDataBytes + kScaleBytes;
   const uint8_t* at;
   __half2 factors[kBlocks];  // of rows lane / 4 and + 8
 
-  struct Tops {
-    uint32_t shifts;  // 21 - top of the two rows, in halves
-    int half;         // the warp's rows' half of the unit
-    __device__ float factor(int h) const {
-      return __uint_as_float((21u - (shifts >> 16 * h)) << 23 & 0x7F800000u) * 0x1p-6f;
-    }
-  };
+  using Tops = typename Codes::Tops;
   struct Source {
     const uint8_t *data, *scales;  // this lane's next 16 bytes
     Tops tops;
@@ -205,24 +200,23 @@ struct Mxfp8Weights {
       const int64_t unit = min(row / kUnit, p.units - 1);
       tops.half = row / 16 % 2;
       data = p.weights + unit * p.stages * (2 * kDataBytes) + tops.half * kHalfBlock + lane * 16;
-      scales = p.scales + unit * p.stages * (kBlocks * 32) + lane * 16;
-      const uint8_t* top = p.tops + unit * 32 + lane / 4 * 4 + 2 * tops.half;
-      tops.shifts = ((21u - __ldg(top)) & 0xFFFFu) | (21u - __ldg(top + 1)) << 16;
+      scales = p.scales + unit * p.stages * kScaleBytes + lane * 16;
+      tops.open(p.tops + unit * kUnit, lane);
     }
     __device__ void fetch(uint8_t* to, int, int lane) {
 #pragma unroll
       for (int i = 0; i < kBlocks; ++i)
         copy_async(to + i * kHalfBlock + lane * 16, data + i * (2 * kHalfBlock));
-      if (lane < kBlocks * 2) copy_async(to + kDataBytes + lane * 16, scales);
-      data += 2 * kDataBytes, scales += kBlocks * 32;
+      if (lane < kScaleBytes / 16) copy_async(to + kDataBytes + lane * 16, scales);
+      data += 2 * kDataBytes, scales += kScaleBytes;
     }
   };
 
   __device__ void load(const uint8_t* stage, const Tops& tops, int lane) {
     at = stage + lane * 16;
-    const auto* two = reinterpret_cast<const uint16_t*>(stage + kDataBytes) + lane / 4 * 2 + tops.half;
 #pragma unroll
-    for (int i = 0; i < kBlocks; ++i) factors[i] = relative_scales(two[i * 16], tops.shifts);
+    for (int i = 0; i < kBlocks; ++i)
+      factors[i] = Codes::scales(stage + kDataBytes + i * Codes::kScaleBytes, tops, lane);
   }
   __device__ void expand(int block, uint32_t (&a)[8]) const {
     const uint4 v = *reinterpret_cast<const uint4*>(at + block * kHalfBlock);
@@ -230,9 +224,46 @@ struct Mxfp8Weights {
     const __half2 upper = __low2half2(factors[block]), lower = __high2half2(factors[block]);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint2 f16 = e4m3_to_f16(words[i]);
+      const uint2 f16 = Codes::to_f16(words[i]);
       a[2 * i] = scaled(f16.x, upper), a[2 * i + 1] = scaled(f16.y, lower);
     }
+  }
+};
+
+// A weight becomes value * 2^(6 + s - top), exact in F16 where the block's scale is within 20 binades of the
+// row's largest.
+struct Mxfp8Codes {
+  static constexpr int kScaleBytes = 32;
+  struct Tops {
+    uint32_t shifts;  // 21 - top of rows lane / 4 and + 8, in halves
+    int half;         // the warp's rows' half of the unit
+    __device__ void open(const uint8_t* tops, int lane) {
+      tops += lane / 4 * 4 + 2 * half;
+      shifts = ((21u - __ldg(tops)) & 0xFFFFu) | (21u - __ldg(tops + 1)) << 16;
+    }
+    __device__ float factor(int h) const {
+      return __uint_as_float((21u - (shifts >> 16 * h)) << 23 & 0x7F800000u) * 0x1p-6f;
+    }
+  };
+  __device__ static __half2 scales(const uint8_t* block, const Tops& tops, int lane) {
+    return relative_scales(reinterpret_cast<const uint16_t*>(block)[lane / 4 * 2 + tops.half], tops.shifts);
+  }
+  __device__ static uint2 to_f16(uint32_t word) { return e4m3_to_f16(word); }
+};
+
+// A weight becomes code * scale, rounded to F16. No scale may be above 511.
+struct Q8Codes {
+  static constexpr int kScaleBytes = 64;
+  struct Tops {
+    int half;
+    __device__ void open(const uint8_t*, int) {}
+    __device__ float factor(int) const { return 1.0f; }
+  };
+  __device__ static __half2 scales(const uint8_t* block, const Tops& tops, int lane) {
+    return reinterpret_cast<const __half2*>(block)[lane / 4 * 2 + tops.half];
+  }
+  __device__ static uint2 to_f16(uint32_t word) {
+    return {Q8Source::widen(word, 0x4140), Q8Source::widen(word, 0x4342)};
   }
 };
 

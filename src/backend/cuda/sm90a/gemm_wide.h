@@ -48,7 +48,7 @@ Status wide_experts(const uint8_t* fc1, const Tiles& x, float factor, const Wide
 // The second: out[slot, row] = value + bias.
 Status wide_experts(const uint8_t* fc2, const Tiles& x, float factor, const Store& out, cudaStream_t stream);
 
-// Dense matrices in BF16, F16 or MXFP8.
+// Dense matrices in BF16, F16, Q8_0 or MXFP8.
 bool wide_fits(const Matrix& w);
 Status wide_dense(const Matrix& w, const Tiles& x, float factor, const Store& out, cudaStream_t stream);
 Status wide_dense(const Matrix& w, const Tiles& x, float factor, const Qkv& out, cudaStream_t stream);

@@ -58,13 +58,18 @@ constexpr Shape kFull[] = {
     {160, 96, 8, 2, 64, 128, 4, 257, 300, 0},    {2880, 2880, 64, 8, 64, 6, 4, 65, 9, 0},
     {2880, 2880, 64, 8, 64, 6, 4, 65, 1, 0},
 };
-// What a device has large tiles for: experts of 200 tokens each, and QKV so wide that tiles of 64, 112 and
-// 128 tokens fill 132 multiprocessors best.
-constexpr Shape kManyTokens = {2880, 2880, 1, 1, 64, 6, 4, 1, 300, 0};
-constexpr Shape kWide[] = {
-    {192, 32, 81, 9, 128, 1, 1, 33, 120, 0},
-    {192, 32, 81, 9, 128, 1, 1, 33, 224, 0},
-    {192, 32, 81, 9, 128, 1, 1, 33, 250, 0},
+// What Hopper has other kernels for than for 1 and 9 tokens: experts of 3, 16, 27, 87 and 240 tokens each;
+// projections of 24 rows, and so wide that tiles of 64, 112 and 128 tokens fill 132 multiprocessors best.
+constexpr Shape kExpertsOf[] = {
+    {2880, 2880, 1, 1, 64, 6, 4, 65, 4, 0},   {2880, 2880, 1, 1, 64, 6, 4, 65, 24, 0},
+    {2880, 2880, 1, 1, 64, 6, 4, 65, 40, 0},  {2880, 2880, 1, 1, 64, 6, 4, 65, 130, 0},
+    {2880, 2880, 1, 1, 64, 6, 4, 65, 360, 0},
+};
+constexpr Shape kProjectionsOf[] = {
+    {2880, 32, 64, 8, 64, 1, 1, 33, 24, 0},
+    {448, 32, 81, 9, 128, 1, 1, 33, 120, 0},
+    {448, 32, 81, 9, 128, 1, 1, 33, 224, 0},
+    {448, 32, 81, 9, 128, 1, 1, 33, 250, 0},
 };
 
 // Decoding at depths around the pieces in which attention may be cut (blocks of 128 keys and spans of 1,024,
@@ -388,8 +393,8 @@ Result<std::vector<VerifyCase>> verify_ops(const BackendFactory& backend, const 
   if (options.quick) return verifier.take();
   for (const Shape& shape : kFull) RETURN_IF_ERROR(verifier.run(shape));
   if (!as_loaded) return verifier.take();
-  for (const Shape& shape : kWide) RETURN_IF_ERROR(verifier.run_attention(shape));
-  RETURN_IF_ERROR(verifier.run_experts(kManyTokens));
+  for (const Shape& shape : kProjectionsOf) RETURN_IF_ERROR(verifier.run_attention(shape));
+  for (const Shape& shape : kExpertsOf) RETURN_IF_ERROR(verifier.run_experts(shape));
   for (const Shape& shape : kDeep) RETURN_IF_ERROR(verifier.run_deep(shape));
   return verifier.take();
 }

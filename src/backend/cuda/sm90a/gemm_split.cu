@@ -107,16 +107,6 @@ struct Share {
   }
 };
 
-// Where a unit's slabs stand in it: third by third, but for FC2's single slabs, which come one after the
-// other and make units, too.
-struct Strides {
-  int slab, third;
-};
-template <bool kDown>
-__device__ __forceinline__ Strides strides(int unit) {
-  return kDown && unit >= kGrid ? Strides{kSlabBytes, kSlabThird} : Strides{kSlabThird, kUnitThird};
-}
-
 // ---- the finishing warp ----
 
 template <bool kDown>
@@ -236,7 +226,7 @@ __device__ void finish(SplitShared& s, const SplitParams& p) {
     Out* out = static_cast<Out*>(p.out) + (job.first + (few ? 0 : token)) * p.stride;
     for (int unit = share.at.unit; unit < end; ++unit) {
       mbar_wait(&s.ready[buffer.index], buffer.phase);
-      const uint8_t* slab = s.unit[stage.index] + row / 8 * strides<kDown>(unit).slab + kThirdBias;
+      const uint8_t* slab = s.unit[stage.index] + row / 8 * strides(kDown, unit).slab + kThirdBias;
       const float bias = __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(slab)[row % 8]);
       Out* to = out + (kDown ? unit * 16 + row : unit * 8 + row / 2);
       constexpr int kTiles = kSplitTokens / 8;
@@ -375,7 +365,7 @@ struct Consumer {
       if (unit == end - 1) at_last();
       mbar_wait(shared + static_cast<uint32_t>(offsetof(SplitShared, full)) + stage.index * 8, stage.phase);
       float sum[kTiles][4];
-      const Strides by = strides<kDown>(unit);
+      const Strides by = strides(kDown, unit);
       multiply<kTiles>(operands, stage.index * kUnitBytes - third * (kUnitThird - by.third), by.slab, b, sum);
       const uint32_t barriers = shared + buffer.index * 8;
       mbar_wait(barriers + static_cast<uint32_t>(offsetof(SplitShared, taken)), buffer.phase ^ 1);

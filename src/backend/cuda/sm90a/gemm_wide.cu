@@ -95,7 +95,8 @@ Status wide_experts(const uint8_t* fc2, const Tiles& x, float factor, const Stor
 
 bool wide_fits(const Matrix& w) {
   constexpr Kind kKinds[] = {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8};
-  return std::ranges::find(kKinds, w.kind) != std::end(kKinds) && w.cols % kWideStep == 0;
+  return std::ranges::find(kKinds, w.kind) != std::end(kKinds) && w.cols % kWideStep == 0 &&
+         w.cols / kWideStep >= kFewestStages;
 }
 Status wide_dense(const Matrix& w, const Tiles& x, float factor, const Store& out, cudaStream_t stream) {
   return dense(w, x, factor, out, stream);

@@ -30,6 +30,7 @@ inline constexpr int kGroupRows = 64;
 inline constexpr int kTileRows = kGroups * kGroupRows;
 inline constexpr int kWideWarps = 4 * kGroups;
 inline constexpr int kWideThreads = 128 * (kGroups + 1);
+inline constexpr int kFewestStages = 7;  // of a tile: who begins one has fetched into it, or to its end
 inline constexpr int kSharedLimit = 233472, kSharedReserved = 1024;  // of a multiprocessor; of each block
 
 struct WideParams {
@@ -89,34 +90,30 @@ struct SlabWeights {
     __device__ float factor(int h) const { return __uint_as_float((top[h] - 1u) << 23); }
     __device__ uint32_t shifts(int h) const { return ((30u - top[h]) & 0xFFFFu) * 0x10001u; }
   };
-  // Sixteen rows, two slabs, which are neighbours but for FC2's single ones.
+  // Sixteen rows: a unit.
   struct Source {
-    const uint8_t* slab[kDown ? 2 : 1];  // this lane's next 16 bytes
-    int skip[kDown ? 2 : 1];             // from the last piece of a third to the next third
+    const uint8_t* slab;  // the upper one, this lane's next 16 bytes
+    int unit;
     Tops tops;
     __device__ void open(const WideParams& p, int expert, int row, int lane) {
       const uint8_t* weights = p.weights + expert * kExpertBytes;
+      slab = weights + slab_offset(kDown, row / 8, 0, lane * 16);
+      unit = row / 16;
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int index = row / 8 + h;
-        tops.top[h] = __ldg(weights + slab_offset(kDown, index, kTopThird, kThirdTop + lane / 4));
-        if (h > 0 && !kDown) continue;
-        slab[h] = weights + slab_offset(kDown, index, 0, lane * 16);
-        skip[h] = kDown && index % 3 == 2 ? 16 : 16 + kSlabThird;
-      }
+      for (int h = 0; h < 2; ++h)
+        tops.top[h] = __ldg(weights + slab_offset(kDown, row / 8 + h, kTopThird, kThirdTop + lane / 4));
     }
     // 102 vectors of 16 bytes; of 51 a slab the second 32 belong to both. left: stages, this one counted.
     __device__ void fetch(uint8_t* to, int left, int lane) {
       constexpr int kVectors = kWarpBytes / 16;
-      const uint8_t* upper = (kDown ? slab[kDown] : slab[0] + kSlabThird) - kVectors * 16;
+      const Strides by = strides(kDown, unit);
+      const uint8_t* lower = slab + by.slab - kVectors * 16;
       to += lane * 16;
-      copy_async(to, slab[0]);
-      copy_async(to + 512, (lane < kVectors - 32 ? slab[0] : upper) + 512);
-      copy_async(to + 1024, upper + 1024);
-      if (lane < 2 * kVectors - 96) copy_async(to + 1536, upper + 1536);
-      const bool last = left % kWarpsPerThird == 1;
-#pragma unroll
-      for (int h = 0; h < (kDown ? 2 : 1); ++h) slab[h] += kWarpBytes + (last ? skip[h] : 0);
+      copy_async(to, slab);
+      copy_async(to + 512, (lane < kVectors - 32 ? slab : lower) + 512);
+      copy_async(to + 1024, lower + 1024);
+      if (lane < 2 * kVectors - 96) copy_async(to + 1536, lower + 1536);
+      slab += kWarpBytes + (left % kWarpsPerThird == 1 ? by.third - kThirdBias : 0);
     }
   };
 
@@ -273,6 +270,7 @@ struct Q8Codes {
 template <class Weights, int kTile, bool kStages_>
 struct WidePlan {
   static constexpr int kSlots = kTile >= 64 ? 4 : 8;
+  static_assert(kSlots - 1 <= kFewestStages);
   static constexpr int kSteps = kTile >= 64 ? 1 : Weights::kBlocks / 2;
   static constexpr int kWeightBytes = kSlots * kWideWarps * Weights::kStageBytes;
   static constexpr int kStaging = kStages_ ? kGroups * kTile * 64 : 0;  // the epilogue's
@@ -498,7 +496,7 @@ __device__ __forceinline__ void finish_tile(const WideSwiGlu& e, const WidePlace
     }
   }
   const int block = at.row / 64, width = tile_width(at.job.count), group = threadIdx.x / 128 + 1;
-  asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory");
+  group_barrier(group);
   uint8_t* out = e.out + static_cast<int64_t>(at.job.start) * (kHidden * 2) +
                  static_cast<int64_t>(block / 2) * width * 128;
   for (int i = threadIdx.x % 128; i < at.job.count * 4; i += 128) {
@@ -506,7 +504,7 @@ __device__ __forceinline__ void finish_tile(const WideSwiGlu& e, const WidePlace
     *reinterpret_cast<uint4*>(out + token * 128 + at_chunk * 16) =
         *reinterpret_cast<const uint4*>(at.staging + i * 16);
   }
-  asm volatile("bar.sync %0, 128;" ::"r"(group) : "memory");
+  group_barrier(group);
 }
 
 template <class Weights, int kTile, class Plan, class Epilogue>

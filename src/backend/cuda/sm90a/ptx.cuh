@@ -117,6 +117,10 @@ __device__ __forceinline__ void bulk_copy(void* dst, const void* src, int bytes,
       "l"(src), "r"(bytes), "r"(smem_addr(bar))
       : "memory");
 }
+// The 128 threads of a warpgroup meet. barrier: 1 to 15, theirs alone.
+__device__ __forceinline__ void group_barrier(int barrier) {
+  asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+}
 // By all warps of a warpgroup, of a kernel whose registers are bounded at its launch.
 template <int kCount>
 __device__ __forceinline__ void take_registers() {

@@ -69,11 +69,19 @@ __device__ __forceinline__ float swiglu(float gate, float up) {
   return __fdividef(gate, 1.0f + __expf(-1.702f * gate)) * (up + 1.0f);
 }
 
+// Where a unit's slabs stand in it: third by third, but for FC2's single slabs, which come one after the
+// other and make units, too.
+struct Strides {
+  int slab, third;
+};
+__device__ __forceinline__ Strides strides(bool down, int unit) {
+  return down && unit >= kGrid ? Strides{kSlabBytes, kSlabThird} : Strides{kSlabThird, kUnitThird};
+}
+
 // Offset of byte `at` of third `third` of a slab inside one expert's matrix.
 __device__ inline size_t slab_offset(bool down, int slab, int third, int at) {
-  if (!down || slab < kFc2Tail / 8)
-    return (size_t)(slab / 2) * kUnitBytes + third * kUnitThird + slab % 2 * kSlabThird + at;
-  return kFc2Single + (size_t)(slab - kFc2Tail / 8) * kSlabBytes + third * kSlabThird + at;
+  const Strides by = strides(down, slab / 2);
+  return (size_t)(slab / 2) * kUnitBytes + slab % 2 * by.slab + third * by.third + at;
 }
 
 }  // namespace moesaic::cuda::sm90a

@@ -116,7 +116,7 @@ struct Loader {
   const uint8_t *expert = nullptr, *next;  // null: no more units
   const uint64_t policy = evict_first_policy();
 
-  __device__ Loader(const SplitParams& p, const Share<kDown>& share) : p(p), share(share) {
+  __device__ Loader(const SplitParams& params, const Share<kDown>& all) : p(params), share(all) {
     find_expert(), find_next();
   }
   __device__ void find_expert() {
@@ -432,14 +432,11 @@ __device__ void make_jobs(SplitShared& s, const SplitRoute& route) {
   if (threadIdx.x == 0) *route.route.job_count = s.made.count;
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(route.made) : "memory");
+  if (threadIdx.x == 0) publish(route.made, 1);
 }
 // By all threads of the second.
 __device__ void read_jobs(SplitShared& s, const SplitRoute& route) {
-  if (threadIdx.x == 0) {
-    int made;
-    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(made) : "l"(route.made) : "memory");
-    while (made == 0);
+  while (threadIdx.x == 0 && published(route.made) == 0) {
   }
   __syncthreads();
   const int most = min(kMadeJobs, route.route.rows * route.route.top_k);

@@ -30,7 +30,7 @@ __device__ __forceinline__ bool has_empty(uint4 v) {
 __device__ __forceinline__ uint4 settle(uint8_t* to, const uint8_t* from) {
   uint4 v = *reinterpret_cast<const uint4*>(to);
   if (!has_empty(v)) return v;
-  do v = load_relaxed(from);
+  do v = load_volatile(from);
   while (has_empty(v));
   *reinterpret_cast<uint4*>(to) = v;
   return v;

@@ -73,16 +73,6 @@ struct alignas(128) Shared {
   uint64_t sorted, planned;
 };
 
-// ---- PTX ----
-__device__ __forceinline__ uint4 load_relaxed(const void* p) {
-  uint4 v;
-  asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p)
-               : "memory");
-  return v;
-}
-
 // ---- routing ----
 constexpr int kMostExperts = 256;
 // The experts of a token, by a warp.

@@ -117,6 +117,24 @@ __device__ __forceinline__ void bulk_copy(void* dst, const void* src, int bytes,
       "l"(src), "r"(bytes), "r"(smem_addr(bar))
       : "memory");
 }
+// What another thread block may just have written.
+__device__ __forceinline__ uint4 load_volatile(const void* p) {
+  uint4 v;
+  asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p)
+               : "memory");
+  return v;
+}
+// In global memory: who sees the value sees what the block wrote before its last barrier.
+__device__ __forceinline__ void publish(int* to, int value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+__device__ __forceinline__ int published(const int* from) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
 // The 128 threads of a warpgroup meet. barrier: 1 to 15, theirs alone.
 __device__ __forceinline__ void group_barrier(int barrier) {
   asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");

@@ -58,12 +58,14 @@ constexpr Shape kFull[] = {
     {160, 96, 8, 2, 64, 128, 4, 257, 300, 0},    {2880, 2880, 64, 8, 64, 6, 4, 65, 9, 0},
     {2880, 2880, 64, 8, 64, 6, 4, 65, 1, 0},
 };
-// What Hopper has other kernels for than for 1 and 9 tokens: experts of 3, 16, 27, 87 and 240 tokens each;
-// projections of 24 rows, and so wide that tiles of 64, 112 and 128 tokens fill 132 multiprocessors best.
+// What Hopper has other kernels for than for 1 and 9 tokens: experts of 3, 16, 27, 87 and 240 tokens each,
+// more than 32 experts to choose from, and jobs; projections of 24 rows, and so wide that tiles of 64, 112
+// and 128 tokens fill 132 multiprocessors best.
 constexpr Shape kExpertsOf[] = {
     {2880, 2880, 1, 1, 64, 6, 4, 65, 4, 0},   {2880, 2880, 1, 1, 64, 6, 4, 65, 24, 0},
     {2880, 2880, 1, 1, 64, 6, 4, 65, 40, 0},  {2880, 2880, 1, 1, 64, 6, 4, 65, 130, 0},
-    {2880, 2880, 1, 1, 64, 6, 4, 65, 360, 0},
+    {2880, 2880, 1, 1, 64, 6, 4, 65, 360, 0}, {2880, 2880, 1, 1, 64, 40, 4, 65, 3, 0},
+    {2880, 2880, 1, 1, 64, 40, 4, 65, 40, 0},
 };
 constexpr Shape kProjectionsOf[] = {
     {2880, 32, 64, 8, 64, 1, 1, 33, 24, 0},

@@ -98,12 +98,12 @@ __device__ void produce(Shared<C>& s, const Params& p, int experts) {
 }
 
 // The kernel's wait for its predecessor is in here: what the first copy needs besides the logits comes before
-// it, where the empty asm keeps it.
+// it.
 template <class C>
 __device__ void produce_one(Shared<C>& s, const Params& p) {
   const uint8_t* first = p.fc1 + (size_t)fc1_place(0) * kUnitBytes;
   uint64_t policy = evict_first_policy();
-  asm volatile("" : "+l"(first), "+l"(policy) : "l"(p.logits), "r"(p.experts));
+  have_now(first, policy, p.logits, p.experts);
   wait_for_predecessor();
   int expert = likeliest(p);
   if (threadIdx.x > 0) return;

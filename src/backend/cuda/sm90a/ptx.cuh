@@ -12,6 +12,10 @@ __device__ __forceinline__ uint32_t kept(uint32_t address) {
   asm volatile("" : "+r"(address));
   return address;
 }
+// The compiler has them in registers by then, and does not read or compute them later.
+__device__ __forceinline__ void have_now(const uint8_t*& a, uint64_t& b, const void* c, int d) {
+  asm volatile("" : "+l"(a), "+l"(b) : "l"(c), "r"(d));
+}
 template <class T>
 __device__ __forceinline__ T load_shared(uint32_t address) {
   T v;

@@ -5,7 +5,7 @@
 namespace moesaic::cuda::on_host {
 namespace {
 constexpr size_t kStackBytes = 32 << 10;
-constexpr int kUnwritten = 0xFF;  // NaN, as floats of any width
+constexpr int kUnwritten = 0x7F;  // NaN as F16, vast as F32
 // Threads that only look, and find what they look for, look for the next thing as often as this at most.
 constexpr int kIdleRounds = 64;
 }  // namespace
@@ -56,22 +56,32 @@ void ThreadBlock::begin(uint3 index, dim3 grid, const std::function<void()>& ker
   }
 }
 
+// Runs what can go on of the late warp, or of the others. looking: also threads that look for another block's
+// doing.
+bool ThreadBlock::pass(bool late, bool looking) {
+  const int threads = static_cast<int>(fibers_.size()), late_warp = index_.x % warps_.size();
+  bool moved = false;
+  for (int i = 0; i < threads; ++i) {
+    thread_ = index_.x % 2 == 0 ? i : threads - 1 - i;
+    Fiber& fiber = fibers_[thread_];
+    if (fiber.done || fiber.waits() || (fiber.looks && !looking) || (thread_ / 32 == late_warp) != late)
+      continue;
+    fiber.phase = nullptr, fiber.looks = false;
+    resume(fiber);
+    if (fiber.done) --left_;
+    moved |= !fiber.looks;
+  }
+  return moved;
+}
+
 bool ThreadBlock::advance() {
   running_ = this;
-  bool any = false;
-  for (bool first = true, moved = true; moved; first = false) {
-    moved = false;
-    for (int i = 0; i < static_cast<int>(fibers_.size()); ++i) {
-      thread_ = index_.x % 2 == 0 ? i : static_cast<int>(fibers_.size()) - 1 - i;
-      Fiber& fiber = fibers_[thread_];
-      if (fiber.done || fiber.waits() || (fiber.looks && !first)) continue;
-      fiber.phase = nullptr, fiber.looks = false;
-      resume(fiber);
-      if (fiber.done) --left_;
-      moved |= !fiber.looks;
-    }
-    any |= moved;
-  }
+  bool any = pass(false, true);
+  const auto others = [&] {
+    while (pass(false, false)) any = true;
+  };
+  others();
+  for (bool moved = pass(true, true); moved; moved = pass(true, false)) any = true, others();
   return any;
 }
 

@@ -69,7 +69,8 @@ class ThreadBlock {
   // kernel: what each thread does, from the next advance() on; it must outlive the block's run.
   void begin(uint3 index, dim3 grid, const std::function<void()>& kernel);
   // Each thread until it waits for another, as often as there is one that can go on; false if none could. The
-  // threads of odd blocks in reverse order: what is right in one order only has no barrier for it.
+  // order differs from block to block, since what is right in one order only lacks a barrier: odd blocks
+  // go backwards, and one warp, another in each block, is late: it runs when no other can.
   bool advance();
   bool done() const { return left_ == 0; }
 
@@ -116,6 +117,7 @@ class ThreadBlock {
     std::byte bytes[32];
   };
   static void enter();
+  bool pass(bool late, bool looking);
   void resume(Fiber& fiber);
   void leave();
   void meet(Meeting& at, int threads);

@@ -1,4 +1,4 @@
-// Building blocks of the decode MoE operator: shared memory, PTX, dequantisation, and the plan of work that
+// Building blocks of the decode MoE operator: shared memory, the choice of experts, and the plan of work that
 // the roles of moe_decode.cu follow.
 #pragma once
 #include <cuda_bf16.h>

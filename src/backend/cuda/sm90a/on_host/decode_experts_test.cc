@@ -2,6 +2,7 @@
 // what the others leave of the first product.
 #include "backend/cuda/sm90a/moe_decode.cu"
 #include "backend/cuda/sm90a/on_host/experts.h"
+#include "moe/work_list.h"
 
 namespace moesaic::cuda::sm90a {
 namespace {
@@ -47,21 +48,17 @@ struct Tokens {
     return out;
   }
 
-  // In double precision, h in F32.
+  // As the reference backend has it, h in F32.
   std::vector<double> expected(int token) const {
     std::vector<float> in(kHidden);
     for (int i = 0; i < kHidden; ++i) in[i] = __half2float(x[token * kHidden + i]) * scale[token];
-    std::vector<std::pair<float, int>> ranked;
-    for (int e = 0; e < kExperts; ++e) ranked.emplace_back(logits[token * kExperts + e], e);
-    std::ranges::sort(ranked, std::greater());
-    ranked.resize(kTopK);
-    double all = 0;
-    for (const auto& [logit, expert] : ranked) all += std::exp(logit);
+    int32_t ids[kTopK];
+    float weights[kTopK];
+    route_row(std::span(logits).subspan(token * kExperts, kExperts), kTopK, ids, weights);
     std::vector<double> sum(&residual[token * kHidden], &residual[token * kHidden] + kHidden);
-    for (const auto& [logit, expert] : ranked) {
-      const std::vector<float> h = hidden_of(expert, in);
-      for (int row = 0; row < kHidden; ++row)
-        sum[row] += std::exp(logit) / all * experts().times(kDownPart, expert, row, h);
+    for (int k = 0; k < kTopK; ++k) {
+      const std::vector<float> y = experts().times(kDownPart, ids[k], experts().hidden(ids[k], in));
+      for (int row = 0; row < kHidden; ++row) sum[row] += double{weights[k]} * y[row];
     }
     return sum;
   }

@@ -3,14 +3,14 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "backend/cuda/sm90a/on_host/error.h"
 #include "backend/cuda/sm90a/slab_kernel.cuh"
-#include "mx/formats.h"
+#include "backend/reference/experts.h"
+#include "backend/reference/linear.h"
 
 namespace moesaic::cuda::sm90a {
 
@@ -21,8 +21,7 @@ enum Part { kGatePart, kUpPart, kDownPart, kParts };
 struct Experts {
   std::vector<uint8_t> codes[kParts], scales[kParts];
   std::vector<float> bias[kParts];  // representable in BF16
-  std::vector<uint8_t> fc1 = std::vector<uint8_t>(kExperts * kFc1Bytes);
-  std::vector<uint8_t> fc2 = std::vector<uint8_t>(kExperts * kFc2Bytes);
+  std::vector<uint8_t> fc1, fc2;
   int fault = 0;
 
   Experts() {
@@ -35,20 +34,8 @@ struct Experts {
       for (uint8_t& x : scales[part]) x = static_cast<uint8_t>(117 + rng() % 5);
       for (float& x : bias[part]) x = static_cast<float>(static_cast<int>(rng() % 256) - 128) / 128;
     }
-    pack({.source = {raw(kGatePart), raw(kUpPart)},
-          .down = false,
-          .experts = kExperts,
-          .bias = {bias[kGatePart].data(), bias[kUpPart].data()},
-          .out = fc1.data(),
-          .expert_bytes = kFc1Bytes,
-          .fault = &fault});
-    pack({.source = {raw(kDownPart), raw(kDownPart)},
-          .down = true,
-          .experts = kExperts,
-          .bias = {bias[kDownPart].data(), bias[kDownPart].data()},
-          .out = fc2.data(),
-          .expert_bytes = kFc2Bytes,
-          .fault = &fault});
+    pack(false, kGatePart, kUpPart, kFc1Bytes, fc1);
+    pack(true, kDownPart, kDownPart, kFc2Bytes, fc2);
   }
   Raw raw(Part part) const {
     return {.format = Format::kMxfp4,
@@ -60,28 +47,34 @@ struct Experts {
             .expert_stride = int64_t{kHidden} * kHidden / 2,
             .expert_scale_stride = int64_t{kHidden} * kBlocks};
   }
-  static void pack(const SlabParams& p) {
-    on_host::ThreadBlock block(32, nullptr);
-    const unsigned slabs = p.down ? kHidden / 8 : 2 * kFc1Units;
-    const std::function<void()> kernel = [&] { slab_kernel(p); };
-    for (unsigned expert = 0; expert < kExperts; ++expert) {
-      for (unsigned slab = 0; slab < slabs; ++slab)
-        block.begin({slab, expert, 0}, dim3(slabs, kExperts), kernel), block.advance();
-    }
+  void pack(bool down, Part first, Part second, size_t expert_bytes, std::vector<uint8_t>& out) {
+    out.resize(kExperts * expert_bytes);
+    const SlabParams p{.source = {raw(first), raw(second)},
+                       .down = down,
+                       .experts = kExperts,
+                       .bias = {bias[first].data(), bias[second].data()},
+                       .out = out.data(),
+                       .expert_bytes = expert_bytes,
+                       .fault = &fault};
+    const dim3 grid(down ? kHidden / 8 : 2 * kFc1Units, kExperts);
+    EXPECT_TRUE(on_host::run_in_turn(grid, 32, {}, [&] { slab_kernel(p); }));
   }
-  // A row's product with x, and its bias.
-  double times(Part part, int expert, int row, const std::vector<float>& x) const {
-    const int64_t at = int64_t{expert} * kHidden + row;
-    double sum = static_cast<double>(bias[part][at]);
-    for (int block = 0; block < kBlocks; ++block) {
-      double in_block = 0;
-      for (int i = 0; i < kBlock; ++i) {
-        const int column = block * kBlock + i, byte = codes[part][(at * kHidden + column) / 2];
-        in_block += mx::decode_e2m1(static_cast<uint8_t>(i % 2 == 0 ? byte & 15 : byte >> 4)) * x[column];
-      }
-      sum += in_block * mx::decode_e8m0(scales[part][at * kBlocks + block]);
-    }
-    return sum;
+
+  // By the reference backend's arithmetic: an expert's product with x, and its bias.
+  std::vector<float> times(Part part, int expert, std::span<const float> x) const {
+    const Raw r = of_expert(raw(part), expert);
+    std::vector<float> y(kHidden);
+    reference::linear(dense_view(r.format, kHidden, kHidden, reinterpret_cast<const std::byte*>(r.data),
+                                 reinterpret_cast<const std::byte*>(r.scales)),
+                      std::span(bias[part]).subspan(size_t{kHidden} * expert, kHidden), x, y);
+    return y;
+  }
+  // SwiGLU of its first product, with gpt-oss's alpha and limit.
+  std::vector<float> hidden(int expert, std::span<const float> x) const {
+    std::vector<float> h = times(kGatePart, expert, x);
+    const std::vector<float> up = times(kUpPart, expert, x);
+    for (int i = 0; i < kHidden; ++i) h[i] = reference::swiglu(h[i], up[i], 1.702, 7);
+    return h;
   }
 };
 
@@ -90,26 +83,17 @@ inline const Experts& experts() {
   return all;
 }
 
-// SwiGLU of an expert's first product, with gpt-oss's alpha and limit.
-inline std::vector<float> hidden_of(int expert, const std::vector<float>& x) {
-  std::vector<float> h(kHidden);
-  for (int row = 0; row < kHidden; ++row) {
-    const double gate = std::min(experts().times(kGatePart, expert, row, x), 7.0);
-    const double up = std::clamp(experts().times(kUpPart, expert, row, x), -7.0, 7.0);
-    h[row] = static_cast<float>(gate / (1 + std::exp(-1.702 * gate)) * (up + 1));
-  }
-  return h;
-}
-
 // Of both products, the second from the first one's h, which is rounded to F16.
 struct Errors {
   Error fc1, fc2;
-  void add(int expert, const std::vector<float>& x, const std::vector<float>& h, const float* y) {
-    const std::vector<float> want = hidden_of(expert, x);
-    for (int row = 0; row < kHidden; ++row) {
-      fc1.add(h[row], want[row]);
-      fc2.add(y[row], experts().times(kDownPart, expert, row, h));
-    }
+  // x, h: a token's, by column; y: its result.
+  template <class X, class H>
+  void add(int expert, const X& x, const H& h, const float* y) {
+    std::vector<float> in(kHidden), hidden(kHidden);
+    for (int i = 0; i < kHidden; ++i) in[i] = __half2float(x(i)), hidden[i] = __half2float(h(i)) / kHScale;
+    const std::vector<float> want_h = experts().hidden(expert, in);
+    const std::vector<float> want = experts().times(kDownPart, expert, hidden);
+    for (int i = 0; i < kHidden; ++i) fc1.add(hidden[i], want_h[i]), fc2.add(y[i], want[i]);
   }
   void check() const {
     EXPECT_LT(fc1.relative(), 4e-4);

@@ -35,12 +35,10 @@ struct Rows {
         {.weights = experts().fc2.data(), .x = down, .out = y.data(), .stride = kHidden, .route = route});
   }
   void compare(int expert, int row, int slot, Errors& errors) const {
-    std::vector<float> in(kHidden), hidden(kHidden);
-    for (int i = 0; i < kHidden; ++i) {
-      in[i] = __half2float(x[static_cast<size_t>(row) * kHidden + i]);
-      hidden[i] = __half2float(h[static_cast<size_t>(slot) * kHidden + i]) / kHScale;
-    }
-    errors.add(expert, in, hidden, &y[static_cast<size_t>(slot) * kHidden]);
+    const auto row_of = [](const std::vector<__half>& all, int at) {
+      return [from = &all[static_cast<size_t>(at) * kHidden]](int i) { return from[i]; };
+    };
+    errors.add(expert, row_of(x, row), row_of(h, slot), &y[static_cast<size_t>(slot) * kHidden]);
   }
 };
 

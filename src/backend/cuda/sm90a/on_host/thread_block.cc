@@ -106,12 +106,11 @@ void ThreadBlock::meet(Meeting& at, int threads) {
   }
 }
 
-bool run_in_turn(unsigned blocks, int threads, std::span<uint8_t> shared,
-                 const std::function<void()>& kernel) {
+bool run_in_turn(dim3 grid, int threads, std::span<uint8_t> shared, const std::function<void()>& kernel) {
   ThreadBlock block(threads, shared.data());
-  for (unsigned i = 0; i < blocks; ++i) {
+  for (unsigned i = 0; i < grid.x * grid.y; ++i) {
     std::ranges::fill(shared, kUnwritten);
-    block.begin({i, 0, 0}, dim3(blocks), kernel);
+    block.begin({i % grid.x, i / grid.x, 0}, grid, kernel);
     block.advance();
     if (!block.done()) return false;
   }

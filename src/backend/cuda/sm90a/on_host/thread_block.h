@@ -138,10 +138,9 @@ class ThreadBlock {
   std::unordered_map<uint32_t, Mbarrier> barriers_;
 };
 
-// A grid of `blocks`, one after the other, or all at once, as they are on a device that has room for them.
-// False if threads wait forever.
-bool run_in_turn(unsigned blocks, int threads, std::span<uint8_t> shared,
-                 const std::function<void()>& kernel);
+// A grid's blocks, one after the other, or all at once, as they are on a device that has room for them. False
+// if threads wait forever.
+bool run_in_turn(dim3 grid, int threads, std::span<uint8_t> shared, const std::function<void()>& kernel);
 bool run_at_once(unsigned blocks, int threads, std::span<uint8_t> shared,
                  const std::function<void()>& kernel);
 

@@ -4,13 +4,10 @@
 
 #include <random>
 
-#include "backend/cuda/sm90a/gemm_wide.cuh"
 #include "backend/cuda/sm90a/on_host/error.h"
+#include "backend/cuda/sm90a/on_host/wide.h"
 
 namespace moesaic::cuda::sm90a {
-
-extern uint8_t wide_shared[];  // the kernel's
-
 namespace {
 
 constexpr int kRows = 217, kUnits = (kRows + kUnit - 1) / kUnit, kStages = kFewestStages;
@@ -82,10 +79,9 @@ void multiply(const Packed& w, int tile, double tolerance) {
   for (int token = 0; token < kTokens; ++token) {
     for (int col = 0; col < kCols; ++col) {
       x[int64_t{token} * kCols + col] = Element(normal(rng));
-      const int in_tile = token % tile, chunk = col / 32 % 2 * 4 + col % 8 / 2;
-      const int64_t row = int64_t{col / 64} * tile + in_tile;
-      placed[int64_t{token - in_tile} * kCols + row * 64 + chunk_place(chunk, in_tile) * 8 +
-             col % 32 / 8 * 2 + col % 2] = x[int64_t{token} * kCols + col];
+      const int in_tile = token % tile;
+      placed[int64_t{token - in_tile} * kCols + place_in_tile(tile, in_tile, col)] =
+          x[int64_t{token} * kCols + col];
     }
   }
   std::vector<float> y(size_t{kTokens} * kRows);
@@ -97,11 +93,7 @@ void multiply(const Packed& w, int tile, double tolerance) {
                      .units = kUnits,
                      .stages = kStages,
                      .factor = 1.0f};
-  const Store out{.out = y.data(), .stride = kRows, .rows = kRows};
-  const std::function<void()> kernel =
-      tile == 32 ? std::function<void()>([&] { wide_kernel<Weights, 32, Store>(p, out); })
-                 : std::function<void()>([&] { wide_kernel<Weights, 64, Store>(p, out); });
-  ASSERT_TRUE(on_host::run_in_turn(1, kWideThreads, {wide_shared, kSharedLimit}, kernel));
+  run_wide<Weights>(p, Store{.out = y.data(), .stride = kRows, .rows = kRows}, 1);
   Error error;
   for (int token = 0; token < kTokens; ++token) {
     for (int row = 0; row < kRows; ++row) {

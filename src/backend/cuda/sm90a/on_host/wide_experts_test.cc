@@ -5,13 +5,10 @@
 #include <ostream>
 #include <random>
 
-#include "backend/cuda/sm90a/gemm_wide.cuh"
 #include "backend/cuda/sm90a/on_host/experts.h"
+#include "backend/cuda/sm90a/on_host/wide.h"
 
 namespace moesaic::cuda::sm90a {
-
-alignas(1024) uint8_t wide_shared[kSharedLimit];  // the kernel's
-
 namespace {
 
 // Activations as gemm_wide.h's Tiles has them.
@@ -28,36 +25,23 @@ struct Placed {
               .most_jobs = *count,
               .tile = tile} {}
   __half& at(const Job& job, int token, int column) {
-    const int in_block = column % 32, chunk = column / 32 % 2 * 4 + in_block % 8 / 2;
-    const int64_t row = int64_t{column / 64} * tile_width(job.count) + token;
-    return values[int64_t{job.start} * kHidden + row * 64 + chunk_place(chunk, token) * 8 + in_block / 8 * 2 +
-                  column % 2];
+    return values[int64_t{job.start} * kHidden + place_in_tile(tile_width(job.count), token, column)];
   }
 };
 
-template <class Weights, int kTile, class Epilogue>
-void run_tile(const WideParams& p, const Epilogue& out, unsigned blocks) {
-  ASSERT_TRUE(on_host::run_in_turn(blocks, kWideThreads, wide_shared,
-                                   [&] { wide_kernel<Weights, kTile, Epilogue>(p, out); }));
-}
-template <class Weights, class Epilogue>
-void run(const uint8_t* weights, const Tiles& x, int rows, float factor, const Epilogue& out,
-         unsigned blocks) {
-  const WideParams p{.weights = weights,
-                     .x = x,
-                     .row_tiles = rows / kTileRows,
-                     .units = rows / kUnit,
-                     .stages = kBlocks / kBlocksPerWarp,
-                     .factor = factor};
-  if (x.tile == 32) run_tile<Weights, 32>(p, out, blocks);
-  if (x.tile == 64) run_tile<Weights, 64>(p, out, blocks);
-  if (x.tile == 128) run_tile<Weights, 128>(p, out, blocks);
+WideParams params_of(const std::vector<uint8_t>& weights, const Tiles& x, int rows, float factor) {
+  return {.weights = weights.data(),
+          .x = x,
+          .row_tiles = rows / kTileRows,
+          .units = rows / kUnit,
+          .stages = kBlocks / kBlocksPerWarp,
+          .factor = factor};
 }
 
 struct Case {
   int tile;
   std::vector<Job> jobs;
-  unsigned blocks;  // of the grid, fewer than the device has: each has many tiles
+  unsigned blocks;
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << "tiles of " << c.tile; }
 class WideExperts : public testing::TestWithParam<Case> {};
@@ -75,26 +59,22 @@ TEST_P(WideExperts, MultiplyBySlabs) {
         x.at(job, token, column) = __float2half_rn(normal(rng));
     }
   }
-  run<SlabWeights<false>>(experts().fc1.data(), x.tiles, 2 * kHidden, 1.0f,
-                          WideSwiGlu{.out = static_cast<uint8_t*>(h.tiles.data),
-                                     .gate_bias = experts().bias[kGatePart].data(),
-                                     .up_bias = experts().bias[kUpPart].data()},
-                          blocks);
+  run_wide<SlabWeights<false>>(params_of(experts().fc1, x.tiles, 2 * kHidden, 1.0f),
+                               WideSwiGlu{.out = static_cast<uint8_t*>(h.tiles.data),
+                                          .gate_bias = experts().bias[kGatePart].data(),
+                                          .up_bias = experts().bias[kUpPart].data()},
+                               blocks);
   std::vector<float> y(static_cast<size_t>(tokens) * kHidden);
-  run<SlabWeights<true>>(
-      experts().fc2.data(), h.tiles, kHidden, 1.0f / kHScale,
+  run_wide<SlabWeights<true>>(
+      params_of(experts().fc2, h.tiles, kHidden, 1.0f / kHScale),
       Store{.out = y.data(), .stride = kHidden, .bias = experts().bias[kDownPart].data(), .rows = kHidden},
       blocks);
   Errors errors;
   for (const Job& job : jobs) {
-    for (const int token : {0, job.count / 2, job.count - 1}) {
-      std::vector<float> in(kHidden), hidden(kHidden);
-      for (int i = 0; i < kHidden; ++i) {
-        in[i] = __half2float(x.at(job, token, i));
-        hidden[i] = __half2float(h.at(job, token, i)) / kHScale;
-      }
-      errors.add(job.expert, in, hidden, &y[static_cast<size_t>(job.first + token) * kHidden]);
-    }
+    for (const int token : {0, job.count / 2, job.count - 1})
+      errors.add(
+          job.expert, [&](int i) { return x.at(job, token, i); }, [&](int i) { return h.at(job, token, i); },
+          &y[static_cast<size_t>(job.first + token) * kHidden]);
   }
   errors.check();
 }

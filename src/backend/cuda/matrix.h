@@ -58,6 +58,7 @@ struct Matrix {
   DeviceBuffer tops;  // kMxfp8: [units][32] each row's largest scale, at least 1, in a block of scales' order
   int64_t unit_bytes() const;        // of data
   int64_t unit_scale_bytes() const;  // of scales
+  int64_t unit_top_bytes() const { return kind == Kind::kMxfp8 ? kUnit : 0; }
   double bytes() const { return static_cast<double>(experts * units * (unit_bytes() + unit_scale_bytes())); }
 };
 

@@ -117,9 +117,7 @@ Result<DeviceBuffer> Uploader::allocate(size_t bytes, const char* part, const st
 Status Uploader::allocate(Matrix& out, const char* part, const std::string& name) {
   ASSIGN_OR_RETURN(out.data, allocate(out.experts * out.units * out.unit_bytes(), part, name));
   ASSIGN_OR_RETURN(out.scales, allocate(out.experts * out.units * out.unit_scale_bytes(), part, name));
-  if (out.kind == Kind::kMxfp8) {
-    ASSIGN_OR_RETURN(out.tops, allocate(out.experts * out.units * kUnit, part, name));
-  }
+  ASSIGN_OR_RETURN(out.tops, allocate(out.experts * out.units * out.unit_top_bytes(), part, name));
   return note(name);
 }
 
@@ -230,7 +228,7 @@ Status Uploader::repack(const std::vector<ExpertsView>& sections, const Matrix& 
                  .experts = sections[0].count,
                  .data = out.data.as<uint8_t>() + first * out.unit_bytes(),
                  .scales = out.scales.as<uint8_t>() + first * out.unit_scale_bytes(),
-                 .tops = out.kind == Kind::kMxfp8 ? out.tops.as<uint8_t>() + first * kUnit : nullptr,
+                 .tops = out.tops.as<uint8_t>() + first * out.unit_top_bytes(),
                  .fault = faults_.as<int>() + names_.size() - 1};
   std::vector<Copy> copies;
   for (size_t i = 0; i < sections.size(); ++i) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/error.h"
 #include "bench_moe.h"
@@ -19,8 +20,8 @@ struct BenchOptions {
   ModelOptions model;
   int ubatch = 0;
   std::vector<int> prompts = {512}, generations = {128}, depths = {0}, batches = {1};
-  std::vector<int> moe;  // tokens of the operator's table; empty: the model's tests
-  int reps = 5;
+  std::vector<int> moe;     // tokens of the operator's table; empty: the model's tests
+  int reps = 5, delay = 0;  // repetitions of a test; seconds before it
   std::string format = "md";
 };
 
@@ -71,6 +72,7 @@ Result<Line> measure(const BenchOptions& o, Backend& backend, RandomBatch& rando
             .depth = t.depth,
             .batch = t.batch,
             .tok_s = {}};
+  std::this_thread::sleep_for(std::chrono::seconds(o.delay));
   for (int rep = -1; rep < o.reps; ++rep) {  // the first one warms up
     ASSIGN_OR_RETURN(const double tok_s, time_once(backend, random, t));
     if (rep >= 0) line.tok_s.push_back(tok_s);
@@ -156,7 +158,8 @@ int rows_of(const BenchOptions& o, const Backend& backend) {
 }
 
 Status run_bench(const BenchOptions& o) {
-  if (!o.moe.empty()) return run_moe_bench({.model = o.model, .tokens = o.moe, .format = o.format});
+  if (!o.moe.empty())
+    return run_moe_bench({.model = o.model, .tokens = o.moe, .delay = o.delay, .format = o.format});
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kMostRows));
   RETURN_IF_ERROR(check_context(longest(o), m.checkpoint.config, "depth and test together"));
   RETURN_IF_ERROR(
@@ -213,6 +216,8 @@ Run add_bench(CLI::App& app) {
   c.add_option("-r,--reps", o->reps, "timed repetitions, after one to warm up")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  c.add_option("--delay", o->delay, "seconds of rest before each test: a hot device is slower")
+      ->check(CLI::Range(0, 3600));
   c.add_option("-o,--output", o->format, "md, json or csv")
       ->check(CLI::IsMember({"md", "json", "csv"}))
       ->capture_default_str();

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/error.h"
 
@@ -89,6 +91,7 @@ Status run_moe_bench(const MoeBench& o) {
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
   for (const int tokens : o.tokens) {
     MoeLine line{.tokens = tokens};
+    std::this_thread::sleep_for(std::chrono::seconds(o.delay));
     ASSIGN_OR_RETURN(line.timing, m.backend->time_moe(tokens, kSecondsAPoint, MoeFrom::kLogits));
     ASSIGN_OR_RETURN(line.whole, m.backend->time_moe(tokens, kSecondsAPoint, MoeFrom::kRows));
     line.floor = floor_of(line.timing, m);

@@ -293,6 +293,11 @@ class Bench(Cli):
             return time.monotonic() - start
         self.assertLess(seconds(60), 8 * seconds(1))
 
+    def test_delay_is_a_rest_before_each_test(self):
+        start = time.monotonic()
+        self.ok("bench", "-m", MODEL, "-p", 8, "-n", 1, "-r", 1, "--delay", 1)
+        self.assertGreater(time.monotonic() - start, 2)
+
     def test_bytes_follow_the_formats_in_memory(self):
         read = lambda dense: self.json("bench", "-m", MODEL, "-p", 0, "-n", 2, "-r", 1, "-o", "json", "--dense",
                                        dense)[0]["bytes_per_token"]

@@ -34,21 +34,23 @@ __global__ void router_kernel(const Router p) {
   wait_for_predecessor();
   start_successor();
   if (first_expert >= p.experts) return;
+  const int quads = p.hidden / 4;
+  const auto row_of = [&](const float* matrix, int row, int rows) {
+    return reinterpret_cast<const float4*>(matrix) + static_cast<int64_t>(min(row, rows - 1)) * quads;
+  };
   float sum[kExperts][kRows] = {};
-  for (int i = lane; i < p.hidden / 4; i += 32) {
-    float4 w[kExperts];
+  for (int i = lane; i < quads; i += 32) {
+    float4 w[kExperts], x[kRows];  // all under way at once
 #pragma unroll
-    for (int e = 0; e < kExperts; ++e) {
-      const int expert = min(first_expert + e, p.experts - 1);
-      w[e] = __ldg(reinterpret_cast<const float4*>(p.weight + static_cast<int64_t>(expert) * p.hidden) + i);
-    }
+    for (int e = 0; e < kExperts; ++e) w[e] = __ldg(row_of(p.weight, first_expert + e, p.experts) + i);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) x[r] = row_of(p.x, first_row + r, p.rows)[i];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const int row = min(first_row + r, p.rows - 1);
-      const float4 x = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(row) * p.hidden)[i];
 #pragma unroll
       for (int e = 0; e < kExperts; ++e)
-        sum[e][r] = fmaf(w[e].w, x.w, fmaf(w[e].z, x.z, fmaf(w[e].y, x.y, fmaf(w[e].x, x.x, sum[e][r]))));
+        sum[e][r] =
+            fmaf(w[e].w, x[r].w, fmaf(w[e].z, x[r].z, fmaf(w[e].y, x[r].y, fmaf(w[e].x, x[r].x, sum[e][r]))));
     }
   }
 #pragma unroll
@@ -362,7 +364,7 @@ Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cuda
 Status router(const Router& p, cudaStream_t stream) {
   if (p.rows <= 4)
     return launch(router_kernel<1, 1>, dim3((p.experts + 1) / 2, p.rows), dim3(64), 0, stream, p);
-  return launch(router_kernel<4, 8>, dim3((p.experts + 15) / 16, (p.rows + 7) / 8), dim3(128), 0, stream, p);
+  return launch(router_kernel<8, 4>, dim3((p.experts + 31) / 32, (p.rows + 3) / 4), dim3(128), 0, stream, p);
 }
 
 int max_jobs(int rows, int experts, int top_k, int tile) {

@@ -17,11 +17,21 @@ __global__ void __launch_bounds__(kArrangeWarps * 32)
   const uint32_t* from = x + static_cast<int64_t>(rows != nullptr ? rows[slot] : slot) * (tiles.cols / 2);
   uint8_t* to =
       static_cast<uint8_t*>(tiles.data) + static_cast<int64_t>(job.start) * tiles.cols * 2 + token * 128;
-  for (int block = lane / 4; block < tiles.cols / kBlock; block += 8) {
-    const uint32_t* at = from + block * (kBlock / 2);
-    const uint4 chunk = {at[q], at[q + 4], at[q + 8], at[q + 12]};
-    const int place = chunk_place(block % 2 * 4 + q, token);
-    *reinterpret_cast<uint4*>(to + static_cast<int64_t>(block / 2) * width * 128 + place * 16) = chunk;
+  constexpr int kAhead = 4;  // loads before the first of their stores
+  const int blocks = tiles.cols / kBlock;
+  for (int first = lane / 4; first < blocks; first += 8 * kAhead) {
+    uint4 chunk[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const uint32_t* at = from + min(first + 8 * i, blocks - 1) * (kBlock / 2);
+      chunk[i] = {at[q], at[q + 4], at[q + 8], at[q + 12]};
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int block = first + 8 * i, place = chunk_place(block % 2 * 4 + q, token);
+      if (block < blocks)
+        *reinterpret_cast<uint4*>(to + static_cast<int64_t>(block / 2) * width * 128 + place * 16) = chunk[i];
+    }
   }
 }
 

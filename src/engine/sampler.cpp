@@ -33,19 +33,27 @@ void keep_top(std::vector<Candidate>& candidates, size_t k) {
   std::sort(candidates.begin(), candidates.end(), likelier);
 }
 
-double log_sum_exp(std::span<const float> logits, float top) {
+double log_sum_exp(std::span<const float> logits) {
+  const float top = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const float v : logits) sum += std::exp(static_cast<double>(v) - top);
   return top + std::log(sum);
 }
 
-TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, int count, double normalizer) {
-  TokenLogprobs out{.logprob = logits[token] - normalizer};
-  std::vector<Candidate> all;
-  for (size_t i = 0; i < logits.size(); ++i) all.emplace_back(logits[i], static_cast<int32_t>(i));
-  keep_top(all, static_cast<size_t>(count));
-  for (const auto& [logit, id] : all) out.top.emplace_back(id, logit - normalizer);
-  return out;
+// The n likeliest, sorted. The least likely of those kept stands in front: hardly any logit gets past it.
+std::vector<Candidate> likeliest(std::span<const float> logits, size_t n) {
+  std::vector<Candidate> kept;
+  for (size_t i = 0; n > 0 && i < logits.size(); ++i) {
+    if (kept.size() == n) {
+      if (logits[i] <= kept.front().first) continue;
+      std::pop_heap(kept.begin(), kept.end(), likelier);
+      kept.pop_back();
+    }
+    kept.emplace_back(logits[i], static_cast<int32_t>(i));
+    std::push_heap(kept.begin(), kept.end(), likelier);
+  }
+  std::sort_heap(kept.begin(), kept.end(), likelier);
+  return kept;
 }
 
 // e to the power of a logit's distance from the top, in temperatures: a probability but for a factor.
@@ -86,6 +94,14 @@ constexpr double kLeastTemperature = 1e-3;
 bool greedy(const SamplingParams& p) { return p.temperature == 0 || p.top_k == 1; }
 
 }  // namespace
+
+TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, int count) {
+  const double normalizer = log_sum_exp(logits);
+  TokenLogprobs out{.logprob = logits[token] - normalizer};
+  for (const auto& [logit, id] : likeliest(logits, static_cast<size_t>(count)))
+    out.top.emplace_back(id, logit - normalizer);
+  return out;
+}
 
 Status validate(const SamplingParams& p, int vocab) {
   // Written so that NaN fails every test.
@@ -180,14 +196,14 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
     if (!std::isfinite(v)) return take(-1);
   }
   const bool wants_logprobs = params_.top_logprobs >= 0;
-  const std::vector<float> raw =
-      wants_logprobs ? std::vector<float>(logits.begin(), logits.end()) : std::vector<float>();
+  std::vector<float> raw;
+  if (wants_logprobs && (adjusts() || matcher_)) raw.assign(logits.begin(), logits.end());
   adjust(logits);
   RETURN_IF_ERROR(restrict_to_grammar(logits));
   SampledToken out{.token = draw(logits)};
   if (wants_logprobs)
-    out.logprobs = logprobs_of(raw, out.token, params_.top_logprobs,
-                               log_sum_exp(raw, *std::max_element(raw.begin(), raw.end())));
+    out.logprobs =
+        logprobs_of(raw.empty() ? logits : std::span<const float>(raw), out.token, params_.top_logprobs);
   remember(out.token);
   return out;
 }

@@ -16,6 +16,9 @@ namespace moesaic {
 // One line for the first parameter out of range (NaN included) or token outside the vocabulary.
 Status validate(const SamplingParams& params, int vocab);
 
+// Of a token and of the `count` likeliest, all if there are fewer. logits: finite.
+TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, int count);
+
 // The state of one request. The random number of step n depends on seed and n alone, so that a request gives
 // the same tokens whatever runs beside it.
 class Sampler {

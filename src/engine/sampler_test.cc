@@ -1,4 +1,4 @@
-// The filters of the sampler against their definitions: sort everything, cut, draw.
+// The sampler's filters and log-probabilities against their definitions: sort everything, cut, draw.
 #include "engine/sampler.h"
 
 #include <gtest/gtest.h>
@@ -115,6 +115,56 @@ TEST(SamplerFilters, PenaltiesAndBiasComeBeforeTheFilters) {
     tokens.insert(Sampler(q, std::vector<int32_t>{0}).sample(copy).value().token);
   }
   EXPECT_EQ(tokens, (std::set<int32_t>{1, 3}));  // 3 / 10, 2, 1, 4
+}
+
+// Sorted whole, in double precision; the lower id of equals first.
+TokenLogprobs logprobs_by_definition(const std::vector<float>& logits, int32_t token, int count) {
+  double sum = 0;
+  for (const float v : logits) sum += std::exp(double{v});
+  std::vector<std::pair<int32_t, double>> all;
+  for (size_t i = 0; i < logits.size(); ++i)
+    all.emplace_back(static_cast<int32_t>(i), double{logits[i]} - std::log(sum));
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  const double logprob = logits[token] - std::log(sum);
+  if (all.size() > static_cast<size_t>(count)) all.resize(count);
+  return {logprob, all};
+}
+
+void expect_near(const TokenLogprobs& got, const TokenLogprobs& want) {
+  EXPECT_NEAR(got.logprob, want.logprob, 1e-11);
+  ASSERT_EQ(got.top.size(), want.top.size());
+  for (size_t i = 0; i < want.top.size(); ++i) {
+    EXPECT_EQ(got.top[i].first, want.top[i].first) << i;
+    EXPECT_NEAR(got.top[i].second, want.top[i].second, 1e-11) << i;
+  }
+}
+
+TEST(SamplerLogprobs, AreThoseOfTheDefinition) {
+  for (const int vocab : {1, 7, 100, 5000}) {
+    std::vector<float> normal = normal_logits(vocab, 3, 11), coarse = normal;
+    for (float& v : coarse) v = std::round(v);  // many equals
+    std::vector<float> rising(vocab);
+    for (int i = 0; i < vocab; ++i) rising[i] = 0.01f * static_cast<float>(i);
+    for (const auto& logits : {normal, coarse, rising, std::vector<float>(vocab, 2.5f)}) {
+      for (const int n : {0, 1, 20, 100}) {
+        SCOPED_TRACE(std::to_string(vocab) + ", " + std::to_string(n));
+        std::vector<float> copy = logits;
+        const SampledToken t = Sampler({.seed = 5, .top_logprobs = n}, {}).sample(copy).value();
+        EXPECT_EQ(t.token, drawn({.seed = 5}, logits, 6).back());  // whose seeds are 0 to 5
+        expect_near(t.logprobs, logprobs_by_definition(logits, t.token, n));
+      }
+    }
+  }
+}
+
+TEST(SamplerLogprobs, AreTheModelsWhateverIsAdjusted) {
+  const std::vector<float> logits = normal_logits(3000, 3, 12);
+  std::vector<float> copy = logits;
+  const SampledToken t = Sampler({.presence_penalty = 1, .logit_bias = {{77, 90.0f}}, .top_logprobs = 20}, {})
+                             .sample(copy)
+                             .value();
+  EXPECT_EQ(t.token, 77);
+  expect_near(t.logprobs, logprobs_by_definition(logits, 77, 20));
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ class RandomBatch {
   std::vector<std::vector<int32_t>> own_;  // [sequences][>= depth_]
   std::vector<float> logits_;
   size_t under_way_ = 0;  // tokens that the step under way draws
-  std::vector<int32_t> drawn_;
+  std::vector<SampledToken> drawn_;
   std::mt19937 rng_{1};
 };
 

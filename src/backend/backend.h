@@ -21,6 +21,7 @@
 #include "moe/plan.h"
 #include "moe/tuning.h"
 #include "moesaic/status.h"
+#include "moesaic/types.h"
 
 namespace moesaic {
 
@@ -155,9 +156,9 @@ class Backend {
   // whose tokens this one draws, before drawn() is asked what they are. Known once a model is loaded.
   virtual bool can_draw() const { return false; }
   // Waits for the earliest step with draws that was not asked for yet, of which there are one or two.
-  // tokens: [logit_rows] as drawn, -1 where a logit is not finite. A fault of the step is an error here,
-  // after which no step runs.
-  virtual Status drawn(std::span<int32_t>) { return {}; }
+  // tokens: [logit_rows] as drawn, with log-probabilities where they were asked for; -1 and none where a
+  // logit is not finite. A fault of the step is an error here, after which no step runs.
+  virtual Status drawn(std::span<SampledToken>) { return {}; }
 
   // A step: begin, the ops in the order of model/forward, end. logits: [logit_rows, vocab], none if the batch
   // has draws.

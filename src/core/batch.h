@@ -27,6 +27,8 @@ struct Sequence {
   std::vector<int32_t> full_pages, window_pages;
 };
 
+inline constexpr int kMostLogprobs = 100;
+
 // How a token is drawn from a row of logits, by a backend that can (Backend::can_draw): of the tokens in
 // order of likelihood (the lower id of equals first) top_k are kept, of these the fewest whose share reaches
 // top_p, of these the ones whose logit lies at most -least temperatures below the top. The token is the one
@@ -38,6 +40,8 @@ struct Draw {
   double least = -60;
   double uniform = 0;  // in [0, 1)
   int32_t top_k = 0;   // 0: all
+  // -1: none; n: the log-probabilities of the token and of the n likeliest, before temperature and filters.
+  int32_t logprobs = -1;
 };
 
 struct Batch {
@@ -58,8 +62,8 @@ struct Batch {
 Status validate(const KvLayout& layout);
 // Everything that the ops of a backend rely on: 1 to max_rows rows, sequences that tile them in order,
 // positions that end each sequence's context, token ids in range, a page in the pool for every position that
-// some row attends to, logit_rows ascending and in range, draws for all of them or none. One line that names
-// the first violation.
+// some row attends to, logit_rows ascending and in range, draws for all of them or none, of at most
+// kMostLogprobs. One line that names the first violation.
 Status validate(const Batch& batch, const ModelConfig& config, const KvLayout& layout, int max_rows);
 
 }  // namespace moesaic

@@ -4,14 +4,15 @@
 namespace moesaic {
 namespace {
 
-// Long and short prompts, seeds, stop tokens, cancelling callbacks, a full context, arrivals on the way, and
-// one that only the host can sample.
+// Long and short prompts, seeds, stop tokens, cancelling callbacks, a full context, arrivals on the way,
+// log-probabilities for some, and one that only the host can sample.
 void mixed_load(Harness& run) {
   for (int i = 0; i < 40; ++i) {
     SamplingParams p{.temperature = i % 3 == 0 ? 0.0 : 1.0, .seed = static_cast<uint64_t>(i)};
     p.max_tokens = i % 4 == 1 ? 1 + i % 7 : 0;
     if (i % 4 != 1) p.stop_tokens = many_stops();
     if (i % 10 == 9) p.frequency_penalty = 0.5;
+    if (i % 3 == 1) p.top_logprobs = i % 12;
     run.submit(1 + (i * 37) % 150, p, i % 5 == 4 ? 3 : 0);
     for (int s = 0; s < i % 4; ++s) ASSERT_TRUE(run.engine.step().ok());
   }
@@ -29,6 +30,19 @@ TEST(Draws, TheSameTokensAsWaitingForEveryStep) {
     drawing.engine.scheduler().check();
     EXPECT_TRUE(drawing.engine.idle());
   }
+}
+
+TEST(Draws, LogprobsAreToldWithoutWaiting) {
+  Harness waiting(false, {.context = 100, .max_rows = 64}), drawing(true, {.context = 100, .max_rows = 64});
+  for (Harness* run : {&waiting, &drawing}) {
+    for (const int n : {-1, 0, 20}) run->submit(10, {.seed = 4, .max_tokens = 12, .top_logprobs = n});
+    ASSERT_TRUE(run->engine.run_to_end().ok());
+    for (const TokenLogprobs& t : run->told_logprobs[0]) EXPECT_EQ(t, TokenLogprobs{});
+    for (const TokenLogprobs& t : run->told_logprobs[1]) EXPECT_NEAR(t.logprob, -std::log(kChoices), 1e-9);
+    for (const TokenLogprobs& t : run->told_logprobs[2]) EXPECT_EQ(t.top.size(), 20u);
+  }
+  drawing.expect_equals(waiting);
+  EXPECT_EQ(drawing.backend.most_under_way_, 2u);
 }
 
 TEST(Draws, WhatAStepTooManyLeftIsNotReused) {

@@ -106,7 +106,7 @@ Status Engine::take_drawn() {
   for (size_t i = 0; i < requests.size(); ++i) {
     Request& r = *requests[i];
     r.drawn = -1;
-    if (!r.done()) take_token(r, r.sampler->take(drawn_[i]));
+    if (!r.done()) take_token(r, r.sampler->take(std::move(drawn_[i])));
   }
   return {};
 }

@@ -63,7 +63,7 @@ class Engine {
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<float> logits_;
   std::vector<std::shared_ptr<Request>> under_way_;  // whose tokens the step that runs draws
-  std::vector<int32_t> drawn_;
+  std::vector<SampledToken> drawn_;
   uint64_t next_id_ = 1;
   uint64_t generated_ = 0;
   std::unique_ptr<Published> published_ = std::make_unique<Published>();

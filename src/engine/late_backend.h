@@ -7,6 +7,7 @@
 #include <deque>
 
 #include "engine/engine.h"
+#include "engine/sampler.h"
 
 namespace moesaic {
 
@@ -54,12 +55,10 @@ class LateBackend final : public Backend {
     for (; steps_.size() > 1; steps_.pop_front()) told_.push_back(draw(steps_.front()));
     const std::vector<int32_t> first = run(steps_.front());
     steps_.pop_front();
-    std::fill(logits_.begin(), logits_.end(), -100.0f);
-    for (size_t i = 0; i < first.size(); ++i)
-      std::fill_n(logits_.begin() + static_cast<int64_t>(i) * kVocab + first[i], kChoices, 0.0f);
+    for (size_t i = 0; i < first.size(); ++i) put_logits(first[i], logits_.subspan(i * kVocab, kVocab));
     return {};
   }
-  Status drawn(std::span<int32_t> tokens) override {
+  Status drawn(std::span<SampledToken> tokens) override {
     if (fail_at_ == begun_) {
       steps_.clear();
       return {StatusCode::kInternal, "a fault"};
@@ -106,12 +105,22 @@ class LateBackend final : public Backend {
     }
     return first;
   }
-  std::vector<int32_t> draw(const Batch& b) {
+  static void put_logits(int32_t first, std::span<float> logits) {
+    std::fill(logits.begin(), logits.end(), -100.0f);
+    std::fill_n(logits.begin() + first, kChoices, 0.0f);
+  }
+  std::vector<SampledToken> draw(const Batch& b) {
     last_ = run(b);
+    std::vector<SampledToken> drawn;
     for (size_t i = 0; i < last_.size(); ++i) {
-      if (b.draws[i].temperature > 0) last_[i] += static_cast<int32_t>(b.draws[i].uniform * kChoices);
+      std::vector<float> logits(kVocab);
+      put_logits(last_[i], logits);
+      const Draw& how = b.draws[i];
+      if (how.temperature > 0) last_[i] += static_cast<int32_t>(how.uniform * kChoices);
+      drawn.push_back({.token = last_[i]});
+      if (how.logprobs >= 0) drawn[i].logprobs = logprobs_of(logits, last_[i], how.logprobs);
     }
-    return last_;
+    return drawn;
   }
 
   bool draws_;
@@ -119,7 +128,7 @@ class LateBackend final : public Backend {
   KvLayout layout_;
   std::vector<uint64_t> full_, window_;  // of each position, a hash of the tokens up to it
   std::deque<Batch> steps_;
-  std::deque<std::vector<int32_t>> told_;
+  std::deque<std::vector<SampledToken>> told_;
   std::vector<int32_t> last_;  // the tokens drawn last
   std::span<float> logits_;
 };
@@ -131,6 +140,7 @@ struct Harness {
   Engine engine;
   std::vector<std::shared_ptr<Request>> requests;
   std::vector<std::vector<int32_t>> told;  // to each request's callback
+  std::vector<std::vector<TokenLogprobs>> told_logprobs;
 
   static Engine make(LateBackend& backend, const ModelConfig& config, const EngineOptions& options) {
     EXPECT_TRUE(backend.load(config, {}, {}).ok());
@@ -147,11 +157,12 @@ struct Harness {
   }
   Request& submit(std::vector<int32_t> prompt, SamplingParams params, int cancel_at = 0) {
     const size_t index = told.size();
-    told.emplace_back();
+    told.emplace_back(), told_logprobs.emplace_back();
     requests.push_back(engine
                            .submit(std::move(prompt), params,
                                    [this, index, cancel_at](const SampledToken& t) {
                                      told[index].push_back(t.token);
+                                     told_logprobs[index].push_back(t.logprobs);
                                      return std::ssize(told[index]) != cancel_at;
                                    })
                            .value());
@@ -163,6 +174,7 @@ struct Harness {
       EXPECT_EQ(requests[i]->tokens, other.requests[i]->tokens) << i;
       EXPECT_EQ(requests[i]->finish, other.requests[i]->finish) << i;
       EXPECT_EQ(told[i], other.told[i]) << i;
+      EXPECT_TRUE(told_logprobs[i] == other.told_logprobs[i]) << i;
     }
   }
 };

@@ -117,7 +117,8 @@ Status validate(const SamplingParams& p, int vocab) {
   if (!(std::fabs(p.frequency_penalty) <= 2))
     return invalid("frequency_penalty {} is not between -2 and 2", p.frequency_penalty);
   if (p.max_tokens < 0) return invalid("max_tokens {} is negative", p.max_tokens);
-  if (p.top_logprobs > 100) return invalid("top_logprobs {} is above 100", p.top_logprobs);
+  if (p.top_logprobs > kMostLogprobs)
+    return invalid("top_logprobs {} is above {}", p.top_logprobs, kMostLogprobs);
   for (const auto& [token, bias] : p.logit_bias) {
     if (token < 0 || token >= vocab)
       return invalid("logit_bias names token {}, outside the vocabulary of {}", token, vocab);
@@ -193,7 +194,7 @@ int32_t Sampler::draw(std::span<const float> logits) {
 
 Result<SampledToken> Sampler::sample(std::span<float> logits) {
   for (const float v : logits) {
-    if (!std::isfinite(v)) return take(-1);
+    if (!std::isfinite(v)) return take({.token = -1});
   }
   const bool wants_logprobs = params_.top_logprobs >= 0;
   std::vector<float> raw;
@@ -209,18 +210,19 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
 }
 
 std::optional<Draw> Sampler::draw_elsewhere(int ahead) const {
-  if (adjusts() || params_.top_logprobs >= 0 || matcher_) return {};
+  if (adjusts() || matcher_) return {};
   return Draw{.temperature = greedy(params_) ? 0 : std::max(params_.temperature, kLeastTemperature),
               .top_p = params_.top_p,
               .least = least_of(params_),
               .uniform = uniform(params_.seed, step_ + ahead),
-              .top_k = params_.top_k};
+              .top_k = params_.top_k,
+              .logprobs = params_.top_logprobs};
 }
 
-Result<SampledToken> Sampler::take(int32_t token) {
-  if (token < 0) return error(StatusCode::kInternal, "a logit is NaN or infinite at step {}", step_);
-  remember(token);
-  return SampledToken{.token = token};
+Result<SampledToken> Sampler::take(SampledToken drawn) {
+  if (drawn.token < 0) return error(StatusCode::kInternal, "a logit is NaN or infinite at step {}", step_);
+  remember(drawn.token);
+  return drawn;
 }
 
 void Sampler::remember(int32_t token) {

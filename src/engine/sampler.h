@@ -31,10 +31,10 @@ class Sampler {
   // finite or the grammar allows no token.
   Result<SampledToken> sample(std::span<float> logits);
   // How a backend draws the same token from the same logits. ahead: tokens that it has drawn since take().
-  // Nothing where it cannot: penalties, biases, log-probabilities and grammars need the host.
+  // Nothing where it cannot: penalties, biases and grammars need the host.
   std::optional<Draw> draw_elsewhere(int ahead) const;
   // Takes what was drawn there; -1: a logit was not finite.
-  Result<SampledToken> take(int32_t token);
+  Result<SampledToken> take(SampledToken drawn);
 
  private:
   bool adjusts() const;

@@ -47,7 +47,7 @@ class CudaBackend final : public Backend {
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
   bool can_draw() const override { return draws_; }
-  Status drawn(std::span<int32_t> tokens) override;
+  Status drawn(std::span<SampledToken> tokens) override;
   Status begin_step(const Batch& batch) override;
   void embed() override;
   void qkv(int layer) override;
@@ -592,7 +592,7 @@ Status CudaBackend::end_step() {
   return {};
 }
 
-Status CudaBackend::drawn(std::span<int32_t> tokens) {
+Status CudaBackend::drawn(std::span<SampledToken> tokens) {
   ASSIGN_OR_RETURN(const int code, exchange_.drawn(tokens));
   return fault_of(code);
 }

@@ -26,18 +26,31 @@ struct Feed {
 };
 Status feed(const Feed& p, cudaStream_t stream);
 
+// What the host is told of a row.
+struct Told {
+  struct Entry {
+    int32_t token;
+    float logit;
+  };
+  int32_t token, fault;
+  int32_t likeliest;         // entries of top; -1: no log-probabilities, and nothing else is told
+  float logit;               // of the token
+  double normalizer;         // logit - normalizer is a log-probability
+  Entry top[kMostLogprobs];  // likeliest first, the lower id of equals
+};
+
 // drawn[r] = the token drawn from row r of the logits by how[r] (core/batch.h), -1 if a logit is not finite.
 // Eight thread blocks a row, which sum probabilities as integers: the same token whatever their order. A
 // probability below 6e-11 of the likeliest token's counts as none. Reads the row two times at temperature 0,
-// otherwise about 4 times and at most 20.
+// otherwise about 4 times and at most 20; once more for a log-probability, and for the likeliest two more
+// times, at most seven.
 struct DrawRows {
   const float* logits = nullptr;  // [rows, vocab]
   int rows = 0, vocab = 0;
   const Draw* how = nullptr;
   const int* fault = nullptr;
   int32_t* drawn = nullptr;
-  // Page-locked host memory, two times [1 + stride]: the fault, then the tokens; *turn says which.
-  int32_t* out = nullptr;
+  Told* told = nullptr;  // page-locked host memory, two times [stride]; *turn says which
   const int32_t* turn = nullptr;
   int stride = 0;
 };

@@ -7,6 +7,15 @@
 
 namespace moesaic::cuda {
 
+SampledToken sampled(const Told& told) {
+  SampledToken out{.token = told.token};
+  if (told.likeliest < 0) return out;
+  out.logprobs.logprob = told.logit - told.normalizer;
+  for (const Told::Entry& entry : std::span(told.top).first(told.likeliest))
+    out.logprobs.top.emplace_back(entry.token, entry.logit - told.normalizer);
+  return out;
+}
+
 Exchange::~Exchange() {
   for (const cudaEvent_t event : events_) {
     if (event != nullptr) cudaEventDestroy(event);
@@ -16,7 +25,7 @@ Exchange::~Exchange() {
 Status Exchange::open(int max_rows) {
   max_rows_ = max_rows;
   ASSIGN_OR_RETURN(drawn_, DeviceBuffer::allocate(max_rows * sizeof(int32_t), "drawn tokens"));
-  ASSIGN_OR_RETURN(told_, PinnedBuffer::allocate(2 * (1 + static_cast<size_t>(max_rows)) * sizeof(int32_t)));
+  ASSIGN_OR_RETURN(told_, PinnedBuffer::allocate(2 * static_cast<size_t>(max_rows) * sizeof(Told)));
   for (cudaEvent_t& event : events_) {
     if (event == nullptr)
       RETURN_IF_ERROR(check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event"));
@@ -58,7 +67,7 @@ Status Exchange::draw(const StepShape& shape, const StepLayout& at, const float*
                      .how = reinterpret_cast<const Draw*>(input(at.draws)),
                      .fault = fault,
                      .drawn = drawn_.as<int32_t>(),
-                     .out = told_.as<int32_t>(),
+                     .told = told_.as<Told>(),
                      .turn = input(at.turn),
                      .stride = max_rows_},
                     stream);
@@ -69,14 +78,14 @@ Status Exchange::launched(cudaStream_t stream) {
   return check(cudaEventRecord(events_[draws_++ % 2], stream), "step");
 }
 
-Result<int> Exchange::drawn(std::span<int32_t> tokens) {
+Result<int> Exchange::drawn(std::span<SampledToken> tokens) {
   MOESAIC_CHECK(std::ssize(tokens) <= max_rows_);
   if (under_way_ == 0) return error(StatusCode::kInternal, "cuda: no step is under way");
   const unsigned turn = (draws_ - under_way_--) % 2;
   RETURN_IF_ERROR(check(cudaEventSynchronize(events_[turn]), "step"));
-  const int32_t* told = told_.as<int32_t>() + static_cast<size_t>(turn) * (1 + max_rows_);
-  std::copy_n(told + 1, tokens.size(), tokens.begin());
-  return told[0];
+  const Told* told = told_.as<Told>() + static_cast<size_t>(turn) * max_rows_;
+  std::transform(told, told + tokens.size(), tokens.begin(), sampled);
+  return told->fault;
 }
 
 }  // namespace moesaic::cuda

@@ -10,8 +10,11 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/draw.h"
 #include "backend/cuda/step.h"
+#include "moesaic/types.h"
 
 namespace moesaic::cuda {
+
+SampledToken sampled(const Told& told);
 
 class Exchange {
  public:
@@ -32,7 +35,7 @@ class Exchange {
   // A step with draws is on its way. At most two are.
   Status launched(cudaStream_t stream);
   // Waits for the earliest of them: the fault it left.
-  Result<int> drawn(std::span<int32_t> tokens);
+  Result<int> drawn(std::span<SampledToken> tokens);
   // What is on its way interests nobody any more.
   void forget() { under_way_ = 0; }
 
@@ -40,7 +43,7 @@ class Exchange {
   int max_rows_ = 0;
   DeviceBuffer inputs_, drawn_;
   std::array<PinnedBuffer, 2> packed_;  // of steps in turn
-  PinnedBuffer told_;                   // [2, 1 + max_rows], of steps with draws in turn
+  PinnedBuffer told_;                   // [2, max_rows] Told, of steps with draws in turn
   std::array<cudaEvent_t, 2> events_{};
   unsigned steps_ = 0, draws_ = 0;  // so far
   int under_way_ = 0;

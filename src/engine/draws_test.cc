@@ -1,4 +1,6 @@
 // An engine whose backend draws the tokens itself and runs behind the host gives what one gives that waits.
+#include <cmath>
+
 #include "engine/late_backend.h"
 
 namespace moesaic {

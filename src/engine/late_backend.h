@@ -113,12 +113,14 @@ class LateBackend final : public Backend {
     last_ = run(b);
     std::vector<SampledToken> drawn;
     for (size_t i = 0; i < last_.size(); ++i) {
-      std::vector<float> logits(kVocab);
-      put_logits(last_[i], logits);
+      const int32_t first = last_[i];
       const Draw& how = b.draws[i];
       if (how.temperature > 0) last_[i] += static_cast<int32_t>(how.uniform * kChoices);
       drawn.push_back({.token = last_[i]});
-      if (how.logprobs >= 0) drawn[i].logprobs = logprobs_of(logits, last_[i], how.logprobs);
+      if (how.logprobs < 0) continue;
+      std::vector<float> logits(kVocab);
+      put_logits(first, logits);
+      drawn[i].logprobs = logprobs_of(logits, last_[i], how.logprobs);
     }
     return drawn;
   }

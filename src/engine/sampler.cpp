@@ -198,7 +198,7 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
   }
   const bool wants_logprobs = params_.top_logprobs >= 0;
   std::vector<float> raw;
-  if (wants_logprobs && (adjusts() || matcher_)) raw.assign(logits.begin(), logits.end());
+  if (wants_logprobs && changes_logits()) raw.assign(logits.begin(), logits.end());
   adjust(logits);
   RETURN_IF_ERROR(restrict_to_grammar(logits));
   SampledToken out{.token = draw(logits)};
@@ -210,7 +210,7 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
 }
 
 std::optional<Draw> Sampler::draw_elsewhere(int ahead) const {
-  if (adjusts() || matcher_) return {};
+  if (changes_logits()) return {};
   return Draw{.temperature = greedy(params_) ? 0 : std::max(params_.temperature, kLeastTemperature),
               .top_p = params_.top_p,
               .least = least_of(params_),
@@ -235,5 +235,7 @@ bool Sampler::adjusts() const {
   return !params_.logit_bias.empty() || params_.repetition_penalty != 1.0 || params_.presence_penalty != 0 ||
          params_.frequency_penalty != 0;
 }
+
+bool Sampler::changes_logits() const { return adjusts() || matcher_; }
 
 }  // namespace moesaic

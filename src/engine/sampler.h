@@ -38,6 +38,7 @@ class Sampler {
 
  private:
   bool adjusts() const;
+  bool changes_logits() const;  // by penalties, biases or a grammar
   void remember(int32_t token);
   void adjust(std::span<float> logits) const;
   Status restrict_to_grammar(std::span<float> logits);

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "commands.h"
 #include "engine/engine.h"
-#include "grammar/matcher.h"
+#include "grammar/mask_cache.h"
 #include "interrupt.h"
 #include "listener.h"
 #include "model_options.h"
@@ -161,7 +161,7 @@ Result<Generation> Session::generate(std::vector<int32_t> prompt, bool terminal)
     return listener.token(t.token, is_stop(t.token));
   };
   ASSIGN_OR_RETURN(const auto request, engine_.submit(std::move(prompt), params, on_token));
-  if (!grammar_.empty()) request->sampler->follow(masks_.matcher(grammar_));
+  if (!grammar_.empty()) request->sampler->follow(masks_.async_matcher(grammar_));
   RETURN_IF_ERROR(finish_request(engine_, *request, terminal));
   const auto seconds = [](auto a, auto b) { return std::chrono::duration<double>(b - a).count(); };
   g.prefill_s = seconds(start, first), g.decode_s = seconds(first, Clock::now());

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file_cache.h"
 #include "engine/engine.h"
+#include "grammar/mask_cache.h"
 #include "moesaic/engine.h"
 #include "text/harmony_json.h"
 
@@ -83,7 +84,7 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
   // The engine's request, which owns the callback, is owned by `request`: no cycle.
   const auto on_token = [a = std::weak_ptr(request)](const SampledToken& t) { return a.lock()->take(t); };
   ASSIGN_OR_RETURN(request->request, engine.submit(std::move(r.prompt), r.sampling, on_token));
-  if (!r.grammar.empty()) request->request->sampler->follow(masks.matcher(r.grammar));
+  if (!r.grammar.empty()) request->request->sampler->follow(masks.async_matcher(r.grammar));
   active.push_back(std::move(request));
   return {};
 }

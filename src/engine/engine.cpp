@@ -1,6 +1,8 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/kv_layout.h"
@@ -10,6 +12,7 @@ namespace moesaic {
 namespace {
 
 constexpr int kDefaultContext = 8192;
+constexpr auto kMaskWait = std::chrono::milliseconds(1);
 
 Status validate(const EngineOptions& o, const ModelConfig& config) {
   if (o.context < 1 || o.context > config.max_context)
@@ -111,13 +114,40 @@ Status Engine::take_drawn() {
   return {};
 }
 
+// Where its grammar's mask is not there yet the token is sampled later; until then there is nothing to
+// schedule.
+void Engine::sample(const std::shared_ptr<Request>& request, std::span<float> logits) {
+  Request& r = *request;
+  if (r.done()) return;
+  if (r.sampler->ready()) return take_token(r, r.sampler->sample(logits));
+  if (r.held.empty()) held_.push_back(request);
+  r.held.assign(logits.begin(), logits.end());
+}
+
+void Engine::sample_held() {
+  for (const auto& request : std::exchange(held_, {})) {
+    std::vector<float> logits = std::exchange(request->held, {});
+    sample(request, logits);
+  }
+}
+
+// In a step that has nothing else to do; others may be submitted meanwhile, so not for long.
+void Engine::wait_for_masks() const {
+  if (!held_.empty()) held_.front()->sampler->wait_until(std::chrono::steady_clock::now() + kMaskWait);
+}
+
 Status Engine::run_step() {
+  sample_held();
   scheduler_->collect();  // what was cancelled since the last step is not computed any further
   ScheduledBatch next = scheduler_->next_batch(backend_->can_draw());
   const bool draws = !next.batch.draws.empty();
   logits_.resize(draws ? 0 : next.wanted.size() * static_cast<size_t>(config_.vocab));
   Status launched;
-  if (next.batch.rows() > 0) launched = forward(*backend_, config_, next.batch, logits_);
+  if (next.batch.rows() > 0) {
+    launched = forward(*backend_, config_, next.batch, logits_);
+  } else if (under_way_.empty()) {
+    wait_for_masks();
+  }
   Status status = take_drawn();
   if (!launched.ok()) status = launched;
   if (!status.ok()) {
@@ -126,11 +156,8 @@ Status Engine::run_step() {
     under_way_ = std::move(next.wanted);
     for (size_t i = 0; i < under_way_.size(); ++i) under_way_[i]->drawn = static_cast<int>(i);
   } else {
-    for (size_t i = 0; i < next.wanted.size(); ++i) {
-      Request& r = *next.wanted[i];
-      const auto logits = std::span(logits_).subspan(i * config_.vocab, config_.vocab);
-      if (!r.done()) take_token(r, r.sampler->sample(logits));
-    }
+    for (size_t i = 0; i < next.wanted.size(); ++i)
+      sample(next.wanted[i], std::span(logits_).subspan(i * config_.vocab, config_.vocab));
   }
   scheduler_->collect();
   return status;

@@ -33,9 +33,10 @@ class Engine {
   Result<std::shared_ptr<Request>> submit(std::vector<int32_t> prompt, const SamplingParams& params,
                                           std::function<bool(const SampledToken&)> on_token);
   // Launches a step and takes the tokens of one: of the same, or, where the backend draws them, of the step
-  // before, so that the device never waits for the host. What a callback then ends, what is cancelled and
-  // what is submitted counts from the next launch on; a token drawn beyond a request's end is dropped. An
-  // error of the device ends every request and is returned; an error of one request ends that one.
+  // before, so that the device never waits for the host. A request whose grammar's mask takes long sits steps
+  // out. What a callback then ends, what is cancelled and what is submitted counts from the next launch on; a
+  // token drawn beyond a request's end is dropped. An error of the device ends every request and is returned;
+  // an error of one request ends that one.
   Status step();
   Status run_to_end();
   bool idle() const { return scheduler_->idle(); }
@@ -54,6 +55,9 @@ class Engine {
       : backend_(&backend), config_(config), options_(options) {}
   Status take_drawn();
   void take_token(Request& request, const Result<SampledToken>& sampled);
+  void sample(const std::shared_ptr<Request>& request, std::span<float> logits);
+  void sample_held();
+  void wait_for_masks() const;
   Status run_step();
   void publish();
 
@@ -64,6 +68,7 @@ class Engine {
   std::vector<float> logits_;
   std::vector<std::shared_ptr<Request>> under_way_;  // whose tokens the step that runs draws
   std::vector<SampledToken> drawn_;
+  std::vector<std::shared_ptr<Request>> held_;  // with Request::held
   uint64_t next_id_ = 1;
   uint64_t generated_ = 0;
   std::unique_ptr<Published> published_ = std::make_unique<Published>();

@@ -1,8 +1,13 @@
 // Requests of every kind in company, with too few pages, shared beginnings, cancellations and faults: each
 // gives the tokens that it gives alone, and after every step each page is accounted for.
+#include <latch>
+#include <optional>
 #include <random>
+#include <thread>
 
 #include "engine/late_backend.h"
+#include "grammar/mask_cache.h"
+#include "text/small_tokenizer.h"
 
 namespace moesaic {
 namespace {
@@ -10,6 +15,37 @@ namespace {
 struct Asked {
   std::vector<int32_t> prompt;
   SamplingParams params;
+  bool constrained = false;
+};
+
+struct Grammar {
+  Tokenizer tokenizer = small::tokenizer();
+  grammar::MaskCache masks{tokenizer};
+  AnswerGrammar grammar =
+      AnswerGrammar::compile({.json_schema = R"({"type": "array", "items": {"type": "integer"}})"}).value();
+
+  void hold_to(Request& request) { request.sampler->follow(masks.async_matcher(grammar)); }
+  grammar::Matcher matcher() { return masks.matcher(grammar); }
+};
+
+// While it lives no mask of the grammar is computed.
+class MasksTakeLong {
+ public:
+  explicit MasksTakeLong(Grammar& grammar)
+      : thread_([this, matcher = grammar.matcher()] {
+          const auto lock = matcher.lock();
+          locked_.count_down();
+          over_.wait();
+        }) {
+    locked_.wait();
+  }
+  ~MasksTakeLong() { over_.count_down(); }
+  MasksTakeLong(const MasksTakeLong&) = delete;
+  MasksTakeLong& operator=(const MasksTakeLong&) = delete;
+
+ private:
+  std::latch locked_{1}, over_{1};
+  std::jthread thread_;
 };
 
 // A scenario drawn at random, on an engine drawn at random.
@@ -23,6 +59,7 @@ class Scenario {
       for (int s = below(6); s > 0; --s) step();
     }
     while (!run_.engine.idle()) step();
+    masks_take_long_.reset();
     const EngineStats end = run_.engine.stats();
     EXPECT_EQ(end.full.used + end.window.used + end.running + end.waiting, 0);
     expect_what_each_gives_alone();
@@ -59,28 +96,40 @@ class Scenario {
     p.max_tokens = below(2) == 0 ? 1 + below(80) : 0;
     if (below(3) == 0) p.stop_tokens = many_stops();
     if (below(10) == 0) p.frequency_penalty = 0.5;
-    asked_.push_back({prompt(), p});
-    run_.submit(asked_.back().prompt, p, below(10) == 0 ? 1 + below(20) : 0);
+    asked_.push_back({prompt(), p, below(5) == 0});
+    Request& request = run_.submit(asked_.back().prompt, p, below(10) == 0 ? 1 + below(20) : 0);
+    if (asked_.back().constrained) grammar_.hold_to(request);
   }
 
   void step() {
     if (below(30) == 0) run_.requests[below(static_cast<int>(run_.requests.size()))]->cancelled = true;
     run_.backend.fail_at_ = below(400) == 0 ? run_.backend.begun_ + 1 : -1;
+    if (masks_take_long_) {
+      if (below(4) == 0) masks_take_long_.reset();
+    } else if (below(8) == 0) {
+      masks_take_long_.emplace(grammar_);
+    }
     const uint64_t begun = run_.backend.begun_;
     const bool idle = run_.engine.idle();
     (void)run_.engine.step();
     run_.engine.scheduler().check();
     // Requests that ran out of nothing but time make progress.
     EXPECT_TRUE(idle || run_.engine.idle() || run_.backend.begun_ > static_cast<int>(begun) ||
-                ends_under_way());
+                ends_under_way() || waits_for_masks());
   }
   // The step had nothing to launch: all that is left ended with the token that it took, or was cancelled.
   bool ends_under_way() const { return run_.engine.stats().running == 0; }
 
+  bool waits_for_masks() const {
+    return std::any_of(run_.requests.begin(), run_.requests.end(),
+                       [](const auto& r) { return !r->held.empty(); });
+  }
+
   void expect_what_each_gives_alone() {
     Harness alone(false, {.context = context_, .max_rows = 64, .prefix_cache = false});
     for (size_t i = 0; i < asked_.size(); ++i) {
-      const Request& want = alone.submit(asked_[i].prompt, asked_[i].params);
+      Request& want = alone.submit(asked_[i].prompt, asked_[i].params);
+      if (asked_[i].constrained) grammar_.hold_to(want);
       ASSERT_TRUE(alone.engine.run_to_end().ok());
       const Request& got = *run_.requests[i];
       std::vector<int32_t> told = alone.told[i];
@@ -93,6 +142,8 @@ class Scenario {
 
   std::mt19937 rng_;
   int context_ = 0;
+  Grammar grammar_;
+  std::optional<MasksTakeLong> masks_take_long_;
   Harness run_;
   std::vector<Asked> asked_;
 };
@@ -108,6 +159,35 @@ TEST(Load, EachRequestGivesWhatItGivesAlone) {
   }
   EXPECT_GT(preemptions, 300u);
   EXPECT_GT(hits, 10000u);
+}
+
+// The masks of a hostile schema may take long; a request that waits for its own sits out steps, and that is
+// all.
+TEST(Load, DecodingGoesOnBesideMasksThatTakeLong) {
+  for (const bool draws : {false, true}) {
+    Grammar grammar;
+    Harness run(draws, {.context = 400, .max_batch = 4});
+    run.submit(10, {.temperature = 0});
+    while (run.told[0].size() < 3) ASSERT_TRUE(run.engine.step().ok());
+    std::optional<MasksTakeLong> masks_take_long(grammar);
+    for (int i = 1; i < 4; ++i) grammar.hold_to(run.submit(10, {.seed = 7, .max_tokens = 20}));
+    const size_t before = run.told[0].size();
+    for (size_t step = 1; step <= 50; ++step) {
+      ASSERT_TRUE(run.engine.step().ok());
+      EXPECT_GE(run.told[0].size() + 1, before + step);  // a device that samples is a token behind
+    }
+    EXPECT_TRUE(run.told[1].empty() && run.told[2].empty() && run.told[3].empty());
+    run.requests[3]->cancelled = true;
+    ASSERT_TRUE(run.engine.step().ok());
+    EXPECT_EQ(run.requests[3]->finish, FinishReason::kCancelled);
+    masks_take_long.reset();
+    ASSERT_TRUE(run.engine.run_to_end().ok());
+    EXPECT_EQ(run.told[1], run.told[2]);
+    Harness alone(draws, {.context = 400});
+    grammar.hold_to(alone.submit(10, {.seed = 7, .max_tokens = 20}));
+    ASSERT_TRUE(alone.engine.run_to_end().ok());
+    EXPECT_EQ(run.told[1], alone.told[0]);
+  }
 }
 
 TEST(Load, DecodingGoesOnBesideLongPrompts) {

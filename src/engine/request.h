@@ -21,6 +21,7 @@ struct Request {
   bool begun = false;
   SamplingParams params;
   std::unique_ptr<Sampler> sampler;
+  std::vector<float> held;  // logits that wait for the grammar's mask, while the sampler is not ready
   PageTable pages;
   bool cancelled = false;
   FinishReason finish = FinishReason::kNone;

@@ -2,12 +2,13 @@
 // top-k, top-p, min-p.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "core/batch.h"
-#include "grammar/matcher.h"
+#include "grammar/mask_thread.h"
 #include "moesaic/status.h"
 #include "moesaic/types.h"
 
@@ -26,7 +27,10 @@ class Sampler {
   Sampler(const SamplingParams& params, std::span<const int32_t> prompt);
 
   // From here on only tokens that go on with an answer of this grammar are drawn.
-  void follow(grammar::Matcher matcher) { matcher_ = std::move(matcher); }
+  void follow(grammar::AsyncMatcher matcher) { matcher_.emplace(std::move(matcher)); }
+  // Whether sample() may be called: a grammar's next mask may still be computed.
+  bool ready() const { return !matcher_ || matcher_->ready(); }
+  void wait_until(std::chrono::steady_clock::time_point deadline) const { matcher_->wait_until(deadline); }
   // Picks the next token and remembers it for the penalties. logits: [vocab], changed. Fails if one is not
   // finite or the grammar allows no token.
   Result<SampledToken> sample(std::span<float> logits);
@@ -49,7 +53,7 @@ class Sampler {
   SamplingParams params_;
   std::map<int32_t, int> generated_;  // token -> times, only kept for penalties
   std::map<int32_t, bool> prompt_;    // tokens of the prompt, only kept for a repetition penalty
-  std::optional<grammar::Matcher> matcher_;
+  std::optional<grammar::AsyncMatcher> matcher_;
   uint64_t step_ = 0;
   std::vector<std::pair<float, int32_t>> candidates_;
 };

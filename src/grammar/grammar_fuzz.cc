@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "grammar/matcher.h"
+#include "grammar/mask_cache.h"
 #include "text/fuzz_tokenizer.h"
 
 namespace {

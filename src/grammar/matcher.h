@@ -1,8 +1,9 @@
 // An answer on its way through its grammar, token by token.
 #pragma once
 
-#include <list>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -12,44 +13,51 @@
 
 namespace moesaic::grammar {
 
-// The masks of one grammar, for all answers that follow it.
+// A tokenizer's tree, made when it is first asked for.
+class SharedTrie {
+ public:
+  explicit SharedTrie(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  const TokenTrie& get();
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::once_flag made_;
+  std::optional<TokenTrie> trie_;
+};
+
+// The masks of one grammar, for all answers that follow it. Null until a matcher first needs them.
 struct SharedMasks {
   std::shared_ptr<const CompiledGrammar> grammar;
-  std::shared_ptr<const TokenTrie> trie;
+  std::shared_ptr<SharedTrie> trie;
   std::shared_ptr<TokenMasks> masks;
+  std::mutex mutex;  // held by the matcher that uses `masks`
 };
 
-// Copyable. One thread at a time uses the matchers of a MaskCache.
+// Copyable. Matchers of one grammar share its masks: one at a time may work, and lock() says which.
 class Matcher {
  public:
-  explicit Matcher(std::shared_ptr<SharedMasks> shared);
+  explicit Matcher(std::shared_ptr<SharedMasks> shared) : shared_(std::move(shared)) {}
+
+  std::unique_lock<std::mutex> lock() const { return std::unique_lock(shared_->mutex); }
+  std::unique_lock<std::mutex> try_lock() const { return std::unique_lock(shared_->mutex, std::try_to_lock); }
 
   // The tokens that may come next, one bit each, the lowest first; what lies behind the span may not. Valid
-  // until the next call. Fails where none may: the grammar is too ambiguous to be followed any further, or
-  // the vocabulary lacks the bytes that must come.
-  Result<std::span<const uint64_t>> allowed();
-  void take(int32_t token);
+  // until the next call of any matcher of the grammar. Fails where none may: the grammar is too ambiguous to
+  // be followed any further, or the vocabulary lacks the bytes that must come.
+  Result<std::span<const uint64_t>> allowed() { return *allowed(Effort::kFull); }
+  void take(int32_t token) { take(token, Effort::kFull); }
+
+  // The same; nothing, or false, where a quick call would not do. What it then worked out is kept for the
+  // full one.
+  std::optional<Result<std::span<const uint64_t>>> allowed(Effort effort);
+  bool take(int32_t token, Effort effort);
 
  private:
+  bool prepare(Effort effort);
+
   std::shared_ptr<SharedMasks> shared_;
-  std::shared_ptr<TokenMasks> masks_;
-  TokenMasks::Situation at_;
-};
-
-// The masks of the grammars that were used last, for one vocabulary.
-class MaskCache {
- public:
-  static constexpr size_t kKeptGrammars = 16;
-
-  // The tokenizer must outlive the cache and its matchers.
-  explicit MaskCache(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
-  // The first call takes a moment to sort the vocabulary.
-  Matcher matcher(const AnswerGrammar& grammar);
-
- private:
-  const Tokenizer* tokenizer_;
-  std::shared_ptr<const TokenTrie> trie_;
-  std::list<std::shared_ptr<SharedMasks>> used_;  // the last one used first
+  std::shared_ptr<TokenMasks> masks_;  // null before the first call
+  TokenMasks::Situation at_ = TokenMasks::kNowhere;
 };
 
 }  // namespace moesaic::grammar

@@ -9,6 +9,8 @@ namespace {
 constexpr size_t kKeptMasks = 256;
 // What a single call may do before it takes the rest for kNowhere: some 0.1 s.
 constexpr uint64_t kMaxWork = 2'000'000;
+constexpr uint64_t kQuickWork = 2'000;
+constexpr size_t kQuickPlaces = 64;
 constexpr size_t kSituationsPerCall = 1 << 14;
 // Parts of a situation that are looked at one by one, each with a walk; more of them take one walk together.
 constexpr size_t kMaxParts = 8;
@@ -43,16 +45,28 @@ TokenMasks::Situation TokenMasks::next(Situation from, uint8_t byte) {
   const Automaton& a = machine_.automaton();
   const size_t at = static_cast<size_t>(from) * a.byte_classes() + a.byte_class(byte);
   if (next_[at] >= 0) return next_[at];
-  const bool spent =
-      machine_.work() > work_limit_ || situations_.size() > kMaxSituations + kSituationsPerCall;
-  if (spent) return kNowhere;
+  if (gives_up() || work() > work_limit_ || situations_.size() > kMaxSituations + kSituationsPerCall)
+    return kNowhere;
   const Situation to = number(machine_.step(*situations_[from], byte));
   return next_[at] = to;
 }
 
-TokenMasks::Situation TokenMasks::after(Situation from, std::string_view bytes) {
-  work_limit_ = machine_.work() + kMaxWork;
+void TokenMasks::begin_call(Effort effort) {
+  effort_ = effort;
+  work_limit_ = work() + (effort == Effort::kQuick ? kQuickWork : kMaxWork);
+  gave_up_ = false;
+}
+
+bool TokenMasks::gives_up() {
+  gave_up_ = gave_up_ || (effort_ == Effort::kQuick && work() > work_limit_);
+  return gave_up_;
+}
+
+std::optional<TokenMasks::Situation> TokenMasks::after(Situation from, std::string_view bytes,
+                                                       Effort effort) {
+  begin_call(effort);
   for (const char c : bytes) from = next(from, static_cast<uint8_t>(c));
+  if (gave_up_) return {};
   return from;
 }
 
@@ -73,7 +87,7 @@ void TokenMasks::walk(int32_t first, int32_t last, int32_t depth, Situation from
                       std::vector<int32_t>* ends) {
   const auto& nodes = trie_.nodes();
   path_[depth] = from;
-  for (int32_t i = first; i < last;) {
+  for (int32_t i = first; i < last && !gives_up(); ++nodes_) {
     const TokenTrie::Node& node = nodes[i];
     const Situation here = next(path_[node.depth - 1], node.byte);
     if (here == kNowhere) {
@@ -91,11 +105,13 @@ void TokenMasks::walk(int32_t first, int32_t last, int32_t depth, Situation from
 }
 
 const TokenMasks::Local& TokenMasks::local(Situation inside) {
+  static const Local none;
   const auto found = locals_.find(inside);
   if (found != locals_.end()) return found->second;
   if (locals_.size() >= kKeptMasks) locals_.clear();
   Local local{.tokens = Bits((trie_.vocab_size() + 63) / 64), .ends = {}};
   walk(0, static_cast<int32_t>(trie_.nodes().size()), 0, inside, local.tokens, &local.ends);
+  if (gave_up_) return none;
   return locals_.emplace(inside, std::move(local)).first->second;
 }
 
@@ -104,6 +120,7 @@ void TokenMasks::add_part(const Places& part, Bits& tokens) {
   Places inside = part;
   for (Place& p : inside) p.stack = kElsewhere;
   const Local& local = this->local(number(std::move(inside)));
+  if (gave_up_) return;
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] |= local.tokens[i];
   if (part[0].stack == kBottom || local.ends.empty()) return;
   const Situation from = behind(part[0].stack);
@@ -113,14 +130,18 @@ void TokenMasks::add_part(const Places& part, Bits& tokens) {
   }
 }
 
-std::span<const uint64_t> TokenMasks::mask(Situation at) {
-  const auto [coarse, fresh] = coarse_.try_emplace(at, at);
-  // No token has more bytes than the tree is deep.
-  if (fresh) coarse->second = number(machine_.coarse(*situations_[at], static_cast<uint32_t>(trie_.depth())));
+std::optional<std::span<const uint64_t>> TokenMasks::mask(Situation at, Effort effort) {
+  auto coarse = coarse_.find(at);
+  if (coarse == coarse_.end()) {
+    if (effort == Effort::kQuick && situations_[at]->size() > kQuickPlaces) return {};
+    // No token has more bytes than the tree is deep.
+    const auto depth = static_cast<uint32_t>(trie_.depth());
+    coarse = coarse_.emplace(at, number(machine_.coarse(*situations_[at], depth))).first;
+  }
   at = coarse->second;
   const auto found = masks_.find(at);
   if (found != masks_.end()) return found->second;
-  work_limit_ = machine_.work() + kMaxWork;
+  begin_call(effort);
   if (masks_.size() >= kKeptMasks) masks_.clear();
   std::map<Stack, Places> parts;
   for (const Place& p : *situations_[at]) parts[p.stack].push_back(p);
@@ -130,6 +151,7 @@ std::span<const uint64_t> TokenMasks::mask(Situation at) {
   } else {
     for (const auto& [stack, part] : parts) add_part(part, tokens);
   }
+  if (gave_up_) return {};
   return masks_.emplace(at, std::move(tokens)).first->second;
 }
 

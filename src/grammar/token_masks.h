@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -16,6 +17,10 @@
 #include "grammar/token_trie.h"
 
 namespace moesaic::grammar {
+
+// How much a call may do: kQuick, some 0.2 ms, gives nothing where that is not enough; kFull always gives
+// something.
+enum class Effort { kQuick, kFull };
 
 // Not for several threads at a time.
 class TokenMasks {
@@ -28,9 +33,9 @@ class TokenMasks {
   TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie& trie);
 
   Situation start() const { return start_; }
-  Situation after(Situation from, std::string_view bytes);
+  std::optional<Situation> after(Situation from, std::string_view bytes, Effort effort);
   // One bit a token, the lowest first: [ceil(vocabulary / 64)]. Valid until the next call.
-  std::span<const uint64_t> mask(Situation at);
+  std::optional<std::span<const uint64_t>> mask(Situation at, Effort effort);
   // Time for a fresh object: nothing is thrown away here. To be asked between tokens; within one, a walk that
   // meets very many more new situations takes the rest for kNowhere, and its mask is too narrow.
   bool full() const { return situations_.size() > kMaxSituations || machine_.frames() > kMaxFrames; }
@@ -55,6 +60,10 @@ class TokenMasks {
   void walk(int32_t first, int32_t last, int32_t depth, Situation from, Bits& tokens,
             std::vector<int32_t>* ends);
   bool leaves(Situation at) const;
+  void begin_call(Effort effort);
+  // States and nodes looked at, a measure of the time spent.
+  uint64_t work() const { return machine_.work() + nodes_ / 16; }
+  bool gives_up();
 
   const TokenTrie& trie_;
   Machine machine_;
@@ -67,7 +76,11 @@ class TokenMasks {
   std::unordered_map<Situation, Situation> coarse_;  // whose mask is the same (Machine::coarse)
   std::unordered_map<Situation, Bits> masks_;        // of coarse ones
   std::vector<Situation> path_;                      // of a walk, by depth
+  // Of the call in progress:
+  Effort effort_ = Effort::kFull;
+  uint64_t nodes_ = 0;  // of the tree, over all calls
   uint64_t work_limit_ = 0;
+  bool gave_up_ = false;  // a quick call needs more work than it may do
 };
 
 }  // namespace moesaic::grammar

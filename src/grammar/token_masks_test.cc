@@ -8,7 +8,7 @@
 #include <random>
 
 #include "grammar/compiled_grammar.h"
-#include "grammar/matcher.h"
+#include "grammar/mask_cache.h"
 #include "grammar/schema_matches.h"
 #include "text/small_tokenizer.h"
 

@@ -31,7 +31,7 @@ bool Listener::token(int32_t token, bool ends) {
 }
 
 Answer Listener::finish() {
-  show(stream_.finish());
+  stream_.finish();
   printer_.answer("\n");
   answer_.messages = stream_.messages();
   for (const Message& m : answer_.messages) {

@@ -45,8 +45,8 @@ struct Generation {
 
 const char* finish_name(const Generation& g) {
   if (g.finish == FinishReason::kCancelled) return "cancelled";
-  if (!g.answer.tool_calls.empty()) return "tool_calls";
-  return g.finish == FinishReason::kLength ? "length" : "stop";
+  if (g.finish == FinishReason::kLength) return "length";
+  return g.answer.tool_calls.empty() ? "stop" : "tool_calls";
 }
 
 // Steps the engine until the request ends. Ctrl-C cancels it: in a terminal's conversation at any time, else

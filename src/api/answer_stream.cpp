@@ -7,53 +7,62 @@ namespace moesaic {
 AnswerStream::AnswerStream(const Tokenizer& tokenizer, bool chat, std::vector<std::string> stop_strings)
     : chat_(chat), parser_(tokenizer), decoder_(tokenizer), stop_(std::move(stop_strings)) {}
 
-void AnswerStream::add_answer(const std::string& text, std::vector<TextPiece>& pieces) {
-  std::string safe = stop_.push(text);
-  if (!safe.empty())
-    add_piece({.channel = answer_channel_, .recipient = {}, .text = std::move(safe)}, pieces);
-}
-
-void AnswerStream::add_piece(TextPiece piece, std::vector<TextPiece>& pieces) {
+void AnswerStream::add_piece(TextPiece piece, Pieces& pieces) {
   piece.begins = chat_ && std::exchange(begins_, false);
   pieces.push_back(std::move(piece));
 }
 
-void AnswerStream::add(const HarmonyEvent& e, std::vector<TextPiece>& pieces) {
-  const Message& m = e.message;
-  if (e.kind == HarmonyEvent::Kind::kToolCall && m.text.empty())
-    add_piece({.channel = m.channel, .recipient = m.recipient, .text = {}}, pieces);
-  if (e.kind == HarmonyEvent::Kind::kMessageEnd || e.kind == HarmonyEvent::Kind::kToolCall) {
-    messages_.push_back(m);
-    begins_ = true;
+void AnswerStream::add_answer(std::string text, Pieces& pieces) {
+  if (!text.empty())
+    add_piece({.channel = answer_channel_, .recipient = {}, .text = std::move(text)}, pieces);
+}
+
+void AnswerStream::add_text(const Message& delta, Pieces& pieces) {
+  if (!delta.recipient.empty()) {
+    held_.push_back(delta.text);
+  } else if (delta.channel != "analysis" && delta.channel != "commentary") {
+    answer_channel_ = delta.channel;
+    add_answer(stop_.push(delta.text), pieces);
+  } else {
+    add_piece({.channel = delta.channel, .recipient = {}, .text = delta.text}, pieces);
   }
-  if (e.kind != HarmonyEvent::Kind::kText || m.text.empty()) return;
-  if (m.recipient.empty() && m.channel != "analysis" && m.channel != "commentary") {
-    answer_channel_ = m.channel;
-    return add_answer(m.text, pieces);
-  }
-  add_piece({.channel = m.channel, .recipient = m.recipient, .text = m.text}, pieces);
+}
+
+void AnswerStream::add_call(const Message& call, Pieces& pieces) {
+  if (held_.empty()) held_.emplace_back();
+  for (std::string& text : std::exchange(held_, {}))
+    add_piece({.channel = call.channel, .recipient = call.recipient, .text = std::move(text)}, pieces);
+}
+
+void AnswerStream::add(const HarmonyEvent& e, Pieces& pieces) {
+  using Kind = HarmonyEvent::Kind;
+  if (e.kind == Kind::kDone) return;
+  if (e.kind == Kind::kText) return add_text(e.message, pieces);
+  const bool cut = e.reason == HarmonyEvent::Reason::kTruncated;
+  if (e.kind == Kind::kToolCall) add_call(e.message, pieces);
+  if (!cut) add_answer(stop_.flush(), pieces);
+  if (!cut || e.message.recipient.empty()) messages_.push_back(e.message);
+  begins_ = true;
 }
 
 std::vector<TextPiece> AnswerStream::push(int32_t token, bool ends) {
-  std::vector<TextPiece> pieces;
+  Pieces pieces;
   if (chat_) {
+    if (ends && !parser_.is_stop(token)) return pieces;  // a stop token of the caller's
     for (const HarmonyEvent& e : parser_.push(token)) add(e, pieces);
-  } else if (!ends) {
-    add_answer(decoder_.push(token), pieces);
+  } else if (ends) {
+    add_answer(stop_.push(decoder_.flush()), pieces);
+    add_answer(stop_.flush(), pieces);
+  } else {
+    add_answer(stop_.push(decoder_.push(token)), pieces);
   }
   return pieces;
 }
 
-std::vector<TextPiece> AnswerStream::finish() {
-  std::vector<TextPiece> pieces;
-  if (chat_) {
-    for (const HarmonyEvent& e : parser_.finish()) add(e, pieces);
-  } else {
-    add_answer(decoder_.flush(), pieces);
-  }
-  std::string held = stop_.flush();
-  if (!held.empty()) pieces.push_back({.channel = answer_channel_, .recipient = {}, .text = std::move(held)});
-  return pieces;
+void AnswerStream::finish() {
+  Pieces none;
+  if (!chat_) return;
+  for (const HarmonyEvent& e : parser_.finish()) add(e, none);
 }
 
 }  // namespace moesaic

@@ -11,6 +11,10 @@
 
 namespace moesaic {
 
+// The pieces of an answer that was cut off, by a limit say, are always a beginning of those that the whole
+// answer would have had: what may still become something else is held back, and the end of the output adds
+// nothing. Held back are a call until it is complete, bytes of a character that is not complete, and text that
+// may be the beginning of a stop string.
 class AnswerStream {
  public:
   // chat: the tokens are harmony, from behind <|start|>assistant; stop strings then do not count in analysis,
@@ -19,23 +23,29 @@ class AnswerStream {
 
   // ends: a stop token, which is no text. A piece is empty only for a tool call without text.
   std::vector<TextPiece> push(int32_t token, bool ends);
-  // The output has ended: what was held back.
-  std::vector<TextPiece> finish();
+  // The output has ended.
+  void finish();
   // A stop string is complete.
   bool stopped() const { return stop_.stopped(); }
   // chat: see HarmonyParser.
   int recoveries() const { return parser_.recoveries(); }
-  // The messages that are complete, chat only.
+  // Chat: the messages that are complete, and behind finish() what there is of the last one, but no unfinished
+  // call.
   const std::vector<Message>& messages() const { return messages_; }
 
  private:
-  void add_piece(TextPiece piece, std::vector<TextPiece>& pieces);
-  void add_answer(const std::string& text, std::vector<TextPiece>& pieces);
-  void add(const HarmonyEvent& event, std::vector<TextPiece>& pieces);
+  using Pieces = std::vector<TextPiece>;
+
+  void add_piece(TextPiece piece, Pieces& pieces);
+  void add_answer(std::string text, Pieces& pieces);
+  void add_text(const Message& delta, Pieces& pieces);
+  void add_call(const Message& call, Pieces& pieces);
+  void add(const HarmonyEvent& event, Pieces& pieces);
 
   bool chat_;
-  bool begins_ = true;          // the next piece is its message's first
-  std::string answer_channel_;  // of what the filter holds
+  bool begins_ = true;              // the next piece is its message's first
+  std::string answer_channel_;      // of what the filter holds
+  std::vector<std::string> held_;   // of the call that is not complete, by token
   HarmonyParser parser_;
   StreamDecoder decoder_;
   StopFilter stop_;

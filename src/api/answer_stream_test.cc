@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "text/small_tokenizer.h"
 
 namespace moesaic {
 namespace {
+
+constexpr int32_t kEnd = small::kFirstSpecial + 2;  // <|return|>
 
 // The pieces of a whole answer as "channel>recipient:text", neighbours of one kind joined.
 std::vector<std::string> read(AnswerStream stream, const std::vector<int32_t>& tokens) {
@@ -21,20 +25,23 @@ std::vector<std::string> read(AnswerStream stream, const std::vector<int32_t>& t
     }
   };
   for (const int32_t t : tokens) {
-    take(stream.push(t, false));
+    take(stream.push(t, t == kEnd));
     if (stream.stopped()) break;
   }
-  take(stream.finish());
+  stream.finish();
   return out;
 }
 
 TEST(AnswerStream, PlainTextComesInWholeCharactersWithoutStopStrings) {
   const Tokenizer tokenizer = small::tokenizer();
-  const std::vector<int32_t> tokens = tokenizer.encode("hello w\xE6\x97\xA5 STO STOP more", false);
+  std::vector<int32_t> tokens = tokenizer.encode("hello w\xE6\x97\xA5 STO STOP more", false);
   EXPECT_EQ(read({tokenizer, false, {}}, tokens),
             (std::vector<std::string>{">:hello w\xE6\x97\xA5 STO STOP more"}));
   EXPECT_EQ(read({tokenizer, false, {"STOP"}}, tokens),
             (std::vector<std::string>{">:hello w\xE6\x97\xA5 STO "}));
+  // Where the output is cut off what may be the beginning of a stop string is none of the text.
+  EXPECT_EQ(read({tokenizer, false, {"more!"}}, tokens).back(), ">:hello w\xE6\x97\xA5 STO STOP ");
+  tokens.push_back(kEnd);
   EXPECT_EQ(read({tokenizer, false, {"more!"}}, tokens).back(), ">:hello w\xE6\x97\xA5 STO STOP more");
 }
 
@@ -68,6 +75,131 @@ TEST(AnswerStream, KeepsTheMessages) {
   ASSERT_EQ(stream.messages().size(), 1u);
   EXPECT_EQ(stream.messages()[0].channel, "final");
   EXPECT_EQ(stream.messages()[0].text, "hello");
+}
+
+// What a client makes of the pieces.
+struct Read {
+  std::map<std::string, std::string> texts;                  // by channel
+  std::vector<std::pair<std::string, std::string>> calls;    // recipient, text
+  std::vector<Message> messages;
+};
+
+Read read_cut(AnswerStream stream, const std::vector<int32_t>& tokens, size_t count) {
+  Read out;
+  for (size_t i = 0; i < count && !stream.stopped(); ++i) {
+    for (const TextPiece& p : stream.push(tokens[i], tokens[i] == kEnd)) {
+      if (p.recipient.empty()) out.texts[p.channel] += p.text;
+      if (!p.recipient.empty() && p.begins) out.calls.emplace_back(p.recipient, "");
+      if (!p.recipient.empty()) out.calls.back().second += p.text;
+    }
+  }
+  stream.finish();
+  out.messages = stream.messages();
+  return out;
+}
+
+constexpr const char* kAnalysis = "<|channel|>analysis<|message|>hm \xE6\x97\xA5\xE6\x9C\xAC {1}<|end|>";
+constexpr const char* kPreamble =
+    "<|start|>assistant<|channel|>commentary<|message|>I look\xF0\x9F\x98\x80<|end|>";
+constexpr const char* kCall =
+    "<|start|>assistant to=functions.f<|channel|>commentary <|constrain|>json<|message|>{\"x\": "
+    "\"\xC3\xA9\"}";
+constexpr const char* kFinal = "<|start|>assistant<|channel|>final<|message|>so STO hello\xE2\x82\xAC STOP w<|return|>";
+
+std::vector<std::string> outputs() {
+  const std::string analysis = kAnalysis, preamble = kPreamble, call = kCall, final = kFinal;
+  return {analysis + final,
+          analysis + preamble + call + "<|call|>",
+          analysis + call + "<|end|>" + call + "<|call|>",
+          analysis + call + "<|end|>" + final,
+          analysis + call + "<|return|>",
+          "<|channel|>commentary to=functions.f<|message|><|call|>",
+          "<|channel|>analysis to=python code<|message|>print(1)<|call|>",
+          " to=functions.f<|channel|>commentary{\"x\":1}<|call|>",
+          " to=functions.f<|channel|>commentary json<|call|>",
+          "<|channel|>commentary to=functions.f <|constrain|>json<|call|>",
+          "plain text<|return|>",
+          std::string(400, 'x') + "<|return|>",
+          analysis + "<|start|>assistant<|return|>",
+          analysis + "<|start|>assistant to=functions.f<|end|>" + final,
+          analysis + "assistant to=functions.f<|channel|>commentary<|message|>{}<|call|>",
+          analysis + "<|start|>functions.f to=assistant<|channel|>commentary<|message|>{}<|end|>" + final,
+          "<|channel|>commentary to=all<|message|>hello<|end|>" + final};
+}
+
+bool begins(const std::string& whole, const std::string& part) { return whole.starts_with(part); }
+
+TEST(AnswerStream, WhateverItsLengthAnOutputIsABeginningOfTheWhole) {
+  const Tokenizer tokenizer = small::tokenizer();
+  for (const std::string& output : outputs()) {
+    for (const std::vector<std::string>& stops :
+         {std::vector<std::string>{}, {"STOP"}, {"w!", "\xE2\x82\xAC STOP w and"}}) {
+      const std::vector<int32_t> tokens = tokenizer.encode(output, true);
+      const Read whole = read_cut({tokenizer, true, stops}, tokens, tokens.size());
+      for (size_t count = 0; count < tokens.size(); ++count) {
+        const Read cut = read_cut({tokenizer, true, stops}, tokens, count);
+        const std::string where = output + " cut at " + std::to_string(count);
+        for (const auto& [channel, text] : cut.texts) {
+          ASSERT_TRUE(whole.texts.contains(channel)) << where;
+          EXPECT_TRUE(begins(whole.texts.at(channel), text)) << where << ": " << text;
+        }
+        ASSERT_LE(cut.calls.size(), whole.calls.size()) << where;
+        EXPECT_TRUE(std::equal(cut.calls.begin(), cut.calls.end(), whole.calls.begin())) << where;
+        ASSERT_LE(cut.messages.size(), whole.messages.size()) << where;
+        for (size_t i = 0; i < cut.messages.size(); ++i) {
+          EXPECT_TRUE(begins(whole.messages[i].text, cut.messages[i].text)) << where;
+          if (cut.messages[i].recipient.empty()) continue;
+          EXPECT_EQ(cut.messages[i].text, whole.messages[i].text) << where;
+        }
+      }
+    }
+  }
+}
+
+TEST(AnswerStream, PlainTextIsCutBetweenCharacters) {
+  const Tokenizer tokenizer = small::tokenizer();
+  std::vector<int32_t> tokens = tokenizer.encode("a\xE6\x97\xA5 STO \xF0\x9F\x98\x80 STOP b", false);
+  tokens.push_back(kEnd);
+  for (const std::vector<std::string>& stops : {std::vector<std::string>{}, {"STOP"}}) {
+    const Read whole = read_cut({tokenizer, false, stops}, tokens, tokens.size());
+    for (size_t count = 0; count < tokens.size(); ++count) {
+      const std::string text = read_cut({tokenizer, false, stops}, tokens, count).texts[""];
+      EXPECT_TRUE(begins(whole.texts.at(""), text)) << count << ": " << text;
+    }
+  }
+  // A model that ends within a character has written one that is broken.
+  EXPECT_EQ(read_cut({tokenizer, false, {}}, {'a', 0xE6, kEnd}, 3).texts[""], "a\xEF\xBF\xBD");
+  EXPECT_EQ(read_cut({tokenizer, false, {}}, {'a', 0xE6, kEnd}, 2).texts[""], "a");
+}
+
+TEST(AnswerStream, WordsOfAHeaderAreNeverText) {
+  const Tokenizer tokenizer = small::tokenizer();
+  for (const std::string& output : outputs()) {
+    const std::vector<int32_t> tokens = tokenizer.encode(output, true);
+    for (size_t count = 0; count <= tokens.size(); ++count) {
+      for (const auto& [channel, text] : read_cut({tokenizer, true, {}}, tokens, count).texts) {
+        for (const char* word : {"assistant", "to=", "functions", "json", "channel", "final", "commentary"})
+          EXPECT_EQ(text.find(word), std::string::npos) << output << " cut at " << count << ": " << text;
+      }
+    }
+  }
+}
+
+TEST(AnswerStream, StopTokensOfTheCallerAreNoTextAndCompleteNoCall) {
+  const Tokenizer tokenizer = small::tokenizer();
+  AnswerStream stream(tokenizer, true, {});
+  for (const int32_t t : tokenizer.encode(std::string(kAnalysis) + kCall, true)) stream.push(t, false);
+  EXPECT_TRUE(stream.push('}', true).empty());
+  stream.finish();
+  ASSERT_EQ(stream.messages().size(), 1u);
+  EXPECT_EQ(stream.messages()[0].channel, "analysis");
+}
+
+TEST(AnswerStream, WhatIsHeldBackComesBeforeTheNextMessage) {
+  const Tokenizer tokenizer = small::tokenizer();
+  const std::string output = "<|channel|>final<|message|>a STO<|end|>" + std::string(kCall) + "<|call|>";
+  EXPECT_EQ(read({tokenizer, true, {"STOP"}}, tokenizer.encode(output, true)),
+            (std::vector<std::string>{"final>:a STO", "commentary>functions.f:{\"x\": \"\xC3\xA9\"}"}));
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ struct Active {
     return !stream.stopped() && !cancel.stop_requested();
   }
   void end() {
-    show(stream.finish());
+    stream.finish();
     callbacks.on_end({.finish = stream.stopped() ? FinishReason::kStop : request->finish,
                       .error = request->error,
                       .prompt_tokens = request->prompt_tokens,

@@ -8,15 +8,9 @@
 #include "openai/logprobs.h"
 #include "openai/sampling_fields.h"
 #include "openai/sse.h"
-#include "openai/tool_choice.h"
 
 namespace moesaic::openai {
 namespace {
-
-int32_t message_token(const Model& model) {
-  const auto tokens = model.tokenize("<|message|>", true);
-  return tokens.ok() && tokens.value().size() == 1 ? tokens.value()[0] : -1;
-}
 
 Json null_if_empty(const std::string& text) { return text.empty() ? Json() : Json(text); }
 
@@ -28,16 +22,16 @@ ChatAnswer::ChatAnswer(const Service& service, const Options& options)
       id_(new_id("chatcmpl-")),
       name_(service.name),
       created_(std::time(nullptr)),
-      message_token_(message_token(service.model)),
+      special_(service.model),
       choices_(options.choices),
       open_(options.choices) {
   head_ = fmt::format(R"({{"id":{},"object":"chat.completion.chunk","created":{},"model":{},"choices":)",
                       dump(id_), created_, dump(name_));
 }
 
-void ChatAnswer::take_call(const TextPiece& piece, Choice& choice, Delta& delta) const {
+void ChatAnswer::take_call(const TextPiece& piece, const std::string& name, Choice& choice, Delta& delta) {
   if (piece.begins || choice.calls.empty()) {
-    choice.calls.push_back({.id = new_id("call_"), .name = function_name(piece.recipient), .arguments = {}});
+    choice.calls.push_back({.id = new_id("call_"), .name = name, .arguments = {}});
     const Call& call = choice.calls.back();
     delta.calls.push_back({{"index", choice.calls.size() - 1},
                            {"id", call.id},
@@ -53,8 +47,8 @@ void ChatAnswer::take_call(const TextPiece& piece, Choice& choice, Delta& delta)
 // string: it waits for the text that shows it. What comes before <|message|> is a header.
 void ChatAnswer::take_logprobs(const AnswerEvent& event, Choice& choice, Delta& delta) {
   if (!options_.logprobs) return;
-  if (event.token) choice.pending.push_back(*event.token);
-  if (event.token && event.token->token == message_token_) choice.pending.clear();
+  if (event.token && !special_.has(event.token->token)) choice.pending.push_back(*event.token);
+  if (event.token && special_.begins_text(event.token->token)) choice.pending.clear();
   if (delta.empty()) return;
   if (!delta.content.empty()) {
     for (const SampledToken& token : choice.pending) delta.logprobs.push_back(chat_logprob(model_, token));
@@ -65,8 +59,9 @@ void ChatAnswer::take_logprobs(const AnswerEvent& event, Choice& choice, Delta& 
 ChatAnswer::Delta ChatAnswer::take(const AnswerEvent& event, Choice& choice) {
   Delta delta;
   for (const TextPiece& piece : event.pieces) {
-    if (options_.tools && !piece.recipient.empty()) {
-      take_call(piece, choice, delta);
+    const std::string function = options_.functions.name_of(piece.recipient);
+    if (!function.empty()) {
+      take_call(piece, function, choice, delta);
     } else {
       (piece.channel == "analysis" ? delta.reasoning : delta.content) += piece.text;
     }

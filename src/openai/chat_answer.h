@@ -1,6 +1,6 @@
 // The answer of /v1/chat/completions, whole or in chunks: one chunk for each token that gave text, so that
-// clients can count them. The role comes with the first token and not before, as clients time the prompt by
-// it.
+// clients can count them; a call's come together, once it is complete. The role comes with the first token and
+// not before, as clients time the prompt by it.
 #pragma once
 
 #include <string>
@@ -8,6 +8,8 @@
 
 #include "openai/answer.h"
 #include "openai/fields.h"
+#include "openai/special_tokens.h"
+#include "openai/tool_choice.h"
 
 namespace moesaic::openai {
 
@@ -15,7 +17,7 @@ class ChatAnswer : public Answer {
  public:
   struct Options {
     int choices = 1;
-    bool tools = false;          // text for a recipient is a call; otherwise it is content
+    Callable functions;          // text for another recipient is content
     bool logprobs = false;       // of the tokens of the content
     bool include_usage = false;  // a last chunk with the usage and without choices
   };
@@ -51,7 +53,7 @@ class ChatAnswer : public Answer {
   };
 
   Delta take(const AnswerEvent& event, Choice& choice);
-  void take_call(const TextPiece& piece, Choice& choice, Delta& delta) const;
+  static void take_call(const TextPiece& piece, const std::string& name, Choice& choice, Delta& delta);
   void take_logprobs(const AnswerEvent& event, Choice& choice, Delta& delta);
   void write(int index, const Json& delta, const Json& logprobs, const char* finish, std::string& sse) const;
   void write(int index, const Delta& delta, std::string& sse) const;
@@ -63,8 +65,8 @@ class ChatAnswer : public Answer {
   Options options_;
   std::string head_;  // of a chunk, up to its choices
   std::string id_, name_;
-  int64_t created_;        // seconds since 1970
-  int32_t message_token_;  // <|message|>, behind which a message's text begins
+  int64_t created_;  // seconds since 1970
+  SpecialTokens special_;
   std::vector<Choice> choices_;
   int open_;  // choices that have not ended
 };

@@ -98,7 +98,7 @@ JobOrError chat_job(std::string_view body, const Service& service) {
   Job job{.requests = repeated(generation, r.n), .answer = nullptr, .stream = r.stream};
   job.answer =
       std::make_unique<ChatAnswer>(service, ChatAnswer::Options{.choices = r.n,
-                                                                .tools = r.tools.offered(),
+                                                                .functions = Callable(r.tools),
                                                                 .logprobs = r.sampling.top_logprobs >= 0,
                                                                 .include_usage = r.include_usage});
   return job;

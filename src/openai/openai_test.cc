@@ -134,7 +134,15 @@ TEST(ChatRequest, TheModelIsToldTheSchema) {
             std::string::npos);
 }
 
-ChatAnswer chat_answer(bool tools) { return {service(), {.tools = tools, .include_usage = true}}; }
+Callable functions(const std::vector<std::string>& names) {
+  Tools tools;
+  for (const std::string& name : names) tools.list.push_back({{"function", {{"name", name}}}});
+  return Callable(tools);
+}
+
+ChatAnswer chat_answer(bool tools) {
+  return {service(), {.functions = tools ? functions({"a", "b.c"}) : Callable(), .include_usage = true}};
+}
 
 TEST(ChatAnswer, SortsChannels) {
   ChatAnswer answer = chat_answer(true);
@@ -172,6 +180,41 @@ TEST(ChatAnswer, WithoutToolsACallIsContent) {
               .end = outcome(FinishReason::kStop)},
              nullptr);
   EXPECT_EQ(Json::parse(answer.whole())["choices"][0]["message"]["content"], "{}");
+}
+
+TEST(ChatAnswer, AToolThatWasNotOfferedIsNotCalled) {
+  const std::pair<const char*, const char*> kRecipients[] = {
+      {"functions.a", "a"}, {"a", "a"},           {"functions.b.c", "b.c"}, {"functions.z", nullptr},
+      {"b", nullptr},       {"functions.", nullptr}, {"python", nullptr},      {"browser.search", nullptr},
+      {"assistant", nullptr}, {"functions.functions.a", nullptr}, {"Functions.a", nullptr}};
+  for (const auto& [recipient, name] : kRecipients) {
+    ChatAnswer answer = chat_answer(true);
+    answer.add({.pieces = {{.channel = "commentary", .recipient = recipient, .text = "{}", .begins = true}},
+                .end = outcome(FinishReason::kStop)},
+               nullptr);
+    const Json choice = Json::parse(answer.whole())["choices"][0];
+    const bool called = choice["message"].contains("tool_calls");
+    EXPECT_EQ(called, name != nullptr) << recipient;
+    EXPECT_EQ(choice["finish_reason"], called ? "tool_calls" : "stop") << recipient;
+    EXPECT_EQ(choice["message"]["content"], called ? Json() : Json("{}")) << recipient;
+    if (!called) continue;
+    EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], name);
+  }
+}
+
+TEST(Callable, OnlyTheNamedFunction) {
+  const auto tools = [](const char* more) {
+    const Json root = Json::parse(
+        std::string(R"({"tools": [{"type": "function", "function": {"name": "f"}},
+                        {"type": "function", "function": {"name": "g"}}])") + more + "}");
+    Fields fields(root);
+    return Callable(read_tools(fields));
+  };
+  EXPECT_EQ(tools("").name_of("functions.g"), "g");
+  EXPECT_EQ(tools(R"(, "tool_choice": "none")").name_of("functions.g"), "");
+  const Callable named = tools(R"(, "tool_choice": {"type": "function", "function": {"name": "f"}})");
+  EXPECT_EQ(named.name_of("functions.f"), "f");
+  EXPECT_EQ(named.name_of("functions.g"), "");
 }
 
 TEST(ChatAnswer, StreamsOneChunkForEachToken) {

@@ -4,19 +4,19 @@
 
 #include "openai/sampling_fields.h"
 #include "openai/sse.h"
-#include "openai/tool_choice.h"
 
 namespace moesaic::openai {
 
-ResponsesAnswer::ResponsesAnswer(const Service& service, Json echo, bool tools)
+ResponsesAnswer::ResponsesAnswer(const Service& service, Json echo, Callable functions)
     : id_(new_id("resp_")),
       name_(service.name),
       created_(std::time(nullptr)),
       echo_(std::move(echo)),
-      tools_(tools) {}
+      functions_(std::move(functions)),
+      special_(service.model) {}
 
 ResponsesAnswer::Kind ResponsesAnswer::kind_of(const TextPiece& piece) const {
-  if (tools_ && !piece.recipient.empty()) return Kind::kCall;
+  if (!functions_.name_of(piece.recipient).empty()) return Kind::kCall;
   return piece.channel == "analysis" ? Kind::kReasoning : Kind::kMessage;
 }
 
@@ -28,19 +28,22 @@ Json ResponsesAnswer::part_json(const Item& item) {
           {"logprobs", Json::array()}};
 }
 
-Json ResponsesAnswer::item_json(const Item& item, const char* status) {
+Json ResponsesAnswer::item_json(const Item& item) {
   if (item.kind == Kind::kCall)
     return {{"type", "function_call"}, {"id", item.id},          {"call_id", item.call_id},
-            {"name", item.name},       {"arguments", item.text}, {"status", status}};
+            {"name", item.name},       {"arguments", item.text}, {"status", item.status}};
   const Json content = item.text.empty() ? Json::array() : Json::array({part_json(item)});
   if (item.kind == Kind::kReasoning)
     return {{"type", "reasoning"},
             {"id", item.id},
             {"summary", Json::array()},
             {"content", content},
-            {"status", status}};
-  return {
-      {"type", "message"}, {"id", item.id}, {"role", "assistant"}, {"status", status}, {"content", content}};
+            {"status", item.status}};
+  return {{"type", "message"},
+          {"id", item.id},
+          {"role", "assistant"},
+          {"status", item.status},
+          {"content", content}};
 }
 
 void ResponsesAnswer::emit(const char* type, const Json& data, std::string& sse) {
@@ -70,20 +73,21 @@ void ResponsesAnswer::open(const TextPiece& piece, std::string* sse) {
       .kind = kind, .id = new_id(kPrefixes[static_cast<int>(kind)]), .call_id = {}, .name = {}, .text = {}};
   if (kind == Kind::kCall) {
     item.call_id = new_id("call_");
-    item.name = function_name(piece.recipient);
+    item.name = functions_.name_of(piece.recipient);
   }
   items_.push_back(std::move(item));
   open_ = true;
   if (sse == nullptr) return;
   emit("response.output_item.added",
-       {{"output_index", items_.size() - 1}, {"item", item_json(items_.back(), "in_progress")}}, *sse);
+       {{"output_index", items_.size() - 1}, {"item", item_json(items_.back())}}, *sse);
   if (kind != Kind::kCall)
     emit_item("response.content_part.added", {{"part", part_json(items_.back())}}, sse);
 }
 
-void ResponsesAnswer::close(std::string* sse) {
+void ResponsesAnswer::close(const char* status, std::string* sse) {
   if (!open_) return;
   open_ = false;
+  items_.back().status = status;
   if (sse == nullptr) return;
   const Item& item = items_.back();
   if (item.kind == Kind::kCall) {
@@ -96,13 +100,13 @@ void ResponsesAnswer::close(std::string* sse) {
     emit_item("response.content_part.done", {{"part", part_json(item)}}, sse);
   }
   emit("response.output_item.done",
-       {{"output_index", items_.size() - 1}, {"item", item_json(item, "completed")}}, *sse);
+       {{"output_index", items_.size() - 1}, {"item", item_json(item)}}, *sse);
 }
 
 void ResponsesAnswer::take(const TextPiece& piece, std::string* sse) {
   const Kind kind = kind_of(piece);
   if (!open_ || piece.begins || items_.back().kind != kind) {
-    close(sse);
+    close("completed", sse);
     open(piece, sse);
   }
   if (piece.text.empty()) return;
@@ -117,9 +121,10 @@ void ResponsesAnswer::take(const TextPiece& piece, std::string* sse) {
 void ResponsesAnswer::add(const AnswerEvent& event, std::string* sse) {
   if (sse != nullptr && !begun_) begin(*sse);
   for (const TextPiece& piece : event.pieces) take(piece, sse);
-  if (!event.pieces.empty() && event.pieces.back().channel == "analysis") ++reasoning_tokens_;
+  if (!event.pieces.empty() && kind_of(event.pieces.back()) == Kind::kReasoning) ++reasoning_tokens_;
+  if (event.token && special_.ends_message(event.token->token)) close("completed", sse);
   if (!event.end) return;
-  close(sse);
+  close(event.end->finish == FinishReason::kLength ? "incomplete" : "completed", sse);
   outcome_ = *event.end;
   ended_ = true;
 }
@@ -137,6 +142,7 @@ std::string ResponsesAnswer::whole() { return dump(response(final_status())); }
 
 void ResponsesAnswer::fail(const ApiError& error, std::string& sse) {
   if (!begun_) begin(sse);
+  if (open_) items_.back().status = "incomplete";
   Json failed = response("failed");
   failed["error"] = {{"code", error.code.empty() ? "server_error" : error.code}, {"message", error.message}};
   emit("response.failed", {{"response", failed}}, sse);
@@ -149,9 +155,7 @@ Json ResponsesAnswer::response(const char* status) const {
   if (ended_ && outcome_.finish == FinishReason::kLength)
     json["incomplete_details"] = {{"reason", "max_output_tokens"}};
   json["output"] = Json::array();
-  for (size_t i = 0; i < items_.size(); ++i)
-    json["output"].push_back(
-        item_json(items_[i], open_ && i + 1 == items_.size() ? "in_progress" : "completed"));
+  for (const Item& item : items_) json["output"].push_back(item_json(item));
   json.update(echo_);
   json["usage"] = ended_ ? usage_json() : Json();
   return json;

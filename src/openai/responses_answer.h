@@ -7,13 +7,15 @@
 
 #include "openai/answer.h"
 #include "openai/fields.h"
+#include "openai/special_tokens.h"
+#include "openai/tool_choice.h"
 
 namespace moesaic::openai {
 
 class ResponsesAnswer : public Answer {
  public:
-  // echo: what the response repeats of the request. tools: whether text for a recipient is a call.
-  ResponsesAnswer(const Service& service, Json echo, bool tools);
+  // echo: what the response repeats of the request. Text for another recipient than `functions` is a message.
+  ResponsesAnswer(const Service& service, Json echo, Callable functions);
 
   void add(const AnswerEvent& event, std::string* sse) override;
   bool complete() const override { return ended_; }
@@ -27,17 +29,19 @@ class ResponsesAnswer : public Answer {
   struct Item {
     Kind kind = Kind::kMessage;
     std::string id, call_id, name, text;
+    const char* status = "in_progress";
   };
 
   Kind kind_of(const TextPiece& piece) const;
   void take(const TextPiece& piece, std::string* sse);
   void open(const TextPiece& piece, std::string* sse);
-  void close(std::string* sse);
+  // status: completed, or incomplete where the answer was cut off within the item.
+  void close(const char* status, std::string* sse);
   void begin(std::string& sse);
   // An event about the open item; data joins item_id and output_index.
   void emit_item(const char* type, const Json& data, std::string* sse);
   void emit(const char* type, const Json& data, std::string& sse);
-  static Json item_json(const Item& item, const char* status);
+  static Json item_json(const Item& item);
   static Json part_json(const Item& item);
   Json response(const char* status) const;
   Json usage_json() const;
@@ -46,7 +50,8 @@ class ResponsesAnswer : public Answer {
   std::string id_, name_;
   int64_t created_;
   Json echo_;
-  bool tools_;
+  Callable functions_;
+  SpecialTokens special_;
   std::vector<Item> items_;
   bool open_ = false;  // the last item may still grow
   bool begun_ = false, ended_ = false;

@@ -105,7 +105,7 @@ JobOrError responses_job(std::string_view body, const Service& service) {
   auto grammar = grammar_of(r.tools, r.schema, true);
   if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
   Job job{.requests = {}, .answer = nullptr, .stream = r.stream};
-  job.answer = std::make_unique<ResponsesAnswer>(service, echo_of(root.value(), r), r.tools.offered());
+  job.answer = std::make_unique<ResponsesAnswer>(service, echo_of(root.value(), r), Callable(r.tools));
   auto prompt = prompt_of(conversation_of(r, service), "input", service);
   if (auto* error = std::get_if<ApiError>(&prompt)) {
     // Clients of the stream look for this one among its events, to shorten the conversation.

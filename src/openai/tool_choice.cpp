@@ -87,8 +87,20 @@ Tools read_tools(Fields& fields) {
   return tools;
 }
 
-std::string function_name(const std::string& recipient) {
-  return recipient.starts_with(kFunctions) ? recipient.substr(kFunctions.size()) : recipient;
+Callable::Callable(const Tools& tools) {
+  if (!tools.offered()) return;
+  for (const Json& tool : tools.list) {
+    std::string name = text::string_or(tool["function"], "name", "");
+    if (tools.choice != Tools::Choice::kNamed || name == tools.named) names_.insert(std::move(name));
+  }
+}
+
+std::string Callable::name_of(const std::string& recipient) const {
+  if (recipient.starts_with(kFunctions)) {
+    std::string name = recipient.substr(kFunctions.size());
+    if (names_.contains(name)) return name;
+  }
+  return names_.contains(recipient) ? recipient : "";
 }
 
 std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const std::string& schema, bool chat) {

@@ -2,6 +2,7 @@
 // completions and responses.
 #pragma once
 
+#include <set>
 #include <string>
 #include <variant>
 
@@ -25,8 +26,20 @@ struct Tools {
 // ({type: function, name}). Tools that are not functions are left out.
 Tools read_tools(Fields& fields);
 
-// The client's name of the function that a call is for: "get_weather" of "functions.get_weather".
-std::string function_name(const std::string& recipient);
+// The functions that an answer may call, by the client's names. What an answer says to anyone else is no call,
+// but text.
+class Callable {
+ public:
+  Callable() = default;
+  explicit Callable(const Tools& tools);
+
+  // The name of the function that a call is for: "get_weather" for "functions.get_weather". Empty where it was
+  // not offered.
+  std::string name_of(const std::string& recipient) const;
+
+ private:
+  std::set<std::string> names_;
+};
 
 // The form that an answer must have: of a schema (empty: any text) in its final channel, and of the tools'
 // calls: where one must be made, or where a tool is strict. No grammar where there is nothing to hold to.

@@ -7,6 +7,18 @@
 #include "text/harmony_json.h"
 #include "text/harmony_parser.h"
 
+namespace {
+
+// Wherever an output is cut off, its end adds neither text nor a call.
+void check_cut(moesaic::HarmonyParser parser) {
+  using Event = moesaic::HarmonyEvent;
+  for (const Event& event : parser.finish())
+    MOESAIC_CHECK(event.reason == Event::Reason::kTruncated &&
+                  (event.kind == Event::Kind::kMessageEnd || event.kind == Event::Kind::kDone));
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const moesaic::Tokenizer tokenizer =
       moesaic::make_fuzz_tokenizer({}, {"<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>",
@@ -18,7 +30,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     MOESAIC_CHECK(!rendered.ok() || !rendered.value().empty());
   }
   moesaic::HarmonyParser parser(tokenizer);
-  for (const int32_t token : tokenizer.encode(text, true)) parser.push(token);
+  for (const int32_t token : tokenizer.encode(text, true)) {
+    for (const moesaic::HarmonyEvent& event : parser.push(token))
+      MOESAIC_CHECK(event.kind != moesaic::HarmonyEvent::Kind::kToolCall || event.message.role == "assistant");
+    check_cut(parser);
+  }
   parser.finish();
   MOESAIC_CHECK(parser.done());
   return 0;

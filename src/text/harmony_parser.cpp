@@ -12,14 +12,14 @@ bool is_role(const std::string& word) {
   return word == "assistant" || word == "user" || word == "system" || word == "developer" || word == "tool";
 }
 
-// Removes a leading to=NAME and returns NAME; empty where there is none.
-std::string take_recipient(std::string& text) {
-  const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
-  if (text.compare(begin, 3, "to=") != 0) return "";
-  const size_t end = std::min(text.find_first_of(" \t\r\n{[", begin), text.size());
-  std::string name = utf8_lossy(text.substr(begin + 3, end - begin - 3));
-  text.erase(0, end);
-  return name;
+bool is_content_type(const std::string& word) { return word == "json" || word == "code"; }
+
+constexpr const char* kSpaces = " \t\r\n";
+
+// Where the first word of a text ends, which JSON ends too. begin: where it begins.
+size_t end_of_word(const std::string& text, size_t& begin) {
+  begin = std::min(text.find_first_not_of(kSpaces), text.size());
+  return std::min(text.find_first_of(" \t\r\n{[", begin), text.size());
 }
 
 }  // namespace
@@ -52,8 +52,7 @@ std::vector<HarmonyEvent> HarmonyParser::push(int32_t token) {
 std::vector<HarmonyEvent> HarmonyParser::finish() {
   Events events;
   if (state_ == State::kDone) return events;
-  if (state_ == State::kHeader && header_tokens_ > 0) header_as_content(events);
-  if (state_ == State::kContent) close_message(events);
+  if (state_ == State::kContent) close_message(HarmonyEvent::Reason::kTruncated, events);
   end_turn(HarmonyEvent::Reason::kTruncated, events);
   return events;
 }
@@ -69,16 +68,13 @@ void HarmonyParser::open_header(const std::string& role) {
 
 void HarmonyParser::push_in_header(int32_t token, Events& events) {
   if (token == message_token_) return open_content();
-  if (is_stop(token)) {
-    if (header_tokens_ > 0) header_as_content(events);
-    return stop(token, events);
-  }
+  if (is_stop(token)) return stop(token, events);
   if (token == start_) {
     ++recoveries_;
     return open_header("");
   }
   if (++header_tokens_ > kMaxHeaderTokens) {
-    header_as_content(events);
+    recover_header(events);
     return push_in_content(token, events);
   }
   if (token == channel_) {
@@ -89,7 +85,7 @@ void HarmonyParser::push_in_header(int32_t token, Events& events) {
   } else if (tokenizer_->is_special(token)) {
     ++recoveries_;
   } else {
-    part_text().append(tokenizer_->token_bytes(token));
+    part_text(part_).append(tokenizer_->token_bytes(token));
   }
 }
 
@@ -117,31 +113,60 @@ void HarmonyParser::read_words(const std::string& text, Part part) {
 
 void HarmonyParser::open_content() {
   for (const Part part : {Part::kRole, Part::kChannel, Part::kConstrain})
-    read_words(header_[static_cast<int>(part)], part);
+    read_words(part_text(part), part);
   if (message_.role.empty()) message_.role = "assistant";
+  normalize_recipient();
   state_ = State::kContent;
 }
 
-// No <|message|> came: a first word of the channel is the channel, to=NAME the recipient, all else was meant
-// as text.
-void HarmonyParser::header_as_content(Events& events) {
+// "all" is nobody in particular, and only the assistant calls tools.
+void HarmonyParser::normalize_recipient() {
+  if (message_.role != "assistant" || message_.recipient == "all") message_.recipient.clear();
+}
+
+// From the front of a part of a header that has no <|message|>: what stands behind them may be text.
+void HarmonyParser::take_header_words(Part part) {
+  std::string& text = part_text(part);
+  bool first = true;
+  for (size_t begin = 0, end = end_of_word(text, begin); end > begin; end = end_of_word(text, begin)) {
+    const std::string word = utf8_lossy(std::string_view(text).substr(begin, end - begin));
+    if (word.starts_with("to=")) {
+      message_.recipient = word.substr(3);
+    } else if (first && part == Part::kRole && (message_.role.empty() || word == message_.role)) {
+      message_.role = is_role(word) ? word : "tool";
+      first = false;
+    } else if (part == Part::kChannel && message_.channel.empty()) {
+      message_.channel = word;
+    } else if ((first && part == Part::kConstrain) || (part == Part::kChannel && is_content_type(word))) {
+      first = false;
+    } else {
+      return;
+    }
+    text.erase(0, end);
+  }
+}
+
+// No <|message|> came. Text can only stand behind all that belongs to a header.
+void HarmonyParser::recover_header(Events& events) {
   ++recoveries_;
-  std::string& behind = header_[1];
-  const size_t end = std::min(behind.find_first_of(" \t\r\n{["), behind.size());
-  message_.channel = end > 0 ? utf8_lossy(behind.substr(0, end)) : "final";
-  behind.erase(0, end);
-  for (const int part : {0, 1})
-    if (std::string name = take_recipient(header_[part]); !name.empty()) message_.recipient = std::move(name);
+  for (const Part part : {Part::kRole, Part::kChannel, Part::kConstrain}) take_header_words(part);
   if (message_.role.empty()) message_.role = "assistant";
+  if (message_.channel.empty()) message_.channel = "final";
+  std::string text = part_text(part_);
+  const size_t begin = text.find_first_not_of(kSpaces);
+  const bool is_arguments = begin != std::string::npos && text[begin] == '{';
+  if (begin == std::string::npos || (!message_.recipient.empty() && !is_arguments)) text.clear();
+  if (!is_arguments) message_.recipient.clear();
+  normalize_recipient();
   state_ = State::kContent;
-  add_text(utf8_lossy(header_[0] + behind + header_[2]), events);
+  add_text(utf8_lossy(text), events);
 }
 
 void HarmonyParser::push_in_content(int32_t token, Events& events) {
   if (is_stop(token)) return stop(token, events);
   if (token == start_ || token == channel_) {  // the <|end|> before it is missing
     recoveries_ += token == start_;            // <|channel|> is counted where a message should begin
-    close_message(events);
+    close_message(HarmonyEvent::Reason::kNone, events);
     return push_before_start(token, events);
   }
   if (tokenizer_->is_special(token)) {
@@ -157,10 +182,7 @@ void HarmonyParser::push_before_start(int32_t token, Events& events) {
   ++recoveries_;
   if (token == end_) return;
   open_header("assistant");
-  if (token == channel_ || token == message_token_) return push_in_header(token, events);
-  message_.channel = "final";
-  state_ = State::kContent;
-  push_in_content(token, events);
+  push_in_header(token, events);
 }
 
 void HarmonyParser::add_text(std::string text, Events& events) {
@@ -176,11 +198,13 @@ void HarmonyParser::add_text(std::string text, Events& events) {
   events.push_back(std::move(event));
 }
 
-void HarmonyParser::close_message(Events& events) {
-  add_text(decoder_.flush(), events);
-  const bool is_call =
-      message_.role == "assistant" && !message_.recipient.empty() && message_.recipient != "all";
-  HarmonyEvent event = {.kind = is_call ? HarmonyEvent::Kind::kToolCall : HarmonyEvent::Kind::kMessageEnd};
+void HarmonyParser::close_message(HarmonyEvent::Reason reason, Events& events) {
+  using Kind = HarmonyEvent::Kind;
+  const bool cut = reason == HarmonyEvent::Reason::kTruncated;
+  std::string rest = decoder_.flush();
+  if (!cut) add_text(std::move(rest), events);
+  HarmonyEvent event = {.kind = cut || message_.recipient.empty() ? Kind::kMessageEnd : Kind::kToolCall};
+  event.reason = reason;
   event.message = std::move(message_);
   events.push_back(std::move(event));
   message_ = {};
@@ -189,9 +213,12 @@ void HarmonyParser::close_message(Events& events) {
 
 void HarmonyParser::stop(int32_t token, Events& events) {
   using Reason = HarmonyEvent::Reason;
+  if (state_ == State::kHeader) {
+    recover_header(events);
+    if (message_.text.empty()) state_ = State::kExpectStart;
+  }
   recoveries_ += token == call_ && message_.recipient.empty();
-  if (state_ == State::kHeader) ++recoveries_;  // a header without text
-  if (state_ == State::kContent) close_message(events);
+  if (state_ == State::kContent) close_message(Reason::kNone, events);
   state_ = State::kExpectStart;
   if (token == end_) return;
   end_turn(token == return_ ? Reason::kReturn : token == call_ ? Reason::kCall : Reason::kEndOfText, events);

@@ -14,8 +14,8 @@ namespace moesaic {
 struct HarmonyEvent {
   enum class Kind {
     kText,        // message.text is what this token added; the other fields are those of the open message
-    kMessageEnd,  // the whole message
-    kToolCall,    // the same, for an assistant's message with a recipient
+    kMessageEnd,  // the whole message; kTruncated: what there is of it, which may be an unfinished call
+    kToolCall,    // the same, for a complete message of the assistant to a tool
     kDone         // the turn is over, see reason
   };
   enum class Reason {
@@ -27,13 +27,18 @@ struct HarmonyEvent {
   };
   Kind kind;
   Reason reason = Reason::kNone;
-  Message message;
+  Message message;  // recipient: only of a call; the assistant's words to all have none
 };
 
 // Begins where render_conversation ends, behind <|start|>assistant. No output is an error: what does not
-// follow the format is read as the nearest thing that does, and counted. Text where a message should begin,
-// or a header of more than kMaxHeaderTokens, is an assistant's final answer. The tokenizer must outlive the
-// parser.
+// follow the format is read as the nearest thing that does, and counted. A header that a stop token ends, or
+// that has more than kMaxHeaderTokens, is taken for a message without <|message|>: the words of a header
+// (role, recipient, channel, content type) are taken from its front, and what is left is the text; of a call
+// only if it begins with {. The tokenizer must outlive the parser.
+//
+// Where the output is cut off (finish), nothing is added to it: a header that has not ended is nothing, a call
+// that has not ended is no kToolCall, and bytes of a character that is not complete are left out. So the text
+// and the calls of a part of an output are always a beginning of those of the whole.
 class HarmonyParser {
  public:
   static constexpr int kMaxHeaderTokens = 128;
@@ -42,10 +47,13 @@ class HarmonyParser {
 
   // In order; none after kDone.
   std::vector<HarmonyEvent> push(int32_t token);
-  // The output has ended, by a limit or by a stop token that was not pushed.
+  // The output was cut off: by a limit, a stop string, or a stop token that was not pushed. No kText, no
+  // kToolCall.
   std::vector<HarmonyEvent> finish();
 
   bool done() const { return state_ == State::kDone; }
+  // Whether a token ends a message.
+  bool is_stop(int32_t token) const;
   // How often the output did not follow the format so far.
   int recoveries() const { return recoveries_; }
 
@@ -60,14 +68,15 @@ class HarmonyParser {
   void push_before_start(int32_t token, Events& events);
   void open_header(const std::string& role);
   void open_content();
-  void header_as_content(Events& events);
+  void recover_header(Events& events);
+  void take_header_words(Part part);
+  void normalize_recipient();
   void add_text(std::string text, Events& events);
-  void close_message(Events& events);
+  void close_message(HarmonyEvent::Reason reason, Events& events);
   void stop(int32_t token, Events& events);
   void end_turn(HarmonyEvent::Reason reason, Events& events);
   void read_words(const std::string& text, Part part);
-  bool is_stop(int32_t token) const;
-  std::string& part_text() { return header_[static_cast<int>(part_)]; }
+  std::string& part_text(Part part) { return header_[static_cast<int>(part)]; }
 
   const Tokenizer* tokenizer_;
   StreamDecoder decoder_;

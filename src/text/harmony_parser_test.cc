@@ -19,6 +19,14 @@ struct Parsed {
   int recoveries = 0;
 };
 
+// Wherever the output is cut off, its end adds neither text nor a call.
+void check_cut(HarmonyParser parser) {
+  for (const HarmonyEvent& event : parser.finish()) {
+    EXPECT_EQ(event.reason, Reason::kTruncated);
+    EXPECT_TRUE(event.kind == Kind::kMessageEnd || event.kind == Kind::kDone);
+  }
+}
+
 // Feeds what a model wrote behind <|start|>assistant, and checks what holds for any output: the deltas add up
 // to the messages, and kDone comes once and last.
 Parsed parse(const std::vector<int32_t>& tokens, const Tokenizer& tokenizer) {
@@ -27,7 +35,10 @@ Parsed parse(const std::vector<int32_t>& tokens, const Tokenizer& tokenizer) {
   const auto add = [&](std::vector<HarmonyEvent> more) {
     for (HarmonyEvent& event : more) events.push_back(std::move(event));
   };
-  for (const int32_t token : tokens) add(parser.push(token));
+  for (const int32_t token : tokens) {
+    add(parser.push(token));
+    check_cut(parser);
+  }
   add(parser.finish());
   EXPECT_TRUE(parser.done());
   Parsed parsed;
@@ -93,7 +104,19 @@ struct Malformed {
 TEST(HarmonyParser, RecoversAndCounts) {
   const Malformed cases[] = {
       {"", {}, Reason::kTruncated},
-      {"plain text", {"final:plain text"}, Reason::kTruncated},
+      {"plain text", {}, Reason::kTruncated},
+      {"<|start|>assistant<|return|>", {}, Reason::kReturn},
+      {"<|channel|>analysis<|message|>a<|end|>assistant<|channel|>final<|message|>b<|return|>",
+       {"analysis:a", "final:b"},
+       Reason::kReturn},
+      {"<|channel|>analysis<|message|>a<|end|><|start|>assistant to=functions.f<|end|>",
+       {"analysis:a"},
+       Reason::kTruncated},
+      {"<|channel|>commentary to=functions.f <|constrain|>json<|call|>", {}, Reason::kCall},
+      {"<|channel|>commentary to=functions.f json not JSON<|call|>", {}, Reason::kCall},
+      {" to=functions.f<|channel|>final hello<|return|>", {}, Reason::kReturn},
+      {"words<|channel|>final hello<|return|>", {"final: hello"}, Reason::kReturn},
+      {"<|channel|>commentary to=all<|message|>a<|end|>", {"commentary:a"}, Reason::kTruncated},
       {"plain<|return|>", {"final:plain"}, Reason::kReturn},
       {"<|return|>", {}, Reason::kReturn},
       {"<|channel|>final hello<|return|>", {"final: hello"}, Reason::kReturn},
@@ -129,6 +152,34 @@ TEST(HarmonyParser, AToolCallWithoutMessageToken) {
   EXPECT_EQ(parsed.messages[0].recipient, "functions.f");
   EXPECT_EQ(parsed.messages[0].channel, "commentary");
   EXPECT_EQ(parsed.messages[0].text, "{\"x\":1}");
+}
+
+TEST(HarmonyParser, AnUnfinishedCallIsNoCall) {
+  const std::string output = " to=functions.f<|channel|>commentary<|message|>{\"x\":1}";
+  const Parsed cut = parse(output), whole = parse(output + "<|end|>");
+  EXPECT_EQ(cut.kinds, std::vector<Kind>{Kind::kMessageEnd});
+  EXPECT_EQ(cut.messages[0].recipient, "functions.f");
+  EXPECT_EQ(cut.recoveries, 0);
+  EXPECT_EQ(whole.kinds, std::vector<Kind>{Kind::kToolCall});
+}
+
+TEST(HarmonyParser, OnlyTheAssistantCallsTools) {
+  for (const char* output :
+       {"<|start|>functions.f to=assistant<|channel|>commentary<|message|>{}<|end|>",
+        "<|start|>user to=functions.f<|message|>{}<|call|>", "<|channel|>commentary to=all<|message|>{}<|call|>"}) {
+    const Parsed parsed = parse(output);
+    EXPECT_EQ(parsed.kinds, std::vector<Kind>{Kind::kMessageEnd}) << output;
+    EXPECT_EQ(parsed.messages[0].recipient, "") << output;
+  }
+}
+
+TEST(HarmonyParser, ACharacterThatIsCutIsLeftOut) {
+  const Tokenizer tokenizer = small::tokenizer();
+  std::vector<int32_t> tokens = tokenizer.encode("<|channel|>final<|message|>a", true);
+  tokens.insert(tokens.end(), {0xE6, 0x97});
+  EXPECT_EQ(parse(tokens, tokenizer).messages[0].text, "a");
+  tokens.push_back(small::kFirstSpecial + 2);  // <|return|>
+  EXPECT_EQ(parse(tokens, tokenizer).messages[0].text, "a\xEF\xBF\xBD");
 }
 
 TEST(HarmonyParser, EndlessHeaderBecomesAnAnswerWhileItStreams) {

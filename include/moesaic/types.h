@@ -39,7 +39,11 @@ struct SampledToken {
   TokenLogprobs logprobs;  // filled when SamplingParams::top_logprobs >= 0
 };
 
-// A part of an answer's text, which is empty only where a whole tool call is.
+// A part of an answer's text, which is empty only where a whole tool call is. The parts of a tool call come
+// together, once it is complete. Whatever ends an answer early (max_tokens, the context, cancelling) adds
+// nothing: a header that has not ended, a call that is not complete, bytes of an unfinished character and
+// text that may be the beginning of a stop string are left out, so that the parts are a beginning of those
+// that the whole answer would have had.
 struct TextPiece {
   std::string channel;    // chat: analysis, commentary or final; plain text: empty
   std::string recipient;  // chat: whom a tool call is for, such as functions.get_weather; else empty

@@ -13,8 +13,8 @@ namespace moesaic {
 
 // The pieces of an answer that was cut off, by a limit say, are always a beginning of those that the whole
 // answer would have had: what may still become something else is held back, and the end of the output adds
-// nothing. Held back are a call until it is complete, bytes of a character that is not complete, and text that
-// may be the beginning of a stop string.
+// nothing. Held back are a call until it is complete, bytes of a character that is not complete, and text
+// that may be the beginning of a stop string.
 class AnswerStream {
  public:
   // chat: the tokens are harmony, from behind <|start|>assistant; stop strings then do not count in analysis,
@@ -29,8 +29,8 @@ class AnswerStream {
   bool stopped() const { return stop_.stopped(); }
   // chat: see HarmonyParser.
   int recoveries() const { return parser_.recoveries(); }
-  // Chat: the messages that are complete, and behind finish() what there is of the last one, but no unfinished
-  // call.
+  // Chat: the messages that are complete, and behind finish() what there is of the last one, but no
+  // unfinished call.
   const std::vector<Message>& messages() const { return messages_; }
 
  private:
@@ -43,9 +43,9 @@ class AnswerStream {
   void add(const HarmonyEvent& event, Pieces& pieces);
 
   bool chat_;
-  bool begins_ = true;              // the next piece is its message's first
-  std::string answer_channel_;      // of what the filter holds
-  std::vector<std::string> held_;   // of the call that is not complete, by token
+  bool begins_ = true;             // the next piece is its message's first
+  std::string answer_channel_;     // of what the filter holds
+  std::vector<std::string> held_;  // of the call that is not complete, by token
   HarmonyParser parser_;
   StreamDecoder decoder_;
   StopFilter stop_;

@@ -79,8 +79,8 @@ TEST(AnswerStream, KeepsTheMessages) {
 
 // What a client makes of the pieces.
 struct Read {
-  std::map<std::string, std::string> texts;                  // by channel
-  std::vector<std::pair<std::string, std::string>> calls;    // recipient, text
+  std::map<std::string, std::string> texts;                // by channel
+  std::vector<std::pair<std::string, std::string>> calls;  // recipient, text
   std::vector<Message> messages;
 };
 
@@ -104,7 +104,8 @@ constexpr const char* kPreamble =
 constexpr const char* kCall =
     "<|start|>assistant to=functions.f<|channel|>commentary <|constrain|>json<|message|>{\"x\": "
     "\"\xC3\xA9\"}";
-constexpr const char* kFinal = "<|start|>assistant<|channel|>final<|message|>so STO hello\xE2\x82\xAC STOP w<|return|>";
+constexpr const char* kFinal =
+    "<|start|>assistant<|channel|>final<|message|>so STO hello\xE2\x82\xAC STOP w<|return|>";
 
 std::vector<std::string> outputs() {
   const std::string analysis = kAnalysis, preamble = kPreamble, call = kCall, final = kFinal;

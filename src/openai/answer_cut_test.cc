@@ -1,5 +1,5 @@
-// Answers of models/tiny cut off at every limit of tokens: what is said is always a beginning of what the whole
-// answer says, calls are complete or absent, and a stream says what the whole answer says.
+// Answers of models/tiny cut off at every limit of tokens: what is said is always a beginning of what the
+// whole answer says, calls are complete or absent, and a stream says what the whole answer says.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -78,18 +78,18 @@ class AnswerCut : public testing::Test {
         if (event.token || event.end) add(asked, event);
         event = {.choice = event.choice};
       };
-      const Status status = model().submit(asked.whole.requests[i],
-                                           {.on_token =
-                                                [&event, flush](const SampledToken& token) {
-                                                  flush();
-                                                  event.token = token;
-                                                },
-                                            .on_text = [&event](const TextPiece& p) { event.pieces.push_back(p); },
-                                            .on_end =
-                                                [&event, flush](const Outcome& outcome) {
-                                                  event.end = outcome;
-                                                  flush();
-                                                }});
+      const Status status = model().submit(
+          asked.whole.requests[i], {.on_token =
+                                        [&event, flush](const SampledToken& token) {
+                                          flush();
+                                          event.token = token;
+                                        },
+                                    .on_text = [&event](const TextPiece& p) { event.pieces.push_back(p); },
+                                    .on_end =
+                                        [&event, flush](const Outcome& outcome) {
+                                          event.end = outcome;
+                                          flush();
+                                        }});
       ASSERT_TRUE(status.ok()) << status.message();
     }
   }
@@ -145,7 +145,9 @@ class AnswerCut : public testing::Test {
     for (int limit = 1; limit <= longest; ++limit) limits.push_back(limit);
     for (const auto& [limit, cut] : answers(make, body, limit_name, limits, read, assemble)) {
       for (size_t i = 0; i < cut.size(); ++i) {
-        SCOPED_TRACE(testing::Message() << body << " at " << limit << ":\n" << cut[i] << "\nof\n" << whole[i]);
+        SCOPED_TRACE(testing::Message() << body << " at " << limit << ":\n"
+                                        << cut[i] << "\nof\n"
+                                        << whole[i]);
         const bool complete = limit >= longest - (whole[0].finish == "length" ? 0 : 1);
         EXPECT_EQ(complete, cut[i] == whole[i]);
         if (!complete) expect_beginning(cut[i], whole[i], limit * static_cast<int>(whole.size()));
@@ -227,13 +229,14 @@ Seen assemble_chat(const std::string& sse, int choice) {
   return seen;
 }
 
-const Json kWeather = {
-    {"type", "function"},
-    {"function",
-     {{"name", "get_weather"},
-      {"description", "Get the weather of a city."},
-      {"parameters",
-       {{"type", "object"}, {"properties", {{"location", {{"type", "string"}}}}}, {"required", {"location"}}}}}}};
+const Json kWeather = {{"type", "function"},
+                       {"function",
+                        {{"name", "get_weather"},
+                         {"description", "Get the weather of a city."},
+                         {"parameters",
+                          {{"type", "object"},
+                           {"properties", {{"location", {{"type", "string"}}}}},
+                           {"required", {"location"}}}}}}};
 
 Json tool_named(const char* name, bool strict = false) {
   Json tool = kWeather;
@@ -357,7 +360,8 @@ Seen assemble_response(const std::string& sse, int /*choice*/) {
     for (const char* key : {"text", "arguments"})
       EXPECT_EQ(type.ends_with(".done") && event.contains(key) ? event[key] : Json(open), Json(open)) << type;
     if (type == "response.output_item.done") {
-      EXPECT_EQ(event["item"].contains("arguments") ? event["item"]["arguments"] : event["item"]["content"][0]["text"],
+      EXPECT_EQ(event["item"].contains("arguments") ? event["item"]["arguments"]
+                                                    : event["item"]["content"][0]["text"],
                 open);
       add_item(event["item"], seen);
     }
@@ -387,8 +391,8 @@ TEST_F(ResponsesCut, ReasoningThenAMessage) {
 
 TEST_F(ResponsesCut, TheLastItemIsIncompleteWhereItWasCut) {
   const auto statuses = [](int limit) {
-    return answers(responses_job, {{"input", "What is 17 + 25?"}, {"temperature", 0}}, "max_output_tokens", {limit},
-                   read_response, assemble_response)[limit][0]
+    return answers(responses_job, {{"input", "What is 17 + 25?"}, {"temperature", 0}}, "max_output_tokens",
+                   {limit}, read_response, assemble_response)[limit][0]
         .statuses;
   };
   std::vector<std::vector<std::string>> all;
@@ -469,11 +473,11 @@ TEST_F(CompletionCut, Text) {
 
 // Every token of "é日😀" is a part of a character here.
 TEST_F(CompletionCut, Characters) {
-  Json body = {{"prompt", "Copy: \xC3\xA9\xE6\x97\xA5\xF0\x9F\x98\x80 \xC3\xA9\xE6\x97\xA5\xF0\x9F\x98\x80 "
-                          "\xC3\xA9\xE6\x97\xA5\xF0\x9F\x98\x80 \xC3\xA9\xE6\x97\xA5\xF0\x9F\x98\x80"},
+  Json body = {{"prompt",
+                "Copy: \xC3\xA9\xE6\x97\xA5\xF0\x9F\x98\x80 \xC3\xA9\xE6\x97\xA5\xF0\x9F\x98\x80 "
+                "\xC3\xA9\xE6\x97\xA5\xF0\x9F\x98\x80 \xC3\xA9\xE6\x97\xA5\xF0\x9F\x98\x80"},
                {"max_tokens", 40}};
-  const std::vector<int32_t> tokens =
-      model().tokenize("\xC3\xA9\xE6\x97\xA5\xF0\x9F\x98\x80").value();
+  const std::vector<int32_t> tokens = model().tokenize("\xC3\xA9\xE6\x97\xA5\xF0\x9F\x98\x80").value();
   for (const int32_t token : tokens) body["logit_bias"][std::to_string(token)] = 30;
   sweep(body);
 }

@@ -1,6 +1,6 @@
 // The answer of /v1/chat/completions, whole or in chunks: one chunk for each token that gave text, so that
-// clients can count them; a call's come together, once it is complete. The role comes with the first token and
-// not before, as clients time the prompt by it.
+// clients can count them; a call's come together, once it is complete. The role comes with the first token
+// and not before, as clients time the prompt by it.
 #pragma once
 
 #include <string>

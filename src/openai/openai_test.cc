@@ -184,9 +184,12 @@ TEST(ChatAnswer, WithoutToolsACallIsContent) {
 
 TEST(ChatAnswer, AToolThatWasNotOfferedIsNotCalled) {
   const std::pair<const char*, const char*> kRecipients[] = {
-      {"functions.a", "a"}, {"a", "a"},           {"functions.b.c", "b.c"}, {"functions.z", nullptr},
-      {"b", nullptr},       {"functions.", nullptr}, {"python", nullptr},      {"browser.search", nullptr},
-      {"assistant", nullptr}, {"functions.functions.a", nullptr}, {"Functions.a", nullptr}};
+      {"functions.a", "a"},     {"a", "a"},
+      {"functions.b.c", "b.c"}, {"functions.z", nullptr},
+      {"b", nullptr},           {"functions.", nullptr},
+      {"python", nullptr},      {"browser.search", nullptr},
+      {"assistant", nullptr},   {"functions.functions.a", nullptr},
+      {"Functions.a", nullptr}};
   for (const auto& [recipient, name] : kRecipients) {
     ChatAnswer answer = chat_answer(true);
     answer.add({.pieces = {{.channel = "commentary", .recipient = recipient, .text = "{}", .begins = true}},
@@ -204,9 +207,9 @@ TEST(ChatAnswer, AToolThatWasNotOfferedIsNotCalled) {
 
 TEST(Callable, OnlyTheNamedFunction) {
   const auto tools = [](const char* more) {
-    const Json root = Json::parse(
-        std::string(R"({"tools": [{"type": "function", "function": {"name": "f"}},
-                        {"type": "function", "function": {"name": "g"}}])") + more + "}");
+    const Json root = Json::parse(std::string(R"({"tools": [{"type": "function", "function": {"name": "f"}},
+                        {"type": "function", "function": {"name": "g"}}])") +
+                                  more + "}");
     Fields fields(root);
     return Callable(read_tools(fields));
   };

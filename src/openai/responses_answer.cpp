@@ -99,8 +99,7 @@ void ResponsesAnswer::close(const char* status, std::string* sse) {
     emit_item(reasoning ? "response.reasoning_text.done" : "response.output_text.done", done, sse);
     emit_item("response.content_part.done", {{"part", part_json(item)}}, sse);
   }
-  emit("response.output_item.done",
-       {{"output_index", items_.size() - 1}, {"item", item_json(item)}}, *sse);
+  emit("response.output_item.done", {{"output_index", items_.size() - 1}, {"item", item_json(item)}}, *sse);
 }
 
 void ResponsesAnswer::take(const TextPiece& piece, std::string* sse) {

@@ -26,7 +26,7 @@ class SpecialTokens {
   }
 
  private:
-  static constexpr std::array kNames = {"<|message|>", "<|constrain|>", "<|end|>",    "<|return|>",
+  static constexpr std::array kNames = {"<|message|>", "<|constrain|>", "<|end|>",     "<|return|>",
                                         "<|call|>",    "<|endoftext|>", "<|channel|>", "<|start|>"};
   std::array<int32_t, kNames.size()> ids_{};
 };

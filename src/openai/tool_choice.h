@@ -26,15 +26,15 @@ struct Tools {
 // ({type: function, name}). Tools that are not functions are left out.
 Tools read_tools(Fields& fields);
 
-// The functions that an answer may call, by the client's names. What an answer says to anyone else is no call,
-// but text.
+// The functions that an answer may call, by the client's names. What an answer says to anyone else is no
+// call, but text.
 class Callable {
  public:
   Callable() = default;
   explicit Callable(const Tools& tools);
 
-  // The name of the function that a call is for: "get_weather" for "functions.get_weather". Empty where it was
-  // not offered.
+  // The name of the function that a call is for: "get_weather" for "functions.get_weather". Empty where it
+  // was not offered.
   std::string name_of(const std::string& recipient) const;
 
  private:

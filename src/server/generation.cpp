@@ -112,8 +112,14 @@ asio::awaitable<void> Generating::stream() {
 asio::awaitable<void> Generating::stream_rest(std::string sse) {
   bool reached = co_await exchange_.begin_events();
   bool going = true;
+  auto sent = Clock::now();
   while (reached && going && !answer_.complete()) {
-    if (!sse.empty()) reached = co_await exchange_.send_events(std::exchange(sse, {}));
+    // Tokens that show nothing yet, as those of a call, are silence too.
+    if (sse.empty() && Clock::now() - sent >= app_.options.limits.heartbeat) sse += openai::kHeartbeat;
+    if (!sse.empty()) {
+      reached = co_await exchange_.send_events(std::exchange(sse, {}));
+      sent = Clock::now();
+    }
     if (reached) going = co_await next(&sse);
   }
   if (!reached || exchange_.gone().stop_requested()) co_return;

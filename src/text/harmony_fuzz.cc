@@ -32,7 +32,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   moesaic::HarmonyParser parser(tokenizer);
   for (const int32_t token : tokenizer.encode(text, true)) {
     for (const moesaic::HarmonyEvent& event : parser.push(token))
-      MOESAIC_CHECK(event.kind != moesaic::HarmonyEvent::Kind::kToolCall || event.message.role == "assistant");
+      MOESAIC_CHECK(event.kind != moesaic::HarmonyEvent::Kind::kToolCall ||
+                    event.message.role == "assistant");
     check_cut(parser);
   }
   parser.finish();

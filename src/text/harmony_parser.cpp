@@ -112,8 +112,7 @@ void HarmonyParser::read_words(const std::string& text, Part part) {
 }
 
 void HarmonyParser::open_content() {
-  for (const Part part : {Part::kRole, Part::kChannel, Part::kConstrain})
-    read_words(part_text(part), part);
+  for (const Part part : {Part::kRole, Part::kChannel, Part::kConstrain}) read_words(part_text(part), part);
   if (message_.role.empty()) message_.role = "assistant";
   normalize_recipient();
   state_ = State::kContent;

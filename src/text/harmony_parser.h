@@ -36,9 +36,9 @@ struct HarmonyEvent {
 // (role, recipient, channel, content type) are taken from its front, and what is left is the text; of a call
 // only if it begins with {. The tokenizer must outlive the parser.
 //
-// Where the output is cut off (finish), nothing is added to it: a header that has not ended is nothing, a call
-// that has not ended is no kToolCall, and bytes of a character that is not complete are left out. So the text
-// and the calls of a part of an output are always a beginning of those of the whole.
+// Where the output is cut off (finish), nothing is added to it: a header that has not ended is nothing, a
+// call that has not ended is no kToolCall, and bytes of a character that is not complete are left out. So the
+// text and the calls of a part of an output are always a beginning of those of the whole.
 class HarmonyParser {
  public:
   static constexpr int kMaxHeaderTokens = 128;

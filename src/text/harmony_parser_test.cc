@@ -164,9 +164,9 @@ TEST(HarmonyParser, AnUnfinishedCallIsNoCall) {
 }
 
 TEST(HarmonyParser, OnlyTheAssistantCallsTools) {
-  for (const char* output :
-       {"<|start|>functions.f to=assistant<|channel|>commentary<|message|>{}<|end|>",
-        "<|start|>user to=functions.f<|message|>{}<|call|>", "<|channel|>commentary to=all<|message|>{}<|call|>"}) {
+  for (const char* output : {"<|start|>functions.f to=assistant<|channel|>commentary<|message|>{}<|end|>",
+                             "<|start|>user to=functions.f<|message|>{}<|call|>",
+                             "<|channel|>commentary to=all<|message|>{}<|call|>"}) {
     const Parsed parsed = parse(output);
     EXPECT_EQ(parsed.kinds, std::vector<Kind>{Kind::kMessageEnd}) << output;
     EXPECT_EQ(parsed.messages[0].recipient, "") << output;

@@ -19,6 +19,7 @@ _folder = tempfile.TemporaryDirectory(prefix="moesaic-cli-")
 FOLDER = pathlib.Path(_folder.name)
 MODEL = str(small_model.make(FOLDER / "model"))
 THINKER = str(small_model.make(FOLDER / "thinker", small_model.THOUGHT))
+CALLER = str(small_model.make(FOLDER / "caller", small_model.CALL))
 TIMEOUT = 60  # seconds; a command takes a tenth of one, under sanitizers and emulators much more
 
 

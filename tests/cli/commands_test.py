@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 
-from cli import EXAMPLE, FOLDER, MODEL, THINKER, TIMEOUT, Cli
+from cli import CALLER, EXAMPLE, FOLDER, MODEL, THINKER, TIMEOUT, Cli
 from small_model import HEAD_DIM, IDS, KV_HEADS, VOCAB
 
 USAGE = {"prompt_tokens", "completion_tokens", "total_tokens"}
@@ -50,6 +50,20 @@ class Run(Cli):
         shown = self.moesaic("run", "-m", THINKER, "-p", "hello", "--temp", 0, "--show-reasoning")
         self.assertIn("Hm", shown.stderr)
         self.assertNotIn("\x1b", shown.stderr)  # no colours into a pipe
+
+    def test_cut_answers(self):
+        """An answer that -n cuts off is a beginning of the whole one: no words of a header, no unfinished call."""
+        for model, limits, whole, calls in (
+                (MODEL, range(1, 6), "OK!", []),
+                (CALLER, (2, 3, 7, 8, 9, 10, 11), "", [{"recipient": "f", "arguments": "{}"}])):
+            for limit in limits:
+                out = self.json("run", "-m", model, "-p", "hello", "--temp", 0, "-n", limit, "-o", "json")
+                ended = limit == limits[-1]
+                text = whole if ended or limit == 4 else ""
+                self.assertEqual((out["text"], out["tool_calls"]), (text, calls if ended else []), (model, limit))
+                reason = ("tool_calls" if calls else "stop") if ended else "length"
+                self.assertEqual((out["finish_reason"], len(out["tokens"])), (reason, limit), (model, limit))
+        self.assertEqual(self.ok("run", "-m", MODEL, "-p", "hello", "--temp", 0, "-n", 2), "\n")
 
     def test_json_schema(self):
         schema = FOLDER / "schema.json"

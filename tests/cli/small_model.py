@@ -26,6 +26,8 @@ IDS.update({a + b: 256 + i for i, (a, b) in enumerate(MERGES)})
 
 ANSWER = [IDS[word] for word in ("<|channel|>", "final", "<|message|>", "OK!", "<|return|>")]
 THOUGHT = [IDS[word] for word in ("<|channel|>", "analysis", "<|message|>", "Hm", "<|return|>")]
+# A call of f in the channel x, without arguments; no token comes twice.
+CALL = [IDS["<|channel|>"], *b"x to=f", IDS["<|message|>"], *b"{}", IDS["<|call|>"]]
 
 
 def spelling():

@@ -201,6 +201,19 @@ class Http(unittest.TestCase):
             s.close()
         self.server.until("vllm:num_requests_waiting", 0)
 
+    def test_a_call_that_is_not_complete_is_waited_for(self):
+        """Its tokens show nothing yet: a heartbeat breaks that silence too."""
+        tool = {"type": "function", "function": {"name": "f", "parameters": {
+            "type": "object", "properties": {"text": {"type": "string", "minLength": 100000}}, "required": ["text"]}}}
+        with self.stream(), self.connect() as s:  # the stream slows the call down
+            s.sendall(self.request(ask(tools=[tool], tool_choice="required", stream=True)))
+            answer = b""
+            while b'"role"' not in answer or b": still working" not in answer.split(b'"role"')[1]:
+                answer += (part := s.recv(65536))
+                self.assertTrue(part, answer)
+                self.assertNotIn(b"[DONE]", answer)
+        self.assertNotIn(b"tool_calls", answer)
+
     def test_cors(self):
         origin = {"Origin": "https://page.example"}
         status, headers, _ = self.server.call("OPTIONS", CHAT, headers=origin)

@@ -137,7 +137,7 @@ class AnswerCut : public testing::Test {
   static std::vector<Seen> sweep(MakeJob make, Json body, const char* limit_name, Read read,
                                  Assemble assemble) {
     body["temperature"] = 0;
-    const std::vector<Seen> whole = answers(make, body, limit_name, {0}, read, assemble)[0];
+    std::vector<Seen> whole = answers(make, body, limit_name, {0}, read, assemble)[0];
     int longest = 0;
     for (const Seen& one : whole) longest = std::max(longest, one.tokens / static_cast<int>(whole.size()));
     std::vector<int> limits;
@@ -305,8 +305,7 @@ TEST_F(ChatCut, ACallThatMustBe) {
   EXPECT_EQ(sweep(body)[0].content, "");
 }
 
-TEST_F(ChatCut, AFunctionThatWasNotOffered) {
-  // The words that make the model call get_weather, from the reader, and another function that is offered.
+TEST_F(ChatCut, NoCallsWhereNoneAreAllowed) {
   Json body = chat(kAskWeather);
   body["tools"] = Json::array({kWeather});
   body["tool_choice"] = "none";

@@ -9,7 +9,7 @@
 #include <random>
 #include <string>
 
-#include "grammar/matcher.h"
+#include "grammar/mask_cache.h"
 #include "grammar/schema_matches.h"
 
 namespace moesaic {

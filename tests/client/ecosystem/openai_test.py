@@ -1,0 +1,242 @@
+"""openai-python. Its chat, completions, responses, tools, log-probabilities and cancelled streams have their cases in
+tests/client/openai_*.py, which run here too; this adds what those leave out."""
+
+import asyncio
+import json
+import threading
+import time
+import unittest
+
+import openai
+import pydantic
+from case import LONG, MODEL, PERSON, PRODUCT, SUM, WEATHER, WEATHER_TOOL, Case, known
+
+
+def load_tests(loader, tests, _):
+    for name in ("openai_chat", "openai_more", "openai_responses"):
+        tests.addTests(loader.loadTestsFromName(name))
+    return tests
+
+
+class Person(pydantic.BaseModel):
+    name: str
+    age: int
+    city: str
+
+
+class GetWeather(pydantic.BaseModel):
+    """Get the weather of a city."""
+
+    location: str
+
+
+def ask(text):
+    return [{"role": "user", "content": text}]
+
+
+class OpenAICase(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.client = openai.OpenAI(base_url=cls.url, api_key="none", max_retries=0, timeout=60)
+
+    def chat(self, text=SUM, **options):
+        return self.client.chat.completions.create(model=MODEL, messages=ask(text), temperature=0, **options)
+
+
+class Helpers(OpenAICase):
+    def test_parse_chat(self):
+        answer = self.client.chat.completions.parse(model=MODEL, messages=ask(PERSON), response_format=Person, temperature=0)
+        self.assertEqual(answer.choices[0].message.parsed, Person(name="Nora", age=34, city="Oslo"))
+
+    def test_parse_responses(self):
+        answer = self.client.responses.parse(model=MODEL, input=PERSON, text_format=Person, temperature=0)
+        self.assertEqual(answer.output_parsed, Person(name="Nora", age=34, city="Oslo"))
+
+    def test_parse_tool(self):
+        tool = openai.pydantic_function_tool(GetWeather, name="get_weather")
+        answer = self.client.chat.completions.parse(model=MODEL, messages=ask(WEATHER), tools=[tool], temperature=0)
+        self.assertEqual(answer.choices[0].message.tool_calls[0].function.parsed_arguments, GetWeather(location="Oslo"))
+
+    def test_parse_cut_off(self):
+        with self.assertRaises(openai.LengthFinishReasonError):
+            self.client.chat.completions.parse(model=MODEL, messages=ask(PERSON), response_format=Person, max_tokens=9)
+
+    def test_stream_helper(self):
+        with self.client.chat.completions.stream(model=MODEL, messages=ask(PERSON), response_format=Person, temperature=0) as events:
+            kinds = {event.type for event in events}
+            final = events.get_final_completion()
+        self.assertEqual(final.choices[0].message.parsed.city, "Oslo")
+        self.assertLessEqual({"chunk", "content.delta", "content.done"}, kinds)
+
+    def test_stream_helper_tools(self):
+        with self.client.chat.completions.stream(model=MODEL, messages=ask(WEATHER), tools=[
+                openai.pydantic_function_tool(GetWeather, name="get_weather")], temperature=0) as events:
+            done = [event for event in events if event.type == "tool_calls.function.arguments.done"]
+        self.assertEqual([(e.name, e.parsed_arguments) for e in done], [("get_weather", GetWeather(location="Oslo"))])
+
+    def test_responses_stream_helper(self):
+        with self.client.responses.stream(model=MODEL, input=PERSON, text_format=Person, temperature=0) as events:
+            final = list(events) and events.get_final_response()
+        self.assertEqual(final.output_parsed.age, 34)
+
+    def test_required_and_named_tools(self):
+        for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+            answer = self.chat(WEATHER, tools=[WEATHER_TOOL], tool_choice=choice).choices[0]
+            self.assertEqual(json.loads(answer.message.tool_calls[0].function.arguments), {"location": "Oslo"}, choice)
+
+    def test_raw_response(self):
+        raw = self.client.chat.completions.with_raw_response.create(
+            model=MODEL, messages=ask(SUM), extra_headers={"X-Request-Id": "case-7"})
+        self.assertEqual(raw.headers["x-request-id"], "case-7")
+        self.assertEqual(raw.parse()._request_id, "case-7")
+
+    def test_effort(self):
+        self.assertLess(self.chat(PRODUCT, reasoning_effort="low").usage.completion_tokens,
+                        self.chat(PRODUCT).usage.completion_tokens)
+
+
+class Models(OpenAICase):
+    def test_list(self):
+        self.assertEqual([model.id for model in self.client.models.list()], [MODEL])
+
+    @known("GET /v1/models/{id} is 404 for the served model")
+    def test_retrieve(self):
+        self.assertEqual(self.client.models.retrieve(MODEL).id, MODEL)
+
+    @known("GET /v1/models/{id} of another model has code not_found, not model_not_found")
+    def test_retrieve_unknown(self):
+        with self.assertRaises(openai.NotFoundError) as caught:
+            self.client.models.retrieve("gpt-9")
+        self.assertEqual(caught.exception.code, "model_not_found")
+
+
+class Errors(OpenAICase):
+    def test_bad_request(self):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat(top_p=7)
+        self.assertEqual(caught.exception.param, "top_p")
+
+    @known("the context error does not say 'maximum context length is N tokens'")
+    def test_context(self):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat(LONG)
+        self.assertEqual(caught.exception.code, "context_length_exceeded")
+        self.assertIn("maximum context length is 1024 tokens", str(caught.exception))
+
+    def test_unknown(self):
+        with self.assertRaises(openai.NotFoundError):
+            self.client.chat.completions.create(model="gpt-9", messages=ask(SUM))
+        with self.assertRaises(openai.NotFoundError):
+            self.client.embeddings.create(model=MODEL, input="x", encoding_format="float")
+
+    def test_time_limit_of_the_client(self):
+        with self.assertRaises(openai.APITimeoutError):
+            self.client.with_options(timeout=0.05).chat.completions.create(
+                model=MODEL, messages=ask("Tell me a story."), logit_bias=self.endless())
+        self.idle()
+
+
+class Keys(OpenAICase):
+    env = {"MOESAIC_API_KEY": "right"}
+
+    def test_keys(self):
+        for key, served in (("right", True), ("wrong", False)):
+            client = openai.OpenAI(base_url=self.url, api_key=key, max_retries=0)
+            if served:
+                self.assertEqual([model.id for model in client.models.list()], [MODEL])
+                continue
+            with self.assertRaises(openai.AuthenticationError):
+                client.models.list()
+            with self.assertRaises(openai.AuthenticationError):
+                client.chat.completions.create(model=MODEL, messages=ask(SUM))
+
+
+class Busy(OpenAICase):
+    """One generation at a time, one waiting: more are refused, and come back after Retry-After."""
+
+    options = ("--max-batch", 1, "--max-waiting", 1)
+
+    def outcomes(self, retries, count):
+        found = []
+
+        def one():
+            client = openai.OpenAI(base_url=self.url, api_key="none", max_retries=retries, timeout=60)
+            try:
+                found.append(client.chat.completions.create(model=MODEL, messages=ask(PRODUCT), temperature=0))
+            except openai.APIError as error:
+                found.append(error)
+
+        threads = [threading.Thread(target=one) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
+
+    def test_refused(self):
+        with self.chat("Tell me a long story.", stream=True, logit_bias=self.endless()) as held:
+            next(iter(held))
+            refused = [error for error in self.outcomes(0, 6) if isinstance(error, openai.RateLimitError)]
+            self.assertGreater(len(refused), 0)
+            self.assertGreater(int(refused[0].response.headers["retry-after"]), 0)
+        self.idle()
+
+    def test_come_back(self):
+        answers = self.outcomes(8, 6)
+        self.assertEqual([type(a).__name__ for a in answers], ["ChatCompletion"] * 6)
+        self.assertEqual({a.choices[0].message.content for a in answers}, {"47 x 36 = 1692"})
+
+
+class Async(OpenAICase):
+    def run_async(self, work):
+        async def with_client():
+            async with openai.AsyncOpenAI(base_url=self.url, api_key="none", max_retries=0, timeout=120) as client:
+                return await work(client)
+
+        return asyncio.run(with_client())
+
+    def test_fifty_at_once(self):
+        async def work(client):
+            sums = [(a, b) for a in range(11, 16) for b in range(21, 31)]
+            answers = await asyncio.gather(*(client.chat.completions.create(
+                model=MODEL, messages=ask(f"What is {a} + {b}?"), temperature=0) for a, b in sums))
+            return [(a, b, answer.choices[0].message.content) for (a, b), answer in zip(sums, answers)]
+
+        answers = self.run_async(work)
+        right = [text for a, b, text in answers if text == f"{a} + {b} = {a + b}"]
+        self.assertEqual(len(answers), 50)
+        self.assertGreaterEqual(len(right), 48)  # tiny is right in 100% of its held-out sums, with other numbers
+        self.idle()
+
+    def test_fifty_streams_as_alone(self):
+        alone = self.chat("Tell me a story.", seed=1).choices[0].message.content
+
+        async def one(client):
+            stream = await client.chat.completions.create(model=MODEL, messages=ask("Tell me a story."), temperature=0,
+                                                          seed=1, stream=True)
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+        self.assertEqual(self.run_async(lambda c: asyncio.gather(*(one(c) for _ in range(50)))), [alone] * 50)
+
+    def test_cancelled(self):
+        async def work(client):
+            endless = {"model": MODEL, "messages": ask("Tell me a story."), "logit_bias": self.endless()}
+            stream = await client.chat.completions.create(stream=True, **endless)
+            async for _ in stream:
+                break
+            await stream.close()
+            task = asyncio.create_task(client.chat.completions.create(**endless))
+            await asyncio.sleep(0.02)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+
+        start = time.monotonic()
+        self.run_async(work)
+        self.idle()
+        self.assertLess(time.monotonic() - start, 20)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -9,7 +9,7 @@ endif
 PREFIX ?= /usr/local
 MODEL ?= dummy:gpt-oss-20b,layers=4
 
-.PHONY: help setup build test demo bench load tidy format install clean
+.PHONY: help setup build test demo bench load clients tidy format install clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -33,6 +33,9 @@ bench: build  ## pp/tg benchmark: make bench MODEL=path
 
 load: build  ## the server under load, minutes: tests/load/load.py (LOAD="streams memory faults scaling")
 	@MOESAIC=build/release/apps/moesaic python3 -B tests/load/load.py $(LOAD)
+
+clients: build  ## openai, openai-agents, litellm, langchain .. from PyPI against the server, minutes (CLIENTS="litellm llm", LATEST=1)
+	@MOESAIC=build/release/apps/moesaic LATEST=$(LATEST) nice -n 5 python3 -B tests/client/ecosystem/run.py $(CLIENTS)
 
 tidy: setup  ## clang-tidy over everything, no time limit
 	@MOESAIC_TIDY_SECONDS=0 tools/check_tidy.sh

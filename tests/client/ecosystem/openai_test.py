@@ -5,11 +5,14 @@ import asyncio
 import json
 import threading
 import time
+import typing
 import unittest
 
 import openai
 import pydantic
 from case import LONG, MODEL, PERSON, PRODUCT, SUM, WEATHER, WEATHER_TOOL, Case, known
+from openai import types
+from openai.types import chat, responses
 
 
 def load_tests(loader, tests, _):
@@ -135,6 +138,59 @@ class Errors(OpenAICase):
             self.client.with_options(timeout=0.05).chat.completions.create(
                 model=MODEL, messages=ask("Tell me a story."), logit_bias=self.endless())
         self.idle()
+
+
+class Shapes(OpenAICase):
+    """openai-python takes what it gets; clients of typed languages fail on a missing field. Its types say what they want."""
+
+    CHATS = {"plain": {"messages": ask(SUM)}, "logprobs": {"messages": ask(SUM), "logprobs": True, "top_logprobs": 2},
+             "tools": {"messages": ask(WEATHER), "tools": [WEATHER_TOOL]}, "cut": {"messages": ask(SUM), "max_tokens": 2}}
+    RESPONSES = {"plain": {"input": SUM}, "cut": {"input": SUM, "max_output_tokens": 5},
+                 "tools": {"input": WEATHER, "tools": [{"type": "function", **WEATHER_TOOL["function"], "strict": False}]},
+                 "schema": {"input": PERSON, "text": {"format": {
+                     "type": "json_schema", "name": "person", "schema": Person.model_json_schema()}}}}
+
+    def valid(self, kind, value):
+        pydantic.TypeAdapter(kind).validate_python(value)
+
+    def events(self, path, body):
+        status, headers, data = self.server.call("POST", path, {"model": MODEL, "temperature": 0, "stream": True, **body})
+        self.assertEqual((status, headers.get_content_type()), (200, "text/event-stream"))
+        lines = [line[6:] for line in data.decode().split("\n") if line.startswith("data: ")]
+        return [json.loads(line) for line in lines if line != "[DONE]"]
+
+    def test_chat(self):
+        for name, body in self.CHATS.items():
+            with self.subTest(name):
+                self.valid(chat.ChatCompletion, self.server.post("/v1/chat/completions", {"model": MODEL, **body})[1])
+                for event in self.events("/v1/chat/completions", {"stream_options": {"include_usage": True}, **body}):
+                    self.valid(chat.ChatCompletionChunk, event)
+
+    def test_completions_and_models(self):
+        for logprobs in (None, 2):
+            body = {"model": MODEL, "prompt": "Once upon a time", "logprobs": logprobs}
+            self.valid(types.Completion, self.server.post("/v1/completions", body)[1])
+            for event in self.events("/v1/completions", body):
+                event["choices"][0]["finish_reason"] = event["choices"][0]["finish_reason"] or "stop"  # null in streams, at OpenAI too
+                self.valid(types.Completion, event)
+        self.valid(types.Model, json.loads(self.server.call("GET", "/v1/models")[2])["data"][0])
+
+    def test_events_of_responses(self):
+        kinds = {event.model_fields["type"].annotation.__args__[0]: event
+                 for event in typing.get_args(typing.get_args(responses.ResponseStreamEvent)[0])}
+        for name, body in self.RESPONSES.items():
+            for event in self.events("/v1/responses", body):
+                if "response" in event:  # its cases are below
+                    continue
+                with self.subTest(name, type=event["type"]):
+                    self.valid(kinds[event["type"]], event)
+
+    @known("usage.input_tokens_details of Responses has no cache_write_tokens")
+    def test_responses(self):
+        for name, body in self.RESPONSES.items():
+            with self.subTest(name):
+                self.valid(responses.Response, self.server.post("/v1/responses", {"model": MODEL, **body})[1])
+                self.valid(responses.Response, self.events("/v1/responses", body)[-1]["response"])
 
 
 class Keys(OpenAICase):

@@ -1,0 +1,305 @@
+"""Requests as clients that are not on PyPI send them: Open WebUI, Continue, Cline, Codex, Zed, LibreChat, n8n, Dify, aider,
+OpenHands, and libraries of other languages. Needs nothing but Python."""
+
+import gzip
+import json
+import socket
+import unittest
+
+from case import MODEL, PERSON, SUM, WEATHER, WEATHER_TOOL, Case, known
+
+SUM_ANSWER = "17 + 25 = 42"
+SUNNY = "It is sunny in Oslo, at 21 degrees."
+RESULT = '{"temperature": 21, "sky": "sunny"}'
+FLAT_TOOL = {"type": "function", **WEATHER_TOOL["function"], "strict": False}
+OTHER = {"type": "function", "function": {"name": "find_price", "description": "Look up what an item costs.",
+                                          "parameters": {"type": "object", "properties": {"item": {"type": "string"}}}}}
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+def assistant(content, **more):
+    return {"role": "assistant", "content": content, **more}
+
+
+def call(**more):
+    return {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"location": "Oslo"}'}, **more}
+
+
+class Habits(Case):
+    def chat(self, messages=None, **options):
+        body = {"model": MODEL, "messages": messages or [user(SUM)], "temperature": 0, **options}
+        status, answer = self.server.post("/v1/chat/completions", body, {"Content-Type": "application/json"})
+        self.assertEqual(status, 200, answer)
+        return answer["choices"][0]
+
+    def says(self, expected, messages=None, **options):
+        self.assertEqual(self.chat(messages, **options)["message"]["content"], expected)
+
+    def respond(self, items, **options):
+        status, answer = self.server.post("/v1/responses", {"model": MODEL, "input": items, "temperature": 0, **options})
+        self.assertEqual(status, 200, answer)
+        return answer
+
+    def each(self, cases, check):
+        for name, case in cases.items():
+            with self.subTest(name):
+                check(case)
+
+
+class Fields(Habits):
+    def test_null_is_absent(self):
+        names = """temperature top_p max_tokens max_completion_tokens n stop stream stream_options seed user tools tool_choice
+            parallel_tool_calls response_format logit_bias logprobs top_logprobs presence_penalty frequency_penalty functions
+            function_call audio modalities prediction metadata store service_tier reasoning_effort verbosity web_search_options
+            min_p top_k repetition_penalty prompt_cache_key""".split()
+        self.says(SUM_ANSWER, **{name: None for name in names if name != "temperature"})
+        self.each({name: name for name in names if name != "temperature"}, lambda name: self.says(SUM_ANSWER, **{name: None}))
+
+    def test_empty_is_absent(self):
+        """Zed, go-openai."""
+        self.says(SUM_ANSWER, stop=[], tools=[], tool_choice="auto", logit_bias={}, metadata={}, parallel_tool_calls=True)
+
+    def test_more_than_the_context(self):
+        """Cline, OpenHands: the most that the model of their list can write."""
+        self.says(SUM_ANSWER, max_completion_tokens=128000)
+
+    @known("functions: [] and function_call 'none' or 'auto' without functions are 400, though nothing is asked for (Dify)")
+    def test_no_functions(self):
+        self.says(SUM_ANSWER, functions=[], function_call="auto")
+        self.says(SUM_ANSWER, function_call="none")
+
+    @known("17 stop strings are 400: Continue sends as many when it completes TypeScript")
+    def test_stop_strings(self):
+        stops = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<file_sep>", "<|endoftext|>", "</fim_middle>", "</code>",
+                 "\n\n", "\r\n\r\n", "/src/", "#- coding: utf-8", "```", "\nfunction", "\nclass", "\nmodule", "\nexport", "\nimport"]
+        self.says(SUM_ANSWER, stop=stops)
+
+    @known("max_tokens -1 is 400 (older n8n, LM Studio's examples)")
+    def test_no_limit(self):
+        self.says(SUM_ANSWER, max_tokens=-1)
+
+    @known("include_reasoning false (vLLM, OpenRouter) is ignored in silence")
+    def test_without_reasoning(self):
+        self.assertFalse(self.chat(include_reasoning=False)["message"].get("reasoning_content"))
+
+    @known("reasoning.effort (OpenRouter, litellm) is ignored in silence")
+    def test_effort(self):
+        self.assertFalse(self.chat(reasoning={"effort": "low"})["message"].get("reasoning_content"))
+
+    @known("continue_final_message (vLLM, aider's prefill) is ignored in silence: a new answer instead of the rest")
+    def test_continue(self):
+        choice = self.chat([user(SUM), assistant("17 + 25 =")], continue_final_message=True, add_generation_prompt=False)
+        self.assertEqual(choice["message"]["content"].strip(), "42")
+
+    def test_schema_forms(self):
+        schema = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "city": {"type": "string"}},
+                  "required": ["name", "age", "city"], "additionalProperties": False, "title": "Person", "$schema": "x"}
+        for form in ({"name": "a", "schema": schema}, {"name": "a", "schema": schema, "strict": None, "description": None}):
+            choice = self.chat([user(PERSON)], response_format={"type": "json_schema", "json_schema": form})
+            self.assertEqual(json.loads(choice["message"]["content"]), {"name": "Nora", "age": 34, "city": "Oslo"})
+
+
+class Messages(Habits):
+    def test_history(self):
+        old = {"refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": None, "reasoning_content": "x"}
+        self.each({
+            "parts with cache_control (OpenHands)": [{"role": "system", "content": [
+                {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]}, user([{"type": "text", "text": SUM}])],
+            "name": [{"role": "user", "name": "Ann", "content": SUM}],
+            "openai-python's model_dump": [user("What is 2 + 3?"), assistant("5", **old), user(SUM)],
+            "empty calls": [user("What is 2 + 3?"), assistant("5", tool_calls=[]), user(SUM)],
+            "nothing said": [user("Hi"), assistant(None), user(SUM)],
+            "two questions": [user("Hi"), user(SUM)],
+            "a greeting first": [assistant("Hello!"), user(SUM)],
+            "system in the middle": [user("Hi"), {"role": "system", "content": "Be brief."}, user(SUM)],
+            "empty part": [user([{"type": "text", "text": ""}, {"type": "text", "text": SUM}])],
+        }, lambda messages: self.says(SUM_ANSWER, messages))
+
+    def test_calls_in_the_history(self):
+        def result(content, **more):
+            return {"role": "tool", "tool_call_id": "call_1", "content": content, **more}
+
+        self.each({
+            "plain": [user(WEATHER), assistant(None, tool_calls=[call()]), result(RESULT)],
+            "empty content": [user(WEATHER), assistant("", tool_calls=[call()]), result(RESULT)],
+            "name": [user(WEATHER), assistant(None, tool_calls=[call()]), result(RESULT, name="get_weather")],
+            "index of a stream": [user(WEATHER), assistant(None, tool_calls=[call(index=0)]), result(RESULT)],
+            "no type": [user(WEATHER), assistant(None, tool_calls=[call(type="")]), result(RESULT)],
+            "parts": [user(WEATHER), assistant(None, tool_calls=[call()]), result([{"type": "text", "text": RESULT}])],
+            "text beside it": [user(WEATHER), assistant("Let me look.", tool_calls=[call()]), result(RESULT)],
+        }, lambda messages: self.says(SUNNY, messages, tools=[WEATHER_TOOL]))
+
+    @known("an assistant's part of type refusal, which OpenAI's API has, is 400")
+    def test_refusal(self):
+        self.says(SUM_ANSWER, [user("Hi"), assistant([{"type": "refusal", "refusal": "No."}]), user(SUM)])
+
+    @known("half a surrogate pair, as JavaScript cuts an emoji, is 400 'not valid JSON', without its place")
+    def test_half_a_surrogate_pair(self):
+        body = json.dumps({"model": MODEL, "messages": [user("x")], "max_tokens": 3}).replace('"x"', '"Hi \\ud83d there"')
+        status, _, answer = self.server.call("POST", "/v1/chat/completions", body.encode())
+        self.assertEqual(status, 200, answer)
+
+
+class Tools(Habits):
+    def test_parameters(self):
+        self.each({
+            "none": {}, "null": {"parameters": None, "description": None, "strict": None}, "empty": {"parameters": {}},
+            "zod": {"parameters": {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "properties": {
+                "a": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}}, "additionalProperties": {}}},
+            "what only a prompt can say": {"parameters": {"type": "object", "properties": {
+                "a": {"type": "string", "format": "uri", "pattern": "^(?!x).*$"}, "b": {"not": {}}}}},
+        }, lambda more: self.says(SUM_ANSWER, tools=[{"type": "function", "function": {"name": "f", **more}}]))
+
+    @known("required: null in a tool's parameters, as Go writes no list, is 400 where the call must be made")
+    def test_required_null(self):
+        tool = {"type": "function", "function": {"name": "f", "parameters": {
+            "type": "object", "properties": {"location": {"type": "string"}}, "required": None}}}
+        self.assertEqual(self.chat([user(WEATHER)], tools=[tool], tool_choice="required")["finish_reason"], "tool_calls")
+
+    @known("tool_choice allowed_tools is 400")
+    def test_allowed_tools(self):
+        allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "get_weather"}}]}
+        choice = self.chat([user(WEATHER)], tools=[OTHER, WEATHER_TOOL], tool_choice={"type": "allowed_tools", "allowed_tools": allowed})
+        self.assertEqual(choice["message"]["tool_calls"][0]["function"]["name"], "get_weather")
+
+
+class Agents(Habits):
+    """Codex and other agents, through Responses."""
+
+    QUESTION = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": WEATHER}]}
+    CALL = {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": '{"location": "Oslo"}'}
+    OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": RESULT}
+    CODEX = {"instructions": "Be brief.", "tool_choice": "auto", "parallel_tool_calls": False, "store": False,
+             "reasoning": {"effort": "medium", "summary": "auto"}, "include": ["reasoning.encrypted_content"],
+             "prompt_cache_key": "k", "text": {"verbosity": "medium"}, "client_metadata": {"x": "y"}, "service_tier": None}
+
+    def text(self, answer):
+        return "".join(part["text"] for item in answer["output"] if item["type"] == "message" for part in item["content"])
+
+    def test_codex(self):
+        tools = [FLAT_TOOL, {"type": "local_shell"}, {"type": "web_search"}, {"type": "custom", "name": "apply_patch", "format": {
+            "type": "grammar", "syntax": "lark", "definition": "start: x"}}]
+        first = self.respond([self.QUESTION], tools=tools, **self.CODEX)
+        self.assertEqual(first["output"][-1]["name"], "get_weather")
+        answer = self.respond([self.QUESTION, *first["output"], {**self.OUTPUT, "call_id": first["output"][-1]["call_id"]}],
+                              tools=tools, **self.CODEX)
+        self.assertEqual(self.text(answer), SUNNY)
+
+    def test_histories(self):
+        self.each({
+            "nulls": [self.QUESTION, {**self.CALL, "id": None, "status": None}, {**self.OUTPUT, "id": None, "status": None}],
+            "reasoning of another model": [self.QUESTION, {"type": "reasoning", "summary": [], "content": None,
+                                                           "encrypted_content": "x"}, self.CALL, self.OUTPUT],
+            "namespace": [self.QUESTION, {**self.CALL, "namespace": "mcp"}, self.OUTPUT],
+            "parts": [self.QUESTION, self.CALL, {**self.OUTPUT, "output": [{"type": "input_text", "text": RESULT}]}],
+        }, lambda items: self.assertEqual(self.text(self.respond(items, tools=[FLAT_TOOL])), SUNNY))
+
+    @known("items of agents' histories other than messages, reasoning and functions' calls are 400")
+    def test_items_of_other_tools(self):
+        shell = {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}
+        patch = {"type": "apply_patch_call", "call_id": "c", "operation": {"type": "delete_file", "path": "a"}}
+        self.each({
+            "custom_tool_call": [{"type": "custom_tool_call", "call_id": "c", "name": "apply_patch", "input": "x"},
+                                 {"type": "custom_tool_call_output", "call_id": "c", "output": "ok"}],
+            "local_shell_call": [{"type": "local_shell_call", "call_id": "c", "status": "completed", "action": {
+                "type": "exec", "command": ["ls"]}}, {"type": "function_call_output", "call_id": "c", "output": "a"}],
+            "shell_call": [shell, {"type": "shell_call_output", "call_id": "c", "output": [
+                {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]}],
+            "apply_patch_call": [patch, {"type": "apply_patch_call_output", "call_id": "c", "status": "completed", "output": "ok"}],
+            "web_search_call": [{"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "x"}}],
+            "mcp": [{"type": "mcp_list_tools", "server_label": "x", "tools": []},
+                    {"type": "mcp_call", "server_label": "x", "name": "y", "arguments": "{}", "output": "z"}],
+            "file_search_call": [{"type": "file_search_call", "queries": ["x"], "results": None, "status": "completed"}],
+            "code_interpreter_call": [{"type": "code_interpreter_call", "code": "1", "outputs": None, "container_id": "c"}],
+            "image_generation_call": [{"type": "image_generation_call", "result": "AA", "status": "completed"}],
+            "tool_search": [{"type": "tool_search_call", "call_id": "c", "arguments": {}},
+                            {"type": "tool_search_output", "call_id": "c", "tools": []}],
+            "compaction": [{"type": "compaction", "encrypted_content": "x"}],
+            "compaction_summary": [{"type": "compaction_summary", "encrypted_content": "x"}],
+        }, lambda items: self.assertEqual(self.text(self.respond([*items, user(SUM)])), SUM_ANSWER))
+
+    @known("a picture in a question or in a call's output is 400; agents send screenshots with the text")
+    def test_pictures(self):
+        picture = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
+        self.assertEqual(self.text(self.respond([user([{"type": "input_text", "text": SUM}, picture])])), SUM_ANSWER)
+        output = {**self.OUTPUT, "output": [{"type": "input_text", "text": RESULT}, picture]}
+        self.respond([self.QUESTION, self.CALL, output], tools=[FLAT_TOOL])
+
+    @known("an assistant's part of type refusal is 400")
+    def test_refusal(self):
+        items = [user("Hi"), {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, user(SUM)]
+        self.assertEqual(self.text(self.respond(items)), SUM_ANSWER)
+
+    @known("functions inside a tool of type namespace (Codex: MCP servers) are left out in silence")
+    def test_namespace(self):
+        tools = [{"type": "namespace", "name": "mcp", "description": "d", "tools": [FLAT_TOOL]}]
+        self.assertEqual(self.respond([self.QUESTION], tools=tools)["output"][-1]["type"], "function_call")
+
+    @known("previous_response_id '' is 400, though it names nothing")
+    def test_empty_previous_response(self):
+        self.assertEqual(self.text(self.respond(SUM, previous_response_id="")), SUM_ANSWER)
+
+
+class Http(Habits):
+    BODY = json.dumps({"model": MODEL, "messages": [user(SUM)], "temperature": 0}).encode()
+
+    def raw(self, head, body):
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=30) as connection:
+            connection.sendall(head.encode() + b"\r\n" + body)
+            received = b""
+            while b'"usage"' not in received and b'"error"' not in received:
+                got = connection.recv(65536)
+                if not got:
+                    break
+                received += got
+        return received.decode()
+
+    def post(self, *fields, protocol="HTTP/1.1", body=BODY, path="/v1/chat/completions"):
+        lines = [f"POST {path} {protocol}", "Host: host.docker.internal:8080", "Content-Type: application/json", *fields]
+        if not any(field.startswith("Transfer-Encoding") for field in fields):
+            lines.append(f"Content-Length: {len(body)}")
+        return self.raw("\r\n".join(lines) + "\r\n", body)
+
+    def test_protocols(self):
+        chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(self.BODY), self.BODY)
+        for answer in (self.post("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAA"),  # Java
+                       self.post("Connection: close", protocol="HTTP/1.0"),  # nginx as it comes
+                       self.post("Transfer-Encoding: chunked", body=chunked)):  # Node
+            self.assertRegex(answer, r"^HTTP/1\.[01] 200 ")
+            self.assertIn(SUM_ANSWER, answer)
+        expecting = self.post("Expect: 100-continue")  # curl with a long body
+        self.assertTrue(expecting.startswith("HTTP/1.1 100 Continue\r\n"), expecting)
+        self.assertIn(SUM_ANSWER, expecting)
+
+    def test_bodies(self):
+        for body in (b"\xef\xbb\xbf" + self.BODY, self.BODY + b"\r\n"):  # .NET, curl -d @file
+            self.assertIn(SUM_ANSWER, self.post(body=body))
+
+    def test_query(self):
+        self.assertIn(SUM_ANSWER, self.post(path="/v1/chat/completions?api-version=2024-10-21"))
+        self.assertEqual(self.server.call("GET", "/v1/models?client_version=0.99")[0], 200)
+
+    def test_keyless(self):
+        for field in ("Authorization: Bearer ", "Authorization: Bearer sk-x", "api-key: x"):
+            self.assertIn(SUM_ANSWER, self.post(field))
+
+    @known("a compressed body is 400 'not valid JSON', not 415 with what is wrong")
+    def test_compressed(self):
+        self.assertIn(" 415 ", self.post("Content-Encoding: gzip", body=gzip.compress(self.BODY)).splitlines()[0])
+
+    @known("// and a / at the end, from base addresses with a / too many, are 404")
+    def test_slashes(self):
+        for path in ("//v1/chat/completions", "/v1//chat/completions", "/v1/chat/completions/"):
+            self.assertIn(SUM_ANSWER, self.post(path=path))
+
+    @known("paths without /v1 are 404")
+    def test_without_version(self):
+        self.assertIn(SUM_ANSWER, self.post(path="/chat/completions"))
+        self.assertEqual(self.server.call("GET", "/models")[0], 200)
+
+
+if __name__ == "__main__":
+    unittest.main()

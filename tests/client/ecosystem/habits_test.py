@@ -258,7 +258,7 @@ class Http(Habits):
         return received.decode()
 
     def post(self, *fields, protocol="HTTP/1.1", body=BODY, path="/v1/chat/completions"):
-        lines = [f"POST {path} {protocol}", "Host: host.docker.internal:8080", "Content-Type: application/json", *fields]
+        lines = [f"POST {path} {protocol}", f"Host: 127.0.0.1:{self.server.port}", "Content-Type: application/json", *fields]
         if not any(field.startswith("Transfer-Encoding") for field in fields):
             lines.append(f"Content-Length: {len(body)}")
         return self.raw("\r\n".join(lines) + "\r\n", body)

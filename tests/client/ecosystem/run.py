@@ -124,25 +124,25 @@ def main(chosen):
     BUILD.mkdir(parents=True, exist_ok=True)
     installer = uv()
     print(f"{'client':<18} {'version':<10} {'passed':>6} {'failed':>6} {'skipped':>7} {'known':>5} {'seconds':>7}", flush=True)
-    notes, failed = [], False
+    notes, total = [], {"passed": 0, "failed": 0, "skipped": 0}
     for client in chosen or wanted:
         start = time.monotonic()
         python, reason = install(client, wanted[client], installer)
         if reason:
             print(f"{client:<18} not installed", flush=True)
             notes.append(f"{client}: {reason}")
-            failed = True
+            total["failed"] += 1
             continue
         counts, output = run_cases(client, python)
         print(f"{client:<18} {version(wanted[client], python):<10} {counts['passed']:>6} {counts['failed']:>6} "
               f"{counts['skipped']:>7} {len(counts['known']):>5} {time.monotonic() - start:>7.1f}", flush=True)
+        total = {key: total[key] + counts[key] for key in total}
         notes += [f"{client}: FAILED {error}" for error in counts["errors"]]
         notes += [f"{client}: known: {fault}" for fault in counts["known"]]
         if counts["failed"]:
-            failed = True
             notes.append(f"see {BUILD / client}.log; its end:\n" + "\n".join(output.splitlines()[-40:-1]))
-    print("\n".join(["", *notes]) if notes else "\nall passed")
-    return 1 if failed else 0
+    print("\n".join(["", *notes, ", ".join(f"{count} {name}" for name, count in total.items())]))
+    return 1 if total["failed"] else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 // moesaic as a library: open a model, submit prompts, get text while it is made. See examples/generate.cpp.
 //
-// One thread at a time uses a Model, except that context(), vocab(), tokenize(), detokenize(), chat_prompt()
+// One thread at a time uses a Model, except that context(), vocab(), stop_tokens(), tokenize(), detokenize(), chat_prompt()
 // and stats() may be called from any thread at any time; so may a stop token be triggered. Functions of
 // Callbacks are called from the thread that calls step() or run(), and must not call the Model, except that
 // they may submit.
@@ -50,6 +50,7 @@ struct Outcome {
   Status error;                                 // not ok with FinishReason::kError
   int prompt_tokens = 0, generated_tokens = 0;  // the token that ended the text included
   int cached_tokens = 0;                        // of the prompt's, those that had been computed before
+  int cache_write_tokens = 0;  // of the prompt's, those that were computed and then kept for later prompts
   int recoveries = 0;  // chat: how often the answer left its format and was read as the nearest thing
 };
 
@@ -66,6 +67,7 @@ struct GenerationRequest {
   bool chat = false;
   SamplingParams sampling;  // stop_tokens empty: the model's own
   AnswerGrammar grammar;    // made for the same kind of request, chat or not; its tokens end the text too
+  bool reuse_prefix = true;  // false: the whole prompt is computed, whatever earlier ones have left
 };
 
 class Model {
@@ -79,6 +81,8 @@ class Model {
 
   int context() const;  // tokens
   int vocab() const;
+  // The tokens that end an answer unless a request names others.
+  std::vector<int32_t> stop_tokens() const;
 
   // special: names such as <|start|> become special tokens instead of text.
   Result<std::vector<int32_t>> tokenize(std::string_view text, bool special = false) const;

@@ -1,11 +1,22 @@
 #include "api/answer_stream.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace moesaic {
 
-AnswerStream::AnswerStream(const Tokenizer& tokenizer, bool chat, std::vector<std::string> stop_strings)
-    : chat_(chat), parser_(tokenizer), decoder_(tokenizer), stop_(std::move(stop_strings)) {}
+AnswerStream::AnswerStream(const Tokenizer& tokenizer, bool chat, std::vector<std::string> stop_strings,
+                           const StopRules& rules)
+    : tokenizer_(&tokenizer),
+      chat_(chat),
+      rules_(rules),
+      parser_(tokenizer),
+      decoder_(tokenizer),
+      stop_(std::move(stop_strings), rules.include_stop) {}
+
+std::string AnswerStream::filtered(const std::string& text) {
+  return pushed_ > rules_.min_tokens ? stop_.push(text) : text;
+}
 
 void AnswerStream::add_piece(TextPiece piece, Pieces& pieces) {
   piece.begins = chat_ && std::exchange(begins_, false);
@@ -22,7 +33,7 @@ void AnswerStream::add_text(const Message& delta, Pieces& pieces) {
     held_.push_back(delta.text);
   } else if (delta.channel != "analysis" && delta.channel != "commentary") {
     answer_channel_ = delta.channel;
-    add_answer(stop_.push(delta.text), pieces);
+    add_answer(filtered(delta.text), pieces);
   } else {
     add_piece({.channel = delta.channel, .recipient = {}, .text = delta.text}, pieces);
   }
@@ -45,16 +56,26 @@ void AnswerStream::add(const HarmonyEvent& e, Pieces& pieces) {
   begins_ = true;
 }
 
+// A token that ends the answer is text only where the rules say so; a special one never is.
+bool AnswerStream::is_text(int32_t token, bool ends) const {
+  const bool special = tokenizer_->is_special(token);
+  if (ends) return rules_.include_stop && !special;
+  return chat_ || !special || !rules_.skip_special;
+}
+
 std::vector<TextPiece> AnswerStream::push(int32_t token, bool ends) {
   Pieces pieces;
+  ++pushed_;
+  const bool text = is_text(token, ends);
   if (chat_) {
-    if (ends && !parser_.is_stop(token)) return pieces;  // a stop token of the caller's
+    if (!text && !parser_.is_stop(token)) return pieces;  // a stop token of the caller's
     for (const HarmonyEvent& e : parser_.push(token)) add(e, pieces);
-  } else if (ends) {
-    add_answer(stop_.push(decoder_.flush()), pieces);
+    return pieces;
+  }
+  if (text) add_answer(filtered(decoder_.push(token)), pieces);
+  if (ends) {
+    add_answer(filtered(decoder_.flush()), pieces);
     add_answer(stop_.flush(), pieces);
-  } else {
-    add_answer(stop_.push(decoder_.push(token)), pieces);
   }
   return pieces;
 }

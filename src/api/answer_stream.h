@@ -11,6 +11,11 @@
 
 namespace moesaic {
 
+struct StopRules {
+  int min_tokens = 0;                               // tokens among which stop strings do not count
+  bool include_stop = false, skip_special = false;  // as in SamplingParams
+};
+
 // The pieces of an answer that was cut off, by a limit say, are always a beginning of those that the whole
 // answer would have had: what may still become something else is held back, and the end of the output adds
 // nothing. Held back are a call until it is complete, bytes of a character that is not complete, and text
@@ -19,9 +24,11 @@ class AnswerStream {
  public:
   // chat: the tokens are harmony, from behind <|start|>assistant; stop strings then do not count in analysis,
   // commentary and tool calls. The tokenizer must outlive the stream.
-  AnswerStream(const Tokenizer& tokenizer, bool chat, std::vector<std::string> stop_strings);
+  AnswerStream(const Tokenizer& tokenizer, bool chat, std::vector<std::string> stop_strings,
+               const StopRules& rules = {});
 
-  // ends: a stop token, which is no text. A piece is empty only for a tool call without text.
+  // ends: a stop token, which is no text unless the rules say so. A piece is empty only for a tool call
+  // without text.
   std::vector<TextPiece> push(int32_t token, bool ends);
   // The output has ended.
   void finish();
@@ -36,13 +43,20 @@ class AnswerStream {
  private:
   using Pieces = std::vector<TextPiece>;
 
+  // Without stop strings, and without what may be the beginning of one.
+  std::string filtered(const std::string& text);
   void add_piece(TextPiece piece, Pieces& pieces);
   void add_answer(std::string text, Pieces& pieces);
   void add_text(const Message& delta, Pieces& pieces);
   void add_call(const Message& call, Pieces& pieces);
   void add(const HarmonyEvent& event, Pieces& pieces);
 
+  bool is_text(int32_t token, bool ends) const;
+
+  const Tokenizer* tokenizer_;
   bool chat_;
+  StopRules rules_;
+  int pushed_ = 0;                 // tokens
   bool begins_ = true;             // the next piece is its message's first
   std::string answer_channel_;     // of what the filter holds
   std::vector<std::string> held_;  // of the call that is not complete, by token

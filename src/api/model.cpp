@@ -42,6 +42,7 @@ struct Active {
                       .prompt_tokens = request->prompt_tokens,
                       .generated_tokens = generated,
                       .cached_tokens = request->reused,
+                      .cache_write_tokens = request->kept,
                       .recoveries = stream.recoveries()});
   }
 };
@@ -78,12 +79,18 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
     r.sampling.stop_tokens.insert(r.sampling.stop_tokens.end(), own.begin(), own.end());
   }
   auto request = std::make_shared<Active>(Active{.request = nullptr,
-                                                 .stream = {tokenizer, r.chat, r.sampling.stop_strings},
+                                                 .stream = {tokenizer,
+                                                            r.chat,
+                                                            r.sampling.stop_strings,
+                                                            {.min_tokens = r.sampling.min_tokens,
+                                                             .include_stop = r.sampling.include_stop,
+                                                             .skip_special = r.sampling.skip_special}},
                                                  .callbacks = std::move(callbacks),
                                                  .cancel = std::move(cancel)});
   // The engine's request, which owns the callback, is owned by `request`: no cycle.
   const auto on_token = [a = std::weak_ptr(request)](const SampledToken& t) { return a.lock()->take(t); };
   ASSIGN_OR_RETURN(request->request, engine.submit(std::move(r.prompt), r.sampling, on_token));
+  request->request->reuse_prefix = r.reuse_prefix;
   if (!r.grammar.empty()) request->request->sampler->follow(masks.async_matcher(r.grammar));
   active.push_back(std::move(request));
   return {};
@@ -145,6 +152,7 @@ Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
 
 int Model::context() const { return impl_->engine.context(); }
 int Model::vocab() const { return impl_->config.vocab; }
+std::vector<int32_t> Model::stop_tokens() const { return impl_->tokenizer.stop_tokens(); }
 
 Result<std::vector<int32_t>> Model::tokenize(std::string_view text, bool special) const {
   return guarded([&] { return impl_->tokenizer.try_encode(text, special); });

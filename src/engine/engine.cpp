@@ -61,8 +61,9 @@ Result<std::shared_ptr<Request>> Engine::submit(std::vector<int32_t> prompt, con
   if (prompt.empty()) return invalid("the prompt is empty");
   if (static_cast<int>(prompt.size()) >= options_.context)
     return invalid(
-        "the prompt has {} tokens, the context holds {}; shorten it or enlarge the context (--ctx)",
-        prompt.size(), options_.context);
+        "this model's maximum context length is {} tokens. However, the prompt has {} tokens; shorten it or "
+        "enlarge the context (--ctx)",
+        options_.context, prompt.size());
   for (const int32_t t : prompt) {
     if (t < 0 || t >= config_.vocab)
       return invalid("prompt token {} is outside the vocabulary of {}", t, config_.vocab);

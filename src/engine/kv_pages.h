@@ -39,6 +39,8 @@ class KvPages {
   // Begins an empty table with the published blocks that all but the last of `tokens` begin with, as far as
   // their window allows. Returns how many tokens that are.
   int adopt(PageTable& table, std::span<const int32_t> tokens);
+  // Of so many tokens, those that publish() could share: the ones in whole pages.
+  int shareable(int tokens) const { return tokens / layout_.page_tokens * layout_.page_tokens; }
   // Makes room for positions [0, context) in the full-attention layers. False, with nothing taken, where that
   // would not leave `spare` pages.
   bool extend(PageTable& table, int context, int spare);

@@ -18,6 +18,8 @@ struct Request {
   int computed = 0;  // tokens whose K and V are in the cache once the steps that were launched have run
   int drawn = -1;    // which of the tokens that the step under way draws comes next; -1: none
   int reused = 0;    // of these, when it began, tokens that others had computed
+  int kept = 0;      // tokens of the prompt that were not there and stay in the cache for others
+  bool reuse_prefix = true;  // false: what others have computed is not looked for
   bool begun = false;
   SamplingParams params;
   std::unique_ptr<Sampler> sampler;

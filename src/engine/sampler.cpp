@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 
@@ -10,6 +11,7 @@ namespace moesaic {
 namespace {
 
 using Candidate = std::pair<float, int32_t>;
+constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 // SplitMix64 over (seed, step): a uniform number in [0, 1).
 double uniform(uint64_t seed, uint64_t step) {
@@ -124,6 +126,15 @@ Status validate(const SamplingParams& p, int vocab) {
       return invalid("logit_bias names token {}, outside the vocabulary of {}", token, vocab);
     if (!(std::fabs(bias) <= 1e4f)) return invalid("logit_bias of token {} is out of range", token);
   }
+  if (p.min_tokens < 0) return invalid("min_tokens {} is negative", p.min_tokens);
+  const auto outside = [&](int32_t token) { return token < 0 || token >= vocab; };
+  for (const int32_t token : p.allowed_tokens) {
+    if (outside(token)) return invalid("token {} is outside the vocabulary of {}", token, vocab);
+  }
+  for (const std::vector<int32_t>& word : p.bad_words) {
+    if (word.empty() || std::any_of(word.begin(), word.end(), outside))
+      return invalid("a bad word is empty or has a token outside the vocabulary of {}", vocab);
+  }
   for (const std::string& s : p.stop_strings) {
     if (s.empty() || s.size() > 4096) return invalid("a stop string is empty or longer than 4096 bytes");
   }
@@ -151,12 +162,41 @@ void Sampler::adjust(std::span<float> logits) const {
     logits[token] -= static_cast<float>(params_.presence_penalty + params_.frequency_penalty * times);
 }
 
+void Sampler::restrict_to_allowed(std::span<float> logits) const {
+  if (params_.allowed_tokens.empty()) return;
+  std::vector<float> kept;
+  for (const int32_t token : params_.allowed_tokens) kept.push_back(logits[token]);
+  std::fill(logits.begin(), logits.end(), kNever);
+  for (size_t i = 0; i < kept.size(); ++i) logits[params_.allowed_tokens[i]] = kept[i];
+}
+
+std::vector<int32_t> Sampler::forbidden() const {
+  std::vector<int32_t> tokens;
+  if (step_ < static_cast<uint64_t>(params_.min_tokens)) tokens = params_.stop_tokens;
+  for (const std::vector<int32_t>& word : params_.bad_words) {
+    const auto before = std::ssize(word) - 1;
+    if (before <= std::ssize(said_) && std::equal(said_.end() - before, said_.end(), word.begin()))
+      tokens.push_back(word.back());
+  }
+  return tokens;
+}
+
+void Sampler::forbid(std::span<float> logits) const {
+  std::vector<Candidate> taken;
+  for (const int32_t token : forbidden()) {
+    if (token < 0 || token >= std::ssize(logits)) continue;
+    taken.emplace_back(std::exchange(logits[token], kNever), token);
+  }
+  if (taken.empty() || *std::max_element(logits.begin(), logits.end()) > kNever) return;
+  for (auto at = taken.rbegin(); at != taken.rend(); ++at) logits[at->second] = at->first;
+}
+
 Status Sampler::restrict_to_grammar(std::span<float> logits) {
   if (!matcher_) return {};
   ASSIGN_OR_RETURN(const std::span<const uint64_t> allowed, matcher_->allowed());
   for (size_t i = 0; i < logits.size(); ++i) {
     if (i / 64 >= allowed.size() || (allowed[i / 64] >> (i % 64) & 1) == 0)
-      logits[i] = -std::numeric_limits<float>::infinity();
+      logits[i] = kNever;
   }
   return {};
 }
@@ -198,10 +238,13 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
   }
   const bool wants_logprobs = params_.top_logprobs >= 0;
   std::vector<float> raw;
-  if (wants_logprobs && changes_logits()) raw.assign(logits.begin(), logits.end());
+  if (wants_logprobs && changes_logits(step_)) raw.assign(logits.begin(), logits.end());
   adjust(logits);
+  restrict_to_allowed(logits);
   RETURN_IF_ERROR(restrict_to_grammar(logits));
+  forbid(logits);
   SampledToken out{.token = draw(logits)};
+  if (logits[out.token] == kNever) return invalid("at step {} the request allows no token", step_);
   if (wants_logprobs)
     out.logprobs =
         logprobs_of(raw.empty() ? logits : std::span<const float>(raw), out.token, params_.top_logprobs);
@@ -210,7 +253,7 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
 }
 
 std::optional<Draw> Sampler::draw_elsewhere(int ahead) const {
-  if (changes_logits()) return {};
+  if (changes_logits(step_ + ahead)) return {};
   return Draw{.temperature = greedy(params_) ? 0 : std::max(params_.temperature, kLeastTemperature),
               .top_p = params_.top_p,
               .least = least_of(params_),
@@ -228,6 +271,7 @@ Result<SampledToken> Sampler::take(SampledToken drawn) {
 void Sampler::remember(int32_t token) {
   if (adjusts()) ++generated_[token];
   if (matcher_) matcher_->take(token);
+  if (!params_.bad_words.empty()) said_.push_back(token);
   ++step_;
 }
 
@@ -236,6 +280,9 @@ bool Sampler::adjusts() const {
          params_.frequency_penalty != 0;
 }
 
-bool Sampler::changes_logits() const { return adjusts() || matcher_; }
+bool Sampler::changes_logits(uint64_t step) const {
+  return adjusts() || matcher_ || !params_.allowed_tokens.empty() || !params_.bad_words.empty() ||
+         step < static_cast<uint64_t>(params_.min_tokens);
+}
 
 }  // namespace moesaic

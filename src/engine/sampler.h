@@ -1,5 +1,5 @@
-// From logits to a token. Order of the steps, as the field has it: bias, penalties, grammar, temperature,
-// top-k, top-p, min-p.
+// From logits to a token. Order of the steps, as the field has it: bias, penalties, allowed tokens, grammar,
+// forbidden tokens, temperature, top-k, top-p, min-p.
 #pragma once
 
 #include <chrono>
@@ -35,17 +35,22 @@ class Sampler {
   // finite or the grammar allows no token.
   Result<SampledToken> sample(std::span<float> logits);
   // How a backend draws the same token from the same logits. ahead: tokens that it has drawn since take().
-  // Nothing where it cannot: penalties, biases and grammars need the host.
+  // Nothing where it cannot: penalties, biases, grammars and forbidden tokens need the host.
   std::optional<Draw> draw_elsewhere(int ahead) const;
   // Takes what was drawn there; -1: a logit was not finite.
   Result<SampledToken> take(SampledToken drawn);
 
  private:
   bool adjusts() const;
-  bool changes_logits() const;  // by penalties, biases or a grammar
+  // By penalties, biases, a grammar or tokens that may not be drawn.
+  bool changes_logits(uint64_t step) const;
   void remember(int32_t token);
   void adjust(std::span<float> logits) const;
+  void restrict_to_allowed(std::span<float> logits) const;
   Status restrict_to_grammar(std::span<float> logits);
+  // Stop tokens before min_tokens and the ends of bad words, unless nothing else is left.
+  void forbid(std::span<float> logits) const;
+  std::vector<int32_t> forbidden() const;
   // Leaves in candidates_ what may be drawn.
   void filter(std::span<const float> logits, double top, double temperature);
   int32_t draw(std::span<const float> logits);
@@ -54,6 +59,7 @@ class Sampler {
   std::map<int32_t, int> generated_;  // token -> times, only kept for penalties
   std::map<int32_t, bool> prompt_;    // tokens of the prompt, only kept for a repetition penalty
   std::optional<grammar::AsyncMatcher> matcher_;
+  std::vector<int32_t> said_;  // what was generated, only kept for bad words
   uint64_t step_ = 0;
   std::vector<std::pair<float, int32_t>> candidates_;
 };

@@ -23,7 +23,8 @@ void Scheduler::publish(Request& r) {
 
 // A page for each that runs is left free: soon they will need it.
 bool Scheduler::begin(Request& r) {
-  const int cached = options_.prefix_cache ? pages_.adopt(r.pages, r.tokens) : 0;
+  const bool looks = options_.prefix_cache && r.reuse_prefix;
+  const int cached = looks ? pages_.adopt(r.pages, r.tokens) : 0;
   if (!pages_.extend(r.pages, static_cast<int>(r.tokens.size()), static_cast<int>(running_.size()))) {
     pages_.release(r.pages);
     return false;
@@ -34,8 +35,9 @@ bool Scheduler::begin(Request& r) {
   if (r.begun) return true;
   r.begun = true;
   r.reused = cached;
+  if (options_.prefix_cache) r.kept = std::max(0, pages_.shareable(r.prompt_tokens) - cached);
   counted_.prompt_tokens += r.prompt_tokens;
-  counted_.prefix_queried += options_.prefix_cache ? r.prompt_tokens : 0;
+  counted_.prefix_queried += looks ? r.prompt_tokens : 0;
   counted_.prefix_hits += cached;
   return true;
 }

@@ -8,9 +8,12 @@ namespace moesaic {
 std::string StopFilter::push(std::string_view text) {
   if (stopped_) return {};
   held_ += text;
-  size_t safe = held_.size(), found = std::string::npos;
+  size_t safe = held_.size(), found = std::string::npos, end = found;
   for (const std::string& stop : stops_) {
-    found = std::min(found, held_.find(stop));
+    if (const size_t at = held_.find(stop); at < found) {
+      found = at;
+      end = include_ ? at + stop.size() : at;
+    }
     // The longest end of the text that begins a stop string must wait.
     for (size_t n = std::min(stop.size() - 1, held_.size()); n > 0; --n) {
       if (held_.ends_with(std::string_view(stop).substr(0, n))) {
@@ -21,7 +24,7 @@ std::string StopFilter::push(std::string_view text) {
   }
   if (found != std::string::npos) {
     stopped_ = true;
-    return std::exchange(held_, {}).substr(0, found);
+    return std::exchange(held_, {}).substr(0, end);
   }
   std::string out = held_.substr(0, safe);
   held_.erase(0, safe);

@@ -9,10 +9,12 @@ namespace moesaic {
 
 class StopFilter {
  public:
-  explicit StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  // include: a stop string that ends the text is part of it.
+  explicit StopFilter(std::vector<std::string> stops, bool include = false)
+      : stops_(std::move(stops)), include_(include) {}
 
-  // Text that is safe to show. Once a stop string is complete everything from it on is dropped and stopped()
-  // is true.
+  // Text that is safe to show. Once a stop string is complete everything from it on, or from behind it, is
+  // dropped and stopped() is true.
   std::string push(std::string_view text);
   // The end of the stream: what was held back is text after all.
   std::string flush();
@@ -20,6 +22,7 @@ class StopFilter {
 
  private:
   std::vector<std::string> stops_;
+  bool include_;
   std::string held_;
   bool stopped_ = false;
 };

@@ -10,6 +10,7 @@
 
 #include "moesaic/engine.h"
 #include "openai/api_error.h"
+#include "openai/known_fields.h"
 
 namespace moesaic::openai {
 
@@ -23,7 +24,8 @@ struct AnswerEvent {
 
 // How often and why; for logs and metrics.
 struct Usage {
-  int prompt_tokens = 0, generated_tokens = 0, reasoning_tokens = 0, cached_tokens = 0;
+  int prompt_tokens = 0, generated_tokens = 0, reasoning_tokens = 0, cached_tokens = 0,
+      cache_write_tokens = 0;
 };
 
 class Answer {
@@ -47,7 +49,8 @@ struct Job {
   std::vector<GenerationRequest> requests;
   std::unique_ptr<Answer> answer;
   bool stream = false;
-  Refusal failure;  // nothing is generated: the stream says why, as its clients want it there
+  UnknownFields unknown;  // of the request
+  Refusal failure;        // nothing is generated: the stream says why, as its clients want it there
 };
 
 using JobOrError = std::variant<Job, ApiError>;
@@ -55,9 +58,10 @@ using JobOrError = std::variant<Job, ApiError>;
 // What a request's handler knows of the server.
 struct Service {
   const Model& model;
-  std::string name;      // of the model, as /v1/models gives it
-  std::string today;     // 2025-06-28
-  int max_choices = 16;  // n, times prompts
+  std::string name;            // of the model, as /v1/models gives it
+  std::string today;           // 2025-06-28
+  int max_choices = 16;        // n, times prompts
+  bool strict_fields = false;  // what no table of fields knows is refused
 };
 
 }  // namespace moesaic::openai

@@ -33,14 +33,15 @@ ApiError not_found(const std::string& message, const std::string& code) {
   return {.http = 404, .message = message, .code = code};
 }
 
-ApiError context_exceeded(int prompt_tokens, int context, const std::string& param) {
-  return {
-      .http = 400,
-      .message = fmt::format("the prompt has {} tokens, the model's context here is {}; shorten it, or start "
-                             "the server with a larger --ctx",
-                             prompt_tokens, context),
-      .param = param,
-      .code = "context_length_exceeded"};
+ApiError context_exceeded(int prompt_tokens, int context, const std::string& param, bool at_least) {
+  return {.http = 400,
+          .message = fmt::format(
+              "This model's maximum context length is {} tokens. However, your {} resulted in {}{} tokens, "
+              "which leaves none for the answer. Please reduce the length of the {}, or start the server "
+              "with a larger --ctx.",
+              context, param, at_least ? "more than " : "", prompt_tokens, param),
+          .param = param,
+          .code = "context_length_exceeded"};
 }
 
 ApiError internal_error(const std::string& message) {

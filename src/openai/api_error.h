@@ -26,7 +26,8 @@ std::string error_json(const ApiError& error);
 // What the engine or the tokenizer said about a request. param: the field that it is about.
 ApiError api_error(const Status& status, const std::string& param = {});
 ApiError not_found(const std::string& message, const std::string& code = {});
-ApiError context_exceeded(int prompt_tokens, int context, const std::string& param);
+// In OpenAI's words, which clients look for. at_least: the prompt was counted no further.
+ApiError context_exceeded(int prompt_tokens, int context, const std::string& param, bool at_least = false);
 ApiError internal_error(const std::string& message);
 
 }  // namespace moesaic::openai

@@ -67,6 +67,7 @@ ChatAnswer::Delta ChatAnswer::take(const AnswerEvent& event, Choice& choice) {
     }
   }
   choice.reasoning_tokens += delta.reasoning.empty() ? 0 : 1;
+  if (!options_.reasoning) delta.reasoning.clear();
   take_logprobs(event, choice, delta);
   return delta;
 }
@@ -157,6 +158,7 @@ Usage ChatAnswer::usage() const {
   for (const Choice& choice : choices_) {
     sum.generated_tokens += choice.outcome.generated_tokens;
     sum.cached_tokens = std::max(sum.cached_tokens, choice.outcome.cached_tokens);
+    sum.cache_write_tokens = std::max(sum.cache_write_tokens, choice.outcome.cache_write_tokens);
     sum.reasoning_tokens += choice.reasoning_tokens;
   }
   return sum;
@@ -167,7 +169,8 @@ Json ChatAnswer::usage_json() const {
   return {{"prompt_tokens", u.prompt_tokens},
           {"completion_tokens", u.generated_tokens},
           {"total_tokens", u.prompt_tokens + u.generated_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", u.cached_tokens}}},
+          {"prompt_tokens_details",
+           {{"cached_tokens", u.cached_tokens}, {"cache_write_tokens", u.cache_write_tokens}}},
           {"completion_tokens_details", {{"reasoning_tokens", u.reasoning_tokens}}}};
 }
 

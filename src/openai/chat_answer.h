@@ -20,6 +20,7 @@ class ChatAnswer : public Answer {
     Callable functions;          // text for another recipient is content
     bool logprobs = false;       // of the tokens of the content
     bool include_usage = false;  // a last chunk with the usage and without choices
+    bool reasoning = true;       // is shown
   };
   // The model must outlive the answer.
   ChatAnswer(const Service& service, const Options& options);

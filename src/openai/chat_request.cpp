@@ -5,6 +5,7 @@
 #include "openai/chat_answer.h"
 #include "openai/fields.h"
 #include "openai/generation_fields.h"
+#include "openai/known_fields.h"
 #include "openai/sampling_fields.h"
 #include "openai/tool_choice.h"
 
@@ -16,9 +17,10 @@ constexpr int kMaxTopLogprobs = 20;
 struct ChatRequest {
   SamplingParams sampling;
   Tools tools;
-  std::string effort = "medium", schema;
+  Thinking thinking;
+  AnswerForm form;
   int n = 1;
-  bool stream = false, include_usage = false;
+  bool stream = false, include_usage = false, cache_prompt = true;
 };
 
 void read_logprobs(Fields& fields, SamplingParams& sampling) {
@@ -30,32 +32,22 @@ void read_logprobs(Fields& fields, SamplingParams& sampling) {
   if (wanted) sampling.top_logprobs = top;
 }
 
-void read_limits(Fields& fields, SamplingParams& sampling) {
-  fields.integer("max_tokens", sampling.max_tokens, 1, INT32_MAX);
-  fields.integer("max_completion_tokens", sampling.max_tokens, 1, INT32_MAX);
-}
-
-void refuse_unsupported(Fields& fields) {
-  fields.unsupported("functions", "use tools");
-  fields.unsupported("function_call", "use tool_choice");
-  fields.unsupported("audio", "the model writes text");
-  const Json* modalities = fields.find("modalities");
-  if (modalities != nullptr && *modalities != Json::array({"text"}))
-    fields.refuse("modalities", "the model writes text");
-}
-
 ChatRequest read_chat(Fields& fields, const Service& service) {
   ChatRequest r;
   read_model(fields, service);
-  read_sampling(fields, service.model.vocab(), r.sampling);
+  read_sampling(fields, service.model, r.sampling);
   read_logprobs(fields, r.sampling);
-  read_limits(fields, r.sampling);
+  read_max_tokens(fields, {"max_completion_tokens", "max_tokens", "n_predict"}, r.sampling);
   r.tools = read_tools(fields);
-  read_effort(fields, "reasoning_effort", r.effort);
-  read_format(fields, "response_format", fields.find("response_format"), r.schema);
+  r.thinking = read_thinking(fields);
+  read_format(fields, "response_format", fields.find("response_format"), r.form);
+  read_other_formats(fields, r.form);
   fields.integer("n", r.n, 1, service.max_choices);
+  r.cache_prompt = read_cache_prompt(fields);
   read_stream(fields, r.stream, r.include_usage);
-  refuse_unsupported(fields);
+  const Json* messages = fields.find("messages");
+  if (messages == nullptr || !messages->is_array() || messages->empty())
+    fields.refuse("messages", "must be an array of at least one message");
   return r;
 }
 
@@ -68,39 +60,49 @@ void accept_reasoning(Json& message) {
 Json conversation_of(const Json& root, const ChatRequest& r, const Service& service) {
   Json messages = root["messages"];
   for (Json& message : messages) accept_reasoning(message);
-  Json conversation = {
-      {"messages", std::move(messages)}, {"reasoning_effort", r.effort}, {"current_date", service.today}};
+  Json conversation = {{"messages", std::move(messages)},
+                       {"reasoning_effort", r.thinking.effort},
+                       {"current_date", service.today}};
   if (r.tools.offered()) conversation["tools"] = r.tools.list;
-  if (root.contains("response_format")) conversation["response_format"] = root["response_format"];
+  if (!r.form.empty()) conversation["response_format"] = r.form.told;
+  if (!r.thinking.identity.empty()) conversation["model_identity"] = r.thinking.identity;
   return conversation;
 }
 
 }  // namespace
 
+Json chat_conversation(Fields& fields, const Json& root, const Service& service) {
+  const ChatRequest r = read_chat(fields, service);
+  return fields.ok() ? conversation_of(root, r, service) : Json();
+}
+
 JobOrError chat_job(std::string_view body, const Service& service) {
   const Result<Json> root = parse_object(body);
   if (!root.ok()) return api_error(root.status());
   Fields fields(root.value());
+  UnknownFields unknown = check_fields(root.value(), chat_fields(), service.strict_fields, fields);
   ChatRequest r = read_chat(fields, service);
-  const Json* messages = fields.find("messages");
-  if (messages == nullptr || !messages->is_array() || messages->empty())
-    fields.refuse("messages", "must be an array of at least one message");
   if (!fields.ok()) return *fields.refusal();
-  auto grammar = grammar_of(r.tools, r.schema, true);
+  auto grammar = grammar_of(r.tools, r.form, true);
   if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
+  if (!std::get<AnswerGrammar>(grammar).empty()) check_with_grammar(fields);
+  if (!fields.ok()) return *fields.refusal();
   const Json conversation = conversation_of(root.value(), r, service);
   auto prompt = prompt_of(conversation, "messages", service);
   if (auto* error = std::get_if<ApiError>(&prompt)) return *error;
   GenerationRequest generation{.prompt = std::get<std::vector<int32_t>>(std::move(prompt)),
                                .chat = true,
                                .sampling = r.sampling,
-                               .grammar = std::get<AnswerGrammar>(std::move(grammar))};
+                               .grammar = std::get<AnswerGrammar>(std::move(grammar)),
+                               .reuse_prefix = r.cache_prompt};
   Job job{.requests = repeated(generation, r.n), .answer = nullptr, .stream = r.stream};
+  job.unknown = std::move(unknown);
   job.answer =
       std::make_unique<ChatAnswer>(service, ChatAnswer::Options{.choices = r.n,
                                                                 .functions = Callable(r.tools),
                                                                 .logprobs = r.sampling.top_logprobs >= 0,
-                                                                .include_usage = r.include_usage});
+                                                                .include_usage = r.include_usage,
+                                                                .reasoning = r.thinking.shown});
   return job;
 }
 

@@ -4,10 +4,14 @@
 #include <string_view>
 
 #include "openai/answer.h"
+#include "openai/fields.h"
 
 namespace moesaic::openai {
 
 // Thread-safe as Model's const methods are.
 JobOrError chat_job(std::string_view body, const Service& service);
+
+// What Model::chat_prompt takes of such a request; without meaning where fields refuse.
+Json chat_conversation(Fields& fields, const Json& root, const Service& service);
 
 }  // namespace moesaic::openai

@@ -122,6 +122,7 @@ Usage CompletionAnswer::usage() const {
     if (i % options_.n != 0) continue;  // a prompt counts once
     sum.prompt_tokens += outcome.prompt_tokens;
     sum.cached_tokens += outcome.cached_tokens;
+    sum.cache_write_tokens += outcome.cache_write_tokens;
   }
   return sum;
 }
@@ -131,7 +132,8 @@ Json CompletionAnswer::usage_json() const {
   return {{"prompt_tokens", u.prompt_tokens},
           {"completion_tokens", u.generated_tokens},
           {"total_tokens", u.prompt_tokens + u.generated_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", u.cached_tokens}}}};
+          {"prompt_tokens_details",
+           {{"cached_tokens", u.cached_tokens}, {"cache_write_tokens", u.cache_write_tokens}}}};
 }
 
 }  // namespace moesaic::openai

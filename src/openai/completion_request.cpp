@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "openai/completion_answer.h"
 #include "openai/generation_fields.h"
+#include "openai/known_fields.h"
 #include "openai/sampling_fields.h"
 #include "openai/tool_choice.h"
 
@@ -15,30 +17,30 @@ namespace {
 
 constexpr int kDefaultMaxTokens = 16;  // as OpenAI has it for this endpoint
 constexpr int kMaxLogprobs = 20;
-constexpr int32_t kNoToken = -1;  // as the only stop token: none
 
 using Tokens = std::vector<int32_t>;
 
 struct CompletionRequest {
   SamplingParams sampling;
   std::vector<Tokens> prompts;
-  std::string schema;
+  AnswerForm form;
   int n = 1;
-  bool ignore_eos = false, echo = false, stream = false, include_usage = false;
+  bool echo = false, stream = false, include_usage = false, cache_prompt = true;
+  bool parse_special = true;  // of the prompt
 };
 
 Result<Tokens> token_ids(const Json& list, int vocab) {
   Tokens tokens;
   for (const Json& id : list) {
-    const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(vocab);
-    if (!fits) return invalid("a prompt of token ids holds something else than ids below {}", vocab);
-    tokens.push_back(id.get<int32_t>());
+    const std::optional<int32_t> token = token_id(id, vocab);
+    if (!token) return invalid("a prompt of token ids holds something else than ids below {}", vocab);
+    tokens.push_back(*token);
   }
   return tokens;
 }
 
-Result<Tokens> one_prompt(const Json& prompt, const Model& model) {
-  if (prompt.is_string()) return model.tokenize(prompt.get_ref<const std::string&>(), false);
+Result<Tokens> one_prompt(const Json& prompt, const Model& model, bool special) {
+  if (prompt.is_string()) return model.tokenize(prompt.get_ref<const std::string&>(), special);
   if (prompt.is_array()) return token_ids(prompt, model.vocab());
   return invalid("a prompt is a string or an array of token ids");
 }
@@ -47,23 +49,23 @@ bool is_list_of_prompts(const Json& prompt) {
   return prompt.is_array() && !prompt.empty() && !prompt[0].is_number();
 }
 
-void add_prompt(const Json& prompt, Fields& fields, const Service& service, std::vector<Tokens>& prompts) {
-  Result<Tokens> tokens = one_prompt(prompt, service.model);
+void add_prompt(const Json& prompt, Fields& fields, const Service& service, CompletionRequest& r) {
+  Result<Tokens> tokens = one_prompt(prompt, service.model, r.parse_special);
   if (!tokens.ok()) return fields.refuse("prompt", tokens.status().message());
   const auto count = static_cast<int>(tokens.value().size());
   if (count == 0) return fields.refuse("prompt", "is empty");
   if (count >= service.model.context())
     return fields.refuse(context_exceeded(count, service.model.context(), "prompt"));
-  prompts.push_back(std::move(tokens).value());
+  r.prompts.push_back(std::move(tokens).value());
 }
 
 void read_prompts(Fields& fields, const Service& service, CompletionRequest& r) {
   const Json* prompt = fields.find("prompt");
   if (prompt == nullptr) return fields.refuse("prompt", "is missing");
-  if (!is_list_of_prompts(*prompt)) return add_prompt(*prompt, fields, service, r.prompts);
+  if (!is_list_of_prompts(*prompt)) return add_prompt(*prompt, fields, service, r);
   if (prompt->size() * r.n > static_cast<size_t>(service.max_choices))
     return fields.refuse("prompt", fmt::format("more than {} answers in one request", service.max_choices));
-  for (const Json& one : *prompt) add_prompt(one, fields, service, r.prompts);
+  for (const Json& one : *prompt) add_prompt(one, fields, service, r);
 }
 
 void read_logprobs(Fields& fields, CompletionRequest& r) {
@@ -75,19 +77,22 @@ void read_logprobs(Fields& fields, CompletionRequest& r) {
 CompletionRequest read_completion(Fields& fields, const Service& service) {
   CompletionRequest r;
   read_model(fields, service);
-  read_sampling(fields, service.model.vocab(), r.sampling);
+  read_sampling(fields, service.model, r.sampling);
   r.sampling.max_tokens = kDefaultMaxTokens;
-  fields.integer("max_tokens", r.sampling.max_tokens, 1, INT32_MAX);
+  read_max_tokens(fields, {"max_completion_tokens", "max_tokens", "n_predict"}, r.sampling);
+  r.sampling.skip_special = true;
+  fields.read("skip_special_tokens", r.sampling.skip_special);
   fields.read("echo", r.echo);
-  fields.read("ignore_eos", r.ignore_eos);
-  if (r.ignore_eos) r.sampling.stop_tokens = {kNoToken};
   read_logprobs(fields, r);
   fields.integer("n", r.n, 1, service.max_choices);
   int best_of = r.n;
   fields.integer("best_of", best_of, r.n, r.n);
-  read_format(fields, "response_format", fields.find("response_format"), r.schema);
+  read_format(fields, "response_format", fields.find("response_format"), r.form);
+  read_other_formats(fields, r.form);
+  if (!r.form.empty()) check_with_grammar(fields);
+  r.cache_prompt = read_cache_prompt(fields);
   read_stream(fields, r.stream, r.include_usage);
-  fields.unsupported("suffix", "the model was not trained to fill in");
+  fields.read("parse_special", r.parse_special);
   read_prompts(fields, service, r);
   return r;
 }
@@ -98,19 +103,23 @@ JobOrError completion_job(std::string_view body, const Service& service) {
   const Result<Json> root = parse_object(body);
   if (!root.ok()) return api_error(root.status());
   Fields fields(root.value());
+  UnknownFields unknown = check_fields(root.value(), completion_fields(), service.strict_fields, fields);
   CompletionRequest r = read_completion(fields, service);
   if (!fields.ok()) return *fields.refusal();
-  auto grammar = grammar_of({}, r.schema, false);
+  auto grammar = grammar_of({}, r.form, false);
   if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
   Job job{.requests = {}, .answer = nullptr, .stream = r.stream};
+  job.unknown = std::move(unknown);
   CompletionAnswer::Options options{.prompts = static_cast<int>(r.prompts.size()),
                                     .n = r.n,
                                     .logprobs = r.sampling.top_logprobs >= 0,
                                     .include_usage = r.include_usage};
   for (Tokens& prompt : r.prompts) {
     if (r.echo) options.echoes.push_back(service.model.detokenize(prompt));
-    const GenerationRequest one{
-        .prompt = prompt, .sampling = r.sampling, .grammar = std::get<AnswerGrammar>(grammar)};
+    const GenerationRequest one{.prompt = prompt,
+                                .sampling = r.sampling,
+                                .grammar = std::get<AnswerGrammar>(grammar),
+                                .reuse_prefix = r.cache_prompt};
     for (GenerationRequest& request : repeated(one, r.n)) job.requests.push_back(std::move(request));
   }
   job.answer = std::make_unique<CompletionAnswer>(service, std::move(options));

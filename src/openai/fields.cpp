@@ -2,7 +2,31 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace moesaic::openai {
+namespace {
+
+bool is_fraction(const Json& value) {
+  return value.is_number_float() && value.get<double>() != std::trunc(value.get<double>());
+}
+
+}  // namespace
+
+std::optional<int64_t> whole_number(const Json& value) {
+  if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) return {};
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (!value.is_number_float() || is_fraction(value)) return {};
+  const auto number = value.get<double>();
+  if (!(number >= -0x1p63 && number < 0x1p63)) return {};
+  return static_cast<int64_t>(number);
+}
+
+std::optional<int32_t> token_id(const Json& value, int vocab) {
+  const std::optional<int64_t> id = whole_number(value);
+  if (!id || *id < 0 || *id >= vocab) return {};
+  return static_cast<int32_t>(*id);
+}
 
 const Json* Fields::find(const char* key) const {
   const auto at = object_->find(key);
@@ -48,11 +72,24 @@ void Fields::number(const char* key, double& value, double least, double most) {
 void Fields::integer(const char* key, int64_t& value, int64_t least, int64_t most) {
   const Json* member = find(key);
   if (member == nullptr) return;
-  if (!member->is_number_integer()) return refuse(key, "must be an integer");
-  const bool too_large = member->is_number_unsigned() && member->get<uint64_t>() > INT64_MAX;
-  if (too_large || member->get<int64_t>() < least || member->get<int64_t>() > most)
+  const std::optional<int64_t> given = whole_number(*member);
+  if (!given && !member->is_number()) return refuse(key, "must be an integer");
+  if (!given && is_fraction(*member)) return refuse(key, "must be an integer");
+  if (!given || *given < least || *given > most)
     return refuse(key, fmt::format("must be between {} and {}", least, most));
-  value = member->get<int64_t>();
+  value = *given;
+}
+
+void Fields::tokens(const char* key, int vocab, std::vector<int32_t>& values, size_t most) {
+  const Json* member = find(key);
+  if (member == nullptr) return;
+  if (!member->is_array()) return refuse(key, "must be an array of token ids");
+  if (member->size() > most) return refuse(key, fmt::format("has more than {} token ids", most));
+  for (const Json& entry : *member) {
+    const std::optional<int32_t> id = token_id(entry, vocab);
+    if (!id) return refuse(key, fmt::format("holds something else than token ids below {}", vocab));
+    values.push_back(*id);
+  }
 }
 
 void Fields::integer(const char* key, int& value, int least, int most) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,11 @@
 namespace moesaic::openai {
 
 using Json = text::OrderedJson;
+
+// A number without a fraction, also where it is written as 20.0 or 2e1; nothing for anything else.
+std::optional<int64_t> whole_number(const Json& value);
+// The same, where it is a token id below vocab.
+std::optional<int32_t> token_id(const Json& value, int vocab);
 
 class Fields {
  public:
@@ -28,6 +34,8 @@ class Fields {
   void number(const char* key, double& value, double least, double most);
   void integer(const char* key, int64_t& value, int64_t least, int64_t most);
   void integer(const char* key, int& value, int least, int most);
+  // An array of token ids below vocab.
+  void tokens(const char* key, int vocab, std::vector<int32_t>& values, size_t most);
   // A string or an array of strings.
   void strings(const char* key, std::vector<std::string>& values, size_t most);
 

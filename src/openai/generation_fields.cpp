@@ -26,38 +26,146 @@ void read_model(Fields& fields, const Service& service) {
                    .code = "model_not_found"});
 }
 
-void read_effort(Fields& fields, const char* key, std::string& effort) {
-  constexpr std::array<std::array<const char*, 2>, 6> kEfforts = {{{"none", "low"},
+namespace {
+
+// One way to say how much the model is to think.
+struct EffortField {
+  std::string name;   // "reasoning.effort"
+  std::string value;  // low, medium or high
+};
+
+std::string meaning_of(const std::string& effort) {
+  constexpr std::array<std::array<const char*, 2>, 7> kEfforts = {{{"none", "low"},
                                                                    {"minimal", "low"},
                                                                    {"low", "low"},
                                                                    {"medium", "medium"},
                                                                    {"high", "high"},
-                                                                   {"xhigh", "high"}}};
-  std::string given = effort;
-  fields.read(key, given);
+                                                                   {"xhigh", "high"},
+                                                                   {"max", "high"}}};
   for (const auto& [name, meaning] : kEfforts) {
-    if (given != name) continue;
-    effort = meaning;
-    return;
+    if (effort == name) return meaning;
   }
-  fields.refuse(key, "must be low, medium or high");
+  return {};
 }
 
-void read_format(Fields& fields, const char* key, const Json* format, std::string& schema) {
+// Reads an object's member by a function of its Fields; what does not fit is refused under the object's name.
+template <typename Read>
+void read_inside(Fields& fields, const char* key, Read&& read) {
+  const Json* object = fields.find(key);
+  if (object == nullptr) return;
+  if (!object->is_object()) return fields.refuse(key, "must be an object");
+  Fields inner(*object);
+  read(inner);
+  if (!inner.ok()) fields.refuse(key, inner.refusal()->message);
+}
+
+void read_effort(Fields& fields, const std::string& path, const char* key, std::vector<EffortField>& said) {
+  std::string given;
+  fields.read(key, given);
+  if (fields.find(key) == nullptr || !fields.ok()) return;
+  const std::string meaning = meaning_of(given);
+  if (meaning.empty()) return fields.refuse(key, "must be none, minimal, low, medium, high, xhigh or max");
+  said.push_back({path + key, meaning});
+}
+
+// A switch that is off asks for as little as there is.
+void read_switch(Fields& fields, const std::string& path, const char* key, std::vector<EffortField>& said) {
+  bool on = true;
+  fields.read(key, on);
+  if (!on) said.push_back({path + key, "low"});
+}
+
+Json format_of(const Json& schema) { return {{"type", "json_schema"}, {"schema", schema}}; }
+
+void set_form(Fields& fields, const char* key, const Json& schema, Json told, AnswerForm& form) {
+  if (!form.empty() && form.schema != dump(schema))
+    return fields.refuse(key, fmt::format("the answer's form is already given by {}", form.field));
+  if (!schema.is_object() && !schema.is_boolean())
+    return fields.refuse(key, "a JSON schema is an object, true or false");
+  form = {.schema = dump(schema), .told = std::move(told), .field = key};
+}
+
+void any_object(Fields& fields, const char* key, AnswerForm& form) {
+  set_form(fields, key, {{"type", "object"}}, {{"type", "json_object"}}, form);
+}
+
+// A schema, which may stand in a string.
+void set_schema(Fields& fields, const char* key, const Json* schema, AnswerForm& form) {
+  if (schema == nullptr || schema->is_null()) return;
+  if (!schema->is_string()) return set_form(fields, key, *schema, format_of(*schema), form);
+  const Result<Json> parsed = text::parse_ordered_json(schema->get_ref<const std::string&>(), "the schema");
+  if (!parsed.ok()) return fields.refuse(key, parsed.status().message());
+  set_form(fields, key, parsed.value(), format_of(parsed.value()), form);
+}
+
+}  // namespace
+
+Thinking read_thinking(Fields& fields) {
+  Thinking thinking;
+  std::vector<EffortField> said;
+  bool exclude = false, include = true;
+  read_effort(fields, "", "reasoning_effort", said);
+  read_inside(fields, "reasoning", [&](Fields& reasoning) {
+    read_effort(reasoning, "reasoning.", "effort", said);
+    read_switch(reasoning, "reasoning.", "enabled", said);
+    reasoning.read("exclude", exclude);
+  });
+  read_inside(fields, "chat_template_kwargs", [&](Fields& kwargs) {
+    read_effort(kwargs, "chat_template_kwargs.", "reasoning_effort", said);
+    read_switch(kwargs, "chat_template_kwargs.", "enable_thinking", said);
+    kwargs.read("model_identity", thinking.identity);
+  });
+  fields.read("include_reasoning", include);
+  thinking.shown = include && !exclude;
+  for (const EffortField& one : said) {
+    if (one.value != said[0].value)
+      fields.refuse(one.name.substr(0, one.name.find('.')),
+                    fmt::format("{} and {} contradict each other", said[0].name, one.name));
+  }
+  if (!said.empty()) thinking.effort = said[0].value;
+  return thinking;
+}
+
+void read_format(Fields& fields, const char* key, const Json* format, AnswerForm& form) {
   if (format == nullptr || format->is_null()) return;
   const std::string type = text::string_or(*format, "type", "");
+  const auto has = [&](const char* member) {
+    return format->contains(member) && !(*format)[member].is_null();
+  };
+  if (type != "text" && type != "json_object" && type != "json_schema")
+    return fields.refuse(key, "type must be text, json_object or json_schema");
+  if (type != "json_schema" && has("json_schema"))
+    return fields.refuse(key, fmt::format("json_schema does not belong to type {}", type));
+  if (type == "text" && has("schema")) return fields.refuse(key, "schema does not belong to type text");
   if (type == "text") return;
-  if (type == "json_object") {
-    schema = R"({"type": "object"})";
-    return;
-  }
-  if (type != "json_schema") return fields.refuse(key, "type must be text, json_object or json_schema");
-  // Chat completions have one object more around it than responses.
-  const auto inner = format->find("json_schema");
-  const Json& holder = inner == format->end() ? *format : *inner;
+  if (type == "json_object" && !has("schema")) return any_object(fields, key, form);
+  // Chat completions have one object more around it than responses; llama.cpp none at all.
+  const Json& holder = has("json_schema") ? (*format)["json_schema"] : *format;
   if (!holder.is_object() || !holder.contains("schema"))
     return fields.refuse(key, "json_schema has no schema");
-  schema = dump(holder["schema"]);
+  Json told = holder;
+  told["type"] = "json_schema";
+  set_form(fields, key, holder["schema"], std::move(told), form);
+}
+
+void read_other_formats(Fields& fields, AnswerForm& form) {
+  set_schema(fields, "guided_json", fields.find("guided_json"), form);
+  set_schema(fields, "json_schema", fields.find("json_schema"), form);
+  const Json* outputs = fields.find("structured_outputs");
+  if (outputs == nullptr) return;
+  if (!outputs->is_object()) return fields.refuse("structured_outputs", "must be an object");
+  Fields inner(*outputs);
+  bool object = false;
+  inner.read("json_object", object);
+  if (!inner.ok()) return fields.refuse("structured_outputs", inner.refusal()->message);
+  set_schema(fields, "structured_outputs", inner.find("json"), form);
+  if (object) any_object(fields, "structured_outputs", form);
+}
+
+bool read_cache_prompt(Fields& fields) {
+  bool cache = true;
+  fields.read("cache_prompt", cache);
+  return cache;
 }
 
 void read_stream(Fields& fields, bool& stream, bool& include_usage) {

@@ -16,13 +16,35 @@ Result<Json> parse_object(std::string_view body);
 
 // model may be absent; another model than the served one is not found.
 void read_model(Fields& fields, const Service& service);
-// none, minimal, low, medium, high or xhigh, as the three efforts that the model knows.
-void read_effort(Fields& fields, const char* key, std::string& effort);
-// response_format of chat completions, or text.format of responses: text, json_object or json_schema, as a
-// JSON schema. key: the field that errors name. format may be null.
-void read_format(Fields& fields, const char* key, const Json* format, std::string& schema);
+// How a chat's prompt tells the model to think, and whether its reasoning is shown.
+struct Thinking {
+  std::string effort = "medium";  // low, medium or high
+  std::string identity;           // the system message's first line; empty: harmony's own
+  bool shown = true;
+};
+// reasoning_effort, reasoning.effort and chat_template_kwargs.reasoning_effort (none to max, as the three
+// efforts that the model knows), reasoning.enabled and chat_template_kwargs.enable_thinking (false: low),
+// reasoning.exclude, include_reasoning and chat_template_kwargs.model_identity. What contradicts itself is
+// refused.
+Thinking read_thinking(Fields& fields);
+
+// What an answer has to look like.
+struct AnswerForm {
+  std::string schema;      // JSON schema; empty: any text
+  Json told = Json();      // response_format as the model is told of it
+  const char* field = "";  // that said so, for errors
+  bool empty() const { return schema.empty(); }
+};
+// response_format of chat completions, or text.format of responses: text, json_object (with or without a
+// schema) or json_schema. key: the field that errors name. format may be null.
+void read_format(Fields& fields, const char* key, const Json* format, AnswerForm& form);
+// guided_json, structured_outputs.json and .json_object, json_schema: the same in other servers' words.
+void read_other_formats(Fields& fields, AnswerForm& form);
 // stream and stream_options.include_usage
 void read_stream(Fields& fields, bool& stream, bool& include_usage);
+
+// cache_prompt, which is true unless given.
+bool read_cache_prompt(Fields& fields);
 
 // The tokens of a conversation as Model::chat_prompt takes it; refused where they and `more` fill the
 // context. param: the field that errors name.

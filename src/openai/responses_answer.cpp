@@ -1,22 +1,26 @@
 #include "openai/responses_answer.h"
 
 #include <ctime>
+#include <utility>
 
+#include "openai/logprobs.h"
 #include "openai/sampling_fields.h"
+#include "openai/sealed_reasoning.h"
 #include "openai/sse.h"
 
 namespace moesaic::openai {
 
-ResponsesAnswer::ResponsesAnswer(const Service& service, Json echo, Callable functions)
-    : id_(new_id("resp_")),
+ResponsesAnswer::ResponsesAnswer(const Service& service, Json echo, Options options)
+    : model_(service.model),
+      id_(new_id("resp_")),
       name_(service.name),
       created_(std::time(nullptr)),
       echo_(std::move(echo)),
-      functions_(std::move(functions)),
+      options_(std::move(options)),
       special_(service.model) {}
 
 ResponsesAnswer::Kind ResponsesAnswer::kind_of(const TextPiece& piece) const {
-  if (!functions_.name_of(piece.recipient).empty()) return Kind::kCall;
+  if (!options_.functions.name_of(piece.recipient).empty()) return Kind::kCall;
   return piece.channel == "analysis" ? Kind::kReasoning : Kind::kMessage;
 }
 
@@ -25,20 +29,23 @@ Json ResponsesAnswer::part_json(const Item& item) {
   return {{"type", "output_text"},
           {"text", item.text},
           {"annotations", Json::array()},
-          {"logprobs", Json::array()}};
+          {"logprobs", item.logprobs}};
 }
 
-Json ResponsesAnswer::item_json(const Item& item) {
+Json ResponsesAnswer::item_json(const Item& item) const {
   if (item.kind == Kind::kCall)
     return {{"type", "function_call"}, {"id", item.id},          {"call_id", item.call_id},
             {"name", item.name},       {"arguments", item.text}, {"status", item.status}};
   const Json content = item.text.empty() ? Json::array() : Json::array({part_json(item)});
-  if (item.kind == Kind::kReasoning)
-    return {{"type", "reasoning"},
-            {"id", item.id},
-            {"summary", Json::array()},
-            {"content", content},
-            {"status", item.status}};
+  if (item.kind == Kind::kReasoning) {
+    Json json = {{"type", "reasoning"},
+                 {"id", item.id},
+                 {"summary", Json::array()},
+                 {"content", content},
+                 {"status", item.status}};
+    if (options_.encrypted_reasoning) json["encrypted_content"] = seal_reasoning(item.text);
+    return json;
+  }
   return {{"type", "message"},
           {"id", item.id},
           {"role", "assistant"},
@@ -73,7 +80,7 @@ void ResponsesAnswer::open(const TextPiece& piece, std::string* sse) {
       .kind = kind, .id = new_id(kPrefixes[static_cast<int>(kind)]), .call_id = {}, .name = {}, .text = {}};
   if (kind == Kind::kCall) {
     item.call_id = new_id("call_");
-    item.name = functions_.name_of(piece.recipient);
+    item.name = options_.functions.name_of(piece.recipient);
   }
   items_.push_back(std::move(item));
   open_ = true;
@@ -95,30 +102,47 @@ void ResponsesAnswer::close(const char* status, std::string* sse) {
   } else {
     const bool reasoning = item.kind == Kind::kReasoning;
     Json done = {{"text", item.text}};
-    if (!reasoning) done["logprobs"] = Json::array();
+    if (!reasoning) done["logprobs"] = item.logprobs;
     emit_item(reasoning ? "response.reasoning_text.done" : "response.output_text.done", done, sse);
     emit_item("response.content_part.done", {{"part", part_json(item)}}, sse);
   }
   emit("response.output_item.done", {{"output_index", items_.size() - 1}, {"item", item_json(item)}}, *sse);
 }
 
+// A token may complete a character that earlier ones began: it waits for the text that shows it.
+Json ResponsesAnswer::take_logprobs(const TextPiece& piece) {
+  Json added = Json::array();
+  const bool shows = options_.logprobs && kind_of(piece) == Kind::kMessage;
+  for (const SampledToken& token : std::exchange(pending_, {})) {
+    if (shows) added.push_back(chat_logprob(model_, token));
+  }
+  for (const Json& one : added) items_.back().logprobs.push_back(one);
+  return added;
+}
+
 void ResponsesAnswer::take(const TextPiece& piece, std::string* sse) {
   const Kind kind = kind_of(piece);
+  if (kind == Kind::kReasoning && !options_.reasoning) return close("completed", sse);
   if (!open_ || piece.begins || items_.back().kind != kind) {
     close("completed", sse);
     open(piece, sse);
   }
   if (piece.text.empty()) return;
   items_.back().text += piece.text;
+  Json logprobs = take_logprobs(piece);
   constexpr const char* kDeltas[] = {"response.reasoning_text.delta", "response.output_text.delta",
                                      "response.function_call_arguments.delta"};
   Json delta = {{"delta", piece.text}};
-  if (kind == Kind::kMessage) delta["logprobs"] = Json::array();
+  if (kind == Kind::kMessage) delta["logprobs"] = std::move(logprobs);
   emit_item(kDeltas[static_cast<int>(kind)], delta, sse);
 }
 
 void ResponsesAnswer::add(const AnswerEvent& event, std::string* sse) {
   if (sse != nullptr && !begun_) begin(*sse);
+  if (event.token && options_.logprobs) {
+    if (special_.begins_text(event.token->token)) pending_.clear();
+    if (!special_.has(event.token->token)) pending_.push_back(*event.token);
+  }
   for (const TextPiece& piece : event.pieces) take(piece, sse);
   if (!event.pieces.empty() && kind_of(event.pieces.back()) == Kind::kReasoning) ++reasoning_tokens_;
   if (event.token && special_.ends_message(event.token->token)) close("completed", sse);
@@ -164,13 +188,15 @@ Usage ResponsesAnswer::usage() const {
   return {.prompt_tokens = outcome_.prompt_tokens,
           .generated_tokens = outcome_.generated_tokens,
           .reasoning_tokens = reasoning_tokens_,
-          .cached_tokens = outcome_.cached_tokens};
+          .cached_tokens = outcome_.cached_tokens,
+          .cache_write_tokens = outcome_.cache_write_tokens};
 }
 
 Json ResponsesAnswer::usage_json() const {
   const Usage u = usage();
   return {{"input_tokens", u.prompt_tokens},
-          {"input_tokens_details", {{"cached_tokens", u.cached_tokens}}},
+          {"input_tokens_details",
+           {{"cached_tokens", u.cached_tokens}, {"cache_write_tokens", u.cache_write_tokens}}},
           {"output_tokens", u.generated_tokens},
           {"output_tokens_details", {{"reasoning_tokens", u.reasoning_tokens}}},
           {"total_tokens", u.prompt_tokens + u.generated_tokens}};

@@ -14,8 +14,14 @@ namespace moesaic::openai {
 
 class ResponsesAnswer : public Answer {
  public:
-  // echo: what the response repeats of the request. Text for another recipient than `functions` is a message.
-  ResponsesAnswer(const Service& service, Json echo, Callable functions);
+  struct Options {
+    Callable functions;                // text for another recipient is a message
+    bool logprobs = false;             // of the tokens of messages
+    bool encrypted_reasoning = false;  // reasoning items carry encrypted_content
+    bool reasoning = true;             // is shown
+  };
+  // echo: what the response repeats of the request. The model must outlive the answer.
+  ResponsesAnswer(const Service& service, Json echo, Options options);
 
   void add(const AnswerEvent& event, std::string* sse) override;
   bool complete() const override { return ended_; }
@@ -30,6 +36,7 @@ class ResponsesAnswer : public Answer {
     Kind kind = Kind::kMessage;
     std::string id, call_id, name, text;
     const char* status = "in_progress";
+    Json logprobs = Json::array();  // of a message's tokens
   };
 
   Kind kind_of(const TextPiece& piece) const;
@@ -41,17 +48,21 @@ class ResponsesAnswer : public Answer {
   // An event about the open item; data joins item_id and output_index.
   void emit_item(const char* type, const Json& data, std::string* sse);
   void emit(const char* type, const Json& data, std::string& sse);
-  static Json item_json(const Item& item);
+  // What stands for a piece's tokens in its item and in its event.
+  Json take_logprobs(const TextPiece& piece);
+  Json item_json(const Item& item) const;
   static Json part_json(const Item& item);
   Json response(const char* status) const;
   Json usage_json() const;
   const char* final_status() const;
 
+  const Model& model_;
   std::string id_, name_;
   int64_t created_;
   Json echo_;
-  Callable functions_;
+  Options options_;
   SpecialTokens special_;
+  std::vector<SampledToken> pending_;  // not yet shown as text
   std::vector<Item> items_;
   bool open_ = false;  // the last item may still grow
   bool begun_ = false, ended_ = false;

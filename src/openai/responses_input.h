@@ -5,8 +5,9 @@
 
 namespace moesaic::openai {
 
-// input: a string, or items: messages, reasoning, function_call and function_call_output. Others are refused
-// by index.
+// input: a string, or items. Messages, reasoning, and calls with their outputs, of functions and of other
+// tools alike, become messages; what a server's own tools did is told as a line of commentary; what says
+// nothing to the model is left out. docs/api.md has the list. Others are refused by index.
 Json read_input(Fields& fields);
 
 }  // namespace moesaic::openai

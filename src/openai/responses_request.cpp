@@ -1,8 +1,9 @@
 #include "openai/responses_request.h"
 
-#include <fmt/format.h>
+#include <algorithm>
 
 #include "openai/generation_fields.h"
+#include "openai/known_fields.h"
 #include "openai/responses_answer.h"
 #include "openai/responses_input.h"
 #include "openai/sampling_fields.h"
@@ -11,55 +12,61 @@
 namespace moesaic::openai {
 namespace {
 
+constexpr int kMaxTopLogprobs = 20;
+constexpr size_t kMaxIncludes = 64;
+
 struct ResponsesRequest {
   SamplingParams sampling;
   Tools tools;
-  std::string effort = "medium", instructions, schema;
+  Thinking thinking;
+  AnswerForm form;
+  std::string instructions;
   Json format = {{"type", "text"}};
   Json messages = Json::array();
-  bool stream = false;
+  ResponsesAnswer::Options options;
+  bool stream = false, include_usage = false, cache_prompt = true;
 };
-
-void read_reasoning(Fields& fields, std::string& effort) {
-  const Json* reasoning = fields.find("reasoning");
-  if (reasoning == nullptr) return;
-  if (!reasoning->is_object()) return fields.refuse("reasoning", "must be an object");
-  Fields inner(*reasoning);
-  read_effort(inner, "effort", effort);
-  if (!inner.ok()) fields.refuse("reasoning", inner.refusal()->message);
-}
 
 void read_text_format(Fields& fields, ResponsesRequest& r) {
   const Json* text = fields.find("text");
-  if (text == nullptr || !text->is_object()) return;
+  if (text == nullptr) return;
+  if (!text->is_object()) return fields.refuse("text", "must be an object");
   const auto format = text->find("format");
   if (format == text->end() || format->is_null()) return;
   r.format = *format;
-  read_format(fields, "text", &*format, r.schema);
+  read_format(fields, "text", &*format, r.form);
 }
 
-void refuse_state(Fields& fields) {
-  fields.unsupported("previous_response_id",
-                     "nothing is stored here: send the conversation's items as input");
-  fields.unsupported("conversation", "nothing is stored here: send the conversation's items as input");
-  fields.unsupported("prompt", "send instructions and input");
-  bool background = false;
-  fields.read("background", background);
-  if (background) fields.refuse("background", "nothing is stored here; use stream");
+// What stands in answers only where it is asked for. The other names are of tools that are not here.
+void read_include(Fields& fields, ResponsesRequest& r) {
+  std::vector<std::string> names;
+  fields.strings("include", names, kMaxIncludes);
+  int top = 0;
+  fields.integer("top_logprobs", top, 0, kMaxTopLogprobs);
+  const auto asks = [&](const char* name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  r.options.encrypted_reasoning = asks("reasoning.encrypted_content");
+  r.options.logprobs = top > 0 || asks("message.output_text.logprobs");
+  if (r.options.logprobs) r.sampling.top_logprobs = top;
 }
 
 ResponsesRequest read_responses(Fields& fields, const Service& service) {
   ResponsesRequest r;
   read_model(fields, service);
-  read_sampling(fields, service.model.vocab(), r.sampling);
-  fields.integer("max_output_tokens", r.sampling.max_tokens, 1, INT32_MAX);
+  read_sampling(fields, service.model, r.sampling);
+  read_max_tokens(fields, {"max_output_tokens", "n_predict"}, r.sampling);
   r.tools = read_tools(fields);
-  read_reasoning(fields, r.effort);
+  r.thinking = read_thinking(fields);
   read_text_format(fields, r);
-  refuse_state(fields);
+  read_other_formats(fields, r.form);
+  read_include(fields, r);
   fields.read("instructions", r.instructions);
-  fields.read("stream", r.stream);
+  r.cache_prompt = read_cache_prompt(fields);
+  read_stream(fields, r.stream, r.include_usage);
   r.messages = read_input(fields);
+  r.options.functions = Callable(r.tools);
+  r.options.reasoning = r.thinking.shown;
   return r;
 }
 
@@ -74,22 +81,24 @@ Json echo_of(const Json& root, const ResponsesRequest& r) {
           {"metadata", given("metadata", Json::object())},
           {"parallel_tool_calls", given("parallel_tool_calls", true)},
           {"previous_response_id", nullptr},
-          {"reasoning", {{"effort", r.effort}, {"summary", nullptr}}},
+          {"reasoning", {{"effort", r.thinking.effort}, {"summary", nullptr}}},
           {"store", false},
           {"temperature", r.sampling.temperature},
           {"text", {{"format", r.format}}},
           {"tool_choice", given("tool_choice", "auto")},
           {"tools", given("tools", Json::array())},
+          {"top_logprobs", std::max(r.sampling.top_logprobs, 0)},
           {"top_p", r.sampling.top_p},
           {"truncation", "disabled"}};
 }
 
 Json conversation_of(const ResponsesRequest& r, const Service& service) {
   Json conversation = {{"messages", r.messages},
-                       {"reasoning_effort", r.effort},
+                       {"reasoning_effort", r.thinking.effort},
                        {"instructions", r.instructions},
-                       {"response_format", r.format},
                        {"current_date", service.today}};
+  if (!r.form.empty()) conversation["response_format"] = r.form.told;
+  if (!r.thinking.identity.empty()) conversation["model_identity"] = r.thinking.identity;
   if (r.tools.offered()) conversation["tools"] = r.tools.list;
   return conversation;
 }
@@ -100,12 +109,16 @@ JobOrError responses_job(std::string_view body, const Service& service) {
   const Result<Json> root = parse_object(body);
   if (!root.ok()) return api_error(root.status());
   Fields fields(root.value());
+  UnknownFields unknown = check_fields(root.value(), responses_fields(), service.strict_fields, fields);
   const ResponsesRequest r = read_responses(fields, service);
   if (!fields.ok()) return *fields.refusal();
-  auto grammar = grammar_of(r.tools, r.schema, true);
+  auto grammar = grammar_of(r.tools, r.form, true);
   if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
+  if (!std::get<AnswerGrammar>(grammar).empty()) check_with_grammar(fields);
+  if (!fields.ok()) return *fields.refusal();
   Job job{.requests = {}, .answer = nullptr, .stream = r.stream};
-  job.answer = std::make_unique<ResponsesAnswer>(service, echo_of(root.value(), r), Callable(r.tools));
+  job.unknown = std::move(unknown);
+  job.answer = std::make_unique<ResponsesAnswer>(service, echo_of(root.value(), r), r.options);
   auto prompt = prompt_of(conversation_of(r, service), "input", service);
   if (auto* error = std::get_if<ApiError>(&prompt)) {
     // Clients of the stream look for this one among its events, to shorten the conversation.
@@ -116,7 +129,8 @@ JobOrError responses_job(std::string_view body, const Service& service) {
   job.requests.push_back({.prompt = std::get<std::vector<int32_t>>(std::move(prompt)),
                           .chat = true,
                           .sampling = r.sampling,
-                          .grammar = std::get<AnswerGrammar>(std::move(grammar))});
+                          .grammar = std::get<AnswerGrammar>(std::move(grammar)),
+                          .reuse_prefix = r.cache_prompt});
   return job;
 }
 

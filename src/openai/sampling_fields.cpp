@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <optional>
 #include <random>
 
 namespace moesaic::openai {
@@ -10,25 +12,55 @@ namespace {
 
 constexpr size_t kMaxStops = 16, kMaxStopBytes = 512;
 constexpr int kMaxTopK = 1 << 20;
+constexpr size_t kMaxStopTokens = 256, kMaxAllowedTokens = 1 << 18;
+constexpr size_t kMaxBadWords = 128, kMaxBadWordBytes = 128;
+constexpr float kNever = -1e4F;   // a bias
+constexpr int32_t kNoToken = -1;  // as the only stop token: none
 
 uint64_t random_number() {
   thread_local std::mt19937_64 generator{(uint64_t{std::random_device{}()} << 32) | std::random_device{}()};
   return generator();
 }
 
+// A number, or llama.cpp's false for a token that is never wanted.
+std::optional<float> bias_of(const Json& value) {
+  if (value == false) return kNever;
+  if (!value.is_number() || !(value.get<double>() >= -100 && value.get<double>() <= 100)) return {};
+  return value.get<float>();
+}
+
+void add_bias(Fields& fields, const std::string& name, std::optional<int32_t> token, const Json& value,
+              SamplingParams& sampling, int vocab) {
+  if (!token)
+    return fields.refuse("logit_bias",
+                         fmt::format("'{}' is no token id below {}", name.substr(0, 40), vocab));
+  const std::optional<float> bias = bias_of(value);
+  if (!bias)
+    return fields.refuse("logit_bias", fmt::format("the bias of {} is no number from -100 to 100", *token));
+  sampling.logit_bias[*token] = *bias;
+}
+
+std::optional<int32_t> token_of_key(const std::string& key, int vocab) {
+  int token = -1;
+  const auto [end, code] = std::from_chars(key.data(), key.data() + key.size(), token);
+  if (code != std::errc() || end != key.data() + key.size() || token < 0 || token >= vocab) return {};
+  return token;
+}
+
+// An object of ids and biases, or llama.cpp's array of pairs.
 void read_logit_bias(Fields& fields, int vocab, SamplingParams& sampling) {
   const Json* bias = fields.find("logit_bias");
   if (bias == nullptr) return;
-  if (!bias->is_object()) return fields.refuse("logit_bias", "must be an object of token ids and biases");
-  for (const auto& [key, value] : bias->items()) {
-    int token = -1;
-    const auto [end, code] = std::from_chars(key.data(), key.data() + key.size(), token);
-    if (code != std::errc() || end != key.data() + key.size() || token < 0 || token >= vocab)
-      return fields.refuse("logit_bias",
-                           fmt::format("'{}' is no token id below {}", key.substr(0, 40), vocab));
-    if (!value.is_number() || !(value.get<double>() >= -100 && value.get<double>() <= 100))
-      return fields.refuse("logit_bias", fmt::format("the bias of {} is no number from -100 to 100", token));
-    sampling.logit_bias[token] = value.get<float>();
+  if (bias->is_object()) {
+    for (const auto& [key, value] : bias->items())
+      add_bias(fields, key, token_of_key(key, vocab), value, sampling, vocab);
+    return;
+  }
+  if (!bias->is_array()) return fields.refuse("logit_bias", "must be an object of token ids and biases");
+  for (const Json& pair : *bias) {
+    if (!pair.is_array() || pair.size() != 2)
+      return fields.refuse("logit_bias", "must be an object, or an array of pairs, of token ids and biases");
+    add_bias(fields, "a pair's first", token_id(pair[0], vocab), pair[1], sampling, vocab);
   }
 }
 
@@ -40,23 +72,98 @@ void read_stop(Fields& fields, SamplingParams& sampling) {
   }
 }
 
+void read_stop_tokens(Fields& fields, const Model& model, SamplingParams& sampling) {
+  bool ignore_eos = false;
+  fields.read("ignore_eos", ignore_eos);
+  std::vector<int32_t>& stops = sampling.stop_tokens;
+  fields.tokens("stop_token_ids", model.vocab(), stops, kMaxStopTokens);
+  if (!ignore_eos && stops.empty()) return;
+  const std::vector<int32_t> own = ignore_eos ? std::vector{kNoToken} : model.stop_tokens();
+  stops.insert(stops.end(), own.begin(), own.end());
+}
+
+// As vLLM has it: a word's tokens, at a text's beginning and behind a space.
+void read_bad_words(Fields& fields, const Model& model, SamplingParams& sampling) {
+  std::vector<std::string> words;
+  fields.strings("bad_words", words, kMaxBadWords);
+  for (const std::string& word : words) {
+    if (word.empty() || word.size() > kMaxBadWordBytes)
+      return fields.refuse("bad_words", fmt::format("a word has 1 to {} bytes", kMaxBadWordBytes));
+    for (const std::string& text : {word, " " + word}) {
+      Result<std::vector<int32_t>> tokens = model.tokenize(text);
+      if (!tokens.ok()) return fields.refuse("bad_words", tokens.status().message());
+      sampling.bad_words.push_back(std::move(tokens).value());
+    }
+  }
+}
+
+void read_allowed_tokens(Fields& fields, const Model& model, SamplingParams& sampling) {
+  if (fields.find("allowed_token_ids") == nullptr) return;
+  fields.tokens("allowed_token_ids", model.vocab(), sampling.allowed_tokens, kMaxAllowedTokens);
+  if (sampling.allowed_tokens.empty()) fields.refuse("allowed_token_ids", "allows nothing");
+}
+
+// repeat_penalty and repeat_last_n are llama.cpp's. Here penalties look at all tokens.
+void read_penalties(Fields& fields, SamplingParams& sampling) {
+  double other = 1;
+  fields.number("repetition_penalty", sampling.repetition_penalty, 0.01, 10);
+  fields.number("repeat_penalty", other, 0.01, 10);
+  fields.number("presence_penalty", sampling.presence_penalty, -2, 2);
+  fields.number("frequency_penalty", sampling.frequency_penalty, -2, 2);
+  if (fields.find("repeat_penalty") != nullptr && fields.find("repetition_penalty") != nullptr &&
+      other != sampling.repetition_penalty)
+    fields.refuse("repeat_penalty", "differs from repetition_penalty, which is the same");
+  if (fields.find("repeat_penalty") != nullptr) sampling.repetition_penalty = other;
+  int last = -1;
+  fields.integer("repeat_last_n", last, -1, INT32_MAX);
+  const bool penalties =
+      sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 || sampling.frequency_penalty != 0;
+  if (last != -1 && penalties)
+    fields.refuse("repeat_last_n", "not supported but for -1; penalties look at all tokens");
+}
+
 }  // namespace
 
-void read_sampling(Fields& fields, int vocab, SamplingParams& sampling) {
+void read_sampling(Fields& fields, const Model& model, SamplingParams& sampling) {
   fields.number("temperature", sampling.temperature, 0, 2);
   fields.number("top_p", sampling.top_p, 0, 1);
   if (sampling.top_p == 0) sampling.top_p = 1e-9;  // the likeliest token alone
   fields.integer("top_k", sampling.top_k, -1, kMaxTopK);
   if (sampling.top_k == -1) sampling.top_k = 0;  // as vLLM spells "all"
   fields.number("min_p", sampling.min_p, 0, 1);
-  fields.number("repetition_penalty", sampling.repetition_penalty, 0.01, 10);
-  fields.number("presence_penalty", sampling.presence_penalty, -2, 2);
-  fields.number("frequency_penalty", sampling.frequency_penalty, -2, 2);
+  read_penalties(fields, sampling);
   auto seed = static_cast<int64_t>(random_number());
   fields.integer("seed", seed, INT64_MIN, INT64_MAX);
   sampling.seed = static_cast<uint64_t>(seed);
-  read_logit_bias(fields, vocab, sampling);
+  read_logit_bias(fields, model.vocab(), sampling);
   read_stop(fields, sampling);
+  read_stop_tokens(fields, model, sampling);
+  fields.integer("min_tokens", sampling.min_tokens, 0, INT32_MAX);
+  fields.read("include_stop_str_in_output", sampling.include_stop);
+  read_allowed_tokens(fields, model, sampling);
+  read_bad_words(fields, model, sampling);
+}
+
+void read_max_tokens(Fields& fields, std::initializer_list<const char*> keys, SamplingParams& sampling) {
+  for (const char* key : keys) {
+    if (fields.find(key) == nullptr) continue;
+    int tokens = sampling.max_tokens;
+    fields.integer(key, tokens, -1, INT32_MAX);
+    if (tokens == 0) fields.refuse(key, "must be at least 1, or -1 for as many as the context allows");
+    sampling.max_tokens = std::max(tokens, 0);
+    break;
+  }
+  if (sampling.max_tokens > 0 && sampling.min_tokens > sampling.max_tokens)
+    fields.refuse("min_tokens", fmt::format("is more than the {} that are allowed", sampling.max_tokens));
+}
+
+void check_with_grammar(Fields& fields) {
+  bool ignore_eos = false;
+  fields.read("ignore_eos", ignore_eos);
+  constexpr const char* kWhy =
+      "cannot be held together with a schema, strict tools or a call that must be made";
+  if (ignore_eos) fields.refuse("ignore_eos", kWhy);
+  if (fields.find("allowed_token_ids") != nullptr) fields.refuse("allowed_token_ids", kWhy);
 }
 
 std::string new_id(const char* prefix) {

@@ -2,16 +2,21 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
-#include "moesaic/types.h"
+#include "moesaic/engine.h"
 #include "openai/fields.h"
 
 namespace moesaic::openai {
 
-// temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias, seed
-// (drawn where there is none) and stop. vocab: tokens that logit_bias may name.
-void read_sampling(Fields& fields, int vocab, SamplingParams& sampling);
+// Penalties, filters, logit_bias, seed (drawn where there is none), stop, stop_token_ids, ignore_eos,
+// min_tokens, allowed_token_ids and bad_words.
+void read_sampling(Fields& fields, const Model& model, SamplingParams& sampling);
+// The first of the keys that is there; -1: as many tokens as the context allows.
+void read_max_tokens(Fields& fields, std::initializer_list<const char*> keys, SamplingParams& sampling);
+// Refuses what cannot be held together with a form of the answer.
+void check_with_grammar(Fields& fields);
 
 // Random hexadecimal digits behind a prefix, for the objects of an answer.
 std::string new_id(const char* prefix);

@@ -1,4 +1,4 @@
-// /tokenize and /detokenize, as vLLM and llama.cpp have them.
+// /tokenize, /apply-template and /detokenize, as vLLM and llama.cpp have them.
 #pragma once
 
 #include <string>
@@ -11,8 +11,10 @@ namespace moesaic::openai {
 
 using JsonOrError = std::variant<std::string, ApiError>;
 
-// {prompt or content, parse_special} or {messages, tools, reasoning_effort}: {tokens, count, max_model_len}
+// {prompt or content, parse_special} or the body of a chat completion: {tokens, count, max_model_len}
 JsonOrError tokenize(std::string_view body, const Service& service);
+// The body of a chat completion: {prompt}, its text as the model reads it
+JsonOrError apply_template(std::string_view body, const Service& service);
 // {tokens}: {prompt, content}, twice the same text, in which bytes that are not UTF-8 are U+FFFD
 JsonOrError detokenize(std::string_view body, const Service& service);
 

@@ -44,9 +44,42 @@ void read_list(Fields& fields, Tools& tools) {
   }
 }
 
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 bool has_tool(const Tools& tools, const std::string& name) {
   return std::any_of(tools.list.begin(), tools.list.end(),
                      [&](const Json& tool) { return text::string_or(tool["function"], "name", "") == name; });
+}
+
+// {type: allowed_tools, mode, tools}, in chat completions with an object allowed_tools around the two. The
+// model is told all tools, so that prompts begin alike, and can call these.
+void read_allowed(Fields& fields, const Json& choice, Tools& tools) {
+  const auto inner = choice.find("allowed_tools");
+  const Json& allowed = inner != choice.end() && inner->is_object() ? *inner : choice;
+  const std::string mode = text::string_or(allowed, "mode", "");
+  if (mode != "auto" && mode != "required")
+    return fields.refuse("tool_choice", "allowed_tools: mode must be auto or required");
+  const auto list = allowed.find("tools");
+  if (list == allowed.end() || !list->is_array() || list->size() > kMaxTools)
+    return fields.refuse("tool_choice",
+                         fmt::format("allowed_tools: tools must be an array of up to {}", kMaxTools));
+  tools.allowed.emplace();
+  for (const Json& tool : *list) {
+    if (!tool.is_object()) return fields.refuse("tool_choice", "allowed_tools: a tool is not an object");
+    if (text::string_or(tool, "type", "function") != "function") continue;
+    const std::string name = text::string_or(function_of(tool), "name", "");
+    if (!has_tool(tools, name))
+      return fields.refuse("tool_choice", "allowed_tools names a function that is not among the tools");
+    tools.allowed->push_back(name);
+  }
+  using Choice = Tools::Choice;
+  tools.choice = mode == "required"       ? Choice::kRequired
+                 : tools.allowed->empty() ? Choice::kNone
+                                          : Choice::kAuto;
+  if (mode == "required" && tools.allowed->empty())
+    fields.refuse("tool_choice", "required, but no function is allowed");
 }
 
 void read_choice(Fields& fields, Tools& tools) {
@@ -64,8 +97,12 @@ void read_choice(Fields& fields, Tools& tools) {
     tools.named = text::string_or(function_of(*choice), "name", "");
     if (!has_tool(tools, tools.named))
       return fields.refuse("tool_choice", "names a function that is not among the tools");
+  } else if (choice->is_object() && text::string_or(*choice, "type", "") == "allowed_tools") {
+    read_allowed(fields, *choice, tools);
   } else {
-    return fields.refuse("tool_choice", "must be none, auto, required or {\"type\": \"function\", ...}");
+    return fields.refuse("tool_choice",
+                         "must be none, auto, required, {\"type\": \"function\", ...} or {\"type\": "
+                         "\"allowed_tools\", ...}");
   }
   if (tools.choice == Choice::kRequired && tools.list.empty())
     fields.refuse("tool_choice", "required, but there are no tools");
@@ -80,6 +117,10 @@ std::string parameters_of(const Json& function) {
 
 }  // namespace
 
+bool Tools::may_call(const std::string& name) const {
+  return offered() && (choice != Choice::kNamed || name == named) && (!allowed || contains(*allowed, name));
+}
+
 Tools read_tools(Fields& fields) {
   Tools tools;
   read_list(fields, tools);
@@ -88,10 +129,9 @@ Tools read_tools(Fields& fields) {
 }
 
 Callable::Callable(const Tools& tools) {
-  if (!tools.offered()) return;
   for (const Json& tool : tools.list) {
     std::string name = text::string_or(tool["function"], "name", "");
-    if (tools.choice != Tools::Choice::kNamed || name == tools.named) names_.insert(std::move(name));
+    if (tools.may_call(name)) names_.insert(std::move(name));
   }
 }
 
@@ -103,20 +143,21 @@ std::string Callable::name_of(const std::string& recipient) const {
   return names_.contains(recipient) ? recipient : "";
 }
 
-std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const std::string& schema, bool chat) {
-  AnswerFormat format{.chat = chat, .json_schema = schema, .functions = {}, .must_call = tools.must_call()};
-  bool held = !schema.empty() || tools.must_call();
-  for (const Json& tool : tools.offered() ? tools.list : Json::array()) {
+std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const AnswerForm& form, bool chat) {
+  AnswerFormat format{
+      .chat = chat, .json_schema = form.schema, .functions = {}, .must_call = tools.must_call()};
+  bool held = !form.empty() || tools.must_call() || (tools.offered() && tools.allowed);
+  for (const Json& tool : tools.list) {
     const Json& function = tool["function"];
     const std::string name = text::string_or(function, "name", "");
-    if (tools.choice == Tools::Choice::kNamed && name != tools.named) continue;
+    if (!tools.may_call(name)) continue;
     const bool strict = function.value("strict", Json()) == true;
     held = held || strict;
     format.functions.push_back({name, strict || tools.must_call() ? parameters_of(function) : ""});
   }
   if (!held) return AnswerGrammar();
   Result<AnswerGrammar> grammar = AnswerGrammar::compile(format);
-  if (!grammar.ok()) return api_error(grammar.status(), schema.empty() ? "tools" : "response_format");
+  if (!grammar.ok()) return api_error(grammar.status(), form.empty() ? "tools" : form.field);
   return std::move(grammar).value();
 }
 

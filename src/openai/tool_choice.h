@@ -2,12 +2,14 @@
 // completions and responses.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "moesaic/engine.h"
-#include "openai/fields.h"
+#include "openai/generation_fields.h"
 
 namespace moesaic::openai {
 
@@ -15,9 +17,12 @@ struct Tools {
   Json list = Json::array();  // functions, as chat_prompt takes them
   enum class Choice { kNone, kAuto, kRequired, kNamed } choice = Choice::kAuto;
   std::string named;
+  // allowed_tools: the names of the functions that may be called, of all that the model is told.
+  std::optional<std::vector<std::string>> allowed;
 
-  // Whether the answer may hold calls, and whether it must be one.
+  // Whether the answer may hold calls, whether one of this function, and whether it must be one.
   bool offered() const { return !list.empty() && choice != Choice::kNone; }
+  bool may_call(const std::string& name) const;
   bool must_call() const { return choice == Choice::kRequired || choice == Choice::kNamed; }
 };
 
@@ -41,8 +46,8 @@ class Callable {
   std::set<std::string> names_;
 };
 
-// The form that an answer must have: of a schema (empty: any text) in its final channel, and of the tools'
+// The form that an answer must have: of a schema, where there is one, in its final channel, and of the tools'
 // calls: where one must be made, or where a tool is strict. No grammar where there is nothing to hold to.
-std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const std::string& schema, bool chat);
+std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const AnswerForm& form, bool chat);
 
 }  // namespace moesaic::openai

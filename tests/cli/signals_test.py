@@ -137,7 +137,7 @@ class TerminalShort(Terminal):
     def test_a_message_that_is_too_long_does_not_end_the_conversation(self):
         self.expect("> ")
         self.type("x" * 500 + "\n")
-        self.expect("the context holds 300")
+        self.expect("maximum context length is 300 tokens")
         self.expect("> ")
         self.type("hello\n")
         self.expect("OK!")

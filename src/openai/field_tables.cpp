@@ -1,0 +1,419 @@
+// The tables of known_fields.h. Sources, as of November 2026: OpenAI's API as openai-python 3.54 has it, vLLM
+// 0.25's ChatCompletionRequest, CompletionRequest and ResponsesRequest, llama.cpp's tools/server.
+#include <algorithm>
+
+#include "openai/known_fields.h"
+
+namespace moesaic::openai {
+namespace {
+
+using enum Treatment;
+using Part = std::span<const KnownField>;
+
+constexpr std::string_view kFalse = "[false]", kTrue = "[true]", kEmpty = "[[]]";
+
+// ---- members of objects ----
+
+constexpr KnownField kStreamOptions[] = {
+    {"include_usage"},
+    {"include_obfuscation", kIgnored},
+    {"continuous_usage_stats", kRefused, kFalse, "include_usage gives the usage at the end"},
+};
+constexpr FieldTable kStreamOptionsMembers{"stream_options", {kStreamOptions}};
+
+constexpr KnownField kJsonSchema[] = {
+    {"name"},
+    {"description"},
+    {"schema"},
+    {"strict", kIgnored},
+};
+constexpr FieldTable kJsonSchemaMembers{"response_format.json_schema", {kJsonSchema}};
+
+constexpr KnownField kResponseFormat[] = {
+    {"type"},
+    {"json_schema", kRead, {}, {}, &kJsonSchemaMembers},
+    {"schema"},
+};
+constexpr FieldTable kResponseFormatMembers{"response_format", {kResponseFormat}};
+
+constexpr FieldTable kTextFormatMembers{"text.format", {Part(kJsonSchema), Part(kResponseFormat).first(1)}};
+
+constexpr KnownField kText[] = {
+    {"format", kRead, {}, {}, &kTextFormatMembers},
+    {"verbosity", kRefused, R"(["medium"])", "say in the instructions how long answers are to be"},
+};
+constexpr FieldTable kTextMembers{"text", {kText}};
+
+constexpr KnownField kReasoning[] = {
+    {"effort"},
+    {"exclude"},
+    {"enabled"},
+    {"summary", kIgnored},
+    {"generate_summary", kIgnored},
+    {"context", kIgnored},
+    {"mode", kRefused, R"(["standard"])", "use reasoning.effort"},
+    {"max_tokens", kRefused, {}, "use reasoning.effort"},
+};
+constexpr FieldTable kReasoningMembers{"reasoning", {kReasoning}};
+
+constexpr KnownField kTemplate[] = {
+    {"reasoning_effort"},
+    {"enable_thinking"},
+    {"model_identity"},
+    {"builtin_tools", kRefused, kEmpty, "offer functions in tools"},
+    {"add_generation_prompt", kRefused, kTrue, "the answer begins a message of its own"},
+};
+constexpr FieldTable kChatTemplateMembers{"chat_template_kwargs", {kTemplate}};
+
+constexpr KnownField kFunction[] = {
+    {"name"}, {"description"}, {"parameters"}, {"strict"}, {"defer_loading", kIgnored},
+};
+constexpr FieldTable kFunctionMembers{"tools.function", {kFunction}};
+
+// The two shapes of a function, and what tools of other kinds have: those are left out as a whole.
+constexpr KnownField kTool[] = {
+    {"type"},
+    {"function", kRead, {}, {}, &kFunctionMembers},
+    {"custom", kIgnored},
+    {"format", kIgnored},
+    {"search_context_size", kIgnored},
+    {"user_location", kIgnored},
+    {"filters", kIgnored},
+    {"external_web_access", kIgnored},
+    {"search_content_types", kIgnored},
+    {"vector_store_ids", kIgnored},
+    {"max_num_results", kIgnored},
+    {"ranking_options", kIgnored},
+    {"container", kIgnored},
+    {"environment", kIgnored},
+    {"display_width", kIgnored},
+    {"display_height", kIgnored},
+    {"server_label", kIgnored},
+    {"server_url", kIgnored},
+    {"server_description", kIgnored},
+    {"connector_id", kIgnored},
+    {"authorization", kIgnored},
+    {"allowed_tools", kIgnored},
+    {"allowed_callers", kIgnored},
+    {"headers", kIgnored},
+    {"require_approval", kIgnored},
+    {"output_schema", kIgnored},
+    {"tools", kIgnored},
+    {"cache_control", kIgnored},
+};
+constexpr FieldTable kToolMembers{"tools", {kTool, kFunction}};
+
+constexpr std::string_view kOtherForms = "response_format takes a JSON schema";
+
+constexpr KnownField kStructuredOutputs[] = {
+    {"json"},
+    {"json_object"},
+    {"regex", kRefused, {}, kOtherForms},
+    {"choice", kRefused, {}, kOtherForms},
+    {"grammar", kRefused, {}, kOtherForms},
+    {"structural_tag", kRefused, {}, kOtherForms},
+    {"whitespace_pattern", kRefused, {}, kOtherForms},
+    {"disable_any_whitespace", kRefused, kFalse, kOtherForms},
+    {"disable_additional_properties", kRefused, kFalse, "write additionalProperties into the schema"},
+    {"disable_fallback", kIgnored},
+};
+constexpr FieldTable kStructuredOutputsMembers{"structured_outputs", {kStructuredOutputs}};
+
+// ---- what all endpoints that generate have ----
+
+constexpr KnownField kCommon[] = {
+    {"model"},
+    {"stream"},
+    {"stream_options", kRead, {}, {}, &kStreamOptionsMembers},
+    {"temperature"},
+    {"top_p"},
+    {"top_k"},
+    {"min_p"},
+    {"presence_penalty"},
+    {"frequency_penalty"},
+    {"repetition_penalty"},
+    {"repeat_penalty"},
+    {"repeat_last_n"},
+    {"logit_bias"},
+    {"seed"},
+    {"stop"},
+    {"stop_token_ids"},
+    {"include_stop_str_in_output"},
+    {"ignore_eos"},
+    {"min_tokens"},
+    {"n_predict"},
+    {"allowed_token_ids"},
+    {"bad_words"},
+    {"cache_prompt"},
+    {"guided_json"},
+    {"json_schema"},
+    {"structured_outputs", kRead, {}, {}, &kStructuredOutputsMembers},
+    // Who asks, and how fast: nothing of it changes an answer.
+    {"user", kIgnored},
+    {"safety_identifier", kIgnored},
+    {"prompt_cache_key", kIgnored},
+    {"prompt_cache_options", kIgnored},
+    {"prompt_cache_retention", kIgnored},
+    {"service_tier", kIgnored},
+    {"store", kIgnored},
+    {"priority", kIgnored},
+    {"request_id", kIgnored},
+    {"session_id", kIgnored},
+    {"stream_interval", kIgnored},
+    {"sse_ping_interval", kIgnored},
+    {"timings_per_token", kIgnored},
+    {"return_progress", kIgnored},
+    {"verbose", kIgnored},
+    {"id_slot", kIgnored},
+    {"n_cache_reuse", kIgnored},
+    {"n_keep", kIgnored},
+    {"n_discard", kIgnored},
+    {"backend_sampling", kIgnored},
+    {"reasoning_control", kIgnored},
+    {"guided_decoding_backend", kIgnored},
+    {"add_special_tokens", kIgnored},
+    {"spaces_between_special_tokens", kIgnored},
+    {"truncation_side", kIgnored},
+    {"media_io_kwargs", kIgnored},
+    {"mm_processor_kwargs", kIgnored},
+    {"return_mm_kwargs", kIgnored},
+    {"routed_experts_prompt_start", kIgnored},
+    {"preserved_tokens", kIgnored},
+    {"speculative.n_max", kIgnored},
+    {"speculative.n_min", kIgnored},
+    {"speculative.p_min", kIgnored},
+    // Without effect unless the field that switches them on is there, and that one is refused.
+    {"mirostat_tau", kIgnored},
+    {"mirostat_eta", kIgnored},
+    {"dynatemp_exponent", kIgnored},
+    {"xtc_threshold", kIgnored},
+    {"dry_base", kIgnored},
+    {"dry_allowed_length", kIgnored},
+    {"dry_penalty_last_n", kIgnored},
+    {"dry_sequence_breakers", kIgnored},
+    {"adaptive_decay", kIgnored},
+    {"reasoning_budget_start_tag", kIgnored},
+    {"reasoning_budget_end_tag", kIgnored},
+    {"reasoning_budget_end_tags", kIgnored},
+    {"reasoning_budget_message", kIgnored},
+    {"thinking_forced_open", kIgnored},
+    // Samplers that are not here.
+    {"mirostat", kRefused, "[0]", "use top_p or min_p"},
+    {"typical_p", kRefused, "[1]", "use top_p or min_p"},
+    {"tfs_z", kRefused, "[1]", "use top_p or min_p"},
+    {"top_n_sigma", kRefused, "[-1, 0]", "use top_p or min_p"},
+    {"adaptive_target", kRefused, "[-1]", "use top_p or min_p"},
+    {"dynatemp_range", kRefused, "[0]", "use temperature"},
+    {"xtc_probability", kRefused, "[0]", "use temperature"},
+    {"dry_multiplier", kRefused, "[0]", "use repetition_penalty"},
+    {"penalize_nl", kRefused, kFalse, "use logit_bias"},
+    {"min_keep", kRefused, "[0, 1]", "use top_k or top_p"},
+    {"samplers", kRefused, {}, "the order is penalties, temperature, top_k, top_p, min_p"},
+    {"use_beam_search", kRefused, kFalse, "use n"},
+    {"length_penalty", kRefused, "[1]", "there is no beam search"},
+    {"early_stopping", kRefused, kFalse, "there is no beam search"},
+    {"logits_processors", kRefused, kEmpty, "use logit_bias"},
+    {"repetition_detection", kRefused, {}, "use repetition_penalty"},
+    {"watermarking", kRefused, kFalse, "answers carry no watermark"},
+    // Forms of an answer that are not here.
+    {"guided_regex", kRefused, {}, kOtherForms},
+    {"guided_choice", kRefused, {}, kOtherForms},
+    {"guided_grammar", kRefused, {}, kOtherForms},
+    {"guided_whitespace_pattern", kRefused, {}, kOtherForms},
+    {"structural_tag", kRefused, {}, kOtherForms},
+    {"grammar", kRefused, R"([""])", kOtherForms},
+    {"grammar_lazy", kRefused, kFalse, kOtherForms},
+    {"grammar_type", kRefused, R"([""])", kOtherForms},
+    {"grammar_triggers", kRefused, kEmpty, kOtherForms},
+    // Parts of an answer that are not computed.
+    {"prompt_logprobs", kRefused, {}, "the prompt's log-probabilities are not computed"},
+    {"logprob_token_ids", kRefused, kEmpty, "the likeliest tokens' are to be had"},
+    {"n_probs", kRefused, "[0]", "use logprobs"},
+    {"post_sampling_probs", kRefused, kFalse, "log-probabilities are the model's own"},
+    {"return_tokens", kRefused, kFalse, "POST /tokenize gives a text's tokens"},
+    {"return_token_ids", kRefused, kFalse, "POST /tokenize gives a text's tokens"},
+    {"return_tokens_as_token_ids", kRefused, kFalse, "POST /tokenize gives a text's tokens"},
+    {"return_token_offsets", kRefused, kFalse, "POST /tokenize gives a text's tokens"},
+    {"return_prompt_text", kRefused, kFalse, "POST /apply-template gives it"},
+    {"response_fields", kRefused, kEmpty, "an answer is given whole"},
+    // Other models, other prompts, other limits.
+    {"lora", kRefused, kEmpty, "one model is served"},
+    {"lora_request", kRefused, {}, "one model is served"},
+    {"image_data", kRefused, kEmpty, "the model reads text"},
+    {"multimodal_data", kRefused, kEmpty, "the model reads text"},
+    {"prompt_embeds", kRefused, {}, "send the prompt as text or token ids"},
+    {"truncate_prompt_tokens", kRefused, {}, "shorten the prompt; POST /tokenize counts its tokens"},
+    {"cache_salt", kRefused, {}, "\"cache_prompt\": false takes nothing from other requests"},
+    {"kv_transfer_params", kRefused, "[{}]", "one server does all the work"},
+    {"ec_transfer_params", kRefused, "[{}]", "one server does all the work"},
+    {"vllm_xargs", kRefused, "[{}]", "there are no extensions"},
+    {"thinking_token_budget", kRefused, "[-1]", "use reasoning_effort"},
+    {"thinking_budget_tokens", kRefused, "[-1]", "use reasoning_effort"},
+    {"reasoning_budget_tokens", kRefused, "[-1]", "use reasoning_effort"},
+    {"t_max_predict_ms", kRefused, "[-1, 0]", "use max_tokens"},
+    {"t_max_prompt_ms", kRefused, "[-1, 0]", "serve --request-timeout limits an answer's time"},
+    {"n_indent", kRefused, "[0]", "say it in the prompt"},
+    {"moderation", kRefused, {}, "nothing is moderated here"},
+};
+
+// ---- what chats have, in both shapes ----
+
+constexpr KnownField kConversation[] = {
+    {"tools", kRead, {}, {}, &kToolMembers},
+    {"tool_choice"},
+    {"reasoning", kRead, {}, {}, &kReasoningMembers},
+    {"reasoning_effort"},
+    {"include_reasoning"},
+    {"chat_template_kwargs", kRead, {}, {}, &kChatTemplateMembers},
+    {"top_logprobs"},
+    {"metadata", kIgnored},
+    {"parallel_tool_calls", kIgnored},
+    {"skip_special_tokens", kRefused, kTrue, "special tokens never stand in content"},
+    {"chat_template", kRefused, {}, "the prompt is harmony's"},
+    {"documents", kRefused, kEmpty, "send them in messages"},
+    {"add_generation_prompt", kRefused, kTrue, "the answer begins a message of its own"},
+    {"continue_final_message", kRefused, kFalse, "the answer begins a message of its own"},
+    {"echo", kRefused, kFalse, "a chat's answer is the new message alone"},
+    {"reasoning_format", kRefused, R"(["auto", "deepseek"])", "reasoning comes as reasoning_content"},
+    {"parse_tool_calls", kRefused, kTrue, "use \"tool_choice\": \"none\""},
+    {"chat_format", kRefused, {}, "the prompt is harmony's"},
+    {"chat_parser", kRefused, {}, "the prompt is harmony's"},
+    {"generation_prompt", kRefused, {}, "the prompt is harmony's"},
+};
+
+constexpr KnownField kChat[] = {
+    {"messages"},
+    {"max_tokens"},
+    {"max_completion_tokens"},
+    {"n"},
+    {"logprobs"},
+    {"response_format", kRead, {}, {}, &kResponseFormatMembers},
+    {"prediction", kIgnored},
+    {"n_cmpl", kRefused, "[1]", "use n"},
+    {"best_of", kRefused, "[1]", "use n"},
+    {"max_output_tokens", kRefused, {}, "use max_completion_tokens"},
+    {"verbosity", kRefused, R"(["medium"])", "say in the messages how long answers are to be"},
+    {"modalities", kRefused, R"([["text"]])", "the model writes text"},
+    {"audio", kRefused, {}, "the model writes text"},
+    {"functions", kRefused, {}, "use tools"},
+    {"function_call", kRefused, {}, "use tool_choice"},
+    {"web_search_options", kRefused, {}, "offer a function that searches"},
+    {"prompt", kRefused, {}, "send messages, or use /v1/completions"},
+    {"input", kRefused, {}, "send messages, or use /v1/responses"},
+    {"instructions", kRefused, {}, "send a system message"},
+    {"text", kRefused, {}, "use response_format"},
+};
+
+constexpr KnownField kCompletion[] = {
+    {"prompt"},
+    {"max_tokens"},
+    {"max_completion_tokens"},
+    {"n"},
+    {"best_of"},
+    {"logprobs"},
+    {"echo"},
+    {"skip_special_tokens"},
+    {"parse_special"},
+    {"response_format", kRead, {}, {}, &kResponseFormatMembers},
+    {"metadata", kIgnored},
+    {"n_cmpl", kRefused, "[1]", "use n"},
+    {"suffix", kRefused, {}, "the model was not trained to fill in"},
+    {"max_output_tokens", kRefused, {}, "use max_tokens"},
+    {"messages", kRefused, {}, "send a prompt, or use /v1/chat/completions"},
+    {"input", kRefused, {}, "send a prompt, or use /v1/responses"},
+    {"tools", kRefused, kEmpty, "use /v1/chat/completions"},
+    {"tool_choice", kRefused, R"(["none"])", "use /v1/chat/completions"},
+    {"reasoning_effort", kRefused, {}, "use /v1/chat/completions"},
+};
+
+constexpr KnownField kResponses[] = {
+    {"input"},
+    {"instructions"},
+    {"max_output_tokens"},
+    {"metadata"},
+    {"text", kRead, {}, {}, &kTextMembers},
+    {"include"},
+    {"truncation", kIgnored},
+    {"max_tool_calls", kIgnored},
+    {"client_metadata", kIgnored},
+    {"image", kIgnored},
+    {"background_options", kIgnored},
+    {"n", kRefused, "[1]", "one response is made for each request"},
+    {"background", kRefused, kFalse, "nothing is stored here; use stream"},
+    {"previous_response_id", kRefused, {}, "nothing is stored here: send the conversation's items as input"},
+    {"previous_response", kRefused, {}, "send the conversation's items as input"},
+    {"previous_input_messages", kRefused, kEmpty, "send the conversation's items as input"},
+    {"enable_response_messages", kRefused, kFalse, "POST /apply-template shows a prompt"},
+    {"conversation", kRefused, {}, "nothing is stored here: send the conversation's items as input"},
+    {"context_management", kRefused, kEmpty, "shorten the input"},
+    {"access_programs", kRefused, {}, "there are none"},
+    {"prompt", kRefused, {}, "send instructions and input"},
+    {"messages", kRefused, {}, "send input, or use /v1/chat/completions"},
+    {"max_tokens", kRefused, {}, "use max_output_tokens"},
+    {"max_completion_tokens", kRefused, {}, "use max_output_tokens"},
+    {"response_format", kRefused, {}, "use text.format"},
+    {"logprobs", kRefused, kFalse, "use top_logprobs and include message.output_text.logprobs"},
+};
+
+constexpr KnownField kTokenize[] = {
+    {"content"},
+    {"prompt"},
+    {"parse_special"},
+    {"add_special", kIgnored},
+    {"with_pieces", kRefused, kFalse, "POST /detokenize gives a token's text"},
+    {"return_token_strs", kRefused, kFalse, "POST /detokenize gives a token's text"},
+};
+
+constexpr KnownField kDetokenize[] = {
+    {"tokens"},
+    {"model", kIgnored},
+};
+
+void add_with_members(const FieldTable& table, std::vector<const FieldTable*>& tables) {
+  if (std::find(tables.begin(), tables.end(), &table) != tables.end()) return;
+  tables.push_back(&table);
+  for (const auto& part : table.parts) {
+    for (const KnownField& field : part) {
+      if (field.members != nullptr) add_with_members(*field.members, tables);
+    }
+  }
+}
+
+}  // namespace
+
+const FieldTable& chat_fields() {
+  static constexpr FieldTable table{"/v1/chat/completions", {kChat, kConversation, kCommon}};
+  return table;
+}
+
+const FieldTable& completion_fields() {
+  static constexpr FieldTable table{"/v1/completions", {kCompletion, kCommon}};
+  return table;
+}
+
+const FieldTable& responses_fields() {
+  static constexpr FieldTable table{"/v1/responses", {kResponses, kConversation, kCommon}};
+  return table;
+}
+
+// A chat's own fields may stand there too: the same body is then counted and sent.
+const FieldTable& tokenize_fields() {
+  static constexpr FieldTable table{"/tokenize and /apply-template",
+                                    {kTokenize, kChat, kConversation, kCommon}};
+  return table;
+}
+
+const FieldTable& detokenize_fields() {
+  static constexpr FieldTable table{"/detokenize", {kDetokenize}};
+  return table;
+}
+
+std::vector<const FieldTable*> all_field_tables() {
+  std::vector<const FieldTable*> tables;
+  for (const FieldTable* table :
+       {&chat_fields(), &completion_fields(), &responses_fields(), &tokenize_fields(), &detokenize_fields()})
+    add_with_members(*table, tables);
+  return tables;
+}
+
+}  // namespace moesaic::openai

@@ -1,0 +1,66 @@
+// Every field of a request that OpenAI, vLLM or llama.cpp knows, and what becomes of it here. The check of a
+// request and the lists of docs/api.md both follow from these tables.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "openai/fields.h"
+
+namespace moesaic::openai {
+
+enum class Treatment {
+  kRead,     // has its effect
+  kIgnored,  // cannot change what is answered
+  kRefused   // would change it and is not done: 400, but for the values named
+};
+
+struct FieldTable;
+
+struct KnownField {
+  std::string_view name;
+  Treatment treatment = Treatment::kRead;
+  std::string_view accepted = {};       // kRefused: values that ask for nothing, as a JSON array
+  std::string_view note = {};           // kRefused: what to do instead
+  const FieldTable* members = nullptr;  // of an object, or of each object in an array
+};
+
+struct FieldTable {
+  std::string_view title;  // for docs/api.md
+  std::array<std::span<const KnownField>, 4> parts;
+
+  const KnownField* find(std::string_view name) const;
+  // The known name that looks most like it; empty where none does.
+  std::string_view nearest(std::string_view name) const;
+};
+
+const FieldTable& chat_fields();
+const FieldTable& completion_fields();
+const FieldTable& responses_fields();
+const FieldTable& tokenize_fields();  // and apply-template
+const FieldTable& detokenize_fields();
+// All of them with the tables of their members, each once.
+std::vector<const FieldTable*> all_field_tables();
+
+// Fields that no table knows: a client's private ones, and misspelt ones.
+struct UnknownFields {
+  static constexpr size_t kNamed = 8;
+  struct One {
+    std::string path;     // "response_format.shcema"; bytes that a header cannot hold are '?'
+    std::string nearest;  // known name; may be empty
+  };
+  std::vector<One> named;  // the first ones
+  size_t more = 0;         // beside those
+
+  bool empty() const { return named.empty(); }
+  // For X-Moesaic-Ignored-Fields: `temprature;nearest="temperature", my_field`.
+  std::string header() const;
+};
+
+// Refuses what cannot be done, and gives back what nobody knows. strict: refuses the first of these too.
+UnknownFields check_fields(const Json& root, const FieldTable& table, bool strict, Fields& fields);
+
+}  // namespace moesaic::openai

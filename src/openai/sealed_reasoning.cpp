@@ -1,0 +1,65 @@
+#include "openai/sealed_reasoning.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+
+namespace moesaic::openai {
+namespace {
+
+constexpr std::string_view kVersion = "moesaic-1.";
+constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+constexpr size_t kSumDigits = 16;
+
+// FNV-1a.
+std::string checksum(std::string_view text) {
+  uint64_t sum = 0xcbf29ce484222325u;
+  for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return fmt::format("{:016x}", sum);
+}
+
+// base64url without padding.
+std::string encode(std::string_view bytes) {
+  std::string out;
+  uint32_t bits = 0;
+  int held = 0;
+  for (const char c : bytes) {
+    bits = bits << 8 | static_cast<unsigned char>(c);
+    for (held += 8; held >= 6; held -= 6) out += kDigits[bits >> (held - 6) & 63];
+  }
+  if (held > 0) out += kDigits[bits << (6 - held) & 63];
+  return out;
+}
+
+std::optional<std::string> decode(std::string_view digits) {
+  std::string out;
+  uint32_t bits = 0;
+  int held = 0;
+  for (const char c : digits) {
+    const size_t value = kDigits.find(c);
+    if (value == std::string_view::npos) return {};
+    bits = bits << 6 | static_cast<uint32_t>(value);
+    held += 6;
+    if (held < 8) continue;
+    held -= 8;
+    out += static_cast<char>(bits >> held & 255);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string seal_reasoning(std::string_view text) {
+  return fmt::format("{}{}{}", kVersion, checksum(text), encode(text));
+}
+
+std::optional<std::string> unseal_reasoning(std::string_view sealed) {
+  if (!sealed.starts_with(kVersion) || sealed.size() < kVersion.size() + kSumDigits) return {};
+  sealed.remove_prefix(kVersion.size());
+  std::optional<std::string> text = decode(sealed.substr(kSumDigits));
+  if (text && checksum(*text) != sealed.substr(0, kSumDigits)) text.reset();
+  return text;
+}
+
+}  // namespace moesaic::openai

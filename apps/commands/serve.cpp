@@ -112,6 +112,8 @@ Run add_serve(CLI::App& app) {
   c.add_option("--api-key-file", o->key_file,
                "keys, one a line; MOESAIC_API_KEY is one more. None: open to all");
   c.add_option("--cors-origin", o->server.cors_origins, "origin whose pages may use the server; *: any");
+  c.add_flag("--strict-fields", o->server.strict_fields,
+             "a request with a field that is not known is refused; else the answer's header names it");
   c.add_option("--log", o->log, "requests: a line of JSON for each on standard error; or quiet")
       ->check(CLI::IsMember({"requests", "quiet"}))
       ->capture_default_str();

@@ -1,9 +1,9 @@
 // moesaic as a library: open a model, submit prompts, get text while it is made. See examples/generate.cpp.
 //
-// One thread at a time uses a Model, except that context(), vocab(), stop_tokens(), tokenize(), detokenize(), chat_prompt()
-// and stats() may be called from any thread at any time; so may a stop token be triggered. Functions of
-// Callbacks are called from the thread that calls step() or run(), and must not call the Model, except that
-// they may submit.
+// One thread at a time uses a Model, except that context(), vocab(), stop_tokens(), tokenize(), detokenize(),
+// chat_prompt() and stats() may be called from any thread at any time; so may a stop token be triggered.
+// Functions of Callbacks are called from the thread that calls step() or run(), and must not call the Model,
+// except that they may submit.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,7 @@ struct Outcome {
   int prompt_tokens = 0, generated_tokens = 0;  // the token that ended the text included
   int cached_tokens = 0;                        // of the prompt's, those that had been computed before
   int cache_write_tokens = 0;  // of the prompt's, those that were computed and then kept for later prompts
-  int recoveries = 0;  // chat: how often the answer left its format and was read as the nearest thing
+  int recoveries = 0;          // chat: how often the answer left its format and was read as the nearest thing
 };
 
 // All but on_end may be empty.
@@ -65,8 +65,8 @@ struct GenerationRequest {
   std::vector<int32_t> prompt;
   // The prompt comes from chat_prompt: the answer is taken apart into channels. Otherwise it is plain text.
   bool chat = false;
-  SamplingParams sampling;  // stop_tokens empty: the model's own
-  AnswerGrammar grammar;    // made for the same kind of request, chat or not; its tokens end the text too
+  SamplingParams sampling;   // stop_tokens empty: the model's own
+  AnswerGrammar grammar;     // made for the same kind of request, chat or not; its tokens end the text too
   bool reuse_prefix = true;  // false: the whole prompt is computed, whatever earlier ones have left
 };
 

@@ -203,5 +203,42 @@ TEST(AnswerStream, WhatIsHeldBackComesBeforeTheNextMessage) {
             (std::vector<std::string>{"final>:a STO", "commentary>functions.f:{\"x\": \"\xC3\xA9\"}"}));
 }
 
+TEST(AnswerStream, StopStringsWaitForMinTokens) {
+  const Tokenizer tokenizer = small::tokenizer();
+  const std::vector<int32_t> tokens = tokenizer.encode("aXbXc", false);
+  ASSERT_EQ(tokens.size(), 5u);
+  const auto text = [&](int min, bool include) {
+    return read({tokenizer, false, {"X"}, {.min_tokens = min, .include_stop = include}}, tokens).back();
+  };
+  EXPECT_EQ(text(0, false), ">:a");
+  EXPECT_EQ(text(1, false), ">:a");
+  EXPECT_EQ(text(2, false), ">:aXb");
+  EXPECT_EQ(text(4, false), ">:aXbXc");
+  EXPECT_EQ(text(0, true), ">:aX");
+  EXPECT_EQ(text(2, true), ">:aXbX");
+}
+
+TEST(AnswerStream, TheTextOfAStopTokenIsKeptWhereItIsAskedFor) {
+  const Tokenizer tokenizer = small::tokenizer();
+  AnswerStream plain(tokenizer, false, {}, {.include_stop = true});
+  EXPECT_EQ(plain.push('a', true).size(), 1u);
+  EXPECT_TRUE(plain.push(tokenizer.special_id("<|return|>").value(), true).empty());
+  const std::vector<int32_t> chat = tokenizer.encode("<|channel|>final<|message|>b", true);
+  for (const bool include : {false, true}) {
+    AnswerStream stream(tokenizer, true, {}, {.include_stop = include});
+    for (const int32_t t : chat) stream.push(t, false);
+    EXPECT_EQ(stream.push('c', true).size(), include ? 1u : 0u);
+    EXPECT_TRUE(stream.push(tokenizer.special_id("<|end|>").value(), true).empty());
+    EXPECT_TRUE(stream.messages().empty());  // what the client stops at does not end the message's text
+  }
+}
+
+TEST(AnswerStream, SpecialTokensOfPlainTextByName) {
+  const Tokenizer tokenizer = small::tokenizer();
+  const std::vector<int32_t> tokens = tokenizer.encode("a<|channel|>b", true);
+  EXPECT_EQ(read({tokenizer, false, {}}, tokens).back(), ">:a<|channel|>b");
+  EXPECT_EQ(read({tokenizer, false, {}, {.skip_special = true}}, tokens).back(), ">:ab");
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -121,6 +121,33 @@ TEST_F(ModelTest, EndsAtTheModelsStopTokens) {
   EXPECT_EQ(record.ends.at(0).generated_tokens, 1);
 }
 
+TEST_F(ModelTest, StopTokensWaitForMinTokens) {
+  Model model = open();
+  Record record;
+  GenerationRequest r = request({104, 105}, 0);
+  r.sampling.stop_tokens.clear();
+  r.sampling.logit_bias = {{302, 1e4f}};  // <|return|>
+  r.sampling.min_tokens = 5;
+  ASSERT_TRUE(model.submit(r, record.callbacks()).ok());
+  ASSERT_TRUE(model.run().ok());
+  EXPECT_EQ(record.tokens.size(), 6u);
+  EXPECT_EQ(record.tokens.back(), 302);
+}
+
+// {} is all that the schema allows: the answer ends when nothing else can follow.
+TEST_F(ModelTest, AGrammarEndsBeforeMinTokensWhereNothingElseCanFollow) {
+  Model model = open();
+  Record record;
+  GenerationRequest r{.prompt = {104}, .sampling = {.temperature = 0, .min_tokens = 200}};
+  const char* schema = R"({"type": "object", "additionalProperties": false})";
+  r.grammar = AnswerGrammar::compile({.json_schema = schema}).value();
+  ASSERT_TRUE(model.submit(r, record.callbacks()).ok());
+  ASSERT_TRUE(model.run().ok());
+  EXPECT_EQ(record.ends.at(0).finish, FinishReason::kStop) << record.ends.at(0).error.message();
+  EXPECT_EQ(record.text.front(), '{');
+  EXPECT_EQ(record.text.back(), '}');
+}
+
 TEST_F(ModelTest, StopStringsEndTheText) {
   Model model = open();
   Record record;
@@ -202,6 +229,22 @@ TEST_F(ModelTest, WhatPromptsShareIsComputedOnce) {
   EXPECT_EQ(model.stats().prefix_queried, 300u);
   EXPECT_EQ(model.stats().prefix_hits, 192u);
   EXPECT_GE(model.stats().full.cached, 3);
+}
+
+TEST_F(ModelTest, APromptMayBeComputedAgain) {
+  Model model = open();
+  std::vector<Record> records(3);
+  for (Record& r : records) {
+    GenerationRequest again = request(std::vector<int32_t>(100, 7), 8);
+    again.reuse_prefix = &r != &records[1];
+    ASSERT_TRUE(model.submit(again, r.callbacks()).ok());
+    ASSERT_TRUE(model.run().ok());
+    EXPECT_EQ(r.tokens, records[0].tokens);
+  }
+  for (const int i : {0, 1, 2}) {
+    EXPECT_EQ(records[i].ends.at(0).cached_tokens, i == 2 ? 96 : 0);
+    EXPECT_EQ(records[i].ends.at(0).cache_write_tokens, i == 2 ? 0 : 96);
+  }
 }
 
 TEST_F(ModelTest, TheCacheIsAsLargeAsAsked) {

@@ -14,6 +14,7 @@ void mixed_load(Harness& run) {
     p.max_tokens = i % 4 == 1 ? 1 + i % 7 : 0;
     if (i % 4 != 1) p.stop_tokens = many_stops();
     if (i % 10 == 9) p.frequency_penalty = 0.5;
+    if (i % 7 == 6) p.min_tokens = i % 5 * 6;  // sampled by the host until then
     if (i % 3 == 1) p.top_logprobs = i % 12;
     run.submit(1 + (i * 37) % 150, p, i % 5 == 4 ? 3 : 0);
     for (int s = 0; s < i % 4; ++s) ASSERT_TRUE(run.engine.step().ok());

@@ -195,8 +195,7 @@ Status Sampler::restrict_to_grammar(std::span<float> logits) {
   if (!matcher_) return {};
   ASSIGN_OR_RETURN(const std::span<const uint64_t> allowed, matcher_->allowed());
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (i / 64 >= allowed.size() || (allowed[i / 64] >> (i % 64) & 1) == 0)
-      logits[i] = kNever;
+    if (i / 64 >= allowed.size() || (allowed[i / 64] >> (i % 64) & 1) == 0) logits[i] = kNever;
   }
   return {};
 }

@@ -167,5 +167,72 @@ TEST(SamplerLogprobs, AreTheModelsWhateverIsAdjusted) {
   expect_near(t.logprobs, logprobs_by_definition(logits, 77, 20));
 }
 
+// ---- tokens that may not be drawn ----
+
+// Greedy over logits that fall with the id: the lowest id that is left.
+std::vector<int32_t> greedy_run(SamplingParams p, int steps, int vocab = 8) {
+  p.temperature = 0;
+  Sampler sampler(p, {});
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < steps; ++i) {
+    std::vector<float> logits(vocab);
+    for (int t = 0; t < vocab; ++t) logits[t] = -static_cast<float>(t);
+    tokens.push_back(sampler.sample(logits).value().token);
+  }
+  return tokens;
+}
+
+TEST(SamplerForbidden, StopTokensWaitForMinTokens) {
+  for (const int min : {0, 1, 3}) {
+    std::vector<int32_t> want(5, 0);
+    std::fill_n(want.begin(), min, 2);
+    EXPECT_EQ(greedy_run({.stop_tokens = {0, 1, -1, 99}, .min_tokens = min}, 5), want) << min;
+  }
+  EXPECT_EQ(greedy_run({.stop_tokens = {0, 1, 2}, .min_tokens = 9}, 2, 3), (std::vector<int32_t>{0, 0}));
+}
+
+TEST(SamplerForbidden, TheHostDrawsUntilThen) {
+  Sampler sampler({.seed = 3, .stop_tokens = {0}, .min_tokens = 3}, {});
+  for (int step = 0; step < 5; ++step) {
+    for (int ahead = 0; ahead < 3; ++ahead)
+      EXPECT_EQ(sampler.draw_elsewhere(ahead).has_value(), step + ahead >= 3) << step << " " << ahead;
+    ASSERT_TRUE(sampler.take({.token = 1}).ok());
+  }
+  for (const SamplingParams& p :
+       {SamplingParams{.allowed_tokens = {1}}, SamplingParams{.bad_words = {{1, 2}}}})
+    EXPECT_FALSE(Sampler(p, {}).draw_elsewhere(0));
+}
+
+TEST(SamplerForbidden, BadWordsAreNeverComplete) {
+  EXPECT_EQ(greedy_run({.bad_words = {{0}}}, 3), (std::vector<int32_t>{1, 1, 1}));
+  EXPECT_EQ(greedy_run({.bad_words = {{0, 0}}}, 4), (std::vector<int32_t>{0, 1, 0, 1}));
+  EXPECT_EQ(greedy_run({.bad_words = {{0, 0, 0}, {1}}}, 6), (std::vector<int32_t>{0, 0, 2, 0, 0, 2}));
+}
+
+TEST(SamplerForbidden, AllowedTokensAreTheOnlyOnes) {
+  EXPECT_EQ(greedy_run({.allowed_tokens = {5, 4, 5}}, 2), (std::vector<int32_t>{4, 4}));
+  EXPECT_EQ(greedy_run({.stop_tokens = {4}, .min_tokens = 1, .allowed_tokens = {5, 4}}, 2),
+            (std::vector<int32_t>{5, 4}));
+  std::set<int32_t> tokens;
+  for (const int32_t t : drawn({.allowed_tokens = {3, 9}}, normal_logits(50, 1, 4), 200)) tokens.insert(t);
+  EXPECT_EQ(tokens, (std::set<int32_t>{3, 9}));
+}
+
+TEST(SamplerForbidden, LogprobsStayTheModels) {
+  const std::vector<float> logits = normal_logits(100, 3, 12);
+  const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  std::vector<float> copy = logits;
+  const SamplingParams p{.temperature = 0, .stop_tokens = {best}, .top_logprobs = 5, .min_tokens = 1};
+  const SampledToken t = Sampler(p, {}).sample(copy).value();
+  EXPECT_NE(t.token, best);
+  expect_near(t.logprobs, logprobs_by_definition(logits, t.token, 5));
+}
+
+TEST(SamplerForbidden, ParametersOutOfRange) {
+  for (const SamplingParams& p : {SamplingParams{.min_tokens = -1}, SamplingParams{.allowed_tokens = {100}},
+                                  SamplingParams{.bad_words = {{}}}, SamplingParams{.bad_words = {{1, -1}}}})
+    EXPECT_FALSE(validate(p, 100).ok());
+}
+
 }  // namespace
 }  // namespace moesaic

@@ -8,8 +8,6 @@ namespace moesaic::openai {
 namespace {
 
 using enum Treatment;
-using Part = std::span<const KnownField>;
-
 constexpr std::string_view kFalse = "[false]", kTrue = "[true]", kEmpty = "[[]]";
 
 // ---- members of objects ----
@@ -19,7 +17,7 @@ constexpr KnownField kStreamOptions[] = {
     {"include_obfuscation", kIgnored},
     {"continuous_usage_stats", kRefused, kFalse, "include_usage gives the usage at the end"},
 };
-constexpr FieldTable kStreamOptionsMembers{"stream_options", {kStreamOptions}};
+constexpr FieldTable kStreamOptionsMembers{{{{"`stream_options`", kStreamOptions}}}};
 
 constexpr KnownField kJsonSchema[] = {
     {"name"},
@@ -27,22 +25,24 @@ constexpr KnownField kJsonSchema[] = {
     {"schema"},
     {"strict", kIgnored},
 };
-constexpr FieldTable kJsonSchemaMembers{"response_format.json_schema", {kJsonSchema}};
+constexpr FieldPart kJsonSchemaPart{"`response_format.json_schema`", kJsonSchema};
+constexpr FieldTable kJsonSchemaMembers{{{kJsonSchemaPart}}};
 
 constexpr KnownField kResponseFormat[] = {
     {"type"},
     {"json_schema", kRead, {}, {}, &kJsonSchemaMembers},
     {"schema"},
 };
-constexpr FieldTable kResponseFormatMembers{"response_format", {kResponseFormat}};
+constexpr FieldTable kResponseFormatMembers{{{{"`response_format`", kResponseFormat}}}};
 
-constexpr FieldTable kTextFormatMembers{"text.format", {Part(kJsonSchema), Part(kResponseFormat).first(1)}};
+constexpr KnownField kTextFormat[] = {{"type"}};
+constexpr FieldTable kTextFormatMembers{{{kJsonSchemaPart, {"`text.format`", kTextFormat}}}};
 
 constexpr KnownField kText[] = {
     {"format", kRead, {}, {}, &kTextFormatMembers},
     {"verbosity", kRefused, R"(["medium"])", "say in the instructions how long answers are to be"},
 };
-constexpr FieldTable kTextMembers{"text", {kText}};
+constexpr FieldTable kTextMembers{{{{"`text`", kText}}}};
 
 constexpr KnownField kReasoning[] = {
     {"effort"},
@@ -54,7 +54,7 @@ constexpr KnownField kReasoning[] = {
     {"mode", kRefused, R"(["standard"])", "use reasoning.effort"},
     {"max_tokens", kRefused, {}, "use reasoning.effort"},
 };
-constexpr FieldTable kReasoningMembers{"reasoning", {kReasoning}};
+constexpr FieldTable kReasoningMembers{{{{"`reasoning`", kReasoning}}}};
 
 constexpr KnownField kTemplate[] = {
     {"reasoning_effort"},
@@ -63,45 +63,23 @@ constexpr KnownField kTemplate[] = {
     {"builtin_tools", kRefused, kEmpty, "offer functions in tools"},
     {"add_generation_prompt", kRefused, kTrue, "the answer begins a message of its own"},
 };
-constexpr FieldTable kChatTemplateMembers{"chat_template_kwargs", {kTemplate}};
+constexpr FieldTable kChatTemplateMembers{{{{"`chat_template_kwargs`", kTemplate}}}};
 
 constexpr KnownField kFunction[] = {
     {"name"}, {"description"}, {"parameters"}, {"strict"}, {"defer_loading", kIgnored},
 };
-constexpr FieldTable kFunctionMembers{"tools.function", {kFunction}};
+constexpr FieldPart kFunctionPart{"functions of `tools`", kFunction};
+constexpr FieldTable kFunctionMembers{{{kFunctionPart}}};
 
-// The two shapes of a function, and what tools of other kinds have: those are left out as a whole.
+// The two shapes of a function. Tools of other kinds are left out as a whole.
 constexpr KnownField kTool[] = {
     {"type"},
     {"function", kRead, {}, {}, &kFunctionMembers},
-    {"custom", kIgnored},
-    {"format", kIgnored},
-    {"search_context_size", kIgnored},
-    {"user_location", kIgnored},
-    {"filters", kIgnored},
-    {"external_web_access", kIgnored},
-    {"search_content_types", kIgnored},
-    {"vector_store_ids", kIgnored},
-    {"max_num_results", kIgnored},
-    {"ranking_options", kIgnored},
-    {"container", kIgnored},
-    {"environment", kIgnored},
-    {"display_width", kIgnored},
-    {"display_height", kIgnored},
-    {"server_label", kIgnored},
-    {"server_url", kIgnored},
-    {"server_description", kIgnored},
-    {"connector_id", kIgnored},
-    {"authorization", kIgnored},
-    {"allowed_tools", kIgnored},
     {"allowed_callers", kIgnored},
-    {"headers", kIgnored},
-    {"require_approval", kIgnored},
     {"output_schema", kIgnored},
-    {"tools", kIgnored},
     {"cache_control", kIgnored},
 };
-constexpr FieldTable kToolMembers{"tools", {kTool, kFunction}};
+constexpr FieldTable kToolMembers{{{{"`tools`", kTool}, kFunctionPart}}};
 
 constexpr std::string_view kOtherForms = "response_format takes a JSON schema";
 
@@ -117,7 +95,7 @@ constexpr KnownField kStructuredOutputs[] = {
     {"disable_additional_properties", kRefused, kFalse, "write additionalProperties into the schema"},
     {"disable_fallback", kIgnored},
 };
-constexpr FieldTable kStructuredOutputsMembers{"structured_outputs", {kStructuredOutputs}};
+constexpr FieldTable kStructuredOutputsMembers{{{{"`structured_outputs`", kStructuredOutputs}}}};
 
 // ---- what all endpoints that generate have ----
 
@@ -330,7 +308,7 @@ constexpr KnownField kResponses[] = {
     {"input"},
     {"instructions"},
     {"max_output_tokens"},
-    {"metadata"},
+    {"stream_options", kIgnored},
     {"text", kRead, {}, {}, &kTextMembers},
     {"include"},
     {"truncation", kIgnored},
@@ -369,11 +347,19 @@ constexpr KnownField kDetokenize[] = {
     {"model", kIgnored},
 };
 
+constexpr FieldPart kCommonPart{"all three that generate", kCommon};
+constexpr FieldPart kConversationPart{"chat completions and responses", kConversation};
+constexpr FieldPart kChatPart{"chat completions", kChat};
+constexpr FieldPart kCompletionPart{"completions", kCompletion};
+constexpr FieldPart kResponsesPart{"responses", kResponses};
+constexpr FieldPart kTokenizePart{"`/tokenize`", kTokenize};
+constexpr FieldPart kDetokenizePart{"`/detokenize`", kDetokenize};
+
 void add_with_members(const FieldTable& table, std::vector<const FieldTable*>& tables) {
   if (std::find(tables.begin(), tables.end(), &table) != tables.end()) return;
   tables.push_back(&table);
   for (const auto& part : table.parts) {
-    for (const KnownField& field : part) {
+    for (const KnownField& field : part.fields) {
       if (field.members != nullptr) add_with_members(*field.members, tables);
     }
   }
@@ -382,29 +368,28 @@ void add_with_members(const FieldTable& table, std::vector<const FieldTable*>& t
 }  // namespace
 
 const FieldTable& chat_fields() {
-  static constexpr FieldTable table{"/v1/chat/completions", {kChat, kConversation, kCommon}};
+  static constexpr FieldTable table{{{kChatPart, kConversationPart, kCommonPart}}};
   return table;
 }
 
 const FieldTable& completion_fields() {
-  static constexpr FieldTable table{"/v1/completions", {kCompletion, kCommon}};
+  static constexpr FieldTable table{{{kCompletionPart, kCommonPart}}};
   return table;
 }
 
 const FieldTable& responses_fields() {
-  static constexpr FieldTable table{"/v1/responses", {kResponses, kConversation, kCommon}};
+  static constexpr FieldTable table{{{kResponsesPart, kConversationPart, kCommonPart}}};
   return table;
 }
 
 // A chat's own fields may stand there too: the same body is then counted and sent.
 const FieldTable& tokenize_fields() {
-  static constexpr FieldTable table{"/tokenize and /apply-template",
-                                    {kTokenize, kChat, kConversation, kCommon}};
+  static constexpr FieldTable table{{{kTokenizePart, kChatPart, kConversationPart, kCommonPart}}};
   return table;
 }
 
 const FieldTable& detokenize_fields() {
-  static constexpr FieldTable table{"/detokenize", {kDetokenize}};
+  static constexpr FieldTable table{{{kDetokenizePart}}};
   return table;
 }
 

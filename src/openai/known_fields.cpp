@@ -87,11 +87,13 @@ class Check {
  private:
   static std::string root_of(const std::string& path) { return path.substr(0, path.find('.')); }
 
+  // The arrays are of tools, of which only functions have members that count.
   void members(const Json& value, const FieldTable& table, const std::string& path) {
     if (value.is_object()) object(value, table, path);
     if (!value.is_array()) return;
     for (size_t i = 0; i < std::min(value.size(), kMostItems); ++i) {
-      if (value[i].is_object()) object(value[i], table, path);
+      const bool function = text::string_or(value[i], "type", "function") == "function";
+      if (value[i].is_object() && function) object(value[i], table, path);
     }
   }
 
@@ -123,19 +125,19 @@ class Check {
 
 const KnownField* FieldTable::find(std::string_view name) const {
   for (const auto& part : parts) {
-    const auto at =
-        std::find_if(part.begin(), part.end(), [&](const KnownField& f) { return f.name == name; });
-    if (at != part.end()) return &*at;
+    const auto at = std::find_if(part.fields.begin(), part.fields.end(),
+                                 [&](const KnownField& f) { return f.name == name; });
+    if (at != part.fields.end()) return &*at;
   }
   return nullptr;
 }
 
 std::string_view FieldTable::nearest(std::string_view name) const {
   const std::string word = squashed(name);
-  size_t least = std::max<size_t>(1, word.size() / 3) + 1;
+  size_t least = word.size() < 3 ? 1 : std::max<size_t>(1, word.size() / 3) + 1;
   std::string_view best;
   for (const auto& part : parts) {
-    for (const KnownField& field : part) {
+    for (const KnownField& field : part.fields) {
       const size_t distance = edits(word, squashed(field.name));
       if (distance >= least) continue;
       least = distance;

@@ -28,9 +28,14 @@ struct KnownField {
   const FieldTable* members = nullptr;  // of an object, or of each object in an array
 };
 
+struct FieldPart {
+  std::string_view title;  // in docs/api.md; empty: no part
+  std::span<const KnownField> fields;
+};
+
+// The fields of one object; of two with one name the first counts.
 struct FieldTable {
-  std::string_view title;  // for docs/api.md
-  std::array<std::span<const KnownField>, 4> parts;
+  std::array<FieldPart, 4> parts;
 
   const KnownField* find(std::string_view name) const;
   // The known name that looks most like it; empty where none does.

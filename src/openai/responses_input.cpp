@@ -63,6 +63,14 @@ Json readable_content(const Json& content) {
   return parts;
 }
 
+bool is_text(const Json& content) {
+  const auto has_text = [](const Json& part) {
+    return part.is_string() || (part.is_object() && member(part, "text").is_string());
+  };
+  return content.is_string() || content.is_null() ||
+         (content.is_array() && std::all_of(content.begin(), content.end(), has_text));
+}
+
 Json commentary(const std::string& text) {
   return {{"role", "assistant"}, {"channel", "commentary"}, {"content", text}};
 }
@@ -155,9 +163,7 @@ class InputReader {
     } else if (!name.empty()) {
       message["name"] = "functions." + name;
     }
-    if (message["content"].is_array() || message["content"].is_string() || message["content"].is_null())
-      return message;
-    message["content"] = dump(message["content"]);
+    if (!is_text(message["content"])) message["content"] = dump(message["content"]);
     return message;
   }
 

@@ -24,7 +24,7 @@ struct ResponsesRequest {
   Json format = {{"type", "text"}};
   Json messages = Json::array();
   ResponsesAnswer::Options options;
-  bool stream = false, include_usage = false, cache_prompt = true;
+  bool stream = false, cache_prompt = true;
 };
 
 void read_text_format(Fields& fields, ResponsesRequest& r) {
@@ -63,7 +63,7 @@ ResponsesRequest read_responses(Fields& fields, const Service& service) {
   read_include(fields, r);
   fields.read("instructions", r.instructions);
   r.cache_prompt = read_cache_prompt(fields);
-  read_stream(fields, r.stream, r.include_usage);
+  fields.read("stream", r.stream);
   r.messages = read_input(fields);
   r.options.functions = Callable(r.tools);
   r.options.reasoning = r.thinking.shown;

@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "server/engine_thread.h"
+#include "server/field_names.h"
 #include "server/metrics.h"
 #include "server/options.h"
 #include "server/request_log.h"
@@ -16,6 +17,7 @@ struct App {
   Metrics metrics;
   RequestLog log;
   EngineThread engine;
+  FieldNames ignored_fields;  // that the log has named
   std::atomic<bool> draining = false;
   std::atomic<int> exchanges = 0;  // requests whose answer is under way
   std::time_t started = std::time(nullptr);

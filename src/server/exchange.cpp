@@ -153,6 +153,7 @@ template <typename Fields>
 void Connection::set_common(Fields& fields) const {
   fields.set(http::field::server, "moesaic/" + app_.options.version);
   fields.set("X-Request-Id", request_.id);
+  if (!record_.ignored_fields.empty()) fields.set("X-Moesaic-Ignored-Fields", record_.ignored_fields);
   const auto& origins = app_.options.cors_origins;
   const auto allowed = [&](const std::string& origin) { return origin == "*" || origin == request_.origin; };
   if (!request_.origin.empty() && std::any_of(origins.begin(), origins.end(), allowed)) {

@@ -140,6 +140,16 @@ asio::awaitable<void> Generating::stream_failure(const ApiError& error) {
   if (reached) co_await exchange_.end_events();
 }
 
+// Says which fields of a request nobody knows: to its client, and once to the log.
+void tell_ignored(Exchange& exchange, App& app, const openai::UnknownFields& unknown) {
+  exchange.record().ignored_fields = unknown.header();
+  if (!app.options.log_requests) return;
+  for (const auto& [path, nearest] : unknown.named) {
+    if (app.ignored_fields.is_new(path))
+      app.log.event("ignored_field", nearest.empty() ? path : path + ", nearest known: " + nearest);
+  }
+}
+
 ApiError busy() {
   return {.http = 429,
           .message = "the server has as many requests as it takes; try again",
@@ -161,6 +171,7 @@ asio::awaitable<void> generate(Exchange& exchange, App& app, MakeJob make_job) {
     co_return;
   }
   auto& job = std::get<openai::Job>(made);
+  tell_ignored(exchange, app, job.unknown);
   Generating generating(exchange, app, *job.answer);
   if (job.failure) {
     co_await generating.stream_failure(*job.failure);

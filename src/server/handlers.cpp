@@ -13,6 +13,7 @@
 #include "openai/token_requests.h"
 #include "server/generation.h"
 #include "server/page.h"
+#include "server/router.h"
 
 namespace moesaic::server {
 namespace {
@@ -32,6 +33,14 @@ asio::awaitable<void> send_state(Exchange& exchange, const openai::Refusal& refu
     const Json ok = {{"status", "ok"}};
     co_await send_json(exchange, ok);
   }
+}
+
+Json model_json(const App& app) {
+  return {{"id", app.options.model_name},
+          {"object", "model"},
+          {"created", app.started},
+          {"owned_by", "moesaic"},
+          {"max_model_len", app.engine.model()->context()}};
 }
 
 using Convert = openai::JsonOrError (*)(std::string_view body, const openai::Service& service);
@@ -118,19 +127,32 @@ asio::awaitable<void> models(Exchange& exchange, App& app) {
     co_await send_error(exchange, *refusal);
     co_return;
   }
-  const Json model = {{"id", app.options.model_name},
-                      {"object", "model"},
-                      {"created", app.started},
-                      {"owned_by", "moesaic"},
-                      {"max_model_len", app.engine.model()->context()}};
-  const Json json = {{"object", "list"}, {"data", Json::array({model})}};
+  const Json json = {{"object", "list"}, {"data", Json::array({model_json(app)})}};
   co_await send_json(exchange, json);
+}
+
+asio::awaitable<void> model_by_id(Exchange& exchange, App& app) {
+  openai::Refusal refusal = unavailable(app);
+  const std::string id = model_id(exchange.request().path);
+  if (!refusal && id != app.options.model_name)
+    refusal = ApiError{.http = 404,
+                       .message = fmt::format("the model '{}' is not served here; '{}' is", id.substr(0, 200),
+                                              app.options.model_name),
+                       .param = "model",
+                       .code = "model_not_found"};
+  if (refusal) {
+    co_await send_error(exchange, *refusal);
+  } else {
+    const Json json = model_json(app);
+    co_await send_json(exchange, json);
+  }
 }
 
 openai::Service service_of(const App& app) {
   return {.model = *app.engine.model(),
           .name = app.options.model_name,
-          .today = fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr)))};
+          .today = fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))),
+          .strict_fields = app.options.strict_fields};
 }
 
 asio::awaitable<void> chat_completions(Exchange& exchange, App& app) {
@@ -147,6 +169,10 @@ asio::awaitable<void> responses(Exchange& exchange, App& app) {
 
 asio::awaitable<void> tokenize(Exchange& exchange, App& app) {
   return convert(exchange, app, openai::tokenize);
+}
+
+asio::awaitable<void> apply_template(Exchange& exchange, App& app) {
+  return convert(exchange, app, openai::apply_template);
 }
 
 asio::awaitable<void> detokenize(Exchange& exchange, App& app) {

@@ -22,10 +22,12 @@ asio::awaitable<void> ready(Exchange& exchange, App& app);
 asio::awaitable<void> version(Exchange& exchange, App& app);
 asio::awaitable<void> metrics(Exchange& exchange, App& app);
 asio::awaitable<void> models(Exchange& exchange, App& app);
+asio::awaitable<void> model_by_id(Exchange& exchange, App& app);
 asio::awaitable<void> chat_completions(Exchange& exchange, App& app);
 asio::awaitable<void> completions(Exchange& exchange, App& app);
 asio::awaitable<void> responses(Exchange& exchange, App& app);
 asio::awaitable<void> tokenize(Exchange& exchange, App& app);
+asio::awaitable<void> apply_template(Exchange& exchange, App& app);
 asio::awaitable<void> detokenize(Exchange& exchange, App& app);
 
 }  // namespace moesaic::server

@@ -44,6 +44,7 @@ struct RequestRecord {
   std::string_view route = "none";
   std::chrono::steady_clock::time_point arrived, first;  // first: token
   openai::Usage usage;
+  std::string ignored_fields;  // of the request, as the answer's header names them; empty: none
 };
 
 // One request with the way back to its client. A handler answers with send(), or with begin_events(),

@@ -31,6 +31,7 @@ struct ServerOptions {
   std::string version;
   std::vector<std::string> api_keys;      // empty: everybody may
   std::vector<std::string> cors_origins;  // "*": any; empty: pages of other origins are not served
+  bool strict_fields = false;             // a field that no table knows is 400, not a header of the answer
   bool log_requests = true;               // a line of JSON for each
   std::string log_file;                   // empty: standard error
   int io_threads = 2;

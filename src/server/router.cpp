@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <string>
 
 #include "server/handlers.h"
 #include "server/keys.h"
@@ -14,8 +16,8 @@ namespace {
 using Handler = asio::awaitable<void> (*)(Exchange&, App&);
 
 struct Route {
-  std::string_view method, path;
-  bool open;  // to requests without a key
+  std::string_view method, path;  // a path that ends in '/' takes what follows too
+  bool open;                      // to requests without a key
   Handler handler;
 };
 
@@ -26,22 +28,59 @@ constexpr std::array kRoutes = {
     Route{"GET", "/version", true, version},
     Route{"GET", "/metrics", true, metrics},
     Route{"GET", "/v1/models", false, models},
+    Route{"GET", "/v1/models/", false, model_by_id},
     Route{"POST", "/v1/chat/completions", false, chat_completions},
     Route{"POST", "/v1/completions", false, completions},
     Route{"POST", "/v1/responses", false, responses},
     Route{"POST", "/tokenize", false, tokenize},
+    Route{"POST", "/apply-template", false, apply_template},
     Route{"POST", "/detokenize", false, detokenize},
 };
 
-bool known_path(std::string_view path) {
-  return std::any_of(kRoutes.begin(), kRoutes.end(), [&](const Route& r) { return r.path == path; });
+constexpr std::string_view kVersion = "/v1", kModels = "/models/";
+
+bool is_at(const Route& route, std::string_view path) {
+  const bool begins = route.path.size() > 1 && route.path.ends_with('/');
+  return begins ? path.size() > route.path.size() && path.starts_with(route.path) : path == route.path;
+}
+
+// Clients that were given the server's address without /v1 find it too.
+bool matches(const Route& route, const std::string& path) {
+  return is_at(route, path) ||
+         (route.path.starts_with(kVersion) && is_at(route, std::string(kVersion) + path));
+}
+
+bool known_path(const std::string& path) {
+  return std::any_of(kRoutes.begin(), kRoutes.end(), [&](const Route& r) { return matches(r, path); });
 }
 
 const Route* find_route(const HttpRequest& request) {
   const auto at = std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& r) {
-    return r.path == request.path && r.method == request.method;
+    return r.method == request.method && matches(r, request.path);
   });
   return at == kRoutes.end() ? nullptr : &*at;
+}
+
+int hex_digit(char c) {
+  const auto at = std::string_view("0123456789abcdef")
+                      .find(static_cast<char>(std::tolower(static_cast<unsigned char>(c))));
+  return at == std::string_view::npos ? -1 : static_cast<int>(at);
+}
+
+// %2F is a slash; a '%' that begins no such thing stands for itself.
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool escapes = text[i] == '%' && i + 2 < text.size();
+    const int high = escapes ? hex_digit(text[i + 1]) : -1, low = escapes ? hex_digit(text[i + 2]) : -1;
+    if (high < 0 || low < 0) {
+      out += text[i];
+      continue;
+    }
+    out += static_cast<char>(high * 16 + low);
+    i += 2;
+  }
+  return out;
 }
 
 }  // namespace
@@ -60,6 +99,11 @@ openai::Refusal check_access(const HttpRequest& request, const App& app) {
                           .message = "this server needs an API key: Authorization: Bearer KEY",
                           .type = "authentication_error",
                           .code = "invalid_api_key"};
+}
+
+std::string model_id(std::string_view path) {
+  const size_t at = path.find(kModels);
+  return at == std::string_view::npos ? "" : percent_decoded(path.substr(at + kModels.size()));
 }
 
 asio::awaitable<void> route(Exchange& exchange, App& app) {

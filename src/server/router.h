@@ -2,6 +2,8 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
+#include <string>
+#include <string_view>
 
 #include "server/app.h"
 #include "server/http.h"
@@ -13,5 +15,8 @@ asio::awaitable<void> route(Exchange& exchange, App& app);
 
 // Whether a request for this path may go on to have its body read; nothing, or the refusal.
 openai::Refusal check_access(const HttpRequest& request, const App& app);
+
+// The name of a model in a path of /v1/models/{id}, which may hold slashes, written out or as %2F.
+std::string model_id(std::string_view path);
 
 }  // namespace moesaic::server

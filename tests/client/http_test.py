@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -284,6 +285,43 @@ class Start(unittest.TestCase):
                               timeout=60)
         self.assertEqual(done.returncode, 1)
         self.assertIn("/nowhere", done.stderr.splitlines()[-1])
+
+
+
+class UnknownFields(unittest.TestCase):
+    NASTY = {"a\r\nSet-Cookie: x": 1, "\u00e9\"\0": 1, "x" * 100_000: 1, **{f"zq{i}": 1 for i in range(800)}}
+
+    def test_header_and_log(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        file = pathlib.Path(folder.name) / "log"
+        server = Served("--log-file", file, context=512).wait_ready()
+        for path, body in ((CHAT, ask(max_tokens=1)), ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
+                           ("/v1/responses", {"input": "a", "max_output_tokens": 1})):
+            for stream in (False, True):
+                status, headers, _ = server.call("POST", path, {**body, **self.NASTY, "stream": stream})
+                self.assertEqual(status, 200)
+                self.assertNotIn("Set-Cookie", headers)
+                named = headers["X-Moesaic-Ignored-Fields"]
+                self.assertLess(len(named), 1000)
+                self.assertRegex(named, r"^[ -~]+, and-\d+-more$")
+        for i in range(600):
+            server.call("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, f"name{i}": 1})
+        self.assertEqual(server.stop()[0], 0)
+        named = [json.loads(line)["detail"] for line in file.read_text().splitlines() if '"ignored_field"' in line]
+        self.assertEqual(len(named), len(set(named)))
+        self.assertLessEqual(len(named), 256)
+
+    def test_strict(self):
+        server = Served("--strict-fields", "--log", "quiet", context=512).wait_ready()
+        for path, body in ((CHAT, ask(max_tokens=1)), ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
+                           ("/v1/responses", {"input": "a", "max_output_tokens": 1}), ("/tokenize", {"prompt": "a"}),
+                           ("/apply-template", ask()), ("/detokenize", {"tokens": [5]})):
+            self.assertEqual(server.post(path, body)[0], 200)
+            status, answer = server.post(path, {**body, "temprature": 1})
+            self.assertEqual((status, answer["error"]["param"], answer["error"]["code"]),
+                             (400, "temprature", "unknown_parameter"))
+        self.assertEqual(server.stop()[0], 0)
 
 
 if __name__ == "__main__":

@@ -81,8 +81,58 @@ class Responses(Case):
         response = self.respond(text={"format": {"type": "json_schema", "name": "sum", "schema": schema}})
         self.assertEqual(list(json.loads(response.output_text)), ["sum"])
 
+    def test_logprobs(self):
+        options = {"top_logprobs": 2, "include": ["message.output_text.logprobs"]}
+        part = self.respond(**options).output[-1].content[0]
+        self.assertEqual("".join(one.token for one in part.logprobs), part.text)
+        for one in part.logprobs:
+            self.assertEqual(one.top_logprobs[0].logprob, one.logprob)
+            self.assertEqual(len(one.top_logprobs), 2)
+        events = list(self.respond(stream=True, **options))
+        streamed = [one for e in events if e.type == "response.output_text.delta" for one in e.logprobs]
+        self.assertEqual([one.logprob for one in streamed], [one.logprob for one in part.logprobs])
+        self.assertEqual(self.respond().output[-1].content[0].logprobs, [])
+
+    def test_reasoning_comes_back_encrypted(self):
+        first = self.respond(include=["reasoning.encrypted_content"])
+        self.assertTrue(first.output[0].encrypted_content)
+        history = [{"role": "user", "content": "What is 17 + 25?"}]
+        sealed = {"type": "reasoning", "summary": [], "encrypted_content": first.output[0].encrypted_content}
+        plain = {"type": "reasoning", "summary": [], "content": [c.model_dump() for c in first.output[0].content]}
+        counts = [self.respond([*history, *items, {"role": "user", "content": "Why?"}]).usage.input_tokens
+                  for items in ([sealed], [plain], [])]
+        self.assertEqual(counts[0], counts[1])
+        self.assertGreater(counts[0], counts[2])
+
+    def test_usage(self):
+        details = self.respond("A prompt of its own, long enough for a page of the cache.").usage.input_tokens_details
+        self.assertEqual(details.cached_tokens % 32, 0)
+        self.assertGreater(details.cached_tokens + details.cache_write_tokens, 0)
+
+    def test_allowed_tools(self):
+        other = {"type": "function", "name": "get_time", "parameters": {"type": "object", "properties": {}}}
+        choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_time"}]}
+        call = self.respond("What is the weather in Paris?", tools=[WEATHER, other], tool_choice=choice).output[-1]
+        self.assertEqual((call.type, call.name), ("function_call", "get_time"))
+
+    def test_codex_history(self):
+        items = [{"role": "user", "content": [{"type": "input_text", "text": "What is 17 + 25?"},
+                                              {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]},
+                 {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "*** Begin Patch"},
+                 {"type": "custom_tool_call_output", "call_id": "c1", "output": "Done"},
+                 {"type": "local_shell_call", "call_id": "c2", "status": "completed",
+                  "action": {"type": "exec", "command": ["ls"]}},
+                 {"type": "function_call_output", "call_id": "c2", "output": "a.txt"},
+                 {"type": "web_search_call", "id": "w", "status": "completed",
+                  "action": {"type": "search", "query": "tiles"}},
+                 {"type": "compaction", "encrypted_content": "gAAAA"},
+                 {"role": "user", "content": "What is 17 + 25?"}]
+        tools = [WEATHER, {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},
+                 {"type": "local_shell"}, {"type": "web_search"}]
+        self.assertEqual(self.respond(items, tools=tools, max_output_tokens=20).usage.output_tokens, 20)
+
     def test_context(self):
-        with self.assertRaises(openai.BadRequestError):
+        with self.assertRaisesRegex(openai.BadRequestError, "maximum context length is 1024 tokens"):
             self.respond("word " * 3000)
         events = list(self.respond("word " * 3000, stream=True))
         self.assertEqual(events[-1].type, "response.failed")

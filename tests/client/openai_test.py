@@ -34,6 +34,6 @@ if __name__ == "__main__":
         run_in_venv()
     sys.path.insert(0, str(FOLDER))
     suite = unittest.TestSuite(unittest.defaultTestLoader.loadTestsFromName(name)
-                               for name in ("openai_chat", "openai_more", "openai_responses"))
+                               for name in ("openai_chat", "openai_fields", "openai_more", "openai_responses"))
     print(f"openai {openai.__version__}")
     sys.exit(0 if unittest.TextTestRunner(verbosity=1).run(suite).wasSuccessful() else 1)

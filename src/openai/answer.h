@@ -10,6 +10,7 @@
 
 #include "moesaic/engine.h"
 #include "openai/api_error.h"
+#include "openai/grammar_cache.h"
 #include "openai/known_fields.h"
 
 namespace moesaic::openai {
@@ -58,10 +59,17 @@ using JobOrError = std::variant<Job, ApiError>;
 // What a request's handler knows of the server.
 struct Service {
   const Model& model;
-  std::string name;            // of the model, as /v1/models gives it
-  std::string today;           // 2025-06-28
-  int max_choices = 16;        // n, times prompts
-  bool strict_fields = false;  // what no table of fields knows is refused
+  std::string name;                  // of the model, as /v1/models gives it
+  std::string today;                 // 2025-06-28
+  int max_choices = 16;              // n, times prompts
+  bool strict_fields = false;        // what no table of fields knows is refused
+  GrammarCache* grammars = nullptr;  // null: nothing is kept
+  // False: where a schema would have to be compiled, which takes time, the error is kNeedsCompilation.
+  bool may_compile = true;
+  std::stop_token cancel = {};  // ends long work early; what comes back then is of no use
 };
+
+// ApiError::http of what is no error: the same call is to be made again with Service::may_compile.
+inline constexpr int kNeedsCompilation = 0;
 
 }  // namespace moesaic::openai

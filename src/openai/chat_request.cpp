@@ -83,7 +83,7 @@ JobOrError chat_job(std::string_view body, const Service& service) {
   UnknownFields unknown = check_fields(root.value(), chat_fields(), service.strict_fields, fields);
   ChatRequest r = read_chat(fields, service);
   if (!fields.ok()) return *fields.refusal();
-  auto grammar = grammar_of(r.tools, r.form, true);
+  auto grammar = grammar_of(r.tools, r.form, true, service);
   if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
   if (!std::get<AnswerGrammar>(grammar).empty()) check_with_grammar(fields);
   if (!fields.ok()) return *fields.refusal();

@@ -106,7 +106,7 @@ JobOrError completion_job(std::string_view body, const Service& service) {
   UnknownFields unknown = check_fields(root.value(), completion_fields(), service.strict_fields, fields);
   CompletionRequest r = read_completion(fields, service);
   if (!fields.ok()) return *fields.refusal();
-  auto grammar = grammar_of({}, r.form, false);
+  auto grammar = grammar_of({}, r.form, false, service);
   if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
   Job job{.requests = {}, .answer = nullptr, .stream = r.stream};
   job.unknown = std::move(unknown);

@@ -115,6 +115,13 @@ std::string parameters_of(const Json& function) {
   return R"({"type": "object", "properties": {}, "additionalProperties": false})";
 }
 
+// Nothing where it is not compiled and may not be.
+std::optional<Result<AnswerGrammar>> compiled(const AnswerFormat& format, const Service& service) {
+  if (service.grammars == nullptr) return AnswerGrammar::compile(format);
+  if (service.may_compile) return service.grammars->get(format);
+  return service.grammars->find(format);
+}
+
 }  // namespace
 
 bool Tools::may_call(const std::string& name) const {
@@ -143,7 +150,8 @@ std::string Callable::name_of(const std::string& recipient) const {
   return names_.contains(recipient) ? recipient : "";
 }
 
-std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const AnswerForm& form, bool chat) {
+std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const AnswerForm& form, bool chat,
+                                                 const Service& service) {
   AnswerFormat format{
       .chat = chat, .json_schema = form.schema, .functions = {}, .must_call = tools.must_call()};
   bool held = !form.empty() || tools.must_call() || (tools.offered() && tools.allowed);
@@ -156,9 +164,10 @@ std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const Answe
     format.functions.push_back({name, strict || tools.must_call() ? parameters_of(function) : ""});
   }
   if (!held) return AnswerGrammar();
-  Result<AnswerGrammar> grammar = AnswerGrammar::compile(format);
-  if (!grammar.ok()) return api_error(grammar.status(), form.empty() ? "tools" : form.field);
-  return std::move(grammar).value();
+  std::optional<Result<AnswerGrammar>> grammar = compiled(format, service);
+  if (!grammar) return ApiError{.http = kNeedsCompilation};
+  if (!grammar->ok()) return api_error(grammar->status(), form.empty() ? "tools" : form.field);
+  return std::move(*grammar).value();
 }
 
 }  // namespace moesaic::openai

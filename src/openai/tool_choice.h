@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "moesaic/engine.h"
+#include "openai/answer.h"
 #include "openai/generation_fields.h"
 
 namespace moesaic::openai {
@@ -48,6 +49,7 @@ class Callable {
 
 // The form that an answer must have: of a schema, where there is one, in its final channel, and of the tools'
 // calls: where one must be made, or where a tool is strict. No grammar where there is nothing to hold to.
-std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const AnswerForm& form, bool chat);
+std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const AnswerForm& form, bool chat,
+                                                 const Service& service);
 
 }  // namespace moesaic::openai

@@ -3,12 +3,14 @@
 
 #include <atomic>
 #include <ctime>
+#include <stop_token>
 
 #include "server/engine_thread.h"
 #include "server/field_names.h"
 #include "server/metrics.h"
 #include "server/options.h"
 #include "server/request_log.h"
+#include "server/worker_pool.h"
 
 namespace moesaic::server {
 
@@ -16,16 +18,20 @@ struct App {
   ServerOptions options;
   Metrics metrics;
   RequestLog log;
+  openai::GrammarCache grammars;
   EngineThread engine;
   FieldNames ignored_fields;  // that the log has named
+  WorkerPool workers;
   std::atomic<bool> draining = false;
+  std::stop_source cut;            // triggered when the time of draining is over: answers end now
   std::atomic<int> exchanges = 0;  // requests whose answer is under way
   std::time_t started = std::time(nullptr);
 
   App(ServerOptions o, EngineThread::Open open, int max_batch)
       : options(std::move(o)),
         metrics(options.model_name),
-        engine(std::move(open), max_batch, options.limits.waiting, metrics) {}
+        engine(std::move(open), max_batch, options.limits.waiting, metrics),
+        workers(options.limits.waiting) {}
 };
 
 }  // namespace moesaic::server

@@ -13,20 +13,16 @@ using openai::Answer;
 using openai::ApiError;
 using Events = EventQueue::Events;
 
-constexpr auto kNever = std::chrono::hours(24 * 365);
-
 // One request's generations under way. Cancels them when it goes.
 class Generating {
  public:
-  Generating(Exchange& exchange, App& app, Answer& answer)
+  Generating(Exchange& exchange, App& app, Answer& answer, Clock::time_point deadline)
       : exchange_(exchange),
         app_(app),
         answer_(answer),
         queue_(std::make_shared<EventQueue>(exchange.executor())),
-        deadline_(Clock::now() +
-                  (app.options.limits.request_time.count() > 0
-                       ? std::chrono::duration_cast<Clock::duration>(app.options.limits.request_time)
-                       : Clock::duration(kNever))) {}
+        deadline_(deadline),
+        on_cut_(app.cut.get_token(), Cut{queue_.get()}) {}
   Generating(const Generating&) = delete;
   Generating& operator=(const Generating&) = delete;
   ~Generating() { exchange_.abandon(); }
@@ -42,6 +38,7 @@ class Generating {
   // Adds what comes within the time of a heartbeat to the answer; false: error_ says why there is no more.
   asio::awaitable<bool> next(std::string* sse);
   bool add(const openai::AnswerEvent& event, std::string* sse);
+  openai::Refusal failure(const Outcome& outcome) const;
   asio::awaitable<void> stream_rest(std::string sse);
 
   Exchange& exchange_;
@@ -50,12 +47,22 @@ class Generating {
   std::shared_ptr<EventQueue> queue_;
   Clock::time_point deadline_;
   ApiError error_;
+
+  // As if the engine had cancelled it.
+  struct Cut {
+    EventQueue* queue;
+    void operator()() const {
+      queue->push({openai::AnswerEvent{.end = Outcome{.finish = FinishReason::kCancelled}}});
+    }
+  };
+  std::stop_callback<Cut> on_cut_;
 };
 
 // What ended a generation before its time; nothing where it ended as it should.
-openai::Refusal failure(const Outcome& outcome) {
+openai::Refusal Generating::failure(const Outcome& outcome) const {
   if (outcome.finish == FinishReason::kError) return openai::api_error(outcome.error);
   if (outcome.finish != FinishReason::kCancelled) return {};
+  if (app_.cut.stop_requested()) return shutting_down();
   return ApiError{
       .http = 503, .message = "the generation was cancelled", .type = "server_error", .code = "cancelled"};
 }
@@ -80,7 +87,7 @@ asio::awaitable<bool> Generating::next(std::string* sse) {
   }
   if (events.empty() && sse != nullptr) *sse += openai::kHeartbeat;
   if (!events.empty() || Clock::now() < deadline_) co_return true;
-  error_ = {.http = 504, .message = "the answer took too long", .type = "server_error", .code = "timeout"};
+  error_ = timed_out();
   co_return false;
 }
 
@@ -150,14 +157,6 @@ void tell_ignored(Exchange& exchange, App& app, const openai::UnknownFields& unk
   }
 }
 
-ApiError busy() {
-  return {.http = 429,
-          .message = "the server has as many requests as it takes; try again",
-          .type = "rate_limit_error",
-          .code = "queue_full",
-          .retry_after = 1};
-}
-
 }  // namespace
 
 asio::awaitable<void> generate(Exchange& exchange, App& app, MakeJob make_job) {
@@ -165,14 +164,16 @@ asio::awaitable<void> generate(Exchange& exchange, App& app, MakeJob make_job) {
     co_await send_error(exchange, *refusal);
     co_return;
   }
-  openai::JobOrError made = make_job(exchange.request().body, service_of(app));
+  const auto deadline = deadline_of(app);
+  openai::JobOrError made = co_await prepare(exchange, app, make_job, deadline);
+  if (exchange.gone().stop_requested()) co_return;
   if (const auto* error = std::get_if<ApiError>(&made)) {
     co_await send_error(exchange, *error);
     co_return;
   }
   auto& job = std::get<openai::Job>(made);
   tell_ignored(exchange, app, job.unknown);
-  Generating generating(exchange, app, *job.answer);
+  Generating generating(exchange, app, *job.answer, deadline);
   if (job.failure) {
     co_await generating.stream_failure(*job.failure);
   } else if (!generating.submit(std::move(job.requests))) {

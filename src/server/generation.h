@@ -2,15 +2,12 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
-#include <string_view>
 
-#include "openai/answer.h"
 #include "server/app.h"
 #include "server/http.h"
+#include "server/prepare.h"
 
 namespace moesaic::server {
-
-using MakeJob = openai::JobOrError (*)(std::string_view body, const openai::Service& service);
 
 // Answers the request: whole, as server-sent events, or with an error. When it returns, its generations have
 // ended or are cancelled.

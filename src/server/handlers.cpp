@@ -13,6 +13,7 @@
 #include "openai/token_requests.h"
 #include "server/generation.h"
 #include "server/page.h"
+#include "server/prepare.h"
 #include "server/router.h"
 
 namespace moesaic::server {
@@ -43,15 +44,22 @@ Json model_json(const App& app) {
           {"max_model_len", app.engine.model()->context()}};
 }
 
-using Convert = openai::JsonOrError (*)(std::string_view body, const openai::Service& service);
+ApiError not_now(std::string message, const char* code, int retry_after) {
+  return {.http = 503,
+          .message = std::move(message),
+          .type = "server_error",
+          .code = code,
+          .retry_after = retry_after};
+}
 
 asio::awaitable<void> convert(Exchange& exchange, App& app, Convert convert) {
   openai::JsonOrError result;
   if (const auto refusal = unavailable(app)) {
     result = *refusal;
   } else {
-    result = convert(exchange.request().body, service_of(app));
+    result = co_await prepare(exchange, app, convert, deadline_of(app));
   }
+  if (exchange.gone().stop_requested()) co_return;
   HttpAnswer answer = std::holds_alternative<ApiError>(result)
                           ? error_answer(std::get<ApiError>(result))
                           : HttpAnswer{.body = std::get<std::string>(std::move(result))};
@@ -72,23 +80,30 @@ asio::awaitable<void> send_error(Exchange& exchange, const ApiError& error) {
   co_await exchange.send(std::move(answer));
 }
 
+ApiError busy() {
+  return {.http = 429,
+          .message = "the server has as many requests as it takes; try again",
+          .type = "rate_limit_error",
+          .code = "queue_full",
+          .retry_after = 1};
+}
+
+ApiError shutting_down() { return not_now("the server is going down", "shutting_down", 10); }
+
+ApiError timed_out() {
+  return {.http = 504, .message = "the answer took too long", .type = "server_error", .code = "timeout"};
+}
+
 openai::Refusal unavailable(const App& app) {
-  const auto busy = [](std::string message, const char* code, int retry_after) {
-    return ApiError{.http = 503,
-                    .message = std::move(message),
-                    .type = "server_error",
-                    .code = code,
-                    .retry_after = retry_after};
-  };
   switch (app.engine.state()) {
     case EngineThread::State::kLoading:
-      return busy("the model is being loaded", "model_loading", 5);
+      return not_now("the model is being loaded", "model_loading", 5);
     case EngineThread::State::kFailed:
-      return busy("the engine has failed: " + app.engine.failure(), "engine_failed", 0);
+      return not_now("the engine has failed: " + app.engine.failure(), "engine_failed", 0);
     default:
       break;
   }
-  if (app.draining) return busy("the server is going down", "shutting_down", 10);
+  if (app.draining) return shutting_down();
   return {};
 }
 
@@ -117,7 +132,10 @@ asio::awaitable<void> version(Exchange& exchange, App& app) {
 }
 
 asio::awaitable<void> metrics(Exchange& exchange, App& app) {
-  HttpAnswer answer{.body = app.metrics.text(app.engine.gauges()),
+  Gauges gauges = app.engine.gauges();
+  for (const Lane lane : {Lane::kQuick, Lane::kSchemas, Lane::kLarge})
+    gauges.preparing += app.workers.jobs(lane);
+  HttpAnswer answer{.body = app.metrics.text(gauges),
                     .content_type = "text/plain; version=0.0.4; charset=utf-8"};
   co_await exchange.send(std::move(answer));
 }
@@ -148,11 +166,12 @@ asio::awaitable<void> model_by_id(Exchange& exchange, App& app) {
   }
 }
 
-openai::Service service_of(const App& app) {
+openai::Service service_of(App& app) {
   return {.model = *app.engine.model(),
           .name = app.options.model_name,
           .today = fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))),
-          .strict_fields = app.options.strict_fields};
+          .strict_fields = app.options.strict_fields,
+          .grammars = &app.grammars};
 }
 
 asio::awaitable<void> chat_completions(Exchange& exchange, App& app) {

@@ -13,8 +13,12 @@ HttpAnswer error_answer(const openai::ApiError& error);
 asio::awaitable<void> send_error(Exchange& exchange, const openai::ApiError& error);
 // While loading, draining or after a failure: why nothing can be generated.
 openai::Refusal unavailable(const App& app);
+// The server has as much to do as it takes.
+openai::ApiError busy();
+openai::ApiError shutting_down();
+openai::ApiError timed_out();
 // For an App that is available.
-openai::Service service_of(const App& app);
+openai::Service service_of(App& app);
 
 asio::awaitable<void> page(Exchange& exchange, App& app);
 asio::awaitable<void> health(Exchange& exchange, App& app);

@@ -54,6 +54,7 @@ class Exchange {
   virtual ~Exchange() = default;
 
   const HttpRequest& request() const { return request_; }
+  std::string take_body() { return std::exchange(request_.body, {}); }
   RequestRecord& record() { return record_; }
   asio::any_io_executor executor() const { return executor_; }
   // Triggered when the client has gone, or by abandon(): cancels the generations.

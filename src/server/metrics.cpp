@@ -63,6 +63,7 @@ Metrics::Metrics(const std::string& model_name)
     : time_to_first_token(kFirstTokenSeconds),
       inter_token(kTokenSeconds),
       end_to_end(kRequestSeconds),
+      prepare_time(kFirstTokenSeconds),
       queue_time(kRequestSeconds),
       prompt_length(kLengths),
       generation_length(kLengths),
@@ -86,6 +87,8 @@ std::string Metrics::text(const Gauges& g) const {
   const EngineStats& e = g.engine;
   one("vllm:num_requests_running", "gauge", "Generations at work.", e.running);
   one("vllm:num_requests_waiting", "gauge", "Generations that wait for their turn.", e.waiting + g.inbox);
+  one("moesaic:num_requests_preparing", "gauge",
+      "Requests whose JSON, schemas and tokens are being read, or wait for that.", g.preparing);
   one("vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache's pages that requests hold, 1 is all.",
       share(e.full));
   one("moesaic:kv_pages_used", "gauge", "Pages that requests hold, of the layers with full attention.",
@@ -105,6 +108,7 @@ std::string Metrics::text(const Gauges& g) const {
   histogram("vllm:inter_token_latency_seconds", "Between two tokens of an answer.", inter_token);
   histogram("vllm:e2e_request_latency_seconds", "From arrival to the end.", end_to_end);
   histogram("vllm:request_queue_time_seconds", "From arrival to the engine.", queue_time);
+  histogram("moesaic:request_prepare_time_seconds", "From a request's body to its tokens.", prepare_time);
   histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", prompt_length);
   histogram("vllm:request_generation_tokens", "Tokens of an answer.", generation_length);
   head("vllm:request_success_total", "counter", "Generations that ended, by reason.", text);

@@ -31,7 +31,8 @@ class Histogram {
 // What is read when the metrics are asked for.
 struct Gauges {
   EngineStats engine;
-  int inbox = 0;  // generations that the engine has not seen yet
+  int inbox = 0;      // generations that the engine has not seen yet
+  int preparing = 0;  // requests whose JSON, schemas and tokens are being read
 };
 
 // Thread-safe.
@@ -41,7 +42,8 @@ struct Metrics {
   std::atomic<uint64_t> recoveries = 0, refused_busy = 0;
   std::atomic<int> connections = 0;
   std::array<std::atomic<uint64_t>, 5> finished{};  // by FinishReason
-  Histogram time_to_first_token, inter_token, end_to_end, queue_time, prompt_length, generation_length;
+  Histogram time_to_first_token, inter_token, end_to_end, prepare_time, queue_time, prompt_length,
+      generation_length;
 
   void count_request(std::string_view route, int status);
   // The text format 0.0.4.

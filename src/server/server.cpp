@@ -23,6 +23,7 @@ using boost::system::error_code;
 
 constexpr auto kRetryAccept = std::chrono::milliseconds(100);  // while there are no file descriptors
 constexpr auto kDrainPoll = std::chrono::milliseconds(20);
+constexpr auto kCutTime = std::chrono::seconds(1);  // for clients to take the error that ends their answer
 constexpr const char* kFull =
     "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
@@ -42,12 +43,14 @@ struct Server::Impl {
   tcp::acceptor acceptor{control};
   asio::signal_set signals{control};
   int signals_seen = 0;
+  Clock::time_point drain_until;
 
   Impl(ServerOptions options, EngineThread::Open open, int max_batch)
       : app(std::move(options), std::move(open), max_batch), io(app.options.io_threads) {}
 
   Status listen();
   asio::awaitable<void> accept();
+  asio::awaitable<void> answers_end();
   asio::awaitable<void> finish();
   void begin_drain();
   void wait_for_signal();
@@ -87,15 +90,22 @@ asio::awaitable<void> Server::Impl::accept() {
   }
 }
 
-// Answers under way finish; then nothing is left to do.
-asio::awaitable<void> Server::Impl::finish() {
-  const auto deadline = Clock::now() + app.options.limits.drain_time;
+// Waits until no answer is under way, at most until drain_until.
+asio::awaitable<void> Server::Impl::answers_end() {
   asio::steady_timer pause(control);
-  while (app.exchanges > 0 && Clock::now() < deadline) {
+  while (app.exchanges > 0 && Clock::now() < drain_until) {
     pause.expires_after(kDrainPoll);
     error_code ignored;
     co_await pause.async_wait(into(ignored));
   }
+}
+
+// Answers under way finish. Those that take too long are told so and end; then nothing is left to do.
+asio::awaitable<void> Server::Impl::finish() {
+  co_await answers_end();
+  app.cut.request_stop();
+  drain_until = Clock::now() + kCutTime;
+  co_await answers_end();
   io.stop();
 }
 
@@ -104,14 +114,16 @@ void Server::Impl::begin_drain() {
   app.log.event("draining", fmt::format("{} answers under way", app.exchanges.load()));
   error_code ignored;
   acceptor.close(ignored);
+  drain_until = Clock::now() + app.options.limits.drain_time;
   asio::co_spawn(control, finish(), asio::detached);
 }
 
 void Server::Impl::wait_for_signal() {
   signals.async_wait([this](const error_code& error, int) {
     if (error) return;
-    if (++signals_seen > 1) return io.stop();
+    if (++signals_seen > 2) return io.stop();
     begin_drain();
+    if (signals_seen > 1) drain_until = Clock::now();
     wait_for_signal();
   });
 }
@@ -155,6 +167,7 @@ Status Server::run(bool signals) {
   std::vector<std::thread> threads;
   for (int i = 0; i < s.app.options.io_threads; ++i) threads.emplace_back([&s] { s.io.run(); });
   for (std::thread& thread : threads) thread.join();
+  s.app.workers.stop();
   s.app.engine.stop();
   const bool failed = s.app.engine.state() == EngineThread::State::kFailed;
   return failed ? Status(StatusCode::kInternal, s.app.engine.failure()) : Status();

@@ -1,0 +1,100 @@
+#include "openai/grammar_cache.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "grammar/compiled_grammar.h"
+
+namespace moesaic::openai {
+namespace {
+
+constexpr size_t kStateBytes = 96;  // of a compiled grammar, with its edges, about
+
+// Equal for equal formats only.
+std::string key_of(const AnswerFormat& f) {
+  std::string key = fmt::format("{} {} {}:{}", f.chat, f.must_call, f.json_schema.size(), f.json_schema);
+  for (const auto& [name, schema] : f.functions)
+    key += fmt::format("{}:{}{}:{}", name.size(), name, schema.size(), schema);
+  return key;
+}
+
+size_t bytes_of(const Result<AnswerGrammar>& result) {
+  if (!result.ok()) return result.status().message().size();
+  const auto& compiled = result.value().compiled();
+  return compiled == nullptr ? 0 : compiled->key.size() + compiled->automaton.size() * kStateBytes;
+}
+
+}  // namespace
+
+// The entry, now the latest used; null where there is none.
+GrammarCache::EntryPtr GrammarCache::touch(const std::string& key) {
+  const auto at = entries_.find(key);
+  if (at == entries_.end()) return nullptr;
+  used_.splice(used_.begin(), used_, at->second);
+  return *at->second;
+}
+
+void GrammarCache::forget(const std::string& key) {
+  const auto at = entries_.find(key);
+  if (at == entries_.end()) return;
+  bytes_ -= (*at->second)->bytes;
+  used_.erase(at->second);
+  entries_.erase(at);
+}
+
+void GrammarCache::keep(const EntryPtr& entry, Result<AnswerGrammar> result) {
+  const std::lock_guard lock(mutex_);
+  ++compiled_;
+  entry->bytes = 2 * entry->key.size() + bytes_of(result);
+  entry->result = std::move(result);
+  if (entries_.contains(entry->key)) bytes_ += entry->bytes;
+  while (!used_.empty() && (used_.size() > most_ || bytes_ > most_bytes_)) {
+    const std::string last = used_.back()->key;
+    if (!used_.back()->result) break;  // under way, and soon the latest
+    forget(last);
+  }
+  done_.notify_all();
+}
+
+Result<AnswerGrammar> GrammarCache::get(const AnswerFormat& format) {
+  const std::string key = key_of(format);
+  EntryPtr entry;
+  {
+    std::unique_lock lock(mutex_);
+    while ((entry = touch(key)) != nullptr && !entry->result) done_.wait(lock);
+    if (entry != nullptr) return *entry->result;
+    entry = std::make_shared<Entry>(Entry{.key = key, .result = {}});
+    used_.push_front(entry);
+    entries_.emplace(key, used_.begin());
+  }
+  try {
+    Result<AnswerGrammar> result = AnswerGrammar::compile(format);
+    keep(entry, result);
+    return result;
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    forget(key);
+    done_.notify_all();
+    throw;
+  }
+}
+
+std::optional<Result<AnswerGrammar>> GrammarCache::find(const AnswerFormat& format) {
+  const std::string key = key_of(format);
+  const std::lock_guard lock(mutex_);
+  const EntryPtr entry = touch(key);
+  return entry == nullptr ? std::nullopt : entry->result;
+}
+
+size_t GrammarCache::size() const {
+  const std::lock_guard lock(mutex_);
+  return entries_.size();
+}
+
+uint64_t GrammarCache::compiled() const {
+  const std::lock_guard lock(mutex_);
+  return compiled_;
+}
+
+}  // namespace moesaic::openai

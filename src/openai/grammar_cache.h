@@ -1,0 +1,53 @@
+// Compiled answer formats, so that a schema that comes again, as a client's schemas do, is compiled once.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "moesaic/answer_grammar.h"
+
+namespace moesaic::openai {
+
+// The least recently used go first. Errors are kept too: a schema that costs much and is refused costs it
+// once. Thread-safe.
+class GrammarCache {
+ public:
+  explicit GrammarCache(size_t most = 256, size_t most_bytes = 64 << 20)
+      : most_(most), most_bytes_(most_bytes) {}
+
+  // Compiles where it has to. Threads that ask for the same format meanwhile wait for the one that compiles.
+  Result<AnswerGrammar> get(const AnswerFormat& format);
+  // Nothing where get() would have to compile or to wait.
+  std::optional<Result<AnswerGrammar>> find(const AnswerFormat& format);
+
+  size_t size() const;
+  uint64_t compiled() const;  // so far
+
+ private:
+  struct Entry {
+    std::string key;
+    std::optional<Result<AnswerGrammar>> result;  // none while a thread compiles
+    size_t bytes = 0;
+  };
+  using EntryPtr = std::shared_ptr<Entry>;
+
+  EntryPtr touch(const std::string& key);
+  void keep(const EntryPtr& entry, Result<AnswerGrammar> result);
+  void forget(const std::string& key);
+
+  size_t most_, most_bytes_;
+  mutable std::mutex mutex_;
+  std::condition_variable done_;
+  std::list<EntryPtr> used_;  // the latest first
+  std::unordered_map<std::string, std::list<EntryPtr>::iterator> entries_;
+  size_t bytes_ = 0;
+  uint64_t compiled_ = 0;
+};
+
+}  // namespace moesaic::openai

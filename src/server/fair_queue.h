@@ -1,0 +1,83 @@
+// Jobs of many clients: each client's own first in, first out; the clients take turns.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+namespace moesaic::server {
+
+// Bounded. Not thread-safe. A client with many jobs delays another client's job by one of its own at most.
+template <typename Job>
+class FairQueue {
+ public:
+  explicit FairQueue(size_t most) : most_(most) {}
+
+  size_t size() const { return size_; }
+
+  // Adds a job; `id` names it to erase(). What there is no room for comes back: where the queue is full, the
+  // newest job of the client that has most of them, which may be the one given.
+  std::optional<Job> push(const std::string& client, uint64_t id, Job job) {
+    add(client, id, std::move(job));
+    if (size_ <= most_) return std::nullopt;
+    const auto longest = std::max_element(turns_.begin(), turns_.end(), [](const Turn& a, const Turn& b) {
+      return a.jobs.size() < b.jobs.size() || (a.jobs.size() == b.jobs.size() && a.newest() < b.newest());
+    });
+    return take(longest, std::prev(longest->jobs.end()));
+  }
+
+  // The next job; that client's next one comes after one of every other client.
+  std::optional<Job> pop() {
+    if (turns_.empty()) return std::nullopt;
+    turns_.splice(turns_.end(), turns_, turns_.begin());
+    const auto turn = std::prev(turns_.end());
+    return take(turn, turn->jobs.begin());
+  }
+
+  // The job that push() was given under this id, where it still waits.
+  std::optional<Job> erase(const std::string& client, uint64_t id) {
+    const auto at = clients_.find(client);
+    if (at == clients_.end()) return std::nullopt;
+    auto& jobs = at->second->jobs;
+    const auto job = std::find_if(jobs.begin(), jobs.end(), [&](const auto& e) { return e.first == id; });
+    if (job == jobs.end()) return std::nullopt;
+    return take(at->second, job);
+  }
+
+ private:
+  struct Turn {
+    std::string client;
+    std::deque<std::pair<uint64_t, Job>> jobs;  // never empty between calls
+    uint64_t newest() const { return jobs.back().first; }
+  };
+  using Turns = std::list<Turn>;
+
+  void add(const std::string& client, uint64_t id, Job job) {
+    const auto [at, is_new] = clients_.try_emplace(client);
+    if (is_new) at->second = turns_.insert(turns_.end(), Turn{client, {}});
+    at->second->jobs.emplace_back(id, std::move(job));
+    ++size_;
+  }
+  std::optional<Job> take(typename Turns::iterator turn,
+                          typename std::deque<std::pair<uint64_t, Job>>::iterator at) {
+    std::optional<Job> job = std::move(at->second);
+    turn->jobs.erase(at);
+    --size_;
+    if (turn->jobs.empty()) {
+      clients_.erase(turn->client);
+      turns_.erase(turn);
+    }
+    return job;
+  }
+
+  size_t most_, size_ = 0;
+  Turns turns_;  // the next one's first
+  std::unordered_map<std::string, typename Turns::iterator> clients_;
+};
+
+}  // namespace moesaic::server

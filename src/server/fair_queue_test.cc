@@ -1,0 +1,108 @@
+#include "server/fair_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace moesaic::server {
+namespace {
+
+using Queue = FairQueue<std::string>;
+
+std::vector<std::string> all_of(Queue& queue) {
+  std::vector<std::string> jobs;
+  while (auto job = queue.pop()) jobs.push_back(*job);
+  return jobs;
+}
+
+TEST(FairQueue, ClientsTakeTurns) {
+  Queue queue(100);
+  uint64_t id = 0;
+  for (const char* job : {"a1", "a2", "a3", "b1", "c1", "b2"})
+    EXPECT_FALSE(queue.push(std::string(1, job[0]), ++id, job));
+  EXPECT_EQ(all_of(queue), (std::vector<std::string>{"a1", "b1", "c1", "a2", "b2", "a3"}));
+  EXPECT_EQ(queue.size(), 0);
+}
+
+TEST(FairQueue, AFullQueueSendsAwayWhoHasMost) {
+  Queue queue(4);
+  uint64_t id = 0;
+  for (const char* job : {"a1", "a2", "a3", "b1"})
+    EXPECT_FALSE(queue.push(std::string(1, job[0]), ++id, job));
+  EXPECT_EQ(queue.push("c", ++id, "c1"), "a3");
+  EXPECT_EQ(queue.push("a", ++id, "a4"), "a4");
+  EXPECT_EQ(queue.push("b", ++id, "b2"), "b2");  // as many as a, and newer
+  EXPECT_EQ(all_of(queue), (std::vector<std::string>{"a1", "b1", "c1", "a2"}));
+}
+
+TEST(FairQueue, OneClientAloneIsFirstInFirstOut) {
+  Queue queue(2);
+  EXPECT_FALSE(queue.push("a", 1, "a1"));
+  EXPECT_FALSE(queue.push("a", 2, "a2"));
+  EXPECT_EQ(queue.push("a", 3, "a3"), "a3");
+  EXPECT_EQ(all_of(queue), (std::vector<std::string>{"a1", "a2"}));
+}
+
+TEST(FairQueue, ErasesWhatStillWaits) {
+  Queue queue(10);
+  for (uint64_t id = 1; id <= 3; ++id) queue.push("a", id, "a" + std::to_string(id));
+  EXPECT_EQ(queue.erase("a", 2), "a2");
+  EXPECT_FALSE(queue.erase("a", 2));
+  EXPECT_FALSE(queue.erase("b", 1));
+  EXPECT_EQ(queue.pop(), "a1");
+  EXPECT_FALSE(queue.erase("a", 1));
+  EXPECT_EQ(queue.erase("a", 3), "a3");
+  EXPECT_FALSE(queue.pop());
+}
+
+// Whatever comes in whatever order: between two jobs of a client every other client that waited had its turn,
+// each client's jobs stay in order, and none is lost.
+TEST(FairQueue, RandomTrafficIsFair) {
+  std::mt19937 random(7);
+  Queue queue(40);
+  std::map<std::string, std::vector<uint64_t>> waiting;  // by client
+  std::map<std::string, int> passed_over;
+  for (uint64_t id = 1; id <= 20000; ++id) {
+    const std::string client(1, static_cast<char>('a' + random() % 6));
+    switch (random() % 3) {
+      case 0: {
+        waiting[client].push_back(id);
+        if (auto refused = queue.push(client, id, client + std::to_string(id))) {
+          auto& jobs = waiting[refused->substr(0, 1)];
+          ASSERT_EQ(*refused, refused->substr(0, 1) + std::to_string(jobs.back()));
+          for (const auto& [other, others] : waiting) ASSERT_LE(others.size(), jobs.size()) << other;
+          jobs.pop_back();
+        }
+        break;
+      }
+      case 1: {
+        const auto job = queue.pop();
+        if (!job) break;
+        auto& jobs = waiting[job->substr(0, 1)];
+        ASSERT_EQ(*job, job->substr(0, 1) + std::to_string(jobs.front()));
+        jobs.erase(jobs.begin());
+        for (auto& [other, others] : waiting)
+          passed_over[other] = others.empty() || other == job->substr(0, 1) ? 0 : passed_over[other] + 1;
+        for (const auto& [other, times] : passed_over) ASSERT_LT(times, 6) << other;
+        break;
+      }
+      default: {
+        auto& jobs = waiting[client];
+        if (jobs.empty()) break;
+        const size_t at = random() % jobs.size();
+        ASSERT_EQ(queue.erase(client, jobs[at]), client + std::to_string(jobs[at]));
+        jobs.erase(jobs.begin() + static_cast<std::ptrdiff_t>(at));
+        if (jobs.empty()) passed_over[client] = 0;
+      }
+    }
+    size_t total = 0;
+    for (const auto& [other, others] : waiting) total += others.size();
+    ASSERT_EQ(queue.size(), total);
+  }
+}
+
+}  // namespace
+}  // namespace moesaic::server

@@ -1,0 +1,106 @@
+#include "server/prepare.h"
+
+#include <memory>
+#include <utility>
+
+#include "server/handlers.h"
+
+namespace moesaic::server {
+namespace {
+
+using openai::ApiError;
+using openai::Service;
+
+constexpr size_t kQuickBytes = 64 << 10;  // a body that the quick lane takes
+constexpr auto kNever = std::chrono::hours(24 * 365);
+
+// Owns all that the work uses, since the coroutine does not wait for work that is of no use any more.
+template <typename Made>
+struct Preparation {
+  std::string body;
+  Service service;
+  Made (*make)(std::string_view body, const Service& service);
+  Made made;
+
+  bool needs_compilation() const {
+    const auto* error = std::get_if<ApiError>(&made);
+    return error != nullptr && error->http == openai::kNeedsCompilation;
+  }
+  void run() {
+    made = make(body, service);
+    if (!needs_compilation()) std::string().swap(body);
+  }
+};
+
+// Who is to have a share of its own: where there are keys, those who share an address are told apart.
+std::string client_of(const HttpRequest& request, const App& app) {
+  return app.options.api_keys.empty() ? request.client : request.client + " " + request.authorization;
+}
+
+// Triggered when either is.
+class Either {
+ public:
+  Either(std::stop_token a, std::stop_token b)
+      : on_a_(std::move(a), Stop{&both_}), on_b_(std::move(b), Stop{&both_}) {}
+  std::stop_token token() const { return both_.get_token(); }
+
+ private:
+  struct Stop {
+    std::stop_source* source;
+    void operator()() const { source->request_stop(); }
+  };
+  std::stop_source both_;
+  std::stop_callback<Stop> on_a_, on_b_;
+};
+
+ApiError refusal_of(WorkerPool::End end, App& app) {
+  if (app.cut.stop_requested()) return shutting_down();
+  if (end == WorkerPool::End::kCancelled) return timed_out();
+  ++app.metrics.refused_busy;
+  return busy();
+}
+
+template <typename Made>
+asio::awaitable<Made> prepared(Exchange& exchange, App& app, Made (*make)(std::string_view, const Service&),
+                               Clock::time_point deadline) {
+  const auto begun = Clock::now();
+  const Either stop(exchange.gone(), app.cut.get_token());
+  auto work = std::make_shared<Preparation<Made>>(
+      Preparation<Made>{.body = exchange.take_body(), .service = service_of(app), .make = make, .made = {}});
+  work->service.cancel = stop.token();
+  WorkerPool::Place place{.lane = work->body.size() <= kQuickBytes ? Lane::kQuick : Lane::kLarge,
+                          .client = client_of(exchange.request(), app)};
+  work->service.may_compile = place.lane != Lane::kQuick;
+  const auto run = [&] {
+    return app.workers.run(exchange.executor(), place, stop.token(), deadline, [work] { work->run(); });
+  };
+  WorkerPool::End end = co_await run();
+  if (end == WorkerPool::End::kDone && work->needs_compilation()) {
+    place.lane = Lane::kSchemas;
+    work->service.may_compile = true;
+    end = co_await run();
+  }
+  app.metrics.prepare_time.observe(std::chrono::duration<double>(Clock::now() - begun).count());
+  if (end != WorkerPool::End::kDone) co_return refusal_of(end, app);
+  co_return std::move(work->made);
+}
+
+}  // namespace
+
+asio::awaitable<openai::JobOrError> prepare(Exchange& exchange, App& app, MakeJob make,
+                                            Clock::time_point deadline) {
+  return prepared<openai::JobOrError>(exchange, app, make, deadline);
+}
+
+asio::awaitable<openai::JsonOrError> prepare(Exchange& exchange, App& app, Convert make,
+                                             Clock::time_point deadline) {
+  return prepared<openai::JsonOrError>(exchange, app, make, deadline);
+}
+
+Clock::time_point deadline_of(const App& app) {
+  const auto limit = app.options.limits.request_time;
+  return Clock::now() +
+         (limit.count() > 0 ? std::chrono::duration_cast<Clock::duration>(limit) : Clock::duration(kNever));
+}
+
+}  // namespace moesaic::server

@@ -1,0 +1,28 @@
+// A request's first part, from its body to what the engine needs or to an answer: on the worker pool, so that
+// neither the sockets' threads nor the engine's wait for it.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <string_view>
+
+#include "openai/answer.h"
+#include "openai/token_requests.h"
+#include "server/app.h"
+#include "server/http.h"
+
+namespace moesaic::server {
+
+using MakeJob = openai::JobOrError (*)(std::string_view body, const openai::Service& service);
+using Convert = openai::JsonOrError (*)(std::string_view body, const openai::Service& service);
+
+// For an App that is available. Takes the exchange's body. Where the client has gone meanwhile, what comes
+// back is of no use.
+asio::awaitable<openai::JobOrError> prepare(Exchange& exchange, App& app, MakeJob make,
+                                            Clock::time_point deadline);
+asio::awaitable<openai::JsonOrError> prepare(Exchange& exchange, App& app, Convert make,
+                                             Clock::time_point deadline);
+
+// When the answer to a request that begins now must be complete.
+Clock::time_point deadline_of(const App& app);
+
+}  // namespace moesaic::server

@@ -1,0 +1,159 @@
+#include "server/worker_pool.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <exception>
+#include <optional>
+#include <utility>
+
+namespace moesaic::server {
+namespace {
+
+struct LaneThreads {
+  int count, nice;
+};
+
+// Two for the quick ones, so that one request's odd costs do not hold up the others.
+constexpr std::array<LaneThreads, kLanes> kThreads = {LaneThreads{2, 2}, LaneThreads{1, 10},
+                                                      LaneThreads{1, 15}};
+
+// Linux has a nice value for each thread. Where it may not be changed, it stays.
+void lower_priority(int nice) { setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), nice); }
+
+void return_free_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
+}  // namespace
+
+// The timer is touched on the executor only; the rest under the mutex until the work begins.
+struct WorkerPool::Job : std::enable_shared_from_this<Job> {
+  Job(const asio::any_io_executor& e, std::function<void()> w) : executor(e), timer(e), work(std::move(w)) {}
+
+  void end(End with) {
+    asio::post(executor, [self = shared_from_this(), with] {
+      if (!self->result) self->result = with;
+      self->timer.cancel();
+    });
+  }
+  void run() {
+    try {
+      work();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    work = nullptr;  // what it owns is freed here, not on a socket's thread
+    end(End::kDone);
+  }
+
+  asio::any_io_executor executor;
+  asio::steady_timer timer;
+  std::function<void()> work;
+  uint64_t id = 0;
+  std::exception_ptr failure;
+  std::optional<End> result;  // on the executor only
+};
+
+WorkerPool::WorkerPool(size_t most_waiting)
+    : queues_{Queue(most_waiting), Queue(most_waiting), Queue(most_waiting)} {
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int i = 0; i < kThreads[lane].count; ++i)
+      threads_.emplace_back([this, lane] { serve(static_cast<Lane>(lane)); });
+  }
+}
+
+WorkerPool::~WorkerPool() { stop(); }
+
+void WorkerPool::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    for (Queue& queue : queues_) {
+      while (const std::optional<JobPtr> left = queue.waiting.pop()) (*left)->end(End::kBusy);
+      queue.wake.notify_all();
+    }
+  }
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+int WorkerPool::jobs(Lane lane) const {
+  const std::lock_guard lock(mutex_);
+  const Queue& queue = queues_[static_cast<int>(lane)];
+  return static_cast<int>(queue.waiting.size()) + queue.running;
+}
+
+// False: no room. Another job may have to leave instead.
+bool WorkerPool::submit(const Place& place, const JobPtr& job) {
+  std::optional<JobPtr> refused = job;
+  {
+    const std::lock_guard lock(mutex_);
+    Queue& queue = queues_[static_cast<int>(place.lane)];
+    job->id = ++last_id_;
+    if (!stopping_) refused = queue.waiting.push(place.client, job->id, job);
+    queue.wake.notify_one();
+  }
+  if (refused && *refused != job) (*refused)->end(End::kBusy);
+  return !refused || *refused != job;
+}
+
+// False: it has begun.
+bool WorkerPool::take_back(const Place& place, const JobPtr& job) {
+  const std::lock_guard lock(mutex_);
+  return queues_[static_cast<int>(place.lane)].waiting.erase(place.client, job->id).has_value();
+}
+
+asio::awaitable<WorkerPool::End> WorkerPool::run(asio::any_io_executor executor, Place place,
+                                                 std::stop_token cancel, Clock::time_point deadline,
+                                                 std::function<void()> work) {
+  const auto job = std::make_shared<Job>(executor, std::move(work));
+  if (!submit(place, job)) co_return End::kBusy;
+  {
+    const std::stop_callback on_cancel(cancel, [&] { job->end(End::kCancelled); });
+    job->timer.expires_at(deadline);
+    while (!job->result && Clock::now() < deadline) {
+      boost::system::error_code woken;
+      co_await job->timer.async_wait(asio::redirect_error(asio::use_awaitable, woken));
+    }
+  }
+  const End end = job->result.value_or(End::kCancelled);
+  if (end == End::kDone && job->failure) std::rethrow_exception(job->failure);
+  if (end == End::kCancelled && take_back(place, job)) job->work = nullptr;
+  co_return end;
+}
+
+WorkerPool::JobPtr WorkerPool::next(Queue& queue) {
+  std::unique_lock lock(mutex_);
+  queue.wake.wait(lock, [&] { return stopping_ || queue.waiting.size() > 0; });
+  if (stopping_) return nullptr;
+  ++queue.running;
+  return *queue.waiting.pop();
+}
+
+void WorkerPool::serve(Lane lane) {
+  lower_priority(kThreads[static_cast<int>(lane)].nice);
+  Queue& queue = queues_[static_cast<int>(lane)];
+  while (const JobPtr job = next(queue)) {
+    job->run();
+    bool idle = false;
+    {
+      const std::lock_guard lock(mutex_);
+      --queue.running;
+      idle = queue.waiting.size() == 0;
+    }
+    // What a large job has freed goes back to the system.
+    if (lane == Lane::kLarge && idle) return_free_memory();
+  }
+}
+
+}  // namespace moesaic::server

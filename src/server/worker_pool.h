@@ -1,0 +1,87 @@
+// Threads for the work that a request needs before it can generate: reading its JSON, compiling its schemas,
+// making its tokens. They are neither the threads that serve sockets nor the engine's.
+#pragma once
+
+#include <array>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/fair_queue.h"
+
+namespace moesaic::server {
+
+namespace asio = boost::asio;
+
+// By what a job may cost. Each lane has its own queue and threads: costly jobs never take the threads of
+// cheap ones. The costlier the lane, the lower the priority of its threads (nice), so that the engine keeps
+// the cores.
+enum class Lane {
+  kQuick,    // a small body: milliseconds
+  kSchemas,  // a small body whose schemas have to be compiled
+  kLarge     // a large body: seconds
+};
+inline constexpr int kLanes = 3;
+
+class WorkerPool {
+ public:
+  struct Place {
+    Lane lane = Lane::kQuick;
+    std::string client;  // clients of a lane take turns
+  };
+  enum class End {
+    kDone,
+    kBusy,       // the lane's queue is full, or the pool has stopped
+    kCancelled,  // or late: the work has not begun, or its result is of no use any more
+  };
+  using Clock = std::chrono::steady_clock;
+
+  explicit WorkerPool(size_t most_waiting);  // jobs in the queue of each lane
+  ~WorkerPool();                             // as stop()
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  // Runs `work` on a thread of the lane; the coroutine goes on when it has ended, or when `cancel` is
+  // triggered, or at the deadline, whichever is first. After kCancelled the work may still be running, so it
+  // must own what it uses. Rethrows what the work throws. executor: the coroutine's own, a strand.
+  asio::awaitable<End> run(asio::any_io_executor executor, Place place, std::stop_token cancel,
+                           Clock::time_point deadline, std::function<void()> work);
+
+  // Joins after the jobs under way; those that wait end as kBusy.
+  void stop();
+
+  // Jobs that wait or run.
+  int jobs(Lane lane) const;
+
+ private:
+  struct Job;
+  using JobPtr = std::shared_ptr<Job>;
+  struct Queue {
+    explicit Queue(size_t most) : waiting(most) {}
+    FairQueue<JobPtr> waiting;
+    std::condition_variable wake;
+    int running = 0;
+  };
+
+  bool submit(const Place& place, const JobPtr& job);
+  bool take_back(const Place& place, const JobPtr& job);
+  void serve(Lane lane);
+  JobPtr next(Queue& queue);
+
+  mutable std::mutex mutex_;
+  std::array<Queue, kLanes> queues_;
+  bool stopping_ = false;
+  uint64_t last_id_ = 0;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace moesaic::server

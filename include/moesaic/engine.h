@@ -84,14 +84,16 @@ class Model {
   // The tokens that end an answer unless a request names others.
   std::vector<int32_t> stop_tokens() const;
 
-  // special: names such as <|start|> become special tokens instead of text.
-  Result<std::vector<int32_t>> tokenize(std::string_view text, bool special = false) const;
+  // special: names such as <|start|> become special tokens instead of text. Cancelled: an error.
+  Result<std::vector<int32_t>> tokenize(std::string_view text, bool special = false,
+                                        const TokenLimit& limit = {}) const;
   // The tokens' bytes, not always valid UTF-8.
   std::string detokenize(std::span<const int32_t> tokens) const;
   // A conversation as JSON in the manner of OpenAI's chat completions, in the model's own format up to where
   // the answer begins: a list of messages, or {messages, tools, reasoning_effort, instructions,
   // current_date}.
-  Result<std::vector<int32_t>> chat_prompt(std::string_view conversation_json) const;
+  Result<std::vector<int32_t>> chat_prompt(std::string_view conversation_json,
+                                           const TokenLimit& limit = {}) const;
 
   // Queues a request. What it asks for is checked now, and on_end is not called if that fails. It is
   // cancelled, before the next step, once `cancel` is triggered.

@@ -1,13 +1,23 @@
 // What a caller says about a generation and what comes back of it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace moesaic {
+
+// How far a text's tokens are wanted.
+struct TokenLimit {
+  size_t most = SIZE_MAX;  // of more tokens the first most + 1 come back, and the rest is not made
+  std::stop_token cancel = {};
+
+  bool reached(size_t tokens) const { return tokens > most || cancel.stop_requested(); }
+};
 
 struct SamplingParams {
   double temperature = 1.0;  // 0: greedy

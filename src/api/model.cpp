@@ -154,19 +154,21 @@ int Model::context() const { return impl_->engine.context(); }
 int Model::vocab() const { return impl_->config.vocab; }
 std::vector<int32_t> Model::stop_tokens() const { return impl_->tokenizer.stop_tokens(); }
 
-Result<std::vector<int32_t>> Model::tokenize(std::string_view text, bool special) const {
-  return guarded([&] { return impl_->tokenizer.try_encode(text, special); });
+Result<std::vector<int32_t>> Model::tokenize(std::string_view text, bool special,
+                                             const TokenLimit& limit) const {
+  return guarded([&] { return impl_->tokenizer.try_encode(text, special, limit); });
 }
 
 std::string Model::detokenize(std::span<const int32_t> tokens) const {
   return impl_->tokenizer.decode(tokens);
 }
 
-Result<std::vector<int32_t>> Model::chat_prompt(std::string_view conversation_json) const {
+Result<std::vector<int32_t>> Model::chat_prompt(std::string_view conversation_json,
+                                                const TokenLimit& limit) const {
   return guarded([&]() -> Result<std::vector<int32_t>> {
     ASSIGN_OR_RETURN(const Conversation conversation,
                      conversation_from_json(conversation_json, "conversation"));
-    return render_conversation(conversation, impl_->tokenizer);
+    return render_conversation(conversation, impl_->tokenizer, limit);
   });
 }
 

@@ -33,13 +33,15 @@ ApiError not_found(const std::string& message, const std::string& code) {
   return {.http = 404, .message = message, .code = code};
 }
 
-ApiError context_exceeded(int prompt_tokens, int context, const std::string& param, bool at_least) {
+ApiError context_exceeded(size_t prompt_tokens, size_t counted, int context, const std::string& param) {
+  const std::string tokens =
+      prompt_tokens > counted ? fmt::format("more than {}", counted) : fmt::format("{}", prompt_tokens);
   return {.http = 400,
           .message = fmt::format(
-              "This model's maximum context length is {} tokens. However, your {} resulted in {}{} tokens, "
+              "This model's maximum context length is {} tokens. However, your {} resulted in {} tokens, "
               "which leaves none for the answer. Please reduce the length of the {}, or start the server "
               "with a larger --ctx.",
-              context, param, at_least ? "more than " : "", prompt_tokens, param),
+              context, param, tokens, param),
           .param = param,
           .code = "context_length_exceeded"};
 }

@@ -26,8 +26,9 @@ std::string error_json(const ApiError& error);
 // What the engine or the tokenizer said about a request. param: the field that it is about.
 ApiError api_error(const Status& status, const std::string& param = {});
 ApiError not_found(const std::string& message, const std::string& code = {});
-// In OpenAI's words, which clients look for. at_least: the prompt was counted no further.
-ApiError context_exceeded(int prompt_tokens, int context, const std::string& param, bool at_least = false);
+// In OpenAI's words, which clients look for. prompt_tokens: as TokenLimit leaves them, at most `counted`; where
+// they are more, it says "more than".
+ApiError context_exceeded(size_t prompt_tokens, size_t counted, int context, const std::string& param);
 ApiError internal_error(const std::string& message);
 
 }  // namespace moesaic::openai

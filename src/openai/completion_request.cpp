@@ -39,9 +39,10 @@ Result<Tokens> token_ids(const Json& list, int vocab) {
   return tokens;
 }
 
-Result<Tokens> one_prompt(const Json& prompt, const Model& model, bool special) {
-  if (prompt.is_string()) return model.tokenize(prompt.get_ref<const std::string&>(), special);
-  if (prompt.is_array()) return token_ids(prompt, model.vocab());
+Result<Tokens> one_prompt(const Json& prompt, const Service& service, bool special) {
+  if (prompt.is_string())
+    return service.model.tokenize(prompt.get_ref<const std::string&>(), special, prompt_limit(service));
+  if (prompt.is_array()) return token_ids(prompt, service.model.vocab());
   return invalid("a prompt is a string or an array of token ids");
 }
 
@@ -50,12 +51,14 @@ bool is_list_of_prompts(const Json& prompt) {
 }
 
 void add_prompt(const Json& prompt, Fields& fields, const Service& service, CompletionRequest& r) {
-  Result<Tokens> tokens = one_prompt(prompt, service.model, r.parse_special);
+  Result<Tokens> tokens = one_prompt(prompt, service, r.parse_special);
   if (!tokens.ok()) return fields.refuse("prompt", tokens.status().message());
-  const auto count = static_cast<int>(tokens.value().size());
+  const size_t count = tokens.value().size();
   if (count == 0) return fields.refuse("prompt", "is empty");
-  if (count >= service.model.context())
-    return fields.refuse(context_exceeded(count, service.model.context(), "prompt"));
+  if (count >= static_cast<size_t>(service.model.context())) {
+    const size_t counted = prompt.is_string() ? prompt_limit(service).most : count;
+    return fields.refuse(context_exceeded(count, counted, service.model.context(), "prompt"));
+  }
   r.prompts.push_back(std::move(tokens).value());
 }
 

@@ -178,12 +178,18 @@ void read_stream(Fields& fields, bool& stream, bool& include_usage) {
   if (!inner.ok()) fields.refuse("stream_options", inner.refusal()->message);
 }
 
+TokenLimit prompt_limit(const Service& service) {
+  return {.most = 2 * static_cast<size_t>(service.model.context()), .cancel = service.cancel};
+}
+
 std::variant<std::vector<int32_t>, ApiError> prompt_of(const Json& conversation, const std::string& param,
                                                        const Service& service) {
-  Result<std::vector<int32_t>> prompt = service.model.chat_prompt(dump(conversation));
+  const TokenLimit limit = prompt_limit(service);
+  Result<std::vector<int32_t>> prompt = service.model.chat_prompt(dump(conversation), limit);
   if (!prompt.ok()) return api_error(prompt.status(), param);
-  const auto tokens = static_cast<int>(prompt.value().size());
-  if (tokens >= service.model.context()) return context_exceeded(tokens, service.model.context(), param);
+  const size_t tokens = prompt.value().size();
+  if (tokens >= static_cast<size_t>(service.model.context()))
+    return context_exceeded(tokens, limit.most, service.model.context(), param);
   return std::move(prompt).value();
 }
 

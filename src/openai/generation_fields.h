@@ -51,6 +51,9 @@ bool read_cache_prompt(Fields& fields);
 std::variant<std::vector<int32_t>, ApiError> prompt_of(const Json& conversation, const std::string& param,
                                                        const Service& service);
 
+// How many tokens of a prompt are made: some more than the context, to say how many are too many.
+TokenLimit prompt_limit(const Service& service);
+
 // n generations that differ in their seeds, the first one's being the request's.
 std::vector<GenerationRequest> repeated(const GenerationRequest& request, int n);
 

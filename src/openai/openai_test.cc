@@ -102,6 +102,50 @@ TEST(ChatRequest, PromptLongerThanTheContext) {
       error_of(chat_job(R"({"messages": [{"role": "user", "content": ")" + words + "\"}]}", service()));
   EXPECT_EQ(error.http, 400);
   EXPECT_EQ(error.code, "context_length_exceeded");
+  EXPECT_EQ(error.message.find("more than"), std::string::npos) << error.message;
+}
+
+// The rest of a prompt that is much too long is not read: 15 MB take no longer than some contexts' tokens.
+TEST(ChatRequest, APromptMuchTooLongIsNotReadToItsEnd) {
+  const std::string text(15 << 20, '7');
+  for (const ApiError& error :
+       {error_of(chat_job(R"({"messages": [{"role": "user", "content": ")" + text + "\"}]}", service())),
+        error_of(completion_job(R"({"prompt": ")" + text + "\"}", service())),
+        error_of(responses_job(R"({"input": ")" + text + "\"}", service()))}) {
+    EXPECT_EQ(error.code, "context_length_exceeded");
+    EXPECT_NE(error.message.find("more than 512 tokens"), std::string::npos) << error.message;
+  }
+}
+
+TEST(ChatRequest, WhatIsNotCompiledMayBeLeftToAnotherCall) {
+  GrammarCache grammars;
+  Service quick{.model = service().model,
+                .name = "tiny",
+                .today = "2026-01-01",
+                .grammars = &grammars,
+                .may_compile = false};
+  Service slow = quick;
+  slow.may_compile = true;
+  const std::string schema = R"({"name": "s", "schema": {"type": "object"}})";
+  const std::string format = R"("response_format": {"type": "json_schema", "json_schema": )" + schema + "}";
+  const std::string messages = R"("messages": [{"role": "user", "content": "a"}])";
+  const auto ask = [&](const std::string& more) { return "{" + messages + ", " + more + "}"; };
+  const std::string strict =
+      ask(R"("tools": [{"type": "function", "function": {"name": "f", "strict": true}}])");
+  const std::string input =
+      R"({"input": "a", "text": {"format": {"type": "json_schema", "name": "s", "schema": {"type": "array"}}}})";
+  const std::string prompt = R"({"prompt": "a", )" + format + "}";
+  using Make = JobOrError (*)(std::string_view, const Service&);
+  for (const auto& [make, body] : {std::pair<Make, std::string>{chat_job, ask(format)},
+                                   {chat_job, strict},
+                                   {responses_job, input},
+                                   {completion_job, prompt}}) {
+    EXPECT_EQ(error_of(make(body, quick)).http, kNeedsCompilation) << body;
+    EXPECT_TRUE(std::holds_alternative<Job>(make(body, slow))) << body;
+    EXPECT_TRUE(std::holds_alternative<Job>(make(body, quick))) << body;
+  }
+  EXPECT_TRUE(std::holds_alternative<Job>(chat_job("{" + messages + "}", quick)));
+  EXPECT_EQ(grammars.compiled(), 4);
 }
 
 TEST(ChatRequest, FormsOfTheAnswer) {

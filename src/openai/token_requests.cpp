@@ -19,10 +19,11 @@ Result<Tokens> tokens_of(Fields& fields, const Json& root, const Service& servic
   fields.read("content", text);
   fields.read("prompt", text);
   fields.read("parse_special", special);
-  if (fields.find("messages") == nullptr) return service.model.tokenize(text, special);
+  if (fields.find("messages") == nullptr)
+    return service.model.tokenize(text, special, {.cancel = service.cancel});
   const Json conversation = chat_conversation(fields, root, service);
   if (!fields.ok()) return Tokens();
-  return service.model.chat_prompt(dump(conversation));
+  return service.model.chat_prompt(dump(conversation), {.cancel = service.cancel});
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <queue>
+#include <functional>
 
 #include "base/error.h"
 
@@ -11,6 +11,9 @@ namespace {
 
 // Up to here a scan for the lowest rank beats a heap.
 constexpr size_t kShortPiece = 64;
+// Longer pieces are encoded by windows of so many bytes, which stay in the second-level cache.
+constexpr size_t kWindow = 16 << 10;
+constexpr size_t kUnsettledTokens = 16;
 
 uint64_t pair_key(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
@@ -25,6 +28,9 @@ Status Bpe::set_bytes(const Vocabulary& vocabulary) {
     if (byte_tokens_[byte] < 0)
       return invalid("byte 0x{:02x} has no token: only byte-level vocabularies are supported", byte);
   }
+  lengths_.resize(vocabulary.size());
+  for (int32_t id = 0; id < vocabulary.size(); ++id)
+    lengths_[id] = static_cast<uint32_t>(vocabulary.bytes(id).size());
   return {};
 }
 
@@ -77,11 +83,14 @@ Result<Bpe> Bpe::from_ranks(const Vocabulary& vocabulary) {
   return bpe;
 }
 
-void Bpe::encode(std::string_view piece, std::vector<int32_t>& tokens) const {
+void Bpe::encode(std::string_view piece, std::vector<int32_t>& tokens, const TokenLimit& limit) const {
   if (piece.size() <= kShortPiece) {
     encode_short(piece, tokens);
+  } else if (piece.size() <= kWindow) {
+    Scratch scratch;
+    encode_long(piece, scratch, tokens);
   } else {
-    encode_long(piece, tokens);
+    encode_windows(piece, tokens, limit);
   }
 }
 
@@ -108,31 +117,30 @@ void Bpe::encode_short(std::string_view piece, std::vector<int32_t>& tokens) con
 
 // A doubly linked list of symbols in place of the array and a heap in place of the scan. A heap entry whose
 // rank is no longer its symbol's is stale.
-void Bpe::encode_long(std::string_view piece, std::vector<int32_t>& tokens) const {
-  struct Symbol {
-    int32_t id, previous, next;
-    Joined joined;  // with the next symbol
-  };
+void Bpe::encode_long(std::string_view piece, Scratch& scratch, std::vector<int32_t>& tokens) const {
   const auto count = static_cast<int32_t>(piece.size());
-  std::vector<Symbol> symbols(piece.size());
-  std::vector<uint64_t> entries;  // rank in the upper half, position in the lower
-  entries.reserve(piece.size());
+  auto& [symbols, heap] = scratch;
+  symbols.resize(piece.size());
+  heap.clear();
   for (int32_t i = 0; i < count; ++i)
     symbols[i] = {byte_tokens_[static_cast<uint8_t>(piece[i])], i - 1, i + 1 < count ? i + 1 : -1, {}};
-  for (int32_t i = 0; i + 1 < count; ++i) {
-    symbols[i].joined = find(symbols[i].id, symbols[i + 1].id);
-    if (symbols[i].joined.rank != kNoRank) entries.push_back(uint64_t{symbols[i].joined.rank} << 32 | i);
-  }
-  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> heap({}, std::move(entries));
-  const auto refresh = [&](int32_t at) {
+  const auto join = [&](int32_t at) {
     Symbol& symbol = symbols[at];
     symbol.joined = symbol.next < 0 ? Joined{} : find(symbol.id, symbols[symbol.next].id);
-    if (symbol.joined.rank != kNoRank) heap.push(uint64_t{symbol.joined.rank} << 32 | at);
+    if (symbol.joined.rank == kNoRank) return false;
+    heap.push_back(uint64_t{symbol.joined.rank} << 32 | static_cast<uint32_t>(at));
+    return true;
   };
+  const auto refresh = [&](int32_t at) {
+    if (join(at)) std::push_heap(heap.begin(), heap.end(), std::greater<>());
+  };
+  for (int32_t i = 0; i + 1 < count; ++i) join(i);
+  std::make_heap(heap.begin(), heap.end(), std::greater<>());
   while (!heap.empty()) {
-    const auto rank = static_cast<uint32_t>(heap.top() >> 32);
-    const auto at = static_cast<int32_t>(heap.top());
-    heap.pop();
+    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+    const auto rank = static_cast<uint32_t>(heap.back() >> 32);
+    const auto at = static_cast<int32_t>(heap.back());
+    heap.pop_back();
     Symbol& symbol = symbols[at];
     if (symbol.joined.rank != rank) continue;
     Symbol& right = symbols[symbol.next];
@@ -144,6 +152,47 @@ void Bpe::encode_long(std::string_view piece, std::vector<int32_t>& tokens) cons
     if (symbol.previous >= 0) refresh(symbol.previous);
   }
   for (int32_t at = 0; at >= 0; at = symbols[at].next) tokens.push_back(symbols[at].id);
+}
+
+// Whether a text's tokens may be `left` and `right` in a row: then the two are the tokens of their own bytes.
+bool Bpe::may_follow(int32_t right, int32_t left, std::string_view both) const {
+  std::vector<int32_t> tokens;
+  Scratch scratch;
+  encode_long(both, scratch, tokens);
+  return tokens == std::vector<int32_t>{left, right};
+}
+
+// Tokens of which each pair of neighbours is the encoding of its own bytes are the encoding of all of them:
+// the first join across a boundary would be one in the pair's own encoding too. So the text is encoded a
+// window at a time. A window's last tokens are left to the next window, since what follows may change them;
+// if that was too few, more of what was settled is encoded again.
+void Bpe::encode_windows(std::string_view piece, std::vector<int32_t>& tokens,
+                         const TokenLimit& limit) const {
+  const size_t first = tokens.size();
+  Scratch scratch;
+  std::vector<int32_t> window;
+  size_t unsettled = kUnsettledTokens, begin = 0, end = std::min(kWindow, piece.size());
+  while (!limit.reached(tokens.size())) {
+    window.clear();
+    encode_long(piece.substr(begin, end - begin), scratch, window);
+    if (tokens.size() > first) {
+      const size_t left = lengths_[tokens.back()], right = lengths_[window.front()];
+      if (!may_follow(window.front(), tokens.back(), piece.substr(begin - left, left + right))) {
+        for (size_t i = 0; i < unsettled && tokens.size() > first; ++i) {
+          begin -= lengths_[tokens.back()];
+          tokens.pop_back();
+        }
+        unsettled *= 2;
+        continue;
+      }
+    }
+    const bool last = end == piece.size();
+    const size_t settled = last ? window.size() : window.size() - std::min(window.size(), unsettled);
+    tokens.insert(tokens.end(), window.begin(), window.begin() + static_cast<std::ptrdiff_t>(settled));
+    if (last) return;
+    for (size_t i = 0; i < settled; ++i) begin += lengths_[window[i]];
+    end = std::min(piece.size(), end + std::max(kWindow, end - begin));
+  }
 }
 
 }  // namespace moesaic

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "moesaic/status.h"
+#include "moesaic/types.h"
 #include "text/vocabulary.h"
 
 namespace moesaic {
@@ -22,8 +23,9 @@ class Bpe {
   // Every token's id is the rank of joining any two tokens that make up its bytes (tiktoken's rule).
   static Result<Bpe> from_ranks(const Vocabulary& vocabulary);
 
-  // Appends the tokens of piece (fewer than 2^31 bytes). O(n log n). Thread-safe.
-  void encode(std::string_view piece, std::vector<int32_t>& tokens) const;
+  // Appends the tokens of piece (fewer than 2^31 bytes), or some of them once `limit` is reached. O(n log n),
+  // and some megabytes of memory whatever the length. Thread-safe.
+  void encode(std::string_view piece, std::vector<int32_t>& tokens, const TokenLimit& limit = {}) const;
 
  private:
   struct Joined {
@@ -37,16 +39,29 @@ class Bpe {
   static constexpr uint32_t kNoRank = UINT32_MAX;
   static constexpr uint64_t kEmpty = UINT64_MAX;  // no pair: ids are not negative
 
+  // What encode_long works on; kept from one call to the next.
+  struct Symbol {
+    int32_t id, previous, next;
+    Joined joined;  // with the next symbol
+  };
+  struct Scratch {
+    std::vector<Symbol> symbols;
+    std::vector<uint64_t> heap;  // rank in the upper half, position in the lower; the least first
+  };
+
   Status set_bytes(const Vocabulary& vocabulary);
   void reserve(size_t pairs);
   void insert(int32_t left, int32_t right, Joined joined);
   size_t slot_of(uint64_t key) const;
   Joined find(int32_t left, int32_t right) const;
   void encode_short(std::string_view piece, std::vector<int32_t>& tokens) const;
-  void encode_long(std::string_view piece, std::vector<int32_t>& tokens) const;
+  void encode_long(std::string_view piece, Scratch& scratch, std::vector<int32_t>& tokens) const;
+  void encode_windows(std::string_view piece, std::vector<int32_t>& tokens, const TokenLimit& limit) const;
+  bool may_follow(int32_t right, int32_t left, std::string_view both) const;
 
   int32_t byte_tokens_[256] = {};
-  std::vector<Slot> slots_;  // open addressing, a power of two, at most half full
+  std::vector<uint32_t> lengths_;  // of each token's bytes
+  std::vector<Slot> slots_;        // open addressing, a power of two, at most half full
 };
 
 }  // namespace moesaic

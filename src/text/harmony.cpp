@@ -15,7 +15,10 @@ constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user
 // Collects tokens and the first error.
 class TokenWriter {
  public:
-  explicit TokenWriter(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  TokenWriter(const Tokenizer& tokenizer, const TokenLimit& limit) : tokenizer_(tokenizer), limit_(limit) {}
+
+  // Whether what is written further on is of no use.
+  bool full() const { return !status_.ok() || limit_.reached(tokens_.size()); }
 
   void special(std::string_view name) {
     if (const auto id = tokenizer_.special_id(name)) {
@@ -26,7 +29,9 @@ class TokenWriter {
     }
   }
   void text(std::string_view text) {
-    Result<std::vector<int32_t>> encoded = tokenizer_.try_encode(text, false);
+    if (full()) return;
+    const TokenLimit rest{.most = limit_.most - tokens_.size(), .cancel = limit_.cancel};
+    Result<std::vector<int32_t>> encoded = tokenizer_.try_encode(text, false, rest);
     if (encoded.ok()) {
       tokens_.insert(tokens_.end(), encoded.value().begin(), encoded.value().end());
     } else if (status_.ok()) {
@@ -35,11 +40,14 @@ class TokenWriter {
   }
   Result<std::vector<int32_t>> take() {
     if (!status_.ok()) return status_;
+    if (limit_.cancel.stop_requested()) return error(StatusCode::kCancelled, "cancelled");
+    if (tokens_.size() > limit_.most) tokens_.resize(limit_.most + 1);
     return std::move(tokens_);
   }
 
  private:
   const Tokenizer& tokenizer_;
+  const TokenLimit& limit_;
   std::vector<int32_t> tokens_;
   Status status_;
 };
@@ -147,12 +155,12 @@ Result<std::string> developer_text(const Conversation& conversation) {
   return text;
 }
 
-Result<std::vector<int32_t>> render_conversation(const Conversation& conversation,
-                                                 const Tokenizer& tokenizer) {
-  TokenWriter writer(tokenizer);
+Result<std::vector<int32_t>> render_conversation(const Conversation& conversation, const Tokenizer& tokenizer,
+                                                 const TokenLimit& limit) {
+  TokenWriter writer(tokenizer, limit);
   RETURN_IF_ERROR(write_preamble(conversation, writer));
   const size_t pruned = pruned_before(conversation);
-  for (size_t i = 0; i < conversation.messages.size(); ++i) {
+  for (size_t i = 0; i < conversation.messages.size() && !writer.full(); ++i) {
     const Message& message = conversation.messages[i];
     RETURN_IF_ERROR(check_message(message, i));
     const bool is_preamble = i == 0 && message.role == "system";

@@ -64,8 +64,8 @@ struct Conversation {
 // Ends with <|start|>assistant. Text never becomes special tokens, whatever it says; only a content type that
 // begins with <|constrain|> does. Fails on unknown roles, tool messages without a name, parameters that are
 // not a JSON object, and tokenizers without harmony's special tokens.
-Result<std::vector<int32_t>> render_conversation(const Conversation& conversation,
-                                                 const Tokenizer& tokenizer);
+Result<std::vector<int32_t>> render_conversation(const Conversation& conversation, const Tokenizer& tokenizer,
+                                                 const TokenLimit& limit = {});
 
 // The text of the two messages that a conversation's fields make.
 std::string system_text(const Conversation& conversation);

@@ -184,6 +184,8 @@ Result<Conversation> conversation_from_json(std::string_view json, const std::st
   ASSIGN_OR_RETURN(const OrderedJson root, text::parse_ordered_json(json, name));
   const OrderedJson& messages = root.is_array() ? root : member(root, "messages");
   if (!messages.is_array()) return invalid("{}: neither an array of messages nor an object with one", name);
+  if (messages.size() > kMaxMessages)
+    return invalid("{}: {} messages are too many (at most {})", name, messages.size(), kMaxMessages);
   Conversation conversation;
   if (const Status status = read_fields(root, conversation); !status.ok())
     return invalid("{}: {}", name, status.message());

@@ -16,7 +16,9 @@ namespace moesaic {
 // content_type, thinking or reasoning_content (an analysis message before), tool_calls ([{id, function:
 // {name, arguments}}]) and tool_call_id. The leading system and developer messages become the instructions.
 // An assistant's content without a channel is its final answer; beside tool calls it is commentary. Fails
-// with the message's index on what does not fit. name stands in the errors.
+// with the message's index on what does not fit, and on more than kMaxMessages. name stands in the errors.
 Result<Conversation> conversation_from_json(std::string_view json, const std::string& name);
+
+inline constexpr size_t kMaxMessages = 32'768;
 
 }  // namespace moesaic

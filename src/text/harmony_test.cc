@@ -128,12 +128,37 @@ TEST(Harmony, Errors) {
   EXPECT_NE(with_parameters("{").find("not valid JSON"), std::string::npos);
   EXPECT_NE(with_parameters(std::string(100, '[')).find("deeper"), std::string::npos);
   std::string wide = "{\"k\":1";
-  for (int i = 0; i < 5000; ++i) wide += ",\"k" + std::to_string(i) + "\":1";
-  EXPECT_NE(with_parameters(wide + "}").find("more than 1000 members"), std::string::npos);
+  for (int i = 0; i < 20'000; ++i) wide += ",\"k" + std::to_string(i) + "\":1";
+  EXPECT_NE(with_parameters(wide + "}").find("more than 10000 members"), std::string::npos);
   nlohmann::json plain = small::tokenizer_json();
   plain["added_tokens"] = nlohmann::json::array();
   const Tokenizer other = Tokenizer::from_hf_json_text(plain.dump(), "plain").value();
   EXPECT_NE(render_conversation({}, other).status().message().find("<|start|>"), std::string::npos);
+}
+
+TEST(Harmony, ALimitLeavesTheFirstTokens) {
+  Conversation conversation{.tools = {{.name = "f", .description = "does", .parameters_json = ""}},
+                            .instructions = "Be brief."};
+  for (int i = 0; i < 30; ++i)
+    conversation.messages.push_back({.role = i % 2 == 0 ? "user" : "assistant", .text = "hello world"});
+  const Tokenizer tokenizer = small::tokenizer();
+  const std::vector<int32_t> all = render_conversation(conversation, tokenizer).value();
+  for (size_t most = 0; most < all.size() + 3; ++most) {
+    const std::vector<int32_t> some = render_conversation(conversation, tokenizer, {.most = most}).value();
+    ASSERT_EQ(some, std::vector<int32_t>(all.begin(), all.begin() + std::min(most + 1, all.size()))) << most;
+  }
+  std::stop_source cancel;
+  cancel.request_stop();
+  EXPECT_EQ(render_conversation(conversation, tokenizer, {.cancel = cancel.get_token()}).status().code(),
+            StatusCode::kCancelled);
+}
+
+TEST(HarmonyJson, BoundsTheMessages) {
+  std::string list;
+  for (size_t i = 0; i <= kMaxMessages; ++i) list += R"(,{"role":"user","content":"a"})";
+  list[0] = '[';
+  EXPECT_NE(conversation_from_json(list + "]", "c").status().message().find("messages are too many"),
+            std::string::npos);
 }
 
 // The example of openai/harmony's docs/format.md.

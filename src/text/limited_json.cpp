@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <vector>
 
 #include "base/error.h"
@@ -15,42 +14,69 @@ namespace {
 
 constexpr uintmax_t kMaxFileBytes = 256 << 20;
 
-// The deepest nesting and the most members that one object or array has, without building anything.
+// How much there is of what costs time and memory, without building anything. Of text that is no JSON it may
+// be anything.
 struct Extent {
   size_t depth = 0;
-  int members = 0;
+  int64_t members = 0;  // most in one object
+  int64_t values = 0, strings = 0, containers = 0, comparisons = 0;
 };
+
+// Past a string's closing quote.
+size_t skip_string(std::string_view json, size_t at) {
+  for (++at; at < json.size() && json[at] != '"'; ++at) {
+    if (json[at] == '\\') ++at;
+  }
+  return at + 1;
+}
 
 Extent extent_of(std::string_view json) {
   Extent extent;
-  std::vector<int> open;  // members so far of each open bracket
-  bool in_string = false;
-  for (size_t i = 0; i < json.size() && extent.depth <= kMaxJsonDepth; ++i) {
-    const char c = json[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      in_string = c != '"';
-    } else if (c == '"') {
-      in_string = true;
+  std::vector<int64_t> open;  // members so far of each open bracket
+  for (size_t i = 0; i < json.size() && extent.depth <= kMaxJsonDepth;) {
+    const char c = json[i++];
+    if (c == '"') {
+      ++extent.strings;
+      i = skip_string(json, i - 1);
     } else if (c == '[' || c == '{') {
+      ++extent.containers;
       open.push_back(0);
       extent.depth = std::max(extent.depth, open.size());
     } else if ((c == ']' || c == '}') && !open.empty()) {
       open.pop_back();
+    } else if (c == ',') {
+      ++extent.values;
     } else if (c == ':' && !open.empty()) {
+      extent.comparisons += open.back();
       extent.members = std::max(extent.members, ++open.back());
     }
   }
+  extent.values += extent.containers;
   return extent;
 }
 
+Status check_depth(const Extent& extent, const std::string& name) {
+  if (extent.depth <= kMaxJsonDepth) return {};
+  return invalid("{}: the JSON is nested deeper than {} levels", name, kMaxJsonDepth);
+}
+
+Status check_all(const Extent& extent, const std::string& name) {
+  RETURN_IF_ERROR(check_depth(extent, name));
+  const auto too_many = [&](int64_t count, int64_t most, const char* what) {
+    return count <= most ? Status() : invalid("{}: the JSON has more than {} {}", name, most, what);
+  };
+  RETURN_IF_ERROR(too_many(extent.containers, kMaxJsonContainers, "objects and arrays"));
+  RETURN_IF_ERROR(too_many(extent.strings, kMaxJsonStrings, "strings and names"));
+  RETURN_IF_ERROR(too_many(extent.values, kMaxJsonValues, "values"));
+  if (extent.members > kMaxOrderedMembers)
+    return invalid("{}: a JSON object has more than {} members", name, kMaxOrderedMembers);
+  if (extent.comparisons > kMaxMemberComparisons)
+    return invalid("{}: the JSON has too many large objects (of hundreds of members)", name);
+  return {};
+}
+
 template <typename AnyJson>
-Result<AnyJson> parse(std::string_view json, const std::string& name, int max_members) {
-  const Extent extent = extent_of(json);
-  if (extent.depth > kMaxJsonDepth)
-    return invalid("{}: the JSON is nested deeper than {} levels", name, kMaxJsonDepth);
-  if (extent.members > max_members)
-    return invalid("{}: a JSON object has more than {} members", name, max_members);
+Result<AnyJson> parse(std::string_view json, const std::string& name) {
   AnyJson parsed = AnyJson::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
   if (parsed.is_discarded()) return invalid("{}: not valid JSON", name);
   return parsed;
@@ -87,11 +113,13 @@ void append_compact(const OrderedJson& value, std::string& text) {
 }  // namespace
 
 Result<Json> parse_limited_json(std::string_view json, const std::string& name) {
-  return parse<Json>(json, name, std::numeric_limits<int>::max());
+  RETURN_IF_ERROR(check_depth(extent_of(json), name));
+  return parse<Json>(json, name);
 }
 
 Result<OrderedJson> parse_ordered_json(std::string_view json, const std::string& name) {
-  return parse<OrderedJson>(json, name, kMaxOrderedMembers);
+  RETURN_IF_ERROR(check_all(extent_of(json), name));
+  return parse<OrderedJson>(json, name);
 }
 
 std::string compact_json(const OrderedJson& value) {

@@ -1,6 +1,7 @@
 // JSON from files and requests that nobody vouches for.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -13,13 +14,19 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;  // keeps the order of members; finds them by a scan
 
 inline constexpr int kMaxJsonDepth = 64;
-inline constexpr int kMaxOrderedMembers = 1000;
+// Of ordered JSON. What is built takes up to 50 times a text's bytes, so what matters is not the bytes alone.
+// Lists of token ids are long: 16 prompts of 131,072.
+inline constexpr int64_t kMaxJsonValues = 3'000'000;    // of any kind
+inline constexpr int64_t kMaxJsonStrings = 500'000;     // members' names included
+inline constexpr int64_t kMaxJsonContainers = 100'000;  // objects and arrays
+inline constexpr int kMaxOrderedMembers = 10'000;       // of one object
+// A new member is compared with those that its object has: so many comparisons in all.
+inline constexpr int64_t kMaxMemberComparisons = 60'000'000;
 
 // Refuses nesting deeper than kMaxJsonDepth and anything that is not JSON. name stands in the message.
 Result<Json> parse_limited_json(std::string_view json, const std::string& name);
 
-// The same; also refuses objects of more than kMaxOrderedMembers members, whose scans would take quadratic
-// time.
+// The same; also refuses more than the numbers above, before anything is built.
 Result<OrderedJson> parse_ordered_json(std::string_view json, const std::string& name);
 
 // Without spaces, numbers as Rust's serde_json writes them (1e20, where nlohmann's dump has 1e+20).

@@ -52,7 +52,9 @@ TEST(NewerUnicode, SplitsAsTiktoken) {
   ASSERT_TRUE(made.ok()) << made.status().message();
   const auto pieces = [&](std::string_view text) {
     std::vector<std::string> list;
-    EXPECT_TRUE(made.value().split(text, [&](std::string_view piece) { list.emplace_back(piece); }).ok());
+    EXPECT_TRUE(made.value()
+                    .split(text, [&](std::string_view piece) { return list.emplace_back(piece), true; })
+                    .ok());
     return list;
   };
   using Pieces = std::vector<std::string>;

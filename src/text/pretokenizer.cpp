@@ -110,7 +110,7 @@ Result<Pretokenizer> Pretokenizer::create(const std::string& pattern) {
   return made;
 }
 
-Status Pretokenizer::split(std::string_view text, const std::function<void(std::string_view)>& piece) const {
+Status Pretokenizer::split(std::string_view text, const std::function<bool(std::string_view)>& piece) const {
   const auto* code = static_cast<const pcre2_code*>(code_.get());
   MatchState state(code);
   if (!state.ready()) return error(StatusCode::kOutOfMemory, "no memory for matching the split pattern");
@@ -127,8 +127,8 @@ Status Pretokenizer::split(std::string_view text, const std::function<void(std::
       for (from = std::max(from, begin) + 1; from < text.size() && (text[from] & 0xC0) == 0x80;) ++from;
       continue;
     }
-    if (begin > done) piece(text.substr(done, begin - done));
-    piece(text.substr(begin, end - begin));
+    if (begin > done && !piece(text.substr(done, begin - done))) return {};
+    if (!piece(text.substr(begin, end - begin))) return {};
     done = from = end;
   }
   if (done < text.size()) piece(text.substr(done));

@@ -20,9 +20,10 @@ class Pretokenizer {
   // least; white space is Unicode's property.
   static Result<Pretokenizer> create(const std::string& pattern);
 
-  // Calls piece with every match and with every stretch between matches, in order. text must be valid UTF-8.
+  // Calls piece with every match and with every stretch between matches, in order, until it returns false.
+  // text must be valid UTF-8.
   // Fails, without a crash, where the pattern needs more than the match limits on this text. Thread-safe.
-  Status split(std::string_view text, const std::function<void(std::string_view)>& piece) const;
+  Status split(std::string_view text, const std::function<bool(std::string_view)>& piece) const;
 
  private:
   struct FreeCode {

@@ -13,7 +13,8 @@ Pieces split(const char* pattern, std::string_view text) {
   const auto made = Pretokenizer::create(pattern);
   EXPECT_TRUE(made.ok()) << made.status().message();
   Pieces pieces;
-  const Status status = made.value().split(text, [&](std::string_view piece) { pieces.emplace_back(piece); });
+  const Status status =
+      made.value().split(text, [&](std::string_view piece) { return pieces.emplace_back(piece), true; });
   EXPECT_TRUE(status.ok()) << status.message();
   return pieces;
 }
@@ -46,7 +47,7 @@ TEST(Pretokenizer, HopelessPatternsFailInsteadOfHanging) {
   EXPECT_FALSE(Pretokenizer::create("(").ok());
   const auto made = Pretokenizer::create("(a|aa)+[bc]");
   ASSERT_TRUE(made.ok());
-  EXPECT_FALSE(made.value().split(std::string(60, 'a'), [](std::string_view) {}).ok());
+  EXPECT_FALSE(made.value().split(std::string(60, 'a'), [](std::string_view) { return true; }).ok());
 }
 
 }  // namespace

@@ -20,30 +20,38 @@ Tokenizer::Tokenizer(Vocabulary vocabulary, Bpe bpe, Pretokenizer pretokenizer, 
       ignore_merges_(ignore_merges),
       eos_(eos) {}
 
-void Tokenizer::encode_piece(std::string_view piece, std::vector<int32_t>& tokens) const {
+void Tokenizer::encode_piece(std::string_view piece, const TokenLimit& limit,
+                             std::vector<int32_t>& tokens) const {
   const int32_t whole = ignore_merges_ ? vocabulary_.find(piece) : -1;
   if (whole >= 0) {
     tokens.push_back(whole);
   } else {
-    bpe_.encode(piece, tokens);
+    bpe_.encode(piece, tokens, limit);
   }
 }
 
-Status Tokenizer::encode_plain(std::string_view text, std::vector<int32_t>& tokens) const {
-  return pretokenizer_.split(text, [&](std::string_view piece) { encode_piece(piece, tokens); });
+Status Tokenizer::encode_plain(std::string_view text, const TokenLimit& limit,
+                               std::vector<int32_t>& tokens) const {
+  return pretokenizer_.split(text, [&](std::string_view piece) {
+    encode_piece(piece, limit, tokens);
+    return !limit.reached(tokens.size());
+  });
 }
 
-Result<std::vector<int32_t>> Tokenizer::try_encode(std::string_view text, bool parse_special) const {
+Result<std::vector<int32_t>> Tokenizer::try_encode(std::string_view text, bool parse_special,
+                                                   const TokenLimit& limit) const {
   if (text.size() >= kMaxTextBytes) return invalid("a text of {} bytes is too long to encode", text.size());
-  if (utf8_valid_prefix(text) < text.size()) return try_encode(utf8_lossy(text), parse_special);
+  if (utf8_valid_prefix(text) < text.size()) return try_encode(utf8_lossy(text), parse_special, limit);
   std::vector<int32_t> tokens;
-  for (size_t at = 0; at < text.size();) {
+  for (size_t at = 0; at < text.size() && !limit.reached(tokens.size());) {
     const auto special = parse_special ? vocabulary_.find_special(text, at) : std::nullopt;
     const size_t plain_end = special ? special->position : text.size();
-    RETURN_IF_ERROR(encode_plain(text.substr(at, plain_end - at), tokens));
+    RETURN_IF_ERROR(encode_plain(text.substr(at, plain_end - at), limit, tokens));
     if (special) tokens.push_back(special->id);
     at = special ? plain_end + special->length : plain_end;
   }
+  if (limit.cancel.stop_requested()) return error(StatusCode::kCancelled, "cancelled");
+  if (tokens.size() > limit.most) tokens.resize(limit.most + 1);
   return tokens;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "moesaic/status.h"
+#include "moesaic/types.h"
 #include "text/bpe.h"
 #include "text/pretokenizer.h"
 #include "text/vocabulary.h"
@@ -36,8 +37,9 @@ class Tokenizer {
 
   // Text that is not valid UTF-8 is encoded as if each ill-formed sequence were U+FFFD. parse_special: the
   // names of special tokens in text become those tokens; without it they are text like any other. Texts of 2
-  // GiB and more, and texts on which the split pattern exceeds its limits, are errors.
-  Result<std::vector<int32_t>> try_encode(std::string_view text, bool parse_special) const;
+  // GiB and more, texts on which the split pattern exceeds its limits, and being cancelled are errors.
+  Result<std::vector<int32_t>> try_encode(std::string_view text, bool parse_special,
+                                          const TokenLimit& limit = {}) const;
   // The same where there is nobody to hand an error to: a stretch that cannot be split is joined as one
   // piece.
   std::vector<int32_t> encode(std::string_view text, bool parse_special) const;
@@ -56,8 +58,8 @@ class Tokenizer {
  private:
   // ignore_merges: a piece that is a token as a whole is that token, whatever the merges give.
   Tokenizer(Vocabulary vocabulary, Bpe bpe, Pretokenizer pretokenizer, bool ignore_merges, int32_t eos = -1);
-  Status encode_plain(std::string_view text, std::vector<int32_t>& tokens) const;
-  void encode_piece(std::string_view piece, std::vector<int32_t>& tokens) const;
+  Status encode_plain(std::string_view text, const TokenLimit& limit, std::vector<int32_t>& tokens) const;
+  void encode_piece(std::string_view piece, const TokenLimit& limit, std::vector<int32_t>& tokens) const;
 
   Vocabulary vocabulary_;
   Bpe bpe_;

@@ -88,6 +88,58 @@ TEST(Tokenizer, SpecialTokensOnlyOnRequest) {
   EXPECT_FALSE(tokenizer.is_special(1 << 30));
 }
 
+TEST(Tokenizer, ALimitLeavesTheFirstTokens) {
+  const Tokenizer tokenizer = small::tokenizer();
+  std::string text = "hello world<|start|>aaaa\xFF";
+  for (int i = 0; i < 5; ++i) text += text + std::string(100, 'a');
+  for (const bool special : {false, true}) {
+    const Ids all = tokenizer.encode(text, special);
+    for (size_t most = 0; most < all.size() + 3; most += 1 + most / 9) {
+      const Ids some = tokenizer.try_encode(text, special, {.most = most}).value();
+      ASSERT_EQ(some, Ids(all.begin(), all.begin() + std::min(most + 1, all.size()))) << most;
+    }
+    std::stop_source cancel;
+    cancel.request_stop();
+    EXPECT_EQ(tokenizer.try_encode(text, special, {.cancel = cancel.get_token()}).status().code(),
+              StatusCode::kCancelled);
+  }
+}
+
+// No text makes a long run of work out of few bytes: a quadratic step would take minutes here.
+TEST(Tokenizer, HostileTextsTakeTimeByTheirLength) {
+  constexpr size_t kBytes = 256 << 10;
+  const Tokenizer own = small::tokenizer();
+  std::vector<const Tokenizer*> tokenizers = {&own};
+  if (small::o200k() != nullptr) tokenizers.push_back(small::o200k());
+  std::mt19937 random(5);
+  std::vector<std::string> texts;
+  for (const char* unit : {"a",      "A",      "aA",      "Aa",           " ",
+                           "\n",     " \n",    "\t ",     "\r\n ",        "7",
+                           "!",      "/",      "'",       "'s",           "a's",
+                           "<",      "<|",     "<|end|>", "<|reserved_2", "\U0001F469\u200D",
+                           "\u0301", "\u200D", "\u6F22",  "\u3042",       "\u0E01\u0E47",
+                           "\u00A0", "\u3000", "\u1C8A",  "\u02B0",       "A\u02B0",
+                           "\u01C5", "\xFF",   "\xF0\x9F"}) {
+    std::string text;
+    while (text.size() < kBytes) text += unit;
+    texts.push_back(text + "x");
+  }
+  for (const std::string_view letters :
+       {"abcdefghijklmnopqrstuvwxyz", "ABCDEFGH", "ab", "aA1' ", "!@#$%^&*()"}) {
+    std::string& text = texts.emplace_back();
+    while (text.size() < kBytes) text += letters[random() % letters.size()];
+  }
+  for (const Tokenizer* tokenizer : tokenizers) {
+    for (const std::string& text : texts) {
+      const auto start = std::chrono::steady_clock::now();
+      const auto tokens = tokenizer->try_encode(text, true);
+      const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+      ASSERT_TRUE(tokens.ok()) << tokens.status().message();
+      EXPECT_LT(time.count(), 10) << text.substr(0, 20);
+    }
+  }
+}
+
 TEST(Tokenizer, EveryTextComesBack) {
   const Tokenizer tokenizer = small::tokenizer();
   for (const std::string& text : {std::string(), std::string("日本語 ñ\n\n 🙂 "),

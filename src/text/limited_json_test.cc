@@ -1,0 +1,73 @@
+#include "text/limited_json.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace moesaic::text {
+namespace {
+
+std::string repeated(size_t count, const std::function<std::string(size_t)>& of) {
+  std::string list;
+  for (size_t i = 0; i < count; ++i) list += (i == 0 ? "" : ",") + of(i);
+  return list;
+}
+
+std::string list_of(size_t count, const std::string& value) {
+  return "[" + repeated(count, [&](size_t) { return value; }) + "]";
+}
+
+std::string object_of(size_t members) {
+  return "{" + repeated(members, [](size_t i) { return "\"" + std::to_string(i) + "\":1"; }) + "}";
+}
+
+std::string refusal(const std::string& json) { return parse_ordered_json(json, "j").status().message(); }
+
+TEST(LimitedJson, TakesWhatRequestsHold) {
+  for (const std::string& json :
+       {list_of(16, list_of(131'072, "1")), list_of(30'000, R"({"role":"user","content":[{"type":"text"}]})"),
+        object_of(kMaxOrderedMembers), list_of(100, object_of(1000)), list_of(400'000, R"("a")"),
+        std::string(64, '[') + std::string(64, ']'), "\"" + std::string(1 << 20, ',') + R"([{:\")" + "\""})
+    EXPECT_EQ(refusal(json), "") << json.substr(0, 80);
+}
+
+// Each kind of thing by itself, in all the ways in which it can stand in a text.
+TEST(LimitedJson, BoundsWhatIsBuilt) {
+  const auto says = [](const std::string& json, const char* what) {
+    EXPECT_NE(refusal(json).find(what), std::string::npos) << json.substr(0, 60) << ": " << refusal(json);
+  };
+  says(list_of(5'000'000, "{}"), "100000 objects and arrays");
+  says(R"({"messages":)" + list_of(5'000'000, "{}") + "}", "100000 objects and arrays");
+  says(list_of(5'000'000, "[]"), "100000 objects and arrays");
+  says(list_of(2'000'000, "{\"a\": [[]]}"), "100000 objects and arrays");
+  says(list_of(7'000'000, "1"), "3000000 values");
+  says(list_of(3'100'000, "null"), "3000000 values");
+  says(list_of(600'000, "\"\""), "500000 strings");
+  says(list_of(600'000, R"("\"\\")"), "500000 strings");
+  says(list_of(100, object_of(9'000)), "500000 strings");
+  says(list_of(45, object_of(9'000)), "large objects");
+  says(object_of(kMaxOrderedMembers + 1), "10000 members");
+  says(std::string(65, '['), "deeper than 64");
+  says(std::string(1 << 20, '{'), "deeper than 64");
+  says(std::string(1 << 20, '"'), "500000 strings");
+}
+
+TEST(LimitedJson, CountsNothingInStrings) {
+  std::string text = "\"";
+  for (int i = 0; i < 200'000; ++i) text += R"([{\"a\":},\\)";
+  EXPECT_EQ(refusal(text + "\""), "");
+}
+
+TEST(LimitedJson, RefusesWhatIsNoJson) {
+  for (const char* json : {"", "{", "]", "\"", "\"\\", "{]", "nul", "1,2", ":", "[1,]", "\"\xFF\""})
+    EXPECT_FALSE(parse_ordered_json(json, "j").ok()) << json;
+}
+
+// A vocabulary's file may hold more, and is no request.
+TEST(LimitedJson, FilesMayBeLarge) {
+  EXPECT_TRUE(parse_limited_json(list_of(600'000, "\"\""), "file").ok());
+  EXPECT_FALSE(parse_limited_json(std::string(65, '[') + std::string(65, ']'), "file").ok());
+}
+
+}  // namespace
+}  // namespace moesaic::text

@@ -22,9 +22,10 @@ using tcp = asio::ip::tcp;
 
 constexpr int kBatch = 4;
 
-std::string request(const std::string& body) {
-  return "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " +
-         std::to_string(body.size()) + "\r\n\r\n" + body;
+std::string request(const std::string& body, const std::string& path = "/v1/chat/completions") {
+  return "POST " + path +
+         " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " + std::to_string(body.size()) +
+         "\r\n\r\n" + body;
 }
 
 std::string ask(const std::string& more) {
@@ -33,12 +34,13 @@ std::string ask(const std::string& more) {
 
 class ServerTest : public testing::Test {
  protected:
-  ServerTest() {
+  explicit ServerTest(int context = 512, seconds drain_time = seconds(30)) {
     ServerOptions options{.port = 0, .model_name = "tiny", .version = "test", .log_requests = false};
     options.limits.waiting = 8;
-    const auto open = [] {
+    options.limits.drain_time = drain_time;
+    const auto open = [context] {
       return Model::open(MOESAIC_SOURCE_DIR "/models/tiny",
-                         {.device = "cpu", .threads = 1, .context = 512, .max_batch = kBatch});
+                         {.device = "cpu", .threads = 1, .context = context, .max_batch = kBatch});
     };
     server_ = Server::create(options, open, kBatch).value();
     thread_ = std::thread([this] { status_ = server_->run(false); });
@@ -56,10 +58,17 @@ class ServerTest : public testing::Test {
     socket.connect({asio::ip::make_address("127.0.0.1"), server_->port()});
     return socket;
   }
-  // All that comes back.
-  std::string exchange(const std::string& data) {
+  tcp::socket send(const std::string& data) {
     tcp::socket socket = connect();
     asio::write(socket, asio::buffer(data));
+    return socket;
+  }
+  // All that comes back.
+  std::string exchange(const std::string& data) {
+    tcp::socket socket = send(data);
+    return rest_of(socket);
+  }
+  static std::string rest_of(tcp::socket& socket) {
     std::string answer;
     boost::system::error_code end;
     asio::read(socket, asio::dynamic_buffer(answer), end);
@@ -67,6 +76,16 @@ class ServerTest : public testing::Test {
   }
   std::string get(const std::string& path) {
     return exchange("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  }
+
+  bool shows(const std::string& metric, int value) {
+    const std::string line = metric + "{model_name=\"tiny\"} " + std::to_string(value) + "\n";
+    return get("/metrics").find(line) != std::string::npos;
+  }
+  void until(const std::string& metric, int value) {
+    for (int i = 0; i < 2000 && !shows(metric, value); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_TRUE(shows(metric, value)) << metric << " is not " << value;
   }
 
   asio::io_context io_;
@@ -103,10 +122,81 @@ TEST_F(ServerTest, ClientsThatLeaveAreForgotten) {
     char byte = 0;
     asio::read(socket, asio::buffer(&byte, 1));
   }
-  const std::string idle = "vllm:num_requests_running{model_name=\"tiny\"} 0\n";
-  for (int i = 0; i < 1000 && get("/metrics").find(idle) == std::string::npos; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_NE(get("/metrics").find(idle), std::string::npos);
+  until("vllm:num_requests_running", 0);
+}
+
+// One word of 14 MB, which takes seconds to tokenize.
+std::string large_request() {
+  std::string word(14 << 20, 'a');
+  uint32_t random = 1;
+  for (char& c : word) c = static_cast<char>('a' + (random = random * 1664525 + 1013904223) / (1U << 28));
+  return request(R"({"prompt": ")" + word + "\"}", "/tokenize");
+}
+
+TEST_F(ServerTest, LargeRequestsDoNotDelaySmallOnes) {
+  const std::string large = large_request();
+  std::vector<tcp::socket> sockets;
+  for (int i = 0; i < 3; ++i) sockets.push_back(send(large));
+  until("moesaic:num_requests_preparing", 3);
+  EXPECT_NE(exchange(request(ask(R"("max_tokens": 2)"))).find("200 OK"), std::string::npos);
+  const std::string schema =
+      R"("response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {"enum": [1]}}})";
+  EXPECT_NE(exchange(request(ask(schema))).find("200 OK"), std::string::npos);
+  EXPECT_NE(exchange(request(R"({"prompt": "a"})", "/tokenize")).find("200 OK"), std::string::npos);
+  EXPECT_TRUE(shows("moesaic:num_requests_preparing", 3));
+  sockets.clear();  // their clients leave: none of the three is worked at any longer
+  until("moesaic:num_requests_preparing", 0);
+}
+
+// Streams that go on until the context is full, and no time for them once the server is to end.
+class DrainTest : public ServerTest {
+ protected:
+  DrainTest() : ServerTest(16384, seconds(0)) {}
+
+  // A chat whose answer cannot end by itself.
+  std::string endless(const std::string& more) const {
+    const std::string body = R"({"prompt": "<|return|><|call|><|end|>", "parse_special": true})";
+    const std::string ids = const_cast<DrainTest*>(this)->exchange(request(body, "/tokenize"));
+    const size_t begin = ids.find("\"tokens\":[") + 10;
+    std::string bias;
+    for (const char c : ids.substr(begin, ids.find(']', begin) - begin))
+      bias += c == ',' ? "\":-100,\"" : std::string(1, c);
+    return R"("logit_bias": {")" + bias + "\":-100}, " + more;
+  }
+};
+
+TEST_F(DrainTest, WhatIsLeftEndsWithAnError) {
+  tcp::socket chat = send(request(ask(endless(R"("stream": true)"))));
+  tcp::socket completion = send(request(
+      R"({"prompt": "a", "max_tokens": 16000, "ignore_eos": true, "stream": true})", "/v1/completions"));
+  tcp::socket responses =
+      send(request("{" + endless(R"("input": "What is 17 + 25?", "stream": true)") + "}", "/v1/responses"));
+  tcp::socket whole = send(request(ask(endless(R"("temperature": 0)"))));
+  until("vllm:num_requests_running", 4);
+  tcp::socket tokens = send(large_request());
+  until("moesaic:num_requests_preparing", 1);
+  for (tcp::socket* stream : {&chat, &completion, &responses}) {
+    char byte = 0;
+    asio::read(*stream, asio::buffer(&byte, 1));  // has begun
+  }
+  server_->drain();
+  for (tcp::socket* stream : {&chat, &completion}) {
+    const std::string answer = rest_of(*stream);
+    EXPECT_NE(answer.find(R"(data: {"error":{"message":"the server is going down")"), std::string::npos)
+        << answer;
+    EXPECT_TRUE(answer.ends_with("data: [DONE]\n\n\r\n0\r\n\r\n"))
+        << answer.substr(answer.size() - std::min<size_t>(answer.size(), 300));
+  }
+  const std::string failed = rest_of(responses);
+  EXPECT_NE(failed.find("event: response.failed"), std::string::npos) << failed;
+  EXPECT_NE(failed.find("shutting_down"), std::string::npos) << failed;
+  EXPECT_TRUE(failed.ends_with("0\r\n\r\n"));
+  for (tcp::socket* one : {&whole, &tokens}) {
+    const std::string answer = rest_of(*one);
+    EXPECT_EQ(answer.find("HTTP/1.1 503 "), 0) << answer.substr(0, 400);
+    EXPECT_NE(answer.find("shutting_down"), std::string::npos);
+    EXPECT_NE(answer.find("Retry-After: "), std::string::npos);
+  }
 }
 
 TEST_F(ServerTest, RefusesWhatDoesNotFitIntoTheQueue) {

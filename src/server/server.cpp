@@ -12,6 +12,9 @@
 #include <csignal>
 #include <thread>
 #include <vector>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "base/error.h"
 #include "server/exchange.h"
@@ -32,6 +35,16 @@ void raise_file_limit() {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// glibc would raise its threshold with the first large body and from then on keep what such bodies leave: so
+// large blocks are always the system's own, and go back when they are freed.
+void return_large_blocks() {
+#ifdef __GLIBC__
+  constexpr int kLarge = 4 << 20;
+  mallopt(M_MMAP_THRESHOLD, kLarge);
+  mallopt(M_TRIM_THRESHOLD, kLarge);
+#endif
 }
 
 }  // namespace
@@ -143,6 +156,7 @@ Server::~Server() = default;
 Result<std::unique_ptr<Server>> Server::create(ServerOptions options, std::function<Result<Model>()> open,
                                                int max_batch) {
   raise_file_limit();
+  return_large_blocks();
   auto impl = std::make_unique<Impl>(std::move(options), std::move(open), max_batch);
   App& app = impl->app;
   if (!app.options.log_file.empty()) RETURN_IF_ERROR(app.log.open(app.options.log_file));

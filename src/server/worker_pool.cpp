@@ -28,6 +28,9 @@ constexpr std::array<LaneThreads, kLanes> kThreads = {LaneThreads{2, 2}, LaneThr
 // Linux has a nice value for each thread. Where it may not be changed, it stays.
 void lower_priority(int nice) { setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), nice); }
 
+// What large jobs have freed goes back to the system: not at once, since their answers are still to be sent.
+constexpr auto kIdleTime = std::chrono::milliseconds(300);
+
 void return_free_memory() {
 #ifdef __GLIBC__
   malloc_trim(0);
@@ -132,9 +135,16 @@ asio::awaitable<WorkerPool::End> WorkerPool::run(asio::any_io_executor executor,
   co_return end;
 }
 
-WorkerPool::JobPtr WorkerPool::next(Queue& queue) {
+// Waits for one; null at the end. on_idle, where there is one, is called once nothing has come for a while.
+WorkerPool::JobPtr WorkerPool::next(Queue& queue, void (*on_idle)()) {
+  const auto ready = [&] { return stopping_ || queue.waiting.size() > 0; };
   std::unique_lock lock(mutex_);
-  queue.wake.wait(lock, [&] { return stopping_ || queue.waiting.size() > 0; });
+  if (on_idle != nullptr && !queue.wake.wait_for(lock, kIdleTime, ready)) {
+    lock.unlock();
+    on_idle();
+    lock.lock();
+  }
+  queue.wake.wait(lock, ready);
   if (stopping_) return nullptr;
   ++queue.running;
   return *queue.waiting.pop();
@@ -143,16 +153,10 @@ WorkerPool::JobPtr WorkerPool::next(Queue& queue) {
 void WorkerPool::serve(Lane lane) {
   lower_priority(kThreads[static_cast<int>(lane)].nice);
   Queue& queue = queues_[static_cast<int>(lane)];
-  while (const JobPtr job = next(queue)) {
+  while (const JobPtr job = next(queue, lane == Lane::kLarge ? return_free_memory : nullptr)) {
     job->run();
-    bool idle = false;
-    {
-      const std::lock_guard lock(mutex_);
-      --queue.running;
-      idle = queue.waiting.size() == 0;
-    }
-    // What a large job has freed goes back to the system.
-    if (lane == Lane::kLarge && idle) return_free_memory();
+    const std::lock_guard lock(mutex_);
+    --queue.running;
   }
 }
 

@@ -75,7 +75,7 @@ class WorkerPool {
   bool submit(const Place& place, const JobPtr& job);
   bool take_back(const Place& place, const JobPtr& job);
   void serve(Lane lane);
-  JobPtr next(Queue& queue);
+  JobPtr next(Queue& queue, void (*on_idle)());
 
   mutable std::mutex mutex_;
   std::array<Queue, kLanes> queues_;

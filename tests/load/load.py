@@ -1,12 +1,14 @@
 """The server under load, with models/tiny on the CPU:  load.py [short] [TEST...] [--json FILE]
 
-Tests, each of which prints what it measured: streams memory faults scaling peer; of the faults, full_pages and terminated also
-by themselves. `short`: small, and without limits on times, which a machine that is busy otherwise cannot keep; without tests
-it is streams, memory and faults, which ctest runs. MOESAIC is the program; LLAMA_SERVER is llama.cpp's server, for `peer`.
+Tests, each of which prints what it measured: streams memory bodies faults hostile scaling peer; of the faults, full_pages,
+terminated and cut also by themselves. `short`: small, and with wide limits on times or none, since a machine that is busy otherwise
+cannot keep them; without tests it is streams, memory, bodies, faults and hostile, which ctest runs. MOESAIC is the program; LLAMA_SERVER is llama.cpp's server, for `peer`.
 """
 
 import argparse
+import itertools
 import json
+import multiprocessing
 import os
 import pathlib
 import re
@@ -16,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 
@@ -100,6 +103,173 @@ def memory(short):
     return {"requests": requests * 10, "MiB": sizes}
 
 
+def post(path, body):
+    """The bytes of a request on a connection of its own."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return b"POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(data)) + data
+
+
+def exchange(port, data):
+    """(status, the answer's body)"""
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as s:
+        try:
+            s.sendall(data)
+        except ConnectionError:
+            pass  # refused before it was all sent; the answer says why
+        answer = b"".join(iter(lambda: s.recv(1 << 20), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split(b" ")[1]) if head else 0, body
+
+
+def tokenize_request(megabytes):
+    return post("/tokenize", {"prompt": "The quick brown fox jumps. " * (megabytes * (1 << 20) // 27)})
+
+
+def bodies(short):
+    """Memory after large bodies of every kind: what they took is given back."""
+    count, megabytes = (10, 4) if short else (100, 15)
+    server = Served("--max-batch", 8, *QUIET).wait_ready()
+    load(server.url, "--streams", 8, "--requests", 32, "-n", 8)
+    size = megabytes << 20
+    kinds = [tokenize_request(megabytes), post("/tokenize", b'{"prompt": "%s"}' % (b"a" * size)),
+             post("/v1/completions", b'{"prompt": [%s1]}' % (b"199999," * (size // 7))),
+             post("/v1/chat/completions", b'{"messages": [%s{}]}' % (b"{}," * (size // 3))),
+             post("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "%s"}]}' % (b"word " * (size // 5)))]
+    sizes = [resident(server)]
+    for body in kinds * 2:
+        threads = [threading.Thread(target=exchange, args=(server.port, body)) for _ in range(count // 10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        sizes.append(resident(server))
+    most = sizes[0] + (60 if short else 100)
+    for _ in range(50):
+        if sizes[-1] < most:
+            break
+        time.sleep(0.1)
+        sizes[-1] = resident(server)
+    stop(server)
+    print(f"bodies       {count} of {megabytes} MB, {count // 10} at a time; MiB resident before and after each ten: ",
+          *(f"{s:.0f}" for s in sizes), flush=True)
+    require(sizes[-1] < most, f"it grew from {sizes[0]:.0f} to {sizes[-1]:.0f} MiB")
+    return {"MiB": sizes}
+
+
+def doubled_schema(serial):
+    """1.9 KB that say the same thing 2^25 times."""
+    definitions = {"d0": {"type": "object", "title": str(serial)}}
+    for i in range(25):
+        definitions[f"d{i + 1}"] = {"allOf": [{"$ref": f"#/$defs/d{i}"}] * 2}
+    return {"$ref": "#/$defs/d25", "$defs": definitions}
+
+
+def schema_request(schema):
+    return post("/v1/chat/completions", {
+        "messages": [{"role": "user", "content": "What is 17 + 25?"}], "max_tokens": 64,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": schema}}})
+
+
+def pattern_request(serial):
+    text = {"type": "string", "pattern": "^(.?){800}$", "title": str(serial)}
+    return schema_request({"type": "object", "properties": {"a": text}, "required": ["a"], "additionalProperties": False})
+
+
+def hostile_requests(short):
+    """Each kind's requests without end. What could be kept from one to the next differs."""
+    megabytes, messages = (3, 1_000_000) if short else (15, 5_000_000)
+    tokenized = tokenize_request(megabytes)
+    empty = post("/v1/chat/completions", b'{"messages": [%s{}]}' % (b"{}," * (messages - 1)))
+    return {"tokenize": itertools.repeat(tokenized), "messages": itertools.repeat(empty),
+            "schema": (schema_request(doubled_schema(i)) for i in itertools.count()),
+            "pattern": map(pattern_request, itertools.count())}
+
+
+def attack(port, kind, short, until, statuses):
+    """Eight clients that send a kind of request again and again; how often each status came."""
+    requests, lock, counts = hostile_requests(short)[kind], threading.Lock(), {}
+
+    def client():
+        while time.time() < until:
+            with lock:
+                request = next(requests)
+            try:
+                status = exchange(port, request)[0]
+            except OSError as failure:
+                status = type(failure).__name__
+            with lock:
+                counts[status] = counts.get(status, 0) + 1
+
+    threads = [threading.Thread(target=client, daemon=True) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(until + 60 - time.time())
+    statuses.put(counts)
+
+
+def health_times(server, until):
+    """Milliseconds of each /health, asked for 50 times a second."""
+    times = []
+    while time.time() < until:
+        start = time.perf_counter()
+        require(server.call("GET", "/health")[0] == 200, "/health failed")
+        times.append(1000 * (time.perf_counter() - start))
+        time.sleep(0.02)
+    return sorted(times)
+
+
+def beside(server, kind, seconds, short):
+    """One stream, and /health, beside eight clients of a kind."""
+    until = time.time() + seconds + 1
+    statuses = multiprocessing.Queue()
+    if kind == "ordinary":
+        command = [MOESAIC, "bench-serve", "--url", server.url, "--streams", "8", "--seconds", str(seconds + 1), "-n", "64"]
+        others = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    else:
+        others = multiprocessing.Process(target=attack, args=(server.port, kind, short, until, statuses), daemon=True)
+        others.start()
+    time.sleep(1)
+    reports = []
+    stream = threading.Thread(target=lambda: reports.extend(load(server.url, "--streams", 1, "--seconds", seconds, "-n", 256, check=False)))
+    stream.start()
+    health = health_times(server, until)
+    stream.join()
+    counts = {} if kind == "ordinary" else statuses.get(timeout=120)
+    others.wait() if kind == "ordinary" else others.join(60)
+    require(reports and reports[0]["failed"] == 0, "the stream failed")
+    gaps = reports[0]["inter_token_ms"]
+    late = health[len(health) * 99 // 100]
+    print(f"hostile      beside 8 x {kind:<9} between tokens {gaps['p50']:6.2f} p99 {gaps['p99']:7.2f} most {gaps['max']:7.1f} ms   /health "
+          f"p50 {health[len(health) // 2]:5.1f} p99 {late:6.1f} ms   first token p99 {reports[0]['time_to_first_token_ms']['p99']:7.1f} ms   "
+          f"answers {counts}", flush=True)
+    return {"kind": kind, "between": gaps, "health_p99_ms": late, "statuses": counts}
+
+
+def hostile(short):
+    """Clients that cost as much as they can: a stream beside them goes on as beside eight ordinary ones."""
+    server = Served("--max-batch", 16, *QUIET).wait_ready()
+    seconds = 2 if short else 10
+    ordinary = beside(server, "ordinary", seconds, short)
+    results = [ordinary]
+    for kind in ("tokenize", "messages", "schema", "pattern"):
+        results.append(beside(server, kind, seconds, short))
+    all_pages_free(server)
+    server.until("moesaic:num_requests_preparing", 0, 60)
+    stop(server)
+    failures = []
+    for result in results[1:]:
+        most = 500 + 20 * ordinary["between"]["p99"] if short else 1.5 * ordinary["between"]["p99"]
+        if result["between"]["p99"] > most:
+            failures.append(f"beside {result['kind']}, p99 between tokens is {result['between']['p99']:.1f} ms, over {most:.1f}")
+        if result["health_p99_ms"] > (1000 if short else 50):
+            failures.append(f"beside {result['kind']}, p99 of /health is {result['health_p99_ms']:.1f} ms")
+        if not set(result["statuses"]) <= {200, 400, 429}:
+            failures.append(f"{result['kind']} was answered with {result['statuses']}")
+    require(not failures, "; ".join(failures))
+    return results
+
+
 def full_disk():
     """A log that cannot be written costs the log, and one line on standard error."""
     server = Served("--log-file", "/dev/full").wait_ready()
@@ -161,6 +331,32 @@ def terminated(short):
     print(f"terminated   {under_way} answers under way at SIGTERM, {whole} whole ones, none cut", flush=True)
 
 
+def cut(short):
+    """SIGTERM and no time to finish, or two of them: streams end with an error, whole answers with 503, status 0."""
+    request = {"prompt": "a", "max_tokens": 16000, "ignore_eos": True}
+    streams, whole = post("/v1/completions", {**request, "stream": True}), post("/v1/completions", request)
+    for options, signals in ((("--drain-timeout", 0), 1), ((), 2)):
+        server = Served("--max-batch", 16, *options, *QUIET, context=16384).wait_ready()
+        answers = []
+        clients = [threading.Thread(target=lambda data=data: answers.append(exchange(server.port, data))) for data in [streams] * 4 + [whole] * 4]
+        for client in clients:
+            client.start()
+        server.until("vllm:num_requests_running", 8)
+        server.until("vllm:num_requests_waiting", 0)
+        for _ in range(signals):
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+        start = time.time()
+        server.process.communicate(timeout=60)
+        for client in clients:
+            client.join()
+        require(server.process.returncode == 0, f"it ended with {server.process.returncode}")
+        require(sorted(status for status, _ in answers) == [200] * 4 + [503] * 4, f"it answered {[status for status, _ in answers]}")
+        require(all(b'"shutting_down"' in body for _, body in answers), "an answer does not say why it ended")
+        require(all(body.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") for status, body in answers if status == 200), "a stream has no end")
+        print(f"cut          4 streams and 4 answers ended with an error, {time.time() - start:.2f} s after {signals} SIGTERM", flush=True)
+
+
 def killed():
     """Clients that die by kill -9 with their answers under way: every page is free again, others notice nothing."""
     server = Served("--max-batch", 64, *QUIET).wait_ready()
@@ -202,6 +398,7 @@ def faults(short):
     log_comes_back()
     full_pages(short)
     terminated(short)
+    cut(short)
     killed()
     idle(500 if short else 10_000)
 
@@ -278,7 +475,7 @@ def compare(reports):
     return [{"server": name, "streams": count, "runs": runs} for (name, count), runs in reports.items()]
 
 
-TESTS = {test.__name__: test for test in (streams, memory, faults, full_pages, terminated, scaling, peer)}
+TESTS = {test.__name__: test for test in (streams, memory, bodies, faults, full_pages, terminated, cut, hostile, scaling, peer)}
 
 
 def main():
@@ -291,7 +488,7 @@ def main():
     short = "short" in options.tests
     chosen = [name for name in options.tests if name != "short"]
     results, failed = {}, []
-    for name in chosen or ["streams", "memory", "faults"] + ["scaling"] * (not short):
+    for name in chosen or ["streams", "memory", "bodies", "faults", "hostile"] + ["scaling"] * (not short):
         try:
             results[name] = TESTS[name](short)
         except Failed as failure:

@@ -51,7 +51,7 @@ JsonOrError apply_template(std::string_view body, const Service& service) {
   check_fields(root.value(), tokenize_fields(), service.strict_fields, fields);
   const Json conversation = chat_conversation(fields, root.value(), service);
   if (!fields.ok()) return *fields.refusal();
-  const Result<Tokens> tokens = service.model.chat_prompt(dump(conversation));
+  const Result<Tokens> tokens = service.model.chat_prompt(dump(conversation), {.cancel = service.cancel});
   if (!tokens.ok()) return api_error(tokens.status(), "messages");
   return dump({{"prompt", utf8_lossy(service.model.detokenize(tokens.value()))}});
 }

@@ -1,6 +1,7 @@
 // What the handlers of one server share.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <ctime>
 #include <stop_token>
@@ -13,6 +14,9 @@
 #include "server/worker_pool.h"
 
 namespace moesaic::server {
+
+// Jobs that may wait in each lane, however few generations may.
+inline constexpr int kLeastQueue = 64;
 
 struct App {
   ServerOptions options;
@@ -31,7 +35,7 @@ struct App {
       : options(std::move(o)),
         metrics(options.model_name),
         engine(std::move(open), max_batch, options.limits.waiting, metrics),
-        workers(options.limits.waiting) {}
+        workers(static_cast<size_t>(std::max(kLeastQueue, max_batch + options.limits.waiting))) {}
 };
 
 }  // namespace moesaic::server

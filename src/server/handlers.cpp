@@ -133,7 +133,7 @@ asio::awaitable<void> version(Exchange& exchange, App& app) {
 
 asio::awaitable<void> metrics(Exchange& exchange, App& app) {
   Gauges gauges = app.engine.gauges();
-  for (const Lane lane : {Lane::kQuick, Lane::kSchemas, Lane::kLarge})
+  for (const Lane lane : {Lane::kQuick, Lane::kMedium, Lane::kLarge})
     gauges.preparing += app.workers.jobs(lane);
   HttpAnswer answer{.body = app.metrics.text(gauges),
                     .content_type = "text/plain; version=0.0.4; charset=utf-8"};

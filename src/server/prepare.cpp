@@ -11,8 +11,13 @@ namespace {
 using openai::ApiError;
 using openai::Service;
 
-constexpr size_t kQuickBytes = 64 << 10;  // a body that the quick lane takes
+constexpr size_t kQuickBytes = 64 << 10, kMediumBytes = 1 << 20;  // bodies that a lane takes
 constexpr auto kNever = std::chrono::hours(24 * 365);
+
+Lane lane_of(size_t bytes) {
+  if (bytes <= kQuickBytes) return Lane::kQuick;
+  return bytes <= kMediumBytes ? Lane::kMedium : Lane::kLarge;
+}
 
 // Owns all that the work uses, since the coroutine does not wait for work that is of no use any more.
 template <typename Made>
@@ -68,15 +73,14 @@ asio::awaitable<Made> prepared(Exchange& exchange, App& app, Made (*make)(std::s
   auto work = std::make_shared<Preparation<Made>>(
       Preparation<Made>{.body = exchange.take_body(), .service = service_of(app), .make = make, .made = {}});
   work->service.cancel = stop.token();
-  WorkerPool::Place place{.lane = work->body.size() <= kQuickBytes ? Lane::kQuick : Lane::kLarge,
-                          .client = client_of(exchange.request(), app)};
+  WorkerPool::Place place{.lane = lane_of(work->body.size()), .client = client_of(exchange.request(), app)};
   work->service.may_compile = place.lane != Lane::kQuick;
   const auto run = [&] {
     return app.workers.run(exchange.executor(), place, stop.token(), deadline, [work] { work->run(); });
   };
   WorkerPool::End end = co_await run();
   if (end == WorkerPool::End::kDone && work->needs_compilation()) {
-    place.lane = Lane::kSchemas;
+    place.lane = Lane::kMedium;
     work->service.may_compile = true;
     end = co_await run();
   }

@@ -19,7 +19,8 @@ class Server {
 
   uint16_t port() const;
   // Serves until drain() or, with signals, SIGTERM or SIGINT; then lets the answers under way finish, within
-  // drain_time. A second signal ends at once. Fails if the model cannot be loaded or its device fails.
+  // drain_time; the others end with an error. A second signal does not wait for them. Fails if the model
+  // cannot be loaded or its device fails.
   Status run(bool signals);
   // From any thread.
   void drain();

@@ -21,8 +21,8 @@ struct LaneThreads {
   int count, nice;
 };
 
-// Two for the quick ones, so that one request's odd costs do not hold up the others.
-constexpr std::array<LaneThreads, kLanes> kThreads = {LaneThreads{2, 2}, LaneThreads{1, 10},
+// Two where one request's odd costs must not hold up the others.
+constexpr std::array<LaneThreads, kLanes> kThreads = {LaneThreads{2, 2}, LaneThreads{2, 10},
                                                       LaneThreads{1, 15}};
 
 // Linux has a nice value for each thread. Where it may not be changed, it stays.

@@ -26,9 +26,9 @@ namespace asio = boost::asio;
 // cheap ones. The costlier the lane, the lower the priority of its threads (nice), so that the engine keeps
 // the cores.
 enum class Lane {
-  kQuick,    // a small body: milliseconds
-  kSchemas,  // a small body whose schemas have to be compiled
-  kLarge     // a large body: seconds
+  kQuick,   // a small body: milliseconds
+  kMedium,  // a body of up to a megabyte, or schemas that have to be compiled: tenths of a second
+  kLarge    // the others: seconds
 };
 inline constexpr int kLanes = 3;
 

@@ -66,7 +66,7 @@ TEST_F(WorkerPoolTest, ALargeJobDoesNotDelayQuickOnes) {
   auto large = block(Lane::kLarge);
   auto waiting = run({Lane::kLarge, "y"}, [] {});
   for (int i = 0; i < 100; ++i) EXPECT_EQ(run({Lane::kQuick, "a"}, [] {}).get(), End::kDone);
-  EXPECT_EQ(run({Lane::kSchemas, "a"}, [] {}).get(), End::kDone);
+  EXPECT_EQ(run({Lane::kMedium, "a"}, [] {}).get(), End::kDone);
   until_jobs(Lane::kLarge, 2);
   free_.set_value();
   EXPECT_EQ(large.get(), End::kDone);
@@ -186,7 +186,7 @@ TEST_F(WorkerPoolTest, ManyAtATime) {
   }
   int done = 0;
   for (auto& future : futures) done += future.get() == End::kDone ? 1 : 0;
-  for (const Lane lane : {Lane::kQuick, Lane::kSchemas, Lane::kLarge}) until_jobs(lane, 0);
+  for (const Lane lane : {Lane::kQuick, Lane::kMedium, Lane::kLarge}) until_jobs(lane, 0);
   EXPECT_GE(ran, done);
   EXPECT_GT(done, 0);
 }

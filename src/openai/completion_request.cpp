@@ -77,8 +77,7 @@ void read_logprobs(Fields& fields, CompletionRequest& r) {
     fields.refuse("logprobs", "not supported together with echo: the prompt's are not computed");
 }
 
-CompletionRequest read_completion(Fields& fields, const Service& service) {
-  CompletionRequest r;
+void read_completion(Fields& fields, const Service& service, CompletionRequest& r) {
   read_model(fields, service);
   read_sampling(fields, service.model, r.sampling);
   r.sampling.max_tokens = kDefaultMaxTokens;
@@ -97,7 +96,6 @@ CompletionRequest read_completion(Fields& fields, const Service& service) {
   read_stream(fields, r.stream, r.include_usage);
   fields.read("parse_special", r.parse_special);
   read_prompts(fields, service, r);
-  return r;
 }
 
 }  // namespace
@@ -107,7 +105,8 @@ JobOrError completion_job(std::string_view body, const Service& service) {
   if (!root.ok()) return api_error(root.status());
   Fields fields(root.value());
   UnknownFields unknown = check_fields(root.value(), completion_fields(), service.strict_fields, fields);
-  CompletionRequest r = read_completion(fields, service);
+  CompletionRequest r;
+  read_completion(fields, service, r);
   if (!fields.ok()) return *fields.refusal();
   auto grammar = grammar_of({}, r.form, false, service);
   if (auto* error = std::get_if<ApiError>(&grammar)) return *error;

@@ -368,29 +368,29 @@ void add_with_members(const FieldTable& table, std::vector<const FieldTable*>& t
 }  // namespace
 
 const FieldTable& chat_fields() {
-  static constexpr FieldTable table{{{kChatPart, kConversationPart, kCommonPart}}};
-  return table;
+  static constexpr FieldTable kTable{{{kChatPart, kConversationPart, kCommonPart}}};
+  return kTable;
 }
 
 const FieldTable& completion_fields() {
-  static constexpr FieldTable table{{{kCompletionPart, kCommonPart}}};
-  return table;
+  static constexpr FieldTable kTable{{{kCompletionPart, kCommonPart}}};
+  return kTable;
 }
 
 const FieldTable& responses_fields() {
-  static constexpr FieldTable table{{{kResponsesPart, kConversationPart, kCommonPart}}};
-  return table;
+  static constexpr FieldTable kTable{{{kResponsesPart, kConversationPart, kCommonPart}}};
+  return kTable;
 }
 
 // A chat's own fields may stand there too: the same body is then counted and sent.
 const FieldTable& tokenize_fields() {
-  static constexpr FieldTable table{{{kTokenizePart, kChatPart, kConversationPart, kCommonPart}}};
-  return table;
+  static constexpr FieldTable kTable{{{kTokenizePart, kChatPart, kConversationPart, kCommonPart}}};
+  return kTable;
 }
 
 const FieldTable& detokenize_fields() {
-  static constexpr FieldTable table{{{kDetokenizePart}}};
-  return table;
+  static constexpr FieldTable kTable{{{kDetokenizePart}}};
+  return kTable;
 }
 
 std::vector<const FieldTable*> all_field_tables() {

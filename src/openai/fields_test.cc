@@ -336,7 +336,8 @@ TEST(KnownFields, TheDocumentationListsThem) {
   for (std::string line; std::getline(docs, line);) {
     for (const char* kind : {" | read | ", " | ignored | ", " | refused | "}) {
       if (line.find(kind) == std::string::npos) continue;
-      EXPECT_EQ(rows.erase(line + "\n"), 1u) << "docs/api.md has a row that is none of the tables':\n" << line;
+      EXPECT_EQ(rows.erase(line + "\n"), 1u) << "docs/api.md has a row that is none of the tables':\n"
+                                             << line;
     }
   }
   for (const std::string& line : rows) ADD_FAILURE() << "docs/api.md lacks\n" << line;

@@ -46,7 +46,7 @@ void answer(Job job) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr std::array kJobs = {chat_job, completion_job, responses_job};
-  constexpr std::array kConversions = {tokenize, detokenize};
+  constexpr std::array kConversions = {tokenize, detokenize, apply_template};
   if (size == 0) return 0;
   const std::string_view body(reinterpret_cast<const char*>(data + 1), size - 1);
   const size_t which = data[0] % (kJobs.size() + kConversions.size());

@@ -30,9 +30,9 @@ Thinking read_thinking(Fields& fields);
 
 // What an answer has to look like.
 struct AnswerForm {
-  std::string schema;      // JSON schema; empty: any text
-  Json told = Json();      // response_format as the model is told of it
-  const char* field = "";  // that said so, for errors
+  std::string schema;          // JSON schema; empty: any text
+  Json told = Json::object();  // response_format as the model is told of it
+  const char* field = "";      // that said so, for errors
   bool empty() const { return schema.empty(); }
 };
 // response_format of chat completions, or text.format of responses: text, json_object (with or without a

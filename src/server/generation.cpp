@@ -1,5 +1,7 @@
 #include "server/generation.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "openai/sse.h"
@@ -153,7 +155,8 @@ void tell_ignored(Exchange& exchange, App& app, const openai::UnknownFields& unk
   if (!app.options.log_requests) return;
   for (const auto& [path, nearest] : unknown.named) {
     if (app.ignored_fields.is_new(path))
-      app.log.event("ignored_field", nearest.empty() ? path : path + ", nearest known: " + nearest);
+      app.log.event("ignored_field",
+                    nearest.empty() ? path : fmt::format("{}, nearest known: {}", path, nearest));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <stop_token>
 
+#include "server/body.h"
 #include "server/engine_thread.h"
 #include "server/field_names.h"
 #include "server/metrics.h"
@@ -21,6 +22,7 @@ inline constexpr int kLeastQueue = 64;
 struct App {
   ServerOptions options;
   Metrics metrics;
+  BodyBudget bodies{options.limits.bodies_bytes, metrics.body_bytes};
   RequestLog log;
   openai::GrammarCache grammars;
   EngineThread engine;

@@ -3,14 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/write.hpp>
-#include <boost/beast/http/chunk_encode.hpp>
-#include <boost/beast/http/empty_body.hpp>
-#include <boost/beast/http/read.hpp>
+#include <boost/beast/core/string.hpp>
 #include <boost/beast/http/write.hpp>
+#include <sstream>
 
 #include "openai/sampling_fields.h"
 #include "server/handlers.h"
+#include "server/origin.h"
 #include "server/router.h"
 
 namespace moesaic::server {
@@ -19,6 +20,7 @@ namespace {
 using boost::system::error_code;
 
 constexpr size_t kFirstRead = 4096;  // bytes; what an idle connection holds
+constexpr size_t kBodyRead = 16384;
 constexpr auto kLinger = std::chrono::seconds(3);
 
 bool is_id(std::string_view id) {
@@ -26,15 +28,26 @@ bool is_id(std::string_view id) {
   return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), fits);
 }
 
+// The key of an Authorization field. The scheme's name may be written in any case.
 std::string bearer(std::string_view authorization) {
-  constexpr std::string_view kBearer = "Bearer ";
-  return std::string(authorization.starts_with(kBearer) ? authorization.substr(kBearer.size()) : "");
+  constexpr std::string_view kBearer = "bearer";
+  const std::string_view scheme = authorization.substr(0, kBearer.size());
+  const size_t key = authorization.find_first_not_of(" \t", scheme.size());
+  if (!boost::beast::iequals(scheme, kBearer) || key == scheme.size() || key == std::string_view::npos) return {};
+  return std::string(authorization.substr(key));
+}
+
+template <typename Fields>
+std::string text_of(const Fields& fields) {
+  return (std::ostringstream() << fields.base()).str();
 }
 
 }  // namespace
 
 Connection::Connection(tcp::socket socket, App& app)
-    : Exchange(socket.get_executor()), app_(app), timed_(std::make_shared<TimedSocket>(std::move(socket))) {
+    : Exchange(socket.get_executor(), app.bodies),
+      app_(app),
+      timed_(std::make_shared<TimedSocket>(std::move(socket))) {
   error_code ignored;
   timed_->socket().non_blocking(true, ignored);
   timed_->socket().set_option(tcp::no_delay(true), ignored);
@@ -42,14 +55,32 @@ Connection::Connection(tcp::socket socket, App& app)
   request_.client = client.address().to_string();
 }
 
-// Between requests a connection may be idle for long; from the first byte on, the header has its own limit.
-asio::awaitable<bool> Connection::fill_buffer() {
-  if (buffer_.size() > 0) co_return true;
-  timed_->expires_after(app_.options.limits.idle_time);
+// False: nothing has come, and timed_ knows whether the time was over.
+asio::awaitable<bool> Connection::read_more(size_t bytes) {
   error_code error;
-  const size_t read = co_await timed_->socket().async_read_some(buffer_.prepare(kFirstRead), into(error));
+  const size_t read = co_await timed_->socket().async_read_some(buffer_.prepare(bytes), into(error));
   buffer_.commit(read);
   co_return !error;
+}
+
+// Between requests a connection may be idle for long; the first one, and a header from its first byte on,
+// have their own limit.
+asio::awaitable<bool> Connection::fill_buffer() {
+  if (buffer_.capacity() > 2 * kFirstRead) buffer_.shrink_to_fit();
+  if (buffer_.size() > 0) co_return true;
+  const Limits& limits = app_.options.limits;
+  timed_->expires_after(std::exchange(first_, false) ? limits.header_time : limits.idle_time);
+  co_return co_await read_more(kFirstRead);
+}
+
+void Connection::begin_request() {
+  gone_ = {};
+  record_.arrived = std::chrono::steady_clock::now();
+  version_ = 11;
+  head_only_ = false;
+  drop_body();
+  request_ = {.id = openai::new_id("req-"), .client = std::move(request_.client)};
+  parser_.emplace(app_.options.limits, body_);
 }
 
 asio::awaitable<bool> Connection::read_head() {
@@ -57,89 +88,121 @@ asio::awaitable<bool> Connection::read_head() {
   record_ = {};
   const bool some = co_await fill_buffer();
   if (!some) co_return false;
-  gone_ = {};
-  record_.arrived = std::chrono::steady_clock::now();
-  version_ = 11;
-  request_.id = openai::new_id("req-");
-  parser_.emplace();
-  parser_->header_limit(static_cast<uint32_t>(app_.options.limits.header_bytes));
-  parser_->body_limit(app_.options.limits.body_bytes);
+  begin_request();
   timed_->expires_after(app_.options.limits.header_time);
-  error_code error;
-  co_await http::async_read_header(timed_->socket(), buffer_, *parser_, into(error));
-  if (error) co_return co_await refuse(error);
-  take_head();
-  co_return true;
+  co_return co_await receive_head();
+}
+
+// An empty line may stand before a request (RFC 9112, section 2.2).
+asio::awaitable<bool> Connection::receive_head() {
+  HeadScan scan;
+  bool begun = false;
+  for (bool more = true; more; more = co_await read_more(kFirstRead)) {
+    if (buffer_.size() < 2) continue;
+    if (!std::exchange(begun, true) && received().starts_with("\r\n")) buffer_.consume(2);
+    const HeadScan::Found found = scan.scan(received());
+    if (scan.size() <= app_.options.limits.header_bytes && found == HeadScan::Found::kNothing) continue;
+    const bool taken = parser_->take_head(scan, received());
+    buffer_.consume(scan.size());
+    if (taken) {
+      take_head();
+    } else {
+      co_await refuse(parser_->refusal());
+    }
+    co_return taken;
+  }
+  co_return co_await not_received();
 }
 
 void Connection::take_head() {
-  const auto& head = parser_->get();
-  const auto field = [&](auto name) { return std::string(head[name]); };
-  version_ = head.version();
-  keep_alive_ = head.keep_alive();
-  head_only_ = head.method() == http::verb::head;
-  request_.method = head_only_ ? "GET" : std::string(head.method_string());
-  request_.path = std::string(head.target().substr(0, head.target().find('?')));
-  request_.authorization = bearer(field(http::field::authorization));
-  request_.origin = field(http::field::origin);
-  const std::string id = field("X-Request-Id");
-  if (is_id(id)) request_.id = id;
+  RequestHead& head = parser_->head();
+  version_ = head.version;
+  keep_alive_ = parser_->keep_alive();
+  head_only_ = head.method == "HEAD";
+  request_.method = head_only_ ? "GET" : std::move(head.method);
+  request_.path = std::move(head.path);
+  request_.authorization = bearer(head.authorization);
+  request_.host = std::move(head.host);
+  request_.origin = std::move(head.origin);
+  request_.same_origin = head.fetch_site == "same-origin";
+  if (is_id(head.id)) request_.id = std::move(head.id);
 }
 
 asio::awaitable<bool> Connection::send_continue() {
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-  return write(asio::buffer(kContinue));
+  return write(kContinue);
 }
 
 asio::awaitable<bool> Connection::read_body() {
-  const auto expects = parser_->get()[http::field::expect];
-  const bool waits = boost::beast::iequals(expects, "100-continue");
-  openai::Refusal refusal = is_preflight() ? openai::Refusal() : check_access(request_, app_);
+  openai::Refusal refusal = check_origin(request_, app_.options);
+  if (!refusal && !is_preflight()) refusal = check_access(request_, app_);
   if (refusal) {
     keep_alive_ = keep_alive_ && parser_->is_done();
-    co_await send_error(*this, *refusal);
+    HttpAnswer answer = error_answer(*refusal);
+    if (refusal->http == 405) answer.headers.emplace_back("Allow", methods_of(request_.path));
+    co_await send(std::move(answer));
     co_return false;
   }
-  if (waits && version_ >= 11) {
+  if (version_ >= 11 && boost::beast::iequals(parser_->head().expect, "100-continue")) {
     const bool sent = co_await send_continue();
     if (!sent) co_return false;
   }
   timed_->expires_after(app_.options.limits.body_time);
-  error_code error;
-  if (!parser_->is_done()) co_await http::async_read(timed_->socket(), buffer_, *parser_, into(error));
-  if (error) co_return co_await refuse(error);
-  request_.body = std::move(parser_->get().body());
+  const bool whole = co_await receive_body();
+  co_return whole;
+}
+
+asio::awaitable<bool> Connection::receive_body() {
+  while (!parser_->is_done()) {
+    const size_t used = buffer_.size() > 0 ? parser_->take_body(received()) : 0;
+    buffer_.consume(used);
+    if (parser_->refusal()) {
+      co_await refuse(parser_->refusal());
+      co_return false;
+    }
+    if (used > 0) continue;
+    const bool more = co_await read_more(kBodyRead);
+    if (!more) co_return co_await not_received();
+  }
   co_return true;
 }
 
-// An answer to what could not be read, where there is one.
-asio::awaitable<bool> Connection::refuse(const error_code& error) {
+// The connection ends with it: nobody knows where the next request would begin.
+asio::awaitable<void> Connection::refuse(const openai::Refusal& refusal) {
   keep_alive_ = false;
-  openai::ApiError e{.http = 400, .message = fmt::format("not HTTP as it should be: {}", error.message())};
-  if (timed_->timed_out()) {
-    e = {.http = 408, .message = "the request took too long to arrive"};
-  } else if (error == http::error::header_limit) {
-    e = {.http = 431,
-         .message = fmt::format("the header has more than {} bytes", app_.options.limits.header_bytes)};
-  } else if (error == http::error::body_limit) {
-    e = {.http = 413,
-         .message = fmt::format("the body has more than {} bytes", app_.options.limits.body_bytes)};
-  } else if (error.category() != http::make_error_code(http::error::bad_method).category() ||
-             error == http::error::end_of_stream || error == http::error::partial_message) {
-    co_return false;  // the client has gone
-  }
-  co_await send_error(*this, e);
+  drop_body();
+  co_await send_error(*this, *refusal);
+}
+
+asio::awaitable<bool> Connection::not_received() {
+  keep_alive_ = false;
+  if (!timed_->timed_out()) co_return false;  // the client has gone
+  const openai::Refusal late = openai::ApiError{.http = 408, .message = "the request took too long to arrive"};
+  co_await refuse(late);
   co_return false;
 }
 
-bool Connection::is_preflight() const { return request_.method == "OPTIONS" && !request_.origin.empty(); }
+bool Connection::is_preflight() const {
+  return request_.method == "OPTIONS" && (!request_.origin.empty() || request_.path == "*");
+}
+
+HttpAnswer Connection::preflight() const {
+  HttpAnswer answer{.status = 204, .content_type = ""};
+  answer.headers = {{"Allow", "GET, POST, OPTIONS"}};
+  if (!is_cors_origin(request_.origin, app_.options)) return answer;
+  const RequestHead& head = parser_->head();
+  answer.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+  answer.headers.emplace_back("Access-Control-Allow-Headers", is_header_list(head.asked_headers)
+                                                                  ? head.asked_headers
+                                                                  : "Authorization, Content-Type, X-Request-Id");
+  if (head.asked_network == "true") answer.headers.emplace_back("Access-Control-Allow-Private-Network", "true");
+  answer.headers.emplace_back("Access-Control-Max-Age", "86400");
+  return answer;
+}
 
 asio::awaitable<void> Connection::answer() {
   if (is_preflight()) {
-    HttpAnswer allowed{.status = 204, .content_type = ""};
-    allowed.headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
-                       {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id"},
-                       {"Access-Control-Max-Age", "86400"}};
+    HttpAnswer allowed = preflight();
     co_await send(std::move(allowed));
     co_return;
   }
@@ -149,40 +212,36 @@ asio::awaitable<void> Connection::answer() {
   timed_->forget();
 }
 
-template <typename Fields>
-void Connection::set_common(Fields& fields) const {
-  fields.set(http::field::server, "moesaic/" + app_.options.version);
-  fields.set("X-Request-Id", request_.id);
-  if (!record_.ignored_fields.empty()) fields.set("X-Moesaic-Ignored-Fields", record_.ignored_fields);
-  const auto& origins = app_.options.cors_origins;
-  const auto allowed = [&](const std::string& origin) { return origin == "*" || origin == request_.origin; };
-  if (!request_.origin.empty() && std::any_of(origins.begin(), origins.end(), allowed)) {
-    fields.set(http::field::access_control_allow_origin, request_.origin);
-    fields.set(http::field::vary, "Origin");
-  }
+void Connection::set_common(Response& response) const {
+  response.set(http::field::server, "moesaic/" + app_.options.version);
+  response.set("X-Request-Id", request_.id);
+  if (!record_.ignored_fields.empty()) response.set("X-Moesaic-Ignored-Fields", record_.ignored_fields);
+  if (app_.options.cors_origins.empty()) return;
+  response.set(http::field::vary, "Origin, Access-Control-Request-Headers");
+  if (!is_cors_origin(request_.origin, app_.options)) return;
+  response.set(http::field::access_control_allow_origin, request_.origin);
+  response.set(http::field::access_control_expose_headers,
+               "X-Request-Id, Retry-After, X-Moesaic-Ignored-Fields, *");
 }
 
 asio::awaitable<void> Connection::send(HttpAnswer answer) {
   if (app_.draining) keep_alive_ = false;
-  http::response<http::string_body> response{static_cast<http::status>(answer.status), version_};
+  Response response{static_cast<http::status>(answer.status), version_};
   set_common(response);
   if (!answer.content_type.empty()) response.set(http::field::content_type, answer.content_type);
   for (const auto& [name, value] : answer.headers) response.set(name, value);
   response.keep_alive(keep_alive_);
-  response.body() = std::move(answer.body);
-  response.prepare_payload();
-  if (head_only_) response.body().clear();
+  if (answer.status != 204) response.content_length(answer.body.size());
   record_.status = answer.status;
-  timed_->expires_after(app_.options.limits.write_time);
-  error_code error;
-  co_await http::async_write(timed_->socket(), response, into(error));
-  if (error) keep_alive_ = false;
+  const std::string head = text_of(response);
+  co_await write(head, head_only_ ? std::string_view() : answer.body);
 }
 
-asio::awaitable<bool> Connection::write(asio::const_buffer bytes) {
+asio::awaitable<bool> Connection::write(std::string_view bytes, std::string_view more) {
   timed_->expires_after(app_.options.limits.write_time);
   error_code error;
-  co_await asio::async_write(timed_->socket(), bytes, into(error));
+  const std::array buffers = {asio::buffer(bytes), asio::buffer(more)};
+  co_await asio::async_write(timed_->socket(), buffers, into(error));
   timed_->expires_never();
   if (error) {
     keep_alive_ = false;
@@ -194,7 +253,7 @@ asio::awaitable<bool> Connection::write(asio::const_buffer bytes) {
 asio::awaitable<bool> Connection::begin_events() {
   chunked_ = version_ >= 11;
   keep_alive_ = keep_alive_ && chunked_ && !app_.draining;
-  http::response<http::empty_body> response{http::status::ok, version_};
+  Response response{http::status::ok, version_};
   set_common(response);
   response.set(http::field::content_type, "text/event-stream; charset=utf-8");
   response.set(http::field::cache_control, "no-cache");
@@ -202,18 +261,18 @@ asio::awaitable<bool> Connection::begin_events() {
   response.keep_alive(keep_alive_);
   response.chunked(chunked_);
   record_.status = 200;
-  const std::string head = fmt::format("{}", (std::ostringstream() << response.base()).str());
-  co_return co_await write(asio::buffer(head));
+  const std::string head = text_of(response);
+  co_return co_await write(head);
 }
 
 asio::awaitable<bool> Connection::send_events(std::string events) {
   if (chunked_) events = fmt::format("{:x}\r\n{}\r\n", events.size(), events);
-  co_return co_await write(asio::buffer(events));
+  co_return co_await write(events);
 }
 
 asio::awaitable<void> Connection::end_events() {
   static constexpr std::string_view kLastChunk = "0\r\n\r\n";
-  if (chunked_) co_await write(asio::buffer(kLastChunk));
+  if (chunked_) co_await write(kLastChunk);
 }
 
 asio::awaitable<void> Connection::close() {

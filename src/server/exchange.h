@@ -5,18 +5,18 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/message.hpp>
+#include <boost/beast/http/empty_body.hpp>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "server/app.h"
 #include "server/http.h"
+#include "server/request_parser.h"
 
 namespace moesaic::server {
 
-namespace http = boost::beast::http;
 using tcp = asio::ip::tcp;
 
 // A socket of which every operation ends within a time. Kept alive by what it has started; used on its strand
@@ -33,6 +33,8 @@ class TimedSocket : public std::enable_shared_from_this<TimedSocket> {
   // Calls `gone` once if the client closes or resets the connection before forget().
   void watch(std::function<void()> gone);
   void forget();
+  // Ends what is under way; nothing is called any more.
+  void stop();
 
  private:
   void looked(const boost::system::error_code& error);
@@ -48,6 +50,7 @@ class TimedSocket : public std::enable_shared_from_this<TimedSocket> {
 class Connection : public Exchange {
  public:
   Connection(tcp::socket socket, App& app);
+  ~Connection() override { timed_->stop(); }
 
   // The next request's head. False: the connection is to be closed; an answer has been sent where one was
   // due.
@@ -56,6 +59,12 @@ class Connection : public Exchange {
   // Runs what route() finds for it.
   asio::awaitable<void> answer();
   bool keep_alive() const { return keep_alive_; }
+  // After an exception: what has been sent may be half an answer, and nothing can follow it.
+  void fail() {
+    keep_alive_ = false;
+    timed_->forget();
+    abandon();
+  }
   // Lets the client read what was sent before the connection is reset.
   asio::awaitable<void> close();
 
@@ -65,26 +74,34 @@ class Connection : public Exchange {
   asio::awaitable<void> end_events() override;
 
  private:
-  using Parser = http::request_parser<http::string_body>;
+  using Response = http::response<http::empty_body>;
 
   asio::awaitable<bool> fill_buffer();
-  asio::awaitable<bool> refuse(const boost::system::error_code& error);
+  asio::awaitable<bool> read_more(size_t bytes);
+  asio::awaitable<bool> receive_head();
+  asio::awaitable<bool> receive_body();
+  asio::awaitable<void> refuse(const openai::Refusal& refusal);
+  asio::awaitable<bool> not_received();
   asio::awaitable<bool> send_continue();
-  asio::awaitable<bool> write(asio::const_buffer bytes);
+  asio::awaitable<bool> write(std::string_view bytes, std::string_view more = {});
+  std::string_view received() const { return {static_cast<const char*>(buffer_.data().data()), buffer_.size()}; }
+  void begin_request();
   void take_head();
   bool is_preflight() const;
-  template <typename Fields>
-  void set_common(Fields& fields) const;
+  HttpAnswer preflight() const;
+  void set_common(Response& response) const;
 
   App& app_;
   std::shared_ptr<TimedSocket> timed_;
   boost::beast::flat_buffer buffer_;
-  std::optional<Parser> parser_;
+  std::optional<RequestParser> parser_;
+  bool first_ = true;  // no request has been received yet
   unsigned version_ = 11;
   bool keep_alive_ = false, chunked_ = false, head_only_ = false;
 };
 
-// Reads and answers requests until the connection ends.
+// Reads and answers requests until the connection ends. Throws nothing: what goes wrong is logged, and closes
+// this connection only.
 asio::awaitable<void> serve_connection(tcp::socket socket, App& app);
 
 }  // namespace moesaic::server

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "openai/answer.h"
+#include "server/body.h"
 
 namespace moesaic::server {
 
@@ -24,11 +25,13 @@ inline auto into(boost::system::error_code& error) {
 }
 
 struct HttpRequest {
-  std::string method, path, body;
+  std::string method, path;
   std::string id;             // given by the client or made here; in the answer and in the log
   std::string client;         // address
   std::string authorization;  // the key that was shown
-  std::string origin;
+  std::string host;           // with the port, where there is one
+  std::string origin;         // of the page that asks
+  bool same_origin = false;   // by the browser's word
 };
 
 struct HttpAnswer {
@@ -54,7 +57,9 @@ class Exchange {
   virtual ~Exchange() = default;
 
   const HttpRequest& request() const { return request_; }
-  std::string take_body() { return std::exchange(request_.body, {}); }
+  // For a handler, once. Its memory counts for all bodies in flight until it goes.
+  Body take_body() { return std::move(body_); }
+  void drop_body() { body_.clear(); }
   RequestRecord& record() { return record_; }
   asio::any_io_executor executor() const { return executor_; }
   // Triggered when the client has gone, or by abandon(): cancels the generations.
@@ -69,8 +74,10 @@ class Exchange {
   virtual asio::awaitable<void> end_events() = 0;
 
  protected:
-  explicit Exchange(asio::any_io_executor executor) : executor_(std::move(executor)) {}
+  Exchange(asio::any_io_executor executor, BodyBudget& bodies)
+      : body_(bodies), executor_(std::move(executor)) {}
   HttpRequest request_;
+  Body body_;
   RequestRecord record_;
   std::stop_source gone_;
 

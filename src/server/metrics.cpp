@@ -117,6 +117,7 @@ std::string Metrics::text(const Gauges& g) const {
     text += fmt::format("vllm:request_success_total{{{},finished_reason=\"{}\"}} {}\n", labels_, kReasons[i],
                         finished[i].load());
   one("moesaic:connections", "gauge", "Open connections.", connections.load());
+  one("moesaic:request_body_bytes", "gauge", "Bytes of requests' bodies in memory.", body_bytes.load());
   one("moesaic:refused_busy_total", "counter", "Requests refused because the queue was full.",
       refused_busy.load());
   one("moesaic:harmony_recoveries_total", "counter", "Places where an answer left the harmony format.",

@@ -41,6 +41,7 @@ struct Metrics {
 
   std::atomic<uint64_t> recoveries = 0, refused_busy = 0;
   std::atomic<int> connections = 0;
+  std::atomic<size_t> body_bytes = 0;
   std::array<std::atomic<uint64_t>, 5> finished{};  // by FinishReason
   Histogram time_to_first_token, inter_token, end_to_end, prepare_time, queue_time, prompt_length,
       generation_length;

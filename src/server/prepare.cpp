@@ -22,7 +22,7 @@ Lane lane_of(size_t bytes) {
 // Owns all that the work uses, since the coroutine does not wait for work that is of no use any more.
 template <typename Made>
 struct Preparation {
-  std::string body;
+  Body body;
   Service service;
   Made (*make)(std::string_view body, const Service& service);
   Made made;
@@ -32,8 +32,8 @@ struct Preparation {
     return error != nullptr && error->http == openai::kNeedsCompilation;
   }
   void run() {
-    made = make(body, service);
-    if (!needs_compilation()) std::string().swap(body);
+    made = make(body.view(), service);
+    if (!needs_compilation()) body.clear();
   }
 };
 

@@ -96,4 +96,11 @@ void RequestLog::event(std::string_view event, std::string_view detail) {
   write(openai::dump(event_of(event, detail)));
 }
 
+void RequestLog::failure(std::string_view what) noexcept {
+  try {
+    event("error", what);
+  } catch (const std::exception&) {  // no memory for the line either
+  }
+}
+
 }  // namespace moesaic::server

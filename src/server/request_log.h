@@ -22,6 +22,8 @@ class RequestLog {
   Status open(const std::string& path);  // appends
   void request(const HttpRequest& request, const RequestRecord& record);
   void event(std::string_view event, std::string_view detail = {});
+  // An event "error" where nothing may be thrown any more.
+  void failure(std::string_view what) noexcept;
 
  private:
   void write(std::string line);

@@ -106,6 +106,13 @@ std::string model_id(std::string_view path) {
   return at == std::string_view::npos ? "" : percent_decoded(path.substr(at + kModels.size()));
 }
 
+std::string methods_of(const std::string& path) {
+  std::string methods;
+  for (const Route& r : kRoutes)
+    if (matches(r, path)) methods += fmt::format("{}{}", methods.empty() ? "" : ", ", r.method);
+  return methods;
+}
+
 asio::awaitable<void> route(Exchange& exchange, App& app) {
   const Route* found = find_route(exchange.request());  // check_access let it pass
   exchange.record().route = found->path;

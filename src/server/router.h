@@ -19,4 +19,7 @@ openai::Refusal check_access(const HttpRequest& request, const App& app);
 // The name of a model in a path of /v1/models/{id}, which may hold slashes, written out or as %2F.
 std::string model_id(std::string_view path);
 
+// What a known path takes, for the Allow field.
+std::string methods_of(const std::string& path);
+
 }  // namespace moesaic::server

@@ -64,6 +64,8 @@ struct Server::Impl {
   Status listen();
   asio::awaitable<void> accept();
   asio::awaitable<void> answers_end();
+  asio::awaitable<bool> accept_one();
+  void work() noexcept;
   asio::awaitable<void> finish();
   void begin_drain();
   void wait_for_signal();
@@ -86,19 +88,48 @@ Status Server::Impl::listen() {
   return {};
 }
 
+// False: there was none.
+asio::awaitable<bool> Server::Impl::accept_one() {
+  error_code error;
+  tcp::socket socket = co_await acceptor.async_accept(asio::make_strand(io), into(error));
+  if (error) co_return false;
+  if (app.metrics.connections >= app.options.limits.connections) {
+    socket.non_blocking(true, error);
+    socket.send(asio::buffer(kFull, std::char_traits<char>::length(kFull)), 0, error);
+    co_return true;
+  }
+  const auto executor = socket.get_executor();
+  asio::co_spawn(executor, serve_connection(std::move(socket), app), asio::detached);
+  co_return true;
+}
+
+// Nothing ends it but a closed acceptor: without file descriptors or memory it tries again.
 asio::awaitable<void> Server::Impl::accept() {
-  while (acceptor.is_open()) {
-    error_code error;
-    tcp::socket socket = co_await acceptor.async_accept(asio::make_strand(io), into(error));
-    if (error && acceptor.is_open()) {
-      asio::steady_timer pause(control, kRetryAccept);
-      co_await pause.async_wait(into(error));
-    } else if (!error && app.metrics.connections >= app.options.limits.connections) {
-      socket.non_blocking(true, error);
-      socket.send(asio::buffer(kFull, std::char_traits<char>::length(kFull)), 0, error);
-    } else if (!error) {
-      const auto executor = socket.get_executor();
-      asio::co_spawn(executor, serve_connection(std::move(socket), app), asio::detached);
+  asio::steady_timer pause(control);
+  for (bool accepted = true; acceptor.is_open();) {
+    try {
+      error_code ignored;
+      pause.expires_after(kRetryAccept);
+      if (!accepted) co_await pause.async_wait(into(ignored));
+      accepted = co_await accept_one();
+    } catch (const std::exception& e) {
+      accepted = false;
+      app.log.failure(e.what());
+    }
+  }
+}
+
+// Runs what the sockets have for one thread. An exception that comes as far has ended what it came from, such
+// as a connection, and nothing else.
+void Server::Impl::work() noexcept {
+  for (bool more = true; more;) {
+    try {
+      io.run();
+      more = false;
+    } catch (const std::exception& e) {
+      app.log.failure(e.what());
+    } catch (...) {
+      app.log.failure("an exception of unknown type");
     }
   }
 }
@@ -179,7 +210,7 @@ Status Server::run(bool signals) {
   asio::co_spawn(s.control, s.accept(), asio::detached);
   s.app.engine.start([&s] { s.engine_changed(); });
   std::vector<std::thread> threads;
-  for (int i = 0; i < s.app.options.io_threads; ++i) threads.emplace_back([&s] { s.io.run(); });
+  for (int i = 0; i < s.app.options.io_threads; ++i) threads.emplace_back([&s] { s.work(); });
   for (std::thread& thread : threads) thread.join();
   s.app.workers.stop();
   s.app.engine.stop();

@@ -22,15 +22,18 @@ void note(Connection& connection, App& app) {
 }
 
 asio::awaitable<void> answer_request(Connection& connection, App& app) {
-  std::string failed;
+  bool failed = false;
   try {
     co_await connection.answer();
   } catch (const std::exception& e) {
-    failed = e.what();
+    failed = true;
+    app.log.failure(e.what());
+  } catch (...) {
+    failed = true;
+    app.log.failure("an exception of unknown type");
   }
-  if (failed.empty()) co_return;
-  app.log.event("error", failed);
-  connection.abandon();
+  if (!failed) co_return;
+  connection.fail();
   const openai::ApiError error = openai::internal_error("internal error");
   if (!connection.begun()) co_await send_error(connection, error);
 }
@@ -41,17 +44,28 @@ asio::awaitable<bool> next_request(Connection& connection, App& app) {
   const Counted under_way(app.exchanges);
   if (read) read = co_await connection.read_body();
   if (read) co_await answer_request(connection, app);
+  connection.drop_body();
   if (connection.begun() || read) note(connection, app);
   co_return connection.keep_alive() && !app.draining;
+}
+
+asio::awaitable<void> serve_requests(tcp::socket socket, App& app) {
+  Connection connection(std::move(socket), app);
+  for (bool more = true; more;) more = co_await next_request(connection, app);
+  co_await connection.close();
 }
 
 }  // namespace
 
 asio::awaitable<void> serve_connection(tcp::socket socket, App& app) {
   const Counted open(app.metrics.connections);
-  Connection connection(std::move(socket), app);
-  for (bool more = true; more;) more = co_await next_request(connection, app);
-  co_await connection.close();
+  try {
+    co_await serve_requests(std::move(socket), app);
+  } catch (const std::exception& e) {
+    app.log.failure(e.what());
+  } catch (...) {
+    app.log.failure("an exception of unknown type");
+  }
 }
 
 }  // namespace moesaic::server

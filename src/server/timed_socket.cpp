@@ -10,7 +10,8 @@ void TimedSocket::expires_after(std::chrono::steady_clock::duration time) {
   timer_.async_wait([self = shared_from_this(), serial = ++serial_](const boost::system::error_code& error) {
     if (error || serial != self->serial_) return;
     self->timed_out_ = true;
-    self->socket_.cancel();
+    boost::system::error_code ignored;
+    self->socket_.cancel(ignored);
   });
 }
 
@@ -31,6 +32,13 @@ void TimedSocket::forget() {
   gone_ = nullptr;
   boost::system::error_code ignored;
   socket_.cancel(ignored);
+}
+
+void TimedSocket::stop() {
+  gone_ = nullptr;
+  expires_never();
+  boost::system::error_code ignored;
+  socket_.close(ignored);
 }
 
 // Readable means closed, or the next request come early; then there is nothing more to learn.

@@ -1,0 +1,90 @@
+#include "server/body.h"
+
+#include <malloc.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace moesaic::server {
+namespace {
+
+constexpr size_t kSmall = 64 << 10;
+constexpr size_t kLarge = 256 << 10;      // a body that does not get the last quarter, and counts for trimming
+constexpr size_t kTrimEvery = 8 << 20;    // parsing so much takes far longer than trimming after it
+constexpr size_t kMostGrowth = 16 << 20;  // beyond, doubling would only reserve addresses in vain
+
+}  // namespace
+
+bool BodyBudget::take(size_t bytes, size_t held) {
+  const size_t limit = held + bytes > kLarge ? limit_ - limit_ / 4 : limit_;
+  size_t now = in_use_.load(std::memory_order_relaxed);
+  do {
+    if (now > limit || bytes > limit - now) return false;
+  } while (!in_use_.compare_exchange_weak(now, now + bytes, std::memory_order_relaxed));
+  return true;
+}
+
+void BodyBudget::give_back(size_t bytes) {
+  in_use_.fetch_sub(bytes, std::memory_order_relaxed);
+  if (bytes < kLarge) return;
+  if (untrimmed_.fetch_add(bytes) + bytes < kTrimEvery) return;
+  untrimmed_ = 0;
+  malloc_trim(0);
+}
+
+Body::Body(Body&& other) noexcept
+    : budget_(other.budget_),
+      small_(std::exchange(other.small_, {})),
+      pages_(std::exchange(other.pages_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      capacity_(std::exchange(other.capacity_, 0)) {}
+
+bool Body::append(std::string_view bytes) {
+  if (bytes.empty()) return true;
+  if (!budget_->take(bytes.size(), size())) return false;
+  if (size() + bytes.size() <= kSmall) {
+    try {
+      small_.append(bytes);
+      return true;
+    } catch (const std::bad_alloc&) {
+    }
+  } else if (reserve(size() + bytes.size())) {
+    std::memcpy(pages_ + size_, bytes.data(), bytes.size());
+    size_ += bytes.size();
+    return true;
+  }
+  budget_->give_back(bytes.size());
+  return false;
+}
+
+// Pages that nobody has written to take no memory.
+bool Body::reserve(size_t bytes) {
+  if (bytes <= capacity_) return true;
+  const size_t capacity = (bytes + std::min(bytes, kMostGrowth)) / kSmall * kSmall + kSmall;
+  void* const pages = pages_ == nullptr ? mmap(nullptr, capacity, PROT_READ | PROT_WRITE,
+                                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                                        : mremap(pages_, capacity_, capacity, MREMAP_MAYMOVE);
+  if (pages == MAP_FAILED) return false;
+  if (pages_ == nullptr) {
+    size_ = small_.size();
+    std::memcpy(pages, small_.data(), size_);
+    std::string().swap(small_);
+  }
+  pages_ = static_cast<char*>(pages);
+  capacity_ = capacity;
+  return true;
+}
+
+void Body::clear() {
+  const size_t held = size();
+  if (pages_ != nullptr) munmap(pages_, capacity_);
+  pages_ = nullptr;
+  size_ = capacity_ = 0;
+  std::string().swap(small_);
+  if (held > 0) budget_->give_back(held);
+}
+
+}  // namespace moesaic::server

@@ -1,0 +1,55 @@
+// A request's body in memory, and the bytes that all bodies together may take.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace moesaic::server {
+
+// What the bodies of all connections share. Thread-safe.
+class BodyBudget {
+ public:
+  // in_use: where the bytes are counted.
+  BodyBudget(size_t limit, std::atomic<size_t>& in_use) : limit_(limit), in_use_(in_use) {}
+
+  // For a body that has `held` bytes so far. A quarter of the limit is kept for small bodies, so that a few
+  // large ones that never end do not shut everybody out.
+  bool take(size_t bytes, size_t held);
+  // All that a body held. After large ones, what parsing them left in the allocator goes back to the system:
+  // ordinary requests never pay for that.
+  void give_back(size_t bytes);
+
+ private:
+  size_t limit_;
+  std::atomic<size_t>& in_use_;
+  std::atomic<size_t> untrimmed_ = 0;  // bytes of large bodies since the allocator was trimmed
+};
+
+// Grows as bytes come, and takes what it holds from the budget. A large body has pages of its own, which grow
+// without a copy and go back to the system with it.
+class Body {
+ public:
+  explicit Body(BodyBudget& budget) : budget_(&budget) {}
+  Body(Body&& other) noexcept;
+  Body(const Body&) = delete;
+  Body& operator=(const Body&) = delete;
+  ~Body() { clear(); }
+
+  // False: the budget or the memory is used up, and nothing has been added.
+  bool append(std::string_view bytes);
+  void clear();
+  size_t size() const { return pages_ != nullptr ? size_ : small_.size(); }
+  std::string_view view() const { return pages_ != nullptr ? std::string_view(pages_, size_) : small_; }
+
+ private:
+  bool reserve(size_t bytes);
+
+  BodyBudget* budget_;
+  std::string small_;      // until it has kSmall bytes
+  char* pages_ = nullptr;  // from then on
+  size_t size_ = 0, capacity_ = 0;
+};
+
+}  // namespace moesaic::server

@@ -1,0 +1,25 @@
+// Which pages of a browser may reach the server: the Host and Origin fields.
+#pragma once
+
+#include <string_view>
+
+#include "openai/api_error.h"
+#include "server/http.h"
+#include "server/options.h"
+
+namespace moesaic::server {
+
+// A name, an IPv4 address or an IPv6 address in brackets, and a port where there is one (RFC 3986).
+bool valid_host(std::string_view host);
+
+// --cors-origin names it.
+bool is_cors_origin(std::string_view origin, const ServerOptions& options);
+
+// Why a request is not to be answered at all: another page's, or one that a page makes by a name that was
+// pointed at this machine (DNS rebinding).
+openai::Refusal check_origin(const HttpRequest& request, const ServerOptions& options);
+
+// The names of a list of header fields, if it is one and not too long to be repeated.
+bool is_header_list(std::string_view list);
+
+}  // namespace moesaic::server

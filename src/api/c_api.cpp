@@ -45,18 +45,30 @@ moesaic_status code_of(StatusCode code) {
   return MOESAIC_INTERNAL;
 }
 
-// Runs a body that returns a Status; remembers its error. Nothing gets out of it.
+void remember(const char* error) noexcept {
+  try {
+    last_error = error;
+  } catch (const std::exception&) {
+    last_error.clear();
+  }
+}
+
+// Runs a body that returns a Status; remembers its error. Nothing gets out of it, not even what a caller's
+// callback throws.
 template <typename Body>
 moesaic_status enter(Body&& body) noexcept {
   try {
     const Status status = body();
-    if (!status.ok()) last_error = status.message();
+    if (!status.ok()) remember(status.message().c_str());
     return code_of(status.code());
   } catch (const std::bad_alloc&) {
-    last_error = "out of memory";  // short enough to need none
+    remember("out of memory");
     return MOESAIC_OUT_OF_MEMORY;
   } catch (const std::exception& e) {
-    last_error = e.what();
+    remember(e.what());
+    return MOESAIC_INTERNAL;
+  } catch (...) {
+    remember("an exception of unknown type");
     return MOESAIC_INTERNAL;
   }
 }
@@ -289,7 +301,11 @@ moesaic_status moesaic_run(moesaic_model* m) {
 }
 
 void moesaic_stats(const moesaic_model* m, moesaic_engine_stats* stats) {
-  const EngineStats s = m->model.stats();
+  EngineStats s;
+  enter([&]() -> Status {
+    s = m->model.stats();
+    return {};
+  });
   const moesaic_engine_stats now{.size = sizeof now,
                                  .running = s.running,
                                  .waiting = s.waiting,

@@ -90,31 +90,53 @@ bool EngineThread::open() {
 bool EngineThread::take_inbox(std::deque<TicketPtr>& taken) {
   std::unique_lock lock(mutex_);
   if (model_->idle()) wake_.wait(lock, [&] { return stopping_ || !inbox_.empty(); });
+  live_.insert(inbox_.begin(), inbox_.end());
   taken = std::exchange(inbox_, {});
   return !stopping_;
 }
 
-void EngineThread::run() {
-  if (!open()) return;
-  for (std::deque<TicketPtr> taken; take_inbox(taken);) {
-    for (const TicketPtr& ticket : taken) admit(ticket);
-    const Status status = model_->idle() ? Status() : model_->step();
-    if (!status.ok()) return fail(status);
-    hand_out();
+// Until the server goes down, or what ended it. Nothing is thrown out of it.
+Status EngineThread::work() {
+  try {
+    for (std::deque<TicketPtr> taken; take_inbox(taken);) {
+      for (const TicketPtr& ticket : taken) admit(ticket);
+      if (!model_->idle()) RETURN_IF_ERROR(model_->step());
+      hand_out();
+    }
+    return {};
+  } catch (const std::exception& e) {
+    return error(StatusCode::kInternal, "{}", e.what());
+  } catch (...) {
+    return error(StatusCode::kInternal, "an exception of unknown type");
   }
 }
 
-// Whoever waits is told; nothing is admitted any more.
+void EngineThread::run() noexcept {
+  try {
+    if (!open()) return;
+    const Status status = work();
+    if (!status.ok()) fail(status);
+  } catch (const std::exception&) {  // not even memory to say so
+    state_.store(State::kFailed, std::memory_order_release);
+  }
+}
+
+// Whoever waits is told, also where an exception left the model without a word; nothing is admitted any more.
 void EngineThread::fail(const Status& status) {
-  std::deque<TicketPtr> left;
   {
     const std::lock_guard lock(mutex_);
     failure_ = status.message();
     stopping_ = true;
-    left = std::exchange(inbox_, {});
+    live_.insert(inbox_.begin(), inbox_.end());
+    inbox_.clear();
     state_.store(State::kFailed, std::memory_order_release);
   }
-  for (const TicketPtr& ticket : left) on_end(ticket, {.finish = FinishReason::kError, .error = status});
+  const Outcome outcome{.finish = FinishReason::kError, .error = status};
+  for (const TicketPtr& ticket : live_) {
+    if (!ticket->ended) on_end(ticket, outcome);
+    ticket->event().end = ticket->event().end.value_or(outcome);
+    touched_.push_back(ticket);
+  }
   hand_out();
   on_state_();
 }
@@ -153,6 +175,7 @@ void EngineThread::on_token(const TicketPtr& ticket, const SampledToken& token) 
 
 void EngineThread::on_end(const TicketPtr& ticket, const Outcome& outcome) {
   ticket->event().end = outcome;
+  ticket->ended = true;
   touch(ticket);
   --in_flight_;
   metrics_.prompt_length.observe(outcome.prompt_tokens);
@@ -164,9 +187,12 @@ void EngineThread::on_end(const TicketPtr& ticket, const Outcome& outcome) {
 
 // Once a step: a client is woken once for it, whatever the step gave.
 void EngineThread::hand_out() {
-  for (const TicketPtr& ticket : std::exchange(touched_, {})) {
-    if (!ticket->events.empty()) ticket->queue->push(std::exchange(ticket->events, {}));
+  for (const TicketPtr& ticket : touched_) {
+    if (ticket->events.empty()) continue;
+    ticket->queue->push(std::exchange(ticket->events, {}));
+    if (ticket->ended) live_.erase(ticket);
   }
+  touched_.clear();
 }
 
 }  // namespace moesaic::server

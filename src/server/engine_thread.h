@@ -12,6 +12,7 @@
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <unordered_set>
 
 #include "moesaic/engine.h"
 #include "server/event_queue.h"
@@ -58,11 +59,13 @@ class EngineThread {
     EventQueue::Events events;  // of this step; the last one may still grow
     openai::AnswerEvent& event();
     int tokens = 0;
+    bool ended = false;
   };
   using TicketPtr = std::shared_ptr<Ticket>;
 
-  void run();
+  void run() noexcept;
   bool open();
+  Status work();
   bool take_inbox(std::deque<TicketPtr>& taken);
   void admit(const TicketPtr& ticket);
   void on_token(const TicketPtr& ticket, const SampledToken& token);
@@ -77,7 +80,8 @@ class EngineThread {
   Metrics& metrics_;
   std::atomic<State> state_ = State::kLoading;
   std::optional<Model> model_;
-  std::vector<TicketPtr> touched_;  // with events to hand out
+  std::vector<TicketPtr> touched_;      // with events to hand out
+  std::unordered_set<TicketPtr> live_;  // taken from the inbox, their end not handed out yet
   std::atomic<int> in_flight_ = 0;
 
   mutable std::mutex mutex_;

@@ -97,6 +97,7 @@ void RequestLog::event(std::string_view event, std::string_view detail) {
 }
 
 void RequestLog::failure(std::string_view what) noexcept {
+  ++failures_;
   try {
     event("error", what);
   } catch (const std::exception&) {  // no memory for the line either

@@ -1,6 +1,7 @@
 // A line of JSON for each request and event, on standard error or in a file.
 #pragma once
 
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -24,6 +25,7 @@ class RequestLog {
   void event(std::string_view event, std::string_view detail = {});
   // An event "error" where nothing may be thrown any more.
   void failure(std::string_view what) noexcept;
+  uint64_t failures() const { return failures_; }  // so far
 
  private:
   void write(std::string line);
@@ -31,6 +33,7 @@ class RequestLog {
 
   std::string path_;  // empty: standard error
   int file_ = 2;
+  std::atomic<uint64_t> failures_ = 0;
   std::mutex mutex_;  // of what stands below
   bool cut_ = false;  // the file ends within a line
   uint64_t lost_ = 0;

@@ -6,6 +6,7 @@
 #include <bit>
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/error.hpp>
+#include <cctype>
 
 #include "server/origin.h"
 
@@ -124,7 +125,21 @@ bool RequestParser::take_head(const HeadScan& scan, std::string_view bytes) {
   return !refusal_;
 }
 
+// What Beast is lenient about between the data of chunks, trailer fields included.
+void RequestParser::check_chunk_line(std::string_view bytes) {
+  if (!chunked() || chunk_left_ > 0) return;
+  if (least_framing_ > 0) bytes.remove_prefix(std::min<size_t>(2, bytes.size()));  // the end of the data before
+  const size_t digits = std::min(bytes.find_first_not_of('0'), bytes.size());
+  const bool last = digits > 0 && digits < bytes.size() && std::isxdigit(static_cast<unsigned char>(bytes[digits])) == 0;
+  if (!last) bytes = bytes.substr(0, std::min(bytes.find('\n'), bytes.size() - 1) + 1);
+  HeadScan scan;
+  scan.scan(bytes);
+  if (scan.error() != nullptr) refuse(malformed(scan.error()));
+}
+
 size_t RequestParser::take_body(std::string_view bytes) {
+  check_chunk_line(bytes);
+  if (refusal_) return 0;
   error_code error;
   const size_t before = body_.size();
   const size_t used = put({bytes.data(), bytes.size()}, error);
@@ -237,10 +252,12 @@ size_t RequestParser::on_body_impl(view bytes, error_code& ec) {
 
 // The shortest form of a chunk: its size, its data, and a CR LF behind each.
 void RequestParser::on_chunk_header_impl(uint64_t size, view, error_code&) {
+  chunk_left_ = size;
   least_framing_ += std::max<size_t>(1, (std::bit_width(size) + 3) / 4) + 4;
 }
 
 size_t RequestParser::on_chunk_body_impl(uint64_t, view bytes, error_code& ec) {
+  chunk_left_ -= bytes.size();
   return on_body_impl(bytes, ec);
 }
 

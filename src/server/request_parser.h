@@ -74,6 +74,7 @@ class RequestParser : public http::basic_parser<true> {
   void read_field(http::field field, std::string_view name, std::string_view value);
   void read_once(std::string& target, std::string_view value, const char* name);
   openai::Refusal check_framing() const;
+  void check_chunk_line(std::string_view bytes);
   void refuse(openai::ApiError error);
   void refuse(const error_code& error);
 
@@ -84,6 +85,7 @@ class RequestParser : public http::basic_parser<true> {
   std::string length_, coding_;
   bool head_done_ = false;
   size_t framing_ = 0, least_framing_ = 0;  // bytes of a chunked body beside its data; what they have to be
+  uint64_t chunk_left_ = 0;                 // bytes of the current chunk's data
   openai::Refusal refusal_;
 };
 

@@ -5,12 +5,15 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/strand.hpp>
 #include <csignal>
+#include <atomic>
 #include <thread>
+#include <utility>
 #include <vector>
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -52,6 +55,7 @@ void return_large_blocks() {
 struct Server::Impl {
   App app;
   asio::io_context io;
+  asio::executor_work_guard<asio::io_context::executor_type> open_ended{io.get_executor()};  // until io.stop()
   asio::strand<asio::io_context::executor_type> control{asio::make_strand(io)};  // all below
   tcp::acceptor acceptor{control};
   asio::signal_set signals{control};
@@ -62,7 +66,24 @@ struct Server::Impl {
       : app(std::move(options), std::move(open), max_batch), io(app.options.io_threads) {}
 
   Status listen();
-  asio::awaitable<void> accept();
+  // Says while it lives that somebody accepts connections.
+  class Accepting {
+   public:
+    explicit Accepting(std::atomic<bool>* flag) : flag_(flag) {}
+    Accepting(Accepting&& other) noexcept : flag_(std::exchange(other.flag_, nullptr)) {}
+    Accepting(const Accepting&) = delete;
+    Accepting& operator=(const Accepting&) = delete;
+    ~Accepting() {
+      if (flag_ != nullptr) *flag_ = false;
+    }
+
+   private:
+    std::atomic<bool>* flag_;
+  };
+  std::atomic<bool> accepting = false;
+
+  asio::awaitable<void> accept(Accepting alive);
+  void start_accepting();
   asio::awaitable<void> answers_end();
   asio::awaitable<bool> accept_one();
   void work() noexcept;
@@ -103,8 +124,8 @@ asio::awaitable<bool> Server::Impl::accept_one() {
   co_return true;
 }
 
-// Nothing ends it but a closed acceptor: without file descriptors or memory it tries again.
-asio::awaitable<void> Server::Impl::accept() {
+// Until the acceptor is closed: without file descriptors or memory it tries again.
+asio::awaitable<void> Server::Impl::accept(Accepting) {
   asio::steady_timer pause(control);
   for (bool accepted = true; acceptor.is_open();) {
     try {
@@ -119,11 +140,19 @@ asio::awaitable<void> Server::Impl::accept() {
   }
 }
 
-// Runs what the sockets have for one thread. An exception that comes as far has ended what it came from, such
-// as a connection, and nothing else.
+void Server::Impl::start_accepting() {
+  const auto ended = [](const std::exception_ptr& e) {
+    if (e) std::rethrow_exception(e);  // into work()
+  };
+  if (!accepting.exchange(true)) asio::co_spawn(control, accept(Accepting(&accepting)), ended);
+}
+
+// What the sockets have for one thread to do. An exception that comes as far, such as that of an allocation
+// within Asio, has ended the coroutine that it came from: a connection, or the one that accepts connections.
 void Server::Impl::work() noexcept {
   for (bool more = true; more;) {
     try {
+      start_accepting();
       io.run();
       more = false;
     } catch (const std::exception& e) {
@@ -207,7 +236,6 @@ Status Server::run(bool signals) {
     s.signals.add(SIGINT);
     s.wait_for_signal();
   }
-  asio::co_spawn(s.control, s.accept(), asio::detached);
   s.app.engine.start([&s] { s.engine_changed(); });
   std::vector<std::thread> threads;
   for (int i = 0; i < s.app.options.io_threads; ++i) threads.emplace_back([&s] { s.work(); });

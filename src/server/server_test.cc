@@ -24,8 +24,8 @@ constexpr int kBatch = 4;
 
 std::string request(const std::string& body, const std::string& path = "/v1/chat/completions") {
   return "POST " + path +
-         " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " + std::to_string(body.size()) +
-         "\r\n\r\n" + body;
+         " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: " +
+         std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 
 std::string ask(const std::string& more) {
@@ -75,7 +75,7 @@ class ServerTest : public testing::Test {
     return answer;
   }
   std::string get(const std::string& path) {
-    return exchange("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    return exchange("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   }
 
   bool shows(const std::string& metric, int value) {

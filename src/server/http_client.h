@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -61,8 +62,10 @@ class HttpClient {
 inline std::string statuses_of(std::string_view answers) {
   std::string statuses;
   constexpr std::string_view kLine = "HTTP/1.";
-  for (size_t at = answers.find(kLine); at != std::string_view::npos; at = answers.find(kLine, at + 1))
-    statuses += answers.substr(at + kLine.size() + 2, 4);
+  for (size_t at = answers.find(kLine); at != std::string_view::npos; at = answers.find(kLine, at + 1)) {
+    const std::string_view status = answers.substr(std::min(at + kLine.size() + 2, answers.size()), 4);
+    if (status.size() == 4 && status[0] >= '1' && status[0] <= '5' && status[3] == ' ') statuses += status;
+  }
   return statuses;
 }
 

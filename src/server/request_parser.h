@@ -49,8 +49,7 @@ class RequestParser : public http::basic_parser<true> {
 
   // With what a scan of these bytes found: an end, an error, or too many bytes. False: refusal() says why.
   bool take_head(const HeadScan& scan, std::string_view bytes);
-  // Takes what it can of a body's next bytes, not none, and says how many. 0: it needs more bytes, or
-  // there is a refusal.
+  // Takes what it can of a body's next bytes, and says how many. 0: it needs more than these, or refuses them.
   size_t take_body(std::string_view bytes);
 
   RequestHead& head() { return head_; }
@@ -74,7 +73,7 @@ class RequestParser : public http::basic_parser<true> {
   void read_field(http::field field, std::string_view name, std::string_view value);
   void read_once(std::string& target, std::string_view value, const char* name);
   openai::Refusal check_framing() const;
-  void check_chunk_line(std::string_view bytes);
+  size_t chunk_line(std::string_view bytes);
   void refuse(openai::ApiError error);
   void refuse(const error_code& error);
 

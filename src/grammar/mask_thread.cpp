@@ -7,6 +7,11 @@
 #include "base/thread_priority.h"
 
 namespace moesaic::grammar {
+namespace {
+
+constexpr int kNice = 10;
+
+}  // namespace
 
 bool NextMask::compute(Effort effort) {
   if (token && !matcher.take(*token, effort)) return false;
@@ -56,7 +61,7 @@ void MaskThread::wait_until(const NextMask& mask, std::chrono::steady_clock::tim
 }
 
 void MaskThread::run() {
-  lower_thread_priority();
+  lower_thread_priority(kNice);
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });

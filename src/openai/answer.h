@@ -64,12 +64,9 @@ struct Service {
   int max_choices = 16;              // n, times prompts
   bool strict_fields = false;        // what no table of fields knows is refused
   GrammarCache* grammars = nullptr;  // null: nothing is kept
-  // False: where a schema would have to be compiled, which takes time, the error is kNeedsCompilation.
+  // False: where a schema would have to be compiled, which takes time, the error has needs_compilation.
   bool may_compile = true;
   std::stop_token cancel = {};  // ends long work early; what comes back then is of no use
 };
-
-// ApiError::http of what is no error: the same call is to be made again with Service::may_compile.
-inline constexpr int kNeedsCompilation = 0;
 
 }  // namespace moesaic::openai

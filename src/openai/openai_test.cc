@@ -140,7 +140,7 @@ TEST(ChatRequest, WhatIsNotCompiledMayBeLeftToAnotherCall) {
                                    {chat_job, strict},
                                    {responses_job, input},
                                    {completion_job, prompt}}) {
-    EXPECT_EQ(error_of(make(body, quick)).http, kNeedsCompilation) << body;
+    EXPECT_TRUE(error_of(make(body, quick)).needs_compilation) << body;
     EXPECT_TRUE(std::holds_alternative<Job>(make(body, slow))) << body;
     EXPECT_TRUE(std::holds_alternative<Job>(make(body, quick))) << body;
   }

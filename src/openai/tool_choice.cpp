@@ -165,7 +165,7 @@ std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const Answe
   }
   if (!held) return AnswerGrammar();
   std::optional<Result<AnswerGrammar>> grammar = compiled(format, service);
-  if (!grammar) return ApiError{.http = kNeedsCompilation};
+  if (!grammar) return ApiError{.needs_compilation = true};
   if (!grammar->ok()) return api_error(grammar->status(), form.empty() ? "tools" : form.field);
   return std::move(*grammar).value();
 }

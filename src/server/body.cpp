@@ -1,6 +1,5 @@
 #include "server/body.h"
 
-#include <malloc.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -12,8 +11,7 @@ namespace moesaic::server {
 namespace {
 
 constexpr size_t kSmall = 64 << 10;
-constexpr size_t kLarge = 256 << 10;      // a body that does not get the last quarter, and counts for trimming
-constexpr size_t kTrimEvery = 8 << 20;    // parsing so much takes far longer than trimming after it
+constexpr size_t kLarge = 256 << 10;      // a body that does not get the last quarter
 constexpr size_t kMostGrowth = 16 << 20;  // beyond, doubling would only reserve addresses in vain
 
 }  // namespace
@@ -27,13 +25,7 @@ bool BodyBudget::take(size_t bytes, size_t held) {
   return true;
 }
 
-void BodyBudget::give_back(size_t bytes) {
-  in_use_.fetch_sub(bytes, std::memory_order_relaxed);
-  if (bytes < kLarge) return;
-  if (untrimmed_.fetch_add(bytes) + bytes < kTrimEvery) return;
-  untrimmed_ = 0;
-  malloc_trim(0);
-}
+void BodyBudget::give_back(size_t bytes) { in_use_.fetch_sub(bytes, std::memory_order_relaxed); }
 
 Body::Body(Body&& other) noexcept
     : budget_(other.budget_),
@@ -64,9 +56,9 @@ bool Body::append(std::string_view bytes) {
 bool Body::reserve(size_t bytes) {
   if (bytes <= capacity_) return true;
   const size_t capacity = (bytes + std::min(bytes, kMostGrowth)) / kSmall * kSmall + kSmall;
-  void* const pages = pages_ == nullptr ? mmap(nullptr, capacity, PROT_READ | PROT_WRITE,
-                                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-                                        : mremap(pages_, capacity_, capacity, MREMAP_MAYMOVE);
+  void* const pages =
+      pages_ == nullptr ? mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                        : mremap(pages_, capacity_, capacity, MREMAP_MAYMOVE);
   if (pages == MAP_FAILED) return false;
   if (pages_ == nullptr) {
     size_ = small_.size();

@@ -17,14 +17,12 @@ class BodyBudget {
   // For a body that has `held` bytes so far. A quarter of the limit is kept for small bodies, so that a few
   // large ones that never end do not shut everybody out.
   bool take(size_t bytes, size_t held);
-  // All that a body held. After large ones, what parsing them left in the allocator goes back to the system:
-  // ordinary requests never pay for that.
+  // All that a body held.
   void give_back(size_t bytes);
 
  private:
   size_t limit_;
   std::atomic<size_t>& in_use_;
-  std::atomic<size_t> untrimmed_ = 0;  // bytes of large bodies since the allocator was trimmed
 };
 
 // Grows as bytes come, and takes what it holds from the budget. A large body has pages of its own, which grow

@@ -33,7 +33,8 @@ std::string bearer(std::string_view authorization) {
   constexpr std::string_view kBearer = "bearer";
   const std::string_view scheme = authorization.substr(0, kBearer.size());
   const size_t key = authorization.find_first_not_of(" \t", scheme.size());
-  if (!boost::beast::iequals(scheme, kBearer) || key == scheme.size() || key == std::string_view::npos) return {};
+  if (!boost::beast::iequals(scheme, kBearer) || key == scheme.size() || key == std::string_view::npos)
+    return {};
   return std::string(authorization.substr(key));
 }
 
@@ -177,7 +178,8 @@ asio::awaitable<void> Connection::refuse(const openai::Refusal& refusal) {
 asio::awaitable<bool> Connection::not_received() {
   keep_alive_ = false;
   if (!timed_->timed_out()) co_return false;  // the client has gone
-  const openai::Refusal late = openai::ApiError{.http = 408, .message = "the request took too long to arrive"};
+  const openai::Refusal late =
+      openai::ApiError{.http = 408, .message = "the request took too long to arrive"};
   co_await refuse(late);
   co_return false;
 }
@@ -192,10 +194,11 @@ HttpAnswer Connection::preflight() const {
   if (!is_cors_origin(request_.origin, app_.options)) return answer;
   const RequestHead& head = parser_->head();
   answer.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-  answer.headers.emplace_back("Access-Control-Allow-Headers", is_header_list(head.asked_headers)
-                                                                  ? head.asked_headers
-                                                                  : "Authorization, Content-Type, X-Request-Id");
-  if (head.asked_network == "true") answer.headers.emplace_back("Access-Control-Allow-Private-Network", "true");
+  answer.headers.emplace_back(
+      "Access-Control-Allow-Headers",
+      is_header_list(head.asked_headers) ? head.asked_headers : "Authorization, Content-Type, X-Request-Id");
+  if (head.asked_network == "true")
+    answer.headers.emplace_back("Access-Control-Allow-Private-Network", "true");
   answer.headers.emplace_back("Access-Control-Max-Age", "86400");
   return answer;
 }

@@ -5,8 +5,8 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http/message.hpp>
 #include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/message.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -84,7 +84,9 @@ class Connection : public Exchange {
   asio::awaitable<bool> not_received();
   asio::awaitable<bool> send_continue();
   asio::awaitable<bool> write(std::string_view bytes, std::string_view more = {});
-  std::string_view received() const { return {static_cast<const char*>(buffer_.data().data()), buffer_.size()}; }
+  std::string_view received() const {
+    return {static_cast<const char*>(buffer_.data().data()), buffer_.size()};
+  }
   void begin_request();
   void take_head();
   bool is_preflight() const;

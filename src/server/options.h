@@ -15,8 +15,9 @@ struct Limits {
   size_t body_bytes = 16 << 20;
   size_t bodies_bytes = 256 << 20;  // of all bodies that are being received or read
   int connections = 16384;
-  int waiting = 256;        // generations beyond those at work; more are told to come back
-  seconds header_time{10};  // for a request's header, from its first byte; for the first one, from the beginning
+  int waiting = 256;  // generations beyond those at work; more are told to come back
+  seconds header_time{
+      10};  // for a request's header, from its first byte; for the first one, from the beginning
   seconds body_time{60};    // for its body
   seconds idle_time{75};    // between the requests of a connection
   seconds write_time{30};   // for a client to take what is ready
@@ -30,12 +31,12 @@ struct ServerOptions {
   uint16_t port = 8080;  // 0: any free one
   std::string model_name;
   std::string version;
-  std::vector<std::string> api_keys;      // empty: everybody may
-  std::vector<std::string> cors_origins;  // "*": any; empty: pages of other origins are not served
-  bool strict_fields = false;             // a field that no table knows is 400, not a header of the answer
+  std::vector<std::string> api_keys;       // empty: everybody may
+  std::vector<std::string> cors_origins;   // "*": any; empty: pages of other origins are not served
+  bool strict_fields = false;              // a field that no table knows is 400, not a header of the answer
   std::vector<std::string> allowed_hosts;  // names that the server has beside localhost; "*": any
-  bool log_requests = true;               // a line of JSON for each
-  std::string log_file;                   // empty: standard error
+  bool log_requests = true;                // a line of JSON for each
+  std::string log_file;                    // empty: standard error
   int io_threads = 2;
   Limits limits;
 };

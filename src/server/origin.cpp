@@ -22,7 +22,8 @@ bool is_port(std::string_view port) {
 // Unreserved characters, sub-delims and percent-encoding.
 bool is_name(std::string_view name) {
   const auto fits = [](unsigned char c) {
-    return std::isalnum(c) != 0 || std::string_view("-._~!$&'()*+,;=%").find(static_cast<char>(c)) != std::string_view::npos;
+    return std::isalnum(c) != 0 ||
+           std::string_view("-._~!$&'()*+,;=%").find(static_cast<char>(c)) != std::string_view::npos;
   };
   return !name.empty() && std::all_of(name.begin(), name.end(), fits);
 }
@@ -62,7 +63,8 @@ bool is_own_host(std::string_view text, const ServerOptions& options) {
   const auto listed = [&](const std::string& entry) {
     return entry == "*" || iequals(entry, text) || iequals(entry, given.host);
   };
-  if (is_local_name(given.host) || std::any_of(options.allowed_hosts.begin(), options.allowed_hosts.end(), listed))
+  if (is_local_name(given.host) ||
+      std::any_of(options.allowed_hosts.begin(), options.allowed_hosts.end(), listed))
     return true;
   boost::system::error_code error, unbound;
   const auto address = address_of(given.host, error);
@@ -119,14 +121,16 @@ openai::Refusal check_origin(const HttpRequest& request, const ServerOptions& op
   const bool known = request.origin.empty() || is_cors_origin(request.origin, options) ||
                      is_same_origin(request.origin, request.host);
   if (known || request.same_origin) return {};
-  return forbidden(fmt::format("pages of {} may not use this server; start it with --cors-origin {} if they are to",
-                               request.origin, request.origin),
-                   "origin_not_allowed");
+  return forbidden(
+      fmt::format("pages of {} may not use this server; start it with --cors-origin {} if they are to",
+                  request.origin, request.origin),
+      "origin_not_allowed");
 }
 
 bool is_header_list(std::string_view list) {
   const auto fits = [](unsigned char c) {
-    return std::isalnum(c) != 0 || std::string_view("!#$%&'*+-.^_`|~, ").find(static_cast<char>(c)) != std::string_view::npos;
+    return std::isalnum(c) != 0 ||
+           std::string_view("!#$%&'*+-.^_`|~, ").find(static_cast<char>(c)) != std::string_view::npos;
   };
   return !list.empty() && list.size() <= kLongestHeaderList && std::all_of(list.begin(), list.end(), fits);
 }

@@ -29,7 +29,7 @@ struct Preparation {
 
   bool needs_compilation() const {
     const auto* error = std::get_if<ApiError>(&made);
-    return error != nullptr && error->http == openai::kNeedsCompilation;
+    return error != nullptr && error->needs_compilation;
   }
   void run() {
     made = make(body.view(), service);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,13 +25,24 @@ std::string now() {
                      ms);
 }
 
+// Of a line's text from outside, in bytes: a line stays below PIPE_BUF whatever is escaped in it, so that a
+// pipe with room takes all of it at once.
+constexpr size_t kMostText = 512;
+constexpr size_t kMostMethod = 32;
+
+// Nobody waits for a log that is read too slowly.
+bool has_room(int file) {
+  pollfd wanted{.fd = file, .events = POLLOUT, .revents = 0};
+  return poll(&wanted, 1, 0) != 0;
+}
+
 double ms_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
   return static_cast<double>(std::chrono::duration_cast<std::chrono::microseconds>(to - from).count()) / 1000;
 }
 
 openai::Json event_of(std::string_view event, std::string_view detail) {
   openai::Json json = {{"time", now()}, {"event", event}};
-  if (!detail.empty()) json["detail"] = detail;
+  if (!detail.empty()) json["detail"] = detail.substr(0, kMostText);
   return json;
 }
 
@@ -56,6 +68,7 @@ void RequestLog::write(std::string line) {
   if (lost_ > 0)
     line = openai::dump(event_of("log", fmt::format("{} lines before were lost", lost_))) + "\n" + line;
   if (cut_) line.insert(0, 1, '\n');
+  if (!has_room(file_)) return lose(EAGAIN);
   const ssize_t written = ::write(file_, line.data(), line.size());
   if (written == static_cast<ssize_t>(line.size())) {
     cut_ = false;
@@ -67,7 +80,7 @@ void RequestLog::write(std::string line) {
 }
 
 void RequestLog::lose(int reason) {
-  if (++lost_ > 1 || path_.empty()) return;
+  if (++lost_ > 1 || path_.empty() || !has_room(STDERR_FILENO)) return;
   const std::string text = fmt::format(
       "moesaic: {}: cannot write the log: {}; the server goes on without it until there is room\n", path_,
       std::strerror(reason));
@@ -79,8 +92,8 @@ void RequestLog::request(const HttpRequest& request, const RequestRecord& r) {
                        {"event", "request"},
                        {"id", request.id},
                        {"client", request.client},
-                       {"method", request.method},
-                       {"path", request.path},
+                       {"method", request.method.substr(0, kMostMethod)},
+                       {"path", request.path.substr(0, kMostText)},
                        {"status", r.status},
                        {"ms", ms_between(r.arrived, std::chrono::steady_clock::now())}};
   if (r.first != std::chrono::steady_clock::time_point()) {

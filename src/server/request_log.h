@@ -11,8 +11,9 @@
 
 namespace moesaic::server {
 
-// Any thread may use it once it is open. A line that cannot be written, as on a full disk, is lost; the
-// request is not. Where the log is a file, standard error says so once, until lines get through again.
+// Any thread may use it once it is open. A line that cannot be written, as on a full disk or into a pipe
+// that nobody reads, is lost; the request is not. Where the log is a file, standard error says so once, until
+// lines get through again.
 class RequestLog {
  public:
   RequestLog() = default;  // on standard error

@@ -28,9 +28,10 @@ std::string_view trimmed(std::string_view text) {
 }
 
 ApiError header_too_large(const Limits& limits) {
-  return {.http = 431,
-          .message = fmt::format("the header, or a body's trailer and chunk extensions, have more than {} bytes",
-                                 limits.header_bytes)};
+  return {
+      .http = 431,
+      .message = fmt::format("the header, or a body's trailer and chunk extensions, have more than {} bytes",
+                             limits.header_bytes)};
 }
 
 bool is_digits(std::string_view text) {
@@ -128,15 +129,16 @@ bool RequestParser::take_head(const HeadScan& scan, std::string_view bytes) {
 }
 
 // The size of a chunk's first line, or of the last chunk with the trailer, in bytes that begin with it; 0: it
-// is not there yet. Beast gets it whole: in parts it is lenient about line ends, and fails an assertion of its
-// own where the last chunk ends byte by byte (1.81).
+// is not there yet. Beast gets it whole: in parts it is lenient about line ends, and fails an assertion of
+// its own where the last chunk ends byte by byte (1.81).
 size_t RequestParser::chunk_line(std::string_view bytes) {
   const size_t begin = least_framing_ > 0 ? 2 : 0;  // the end of the data before
   if (bytes.size() <= begin) return 0;
   if (begin > 0 && !bytes.starts_with("\r\n")) refuse(malformed("a chunk is longer than its size"));
   std::string_view line = bytes.substr(begin);
   const size_t digits = std::min(line.find_first_not_of('0'), line.size());
-  const bool last = digits > 0 && digits < line.size() && std::isxdigit(static_cast<unsigned char>(line[digits])) == 0;
+  const bool last =
+      digits > 0 && digits < line.size() && std::isxdigit(static_cast<unsigned char>(line[digits])) == 0;
   const bool ends = last || line.find('\n') != std::string_view::npos;
   if (!last && ends) line = line.substr(0, line.find('\n') + 1);
   HeadScan scan;
@@ -165,7 +167,8 @@ void RequestParser::refuse(ApiError error) {
 
 void RequestParser::refuse(const error_code& error) {
   if (error == http::error::body_limit) {
-    refuse(ApiError{.http = 413, .message = fmt::format("the body has more than {} bytes", limits_.body_bytes)});
+    refuse(
+        ApiError{.http = 413, .message = fmt::format("the body has more than {} bytes", limits_.body_bytes)});
   } else if (error == http::error::header_limit) {
     refuse(header_too_large(limits_));
   } else {

@@ -22,7 +22,9 @@ class HeadScan {
   enum class Found { kNothing, kEnd, kError };
   // bytes: all so far, of which the next call looks at the new ones only.
   Found scan(std::string_view bytes);
-  size_t size() const { return at_; }  // of what has been looked at; with kEnd: of the header, empty line included
+  size_t size() const {
+    return at_;
+  }  // of what has been looked at; with kEnd: of the header, empty line included
   const char* error() const { return error_; }  // null: none
 
  private:
@@ -49,7 +51,8 @@ class RequestParser : public http::basic_parser<true> {
 
   // With what a scan of these bytes found: an end, an error, or too many bytes. False: refusal() says why.
   bool take_head(const HeadScan& scan, std::string_view bytes);
-  // Takes what it can of a body's next bytes, and says how many. 0: it needs more than these, or refuses them.
+  // Takes what it can of a body's next bytes, and says how many. 0: it needs more than these, or refuses
+  // them.
   size_t take_body(std::string_view bytes);
 
   RequestHead& head() { return head_; }

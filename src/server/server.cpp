@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <atomic>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/executor_work_guard.hpp>
@@ -11,7 +12,6 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/strand.hpp>
 #include <csignal>
-#include <atomic>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -55,7 +55,8 @@ void return_large_blocks() {
 struct Server::Impl {
   App app;
   asio::io_context io;
-  asio::executor_work_guard<asio::io_context::executor_type> open_ended{io.get_executor()};  // until io.stop()
+  asio::executor_work_guard<asio::io_context::executor_type> open_ended{
+      io.get_executor()};                                                        // until io.stop()
   asio::strand<asio::io_context::executor_type> control{asio::make_strand(io)};  // all below
   tcp::acceptor acceptor{control};
   asio::signal_set signals{control};

@@ -23,8 +23,7 @@ using tcp = asio::ip::tcp;
 constexpr int kBatch = 4;
 
 std::string request(const std::string& body, const std::string& path = "/v1/chat/completions") {
-  return "POST " + path +
-         " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: " +
+  return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: " +
          std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 

@@ -1,7 +1,7 @@
-// Any bytes as what a client sends on one connection, through the code that serves connections. The first byte
-// chooses options. Of the rest 0xfe is a cut, where the server sees what came before by itself, and 0xff, n, c
-// stands for 2^(n mod 18) bytes c. The connection ends, nothing is thrown or left behind, the answers are HTTP
-// and no more than the requests, and cuts change nothing.
+// Any bytes as what a client sends on one connection, through the code that serves connections. The first
+// byte chooses options. Of the rest 0xfe is a cut, where the server sees what came before by itself, and
+// 0xff, n, c stands for 2^(n mod 18) bytes c. The connection ends, nothing is thrown or left behind, the
+// answers are HTTP and no more than the requests, and cuts change nothing.
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -106,7 +106,8 @@ void check(std::string_view input) {
   const std::string statuses = talk(io, *app, parts);
   std::string whole;
   for (const std::string& part : parts) whole += part;
-  // Each request has a version; a last one may be refused for what it is, and any may get a 100 before its answer.
+  // Each request has a version; a last one may be refused for what it is, and any may get a 100 before its
+  // answer.
   MOESAIC_CHECK(statuses.size() / 3 - count(statuses, "100") <= count(whole, " HTTP/") + 1);
   if (parts.size() > 1) MOESAIC_CHECK(talk(io, *app, {whole}) == statuses);
 }

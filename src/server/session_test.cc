@@ -70,7 +70,8 @@ TEST_F(SessionTest, BodiesEndWhereTheyEnd) {
   expect(post("Content-Length: 003\r\n", "abc" + kNext), "503 200 ");
   expect(chunked("3\r\nabc\r\n0\r\n\r\n" + kNext), "503 200 ");
   expect(chunked("0\r\n\r\n" + kNext, "CHUNKED"), "503 200 ");
-  expect(chunked("0003;a=b;c=\"d e\"\r\nabc\r\nA\r\n0123456789\r\n00\r\nX: y\r\nZ: w\r\n\r\n" + kNext), "503 200 ");
+  expect(chunked("0003;a=b;c=\"d e\"\r\nabc\r\nA\r\n0123456789\r\n00\r\nX: y\r\nZ: w\r\n\r\n" + kNext),
+         "503 200 ");
   expect("HEAD /health HTTP/1.1\r\n" + kHost + "\r\n" + kNext, "200 200 ");
   expect("GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" + kNext, "200 200 ");
   expect("GET /health HTTP/1.0\r\n\r\n" + kNext, "200 ");
@@ -80,30 +81,36 @@ TEST_F(SessionTest, BodiesEndWhereTheyEnd) {
 
 // Two programs could see different requests in these bytes: the connection ends with the refusal.
 TEST_F(SessionTest, AmbiguousFramingIsRefusedAndCloses) {
-  for (const char* coding : {"gzip", "gzip, chunked", "chunked, gzip", "identity", "xchunked", "chunked;q=1", "\"chunked\""})
+  for (const char* coding :
+       {"gzip", "gzip, chunked", "chunked, gzip", "identity", "xchunked", "chunked;q=1", "\"chunked\""})
     expect(chunked(kNext, coding), "501 ");
-  for (const char* coding : {"chunked, chunked", "chunked,", ",chunked", "", "chunked\r\nTransfer-Encoding: chunked",
-                             "chunked\r\nTransfer-Encoding: gzip", "gzip\r\nTransfer-Encoding: chunked",
-                             "chunked\r\nContent-Length: 0", "gzip\r\nContent-Length: 0", "chunked\r\ntransfer-encoding:chunked",
-                             "chunked\r\nContent-Length: 5", "\vchunked", "chunked\r\n folded", "chu\r\n nked"})
+  for (const char* coding :
+       {"chunked, chunked", "chunked,", ",chunked", "", "chunked\r\nTransfer-Encoding: chunked",
+        "chunked\r\nTransfer-Encoding: gzip", "gzip\r\nTransfer-Encoding: chunked",
+        "chunked\r\nContent-Length: 0", "gzip\r\nContent-Length: 0", "chunked\r\ntransfer-encoding:chunked",
+        "chunked\r\nContent-Length: 5", "\vchunked", "chunked\r\n folded", "chu\r\n nked"})
     expect(chunked("0\r\n\r\n" + kNext, coding), "400 ");
-  for (const char* length : {"5\r\nTransfer-Encoding: chunked", "5\r\nContent-Length: 5", "5\r\nContent-Length: 6", "5, 5", "+5",
-                             "-1", "0x5", "5 5", "", "5;", "18446744073709551617", "99999999999999999999999999"})
+  for (const char* length :
+       {"5\r\nTransfer-Encoding: chunked", "5\r\nContent-Length: 5", "5\r\nContent-Length: 6", "5, 5", "+5",
+        "-1", "0x5", "5 5", "", "5;", "18446744073709551617", "99999999999999999999999999"})
     expect(post(std::string("Content-Length: ") + length + "\r\n", "0\r\n\r\n" + kNext), "400 ");
   expect("POST /tokenize HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + kNext, "400 ");
-  for (const char* body : {"3\nabc\n0\n\n", "3\r\nabcd\r\n0\r\n\r\n", "g\r\n", "-1\r\n", "0x3\r\nabc\r\n0\r\n\r\n", " 3\r\nabc\r\n",
-                           "3 \r\nabc\r\n0\r\n\r\n", "fffffffffffffffff\r\n", "3;a\nb\r\nabc\r\n0\r\n\r\n", "3\r\nabc0\r\n\r\n",
-                           "0\r\nX: y\nZ: w\r\n\r\n", "0\r\nX: y\r\n w\r\n\r\n", "0\r\nX : y\r\n\r\n", "0\r\nX\r\n\r\n",
-                           "0\r\nContent-Length: 5\r\n\r\n", "0\r\nTransfer-Encoding: chunked\r\n\r\n", ";a\r\n", "\r\n3\r\nabc\r\n"})
+  for (const char* body :
+       {"3\nabc\n0\n\n", "3\r\nabcd\r\n0\r\n\r\n", "g\r\n", "-1\r\n", "0x3\r\nabc\r\n0\r\n\r\n",
+        " 3\r\nabc\r\n", "3 \r\nabc\r\n0\r\n\r\n", "fffffffffffffffff\r\n", "3;a\nb\r\nabc\r\n0\r\n\r\n",
+        "3\r\nabc0\r\n\r\n", "0\r\nX: y\nZ: w\r\n\r\n", "0\r\nX: y\r\n w\r\n\r\n", "0\r\nX : y\r\n\r\n",
+        "0\r\nX\r\n\r\n", "0\r\nContent-Length: 5\r\n\r\n", "0\r\nTransfer-Encoding: chunked\r\n\r\n",
+        ";a\r\n", "\r\n3\r\nabc\r\n"})
     expect(chunked(body + kNext), "400 ");
 }
 
 TEST_F(SessionTest, HostIsThereOnce) {
-  for (const char* host : {"localhost", "localhost:8080", "LOCALHOST", "127.0.0.1", "127.1.2.3:1", "[::1]", "[::1]:80", "a.localhost",
-                           "localhost."})
+  for (const char* host : {"localhost", "localhost:8080", "LOCALHOST", "127.0.0.1", "127.1.2.3:1", "[::1]",
+                           "[::1]:80", "a.localhost", "localhost."})
     expect(get("Host: " + std::string(host) + "\r\n"), "200 ");
-  for (const char* host : {"", " ", "a b", "a/b", "http://localhost", "localhost:x", "localhost:123456", "[::1", "[::1]x", "[1]", "::1",
-                           "a@localhost", "localhost, localhost", "lo\tcal", "\"localhost\"", "<x>", "[::1%eth0]", ":80"})
+  for (const char* host :
+       {"", " ", "a b", "a/b", "http://localhost", "localhost:x", "localhost:123456", "[::1", "[::1]x", "[1]",
+        "::1", "a@localhost", "localhost, localhost", "lo\tcal", "\"localhost\"", "<x>", "[::1%eth0]", ":80"})
     expect(get("Host: " + std::string(host) + "\r\n") + kNext, "400 ");
   expect(get("") + kNext, "400 ");
   expect(get(kHost + kHost) + kNext, "400 ");
@@ -111,15 +118,31 @@ TEST_F(SessionTest, HostIsThereOnce) {
 }
 
 TEST_F(SessionTest, LinesAreWhatTheRfcSays) {
-  for (const std::string& request :
-       {"GET /health HTTP/1.1\nHost: localhost\n\n" + kNext, get(kHost + "X: y\n"), get("Host: localhost\nX: y\r\n"),
-        get(kHost + "X: a\r\n b\r\n"), get(kHost + " X: a\r\n"), get(kHost + "X : a\r\n"), get(kHost + "X\r\n"), get(kHost + ": a\r\n"),
-        get(kHost + "X: a\rb\r\n"), get(kHost + "X: a\x01" "b\r\n"), get(kHost + std::string("X: a\0b\r\n", 8)),
-        get(std::string("Host: local\0host\r\n", 18)), get(kHost + "X\x80: a\r\n"), get(kHost + "X: a\x7f\r\n"),
-        " GET /health HTTP/1.1\r\n" + kHost + "\r\n", "GET  /health HTTP/1.1\r\n" + kHost + "\r\n", std::string("GET /health\r\n\r\n"),
-        "GET /health HTTP/1.1 \r\n" + kHost + "\r\n", "GET /health http/1.1\r\n" + kHost + "\r\n", "GET /he alth HTTP/1.1\r\n" + kHost + "\r\n",
-        "GET /health HTTP/1.1x\r\n" + kHost + "\r\n", "G@T /health HTTP/1.1\r\n" + kHost + "\r\n", "\r\n\r\n" + kNext,
-        std::string("\x16\x03\x01\x02\x00\x01", 6)})
+  for (const std::string& request : {"GET /health HTTP/1.1\nHost: localhost\n\n" + kNext,
+                                     get(kHost + "X: y\n"),
+                                     get("Host: localhost\nX: y\r\n"),
+                                     get(kHost + "X: a\r\n b\r\n"),
+                                     get(kHost + " X: a\r\n"),
+                                     get(kHost + "X : a\r\n"),
+                                     get(kHost + "X\r\n"),
+                                     get(kHost + ": a\r\n"),
+                                     get(kHost + "X: a\rb\r\n"),
+                                     get(kHost + "X: a\x01"
+                                                 "b\r\n"),
+                                     get(kHost + std::string("X: a\0b\r\n", 8)),
+                                     get(std::string("Host: local\0host\r\n", 18)),
+                                     get(kHost + "X\x80: a\r\n"),
+                                     get(kHost + "X: a\x7f\r\n"),
+                                     " GET /health HTTP/1.1\r\n" + kHost + "\r\n",
+                                     "GET  /health HTTP/1.1\r\n" + kHost + "\r\n",
+                                     std::string("GET /health\r\n\r\n"),
+                                     "GET /health HTTP/1.1 \r\n" + kHost + "\r\n",
+                                     "GET /health http/1.1\r\n" + kHost + "\r\n",
+                                     "GET /he alth HTTP/1.1\r\n" + kHost + "\r\n",
+                                     "GET /health HTTP/1.1x\r\n" + kHost + "\r\n",
+                                     "G@T /health HTTP/1.1\r\n" + kHost + "\r\n",
+                                     "\r\n\r\n" + kNext,
+                                     std::string("\x16\x03\x01\x02\x00\x01", 6)})
     expect(request, "400 ");
   for (const char* version : {"HTTP/2.0", "HTTP/1.2", "HTTP/0.9", "HTTP/9.9"})
     expect("GET /health " + std::string(version) + "\r\n" + kHost + "\r\n" + kNext, "505 ");
@@ -127,14 +150,17 @@ TEST_F(SessionTest, LinesAreWhatTheRfcSays) {
 }
 
 TEST_F(SessionTest, Targets) {
-  for (const char* target : {"/health", "/health?x=/nowhere", "http://localhost/health", "HTTP://127.0.0.1:8080/health?x",
-                             "https://localhost/health", "http://localhost", "http://localhost?x", "/"})
+  for (const char* target :
+       {"/health", "/health?x=/nowhere", "http://localhost/health", "HTTP://127.0.0.1:8080/health?x",
+        "https://localhost/health", "http://localhost", "http://localhost?x", "/"})
     expect(get(kHost, target) + kNext, "200 200 ");
-  for (const char* target : {"/Health", "/health/", "//health", "/./health", "/x/../health", "/%68ealth", "/health%00", "/health#x", "/health;x",
-                             "/http://localhost/health", "/nowhere", "/\xc3\xa4"})
+  for (const char* target :
+       {"/Health", "/health/", "//health", "/./health", "/x/../health", "/%68ealth", "/health%00",
+        "/health#x", "/health;x", "/http://localhost/health", "/nowhere", "/\xc3\xa4"})
     expect(get(kHost, target) + kNext, "404 200 ");
-  for (const char* target : {"*", "health", "ftp://localhost/health", "http:///health", "http://a@localhost/health", "http://", "://x", "?x",
-                             "localhost:80", "http://local host/"})
+  for (const char* target :
+       {"*", "health", "ftp://localhost/health", "http:///health", "http://a@localhost/health", "http://",
+        "://x", "?x", "localhost:80", "http://local host/"})
     expect(get(kHost, target) + kNext, "400 ");
   expect(get(kHost, "http://other.example/health") + kNext, "403 200 ");
   expect(get("Host: other.example\r\n", "http://localhost/health"), "200 ");
@@ -151,8 +177,9 @@ TEST_F(SessionTest, TrailersAndExtensionsCountAgainstTheHeaderLimit) {
   for (const int size : {limit + 1, 65533, 65534, 65535, 65536, 70000, 1 << 20}) {
     const std::string many(size, 'a');
     for (const std::string& body :
-         {"0\r\nX: " + many + "\r\n\r\n", "0\r\n" + many + ": x\r\n\r\n", "0\r\n" + many, "0;" + many + "\r\n\r\n", "1;" + many + "\r\nx\r\n0\r\n\r\n",
-          "1;a=" + many, std::string(size, '0') + "1\r\nx\r\n0\r\n\r\n", "1\r\nx\r\n0\r\nX: y\r\n" + many + ": x\r\n\r\n"})
+         {"0\r\nX: " + many + "\r\n\r\n", "0\r\n" + many + ": x\r\n\r\n", "0\r\n" + many,
+          "0;" + many + "\r\n\r\n", "1;" + many + "\r\nx\r\n0\r\n\r\n", "1;a=" + many,
+          std::string(size, '0') + "1\r\nx\r\n0\r\n\r\n", "1\r\nx\r\n0\r\nX: y\r\n" + many + ": x\r\n\r\n"})
       EXPECT_EQ(statuses({chunked(body + kNext)}), "431 ") << size << body.substr(0, 10);
     EXPECT_EQ(statuses({get(kHost + "X: " + many + "\r\n")}), "431 ");
     EXPECT_EQ(statuses({get(kHost + many + ": x\r\n")}), "431 ");
@@ -176,7 +203,8 @@ TEST_F(SessionTest, Keys) {
   options_.api_keys = {"secret"};
   for (const char* key : {"Bearer secret", "bearer secret", "BEARER   secret", "bEaReR \t secret  "})
     expect(get(kHost + "Authorization: " + key + "\r\n", "/v1/models"), "503 ");
-  for (const char* key : {"", "Bearer", "Bearer wrong", "Bearersecret", "Basic secret", "secret", "Bearer secret x", "Bearer Secret", "Bearer, secret"})
+  for (const char* key : {"", "Bearer", "Bearer wrong", "Bearersecret", "Basic secret", "secret",
+                          "Bearer secret x", "Bearer Secret", "Bearer, secret"})
     expect(get(kHost + "Authorization: " + key + "\r\n", "/v1/models"), "401 ");
   expect(get(kHost + "Authorization: Bearer secret\r\nAuthorization: Bearer x\r\n", "/v1/models"), "400 ");
 }
@@ -184,40 +212,52 @@ TEST_F(SessionTest, Keys) {
 TEST_F(SessionTest, PagesOfOtherOriginsAreRefusedBeforeTheBody) {
   options_.cors_origins = {"https://Page.example/"};
   const auto from = [](const std::string& origin) { return get(kHost + "Origin: " + origin + "\r\n"); };
-  for (const char* origin : {"https://page.example", "http://localhost", "https://localhost", "http://LOCALHOST:80", "https://localhost:443"})
+  for (const char* origin : {"https://page.example", "http://localhost", "https://localhost",
+                             "http://LOCALHOST:80", "https://localhost:443"})
     expect(from(origin), "200 ");
-  for (const char* origin : {"null", "https://other.example", "http://page.example", "https://page.example:1", "http://localhost:3000",
-                             "https://localhost:80", "file://", "chrome-extension://abc", "localhost", "http://localhost.evil.example",
-                             "https://page.example.evil.example", "http://", "*"})
+  for (const char* origin :
+       {"null", "https://other.example", "http://page.example", "https://page.example:1",
+        "http://localhost:3000", "https://localhost:80", "file://", "chrome-extension://abc", "localhost",
+        "http://localhost.evil.example", "https://page.example.evil.example", "http://", "*"})
     expect(from(origin), "403 ");
   expect(get("Host: [::1]:8080\r\nOrigin: http://[::1]:8080\r\n"), "200 ");
   expect(get("Host: 127.0.0.1:8080\r\nOrigin: http://127.0.0.1:8080\r\n"), "200 ");
-  expect(get("Host: 127.0.0.1:8080\r\nOrigin: https://proxy.example\r\nSec-Fetch-Site: same-origin\r\n"), "200 ");
-  expect(get("Host: 127.0.0.1:8080\r\nOrigin: https://proxy.example\r\nSec-Fetch-Site: cross-site\r\n"), "403 ");
-  expect(post("Origin: https://other.example\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n", ""), "403 ");
-  expect("OPTIONS /v1/models HTTP/1.1\r\n" + kHost + "Origin: https://other.example\r\n\r\n" + kNext, "403 200 ");
+  expect(get("Host: 127.0.0.1:8080\r\nOrigin: https://proxy.example\r\nSec-Fetch-Site: same-origin\r\n"),
+         "200 ");
+  expect(get("Host: 127.0.0.1:8080\r\nOrigin: https://proxy.example\r\nSec-Fetch-Site: cross-site\r\n"),
+         "403 ");
+  expect(post("Origin: https://other.example\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n", ""),
+         "403 ");
+  expect("OPTIONS /v1/models HTTP/1.1\r\n" + kHost + "Origin: https://other.example\r\n\r\n" + kNext,
+         "403 200 ");
 }
 
 TEST_F(SessionTest, PreflightsAllowTheHeadersThatAreAskedFor) {
   options_.cors_origins = {"https://page.example"};
   const auto ask = [&](const std::string& headers) {
-    return talk({"OPTIONS /v1/responses HTTP/1.1\r\n" + kHost + "Origin: https://page.example\r\nAccess-Control-Request-Method: POST\r\n" +
-                 "Access-Control-Request-Headers: " + headers + "\r\nAccess-Control-Request-Private-Network: true\r\n\r\n"});
+    return talk({"OPTIONS /v1/responses HTTP/1.1\r\n" + kHost +
+                 "Origin: https://page.example\r\nAccess-Control-Request-Method: POST\r\n" +
+                 "Access-Control-Request-Headers: " + headers +
+                 "\r\nAccess-Control-Request-Private-Network: true\r\n\r\n"});
   };
-  const std::string js = "authorization,content-type,openai-beta,x-stainless-arch,x-stainless-retry-count,user-agent";
+  const std::string js =
+      "authorization,content-type,openai-beta,x-stainless-arch,x-stainless-retry-count,user-agent";
   const std::string allowed = ask(js);
   EXPECT_EQ(statuses_of(allowed), "204 ");
-  for (const std::string& field : {"Access-Control-Allow-Headers: " + js, std::string("Access-Control-Allow-Origin: https://page.example"),
+  for (const std::string& field : {"Access-Control-Allow-Headers: " + js,
+                                   std::string("Access-Control-Allow-Origin: https://page.example"),
                                    std::string("Access-Control-Allow-Private-Network: true")})
     EXPECT_NE(allowed.find("\r\n" + field + "\r\n"), std::string::npos) << field << allowed;
-  for (const std::string& odd : {std::string("a b\tc"), std::string("a:b"), std::string("<x>"), std::string(5000, 'a')})
+  for (const std::string& odd :
+       {std::string("a b\tc"), std::string("a:b"), std::string("<x>"), std::string(5000, 'a')})
     EXPECT_NE(ask(odd).find("Access-Control-Allow-Headers: Authorization, "), std::string::npos) << odd;
   const std::string answer = talk({get(kHost + "Origin: https://page.example\r\n")});
   EXPECT_NE(answer.find("Access-Control-Expose-Headers: X-Request-Id"), std::string::npos) << answer;
 }
 
 TEST_F(SessionTest, OnlyOwnNamesAreAnsweredWhereTheAddressIsLocal) {
-  for (const char* host : {"evil.example", "localhost.evil.example", "10.0.0.1", "128.0.0.1", "notlocalhost", "[::2]", "127.0.0.1.nip.io"})
+  for (const char* host : {"evil.example", "localhost.evil.example", "10.0.0.1", "128.0.0.1", "notlocalhost",
+                           "[::2]", "127.0.0.1.nip.io"})
     expect(get("Host: " + std::string(host) + "\r\n"), "403 ");
   options_.allowed_hosts = {"Moe.example", "10.0.0.1"};
   app_.reset();
@@ -243,7 +283,8 @@ TEST_F(SessionTest, BodiesShareABudget) {
     held.push_back(std::make_unique<SessionHarness>(io_, *app_));
     held.back()->start();
     held.back()->feed(head);
-    EXPECT_EQ(app_->metrics.body_bytes, std::min(i, 3) * ((1U << 20) - 1)) << "what is promised takes nothing";
+    EXPECT_EQ(app_->metrics.body_bytes, std::min(i, 3) * ((1U << 20) - 1))
+        << "what is promised takes nothing";
     held.back()->feed(std::string((1 << 20) - 1, ' '));
     refused = statuses_of(held.back()->answers());
     EXPECT_EQ(refused, i < 3 ? "" : "503 ") << i;

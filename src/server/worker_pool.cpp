@@ -1,7 +1,5 @@
 #include "server/worker_pool.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
@@ -14,6 +12,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/thread_priority.h"
+
 namespace moesaic::server {
 namespace {
 
@@ -24,9 +24,6 @@ struct LaneThreads {
 // Two where one request's odd costs must not hold up the others.
 constexpr std::array<LaneThreads, kLanes> kThreads = {LaneThreads{2, 2}, LaneThreads{2, 10},
                                                       LaneThreads{1, 15}};
-
-// Linux has a nice value for each thread. Where it may not be changed, it stays.
-void lower_priority(int nice) { setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), nice); }
 
 // What large jobs have freed goes back to the system: not at once, since their answers are still to be sent.
 constexpr auto kIdleTime = std::chrono::milliseconds(300);
@@ -151,7 +148,7 @@ WorkerPool::JobPtr WorkerPool::next(Queue& queue, void (*on_idle)()) {
 }
 
 void WorkerPool::serve(Lane lane) {
-  lower_priority(kThreads[static_cast<int>(lane)].nice);
+  lower_thread_priority(kThreads[static_cast<int>(lane)].nice);
   Queue& queue = queues_[static_cast<int>(lane)];
   while (const JobPtr job = next(queue, lane == Lane::kLarge ? return_free_memory : nullptr)) {
     job->run();

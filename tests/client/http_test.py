@@ -324,5 +324,19 @@ class UnknownFields(unittest.TestCase):
         self.assertEqual(server.stop()[0], 0)
 
 
+class LogThatNobodyReads(unittest.TestCase):
+    def test_a_full_pipe_costs_lines_and_no_answers(self):
+        server = Served().wait_ready()  # standard error is a pipe of 64 KiB
+        for _ in range(40):
+            for path in ("/health", "/" + "x" * 5000):
+                self.assertIn(server.call("GET", path)[0], (200, 404))
+        self.assertLess(server.call("GET", "/health")[0], 300)
+        for _ in range(600):
+            server.call("GET", "/version")
+        status, log = server.stop()
+        self.assertEqual(status, 0)
+        self.assertTrue(all(len(line) < 4096 for line in log.splitlines()))
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=int(os.environ.get("VERBOSE", "1")))

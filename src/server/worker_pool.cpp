@@ -72,7 +72,17 @@ WorkerPool::WorkerPool(size_t most_waiting)
   }
 }
 
-WorkerPool::~WorkerPool() { stop(); }
+WorkerPool::~WorkerPool() { join(); }
+
+void WorkerPool::join() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    for (Queue& queue : queues_) queue.wake.notify_all();
+  }
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
 
 void WorkerPool::stop() {
   {
@@ -80,11 +90,9 @@ void WorkerPool::stop() {
     stopping_ = true;
     for (Queue& queue : queues_) {
       while (const std::optional<JobPtr> left = queue.waiting.pop()) (*left)->end(End::kBusy);
-      queue.wake.notify_all();
     }
   }
-  for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
+  join();
 }
 
 int WorkerPool::jobs(Lane lane) const {

@@ -46,7 +46,7 @@ class WorkerPool {
   using Clock = std::chrono::steady_clock;
 
   explicit WorkerPool(size_t most_waiting);  // jobs in the queue of each lane
-  ~WorkerPool();                             // as stop()
+  ~WorkerPool();                             // as stop(), but tells nobody
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
@@ -72,6 +72,7 @@ class WorkerPool {
     int running = 0;
   };
 
+  void join();
   bool submit(const Place& place, const JobPtr& job);
   bool take_back(const Place& place, const JobPtr& job);
   void serve(Lane lane);

@@ -119,7 +119,8 @@ void Bpe::encode_short(std::string_view piece, std::vector<int32_t>& tokens) con
 // rank is no longer its symbol's is stale.
 void Bpe::encode_long(std::string_view piece, Scratch& scratch, std::vector<int32_t>& tokens) const {
   const auto count = static_cast<int32_t>(piece.size());
-  auto& [symbols, heap] = scratch;
+  std::vector<Symbol>& symbols = scratch.symbols;
+  std::vector<uint64_t>& heap = scratch.heap;
   symbols.resize(piece.size());
   heap.clear();
   for (int32_t i = 0; i < count; ++i)

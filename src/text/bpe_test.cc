@@ -89,11 +89,11 @@ TEST(Bpe, TokensLongerThanAWindow) {
 TEST(Bpe, WhatComesLateChangesWhatWasSettled) {
   Merges made;
   made.add('x', 'y');
-  for (int i = 0; i < 600; ++i) made.add('a', made.vocabulary.size() - 1);  // a...axy
+  for (int i = 0; i < 300; ++i) made.add('a', made.vocabulary.size() - 1);  // a...axy
   made.add('a', 'a');
   const Bpe bpe = made.bpe();
-  for (size_t before = 16'384 - 100; before < 16'384 + 700; before += 37) {
-    const std::string text = std::string(before, 'a') + "xy" + std::string(40'001, 'a') + "xya";
+  for (const size_t before : {16'364, 16'434, 16'535, 16'683}) {
+    const std::string text = std::string(before, 'a') + "xy" + std::string(17'001, 'a') + "xya";
     ASSERT_EQ(encode(bpe, text), made.naive(text)) << before;
   }
 }

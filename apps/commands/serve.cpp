@@ -64,6 +64,10 @@ void add_limits(CLI::App& c, server::Limits& limits) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   c.add_option("--max-body", limits.body_bytes, "bytes of a request's body")->capture_default_str();
+  c.add_option("--max-bodies", limits.bodies_bytes,
+               "bytes of all bodies that are being received or read; more get 503")
+      ->check(CLI::Range(size_t{1} << 20, size_t{1} << 40))
+      ->capture_default_str();
   const auto time = [&](const char* name, server::seconds& value, const char* help) {
     c.add_option_function<int>(
          name, [&value](int s) { value = server::seconds(s); }, help)
@@ -71,7 +75,7 @@ void add_limits(CLI::App& c, server::Limits& limits) {
         ->default_str(std::to_string(value.count()));
   };
   time("--request-timeout", limits.request_time, "seconds for a whole answer; 0: as long as it takes");
-  time("--header-timeout", limits.header_time, "seconds for a request's header to arrive");
+  time("--header-timeout", limits.header_time, "seconds for a request's header to arrive, and for a new connection to begin");
   time("--body-timeout", limits.body_time, "seconds for its body");
   time("--idle-timeout", limits.idle_time, "seconds that a connection may be idle between requests");
   time("--write-timeout", limits.write_time, "seconds for a client to read what is ready for it");
@@ -114,6 +118,8 @@ Run add_serve(CLI::App& app) {
   c.add_option("--cors-origin", o->server.cors_origins, "origin whose pages may use the server; *: any");
   c.add_flag("--strict-fields", o->server.strict_fields,
              "a request with a field that is not known is refused; else the answer's header names it");
+  c.add_option("--allowed-host", o->server.allowed_hosts,
+               "another name that clients may have for the server where --host is local; *: any");
   c.add_option("--log", o->log, "requests: a line of JSON for each on standard error; or quiet")
       ->check(CLI::IsMember({"requests", "quiet"}))
       ->capture_default_str();

@@ -59,7 +59,7 @@ class Http(unittest.TestCase):
 
     def request(self, body, path=CHAT, extra=""):
         data = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n{extra}\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n{extra}\r\n"
         return head.encode() + data
 
     def stream(self):
@@ -97,7 +97,7 @@ class Http(unittest.TestCase):
                     self.refused(400, body, path)
 
     def test_too_large(self):
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\n"
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n"
         self.assertIn(b" 413 ", self.raw((head + f"Content-Length: {1 << 30}\r\n\r\n").encode()))
         chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
         with self.connect() as s:
@@ -113,7 +113,7 @@ class Http(unittest.TestCase):
     def test_expect(self):
         with self.connect() as s:
             data = json.dumps(ask(max_tokens=2)).encode()
-            s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(data)}\r\n\r\n"
+            s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: {len(data)}\r\n\r\n"
                       .encode())
             self.assertTrue(s.recv(1000).startswith(b"HTTP/1.1 100 "))
             s.sendall(data)
@@ -121,11 +121,47 @@ class Http(unittest.TestCase):
 
     def test_not_http(self):
         for data in (b"\r\n\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
-                     b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n",
-                     b"POST /v1/chat/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"):
+                     b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+                     b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"):
             with self.subTest(data):
                 answer = self.raw(data, close=True)
-                self.assertTrue(answer == b"" or b" 400 " in answer, answer)
+                self.assertTrue(answer == b"" or b" 400 " in answer or b" 505 " in answer, answer)
+
+    def test_trailers(self):
+        """Sizes at which the parser, or what it stores fields in, gives up."""
+        head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        for size in (20_000, 65_533, 65_534, 65_535, 70_000, 1_000_000):
+            many = b"a" * size
+            for body in (b"0\r\nX: " + many + b"\r\n\r\n", b"0\r\n" + many + b": x\r\n\r\n", b"1;" + many + b"\r\nx\r\n0\r\n\r\n"):
+                with self.subTest(size=size, body=body[:8]), self.connect() as s:
+                    try:
+                        s.sendall(head + body)
+                    except OSError:
+                        pass
+                    self.assertIn(b" 431 ", s.recv(65536))
+
+    def test_smuggling(self):
+        """The second request is nobody's."""
+        for status, fields in ((501, "Transfer-Encoding: gzip"), (501, "Transfer-Encoding: chunked, identity"),
+                               (400, "Transfer-Encoding: chunked, chunked"), (400, "Transfer-Encoding: chunked\r\nContent-Length: 4"),
+                               (400, "Content-Length: 4\r\nContent-Length: 4"), (400, "Host: other")):
+            with self.subTest(fields):
+                answer = self.raw(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n\r\n".encode() +
+                                  b"0\r\n\r\nGET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                self.assertEqual(answer.count(b"HTTP/1.1 "), 1, answer)
+                self.assertTrue(answer.startswith(f"HTTP/1.1 {status} ".encode()), answer)
+
+    def test_silence(self):
+        start = time.time()
+        with self.connect() as s:
+            self.assertEqual(s.recv(100), b"")
+        self.assertTrue(0.9 < time.time() - start < 4)
+        with self.connect() as s:  # between requests there is more time
+            s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            self.assertIn(b" 200 ", s.recv(65536))
+            time.sleep(1.5)
+            s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            self.assertIn(b" 200 ", s.recv(65536))
 
     def test_slow_header(self):
         start = time.time()
@@ -138,7 +174,7 @@ class Http(unittest.TestCase):
 
     def test_slow_body(self):
         with self.connect() as s:
-            s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{".encode())
+            s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{{".encode())
             self.assertIn(b" 408 ", s.recv(65536))
 
     def test_half_closed(self):
@@ -154,6 +190,10 @@ class Http(unittest.TestCase):
 
     def test_idle_connections(self):
         idle = [self.connect() for _ in range(500)]
+        for s in idle:
+            s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        for s in idle:
+            self.assertIn(b" 200 ", s.recv(65536))
         self.assertEqual(self.server.post(CHAT, ask(max_tokens=2))[0], 200)
         self.assertGreaterEqual(self.server.metric("moesaic:connections"), 500)
         for s in idle:
@@ -164,7 +204,7 @@ class Http(unittest.TestCase):
         self.assertLess(self.server.metric("moesaic:connections"), 100)
 
     def test_pipelined(self):
-        two = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        two = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         self.assertEqual(self.raw(two).count(b"200 OK"), 2)
 
     def test_http_1_0(self):
@@ -217,12 +257,23 @@ class Http(unittest.TestCase):
 
     def test_cors(self):
         origin = {"Origin": "https://page.example"}
-        status, headers, _ = self.server.call("OPTIONS", CHAT, headers=origin)
+        asked = "authorization,content-type,openai-organization,x-stainless-os,x-stainless-retry-count"
+        status, headers, _ = self.server.call("OPTIONS", CHAT, headers={
+            **origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": asked})
         self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (204, origin["Origin"]))
-        self.assertEqual(self.server.call("GET", "/health", headers=origin)[1]["Access-Control-Allow-Origin"],
-                         origin["Origin"])
-        other = self.server.call("GET", "/health", headers={"Origin": "https://other.example"})
-        self.assertIsNone(other[1]["Access-Control-Allow-Origin"])
+        self.assertEqual(headers["Access-Control-Allow-Headers"], asked)
+        headers = self.server.call("GET", "/health", headers=origin)[1]
+        self.assertEqual(headers["Access-Control-Allow-Origin"], origin["Origin"])
+        self.assertIn("X-Request-Id", headers["Access-Control-Expose-Headers"])
+        for other in ("https://other.example", "null", "http://localhost:1"):
+            status, headers, _ = self.server.call("POST", CHAT, json.dumps(ask()), headers={"Origin": other})
+            self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (403, None))
+        own = {"Origin": self.server.url}
+        self.assertEqual(self.server.call("POST", CHAT, json.dumps(ask(max_tokens=2)), headers=own)[0], 200)
+
+    def test_names_of_others(self):
+        self.assertEqual(self.server.call("GET", "/health", headers={"Host": "rebound.example"})[0], 403)
+        self.assertEqual(self.server.call("GET", "/health", headers={"Host": "localhost:1"})[0], 200)
 
     def test_request_id(self):
         given = {"X-Request-Id": "my-request.1"}
@@ -238,6 +289,54 @@ class Http(unittest.TestCase):
         for thread in threads:
             thread.join()
         self.assertEqual([a["choices"][0]["message"]["content"] for a in answers], [alone] * 4)
+
+
+class Memory(unittest.TestCase):
+    """Bodies that are sent and not finished."""
+
+    def resident(self, server):
+        status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) << 10
+
+    def test_held_bodies(self):
+        budget, size = 64 << 20, 8 << 20
+        server = Served("--max-bodies", budget, "--log", "quiet").wait_ready()
+        self.addCleanup(lambda: self.assertEqual(server.stop()[0], 0))
+        self.assertEqual(server.post(CHAT, ask(max_tokens=2))[0], 200)  # takes memory that stays
+        start = self.resident(server)
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode()
+        body = json.dumps(ask("x " * 1000)).encode().ljust(size - 1)
+        held, refused = [], 0
+        for _ in range(20):
+            s = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+            held.append(s)
+            s.sendall(head)
+            try:
+                s.sendall(body)
+            except OSError:
+                pass
+        for s in held:
+            s.settimeout(0.3)
+            try:
+                answer = s.recv(65536)
+                self.assertIn(b" 503 ", answer)
+                self.assertIn(b"Retry-After: ", answer)
+                refused += 1
+            except OSError:  # it waits for the last byte
+                pass
+        self.assertGreater(refused, 12)
+        self.assertLess(refused, 20)
+        self.assertLessEqual(server.metric("moesaic:request_body_bytes"), budget)
+        self.assertLess(self.resident(server), start + budget + (16 << 20))
+        self.assertEqual(server.post(CHAT, ask(max_tokens=2))[0], 200)
+        for s in held:
+            s.close()
+        server.until("moesaic:request_body_bytes", 0)
+        self.assertLess(self.resident(server), start + (16 << 20))
+        for _ in range(4):  # parsed, and the parsed thrown away
+            text = json.dumps({"messages": [{}] * 1_000_000})
+            self.assertEqual(server.call("POST", CHAT, text)[0], 400)
+        self.assertLess(self.resident(server), start + (32 << 20))
 
 
 class Start(unittest.TestCase):

@@ -75,7 +75,8 @@ void add_limits(CLI::App& c, server::Limits& limits) {
         ->default_str(std::to_string(value.count()));
   };
   time("--request-timeout", limits.request_time, "seconds for a whole answer; 0: as long as it takes");
-  time("--header-timeout", limits.header_time, "seconds for a request's header to arrive, and for a new connection to begin");
+  time("--header-timeout", limits.header_time,
+       "seconds for a request's header to arrive, and for a new connection to begin");
   time("--body-timeout", limits.body_time, "seconds for its body");
   time("--idle-timeout", limits.idle_time, "seconds that a connection may be idle between requests");
   time("--write-timeout", limits.write_time, "seconds for a client to read what is ready for it");

@@ -1,9 +1,11 @@
-// The filter of tools/grammar/compare_jsonschema.py. Reads lines of JSON and answers each with one:
-//   {"schema": S, "texts": [T...]}           -> {"error": E} or {"taken": [true...]}
-//   {"schema": S, "walks": N, "seed": K}     -> {"error": E} or {"texts": [T...]}: what N answers say that
-//   were
-//                                               drawn at random, token by token, from what the masks allow
-// Argument: a tokenizer.json.
+// The filter of tools/grammar/compare_jsonschema.py and bench_schemas.py. Reads lines of JSON and answers
+// each with one. A question is {"schema": S} and any of
+//   "texts": [T...]         "taken": [true...]: which of them the grammar takes
+//   "walks": N, "seed": K   "texts": [T...]: what N answers say that were drawn at random, token by token,
+//                           from what the masks allow
+//   "times": [T...]         "mask_us": the processor time of each mask on the way through these texts
+// Answers have "compile_us" too, and "error" or "notes". Argument: a tokenizer.json, or a .tiktoken file.
+#include <ctime>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -18,6 +20,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMaxTokens = 4000;
+
+// Processor time: other programs may keep the machine busy.
+double now_us() { return static_cast<double>(std::clock()) * 1e6 / CLOCKS_PER_SEC; }
 
 class Walker {
  public:
@@ -36,6 +41,18 @@ class Walker {
       matcher.take(token);
     }
     return nullptr;
+  }
+
+  // Up to where the text is refused.
+  void time(const AnswerGrammar& grammar, const std::string& text, Json& mask_us) {
+    grammar::Matcher matcher = cache_.matcher(grammar);
+    for (const int32_t token : tokenizer_.encode(text, false)) {
+      const double start = now_us();
+      const auto allowed = matcher.allowed();
+      mask_us.push_back(now_us() - start);
+      if (!allowed.ok() || (allowed.value()[token / 64] >> (token % 64) & 1) == 0) return;
+      matcher.take(token);
+    }
   }
 
  private:
@@ -59,18 +76,24 @@ class Walker {
 };
 
 Json answer(const Json& question, Walker& walker) {
+  const double start = now_us();
   const auto grammar = AnswerGrammar::compile({.json_schema = question["schema"].dump()});
-  if (!grammar.ok()) return {{"error", grammar.status().message()}};
-  Json taken = Json::array(), texts = Json::array();
+  const double compile_us = now_us() - start;
+  if (!grammar.ok()) return {{"error", grammar.status().message()}, {"compile_us", compile_us}};
+  Json taken = Json::array(), texts = Json::array(), mask_us = Json::array();
   for (const Json& text : question.value("texts", Json::array()))
     taken.push_back(grammar::matches(grammar.value(), text.get<std::string>()));
   std::mt19937 rng(question.value("seed", 0u));
   for (int i = 0; i < question.value("walks", 0); ++i) texts.push_back(walker.walk(grammar.value(), rng));
-  return {{"taken", taken}, {"texts", texts}};
+  for (const Json& text : question.value("times", Json::array()))
+    walker.time(grammar.value(), text.get<std::string>(), mask_us);
+  return {{"taken", taken}, {"texts", texts}, {"mask_us", mask_us}, {"compile_us", compile_us},
+          {"notes", grammar.value().notes()}};
 }
 
 int run(const char* path) {
-  const auto tokenizer = Tokenizer::from_hf_json(path);
+  const bool ranks = std::string_view(path).ends_with(".tiktoken");
+  const auto tokenizer = ranks ? Tokenizer::from_tiktoken(path) : Tokenizer::from_hf_json(path);
   if (!tokenizer.ok()) return std::cerr << tokenizer.status().message() << "\n", 1;
   Walker walker(tokenizer.value());
   for (std::string line; std::getline(std::cin, line);)

@@ -1,6 +1,7 @@
 // Unicode characters as bytes, and as a JSON string spells them.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@ namespace moesaic::grammar {
 
 struct CharRange {
   uint32_t low, high;  // code points, both included
+  friend auto operator<=>(const CharRange&, const CharRange&) = default;
 };
 inline constexpr uint32_t kLastChar = 0x10FFFF;
 

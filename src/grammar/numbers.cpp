@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -12,7 +13,7 @@
 namespace moesaic::grammar {
 namespace {
 
-constexpr size_t kIntegerDigits = 18, kNumberDigits = 15;
+constexpr size_t kIntegerDigits = 18, kNumberDigits = 15, kMaxRemainders = 20'000;
 
 // digits * 10^exponent.
 Decimal decimal_from(bool negative, std::string digits, int exponent) {
@@ -30,14 +31,20 @@ Decimal decimal_from(bool negative, std::string digits, int exponent) {
 // spelling is "at" that bound, and its next digit is one too.
 class Magnitudes {
  public:
-  Magnitudes(Automaton& a, const Bound& low, const std::optional<Bound>& high, bool whole, StateId next)
-      : a_(a), low_(low), high_(high), whole_(whole), next_(next) {
+  Magnitudes(Automaton& a, const Bound& low, const std::optional<Bound>& high, Factor factor, bool whole,
+             StateId next)
+      : a_(a), low_(low), high_(high), factor_(factor), whole_(whole), next_(next) {
     fraction_digits_ = std::max(kNumberDigits, low.value.fraction.size());
     if (high) fraction_digits_ = std::max(fraction_digits_, high->value.fraction.size());
+    if (factor.units == 0) return;
+    fraction_digits_ = factor.digits;
+    whole_ = whole_ || factor.digits == 0;
   }
 
   StateId build() {
-    const size_t most = whole_ ? kIntegerDigits : kNumberDigits, least = low_.value.whole.size();
+    const size_t spelled = whole_ ? kIntegerDigits : kNumberDigits, least = low_.value.whole.size();
+    // Each digit has a state for each remainder.
+    const size_t most = factor_.units == 0 ? spelled : std::clamp<size_t>(kMaxRemainders / factor_.units, 6, spelled);
     size_t last = std::max(most, least);
     // A bound beyond what is spelled at all is none.
     if (high_ && high_->value.whole.size() > last) high_.reset();
@@ -47,7 +54,7 @@ class Magnitudes {
       digits_ = digits;
       whole_states_.clear();
       const bool at_high = high_ && digits == high_->value.whole.size();
-      starts.push_back(whole_part(0, digits == least, at_high));
+      starts.push_back(whole_part(0, digits == least, at_high, 0));
     }
     return a_.split(starts);
   }
@@ -59,42 +66,57 @@ class Magnitudes {
     std::vector<Edge> edges;
     for (char c = at_low ? from_low : '0'; c <= (at_high ? from_high : '9'); ++c) {
       const auto byte = static_cast<uint8_t>(c);
-      edges.push_back({byte, byte, after(at_low && c == from_low, at_high && c == from_high)});
+      edges.push_back({byte, byte, after(at_low && c == from_low, at_high && c == from_high, c - '0')});
     }
     return a_.bytes(std::move(edges));
   }
 
-  StateId whole_part(size_t at, bool at_low, bool at_high) {
-    if (at == digits_) return end_of_whole(at_low, at_high);
-    const auto [entry, fresh] = whole_states_.try_emplace({at, at_low, at_high}, -1);
+  // Of the digits so far and one more.
+  uint32_t remainder(uint32_t before, int digit) const {
+    return factor_.units == 0 ? 0 : (before * 10 + digit) % factor_.units;
+  }
+
+  StateId whole_part(size_t at, bool at_low, bool at_high, uint32_t rest) {
+    if (at == digits_) return end_of_whole(at_low, at_high, rest);
+    const auto [entry, fresh] = whole_states_.try_emplace({at, at_low, at_high, rest}, -1);
     if (!fresh) return entry->second;
     const bool leading = at == 0 && digits_ > 1;
     const char low = at_low ? low_.value.whole[at] : '1';
     const char high = at_high ? high_->value.whole[at] : '9';
-    const StateId state = digit(at_low || leading, at_high, low, high,
-                                [&](bool l, bool h) { return whole_part(at + 1, at_low && l, h); });
+    const StateId state = digit(at_low || leading, at_high, low, high, [&](bool l, bool h, int d) {
+      return whole_part(at + 1, at_low && l, h, remainder(rest, d));
+    });
     return entry->second = state;
   }
 
-  StateId end_of_whole(bool at_low, bool at_high) {
+  StateId end_of_whole(bool at_low, bool at_high, uint32_t rest) {
     std::vector<StateId> ways;
-    if (within(0, at_low, at_high)) ways.push_back(next_);
-    if (!whole_) ways.push_back(a_.byte('.', fraction(0, at_low, at_high)));
+    const bool multiple = is_multiple(rest, 0);
+    if (within(0, at_low, at_high) && multiple) ways.push_back(next_);
+    if (!whole_ && fraction_digits_ > 0) ways.push_back(a_.byte('.', fraction(0, at_low, at_high, rest)));
     return a_.split(ways);
   }
 
   // Behind `at` digits of the fraction, with at least one more to come.
-  StateId fraction(size_t at, bool at_low, bool at_high) {
-    const auto [entry, fresh] = fraction_states_.try_emplace({at, at_low, at_high}, -1);
+  StateId fraction(size_t at, bool at_low, bool at_high, uint32_t rest) {
+    const auto [entry, fresh] = fraction_states_.try_emplace({at, at_low, at_high, rest}, -1);
     if (!fresh) return entry->second;
     const char low = at_low ? digit_of(low_, at) : '0', high = at_high ? digit_of(*high_, at) : '9';
-    const StateId state = digit(at_low, at_high, low, high, [&](bool l, bool h) {
+    const StateId state = digit(at_low, at_high, low, high, [&](bool l, bool h, int d) {
       std::vector<StateId> ways;
-      if (within(at + 1, l, h)) ways.push_back(next_);
-      if (at + 1 < fraction_digits_) ways.push_back(fraction(at + 1, l, h));
+      const uint32_t now = remainder(rest, d);
+      if (within(at + 1, l, h) && is_multiple(now, at + 1)) ways.push_back(next_);
+      if (at + 1 < fraction_digits_) ways.push_back(fraction(at + 1, l, h, now));
       return a_.split(ways);
     });
     return entry->second = state;
+  }
+
+  // With zeros for the digits of the fraction that are not written.
+  bool is_multiple(uint32_t rest, size_t digits) const {
+    if (factor_.units == 0) return true;
+    for (; digits < factor_.digits; ++digits) rest = rest * 10 % factor_.units;
+    return rest == 0;
   }
 
   static char digit_of(const Bound& bound, size_t at) {
@@ -110,25 +132,26 @@ class Magnitudes {
   Automaton& a_;
   Bound low_;
   std::optional<Bound> high_;
+  Factor factor_;
   bool whole_;
   StateId next_;
   size_t digits_ = 1, fraction_digits_;
-  std::map<std::tuple<size_t, bool, bool>, StateId> whole_states_, fraction_states_;
+  std::map<std::tuple<size_t, bool, bool, uint32_t>, StateId> whole_states_, fraction_states_;
 };
 
 StateId ranged(Automaton& a, const NumberRange& range, bool whole, StateId next) {
   const Bound zero, above_zero{.included = false};
-  const auto& [low, high] = range;
+  const auto& [low, high, factor] = range;
   const auto magnitude = [](const Bound& b) {
     return Bound{{false, b.value.whole, b.value.fraction}, b.included};
   };
   std::vector<StateId> signs;
   if (!high || !high->value.negative)
-    signs.push_back(Magnitudes(a, low && !low->value.negative ? *low : zero, high, whole, next).build());
+    signs.push_back(Magnitudes(a, low && !low->value.negative ? *low : zero, high, factor, whole, next).build());
   if (!low || low->value.negative) {
     const Bound least = high && high->value.negative ? magnitude(*high) : above_zero;
     const std::optional<Bound> most = low ? std::optional(magnitude(*low)) : std::nullopt;
-    signs.push_back(a.byte('-', Magnitudes(a, least, most, whole, next).build()));
+    signs.push_back(a.byte('-', Magnitudes(a, least, most, factor, whole, next).build()));
   }
   return a.split(signs);
 }
@@ -158,8 +181,36 @@ StateId integers(Automaton& a, const NumberRange& range, StateId next) {
   return ranged(a, range, true, next);
 }
 
+int compare(const Decimal& a, const Decimal& b) {
+  const auto zero = [](const Decimal& d) { return d.whole == "0" && d.fraction.empty(); };
+  if (zero(a) && zero(b)) return 0;
+  if (a.negative != b.negative) return a.negative ? -1 : 1;
+  int order = a.whole.size() != b.whole.size() ? (a.whole.size() < b.whole.size() ? -1 : 1) : a.whole.compare(b.whole);
+  if (order == 0) order = a.fraction.compare(b.fraction);
+  return a.negative ? -order : order;
+}
+
+std::optional<Factor> factor_of(const Decimal& value) {
+  const std::string digits = value.whole + value.fraction;
+  if (digits.size() > 9 || value.fraction.size() > kNumberDigits) return std::nullopt;
+  const Factor factor{static_cast<uint32_t>(std::stoul(digits)), static_cast<uint32_t>(value.fraction.size())};
+  if (factor.units == 0 || factor.units > Factor::kMaxUnits) return std::nullopt;
+  return factor;
+}
+
+std::optional<Factor> common(const Factor& a, const Factor& b) {
+  if (a.units == 0 || b.units == 0) return a.units == 0 ? b : a;
+  uint64_t x = a.units, y = b.units;
+  const uint32_t digits = std::max(a.digits, b.digits);
+  for (uint32_t i = a.digits; i < digits && x <= Factor::kMaxUnits; ++i) x *= 10;
+  for (uint32_t i = b.digits; i < digits && y <= Factor::kMaxUnits; ++i) y *= 10;
+  const uint64_t both = x > Factor::kMaxUnits || y > Factor::kMaxUnits ? 0 : std::lcm(x, y);
+  if (both == 0 || both > Factor::kMaxUnits) return std::nullopt;
+  return Factor{static_cast<uint32_t>(both), digits};
+}
+
 StateId numbers(Automaton& a, const NumberRange& range, StateId next) {
-  if (range.low || range.high) return ranged(a, range, false, next);
+  if (range.low || range.high || range.factor.units > 0) return ranged(a, range, false, next);
   const StateId digits = a.bytes({{'0', '9', a.split({next, a.bytes({{'0', '9', next}})})}});
   const StateId exponent = a.split({digits, a.bytes({{'+', '+', digits}, {'-', '-', digits}})});
   return ranged(a, range, false, a.split({next, a.bytes({{'E', 'E', exponent}, {'e', 'e', exponent}})}));

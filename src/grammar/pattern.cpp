@@ -42,50 +42,6 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kFormats
      "(?:\\?[A-Za-z0-9._~%!$&'()*+,;=:@/?-]*)?(?:#[A-Za-z0-9._~%!$&'()*+,;=:@/?-]*)?$"},
 }};
 
-// States of the pattern with the number of characters so far, up to where it no longer matters.
-class Counted {
- public:
-  Counted(Automaton& a, const CharAutomaton& pattern, uint32_t min, uint32_t max, StateId next)
-      : a_(a), pattern_(pattern), min_(min), max_(max), next_(next) {}
-
-  StateId build() {
-    const StateId start = at(pattern_.start, 0);
-    while (!open_.empty() && !a_.full()) {
-      const auto [key, id] = open_.back();
-      open_.pop_back();
-      expand(key, id);
-    }
-    return start;
-  }
-
- private:
-  using Key = std::pair<int, uint32_t>;
-
-  StateId at(int state, uint32_t count) {
-    const auto [entry, fresh] = made_.try_emplace({state, count}, -1);
-    if (fresh) open_.push_back({entry->first, entry->second = a_.forward()});
-    return entry->second;
-  }
-
-  void expand(const Key& key, StateId id) {
-    const auto& [state, count] = key;
-    std::vector<StateId> targets;
-    if (state == 0 && count >= min_) targets.push_back(next_);
-    for (const int skip : pattern_.states[state].skips) targets.push_back(at(skip, count));
-    const uint32_t more = max_ == kUnlimited ? std::min(count + 1, min_) : count + 1;
-    for (const CharAutomaton::Step& step : pattern_.states[state].steps)
-      if (more <= max_) targets.push_back(string_character(a_, step.set, at(step.next, more)));
-    a_.define(id, targets);
-  }
-
-  Automaton& a_;
-  const CharAutomaton& pattern_;
-  uint32_t min_, max_;
-  StateId next_;
-  std::map<Key, StateId> made_;
-  std::vector<std::pair<Key, StateId>> open_;
-};
-
 }  // namespace
 
 std::string_view pattern_of_format(std::string_view format) {
@@ -94,9 +50,84 @@ std::string_view pattern_of_format(std::string_view format) {
   return at == kFormats.end() ? std::string_view() : at->second;
 }
 
-StateId patterned_string(Automaton& a, const CharAutomaton& pattern, uint32_t min, uint32_t max,
-                         StateId next) {
-  return Counted(a, pattern, min, max, next).build();
+// Each state with whether a $ was passed.
+class Simulation {
+ public:
+  Simulation(const CharAutomaton& automaton, Work& work) : a_(automaton), work_(work) {}
+
+  bool takes(const std::u32string& text) {
+    follow(a_.start * 2, true);
+    for (const char32_t c : text) {
+      const std::vector<int> before = std::exchange(items_, {});
+      seen_.assign(a_.states.size() * 2, false);
+      work_.add(before.size() + a_.states.size() / 32 + 1);
+      if (before.empty() || work_.spent()) return false;
+      for (const int item : before) {
+        if (item % 2 != 0) continue;
+        for (const auto& [set, next] : a_.states[item / 2].steps)
+          if (contains(a_.sets[set], c)) follow(next * 2, false);
+      }
+    }
+    return std::any_of(items_.begin(), items_.end(), [](int item) { return item / 2 == 0; });
+  }
+
+ private:
+  static bool contains(const CharSet& set, char32_t c) {
+    return std::any_of(set.begin(), set.end(), [&](CharRange r) { return r.low <= c && c <= r.high; });
+  }
+  void follow(int first, bool at_begin) {
+    seen_.resize(a_.states.size() * 2);
+    std::vector<int> open = {first};
+    while (!open.empty()) {
+      const int item = open.back();
+      open.pop_back();
+      if (seen_[item]) continue;
+      seen_[item] = true;
+      work_.add(1);
+      items_.push_back(item);
+      const CharAutomaton::State& state = a_.states[item / 2];
+      if (state.where == CharAutomaton::Where::kAtBegin && !at_begin) continue;
+      const int ended = state.where == CharAutomaton::Where::kAtEnd ? 1 : item % 2;
+      for (const int skip : state.skips) open.push_back(skip * 2 + ended);
+    }
+  }
+
+  const CharAutomaton& a_;
+  Work& work_;
+  std::vector<int> items_;
+  std::vector<bool> seen_;
+};
+
+bool takes(const CharAutomaton& automaton, const std::u32string& text, Work& work) {
+  return Simulation(automaton, work).takes(text);
+}
+
+bool takes(const Pattern& pattern, const std::u32string& text, Work& work) {
+  const auto taken = [&](const CharAutomaton& a) { return takes(a, text, work); };
+  return taken(pattern.automaton) && std::all_of(pattern.with.begin(), pattern.with.end(), taken) &&
+         std::none_of(pattern.without.begin(), pattern.without.end(), taken);
+}
+
+// A tree, so that common beginnings are one.
+CharAutomaton automaton_of(const std::vector<std::string>& texts) {
+  CharAutomaton a{.states = {{}, {}}, .sets = {}, .start = 1};
+  std::map<char32_t, int> sets;
+  std::map<std::pair<int, char32_t>, int> children;
+  for (const std::string& text : texts) {
+    int at = a.start;
+    for (const char32_t c : code_points(text)) {
+      const auto [set, fresh_set] = sets.try_emplace(c, static_cast<int>(a.sets.size()));
+      if (fresh_set) a.sets.push_back({{c, c}});
+      const auto [child, fresh] = children.try_emplace({at, c}, static_cast<int>(a.states.size()));
+      if (fresh) {
+        a.states[at].steps.push_back({set->second, child->second});
+        a.states.emplace_back();
+      }
+      at = child->second;
+    }
+    if (a.states[at].skips.empty()) a.states[at].skips.push_back(0);
+  }
+  return a;
 }
 
 }  // namespace moesaic::grammar

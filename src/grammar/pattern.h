@@ -1,40 +1,58 @@
-// JSON Schema's string keywords: pattern, format, minLength and maxLength. Patterns are the part of ECMA
-// 262's regular expressions that JSON Schema recommends: literals, classes, groups, alternation, quantifiers,
-// and ^ and $ around an alternative. \d, \w and \s mean their ASCII characters.
+// JSON Schema's patterns and formats. Patterns are ECMA 262's regular expressions, but for backreferences, \b, \p and
+// look-around other than at the beginning. \d, \w and \s mean their ASCII characters.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "grammar/characters.h"
+#include "grammar/work.h"
 #include "moesaic/status.h"
 
 namespace moesaic::grammar {
 
 // An automaton over characters.
 struct CharAutomaton {
+  enum class Where { kAnywhere, kAtBegin, kAtEnd };
   struct Step {
-    CharSet set;
-    int next;
+    int set, next;
   };
   struct State {
     std::vector<Step> steps;
-    std::vector<int> skips;  // without a character
+    std::vector<int> skips;           // without a character
+    Where where = Where::kAnywhere;   // of the string skips are taken
   };
   std::vector<State> states;  // state 0 is the only one to end in
+  std::vector<CharSet> sets;
   int start = 0;
 };
 
+// min to max characters of a set.
+struct CharRun {
+  CharSet set;
+  uint32_t min = 0, max = 0;
+};
+
+struct Pattern {
+  CharAutomaton automaton;
+  // What must, or must not, be taken too: look-ahead.
+  std::vector<CharAutomaton> with, without;
+  bool anchors_inside = false;  // states that are not kAnywhere
+  // The same as runs, where after each character only one of them can go on.
+  std::optional<std::vector<CharRun>> runs;
+};
+
 // Fails with a line that names what is not supported and where in the pattern.
-Result<CharAutomaton> parse_pattern(std::string_view pattern);
+Result<Pattern> parse_pattern(std::string_view pattern);
+// Of strings that the pattern finds.
+bool takes(const CharAutomaton& automaton, const std::u32string& text, Work& work);
+bool takes(const Pattern& pattern, const std::u32string& text, Work& work);
+// Takes exactly these.
+CharAutomaton automaton_of(const std::vector<std::string>& texts);
 
 // The pattern of a format's strings; empty where there is none.
 std::string_view pattern_of_format(std::string_view format);
-
-// The characters inside a JSON string, behind the opening quote, of the strings of min to max characters that
-// the pattern takes; `next` is where the closing quote would stand.
-StateId patterned_string(Automaton& automaton, const CharAutomaton& pattern, uint32_t min, uint32_t max,
-                         StateId next);
 
 }  // namespace moesaic::grammar

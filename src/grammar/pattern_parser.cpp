@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <memory>
 
 #include "base/error.h"
@@ -18,7 +19,7 @@ const CharSet kNewlines = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 const CharSet kAny = {{0, 0xD7FF}, {0xE000, kLastChar}};
 
 struct Node {
-  enum class Kind { kSet, kSequence, kChoice, kRepeat };
+  enum class Kind { kSet, kSequence, kChoice, kRepeat, kTextBegin, kTextEnd };
   Kind kind = Kind::kSequence;
   CharSet set;
   std::vector<Node> parts;
@@ -30,8 +31,13 @@ class Parser {
  public:
   explicit Parser(std::u32string text) : text_(std::move(text)) {}
 
+  // Look-ahead at the beginning, with whether it must hold.
+  std::vector<std::pair<bool, Node>> ahead;
+  bool anchors_inside = false;
+
   Result<Node> parse() {
     Node node = choice(0);
+    if (!ahead.empty() && node.parts.size() > 1) fail("a look-around beside an alternative");
     if (status_.ok() && !at_end()) fail("a ) without its (");
     if (!status_.ok()) return status_;
     return node;
@@ -48,6 +54,10 @@ class Parser {
 
   Node choice(int depth);
   Node alternative(int depth);
+  void look_ahead();
+  bool begins(std::u32string_view text) const {
+    return status_.ok() && std::u32string_view(text_).substr(at_).starts_with(text);
+  }
   Node term(int depth);
   Node group(int depth);
   Node quantified(Node atom);
@@ -77,6 +87,7 @@ Node Parser::choice(int depth) {
 Node Parser::alternative(int depth) {
   Node node;
   const bool outermost = depth == 0, from_start = outermost && take('^');
+  while (from_start && (begins(U"(?!") || begins(U"(?="))) look_ahead();
   if (outermost && !from_start) node.parts.push_back(anything());
   bool to_end = false;
   while (!at_end() && !is('|') && !is(')') && !to_end) {
@@ -90,8 +101,22 @@ Node Parser::alternative(int depth) {
   return node;
 }
 
+// Of the whole rest: anything may follow what it says.
+void Parser::look_ahead() {
+  const bool must = text_[at_ + 2] == '=';
+  at_ += 3;
+  Node node{.kind = Node::Kind::kSequence};
+  node.parts.push_back(choice(1));
+  if (status_.ok() && !take(')')) fail("a ( without its )");
+  node.parts.push_back(anything());
+  ahead.emplace_back(must, std::move(node));
+}
+
 Node Parser::term(int depth) {
-  if (is('^') || is('$')) fail("^ or $ inside the pattern");
+  if (is('^') || is('$')) {
+    anchors_inside = true;
+    return {.kind = text_[at_++] == '^' ? Node::Kind::kTextBegin : Node::Kind::kTextEnd};
+  }
   if (is('*') || is('+') || is('?') || is('{')) fail("a quantifier with nothing before it");
   if (at_end()) return {};
   const char32_t c = text_[at_++];
@@ -122,6 +147,23 @@ uint32_t Parser::number() {
   return value;
 }
 
+// (x?){n,m} and the like as one repetition.
+void simplify(Node& node) {
+  Node& body = node.parts[0];
+  const bool nested = body.kind == Node::Kind::kChoice && body.parts.size() == 1 &&
+                      body.parts[0].kind == Node::Kind::kSequence && body.parts[0].parts.size() == 1 &&
+                      body.parts[0].parts[0].kind == Node::Kind::kRepeat;
+  if (!nested) return;
+  Node inner = std::move(body.parts[0].parts[0]);
+  const bool plain = inner.min <= 1 && (inner.max == 1 || inner.max == kUnlimited);
+  if (plain && node.max > 0) {
+    node.max = inner.max == 1 ? node.max : kUnlimited;
+    node.min = inner.min == 0 ? 0 : node.min;
+    inner = Node(std::move(inner.parts[0]));
+  }
+  body = std::move(inner);
+}
+
 Node Parser::quantified(Node atom) {
   Node node{.kind = Node::Kind::kRepeat, .min = 0, .max = kUnlimited};
   if (take('+')) {
@@ -138,7 +180,10 @@ Node Parser::quantified(Node atom) {
   }
   take('?');  // lazy: the same strings
   if (is('*') || is('+') || is('?') || is('{')) fail("a quantifier of a quantifier");
+  const bool anchor = atom.kind == Node::Kind::kTextBegin || atom.kind == Node::Kind::kTextEnd;
+  if (anchor) fail("a quantifier with nothing before it");
   node.parts.push_back(std::move(atom));
+  simplify(node);
   return node;
 }
 
@@ -214,7 +259,7 @@ CharSet Parser::bracket() {
 // Back to front, as Automaton.
 class Builder {
  public:
-  CharAutomaton automaton{.states = {{}}};
+  CharAutomaton automaton{.states = {{}}, .sets = {}};
 
   bool full() const { return automaton.states.size() > kMaxStates; }
   int add(CharAutomaton::State state) {
@@ -225,7 +270,11 @@ class Builder {
   int build(const Node& node, int next) {
     switch (node.kind) {
       case Node::Kind::kSet:
-        return add({.steps = {{node.set, next}}});
+        return add({.steps = {{number(node.set), next}}});
+      case Node::Kind::kTextBegin:
+        return add({.skips = {next}, .where = CharAutomaton::Where::kAtBegin});
+      case Node::Kind::kTextEnd:
+        return add({.skips = {next}, .where = CharAutomaton::Where::kAtEnd});
       case Node::Kind::kRepeat:
         return repeat(node, next);
       case Node::Kind::kChoice:
@@ -238,6 +287,11 @@ class Builder {
   }
 
  private:
+  int number(const CharSet& set) {
+    const auto [entry, fresh] = numbers_.try_emplace(set, static_cast<int>(automaton.sets.size()));
+    if (fresh) automaton.sets.push_back(set);
+    return entry->second;
+  }
   int choice(const Node& node, int next) {
     CharAutomaton::State state;
     for (const Node& part : node.parts) state.skips.push_back(build(part, next));
@@ -257,16 +311,61 @@ class Builder {
     for (uint32_t i = 0; i < node.min && !full(); ++i) next = build(body, next);
     return next;
   }
+
+  std::map<CharSet, int> numbers_;
 };
 
-}  // namespace
-
-Result<CharAutomaton> parse_pattern(std::string_view pattern) {
-  ASSIGN_OR_RETURN(const Node node, Parser(code_points(pattern)).parse());
+Result<CharAutomaton> built(const Node& node) {
   Builder builder;
   builder.automaton.start = builder.build(node, 0);
   if (builder.full()) return invalid("it is too large: its counts multiply to over {} states", kMaxStates);
   return std::move(builder.automaton);
+}
+
+// Sequences of sets and of their repetitions.
+bool add_runs(const Node& node, std::vector<CharRun>& runs) {
+  const bool single = node.kind == Node::Kind::kChoice && node.parts.size() == 1;
+  if (node.kind == Node::Kind::kSequence || single)
+    return std::all_of(node.parts.begin(), node.parts.end(), [&](const Node& n) { return add_runs(n, runs); });
+  if (node.kind == Node::Kind::kSet) return runs.push_back({node.set, 1, 1}), true;
+  if (node.kind != Node::Kind::kRepeat) return false;
+  std::vector<CharRun> body;
+  if (!add_runs(node.parts[0], body) || body.size() != 1 || body[0].min != 1 || body[0].max != 1) return false;
+  return runs.push_back({body[0].set, node.min, node.max}), true;
+}
+
+bool disjoint(const CharSet& a, const CharSet& b) {
+  return std::none_of(a.begin(), a.end(), [&](CharRange x) {
+    return std::any_of(b.begin(), b.end(), [&](CharRange y) { return x.low <= y.high && y.low <= x.high; });
+  });
+}
+
+std::optional<std::vector<CharRun>> runs_of(const Node& node) {
+  std::vector<CharRun> runs;
+  if (!add_runs(node, runs) || runs.size() > 100) return std::nullopt;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    bool goes_on = runs[i].min != runs[i].max;
+    for (size_t j = i + 1; j < runs.size() && goes_on; ++j) {
+      if (!disjoint(runs[i].set, runs[j].set)) return std::nullopt;
+      goes_on = runs[j].min == 0;
+    }
+  }
+  return runs;
+}
+
+}  // namespace
+
+Result<Pattern> parse_pattern(std::string_view text) {
+  Parser parser(code_points(text));
+  ASSIGN_OR_RETURN(const Node node, parser.parse());
+  Pattern pattern;
+  pattern.anchors_inside = parser.anchors_inside;
+  ASSIGN_OR_RETURN(pattern.automaton, built(node));
+  for (const auto& [must, ahead] : parser.ahead) {
+    ASSIGN_OR_RETURN((must ? pattern.with : pattern.without).emplace_back(), built(ahead));
+  }
+  if (parser.ahead.empty()) pattern.runs = runs_of(node);
+  return pattern;
 }
 
 }  // namespace moesaic::grammar

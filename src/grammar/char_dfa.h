@@ -1,0 +1,45 @@
+// Several patterns at once, deterministic: one place at a time, whatever they are.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "grammar/pattern.h"
+
+namespace moesaic::grammar {
+
+struct CharDfa {
+  struct State {
+    std::vector<std::pair<CharSet, int>> steps;  // disjoint sets
+    uint64_t taken = 0;                          // which patterns take what leads here, a bit each
+  };
+  std::vector<State> states;  // the first one is the start
+};
+
+inline constexpr size_t kMaxPatterns = 64, kMaxDfaStates = 10'000;
+
+// Fails where that takes too many states or too much work.
+Result<CharDfa> determinized(const std::vector<const CharAutomaton*>& patterns, Work& work);
+
+// Makes the characters inside JSON strings. Sets beyond plain ASCII are rules, each made once.
+class StringMaker {
+ public:
+  explicit StringMaker(Automaton& automaton) : a_(automaton) {}
+
+  // Behind the opening quote; `ends` gives what may follow what these patterns take, nothing mostly.
+  using Ends = std::function<std::vector<StateId>(uint64_t taken)>;
+  StateId deterministic(const CharDfa& dfa, uint32_t min, uint32_t max, const Ends& ends);
+  // Without anchors inside.
+  StateId ambiguous(const CharAutomaton& pattern, uint32_t min, uint32_t max, StateId next);
+  StateId runs(const std::vector<CharRun>& runs, StateId next);
+  StateId character(const CharSet& set, StateId next);
+
+ private:
+  StateId rule(const CharSet& set);
+
+  Automaton& a_;
+  std::map<CharSet, StateId> rules_;
+};
+
+}  // namespace moesaic::grammar

@@ -1,0 +1,228 @@
+#include "grammar/schema_cases.h"
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "grammar/schema_values.h"
+
+namespace moesaic::grammar {
+namespace {
+
+constexpr int kMaxDepth = 256;       // of references and combinations inside each other
+constexpr size_t kMaxSteps = 20'000, kPlausibleSteps = 100;  // cases that are looked at
+
+// Keywords whose meaning does not depend on others' schemas, and those that combine.
+const std::unordered_set<std::string_view> kOwn = {"type", "enum", "const", "nullable", kDiffers, kRewritten};
+const std::unordered_set<std::string_view> kCombining = {
+    "$ref", "$dynamicRef", "$recursiveRef", kLink, "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
+    "dependentRequired", "dependentSchemas", "dependencies", "minContains", "maxContains"};
+const std::unordered_set<std::string_view> kAnnotations = {
+    "$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$comment", "$defs", "definitions",
+    "id", "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly",
+    "contentEncoding", "contentMediaType", "contentSchema", "discriminator", "externalDocs", "xml",
+    "$vocabulary"};
+
+bool is_own(std::string_view keyword) { return type_of_keyword(keyword) != 0 || kOwn.contains(keyword); }
+
+}  // namespace
+
+// Goes through the choices of a case, depth first.
+class SchemaCases::Search {
+ public:
+  Search(SchemaCases& cases, int depth, size_t max_steps) : cases_(cases), depth_(depth), left_(max_steps) {}
+
+  // Was it given up, for too many steps?
+  bool cut() const { return left_ == 0; }
+  // Calls found for each possible case until it returns false.
+  template <typename Found>
+  Status visit(const Case& c, const Found& found) {
+    if (left_ > 0) --left_;
+    if (stopped() || c.impossible) return {};
+    if (cases_.context_.work().spent()) return invalid("{}", kTooMuchWork);
+    if (!cases_.possible(c, depth_)) return {};
+    if (c.choices.empty()) {
+      done_ = !found(c);
+      return {};
+    }
+    // The shortest list first: what it rules out need not be looked at again and again.
+    const auto at = std::min_element(c.choices.begin(), c.choices.end(), [](const Choice& a, const Choice& b) {
+      return a.list->size() < b.list->size();
+    });
+    const Choice choice = *at;
+    Case rest = c;
+    rest.choices.erase(rest.choices.begin() + (at - c.choices.begin()));
+    for (const Json& member : *choice.list) {
+      if (stopped()) return {};
+      Case next = rest;
+      cases_.context_.work().add(4 * (rest.seen.size() + rest.own.size()) + 16);
+      RETURN_IF_ERROR(cases_.add(&member, choice.from, next));
+      RETURN_IF_ERROR(visit(next, found));
+    }
+    return {};
+  }
+
+ private:
+  bool stopped() const { return done_ || cut(); }
+
+  SchemaCases& cases_;
+  int depth_;
+  size_t left_;
+  bool done_ = false;
+};
+
+Status SchemaCases::check_keywords(const Json& schema) {
+  if (!checked_.insert(&schema).second) return {};
+  for (const auto& [keyword, value] : *schema.get_ptr<const Json::object_t*>()) {
+    context_.work().add(1);
+    if (!is_own(keyword) && !kCombining.contains(keyword) && !kAnnotations.contains(keyword))
+      context_.note("the unknown keyword " + keyword + " is ignored");
+    const bool list = keyword == "allOf" || keyword == "anyOf" || keyword == "oneOf";
+    if (list && !value.is_array()) return invalid("{} must be a list", keyword);
+  }
+  return {};
+}
+
+bool SchemaCases::inside_itself(const Json* schema, int from) const {
+  for (; from >= 0; from = steps_[from].from)
+    if (steps_[from].schema == schema) return true;
+  return false;
+}
+
+Status SchemaCases::add(const Json* schema, int from, Case& c) {
+  context_.work().add(2);
+  schema = context_.same(schema);
+  if (schema->is_boolean()) return c.impossible = c.impossible || *schema == false, Status();
+  if (!schema->is_object()) return invalid("a schema must be an object, true or false");
+  // What holds only because it holds, never does.
+  if (inside_itself(schema, from)) return c.impossible = true, Status();
+  if (!c.seen.insert(schema).second) return {};
+  int depth = 0;
+  for (int at = from; at >= 0; at = steps_[at].from) ++depth;
+  context_.work().add(depth);
+  if (depth > kMaxDepth) return invalid("$ref and allOf are {} deep inside each other", kMaxDepth);
+  if (context_.work().spent()) return invalid("{}", kTooMuchWork);
+  steps_.push_back({schema, from});
+  RETURN_IF_ERROR(check_keywords(*schema));
+  const auto& members = *schema->get_ptr<const Json::object_t*>();
+  const bool own =
+      std::any_of(members.begin(), members.end(), [](const auto& member) { return is_own(member.first); });
+  if (own) c.own.push_back(schema);
+  return add_parts(*schema, static_cast<int>(steps_.size()) - 1, c);
+}
+
+void SchemaCases::choose(const Json* list, int step, Case& c) {
+  list = context_.same(list);
+  const bool known =
+      std::any_of(c.choices.begin(), c.choices.end(), [&](const Choice& o) { return o.list == list; });
+  if (!known) c.choices.push_back({list, step});
+}
+
+Status SchemaCases::add_parts(const Json& schema, int step, Case& c) {
+  if (has(schema, "oneOf")) choose(one_of(schema["oneOf"]), step, c);
+  ASSIGN_OR_RETURN(const auto targets, context_.references(schema));
+  for (const Json* target : targets) RETURN_IF_ERROR(add(target, step, c));
+  if (has(schema, "allOf"))
+    for (const Json& member : schema["allOf"]) RETURN_IF_ERROR(add(&member, step, c));
+  if (has(schema, "anyOf")) choose(&schema["anyOf"], step, c);
+  if (has(schema, "if") && (has(schema, "then") || has(schema, "else"))) choose(if_then_else(schema), step, c);
+  if (has(schema, "not")) {
+    const Json* list = negation(&schema["not"]);
+    if (list == nullptr) return invalid("not: such a schema cannot be excluded");
+    choose(list, step, c);
+  }
+  return add_dependents(schema, step, c);
+}
+
+Status SchemaCases::add_dependents(const Json& schema, int step, Case& c) {
+  for (const char* keyword : {"dependentRequired", "dependentSchemas", "dependencies"}) {
+    if (!has(schema, keyword)) continue;
+    const Json& needs = schema[keyword];
+    if (!needs.is_object()) return invalid("{} must be an object", keyword);
+    for (const auto& [name, unused] : *needs.get_ptr<const Json::object_t*>()) {
+      ASSIGN_OR_RETURN(const Json* list, dependent(needs, name));
+      if (list != nullptr) choose(list, step, c);
+    }
+  }
+  return {};
+}
+
+bool SchemaCases::possible_value(const Facts& facts, const Schemas& schemas) {
+  const Json& values = **std::min_element(facts.enums.begin(), facts.enums.end(), [](auto* a, auto* b) {
+    return a->size() < b->size();
+  });
+  return std::any_of(values.begin(), values.end(), [&](const Json& value) {
+    return std::all_of(schemas.begin(), schemas.end(), [&](const Json* schema) {
+      return own_keywords_hold(value, *schema, context_, &values) != Truth::kNo;
+    });
+  });
+}
+
+bool SchemaCases::possible_object(const Facts& facts, int depth) {
+  if (facts.members.empty()) return false;
+  for (const std::string& name : facts.required) {
+    if (std::find(facts.absent.begin(), facts.absent.end(), name) != facts.absent.end()) return false;
+    const auto property = schemas_of_property(facts, name, context_);
+    if (property.ok() && !plausible(property.value(), depth - 1)) return false;
+  }
+  return true;
+}
+
+bool SchemaCases::possible(const Case& c, int depth) {
+  const auto found = facts_of(c.own, context_);
+  if (!found.ok()) return true;  // said when it is compiled
+  const Facts& facts = found.value();
+  unsigned types = facts.types;
+  if (types == 0) return false;
+  if (!facts.enums.empty()) return possible_value(facts, c.own);
+  if (types == kObject) return possible_object(facts, depth);
+  if (facts.length.empty()) types &= ~kString;
+  if (facts.items.empty()) types &= ~kArray;
+  if (empty(facts.range)) types &= ~kNumber;
+  return types != 0;
+}
+
+bool SchemaCases::plausible(const Schemas& schemas, int depth) {
+  if (depth <= 0 || context_.work().spent()) return true;
+  const size_t steps = steps_.size();
+  Case all;
+  bool found = false;
+  Status status;
+  for (const Json* schema : schemas)
+    if (status.ok()) status = add(schema, -1, all);
+  if (status.ok()) {
+    Search search(*this, depth, kPlausibleSteps);
+    status = search.visit(all, [&](const Case& /*c*/) { return found = true, false; });
+    found = found || search.cut();
+  }
+  steps_.resize(steps);
+  return found || !status.ok();
+}
+
+Result<std::vector<Schemas>> SchemaCases::all_cases(const Schemas& schemas) {
+  steps_.clear();
+  Case all;
+  for (const Json* schema : schemas) RETURN_IF_ERROR(add(schema, -1, all));
+  std::vector<Schemas> cases;
+  std::set<Schemas> known;
+  Search search(*this, 3, kMaxSteps);
+  RETURN_IF_ERROR(search.visit(all, [&](const Case& c) {
+    if (known.insert(c.own).second) cases.push_back(c.own);
+    return cases.size() <= kMaxCases;
+  }));
+  if (cases.size() > kMaxCases || search.cut())
+    return invalid("anyOf, oneOf, not and if multiply to over {} alternatives", kMaxCases);
+  return cases;
+}
+
+Result<std::vector<Schemas>> SchemaCases::of(const Schemas& schemas) {
+  auto cases = all_cases(schemas);
+  if (cases.ok() || loose_ || one_ofs_.empty()) return cases;
+  loose_ = true;
+  auto loose_cases = all_cases(schemas);
+  loose_ = false;
+  return loose_cases.ok() ? std::move(loose_cases) : std::move(cases);
+}
+
+}  // namespace moesaic::grammar

@@ -1,0 +1,77 @@
+// Combinations of schemas as cases: references followed, allOf joined, and anyOf, oneOf, not, if and dependent...
+// taken apart, until each case is a list of schemas whose own keywords must all hold.
+#pragma once
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "grammar/schema_context.h"
+#include "grammar/schema_facts.h"
+
+namespace moesaic::grammar {
+
+class SchemaCases {
+ public:
+  static constexpr size_t kMaxCases = 1000;
+
+  explicit SchemaCases(SchemaContext& context) : context_(context) {}
+
+  // A value satisfies all of these schemas exactly where it satisfies one of the cases. Cases that are seen to
+  // be impossible are left out.
+  Result<std::vector<Schemas>> of(const Schemas& schemas);
+  // False only where no value satisfies all of them.
+  bool plausible(const Schemas& schemas, int depth);
+
+ private:
+  struct Step {
+    const Json* schema;
+    int from;  // the step that led here, or -1
+  };
+  struct Choice {
+    const Json* list;  // of schemas, one of which must hold
+    int from;
+  };
+  struct Case {
+    Schemas own;
+    std::vector<Choice> choices;
+    std::set<const Json*> seen;
+    bool impossible = false;
+  };
+  class Search;
+
+  Result<std::vector<Schemas>> all_cases(const Schemas& schemas);
+  Status add(const Json* schema, int from, Case& c);
+  Status add_parts(const Json& schema, int step, Case& c);
+  Status add_dependents(const Json& schema, int step, Case& c);
+  void choose(const Json* list, int step, Case& c);
+  bool inside_itself(const Json* schema, int from) const;
+  Status check_keywords(const Json& schema);
+  // By what its own keywords say.
+  bool possible(const Case& c, int depth);
+  bool possible_object(const Facts& facts, int depth);
+  bool possible_value(const Facts& facts, const Schemas& schemas);
+
+  // Lists of schemas one of which must hold, made from other keywords.
+  const Json* one_of(const Json& members);
+  Json only(const Json& members, size_t which, bool& enforced);
+  const Json* if_then_else(const Json& schema);
+  Result<const Json*> dependent(const Json& needs, const std::string& name);
+  // What does not satisfy a schema, or a part of it; nullptr where no such part is known.
+  const Json* negation(const Json* schema);
+  Json negations_of(const Json& schema);
+  void negate_keyword(const std::string& keyword, const Json& value, const Json& schema, Json& ways);
+  void negate_combination(const std::string& keyword, const Json& value, const Json& schema, Json& ways);
+  void negate_object(const std::string& keyword, const Json& value, Json& ways);
+  // {"not": schema} where there is such a part.
+  std::optional<Json> negated(const Json* schema);
+
+  SchemaContext& context_;
+  std::vector<Step> steps_;
+  std::map<const Json*, const Json*> one_ofs_, ifs_, negations_;
+  std::map<std::pair<const Json*, std::string>, const Json*> dependents_;
+  std::set<const Json*> negating_, checked_;
+  bool loose_ = false;  // oneOf as anyOf
+};
+
+}  // namespace moesaic::grammar

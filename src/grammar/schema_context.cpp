@@ -1,0 +1,79 @@
+#include "grammar/schema_context.h"
+
+#include "base/error.h"
+
+namespace moesaic::grammar {
+namespace {
+
+uint64_t mixed(uint64_t a, uint64_t b) {
+  uint64_t h = (a ^ (b + 0x9E3779B97F4A7C15u + (a << 6) + (a >> 2))) * 0xBF58476D1CE4E5B9u;
+  return h ^ (h >> 31);
+}
+
+}  // namespace
+
+// Every structure's hash is computed once. Its members' order counts: properties are written in it.
+uint64_t SchemaContext::hash_of(const Json& value) {
+  if (!value.is_structured()) return mixed(static_cast<uint64_t>(value.type()), std::hash<Json>()(value));
+  const auto known = hashes_.find(&value);
+  if (known != hashes_.end()) return known->second;
+  work_.add(1);
+  uint64_t h = mixed(static_cast<uint64_t>(value.type()), value.size());
+  for (auto member = value.begin(); member != value.end(); ++member) {
+    if (value.is_object()) h = mixed(h, std::hash<std::string>()(member.key()));
+    h = mixed(h, hash_of(*member));
+  }
+  return hashes_[&value] = h;
+}
+
+const Json* SchemaContext::same(const Json* schema) {
+  const auto [entry, fresh] = same_.try_emplace(schema, schema);
+  if (!fresh) return entry->second;
+  const auto [first, first_of_hash] = by_hash_.try_emplace(hash_of(*schema), schema);
+  return entry->second = first_of_hash || *first->second == *schema ? first->second : schema;
+}
+
+const Json* SchemaContext::keep(Json schema) {
+  work_.add(schema.size() + 1);
+  return &kept_.emplace_back(std::move(schema));
+}
+
+Json SchemaContext::link(const Json* schema) {
+  linked_.push_back(same(schema));
+  return {{kLink, linked_.size() - 1}};
+}
+
+Result<std::vector<const Json*>> SchemaContext::references(const Json& schema) const {
+  std::vector<const Json*> targets;
+  if (has(schema, "$recursiveRef")) targets.push_back(&document_.root());
+  if (has(schema, kLink)) {
+    const Json& link = schema[kLink];
+    if (!link.is_number_unsigned() || link.get<size_t>() >= linked_.size())
+      return invalid("the keyword {} is not supported", Json(kLink).dump());
+    targets.push_back(linked_[link.get<size_t>()]);
+  }
+  for (const char* key : {"$ref", "$dynamicRef"}) {
+    if (!has(schema, key)) continue;
+    if (!schema[key].is_string()) return invalid("{} must be a string", key);
+    ASSIGN_OR_RETURN(targets.emplace_back(), document_.resolve(schema[key].get<std::string>()));
+  }
+  return targets;
+}
+
+Result<const Pattern*> SchemaContext::pattern(const std::string& text) {
+  auto found = patterns_.find(text);
+  if (found == patterns_.end()) {
+    work_.add(8 * text.size());
+    found = patterns_.emplace(text, parse_pattern(text)).first;
+    if (found->second.ok()) work_.add(4 * found->second.value().automaton.states.size());
+  }
+  if (!found->second.ok()) return found->second.status();
+  return &found->second.value();
+}
+
+Result<bool> SchemaContext::finds(const std::string& pattern, const std::string& text) {
+  ASSIGN_OR_RETURN(const Pattern* parsed, this->pattern(pattern));
+  return takes(*parsed, code_points(text), work_);
+}
+
+}  // namespace moesaic::grammar

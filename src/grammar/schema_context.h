@@ -1,0 +1,66 @@
+// What the parts of one schema's compilation share.
+#pragma once
+
+#include <deque>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "grammar/pattern.h"
+#include "grammar/schema_document.h"
+
+namespace moesaic::grammar {
+
+// Schemas that must all hold, each once, in the order in which they were found.
+using Schemas = std::vector<const Json*>;
+
+// Keywords that only rewriting makes. Documents may use them too: they only narrow.
+inline constexpr const char *kLink = "\x01link",   // a number of SchemaContext::linked
+    *kAbsent = "\x01" "absent",                       // names of properties that must not be there
+    *kDiffers = "\x01" "differs",                    // values
+    *kNotPattern = "\x01notPattern",               // patterns
+    *kRewritten = "\x01rewritten";                 // says nothing of properties that it does not name
+
+class SchemaContext {
+ public:
+  explicit SchemaContext(const SchemaDocument& document) : document_(document) {}
+
+  const SchemaDocument& document() const { return document_; }
+  const Json* member(const Json& object, const std::string& key) const {
+    return document_.member(object, key);
+  }
+  Work& work() { return work_; }
+
+  // One address for equal schemas.
+  const Json* same(const Json* schema);
+  // Keeps a schema that was made here.
+  const Json* keep(Json schema);
+  // A schema that stands for this one, without a copy of it.
+  Json link(const Json* schema);
+  // What a $ref, $dynamicRef or link points to; nullptr where the schema has none.
+  Result<std::vector<const Json*>> references(const Json& schema) const;
+
+  // Each is parsed once.
+  Result<const Pattern*> pattern(const std::string& text);
+  Result<bool> finds(const std::string& pattern, const std::string& text);
+
+  void note(std::string line) { notes_.insert(std::move(line)); }
+  const std::set<std::string>& notes() const { return notes_; }
+
+ private:
+  uint64_t hash_of(const Json& value);
+
+  const SchemaDocument& document_;
+  Work work_;
+  std::deque<Json> kept_;
+  std::vector<const Json*> linked_;
+  std::unordered_map<const Json*, const Json*> same_;
+  std::unordered_map<const Json*, uint64_t> hashes_;
+  std::unordered_map<uint64_t, const Json*> by_hash_;
+  std::unordered_map<std::string, Result<Pattern>> patterns_;
+  std::set<std::string> notes_;
+};
+
+}  // namespace moesaic::grammar

@@ -1,0 +1,196 @@
+#include "grammar/schema_document.h"
+
+#include <vector>
+
+#include "base/error.h"
+
+namespace moesaic::grammar {
+namespace {
+
+constexpr size_t kIndexedFrom = 16;
+
+// Builds values member by member.
+class Reader : public nlohmann::json_sax<Json> {
+ public:
+  Json root;
+  std::string failure = "not valid JSON";
+
+  bool null() override { return put(nullptr); }
+  bool boolean(bool value) override { return put(value); }
+  bool number_integer(number_integer_t value) override { return put(value); }
+  bool number_unsigned(number_unsigned_t value) override { return put(value); }
+  bool number_float(number_float_t value, const string_t& /*text*/) override { return put(value); }
+  bool string(string_t& value) override { return put(std::move(value)); }
+  bool binary(binary_t& /*value*/) override { return false; }
+  bool start_object(size_t /*size*/) override { return open(Json::object()); }
+  bool start_array(size_t /*size*/) override { return open(Json::array()); }
+  bool end_object() override { return open_.pop_back(), true; }
+  bool end_array() override { return open_.pop_back(), true; }
+  bool key(string_t& name) override {
+    open_.back().key = name;
+    return true;
+  }
+  bool parse_error(size_t /*at*/, const std::string& /*token*/,
+                   const nlohmann::detail::exception& /*error*/) override {
+    return false;
+  }
+
+ private:
+  struct Open {
+    Json* value;
+    std::string key = {};
+    std::unordered_map<std::string, size_t> members = {};
+  };
+
+  bool fail(std::string why) { return failure = std::move(why), false; }
+  // Where the next value belongs. Of members with the same name the last one counts.
+  bool place(Json value, Json*& at) {
+    if (open_.empty()) return root = std::move(value), at = &root, true;
+    Open& top = open_.back();
+    if (top.value->is_array()) {
+      top.value->push_back(std::move(value));
+      return at = &top.value->back(), true;
+    }
+    auto& list = static_cast<Json::object_t::Container&>(*top.value->get_ptr<Json::object_t*>());
+    const auto [entry, fresh] = top.members.try_emplace(top.key, list.size());
+    if (list.size() >= SchemaDocument::kMaxMembers && fresh)
+      return fail(fmt::format("a JSON object has more than {} members", SchemaDocument::kMaxMembers));
+    if (fresh)
+      list.emplace_back(top.key, std::move(value));
+    else
+      list[entry->second].second = std::move(value);
+    return at = &list[entry->second].second, true;
+  }
+  bool put(Json value) {
+    Json* at = nullptr;
+    return place(std::move(value), at);
+  }
+  bool open(Json empty) {
+    if (open_.size() >= text::kMaxJsonDepth)
+      return fail(fmt::format("the JSON is nested deeper than {} levels", text::kMaxJsonDepth));
+    Json* at = nullptr;
+    if (!place(std::move(empty), at)) return false;
+    open_.push_back({at});
+    return true;
+  }
+
+  std::vector<Open> open_;
+};
+
+// Behind the #: %41 and, in pointers, ~0 and ~1 are left to JSON pointers.
+std::string percent_decoded(const std::string& text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool escape =
+        text[i] == '%' && i + 2 < text.size() && isxdigit(text[i + 1]) && isxdigit(text[i + 2]);
+    decoded += escape ? static_cast<char>(std::stoi(text.substr(i + 1, 2), nullptr, 16)) : text[i];
+    i += escape ? 2 : 0;
+  }
+  return decoded;
+}
+
+// A reference from a document with this address; enough of RFC 3986 for schemas.
+std::string joined(const std::string& base, const std::string& reference) {
+  if (reference.find("://") != std::string::npos || reference.starts_with("urn:") || base.empty())
+    return reference;
+  if (reference.starts_with('/')) {
+    const size_t scheme = base.find("://");
+    const size_t path = scheme == std::string::npos ? 0 : base.find('/', scheme + 3);
+    return base.substr(0, path) + reference;
+  }
+  return base.substr(0, base.rfind('/') + 1) + reference;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SchemaDocument>> SchemaDocument::parse(std::string_view text,
+                                                              const std::string& name) {
+  Reader reader;
+  if (!Json::sax_parse(text.begin(), text.end(), &reader)) return invalid("{}: {}", name, reader.failure);
+  auto document = std::make_unique<SchemaDocument>();
+  document->root_ = std::move(reader.root);
+  document->find_names(document->root_, "");
+  return document;
+}
+
+void SchemaDocument::find_names(const Json& value, const std::string& base) {
+  if (!value.is_structured()) return;
+  std::string here = base;
+  const auto text = [&](const char* key) {
+    const Json* found = value.is_object() && value.contains(key) ? &value[key] : nullptr;
+    return found != nullptr && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  for (const char* key : {"id", "$id"}) {
+    const std::string id = text(key);
+    if (id.starts_with('#')) {
+      names_.try_emplace(base + id, &value);
+    } else if (!id.empty()) {
+      here = joined(base, id.substr(0, id.find('#')));
+      names_.try_emplace(here, &value);
+    }
+  }
+  for (const char* key : {"$anchor", "$dynamicAnchor"}) {
+    const std::string anchor = text(key);
+    if (anchor.empty()) continue;
+    names_.try_emplace(here + "#" + anchor, &value);
+    names_.try_emplace("#" + anchor, &value);
+  }
+  for (const Json& member : value) find_names(member, here);
+}
+
+const Json* SchemaDocument::member(const Json& object, const std::string& key) const {
+  if (!object.is_object()) return nullptr;
+  if (object.size() < kIndexedFrom) {
+    const auto at = object.find(key);
+    return at == object.end() ? nullptr : &*at;
+  }
+  auto& index = indices_[&object];
+  if (index.empty())
+    for (const auto& [name, value] : *object.get_ptr<const Json::object_t*>()) index.emplace(name, &value);
+  const auto at = index.find(key);
+  return at == index.end() ? nullptr : at->second;
+}
+
+const Json* SchemaDocument::at_pointer(const Json& from, const std::string& pointer) const {
+  const Json* at = &from;
+  for (size_t begin = 0; begin < pointer.size() && at != nullptr;) {
+    const size_t end = std::min(pointer.find('/', begin + 1), pointer.size());
+    std::string token = pointer.substr(begin + 1, end - begin - 1);
+    for (size_t i = 0; i + 1 < token.size(); ++i)
+      if (token[i] == '~') token.replace(i, 2, token[i + 1] == '1' ? "/" : "~");
+    const bool number = !token.empty() && token.size() < 9 && token.find_first_not_of("0123456789") == std::string::npos;
+    if (at->is_array())
+      at = number && std::stoul(token) < at->size() ? &(*at)[std::stoul(token)] : nullptr;
+    else
+      at = member(*at, token);
+    begin = end;
+  }
+  return at;
+}
+
+Result<const Json*> SchemaDocument::resolve(const std::string& reference) const {
+  const size_t mark = std::min(reference.find('#'), reference.size());
+  const std::string fragment = mark < reference.size() ? percent_decoded(reference.substr(mark + 1)) : "";
+  std::string address = reference.substr(0, mark);
+  const Json* from = &root_;
+  if (!address.empty()) {
+    auto found = names_.find(address);
+    if (found == names_.end() && root_.is_object()) {
+      const std::string base = text::string_or(root_, "$id", text::string_or(root_, "id", ""));
+      found = names_.find(joined(base.substr(0, base.find('#')), address));
+    }
+    if (found == names_.end())
+      return invalid("$ref \"{}\" leaves the schema: only references inside it are supported", reference);
+    from = found->second;
+    address = found->first;
+  }
+  const Json* target = fragment.empty() || fragment.starts_with('/') ? at_pointer(*from, fragment) : nullptr;
+  if (target == nullptr) {
+    const auto found = names_.find(address + "#" + fragment);
+    if (found != names_.end()) target = found->second;
+  }
+  if (target == nullptr) return invalid("$ref \"{}\" points to nothing", reference);
+  return target;
+}
+
+}  // namespace moesaic::grammar

@@ -1,0 +1,42 @@
+// A schema's JSON and what its references name.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "grammar/work.h"
+#include "moesaic/status.h"
+#include "text/limited_json.h"
+
+namespace moesaic::grammar {
+
+using Json = text::OrderedJson;
+
+inline bool has(const Json& schema, const char* key) { return schema.is_object() && schema.contains(key); }
+
+class SchemaDocument {
+ public:
+  static constexpr size_t kMaxMembers = 20'000;  // of one object
+
+  // In linear time, unlike nlohmann's parser, which looks for each member among those before it.
+  static Result<std::unique_ptr<SchemaDocument>> parse(std::string_view text, const std::string& name);
+
+  const Json& root() const { return root_; }
+  // An object's member, or nullptr. Large objects get an index.
+  const Json* member(const Json& object, const std::string& key) const;
+  // What $ref "#", "#/pointer", "#anchor" or an $id of this document, with such a fragment, points to.
+  Result<const Json*> resolve(const std::string& reference) const;
+
+ private:
+  void find_names(const Json& value, const std::string& base);
+  const Json* at_pointer(const Json& from, const std::string& pointer) const;
+
+  Json root_;
+  std::unordered_map<std::string, const Json*> names_;  // $id, and $id#anchor
+  mutable std::unordered_map<const Json*, std::unordered_map<std::string_view, const Json*>> indices_;
+};
+
+}  // namespace moesaic::grammar

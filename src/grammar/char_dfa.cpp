@@ -22,6 +22,7 @@ class Determinizer {
       items += 2 * static_cast<int>(pattern->states.size());
       for (const CharSet& set : pattern->sets) sets_.try_emplace(set, static_cast<int>(sets_.size()));
     }
+    for (size_t p = 0; p < patterns.size(); ++p) find_endless(p);
     seen_.resize(items);
     work_.add(items / 8);
   }
@@ -43,6 +44,21 @@ class Determinizer {
     return std::upper_bound(first_.begin(), first_.end(), item) - first_.begin() - 1;
   }
 
+  // Loops that any text may follow: where a pattern is in one, nothing else of it matters.
+  void find_endless(size_t p) {
+    const auto& states = patterns_[p]->states;
+    endless_.resize(first_[p] + 2 * states.size(), false);
+    for (size_t i = 0; i < states.size(); ++i) {
+      const auto& skips = states[i].skips;
+      const bool loop = skips.size() == 2 && skips[0] == 0 && states[i].where == CharAutomaton::Where::kAnywhere;
+      if (!loop) continue;
+      const auto& steps = states[skips[1]].steps;
+      const bool any = steps.size() == 1 && steps[0].next == static_cast<int>(i) &&
+                       complement(patterns_[p]->sets[steps[0].set]).empty();
+      if (any) endless_[first_[p] + 2 * i] = true;
+    }
+  }
+
   // Where one comes from these without a character: what has steps, or is an end.
   Items closure(const Items& from, bool at_begin, uint64_t& taken) {
     Items open = from, found, visited;
@@ -61,10 +77,20 @@ class Determinizer {
       const int after = state.where == CharAutomaton::Where::kAtEnd ? 1 : ended;
       for (const int skip : state.skips) open.push_back(first_[p] + 2 * skip + after);
     }
-    for (const int item : visited) seen_[item] = false;
+    for (const int item : visited) {
+      seen_[item] = false;
+      if (endless_[item]) only_loop(item, found);
+    }
     work_.add(2 * visited.size() + 1);
     std::sort(found.begin(), found.end());
     return found;
+  }
+
+  void only_loop(int loop, Items& found) const {
+    const size_t p = pattern_of(loop);
+    const int end = p + 1 < first_.size() ? first_[p + 1] : static_cast<int>(seen_.size());
+    std::erase_if(found, [&](int item) { return first_[p] <= item && item < end; });
+    found.push_back(first_[p] + 2 * patterns_[p]->states[(loop - first_[p]) / 2].skips[1]);
   }
 
   int state(const Items& from, bool at_begin) {
@@ -120,7 +146,7 @@ class Determinizer {
   Work& work_;
   std::vector<int> first_;
   std::map<CharSet, int> sets_;
-  std::vector<bool> seen_;
+  std::vector<bool> seen_, endless_;
   std::map<std::pair<Items, uint64_t>, int> numbers_;
   std::vector<const Items*> items_;
   CharDfa dfa_;

@@ -41,7 +41,7 @@ Status SchemaCompiler::add_contained(const Facts& facts, Counts& counts, std::ve
   for (const Json* schema : facts.contains) {
     const Json& wanted = (*schema)["contains"];
     const Json min = schema->value("minContains", Json(1));
-    if (!min.is_number_unsigned() || min > Json(1000)) return invalid("minContains must be a number up to 1,000");
+    if (!min.is_number_integer() || min < Json(0) || min > Json(1000)) return invalid("minContains must be a number up to 1,000");
     for (size_t left = min.get<size_t>(); left > 0; ++at) {
       if (at >= first.size()) first.push_back(rest);
       Schemas both = first[at];

@@ -39,8 +39,9 @@ const Json* SchemaContext::keep(Json schema) {
 }
 
 Json SchemaContext::link(const Json* schema) {
-  linked_.push_back(same(schema));
-  return {{kLink, linked_.size() - 1}};
+  const auto [entry, fresh] = links_.try_emplace(same(schema), linked_.size());
+  if (fresh) linked_.push_back(entry->first);
+  return {{kLink, entry->second}};
 }
 
 Result<std::vector<const Json*>> SchemaContext::references(const Json& schema) const {

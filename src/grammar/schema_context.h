@@ -56,6 +56,7 @@ class SchemaContext {
   Work work_;
   std::deque<Json> kept_;
   std::vector<const Json*> linked_;
+  std::unordered_map<const Json*, size_t> links_;  // numbers in linked_
   std::unordered_map<const Json*, const Json*> same_;
   std::unordered_map<const Json*, uint64_t> hashes_;
   std::unordered_map<uint64_t, const Json*> by_hash_;

@@ -226,7 +226,10 @@ void SchemaCases::negate_combination(const std::string& keyword, const Json& val
   } else if (keyword == "if" && (has(schema, "then") || has(schema, "else"))) {
     add(negated(context_.keep(Json{{"anyOf", *if_then_else(schema)}})));
   } else if (const auto targets = context_.references(Json{{keyword, value}}); targets.ok()) {
-    for (const Json* target : targets.value()) add(negated(target));
+    for (const Json* target : targets.value()) {
+      const Json* list = negation(target);
+      if (list != nullptr) ways.insert(ways.end(), list->begin(), list->end());
+    }
   }
 }
 

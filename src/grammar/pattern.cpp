@@ -15,14 +15,20 @@ namespace {
 #define MOESAIC_TIME \
   "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,6})?(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)"
 #define MOESAIC_BYTE "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
-#define MOESAIC_LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define MOESAIC_LABEL "[A-Za-z0-9](?:-?[A-Za-z0-9]){0,31}"
 #define MOESAIC_HOST MOESAIC_LABEL "(?:\\." MOESAIC_LABEL "){0,3}"
+#define MOESAIC_EMAIL "[A-Za-z0-9](?:[._%+-]?[A-Za-z0-9]){0,31}@" MOESAIC_HOST
+#define MOESAIC_URI_CHAR "(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*"
+#define MOESAIC_QUERY "(?:\\?" MOESAIC_URI_CHAR ")?(?:#" MOESAIC_URI_CHAR ")?"
+#define MOESAIC_URI \
+  "[A-Za-z][A-Za-z0-9+.-]{0,15}://[A-Za-z0-9._~-]{1,253}(?::\\d{1,5})?(?:/" MOESAIC_URI_CHAR ")?" MOESAIC_QUERY
+#define MOESAIC_PATH "\\.{0,2}(?:/[A-Za-z0-9._~-]" MOESAIC_URI_CHAR ")?" MOESAIC_QUERY
 #define MOESAIC_DURATION_DATE "(?:\\d{1,4}Y(?:\\d{1,3}M(?:\\d{1,4}D)?)?|\\d{1,3}M(?:\\d{1,4}D)?|\\d{1,4}D)"
 #define MOESAIC_DURATION_TIME "T(?:\\d{1,5}H(?:\\d{1,5}M(?:\\d{1,5}S)?)?|\\d{1,5}M(?:\\d{1,5}S)?|\\d{1,5}S)"
 #define MOESAIC_HEX4 "[0-9A-Fa-f]{1,4}"
 
 // RFC 3339, 4122, 2673, 1123 and, much simplified, 4291, 3986 and 5321.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kFormats = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kFormats = {{
     {"date", "^" MOESAIC_DATE "$"},
     {"time", "^" MOESAIC_TIME "$"},
     {"date-time", "^" MOESAIC_DATE "T" MOESAIC_TIME "$"},
@@ -35,11 +41,15 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kFormats
      ")|(?:" MOESAIC_HEX4 ":){1,4}(?::" MOESAIC_HEX4 "){2,3}|(?:" MOESAIC_HEX4 ":){1,2}(?::" MOESAIC_HEX4
      "){4,5}|(?:" MOESAIC_HEX4 ":){1,7}:|:(?::" MOESAIC_HEX4 "){1,7}|::)$"},
     {"hostname", "^" MOESAIC_HOST "$"},
-    {"email", "^[A-Za-z0-9](?:[A-Za-z0-9._%+-]{0,62}[A-Za-z0-9])?@" MOESAIC_HOST "$"},
-    {"uri",
-     "^[A-Za-z][A-Za-z0-9+.-]{0,15}://[A-Za-z0-9._~-]{1,253}(?::\\d{1,5})?(?:/[A-Za-z0-9._~%!$&'()*+,;=:@/"
-     "-]*)?"
-     "(?:\\?[A-Za-z0-9._~%!$&'()*+,;=:@/?-]*)?(?:#[A-Za-z0-9._~%!$&'()*+,;=:@/?-]*)?$"},
+    {"email", "^" MOESAIC_EMAIL "$"},
+    {"idn-hostname", "^" MOESAIC_HOST "$"},
+    {"idn-email", "^" MOESAIC_EMAIL "$"},
+    {"uri", "^" MOESAIC_URI "$"},
+    {"iri", "^" MOESAIC_URI "$"},
+    {"uri-reference", "^(?:" MOESAIC_URI "|" MOESAIC_PATH ")$"},
+    {"iri-reference", "^(?:" MOESAIC_URI "|" MOESAIC_PATH ")$"},
+    {"json-pointer", "^(?:/(?:[^~/]|~[01])*)*$"},
+    {"relative-json-pointer", "^(?:0|[1-9]\\d{0,3})(?:#|(?:/(?:[^~/]|~[01])*)*)$"},
 }};
 
 }  // namespace

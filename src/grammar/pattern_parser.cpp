@@ -14,7 +14,9 @@ constexpr size_t kMaxStates = 50'000;
 
 const CharSet kDigits = {{'0', '9'}};
 const CharSet kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-const CharSet kSpace = {{'\t', '\r'}, {' ', ' '}};
+// ECMA 262's, so that what is no space for one reader is none for another.
+const CharSet kSpace = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
+                        {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 const CharSet kNewlines = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 const CharSet kAny = {{0, 0xD7FF}, {0xE000, kLastChar}};
 

@@ -18,15 +18,26 @@ const Json* first_items(const Json& schema) {
 }
 const Json* other_items(const Json& schema) {
   const bool old = has(schema, "items") && schema["items"].is_array();
-  for (const char* key : {old ? "additionalItems" : "items", "unevaluatedItems"})
-    if (has(schema, key)) return &schema[key];
-  return nullptr;
+  const char* key = old ? "additionalItems" : "items";
+  return has(schema, key) ? &schema[key] : nullptr;
 }
 
 }  // namespace
 
-Schemas SchemaCompiler::item(const Facts& facts, size_t at) const {
+Schemas SchemaCompiler::item(const Facts& facts, size_t at) {
   Schemas all;
+  const auto says = [&](const Json* part) {
+    const Json* first = first_items(*part);
+    return (first != nullptr && at < first->size()) || other_items(*part) != nullptr;
+  };
+  for (const Json* schema : facts.arrays) {
+    if (!has(*schema, "unevaluatedItems")) continue;
+    const auto& reach = context_.reach(schema);
+    const bool evaluated = std::any_of(facts.arrays.begin(), facts.arrays.end(), [&](const Json* part) {
+      return reach.contains(part) && says(part);
+    });
+    if (!evaluated) all.push_back(&(*schema)["unevaluatedItems"]);
+  }
   for (const Json* schema : facts.arrays) {
     const Json* first = first_items(*schema);
     const Json* own = first != nullptr && at < first->size() ? &(*first)[at] : other_items(*schema);

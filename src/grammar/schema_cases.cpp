@@ -11,7 +11,9 @@ namespace moesaic::grammar {
 namespace {
 
 constexpr int kMaxDepth = 256;       // of references and combinations inside each other
-constexpr size_t kMaxSteps = 20'000, kPlausibleSteps = 100;  // cases that are looked at
+// Cases that are looked at, and work on them.
+constexpr size_t kMaxSteps = 20'000, kPlausibleSteps = 100;
+constexpr uint64_t kMaxWork = 400'000, kPlausibleWork = 20'000;
 
 // Keywords whose meaning does not depend on others' schemas, and those that combine.
 const std::unordered_set<std::string_view> kOwn = {"type", "enum", "const", "nullable", kDiffers, kRewritten};
@@ -31,10 +33,11 @@ bool is_own(std::string_view keyword) { return type_of_keyword(keyword) != 0 || 
 // Goes through the choices of a case, depth first.
 class SchemaCases::Search {
  public:
-  Search(SchemaCases& cases, int depth, size_t max_steps) : cases_(cases), depth_(depth), left_(max_steps) {}
+  Search(SchemaCases& cases, int depth, size_t max_steps, uint64_t max_work)
+      : cases_(cases), depth_(depth), left_(max_steps), work_limit_(cases.context_.work().done + max_work) {}
 
   // Was it given up, for too many steps?
-  bool cut() const { return left_ == 0; }
+  bool cut() const { return left_ == 0 || cases_.context_.work().done > work_limit_; }
   // Calls found for each possible case until it returns false.
   template <typename Found>
   Status visit(const Case& c, const Found& found) {
@@ -69,6 +72,7 @@ class SchemaCases::Search {
   SchemaCases& cases_;
   int depth_;
   size_t left_;
+  uint64_t work_limit_;
   bool done_ = false;
 };
 
@@ -185,6 +189,15 @@ bool SchemaCases::possible(const Case& c, int depth) {
 
 bool SchemaCases::plausible(const Schemas& schemas, int depth) {
   if (depth <= 0 || context_.work().spent()) return true;
+  Schemas key;
+  for (const Json* schema : schemas) key.push_back(context_.same(schema));
+  context_.work().add(key.size() + 4);
+  const auto [entry, fresh] = plausible_.try_emplace({std::move(key), depth}, true);
+  if (!fresh) return entry->second;
+  return entry->second = has_case(schemas, depth);
+}
+
+bool SchemaCases::has_case(const Schemas& schemas, int depth) {
   const size_t steps = steps_.size();
   Case all;
   bool found = false;
@@ -192,7 +205,7 @@ bool SchemaCases::plausible(const Schemas& schemas, int depth) {
   for (const Json* schema : schemas)
     if (status.ok()) status = add(schema, -1, all);
   if (status.ok()) {
-    Search search(*this, depth, kPlausibleSteps);
+    Search search(*this, depth, kPlausibleSteps, kPlausibleWork);
     status = search.visit(all, [&](const Case& /*c*/) { return found = true, false; });
     found = found || search.cut();
   }
@@ -206,7 +219,8 @@ Result<std::vector<Schemas>> SchemaCases::all_cases(const Schemas& schemas) {
   for (const Json* schema : schemas) RETURN_IF_ERROR(add(schema, -1, all));
   std::vector<Schemas> cases;
   std::set<Schemas> known;
-  Search search(*this, 3, kMaxSteps);
+  if (all.choices.empty()) return all.impossible ? cases : std::vector<Schemas>{all.own};
+  Search search(*this, 3, kMaxSteps, kMaxWork);
   RETURN_IF_ERROR(search.visit(all, [&](const Case& c) {
     if (known.insert(c.own).second) cases.push_back(c.own);
     return cases.size() <= kMaxCases;

@@ -47,6 +47,7 @@ class SchemaCases {
   void choose(const Json* list, int step, Case& c);
   bool inside_itself(const Json* schema, int from) const;
   Status check_keywords(const Json& schema);
+  bool has_case(const Schemas& schemas, int depth);
   // By what its own keywords say.
   bool possible(const Case& c, int depth);
   bool possible_object(const Facts& facts, int depth);
@@ -70,6 +71,7 @@ class SchemaCases {
   std::vector<Step> steps_;
   std::map<const Json*, const Json*> one_ofs_, ifs_, negations_;
   std::map<std::pair<const Json*, std::string>, const Json*> dependents_;
+  std::map<std::pair<Schemas, int>, bool> plausible_;
   std::set<const Json*> negating_, checked_;
   bool loose_ = false;  // oneOf as anyOf
 };

@@ -51,7 +51,7 @@ class SchemaCompiler {
   Result<StateId> number(const Facts& facts, bool whole);
 
   Result<StateId> array(const Facts& facts);
-  Schemas item(const Facts& facts, size_t at) const;
+  Schemas item(const Facts& facts, size_t at);
   Status add_contained(const Facts& facts, Counts& counts, std::vector<Schemas>& first, Schemas& rest);
   // The values of a list without duplicates; nullptr where they are not few.
   Result<std::vector<const Json*>> few_values(const Schemas& item);

@@ -61,6 +61,26 @@ Result<std::vector<const Json*>> SchemaContext::references(const Json& schema) c
   return targets;
 }
 
+const std::unordered_set<const Json*>& SchemaContext::reach(const Json* schema) {
+  const auto [entry, fresh] = reach_.try_emplace(schema);
+  if (!fresh) return entry->second;
+  std::vector<const Json*> open = {schema};
+  while (!open.empty() && !work_.spent()) {
+    const Json* at = same(open.back());
+    open.pop_back();
+    work_.add(4);
+    if (!at->is_object() || !entry->second.insert(at).second) continue;
+    const auto targets = references(*at);
+    if (targets.ok()) open.insert(open.end(), targets.value().begin(), targets.value().end());
+    for (const char* key : {"allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies"})
+      if (has(*at, key))
+        for (const Json& member : (*at)[key]) open.push_back(&member);
+    for (const char* key : {"if", "then", "else"})
+      if (has(*at, key)) open.push_back(&(*at)[key]);
+  }
+  return entry->second;
+}
+
 Result<const Pattern*> SchemaContext::pattern(const std::string& text) {
   auto found = patterns_.find(text);
   if (found == patterns_.end()) {

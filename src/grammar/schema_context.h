@@ -46,6 +46,9 @@ class SchemaContext {
   Result<const Pattern*> pattern(const std::string& text);
   Result<bool> finds(const std::string& pattern, const std::string& text);
 
+  // What a schema says of the same value, itself included, other than in `not`: where annotations come from.
+  const std::unordered_set<const Json*>& reach(const Json* schema);
+
   void note(std::string line) { notes_.insert(std::move(line)); }
   const std::set<std::string>& notes() const { return notes_; }
 
@@ -61,6 +64,7 @@ class SchemaContext {
   std::unordered_map<const Json*, uint64_t> hashes_;
   std::unordered_map<uint64_t, const Json*> by_hash_;
   std::unordered_map<std::string, Result<Pattern>> patterns_;
+  std::unordered_map<const Json*, std::unordered_set<const Json*>> reach_;
   std::set<std::string> notes_;
 };
 

@@ -134,8 +134,13 @@ void SchemaDocument::find_names(const Json& value, const std::string& base) {
     if (anchor.empty()) continue;
     names_.try_emplace(here + "#" + anchor, &value);
     names_.try_emplace("#" + anchor, &value);
+    if (key[1] == 'd') ++dynamic_anchors_["#" + anchor];
   }
-  for (const Json& member : value) find_names(member, here);
+  for (auto member = value.begin(); member != value.end(); ++member) {
+    const bool data = value.is_object() && (member.key() == "enum" || member.key() == "const" ||
+                                            member.key() == "default" || member.key() == "examples");
+    if (!data) find_names(*member, here);
+  }
 }
 
 const Json* SchemaDocument::member(const Json& object, const std::string& key) const {
@@ -170,6 +175,9 @@ const Json* SchemaDocument::at_pointer(const Json& from, const std::string& poin
 
 Result<const Json*> SchemaDocument::resolve(const std::string& reference) const {
   const size_t mark = std::min(reference.find('#'), reference.size());
+  const auto dynamic = dynamic_anchors_.find(reference.substr(mark));
+  if (dynamic != dynamic_anchors_.end() && dynamic->second > 1)
+    return invalid("$dynamicAnchor \"{}\" in several places is not supported", reference.substr(mark));
   const std::string fragment = mark < reference.size() ? percent_decoded(reference.substr(mark + 1)) : "";
   std::string address = reference.substr(0, mark);
   const Json* from = &root_;

@@ -252,34 +252,55 @@ bool empty(const NumberRange& range) {
   return order > 0 || (order == 0 && !(range.low->included && range.high->included));
 }
 
+namespace {
+
+// unevaluatedProperties of those whose other parts say nothing of a property; `says` is asked for each part.
+template <typename Says>
+void add_unevaluated(const Facts& facts, SchemaContext& context, const Says& says, Schemas& all) {
+  for (const Json* schema : facts.objects) {
+    if (!has(*schema, "unevaluatedProperties")) continue;
+    const auto& reach = context.reach(schema);
+    const bool evaluated = std::any_of(facts.objects.begin(), facts.objects.end(), [&](const Json* part) {
+      return reach.contains(part) && !has(*part, kRewritten) && (has(*part, "additionalProperties") || says(part));
+    });
+    if (!evaluated) all.push_back(&(*schema)["unevaluatedProperties"]);
+  }
+}
+
+}  // namespace
+
 Result<Schemas> schemas_of_property(const Facts& facts, const std::string& name, SchemaContext& context) {
   Schemas all;
-  bool ever = false;
+  std::vector<const Json*> naming;
   for (const Json* schema : facts.objects) {
     context.work().add(1);
     ASSIGN_OR_RETURN(const bool named, add_named(*schema, name, context, all));
-    ever = ever || named;
+    if (named) naming.push_back(schema);
     if (!named && has(*schema, "additionalProperties")) all.push_back(&(*schema)["additionalProperties"]);
   }
-  if (!ever)
-    for (const Json* schema : facts.objects)
-      if (has(*schema, "unevaluatedProperties") && !has(*schema, "additionalProperties"))
-        all.push_back(&(*schema)["unevaluatedProperties"]);
+  const auto says = [&](const Json* part) { return std::find(naming.begin(), naming.end(), part) != naming.end(); };
+  add_unevaluated(facts, context, says, all);
   return all;
 }
 
-Schemas schemas_of_others(const Facts& facts, const std::vector<std::string>& matched) {
+Schemas schemas_of_others(const Facts& facts, const std::vector<std::string>& matched, SchemaContext& context) {
+  const auto pattern_of = [](const Json* schema, const std::string& pattern) -> const Json* {
+    if (!has(*schema, "patternProperties") || !(*schema)["patternProperties"].contains(pattern)) return nullptr;
+    return &(*schema)["patternProperties"][pattern];
+  };
   Schemas all;
   for (const Json* schema : facts.objects) {
     bool named = false;
     for (const std::string& pattern : matched) {
-      if (!has(*schema, "patternProperties") || !(*schema)["patternProperties"].contains(pattern)) continue;
-      all.push_back(&(*schema)["patternProperties"][pattern]), named = true;
+      const Json* own = pattern_of(schema, pattern);
+      if (own != nullptr) all.push_back(own), named = true;
     }
     if (!named && has(*schema, "additionalProperties")) all.push_back(&(*schema)["additionalProperties"]);
-    if (matched.empty() && has(*schema, "unevaluatedProperties") && !has(*schema, "additionalProperties"))
-      all.push_back(&(*schema)["unevaluatedProperties"]);
   }
+  const auto says = [&](const Json* part) {
+    return std::any_of(matched.begin(), matched.end(), [&](const auto& p) { return pattern_of(part, p) != nullptr; });
+  };
+  add_unevaluated(facts, context, says, all);
   return all;
 }
 

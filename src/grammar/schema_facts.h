@@ -59,7 +59,7 @@ bool empty(const NumberRange& range);
 // What a property of this name must be.
 Result<Schemas> schemas_of_property(const Facts& facts, const std::string& name, SchemaContext& context);
 // What properties must be that match these patterns of patternProperties and are not named.
-Schemas schemas_of_others(const Facts& facts, const std::vector<std::string>& matched);
+Schemas schemas_of_others(const Facts& facts, const std::vector<std::string>& matched, SchemaContext& context);
 // Where nothing is said of other properties, none are written beside named ones: what is not named is rarely
 // meant.
 bool closed(const Facts& facts);

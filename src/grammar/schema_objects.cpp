@@ -214,7 +214,7 @@ Result<StateId> SchemaCompiler::other_member(const Facts& facts, const std::vect
     for (const auto& [pattern, unused] : *(*schema)["patternProperties"].get_ptr<const Json::object_t*>())
       if (std::find(patterns.begin(), patterns.end(), pattern) == patterns.end()) patterns.push_back(pattern);
   }
-  const Schemas schemas = schemas_of_others(facts, {});
+  const Schemas schemas = schemas_of_others(facts, {}, context_);
   if (patterns.empty() && (closed(facts) || is_false(schemas))) return -1;
   if (patterns.empty() && facts.names.empty()) {
     const StateId value = a_.call(inner(schemas, "additionalProperties"), a_.end_of_rule());
@@ -272,7 +272,7 @@ Result<StateId> SchemaCompiler::matching_member(const Facts& facts, const Facts&
         std::vector<std::string> matched;
         for (size_t i = 0; i < patterns.size(); ++i)
           if ((taken >> i & 1) != 0) matched.push_back(patterns[i]);
-        const Schemas schemas = schemas_of_others(facts, matched);
+        const Schemas schemas = schemas_of_others(facts, matched, context_);
         if ((matched.empty() && closed(facts)) || is_false(schemas)) return entry->second;
         const std::string part = matched.empty() ? "additionalProperties" : "patternProperties." + matched[0];
         entry->second = {a_.byte('"', rules_.colon(a_.call(inner(schemas, part), a_.end_of_rule())))};

@@ -58,6 +58,49 @@ void negate_bound(const std::string& keyword, const Json& value, const Json& sch
   ways.push_back({{"type", "number"}, {other, value}});
 }
 
+// The names of properties that a schema says something of, references and allOf included.
+void add_names(const Json& schema, SchemaContext& context, int depth, std::set<std::string>& names) {
+  context.work().add(1);
+  if (!schema.is_object() || depth > 8) return;
+  if (has(schema, "properties") && schema["properties"].is_object())
+    for (const auto& [name, unused] : *schema["properties"].get_ptr<const Json::object_t*>()) names.insert(name);
+  if (has(schema, "required") && schema["required"].is_array())
+    for (const Json& name : schema["required"])
+      if (name.is_string()) names.insert(name.get<std::string>());
+  const auto targets = context.references(schema);
+  if (targets.ok())
+    for (const Json* target : targets.value()) add_names(*target, context, depth + 1, names);
+  if (has(schema, "allOf") && schema["allOf"].is_array())
+    for (const Json& member : schema["allOf"]) add_names(member, context, depth + 1, names);
+}
+
+// The schema, behind references that say nothing else.
+const Json* behind_references(const Json* schema, SchemaContext& context) {
+  for (int i = 0; i < 8 && schema->is_object() && schema->size() == 1; ++i) {
+    const auto targets = context.references(*schema);
+    if (!targets.ok() || targets.value().empty()) break;
+    schema = targets.value()[0];
+  }
+  return schema;
+}
+
+// Properties that `one` speaks of and `other` does not allow, as schemas that require them.
+Json foreign_properties(const Json& one, const Json* other, SchemaContext& context) {
+  constexpr size_t kMost = 20;
+  Json ways = Json::array();
+  other = behind_references(other, context);
+  if (!has(*other, "additionalProperties") || (*other)["additionalProperties"] != false) return ways;
+  if (has(*other, "patternProperties")) return ways;
+  std::set<std::string> names;
+  add_names(one, context, 0, names);
+  for (const std::string& name : names) {
+    const bool own = has(*other, "properties") && context.member((*other)["properties"], name) != nullptr;
+    if (!own && ways.size() < kMost)
+      ways.push_back({{"type", "object"}, {"required", Json::array({name})}, {kRewritten, true}});
+  }
+  return ways;
+}
+
 bool is_count(const std::string& keyword) {
   return keyword.ends_with("Length") || keyword.ends_with("Items") || keyword.ends_with("Properties");
 }
@@ -75,9 +118,10 @@ Json SchemaCases::only(const Json& members, size_t which, bool& enforced) {
   Json all = Json::array({context_.link(one)});
   for (size_t i = 0; i < members.size(); ++i) {
     if (i == which || !plausible({one, &members[i]}, 3)) continue;
-    const auto no = negated(&members[i]);
-    enforced = enforced && no.has_value();
-    if (no) all.push_back(*no);
+    Json ways = foreign_properties(*one, &members[i], context_);
+    if (const auto no = negated(&members[i])) ways.push_back(*no);
+    enforced = enforced && !ways.empty();
+    if (!ways.empty()) all.push_back({{"anyOf", std::move(ways)}});
   }
   return all.size() == 1 ? all[0] : Json{{"allOf", std::move(all)}};
 }
@@ -130,7 +174,7 @@ Result<const Json*> SchemaCases::dependent(const Json& needs, const std::string&
 }
 
 const Json* SchemaCases::negation(const Json* schema) {
-  schema = context_.same(schema);
+  schema = context_.same(behind_references(schema, context_));
   const auto known = negations_.find(schema);
   if (known != negations_.end()) return known->second;
   if (!negating_.insert(schema).second || context_.work().spent()) return nullptr;

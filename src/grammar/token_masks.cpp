@@ -1,16 +1,18 @@
 #include "grammar/token_masks.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace moesaic::grammar {
 namespace {
 
 // 25 KB each for 201,088 tokens.
 constexpr size_t kKeptMasks = 256;
-// What a single call may do before it takes the rest for kNowhere: some 0.1 s.
-constexpr uint64_t kMaxWork = 2'000'000;
-constexpr uint64_t kQuickWork = 2'000;
+// What a single call may do before it takes the rest for kNowhere, some 20 ms, and what a quick one may.
+constexpr uint64_t kMaxWork = 200'000, kQuickWork = 2'000;
 constexpr size_t kQuickPlaces = 64;
+// Nodes of the tree that cost as much as one step of the machine.
+constexpr uint64_t kNodesPerStep = 16;
 constexpr size_t kSituationsPerCall = 1 << 14;
 // Parts of a situation that are looked at one by one, each with a walk; more of them take one walk together.
 constexpr size_t kMaxParts = 8;
@@ -45,8 +47,9 @@ TokenMasks::Situation TokenMasks::next(Situation from, uint8_t byte) {
   const Automaton& a = machine_.automaton();
   const size_t at = static_cast<size_t>(from) * a.byte_classes() + a.byte_class(byte);
   if (next_[at] >= 0) return next_[at];
-  if (gives_up() || work() > work_limit_ || situations_.size() > kMaxSituations + kSituationsPerCall)
-    return kNowhere;
+  if (gives_up()) return kNowhere;
+  if (work() > work_limit_ || situations_.size() > kMaxSituations + kSituationsPerCall)
+    return cut_ = true, kNowhere;
   const Situation to = number(machine_.step(*situations_[from], byte));
   return next_[at] = to;
 }
@@ -54,8 +57,10 @@ TokenMasks::Situation TokenMasks::next(Situation from, uint8_t byte) {
 void TokenMasks::begin_call(Effort effort) {
   effort_ = effort;
   work_limit_ = work() + (effort == Effort::kQuick ? kQuickWork : kMaxWork);
-  gave_up_ = false;
+  gave_up_ = cut_ = false;
 }
+
+uint64_t TokenMasks::work() const { return machine_.work() + nodes_ / kNodesPerStep; }
 
 bool TokenMasks::gives_up() {
   gave_up_ = gave_up_ || (effort_ == Effort::kQuick && work() > work_limit_);
@@ -68,6 +73,21 @@ std::optional<TokenMasks::Situation> TokenMasks::after(Situation from, std::stri
   for (const char c : bytes) from = next(from, static_cast<uint8_t>(c));
   if (gave_up_) return {};
   return from;
+}
+
+// The tokens of a single byte: whatever else was cut, one of them goes on.
+void TokenMasks::add_single_bytes(Situation at, Bits& tokens) {
+  work_limit_ = std::numeric_limits<uint64_t>::max();
+  const auto& nodes = trie_.nodes();
+  for (size_t i = 0; i < nodes.size(); i = nodes[i].end)
+    if (next(at, nodes[i].byte) != kNowhere) add_tokens(nodes[i], tokens);
+}
+
+void TokenMasks::add_tokens(const TokenTrie::Node& node, Bits& tokens) const {
+  for (int32_t t = node.first_token; t < node.last_token; ++t) {
+    const int32_t token = trie_.tokens()[t];
+    tokens[token / 64] |= uint64_t{1} << (token % 64);
+  }
 }
 
 TokenMasks::Situation TokenMasks::behind(Stack stack) {
@@ -95,10 +115,7 @@ void TokenMasks::walk(int32_t first, int32_t last, int32_t depth, Situation from
       continue;
     }
     path_[node.depth] = here;
-    for (int32_t t = node.first_token; t < node.last_token; ++t) {
-      const int32_t token = trie_.tokens()[t];
-      tokens[token / 64] |= uint64_t{1} << (token % 64);
-    }
+    add_tokens(node, tokens);
     if (ends != nullptr && leaves(here)) ends->push_back(i);
     ++i;
   }
@@ -152,6 +169,7 @@ std::optional<std::span<const uint64_t>> TokenMasks::mask(Situation at, Effort e
     for (const auto& [stack, part] : parts) add_part(part, tokens);
   }
   if (gave_up_) return {};
+  if (cut_) add_single_bytes(at, tokens);
   return masks_.emplace(at, std::move(tokens)).first->second;
 }
 

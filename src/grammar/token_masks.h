@@ -37,7 +37,8 @@ class TokenMasks {
   // One bit a token, the lowest first: [ceil(vocabulary / 64)]. Valid until the next call.
   std::optional<std::span<const uint64_t>> mask(Situation at, Effort effort);
   // Time for a fresh object: nothing is thrown away here. To be asked between tokens; within one, a walk that
-  // meets very many more new situations takes the rest for kNowhere, and its mask is too narrow.
+  // meets very many more new situations takes the rest for kNowhere, and its mask is too narrow: what goes on with
+  // a single byte stays.
   bool full() const { return situations_.size() > kMaxSituations || machine_.frames() > kMaxFrames; }
   Situation adopt(const TokenMasks& other, Situation at);
 
@@ -59,10 +60,12 @@ class TokenMasks {
   // Nodes [first, last) below a node of this depth, reached in situation `from`.
   void walk(int32_t first, int32_t last, int32_t depth, Situation from, Bits& tokens,
             std::vector<int32_t>* ends);
+  void add_single_bytes(Situation at, Bits& tokens);
+  void add_tokens(const TokenTrie::Node& node, Bits& tokens) const;
   bool leaves(Situation at) const;
   void begin_call(Effort effort);
   // States and nodes looked at, a measure of the time spent.
-  uint64_t work() const { return machine_.work() + nodes_ / 16; }
+  uint64_t work() const;
   bool gives_up();
 
   const TokenTrie& trie_;
@@ -81,6 +84,7 @@ class TokenMasks {
   uint64_t nodes_ = 0;  // of the tree, over all calls
   uint64_t work_limit_ = 0;
   bool gave_up_ = false;  // a quick call needs more work than it may do
+  bool cut_ = false;      // by a limit: what follows is not all that may
 };
 
 }  // namespace moesaic::grammar

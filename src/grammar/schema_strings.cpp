@@ -86,7 +86,8 @@ Result<StateId> SchemaCompiler::patterned(const Facts& facts) {
   }
   std::vector<std::string> excluded;
   for (const Json* value : facts.differs)
-    if (value->is_string()) excluded.push_back(value->get<std::string>());
+    if (value->is_string()) context_.work().add(20 * excluded.emplace_back(value->get<std::string>()).size());
+  if (context_.work().spent()) return invalid("{}", kTooMuchWork);
   const CharAutomaton others = automaton_of(excluded);
   if (!excluded.empty()) without.push_back(&others);
   ASSIGN_OR_RETURN(const Pattern* anything, parsed(""));

@@ -1,7 +1,7 @@
 // The filter of tools/grammar/compare_jsonschema.py and bench_schemas.py. Reads lines of JSON and answers
 // each with one. A question is {"schema": S} and any of
 //   "texts": [T...]         "taken": [true...]: which of them the grammar takes
-//   "walks": N, "seed": K   "texts": [T...]: what N answers say that were drawn at random, token by token,
+//   "walks": N, "seed": K, "tokens": M   "texts": [T...]: what N answers of up to M tokens say that were drawn at random, token by token,
 //                           from what the masks allow
 //                           "walk_us": the processor time of each mask on the way
 //   "times": [T...]         "mask_us": the same on the way through these texts
@@ -30,10 +30,10 @@ class Walker {
   explicit Walker(const Tokenizer& tokenizer) : tokenizer_(tokenizer), cache_(tokenizer) {}
 
   // Null where it does not end.
-  Json walk(const AnswerGrammar& grammar, std::mt19937& rng, Json& mask_us) {
+  Json walk(const AnswerGrammar& grammar, std::mt19937& rng, int max_tokens, Json& mask_us) {
     grammar::Matcher matcher = cache_.matcher(grammar);
     std::string text;
-    for (int step = 0; step < kMaxTokens; ++step) {
+    for (int step = 0; step < max_tokens; ++step) {
       const double start = now_us();
       const auto allowed = matcher.allowed();
       mask_us.push_back(now_us() - start);
@@ -87,7 +87,7 @@ Json answer(const Json& question, Walker& walker) {
   for (const Json& text : question.value("texts", Json::array()))
     taken.push_back(grammar::matches(grammar.value(), text.get<std::string>()));
   std::mt19937 rng(question.value("seed", 0u));
-  for (int i = 0; i < question.value("walks", 0); ++i) texts.push_back(walker.walk(grammar.value(), rng, walk_us));
+  for (int i = 0; i < question.value("walks", 0); ++i) texts.push_back(walker.walk(grammar.value(), rng, question.value("tokens", kMaxTokens), walk_us));
   for (const Json& text : question.value("times", Json::array()))
     walker.time(grammar.value(), text.get<std::string>(), mask_us);
   return {{"taken", taken}, {"texts", texts}, {"mask_us", mask_us}, {"walk_us", walk_us}, {"compile_us", compile_us},

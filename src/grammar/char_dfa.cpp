@@ -50,7 +50,8 @@ class Determinizer {
     endless_.resize(first_[p] + 2 * states.size(), false);
     for (size_t i = 0; i < states.size(); ++i) {
       const auto& skips = states[i].skips;
-      const bool loop = skips.size() == 2 && skips[0] == 0 && states[i].where == CharAutomaton::Where::kAnywhere;
+      const bool loop =
+          skips.size() == 2 && skips[0] == 0 && states[i].where == CharAutomaton::Where::kAnywhere;
       if (!loop) continue;
       const auto& steps = states[skips[1]].steps;
       const bool any = steps.size() == 1 && steps[0].next == static_cast<int>(i) &&
@@ -96,7 +97,8 @@ class Determinizer {
   int state(const Items& from, bool at_begin) {
     uint64_t taken = 0;
     Items items = closure(from, at_begin, taken);
-    const auto [entry, fresh] = numbers_.try_emplace({std::move(items), taken}, static_cast<int>(items_.size()));
+    const auto [entry, fresh] =
+        numbers_.try_emplace({std::move(items), taken}, static_cast<int>(items_.size()));
     if (fresh) {
       work_.add(entry->first.first.size() + 8);
       items_.push_back(&entry->first.first);
@@ -189,15 +191,16 @@ class Counted {
 
 bool is_plain(const CharSet& set) {
   return set.size() <= 8 && std::all_of(set.begin(), set.end(), [](CharRange r) {
-    const auto within = [&](uint32_t c) { return r.low <= c && c <= r.high; };
-    return r.low >= 0x20 && r.high < 0x80 && !within('"') && !within('\\');
-  });
+           const auto within = [&](uint32_t c) { return r.low <= c && c <= r.high; };
+           return r.low >= 0x20 && r.high < 0x80 && !within('"') && !within('\\');
+         });
 }
 
 }  // namespace
 
 Result<CharDfa> determinized(const std::vector<const CharAutomaton*>& patterns, Work& work) {
-  if (patterns.size() > kMaxPatterns) return invalid("over {} patterns at a time are not supported", kMaxPatterns);
+  if (patterns.size() > kMaxPatterns)
+    return invalid("over {} patterns at a time are not supported", kMaxPatterns);
   return Determinizer(patterns, work).run();
 }
 
@@ -228,7 +231,8 @@ StateId StringMaker::ambiguous(const CharAutomaton& pattern, uint32_t min, uint3
     if (state == 0 && counted.enough(count)) targets.push_back(next);
     for (const int skip : pattern.states[state].skips) targets.push_back(counted.at(skip, count));
     for (const CharAutomaton::Step& step : pattern.states[state].steps)
-      if (counted.fits(more)) targets.push_back(character(pattern.sets[step.set], counted.at(step.next, more)));
+      if (counted.fits(more))
+        targets.push_back(character(pattern.sets[step.set], counted.at(step.next, more)));
     return targets;
   };
   return Counted(a_, min, max, expand).build(pattern.start);

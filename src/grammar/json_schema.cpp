@@ -33,9 +33,8 @@ Result<StateId> SchemaCompiler::compile() {
 StateId SchemaCompiler::inner(const Schemas& schemas, const std::string& part) {
   Schemas key;
   for (const Json* schema : schemas) key.push_back(context_.same(schema));
-  const bool any = std::all_of(key.begin(), key.end(), [](const Json* s) {
-    return *s == true || (s->is_object() && s->empty());
-  });
+  const bool any = std::all_of(key.begin(), key.end(),
+                               [](const Json* s) { return *s == true || (s->is_object() && s->empty()); });
   if (any) return rules_.any_value();
   const auto [entry, fresh] = rules_by_schemas_.try_emplace(key, -1);
   if (fresh) {
@@ -70,12 +69,14 @@ Result<StateId> SchemaCompiler::of_case(const Schemas& own) {
 
 Result<StateId> SchemaCompiler::of_types(Facts& facts) {
   const auto differs = [&](const Json& value) {
-    return std::any_of(facts.differs.begin(), facts.differs.end(), [&](const Json* d) { return *d == value; });
+    return std::any_of(facts.differs.begin(), facts.differs.end(),
+                       [&](const Json* d) { return *d == value; });
   };
   if (facts.types == kAllTypes && facts.differs.empty() && !facts.length.limits() && facts.patterns.empty() &&
       facts.not_patterns.empty() && facts.objects.empty() && facts.arrays.empty() && !facts.items.limits() &&
       !facts.members.limits() && facts.required.empty() && facts.absent.empty() && facts.factors.empty() &&
-      !facts.range.low && !facts.range.high && facts.names.empty() && facts.contains.empty() && facts.unique.empty())
+      !facts.range.low && !facts.range.high && facts.names.empty() && facts.contains.empty() &&
+      facts.unique.empty())
     return rules_.any_value();
   std::vector<StateId> rules;
   if ((facts.types & kObject) != 0) {
@@ -111,9 +112,8 @@ void SchemaCompiler::exclude(Facts& facts) const {
 }
 
 Result<StateId> SchemaCompiler::values(const Facts& facts, const Schemas& own) {
-  const Json& all = **std::min_element(facts.enums.begin(), facts.enums.end(), [](auto* a, auto* b) {
-    return a->size() < b->size();
-  });
+  const Json& all = **std::min_element(facts.enums.begin(), facts.enums.end(),
+                                       [](auto* a, auto* b) { return a->size() < b->size(); });
   std::vector<const Json*> taken;
   for (const Json& value : all) {
     const bool holds = std::all_of(own.begin(), own.end(), [&](const Json* schema) {
@@ -147,8 +147,8 @@ Result<StateId> SchemaCompiler::number(const Facts& facts, bool whole) {
                                                           : decimal_of(value.get<uint64_t>()));
     const auto both = factor ? common(range.factor, *factor) : std::nullopt;
     if (!both)
-      return invalid("multipleOf {} is not supported: at most {}, and as many without the point", value.dump(),
-                     Factor::kMaxUnits);
+      return invalid("multipleOf {} is not supported: at most {}, and as many without the point",
+                     value.dump(), Factor::kMaxUnits);
     range.factor = *both;
   }
   std::vector<NumberRange> ranges = {range};

@@ -44,7 +44,8 @@ class Magnitudes {
   StateId build() {
     const size_t spelled = whole_ ? kIntegerDigits : kNumberDigits, least = low_.value.whole.size();
     // Each digit has a state for each remainder.
-    const size_t most = factor_.units == 0 ? spelled : std::clamp<size_t>(kMaxRemainders / factor_.units, 6, spelled);
+    const size_t most =
+        factor_.units == 0 ? spelled : std::clamp<size_t>(kMaxRemainders / factor_.units, 6, spelled);
     size_t last = std::max(most, least);
     // A bound beyond what is spelled at all is none.
     if (high_ && high_->value.whole.size() > last) high_.reset();
@@ -147,7 +148,8 @@ StateId ranged(Automaton& a, const NumberRange& range, bool whole, StateId next)
   };
   std::vector<StateId> signs;
   if (!high || !high->value.negative)
-    signs.push_back(Magnitudes(a, low && !low->value.negative ? *low : zero, high, factor, whole, next).build());
+    signs.push_back(
+        Magnitudes(a, low && !low->value.negative ? *low : zero, high, factor, whole, next).build());
   if (!low || low->value.negative) {
     const Bound least = high && high->value.negative ? magnitude(*high) : above_zero;
     const std::optional<Bound> most = low ? std::optional(magnitude(*low)) : std::nullopt;
@@ -185,7 +187,8 @@ int compare(const Decimal& a, const Decimal& b) {
   const auto zero = [](const Decimal& d) { return d.whole == "0" && d.fraction.empty(); };
   if (zero(a) && zero(b)) return 0;
   if (a.negative != b.negative) return a.negative ? -1 : 1;
-  int order = a.whole.size() != b.whole.size() ? (a.whole.size() < b.whole.size() ? -1 : 1) : a.whole.compare(b.whole);
+  int order = a.whole.size() != b.whole.size() ? (a.whole.size() < b.whole.size() ? -1 : 1)
+                                               : a.whole.compare(b.whole);
   if (order == 0) order = a.fraction.compare(b.fraction);
   return a.negative ? -order : order;
 }
@@ -193,7 +196,8 @@ int compare(const Decimal& a, const Decimal& b) {
 std::optional<Factor> factor_of(const Decimal& value) {
   const std::string digits = value.whole + value.fraction;
   if (digits.size() > 9 || value.fraction.size() > kNumberDigits) return std::nullopt;
-  const Factor factor{static_cast<uint32_t>(std::stoul(digits)), static_cast<uint32_t>(value.fraction.size())};
+  const Factor factor{static_cast<uint32_t>(std::stoul(digits)),
+                      static_cast<uint32_t>(value.fraction.size())};
   if (factor.units == 0 || factor.units > Factor::kMaxUnits) return std::nullopt;
   return factor;
 }

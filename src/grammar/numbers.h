@@ -40,8 +40,8 @@ struct NumberRange {
   Factor factor = {};
 };
 
-// Integers of up to 18 digits, so that they fit 64 bits, or as many as the bounds have; fewer where a large factor
-// would take too many states.
+// Integers of up to 18 digits, so that they fit 64 bits, or as many as the bounds have; fewer where a large
+// factor would take too many states.
 StateId integers(Automaton& automaton, const NumberRange& range, StateId next);
 // Numbers of up to 15 digits on either side of the point, or as many as the bounds have; with an exponent of
 // up to two digits where there are no bounds.

@@ -20,8 +20,9 @@ namespace {
 #define MOESAIC_EMAIL "[A-Za-z0-9](?:[._%+-]?[A-Za-z0-9]){0,31}@" MOESAIC_HOST
 #define MOESAIC_URI_CHAR "(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*"
 #define MOESAIC_QUERY "(?:\\?" MOESAIC_URI_CHAR ")?(?:#" MOESAIC_URI_CHAR ")?"
-#define MOESAIC_URI \
-  "[A-Za-z][A-Za-z0-9+.-]{0,15}://[A-Za-z0-9._~-]{1,253}(?::\\d{1,5})?(?:/" MOESAIC_URI_CHAR ")?" MOESAIC_QUERY
+#define MOESAIC_URI                                                                          \
+  "[A-Za-z][A-Za-z0-9+.-]{0,15}://[A-Za-z0-9._~-]{1,253}(?::\\d{1,5})?(?:/" MOESAIC_URI_CHAR \
+  ")?" MOESAIC_QUERY
 #define MOESAIC_PATH "\\.{0,2}(?:/[A-Za-z0-9._~-]" MOESAIC_URI_CHAR ")?" MOESAIC_QUERY
 #define MOESAIC_DURATION_DATE "(?:\\d{1,4}Y(?:\\d{1,3}M(?:\\d{1,4}D)?)?|\\d{1,3}M(?:\\d{1,4}D)?|\\d{1,4}D)"
 #define MOESAIC_DURATION_TIME "T(?:\\d{1,5}H(?:\\d{1,5}M(?:\\d{1,5}S)?)?|\\d{1,5}M(?:\\d{1,5}S)?|\\d{1,5}S)"

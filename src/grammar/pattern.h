@@ -1,5 +1,5 @@
-// JSON Schema's patterns and formats. Patterns are ECMA 262's regular expressions, but for backreferences, \b, \p and
-// look-around other than at the beginning. \d, \w and \s mean their ASCII characters.
+// JSON Schema's patterns and formats. Patterns are ECMA 262's regular expressions, but for backreferences,
+// \b, \p and look-around other than at the beginning. \d, \w and \s mean their ASCII characters.
 #pragma once
 
 #include <optional>
@@ -21,8 +21,8 @@ struct CharAutomaton {
   };
   struct State {
     std::vector<Step> steps;
-    std::vector<int> skips;           // without a character
-    Where where = Where::kAnywhere;   // of the string skips are taken
+    std::vector<int> skips;          // without a character
+    Where where = Where::kAnywhere;  // of the string skips are taken
   };
   std::vector<State> states;  // state 0 is the only one to end in
   std::vector<CharSet> sets;

@@ -15,8 +15,9 @@ constexpr size_t kMaxStates = 50'000;
 const CharSet kDigits = {{'0', '9'}};
 const CharSet kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
 // ECMA 262's, so that what is no space for one reader is none for another.
-const CharSet kSpace = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
-                        {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+const CharSet kSpace = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680},
+                        {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F},
+                        {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 const CharSet kNewlines = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 const CharSet kAny = {{0, 0xD7FF}, {0xE000, kLastChar}};
 
@@ -328,11 +329,13 @@ Result<CharAutomaton> built(const Node& node) {
 bool add_runs(const Node& node, std::vector<CharRun>& runs) {
   const bool single = node.kind == Node::Kind::kChoice && node.parts.size() == 1;
   if (node.kind == Node::Kind::kSequence || single)
-    return std::all_of(node.parts.begin(), node.parts.end(), [&](const Node& n) { return add_runs(n, runs); });
+    return std::all_of(node.parts.begin(), node.parts.end(),
+                       [&](const Node& n) { return add_runs(n, runs); });
   if (node.kind == Node::Kind::kSet) return runs.push_back({node.set, 1, 1}), true;
   if (node.kind != Node::Kind::kRepeat) return false;
   std::vector<CharRun> body;
-  if (!add_runs(node.parts[0], body) || body.size() != 1 || body[0].min != 1 || body[0].max != 1) return false;
+  if (!add_runs(node.parts[0], body) || body.size() != 1 || body[0].min != 1 || body[0].max != 1)
+    return false;
   return runs.push_back({body[0].set, node.min, node.max}), true;
 }
 

@@ -33,9 +33,8 @@ Schemas SchemaCompiler::item(const Facts& facts, size_t at) {
   for (const Json* schema : facts.arrays) {
     if (!has(*schema, "unevaluatedItems")) continue;
     const auto& reach = context_.reach(schema);
-    const bool evaluated = std::any_of(facts.arrays.begin(), facts.arrays.end(), [&](const Json* part) {
-      return reach.contains(part) && says(part);
-    });
+    const bool evaluated = std::any_of(facts.arrays.begin(), facts.arrays.end(),
+                                       [&](const Json* part) { return reach.contains(part) && says(part); });
     if (!evaluated) all.push_back(&(*schema)["unevaluatedItems"]);
   }
   for (const Json* schema : facts.arrays) {
@@ -47,12 +46,14 @@ Schemas SchemaCompiler::item(const Facts& facts, size_t at) {
 }
 
 // What must be contained stands at the first places where it can.
-Status SchemaCompiler::add_contained(const Facts& facts, Counts& counts, std::vector<Schemas>& first, Schemas& rest) {
+Status SchemaCompiler::add_contained(const Facts& facts, Counts& counts, std::vector<Schemas>& first,
+                                     Schemas& rest) {
   size_t at = 0;
   for (const Json* schema : facts.contains) {
     const Json& wanted = (*schema)["contains"];
     const Json min = schema->value("minContains", Json(1));
-    if (!min.is_number_integer() || min < Json(0) || min > Json(1000)) return invalid("minContains must be a number up to 1,000");
+    if (!min.is_number_integer() || min < Json(0) || min > Json(1000))
+      return invalid("minContains must be a number up to 1,000");
     for (size_t left = min.get<size_t>(); left > 0; ++at) {
       if (at >= first.size()) first.push_back(rest);
       Schemas both = first[at];
@@ -99,7 +100,8 @@ Result<StateId> SchemaCompiler::array(const Facts& facts) {
   first.resize(std::min<size_t>(first.size(), counts.max));
   const Counts others = counts.without(static_cast<uint32_t>(first.size()));
   const StateId end = rules_.close(']');
-  StateId next = a_.repeat(rules_.comma(a_.call(inner(rest, "items"), a_.end_of_rule())), others.min, others.max, end);
+  StateId next =
+      a_.repeat(rules_.comma(a_.call(inner(rest, "items"), a_.end_of_rule())), others.min, others.max, end);
   for (size_t i = first.size(); i-- > 0;) {
     const bool own = i < alone;
     const StateId rule = inner(first[i], own ? fmt::format("prefixItems[{}]", i) : "items");
@@ -145,9 +147,11 @@ StateId SchemaCompiler::unique_from(const std::vector<StateId>& values, uint32_t
   const auto count = static_cast<uint32_t>(std::popcount(used));
   if (count < counts.max)
     for (size_t i = 0; i < values.size(); ++i)
-      if ((used >> i & 1) == 0) items.push_back(a_.call(values[i], unique_from(values, used | 1u << i, counts, made)));
+      if ((used >> i & 1) == 0)
+        items.push_back(a_.call(values[i], unique_from(values, used | 1u << i, counts, made)));
   if (count >= counts.min) ways.push_back(rules_.close(']'));
-  if (!items.empty()) ways.push_back(used == 0 ? rules_.space(a_.split(items)) : rules_.comma(a_.split(items)));
+  if (!items.empty())
+    ways.push_back(used == 0 ? rules_.space(a_.split(items)) : rules_.comma(a_.split(items)));
   return made[used] = a_.split(ways);
 }
 
@@ -158,7 +162,8 @@ StateId SchemaCompiler::unique_list(const std::vector<const Json*>& values, Coun
   std::map<uint32_t, StateId> made;
   if (values.size() <= kMaxExactUnique) return a_.byte('[', unique_from(rules, 0, counts, made));
   const auto most = static_cast<uint32_t>(std::min<size_t>(values.size(), counts.max));
-  const uint32_t cap = counts.max >= values.size() ? std::max(counts.min, 1u) : most;  // from it on nothing is counted
+  const uint32_t cap =
+      counts.max >= values.size() ? std::max(counts.min, 1u) : most;  // from it on nothing is counted
   const StateId end = rules_.close(']');
   // By the number of items so far: what may follow, of the values not yet passed.
   std::vector<StateId> behind(cap + 1), items(cap + 1, -1);

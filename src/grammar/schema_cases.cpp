@@ -10,21 +10,53 @@
 namespace moesaic::grammar {
 namespace {
 
-constexpr int kMaxDepth = 256;       // of references and combinations inside each other
+constexpr int kMaxDepth = 256;  // of references and combinations inside each other
 // Cases that are looked at, and work on them.
 constexpr size_t kMaxSteps = 20'000, kPlausibleSteps = 100;
 constexpr uint64_t kMaxWork = 400'000, kPlausibleWork = 20'000;
 
 // Keywords whose meaning does not depend on others' schemas, and those that combine.
 const std::unordered_set<std::string_view> kOwn = {"type", "enum", "const", "nullable", kDiffers, kRewritten};
-const std::unordered_set<std::string_view> kCombining = {
-    "$ref", "$dynamicRef", "$recursiveRef", kLink, "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
-    "dependentRequired", "dependentSchemas", "dependencies", "minContains", "maxContains"};
-const std::unordered_set<std::string_view> kAnnotations = {
-    "$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$comment", "$defs", "definitions",
-    "id", "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly",
-    "contentEncoding", "contentMediaType", "contentSchema", "discriminator", "externalDocs", "xml",
-    "$vocabulary"};
+const std::unordered_set<std::string_view> kCombining = {"$ref",
+                                                         "$dynamicRef",
+                                                         "$recursiveRef",
+                                                         kLink,
+                                                         "allOf",
+                                                         "anyOf",
+                                                         "oneOf",
+                                                         "not",
+                                                         "if",
+                                                         "then",
+                                                         "else",
+                                                         "dependentRequired",
+                                                         "dependentSchemas",
+                                                         "dependencies",
+                                                         "minContains",
+                                                         "maxContains"};
+const std::unordered_set<std::string_view> kAnnotations = {"$schema",
+                                                           "$id",
+                                                           "$anchor",
+                                                           "$dynamicAnchor",
+                                                           "$recursiveAnchor",
+                                                           "$comment",
+                                                           "$defs",
+                                                           "definitions",
+                                                           "id",
+                                                           "title",
+                                                           "description",
+                                                           "default",
+                                                           "examples",
+                                                           "example",
+                                                           "deprecated",
+                                                           "readOnly",
+                                                           "writeOnly",
+                                                           "contentEncoding",
+                                                           "contentMediaType",
+                                                           "contentSchema",
+                                                           "discriminator",
+                                                           "externalDocs",
+                                                           "xml",
+                                                           "$vocabulary"};
 
 bool is_own(std::string_view keyword) { return type_of_keyword(keyword) != 0 || kOwn.contains(keyword); }
 
@@ -50,9 +82,9 @@ class SchemaCases::Search {
       return {};
     }
     // The shortest list first: what it rules out need not be looked at again and again.
-    const auto at = std::min_element(c.choices.begin(), c.choices.end(), [](const Choice& a, const Choice& b) {
-      return a.list->size() < b.list->size();
-    });
+    const auto at =
+        std::min_element(c.choices.begin(), c.choices.end(),
+                         [](const Choice& a, const Choice& b) { return a.list->size() < b.list->size(); });
     const Choice choice = *at;
     Case rest = c;
     rest.choices.erase(rest.choices.begin() + (at - c.choices.begin()));
@@ -130,7 +162,8 @@ Status SchemaCases::add_parts(const Json& schema, int step, Case& c) {
   if (has(schema, "allOf"))
     for (const Json& member : schema["allOf"]) RETURN_IF_ERROR(add(&member, step, c));
   if (has(schema, "anyOf")) choose(&schema["anyOf"], step, c);
-  if (has(schema, "if") && (has(schema, "then") || has(schema, "else"))) choose(if_then_else(schema), step, c);
+  if (has(schema, "if") && (has(schema, "then") || has(schema, "else")))
+    choose(if_then_else(schema), step, c);
   if (has(schema, "not")) {
     const Json* list = negation(&schema["not"]);
     if (list == nullptr) return invalid("not: such a schema cannot be excluded");
@@ -153,9 +186,8 @@ Status SchemaCases::add_dependents(const Json& schema, int step, Case& c) {
 }
 
 bool SchemaCases::possible_value(const Facts& facts, const Schemas& schemas) {
-  const Json& values = **std::min_element(facts.enums.begin(), facts.enums.end(), [](auto* a, auto* b) {
-    return a->size() < b->size();
-  });
+  const Json& values = **std::min_element(facts.enums.begin(), facts.enums.end(),
+                                          [](auto* a, auto* b) { return a->size() < b->size(); });
   return std::any_of(values.begin(), values.end(), [&](const Json& value) {
     return std::all_of(schemas.begin(), schemas.end(), [&](const Json* schema) {
       return own_keywords_hold(value, *schema, context_, &values) != Truth::kNo;

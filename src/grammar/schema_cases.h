@@ -1,5 +1,5 @@
-// Combinations of schemas as cases: references followed, allOf joined, and anyOf, oneOf, not, if and dependent...
-// taken apart, until each case is a list of schemas whose own keywords must all hold.
+// Combinations of schemas as cases: references followed, allOf joined, and anyOf, oneOf, not, if and
+// dependent... taken apart, until each case is a list of schemas whose own keywords must all hold.
 #pragma once
 
 #include <map>
@@ -17,8 +17,8 @@ class SchemaCases {
 
   explicit SchemaCases(SchemaContext& context) : context_(context) {}
 
-  // A value satisfies all of these schemas exactly where it satisfies one of the cases. Cases that are seen to
-  // be impossible are left out.
+  // A value satisfies all of these schemas exactly where it satisfies one of the cases. Cases that are seen
+  // to be impossible are left out.
   Result<std::vector<Schemas>> of(const Schemas& schemas);
   // False only where no value satisfies all of them.
   bool plausible(const Schemas& schemas, int depth);

@@ -62,9 +62,11 @@ class SchemaCompiler {
   Result<StateId> object(const Facts& facts);
   Result<std::vector<std::string>> names_of(const Facts& facts);
   Result<bool> name_allowed(const Facts& facts, const std::string& name);
-  Result<std::vector<Property>> properties(const Facts& facts, bool& impossible, std::vector<std::string>& named);
+  Result<std::vector<Property>> properties(const Facts& facts, bool& impossible,
+                                           std::vector<std::string>& named);
   Result<StateId> other_member(const Facts& facts, const std::vector<std::string>& named);
-  Result<StateId> matching_member(const Facts& facts, const Facts& name, const std::vector<std::string>& named,
+  Result<StateId> matching_member(const Facts& facts, const Facts& name,
+                                  const std::vector<std::string>& named,
                                   const std::vector<std::string>& patterns);
 
   Automaton& a_;

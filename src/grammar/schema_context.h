@@ -17,11 +17,15 @@ namespace moesaic::grammar {
 using Schemas = std::vector<const Json*>;
 
 // Keywords that only rewriting makes. Documents may use them too: they only narrow.
-inline constexpr const char *kLink = "\x01link",   // a number of SchemaContext::linked
-    *kAbsent = "\x01" "absent",                       // names of properties that must not be there
-    *kDiffers = "\x01" "differs",                    // values
-    *kNotPattern = "\x01notPattern",               // patterns
-    *kRewritten = "\x01rewritten";                 // says nothing of properties that it does not name
+inline constexpr const char *kLink = "\x01link",  // a number of SchemaContext::linked
+    *kAbsent =
+        "\x01"
+        "absent",  // names of properties that must not be there
+        *kDiffers =
+            "\x01"
+            "differs",                          // values
+            *kNotPattern = "\x01notPattern",    // patterns
+                *kRewritten = "\x01rewritten";  // says nothing of properties that it does not name
 
 class SchemaContext {
  public:

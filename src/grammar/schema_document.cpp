@@ -163,7 +163,8 @@ const Json* SchemaDocument::at_pointer(const Json& from, const std::string& poin
     std::string token = pointer.substr(begin + 1, end - begin - 1);
     for (size_t i = 0; i + 1 < token.size(); ++i)
       if (token[i] == '~') token.replace(i, 2, token[i + 1] == '1' ? "/" : "~");
-    const bool number = !token.empty() && token.size() < 9 && token.find_first_not_of("0123456789") == std::string::npos;
+    const bool number =
+        !token.empty() && token.size() < 9 && token.find_first_not_of("0123456789") == std::string::npos;
     if (at->is_array())
       at = number && std::stoul(token) < at->size() ? &(*at)[std::stoul(token)] : nullptr;
     else

@@ -35,7 +35,7 @@ class SchemaDocument {
   const Json* at_pointer(const Json& from, const std::string& pointer) const;
 
   Json root_;
-  std::unordered_map<std::string, const Json*> names_;  // $id, and $id#anchor
+  std::unordered_map<std::string, const Json*> names_;    // $id, and $id#anchor
   std::unordered_map<std::string, int> dynamic_anchors_;  // how often each is there
   mutable std::unordered_map<const Json*, std::unordered_map<std::string_view, const Json*>> indices_;
 };

@@ -92,7 +92,8 @@ class Collector {
   Status add(const std::string& keyword, const Json& value, const Json& schema) {
     if (keyword == "minLength" || keyword == "maxLength") return limit(keyword, value, facts_.length);
     if (keyword == "minItems" || keyword == "maxItems") return limit(keyword, value, facts_.items);
-    if (keyword == "minProperties" || keyword == "maxProperties") return limit(keyword, value, facts_.members);
+    if (keyword == "minProperties" || keyword == "maxProperties")
+      return limit(keyword, value, facts_.members);
     if (keyword.ends_with("inimum") || keyword.ends_with("aximum")) return bound(keyword, value, schema);
     if (keyword == "pattern") return text(keyword, value, facts_.patterns);
     if (keyword == "format") return format(value);
@@ -261,7 +262,8 @@ void add_unevaluated(const Facts& facts, SchemaContext& context, const Says& say
     if (!has(*schema, "unevaluatedProperties")) continue;
     const auto& reach = context.reach(schema);
     const bool evaluated = std::any_of(facts.objects.begin(), facts.objects.end(), [&](const Json* part) {
-      return reach.contains(part) && !has(*part, kRewritten) && (has(*part, "additionalProperties") || says(part));
+      return reach.contains(part) && !has(*part, kRewritten) &&
+             (has(*part, "additionalProperties") || says(part));
     });
     if (!evaluated) all.push_back(&(*schema)["unevaluatedProperties"]);
   }
@@ -278,14 +280,18 @@ Result<Schemas> schemas_of_property(const Facts& facts, const std::string& name,
     if (named) naming.push_back(schema);
     if (!named && has(*schema, "additionalProperties")) all.push_back(&(*schema)["additionalProperties"]);
   }
-  const auto says = [&](const Json* part) { return std::find(naming.begin(), naming.end(), part) != naming.end(); };
+  const auto says = [&](const Json* part) {
+    return std::find(naming.begin(), naming.end(), part) != naming.end();
+  };
   add_unevaluated(facts, context, says, all);
   return all;
 }
 
-Schemas schemas_of_others(const Facts& facts, const std::vector<std::string>& matched, SchemaContext& context) {
+Schemas schemas_of_others(const Facts& facts, const std::vector<std::string>& matched,
+                          SchemaContext& context) {
   const auto pattern_of = [](const Json* schema, const std::string& pattern) -> const Json* {
-    if (!has(*schema, "patternProperties") || !(*schema)["patternProperties"].contains(pattern)) return nullptr;
+    if (!has(*schema, "patternProperties") || !(*schema)["patternProperties"].contains(pattern))
+      return nullptr;
     return &(*schema)["patternProperties"][pattern];
   };
   Schemas all;
@@ -298,7 +304,8 @@ Schemas schemas_of_others(const Facts& facts, const std::vector<std::string>& ma
     if (!named && has(*schema, "additionalProperties")) all.push_back(&(*schema)["additionalProperties"]);
   }
   const auto says = [&](const Json* part) {
-    return std::any_of(matched.begin(), matched.end(), [&](const auto& p) { return pattern_of(part, p) != nullptr; });
+    return std::any_of(matched.begin(), matched.end(),
+                       [&](const auto& p) { return pattern_of(part, p) != nullptr; });
   };
   add_unevaluated(facts, context, says, all);
   return all;

@@ -26,7 +26,9 @@ struct Counts {
   uint32_t min = 0, max = kUnlimited;
   bool empty() const { return min > max; }
   bool limits() const { return min > 0 || max != kUnlimited; }
-  Counts without(uint32_t n) const { return {min > n ? min - n : 0, max == kUnlimited ? max : max > n ? max - n : 0}; }
+  Counts without(uint32_t n) const {
+    return {min > n ? min - n : 0, max == kUnlimited ? max : max > n ? max - n : 0};
+  }
 };
 
 struct Facts {
@@ -59,7 +61,8 @@ bool empty(const NumberRange& range);
 // What a property of this name must be.
 Result<Schemas> schemas_of_property(const Facts& facts, const std::string& name, SchemaContext& context);
 // What properties must be that match these patterns of patternProperties and are not named.
-Schemas schemas_of_others(const Facts& facts, const std::vector<std::string>& matched, SchemaContext& context);
+Schemas schemas_of_others(const Facts& facts, const std::vector<std::string>& matched,
+                          SchemaContext& context);
 // Where nothing is said of other properties, none are written beside named ones: what is not named is rarely
 // meant.
 bool closed(const Facts& facts);

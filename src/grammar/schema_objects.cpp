@@ -33,10 +33,10 @@ struct NameTree {
   }
 };
 
-// Keys that are none of these names, from the quote on. Inside the tree characters have their usual spelling only, so
-// that no escape spells a name.
-StateId key_beside(Automaton& a, JsonRules& rules, StringMaker& strings, const std::vector<std::string>& names,
-                   StateId next) {
+// Keys that are none of these names, from the quote on. Inside the tree characters have their usual spelling
+// only, so that no escape spells a name.
+StateId key_beside(Automaton& a, JsonRules& rules, StringMaker& strings,
+                   const std::vector<std::string>& names, StateId next) {
   NameTree tree;
   for (const std::string& name : names) tree.add(name);
   const StateId free = a.call(rules.string_tail(), next), end = a.byte('"', next);
@@ -61,7 +61,11 @@ StateId key_beside(Automaton& a, JsonRules& rules, StringMaker& strings, const s
 class SchemaCompiler::Record {
  public:
   Record(SchemaCompiler& compiler, const std::vector<Property>& properties, Counts counts)
-      : a_(compiler.a_), rules_(compiler.rules_), properties_(properties), counts_(counts), tree_(compiler.a_) {
+      : a_(compiler.a_),
+        rules_(compiler.rules_),
+        properties_(properties),
+        counts_(counts),
+        tree_(compiler.a_) {
     capped_ = counts.max != kUnlimited;
     cap_ = capped_ ? counts.max : counts.min;
   }
@@ -71,7 +75,8 @@ class SchemaCompiler::Record {
   StateId build(bool open, const OtherMember& other) {
     end_ = rules_.close('}');
     if (open) make_others(other);
-    // By the number of members so far: their keys and what stands behind a member, of the properties not yet passed.
+    // By the number of members so far: their keys and what stands behind a member, of the properties not yet
+    // passed.
     std::vector<StateId> tree(cap_ + 1, -1), behind(cap_ + 1), before;
     for (uint32_t n = 0; n <= cap_; ++n) behind[n] = behind_of(n, -1, true, open);
     bool may_end = true;
@@ -122,7 +127,8 @@ class SchemaCompiler::Record {
     }
   }
   template <typename OtherMember>
-  StateId loop(const OtherMember& other, uint32_t n, bool enough, std::map<std::pair<uint32_t, bool>, StateId>& loops) {
+  StateId loop(const OtherMember& other, uint32_t n, bool enough,
+               std::map<std::pair<uint32_t, bool>, StateId>& loops) {
     const uint32_t at = capped_ ? n : 0;
     const auto [entry, fresh] = loops.try_emplace({at, enough}, -1);
     if (!fresh) return entry->second;
@@ -167,7 +173,8 @@ Result<std::vector<std::string>> SchemaCompiler::names_of(const Facts& facts) {
     known.insert(names.emplace_back(name));
   };
   size_t most = facts.required.size();
-  for (const Json* schema : facts.objects) most += has(*schema, "properties") ? (*schema)["properties"].size() : 0;
+  for (const Json* schema : facts.objects)
+    most += has(*schema, "properties") ? (*schema)["properties"].size() : 0;
   std::vector<const Json*> listed;
   for (const Json* schema : facts.names) {
     ASSIGN_OR_RETURN(const auto cases, cases_.of({schema}));
@@ -240,7 +247,8 @@ Result<StateId> SchemaCompiler::matching_member(const Facts& facts, const Facts&
   std::vector<const CharAutomaton*> all;
   const auto add = [&](const std::string& text) -> Status {
     auto pattern = context_.pattern(text);
-    if (!pattern.ok()) return invalid("the pattern of names {}: {}", Json(text).dump(), pattern.status().message());
+    if (!pattern.ok())
+      return invalid("the pattern of names {}: {}", Json(text).dump(), pattern.status().message());
     if (!pattern.value()->with.empty() || !pattern.value()->without.empty())
       return invalid("look-around in the pattern of names {} is not supported", Json(text).dump());
     all.push_back(&pattern.value()->automaton);
@@ -258,7 +266,8 @@ Result<StateId> SchemaCompiler::matching_member(const Facts& facts, const Facts&
   const size_t first_unwanted = all.size();
   for (const std::string& pattern : name.not_patterns) RETURN_IF_ERROR(add(pattern));
   all.push_back(&others);
-  if (all.size() > kMaxPatterns) return invalid("over {} patterns of names at a time are not supported", kMaxPatterns);
+  if (all.size() > kMaxPatterns)
+    return invalid("over {} patterns of names at a time are not supported", kMaxPatterns);
   const uint64_t wanted = (uint64_t{1} << first_unwanted) - (uint64_t{1} << first_wanted);
   const auto dfa = determinized(all, context_.work());
   if (!dfa.ok()) return invalid("patternProperties: {}", dfa.status().message());
@@ -282,7 +291,8 @@ Result<StateId> SchemaCompiler::matching_member(const Facts& facts, const Facts&
 }
 
 Result<StateId> SchemaCompiler::object(const Facts& facts) {
-  const bool any = facts.objects.empty() && facts.required.empty() && facts.absent.empty() && facts.names.empty();
+  const bool any =
+      facts.objects.empty() && facts.required.empty() && facts.absent.empty() && facts.names.empty();
   if (any && !facts.members.limits()) return rules_.any_object();
   if (facts.members.empty()) return a_.split({});
   bool impossible = false;
@@ -301,7 +311,9 @@ Result<StateId> SchemaCompiler::object(const Facts& facts) {
                    properties.empty() ? "" : ": that is the number of named properties and one");
   if (counts.min > 10'000 || (counts.max != kUnlimited && counts.max > 10'000))
     return invalid("minProperties or maxProperties above 10,000 is not supported");
-  return Record(*this, properties, counts).build(other >= 0, [&](StateId next) { return a_.call(other, next); });
+  return Record(*this, properties, counts).build(other >= 0, [&](StateId next) {
+    return a_.call(other, next);
+  });
 }
 
 }  // namespace moesaic::grammar

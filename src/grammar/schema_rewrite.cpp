@@ -54,7 +54,9 @@ void negate_bound(const std::string& keyword, const Json& value, const Json& sch
   const bool flag = schema.value(low ? "exclusiveMinimum" : "exclusiveMaximum", Json()) == true;
   const bool exclusive = keyword.starts_with("exclusive") || flag;
   if (!value.is_number()) return;
-  const char* other = exclusive ? (low ? "maximum" : "minimum") : low ? "exclusiveMaximum" : "exclusiveMinimum";
+  const char* other = exclusive ? (low ? "maximum" : "minimum")
+                      : low     ? "exclusiveMaximum"
+                                : "exclusiveMinimum";
   ways.push_back({{"type", "number"}, {other, value}});
 }
 
@@ -63,7 +65,8 @@ void add_names(const Json& schema, SchemaContext& context, int depth, std::set<s
   context.work().add(1);
   if (!schema.is_object() || depth > 8) return;
   if (has(schema, "properties") && schema["properties"].is_object())
-    for (const auto& [name, unused] : *schema["properties"].get_ptr<const Json::object_t*>()) names.insert(name);
+    for (const auto& [name, unused] : *schema["properties"].get_ptr<const Json::object_t*>())
+      names.insert(name);
   if (has(schema, "required") && schema["required"].is_array())
     for (const Json& name : schema["required"])
       if (name.is_string()) names.insert(name.get<std::string>());
@@ -164,7 +167,8 @@ Result<const Json*> SchemaCases::dependent(const Json& needs, const std::string&
   Json required = Json::array({name});
   Json there = {{"required", required}};
   if (need->is_array() || need->is_string()) {
-    for (const Json& other : need->is_array() ? *need : Json::array({*need})) there["required"].push_back(other);
+    for (const Json& other : need->is_array() ? *need : Json::array({*need}))
+      there["required"].push_back(other);
   } else {
     there = Json{{"allOf", Json::array({there, context_.link(need)})}};
   }
@@ -194,8 +198,8 @@ Json SchemaCases::negations_of(const Json& schema) {
   bool says = false;
   for (const auto& [keyword, value] : *schema.get_ptr<const Json::object_t*>()) {
     static const std::set<std::string_view> kCombining = {
-        "$ref", "$dynamicRef", "$recursiveRef", kLink, "allOf", "anyOf", "oneOf", "not", "if",
-        "dependentRequired", "dependentSchemas", "dependencies", "enum", "const", "type", kDiffers};
+        "$ref", "$dynamicRef",       "$recursiveRef",    kLink,          "allOf", "anyOf", "oneOf", "not",
+        "if",   "dependentRequired", "dependentSchemas", "dependencies", "enum",  "const", "type",  kDiffers};
     const bool combines = kCombining.contains(keyword);
     if (!combines && type_of_keyword(keyword) == 0) continue;
     says = says || !(value == false || (value.is_object() && value.empty() && keyword == "properties"));
@@ -207,8 +211,10 @@ Json SchemaCases::negations_of(const Json& schema) {
   return says && ways.empty() ? Json() : ways;
 }
 
-void SchemaCases::negate_keyword(const std::string& keyword, const Json& value, const Json& schema, Json& ways) {
-  if (keyword == "pattern" && value.is_string()) return ways.push_back(text_with(kNotPattern, Json::array({value})));
+void SchemaCases::negate_keyword(const std::string& keyword, const Json& value, const Json& schema,
+                                 Json& ways) {
+  if (keyword == "pattern" && value.is_string())
+    return ways.push_back(text_with(kNotPattern, Json::array({value})));
   if (keyword == kNotPattern && value.size() == 1) return ways.push_back(text_with("pattern", value[0]));
   if (keyword.ends_with("inimum") || keyword.ends_with("aximum")) {
     if (!value.is_boolean()) negate_bound(keyword, value, schema, ways);

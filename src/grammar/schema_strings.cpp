@@ -32,7 +32,9 @@ bool limit(std::vector<CharRun>& runs, Counts length) {
 
 std::string key_of(const Facts& facts) {
   std::string key = fmt::format("{} {}", facts.length.min, facts.length.max);
-  const auto add = [&](char kind, const std::string& text) { key += fmt::format(" {}{}:{}", kind, text.size(), text); };
+  const auto add = [&](char kind, const std::string& text) {
+    key += fmt::format(" {}{}:{}", kind, text.size(), text);
+  };
   for (const std::string& pattern : facts.patterns) add('p', pattern);
   for (const std::string& pattern : facts.not_patterns) add('n', pattern);
   for (const Json* value : facts.differs)
@@ -44,7 +46,8 @@ std::string key_of(const Facts& facts) {
 
 Result<StateId> SchemaCompiler::string(const Facts& facts) {
   const Counts length = facts.length;
-  const bool differs = std::any_of(facts.differs.begin(), facts.differs.end(), [](auto* v) { return v->is_string(); });
+  const bool differs =
+      std::any_of(facts.differs.begin(), facts.differs.end(), [](auto* v) { return v->is_string(); });
   if (facts.patterns.empty() && facts.not_patterns.empty() && !differs) {
     if (!length.limits()) return rules_.any_string();
     if (length.empty()) return a_.split({});
@@ -82,7 +85,8 @@ Result<StateId> SchemaCompiler::patterned(const Facts& facts) {
   }
   for (const std::string& text : facts.not_patterns) {
     ASSIGN_OR_RETURN(const Pattern* pattern, parsed(text));
-    if (!add_parts(*pattern, without, unused)) return invalid("not of a pattern with look-around is not supported");
+    if (!add_parts(*pattern, without, unused))
+      return invalid("not of a pattern with look-around is not supported");
   }
   std::vector<std::string> excluded;
   for (const Json* value : facts.differs)

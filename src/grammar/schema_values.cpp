@@ -111,7 +111,8 @@ class Checker {
     return truth(std::fabs(quotient - std::round(quotient)) < 1e-9 * std::max(1.0, std::fabs(quotient)));
   }
 
-  Truth array(const std::string& keyword, const Json& part, const Json& value, const Json& schema, int depth) {
+  Truth array(const std::string& keyword, const Json& part, const Json& value, const Json& schema,
+              int depth) {
     if (keyword == "minItems" || keyword == "maxItems") return counted(keyword, part, value.size());
     if (keyword == "uniqueItems") return unique(part, value);
     if (keyword == "contains") return contains(part, value, schema, depth);
@@ -119,7 +120,8 @@ class Checker {
     const bool list = keyword == "prefixItems" || (keyword == "items" && part.is_array());
     if (list) return prefix(part, value, depth);
     const char* before = keyword == "items" ? "prefixItems" : "items";
-    if (keyword == "additionalItems" && !(has(schema, before) && schema[before].is_array())) return Truth::kYes;
+    if (keyword == "additionalItems" && !(has(schema, before) && schema[before].is_array()))
+      return Truth::kYes;
     Truth all = Truth::kYes;
     for (size_t i = has(schema, before) ? schema[before].size() : 0; i < value.size(); ++i)
       all = both(all, whole(value[i], part, depth + 1));
@@ -151,7 +153,8 @@ class Checker {
     return truth(min <= Json(yes) && Json(yes) <= max);
   }
 
-  Truth object(const std::string& keyword, const Json& part, const Json& value, const Json& schema, int depth) {
+  Truth object(const std::string& keyword, const Json& part, const Json& value, const Json& schema,
+               int depth) {
     if (keyword == "minProperties" || keyword == "maxProperties") return counted(keyword, part, value.size());
     if (keyword == "required" || keyword == kAbsent) return names(keyword, part, value);
     if (keyword == "unevaluatedProperties") return Truth::kUnknown;
@@ -170,7 +173,8 @@ class Checker {
   Truth names(const std::string& keyword, const Json& part, const Json& value) {
     if (!part.is_array()) return Truth::kUnknown;
     return truth(std::all_of(part.begin(), part.end(), [&](const Json& name) {
-      return name.is_string() && value.contains(name.get_ref<const std::string&>()) == (keyword == "required");
+      return name.is_string() &&
+             value.contains(name.get_ref<const std::string&>()) == (keyword == "required");
     }));
   }
   Truth matching(const std::string& name, const Json& member, const Json& patterns, int depth) {
@@ -182,8 +186,10 @@ class Checker {
     }
     return all;
   }
-  Truth additional(const std::string& name, const Json& member, const Json& part, const Json& schema, int depth) {
-    if (has(schema, "properties") && context_.member(schema["properties"], name) != nullptr) return Truth::kYes;
+  Truth additional(const std::string& name, const Json& member, const Json& part, const Json& schema,
+                   int depth) {
+    if (has(schema, "properties") && context_.member(schema["properties"], name) != nullptr)
+      return Truth::kYes;
     Truth named = Truth::kNo;
     if (has(schema, "patternProperties"))
       for (const auto& [pattern, unused] : *schema["patternProperties"].get_ptr<const Json::object_t*>())
@@ -213,8 +219,10 @@ class Checker {
       const Truth t = whole(value, member, depth + 1);
       yes += t == Truth::kYes, no += t == Truth::kNo;
     }
-    if (keyword == "allOf") return no > 0 ? Truth::kNo : yes == members.size() ? Truth::kYes : Truth::kUnknown;
-    if (keyword == "anyOf") return yes > 0 ? Truth::kYes : no == members.size() ? Truth::kNo : Truth::kUnknown;
+    if (keyword == "allOf")
+      return no > 0 ? Truth::kNo : yes == members.size() ? Truth::kYes : Truth::kUnknown;
+    if (keyword == "anyOf")
+      return yes > 0 ? Truth::kYes : no == members.size() ? Truth::kNo : Truth::kUnknown;
     return yes + no < members.size() ? Truth::kUnknown : truth(yes == 1);
   }
   Truth dependents(const Json& needs, const Json& value, int depth) {

@@ -37,8 +37,8 @@ class TokenMasks {
   // One bit a token, the lowest first: [ceil(vocabulary / 64)]. Valid until the next call.
   std::optional<std::span<const uint64_t>> mask(Situation at, Effort effort);
   // Time for a fresh object: nothing is thrown away here. To be asked between tokens; within one, a walk that
-  // meets very many more new situations takes the rest for kNowhere, and its mask is too narrow: what goes on with
-  // a single byte stays.
+  // meets very many more new situations takes the rest for kNowhere, and its mask is too narrow: what goes on
+  // with a single byte stays.
   bool full() const { return situations_.size() > kMaxSituations || machine_.frames() > kMaxFrames; }
   Situation adopt(const TokenMasks& other, Situation at);
 

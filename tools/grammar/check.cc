@@ -1,7 +1,8 @@
 // The filter of tools/grammar/compare_jsonschema.py and bench_schemas.py. Reads lines of JSON and answers
 // each with one. A question is {"schema": S} and any of
 //   "texts": [T...]         "taken": [true...]: which of them the grammar takes
-//   "walks": N, "seed": K, "tokens": M   "texts": [T...]: what N answers of up to M tokens say that were drawn at random, token by token,
+//   "walks": N, "seed": K, "tokens": M   "texts": [T...]: what N answers of up to M tokens say that were
+//   drawn at random, token by token,
 //                           from what the masks allow
 //                           "walk_us": the processor time of each mask on the way
 //   "times": [T...]         "mask_us": the same on the way through these texts
@@ -87,11 +88,12 @@ Json answer(const Json& question, Walker& walker) {
   for (const Json& text : question.value("texts", Json::array()))
     taken.push_back(grammar::matches(grammar.value(), text.get<std::string>()));
   std::mt19937 rng(question.value("seed", 0u));
-  for (int i = 0; i < question.value("walks", 0); ++i) texts.push_back(walker.walk(grammar.value(), rng, question.value("tokens", kMaxTokens), walk_us));
+  for (int i = 0; i < question.value("walks", 0); ++i)
+    texts.push_back(walker.walk(grammar.value(), rng, question.value("tokens", kMaxTokens), walk_us));
   for (const Json& text : question.value("times", Json::array()))
     walker.time(grammar.value(), text.get<std::string>(), mask_us);
-  return {{"taken", taken}, {"texts", texts}, {"mask_us", mask_us}, {"walk_us", walk_us}, {"compile_us", compile_us},
-          {"notes", grammar.value().notes()}};
+  return {{"taken", taken},     {"texts", texts},           {"mask_us", mask_us},
+          {"walk_us", walk_us}, {"compile_us", compile_us}, {"notes", grammar.value().notes()}};
 }
 
 int run(const char* path) {

@@ -1,0 +1,75 @@
+// Schemas that are made to cost much: each is taken or refused within a bound of steps.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "grammar/schema_cases.h"
+#include "grammar/schema_test_cases.h"
+
+namespace moesaic::grammar {
+namespace {
+
+// Each ends at once, in a grammar or in one line.
+TEST(HostileSchema, WithstandsHostileSchemas) {
+  std::string deep;
+  for (int i = 0; i < 10000; ++i) deep += R"({"items":)";
+  EXPECT_NE(failure(deep), "");
+  nlohmann::json product = {{"allOf", nlohmann::json::array()}};
+  for (int i = 0; i < 10; ++i) {
+    const auto one = [&](int j) { return nlohmann::json{{"required", {fmt::format("{} {}", i, j)}}}; };
+    product["allOf"].push_back({{"anyOf", {one(1), one(2), one(3), one(4)}}});
+  }
+  EXPECT_NE(failure(product.dump()).find("multiply"), std::string::npos);
+  EXPECT_EQ(failure(R"({"type": "array", "maxItems": 4000000000, "items": {"maxLength": 4000000000}})"), "");
+  EXPECT_NE(failure(R"({"$ref": "#"})"), "");
+  EXPECT_NE(failure(R"({"allOf": [{"$ref": "#"}]})"), "");
+  EXPECT_NE(failure(R"({"anyOf": [{"$ref": "#"}]})"), "");
+  EXPECT_NE(failure(R"({"not": {"$ref": "#"}})"), "");
+}
+
+// Patterns that have kept regular expression engines busy: taken, or refused in one line.
+TEST(HostileSchema, WithstandsHostilePatterns) {
+  for (const char* pattern :
+       {"^(a+)+$", "^(a|aa)+$", "^(a|a?)+$", "(.*a){20}", "^(.*,){11}P", "(x+x+)+y", "(a?){500}a{500}",
+        "^(.?){800}$", "^(?:(?:(?:a?)*)*)*$", "^.{0,10000}$", "^(.*){50}$", "(.{1,20}x){1,20}"})
+    EXPECT_EQ(failure(nlohmann::json{{"pattern", pattern}}.dump()), "") << pattern;
+  for (const char* pattern :
+       {"((((a{1000}){1000}){1000}){1000}){1000}", "^(.{0,100}){0,100}$", "^(a|b)*a(a|b){20}$",
+        "^[\\s\\S]{0,9999}x[\\s\\S]{0,9999}$", "^(a?b?c?d?e?f?g?h?){100}$"})
+    EXPECT_NE(failure(nlohmann::json{{"pattern", pattern}}.dump()).find("pattern: "), std::string::npos)
+        << pattern;
+}
+
+// What is written twice, or refers to the same, is looked at once.
+TEST(HostileSchema, SharesWhatIsTheSame) {
+  nlohmann::json doubling = {{"$ref", "#/$defs/0"}};
+  for (int i = 0; i < 25; ++i) {
+    const nlohmann::json next = {{"$ref", "#/$defs/" + std::to_string(i + 1)}},
+                         titled = {{"title", "t"}, {"allOf", {next}}};
+    doubling["$defs"][std::to_string(i)] = {{"allOf", {next, titled}}};
+  }
+  doubling["$defs"]["25"] = {{"type", "string"}};
+  EXPECT_EQ(failure(doubling.dump()), "");
+  const std::string doubled = doubling.dump();
+  const auto document = SchemaDocument::parse(doubled, "s");
+  ASSERT_TRUE(document.ok());
+  SchemaContext context(*document.value());
+  SchemaCases cases(context);
+  const auto found = cases.of({&document.value()->root()});
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found.value().size(), 1u);
+  EXPECT_LT(context.work().done, 10'000u);
+}
+
+TEST(HostileSchema, ThousandsOfProperties) {
+  nlohmann::json schema = {{"type", "object"}};
+  for (int i = 0; i < 5000; ++i) schema["properties"]["name" + std::to_string(i)] = {{"type", "integer"}};
+  const auto grammar = AnswerGrammar::compile({.json_schema = schema.dump()});
+  ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+  EXPECT_TRUE(matches(grammar.value(), R"({"name0": 1, "name4999": 2})"));
+  EXPECT_FALSE(matches(grammar.value(), R"({"name5000": 1})"));
+}
+
+}  // namespace
+}  // namespace moesaic::grammar

@@ -1,0 +1,181 @@
+// Keywords beyond the common ones: what each takes and refuses.
+#include <gtest/gtest.h>
+
+#include "grammar/schema_test_cases.h"
+
+namespace moesaic::grammar {
+namespace {
+
+TEST(SchemaKeywords, PatternProperties) {
+  check(
+      {{R"({"patternProperties": {"^a": {"type": "integer"}, "b$": {"type": "boolean"}}})",
+        {"{}", R"({"a": 1})", R"({"xb": true})", R"({"a1": 1, "b": false, "a2": 2})"},
+        {R"({"a": true})", R"({"b": 1})", R"({"ab": 1})", R"({"ab": true})", R"({"x": 1})",
+         R"({"\u0061": true})"}},
+       {R"({"properties": {"ax": {"type": "integer"}}, "patternProperties": {"^a": {"minimum": 3}},
+              "additionalProperties": {"type": "null"}})",
+        {R"({"ax": 3})", R"({"ax": 3, "ay": 4, "x": null})"},
+        {R"({"ax": 2})", R"({"ay": 2})", R"({"x": 1})", R"({"ay": 4, "ax": "s"})"}},
+       {R"({"patternProperties": {"^x-": true}, "additionalProperties": false, "required": ["x-1"]})",
+        {R"({"x-1": 1})", R"({"x-1": 1, "x-2": 2})"},
+        {"{}", R"({"x-2": 1})", R"({"x-1": 1, "y": 1})"}},
+       {R"({"type": "object", "propertyNames": {"pattern": "^[a-c]+$", "maxLength": 3}})",
+        {"{}", R"({"abc": 1})"},
+        {R"({"abca": 1})", R"({"d": 1})", R"({"": 1})"}},
+       {R"({"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "integer"}})",
+        {"{}", R"({"a": 1, "b": 2})"},
+        {R"({"c": 1})", R"({"a": "x"})"}}});
+  EXPECT_EQ(failure(R"({"required": ["a"], "propertyNames": {"pattern": "^b"}})"),
+            "json_schema: no JSON value satisfies the schema");
+}
+
+TEST(SchemaKeywords, RequiredNamesOnly) {
+  check({{R"({"properties": {"a": {"type": "integer"}}, "required": ["b"]})",
+          {R"({"a": 1, "b": []})", R"({"b": "x"})"},
+          {"{}", R"({"a": 1})", R"({"b": 1, "c": 1})"}},
+         {R"({"additionalProperties": {"type": "null"}, "required": ["b"]})",
+          {R"({"b": null})"},
+          {R"({"b": 1})"}}});
+  EXPECT_EQ(failure(R"({"properties": {"a": {}}, "additionalProperties": false, "required": ["b"]})"),
+            "json_schema: no JSON value satisfies the schema");
+}
+
+TEST(SchemaKeywords, NumbersOfProperties) {
+  check(
+      {{R"({"properties": {"a": {}, "b": {}, "c": {}}, "minProperties": 2})",
+        {R"({"a": 1, "b": 2})", R"({"a": 1, "c": 2})", R"({"a": 1, "b": 2, "c": 3})"},
+        {"{}", R"({"a": 1})", R"({"c": 1})"}},
+       {R"({"properties": {"a": {}, "b": {}, "c": {}}, "maxProperties": 1})",
+        {"{}", R"({"a": 1})", R"({"c": 1})"},
+        {R"({"a": 1, "b": 1})", R"({"b": 1, "c": 1})"}},
+       {R"({"properties": {"a": {}}, "additionalProperties": true, "minProperties": 2, "maxProperties": 3})",
+        {R"({"a": 1, "x": 2})", R"({"a": 1, "x": 2, "y": 3})"},
+        {R"({"a": 1})", R"({"x": 1, "x": 2})", R"({"a": 1, "x": 2, "y": 3, "z": 4})"}}});
+}
+
+TEST(SchemaKeywords, Not) {
+  check(
+      {{R"({"not": {"type": ["string", "object", "array"]}})", {"1", "true", "null"}, {R"("a")", "{}", "[]"}},
+       {R"({"type": "string", "not": {"enum": ["a", "ab"]}})",
+        {R"("")", R"("b")", R"("abc")"},
+        {R"("a")", R"("ab")"}},
+       {R"({"type": "string", "not": {"pattern": "b"}, "maxLength": 3})",
+        {R"("aca")"},
+        {R"("abc")", R"("aaaa")"}},
+       {R"({"type": "integer", "minimum": 1, "maximum": 4, "not": {"const": 3}})",
+        {"1", "2", "4"},
+        {"3", "0", "5"}},
+       {R"({"type": "object", "not": {"required": ["a"]}})", {"{}", R"({"b": 1})"}, {R"({"a": 1})"}},
+       {R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {}}, "not": {"required": ["a", "b"]}})",
+        {"{}", R"({"a": 1})", R"({"b": 1})"},
+        {R"({"a": 1, "b": 1})"}},
+       {R"({"type": "array", "not": {"minItems": 2}})", {"[]", "[1]"}, {"[1, 2]"}},
+       {R"({"not": {"not": {"type": "null"}}})", {"null"}, {"1"}}});
+  EXPECT_EQ(failure(R"({"not": {}})"), "json_schema: no JSON value satisfies the schema");
+  EXPECT_EQ(failure(R"({"not": {"uniqueItems": true}})"),
+            "json_schema: not: such a schema cannot be excluded");
+}
+
+TEST(SchemaKeywords, OneOfHoldsOnce) {
+  check(
+      {{R"({"oneOf": [{"type": "number", "minimum": 3}, {"type": "integer", "maximum": 5}]})",
+        {"2", "6", "7.5"},
+        {"3", "4", "5", "2.5"}},
+       {R"({"type": "object", "properties": {"a": {}, "b": {}}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]})",
+        {R"({"a": 1})", R"({"b": 1})"},
+        {"{}", R"({"a": 1, "b": 1})"}},
+       {R"({"oneOf": [{"properties": {"a": {"type": "string"}}, "additionalProperties": false},
+                          {"properties": {"b": {"type": "string"}}, "additionalProperties": false}]})",
+        {R"({"a": ""})", R"({"b": ""})"},
+        {"{}", R"({"a": "", "b": ""})"}},
+       {R"({"oneOf": [{"pattern": "a", "type": "string"}, {"pattern": "b", "type": "string"}]})",
+        {R"("a")", R"("b")"},
+        {R"("ab")", R"("c")"}}});
+  EXPECT_EQ(failure(R"({"oneOf": [true, true]})"), "json_schema: no JSON value satisfies the schema");
+}
+
+TEST(SchemaKeywords, Conditions) {
+  check(
+      {{R"({"type": "object", "properties": {"kind": {"enum": ["a", "b"]}, "x": {"type": "integer"}},
+              "required": ["kind"], "if": {"properties": {"kind": {"const": "a"}}}, "then": {"required": ["x"]},
+              "else": {"properties": {"x": false}}})",
+        {R"({"kind": "a", "x": 1})", R"({"kind": "b"})"},
+        {R"({"kind": "a"})", R"({"kind": "b", "x": 1})"}},
+       {R"({"properties": {"a": {}, "b": {}, "c": {}}, "dependentRequired": {"a": ["b"]}})",
+        {"{}", R"({"b": 1})", R"({"a": 1, "b": 2})", R"({"c": 3})"},
+        {R"({"a": 1})", R"({"a": 1, "c": 2})"}},
+       {R"({"properties": {"a": {}, "b": {}}, "dependencies": {"a": {"properties": {"b": {"type": "null"}}}}})",
+        {R"({"a": 1, "b": null})", R"({"a": 1})", R"({"b": 1})"},
+        {R"({"a": 1, "b": 1})"}},
+       {R"({"properties": {"a": {}}, "dependentSchemas": {"a": {"required": ["b"]}}})",
+        {"{}", R"({"a": 1, "b": 2})"},
+        {R"({"a": 1})"}},
+       {R"({"allOf": [{"properties": {"a": {}}}], "properties": {"b": {}}, "unevaluatedProperties": false})",
+        {R"({"b": 1, "a": 2})", R"({"a": 2})"},
+        {R"({"c": 1})"}},
+       {R"({"allOf": [{"properties": {"a": {}}}, {"unevaluatedProperties": false}], "type": "object"})",
+        {"{}"},
+        {R"({"a": 1})"}}});
+}
+
+TEST(SchemaKeywords, MultipleOf) {
+  check(
+      {{R"({"type": "integer", "multipleOf": 7})", {"0", "7", "-49", "700000"}, {"1", "6", "50", "-1"}},
+       {R"({"type": "integer", "multipleOf": 5, "minimum": 3, "maximum": 21})",
+        {"5", "20"},
+        {"0", "3", "25"}},
+       {R"({"type": "number", "multipleOf": 0.25})", {"0.5", "1", "3.75", "-2.50"}, {"0.3", "1.01", "0.125"}},
+       {R"({"type": "number", "multipleOf": 0.01, "exclusiveMinimum": 0})", {"0.01", "12.3"}, {"0", "0.001"}},
+       {R"({"type": "number", "allOf": [{"multipleOf": 4}, {"multipleOf": 6}]})",
+        {"12", "24"},
+        {"4", "6", "18"}}});
+  EXPECT_NE(failure(R"({"type": "integer", "multipleOf": 123457})").find("at most 10000"), std::string::npos);
+}
+
+TEST(SchemaKeywords, ListsOfDifferentItems) {
+  check(
+      {{R"({"type": "array", "uniqueItems": true, "items": {"enum": ["a", "b", "c"]}, "minItems": 1})",
+        {R"(["b"])", R"(["c", "a"])", R"(["a","b","c"])"},
+        {"[]", R"(["a", "a"])", R"(["b", "c", "b"])"}},
+       {R"({"type": "array", "uniqueItems": true, "items": {"enum": [0,1,2,3,4,5,6,7,8,9]}, "maxItems": 3})",
+        {"[]", "[3]", "[0, 5, 9]"},
+        {"[3, 3]", "[0, 1, 2, 3]"}},
+       {R"({"type": "array", "contains": {"const": 5}, "items": {"type": "integer"}})",
+        {"[5]", "[5, 1]"},
+        {"[]", "[1]"}},
+       {R"({"type": "array", "contains": {"type": "string"}, "minContains": 2, "maxContains": 2})",
+        {R"(["a", "b"])", R"(["a", "b", 1])"},
+        {R"(["a"])", R"(["a", "b", "c"])"}},
+       {R"({"allOf": [{"prefixItems": [{"type": "integer"}]}, {"items": {"maximum": 5, "type": "number"}}]})",
+        {"[4]", "[5, 4.5]"},
+        {"[4.9]", "[6]", "[1, 6]"}}});
+}
+
+TEST(SchemaKeywords, PatternsTogether) {
+  check(
+      {{R"({"allOf": [{"pattern": "a"}, {"pattern": "b"}, {"pattern": "^[abc]*$"}], "type": "string", "maxLength": 4})",
+        {R"("ab")", R"("cbca")"},
+        {R"("a")", R"("abd")", R"("aabbc")"}},
+       {R"({"type": "string", "format": "date", "pattern": "^2024"})",
+        {R"("2024-02-29")"},
+        {R"("2023-01-01")"}},
+       {R"x({"type": "string", "pattern": "(^a|^b)c($|d)"})x",
+        {R"("ac")", R"("bcdx")"},
+        {R"("xac")", R"("acx")"}},
+       {R"x({"type": "string", "pattern": "^(?!foo)(?=.*r$)[a-z]+$"})x",
+        {R"("bar")"},
+        {R"("foor")", R"("ba")"}}});
+}
+
+TEST(SchemaKeywords, ReferencesByName) {
+  check(
+      {{R"({"$id": "https://example.com/root.json", "$defs": {"x": {"$anchor": "here", "type": "null"}, "y": {"$id": "other.json",
+              "type": "integer"}}, "prefixItems": [{"$ref": "#here"}, {"$ref": "other.json"}, {"$ref":
+              "https://example.com/root.json#/$defs/y"}], "items": false})",
+        {"[null, 1, 2]"},
+        {"[1]", "[null, null]"}},
+       {R"({"type": "number", "minimum": 3, "exclusiveMinimum": true})", {"3.1"}, {"3"}}});
+}
+
+}  // namespace
+}  // namespace moesaic::grammar

@@ -110,7 +110,7 @@ void check(std::string_view input) {
   // Each request has a version; a last one may be refused for what it is, and any may get a 100 before its
   // answer.
   MOESAIC_CHECK(statuses.size() / 3 - count(statuses, "100") <= count(whole, " HTTP/") + 1);
-  if (parts.size() > 1) MOESAIC_CHECK(talk(io, *app, {whole}) == statuses);
+  if (parts.size() > 1 && (input[0] & 8) == 0) MOESAIC_CHECK(talk(io, *app, {whole}) == statuses);
 }
 
 }  // namespace

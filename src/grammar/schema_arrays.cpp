@@ -58,8 +58,7 @@ Status SchemaCompiler::add_contained(const Facts& facts, Counts& counts, std::ve
       if (at >= first.size()) first.push_back(rest);
       Schemas both = first[at];
       both.push_back(&wanted);
-      const bool in_first = at < facts.arrays.size() && !first[at].empty();
-      if (in_first && !cases_.plausible(both, 3) && first[at] != rest) continue;
+      if (first[at] != rest && !cases_.plausible(both, 3)) continue;
       first[at] = both, --left;
     }
     counts.min = std::max(counts.min, static_cast<uint32_t>(at));

@@ -57,7 +57,8 @@ class Load {
 
 std::string Load::body_of(int prompt) const {
   return nlohmann::json{{"model", o_.model}, {"prompt", o_.prompts[prompt]}, {"max_tokens", o_.max_tokens},
-                        {"temperature", 0},  {"ignore_eos", true},           {"stream", true}}
+                        {"temperature", 0},  {"ignore_eos", true},           {"skip_special_tokens", false},
+                        {"stream", true}}
       .dump();
 }
 

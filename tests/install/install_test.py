@@ -90,7 +90,7 @@ class InstallTest(unittest.TestCase):
     def test_bash_completes(self):
         self.assertEqual(self.complete("ser"), ["serve"])
         self.assertEqual(self.complete("run", "-m", "tiny", "--dense", "q"), ["q8_0"])
-        self.assertEqual(self.complete("serve", "--max-b"), ["--max-batch", "--max-bodies", "--max-body"])
+        self.assertEqual(self.complete("serve", "--max-b"), ["--max-batch", "--max-body", "--max-bodies"])
         self.assertEqual(self.complete("serve", "-m", ""), [])  # file names, by readline
         self.assertEqual(set(self.complete("run", "")), set())
 

@@ -34,6 +34,8 @@ struct AnswerFormat {
   // sets must_call, a function by name is a list of that one with must_call.
   std::vector<Function> functions = {};
   bool must_call = false;
+
+  std::string key() const;  // equal for equal formats, and for no others
 };
 
 // Immutable, cheap to copy.

@@ -131,21 +131,21 @@ Status check(const AnswerFormat& f) {
   return {};
 }
 
-std::string key_of(const AnswerFormat& f) {
-  std::string key = fmt::format("{} {} {}:{}", f.chat, f.must_call, f.json_schema.size(), f.json_schema);
-  for (const auto& [name, schema] : f.functions)
+}  // namespace
+}  // namespace grammar
+
+std::string AnswerFormat::key() const {
+  std::string key = fmt::format("{} {} {}:{}", chat, must_call, json_schema.size(), json_schema);
+  for (const auto& [name, schema] : functions)
     key += fmt::format("{}:{}{}:{}", name.size(), name, schema.size(), schema);
   return key;
 }
-
-}  // namespace
-}  // namespace grammar
 
 Result<AnswerGrammar> AnswerGrammar::compile(const AnswerFormat& f) {
   RETURN_IF_ERROR(grammar::check(f));
   auto compiled = std::make_shared<grammar::CompiledGrammar>();
   compiled->chat = f.chat;
-  compiled->key = grammar::key_of(f);
+  compiled->key = f.key();
   grammar::Contents contents(*compiled);
   if (f.chat) {
     ASSIGN_OR_RETURN(compiled->rule, grammar::chat_rule(*compiled, contents, f));

@@ -1,16 +1,16 @@
 #include "grammar/token_masks.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace moesaic::grammar {
 namespace {
 
 // 25 KB each for 201,088 tokens.
 constexpr size_t kKeptMasks = 256;
-// What a single call may do before it takes the rest for kNowhere, some 20 ms, and what a quick one may.
-constexpr uint64_t kMaxWork = 200'000, kQuickWork = 2'000;
+constexpr uint64_t kQuickWork = 2'000;  // some 0.2 ms
 constexpr size_t kQuickPlaces = 64;
+// More than the bytes of a token can cost: each is a step of at most Machine::kMaxPlaces.
+constexpr uint64_t kMostWork = uint64_t{1} << 40;
 // Nodes of the tree that cost as much as one step of the machine.
 constexpr uint64_t kNodesPerStep = 16;
 constexpr size_t kSituationsPerCall = 1 << 14;
@@ -27,8 +27,8 @@ size_t TokenMasks::PlacesHash::operator()(const Places& places) const {
   return h;
 }
 
-TokenMasks::TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie& trie)
-    : trie_(trie), machine_(automaton), path_(trie.depth() + 1) {
+TokenMasks::TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie& trie, uint64_t mask_work)
+    : trie_(trie), mask_work_(mask_work), machine_(automaton), path_(trie.depth() + 1) {
   number({});
   start_ = number(machine_.enter(rule, kBottom));
 }
@@ -54,9 +54,9 @@ TokenMasks::Situation TokenMasks::next(Situation from, uint8_t byte) {
   return next_[at] = to;
 }
 
-void TokenMasks::begin_call(Effort effort) {
+void TokenMasks::begin_call(Effort effort, uint64_t full_work) {
   effort_ = effort;
-  work_limit_ = work() + (effort == Effort::kQuick ? kQuickWork : kMaxWork);
+  work_limit_ = work() + (effort == Effort::kQuick ? kQuickWork : full_work);
   gave_up_ = cut_ = false;
 }
 
@@ -69,7 +69,7 @@ bool TokenMasks::gives_up() {
 
 std::optional<TokenMasks::Situation> TokenMasks::after(Situation from, std::string_view bytes,
                                                        Effort effort) {
-  begin_call(effort);
+  begin_call(effort, kMostWork);
   for (const char c : bytes) from = next(from, static_cast<uint8_t>(c));
   if (gave_up_) return {};
   return from;
@@ -77,7 +77,7 @@ std::optional<TokenMasks::Situation> TokenMasks::after(Situation from, std::stri
 
 // The tokens of a single byte: whatever else was cut, one of them goes on.
 void TokenMasks::add_single_bytes(Situation at, Bits& tokens) {
-  work_limit_ = std::numeric_limits<uint64_t>::max();
+  work_limit_ = work() + kMostWork;
   const auto& nodes = trie_.nodes();
   for (size_t i = 0; i < nodes.size(); i = nodes[i].end)
     if (next(at, nodes[i].byte) != kNowhere) add_tokens(nodes[i], tokens);
@@ -129,6 +129,7 @@ const TokenMasks::Local& TokenMasks::local(Situation inside) {
   Local local{.tokens = Bits((trie_.vocab_size() + 63) / 64), .ends = {}};
   walk(0, static_cast<int32_t>(trie_.nodes().size()), 0, inside, local.tokens, &local.ends);
   if (gave_up_) return none;
+  if (cut_) return cut_local_ = std::move(local);
   return locals_.emplace(inside, std::move(local)).first->second;
 }
 
@@ -158,7 +159,7 @@ std::optional<std::span<const uint64_t>> TokenMasks::mask(Situation at, Effort e
   at = coarse->second;
   const auto found = masks_.find(at);
   if (found != masks_.end()) return found->second;
-  begin_call(effort);
+  begin_call(effort, mask_work_);
   if (masks_.size() >= kKeptMasks) masks_.clear();
   std::map<Stack, Places> parts;
   for (const Place& p : *situations_[at]) parts[p.stack].push_back(p);

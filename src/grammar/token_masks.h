@@ -29,8 +29,11 @@ class TokenMasks {
   static constexpr Situation kNowhere = 0;  // nothing can come of what was read
   static constexpr size_t kMaxSituations = 1 << 14, kMaxFrames = 1 << 18;  // see full()
 
+  // What a mask may cost, some 20 ms, before the rest is taken for kNowhere.
+  static constexpr uint64_t kMaskWork = 200'000;
+
   // Automaton (finished) and tree must outlive the masks.
-  TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie& trie);
+  TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie& trie, uint64_t mask_work = kMaskWork);
 
   Situation start() const { return start_; }
   std::optional<Situation> after(Situation from, std::string_view bytes, Effort effort);
@@ -63,12 +66,13 @@ class TokenMasks {
   void add_single_bytes(Situation at, Bits& tokens);
   void add_tokens(const TokenTrie::Node& node, Bits& tokens) const;
   bool leaves(Situation at) const;
-  void begin_call(Effort effort);
+  void begin_call(Effort effort, uint64_t full_work);
   // States and nodes looked at, a measure of the time spent.
   uint64_t work() const;
   bool gives_up();
 
   const TokenTrie& trie_;
+  uint64_t mask_work_;
   Machine machine_;
   Situation start_;
   std::vector<const Places*> situations_;  // keys of numbers_
@@ -76,6 +80,7 @@ class TokenMasks {
   std::vector<Situation> next_;  // [situations, byte classes]; -1: not yet known
   std::unordered_map<Stack, Situation> behind_;
   std::unordered_map<Situation, Local> locals_;
+  Local cut_local_;                                  // of the call in progress, not to be used again
   std::unordered_map<Situation, Situation> coarse_;  // whose mask is the same (Machine::coarse)
   std::unordered_map<Situation, Bits> masks_;        // of coarse ones
   std::vector<Situation> path_;                      // of a walk, by depth

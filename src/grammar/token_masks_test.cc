@@ -87,6 +87,31 @@ TEST(TokenMasks, OfAChat) {
             seed);
 }
 
+// Whatever a mask may cost, each token of a single byte that may come stays, and none comes that may not.
+TEST(TokenMasks, ThatAreCutGoOn) {
+  const Tokenizer tokenizer = small::tokenizer();
+  const TokenTrie trie(tokenizer);
+  const AnswerGrammar grammar = compile({.json_schema = kSchema});
+  const CompiledGrammar& g = *grammar.compiled();
+  const std::string text = R"({"hello": "aaaa", "n": [)";
+  for (const uint64_t work : {0, 1, 10, 100}) {
+    TokenMasks masks(g.automaton, g.rule, trie, work);
+    TokenMasks::Situation at = masks.start();
+    for (size_t i = 0; i + 1 < text.size(); ++i) {
+      const auto mask = *masks.mask(at, Effort::kFull);
+      bool any = false;
+      for (int32_t token = 0; token < tokenizer.vocab_size(); ++token) {
+        const bool may = may_come(g, trie, text.substr(0, i), token);
+        any = any || has(mask, token);
+        EXPECT_TRUE(may || !has(mask, token)) << work << " " << i << " " << token;
+        EXPECT_TRUE(!may || token >= 256 || has(mask, token)) << work << " " << i << " " << token;
+      }
+      EXPECT_TRUE(any);
+      at = *masks.after(at, text.substr(i, 1), Effort::kFull);
+    }
+  }
+}
+
 // The tokens of `text`, one by one; -1 where all were allowed, else the first that was not.
 int refused_at(Matcher matcher, const Tokenizer& tokenizer, const std::string& text) {
   const std::vector<int32_t> tokens = tokenizer.encode(text, true);

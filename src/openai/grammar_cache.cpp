@@ -1,7 +1,5 @@
 #include "openai/grammar_cache.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "grammar/compiled_grammar.h"
@@ -10,14 +8,6 @@ namespace moesaic::openai {
 namespace {
 
 constexpr size_t kStateBytes = 96;  // of a compiled grammar, with its edges, about
-
-// Equal for equal formats only.
-std::string key_of(const AnswerFormat& f) {
-  std::string key = fmt::format("{} {} {}:{}", f.chat, f.must_call, f.json_schema.size(), f.json_schema);
-  for (const auto& [name, schema] : f.functions)
-    key += fmt::format("{}:{}{}:{}", name.size(), name, schema.size(), schema);
-  return key;
-}
 
 size_t bytes_of(const Result<AnswerGrammar>& result) {
   if (!result.ok()) return result.status().message().size();
@@ -58,7 +48,7 @@ void GrammarCache::keep(const EntryPtr& entry, Result<AnswerGrammar> result) {
 }
 
 Result<AnswerGrammar> GrammarCache::get(const AnswerFormat& format) {
-  const std::string key = key_of(format);
+  const std::string key = format.key();
   EntryPtr entry;
   {
     std::unique_lock lock(mutex_);
@@ -81,7 +71,7 @@ Result<AnswerGrammar> GrammarCache::get(const AnswerFormat& format) {
 }
 
 std::optional<Result<AnswerGrammar>> GrammarCache::find(const AnswerFormat& format) {
-  const std::string key = key_of(format);
+  const std::string key = format.key();
   const std::lock_guard lock(mutex_);
   const EntryPtr entry = touch(key);
   return entry == nullptr ? std::nullopt : entry->result;

@@ -10,7 +10,7 @@ namespace moesaic {
 namespace grammar {
 namespace {
 
-constexpr size_t kMaxSchemaBytes = 1 << 20, kMaxFunctions = 256;
+constexpr size_t kMaxSchemaBytes = 1 << 20, kMaxFunctions = 512;
 
 // Harmony as openai/harmony's docs/format.md has it, from behind <|start|>assistant to the token that ends
 // the turn. Back to front, as everything here.

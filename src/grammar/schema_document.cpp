@@ -1,5 +1,7 @@
 #include "grammar/schema_document.h"
 
+#include <algorithm>
+#include <array>
 #include <vector>
 
 #include "base/error.h"
@@ -77,6 +79,51 @@ class Reader : public nlohmann::json_sax<Json> {
   std::vector<Open> open_;
 };
 
+template <size_t N>
+bool is_one_of(const std::array<std::string_view, N>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Members that hold values, in which null means null.
+constexpr std::array<std::string_view, 5> kData = {"enum", "const", "default", "example", "examples"};
+// Members that hold schemas by name.
+constexpr std::array<std::string_view, 5> kMaps = {"properties", "patternProperties", "$defs", "definitions",
+                                                   "dependentSchemas"};
+
+// In linear time, unlike nlohmann's erase.
+void drop_null_members(Json& schema) {
+  const auto is_absent = [](const auto& member) {
+    return member.second.is_null() && member.first != "const" && member.first != "default" &&
+           member.first != "example";
+  };
+  auto& list = static_cast<Json::object_t::Container&>(*schema.get_ptr<Json::object_t*>());
+  if (std::none_of(list.begin(), list.end(), is_absent)) return;
+  Json rest = Json::object();
+  auto& kept = static_cast<Json::object_t::Container&>(*rest.get_ptr<Json::object_t*>());
+  for (auto& member : list) {
+    if (!is_absent(member)) kept.emplace_back(member.first, std::move(member.second));
+  }
+  schema = std::move(rest);
+}
+
+// A keyword that is null is absent: so Go writes a list that is nil, and other languages a field without a
+// value.
+void drop_null_keywords(Json& schema) {
+  if (schema.is_array()) {
+    for (Json& one : schema) drop_null_keywords(one);
+  }
+  if (!schema.is_object()) return;
+  drop_null_members(schema);
+  for (auto member = schema.begin(); member != schema.end(); ++member) {
+    if (is_one_of(kData, member.key())) continue;
+    if (member->is_object() && is_one_of(kMaps, member.key())) {
+      for (Json& one : *member) drop_null_keywords(one);
+    } else {
+      drop_null_keywords(*member);
+    }
+  }
+}
+
 // Behind the #: %41 and, in pointers, ~0 and ~1 are left to JSON pointers.
 std::string percent_decoded(const std::string& text) {
   std::string decoded;
@@ -109,6 +156,7 @@ Result<std::unique_ptr<SchemaDocument>> SchemaDocument::parse(std::string_view t
   if (!Json::sax_parse(text.begin(), text.end(), &reader)) return invalid("{}: {}", name, reader.failure);
   auto document = std::make_unique<SchemaDocument>();
   document->root_ = std::move(reader.root);
+  drop_null_keywords(document->root_);
   document->find_names(document->root_, "");
   return document;
 }

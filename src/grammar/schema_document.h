@@ -21,7 +21,8 @@ class SchemaDocument {
  public:
   static constexpr size_t kMaxMembers = 20'000;  // of one object
 
-  // In linear time, unlike nlohmann's parser, which looks for each member among those before it.
+  // In linear time, unlike nlohmann's parser, which looks for each member among those before it. Keywords
+  // that are null are left out.
   static Result<std::unique_ptr<SchemaDocument>> parse(std::string_view text, const std::string& name);
 
   const Json& root() const { return root_; }

@@ -167,6 +167,64 @@ TEST(SchemaKeywords, PatternsTogether) {
         {R"("foor")", R"("ba")"}}});
 }
 
+// As Go writes a list that is nil. Values, and members that are called like a keyword, stay.
+TEST(SchemaKeywords, NullIsAbsent) {
+  std::string nulls = "{";
+  for (const char* key : {"type",
+                          "required",
+                          "properties",
+                          "additionalProperties",
+                          "anyOf",
+                          "allOf",
+                          "oneOf",
+                          "not",
+                          "if",
+                          "items",
+                          "prefixItems",
+                          "enum",
+                          "pattern",
+                          "format",
+                          "minLength",
+                          "maximum",
+                          "multipleOf",
+                          "minItems",
+                          "uniqueItems",
+                          "contains",
+                          "$ref",
+                          "$defs",
+                          "$id",
+                          "$anchor",
+                          "patternProperties",
+                          "propertyNames",
+                          "minProperties",
+                          "dependentRequired",
+                          "unevaluatedProperties",
+                          "nullable",
+                          "title",
+                          "description",
+                          "default",
+                          "examples"})
+    nulls += std::string(nulls.size() > 1 ? ", " : "") + "\"" + key + "\": null";
+  nulls += "}";
+  check(
+      {{nulls, {"1", "null", R"({"a": []})"}, {"x"}},
+       {R"({"properties": {"a": {"type": "integer", "enum": null}}, "type": "object", "required": null})",
+        {R"({"a": 1})", "{}"},
+        {R"({"a": "b"})"}},
+       {R"({"anyOf": [{"type": "integer", "minimum": null}, {"type": "null", "required": null}]})",
+        {"1", "null"},
+        {"true"}},
+       {R"({"$defs": {"x": {"type": "boolean", "const": null, "enum": [null]}, "y": {"const": null}},
+              "$ref": "#/$defs/y"})",
+        {"null"},
+        {"true"}},
+       {R"({"type": "object", "properties": {"enum": {"const": null}, "default": {"type": "null", "title": null}}})",
+        {R"({"enum": null, "default": null})"},
+        {R"({"enum": 1})"}},
+       {R"({"enum": [null, 1]})", {"null", "1"}, {"2"}}});
+  EXPECT_NE(failure(R"({"properties": {"a": null}})"), "");
+}
+
 TEST(SchemaKeywords, ReferencesByName) {
   check(
       {{R"({"$id": "https://example.com/root.json", "$defs": {"x": {"$anchor": "here", "type": "null"}, "y": {"$id": "other.json",

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <utility>
 
 #include "openai/logprobs.h"
 #include "openai/sampling_fields.h"
@@ -73,21 +74,35 @@ ChatAnswer::Delta ChatAnswer::take(const AnswerEvent& event, Choice& choice) {
 }
 
 void ChatAnswer::write(int index, const Json& delta, const Json& logprobs, const char* finish,
-                       std::string& sse) const {
-  const Json choice = {{"index", index},
-                       {"delta", delta},
-                       {"logprobs", logprobs},
-                       {"finish_reason", finish == nullptr ? Json() : Json(finish)}};
+                       std::string& sse) {
+  Json choice = {{"index", index},
+                 {"delta", delta},
+                 {"logprobs", logprobs},
+                 {"finish_reason", finish == nullptr ? Json() : Json(finish)}};
+  if (options_.token_ids) choice["token_ids"] = std::exchange(choices_[index].tokens, {});
   append_event(sse, fmt::format("{}[{}]}}", head_, dump(choice)));
 }
 
-void ChatAnswer::write(int index, const Delta& d, std::string& sse) const {
+// The role, and with token_ids the prompt.
+void ChatAnswer::begin(int index, std::string& sse) {
+  const Json choice = {{"index", index},
+                       {"delta", {{"role", "assistant"}, {"content", ""}}},
+                       {"logprobs", nullptr},
+                       {"finish_reason", nullptr}};
+  const std::string prompt =
+      options_.token_ids ? fmt::format(R"(,"prompt_token_ids":{})", dump(options_.prompt)) : "";
+  append_event(sse, fmt::format("{}[{}]{}}}", head_, dump(choice), prompt));
+  choices_[index].started = true;
+}
+
+void ChatAnswer::write(int index, const Delta& d, std::string& sse) {
   Json delta = Json::object();
   if (!d.content.empty()) delta["content"] = d.content;
   if (!d.reasoning.empty()) delta["reasoning_content"] = delta["reasoning"] = d.reasoning;
   const Json logprobs = d.logprobs.empty() ? Json() : Json{{"content", d.logprobs}};
   if (!delta.empty()) write(index, delta, logprobs, nullptr, sse);
   for (const Json& call : d.calls) write(index, {{"tool_calls", Json::array({call})}}, {}, nullptr, sse);
+  if (!choices_[index].tokens.empty()) write(index, delta, {}, nullptr, sse);  // of a header
 }
 
 const char* ChatAnswer::finish_reason(const Choice& choice) {
@@ -98,6 +113,7 @@ const char* ChatAnswer::finish_reason(const Choice& choice) {
 void ChatAnswer::add(const AnswerEvent& event, std::string* sse) {
   Choice& choice = choices_[event.choice];
   const Delta delta = take(event, choice);
+  if (event.token && options_.token_ids) choice.tokens.push_back(event.token->token);
   if (event.end) {
     choice.outcome = *event.end;
     --open_;
@@ -107,8 +123,7 @@ void ChatAnswer::add(const AnswerEvent& event, std::string* sse) {
     choice.logprobs.insert(choice.logprobs.end(), delta.logprobs.begin(), delta.logprobs.end());
     return;
   }
-  if (!choice.started) write(event.choice, {{"role", "assistant"}, {"content", ""}}, {}, nullptr, *sse);
-  choice.started = true;
+  if (!choice.started) begin(event.choice, *sse);
   write(event.choice, delta, *sse);
   if (event.end) write(event.choice, Json::object(), {}, finish_reason(choice), *sse);
 }
@@ -144,13 +159,12 @@ std::string ChatAnswer::whole() {
                        {"message", message_of(choice)},
                        {"logprobs", options_.logprobs ? Json{{"content", choice.logprobs}} : Json()},
                        {"finish_reason", finish_reason(choice)}});
+    if (options_.token_ids) choices.back()["token_ids"] = choice.tokens;
   }
-  return dump({{"id", id_},
-               {"object", "chat.completion"},
-               {"created", created_},
-               {"model", name_},
-               {"choices", std::move(choices)},
-               {"usage", usage_json()}});
+  Json json = {{"id", id_},      {"object", "chat.completion"},   {"created", created_},
+               {"model", name_}, {"choices", std::move(choices)}, {"usage", usage_json()}};
+  if (options_.token_ids) json["prompt_token_ids"] = options_.prompt;
+  return dump(json);
 }
 
 Usage ChatAnswer::usage() const {

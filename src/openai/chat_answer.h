@@ -21,6 +21,10 @@ class ChatAnswer : public Answer {
     bool logprobs = false;       // of the tokens of the content
     bool include_usage = false;  // a last chunk with the usage and without choices
     bool reasoning = true;       // is shown
+    // vLLM's return_token_ids: each token's own chunk has its id, whatever it is for; the prompt's are told
+    // too
+    bool token_ids = false;
+    std::vector<int32_t> prompt = {};  // with token_ids
   };
   // The model must outlive the answer.
   ChatAnswer(const Service& service, const Options& options);
@@ -39,6 +43,7 @@ class ChatAnswer : public Answer {
   struct Choice {
     std::string content, reasoning;
     std::vector<Call> calls;
+    std::vector<int32_t> tokens;        // with token_ids; of a stream: not told yet
     bool started = false;               // the role has been sent
     std::vector<SampledToken> pending;  // of the content, not yet shown as text
     Json logprobs = Json::array();
@@ -56,8 +61,9 @@ class ChatAnswer : public Answer {
   Delta take(const AnswerEvent& event, Choice& choice);
   static void take_call(const TextPiece& piece, const std::string& name, Choice& choice, Delta& delta);
   void take_logprobs(const AnswerEvent& event, Choice& choice, Delta& delta);
-  void write(int index, const Json& delta, const Json& logprobs, const char* finish, std::string& sse) const;
-  void write(int index, const Delta& delta, std::string& sse) const;
+  void write(int index, const Json& delta, const Json& logprobs, const char* finish, std::string& sse);
+  void write(int index, const Delta& delta, std::string& sse);
+  void begin(int index, std::string& sse);
   static const char* finish_reason(const Choice& choice);
   Json usage_json() const;
   Json message_of(const Choice& choice) const;

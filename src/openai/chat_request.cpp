@@ -21,6 +21,7 @@ struct ChatRequest {
   AnswerForm form;
   int n = 1;
   bool stream = false, include_usage = false, cache_prompt = true;
+  bool token_ids = false;  // are told
 };
 
 void read_logprobs(Fields& fields, SamplingParams& sampling) {
@@ -37,7 +38,7 @@ ChatRequest read_chat(Fields& fields, const Service& service) {
   read_model(fields, service);
   read_sampling(fields, service.model, r.sampling);
   read_logprobs(fields, r.sampling);
-  read_max_tokens(fields, {"max_completion_tokens", "max_tokens", "n_predict"}, r.sampling);
+  read_max_tokens(fields, {"max_completion_tokens", "max_tokens", "n_predict", "max_new_tokens"}, r.sampling);
   r.tools = read_tools(fields);
   r.thinking = read_thinking(fields);
   read_format(fields, "response_format", fields.find("response_format"), r.form);
@@ -45,6 +46,7 @@ ChatRequest read_chat(Fields& fields, const Service& service) {
   fields.integer("n", r.n, 1, service.max_choices);
   r.cache_prompt = read_cache_prompt(fields);
   read_stream(fields, r.stream, r.include_usage);
+  fields.read("return_token_ids", r.token_ids);
   const Json* messages = fields.find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty())
     fields.refuse("messages", "must be an array of at least one message");
@@ -97,12 +99,14 @@ JobOrError chat_job(std::string_view body, const Service& service) {
                                .reuse_prefix = r.cache_prompt};
   Job job{.requests = repeated(generation, r.n), .answer = nullptr, .stream = r.stream};
   job.unknown = std::move(unknown);
-  job.answer =
-      std::make_unique<ChatAnswer>(service, ChatAnswer::Options{.choices = r.n,
-                                                                .functions = Callable(r.tools),
-                                                                .logprobs = r.sampling.top_logprobs >= 0,
-                                                                .include_usage = r.include_usage,
-                                                                .reasoning = r.thinking.shown});
+  ChatAnswer::Options options{.choices = r.n,
+                              .functions = Callable(r.tools),
+                              .logprobs = r.sampling.top_logprobs >= 0,
+                              .include_usage = r.include_usage,
+                              .reasoning = r.thinking.shown,
+                              .token_ids = r.token_ids};
+  if (r.token_ids) options.prompt = std::move(generation.prompt);
+  job.answer = std::make_unique<ChatAnswer>(service, options);
   return job;
 }
 

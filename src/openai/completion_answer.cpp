@@ -67,27 +67,34 @@ void CompletionAnswer::take_logprobs(const AnswerEvent& event, Choice& choice) c
 Json CompletionAnswer::choice_json(int index) const {
   const Choice& choice = choices_[index];
   const FinishReason finish = choice.outcome.finish;
-  return {{"index", index},
-          {"text", choice.text},
-          {"logprobs", choice.logprobs},
-          {"finish_reason", finish == FinishReason::kNone     ? Json()
-                            : finish == FinishReason::kLength ? Json("length")
-                                                              : Json("stop")}};
+  Json json = {{"index", index},
+               {"text", choice.text},
+               {"logprobs", choice.logprobs},
+               {"finish_reason", finish == FinishReason::kNone     ? Json()
+                                 : finish == FinishReason::kLength ? Json("length")
+                                                                   : Json("stop")}};
+  if (!options_.token_ids) return json;
+  json["token_ids"] = choice.tokens;
+  if (!choice.begun) json["prompt_token_ids"] = options_.prompt_tokens[index / options_.n];
+  return json;
 }
 
 void CompletionAnswer::add(const AnswerEvent& event, std::string* sse) {
   Choice& choice = choices_[event.choice];
   for (const TextPiece& piece : event.pieces) choice.text += piece.text;
   take_logprobs(event, choice);
+  if (event.token && options_.token_ids) choice.tokens.push_back(event.token->token);
   if (event.end) {
     choice.outcome = *event.end;
     --open_;
   }
-  if (sse == nullptr || (choice.text.empty() && !event.end)) return;
+  if (sse == nullptr || (choice.text.empty() && choice.tokens.empty() && !event.end)) return;
   Json chunk = head_;
   chunk["choices"] = Json::array({choice_json(event.choice)});
   append_event(*sse, dump(chunk));
+  choice.begun = true;
   choice.text.clear();
+  choice.tokens.clear();
   choice.logprobs = new_logprobs();
 }
 

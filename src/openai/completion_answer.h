@@ -15,6 +15,9 @@ class CompletionAnswer : public Answer {
     int prompts = 1, n = 1;  // choice i belongs to prompt i / n
     bool logprobs = false, include_usage = false;
     std::vector<std::string> echoes;  // the prompts' texts, to stand before the answers; or none
+    // vLLM's return_token_ids: of each prompt with its first chunk, and of each token in a chunk of its own
+    bool token_ids = false;
+    std::vector<std::vector<int32_t>> prompt_tokens = {};  // with token_ids, of each prompt
   };
   // The model must outlive the answer.
   CompletionAnswer(const Service& service, Options options);
@@ -32,6 +35,8 @@ class CompletionAnswer : public Answer {
     Json logprobs;
     std::vector<SampledToken> pending;  // not yet shown as text
     size_t offset = 0;                  // characters, of the next token's text
+    std::vector<int32_t> tokens;        // with token_ids; of a stream: what its next chunk brings
+    bool begun = false;                 // a chunk has been sent
     Outcome outcome;
   };
 

@@ -27,6 +27,7 @@ struct CompletionRequest {
   int n = 1;
   bool echo = false, stream = false, include_usage = false, cache_prompt = true;
   bool parse_special = true;  // of the prompt
+  bool token_ids = false;     // are told
 };
 
 Result<Tokens> token_ids(const Json& list, int vocab) {
@@ -81,7 +82,7 @@ void read_completion(Fields& fields, const Service& service, CompletionRequest& 
   read_model(fields, service);
   read_sampling(fields, service.model, r.sampling);
   r.sampling.max_tokens = kDefaultMaxTokens;
-  read_max_tokens(fields, {"max_completion_tokens", "max_tokens", "n_predict"}, r.sampling);
+  read_max_tokens(fields, {"max_completion_tokens", "max_tokens", "n_predict", "max_new_tokens"}, r.sampling);
   r.sampling.skip_special = true;
   fields.read("skip_special_tokens", r.sampling.skip_special);
   fields.read("echo", r.echo);
@@ -95,6 +96,7 @@ void read_completion(Fields& fields, const Service& service, CompletionRequest& 
   r.cache_prompt = read_cache_prompt(fields);
   read_stream(fields, r.stream, r.include_usage);
   fields.read("parse_special", r.parse_special);
+  fields.read("return_token_ids", r.token_ids);
   read_prompts(fields, service, r);
 }
 
@@ -115,7 +117,10 @@ JobOrError completion_job(std::string_view body, const Service& service) {
   CompletionAnswer::Options options{.prompts = static_cast<int>(r.prompts.size()),
                                     .n = r.n,
                                     .logprobs = r.sampling.top_logprobs >= 0,
-                                    .include_usage = r.include_usage};
+                                    .include_usage = r.include_usage,
+                                    .echoes = {},
+                                    .token_ids = r.token_ids};
+  if (r.token_ids) options.prompt_tokens = r.prompts;
   for (Tokens& prompt : r.prompts) {
     if (r.echo) options.echoes.push_back(service.model.detokenize(prompt));
     const GenerationRequest one{.prompt = prompt,

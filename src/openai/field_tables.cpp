@@ -8,7 +8,7 @@ namespace moesaic::openai {
 namespace {
 
 using enum Treatment;
-constexpr std::string_view kFalse = "[false]", kTrue = "[true]", kEmpty = "[[]]";
+constexpr std::string_view kFalse = "[false]", kTrue = "[true]", kEmpty = "[[]]", kNoText = R"([""])";
 
 // ---- members of objects ----
 
@@ -59,11 +59,18 @@ constexpr FieldTable kReasoningMembers{{{{"`reasoning`", kReasoning}}}};
 constexpr KnownField kTemplate[] = {
     {"reasoning_effort"},
     {"enable_thinking"},
+    {"thinking"},
     {"model_identity"},
     {"builtin_tools", kRefused, kEmpty, "offer functions in tools"},
     {"add_generation_prompt", kRefused, kTrue, "the answer begins a message of its own"},
 };
 constexpr FieldTable kChatTemplateMembers{{{{"`chat_template_kwargs`", kTemplate}}}};
+
+constexpr KnownField kThinking[] = {
+    {"type"},
+    {"budget_tokens", kRefused, {}, "use reasoning_effort"},
+};
+constexpr FieldTable kThinkingMembers{{{{"`thinking`", kThinking}}}};
 
 constexpr KnownField kFunction[] = {
     {"name"}, {"description"}, {"parameters"}, {"strict"}, {"defer_loading", kIgnored},
@@ -120,6 +127,7 @@ constexpr KnownField kCommon[] = {
     {"ignore_eos"},
     {"min_tokens"},
     {"n_predict"},
+    {"max_new_tokens"},
     {"allowed_token_ids"},
     {"bad_words"},
     {"cache_prompt"},
@@ -186,7 +194,7 @@ constexpr KnownField kCommon[] = {
     {"dry_multiplier", kRefused, "[0]", "use repetition_penalty"},
     {"penalize_nl", kRefused, kFalse, "use logit_bias"},
     {"min_keep", kRefused, "[0, 1]", "use top_k or top_p"},
-    {"samplers", kRefused, {}, "the order is penalties, temperature, top_k, top_p, min_p"},
+    {"samplers", kRefused, kEmpty, "the order is penalties, temperature, top_k, top_p, min_p"},
     {"use_beam_search", kRefused, kFalse, "use n"},
     {"length_penalty", kRefused, "[1]", "there is no beam search"},
     {"early_stopping", kRefused, kFalse, "there is no beam search"},
@@ -194,14 +202,15 @@ constexpr KnownField kCommon[] = {
     {"repetition_detection", kRefused, {}, "use repetition_penalty"},
     {"watermarking", kRefused, kFalse, "answers carry no watermark"},
     // Forms of an answer that are not here.
-    {"guided_regex", kRefused, {}, kOtherForms},
-    {"guided_choice", kRefused, {}, kOtherForms},
-    {"guided_grammar", kRefused, {}, kOtherForms},
-    {"guided_whitespace_pattern", kRefused, {}, kOtherForms},
-    {"structural_tag", kRefused, {}, kOtherForms},
-    {"grammar", kRefused, R"([""])", kOtherForms},
+    {"guided_regex", kRefused, kNoText, kOtherForms},
+    {"guided_choice", kRefused, kEmpty, kOtherForms},
+    {"guided_grammar", kRefused, kNoText, kOtherForms},
+    {"guided_whitespace_pattern", kRefused, kNoText, kOtherForms},
+    {"structural_tag", kRefused, kNoText, kOtherForms},
+    {"grammar", kRefused, kNoText, kOtherForms},
     {"grammar_lazy", kRefused, kFalse, kOtherForms},
-    {"grammar_type", kRefused, R"([""])", kOtherForms},
+    {"grammar_type", kRefused, kNoText, kOtherForms},
+    {"format", kRefused, kNoText, kOtherForms},
     {"grammar_triggers", kRefused, kEmpty, kOtherForms},
     // Parts of an answer that are not computed.
     {"prompt_logprobs", kRefused, {}, "the prompt's log-probabilities are not computed"},
@@ -209,7 +218,6 @@ constexpr KnownField kCommon[] = {
     {"n_probs", kRefused, "[0]", "use logprobs"},
     {"post_sampling_probs", kRefused, kFalse, "log-probabilities are the model's own"},
     {"return_tokens", kRefused, kFalse, "POST /tokenize gives a text's tokens"},
-    {"return_token_ids", kRefused, kFalse, "POST /tokenize gives a text's tokens"},
     {"return_tokens_as_token_ids", kRefused, kFalse, "POST /tokenize gives a text's tokens"},
     {"return_token_offsets", kRefused, kFalse, "POST /tokenize gives a text's tokens"},
     {"return_prompt_text", kRefused, kFalse, "POST /apply-template gives it"},
@@ -221,12 +229,18 @@ constexpr KnownField kCommon[] = {
     {"multimodal_data", kRefused, kEmpty, "the model reads text"},
     {"prompt_embeds", kRefused, {}, "send the prompt as text or token ids"},
     {"truncate_prompt_tokens", kRefused, {}, "shorten the prompt; POST /tokenize counts its tokens"},
-    {"cache_salt", kRefused, {}, "\"cache_prompt\": false takes nothing from other requests"},
+    {"cache_salt", kRefused, kNoText, "\"cache_prompt\": false takes nothing from other requests"},
     {"kv_transfer_params", kRefused, "[{}]", "one server does all the work"},
     {"ec_transfer_params", kRefused, "[{}]", "one server does all the work"},
     {"vllm_xargs", kRefused, "[{}]", "there are no extensions"},
+    // Of clients whose field belongs elsewhere.
+    {"extra_body", kRefused, "[{}]", "its members belong into the request itself"},
+    {"options", kRefused, "[{}]", "its members belong into the request itself"},
+    {"stop_sequences", kRefused, kEmpty, "use stop"},
     {"thinking_token_budget", kRefused, "[-1]", "use reasoning_effort"},
     {"thinking_budget_tokens", kRefused, "[-1]", "use reasoning_effort"},
+    {"thinking_budget", kRefused, "[-1]", "use reasoning_effort"},
+    {"reasoning_budget", kRefused, "[-1]", "use reasoning_effort"},
     {"reasoning_budget_tokens", kRefused, "[-1]", "use reasoning_effort"},
     {"t_max_predict_ms", kRefused, "[-1, 0]", "use max_tokens"},
     {"t_max_prompt_ms", kRefused, "[-1, 0]", "serve --request-timeout limits an answer's time"},
@@ -242,12 +256,14 @@ constexpr KnownField kConversation[] = {
     {"reasoning", kRead, {}, {}, &kReasoningMembers},
     {"reasoning_effort"},
     {"include_reasoning"},
+    {"enable_thinking"},
+    {"thinking", kRead, {}, {}, &kThinkingMembers},
     {"chat_template_kwargs", kRead, {}, {}, &kChatTemplateMembers},
     {"top_logprobs"},
     {"metadata", kIgnored},
     {"parallel_tool_calls", kIgnored},
     {"skip_special_tokens", kRefused, kTrue, "special tokens never stand in content"},
-    {"chat_template", kRefused, {}, "the prompt is harmony's"},
+    {"chat_template", kRefused, kNoText, "the prompt is harmony's"},
     {"documents", kRefused, kEmpty, "send them in messages"},
     {"add_generation_prompt", kRefused, kTrue, "the answer begins a message of its own"},
     {"continue_final_message", kRefused, kFalse, "the answer begins a message of its own"},
@@ -256,7 +272,7 @@ constexpr KnownField kConversation[] = {
     {"parse_tool_calls", kRefused, kTrue, "use \"tool_choice\": \"none\""},
     {"chat_format", kRefused, {}, "the prompt is harmony's"},
     {"chat_parser", kRefused, {}, "the prompt is harmony's"},
-    {"generation_prompt", kRefused, {}, "the prompt is harmony's"},
+    {"generation_prompt", kRefused, kNoText, "the prompt is harmony's"},
 };
 
 constexpr KnownField kChat[] = {
@@ -265,21 +281,22 @@ constexpr KnownField kChat[] = {
     {"max_completion_tokens"},
     {"n"},
     {"logprobs"},
+    {"return_token_ids"},
     {"response_format", kRead, {}, {}, &kResponseFormatMembers},
     {"prediction", kIgnored},
     {"n_cmpl", kRefused, "[1]", "use n"},
     {"best_of", kRefused, "[1]", "use n"},
     {"max_output_tokens", kRefused, {}, "use max_completion_tokens"},
     {"verbosity", kRefused, R"(["medium"])", "say in the messages how long answers are to be"},
-    {"modalities", kRefused, R"([["text"]])", "the model writes text"},
+    {"modalities", kRefused, R"([["text"], []])", "the model writes text"},
     {"audio", kRefused, {}, "the model writes text"},
-    {"functions", kRefused, {}, "use tools"},
-    {"function_call", kRefused, {}, "use tool_choice"},
+    {"functions", kRefused, kEmpty, "use tools"},
+    {"function_call", kRefused, R"(["none", "auto"])", "use tool_choice"},
     {"web_search_options", kRefused, {}, "offer a function that searches"},
     {"prompt", kRefused, {}, "send messages, or use /v1/completions"},
     {"input", kRefused, {}, "send messages, or use /v1/responses"},
-    {"instructions", kRefused, {}, "send a system message"},
-    {"text", kRefused, {}, "use response_format"},
+    {"instructions", kRefused, kNoText, "send a system message"},
+    {"text", kRefused, R"([{}, {"format": {"type": "text"}}])", "use response_format"},
 };
 
 constexpr KnownField kCompletion[] = {
@@ -290,17 +307,18 @@ constexpr KnownField kCompletion[] = {
     {"best_of"},
     {"logprobs"},
     {"echo"},
+    {"return_token_ids"},
     {"skip_special_tokens"},
     {"parse_special"},
     {"response_format", kRead, {}, {}, &kResponseFormatMembers},
     {"metadata", kIgnored},
     {"n_cmpl", kRefused, "[1]", "use n"},
-    {"suffix", kRefused, {}, "the model was not trained to fill in"},
+    {"suffix", kRefused, kNoText, "the model was not trained to fill in"},
     {"max_output_tokens", kRefused, {}, "use max_tokens"},
     {"messages", kRefused, {}, "send a prompt, or use /v1/chat/completions"},
     {"input", kRefused, {}, "send a prompt, or use /v1/responses"},
     {"tools", kRefused, kEmpty, "use /v1/chat/completions"},
-    {"tool_choice", kRefused, R"(["none"])", "use /v1/chat/completions"},
+    {"tool_choice", kRefused, R"(["none", "auto"])", "use /v1/chat/completions"},
     {"reasoning_effort", kRefused, {}, "use /v1/chat/completions"},
 };
 
@@ -318,18 +336,20 @@ constexpr KnownField kResponses[] = {
     {"background_options", kIgnored},
     {"n", kRefused, "[1]", "one response is made for each request"},
     {"background", kRefused, kFalse, "nothing is stored here; use stream"},
-    {"previous_response_id", kRefused, {}, "nothing is stored here: send the conversation's items as input"},
+    {"previous_response_id", kRefused, kNoText,
+     "nothing is stored here: send the conversation's items as input"},
     {"previous_response", kRefused, {}, "send the conversation's items as input"},
     {"previous_input_messages", kRefused, kEmpty, "send the conversation's items as input"},
     {"enable_response_messages", kRefused, kFalse, "POST /apply-template shows a prompt"},
-    {"conversation", kRefused, {}, "nothing is stored here: send the conversation's items as input"},
+    {"conversation", kRefused, kNoText, "nothing is stored here: send the conversation's items as input"},
     {"context_management", kRefused, kEmpty, "shorten the input"},
     {"access_programs", kRefused, {}, "there are none"},
     {"prompt", kRefused, {}, "send instructions and input"},
     {"messages", kRefused, {}, "send input, or use /v1/chat/completions"},
     {"max_tokens", kRefused, {}, "use max_output_tokens"},
     {"max_completion_tokens", kRefused, {}, "use max_output_tokens"},
-    {"response_format", kRefused, {}, "use text.format"},
+    {"response_format", kRefused, R"([{"type": "text"}])", "use text.format"},
+    {"return_token_ids", kRefused, kFalse, "chat completions and completions tell them"},
     {"logprobs", kRefused, kFalse, "use top_logprobs and include message.output_text.logprobs"},
 };
 

@@ -129,6 +129,8 @@ std::vector<Place> places() {
        members_of(responses, "reasoning")},
       {"`chat_template_kwargs`", chat_job, chat_body({{"chat_template_kwargs", Json::object()}}),
        "/chat_template_kwargs", members_of(chat, "chat_template_kwargs")},
+      {"`thinking`", chat_job, chat_body({{"thinking", Json::object()}}), "/thinking",
+       members_of(chat, "thinking")},
       {"`structured_outputs`",
        completion_job,
        {{"prompt", "hi"}, {"structured_outputs", Json::object()}},
@@ -204,9 +206,14 @@ constexpr ReadCase kReadCases[] = {
     {"exclude", "true"},
     {"enabled", "false"},
     {"enable_thinking", "false"},
+    {"thinking", "false", "{}", "`chat_template_kwargs`"},
+    {"thinking", R"({"type": "disabled"})"},
+    {"type", R"("disabled")", "{}", "`thinking`"},
+    {"return_token_ids", "true"},
     {"model_identity", R"("You are Tiny.")"},
     {"include_reasoning", "false"},
     {"chat_template_kwargs", R"({"reasoning_effort": "high"})"},
+    {"max_new_tokens", "7"},
     {"max_tokens", "7"},
     {"max_completion_tokens", "7"},
     {"max_output_tokens", "7"},
@@ -380,7 +387,7 @@ TEST(UnknownFields, AreRefusedWhereTheServerIsStrict) {
   EXPECT_EQ(error.param, "temprature");
   EXPECT_NE(error.message.find("'temperature'"), std::string::npos) << error.message;
   EXPECT_TRUE(std::holds_alternative<ApiError>(tokenize(R"({"promt": "a", "content": "b"})", service(true))));
-  EXPECT_TRUE(std::holds_alternative<std::string>(tokenize(R"({"content": "b"})", service(true))));
+  EXPECT_TRUE(std::holds_alternative<TokenAnswer>(tokenize(R"({"content": "b"})", service(true))));
 }
 
 }  // namespace

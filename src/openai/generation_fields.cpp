@@ -62,9 +62,10 @@ void read_inside(Fields& fields, const char* key, Read&& read) {
 void read_effort(Fields& fields, const std::string& path, const char* key, std::vector<EffortField>& said) {
   std::string given;
   fields.read(key, given);
-  if (fields.find(key) == nullptr || !fields.ok()) return;
+  if (given.empty() || given == "auto" || given == "default" || !fields.ok()) return;  // says nothing
   const std::string meaning = meaning_of(given);
-  if (meaning.empty()) return fields.refuse(key, "must be none, minimal, low, medium, high, xhigh or max");
+  if (meaning.empty())
+    return fields.refuse(key, "must be none, minimal, low, medium, high, xhigh, max, auto or default");
   said.push_back({path + key, meaning});
 }
 
@@ -73,6 +74,21 @@ void read_switch(Fields& fields, const std::string& path, const char* key, std::
   bool on = true;
   fields.read(key, on);
   if (!on) said.push_back({path + key, "low"});
+}
+
+// {type: enabled, disabled, auto or adaptive}, or a switch.
+void read_thinking_type(Fields& fields, std::vector<EffortField>& said) {
+  const Json* thinking = fields.find("thinking");
+  if (thinking == nullptr) return;
+  if (thinking->is_boolean()) return read_switch(fields, "", "thinking", said);
+  read_inside(fields, "thinking", [&](Fields& inner) {
+    std::string type;
+    inner.read("type", type);
+    if (type == "disabled")
+      said.push_back({"thinking.type", "low"});
+    else if (!type.empty() && type != "enabled" && type != "auto" && type != "adaptive")
+      inner.refuse("type", "must be enabled, disabled, auto or adaptive");
+  });
 }
 
 Json format_of(const Json& schema) { return {{"type", "json_schema"}, {"schema", schema}}; }
@@ -113,8 +129,11 @@ Thinking read_thinking(Fields& fields) {
   read_inside(fields, "chat_template_kwargs", [&](Fields& kwargs) {
     read_effort(kwargs, "chat_template_kwargs.", "reasoning_effort", said);
     read_switch(kwargs, "chat_template_kwargs.", "enable_thinking", said);
+    read_switch(kwargs, "chat_template_kwargs.", "thinking", said);
     kwargs.read("model_identity", thinking.identity);
   });
+  read_switch(fields, "", "enable_thinking", said);
+  read_thinking_type(fields, said);
   fields.read("include_reasoning", include);
   thinking.shown = include && !exclude;
   for (const EffortField& one : said) {

@@ -23,9 +23,9 @@ struct Thinking {
   bool shown = true;
 };
 // reasoning_effort, reasoning.effort and chat_template_kwargs.reasoning_effort (none to max, as the three
-// efforts that the model knows), reasoning.enabled and chat_template_kwargs.enable_thinking (false: low),
-// reasoning.exclude, include_reasoning and chat_template_kwargs.model_identity. What contradicts itself is
-// refused.
+// efforts that the model knows), reasoning.enabled, enable_thinking, thinking and both of these in
+// chat_template_kwargs (false or disabled: low), reasoning.exclude, include_reasoning and
+// chat_template_kwargs.model_identity. What contradicts itself is refused.
 Thinking read_thinking(Fields& fields);
 
 // What an answer has to look like.

@@ -180,7 +180,10 @@ TEST(ChatRequest, TheModelIsToldTheSchema) {
 
 Callable functions(const std::vector<std::string>& names) {
   Tools tools;
-  for (const std::string& name : names) tools.list.push_back({{"function", {{"name", name}}}});
+  for (const std::string& name : names) {
+    tools.list.push_back({{"function", {{"name", name}}}});
+    tools.names.push_back({.name = name, .space = {}});
+  }
   return Callable(tools);
 }
 

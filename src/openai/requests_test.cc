@@ -92,6 +92,37 @@ TEST(Requests, StopTokens) {
   }
 }
 
+TEST(Requests, StopStrings) {
+  std::string many;
+  for (int i = 0; i < 64; ++i) many += (i > 0 ? ", \"" : "\"") + std::to_string(i) + "\"";
+  for (const auto& make : {chat, completion, response}) {
+    EXPECT_EQ(sampling_of(make("\"stop\": [" + many + "]")).stop_strings.size(), 64u);
+    EXPECT_EQ(error_of(make("\"stop\": [" + many + ", \"x\"]")).param, "stop");
+    for (const char* none : {"\"\"", "[]", "[\"\"]", "null"})
+      EXPECT_TRUE(sampling_of(make(std::string("\"stop\": ") + none)).stop_strings.empty()) << none;
+    EXPECT_EQ(sampling_of(make(R"("stop": ["", "x"])")).stop_strings, std::vector<std::string>{"x"});
+    EXPECT_EQ(error_of(make("\"stop\": \"" + std::string(513, 'x') + "\"")).param, "stop");
+  }
+}
+
+// As forms and older clients send them: nothing is asked for.
+TEST(Requests, EmptyFieldsAreAbsent) {
+  const std::string plain = prompt_of(chat("")), responded = prompt_of(response(""));
+  for (const char* more :
+       {R"("functions": [], "function_call": "auto")", R"("function_call": "none")", R"("functions": [])",
+        R"("tools": [], "tool_choice": "auto")", R"("reasoning_effort": "")", R"("reasoning_effort": "auto")",
+        R"("reasoning_effort": "default")", R"("guided_regex": "", "grammar": "", "chat_template": "")",
+        R"("thinking": {"type": "enabled"})", R"("extra_body": {}, "options": {})"})
+    EXPECT_EQ(prompt_of(chat(more)), plain) << more;
+  for (const char* more :
+       {R"("previous_response_id": "")", R"("conversation": "", "instructions": "")", R"("tools": [])",
+        R"("reasoning": {"effort": "auto"})", R"("response_format": {"type": "text"})"})
+    EXPECT_EQ(prompt_of(response(more)), responded) << more;
+  EXPECT_EQ(prompt_of(completion(R"("suffix": "", "tool_choice": "auto")")), prompt_of(completion("")));
+  EXPECT_EQ(error_of(chat(R"("functions": [{"name": "f"}])")).param, "functions");
+  EXPECT_EQ(error_of(chat(R"("function_call": {"name": "f"})")).param, "function_call");
+}
+
 TEST(Requests, WhatAGrammarCannotHoldIsRefused) {
   const std::string schema = R"("response_format": {"type": "json_object"}, )";
   EXPECT_EQ(error_of(chat(schema + R"("ignore_eos": true)")).param, "ignore_eos");
@@ -108,6 +139,12 @@ TEST(Requests, WaysToSetTheEffort) {
       {R"("reasoning": {"enabled": false})", "low"},
       {R"("chat_template_kwargs": {"enable_thinking": false})", "low"},
       {R"("chat_template_kwargs": {"enable_thinking": true}, "reasoning_effort": "high")", "high"},
+      {R"("enable_thinking": false)", "low"},
+      {R"("thinking": {"type": "disabled"})", "low"},
+      {R"("thinking": false)", "low"},
+      {R"("chat_template_kwargs": {"thinking": false})", "low"},
+      {R"("thinking": {"type": "enabled"}, "reasoning_effort": "high")", "high"},
+      {R"("reasoning_effort": "auto", "reasoning": {"effort": "high"})", "high"},
       {R"("reasoning_effort": null)", "medium"}};
   for (const auto& [more, effort] : kWays) {
     for (const auto& make : {chat, response})
@@ -118,6 +155,8 @@ TEST(Requests, WaysToSetTheEffort) {
         R"("reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"})",
         R"("reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": false})",
         R"("reasoning": {"effort": "huge"})", R"("reasoning": "high")", R"("reasoning_effort": 3)",
+        R"("thinking": {"type": "disabled"}, "reasoning_effort": "high")", R"("thinking": {"type": "on"})",
+        R"("thinking": {"type": "enabled", "budget_tokens": 9})", R"("thinking": 5)",
         R"("chat_template_kwargs": [])"}) {
     for (const auto& make : {chat, response}) EXPECT_EQ(error_of(make(more)).http, 400) << more;
   }
@@ -198,6 +237,77 @@ TEST(Requests, AllowedTools) {
         << wrong;
 }
 
+// Functions of MCP servers, as Codex offers them: by names that tell the servers apart.
+TEST(Requests, FunctionsInNamespaces) {
+  const std::string two = R"("tools": [
+      {"type": "namespace", "name": "a", "tools": [{"type": "function", "name": "get"}, {"type": "custom"}]},
+      {"type": "namespace", "name": "mcp__b__", "tools": [{"type": "function", "name": "get"}]},
+      {"type": "namespace", "name": "none"}, {"type": "function", "name": "plain"}])";
+  const std::string prompt = prompt_of(response(two));
+  for (const char* told : {"type a__get = ", "type mcp__b__get = ", "type plain = "})
+    EXPECT_NE(prompt.find(told), std::string::npos) << told << "\n" << prompt;
+  for (const auto& [recipient, space] :
+       {std::pair{"functions.a__get", "a"},
+        {"functions.mcp__b__get", "mcp__b__"},
+        {"functions.get", "a"}}) {  // the namespace left out: the first one's
+    Job job = job_of(response(two));
+    job.answer->add(
+        {.token = SampledToken{.token = 5},
+         .pieces = {{.channel = "commentary", .recipient = recipient, .text = "{}", .begins = true}}},
+        nullptr);
+    job.answer->add({.end = Outcome{.finish = FinishReason::kStop}}, nullptr);
+    const Json call = Json::parse(job.answer->whole())["output"][0];
+    EXPECT_EQ(call["type"], "function_call") << recipient;
+    EXPECT_EQ(call["name"], "get");
+    EXPECT_EQ(call["namespace"], space);
+  }
+  EXPECT_FALSE(
+      job_of(response(two + R"(, "tool_choice": {"type": "function", "name": "get", "namespace": "a"})"))
+          .requests.at(0)
+          .grammar.empty());
+  EXPECT_EQ(
+      error_of(response(two + R"(, "tool_choice": {"type": "function", "name": "put", "namespace": "a"})"))
+          .param,
+      "tool_choice");
+  for (const char* wrong : {R"([{"type": "namespace", "tools": [{"name": "f"}]}])",
+                            R"([{"type": "namespace", "name": "a", "tools": 5}])",
+                            R"([{"type": "namespace", "name": "a", "tools": [5]}])",
+                            R"([{"type": "namespace", "name": "a", "tools": [{"type": "function"}]}])"})
+    EXPECT_EQ(error_of(response(std::string(R"("tools": )") + wrong)).param, "tools") << wrong;
+}
+
+TEST(Requests, ToolsThatDoNotFitAreNamed) {
+  for (const char* parameters : {"5", "[]", "\"{}\"", "true"}) {
+    const std::string tools =
+        R"("tools": [{"type": "function", "function": {"name": "f"}}, {"type": "function", "name": "g", "parameters": )" +
+        std::string(parameters) + "}]";
+    for (const auto& make : {chat, response}) {
+      const ApiError error = error_of(make(tools));
+      EXPECT_EQ(error.param, "tools") << parameters;
+      EXPECT_NE(error.message.find("tool 1"), std::string::npos) << error.message;
+    }
+  }
+  EXPECT_EQ(error_of(chat(R"("tools": [{"name": "f", "parameters": {"description": ")" +
+                          std::string(1 << 20, 'x') + "\"}}]"))
+                .param,
+            "tools");
+}
+
+// The same number, whether a call must be made or not.
+TEST(Requests, OneLimitOfTools) {
+  const auto tools = [](int count) {
+    std::string list;
+    for (int i = 0; i < count; ++i)
+      list +=
+          (i > 0 ? "," : "") + std::string(R"({"type": "function", "name": "f)") + std::to_string(i) + "\"}";
+    return R"("tools": [)" + list + "]";
+  };
+  // Their prompt is longer than the context of this model.
+  EXPECT_EQ(error_of(chat(tools(512))).code, "context_length_exceeded");
+  EXPECT_EQ(error_of(chat(tools(512) + R"(, "tool_choice": "required")")).code, "context_length_exceeded");
+  EXPECT_EQ(error_of(chat(tools(513))).param, "tools");
+}
+
 TEST(Requests, ContextErrorsAreInTheWordsThatClientsLookFor) {
   std::string words;
   for (int i = 0; i < 1500; ++i) words += "word ";
@@ -231,15 +341,51 @@ TEST(TokenRequests, AreThoseOfTheChat) {
           "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "null"}}},
           "tools": [{"type": "function", "function": {"name": "f"}}]})";
   const Job job = job_of(chat_job(body, service()));
-  const Json tokens = Json::parse(std::get<std::string>(tokenize(body, service())));
+  const Json tokens = Json::parse(std::get<TokenAnswer>(tokenize(body, service())).json);
   EXPECT_EQ(tokens["tokens"].get<std::vector<int32_t>>(), job.requests.at(0).prompt);
-  const Json text = Json::parse(std::get<std::string>(apply_template(body, service())));
+  const Json text = Json::parse(std::get<TokenAnswer>(apply_template(body, service())).json);
   EXPECT_EQ(text["prompt"], service().model.detokenize(job.requests.at(0).prompt));
   EXPECT_EQ(std::get<ApiError>(apply_template("{}", service())).param, "messages");
   EXPECT_EQ(std::get<ApiError>(tokenize(R"({"messages": 5})", service())).param, "messages");
 }
 
+TEST(TokenRequests, NameUnknownFields) {
+  const std::string more = R"(, "temprature": 1})";
+  for (const TokenAnswerOrError& made :
+       {tokenize(R"({"content": "hi")" + more, service()), detokenize(R"({"tokens": [5])" + more, service()),
+        tokenize(R"({"messages": [{"role": "user", "content": "hi"}])" + more, service()),
+        apply_template(R"({"messages": [{"role": "user", "content": "hi"}])" + more, service())}) {
+    ASSERT_TRUE(std::holds_alternative<TokenAnswer>(made));
+    EXPECT_TRUE(std::get<TokenAnswer>(made).unknown.header().starts_with("temprature"));
+  }
+}
+
 // ---- histories ----
+
+std::string prompt_of_messages(const std::string& messages) {
+  return prompt_of(
+      chat_job(R"({"messages": [{"role": "user", "content": "go"}, )" + messages + "]}", service()));
+}
+
+TEST(ChatHistory, RefusalsAreText) {
+  const std::string want = prompt_of_messages(R"({"role": "assistant", "content": "No."})");
+  for (const char* message : {R"({"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]})",
+                              R"({"role": "assistant", "content": null, "refusal": "No."})",
+                              R"({"role": "assistant", "refusal": "No."})",
+                              R"({"role": "assistant", "content": "No.", "refusal": null})",
+                              R"({"role": "assistant", "content": "No.", "refusal": ""})"})
+    EXPECT_EQ(prompt_of_messages(message), want) << message;
+}
+
+TEST(ChatHistory, FunctionsAreToolsInOlderWords) {
+  const std::string want = prompt_of_messages(
+      R"({"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
+         {"role": "tool", "tool_call_id": "c", "content": "4"})");
+  EXPECT_EQ(prompt_of_messages(
+                R"({"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{}"}},
+                                  {"role": "function", "name": "f", "content": "4"})"),
+            want);
+}
 
 std::string prompt_of_items(const std::string& items) {
   return prompt_of(
@@ -283,6 +429,22 @@ TEST(ResponsesInput, ItemsOfCodexHistories) {
                                                                     << prompt_of_items(items);
 }
 
+TEST(ResponsesInput, PartsWithoutAMessageAreTheUsers) {
+  EXPECT_EQ(prompt_of_items(R"({"type": "input_text", "text": "on"})"),
+            prompt_of_items(R"({"role": "user", "content": "on"})"));
+  EXPECT_NE(prompt_of_items(R"({"type": "input_file", "file_id": "x"})").find("[file omitted"),
+            std::string::npos);
+}
+
+TEST(ResponsesInput, CallsInNamespacesAreToldAsTheirToolsAre) {
+  EXPECT_NE(
+      prompt_of_items(
+          R"({"type": "function_call", "call_id": "c", "name": "get", "namespace": "a", "arguments": "{}"},
+                               {"type": "function_call_output", "call_id": "c", "output": "4"})")
+          .find("<|start|>functions.a__get to=assistant"),
+      std::string::npos);
+}
+
 TEST(ResponsesInput, WhatSaysNothingToTheModelIsLeftOut) {
   const std::string without = prompt_of_items(R"({"role": "user", "content": "on"})");
   for (const char* item :
@@ -322,6 +484,76 @@ TEST(ResponsesInput, ReasoningComesBackSealed) {
   };
   EXPECT_EQ(item(R"("encrypted_content": ")" + seal_reasoning("think") + "\""),
             item(R"("content": [{"type": "reasoning_text", "text": "think"}])"));
+}
+
+// ---- return_token_ids ----
+
+// Tokens of a header and of text, the last one with the end or before it.
+void play(Answer& answer, int choice, bool last_with_end, std::string* sse) {
+  const auto add = [&](int32_t token, const char* channel, const char* text) {
+    AnswerEvent event{.choice = choice, .token = SampledToken{.token = token}};
+    if (*text != 0) event.pieces = {{.channel = channel, .recipient = {}, .text = text}};
+    answer.add(event, sse);
+  };
+  add(1, "", "");
+  add(2, "analysis", "th");
+  add(3, "", "");
+  add(4, "final", "x");
+  AnswerEvent end{.choice = choice, .end = Outcome{.finish = FinishReason::kStop}};
+  if (!last_with_end) add(9, "", "");
+  if (last_with_end) end.token = SampledToken{.token = 9};
+  answer.add(end, sse);
+}
+
+std::vector<Json> chunks_of(const std::string& sse) {
+  std::vector<Json> chunks;
+  for (size_t at = 0; (at = sse.find("data: {", at)) != std::string::npos; ++at)
+    chunks.push_back(Json::parse(sse.substr(at + 6, sse.find('\n', at) - at - 6)));
+  return chunks;
+}
+
+const Json& told_prompt(const Json& json) {
+  return json.contains("prompt_token_ids") ? json["prompt_token_ids"]
+                                           : json["choices"][0]["prompt_token_ids"];
+}
+
+// As vLLM has it, and a chunk for each token.
+TEST(ReturnTokenIds, WholeAndStreamed) {
+  const Json all = {1, 2, 3, 4, 9};
+  for (const auto& make : {chat, completion}) {
+    for (const bool last_with_end : {false, true}) {
+      Job job = job_of(make(R"("return_token_ids": true, "n": 2)"));
+      const Json prompt = job.requests.at(0).prompt;
+      for (const int choice : {0, 1}) play(*job.answer, choice, last_with_end, nullptr);
+      const Json whole = Json::parse(job.answer->whole());
+      for (const Json& choice : whole["choices"]) EXPECT_EQ(choice["token_ids"], all);
+      EXPECT_EQ(told_prompt(whole), prompt);
+      EXPECT_EQ(whole.contains("prompt_token_ids"), make == chat);
+
+      Job streamed = job_of(make(R"("return_token_ids": true, "stream": true)"));
+      std::string sse;
+      play(*streamed.answer, 0, last_with_end, &sse);
+      const std::vector<Json> chunks = chunks_of(sse);
+      EXPECT_EQ(told_prompt(chunks.at(0)), prompt);
+      Json told = Json::array();
+      for (const Json& chunk : chunks) {
+        const Json ids = chunk["choices"][0].value("token_ids", Json::array());
+        EXPECT_LE(ids.size(), 1u);
+        told.insert(told.end(), ids.begin(), ids.end());
+        if (&chunk == chunks.data()) continue;
+        EXPECT_FALSE(chunk.contains("prompt_token_ids") || chunk["choices"][0].contains("prompt_token_ids"));
+      }
+      EXPECT_EQ(told, all);
+    }
+    Job job = job_of(make(""));
+    play(*job.answer, 0, true, nullptr);
+    EXPECT_EQ(job.answer->whole().find("token_ids"), std::string::npos);
+  }
+  EXPECT_EQ(error_of(response(R"("return_token_ids": true)")).param, "return_token_ids");
+  const Job two = job_of(completion_job(R"({"prompt": ["a", "b c"], "return_token_ids": true})", service()));
+  for (const int choice : {0, 1}) play(*two.answer, choice, true, nullptr);
+  const Json whole = Json::parse(two.answer->whole());
+  for (const int i : {0, 1}) EXPECT_EQ(whole["choices"][i]["prompt_token_ids"], two.requests.at(i).prompt);
 }
 
 // ---- what Responses' answers hold where they are asked to ----

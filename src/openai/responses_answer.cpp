@@ -32,10 +32,15 @@ Json ResponsesAnswer::part_json(const Item& item) {
           {"logprobs", item.logprobs}};
 }
 
+Json ResponsesAnswer::call_json(const Item& item) {
+  Json json = {{"type", "function_call"},    {"id", item.id},          {"call_id", item.call_id},
+               {"name", item.function.name}, {"arguments", item.text}, {"status", item.status}};
+  if (!item.function.space.empty()) json["namespace"] = item.function.space;
+  return json;
+}
+
 Json ResponsesAnswer::item_json(const Item& item) const {
-  if (item.kind == Kind::kCall)
-    return {{"type", "function_call"}, {"id", item.id},          {"call_id", item.call_id},
-            {"name", item.name},       {"arguments", item.text}, {"status", item.status}};
+  if (item.kind == Kind::kCall) return call_json(item);
   const Json content = item.text.empty() ? Json::array() : Json::array({part_json(item)});
   if (item.kind == Kind::kReasoning) {
     Json json = {{"type", "reasoning"},
@@ -76,11 +81,14 @@ void ResponsesAnswer::begin(std::string& sse) {
 void ResponsesAnswer::open(const TextPiece& piece, std::string* sse) {
   const Kind kind = kind_of(piece);
   constexpr const char* kPrefixes[] = {"rs_", "msg_", "fc_"};
-  Item item{
-      .kind = kind, .id = new_id(kPrefixes[static_cast<int>(kind)]), .call_id = {}, .name = {}, .text = {}};
+  Item item{.kind = kind,
+            .id = new_id(kPrefixes[static_cast<int>(kind)]),
+            .call_id = {},
+            .text = {},
+            .function = {}};
   if (kind == Kind::kCall) {
     item.call_id = new_id("call_");
-    item.name = options_.functions.name_of(piece.recipient);
+    item.function = options_.functions.function(options_.functions.name_of(piece.recipient));
   }
   items_.push_back(std::move(item));
   open_ = true;
@@ -98,7 +106,8 @@ void ResponsesAnswer::close(const char* status, std::string* sse) {
   if (sse == nullptr) return;
   const Item& item = items_.back();
   if (item.kind == Kind::kCall) {
-    emit_item("response.function_call_arguments.done", {{"name", item.name}, {"arguments", item.text}}, sse);
+    emit_item("response.function_call_arguments.done",
+              {{"name", item.function.name}, {"arguments", item.text}}, sse);
   } else {
     const bool reasoning = item.kind == Kind::kReasoning;
     Json done = {{"text", item.text}};

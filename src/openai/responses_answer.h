@@ -34,7 +34,8 @@ class ResponsesAnswer : public Answer {
   enum class Kind { kReasoning, kMessage, kCall };
   struct Item {
     Kind kind = Kind::kMessage;
-    std::string id, call_id, name, text;
+    std::string id, call_id, text;
+    FunctionName function;  // of a call
     const char* status = "in_progress";
     Json logprobs = Json::array();  // of a message's tokens
   };
@@ -51,6 +52,7 @@ class ResponsesAnswer : public Answer {
   // What stands for a piece's tokens in its item and in its event.
   Json take_logprobs(const TextPiece& piece);
   Json item_json(const Item& item) const;
+  static Json call_json(const Item& item);
   static Json part_json(const Item& item);
   Json response(const char* status) const;
   Json usage_json() const;

@@ -9,6 +9,7 @@
 
 #include "openai/sealed_reasoning.h"
 #include "openai/sse.h"
+#include "openai/tool_choice.h"
 
 namespace moesaic::openai {
 namespace {
@@ -90,6 +91,7 @@ class InputReader {
     if (!item.is_object()) return {};
     const std::string type = string_or(item, "type", "message");
     if (type == "message") return message(item);
+    if (type.starts_with("input_")) return Json{{"role", "user"}, {"content", readable_content(item)}};
     if (type == "reasoning") return reasoning(item);
     if (type == "function_call") return function_call(item);
     if (type == "compaction" || type == "compaction_summary" || type == "context_compaction")
@@ -121,7 +123,8 @@ class InputReader {
   }
 
   Json function_call(const Json& item) {
-    const std::string name = string_or(item, "name", "");
+    const std::string name =
+        FunctionName{.name = string_or(item, "name", ""), .space = string_or(item, "namespace", "")}.told();
     remember(item, name);
     const Json function = {{"name", name}, {"arguments", string_or(item, "arguments", "{}")}};
     return {{"role", "assistant"},

@@ -55,7 +55,7 @@ ResponsesRequest read_responses(Fields& fields, const Service& service) {
   ResponsesRequest r;
   read_model(fields, service);
   read_sampling(fields, service.model, r.sampling);
-  read_max_tokens(fields, {"max_output_tokens", "n_predict"}, r.sampling);
+  read_max_tokens(fields, {"max_output_tokens", "n_predict", "max_new_tokens"}, r.sampling);
   r.tools = read_tools(fields);
   r.thinking = read_thinking(fields);
   read_text_format(fields, r);

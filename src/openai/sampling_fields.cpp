@@ -10,7 +10,7 @@
 namespace moesaic::openai {
 namespace {
 
-constexpr size_t kMaxStops = 16, kMaxStopBytes = 512;
+constexpr size_t kMaxStops = 64, kMaxStopBytes = 512;
 constexpr int kMaxTopK = 1 << 20;
 constexpr size_t kMaxStopTokens = 256, kMaxAllowedTokens = 1 << 18;
 constexpr size_t kMaxBadWords = 128, kMaxBadWordBytes = 128;
@@ -66,9 +66,10 @@ void read_logit_bias(Fields& fields, int vocab, SamplingParams& sampling) {
 
 void read_stop(Fields& fields, SamplingParams& sampling) {
   fields.strings("stop", sampling.stop_strings, kMaxStops);
+  std::erase(sampling.stop_strings, "");  // as forms send a field that nobody filled in
   for (const std::string& stop : sampling.stop_strings) {
-    if (stop.empty() || stop.size() > kMaxStopBytes)
-      return fields.refuse("stop", fmt::format("a stop string has 1 to {} bytes", kMaxStopBytes));
+    if (stop.size() > kMaxStopBytes)
+      return fields.refuse("stop", fmt::format("a stop string has up to {} bytes", kMaxStopBytes));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "openai/token_requests.h"
 
 #include <optional>
+#include <utility>
 
 #include "openai/chat_request.h"
 #include "openai/generation_fields.h"
@@ -28,39 +29,41 @@ Result<Tokens> tokens_of(Fields& fields, const Json& root, const Service& servic
 
 }  // namespace
 
-JsonOrError tokenize(std::string_view body, const Service& service) {
+TokenAnswerOrError tokenize(std::string_view body, const Service& service) {
   const Result<Json> root = parse_object(body);
   if (!root.ok()) return api_error(root.status());
   Fields fields(root.value());
-  check_fields(root.value(), tokenize_fields(), service.strict_fields, fields);
+  UnknownFields unknown = check_fields(root.value(), tokenize_fields(), service.strict_fields, fields);
   if (fields.find("prompt") == nullptr && fields.find("content") == nullptr &&
       fields.find("messages") == nullptr)
     fields.refuse("prompt", "is missing");
   const Result<Tokens> tokens = tokens_of(fields, root.value(), service);
   if (!fields.ok()) return *fields.refusal();
   if (!tokens.ok()) return api_error(tokens.status(), "prompt");
-  return dump({{"count", tokens.value().size()},
-               {"max_model_len", service.model.context()},
-               {"tokens", tokens.value()}});
+  const Json json = {{"count", tokens.value().size()},
+                     {"max_model_len", service.model.context()},
+                     {"tokens", tokens.value()}};
+  return TokenAnswer{dump(json), std::move(unknown)};
 }
 
-JsonOrError apply_template(std::string_view body, const Service& service) {
+TokenAnswerOrError apply_template(std::string_view body, const Service& service) {
   const Result<Json> root = parse_object(body);
   if (!root.ok()) return api_error(root.status());
   Fields fields(root.value());
-  check_fields(root.value(), tokenize_fields(), service.strict_fields, fields);
+  UnknownFields unknown = check_fields(root.value(), tokenize_fields(), service.strict_fields, fields);
   const Json conversation = chat_conversation(fields, root.value(), service);
   if (!fields.ok()) return *fields.refusal();
   const Result<Tokens> tokens = service.model.chat_prompt(dump(conversation), {.cancel = service.cancel});
   if (!tokens.ok()) return api_error(tokens.status(), "messages");
-  return dump({{"prompt", utf8_lossy(service.model.detokenize(tokens.value()))}});
+  const std::string text = utf8_lossy(service.model.detokenize(tokens.value()));
+  return TokenAnswer{dump({{"prompt", text}}), std::move(unknown)};
 }
 
-JsonOrError detokenize(std::string_view body, const Service& service) {
+TokenAnswerOrError detokenize(std::string_view body, const Service& service) {
   const Result<Json> root = parse_object(body);
   if (!root.ok()) return api_error(root.status());
   Fields fields(root.value());
-  check_fields(root.value(), detokenize_fields(), service.strict_fields, fields);
+  UnknownFields unknown = check_fields(root.value(), detokenize_fields(), service.strict_fields, fields);
   if (!fields.ok()) return *fields.refusal();
   const Json* list = fields.find("tokens");
   const ApiError wrong{.message = "tokens: must be an array of token ids", .param = "tokens"};
@@ -72,7 +75,7 @@ JsonOrError detokenize(std::string_view body, const Service& service) {
     tokens.push_back(*token);
   }
   const std::string text = utf8_lossy(service.model.detokenize(tokens));
-  return dump({{"prompt", text}, {"content", text}});
+  return TokenAnswer{dump({{"prompt", text}, {"content", text}}), std::move(unknown)};
 }
 
 }  // namespace moesaic::openai

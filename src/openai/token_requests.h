@@ -9,13 +9,17 @@
 
 namespace moesaic::openai {
 
-using JsonOrError = std::variant<std::string, ApiError>;
+struct TokenAnswer {
+  std::string json;
+  UnknownFields unknown;  // of the request
+};
+using TokenAnswerOrError = std::variant<TokenAnswer, ApiError>;
 
 // {prompt or content, parse_special} or the body of a chat completion: {tokens, count, max_model_len}
-JsonOrError tokenize(std::string_view body, const Service& service);
+TokenAnswerOrError tokenize(std::string_view body, const Service& service);
 // The body of a chat completion: {prompt}, its text as the model reads it
-JsonOrError apply_template(std::string_view body, const Service& service);
+TokenAnswerOrError apply_template(std::string_view body, const Service& service);
 // {tokens}: {prompt, content}, twice the same text, in which bytes that are not UTF-8 are U+FFFD
-JsonOrError detokenize(std::string_view body, const Service& service);
+TokenAnswerOrError detokenize(std::string_view body, const Service& service);
 
 }  // namespace moesaic::openai

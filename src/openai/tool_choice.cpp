@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "openai/sse.h"
+#include "text/harmony_tools.h"
 
 namespace moesaic::openai {
 namespace {
@@ -27,21 +28,60 @@ bool is_name(const std::string& name) {
   return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), fits);
 }
 
+// Why the model could not be told of it; empty: it can.
+std::string wrong_parameters(const Json& function) {
+  const auto parameters = function.find("parameters");
+  if (parameters == function.end() || parameters->is_null()) return {};
+  if (!parameters->is_object()) return "'s parameters are not an object";
+  return dump(*parameters).size() > kMaxParametersBytes
+             ? fmt::format("'s parameters have more than {} bytes", kMaxParametersBytes)
+             : "";
+}
+
+// where: "tool 3". space: the namespace that it is in.
+void add_function(Fields& fields, const Json& tool, const std::string& where, const std::string& space,
+                  Tools& tools) {
+  Json function = function_of(tool);
+  const FunctionName name{.name = text::string_or(function, "name", ""), .space = space};
+  if (!is_name(name.name) || !is_name(name.told()))
+    return fields.refuse("tools", where + " has no name of letters, digits, '_', '-' and '.'");
+  const std::string wrong = wrong_parameters(function);
+  if (!wrong.empty()) return fields.refuse("tools", where + wrong);
+  function["name"] = name.told();
+  tools.list.push_back({{"type", "function"}, {"function", std::move(function)}});
+  tools.names.push_back(name);
+}
+
+void read_tools_of(Fields& fields, const Json& list, const std::string& where, const std::string& space,
+                   Tools& tools) {
+  if (!list.is_array()) return fields.refuse("tools", where + "must be an array");
+  for (size_t i = 0; i < list.size() && fields.ok(); ++i) {
+    const std::string one = fmt::format("{}tool {}", where, i);
+    if (!list[i].is_object()) return fields.refuse("tools", one + " is not an object");
+    const std::string type = text::string_or(list[i], "type", "function");
+    if (type == "function") add_function(fields, list[i], one, space, tools);
+    if (type == "namespace" && space.empty()) {
+      const std::string name = text::string_or(list[i], "name", "");
+      if (!is_name(name))
+        return fields.refuse("tools", one + " has no name of letters, digits, '_', '-' and '.'");
+      read_tools_of(fields, list[i].value("tools", Json::array()), one + ": ", name, tools);
+    }
+    if (tools.list.size() > kMaxTools || i >= kMaxTools)
+      return fields.refuse("tools", fmt::format("more than {} tools", kMaxTools));
+  }
+}
+
 void read_list(Fields& fields, Tools& tools) {
   const Json* list = fields.find("tools");
-  if (list == nullptr) return;
-  if (!list->is_array()) return fields.refuse("tools", "must be an array");
-  if (list->size() > kMaxTools) return fields.refuse("tools", fmt::format("more than {} tools", kMaxTools));
-  for (size_t i = 0; i < list->size(); ++i) {
-    const Json& tool = (*list)[i];
-    if (!tool.is_object()) return fields.refuse("tools", fmt::format("tool {} is not an object", i));
-    if (text::string_or(tool, "type", "function") != "function") continue;
-    const Json& function = function_of(tool);
-    if (!is_name(text::string_or(function, "name", "")))
-      return fields.refuse("tools",
-                           fmt::format("tool {} has no name of letters, digits, '_', '-' and '.'", i));
-    tools.list.push_back({{"type", "function"}, {"function", function}});
-  }
+  if (list != nullptr) read_tools_of(fields, *list, "", "", tools);
+}
+
+// What the model is told of the function that a choice names.
+std::string told_name(const Json& choice) {
+  const Json& function = function_of(choice);
+  return FunctionName{.name = text::string_or(function, "name", ""),
+                      .space = text::string_or(function, "namespace", "")}
+      .told();
 }
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -69,7 +109,7 @@ void read_allowed(Fields& fields, const Json& choice, Tools& tools) {
   for (const Json& tool : *list) {
     if (!tool.is_object()) return fields.refuse("tool_choice", "allowed_tools: a tool is not an object");
     if (text::string_or(tool, "type", "function") != "function") continue;
-    const std::string name = text::string_or(function_of(tool), "name", "");
+    const std::string name = told_name(tool);
     if (!has_tool(tools, name))
       return fields.refuse("tool_choice", "allowed_tools names a function that is not among the tools");
     tools.allowed->push_back(name);
@@ -94,7 +134,7 @@ void read_choice(Fields& fields, Tools& tools) {
     tools.choice = Choice::kRequired;
   } else if (choice->is_object() && text::string_or(*choice, "type", "") == "function") {
     tools.choice = Choice::kNamed;
-    tools.named = text::string_or(function_of(*choice), "name", "");
+    tools.named = told_name(*choice);
     if (!has_tool(tools, tools.named))
       return fields.refuse("tool_choice", "names a function that is not among the tools");
   } else if (choice->is_object() && text::string_or(*choice, "type", "") == "allowed_tools") {
@@ -124,6 +164,11 @@ std::optional<Result<AnswerGrammar>> compiled(const AnswerFormat& format, const 
 
 }  // namespace
 
+std::string FunctionName::told() const {
+  if (space.empty()) return name;
+  return space + (space.ends_with("__") ? "" : "__") + name;
+}
+
 bool Tools::may_call(const std::string& name) const {
   return offered() && (choice != Choice::kNamed || name == named) && (!allowed || contains(*allowed, name));
 }
@@ -136,9 +181,11 @@ Tools read_tools(Fields& fields) {
 }
 
 Callable::Callable(const Tools& tools) {
-  for (const Json& tool : tools.list) {
-    std::string name = text::string_or(tool["function"], "name", "");
-    if (tools.may_call(name)) names_.insert(std::move(name));
+  for (const FunctionName& name : tools.names) {
+    if (tools.may_call(name.told())) names_.emplace(name.told(), name);
+  }
+  for (const FunctionName& name : tools.names) {  // a model may leave the namespace out
+    if (tools.may_call(name.told())) names_.emplace(name.name, name);
   }
 }
 

@@ -2,8 +2,8 @@
 // completions and responses.
 #pragma once
 
+#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -14,8 +14,16 @@
 
 namespace moesaic::openai {
 
+// A function as its client knows it. space: of Responses' tools of type namespace (MCP servers); else empty.
+struct FunctionName {
+  std::string name, space;
+  // What the model calls it: "server__search". Names in different namespaces may be the same.
+  std::string told() const;
+};
+
 struct Tools {
-  Json list = Json::array();  // functions, as chat_prompt takes them
+  Json list = Json::array();        // functions, as chat_prompt takes them
+  std::vector<FunctionName> names;  // of each in the list
   enum class Choice { kNone, kAuto, kRequired, kNamed } choice = Choice::kAuto;
   std::string named;
   // allowed_tools: the names of the functions that may be called, of all that the model is told.
@@ -28,8 +36,8 @@ struct Tools {
 };
 
 // tools and tool_choice, both in the shape of chat completions ({type: function, function: {name}}) and of
-// responses
-// ({type: function, name}). Tools that are not functions are left out.
+// responses ({type: function, name}). Functions in a tool of type namespace are tools too; others are left
+// out.
 Tools read_tools(Fields& fields);
 
 // The functions that an answer may call, by the client's names. What an answer says to anyone else is no
@@ -39,12 +47,14 @@ class Callable {
   Callable() = default;
   explicit Callable(const Tools& tools);
 
-  // The name of the function that a call is for: "get_weather" for "functions.get_weather". Empty where it
-  // was not offered.
+  // The name, as the model is told it, of the function that a call is for: "get_weather" for
+  // "functions.get_weather". Empty where it was not offered.
   std::string name_of(const std::string& recipient) const;
+  // For such a name.
+  const FunctionName& function(const std::string& told) const { return names_.at(told); }
 
  private:
-  std::set<std::string> names_;
+  std::map<std::string, FunctionName> names_;
 };
 
 // The form that an answer must have: of a schema, where there is one, in its final channel, and of the tools'

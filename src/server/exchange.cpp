@@ -38,6 +38,16 @@ std::string bearer(std::string_view authorization) {
   return std::string(authorization.substr(key));
 }
 
+// RFC 9110, section 15.5.16.
+openai::Refusal check_content(std::string_view coding) {
+  if (coding.empty()) return {};
+  return openai::ApiError{
+      .http = 415,
+      .message = fmt::format("Content-Encoding: {}: compressed bodies are not read; send the JSON as it is",
+                             coding.substr(0, 40)),
+      .code = "unsupported_content_encoding"};
+}
+
 template <typename Fields>
 std::string text_of(const Fields& fields) {
   return (std::ostringstream() << fields.base()).str();
@@ -137,6 +147,7 @@ asio::awaitable<bool> Connection::send_continue() {
 asio::awaitable<bool> Connection::read_body() {
   openai::Refusal refusal = check_origin(request_, app_.options);
   if (!refusal && !is_preflight()) refusal = check_access(request_, app_);
+  if (!refusal && !parser_->is_done()) refusal = check_content(parser_->head().content_coding);
   if (refusal) {
     keep_alive_ = keep_alive_ && parser_->is_done();
     HttpAnswer answer = error_answer(*refusal);

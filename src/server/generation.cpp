@@ -149,7 +149,8 @@ asio::awaitable<void> Generating::stream_failure(const ApiError& error) {
   if (reached) co_await exchange_.end_events();
 }
 
-// Says which fields of a request nobody knows: to its client, and once to the log.
+}  // namespace
+
 void tell_ignored(Exchange& exchange, App& app, const openai::UnknownFields& unknown) {
   exchange.record().ignored_fields = unknown.header();
   if (!app.options.log_requests) return;
@@ -159,8 +160,6 @@ void tell_ignored(Exchange& exchange, App& app, const openai::UnknownFields& unk
                     nearest.empty() ? path : fmt::format("{}, nearest known: {}", path, nearest));
   }
 }
-
-}  // namespace
 
 asio::awaitable<void> generate(Exchange& exchange, App& app, MakeJob make_job) {
   if (const auto refusal = unavailable(app)) {

@@ -53,16 +53,21 @@ ApiError not_now(std::string message, const char* code, int retry_after) {
 }
 
 asio::awaitable<void> convert(Exchange& exchange, App& app, Convert convert) {
-  openai::JsonOrError result;
+  openai::TokenAnswerOrError result;
   if (const auto refusal = unavailable(app)) {
     result = *refusal;
   } else {
     result = co_await prepare(exchange, app, convert, deadline_of(app));
   }
   if (exchange.gone().stop_requested()) co_return;
-  HttpAnswer answer = std::holds_alternative<ApiError>(result)
-                          ? error_answer(std::get<ApiError>(result))
-                          : HttpAnswer{.body = std::get<std::string>(std::move(result))};
+  HttpAnswer answer;
+  if (const auto* error = std::get_if<ApiError>(&result)) {
+    answer = error_answer(*error);
+  } else {
+    auto& made = std::get<openai::TokenAnswer>(result);
+    tell_ignored(exchange, app, made.unknown);
+    answer.body = std::move(made.json);
+  }
   co_await exchange.send(std::move(answer));
 }
 
@@ -71,6 +76,7 @@ asio::awaitable<void> convert(Exchange& exchange, App& app, Convert convert) {
 HttpAnswer error_answer(const ApiError& error) {
   HttpAnswer answer{.status = error.http, .body = openai::error_json(error)};
   if (error.retry_after > 0) answer.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
+  if (error.http == 415) answer.headers.emplace_back("Accept-Encoding", "identity");
   if (error.http == 401) answer.headers.emplace_back("WWW-Authenticate", "Bearer");
   return answer;
 }

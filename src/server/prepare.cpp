@@ -96,9 +96,9 @@ asio::awaitable<openai::JobOrError> prepare(Exchange& exchange, App& app, MakeJo
   return prepared<openai::JobOrError>(exchange, app, make, deadline);
 }
 
-asio::awaitable<openai::JsonOrError> prepare(Exchange& exchange, App& app, Convert make,
-                                             Clock::time_point deadline) {
-  return prepared<openai::JsonOrError>(exchange, app, make, deadline);
+asio::awaitable<openai::TokenAnswerOrError> prepare(Exchange& exchange, App& app, Convert make,
+                                                    Clock::time_point deadline) {
+  return prepared<openai::TokenAnswerOrError>(exchange, app, make, deadline);
 }
 
 Clock::time_point deadline_of(const App& app) {

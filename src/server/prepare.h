@@ -13,14 +13,14 @@
 namespace moesaic::server {
 
 using MakeJob = openai::JobOrError (*)(std::string_view body, const openai::Service& service);
-using Convert = openai::JsonOrError (*)(std::string_view body, const openai::Service& service);
+using Convert = openai::TokenAnswerOrError (*)(std::string_view body, const openai::Service& service);
 
 // For an App that is available. Takes the exchange's body. Where the client has gone meanwhile, what comes
 // back is of no use.
 asio::awaitable<openai::JobOrError> prepare(Exchange& exchange, App& app, MakeJob make,
                                             Clock::time_point deadline);
-asio::awaitable<openai::JsonOrError> prepare(Exchange& exchange, App& app, Convert make,
-                                             Clock::time_point deadline);
+asio::awaitable<openai::TokenAnswerOrError> prepare(Exchange& exchange, App& app, Convert make,
+                                                    Clock::time_point deadline);
 
 // When the answer to a request that begins now must be complete.
 Clock::time_point deadline_of(const App& app);

@@ -216,6 +216,9 @@ void RequestParser::read_field(http::field field, std::string_view name, std::st
     case http::field::origin:
       read_once(head_.origin, value, "Origin");
       break;
+    case http::field::content_encoding:
+      if (!value.empty() && !iequals(value, "identity")) head_.content_coding = value;
+      break;
     case http::field::expect:
       head_.expect = value;
       break;

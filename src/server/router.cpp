@@ -50,14 +50,25 @@ bool matches(const Route& route, const std::string& path) {
          (route.path.starts_with(kVersion) && is_at(route, std::string(kVersion) + path));
 }
 
+// Without the slashes too many that a base address with a slash at its end brings.
+std::string plain(std::string_view path) {
+  std::string out;
+  for (const char c : path) {
+    if (c != '/' || !out.ends_with('/')) out += c;
+  }
+  if (out.size() > 1 && out.ends_with('/')) out.pop_back();
+  return out;
+}
+
 bool known_path(const std::string& path) {
   return std::any_of(kRoutes.begin(), kRoutes.end(), [&](const Route& r) { return matches(r, path); });
 }
 
 const Route* find_route(const HttpRequest& request) {
-  const auto at = std::find_if(kRoutes.begin(), kRoutes.end(), [&](const Route& r) {
-    return r.method == request.method && matches(r, request.path);
-  });
+  const auto at =
+      std::find_if(kRoutes.begin(), kRoutes.end(), [&, path = plain(request.path)](const Route& r) {
+        return r.method == request.method && matches(r, path);
+      });
   return at == kRoutes.end() ? nullptr : &*at;
 }
 
@@ -87,7 +98,7 @@ std::string percent_decoded(std::string_view text) {
 
 openai::Refusal check_access(const HttpRequest& request, const App& app) {
   const Route* route = find_route(request);
-  if (route == nullptr && known_path(request.path))
+  if (route == nullptr && known_path(plain(request.path)))
     return openai::ApiError{.http = 405,
                             .message = fmt::format("{} does not take {}", request.path, request.method),
                             .code = "method_not_allowed"};
@@ -102,14 +113,16 @@ openai::Refusal check_access(const HttpRequest& request, const App& app) {
 }
 
 std::string model_id(std::string_view path) {
-  const size_t at = path.find(kModels);
-  return at == std::string_view::npos ? "" : percent_decoded(path.substr(at + kModels.size()));
+  const std::string given = plain(path);
+  const size_t at = given.find(kModels);
+  return at == std::string::npos ? "" : percent_decoded(given.substr(at + kModels.size()));
 }
 
 std::string methods_of(const std::string& path) {
+  const std::string called = plain(path);
   std::string methods;
   for (const Route& r : kRoutes)
-    if (matches(r, path)) methods += fmt::format("{}{}", methods.empty() ? "" : ", ", r.method);
+    if (matches(r, called)) methods += fmt::format("{}{}", methods.empty() ? "" : ", ", r.method);
   return methods;
 }
 

@@ -150,13 +150,13 @@ TEST_F(SessionTest, LinesAreWhatTheRfcSays) {
 }
 
 TEST_F(SessionTest, Targets) {
-  for (const char* target :
-       {"/health", "/health?x=/nowhere", "http://localhost/health", "HTTP://127.0.0.1:8080/health?x",
-        "https://localhost/health", "http://localhost", "http://localhost?x", "/"})
+  for (const char* target : {"/health", "/health?x=/nowhere", "http://localhost/health",
+                             "HTTP://127.0.0.1:8080/health?x", "https://localhost/health", "http://localhost",
+                             "http://localhost?x", "/", "//", "/health/", "//health", "///health//?x"})
     expect(get(kHost, target) + kNext, "200 200 ");
   for (const char* target :
-       {"/Health", "/health/", "//health", "/./health", "/x/../health", "/%68ealth", "/health%00",
-        "/health#x", "/health;x", "/http://localhost/health", "/nowhere", "/\xc3\xa4"})
+       {"/Health", "/./health", "//nowhere/", "/v1//", "/x/../health", "/%68ealth", "/health%00", "/health#x",
+        "/health;x", "/http://localhost/health", "/nowhere", "/\xc3\xa4"})
     expect(get(kHost, target) + kNext, "404 200 ");
   for (const char* target :
        {"*", "health", "ftp://localhost/health", "http:///health", "http://a@localhost/health", "http://",
@@ -169,6 +169,20 @@ TEST_F(SessionTest, Targets) {
   const std::string other = talk({"PUT /v1/models HTTP/1.1\r\n" + kHost + "\r\n"});
   EXPECT_EQ(statuses_of(other), "405 ");
   EXPECT_NE(other.find("\r\nAllow: GET\r\n"), std::string::npos) << other;
+}
+
+TEST_F(SessionTest, CompressedBodiesAreRefusedByName) {
+  const std::string length = "Content-Length: 2\r\n";
+  for (const char* coding : {"gzip", "GZIP", "deflate", "br", "zstd", "gzip, identity"}) {
+    const std::string answer = talk({post(length + "Content-Encoding: " + coding + "\r\n", "{}") + kNext});
+    EXPECT_EQ(statuses_of(answer), "415 ") << coding;
+    EXPECT_NE(answer.find(std::string("Content-Encoding: ") + coding), std::string::npos) << answer;
+    EXPECT_NE(answer.find("\r\nAccept-Encoding: identity\r\n"), std::string::npos) << answer;
+  }
+  expect(post("Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n", "2\r\n{}\r\n0\r\n\r\n"), "415 ");
+  expect(post(length + "Content-Encoding: identity\r\n", "{}") + kNext, "503 200 ");
+  expect(post(length + "Content-Encoding: \r\n", "{}") + kNext, "503 200 ");
+  expect(get(kHost + "Content-Encoding: gzip\r\n") + kNext, "200 200 ");  // of nothing
 }
 
 // Whatever their sizes, and wherever a read ends.

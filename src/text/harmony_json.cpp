@@ -18,7 +18,7 @@ const OrderedJson& member(const OrderedJson& object, const char* key) {
   return at == object.end() ? null : *at;
 }
 
-// A string, nothing, or the text parts of an array.
+// A string, nothing, or the parts of an array that are text or a refusal.
 Result<std::string> content_text(const OrderedJson& content) {
   if (content.is_null()) return std::string();
   if (content.is_string()) return content.get<std::string>();
@@ -29,6 +29,8 @@ Result<std::string> content_text(const OrderedJson& content) {
       text += part.get<std::string>();
     } else if (member(part, "text").is_string()) {
       text += part["text"].get<std::string>();
+    } else if (member(part, "refusal").is_string()) {
+      text += part["refusal"].get<std::string>();
     } else {
       return invalid("content has a part of type '{}': only text is supported",
                      string_or(part, "type", "?").substr(0, 40));
@@ -55,6 +57,7 @@ class Builder {
                        .channel = string_or(json, "channel", ""),
                        .content_type = string_or(json, "content_type", ""),
                        .text = text};
+    if (message.role == "function") message.role = "tool";  // as tools were called before there were several
     if (message.role == "system" || message.role == "developer") return add_instructions(std::move(message));
     if (message.role == "assistant") return add_assistant(json, std::move(message));
     if (message.role == "tool") return add_tool(json, std::move(message));
@@ -81,14 +84,16 @@ class Builder {
   Status add_assistant(const OrderedJson& json, Message message) {
     const std::string thinking = string_or(json, "thinking", string_or(json, "reasoning_content", ""));
     if (!thinking.empty()) push({.role = "assistant", .channel = "analysis", .text = thinking});
+    if (message.text.empty()) message.text = string_or(json, "refusal", "");
     const OrderedJson& calls = member(json, "tool_calls");
-    const bool has_calls = calls.is_array() && !calls.empty();
+    const OrderedJson& older = member(json, "function_call");
+    const bool has_calls = (calls.is_array() && !calls.empty()) || older.is_object();
     if (message.channel.empty())
       message.channel = has_calls || !message.recipient.empty() ? "commentary" : "final";
     if (!message.text.empty() || !has_calls) push(std::move(message));
     if (!calls.is_null() && !calls.is_array()) return invalid("tool_calls is not an array");
     for (const OrderedJson& call : calls) RETURN_IF_ERROR(add_call(call));
-    return {};
+    return older.is_object() ? add_call({{"function", older}}) : Status();
   }
 
   Status add_call(const OrderedJson& call) {

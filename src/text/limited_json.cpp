@@ -75,8 +75,41 @@ Status check_all(const Extent& extent, const std::string& name) {
   return {};
 }
 
+// The UTF-16 unit of an escape such as \u00e9 that begins the text; -1: none does.
+int escaped_unit(std::string_view text) {
+  if (text.size() < 6 || !text.starts_with("\\u")) return -1;
+  int unit = -1;
+  const auto [end, code] = std::from_chars(text.data() + 2, text.data() + 6, unit, 16);
+  return code == std::errc() && end == text.data() + 6 ? unit : -1;
+}
+
+bool is_high(int unit) { return unit >= 0xD800 && unit <= 0xDBFF; }
+bool is_low(int unit) { return unit >= 0xDC00 && unit <= 0xDFFF; }
+
+// Where half a surrogate pair is escaped, as JavaScript writes a text that it cut within a character; npos:
+// nowhere from there on. A backslash is only in strings, or in no JSON.
+size_t find_lone_surrogate(std::string_view json, size_t at) {
+  for (at = json.find('\\', at); at < json.size(); at = json.find('\\', at)) {
+    const int unit = escaped_unit(json.substr(at));
+    const bool pair = is_high(unit) && is_low(escaped_unit(json.substr(at + 6)));
+    if (is_low(unit) || (is_high(unit) && !pair)) return at;
+    at += pair ? 12 : 2;
+  }
+  return std::string_view::npos;
+}
+
+// With U+FFFD for each lone surrogate.
+std::string without_lone_surrogates(std::string_view json, size_t first) {
+  std::string text(json);
+  for (size_t at = first; at != std::string::npos; at = find_lone_surrogate(text, at + 6))
+    text.replace(at, 6, "\\ufffd");
+  return text;
+}
+
 template <typename AnyJson>
 Result<AnyJson> parse(std::string_view json, const std::string& name) {
+  const size_t lone = find_lone_surrogate(json, 0);
+  if (lone != std::string_view::npos) return parse<AnyJson>(without_lone_surrogates(json, lone), name);
   AnyJson parsed = AnyJson::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
   if (parsed.is_discarded()) return invalid("{}: not valid JSON", name);
   return parsed;

@@ -63,6 +63,33 @@ TEST(LimitedJson, RefusesWhatIsNoJson) {
     EXPECT_FALSE(parse_ordered_json(json, "j").ok()) << json;
 }
 
+// Halves of a pair alone, in the wrong order, in each other's way, behind other escapes, in names and values.
+TEST(LimitedJson, LoneSurrogatesAreReplaced) {
+  const std::pair<const char*, const char*> kTexts[] = {
+      {R"(hi \ud83d there)", "hi \xEF\xBF\xBD there"},
+      {R"(\uD83D)", "\xEF\xBF\xBD"},
+      {R"(\uDE00)", "\xEF\xBF\xBD"},
+      {R"(\ude00\ud83d)", "\xEF\xBF\xBD\xEF\xBF\xBD"},
+      {R"(\ud83d\ud83d\ude00\ude00)", "\xEF\xBF\xBD\xF0\x9F\x98\x80\xEF\xBF\xBD"},
+      {R"(\ud83d\n\ude00)", "\xEF\xBF\xBD\n\xEF\xBF\xBD"},
+      {R"(\ud83d\u0041)",
+       "\xEF\xBF\xBD"
+       "A"},
+      {R"(\\ud83d \\\ud83d)", "\\ud83d \\\xEF\xBF\xBD"},
+      {R"(\ud83d\ude00)", "\xF0\x9F\x98\x80"},
+      {R"(\ud7ff\ue000)", "\xED\x9F\xBF\xEE\x80\x80"}};
+  for (const auto& [text, want] : kTexts) {
+    const std::string json = std::string(R"({"k)") + text + R"(": [")" + text + "\"]}";
+    const auto ordered = parse_ordered_json(json, "j");
+    ASSERT_TRUE(ordered.ok()) << json;
+    EXPECT_EQ(ordered.value()[std::string("k") + want][0], want) << json;
+    EXPECT_EQ(parse_limited_json(json, "j").value()[std::string("k") + want][0], want) << json;
+  }
+  for (const char* json :
+       {R"("\ud83)", R"("\ud83d)", R"("\ud83")", R"("\ud83d\u")", R"("\ud83d\ude0g")", R"(\ud83d)"})
+    EXPECT_FALSE(parse_ordered_json(json, "j").ok()) << json;
+}
+
 // A vocabulary's file may hold more, and is no request.
 TEST(LimitedJson, FilesMayBeLarge) {
   EXPECT_TRUE(parse_limited_json(list_of(600'000, "\"\""), "file").ok());

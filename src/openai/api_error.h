@@ -12,9 +12,9 @@ struct ApiError {
   int http = 400;
   std::string message;
   std::string type = "invalid_request_error";
-  std::string param;    // the field that is wrong; empty: null
-  std::string code;     // empty: null
-  int retry_after = 0;  // seconds, for 429 and 503; 0: not said
+  std::string param;               // the field that is wrong; empty: null
+  std::string code;                // empty: null
+  int retry_after = 0;             // seconds, for 429 and 503; 0: not said
   bool needs_compilation = false;  // no error: the same call is to be made again with Service::may_compile
 };
 
@@ -27,8 +27,8 @@ std::string error_json(const ApiError& error);
 // What the engine or the tokenizer said about a request. param: the field that it is about.
 ApiError api_error(const Status& status, const std::string& param = {});
 ApiError not_found(const std::string& message, const std::string& code = {});
-// In OpenAI's words, which clients look for. prompt_tokens: as TokenLimit leaves them, at most `counted`; where
-// they are more, it says "more than".
+// In OpenAI's words, which clients look for. prompt_tokens: as TokenLimit leaves them, at most `counted`;
+// where they are more, it says "more than".
 ApiError context_exceeded(size_t prompt_tokens, size_t counted, int context, const std::string& param);
 ApiError internal_error(const std::string& message);
 

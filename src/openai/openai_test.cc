@@ -81,7 +81,7 @@ TEST(ChatRequest, NamesTheWrongField) {
       {"n", R"("n": 1000)"},
       {"tools", R"("tools": [{"type": "function", "function": {"name": "a b"}}])"},
       {"tool_choice", R"("tool_choice": {"type": "function", "function": {"name": "f"}})"},
-      {"functions", R"("functions": [])"},
+      {"functions", R"("functions": [{"name": "f"}])"},
       {"modalities", R"("modalities": ["audio"])"}};
   for (const auto& [param, more] : kWrong)
     EXPECT_EQ(error_of(chat_job(chat(more), service())).param, param) << more;

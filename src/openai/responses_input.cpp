@@ -86,6 +86,8 @@ std::string joined_text(const Json& parts) {
 // Items become messages one after the other; an output names its tool by the call's id.
 class InputReader {
  public:
+  explicit InputReader(const Tools& offered) : offered_(offered) {}
+
   // Null: the item says nothing to the model. Nothing: it is of no known kind.
   std::optional<Json> message_of(const Json& item) {
     if (!item.is_object()) return {};
@@ -124,7 +126,7 @@ class InputReader {
 
   Json function_call(const Json& item) {
     const std::string name =
-        FunctionName{.name = string_or(item, "name", ""), .space = string_or(item, "namespace", "")}.told();
+        offered_.told({.name = string_or(item, "name", ""), .space = string_or(item, "namespace", "")});
     remember(item, name);
     const Json function = {{"name", name}, {"arguments", string_or(item, "arguments", "{}")}};
     return {{"role", "assistant"},
@@ -182,6 +184,7 @@ class InputReader {
 
   void remember(const Json& item, const std::string& name) { tools_[id_of(item)] = name; }
 
+  const Tools& offered_;
   std::map<std::string, std::string> tools_;  // names by call
 };
 
@@ -200,7 +203,7 @@ std::string why_not(const Json& item, size_t index) {
 
 }  // namespace
 
-Json read_input(Fields& fields) {
+Json read_input(Fields& fields, const Tools& tools) {
   Json messages = Json::array();
   const Json* input = fields.find("input");
   if (input != nullptr && input->is_string()) {
@@ -211,7 +214,7 @@ Json read_input(Fields& fields) {
     fields.refuse("input", "must be a string or an array of at least one item");
     return messages;
   }
-  InputReader reader;
+  InputReader reader(tools);
   for (size_t i = 0; i < input->size(); ++i) {
     std::optional<Json> message = reader.message_of((*input)[i]);
     if (!message) {

@@ -64,7 +64,7 @@ ResponsesRequest read_responses(Fields& fields, const Service& service) {
   fields.read("instructions", r.instructions);
   r.cache_prompt = read_cache_prompt(fields);
   fields.read("stream", r.stream);
-  r.messages = read_input(fields);
+  r.messages = read_input(fields, r.tools);
   r.options.functions = Callable(r.tools);
   r.options.reasoning = r.thinking.shown;
   return r;

@@ -173,6 +173,10 @@ bool Tools::may_call(const std::string& name) const {
   return offered() && (choice != Choice::kNamed || name == named) && (!allowed || contains(*allowed, name));
 }
 
+std::string Tools::told(const FunctionName& name) const {
+  return has_tool(*this, name.told()) ? name.told() : name.name;
+}
+
 Tools read_tools(Fields& fields) {
   Tools tools;
   read_list(fields, tools);

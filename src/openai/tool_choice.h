@@ -32,6 +32,9 @@ struct Tools {
   // Whether the answer may hold calls, whether one of this function, and whether it must be one.
   bool offered() const { return !list.empty() && choice != Choice::kNone; }
   bool may_call(const std::string& name) const;
+  // What the model is told of a function in a history: its name without the namespace, unless it is offered
+  // with it.
+  std::string told(const FunctionName& name) const;
   bool must_call() const { return choice == Choice::kRequired || choice == Choice::kNamed; }
 };
 

@@ -66,30 +66,25 @@ class Fields(Habits):
         """Cline, OpenHands: the most that the model of their list can write."""
         self.says(SUM_ANSWER, max_completion_tokens=128000)
 
-    @known("functions: [] and function_call 'none' or 'auto' without functions are 400, though nothing is asked for (Dify)")
     def test_no_functions(self):
         self.says(SUM_ANSWER, functions=[], function_call="auto")
         self.says(SUM_ANSWER, function_call="none")
 
-    @known("17 stop strings are 400: Continue sends as many when it completes TypeScript")
     def test_stop_strings(self):
         stops = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<file_sep>", "<|endoftext|>", "</fim_middle>", "</code>",
                  "\n\n", "\r\n\r\n", "/src/", "#- coding: utf-8", "```", "\nfunction", "\nclass", "\nmodule", "\nexport", "\nimport"]
         self.says(SUM_ANSWER, stop=stops)
 
-    @known("max_tokens -1 is 400 (older n8n, LM Studio's examples)")
     def test_no_limit(self):
         self.says(SUM_ANSWER, max_tokens=-1)
 
-    @known("include_reasoning false (vLLM, OpenRouter) is ignored in silence")
     def test_without_reasoning(self):
         self.assertFalse(self.chat(include_reasoning=False)["message"].get("reasoning_content"))
 
-    @known("reasoning.effort (OpenRouter, litellm) is ignored in silence")
     def test_effort(self):
         self.assertFalse(self.chat(reasoning={"effort": "low"})["message"].get("reasoning_content"))
 
-    @known("continue_final_message (vLLM, aider's prefill) is ignored in silence: a new answer instead of the rest")
+    @known("continue_final_message (vLLM, aider's prefill) is refused")
     def test_continue(self):
         choice = self.chat([user(SUM), assistant("17 + 25 =")], continue_final_message=True, add_generation_prompt=False)
         self.assertEqual(choice["message"]["content"].strip(), "42")
@@ -132,11 +127,9 @@ class Messages(Habits):
             "text beside it": [user(WEATHER), assistant("Let me look.", tool_calls=[call()]), result(RESULT)],
         }, lambda messages: self.says(SUNNY, messages, tools=[WEATHER_TOOL]))
 
-    @known("an assistant's part of type refusal, which OpenAI's API has, is 400")
     def test_refusal(self):
         self.says(SUM_ANSWER, [user("Hi"), assistant([{"type": "refusal", "refusal": "No."}]), user(SUM)])
 
-    @known("half a surrogate pair, as JavaScript cuts an emoji, is 400 'not valid JSON', without its place")
     def test_half_a_surrogate_pair(self):
         body = json.dumps({"model": MODEL, "messages": [user("x")], "max_tokens": 3}).replace('"x"', '"Hi \\ud83d there"')
         status, _, answer = self.server.call("POST", "/v1/chat/completions", body.encode())
@@ -153,13 +146,11 @@ class Tools(Habits):
                 "a": {"type": "string", "format": "uri", "pattern": "^(?!x).*$"}, "b": {"not": {}}}}},
         }, lambda more: self.says(SUM_ANSWER, tools=[{"type": "function", "function": {"name": "f", **more}}]))
 
-    @known("required: null in a tool's parameters, as Go writes no list, is 400 where the call must be made")
     def test_required_null(self):
         tool = {"type": "function", "function": {"name": "f", "parameters": {
             "type": "object", "properties": {"location": {"type": "string"}}, "required": None}}}
         self.assertEqual(self.chat([user(WEATHER)], tools=[tool], tool_choice="required")["finish_reason"], "tool_calls")
 
-    @known("tool_choice allowed_tools is 400")
     def test_allowed_tools(self):
         allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "get_weather"}}]}
         choice = self.chat([user(WEATHER)], tools=[OTHER, WEATHER_TOOL], tool_choice={"type": "allowed_tools", "allowed_tools": allowed})
@@ -197,7 +188,6 @@ class Agents(Habits):
             "parts": [self.QUESTION, self.CALL, {**self.OUTPUT, "output": [{"type": "input_text", "text": RESULT}]}],
         }, lambda items: self.assertEqual(self.text(self.respond(items, tools=[FLAT_TOOL])), SUNNY))
 
-    @known("items of agents' histories other than messages, reasoning and functions' calls are 400")
     def test_items_of_other_tools(self):
         shell = {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}
         patch = {"type": "apply_patch_call", "call_id": "c", "operation": {"type": "delete_file", "path": "a"}}
@@ -228,17 +218,14 @@ class Agents(Habits):
         output = {**self.OUTPUT, "output": [{"type": "input_text", "text": RESULT}, picture]}
         self.respond([self.QUESTION, self.CALL, output], tools=[FLAT_TOOL])
 
-    @known("an assistant's part of type refusal is 400")
     def test_refusal(self):
         items = [user("Hi"), {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, user(SUM)]
         self.assertEqual(self.text(self.respond(items)), SUM_ANSWER)
 
-    @known("functions inside a tool of type namespace (Codex: MCP servers) are left out in silence")
     def test_namespace(self):
         tools = [{"type": "namespace", "name": "mcp", "description": "d", "tools": [FLAT_TOOL]}]
         self.assertEqual(self.respond([self.QUESTION], tools=tools)["output"][-1]["type"], "function_call")
 
-    @known("previous_response_id '' is 400, though it names nothing")
     def test_empty_previous_response(self):
         self.assertEqual(self.text(self.respond(SUM, previous_response_id="")), SUM_ANSWER)
 
@@ -286,16 +273,13 @@ class Http(Habits):
         for field in ("Authorization: Bearer ", "Authorization: Bearer sk-x", "api-key: x"):
             self.assertIn(SUM_ANSWER, self.post(field))
 
-    @known("a compressed body is 400 'not valid JSON', not 415 with what is wrong")
     def test_compressed(self):
         self.assertIn(" 415 ", self.post("Content-Encoding: gzip", body=gzip.compress(self.BODY)).splitlines()[0])
 
-    @known("// and a / at the end, from base addresses with a / too many, are 404")
     def test_slashes(self):
         for path in ("//v1/chat/completions", "/v1//chat/completions", "/v1/chat/completions/"):
             self.assertIn(SUM_ANSWER, self.post(path=path))
 
-    @known("paths without /v1 are 404")
     def test_without_version(self):
         self.assertIn(SUM_ANSWER, self.post(path="/chat/completions"))
         self.assertEqual(self.server.call("GET", "/models")[0], 200)

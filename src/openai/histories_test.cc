@@ -1,0 +1,259 @@
+// What histories of many clients become, and what answers hold where they are asked to.
+#include "openai/request_cases.h"
+#include "openai/sealed_reasoning.h"
+#include "openai/sse.h"
+
+namespace moesaic::openai {
+namespace {
+
+// ---- histories ----
+
+std::string prompt_of_messages(const std::string& messages) {
+  return prompt_of(
+      chat_job(R"({"messages": [{"role": "user", "content": "go"}, )" + messages + "]}", service()));
+}
+
+TEST(ChatHistory, RefusalsAreText) {
+  const std::string want = prompt_of_messages(R"({"role": "assistant", "content": "No."})");
+  for (const char* message : {R"({"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]})",
+                              R"({"role": "assistant", "content": null, "refusal": "No."})",
+                              R"({"role": "assistant", "refusal": "No."})",
+                              R"({"role": "assistant", "content": "No.", "refusal": null})",
+                              R"({"role": "assistant", "content": "No.", "refusal": ""})"})
+    EXPECT_EQ(prompt_of_messages(message), want) << message;
+}
+
+TEST(ChatHistory, FunctionsAreToolsInOlderWords) {
+  const std::string want = prompt_of_messages(
+      R"({"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
+         {"role": "tool", "tool_call_id": "c", "content": "4"})");
+  EXPECT_EQ(prompt_of_messages(
+                R"({"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{}"}},
+                                  {"role": "function", "name": "f", "content": "4"})"),
+            want);
+}
+
+std::string prompt_of_items(const std::string& items) {
+  return prompt_of(
+      responses_job(R"({"input": [{"role": "user", "content": "go"}, )" + items + "]}", service()));
+}
+
+TEST(ResponsesInput, ItemsOfCodexHistories) {
+  const std::pair<const char*, const char*> kTold[] = {
+      {R"({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "see"},
+           {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]})",
+       "see[image omitted: this model reads text only]"},
+      {R"({"role": "user", "content": [{"type": "input_file", "file_data": "AAAA"}]})", "[file omitted"},
+      {R"({"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]})", "I will not."},
+      {R"({"type": "custom_tool_call", "call_id": "c", "name": "apply_patch", "input": "*** Begin"},
+          {"type": "custom_tool_call_output", "call_id": "c", "output": "Done"})",
+       " to=functions.apply_patch<|channel|>commentary<|message|>*** "
+       "Begin<|call|><|start|>functions.apply_patch "
+       "to=assistant<|channel|>commentary<|message|>Done<|end|>"},
+      {R"({"type": "local_shell_call", "call_id": "c", "status": "completed",
+           "action": {"type": "exec", "command": ["ls"]}},
+          {"type": "local_shell_call_output", "id": "c", "output": "a.txt"})",
+       R"(functions.local_shell<|channel|>commentary<|message|>{"action":{"type":"exec","command":["ls"]}}<|call|>)"},
+      {R"({"type": "local_shell_call_output", "id": "lost", "output": "a.txt"})",
+       "<|start|>functions.local_shell to=assistant"},
+      {R"({"type": "web_search_call", "id": "w", "status": "completed",
+           "action": {"type": "search", "query": "tiles"}})",
+       R"([web_search_call: {"action":{"type":"search","query":"tiles"}}])"},
+      {R"({"type": "mcp_call", "name": "get", "arguments": "{}", "output": "42", "server_label": "x"})",
+       R"([mcp_call: {"name":"get","arguments":"{}","output":"42"}])"},
+      {R"({"type": "image_generation_call", "id": "i", "result": "AAAA"})", "[image_generation_call: {}]"},
+      {R"({"type": "compaction", "encrypted_content": "gAAAA"})", "compacted and cannot be read here"},
+      {R"({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+          {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "4"},
+           {"type": "input_image", "image_url": "data:"}]})",
+       "4[image omitted"},
+      {R"({"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}},
+          {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "a", "stderr": ""}]})",
+       "to=functions.shell"}};
+  for (const auto& [items, told] : kTold)
+    EXPECT_NE(prompt_of_items(items).find(told), std::string::npos) << items << "\n"
+                                                                    << prompt_of_items(items);
+}
+
+TEST(ResponsesInput, PartsWithoutAMessageAreTheUsers) {
+  EXPECT_EQ(prompt_of_items(R"({"type": "input_text", "text": "on"})"),
+            prompt_of_items(R"({"role": "user", "content": "on"})"));
+  EXPECT_NE(prompt_of_items(R"({"type": "input_file", "file_id": "x"})").find("[file omitted"),
+            std::string::npos);
+}
+
+TEST(ResponsesInput, CallsInNamespacesAreToldAsTheirToolsAre) {
+  const std::string body =
+      R"({"input": [{"type": "function_call", "call_id": "c", "name": "get", "namespace": "a", "arguments": "{}"},
+                    {"type": "function_call_output", "call_id": "c", "output": "4"}])";
+  const std::string tools = R"(, "tools": [{"type": "namespace", "name": "a", "tools": [{"name": "get"}]}]})";
+  const auto has = [](const std::string& prompt, const char* text) {
+    return prompt.find(text) != std::string::npos;
+  };
+  EXPECT_TRUE(
+      has(prompt_of(responses_job(body + tools, service())), "<|start|>functions.a__get to=assistant"));
+  EXPECT_TRUE(has(prompt_of(responses_job(body + "}", service())), "<|start|>functions.get to=assistant"));
+}
+
+TEST(ResponsesInput, WhatSaysNothingToTheModelIsLeftOut) {
+  const std::string without = prompt_of_items(R"({"role": "user", "content": "on"})");
+  for (const char* item :
+       {R"({"type": "mcp_list_tools", "tools": []})", R"({"type": "mcp_approval_request", "name": "x"})",
+        R"({"type": "reasoning", "summary": [], "encrypted_content": "gAAAAABforeign"})",
+        R"({"type": "reasoning", "summary": []})", R"({"type": "ghost_snapshot", "ghost_commit": {}})"})
+    EXPECT_EQ(prompt_of_items(std::string(item) + R"(, {"role": "user", "content": "on"})"), without) << item;
+  const auto refused = [](const char* items) {
+    return error_of(responses_job(std::string(R"({"input": [)") + items + "]}", service()));
+  };
+  EXPECT_NE(refused(R"({"type": "item_reference", "id": "x"})").message.find("send the item itself"),
+            std::string::npos);
+  EXPECT_NE(refused(R"({"role": "user", "content": "a"}, {"type": "elephant"})").message.find("item 1"),
+            std::string::npos);
+  for (const char* wrong :
+       {R"({"type": "mcp_list_tools"})", "5", "{}", R"({"type": "elephant_call"})",
+        R"({"type": "_call_output"})", R"({"type": "function_call_output", "output": "x"})"})
+    EXPECT_EQ(refused(wrong).http, 400) << wrong;
+}
+
+TEST(ResponsesInput, ReasoningComesBackSealed) {
+  for (const std::string& text :
+       {std::string(), std::string("a"), std::string("think \xE2\x9C\x93 hard"), std::string(1000, 'x')}) {
+    const std::string sealed = seal_reasoning(text);
+    EXPECT_EQ(unseal_reasoning(sealed), text);
+    for (size_t i = 0; i < sealed.size(); i += 7) {
+      std::string changed = sealed;
+      changed[i] = changed[i] == 'A' ? 'B' : 'A';
+      EXPECT_NE(unseal_reasoning(changed).value_or("refused"), text) << i;
+    }
+    EXPECT_FALSE(unseal_reasoning(sealed.substr(0, sealed.size() / 2)));
+  }
+  for (const char* foreign : {"", "gAAAAAB", "moesaic-1.", "moesaic-1.0123456789abcdef!!"})
+    EXPECT_FALSE(unseal_reasoning(foreign)) << foreign;
+  const auto item = [](const std::string& members) {
+    return prompt_of_items(R"({"type": "reasoning", "summary": [], )" + members + "}");
+  };
+  EXPECT_EQ(item(R"("encrypted_content": ")" + seal_reasoning("think") + "\""),
+            item(R"("content": [{"type": "reasoning_text", "text": "think"}])"));
+}
+
+// ---- return_token_ids ----
+
+// Tokens of a header and of text, the last one with the end or before it.
+void play(Answer& answer, int choice, bool last_with_end, std::string* sse) {
+  const auto add = [&](int32_t token, const char* channel, const char* text) {
+    AnswerEvent event{.choice = choice, .token = SampledToken{.token = token}};
+    if (*text != 0) event.pieces = {{.channel = channel, .recipient = {}, .text = text}};
+    answer.add(event, sse);
+  };
+  add(1, "", "");
+  add(2, "analysis", "th");
+  add(3, "", "");
+  add(4, "final", "x");
+  AnswerEvent end{.choice = choice, .end = Outcome{.finish = FinishReason::kStop}};
+  if (!last_with_end) add(9, "", "");
+  if (last_with_end) end.token = SampledToken{.token = 9};
+  answer.add(end, sse);
+}
+
+std::vector<Json> chunks_of(const std::string& sse) {
+  std::vector<Json> chunks;
+  for (size_t at = 0; (at = sse.find("data: {", at)) != std::string::npos; ++at)
+    chunks.push_back(Json::parse(sse.substr(at + 6, sse.find('\n', at) - at - 6)));
+  return chunks;
+}
+
+const Json& told_prompt(const Json& json) {
+  return json.contains("prompt_token_ids") ? json["prompt_token_ids"]
+                                           : json["choices"][0]["prompt_token_ids"];
+}
+
+// As vLLM has it, and a chunk for each token.
+TEST(ReturnTokenIds, WholeAndStreamed) {
+  const Json all = {1, 2, 3, 4, 9};
+  for (const auto& make : {chat, completion}) {
+    for (const bool last_with_end : {false, true}) {
+      Job job = job_of(make(R"("return_token_ids": true, "n": 2)"));
+      const Json prompt = job.requests.at(0).prompt;
+      for (const int choice : {0, 1}) play(*job.answer, choice, last_with_end, nullptr);
+      const Json whole = Json::parse(job.answer->whole());
+      for (const Json& choice : whole["choices"]) EXPECT_EQ(choice["token_ids"], all);
+      EXPECT_EQ(told_prompt(whole), prompt);
+      EXPECT_EQ(whole.contains("prompt_token_ids"), make == chat);
+
+      Job streamed = job_of(make(R"("return_token_ids": true, "stream": true)"));
+      std::string sse;
+      play(*streamed.answer, 0, last_with_end, &sse);
+      const std::vector<Json> chunks = chunks_of(sse);
+      EXPECT_EQ(told_prompt(chunks.at(0)), prompt);
+      Json told = Json::array();
+      for (const Json& chunk : chunks) {
+        const Json ids = chunk["choices"][0].value("token_ids", Json::array());
+        EXPECT_LE(ids.size(), 1u);
+        told.insert(told.end(), ids.begin(), ids.end());
+        if (&chunk == chunks.data()) continue;
+        EXPECT_FALSE(chunk.contains("prompt_token_ids") || chunk["choices"][0].contains("prompt_token_ids"));
+      }
+      EXPECT_EQ(told, all);
+    }
+    Job job = job_of(make(""));
+    play(*job.answer, 0, true, nullptr);
+    EXPECT_EQ(job.answer->whole().find("token_ids"), std::string::npos);
+  }
+  EXPECT_EQ(error_of(response(R"("return_token_ids": true)")).param, "return_token_ids");
+  const Job two = job_of(completion_job(R"({"prompt": ["a", "b c"], "return_token_ids": true})", service()));
+  for (const int choice : {0, 1}) play(*two.answer, choice, true, nullptr);
+  const Json whole = Json::parse(two.answer->whole());
+  for (const int i : {0, 1}) EXPECT_EQ(whole["choices"][i]["prompt_token_ids"], two.requests.at(i).prompt);
+}
+
+// ---- what Responses' answers hold where they are asked to ----
+
+AnswerEvent event(int32_t token, const char* channel, const char* text) {
+  AnswerEvent e{.token = SampledToken{.token = token, .logprobs = {.logprob = -0.5, .top = {{token, -0.5}}}}};
+  if (*text != 0) e.pieces = {{.channel = channel, .recipient = {}, .text = text}};
+  return e;
+}
+
+TEST(ResponsesAnswer, LogprobsOfMessagesWholeAndStreamed) {
+  Job job = job_of(response(
+      R"("stream": true, "top_logprobs": 1, "include": ["message.output_text.logprobs", "reasoning.encrypted_content"])"));
+  EXPECT_EQ(job.requests.at(0).sampling.top_logprobs, 1);
+  std::string sse;
+  const int32_t begins = service().model.tokenize("<|message|>", true).value()[0];
+  job.answer->add(event(11, "analysis", "th"), &sse);
+  job.answer->add(event(12, "", ""), &sse);  // a header
+  job.answer->add(event(begins, "", ""), &sse);
+  job.answer->add(event(13, "", ""), &sse);  // half a character
+  job.answer->add(event(14, "final", "x"), &sse);
+  job.answer->add(event(15, "final", "y"), &sse);
+  job.answer->add({.end = Outcome{.finish = FinishReason::kStop}}, &sse);
+  const Json whole = Json::parse(job.answer->whole());
+  EXPECT_EQ(whole["output"][0]["encrypted_content"], seal_reasoning("th"));
+  const Json& part = whole["output"][1]["content"][0];
+  ASSERT_EQ(part["logprobs"].size(), 3u);
+  EXPECT_EQ(part["logprobs"][0]["logprob"], -0.5);
+  EXPECT_EQ(part["logprobs"][0]["top_logprobs"].size(), 1u);
+  Json streamed = Json::array();
+  for (size_t at = 0; (at = sse.find("data: ", at)) != std::string::npos; ++at) {
+    const Json data = Json::parse(sse.substr(at + 6, sse.find('\n', at) - at - 6));
+    if (data["type"] == "response.output_text.delta")
+      streamed.insert(streamed.end(), data["logprobs"].begin(), data["logprobs"].end());
+    if (data["type"] == "response.output_text.done") {
+      EXPECT_EQ(data["logprobs"], part["logprobs"]);
+    }
+  }
+  EXPECT_EQ(streamed, part["logprobs"]);
+}
+
+TEST(ResponsesAnswer, NothingThatWasNotAskedFor) {
+  Job job = job_of(response(""));
+  job.answer->add(event(11, "analysis", "th"), nullptr);
+  job.answer->add(event(14, "final", "x"), nullptr);
+  job.answer->add({.end = Outcome{.finish = FinishReason::kStop}}, nullptr);
+  const Json whole = Json::parse(job.answer->whole());
+  EXPECT_FALSE(whole["output"][0].contains("encrypted_content"));
+  EXPECT_TRUE(whole["output"][1]["content"][0]["logprobs"].empty());
+}
+
+}  // namespace
+}  // namespace moesaic::openai

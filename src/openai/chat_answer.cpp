@@ -102,7 +102,6 @@ void ChatAnswer::write(int index, const Delta& d, std::string& sse) {
   const Json logprobs = d.logprobs.empty() ? Json() : Json{{"content", d.logprobs}};
   if (!delta.empty()) write(index, delta, logprobs, nullptr, sse);
   for (const Json& call : d.calls) write(index, {{"tool_calls", Json::array({call})}}, {}, nullptr, sse);
-  if (!choices_[index].tokens.empty()) write(index, delta, {}, nullptr, sse);  // of a header
 }
 
 const char* ChatAnswer::finish_reason(const Choice& choice) {

@@ -21,7 +21,7 @@ class ChatAnswer : public Answer {
     bool logprobs = false;       // of the tokens of the content
     bool include_usage = false;  // a last chunk with the usage and without choices
     bool reasoning = true;       // is shown
-    // vLLM's return_token_ids: each token's own chunk has its id, whatever it is for; the prompt's are told
+    // vLLM's return_token_ids: a chunk has the ids of all tokens since the one before; the prompt's are told
     // too
     bool token_ids = false;
     std::vector<int32_t> prompt = {};  // with token_ids

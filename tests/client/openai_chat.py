@@ -195,7 +195,7 @@ class Errors(Case):
 
     def test_fields(self):
         for param, value in {"temperature": 3, "top_p": 2, "n": 0, "max_tokens": 0, "logit_bias": {"x": 1},
-                             "presence_penalty": 5, "stop": [""], "reasoning_effort": "extreme", "seed": "x",
+                             "presence_penalty": 5, "stop": ["x" * 600], "reasoning_effort": "extreme", "seed": "x",
                              "tool_choice": "required", "stream_options": 3, "top_logprobs": 2,
                              "response_format": {"type": "nonsense"}, "logprobs": 3}.items():
             with self.subTest(param):

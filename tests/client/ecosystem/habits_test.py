@@ -211,10 +211,10 @@ class Agents(Habits):
             "compaction_summary": [{"type": "compaction_summary", "encrypted_content": "x"}],
         }, lambda items: self.assertEqual(self.text(self.respond([*items, user(SUM)])), SUM_ANSWER))
 
-    @known("a picture in a question or in a call's output is 400; agents send screenshots with the text")
     def test_pictures(self):
+        """Agents send screenshots with the text; the model is told that one was left out."""
         picture = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
-        self.assertEqual(self.text(self.respond([user([{"type": "input_text", "text": SUM}, picture])])), SUM_ANSWER)
+        self.assertTrue(self.text(self.respond([user([{"type": "input_text", "text": SUM}, picture])])))
         output = {**self.OUTPUT, "output": [{"type": "input_text", "text": RESULT}, picture]}
         self.respond([self.QUESTION, self.CALL, output], tools=[FLAT_TOOL])
 

@@ -88,7 +88,7 @@ class LlamaBenchy(Case):
         self.assertEqual([run["is_context_prefill_phase"] for run in json.loads(saved)["benchmarks"]], [True, False])
         self.assertGreater(self.server.metric("vllm:prefix_cache_hits_total") - before, 2 * 900)
 
-    @known("min_tokens and ignore_eos are ignored in chat completions")
+    @known("with ignore_eos, tokens behind the end of a chat's text have no chunk with text, and only those are counted")
     def test_exact_lengths(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "progress"
@@ -96,7 +96,6 @@ class LlamaBenchy(Case):
             events = [json.loads(line) for line in path.read_text().splitlines()]
         self.assertEqual([event["total_tokens"] for event in events if event["type"] == "request_end"], [400, 400])
 
-    @known("return_token_ids (vLLM): chunks without token_ids, so that it counts by usage and spreads the times evenly")
     def test_token_ids(self):
         out, _ = self.command("--pp", 64, "--tg", 8, "--runs", 1, "--format", "json")
         self.assertNotIn("No complete token_ids", out)

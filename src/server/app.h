@@ -27,6 +27,7 @@ struct App {
   openai::GrammarCache grammars;
   EngineThread engine;
   FieldNames ignored_fields;  // that the log has named
+  FieldNames schema_notes;    // that the log has told
   WorkerPool workers;
   std::atomic<bool> draining = false;
   std::stop_source cut;            // triggered when the time of draining is over: answers end now

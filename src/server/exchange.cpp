@@ -230,12 +230,13 @@ void Connection::set_common(Response& response) const {
   response.set(http::field::server, "moesaic/" + app_.options.version);
   response.set("X-Request-Id", request_.id);
   if (!record_.ignored_fields.empty()) response.set("X-Moesaic-Ignored-Fields", record_.ignored_fields);
+  if (!record_.schema_notes.empty()) response.set("X-Moesaic-Schema-Notes", record_.schema_notes);
   if (app_.options.cors_origins.empty()) return;
   response.set(http::field::vary, "Origin, Access-Control-Request-Headers");
   if (!is_cors_origin(request_.origin, app_.options)) return;
   response.set(http::field::access_control_allow_origin, request_.origin);
   response.set(http::field::access_control_expose_headers,
-               "X-Request-Id, Retry-After, X-Moesaic-Ignored-Fields, *");
+               "X-Request-Id, Retry-After, X-Moesaic-Ignored-Fields, X-Moesaic-Schema-Notes, *");
 }
 
 asio::awaitable<void> Connection::send(HttpAnswer answer) {

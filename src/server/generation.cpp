@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "openai/sse.h"
 #include "server/event_queue.h"
@@ -149,6 +152,32 @@ asio::awaitable<void> Generating::stream_failure(const ApiError& error) {
   if (reached) co_await exchange_.end_events();
 }
 
+// What a schema's compiler left out, for a header: in printable ASCII, the first ones.
+std::vector<std::string> notes_for_header(const AnswerGrammar& grammar) {
+  constexpr size_t kMost = 8, kMostBytes = 120;
+  std::vector<std::string> shown;
+  for (std::string note : grammar.notes()) {
+    note.resize(std::min(note.size(), kMostBytes));
+    std::replace_if(
+        note.begin(), note.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+    if (std::find(shown.begin(), shown.end(), note) != shown.end()) continue;
+    const bool full = shown.size() == kMost;
+    shown.push_back(full ? "and more" : std::move(note));
+    if (full) break;
+  }
+  return shown;
+}
+
+// Says what of a schema is not enforced: to the client, and once to the log.
+void tell_notes(Exchange& exchange, App& app, const AnswerGrammar& grammar) {
+  const auto notes = notes_for_header(grammar);
+  std::string& told = exchange.record().schema_notes;
+  for (const std::string& note : notes) {
+    told += (told.empty() ? "" : "; ") + note;
+    if (app.options.log_requests && app.schema_notes.is_new(note)) app.log.event("schema_note", note);
+  }
+}
+
 }  // namespace
 
 void tell_ignored(Exchange& exchange, App& app, const openai::UnknownFields& unknown) {
@@ -175,6 +204,7 @@ asio::awaitable<void> generate(Exchange& exchange, App& app, MakeJob make_job) {
   }
   auto& job = std::get<openai::Job>(made);
   tell_ignored(exchange, app, job.unknown);
+  if (!job.requests.empty()) tell_notes(exchange, app, job.requests.front().grammar);
   Generating generating(exchange, app, *job.answer, deadline);
   if (job.failure) {
     co_await generating.stream_failure(*job.failure);

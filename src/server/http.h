@@ -48,6 +48,7 @@ struct RequestRecord {
   std::chrono::steady_clock::time_point arrived, first;  // first: token
   openai::Usage usage;
   std::string ignored_fields;  // of the request, as the answer's header names them; empty: none
+  std::string schema_notes;    // what of its schemas is not enforced, as the header says it; empty: nothing
 };
 
 // One request with the way back to its client. A handler answers with send(), or with begin_events(),

@@ -411,6 +411,36 @@ class UnknownFields(unittest.TestCase):
         self.assertEqual(len(named), len(set(named)))
         self.assertLessEqual(len(named), 256)
 
+    # Keywords of a schema that are not enforced are told in each kind of answer, and once in the log.
+    def test_schema_notes(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        file = pathlib.Path(folder.name) / "log"
+        server = Served("--log-file", file, context=512).wait_ready()
+        unique = {"type": "array", "uniqueItems": True, "items": {"type": "integer"}}
+        note = "uniqueItems is enforced for lists of few values only"
+        schemas = ((unique, note), ({"type": "string", "format": "regex"}, 'the format "regex" is ignored'),
+                   ({"type": "null", "a\r\nSet-Cookie: x\u00e9": 1},
+                    "the unknown keyword a??Set-Cookie: x?? is ignored"), ({"type": "null"}, None),
+                   ({"type": "null", **{f"x{i}": 1 for i in range(20)}},
+                    "; ".join(f"the unknown keyword x{i} is ignored" for i in (0, 1, *range(10, 16))) + "; and more"))
+        for schema, told in schemas:
+            named = {"name": "x", "schema": schema}
+            bodies = ((CHAT, ask(max_tokens=1, response_format={"type": "json_schema", "json_schema": named})),
+                      ("/v1/completions", {"prompt": "a", "max_tokens": 1, "json_schema": schema}),
+                      ("/v1/responses", {"input": "a", "max_output_tokens": 1,
+                                         "text": {"format": {"type": "json_schema", **named}}}))
+            for path, body in bodies:
+                for stream in (False, True):
+                    status, headers, _ = server.call("POST", path, {**body, "stream": stream})
+                    self.assertEqual((status, headers.get("X-Moesaic-Schema-Notes")), (200, told), path)
+        tool = {"name": "a", "strict": True, "parameters": {"type": "object", "properties": {"b": unique}}}
+        _, headers, _ = server.call("POST", CHAT, ask(max_tokens=1, tools=[{"type": "function", "function": tool}]))
+        self.assertEqual(headers["X-Moesaic-Schema-Notes"], note)
+        self.assertEqual(server.stop()[0], 0)
+        told = [json.loads(line)["detail"] for line in file.read_text().splitlines() if '"schema_note"' in line]
+        self.assertEqual(told, "; ".join(note for _, note in schemas if note).split("; "))
+
     def test_strict(self):
         server = Served("--strict-fields", "--log", "quiet", context=512).wait_ready()
         for path, body in ((CHAT, ask(max_tokens=1)), ("/v1/completions", {"prompt": "a", "max_tokens": 1}),

@@ -66,14 +66,17 @@ class SchemaCases {
   void negate_object(const std::string& keyword, const Json& value, Json& ways);
   // {"not": schema} where there is such a part.
   std::optional<Json> negated(const Json* schema);
+  // negation() gave a part of what does not satisfy it.
+  bool is_partly_negated(const Json* schema);
 
   SchemaContext& context_;
   std::vector<Step> steps_;
   std::map<const Json*, const Json*> one_ofs_, ifs_, negations_;
   std::map<std::pair<const Json*, std::string>, const Json*> dependents_;
   std::map<std::pair<Schemas, int>, bool> plausible_;
-  std::set<const Json*> negating_, checked_;
-  bool loose_ = false;  // oneOf as anyOf
+  std::set<const Json*> negating_, checked_, partly_negated_;
+  bool partial_ = false;  // of the negation under way
+  bool loose_ = false;    // oneOf as anyOf
 };
 
 }  // namespace moesaic::grammar

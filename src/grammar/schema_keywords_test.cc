@@ -94,6 +94,39 @@ TEST(SchemaKeywords, OneOfHoldsOnce) {
   EXPECT_EQ(failure(R"({"oneOf": [true, true]})"), "json_schema: no JSON value satisfies the schema");
 }
 
+// A member is left whole where what the others exclude of it is known in part only, and that part is all of
+// it.
+TEST(SchemaKeywords, OneOfWithUnknownExclusions) {
+  const char* as_any = "oneOf is taken as anyOf where its members cannot be told apart";
+  for (const auto& [schema, value] : std::vector<std::pair<const char*, const char*>>{
+           {R"({"oneOf": [{"type": "integer", "multipleOf": 2}, {"type": "integer", "multipleOf": 3}]})",
+            "4"},
+           {R"({"oneOf": [{"type": "number", "multipleOf": 7}, {"type": "integer"}]})", "3"},
+            "5"},
+           {R"({"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "ipv4"}]})",
+            R"("1.2.3.4")"},
+           {
+    R"({"type": "object", "properties": {"a": {"oneOf": [{"type": "number", "multipleOf": 0.5},
+                {"type": "number", "multipleOf": 0.2}]}}, "required": ["a"]})",
+        R"({"a": 0.5})"}
+}) {
+  const auto grammar = AnswerGrammar::compile({.json_schema = schema});
+  ASSERT_TRUE(grammar.ok()) << schema << grammar.status().message();
+  EXPECT_TRUE(matches(grammar.value(), value)) << schema;
+  EXPECT_EQ(grammar.value().notes(), std::vector<std::string>{as_any}) << schema;
+}
+// What is known whole stays enforced, and equal members never hold once.
+for (const char* schema : {R"({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]})",
+                           R"({"oneOf": [{"type": "integer"}, {"type": "integer", "minimum": 3}]})"}) {
+  const auto grammar = AnswerGrammar::compile({.json_schema = schema});
+  ASSERT_TRUE(grammar.ok()) << schema;
+  EXPECT_TRUE(grammar.value().notes().empty()) << schema;
+}
+EXPECT_EQ(
+    failure(R"({"oneOf": [{"multipleOf": 2, "type": "integer"}, {"multipleOf": 2, "type": "integer"}]})"),
+    "json_schema: no JSON value satisfies the schema");
+}
+
 TEST(SchemaKeywords, Conditions) {
   check(
       {{R"({"type": "object", "properties": {"kind": {"enum": ["a", "b"]}, "x": {"type": "integer"}},

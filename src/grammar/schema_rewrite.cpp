@@ -1,6 +1,7 @@
 // oneOf, if, dependent... and not as lists of schemas one of which must hold.
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "grammar/schema_cases.h"
@@ -29,15 +30,16 @@ const char* type_name(unsigned type) {
   }
 }
 
-// What has none of these types. A number that is no integer cannot be said.
-void negate_type(const Json& type, Json& ways) {
+// What has none of these types. A number that is no integer cannot be said: false where it is needed.
+bool negate_type(const Json& type, Json& ways) {
   const auto types = types_of(type);
-  if (!types.ok()) return;
+  if (!types.ok()) return false;
   Json others = Json::array();
   for (const unsigned other : {kObject, kArray, kString, kBoolean, kNull})
     if ((types.value() & other) == 0) others.push_back(type_name(other));
   if ((types.value() & kNumber) == 0) others.push_back("number");
   ways.push_back({{"type", others}});
+  return (types.value() & kNumber) == 0 || (types.value() & kNumber) == kNumber;
 }
 
 // The opposite limit, for whole numbers.
@@ -123,8 +125,13 @@ Json SchemaCases::only(const Json& members, size_t which, bool& enforced) {
     if (i == which || !plausible({one, &members[i]}, 3)) continue;
     Json ways = foreign_properties(*one, &members[i], context_);
     if (const auto no = negated(&members[i])) ways.push_back(*no);
-    enforced = enforced && !ways.empty();
-    if (!ways.empty()) all.push_back({{"anyOf", std::move(ways)}});
+    const Json* excluded = ways.empty() ? nullptr : context_.keep({{"anyOf", std::move(ways)}});
+    // What is left may be too little only because a part of the others is all that is known not to be them.
+    const bool same = context_.same(one) == context_.same(&members[i]);
+    if (excluded != nullptr && !same && is_partly_negated(&members[i]) && !plausible({one, excluded}, 3))
+      excluded = nullptr;
+    enforced = enforced && excluded != nullptr;
+    if (excluded != nullptr) all.push_back(context_.link(excluded));
   }
   return all.size() == 1 ? all[0] : Json{{"allOf", std::move(all)}};
 }
@@ -180,13 +187,23 @@ Result<const Json*> SchemaCases::dependent(const Json& needs, const std::string&
 const Json* SchemaCases::negation(const Json* schema) {
   schema = context_.same(behind_references(schema, context_));
   const auto known = negations_.find(schema);
-  if (known != negations_.end()) return known->second;
-  if (!negating_.insert(schema).second || context_.work().spent()) return nullptr;
+  if (known != negations_.end()) {
+    partial_ = partial_ || is_partly_negated(schema);
+    return known->second;
+  }
+  if (!negating_.insert(schema).second || context_.work().spent()) return partial_ = true, nullptr;
   context_.work().add(4);
+  const bool partial = std::exchange(partial_, false);
   const Json ways = negations_of(*schema);
   negating_.erase(schema);
   const bool unknown = ways.is_null();
+  if (partial_ || unknown) partly_negated_.insert(schema);
+  partial_ = partial_ || partial || unknown;
   return negations_[schema] = unknown ? nullptr : context_.keep(ways);
+}
+
+bool SchemaCases::is_partly_negated(const Json* schema) {
+  return partly_negated_.contains(context_.same(behind_references(schema, context_)));
 }
 
 // Null where no part is known.
@@ -244,6 +261,8 @@ void SchemaCases::negate_object(const std::string& keyword, const Json& value, J
     for (const auto& [name, property] : *value.get_ptr<const Json::object_t*>())
       if (const auto no = negated(&property))
         object({{"properties", Json{{name, *no}}}, {"required", Json::array({name})}});
+  } else {
+    partial_ = true;
   }
 }
 
@@ -253,7 +272,8 @@ void SchemaCases::negate_combination(const std::string& keyword, const Json& val
     if (way) ways.push_back(*way);
   };
   if (keyword == "type") {
-    if (schema.value("nullable", Json()) != true) negate_type(value, ways);
+    const bool exact = schema.value("nullable", Json()) != true && negate_type(value, ways);
+    partial_ = partial_ || !exact;
   } else if (keyword == "enum" || keyword == "const") {
     if (value.is_array() || keyword == "const")
       ways.push_back({{kDiffers, keyword == "const" ? Json::array({value}) : value}});

@@ -55,7 +55,7 @@ class SchemaCases {
 
   // Lists of schemas one of which must hold, made from other keywords.
   const Json* one_of(const Json& members);
-  Json only(const Json& members, size_t which, bool& enforced);
+  Json only(const Json& members, size_t which, bool loosely, bool& enforced);
   const Json* if_then_else(const Json& schema);
   Result<const Json*> dependent(const Json& needs, const std::string& name);
   // What does not satisfy a schema, or a part of it; nullptr where no such part is known.

@@ -117,21 +117,19 @@ std::optional<Json> SchemaCases::negated(const Json* schema) {
   return Json{{"not", context_.link(schema)}};
 }
 
-// Member `which` and none of the others that may hold beside it.
-Json SchemaCases::only(const Json& members, size_t which, bool& enforced) {
+// Member `which` and none of the others that may hold beside it. loosely: but for those that are negated in
+// part only.
+Json SchemaCases::only(const Json& members, size_t which, bool loosely, bool& enforced) {
   const Json* one = &members[which];
   Json all = Json::array({context_.link(one)});
   for (size_t i = 0; i < members.size(); ++i) {
     if (i == which || !plausible({one, &members[i]}, 3)) continue;
     Json ways = foreign_properties(*one, &members[i], context_);
     if (const auto no = negated(&members[i])) ways.push_back(*no);
-    const Json* excluded = ways.empty() ? nullptr : context_.keep({{"anyOf", std::move(ways)}});
-    // What is left may be too little only because a part of the others is all that is known not to be them.
     const bool same = context_.same(one) == context_.same(&members[i]);
-    if (excluded != nullptr && !same && is_partly_negated(&members[i]) && !plausible({one, excluded}, 3))
-      excluded = nullptr;
-    enforced = enforced && excluded != nullptr;
-    if (excluded != nullptr) all.push_back(context_.link(excluded));
+    const bool drop = loosely && !same && is_partly_negated(&members[i]);
+    enforced = enforced && !ways.empty() && !drop;
+    if (!ways.empty() && !drop) all.push_back({{"anyOf", std::move(ways)}});
   }
   return all.size() == 1 ? all[0] : Json{{"allOf", std::move(all)}};
 }
@@ -141,10 +139,17 @@ const Json* SchemaCases::one_of(const Json& members) {
   const auto [entry, fresh] = one_ofs_.try_emplace(context_.same(&members), &members);
   if (!fresh || members.size() < 2) return entry->second;
   const uint64_t limit = context_.work().done + kOneOfWork;
-  Json list = Json::array();
-  bool enforced = true;
-  for (size_t i = 0; i < members.size() && context_.work().done < limit; ++i)
-    list.push_back(only(members, i, enforced));
+  Json list;
+  bool enforced = true, alive = false;
+  // Where no member is left, it may be since only a part of what is not another one is known.
+  for (const bool loosely : {false, true}) {
+    list = Json::array(), enforced = true;
+    for (size_t i = 0; i < members.size() && context_.work().done < limit; ++i) {
+      list.push_back(only(members, i, loosely, enforced));
+      alive = alive || plausible({context_.keep(list.back())}, 3);
+    }
+    if (alive) break;
+  }
   if (list.size() < members.size()) return context_.note(kAsAnyOf), &members;
   if (!enforced) context_.note(kAsAnyOf);
   return one_ofs_[context_.same(&members)] = context_.keep(std::move(list));

@@ -83,7 +83,8 @@ class Contents {
       return invalid("the schemas together need over {} states: simplify them", Automaton::kMaxStates);
     g_.automaton.finish();
     for (const auto& [rule, name] : roots_)
-      if (!g_.automaton.can_end(rule)) return invalid("{}: no JSON value satisfies the schema", name);
+      if (!g_.automaton.can_end(rule))
+        return invalid("{}: no JSON value satisfies the schema, as far as it can be followed", name);
     return {};
   }
 

@@ -237,10 +237,11 @@ TEST(JsonSchema, SaysWhatItRefuses) {
             0);
   EXPECT_EQ(failure(R"({"$ref": "#/nothing"})"), "json_schema: $ref \"#/nothing\" points to nothing");
   EXPECT_EQ(failure(R"({"type": "integer", "minimum": 3, "maximum": 2})"),
-            "json_schema: no JSON value satisfies the schema");
+            "json_schema: no JSON value satisfies the schema, as far as it can be followed");
   EXPECT_EQ(failure(R"({"properties": {"a": {"$ref": "#"}}, "required": ["a"]})"),
-            "json_schema: no JSON value satisfies the schema");
-  EXPECT_EQ(failure("false"), "json_schema: no JSON value satisfies the schema");
+            "json_schema: no JSON value satisfies the schema, as far as it can be followed");
+  EXPECT_EQ(failure("false"),
+            "json_schema: no JSON value satisfies the schema, as far as it can be followed");
   EXPECT_EQ(failure("{"), "json_schema: not valid JSON");
   EXPECT_EQ(failure("3"), "json_schema: a schema must be an object, true or false");
   EXPECT_NE(failure(R"({"type": "strin"})"), "");

@@ -191,7 +191,7 @@ TEST(ReturnTokenIds, WholeAndStreamed) {
         const Json ids = chunk["choices"][0].value("token_ids", Json::array());
         EXPECT_LE(ids.size(), make == chat ? 2u : 1u);
         const Json delta = chunk["choices"][0].value("delta", Json::object());
-        EXPECT_EQ(delta.contains("reasoning") || delta.value("content", "") != "",
+        EXPECT_EQ(delta.contains("reasoning") || !delta.value("content", "").empty(),
                   make == chat && ids.size() == 2);
         told.insert(told.end(), ids.begin(), ids.end());
         if (&chunk == chunks.data()) continue;

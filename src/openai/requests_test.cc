@@ -130,7 +130,7 @@ TEST(Requests, FormsOfAnAnswerInOtherServersWords) {
         R"("response_format": {"type": "json_schema", "schema": )" + schema + "}",
         R"("guided_json": )" + schema, R"("guided_json": ")" + quoted + "\"", R"("json_schema": )" + schema,
         R"("structured_outputs": {"json": )" + schema + "}",
-        R"("guided_json": )" + schema + R"(, "json_schema": )" + schema}) {
+        fmt::format(R"("guided_json": {0}, "json_schema": {0})", schema)}) {
     const Job job = job_of(chat(more));
     EXPECT_EQ(service().model.detokenize(job.requests.at(0).prompt), want) << more;
     EXPECT_FALSE(job.requests.at(0).grammar.empty()) << more;

@@ -1,4 +1,6 @@
 // What requests of many clients become: numbers, limits, efforts, forms and tool choices.
+#include <fmt/format.h>
+
 #include "openai/request_cases.h"
 #include "openai/sse.h"
 #include "openai/token_requests.h"

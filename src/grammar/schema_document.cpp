@@ -178,11 +178,11 @@ void SchemaDocument::find_names(const Json& value, const std::string& base) {
     }
   }
   for (const char* key : {"$anchor", "$dynamicAnchor"}) {
-    const std::string anchor = text(key);
-    if (anchor.empty()) continue;
-    names_.try_emplace(here + "#" + anchor, &value);
-    names_.try_emplace("#" + anchor, &value);
-    if (key[1] == 'd') ++dynamic_anchors_["#" + anchor];
+    if (text(key).empty()) continue;
+    const std::string anchor = "#" + text(key);
+    names_.try_emplace(here + anchor, &value);
+    names_.try_emplace(anchor, &value);
+    if (key[1] == 'd') ++dynamic_anchors_[anchor];
   }
   for (auto member = value.begin(); member != value.end(); ++member) {
     const bool data = value.is_object() && (member.key() == "enum" || member.key() == "const" ||

@@ -12,4 +12,4 @@ for cpu in neoverse-n1 cortex-a53; do
   qemu-aarch64 -cpu $cpu -L /usr/aarch64-linux-gnu build/aarch64/src/backend/cpu/cpu_backend_test --gtest_brief=1
 done
 export GTEST_FILTER='-BundledModel.BackendsAgree'
-ctest --test-dir build/aarch64 -E '^(model|model_golden|engine|cli|server|structured_output|answer_cut)_test$' --output-on-failure --no-tests=error --timeout 900 -j "$jobs" | summary
+ctest --test-dir build/aarch64 -E '^(model|model_golden|engine|cli|server|structured_output|answer_cut|session|alloc)_test$' --output-on-failure --no-tests=error --timeout 900 -j "$jobs" | summary

@@ -1,5 +1,6 @@
 // A connection's requests as they come over the wire, without a model: what is refused, what is answered, and
 // where the next request begins.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -145,7 +146,7 @@ TEST_F(SessionTest, LinesAreWhatTheRfcSays) {
                                      std::string("\x16\x03\x01\x02\x00\x01", 6)})
     expect(request, "400 ");
   for (const char* version : {"HTTP/2.0", "HTTP/1.2", "HTTP/0.9", "HTTP/9.9"})
-    expect("GET /health " + std::string(version) + "\r\n" + kHost + "\r\n" + kNext, "505 ");
+    expect(fmt::format("GET /health {}\r\n{}\r\n{}", version, kHost, kNext), "505 ");
   expect("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "505 ");
 }
 
@@ -174,7 +175,8 @@ TEST_F(SessionTest, Targets) {
 TEST_F(SessionTest, CompressedBodiesAreRefusedByName) {
   const std::string length = "Content-Length: 2\r\n";
   for (const char* coding : {"gzip", "GZIP", "deflate", "br", "zstd", "gzip, identity"}) {
-    const std::string answer = talk({post(length + "Content-Encoding: " + coding + "\r\n", "{}") + kNext});
+    const std::string answer =
+        talk({post(fmt::format("{}Content-Encoding: {}\r\n", length, coding), "{}") + kNext});
     EXPECT_EQ(statuses_of(answer), "415 ") << coding;
     EXPECT_NE(answer.find(std::string("Content-Encoding: ") + coding), std::string::npos) << answer;
     EXPECT_NE(answer.find("\r\nAccept-Encoding: identity\r\n"), std::string::npos) << answer;
@@ -193,10 +195,11 @@ TEST_F(SessionTest, TrailersAndExtensionsCountAgainstTheHeaderLimit) {
     for (const std::string& body :
          {"0\r\nX: " + many + "\r\n\r\n", "0\r\n" + many + ": x\r\n\r\n", "0\r\n" + many,
           "0;" + many + "\r\n\r\n", "1;" + many + "\r\nx\r\n0\r\n\r\n", "1;a=" + many,
-          std::string(size, '0') + "1\r\nx\r\n0\r\n\r\n", "1\r\nx\r\n0\r\nX: y\r\n" + many + ": x\r\n\r\n"})
+          std::string(size, '0') + "1\r\nx\r\n0\r\n\r\n",
+          fmt::format("1\r\nx\r\n0\r\nX: y\r\n{}: x\r\n\r\n", many)})
       EXPECT_EQ(statuses({chunked(body + kNext)}), "431 ") << size << body.substr(0, 10);
-    EXPECT_EQ(statuses({get(kHost + "X: " + many + "\r\n")}), "431 ");
-    EXPECT_EQ(statuses({get(kHost + many + ": x\r\n")}), "431 ");
+    EXPECT_EQ(statuses({get(fmt::format("{}X: {}\r\n", kHost, many))}), "431 ");
+    EXPECT_EQ(statuses({get(fmt::format("{}{}: x\r\n", kHost, many))}), "431 ");
     EXPECT_EQ(statuses({get(kHost, "/" + many)}), "431 ");
   }
   std::string fields, chunks;

@@ -20,11 +20,6 @@ Json entry(const Model& model, int32_t token, double logprob) {
 
 double finite_logprob(double logprob) { return std::max(logprob, kImpossible); }
 
-int32_t message_start(const Model& model) {
-  const auto tokens = model.tokenize("<|message|>", true);
-  return tokens.ok() && tokens.value().size() == 1 ? tokens.value()[0] : -1;
-}
-
 Json chat_logprob(const Model& model, const SampledToken& sampled) {
   Json json = entry(model, sampled.token, sampled.logprobs.logprob);
   Json top = Json::array();

@@ -9,9 +9,6 @@ namespace moesaic::openai {
 // JSON knows no infinity; OpenAI's own stand-in.
 double finite_logprob(double logprob);
 
-// The token <|message|>, behind which a message's text begins; -1: there is none.
-int32_t message_start(const Model& model);
-
 // {token, logprob, bytes, top_logprobs: [{token, logprob, bytes}]}
 Json chat_logprob(const Model& model, const SampledToken& sampled);
 

@@ -52,8 +52,6 @@ class HarmonyParser {
   std::vector<HarmonyEvent> finish();
 
   bool done() const { return state_ == State::kDone; }
-  // Whether a token ends a message.
-  bool is_stop(int32_t token) const;
   // How often the output did not follow the format so far.
   int recoveries() const { return recoveries_; }
 
@@ -63,6 +61,7 @@ class HarmonyParser {
   enum class Part { kRole, kChannel, kConstrain };
   using Events = std::vector<HarmonyEvent>;
 
+  bool is_stop(int32_t token) const;  // whether it ends a message
   void push_in_header(int32_t token, Events& events);
   void push_in_content(int32_t token, Events& events);
   void push_before_start(int32_t token, Events& events);

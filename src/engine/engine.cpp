@@ -116,12 +116,12 @@ Status Engine::take_drawn() {
 }
 
 // Where its grammar's mask is not there yet the token is sampled later; until then there is nothing to
-// schedule.
+// schedule, unless the request is preempted: it is computed again, to the logits that it holds.
 void Engine::sample(const std::shared_ptr<Request>& request, std::span<float> logits) {
   Request& r = *request;
-  if (r.done()) return;
+  if (r.done() || !r.held.empty()) return;
   if (r.sampler->ready()) return take_token(r, r.sampler->sample(logits));
-  if (r.held.empty()) held_.push_back(request);
+  held_.push_back(request);
   r.held.assign(logits.begin(), logits.end());
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 
 #include "engine/engine.h"
 #include "engine/sampler.h"
@@ -38,6 +39,7 @@ class LateBackend final : public Backend {
   Status begin_step(const Batch& batch) override {
     const Status valid = validate(batch, config_, layout_, 64);
     if (!valid.ok()) return valid;
+    if (when_begun_) when_begun_(batch);
     steps_.push_back(batch);
     most_under_way_ = std::max(most_under_way_, steps_.size());
     ++begun_;
@@ -60,7 +62,7 @@ class LateBackend final : public Backend {
   }
   Status drawn(std::span<SampledToken> tokens) override {
     if (fail_at_ == begun_) {
-      steps_.clear();
+      steps_.clear(), told_.clear();
       return {StatusCode::kInternal, "a fault"};
     }
     if (told_.empty()) {
@@ -75,6 +77,7 @@ class LateBackend final : public Backend {
 
   size_t most_under_way_ = 0;
   int begun_ = 0, fail_at_ = -1;
+  std::function<void(const Batch&)> when_begun_;
 
  private:
   static uint64_t mix(uint64_t hash, uint64_t value) {

@@ -21,9 +21,10 @@ struct Asked {
 struct Grammar {
   Tokenizer tokenizer = small::tokenizer();
   grammar::MaskCache masks{tokenizer};
-  AnswerGrammar grammar =
-      AnswerGrammar::compile({.json_schema = R"({"type": "array", "items": {"type": "integer"}})"}).value();
+  AnswerGrammar grammar;
 
+  explicit Grammar(std::string schema = R"({"type": "array", "items": {"type": "integer"}})")
+      : grammar(AnswerGrammar::compile({.json_schema = std::move(schema)}).value()) {}
   void hold_to(Request& request) { request.sampler->follow(masks.async_matcher(grammar)); }
   grammar::Matcher matcher() { return masks.matcher(grammar); }
 };
@@ -187,6 +188,34 @@ TEST(Load, DecodingGoesOnBesideMasksThatTakeLong) {
     grammar.hold_to(alone.submit(10, {.seed = 7, .max_tokens = 20}));
     ASSERT_TRUE(alone.engine.run_to_end().ok());
     EXPECT_EQ(run.told[1], alone.told[0]);
+  }
+}
+
+// A request that waits for its mask loses its pages, and its mask is there while its logits are computed
+// again.
+TEST(Load, AMaskMayComeWhileAPreemptedRequestIsComputedAgain) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Grammar grammar(R"({"type": "string", "minLength": 100})");
+    const SamplingParams params{.seed = seed, .max_tokens = 40};
+    Harness alone(false, {.context = 128});  // first: its masks are then cached
+    grammar.hold_to(alone.submit(60, params));
+    ASSERT_TRUE(alone.engine.run_to_end().ok());
+
+    Harness run(false,
+                {.context = 128, .max_batch = 2, .max_rows = 64, .kv_tokens = 160, .prefix_cache = false});
+    run.submit(20, {.temperature = 0, .max_tokens = 100});
+    grammar.hold_to(run.submit(60, params));
+    for (int step = 0; step < 12; ++step) ASSERT_TRUE(run.engine.step().ok());
+    std::optional<MasksTakeLong> masks_take_long(grammar);
+    run.backend.when_begun_ = [&](const Batch& batch) {
+      if (!masks_take_long || batch.logit_rows.empty() || batch.sequences.back().rows == 1) return;
+      masks_take_long.reset();
+      run.requests[1]->sampler->wait_until(std::chrono::steady_clock::now() + std::chrono::seconds(60));
+    };
+    ASSERT_TRUE(run.engine.run_to_end().ok());
+    EXPECT_GT(run.engine.stats().preemptions, 0u);
+    EXPECT_FALSE(masks_take_long);
+    EXPECT_EQ(run.told[1], alone.told[0]) << seed;
   }
 }
 

@@ -109,7 +109,7 @@ asio::awaitable<bool> Connection::receive_head() {
   HeadScan scan;
   bool begun = false;
   for (bool more = true; more; more = co_await read_more(kFirstRead)) {
-    if (buffer_.size() < 2) continue;
+    if (!begun && buffer_.size() < 2) continue;
     if (!std::exchange(begun, true) && received().starts_with("\r\n")) buffer_.consume(2);
     const HeadScan::Found found = scan.scan(received());
     if (scan.size() <= app_.options.limits.header_bytes && found == HeadScan::Found::kNothing) continue;

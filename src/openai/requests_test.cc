@@ -306,6 +306,9 @@ TEST(TokenRequests, AreThoseOfTheChat) {
   EXPECT_EQ(text["prompt"], service().model.detokenize(job.requests.at(0).prompt));
   EXPECT_EQ(std::get<ApiError>(apply_template("{}", service())).param, "messages");
   EXPECT_EQ(std::get<ApiError>(tokenize(R"({"messages": 5})", service())).param, "messages");
+  for (const char* texts :
+       {R"({})", R"({"prompt": "a", "content": "a"})", R"({"content": "a", "messages": []})"})
+    EXPECT_EQ(std::get<ApiError>(tokenize(texts, service())).param, "prompt") << texts;
 }
 
 TEST(TokenRequests, NameUnknownFields) {

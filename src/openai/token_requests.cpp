@@ -34,9 +34,9 @@ TokenAnswerOrError tokenize(std::string_view body, const Service& service) {
   if (!root.ok()) return api_error(root.status());
   Fields fields(root.value());
   UnknownFields unknown = check_fields(root.value(), tokenize_fields(), service.strict_fields, fields);
-  if (fields.find("prompt") == nullptr && fields.find("content") == nullptr &&
-      fields.find("messages") == nullptr)
-    fields.refuse("prompt", "is missing");
+  const auto given = [&](const char* field) { return fields.find(field) != nullptr ? 1 : 0; };
+  if (given("prompt") + given("content") + given("messages") != 1)
+    fields.refuse("prompt", "give one of prompt, content and messages");
   const Result<Tokens> tokens = tokens_of(fields, root.value(), service);
   if (!fields.ok()) return *fields.refusal();
   if (!tokens.ok()) return api_error(tokens.status(), "prompt");

@@ -99,6 +99,7 @@ class CpuBackend final : public Backend {
   void rotate_and_append(Layer& layer, bool sliding, int64_t row);
   void attend_row(const Layer& layer, bool sliding, int64_t row, int kv_head);
   void route(int index);
+  RunTuning runs() const;
   void gate_up_gemm(const Layer& layer);
   void down_gemm(const Layer& layer);
   void combine(const Layer& layer);
@@ -540,6 +541,11 @@ void CpuBackend::route(int index) {
   build_work_list(expert_ids_, top_k, config_.experts, work_);
 }
 
+// By the tokens of an expert, on the mean.
+RunTuning CpuBackend::runs() const {
+  return chosen_.tuning.runs_for(std::ssize(work_.rows) / std::max<int64_t>(1, std::ssize(work_.active)));
+}
+
 // A pair is a gate panel and its up panel: 16 outputs of one expert for all its rows.
 void CpuBackend::gate_up_gemm(const Layer& layer) {
   const int64_t pairs = config_.intermediate / kPanel;
@@ -558,7 +564,7 @@ void CpuBackend::gate_up_gemm(const Layer& layer) {
                            out, config_.intermediate);
     }
   };
-  for_each_pair(pool_, std::ssize(work_.active), pairs, chosen_.tuning.runs, body);
+  for_each_pair(pool_, std::ssize(work_.active), pairs, runs(), body);
 }
 
 void CpuBackend::down_gemm(const Layer& layer) {
@@ -579,7 +585,7 @@ void CpuBackend::down_gemm(const Layer& layer) {
                     2 * kPanel * sizeof(float));
     }
   };
-  for_each_pair(pool_, std::ssize(work_.active), pairs, chosen_.tuning.runs, body);
+  for_each_pair(pool_, std::ssize(work_.active), pairs, runs(), body);
 }
 
 void CpuBackend::combine(const Layer& layer) {

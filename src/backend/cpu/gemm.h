@@ -64,7 +64,7 @@ template <typename Epilogue>
 void for_each_tile(const Kernels& kernels, ThreadPool& pool, std::vector<Workspace>& workspaces,
                    const PackedMatrix& m, const ActView& act, int tokens, const CpuTuning& tuning,
                    Epilogue&& epilogue) {
-  for_each_pair(pool, 1, m.pairs(), tuning.runs, [&](int64_t, int64_t pair, int thread) {
+  for_each_pair(pool, 1, m.pairs(), tuning.runs_for(tokens), [&](int64_t, int64_t pair, int thread) {
     const int count = static_cast<int>(std::min<int64_t>(kPair, m.panels - kPair * pair));
     for (int first = 0; first < tokens; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, tokens - first);

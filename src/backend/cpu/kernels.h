@@ -55,7 +55,7 @@ enum class Prefetch : uint8_t { kNone, kT0, kT1, kNta };
 // What kernels are told at run time. Nothing here changes a result.
 struct GemmTuning {
   Prefetch prefetch = Prefetch::kT0;
-  int32_t distance = 2048;  // bytes of weights
+  int32_t distance = 4096;  // bytes of weights
   bool operator==(const GemmTuning&) const = default;
 };
 

@@ -54,8 +54,9 @@ DecodeProbe::DecodeProbe(const Kernels& kernels, ThreadPool& pool, std::vector<W
   assign(down_act_, layers_[0].down->cols);
 }
 
-double DecodeProbe::pass_bytes() const {
-  return (layers_[0].gate_up->bytes() + layers_[0].down->bytes()) * top_k_ / experts_;
+double DecodeProbe::pass_bytes(ProbedPart part) const {
+  const double gate_up = part == ProbedPart::kExperts ? layers_[0].gate_up->bytes() : 0;
+  return (gate_up + layers_[0].down->bytes()) * top_k_ / experts_;
 }
 
 void DecodeProbe::run(const PackedMatrix& m, const ActRows& act, int first, const CpuTuning& tuning) {
@@ -66,12 +67,12 @@ void DecodeProbe::run(const PackedMatrix& m, const ActRows& act, int first, cons
   });
 }
 
-double DecodeProbe::seconds(const CpuTuning& tuning) {
+double DecodeProbe::seconds(const CpuTuning& tuning, ProbedPart part) {
   const int64_t pass = next_++ % passes();
   const ExpertWeights& layer = layers_[pass % std::ssize(layers_)];
   const int first = static_cast<int>(pass / std::ssize(layers_)) * top_k_;
   const auto start = std::chrono::steady_clock::now();
-  run(*layer.gate_up, gate_up_act_, first, tuning);
+  if (part == ProbedPart::kExperts) run(*layer.gate_up, gate_up_act_, first, tuning);
   run(*layer.down, down_act_, first, tuning);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -83,10 +84,11 @@ Measurement measure_tuning(DecodeProbe& probe, double seconds) {
   for (const Tunable& tunable : tunables()) {
     const std::vector<CpuTuning> candidates = tunable.candidates(tuning);
     const Samples samples = race(candidates.size(), seconds / static_cast<double>(tunables().size()),
-                                 [&](size_t i) { return probe.seconds(candidates[i]); });
+                                 [&](size_t i) { return probe.seconds(candidates[i], tunable.part); });
     const size_t chosen = choose(samples);
     for (size_t i = 0; i < candidates.size(); ++i) {
-      result.candidates.push_back(timing_of(tunable, candidates[i], samples[i], probe.pass_bytes()));
+      result.candidates.push_back(timing_of(tunable, candidates[i], samples[i],
+                                            probe.pass_bytes(tunable.part)));
       result.candidates.back().chosen = i == chosen;
     }
     result.chosen.calm &= is_calm(samples[chosen]);

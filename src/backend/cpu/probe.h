@@ -18,8 +18,8 @@ class DecodeProbe {
   DecodeProbe(const Kernels& kernels, ThreadPool& pool, std::vector<Workspace>& workspaces,
               std::vector<ExpertWeights> layers, int experts, int top_k, Act format);
 
-  double seconds(const CpuTuning& tuning);  // of the next pass
-  double pass_bytes() const;                // weights and scales that a pass reads
+  double seconds(const CpuTuning& tuning, ProbedPart part = ProbedPart::kExperts);  // of the next pass
+  double pass_bytes(ProbedPart part = ProbedPart::kExperts) const;  // weights and scales that a pass reads
   double all_bytes() const { return pass_bytes() * static_cast<double>(passes()); }
   const PackedMatrix& matrix() const { return *layers_[0].gate_up; }
 

@@ -68,7 +68,7 @@ std::vector<CpuTuning> prefetch_candidates(const CpuTuning& from) {
 }
 
 std::vector<CpuTuning> run_candidates(const CpuTuning& from) {
-  constexpr RunTuning kValues[] = {{8, 32}, {2, 32}, {4, 32}, {8, 16}, {16, 16}, {16, 8}, {32, 8}, {16, 4}};
+  constexpr RunTuning kValues[] = {{16, 4}, {32, 4}, {8, 32}, {64, 2}, {32, 8}, {128, 1}, {4, 32}};
   return with_each(from, kValues, [](CpuTuning& t, const RunTuning& value) { t.runs = value; });
 }
 
@@ -77,19 +77,22 @@ std::string run_words(const CpuTuning& t) {
 }
 
 constexpr Tunable kTunables[] = {
-    {"prefetch", prefetch_candidates, [](const CpuTuning& t) { return name_of(t.gemm); }},
-    {"runs", run_candidates, run_words},
+    {"prefetch", ProbedPart::kDown, prefetch_candidates, [](const CpuTuning& t) { return name_of(t.gemm); }},
+    {"runs", ProbedPart::kExperts, run_candidates, run_words},
 };
 
 double best_of(const std::vector<double>& samples) {
   return samples.empty() ? std::numeric_limits<double>::infinity() : *std::ranges::min_element(samples);
 }
 
-// By how much the second best sample is above the best one, as a share; without a second one nobody knows.
+// By how much the third best sample is above the best one, as a share. With fewer nobody knows: a tenth at
+// least.
 double noise_of(std::vector<double> samples) {
-  if (samples.size() < 2) return 0.1;
-  std::ranges::partial_sort(samples, samples.begin() + 2);
-  return samples[1] / samples[0] - 1;
+  constexpr double kUnknown = 0.1;
+  if (samples.empty()) return kUnknown;
+  std::ranges::sort(samples);
+  const double third = samples[std::min<size_t>(2, samples.size() - 1)] / samples[0] - 1;
+  return samples.size() < 3 ? std::max(kUnknown, third) : third;
 }
 
 }  // namespace

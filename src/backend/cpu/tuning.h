@@ -25,8 +25,12 @@ struct RunTuning {
 
 struct CpuTuning {
   GemmTuning gemm;
-  RunTuning runs;
+  RunTuning runs = {16, 8};
   bool operator==(const CpuTuning&) const = default;
+
+  // Many tokens of a panel are limited by arithmetic: short runs, for balance.
+  RunTuning runs_for(int64_t tokens) const { return tokens <= kPanelTokens ? runs : RunTuning(); }
+  static constexpr int kPanelTokens = 8;
 };
 
 // "t0:1024" or "none"; and for people: "prefetch T0 at 1 KB", "no prefetch".
@@ -48,10 +52,15 @@ std::string words_of(const ChosenTuning& chosen);
 
 // ---- choosing ----
 
+// What a sample of a setting times, of one token: the second product of a layer's experts alone, a fraction of
+// a millisecond that other programs often leave alone; or both.
+enum class ProbedPart { kDown, kExperts };
+
 // One setting and the values it may have, each as a whole tuning; the first one is the tuning that it starts
 // from. A kernel table with a setting of its own adds it to tunables().
 struct Tunable {
   const char* name;
+  ProbedPart part;
   std::vector<CpuTuning> (*candidates)(const CpuTuning& from);
   std::string (*value)(const CpuTuning& tuning);
 };
@@ -62,9 +71,9 @@ std::span<const Tunable> tunables();
 using Samples = std::vector<std::vector<double>>;
 Samples race(size_t candidates, double budget, const std::function<double(size_t)>& time);
 // The candidate to use: the quickest by its best sample if it is quicker than the first one by more than 3%
-// and by more than the noise, that is the difference of the two best samples of either; else the first one.
+// and by more than the noise, that is the difference of the three best samples of either; else the first one.
 size_t choose(const Samples& samples);
-// Whether the two best samples of a candidate agree to 5%.
+// Whether the three best samples of a candidate agree to 5%.
 bool is_calm(const std::vector<double>& samples);
 
 // ---- keeping ----

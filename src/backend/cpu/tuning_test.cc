@@ -51,21 +51,27 @@ TEST(CpuPrefetch, EveryCandidateHasANameThatIsReadBack) {
 }
 
 TEST(CpuTuningChoice, TheFirstOneWinsUnlessAnotherIsClearlyQuicker) {
-  EXPECT_EQ(choose({{1.0, 1.0}, {0.98, 0.98}, {1.2, 1.2}}), 0u);
-  EXPECT_EQ(choose({{1.0, 1.0}, {0.98, 0.98}, {0.9, 0.9}, {0.92, 0.92}}), 2u);
-  EXPECT_EQ(choose({{1.0, 1.0}}), 0u);
+  const std::vector<double> one = {1.0, 1.0, 1.0}, near = {0.98, 0.98, 0.98}, best = {0.9, 0.9, 0.9},
+                            good = {0.92, 0.92, 0.92}, slow = {1.2, 1.2, 1.2};
+  EXPECT_EQ(choose({one, near, slow}), 0u);
+  EXPECT_EQ(choose({one, near, best, good}), 2u);
+  EXPECT_EQ(choose({one}), 0u);
   EXPECT_EQ(choose({{}, {}}), 0u);  // no time for any
 }
 
 TEST(CpuTuningChoice, NoiseDoesNotChoose) {
-  // One lucky sample; and two that are far apart on either side.
-  EXPECT_EQ(choose({{1.0, 1.0, 1.0}, {0.9, 1.1, 1.2}}), 0u);
-  EXPECT_EQ(choose({{1.0, 1.2, 1.3}, {0.9, 0.9, 0.9}}), 0u);
+  // Two lucky samples; and three that are far apart, on either side.
+  EXPECT_EQ(choose({{1.0, 1.0, 1.0}, {0.9, 0.9, 1.2}}), 0u);
+  EXPECT_EQ(choose({{1.0, 1.1, 1.3}, {0.9, 0.9, 0.9}}), 0u);
   // Disturbances make samples longer, never shorter.
-  EXPECT_EQ(choose({{1.0, 1.0, 5.0}, {3.0, 0.8, 0.8}}), 1u);
-  // With one sample of each nobody knows the noise: a tenth is asked for.
+  EXPECT_EQ(choose({{1.0, 1.0, 1.0, 5.0}, {3.0, 0.8, 0.8, 0.8}}), 1u);
+  // With fewer samples nobody knows the noise: a tenth is asked for.
   EXPECT_EQ(choose({{1.0}, {0.93}}), 0u);
+  EXPECT_EQ(choose({{1.0, 1.0}, {0.93, 0.93}}), 0u);
   EXPECT_EQ(choose({{1.0}, {0.5}}), 1u);
+  EXPECT_TRUE(is_calm({1.0, 1.04, 1.01, 9.0}));
+  EXPECT_FALSE(is_calm({1.0, 1.0, 1.06, 9.0}));
+  EXPECT_FALSE(is_calm({1.0, 1.0}));
 }
 
 TEST(CpuTuningChoice, RacesTakeTurnsAndDropThoseFarBehind) {
@@ -183,6 +189,7 @@ class CpuTuningProbe : public testing::Test {
 TEST_F(CpuTuningProbe, MeasuresEveryCandidateAndChoosesOneOfEachSetting) {
   DecodeProbe p = probe();
   EXPECT_EQ(p.pass_bytes(), (gate_up_.bytes() + down_.bytes()) / 2);
+  EXPECT_EQ(p.pass_bytes(ProbedPart::kDown), down_.bytes() / 2);
   const Measurement m = measure_tuning(p, 1);
   for (const Tunable& tunable : tunables()) {
     int candidates = 0, chosen = 0;

@@ -61,9 +61,11 @@ Status tune_reads(const TuneOptions& o, LoadedModel& m) {
     fmt::print("| {} | {} | {:.2f} | {:.2f} | {} |\n", c.setting, c.value, c.best_gb_s, c.median_gb_s,
                c.chosen ? "chosen" : "");
   }
-  fmt::print("\n{}; the read bandwidth of the machine is {:.2f} GB/s\n", t.chosen, m.backend->read_bandwidth());
+  fmt::print("\n{}; the read bandwidth of the machine is {:.2f} GB/s\n", t.chosen,
+             m.backend->read_bandwidth());
   if (t.file.empty())
-    fmt::print("not written: the experts fit the caches, and what is best for them there says nothing of memory\n");
+    fmt::print(
+        "not written: the experts fit the caches, and what is best for them there says nothing of memory\n");
   else
     fmt::print("written to {}\n", t.file);
   return {};
@@ -99,8 +101,9 @@ Status run_tune(const TuneOptions& o) {
 
 Run add_tune(CLI::App& app) {
   auto o = std::make_shared<TuneOptions>();
-  CLI::App& c =
-      *app.add_subcommand("tune", "Measure which way of running (cuda) or reading (cpu) the experts is the quickest, and keep that");
+  CLI::App& c = *app.add_subcommand(
+      "tune",
+      "Measure which way of running (cuda) or reading (cpu) the experts is the quickest, and keep that");
   o->model.add_to(c);
   c.add_option("--tokens", o->tokens, "steps to measure; others use the nearest")
       ->delimiter(',')

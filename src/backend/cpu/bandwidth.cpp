@@ -58,8 +58,8 @@ uint64_t read_chunk(const std::byte* p, const ReadPattern& pattern) {
   return sum_chunk<Prefetch::kNone>(p, pattern);
 }
 
-// Reads the memory in passes, round and round, so that what one pass leaves in the caches is not what the next
-// one reads.
+// Reads the memory in passes, round and round, so that what one pass leaves in the caches is not what the
+// next one reads.
 class Reader {
  public:
   Reader(const std::vector<std::span<const std::byte>>& memory, ThreadPool& pool) : pool_(pool) {

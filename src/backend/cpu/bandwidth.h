@@ -18,8 +18,8 @@ struct ReadPattern {
 };
 
 // GB/s at which the pool reads the memory, by the quickest pattern: every hint and distance that the kernels
-// may use, streams and lengths. 0 for less than 4 KB. The first call, with no patterns, tries all, some 0.2 s,
-// and leaves the few best ones for later calls.
+// may use, streams and lengths. 0 for less than 4 KB. The first call, with no patterns, tries all, some 0.2
+// s, and leaves the few best ones for later calls.
 double measure_read_bandwidth(const std::vector<std::span<const std::byte>>& memory, ThreadPool& pool,
                               std::vector<ReadPattern>& patterns);
 

@@ -304,7 +304,12 @@ DecodeProbe CpuBackend::make_probe() {
   for (const Layer& layer : layers_) layers.push_back({&layer.gate_up, &layer.down});
   const Pack pack = layers_[0].gate_up.pack;
   const Rounding rounding = rounding_of(options_.moe, Operand::kExpertInput, mx_format(pack));
-  return {kernels_, pool_, workspaces_, std::move(layers), config_.experts, config_.experts_per_token,
+  return {kernels_,
+          pool_,
+          workspaces_,
+          std::move(layers),
+          config_.experts,
+          config_.experts_per_token,
           rounding.rounds() ? Act::kF32 : act_format(pack)};
 }
 
@@ -576,9 +581,9 @@ void CpuBackend::down_gemm(const Layer& layer) {
     const int expert = work_.active[section];
     for (int first = work_.offsets[expert]; first < work_.offsets[expert + 1]; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, work_.offsets[expert + 1] - first);
-      const float* tile = run_pair(kernels_, layer.down, expert * pairs + pair,
-                                   rows_from(expert_act_.view(), first), nullptr, n, workspaces_[thread],
-                                   chosen_.tuning.gemm);
+      const float* tile =
+          run_pair(kernels_, layer.down, expert * pairs + pair, rows_from(expert_act_.view(), first), nullptr,
+                   n, workspaces_[thread], chosen_.tuning.gemm);
       float* out = expert_out_.data() + static_cast<int64_t>(first) * config_.hidden + pair * 2 * kPanel;
       for (int t = 0; t < n; ++t)
         std::memcpy(out + static_cast<int64_t>(t) * config_.hidden, tile + t * 2 * kPanel,

@@ -39,14 +39,14 @@ inline void prefetch_line(const uint8_t* p) {
 }
 template <Prefetch kHint>
 inline void prefetch_weights(const PairTask& task, int64_t at, int bytes) {
-  const uint8_t* p = task.data + at + task.tuning.distance;
+  const uint8_t* p = task.data + task.tuning.distance + at;
   for (int i = 0; i < bytes; i += 64) prefetch_line<kHint>(p + i);
 }
 // Integer formats have a sixteenth of their bytes in scales.
 template <Prefetch kHint>
 inline void prefetch_block(const PairTask& task, int64_t b, int bytes) {
   prefetch_weights<kHint>(task, b * bytes, bytes);
-  prefetch_line<kHint>(task.scales + ((b * bytes + task.tuning.distance) >> 4));
+  prefetch_line<kHint>(task.scales + (task.tuning.distance >> 4) + b * (bytes / 16));
 }
 
 template <Prefetch kHint>
@@ -127,8 +127,8 @@ __attribute__((noinline)) void int_tile(const Source& source, const PairTask& ta
   }
 }
 
-// Float formats choose the hint once a chunk of weights: a branch that is always predicted, where five formats
-// times all hints would be 100 KB of code.
+// Float formats choose the hint once a chunk of weights: a branch that is always predicted, where five
+// formats times all hints would be 100 KB of code.
 constexpr int kAskBytes = 512;
 inline void prefetch_chunk(const PairTask& task, int64_t at) {
   switch (task.tuning.prefetch) {
@@ -143,8 +143,8 @@ inline void prefetch_chunk(const PairTask& task, int64_t at) {
   }
 }
 
-// Sources for the float tile: step(p, g, x, acc) adds group g of the contraction for one token; a pair's group
-// has kBytes.
+// Sources for the float tile: step(p, g, x, acc) adds group g of the contraction for one token; a pair's
+// group has kBytes.
 template <bool kFromMemory>
 struct F32Source {
   using Plain = F32Source<false>;
@@ -218,7 +218,8 @@ inline void float_tile(const Source& source, const PairTask& task, int first) {
     x[t] = static_cast<const X*>(task.act.data) + row * cols;
   }
   F16 sum[kPair][T] = {};
-  constexpr int64_t kChunk = kAskBytes / Source::kBytes;  // divides the groups: columns are whole blocks of 32
+  constexpr int64_t kChunk =
+      kAskBytes / Source::kBytes;  // divides the groups: columns are whole blocks of 32
   for (int64_t at = 0; at < cols / Source::kGroup; at += kChunk) {
     if constexpr (Source::kAsks) prefetch_chunk(task, at * Source::kBytes);
 #pragma GCC unroll 4
@@ -234,8 +235,8 @@ inline void float_tile(const Source& source, const PairTask& task, int first) {
   }
 }
 
-// All tokens of a task through tiles of at most kMax. The first tile reads the weights from memory, the others
-// from the caches.
+// All tokens of a task through tiles of at most kMax. The first tile reads the weights from memory, the
+// others from the caches.
 template <int T, typename Run>
 inline void last_tile(const Run& run, int first, int tokens) {
   if constexpr (T > 0) {
@@ -258,15 +259,13 @@ inline void all_tiles(const Source& source, int tokens, const Run& run) {
 }
 template <typename Source>
 inline void int_tiles(const Source& source) {
-  all_tiles<kIntTokens>(source, source.task.tokens, [&]<int T>(const auto& s, int first) {
-    int_tile<T>(s, source.task, first);
-  });
+  all_tiles<kIntTokens>(source, source.task.tokens,
+                        [&]<int T>(const auto& s, int first) { int_tile<T>(s, source.task, first); });
 }
 template <typename Source>
 inline void float_tiles(const Source& source) {
-  all_tiles<kFloatTokens>(source, source.task.tokens, [&]<int T>(const auto& s, int first) {
-    float_tile<T>(s, source.task, first);
-  });
+  all_tiles<kFloatTokens>(source, source.task.tokens,
+                          [&]<int T>(const auto& s, int first) { float_tile<T>(s, source.task, first); });
 }
 
 // Block by block, both panels: each byte of the packed ones is read once.

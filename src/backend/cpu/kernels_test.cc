@@ -166,7 +166,8 @@ TEST_P(KernelTest, NoTuningChangesAResult) {
         const std::vector<float> want = tile_of({.prefetch = Prefetch::kNone});
         for (const CpuTuning& t : tunables().front().candidates({.gemm = {Prefetch::kT1, 1 << 16}})) {
           ASSERT_EQ(std::memcmp(tile_of(t.gemm).data(), want.data(), want.size() * sizeof(float)), 0)
-              << kernels_.name << " " << format_name(format) << " tokens " << tokens << " " << name_of(t.gemm);
+              << kernels_.name << " " << format_name(format) << " tokens " << tokens << " "
+              << name_of(t.gemm);
         }
       }
     }

@@ -87,8 +87,8 @@ Measurement measure_tuning(DecodeProbe& probe, double seconds) {
                                  [&](size_t i) { return probe.seconds(candidates[i], tunable.part); });
     const size_t chosen = choose(samples);
     for (size_t i = 0; i < candidates.size(); ++i) {
-      result.candidates.push_back(timing_of(tunable, candidates[i], samples[i],
-                                            probe.pass_bytes(tunable.part)));
+      result.candidates.push_back(
+          timing_of(tunable, candidates[i], samples[i], probe.pass_bytes(tunable.part)));
       result.candidates.back().chosen = i == chosen;
     }
     result.chosen.calm &= is_calm(samples[chosen]);

@@ -98,8 +98,7 @@ double noise_of(std::vector<double> samples) {
 }  // namespace
 
 std::string name_of(const GemmTuning& t) {
-  return t.prefetch == Prefetch::kNone ? "none"
-                                       : fmt::format("{}:{}", hint_of(t.prefetch).name, t.distance);
+  return t.prefetch == Prefetch::kNone ? "none" : fmt::format("{}:{}", hint_of(t.prefetch).name, t.distance);
 }
 
 std::string words_of(const GemmTuning& t) {
@@ -113,7 +112,8 @@ Result<std::optional<GemmTuning>> parse_prefetch(std::string_view text) {
   if (text == "auto") return std::optional<GemmTuning>();
   if (const std::optional<GemmTuning> tuning = parse_hint(text)) return tuning;
   return invalid(
-      "--cpu-prefetch '{}': use auto, none, or t0, t1 or nta and a distance of {} to {} bytes in steps of 64, "
+      "--cpu-prefetch '{}': use auto, none, or t0, t1 or nta and a distance of {} to {} bytes in steps of "
+      "64, "
       "for example t0:1024",
       text, kLeastDistance, kMostDistance);
 }
@@ -173,9 +173,9 @@ size_t choose(const Samples& samples) {
 bool is_calm(const std::vector<double>& samples) { return noise_of(samples) < 0.05; }
 
 std::string cpu_identity(std::string_view cpuinfo) {
-  constexpr std::string_view kFields[] = {"vendor_id",   "cpu family",       "model",           "model name",
-                                          "stepping",    "microcode",        "CPU implementer", "CPU architecture",
-                                          "CPU variant", "CPU part",         "CPU revision"};
+  constexpr std::string_view kFields[] = {"vendor_id",   "cpu family", "model",           "model name",
+                                          "stepping",    "microcode",  "CPU implementer", "CPU architecture",
+                                          "CPU variant", "CPU part",   "CPU revision"};
   std::string identity;
   while (!cpuinfo.empty()) {
     const size_t end = cpuinfo.find('\n');
@@ -243,7 +243,8 @@ int64_t last_level_cache_bytes() {
   int64_t bytes = 0, sharers = 1;
   for (int index = 0; index < 5; ++index) {
     const std::string size = read(index, "size");  // "32768K"
-    const std::optional<int> kib = size.ends_with('K') ? parse_int(size.substr(0, size.size() - 1)) : std::nullopt;
+    const std::optional<int> kib =
+        size.ends_with('K') ? parse_int(size.substr(0, size.size() - 1)) : std::nullopt;
     if (!kib) continue;
     bytes = int64_t{*kib} << 10;
     sharers = 0;

@@ -1,6 +1,6 @@
-// How decoding reads weights: which prefetch hint, how far ahead, how many panels in a row. What is best differs
-// between CPUs by a factor of three and follows from no data sheet, so it is measured when a model is loaded
-// (probe.h) and kept in a file for each CPU. Nothing here changes a result.
+// How decoding reads weights: which prefetch hint, how far ahead, how many panels in a row. What is best
+// differs between CPUs by a factor of three and follows from no data sheet, so it is measured when a model is
+// loaded (probe.h) and kept in a file for each CPU. Nothing here changes a result.
 #pragma once
 
 #include <functional>
@@ -52,8 +52,8 @@ std::string words_of(const ChosenTuning& chosen);
 
 // ---- choosing ----
 
-// What a sample of a setting times, of one token: the second product of a layer's experts alone, a fraction of
-// a millisecond that other programs often leave alone; or both.
+// What a sample of a setting times, of one token: the second product of a layer's experts alone, a fraction
+// of a millisecond that other programs often leave alone; or both.
 enum class ProbedPart { kDown, kExperts };
 
 // One setting and the values it may have, each as a whole tuning; the first one is the tuning that it starts
@@ -67,7 +67,8 @@ struct Tunable {
 std::span<const Tunable> tunables();
 
 // Samples of each candidate, in turn and in alternating order, so that a disturbance meets all of them, until
-// `budget` seconds are spent; those far behind after three rounds are dropped. time(i): seconds of candidate i.
+// `budget` seconds are spent; those far behind after three rounds are dropped. time(i): seconds of candidate
+// i.
 using Samples = std::vector<std::vector<double>>;
 Samples race(size_t candidates, double budget, const std::function<double(size_t)>& time);
 // The candidate to use: the quickest by its best sample if it is quicker than the first one by more than 3%
@@ -79,7 +80,8 @@ bool is_calm(const std::vector<double>& samples);
 // ---- keeping ----
 
 // What a measurement holds for: CPU, microcode, kernels, threads, weights.
-std::string tuning_cache_key(std::string_view cpu, const Kernels& kernels, int threads, Pack pack, int64_t cols);
+std::string tuning_cache_key(std::string_view cpu, const Kernels& kernels, int threads, Pack pack,
+                             int64_t cols);
 // The CPU's own description of itself in /proc/cpuinfo: model and microcode of its first core.
 std::string cpu_identity(std::string_view cpuinfo);
 std::string cpu_identity();

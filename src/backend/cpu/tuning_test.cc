@@ -27,9 +27,26 @@ TEST(CpuPrefetch, IsParsed) {
 }
 
 TEST(CpuPrefetch, EverythingElseIsOneLine) {
-  for (const char* text : {"", "t0", "t0:", "t0:0", "t0:63", "t0:65", "t0:65600", "t0:-64", "t0:+64", "t0: 64", "t0:64 ",
-                           "t0:64k", "T0:1024", "t2:1024", "none:64", "auto:64", ":64", "nta:1024:2",
-                           "t0:99999999999999999999", "t0:1e3"}) {
+  for (const char* text : {"",
+                           "t0",
+                           "t0:",
+                           "t0:0",
+                           "t0:63",
+                           "t0:65",
+                           "t0:65600",
+                           "t0:-64",
+                           "t0:+64",
+                           "t0: 64",
+                           "t0:64 ",
+                           "t0:64k",
+                           "T0:1024",
+                           "t2:1024",
+                           "none:64",
+                           "auto:64",
+                           ":64",
+                           "nta:1024:2",
+                           "t0:99999999999999999999",
+                           "t0:1e3"}) {
     const auto parsed = parse_prefetch(text);
     ASSERT_FALSE(parsed.ok()) << text;
     EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument);
@@ -78,7 +95,8 @@ TEST(CpuTuningChoice, RacesTakeTurnsAndDropThoseFarBehind) {
   const double cost[] = {1.5, 0.9, 3.0, 1.1};
   std::vector<size_t> order;
   const Samples samples = race(4, 1e9, [&](size_t i) { return order.push_back(i), cost[i]; });
-  EXPECT_EQ(std::vector<size_t>(order.begin(), order.begin() + 8), (std::vector<size_t>{0, 1, 2, 3, 3, 2, 1, 0}));
+  EXPECT_EQ(std::vector<size_t>(order.begin(), order.begin() + 8),
+            (std::vector<size_t>{0, 1, 2, 3, 3, 2, 1, 0}));
   EXPECT_EQ(samples[2].size(), 3u);
   EXPECT_EQ(samples[3].size(), 3u);
   EXPECT_EQ(samples[0].size(), samples[1].size()) << "the standard is never dropped";
@@ -110,12 +128,14 @@ TEST(CpuTuningChoice, FindsTheBestBesideOtherPrograms) {
 }
 
 constexpr const char* kCpuinfo =
-    "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel name\t: AMD EPYC\nmicrocode\t: 0xa101154\n"
+    "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel name\t: AMD EPYC\nmicrocode\t: "
+    "0xa101154\n"
     "cpu MHz\t\t: 2596.100\nflags\t\t: fpu vme\n\nprocessor\t: 1\nmodel name\t: Another\n";
 
 TEST(CpuTuningKey, IsOfModelMicrocodeKernelsThreadsAndWeights) {
   const std::string cpu = cpu_identity(kCpuinfo);
-  EXPECT_EQ(cpu, "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel name\t: AMD EPYC\nmicrocode\t: 0xa101154\n");
+  EXPECT_EQ(cpu,
+            "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel name\t: AMD EPYC\nmicrocode\t: 0xa101154\n");
   EXPECT_EQ(cpu_identity(""), "");
   const Kernels &kernels = *available_kernels().front(), &scalar = *available_kernels().back();
   const std::string key = tuning_cache_key(cpu, kernels, 2, Pack::kMxfp4, 2880);
@@ -132,7 +152,8 @@ const ChosenTuning kKept{.tuning = {.gemm = {Prefetch::kNta, 512}, .runs = {16, 
 TEST(CpuTuningFile, RoundTrip) {
   for (const Tunable& tunable : tunables()) {
     for (const CpuTuning& tuning : tunable.candidates({})) {
-      const auto got = decode(encode({.tuning = tuning, .source = TuningSource::kMeasured, .day = "2026-11-23"}));
+      const auto got =
+          decode(encode({.tuning = tuning, .source = TuningSource::kMeasured, .day = "2026-11-23"}));
       ASSERT_TRUE(got.has_value());
       EXPECT_EQ(got->tuning, tuning);
       EXPECT_EQ(got->day, "2026-11-23");
@@ -146,12 +167,13 @@ TEST(CpuTuningFile, RoundTrip) {
 TEST(CpuTuningFile, NothingElseIsRead) {
   const std::string good = encode(kKept);
   for (size_t cut = 0; cut < good.size(); ++cut) EXPECT_FALSE(decode(good.substr(0, cut))) << cut;
-  for (const char* text : {"", "prefetch none\nruns 0 8\nday 2026-11-23\n", "prefetch none\nruns 8 0\nday 2026-11-23\n",
-                           "prefetch none\nruns 8 99999\nday 2026-11-23\n", "prefetch none\nruns -8 8\nday 2026-11-23\n",
-                           "prefetch none\nruns 8\nday 2026-11-23\n", "prefetch none\nruns 08 8\nday 2026-11-23\n",
-                           "prefetch t9:64\nruns 8 8\nday 2026-11-23\n", "prefetch t0:100\nruns 8 8\nday 2026-11-23\n",
-                           "prefetch none\nruns 8 8\nday yesterday!\n", "prefetch none\nruns 8 8\nday 2026-11-23\nmore\n",
-                           "runs 8 8\nprefetch none\nday 2026-11-23\n"}) {
+  for (const char* text :
+       {"", "prefetch none\nruns 0 8\nday 2026-11-23\n", "prefetch none\nruns 8 0\nday 2026-11-23\n",
+        "prefetch none\nruns 8 99999\nday 2026-11-23\n", "prefetch none\nruns -8 8\nday 2026-11-23\n",
+        "prefetch none\nruns 8\nday 2026-11-23\n", "prefetch none\nruns 08 8\nday 2026-11-23\n",
+        "prefetch t9:64\nruns 8 8\nday 2026-11-23\n", "prefetch t0:100\nruns 8 8\nday 2026-11-23\n",
+        "prefetch none\nruns 8 8\nday yesterday!\n", "prefetch none\nruns 8 8\nday 2026-11-23\nmore\n",
+        "runs 8 8\nprefetch none\nday 2026-11-23\n"}) {
     EXPECT_FALSE(decode(text)) << text;
   }
 }
@@ -167,8 +189,9 @@ class CpuTuningProbe : public testing::Test {
   PackedMatrix random_matrix() {
     for (auto& b : bytes_) b = static_cast<uint8_t>(rng_());
     for (auto& b : scales_) b = static_cast<uint8_t>(118 + rng_() % 5);
-    const MatrixView view = dense_view(Format::kMxfp4, kRows, kCols, reinterpret_cast<std::byte*>(bytes_.data()),
-                                       reinterpret_cast<std::byte*>(scales_.data()));
+    const MatrixView view =
+        dense_view(Format::kMxfp4, kRows, kCols, reinterpret_cast<std::byte*>(bytes_.data()),
+                   reinterpret_cast<std::byte*>(scales_.data()));
     return pack_panels(Pack::kMxfp4, kCols, stack({&view}), "test", kernels_, pool_).value();
   }
   DecodeProbe probe() {

@@ -121,7 +121,8 @@ Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int m
                                                  .max_rows = max_rows,
                                                  .isa = options.isa,
                                                  .batch_invariant = options.batch_invariant,
-                                                 .tuning_folder = options.tuning_folder});
+                                                 .tuning_folder = options.tuning_folder,
+                                                 .cpu_prefetch = options.cpu_prefetch});
   if (backend.status().code() == StatusCode::kInvalidArgument) return usage(backend.status());
   return backend;
 }

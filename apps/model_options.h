@@ -14,7 +14,7 @@ namespace moesaic::app {
 
 struct ModelOptions {
   std::string model, device = "auto", isa = "auto", dense = "keep", kv_dtype = "auto", log = "quiet",
-                     moe_path = "auto", moe_policy = "cost";
+                     moe_path = "auto", moe_policy = "cost", cpu_prefetch = "auto";
   std::vector<std::string> moe_separate;
   std::string tuning_folder = cache_folder();
   int threads = 0;
@@ -27,7 +27,8 @@ struct ModelOptions {
 // --dense, by the names of dense_format().
 CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help,
                        const std::vector<std::string>& formats = {"keep", "bf16", "q8_0", "mxfp8", "mxfp4"});
-// --device, --threads, --dense, --kv-dtype and --batch-invariant, of ModelOptions or OpenOptions.
+// --device, --threads, --dense, --cpu-prefetch, --kv-dtype and --batch-invariant, of ModelOptions or
+// OpenOptions.
 template <class Options>
 void add_device_options(CLI::App& c, Options& o) {
   c.add_option("--device", o.device, "auto, cpu, cuda[:i] or reference")->capture_default_str();
@@ -35,6 +36,11 @@ void add_device_options(CLI::App& c, Options& o) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   add_dense(c, o.dense, "attention projections and lm_head in memory");
+  c.add_option("--cpu-prefetch", o.cpu_prefetch,
+               "cpu: how weights are asked for ahead; auto: as measured when a model is loaded; none; or t0, "
+               "t1 or nta and "
+               "a distance in bytes: t0:1024")
+      ->capture_default_str();
   c.add_option("--kv-dtype", o.kv_dtype, "K and V in the cache; auto: the device's own, on cuda bf16")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
       ->capture_default_str();

@@ -40,6 +40,7 @@ void print_line(const OpProfile& op, const LoadedModel& m) {
 void print_table(const LoadedModel& m, const ProfileOptions& o, double step_seconds) {
   fmt::print("{} on {}, a step of {} token{} at depth {}, {} steps; ceiling {:.1f} GB/s\n\n", o.model.model,
              m.caps.name, o.rows, o.rows == 1 ? "" : "s", o.depth, o.steps, m.ceiling_gb_s);
+  if (!m.caps.reads.empty()) fmt::print("weights are read with {}\n\n", m.caps.reads);
   fmt::print("{:<10}{:>7}{:>11}{:>10}{:>10}{:>10}{:>8}{:>10}\n", "op", "calls", "us", "us each", "GB", "GB/s",
              "share", "TFLOP/s");
   OpProfile sum{.op = "sum"};
@@ -86,6 +87,7 @@ Status run_profile(const ProfileOptions& o) {
   RETURN_IF_ERROR(random.append(o.rows, true));
   m.backend->reset_profile();
   RETURN_IF_ERROR(time_steps(random, o).status());
+  if (m.caps.threads > 0) m.ceiling_gb_s = std::max(m.ceiling_gb_s, m.backend->read_bandwidth());
   print_table(m, o, step_seconds);
   return {};
 }

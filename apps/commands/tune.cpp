@@ -50,14 +50,34 @@ void print_line(int tokens, const std::vector<Measured>& all, const Measured& be
   std::fflush(stdout);
 }
 
+// A device that has one way of running experts, but several of reading them.
+Status tune_reads(const TuneOptions& o, LoadedModel& m) {
+  ASSIGN_OR_RETURN(const ReadTuning t, m.backend->tune_reads(o.model.tuning_folder));
+  if (t.candidates.empty())
+    return error(StatusCode::kUnsupported, "{} has nothing to tune; use --device cuda or cpu", m.caps.name);
+  fmt::print("{} on {}, GB/s of one token's experts\n\n", o.model.model, m.caps.name);
+  fmt::print("| setting | value | best | median | |\n| --- | --- | ---: | ---: | --- |\n");
+  for (const ReadTiming& c : t.candidates) {
+    fmt::print("| {} | {} | {:.2f} | {:.2f} | {} |\n", c.setting, c.value, c.best_gb_s, c.median_gb_s,
+               c.chosen ? "chosen" : "");
+  }
+  fmt::print("\n{}; the read bandwidth of the machine is {:.2f} GB/s\n", t.chosen,
+             m.backend->read_bandwidth());
+  if (t.file.empty())
+    fmt::print(
+        "not written: the experts fit the caches, and what is best for them there says nothing of memory\n");
+  else
+    fmt::print("written to {}\n", t.file);
+  return {};
+}
+
 Status run_tune(const TuneOptions& o) {
   const int most = *std::max_element(o.tokens.begin(), o.tokens.end());
   ModelOptions options = o.model;
   options.tuning_folder.clear();  // what was measured before is not to be compared with
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(options, most));
   RETURN_IF_ERROR(load(m, {.context = 1, .max_rows = most}));
-  if (m.backend->moe_ways().empty())
-    return error(StatusCode::kUnsupported, "{} has nothing to tune; use --device cuda", m.caps.name);
+  if (m.backend->moe_ways().empty()) return tune_reads(o, m);
   fmt::print("{} on {}, us of a layer's experts\n\n", o.model.model, m.caps.name);
   fmt::print(
       "| tokens | best | us | without tuning | behind | all |\n| ---: | --- | ---: | --- | ---: | --- |\n");
@@ -81,8 +101,9 @@ Status run_tune(const TuneOptions& o) {
 
 Run add_tune(CLI::App& app) {
   auto o = std::make_shared<TuneOptions>();
-  CLI::App& c =
-      *app.add_subcommand("tune", "Measure which way of running the experts is the quickest, and keep that");
+  CLI::App& c = *app.add_subcommand(
+      "tune",
+      "Measure which way of running (cuda) or reading (cpu) the experts is the quickest, and keep that");
   o->model.add_to(c);
   c.add_option("--tokens", o->tokens, "steps to measure; others use the nearest")
       ->delimiter(',')

@@ -41,6 +41,9 @@ struct OpenOptions {
   // MXFP4 experts: auto (the device's own way), sm120a (from MXFP8 activations, as SM120 does, on any
   // device), w4a4 (from MXFP4 activations, an experiment), w4a16 (from BF16 ones; not on cuda).
   std::string moe_path = "auto";
+  // cpu: how weights are asked for ahead of their use: auto (measured when the model is loaded, and kept),
+  // none, or t0, t1 or nta and a distance in bytes: t0:1024.
+  std::string cpu_prefetch = "auto";
   bool batch_invariant = false;  // cuda: a request's logits are the same bits beside any others; slower
 };
 

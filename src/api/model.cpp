@@ -126,7 +126,8 @@ Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
                                                              .kv = kv,
                                                              .max_rows = o.max_rows,
                                                              .batch_invariant = o.batch_invariant,
-                                                             .tuning_folder = cache_folder()}));
+                                                             .tuning_folder = cache_folder(),
+                                                             .cpu_prefetch = o.cpu_prefetch}));
     ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path));
     ASSIGN_OR_RETURN(Tokenizer tokenizer,
                      o.tokenizer.empty() ? tokenizer_of(checkpoint) : tokenizer_file(o.tokenizer));

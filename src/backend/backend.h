@@ -75,8 +75,10 @@ struct BackendOptions {
   // many go through kernels that round differently (docs/numerics.md).
   bool batch_invariant = false;
   RouterTrace router_trace = nullptr;
-  // cuda: where measurements of `moesaic tune` are looked for; empty: nowhere.
+  // Where measurements are kept: on cuda those of `moesaic tune`, on the cpu also those made when a model is
+  // loaded. Empty: nowhere.
   std::string tuning_folder;
+  std::string cpu_prefetch = "auto";  // auto (measured), none, or a hint and a distance: t0:1024
 };
 
 struct BackendCaps {
@@ -90,6 +92,7 @@ struct BackendCaps {
   MoePath rounding = MoePath::kAuto;
   bool mx_of_bf16 = false;  // SwiGLU's result is rounded to BF16 before, too
   double peak_flops = 0;    // of matrix products on 16-bit values, by the data sheet; 0: not stated
+  std::string reads = {};   // cpu, of a loaded model: how weights are read, and why so
 };
 
 // One op's share of the steps since reset, for `profile`.
@@ -116,6 +119,18 @@ struct OpTiming {
 // norm that follows.
 enum class MoeFrom { kRows, kLogits };
 
+// How decoding may read weights, with what was measured, for `tune`.
+struct ReadTiming {
+  std::string setting, value;  // "prefetch", "t0:1024"
+  double best_gb_s = 0, median_gb_s = 0;
+  bool chosen = false;
+};
+struct ReadTuning {
+  std::vector<ReadTiming> candidates;  // the standard of each setting first; empty: nothing to choose
+  std::string chosen;                  // in words
+  std::string file;                    // where it was kept; empty: it was not
+};
+
 // A share of what a model takes in a device's memory: "experts", "KV cache".
 struct MemoryPart {
   std::string name;
@@ -134,6 +149,7 @@ class Backend {
 
   virtual BackendCaps caps() const = 0;
   // Read bandwidth in GB/s, measured now: the ceiling beside which figures are printed. 0 where nobody asks.
+  // The first call may take longer than later ones.
   virtual double read_bandwidth() { return 0; }
   // Bytes that one token's K and V take in one layer, scales included.
   virtual double kv_token_bytes(const ModelConfig& config) const = 0;
@@ -186,6 +202,9 @@ class Backend {
   // runs: so often that `seconds` are spent, but at least five and at most 200 times. way: one of moe_ways()
   // that takes so many rows, or empty for the one that moe() chooses.
   virtual Result<OpTiming> time_moe(int rows, double seconds, MoeFrom from, std::string_view way = {});
+  // Measures how a loaded model's weights are read best, uses that from now on and keeps it in a folder for
+  // later loads.
+  virtual Result<ReadTuning> tune_reads(const std::string&) { return ReadTuning(); }
 };
 
 // Bytes of all layers' pages.

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import pathlib
 import re
 import shutil
@@ -273,7 +274,7 @@ class Profile(Cli):
 
 class Bench(Cli):
     FIELDS = {"model", "device", "threads", "test", "depth", "batch", "reps", "tok_s", "tok_s_min", "tok_s_max",
-              "bytes_per_token", "gb_s", "ceiling_gb_s", "share"}
+              "bytes_per_token", "gb_s", "ceiling_gb_s", "share", "reads"}
     ARGS = ("bench", "-m", MODEL, "-p", "8,40", "-n", "4", "-d", "0,130", "-r", 2)
 
     def test_json(self):
@@ -317,6 +318,14 @@ class Bench(Cli):
                                        dense)[0]["bytes_per_token"]
         self.assertLess(read("q8_0"), read("bf16"))
 
+    def test_says_how_weights_are_read(self):
+        args = ("bench", "-m", MODEL, "-p", 0, "-n", 1, "-r", 1)
+        for asked, words in (("auto", r"\(not measured: the experts fit the caches\)"), ("none", r"no prefetch, .*\(as asked for\)"),
+                             ("t1:512", r"prefetch T1 at 512 bytes, .*\(as asked for\)")):
+            self.assertRegex(self.ok(*args, "--cpu-prefetch", asked), rf"(?m)^weights are read with .*{words}$")
+            self.assertRegex(self.json(*args, "--cpu-prefetch", asked, "-o", "json")[0]["reads"], words)
+        self.assertNotIn("weights are read", self.ok(*args, "--device", "reference"))
+
     def test_csv_has_the_same_columns(self):
         rows = list(csv.reader(self.ok(*self.ARGS, "-o", "csv").splitlines()))
         self.assertEqual(set(rows[0]), self.FIELDS)
@@ -325,6 +334,42 @@ class Bench(Cli):
 
     def test_table(self):
         self.assertRegex(self.ok(*self.ARGS), r"\n\| tg4 \| 130 \|")
+
+
+class Tune(Cli):
+    def tune(self, *args, folder=None):
+        environment = {**os.environ, "XDG_CACHE_HOME": str(folder or FOLDER / "cache")}
+        return self.ok("tune", "-m", MODEL, "--device", "cpu", *args, env=environment)
+
+    def test_table(self):
+        out = self.tune("-t", 1)
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines() if line.startswith("| ")]
+        self.assertEqual(rows[0], ["setting", "value", "best", "median", ""])
+        for setting in ("prefetch", "runs"):
+            lines = [row for row in rows if row[0] == setting]
+            self.assertGreater(len(lines), 5)
+            self.assertEqual(len({row[1] for row in lines}), len(lines))
+            self.assertEqual([row[4] for row in lines if row[4]], ["chosen"])
+            for row in lines:
+                self.assertGreaterEqual(float(row[2]), float(row[3]), row)
+        chosen = next(row[1] for row in rows if row[0] == "prefetch" and row[4])
+        words = "no prefetch" if chosen == "none" else f"prefetch {chosen.split(':')[0].upper()} at "
+        self.assertRegex(out, rf"(?m)^{words}.* \(measured now\); the read bandwidth of the machine is \d+\.\d\d GB/s$")
+
+    def test_what_fits_the_caches_is_not_kept(self):
+        folder = FOLDER / "tuning"
+        self.assertRegex(self.tune("-t", 2, folder=folder), r"(?m)^not written: ")
+        self.assertFalse(folder.exists())
+
+    def test_a_folder_is_not_needed(self):
+        self.assertIn("not written", self.tune("-t", 1, folder="/proc/none"))
+
+    def test_no_choice_changes_a_result(self):
+        args = ("logits", "-m", MODEL, "--tokens", ",".join(str(40 + i % 80) for i in range(20)), "--all")
+        want = self.ok(*args, "-t", 1)
+        for asked in ("none", "t0:64", "t0:1024", "t1:4096", "nta:65536"):
+            for threads in (1, 3):
+                self.assertEqual(self.ok(*args, "--cpu-prefetch", asked, "-t", threads), want, asked)
 
 
 class Serve(Cli):

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 
@@ -48,6 +49,11 @@ class Usage(Cli):
     def test_devices(self):
         self.refused(2, "tpu", "verify", "--quick", "--device", "tpu")
         self.refused(2, "mmx", "bench", "-m", ABSENT, "--isa", "mmx")
+
+    def test_prefetches(self):
+        for value in ("t0", "t0:0", "t0:100", "t2:1024", "nta:1e3", "T0:1024", "none:64", "t0:65600", "t0:-64"):
+            self.refused(2, ["--cpu-prefetch", re.escape(f"'{value}'"), "t0:1024"], "bench", "-m", ABSENT, "--device", "cpu",
+                         "--cpu-prefetch", value)
 
     def test_an_empty_name(self):
         self.refused(2, "--model", "run", "-m", "", "-p", "a")

@@ -6,47 +6,138 @@
 #include <cstdint>
 #include <cstring>
 
+#include "backend/cpu/tuning.h"
+
 namespace moesaic::cpu {
 namespace {
 
 using Lanes = uint64_t __attribute__((vector_size(64)));
 
-uint64_t sum_chunk(const std::byte* p, int64_t bytes) {
+constexpr size_t kPassBytes = 96u << 20;  // of one timed pass: some milliseconds
+constexpr int kStep = 256;                // bytes that are asked for, and read, at a time
+
+template <Prefetch kHint>
+void ask(const std::byte* p) {
+  for (int i = 0; i < kStep; i += 64) {
+    if constexpr (kHint == Prefetch::kT0) __builtin_prefetch(p + i, 0, 3);
+    if constexpr (kHint == Prefetch::kT1) __builtin_prefetch(p + i, 0, 2);
+    if constexpr (kHint == Prefetch::kNta) __builtin_prefetch(p + i, 0, 0);
+  }
+}
+
+template <Prefetch kHint>
+uint64_t sum_chunk(const std::byte* p, const ReadPattern& pattern) {
+  const int64_t stream = pattern.chunk / pattern.streams;
+  const std::byte* ahead = p + pattern.ahead.distance;
   Lanes sum[4] = {};
-  for (int64_t i = 0; i < bytes; i += 256) {
-    // As the kernels do: hardware prefetchers stop at each 4 KB page (65 instead of 49 GB/s on two Zen 5
-    // cores).
-    for (int j = 0; j < 4; ++j) __builtin_prefetch(p + i + 4096 + 64 * j);
-    for (int j = 0; j < 4; ++j) {
-      Lanes v;
-      std::memcpy(&v, p + i + 64 * j, 64);
-      sum[j] += v;
+  for (int64_t i = 0; i < stream; i += kStep) {
+    for (int s = 0; s < pattern.streams; ++s) {
+      const int64_t at = s * stream + i;
+      ask<kHint>(ahead + at);
+      for (int j = 0; j < 4; ++j) {
+        Lanes v;
+        std::memcpy(&v, p + at + 64 * j, 64);
+        sum[j] += v;
+      }
     }
   }
   return sum[0][0] + sum[1][1] + sum[2][2] + sum[3][3];
 }
 
+uint64_t read_chunk(const std::byte* p, const ReadPattern& pattern) {
+  switch (pattern.ahead.prefetch) {
+    case Prefetch::kNone:
+      break;
+    case Prefetch::kT0:
+      return sum_chunk<Prefetch::kT0>(p, pattern);
+    case Prefetch::kT1:
+      return sum_chunk<Prefetch::kT1>(p, pattern);
+    case Prefetch::kNta:
+      return sum_chunk<Prefetch::kNta>(p, pattern);
+  }
+  return sum_chunk<Prefetch::kNone>(p, pattern);
+}
+
+// Reads the memory in passes, round and round, so that what one pass leaves in the caches is not what the
+// next one reads.
+class Reader {
+ public:
+  Reader(const std::vector<std::span<const std::byte>>& memory, ThreadPool& pool) : pool_(pool) {
+    size_t bytes = 0;
+    for (const auto& part : memory) bytes += part.size();
+    const size_t unit = bytes >= 64u << 20 ? kUnit : 1 << 12;  // a share for every thread
+    for (const auto& part : memory) {
+      for (size_t at = 0; at + unit <= part.size(); at += unit) units_.push_back(part.data() + at);
+    }
+    unit_ = static_cast<int64_t>(unit);
+  }
+  bool empty() const { return units_.empty(); }
+
+  double gb_s(ReadPattern pattern) {
+    pattern.chunk = std::min(pattern.chunk, unit_);
+    const int64_t count = std::ssize(units_), parts = unit_ / pattern.chunk,
+                  units = std::min<int64_t>(count, static_cast<int64_t>(kPassBytes) / unit_);
+    const auto start = std::chrono::steady_clock::now();
+    pool_.for_each(units * parts, [&](int64_t i, int) {
+      sink_ += read_chunk(units_[(next_ + i / parts) % count] + i % parts * pattern.chunk, pattern);
+    });
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    next_ = (next_ + units) % count;
+    return static_cast<double>(units * unit_) / seconds.count() / 1e9;
+  }
+
+ private:
+  static constexpr size_t kUnit = 1 << 20;
+  ThreadPool& pool_;
+  std::vector<const std::byte*> units_;
+  int64_t unit_ = 0, next_ = 0;
+  std::atomic<uint64_t> sink_{0};
+};
+
+struct Rated {
+  ReadPattern pattern;
+  double gb_s;
+};
+
+// In turn, a few rounds; the best of each, in falling order.
+std::vector<Rated> rate(Reader& reader, const std::vector<ReadPattern>& patterns, int rounds) {
+  std::vector<Rated> rated;
+  for (const ReadPattern& p : patterns) rated.push_back({p, 0});
+  for (int round = 0; round < rounds; ++round) {
+    for (Rated& r : rated) r.gb_s = std::max(r.gb_s, reader.gb_s(r.pattern));
+  }
+  std::ranges::stable_sort(rated, std::greater(), &Rated::gb_s);
+  return rated;
+}
+
+std::vector<ReadPattern> best_patterns(const std::vector<Rated>& rated, size_t count) {
+  std::vector<ReadPattern> best;
+  for (size_t i = 0; i < std::min(count, rated.size()); ++i) best.push_back(rated[i].pattern);
+  return best;
+}
+
+// Hints and distances first, then streams and lengths for the two best.
+std::vector<ReadPattern> search(Reader& reader) {
+  std::vector<ReadPattern> patterns;
+  for (const CpuTuning& t : tunables().front().candidates({})) patterns.push_back({.ahead = t.gemm});
+  std::vector<ReadPattern> wider;
+  for (const ReadPattern& best : best_patterns(rate(reader, patterns, 2), 2)) {
+    for (const int streams : {1, 2, 4}) {
+      for (const int64_t chunk : {1 << 20, 1 << 17})
+        wider.push_back({.ahead = best.ahead, .streams = streams, .chunk = chunk});
+    }
+  }
+  return best_patterns(rate(reader, wider, 2), 3);
+}
+
 }  // namespace
 
-double measure_read_bandwidth(const std::vector<std::span<const std::byte>>& memory, ThreadPool& pool) {
-  size_t bytes = 0;
-  for (const auto& part : memory) bytes += part.size();
-  const size_t chunk = bytes >= 64u << 20 ? 1 << 20 : 1 << 12;  // long streams, but a share for every thread
-  std::vector<const std::byte*> chunks;
-  for (const auto& part : memory) {
-    for (size_t at = 0; at + chunk <= part.size(); at += chunk) chunks.push_back(part.data() + at);
-  }
-  if (chunks.empty()) return 0;
-  std::atomic<uint64_t> sink{0};
-  double best = 0;
-  for (int pass = 0; pass < 5; ++pass) {
-    const auto start = std::chrono::steady_clock::now();
-    pool.for_each(std::ssize(chunks),
-                  [&](int64_t i, int) { sink += sum_chunk(chunks[i], static_cast<int64_t>(chunk)); });
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    best = std::max(best, static_cast<double>(chunks.size() * chunk) / seconds.count() / 1e9);
-  }
-  return best;
+double measure_read_bandwidth(const std::vector<std::span<const std::byte>>& memory, ThreadPool& pool,
+                              std::vector<ReadPattern>& patterns) {
+  Reader reader(memory, pool);
+  if (reader.empty()) return 0;
+  if (patterns.empty()) patterns = search(reader);
+  return rate(reader, patterns, 4).front().gb_s;
 }
 
 }  // namespace moesaic::cpu

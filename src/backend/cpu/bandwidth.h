@@ -5,11 +5,22 @@
 #include <span>
 #include <vector>
 
+#include "backend/cpu/kernels.h"
 #include "base/thread_pool.h"
 
 namespace moesaic::cpu {
 
-// GB/s at which the pool reads the memory, the best of a few passes; 0 for less than 4 KB.
-double measure_read_bandwidth(const std::vector<std::span<const std::byte>>& memory, ThreadPool& pool);
+// A way of reading memory with plain loads.
+struct ReadPattern {
+  GemmTuning ahead;
+  int streams = 1;          // parts of a chunk that a thread reads side by side: 1, 2 or 4
+  int64_t chunk = 1 << 20;  // bytes that a thread takes at a time
+};
+
+// GB/s at which the pool reads the memory, by the quickest pattern: every hint and distance that the kernels
+// may use, streams and lengths. 0 for less than 4 KB. The first call, with no patterns, tries all, some 0.2
+// s, and leaves the few best ones for later calls.
+double measure_read_bandwidth(const std::vector<std::span<const std::byte>>& memory, ThreadPool& pool,
+                              std::vector<ReadPattern>& patterns);
 
 }  // namespace moesaic::cpu

@@ -10,6 +10,7 @@
 #include "backend/cpu/bandwidth.h"
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/kv_cache.h"
+#include "backend/cpu/probe.h"
 #include "base/error.h"
 #include "moe/work_list.h"
 
@@ -48,8 +49,9 @@ constexpr std::array<const char*, kOps> kOpNames = {"embed", "qkv", "attend", "p
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const Kernels& kernels, const BackendOptions& options)
-      : kernels_(kernels), options_(options), pool_(options.threads) {}
+  // prefetch: as asked for, instead of measured.
+  CpuBackend(const Kernels& kernels, const BackendOptions& options, std::optional<GemmTuning> prefetch)
+      : kernels_(kernels), options_(options), asked_prefetch_(prefetch), pool_(options.threads) {}
 
   BackendCaps caps() const override;
   double read_bandwidth() override;
@@ -69,6 +71,7 @@ class CpuBackend final : public Backend {
   Status end_step() override { return std::exchange(fault_, Status()); }
   std::vector<OpProfile> profile() const override { return {profile_.begin(), profile_.end()}; }
   void reset_profile() override;
+  Result<ReadTuning> tune_reads(const std::string& folder) override;
 
  private:
   // Adds the time of a scope to one op.
@@ -89,11 +92,14 @@ class CpuBackend final : public Backend {
   Result<PackedMatrix> pack_experts(const std::vector<const ExpertsView*>& sections, const std::string& name);
   Status load_layer(int index, const LayerWeights& w, Layer& layer);
   Status load_embed(const MatrixView& embed);
+  DecodeProbe make_probe();
+  ChosenTuning choose_tuning();
   void build_row_maps();
   void norm_rows(const std::vector<float>& weight, int layer, const char* op);
   void rotate_and_append(Layer& layer, bool sliding, int64_t row);
   void attend_row(const Layer& layer, bool sliding, int64_t row, int kv_head);
   void route(int index);
+  RunTuning runs() const;
   void gate_up_gemm(const Layer& layer);
   void down_gemm(const Layer& layer);
   void combine(const Layer& layer);
@@ -105,6 +111,7 @@ class CpuBackend final : public Backend {
 
   const Kernels& kernels_;
   BackendOptions options_;
+  std::optional<GemmTuning> asked_prefetch_;
   ThreadPool pool_;
   ModelConfig config_;
   RopeTable rope_;
@@ -114,6 +121,8 @@ class CpuBackend final : public Backend {
   std::vector<float> final_norm_;
   PackedMatrix head_;
   std::vector<Workspace> workspaces_;
+  ChosenTuning chosen_;
+  std::vector<ReadPattern> read_patterns_;  // the best, once there was a search
   KvLayout kv_layout_;
 
   // One step.
@@ -138,13 +147,14 @@ BackendCaps CpuBackend::caps() const {
   return {.name = fmt::format("cpu ({}, {} threads)", kernels_.name, pool_.threads()),
           .threads = pool_.threads(),
           .rounding = options_.moe.path,
-          .mx_of_bf16 = options_.moe.separate_quantise};
+          .mx_of_bf16 = options_.moe.separate_quantise,
+          .reads = layers_.empty() ? "" : words_of(chosen_)};
 }
 
-// Over the experts themselves, a gigabyte of them: what fits the caches would read faster than decoding ever
-// can.
+// Over the experts themselves, two gigabytes of them: what fits the caches would read faster than decoding
+// ever can. By plain loads and by decoding's own kernel, whichever is quicker.
 double CpuBackend::read_bandwidth() {
-  constexpr size_t kEnough = 1u << 30;
+  constexpr size_t kEnough = 2u << 30;
   std::vector<std::span<const std::byte>> memory;
   size_t bytes = 0;
   for (const Layer& layer : layers_) {
@@ -154,7 +164,11 @@ double CpuBackend::read_bandwidth() {
       bytes += memory.back().size();
     }
   }
-  return measure_read_bandwidth(memory, pool_);
+  double best = measure_read_bandwidth(memory, pool_, read_patterns_);
+  DecodeProbe probe = make_probe();
+  for (int pass = 0; best > 0 && pass < 8; ++pass)
+    best = std::max(best, probe.pass_bytes() / probe.seconds(chosen_.tuning) / 1e9);
+  return best;
 }
 
 void CpuBackend::reset_profile() {
@@ -280,8 +294,45 @@ Status CpuBackend::load(const ModelConfig& config, const ModelWeights& weights,
   }
   const int64_t max_cols = std::max({config.hidden, config.intermediate, config.q_size()});
   ASSIGN_OR_RETURN(workspaces_, make_workspaces(pool_.threads(), max_cols));
+  chosen_ = choose_tuning();
   reset_profile();
   return {};
+}
+
+DecodeProbe CpuBackend::make_probe() {
+  std::vector<ExpertWeights> layers;
+  for (const Layer& layer : layers_) layers.push_back({&layer.gate_up, &layer.down});
+  const Pack pack = layers_[0].gate_up.pack;
+  const Rounding rounding = rounding_of(options_.moe, Operand::kExpertInput, mx_format(pack));
+  return {kernels_,
+          pool_,
+          workspaces_,
+          std::move(layers),
+          config_.experts,
+          config_.experts_per_token,
+          rounding.rounds() ? Act::kF32 : act_format(pack)};
+}
+
+ChosenTuning CpuBackend::choose_tuning() {
+  if (asked_prefetch_) return {.tuning = {.gemm = *asked_prefetch_}, .source = TuningSource::kAsked};
+  DecodeProbe probe = make_probe();
+  return tuning_for(probe, kernels_, pool_.threads(), options_.tuning_folder);
+}
+
+Result<ReadTuning> CpuBackend::tune_reads(const std::string& folder) {
+  constexpr double kSeconds = 3;
+  DecodeProbe probe = make_probe();
+  const Measurement measured = measure_tuning(probe, kSeconds);
+  chosen_ = measured.chosen;
+  ReadTuning result{.chosen = words_of(chosen_)};
+  for (const CandidateTiming& c : measured.candidates)
+    result.candidates.push_back({c.setting, c.value, c.best_gb_s, c.median_gb_s, c.chosen});
+  if (fits_caches(probe)) return result;
+  if (folder.empty())
+    return error(StatusCode::kIo, "no folder for measurements; set XDG_CACHE_HOME or HOME to a full path");
+  RETURN_IF_ERROR(keep_tuning(probe, kernels_, pool_.threads(), folder, chosen_));
+  result.file = tuning_file(probe, kernels_, pool_.threads(), folder);
+  return result;
 }
 
 Status CpuBackend::alloc_kv(const KvLayout& layout) {
@@ -356,7 +407,7 @@ template <typename Epilogue>
 void CpuBackend::multiply(const PackedMatrix& m, const float* x, int64_t stride, int rows,
                           Epilogue&& epilogue) {
   convert(act_, m, Operand::kDense, x, stride, rows);
-  for_each_tile(kernels_, pool_, workspaces_, m, act_.view(), rows, epilogue);
+  for_each_tile(kernels_, pool_, workspaces_, m, act_.view(), rows, chosen_.tuning, epilogue);
 }
 
 void CpuBackend::embed() {
@@ -495,24 +546,30 @@ void CpuBackend::route(int index) {
   build_work_list(expert_ids_, top_k, config_.experts, work_);
 }
 
+// By the tokens of an expert, on the mean.
+RunTuning CpuBackend::runs() const {
+  return chosen_.tuning.runs_for(std::ssize(work_.rows) / std::max<int64_t>(1, std::ssize(work_.active)));
+}
+
 // A pair is a gate panel and its up panel: 16 outputs of one expert for all its rows.
 void CpuBackend::gate_up_gemm(const Layer& layer) {
   const int64_t pairs = config_.intermediate / kPanel;
   const auto alpha = static_cast<float>(config_.swiglu_alpha),
              limit = static_cast<float>(config_.swiglu_limit);
   hidden_.resize(work_.rows.size() * config_.intermediate);
-  for_each_pair(pool_, std::ssize(work_.active), pairs, [&](int64_t section, int64_t pair, int thread) {
+  const auto body = [&](int64_t section, int64_t pair, int thread) {
     const int expert = work_.active[section];
     const int64_t bias = expert * padded(config_.intermediate) + pair * kPanel;
     for (int first = work_.offsets[expert]; first < work_.offsets[expert + 1]; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, work_.offsets[expert + 1] - first);
       const float* tile = run_pair(kernels_, layer.gate_up, expert * pairs + pair, act_.view(),
-                                   work_.rows.data() + first, n, workspaces_[thread]);
+                                   work_.rows.data() + first, n, workspaces_[thread], chosen_.tuning.gemm);
       float* out = hidden_.data() + static_cast<int64_t>(first) * config_.intermediate + pair * kPanel;
       kernels_.swiglu_tile(tile, layer.gate_bias.data() + bias, layer.up_bias.data() + bias, n, alpha, limit,
                            out, config_.intermediate);
     }
-  });
+  };
+  for_each_pair(pool_, std::ssize(work_.active), pairs, runs(), body);
 }
 
 void CpuBackend::down_gemm(const Layer& layer) {
@@ -520,18 +577,20 @@ void CpuBackend::down_gemm(const Layer& layer) {
   const int slots = static_cast<int>(std::ssize(work_.rows));
   convert(expert_act_, layer.down, Operand::kSwiglu, hidden_.data(), config_.intermediate, slots);
   expert_out_.resize(static_cast<size_t>(slots) * config_.hidden);
-  for_each_pair(pool_, std::ssize(work_.active), pairs, [&](int64_t section, int64_t pair, int thread) {
+  const auto body = [&](int64_t section, int64_t pair, int thread) {
     const int expert = work_.active[section];
     for (int first = work_.offsets[expert]; first < work_.offsets[expert + 1]; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, work_.offsets[expert + 1] - first);
-      const float* tile = run_pair(kernels_, layer.down, expert * pairs + pair,
-                                   rows_from(expert_act_.view(), first), nullptr, n, workspaces_[thread]);
+      const float* tile =
+          run_pair(kernels_, layer.down, expert * pairs + pair, rows_from(expert_act_.view(), first), nullptr,
+                   n, workspaces_[thread], chosen_.tuning.gemm);
       float* out = expert_out_.data() + static_cast<int64_t>(first) * config_.hidden + pair * 2 * kPanel;
       for (int t = 0; t < n; ++t)
         std::memcpy(out + static_cast<int64_t>(t) * config_.hidden, tile + t * 2 * kPanel,
                     2 * kPanel * sizeof(float));
     }
-  });
+  };
+  for_each_pair(pool_, std::ssize(work_.active), pairs, runs(), body);
 }
 
 void CpuBackend::combine(const Layer& layer) {
@@ -594,10 +653,11 @@ void CpuBackend::unembed(std::span<float> logits) {
 Result<std::unique_ptr<Backend>> create_cpu_backend(const BackendOptions& options) {
   if (options.kv != KvFormat::kOwn)
     return invalid("cpu: K and V are kept as integers; --kv-dtype is for cuda and reference");
+  ASSIGN_OR_RETURN(const std::optional<cpu::GemmTuning> prefetch, cpu::parse_prefetch(options.cpu_prefetch));
   std::string known;
   for (const cpu::Kernels* kernels : cpu::available_kernels()) {
     if (options.isa == "auto" || options.isa == kernels->name)
-      return std::unique_ptr<Backend>(new cpu::CpuBackend(*kernels, options));
+      return std::unique_ptr<Backend>(new cpu::CpuBackend(*kernels, options, prefetch));
     known += known.empty() ? kernels->name : fmt::format(", {}", kernels->name);
   }
   return invalid("cpu: this machine does not run instruction set '{}'; it has {}", options.isa, known);

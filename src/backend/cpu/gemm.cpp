@@ -54,7 +54,7 @@ Result<std::vector<Workspace>> make_workspaces(int threads, int64_t max_cols) {
 }
 
 const float* run_pair(const Kernels& kernels, const PackedMatrix& m, int64_t pair, const ActView& act,
-                      const int32_t* rows, int tokens, Workspace& workspace) {
+                      const int32_t* rows, int tokens, Workspace& workspace, const GemmTuning& tuning) {
   kernels.gemm({.pack = m.pack,
                 .data = m.data.as<uint8_t>() + pair * m.data_stride,
                 .scales = m.scales.as<uint8_t>() + pair * m.scale_stride,
@@ -62,7 +62,8 @@ const float* run_pair(const Kernels& kernels, const PackedMatrix& m, int64_t pai
                 .rows = rows,
                 .tokens = tokens,
                 .scratch = workspace.scratch.as<uint8_t>(),
-                .out = workspace.tile.as<float>()});
+                .out = workspace.tile.as<float>(),
+                .tuning = tuning});
   return workspace.tile.as<float>();
 }
 

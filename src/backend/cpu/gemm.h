@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cpu/pack.h"
+#include "backend/cpu/tuning.h"
 #include "backend/rounding.h"
 
 namespace moesaic::cpu {
@@ -41,14 +42,15 @@ Result<std::vector<Workspace>> make_workspaces(int threads, int64_t max_cols);
 // Runs the activation rows rows[0..tokens) (null: the first ones) over a pair of panels. The tile that comes
 // back is [tokens, 32].
 const float* run_pair(const Kernels& kernels, const PackedMatrix& m, int64_t pair, const ActView& act,
-                      const int32_t* rows, int tokens, Workspace& workspace);
+                      const int32_t* rows, int tokens, Workspace& workspace, const GemmTuning& tuning = {});
 
 // Calls body(section, pair, thread) for every panel pair of every section, on the pool. Neighbouring pairs go
 // to one thread in runs, so that decode reads memory in long streams; a run is short enough to balance the
 // threads.
 template <typename Body>
-void for_each_pair(ThreadPool& pool, int64_t sections, int64_t pairs, Body&& body) {
-  const int64_t run = std::clamp<int64_t>(sections * pairs / (32 * pool.threads()), 1, 8);
+void for_each_pair(ThreadPool& pool, int64_t sections, int64_t pairs, const RunTuning& tuning, Body&& body) {
+  const int64_t run =
+      std::clamp<int64_t>(sections * pairs / (tuning.a_thread * pool.threads()), 1, tuning.longest);
   const int64_t runs = (pairs + run - 1) / run;
   pool.for_each(sections * runs, [&](int64_t item, int thread) {
     const int64_t first = item % runs * run;
@@ -60,12 +62,14 @@ void for_each_pair(ThreadPool& pool, int64_t sections, int64_t pairs, Body&& bod
 // 1 where the second panel is only padding.
 template <typename Epilogue>
 void for_each_tile(const Kernels& kernels, ThreadPool& pool, std::vector<Workspace>& workspaces,
-                   const PackedMatrix& m, const ActView& act, int tokens, Epilogue&& epilogue) {
-  for_each_pair(pool, 1, m.pairs(), [&](int64_t, int64_t pair, int thread) {
+                   const PackedMatrix& m, const ActView& act, int tokens, const CpuTuning& tuning,
+                   Epilogue&& epilogue) {
+  for_each_pair(pool, 1, m.pairs(), tuning.runs_for(tokens), [&](int64_t, int64_t pair, int thread) {
     const int count = static_cast<int>(std::min<int64_t>(kPair, m.panels - kPair * pair));
     for (int first = 0; first < tokens; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, tokens - first);
-      const float* tile = run_pair(kernels, m, pair, rows_from(act, first), nullptr, n, workspaces[thread]);
+      const float* tile =
+          run_pair(kernels, m, pair, rows_from(act, first), nullptr, n, workspaces[thread], tuning.gemm);
       epilogue(tile, first, n, kPair * pair, count);
     }
   });

@@ -47,6 +47,18 @@ struct ActView {
   int64_t cols = 0;
 };
 
+// How weights are asked for ahead of their use, and into which caches: x86 prefetcht0 (all), prefetcht1 (L2
+// and beyond) and prefetchnta (L1, as data that is read once); Arm likewise. Which one is right differs
+// between CPUs by a factor of three (docs/performance.md), so it is measured: tuning.h.
+enum class Prefetch : uint8_t { kNone, kT0, kT1, kNta };
+
+// What kernels are told at run time. Nothing here changes a result.
+struct GemmTuning {
+  Prefetch prefetch = Prefetch::kT0;
+  int32_t distance = 4096;  // bytes of weights
+  bool operator==(const GemmTuning&) const = default;
+};
+
 // A pair of panels times some tokens.
 struct PairTask {
   Pack pack = Pack::kF32;
@@ -58,6 +70,7 @@ struct PairTask {
   uint8_t* scratch =
       nullptr;           // kMxfp4, kInt8: [2, cols / 32 * (512 + 64)] bytes for the expanded panels, aligned
   float* out = nullptr;  // [tokens, 32], lane l of panel p at p * 16 + l
+  GemmTuning tuning;
 };
 
 // Attention of up to 8 query heads that share a KV head, for one token.

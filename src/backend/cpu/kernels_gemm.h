@@ -29,40 +29,51 @@ inline I16 exponents(const uint8_t* scales) { return (widen_bytes(scales) - 128)
 inline F16 scaled(I16 exponent, const float* s) { return as_float(splat_word(s) + exponent); }
 
 // Decode streams weights from memory: asking for them ahead keeps the requests going across the 4 KB pages
-// where hardware prefetchers stop. They are read once: no other cache level should keep them (53.6 instead of
-// 51.7 GB/s beside other programs).
-constexpr int64_t kPrefetch = 4096;
-inline void prefetch_weights(const uint8_t* p, int bytes) {
-  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(p + kPrefetch + i, 0, 0);
+// where hardware prefetchers stop. The hint is a template parameter, chosen once a task (gemm), so that the
+// loops hold nothing but the instruction.
+template <Prefetch kHint>
+inline void prefetch_line(const uint8_t* p) {
+  if constexpr (kHint == Prefetch::kT0) __builtin_prefetch(p, 0, 3);
+  if constexpr (kHint == Prefetch::kT1) __builtin_prefetch(p, 0, 2);
+  if constexpr (kHint == Prefetch::kNta) __builtin_prefetch(p, 0, 0);
+}
+template <Prefetch kHint>
+inline void prefetch_weights(const PairTask& task, int64_t at, int bytes) {
+  const uint8_t* p = task.data + task.tuning.distance + at;
+  for (int i = 0; i < bytes; i += 64) prefetch_line<kHint>(p + i);
+}
+// Integer formats have a sixteenth of their bytes in scales.
+template <Prefetch kHint>
+inline void prefetch_block(const PairTask& task, int64_t b, int bytes) {
+  prefetch_weights<kHint>(task, b * bytes, bytes);
+  prefetch_line<kHint>(task.scales + (task.tuning.distance >> 4) + b * (bytes / 16));
 }
 
+template <Prefetch kHint>
 struct Mxfp4Source {
+  using Plain = Mxfp4Source<Prefetch::kNone>;
   using Scale = I16;
   const PairTask& task;
   Bytes words(int p, int64_t b, int j) const {
     const Bytes codes = load<Bytes>(task.data + (b * kPair + p) * 256 + (j % 4) * 64);
     return e2m1_weights(j < 4 ? low_nibbles(codes) : high_nibbles(codes));
   }
-  static constexpr bool kStreams = true, kZipped = false;
-  void prefetch(int64_t b) const {
-    prefetch_weights(task.data + b * kPair * 256, kPair * 256);
-    __builtin_prefetch(task.scales + b * kPair * 16 + kPrefetch / 16, 0, 0);
-  }
+  static constexpr bool kZipped = false;
+  void prefetch(int64_t b) const { prefetch_block<kHint>(task, b, kPair * 256); }
   I16 scale(int p, int64_t b) const { return exponents(task.scales + (b * kPair + p) * 16); }
   static F16 factor(I16 scale, const float* s) { return scaled(scale, s); }
 };
 
+template <Prefetch kHint>
 struct Int8Source {
+  using Plain = Int8Source<Prefetch::kNone>;
   using Scale = F16;
   const PairTask& task;
   Bytes words(int p, int64_t b, int j) const {
     return load<Bytes>(task.data + (b * kPair + p) * kExpandedBlock + j * 64);
   }
-  static constexpr bool kStreams = true, kZipped = false;
-  void prefetch(int64_t b) const {
-    prefetch_weights(task.data + b * kPair * kExpandedBlock, kPair * kExpandedBlock);
-    __builtin_prefetch(task.scales + b * kPair * 32 + kPrefetch / 16, 0, 0);
-  }
+  static constexpr bool kZipped = false;
+  void prefetch(int64_t b) const { prefetch_block<kHint>(task, b, kPair * kExpandedBlock); }
   F16 scale(int p, int64_t b) const { return widen_halves(task.scales + (b * kPair + p) * 32); }
   static F16 factor(F16 scale, const float* s) { return scale * splat(*s); }
 };
@@ -70,15 +81,17 @@ struct Int8Source {
 // Weights of another source, expanded to bytes.
 template <typename Packed>
 struct ExpandedSource {
-  const uint8_t* data;
-  int64_t stride;  // bytes from panel to panel
-  static constexpr bool kStreams = false, kZipped = kZipExpanded;
+  using Plain = ExpandedSource;
+  const PairTask& task;
+  int64_t stride = task.act.cols / kBlock * kExpandedStride;  // bytes from panel to panel
+  static constexpr bool kZipped = kZipExpanded;
+  void prefetch(int64_t) const {}  // it stays in L2
   using Scale = typename Packed::Scale;
   Bytes words(int p, int64_t b, int j) const {
-    return load<Bytes>(data + p * stride + b * kExpandedStride + j * 64);
+    return load<Bytes>(task.scratch + p * stride + b * kExpandedStride + j * 64);
   }
   Scale scale(int p, int64_t b) const {
-    return load<Scale>(data + p * stride + b * kExpandedStride + kExpandedBlock);
+    return load<Scale>(task.scratch + p * stride + b * kExpandedStride + kExpandedBlock);
   }
   static F16 factor(Scale scale, const float* s) { return Packed::factor(scale, s); }
 };
@@ -100,7 +113,7 @@ __attribute__((noinline)) void int_tile(const Source& source, const PairTask& ta
   F16 sum[kPair][T] = {};
   for (int64_t b = 0; b < blocks; ++b) {
     const BlockDots<T, Source> block(source, b, x, bias);
-    if constexpr (T <= 2 && Source::kStreams) source.prefetch(b);
+    source.prefetch(b);
     for (int p = 0; p < kPair; ++p) {
       const Dots<T> dots = block.panel(p);
       const auto scale = source.scale(p, b);
@@ -114,16 +127,39 @@ __attribute__((noinline)) void int_tile(const Source& source, const PairTask& ta
   }
 }
 
-// Sources for the float tile: step(p, g, x, acc) adds group g of the contraction for one token.
+// Float formats choose the hint once a chunk of weights: a branch that is always predicted, where five
+// formats times all hints would be 100 KB of code.
+constexpr int kAskBytes = 512;
+inline void prefetch_chunk(const PairTask& task, int64_t at) {
+  switch (task.tuning.prefetch) {
+    case Prefetch::kNone:
+      return;
+    case Prefetch::kT0:
+      return prefetch_weights<Prefetch::kT0>(task, at, kAskBytes);
+    case Prefetch::kT1:
+      return prefetch_weights<Prefetch::kT1>(task, at, kAskBytes);
+    case Prefetch::kNta:
+      return prefetch_weights<Prefetch::kNta>(task, at, kAskBytes);
+  }
+}
+
+// Sources for the float tile: step(p, g, x, acc) adds group g of the contraction for one token; a pair's
+// group has kBytes.
+template <bool kFromMemory>
 struct F32Source {
-  static constexpr int kGroup = 1;
+  using Plain = F32Source<false>;
+  static constexpr bool kAsks = kFromMemory;
+  static constexpr int kGroup = 1, kBytes = 128;
   using X = float;
   const PairTask& task;
   F16 words(int p, int64_t g) const { return load<F16>(task.data + (g * kPair + p) * 64); }
   static F16 step(F16 w, const float* x, F16 acc) { return fma(w, splat(*x), acc); }
 };
+template <bool kFromMemory>
 struct HalfSource {
-  static constexpr int kGroup = 1;
+  using Plain = HalfSource<false>;
+  static constexpr bool kAsks = kFromMemory;
+  static constexpr int kGroup = 1, kBytes = 64;
   using X = float;
   const PairTask& task;
   F16 words(int p, int64_t g) const { return widen_halves(task.data + (g * kPair + p) * 32); }
@@ -133,8 +169,11 @@ struct HalfSource {
 inline F16 block_scales(const PairTask& task, int p, int64_t b) {
   return as_float(widen_bytes(task.scales + (b * kPair + p) * 16) << 23);
 }
+template <bool kFromMemory>
 struct Mxfp8Source {
-  static constexpr int kGroup = 1;
+  using Plain = Mxfp8Source<false>;
+  static constexpr bool kAsks = kFromMemory;
+  static constexpr int kGroup = 1, kBytes = 32;
   using X = float;
   const PairTask& task;
   F16 words(int p, int64_t g) const {
@@ -143,8 +182,11 @@ struct Mxfp8Source {
   static F16 step(F16 w, const float* x, F16 acc) { return fma(w, splat(*x), acc); }
 };
 // MXFP4 that meets F32: an element's nibble stands at the same place in all rows' words.
+template <bool kFromMemory>
 struct Mxfp4ValueSource {
-  static constexpr int kGroup = 1;
+  using Plain = Mxfp4ValueSource<false>;
+  static constexpr bool kAsks = kFromMemory;
+  static constexpr int kGroup = 1, kBytes = 16;
   using X = float;
   const PairTask& task;
   F16 words(int p, int64_t g) const {
@@ -155,8 +197,11 @@ struct Mxfp4ValueSource {
   }
   static F16 step(F16 w, const float* x, F16 acc) { return fma(w, splat(*x), acc); }
 };
+template <bool kFromMemory>
 struct Bf16Source {
-  static constexpr int kGroup = 2;
+  using Plain = Bf16Source<false>;
+  static constexpr bool kAsks = kFromMemory;
+  static constexpr int kGroup = 2, kBytes = 128;
   using X = uint16_t;
   const PairTask& task;
   const uint8_t* words(int p, int64_t g) const { return task.data + (g * kPair + p) * 64; }
@@ -173,11 +218,16 @@ inline void float_tile(const Source& source, const PairTask& task, int first) {
     x[t] = static_cast<const X*>(task.act.data) + row * cols;
   }
   F16 sum[kPair][T] = {};
+  constexpr int64_t kChunk =
+      kAskBytes / Source::kBytes;  // divides the groups: columns are whole blocks of 32
+  for (int64_t at = 0; at < cols / Source::kGroup; at += kChunk) {
+    if constexpr (Source::kAsks) prefetch_chunk(task, at * Source::kBytes);
 #pragma GCC unroll 4
-  for (int64_t g = 0; g < cols / Source::kGroup; ++g) {
-    for (int p = 0; p < kPair; ++p) {
-      const auto w = source.words(p, g);
-      for (int t = 0; t < T; ++t) sum[p][t] = Source::step(w, x[t] + g * Source::kGroup, sum[p][t]);
+    for (int64_t g = at; g < at + kChunk; ++g) {
+      for (int p = 0; p < kPair; ++p) {
+        const auto w = source.words(p, g);
+        for (int t = 0; t < T; ++t) sum[p][t] = Source::step(w, x[t] + g * Source::kGroup, sum[p][t]);
+      }
     }
   }
   for (int t = 0; t < T; ++t) {
@@ -185,7 +235,8 @@ inline void float_tile(const Source& source, const PairTask& task, int first) {
   }
 }
 
-// All tokens of a task through tiles of at most kMax.
+// All tokens of a task through tiles of at most kMax. The first tile reads the weights from memory, the
+// others from the caches.
 template <int T, typename Run>
 inline void last_tile(const Run& run, int first, int tokens) {
   if constexpr (T > 0) {
@@ -193,28 +244,38 @@ inline void last_tile(const Run& run, int first, int tokens) {
     last_tile<T - 1>(run, first, tokens);
   }
 }
-template <int kMax, typename Run>
-inline void all_tiles(int tokens, const Run& run) {
-  int first = 0;
-  for (; first + kMax <= tokens; first += kMax) run.template operator()<kMax>(first);
-  last_tile<kMax - 1>(run, first, tokens - first);
+template <int kMax, typename Source, typename Run>
+inline void all_tiles(const Source& source, int tokens, const Run& run) {
+  if (tokens < kMax) {
+    return last_tile<kMax - 1>([&]<int T>(int first) { run.template operator()<T>(source, first); }, 0,
+                               tokens);
+  }
+  const typename Source::Plain plain{source.task};
+  const auto again = [&]<int T>(int first) { run.template operator()<T>(plain, first); };
+  run.template operator()<kMax>(source, 0);
+  int first = kMax;
+  for (; first + kMax <= tokens; first += kMax) again.template operator()<kMax>(first);
+  last_tile<kMax - 1>(again, first, tokens - first);
 }
 template <typename Source>
-inline void int_tiles(const Source& source, const PairTask& task) {
-  all_tiles<kIntTokens>(task.tokens, [&]<int T>(int first) { int_tile<T>(source, task, first); });
+inline void int_tiles(const Source& source) {
+  all_tiles<kIntTokens>(source, source.task.tokens,
+                        [&]<int T>(const auto& s, int first) { int_tile<T>(s, source.task, first); });
 }
 template <typename Source>
-inline void float_tiles(const Source& source, const PairTask& task) {
-  all_tiles<kFloatTokens>(task.tokens, [&]<int T>(int first) { float_tile<T>(source, task, first); });
+inline void float_tiles(const Source& source) {
+  all_tiles<kFloatTokens>(source, source.task.tokens,
+                          [&]<int T>(const auto& s, int first) { float_tile<T>(s, source.task, first); });
 }
 
+// Block by block, both panels: each byte of the packed ones is read once.
 template <typename Packed>
-ExpandedSource<Packed> expand(const Packed& packed) {
+ExpandedSource<typename Packed::Plain> expand(const Packed& packed) {
   const PairTask& task = packed.task;
   const int64_t blocks = task.act.cols / kBlock;
-  for (int p = 0; p < kPair; ++p) {
-    for (int64_t b = 0; b < blocks; ++b) {
-      if (p == 0) packed.prefetch(b);
+  for (int64_t b = 0; b < blocks; ++b) {
+    packed.prefetch(b);
+    for (int p = 0; p < kPair; ++p) {
       uint8_t* out = task.scratch + (p * blocks + b) * kExpandedStride;
       for (int j = 0; j < 8; j += 2) {
         const Bytes w[2] = {packed.words(p, b, j), packed.words(p, b, j + 1)};
@@ -223,28 +284,53 @@ ExpandedSource<Packed> expand(const Packed& packed) {
       store(out + kExpandedBlock, packed.scale(p, b));
     }
   }
-  return {task.scratch, blocks * kExpandedStride};
+  return {task};
 }
 
-void gemm(const PairTask& task) {
+template <Prefetch kHint>
+void int_gemm(const PairTask& task) {
+  if (task.pack == Pack::kMxfp4) {
+    const Mxfp4Source<kHint> source{task};
+    return task.tokens <= kIntTokens ? int_tiles(source) : int_tiles(expand(source));
+  }
+  // They are bytes already; only zipping them once pays.
+  const Int8Source<kHint> source{task};
+  return !kZipExpanded || task.tokens <= kIntTokens ? int_tiles(source) : int_tiles(expand(source));
+}
+
+void float_gemm(const PairTask& task) {
   switch (task.pack) {
     case Pack::kMxfp4:
-      if (task.act.format == Act::kF32) return float_tiles(Mxfp4ValueSource{task}, task);
-      if (task.tokens <= kIntTokens) return int_tiles(Mxfp4Source{task}, task);
-      return int_tiles(expand(Mxfp4Source{task}), task);
-    case Pack::kInt8:
-      // They are bytes already; only zipping them once pays.
-      if (!kZipExpanded || task.tokens <= kIntTokens) return int_tiles(Int8Source{task}, task);
-      return int_tiles(expand(Int8Source{task}), task);
+      return float_tiles(Mxfp4ValueSource<true>{task});
     case Pack::kBF16:
-      return float_tiles(Bf16Source{task}, task);
+      return float_tiles(Bf16Source<true>{task});
     case Pack::kF16:
-      return float_tiles(HalfSource{task}, task);
-    case Pack::kF32:
-      return float_tiles(F32Source{task}, task);
+      return float_tiles(HalfSource<true>{task});
     case Pack::kMxfp8:
-      return float_tiles(Mxfp8Source{task}, task);
+      return float_tiles(Mxfp8Source<true>{task});
+    case Pack::kF32:
+    case Pack::kInt8:  // meets integers only
+      return float_tiles(F32Source<true>{task});
   }
+}
+
+// The packed weights themselves are read by more than one tile.
+inline bool reads_again(const PairTask& task) {
+  if (task.act.format != Act::kInt8) return task.tokens > kFloatTokens;
+  return task.pack == Pack::kInt8 && !kZipExpanded && task.tokens > kIntTokens;
+}
+
+void gemm(const PairTask& asked) {
+  PairTask task = asked;
+  // Then they are to stay in L2 from the first one on.
+  if (task.tuning.prefetch == Prefetch::kNta && reads_again(task)) task.tuning.prefetch = Prefetch::kT0;
+  if (task.act.format != Act::kInt8) return float_gemm(task);
+#if MOESAIC_AVX512 || MOESAIC_AVX2 || MOESAIC_NEON
+  if (task.tuning.prefetch == Prefetch::kT0) return int_gemm<Prefetch::kT0>(task);
+  if (task.tuning.prefetch == Prefetch::kT1) return int_gemm<Prefetch::kT1>(task);
+  if (task.tuning.prefetch == Prefetch::kNta) return int_gemm<Prefetch::kNta>(task);
+#endif
+  int_gemm<Prefetch::kNone>(task);  // without vectors arithmetic is the limit
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -91,7 +92,7 @@ TEST_P(KernelTest, GemmEveryFormatAndTokenCount) {
         ActRows act;
         act.assign(kernels_, pool_, act_format(pack), x.data(), cols, tokens, cols);
         std::vector<float> y(tokens * 48, NAN);
-        for_each_tile(kernels_, pool_, workspaces, packed.value(), act.view(), tokens,
+        for_each_tile(kernels_, pool_, workspaces, packed.value(), act.view(), tokens, {},
                       [&](const float* tile, int first, int n, int64_t panel, int count) {
                         for (int t = 0; t < n; ++t) {
                           for (int i = 0; i < count * kPanel; ++i)
@@ -137,6 +138,55 @@ TEST_P(KernelTest, AResultDoesNotDependOnItsNeighbours) {
       tile = run_pair(kernels_, packed, 0, act.view(), &rows[t], 1, workspaces[0]);
       ASSERT_EQ(std::memcmp(tile, &all[t * 32], 128), 0)
           << kernels_.name << " " << format_name(format) << " token " << t;
+    }
+  }
+}
+
+// Hints and distances are only about time: the same bits, with data that ends where the buffer does.
+TEST_P(KernelTest, NoTuningChangesAResult) {
+  constexpr Format kFormats[] = {Format::kF32,  Format::kF16,   Format::kBF16,
+                                 Format::kQ8_0, Format::kMxfp4, Format::kMxfp8};
+  for (const Format format : kFormats) {
+    for (const Act act_as : {act_format(pack_format(format, DenseFormat::kAsLoaded)), Act::kF32}) {
+      const Pack pack = pack_format(format, DenseFormat::kAsLoaded);
+      if (act_as != act_format(pack) && pack != Pack::kMxfp4) continue;
+      const Source source = make_source(format, 64, 96, rng_);
+      const auto packed = pack_panels(pack, 96, stack({&source.view}), "test", kernels_, pool_).value();
+      auto workspaces = make_workspaces(1, 96).value();
+      const std::vector<float> x = normal(13 * 96);
+      ActRows act;
+      act.assign(kernels_, pool_, act_as, x.data(), 96, 13, 96);
+      for (int tokens = 1; tokens <= 13; ++tokens) {
+        const auto tile_of = [&](const GemmTuning& tuning) {
+          std::fill_n(workspaces[0].tile.as<float>(), tokens * 32, NAN);
+          const float* tile =
+              run_pair(kernels_, packed, 1, act.view(), nullptr, tokens, workspaces[0], tuning);
+          return std::vector<float>(tile, tile + tokens * 32);
+        };
+        const std::vector<float> want = tile_of({.prefetch = Prefetch::kNone});
+        for (const CpuTuning& t : tunables().front().candidates({.gemm = {Prefetch::kT1, 1 << 16}})) {
+          ASSERT_EQ(std::memcmp(tile_of(t.gemm).data(), want.data(), want.size() * sizeof(float)), 0)
+              << kernels_.name << " " << format_name(format) << " tokens " << tokens << " "
+              << name_of(t.gemm);
+        }
+      }
+    }
+  }
+}
+
+TEST(ForEachPair, EveryPairOnceWhateverTheRuns) {
+  ThreadPool pool(3);
+  std::vector<CpuTuning> tunings;
+  for (const Tunable& tunable : tunables()) {
+    for (const CpuTuning& t : tunable.candidates({})) tunings.push_back(t);
+  }
+  tunings.push_back({.runs = {1024, 1}}), tunings.push_back({.runs = {1, 1024}});
+  for (const CpuTuning& t : tunings) {
+    for (const auto& [sections, pairs] : {std::pair{1, 1}, {1, 37}, {4, 90}, {3, 1}, {0, 8}}) {
+      std::vector<std::atomic<int>> seen(sections * pairs);
+      for_each_pair(pool, sections, pairs, t.runs,
+                    [&](int64_t section, int64_t pair, int) { ++seen[section * pairs + pair]; });
+      for (const auto& count : seen) ASSERT_EQ(count.load(), 1) << t.runs.longest << " " << t.runs.a_thread;
     }
   }
 }

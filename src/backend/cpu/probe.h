@@ -1,0 +1,64 @@
+// Times decoding's reads of a loaded model, to choose how they are made (tuning.h).
+#pragma once
+
+#include "backend/cpu/gemm.h"
+
+namespace moesaic::cpu {
+
+// The experts of a layer, as the backend has them.
+struct ExpertWeights {
+  const PackedMatrix *gate_up, *down;
+};
+
+// One token through top_k experts of a layer: the kernels and loops of moe(), without what lies between them.
+// Each pass takes the next experts, round and round, so that no cache holds them.
+class DecodeProbe {
+ public:
+  // format: of the activations.
+  DecodeProbe(const Kernels& kernels, ThreadPool& pool, std::vector<Workspace>& workspaces,
+              std::vector<ExpertWeights> layers, int experts, int top_k, Act format);
+
+  double seconds(const CpuTuning& tuning, ProbedPart part = ProbedPart::kExperts);  // of the next pass
+  double pass_bytes(ProbedPart part = ProbedPart::kExperts) const;  // weights and scales that a pass reads
+  double all_bytes() const { return pass_bytes() * static_cast<double>(passes()); }
+  const PackedMatrix& matrix() const { return *layers_[0].gate_up; }
+
+ private:
+  int64_t passes() const { return std::ssize(layers_) * (experts_ / top_k_); }
+  void run(const PackedMatrix& m, const ActRows& act, int first, const CpuTuning& tuning);
+
+  const Kernels& kernels_;
+  ThreadPool& pool_;
+  std::vector<Workspace>& workspaces_;
+  std::vector<ExpertWeights> layers_;
+  int experts_, top_k_;
+  ActRows gate_up_act_, down_act_;
+  int64_t next_ = 0;
+};
+
+// What was measured of one candidate.
+struct CandidateTiming {
+  std::string setting, value;
+  double best_gb_s = 0, median_gb_s = 0;
+  bool chosen = false;
+};
+struct Measurement {
+  ChosenTuning chosen;
+  std::vector<CandidateTiming> candidates;
+};
+
+// Setting by setting, in about so many seconds in all.
+Measurement measure_tuning(DecodeProbe& probe, double seconds);
+
+// The tuning to use for these weights: what was kept of an earlier measurement, or one made now, of at most
+// 150 ms or so, and kept. Experts that fit the caches are not measured: there is nothing to choose by.
+// folder: of the cache; empty: none.
+ChosenTuning tuning_for(DecodeProbe& probe, const Kernels& kernels, int threads, const std::string& folder);
+bool fits_caches(const DecodeProbe& probe);
+// Keeps a measurement for later loads.
+Status keep_tuning(const DecodeProbe& probe, const Kernels& kernels, int threads, const std::string& folder,
+                   const ChosenTuning& chosen);
+std::string tuning_file(const DecodeProbe& probe, const Kernels& kernels, int threads,
+                        const std::string& folder);
+
+}  // namespace moesaic::cpu

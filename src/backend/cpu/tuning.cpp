@@ -1,0 +1,260 @@
+#include "backend/cpu/tuning.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <thread>
+
+#include "base/error.h"
+
+namespace moesaic::cpu {
+namespace {
+
+constexpr int kVersion = 1;  // of what is measured and how: older files are not read
+constexpr int kLeastDistance = 64, kMostDistance = 1 << 16;
+constexpr int kMostRun = 1 << 10;
+
+struct HintName {
+  Prefetch hint;
+  const char *name, *words;
+};
+constexpr std::array<HintName, 3> kHints = {
+    {{Prefetch::kT0, "t0", "T0"}, {Prefetch::kT1, "t1", "T1"}, {Prefetch::kNta, "nta", "NTA"}}};
+
+const HintName& hint_of(Prefetch prefetch) {
+  return *std::ranges::find(kHints, prefetch, &HintName::hint);  // not kNone
+}
+
+// A whole number without sign and nothing else.
+std::optional<int> parse_int(std::string_view text) {
+  int value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code != std::errc() || end != text.data() + text.size() || text.starts_with('-')) return {};
+  return value;
+}
+
+std::optional<GemmTuning> parse_hint(std::string_view text) {
+  if (text == "none") return GemmTuning{.prefetch = Prefetch::kNone};
+  const size_t colon = text.find(':');
+  const auto* const hint = std::ranges::find(kHints, text.substr(0, colon), &HintName::name);
+  if (hint == kHints.end() || colon == std::string_view::npos) return {};
+  const std::optional<int> distance = parse_int(text.substr(colon + 1));
+  if (!distance || *distance < kLeastDistance || *distance > kMostDistance || *distance % 64 != 0) return {};
+  return GemmTuning{.prefetch = hint->hint, .distance = *distance};
+}
+
+// The tuning that it starts from, then the others, each once.
+template <typename Values, typename Set>
+std::vector<CpuTuning> with_each(const CpuTuning& from, const Values& values, Set&& set) {
+  std::vector<CpuTuning> all = {from};
+  for (const auto& value : values) {
+    CpuTuning tuning = from;
+    set(tuning, value);
+    if (std::ranges::find(all, tuning) == all.end()) all.push_back(tuning);
+  }
+  return all;
+}
+
+std::vector<CpuTuning> prefetch_candidates(const CpuTuning& from) {
+  std::vector<GemmTuning> values = {{.prefetch = Prefetch::kNone}};
+  for (const int distance : {1024, 4096, 2048, 512, 8192}) {
+    for (const HintName& hint : kHints) values.push_back({.prefetch = hint.hint, .distance = distance});
+  }
+  return with_each(from, values, [](CpuTuning& t, const GemmTuning& value) { t.gemm = value; });
+}
+
+std::vector<CpuTuning> run_candidates(const CpuTuning& from) {
+  constexpr RunTuning kValues[] = {{16, 4}, {32, 4}, {8, 32}, {64, 2}, {32, 8}, {128, 1}, {4, 32}};
+  return with_each(from, kValues, [](CpuTuning& t, const RunTuning& value) { t.runs = value; });
+}
+
+std::string run_words(const CpuTuning& t) {
+  return fmt::format("runs of up to {} pairs, {} a thread", t.runs.longest, t.runs.a_thread);
+}
+
+constexpr Tunable kTunables[] = {
+    {"prefetch", ProbedPart::kDown, prefetch_candidates, [](const CpuTuning& t) { return name_of(t.gemm); }},
+    {"runs", ProbedPart::kExperts, run_candidates, run_words},
+};
+
+double best_of(const std::vector<double>& samples) {
+  return samples.empty() ? std::numeric_limits<double>::infinity() : *std::ranges::min_element(samples);
+}
+
+// By how much the third best sample is above the best one, as a share. With fewer nobody knows: a tenth at
+// least.
+double noise_of(std::vector<double> samples) {
+  constexpr double kUnknown = 0.1;
+  if (samples.empty()) return kUnknown;
+  std::ranges::sort(samples);
+  const double third = samples[std::min<size_t>(2, samples.size() - 1)] / samples[0] - 1;
+  return samples.size() < 3 ? std::max(kUnknown, third) : third;
+}
+
+}  // namespace
+
+std::string name_of(const GemmTuning& t) {
+  return t.prefetch == Prefetch::kNone ? "none" : fmt::format("{}:{}", hint_of(t.prefetch).name, t.distance);
+}
+
+std::string words_of(const GemmTuning& t) {
+  if (t.prefetch == Prefetch::kNone) return "no prefetch";
+  return t.distance % 1024 == 0
+             ? fmt::format("prefetch {} at {} KB", hint_of(t.prefetch).words, t.distance / 1024)
+             : fmt::format("prefetch {} at {} bytes", hint_of(t.prefetch).words, t.distance);
+}
+
+Result<std::optional<GemmTuning>> parse_prefetch(std::string_view text) {
+  if (text == "auto") return std::optional<GemmTuning>();
+  if (const std::optional<GemmTuning> tuning = parse_hint(text)) return tuning;
+  return invalid(
+      "--cpu-prefetch '{}': use auto, none, or t0, t1 or nta and a distance of {} to {} bytes in steps of "
+      "64, "
+      "for example t0:1024",
+      text, kLeastDistance, kMostDistance);
+}
+
+std::string words_of(const ChosenTuning& c) {
+  const auto source = [&]() -> std::string {
+    switch (c.source) {
+      case TuningSource::kStandard:
+        return "not measured: the experts fit the caches";
+      case TuningSource::kAsked:
+        return "as asked for";
+      case TuningSource::kMeasured:
+        return "measured now";
+      case TuningSource::kCached:
+        return fmt::format("measured {}, cached", c.day);
+    }
+    return {};
+  };
+  return fmt::format("{}, {} ({})", words_of(c.tuning.gemm), run_words(c.tuning), source());
+}
+
+std::span<const Tunable> tunables() { return kTunables; }
+
+Samples race(size_t candidates, double budget, const std::function<double(size_t)>& time) {
+  constexpr int kMostRounds = 31, kRoundsForAll = 3;
+  constexpr double kFarBehind = 1.2;
+  Samples samples(candidates);
+  std::vector<size_t> alive(candidates);
+  for (size_t i = 0; i < candidates; ++i) alive[i] = i;
+  double spent = 0;
+  for (int round = 0; round < kMostRounds && alive.size() > 1; ++round) {
+    for (const size_t i : alive) {
+      if (spent >= budget) return samples;
+      samples[i].push_back(time(i));
+      spent += samples[i].back();
+    }
+    if (round + 1 >= kRoundsForAll) {
+      double best = std::numeric_limits<double>::infinity();
+      for (const size_t i : alive) best = std::min(best, best_of(samples[i]));
+      std::erase_if(alive, [&](size_t i) { return i != 0 && best_of(samples[i]) > kFarBehind * best; });
+    }
+    std::ranges::reverse(alive);
+  }
+  return samples;
+}
+
+size_t choose(const Samples& samples) {
+  size_t best = 0;
+  for (size_t i = 1; i < samples.size(); ++i) {
+    if (best_of(samples[i]) < best_of(samples[best])) best = i;
+  }
+  if (best == 0 || samples[0].empty()) return 0;
+  const double noise = std::max({0.03, noise_of(samples[0]), noise_of(samples[best])});
+  return best_of(samples[best]) * (1 + noise) < best_of(samples[0]) ? best : 0;
+}
+
+bool is_calm(const std::vector<double>& samples) { return noise_of(samples) < 0.05; }
+
+std::string cpu_identity(std::string_view cpuinfo) {
+  constexpr std::string_view kFields[] = {"vendor_id",   "cpu family", "model",           "model name",
+                                          "stepping",    "microcode",  "CPU implementer", "CPU architecture",
+                                          "CPU variant", "CPU part",   "CPU revision"};
+  std::string identity;
+  while (!cpuinfo.empty()) {
+    const size_t end = cpuinfo.find('\n');
+    const std::string_view line = cpuinfo.substr(0, end);
+    cpuinfo.remove_prefix(end == std::string_view::npos ? cpuinfo.size() : end + 1);
+    if (line.empty()) break;  // the first core's lines end here
+    std::string_view name = line.substr(0, line.find(':'));
+    name = name.substr(0, name.find_last_not_of(" \t") + 1);
+    if (std::ranges::find(kFields, name) != std::end(kFields)) identity.append(line).append("\n");
+  }
+  return identity;
+}
+
+std::string cpu_identity() {
+  std::ifstream in("/proc/cpuinfo");
+  std::string first, line;
+  while (std::getline(in, line) && !line.empty()) first.append(line).append("\n");
+  return cpu_identity(first);
+}
+
+std::string tuning_cache_key(std::string_view cpu, const Kernels& kernels, int threads, Pack pack,
+                             int64_t cols) {
+  return fmt::format("moesaic cpu tuning {}\n{}kernels {}\nthreads {}\nweights {} {}\n", kVersion, cpu,
+                     kernels.name, threads, static_cast<int>(pack), cols);
+}
+
+std::string encode(const ChosenTuning& c) {
+  return fmt::format("prefetch {}\nruns {} {}\nday {}\n", name_of(c.tuning.gemm), c.tuning.runs.longest,
+                     c.tuning.runs.a_thread, c.day);
+}
+
+std::optional<ChosenTuning> decode(std::string_view text) {
+  // Values by their places; that the text is what encode() writes of them is all there is to check.
+  const auto between = [&](std::string_view before, char after) -> std::string_view {
+    const size_t at = text.find(before);
+    if (at == std::string_view::npos) return {};
+    const std::string_view rest = text.substr(at + before.size());
+    return rest.substr(0, rest.find(after));
+  };
+  const std::optional<GemmTuning> gemm = parse_hint(between("prefetch ", '\n'));
+  const std::string_view runs = between("\nruns ", '\n');
+  const std::optional<int> longest = parse_int(runs.substr(0, runs.find(' '))),
+                           a_thread = parse_int(runs.substr(std::min(runs.size(), runs.find(' ') + 1)));
+  const std::string_view day = between("\nday ", '\n');
+  const auto in_range = [](std::optional<int> v) { return v && *v >= 1 && *v <= kMostRun; };
+  const auto is_of_day = [](char c) { return c == '-' || (c >= '0' && c <= '9'); };
+  if (!gemm || !in_range(longest) || !in_range(a_thread) || day.size() != 10 ||
+      !std::ranges::all_of(day, is_of_day))
+    return {};
+  const ChosenTuning chosen{.tuning = {.gemm = *gemm, .runs = {*longest, *a_thread}},
+                            .source = TuningSource::kCached,
+                            .day = std::string(day)};
+  if (encode(chosen) != text) return {};
+  return chosen;
+}
+
+int64_t last_level_cache_bytes() {
+  constexpr int64_t kUnknown = 32 << 20;
+  const auto read = [](int index, const char* what) {
+    std::ifstream in(fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/{}", index, what));
+    std::string text;
+    std::getline(in, text);
+    return text;
+  };
+  int64_t bytes = 0, sharers = 1;
+  for (int index = 0; index < 5; ++index) {
+    const std::string size = read(index, "size");  // "32768K"
+    const std::optional<int> kib =
+        size.ends_with('K') ? parse_int(size.substr(0, size.size() - 1)) : std::nullopt;
+    if (!kib) continue;
+    bytes = int64_t{*kib} << 10;
+    sharers = 0;
+    for (const char digit : read(index, "shared_cpu_map")) {
+      if (digit >= '0' && digit <= '9') sharers += std::popcount(static_cast<unsigned>(digit - '0'));
+      if (digit >= 'a' && digit <= 'f') sharers += std::popcount(static_cast<unsigned>(digit - 'a' + 10));
+    }
+  }
+  const int64_t cores = std::thread::hardware_concurrency();
+  return bytes > 0 ? bytes * std::max<int64_t>(1, cores / std::max<int64_t>(1, sharers)) : kUnknown;
+}
+
+}  // namespace moesaic::cpu

@@ -167,6 +167,35 @@ class BlockDots {
 
 #else
 
+// The sum of a block's products with one token, a word of four weights at a time, from its bias on.
+template <bool kE2m1>
+struct BlockSum {
+  I16 sum;
+  MOESAIC_INLINE void start(const int32_t* bias) { sum = kWeightOffset != 0 ? splat_word(bias) : I16{}; }
+  MOESAIC_INLINE void add(const Bytes& w, const I16& x) {
+    sum = dot4(sum, w, x);
+    if constexpr (kPinned) pin(sum);
+  }
+  MOESAIC_INLINE I16 dot() const { return sum; }
+};
+#if MOESAIC_SHORT_SUMS
+// Doubled E2M1 values are at most 12: two sums in 16 bits, of 16 products each, stay within 16 * 12 * 127 =
+// 24384. The offset that makes the weights unsigned may wrap them on the way; the bias takes it out in the
+// same arithmetic. So a word takes two instructions, where 8-bit weights take four.
+template <>
+struct BlockSum<true> {
+  Shorts sum;
+  MOESAIC_INLINE void start(const int32_t* bias) { sum = as_shorts(splat_word(bias)); }
+  MOESAIC_INLINE void add(const Bytes& w, const I16& x) {
+    sum = dot_bytes(sum, w, x);
+    pin(sum);
+  }
+  MOESAIC_INLINE I16 dot() const { return add_pairs(sum); }
+};
+#endif
+
+#if MOESAIC_AVX512
+
 // Both panels at once: a token's word in every lane serves two dot products.
 template <int T, typename Source>
 class BlockDots {
@@ -174,7 +203,7 @@ class BlockDots {
   MOESAIC_INLINE BlockDots(const Source& source, int64_t b, const int8_t* const (&x)[T],
                            const int32_t* const (&bias)[T]) {
     for (int t = 0; t < T; ++t) {
-      for (Dots<T>& dots : panels_) dots.of[t] = kWeightOffset != 0 ? splat_word(bias[t] + b) : I16{};
+      for (auto& panel : panels_) panel[t].start(bias[t] + b);
     }
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) {
@@ -182,15 +211,51 @@ class BlockDots {
       for (int p = 0; p < kPair; ++p) w[p] = source.words(p, b, j);
       for (int t = 0; t < T; ++t) {
         const I16 word = splat_word(x[t] + b * kBlock + j * 4);
-        for (int p = 0; p < kPair; ++p) panels_[p].of[t] = dot4(panels_[p].of[t], w[p], word);
+        for (int p = 0; p < kPair; ++p) panels_[p][t].add(w[p], word);
       }
     }
   }
-  MOESAIC_INLINE const Dots<T>& panel(int p) const { return panels_[p]; }
+  MOESAIC_INLINE Dots<T> panel(int p) const {
+    Dots<T> dots;
+    for (int t = 0; t < T; ++t) dots.of[t] = panels_[p][t].dot();
+    return dots;
+  }
 
  private:
-  Dots<T> panels_[kPair];
+  BlockSum<Source::kE2m1> panels_[kPair][T];
 };
+
+#else
+
+// One panel at a time: its accumulators of T tokens, two or four registers each, and some weights are what 16
+// registers hold.
+template <int T, typename Source>
+class BlockDots {
+ public:
+  MOESAIC_INLINE BlockDots(const Source& source, int64_t b, const int8_t* const (&x)[T],
+                           const int32_t* const (&bias)[T])
+      : source_(source), b_(b), x_(x), bias_(bias) {}
+  MOESAIC_INLINE Dots<T> panel(int p) const {
+    BlockSum<Source::kE2m1> sums[T];
+    for (int t = 0; t < T; ++t) sums[t].start(bias_[t] + b_);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      const Bytes w = source_.words(p, b_, j);
+      for (int t = 0; t < T; ++t) sums[t].add(w, splat_word(x_[t] + b_ * kBlock + j * 4));
+    }
+    Dots<T> dots;
+    for (int t = 0; t < T; ++t) dots.of[t] = sums[t].dot();
+    return dots;
+  }
+
+ private:
+  const Source& source_;
+  int64_t b_;
+  const int8_t* const (&x_)[T];
+  const int32_t* const (&bias_)[T];
+};
+
+#endif
 
 #endif
 

@@ -8,6 +8,20 @@
 namespace moesaic::cpu {
 namespace {
 
+// What takes the weights' offset out of a block's sum (BlockSum). sums: of the elements i and i + 16 in lane
+// i.
+inline int32_t block_bias(const I16& sums) {
+#if MOESAIC_SHORT_SUMS
+  // The first two of each four products are summed in the low half of a word.
+  const I16 high = (lane_numbers() & 2) << 30 >> 31;
+  const int32_t all = reduce_add(sums), upper = reduce_add(sums & high);
+  return static_cast<int32_t>((static_cast<uint32_t>(-kE2m1Offset * (all - upper)) & 0xFFFFu) |
+                              static_cast<uint32_t>(-kE2m1Offset * upper) << 16);
+#else
+  return -kWeightOffset * reduce_add(sums);
+#endif
+}
+
 void quantize_row(const float* x, int64_t n, int8_t* q, float* scale, int32_t* bias) {
   // 2^+-60 bound the scale (see exponents()); a block below is zero, one above is caught as non-finite
   // before.
@@ -21,7 +35,7 @@ void quantize_row(const float* x, int64_t n, int8_t* q, float* scale, int32_t* b
     store_narrow(q + b * kBlock, a);
     store_narrow(q + b * kBlock + 16, c);
     scale[b] = s;
-    bias[b] = -kWeightOffset * reduce_add(a + c);
+    bias[b] = block_bias(a + c);
   }
 }
 

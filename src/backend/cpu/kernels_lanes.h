@@ -14,10 +14,21 @@
 #define MOESAIC_NEON 1
 #endif
 
-#if defined(__AVX512VNNI__) && defined(__AVX512BF16__) && defined(__AVX512BW__)
+// One macro per property. MOESAIC_AVX512 and MOESAIC_AVX2: lanes of 512 or of 256 bits on x86; MOESAIC_VNNI:
+// VPDPBUSD and VPDPWSSD in that width; MOESAIC_BF16: VDPBF16PS.
+#if defined(__AVX512BW__) && defined(__AVX512DQ__)
 #define MOESAIC_AVX512 1
+#if defined(__AVX512VNNI__)
+#define MOESAIC_VNNI 1
+#endif
+#if defined(__AVX512BF16__)
+#define MOESAIC_BF16 1
+#endif
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define MOESAIC_AVX2 1
+#if defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))
+#define MOESAIC_VNNI 1
+#endif
 #elif defined(__ARM_NEON) && defined(__ARM_FEATURE_DOTPROD)
 #define MOESAIC_DOTPROD 1
 #if defined(__ARM_FEATURE_MATMUL_INT8)

@@ -113,35 +113,128 @@ inline I16 splat_word(const void* p) {
 #endif
 }
 
+// The compiler takes x for changed here and holds it in a register, so it adds in the order that is written.
+// GCC 12 reorders the products of a block until they spill; VPDPBUSD in 32 registers it leaves alone.
+#if defined(__x86_64__)
+#if MOESAIC_AVX512
+constexpr bool kPinned = false;
+template <typename V>
+MOESAIC_INLINE void pin(V& x) {
+  __asm__ volatile("" : "+v"(x));
+}
+#else
+constexpr bool kPinned = true;
+template <typename E>
+MOESAIC_INLINE void pin(Lanes<E>& x) {
+  for (int i = 0; i < kParts; ++i) __asm__ volatile("" : "+x"(x.part[i]));
+}
+#endif
+#else
+constexpr bool kPinned = false;
+template <typename V>
+MOESAIC_INLINE void pin(V&) {}
+#endif
+
 // dot4: acc[lane] += sum over i < 4 of w[4 * lane + i] * x[4 * lane + i]; x signed, w signed plus
 // kWeightOffset. |x| <= 127. The offset's share is taken out by the task's bias. dot2: acc[lane] += a[2 *
 // lane] * b[0] + a[2 * lane + 1] * b[1], int16; load_pairs orders a as it wants.
-#if MOESAIC_AVX512
+//
+// VPDPBUSD wants unsigned weights. Without it VPMADDUBSW adds two products in 16 bits with saturation, so
+// that 8-bit weights may carry no offset: |w| <= 128 unsigned times x with w's sign keeps them below 2 * 128
+// * 127 = 32512.
+#if MOESAIC_VNNI
 constexpr int kWeightOffset = 128;
+#else
+constexpr int kWeightOffset = 0;
+#endif
+#if MOESAIC_AVX512
+#if MOESAIC_VNNI
 inline I16 dot4(I16 acc, Bytes w, I16 x) {
   return reinterpret_cast<I16>(_mm512_dpbusd_epi32(
       reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
 }
-using ShortPair = I16;
-inline ShortPair splat_pair(const int16_t* p) { return splat_word(p); }
-inline Shorts load_pairs(const int16_t* p) { return load<Shorts>(p); }
-inline I16 dot2(I16 acc, Shorts a, ShortPair b) {
+inline I16 dot2(I16 acc, Shorts a, I16 b) {
   return reinterpret_cast<I16>(_mm512_dpwssd_epi32(
       reinterpret_cast<__m512i>(acc), reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
 }
 #else
-constexpr int kWeightOffset = 0;
-#if MOESAIC_AVX2
-MOESAIC_INLINE I16::Part dot4_part(I16::Part acc, Bytes::Part w, I16::Part x) {
-  const auto ww = reinterpret_cast<__m256i>(w), xx = reinterpret_cast<__m256i>(x);
-  // |w| <= 128 unsigned times x with w's sign: pairs stay below 2 * 128 * 127 = 32512.
-  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(ww), _mm256_sign_epi8(xx, ww));
-  return acc + reinterpret_cast<I16::Part>(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+inline I16 dot2(I16 acc, Shorts a, I16 b) {
+  return acc +
+         reinterpret_cast<I16>(_mm512_madd_epi16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
 }
+inline I16 dot4(I16 acc, Bytes w, I16 x) {
+  const auto ww = reinterpret_cast<__m512i>(w), xx = reinterpret_cast<__m512i>(x);
+  const __m512i turned = _mm512_mask_sub_epi8(xx, _mm512_movepi8_mask(ww), _mm512_setzero_si512(), xx);
+  return dot2(acc, reinterpret_cast<Shorts>(_mm512_maddubs_epi16(_mm512_abs_epi8(ww), turned)),
+              reinterpret_cast<I16>(_mm512_set1_epi16(1)));
+}
+// sum[lane] += w[2 * lane] * x[2 * lane] + w[2 * lane + 1] * x[2 * lane + 1] modulo 2^16; w unsigned, at most
+// 128.
+inline Shorts dot_bytes(Shorts sum, Bytes w, I16 x) {
+  const __m512i pairs = _mm512_maddubs_epi16(reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x));
+  return reinterpret_cast<Shorts>(_mm512_add_epi16(reinterpret_cast<__m512i>(sum), pairs));
+}
+inline Shorts as_shorts(I16 x) { return reinterpret_cast<Shorts>(x); }
+inline I16 add_pairs(Shorts sum) {
+  return reinterpret_cast<I16>(_mm512_madd_epi16(reinterpret_cast<__m512i>(sum), _mm512_set1_epi16(1)));
+}
+#endif
+using ShortPair = I16;
+inline ShortPair splat_pair(const int16_t* p) { return splat_word(p); }
+inline Shorts load_pairs(const int16_t* p) { return load<Shorts>(p); }
+#else
+#if MOESAIC_AVX2
+#if MOESAIC_VNNI
+MOESAIC_INLINE I16::Part dot4_part(I16::Part acc, Bytes::Part w, I16::Part x) {
+  const auto a = reinterpret_cast<__m256i>(acc), ww = reinterpret_cast<__m256i>(w),
+             xx = reinterpret_cast<__m256i>(x);
+#if defined(__AVXVNNI__)
+  return reinterpret_cast<I16::Part>(_mm256_dpbusd_avx_epi32(a, ww, xx));
+#else
+  return reinterpret_cast<I16::Part>(_mm256_dpbusd_epi32(a, ww, xx));
+#endif
+}
+MOESAIC_INLINE I16::Part dot2_part(I16::Part acc, Shorts::Part a, I16::Part b) {
+  const auto sum = reinterpret_cast<__m256i>(acc), aa = reinterpret_cast<__m256i>(a),
+             bb = reinterpret_cast<__m256i>(b);
+#if defined(__AVXVNNI__)
+  return reinterpret_cast<I16::Part>(_mm256_dpwssd_avx_epi32(sum, aa, bb));
+#else
+  return reinterpret_cast<I16::Part>(_mm256_dpwssd_epi32(sum, aa, bb));
+#endif
+}
+#else
 MOESAIC_INLINE I16::Part dot2_part(I16::Part acc, Shorts::Part a, I16::Part b) {
   return acc + reinterpret_cast<I16::Part>(
                    _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
 }
+MOESAIC_INLINE I16::Part dot4_part(I16::Part acc, Bytes::Part w, I16::Part x) {
+  const auto ww = reinterpret_cast<__m256i>(w), xx = reinterpret_cast<__m256i>(x);
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(ww), _mm256_sign_epi8(xx, ww));
+  return dot2_part(acc, reinterpret_cast<Shorts::Part>(pairs),
+                   reinterpret_cast<I16::Part>(_mm256_set1_epi16(1)));
+}
+MOESAIC_INLINE Shorts dot_bytes(const Shorts& sum, const Bytes& w, const I16& x) {
+  return each<int16_t>(
+      [](auto acc, auto a, auto b) {
+        const __m256i pairs =
+            _mm256_maddubs_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b));
+        return reinterpret_cast<Shorts::Part>(_mm256_add_epi16(reinterpret_cast<__m256i>(acc), pairs));
+      },
+      sum, w, x);
+}
+MOESAIC_INLINE Shorts as_shorts(const I16& x) {
+  return each<int16_t>([](auto part) { return reinterpret_cast<Shorts::Part>(part); }, x);
+}
+MOESAIC_INLINE I16 add_pairs(const Shorts& sum) {
+  return each<int32_t>(
+      [](auto part) {
+        return reinterpret_cast<I16::Part>(
+            _mm256_madd_epi16(reinterpret_cast<__m256i>(part), _mm256_set1_epi16(1)));
+      },
+      sum);
+}
+#endif
 #elif MOESAIC_NEON
 MOESAIC_INLINE I16::Part dot4_part(I16::Part acc, Bytes::Part w, I16::Part x) {
   const auto ww = reinterpret_cast<int8x16_t>(w), xx = reinterpret_cast<int8x16_t>(x);
@@ -206,9 +299,18 @@ MOESAIC_INLINE I16 dot2(const I16& acc, const Shorts& a, const ShortPair& b) {
 #endif
 #endif
 
-// Sixteen E2M1 codes (0..15 in each byte) to twice their value plus kWeightOffset.
+// Doubled E2M1 values are so small that VPMADDUBSW's sums can stay in 16 bits for a whole block, and then
+// they may carry an offset: ShortSum in kernels_dots.h.
+#if (MOESAIC_AVX512 || MOESAIC_AVX2) && !MOESAIC_VNNI
+#define MOESAIC_SHORT_SUMS 1
+constexpr int kE2m1Offset = 12;
+#else
+constexpr int kE2m1Offset = kWeightOffset;
+#endif
+
+// Sixteen E2M1 codes (0..15 in each byte) to twice their value plus kE2m1Offset.
 alignas(64) constexpr uint8_t kE2m1Table[64] = {
-#define MOESAIC_E2M1(v) static_cast<uint8_t>((v) + kWeightOffset)
+#define MOESAIC_E2M1(v) static_cast<uint8_t>((v) + kE2m1Offset)
 #define MOESAIC_E2M1_ROW                                                                                \
   MOESAIC_E2M1(0), MOESAIC_E2M1(1), MOESAIC_E2M1(2), MOESAIC_E2M1(3), MOESAIC_E2M1(4), MOESAIC_E2M1(6), \
       MOESAIC_E2M1(8), MOESAIC_E2M1(12), MOESAIC_E2M1(0), MOESAIC_E2M1(-1), MOESAIC_E2M1(-2),           \
@@ -318,18 +420,34 @@ inline F16 e2m1_values(I16 codes) {
   return as_float(((codes & 8) << 28) | ((codes & 7) << 22)) * splat(8.507059173023462e37f);
 }
 
+constexpr auto kHighHalf = static_cast<int32_t>(0xFFFF0000u);
+
 // acc[lane] += w[2 * lane] * x[0] + w[2 * lane + 1] * x[1] in BF16 with float accumulation.
 inline F16 dot2_bf16(F16 acc, const uint8_t* w, const uint16_t* x) {
-#if MOESAIC_AVX512
+#if MOESAIC_BF16
   return reinterpret_cast<F16>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(acc),
                                                 reinterpret_cast<__m512bh>(load<I16>(w)),
                                                 reinterpret_cast<__m512bh>(splat_word(x))));
-#else
+#elif MOESAIC_AVX2
+  // Part by part: fewer registers are in use at a time. The word is shifted and masked as a vector; GCC would
+  // do that in general registers.
+  auto word = splat_word(x).part[0];
+  __asm__("" : "+x"(word));
+  const auto even = reinterpret_cast<F16::Part>(word << 16),
+             odd = reinterpret_cast<F16::Part>(word & kHighHalf);
   const I16 pair = load<I16>(w);
-  const I16 xx = splat_word(x);
-  const I16 high_mask = splat(static_cast<int32_t>(0xFFFF0000u));
-  acc = fma(as_float(pair << 16), as_float(xx << 16), acc);
-  return fma(as_float(pair & high_mask), as_float(xx & high_mask), acc);
+  return each<float>(
+      [&](auto sum, auto weights) {
+        sum = _mm256_fmadd_ps(reinterpret_cast<F16::Part>(weights << 16), even, sum);
+        sum = _mm256_fmadd_ps(reinterpret_cast<F16::Part>(weights & kHighHalf), odd, sum);
+        __asm__ volatile("" : "+x"(sum));
+        return F16::Part(sum);
+      },
+      acc, pair);
+#else
+  const I16 pair = load<I16>(w), word = splat_word(x);
+  acc = fma(as_float(pair << 16), as_float(word << 16), acc);
+  return fma(as_float(pair & kHighHalf), as_float(word & kHighHalf), acc);
 #endif
 }
 

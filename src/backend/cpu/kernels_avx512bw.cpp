@@ -1,0 +1,2 @@
+#define MOESAIC_ISA avx512bw
+#include "backend/cpu/kernels_impl.h"

@@ -1,0 +1,2 @@
+#define MOESAIC_ISA avx512vnni
+#include "backend/cpu/kernels_impl.h"

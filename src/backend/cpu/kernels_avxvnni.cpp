@@ -1,0 +1,2 @@
+#define MOESAIC_ISA avxvnni
+#include "backend/cpu/kernels_impl.h"

@@ -37,24 +37,29 @@ enum class Act : uint8_t {
   kF32,   // for the rest, and for kMxfp4 where activations were rounded to an MX format
 };
 
-// Activation rows. Row r: int8 at data + r * cols with scales at scale + r * cols / 32, or BF16/F32 at
-// data + r * cols * size.
+// Activation rows. Row r: int8, BF16 or F32 at data + r * stride, its scales (int8) at scale + r * cols / 32.
 struct ActView {
   Act format = Act::kF32;
   const void* data = nullptr;
+  int64_t stride = 0;  // bytes
   const float* scale = nullptr;
   const int32_t* bias = nullptr;  // [rows, cols / 32]: -weight_offset * (sum of the block's int8)
-  int64_t cols = 0;
+  int64_t cols = 0;               // a multiple of 32
 };
 
-// A pair of panels times some tokens.
+// What kernels are told at run time.
+struct GemmTuning {
+  int min_tile_tokens = 8;  // amx, int8 activations: fewer tokens stay on vectors
+};
+
+// A pair of panels times some tokens: token t is row t of the activations.
 struct PairTask {
   Pack pack = Pack::kF32;
   const uint8_t* data = nullptr;
   const uint8_t* scales = nullptr;
   ActView act;
-  const int32_t* rows = nullptr;  // token t reads activation row rows[t]; null: row t
   int tokens = 0;
+  GemmTuning tuning;
   uint8_t* scratch =
       nullptr;           // kMxfp4, kInt8: [2, cols / 32 * (512 + 64)] bytes for the expanded panels, aligned
   float* out = nullptr;  // [tokens, 32], lane l of panel p at p * 16 + l

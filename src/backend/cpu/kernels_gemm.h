@@ -92,8 +92,8 @@ __attribute__((noinline)) void int_tile(const Source& source, const PairTask& ta
   const float* s[T];
   const int32_t* bias[T];
   for (int t = 0; t < T; ++t) {
-    const int64_t row = task.rows != nullptr ? task.rows[first + t] : first + t;
-    x[t] = static_cast<const int8_t*>(task.act.data) + row * task.act.cols;
+    const int64_t row = first + t;
+    x[t] = static_cast<const int8_t*>(task.act.data) + row * task.act.stride;
     s[t] = task.act.scale + row * blocks;
     bias[t] = task.act.bias + row * blocks;
   }
@@ -169,8 +169,8 @@ inline void float_tile(const Source& source, const PairTask& task, int first) {
   const int64_t cols = task.act.cols;
   const X* x[T];
   for (int t = 0; t < T; ++t) {
-    const int64_t row = task.rows != nullptr ? task.rows[first + t] : first + t;
-    x[t] = static_cast<const X*>(task.act.data) + row * cols;
+    x[t] = reinterpret_cast<const X*>(static_cast<const uint8_t*>(task.act.data) +
+                                      (first + t) * task.act.stride);
   }
   F16 sum[kPair][T] = {};
 #pragma GCC unroll 4

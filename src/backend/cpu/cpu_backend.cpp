@@ -595,7 +595,9 @@ Result<std::unique_ptr<Backend>> create_cpu_backend(const BackendOptions& option
   if (options.kv != KvFormat::kOwn)
     return invalid("cpu: K and V are kept as integers; --kv-dtype is for cuda and reference");
   std::string known;
-  for (const cpu::Kernels* kernels : cpu::available_kernels()) {
+  std::vector<const cpu::Kernels*> all = cpu::available_kernels();
+  for (const cpu::Kernels* emulated : cpu::emulated_kernels()) all.push_back(emulated);
+  for (const cpu::Kernels* kernels : all) {
     if (options.isa == "auto" || options.isa == kernels->name)
       return std::unique_ptr<Backend>(new cpu::CpuBackend(*kernels, options));
     known += known.empty() ? kernels->name : fmt::format(", {}", kernels->name);

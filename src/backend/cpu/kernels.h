@@ -115,6 +115,9 @@ struct Kernels {
 
 // Best first; only those that this machine runs.
 std::vector<const Kernels*> available_kernels();
+// Those that this machine runs with some instructions in software: far slower than any of the above, for
+// tests.
+std::vector<const Kernels*> emulated_kernels();
 
 inline constexpr int kVLimit = 2047;           // of v: 32 keys * 2047 * kProbabilityOne fit int32
 inline constexpr int kProbabilityOne = 16384;  // softmax weights are fixed-point in units of 2^-14

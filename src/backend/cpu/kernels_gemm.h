@@ -39,10 +39,12 @@ inline void prefetch_weights(const uint8_t* p, int bytes) {
 struct Mxfp4Source {
   using Scale = I16;
   const PairTask& task;
-  Bytes words(int p, int64_t b, int j) const {
-    const Bytes codes = load<Bytes>(task.data + (b * kPair + p) * 256 + (j % 4) * 64);
-    return e2m1_weights(j < 4 ? low_nibbles(codes) : high_nibbles(codes));
+  static constexpr int64_t kGroup = 256, kScaleGroup = 16;  // bytes of a panel's block
+  Bytes codes(int p, int64_t b, int j) const {
+    const Bytes packed = load<Bytes>(task.data + (b * kPair + p) * 256 + (j % 4) * 64);
+    return j < 4 ? low_nibbles(packed) : high_nibbles(packed);
   }
+  Bytes words(int p, int64_t b, int j) const { return e2m1_weights(codes(p, b, j)); }
   static constexpr bool kStreams = true, kZipped = false;
   void prefetch(int64_t b) const {
     prefetch_weights(task.data + b * kPair * 256, kPair * 256);
@@ -55,6 +57,7 @@ struct Mxfp4Source {
 struct Int8Source {
   using Scale = F16;
   const PairTask& task;
+  static constexpr int64_t kGroup = 512, kScaleGroup = 32;
   Bytes words(int p, int64_t b, int j) const {
     return load<Bytes>(task.data + (b * kPair + p) * kExpandedBlock + j * 64);
   }
@@ -226,7 +229,7 @@ ExpandedSource<Packed> expand(const Packed& packed) {
   return {task.scratch, blocks * kExpandedStride};
 }
 
-void gemm(const PairTask& task) {
+[[maybe_unused]] void gemm(const PairTask& task) {
   switch (task.pack) {
     case Pack::kMxfp4:
       if (task.act.format == Act::kF32) return float_tiles(Mxfp4ValueSource{task}, task);

@@ -337,7 +337,13 @@ TEST_P(KernelTest, AttendSinksWindowsAndPages) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(AllIsas, KernelTest, testing::ValuesIn(available_kernels()),
+std::vector<const Kernels*> all_kernels() {
+  std::vector<const Kernels*> all = available_kernels();
+  for (const Kernels* kernels : emulated_kernels()) all.push_back(kernels);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(AllIsas, KernelTest, testing::ValuesIn(all_kernels()),
                          [](const auto& kernel) { return std::string(kernel.param->name); });
 
 }  // namespace

@@ -94,7 +94,8 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
       ->capture_default_str();
   command
       .add_option("--isa", isa,
-                  "instruction set of the cpu device: auto, avx512, avx2, i8mm, dotprod, scalar")
+                  "instruction set of the cpu device: auto, amx, avx512, avx2, i8mm, dotprod, scalar; "
+                  "amx_emulated (slow, for tests)")
       ->capture_default_str();
 }
 

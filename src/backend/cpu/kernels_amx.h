@@ -52,49 +52,64 @@ constexpr TileConfig int_config(int rest) {
   return config;
 }
 
-// Word j of a block as signed bytes.
-MOESAIC_INLINE Bytes signed_words(const Mxfp4Source& source, int p, int64_t b, int j) {
-  const auto table = reinterpret_cast<__m512i>(load<Bytes>(kE2m1Table) ^ static_cast<uint8_t>(kWeightOffset));
-  return reinterpret_cast<Bytes>(
-      _mm512_shuffle_epi8(table, reinterpret_cast<__m512i>(source.codes(p, b, j))));
-}
-MOESAIC_INLINE Bytes signed_words(const Int8Source& source, int p, int64_t b, int j) {
-  return source.words(p, b, j) ^ static_cast<uint8_t>(kWeightOffset);
-}
-
-// Blocks [first, first + blocks).
-struct Chunk {
-  int64_t first, blocks;
+// A format's weights as tiles take them. signed_words: word j of a packed block as signed bytes; scale,
+// factor: as in kernels_gemm.h.
+struct Mxfp4Weights {
+  using Scale = I16;
+  static constexpr int64_t kGroup = 256, kScaleGroup = 16;  // bytes of a panel's block
+  static MOESAIC_INLINE Bytes signed_words(const uint8_t* block, int j) {
+    const auto table =
+        reinterpret_cast<__m512i>(load<Bytes>(kE2m1Table) ^ static_cast<uint8_t>(kWeightOffset));
+    const Bytes packed = load<Bytes>(block + j % 4 * 64),
+                codes = j < 4 ? low_nibbles(packed) : high_nibbles(packed);
+    return reinterpret_cast<Bytes>(_mm512_shuffle_epi8(table, reinterpret_cast<__m512i>(codes)));
+  }
+  static I16 scale(const uint8_t* scales) { return exponents(scales); }
+  static F16 factor(I16 scale, const float* s) { return scaled(scale, s); }
+};
+struct Int8Weights {
+  using Scale = F16;
+  static constexpr int64_t kGroup = 512, kScaleGroup = 32;
+  static MOESAIC_INLINE Bytes signed_words(const uint8_t* block, int j) {
+    return load<Bytes>(block + j * 64) ^ static_cast<uint8_t>(kWeightOffset);
+  }
+  static F16 scale(const uint8_t* scales) { return widen_halves(scales); }
+  static F16 factor(F16 scale, const float* s) { return scale * splat(*s); }
 };
 
-// A chunk of both panels, the second one's after the first one's.
-template <typename Packed>
-ExpandedSource<Packed> expand_chunk(const Packed& packed, const Chunk& chunk) {
+// Blocks [first, first + blocks). Expanded, the second panel's come after the first one's.
+struct Chunk {
+  int64_t first, blocks;
+  int64_t expanded(int p, int64_t b) const { return (p * blocks + b) * kExpandedStride; }
+};
+
+template <typename Weights>
+void expand_chunk(const PairTask& task, const Chunk& chunk) {
   for (int p = 0; p < kPair; ++p) {
     for (int64_t b = 0; b < chunk.blocks; ++b) {
-      uint8_t* out = packed.task.scratch + (p * chunk.blocks + b) * kExpandedStride;
-      for (int j = 0; j < 8; ++j) store(out + j * 64, signed_words(packed, p, chunk.first + b, j));
-      store(out + kExpandedBlock, packed.scale(p, chunk.first + b));
+      const int64_t from = (chunk.first + b) * kPair + p;
+      uint8_t* out = task.scratch + chunk.expanded(p, b);
+      for (int j = 0; j < 8; ++j)
+        store(out + j * 64, Weights::signed_words(task.data + from * Weights::kGroup, j));
+      store(out + kExpandedBlock, Weights::scale(task.scales + from * Weights::kScaleGroup));
     }
   }
-  return {packed.task.scratch, chunk.blocks * kExpandedStride};
 }
 
 // Asks for the packed weights of the chunk after this one, block by block while the first tokens of this one
 // are computed, into the second cache: the first one holds this chunk. Behind a pair's last chunk comes the
 // next pair.
-template <typename Packed>
+template <typename Weights>
 class NextChunk {
  public:
-  NextChunk(const Packed& packed, const Chunk& chunk, int p, bool wanted)
-      : data_(wanted ? packed.task.data + ((chunk.first + kChunkBlocks) * kPair + p) * Packed::kGroup
-                     : nullptr),
-        scales_(packed.task.scales + ((chunk.first + kChunkBlocks) * kPair + p) * Packed::kScaleGroup) {}
+  NextChunk(const PairTask& task, const Chunk& chunk, int p, bool wanted)
+      : data_(wanted ? task.data + ((chunk.first + kChunkBlocks) * kPair + p) * Weights::kGroup : nullptr),
+        scales_(task.scales + ((chunk.first + kChunkBlocks) * kPair + p) * Weights::kScaleGroup) {}
   MOESAIC_INLINE void prefetch(int64_t b) const {
     if (data_ == nullptr) return;
-    for (int64_t i = 0; i < Packed::kGroup; i += 64)
-      __builtin_prefetch(data_ + b * kPair * Packed::kGroup + i, 0, 2);
-    __builtin_prefetch(scales_ + b * kPair * Packed::kScaleGroup, 0, 2);
+    for (int64_t i = 0; i < Weights::kGroup; i += 64)
+      __builtin_prefetch(data_ + b * kPair * Weights::kGroup + i, 0, 2);
+    __builtin_prefetch(scales_ + b * kPair * Weights::kScaleGroup, 0, 2);
   }
 
  private:
@@ -104,24 +119,21 @@ class NextChunk {
 // A chunk of one panel times T tokens. Four steps of neighbouring blocks are under way at once, in this
 // order: a block's products are added while the next ones are stored, those after them computed, and those
 // after them loaded.
-template <int T, typename Tiles, typename Packed>
+template <int T, typename Tiles, typename Weights>
 class IntPass {
   static constexpr bool kWhole = T == kTileTokens;
   static constexpr int c(int set) { return kWhole ? kIntC + set : kRestC; }
   static constexpr int a(int set) { return kWhole ? kIntA + set : kRestA; }
 
  public:
-  IntPass(Tiles& tiles, const Packed& packed, const ExpandedSource<Packed>& weights, const Chunk& chunk,
-          int64_t token, int p)
+  IntPass(Tiles& tiles, const PairTask& task, const Chunk& chunk, int64_t token, int p)
       : tiles_(tiles),
-        next_(packed, chunk, p, token == 0),
-        weights_(weights.data + p * weights.stride),
-        x_(static_cast<const int8_t*>(packed.task.act.data) + token * packed.task.act.stride +
-           chunk.first * kBlock),
-        x_stride_(packed.task.act.stride),
-        s_stride_(packed.task.act.cols / kBlock) {
-    for (int i = 0; i < kBases; ++i)
-      s_[i] = packed.task.act.scale + (token + 4 * i) * s_stride_ + chunk.first;
+        next_(task, chunk, p, token == 0),
+        weights_(task.scratch + chunk.expanded(p, 0)),
+        x_(static_cast<const int8_t*>(task.act.data) + token * task.act.stride + chunk.first * kBlock),
+        x_stride_(task.act.stride),
+        s_stride_(task.act.cols / kBlock) {
+    for (int i = 0; i < kBases; ++i) s_[i] = task.act.scale + (token + 4 * i) * s_stride_ + chunk.first;
   }
 
   // sum: the accumulators of the T tokens.
@@ -165,31 +177,29 @@ class IntPass {
   }
   template <int kSet>
   MOESAIC_INLINE void add(int64_t b, const Products& products, F16 (&sum)[T]) const {
-    using Scale = typename Packed::Scale;
+    using Scale = typename Weights::Scale;
     const auto scale = load<Scale>(weights_ + b * kExpandedStride + kExpandedBlock);
 #pragma GCC unroll 16
     for (int t = 0; t < T; ++t) {
-      const F16 factor = Packed::factor(scale, s_[t / 4] + t % 4 * s_stride_ + b);
+      const F16 factor = Weights::factor(scale, s_[t / 4] + t % 4 * s_stride_ + b);
       sum[t] = fma(to_float(load<I16>(products[kSet][t])), factor, sum[t]);
     }
   }
 
   static constexpr int kBases = (T + 3) / 4;  // an address reaches four rows of scales: 0, 1, 2, 3 strides
   Tiles& tiles_;
-  NextChunk<Packed> next_;
+  NextChunk<Weights> next_;
   const uint8_t* weights_;
   const int8_t* x_;
   int64_t x_stride_, s_stride_;
   const float* s_[kBases];
 };
 
-template <int T, typename Tiles, typename Packed>
-__attribute__((noinline)) void int_pass(Tiles& tiles, const Packed& packed,
-                                        const ExpandedSource<Packed>& weights, const Chunk& chunk,
-                                        int first) {
+template <int T, typename Tiles, typename Weights>
+__attribute__((noinline)) void int_pass(Tiles& tiles, const PairTask& task, const Chunk& chunk, int first) {
   for (int p = 0; p < kPair; ++p) {
-    IntPass<T, Tiles, Packed> pass(tiles, packed, weights, chunk, first, p);
-    float* out = packed.task.out + (first * kPair + p) * kPanel;
+    IntPass<T, Tiles, Weights> pass(tiles, task, chunk, first, p);
+    float* out = task.out + (first * kPair + p) * kPanel;
     F16 sum[T] = {};
     if (chunk.first > 0) {
       for (int t = 0; t < T; ++t) sum[t] = load<F16>(out + t * kPair * kPanel);
@@ -199,16 +209,17 @@ __attribute__((noinline)) void int_pass(Tiles& tiles, const Packed& packed,
   }
 }
 
-template <typename Tiles, typename Packed>
-void int_by_tiles(const Packed& packed) {
-  const PairTask& task = packed.task;
+template <typename Tiles, typename Weights>
+void int_by_tiles(const PairTask& task) {
   const int64_t blocks = task.act.cols / kBlock;
-  Tiles tiles(int_config(task.tokens % kTileTokens));
+  const int rest = task.tokens % kTileTokens, whole = task.tokens - rest;
+  Tiles tiles(int_config(rest));
   for (int64_t b = 0; b < blocks; b += kChunkBlocks) {
     const Chunk chunk{b, blocks - b < kChunkBlocks ? blocks - b : kChunkBlocks};
-    const ExpandedSource<Packed> weights = expand_chunk(packed, chunk);
-    all_tiles<kTileTokens>(
-        task.tokens, [&]<int T>(int first) { int_pass<T, Tiles>(tiles, packed, weights, chunk, first); });
+    const auto pass = [&]<int T>(int first) { int_pass<T, Tiles, Weights>(tiles, task, chunk, first); };
+    expand_chunk<Weights>(task, chunk);
+    for (int first = 0; first < whole; first += kTileTokens) pass.template operator()<kTileTokens>(first);
+    last_tile<kTileTokens - 1>(pass, whole, rest);
   }
 }
 
@@ -331,8 +342,8 @@ void gemm_by_tiles(const PairTask& task) {
   const bool many = task.tokens >= task.tuning.min_tile_tokens;
   if (task.pack == Pack::kBF16) return bf16_by_tiles<Tiles>(task);
   if (many && task.act.format == Act::kInt8) {
-    if (task.pack == Pack::kMxfp4) return int_by_tiles<Tiles>(Mxfp4Source{task});
-    if (task.pack == Pack::kInt8) return int_by_tiles<Tiles>(Int8Source{task});
+    if (task.pack == Pack::kMxfp4) return int_by_tiles<Tiles, Mxfp4Weights>(task);
+    if (task.pack == Pack::kInt8) return int_by_tiles<Tiles, Int8Weights>(task);
   }
   kKernels_avx512.gemm(task);
 }

@@ -39,12 +39,10 @@ inline void prefetch_weights(const uint8_t* p, int bytes) {
 struct Mxfp4Source {
   using Scale = I16;
   const PairTask& task;
-  static constexpr int64_t kGroup = 256, kScaleGroup = 16;  // bytes of a panel's block
-  Bytes codes(int p, int64_t b, int j) const {
-    const Bytes packed = load<Bytes>(task.data + (b * kPair + p) * 256 + (j % 4) * 64);
-    return j < 4 ? low_nibbles(packed) : high_nibbles(packed);
+  Bytes words(int p, int64_t b, int j) const {
+    const Bytes codes = load<Bytes>(task.data + (b * kPair + p) * 256 + (j % 4) * 64);
+    return e2m1_weights(j < 4 ? low_nibbles(codes) : high_nibbles(codes));
   }
-  Bytes words(int p, int64_t b, int j) const { return e2m1_weights(codes(p, b, j)); }
   static constexpr bool kStreams = true, kZipped = false;
   void prefetch(int64_t b) const {
     prefetch_weights(task.data + b * kPair * 256, kPair * 256);
@@ -57,7 +55,6 @@ struct Mxfp4Source {
 struct Int8Source {
   using Scale = F16;
   const PairTask& task;
-  static constexpr int64_t kGroup = 512, kScaleGroup = 32;
   Bytes words(int p, int64_t b, int j) const {
     return load<Bytes>(task.data + (b * kPair + p) * kExpandedBlock + j * 64);
   }

@@ -227,9 +227,9 @@ std::vector<float> product(void (*gemm)(const PairTask&), const Panels& panels, 
         .scales = panels.packed.scales.as<uint8_t>(),
         .act = act,
         .tokens = tokens,
-        .tuning = {.min_tile_tokens = min_tile_tokens},
         .scratch = scratch.as<uint8_t>(),
-        .out = out.as<float>()});
+        .out = out.as<float>(),
+        .tuning = {.min_tile_tokens = min_tile_tokens}});
   return {out.as<float>(), out.as<float>() + tokens * 32};
 }
 

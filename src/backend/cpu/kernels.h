@@ -59,10 +59,10 @@ struct PairTask {
   const uint8_t* scales = nullptr;
   ActView act;
   int tokens = 0;
-  GemmTuning tuning;
   uint8_t* scratch =
       nullptr;           // kMxfp4, kInt8: [2, cols / 32 * (512 + 64)] bytes for the expanded panels, aligned
   float* out = nullptr;  // [tokens, 32], lane l of panel p at p * 16 + l
+  GemmTuning tuning;
 };
 
 // Attention of up to 8 query heads that share a KV head, for one token.

@@ -142,6 +142,34 @@ TEST_P(BackendTest, ThreadsDoNotChangeTheLogits) {
   }
 }
 
+// AMX in software everywhere that AVX-512 is, and in hardware where there is one. int8 activations: the
+// logits of vectors bit for bit, whatever takes tiles. BF16 has an order of sums of its own: neither the rows
+// of a step nor threads change it.
+TEST(CpuTiles, GiveTheLogitsOfVectors) {
+  const Golden golden = load_golden("h96-e5");
+  int run = 0;
+  for (const char* isa : {"amx_emulated", "amx"}) {
+    if (!create_backend("cpu", {.isa = isa}).ok()) continue;
+    for (const Format dense : {Format::kQ8_0, Format::kBF16}) {
+      const ModelWeights weights = make_random_model(golden.config, {.seed = golden.seed, .dense = dense});
+      const auto logits = [&](const char* set, int threads, int chunk) {
+        auto backend = create_backend("cpu", {.threads = threads, .max_rows = 1024, .isa = set});
+        EXPECT_TRUE(backend.ok() && backend.value()->load(golden.config, weights, {}).ok());
+        return run_sequence(*backend.value(), golden.config, golden.prompt(180), chunk, true);
+      };
+      const std::vector<float> want = logits(isa, 2, 512), vectors = logits("avx512", 2, 512);
+      if (dense == Format::kQ8_0)
+        EXPECT_EQ(want, vectors) << isa;
+      else
+        EXPECT_LT(distance(want, vectors).rms, 2e-2) << isa;
+      for (const int chunk : {1, 9, 33})
+        EXPECT_EQ(logits(isa, 1 + chunk % 4, chunk), want) << isa << " " << chunk;
+    }
+    ++run;
+  }
+  if (run == 0) GTEST_SKIP() << "this machine has no AVX-512 with VNNI and BF16";
+}
+
 TEST_P(BackendTest, ABadBatchIsRefusedAndTheNextOneRuns) {
   const auto backend = load_backend(GetParam(), config_, weights_);
   ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPage, .full_pages = 2, .window_pages = 2}).ok());

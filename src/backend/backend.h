@@ -70,8 +70,8 @@ struct BackendOptions {
   bool portable = false;
   KvFormat kv = KvFormat::kOwn;  // cpu: its own only
   int max_rows = 2048;           // rows of the largest batch
-  std::string isa =
-      "auto";  // cpu only: auto, avx512, avx512vnni, avx512bw, avxvnni, avx2, i8mm, dotprod, scalar
+  // cpu only: auto, amx, avx512, avx512vnni, avx512bw, avxvnni, avx2, i8mm, dotprod, scalar, amx_emulated
+  std::string isa = "auto";
   // cuda: a request's logits are the same bits in any batch and any chunk of a prompt. Otherwise few rows and
   // many go through kernels that round differently (docs/numerics.md).
   bool batch_invariant = false;

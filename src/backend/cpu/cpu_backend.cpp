@@ -104,8 +104,8 @@ class CpuBackend final : public Backend {
   void down_gemm(const Layer& layer);
   void combine(const Layer& layer);
   void fail(int layer, const char* op);
-  void convert(ActRows& act, const PackedMatrix& m, Operand operand, const float* x, int64_t stride,
-               int rows);
+  void convert(ActRows& act, const PackedMatrix& m, Operand operand, const float* x, int64_t stride, int rows,
+               std::span<const int32_t> slots = {});
   template <typename Epilogue>
   void multiply(const PackedMatrix& m, const float* x, int64_t stride, int rows, Epilogue&& epilogue);
 
@@ -397,10 +397,10 @@ void CpuBackend::norm_rows(const std::vector<float>& weight, int layer, const ch
 
 // What is rounded to an MX format meets its weights as F32, which hold it exactly.
 void CpuBackend::convert(ActRows& act, const PackedMatrix& m, Operand operand, const float* x, int64_t stride,
-                         int rows) {
+                         int rows, std::span<const int32_t> slots) {
   const Rounding rounding = rounding_of(options_.moe, operand, mx_format(m.pack));
   const Act format = rounding.rounds() ? Act::kF32 : act_format(m.pack);
-  act.assign(kernels_, pool_, format, x, stride, rows, m.cols, rounding);
+  act.assign(kernels_, pool_, format, x, stride, rows, m.cols, rounding, slots);
 }
 
 template <typename Epilogue>
@@ -562,8 +562,9 @@ void CpuBackend::gate_up_gemm(const Layer& layer) {
     const int64_t bias = expert * padded(config_.intermediate) + pair * kPanel;
     for (int first = work_.offsets[expert]; first < work_.offsets[expert + 1]; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, work_.offsets[expert + 1] - first);
-      const float* tile = run_pair(kernels_, layer.gate_up, expert * pairs + pair, act_.view(),
-                                   work_.rows.data() + first, n, workspaces_[thread], chosen_.tuning.gemm);
+      const float* tile =
+          run_pair(kernels_, layer.gate_up, expert * pairs + pair, rows_from(act_.view(), first), n,
+                   workspaces_[thread], chosen_.tuning.gemm);
       float* out = hidden_.data() + static_cast<int64_t>(first) * config_.intermediate + pair * kPanel;
       kernels_.swiglu_tile(tile, layer.gate_bias.data() + bias, layer.up_bias.data() + bias, n, alpha, limit,
                            out, config_.intermediate);
@@ -582,8 +583,8 @@ void CpuBackend::down_gemm(const Layer& layer) {
     for (int first = work_.offsets[expert]; first < work_.offsets[expert + 1]; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, work_.offsets[expert + 1] - first);
       const float* tile =
-          run_pair(kernels_, layer.down, expert * pairs + pair, rows_from(expert_act_.view(), first), nullptr,
-                   n, workspaces_[thread], chosen_.tuning.gemm);
+          run_pair(kernels_, layer.down, expert * pairs + pair, rows_from(expert_act_.view(), first), n,
+                   workspaces_[thread], chosen_.tuning.gemm);
       float* out = expert_out_.data() + static_cast<int64_t>(first) * config_.hidden + pair * 2 * kPanel;
       for (int t = 0; t < n; ++t)
         std::memcpy(out + static_cast<int64_t>(t) * config_.hidden, tile + t * 2 * kPanel,
@@ -617,7 +618,7 @@ void CpuBackend::moe(int index) {
   route(index);
   op.bytes += (layer.gate_up.bytes() + layer.down.bytes()) * static_cast<double>(work_.active.size()) /
               config_.experts;
-  convert(act_, layer.gate_up, Operand::kExpertInput, normed_.data(), config_.hidden, rows);
+  convert(act_, layer.gate_up, Operand::kExpertInput, normed_.data(), config_.hidden, rows, work_.slots);
   gate_up_gemm(layer);
   down_gemm(layer);
   combine(layer);
@@ -655,7 +656,9 @@ Result<std::unique_ptr<Backend>> create_cpu_backend(const BackendOptions& option
     return invalid("cpu: K and V are kept as integers; --kv-dtype is for cuda and reference");
   ASSIGN_OR_RETURN(const std::optional<cpu::GemmTuning> prefetch, cpu::parse_prefetch(options.cpu_prefetch));
   std::string known;
-  for (const cpu::Kernels* kernels : cpu::available_kernels()) {
+  std::vector<const cpu::Kernels*> all = cpu::available_kernels();
+  for (const cpu::Kernels* emulated : cpu::emulated_kernels()) all.push_back(emulated);
+  for (const cpu::Kernels* kernels : all) {
     if (options.isa == "auto" || options.isa == kernels->name)
       return std::unique_ptr<Backend>(new cpu::CpuBackend(*kernels, options, prefetch));
     known += known.empty() ? kernels->name : fmt::format(", {}", kernels->name);

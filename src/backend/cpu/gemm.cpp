@@ -1,5 +1,6 @@
 #include "backend/cpu/gemm.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -8,37 +9,63 @@
 namespace moesaic::cpu {
 
 namespace {
+constexpr int64_t kLine = 64;
+
 int64_t element_bytes(Act format) { return format == Act::kInt8 ? 1 : format == Act::kBF16 ? 2 : 4; }
+
+// Cache lines from row to row: an odd number, or the same column of 16 rows of 4096 bytes would share one set
+// of the first cache.
+int64_t row_lines(int64_t bytes) { return ((bytes + kLine - 1) / kLine) | 1; }
+
 }  // namespace
 
 void ActRows::assign(const Kernels& kernels, ThreadPool& pool, Act format, const float* x, int64_t stride,
-                     int rows, int64_t cols, const Rounding& rounding) {
-  const int64_t element = element_bytes(format);
+                     int rows, int64_t cols, const Rounding& rounding, std::span<const int32_t> slots) {
   const int64_t blocks = format == Act::kInt8 ? cols / mx::kBlock : 0;
-  data_.resize(rows * cols * element);
-  scale_.resize(rows * blocks);
-  bias_.resize(rows * blocks);
-  view_ = {
-      .format = format, .data = data_.data(), .scale = scale_.data(), .bias = bias_.data(), .cols = cols};
+  const int64_t places = slots.empty() ? 1 : std::ssize(slots) / rows, total = rows * places;
+  const int64_t lines = row_lines(cols * element_bytes(format));
+  data_.resize(total * lines);
+  scale_.resize(total * blocks);
+  bias_.resize(total * blocks);
+  view_ = {.format = format,
+           .data = data_.data(),
+           .stride = lines * kLine,
+           .scale = scale_.data(),
+           .bias = bias_.data(),
+           .cols = cols};
   pool.for_each(rows, [&](int64_t r, int) {
-    uint8_t* out = data_.data() + r * cols * element;
-    const float* row = x + r * stride;
-    if (format == Act::kInt8) {
-      kernels.quantize_row(row, cols, reinterpret_cast<int8_t*>(out), scale_.data() + r * blocks,
-                           bias_.data() + r * blocks);
-    } else if (format == Act::kBF16) {
-      kernels.to_bf16(row, cols, reinterpret_cast<uint16_t*>(out));
-    } else {
-      std::memcpy(out, row, cols * sizeof(float));
-      rounding.apply({reinterpret_cast<float*>(out), static_cast<size_t>(cols)});
-    }
+    const int64_t first = slots.empty() ? r : slots[r * places];
+    convert(kernels, x + r * stride, rounding, first);
+    for (int64_t i = 1; i < places; ++i) copy(first, slots[r * places + i]);
   });
+}
+
+void ActRows::convert(const Kernels& kernels, const float* x, const Rounding& rounding, int64_t row) {
+  const int64_t cols = view_.cols, block = row * (cols / mx::kBlock);
+  uint8_t* out = data_[row * (view_.stride / kLine)].bytes;
+  if (view_.format == Act::kInt8) {
+    kernels.quantize_row(x, cols, reinterpret_cast<int8_t*>(out), &scale_[block], &bias_[block]);
+  } else if (view_.format == Act::kBF16) {
+    kernels.to_bf16(x, cols, reinterpret_cast<uint16_t*>(out));
+  } else {
+    std::memcpy(out, x, cols * sizeof(float));
+    rounding.apply({reinterpret_cast<float*>(out), static_cast<size_t>(cols)});
+  }
+}
+
+void ActRows::copy(int64_t from, int64_t to) {
+  const int64_t lines = view_.stride / kLine,
+                blocks = view_.format == Act::kInt8 ? view_.cols / mx::kBlock : 0;
+  std::copy_n(&data_[from * lines], lines, &data_[to * lines]);
+  std::copy_n(scale_.begin() + from * blocks, blocks, scale_.begin() + to * blocks);
+  std::copy_n(bias_.begin() + from * blocks, blocks, bias_.begin() + to * blocks);
 }
 
 ActView rows_from(const ActView& act, int64_t first) {
   const int64_t blocks = act.format == Act::kInt8 ? act.cols / mx::kBlock : 0;
   return {.format = act.format,
-          .data = static_cast<const uint8_t*>(act.data) + first * act.cols * element_bytes(act.format),
+          .data = static_cast<const uint8_t*>(act.data) + first * act.stride,
+          .stride = act.stride,
           .scale = act.scale + first * blocks,
           .bias = act.bias + first * blocks,
           .cols = act.cols};
@@ -54,12 +81,11 @@ Result<std::vector<Workspace>> make_workspaces(int threads, int64_t max_cols) {
 }
 
 const float* run_pair(const Kernels& kernels, const PackedMatrix& m, int64_t pair, const ActView& act,
-                      const int32_t* rows, int tokens, Workspace& workspace, const GemmTuning& tuning) {
+                      int tokens, Workspace& workspace, const GemmTuning& tuning) {
   kernels.gemm({.pack = m.pack,
                 .data = m.data.as<uint8_t>() + pair * m.data_stride,
                 .scales = m.scales.as<uint8_t>() + pair * m.scale_stride,
                 .act = act,
-                .rows = rows,
                 .tokens = tokens,
                 .scratch = workspace.scratch.as<uint8_t>(),
                 .out = workspace.tile.as<float>(),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "backend/cpu/pack.h"
@@ -14,13 +15,21 @@ namespace moesaic::cpu {
 // Owned activation rows of one format, reused from step to step.
 class ActRows {
  public:
-  // Converts rows x[r * stride], r < rows, of `cols` floats. With Act::kF32 they are rounded first.
+  // Converts rows x[r * stride], r < rows, of `cols` floats. With Act::kF32 they are rounded first. slots:
+  // where row r comes to stand, the same number of places for every row, [rows, places]; empty: at r.
   void assign(const Kernels& kernels, ThreadPool& pool, Act format, const float* x, int64_t stride, int rows,
-              int64_t cols, const Rounding& rounding = {});
+              int64_t cols, const Rounding& rounding = {}, std::span<const int32_t> slots = {});
   const ActView& view() const { return view_; }
 
  private:
-  std::vector<uint8_t> data_;
+  struct alignas(64) Line {
+    uint8_t bytes[64];
+  };
+
+  void convert(const Kernels& kernels, const float* x, const Rounding& rounding, int64_t row);
+  void copy(int64_t from, int64_t to);
+
+  std::vector<Line> data_;
   std::vector<float> scale_;
   std::vector<int32_t> bias_;
   ActView view_;
@@ -39,10 +48,9 @@ struct Workspace {
 };
 Result<std::vector<Workspace>> make_workspaces(int threads, int64_t max_cols);
 
-// Runs the activation rows rows[0..tokens) (null: the first ones) over a pair of panels. The tile that comes
-// back is [tokens, 32].
+// Runs the first `tokens` activation rows over a pair of panels. The tile that comes back is [tokens, 32].
 const float* run_pair(const Kernels& kernels, const PackedMatrix& m, int64_t pair, const ActView& act,
-                      const int32_t* rows, int tokens, Workspace& workspace, const GemmTuning& tuning = {});
+                      int tokens, Workspace& workspace, const GemmTuning& tuning = {});
 
 // Calls body(section, pair, thread) for every panel pair of every section, on the pool. Neighbouring pairs go
 // to one thread in runs, so that decode reads memory in long streams; a run is short enough to balance the
@@ -69,7 +77,7 @@ void for_each_tile(const Kernels& kernels, ThreadPool& pool, std::vector<Workspa
     for (int first = 0; first < tokens; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, tokens - first);
       const float* tile =
-          run_pair(kernels, m, pair, rows_from(act, first), nullptr, n, workspaces[thread], tuning.gemm);
+          run_pair(kernels, m, pair, rows_from(act, first), n, workspaces[thread], tuning.gemm);
       epilogue(tile, first, n, kPair * pair, count);
     }
   });

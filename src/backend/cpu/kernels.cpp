@@ -1,7 +1,11 @@
 #include "backend/cpu/kernels.h"
 
+#include <algorithm>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
+
+#include "backend/cpu/amx.h"
 #elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -38,14 +42,25 @@ bool has_avxvnni() {
          __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1u << 4)) != 0;
 }
 
+// Tiles need nothing else of their own: these tables are kKernels_avx512 with another product.
+Kernels with_tiles(const char* name, void (*gemm)(const PairTask& task)) {
+  Kernels kernels = kKernels_avx512;
+  kernels.name = name;
+  kernels.gemm = gemm;
+  return kernels;
+}
+
 // Each asks for everything that its file is compiled with (CMakeLists.txt): hypervisors hide features one by
 // one.
 std::vector<Candidate> candidates() {
+  static const Kernels amx = with_tiles("amx", gemm_amx);
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   const bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
-  return {{&kKernels_avx512, vnni && __builtin_cpu_supports("avx512bf16")},
+  const bool bf16 = vnni && __builtin_cpu_supports("avx512bf16");
+  return {{&amx, bf16 && amx_permitted()},
+          {&kKernels_avx512, bf16},
           {&kKernels_avx512vnni, vnni},
           {&kKernels_avx512bw, avx512},
           {&kKernels_avxvnni, avx2 && has_avxvnni()},
@@ -86,6 +101,15 @@ std::vector<const Kernels*> available_kernels() {
     if (candidate.runs) found.push_back(candidate.kernels);
   }
   return found;
+}
+
+std::vector<const Kernels*> emulated_kernels() {
+#if defined(__x86_64__)
+  static const Kernels amx = with_tiles("amx_emulated", gemm_amx_emulated);
+  const std::vector<const Kernels*> run = available_kernels();
+  if (std::find(run.begin(), run.end(), &kKernels_avx512) != run.end()) return {&amx};
+#endif
+  return {};
 }
 
 }  // namespace moesaic::cpu

@@ -37,14 +37,14 @@ enum class Act : uint8_t {
   kF32,   // for the rest, and for kMxfp4 where activations were rounded to an MX format
 };
 
-// Activation rows. Row r: int8 at data + r * cols with scales at scale + r * cols / 32, or BF16/F32 at
-// data + r * cols * size.
+// Activation rows. Row r: int8, BF16 or F32 at data + r * stride, its scales (int8) at scale + r * cols / 32.
 struct ActView {
   Act format = Act::kF32;
   const void* data = nullptr;
+  int64_t stride = 0;  // bytes
   const float* scale = nullptr;
   const int32_t* bias = nullptr;  // [rows, cols / 32]: -weight_offset * (sum of the block's int8)
-  int64_t cols = 0;
+  int64_t cols = 0;               // a multiple of 32
 };
 
 // How weights are asked for ahead of their use, and into which caches: x86 prefetcht0 (all), prefetcht1 (L2
@@ -55,17 +55,17 @@ enum class Prefetch : uint8_t { kNone, kT0, kT1, kNta };
 // What kernels are told at run time. Nothing here changes a result.
 struct GemmTuning {
   Prefetch prefetch = Prefetch::kT0;
-  int32_t distance = 4096;  // bytes of weights
+  int32_t distance = 4096;      // bytes of weights
+  int32_t min_tile_tokens = 8;  // amx, int8 activations: fewer tokens stay on vectors
   bool operator==(const GemmTuning&) const = default;
 };
 
-// A pair of panels times some tokens.
+// A pair of panels times some tokens: token t is row t of the activations.
 struct PairTask {
   Pack pack = Pack::kF32;
   const uint8_t* data = nullptr;
   const uint8_t* scales = nullptr;
   ActView act;
-  const int32_t* rows = nullptr;  // token t reads activation row rows[t]; null: row t
   int tokens = 0;
   uint8_t* scratch =
       nullptr;           // kMxfp4, kInt8: [2, cols / 32 * (512 + 64)] bytes for the expanded panels, aligned
@@ -123,6 +123,9 @@ struct Kernels {
 
 // Best first; only those that this machine runs.
 std::vector<const Kernels*> available_kernels();
+// Those that this machine runs with some instructions in software: far slower than any of the above, for
+// tests.
+std::vector<const Kernels*> emulated_kernels();
 
 inline constexpr int kVLimit = 2047;           // of v: 32 keys * 2047 * kProbabilityOne fit int32
 inline constexpr int kProbabilityOne = 16384;  // softmax weights are fixed-point in units of 2^-14

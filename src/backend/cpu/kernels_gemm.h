@@ -111,8 +111,8 @@ __attribute__((noinline)) void int_tile(const Source& source, const PairTask& ta
   const float* s[T];
   const int32_t* bias[T];
   for (int t = 0; t < T; ++t) {
-    const int64_t row = task.rows != nullptr ? task.rows[first + t] : first + t;
-    x[t] = static_cast<const int8_t*>(task.act.data) + row * task.act.cols;
+    const int64_t row = first + t;
+    x[t] = static_cast<const int8_t*>(task.act.data) + row * task.act.stride;
     s[t] = task.act.scale + row * blocks;
     bias[t] = task.act.bias + row * blocks;
   }
@@ -220,8 +220,8 @@ inline void float_tile(const Source& source, const PairTask& task, int first) {
   const int64_t cols = task.act.cols;
   const X* x[T];
   for (int t = 0; t < T; ++t) {
-    const int64_t row = task.rows != nullptr ? task.rows[first + t] : first + t;
-    x[t] = static_cast<const X*>(task.act.data) + row * cols;
+    x[t] = reinterpret_cast<const X*>(static_cast<const uint8_t*>(task.act.data) +
+                                      (first + t) * task.act.stride);
   }
   F16 sum[kPair][T] = {};
   constexpr int64_t kChunk =
@@ -328,7 +328,7 @@ inline bool reads_again(const PairTask& task) {
   return task.pack == Pack::kInt8 && !kZipExpanded && task.tokens > kIntTokens;
 }
 
-void gemm(const PairTask& asked) {
+[[maybe_unused]] void gemm(const PairTask& asked) {
   PairTask task = asked;
   // Then they are to stay in L2 from the first one on.
   if (task.tuning.prefetch == Prefetch::kNta && reads_again(task)) task.tuning.prefetch = Prefetch::kT0;

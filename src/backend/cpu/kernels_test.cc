@@ -9,9 +9,8 @@
 #include <numeric>
 #include <random>
 
-#include "backend/cpu/gemm.h"
 #include "backend/cpu/kv_cache.h"
-#include "mx/block.h"
+#include "backend/cpu/test_matrices.h"
 
 namespace moesaic::cpu {
 
@@ -29,6 +28,7 @@ std::vector<const Kernels*> tested_kernels() {
   if (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
     tested.push_back(&kKernels_avxvnni_evex);
 #endif
+  for (const Kernels* kernels : emulated_kernels()) tested.push_back(kernels);
   return tested;
 }
 
@@ -46,48 +46,16 @@ class KernelTest : public testing::TestWithParam<const Kernels*> {
   }
 };
 
-// A source matrix of any format with its storage.
-struct Source {
-  std::vector<uint8_t> data, scales;
-  MatrixView view;
-};
-
-Source make_source(Format format, int rows, int cols, std::mt19937& rng) {
-  Source s;
-  s.data.resize(rows * row_bytes(format, cols));
-  s.scales.resize(rows * cols / 32);
-  std::normal_distribution<float> normal(0, 0.05f);
-  for (auto& b : s.data) b = static_cast<uint8_t>(rng());
-  for (auto& b : s.scales) b = static_cast<uint8_t>(118 + rng() % 5);
-  const int64_t n = static_cast<int64_t>(rows) * cols;
-  for (int64_t i = 0; i < n; ++i) {
-    const float v = normal(rng);
-    const uint16_t half = format == Format::kF16 ? mx::encode_f16(v) : mx::encode_bf16(v);
-    if (format == Format::kF32) std::memcpy(&s.data[i * 4], &v, 4);
-    if (format == Format::kF16 || format == Format::kBF16) std::memcpy(&s.data[i * 2], &half, 2);
-    if (format == Format::kMxfp8) s.data[i] = mx::encode_e4m3(v * 1000);
-    if (format == Format::kQ8_0 && i % 32 == 0) {
-      const uint16_t scale = mx::encode_f16(0.001f + std::fabs(v) * 0.01f);
-      std::memcpy(&s.data[i / 32 * 34], &scale, 2);
-    }
-    if (format == Format::kMxfp4Gguf && i % 32 == 0)
-      s.data[i / 32 * 17] = static_cast<uint8_t>(118 + rng() % 5);
-  }
-  s.view = dense_view(format, rows, cols, reinterpret_cast<std::byte*>(s.data.data()),
-                      reinterpret_cast<std::byte*>(s.scales.data()));
-  return s;
-}
-
 // What an activation row holds after conversion, exactly.
 std::vector<double> act_row(const ActView& act, Act format, int64_t row) {
   std::vector<double> x(act.cols);
   for (int64_t c = 0; c < act.cols; ++c) {
-    const int64_t i = row * act.cols + c;
+    const void* data = static_cast<const uint8_t*>(act.data) + row * act.stride;
     if (format == Act::kInt8)
-      x[c] = static_cast<const int8_t*>(act.data)[i] *
+      x[c] = static_cast<const int8_t*>(data)[c] *
              static_cast<double>(act.scale[row * (act.cols / 32) + c / 32]);
-    if (format == Act::kBF16) x[c] = mx::decode_bf16(static_cast<const uint16_t*>(act.data)[i]);
-    if (format == Act::kF32) x[c] = static_cast<const float*>(act.data)[i];
+    if (format == Act::kBF16) x[c] = mx::decode_bf16(static_cast<const uint16_t*>(data)[c]);
+    if (format == Act::kF32) x[c] = static_cast<const float*>(data)[c];
   }
   return x;
 }
@@ -137,23 +105,29 @@ TEST_P(KernelTest, GemmEveryFormatAndTokenCount) {
   }
 }
 
+// Nor on the place of its row: row r stands twice, in reverse order.
 TEST_P(KernelTest, AResultDoesNotDependOnItsNeighbours) {
+  constexpr int kRows = 29;
   for (const Format format : {Format::kBF16, Format::kQ8_0, Format::kMxfp4, Format::kF32}) {
     Source source = make_source(format, 32, 288, rng_);
     const Pack pack = pack_format(format, DenseFormat::kAsLoaded);
     auto packed = pack_panels(pack, 288, stack({&source.view}), "test", kernels_, pool_).value();
     auto workspaces = make_workspaces(1, 288).value();
-    const std::vector<float> x = normal(29 * 288);
+    const std::vector<float> x = normal(kRows * 288);
+    std::vector<int32_t> slots;
+    for (int r = 0; r < kRows; ++r) slots.insert(slots.end(), {kRows - 1 - r, 2 * kRows - 1 - r});
     ActRows act;
-    act.assign(kernels_, pool_, act_format(pack), x.data(), 288, 29, 288);
-    std::vector<int32_t> rows(29);
-    for (int t = 0; t < 29; ++t) rows[t] = 28 - t;
-    const float* tile = run_pair(kernels_, packed, 0, act.view(), rows.data(), 29, workspaces[0]);
-    const std::vector<float> all(tile, tile + 29 * 32);
-    for (int t = 0; t < 29; ++t) {
-      tile = run_pair(kernels_, packed, 0, act.view(), &rows[t], 1, workspaces[0]);
-      ASSERT_EQ(std::memcmp(tile, &all[t * 32], 128), 0)
-          << kernels_.name << " " << format_name(format) << " token " << t;
+    act.assign(kernels_, pool_, act_format(pack), x.data(), 288, kRows, 288, {}, slots);
+    const float* tile = run_pair(kernels_, packed, 0, act.view(), 2 * kRows, workspaces[0]);
+    const std::vector<float> all(tile, tile + 2 * kRows * 32);
+    for (int r = 0; r < kRows; ++r) {
+      ActRows one;
+      one.assign(kernels_, pool_, act_format(pack), &x[r * 288], 288, 1, 288);
+      tile = run_pair(kernels_, packed, 0, one.view(), 1, workspaces[0]);
+      for (const int slot : {slots[2 * r], slots[2 * r + 1]}) {
+        ASSERT_EQ(std::memcmp(tile, &all[slot * 32], 128), 0)
+            << kernels_.name << " " << format_name(format) << " row " << r << " slot " << slot;
+      }
     }
   }
 }
@@ -175,8 +149,7 @@ TEST_P(KernelTest, NoTuningChangesAResult) {
       for (int tokens = 1; tokens <= 13; ++tokens) {
         const auto tile_of = [&](const GemmTuning& tuning) {
           std::fill_n(workspaces[0].tile.as<float>(), tokens * 32, NAN);
-          const float* tile =
-              run_pair(kernels_, packed, 1, act.view(), nullptr, tokens, workspaces[0], tuning);
+          const float* tile = run_pair(kernels_, packed, 1, act.view(), tokens, workspaces[0], tuning);
           return std::vector<float>(tile, tile + tokens * 32);
         };
         const std::vector<float> want = tile_of({.prefetch = Prefetch::kNone});
@@ -219,7 +192,7 @@ TEST_P(KernelTest, Mxfp4MeetsRoundedActivations) {
         ActRows act;
         act.assign(kernels_, pool_, Act::kF32, x.data(), cols, tokens, cols, {Format::kBF16, format});
         round_to(Format::kBF16, x), round_to(format, x);
-        const float* tile = run_pair(kernels_, packed.value(), 0, act.view(), nullptr, tokens, workspaces[0]);
+        const float* tile = run_pair(kernels_, packed.value(), 0, act.view(), tokens, workspaces[0]);
         for (int r = 0; r < 32; ++r) {
           read_row(source.view, r, w);
           for (int t = 0; t < tokens; ++t) {
@@ -245,7 +218,7 @@ std::vector<float> first_tile(const Kernels& kernels, ThreadPool& pool, const So
   auto workspaces = make_workspaces(1, cols).value();
   ActRows act;
   act.assign(kernels, pool, act_format(pack), x, cols, tokens, cols);
-  const float* tile = run_pair(kernels, packed, 0, act.view(), nullptr, tokens, workspaces[0]);
+  const float* tile = run_pair(kernels, packed, 0, act.view(), tokens, workspaces[0]);
   return {tile, tile + tokens * kPair * kPanel};
 }
 

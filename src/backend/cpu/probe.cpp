@@ -62,8 +62,7 @@ double DecodeProbe::pass_bytes(ProbedPart part) const {
 void DecodeProbe::run(const PackedMatrix& m, const ActRows& act, int first, const CpuTuning& tuning) {
   const int64_t pairs = m.pairs() / experts_;
   for_each_pair(pool_, top_k_, pairs, tuning.runs, [&](int64_t section, int64_t pair, int thread) {
-    run_pair(kernels_, m, (first + section) * pairs + pair, act.view(), nullptr, 1, workspaces_[thread],
-             tuning.gemm);
+    run_pair(kernels_, m, (first + section) * pairs + pair, act.view(), 1, workspaces_[thread], tuning.gemm);
   });
 }
 

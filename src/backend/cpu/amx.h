@@ -1,0 +1,16 @@
+// AMX: whether this machine and its kernel have it, and the products that use it.
+#pragma once
+
+#include "backend/cpu/kernels.h"
+
+namespace moesaic::cpu {
+
+// Tiles of int8 and BF16, enabled by the system and permitted to this process, which is asked for here (once;
+// any thread). A signal frame then takes 8 KB more: a thread whose alternate stack is too small for it keeps
+// the system from granting it.
+bool amx_permitted();
+
+void gemm_amx(const PairTask& task);           // needs amx_permitted()
+void gemm_amx_emulated(const PairTask& task);  // needs what kKernels_avx512 needs
+
+}  // namespace moesaic::cpu

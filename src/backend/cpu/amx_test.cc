@@ -1,0 +1,336 @@
+// Products by AMX tiles: the software model of the tiles against plain loops, the kernels over the model
+// against the kernels of AVX-512, and the kernels for the hardware against both, by the hardware where it is
+// there and else by the model, instruction by instruction.
+#include "backend/cpu/amx.h"
+
+#include <cpuid.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <climits>
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "backend/cpu/amx_trap.h"
+#include "backend/cpu/test_matrices.h"
+
+namespace moesaic::cpu {
+namespace {
+
+// ---- the model of tiles ----
+
+struct Shape {
+  int rows, lanes, inner;  // of c; 4-byte lanes of a's rows
+};
+constexpr Shape kShapes[] = {{16, 16, 16}, {16, 16, 8}, {1, 16, 8}, {7, 16, 16}, {3, 5, 2}};
+
+// Tiles 2 (c), 5 (a) and 7 (b) of a shape, all from memory whose rows are 80 bytes apart.
+class TileCase {
+ public:
+  static constexpr int kStride = 80, kC = 2, kA = 5, kB = 7;
+  template <typename Word>
+  TileCase(const Shape& shape, const Word& word) : shape_(shape) {
+    for (auto* memory : {&c, &a, &b}) {
+      for (uint32_t& w : *memory) w = word();
+    }
+    TileConfig config;
+    config.set(kC, shape.rows, 4 * shape.lanes);
+    config.set(kA, shape.rows, 4 * shape.inner);
+    config.set(kB, shape.inner, 4 * shape.lanes);
+    model.load_config(config);
+    model.load(kC, c.data(), kStride), model.load(kA, a.data(), kStride), model.load(kB, b.data(), kStride);
+  }
+  static uint32_t at(const std::vector<uint32_t>& memory, int row, int lane) {
+    return memory[row * (kStride / 4) + lane];
+  }
+  // Stored over a copy of c: what lies between its rows must stay.
+  void expect(const std::vector<uint32_t>& want) {
+    std::vector<uint32_t> got = c;
+    model.store(kC, got.data(), kStride);
+    EXPECT_EQ(got, want) << shape_.rows << " " << shape_.lanes << " " << shape_.inner;
+  }
+
+  TileModel model;
+  std::vector<uint32_t> c = memory(), a = memory(), b = memory();
+
+ private:
+  static std::vector<uint32_t> memory() { return std::vector<uint32_t>(16 * kStride / 4); }
+  Shape shape_;
+};
+
+TEST(TileModel, Int8ProductsAreExact) {
+  std::mt19937 rng(3);
+  for (const Shape& shape : kShapes) {
+    TileCase t(shape, [&] { return static_cast<uint32_t>(rng()); });
+    t.model.dot_int8(TileCase::kC, TileCase::kA, TileCase::kB);
+    std::vector<uint32_t> want = t.c;
+    const auto byte = [](uint32_t word, int i) { return int64_t{static_cast<int8_t>(word >> (8 * i))}; };
+    for (int m = 0; m < shape.rows; ++m) {
+      for (int n = 0; n < shape.lanes; ++n) {
+        int64_t sum = static_cast<int32_t>(TileCase::at(t.c, m, n));
+        for (int k = 0; k < 4 * shape.inner; ++k)
+          sum += byte(TileCase::at(t.a, m, k / 4), k % 4) * byte(TileCase::at(t.b, k / 4, n), k % 4);
+        want[m * (TileCase::kStride / 4) + n] = static_cast<uint32_t>(sum);
+      }
+    }
+    t.expect(want);
+  }
+}
+
+float bf16(uint32_t word, int i) { return mx::decode_bf16(static_cast<uint16_t>(word >> (16 * i))); }
+float no_subnormal(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+
+// The manual's order: sums of even and of odd elements, from zero; their sum; c.
+float bf16_product(const TileCase& t, const Shape& shape, int m, int n) {
+  float part[2] = {0, 0};
+  for (int i = 0; i < 2; ++i) {
+    for (int k = 0; k < shape.inner; ++k) {
+      part[i] = no_subnormal(std::fma(no_subnormal(bf16(TileCase::at(t.a, m, k), i)),
+                                      no_subnormal(bf16(TileCase::at(t.b, k, n), i)), part[i]));
+    }
+  }
+  const uint32_t bits = TileCase::at(t.c, m, n);
+  float c;
+  std::memcpy(&c, &bits, 4);
+  return no_subnormal(no_subnormal(c) + no_subnormal(part[0] + part[1]));
+}
+
+// scale: 1, and small ones whose operands, products or sums are subnormal.
+TEST(TileModel, Bf16ProductsRoundInTheManualsOrder) {
+  std::mt19937 rng(4);
+  std::normal_distribution<float> normal(0, 1);
+  for (const float scale : {1.0f, 1e-19f, 1e-38f}) {
+    for (const Shape& shape : kShapes) {
+      TileCase t(shape, [&] {
+        const uint32_t low = mx::encode_bf16(normal(rng) * scale),
+                       high = mx::encode_bf16(normal(rng) * scale);
+        return low | high << 16;
+      });
+      t.model.dot_bf16(TileCase::kC, TileCase::kA, TileCase::kB);
+      std::vector<uint32_t> want = t.c;
+      for (int m = 0; m < shape.rows; ++m) {
+        for (int n = 0; n < shape.lanes; ++n) {
+          const float product = bf16_product(t, shape, m, n);
+          std::memcpy(&want[m * (TileCase::kStride / 4) + n], &product, 4);
+        }
+      }
+      t.expect(want);
+    }
+  }
+}
+
+// What the hardware would answer with a fault.
+TEST(TileModelDeathTest, RefusesWhatTheHardwareRefuses) {
+  const auto with = [](auto change) {
+    TileModel model;
+    TileConfig config;
+    for (const int tile : {0, 1}) config.set(tile, 16, 64);
+    config.set(2, 8, 64);
+    change(config);
+    model.load_config(config);
+    model.dot_int8(0, 1, 2);
+  };
+  EXPECT_DEATH(with([](TileConfig& c) { c.palette = 2; }), "palette");
+  EXPECT_DEATH(with([](TileConfig& c) { c.reserved[3] = 1; }), "reserved");
+  EXPECT_DEATH(with([](TileConfig& c) { c.set(8, 1, 4); }), "8 tiles");
+  EXPECT_DEATH(with([](TileConfig& c) { c.set(0, 17, 64); }), "16 rows");
+  EXPECT_DEATH(with([](TileConfig& c) { c.set(3, 4, 0); }), "rows without bytes");
+  EXPECT_DEATH(with([](TileConfig&) {}), "lanes of a and the rows of b");
+  EXPECT_DEATH(with([](TileConfig& c) { c.set(1, 15, 32); }), "rows of c and a");
+  EXPECT_DEATH(with([](TileConfig& c) { c.set(1, 16, 32), c.set(2, 8, 60); }), "lanes of c and b");
+  EXPECT_DEATH(with([](TileConfig& c) { c.set(1, 0, 0); }), "not configured");
+  EXPECT_DEATH(TileModel().zero(0), "no tiles");
+}
+
+// ---- the kernels ----
+
+bool has_avx512() { return !emulated_kernels().empty(); }
+
+bool cpu_knows_amx() {
+  constexpr unsigned kAmxTile = 1u << 24;
+  unsigned a, b, c, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAmxTile) != 0;
+}
+
+// Memory that ends where no access is allowed.
+class GuardedBytes {
+ public:
+  explicit GuardedBytes(size_t bytes) : page_(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {
+    inside_ = (bytes + page_ - 1) / page_ * page_;
+    base_ = static_cast<uint8_t*>(
+        mmap(nullptr, inside_ + page_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    EXPECT_NE(base_, MAP_FAILED);
+    EXPECT_EQ(mprotect(base_ + inside_, page_, PROT_NONE), 0);
+    data_ = base_ + inside_ - bytes;
+  }
+  ~GuardedBytes() { munmap(base_, inside_ + page_); }
+  GuardedBytes(const GuardedBytes&) = delete;
+  GuardedBytes& operator=(const GuardedBytes&) = delete;
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  size_t page_, inside_;
+  uint8_t *base_, *data_;
+};
+
+// A pair of panels of one format.
+struct Panels {
+  Panels(Format format, int cols, std::mt19937& rng)
+      : source(make_source(format, 32, cols, rng)), pack(pack_format(format, DenseFormat::kAsLoaded)) {
+    ThreadPool pool(1);
+    packed = pack_panels(pack, cols, stack({&source.view}), "test", *emulated_kernels()[0], pool).value();
+  }
+  Source source;
+  Pack pack;
+  PackedMatrix packed;
+};
+
+// Random activations whose last row ends with the memory.
+class Rows {
+ public:
+  Rows(const Panels& panels, int tokens, std::mt19937& rng)
+      : bytes_(tokens * panels.packed.cols * 4 + 4096 * 16) {
+    const int64_t cols = panels.packed.cols;
+    ThreadPool pool(1);
+    std::normal_distribution<float> normal(0, 1);
+    std::vector<float> x(tokens * cols);
+    for (float& v : x) v = normal(rng);
+    act_.assign(*emulated_kernels()[0], pool, act_format(panels.pack), x.data(), cols, tokens, cols);
+    view = act_.view();
+    const size_t row = cols * (view.format == Act::kInt8 ? 1 : 2), all = (tokens - 1) * view.stride + row;
+    uint8_t* end = bytes_.as<uint8_t>() + tokens * cols * 4 + 4096 * 16;
+    std::memcpy(end - all, view.data, all);
+    view.data = end - all;
+  }
+  ActView view;
+
+ private:
+  GuardedBytes bytes_;
+  ActRows act_;
+};
+
+std::vector<float> product(void (*gemm)(const PairTask&), const Panels& panels, const ActView& act,
+                           int tokens, int min_tile_tokens = 1) {
+  const size_t scratch_bytes = 2 * act.cols / 32 * (512 + 64), out_bytes = tokens * 32 * sizeof(float);
+  const GuardedBytes scratch(scratch_bytes), out(out_bytes);
+  std::memset(scratch.as<uint8_t>(), 0xAA, scratch_bytes);
+  std::memset(out.as<uint8_t>(), 0xFF, out_bytes);  // NaN
+  gemm({.pack = panels.pack,
+        .data = panels.packed.data.as<uint8_t>(),
+        .scales = panels.packed.scales.as<uint8_t>(),
+        .act = act,
+        .tokens = tokens,
+        .scratch = scratch.as<uint8_t>(),
+        .out = out.as<float>(),
+        .tuning = {.min_tile_tokens = min_tile_tokens}});
+  return {out.as<float>(), out.as<float>() + tokens * 32};
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+class AmxTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_avx512()) GTEST_SKIP() << "this machine has no AVX-512 with VNNI and BF16";
+  }
+  const Kernels& avx512() {
+    for (const Kernels* kernels : available_kernels()) {
+      if (kernels->name == std::string_view("avx512")) return *kernels;
+    }
+    return *emulated_kernels()[0];
+  }
+  std::mt19937 rng_{11};
+};
+
+TEST_F(AmxTest, Int8ProductsAreThoseOfVectorsBitForBit) {
+  for (const Format format : {Format::kMxfp4, Format::kQ8_0}) {
+    for (const int cols : {32, 64, 96, 480, 512, 544, 2880, 4096}) {
+      const Panels panels(format, cols, rng_);
+      for (int tokens = 1; tokens <= 70; ++tokens) {
+        const Rows rows(panels, tokens, rng_);
+        ASSERT_TRUE(same_bits(product(gemm_amx_emulated, panels, rows.view, tokens),
+                              product(avx512().gemm, panels, rows.view, tokens)))
+            << format_name(format) << " cols " << cols << " tokens " << tokens;
+      }
+    }
+  }
+}
+
+// One more than a block of tokens in the backend.
+TEST_F(AmxTest, ManyTokens) {
+  for (const Format format : {Format::kMxfp4, Format::kQ8_0}) {
+    const Panels panels(format, 1056, rng_);
+    const Rows rows(panels, kTokenBlock + 1, rng_);
+    EXPECT_TRUE(same_bits(product(gemm_amx_emulated, panels, rows.view, kTokenBlock + 1),
+                          product(avx512().gemm, panels, rows.view, kTokenBlock + 1)));
+  }
+}
+
+TEST_F(AmxTest, ABf16RowDoesNotDependOnItsNeighbours) {
+  for (const int cols : {32, 64, 96, 256, 288, 2880, 4096}) {
+    const Panels panels(Format::kBF16, cols, rng_);
+    constexpr int kMost = 131;
+    const Rows rows(panels, kMost, rng_);
+    std::vector<float> alone;
+    for (int t = 0; t < kMost; ++t) {
+      const std::vector<float> one = product(gemm_amx_emulated, panels, rows_from(rows.view, t), 1);
+      alone.insert(alone.end(), one.begin(), one.end());
+    }
+    for (const int tokens : {2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 96, kMost}) {
+      const std::vector<float> want(alone.end() - tokens * 32, alone.end());
+      ASSERT_TRUE(
+          same_bits(product(gemm_amx_emulated, panels, rows_from(rows.view, kMost - tokens), tokens), want))
+          << "cols " << cols << " tokens " << tokens;
+    }
+  }
+}
+
+// Few tokens stay on vectors, and how few may be said: it changes no bit, but the instructions.
+TEST_F(AmxTest, TheCodeForTheHardwareGivesWhatTheModelGives) {
+  std::optional<AmxTrap> trap;
+  if (!amx_permitted()) {
+    if (cpu_knows_amx()) GTEST_SKIP() << "this machine has AMX, but the system does not grant it";
+    trap.emplace();
+  }
+  for (const Format format : {Format::kMxfp4, Format::kQ8_0, Format::kBF16}) {
+    for (const int cols : {32, 96, 544, 2880}) {
+      const Panels panels(format, cols, rng_);
+      for (const int tokens : {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 50, 70}) {
+        if (cols == 2880 && tokens > 33) continue;
+        const Rows rows(panels, tokens, rng_);
+        const std::vector<float> want = product(gemm_amx_emulated, panels, rows.view, tokens);
+        ASSERT_TRUE(same_bits(product(gemm_amx, panels, rows.view, tokens), want))
+            << format_name(format) << " cols " << cols << " tokens " << tokens;
+        const int64_t before = AmxTrap::instructions();
+        ASSERT_TRUE(same_bits(product(gemm_amx, panels, rows.view, tokens, tokens + 1), want));
+        if (format != Format::kBF16) {
+          ASSERT_EQ(AmxTrap::instructions(), before);
+        }
+      }
+    }
+  }
+  if (trap) {
+    EXPECT_GT(AmxTrap::instructions(), 1000);
+    std::printf("%lld instructions of AMX in software\n", static_cast<long long>(AmxTrap::instructions()));
+  }
+}
+
+// Tables are offered by name, the emulation never by itself.
+TEST_F(AmxTest, Tables) {
+  const std::vector<const Kernels*> found = available_kernels();
+  EXPECT_EQ(found[0]->name, std::string_view(amx_permitted() ? "amx" : "avx512"));
+  for (const Kernels* kernels : found) EXPECT_NE(kernels->name, std::string_view("amx_emulated"));
+  EXPECT_EQ(emulated_kernels()[0]->name, std::string_view("amx_emulated"));
+}
+
+}  // namespace
+}  // namespace moesaic::cpu

@@ -1,0 +1,10 @@
+#include "backend/cpu/kernels_amx.h"
+
+#include "backend/cpu/amx.h"
+#include "backend/cpu/hardware_tiles.h"
+
+namespace moesaic::cpu {
+
+void gemm_amx(const PairTask& task) { gemm_by_tiles<HardwareTiles>(task); }
+
+}  // namespace moesaic::cpu

@@ -114,6 +114,7 @@ Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int m
   ASSIGN_OR_RETURN(const MoeOptions moe, moe_options(options));
   set_log_level(options.log == "debug" ? LogLevel::kDebug : LogLevel::kQuiet);
   auto backend = create_backend(options.device, {.threads = options.threads,
+                                                 .cpu_pin = options.cpu_pin != "off",
                                                  .dense = dense,
                                                  .moe = moe,
                                                  .portable = options.portable,

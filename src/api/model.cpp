@@ -120,7 +120,10 @@ Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
     ASSIGN_OR_RETURN(const DenseFormat dense, dense_format(o.dense));
     ASSIGN_OR_RETURN(const KvFormat kv, kv_format(o.kv_dtype));
     ASSIGN_OR_RETURN(const MoePath experts, moe_path(o.moe_path));
+    if (o.cpu_pin != "auto" && o.cpu_pin != "off")
+      return invalid("cpu_pin '{}'; it is auto or off", o.cpu_pin);
     ASSIGN_OR_RETURN(auto backend, create_backend(o.device, {.threads = o.threads,
+                                                             .cpu_pin = o.cpu_pin == "auto",
                                                              .dense = dense,
                                                              .moe = {.path = experts},
                                                              .kv = kv,

@@ -41,8 +41,8 @@ double measure_read_bandwidth(const std::vector<std::span<const std::byte>>& mem
   double best = 0;
   for (int pass = 0; pass < 5; ++pass) {
     const auto start = std::chrono::steady_clock::now();
-    pool.for_each(std::ssize(chunks),
-                  [&](int64_t i, int) { sink += sum_chunk(chunks[i], static_cast<int64_t>(chunk)); });
+    pool.for_each_by_node(std::ssize(chunks),
+                          [&](int64_t i, int) { sink += sum_chunk(chunks[i], static_cast<int64_t>(chunk)); });
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     best = std::max(best, static_cast<double>(chunks.size() * chunk) / seconds.count() / 1e9);
   }

@@ -10,6 +10,7 @@
 #include "backend/cpu/bandwidth.h"
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/kv_cache.h"
+#include "base/cpu_topology.h"
 #include "base/error.h"
 #include "moe/work_list.h"
 
@@ -49,9 +50,14 @@ constexpr std::array<const char*, kOps> kOpNames = {"embed", "qkv", "attend", "p
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const Kernels& kernels, const BackendOptions& options)
-      : kernels_(kernels), options_(options), pool_(options.threads) {}
+      : kernels_(kernels),
+        options_(options),
+        topology_(read_cpu_topology(options.system_root, current_affinity())),
+        plan_(plan_threads(topology_, options.threads, options.cpu_pin)),
+        pool_(plan_) {}
 
   BackendCaps caps() const override;
+  std::vector<std::string> describe() const override;
   double read_bandwidth() override;
   // int8 K, int16 V and a float scale of each: kv_cache.h.
   double kv_token_bytes(const ModelConfig& c) const override { return c.kv_heads * (3.0 * c.head_dim + 8); }
@@ -105,6 +111,8 @@ class CpuBackend final : public Backend {
 
   const Kernels& kernels_;
   BackendOptions options_;
+  CpuTopology topology_;
+  ThreadPlan plan_;
   ThreadPool pool_;
   ModelConfig config_;
   RopeTable rope_;
@@ -141,17 +149,29 @@ BackendCaps CpuBackend::caps() const {
           .mx_of_bf16 = options_.moe.separate_quantise};
 }
 
+std::vector<std::string> CpuBackend::describe() const {
+  std::vector<std::string> lines = moesaic::describe(topology_, plan_);
+  std::vector<std::string> names;
+  for (const Kernels* k : available_kernels()) names.push_back(k->name);
+  lines.insert(lines.begin() + 1, fmt::format("kernels       {} (this machine runs {})", kernels_.name,
+                                              fmt::to_string(fmt::join(names, ", "))));
+  return lines;
+}
+
 // Over the experts themselves, a gigabyte of them: what fits the caches would read faster than decoding ever
 // can.
 double CpuBackend::read_bandwidth() {
   constexpr size_t kEnough = 1u << 30;
   std::vector<std::span<const std::byte>> memory;
   size_t bytes = 0;
-  for (const Layer& layer : layers_) {
-    for (const PackedMatrix* m : {&layer.gate_up, &layer.down}) {
-      if (bytes >= kEnough) break;
-      memory.emplace_back(m->data.as(), m->pairs() * m->data_stride);
-      bytes += memory.back().size();
+  for (int node = 0; node < pool_.nodes(); ++node) {  // as for_each_by_node deals it
+    for (const Layer& layer : layers_) {
+      for (const PackedMatrix* m : {&layer.gate_up, &layer.down}) {
+        if (bytes >= kEnough * (node + 1) / pool_.nodes()) break;
+        const auto [first, end] = m->node_slots(node);
+        memory.emplace_back(m->data.as() + first * m->data_stride, (end - first) * m->data_stride);
+        bytes += memory.back().size();
+      }
     }
   }
   return measure_read_bandwidth(memory, pool_);
@@ -202,7 +222,7 @@ Result<PackedMatrix> CpuBackend::pack_experts(const std::vector<const ExpertsVie
     }
   }
   return pack_panels(pack_format(sections[0]->first.format, DenseFormat::kAsLoaded), sections[0]->first.cols,
-                     panels, name, kernels_, pool_);
+                     panels, name, kernels_, pool_, sections[0]->count);
 }
 
 Status CpuBackend::load_layer(int index, const LayerWeights& w, Layer& layer) {

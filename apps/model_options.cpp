@@ -141,7 +141,9 @@ Status load(LoadedModel& model, const KvDemand& cache) {
   RETURN_IF_ERROR(plan_memory(cache, model.checkpoint.config, model.checkpoint.weights, *model.backend));
   const auto start = std::chrono::steady_clock::now();
   const LoadProgress progress = isatty(STDERR_FILENO) != 0 ? LoadProgress(show_progress) : LoadProgress();
-  RETURN_IF_ERROR(model.backend->load(model.checkpoint.config, model.checkpoint.weights, progress));
+  const Status loaded = model.backend->load(model.checkpoint.config, model.checkpoint.weights, progress);
+  if (model.checkpoint.weights.intact) RETURN_IF_ERROR(model.checkpoint.weights.intact());
+  RETURN_IF_ERROR(loaded);
   model.load_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   model.caps = model.backend->caps();
   return {};

@@ -143,7 +143,10 @@ Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
       demand.kv_tokens = fitting_kv_tokens(demand, checkpoint.config, checkpoint.weights, *backend);
     options.kv_tokens = demand.kv_tokens;
     RETURN_IF_ERROR(plan_memory(demand, checkpoint.config, checkpoint.weights, *backend));
-    RETURN_IF_ERROR(backend->load(checkpoint.config, checkpoint.weights, {}));
+    const Status loaded = backend->load(checkpoint.config, checkpoint.weights, {});
+    // First, since weights that are not there may look damaged in other ways.
+    if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
+    RETURN_IF_ERROR(loaded);
     ASSIGN_OR_RETURN(Engine engine, Engine::create(*backend, checkpoint.config, options));
     return Model(std::unique_ptr<Impl>(new Impl{.config = checkpoint.config,
                                                 .backend = std::move(backend),

@@ -1,10 +1,15 @@
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <vector>
 
 #include "base/buffer.h"
 #include "base/error.h"
+#include "base/huge_pages.h"
 #include "base/thread_pool.h"
 
 namespace moesaic {
@@ -135,9 +140,56 @@ TEST(Buffer, IsZeroedAndMovable) {
 }
 
 TEST(Buffer, AbsurdSizeIsAnError) {
-  const auto buffer = Buffer::allocate(size_t{1} << 60);
-  ASSERT_FALSE(buffer.ok());
-  EXPECT_EQ(buffer.status().code(), StatusCode::kOutOfMemory);
+  for (const size_t bytes : {size_t{1} << 60, ~size_t{0}, ~size_t{0} - (1 << 20)}) {
+    const auto buffer = Buffer::allocate(bytes);
+    ASSERT_FALSE(buffer.ok());
+    EXPECT_EQ(buffer.status().code(), StatusCode::kOutOfMemory);
+  }
+}
+
+// Every size around the limits at which the mapping changes: whole, writable, and nothing of it left behind.
+TEST(Buffer, LargeOnesBeginWithAHugePage) {
+  constexpr size_t kMb = 1 << 20;
+  for (const size_t bytes :
+       {2 * kMb - 1, 2 * kMb, 2 * kMb + 1, 3 * kMb + 5, 32 * kMb - 1, 32 * kMb, 33 * kMb}) {
+    uintptr_t begin = 0;
+    {
+      const Buffer buffer = Buffer::allocate(bytes).value();
+      begin = reinterpret_cast<uintptr_t>(buffer.as<>());
+      EXPECT_TRUE(bytes < 2 * kMb || begin % (2 * kMb) == 0) << bytes;
+      buffer.as<unsigned char>()[0] = buffer.as<unsigned char>()[bytes - 1] = 1;
+    }
+    unsigned char resident;
+    for (const size_t at : {size_t{0}, bytes - 1}) {
+      EXPECT_NE(mincore(reinterpret_cast<void*>((begin + at) / 4096 * 4096), 1, &resident), 0) << bytes;
+    }
+  }
+}
+
+// The mappings that asked (hg in VmFlags) and no others.
+TEST(HugePages, AreReadFromSmaps) {
+  const std::string root = testing::TempDir() + "/moesaic_smaps_" + std::to_string(getpid());
+  const auto write = [&](const std::string& folder, const std::string& name, const std::string& text) {
+    std::filesystem::create_directories(root + folder);
+    std::ofstream(root + folder + name) << text;
+  };
+  EXPECT_EQ(describe(read_huge_pages(root)), "not granted: this kernel has no transparent huge pages");
+  const char* smaps =
+      "7f00-7f01 rw-p 00000000 00:00 0 \nSize: 1 kB\nRss:            8000000 kB\n"
+      "AnonHugePages:  7900000 kB\nVmFlags: rd wr mr mw me ac sd hg\n"
+      "7f02-7f03 rw-p 00000000 00:00 0 [heap]\nRss: 500 kB\nAnonHugePages: 400 kB\nVmFlags: rd wr ac\n"
+      "7f04-7f05 rw-p 00000000 00:00 0 \nRss: 1000000 kB\nAnonHugePages: {} kB\nVmFlags: rd hg wr\n";
+  write("/proc/self/", "smaps", fmt::format(fmt::runtime(smaps), 900000));
+  write("/sys/kernel/mm/transparent_hugepage/", "enabled", "always [madvise] never\n");
+  EXPECT_EQ(describe(read_huge_pages(root)), "9.0 of 9.2 GB");
+  write("/sys/kernel/mm/transparent_hugepage/", "enabled", "always madvise [never]\n");
+  EXPECT_EQ(describe(read_huge_pages(root)), "9.0 of 9.2 GB");  // granted before somebody forbade it
+  write("/proc/self/", "smaps", "Rss: 1000 kB\nAnonHugePages: 0 kB\nVmFlags: hg\n");
+  EXPECT_EQ(describe(read_huge_pages(root)),
+            "not granted: /sys/kernel/mm/transparent_hugepage/enabled is never");
+  write("/sys/kernel/mm/transparent_hugepage/", "enabled", "always [madvise] never\n");
+  EXPECT_EQ(describe(read_huge_pages(root)), "0.0 of 0.0 GB; the kernel found no free ones for the rest");
+  std::filesystem::remove_all(root);
 }
 
 Result<int> half(int x) {

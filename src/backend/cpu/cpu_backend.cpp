@@ -12,6 +12,7 @@
 #include "backend/cpu/kv_cache.h"
 #include "base/cpu_topology.h"
 #include "base/error.h"
+#include "core/read_ahead.h"
 #include "moe/work_list.h"
 
 namespace moesaic {
@@ -287,6 +288,7 @@ Status CpuBackend::load(const ModelConfig& config, const ModelWeights& weights,
   const auto release = [&](int layer) {
     if (weights.release) weights.release(layer);
   };
+  ReadAhead read_ahead(weights);
   RETURN_IF_ERROR(load_embed(weights.embed));
   release(-1);
   ASSIGN_OR_RETURN(head_, pack({&weights.head}, "lm_head"));
@@ -294,6 +296,7 @@ Status CpuBackend::load(const ModelConfig& config, const ModelWeights& weights,
   release(-1);
   report(1);
   for (int i = 0; i < config.layers; ++i) {
+    read_ahead.packing(i);
     RETURN_IF_ERROR(load_layer(i, weights.layers[i], layers_[i]));
     release(i);
     report(i + 2);

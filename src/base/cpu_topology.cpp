@@ -211,7 +211,7 @@ std::optional<std::vector<int>> parse_cpu_list(std::string_view text) {
     for (int64_t cpu = *first; cpu <= *last; ++cpu) cpus.push_back(static_cast<int>(cpu));
   }
   std::ranges::sort(cpus);
-  cpus.erase(std::ranges::unique(cpus).begin(), cpus.end());
+  cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());
   return cpus;
 }
 

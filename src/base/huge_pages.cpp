@@ -46,7 +46,7 @@ std::string describe(const HugePages& pages) {
   if (pages.policy.empty()) return "not granted: this kernel has no transparent huge pages";
   if (pages.policy == "never" && pages.huge < kGranted * pages.resident)
     return fmt::format("not granted: {} is never", kPolicy);
-  const std::string share = fmt::format("{:.1f} of {:.1f} GB", pages.huge / 1e9, pages.resident / 1e9);
+  std::string share = fmt::format("{:.1f} of {:.1f} GB", pages.huge / 1e9, pages.resident / 1e9);
   if (pages.huge >= kGranted * pages.resident) return share;
   return share + "; the kernel found no free ones for the rest";
 }

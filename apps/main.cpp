@@ -6,6 +6,7 @@
 #include <new>
 #include <system_error>
 
+#include "checkpoint/mapped_file.h"
 #include "commands/commands.h"
 
 namespace {
@@ -64,6 +65,7 @@ int wrong_usage(const std::string& what) {
 
 int main(int argc, char** argv) try {
   occupy_closed_streams();
+  catch_file_faults();
   CLI::App app("moesaic runs OpenAI's gpt-oss models as fast as the memory of the machine allows.",
                "moesaic");
   app.set_version_flag("--version", "moesaic " MOESAIC_VERSION);

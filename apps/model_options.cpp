@@ -116,6 +116,7 @@ Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int m
   ASSIGN_OR_RETURN(const MoeOptions moe, moe_options(options));
   set_log_level(options.log == "debug" ? LogLevel::kDebug : LogLevel::kQuiet);
   auto backend = create_backend(options.device, {.threads = options.threads,
+                                                 .cpu_pin = options.cpu_pin != "off",
                                                  .dense = dense,
                                                  .moe = moe,
                                                  .portable = options.portable,
@@ -143,7 +144,9 @@ Status load(LoadedModel& model, const KvDemand& cache) {
   RETURN_IF_ERROR(plan_memory(cache, model.checkpoint.config, model.checkpoint.weights, *model.backend));
   const auto start = std::chrono::steady_clock::now();
   const LoadProgress progress = isatty(STDERR_FILENO) != 0 ? LoadProgress(show_progress) : LoadProgress();
-  RETURN_IF_ERROR(model.backend->load(model.checkpoint.config, model.checkpoint.weights, progress));
+  const Status loaded = model.backend->load(model.checkpoint.config, model.checkpoint.weights, progress);
+  if (model.checkpoint.weights.intact) RETURN_IF_ERROR(model.checkpoint.weights.intact());
+  RETURN_IF_ERROR(loaded);
   model.load_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   model.caps = model.backend->caps();
   return {};

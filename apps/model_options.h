@@ -13,8 +13,8 @@
 namespace moesaic::app {
 
 struct ModelOptions {
-  std::string model, device = "auto", isa = "auto", dense = "keep", kv_dtype = "auto", log = "quiet",
-                     moe_path = "auto", moe_policy = "cost", cpu_prefetch = "auto";
+  std::string model, device = "auto", cpu_pin = "auto", cpu_prefetch = "auto", isa = "auto", dense = "keep",
+                     kv_dtype = "auto", log = "quiet", moe_path = "auto", moe_policy = "cost";
   std::vector<std::string> moe_separate;
   std::string tuning_folder = cache_folder();
   int threads = 0;
@@ -27,13 +27,18 @@ struct ModelOptions {
 // --dense, by the names of dense_format().
 CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help,
                        const std::vector<std::string>& formats = {"keep", "bf16", "q8_0", "mxfp8", "mxfp4"});
-// --device, --threads, --dense, --cpu-prefetch, --kv-dtype and --batch-invariant, of ModelOptions or
-// OpenOptions.
+// --device, --threads, --cpu-pin, --cpu-prefetch, --dense, --kv-dtype and --batch-invariant, of ModelOptions
+// or OpenOptions.
 template <class Options>
 void add_device_options(CLI::App& c, Options& o) {
   c.add_option("--device", o.device, "auto, cpu, cuda[:i] or reference")->capture_default_str();
-  c.add_option("-t,--threads", o.threads, "threads of the cpu device; 0: one per core")
+  c.add_option("-t,--threads", o.threads,
+               "threads of the cpu device; 0: one per physical core, within affinity and cgroup quota")
       ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  c.add_option("--cpu-pin", o.cpu_pin,
+               "auto: with several NUMA nodes the cpu device's threads stay on the CPUs of a node each")
+      ->check(CLI::IsMember({"auto", "off"}))
       ->capture_default_str();
   add_dense(c, o.dense, "attention projections and lm_head in memory");
   c.add_option("--cpu-prefetch", o.cpu_prefetch,

@@ -1,12 +1,17 @@
 // What every backend promises beyond numbers: sequences of a batch do not disturb each other, page tables are
 // followed wherever they point, bad input and bad weights end in one line.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 
+#include "base/cpu_topology.h"
 #include "model/forward.h"
 #include "model/random_model.h"
 #include "model_golden.h"
@@ -168,6 +173,37 @@ TEST(CpuTiles, GiveTheLogitsOfVectors) {
     ++run;
   }
   if (run == 0) GTEST_SKIP() << "this machine has no AVX-512 with VNNI and BF16";
+}
+
+// Each CPU that this process has is a NUMA node of its own: weights lie elsewhere in memory, and other
+// threads take the work, but the numbers are the same.
+TEST_P(BackendTest, NumaNodesDoNotChangeTheLogits) {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::path(testing::TempDir()) / fmt::format("moesaic_nodes_{}", getpid());
+  const std::vector<int> cpus = current_affinity();
+  const auto write = [&](const std::string& name, int text) {
+    fs::create_directories((root / name).parent_path());
+    std::ofstream(root / name) << text << "\n";
+  };
+  std::string online;
+  for (int node = 0; node < std::ssize(cpus); ++node) {
+    write(fmt::format("sys/devices/system/node/node{}/cpulist", node), cpus[static_cast<size_t>(node)]);
+    online += fmt::format("{}{}", node > 0 ? "," : "", node);
+  }
+  std::ofstream(root / "sys/devices/system/node/online") << online;
+  std::vector<float> want;
+  for (const int threads : {1, 2, 3, 9}) {
+    for (const bool pin : {true, false}) {
+      auto backend =
+          create_backend(GetParam(), {.threads = threads, .cpu_pin = pin, .system_root = root.string()});
+      ASSERT_TRUE(backend.ok());
+      ASSERT_TRUE(backend.value()->load(config_, weights_, {}).ok());
+      const auto got = run_sequence(*backend.value(), config_, golden_.prompt(70), 33, true);
+      if (want.empty()) want = got;
+      EXPECT_EQ(got, want) << threads << " threads";
+    }
+  }
+  fs::remove_all(root);
 }
 
 TEST_P(BackendTest, ABadBatchIsRefusedAndTheNextOneRuns) {

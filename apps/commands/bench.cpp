@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/huge_pages.h"
 #include "bench_moe.h"
 #include "commands.h"
 #include "model_options.h"
@@ -140,6 +141,7 @@ void print_header(const BenchOptions& o, const LoadedModel& m) {
   fmt::print("{} on {}, read bandwidth {:.1f} GB/s (measured), loaded in {:.2f} s\n", o.model.model,
              m.caps.name, m.ceiling_gb_s, m.load_seconds);
   if (!m.caps.reads.empty()) fmt::print("weights are read with {}\n", m.caps.reads);
+  if (!m.backend->describe().empty()) fmt::print("huge pages: {}\n", describe(read_huge_pages()));
   fmt::print("\n");
   fmt::print(
       "| test | depth | batch | tok/s (median of {}) | min - max | GB/token | GB/s | share of bandwidth |\n"

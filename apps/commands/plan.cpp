@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/huge_pages.h"
 #include "commands.h"
 #include "model_options.h"
 #include "moe/projection.h"
@@ -160,6 +161,13 @@ Status run_projection(const PlanOptions& o) {
   return {};
 }
 
+// What was found, if the device says it, and what the kernel granted to the loaded model.
+void print_machine(const LoadedModel& m) {
+  const std::vector<std::string> lines = m.backend->describe();
+  for (const std::string& line : lines) fmt::print("{}\n", line);
+  if (!lines.empty()) fmt::print("huge pages    {}\n\n", describe(read_huge_pages()));
+}
+
 Status run_plan(const PlanOptions& o) {
   if (!o.device_model.empty()) return run_projection(o);
   const int most = *std::max_element(o.tokens.begin(), o.tokens.end());
@@ -181,8 +189,11 @@ Status run_plan(const PlanOptions& o) {
   ceiling = {.bytes_per_second = m.backend->read_bandwidth() * 1e9, .flops_per_second = m.caps.peak_flops};
   ASSIGN_OR_RETURN(RandomBatch random, RandomBatch::create(*m.backend, m.checkpoint.config,
                                                            {.max_tokens = most, .max_rows = most}));
-  fmt::print("{} on {}: {:.0f} GB/s measured, {:.0f} TFLOP/s by the data sheet\n\n", o.model.model,
-             m.caps.name, ceiling.bytes_per_second / 1e9, ceiling.flops_per_second / 1e12);
+  print_machine(m);
+  fmt::print("{} on {}: {:.0f} GB/s measured", o.model.model, m.caps.name, ceiling.bytes_per_second / 1e9);
+  if (ceiling.flops_per_second > 0)
+    fmt::print(", {:.0f} TFLOP/s by the data sheet", ceiling.flops_per_second / 1e12);
+  fmt::print("\n\n");
   const bool ways = !m.backend->moe_ways().empty();
   for (const int tokens : o.tokens) {
     RETURN_IF_ERROR(print_ops(m, random, tokens, ceiling));

@@ -24,7 +24,9 @@ namespace moesaic {
 
 struct OpenOptions {
   std::string device = "auto";  // auto, cpu, cuda[:i] or reference
-  int threads = 0;              // of the cpu device; 0: one per core
+  int threads = 0;  // of the cpu device; 0: one per physical core, within affinity and cgroup quota
+  // auto: on a machine with several NUMA nodes each of these threads stays on the CPUs of one; off: no.
+  std::string cpu_pin = "auto";
   int context = 0;    // tokens that one request may reach; 0: 8192 or the model's, whichever is less
   int max_batch = 1;  // requests that are worked on at a time; the others wait
   // Tokens that the KV cache holds for all requests and for prompts that begin as earlier ones did, at least

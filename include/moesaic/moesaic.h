@@ -58,7 +58,7 @@ void moesaic_free(void* memory);
 typedef struct moesaic_options {
   size_t size;
   const char* device;      /* "auto", "cpu", "cuda", "cuda:1" or "reference" */
-  int32_t threads;         /* of the cpu device; 0: one per core */
+  int32_t threads;         /* of the cpu device; 0: one per physical core */
   int32_t context;         /* tokens that one request may reach; 0: 8192 or the model's, whichever is less */
   int32_t max_batch;       /* requests that are worked on at a time; the others wait */
   int32_t max_rows;        /* tokens that a step computes */

@@ -120,7 +120,10 @@ Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
     ASSIGN_OR_RETURN(const DenseFormat dense, dense_format(o.dense));
     ASSIGN_OR_RETURN(const KvFormat kv, kv_format(o.kv_dtype));
     ASSIGN_OR_RETURN(const MoePath experts, moe_path(o.moe_path));
+    if (o.cpu_pin != "auto" && o.cpu_pin != "off")
+      return invalid("cpu_pin '{}'; it is auto or off", o.cpu_pin);
     ASSIGN_OR_RETURN(auto backend, create_backend(o.device, {.threads = o.threads,
+                                                             .cpu_pin = o.cpu_pin == "auto",
                                                              .dense = dense,
                                                              .moe = {.path = experts},
                                                              .kv = kv,
@@ -141,7 +144,10 @@ Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
       demand.kv_tokens = fitting_kv_tokens(demand, checkpoint.config, checkpoint.weights, *backend);
     options.kv_tokens = demand.kv_tokens;
     RETURN_IF_ERROR(plan_memory(demand, checkpoint.config, checkpoint.weights, *backend));
-    RETURN_IF_ERROR(backend->load(checkpoint.config, checkpoint.weights, {}));
+    const Status loaded = backend->load(checkpoint.config, checkpoint.weights, {});
+    // First, since weights that are not there may look damaged in other ways.
+    if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
+    RETURN_IF_ERROR(loaded);
     ASSIGN_OR_RETURN(Engine engine, Engine::create(*backend, checkpoint.config, options));
     return Model(std::unique_ptr<Impl>(new Impl{.config = checkpoint.config,
                                                 .backend = std::move(backend),

@@ -62,7 +62,11 @@ using RouterTrace = std::function<void(int layer, int row, std::span<const float
 
 struct BackendOptions {
   int device = 0;   // cuda only: the index
-  int threads = 0;  // 0: one per core
+  int threads = 0;  // cpu only; 0: one per core, within affinity and cgroup quota (base/cpu_topology.h)
+  // cpu: on a machine with several NUMA nodes each worker stays on the CPUs of one.
+  bool cpu_pin = true;
+  // cpu: the folder that holds the machine's /sys and /proc, "" but in tests.
+  std::string system_root;
   DenseFormat dense = DenseFormat::kAsLoaded;
   MoeOptions moe;
   // cuda: only kernels that every device has, attention and dense products by mma.sync: what devices other
@@ -149,6 +153,8 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual BackendCaps caps() const = 0;
+  // Lines for people: what the machine has and what of it is used. May be empty.
+  virtual std::vector<std::string> describe() const { return {}; }
   // Read bandwidth in GB/s, measured now: the ceiling beside which figures are printed. 0 where nobody asks.
   // The first call may take longer than later ones.
   virtual double read_bandwidth() { return 0; }

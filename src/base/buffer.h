@@ -1,4 +1,5 @@
-// An owned block of zeroed memory, aligned to 64 bytes or better; large ones ask for huge pages.
+// An owned block of zeroed memory, aligned to 64 bytes or better; from 2 MB on it begins at a multiple of
+// that and asks for huge pages.
 #pragma once
 
 #include <cstddef>

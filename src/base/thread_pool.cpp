@@ -3,23 +3,22 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
+#include <system_error>
+
+#include "base/error.h"
 
 namespace moesaic {
 namespace {
 
-// About 50 microseconds: longer than the serial gaps of a decode step, short enough to leave an idle machine
-// idle.
-constexpr int kSpins = 20000;
+// Longer than the serial gaps of a decode step, short enough to leave an idle machine idle. A time and not a
+// count: x86's pause takes 40 to 140 cycles, Arm's yield one.
+constexpr int64_t kSpinNs = 50'000;
+constexpr int kPauses = 32;  // between looks at the clock
 
 // ThreadPool::state_: workers that have joined, then the bit that lets them, then the loop's number, which
 // wraps: a worker that slept through exactly 65,536 loops misses one. kEnd: there will be no more loops.
 constexpr uint32_t kJoined = 0x7FFF, kOpen = 0x8000, kLoop = 0x10000, kEnd = ~0u;
-
-int usable_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -31,19 +30,51 @@ void pause_cpu() {
 
 // Waits until value differs from old: spins first, then sleeps.
 template <typename T>
-void wait_while(const std::atomic<T>& value, T old) {
-  for (int i = 0; i < kSpins; ++i) {
-    if (value.load(std::memory_order_acquire) != old) return;
-    pause_cpu();
+void wait_while(const std::atomic<T>& value, T old, int64_t spin_ns) {
+  using Clock = std::chrono::steady_clock;
+  if (spin_ns > 0) {
+    const Clock::time_point end = Clock::now() + std::chrono::nanoseconds(spin_ns);
+    do {
+      for (int i = 0; i < kPauses; ++i) {
+        if (value.load(std::memory_order_acquire) != old) return;
+        pause_cpu();
+      }
+    } while (Clock::now() < end);
   }
   value.wait(old, std::memory_order_acquire);
 }
 
+ThreadPlan unpinned(int threads) {
+  ThreadPlan plan = plan_threads(read_cpu_topology(), threads, false);
+  plan.nodes = {{.threads = plan.threads}};
+  return plan;
+}
+
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
-  const int count = threads > 0 ? threads : usable_cores();
-  for (int i = 1; i < count; ++i) workers_.emplace_back([this, i] { work(i); });
+ThreadPool::ThreadPool(int threads) : ThreadPool(unpinned(threads)) {}
+
+ThreadPool::ThreadPool(const ThreadPlan& plan)
+    : spin_ns_(plan.threads > plan.cpus ? 0 : kSpinNs),  // who spins would keep a CPU from who computes
+      pinned_(plan.pin),
+      planned_(plan.threads),
+      plan_(plan.nodes),
+      ranges_(plan.nodes.size()) {
+  int64_t before = 0;
+  for (int node = 0; node < nodes(); ++node) {
+    ranges_[node].threads_before = before;
+    before += plan_[node].threads;
+    for (const int cpu : plan_[node].cpus) {
+      node_of_cpu_.resize(std::max<size_t>(node_of_cpu_.size(), cpu + 1));
+      node_of_cpu_[cpu] = node;
+    }
+  }
+  MOESAIC_CHECK(before == plan.threads);
+  workers_.reserve(plan.threads);
+  try {
+    for (int i = 1; i < plan.threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  } catch (const std::system_error&) {  // a limit on processes or memory: those that there are do the work
+  }
 }
 
 ThreadPool::~ThreadPool() {
@@ -52,31 +83,66 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::run(int64_t items, Call call, void* context) {
+void ThreadPool::run(std::span<const int64_t> ends, Call call, void* context) {
+  const int64_t items = ends.back();
   if (items <= 1 || workers_.empty()) {
     for (int64_t i = 0; i < items; ++i) call(context, i, 0);
     return;
   }
-  call_ = call, context_ = context, items_ = items;
-  next_.store(0, std::memory_order_relaxed);
+  call_ = call, context_ = context;
+  int64_t begin = 0;
+  for (size_t node = 0; node < ranges_.size(); ++node) {  // a single range is the first node's
+    ranges_[node].next.store(begin, std::memory_order_relaxed);
+    begin = ranges_[node].end = node < ends.size() ? ends[node] : begin;
+  }
   const uint32_t loop = (state_.load(std::memory_order_relaxed) & ~(kLoop - 1)) + kLoop;
   state_.store(loop | kOpen, std::memory_order_release);
   state_.notify_all();
   take_items(0);
   for (uint32_t now = state_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen; (now & kJoined) != 0;
        now = state_.load(std::memory_order_acquire)) {
-    wait_while(state_, now);
+    wait_while(state_, now, spin_ns_);
   }
+}
+
+// The node that the calling thread is on. The caller, and everybody where nobody is pinned, may have been
+// moved since the last loop.
+int ThreadPool::home_of(int thread) const {
+  if (nodes() == 1) return 0;
+  if (pinned_ && thread > 0) {
+    int node = 0;
+    while (node + 1 < nodes() && thread >= ranges_[node + 1].threads_before) ++node;
+    return node;
+  }
+  const int cpu = sched_getcpu();
+  return cpu >= 0 && cpu < std::ssize(node_of_cpu_) ? node_of_cpu_[cpu] : 0;
 }
 
 void ThreadPool::take_items(int thread) {
-  for (int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < items_;
-       i = next_.fetch_add(1, std::memory_order_relaxed)) {
-    call_(context_, i, thread);
+  const int home = home_of(thread);
+  for (int n = 0; n < nodes(); ++n) {
+    Range& range = ranges_[(home + n) % nodes()];
+    if (n > 0 && range.next.load(std::memory_order_relaxed) >= range.end) continue;
+    for (int64_t i = range.next.fetch_add(1, std::memory_order_relaxed); i < range.end;
+         i = range.next.fetch_add(1, std::memory_order_relaxed)) {
+      call_(context_, i, thread);
+    }
   }
 }
 
+// To all CPUs of its node, between which the kernel goes on balancing. If it refuses, the thread runs
+// anywhere.
+void ThreadPool::pin(int thread) {
+  const std::vector<int>& cpus = plan_[home_of(thread)].cpus;
+  if (cpus.empty()) return;
+  std::vector<cpu_set_t> set(static_cast<size_t>(cpus.back()) / CPU_SETSIZE + 1);
+  const size_t bytes = set.size() * sizeof(cpu_set_t);
+  for (const int cpu : cpus) CPU_SET_S(cpu, bytes, set.data());
+  sched_setaffinity(0, bytes, set.data());
+}
+
 void ThreadPool::work(int thread) {
+  if (pinned_) pin(thread);
   uint32_t done = 0;  // the loop that this worker has worked on last
   while (true) {
     // The end is a state, too: a flag of its own could be set between the looks at it and at the state, and
@@ -85,7 +151,7 @@ void ThreadPool::work(int thread) {
     if (now == kEnd) return;
     const uint32_t loop = now & ~(kLoop - 1);
     if ((now & kOpen) == 0 || loop == done) {
-      wait_while(state_, now);
+      wait_while(state_, now, spin_ns_);
       continue;
     }
     if (!state_.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel)) continue;

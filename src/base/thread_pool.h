@@ -3,15 +3,21 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <thread>
 #include <vector>
+
+#include "base/cpu_topology.h"
 
 namespace moesaic {
 
 class ThreadPool {
  public:
-  // threads counts the caller, who works too; 0: one per core that this process may use.
+  // threads counts the caller, who works too; 0: as plan_threads() has it. Nobody is pinned. Where the system
+  // refuses threads the pool has fewer.
   explicit ThreadPool(int threads);
+  // Workers are pinned as planned, the caller never is: other code runs on its thread.
+  explicit ThreadPool(const ThreadPlan& plan);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -22,27 +28,70 @@ class ThreadPool {
   // done. One loop at a time; the body must not call for_each again and must not throw.
   template <typename Body>
   void for_each(int64_t items, Body&& body) {
-    run(
-        items, [](void* context, int64_t item, int thread) { (*static_cast<Body*>(context))(item, thread); },
-        const_cast<void*>(static_cast<const void*>(&body)));
+    run({&items, 1}, call_of(body), context_of(body));
+  }
+
+  // NUMA nodes with threads, 1 if there is nothing to choose between. Of `items` that lie in memory one after
+  // the other, those from node_begin(items, node) on are node's; node_begin(items, nodes()) is items.
+  int nodes() const { return static_cast<int>(ranges_.size()); }
+  int64_t node_begin(int64_t items, int node) const {
+    return node == nodes() ? items : items * ranges_[node].threads_before / planned_;
+  }
+
+  // As for_each, with a range of items for each node: those of node n end at ends[n], where the next node's
+  // begin. A thread takes items of the node that it runs on, and of the others when those are all taken.
+  template <typename Body>
+  void for_each_by_node(std::span<const int64_t> ends, Body&& body) {
+    run(ends, call_of(body), context_of(body));
+  }
+  // The same with the ranges of node_begin().
+  template <typename Body>
+  void for_each_by_node(int64_t items, Body&& body) {
+    std::vector<int64_t> ends;
+    for (int node = 0; node < nodes(); ++node) ends.push_back(node_begin(items, node + 1));
+    run(ends, call_of(body), context_of(body));
   }
 
  private:
   using Call = void (*)(void* context, int64_t item, int thread);
+  // Two lines of 64 bytes: Intel's prefetcher fetches lines in pairs.
+  static constexpr size_t kApart = 128;
 
-  void run(int64_t items, Call call, void* context);
+  // What is left of a node's items. A cache line of its own: every thread of the node writes to it.
+  struct alignas(kApart) Range {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+    int64_t threads_before = 0;  // of the nodes before this one
+  };
+
+  template <typename Body>
+  static Call call_of(Body&) {
+    return [](void* context, int64_t item, int thread) { (*static_cast<Body*>(context))(item, thread); };
+  }
+  template <typename Body>
+  static void* context_of(Body& body) {
+    return const_cast<void*>(static_cast<const void*>(&body));
+  }
+
+  void run(std::span<const int64_t> ends, Call call, void* context);
   void take_items(int thread);
+  int home_of(int thread) const;
+  void pin(int thread);
   void work(int thread);
 
   Call call_ = nullptr;
   void* context_ = nullptr;
-  int64_t items_ = 0;
-  alignas(64) std::atomic<int64_t> next_{0};
+  int64_t spin_ns_ = 0;  // how long a thread waits before it sleeps
+  bool pinned_ = false;
+  int64_t planned_ = 1;  // threads; fewer where the system refused some
+  std::vector<ThreadPlan::Node> plan_;
+  std::vector<int> node_of_cpu_;  // by number of the CPU; what is beyond it is on node 0
+  std::vector<Range> ranges_;     // one for each node
   // The loop's number, whether workers may still join it, and how many have; or the end. The caller waits
   // only for those that have: a worker that another program keeps from its core costs the loop its help and
   // nothing more.
-  alignas(64) std::atomic<uint32_t> state_{0};
-  std::vector<std::thread> workers_;
+  alignas(kApart) std::atomic<uint32_t> state_{0};
+  alignas(kApart) std::vector<std::thread> workers_;
 };
 
 }  // namespace moesaic

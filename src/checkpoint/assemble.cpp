@@ -253,11 +253,12 @@ constexpr Names kOriginal = {"embedding.weight", "norm.scale", "unembedding.weig
                              original_layer};
 constexpr Names kGguf = {"token_embd.weight", "output_norm.weight", "output.weight", "blk.", gguf_layer};
 
-// Drops what belongs to one layer, or with -1 what belongs to none.
-void release_layer(const TensorMap& map, const std::string& layer_prefix, int layer) {
+// Calls visit for each tensor of one layer, or with -1 for those that belong to none.
+template <typename Visit>
+void visit_layer(const TensorMap& map, const std::string& layer_prefix, int layer, Visit&& visit) {
   const std::string prefix = layer < 0 ? layer_prefix : fmt::format("{}{}.", layer_prefix, layer);
   for (const auto& [name, t] : map.tensors) {
-    if (name.starts_with(prefix) == (layer >= 0)) t.file->drop(t.data);
+    if (name.starts_with(prefix) == (layer >= 0)) visit(t);
   }
 }
 
@@ -271,7 +272,16 @@ Result<ModelWeights> assemble(std::shared_ptr<const TensorMap> map, const ModelC
   w.head = f.matrix(names.head, c.vocab, c.hidden);
   for (int i = 0; i < c.layers && f.status().ok(); ++i) w.layers.push_back(names.read_layer(f, c, i));
   RETURN_IF_ERROR(f.status());
-  w.release = [map, prefix = std::string(names.layer)](int layer) { release_layer(*map, prefix, layer); };
+  w.release = [map, prefix = std::string(names.layer)](int layer) {
+    visit_layer(*map, prefix, layer, [](const RawTensor& t) { t.file->drop(t.data); });
+  };
+  w.prefetch = [map, prefix = std::string(names.layer)](int layer) {
+    visit_layer(*map, prefix, layer, [](const RawTensor& t) { t.file->prefetch(t.data); });
+  };
+  w.intact = [map]() -> Status {
+    for (const auto& file : map->files) RETURN_IF_ERROR(file->intact());
+    return {};
+  };
   w.storage = std::move(map);
   RETURN_IF_ERROR(validate(w, c));
   return w;

@@ -14,6 +14,7 @@
 
 #include "checkpoint/gguf.h"
 #include "checkpoint/json.h"
+#include "checkpoint/mapped_file.h"
 #include "checkpoint/writer.h"
 
 namespace moesaic {
@@ -219,6 +220,42 @@ TEST_F(CheckpointTest, GgufMetadataBecomesTokenizerJson) {
   t.tokens[1] = "\xFF";
   EXPECT_NE(write_safetensors(source.value(), path("bytes"), {}).message().find("UTF-8"), std::string::npos);
   EXPECT_FALSE(fs::exists(path("bytes/model.safetensors")));
+}
+
+// Bytes that a file loses while it is mapped read as zero, and an error says it; other files are not touched.
+TEST_F(CheckpointTest, AFileCutShortWhileItIsReadIsAnError) {
+  catch_file_faults();
+  constexpr size_t kBytes = (5 << 20) + 7;
+  for (const char* name : {"cut", "whole"}) std::ofstream(path(name)) << std::string(kBytes, 'x');
+  const auto cut = MappedFile::open(path("cut")), whole = MappedFile::open(path("whole"));
+  ASSERT_TRUE(cut.ok() && whole.ok());
+  const auto at = [](const auto& file, size_t i) {
+    return static_cast<char>(*const_cast<const volatile std::byte*>(file.value()->bytes().data() + i));
+  };
+  EXPECT_EQ(at(cut, kBytes - 1), 'x');
+  EXPECT_TRUE(cut.value()->intact().ok());
+  fs::resize_file(path("cut"), 1 << 20);
+  EXPECT_EQ(at(cut, 1000), 'x');
+  EXPECT_TRUE(cut.value()->intact().ok());
+  for (const size_t i : {size_t{1} << 20, size_t{3} << 20, (size_t{4} << 20) + 1, kBytes - 1})
+    EXPECT_EQ(at(cut, i), '\0');
+  EXPECT_NE(cut.value()->intact().message().find("cut short"), std::string::npos);
+  cut.value()->prefetch(cut.value()->bytes());
+  cut.value()->drop(cut.value()->bytes());
+  EXPECT_EQ(at(whole, kBytes - 1), 'x');
+  EXPECT_TRUE(whole.value()->intact().ok());
+}
+
+TEST_F(CheckpointTest, AModelCutShortWhileItIsConvertedIsAnError) {
+  catch_file_faults();
+  const auto source = open_checkpoint(kGoldens + "tiny-mxfp4");
+  ASSERT_TRUE(write_gguf(source.value(), path("a.gguf"), {}).ok());
+  const auto model = open_checkpoint(path("a.gguf"));
+  ASSERT_TRUE(model.ok());
+  fs::resize_file(path("a.gguf"), 4096);
+  const Status status = write_gguf(model.value(), path("b.gguf"), {});
+  EXPECT_NE(status.message().find("a.gguf"), std::string::npos) << status.message();
+  EXPECT_FALSE(fs::exists(path("b.gguf")));
 }
 
 // A layer's pages may go once its last tensor is written, so that a conversion stays as small as a layer.

@@ -45,6 +45,7 @@ inline void touch(const ModelWeights& w) {
       touch(*m);
     touch(l.gate), touch(l.up), touch(l.down);
   }
+  w.prefetch(-1), w.prefetch(0);
   w.release(-1), w.release(0);
 }
 

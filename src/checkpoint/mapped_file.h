@@ -1,4 +1,8 @@
 // A file mapped read-only.
+//
+// The kernel answers a read of bytes that a mapped file has lost (cut short by another program, a disk or a
+// network share that fails) with SIGBUS, which ends the process. catch_file_faults() turns that into an error
+// that intact() tells.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +14,10 @@
 
 namespace moesaic {
 
+// Installs a handler of SIGBUS: within a mapped file lost bytes then read as zero; any other fault goes to
+// the handler that was there before. For programs; a library leaves signals to its host.
+void catch_file_faults();
+
 class MappedFile {
  public:
   static Result<std::shared_ptr<const MappedFile>> open(const std::string& path);
@@ -19,13 +27,20 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::string& path() const { return path_; }
+  // Whether all that was read so far was really in the file. Always ok without catch_file_faults(), and
+  // beyond the first 256 files that are open at a time.
+  Status intact() const;
   // The range will not be read again soon: its pages need not stay resident.
   void drop(std::span<const std::byte> range) const;
+  // The range will be read soon: asks the kernel to read it from the disk. Returns when all has been asked
+  // for.
+  void prefetch(std::span<const std::byte> range) const;
 
  private:
-  MappedFile(std::string path, std::span<const std::byte> bytes) : path_(std::move(path)), bytes_(bytes) {}
+  MappedFile(std::string path, std::span<const std::byte> bytes);
   std::string path_;
   std::span<const std::byte> bytes_;
+  int watched_ = -1;  // its place in the handler's table; -1: none
 };
 
 }  // namespace moesaic

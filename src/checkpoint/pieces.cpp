@@ -74,6 +74,7 @@ Status write_pieces(OutputFile& file, const std::vector<Piece>& pieces, size_t a
     if (last && source.weights.release) source.weights.release(pieces[i].layer);
     if (options.progress) options.progress(static_cast<int>(i + 1), static_cast<int>(pieces.size()));
   }
+  if (source.weights.intact) RETURN_IF_ERROR(source.weights.intact());
   return {};
 }
 

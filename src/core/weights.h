@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/model_config.h"
+#include "moesaic/status.h"
 
 namespace moesaic {
 
@@ -88,6 +89,12 @@ struct ModelWeights {
   // Tells the source that a layer's bytes (or with -1 the rest) will not be read again soon, so that mapped
   // pages need not stay resident. May be empty.
   std::function<void(int layer)> release;
+  // Asks the source to read a layer's bytes (or with -1 the rest) into memory, as they will be needed soon.
+  // From any thread. May be empty.
+  std::function<void(int layer)> prefetch;
+  // Whether all that was read so far was really there: a file may be cut short while it is loaded. May be
+  // empty.
+  std::function<Status()> intact;
 };
 
 bool all_mxfp4(const ModelWeights& weights);  // the experts of every layer

@@ -62,34 +62,50 @@ uint64_t read_chunk(const std::byte* p, const ReadPattern& pattern) {
 // next one reads.
 class Reader {
  public:
-  Reader(const std::vector<std::span<const std::byte>>& memory, ThreadPool& pool) : pool_(pool) {
+  Reader(const MemoryByNode& memory, ThreadPool& pool) : pool_(pool), units_(memory.size()) {
     size_t bytes = 0;
-    for (const auto& part : memory) bytes += part.size();
+    for (const auto& parts : memory) {
+      for (const auto& part : parts) bytes += part.size();
+    }
     const size_t unit = bytes >= 64u << 20 ? kUnit : 1 << 12;  // a share for every thread
-    for (const auto& part : memory) {
-      for (size_t at = 0; at + unit <= part.size(); at += unit) units_.push_back(part.data() + at);
+    for (size_t node = 0; node < memory.size(); ++node) {
+      for (const auto& part : memory[node]) {
+        for (size_t at = 0; at + unit <= part.size(); at += unit) units_[node].push_back(part.data() + at);
+      }
     }
     unit_ = static_cast<int64_t>(unit);
   }
-  bool empty() const { return units_.empty(); }
+  bool empty() const {
+    return std::any_of(units_.begin(), units_.end(), [](const auto& own) { return own.empty(); });
+  }
 
   double gb_s(ReadPattern pattern) {
     pattern.chunk = std::min(pattern.chunk, unit_);
-    const int64_t count = std::ssize(units_), parts = unit_ / pattern.chunk,
+    int64_t count = 0;
+    for (const auto& own : units_) count += std::ssize(own);
+    const int64_t parts = unit_ / pattern.chunk,
                   units = std::min<int64_t>(count, static_cast<int64_t>(kPassBytes) / unit_);
     const auto start = std::chrono::steady_clock::now();
-    pool_.for_each(units * parts, [&](int64_t i, int) {
-      sink_ += read_chunk(units_[(next_ + i / parts) % count] + i % parts * pattern.chunk, pattern);
+    const auto node_of = [&](int64_t i) {
+      int node = 0;
+      while (i >= pool_.node_begin(units * parts, node + 1)) ++node;
+      return node;
+    };
+    pool_.for_each_by_node(units * parts, [&](int64_t i, int) {
+      const int node = node_of(i);
+      const int64_t at = i - pool_.node_begin(units * parts, node);
+      const auto& own = units_[node];
+      sink_ += read_chunk(own[(next_ + at / parts) % std::ssize(own)] + at % parts * pattern.chunk, pattern);
     });
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    next_ = (next_ + units) % count;
+    next_ += units;
     return static_cast<double>(units * unit_) / seconds.count() / 1e9;
   }
 
  private:
   static constexpr size_t kUnit = 1 << 20;
   ThreadPool& pool_;
-  std::vector<const std::byte*> units_;
+  std::vector<std::vector<const std::byte*>> units_;  // of each node
   int64_t unit_ = 0, next_ = 0;
   std::atomic<uint64_t> sink_{0};
 };
@@ -132,7 +148,7 @@ std::vector<ReadPattern> search(Reader& reader) {
 
 }  // namespace
 
-double measure_read_bandwidth(const std::vector<std::span<const std::byte>>& memory, ThreadPool& pool,
+double measure_read_bandwidth(const MemoryByNode& memory, ThreadPool& pool,
                               std::vector<ReadPattern>& patterns) {
   Reader reader(memory, pool);
   if (reader.empty()) return 0;

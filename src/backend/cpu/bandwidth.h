@@ -17,10 +17,13 @@ struct ReadPattern {
   int64_t chunk = 1 << 20;  // bytes that a thread takes at a time
 };
 
+// What is measured: for each node of the pool, memory on it.
+using MemoryByNode = std::vector<std::vector<std::span<const std::byte>>>;
+
 // GB/s at which the pool reads the memory, by the quickest pattern: every hint and distance that the kernels
-// may use, streams and lengths. 0 for less than 4 KB. The first call, with no patterns, tries all, some 0.2
-// s, and leaves the few best ones for later calls.
-double measure_read_bandwidth(const std::vector<std::span<const std::byte>>& memory, ThreadPool& pool,
+// may use, streams and lengths. 0 for less than 4 KB on a node. The first call, with no patterns, tries all,
+// some 0.2 s, and leaves the few best ones for later calls.
+double measure_read_bandwidth(const MemoryByNode& memory, ThreadPool& pool,
                               std::vector<ReadPattern>& patterns);
 
 }  // namespace moesaic::cpu

@@ -11,7 +11,9 @@
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/kv_cache.h"
 #include "backend/cpu/probe.h"
+#include "base/cpu_topology.h"
 #include "base/error.h"
+#include "core/read_ahead.h"
 #include "moe/work_list.h"
 
 namespace moesaic {
@@ -51,9 +53,15 @@ class CpuBackend final : public Backend {
  public:
   // prefetch: as asked for, instead of measured.
   CpuBackend(const Kernels& kernels, const BackendOptions& options, std::optional<GemmTuning> prefetch)
-      : kernels_(kernels), options_(options), asked_prefetch_(prefetch), pool_(options.threads) {}
+      : kernels_(kernels),
+        options_(options),
+        asked_prefetch_(prefetch),
+        topology_(read_cpu_topology(options.system_root, current_affinity())),
+        plan_(plan_threads(topology_, options.threads, options.cpu_pin)),
+        pool_(plan_) {}
 
   BackendCaps caps() const override;
+  std::vector<std::string> describe() const override;
   double read_bandwidth() override;
   // int8 K, int16 V and a float scale of each: kv_cache.h.
   double kv_token_bytes(const ModelConfig& c) const override { return c.kv_heads * (3.0 * c.head_dim + 8); }
@@ -112,6 +120,8 @@ class CpuBackend final : public Backend {
   const Kernels& kernels_;
   BackendOptions options_;
   std::optional<GemmTuning> asked_prefetch_;
+  CpuTopology topology_;
+  ThreadPlan plan_;
   ThreadPool pool_;
   ModelConfig config_;
   RopeTable rope_;
@@ -151,17 +161,29 @@ BackendCaps CpuBackend::caps() const {
           .reads = layers_.empty() ? "" : words_of(chosen_)};
 }
 
+std::vector<std::string> CpuBackend::describe() const {
+  std::vector<std::string> lines = moesaic::describe(topology_, plan_);
+  std::vector<std::string> names;
+  for (const Kernels* k : available_kernels()) names.push_back(k->name);
+  lines.insert(lines.begin() + 1, fmt::format("kernels       {} (this machine runs {})", kernels_.name,
+                                              fmt::to_string(fmt::join(names, ", "))));
+  return lines;
+}
+
 // Over the experts themselves, two gigabytes of them: what fits the caches would read faster than decoding
 // ever can. By plain loads and by decoding's own kernel, whichever is quicker.
 double CpuBackend::read_bandwidth() {
   constexpr size_t kEnough = 2u << 30;
-  std::vector<std::span<const std::byte>> memory;
-  size_t bytes = 0;
-  for (const Layer& layer : layers_) {
-    for (const PackedMatrix* m : {&layer.gate_up, &layer.down}) {
-      if (bytes >= kEnough) break;
-      memory.emplace_back(m->data.as(), m->pairs() * m->data_stride);
-      bytes += memory.back().size();
+  MemoryByNode memory(pool_.nodes());
+  for (int node = 0; node < pool_.nodes(); ++node) {
+    size_t bytes = 0;
+    for (const Layer& layer : layers_) {
+      for (const PackedMatrix* m : {&layer.gate_up, &layer.down}) {
+        if (bytes >= kEnough / pool_.nodes()) break;
+        const auto [first, end] = m->node_slots(node);
+        memory[node].emplace_back(m->data.as() + first * m->data_stride, (end - first) * m->data_stride);
+        bytes += memory[node].back().size();
+      }
     }
   }
   double best = measure_read_bandwidth(memory, pool_, read_patterns_);
@@ -216,7 +238,7 @@ Result<PackedMatrix> CpuBackend::pack_experts(const std::vector<const ExpertsVie
     }
   }
   return pack_panels(pack_format(sections[0]->first.format, DenseFormat::kAsLoaded), sections[0]->first.cols,
-                     panels, name, kernels_, pool_);
+                     panels, name, kernels_, pool_, sections[0]->count);
 }
 
 Status CpuBackend::load_layer(int index, const LayerWeights& w, Layer& layer) {
@@ -281,6 +303,7 @@ Status CpuBackend::load(const ModelConfig& config, const ModelWeights& weights,
   const auto release = [&](int layer) {
     if (weights.release) weights.release(layer);
   };
+  ReadAhead read_ahead(weights);
   RETURN_IF_ERROR(load_embed(weights.embed));
   release(-1);
   ASSIGN_OR_RETURN(head_, pack({&weights.head}, "lm_head"));
@@ -288,6 +311,7 @@ Status CpuBackend::load(const ModelConfig& config, const ModelWeights& weights,
   release(-1);
   report(1);
   for (int i = 0; i < config.layers; ++i) {
+    read_ahead.packing(i);
     RETURN_IF_ERROR(load_layer(i, weights.layers[i], layers_[i]));
     release(i);
     report(i + 2);

@@ -82,9 +82,10 @@ Result<std::vector<Workspace>> make_workspaces(int threads, int64_t max_cols) {
 
 const float* run_pair(const Kernels& kernels, const PackedMatrix& m, int64_t pair, const ActView& act,
                       int tokens, Workspace& workspace, const GemmTuning& tuning) {
+  const int64_t slot = m.slot(pair);
   kernels.gemm({.pack = m.pack,
-                .data = m.data.as<uint8_t>() + pair * m.data_stride,
-                .scales = m.scales.as<uint8_t>() + pair * m.scale_stride,
+                .data = m.data.as<uint8_t>() + slot * m.data_stride,
+                .scales = m.scales.as<uint8_t>() + slot * m.scale_stride,
                 .act = act,
                 .tokens = tokens,
                 .scratch = workspace.scratch.as<uint8_t>(),

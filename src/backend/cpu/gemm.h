@@ -54,15 +54,23 @@ const float* run_pair(const Kernels& kernels, const PackedMatrix& m, int64_t pai
 
 // Calls body(section, pair, thread) for every panel pair of every section, on the pool. Neighbouring pairs go
 // to one thread in runs, so that decode reads memory in long streams; a run is short enough to balance the
-// threads.
+// threads. A NUMA node's threads begin with the pairs in its memory (PackedMatrix::node_begins).
 template <typename Body>
 void for_each_pair(ThreadPool& pool, int64_t sections, int64_t pairs, const RunTuning& tuning, Body&& body) {
   const int64_t run =
       std::clamp<int64_t>(sections * pairs / (tuning.a_thread * pool.threads()), 1, tuning.longest);
-  const int64_t runs = (pairs + run - 1) / run;
-  pool.for_each(sections * runs, [&](int64_t item, int thread) {
-    const int64_t first = item % runs * run;
-    for (int64_t pair = first; pair < std::min(pairs, first + run); ++pair) body(item / runs, pair, thread);
+  const auto runs_of = [&](int node) {
+    return (pool.node_begin(pairs, node + 1) - pool.node_begin(pairs, node) + run - 1) / run;
+  };
+  std::vector<int64_t> ends = {0};  // of each node's items, after a zero
+  for (int node = 0; node < pool.nodes(); ++node) ends.push_back(ends.back() + sections * runs_of(node));
+  pool.for_each_by_node(std::span(ends).subspan(1), [&](int64_t item, int thread) {
+    int node = 0;
+    while (item >= ends[node + 1]) ++node;
+    const int64_t at = item - ends[node], runs = runs_of(node);
+    const int64_t first = pool.node_begin(pairs, node) + at % runs * run,
+                  end = std::min(first + run, pool.node_begin(pairs, node + 1));
+    for (int64_t pair = first; pair < end; ++pair) body(at / runs, pair, thread);
   });
 }
 

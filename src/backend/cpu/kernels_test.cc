@@ -105,6 +105,51 @@ TEST_P(KernelTest, GemmEveryFormatAndTokenCount) {
   }
 }
 
+ThreadPlan plan_of(const std::vector<int>& threads) {
+  ThreadPlan plan{.threads = 0, .cpus = 2};
+  for (const int t : threads) {
+    plan.nodes.push_back({.id = static_cast<int>(plan.nodes.size()), .threads = t});
+    plan.threads += t;
+  }
+  return plan;
+}
+
+// On machines with several NUMA nodes pairs lie elsewhere in memory: each has one place, a node's are
+// neighbours, and what is computed from them is the same.
+TEST_P(KernelTest, NumaNodesChangeOnlyPlaces) {
+  constexpr int kCols = 96, kSections = 3, kRows = 7 * 2 * kPanel;
+  std::vector<Source> sources;
+  std::vector<const MatrixView*> views;
+  for (int i = 0; i < kSections; ++i) sources.push_back(make_source(Format::kMxfp4, kRows, kCols, rng_));
+  for (const Source& s : sources) views.push_back(&s.view);
+  const std::vector<float> x = normal(kCols);
+  ActRows act;
+  act.assign(kernels_, pool_, Act::kInt8, x.data(), kCols, 1, kCols);
+  auto workspaces = make_workspaces(9, kCols).value();
+  std::vector<float> want;
+  for (const auto& threads : {std::vector{1}, {2}, {1, 1}, {3, 1, 2}, {1, 1, 1, 1, 1, 1, 1, 1, 1}}) {
+    ThreadPool pool(plan_of(threads));
+    auto packed = pack_panels(Pack::kMxfp4, kCols, stack(views), "test", kernels_, pool, kSections).value();
+    std::vector<int> used(packed.pairs());
+    for (int64_t pair = 0; pair < packed.pairs(); ++pair) {
+      const int64_t slot = packed.slot(pair), at = pair % 7;
+      ++used.at(slot);
+      int node = 0;
+      while (at >= pool.node_begin(7, node + 1)) ++node;
+      const auto [first, end] = packed.node_slots(node);
+      EXPECT_TRUE(first <= slot && slot < end) << "pair " << pair;
+    }
+    EXPECT_EQ(used, std::vector<int>(packed.pairs(), 1));
+    std::vector<float> y(packed.pairs() * 2 * kPanel, NAN);
+    for_each_pair(pool, kSections, 7, {}, [&](int64_t section, int64_t pair, int thread) {
+      const float* tile = run_pair(kernels_, packed, section * 7 + pair, act.view(), 1, workspaces[thread]);
+      std::copy_n(tile, 2 * kPanel, y.data() + (section * 7 + pair) * 2 * kPanel);
+    });
+    if (want.empty()) want = y;
+    EXPECT_EQ(y, want) << pool.nodes() << " nodes";
+  }
+}
+
 // Nor on the place of its row: row r stands twice, in reverse order.
 TEST_P(KernelTest, AResultDoesNotDependOnItsNeighbours) {
   constexpr int kRows = 29;

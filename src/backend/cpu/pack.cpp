@@ -6,6 +6,7 @@
 #include <cstring>
 #include <span>
 
+#include "backend/cpu/gemm.h"
 #include "base/error.h"
 #include "core/q8_0.h"
 #include "mx/block.h"
@@ -290,27 +291,42 @@ std::vector<PanelSource> stack(const std::vector<const MatrixView*>& sections) {
   return panels;
 }
 
+int64_t PackedMatrix::slot_by_node(int64_t pair) const {
+  const int64_t in_section = node_begins.back(), section = pair / in_section, at = pair % in_section;
+  size_t node = 0;
+  while (at >= node_begins[node + 1]) ++node;
+  const int64_t begin = node_begins[node], share = node_begins[node + 1] - begin;
+  return sections * begin + section * share + at - begin;
+}
+
 Result<PackedMatrix> pack_panels(Pack pack, int64_t cols, std::vector<PanelSource> sources,
-                                 const std::string& name, const Kernels& kernels, ThreadPool& pool) {
+                                 const std::string& name, const Kernels& kernels, ThreadPool& pool,
+                                 int64_t sections) {
   const Groups groups = groups_of(pack, cols);
   PackedMatrix packed{.pack = pack,
                       .cols = cols,
                       .panels = std::ssize(sources),
                       .data_stride = kPair * groups.count * groups.bytes,
-                      .scale_stride = kPair * groups.scale_count * groups.scale_bytes};
+                      .scale_stride = kPair * groups.scale_count * groups.scale_bytes,
+                      .sections = sections};
   if (packed.panels % kPair != 0) sources.push_back({sources.back().source, sources.back().source->rows});
+  const int64_t pairs = packed.pairs() / sections;  // of a section
+  MOESAIC_CHECK(pairs * sections == packed.pairs());
+  for (int node = 0; node <= pool.nodes(); ++node) packed.node_begins.push_back(pool.node_begin(pairs, node));
   ASSIGN_OR_RETURN(packed.data, Buffer::allocate(packed.pairs() * packed.data_stride));
   ASSIGN_OR_RETURN(packed.scales, Buffer::allocate(packed.pairs() * packed.scale_stride));
   std::vector<Staging> staging(pool.threads());
   for (Staging& s : staging) s.values.resize(cols);
   std::atomic<int> fault{0};
-  pool.for_each(std::ssize(sources), [&](int64_t i, int thread) {
-    const int64_t pair = i / kPair, panel = i % kPair;
-    const Fault f =
-        pack_panel(pack, sources[i], kernels.weight_offset, staging[thread],
-                   packed.data.as<uint8_t>() + pair * packed.data_stride + panel * groups.bytes,
-                   packed.scales.as<uint8_t>() + pair * packed.scale_stride + panel * groups.scale_bytes);
-    if (f != Fault::kNone) fault.store(static_cast<int>(f), std::memory_order_relaxed);
+  for_each_pair(pool, sections, pairs, {}, [&](int64_t section, int64_t at, int thread) {
+    const int64_t pair = section * pairs + at, slot = packed.slot(pair);
+    for (int64_t panel = 0; panel < kPair; ++panel) {
+      const Fault f =
+          pack_panel(pack, sources[kPair * pair + panel], kernels.weight_offset, staging[thread],
+                     packed.data.as<uint8_t>() + slot * packed.data_stride + panel * groups.bytes,
+                     packed.scales.as<uint8_t>() + slot * packed.scale_stride + panel * groups.scale_bytes);
+      if (f != Fault::kNone) fault.store(static_cast<int>(f), std::memory_order_relaxed);
+    }
   });
   RETURN_IF_ERROR(explain(static_cast<Fault>(fault.load()), name));
   return packed;

@@ -14,16 +14,29 @@ namespace moesaic::cpu {
 // Sections of matrices, one under the other, each padded with zero rows to whole panels. All share a format
 // and their columns. The experts of a layer are one PackedMatrix with a section per expert (and per gate and
 // up).
+//
+// Pairs are numbered section by section. On a machine with several NUMA nodes each node has a share of every
+// section's pairs, so that all nodes' memory is read whichever experts a step reaches, and a node's shares
+// lie in memory together, since pages of 2 MB hold many pairs.
 struct PackedMatrix {
   Pack pack = Pack::kF32;
   int64_t cols = 0;
   int64_t panels = 0;
   int64_t data_stride = 0, scale_stride = 0;  // bytes per pair of panels
   Buffer data, scales;                        // whole pairs: an odd last panel has an empty neighbour
+  int64_t sections = 1;
+  std::vector<int64_t> node_begins;  // [nodes + 1]: a section's pairs [n, n + 1) are node n's
+  // Where in memory a pair lies, counted in pairs.
+  int64_t slot(int64_t pair) const { return node_begins.size() <= 2 ? pair : slot_by_node(pair); }
+  // All pairs of one node: [first, end) in memory.
+  std::pair<int64_t, int64_t> node_slots(int node) const {
+    return {sections * node_begins[node], sections * node_begins[node + 1]};
+  }
   int64_t pairs() const { return (panels + kPair - 1) / kPair; }
   double bytes() const {
     return static_cast<double>(pairs()) * static_cast<double>(data_stride + scale_stride);
   }
+  int64_t slot_by_node(int64_t pair) const;
 };
 
 inline int64_t panels_of(int64_t rows) { return (rows + kPanel - 1) / kPanel; }
@@ -42,9 +55,12 @@ struct PanelSource {
   int64_t first;
 };
 
-// Packs one panel per entry of sources. name is for errors: a NaN scale or a weight that is not finite.
+// Packs one panel per entry of sources, on the threads that will read them, so that memory is first touched
+// on their node. sections: of equal size, in whole pairs if there are several. name is for errors: a NaN
+// scale or a weight that is not finite.
 Result<PackedMatrix> pack_panels(Pack pack, int64_t cols, std::vector<PanelSource> sources,
-                                 const std::string& name, const Kernels& kernels, ThreadPool& pool);
+                                 const std::string& name, const Kernels& kernels, ThreadPool& pool,
+                                 int64_t sections = 1);
 
 // Sections in order.
 std::vector<PanelSource> stack(const std::vector<const MatrixView*>& sections);

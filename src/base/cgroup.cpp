@@ -1,0 +1,135 @@
+#include "base/cgroup.h"
+
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+namespace moesaic {
+namespace {
+
+constexpr int kMostLines = 1 << 14;  // of /proc/self/mountinfo
+
+std::vector<std::string> read_lines(const std::string& path) {
+  std::ifstream in(path);
+  std::vector<std::string> lines;
+  for (std::string line; lines.size() < kMostLines && std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+std::vector<std::string> words(const std::string& line, char separator) {
+  std::vector<std::string> out;
+  std::istringstream in(line);
+  for (std::string word; std::getline(in, word, separator);) out.push_back(word);
+  return out;
+}
+
+bool has_word(const std::string& list, std::string_view word) {
+  for (const std::string& w : words(list, ',')) {
+    if (w == word) return true;
+  }
+  return false;
+}
+
+// mountinfo writes a space as \040.
+std::string unescape(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto digit = [&](size_t at) { return at < text.size() && text[at] >= '0' && text[at] <= '7'; };
+    if (text[i] == '\\' && digit(i + 1) && digit(i + 2) && digit(i + 3)) {
+      out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
+      i += 3;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+// A hierarchy as it is mounted: `root` is the group that stands at `point`.
+struct Mount {
+  std::string root, point;
+};
+
+struct Hierarchies {
+  std::optional<Mount> v1, v2;  // v1: the one with the cpu controller
+};
+
+// "36 35 98:0 /root /point options tags - type source options"
+Hierarchies mounts(const std::string& root) {
+  Hierarchies found;
+  for (const std::string& line : read_lines(root + "/proc/self/mountinfo")) {
+    const std::vector<std::string> w = words(line, ' ');
+    size_t dash = 6;
+    while (dash < w.size() && w[dash] != "-") ++dash;
+    if (dash + 3 >= w.size()) continue;
+    const Mount mount{unescape(w[3]), unescape(w[4])};
+    if (w[dash + 1] == "cgroup2" && !found.v2) found.v2 = mount;
+    if (w[dash + 1] == "cgroup" && has_word(w[dash + 3], "cpu") && !found.v1) found.v1 = mount;
+  }
+  return found;
+}
+
+// The process's group in the hierarchy: from "0::/path" (v2) or "4:cpu,cpuacct:/path" (v1).
+std::optional<std::string> group_of(const std::string& root, bool v2) {
+  for (const std::string& line : read_lines(root + "/proc/self/cgroup")) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (v2 ? line.starts_with("0::") : has_word(controllers, "cpu")) return line.substr(second + 1);
+  }
+  return {};
+}
+
+// The group's path below the mount point; "" where the mount shows no way from one to the other, as in
+// containers that see another namespace's paths.
+std::string below(const std::string& group, const std::string& mount_root) {
+  const std::string base = mount_root == "/" ? "" : mount_root;
+  if (!group.starts_with(base) || (group.size() > base.size() && group[base.size()] != '/')) return "";
+  std::string path = group.substr(base.size());
+  while (path.ends_with('/')) path.pop_back();
+  for (const std::string& name : words(path, '/')) {
+    if (name == "..") return "";
+  }
+  return path;
+}
+
+double read_number(std::istream& in) {
+  double value = 0;
+  return in >> value ? value : 0;
+}
+
+// "150000 100000" or "max 100000".
+double quota_v2(const std::string& folder) {
+  std::ifstream in(folder + "/cpu.max");
+  const double quota = read_number(in), period = read_number(in);
+  return quota > 0 && period > 0 ? quota / period : 0;
+}
+
+double quota_v1(const std::string& folder) {
+  std::ifstream quota_file(folder + "/cpu.cfs_quota_us"), period_file(folder + "/cpu.cfs_period_us");
+  const double quota = read_number(quota_file), period = read_number(period_file);
+  return quota > 0 && period > 0 ? quota / period : 0;
+}
+
+void take_least(std::optional<double>& least, const std::string& root, const Mount& mount,
+                const std::string& group, double (*read)(const std::string&)) {
+  const std::string top = root + mount.point;
+  for (std::string folder = top + below(group, mount.root);; folder.resize(folder.rfind('/'))) {
+    const double quota = read(folder);
+    if (quota > 0 && (!least || quota < *least)) least = quota;
+    if (folder.size() <= top.size()) return;
+  }
+}
+
+}  // namespace
+
+std::optional<double> cgroup_cpu_quota(const std::string& root) {
+  const Hierarchies mounted = mounts(root);
+  std::optional<double> least;
+  if (mounted.v2) take_least(least, root, *mounted.v2, group_of(root, true).value_or("/"), quota_v2);
+  if (mounted.v1) take_least(least, root, *mounted.v1, group_of(root, false).value_or("/"), quota_v1);
+  return least;
+}
+
+}  // namespace moesaic

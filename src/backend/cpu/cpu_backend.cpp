@@ -154,6 +154,7 @@ BackendCaps CpuBackend::caps() const {
 // Over the experts themselves, two gigabytes of them: what fits the caches would read faster than decoding
 // ever can. By plain loads and by decoding's own kernel, whichever is quicker.
 double CpuBackend::read_bandwidth() {
+  if (layers_.empty()) return 0;
   constexpr size_t kEnough = 2u << 30;
   std::vector<std::span<const std::byte>> memory;
   size_t bytes = 0;

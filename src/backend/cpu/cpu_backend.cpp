@@ -329,10 +329,12 @@ Result<ReadTuning> CpuBackend::tune_reads(const std::string& folder) {
   for (const CandidateTiming& c : measured.candidates)
     result.candidates.push_back({c.setting, c.value, c.best_gb_s, c.median_gb_s, c.chosen});
   if (fits_caches(probe)) return result;
-  if (folder.empty())
-    return error(StatusCode::kIo, "no folder for measurements; set XDG_CACHE_HOME or HOME to a full path");
-  RETURN_IF_ERROR(keep_tuning(probe, kernels_, pool_.threads(), folder, chosen_));
-  result.file = tuning_file(probe, kernels_, pool_.threads(), folder);
+  const Status kept = folder.empty() ? error(StatusCode::kIo, "no cache folder; set XDG_CACHE_HOME or HOME")
+                                     : keep_tuning(probe, kernels_, pool_.threads(), folder, chosen_);
+  if (kept.ok())
+    result.file = tuning_file(probe, kernels_, pool_.threads(), folder);
+  else
+    result.chosen += fmt::format("; not kept ({})", kept.message());
   return result;
 }
 

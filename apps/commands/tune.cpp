@@ -64,8 +64,7 @@ Status tune_reads(const TuneOptions& o, LoadedModel& m) {
   fmt::print("\n{}; the read bandwidth of the machine is {:.2f} GB/s\n", t.chosen,
              m.backend->read_bandwidth());
   if (t.file.empty())
-    fmt::print(
-        "not written: the experts fit the caches, and what is best for them there says nothing of memory\n");
+    fmt::print("not written: the experts fit the caches, or the cache folder cannot be written\n");
   else
     fmt::print("written to {}\n", t.file);
   return {};

@@ -173,6 +173,7 @@ std::vector<std::string> CpuBackend::describe() const {
 // Over the experts themselves, two gigabytes of them: what fits the caches would read faster than decoding
 // ever can. By plain loads and by decoding's own kernel, whichever is quicker.
 double CpuBackend::read_bandwidth() {
+  if (layers_.empty()) return 0;
   constexpr size_t kEnough = 2u << 30;
   MemoryByNode memory(pool_.nodes());
   for (int node = 0; node < pool_.nodes(); ++node) {
@@ -352,10 +353,12 @@ Result<ReadTuning> CpuBackend::tune_reads(const std::string& folder) {
   for (const CandidateTiming& c : measured.candidates)
     result.candidates.push_back({c.setting, c.value, c.best_gb_s, c.median_gb_s, c.chosen});
   if (fits_caches(probe)) return result;
-  if (folder.empty())
-    return error(StatusCode::kIo, "no folder for measurements; set XDG_CACHE_HOME or HOME to a full path");
-  RETURN_IF_ERROR(keep_tuning(probe, kernels_, pool_.threads(), folder, chosen_));
-  result.file = tuning_file(probe, kernels_, pool_.threads(), folder);
+  const Status kept = folder.empty() ? error(StatusCode::kIo, "no cache folder; set XDG_CACHE_HOME or HOME")
+                                     : keep_tuning(probe, kernels_, pool_.threads(), folder, chosen_);
+  if (kept.ok())
+    result.file = tuning_file(probe, kernels_, pool_.threads(), folder);
+  else
+    result.chosen += fmt::format("; not kept ({})", kept.message());
   return result;
 }
 

@@ -216,10 +216,10 @@ TEST(ForEachPair, EveryPairOnceWhateverTheRuns) {
   }
   tunings.push_back({.runs = {1024, 1}}), tunings.push_back({.runs = {1, 1024}});
   for (const CpuTuning& t : tunings) {
-    for (const auto& [sections, pairs] : {std::pair{1, 1}, {1, 37}, {4, 90}, {3, 1}, {0, 8}}) {
-      std::vector<std::atomic<int>> seen(sections * pairs);
-      for_each_pair(pool, sections, pairs, t.runs,
-                    [&](int64_t section, int64_t pair, int) { ++seen[section * pairs + pair]; });
+    for (const auto& shape : {std::pair{1, 1}, {1, 37}, {4, 90}, {3, 1}, {0, 8}}) {
+      std::vector<std::atomic<int>> seen(shape.first * shape.second);
+      for_each_pair(pool, shape.first, shape.second, t.runs,
+                    [&](int64_t section, int64_t pair, int) { ++seen[section * shape.second + pair]; });
       for (const auto& count : seen) ASSERT_EQ(count.load(), 1) << t.runs.longest << " " << t.runs.a_thread;
     }
   }

@@ -105,7 +105,7 @@ ChosenTuning tuning_for(DecodeProbe& probe, const Kernels& kernels, int threads,
     if (const std::optional<ChosenTuning> chosen = decode(*kept)) return *chosen;
   }
   if (fits_caches(probe)) return {};
-  const ChosenTuning chosen = measure_tuning(probe, kSecondsAtLoad).chosen;
+  ChosenTuning chosen = measure_tuning(probe, kSecondsAtLoad).chosen;
   // A disturbed measurement is good for this run, not for all later ones; and a folder that cannot be written
   // means that the next load measures again.
   if (chosen.calm) static_cast<void>(keep_tuning(probe, kernels, threads, folder, chosen));

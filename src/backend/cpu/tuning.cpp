@@ -170,7 +170,7 @@ size_t choose(const Samples& samples) {
   return best_of(samples[best]) * (1 + noise) < best_of(samples[0]) ? best : 0;
 }
 
-bool is_calm(const std::vector<double>& samples) { return noise_of(samples) < 0.05; }
+bool is_calm(const std::vector<double>& samples) { return noise_of(samples) < 0.1; }
 
 std::string cpu_identity(std::string_view cpuinfo) {
   constexpr std::string_view kFields[] = {"vendor_id",   "cpu family", "model",           "model name",

@@ -74,7 +74,7 @@ Samples race(size_t candidates, double budget, const std::function<double(size_t
 // The candidate to use: the quickest by its best sample if it is quicker than the first one by more than 3%
 // and by more than the noise, that is the difference of the three best samples of either; else the first one.
 size_t choose(const Samples& samples);
-// Whether the three best samples of a candidate agree to 5%.
+// Whether the three best samples of a candidate agree to 10%.
 bool is_calm(const std::vector<double>& samples);
 
 // ---- keeping ----

@@ -86,8 +86,8 @@ TEST(CpuTuningChoice, NoiseDoesNotChoose) {
   EXPECT_EQ(choose({{1.0}, {0.93}}), 0u);
   EXPECT_EQ(choose({{1.0, 1.0}, {0.93, 0.93}}), 0u);
   EXPECT_EQ(choose({{1.0}, {0.5}}), 1u);
-  EXPECT_TRUE(is_calm({1.0, 1.04, 1.01, 9.0}));
-  EXPECT_FALSE(is_calm({1.0, 1.0, 1.06, 9.0}));
+  EXPECT_TRUE(is_calm({1.0, 1.08, 1.01, 9.0}));
+  EXPECT_FALSE(is_calm({1.0, 1.0, 1.12, 9.0}));
   EXPECT_FALSE(is_calm({1.0, 1.0}));
 }
 

@@ -137,19 +137,20 @@ TEST_P(KernelTest, GemmEveryFormatAndTokenCount) {
 }
 
 TEST_P(KernelTest, AResultDoesNotDependOnItsNeighbours) {
+  constexpr int kTokens = 41;  // MXFP4 is expanded
   for (const Format format : {Format::kBF16, Format::kQ8_0, Format::kMxfp4, Format::kF32}) {
     Source source = make_source(format, 32, 288, rng_);
     const Pack pack = pack_format(format, DenseFormat::kAsLoaded);
     auto packed = pack_panels(pack, 288, stack({&source.view}), "test", kernels_, pool_).value();
     auto workspaces = make_workspaces(1, 288).value();
-    const std::vector<float> x = normal(29 * 288);
+    const std::vector<float> x = normal(kTokens * 288);
     ActRows act;
-    act.assign(kernels_, pool_, act_format(pack), x.data(), 288, 29, 288);
-    std::vector<int32_t> rows(29);
-    for (int t = 0; t < 29; ++t) rows[t] = 28 - t;
-    const float* tile = run_pair(kernels_, packed, 0, act.view(), rows.data(), 29, workspaces[0]);
-    const std::vector<float> all(tile, tile + 29 * 32);
-    for (int t = 0; t < 29; ++t) {
+    act.assign(kernels_, pool_, act_format(pack), x.data(), 288, kTokens, 288);
+    std::vector<int32_t> rows(kTokens);
+    for (int t = 0; t < kTokens; ++t) rows[t] = kTokens - 1 - t;
+    const float* tile = run_pair(kernels_, packed, 0, act.view(), rows.data(), kTokens, workspaces[0]);
+    const std::vector<float> all(tile, tile + kTokens * 32);
+    for (int t = 0; t < kTokens; ++t) {
       tile = run_pair(kernels_, packed, 0, act.view(), &rows[t], 1, workspaces[0]);
       ASSERT_EQ(std::memcmp(tile, &all[t * 32], 128), 0)
           << kernels_.name << " " << format_name(format) << " token " << t;
@@ -204,8 +205,8 @@ TEST_P(KernelTest, IntegerFormatsMatchTheScalarSetBitForBit) {
   const Kernels& scalar = *available_kernels().back();
   for (const Format format : {Format::kQ8_0, Format::kMxfp4, Format::kMxfp4Gguf}) {
     const Source source = make_source(format, 32, 288, rng_);
-    const std::vector<float> x = normal(11 * 288);
-    for (int tokens = 1; tokens <= 11; ++tokens) {
+    const std::vector<float> x = normal(41 * 288);
+    for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 17, 41}) {
       const std::vector<float> got = first_tile(kernels_, pool_, source, x.data(), tokens),
                                want = first_tile(scalar, pool_, source, x.data(), tokens);
       ASSERT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)

@@ -71,7 +71,7 @@ struct BackendOptions {
   KvFormat kv = KvFormat::kOwn;  // cpu: its own only
   int max_rows = 2048;           // rows of the largest batch
   std::string isa =
-      "auto";  // cpu only: auto, avx512, avx512vnni, avx512bw, avxvnni, avx2, i8mm, dotprod, scalar
+      "auto";  // cpu only: auto, avx512, avx512vnni, avx512bw, avxvnni, avx2, bf16, i8mm, dotprod, scalar
   // cuda: a request's logits are the same bits in any batch and any chunk of a prompt. Otherwise few rows and
   // many go through kernels that round differently (docs/numerics.md).
   bool batch_invariant = false;

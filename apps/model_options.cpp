@@ -95,7 +95,7 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   command
       .add_option("--isa", isa,
                   "instruction set of the cpu device: auto, avx512, avx512vnni, avx512bw, avxvnni, avx2, "
-                  "i8mm, dotprod, scalar")
+                  "bf16, i8mm, dotprod, scalar")
       ->capture_default_str();
 }
 

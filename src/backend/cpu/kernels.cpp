@@ -72,13 +72,15 @@ std::vector<Candidate> candidates() {
 
 #elif defined(__aarch64__)
 
-extern const Kernels kKernels_i8mm, kKernels_dotprod;
+extern const Kernels kKernels_bf16, kKernels_i8mm, kKernels_dotprod;
 
 namespace {
 
 std::vector<Candidate> candidates() {
   const bool dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
-  return {{&kKernels_i8mm, dotprod && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0},
+  const bool i8mm = dotprod && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+  return {{&kKernels_bf16, i8mm && (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0},
+          {&kKernels_i8mm, i8mm},
           {&kKernels_dotprod, dotprod},
           {&kKernels_scalar, true}};
 }

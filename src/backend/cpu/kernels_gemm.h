@@ -21,9 +21,25 @@ constexpr int kBf16Tokens = kFloatTokens;
 constexpr int kIntTokens = 4, kFloatTokens = 2, kBf16Tokens = 4;
 #elif MOESAIC_DOTPROD
 constexpr int kIntTokens = 4, kFloatTokens = 2;  // see BlockDots; 2 x 2 float accumulators of 4 registers
+#if MOESAIC_BFDOT
+constexpr int kBf16Tokens = 3;                   // 24 registers of sums, 4 of weights and 3 of activations
+#else
 constexpr int kBf16Tokens = kFloatTokens;
+#endif
 #else
 constexpr int kIntTokens = 2, kFloatTokens = 2, kBf16Tokens = kFloatTokens;
+#endif
+
+// From how many tokens on MXFP4 is expanded. Where decoding takes few of a tile's instructions it is as fast
+// with every tile (Zen 4, thousand million products a second of 7, 12, 24, 64 tokens: AVX-512 175, 202, 202,
+// 201 against 124, 158, 177, 190 expanded; AVX2 101 throughout against 93, 100, 107, 113). Intel has two
+// ports for 512 bits where decoding and products meet, hence an end to it.
+#if MOESAIC_AVX512
+constexpr int kExpandTokens = 33;
+#elif MOESAIC_AVX2
+constexpr int kExpandTokens = 13;
+#else
+constexpr int kExpandTokens = kIntTokens + 1;
 #endif
 
 // Sources of weights for the integer tile. words(p, b, j): bytes 4j..4j+3 of block b of the panel's 16 rows,
@@ -298,7 +314,7 @@ template <Prefetch kHint>
 void int_gemm(const PairTask& task) {
   if (task.pack == Pack::kMxfp4) {
     const Mxfp4Source<kHint> source{task};
-    return task.tokens <= kIntTokens ? int_tiles(source) : int_tiles(expand(source));
+    return task.tokens < kExpandTokens ? int_tiles(source) : int_tiles(expand(source));
   }
   // They are bytes already; only zipping them once pays.
   const Int8Source<kHint> source{task};
@@ -325,7 +341,8 @@ void float_gemm(const PairTask& task) {
 inline bool reads_again(const PairTask& task) {
   if (task.act.format == Act::kBF16) return task.tokens > kBf16Tokens;
   if (task.act.format == Act::kF32) return task.tokens > kFloatTokens;
-  return task.pack == Pack::kInt8 && !kZipExpanded && task.tokens > kIntTokens;
+  const bool expanded = task.pack == Pack::kMxfp4 ? task.tokens >= kExpandTokens : kZipExpanded;
+  return !expanded && task.tokens > kIntTokens;
 }
 
 [[maybe_unused]] void gemm(const PairTask& asked) {

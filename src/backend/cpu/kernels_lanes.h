@@ -15,7 +15,8 @@
 #endif
 
 // One macro per property. MOESAIC_AVX512 and MOESAIC_AVX2: lanes of 512 or of 256 bits on x86; MOESAIC_VNNI:
-// VPDPBUSD and VPDPWSSD in that width; MOESAIC_BF16: VDPBF16PS.
+// VPDPBUSD and VPDPWSSD in that width; MOESAIC_BF16: VDPBF16PS. MOESAIC_DOTPROD, _I8MM and _BFDOT: SDOT,
+// SMMLA and BFDOT of Arm.
 #if defined(__AVX512BW__) && defined(__AVX512DQ__)
 #define MOESAIC_AVX512 1
 #if defined(__AVX512VNNI__)
@@ -33,6 +34,9 @@
 #define MOESAIC_DOTPROD 1
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 #define MOESAIC_I8MM 1
+#endif
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define MOESAIC_BFDOT 1
 #endif
 #endif
 

@@ -428,6 +428,16 @@ inline F16 dot2_bf16(F16 acc, const uint8_t* w, const uint16_t* x) {
   return reinterpret_cast<F16>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(acc),
                                                 reinterpret_cast<__m512bh>(load<I16>(w)),
                                                 reinterpret_cast<__m512bh>(splat_word(x))));
+#elif MOESAIC_BFDOT
+  // Both products are added before they join the sum, rounded to odd, and subnormals are zero (unless
+  // FPCR.EBF says otherwise, which Linux leaves off).
+  const I16 pair = load<I16>(w), word = splat_word(x);
+  return each<float>(
+      [](auto sum, auto a, auto b) {
+        return F16::Part(
+            vbfdotq_f32(sum, reinterpret_cast<bfloat16x8_t>(a), reinterpret_cast<bfloat16x8_t>(b)));
+      },
+      acc, pair, word);
 #elif MOESAIC_AVX2
   // Part by part: fewer registers are in use at a time. The word is shifted and masked as a vector; GCC would
   // do that in general registers.

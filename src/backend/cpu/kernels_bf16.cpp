@@ -1,0 +1,2 @@
+#define MOESAIC_ISA bf16
+#include "backend/cpu/kernels_impl.h"

@@ -42,7 +42,7 @@ TEST(ThreadPool, EndsWheneverItsOwnerEnds) {
 }
 
 // A plan over nodes that need not exist: where a node's CPUs do not, its threads run anywhere.
-ThreadPlan fake_plan(std::vector<int> threads, bool pin) {
+ThreadPlan fake_plan(const std::vector<int>& threads, bool pin) {
   const std::vector<int> usable = current_affinity();
   ThreadPlan plan{.threads = 0, .cpus = 64, .pin = pin};
   for (const int t : threads) {

@@ -93,9 +93,10 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
       ->check(CLI::IsMember({"quiet", "debug"}))
       ->capture_default_str();
   command
-      .add_option("--isa", isa,
-                  "instruction set of the cpu device: auto, amx, avx512, avx512vnni, avx512bw, avxvnni, avx2, "
-                  "bf16, i8mm, dotprod, scalar; amx_emulated (slow, for tests)")
+      .add_option(
+          "--isa", isa,
+          "instruction set of the cpu device: auto, amx, avx512, avx512vnni, avx512bw, avxvnni, avx2, "
+          "bf16, i8mm, dotprod, scalar; amx_emulated (slow, for tests)")
       ->capture_default_str();
 }
 

@@ -74,7 +74,8 @@ struct BackendOptions {
   bool portable = false;
   KvFormat kv = KvFormat::kOwn;  // cpu: its own only
   int max_rows = 2048;           // rows of the largest batch
-  // cpu only: auto, amx, avx512, avx512vnni, avx512bw, avxvnni, avx2, bf16, i8mm, dotprod, scalar, amx_emulated
+  // cpu only: auto, amx, avx512, avx512vnni, avx512bw, avxvnni, avx2, bf16, i8mm, dotprod, scalar,
+  // amx_emulated
   std::string isa = "auto";
   // cuda: a request's logits are the same bits in any batch and any chunk of a prompt. Otherwise few rows and
   // many go through kernels that round differently (docs/numerics.md).

@@ -42,7 +42,7 @@ TEST(ThreadPool, EndsWheneverItsOwnerEnds) {
 }
 
 // A plan over nodes that need not exist: where a node's CPUs do not, its threads run anywhere.
-ThreadPlan fake_plan(std::vector<int> threads, bool pin) {
+ThreadPlan fake_plan(const std::vector<int>& threads, bool pin) {
   const std::vector<int> usable = current_affinity();
   ThreadPlan plan{.threads = 0, .cpus = 64, .pin = pin};
   for (const int t : threads) {
@@ -174,6 +174,8 @@ TEST(HugePages, AreReadFromSmaps) {
     std::ofstream(root + folder + name) << text;
   };
   EXPECT_EQ(describe(read_huge_pages(root)), "not granted: this kernel has no transparent huge pages");
+  write("/sys/kernel/mm/transparent_hugepage/", "enabled", "always [madvise] never\n");
+  EXPECT_EQ(describe(read_huge_pages(root)), "none asked for: nothing in memory is larger than one");
   const char* smaps =
       "7f00-7f01 rw-p 00000000 00:00 0 \nSize: 1 kB\nRss:            8000000 kB\n"
       "AnonHugePages:  7900000 kB\nVmFlags: rd wr mr mw me ac sd hg\n"
@@ -188,7 +190,7 @@ TEST(HugePages, AreReadFromSmaps) {
   EXPECT_EQ(describe(read_huge_pages(root)),
             "not granted: /sys/kernel/mm/transparent_hugepage/enabled is never");
   write("/sys/kernel/mm/transparent_hugepage/", "enabled", "always [madvise] never\n");
-  EXPECT_EQ(describe(read_huge_pages(root)), "0.0 of 0.0 GB; the kernel found no free ones for the rest");
+  EXPECT_EQ(describe(read_huge_pages(root)), "0.0 of 1.0 MB; the kernel found no free ones for the rest");
   std::filesystem::remove_all(root);
 }
 

@@ -46,7 +46,11 @@ std::string describe(const HugePages& pages) {
   if (pages.policy.empty()) return "not granted: this kernel has no transparent huge pages";
   if (pages.policy == "never" && pages.huge < kGranted * pages.resident)
     return fmt::format("not granted: {} is never", kPolicy);
-  std::string share = fmt::format("{:.1f} of {:.1f} GB", pages.huge / 1e9, pages.resident / 1e9);
+  if (pages.resident == 0) return "none asked for: nothing in memory is larger than one";
+  const bool large = pages.resident >= 1e9;
+  const double unit = large ? 1e9 : 1e6;
+  std::string share =
+      fmt::format("{:.1f} of {:.1f} {}", pages.huge / unit, pages.resident / unit, large ? "GB" : "MB");
   if (pages.huge >= kGranted * pages.resident) return share;
   return share + "; the kernel found no free ones for the rest";
 }

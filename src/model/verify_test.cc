@@ -156,8 +156,8 @@ TEST(Verify, DenseAsMx) {
 // Every instruction set that this machine runs; "auto" is the best of them.
 TEST(Verify, TheCpuPasses) {
   int run = 0;
-  for (const char* isa : {"auto", "amx", "amx_emulated", "avx512", "avx512vnni", "avx512bw", "avxvnni", "avx2",
-                          "bf16", "i8mm", "dotprod", "scalar"}) {
+  for (const char* isa : {"auto", "amx", "amx_emulated", "avx512", "avx512vnni", "avx512bw", "avxvnni",
+                          "avx2", "bf16", "i8mm", "dotprod", "scalar"}) {
     const BackendFactory factory = [&] { return create_backend("cpu", {.threads = 2, .isa = isa}); };
     if (!factory().ok()) continue;
     const auto cases = verify_ops(factory, {.quick = true, .seed = 7});

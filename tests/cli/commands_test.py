@@ -372,6 +372,37 @@ class Tune(Cli):
                 self.assertEqual(self.ok(*args, "--cpu-prefetch", asked, "-t", threads), want, asked)
 
 
+class Plan(Cli):
+    def lines(self, *args):
+        """The machine's lines by their names."""
+        head = self.ok("plan", "-m", MODEL, "--device", "cpu", "--tokens", 1, *args).split("\n\n")[0]
+        return {line[:14].strip(): line[14:] for line in head.splitlines()}
+
+    def test_says_what_was_found(self):
+        lines = self.lines()
+        self.assertEqual(list(lines), ["CPU", "kernels", "cores", "NUMA nodes", "caches", "cgroup quota", "threads", "pinned",
+                                       "huge pages"])
+        self.assertIn(f"{len(os.sched_getaffinity(0))} of ", lines["cores"])
+
+    def test_threads_as_asked_for(self):
+        self.assertRegex(self.lines("-t", 3)["threads"], r"^3 \(as asked for by --threads\)")
+
+    def test_affinity_is_respected(self):
+        cpu = max(os.sched_getaffinity(0))
+        before = os.sched_getaffinity(0)
+        try:
+            os.sched_setaffinity(0, {cpu})  # of this process, and so of the one it starts
+            lines = self.lines()
+        finally:
+            os.sched_setaffinity(0, before)
+        self.assertIn(f"CPUs usable ({cpu})", lines["cores"])
+        self.assertTrue(lines["threads"].startswith("1 ("), lines)
+
+    def test_pinning_is_auto_or_off(self):
+        self.lines("--cpu-pin", "off")
+        self.refused(2, "--cpu-pin", "plan", "-m", "absent", "--cpu-pin", "on")
+
+
 class Serve(Cli):
     def test_every_option_is_documented(self):
         options = re.findall(r"^  (?:-\w,)?(--[\w-]+)", self.ok("serve", "--help"), re.MULTILINE)

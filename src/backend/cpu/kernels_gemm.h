@@ -30,10 +30,9 @@ constexpr int kBf16Tokens = kFloatTokens;
 constexpr int kIntTokens = 2, kFloatTokens = 2, kBf16Tokens = kFloatTokens;
 #endif
 
-// From how many tokens on MXFP4 is expanded. Where decoding takes few of a tile's instructions it is as fast
-// with every tile (Zen 4, thousand million products a second of 7, 12, 24, 64 tokens: AVX-512 175, 202, 202,
-// 201 against 124, 158, 177, 190 expanded; AVX2 101 throughout against 93, 100, 107, 113). Intel has two
-// ports for 512 bits where decoding and products meet, hence an end to it.
+// From how many tokens on MXFP4 is expanded once instead of decoded with every tile. Measured on a Zen 4 core
+// with weights in L2 (thousand million products a second of 7, 12, 24, 64 tokens: AVX-512 175, 202, 202, 201
+// decoded against 124, 158, 177, 190 expanded; AVX2 101 throughout against 93, 100, 107, 113), not elsewhere.
 #if MOESAIC_AVX512
 constexpr int kExpandTokens = 33;
 #elif MOESAIC_AVX2

@@ -18,7 +18,7 @@ BF16 = r"\bv(dp|cvtne2?ps2)bf16"
 # AVX512-FP16 and AVX-VNNI-INT8.
 BEYOND_AVX512 = r"\bv(fn?m(add|sub)\d*|add|sub|mul|div|max|min|cvtw2|cvtph2)ph\b|\bvpdpb(ss|su|uu)ds?\b"
 AMX = r"\bt(dp\w+|ileload\w+|ilezero|ilestored|ilerelease)\b|\b(ld|st)tilecfg"
-ARM_BF16 = r"\bbf(dot|mmla|mlal[bt]|cvtn?2?)\b"
+ARM_BF16 = r"\bz\d+\.|\bbf(dot|mmla|mlal[bt]|cvtn?2?)\b"
 RULES = {
     "x86": {
         "amx": (BEYOND_AVX512, [AMX]),
@@ -33,6 +33,7 @@ RULES = {
                    r"\b(popcnt|lzcnt|sarx|shlx|shrx|andn|bzhi|pext|pdep|mulx|blsr)\b", ["pmaddwd.*%xmm"]),
     },
     "arm": {
+        "bf16": (r"\bz\d+\.", [r"\bsmmla\b", r"\bbfdot\b"]),
         "i8mm": (ARM_BF16, [r"\bsmmla\b"]),
         "dotprod": (rf"{ARM_BF16}|\b[su]mmla\b", [r"\bsdot\b"]),
         "scalar": (rf"{ARM_BF16}|\b[su]mmla\b|\b[su]dot\b", [r"\bsmull"]),
@@ -47,8 +48,6 @@ def instructions(objdump, path):
 
 def faults(rules, objdump, nm, path):
     isa = re.match(r"kernels_(\w+)\.", pathlib.Path(path).name)[1]
-    if False:
-        isa = "amx"
     if isa not in rules:
         yield f"{path}: no rule for {isa}"
         return

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the machine code of src/backend/cuda/sm120a is made of: for every compiled tile and architecture the block-scaled
+"""What the machine code of src/backend/cuda/kernels/sm120 is made of: for every compiled tile and architecture the block-scaled
 MMAs, the widths of loads, registers, local memory, and how far loads stand ahead of their use.
 
     tools/check_sass.py OBJECT...        object files or a program; prints a table in Markdown

@@ -38,10 +38,10 @@ inline Format made_of(Format stored, DenseFormat wanted) {
 enum class KvFormat { kOwn, kBf16, kFp8 };
 
 // How MXFP4 experts are computed, and dense matrices that are MXFP4 or MXFP8. kAtom: from activations rounded
-// to MXFP8; by sm120a/ on cuda, which is what SM120 and SM121 do by themselves and Hopper emulates; cpu and
-// reference round alike (backend/rounding.h), the reference being the oracle. kW4A4: experts only, from
-// activations rounded to MXFP4; by sm120a/ too, an experiment. kW4A16: from BF16 ones, to see what fewer bits
-// cost; not on cuda.
+// to MXFP8; by kernels/sm120/ on cuda, which is what SM120 and SM121 do by themselves and Hopper emulates;
+// cpu and reference round alike (backend/rounding.h), the reference being the oracle. kW4A4: experts only,
+// from activations rounded to MXFP4; by kernels/sm120/ too, an experiment. kW4A16: from BF16 ones, to see
+// what fewer bits cost; not on cuda.
 enum class MoePath { kAuto, kAtom, kW4A16, kW4A4 };
 // By the names that users know them by: keep, bf16, q8_0, mxfp8, mxfp4; auto, bf16, fp8; auto, sm120a,
 // w4a16, w4a4.

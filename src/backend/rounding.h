@@ -1,5 +1,5 @@
 // What the activations of a product are rounded to on MoePath::kAtom, kW4A16 and kW4A4: the rule of the
-// backends that compute on the host. sm120a/quantize.cuh is the same for a device.
+// backends that compute on the host. kernels/sm120/quantize.cuh is the same for a device.
 #pragma once
 
 #include "backend/backend.h"

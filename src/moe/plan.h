@@ -15,12 +15,12 @@ struct MoeShape {
 };
 
 enum class MoeKernel {
-  kDecode,  // sm90a/moe_decode: the whole operator in one launch
-  kSplit,   // sm90a/gemm_split: mma.sync, the contraction split among warps
-  kWide,    // sm90a/gemm_wide: wgmma
+  kDecode,  // kernels/sm90/moe_decode: the whole operator in one launch
+  kSplit,   // kernels/sm90/gemm_split_k: mma.sync, the contraction split among warps
+  kWide,    // kernels/sm90/gemm_wgmma: wgmma
   kTiles,   // gemm: mma.sync, any device and format
-  // sm120a/: MXFP8 activations; with more rows a block; with as many tokens as the tile has, whatever there
-  // are
+  // kernels/sm120/: MXFP8 activations; with more rows a block; with as many tokens as the tile has, whatever
+  // there are
   kAtom,
   kAtomPrefill,
   kAtomCapacity,
@@ -67,13 +67,13 @@ enum class MoePolicy {
 };
 const MoeWay& choose_way(const MoeShape& shape, std::span<const MoeWay> ways, MoePolicy policy);
 
-// What is compiled for Hopper: for experts in slabs (sm90a/moe_decode_layout.h), and for all others.
+// What is compiled for Hopper: for experts in slabs (weights/slab_layout.h), and for all others.
 std::span<const MoeWay> hopper_ways(bool slabs);
-// Whether experts of these sizes can stand in slabs: those that sm90a/moe_decode is written for.
+// Whether experts of these sizes can stand in slabs: those that kernels/sm90/moe_decode is written for.
 bool slabs_take(const MoeShape& shape);
 
 inline constexpr double kFp4Rate = 2;  // of E2M1 x E2M1, of MXFP8 activations' rate
-// What is compiled for SM120 and SM121 (sm120a/gemm.h), and the same with the figures of a device that
+// What is compiled for SM120 and SM121 (kernels/sm120/gemm.h), and the same with the figures of a device that
 // emulates it. fp4: from MXFP4 activations, at twice the rate; emulated, at that of MXFP8.
 std::span<const MoeWay> atom_ways(bool emulated = false, bool fp4 = false);
 

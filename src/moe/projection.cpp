@@ -15,7 +15,7 @@ constexpr DeviceModel kDevices[] = {
 };
 
 // Instructions of a warp for a unit of 32 rows and a quad of 128 columns, counted in sm_120a's machine code:
-// the loop of the kernels for 8, 16 and 32 tokens (sm120a/gemm_few.cuh).
+// the loop of the kernels for 8, 16 and 32 tokens (kernels/sm120/gemm_small_m.cuh).
 constexpr double kFp4Loop[] = {161, 193, 261}, kFp8Loop[] = {111, 146, 210};
 constexpr double kQuadMmas = 8;  // for each 8 tokens
 

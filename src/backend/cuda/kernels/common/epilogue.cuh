@@ -1,0 +1,115 @@
+// What becomes of a product's sums, two rows of a token at a time.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "backend/cuda/kernels/common/kv_page.h"
+#include "backend/cuda/kernels/common/launch.cuh"
+#include "backend/cuda/ops/operands.h"
+
+namespace moesaic::cuda {
+
+// (unit, pair) names the rows 16 m + g and 16 m + 8 + g of the unit, pair = 8 m + g ----
+//
+// prepare() reads what does not depend on the product, so that a kernel can do it early.
+
+struct StoreReady {
+  float bias[2], before[2];
+};
+__device__ inline StoreReady prepare(const Store& e, int unit, int pair, int slot, int expert) {
+  StoreReady ready{};
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = unit * kUnit + pair / 8 * 16 + pair % 8 + 8 * h;
+    if (row >= e.rows) continue;
+    if (e.bias != nullptr) ready.bias[h] = e.bias[static_cast<int64_t>(expert) * e.rows + row];
+    if (e.add) ready.before[h] = e.out[slot * e.stride + row];
+  }
+  return ready;
+}
+__device__ inline void finish(const Store& e, const StoreReady& ready, int unit, int pair, int slot, float v0,
+                              float v1) {
+  const int r0 = unit * kUnit + pair / 8 * 16 + pair % 8, r1 = r0 + 8;
+  float* out = e.out + slot * e.stride;
+  if (r0 < e.rows) out[r0] = ready.before[0] + (v0 + ready.bias[0]);
+  if (r1 < e.rows) out[r1] = ready.before[1] + (v1 + ready.bias[1]);
+}
+
+struct SwiGluReady {
+  float gate_bias, up_bias;
+};
+__device__ inline SwiGluReady prepare(const SwiGlu& e, int unit, int pair, int, int expert) {
+  const int i = unit * (kUnit / 2) + pair;
+  if (i >= e.intermediate) return {};
+  const int64_t at = static_cast<int64_t>(expert) * e.intermediate + i;
+  return {e.gate_bias[at], e.up_bias[at]};
+}
+__device__ inline void finish(const SwiGlu& e, const SwiGluReady& ready, int unit, int pair, int slot,
+                              float v0, float v1) {
+  const int i = unit * (kUnit / 2) + pair;
+  if (i >= e.intermediate) return;
+  const float y = swiglu(v0 + ready.gate_bias, v1 + ready.up_bias, e.alpha, e.limit);
+  const int64_t at = static_cast<int64_t>(slot) * e.intermediate + i;
+  if (e.bf16) {
+    static_cast<__nv_bfloat16*>(e.out)[at] = __float2bfloat16_rn(y);
+  } else {
+    static_cast<__half*>(e.out)[at] = __float2half_rn(y);
+  }
+}
+
+// Where two dimensions of Q, K or V go is settled before their sums are there: what follows them is waited
+// for.
+struct QkvReady {
+  float bias[2];
+  float2 rotation;
+  void* to[2];
+};
+__device__ inline QkvReady prepare(const Qkv& e, int unit, int pair, int row, int) {
+  const int head_bits = e.head_dim / 64, half = e.head_dim / 2;  // 32, 64, 128: 1, 2, 4 units
+  const int head = unit >> head_bits, d = (unit & ((1 << head_bits) - 1)) * (kUnit / 2) + pair;
+  const float* bias = e.bias + head * e.head_dim + d;
+  QkvReady ready{{bias[0], bias[half]}, e.rotation[static_cast<int64_t>(row) * half + d], {}};
+  if (head < e.heads) {
+    __nv_bfloat16* q = e.q + (static_cast<int64_t>(row) * e.heads + head) * e.head_dim + d;
+    ready.to[0] = q, ready.to[1] = q + half;
+    return ready;
+  }
+  const bool key = head < e.heads + e.kv_heads;
+  const int kv_head = head - e.heads - (key ? 0 : e.kv_heads), at = e.slots[row], slot = at % kPageTokens;
+  auto* page = static_cast<uint8_t*>(key ? e.k : e.v) +
+               (static_cast<int64_t>(at / kPageTokens) * e.kv_heads + kv_head) * kPageTokens * e.head_dim *
+                   (e.fp8 ? 1 : 2);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int i = d + h * half;
+    ready.to[h] = page + (e.fp8 ? (key ? k8_at(e.head_dim, slot, i) : v8_at(slot, i))
+                                : 2 * (key ? k_at(e.head_dim, slot, i) : v_at(slot, i)));
+  }
+  return ready;
+}
+__device__ inline void finish(const Qkv& e, const QkvReady& ready, int unit, int, int, float v0, float v1) {
+  const int head = unit >> e.head_dim / 64;
+  v0 += ready.bias[0];
+  v1 += ready.bias[1];
+  if (head < e.heads + e.kv_heads) {
+    const float2 r = ready.rotation;
+    const float a = v0 * r.x - v1 * r.y;
+    v1 = v1 * r.x + v0 * r.y;
+    v0 = a;
+  }
+  if (e.fp8 && head >= e.heads) {
+    *static_cast<__nv_fp8_storage_t*>(ready.to[0]) = __nv_cvt_float_to_fp8(v0, __NV_SATFINITE, __NV_E4M3);
+    *static_cast<__nv_fp8_storage_t*>(ready.to[1]) = __nv_cvt_float_to_fp8(v1, __NV_SATFINITE, __NV_E4M3);
+  } else {
+    *static_cast<__nv_bfloat16*>(ready.to[0]) = __float2bfloat16_rn(v0);
+    *static_cast<__nv_bfloat16*>(ready.to[1]) = __float2bfloat16_rn(v1);
+  }
+}
+
+template <class Epilogue>
+__device__ inline void finish(const Epilogue& e, int unit, int pair, int slot, int expert, float v0,
+                              float v1) {
+  finish(e, prepare(e, unit, pair, slot, expert), unit, pair, slot, v0, v1);
+}
+
+}  // namespace moesaic::cuda

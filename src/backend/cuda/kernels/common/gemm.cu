@@ -1,0 +1,85 @@
+#include "backend/cuda/kernels/common/gemm_large_m.cuh"
+#include "backend/cuda/kernels/common/gemm_small_m.cuh"
+#include "backend/cuda/ops/linear.h"
+
+namespace moesaic::cuda {
+namespace {
+
+template <class Source>
+GemmParams params_of(const Matrix& w, const Activations& x) {
+  return {.data = w.data.as<uint8_t>(),
+          .scales = w.scales.as<uint8_t>(),
+          .units = static_cast<int>(w.units),
+          .blocks = static_cast<int>(w.cols / kBlock),
+          .x = static_cast<const uint16_t*>(x.x),
+          .rows = x.rows,
+          .cols = static_cast<int>(w.cols),
+          .tokens = x.tokens,
+          .factor = x.factor * Source::kFactor,
+          .jobs = x.jobs,
+          .job_count = x.job_count};
+}
+
+// Blocks along the tokens: jobs that there may be, or tiles of them all.
+int token_blocks(const Activations& x, int tile) {
+  return x.jobs != nullptr ? x.tokens : (x.tokens + tile - 1) / tile;
+}
+
+template <class Source, int kTiles, class Epilogue>
+Status run_few(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
+  constexpr size_t kShared = sizeof(float) * kFewWarps * 8 * kTiles * kRowStride;
+  static_assert(kShared <= 48 * 1024);
+  return launch(few_kernel<Source, kTiles, Epilogue>, dim3(w.units, token_blocks(x, 8 * kTiles)),
+                dim3(kFewWarps * 32), kShared, stream, params_of<Source>(w, x), epilogue);
+}
+
+template <class Source, int kTokens, class Epilogue>
+Status run_many(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
+  const auto units = static_cast<unsigned>((w.units + kManyUnits - 1) / kManyUnits);
+  return launch(many_kernel<Source, kTokens, Epilogue>, dim3(units, token_blocks(x, kTokens)),
+                dim3(kManyWarps * 32), kManyStages * kTokens * kManyStep * sizeof(uint16_t), stream,
+                params_of<Source>(w, x), epilogue);
+}
+
+template <class Source, class Epilogue>
+Status run_tile(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
+  const int tile = x.jobs != nullptr ? x.tile : x.tokens;
+  if (tile <= 8) return run_few<Source, 1>(w, x, epilogue, stream);
+  if (tile <= 16) return run_few<Source, 2>(w, x, epilogue, stream);
+  if (tile <= 32) return run_few<Source, 4>(w, x, epilogue, stream);
+  if (tile <= 64) return run_many<Source, 64>(w, x, epilogue, stream);
+  return run_many<Source, 128>(w, x, epilogue, stream);
+}
+
+template <class Epilogue>
+Status run_kind(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
+  switch (w.kind) {
+    case Kind::kBF16:
+      return run_tile<Bf16Source>(w, x, epilogue, stream);
+    case Kind::kF16:
+      return run_tile<F16Source>(w, x, epilogue, stream);
+    case Kind::kQ8_0:
+      return run_tile<Q8Source>(w, x, epilogue, stream);
+    case Kind::kMxfp8:
+      return run_tile<Mxfp8Source>(w, x, epilogue, stream);
+    case Kind::kMxfp4:
+      return run_tile<Mxfp4Source>(w, x, epilogue, stream);
+    case Kind::kMxfp4Quads:
+      break;  // kernels/sm120/gemm.h's
+  }
+  return {};
+}
+
+}  // namespace
+
+Status gemm(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream) {
+  return run_kind(w, x, out, stream);
+}
+Status gemm(const Matrix& w, const Activations& x, const SwiGlu& out, cudaStream_t stream) {
+  return run_kind(w, x, out, stream);
+}
+Status gemm(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream) {
+  return run_kind(w, x, out, stream);
+}
+
+}  // namespace moesaic::cuda

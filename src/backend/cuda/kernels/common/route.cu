@@ -1,0 +1,391 @@
+#include "backend/cuda/kernels/common/norm.cuh"
+#include "backend/cuda/kernels/common/work_list.cuh"
+
+namespace moesaic::cuda {
+namespace {
+
+constexpr int kMaxExperts = 1024;
+
+__device__ void write_normed(const Norm& p, int row, const float4* values) {
+  uint2* out = static_cast<uint2*>(p.out) + static_cast<int64_t>(row) * p.hidden / 4;
+  for (int i = threadIdx.x; i < p.hidden / 4; i += kNormThreads)
+    out[i] = half_words(values[i], p.factor, p.bf16);
+}
+
+__global__ void __launch_bounds__(kNormThreads) norm_kernel(const Norm p) {
+  extern __shared__ float4 values[];  // [hidden / 4]
+  __shared__ float scratch[kNormThreads / 32];
+  wait_for_predecessor();
+  start_successor();
+  const int r = blockIdx.x;
+  norm_row(p, p.row_map != nullptr ? p.row_map[r] : r, values, scratch);
+  write_normed(p, r, values);
+  if (p.out_f32 == nullptr) return;
+  float4* out = reinterpret_cast<float4*>(p.out_f32 + static_cast<int64_t>(r) * p.hidden);
+  for (int i = threadIdx.x; i < p.hidden / 4; i += kNormThreads) out[i] = values[i];
+}
+
+// A warp computes kExperts experts for kRows rows; lanes take every 32nd float4, so that each sum has one
+// order whatever the tile.
+template <int kExperts, int kRows>
+__global__ void router_kernel(const Router p) {
+  const int warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int first_expert = warp * kExperts, first_row = blockIdx.y * kRows;
+  wait_for_predecessor();
+  start_successor();
+  if (first_expert >= p.experts) return;
+  const int quads = p.hidden / 4;
+  const auto row_of = [&](const float* matrix, int row, int rows) {
+    return reinterpret_cast<const float4*>(matrix) + static_cast<int64_t>(min(row, rows - 1)) * quads;
+  };
+  float sum[kExperts][kRows] = {};
+  for (int i = lane; i < quads; i += 32) {
+    float4 w[kExperts], x[kRows];  // all under way at once
+#pragma unroll
+    for (int e = 0; e < kExperts; ++e) w[e] = __ldg(row_of(p.weight, first_expert + e, p.experts) + i);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) x[r] = row_of(p.x, first_row + r, p.rows)[i];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int e = 0; e < kExperts; ++e)
+        sum[e][r] =
+            fmaf(w[e].w, x[r].w, fmaf(w[e].z, x[r].z, fmaf(w[e].y, x[r].y, fmaf(w[e].x, x[r].x, sum[e][r]))));
+    }
+  }
+#pragma unroll
+  for (int e = 0; e < kExperts; ++e) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float v = warp_sum(sum[e][r]);
+      const int expert = first_expert + e, row = first_row + r;
+      if (lane == 0 && expert < p.experts && row < p.rows)
+        p.logits[static_cast<int64_t>(row) * p.experts + expert] = v + p.bias[expert];
+    }
+  }
+}
+
+__global__ void __launch_bounds__(256) top_k_kernel(const Route p) {
+  wait_for_predecessor();
+  start_successor();
+  const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  if (row < p.rows) top_k_row<kMaxExperts>(p, row, threadIdx.x % 32, p.ids);
+}
+
+// What experts have.
+struct Sizes {
+  int slots, jobs, starts;
+};
+__device__ Sizes operator+(const Sizes& a, const Sizes& b) {
+  return {a.slots + b.slots, a.jobs + b.jobs, a.starts + b.starts};
+}
+// Over the first warps of the block, in all its threads: the sum of the threads before, and of all.
+struct Scan {
+  Sizes before, total;
+};
+__device__ Scan block_scan(const Sizes& x, int warps, Sizes* scratch) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  Sizes sum = x;
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const Sizes below = {__shfl_up_sync(~0u, sum.slots, offset), __shfl_up_sync(~0u, sum.jobs, offset),
+                         __shfl_up_sync(~0u, sum.starts, offset)};
+    if (lane >= offset) sum = sum + below;
+  }
+  if (lane == 31 && warp < warps) scratch[warp] = sum;
+  __syncthreads();
+  Sizes base = {}, total = {};
+  for (int w = 0; w < warps; ++w) {
+    if (w == warp) base = total;
+    total = total + scratch[w];
+  }
+  __syncthreads();
+  const Sizes to = base + sum;
+  return {{to.slots - x.slots, to.jobs - x.jobs, to.starts - x.starts}, total};
+}
+
+// Warps that plan: each counts a part of the pairs for itself, and what they counted is added up one after
+// the other.
+constexpr int kCounts = 8192;  // of warps and experts
+int plan_warps(int pairs, int experts) { return max(1, min(kCounts / experts, min(32, (pairs + 63) / 64))); }
+
+// Pairs of the same expert stand in the order of rows. ids: of the pairs; counts: [warps][experts].
+__device__ void plan(const Route& p, const int* ids, int warps, int* counts, Sizes* scratch) {
+  const int pairs = p.rows * p.top_k, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int* mine = counts + warp * p.experts;
+  const int share = (pairs + 32 * warps - 1) / (32 * warps) * 32;
+  const int begin = min(warp * share, pairs), end = min(begin + share, pairs);
+  for (int i = threadIdx.x; i < warps * p.experts; i += blockDim.x) counts[i] = 0;
+  __syncthreads();
+  // body(pair, expert, rank, equals): equals: of the 32 pairs, `rank` of them before this one; expert -1:
+  // none. Several pairs are read before the first is looked at.
+  const auto for_pairs = [&](const auto& body) {
+    constexpr int kAhead = 8;
+    for (int base = begin + lane; base - lane < end; base += 32 * kAhead) {
+      int expert[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) expert[i] = base + 32 * i < end ? ids[base + 32 * i] : -1;
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const unsigned equals = __match_any_sync(~0u, expert[i]);
+        body(base + 32 * i, expert[i], __popc(equals & ((1u << lane) - 1)), __popc(equals));
+        __syncwarp();
+      }
+    }
+  };
+  for_pairs([&](int, int expert, int rank, int equals) {
+    if (expert >= 0 && rank == 0) mine[expert] += equals;
+  });
+  __syncthreads();
+  // A thread takes experts e, e + blockDim.x, ...: one after the other in one scan each.
+  Sizes done = {};
+  for (int first = 0; first < p.experts; first += blockDim.x) {
+    const int expert = first + threadIdx.x;
+    int count = 0;
+    for (int w = 0; w < warps && expert < p.experts; ++w) count += counts[w * p.experts + expert];
+    const Pieces pieces(p, count);
+    const int planning = (min(p.experts - first, static_cast<int>(blockDim.x)) + 31) / 32;
+    const Scan scan = block_scan({count, pieces.jobs(), pieces.starts()}, planning, scratch);
+    const Sizes at = done + scan.before;
+    pieces.write(p.jobs + at.jobs, expert, at.slots, at.starts);
+    for (int w = 0, slot = at.slots; w < warps && expert < p.experts; ++w) {
+      const int n = counts[w * p.experts + expert];
+      counts[w * p.experts + expert] = slot, slot += n;
+    }
+    done = done + scan.total;
+  }
+  if (threadIdx.x == 0) *p.job_count = done.jobs;
+  __syncthreads();
+  for_pairs([&](int pair, int expert, int rank, int equals) {
+    const int slot = expert >= 0 ? mine[expert] + rank : 0;
+    __syncwarp();
+    if (expert < 0) return;
+    p.slots[pair] = slot, p.slot_rows[slot] = pair / p.top_k;
+    if (rank == 0) mine[expert] += equals;
+  });
+}
+
+__global__ void __launch_bounds__(1024) plan_kernel(const Route p, int warps) {
+  extern __shared__ int plan_counts[];
+  __shared__ Sizes scratch[32];
+  wait_for_predecessor();
+  start_successor();
+  plan(p, p.ids, warps, plan_counts, scratch);
+}
+
+// Both in one block, for the rows of decoding.
+constexpr int kRoutedAtOnce = 64;
+__global__ void __launch_bounds__(1024) route_kernel(const Route p, int warps) {
+  extern __shared__ int route_ids[];  // [pairs], then the plan's counts
+  __shared__ Sizes scratch[32];
+  wait_for_predecessor();
+  start_successor();
+  top_k_rows<kMaxExperts>(p, route_ids);
+  plan(p, route_ids, warps, route_ids + p.rows * p.top_k, scratch);
+}
+
+// Norm, router and route in one kernel, for the few rows of decoding: a warp an expert, whose weights are
+// read while the kernel before still runs; every block norms its row for itself, and the last block to arrive
+// routes all rows.
+constexpr int kRouterLoads = 24;  // float4 a lane: hidden up to 3,072
+__global__ void __launch_bounds__(kNormThreads)
+    choose_kernel(const Norm n, const Router r, const Route t, int* arrived) {
+  extern __shared__ float4 values[];  // [hidden / 4], then the plan's counts
+  __shared__ float scratch[kNormThreads / 32];
+  __shared__ Sizes plan_scratch[kNormThreads / 32];
+  __shared__ bool last_block;
+  const int lane = threadIdx.x % 32, row = blockIdx.y;
+  const int expert = blockIdx.x * (kNormThreads / 32) + threadIdx.x / 32;
+  const float4* weight =
+      reinterpret_cast<const float4*>(r.weight + static_cast<int64_t>(min(expert, r.experts - 1)) * r.hidden);
+  float4 w[kRouterLoads];
+#pragma unroll
+  for (int i = 0; i < kRouterLoads; ++i) {
+    if (lane + 32 * i < r.hidden / 4) w[i] = __ldg(weight + lane + 32 * i);
+  }
+  wait_for_predecessor();
+  start_successor();
+  norm_row(n, row, values, scratch);
+  if (blockIdx.x == 0) write_normed(n, row, values);
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kRouterLoads; ++i) {
+    if (lane + 32 * i >= r.hidden / 4) break;
+    const float4 x = values[lane + 32 * i];
+    sum = fmaf(w[i].w, x.w, fmaf(w[i].z, x.z, fmaf(w[i].y, x.y, fmaf(w[i].x, x.x, sum))));
+  }
+  sum = warp_sum(sum);
+  if (lane == 0 && expert < r.experts)
+    r.logits[static_cast<int64_t>(row) * r.experts + expert] = sum + r.bias[expert];
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last_block = atomicAdd(arrived, 1) == static_cast<int>(gridDim.x * gridDim.y) - 1;
+  __syncthreads();
+  if (!last_block) return;
+  __threadfence();
+  if (threadIdx.x == 0) *arrived = 0;
+  int* counts = reinterpret_cast<int*>(values);
+  top_k_rows<kNormThreads>(t, counts);
+  plan(t, counts, kNormThreads / 32, counts + t.rows * t.top_k, plan_scratch);
+}
+
+// Norm and router for the rows of decoding, as short as can be, because nothing runs beside it: kScored
+// experts a block, whose weights are in registers before the kernel waits; the logits of a row are summed
+// before the norm's factor is known, so that one meeting of the threads serves all sums.
+constexpr int kScoreLoads = 6;  // float4 a thread: hidden up to 3,072
+template <int kScored>
+struct Scores {
+  float4 norm_weight[kScoreLoads], weight[kScored][kScoreLoads];
+
+  __device__ void load(const Norm& n, const Router& r, int first) {
+#pragma unroll
+    for (int j = 0; j < kScoreLoads; ++j) {
+      const int i = min(j * kNormThreads + static_cast<int>(threadIdx.x), n.hidden / 4 - 1);
+      norm_weight[j] = __ldg(reinterpret_cast<const float4*>(n.weight) + i);
+#pragma unroll
+      for (int e = 0; e < kScored; ++e) {
+        const int64_t expert = min(first + e, r.experts - 1);
+        weight[e][j] = __ldg(reinterpret_cast<const float4*>(r.weight + expert * r.hidden) + i);
+      }
+    }
+  }
+  // sum: of each expert, and of squares, by this thread.
+  __device__ void add(const float4 (&x)[kScoreLoads], float (&sum)[kScored + 1]) const {
+#pragma unroll
+    for (int j = 0; j < kScoreLoads; ++j) {
+      const float4 v = x[j], g = norm_weight[j], y = {v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w};
+      sum[kScored] = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, sum[kScored]))));
+#pragma unroll
+      for (int e = 0; e < kScored; ++e) {
+        const float4 w = weight[e][j];
+        sum[e] = fmaf(w.w, y.w, fmaf(w.z, y.z, fmaf(w.y, y.y, fmaf(w.x, y.x, sum[e]))));
+      }
+    }
+  }
+  __device__ void write_normed(const Norm& n, int row, const float4 (&x)[kScoreLoads], float scale) const {
+    uint2* out = static_cast<uint2*>(n.out) + static_cast<int64_t>(row) * (n.hidden / 4);
+#pragma unroll
+    for (int j = 0; j < kScoreLoads; ++j) {
+      const int i = j * kNormThreads + static_cast<int>(threadIdx.x);
+      const float4 v = x[j], g = norm_weight[j];
+      if (i < n.hidden / 4)
+        out[i] = half_words({v.x * scale * g.x, v.y * scale * g.y, v.z * scale * g.z, v.w * scale * g.w},
+                            n.factor, n.bf16);
+    }
+  }
+};
+__device__ __forceinline__ void load_row(const Norm& n, int row, float4 (&x)[kScoreLoads]) {
+#pragma unroll
+  for (int j = 0; j < kScoreLoads; ++j) {
+    const int i = j * kNormThreads + static_cast<int>(threadIdx.x);
+    x[j] = i < n.hidden / 4 ? reinterpret_cast<const float4*>(n.x + static_cast<int64_t>(row) * n.hidden)[i]
+                            : make_float4(0, 0, 0, 0);
+  }
+}
+
+// A block has rows blockIdx.y, blockIdx.y + gridDim.y, ...
+template <int kScored>
+__global__ void __launch_bounds__(kNormThreads) score_kernel(const Norm n, const Router r) {
+  __shared__ float scratch[2][kNormThreads / 32][kScored + 1];
+  const int first = blockIdx.x * kScored, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int expert = first + static_cast<int>(threadIdx.x);
+  const bool mine = threadIdx.x < kScored && expert < r.experts;
+  const float bias = mine ? __ldg(r.bias + expert) : 0.0f;
+  Scores<kScored> scores;
+  scores.load(n, r, first);
+  start_successor();
+  wait_for_predecessor();
+  for (int row = blockIdx.y, turn = 0; row < n.rows; row += gridDim.y, turn ^= 1) {
+    float4 x[kScoreLoads];
+    load_row(n, row, x);
+    float sum[kScored + 1] = {};
+    scores.add(x, sum);
+#pragma unroll
+    for (int e = 0; e <= kScored; ++e) sum[e] = warp_sum(sum[e]);
+    if (lane <= kScored) {
+      float own = sum[0];
+#pragma unroll
+      for (int e = 1; e <= kScored; ++e) own = lane == e ? sum[e] : own;
+      scratch[turn][warp][lane] = own;
+    }
+    __syncthreads();
+    const auto total = [&](int e) {
+      const auto& s = scratch[turn];
+      return (s[0][e] + s[1][e]) + (s[2][e] + s[3][e]);
+    };
+    const float mean = total(kScored) / static_cast<float>(n.hidden), scale = rsqrtf(mean + n.eps);
+    if (mine) r.logits[static_cast<int64_t>(row) * r.experts + expert] = total(threadIdx.x) * scale + bias;
+    if (blockIdx.x > 0) continue;
+    if (!(mean <= 3.0e38f) && threadIdx.x == 0) atomicCAS(n.fault, 0, n.code);
+    scores.write_normed(n, row, x, scale);
+  }
+}
+
+__global__ void rotations_kernel(const int32_t* positions, int rows, const double* inverse_frequency,
+                                 int half, double factor, float2* rotation) {
+  wait_for_predecessor();
+  start_successor();
+  const int index = blockIdx.x * blockDim.x + threadIdx.x;
+  if (index >= rows * half) return;
+  double sine, cosine;
+  sincos(positions[index / half] * inverse_frequency[index % half], &sine, &cosine);
+  rotation[index] = {static_cast<float>(cosine * factor), static_cast<float>(sine * factor)};
+}
+
+}  // namespace
+
+Status norm(const Norm& p, cudaStream_t stream) {
+  return launch(norm_kernel, dim3(p.rows), dim3(kNormThreads), p.hidden * sizeof(float), stream, p);
+}
+
+bool can_score(const Router& p) { return p.rows <= 256 && p.hidden <= 4 * kNormThreads * kScoreLoads; }
+bool can_choose(const Router& p, const Route& t) {
+  return p.rows <= 8 && p.experts <= kNormThreads && p.hidden <= 128 * kRouterLoads && t.top_k <= 4;
+}
+
+template <int kScored>
+Status run_score(const Norm& n, const Router& r, cudaStream_t stream) {
+  constexpr int kBlocks = 396;  // three a multiprocessor of an H200
+  static const cudaError_t prepared = share_multiprocessor(score_kernel<kScored>);
+  if (prepared != cudaSuccess) return check(prepared, "score");
+  const int across = (r.experts + kScored - 1) / kScored, down = min(r.rows, max(1, kBlocks / across));
+  return launch(score_kernel<kScored>, dim3(across, down), dim3(kNormThreads), 0, stream, n, r);
+}
+Status score(const Norm& n, const Router& r, cudaStream_t stream) {
+  static_assert(kNormThreads == 128, "score_kernel adds four warps");
+  // One row: a thread has little to load, and blocks are few even so.
+  return n.rows == 1 ? run_score<2>(n, r, stream) : run_score<4>(n, r, stream);
+}
+Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cudaStream_t stream) {
+  const size_t counts = sizeof(int) * (t.rows * t.top_k + kNormThreads / 32 * t.experts);
+  return launch(choose_kernel, dim3((r.experts + kNormThreads / 32 - 1) / (kNormThreads / 32), r.rows),
+                dim3(kNormThreads), max(n.hidden * sizeof(float), counts), stream, n, r, t, arrived);
+}
+
+Status router(const Router& p, cudaStream_t stream) {
+  if (p.rows <= 4)
+    return launch(router_kernel<1, 1>, dim3((p.experts + 1) / 2, p.rows), dim3(64), 0, stream, p);
+  return launch(router_kernel<8, 4>, dim3((p.experts + 31) / 32, (p.rows + 3) / 4), dim3(128), 0, stream, p);
+}
+
+int max_jobs(int rows, int experts, int top_k, int tile) {
+  const int pairs = rows * top_k;
+  return min(pairs, min(experts, pairs) + pairs / tile);
+}
+
+Status route(const Route& p, cudaStream_t stream) {
+  const int pairs = p.rows * p.top_k, warps = plan_warps(pairs, p.experts);
+  const size_t counts = sizeof(int) * warps * p.experts;
+  if (p.rows <= kRoutedAtOnce)
+    return launch(route_kernel, dim3(1), dim3(1024), counts + sizeof(int) * pairs, stream, p, warps);
+  const Status status = launch(top_k_kernel, dim3((p.rows + 7) / 8), dim3(256), 0, stream, p);
+  if (!status.ok()) return status;
+  return launch(plan_kernel, dim3(1), dim3(1024), counts, stream, p, warps);
+}
+
+Status rotations(const int32_t* positions, int rows, const double* inverse_frequency, int half, double factor,
+                 float2* rotation, cudaStream_t stream) {
+  return launch(rotations_kernel, dim3((rows * half + 255) / 256), dim3(256), 0, stream, positions, rows,
+                inverse_frequency, half, factor, rotation);
+}
+
+}  // namespace moesaic::cuda

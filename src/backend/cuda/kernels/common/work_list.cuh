@@ -1,0 +1,104 @@
+// How a thread block chooses the experts of rows and makes the list of jobs.
+#pragma once
+
+#include "backend/cuda/kernels/common/launch.cuh"
+#include "backend/cuda/kernels/common/top_k.cuh"
+#include "backend/cuda/ops/route.h"
+
+namespace moesaic::cuda {
+
+// ids: of all rows.
+template <int kMostExperts>
+__device__ void top_k_row(const Route& p, int row, int lane, int32_t* ids) {
+  with_keys<kMostExperts>(p.experts, [&](auto keys) {
+    keys.load(p.logits + static_cast<int64_t>(row) * p.experts, p.experts, lane);
+    keys.choose(p.top_k, lane, ids + row * p.top_k, p.weights + row * p.top_k);
+  });
+}
+
+// All rows, by one block: a warp reads its next row's logits while it chooses.
+template <int kMostExperts>
+__device__ void top_k_rows(const Route& p, int32_t* ids) {
+  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  with_keys<kMostExperts>(p.experts, [&](auto now) {
+    auto next = now;
+    const auto load = [&](auto& keys, int row) {
+      if (row < p.rows) keys.load(p.logits + static_cast<int64_t>(row) * p.experts, p.experts, lane);
+    };
+    load(now, threadIdx.x / 32);
+#pragma unroll 1
+    for (int row = threadIdx.x / 32; row < p.rows; row += warps) {
+      load(next, row + warps);
+      now.choose(p.top_k, lane, ids + row * p.top_k, p.weights + row * p.top_k);
+      now = next;
+    }
+  });
+  __syncthreads();
+}
+
+// What an expert's slots are cut into.
+struct Pieces {
+  int size, full, last;
+  __device__ Pieces(const Route& p, int count) {
+    const int parts = (count + p.tile - 1) / p.tile;
+    size = p.even && parts > 0 ? min(p.tile, tile_width((count + parts - 1) / parts)) : p.tile;
+    full = count / size, last = count % size;
+  }
+  __device__ int jobs() const { return full + (last > 0); }
+  __device__ int starts() const { return full * size + (last > 0 ? tile_width(last) : 0); }
+  // first, start: of the expert's first job.
+  __device__ void write(Job* jobs, int expert, int first, int start) const {
+    for (int j = 0; j < full; ++j) jobs[j] = {expert, first + j * size, size, start + j * size};
+    if (last > 0) jobs[full] = {expert, first + full * size, last, start + full * size};
+  }
+};
+
+// What route.cu's plan() makes of any number of pairs, of few and in fewer steps, by a block with at least a
+// thread an expert.
+constexpr int kFewPairs = 256;
+template <int kExperts>
+struct FewPairs {
+  alignas(16) uint32_t takers[kExperts][kFewPairs / 32];  // of an expert: a bit a pair
+  int first[kExperts];                                    // its first slot
+  uint32_t sums[kExperts / 32 + 1];                       // of a warp's experts
+
+  // All threads; before plan(), with a barrier between them.
+  __device__ void clear(int experts) {
+    for (int i = threadIdx.x; i < experts * (kFewPairs / 32); i += blockDim.x) takers[0][i] = 0;
+  }
+  // ids: of the pairs. What it writes is there after the next barrier.
+  __device__ void plan(const Route& p, const int32_t* ids) {
+    const int pairs = p.rows * p.top_k, expert = threadIdx.x, lane = threadIdx.x % 32;
+    for (int i = threadIdx.x; i < pairs; i += blockDim.x) atomicOr(&takers[ids[i]][i / 32], 1u << i % 32);
+    __syncthreads();
+    int count = 0;
+    for (int i = 0; i < kFewPairs / 32 && expert < p.experts; ++i) count += __popc(takers[expert][i]);
+    const Pieces pieces(p, count);
+    // Slots, jobs, starts: at most 256, 256, 4,095.
+    const uint32_t mine = count | pieces.jobs() << 10 | static_cast<uint32_t>(pieces.starts()) << 20;
+    uint32_t before = mine;
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const uint32_t below = __shfl_up_sync(~0u, before, offset);
+      if (lane >= offset) before += below;
+    }
+    if (lane == 31 && expert / 32 <= (p.experts - 1) / 32) sums[expert / 32] = before;
+    before -= mine;
+    __syncthreads();
+    if (expert < p.experts) {
+      for (int w = 0; w < expert / 32; ++w) before += sums[w];
+      const int slot = before & 1023, job = before >> 10 & 1023;
+      first[expert] = slot;
+      pieces.write(p.jobs + job, expert, slot, before >> 20);
+      if (expert == p.experts - 1) *p.job_count = job + pieces.jobs();
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < pairs; i += blockDim.x) {
+      const uint32_t* bits = takers[ids[i]];
+      int slot = first[ids[i]] + __popc(bits[i / 32] & ((1u << i % 32) - 1));
+      for (int w = 0; w < i / 32; ++w) slot += __popc(bits[w]);
+      p.slots[i] = slot, p.slot_rows[slot] = i / p.top_k;
+    }
+  }
+};
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,87 @@
+// Products y = W x from MXFP4 or MXFP8 weights and MXFP8 activations (quad_layout.h), through the atom of
+// block_scaled_mma.cuh: the experts' (E2M1), or one matrix's. The experts' also from MXFP4 activations.
+//
+// All tiles add in one order: the contraction is cut into kSlices fixed slices of whole quads, a slice is one
+// chain of atoms, and the slices are added in order. So a token's result has the same bits whatever the tile
+// and the batch.
+#pragma once
+
+#include "backend/cuda/kernels/sm120/tokens.h"
+
+namespace moesaic::cuda::sm120a {
+
+// Units of 32 rows of all experts, [experts][units][unit_bytes(element, cols / 32)].
+struct Weights {
+  const uint8_t* data = nullptr;
+  int units = 0;  // of one expert
+  Element element = Element::kE2M1;
+};
+// As uploaded: a Matrix of Kind::kMxfp4Quads or kMxfp8Quads.
+inline Weights weights_of(const Matrix& m) {
+  return {.data = m.data.as<uint8_t>(),
+          .units = static_cast<int>(m.units),
+          .element = m.kind == Kind::kMxfp8Quads ? Element::kE4M3 : Element::kE2M1};
+}
+
+// What is compiled; a tile serves jobs of at most so many slots.
+enum class Tile {
+  k8,
+  k16,
+  k32,
+  k64,
+  k128,
+  kPrefill,     // 128 tokens, twice the rows
+  kCapacity128  // the baseline: 128 tokens are computed whatever their count
+};
+// Those with kernels of their own.
+inline constexpr Tile kTiles[] = {Tile::k8, Tile::k16, Tile::k32, Tile::k64, Tile::k128, Tile::kPrefill};
+inline constexpr int tile_tokens(Tile tile) {
+  constexpr int kTokens[] = {8, 16, 32, 64, 128, 128, 128};
+  return kTokens[static_cast<int>(tile)];
+}
+
+// The kernel behind a tile: gemm_small_m.cuh for so many groups of 8 tokens, or with groups = 0
+// gemm_large_m.cuh, with as many stages as leave room for a second thread block where that is possible.
+struct TileShape {
+  int groups = 0;
+  int tokens = 0, units = 0, stages = 0;
+};
+inline constexpr TileShape shape_of(Element weights, Element tokens, Tile tile) {
+  const bool wide = weights == Element::kE4M3, narrow = tokens == Element::kE2M1;
+  if (tile_tokens(tile) <= 32) return {.groups = tile_tokens(tile) / kGroup};
+  if (tile == Tile::k64) return {.tokens = 64, .units = 2, .stages = wide ? 2 : 3};
+  if (tile == Tile::kPrefill) return {.tokens = 128, .units = 4, .stages = wide ? 2 : 3};
+  return {.tokens = 128, .units = 2, .stages = wide || narrow ? 3 : 2};
+}
+// Of a thread block for few tokens, by epilogue: SwiGLU's blocks of 32 values need two.
+inline constexpr int kSwiGluUnits = 2, kRowUnits = 1;
+
+// For so many tokens of one matrix: more rows to a thread block only where there are blocks enough.
+inline constexpr Tile dense_tile(int tokens) {
+  if (tokens > 512) return Tile::kPrefill;
+  for (const Tile tile : {Tile::k8, Tile::k16, Tile::k32, Tile::k64}) {
+    if (tokens <= tile_tokens(tile)) return tile;
+  }
+  return Tile::k128;
+}
+inline Tokens dense_tokens(void* data, int cols, int tokens) {
+  const int tile = tile_tokens(dense_tile(tokens));
+  return {.data = static_cast<uint8_t*>(data),
+          .cols = cols,
+          .most_jobs = (tokens + tile - 1) / tile,
+          .tile = tile,
+          .count = tokens};
+}
+
+// A product without units only makes sure that there is code for it (load_tile.h).
+//
+// E2M1 weights only.
+Status gemm(const Weights& w, const Tokens& x, Tile tile, const SwiGluMx& out, cudaStream_t stream);
+Status gemm(const Weights& w, const Tokens& x, Tile tile, const AtomicCombine& out, cudaStream_t stream);
+const void* any_tile();  // one of the kernels, to see what code there is of them
+// out[slot, row] (+)= value + bias[expert, row]; E2M1 tokens want E2M1 weights
+Status gemm(const Weights& w, const Tokens& x, Tile tile, const Store& out, cudaStream_t stream);
+// Rows in the order of Rows::kHeads, one matrix; E4M3 tokens only.
+Status gemm(const Weights& w, const Tokens& x, Tile tile, const Qkv& out, cudaStream_t stream);
+
+}  // namespace moesaic::cuda::sm120a

@@ -1,0 +1,91 @@
+#include "backend/cuda/kernels/sm120/load_tile.h"
+
+#include "backend/cuda/kernels/sm120/gemm.h"
+#include "backend/cuda/kernels/sm120/tile_code.h"
+#include "base/error.h"
+#include "base/log.h"
+
+namespace moesaic::cuda::sm120a {
+namespace {
+
+Result<cudaDeviceProp> current_device() {
+  int device = 0;
+  cudaDeviceProp p{};
+  RETURN_IF_ERROR(check(cudaGetDevice(&device), "device"));
+  RETURN_IF_ERROR(check(cudaGetDeviceProperties(&p, device), "device"));
+  return p;
+}
+std::string architecture_of(const cudaDeviceProp& p) {
+  return fmt::format("sm_{}{}{}", p.major, p.minor, p.major >= 9 ? "a" : "");
+}
+
+// Whether there is code for `kernel`, and it is not the emulation on a device that has the instruction.
+bool has_native(const void* kernel, const cudaDeviceProp& p, bool& runs) {
+  cudaFuncAttributes a{};
+  runs = cudaFuncGetAttributes(&a, kernel) == cudaSuccess;
+  if (!runs) cudaGetLastError();
+  return runs && (p.major != kAtomMajor || a.ptxVersion >= 10 * kAtomMajor);
+}
+
+}  // namespace
+
+Result<const void*> compiled_tile(const std::string& name, const std::string& architecture) {
+  ASSIGN_OR_RETURN(const TileCode code, tile_code(name, architecture, kernel_cache()));
+  debug(fmt::format("{}: {} for {}", name, code.cached ? "found on disk" : "compiled", architecture));
+  cudaLibrary_t library = nullptr;
+  cudaKernel_t kernel = nullptr;
+  RETURN_IF_ERROR(
+      check(cudaLibraryLoadData(&library, code.kernel.cubin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+            name));
+  RETURN_IF_ERROR(check(cudaLibraryGetKernel(&kernel, library, code.kernel.symbol.c_str()), name));
+  return static_cast<const void*>(kernel);
+}
+
+FileCache kernel_cache() {
+  const std::string folder = cache_folder();
+  return FileCache(folder.empty() ? folder : folder + "/kernels");
+}
+
+Result<const void*> load_tile(const void* kernel, const std::string& name, size_t shared) {
+  ASSIGN_OR_RETURN(const cudaDeviceProp p, current_device());
+  bool runs = false;
+  const void* function = kernel;
+  if (!has_native(kernel, p, runs)) {
+    const Result<const void*> compiled = compiled_tile(name, architecture_of(p));
+    if (!compiled.ok() && !runs) return compiled.status();
+    if (compiled.ok()) function = compiled.value();
+  }
+  // More than 48 KB are to be asked for.
+  RETURN_IF_ERROR(check(
+      cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+      name));
+  return function;
+}
+
+Result<DeviceCode> device_code() {
+  ASSIGN_OR_RETURN(const cudaDeviceProp p, current_device());
+  bool runs = false;
+  return DeviceCode{.architecture = architecture_of(p), .lacking = !has_native(any_tile(), p, runs)};
+}
+
+Status load_expert_tiles(Element tokens) {
+  for (const Tile tile : kTiles) {
+    const Tokens x{.element = tokens};
+    RETURN_IF_ERROR(gemm({}, x, tile, SwiGluMx{}, nullptr));
+    RETURN_IF_ERROR(gemm({}, x, tile, AtomicCombine{}, nullptr));
+    RETURN_IF_ERROR(gemm({}, x, tile, Store{}, nullptr));
+  }
+  return {};
+}
+
+Status load_dense_tiles() {
+  for (const Tile tile : kTiles) {
+    for (const Element element : {Element::kE2M1, Element::kE4M3}) {
+      RETURN_IF_ERROR(gemm({.element = element}, {}, tile, Store{}, nullptr));
+      RETURN_IF_ERROR(gemm({.element = element}, {}, tile, Qkv{}, nullptr));
+    }
+  }
+  return {};
+}
+
+}  // namespace moesaic::cuda::sm120a

@@ -1,0 +1,35 @@
+// Which machine code a tile's launch uses: the program's own, or what NVRTC makes for a device that the
+// program has none for.
+#pragma once
+
+#include <string>
+
+#include "backend/cuda/runtime/device.h"
+#include "backend/cuda/weights/quad_layout.h"
+#include "base/file_cache.h"
+
+namespace moesaic::cuda::sm120a {
+
+// The user's, where tiles are kept.
+FileCache kernel_cache();
+
+// Of the current device: whether the program lacks its native code for tiles.
+struct DeviceCode {
+  std::string architecture;  // "sm_120a"
+  bool lacking = false;
+};
+Result<DeviceCode> device_code();
+
+// The tile `name` of tile_code.h on the current device; stays loaded.
+Result<const void*> compiled_tile(const std::string& name, const std::string& architecture);
+
+// What is to be launched for `kernel`, which may take `shared` bytes of dynamic shared memory: itself, or the
+// compiled tile `name` (tile_code.h), if need be the emulation that a device of SM12x's kind can make of PTX.
+Result<const void*> load_tile(const void* kernel, const std::string& name, size_t shared);
+
+// The tiles of gemm.h, before there are requests: those of experts from tokens of this element, and those of
+// dense layers.
+Status load_expert_tiles(Element tokens);
+Status load_dense_tiles();
+
+}  // namespace moesaic::cuda::sm120a

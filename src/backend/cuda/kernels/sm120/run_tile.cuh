@@ -1,0 +1,97 @@
+// The launch of a tile's kernel. A file that includes this compiles those that it names.
+#pragma once
+
+#include "backend/cuda/kernels/sm120/gemm.h"
+#include "backend/cuda/kernels/sm120/gemm_large_m.cuh"
+#include "backend/cuda/kernels/sm120/gemm_small_m.cuh"
+#include "backend/cuda/kernels/sm120/load_tile.h"
+#include "backend/cuda/kernels/sm120/tile_code.h"
+
+namespace moesaic::cuda::sm120a {
+
+inline Product product_of(const Weights& w, const Tokens& x, Tile tile) {
+  const int blocks = x.cols / kBlock;
+  return {.weights = w.data,
+          .unit_stride = unit_bytes(w.element, blocks),
+          .units = w.units,
+          .blocks = blocks,
+          .tokens = x,
+          .whole = tile == Tile::kCapacity128};
+}
+
+template <class Epilogue>
+inline constexpr const char* kEpilogueName = nullptr;
+template <>
+inline constexpr const char* kEpilogueName<SwiGluMx> = "SwiGluMx";
+template <>
+inline constexpr const char* kEpilogueName<AtomicCombine> = "AtomicCombine";
+template <>
+inline constexpr const char* kEpilogueName<Store> = "Store";
+template <>
+inline constexpr const char* kEpilogueName<Qkv> = "Qkv";
+
+// code: what load_tile() gave for a kernel of these parameters.
+template <typename... Params>
+Status run(void (*)(Params...), const Result<const void*>& code, const Product& p, int units, int warps,
+           size_t shared, cudaStream_t stream, const auto& epilogue) {
+  if (!code.ok()) return code.status();
+  if (p.units == 0) return {};
+  const auto kernel = reinterpret_cast<void (*)(Params...)>(const_cast<void*>(code.value()));
+  const auto blocks = static_cast<unsigned>((p.units + units - 1) / units);
+  return launch(kernel, dim3(blocks, p.tokens.most_jobs), dim3(warps * 32), shared, stream, p, epilogue);
+}
+
+// kUnits: of a block for few tokens.
+template <Element kA, Element kB, int kUnits, Tile kTile, class Epilogue>
+Status run_shape(const Product& p, const Epilogue& epilogue, cudaStream_t stream) {
+  constexpr TileShape kShape = shape_of(kA, kB, kTile);
+  const auto load = [](auto kernel, size_t shared) {
+    return load_tile(reinterpret_cast<const void*>(kernel),
+                     tile_name(kA, kB, kTile, kUnits, kEpilogueName<Epilogue>), shared);
+  };
+  // Once for each kernel.
+  if constexpr (kShape.groups > 0) {
+    constexpr size_t kShared = kFewShared<kA, kShape.groups, kUnits>;
+    const auto kernel = few_kernel<kA, kB, kShape.groups, kUnits, Epilogue>;
+    static const Result<const void*> kCode = load(kernel, kShared);
+    return run(kernel, kCode, p, kUnits, kFewWarps, kShared, stream, epilogue);
+  } else {
+    constexpr size_t kShared = ManyTile<kA, kB, kShape.tokens, kShape.units, kShape.stages>::kShared;
+    const auto kernel = many_kernel<kA, kB, kShape.tokens, kShape.units, kShape.stages, Epilogue>;
+    static const Result<const void*> kCode = load(kernel, kShared);
+    return run(kernel, kCode, p, kShape.units, kManyWarps, kShared, stream, epilogue);
+  }
+}
+
+template <Element kA, Element kB, int kUnits, class Epilogue>
+Status run_tile(const Weights& w, const Tokens& x, Tile tile, const Epilogue& epilogue, cudaStream_t stream) {
+  const Product p = product_of(w, x, tile);
+  switch (tile) {
+    case Tile::k8:
+      return run_shape<kA, kB, kUnits, Tile::k8>(p, epilogue, stream);
+    case Tile::k16:
+      return run_shape<kA, kB, kUnits, Tile::k16>(p, epilogue, stream);
+    case Tile::k32:
+      return run_shape<kA, kB, kUnits, Tile::k32>(p, epilogue, stream);
+    case Tile::k64:
+      return run_shape<kA, kB, kUnits, Tile::k64>(p, epilogue, stream);
+    case Tile::kPrefill:
+      return run_shape<kA, kB, kUnits, Tile::kPrefill>(p, epilogue, stream);
+    default:
+      return run_shape<kA, kB, kUnits, Tile::k128>(p, epilogue, stream);
+  }
+}
+
+// gemm_mxfp4.cu has those for E2M1 tokens.
+template <int kUnits, class Epilogue>
+Status run_mxfp4(const Weights& w, const Tokens& x, Tile tile, const Epilogue& epilogue,
+                 cudaStream_t stream) {
+  return run_tile<Element::kE2M1, Element::kE2M1, kUnits>(w, x, tile, epilogue, stream);
+}
+extern template Status run_mxfp4<kSwiGluUnits>(const Weights&, const Tokens&, Tile, const SwiGluMx&,
+                                               cudaStream_t);
+extern template Status run_mxfp4<kRowUnits>(const Weights&, const Tokens&, Tile, const AtomicCombine&,
+                                            cudaStream_t);
+extern template Status run_mxfp4<kRowUnits>(const Weights&, const Tokens&, Tile, const Store&, cudaStream_t);
+
+}  // namespace moesaic::cuda::sm120a

@@ -1,0 +1,31 @@
+// The experts' products for about 9 to 128 tokens of a step, on Hopper: see gemm_split_k.cu.
+//
+// Every sum runs along the contraction in one order, that of moe_decode.h for 5 and more tokens: a token's
+// result does not depend on the batch, the job or the grid.
+#pragma once
+
+#include "backend/cuda/ops/linear.h"
+#include "backend/cuda/ops/route.h"
+#include "backend/cuda/weights/slab_layout.h"
+
+namespace moesaic::cuda::sm90a {
+
+inline constexpr int kSplitTokens = 16;  // of a job, at most
+
+// Of few rows the first product chooses the experts and makes the jobs itself, from the router's logits, and
+// leaves all that Route names; made: an int that is 0 between products. Null: the jobs are there before.
+struct SplitRoute {
+  Route route;
+  int* made = nullptr;
+};
+bool split_routes(const Route& route);
+
+// The first product and SwiGLU (alpha 1.702, limit 7). x: F16, jobs of at most kSplitTokens slots; h: [slots,
+// 2880] F16, times kHScale.
+Status split_up(const uint8_t* fc1, const Activations& x, const SplitRoute& route, __half* h,
+                cudaStream_t stream);
+// The second, whose biases stand in the slabs: out.bias is not used. route: as the first one had it.
+Status split_down(const uint8_t* fc2, const Activations& h, const SplitRoute& route, const Store& out,
+                  cudaStream_t stream);
+
+}  // namespace moesaic::cuda::sm90a

@@ -1,0 +1,118 @@
+#include "backend/cuda/kernels/sm90/gemm_wgmma.cuh"
+
+namespace moesaic::cuda::sm90a {
+namespace {
+
+// A warp a token: lane (block, q) has chunk q of the block, for wgmma from four places 16 bytes apart.
+constexpr int kArrangeWarps = 8;
+__global__ void __launch_bounds__(kArrangeWarps * 32)
+    arrange_kernel(const uint32_t* x, const int32_t* rows, const Tiles tiles) {
+  wait_for_predecessor();
+  start_successor();
+  if (static_cast<int>(blockIdx.y) >= jobs_of(tiles)) return;
+  const Job job = job_at(tiles, blockIdx.y);
+  const int token = blockIdx.x * kArrangeWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (token >= job.count) return;
+  const int slot = job.first + token, width = width_of(tiles, job), q = lane % 4;
+  const uint32_t* from = x + static_cast<int64_t>(rows != nullptr ? rows[slot] : slot) * (tiles.cols / 2);
+  uint8_t* to =
+      static_cast<uint8_t*>(tiles.data) + static_cast<int64_t>(job.start) * tiles.cols * 2 + token * 128;
+  constexpr int kAhead = 4;  // loads before the first of their stores
+  const int blocks = tiles.cols / kBlock;
+  for (int first = lane / 4; first < blocks; first += 8 * kAhead) {
+    uint4 chunk[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const uint32_t* at = from + min(first + 8 * i, blocks - 1) * (kBlock / 2);
+      chunk[i] = {at[q], at[q + 4], at[q + 8], at[q + 12]};
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int block = first + 8 * i, place = chunk_place(block % 2 * 4 + q, token);
+      if (block < blocks)
+        *reinterpret_cast<uint4*>(to + static_cast<int64_t>(block / 2) * width * 128 + place * 16) = chunk[i];
+    }
+  }
+}
+
+WideParams slab_params(const uint8_t* weights, const Tiles& x, int rows, float factor) {
+  return {.weights = weights,
+          .x = x,
+          .row_tiles = rows / kTileRows,
+          .units = rows / kUnit,
+          .stages = kBlocks / kBlocksPerWarp,
+          .factor = factor};
+}
+
+WideParams dense_params(const Matrix& w, const Tiles& x, float factor) {
+  const int units = static_cast<int>(w.units), per_tile = kTileRows / kUnit;
+  return {.weights = w.data.as<uint8_t>(),
+          .scales = w.scales.as<uint8_t>(),
+          .tops = w.tops.as<uint8_t>(),
+          .x = x,
+          .row_tiles = (units + per_tile - 1) / per_tile,
+          .units = units,
+          .stages = static_cast<int>(w.cols / kWideStep),
+          .factor = factor};
+}
+
+template <class Epilogue>
+Status dense(const Matrix& w, const Tiles& x, float factor, const Epilogue& out, cudaStream_t stream) {
+  const WideParams p = dense_params(w, x, factor);
+  switch (w.kind) {
+    case Kind::kBF16:
+      return launch_wide<PlainWeights<true>>(p, out, stream);
+    case Kind::kF16:
+      return launch_wide<PlainWeights<false>>(p, out, stream);
+    case Kind::kQ8_0:
+      return launch_wide<ByteWeights<Q8Codes>>(p, out, stream);
+    case Kind::kMxfp8:
+      return launch_wide<ByteWeights<Mxfp8Codes>>(p, out, stream);
+    default:
+      return Status(StatusCode::kInternal, "wide products: the experts' format");
+  }
+}
+
+}  // namespace
+
+// A tile's weights take a multiprocessor as long to read as the arithmetic of about 60 tokens, 31 if they are
+// bytes, and the last wave of thread blocks is rarely full.
+Tiles dense_tiles(const Matrix& w, void* data, int tokens) {
+  constexpr int kTiles[] = {128, 112, 64, 32};
+  const int reading = w.kind == Kind::kQ8_0 || w.kind == Kind::kMxfp8 ? 31 : 60;
+  const auto time = [&](int tile) {
+    const int tiles = (tokens + tile - 1) / tile * dense_params(w, {}, 1.0f).row_tiles;
+    return (tiles + kGrid - 1) / kGrid * std::max(tile, reading);
+  };
+  const int tile = *std::min_element(std::begin(kTiles), std::end(kTiles),
+                                     [&](int a, int b) { return time(a) < time(b); });
+  return {.data = data, .cols = static_cast<int>(w.cols), .tokens = tokens, .tile = tile};
+}
+
+Status arrange(const void* x, const int32_t* rows, const Tiles& tiles, cudaStream_t stream) {
+  const int jobs = tiles.jobs != nullptr ? tiles.most_jobs : (tiles.tokens + tiles.tile - 1) / tiles.tile;
+  return launch(arrange_kernel, dim3((tiles.tile + kArrangeWarps - 1) / kArrangeWarps, jobs),
+                dim3(kArrangeWarps * 32), 0, stream, static_cast<const uint32_t*>(x), rows, tiles);
+}
+
+Status wide_experts(const uint8_t* fc1, const Tiles& x, float factor, const WideSwiGlu& out,
+                    cudaStream_t stream) {
+  return launch_wide<SlabWeights<false>>(slab_params(fc1, x, 2 * kHidden, factor), out, stream);
+}
+Status wide_experts(const uint8_t* fc2, const Tiles& x, float factor, const Store& out, cudaStream_t stream) {
+  return launch_wide<SlabWeights<true>>(slab_params(fc2, x, kHidden, factor), out, stream);
+}
+
+bool wide_fits(const Matrix& w) {
+  constexpr Kind kKinds[] = {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8};
+  return std::ranges::find(kKinds, w.kind) != std::end(kKinds) && w.cols % kWideStep == 0 &&
+         w.cols / kWideStep >= kFewestStages;
+}
+Status wide_dense(const Matrix& w, const Tiles& x, float factor, const Store& out, cudaStream_t stream) {
+  return dense(w, x, factor, out, stream);
+}
+Status wide_dense(const Matrix& w, const Tiles& x, float factor, const Qkv& out, cudaStream_t stream) {
+  return dense(w, x, factor, out, stream);
+}
+
+}  // namespace moesaic::cuda::sm90a

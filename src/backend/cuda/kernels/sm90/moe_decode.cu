@@ -1,0 +1,360 @@
+// Batch 1..8 decode MoE operator for gpt-oss (hidden = intermediate = 2880, top-4), Hopper.
+//
+// Mathematics, per token with experts e_k and router weights p_k (k = 0..3):
+//   g, u  = W1[e] x + b1[e]            rows interleaved: 2i gate, 2i+1 up
+//   h_i   = min(g,7) * sigmoid(1.702 min(g,7)) * (clamp(u,-7,7) + 1)
+//   out   = residual + sum_k p_k (W2[e_k] h + b2[e_k])
+// W1 [5760, 2880], W2 [2880, 2880] in MXFP4: E2M1 values, one E8M0 scale per 32 along K.
+//
+// One launch of kGrid CTAs does all of it. No partial sum leaves a CTA, no atomics; the order of every sum is
+// fixed and does not depend on the batch, so a token gets the same bits alone and in any batch.
+//   slab  = 8 rows x 2880 columns of one expert, 12,288 bytes.
+//   unit  = two slabs = the 16 rows of an mma.sync.m16n8k16 A operand; rows 0-7 and 8-15 may be different
+//   experts. FC1:  360 units per active expert, dealt over kGrid CTAs. FC2: a CTA owns 16 rows of
+//   every expert, a unit, and most of them 8 more, a slab that shares a unit with that of another expert.
+//   Those with 16 have more of FC1.
+// Roles (17 warps): 0 producer (bulk copies, global -> shared ring, one unit per stage, in thirds of 30 K
+// blocks), 1 epilogue (sum over warps, bias, SwiGLU, combine), 2..16 consumers (6 of the 90 K blocks of every
+// unit each). Of one token the producer finds the likeliest expert and the epilogue chooses all four. h
+// travels through global memory without flags: the buffer holds kEmpty where nothing has been written, a
+// consumer polls the very words it needs, and the next launch clears the buffer. The weight stream never
+// waits for h. Copies in flight are limited (kInFlight): what is queued beyond about 48 KB an SM delays h and
+// brings no bandwidth.
+//
+// Tensor-core operand: E2M1 in the low exponent bits of FP16 is value x 2^-14, exact, so no multiply is
+// needed; block scales go onto FP32 partial sums. Activations are FP16: x normalised by a power of two per
+// token by the caller (x_scale undoes it), h by 2^10 (|h| <= 56). N = 8 columns hold `tokens x G` blocks,
+// column = token*G + (block mod G), B being zero elsewhere: one accumulator then serves G blocks and each
+// lane scales only its own blocks.
+//
+// Bytes: 13.27 MB per active expert. Shared memory: up to about 215 KB, one CTA per SM.
+#include "backend/cuda/kernels/sm90/moe_decode.h"
+#include "backend/cuda/kernels/sm90/moe_decode_consume.cuh"
+
+namespace moesaic::cuda::sm90a {
+namespace {
+
+// ---- producer: one thread ----
+template <class C>
+struct Stream {
+  Shared<C>& s;
+  uint64_t policy;
+  RingPlace<C::kStages> slot, landed;
+  int landed_third = 0, issued = 0;
+
+  __device__ __forceinline__ void third(int i, int bytes) {
+    if (issued++ >= C::kInFlight) {
+      mbar_wait(&s.stages[landed.index].full[landed_third], landed.phase);
+      if (++landed_third == kThirds) landed_third = 0, landed.next();
+    }
+    mbar_expect(&s.stages[slot.index].full[i], bytes);
+  }
+  __device__ __forceinline__ void copy(int i, int at, const uint8_t* src, int bytes) {
+    bulk_copy(s.stages[slot.index].unit + i * kUnitThird + at, src, bytes, &s.stages[slot.index].full[i],
+              policy);
+  }
+  // Waits until the next stage may be written; the first time there is nothing to wait for.
+  __device__ __forceinline__ void wait_for_stage() const {
+    if (issued >= C::kStages * kThirds) mbar_wait(&s.stages[slot.index].empty, slot.phase ^ 1);
+  }
+  __device__ __forceinline__ void unit(const uint8_t* src) {
+    wait_for_stage();
+#pragma unroll
+    for (int i = 0; i < kThirds; ++i) {
+      third(i, kUnitThird);
+      copy(i, 0, src + i * kUnitThird, kUnitThird);
+    }
+    slot.next();
+  }
+  __device__ __forceinline__ void slabs(const uint8_t* a, const uint8_t* b) {
+    wait_for_stage();
+#pragma unroll
+    for (int i = 0; i < kThirds; ++i) {
+      third(i, b ? kUnitThird : kSlabThird);
+      copy(i, 0, a + i * kSlabThird, kSlabThird);
+      if (b) copy(i, kSlabThird, b + i * kSlabThird, kSlabThird);
+    }
+    slot.next();
+  }
+};
+
+template <class C>
+__device__ void produce(Shared<C>& s, const Params& p, int experts) {
+  Stream<C> stream{s, evict_first_policy()};
+  for (int i = 0; i < experts; ++i)
+    for (int unit = fc1_place(i); unit < kFc1Units; unit += kGrid)
+      stream.unit(p.fc1 + s.expert_id[i] * kFc1Bytes + (size_t)unit * kUnitBytes);
+  mbar_wait(&s.planned, 0);
+  const int n = s.item_count;
+  const size_t single = kFc2Single + (size_t)blockIdx.x * kSlabBytes;
+  for (int i = experts; i < n; ++i) {
+    const Item u = load_item(s, i);
+    const uint8_t* a = p.fc2 + u.a * kFc2Bytes;
+    if (u.kind == 1)
+      stream.unit(a + (size_t)blockIdx.x * kUnitBytes);
+    else
+      stream.slabs(a + single, u.b == kNone ? nullptr : p.fc2 + u.b * kFc2Bytes + single);
+  }
+}
+
+// The kernel's wait for its predecessor is in here: what the first copy needs besides the logits comes before
+// it.
+template <class C>
+__device__ void produce_one(Shared<C>& s, const Params& p) {
+  const uint8_t* first = p.fc1 + (size_t)fc1_place(0) * kUnitBytes;
+  uint64_t policy = evict_first_policy();
+  have_now(first, policy, p.logits, p.experts);
+  wait_for_predecessor();
+  int expert = likeliest(p);
+  if (threadIdx.x > 0) return;
+  Stream<C> stream{s, policy};
+  stream.unit(first + expert * kFc1Bytes);
+#pragma unroll 1
+  for (int e = 0;;) {
+    for (int unit = fc1_place(e) + (e == 0 ? kGrid : 0); unit < kFc1Units; unit += kGrid)
+      stream.unit(p.fc1 + expert * kFc1Bytes + (size_t)unit * kUnitBytes);
+    if (++e == kTopK) break;
+    if (e == 1) mbar_wait(&s.sorted, 0);
+    expert = s.pair_expert[e];
+  }
+  const size_t single = kFc2Single + (size_t)blockIdx.x * kSlabBytes;
+  for (int step = 0; step < kFc2Steps; ++step) {
+    const int e = step_expert(step);
+    const uint8_t* a = p.fc2 + s.pair_expert[e] * kFc2Bytes;
+    if (!is_tail(step))
+      stream.unit(a + (size_t)blockIdx.x * kUnitBytes);
+    else if (has_tail())
+      stream.slabs(a + single, p.fc2 + s.pair_expert[e + 1] * kFc2Bytes + single);
+  }
+}
+
+// ---- epilogue: one warp. lane = row + 16 * (which half of the consumers it sums) ----
+template <int Rows>
+__device__ __forceinline__ float sum_consumers(const float (&red)[kConsumers][Rows][16], int column) {
+  const int lane = threadIdx.x & 31, row = lane & 15, upper = lane >> 4;
+  float v[8];
+#pragma unroll
+  for (int w = 0; w < 8; ++w) v[w] = w + upper * 8 < kConsumers ? red[w + upper * 8][column][row] : 0.0f;
+  const float sum = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+  return sum + __shfl_xor_sync(~0u, sum, 16);
+}
+
+// Writes h of 16 rows (gate, up interleaved) as four words.
+__device__ __forceinline__ void store_h(half* h, float v) {
+  const int lane = threadIdx.x & 31;
+  const float up = __shfl_down_sync(~0u, v, 1);
+  const float mine = swiglu(v, up) * kHScale;
+  const float next = __shfl_down_sync(~0u, mine, 2);
+  const half2 pair = __floats2half2_rn(mine, next);
+  if (lane < 16 && (lane & 3) == 0)
+    *reinterpret_cast<volatile uint32_t*>(h + (lane >> 1)) = *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+template <class C>
+__device__ __forceinline__ float unit_bias(const Shared<C>& s, int stage) {
+  const int row = threadIdx.x & 15;
+  const uint8_t* slab = s.stages[stage].unit + (row < 8 ? 0 : kSlabThird) + kThirdBias;
+  return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(slab)[row & 7]);
+}
+// No contraction with the sum that follows: the same bits for any batch.
+__device__ __forceinline__ float fc2_value(float sum, float bias, float weight) {
+  return __fmul_rn(fmaf(sum, kWeightScale / kHScale, bias), weight);
+}
+
+// Frees the stage: the epilogue has read all it needs.
+template <class C>
+__device__ __forceinline__ void release_stage(Shared<C>& s, RingPlace<C::kStages>& slot) {
+  __syncwarp();
+  if (arrives((threadIdx.x & 31) == 0)) mbar_arrive(&s.stages[slot.index].empty);
+  slot.next();
+}
+
+template <class C>
+__device__ void finish(Shared<C>& s, const Params& p) {
+  const int lane = threadIdx.x & 31, row = lane & 15;
+  const bool owner = lane < (has_tail() ? kFc2Rows : 16);
+  const int at = fc2_row(lane);
+  if (lane < p.tokens) s.x_scale[lane] = p.x_scale[lane];
+  mbar_wait(&s.sorted, 0);
+  plan_items(s);
+  if (arrives(lane == 0)) mbar_arrive(&s.planned);
+  for (int m = 0; m < p.tokens; ++m)
+    if (owner) s.out[m][lane] = p.residual[(size_t)m * kHidden + at];
+  __syncwarp();
+  const int n = s.item_count;
+  RingPlace<C::kStages> slot;
+  for (int i = 0; i < n; ++i) {
+    const Item u = load_item(s, i);
+    int token = s.pair_token[u.pair0];
+    float factor = u.kind == 0 ? kWeightScale * s.x_scale[token] : s.pair_weight[u.pair0];
+    half* h = p.h + (size_t)u.pair0 * kHidden + u.unit0 * 8;
+    for (int k = 0; k < u.units; ++k, h += kGrid * 8) {
+      const Stage<C>& stage = s.stages[slot.index];
+      mbar_wait(&s.stages[slot.index].done, slot.phase);
+      const float bias = unit_bias(s, slot.index);
+      float sum = sum_consumers(stage.reduce, 0);
+      if (u.columns == 1) release_stage(s, slot);
+      for (int c = 0;;) {
+        if (u.kind == 0) {
+          store_h(h + (size_t)c * kHidden, fmaf(sum, factor, bias));
+        } else {
+          const float y = fc2_value(sum, bias, factor);
+          float& out = s.out[token][u.kind == 1 ? row : 16 + (row & 7)];
+          if (lane < 16 && (u.kind == 1 || (row < 8) == (c < u.columns_a))) out = __fadd_rn(out, y);
+          __syncwarp();
+        }
+        if (u.columns == 1 || ++c == u.columns) break;
+        token = s.pair_token[u.pair0 + c];
+        factor = u.kind == 0 ? kWeightScale * s.x_scale[token] : s.pair_weight[u.pair0 + c];
+        sum = sum_consumers(stage.reduce, c);
+      }
+      if (u.columns > 1) {
+        release_stage(s, slot);
+        token = s.pair_token[u.pair0];
+        factor = u.kind == 0 ? kWeightScale * s.x_scale[token] : s.pair_weight[u.pair0];
+      }
+    }
+  }
+  for (int m = 0; m < p.tokens; ++m)
+    if (owner) p.out[(size_t)m * kHidden + at] = s.out[m][lane];
+}
+
+template <class C>
+__device__ void finish_one(Shared<C>& s, const Params& p) {
+  const int lane = threadIdx.x & 31, row = lane & 15;
+  const int at = fc2_row(row), tail_at = fc2_row(16 + row % 8);
+  const float scale = kWeightScale * p.x_scale[0];
+  float out = p.residual[at], out_tail = has_tail() ? p.residual[tail_at] : 0.0f;
+  const int below = choose_one(s, p);
+  if (arrives(lane == 0)) mbar_arrive(&s.sorted);
+  RingPlace<C::kStages> slot;
+  for (int e = 0; e < kTopK; ++e) {
+    for (int unit = fc1_place(e); unit < kFc1Units; unit += kGrid) {
+      mbar_wait(&s.stages[slot.index].done, slot.phase);
+      const float bias = unit_bias(s, slot.index), sum = sum_consumers(s.stages[slot.index].reduce, 0);
+      release_stage(s, slot);
+      store_h(p.h + e * kHidden + unit * 8, fmaf(sum, scale, bias));
+    }
+  }
+  weigh_experts(s);
+  float y[kTopK], y_tail[kTopK];  // of the experts
+#pragma unroll
+  for (int step = 0; step < kFc2Steps; ++step) {
+    const bool tail = is_tail(step);
+    if (tail && !has_tail()) continue;
+    const int e = step_expert(step), column = tail ? row >> 3 : 0;
+    const float weight = s.pair_weight[e + column];
+    mbar_wait(&s.stages[slot.index].done, slot.phase);
+    const float bias = unit_bias(s, slot.index), sum = sum_consumers(s.stages[slot.index].reduce, column);
+    release_stage(s, slot);
+    const float value = fc2_value(sum, bias, weight);
+    if (tail) {
+      y_tail[e] = value, y_tail[e + 1] = __shfl_down_sync(~0u, value, 8);
+    } else {
+      y[e] = value;
+    }
+  }
+  // Added in the order of the experts' ids: the likeliest is the first, but has `below` before it.
+#pragma unroll
+  for (int i = 0; i < kTopK; ++i) {
+    const auto by_id = [&](const float(&v)[kTopK]) {
+      return i < below ? v[(i + 1) % kTopK] : i == below ? v[0] : v[i];
+    };
+    out = __fadd_rn(out, by_id(y));
+    if (has_tail()) out_tail = __fadd_rn(out_tail, by_id(y_tail));
+  }
+  if (lane < 16) p.out[at] = out;
+  if (lane < 8 && has_tail()) p.out[tail_at] = out_tail;
+}
+
+template <class C>
+__device__ void init_shared(Shared<C>& s) {
+  if (threadIdx.x == 0) {
+    mbar_init(&s.sorted, kWarpArrivals), mbar_init(&s.planned, kWarpArrivals);
+    for (int i = 0; i < C::kStages; ++i) {
+      for (int t = 0; t < kThirds; ++t) mbar_init(&s.stages[i].full[t], 1);
+      mbar_init(&s.stages[i].done, kConsumers * kWarpArrivals);
+      mbar_init(&s.stages[i].empty, kWarpArrivals);
+    }
+    mbar_init_fence();
+  }
+  __syncthreads();
+}
+
+// Of a thread: a quarter of a multiprocessor has room for this many where it has five of the 17 warps.
+constexpr int kMostRegisters = 96;
+template <class C>
+__global__ void __maxnreg__(kMostRegisters) moe_decode_kernel(const Params p) {
+  extern __shared__ __align__(128) uint8_t raw[];
+  Shared<C>& s = *reinterpret_cast<Shared<C>*>(raw);
+  const int warp = threadIdx.x >> 5;
+  init_shared(s);
+  start_successor();
+  if (!C::kResident || warp > 0) wait_for_predecessor();
+  if constexpr (C::kResident) {
+    if (warp == 0) {
+      produce_one(s, p);
+    } else if (warp == 1) {
+      finish_one(s, p);
+    } else {
+      consume_one(s, p, warp - 2);
+    }
+  } else {
+    if (warp < p.tokens) choose_experts(s, p, warp);
+    __syncthreads();
+    if (warp == 0) {
+      const int experts = sort_pairs(s, p);
+      if (arrives(threadIdx.x == 0)) {
+        mbar_arrive(&s.sorted);
+        if (threadIdx.x == 0) produce(s, p, experts);
+      }
+    } else if (warp == 1) {
+      finish(s, p);
+    } else {
+      consume(s, p, warp - 2);
+    }
+  }
+}
+
+// ---- launcher ----
+using OneToken = Config<1, 5, 6>;
+using TwoTokens = Config<2, 5, 6>;
+using FourTokens = Config<4, 4, 8>;
+using EightTokens = Config<8, 4, 8>;
+
+template <class C>
+cudaError_t prepare() {
+  const cudaError_t code = cudaFuncSetAttribute(
+      moe_decode_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared<C>)));
+  return code != cudaSuccess ? code : share_multiprocessor(moe_decode_kernel<C>);
+}
+
+template <class C>
+Status run(const Params& p, cudaStream_t stream) {
+  return launch(moe_decode_kernel<C>, dim3(kGrid), dim3(kThreads), sizeof(Shared<C>), stream, p);
+}
+
+}  // namespace
+
+Status prepare_moe_decode(int device) {
+  int processors = 0;
+  cudaError_t code = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (code == cudaSuccess && processors < kGrid)
+    return Status(StatusCode::kUnsupported,
+                  "cuda: the decode kernel of the experts needs 132 multiprocessors");
+  if (code == cudaSuccess) code = prepare<OneToken>();
+  if (code == cudaSuccess) code = prepare<TwoTokens>();
+  if (code == cudaSuccess) code = prepare<FourTokens>();
+  if (code == cudaSuccess) code = prepare<EightTokens>();
+  return check(code, "the decode kernel of the experts");
+}
+
+Status moe_decode(const MoeDecode& p, cudaStream_t stream) {
+  if (p.tokens < 1 || p.tokens > 8)
+    return Status(StatusCode::kInvalidArgument, "cuda: the decode kernel of the experts takes 1 to 8 tokens");
+  if (p.tokens == 1) return run<OneToken>(p, stream);
+  if (p.tokens == 2) return run<TwoTokens>(p, stream);
+  return p.tokens <= 4 ? run<FourTokens>(p, stream) : run<EightTokens>(p, stream);
+}
+
+}  // namespace moesaic::cuda::sm90a

@@ -1,0 +1,33 @@
+// The whole mixture of experts for 1 to 8 tokens in one launch, on Hopper: see moe_decode.cu. 16.0 us a layer
+// for one token on an H200, 75% of its bandwidth (2, 4, 8 tokens: docs/performance.md).
+//
+// Its sums have another order than gemm.h's: a token's bits are the same in any batch of up to 8, and others
+// beyond.
+#pragma once
+
+#include "backend/cuda/runtime/device.h"
+#include "backend/cuda/weights/slab_layout.h"
+
+namespace moesaic::cuda::sm90a {
+
+struct MoeDecode {
+  const uint8_t* fc1;    // [experts][kFc1Bytes]
+  const uint8_t* fc2;    // [experts][kFc2Bytes]
+  const __half* x;       // [tokens][2880], normalised
+  const float* x_scale;  // [tokens]
+  const float* logits;   // [tokens][experts], the router's
+  int experts;
+  const float* residual;  // [tokens][2880]
+  float* out;             // [tokens][2880]
+  __half* h;              // [tokens*4][2880] scratch, all kEmpty at start
+  __half* h_clear;        // scratch of another launch, filled with kEmpty here
+  int clear_vectors;      // 16-byte vectors of h_clear
+  int tokens;
+};
+
+// Once per device, before the first launch or capture. kUnsupported if the device has fewer than kGrid
+// processors: all thread blocks must be resident at once.
+Status prepare_moe_decode(int device);
+Status moe_decode(const MoeDecode& p, cudaStream_t stream);
+
+}  // namespace moesaic::cuda::sm90a

@@ -1,0 +1,66 @@
+// Attention over a paged KV cache with grouped queries, sinks and sliding windows.
+//
+// Two orders of sums, both fixed by a row's own keys, so that its result does not depend on batch or chunk:
+//   prefill   blocks of 128 keys: scores, their maximum, weights exp(score - maximum) rounded to BF16,
+//             weighted values; spans of 8 blocks (1,024 keys), joined in order; the spans joined in order
+//             onto the sink, which is where the running maximum and sum start
+//   decoding  the row's pages in shares_of() equal shares; a share's pages, every fourth, by four warps, each
+//             of which weighs a page relative to the greatest score so far (weights rounded to BF16, beside
+//             FP8 values to F16); the warps', and then the shares' results joined in order, relative to the
+//             greatest maximum; at last the sink
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "backend/cuda/kernels/common/kv_page.h"
+#include "backend/cuda/runtime/device.h"
+
+namespace moesaic::cuda {
+
+// Consecutive rows of one sequence that a thread block computes together; one row: decoding.
+struct alignas(16) RowTile {
+  int row, count;
+  int position;  // of the first row
+  int table[2];  // where the page tables begin in Attention::pages: of full and of sliding layers
+  int unused[3];
+};
+
+struct Attention {
+  const __nv_bfloat16* q = nullptr;  // [rows, heads, head_dim]
+  const void* k = nullptr;           // pages of kv_page.h
+  const void* v = nullptr;
+  bool fp8 = false;                // the pages' format
+  const float* sinks = nullptr;    // [heads]
+  const int32_t* pages = nullptr;  // all page tables
+  int heads = 0, kv_heads = 0, head_dim = 0;
+  int window = 0;        // tokens, the token itself included; 0: all
+  bool sliding = false;  // the page table is that of the sliding layers
+  void* out = nullptr;   // [rows, heads, head_dim] BF16, or F16
+  bool bf16 = true;
+  const RowTile* tiles = nullptr;
+  int tile_count = 0;
+  int shares = 1;  // decoding: at least those of the longest context
+};
+
+inline constexpr int kMostGroup = 16;  // query heads of a KV head
+
+// Decoding: thread blocks that a row's pages of one KV head are shared among.
+inline constexpr int kSharePages = 5, kMostShares = 16;
+constexpr int shares_of(int pages) {
+  const int shares = (pages + kSharePages - 1) / kSharePages;
+  return shares < kMostShares ? shares : kMostShares;
+}
+
+// A prefill tile: two groups of 64 MMA rows, each (token, query head) of one KV head.
+inline constexpr int kPrefillGroups = 2, kGroupRows = 64;
+inline int tile_tokens(int heads, int kv_heads) { return kPrefillGroups * (kGroupRows / (heads / kv_heads)); }
+
+Status attend_prefill(const Attention& p, cudaStream_t stream);
+// Reads tokens of earlier steps, `tiles` and `pages` before its predecessor has ended: a step must begin with
+// an operation that waits for everything before it, and only such an operation may write those.
+Status attend_decode(const Attention& p, cudaStream_t stream);
+// attend_prefill with what every device has: mma.sync, and a page (32 keys) where it takes a block. Another
+// order of sums than theirs, as fixed.
+Status attend_portable(const Attention& p, cudaStream_t stream);
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,28 @@
+// y = W x: weights are the rows of the MMA, tokens its columns. Two kernels, for few tokens
+// (gemm_small_m.cuh: 8 to 32) and for many (gemm_large_m.cuh: 64 or 128), which add in the same order
+// (gemm_tile.cuh): a result depends on the unit's weights and its own token only, not on the tile, the batch
+// or the grid.
+#pragma once
+
+#include "backend/cuda/ops/operands.h"
+#include "backend/cuda/weights/matrix.h"
+
+namespace moesaic::cuda {
+
+// The other operand. Slot s reads row rows[s] of x, or row s where rows is null.
+struct Activations {
+  const void* x = nullptr;  // [.., cols] BF16 or F16, as takes_bf16() says
+  const int32_t* rows = nullptr;
+  float factor = 1;  // what the result is multiplied by
+  int tokens = 0;    // dense: slots. Grouped: the most jobs there can be
+  // Grouped by expert: jobs on the device, each of at most `tile` slots. Null: one matrix, all tokens.
+  const Job* jobs = nullptr;
+  const int* job_count = nullptr;
+  int tile = 8;  // tokens of a tile: 8, 16, 32, 64 or 128
+};
+
+Status gemm(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream);
+Status gemm(const Matrix& w, const Activations& x, const SwiGlu& out, cudaStream_t stream);
+Status gemm(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream);
+
+}  // namespace moesaic::cuda

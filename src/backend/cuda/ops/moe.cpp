@@ -1,0 +1,322 @@
+#include "backend/cuda/ops/moe.h"
+
+#include <cstdlib>
+
+#include "backend/cuda/kernels/sm120/gemm.h"
+#include "backend/cuda/kernels/sm90/gemm_split_k.h"
+#include "backend/cuda/kernels/sm90/gemm_wgmma.h"
+#include "backend/cuda/kernels/sm90/moe_decode.h"
+#include "base/error.h"
+
+namespace moesaic::cuda {
+namespace {
+
+MoeShape shape_of(const Model& model, int rows) {
+  const ModelConfig& c = model.config;
+  return {.tokens = rows,
+          .top_k = c.experts_per_token,
+          .experts = c.experts,
+          .hidden = c.hidden,
+          .intermediate = c.intermediate,
+          .expert_bytes = (model.layers[0].gate_up.bytes() + model.layers[0].down.bytes()) / c.experts};
+}
+
+sm120a::Tile tile_of(const MoeWay& way) {
+  using sm120a::Tile;
+  if (way.kernel == MoeKernel::kAtomPrefill) return Tile::kPrefill;
+  if (way.kernel == MoeKernel::kAtomCapacity) return Tile::kCapacity128;
+  for (const Tile tile : {Tile::k8, Tile::k16, Tile::k32, Tile::k64}) {
+    if (way.tile <= sm120a::tile_tokens(tile)) return tile;
+  }
+  return Tile::k128;
+}
+
+}  // namespace
+
+std::span<const MoeWay> ways_of(const Model& model) {
+  return model.atom ? atom_ways(model.emulated, model.moe.path == MoePath::kW4A4) : hopper_ways(model.slabs);
+}
+
+std::vector<Wanted> Moe::buffers(const ModelConfig& config, int max_rows) {
+  const size_t rows = max_rows, pairs = rows * config.experts_per_token;
+  const size_t tiles = sm90a::tile_tokens(pairs, config.experts);
+  const auto room = [&](int cols) {
+    return std::max(tiles * cols * 2, sm120a::token_buffer_bytes(pairs, config.experts, cols));
+  };
+  return {
+      {&normed_f32_, rows * config.hidden * 4},
+      {&router_logits_, rows * config.experts * 4},
+      {&expert_ids_, pairs * 4},
+      {&expert_weights_, pairs * 4},
+      {&slots_, pairs * 4},
+      {&slot_rows_, pairs * 4},
+      {&jobs_, (pairs + config.experts) * sizeof(Job)},
+      {&job_count_, sizeof(int)},
+      {&tiles_, room(config.hidden)},
+      {&hidden_, room(config.intermediate)},
+      {&out_, pairs * std::max(config.hidden * 4, config.intermediate * 2)},
+      {&arrived_, sizeof(int)},
+      {&identity_, rows * (sizeof(int32_t) + sizeof(float))},
+  };
+}
+
+void Moe::settle(Norm& next) {
+  if (!pending_) return;
+  pending_ = false;
+  next.expert_out = out_.as<float>();
+  next.expert_weights = expert_weights_.as<float>();
+  next.slots = slots_.as<int32_t>();
+  if (!combined_) return;
+  next.slots = identity_.as<int32_t>(), next.top_k = 1;
+  next.expert_weights = reinterpret_cast<const float*>(next.slots + identity_.bytes() / 8);
+}
+
+void Moe::prefer(std::vector<TunedStep> measured) {
+  measured_ = std::move(measured);
+  chosen_.clear();
+}
+
+const MoeWay& Moe::way_for(const Model& model, int rows) {
+  const auto [at, fresh] = chosen_.try_emplace(rows);
+  if (!fresh) return *at->second;
+  const std::vector<MoeChoice> ranked = rank_ways(shape_of(model, rows), ways_of(model));
+  at->second = &choose_way(shape_of(model, rows), ways_of(model), model.moe.policy);
+  const TunedStep* step = nearest_step(measured_, rows);
+  for (const MoeChoice& c : ranked) {
+    if (step != nullptr && c.way->name == step->way) at->second = c.way;
+  }
+  return *at->second;
+}
+
+Status Moe::run(const Model& model, int index, const Norm& norm, const RouterTrace& trace,
+                cudaStream_t stream) {
+  auto* logits = router_logits_.as<float>();
+  const MoeWay& way = way_for(model, norm.rows);
+  const Router scores = router_of(model, index, norm.rows, logits);
+  const Route routing = routing_of(model, norm.rows, way.tile, logits);
+  const bool at_once = !(model.slabs && can_score(scores)) && can_choose(scores, routing);
+  RETURN_IF_ERROR(at_once ? choose(norm, scores, routing, arrived_.as<int>(), stream)
+                          : score_rows(model, index, norm, logits, stream));
+  if (trace) RETURN_IF_ERROR(trace_router(model.config, index, norm.rows, trace, stream));
+  return at_once ? run_experts(model, index, norm, way, routing, stream)
+                 : route_and_run(model, index, norm, way, routing, stream);
+}
+
+Status Moe::score_rows(const Model& model, int index, Norm norm, float* logits, cudaStream_t stream) {
+  const Router scores = router_of(model, index, norm.rows, logits);
+  if (model.slabs && can_score(scores)) {
+    // Not in a step, where attention stands between: score() adds nothing.
+    if (norm.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
+    return score(norm, scores, stream);
+  }
+  norm.out_f32 = normed_f32_.as<float>();
+  RETURN_IF_ERROR(cuda::norm(norm, stream));
+  return router(scores, stream);
+}
+
+Status Moe::run_from_logits(const Model& model, int index, const Norm& norm, const float* logits,
+                            cudaStream_t stream) {
+  const MoeWay& way = way_for(model, norm.rows);
+  if (norm.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
+  return route_and_run(model, index, norm, way, routing_of(model, norm.rows, way.tile, logits), stream);
+}
+
+Status Moe::route_and_run(const Model& model, int index, const Norm& norm, const MoeWay& way,
+                          const Route& routing, cudaStream_t stream) {
+  const bool routes_itself =
+      way.kernel == MoeKernel::kDecode || (way.kernel == MoeKernel::kSplit && sm90a::split_routes(routing));
+  if (!routes_itself) RETURN_IF_ERROR(route(routing, stream));
+  return run_experts(model, index, norm, way, routing, stream);
+}
+
+Status Moe::run_experts(const Model& model, int index, const Norm& norm, const MoeWay& way,
+                        const Route& routing, cudaStream_t stream) {
+  const Layer& layer = model.layers[index];
+  if (model.atom) return run_atom(model, layer, norm, way, stream);
+  if (way.kernel == MoeKernel::kDecode) return run_slabs(model, index, norm, routing.logits, stream);
+  if (way.kernel == MoeKernel::kSplit) return run_split(model, layer, norm, routing, stream);
+  return way.kernel == MoeKernel::kWide ? run_wide(model, layer, norm, way.tile, stream)
+                                        : run_jobs(model, layer, norm, way.tile, stream);
+}
+
+Router Moe::router_of(const Model& model, int index, int rows, float* logits) const {
+  const Layer& layer = model.layers[index];
+  return {.x = normed_f32_.as<float>(),
+          .weight = layer.router.as<float>(),
+          .bias = layer.router_bias.as<float>(),
+          .logits = logits,
+          .rows = rows,
+          .hidden = model.config.hidden,
+          .experts = model.config.experts};
+}
+
+Route Moe::routing_of(const Model& model, int rows, int tile, const float* logits) const {
+  return {.logits = logits,
+          .rows = rows,
+          .experts = model.config.experts,
+          .top_k = model.config.experts_per_token,
+          .tile = tile,
+          .even = model.slabs,
+          .ids = expert_ids_.as<int32_t>(),
+          .weights = expert_weights_.as<float>(),
+          .slots = slots_.as<int32_t>(),
+          .slot_rows = slot_rows_.as<int32_t>(),
+          .jobs = jobs_.as<Job>(),
+          .job_count = job_count_.as<int>()};
+}
+
+// The slots of a step, in jobs: of x's rows, which norm left.
+Activations Moe::slots_of(const Model& model, const Norm& norm, int tile) const {
+  const ModelConfig& config = model.config;
+  return {.x = norm.out,
+          .rows = slot_rows_.as<int32_t>(),
+          .factor = 1.0f / norm.factor,
+          .tokens = max_jobs(norm.rows, config.experts, config.experts_per_token, tile),
+          .jobs = jobs_.as<Job>(),
+          .job_count = job_count_.as<int>(),
+          .tile = tile};
+}
+
+// Where the second product goes, for the next norm to combine.
+Store Moe::expert_out(const Model& model, const Layer& layer) {
+  pending_ = true;
+  return {.out = out_.as<float>(),
+          .stride = model.config.hidden,
+          .bias = layer.down_bias.as<float>(),
+          .rows = model.config.hidden};
+}
+
+Status Moe::run_jobs(const Model& model, const Layer& layer, const Norm& norm, int tile,
+                     cudaStream_t stream) {
+  const ModelConfig& config = model.config;
+  Activations x = slots_of(model, norm, tile);
+  RETURN_IF_ERROR(gemm(layer.gate_up, x,
+                       SwiGlu{.out = hidden_.as<void>(),
+                              .bf16 = takes_bf16(layer.down.kind),
+                              .intermediate = config.intermediate,
+                              .gate_bias = layer.gate_bias.as<float>(),
+                              .up_bias = layer.up_bias.as<float>(),
+                              .alpha = static_cast<float>(config.swiglu_alpha),
+                              .limit = static_cast<float>(config.swiglu_limit)},
+                       stream));
+  x.x = hidden_.as<void>(), x.rows = nullptr, x.factor = 1.0f;
+  return gemm(layer.down, x, expert_out(model, layer), stream);
+}
+
+Status Moe::run_split(const Model& model, const Layer& layer, const Norm& norm, const Route& routing,
+                      cudaStream_t stream) {
+  const sm90a::SplitRoute route{routing, sm90a::split_routes(routing) ? arrived_.as<int>() : nullptr};
+  Activations x = slots_of(model, norm, routing.tile);
+  RETURN_IF_ERROR(sm90a::split_up(layer.fc1_slabs.as<uint8_t>(), x, route, hidden_.as<__half>(), stream));
+  x.x = hidden_.as<void>(), x.rows = nullptr, x.factor = 1.0f / sm90a::kHScale;
+  return sm90a::split_down(layer.fc2_slabs.as<uint8_t>(), x, route, expert_out(model, layer), stream);
+}
+
+Status Moe::run_wide(const Model& model, const Layer& layer, const Norm& norm, int tile,
+                     cudaStream_t stream) {
+  const ModelConfig& config = model.config;
+  sm90a::Tiles x{.data = tiles_.as<void>(),
+                 .cols = config.hidden,
+                 .jobs = jobs_.as<Job>(),
+                 .job_count = job_count_.as<int>(),
+                 .most_jobs = max_jobs(norm.rows, config.experts, config.experts_per_token, tile),
+                 .tile = tile};
+  RETURN_IF_ERROR(sm90a::arrange(norm.out, slot_rows_.as<int32_t>(), x, stream));
+  RETURN_IF_ERROR(sm90a::wide_experts(layer.fc1_slabs.as<uint8_t>(), x, 1.0f / norm.factor,
+                                      sm90a::WideSwiGlu{.out = hidden_.as<uint8_t>(),
+                                                        .gate_bias = layer.gate_bias.as<float>(),
+                                                        .up_bias = layer.up_bias.as<float>()},
+                                      stream));
+  x.data = hidden_.as<void>();
+  return sm90a::wide_experts(layer.fc2_slabs.as<uint8_t>(), x, 1.0f / sm90a::kHScale,
+                             expert_out(model, layer), stream);
+}
+
+Status Moe::run_atom(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
+                     cudaStream_t stream) {
+  const ModelConfig& config = model.config;
+  const int tile = way.tile, pairs = norm.rows * config.experts_per_token;
+  const bool separate = model.moe.separate_quantise;
+  sm120a::Tokens x{.data = tiles_.as<uint8_t>(),
+                   .cols = config.hidden,
+                   .jobs = jobs_.as<Job>(),
+                   .job_count = job_count_.as<int>(),
+                   .most_jobs = max_jobs(norm.rows, config.experts, config.experts_per_token, tile),
+                   .tile = tile,
+                   .element = expert_tokens(model.moe)};
+  sm120a::Tokens h = x;
+  h.data = hidden_.as<uint8_t>(), h.cols = config.intermediate;
+  const auto* rows = slot_rows_.as<int32_t>();
+  const auto* normed = static_cast<const __nv_bfloat16*>(norm.out);
+  auto* wide = separate ? out_.as<__nv_bfloat16>() : nullptr;
+  if (separate) {
+    RETURN_IF_ERROR(sm120a::gather(normed, rows, pairs, config.hidden, wide, stream));
+    RETURN_IF_ERROR(sm120a::expand(wide, nullptr, x, stream));
+  } else {
+    RETURN_IF_ERROR(sm120a::expand(normed, rows, x, stream));
+  }
+  RETURN_IF_ERROR(sm120a::gemm(sm120a::weights_of(layer.gate_up), x, tile_of(way),
+                               sm120a::SwiGluMx{.out = h.data,
+                                                .bf16 = wide,
+                                                .intermediate = config.intermediate,
+                                                .gate_bias = layer.gate_bias.as<float>(),
+                                                .up_bias = layer.up_bias.as<float>(),
+                                                .alpha = static_cast<float>(config.swiglu_alpha),
+                                                .limit = static_cast<float>(config.swiglu_limit)},
+                               stream));
+  if (separate) RETURN_IF_ERROR(sm120a::expand(wide, nullptr, h, stream));
+  const Store out = expert_out(model, layer);
+  combined_ = model.moe.atomic_combine;
+  if (!combined_) return sm120a::gemm(sm120a::weights_of(layer.down), h, tile_of(way), out, stream);
+  auto* identity = identity_.as<int32_t>();
+  auto* ones = reinterpret_cast<float*>(identity + identity_.bytes() / 8);
+  RETURN_IF_ERROR(sm120a::zero_fill(out.out, norm.rows, config.hidden, identity, ones, stream));
+  return sm120a::gemm(sm120a::weights_of(layer.down), h, tile_of(way),
+                      sm120a::AtomicCombine{.out = out.out,
+                                            .hidden = config.hidden,
+                                            .top_k = config.experts_per_token,
+                                            .bias = out.bias,
+                                            .slot_rows = rows,
+                                            .slots = slots_.as<int32_t>(),
+                                            .weights = expert_weights_.as<float>()},
+                      stream);
+}
+
+// Adds to the residual by itself. Every layer has its own hidden buffer, which the next layer's launch
+// clears.
+Status Moe::run_slabs(const Model& model, int index, const Norm& norm, const float* logits,
+                      cudaStream_t stream) {
+  const int layers = model.config.layers;
+  const Layer& layer = model.layers[index];
+  const Layer& before = model.layers[(index + layers - 1) % layers];
+  const size_t clear = layer.slab_hidden.bytes();
+  if (layers == 1)
+    RETURN_IF_ERROR(check(cudaMemsetAsync(layer.slab_hidden.as<void>(), 0xFF, clear, stream), "moe"));
+  return sm90a::moe_decode({.fc1 = layer.fc1_slabs.as<uint8_t>(),
+                            .fc2 = layer.fc2_slabs.as<uint8_t>(),
+                            .x = static_cast<const __half*>(norm.out),
+                            .x_scale = model.slab_scales.as<float>() + index * kSlabRows,
+                            .logits = logits,
+                            .experts = model.config.experts,
+                            .residual = norm.x,
+                            .out = norm.x,
+                            .h = layer.slab_hidden.as<__half>(),
+                            .h_clear = before.slab_hidden.as<__half>(),
+                            .clear_vectors = layers == 1 ? 0 : static_cast<int>(clear / 16),
+                            .tokens = norm.rows},
+                           stream);
+}
+
+Status Moe::trace_router(const ModelConfig& config, int layer, int rows, const RouterTrace& trace,
+                         cudaStream_t stream) {
+  const size_t experts = config.experts;
+  std::vector<float> logits(rows * experts);
+  RETURN_IF_ERROR(check(cudaMemcpyAsync(logits.data(), router_logits_.as<float>(),
+                                        logits.size() * sizeof(float), cudaMemcpyDeviceToHost, stream),
+                        "router trace"));
+  RETURN_IF_ERROR(check(cudaStreamSynchronize(stream), "router trace"));
+  for (int row = 0; row < rows; ++row) trace(layer, row, std::span(logits).subspan(row * experts, experts));
+  return {};
+}
+
+}  // namespace moesaic::cuda

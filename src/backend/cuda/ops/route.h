@@ -1,0 +1,72 @@
+// The small kernels between the matrix products: residual and norm, router, top-k and the expert work list.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "backend/cuda/ops/linear.h"
+
+namespace moesaic::cuda {
+
+// x += the experts' weighted sum that is pending, if any; out = x / rms(x) * weight * factor. One block a
+// row.
+struct Norm {
+  float* x = nullptr;                // [rows, hidden]
+  const int32_t* row_map = nullptr;  // output row r reads row row_map[r]; null: row r
+  int rows = 0, hidden = 0;
+  float eps = 0, factor = 1;
+  const float* weight = nullptr;
+  void* out = nullptr;  // [rows, hidden] BF16, or F16
+  bool bf16 = true;
+  float* out_f32 = nullptr;  // the same without the factor; may be null
+  // What the experts left: x += sum over k of expert_weights[r, k] * expert_out[slots[r, k]], in the order of
+  // k.
+  const float* expert_out = nullptr;  // [slots, hidden]; null: nothing is pending
+  const float* expert_weights = nullptr;
+  const int32_t* slots = nullptr;
+  int top_k = 0;
+  int* fault = nullptr;  // `code` is left here if a row is not finite and nothing stands there yet
+  int code = 0;
+};
+Status norm(const Norm& p, cudaStream_t stream);
+
+// logits[row, e] = router[e] . x[row] + bias[e], in F32: the choice of experts is discrete.
+struct Router {
+  const float* x = nullptr;  // [rows, hidden]
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+  float* logits = nullptr;  // [rows, experts]
+  int rows = 0, hidden = 0, experts = 0;
+};
+Status router(const Router& p, cudaStream_t stream);
+
+// Top-k, softmax over the chosen k, slots grouped by expert (in the order of rows), and the jobs of at most
+// `tile` slots each; experts without rows have no job.
+struct Route {
+  const float* logits = nullptr;
+  int rows = 0, experts = 0, top_k = 0, tile = 8;
+  bool even = false;             // an expert's jobs are about equally long, for kernels/sm90/gemm_wgmma.h
+  int32_t* ids = nullptr;        // [rows, top_k], may be left as it is
+  float* weights = nullptr;      // [rows, top_k]
+  int32_t* slots = nullptr;      // [rows, top_k]
+  int32_t* slot_rows = nullptr;  // [rows * top_k]
+  Job* jobs = nullptr;
+  int* job_count = nullptr;
+};
+Status route(const Route& p, cudaStream_t stream);
+// norm and router in one kernel, for the rows of decoding; its sums have an order of their own. norm.out_f32,
+// its pending experts and router.x are not used.
+bool can_score(const Router& p);
+Status score(const Norm& n, const Router& r, cudaStream_t stream);
+// norm, router and route in one kernel, the same bits; for the few rows that can_choose() allows. arrived: an
+// int that is zero between kernels.
+bool can_choose(const Router& p, const Route& t);
+Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cudaStream_t stream);
+// The most jobs that route can make.
+int max_jobs(int rows, int experts, int top_k, int tile);
+
+// rotation[r, i] = (cos, sin)(positions[r] * inverse_frequency[i]) * factor
+Status rotations(const int32_t* positions, int rows, const double* inverse_frequency, int half, double factor,
+                 float2* rotation, cudaStream_t stream);
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,317 @@
+// Tokens drawn on the device and their log-probabilities against the host's sampler, which sorts.
+#include "backend/cuda/ops/sample.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "backend/cuda/runtime/device.h"
+#include "backend/cuda/runtime/exchange.h"
+#include "engine/sampler.h"
+
+namespace moesaic::cuda {
+namespace {
+
+constexpr int kMaxRows = 16;
+
+class DrawTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
+    told_ = PinnedBuffer::allocate(2 * kMaxRows * sizeof(Told)).value();
+  }
+  template <typename T>
+  static DeviceBuffer upload(const std::vector<T>& values) {
+    DeviceBuffer buffer = DeviceBuffer::allocate(values.size() * sizeof(T), "test").value();
+    EXPECT_EQ(cudaMemcpy(buffer.as<T>(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice),
+              0);
+    return buffer;
+  }
+  // A token of every row; fault and turn are arbitrary. Nothing is written but what was asked for.
+  std::vector<SampledToken> sample_rows(const std::vector<float>& logits, int vocab,
+                                        const std::vector<Draw>& how) {
+    constexpr int kPoison = 0xEE;
+    const auto poisoned = [&](const auto* first, const auto* last) {
+      return std::all_of(reinterpret_cast<const uint8_t*>(first), reinterpret_cast<const uint8_t*>(last),
+                         [&](uint8_t byte) { return byte == kPoison; });
+    };
+    std::memset(told_.as<void>(), kPoison, told_.bytes());
+    const auto rows = static_cast<int>(how.size());
+    const DeviceBuffer device_logits = upload(logits), device_how = upload(how);
+    const DeviceBuffer numbers = upload(std::vector<int32_t>{77, 1}),
+                       drawn = upload(std::vector<int32_t>(rows, -9));
+    EXPECT_TRUE(draw({.logits = device_logits.as<float>(),
+                      .rows = rows,
+                      .vocab = vocab,
+                      .how = device_how.as<Draw>(),
+                      .fault = numbers.as<int>(),
+                      .drawn = drawn.as<int32_t>(),
+                      .told = told_.as<Told>(),
+                      .turn = numbers.as<int32_t>() + 1,
+                      .stride = kMaxRows},
+                     nullptr)
+                    .ok());
+    std::vector<int32_t> tokens(rows);
+    EXPECT_EQ(cudaMemcpy(tokens.data(), drawn.as<int32_t>(), rows * sizeof(int32_t), cudaMemcpyDeviceToHost),
+              0);
+    const Told* told = told_.as<Told>() + kMaxRows;
+    std::vector<SampledToken> out;
+    for (int row = 0; row < rows; ++row) {
+      EXPECT_EQ(told[row].fault, 77);
+      EXPECT_EQ(told[row].token, tokens[row]);
+      EXPECT_EQ(told[row].likeliest, tokens[row] < 0 ? -1 : std::min(how[row].logprobs, vocab));
+      const auto* entries = told[row].top;
+      EXPECT_TRUE(poisoned(entries + std::max(told[row].likeliest, 0), entries + kMostLogprobs));
+      out.push_back(sampled(told[row]));
+    }
+    EXPECT_TRUE(poisoned(told_.as<Told>(), told) && poisoned(told + rows, told + kMaxRows));
+    return out;
+  }
+  std::vector<int32_t> draw_rows(const std::vector<float>& logits, int vocab, const std::vector<Draw>& how) {
+    std::vector<int32_t> tokens;
+    for (const SampledToken& t : sample_rows(logits, vocab, how)) tokens.push_back(t.token);
+    return tokens;
+  }
+  // The host's of the token drawn, which is the one that is drawn where nobody asks; the same bits in company
+  // and alone.
+  void expect_the_hosts_logprobs(const std::vector<float>& logits, int vocab, const std::vector<Draw>& how) {
+    std::vector<Draw> unasked = how;
+    for (Draw& draw : unasked) draw.logprobs = -1;
+    const std::vector<SampledToken> got = sample_rows(logits, vocab, how);
+    const std::vector<int32_t> tokens = draw_rows(logits, vocab, unasked);
+    for (size_t row = 0; row < how.size(); ++row) {
+      const int n = how[row].logprobs;
+      SCOPED_TRACE("row " + std::to_string(row) + " of " + std::to_string(vocab) + ", " + std::to_string(n));
+      const auto first = logits.begin() + static_cast<int64_t>(row) * vocab;
+      const std::vector<float> own(first, first + vocab);
+      EXPECT_EQ(got[row].token, tokens[row]);
+      expect_near(got[row].logprobs, n < 0 ? TokenLogprobs() : logprobs_of(own, tokens[row], n));
+      EXPECT_EQ(sample_rows(own, vocab, {how[row]}).front().logprobs, got[row].logprobs);
+    }
+  }
+  static void expect_near(const TokenLogprobs& got, const TokenLogprobs& want) {
+    const auto near = [](double a, double b) { return std::abs(a - b) <= 1e-10 * (1 + std::abs(b)); };
+    EXPECT_TRUE(near(got.logprob, want.logprob)) << got.logprob << " " << want.logprob;
+    ASSERT_EQ(got.top.size(), want.top.size());
+    for (size_t i = 0; i < want.top.size(); ++i) {
+      ASSERT_EQ(got.top[i].first, want.top[i].first) << i;
+      ASSERT_TRUE(near(got.top[i].second, want.top[i].second)) << i;
+    }
+  }
+  // Rows of other logits each, drawn on both sides with the same seeds.
+  void expect_the_hosts_tokens(const SamplingParams& params, int vocab, float deviation, int draws) {
+    std::mt19937 rng(static_cast<uint32_t>(vocab) + static_cast<uint32_t>(draws));
+    std::normal_distribution<float> normal(0, deviation);
+    std::vector<float> logits(static_cast<size_t>(vocab) * kMaxRows);
+    for (float& v : logits) v = normal(rng);
+    for (int n = 0; n < draws; n += kMaxRows) {
+      std::vector<Draw> how;
+      std::vector<int32_t> want;
+      for (int row = 0; row < kMaxRows; ++row) {
+        SamplingParams p = params;
+        p.seed = static_cast<uint64_t>(n + row) * 7919 + 1;
+        Sampler sampler(p, {});
+        how.push_back(sampler.draw_elsewhere(0).value());
+        std::vector<float> copy(logits.begin() + row * static_cast<int64_t>(vocab),
+                                logits.begin() + (row + 1) * static_cast<int64_t>(vocab));
+        want.push_back(sampler.sample(copy).value().token);
+      }
+      ASSERT_EQ(draw_rows(logits, vocab, how), want)
+          << params.temperature << " " << params.top_k << " " << params.top_p << " " << params.min_p << " of "
+          << vocab << ", deviation " << deviation;
+    }
+  }
+
+  PinnedBuffer told_;
+};
+
+const SamplingParams kCases[] = {{.temperature = 0},
+                                 {},
+                                 {.temperature = 0.3},
+                                 {.temperature = 3},
+                                 {.top_k = 1},
+                                 {.top_k = 40},
+                                 {.top_k = 100000},
+                                 {.top_p = 0.95},
+                                 {.top_p = 0.5},
+                                 {.top_p = 1e-9},
+                                 {.top_p = 0.9999},
+                                 {.min_p = 0.05},
+                                 {.temperature = 0.7, .top_p = 0.9, .top_k = 50, .min_p = 0.02},
+                                 {.top_p = 0.9, .min_p = 0.3},
+                                 {.top_k = 20, .min_p = 0.3},
+                                 {.temperature = 1.5, .top_p = 0.99, .top_k = 1000}};
+
+TEST_F(DrawTest, TokensAreTheHostsForEveryVocabularyAndSpread) {
+  for (const int vocab : {1, 31, 300, 5001, 201088}) {
+    for (const float deviation : {0.05f, 2.0f, 8.0f}) {
+      for (const SamplingParams& p : kCases)
+        expect_the_hosts_tokens(p, vocab, deviation, vocab > 10000 ? 16 : 96);
+    }
+  }
+}
+
+TEST_F(DrawTest, OfEqualsTheLowestId) {
+  const int vocab = 201088;
+  std::vector<float> logits(vocab, 1.5f);
+  EXPECT_EQ(draw_rows(logits, vocab, {{}}), std::vector<int32_t>{0});
+  std::fill_n(logits.begin(), 1000, 1.0f);
+  EXPECT_EQ(draw_rows(logits, vocab, {{}}), std::vector<int32_t>{1000});
+  logits = std::vector<float>(vocab, -0.0f);
+  logits[70000] = 0.0f;
+  EXPECT_EQ(draw_rows(logits, vocab, {{}}), std::vector<int32_t>{0});
+  std::fill(logits.begin(), logits.end(), 1.5f);
+  // The nucleus of equals is the lower half of the ids, the k likeliest the first k.
+  EXPECT_EQ(draw_rows(logits, vocab, {{.temperature = 1, .top_p = 0.5, .uniform = 1 - 1e-12}}),
+            std::vector<int32_t>{vocab / 2 - 1});
+  EXPECT_EQ(draw_rows(logits, vocab, {{.temperature = 1, .uniform = 1 - 1e-12, .top_k = 777}}),
+            std::vector<int32_t>{776});
+}
+
+TEST_F(DrawTest, WhatIsNotFiniteIsToldAndHarmsNoOtherRow) {
+  const int vocab = 5000;
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    std::vector<float> logits(3 * vocab, 0.0f);
+    logits[vocab + 4999] = bad;
+    logits[2 * vocab + 7] = 1.0f;
+    const Draw sampled{.temperature = 1, .top_p = 0.5};
+    EXPECT_EQ(draw_rows(logits, vocab, {sampled, sampled, {}}), (std::vector<int32_t>{0, -1, 7}));
+    const Draw told{.logprobs = 3};
+    const std::vector<SampledToken> got = sample_rows(logits, vocab, {told, told, told});
+    EXPECT_EQ(got[1].token, -1);
+    EXPECT_EQ(got[1].logprobs, TokenLogprobs{});
+    EXPECT_NEAR(got[0].logprobs.logprob, -std::log(5000.0), 1e-12);
+    EXPECT_EQ(got[2].logprobs.top[0].first, 7);
+    EXPECT_EQ(got[2].logprobs.top[2].first, 1);
+  }
+}
+
+// Rows of every kind beside each other, of a normal number and the token's id.
+using Logit = float (*)(float normal, int id);
+const Logit kKinds[] = {[](float n, int) { return 2 * n; }, [](float n, int) { return 0.05f * n; },
+                        [](float n, int) { return 8 * n; },
+                        [](float n, int) { return 300 * n; },            // the 20th lies far below
+                        [](float n, int) { return std::round(2 * n); },  // many equals
+                        [](float n, int) { return 20 + 0.0005f * n; },   // all about as likely
+                        [](float n, int) { return std::copysign(0.0f, n); }, [](float, int) { return -3.5f; },
+                        [](float, int id) { return 1e-3f * static_cast<float>(id); },
+                        [](float n, int id) { return id < 10 ? 50.0f - static_cast<float>(id) : n; },
+                        // The 100 likeliest end in a bin of 250.
+                        [](float n, int id) {
+                          return id < 99 ? 20.0f : id < 349 ? 10.01f + 1e-3f * n : n - 20;
+                        },
+                        [](float n, int id) { return id % 50 == 3 ? -1e30f : n; },
+                        [](float n, int id) { return id % 1000 == 7 ? 3e38f : 1e38f * std::tanh(n); }};
+
+std::vector<float> rows_of(std::span<const Logit> kinds, int vocab) {
+  std::mt19937 rng(static_cast<uint32_t>(vocab));
+  std::normal_distribution<float> normal;
+  std::vector<float> logits;
+  for (const Logit kind : kinds) {
+    for (int id = 0; id < vocab; ++id) logits.push_back(kind(normal(rng), id));
+  }
+  return logits;
+}
+
+TEST_F(DrawTest, LogprobsAreTheHosts) {
+  const SamplingParams ways[] = {
+      {.temperature = 0}, {}, {.top_k = 40}, {.top_p = 0.95}, {.top_p = 0.9, .min_p = 0.1}};
+  const int counts[] = {-1, 0, 1, 7, 20, 99, 100};
+  for (const int vocab : {1, 33, 257, 4096, 201088}) {
+    const std::vector<float> logits = rows_of(kKinds, vocab);
+    for (size_t turn = 0; turn < std::size(counts); ++turn) {
+      std::vector<Draw> how;
+      for (size_t row = 0; row < std::size(kKinds); ++row) {
+        SamplingParams p = ways[(row + turn) % std::size(ways)];
+        p.seed = row + 1, p.top_logprobs = counts[(row + turn) % std::size(counts)];
+        how.push_back(Sampler(p, {}).draw_elsewhere(0).value());
+      }
+      expect_the_hosts_logprobs(logits, vocab, how);
+    }
+  }
+}
+
+// Differences that no sum with the top would show.
+TEST_F(DrawTest, TheLikeliestAreToldApartByTheSmallestDifference) {
+  const Logit kinds[] = {[](float n, int) { return 1e-38f * n; },
+                         [](float n, int id) { return id == 9 ? 30.0f : 1e-20f * n; },
+                         [](float n, int id) { return id == 9 ? 1e30f : n; },
+                         [](float, int id) { return std::nextafter(25.0f, id % 3 < 1 ? 0.0f : 30.0f); }};
+  for (const int vocab : {300, 201088}) {
+    for (const int n : {1, 2, 20, 100})
+      expect_the_hosts_logprobs(rows_of(kinds, vocab), vocab,
+                                std::vector<Draw>(std::size(kinds), {.logprobs = n}));
+  }
+}
+
+// Twelve tokens, 64,000 draws: the frequencies are those of the filtered distribution.
+TEST_F(DrawTest, FrequenciesMatchTheDistribution) {
+  const int vocab = 12, draws = 64000;
+  std::vector<float> row;
+  for (int i = 0; i < vocab; ++i) row.push_back(static_cast<float>((i * 7) % vocab) * 0.5f);
+  std::vector<float> logits;
+  for (int i = 0; i < kMaxRows; ++i) logits.insert(logits.end(), row.begin(), row.end());
+  std::vector<double> want(vocab), got(vocab);
+  double total = 0;
+  for (int i = 0; i < vocab; ++i) total += row[i] >= 2.5f ? std::exp(row[i]) : 0;  // the 7 likeliest
+  for (int i = 0; i < vocab; ++i) want[i] = row[i] >= 2.5f ? std::exp(row[i]) / total : 0;
+  std::mt19937_64 rng(5);
+  for (int n = 0; n < draws; n += kMaxRows) {
+    std::vector<Draw> how;
+    for (int i = 0; i < kMaxRows; ++i)
+      how.push_back({.temperature = 1, .uniform = static_cast<double>(rng() >> 11) * 0x1.0p-53, .top_k = 7});
+    for (const int32_t token : draw_rows(logits, vocab, how)) got[token] += 1.0 / draws;
+  }
+  for (int i = 0; i < vocab; ++i) EXPECT_NEAR(got[i], want[i], 5 * std::sqrt(0.25 / draws)) << i;
+}
+
+// Microseconds of a launch, not a check: printed.
+TEST_F(DrawTest, Times) {
+  const int vocab = 201088;
+  std::mt19937 rng(1);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> logits(static_cast<size_t>(vocab) * 128);
+  for (float& v : logits) v = normal(rng);
+  const DeviceBuffer device_logits = upload(logits), numbers = upload(std::vector<int32_t>{0, 0}),
+                     drawn = upload(std::vector<int32_t>(128));
+  const PinnedBuffer told = PinnedBuffer::allocate(2 * 128 * sizeof(Told)).value();
+  const std::pair<const char*, Draw> cases[] = {
+      {"greedy", {}},
+      {"greedy, its log-probability", {.logprobs = 0}},
+      {"greedy, 20 log-probabilities", {.logprobs = 20}},
+      {"greedy, 100 log-probabilities", {.logprobs = 100}},
+      {"temperature 1", {.temperature = 1, .uniform = 0.5}},
+      {"temperature 1, 5 log-probabilities", {.temperature = 1, .uniform = 0.5, .logprobs = 5}},
+      {"top-p 0.95", {.temperature = 1, .top_p = 0.95, .uniform = 0.5}},
+      {"top-k 40", {.temperature = 1, .uniform = 0.5, .top_k = 40}},
+      {"top-k 50, top-p 0.9, min-p 0.02",
+       {.temperature = 0.7, .top_p = 0.9, .least = std::log(0.02), .uniform = 0.5, .top_k = 50}}};
+  cudaEvent_t start = nullptr, stop = nullptr;
+  cudaEventCreate(&start), cudaEventCreate(&stop);
+  for (const auto& [name, how] : cases) {
+    const DeviceBuffer device_how = upload(std::vector<Draw>(128, how));
+    for (const int rows : {1, 8, 32, 128}) {
+      constexpr int kTimes = 50;
+      for (int i = -5; i < kTimes; ++i) {
+        if (i == 0) cudaEventRecord(start, nullptr);
+        ASSERT_TRUE(draw({device_logits.as<float>(), rows, vocab, device_how.as<Draw>(), numbers.as<int>(),
+                          drawn.as<int32_t>(), told.as<Told>(), numbers.as<int32_t>() + 1, 128},
+                         nullptr)
+                        .ok());
+      }
+      cudaEventRecord(stop, nullptr);
+      ASSERT_EQ(cudaEventSynchronize(stop), cudaSuccess);
+      float ms = 0;
+      cudaEventElapsedTime(&ms, start, stop);
+      std::printf("%-36s %4d rows %7.1f us\n", name, rows, ms * 1e3 / kTimes);
+    }
+  }
+  cudaEventDestroy(start), cudaEventDestroy(stop);
+}
+
+}  // namespace
+}  // namespace moesaic::cuda

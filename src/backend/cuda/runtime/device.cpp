@@ -1,0 +1,69 @@
+#include "backend/cuda/runtime/device.h"
+
+#include "backend/cuda/runtime/bandwidth.h"
+#include "base/error.h"
+
+namespace moesaic::cuda {
+
+Status check(cudaError_t code, const std::string& what) {
+  if (code == cudaSuccess) return {};
+  const StatusCode kind =
+      code == cudaErrorMemoryAllocation ? StatusCode::kOutOfMemory : StatusCode::kInternal;
+  return error(kind, "cuda: {}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+Result<DeviceBuffer> DeviceBuffer::allocate(size_t bytes, const std::string& what) {
+  DeviceBuffer buffer;
+  if (bytes == 0) return buffer;
+  if (cudaMalloc(&buffer.data_, bytes) != cudaSuccess) {
+    size_t available = 0, total = 0;
+    cudaGetLastError();
+    cudaMemGetInfo(&available, &total);
+    return error(StatusCode::kOutOfMemory,
+                 "cuda: {:.2f} GB for {} do not fit: {:.2f} of {:.2f} GB are free; does another program use "
+                 "the device (nvidia-smi)?",
+                 static_cast<double>(bytes) / 1e9, what, static_cast<double>(available) / 1e9,
+                 static_cast<double>(total) / 1e9);
+  }
+  buffer.bytes_ = bytes;
+  RETURN_IF_ERROR(check(cudaMemset(buffer.data_, 0, bytes), what));
+  // The backend's stream does not wait for the default stream: what it writes next could be zeroed
+  // afterwards.
+  RETURN_IF_ERROR(check(cudaStreamSynchronize(nullptr), what));
+  return buffer;
+}
+
+Status allocate(const std::vector<Wanted>& list, const std::string& what) {
+  for (const Wanted& w : list) {
+    ASSIGN_OR_RETURN(*w.buffer, DeviceBuffer::allocate(w.bytes, what));
+  }
+  return {};
+}
+
+double sum(const std::vector<Wanted>& list) {
+  double bytes = 0;
+  for (const Wanted& w : list) bytes += static_cast<double>(w.bytes);
+  return bytes;
+}
+
+std::string no_code_for(int device) {
+  cudaDeviceProp p{};
+  cudaError_t code = cudaSetDevice(device);
+  if (code == cudaSuccess) code = cudaGetDeviceProperties(&p, device);
+  if (code == cudaSuccess) code = probe_code();
+  if (code == cudaSuccess) return {};
+  cudaGetLastError();
+  if (code != cudaErrorNoKernelImageForDevice && code != cudaErrorInvalidDeviceFunction)
+    return cudaGetErrorString(code);
+  return fmt::format("{} is an sm_{}{}, this build has code for " MOESAIC_CUDA_CODE " only", p.name, p.major,
+                     p.minor);
+}
+
+Result<PinnedBuffer> PinnedBuffer::allocate(size_t bytes) {
+  PinnedBuffer buffer;
+  RETURN_IF_ERROR(check(cudaMallocHost(&buffer.data_, bytes), "page-locked host memory"));
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,130 @@
+// CUDA errors as values, memory with an owner, and the launch of a kernel that may start before its
+// predecessor has ended.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "moesaic/status.h"
+
+namespace moesaic::cuda {
+
+// Of compute capability: the chips that have the instructions of kernels/ptx/block_scaled_mma.cuh.
+inline constexpr int kAtomMajor = 12;
+
+// what: the op or the thing, "load", "layer 3 experts".
+Status check(cudaError_t code, const std::string& what);
+
+// Device memory, zeroed.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  ~DeviceBuffer() { cudaFree(data_); }
+  DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+
+  // what: for the error, "the KV cache".
+  static Result<DeviceBuffer> allocate(size_t bytes, const std::string& what);
+
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void swap(DeviceBuffer& other) {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// Memory to allocate, one of a list.
+struct Wanted {
+  DeviceBuffer* buffer;
+  size_t bytes;
+};
+Status allocate(const std::vector<Wanted>& list, const std::string& what);
+double sum(const std::vector<Wanted>& list);
+
+// Empty where this program has code for the device, else the reason.
+std::string no_code_for(int device);
+
+// Page-locked host memory, which the device copies from and to by itself.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  ~PinnedBuffer() { cudaFreeHost(data_); }
+  PinnedBuffer(PinnedBuffer&& other) noexcept { swap(other); }
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  static Result<PinnedBuffer> allocate(size_t bytes);
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void swap(PinnedBuffer& other) {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// Tells the LaunchLog (launch_log.h) of the op that is running, if any.
+void note_launch(const void* kernel, dim3 grid, dim3 block, size_t shared);
+
+// For kernels that are to run beside others: a multiprocessor that is set up for less shared memory than the
+// next kernel needs must first run empty.
+template <typename... Params>
+cudaError_t share_multiprocessor(void (*kernel)(Params...)) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                              cudaSharedmemCarveoutMaxShared);
+}
+
+// `size` neighbours in x.
+inline cudaLaunchAttribute cluster_attribute(int size) {
+  cudaLaunchAttribute a{};
+  a.id = cudaLaunchAttributeClusterDimension;
+  a.val.clusterDim = {static_cast<unsigned>(size), 1, 1};
+  return a;
+}
+
+// Launches with programmatic dependent launch: the kernel may begin while its predecessor on the stream still
+// runs, and must call wait_for_predecessor() (launch.cuh) before it touches anything that was written on the
+// device. launch_clusters: `cluster` neighbours in x share their memory (Hopper's thread block clusters); 0:
+// no clusters, and with them no barrier of one.
+template <typename... Params, typename... Args>
+Status launch_clusters(int cluster, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+                       cudaStream_t stream, Args&&... args) {
+  note_launch(reinterpret_cast<const void*>(kernel), grid, block, shared);
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1] = cluster_attribute(cluster);
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = stream;
+  config.attrs = attributes, config.numAttrs = cluster > 0 ? 2 : 1;
+  return check(cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...), "launch");
+}
+template <typename... Params, typename... Args>
+Status launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+              Args&&... args) {
+  return launch_clusters(0, kernel, grid, block, shared, stream, std::forward<Args>(args)...);
+}
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,51 @@
+#include "backend/cuda/runtime/op_timer.h"
+
+#include "base/error.h"
+
+namespace moesaic::cuda {
+
+OpTimer::~OpTimer() {
+  for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+}
+
+Status OpTimer::begin(cudaStream_t stream) {
+  marks_.clear();
+  return check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "timing");
+}
+
+Status OpTimer::mark(int op, cudaStream_t stream) {
+  RETURN_IF_ERROR(record(stream));
+  marks_.push_back(op);
+  return {};
+}
+
+// The event that follows the marks so far.
+Status OpTimer::record(cudaStream_t stream) {
+  if (events_.size() == marks_.size()) {
+    cudaEvent_t event = nullptr;
+    RETURN_IF_ERROR(check(cudaEventCreate(&event), "timing"));
+    events_.push_back(event);
+  }
+  return check(cudaEventRecordWithFlags(events_[marks_.size()], stream, cudaEventRecordExternal), "timing");
+}
+
+Status OpTimer::finish(cudaStream_t stream, std::span<OpProfile> ops) {
+  const Status last = record(stream);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  Status status = check(cudaStreamEndCapture(stream, &graph), "timing");
+  if (status.ok()) status = last;
+  if (status.ok()) status = check(cudaGraphInstantiate(&executable, graph, 0), "timing");
+  if (status.ok()) status = check(cudaGraphLaunch(executable, stream), "timing");
+  if (status.ok()) status = check(cudaStreamSynchronize(stream), "timing");
+  if (executable != nullptr) cudaGraphExecDestroy(executable);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  for (size_t i = 0; i < marks_.size() && status.ok(); ++i) {
+    float ms = 0;
+    status = check(cudaEventElapsedTime(&ms, events_[i], events_[i + 1]), "timing");
+    ops[marks_[i]].seconds += ms * 1e-3;
+  }
+  return status;
+}
+
+}  // namespace moesaic::cuda

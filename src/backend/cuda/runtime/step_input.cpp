@@ -1,0 +1,113 @@
+#include "backend/cuda/runtime/step_input.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace moesaic::cuda {
+namespace {
+
+constexpr int kTileInts = sizeof(RowTile) / sizeof(int32_t), kDrawInts = sizeof(Draw) / sizeof(int32_t);
+
+// Calls decode(tile) and prefill(tile) over the batch, the tiles without tables.
+template <typename Decode, typename Prefill>
+void for_tiles(const Batch& batch, const Tiling& tiling, Decode&& decode, Prefill&& prefill) {
+  for (int s = 0; s < static_cast<int>(batch.sequences.size()); ++s) {
+    const Sequence& sequence = batch.sequences[s];
+    const int end = sequence.first_row + sequence.rows;
+    for (int row = sequence.first_row; row < end; row += tiling.tokens) {
+      RowTile tile{.row = row, .count = std::min(tiling.tokens, end - row), .position = batch.positions[row]};
+      if (sequence.rows == 1 && tiling.decodes) {
+        decode(s, tile);
+      } else {
+        prefill(s, tile);
+      }
+    }
+  }
+}
+
+// Appends the tables and says where they begin.
+std::vector<int32_t> put_tables(const Batch& batch, std::vector<int32_t> Sequence::*pages,
+                                std::vector<int32_t>& out, int start) {
+  std::vector<int32_t> starts;
+  for (const Sequence& sequence : batch.sequences) {
+    starts.push_back(static_cast<int32_t>(out.size()) - start);
+    out.insert(out.end(), (sequence.*pages).begin(), (sequence.*pages).end());
+  }
+  return starts;
+}
+
+}  // namespace
+
+StepLayout layout_of(const StepShape& s) {
+  StepLayout l{};
+  int at = 0;
+  const auto take = [&](int count) {
+    const int start = at;
+    at += (count + 3) / 4 * 4;  // tiles are read as 16 bytes
+    return start;
+  };
+  l.tokens = take(s.rows);
+  l.positions = take(s.rows);
+  l.full_slots = take(s.rows);
+  l.window_slots = take(s.rows);
+  l.logit_rows = take(s.logit_rows);
+  l.sources = take(s.rows);
+  l.draws = take(s.draws ? s.logit_rows * kDrawInts : 0);
+  l.turn = take(1);
+  l.decode_tiles = take(s.decode_tiles * kTileInts);
+  l.prefill_tiles = take(s.prefill_tiles * kTileInts);
+  l.pages = at;
+  return l;
+}
+
+StepShape shape_of(const Batch& batch, const Tiling& tiling) {
+  StepShape shape{.rows = batch.rows(),
+                  .sequences = static_cast<int>(batch.sequences.size()),
+                  .logit_rows = static_cast<int>(batch.logit_rows.size()),
+                  .draws = !batch.draws.empty()};
+  for_tiles(
+      batch, tiling,
+      [&](int, const RowTile& tile) {
+        ++shape.decode_tiles;
+        shape.shares = std::max(shape.shares, shares_of(tile.position / kPageTokens + 1));
+      },
+      [&](int, const RowTile&) { ++shape.prefill_tiles; });
+  // Few graphs serve all contexts.
+  shape.shares = static_cast<int>(std::bit_ceil<unsigned>(shape.shares));
+  return shape;
+}
+
+void pack(const Batch& batch, const StepShape& shape, const Tiling& tiling, std::vector<int32_t>& out) {
+  const StepLayout l = layout_of(shape);
+  out.assign(l.pages, 0);
+  std::copy(batch.tokens.begin(), batch.tokens.end(), out.begin() + l.tokens);
+  std::copy(batch.positions.begin(), batch.positions.end(), out.begin() + l.positions);
+  std::copy(batch.logit_rows.begin(), batch.logit_rows.end(), out.begin() + l.logit_rows);
+  std::fill_n(out.begin() + l.sources, batch.drawn.empty() ? batch.rows() : 0, -1);
+  std::copy(batch.drawn.begin(), batch.drawn.end(), out.begin() + l.sources);
+  if (shape.draws) std::memcpy(&out[l.draws], batch.draws.data(), batch.draws.size() * sizeof(Draw));
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    const Sequence& sequence = batch.sequences[s];
+    for (int row = sequence.first_row; row < sequence.first_row + sequence.rows; ++row) {
+      const int page = batch.positions[row] / kPageTokens, token = batch.positions[row] % kPageTokens;
+      out[l.full_slots + row] =
+          sequence.full_pages.empty() ? 0 : sequence.full_pages[page] * kPageTokens + token;
+      out[l.window_slots + row] =
+          sequence.window_pages.empty() ? 0 : sequence.window_pages[page] * kPageTokens + token;
+    }
+  }
+  const std::vector<int32_t> full = put_tables(batch, &Sequence::full_pages, out, l.pages),
+                             window = put_tables(batch, &Sequence::window_pages, out, l.pages);
+  int decode = l.decode_tiles, prefill = l.prefill_tiles;
+  const auto put = [&](int& at, int sequence, RowTile tile) {
+    tile.table[0] = full[sequence], tile.table[1] = window[sequence];
+    std::memcpy(&out[at], &tile, sizeof(tile));
+    at += kTileInts;
+  };
+  for_tiles(
+      batch, tiling, [&](int sequence, const RowTile& tile) { put(decode, sequence, tile); },
+      [&](int sequence, const RowTile& tile) { put(prefill, sequence, tile); });
+}
+
+}  // namespace moesaic::cuda

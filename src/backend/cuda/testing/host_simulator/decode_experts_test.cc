@@ -1,0 +1,90 @@
+// The experts of 1 to 8 tokens in one launch, on the host: all thread blocks at once, since each waits for
+// what the others leave of the first product.
+#include "backend/cuda/kernels/sm90/moe_decode.cu"
+#include "backend/cuda/testing/host_simulator/experts.h"
+#include "moe/work_list.h"
+
+namespace moesaic::cuda::sm90a {
+namespace {
+
+alignas(128) uint8_t raw[sizeof(Shared<EightTokens>)];  // the kernel's
+
+constexpr int kMostTokens = 8;
+
+// The operator's input, of which a batch takes the first tokens, and its result.
+struct Tokens {
+  std::vector<__half> x = std::vector<__half>(kMostTokens * kHidden);
+  std::vector<float> scale, logits, residual = std::vector<float>(kMostTokens * kHidden);
+
+  Tokens() {
+    std::mt19937 rng(7);
+    std::normal_distribution<float> normal;
+    for (__half& v : x) v = __float2half_rn(normal(rng));
+    for (float& v : residual) v = normal(rng);
+    for (int i = 0; i < kMostTokens; ++i) scale.push_back(i % 2 == 0 ? 1.0f : 0.5f);
+    for (int i = 0; i < kMostTokens * kExperts; ++i) logits.push_back(2 * normal(rng));
+  }
+
+  template <class C>
+  std::vector<float> run(int tokens) const {
+    const auto empty = __half(__half_raw{.x = 0xFFFF});
+    std::vector<__half> h(static_cast<size_t>(tokens) * kTopK * kHidden, empty), cleared(h.size());
+    std::vector<float> out(static_cast<size_t>(tokens) * kHidden);
+    const Params p{.fc1 = experts().fc1.data(),
+                   .fc2 = experts().fc2.data(),
+                   .x = x.data(),
+                   .x_scale = scale.data(),
+                   .logits = logits.data(),
+                   .experts = kExperts,
+                   .residual = residual.data(),
+                   .out = out.data(),
+                   .h = h.data(),
+                   .h_clear = cleared.data(),
+                   .clear_vectors = static_cast<int>(cleared.size() / 8),
+                   .tokens = tokens};
+    EXPECT_TRUE(
+        on_host::run_at_once(kGrid, kThreads, {raw, sizeof(Shared<C>)}, [&] { moe_decode_kernel<C>(p); }));
+    EXPECT_TRUE(std::ranges::all_of(cleared, [](__half v) { return __half_raw(v).x == 0xFFFF; }));
+    return out;
+  }
+
+  // As the reference backend has it, h in F32.
+  std::vector<double> expected(int token) const {
+    std::vector<float> in(kHidden);
+    for (int i = 0; i < kHidden; ++i) in[i] = __half2float(x[token * kHidden + i]) * scale[token];
+    int32_t ids[kTopK];
+    float weights[kTopK];
+    route_row(std::span(logits).subspan(token * kExperts, kExperts), kTopK, ids, weights);
+    std::vector<double> sum(&residual[token * kHidden], &residual[token * kHidden] + kHidden);
+    for (int k = 0; k < kTopK; ++k) {
+      const std::vector<float> y = experts().times(kDownPart, ids[k], experts().hidden(ids[k], in));
+      for (int row = 0; row < kHidden; ++row) sum[row] += double{weights[k]} * y[row];
+    }
+    return sum;
+  }
+};
+
+TEST(DecodeExperts, GiveTheSameBitsInAnyBatch) {
+  ASSERT_EQ(experts().fault, 0);
+  const Tokens tokens;
+  const std::vector<float> one = tokens.run<OneToken>(1), two = tokens.run<TwoTokens>(2),
+                           three = tokens.run<FourTokens>(3), eight = tokens.run<EightTokens>(8);
+  Error error;
+  for (const int token : {0, 1, 2, 5, 7}) {
+    const std::vector<double> want = tokens.expected(token);
+    for (int i = 0; i < kHidden; ++i) {
+      const float residual = tokens.residual[token * kHidden + i];
+      error.add(eight[token * kHidden + i] - residual, want[i] - residual);
+    }
+  }
+  EXPECT_LT(error.relative(), 5e-4);  // h is rounded to F16
+  const auto begins_like_eight = [&](const std::vector<float>& fewer) {
+    return std::equal(fewer.begin(), fewer.end(), eight.begin());
+  };
+  EXPECT_TRUE(begins_like_eight(one));
+  EXPECT_TRUE(begins_like_eight(two));
+  EXPECT_TRUE(begins_like_eight(three));
+}
+
+}  // namespace
+}  // namespace moesaic::cuda::sm90a

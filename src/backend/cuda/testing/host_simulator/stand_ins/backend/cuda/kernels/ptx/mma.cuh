@@ -1,0 +1,47 @@
+// mma.cuh on the host.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "backend/cuda/testing/host_simulator/values.h"
+
+namespace moesaic::cuda {
+
+template <bool kBf16>
+void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  on_host::ThreadBlock& block = on_host::ThreadBlock::mine();
+  const auto all = block.exchange(std::array{a0, a1, a2, a3, b0, b1});
+  const float* values = on_host::values_of(kBf16);
+  const int g = block.lane() / 4, c = block.lane() % 4;
+  for (int q = 0; q < 4; ++q) {
+    const auto a = all[4 * g + q];
+    for (int n = 0; n < 2; ++n) {
+      const auto b = all[4 * (2 * c + n) + q];
+      for (int half = 0; half < 2; ++half) {
+        for (int e = 0; e < 32; e += 16) {
+          const float x = values[b[4 + half] >> e & 0xFFFF];
+          for (int h = 0; h < 2; ++h) d[2 * h + n] += values[a[2 * half + h] >> e & 0xFFFF] * x;
+        }
+      }
+    }
+  }
+}
+template <bool kBf16>
+void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  mma<kBf16>(d, a[0], a[1], a[2], a[3], b0, b1);
+}
+template <bool kBf16>
+void mma(float (&d)[4], const uint32_t (&a)[4], uint2 b) {
+  mma<kBf16>(d, a, b.x, b.y);
+}
+
+inline uint2 e4m3_to_f16(uint32_t bytes) {
+  uint32_t pairs[2] = {};
+  for (int i = 0; i < 4; ++i)
+    pairs[i / 2] |= uint32_t{__half_raw(__half(mx::decode_e4m3(static_cast<uint8_t>(bytes >> 8 * i)))).x}
+                    << 16 * (i % 2);
+  return {pairs[0], pairs[1]};
+}
+
+}  // namespace moesaic::cuda

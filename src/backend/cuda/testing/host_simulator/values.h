@@ -1,0 +1,25 @@
+// What the stand-ins for tensor cores read.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "backend/cuda/testing/host_simulator/thread_block.h"
+#include "mx/formats.h"
+
+namespace moesaic::cuda::on_host {
+
+// What 16 bits are worth, as BF16 or F16.
+inline const float* values_of(bool bf16) {
+  static const auto tables = [] {
+    std::array<std::vector<float>, 2> all;
+    for (uint32_t bits = 0; bits < 1 << 16; ++bits) {
+      all[0].push_back(mx::decode_f16(static_cast<uint16_t>(bits)));
+      all[1].push_back(mx::decode_bf16(static_cast<uint16_t>(bits)));
+    }
+    return all;
+  }();
+  return tables[bf16 ? 1 : 0].data();
+}
+
+}  // namespace moesaic::cuda::on_host

@@ -1,0 +1,147 @@
+// Dense products of many tokens on the host: matrices of every kind that go through wgmma, in matrix.h's
+// order, with rows that fill no tile.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "backend/cuda/testing/host_simulator/error.h"
+#include "backend/cuda/testing/host_simulator/wide.h"
+
+namespace moesaic::cuda::sm90a {
+namespace {
+
+constexpr int kRows = 217, kUnits = (kRows + kUnit - 1) / kUnit, kStages = kFewestStages;
+constexpr int kCols = kStages * kWideStep, kColBlocks = kCols / kBlock, kTokens = 70;
+
+// Where row r of a unit stands in it: matrix.h's m, h and g.
+struct Spot {
+  int m, h, g;
+  explicit Spot(int r) : m(r / 16), h(r / 8 % 2), g(r % 8) {}
+};
+
+struct Packed {
+  std::vector<uint8_t> data, scales, tops;
+  std::vector<double> values;  // [kRows, kCols]
+};
+
+// 16 bits a weight, at random.
+template <class Element>
+Packed pack_plain(std::mt19937& rng) {
+  std::normal_distribution<float> normal;
+  Packed p{.data = std::vector<uint8_t>(size_t{kUnits} * kUnit * kCols * 2),
+           .values = std::vector<double>(size_t{kRows} * kCols)};
+  for (int row = 0; row < kRows; ++row) {
+    const Spot at(row % kUnit);
+    for (int col = 0; col < kCols; ++col) {
+      const Element weight(normal(rng));
+      p.values[int64_t{row} * kCols + col] = static_cast<double>(static_cast<float>(weight));
+      const int c = col % 32 / 8, j = col % 8 / 4, pair = col % 4 / 2;
+      const int64_t block = int64_t{row / kUnit} * kColBlocks + col / 32;
+      std::memcpy(&p.data[block * 2048 + (2 * at.m + j) * 512 + (4 * at.g + c) * 16 + (2 * pair + at.h) * 4 +
+                          col % 2 * 2],
+                  &weight, 2);
+    }
+  }
+  return p;
+}
+
+// A byte a weight. draw_code, draw_scale: a code, a Scale, and what it is worth.
+template <class Scale, class DrawCode, class DrawScale>
+Packed pack_bytes(const DrawCode& draw_code, const DrawScale& draw_scale) {
+  Packed p{.data = std::vector<uint8_t>(size_t{kUnits} * kUnit * kCols),
+           .scales = std::vector<uint8_t>(size_t{kUnits} * kUnit * kColBlocks * sizeof(Scale)),
+           .tops = std::vector<uint8_t>(size_t{kUnits} * kUnit, 1),
+           .values = std::vector<double>(size_t{kRows} * kCols)};
+  for (int row = 0; row < kRows; ++row) {
+    const Spot at(row % kUnit);
+    for (int b = 0; b < kColBlocks; ++b) {
+      const int64_t block = int64_t{row / kUnit} * kColBlocks + b;
+      const auto [scale, worth] = draw_scale();
+      const int in_block = 4 * at.g + 2 * at.m + at.h;
+      std::memcpy(&p.scales[(block * kUnit + in_block) * sizeof(Scale)], &scale, sizeof(Scale));
+      uint8_t& top = p.tops[int64_t{row / kUnit} * kUnit + in_block];
+      if constexpr (sizeof(Scale) == 1) top = std::max(top, scale);
+      for (int i = 0; i < 32; ++i) {
+        const auto [code, value] = draw_code();
+        p.data[block * 1024 + at.m * 512 + (4 * at.g + i / 8) * 16 + i % 8 / 2 * 4 + 2 * at.h + i % 2] = code;
+        p.values[int64_t{row} * kCols + b * 32 + i] = value * worth;
+      }
+    }
+  }
+  return p;
+}
+
+template <class Weights, class Element>
+void multiply(const Packed& w, int tile, double tolerance) {
+  std::mt19937 rng(7);
+  std::normal_distribution<float> normal;
+  std::vector<Element> x(size_t{kTokens} * kCols), placed(size_t{kTokens + 2 * 64} * kCols);
+  for (int token = 0; token < kTokens; ++token) {
+    for (int col = 0; col < kCols; ++col) {
+      x[int64_t{token} * kCols + col] = Element(normal(rng));
+      const int in_tile = token % tile;
+      placed[int64_t{token - in_tile} * kCols + place_in_tile(tile, in_tile, col)] =
+          x[int64_t{token} * kCols + col];
+    }
+  }
+  std::vector<float> y(size_t{kTokens} * kRows);
+  const WideParams p{.weights = w.data.data(),
+                     .scales = w.scales.data(),
+                     .tops = w.tops.data(),
+                     .x = {.data = placed.data(), .cols = kCols, .tokens = kTokens, .tile = tile},
+                     .row_tiles = (kRows + kTileRows - 1) / kTileRows,
+                     .units = kUnits,
+                     .stages = kStages,
+                     .factor = 1.0f};
+  run_wide<Weights>(p, Store{.out = y.data(), .stride = kRows, .rows = kRows}, 1);
+  Error error;
+  for (int token = 0; token < kTokens; ++token) {
+    for (int row = 0; row < kRows; ++row) {
+      double want = 0;
+      for (int col = 0; col < kCols; ++col)
+        want += w.values[int64_t{row} * kCols + col] *
+                static_cast<double>(static_cast<float>(x[int64_t{token} * kCols + col]));
+      error.add(y[int64_t{token} * kRows + row], want);
+    }
+  }
+  EXPECT_LT(error.relative(), tolerance);
+}
+
+class WideDense : public testing::TestWithParam<int> {
+ protected:
+  std::mt19937 rng_{3};
+};
+
+TEST_P(WideDense, MultiplyByPlainWeights) {
+  multiply<PlainWeights<true>, __nv_bfloat16>(pack_plain<__nv_bfloat16>(rng_), GetParam(), 1e-6);
+  multiply<PlainWeights<false>, __half>(pack_plain<__half>(rng_), GetParam(), 1e-6);
+}
+TEST_P(WideDense, MultiplyByQ8) {
+  const Packed w = pack_bytes<__half>(
+      [&] {
+        const int value = static_cast<int>(rng_() % 256) - 128;
+        return std::pair(static_cast<uint8_t>(value + 128), static_cast<double>(value));
+      },
+      [&] {
+        const __half scale(static_cast<float>(1 + rng_() % 99) * 1e-5f);
+        return std::pair(scale, static_cast<double>(static_cast<float>(scale)));
+      });
+  multiply<ByteWeights<Q8Codes>, __half>(w, GetParam(), 3e-4);  // rounded to F16
+}
+TEST_P(WideDense, MultiplyByMxfp8) {
+  const Packed w = pack_bytes<uint8_t>(
+      [&] {
+        uint8_t code = static_cast<uint8_t>(rng_());
+        if ((code & 0x7F) == 0x7F) code = 0;  // NaN
+        return std::pair(code, static_cast<double>(mx::decode_e4m3(code)));
+      },
+      [&] {
+        const auto scale = static_cast<uint8_t>(105 + rng_() % 12);
+        return std::pair(scale, static_cast<double>(mx::decode_e8m0(scale)));
+      });
+  multiply<ByteWeights<Mxfp8Codes>, __half>(w, GetParam(), 1e-6);
+}
+INSTANTIATE_TEST_SUITE_P(Tiles, WideDense, testing::Values(32, 64), testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace moesaic::cuda::sm90a

@@ -1,0 +1,92 @@
+// Both products of the experts for many tokens, from the slabs that the loader packs, on the host: see
+// thread_block.h.
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <random>
+
+#include "backend/cuda/testing/host_simulator/experts.h"
+#include "backend/cuda/testing/host_simulator/wide.h"
+
+namespace moesaic::cuda::sm90a {
+namespace {
+
+// Activations as gemm_wgmma.h's Tiles has them.
+struct Placed {
+  std::vector<__half> values;
+  Tiles tiles;
+  Placed(const std::vector<Job>& jobs, const int* count, int tile)
+      : values(static_cast<size_t>(jobs.back().start + tile_width(jobs.back().count)) * kHidden,
+               __half(__half_raw{.x = 0x7E00})),  // NaN
+        tiles{.data = values.data(),
+              .cols = kHidden,
+              .jobs = jobs.data(),
+              .job_count = count,
+              .most_jobs = *count,
+              .tile = tile} {}
+  __half& at(const Job& job, int token, int column) {
+    return values[int64_t{job.start} * kHidden + place_in_tile(tile_width(job.count), token, column)];
+  }
+};
+
+WideParams params_of(const std::vector<uint8_t>& weights, const Tiles& x, int rows, float factor) {
+  return {.weights = weights.data(),
+          .x = x,
+          .row_tiles = rows / kTileRows,
+          .units = rows / kUnit,
+          .stages = kBlocks / kBlocksPerWarp,
+          .factor = factor};
+}
+
+struct Case {
+  int tile;
+  std::vector<Job> jobs;
+  unsigned blocks;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << "tiles of " << c.tile; }
+class WideExperts : public testing::TestWithParam<Case> {};
+
+TEST_P(WideExperts, MultiplyBySlabs) {
+  ASSERT_EQ(experts().fault, 0);
+  const auto& [tile, jobs, blocks] = GetParam();
+  const int count = static_cast<int>(jobs.size()), tokens = jobs.back().first + jobs.back().count;
+  Placed x(jobs, &count, tile), h(jobs, &count, tile);
+  std::mt19937 rng(7);
+  std::normal_distribution<float> normal;
+  for (const Job& job : jobs) {
+    for (int token = 0; token < job.count; ++token) {
+      for (int column = 0; column < kHidden; ++column)
+        x.at(job, token, column) = __float2half_rn(normal(rng));
+    }
+  }
+  run_wide<SlabWeights<false>>(params_of(experts().fc1, x.tiles, 2 * kHidden, 1.0f),
+                               WideSwiGlu{.out = static_cast<uint8_t*>(h.tiles.data),
+                                          .gate_bias = experts().bias[kGatePart].data(),
+                                          .up_bias = experts().bias[kUpPart].data()},
+                               blocks);
+  std::vector<float> y(static_cast<size_t>(tokens) * kHidden);
+  run_wide<SlabWeights<true>>(
+      params_of(experts().fc2, h.tiles, kHidden, 1.0f / kHScale),
+      Store{.out = y.data(), .stride = kHidden, .bias = experts().bias[kDownPart].data(), .rows = kHidden},
+      blocks);
+  Errors errors;
+  for (const Job& job : jobs) {
+    for (const int token : {0, job.count / 2, job.count - 1})
+      errors.add(
+          job.expert, [&](int i) { return x.at(job, token, i); }, [&](int i) { return h.at(job, token, i); },
+          &y[static_cast<size_t>(job.first + token) * kHidden]);
+  }
+  errors.check();
+}
+
+// Full tiles, which keep products running from stage to stage, and every kind of width; an expert without
+// tokens.
+INSTANTIATE_TEST_SUITE_P(Tiles, WideExperts,
+                         testing::Values(Case{32, {{0, 0, 30, 0}, {2, 30, 8, 32}}, 7},
+                                         Case{64, {{0, 0, 61, 0}, {1, 61, 40, 64}}, 132},
+                                         Case{
+                                             128, {{0, 0, 128, 0}, {0, 128, 97, 128}, {2, 225, 9, 240}}, 20}),
+                         [](const auto& test) { return std::to_string(test.param.tile); });
+
+}  // namespace
+}  // namespace moesaic::cuda::sm90a

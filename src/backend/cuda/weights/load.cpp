@@ -1,0 +1,195 @@
+#include <algorithm>
+#include <cmath>
+
+#include "backend/cuda/kernels/sm120/load_tile.h"
+#include "backend/cuda/kernels/sm90/moe_decode.h"
+#include "backend/cuda/ops/attention.h"
+#include "backend/cuda/weights/model.h"
+#include "backend/cuda/weights/upload.h"
+#include "base/error.h"
+#include "moe/plan.h"
+
+namespace moesaic::cuda {
+namespace {
+
+// Normed values are at most sqrt(hidden) * max |weight|: the power of two that brings that below 2^15 uses
+// F16's whole range, whatever the checkpoint's norm weights are.
+float f16_factor(int hidden, float largest_weight) {
+  const double bound = std::sqrt(static_cast<double>(hidden)) * std::max(largest_weight, 1e-30f);
+  return static_cast<float>(std::exp2(std::floor(std::log2(32768.0 / bound))));
+}
+
+constexpr size_t kSlabHiddenBytes = sizeof(__half) * kSlabRows * sm90a::kTopK * sm90a::kHidden;
+
+// Loads one model, or counts what it takes: as the uploader was made.
+class Loader {
+ public:
+  Loader(Model& model, const BackendOptions& options, Uploader& up)
+      : model_(model), config_(model.config), options_(options), up_(up) {}
+  Status run(const ModelWeights& weights, const LoadProgress& progress);
+
+ private:
+  Kind dense_kind(const MatrixView& m) const { return kind_of(m.format, options_.dense, model_.dense_atom); }
+  Status load_layer(int index, const LayerWeights& w);
+  Status load_experts(int index, const LayerWeights& w);
+  Status alloc_slabs(int index, const std::string& name);
+
+  Model& model_;
+  const ModelConfig& config_;
+  const BackendOptions& options_;
+  Uploader& up_;
+};
+
+Status Loader::load_layer(int index, const LayerWeights& w) {
+  Layer& layer = model_.layers[index];
+  const auto name = [&](const char* tensor) { return fmt::format("layer {} {}", index, tensor); };
+  float attn_top = 0, mlp_top = 0;
+  ASSIGN_OR_RETURN(layer.attn_norm, up_.vector({w.attn_norm}, name("attention norm"), &attn_top));
+  ASSIGN_OR_RETURN(layer.mlp_norm, up_.vector({w.mlp_norm}, name("mlp norm"), &mlp_top));
+  layer.attn_factor = f16_factor(config_.hidden, attn_top);
+  layer.mlp_factor = f16_factor(config_.hidden, mlp_top);
+  ASSIGN_OR_RETURN(layer.qkv_bias, up_.vector({w.q_bias, w.k_bias, w.v_bias}, name("qkv bias")));
+  ASSIGN_OR_RETURN(layer.o_bias, up_.vector({w.o_bias}, name("o bias")));
+  ASSIGN_OR_RETURN(layer.sinks, up_.vector({w.sinks}, name("sinks")));
+  ASSIGN_OR_RETURN(layer.router, up_.vector({w.router}, name("router")));
+  ASSIGN_OR_RETURN(layer.router_bias, up_.vector({w.router_bias}, name("router bias")));
+  ASSIGN_OR_RETURN(layer.gate_bias, up_.vector({w.gate_bias}, name("gate bias")));
+  ASSIGN_OR_RETURN(layer.up_bias, up_.vector({w.up_bias}, name("up bias")));
+  ASSIGN_OR_RETURN(layer.down_bias, up_.vector({w.down_bias}, name("down bias")));
+  ASSIGN_OR_RETURN(layer.qkv, up_.matrix({w.q, w.k, w.v}, dense_kind(w.q), Rows::kHeads, config_.head_dim,
+                                         kProjectionsPart, name("qkv")));
+  layer.qkv.first_unit = config_.q_size() / kUnit;  // K and V, with which the attention has more to do
+  ASSIGN_OR_RETURN(layer.o, up_.matrix({w.o}, dense_kind(w.o), Rows::kPlain, 0, kProjectionsPart, name("o")));
+  return load_experts(index, w);
+}
+
+Status Loader::alloc_slabs(int index, const std::string& name) {
+  Layer& layer = model_.layers[index];
+  const size_t experts = config_.experts;
+  ASSIGN_OR_RETURN(layer.fc1_slabs, up_.buffer(experts * sm90a::kFc1Bytes, 0, kExpertsPart, name));
+  ASSIGN_OR_RETURN(layer.fc2_slabs, up_.buffer(experts * sm90a::kFc2Bytes, 0, kExpertsPart, name));
+  ASSIGN_OR_RETURN(layer.slab_hidden, up_.buffer(kSlabHiddenBytes, 0xFF, kExpertsPart, name));
+  const std::vector<float> scales(kSlabRows, 1.0f / layer.mlp_factor);
+  const size_t bytes = kSlabRows * sizeof(float);
+  return up_.put(model_.slab_scales, index * bytes, scales.data(), bytes, name);
+}
+
+Status Loader::load_experts(int index, const LayerWeights& w) {
+  Layer& layer = model_.layers[index];
+  const auto name = [&](const char* tensor) { return fmt::format("layer {} {}", index, tensor); };
+  if (model_.slabs) RETURN_IF_ERROR(alloc_slabs(index, name("experts")));
+  const Slabs fc1{.data = layer.fc1_slabs.as<uint8_t>(),
+                  .expert_bytes = sm90a::kFc1Bytes,
+                  .bias = {layer.gate_bias.as<float>(), layer.up_bias.as<float>()}};
+  const Slabs fc2{.data = layer.fc2_slabs.as<uint8_t>(),
+                  .expert_bytes = sm90a::kFc2Bytes,
+                  .down = true,
+                  .bias = {layer.down_bias.as<float>()}};
+  const auto kind = [&](const ExpertsView& e) {
+    return kind_of(e.first.format, DenseFormat::kAsLoaded, model_.atom);
+  };
+  ASSIGN_OR_RETURN(layer.gate_up, up_.experts({w.gate, w.up}, kind(w.gate), Rows::kPairs, kExpertsPart,
+                                              name("gate_up experts"), model_.slabs ? &fc1 : nullptr));
+  ASSIGN_OR_RETURN(layer.down, up_.experts({w.down}, kind(w.down), Rows::kPlain, kExpertsPart,
+                                           name("down experts"), model_.slabs ? &fc2 : nullptr));
+  return {};
+}
+
+Status unsupported(const ModelConfig& c) {
+  if (c.head_dim != 32 && c.head_dim != 64 && c.head_dim != 128)
+    return error(StatusCode::kUnsupported, "cuda: head_dim {} is not 32, 64 or 128; use --device cpu",
+                 c.head_dim);
+  if (c.heads / c.kv_heads > kMostGroup)
+    return error(StatusCode::kUnsupported,
+                 "cuda: {} query heads share a KV head, at most {} may; use --device cpu",
+                 c.heads / c.kv_heads, kMostGroup);
+  if (c.experts > 1024 || c.experts_per_token > 16)
+    return error(StatusCode::kUnsupported, "cuda: {} of {} experts, at most 16 of 1024; use --device cpu",
+                 c.experts_per_token, c.experts);
+  return {};
+}
+
+Status Loader::run(const ModelWeights& weights, const LoadProgress& progress) {
+  model_.rope = make_rope_table(config_.rope, config_.head_dim);
+  model_.layers.resize(config_.layers);
+  ASSIGN_OR_RETURN(model_.slab_scales,
+                   up_.buffer(config_.layers * kSlabRows * sizeof(float), 0, kVectorsPart, "activations"));
+  const auto done = [&](int layer, int count) {
+    if (up_.counts_only()) return;
+    if (weights.release) weights.release(layer);
+    if (progress) progress(count, config_.layers + 1);
+  };
+  ASSIGN_OR_RETURN(model_.embed, up_.table(weights.embed, kEmbeddingPart, "embedding"));
+  ASSIGN_OR_RETURN(model_.head, up_.matrix({weights.head}, dense_kind(weights.head), Rows::kPlain, 0,
+                                           kHeadPart, "lm_head"));
+  float top = 0;
+  ASSIGN_OR_RETURN(model_.final_norm, up_.vector({weights.final_norm}, "final norm", &top));
+  model_.final_factor = f16_factor(config_.hidden, top);
+  done(-1, 1);
+  for (int i = 0; i < config_.layers; ++i) {
+    RETURN_IF_ERROR(load_layer(i, weights.layers[i]));
+    done(i, i + 2);
+  }
+  const std::vector<double>& frequency = model_.rope.inverse_frequency;
+  const size_t bytes = frequency.size() * sizeof(double);
+  ASSIGN_OR_RETURN(model_.inverse_frequency, up_.buffer(bytes, 0, kVectorsPart, "RoPE"));
+  RETURN_IF_ERROR(up_.put(model_.inverse_frequency, 0, frequency.data(), bytes, "RoPE"));
+  return up_.finish();
+}
+
+bool has_atom(int device) {
+  int major = 0;
+  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         major == kAtomMajor;
+}
+
+}  // namespace
+
+Paths paths_of(const ModelConfig& c, const ModelWeights& weights, const BackendOptions& options) {
+  const bool atom = options.moe.path != MoePath::kAuto, mxfp4 = all_mxfp4(weights);
+  const bool slabs = !options.batch_invariant && !atom && mxfp4 &&
+                     slabs_take({.top_k = c.experts_per_token,
+                                 .experts = c.experts,
+                                 .hidden = c.hidden,
+                                 .intermediate = c.intermediate}) &&
+                     c.swiglu_alpha == 1.702 && c.swiglu_limit == 7.0 &&
+                     sm90a::prepare_moe_decode(options.device).ok();
+  return {.slabs = slabs, .atom = atom && mxfp4, .dense_atom = options.moe.path == MoePath::kAtom};
+}
+
+namespace {
+
+Model model_of(const ModelConfig& config, const Paths& paths) {
+  Model model;
+  model.config = config;
+  static_cast<Paths&>(model) = paths;
+  return model;
+}
+
+}  // namespace
+
+std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
+                                    const BackendOptions& options, const Paths& paths) {
+  Model model = model_of(config, paths);
+  Uploader counter;
+  // What cannot be counted is refused by load_model.
+  if (!Loader(model, options, counter).run(weights, {}).ok()) return {};
+  return counter.parts();
+}
+
+Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
+                         const BackendOptions& options, const LoadProgress& progress, cudaStream_t stream) {
+  RETURN_IF_ERROR(validate(weights, config));
+  RETURN_IF_ERROR(unsupported(config));
+  Model model = model_of(config, paths_of(config, weights, options));
+  model.emulated = !has_atom(options.device);
+  model.moe = options.moe;
+  if (model.atom) RETURN_IF_ERROR(sm120a::load_expert_tiles(expert_tokens(model.moe)));
+  if (model.dense_atom) RETURN_IF_ERROR(sm120a::load_dense_tiles());
+  Uploader up;
+  RETURN_IF_ERROR(up.open(stream, weights.pools));
+  RETURN_IF_ERROR(Loader(model, options, up).run(weights, progress));
+  return model;
+}
+
+}  // namespace moesaic::cuda

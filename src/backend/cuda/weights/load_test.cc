@@ -1,0 +1,64 @@
+// What loading takes is counted by the code that loads: no device is needed.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "backend/cuda/weights/model.h"
+#include "backend/cuda/weights/slab_layout.h"
+
+namespace moesaic::cuda {
+namespace {
+
+// The published sizes; views without bytes, which counting does not read.
+ModelWeights shapes(const ModelConfig& c) {
+  const auto bf16 = [](int64_t rows, int64_t cols) { return dense_view(Format::kBF16, rows, cols, nullptr); };
+  const auto floats = [](int64_t rows, int64_t cols) {
+    return dense_view(Format::kF32, rows, cols, nullptr);
+  };
+  const auto experts = [&](int64_t rows, int64_t cols) {
+    static constexpr std::byte kSome[1] = {};
+    return ExpertsView{.first = dense_view(Format::kMxfp4, rows, cols, kSome, kSome), .count = c.experts};
+  };
+  ModelWeights w{
+      .embed = bf16(c.vocab, c.hidden), .final_norm = floats(1, c.hidden), .head = bf16(c.vocab, c.hidden)};
+  w.layers.resize(c.layers);
+  for (LayerWeights& l : w.layers) {
+    l = {.attn_norm = floats(1, c.hidden), .q = bf16(c.q_size(), c.hidden), .k = bf16(c.kv_size(), c.hidden)};
+    l.v = l.k, l.o = bf16(c.hidden, c.q_size()), l.mlp_norm = l.attn_norm;
+    l.q_bias = floats(1, c.q_size()), l.k_bias = l.v_bias = floats(1, c.kv_size()), l.o_bias = l.attn_norm;
+    l.sinks = floats(1, c.heads), l.router = floats(c.experts, c.hidden),
+    l.router_bias = floats(1, c.experts);
+    l.gate = l.up = experts(c.intermediate, c.hidden), l.down = experts(c.hidden, c.intermediate);
+    l.gate_bias = l.up_bias = floats(c.experts, c.intermediate), l.down_bias = floats(c.experts, c.hidden);
+  }
+  return w;
+}
+
+std::map<std::string, double> count(const char* name, bool slabs,
+                                    DenseFormat dense = DenseFormat::kAsLoaded) {
+  const ModelConfig config = published_config(name).value();
+  std::map<std::string, double> parts;
+  for (const MemoryPart& p : count_model(config, shapes(config), {.dense = dense}, {.slabs = slabs}))
+    parts[p.name] = p.bytes;
+  return parts;
+}
+
+TEST(CountModel, TakesWhatTheFormatsTake) {
+  const auto parts = count("gpt-oss-120b", false);
+  const double expert = 3.0 * 2880 * 2880 * 4.25 / 8;
+  EXPECT_DOUBLE_EQ(parts.at(kExpertsPart), 36 * 128 * expert);
+  EXPECT_DOUBLE_EQ(parts.at(kEmbeddingPart), 201088.0 * 2880 * 2);
+  EXPECT_DOUBLE_EQ(parts.at(kHeadPart), 201088.0 * 2880 * 2);
+  EXPECT_DOUBLE_EQ(parts.at(kProjectionsPart), 36.0 * 2880 * (4096 + 2 * 512 + 4096) * 2);
+  const auto narrow = count("gpt-oss-120b", false, DenseFormat::kMxfp8);
+  EXPECT_DOUBLE_EQ(narrow.at(kHeadPart), 201088.0 * (2880.0 * 33 / 32 + 1));  // with each row's largest scale
+}
+
+TEST(CountModel, SlabsTakeThePlaceOfTheGeneralOrder) {
+  const double experts = 24.0 * 32 * (sm90a::kFc1Bytes + sm90a::kFc2Bytes);
+  EXPECT_NEAR(count("gpt-oss-20b", true).at(kExpertsPart), experts, 0.001 * experts);
+  EXPECT_NEAR(count("gpt-oss-20b", false).at(kExpertsPart), experts, 0.005 * experts);
+}
+
+}  // namespace
+}  // namespace moesaic::cuda

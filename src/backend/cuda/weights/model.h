@@ -1,0 +1,58 @@
+// The loaded model: weights in the orders that the kernels stream.
+#pragma once
+
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/weights/matrix.h"
+#include "backend/cuda/weights/quad_layout.h"
+
+namespace moesaic::cuda {
+
+struct Layer {
+  DeviceBuffer attn_norm, mlp_norm, qkv_bias, o_bias, sinks, router, router_bias;
+  DeviceBuffer gate_bias, up_bias, down_bias;
+  Matrix qkv, o, gate_up, down;
+  float attn_factor = 1, mlp_factor = 1;  // of the normed activations in F16
+  DeviceBuffer k, v;                      // alloc_kv's
+  // The experts of gpt-oss's own sizes, instead of the matrices' data, and what sm90a::moe_decode's thread
+  // blocks hand each other within a launch.
+  DeviceBuffer fc1_slabs, fc2_slabs, slab_hidden;
+};
+
+inline constexpr int kSlabRows = 8;  // tokens that sm90a::moe_decode takes
+
+// What the model's products run on.
+struct Paths {
+  bool slabs = false;       // the experts are slabs: they have the sizes that sm90a/ is written for
+  bool atom = false;        // the experts are Kind::kMxfp4Quads and go through kernels/sm120/
+  bool dense_atom = false;  // dense matrices of MXFP4 or MXFP8 do
+};
+
+struct Model : Paths {
+  ModelConfig config;
+  RopeTable rope;
+  std::vector<Layer> layers;
+  Table embed;
+  Matrix head;
+  DeviceBuffer final_norm, inverse_frequency;
+  float final_factor = 1;
+  bool emulated = false;  // on a device that has not the instruction
+  MoeOptions moe;
+  DeviceBuffer slab_scales;  // [layers, kSlabRows]: what undoes the layer's mlp_factor
+};
+
+// What kernels/sm120/ rounds the experts' activations to.
+inline sm120a::Element expert_tokens(const MoeOptions& moe) {
+  return moe.path == MoePath::kW4A4 ? sm120a::Element::kE2M1 : sm120a::Element::kE4M3;
+}
+// options.moe.path: kAtom where kAuto stands for it.
+Paths paths_of(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options);
+// What the model's weights take, by part.
+std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
+                                    const BackendOptions& options, const Paths& paths);
+// Uploads and repacks. One line for a model that the kernels do not take, a damaged tensor, lack of memory.
+Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
+                         const BackendOptions& options, const LoadProgress& progress, cudaStream_t stream);
+
+}  // namespace moesaic::cuda

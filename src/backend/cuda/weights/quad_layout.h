@@ -1,0 +1,134 @@
+// How MXFP4 or MXFP8 weights and activations lie in memory for the atom of block_scaled_mma.cuh: m16n8k32, or
+// k64 where both are MXFP4, weights being its M, tokens its N. Plain arithmetic, the same on host and device;
+// docs/sm120.md draws it.
+//
+// The block is 32 columns and one scale, a k step or half of one. The quad is 4 blocks: its scales are one
+// 32-bit word, out of which the instruction picks a byte by an immediate. Both operands are streams of quads,
+// scales beside their blocks, in the order in which a warp's lanes (lane = 4 g + c) want them:
+//
+//   weights, 32 rows (a unit: MMA tiles m = 0, 1, halves h = 0, 1), 2,176 bytes a quad of E2M1, 4,224 of E4M3
+//     [lane] a word: the scales of row 16 (c / 2) + 8 (c % 2) + g. Tile m takes them from lanes c = 2 m, 2 m
+//     + 1
+//     E2M1 [block][lane][word 2 m + j]: columns 8 c + 4 j + {0..3} of rows 16 m + g and 16 m + 8 + g, 4 bits
+//     each
+//     E4M3 [block][m][lane][word 2 j + h]: the same columns of row 16 m + 8 h + g, a byte each, as the MMA
+//     takes them
+//     A last quad of fewer blocks is shorter.
+//   tokens, 8 of them (a group), 1,056 bytes a quad of E4M3, 544 of E2M1
+//     E4M3 [block / 2][lane][block % 2]: columns 8 c .. 8 c + 7 of token g, a byte each
+//     E2M1 [lane][block]: a word, whose nibble 2 i + j is column 8 c + 4 j + i of token g
+//     [token] a word: the scales
+//     A last quad of fewer blocks is as long, and undefined where they would stand; but E2M1 goes by two
+//     blocks, and where there is no second it is zeros, as is its scale, and the weights' scale too.
+//
+// Column 8 c + 4 j + i of a block is slot 16 j + 4 c + i of the contraction: any order will do as long as
+// both operands agree, and this one makes a lane's share of two blocks, or of four of E2M1 tokens, one
+// 16-byte load.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define MOESAIC_LAYOUT __host__ __device__
+#else
+#define MOESAIC_LAYOUT
+#endif
+
+namespace moesaic::cuda::sm120a {
+
+inline constexpr int kBlock = 32;  // columns
+inline constexpr int kQuad = 4;    // blocks
+inline constexpr int kUnit = 32;   // rows
+inline constexpr int kGroup = 8;   // tokens
+
+// Of the weights, and of the tokens. E4M3 weights have E4M3 tokens.
+enum class Element : uint8_t { kE2M1, kE4M3 };
+
+MOESAIC_LAYOUT constexpr int block_bytes(Element e) { return kUnit * kBlock / (e == Element::kE2M1 ? 2 : 1); }
+inline constexpr int kUnitScaleBytes = kUnit * kQuad;
+MOESAIC_LAYOUT constexpr int unit_quad_bytes(Element e) { return kUnitScaleBytes + kQuad * block_bytes(e); }
+inline constexpr int kLaneVectorBytes = 512;  // a warp's loads of 16 bytes a lane
+// Of a quad: so many of them, where the scales begin, and the whole.
+MOESAIC_LAYOUT constexpr int group_vectors(Element e) { return e == Element::kE2M1 ? 1 : 2; }
+MOESAIC_LAYOUT constexpr int group_scales(Element e) { return group_vectors(e) * kLaneVectorBytes; }
+MOESAIC_LAYOUT constexpr int group_quad_bytes(Element e) { return group_scales(e) + kGroup * kQuad; }
+
+MOESAIC_LAYOUT constexpr int quads_of(int blocks) { return (blocks + kQuad - 1) / kQuad; }
+MOESAIC_LAYOUT constexpr int blocks_in_quad(int blocks, int quad) {
+  return blocks - quad * kQuad < kQuad ? blocks - quad * kQuad : kQuad;
+}
+// Of one quad of a unit.
+MOESAIC_LAYOUT constexpr int quad_bytes(Element e, int blocks) {
+  return kUnitScaleBytes + blocks * block_bytes(e);
+}
+MOESAIC_LAYOUT constexpr int64_t unit_bytes(Element e, int blocks) {
+  return static_cast<int64_t>(blocks) * block_bytes(e) + quads_of(blocks) * kUnitScaleBytes;
+}
+MOESAIC_LAYOUT constexpr int64_t group_bytes(Element e, int blocks) {
+  return static_cast<int64_t>(quads_of(blocks)) * group_quad_bytes(e);
+}
+
+// ---- places, in bytes from the start of the unit or the group ----
+
+MOESAIC_LAYOUT constexpr int64_t block_at(Element e, int block) {
+  return static_cast<int64_t>(block / kQuad) * unit_quad_bytes(e) + kUnitScaleBytes +
+         block % kQuad * block_bytes(e);
+}
+// E2M1: of both halves
+MOESAIC_LAYOUT constexpr int64_t weight_word_at(int block, int lane, int m, int j) {
+  return block_at(Element::kE2M1, block) + lane * 16 + (2 * m + j) * 4;
+}
+// E4M3
+MOESAIC_LAYOUT constexpr int64_t weight_word_at(int block, int lane, int m, int j, int h) {
+  return block_at(Element::kE4M3, block) + m * 512 + lane * 16 + (2 * j + h) * 4;
+}
+// row: 0..31 of the unit
+MOESAIC_LAYOUT constexpr int64_t weight_scale_at(Element e, int row, int block) {
+  return static_cast<int64_t>(block / kQuad) * unit_quad_bytes(e) + (row % 8 * 4 + row / 8) * 4 +
+         block % kQuad;
+}
+// Of columns 8 c .. 8 c + 7: two words, or one of E2M1.
+MOESAIC_LAYOUT constexpr int64_t token_bytes_at(Element e, int token, int block, int c) {
+  const int in_quad =
+      e == Element::kE2M1 ? block % kQuad * 4 : block % kQuad / 2 * kLaneVectorBytes + block % 2 * 8;
+  return static_cast<int64_t>(block / kQuad) * group_quad_bytes(e) + (4 * token + c) * 16 + in_quad;
+}
+// The bit from there on with which the code of column k begins.
+MOESAIC_LAYOUT constexpr int token_bit(Element e, int k) {
+  return e == Element::kE2M1 ? 4 * (2 * (k % 4) + k / 4 % 2) : 8 * (k % 8);
+}
+MOESAIC_LAYOUT constexpr int64_t token_scale_at(Element e, int token, int block) {
+  return static_cast<int64_t>(block / kQuad) * group_quad_bytes(e) + group_scales(e) + 4 * token +
+         block % kQuad;
+}
+
+// ---- the word of E2M1 weights ----
+//
+// m16n8k32 wants an E2M1 in the middle of a byte, 00SEEM00. So four of them (h = 0) stand just there, and the
+// other four (h = 1) in the bits between, such that a rotation by four brings them there: three instructions
+// for eight weights. m16n8k64 wants eight of one h in a word, which two words make: three as well.
+
+inline constexpr uint32_t kContainers = 0x3C3C3C3C;
+
+MOESAIC_LAYOUT constexpr uint32_t rotate_left(uint32_t x, int n) {
+  return n % 32 == 0 ? x : x << (n % 32) | x >> (32 - n % 32);
+}
+// code: E2M1; h, i: which of the word's eight. The word is the sum of its parts.
+MOESAIC_LAYOUT constexpr uint32_t weight_bits(uint32_t code, int h, int i) {
+  return rotate_left(code, 8 * i + (h == 0 ? 2 : 6));
+}
+// Four containers: the MMA's register of half h.
+MOESAIC_LAYOUT constexpr uint32_t containers(uint32_t word, int h) {
+  return (h == 0 ? word : rotate_left(word, 28)) & kContainers;
+}
+// Half h of the words j = 0, 1 of a block, in the order of a token's word: a register of m16n8k64.
+MOESAIC_LAYOUT constexpr uint32_t nibbles(uint32_t word0, uint32_t word1, int h) {
+  return (rotate_left(word0, h == 0 ? 30 : 26) & 0x0F0F0F0Fu) |
+         (rotate_left(word1, h == 0 ? 2 : 30) & 0xF0F0F0F0u);
+}
+// Nibbles 2 i + j of such a register, or of a token's word, as containers.
+MOESAIC_LAYOUT constexpr uint32_t containers_of_nibbles(uint32_t word, int j) {
+  return (j == 0 ? word << 2 : word >> 2) & kContainers;
+}
+
+}  // namespace moesaic::cuda::sm120a

@@ -1,0 +1,223 @@
+// The layouts against the atom's registers on the host: packed, read back through the fragment maps and
+// multiplied, they give the product.
+#include "backend/cuda/weights/quad_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/kernels/sm120/block_scaled_mma.h"
+#include "mx/block.h"
+
+namespace moesaic::cuda::sm120a {
+namespace {
+
+// Codes and scales of a matrix, row by row.
+struct Plain {
+  int rows, blocks;
+  std::vector<uint8_t> codes, scales;
+  uint8_t code(int row, int column) const { return codes[row * blocks * kBlock + column]; }
+  uint8_t scale(int row, int block) const { return scales[row * blocks + block]; }
+};
+Plain random_matrix(int rows, int blocks, int codes, std::mt19937& rng) {
+  Plain m{rows, blocks, std::vector<uint8_t>(rows * blocks * kBlock), std::vector<uint8_t>(rows * blocks)};
+  for (uint8_t& c : m.codes) {
+    c = static_cast<uint8_t>(rng() % codes);
+    if (codes == 256 && (c & 0x7F) == 0x7F) c = 0;  // E4M3's NaN
+  }
+  for (uint8_t& s : m.scales) s = static_cast<uint8_t>(110 + rng() % 30);
+  return m;
+}
+
+uint32_t word_at(const std::vector<uint8_t>& bytes, int64_t at) {
+  uint32_t word = 0;
+  std::memcpy(&word, bytes.data() + at, 4);
+  return word;
+}
+
+std::vector<uint8_t> pack_unit(Element element, const Plain& m) {
+  std::vector<uint8_t> out(unit_bytes(element, m.blocks));
+  for (int block = 0; block < m.blocks; ++block) {
+    for (int row = 0; row < kUnit; ++row) {
+      out[weight_scale_at(element, row, block)] = m.scale(row, block);
+      for (int k = 0; k < kBlock; ++k) {
+        const int lane = row % 8 * 4 + k / 8, tile = row / 16, j = k / 4 % 2;
+        if (element == Element::kE4M3) {
+          out[weight_word_at(block, lane, tile, j, row / 8 % 2) + k % 4] = m.code(row, block * kBlock + k);
+          continue;
+        }
+        const int64_t at = weight_word_at(block, lane, tile, j);
+        const uint32_t word =
+            word_at(out, at) | weight_bits(m.code(row, block * kBlock + k), row / 8 % 2, k % 4);
+        std::memcpy(out.data() + at, &word, 4);
+      }
+    }
+  }
+  return out;
+}
+std::vector<uint8_t> pack_group(Element element, const Plain& m) {
+  std::vector<uint8_t> out(group_bytes(element, m.blocks));
+  for (int block = 0; block < m.blocks; ++block) {
+    for (int token = 0; token < kGroup; ++token) {
+      out[token_scale_at(element, token, block)] = m.scale(token, block);
+      for (int k = 0; k < kBlock; ++k) {
+        const int bit = token_bit(element, k);
+        out[token_bytes_at(element, token, block, k / 8) + bit / 8] |=
+            static_cast<uint8_t>(m.code(token, block * kBlock + k) << (bit % 8));
+      }
+    }
+  }
+  return out;
+}
+
+// What the kernels do, on the host: a warp's registers of tile m in the step that begins with `block`.
+struct Source {
+  Element a, b;
+  const std::vector<uint8_t>&unit, &group;
+  int blocks;
+
+  // What is not there is no zero: memory that was not written.
+  uint32_t unit_word(int block, int lane, int m, int j) const {
+    return block < blocks ? word_at(unit, weight_word_at(block, lane, m, j)) : 0xA5A5A5A5;
+  }
+  uint32_t weights(int block, int lane, int m, int j, int h) const {
+    if (a == Element::kE4M3) return word_at(unit, weight_word_at(block, lane, m, j, h));
+    if (b == Element::kE4M3) return containers(unit_word(block, lane, m, j), h);
+    return nibbles(unit_word(block + j, lane, m, 0), unit_word(block + j, lane, m, 1), h);
+  }
+  uint32_t tokens(int block, int lane, int j) const {
+    if (b == Element::kE4M3) return word_at(group, token_bytes_at(b, lane / 4, block, lane % 4) + 4 * j);
+    return word_at(group, token_bytes_at(b, lane / 4, block + j, lane % 4));
+  }
+  WarpOperands registers(int block, int m, int column) const {
+    WarpOperands in;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      for (int j = 0; j < 2; ++j) {
+        for (int h = 0; h < 2; ++h) in.a[lane][2 * j + h] = weights(block, lane, m, j, h);
+        in.b[lane][j] = tokens(block, lane, j);
+      }
+      in.scales_a[lane] = word_at(unit, static_cast<int64_t>(block / kQuad) * unit_quad_bytes(a) + 4 * lane);
+      // Lanes of other groups hold theirs.
+      in.scales_b[lane] = lane % 4 == column
+                              ? word_at(group, token_scale_at(b, lane / 4, block / kQuad * kQuad))
+                              : 0xA5A5A5A5;
+    }
+    return in;
+  }
+};
+
+double decode(Element e, uint8_t code) {
+  return e == Element::kE4M3 ? mx::decode_e4m3(code) : mx::decode_e2m1(code);
+}
+
+using Pair = std::pair<Element, Element>;
+class Atoms : public testing::TestWithParam<Pair> {};
+INSTANTIATE_TEST_SUITE_P(Layout, Atoms,
+                         testing::Values(Pair{Element::kE2M1, Element::kE4M3},
+                                         Pair{Element::kE4M3, Element::kE4M3},
+                                         Pair{Element::kE2M1, Element::kE2M1}));
+
+// Also where E2M1's last step lacks its second block.
+TEST_P(Atoms, GiveTheProductThroughTheFragmentMaps) {
+  const auto [a, b] = GetParam();
+  const auto codes = [](Element e) { return e == Element::kE4M3 ? 256 : 16; };
+  const int step_blocks = b == Element::kE2M1 ? 2 : 1;
+  std::mt19937 rng(5);
+  for (const int blocks : {1, 2, 3, 4, 5, 90}) {
+    const Plain w = random_matrix(kUnit, blocks, codes(a), rng),
+                x = random_matrix(kGroup, blocks, codes(b), rng);
+    const std::vector<uint8_t> unit = pack_unit(a, w), group = pack_group(b, x);
+    for (int m = 0; m < 2; ++m) {
+      for (int block = 0; block < blocks; block += step_blocks) {
+        const int column = block % 4;  // the lane of the quad that has the scales
+        WarpSums d{};
+        atom_on_host(a, b, Source{a, b, unit, group, blocks}.registers(block, m, column), block % kQuad, m,
+                     column, d);
+        for (int r = 0; r < 16; ++r) {
+          for (int n = 0; n < kGroup; ++n) {
+            double want = 0;
+            for (int k = block * kBlock; k < std::min(block + step_blocks, blocks) * kBlock; ++k)
+              want += decode(a, w.code(16 * m + r, k)) * decode(b, x.code(n, k)) *
+                      mx::decode_e8m0(w.scale(16 * m + r, k / kBlock)) *
+                      mx::decode_e8m0(x.scale(n, k / kBlock));
+            EXPECT_EQ(d[4 * (r % 8) + n / 2][r / 8 * 2 + n % 2], static_cast<float>(want)) << blocks;
+          }
+        }
+      }
+    }
+  }
+}
+
+// The emulation's way: eight nibbles to the containers of two registers of m16n8k32.
+TEST(Layout, NibblesAreContainers) {
+  std::mt19937 rng(6);
+  const auto word0 = static_cast<uint32_t>(rng()), word1 = static_cast<uint32_t>(rng());
+  for (int h = 0; h < 2; ++h) {
+    EXPECT_EQ(containers_of_nibbles(nibbles(word0, word1, h), 0), containers(word0, h));
+    EXPECT_EQ(containers_of_nibbles(nibbles(word0, word1, h), 1), containers(word1, h));
+  }
+}
+
+class Elements : public testing::TestWithParam<Element> {};
+INSTANTIATE_TEST_SUITE_P(Layout, Elements, testing::Values(Element::kE2M1, Element::kE4M3));
+
+// Nothing stands where something else does, and nothing is wasted but the scales of a last quad.
+TEST_P(Elements, FillTheBytes) {
+  const Element e = GetParam();
+  for (const int blocks : {1, 3, 4, 90}) {
+    std::set<int64_t> bytes;
+    for (int block = 0; block < blocks; ++block) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        for (int i = 0; i < 32; ++i) {
+          const int m = i / 4 % 2, j = i / 8 % 2, h = i / 16;
+          bytes.insert((e == Element::kE4M3 ? weight_word_at(block, lane, m, j, h)
+                                            : weight_word_at(block, lane, m, j)) +
+                       i % 4);
+        }
+      }
+      for (int row = 0; row < kUnit; ++row) bytes.insert(weight_scale_at(e, row, block));
+    }
+    EXPECT_EQ(bytes.size(), static_cast<size_t>(blocks) * (block_bytes(e) + kUnit));
+    EXPECT_EQ(*bytes.rbegin() + 1, unit_bytes(e, blocks));
+    EXPECT_EQ(unit_bytes(e, blocks) - static_cast<int64_t>(bytes.size()), (4 - blocks % 4) % 4 * kUnit);
+  }
+}
+
+TEST_P(Elements, OfTokensFillTheBytes) {
+  const Element e = GetParam();
+  for (const int blocks : {1, 3, 4, 90}) {
+    std::set<int64_t> bits, scales;
+    for (int block = 0; block < blocks; ++block) {
+      for (int token = 0; token < kGroup; ++token) {
+        scales.insert(token_scale_at(e, token, block));
+        for (int k = 0; k < kBlock; ++k)
+          bits.insert(8 * token_bytes_at(e, token, block, k / 8) + token_bit(e, k));
+      }
+    }
+    EXPECT_EQ(bits.size(), static_cast<size_t>(blocks) * kGroup * kBlock);
+    EXPECT_EQ(scales.size(), static_cast<size_t>(blocks) * kGroup);
+    for (const int64_t at : scales) EXPECT_FALSE(bits.count(8 * at)) << at;
+    EXPECT_EQ(*scales.rbegin() + kQuad - (blocks - 1) % kQuad, group_bytes(e, blocks));
+  }
+}
+
+TEST_P(Elements, AreCopiedByMultiplesOfSixteenBytes) {
+  for (int blocks = 1; blocks <= kQuad; ++blocks) EXPECT_EQ(quad_bytes(GetParam(), blocks) % 16, 0);
+  EXPECT_EQ(unit_quad_bytes(GetParam()) % 16, 0);
+  EXPECT_EQ(group_quad_bytes(GetParam()) % 16, 0);
+}
+
+TEST(Layout, TakesWhatTheFormatsTake) {
+  EXPECT_EQ(unit_bytes(Element::kE2M1, 90), 90 * 512 + 23 * 128);
+  EXPECT_EQ(unit_bytes(Element::kE4M3, 90), 90 * 1024 + 23 * 128);
+  EXPECT_EQ(group_quad_bytes(Element::kE2M1), 544);
+  EXPECT_EQ(group_quad_bytes(Element::kE4M3), 1056);
+}
+
+}  // namespace
+}  // namespace moesaic::cuda::sm120a

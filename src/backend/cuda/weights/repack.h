@@ -1,0 +1,53 @@
+// The kernels behind matrix.h: stored rows to the device's order, and rows of a table to floats.
+#pragma once
+
+#include "backend/cuda/weights/matrix.h"
+
+namespace moesaic::cuda {
+
+// A section as it was stored: rows of dense elements, scales of the formats that keep them apart. Strides in
+// bytes.
+struct Raw {
+  Format format;
+  int64_t rows, row_stride, scale_stride;
+  const uint8_t* data;
+  const uint8_t* scales;
+  int64_t expert_stride = 0, expert_scale_stride = 0;
+};
+
+// Of several the greatest is left. kTooLarge: a scale of kQ8_0 above kMostQ8Scale; F16 does not hold 128
+// times as much.
+enum RepackFault : int { kNone, kTooLarge, kNotFinite, kNanScale };
+inline constexpr float kMostQ8Scale = 511.0f;
+
+struct RepackParams {
+  Raw source[2];
+  Kind kind;
+  Rows order;
+  int head_dim;
+  int64_t rows, units, blocks;  // rows that exist; the rest is zero
+  int64_t experts;              // one behind the other
+  uint8_t* data;
+  uint8_t* scales;
+  uint8_t* tops;  // kMxfp8
+  int* fault;     // a RepackFault is left here
+};
+
+Status repack(const RepackParams& params, cudaStream_t stream);
+
+// Experts to the slabs of weights/slab_layout.h.
+struct SlabParams {
+  Raw source[2];  // gate and up, or down
+  bool down;
+  int64_t experts;
+  const float* bias[2];  // of the experts' gate and up, or down; [experts, rows of the section]
+  uint8_t* out;
+  size_t expert_bytes;
+  int* fault;  // a RepackFault is left here
+};
+Status repack_slabs(const SlabParams& params, cudaStream_t stream);
+// out[r] = row tokens[r]; [rows, cols]
+Status embed(const Raw& table, int64_t cols, const int32_t* tokens, int rows, float* out,
+             cudaStream_t stream);
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,96 @@
+// Weights on their way to the device: rows are read by several threads into page-locked pieces, a piece
+// travels while the next one is read, and the kernels of repack.h work on the piece before it.
+//
+// The same calls in the same order only count what they would allocate where the uploader was made to: what a
+// model takes is known before anything is loaded, from the code that loads it.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/weights/matrix.h"
+#include "backend/cuda/weights/repack.h"
+#include "base/thread_pool.h"
+
+namespace moesaic::cuda {
+
+// Where experts in the order of weights/slab_layout.h go, and their biases, [experts, rows of a section].
+struct Slabs {
+  uint8_t* data = nullptr;
+  size_t expert_bytes = 0;
+  bool down = false;
+  const float* bias[2] = {};
+};
+
+class Uploader {
+ public:
+  Uploader() = default;
+  ~Uploader();
+  Uploader(const Uploader&) = delete;
+  Uploader& operator=(const Uploader&) = delete;
+
+  // Loads from now on; without open() everything is only counted. pools: ModelWeights::pools, copied whole.
+  Status open(cudaStream_t stream, const std::vector<std::span<const std::byte>>& pools);
+  bool counts_only() const { return stream_ == nullptr; }
+
+  // sections: stacked matrices of one format (Q, K and V, or one); part: the line of memory() that it counts
+  // for, name: of the tensor, for errors.
+  Result<Matrix> matrix(const std::vector<MatrixView>& sections, Kind kind, Rows order, int head_dim,
+                        const char* part, const std::string& name);
+  // sections: gate and up (Rows::kPairs), or one.
+  // slabs, if wanted: the experts go there, and not into the matrix.
+  Result<Matrix> experts(const std::vector<ExpertsView>& sections, Kind kind, Rows order, const char* part,
+                         const std::string& name, const Slabs* slabs = nullptr);
+  Result<Table> table(const MatrixView& m, const char* part, const std::string& name);
+  // Floats one behind the other, checked for NaN and infinity; *largest: the largest magnitude.
+  Result<DeviceBuffer> vector(const std::vector<MatrixView>& parts, const std::string& name,
+                              float* largest = nullptr);
+  // Memory without a tensor: `bytes` of them, all of the value `fill`.
+  Result<DeviceBuffer> buffer(size_t bytes, uint8_t fill, const char* part, const std::string& name);
+  Status put(const DeviceBuffer& to, size_t offset, const void* from, size_t bytes, const std::string& name);
+
+  // Waits for all that was begun. One line that names the first tensor with a NaN scale or a non-finite
+  // value.
+  Status finish();
+  // What was allocated, or would have been.
+  const std::vector<MemoryPart>& parts() const { return parts_; }
+
+ private:
+  // A piece on its way: copied says that `pinned` may be written again, repacked that `device` may.
+  struct Stage {
+    PinnedBuffer pinned;
+    DeviceBuffer device;
+    size_t bytes = 0;
+    cudaEvent_t copied = nullptr, repacked = nullptr;
+  };
+  struct Copy;
+
+  Result<DeviceBuffer> allocate(size_t bytes, const char* part, const std::string& name);
+  Status allocate(Matrix& out, const char* part, const std::string& name);
+  Status note(const std::string& name);  // the tensor that a fault would be found in
+  Result<Stage*> next_stage(size_t bytes);
+  Status send(Stage& stage, std::byte* target, size_t bytes);
+  void read(const std::vector<Copy>& copies);
+  const std::byte* resident(const std::byte* host) const;
+  Result<Raw> place(const ExpertsView& e, Stage* stage, int64_t& at, std::vector<Copy>& copies) const;
+  Status repack(const std::vector<ExpertsView>& sections, const Matrix& out, int64_t expert, int64_t unit,
+                const Slabs* slabs);
+  Status copy_rows(const std::byte* source, int64_t stride, int64_t bytes, int64_t rows, std::byte* target);
+
+  static constexpr size_t kPiece = 32u << 20;
+  cudaStream_t stream_ = nullptr, copy_stream_ = nullptr;
+  std::unique_ptr<ThreadPool> readers_;
+  std::array<Stage, 4> stages_;
+  int next_ = 0;
+  std::vector<std::span<const std::byte>> pools_;
+  std::vector<DeviceBuffer> pool_copies_;
+  DeviceBuffer faults_;             // [names_] a RepackFault each
+  std::vector<std::string> names_;  // of the tensors that were repacked
+  std::vector<MemoryPart> parts_;
+};
+
+}  // namespace moesaic::cuda

@@ -27,7 +27,7 @@ double flops_of(const MoeShape& s, double slots) { return 6.0 * slots * s.hidden
 
 int round_up(int n, int grain) { return (n + grain - 1) / grain * grain; }
 
-// Fitted to what `moesaic plan` measured on an H200, 2026-11-22: at the steps of docs/performance.md the way
+// Fitted to what `moesaic plan` measured on an H200, 2026-11-22: at the steps of docs/lab the way
 // with the least time is within 6% of the quickest. A job of gemm_wide is as wide as its tokens, so its tile
 // only bounds it.
 constexpr MoeWay kSlabWays[] = {
@@ -64,7 +64,7 @@ constexpr auto kFp4Ways = [] {
   return ways;
 }();
 
-// Fitted to what docs/sm120.md has for an H200 and 128 experts, 2026-11-21: within 8%.
+// Fitted to what docs/lab has for an H200 and 128 experts, 2026-11-21: within 8%.
 constexpr MoeWay kEmulatedWays[] = {
     {"atom 8", MoeKernel::kAtom, 1, 0, 8, 8, 27e-6, 2.9e12, 76e12},
     {"atom 16", MoeKernel::kAtom, 1, 0, 16, 16, 25e-6, 2.3e12, 112e12},

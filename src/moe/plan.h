@@ -28,7 +28,7 @@ enum class MoeKernel {
 
 // One way in which a device can run it. Which ways take a step depends on its tokens alone. Ways of one
 // kernel give the same bits whatever their tile; another kernel may add in another order. The figures are
-// fitted to measurements of the device: see docs/performance.md.
+// fitted to measurements of the device: see docs/lab.
 struct MoeWay {
   std::string_view name;
   MoeKernel kernel = MoeKernel::kTiles;

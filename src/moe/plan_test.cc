@@ -105,7 +105,7 @@ TEST(ChooseWay, PoliciesOfTheAtom) {
   EXPECT_EQ(name(8192, MoePolicy::kCost), "atom prefill");
 }
 
-// Microseconds of docs/sm120.md, measured on an H200, in the order of atom_ways().
+// Microseconds of docs/lab, measured on an H200, in the order of atom_ways().
 TEST(AtomWays, EmulatedTimesAreTheMeasuredOnes) {
   struct Measured {
     int tokens;

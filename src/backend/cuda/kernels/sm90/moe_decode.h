@@ -1,5 +1,5 @@
 // The whole mixture of experts for 1 to 8 tokens in one launch, on Hopper: see moe_decode.cu. 16.0 us a layer
-// for one token on an H200, 75% of its bandwidth (2, 4, 8 tokens: docs/performance.md).
+// for one token on an H200, 75% of its bandwidth (2, 4, 8 tokens: docs/lab).
 //
 // Its sums have another order than gemm.h's: a token's bits are the same in any batch of up to 8, and others
 // beyond.

@@ -12,6 +12,25 @@ Status check(cudaError_t code, const std::string& what) {
   return error(kind, "cuda: {}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code));
 }
 
+Result<int> current_device() {
+  int device = 0;
+  RETURN_IF_ERROR(check(cudaGetDevice(&device), "device"));
+  return device;
+}
+
+Status set_attributes(const void* kernel, const KernelAttributes& attributes) {
+  cudaError_t code = cudaSuccess;
+  const auto set = [&](cudaFuncAttribute attribute, int value) {
+    if (code == cudaSuccess) code = cudaFuncSetAttribute(kernel, attribute, value);
+  };
+  if (attributes.prefer_shared)
+    set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  if (attributes.max_shared > 0)
+    set(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(attributes.max_shared));
+  if (attributes.large_clusters) set(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  return check(code, "a kernel's attributes");
+}
+
 Result<DeviceBuffer> DeviceBuffer::allocate(size_t bytes, const std::string& what) {
   DeviceBuffer buffer;
   if (bytes == 0) return buffer;

@@ -1,6 +1,7 @@
 #include "backend/cuda/runtime/device.h"
 
 #include "backend/cuda/runtime/bandwidth.h"
+#include "backend/cuda/runtime/device_guard.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {
@@ -67,7 +68,8 @@ double sum(const std::vector<Wanted>& list) {
 
 std::string no_code_for(int device) {
   cudaDeviceProp p{};
-  cudaError_t code = cudaSetDevice(device);
+  const DeviceGuard guard(device);
+  cudaError_t code = guard.code();
   if (code == cudaSuccess) code = cudaGetDeviceProperties(&p, device);
   if (code == cudaSuccess) code = probe_code();
   if (code == cudaSuccess) return {};

@@ -14,6 +14,7 @@
 #include "backend/cuda/ops/linear.h"
 #include "backend/cuda/ops/moe.h"
 #include "backend/cuda/runtime/bandwidth.h"
+#include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/runtime/exchange.h"
 #include "backend/cuda/runtime/launch_log.h"
 #include "backend/cuda/runtime/op_timer.h"
@@ -124,6 +125,7 @@ class CudaBackend final : public Backend {
 };
 
 CudaBackend::~CudaBackend() {
+  const DeviceGuard guard(options_.device);
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   drop_graphs();
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
@@ -142,7 +144,8 @@ Status CudaBackend::retire_graphs(const char* what) {
 }
 
 Status CudaBackend::open() {
-  RETURN_IF_ERROR(check(cudaSetDevice(options_.device), "device"));
+  const DeviceGuard guard(options_.device);
+  RETURN_IF_ERROR(guard.status());
   cudaDeviceProp properties{};
   RETURN_IF_ERROR(check(cudaGetDeviceProperties(&properties, options_.device), "device"));
   RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"));
@@ -171,6 +174,7 @@ BackendCaps CudaBackend::caps() const {
 }
 
 double CudaBackend::read_bandwidth() {
+  const DeviceGuard guard(options_.device);
   const Result<double> gb_s = measure_read_bandwidth(stream_);
   return gb_s.ok() ? gb_s.value() : 0;
 }
@@ -187,6 +191,7 @@ void CudaBackend::reset_profile() {
 
 std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const ModelWeights& weights,
                                             const KvLayout& layout) {
+  const DeviceGuard guard(options_.device);
   std::vector<MemoryPart> parts = count_model(config, weights, options_, paths_of(config, weights, options_));
   const double arena_bytes = sum(arena(config)) + sum(moe_.buffers(config, options_.max_rows));
   parts.push_back({"activations", arena_bytes});
@@ -195,12 +200,15 @@ std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const Mod
 }
 
 double CudaBackend::available_memory() const {
+  const DeviceGuard guard(options_.device);
   size_t available = 0, total = 0;
   return check(cudaMemGetInfo(&available, &total), "memory").ok() ? static_cast<double>(available) : 0;
 }
 
 Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
                          const LoadProgress& progress) {
+  const DeviceGuard guard(options_.device);
+  RETURN_IF_ERROR(guard.status());
   model_ = {};
   ASSIGN_OR_RETURN(model_, load_model(config, weights, options_, progress, stream_));
   moe_.prefer(read_tuning(options_.tuning_folder, tuning_key()));
@@ -228,6 +236,7 @@ std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
 }
 
 Status CudaBackend::alloc_kv(const KvLayout& layout) {
+  const DeviceGuard guard(options_.device);
   if (layout.page_tokens != kPageTokens)
     return invalid("cuda: pages hold {} tokens, not {}", kPageTokens, layout.page_tokens);
   RETURN_IF_ERROR(retire_graphs("the KV cache"));
@@ -247,6 +256,8 @@ Status CudaBackend::alloc_kv(const KvLayout& layout) {
 // ---- a step ----
 
 Status CudaBackend::begin_step(const Batch& batch) {
+  const DeviceGuard guard(options_.device);
+  RETURN_IF_ERROR(guard.status());
   RETURN_IF_ERROR(validate(batch, model_.config, kv_layout_, options_.max_rows));
   // One order of sums for all batches: single rows go where the others go, since mma.sync and wgmma need not
   // round alike.
@@ -334,6 +345,7 @@ template <typename Body>
 void CudaBackend::timed(Op op, double bytes, double flops, Body&& body) {
   profile_[op].calls += 1, profile_[op].bytes += bytes, profile_[op].flops += flops;
   if (replaying_ || !fault_status_.ok()) return;
+  const DeviceGuard guard(options_.device);
   const LaunchLog::Scope scope(launches_, kOpNames[op]);
   if (timed_) fault_status_ = timer_.mark(op, stream_);
   if (fault_status_.ok()) fault_status_ = body();
@@ -513,6 +525,7 @@ TuningKey CudaBackend::tuning_key() const {
 Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, std::string_view way) {
   if (rows < 1 || rows > options_.max_rows)
     return invalid("{} rows: 1 to {} are possible", rows, options_.max_rows);
+  const DeviceGuard guard(options_.device);
   if (!way.empty()) moe_.prefer({{.tokens = rows, .way = std::string(way)}});
   shape_ = {.rows = rows};
   moe_.forget();
@@ -582,6 +595,7 @@ void CudaBackend::unembed(std::span<float> logits) {
 }
 
 Status CudaBackend::end_step() {
+  const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(end_graph());
   RETURN_IF_ERROR(fault_status_);
   if (shape_.draws) return exchange_.launched(stream_);
@@ -593,6 +607,7 @@ Status CudaBackend::end_step() {
 }
 
 Status CudaBackend::drawn(std::span<SampledToken> tokens) {
+  const DeviceGuard guard(options_.device);
   ASSIGN_OR_RETURN(const int code, exchange_.drawn(tokens));
   return fault_of(code);
 }

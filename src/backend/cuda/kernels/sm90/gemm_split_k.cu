@@ -482,9 +482,10 @@ __global__ void __launch_bounds__(kSplitThreads) split_kernel(const SplitParams 
 
 template <bool kDown>
 Status split(const SplitParams& p, cudaStream_t stream) {
-  static const cudaError_t prepared = cudaFuncSetAttribute(
-      split_kernel<kDown>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SplitShared));
-  if (prepared != cudaSuccess) return check(prepared, "the experts' product of a batch");
+  static OncePerDevice prepared;
+  const Status status =
+      prepared.run([] { return set_attributes(split_kernel<kDown>, {.max_shared = sizeof(SplitShared)}); });
+  if (!status.ok()) return status;
   return launch(split_kernel<kDown>, dim3(kGrid), dim3(kSplitThreads), sizeof(SplitShared), stream, p);
 }
 

@@ -554,9 +554,9 @@ Status launch_wide(const WideParams& p, const Epilogue& e, cudaStream_t stream) 
   using Plan = PlanOf<Weights, kTile, Epilogue>;
   constexpr int kShared = Plan::kShared;
   const auto kernel = wide_kernel<Weights, kTile, Epilogue>;
-  static const cudaError_t prepared =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-  if (prepared != cudaSuccess) return check(prepared, "the product of many tokens");
+  static OncePerDevice prepared;
+  const Status status = prepared.run([&] { return set_attributes(kernel, {.max_shared = kShared}); });
+  if (!status.ok()) return status;
   const int most =
       (p.x.jobs != nullptr ? p.x.most_jobs : (p.x.tokens + p.x.tile - 1) / p.x.tile) * p.row_tiles;
   return launch(kernel, dim3(min(most, kGrid)), dim3(kWideThreads), kShared, stream, p, e);

@@ -323,10 +323,11 @@ using FourTokens = Config<4, 4, 8>;
 using EightTokens = Config<8, 4, 8>;
 
 template <class C>
-cudaError_t prepare() {
-  const cudaError_t code = cudaFuncSetAttribute(
-      moe_decode_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared<C>)));
-  return code != cudaSuccess ? code : share_multiprocessor(moe_decode_kernel<C>);
+Status prepare() {
+  static OncePerDevice prepared;
+  return prepared.run([] {
+    return set_attributes(moe_decode_kernel<C>, {.max_shared = sizeof(Shared<C>), .prefer_shared = true});
+  });
 }
 
 template <class C>
@@ -342,11 +343,13 @@ Status prepare_moe_decode(int device) {
   if (code == cudaSuccess && processors < kGrid)
     return Status(StatusCode::kUnsupported,
                   "cuda: the decode kernel of the experts needs 132 multiprocessors");
-  if (code == cudaSuccess) code = prepare<OneToken>();
-  if (code == cudaSuccess) code = prepare<TwoTokens>();
-  if (code == cudaSuccess) code = prepare<FourTokens>();
-  if (code == cudaSuccess) code = prepare<EightTokens>();
-  return check(code, "the decode kernel of the experts");
+  if (code != cudaSuccess) return check(code, "the decode kernel of the experts");
+  for (const auto prepare_config :
+       {prepare<OneToken>, prepare<TwoTokens>, prepare<FourTokens>, prepare<EightTokens>}) {
+    const Status status = prepare_config();
+    if (!status.ok()) return status;
+  }
+  return {};
 }
 
 Status moe_decode(const MoeDecode& p, cudaStream_t stream) {

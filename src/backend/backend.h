@@ -84,6 +84,8 @@ struct BackendOptions {
   // Where measurements are kept: on cuda those of `moesaic tune`, on the cpu also those made when a model is
   // loaded. Empty: nowhere.
   std::string tuning_folder;
+  int max_sms =
+      0;  // cuda, for tests: multiprocessors that kernels with a grid of the device's size take; 0: all
   std::string cpu_prefetch = "auto";  // auto (measured), none, or a hint and a distance: t0:1024
 };
 

@@ -392,7 +392,7 @@ Status CudaBackend::product(const Matrix& w, const void* x, float factor, int ro
     return sm90a::dense_decode(w, activations, out, stream_);
   if (options_.batch_invariant || rows <= kSlabRows || !sm90a::wide_fits(w))
     return gemm(w, activations, out, stream_);
-  const sm90a::Tiles tiles = sm90a::dense_tiles(w, tiles_.as<void>(), rows);
+  const sm90a::Tiles tiles = sm90a::dense_tiles(w, model_.slab_layout, tiles_.as<void>(), rows);
   RETURN_IF_ERROR(sm90a::arrange(x, nullptr, tiles, stream_));
   return sm90a::wide_dense(w, tiles, factor, out, stream_);
 }

@@ -6,6 +6,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/weights/matrix.h"
 #include "backend/cuda/weights/quad_layout.h"
+#include "backend/cuda/weights/slab_layout.h"
 
 namespace moesaic::cuda {
 
@@ -24,9 +25,10 @@ inline constexpr int kSlabRows = 8;  // tokens that sm90a::moe_decode takes
 
 // What the model's products run on.
 struct Paths {
-  bool slabs = false;       // the experts are slabs: they have the sizes that sm90a/ is written for
-  bool atom = false;        // the experts are Kind::kMxfp4Quads and go through kernels/sm120/
-  bool dense_atom = false;  // dense matrices of MXFP4 or MXFP8 do
+  bool slabs = false;             // the experts are slabs: they have the sizes that sm90a/ is written for
+  bool atom = false;              // the experts are Kind::kMxfp4Quads and go through kernels/sm120/
+  bool dense_atom = false;        // dense matrices of MXFP4 or MXFP8 do
+  sm90a::SlabLayout slab_layout;  // of the device, whether or not there are slabs
 };
 
 struct Model : Paths {

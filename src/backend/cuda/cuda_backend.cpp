@@ -148,7 +148,7 @@ Status CudaBackend::open() {
   RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"));
   // Of a full chip: 989 TFLOP/s on an H100 or H200 SXM, BF16 without sparsity.
   major_ = properties.major;
-  if (major_ == kAtomMajor && options_.moe.path == MoePath::kAuto) options_.moe.path = MoePath::kAtom;
+  if (major_ == kAtomMajor && options_.moe_path == MoePath::kAuto) options_.moe_path = MoePath::kW4A8;
   options_.portable |= major_ != 9;
   // Few rows go where many go: what splits them is Hopper's.
   options_.batch_invariant |= options_.portable;
@@ -165,8 +165,7 @@ BackendCaps CudaBackend::caps() const {
           .threads = 1,
           .prefill_rows = 2048,
           .half_activations = true,
-          .rounding = options_.moe.path,
-          .mx_of_bf16 = options_.moe.separate_quantise,
+          .rounding = options_.moe_path,
           .peak_flops = peak_flops_};
 }
 
@@ -505,7 +504,6 @@ TuningKey CudaBackend::tuning_key() const {
                 .top_k = c.experts_per_token,
                 .hidden = c.hidden,
                 .intermediate = c.intermediate};
-  if (model_.moe.path == MoePath::kW4A4) key.ways = "w4a4;";
   for (const MoeWay& way : moe_ways()) key.ways += fmt::format("{};", way.name);
   return key;
 }
@@ -634,8 +632,6 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions& optio
                    devices == 1 ? "one, cuda:0" : fmt::format("cuda:0 to cuda:{}", devices - 1));
   if (const std::string reason = cuda::no_code_for(options.device); !reason.empty())
     return invalid("device cuda:{}: {}; use --device cpu", options.device, reason);
-  if (options.moe.path == MoePath::kW4A16)
-    return invalid("device cuda: w4a16 is an experiment of the host's; use --device cpu");
   auto backend = std::make_unique<cuda::CudaBackend>(options);
   RETURN_IF_ERROR(backend->open());
   return std::unique_ptr<Backend>(std::move(backend));

@@ -23,8 +23,7 @@ MoeShape shape_of(const Model& model, int rows) {
 
 sm120a::Tile tile_of(const MoeWay& way) {
   using sm120a::Tile;
-  if (way.kernel == MoeKernel::kAtomPrefill) return Tile::kPrefill;
-  if (way.kernel == MoeKernel::kAtomCapacity) return Tile::kCapacity128;
+  if (way.kernel == MoeKernel::kW4A8Prefill) return Tile::kPrefill;
   for (const Tile tile : {Tile::k8, Tile::k16, Tile::k32, Tile::k64}) {
     if (way.tile <= sm120a::tile_tokens(tile)) return tile;
   }
@@ -34,7 +33,7 @@ sm120a::Tile tile_of(const MoeWay& way) {
 }  // namespace
 
 std::span<const MoeWay> ways_of(const Model& model) {
-  return model.atom ? atom_ways(model.emulated, model.moe.path == MoePath::kW4A4) : hopper_ways(model.slabs);
+  return model.w4a8 ? w4a8_ways(model.emulated) : hopper_ways(model.slabs);
 }
 
 std::vector<Wanted> Moe::buffers(const ModelConfig& config, int max_rows) {
@@ -56,7 +55,6 @@ std::vector<Wanted> Moe::buffers(const ModelConfig& config, int max_rows) {
       {&hidden_, room(config.intermediate)},
       {&out_, pairs * std::max(config.hidden * 4, config.intermediate * 2)},
       {&arrived_, sizeof(int)},
-      {&identity_, rows * (sizeof(int32_t) + sizeof(float))},
   };
 }
 
@@ -66,9 +64,6 @@ void Moe::settle(Norm& next) {
   next.expert_out = out_.as<float>();
   next.expert_weights = expert_weights_.as<float>();
   next.slots = slots_.as<int32_t>();
-  if (!combined_) return;
-  next.slots = identity_.as<int32_t>(), next.top_k = 1;
-  next.expert_weights = reinterpret_cast<const float*>(next.slots + identity_.bytes() / 8);
 }
 
 void Moe::prefer(std::vector<TunedStep> measured) {
@@ -80,7 +75,7 @@ const MoeWay& Moe::way_for(const Model& model, int rows) {
   const auto [at, fresh] = chosen_.try_emplace(rows);
   if (!fresh) return *at->second;
   const std::vector<MoeChoice> ranked = rank_ways(shape_of(model, rows), ways_of(model));
-  at->second = &choose_way(shape_of(model, rows), ways_of(model), model.moe.policy);
+  at->second = ranked.front().way;
   const TunedStep* step = nearest_step(measured_, rows);
   for (const MoeChoice& c : ranked) {
     if (step != nullptr && c.way->name == step->way) at->second = c.way;
@@ -132,7 +127,7 @@ Status Moe::route_and_run(const Model& model, int index, const Norm& norm, const
 Status Moe::run_experts(const Model& model, int index, const Norm& norm, const MoeWay& way,
                         const Route& routing, cudaStream_t stream) {
   const Layer& layer = model.layers[index];
-  if (model.atom) return run_atom(model, layer, norm, way, stream);
+  if (model.w4a8) return run_w4a8(model, layer, norm, way, stream);
   if (way.kernel == MoeKernel::kDecode) return run_slabs(model, index, norm, routing.logits, stream);
   if (way.kernel == MoeKernel::kSplit) return run_split(model, layer, norm, routing, stream);
   return way.kernel == MoeKernel::kWide ? run_wide(model, layer, norm, way.tile, stream)
@@ -232,54 +227,28 @@ Status Moe::run_wide(const Model& model, const Layer& layer, const Norm& norm, i
                              expert_out(model, layer), stream);
 }
 
-Status Moe::run_atom(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
+Status Moe::run_w4a8(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
                      cudaStream_t stream) {
   const ModelConfig& config = model.config;
-  const int tile = way.tile, pairs = norm.rows * config.experts_per_token;
-  const bool separate = model.moe.separate_quantise;
-  sm120a::Tokens x{.data = tiles_.as<uint8_t>(),
-                   .cols = config.hidden,
-                   .jobs = jobs_.as<Job>(),
-                   .job_count = job_count_.as<int>(),
-                   .most_jobs = max_jobs(norm.rows, config.experts, config.experts_per_token, tile),
-                   .tile = tile,
-                   .element = expert_tokens(model.moe)};
+  const sm120a::Tokens x{.data = tiles_.as<uint8_t>(),
+                         .cols = config.hidden,
+                         .jobs = jobs_.as<Job>(),
+                         .job_count = job_count_.as<int>(),
+                         .most_jobs = max_jobs(norm.rows, config.experts, config.experts_per_token, way.tile),
+                         .tile = way.tile};
   sm120a::Tokens h = x;
   h.data = hidden_.as<uint8_t>(), h.cols = config.intermediate;
-  const auto* rows = slot_rows_.as<int32_t>();
-  const auto* normed = static_cast<const __nv_bfloat16*>(norm.out);
-  auto* wide = separate ? out_.as<__nv_bfloat16>() : nullptr;
-  if (separate) {
-    RETURN_IF_ERROR(sm120a::gather(normed, rows, pairs, config.hidden, wide, stream));
-    RETURN_IF_ERROR(sm120a::expand(wide, nullptr, x, stream));
-  } else {
-    RETURN_IF_ERROR(sm120a::expand(normed, rows, x, stream));
-  }
+  RETURN_IF_ERROR(
+      sm120a::expand(static_cast<const __nv_bfloat16*>(norm.out), slot_rows_.as<int32_t>(), x, stream));
   RETURN_IF_ERROR(sm120a::gemm(sm120a::weights_of(layer.gate_up), x, tile_of(way),
                                sm120a::SwiGluMx{.out = h.data,
-                                                .bf16 = wide,
                                                 .intermediate = config.intermediate,
                                                 .gate_bias = layer.gate_bias.as<float>(),
                                                 .up_bias = layer.up_bias.as<float>(),
                                                 .alpha = static_cast<float>(config.swiglu_alpha),
                                                 .limit = static_cast<float>(config.swiglu_limit)},
                                stream));
-  if (separate) RETURN_IF_ERROR(sm120a::expand(wide, nullptr, h, stream));
-  const Store out = expert_out(model, layer);
-  combined_ = model.moe.atomic_combine;
-  if (!combined_) return sm120a::gemm(sm120a::weights_of(layer.down), h, tile_of(way), out, stream);
-  auto* identity = identity_.as<int32_t>();
-  auto* ones = reinterpret_cast<float*>(identity + identity_.bytes() / 8);
-  RETURN_IF_ERROR(sm120a::zero_fill(out.out, norm.rows, config.hidden, identity, ones, stream));
-  return sm120a::gemm(sm120a::weights_of(layer.down), h, tile_of(way),
-                      sm120a::AtomicCombine{.out = out.out,
-                                            .hidden = config.hidden,
-                                            .top_k = config.experts_per_token,
-                                            .bias = out.bias,
-                                            .slot_rows = rows,
-                                            .slots = slots_.as<int32_t>(),
-                                            .weights = expert_weights_.as<float>()},
-                      stream);
+  return sm120a::gemm(sm120a::weights_of(layer.down), h, tile_of(way), expert_out(model, layer), stream);
 }
 
 // Adds to the residual by itself. Every layer has its own hidden buffer, which the next layer's launch

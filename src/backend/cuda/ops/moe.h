@@ -45,7 +45,7 @@ class Moe {
                    cudaStream_t stream);
   Status run_wide(const Model& model, const Layer& layer, const Norm& norm, int tile, cudaStream_t stream);
   Status run_jobs(const Model& model, const Layer& layer, const Norm& norm, int tile, cudaStream_t stream);
-  Status run_atom(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
+  Status run_w4a8(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
                   cudaStream_t stream);
   Router router_of(const Model& model, int layer, int rows, float* logits) const;
   Route routing_of(const Model& model, int rows, int tile, const float* logits) const;
@@ -55,11 +55,10 @@ class Moe {
                       cudaStream_t stream);
 
   DeviceBuffer normed_f32_, router_logits_, expert_ids_, expert_weights_, slots_, slot_rows_, jobs_,
-      job_count_, tiles_, hidden_, out_, arrived_, identity_;
+      job_count_, tiles_, hidden_, out_, arrived_;
   std::vector<TunedStep> measured_;
   std::map<int, const MoeWay*> chosen_;  // by rows
   bool pending_ = false;                 // out_ is not yet added to the residual
-  bool combined_ = false;                // and holds rows, not slots
 };
 
 }  // namespace moesaic::cuda

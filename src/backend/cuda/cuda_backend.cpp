@@ -80,7 +80,8 @@ class CudaBackend final : public Backend {
   Status end_graph();
   template <typename Body>
   void timed(Op op, double bytes, double flops, Body&& body);
-  Norm norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows);
+  Norm norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows,
+               const DeferredResidual& deferred);
   // out = w norm(x)
   template <class Epilogue>
   Status normed_product(const Matrix& w, const Norm& normed, const Epilogue& out);
@@ -90,8 +91,7 @@ class CudaBackend final : public Backend {
   double expected_experts() const;
   double moe_bytes(const Layer& layer) const;
   double moe_flops() const;
-  Norm moe_norm(int index);
-  Status run_moe(int index);
+  Norm moe_norm(int index, const DeferredResidual& deferred);
 
   BackendOptions options_;
   cudaStream_t stream_ = nullptr;
@@ -115,6 +115,7 @@ class CudaBackend final : public Backend {
   std::vector<int32_t> packed_;
   std::span<float> logits_out_;
   Status fault_status_;
+  DeferredResidual deferred_;  // what the last moe() left for the next norm to add
   bool replaying_ = false, capturing_ = false, timed_ = false;
   std::map<StepShape, cudaGraphExec_t> graphs_;
   double keys_ = 0, window_keys_ = 0, cached_ = 0, window_cached_ = 0;  // of the step, for the profile
@@ -255,7 +256,7 @@ Status CudaBackend::begin_step(const Batch& batch) {
   shape_ = shape_of(batch, tiling);
   at_ = layout_of(shape_);
   pack(batch, shape_, tiling, packed_);
-  moe_.forget();
+  deferred_ = {};
   keys_ = window_keys_ = cached_ = window_cached_ = 0;
   for (const int position : batch.positions) {
     keys_ += position + 1;
@@ -350,20 +351,19 @@ void CudaBackend::embed() {
   });
 }
 
-Norm CudaBackend::norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows) {
-  Norm norm{.x = x_.as<float>(),
-            .rows = rows,
-            .hidden = model_.config.hidden,
-            .eps = static_cast<float>(model_.config.rms_eps),
-            .factor = bf16 ? 1.0f : factor,
-            .weight = weight.as<float>(),
-            .out = normed_.as<void>(),
-            .bf16 = bf16,
-            .top_k = model_.config.experts_per_token,
-            .fault = fault_.as<int>(),
-            .code = code};
-  moe_.settle(norm);
-  return norm;
+Norm CudaBackend::norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows,
+                          const DeferredResidual& deferred) {
+  return {.x = x_.as<float>(),
+          .rows = rows,
+          .hidden = model_.config.hidden,
+          .eps = static_cast<float>(model_.config.rms_eps),
+          .factor = bf16 ? 1.0f : factor,
+          .weight = weight.as<float>(),
+          .out = normed_.as<void>(),
+          .bf16 = bf16,
+          .deferred = deferred,
+          .fault = fault_.as<int>(),
+          .code = code};
 }
 
 // The kernels for few tokens and, through wgmma, for many each add in another order than gemm().
@@ -403,7 +403,8 @@ void CudaBackend::qkv(int index) {
   timed(kQkv, layer.qkv.bytes(), 2.0 * shape_.rows * layer.qkv.rows * layer.qkv.cols, [&]() -> Status {
     return normed_product(
         layer.qkv,
-        norm_of(layer.attn_norm, layer.attn_factor, takes_bf16(layer.qkv.kind), 2 * index + 1, shape_.rows),
+        norm_of(layer.attn_norm, layer.attn_factor, takes_bf16(layer.qkv.kind), 2 * index + 1, shape_.rows,
+                std::exchange(deferred_, {})),
         Qkv{.bias = layer.qkv_bias.as<float>(),
             .head_dim = model_.config.head_dim,
             .heads = model_.config.heads,
@@ -479,18 +480,18 @@ double CudaBackend::moe_flops() const {
   return 6.0 * shape_.rows * c.experts_per_token * c.hidden * c.intermediate;
 }
 
-Norm CudaBackend::moe_norm(int index) {
+Norm CudaBackend::moe_norm(int index, const DeferredResidual& deferred) {
   const Layer& layer = model_.layers[index];
-  return norm_of(layer.mlp_norm, layer.mlp_factor, takes_bf16(layer.gate_up.kind), 2 * index + 2,
-                 shape_.rows);
-}
-
-Status CudaBackend::run_moe(int index) {
-  return moe_.run(model_, index, moe_norm(index), options_.router_trace, stream_);
+  return norm_of(layer.mlp_norm, layer.mlp_factor, takes_bf16(layer.gate_up.kind), 2 * index + 2, shape_.rows,
+                 deferred);
 }
 
 void CudaBackend::moe(int index) {
-  timed(kMoe, moe_bytes(model_.layers[index]), moe_flops(), [&] { return run_moe(index); });
+  timed(kMoe, moe_bytes(model_.layers[index]), moe_flops(), [&]() -> Status {
+    ASSIGN_OR_RETURN(deferred_, moe_.run(model_, index, moe_norm(index, std::exchange(deferred_, {})),
+                                         moe_.way_for(model_, shape_.rows), options_.router_trace, stream_));
+    return {};
+  });
 }
 
 TuningKey CudaBackend::tuning_key() const {
@@ -511,9 +512,11 @@ TuningKey CudaBackend::tuning_key() const {
 Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, std::string_view way) {
   if (rows < 1 || rows > options_.max_rows)
     return invalid("{} rows: 1 to {} are possible", rows, options_.max_rows);
-  if (!way.empty()) moe_.prefer({{.tokens = rows, .way = std::string(way)}});
+  const MoeWay* kernel = &moe_.way_for(model_, rows);
+  if (!way.empty()) {
+    ASSIGN_OR_RETURN(kernel, Moe::find_way(model_, rows, way));
+  }
   shape_ = {.rows = rows};
-  moe_.forget();
   launches_.clear();
   const int layers = model_.config.layers;
   const bool from_logits = from == MoeFrom::kLogits;
@@ -524,23 +527,24 @@ Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, s
   const auto logits_of = [&](int layer) { return logits.as<float>() + layer * scores; };
   const auto all_layers = [&]() -> Status {
     const LaunchLog::Scope scope(launches_, kOpNames[kMoe]);
-    for (int i = 0; i < layers; ++i)
-      RETURN_IF_ERROR(from_logits ? moe_.run_from_logits(model_, i, moe_norm(i), logits_of(i), stream_)
-                                  : run_moe(i));
+    DeferredResidual deferred;
+    for (int i = 0; i < layers; ++i) {
+      const Norm norm = moe_norm(i, deferred);
+      ASSIGN_OR_RETURN(deferred, from_logits
+                                     ? moe_.run_from_logits(model_, i, norm, *kernel, logits_of(i), stream_)
+                                     : moe_.run(model_, i, norm, *kernel, options_.router_trace, stream_));
+    }
     return {};
   };
   const int64_t values = int64_t{rows} * model_.config.hidden;
   const auto fresh = [&](int pass) -> Status {
-    moe_.forget();
     RETURN_IF_ERROR(fill_random(x_.as<float>(), values, pass, stream_));
     if (!from_logits) return {};
     for (int i = 0; i < layers; ++i)
-      RETURN_IF_ERROR(moe_.score_rows(model_, i, moe_norm(i), logits_of(i), stream_));
+      RETURN_IF_ERROR(moe_.score_rows(model_, i, moe_norm(i, {}), logits_of(i), stream_));
     return {};
   };
   ASSIGN_OR_RETURN(std::vector<double> times, time_replays(all_layers, fresh, seconds, stream_));
-  moe_.forget();
-  if (!way.empty()) moe_.prefer(read_tuning(options_.tuning_folder, tuning_key()));
   for (double& t : times) t /= static_cast<double>(layers);
   const Layer& layer = model_.layers[0];
   const double router = from_logits ? static_cast<double>(layer.router.bytes()) : 0;
@@ -561,7 +565,7 @@ void CudaBackend::unembed(std::span<float> logits) {
         // layer left.
         if (rows > 0) {
           Norm last = norm_of(model_.final_norm, model_.final_factor, takes_bf16(model_.head.kind),
-                              2 * model_.config.layers + 1, rows);
+                              2 * model_.config.layers + 1, rows, std::exchange(deferred_, {}));
           last.row_map = input(at_.logit_rows);
           RETURN_IF_ERROR(normed_product(
               model_.head, last,

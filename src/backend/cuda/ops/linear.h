@@ -21,6 +21,10 @@ struct Activations {
   int tile = 8;  // tokens of a tile: 8, 16, 32, 64 or 128
 };
 
+// The error of a combination that no kernel of `op` is compiled for.
+Status no_kernel(const char* op, const Matrix& w, int tokens);
+
+// Every kind but those in quads.
 Status gemm(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream);
 Status gemm(const Matrix& w, const Activations& x, const SwiGlu& out, cudaStream_t stream);
 Status gemm(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream);

@@ -58,14 +58,6 @@ std::vector<Wanted> Moe::buffers(const ModelConfig& config, int max_rows) {
   };
 }
 
-void Moe::settle(Norm& next) {
-  if (!pending_) return;
-  pending_ = false;
-  next.expert_out = out_.as<float>();
-  next.expert_weights = expert_weights_.as<float>();
-  next.slots = slots_.as<int32_t>();
-}
-
 void Moe::prefer(std::vector<TunedStep> measured) {
   measured_ = std::move(measured);
   chosen_.clear();
@@ -83,10 +75,16 @@ const MoeWay& Moe::way_for(const Model& model, int rows) {
   return *at->second;
 }
 
-Status Moe::run(const Model& model, int index, const Norm& norm, const RouterTrace& trace,
-                cudaStream_t stream) {
+Result<const MoeWay*> Moe::find_way(const Model& model, int rows, std::string_view name) {
+  for (const MoeWay& way : ways_of(model)) {
+    if (way.name == name && takes(way, rows)) return &way;
+  }
+  return invalid("the experts of {} rows: no kernel is named '{}'", rows, name);
+}
+
+Result<DeferredResidual> Moe::run(const Model& model, int index, const Norm& norm, const MoeWay& way,
+                                  const RouterTrace& trace, cudaStream_t stream) {
   auto* logits = router_logits_.as<float>();
-  const MoeWay& way = way_for(model, norm.rows);
   const Router scores = router_of(model, index, norm.rows, logits);
   const Route routing = routing_of(model, norm.rows, way.tile, logits);
   const bool at_once = !(model.slabs && can_score(scores)) && can_choose(scores, routing);
@@ -101,7 +99,7 @@ Status Moe::score_rows(const Model& model, int index, Norm norm, float* logits, 
   const Router scores = router_of(model, index, norm.rows, logits);
   if (model.slabs && can_score(scores)) {
     // Not in a step, where attention stands between: score() adds nothing.
-    if (norm.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
+    if (norm.deferred.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
     return score(norm, scores, stream);
   }
   norm.out_f32 = normed_f32_.as<float>();
@@ -109,29 +107,49 @@ Status Moe::score_rows(const Model& model, int index, Norm norm, float* logits, 
   return router(scores, stream);
 }
 
-Status Moe::run_from_logits(const Model& model, int index, const Norm& norm, const float* logits,
-                            cudaStream_t stream) {
-  const MoeWay& way = way_for(model, norm.rows);
-  if (norm.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
+Result<DeferredResidual> Moe::run_from_logits(const Model& model, int index, const Norm& norm,
+                                              const MoeWay& way, const float* logits, cudaStream_t stream) {
+  if (norm.deferred.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
   return route_and_run(model, index, norm, way, routing_of(model, norm.rows, way.tile, logits), stream);
 }
 
-Status Moe::route_and_run(const Model& model, int index, const Norm& norm, const MoeWay& way,
-                          const Route& routing, cudaStream_t stream) {
+Result<DeferredResidual> Moe::route_and_run(const Model& model, int index, const Norm& norm,
+                                            const MoeWay& way, const Route& routing, cudaStream_t stream) {
   const bool routes_itself =
       way.kernel == MoeKernel::kDecode || (way.kernel == MoeKernel::kSplit && sm90a::split_routes(routing));
   if (!routes_itself) RETURN_IF_ERROR(route(routing, stream));
   return run_experts(model, index, norm, way, routing, stream);
 }
 
-Status Moe::run_experts(const Model& model, int index, const Norm& norm, const MoeWay& way,
-                        const Route& routing, cudaStream_t stream) {
-  const Layer& layer = model.layers[index];
-  if (model.w4a8) return run_w4a8(model, layer, norm, way, stream);
-  if (way.kernel == MoeKernel::kDecode) return run_slabs(model, index, norm, routing.logits, stream);
-  if (way.kernel == MoeKernel::kSplit) return run_split(model, layer, norm, routing, stream);
-  return way.kernel == MoeKernel::kWide ? run_wide(model, layer, norm, way.tile, stream)
-                                        : run_jobs(model, layer, norm, way.tile, stream);
+Result<DeferredResidual> Moe::run_experts(const Model& model, int index, const Norm& norm, const MoeWay& way,
+                                          const Route& routing, cudaStream_t stream) {
+  if (way.kernel == MoeKernel::kDecode) {
+    RETURN_IF_ERROR(run_slabs(model, index, norm, routing.logits, stream));
+    return DeferredResidual();
+  }
+  RETURN_IF_ERROR(run_products(model, model.layers[index], norm, way, routing, stream));
+  return DeferredResidual{.expert_out = out_.as<float>(),
+                          .weights = routing.weights,
+                          .permuted_rows = routing.slots,
+                          .top_k = routing.top_k};
+}
+
+Status Moe::run_products(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
+                         const Route& routing, cudaStream_t stream) {
+  switch (way.kernel) {
+    case MoeKernel::kSplit:
+      return run_split(model, layer, norm, routing, stream);
+    case MoeKernel::kWide:
+      return run_wide(model, layer, norm, way.tile, stream);
+    case MoeKernel::kTiles:
+      return run_jobs(model, layer, norm, way.tile, stream);
+    case MoeKernel::kW4A8:
+    case MoeKernel::kW4A8Prefill:
+      return run_w4a8(model, layer, norm, way, stream);
+    case MoeKernel::kDecode:
+      break;  // adds to the residual by itself
+  }
+  return no_kernel("moe", layer.gate_up, norm.rows);
 }
 
 Router Moe::router_of(const Model& model, int index, int rows, float* logits) const {
@@ -173,8 +191,7 @@ Activations Moe::slots_of(const Model& model, const Norm& norm, int tile) const 
 }
 
 // Where the second product goes, for the next norm to combine.
-Store Moe::expert_out(const Model& model, const Layer& layer) {
-  pending_ = true;
+Store Moe::expert_out(const Model& model, const Layer& layer) const {
   return {.out = out_.as<float>(),
           .stride = model.config.hidden,
           .bias = layer.down_bias.as<float>(),

@@ -18,28 +18,28 @@ class Moe {
   // Memory for the activations of at most max_rows rows.
   std::vector<Wanted> buffers(const ModelConfig& config, int max_rows);
 
-  // The way in which run() does so many rows: the quickest by moe/plan.h, or what was measured to be.
+  // The way to do so many rows: the quickest by moe/plan.h, or what was measured to be. By name: an error
+  // where there is none of that name for so many rows.
   const MoeWay& way_for(const Model& model, int rows);
+  static Result<const MoeWay*> find_way(const Model& model, int rows, std::string_view name);
   void prefer(std::vector<TunedStep> measured);
 
-  // x += experts(norm(x)) of one layer. What the kernels for more than a few rows leave is not yet added:
-  // the next norm does it, which settle() must be told of. trace: see BackendOptions.
-  Status run(const Model& model, int layer, const Norm& norm, const RouterTrace& trace, cudaStream_t stream);
-  // The same in two parts: the router's logits [rows, experts] of normed rows, and what comes after them,
-  // which adds what is pending first.
+  // x += experts(norm(x)) of one layer; what is returned is not added yet. trace: see BackendOptions.
+  Result<DeferredResidual> run(const Model& model, int layer, const Norm& norm, const MoeWay& way,
+                               const RouterTrace& trace, cudaStream_t stream);
+  // The same in two parts: the router's logits [rows, experts] of normed rows, and what comes after them.
   Status score_rows(const Model& model, int layer, Norm norm, float* logits, cudaStream_t stream);
-  Status run_from_logits(const Model& model, int layer, const Norm& norm, const float* logits,
-                         cudaStream_t stream);
-  // To be called once for the norm that comes next.
-  void settle(Norm& next);
-  void forget() { pending_ = false; }
+  Result<DeferredResidual> run_from_logits(const Model& model, int layer, const Norm& norm, const MoeWay& way,
+                                           const float* logits, cudaStream_t stream);
 
  private:
   // What comes once there are logits, and once there are jobs as well, where the products do not make them.
-  Status route_and_run(const Model& model, int layer, const Norm& norm, const MoeWay& way,
-                       const Route& routing, cudaStream_t stream);
-  Status run_experts(const Model& model, int layer, const Norm& norm, const MoeWay& way, const Route& routing,
-                     cudaStream_t stream);
+  Result<DeferredResidual> route_and_run(const Model& model, int layer, const Norm& norm, const MoeWay& way,
+                                         const Route& routing, cudaStream_t stream);
+  Result<DeferredResidual> run_experts(const Model& model, int layer, const Norm& norm, const MoeWay& way,
+                                       const Route& routing, cudaStream_t stream);
+  Status run_products(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
+                      const Route& routing, cudaStream_t stream);
   Status run_slabs(const Model& model, int layer, const Norm& norm, const float* logits, cudaStream_t stream);
   Status run_split(const Model& model, const Layer& layer, const Norm& norm, const Route& routing,
                    cudaStream_t stream);
@@ -50,7 +50,7 @@ class Moe {
   Router router_of(const Model& model, int layer, int rows, float* logits) const;
   Route routing_of(const Model& model, int rows, int tile, const float* logits) const;
   Activations slots_of(const Model& model, const Norm& norm, int tile) const;
-  Store expert_out(const Model& model, const Layer& layer);
+  Store expert_out(const Model& model, const Layer& layer) const;
   Status trace_router(const ModelConfig& config, int layer, int rows, const RouterTrace& trace,
                       cudaStream_t stream);
 
@@ -58,7 +58,6 @@ class Moe {
       job_count_, tiles_, hidden_, out_, arrived_;
   std::vector<TunedStep> measured_;
   std::map<int, const MoeWay*> chosen_;  // by rows
-  bool pending_ = false;                 // out_ is not yet added to the residual
 };
 
 }  // namespace moesaic::cuda

@@ -64,10 +64,9 @@ Status run_kind(const Matrix& w, const Activations& x, const Epilogue& epilogue,
       return run_tile<Mxfp8Source>(w, x, epilogue, stream);
     case Kind::kMxfp4:
       return run_tile<Mxfp4Source>(w, x, epilogue, stream);
-    case Kind::kMxfp4Quads:
-      break;  // kernels/sm120/gemm.h's
+    default:
+      return no_kernel("gemm", w, x.tokens);  // in quads: kernels/sm120/gemm.h's
   }
-  return {};
 }
 
 }  // namespace

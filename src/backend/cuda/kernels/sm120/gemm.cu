@@ -3,6 +3,10 @@
 namespace moesaic::cuda::sm120a {
 
 Status gemm(const Weights& w, const Tokens& x, Tile tile, const SwiGluMx& out, cudaStream_t stream) {
+  if (w.element != Element::kE2M1)
+    return Status(StatusCode::kInternal, "cuda: SwiGLU's product has no kernel for MXFP8 weights in quads, " +
+                                             std::to_string(w.units * kUnit) + " x " +
+                                             std::to_string(x.cols));
   return run_tile<Element::kE2M1, kSwiGluUnits>(w, x, tile, out, stream);
 }
 

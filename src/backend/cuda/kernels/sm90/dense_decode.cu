@@ -521,7 +521,7 @@ Status run_kind(const Matrix& w, const Activations& x, const Norm& norm, const E
     case Kind::kMxfp4:
       break;
   }
-  return Status(StatusCode::kInternal, "dense decode: the experts' format");
+  return no_kernel("dense_decode", w, x.tokens);
 }
 
 template <class Epilogue>
@@ -539,7 +539,7 @@ bool dense_decode_fits(const Matrix& w, int tokens) {
   return w.kind != Kind::kMxfp4 && w.experts == 1 && stages >= 2;
 }
 bool dense_decode_norms(const Norm& norm) {
-  return norm.expert_out == nullptr && norm.rows <= kTileTokens && norm.hidden <= kNormed;
+  return norm.deferred.expert_out == nullptr && norm.rows <= kTileTokens && norm.hidden <= kNormed;
 }
 
 Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream) {

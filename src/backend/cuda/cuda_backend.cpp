@@ -8,11 +8,11 @@
 #include <map>
 
 #include "backend/cuda/kernels/sm120/gemm.h"
-#include "backend/cuda/kernels/sm90/dense_decode.h"
 #include "backend/cuda/kernels/sm90/gemm_wgmma.h"
 #include "backend/cuda/ops/attention.h"
 #include "backend/cuda/ops/linear.h"
 #include "backend/cuda/ops/moe.h"
+#include "backend/cuda/ops/select.h"
 #include "backend/cuda/runtime/bandwidth.h"
 #include "backend/cuda/runtime/exchange.h"
 #include "backend/cuda/runtime/launch_log.h"
@@ -82,11 +82,7 @@ class CudaBackend final : public Backend {
   void timed(Op op, double bytes, double flops, Body&& body);
   Norm norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows,
                const DeferredResidual& deferred);
-  // out = w norm(x)
-  template <class Epilogue>
-  Status normed_product(const Matrix& w, const Norm& normed, const Epilogue& out);
-  template <class Epilogue>
-  Status product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out);
+  LinearSetup linear_setup() { return {target_, tiles_.as<void>(), stream_}; }
   const int32_t* input(int offset) const { return exchange_.input(offset); }
   double expected_experts() const;
   double moe_bytes(const Layer& layer) const;
@@ -97,7 +93,7 @@ class CudaBackend final : public Backend {
   cudaStream_t stream_ = nullptr;
   std::string name_;
   double peak_flops_ = 0;
-  int major_ = 0;  // of the compute capability
+  Target target_;
   Model model_;
   Moe moe_;
   KvLayout kv_layout_;
@@ -148,11 +144,8 @@ Status CudaBackend::open() {
   RETURN_IF_ERROR(check(cudaGetDeviceProperties(&properties, options_.device), "device"));
   RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"));
   // Of a full chip: 989 TFLOP/s on an H100 or H200 SXM, BF16 without sparsity.
-  major_ = properties.major;
-  if (major_ == kAtomMajor && options_.moe_path == MoePath::kAuto) options_.moe_path = MoePath::kW4A8;
-  options_.portable |= major_ != 9;
-  // Few rows go where many go: what splits them is Hopper's.
-  options_.batch_invariant |= options_.portable;
+  target_ = target_of(properties.major, properties.minor, options_);
+  options_.moe_path = target_.moe_path, options_.batch_invariant = target_.batch_invariant;
   constexpr double kFlopsPerClock = 4096, kClock = 1.83e9;
   peak_flops_ = properties.major == 9 ? properties.multiProcessorCount * kFlopsPerClock * kClock : 0;
   name_ = fmt::format("cuda:{} ({}, sm_{}{})", options_.device, properties.name, properties.major,
@@ -208,7 +201,7 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
   RETURN_IF_ERROR(exchange_.open(options_.max_rows));
-  draws_ = config.vocab <= kMostDrawnVocab && major_ == 9;  // by clusters of thread blocks
+  draws_ = select(SampleShape{config.vocab}, target_).ok();
   return check(cudaDeviceSynchronize(), "activations");
 }
 
@@ -251,7 +244,7 @@ Status CudaBackend::begin_step(const Batch& batch) {
   // One order of sums for all batches: single rows go where the others go, since mma.sync and wgmma need not
   // round alike.
   const Tiling tiling{.tokens = tile_tokens(model_.config.heads, model_.config.kv_heads),
-                      .decodes = !options_.batch_invariant};
+                      .decodes = !target_.batch_invariant};
   fault_status_ = Status();
   shape_ = shape_of(batch, tiling);
   at_ = layout_of(shape_);
@@ -295,7 +288,7 @@ Status CudaBackend::make_room() {
 Status CudaBackend::begin_graph() {
   replaying_ = capturing_ = false;
   if (timed_) return timer_.begin(stream_);
-  const bool decodes = shape_.prefill_tiles == 0 || (options_.portable && shape_.rows == shape_.sequences);
+  const bool decodes = shape_.prefill_tiles == 0 || (target_.portable && shape_.rows == shape_.sequences);
   if (!decodes || options_.router_trace) return {};
   if (graphs_.contains(shape_)) {
     replaying_ = true;
@@ -366,55 +359,23 @@ Norm CudaBackend::norm_of(const DeviceBuffer& weight, float factor, bool bf16, i
           .code = code};
 }
 
-// The kernels for few tokens and, through wgmma, for many each add in another order than gemm().
-template <class Epilogue>
-Status CudaBackend::product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out) {
-  if (in_quads(w.kind)) {
-    const sm120a::Tokens tokens = sm120a::dense_tokens(tiles_.as<void>(), static_cast<int>(w.cols), rows);
-    RETURN_IF_ERROR(sm120a::expand(static_cast<const __nv_bfloat16*>(x), nullptr, tokens, stream_));
-    return sm120a::gemm(sm120a::weights_of(w), tokens, sm120a::dense_tile(rows), out, stream_);
-  }
-  const Activations activations{.x = x, .factor = factor, .tokens = rows};
-  if (!options_.batch_invariant && sm90a::dense_decode_fits(w, rows))
-    return sm90a::dense_decode(w, activations, out, stream_);
-  if (options_.batch_invariant || rows <= kSlabRows || !sm90a::wide_fits(w))
-    return gemm(w, activations, out, stream_);
-  const sm90a::Tiles tiles = sm90a::dense_tiles(w, tiles_.as<void>(), rows);
-  RETURN_IF_ERROR(sm90a::arrange(x, nullptr, tiles, stream_));
-  return sm90a::wide_dense(w, tiles, factor, out, stream_);
-}
-
-template <class Epilogue>
-Status CudaBackend::normed_product(const Matrix& w, const Norm& normed, const Epilogue& out) {
-  if (in_quads(w.kind)) {
-    const auto tokens = sm120a::dense_tokens(tiles_.as<void>(), static_cast<int>(w.cols), normed.rows);
-    RETURN_IF_ERROR(sm120a::norm_expand(normed, tokens, stream_));
-    return sm120a::gemm(sm120a::weights_of(w), tokens, sm120a::dense_tile(normed.rows), out, stream_);
-  }
-  if (!options_.batch_invariant && sm90a::dense_decode_fits(w, normed.rows) &&
-      sm90a::dense_decode_norms(normed))
-    return sm90a::dense_decode(w, normed, out, stream_);
-  RETURN_IF_ERROR(norm(normed, stream_));
-  return product(w, normed.out, 1.0f / normed.factor, normed.rows, out);
-}
-
 void CudaBackend::qkv(int index) {
   Layer& layer = model_.layers[index];
   timed(kQkv, layer.qkv.bytes(), 2.0 * shape_.rows * layer.qkv.rows * layer.qkv.cols, [&]() -> Status {
-    return normed_product(
-        layer.qkv,
-        norm_of(layer.attn_norm, layer.attn_factor, takes_bf16(layer.qkv.kind), 2 * index + 1, shape_.rows,
-                std::exchange(deferred_, {})),
-        Qkv{.bias = layer.qkv_bias.as<float>(),
-            .head_dim = model_.config.head_dim,
-            .heads = model_.config.heads,
-            .kv_heads = model_.config.kv_heads,
-            .rotation = rotation_.as<float2>(),
-            .q = q_.as<__nv_bfloat16>(),
-            .k = layer.k.as<void>(),
-            .v = layer.v.as<void>(),
-            .fp8 = options_.kv == KvFormat::kFp8,
-            .slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots)});
+    return linear(layer.qkv,
+                  norm_of(layer.attn_norm, layer.attn_factor, takes_bf16(layer.qkv.kind), 2 * index + 1,
+                          shape_.rows, std::exchange(deferred_, {})),
+                  Qkv{.bias = layer.qkv_bias.as<float>(),
+                      .head_dim = model_.config.head_dim,
+                      .heads = model_.config.heads,
+                      .kv_heads = model_.config.kv_heads,
+                      .rotation = rotation_.as<float2>(),
+                      .q = q_.as<__nv_bfloat16>(),
+                      .k = layer.k.as<void>(),
+                      .v = layer.v.as<void>(),
+                      .fp8 = options_.kv == KvFormat::kFp8,
+                      .slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots)},
+                  linear_setup());
   });
 }
 
@@ -440,13 +401,13 @@ void CudaBackend::attend(int index) {
           if (shape_.prefill_tiles > 0) {
             p.tiles = reinterpret_cast<const RowTile*>(input(at_.prefill_tiles)),
             p.tile_count = shape_.prefill_tiles;
-            RETURN_IF_ERROR(options_.portable ? attend_portable(p, stream_) : attend_prefill(p, stream_));
+            RETURN_IF_ERROR(cuda::attend(p, false, target_, stream_));
           }
           if (shape_.decode_tiles > 0) {
             p.tiles = reinterpret_cast<const RowTile*>(input(at_.decode_tiles)),
             p.tile_count = shape_.decode_tiles;
             p.shares = shape_.shares;
-            RETURN_IF_ERROR(attend_decode(p, stream_));
+            RETURN_IF_ERROR(cuda::attend(p, true, target_, stream_));
           }
           return {};
         });
@@ -455,12 +416,13 @@ void CudaBackend::attend(int index) {
 void CudaBackend::project(int index) {
   const Layer& layer = model_.layers[index];
   timed(kProject, layer.o.bytes(), 2.0 * shape_.rows * layer.o.rows * layer.o.cols, [&] {
-    return product(layer.o, attended_.as<void>(), 1.0f, shape_.rows,
-                   Store{.out = x_.as<float>(),
-                         .stride = model_.config.hidden,
-                         .bias = layer.o_bias.as<float>(),
-                         .rows = model_.config.hidden,
-                         .add = true});
+    return linear(layer.o, Activations{.x = attended_.as<void>(), .tokens = shape_.rows},
+                  Store{.out = x_.as<float>(),
+                        .stride = model_.config.hidden,
+                        .bias = layer.o_bias.as<float>(),
+                        .rows = model_.config.hidden,
+                        .add = true},
+                  linear_setup());
   });
 }
 
@@ -488,8 +450,9 @@ Norm CudaBackend::moe_norm(int index, const DeferredResidual& deferred) {
 
 void CudaBackend::moe(int index) {
   timed(kMoe, moe_bytes(model_.layers[index]), moe_flops(), [&]() -> Status {
-    ASSIGN_OR_RETURN(deferred_, moe_.run(model_, index, moe_norm(index, std::exchange(deferred_, {})),
-                                         moe_.way_for(model_, shape_.rows), options_.router_trace, stream_));
+    ASSIGN_OR_RETURN(deferred_,
+                     moe_.run(model_, index, moe_norm(index, std::exchange(deferred_, {})),
+                              moe_.way_for(model_, shape_.rows), target_, options_.router_trace, stream_));
     return {};
   });
 }
@@ -530,9 +493,10 @@ Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, s
     DeferredResidual deferred;
     for (int i = 0; i < layers; ++i) {
       const Norm norm = moe_norm(i, deferred);
-      ASSIGN_OR_RETURN(deferred, from_logits
-                                     ? moe_.run_from_logits(model_, i, norm, *kernel, logits_of(i), stream_)
-                                     : moe_.run(model_, i, norm, *kernel, options_.router_trace, stream_));
+      ASSIGN_OR_RETURN(deferred,
+                       from_logits
+                           ? moe_.run_from_logits(model_, i, norm, *kernel, logits_of(i), stream_)
+                           : moe_.run(model_, i, norm, *kernel, target_, options_.router_trace, stream_));
     }
     return {};
   };
@@ -541,7 +505,7 @@ Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, s
     RETURN_IF_ERROR(fill_random(x_.as<float>(), values, pass, stream_));
     if (!from_logits) return {};
     for (int i = 0; i < layers; ++i)
-      RETURN_IF_ERROR(moe_.score_rows(model_, i, moe_norm(i, {}), logits_of(i), stream_));
+      RETURN_IF_ERROR(moe_.score_rows(model_, i, moe_norm(i, {}), target_, logits_of(i), stream_));
     return {};
   };
   ASSIGN_OR_RETURN(std::vector<double> times, time_replays(all_layers, fresh, seconds, stream_));
@@ -558,29 +522,29 @@ Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, s
 void CudaBackend::unembed(std::span<float> logits) {
   logits_out_ = logits;
   const int rows = shape_.logit_rows;
-  timed(
-      kUnembed, rows > 0 ? model_.head.bytes() : 0, 2.0 * rows * model_.head.rows * model_.head.cols,
-      [&]() -> Status {
-        // The fault flag is read also by a step that wants no logits: the norm would see what the last
-        // layer left.
-        if (rows > 0) {
-          Norm last = norm_of(model_.final_norm, model_.final_factor, takes_bf16(model_.head.kind),
-                              2 * model_.config.layers + 1, rows, std::exchange(deferred_, {}));
-          last.row_map = input(at_.logit_rows);
-          RETURN_IF_ERROR(normed_product(
-              model_.head, last,
-              Store{.out = logits_.as<float>(), .stride = model_.config.vocab, .rows = model_.config.vocab}));
-          if (shape_.draws)
-            return exchange_.draw(shape_, at_, logits_.as<float>(), model_.config.vocab, fault_.as<int>(),
-                                  stream_);
-          RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<float>(), logits_.as<float>(),
-                                                logits.size_bytes(), cudaMemcpyDeviceToHost, stream_),
-                                "logits"));
-        }
-        return check(cudaMemcpyAsync(pinned_fault_.as<int>(), fault_.as<int>(), sizeof(int),
-                                     cudaMemcpyDeviceToHost, stream_),
-                     "logits");
-      });
+  timed(kUnembed, rows > 0 ? model_.head.bytes() : 0, 2.0 * rows * model_.head.rows * model_.head.cols,
+        [&]() -> Status {
+          // The fault flag is read also by a step that wants no logits: the norm would see what the last
+          // layer left.
+          if (rows > 0) {
+            Norm last = norm_of(model_.final_norm, model_.final_factor, takes_bf16(model_.head.kind),
+                                2 * model_.config.layers + 1, rows, std::exchange(deferred_, {}));
+            last.row_map = input(at_.logit_rows);
+            RETURN_IF_ERROR(linear(
+                model_.head, last,
+                Store{.out = logits_.as<float>(), .stride = model_.config.vocab, .rows = model_.config.vocab},
+                linear_setup()));
+            if (shape_.draws)
+              return exchange_.draw(shape_, at_, logits_.as<float>(), model_.config.vocab, fault_.as<int>(),
+                                    stream_);
+            RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<float>(), logits_.as<float>(),
+                                                  logits.size_bytes(), cudaMemcpyDeviceToHost, stream_),
+                                  "logits"));
+          }
+          return check(cudaMemcpyAsync(pinned_fault_.as<int>(), fault_.as<int>(), sizeof(int),
+                                       cudaMemcpyDeviceToHost, stream_),
+                       "logits");
+        });
 }
 
 Status CudaBackend::end_step() {

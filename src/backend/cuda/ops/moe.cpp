@@ -21,6 +21,15 @@ MoeShape shape_of(const Model& model, int rows) {
           .expert_bytes = (model.layers[0].gate_up.bytes() + model.layers[0].down.bytes()) / c.experts};
 }
 
+RouterShape router_shape(const Model& model, int rows) {
+  const ModelConfig& c = model.config;
+  return {.rows = rows,
+          .hidden = c.hidden,
+          .experts = c.experts,
+          .top_k = c.experts_per_token,
+          .slabs = model.slabs};
+}
+
 sm120a::Tile tile_of(const MoeWay& way) {
   using sm120a::Tile;
   if (way.kernel == MoeKernel::kW4A8Prefill) return Tile::kPrefill;
@@ -83,27 +92,37 @@ Result<const MoeWay*> Moe::find_way(const Model& model, int rows, std::string_vi
 }
 
 Result<DeferredResidual> Moe::run(const Model& model, int index, const Norm& norm, const MoeWay& way,
-                                  const RouterTrace& trace, cudaStream_t stream) {
+                                  const Target& target, const RouterTrace& trace, cudaStream_t stream) {
   auto* logits = router_logits_.as<float>();
   const Router scores = router_of(model, index, norm.rows, logits);
   const Route routing = routing_of(model, norm.rows, way.tile, logits);
-  const bool at_once = !(model.slabs && can_score(scores)) && can_choose(scores, routing);
-  RETURN_IF_ERROR(at_once ? choose(norm, scores, routing, arrived_.as<int>(), stream)
-                          : score_rows(model, index, norm, logits, stream));
+  ASSIGN_OR_RETURN(const RouterConfig* const config, select(router_shape(model, norm.rows), target));
+  const bool chooses = config->kernel == RouterKernel::kChoose;
+  RETURN_IF_ERROR(chooses ? choose(norm, scores, routing, arrived_.as<int>(), stream)
+                          : run_scores(*config, norm, scores, stream));
   if (trace) RETURN_IF_ERROR(trace_router(model.config, index, norm.rows, trace, stream));
-  return at_once ? run_experts(model, index, norm, way, routing, stream)
+  return chooses ? run_experts(model, index, norm, way, routing, stream)
                  : route_and_run(model, index, norm, way, routing, stream);
 }
 
-Status Moe::score_rows(const Model& model, int index, Norm norm, float* logits, cudaStream_t stream) {
-  const Router scores = router_of(model, index, norm.rows, logits);
-  if (model.slabs && can_score(scores)) {
+Status Moe::score_rows(const Model& model, int index, const Norm& norm, const Target& target, float* logits,
+                       cudaStream_t stream) {
+  RouterShape shape = router_shape(model, norm.rows);
+  shape.scores_only = true;
+  ASSIGN_OR_RETURN(const RouterConfig* const config, select(shape, target));
+  return run_scores(*config, norm, router_of(model, index, norm.rows, logits), stream);
+}
+
+Status Moe::run_scores(const RouterConfig& config, const Norm& norm, Router scores,
+                       cudaStream_t stream) const {
+  if (config.kernel == RouterKernel::kScore) {
     // Not in a step, where attention stands between: score() adds nothing.
     if (norm.deferred.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
     return score(norm, scores, stream);
   }
-  norm.out_f32 = normed_f32_.as<float>();
-  RETURN_IF_ERROR(cuda::norm(norm, stream));
+  Norm normed = norm;
+  normed.out_f32 = normed_f32_.as<float>();
+  RETURN_IF_ERROR(cuda::norm(normed, stream));
   return router(scores, stream);
 }
 

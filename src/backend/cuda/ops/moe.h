@@ -4,6 +4,7 @@
 #include <map>
 
 #include "backend/cuda/ops/route.h"
+#include "backend/cuda/ops/select.h"
 #include "backend/cuda/weights/model.h"
 #include "moe/plan.h"
 #include "moe/tuning.h"
@@ -26,9 +27,10 @@ class Moe {
 
   // x += experts(norm(x)) of one layer; what is returned is not added yet. trace: see BackendOptions.
   Result<DeferredResidual> run(const Model& model, int layer, const Norm& norm, const MoeWay& way,
-                               const RouterTrace& trace, cudaStream_t stream);
+                               const Target& target, const RouterTrace& trace, cudaStream_t stream);
   // The same in two parts: the router's logits [rows, experts] of normed rows, and what comes after them.
-  Status score_rows(const Model& model, int layer, Norm norm, float* logits, cudaStream_t stream);
+  Status score_rows(const Model& model, int layer, const Norm& norm, const Target& target, float* logits,
+                    cudaStream_t stream);
   Result<DeferredResidual> run_from_logits(const Model& model, int layer, const Norm& norm, const MoeWay& way,
                                            const float* logits, cudaStream_t stream);
 
@@ -47,6 +49,7 @@ class Moe {
   Status run_jobs(const Model& model, const Layer& layer, const Norm& norm, int tile, cudaStream_t stream);
   Status run_w4a8(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
                   cudaStream_t stream);
+  Status run_scores(const RouterConfig& config, const Norm& norm, Router scores, cudaStream_t stream) const;
   Router router_of(const Model& model, int layer, int rows, float* logits) const;
   Route routing_of(const Model& model, int rows, int tile, const float* logits) const;
   Activations slots_of(const Model& model, const Norm& norm, int tile) const;

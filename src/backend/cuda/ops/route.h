@@ -60,11 +60,11 @@ struct Route {
 Status route(const Route& p, cudaStream_t stream);
 // norm and router in one kernel, for the rows of decoding; its sums have an order of their own. norm.out_f32,
 // norm.deferred and router.x are not used.
-bool can_score(const Router& p);
+inline constexpr int kMostScoredRows = 256, kMostScoredHidden = 3072;
 Status score(const Norm& n, const Router& r, cudaStream_t stream);
-// norm, router and route in one kernel, the same bits; for the few rows that can_choose() allows. arrived: an
+// norm, router and route in one kernel, the same bits; of up to 8 rows, 128 experts and top 4. arrived: an
 // int that is zero between kernels.
-bool can_choose(const Router& p, const Route& t);
+inline constexpr int kMostChosenHidden = 3072;
 Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cudaStream_t stream);
 // The most jobs that route can make.
 int max_jobs(int rows, int experts, int top_k, int tile);

@@ -125,7 +125,7 @@ Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
     ASSIGN_OR_RETURN(auto backend, create_backend(o.device, {.threads = o.threads,
                                                              .cpu_pin = o.cpu_pin == "auto",
                                                              .dense = dense,
-                                                             .moe = {.path = experts},
+                                                             .moe_path = experts,
                                                              .kv = kv,
                                                              .max_rows = o.max_rows,
                                                              .batch_invariant = o.batch_invariant,

@@ -337,10 +337,7 @@ Status norm(const Norm& p, cudaStream_t stream) {
   return launch(norm_kernel, dim3(p.rows), dim3(kNormThreads), p.hidden * sizeof(float), stream, p);
 }
 
-bool can_score(const Router& p) { return p.rows <= 256 && p.hidden <= 4 * kNormThreads * kScoreLoads; }
-bool can_choose(const Router& p, const Route& t) {
-  return p.rows <= 8 && p.experts <= kNormThreads && p.hidden <= 128 * kRouterLoads && t.top_k <= 4;
-}
+static_assert(kMostScoredHidden == 4 * kNormThreads * kScoreLoads && kMostChosenHidden == 128 * kRouterLoads);
 
 template <int kScored>
 Status run_score(const Norm& n, const Router& r, cudaStream_t stream) {

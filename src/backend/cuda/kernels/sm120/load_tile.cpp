@@ -64,12 +64,10 @@ Result<DeviceCode> device_code() {
   return DeviceCode{.architecture = architecture_of(p), .lacking = !has_native(any_tile(), p, runs)};
 }
 
-Status load_expert_tiles(Element tokens) {
+Status load_expert_tiles() {
   for (const Tile tile : kTiles) {
-    const Tokens x{.element = tokens};
-    RETURN_IF_ERROR(gemm({}, x, tile, SwiGluMx{}, nullptr));
-    RETURN_IF_ERROR(gemm({}, x, tile, AtomicCombine{}, nullptr));
-    RETURN_IF_ERROR(gemm({}, x, tile, Store{}, nullptr));
+    RETURN_IF_ERROR(gemm({}, {}, tile, SwiGluMx{}, nullptr));
+    RETURN_IF_ERROR(gemm({}, {}, tile, Store{}, nullptr));
   }
   return {};
 }

@@ -517,7 +517,7 @@ Status run_kind(const Matrix& w, const Activations& x, const Norm& norm, const E
     case Kind::kMxfp4:
       break;
   }
-  return Status(StatusCode::kInternal, "dense decode: the experts' format");
+  return no_kernel("dense_decode", w, x.tokens);
 }
 
 template <class Epilogue>
@@ -527,16 +527,14 @@ Status run_normed(const Matrix& w, const Norm& norm, const Epilogue& out, cudaSt
 
 }  // namespace
 
-bool dense_decode_fits(const Matrix& w, int tokens) {
-  const int stages = tokens <= 8    ? stages_for<Q8Source, Team<1>>(w.cols, tokens)
-                     : tokens <= 16 ? stages_for<Q8Source, Team<2>>(w.cols, tokens)
-                     : tokens <= 32 ? stages_for<Q8Source, Team<4>>(w.cols, tokens)
+bool dense_decode_fits(int64_t cols, int tokens) {
+  const int stages = tokens <= 8    ? stages_for<Q8Source, Team<1>>(cols, tokens)
+                     : tokens <= 16 ? stages_for<Q8Source, Team<2>>(cols, tokens)
+                     : tokens <= 32 ? stages_for<Q8Source, Team<4>>(cols, tokens)
                                     : 0;
-  return w.kind != Kind::kMxfp4 && w.experts == 1 && stages >= 2;
+  return stages >= 2;
 }
-bool dense_decode_norms(const Norm& norm) {
-  return norm.expert_out == nullptr && norm.rows <= kTileTokens && norm.hidden <= kNormed;
-}
+static_assert(kMostNormedCols == kNormed);
 
 Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream) {
   return run_kind(w, x, Norm{}, out, stream);

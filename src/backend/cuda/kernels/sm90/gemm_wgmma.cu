@@ -69,7 +69,7 @@ Status dense(const Matrix& w, const Tiles& x, float factor, const Epilogue& out,
     case Kind::kMxfp8:
       return launch_wide<ByteWeights<Mxfp8Codes>>(p, out, stream);
     default:
-      return Status(StatusCode::kInternal, "wide products: the experts' format");
+      return no_kernel("gemm_wgmma", w, x.tokens);
   }
 }
 

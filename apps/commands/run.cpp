@@ -51,12 +51,12 @@ const char* finish_name(const Generation& g) {
 
 // Steps the engine until the request ends. Ctrl-C cancels it: in a terminal's conversation at any time, else
 // from the first token on, as there is nothing to keep before.
-Status finish_request(Engine& engine, Request& request, bool conversation) {
+Status finish_request(Engine& engine, Request& request, std::stop_source& cancel, bool conversation) {
   std::optional<InterruptScope> interrupt;
   while (!engine.idle()) {
     if (!interrupt && (conversation || request.generated() > 0)) interrupt.emplace();
     RETURN_IF_ERROR(engine.step());
-    if (interrupt && interrupt->requested()) request.cancelled = true;
+    if (interrupt && interrupt->requested()) cancel.request_stop();
   }
   return request.error;
 }
@@ -147,22 +147,21 @@ Result<std::vector<int32_t>> Session::prompt_for(const std::string& message) {
 Result<Generation> Session::generate(std::vector<int32_t> prompt, bool terminal) {
   SamplingParams params = o_.sampling;
   params.stop_tokens = tokenizer_.stop_tokens();
-  const auto is_stop = [&](int32_t t) {
-    return std::find(params.stop_tokens.begin(), params.stop_tokens.end(), t) != params.stop_tokens.end();
-  };
   Listener listener(AnswerStream(tokenizer_, !o_.raw, o_.sampling.stop_strings),
                     Printer(o_.format == "text", o_.show_reasoning));
+  std::stop_source cancel;
   Generation g;
   const auto start = Clock::now();
   auto first = start;
   const auto on_token = [&](const SampledToken& t) {
     if (g.tokens.empty()) first = Clock::now();
     g.tokens.push_back(t.token);
-    return listener.token(t.token, is_stop(t.token));
+    if (!listener.token(t.token, t.is_stop)) cancel.request_stop();
   };
-  ASSIGN_OR_RETURN(const auto request, engine_.submit(std::move(prompt), params, on_token));
+  ASSIGN_OR_RETURN(const auto request,
+                   engine_.submit(std::move(prompt), params, on_token, cancel.get_token()));
   if (!grammar_.empty()) request->sampler->follow(masks_.async_matcher(grammar_));
-  RETURN_IF_ERROR(finish_request(engine_, *request, terminal));
+  RETURN_IF_ERROR(finish_request(engine_, *request, cancel, terminal));
   const auto seconds = [](auto a, auto b) { return std::chrono::duration<double>(b - a).count(); };
   g.prefill_s = seconds(start, first), g.decode_s = seconds(first, Clock::now());
   g.answer = listener.finish();

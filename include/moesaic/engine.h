@@ -100,8 +100,9 @@ class Model {
   Result<std::vector<int32_t>> chat_prompt(std::string_view conversation_json,
                                            const TokenLimit& limit = {}) const;
 
-  // Queues a request. What it asks for is checked now, and on_end is not called if that fails. It is
-  // cancelled, before the next step, once `cancel` is triggered.
+  // Queues a request. What it asks for is checked now, and on_end is not called if that fails. cancel: the
+  // one way to end a request early. Once its source is triggered, from any thread or from a callback, the
+  // request ends with FinishReason::kCancelled, before the next step at the latest.
   Status submit(GenerationRequest request, Callbacks callbacks, std::stop_token cancel = {});
   bool idle() const;  // no request is left
   // One step of all requests at work: a token for each that decodes, a part of the prompt for others. Fails

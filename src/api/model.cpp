@@ -6,6 +6,7 @@
 #include "api/tokenizer_source.h"
 #include "base/error.h"
 #include "base/file_cache.h"
+#include "base/linked_stop.h"
 #include "engine/engine.h"
 #include "grammar/mask_cache.h"
 #include "moesaic/engine.h"
@@ -16,24 +17,29 @@ namespace {
 
 // A request on its way.
 struct Active {
+  Active(const Tokenizer& tokenizer, const GenerationRequest& r, Callbacks c, std::stop_token cancel)
+      : stream(tokenizer, r.chat, r.sampling.stop_strings,
+               {.min_tokens = r.sampling.min_tokens,
+                .include_stop = r.sampling.include_stop,
+                .skip_special = r.sampling.skip_special}),
+        callbacks(std::move(c)),
+        stop(std::move(cancel)) {}
+
   std::shared_ptr<Request> request;
   AnswerStream stream;
   Callbacks callbacks;
-  std::stop_token cancel;
+  LinkedStop stop;  // by the caller, or at the end of a stop string
   int generated = 0;
 
   void show(const std::vector<TextPiece>& pieces) const {
     if (!callbacks.on_text) return;
     for (const TextPiece& piece : pieces) callbacks.on_text(piece);
   }
-  // False: the request is to end.
-  bool take(const SampledToken& sampled) {
+  void take(const SampledToken& sampled) {
     ++generated;
     if (callbacks.on_token) callbacks.on_token(sampled);
-    const auto& stops = request->params.stop_tokens;
-    const bool ends = std::find(stops.begin(), stops.end(), sampled.token) != stops.end();
-    show(stream.push(sampled.token, ends));
-    return !stream.stopped() && !cancel.stop_requested();
+    show(stream.push(sampled.token, sampled.is_stop));
+    if (stream.stopped()) stop.request_stop();
   }
   void end() {
     stream.finish();
@@ -78,18 +84,11 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
     const std::vector<int32_t> own = tokenizer.stop_tokens();
     r.sampling.stop_tokens.insert(r.sampling.stop_tokens.end(), own.begin(), own.end());
   }
-  auto request = std::make_shared<Active>(Active{.request = nullptr,
-                                                 .stream = {tokenizer,
-                                                            r.chat,
-                                                            r.sampling.stop_strings,
-                                                            {.min_tokens = r.sampling.min_tokens,
-                                                             .include_stop = r.sampling.include_stop,
-                                                             .skip_special = r.sampling.skip_special}},
-                                                 .callbacks = std::move(callbacks),
-                                                 .cancel = std::move(cancel)});
+  auto request = std::make_shared<Active>(tokenizer, r, std::move(callbacks), std::move(cancel));
   // The engine's request, which owns the callback, is owned by `request`: no cycle.
-  const auto on_token = [a = std::weak_ptr(request)](const SampledToken& t) { return a.lock()->take(t); };
-  ASSIGN_OR_RETURN(request->request, engine.submit(std::move(r.prompt), r.sampling, on_token));
+  const auto on_token = [a = std::weak_ptr(request)](const SampledToken& t) { a.lock()->take(t); };
+  ASSIGN_OR_RETURN(request->request,
+                   engine.submit(std::move(r.prompt), r.sampling, on_token, request->stop.token()));
   request->request->reuse_prefix = r.reuse_prefix;
   if (!r.grammar.empty()) request->request->sampler->follow(masks.async_matcher(r.grammar));
   active.push_back(std::move(request));
@@ -97,9 +96,6 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
 }
 
 Status Model::Impl::step() {
-  for (const auto& a : active) {
-    if (a->cancel.stop_requested()) a->request->cancelled = true;
-  }
   Status status = engine.step();
   // on_end may submit: what has ended is taken out before it is told.
   std::deque<std::shared_ptr<Active>> ended;

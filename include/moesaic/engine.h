@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "moesaic/answer_grammar.h"
+#include "moesaic/conversation.h"
 #include "moesaic/stats.h"
 #include "moesaic/status.h"
 #include "moesaic/types.h"
@@ -94,9 +95,11 @@ class Model {
                                         const TokenLimit& limit = {}) const;
   // The tokens' bytes, not always valid UTF-8.
   std::string detokenize(std::span<const int32_t> tokens) const;
-  // A conversation as JSON in the manner of OpenAI's chat completions, in the model's own format up to where
-  // the answer begins: a list of messages, or {messages, tools, reasoning_effort, instructions,
-  // current_date}.
+  // A conversation in the model's own format, up to where the answer begins.
+  Result<std::vector<int32_t>> chat_prompt(const Conversation& conversation,
+                                           const TokenLimit& limit = {}) const;
+  // The same from JSON in the manner of OpenAI's chat completions: a list of messages, or {messages, tools,
+  // reasoning_effort, instructions, current_date}.
   Result<std::vector<int32_t>> chat_prompt(std::string_view conversation_json,
                                            const TokenLimit& limit = {}) const;
 

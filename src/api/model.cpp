@@ -175,6 +175,11 @@ Result<std::vector<int32_t>> Model::chat_prompt(std::string_view conversation_js
   });
 }
 
+Result<std::vector<int32_t>> Model::chat_prompt(const Conversation& conversation,
+                                                const TokenLimit& limit) const {
+  return guarded([&] { return render_conversation(conversation, impl_->tokenizer, limit); });
+}
+
 Status Model::submit(GenerationRequest request, Callbacks callbacks, std::stop_token cancel) {
   return guarded([&] { return impl_->submit(std::move(request), std::move(callbacks), std::move(cancel)); });
 }

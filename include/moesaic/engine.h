@@ -23,6 +23,8 @@
 
 namespace moesaic {
 
+struct ModelParts;  // of the program itself
+
 struct OpenOptions {
   std::string device = "auto";  // auto, cpu, cuda[:i] or reference
   int threads = 0;  // of the cpu device; 0: one per physical core, within affinity and cgroup quota
@@ -58,6 +60,9 @@ struct Outcome {
   int cached_tokens = 0;                        // of the prompt's, those that had been computed before
   int cache_write_tokens = 0;  // of the prompt's, those that were computed and then kept for later prompts
   int recoveries = 0;          // chat: how often the answer left its format and was read as the nearest thing
+  // Chat: the answer's messages, for Conversation::messages of the next turn. Of an answer that was cut off,
+  // the last one is what there is of it, and an unfinished call is left out.
+  std::vector<Message> messages = {};
 };
 
 // All but on_end may be empty.
@@ -118,6 +123,7 @@ class Model {
 
  private:
   struct Impl;
+  friend Model make_model(ModelParts parts);
   explicit Model(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -1,13 +1,14 @@
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <new>
 
 #include "api/answer_stream.h"
+#include "api/model_parts.h"
 #include "api/tokenizer_source.h"
 #include "base/error.h"
 #include "base/file_cache.h"
 #include "base/linked_stop.h"
-#include "engine/engine.h"
 #include "grammar/mask_cache.h"
 #include "moesaic/engine.h"
 #include "text/harmony_json.h"
@@ -49,7 +50,8 @@ struct Active {
                       .generated_tokens = generated,
                       .cached_tokens = request->reused,
                       .cache_write_tokens = request->kept,
-                      .recoveries = stream.recoveries()});
+                      .recoveries = stream.recoveries(),
+                      .messages = stream.messages()});
   }
 };
 
@@ -63,11 +65,9 @@ auto guarded(Body&& body) -> decltype(body()) try {
 
 }  // namespace
 
-struct Model::Impl {
-  ModelConfig config;
-  std::unique_ptr<Backend> backend;
-  Tokenizer tokenizer;
-  Engine engine;
+struct Model::Impl : ModelParts {
+  explicit Impl(ModelParts parts) : ModelParts(std::move(parts)) {}
+
   grammar::MaskCache masks{tokenizer};
   std::deque<std::shared_ptr<Active>> active;
 
@@ -106,6 +106,17 @@ Status Model::Impl::step() {
   return status;
 }
 
+Status load_weights(const Checkpoint& checkpoint, const KvDemand& cache, Backend& backend,
+                    const LoadProgress& progress) {
+  RETURN_IF_ERROR(plan_memory(cache, checkpoint.config, checkpoint.weights, backend));
+  const Status loaded = backend.load(checkpoint.config, checkpoint.weights, progress);
+  // First, since weights that are not there may look damaged in other ways.
+  if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
+  return loaded;
+}
+
+Model make_model(ModelParts parts) { return Model(std::make_unique<Model::Impl>(std::move(parts))); }
+
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
@@ -139,17 +150,12 @@ Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
     if (o.kv_tokens == 0)
       demand.kv_tokens = fitting_kv_tokens(demand, checkpoint.config, checkpoint.weights, *backend);
     options.kv_tokens = demand.kv_tokens;
-    RETURN_IF_ERROR(plan_memory(demand, checkpoint.config, checkpoint.weights, *backend));
-    const Status loaded = backend->load(checkpoint.config, checkpoint.weights, {});
-    // First, since weights that are not there may look damaged in other ways.
-    if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
-    RETURN_IF_ERROR(loaded);
+    RETURN_IF_ERROR(load_weights(checkpoint, demand, *backend));
     ASSIGN_OR_RETURN(Engine engine, Engine::create(*backend, checkpoint.config, options));
-    return Model(std::unique_ptr<Impl>(new Impl{.config = checkpoint.config,
-                                                .backend = std::move(backend),
-                                                .tokenizer = std::move(tokenizer),
-                                                .engine = std::move(engine),
-                                                .active = {}}));
+    return make_model({.config = checkpoint.config,
+                       .backend = std::move(backend),
+                       .tokenizer = std::move(tokenizer),
+                       .engine = std::move(engine)});
   });
 }
 

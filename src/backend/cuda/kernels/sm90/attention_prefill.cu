@@ -1,14 +1,31 @@
-// Attention of many rows of a sequence: flash attention with wgmma.
+// Attention of many rows of a sequence (prefill): flash attention with wgmma.
 //
-// A thread block has two warpgroups of 64 MMA rows, a row being one (token, query head) of a KV head's group,
-// and a warp that streams blocks of 128 keys through a ring of bulk copies. Both products take their left
-// operand from registers: the queries, which stay, and the weights, which leave the scores where the second
-// product wants them. One warpgroup's products run under the other's exponentials.
+// Maths    as attention_decode.cu has it, of rows that attend to no later key; attention.h has the order
+//          of sums.
+// Shapes   a RowTile: consecutive rows of one sequence. 128 MMA rows, each (token, query head) of a KV
+//          head's group: row r is token r / group, head r % group. Keys in blocks of 128 (4 pages), 8
+//          blocks a span.
 //
-// FP8: the warps beside the one that streams turn blocks of bytes into what the products read.
+// Grid     x: tile, the last (which have the most keys) first; y: KV head
+// CTA      warpgroups 0, 1: 64 MMA rows each. Both products take their left operand from registers: the
+//          queries, which stay, and the weights, which leave the scores where the second product wants
+//          them. One warpgroup's products run under the other's exponentials.
+//          warpgroup 2: its first warp streams blocks of keys and values through a ring of bulk copies;
+//          with FP8 pages, all four of its warps widen a block of bytes into the ring.
 //
-// 4 head_dim operations a score and one exponential: at head_dim 64 the exponentials (16 a cycle and SM) take
-// as long as the products (2,048 multiply-adds).
+// Barriers full[stage]: the copies have landed (FP8: one arrival behind the widening warps' barrier)
+//          empty[stage]: the eight computing warps have read it     arrived[raw]: FP8's bytes have landed
+// Ordering A computing warp arrives at `empty` after warpgroup_wait<0>: wgmma has read the stage by then.
+//          What the widening warps write is made visible to wgmma (async proxy) by fence.proxy.async
+//          before they meet. Everything but parameters is read after the wait for the predecessor.
+// Resident No CTA waits for another.
+//
+// Bytes    a KV head's keys and values once per 128 / group tokens, from L2 but for the first time.
+// Shared   K and V of 4 stages of 128 keys (D = 64: 128 KB; D = 128: 2 stages), FP8's bytes, D / 2 floats
+//          a thread of sums over spans; one CTA a multiprocessor. Registers: 232 a computing thread, 40 a
+//          loading one.
+// Floor    4 D operations a score and one exponential: at D = 64 the exponentials (16 a cycle and
+//          multiprocessor) take as long as the products (2,048 multiply-adds).
 #include "backend/cuda/kernels/common/attention_parts.cuh"
 #include "backend/cuda/kernels/ptx/async_copy.cuh"
 #include "backend/cuda/kernels/ptx/wgmma.cuh"

@@ -1,123 +1,54 @@
-// A unit of 16 rows (slab_layout.h) at a time, of which each of 15 warps takes 6 of the 90 blocks of
-// the contraction; its part of the job's activations stays in registers. One more warp adds the 15 parts up,
-// finishes the rows and has the next unit brought into the place that has become free. Thread blocks share
-// the units of all jobs evenly and in order, so that the last ones end together, and a block changes the job,
-// and reloads activations, hardly ever.
+// The experts' products for about 9 to 128 tokens of a step: each warp of a CTA has a part of the
+// contraction.
 //
-//   bytes: weights once per job, in bulk copies of 24 KB, up to 123 KB of them on their way; activations once
-//   per block and job
-//   issue slots of a unit and warp: 230 for 8 tokens, 270 for 16, where four warps a scheduler have 1,260
-//   cycles for a unit at 4.4 TB/s, and the finishing warp as many for all that it does
-#include "backend/cuda/kernels/common/launch.cuh"
-#include "backend/cuda/kernels/common/work_list.cuh"
-#include "backend/cuda/kernels/ptx/async_copy.cuh"
-#include "backend/cuda/kernels/ptx/mma.cuh"
-#include "backend/cuda/kernels/sm90/gemm_split_k.h"
-#include "backend/cuda/kernels/sm90/slab.cuh"
+// Maths    h = swiglu(W1[e] x + b1[e]) (kDown = false), y = W2[e] h + b2[e] (kDown), of each slot's
+//          expert e; route.h's weights are applied by the norm that follows.
+// Shapes   W1 [5760, 2880], W2 [2880, 2880] MXFP4 in slabs (slab_layout.h). Weight tile: 16 rows, called
+//          a unit there. Work tile (Job): up to 16 slots of one expert. x [rows, 2880] F16, h [slots,
+//          2880] F16, y [slots, 2880].
+//
+// Grid     one CTA a multiprocessor. CTAs share the weight tiles of all work tiles evenly and in order,
+//          so that the last ones end together, and a CTA changes the work tile, and reloads activations,
+//          hardly ever.
+// CTA      consumers, 15 warps: 6 of the 90 blocks of the contraction each; their activations stay in
+//          registers
+//          finisher, one warp: adds the 15 parts up, bias, SwiGLU, stores, and asks for the next weight
+//          tile into the stage that has become free
+//
+// Barriers full[stage]: the weight tile has landed
+//          ready[buffer]: the 15 consumers have written their sums, and need their weight tile no more
+//          taken[buffer]: the finisher has read the sums
+// Ordering A consumer arrives at `ready` behind __syncwarp, when all its lanes have multiplied what they
+//          read; the finisher asks for the copy after its wait on `ready`, so no copy overtakes a read.
+//          Routing inside the kernel: each CTA of the first product routes for itself; its CTA 0 writes
+//          work tiles and weights, fence, barrier, st.release of `made`. The second product polls it by
+//          ld.acquire: whoever sees 1 sees the work tiles. The last CTA of the second sets it back (an
+//          atomic count).
+// Resident The poll ends though the first product may still run: a kernel's successor starts only when
+//          all its CTAs have started (launch_dependents of each), so CTA 0 of the first is running or
+//          done. Nothing else waits.
+//
+// Bytes    weights once per work tile, in copies of 24 KB, five on their way; activations once per CTA
+//          and work tile.
+// Shared   about 215 KB (SplitShared), one CTA a multiprocessor.
+// Floor    bytes / bandwidth. Issue slots of a weight tile and warp: 230 for 8 tokens, 270 for 16, where
+//          four warps a scheduler have 1,260 cycles at 4.4 TB/s, and the finisher as many for all that it
+//          does.
+#include "backend/cuda/kernels/sm90/gemm_split_k_parts.cuh"
 
 namespace moesaic::cuda::sm90a {
 namespace {
 
-constexpr int kSplitStages = 5;  // units in the ring
-constexpr int kSplitThreads = (kConsumers + 1) * 32;
-constexpr int kSumBuffers = 2;
-
-struct SplitParams {
-  const uint8_t* weights;
-  SlabLayout layout;
-  Activations x;
-  void* out;  // half h, or float
-  int64_t stride;
-  SplitRoute route;
-};
-
-// Of few rows every thread block of the first product makes the jobs for itself, and of the second reads them
-// once: a kernel of its own takes 7 us, and a job that is read when its turn comes delays all warps.
-constexpr int kMadeJobs = 208, kMadeExperts = 255;
-struct Made {
-  Job jobs[kMadeJobs];
-  int32_t rows[kFewPairs];  // of slots
-  int count;
-};
-// What making them takes.
-struct Making {
-  int32_t ids[kFewPairs], slots[kFewPairs];
-  float weights[kFewPairs];
-  FewPairs<kMadeExperts> pairs;
-};
-
-struct alignas(128) SplitShared {
-  uint8_t unit[kSplitStages][kUnitBytes];
-  float2 sums[kSumBuffers][kConsumers][kSplitTokens / 8][16][4];  // row, pair of tokens
-  uint64_t full[kSplitStages];                                    // the unit has landed
-  uint64_t ready[kSumBuffers];  // the consumers have written their sums, and need their unit no more
-  uint64_t taken[kSumBuffers];  // they have been read
-  Made made;
-};
-static_assert(sizeof(Making) <= sizeof(SplitShared::sums));
-
-// A unit of a job. One of 16 tokens costs 4/3 of one of 8 (measured: 1.2 to 1.4 where the memory is busy),
-// and Job::start counts the tiles of all jobs before.
-struct Place {
-  int job, unit;
-};
-constexpr int kUnitCost = 16;
-template <bool kDown>
-constexpr int kJobUnits = kDown ? kFc1Units / 2 : kFc1Units;
-
-// The units of this thread block, one job's after the other.
-template <bool kDown>
-struct Share {
-  Place at, end;  // behind the last job: {jobs, 0}
-
-  // By a warp, lane by lane of 32 jobs: one round of loads where there are no more.
-  __device__ explicit Share(const Activations& x) {
-    const int lane = threadIdx.x & 31;
-    Job job = x.jobs[min(lane, x.tokens - 1)];
-    const int jobs = *x.job_count;
-    const int all =
-        jobs <= 32 ? __shfl_sync(~0u, end_cost(job, lane), jobs - 1) : end_cost(x.jobs[jobs - 1], jobs - 1);
-    const int from = all * blockIdx.x, to = from + all;  // times the grid
-    at = end = {jobs, 0};
-    for (int base = 0; base < jobs; base += 32) {
-      if (base > 0) job = x.jobs[min(base + lane, jobs - 1)];
-      find(from, base, jobs, job, at), find(to, base, jobs, job, end);
-    }
-  }
-  __device__ static int cost(const Job& job) { return tile_width(job.count) + kUnitCost; }
-  // Of the jobs up to this one.
-  __device__ static int end_cost(const Job& job, int index) {
-    return job.start + index * kUnitCost + cost(job);
-  }
-  // The unit at which spent / grid is spent, if it is in the lanes' jobs.
-  __device__ static void find(int spent, int base, int jobs, const Job& job, Place& place) {
-    const int index = base + (threadIdx.x & 31), grid = gridDim.x, own = cost(job) * grid;
-    const int rest = end_cost(job, index) * grid - spent;
-    const unsigned here = __ballot_sync(~0u, index < jobs && rest > 0 && rest <= own);
-    if (here == 0) return;
-    const int lane = __ffs(here) - 1;
-    place = {base + lane, __shfl_sync(~0u, (own - rest) * kJobUnits<kDown> / own, lane)};
-  }
-  __device__ bool done() const { return at.job == end.job && at.unit == end.unit; }
-  __device__ int left_of_job() const {
-    const int last = at.job == end.job ? end.unit : kJobUnits<kDown>;
-    return last - at.unit;
-  }
-  __device__ void skip(int units) {
-    if ((at.unit += units) == kJobUnits<kDown>) ++at.job, at.unit = 0;
-  }
-};
-
 // ---- the finishing warp ----
 
 template <bool kDown>
-struct Loader {
+struct UnitLoader {
   const SplitParams& p;
-  Share<kDown> share;
+  UnitRange<kDown> share;
   const uint8_t *expert = nullptr, *next;  // null: no more units
   const uint64_t policy = evict_first_policy();
 
-  __device__ Loader(const SplitParams& params, const Share<kDown>& all) : p(params), share(all) {
+  __device__ UnitLoader(const SplitParams& params, const UnitRange<kDown>& all) : p(params), share(all) {
     find_expert(), find_next();
   }
   __device__ void find_expert() {
@@ -211,8 +142,8 @@ __device__ void finish(SplitShared& s, const SplitParams& p) {
   using Out = std::conditional_t<kDown, float, __half>;
   const int lane = threadIdx.x & 31, row = lane / 2, token = lane % 2 * 4;
   const float factor = kWeightScale * p.x.factor;
-  Share<kDown> share(p.x);
-  Loader<kDown> loader(p, share);
+  UnitRange<kDown> share(p.x);
+  UnitLoader<kDown> loader(p, share);
   for (int i = 0; i < kSplitStages; ++i) {
     if (lane == 0) loader.load(s, i);
     loader.advance();
@@ -265,168 +196,18 @@ __device__ void finish(SplitShared& s, const SplitParams& p) {
   }
 }
 
-// ---- consumers ----
-
-// This lane's columns of the warp's six blocks: token lane / 4 of each eight.
-template <int kTiles>
-__device__ __forceinline__ void load_tokens(const SplitParams& p, const Job& job, int warp,
-                                            uint4 (&b)[kTiles][kBlocksPerWarp]) {
-  const int lane = threadIdx.x & 31;
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    const int token = i * 8 + lane / 4, slot = job.first + token;
-    const bool valid = token < job.count;
-    const int64_t row = valid && p.x.rows != nullptr ? p.x.rows[slot] : slot;
-    const uint8_t* from =
-        static_cast<const uint8_t*>(p.x.x) + row * (kHidden * 2) + warp * kSlice + lane % 4 * 16;
-#pragma unroll
-    for (int j = 0; j < kBlocksPerWarp; ++j)
-      b[i][j] = valid ? *reinterpret_cast<const uint4*>(from + j * 64) : uint4{};
-  }
+__device__ RoutingScratch& routing_scratch(SplitShared& s) {
+  return reinterpret_cast<RoutingScratch&>(s.sums);
 }
-
-// Registers are few, and the compiler would rather read special ones again, slowly, than keep what comes of
-// them: a shuffle's result it has to keep.
-__device__ inline uint32_t held(uint32_t x) { return __shfl_sync(~0u, x, threadIdx.x & 31); }
-
-// Where what a lane takes of a slab stands: words of four blocks, of two, scales.
-struct Operands {
-  uint32_t four, two, scales;
-
-  __device__ Operands(uint32_t unit, int warp, int lane) {
-    const uint32_t at = unit + warp / kWarpsPerThird * kUnitThird + warp % kWarpsPerThird * kWarpBytes;
-    four = held(at + lane * 16), two = held(at + kWarpTail + lane * 8);
-    scales = held(at + kWarpScales + lane / 4 * kBlocksPerWarp);
-  }
-};
-
-// 16 rows by 6 blocks. Of each token ((p0 + p1) + p2), p_q = d[2q] s[2q] + d[2q+1] s[2q+1]. at: the unit's
-// distance from the first one.
-template <int kTiles>
-__device__ __forceinline__ void multiply(const Operands& from, uint32_t at, int slab,
-                                         const uint4 (&b)[kTiles][kBlocksPerWarp], float (&sum)[kTiles][4]) {
-  uint32_t words[2][kBlocksPerWarp];
-  uint16_t scales[2][3];
-#pragma unroll
-  for (int h = 0; h < 2; ++h, at += slab) {
-    const auto u = load_shared<uint4>(from.four + at);
-    const auto v = load_shared<uint2>(from.two + at);
-    words[h][0] = u.x, words[h][1] = u.y, words[h][2] = u.z, words[h][3] = u.w;
-    words[h][4] = v.x, words[h][5] = v.y;
-#pragma unroll
-    for (int q = 0; q < 3; ++q) scales[h][q] = load_shared<uint16_t>(from.scales + at + 2 * q);
-  }
-#pragma unroll
-  for (int q = 0; q < 3; ++q) {
-    float d[kTiles][2][4] = {};
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      uint32_t a0[4], a1[4];
-      decode(words[0][2 * q + k], a0);
-      decode(words[1][2 * q + k], a1);
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        const uint4 x = b[i][2 * q + k];
-        mma<false>(d[i][k], a0[0], a1[0], a0[1], a1[1], x.x, x.y);
-        mma<false>(d[i][k], a0[2], a1[2], a0[3], a1[3], x.z, x.w);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const uint32_t two = scales[e / 2][q];
-        const float part = fmaf(d[i][1][e], scale_high(two), d[i][0][e] * scale_low(two));
-        sum[i][e] = q == 0 ? part : sum[i][e] + part;
-      }
-    }
-  }
-}
-
-struct Consumer {
-  uint32_t shared, sums;  // addresses; where this lane's sums go in the first buffer
-  Operands operands;      // of the first unit
-  int third;
-  bool first_lane;
-  RingPlace<kSplitStages> stage;
-  RingPlace<kSumBuffers> buffer;
-
-  __device__ Consumer(const SplitShared& s, int warp, int lane)
-      : shared(held(smem_addr(&s))),
-        sums(held(smem_addr(&s.sums[0][warp][0][lane / 4][lane % 4]))),
-        operands(smem_addr(s.unit), warp, lane),
-        third(warp / kWarpsPerThird),
-        first_lane(held(lane) == 0) {}
-
-  // Units [unit, end). singles: FC2's first unit of single slabs. at_last(): before the last one.
-  template <bool kDown, int kTiles, class AtLast>
-  __device__ __forceinline__ void units(SplitShared& s, const uint4 (&b)[kTiles][kBlocksPerWarp], int unit,
-                                        int end, int singles, const AtLast& at_last) {
-#pragma unroll 1
-    for (; unit < end; ++unit) {
-      if (unit == end - 1) at_last();
-      mbar_wait(shared + static_cast<uint32_t>(offsetof(SplitShared, full)) + stage.index * 8, stage.phase);
-      float sum[kTiles][4];
-      const Strides by = strides(kDown, unit - singles);
-      multiply<kTiles>(operands, stage.index * kUnitBytes - third * (kUnitThird - by.third), by.slab, b, sum);
-      const uint32_t barriers = shared + buffer.index * 8;
-      mbar_wait(barriers + static_cast<uint32_t>(offsetof(SplitShared, taken)), buffer.phase ^ 1);
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        const uint32_t to = sums + buffer.index * static_cast<uint32_t>(sizeof(s.sums[0])) +
-                            i * static_cast<uint32_t>(sizeof(s.sums[0][0][0]));
-        store_shared(to, make_float2(sum[i][0], sum[i][1]));
-        store_shared(to + 8 * sizeof(s.sums[0][0][0][0]), make_float2(sum[i][2], sum[i][3]));
-      }
-      __syncwarp();
-      if (arrives(first_lane)) mbar_arrive(barriers + static_cast<uint32_t>(offsetof(SplitShared, ready)));
-      stage.next(), buffer.next();
-    }
-  }
-};
-
-// Before its last unit a job of one tile reads the next one's tokens, if it has one tile, too.
-template <bool kDown>
-__device__ void consume(SplitShared& s, const SplitParams& p, int warp) {
-  Consumer consumer(s, warp, threadIdx.x & 31);
-  Share<kDown> share(p.x);
-  wait_for_predecessor();
-  while (!share.done()) {
-    Job job = p.x.jobs[share.at.job];
-    if (job.count > 8) {
-      uint4 b[2][kBlocksPerWarp];
-      load_tokens<2>(p, job, warp, b);
-      const int unit = share.at.unit, units = share.left_of_job();
-      consumer.units<kDown, 2>(s, b, unit, unit + units, p.layout.fc2_units, [] {});
-      share.skip(units);
-      continue;
-    }
-    uint4 b[1][kBlocksPerWarp], next[1][kBlocksPerWarp];
-    load_tokens<1>(p, job, warp, b);
-    for (bool more = true; more;) {
-      const int unit = share.at.unit, units = share.left_of_job();
-      share.skip(units);
-      more = !share.done();
-      if (more) job = p.x.jobs[share.at.job], more = job.count <= 8;
-      consumer.units<kDown, 1>(s, b, unit, unit + units, p.layout.fc2_units, [&] {
-        if (more) load_tokens<1>(p, job, warp, next);
-      });
-#pragma unroll
-      for (int j = 0; j < kBlocksPerWarp; ++j) b[0][j] = next[0][j];
-    }
-  }
-}
-
-__device__ Making& making_of(SplitShared& s) { return reinterpret_cast<Making&>(s.sums); }
-// By all threads of the first product, where making_of().pairs is clear; block 0 leaves them for the second
-// product and the combination.
-__device__ void make_jobs(SplitShared& s, const SplitRoute& route) {
-  Making& making = making_of(s);
+// By all threads of the first product, where routing_scratch().pairs is clear; block 0 leaves them for the
+// second product and the combination.
+__device__ void make_work_tiles(SplitShared& s, const SplitRoute& route) {
+  RoutingScratch& making = routing_scratch(s);
   Route here = route.route;
   here.tile = kSplitTokens, here.even = false;
   here.jobs = s.made.jobs, here.slot_rows = s.made.rows, here.job_count = &s.made.count;
   if (blockIdx.x > 0) here.weights = making.weights, here.slots = making.slots;
-  top_k_rows<kMadeExperts + 1>(here, making.ids);
+  top_k_rows<kRoutedExperts + 1>(here, making.ids);
   making.pairs.plan(here, making.ids);
   __syncthreads();
   if (blockIdx.x > 0) return;
@@ -437,17 +218,17 @@ __device__ void make_jobs(SplitShared& s, const SplitRoute& route) {
   if (threadIdx.x == 0) publish(route.made, 1);
 }
 // By all threads of the second.
-__device__ void read_jobs(SplitShared& s, const SplitRoute& route) {
+__device__ void read_work_tiles(SplitShared& s, const SplitRoute& route) {
   while (threadIdx.x == 0 && published(route.made) == 0) {
   }
   __syncthreads();
-  const int most = min(kMadeJobs, route.route.rows * route.route.top_k);
+  const int most = min(kRoutedTiles, route.route.rows * route.route.top_k);
   for (int i = threadIdx.x; i < most; i += kSplitThreads) s.made.jobs[i] = route.route.jobs[i];
   if (threadIdx.x == kSplitThreads - 1) s.made.count = *route.route.job_count;
   __syncthreads();
 }
 // By one thread of each of its blocks, of which the last sets `made` back.
-__device__ void forget_jobs(const SplitRoute& route) {
+__device__ void reset_made(const SplitRoute& route) {
   if (atomicAdd(route.made, 1) == static_cast<int>(gridDim.x)) *route.made = 0;
 }
 
@@ -464,22 +245,22 @@ __global__ void __launch_bounds__(kSplitThreads) split_kernel(const SplitParams 
       mbar_init(&s.ready[i], kConsumers * kWarpArrivals), mbar_init(&s.taken[i], kWarpArrivals);
     mbar_init_fence();
   }
-  if (!kDown && routes) making_of(s).pairs.clear(p.route.route.experts);
+  if (!kDown && routes) routing_scratch(s).pairs.clear(p.route.route.experts);
   __syncthreads();
   if (!kDown) wait_for_predecessor();
   start_successor();
   if (routes) {
     if (kDown) {
-      read_jobs(s, p.route);
+      read_work_tiles(s, p.route);
     } else {
-      make_jobs(s, p.route), p.x.rows = s.made.rows;
+      make_work_tiles(s, p.route), p.x.rows = s.made.rows;
     }
     p.x.jobs = s.made.jobs, p.x.job_count = &s.made.count;
   }
   const int warp = threadIdx.x / 32;
   if (warp < kConsumers) return consume<kDown>(s, p, warp);
   finish<kDown>(s, p);
-  if (kDown && routes && threadIdx.x % 32 == 0) forget_jobs(p.route);
+  if (kDown && routes && threadIdx.x % 32 == 0) reset_made(p.route);
 }
 
 template <bool kDown>
@@ -494,8 +275,8 @@ Status split(const SplitParams& p, cudaStream_t stream) {
 }  // namespace
 
 bool split_routes(const Route& r) {
-  return r.rows * r.top_k <= kFewPairs && r.experts <= kMadeExperts && r.tile == kSplitTokens &&
-         max_jobs(r.rows, r.experts, r.top_k, r.tile) <= kMadeJobs;
+  return r.rows * r.top_k <= kFewPairs && r.experts <= kRoutedExperts && r.tile == kSplitTokens &&
+         max_jobs(r.rows, r.experts, r.top_k, r.tile) <= kRoutedTiles;
 }
 Status split_up(const uint8_t* fc1, const SlabLayout& layout, const Activations& x, const SplitRoute& route,
                 __half* h, cudaStream_t stream) {

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kArrangeWarps * 32)
   }
 }
 
-WideParams slab_params(const uint8_t* weights, const Tiles& x, int rows, float factor) {
+WgmmaParams slab_params(const uint8_t* weights, const Tiles& x, int rows, float factor) {
   return {.weights = weights,
           .x = x,
           .row_tiles = rows / kTileRows,
@@ -44,7 +44,7 @@ WideParams slab_params(const uint8_t* weights, const Tiles& x, int rows, float f
           .factor = factor};
 }
 
-WideParams dense_params(const Matrix& w, const Tiles& x, float factor) {
+WgmmaParams dense_params(const Matrix& w, const Tiles& x, float factor) {
   const int units = static_cast<int>(w.units), per_tile = kTileRows / kUnit;
   return {.weights = w.data.as<uint8_t>(),
           .scales = w.scales.as<uint8_t>(),
@@ -58,16 +58,16 @@ WideParams dense_params(const Matrix& w, const Tiles& x, float factor) {
 
 template <class Epilogue>
 Status dense(const Matrix& w, const Tiles& x, float factor, const Epilogue& out, cudaStream_t stream) {
-  const WideParams p = dense_params(w, x, factor);
+  const WgmmaParams p = dense_params(w, x, factor);
   switch (w.kind) {
     case Kind::kBF16:
-      return launch_wide<PlainWeights<true>>(p, out, stream);
+      return launch_wgmma<PlainWeights<true>>(p, out, stream);
     case Kind::kF16:
-      return launch_wide<PlainWeights<false>>(p, out, stream);
+      return launch_wgmma<PlainWeights<false>>(p, out, stream);
     case Kind::kQ8_0:
-      return launch_wide<ByteWeights<Q8Codes>>(p, out, stream);
+      return launch_wgmma<ByteWeights<Q8Codes>>(p, out, stream);
     case Kind::kMxfp8:
-      return launch_wide<ByteWeights<Mxfp8Codes>>(p, out, stream);
+      return launch_wgmma<ByteWeights<Mxfp8Codes>>(p, out, stream);
     default:
       return no_kernel("gemm_wgmma", w, x.tokens);
   }
@@ -97,10 +97,10 @@ Status arrange(const void* x, const int32_t* rows, const Tiles& tiles, cudaStrea
 
 Status wide_experts(const uint8_t* fc1, const Tiles& x, float factor, const WideSwiGlu& out,
                     cudaStream_t stream) {
-  return launch_wide<SlabWeights<false>>(slab_params(fc1, x, 2 * kHidden, factor), out, stream);
+  return launch_wgmma<SlabWeights<false>>(slab_params(fc1, x, 2 * kHidden, factor), out, stream);
 }
 Status wide_experts(const uint8_t* fc2, const Tiles& x, float factor, const Store& out, cudaStream_t stream) {
-  return launch_wide<SlabWeights<true>>(slab_params(fc2, x, kHidden, factor), out, stream);
+  return launch_wgmma<SlabWeights<true>>(slab_params(fc2, x, kHidden, factor), out, stream);
 }
 
 bool wide_fits(const Matrix& w) {

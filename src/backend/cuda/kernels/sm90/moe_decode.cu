@@ -1,33 +1,58 @@
-// Batch 1..8 decode MoE operator for gpt-oss (hidden = intermediate = 2880, top-4), Hopper.
+// The whole mixture of experts for 1 to 8 tokens in one launch: gpt-oss's sizes (hidden = intermediate =
+// 2880, top-4).
 //
-// Mathematics, per token with experts e_k and router weights p_k (k = 0..3):
-//   g, u  = W1[e] x + b1[e]            rows interleaved: 2i gate, 2i+1 up
-//   h_i   = min(g,7) * sigmoid(1.702 min(g,7)) * (clamp(u,-7,7) + 1)
-//   out   = residual + sum_k p_k (W2[e_k] h + b2[e_k])
-// W1 [5760, 2880], W2 [2880, 2880] in MXFP4: E2M1 values, one E8M0 scale per 32 along K.
+// Maths    per token with experts e_k and router weights p_k (k = 0..3):
+//            g, u  = W1[e] x + b1[e]            rows interleaved: 2i gate, 2i+1 up
+//            h_i   = min(g,7) * sigmoid(1.702 min(g,7)) * (clamp(u,-7,7) + 1)
+//            out   = residual + sum_k p_k (W2[e_k] h + b2[e_k])
+// Shapes   W1 [5760, 2880], W2 [2880, 2880] MXFP4 in slabs of 8 rows (slab_layout.h draws them). Weight
+//          tile: two slabs, the 16 rows of an mma.sync.m16n8k16 A operand, called a unit there; rows 0-7
+//          and 8-15 may be different experts.
+//          E2M1 in the low exponent bits of FP16 is value x 2^-14, exact, so no multiply is needed; block
+//          scales go onto FP32 partial sums. Activations are FP16: x normalised by a power of two per
+//          token by the caller (x_scale undoes it), h by 2^10 (|h| <= 56). N = 8 columns hold `tokens x
+//          G` blocks, column = token*G + (block mod G), B being zero elsewhere: one accumulator then
+//          serves G blocks and each lane scales only its own blocks.
 //
-// One launch, a CTA per multiprocessor, does all of it. No partial sum leaves a CTA, no atomics; the order of
-// every sum is fixed and does not depend on the batch, so a token gets the same bits alone and in any batch.
-//   slab  = 8 rows x 2880 columns of one expert, 12,288 bytes.
-//   unit  = two slabs = the 16 rows of an mma.sync.m16n8k16 A operand; rows 0-7 and 8-15 may be different
-//   experts. FC1:  360 units per active expert, dealt over the CTAs. FC2: a CTA owns rows of
-//   every expert: whole units, and mostly 8 rows more, a slab that shares a unit with that of another expert
-//   (SlabLayout). Those with fewer rows have more of FC1.
-// Roles (17 warps): 0 producer (bulk copies, global -> shared ring, one unit per stage, in thirds of 30 K
-// blocks), 1 epilogue (sum over warps, bias, SwiGLU, combine), 2..16 consumers (6 of the 90 K blocks of every
-// unit each). Of one token the producer finds the likeliest expert and the epilogue chooses all four. h
-// travels through global memory without flags: the buffer holds kEmpty where nothing has been written, a
-// consumer polls the very words it needs, and the next launch clears the buffer. The weight stream never
-// waits for h. Copies in flight are limited (kInFlight): what is queued beyond about 48 KB an SM delays h and
-// brings no bandwidth.
+// Grid     one CTA a multiprocessor (SlabLayout::sms). FC1: 360 weight tiles per active expert, dealt
+//          over the CTAs.
+//          FC2: a CTA owns rows of every expert: whole weight tiles, and mostly 8 rows more, a slab that
+//          shares a weight tile with that of another expert. Those with fewer rows have more of FC1
+//          (Deal). No partial sum leaves a CTA, no atomics; the order of every sum is fixed and depends
+//          neither on the batch nor on the grid, so a token gets the same bits alone and in any batch.
+// CTA      17 warps: 0 producer (bulk copies, global -> shared ring, a weight tile per stage, in thirds
+//          of 30 blocks),
+//          1 epilogue (sum over warps, bias, SwiGLU, combine), 2..16 consumers (6 of the 90 blocks of
+//          every weight tile each). Of one token the producer finds the likeliest expert and the epilogue
+//          chooses all four.
 //
-// Tensor-core operand: E2M1 in the low exponent bits of FP16 is value x 2^-14, exact, so no multiply is
-// needed; block scales go onto FP32 partial sums. Activations are FP16: x normalised by a power of two per
-// token by the caller (x_scale undoes it), h by 2^10 (|h| <= 56). N = 8 columns hold `tokens x G` blocks,
-// column = token*G + (block mod G), B being zero elsewhere: one accumulator then serves G blocks and each
-// lane scales only its own blocks.
+// Barriers full[third]: the copy has landed     done: the consumers have written their sums
+//          empty: the epilogue has read sums and biases     sorted, planned: experts are chosen; the
+//          items are there
+// Ordering h travels through global memory without flags. The buffer holds kEmpty (two FP16 NaNs, which
+//          __float2half_rn never returns) in every word; a word of two values is written once, by one
+//          aligned 32-bit store, which nobody can see half of; a consumer reads the very words it needs
+//          until none is kEmpty. Each word says for itself that it is there, so no order between words is
+//          needed. The first read (cp.async.cg) and the polls (ld.volatile) go to L2, past L1.
+//          The buffer is cleared by another launch, after its wait for its predecessors, whose last
+//          reader of that buffer has ended; h is written after the wait for the launch that cleared.
+//          A stage is copied into only behind `empty`, at which the epilogue arrives after `done`, at
+//          which each consumer warp arrives behind __syncwarp: nobody still reads it.
+// Resident All CTAs must be resident at once, since FC2 waits for the h of all. There is one a
+//          multiprocessor, at most as many as the device (or MIG slice) has, and none ends before it has
+//          done its part of FC1, for which it waits for no other CTA: whatever ran before ends and makes
+//          room, so all come to run, all h is written, and every poll ends. The next kernel takes no room
+//          from a CTA that has not started: it is launched only when every CTA has called
+//          launch_dependents. Two such launches on one device at a time (two streams) rely on the device
+//          dispatching one grid's CTAs before the next one's.
 //
-// Bytes: 13.27 MB per active expert. Shared memory: up to about 215 KB, one CTA per SM.
+// Bytes    13.27 MB per active expert. The weight stream never waits for h. Copies in flight are limited
+//          (kInFlight): what is queued beyond about 48 KB a multiprocessor delays h and brings no
+//          bandwidth.
+// Shared   up to 222 KB (Shared), one CTA a multiprocessor. At most 96 registers a thread: a quarter of a
+//          multiprocessor has five of the 17 warps.
+// Floor    bytes / bandwidth: 12 us for one token on an H200; see docs/performance.md for what is
+//          reached.
 #include "backend/cuda/kernels/sm90/moe_decode.h"
 #include "backend/cuda/kernels/sm90/moe_decode_consume.cuh"
 

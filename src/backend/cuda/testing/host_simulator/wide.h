@@ -7,7 +7,7 @@
 
 namespace moesaic::cuda::sm90a {
 
-alignas(1024) inline uint8_t wide_shared[kSharedLimit];  // the kernel's
+alignas(1024) inline uint8_t wgmma_shared[kSharedLimit];  // the kernel's
 
 // Where gemm_wgmma.h's Tiles has a tile's element, of `width` tokens.
 inline int64_t place_in_tile(int width, int token, int column) {
@@ -17,13 +17,13 @@ inline int64_t place_in_tile(int width, int token, int column) {
 }
 
 template <class Weights, int kTile, class Epilogue>
-void run_wide(const WideParams& p, const Epilogue& out, unsigned blocks) {
-  ASSERT_TRUE(on_host::run_in_turn(blocks, kWideThreads, wide_shared,
-                                   [&] { wide_kernel<Weights, kTile, Epilogue>(p, out); }));
+void run_wide(const WgmmaParams& p, const Epilogue& out, unsigned blocks) {
+  ASSERT_TRUE(on_host::run_in_turn(blocks, kWgmmaThreads, wgmma_shared,
+                                   [&] { gemm_wgmma_kernel<Weights, kTile, Epilogue>(p, out); }));
 }
 // blocks: of the grid, fewer than the device has, so that each has many tiles.
 template <class Weights, class Epilogue>
-void run_wide(const WideParams& p, const Epilogue& out, unsigned blocks) {
+void run_wide(const WgmmaParams& p, const Epilogue& out, unsigned blocks) {
   if (p.x.tile == 32) run_wide<Weights, 32>(p, out, blocks);
   if (p.x.tile == 64) run_wide<Weights, 64>(p, out, blocks);
   if (p.x.tile == 128) run_wide<Weights, 128>(p, out, blocks);

@@ -85,14 +85,14 @@ void multiply(const Packed& w, int tile, double tolerance) {
     }
   }
   std::vector<float> y(size_t{kTokens} * kRows);
-  const WideParams p{.weights = w.data.data(),
-                     .scales = w.scales.data(),
-                     .tops = w.tops.data(),
-                     .x = {.data = placed.data(), .cols = kCols, .tokens = kTokens, .tile = tile},
-                     .row_tiles = (kRows + kTileRows - 1) / kTileRows,
-                     .units = kUnits,
-                     .stages = kStages,
-                     .factor = 1.0f};
+  const WgmmaParams p{.weights = w.data.data(),
+                      .scales = w.scales.data(),
+                      .tops = w.tops.data(),
+                      .x = {.data = placed.data(), .cols = kCols, .tokens = kTokens, .tile = tile},
+                      .row_tiles = (kRows + kTileRows - 1) / kTileRows,
+                      .units = kUnits,
+                      .stages = kStages,
+                      .factor = 1.0f};
   run_wide<Weights>(p, Store{.out = y.data(), .stride = kRows, .rows = kRows}, 1);
   Error error;
   for (int token = 0; token < kTokens; ++token) {

@@ -31,7 +31,7 @@ struct Placed {
   }
 };
 
-WideParams params_of(const std::vector<uint8_t>& weights, const Tiles& x, int rows, float factor) {
+WgmmaParams params_of(const std::vector<uint8_t>& weights, const Tiles& x, int rows, float factor) {
   return {.weights = weights.data(),
           .x = x,
           .row_tiles = rows / kTileRows,

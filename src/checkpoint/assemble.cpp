@@ -275,6 +275,9 @@ Result<ModelWeights> assemble(std::shared_ptr<const TensorMap> map, const ModelC
   w.release = [map, prefix = std::string(names.layer)](int layer) {
     visit_layer(*map, prefix, layer, [](const RawTensor& t) { t.file->drop(t.data); });
   };
+  w.evict = [map, prefix = std::string(names.layer)](int layer) {
+    visit_layer(*map, prefix, layer, [](const RawTensor& t) { t.file->evict(t.data); });
+  };
   w.prefetch = [map, prefix = std::string(names.layer)](int layer) {
     visit_layer(*map, prefix, layer, [](const RawTensor& t) { t.file->prefetch(t.data); });
   };

@@ -1,7 +1,10 @@
 #include "checkpoint/checkpoint.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -244,6 +247,36 @@ TEST_F(CheckpointTest, AFileCutShortWhileItIsReadIsAnError) {
   cut.value()->drop(cut.value()->bytes());
   EXPECT_EQ(at(whole, kBytes - 1), 'x');
   EXPECT_TRUE(whole.value()->intact().ok());
+}
+
+// Pages of a range that the system holds, whoever read them.
+size_t resident_pages(std::span<const std::byte> range) {
+  const auto page = static_cast<size_t>(getpagesize());
+  std::vector<unsigned char> pages(range.size() / page);
+  EXPECT_EQ(mincore(const_cast<std::byte*>(range.data()), pages.size() * page, pages.data()), 0);
+  return static_cast<size_t>(
+      std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return p & 1; }));
+}
+
+TEST_F(CheckpointTest, AnEvictedFileLeavesThePageCache) {
+  constexpr size_t kBytes = 8 << 20;
+  put("file", std::string(kBytes, 'x'));
+  struct statfs system {};
+  constexpr int64_t kTmpfs = 0x01021994;
+  if (statfs(path("file").c_str(), &system) == 0 && system.f_type == kTmpfs)
+    GTEST_SKIP() << "files in memory";
+  const int fd = open(path("file").c_str(), O_RDWR);
+  ASSERT_EQ(fsync(fd), 0);  // what is not on the disk yet stays
+  close(fd);
+  const auto mapped = MappedFile::open(path("file"));
+  ASSERT_TRUE(mapped.ok());
+  const auto bytes = mapped.value()->bytes();
+  EXPECT_EQ(std::count(bytes.begin(), bytes.end(), std::byte{'x'}), std::ssize(bytes));
+  const size_t all = resident_pages(bytes);
+  EXPECT_EQ(all, kBytes / static_cast<size_t>(getpagesize()));
+  mapped.value()->evict(bytes.first(kBytes / 2));
+  EXPECT_LT(resident_pages(bytes.first(kBytes / 2)), all / 8);
+  EXPECT_EQ(std::count(bytes.begin(), bytes.end(), std::byte{'x'}), std::ssize(bytes));
 }
 
 TEST_F(CheckpointTest, AModelCutShortWhileItIsConvertedIsAnError) {

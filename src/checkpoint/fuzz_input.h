@@ -47,6 +47,7 @@ inline void touch(const ModelWeights& w) {
   }
   w.prefetch(-1), w.prefetch(0);
   w.release(-1), w.release(0);
+  w.evict(-1), w.evict(0);
 }
 
 }  // namespace moesaic

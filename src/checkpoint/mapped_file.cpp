@@ -79,20 +79,22 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& pa
   const auto size = static_cast<size_t>(info.st_size);
   if (regular && size > 0) data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   const int mmap_error = errno;
+  if (regular && size > 0 && data != MAP_FAILED)
+    return std::shared_ptr<const MappedFile>(
+        new MappedFile(path, fd, {static_cast<const std::byte*>(data), size}));
   close(fd);
   if (!regular) return invalid("{}: not a regular file", path);
   if (size == 0) return invalid("{}: the file is empty", path);
-  if (data == MAP_FAILED)
-    return error(StatusCode::kIo, "{}: cannot map it: {}", path, std::strerror(mmap_error));
-  return std::shared_ptr<const MappedFile>(new MappedFile(path, {static_cast<const std::byte*>(data), size}));
+  return error(StatusCode::kIo, "{}: cannot map it: {}", path, std::strerror(mmap_error));
 }
 
-MappedFile::MappedFile(std::string path, std::span<const std::byte> bytes)
-    : path_(std::move(path)), bytes_(bytes), watched_(watch(bytes)) {}
+MappedFile::MappedFile(std::string path, int file, std::span<const std::byte> bytes)
+    : path_(std::move(path)), file_(file), bytes_(bytes), watched_(watch(bytes)) {}
 
 MappedFile::~MappedFile() {
   if (watched_ >= 0) watched_files[watched_].begin = 0;
   munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  close(file_);
 }
 
 Status MappedFile::intact() const {
@@ -106,6 +108,12 @@ void MappedFile::drop(std::span<const std::byte> range) const {
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(range.data()) + kPage - 1) / kPage * kPage;
   const uintptr_t end = reinterpret_cast<uintptr_t>(range.data() + range.size()) / kPage * kPage;
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+// Pages that are mapped stay in the cache: they are unmapped first.
+void MappedFile::evict(std::span<const std::byte> range) const {
+  drop(range);
+  posix_fadvise(file_, range.data() - bytes_.data(), static_cast<off_t>(range.size()), POSIX_FADV_DONTNEED);
 }
 
 // Linux reads no more for one request than the disk takes at a time or reads ahead by itself, 128 KB at the

@@ -32,13 +32,16 @@ class MappedFile {
   Status intact() const;
   // The range will not be read again soon: its pages need not stay resident.
   void drop(std::span<const std::byte> range) const;
+  // Nor will another program read the range soon: as drop(), and the page cache gives its whole pages up.
+  void evict(std::span<const std::byte> range) const;
   // The range will be read soon: asks the kernel to read it from the disk. Returns when all has been asked
   // for.
   void prefetch(std::span<const std::byte> range) const;
 
  private:
-  MappedFile(std::string path, std::span<const std::byte> bytes);
+  MappedFile(std::string path, int file, std::span<const std::byte> bytes);
   std::string path_;
+  int file_;  // its descriptor
   std::span<const std::byte> bytes_;
   int watched_ = -1;  // its place in the handler's table; -1: none
 };

@@ -89,6 +89,10 @@ struct ModelWeights {
   // Tells the source that a layer's bytes (or with -1 the rest) will not be read again soon, so that mapped
   // pages need not stay resident. May be empty.
   std::function<void(int layer)> release;
+  // After release(): drops what the system keeps of a layer's file (or with -1 the rest), so that the memory
+  // is free for a device that shares it with the host. The next program reads from the disk again. May be
+  // empty.
+  std::function<void(int layer)> evict;
   // Asks the source to read a layer's bytes (or with -1 the rest) into memory, as they will be needed soon.
   // From any thread. May be empty.
   std::function<void(int layer)> prefetch;

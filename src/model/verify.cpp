@@ -399,7 +399,7 @@ Result<VerifyCase> verify_model(const ModelConfig& config, const ModelWeights& w
     prompt.push_back(static_cast<int32_t>(rng() % static_cast<uint64_t>(config.vocab)));
   // The release hook is for a backend that has its own copy; here a second one still reads the views.
   ModelWeights shared = weights;
-  shared.release = nullptr;
+  shared.release = shared.evict = nullptr;
   const int singles = tokens / 2;
   ASSIGN_OR_RETURN(const std::vector<float> got,
                    logits_of(backend, config, shared, prompt, options.chunk, singles));

@@ -16,6 +16,7 @@
 #include "backend/cuda/runtime/bandwidth.h"
 #include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/runtime/exchange.h"
+#include "backend/cuda/runtime/free_memory.h"
 #include "backend/cuda/runtime/launch_log.h"
 #include "backend/cuda/runtime/op_timer.h"
 #include "backend/cuda/runtime/random.h"
@@ -194,8 +195,7 @@ std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const Mod
 
 double CudaBackend::available_memory() const {
   const DeviceGuard guard(options_.device);
-  size_t available = 0, total = 0;
-  return check(cudaMemGetInfo(&available, &total), "memory").ok() ? static_cast<double>(available) : 0;
+  return free_memory();
 }
 
 Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,

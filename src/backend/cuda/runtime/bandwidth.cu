@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "backend/cuda/runtime/bandwidth.h"
+#include "backend/cuda/runtime/free_memory.h"
 
 namespace moesaic::cuda {
 namespace {
@@ -49,13 +50,12 @@ cudaError_t probe_code() {
 }
 
 Result<double> measure_read_bandwidth(cudaStream_t stream) {
-  size_t available = 0, total = 0;
   int device = 0, processors = 0;
   void* data = nullptr;
   float ms = 0;
-  cudaError_t code = cudaMemGetInfo(&available, &total);
-  const size_t bytes = std::min<size_t>(2u << 30, available / 4) / (1u << 20) * (1u << 20);
-  if (code == cudaSuccess) code = cudaGetDevice(&device);
+  const size_t bytes =
+      std::min<size_t>(2u << 30, static_cast<size_t>(free_memory() / 4)) / (1u << 20) * (1u << 20);
+  cudaError_t code = cudaGetDevice(&device);
   if (code == cudaSuccess) code = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   if (code == cudaSuccess) code = cudaMalloc(&data, bytes);
   if (code == cudaSuccess) code = time_passes(data, bytes, processors, stream, ms);

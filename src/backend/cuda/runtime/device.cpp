@@ -2,6 +2,7 @@
 
 #include "backend/cuda/runtime/bandwidth.h"
 #include "backend/cuda/runtime/device_guard.h"
+#include "backend/cuda/runtime/free_memory.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {
@@ -36,14 +37,11 @@ Result<DeviceBuffer> DeviceBuffer::allocate(size_t bytes, const std::string& wha
   DeviceBuffer buffer;
   if (bytes == 0) return buffer;
   if (cudaMalloc(&buffer.data_, bytes) != cudaSuccess) {
-    size_t available = 0, total = 0;
     cudaGetLastError();
-    cudaMemGetInfo(&available, &total);
     return error(StatusCode::kOutOfMemory,
-                 "cuda: {:.2f} GB for {} do not fit: {:.2f} of {:.2f} GB are free; does another program use "
-                 "the device (nvidia-smi)?",
-                 static_cast<double>(bytes) / 1e9, what, static_cast<double>(available) / 1e9,
-                 static_cast<double>(total) / 1e9);
+                 "cuda: {:.2f} GB for {} do not fit: {:.2f} GB are free; does another program use the device "
+                 "(nvidia-smi)?",
+                 static_cast<double>(bytes) / 1e9, what, free_memory() / 1e9);
   }
   buffer.bytes_ = bytes;
   RETURN_IF_ERROR(check(cudaMemset(buffer.data_, 0, bytes), what));
@@ -78,6 +76,13 @@ std::string no_code_for(int device) {
     return cudaGetErrorString(code);
   return fmt::format("{} is an sm_{}{}, this build has code for " MOESAIC_CUDA_CODE " only", p.name, p.major,
                      p.minor);
+}
+
+bool shares_host_memory() {
+  const Result<int> device = current_device();
+  int integrated = 0;
+  if (device.ok()) cudaDeviceGetAttribute(&integrated, cudaDevAttrIntegrated, device.value());
+  return integrated != 0;
 }
 
 Result<PinnedBuffer> PinnedBuffer::allocate(size_t bytes) {

@@ -60,6 +60,9 @@ double sum(const std::vector<Wanted>& list);
 // Empty where this program has code for the device, else the reason.
 std::string no_code_for(int device);
 
+// Whether the current device is integrated: its memory is the host's.
+bool shares_host_memory();
+
 // Page-locked host memory, which the device copies from and to by itself.
 class PinnedBuffer {
  public:

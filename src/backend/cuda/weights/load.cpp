@@ -116,9 +116,11 @@ Status Loader::run(const ModelWeights& weights, const LoadProgress& progress) {
   model_.layers.resize(config_.layers);
   ASSIGN_OR_RETURN(model_.slab_scales,
                    up_.buffer(config_.layers * kSlabRows * sizeof(float), 0, kVectorsPart, "activations"));
+  const bool evicts = !up_.counts_only() && shares_host_memory();
   const auto done = [&](int layer, int count) {
     if (up_.counts_only()) return;
     if (weights.release) weights.release(layer);
+    if (evicts && weights.evict) weights.evict(layer);
     if (progress) progress(count, config_.layers + 1);
   };
   ASSIGN_OR_RETURN(model_.embed, up_.table(weights.embed, kEmbeddingPart, "embedding"));

@@ -33,11 +33,13 @@ class EngineThread {
 
   // on_state: called from the engine's thread when the state has changed.
   void start(std::function<void()> on_state);
-  // Joins after the step under way; what is left gets no more events.
+  // Joins after the step in flight; what is left gets no more events.
   void stop();
 
   State state() const { return state_.load(std::memory_order_acquire); }
   std::string failure() const;  // with kFailed
+  // Blocks while the model is loading.
+  void wait_until_loaded() const { state_.wait(State::kLoading, std::memory_order_acquire); }
   // For its thread-safe methods; null before kReady.
   const Model* model() const { return state() == State::kReady ? &*model_ : nullptr; }
 
@@ -73,6 +75,7 @@ class EngineThread {
   void touch(const TicketPtr& ticket);
   void hand_out();
   void fail(const Status& status);
+  void set_state(State state);
 
   Open open_;
   std::function<void()> on_state_;

@@ -11,9 +11,9 @@
 
 namespace moesaic {
 
-// How far a text's tokens are wanted.
+// Bounds the work of making tokens.
 struct TokenLimit {
-  size_t most = SIZE_MAX;  // of more tokens the first most + 1 come back, and the rest is not made
+  size_t most = SIZE_MAX;  // a longer text gives its first most + 1 tokens, and the others are not made
   std::stop_token cancel = {};
 
   bool reached(size_t tokens) const { return tokens > most || cancel.stop_requested(); }

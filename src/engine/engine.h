@@ -35,11 +35,11 @@ class Engine {
   Result<std::shared_ptr<Request>> submit(std::vector<int32_t> prompt, const SamplingParams& params,
                                           std::function<void(const SampledToken&)> on_token,
                                           std::stop_token cancel = {});
-  // Launches a step and takes the tokens of one: of the same, or, where the backend samples them, of the step
-  // before, so that the device never waits for the host. A request whose grammar's mask takes long sits steps
-  // out. What is cancelled or submitted meanwhile counts from the next launch on; a token sampled beyond a
-  // request's end is dropped. An error of the device ends every request and is returned;
-  // an error of one request ends that one.
+  // Runs one step. A backend that samples works one step ahead, so that the device never waits for the host:
+  // this launches the next step, then takes the tokens of the one before. Otherwise the tokens are those of
+  // the step just run. A request whose grammar mask is late skips steps. Cancellations and new requests take
+  // effect at the next launch; a token sampled past a request's end is dropped. A device error ends every
+  // request and is returned; an error of one request ends that one.
   Status step();
   Status run_to_end();
   bool idle() const { return scheduler_->idle(); }

@@ -18,8 +18,8 @@ struct Request {
   int limit = 0;       // tokens at which it ends
   int computed = 0;    // tokens whose K and V are in the cache once the steps that were launched have run
   int in_flight = -1;  // index of its next token among those that the running step samples; -1: none
-  int reused = 0;      // of these, when it began, tokens that others had computed
-  int kept = 0;        // tokens of the prompt that were not there and stay in the cache for others
+  int reused = 0;      // prompt tokens that the prefix cache had when the request began
+  int kept = 0;        // prompt tokens that it computed and the prefix cache then kept
   bool reuse_prefix = true;  // false: what others have computed is not looked for
   bool begun = false;
   SamplingParams params;

@@ -43,7 +43,7 @@ class Scheduler {
   void fail_all(const Status& status);
   // Drops finished requests and gives their pages back.
   void collect();
-  EngineStats stats() const;  // but for generated_tokens
+  EngineStats stats() const;  // all but generated_tokens
   // Aborts unless every page is accounted for. For tests.
   void check() const;
 

@@ -43,8 +43,9 @@ class EngineThread {
   // For its thread-safe methods; null before kReady.
   const Model* model() const { return state() == State::kReady ? &*model_ : nullptr; }
 
-  // Queues generations for one queue of events, in which `choice` is the index here. All or, where there is
-  // no room, none: false. Each ends with an event that has `end`, errors included.
+  // Queues generations whose events go to `queue`; AnswerEvent::choice is the index in `requests`. False:
+  // there is no room for all of them, and none was queued. Each one's last event has `end`, also after an
+  // error.
   bool submit(std::vector<GenerationRequest> requests, const std::shared_ptr<EventQueue>& queue,
               const std::stop_token& cancel);
 

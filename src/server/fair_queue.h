@@ -20,8 +20,8 @@ class FairQueue {
 
   size_t size() const { return size_; }
 
-  // Adds a job; `id` names it to erase(). What there is no room for comes back: where the queue is full, the
-  // newest job of the client that has most of them, which may be the one given.
+  // Adds a job; `id` names it to erase(). Where the queue is full, returns the job that has to go: the newest
+  // one of the client with the most jobs, which may be this one.
   std::optional<Job> push(const std::string& client, uint64_t id, Job job) {
     add(client, id, std::move(job));
     if (size_ <= most_) return std::nullopt;

@@ -41,7 +41,7 @@ class WorkerPool {
   enum class End {
     kDone,
     kBusy,       // the lane's queue is full, or the pool has stopped
-    kCancelled,  // or late: the work has not begun, or its result is of no use any more
+    kCancelled,  // or past the deadline: the work has not begun, or nobody waits for its result
   };
   using Clock = std::chrono::steady_clock;
 

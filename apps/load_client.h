@@ -18,7 +18,7 @@ struct LoadOptions {
   int requests = 0;                  // in all
   double seconds = 0;                // closed loop, not 0: instead, no more begin after this time
   int streams = 1;                   // closed loop: requests at a time, the next one begins where one ends
-  double rate = 0;  // open loop: requests a second, at random times, whatever is under way; 0: closed
+  double rate = 0;  // open loop: requests a second, at random times, whatever is in flight; 0: closed
   uint64_t seed = 1;
 };
 

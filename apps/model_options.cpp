@@ -114,7 +114,7 @@ Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int m
 
 Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows) {
   LoadedModel model;
-  // Before the model is looked for: a wrong --device is told whether or not that exists.
+  // Before the model is looked for: a wrong --device is an error whether or not that exists.
   ASSIGN_OR_RETURN(model.backend, make_backend(options, max_rows));
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(model.checkpoint, open_model(options));

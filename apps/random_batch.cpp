@@ -55,10 +55,10 @@ Status RandomBatch::advance(int target, bool logits) {
     logits_.resize(batch.draws.empty() ? batch.logit_rows.size() * config_.vocab : 0);
     RETURN_IF_ERROR(forward(*backend_, config_, batch, logits_));
     for (int i = first; i < first + static_cast<int>(batch.sequences.size()); ++i) {
-      pages_.publish(tables_[i], std::span(own_[i]).first(std::min(lengths_[i], depth_)));
+      pages_.cache_blocks(tables_[i], std::span(own_[i]).first(std::min(lengths_[i], depth_)));
       pages_.slide(tables_[i], lengths_[i]);  // while others take their turn
     }
-    const size_t before = std::exchange(under_way_, batch.draws.size());
+    const size_t before = std::exchange(in_flight_, batch.draws.size());
     RETURN_IF_ERROR(take(before));
   }
   return {};
@@ -70,7 +70,7 @@ Status RandomBatch::take(size_t tokens) {
   return backend_->drawn(drawn_);
 }
 
-Status RandomBatch::wait() { return take(std::exchange(under_way_, 0)); }
+Status RandomBatch::wait() { return take(std::exchange(in_flight_, 0)); }
 
 Status RandomBatch::restart(int depth) {
   for (PageTable& table : tables_) pages_.release(table);

@@ -51,7 +51,7 @@ class RandomBatch {
   int depth_ = 0;                          // of them, the first ones are the sequence's own
   std::vector<std::vector<int32_t>> own_;  // [sequences][>= depth_]
   std::vector<float> logits_;
-  size_t under_way_ = 0;  // tokens that the step under way draws
+  size_t in_flight_ = 0;  // tokens that the step in flight draws
   std::vector<SampledToken> drawn_;
   std::mt19937 rng_{1};
 };

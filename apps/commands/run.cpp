@@ -211,7 +211,7 @@ Result<AnswerGrammar> grammar_of(RunOptions& o) {
   auto grammar = AnswerGrammar::compile({.chat = !o.raw, .json_schema = o.schema});
   if (!grammar.ok()) return invalid("{}: {}", o.schema_path, grammar.status().message());
   ASSIGN_OR_RETURN(const text::OrderedJson parsed, text::parse_ordered_json(o.schema, o.schema_path));
-  o.schema = text::compact_json(parsed);  // as the model is told it
+  o.schema = text::compact_json(parsed);  // as the prompt has it
   for (const std::string& note : grammar->notes()) fmt::print(stderr, "{}: {}\n", o.schema_path, note);
   return grammar;
 }

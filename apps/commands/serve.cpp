@@ -81,7 +81,7 @@ void add_limits(CLI::App& c, server::Limits& limits) {
   time("--idle-timeout", limits.idle_time, "seconds that a connection may be idle between requests");
   time("--write-timeout", limits.write_time, "seconds for a client to read what is ready for it");
   time("--heartbeat", limits.heartbeat, "seconds of silence after which a stream sends a comment");
-  time("--drain-timeout", limits.drain_time, "seconds that answers under way have after SIGTERM");
+  time("--drain-timeout", limits.drain_time, "seconds that answers in flight have after SIGTERM");
 }
 
 }  // namespace

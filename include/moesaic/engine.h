@@ -36,10 +36,10 @@ struct OpenOptions {
   // one context; 0: a context for each of max_batch, or what half of the free memory holds. Where it runs out
   // the youngest request waits and is computed again.
   int64_t kv_tokens = 0;
-  // Tokens that a step computes, of all requests, at least max_batch: fewer keep decoding steadier beside
-  // long prompts, more read prompts faster.
+  // Most tokens that a step computes, of all requests; at least max_batch. Fewer keep decoding steady beside
+  // long prompts, more process prompts faster.
   int max_rows = 512;
-  bool prefix_cache = true;    // what a prompt has in common with earlier ones is not computed again
+  bool prefix_cache = true;    // the beginning that a prompt shares with earlier ones is not computed again
   std::string dense = "keep";  // attention projections and lm_head in memory: keep, bf16, q8_0, mxfp8, mxfp4
   std::string kv_dtype = "auto";  // K and V: auto (the device's own), bf16 or fp8 (cuda and reference)
   std::string tokenizer;          // a tokenizer.json or .tiktoken file instead of the model's own
@@ -78,7 +78,7 @@ struct GenerationRequest {
   bool chat = false;
   SamplingParams sampling;   // stop_tokens empty: the model's own
   AnswerGrammar grammar;     // made for the same kind of request, chat or not; its tokens end the text too
-  bool reuse_prefix = true;  // false: the whole prompt is computed, whatever earlier ones have left
+  bool reuse_prefix = true;  // false: the whole prompt is computed, even where the prefix cache has it
 };
 
 class Model {

@@ -11,9 +11,9 @@
 
 namespace moesaic {
 
-// How far a text's tokens are wanted.
+// Bounds the work of making tokens.
 struct TokenLimit {
-  size_t most = SIZE_MAX;  // of more tokens the first most + 1 come back, and the rest is not made
+  size_t most = SIZE_MAX;  // a longer text gives its first most + 1 tokens, and the others are not made
   std::stop_token cancel = {};
 
   bool reached(size_t tokens) const { return tokens > most || cancel.stop_requested(); }
@@ -34,13 +34,13 @@ struct SamplingParams {
   std::vector<int32_t> stop_tokens;       // end the text and are not part of it
   std::vector<std::string> stop_strings;  // likewise
   int top_logprobs = -1;  // -1: none; n: the chosen token's log-probability and the n likeliest
-  // Until so many tokens are generated stop tokens are not drawn, unless a grammar allows nothing else, and
+  // Until so many tokens are generated stop tokens are not sampled, unless a grammar allows nothing else, and
   // stop strings do not count.
   int min_tokens = 0;
   bool include_stop = false;  // the stop string, or the text of a stop token that is not special, is kept
   bool skip_special = false;  // plain text: special tokens are no text; otherwise they appear by name
-  std::vector<int32_t> allowed_tokens = {};          // no others are drawn; empty: all may be
-  std::vector<std::vector<int32_t>> bad_words = {};  // token sequences of which the last is not drawn
+  std::vector<int32_t> allowed_tokens = {};          // no others are sampled; empty: all may be
+  std::vector<std::vector<int32_t>> bad_words = {};  // token sequences of which the last is not sampled
 };
 
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };

@@ -154,12 +154,12 @@ Result<GenerationRequest> generation_of(const moesaic_request& r) {
   return g;
 }
 
-void tell_token(const moesaic_request& r, const SampledToken& t) {
+void pass_token(const moesaic_request& r, const SampledToken& t) {
   const moesaic_token token{.size = sizeof token, .token = t.token, .logprob = t.logprobs.logprob};
   r.on_token(r.user, &token);
 }
 
-void tell_text(const moesaic_request& r, const TextPiece& p) {
+void pass_text(const moesaic_request& r, const TextPiece& p) {
   const moesaic_text piece{.size = sizeof piece,
                            .channel = p.channel.c_str(),
                            .recipient = p.recipient.c_str(),
@@ -169,7 +169,7 @@ void tell_text(const moesaic_request& r, const TextPiece& p) {
   r.on_text(r.user, &piece);
 }
 
-void tell_end(const moesaic_request& r, const Outcome& o) {
+void pass_end(const moesaic_request& r, const Outcome& o) {
   if (r.on_end == nullptr) return;
   const moesaic_outcome outcome{.size = sizeof outcome,
                                 .finish = static_cast<moesaic_finish>(o.finish),
@@ -193,11 +193,11 @@ void forget(moesaic_model& m, uint64_t id) {
 // `request` has had its pointers followed: only `user` and the callbacks are still used.
 Callbacks callbacks_of(moesaic_model& m, uint64_t id, const moesaic_request& request) {
   Callbacks c;
-  if (request.on_token != nullptr) c.on_token = [request](const SampledToken& t) { tell_token(request, t); };
-  if (request.on_text != nullptr) c.on_text = [request](const TextPiece& p) { tell_text(request, p); };
+  if (request.on_token != nullptr) c.on_token = [request](const SampledToken& t) { pass_token(request, t); };
+  if (request.on_text != nullptr) c.on_text = [request](const TextPiece& p) { pass_text(request, p); };
   c.on_end = [&m, id, request](const Outcome& o) {
     forget(m, id);
-    tell_end(request, o);
+    pass_end(request, o);
   };
   return c;
 }

@@ -97,7 +97,7 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
 
 Status Model::Impl::step() {
   Status status = engine.step();
-  // on_end may submit: what has ended is taken out before it is told.
+  // on_end may submit: what has ended is taken out before its on_end.
   std::deque<std::shared_ptr<Active>> ended;
   std::copy_if(active.begin(), active.end(), std::back_inserter(ended),
                [](const auto& a) { return a->request->done(); });

@@ -51,7 +51,7 @@ Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const
   engine.scheduler_ = std::make_unique<Scheduler>(
       layout, config.window,
       Scheduler::Options{.max_rows = o.max_rows, .max_batch = o.max_batch, .prefix_cache = o.prefix_cache});
-  engine.publish();
+  engine.update_stats();
   return engine;
 }
 
@@ -82,7 +82,7 @@ Result<std::shared_ptr<Request>> Engine::submit(std::vector<int32_t> prompt, con
   request->on_token = std::move(on_token);
   request->cancel = std::move(cancel);
   scheduler_->submit(request);
-  publish();
+  update_stats();
   return request;
 }
 
@@ -106,15 +106,15 @@ void Engine::take_token(Request& r, Result<SampledToken> sampled) {
   if (!r.done() && std::ssize(r.tokens) >= r.limit) r.finish = FinishReason::kLength;
 }
 
-Status Engine::take_drawn() {
-  const std::vector<std::shared_ptr<Request>> requests = std::exchange(under_way_, {});
+Status Engine::take_sampled() {
+  const std::vector<std::shared_ptr<Request>> requests = std::exchange(in_flight_, {});
   if (requests.empty()) return {};
-  drawn_.resize(requests.size());
-  RETURN_IF_ERROR(backend_->drawn(drawn_));
+  sampled_.resize(requests.size());
+  RETURN_IF_ERROR(backend_->drawn(sampled_));
   for (size_t i = 0; i < requests.size(); ++i) {
     Request& r = *requests[i];
-    r.drawn = -1;
-    if (!r.done()) take_token(r, r.sampler->take(std::move(drawn_[i])));
+    r.in_flight = -1;
+    if (!r.done()) take_token(r, r.sampler->take(std::move(sampled_[i])));
   }
   return {};
 }
@@ -145,21 +145,21 @@ Status Engine::run_step() {
   sample_held();
   scheduler_->collect();  // what was cancelled since the last step is not computed any further
   ScheduledBatch next = scheduler_->next_batch(backend_->can_draw());
-  const bool draws = !next.batch.draws.empty();
-  logits_.resize(draws ? 0 : next.wanted.size() * static_cast<size_t>(config_.vocab));
+  const bool on_device = !next.batch.draws.empty();
+  logits_.resize(on_device ? 0 : next.wanted.size() * static_cast<size_t>(config_.vocab));
   Status launched;
   if (next.batch.rows() > 0) {
     launched = forward(*backend_, config_, next.batch, logits_);
-  } else if (under_way_.empty()) {
+  } else if (in_flight_.empty()) {
     wait_for_masks();
   }
-  Status status = take_drawn();
+  Status status = take_sampled();
   if (!launched.ok()) status = launched;
   if (!status.ok()) {
     scheduler_->fail_all(status);
-  } else if (draws) {
-    under_way_ = std::move(next.wanted);
-    for (size_t i = 0; i < under_way_.size(); ++i) under_way_[i]->drawn = static_cast<int>(i);
+  } else if (on_device) {
+    in_flight_ = std::move(next.wanted);
+    for (size_t i = 0; i < in_flight_.size(); ++i) in_flight_[i]->in_flight = static_cast<int>(i);
   } else {
     for (size_t i = 0; i < next.wanted.size(); ++i)
       sample(next.wanted[i], std::span(logits_).subspan(i * config_.vocab, config_.vocab));
@@ -170,20 +170,20 @@ Status Engine::run_step() {
 
 Status Engine::step() {
   Status status = run_step();
-  publish();
+  update_stats();
   return status;
 }
 
-void Engine::publish() {
+void Engine::update_stats() {
   EngineStats stats = scheduler_->stats();
   stats.generated_tokens = generated_;
-  const std::lock_guard lock(published_->mutex);
-  published_->stats = stats;
+  const std::lock_guard lock(stats_->mutex);
+  stats_->stats = stats;
 }
 
 EngineStats Engine::stats() const {
-  const std::lock_guard lock(published_->mutex);
-  return published_->stats;
+  const std::lock_guard lock(stats_->mutex);
+  return stats_->stats;
 }
 
 Status Engine::run_to_end() {

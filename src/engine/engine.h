@@ -35,11 +35,11 @@ class Engine {
   Result<std::shared_ptr<Request>> submit(std::vector<int32_t> prompt, const SamplingParams& params,
                                           std::function<void(const SampledToken&)> on_token,
                                           std::stop_token cancel = {});
-  // Launches a step and takes the tokens of one: of the same, or, where the backend draws them, of the step
-  // before, so that the device never waits for the host. A request whose grammar's mask takes long sits steps
-  // out. What is cancelled or submitted meanwhile counts from the next launch on; a token drawn beyond a
-  // request's end is dropped. An error of the device ends every request and is returned;
-  // an error of one request ends that one.
+  // Runs one step. A backend that samples works one step ahead, so that the device never waits for the host:
+  // this launches the next step, then takes the tokens of the one before. Otherwise the tokens are those of
+  // the step just run. A request whose grammar mask is late skips steps. Cancellations and new requests take
+  // effect at the next launch; a token sampled past a request's end is dropped. A device error ends every
+  // request and is returned; an error of one request ends that one.
   Status step();
   Status run_to_end();
   bool idle() const { return scheduler_->idle(); }
@@ -49,32 +49,32 @@ class Engine {
   EngineStats stats() const;
 
  private:
-  struct Published {
+  struct SharedStats {
     std::mutex mutex;
     EngineStats stats;
   };
 
   Engine(Backend& backend, const ModelConfig& config, const EngineOptions& options)
       : backend_(&backend), config_(config), options_(options) {}
-  Status take_drawn();
+  Status take_sampled();
   void take_token(Request& request, Result<SampledToken> sampled);
   void sample(const std::shared_ptr<Request>& request, std::span<float> logits);
   void sample_held();
   void wait_for_masks() const;
   Status run_step();
-  void publish();
+  void update_stats();
 
   Backend* backend_;
   ModelConfig config_;
   EngineOptions options_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<float> logits_;
-  std::vector<std::shared_ptr<Request>> under_way_;  // whose tokens the step that runs draws
-  std::vector<SampledToken> drawn_;
+  std::vector<std::shared_ptr<Request>> in_flight_;  // whose tokens the running step samples
+  std::vector<SampledToken> sampled_;
   std::vector<std::shared_ptr<Request>> held_;  // with Request::held
   uint64_t next_id_ = 1;
   uint64_t generated_ = 0;
-  std::unique_ptr<Published> published_ = std::make_unique<Published>();
+  std::unique_ptr<SharedStats> stats_ = std::make_unique<SharedStats>();
 };
 
 }  // namespace moesaic

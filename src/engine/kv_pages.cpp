@@ -15,7 +15,7 @@ KvPages::KvPages(const KvLayout& layout, int window)
       blocks_(layout.full_pages),
       block_of_(layout.window_pages, -1) {}
 
-// ---- what is published ----
+// ---- what is cached ----
 
 uint64_t KvPages::hash_of(int32_t parent, std::span<const int32_t> tokens) const {
   uint64_t hash = parent < 0 ? seed_ : blocks_[parent].hash;
@@ -41,7 +41,7 @@ int32_t KvPages::find(int32_t parent, std::span<const int32_t> tokens) const {
 }
 
 void KvPages::insert(int32_t page, int32_t parent, std::span<const int32_t> tokens) {
-  blocks_[page] = {.published = true,
+  blocks_[page] = {.cached = true,
                    .hash = hash_of(parent, tokens),
                    .parent = parent,
                    .tokens = {tokens.begin(), tokens.end()}};
@@ -59,7 +59,7 @@ void KvPages::remove(int32_t page) {
   b = {};
 }
 
-// One window page for a published block: its own, or else the table's.
+// One window page for a cached block: its own, or else the table's.
 void KvPages::share_window(int32_t full, int32_t& window) {
   Block& b = blocks_[full];
   if (window < 0 || window == b.window) return;
@@ -72,9 +72,9 @@ void KvPages::share_window(int32_t full, int32_t& window) {
   give_back_window(std::exchange(window, b.window), false);
 }
 
-void KvPages::publish(PageTable& table, std::span<const int32_t> tokens) {
+void KvPages::cache_blocks(PageTable& table, std::span<const int32_t> tokens) {
   const int whole = static_cast<int>(tokens.size()) / layout_.page_tokens;
-  for (int& i = table.published; i < whole; ++i) {
+  for (int& i = table.cached_blocks; i < whole; ++i) {
     const int32_t parent = i > 0 ? table.full[i - 1] : -1;
     int32_t& page = table.full[i];
     const int32_t known = find(parent, tokens_of(tokens, i));
@@ -111,14 +111,14 @@ int KvPages::adopt(PageTable& table, std::span<const int32_t> tokens) {
     full_.hold(chain[i]);
     if (in_window) windowed_.hold(table.window.back());
   }
-  table.published = blocks;
+  table.cached_blocks = blocks;
   return blocks * layout_.page_tokens;
 }
 
 void KvPages::forget() {
   for (int32_t page = 0; page < full_.pages(); ++page) {
     const Block b = std::exchange(blocks_[page], {});
-    if (b.published && full_.holders(page) == 0) full_.discard(page);
+    if (b.cached && full_.holders(page) == 0) full_.discard(page);
     if (b.window >= 0 && windowed_.holders(b.window) == 0) windowed_.discard(b.window);
   }
   std::fill(block_of_.begin(), block_of_.end(), -1);
@@ -130,21 +130,21 @@ void KvPages::check(std::span<const PageTable* const> tables) const {
   for (const PageTable* t : tables) {
     for (const int32_t page : t->full) ++full[page];
     for (const int32_t page : t->window) window[page < 0 ? 0 : page] += page < 0 ? 0 : 1;
-    for (int i = 0; i < t->published; ++i) MOESAIC_CHECK(blocks_[t->full[i]].published);
+    for (int i = 0; i < t->cached_blocks; ++i) MOESAIC_CHECK(blocks_[t->full[i]].cached);
   }
-  int published = 0;
+  int cached = 0;
   for (int32_t page = 0; page < full_.pages(); ++page) {
     const Block& b = blocks_[page];
-    MOESAIC_CHECK(full_.holders(page) == full[page] && (full[page] < 2 || b.published));
-    MOESAIC_CHECK(!b.published || b.parent < 0 || blocks_[b.parent].published);
+    MOESAIC_CHECK(full_.holders(page) == full[page] && (full[page] < 2 || b.cached));
+    MOESAIC_CHECK(!b.cached || b.parent < 0 || blocks_[b.parent].cached);
     MOESAIC_CHECK(b.window < 0 || (block_of_[b.window] == page && window[b.window] <= full[page]));
-    published += b.published ? 1 : 0;
+    cached += b.cached ? 1 : 0;
   }
   for (int32_t page = 0; page < windowed_.pages(); ++page) {
     MOESAIC_CHECK(windowed_.holders(page) == window[page]);
     MOESAIC_CHECK(block_of_[page] < 0 || blocks_[block_of_[page]].window == page);
   }
-  MOESAIC_CHECK(std::ssize(index_) == published);
+  MOESAIC_CHECK(std::ssize(index_) == cached);
 }
 
 // ---- what a sequence has ----
@@ -158,7 +158,7 @@ bool KvPages::at_fork(const PageTable& table, int block) const {
 
 int32_t KvPages::take_full() {
   const int32_t page = full_.take();
-  if (blocks_[page].published) remove(page);
+  if (blocks_[page].cached) remove(page);
   return page;
 }
 
@@ -200,7 +200,7 @@ void KvPages::release(PageTable& table) {
   // From behind: later blocks are idle longer.
   for (auto i = std::ssize(table.window) - 1; i >= 0; --i) give_back_window(table.window[i], true);
   for (auto i = std::ssize(table.full) - 1; i >= 0; --i)
-    full_.give_back(table.full[i], i < table.published ? PagePool::Worth::kLow : PagePool::Worth::kNone);
+    full_.give_back(table.full[i], i < table.cached_blocks ? PagePool::Worth::kLow : PagePool::Worth::kNone);
   table = {};
 }
 

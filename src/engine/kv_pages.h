@@ -2,16 +2,16 @@
 //
 // Full-attention and sliding layers draw on two pools (core/batch.h). A block is the page_tokens tokens at a
 // page boundary of a sequence; it has a page in either pool, but the sliding layers' is given back once the
-// window has left it. A block that is computed is published: found again by its tokens and the blocks before
+// window has left it. A block that is computed is cached: found again by its tokens and the blocks before
 // it, by a hash chained over them, and compared token by token. What nobody holds stays, least worth and
-// longest idle first to go: blocks behind go before those they follow, so that a published block's
-// predecessors are published too.
+// longest idle first to go: blocks behind go before those they follow, so that a cached block's
+// predecessors are cached too.
 //
-// A prompt may begin with published blocks where the sliding layers' pages of the window before its first new
+// A prompt may begin with cached blocks where the sliding layers' pages of the window before its first new
 // row are still there: these cannot be computed from the window alone, as each layer's window reaches further
 // back than the one above it. Windows are worth most at forks, where prompts part ways: at a prompt's end
 // (harmony drops what was thought from the next turn's prompt), at a sequence's end and where a prompt
-// departed from published ones (behind a system message).
+// departed from cached ones (behind a system message).
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ namespace moesaic {
 // The page tables of one sequence.
 struct PageTable {
   std::vector<int32_t> full, window;  // window: -1 where the page has left the window
-  int published = 0;                  // of the blocks, the first ones are
+  int cached_blocks = 0;              // of the first blocks, those that the prefix cache has
   std::vector<int> forks;             // positions whose window others may ask for
 };
 
@@ -36,10 +36,10 @@ class KvPages {
  public:
   KvPages(const KvLayout& layout, int window);
 
-  // Begins an empty table with the published blocks that all but the last of `tokens` begin with, as far as
+  // Begins an empty table with the cached blocks that all but the last of `tokens` begin with, as far as
   // their window allows. Returns how many tokens that are.
   int adopt(PageTable& table, std::span<const int32_t> tokens);
-  // Of so many tokens, those that publish() could share: the ones in whole pages.
+  // Of so many tokens, those that cache_blocks() could share: the ones in whole pages.
   int shareable(int tokens) const { return tokens / layout_.page_tokens * layout_.page_tokens; }
   // Makes room for positions [0, context) in the full-attention layers. False, with nothing taken, where that
   // would not leave `spare` pages.
@@ -49,23 +49,23 @@ class KvPages {
   // Makes room in all layers for positions [0, context) of a sequence whose next step computes rows from
   // `first` on. False, with nothing taken, if the pages are not there.
   bool reserve(PageTable& table, int first, int context);
-  // Publishes the whole blocks of `tokens`, whose K and V are computed. A block that is published already
-  // takes the place of the table's own.
-  void publish(PageTable& table, std::span<const int32_t> tokens);
+  // Enters the whole blocks of `tokens`, whose K and V are computed, into the prefix cache. A block that is
+  // in it already takes the place of the table's own.
+  void cache_blocks(PageTable& table, std::span<const int32_t> tokens);
   void release(PageTable& table);
-  // No block is published any more; the caller sets `published` of every table to 0.
+  // No block is cached any more; the caller sets `cached_blocks` of every table to 0.
   void forget();
 
   PageUse full_use() const { return full_.use(); }
   PageUse window_use() const { return windowed_.use(); }
-  // Aborts unless pages are held as often as these tables, all there are, have them, and what is published is
+  // Aborts unless pages are held as often as these tables, all there are, have them, and what is cached is
   // consistent. For tests.
   void check(std::span<const PageTable* const> tables) const;
 
  private:
   // What the page of a full-attention layer holds.
   struct Block {
-    bool published = false;
+    bool cached = false;
     uint64_t hash = 0;            // of its tokens and all before
     int32_t parent = -1;          // the full page of the block before
     std::vector<int32_t> tokens;  // [page_tokens]
@@ -92,7 +92,7 @@ class KvPages {
   uint64_t seed_;  // of the hashes, so that nobody can choose prompts whose hashes meet
   PagePool full_, windowed_;
   std::vector<Block> blocks_;                         // [full pages]
-  std::vector<int32_t> block_of_;                     // [window pages] the full page of its published block
+  std::vector<int32_t> block_of_;                     // [window pages] the full page of its cached block
   std::unordered_multimap<uint64_t, int32_t> index_;  // hash -> full page
 };
 

@@ -41,7 +41,7 @@ class LateBackend final : public Backend {
     if (!valid.ok()) return valid;
     if (when_begun_) when_begun_(batch);
     steps_.push_back(batch);
-    most_under_way_ = std::max(most_under_way_, steps_.size());
+    most_in_flight_ = std::max(most_in_flight_, steps_.size());
     ++begun_;
     return {};
   }
@@ -54,7 +54,7 @@ class LateBackend final : public Backend {
   Status end_step() override {
     if (!steps_.back().draws.empty()) return {};
     // The steps before this one run first; what they draw is asked for later.
-    for (; steps_.size() > 1; steps_.pop_front()) told_.push_back(draw(steps_.front()));
+    for (; steps_.size() > 1; steps_.pop_front()) results_.push_back(draw(steps_.front()));
     const std::vector<int32_t> first = run(steps_.front());
     steps_.pop_front();
     for (size_t i = 0; i < first.size(); ++i) put_logits(first[i], logits_.subspan(i * kVocab, kVocab));
@@ -62,20 +62,20 @@ class LateBackend final : public Backend {
   }
   Status drawn(std::span<SampledToken> tokens) override {
     if (fail_at_ == begun_) {
-      steps_.clear(), told_.clear();
+      steps_.clear(), results_.clear();
       return {StatusCode::kInternal, "a fault"};
     }
-    if (told_.empty()) {
-      told_.push_back(draw(steps_.front()));
+    if (results_.empty()) {
+      results_.push_back(draw(steps_.front()));
       steps_.pop_front();
     }
-    EXPECT_EQ(told_.front().size(), tokens.size());
-    std::copy(told_.front().begin(), told_.front().end(), tokens.begin());
-    told_.pop_front();
+    EXPECT_EQ(results_.front().size(), tokens.size());
+    std::copy(results_.front().begin(), results_.front().end(), tokens.begin());
+    results_.pop_front();
     return {};
   }
 
-  size_t most_under_way_ = 0;
+  size_t most_in_flight_ = 0;
   int begun_ = 0, fail_at_ = -1;
   std::function<void(const Batch&)> when_begun_;
 
@@ -133,7 +133,7 @@ class LateBackend final : public Backend {
   KvLayout layout_;
   std::vector<uint64_t> full_, window_;  // of each position, a hash of the tokens up to it
   std::deque<Batch> steps_;
-  std::deque<std::vector<SampledToken>> told_;
+  std::deque<std::vector<SampledToken>> results_;
   std::vector<int32_t> last_;  // the tokens drawn last
   std::span<float> logits_;
 };
@@ -144,9 +144,9 @@ struct Harness {
   LateBackend backend;
   Engine engine;
   std::vector<std::shared_ptr<Request>> requests;
-  std::vector<std::stop_source> cancels;   // of each request
-  std::vector<std::vector<int32_t>> told;  // to each request's callback
-  std::vector<std::vector<TokenLogprobs>> told_logprobs;
+  std::vector<std::stop_source> cancels;       // of each request
+  std::vector<std::vector<int32_t>> received;  // to each request's callback
+  std::vector<std::vector<TokenLogprobs>> received_logprobs;
 
   static Engine make(LateBackend& backend, const ModelConfig& config, const EngineOptions& options) {
     EXPECT_TRUE(backend.load(config, {}, {}).ok());
@@ -162,15 +162,15 @@ struct Harness {
     return submit(std::move(prompt), std::move(params), cancel_at);
   }
   Request& submit(std::vector<int32_t> prompt, SamplingParams params, int cancel_at = 0) {
-    const size_t index = told.size();
-    told.emplace_back(), told_logprobs.emplace_back(), cancels.emplace_back();
+    const size_t index = received.size();
+    received.emplace_back(), received_logprobs.emplace_back(), cancels.emplace_back();
     requests.push_back(engine
                            .submit(
                                std::move(prompt), params,
                                [this, index, cancel_at](const SampledToken& t) {
-                                 told[index].push_back(t.token);
-                                 told_logprobs[index].push_back(t.logprobs);
-                                 if (std::ssize(told[index]) == cancel_at) cancels[index].request_stop();
+                                 received[index].push_back(t.token);
+                                 received_logprobs[index].push_back(t.logprobs);
+                                 if (std::ssize(received[index]) == cancel_at) cancels[index].request_stop();
                                },
                                cancels.back().get_token())
                            .value());
@@ -181,8 +181,8 @@ struct Harness {
     for (size_t i = 0; i < requests.size(); ++i) {
       EXPECT_EQ(requests[i]->tokens, other.requests[i]->tokens) << i;
       EXPECT_EQ(requests[i]->finish, other.requests[i]->finish) << i;
-      EXPECT_EQ(told[i], other.told[i]) << i;
-      EXPECT_TRUE(told_logprobs[i] == other.told_logprobs[i]) << i;
+      EXPECT_EQ(received[i], other.received[i]) << i;
+      EXPECT_TRUE(received_logprobs[i] == other.received_logprobs[i]) << i;
     }
   }
 };

@@ -15,11 +15,11 @@ struct Request {
   uint64_t id = 0;
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int prompt_tokens = 0;
-  int limit = 0;     // tokens at which it ends
-  int computed = 0;  // tokens whose K and V are in the cache once the steps that were launched have run
-  int drawn = -1;    // which of the tokens that the step under way draws comes next; -1: none
-  int reused = 0;    // of these, when it began, tokens that others had computed
-  int kept = 0;      // tokens of the prompt that were not there and stay in the cache for others
+  int limit = 0;       // tokens at which it ends
+  int computed = 0;    // tokens whose K and V are in the cache once the steps that were launched have run
+  int in_flight = -1;  // index of its next token among those that the running step samples; -1: none
+  int reused = 0;      // prompt tokens that the prefix cache had when the request began
+  int kept = 0;        // prompt tokens that it computed and the prefix cache then kept
   bool reuse_prefix = true;  // false: what others have computed is not looked for
   bool begun = false;
   SamplingParams params;
@@ -34,8 +34,8 @@ struct Request {
   std::function<void(const SampledToken&)> on_token;
 
   int generated() const { return static_cast<int>(tokens.size()) - prompt_tokens; }
-  // Tokens, those under way included.
-  int length() const { return static_cast<int>(tokens.size()) + (drawn >= 0 ? 1 : 0); }
+  // Tokens, those in flight included.
+  int length() const { return static_cast<int>(tokens.size()) + (in_flight >= 0 ? 1 : 0); }
   bool done() const { return finish != FinishReason::kNone; }
 };
 

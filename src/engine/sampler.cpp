@@ -217,7 +217,7 @@ void Sampler::filter(std::span<const float> logits, double top, double temperatu
   while (!reaches(candidates_.back().first, min_p)) candidates_.pop_back();
 }
 
-int32_t Sampler::draw(std::span<const float> logits) {
+int32_t Sampler::choose(std::span<const float> logits) {
   const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   if (greedy(params_)) return best;
   const double temperature = std::max(params_.temperature, kLeastTemperature);
@@ -242,7 +242,7 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
   restrict_to_allowed(logits);
   RETURN_IF_ERROR(restrict_to_grammar(logits));
   forbid(logits);
-  SampledToken out{.token = draw(logits)};
+  SampledToken out{.token = choose(logits)};
   if (logits[out.token] == kNever) return invalid("at step {} the request allows no token", step_);
   if (wants_logprobs)
     out.logprobs =
@@ -251,7 +251,7 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
   return out;
 }
 
-std::optional<Draw> Sampler::draw_elsewhere(int ahead) const {
+std::optional<Draw> Sampler::device_sampling(int ahead) const {
   if (changes_logits(step_ + ahead)) return {};
   return Draw{.temperature = greedy(params_) ? 0 : std::max(params_.temperature, kLeastTemperature),
               .top_p = params_.top_p,
@@ -261,10 +261,10 @@ std::optional<Draw> Sampler::draw_elsewhere(int ahead) const {
               .logprobs = params_.top_logprobs};
 }
 
-Result<SampledToken> Sampler::take(SampledToken drawn) {
-  if (drawn.token < 0) return error(StatusCode::kInternal, "a logit is NaN or infinite at step {}", step_);
-  remember(drawn.token);
-  return drawn;
+Result<SampledToken> Sampler::take(SampledToken sampled) {
+  if (sampled.token < 0) return error(StatusCode::kInternal, "a logit is NaN or infinite at step {}", step_);
+  remember(sampled.token);
+  return sampled;
 }
 
 void Sampler::remember(int32_t token) {

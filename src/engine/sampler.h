@@ -26,7 +26,7 @@ class Sampler {
  public:
   Sampler(const SamplingParams& params, std::span<const int32_t> prompt);
 
-  // From here on only tokens that go on with an answer of this grammar are drawn.
+  // From here on only tokens that go on with an answer of this grammar are sampled.
   void follow(grammar::AsyncMatcher matcher) { matcher_.emplace(std::move(matcher)); }
   // Whether sample() may be called: a grammar's next mask may still be computed.
   bool ready() const { return !matcher_ || matcher_->ready(); }
@@ -34,15 +34,15 @@ class Sampler {
   // Picks the next token and remembers it for the penalties. logits: [vocab], changed. Fails if one is not
   // finite or the grammar allows no token.
   Result<SampledToken> sample(std::span<float> logits);
-  // How a backend draws the same token from the same logits. ahead: tokens that it has drawn since take().
-  // Nothing where it cannot: penalties, biases, grammars and forbidden tokens need the host.
-  std::optional<Draw> draw_elsewhere(int ahead) const;
-  // Takes what was drawn there; -1: a logit was not finite.
-  Result<SampledToken> take(SampledToken drawn);
+  // How a backend samples the same token from the same logits. ahead: tokens that it has sampled since
+  // take(). Nothing where it cannot: penalties, biases, grammars and forbidden tokens need the host.
+  std::optional<Draw> device_sampling(int ahead) const;
+  // Takes what was sampled there; -1: a logit was not finite.
+  Result<SampledToken> take(SampledToken sampled);
 
  private:
   bool adjusts() const;
-  // By penalties, biases, a grammar or tokens that may not be drawn.
+  // By penalties, biases, a grammar or tokens that may not be sampled.
   bool changes_logits(uint64_t step) const;
   void remember(int32_t token);
   void adjust(std::span<float> logits) const;
@@ -51,9 +51,9 @@ class Sampler {
   // Stop tokens before min_tokens and the ends of bad words, unless nothing else is left.
   void forbid(std::span<float> logits) const;
   std::vector<int32_t> forbidden() const;
-  // Leaves in candidates_ what may be drawn.
+  // Leaves in candidates_ what may be sampled.
   void filter(std::span<const float> logits, double top, double temperature);
-  int32_t draw(std::span<const float> logits);
+  int32_t choose(std::span<const float> logits);
 
   SamplingParams params_;
   std::map<int32_t, int> generated_;  // token -> times, only kept for penalties

@@ -195,12 +195,12 @@ TEST(SamplerForbidden, TheHostDrawsUntilThen) {
   Sampler sampler({.seed = 3, .stop_tokens = {0}, .min_tokens = 3}, {});
   for (int step = 0; step < 5; ++step) {
     for (int ahead = 0; ahead < 3; ++ahead)
-      EXPECT_EQ(sampler.draw_elsewhere(ahead).has_value(), step + ahead >= 3) << step << " " << ahead;
+      EXPECT_EQ(sampler.device_sampling(ahead).has_value(), step + ahead >= 3) << step << " " << ahead;
     ASSERT_TRUE(sampler.take({.token = 1}).ok());
   }
   for (const SamplingParams& p :
        {SamplingParams{.allowed_tokens = {1}}, SamplingParams{.bad_words = {{1, 2}}}})
-    EXPECT_FALSE(Sampler(p, {}).draw_elsewhere(0));
+    EXPECT_FALSE(Sampler(p, {}).device_sampling(0));
 }
 
 TEST(SamplerForbidden, BadWordsAreNeverComplete) {

@@ -14,11 +14,11 @@ bool decodes(const Request& r) { return missing(r) == 1 && r.length() > r.prompt
 
 }  // namespace
 
-void Scheduler::publish(Request& r) {
+void Scheduler::cache_blocks(Request& r) {
   if (!options_.prefix_cache) return;
-  // A step under way may go on behind an end that it did not know of: the last one's place is nobody's.
+  // A step in flight may have computed one position too many, launched before the request's end was known.
   const auto sure = std::min(static_cast<size_t>(r.computed), r.tokens.size());
-  pages_.publish(r.pages, std::span(r.tokens).first(sure));
+  pages_.cache_blocks(r.pages, std::span(r.tokens).first(sure));
 }
 
 // A page for each that runs is left free: soon they will need it.
@@ -69,7 +69,7 @@ void Scheduler::schedule(const std::shared_ptr<Request>& request, int rows, Sche
   for (int position = r.computed; position < r.computed + rows; ++position) {
     const bool known = position < std::ssize(r.tokens);
     b.tokens.push_back(known ? r.tokens[position] : 0);
-    b.drawn.push_back(known ? -1 : r.drawn);
+    b.drawn.push_back(known ? -1 : r.in_flight);
     b.positions.push_back(position);
   }
   r.computed += rows;
@@ -99,20 +99,20 @@ void Scheduler::admit(ScheduledBatch& out) {
 }
 
 // None where the host has to sample one of them.
-std::vector<Draw> Scheduler::draws_of(const ScheduledBatch& scheduled) {
-  std::vector<Draw> draws;
+std::vector<Draw> Scheduler::device_sampling_of(const ScheduledBatch& scheduled) {
+  std::vector<Draw> sampling;
   for (const auto& r : scheduled.wanted) {
-    const auto draw = r->sampler->draw_elsewhere(r->length() - static_cast<int>(r->tokens.size()));
-    if (!draw) return {};
-    draws.push_back(*draw);
+    const auto one = r->sampler->device_sampling(r->length() - static_cast<int>(r->tokens.size()));
+    if (!one) return {};
+    sampling.push_back(*one);
   }
-  return draws;
+  return sampling;
 }
 
-ScheduledBatch Scheduler::next_batch(bool draws) {
+ScheduledBatch Scheduler::next_batch(bool device_samples) {
   ScheduledBatch out;
   for (const auto& r : running_) {
-    publish(*r);
+    cache_blocks(*r);
     pages_.slide(r->pages, r->computed);
   }
   const uint64_t preemptions = counted_.preemptions;
@@ -125,7 +125,7 @@ ScheduledBatch Scheduler::next_batch(bool draws) {
     if (rows > 0) schedule(r, rows, out);
   }
   if (counted_.preemptions == preemptions) admit(out);
-  if (draws) out.batch.draws = draws_of(out);
+  if (device_samples) out.batch.draws = device_sampling_of(out);
   return out;
 }
 
@@ -145,14 +145,14 @@ void Scheduler::collect() {
       if (!r->done() && r->cancel.stop_requested()) r->finish = FinishReason::kCancelled;
       if (!r->done()) continue;
       doubtful_ |= r->error.code() == StatusCode::kInternal;  // a logit that is not finite
-      if (!doubtful_) publish(*r);
+      if (!doubtful_) cache_blocks(*r);
       pages_.release(r->pages);
     }
     std::erase_if(*requests, [](const auto& r) { return r->done(); });
   }
   if (!std::exchange(doubtful_, false)) return;
   pages_.forget();
-  for (const auto& r : running_) r->pages.published = 0;
+  for (const auto& r : running_) r->pages.cached_blocks = 0;
 }
 
 EngineStats Scheduler::stats() const {

@@ -35,27 +35,27 @@ class Scheduler {
 
   void submit(std::shared_ptr<Request> request) { waiting_.push_back(std::move(request)); }
   bool idle() const { return running_.empty() && waiting_.empty(); }
-  // The next step, which counts as computed from here on: the caller runs it or fails all. Empty if there is
-  // no request, or none but those that end with the token under way. draws: the backend may draw the tokens,
-  // where every request of the step allows it.
-  ScheduledBatch next_batch(bool draws);
+  // The next step. It counts as computed from here on, so the caller must run it or fail all. Empty if there
+  // is no request, or none but those that end with the token in flight. device_samples: the backend may
+  // sample the tokens, where every request of the step allows it.
+  ScheduledBatch next_batch(bool device_samples);
   // Ends every request with the device's error.
   void fail_all(const Status& status);
   // Drops finished requests and gives their pages back.
   void collect();
-  EngineStats stats() const;  // but for generated_tokens
+  EngineStats stats() const;  // all but generated_tokens
   // Aborts unless every page is accounted for. For tests.
   void check() const;
 
  private:
-  void publish(Request& request);
+  void cache_blocks(Request& request);
   bool begin(Request& request);
   bool make_room(Request& request);
   void preempt_youngest();
   void schedule(const std::shared_ptr<Request>& request, int rows, ScheduledBatch& out);
   void admit(ScheduledBatch& out);
   int rows_for(const Request& request, const ScheduledBatch& out) const;
-  static std::vector<Draw> draws_of(const ScheduledBatch& scheduled);
+  static std::vector<Draw> device_sampling_of(const ScheduledBatch& scheduled);
 
   KvPages pages_;
   Options options_;

@@ -15,7 +15,7 @@
 
 namespace moesaic::openai {
 
-// What one token of a generation, or its end, added.
+// What one token of a generation added, or how the generation ended.
 struct AnswerEvent {
   int choice = 0;  // index of the generation in Job::requests
   std::optional<SampledToken> token;
@@ -23,7 +23,7 @@ struct AnswerEvent {
   std::optional<Outcome> end;
 };
 
-// How often and why; for logs and metrics.
+// Token counts of a request.
 struct Usage {
   int prompt_tokens = 0, generated_tokens = 0, reasoning_tokens = 0, cached_tokens = 0,
       cache_write_tokens = 0;
@@ -51,7 +51,7 @@ struct Job {
   std::unique_ptr<Answer> answer;
   bool stream = false;
   UnknownFields unknown;  // of the request
-  Refusal failure;        // nothing is generated: the stream says why, as its clients want it there
+  Refusal failure;        // of a stream without generations, whose clients expect the error among its events
 };
 
 using JobOrError = std::variant<Job, ApiError>;

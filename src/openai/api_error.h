@@ -1,4 +1,4 @@
-// What a client is told when its request cannot be answered, in OpenAI's shape.
+// The error that a client gets when its request cannot be answered, in OpenAI's shape.
 #pragma once
 
 #include <optional>

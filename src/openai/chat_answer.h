@@ -21,8 +21,8 @@ class ChatAnswer : public Answer {
     bool logprobs = false;       // of the tokens of the content
     bool include_usage = false;  // a last chunk with the usage and without choices
     bool reasoning = true;       // is shown
-    // vLLM's return_token_ids: a chunk has the ids of all tokens since the one before; the prompt's are told
-    // too
+    // vLLM's return_token_ids: a chunk has the ids of all tokens since the one before, the first one the
+    // prompt's too
     bool token_ids = false;
     std::vector<int32_t> prompt = {};  // with token_ids
   };
@@ -43,7 +43,7 @@ class ChatAnswer : public Answer {
   struct Choice {
     std::string content, reasoning;
     std::vector<Call> calls;
-    std::vector<int32_t> tokens;        // with token_ids; of a stream: not told yet
+    std::vector<int32_t> tokens;        // with token_ids; of a stream: not sent yet
     bool started = false;               // the role has been sent
     std::vector<SampledToken> pending;  // of the content, not yet shown as text
     Json logprobs = Json::array();

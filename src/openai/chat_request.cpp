@@ -23,7 +23,7 @@ struct ChatRequest {
   AnswerForm form;
   int n = 1;
   bool stream = false, include_usage = false, cache_prompt = true;
-  bool token_ids = false;  // are told
+  bool token_ids = false;  // in the answer
 };
 
 void read_logprobs(Fields& fields, SamplingParams& sampling) {

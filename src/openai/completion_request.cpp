@@ -27,7 +27,7 @@ struct CompletionRequest {
   int n = 1;
   bool echo = false, stream = false, include_usage = false, cache_prompt = true;
   bool parse_special = true;  // of the prompt
-  bool token_ids = false;     // are told
+  bool token_ids = false;     // in the answer
 };
 
 Result<Tokens> token_ids(const Json& list, int vocab) {

@@ -72,7 +72,7 @@ std::string outcome_of(const JobOrError& made, bool seeded) {
 
 // ---- where a table's fields stand in a request ----
 
-struct Place {
+struct FieldPath {
   std::string part;  // title
   JobOrError (*job)(std::string_view, const Service&);
   Json body;           // without the field
@@ -90,7 +90,7 @@ const FieldTable* members_of(const FieldTable& table, const char* field) {
   return table.find(field)->members;
 }
 
-std::vector<Place> places() {
+std::vector<FieldPath> places() {
   const FieldTable &chat = chat_fields(), &completion = completion_fields(), &responses = responses_fields();
   const Json prompt = {{"prompt", "hi <|end|>"}}, input = {{"input", "hi"}};
   const Json tool = {{"type", "function"}, {"name", "f"}};
@@ -144,7 +144,7 @@ std::vector<Place> places() {
   };
 }
 
-std::string run(const Place& place, const Json& context, const char* field, const Json& value,
+std::string run(const FieldPath& place, const Json& context, const char* field, const Json& value,
                 bool strict = false) {
   Json body = place.body;
   body.merge_patch(context);
@@ -254,7 +254,7 @@ const ReadCase* case_of(const ReadCase (&cases)[N], const KnownField& field, con
   return at == std::end(cases) ? nullptr : &*at;
 }
 
-void check_read(const Place& place, const KnownField& field) {
+void check_read(const FieldPath& place, const KnownField& field) {
   if (const ReadCase* c = case_of(kOneValueCases, field, place.part)) {
     EXPECT_TRUE(run(place, Json::parse(c->context), c->field, Json::parse(c->value)).starts_with("error 40"));
     return;
@@ -270,13 +270,13 @@ void check_read(const Place& place, const KnownField& field) {
   EXPECT_NE(with, without) << "has no effect";
 }
 
-void check_ignored(const Place& place, const KnownField& field) {
+void check_ignored(const FieldPath& place, const KnownField& field) {
   const std::string without = run(place, Json::object(), nullptr, {});
   for (const Json& value : {Json(true), Json(17), Json("x"), Json::array({"x"}), Json{{"x", 1}}})
     EXPECT_EQ(run(place, Json::object(), field.name.data(), value, true), without) << dump(value);
 }
 
-void check_refused(const Place& place, const KnownField& field) {
+void check_refused(const FieldPath& place, const KnownField& field) {
   const Json holder = Json::parse(field.accepted.empty() ? "[]" : field.accepted);
   const std::string without = run(place, Json::object(), nullptr, {});
   for (const Json& value : holder)
@@ -292,7 +292,7 @@ void check_refused(const Place& place, const KnownField& field) {
 
 TEST(KnownFields, EachHasTheTreatmentOfItsTable) {
   std::set<std::string> seen;
-  for (const Place& place : places()) {
+  for (const FieldPath& place : places()) {
     for (const FieldPart& part : place.table->parts) {
       if (part.title != place.part) continue;
       seen.insert(place.part);

@@ -41,7 +41,7 @@ void GrammarCache::keep(const EntryPtr& entry, Result<AnswerGrammar> result) {
   if (entries_.contains(entry->key)) bytes_ += entry->bytes;
   while (!used_.empty() && (used_.size() > most_ || bytes_ > most_bytes_)) {
     const std::string last = used_.back()->key;
-    if (!used_.back()->result) break;  // under way, and soon the latest
+    if (!used_.back()->result) break;  // in flight, and soon the latest
     forget(last);
   }
   done_.notify_all();

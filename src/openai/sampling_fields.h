@@ -10,7 +10,7 @@
 
 namespace moesaic::openai {
 
-// Penalties, filters, logit_bias, seed (drawn where there is none), stop, stop_token_ids, ignore_eos,
+// Penalties, filters, logit_bias, seed (random where there is none), stop, stop_token_ids, ignore_eos,
 // min_tokens, allowed_token_ids and bad_words.
 void read_sampling(Fields& fields, const Model& model, SamplingParams& sampling);
 // The first of the keys that is there; -1: as many tokens as the context allows.

@@ -27,11 +27,11 @@ struct App {
   openai::GrammarCache grammars;
   EngineThread engine;
   FieldNames ignored_fields;  // that the log has named
-  FieldNames schema_notes;    // that the log has told
+  FieldNames schema_notes;    // that the log has shown
   WorkerPool workers;
   std::atomic<bool> draining = false;
   std::stop_source cut;            // triggered when the time of draining is over: answers end now
-  std::atomic<int> exchanges = 0;  // requests whose answer is under way
+  std::atomic<int> exchanges = 0;  // requests whose answer is in flight
   std::time_t started = std::time(nullptr);
 
   App(ServerOptions o, EngineThread::Open open, int max_batch)

@@ -67,6 +67,11 @@ bool EngineThread::submit(std::vector<GenerationRequest> requests, const std::sh
   return true;
 }
 
+void EngineThread::set_state(State state) {
+  state_.store(state, std::memory_order_release);
+  state_.notify_all();
+}
+
 bool EngineThread::open() {
   auto opened = [&]() -> Result<Model> {
     try {
@@ -78,7 +83,7 @@ bool EngineThread::open() {
   const bool ok = opened.ok();
   if (ok) {
     model_.emplace(std::move(opened).value());
-    state_.store(State::kReady, std::memory_order_release);
+    set_state(State::kReady);
     on_state_();
   } else {
     fail(opened.status());
@@ -117,11 +122,12 @@ void EngineThread::run() noexcept {
     const Status status = work();
     if (!status.ok()) fail(status);
   } catch (const std::exception&) {  // not even memory to say so
-    state_.store(State::kFailed, std::memory_order_release);
+    set_state(State::kFailed);
   }
 }
 
-// Whoever waits is told, also where an exception left the model without a word; nothing is admitted any more.
+// Ends every generation with the error, also after an exception, where the model called no on_end. Admits
+// nothing any more.
 void EngineThread::fail(const Status& status) {
   {
     const std::lock_guard lock(mutex_);
@@ -129,7 +135,7 @@ void EngineThread::fail(const Status& status) {
     stopping_ = true;
     live_.insert(inbox_.begin(), inbox_.end());
     inbox_.clear();
-    state_.store(State::kFailed, std::memory_order_release);
+    set_state(State::kFailed);
   }
   const Outcome outcome{.finish = FinishReason::kError, .error = status};
   for (const TicketPtr& ticket : live_) {

@@ -33,16 +33,19 @@ class EngineThread {
 
   // on_state: called from the engine's thread when the state has changed.
   void start(std::function<void()> on_state);
-  // Joins after the step under way; what is left gets no more events.
+  // Joins after the step in flight; what is left gets no more events.
   void stop();
 
   State state() const { return state_.load(std::memory_order_acquire); }
   std::string failure() const;  // with kFailed
+  // Blocks while the model is loading.
+  void wait_until_loaded() const { state_.wait(State::kLoading, std::memory_order_acquire); }
   // For its thread-safe methods; null before kReady.
   const Model* model() const { return state() == State::kReady ? &*model_ : nullptr; }
 
-  // Queues generations for one queue of events, in which `choice` is the index here. All or, where there is
-  // no room, none: false. Each ends with an event that has `end`, errors included.
+  // Queues generations whose events go to `queue`; AnswerEvent::choice is the index in `requests`. False:
+  // there is no room for all of them, and none was queued. Each one's last event has `end`, also after an
+  // error.
   bool submit(std::vector<GenerationRequest> requests, const std::shared_ptr<EventQueue>& queue,
               const std::stop_token& cancel);
 
@@ -73,6 +76,7 @@ class EngineThread {
   void touch(const TicketPtr& ticket);
   void hand_out();
   void fail(const Status& status);
+  void set_state(State state);
 
   Open open_;
   std::function<void()> on_state_;

@@ -26,14 +26,14 @@ class TimedSocket : public std::enable_shared_from_this<TimedSocket> {
   explicit TimedSocket(tcp::socket socket) : socket_(std::move(socket)), timer_(socket_.get_executor()) {}
 
   tcp::socket& socket() { return socket_; }
-  // What is under way when the time is over fails with operation_aborted, and timed_out() is true.
+  // What is in flight when the time is over fails with operation_aborted, and timed_out() is true.
   void expires_after(std::chrono::steady_clock::duration time);
   void expires_never();
   bool timed_out() const { return timed_out_; }
   // Calls `gone` once if the client closes or resets the connection before forget().
   void watch(std::function<void()> gone);
   void forget();
-  // Ends what is under way; nothing is called any more.
+  // Ends what is in flight; nothing is called any more.
   void stop();
 
  private:

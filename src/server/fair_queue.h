@@ -20,29 +20,30 @@ class FairQueue {
 
   size_t size() const { return size_; }
 
-  // Adds a job; `id` names it to erase(). What there is no room for comes back: where the queue is full, the
-  // newest job of the client that has most of them, which may be the one given.
+  // Adds a job; `id` names it to erase(). Where the queue is full, returns the job that has to go: the newest
+  // one of the client with the most jobs, which may be this one.
   std::optional<Job> push(const std::string& client, uint64_t id, Job job) {
     add(client, id, std::move(job));
     if (size_ <= most_) return std::nullopt;
-    const auto longest = std::max_element(turns_.begin(), turns_.end(), [](const Turn& a, const Turn& b) {
-      return a.jobs.size() < b.jobs.size() || (a.jobs.size() == b.jobs.size() && a.newest() < b.newest());
-    });
+    const auto longest =
+        std::max_element(order_.begin(), order_.end(), [](const ClientJobs& a, const ClientJobs& b) {
+          return a.jobs.size() < b.jobs.size() || (a.jobs.size() == b.jobs.size() && a.newest() < b.newest());
+        });
     return take(longest, std::prev(longest->jobs.end()));
   }
 
   // The next job; that client's next one comes after one of every other client.
   std::optional<Job> pop() {
-    if (turns_.empty()) return std::nullopt;
-    turns_.splice(turns_.end(), turns_, turns_.begin());
-    const auto turn = std::prev(turns_.end());
-    return take(turn, turn->jobs.begin());
+    if (order_.empty()) return std::nullopt;
+    order_.splice(order_.end(), order_, order_.begin());
+    const auto client_jobs = std::prev(order_.end());
+    return take(client_jobs, client_jobs->jobs.begin());
   }
 
   // The job that push() was given under this id, where it still waits.
   std::optional<Job> erase(const std::string& client, uint64_t id) {
-    const auto at = clients_.find(client);
-    if (at == clients_.end()) return std::nullopt;
+    const auto at = by_name_.find(client);
+    if (at == by_name_.end()) return std::nullopt;
     auto& jobs = at->second->jobs;
     const auto job = std::find_if(jobs.begin(), jobs.end(), [&](const auto& e) { return e.first == id; });
     if (job == jobs.end()) return std::nullopt;
@@ -50,34 +51,34 @@ class FairQueue {
   }
 
  private:
-  struct Turn {
+  struct ClientJobs {
     std::string client;
     std::deque<std::pair<uint64_t, Job>> jobs;  // never empty between calls
     uint64_t newest() const { return jobs.back().first; }
   };
-  using Turns = std::list<Turn>;
+  using Clients = std::list<ClientJobs>;
 
   void add(const std::string& client, uint64_t id, Job job) {
-    const auto [at, is_new] = clients_.try_emplace(client);
-    if (is_new) at->second = turns_.insert(turns_.end(), Turn{client, {}});
+    const auto [at, is_new] = by_name_.try_emplace(client);
+    if (is_new) at->second = order_.insert(order_.end(), ClientJobs{client, {}});
     at->second->jobs.emplace_back(id, std::move(job));
     ++size_;
   }
-  std::optional<Job> take(typename Turns::iterator turn,
+  std::optional<Job> take(typename Clients::iterator client_jobs,
                           typename std::deque<std::pair<uint64_t, Job>>::iterator at) {
     std::optional<Job> job = std::move(at->second);
-    turn->jobs.erase(at);
+    client_jobs->jobs.erase(at);
     --size_;
-    if (turn->jobs.empty()) {
-      clients_.erase(turn->client);
-      turns_.erase(turn);
+    if (client_jobs->jobs.empty()) {
+      by_name_.erase(client_jobs->client);
+      order_.erase(client_jobs);
     }
     return job;
   }
 
   size_t most_, size_ = 0;
-  Turns turns_;  // the next one's first
-  std::unordered_map<std::string, typename Turns::iterator> clients_;
+  Clients order_;  // the next one's first
+  std::unordered_map<std::string, typename Clients::iterator> by_name_;
 };
 
 }  // namespace moesaic::server

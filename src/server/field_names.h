@@ -1,4 +1,4 @@
-// Names of unknown fields that have been told once.
+// Names that the log has had once.
 #pragma once
 
 #include <mutex>

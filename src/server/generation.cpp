@@ -18,7 +18,7 @@ using openai::Answer;
 using openai::ApiError;
 using Events = EventQueue::Events;
 
-// One request's generations under way. Cancels them when it goes.
+// One request's generations in flight. Cancels them when it goes.
 class Generating {
  public:
   Generating(Exchange& exchange, App& app, Answer& answer, Clock::time_point deadline)
@@ -168,19 +168,19 @@ std::vector<std::string> notes_for_header(const AnswerGrammar& grammar) {
   return shown;
 }
 
-// Says what of a schema is not enforced: to the client, and once to the log.
-void tell_notes(Exchange& exchange, App& app, const AnswerGrammar& grammar) {
+// Reports what of a schema is not enforced: to the client, and each note once to the log.
+void report_schema_notes(Exchange& exchange, App& app, const AnswerGrammar& grammar) {
   const auto notes = notes_for_header(grammar);
-  std::string& told = exchange.record().schema_notes;
+  std::string& shown = exchange.record().schema_notes;
   for (const std::string& note : notes) {
-    told += (told.empty() ? "" : "; ") + note;
+    shown += (shown.empty() ? "" : "; ") + note;
     if (app.options.log_requests && app.schema_notes.is_new(note)) app.log.event("schema_note", note);
   }
 }
 
 }  // namespace
 
-void tell_ignored(Exchange& exchange, App& app, const openai::UnknownFields& unknown) {
+void report_ignored_fields(Exchange& exchange, App& app, const openai::UnknownFields& unknown) {
   exchange.record().ignored_fields = unknown.header();
   if (!app.options.log_requests) return;
   for (const auto& [path, nearest] : unknown.named) {
@@ -203,8 +203,8 @@ asio::awaitable<void> generate(Exchange& exchange, App& app, MakeJob make_job) {
     co_return;
   }
   auto& job = std::get<openai::Job>(made);
-  tell_ignored(exchange, app, job.unknown);
-  if (!job.requests.empty()) tell_notes(exchange, app, job.requests.front().grammar);
+  report_ignored_fields(exchange, app, job.unknown);
+  if (!job.requests.empty()) report_schema_notes(exchange, app, job.requests.front().grammar);
   Generating generating(exchange, app, *job.answer, deadline);
   if (job.failure) {
     co_await generating.stream_failure(*job.failure);

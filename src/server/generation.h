@@ -13,7 +13,7 @@ namespace moesaic::server {
 // ended or are cancelled.
 asio::awaitable<void> generate(Exchange& exchange, App& app, MakeJob make_job);
 
-// Says which fields of a request nobody knows: to its client, and once to the log.
-void tell_ignored(Exchange& exchange, App& app, const openai::UnknownFields& unknown);
+// Reports the unknown fields of a request: to its client, and each once to the log.
+void report_ignored_fields(Exchange& exchange, App& app, const openai::UnknownFields& unknown);
 
 }  // namespace moesaic::server

@@ -65,7 +65,7 @@ asio::awaitable<void> convert(Exchange& exchange, App& app, Convert convert) {
     answer = error_answer(*error);
   } else {
     auto& made = std::get<openai::TokenAnswer>(result);
-    tell_ignored(exchange, app, made.unknown);
+    report_ignored_fields(exchange, app, made.unknown);
     answer.body = std::move(made.json);
   }
   co_await exchange.send(std::move(answer));
@@ -140,7 +140,7 @@ asio::awaitable<void> version(Exchange& exchange, App& app) {
 asio::awaitable<void> metrics(Exchange& exchange, App& app) {
   Gauges gauges = app.engine.gauges();
   for (const Lane lane : {Lane::kQuick, Lane::kMedium, Lane::kLarge})
-    gauges.preparing += app.workers.jobs(lane);
+    gauges.preparing += app.workers.tasks(lane);
   HttpAnswer answer{.body = app.metrics.text(gauges),
                     .content_type = "text/plain; version=0.0.4; charset=utf-8"};
   co_await exchange.send(std::move(answer));

@@ -15,7 +15,7 @@ struct Limits {
   size_t body_bytes = 16 << 20;
   size_t bodies_bytes = 256 << 20;  // of all bodies that are being received or read
   int connections = 16384;
-  int waiting = 256;  // generations beyond those at work; more are told to come back
+  int waiting = 256;  // generations beyond those at work; more get 429
   seconds header_time{
       10};  // for a request's header, from its first byte; for the first one, from the beginning
   seconds body_time{60};    // for its body
@@ -23,7 +23,7 @@ struct Limits {
   seconds write_time{30};   // for a client to take what is ready
   seconds request_time{0};  // for a whole answer; 0: as long as it takes
   seconds heartbeat{15};    // of silence before a stream says that it is alive
-  seconds drain_time{30};   // after SIGTERM, for answers under way
+  seconds drain_time{30};   // after SIGTERM, for answers in flight
 };
 
 struct ServerOptions {

@@ -38,7 +38,7 @@ struct Preparation {
   }
 };
 
-// Who is to have a share of its own: where there are keys, those who share an address are told apart.
+// Whose tasks take turns with those of others: an address, and with API keys each key at it.
 std::string client_of(const HttpRequest& request, const App& app) {
   return app.options.api_keys.empty() ? request.client : request.client + " " + request.authorization;
 }
@@ -58,14 +58,14 @@ asio::awaitable<Made> prepared(Exchange& exchange, App& app, Made (*make)(std::s
   auto work = std::make_shared<Preparation<Made>>(
       Preparation<Made>{.body = exchange.take_body(), .service = service_of(app), .make = make, .made = {}});
   work->service.cancel = stop.token();
-  WorkerPool::Place place{.lane = lane_of(work->body.size()), .client = client_of(exchange.request(), app)};
-  work->service.may_compile = place.lane != Lane::kQuick;
+  WorkerPool::QueueKey key{.lane = lane_of(work->body.size()), .client = client_of(exchange.request(), app)};
+  work->service.may_compile = key.lane != Lane::kQuick;
   const auto run = [&] {
-    return app.workers.run(exchange.executor(), place, stop.token(), deadline, [work] { work->run(); });
+    return app.workers.run(exchange.executor(), key, stop.token(), deadline, [work] { work->run(); });
   };
   WorkerPool::End end = co_await run();
   if (end == WorkerPool::End::kDone && work->needs_compilation()) {
-    place.lane = Lane::kMedium;
+    key.lane = Lane::kMedium;
     work->service.may_compile = true;
     end = co_await run();
   }

@@ -117,4 +117,14 @@ void RequestLog::failure(std::string_view what) noexcept {
   }
 }
 
+void RequestLog::exception() noexcept {
+  try {
+    throw;
+  } catch (const std::exception& e) {
+    failure(e.what());
+  } catch (...) {
+    failure("an exception of unknown type");
+  }
+}
+
 }  // namespace moesaic::server

@@ -26,6 +26,8 @@ class RequestLog {
   void event(std::string_view event, std::string_view detail = {});
   // An event "error" where nothing may be thrown any more.
   void failure(std::string_view what) noexcept;
+  // The same of the exception that is being handled.
+  void exception() noexcept;
   uint64_t failures() const { return failures_; }  // so far
 
  private:

@@ -156,15 +156,13 @@ void Server::Impl::work() noexcept {
       start_accepting();
       io.run();
       more = false;
-    } catch (const std::exception& e) {
-      app.log.failure(e.what());
     } catch (...) {
-      app.log.failure("an exception of unknown type");
+      app.log.exception();
     }
   }
 }
 
-// Waits until no answer is under way, at most until drain_until.
+// Waits until no answer is in flight, at most until drain_until.
 asio::awaitable<void> Server::Impl::answers_end() {
   asio::steady_timer pause(control);
   while (app.exchanges > 0 && Clock::now() < drain_until) {
@@ -174,7 +172,7 @@ asio::awaitable<void> Server::Impl::answers_end() {
   }
 }
 
-// Answers under way finish. Those that take too long are told so and end; then nothing is left to do.
+// Answers in flight finish. Those that take too long are told so and end; then nothing is left to do.
 asio::awaitable<void> Server::Impl::finish() {
   co_await answers_end();
   app.cut.request_stop();
@@ -246,6 +244,8 @@ Status Server::run(bool signals) {
   const bool failed = s.app.engine.state() == EngineThread::State::kFailed;
   return failed ? Status(StatusCode::kInternal, s.app.engine.failure()) : Status();
 }
+
+void Server::wait_until_loaded() const { impl_->app.engine.wait_until_loaded(); }
 
 void Server::drain() {
   asio::post(impl_->control, [impl = impl_.get()] { impl->begin_drain(); });

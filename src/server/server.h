@@ -18,12 +18,14 @@ class Server {
   ~Server();
 
   uint16_t port() const;
-  // Serves until drain() or, with signals, SIGTERM or SIGINT; then lets the answers under way finish, within
+  // Serves until drain() or, with signals, SIGTERM or SIGINT; then lets the answers in flight finish, within
   // drain_time; the others end with an error. A second signal does not wait for them. Fails if the model
   // cannot be loaded or its device fails.
   Status run(bool signals);
   // From any thread.
   void drain();
+  // Blocks until the model is loaded or cannot be. From any thread, while another is in run().
+  void wait_until_loaded() const;
 
  private:
   struct Impl;

@@ -25,12 +25,9 @@ asio::awaitable<void> answer_request(Connection& connection, App& app) {
   bool failed = false;
   try {
     co_await connection.answer();
-  } catch (const std::exception& e) {
-    failed = true;
-    app.log.failure(e.what());
   } catch (...) {
     failed = true;
-    app.log.failure("an exception of unknown type");
+    app.log.exception();
   }
   if (!failed) co_return;
   connection.fail();
@@ -41,7 +38,7 @@ asio::awaitable<void> answer_request(Connection& connection, App& app) {
 // False: the connection is to be closed.
 asio::awaitable<bool> next_request(Connection& connection, App& app) {
   bool read = co_await connection.read_head();
-  const Counted under_way(app.exchanges);
+  const Counted in_flight(app.exchanges);
   if (read) read = co_await connection.read_body();
   if (read) co_await answer_request(connection, app);
   connection.drop_body();
@@ -61,10 +58,8 @@ asio::awaitable<void> serve_connection(tcp::socket socket, App& app) {
   const Counted open(app.metrics.connections);
   try {
     co_await serve_requests(std::move(socket), app);
-  } catch (const std::exception& e) {
-    app.log.failure(e.what());
   } catch (...) {
-    app.log.failure("an exception of unknown type");
+    app.log.exception();
   }
 }
 

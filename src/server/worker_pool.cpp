@@ -25,7 +25,7 @@ struct LaneThreads {
 constexpr std::array<LaneThreads, kLanes> kThreads = {LaneThreads{2, 2}, LaneThreads{2, 10},
                                                       LaneThreads{1, 15}};
 
-// What large jobs have freed goes back to the system: not at once, since their answers are still to be sent.
+// What large tasks have freed goes back to the system: not at once, since their answers are still to be sent.
 constexpr auto kIdleTime = std::chrono::milliseconds(300);
 
 void return_free_memory() {
@@ -37,8 +37,8 @@ void return_free_memory() {
 }  // namespace
 
 // The timer is touched on the executor only; the rest under the mutex until the work begins.
-struct WorkerPool::Job : std::enable_shared_from_this<Job> {
-  Job(const asio::any_io_executor& e, std::function<void()> w) : executor(e), timer(e), work(std::move(w)) {}
+struct WorkerPool::Task : std::enable_shared_from_this<Task> {
+  Task(const asio::any_io_executor& e, std::function<void()> w) : executor(e), timer(e), work(std::move(w)) {}
 
   void end(End with) {
     asio::post(executor, [self = shared_from_this(), with] {
@@ -89,59 +89,59 @@ void WorkerPool::stop() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     for (Queue& queue : queues_) {
-      while (const std::optional<JobPtr> left = queue.waiting.pop()) (*left)->end(End::kBusy);
+      while (const std::optional<TaskPtr> left = queue.waiting.pop()) (*left)->end(End::kBusy);
     }
   }
   join();
 }
 
-int WorkerPool::jobs(Lane lane) const {
+int WorkerPool::tasks(Lane lane) const {
   const std::lock_guard lock(mutex_);
   const Queue& queue = queues_[static_cast<int>(lane)];
   return static_cast<int>(queue.waiting.size()) + queue.running;
 }
 
-// False: no room. Another job may have to leave instead.
-bool WorkerPool::submit(const Place& place, const JobPtr& job) {
-  std::optional<JobPtr> refused = job;
+// False: no room. Another task may have to leave instead.
+bool WorkerPool::submit(const QueueKey& key, const TaskPtr& task) {
+  std::optional<TaskPtr> refused = task;
   {
     const std::lock_guard lock(mutex_);
-    Queue& queue = queues_[static_cast<int>(place.lane)];
-    job->id = ++last_id_;
-    if (!stopping_) refused = queue.waiting.push(place.client, job->id, job);
+    Queue& queue = queues_[static_cast<int>(key.lane)];
+    task->id = ++last_id_;
+    if (!stopping_) refused = queue.waiting.push(key.client, task->id, task);
     queue.wake.notify_one();
   }
-  if (refused && *refused != job) (*refused)->end(End::kBusy);
-  return !refused || *refused != job;
+  if (refused && *refused != task) (*refused)->end(End::kBusy);
+  return !refused || *refused != task;
 }
 
 // False: it has begun.
-bool WorkerPool::take_back(const Place& place, const JobPtr& job) {
+bool WorkerPool::take_back(const QueueKey& key, const TaskPtr& task) {
   const std::lock_guard lock(mutex_);
-  return queues_[static_cast<int>(place.lane)].waiting.erase(place.client, job->id).has_value();
+  return queues_[static_cast<int>(key.lane)].waiting.erase(key.client, task->id).has_value();
 }
 
-asio::awaitable<WorkerPool::End> WorkerPool::run(asio::any_io_executor executor, Place place,
+asio::awaitable<WorkerPool::End> WorkerPool::run(asio::any_io_executor executor, QueueKey key,
                                                  std::stop_token cancel, Clock::time_point deadline,
                                                  std::function<void()> work) {
-  const auto job = std::make_shared<Job>(executor, std::move(work));
-  if (!submit(place, job)) co_return End::kBusy;
+  const auto task = std::make_shared<Task>(executor, std::move(work));
+  if (!submit(key, task)) co_return End::kBusy;
   {
-    const std::stop_callback on_cancel(cancel, [&] { job->end(End::kCancelled); });
-    job->timer.expires_at(deadline);
-    while (!job->result && Clock::now() < deadline) {
+    const std::stop_callback on_cancel(cancel, [&] { task->end(End::kCancelled); });
+    task->timer.expires_at(deadline);
+    while (!task->result && Clock::now() < deadline) {
       boost::system::error_code woken;
-      co_await job->timer.async_wait(asio::redirect_error(asio::use_awaitable, woken));
+      co_await task->timer.async_wait(asio::redirect_error(asio::use_awaitable, woken));
     }
   }
-  const End end = job->result.value_or(End::kCancelled);
-  if (end == End::kDone && job->failure) std::rethrow_exception(job->failure);
-  if (end == End::kCancelled && take_back(place, job)) job->work = nullptr;
+  const End end = task->result.value_or(End::kCancelled);
+  if (end == End::kDone && task->failure) std::rethrow_exception(task->failure);
+  if (end == End::kCancelled && take_back(key, task)) task->work = nullptr;
   co_return end;
 }
 
 // Waits for one; null at the end. on_idle, where there is one, is called once nothing has come for a while.
-WorkerPool::JobPtr WorkerPool::next(Queue& queue, void (*on_idle)()) {
+WorkerPool::TaskPtr WorkerPool::next(Queue& queue, void (*on_idle)()) {
   const auto ready = [&] { return stopping_ || queue.waiting.size() > 0; };
   std::unique_lock lock(mutex_);
   if (on_idle != nullptr && !queue.wake.wait_for(lock, kIdleTime, ready)) {
@@ -158,8 +158,8 @@ WorkerPool::JobPtr WorkerPool::next(Queue& queue, void (*on_idle)()) {
 void WorkerPool::serve(Lane lane) {
   lower_thread_priority(kThreads[static_cast<int>(lane)].nice);
   Queue& queue = queues_[static_cast<int>(lane)];
-  while (const JobPtr job = next(queue, lane == Lane::kLarge ? return_free_memory : nullptr)) {
-    job->run();
+  while (const TaskPtr task = next(queue, lane == Lane::kLarge ? return_free_memory : nullptr)) {
+    task->run();
     const std::lock_guard lock(mutex_);
     --queue.running;
   }

@@ -22,7 +22,7 @@ namespace moesaic::server {
 
 namespace asio = boost::asio;
 
-// By what a job may cost. Each lane has its own queue and threads: costly jobs never take the threads of
+// By what a task may cost. Each lane has its own queue and threads: costly tasks never take the threads of
 // cheap ones. The costlier the lane, the lower the priority of its threads (nice), so that the engine keeps
 // the cores.
 enum class Lane {
@@ -34,49 +34,49 @@ inline constexpr int kLanes = 3;
 
 class WorkerPool {
  public:
-  struct Place {
+  struct QueueKey {
     Lane lane = Lane::kQuick;
     std::string client;  // clients of a lane take turns
   };
   enum class End {
     kDone,
     kBusy,       // the lane's queue is full, or the pool has stopped
-    kCancelled,  // or late: the work has not begun, or its result is of no use any more
+    kCancelled,  // or past the deadline: the work has not begun, or nobody waits for its result
   };
   using Clock = std::chrono::steady_clock;
 
-  explicit WorkerPool(size_t most_waiting);  // jobs in the queue of each lane
-  ~WorkerPool();                             // as stop(), but tells nobody
+  explicit WorkerPool(size_t most_waiting);  // tasks in the queue of each lane
+  ~WorkerPool();                             // as stop(), but what waits gets no result
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   // Runs `work` on a thread of the lane; the coroutine goes on when it has ended, or when `cancel` is
   // triggered, or at the deadline, whichever is first. After kCancelled the work may still be running, so it
   // must own what it uses. Rethrows what the work throws. executor: the coroutine's own, a strand.
-  asio::awaitable<End> run(asio::any_io_executor executor, Place place, std::stop_token cancel,
+  asio::awaitable<End> run(asio::any_io_executor executor, QueueKey key, std::stop_token cancel,
                            Clock::time_point deadline, std::function<void()> work);
 
-  // Joins after the jobs under way; those that wait end as kBusy.
+  // Joins after the tasks in flight; those that wait end as kBusy.
   void stop();
 
-  // Jobs that wait or run.
-  int jobs(Lane lane) const;
+  // Tasks that wait or run.
+  int tasks(Lane lane) const;
 
  private:
-  struct Job;
-  using JobPtr = std::shared_ptr<Job>;
+  struct Task;
+  using TaskPtr = std::shared_ptr<Task>;
   struct Queue {
     explicit Queue(size_t most) : waiting(most) {}
-    FairQueue<JobPtr> waiting;
+    FairQueue<TaskPtr> waiting;
     std::condition_variable wake;
     int running = 0;
   };
 
   void join();
-  bool submit(const Place& place, const JobPtr& job);
-  bool take_back(const Place& place, const JobPtr& job);
+  bool submit(const QueueKey& key, const TaskPtr& task);
+  bool take_back(const QueueKey& key, const TaskPtr& task);
   void serve(Lane lane);
-  JobPtr next(Queue& queue, void (*on_idle)());
+  TaskPtr next(Queue& queue, void (*on_idle)());
 
   mutable std::mutex mutex_;
   std::array<Queue, kLanes> queues_;

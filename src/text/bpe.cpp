@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kShortPiece = 64;
 // Longer pieces are encoded by windows of so many bytes, which stay in the second-level cache.
 constexpr size_t kWindow = 16 << 10;
-constexpr size_t kUnsettledTokens = 16;
+constexpr size_t kProvisionalTokens = 16;
 
 uint64_t pair_key(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
@@ -166,32 +166,32 @@ bool Bpe::may_follow(int32_t right, int32_t left, std::string_view both) const {
 // Tokens of which each pair of neighbours is the encoding of its own bytes are the encoding of all of them:
 // the first join across a boundary would be one in the pair's own encoding too. So the text is encoded a
 // window at a time. A window's last tokens are left to the next window, since what follows may change them;
-// if that was too few, more of what was settled is encoded again.
+// if that was too few, more of what was taken as final is encoded again.
 void Bpe::encode_windows(std::string_view piece, std::vector<int32_t>& tokens,
                          const TokenLimit& limit) const {
   const size_t first = tokens.size();
   Scratch scratch;
   std::vector<int32_t> window;
-  size_t unsettled = kUnsettledTokens, begin = 0, end = std::min(kWindow, piece.size());
+  size_t provisional = kProvisionalTokens, begin = 0, end = std::min(kWindow, piece.size());
   while (!limit.reached(tokens.size())) {
     window.clear();
     encode_long(piece.substr(begin, end - begin), scratch, window);
     if (tokens.size() > first) {
       const size_t left = lengths_[tokens.back()], right = lengths_[window.front()];
       if (!may_follow(window.front(), tokens.back(), piece.substr(begin - left, left + right))) {
-        for (size_t i = 0; i < unsettled && tokens.size() > first; ++i) {
+        for (size_t i = 0; i < provisional && tokens.size() > first; ++i) {
           begin -= lengths_[tokens.back()];
           tokens.pop_back();
         }
-        unsettled *= 2;
+        provisional *= 2;
         continue;
       }
     }
     const bool last = end == piece.size();
-    const size_t settled = last ? window.size() : window.size() - std::min(window.size(), unsettled);
-    tokens.insert(tokens.end(), window.begin(), window.begin() + static_cast<std::ptrdiff_t>(settled));
+    const size_t final_tokens = last ? window.size() : window.size() - std::min(window.size(), provisional);
+    tokens.insert(tokens.end(), window.begin(), window.begin() + static_cast<std::ptrdiff_t>(final_tokens));
     if (last) return;
-    for (size_t i = 0; i < settled; ++i) begin += lengths_[window[i]];
+    for (size_t i = 0; i < final_tokens; ++i) begin += lengths_[window[i]];
     end = std::min(piece.size(), end + std::max(kWindow, end - begin));
   }
 }

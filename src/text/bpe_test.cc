@@ -71,7 +71,7 @@ TEST(Bpe, LongPiecesOfRandomVocabularies) {
   }
 }
 
-// Tokens as long as several windows: nothing is settled until the text ends.
+// Tokens as long as several windows: nothing is final until the text ends.
 TEST(Bpe, TokensLongerThanAWindow) {
   Merges made;
   int32_t last = 'a';

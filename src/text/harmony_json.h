@@ -11,7 +11,7 @@
 namespace moesaic {
 
 // An array of messages, or an object {messages, tools, response_format, reasoning_effort, instructions,
-// current_date, knowledge_cutoff, model_identity}. Of response_format, type json_schema is told to the model:
+// current_date, knowledge_cutoff, model_identity}. Of response_format, type json_schema goes into the prompt:
 // {name, description, schema}, with or without chat completions' object json_schema around them. Messages:
 // role, content (a string, null, or an array of {type: "text", text} parts), name, channel, recipient,
 // content_type, thinking, reasoning_content or reasoning (an analysis message before), tool_calls ([{id,

@@ -22,36 +22,37 @@ void mixed_load(Harness& run) {
   ASSERT_TRUE(run.engine.run_to_end().ok());
 }
 
-TEST(Draws, TheSameTokensAsWaitingForEveryStep) {
+TEST(DeviceSampling, TheSameTokensAsWaitingForEveryStep) {
   for (const int max_batch : {1, 3, 8}) {
     const EngineOptions options{.context = 160, .max_batch = max_batch, .max_rows = 64};
-    Harness waiting(false, options), drawing(true, options);
-    mixed_load(waiting), mixed_load(drawing);
-    drawing.expect_equals(waiting);
-    EXPECT_EQ(drawing.backend.most_under_way_, 2u);
-    EXPECT_EQ(drawing.engine.stats().full.used, 0);
-    drawing.engine.scheduler().check();
-    EXPECT_TRUE(drawing.engine.idle());
+    Harness on_host(false, options), on_device(true, options);
+    mixed_load(on_host), mixed_load(on_device);
+    on_device.expect_equals(on_host);
+    EXPECT_EQ(on_device.backend.most_in_flight_, 2u);
+    EXPECT_EQ(on_device.engine.stats().full.used, 0);
+    on_device.engine.scheduler().check();
+    EXPECT_TRUE(on_device.engine.idle());
   }
 }
 
-TEST(Draws, LogprobsAreToldWithoutWaiting) {
-  Harness waiting(false, {.context = 100, .max_rows = 64}), drawing(true, {.context = 100, .max_rows = 64});
-  for (Harness* run : {&waiting, &drawing}) {
+TEST(DeviceSampling, LogprobsAreToldWithoutWaiting) {
+  Harness on_host(false, {.context = 100, .max_rows = 64}), on_device(true, {.context = 100, .max_rows = 64});
+  for (Harness* run : {&on_host, &on_device}) {
     for (const int n : {-1, 0, 20}) run->submit(10, {.seed = 4, .max_tokens = 12, .top_logprobs = n});
     ASSERT_TRUE(run->engine.run_to_end().ok());
-    for (const TokenLogprobs& t : run->told_logprobs[0]) EXPECT_EQ(t, TokenLogprobs{});
-    for (const TokenLogprobs& t : run->told_logprobs[1]) EXPECT_NEAR(t.logprob, -std::log(kChoices), 1e-9);
-    for (const TokenLogprobs& t : run->told_logprobs[2]) EXPECT_EQ(t.top.size(), 20u);
+    for (const TokenLogprobs& t : run->received_logprobs[0]) EXPECT_EQ(t, TokenLogprobs{});
+    for (const TokenLogprobs& t : run->received_logprobs[1])
+      EXPECT_NEAR(t.logprob, -std::log(kChoices), 1e-9);
+    for (const TokenLogprobs& t : run->received_logprobs[2]) EXPECT_EQ(t.top.size(), 20u);
   }
-  drawing.expect_equals(waiting);
-  EXPECT_EQ(drawing.backend.most_under_way_, 2u);
+  on_device.expect_equals(on_host);
+  EXPECT_EQ(on_device.backend.most_in_flight_, 2u);
 }
 
-TEST(Draws, WhatAStepTooManyLeftIsNotReused) {
+TEST(DeviceSampling, WhatAStepTooManyLeftIsNotReused) {
   const EngineOptions options{.context = 400, .max_rows = 64};
-  Harness waiting(false, options), drawing(true, options);
-  for (Harness* run : {&waiting, &drawing}) {
+  Harness on_host(false, options), on_device(true, options);
+  for (Harness* run : {&on_host, &on_device}) {
     std::vector<int32_t> prompt(30, 5);
     for (int turn = 0; turn < 12; ++turn) {
       const Request& r = run->submit(prompt, {.seed = 3, .max_tokens = 20, .stop_tokens = many_stops()},
@@ -61,25 +62,25 @@ TEST(Draws, WhatAStepTooManyLeftIsNotReused) {
       prompt.push_back(turn);
     }
   }
-  drawing.expect_equals(waiting);
-  EXPECT_GT(drawing.requests.back()->reused, 30);
+  on_device.expect_equals(on_host);
+  EXPECT_GT(on_device.requests.back()->reused, 30);
 }
 
-TEST(Draws, CancellingCountsFromTheNextStepOn) {
+TEST(DeviceSampling, CancellingCountsFromTheNextStepOn) {
   Harness run(true, {.context = 300, .max_batch = 2, .max_rows = 64});
   Request& a = run.submit(10, {.temperature = 0});
   run.submit(10, {.temperature = 0, .max_tokens = 40});
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(run.engine.step().ok());
-  EXPECT_EQ(a.generated(), 4);  // the fifth is under way
+  EXPECT_EQ(a.generated(), 4);  // the fifth is in flight
   run.cancels[0].request_stop();
   ASSERT_TRUE(run.engine.step().ok());
   EXPECT_EQ(a.finish, FinishReason::kCancelled);
-  EXPECT_EQ(run.told[0].size(), 4u);
+  EXPECT_EQ(run.received[0].size(), 4u);
   ASSERT_TRUE(run.engine.run_to_end().ok());
-  EXPECT_EQ(run.told[1].size(), 40u);
+  EXPECT_EQ(run.received[1].size(), 40u);
 }
 
-TEST(Draws, AnEndKnownBeforehandComputesNothingMore) {
+TEST(DeviceSampling, AnEndKnownBeforehandComputesNothingMore) {
   Harness run(true, {.context = 100, .max_rows = 64});
   run.submit(10, {.temperature = 0, .max_tokens = 7});
   ASSERT_TRUE(run.engine.run_to_end().ok());
@@ -90,7 +91,7 @@ TEST(Draws, AnEndKnownBeforehandComputesNothingMore) {
   EXPECT_EQ(run.backend.begun_, 7 + 2 + 9);
 }
 
-TEST(Draws, AFaultEndsEveryRequestAndTheEngineGoesOn) {
+TEST(DeviceSampling, AFaultEndsEveryRequestAndTheEngineGoesOn) {
   Harness run(true, {.context = 300, .max_batch = 2, .max_rows = 64});
   run.submit(10, {.temperature = 0});
   run.submit(20, {.temperature = 0});
@@ -101,7 +102,7 @@ TEST(Draws, AFaultEndsEveryRequestAndTheEngineGoesOn) {
   run.backend.fail_at_ = -1;
   run.submit(10, {.temperature = 0, .max_tokens = 3});
   ASSERT_TRUE(run.engine.run_to_end().ok());
-  EXPECT_EQ(std::vector<int32_t>(run.told[0].begin(), run.told[0].begin() + 3), run.told[2]);
+  EXPECT_EQ(std::vector<int32_t>(run.received[0].begin(), run.received[0].begin() + 3), run.received[2]);
 }
 
 }  // namespace

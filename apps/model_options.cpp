@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "api/model_parts.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -18,6 +19,9 @@ namespace moesaic::app {
 namespace {
 
 namespace fs = std::filesystem;
+
+// For measuring, and for checking one device's kernels on another.
+constexpr const char* kRareOptions = "Rare options";
 
 Result<std::string> bundled_model() {
   std::vector<fs::path> places;
@@ -31,17 +35,6 @@ Result<std::string> bundled_model() {
   }
   return error(StatusCode::kNotFound,
                "the bundled model 'tiny' is not installed; set MOESAIC_MODELS to the folder that holds it");
-}
-
-Result<MoeOptions> moe_options(const ModelOptions& options) {
-  const auto separate = [&](const char* what) { return std::ranges::count(options.moe_separate, what) > 0; };
-  ASSIGN_OR_RETURN(const MoePath path, moe_path(options.moe_path));
-  return MoeOptions{.path = path,
-                    .separate_quantise = separate("quantise"),
-                    .atomic_combine = separate("combine"),
-                    .policy = options.moe_policy == "threshold" ? MoePolicy::kThreshold
-                              : options.moe_policy == "latency" ? MoePolicy::kLatency
-                                                                : MoePolicy::kCost};
 }
 
 void show_progress(int done, int total) {
@@ -67,28 +60,17 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
       ->required();
   if (!runs_model) return;
   add_device_options(command, *this);
-  command.add_flag(
-      "--portable", portable,
-      "cuda: attention and dense products by the kernels that every device has; slower on Hopper");
+  command
+      .add_flag("--portable", portable,
+                "cuda: attention and dense products by the kernels that every device has; slower on Hopper")
+      ->group(kRareOptions);
   command
       .add_option("--moe-path", moe_path,
-                  "how MXFP4 experts are computed; sm120a: from MXFP8 activations, which SM120 does by "
-                  "itself, Hopper emulates and cpu and reference round to; w4a4: from MXFP4 ones, an "
-                  "experiment; w4a16 (not on cuda): from BF16 ones")
-      ->check(CLI::IsMember({"auto", "sm120a", "w4a16", "w4a4"}))
-      ->capture_default_str();
-  command
-      .add_option(
-          "--moe-policy", moe_policy,
-          "cuda: how the experts' tile is chosen; cost: by the model of their time; threshold: by the mean "
-          "tokens of an expert; latency: the smallest")
-      ->check(CLI::IsMember({"cost", "threshold", "latency"}))
-      ->capture_default_str();
-  command
-      .add_option("--moe-separate", moe_separate,
-                  "to measure what fusing them brings in sm120a and w4a4: quantise, combine")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"quantise", "combine"}));
+                  "w4a8: MXFP4 experts from MXFP8 activations, which SM120 does by itself, Hopper emulates "
+                  "and cpu and reference round to")
+      ->check(CLI::IsMember({"auto", "w4a8"}))
+      ->capture_default_str()
+      ->group(kRareOptions);
   command.add_option("--log", log, "debug: say which kernels a device uses, each when it is first launched")
       ->check(CLI::IsMember({"quiet", "debug"}))
       ->capture_default_str();
@@ -113,12 +95,12 @@ Result<Checkpoint> open_model(const ModelOptions& options) {
 Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows) {
   ASSIGN_OR_RETURN(const DenseFormat dense, dense_format(options.dense));
   ASSIGN_OR_RETURN(const KvFormat kv, kv_format(options.kv_dtype));
-  ASSIGN_OR_RETURN(const MoeOptions moe, moe_options(options));
+  ASSIGN_OR_RETURN(const MoePath path, moe_path(options.moe_path));
   set_log_level(options.log == "debug" ? LogLevel::kDebug : LogLevel::kQuiet);
   auto backend = create_backend(options.device, {.threads = options.threads,
                                                  .cpu_pin = options.cpu_pin != "off",
                                                  .dense = dense,
-                                                 .moe = moe,
+                                                 .moe_path = path,
                                                  .portable = options.portable,
                                                  .kv = kv,
                                                  .max_rows = max_rows,
@@ -141,12 +123,9 @@ Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows) {
 }
 
 Status load(LoadedModel& model, const KvDemand& cache) {
-  RETURN_IF_ERROR(plan_memory(cache, model.checkpoint.config, model.checkpoint.weights, *model.backend));
   const auto start = std::chrono::steady_clock::now();
   const LoadProgress progress = isatty(STDERR_FILENO) != 0 ? LoadProgress(show_progress) : LoadProgress();
-  const Status loaded = model.backend->load(model.checkpoint.config, model.checkpoint.weights, progress);
-  if (model.checkpoint.weights.intact) RETURN_IF_ERROR(model.checkpoint.weights.intact());
-  RETURN_IF_ERROR(loaded);
+  RETURN_IF_ERROR(load_weights(model.checkpoint, cache, *model.backend, progress));
   model.load_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   model.caps = model.backend->caps();
   return {};

@@ -14,8 +14,7 @@ namespace moesaic::app {
 
 struct ModelOptions {
   std::string model, device = "auto", cpu_pin = "auto", cpu_prefetch = "auto", isa = "auto", dense = "keep",
-                     kv_dtype = "auto", log = "quiet", moe_path = "auto", moe_policy = "cost";
-  std::vector<std::string> moe_separate;
+                     kv_dtype = "auto", log = "quiet", moe_path = "auto";
   std::string tuning_folder = cache_folder();
   int threads = 0;
   bool batch_invariant = false, portable = false;

@@ -14,8 +14,8 @@ import sys
 ARCHITECTURES = ("sm_120a", "sm_121a", "sm_120f")
 REGISTERS, MOST_REGISTERS = 65536, 255  # of a multiprocessor, of a thread
 WARPS = {"few": 4, "many": 8}
-EPILOGUES = {"SwiGluMx": "GEMM 1", "Store": "GEMM 2 and rows", "AtomicCombine": "GEMM 2, atomics", "3Qkv": "QKV"}
-ELEMENTS = ("E2M1", "E4M3")  # of layout.h
+EPILOGUES = {"SwiGluMx": "GEMM 1", "Store": "GEMM 2 and rows", "3Qkv": "QKV"}
+ELEMENTS = ("E2M1", "E4M3")  # of quad_layout.h
 
 
 def cuobjdump():
@@ -42,7 +42,7 @@ class Tile:
         self.kind = re.search(r"(few|many)_kernel", symbol).group(1)
         numbers = [int(n) for n in re.findall(r"Li(\d+)E", symbol)]
         self.epilogue = next(text for name, text in EPILOGUES.items() if name in symbol)
-        self.weights, self.inputs = (ELEMENTS[int(n)] for n in re.search(r"ElementE(\d)ELS\w_(\d)E", symbol).groups())
+        self.weights = ELEMENTS[int(re.search(r"ElementE(\d)E", symbol).group(1))]
         if self.kind == "few":
             groups, self.units = numbers
             self.tokens, self.groups, self.copies = 8 * groups, groups, self.units
@@ -51,15 +51,14 @@ class Tile:
             self.groups, self.copies = self.tokens // 8 * self.units // WARPS["many"], 1
 
     def key(self):
-        return (self.inputs != "E4M3", self.weights, self.epilogue, self.tokens, self.units)
+        return (self.weights, self.epilogue, self.tokens, self.units)
 
     def text(self):
-        return f"{self.weights} x {self.inputs}, {self.epilogue}, {self.tokens} tokens x {32 * self.units} rows"
+        return f"{self.weights} x E4M3, {self.epilogue}, {self.tokens} tokens x {32 * self.units} rows"
 
     def mma(self):
-        """The instruction, and the blocks of 32 columns that one takes."""
-        kind, blocks = ("OMMA.SF.16864", 2) if self.inputs == "E2M1" else ("QMMA.SF.16832", 1)
-        return f"{kind}.F32.{self.weights}.{self.inputs}.E8", blocks
+        """The instruction."""
+        return f"QMMA.SF.16832.F32.{self.weights}.E4M3.E8"
 
 
 def reads(line, register):
@@ -104,13 +103,13 @@ def measure(tool, architecture, path):
         tile = Tile(symbol)
         registers, stack, local, _ = used[symbol]
         count = lambda pattern: sum(1 for l in lines if re.match(pattern, l))
-        instruction, step_blocks = tile.mma()
+        instruction = tile.mma()
         mma = count(re.escape(instruction))
         shared_loads = [i for i, l in enumerate(lines) if re.match(r"LDS\.128", l)]
         global_loads = [i for i, l in enumerate(lines) if re.match(r"LDG\.E\.128(?!\.STRONG)", l)]  # the job is STRONG
-        steps = 4 // step_blocks * tile.copies
+        steps = 4 * tile.copies
         weight_loads = 4 * tile.copies * (2 if tile.weights == "E4M3" else 1)
-        token_loads = tile.groups * (1 if tile.inputs == "E2M1" else 2)
+        token_loads = 2 * tile.groups
         blocks = REGISTERS // (-(-registers // 8) * 8 * 32 * WARPS[tile.kind])
         wrong = []
         if mma != steps * 2 * tile.groups:

@@ -13,7 +13,7 @@ fail() { echo "FAIL $*" && failed=1; }
 
 # ask PROGRAM CACHE NAME: logits of every position in one prefill, and a greedy answer: tiles for many tokens and for few.
 ask() {
-  local options=(-m "$model" --device cuda --moe-path sm120a --dense mxfp8 --log debug) start=$EPOCHREALTIME
+  local options=(-m "$model" --device cuda --moe-path w4a8 --dense mxfp8 --log debug) start=$EPOCHREALTIME
   XDG_CACHE_HOME=$2 "$1" logits "${options[@]}" --tokens "$tokens" --all >"$work/$3.logits" 2>"$work/$3.log" || return
   local end=$EPOCHREALTIME
   XDG_CACHE_HOME=$2 "$1" run "${options[@]}" -p "What is 47 x 36?" -n 200 --temp 0 >"$work/$3.text" 2>>"$work/$3.log" || return
@@ -54,7 +54,7 @@ library=$(readlink -f "${NVRTC:-/usr/local/cuda/lib64/libnvrtc.so}")
 # shellcheck disable=SC2016 # $0 and $@ are the inner shell's
 hidden() { unshare -rm sh -c 'mount --bind /dev/null "$0" && exec "$@"' "$library" "$@"; }
 if hidden true 2>/dev/null; then
-  hidden "$lean" logits -m "$model" --device cuda --moe-path sm120a --tokens 1 >"$work/hidden.out" 2>&1 && fail "no NVRTC: it ran"
+  hidden "$lean" logits -m "$model" --device cuda --moe-path w4a8 --tokens 1 >"$work/hidden.out" 2>&1 && fail "no NVRTC: it ran"
   cat "$work/hidden.out"
   [ "$(grep -c '' "$work/hidden.out") $(grep -c 'no NVRTC' "$work/hidden.out")" = "1 1" ] || fail "no NVRTC: not one line that says so"
 else

@@ -14,10 +14,9 @@
 namespace moesaic::app {
 namespace {
 
-// Where no device is measured, what data sheets say: of an H200, and with --moe-path sm120a or w4a4 of this
-// one.
+// Where no device is measured, what data sheets say: of an H200, and with --moe-path w4a8 of this one.
 constexpr double kBytesPerSecond = 4.8e12, kFlopsPerSecond = 989e12;
-constexpr const char* kAtomDevice = "rtx-pro-6000";
+constexpr const char* kW4A8Device = "rtx-pro-6000";
 constexpr int kSteps = 4;
 constexpr double kSecondsAWay = 0.05;
 
@@ -48,7 +47,7 @@ MoeShape shape_of(const Checkpoint& k, int tokens) {
 
 // The ways of the loaded model, or those that a device would have.
 std::span<const MoeWay> ways_of(const LoadedModel& m, MoePath path) {
-  if (path == MoePath::kAtom || path == MoePath::kW4A4) return atom_ways(false, path == MoePath::kW4A4);
+  if (path == MoePath::kW4A8) return w4a8_ways();
   if (!m.backend->moe_ways().empty()) return m.backend->moe_ways();
   const Format format = m.checkpoint.weights.layers[0].gate.first.format;
   return hopper_ways(is_mxfp4(format) && slabs_take(shape_of(m.checkpoint, 1)));
@@ -177,11 +176,11 @@ Status run_plan(const PlanOptions& o) {
   Ceiling ceiling;
   if (!device) {
     ASSIGN_OR_RETURN(const MoePath path, moe_path(o.model.moe_path));
-    const bool fp4 = path == MoePath::kW4A4, atom = fp4 || path == MoePath::kAtom;
-    const DeviceModel& sm120 = *find_device_model(kAtomDevice);
-    if (atom) ceiling = {sm120.bytes_per_second, sm120.fp8_flops * (fp4 ? kFp4Rate : 1)};
+    const bool w4a8 = path == MoePath::kW4A8;
+    const DeviceModel& sm120 = *find_device_model(kW4A8Device);
+    if (w4a8) ceiling = {sm120.bytes_per_second, sm120.fp8_flops};
     fmt::print("{} on an NVIDIA {} as its data sheet has it; no device is measured\n\n", o.model.model,
-               atom ? sm120.label : "H200");
+               w4a8 ? sm120.label : "H200");
     for (const int tokens : o.tokens) RETURN_IF_ERROR(print_ways(m, tokens, ceiling, false, path));
     return {};
   }

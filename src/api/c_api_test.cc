@@ -188,7 +188,7 @@ TEST(CApiOptions, FormatsAndTokenizer) {
   options.device = "reference";
   options.dense = "q8_0";
   options.kv_dtype = "bf16";
-  options.moe_path = "w4a4";
+  options.moe_path = "w4a8";
   options.batch_invariant = 1;
   const std::string own = std::string(kTiny) + "/tokenizer.json";
   options.tokenizer = own.c_str();
@@ -203,7 +203,7 @@ TEST(CApiOptions, FormatsAndTokenizer) {
   };
   refused(&moesaic_options::dense, "q9");
   refused(&moesaic_options::kv_dtype, "fp9");
-  refused(&moesaic_options::moe_path, "sm121");
+  refused(&moesaic_options::moe_path, "w4a4");
   refused(&moesaic_options::tokenizer, "/nowhere/tokenizer.json");
 }
 

@@ -37,24 +37,14 @@ inline Format made_of(Format stored, DenseFormat wanted) {
 // kFp8: E4M3 without a scale, rounded to nearest even and saturating at 448.
 enum class KvFormat { kOwn, kBf16, kFp8 };
 
-// How MXFP4 experts are computed, and dense matrices that are MXFP4 or MXFP8. kAtom: from activations rounded
+// How MXFP4 experts are computed, and dense matrices that are MXFP4 or MXFP8. kW4A8: from activations rounded
 // to MXFP8; by kernels/sm120/ on cuda, which is what SM120 and SM121 do by themselves and Hopper emulates;
-// cpu and reference round alike (backend/rounding.h), the reference being the oracle. kW4A4: experts only,
-// from activations rounded to MXFP4; by kernels/sm120/ too, an experiment. kW4A16: from BF16 ones, to see
-// what fewer bits cost; not on cuda.
-enum class MoePath { kAuto, kAtom, kW4A16, kW4A4 };
-// By the names that users know them by: keep, bf16, q8_0, mxfp8, mxfp4; auto, bf16, fp8; auto, sm120a,
-// w4a16, w4a4.
+// cpu and reference round alike (backend/rounding.h), the reference being the oracle.
+enum class MoePath { kAuto, kW4A8 };
+// By the names that users know them by: keep, bf16, q8_0, mxfp8, mxfp4; auto, bf16, fp8; auto, w4a8.
 Result<DenseFormat> dense_format(std::string_view name);
 Result<KvFormat> kv_format(std::string_view name);
 Result<MoePath> moe_path(std::string_view name);
-struct MoeOptions {
-  MoePath path = MoePath::kAuto;
-  // Of kAtom and kW4A4, what they gain: quantisation as kernels of its own, of SwiGLU's result in BF16 (cpu
-  // and reference then round so too); cuda: GEMM 2 into zeroed memory by float atomics.
-  bool separate_quantise = false, atomic_combine = false;
-  MoePolicy policy = MoePolicy::kCost;  // where nothing was measured (tuning_folder)
-};
 
 // Sees the router's logits of every row, in order, on the thread that drives the backend: for finding out
 // where two backends chose different experts. Slow on devices.
@@ -68,7 +58,7 @@ struct BackendOptions {
   // cpu: the folder that holds the machine's /sys and /proc, "" but in tests.
   std::string system_root;
   DenseFormat dense = DenseFormat::kAsLoaded;
-  MoeOptions moe;
+  MoePath moe_path = MoePath::kAuto;
   // cuda: only kernels that every device has, attention and dense products by mma.sync: what devices other
   // than Hopper do by themselves. Batch-invariant.
   bool portable = false;
@@ -84,6 +74,8 @@ struct BackendOptions {
   // Where measurements are kept: on cuda those of `moesaic tune`, on the cpu also those made when a model is
   // loaded. Empty: nowhere.
   std::string tuning_folder;
+  int max_sms =
+      0;  // cuda, for tests: multiprocessors that kernels with a grid of the device's size take; 0: all
   std::string cpu_prefetch = "auto";  // auto (measured), none, or a hint and a distance: t0:1024
 };
 
@@ -96,9 +88,8 @@ struct BackendCaps {
   bool half_activations = false;
   // By whose rule activations are rounded (backend/rounding.h); kAuto: by none.
   MoePath rounding = MoePath::kAuto;
-  bool mx_of_bf16 = false;  // SwiGLU's result is rounded to BF16 before, too
-  double peak_flops = 0;    // of matrix products on 16-bit values, by the data sheet; 0: not stated
-  std::string reads = {};   // cpu, of a loaded model: how weights are read, and why so
+  double peak_flops = 0;   // of matrix products on 16-bit values, by the data sheet; 0: not stated
+  std::string reads = {};  // cpu, of a loaded model: how weights are read, and why so
 };
 
 // One op's share of the steps since reset, for `profile`.

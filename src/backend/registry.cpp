@@ -76,10 +76,8 @@ Result<KvFormat> kv_format(std::string_view name) {
 
 Result<MoePath> moe_path(std::string_view name) {
   if (name == "auto") return MoePath::kAuto;
-  if (name == "sm120a") return MoePath::kAtom;
-  if (name == "w4a16") return MoePath::kW4A16;
-  if (name == "w4a4") return MoePath::kW4A4;
-  return invalid("experts by '{}': use auto, sm120a, w4a16 or w4a4", name);
+  if (name == "w4a8") return MoePath::kW4A8;
+  return invalid("experts by '{}': use auto or w4a8", name);
 }
 
 std::vector<std::string> list_backends() {

@@ -1,5 +1,5 @@
-// What the activations of a product are rounded to on MoePath::kAtom, kW4A16 and kW4A4: the rule of the
-// backends that compute on the host. kernels/sm120/quantize.cuh is the same for a device.
+// What the activations of a product are rounded to on MoePath::kW4A8: the rule of the backends that compute
+// on the host. kernels/sm120/quantize.cuh is the same for a device.
 #pragma once
 
 #include "backend/backend.h"
@@ -18,15 +18,10 @@ struct Rounding {
 };
 
 // Before they meet weights that memory holds so. What comes from a norm or attention is BF16 on a device.
-inline Rounding rounding_of(const MoeOptions& moe, Operand operand, Format weights) {
-  const bool dense = operand == Operand::kDense, fp8 = dense && weights == Format::kMxfp8;
-  if (moe.path == MoePath::kAuto || !(is_mxfp4(weights) || fp8)) return {};
-  if (dense && moe.path != MoePath::kAtom) return {};
-  const bool of_bf16 = operand != Operand::kSwiglu || moe.separate_quantise;
-  return {.first = of_bf16 ? Format::kBF16 : Format::kF32,
-          .then = moe.path == MoePath::kAtom    ? Format::kMxfp8
-                  : moe.path == MoePath::kW4A16 ? Format::kBF16
-                                                : Format::kMxfp4};
+inline Rounding rounding_of(MoePath path, Operand operand, Format weights) {
+  const bool fp8 = operand == Operand::kDense && weights == Format::kMxfp8;
+  if (path == MoePath::kAuto || !(is_mxfp4(weights) || fp8)) return {};
+  return {.first = operand == Operand::kSwiglu ? Format::kF32 : Format::kBF16, .then = Format::kMxfp8};
 }
 
 }  // namespace moesaic

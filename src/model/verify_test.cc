@@ -61,12 +61,12 @@ TEST(Verify, TheReferenceEqualsItself) {
   for (const VerifyCase& c : verify_with([](ModelConfig&, LayerWeights&) {})) EXPECT_EQ(c.error, 0) << c.op;
 }
 
-// Four bits are 11% rms of noise, and again in SwiGLU's result: what does not round so is seen.
-TEST(Verify, TheMxfp4RuleIsSeen) {
+// A backend that says that it rounds to MXFP8 and does not is seen.
+TEST(Verify, TheMxfp8RuleIsSeen) {
   const BackendFactory silent = []() -> Result<std::unique_ptr<Backend>> {
     return std::unique_ptr<Backend>(
         std::make_unique<Faulty>([](ModelConfig&, LayerWeights&) {}, BackendOptions{},
-                                 BackendCaps{.name = "faulty", .rounding = MoePath::kW4A4}));
+                                 BackendCaps{.name = "faulty", .rounding = MoePath::kW4A8}));
   };
   const auto cases = verify_ops(silent, {.quick = true});
   ASSERT_TRUE(cases.ok());
@@ -77,8 +77,8 @@ TEST(Verify, TheMxfp4RuleIsSeen) {
 // to 512; other formats' experts stay as they are.
 TEST(Verify, MxActivationsRoundMxfp4ExpertsOnly) {
   const BackendFactory rounding = []() -> Result<std::unique_ptr<Backend>> {
-    return std::unique_ptr<Backend>(std::make_unique<Faulty>(
-        [](ModelConfig&, LayerWeights&) {}, BackendOptions{.moe = {.path = MoePath::kAtom}}));
+    return std::unique_ptr<Backend>(std::make_unique<Faulty>([](ModelConfig&, LayerWeights&) {},
+                                                             BackendOptions{.moe_path = MoePath::kW4A8}));
   };
   const auto cases = verify_ops(rounding, {.quick = true});
   ASSERT_TRUE(cases.ok());
@@ -90,45 +90,24 @@ TEST(Verify, MxActivationsRoundMxfp4ExpertsOnly) {
   }
 }
 
-// Rounding SwiGLU's result to BF16 first moves one value in 32 to MXFP8's other neighbour; a backend that
-// says that it does so is compared with a reference that does.
-TEST(Verify, Bf16BeforeMxfp8) {
-  const MoeOptions twice{.path = MoePath::kAtom, .separate_quantise = true};
-  const BackendFactory backend = [&] { return create_backend("reference", {.moe = twice}); };
-  const auto cases = verify_ops(backend, {.quick = true});
-  ASSERT_TRUE(cases.ok());
-  for (const VerifyCase& c : cases.value()) EXPECT_EQ(c.error, 0) << c.op << " " << c.shape;
-  const BackendFactory silent = [&]() -> Result<std::unique_ptr<Backend>> {
-    return std::unique_ptr<Backend>(
-        std::make_unique<Faulty>([](ModelConfig&, LayerWeights&) {}, BackendOptions{.moe = twice},
-                                 BackendCaps{.name = "faulty", .rounding = MoePath::kAtom}));
-  };
-  const auto differing = verify_ops(silent, {.quick = true});
-  ASSERT_TRUE(differing.ok());
-  EXPECT_TRUE(any_failure(differing.value(), "moe"));
-}
-
 // The cpu rounds by the reference's rule and multiplies exactly: where attention's integers are not before
 // it, sums differ only.
 TEST(Verify, TheCpuRoundsToMxToo) {
-  const BackendOptions cases_of[] = {
-      {.moe = {.path = MoePath::kAtom}},
-      {.moe = {.path = MoePath::kW4A4}},
-      {.dense = DenseFormat::kMxfp8, .moe = {.path = MoePath::kAtom, .separate_quantise = true}}};
+  const BackendOptions cases_of[] = {{.moe_path = MoePath::kW4A8},
+                                     {.dense = DenseFormat::kMxfp8, .moe_path = MoePath::kW4A8}};
   for (const BackendOptions& options : cases_of) {
     const auto cases =
         verify_ops([&] { return create_backend("cpu", options); }, {.quick = true, .dense = options.dense});
     ASSERT_TRUE(cases.ok()) << cases.status().message();
     for (const VerifyCase& c : cases.value()) {
       const bool mx = c.shape.starts_with("MX") || options.dense == DenseFormat::kMxfp8;
-      const bool dense = options.moe.path == MoePath::kAtom;
-      const bool alone = c.op == "moe" || (dense && c.op == "embed+unembed");
+      const bool alone = c.op == "moe" || c.op == "embed+unembed";
       EXPECT_LE(c.error, mx && alone ? 1e-5 : c.tolerance) << c.op << " " << c.shape;
     }
   }
 }
 
-// What --dense makes of weights, and then of activations on the atom's path, is the reference's too; a
+// What --dense makes of weights, and then of activations with w4a8, is the reference's too; a
 // backend that rounds no activations is seen, and one that keeps the weights as well.
 TEST(Verify, DenseAsMx) {
   const auto verify = [](const BackendOptions& options, DenseFormat said, bool says_mx) {
@@ -137,20 +116,20 @@ TEST(Verify, DenseAsMx) {
           std::make_unique<Faulty>([](ModelConfig&, LayerWeights&) {}, options,
                                    BackendCaps{.name = "faulty",
                                                .half_activations = true,
-                                               .rounding = says_mx ? MoePath::kAtom : MoePath::kAuto}));
+                                               .rounding = says_mx ? MoePath::kW4A8 : MoePath::kAuto}));
     };
     return verify_ops(backend, {.quick = true, .dense = said}).value();
   };
-  const MoeOptions atom{.path = MoePath::kAtom};
+  constexpr MoePath kW4A8 = MoePath::kW4A8;
   using enum DenseFormat;
-  for (const auto& cases :
-       {verify({.moe = atom}, kAsLoaded, true), verify({.dense = kMxfp8, .moe = atom}, kMxfp8, true),
-        verify({.dense = kMxfp4}, kMxfp4, false)}) {
+  for (const auto& cases : {verify({.moe_path = kW4A8}, kAsLoaded, true),
+                            verify({.dense = kMxfp8, .moe_path = kW4A8}, kMxfp8, true),
+                            verify({.dense = kMxfp4}, kMxfp4, false)}) {
     for (const VerifyCase& c : cases) EXPECT_EQ(c.error, 0) << c.op << " " << c.shape;
   }
   EXPECT_TRUE(any_failure(verify({}, kAsLoaded, true), "embed+unembed"));
   EXPECT_TRUE(any_failure(verify({.dense = kMxfp4}, kMxfp4, true), "embed+unembed"));
-  EXPECT_TRUE(any_failure(verify({.moe = atom}, kMxfp8, true), "embed+unembed"));
+  EXPECT_TRUE(any_failure(verify({.moe_path = kW4A8}, kMxfp8, true), "embed+unembed"));
 }
 
 // Every instruction set that this machine runs; "auto" is the best of them.
@@ -233,14 +212,14 @@ TEST(Verify, Mxfp8MakesAWholeModelsNoiseLarger) {
   c.experts = c.experts_per_token;  // no choice of experts to lose
   const auto error_of = [&](MoePath path) {
     const BackendFactory backend = [&] {
-      return create_backend("reference", {.moe = {.path = path}, .kv = KvFormat::kBf16});
+      return create_backend("reference", {.moe_path = path, .kv = KvFormat::kBf16});
     };
     const auto result = verify_model(c, make_random_model(c, {}), backend, 40, {});
     EXPECT_TRUE(result.ok() && result.value().ok) << result.value().error;
-    EXPECT_EQ(result.value().tolerance, path == MoePath::kAtom ? 48e-3 : 1e-3);
+    EXPECT_EQ(result.value().tolerance, path == MoePath::kW4A8 ? 48e-3 : 1e-3);
     return result.value().error;
   };
-  const double plain = error_of(MoePath::kAuto), mxfp8 = error_of(MoePath::kAtom);
+  const double plain = error_of(MoePath::kAuto), mxfp8 = error_of(MoePath::kW4A8);
   EXPECT_GT(mxfp8, 8 * plain) << plain;
   EXPECT_LT(mxfp8, 200 * plain) << plain;
 }

@@ -47,40 +47,29 @@ constexpr MoeWay kTileWays[] = {
 
 // Not measured on the devices that they are for: the bandwidth and the rate of an RTX PRO 6000's data sheet,
 // of which few-token tiles reach 75 and 60%, wide ones 40%.
-constexpr double kAtomBandwidth = 0.75 * 1.79e12;
-constexpr MoeWay kAtomWays[] = {
-    {"atom 8", MoeKernel::kAtom, 1, 0, 8, 8, 8e-6, kAtomBandwidth, 60e12},
-    {"atom 16", MoeKernel::kAtom, 1, 0, 16, 16, 8e-6, kAtomBandwidth, 110e12},
-    {"atom 32", MoeKernel::kAtom, 1, 0, 32, 32, 8e-6, kAtomBandwidth, 180e12},
-    {"atom 64", MoeKernel::kAtom, 1, 0, 64, 16, 10e-6, 0.9 * kAtomBandwidth, 240e12},
-    {"atom 128", MoeKernel::kAtom, 1, 0, 128, 32, 10e-6, 0.9 * kAtomBandwidth, 300e12},
-    {"atom prefill", MoeKernel::kAtomPrefill, 1, 0, 128, 64, 10e-6, 0.8 * kAtomBandwidth, 360e12},
-    {"atom capacity 128", MoeKernel::kAtomCapacity, 1, 0, 128, 128, 10e-6, 0.9 * kAtomBandwidth, 300e12},
+constexpr double kSm120Bandwidth = 0.75 * 1.79e12;
+constexpr MoeWay kW4A8Ways[] = {
+    {"w4a8 8", MoeKernel::kW4A8, 1, 0, 8, 8, 8e-6, kSm120Bandwidth, 60e12},
+    {"w4a8 16", MoeKernel::kW4A8, 1, 0, 16, 16, 8e-6, kSm120Bandwidth, 110e12},
+    {"w4a8 32", MoeKernel::kW4A8, 1, 0, 32, 32, 8e-6, kSm120Bandwidth, 180e12},
+    {"w4a8 64", MoeKernel::kW4A8, 1, 0, 64, 16, 10e-6, 0.9 * kSm120Bandwidth, 240e12},
+    {"w4a8 128", MoeKernel::kW4A8, 1, 0, 128, 32, 10e-6, 0.9 * kSm120Bandwidth, 300e12},
+    {"w4a8 prefill", MoeKernel::kW4A8Prefill, 1, 0, 128, 64, 10e-6, 0.8 * kSm120Bandwidth, 360e12},
 };
-
-constexpr auto kFp4Ways = [] {
-  auto ways = std::to_array(kAtomWays);
-  for (MoeWay& way : ways) way.flops_per_second *= kFp4Rate;
-  return ways;
-}();
 
 // Fitted to what docs/lab has for an H200 and 128 experts, 2026-11-21: within 8%.
 constexpr MoeWay kEmulatedWays[] = {
-    {"atom 8", MoeKernel::kAtom, 1, 0, 8, 8, 27e-6, 2.9e12, 76e12},
-    {"atom 16", MoeKernel::kAtom, 1, 0, 16, 16, 25e-6, 2.3e12, 112e12},
-    {"atom 32", MoeKernel::kAtom, 1, 0, 32, 32, 26e-6, 1.13e12, 140e12},
-    {"atom 64", MoeKernel::kAtom, 1, 0, 64, 16, 37e-6, 0.81e12, 95e12},
-    {"atom 128", MoeKernel::kAtom, 1, 0, 128, 32, 52e-6, 0.52e12, 106e12},
-    {"atom prefill", MoeKernel::kAtomPrefill, 1, 0, 128, 64, 59e-6, 0.64e12, 129e12},
-    {"atom capacity 128", MoeKernel::kAtomCapacity, 1, 0, 128, 128, 59e-6, 1.16e12, 152e12},
+    {"w4a8 8", MoeKernel::kW4A8, 1, 0, 8, 8, 27e-6, 2.9e12, 76e12},
+    {"w4a8 16", MoeKernel::kW4A8, 1, 0, 16, 16, 25e-6, 2.3e12, 112e12},
+    {"w4a8 32", MoeKernel::kW4A8, 1, 0, 32, 32, 26e-6, 1.13e12, 140e12},
+    {"w4a8 64", MoeKernel::kW4A8, 1, 0, 64, 16, 37e-6, 0.81e12, 95e12},
+    {"w4a8 128", MoeKernel::kW4A8, 1, 0, 128, 32, 52e-6, 0.52e12, 106e12},
+    {"w4a8 prefill", MoeKernel::kW4A8Prefill, 1, 0, 128, 64, 59e-6, 0.64e12, 129e12},
 };
 
 }  // namespace
 
-std::span<const MoeWay> atom_ways(bool emulated, bool fp4) {
-  if (emulated) return kEmulatedWays;
-  return fp4 ? std::span<const MoeWay>(kFp4Ways) : std::span<const MoeWay>(kAtomWays);
-}
+std::span<const MoeWay> w4a8_ways(bool emulated) { return emulated ? kEmulatedWays : kW4A8Ways; }
 
 bool slabs_take(const MoeShape& s) {
   return s.hidden == 2880 && s.intermediate == 2880 && s.top_k == 4 && s.experts < 255;
@@ -112,20 +101,6 @@ std::vector<MoeChoice> rank_ways(const MoeShape& shape, std::span<const MoeWay> 
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const MoeChoice& a, const MoeChoice& b) { return a.work.seconds < b.work.seconds; });
   return ranked;
-}
-
-const MoeWay& choose_way(const MoeShape& shape, std::span<const MoeWay> ways, MoePolicy policy) {
-  if (policy == MoePolicy::kCost) return *rank_ways(shape, ways).front().way;
-  // Tokens of an expert that has any.
-  const double mean = shape.tokens * shape.top_k / expected_work(shape, ways.front()).experts;
-  const MoeWay* chosen = nullptr;
-  for (const MoeWay& way : ways) {
-    const bool baseline = way.kernel == MoeKernel::kAtomCapacity;
-    if (!takes(way, shape.tokens) || baseline) continue;
-    const bool too_small = chosen != nullptr && chosen->tile > 0 && chosen->tile < mean;
-    if (chosen == nullptr || (policy == MoePolicy::kThreshold && too_small)) chosen = &way;
-  }
-  return chosen != nullptr ? *chosen : ways.front();
 }
 
 double floor_seconds(const MoeShape& shape, double bytes_per_second, double flops_per_second) {

@@ -15,15 +15,12 @@ struct MoeShape {
 };
 
 enum class MoeKernel {
-  kDecode,  // kernels/sm90/moe_decode: the whole operator in one launch
-  kSplit,   // kernels/sm90/gemm_split_k: mma.sync, the contraction split among warps
-  kWide,    // kernels/sm90/gemm_wgmma: wgmma
-  kTiles,   // gemm: mma.sync, any device and format
-  // kernels/sm120/: MXFP8 activations; with more rows a block; with as many tokens as the tile has, whatever
-  // there are
-  kAtom,
-  kAtomPrefill,
-  kAtomCapacity,
+  kDecode,       // kernels/sm90/moe_decode: the whole operator in one launch
+  kSplit,        // kernels/sm90/gemm_split_k: mma.sync, the contraction split among warps
+  kWide,         // kernels/sm90/gemm_wgmma: wgmma
+  kTiles,        // gemm: mma.sync, any device and format
+  kW4A8,         // kernels/sm120/: MXFP4 weights, MXFP8 activations
+  kW4A8Prefill,  // the same with more rows to a thread block
 };
 
 // One way in which a device can run it. Which ways take a step depends on its tokens alone. Ways of one
@@ -58,24 +55,14 @@ struct MoeChoice {
 };
 std::vector<MoeChoice> rank_ways(const MoeShape& shape, std::span<const MoeWay> ways);
 
-// How one of them is chosen.
-enum class MoePolicy {
-  kCost,       // the least time by expected_work
-  kThreshold,  // the smallest tile that holds the tokens an expert has on average; with all tiles too small
-               // the last way
-  kLatency,    // the smallest tile: most thread blocks, least padding
-};
-const MoeWay& choose_way(const MoeShape& shape, std::span<const MoeWay> ways, MoePolicy policy);
-
 // What is compiled for Hopper: for experts in slabs (weights/slab_layout.h), and for all others.
 std::span<const MoeWay> hopper_ways(bool slabs);
 // Whether experts of these sizes can stand in slabs: those that kernels/sm90/moe_decode is written for.
 bool slabs_take(const MoeShape& shape);
 
-inline constexpr double kFp4Rate = 2;  // of E2M1 x E2M1, of MXFP8 activations' rate
 // What is compiled for SM120 and SM121 (kernels/sm120/gemm.h), and the same with the figures of a device that
-// emulates it. fp4: from MXFP4 activations, at twice the rate; emulated, at that of MXFP8.
-std::span<const MoeWay> atom_ways(bool emulated = false, bool fp4 = false);
+// emulates it.
+std::span<const MoeWay> w4a8_ways(bool emulated = false);
 
 // What no way can beat: the weights of the experts that have tokens once, or the operations without padding.
 double floor_seconds(const MoeShape& shape, double bytes_per_second, double flops_per_second);

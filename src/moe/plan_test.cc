@@ -90,59 +90,39 @@ TEST(Floor, IsBytesThenOperations) {
   EXPECT_NEAR(floor_seconds(shape(8192, 32), 4.8e12, 989e12), 6.0 * 8192 * 4 * 2880 * 2880 / 989e12, 1e-7);
 }
 
-TEST(ChooseWay, PoliciesOfTheAtom) {
-  const auto name = [](int tokens, MoePolicy policy) {
-    return choose_way(shape(tokens, 128), atom_ways(), policy).name;
-  };
-  EXPECT_EQ(name(1, MoePolicy::kThreshold), "atom 8");
-  EXPECT_EQ(name(250, MoePolicy::kThreshold), "atom 8");    // 7.8 an expert
-  EXPECT_EQ(name(300, MoePolicy::kThreshold), "atom 16");   // 9.4
-  EXPECT_EQ(name(2000, MoePolicy::kThreshold), "atom 64");  // 62.5
-  EXPECT_EQ(name(2100, MoePolicy::kThreshold), "atom 128");
-  EXPECT_EQ(name(8192, MoePolicy::kThreshold), "atom prefill");
-  for (const int tokens : {1, 64, 8192}) EXPECT_EQ(name(tokens, MoePolicy::kLatency), "atom 8");
-  for (const int tokens : {1, 2, 4, 8}) EXPECT_EQ(name(tokens, MoePolicy::kCost), "atom 8");
-  EXPECT_EQ(name(8192, MoePolicy::kCost), "atom prefill");
+TEST(RankWays, OfW4A8) {
+  const auto name = [](int tokens) { return rank_ways(shape(tokens, 128), w4a8_ways()).front().way->name; };
+  for (const int tokens : {1, 2, 4, 8}) EXPECT_EQ(name(tokens), "w4a8 8");
+  EXPECT_EQ(name(8192), "w4a8 prefill");
 }
 
-// Microseconds of docs/lab, measured on an H200, in the order of atom_ways().
-TEST(AtomWays, EmulatedTimesAreTheMeasuredOnes) {
+// Microseconds of docs/lab, measured on an H200, in the order of w4a8_ways().
+TEST(W4A8Ways, EmulatedTimesAreTheMeasuredOnes) {
   struct Measured {
     int tokens;
-    std::array<double, 7> us;
+    std::array<double, 6> us;
   };
   constexpr Measured kMeasured[] = {
-      {1, {49.6, 54.2, 72.7, 102.4, 153.8, 158.3, 228.5}},
-      {2, {66.6, 81.4, 120.1, 166, 254.3, 250.9, 388.8}},
-      {4, {105.2, 131.8, 203.2, 290.7, 450, 439.1, 688.4}},
-      {8, {174.9, 225.1, 353, 503.6, 786.3, 771.8, 1248.6}},
-      {16, {312.9, 399.1, 620, 883.3, 1367.1, 1326.7, 2181.4}},
-      {64, {612, 800.4, 1283.4, 1832.3, 2856.4, 2762.3, 4578.4}},
-      {256, {975.3, 938.5, 1504.6, 2145.2, 3336.5, 3243.3, 5353.6}},
-      {2048, {5688.6, 4152.9, 3998.1, 4824.4, 4803.4, 4706.9, 5833}},
+      {1, {49.6, 54.2, 72.7, 102.4, 153.8, 158.3}},
+      {2, {66.6, 81.4, 120.1, 166, 254.3, 250.9}},
+      {4, {105.2, 131.8, 203.2, 290.7, 450, 439.1}},
+      {8, {174.9, 225.1, 353, 503.6, 786.3, 771.8}},
+      {16, {312.9, 399.1, 620, 883.3, 1367.1, 1326.7}},
+      {64, {612, 800.4, 1283.4, 1832.3, 2856.4, 2762.3}},
+      {256, {975.3, 938.5, 1504.6, 2145.2, 3336.5, 3243.3}},
+      {2048, {5688.6, 4152.9, 3998.1, 4824.4, 4803.4, 4706.9}},
   };
   for (const Measured& m : kMeasured) {
     for (size_t i = 0; i < m.us.size(); ++i) {
-      const MoeWay& way = atom_ways(true)[i];
-      EXPECT_EQ(way.name, atom_ways()[i].name);
+      const MoeWay& way = w4a8_ways(true)[i];
+      EXPECT_EQ(way.name, w4a8_ways()[i].name);
       EXPECT_NEAR(expected_work(shape(m.tokens, 128), way).seconds * 1e6, m.us[i], 0.08 * m.us[i])
           << way.name << " " << m.tokens;
     }
     const size_t best = std::min_element(m.us.begin(), m.us.end()) - m.us.begin();
-    EXPECT_EQ(choose_way(shape(m.tokens, 128), atom_ways(true), MoePolicy::kCost).name,
-              atom_ways()[best].name)
+    EXPECT_EQ(rank_ways(shape(m.tokens, 128), w4a8_ways(true)).front().way->name, w4a8_ways()[best].name)
         << m.tokens;
   }
-}
-
-// Bytes bound decoding, whatever the rate, and with twice the rate also a tile of 128 tokens.
-TEST(AtomWays, OfFp4AreQuickerWhereArithmeticCounts) {
-  const auto best = [](int tokens, bool fp4) {
-    return rank_ways(shape(tokens, 128), atom_ways(false, fp4))[0].work.seconds;
-  };
-  EXPECT_EQ(best(1, true), best(1, false));
-  EXPECT_GE(best(65536, true), 0.5 * best(65536, false));
-  EXPECT_LE(best(65536, true), 0.7 * best(65536, false));
 }
 
 // What a tile of 128 wastes, and one of 8 does not.

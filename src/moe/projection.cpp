@@ -24,7 +24,7 @@ constexpr double kQuadMmas = 8;  // for each 8 tokens
 // beyond it.
 constexpr double kExpertsStart = 27e-6, kExpertsShare = 0.64, kDenseStart = 12e-6, kDenseShare = 0.84;
 
-// Through the atom, `jobs` times.
+// Through the block-scaled MMA, `jobs` times.
 void add_product(ProjectedOp& op, Format format, double rows, double cols, double jobs, int groups) {
   op.bytes += jobs * rows * cols * bits_per_element(format) / 8;
   const bool fp4 = is_mxfp4(format);

@@ -32,7 +32,7 @@ struct ProjectedOp {
   int calls = 0;          // in a step
   // Of a call.
   double bytes = 0;         // of weights
-  double instructions = 0;  // of warps; 0 where the product does not go through the atom
+  double instructions = 0;  // of warps; 0 where the product does not go through the block-scaled MMA
   double mmas = 0;          // of m16n8k32
   // What the same kernels show on an H200, the instruction emulated: seconds that pass whatever the size, and
   // their share of the bandwidth for the rest.

@@ -156,8 +156,7 @@ class CpuBackend final : public Backend {
 BackendCaps CpuBackend::caps() const {
   return {.name = fmt::format("cpu ({}, {} threads)", kernels_.name, pool_.threads()),
           .threads = pool_.threads(),
-          .rounding = options_.moe.path,
-          .mx_of_bf16 = options_.moe.separate_quantise,
+          .rounding = options_.moe_path,
           .reads = layers_.empty() ? "" : words_of(chosen_)};
 }
 
@@ -328,7 +327,7 @@ DecodeProbe CpuBackend::make_probe() {
   std::vector<ExpertWeights> layers;
   for (const Layer& layer : layers_) layers.push_back({&layer.gate_up, &layer.down});
   const Pack pack = layers_[0].gate_up.pack;
-  const Rounding rounding = rounding_of(options_.moe, Operand::kExpertInput, mx_format(pack));
+  const Rounding rounding = rounding_of(options_.moe_path, Operand::kExpertInput, mx_format(pack));
   return {kernels_,
           pool_,
           workspaces_,
@@ -425,7 +424,7 @@ void CpuBackend::norm_rows(const std::vector<float>& weight, int layer, const ch
 // What is rounded to an MX format meets its weights as F32, which hold it exactly.
 void CpuBackend::convert(ActRows& act, const PackedMatrix& m, Operand operand, const float* x, int64_t stride,
                          int rows, std::span<const int32_t> slots) {
-  const Rounding rounding = rounding_of(options_.moe, operand, mx_format(m.pack));
+  const Rounding rounding = rounding_of(options_.moe_path, operand, mx_format(m.pack));
   const Act format = rounding.rounds() ? Act::kF32 : act_format(m.pack);
   act.assign(kernels_, pool_, format, x, stride, rows, m.cols, rounding, slots);
 }

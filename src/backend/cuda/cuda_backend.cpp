@@ -8,12 +8,13 @@
 #include <map>
 
 #include "backend/cuda/kernels/sm120/gemm.h"
-#include "backend/cuda/kernels/sm90/dense_decode.h"
 #include "backend/cuda/kernels/sm90/gemm_wgmma.h"
 #include "backend/cuda/ops/attention.h"
 #include "backend/cuda/ops/linear.h"
 #include "backend/cuda/ops/moe.h"
+#include "backend/cuda/ops/select.h"
 #include "backend/cuda/runtime/bandwidth.h"
+#include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/runtime/exchange.h"
 #include "backend/cuda/runtime/launch_log.h"
 #include "backend/cuda/runtime/op_timer.h"
@@ -80,24 +81,20 @@ class CudaBackend final : public Backend {
   Status end_graph();
   template <typename Body>
   void timed(Op op, double bytes, double flops, Body&& body);
-  Norm norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows);
-  // out = w norm(x)
-  template <class Epilogue>
-  Status normed_product(const Matrix& w, const Norm& normed, const Epilogue& out);
-  template <class Epilogue>
-  Status product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out);
+  Norm norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows,
+               const DeferredResidual& deferred);
+  LinearSetup linear_setup() { return {target_, model_.slab_layout, tiles_.as<void>(), stream_}; }
   const int32_t* input(int offset) const { return exchange_.input(offset); }
   double expected_experts() const;
   double moe_bytes(const Layer& layer) const;
   double moe_flops() const;
-  Norm moe_norm(int index);
-  Status run_moe(int index);
+  Norm moe_norm(int index, const DeferredResidual& deferred);
 
   BackendOptions options_;
   cudaStream_t stream_ = nullptr;
   std::string name_;
   double peak_flops_ = 0;
-  int major_ = 0;  // of the compute capability
+  Target target_;
   Model model_;
   Moe moe_;
   KvLayout kv_layout_;
@@ -115,6 +112,7 @@ class CudaBackend final : public Backend {
   std::vector<int32_t> packed_;
   std::span<float> logits_out_;
   Status fault_status_;
+  DeferredResidual deferred_;  // what the last moe() left for the next norm to add
   bool replaying_ = false, capturing_ = false, timed_ = false;
   std::map<StepShape, cudaGraphExec_t> graphs_;
   double keys_ = 0, window_keys_ = 0, cached_ = 0, window_cached_ = 0;  // of the step, for the profile
@@ -124,6 +122,7 @@ class CudaBackend final : public Backend {
 };
 
 CudaBackend::~CudaBackend() {
+  const DeviceGuard guard(options_.device);
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   drop_graphs();
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
@@ -142,16 +141,14 @@ Status CudaBackend::retire_graphs(const char* what) {
 }
 
 Status CudaBackend::open() {
-  RETURN_IF_ERROR(check(cudaSetDevice(options_.device), "device"));
+  const DeviceGuard guard(options_.device);
+  RETURN_IF_ERROR(guard.status());
   cudaDeviceProp properties{};
   RETURN_IF_ERROR(check(cudaGetDeviceProperties(&properties, options_.device), "device"));
   RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"));
   // Of a full chip: 989 TFLOP/s on an H100 or H200 SXM, BF16 without sparsity.
-  major_ = properties.major;
-  if (major_ == kAtomMajor && options_.moe.path == MoePath::kAuto) options_.moe.path = MoePath::kAtom;
-  options_.portable |= major_ != 9;
-  // Few rows go where many go: what splits them is Hopper's.
-  options_.batch_invariant |= options_.portable;
+  target_ = target_of(properties.major, properties.minor, options_);
+  options_.moe_path = target_.moe_path, options_.batch_invariant = target_.batch_invariant;
   constexpr double kFlopsPerClock = 4096, kClock = 1.83e9;
   peak_flops_ = properties.major == 9 ? properties.multiProcessorCount * kFlopsPerClock * kClock : 0;
   name_ = fmt::format("cuda:{} ({}, sm_{}{})", options_.device, properties.name, properties.major,
@@ -165,12 +162,12 @@ BackendCaps CudaBackend::caps() const {
           .threads = 1,
           .prefill_rows = 2048,
           .half_activations = true,
-          .rounding = options_.moe.path,
-          .mx_of_bf16 = options_.moe.separate_quantise,
+          .rounding = options_.moe_path,
           .peak_flops = peak_flops_};
 }
 
 double CudaBackend::read_bandwidth() {
+  const DeviceGuard guard(options_.device);
   const Result<double> gb_s = measure_read_bandwidth(stream_);
   return gb_s.ok() ? gb_s.value() : 0;
 }
@@ -187,6 +184,7 @@ void CudaBackend::reset_profile() {
 
 std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const ModelWeights& weights,
                                             const KvLayout& layout) {
+  const DeviceGuard guard(options_.device);
   std::vector<MemoryPart> parts = count_model(config, weights, options_, paths_of(config, weights, options_));
   const double arena_bytes = sum(arena(config)) + sum(moe_.buffers(config, options_.max_rows));
   parts.push_back({"activations", arena_bytes});
@@ -195,12 +193,15 @@ std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const Mod
 }
 
 double CudaBackend::available_memory() const {
+  const DeviceGuard guard(options_.device);
   size_t available = 0, total = 0;
   return check(cudaMemGetInfo(&available, &total), "memory").ok() ? static_cast<double>(available) : 0;
 }
 
 Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
                          const LoadProgress& progress) {
+  const DeviceGuard guard(options_.device);
+  RETURN_IF_ERROR(guard.status());
   model_ = {};
   ASSIGN_OR_RETURN(model_, load_model(config, weights, options_, progress, stream_));
   moe_.prefer(read_tuning(options_.tuning_folder, tuning_key()));
@@ -208,7 +209,7 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
   RETURN_IF_ERROR(exchange_.open(options_.max_rows));
-  draws_ = config.vocab <= kMostDrawnVocab && major_ == 9;  // by clusters of thread blocks
+  draws_ = select(SampleShape{config.vocab}, target_).ok();
   return check(cudaDeviceSynchronize(), "activations");
 }
 
@@ -228,6 +229,7 @@ std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
 }
 
 Status CudaBackend::alloc_kv(const KvLayout& layout) {
+  const DeviceGuard guard(options_.device);
   if (layout.page_tokens != kPageTokens)
     return invalid("cuda: pages hold {} tokens, not {}", kPageTokens, layout.page_tokens);
   RETURN_IF_ERROR(retire_graphs("the KV cache"));
@@ -247,16 +249,18 @@ Status CudaBackend::alloc_kv(const KvLayout& layout) {
 // ---- a step ----
 
 Status CudaBackend::begin_step(const Batch& batch) {
+  const DeviceGuard guard(options_.device);
+  RETURN_IF_ERROR(guard.status());
   RETURN_IF_ERROR(validate(batch, model_.config, kv_layout_, options_.max_rows));
   // One order of sums for all batches: single rows go where the others go, since mma.sync and wgmma need not
   // round alike.
   const Tiling tiling{.tokens = tile_tokens(model_.config.heads, model_.config.kv_heads),
-                      .decodes = !options_.batch_invariant};
+                      .decodes = !target_.batch_invariant};
   fault_status_ = Status();
   shape_ = shape_of(batch, tiling);
   at_ = layout_of(shape_);
   pack(batch, shape_, tiling, packed_);
-  moe_.forget();
+  deferred_ = {};
   keys_ = window_keys_ = cached_ = window_cached_ = 0;
   for (const int position : batch.positions) {
     keys_ += position + 1;
@@ -295,7 +299,7 @@ Status CudaBackend::make_room() {
 Status CudaBackend::begin_graph() {
   replaying_ = capturing_ = false;
   if (timed_) return timer_.begin(stream_);
-  const bool decodes = shape_.prefill_tiles == 0 || (options_.portable && shape_.rows == shape_.sequences);
+  const bool decodes = shape_.prefill_tiles == 0 || (target_.portable && shape_.rows == shape_.sequences);
   if (!decodes || options_.router_trace) return {};
   if (graphs_.contains(shape_)) {
     replaying_ = true;
@@ -334,6 +338,7 @@ template <typename Body>
 void CudaBackend::timed(Op op, double bytes, double flops, Body&& body) {
   profile_[op].calls += 1, profile_[op].bytes += bytes, profile_[op].flops += flops;
   if (replaying_ || !fault_status_.ok()) return;
+  const DeviceGuard guard(options_.device);
   const LaunchLog::Scope scope(launches_, kOpNames[op]);
   if (timed_) fault_status_ = timer_.mark(op, stream_);
   if (fault_status_.ok()) fault_status_ = body();
@@ -351,70 +356,38 @@ void CudaBackend::embed() {
   });
 }
 
-Norm CudaBackend::norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows) {
-  Norm norm{.x = x_.as<float>(),
-            .rows = rows,
-            .hidden = model_.config.hidden,
-            .eps = static_cast<float>(model_.config.rms_eps),
-            .factor = bf16 ? 1.0f : factor,
-            .weight = weight.as<float>(),
-            .out = normed_.as<void>(),
-            .bf16 = bf16,
-            .top_k = model_.config.experts_per_token,
-            .fault = fault_.as<int>(),
-            .code = code};
-  moe_.settle(norm);
-  return norm;
-}
-
-// The kernels for few tokens and, through wgmma, for many each add in another order than gemm().
-template <class Epilogue>
-Status CudaBackend::product(const Matrix& w, const void* x, float factor, int rows, const Epilogue& out) {
-  if (in_quads(w.kind)) {
-    const sm120a::Tokens tokens = sm120a::dense_tokens(tiles_.as<void>(), static_cast<int>(w.cols), rows);
-    RETURN_IF_ERROR(sm120a::expand(static_cast<const __nv_bfloat16*>(x), nullptr, tokens, stream_));
-    return sm120a::gemm(sm120a::weights_of(w), tokens, sm120a::dense_tile(rows), out, stream_);
-  }
-  const Activations activations{.x = x, .factor = factor, .tokens = rows};
-  if (!options_.batch_invariant && sm90a::dense_decode_fits(w, rows))
-    return sm90a::dense_decode(w, activations, out, stream_);
-  if (options_.batch_invariant || rows <= kSlabRows || !sm90a::wide_fits(w))
-    return gemm(w, activations, out, stream_);
-  const sm90a::Tiles tiles = sm90a::dense_tiles(w, tiles_.as<void>(), rows);
-  RETURN_IF_ERROR(sm90a::arrange(x, nullptr, tiles, stream_));
-  return sm90a::wide_dense(w, tiles, factor, out, stream_);
-}
-
-template <class Epilogue>
-Status CudaBackend::normed_product(const Matrix& w, const Norm& normed, const Epilogue& out) {
-  if (in_quads(w.kind)) {
-    const auto tokens = sm120a::dense_tokens(tiles_.as<void>(), static_cast<int>(w.cols), normed.rows);
-    RETURN_IF_ERROR(sm120a::norm_expand(normed, tokens, stream_));
-    return sm120a::gemm(sm120a::weights_of(w), tokens, sm120a::dense_tile(normed.rows), out, stream_);
-  }
-  if (!options_.batch_invariant && sm90a::dense_decode_fits(w, normed.rows) &&
-      sm90a::dense_decode_norms(normed))
-    return sm90a::dense_decode(w, normed, out, stream_);
-  RETURN_IF_ERROR(norm(normed, stream_));
-  return product(w, normed.out, 1.0f / normed.factor, normed.rows, out);
+Norm CudaBackend::norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows,
+                          const DeferredResidual& deferred) {
+  return {.x = x_.as<float>(),
+          .rows = rows,
+          .hidden = model_.config.hidden,
+          .eps = static_cast<float>(model_.config.rms_eps),
+          .factor = bf16 ? 1.0f : factor,
+          .weight = weight.as<float>(),
+          .out = normed_.as<void>(),
+          .bf16 = bf16,
+          .deferred = deferred,
+          .fault = fault_.as<int>(),
+          .code = code};
 }
 
 void CudaBackend::qkv(int index) {
   Layer& layer = model_.layers[index];
   timed(kQkv, layer.qkv.bytes(), 2.0 * shape_.rows * layer.qkv.rows * layer.qkv.cols, [&]() -> Status {
-    return normed_product(
-        layer.qkv,
-        norm_of(layer.attn_norm, layer.attn_factor, takes_bf16(layer.qkv.kind), 2 * index + 1, shape_.rows),
-        Qkv{.bias = layer.qkv_bias.as<float>(),
-            .head_dim = model_.config.head_dim,
-            .heads = model_.config.heads,
-            .kv_heads = model_.config.kv_heads,
-            .rotation = rotation_.as<float2>(),
-            .q = q_.as<__nv_bfloat16>(),
-            .k = layer.k.as<void>(),
-            .v = layer.v.as<void>(),
-            .fp8 = options_.kv == KvFormat::kFp8,
-            .slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots)});
+    return linear(layer.qkv,
+                  norm_of(layer.attn_norm, layer.attn_factor, takes_bf16(layer.qkv.kind), 2 * index + 1,
+                          shape_.rows, std::exchange(deferred_, {})),
+                  Qkv{.bias = layer.qkv_bias.as<float>(),
+                      .head_dim = model_.config.head_dim,
+                      .heads = model_.config.heads,
+                      .kv_heads = model_.config.kv_heads,
+                      .rotation = rotation_.as<float2>(),
+                      .q = q_.as<__nv_bfloat16>(),
+                      .k = layer.k.as<void>(),
+                      .v = layer.v.as<void>(),
+                      .fp8 = options_.kv == KvFormat::kFp8,
+                      .slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots)},
+                  linear_setup());
   });
 }
 
@@ -440,13 +413,13 @@ void CudaBackend::attend(int index) {
           if (shape_.prefill_tiles > 0) {
             p.tiles = reinterpret_cast<const RowTile*>(input(at_.prefill_tiles)),
             p.tile_count = shape_.prefill_tiles;
-            RETURN_IF_ERROR(options_.portable ? attend_portable(p, stream_) : attend_prefill(p, stream_));
+            RETURN_IF_ERROR(cuda::attend(p, false, target_, stream_));
           }
           if (shape_.decode_tiles > 0) {
             p.tiles = reinterpret_cast<const RowTile*>(input(at_.decode_tiles)),
             p.tile_count = shape_.decode_tiles;
             p.shares = shape_.shares;
-            RETURN_IF_ERROR(attend_decode(p, stream_));
+            RETURN_IF_ERROR(cuda::attend(p, true, target_, stream_));
           }
           return {};
         });
@@ -455,12 +428,13 @@ void CudaBackend::attend(int index) {
 void CudaBackend::project(int index) {
   const Layer& layer = model_.layers[index];
   timed(kProject, layer.o.bytes(), 2.0 * shape_.rows * layer.o.rows * layer.o.cols, [&] {
-    return product(layer.o, attended_.as<void>(), 1.0f, shape_.rows,
-                   Store{.out = x_.as<float>(),
-                         .stride = model_.config.hidden,
-                         .bias = layer.o_bias.as<float>(),
-                         .rows = model_.config.hidden,
-                         .add = true});
+    return linear(layer.o, Activations{.x = attended_.as<void>(), .tokens = shape_.rows},
+                  Store{.out = x_.as<float>(),
+                        .stride = model_.config.hidden,
+                        .bias = layer.o_bias.as<float>(),
+                        .rows = model_.config.hidden,
+                        .add = true},
+                  linear_setup());
   });
 }
 
@@ -480,18 +454,19 @@ double CudaBackend::moe_flops() const {
   return 6.0 * shape_.rows * c.experts_per_token * c.hidden * c.intermediate;
 }
 
-Norm CudaBackend::moe_norm(int index) {
+Norm CudaBackend::moe_norm(int index, const DeferredResidual& deferred) {
   const Layer& layer = model_.layers[index];
-  return norm_of(layer.mlp_norm, layer.mlp_factor, takes_bf16(layer.gate_up.kind), 2 * index + 2,
-                 shape_.rows);
-}
-
-Status CudaBackend::run_moe(int index) {
-  return moe_.run(model_, index, moe_norm(index), options_.router_trace, stream_);
+  return norm_of(layer.mlp_norm, layer.mlp_factor, takes_bf16(layer.gate_up.kind), 2 * index + 2, shape_.rows,
+                 deferred);
 }
 
 void CudaBackend::moe(int index) {
-  timed(kMoe, moe_bytes(model_.layers[index]), moe_flops(), [&] { return run_moe(index); });
+  timed(kMoe, moe_bytes(model_.layers[index]), moe_flops(), [&]() -> Status {
+    ASSIGN_OR_RETURN(deferred_,
+                     moe_.run(model_, index, moe_norm(index, std::exchange(deferred_, {})),
+                              moe_.way_for(model_, shape_.rows), target_, options_.router_trace, stream_));
+    return {};
+  });
 }
 
 TuningKey CudaBackend::tuning_key() const {
@@ -505,7 +480,6 @@ TuningKey CudaBackend::tuning_key() const {
                 .top_k = c.experts_per_token,
                 .hidden = c.hidden,
                 .intermediate = c.intermediate};
-  if (model_.moe.path == MoePath::kW4A4) key.ways = "w4a4;";
   for (const MoeWay& way : moe_ways()) key.ways += fmt::format("{};", way.name);
   return key;
 }
@@ -513,9 +487,12 @@ TuningKey CudaBackend::tuning_key() const {
 Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, std::string_view way) {
   if (rows < 1 || rows > options_.max_rows)
     return invalid("{} rows: 1 to {} are possible", rows, options_.max_rows);
-  if (!way.empty()) moe_.prefer({{.tokens = rows, .way = std::string(way)}});
+  const DeviceGuard guard(options_.device);
+  const MoeWay* kernel = &moe_.way_for(model_, rows);
+  if (!way.empty()) {
+    ASSIGN_OR_RETURN(kernel, Moe::find_way(model_, rows, way));
+  }
   shape_ = {.rows = rows};
-  moe_.forget();
   launches_.clear();
   const int layers = model_.config.layers;
   const bool from_logits = from == MoeFrom::kLogits;
@@ -526,23 +503,25 @@ Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, s
   const auto logits_of = [&](int layer) { return logits.as<float>() + layer * scores; };
   const auto all_layers = [&]() -> Status {
     const LaunchLog::Scope scope(launches_, kOpNames[kMoe]);
-    for (int i = 0; i < layers; ++i)
-      RETURN_IF_ERROR(from_logits ? moe_.run_from_logits(model_, i, moe_norm(i), logits_of(i), stream_)
-                                  : run_moe(i));
+    DeferredResidual deferred;
+    for (int i = 0; i < layers; ++i) {
+      const Norm norm = moe_norm(i, deferred);
+      ASSIGN_OR_RETURN(deferred,
+                       from_logits
+                           ? moe_.run_from_logits(model_, i, norm, *kernel, logits_of(i), stream_)
+                           : moe_.run(model_, i, norm, *kernel, target_, options_.router_trace, stream_));
+    }
     return {};
   };
   const int64_t values = int64_t{rows} * model_.config.hidden;
   const auto fresh = [&](int pass) -> Status {
-    moe_.forget();
     RETURN_IF_ERROR(fill_random(x_.as<float>(), values, pass, stream_));
     if (!from_logits) return {};
     for (int i = 0; i < layers; ++i)
-      RETURN_IF_ERROR(moe_.score_rows(model_, i, moe_norm(i), logits_of(i), stream_));
+      RETURN_IF_ERROR(moe_.score_rows(model_, i, moe_norm(i, {}), target_, logits_of(i), stream_));
     return {};
   };
   ASSIGN_OR_RETURN(std::vector<double> times, time_replays(all_layers, fresh, seconds, stream_));
-  moe_.forget();
-  if (!way.empty()) moe_.prefer(read_tuning(options_.tuning_folder, tuning_key()));
   for (double& t : times) t /= static_cast<double>(layers);
   const Layer& layer = model_.layers[0];
   const double router = from_logits ? static_cast<double>(layer.router.bytes()) : 0;
@@ -556,32 +535,33 @@ Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, s
 void CudaBackend::unembed(std::span<float> logits) {
   logits_out_ = logits;
   const int rows = shape_.logit_rows;
-  timed(
-      kUnembed, rows > 0 ? model_.head.bytes() : 0, 2.0 * rows * model_.head.rows * model_.head.cols,
-      [&]() -> Status {
-        // The fault flag is read also by a step that wants no logits: the norm would see what the last
-        // layer left.
-        if (rows > 0) {
-          Norm last = norm_of(model_.final_norm, model_.final_factor, takes_bf16(model_.head.kind),
-                              2 * model_.config.layers + 1, rows);
-          last.row_map = input(at_.logit_rows);
-          RETURN_IF_ERROR(normed_product(
-              model_.head, last,
-              Store{.out = logits_.as<float>(), .stride = model_.config.vocab, .rows = model_.config.vocab}));
-          if (shape_.draws)
-            return exchange_.draw(shape_, at_, logits_.as<float>(), model_.config.vocab, fault_.as<int>(),
-                                  stream_);
-          RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<float>(), logits_.as<float>(),
-                                                logits.size_bytes(), cudaMemcpyDeviceToHost, stream_),
-                                "logits"));
-        }
-        return check(cudaMemcpyAsync(pinned_fault_.as<int>(), fault_.as<int>(), sizeof(int),
-                                     cudaMemcpyDeviceToHost, stream_),
-                     "logits");
-      });
+  timed(kUnembed, rows > 0 ? model_.head.bytes() : 0, 2.0 * rows * model_.head.rows * model_.head.cols,
+        [&]() -> Status {
+          // The fault flag is read also by a step that wants no logits: the norm would see what the last
+          // layer left.
+          if (rows > 0) {
+            Norm last = norm_of(model_.final_norm, model_.final_factor, takes_bf16(model_.head.kind),
+                                2 * model_.config.layers + 1, rows, std::exchange(deferred_, {}));
+            last.row_map = input(at_.logit_rows);
+            RETURN_IF_ERROR(linear(
+                model_.head, last,
+                Store{.out = logits_.as<float>(), .stride = model_.config.vocab, .rows = model_.config.vocab},
+                linear_setup()));
+            if (shape_.draws)
+              return exchange_.draw(shape_, at_, logits_.as<float>(), model_.config.vocab, fault_.as<int>(),
+                                    stream_);
+            RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<float>(), logits_.as<float>(),
+                                                  logits.size_bytes(), cudaMemcpyDeviceToHost, stream_),
+                                  "logits"));
+          }
+          return check(cudaMemcpyAsync(pinned_fault_.as<int>(), fault_.as<int>(), sizeof(int),
+                                       cudaMemcpyDeviceToHost, stream_),
+                       "logits");
+        });
 }
 
 Status CudaBackend::end_step() {
+  const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(end_graph());
   RETURN_IF_ERROR(fault_status_);
   if (shape_.draws) return exchange_.launched(stream_);
@@ -593,6 +573,7 @@ Status CudaBackend::end_step() {
 }
 
 Status CudaBackend::drawn(std::span<SampledToken> tokens) {
+  const DeviceGuard guard(options_.device);
   ASSIGN_OR_RETURN(const int code, exchange_.drawn(tokens));
   return fault_of(code);
 }
@@ -634,8 +615,6 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions& optio
                    devices == 1 ? "one, cuda:0" : fmt::format("cuda:0 to cuda:{}", devices - 1));
   if (const std::string reason = cuda::no_code_for(options.device); !reason.empty())
     return invalid("device cuda:{}: {}; use --device cpu", options.device, reason);
-  if (options.moe.path == MoePath::kW4A16)
-    return invalid("device cuda: w4a16 is an experiment of the host's; use --device cpu");
   auto backend = std::make_unique<cuda::CudaBackend>(options);
   RETURN_IF_ERROR(backend->open());
   return std::unique_ptr<Backend>(std::move(backend));

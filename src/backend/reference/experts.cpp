@@ -22,15 +22,15 @@ std::vector<float> gather(std::span<const float> x, size_t cols, std::span<const
 
 // One expert over its rows x: [rows, hidden] -> [rows, hidden].
 std::vector<float> run_expert(const ModelConfig& config, const LayerWeights& w, int32_t expert,
-                              std::vector<float> x, const MoeOptions& moe) {
+                              std::vector<float> x, MoePath moe_path) {
   const size_t rows = x.size() / static_cast<size_t>(config.hidden);
   std::vector<float> gate(rows * static_cast<size_t>(config.intermediate)), up(gate.size()), out(x.size());
-  rounding_of(moe, Operand::kExpertInput, w.gate.first.format).apply(x);
+  rounding_of(moe_path, Operand::kExpertInput, w.gate.first.format).apply(x);
   linear(w.gate.at(expert), read_vector(w.gate_bias, expert), x, gate);
   linear(w.up.at(expert), read_vector(w.up_bias, expert), x, up);
   for (size_t i = 0; i < gate.size(); ++i)
     gate[i] = swiglu(gate[i], up[i], config.swiglu_alpha, config.swiglu_limit);
-  rounding_of(moe, Operand::kSwiglu, w.down.first.format).apply(gate);
+  rounding_of(moe_path, Operand::kSwiglu, w.down.first.format).apply(gate);
   linear(w.down.at(expert), read_vector(w.down_bias, expert), gate, out);
   return out;
 }
@@ -65,7 +65,7 @@ float swiglu(float gate, float up, double alpha, double limit) {
 }
 
 void add_experts(const ModelConfig& config, const LayerWeights& w, std::span<const float> x,
-                 std::span<float> out, const RouterSeen& seen, const MoeOptions& moe) {
+                 std::span<float> out, const RouterSeen& seen, MoePath moe_path) {
   const Routing routing = route(config, w, x, seen);
   WorkList work;
   build_work_list(routing.ids, config.experts_per_token, config.experts, work);
@@ -75,7 +75,7 @@ void add_experts(const ModelConfig& config, const LayerWeights& w, std::span<con
     const auto first = static_cast<size_t>(work.offsets[static_cast<size_t>(expert)]);
     const auto last = static_cast<size_t>(work.offsets[static_cast<size_t>(expert) + 1]);
     const auto rows = std::span<const int32_t>(work.rows).subspan(first, last - first);
-    const std::vector<float> y = run_expert(config, w, expert, gather(x, hidden, rows), moe);
+    const std::vector<float> y = run_expert(config, w, expert, gather(x, hidden, rows), moe_path);
     slots.insert(slots.end(), y.begin(), y.end());
   }
   const auto top_k = static_cast<size_t>(config.experts_per_token);

@@ -54,9 +54,9 @@ void linear(const MatrixView& w, std::span<const float> bias, std::span<const fl
 }
 
 void dense_linear(const MatrixView& w, std::span<const float> bias, std::span<const float> x,
-                  std::span<float> y, DenseFormat dense, const MoeOptions& moe) {
+                  std::span<float> y, DenseFormat dense, MoePath moe_path) {
   const Format made = made_of(w.format, dense);
-  const Rounding rounding = rounding_of(moe, Operand::kDense, made);
+  const Rounding rounding = rounding_of(moe_path, Operand::kDense, made);
   if (!rounding.rounds()) return rounded_linear(w, bias, x, y, made);
   std::vector<float> kept(x.begin(), x.end());
   rounding.apply(kept);

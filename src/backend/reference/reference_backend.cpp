@@ -19,13 +19,11 @@ class ReferenceBackend final : public Backend {
   explicit ReferenceBackend(const BackendOptions& options)
       : max_rows_(options.max_rows),
         kv_(options.kv),
-        moe_(options.moe),
+        moe_path_(options.moe_path),
         dense_(options.dense),
         router_trace_(options.router_trace) {}
 
-  BackendCaps caps() const override {
-    return {.name = "reference", .threads = 1, .rounding = moe_.path, .mx_of_bf16 = moe_.separate_quantise};
-  }
+  BackendCaps caps() const override { return {.name = "reference", .threads = 1, .rounding = moe_path_}; }
   double kv_token_bytes(const ModelConfig& c) const override { return 2.0 * sizeof(float) * c.kv_size(); }
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
@@ -49,7 +47,7 @@ class ReferenceBackend final : public Backend {
 
   int max_rows_;
   KvFormat kv_;
-  MoeOptions moe_;
+  MoePath moe_path_;
   DenseFormat dense_;
   RouterTrace router_trace_;
   ModelConfig config_;
@@ -161,9 +159,9 @@ void ReferenceBackend::qkv(int layer) {
                kv_size = static_cast<size_t>(config_.kv_size());
   std::vector<float> k(rows * kv_size), v(rows * kv_size);
   q_.resize(rows * q_size);
-  reference::dense_linear(w.q, reference::read_vector(w.q_bias), t, q_, dense_, moe_);
-  reference::dense_linear(w.k, reference::read_vector(w.k_bias), t, k, dense_, moe_);
-  reference::dense_linear(w.v, reference::read_vector(w.v_bias), t, v, dense_, moe_);
+  reference::dense_linear(w.q, reference::read_vector(w.q_bias), t, q_, dense_, moe_path_);
+  reference::dense_linear(w.k, reference::read_vector(w.k_bias), t, k, dense_, moe_path_);
+  reference::dense_linear(w.v, reference::read_vector(w.v_bias), t, v, dense_, moe_path_);
   for (size_t r = 0; r < rows; ++r) {
     reference::rotate(rope_, batch_.positions[r], config_.head_dim,
                       std::span(q_).subspan(r * q_size, q_size));
@@ -199,7 +197,7 @@ void ReferenceBackend::project(int layer) {
   if (!fault_.ok()) return;
   std::vector<float> y(x_.size());
   reference::dense_linear(weights(layer).o, reference::read_vector(weights(layer).o_bias), attended_, y,
-                          dense_, moe_);
+                          dense_, moe_path_);
   for (size_t i = 0; i < y.size(); ++i) x_[i] += y[i];
   check(x_, layer, "project");
 }
@@ -208,7 +206,7 @@ void ReferenceBackend::moe(int layer) {
   if (!fault_.ok()) return;
   const auto seen = [&](int row, std::span<const float> logits) { router_trace_(layer, row, logits); };
   reference::add_experts(config_, weights(layer), normed(x_, weights(layer).mlp_norm), x_,
-                         router_trace_ ? reference::RouterSeen(seen) : nullptr, moe_);
+                         router_trace_ ? reference::RouterSeen(seen) : nullptr, moe_path_);
   check(x_, layer, "moe");
 }
 
@@ -219,7 +217,7 @@ void ReferenceBackend::unembed(std::span<float> logits) {
   std::vector<float> wanted;
   for (const int32_t row : batch_.logit_rows)
     wanted.insert(wanted.end(), x_.begin() + row * hidden, x_.begin() + (row + 1) * hidden);
-  reference::dense_linear(weights_.head, {}, normed(wanted, weights_.final_norm), logits, dense_, moe_);
+  reference::dense_linear(weights_.head, {}, normed(wanted, weights_.final_norm), logits, dense_, moe_path_);
   check(logits, -1, "unembed");
 }
 

@@ -55,6 +55,11 @@ constexpr int shares_of(int pages) {
 inline constexpr int kPrefillGroups = 2, kGroupRows = 64;
 inline int tile_tokens(int heads, int kv_heads) { return kPrefillGroups * (kGroupRows / (heads / kv_heads)); }
 
+struct Target;  // select.h
+
+// Tiles of several rows, and single rows, by the kernels that select() names.
+Status attend(const Attention& p, bool decode, const Target& target, cudaStream_t stream);
+
 Status attend_prefill(const Attention& p, cudaStream_t stream);
 // Reads tokens of earlier steps, `tiles` and `pages` before its predecessor has ended: a step must begin with
 // an operation that waits for everything before it, and only such an operation may write those.

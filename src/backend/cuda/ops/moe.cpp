@@ -21,10 +21,18 @@ MoeShape shape_of(const Model& model, int rows) {
           .expert_bytes = (model.layers[0].gate_up.bytes() + model.layers[0].down.bytes()) / c.experts};
 }
 
+RouterShape router_shape(const Model& model, int rows) {
+  const ModelConfig& c = model.config;
+  return {.rows = rows,
+          .hidden = c.hidden,
+          .experts = c.experts,
+          .top_k = c.experts_per_token,
+          .slabs = model.slabs};
+}
+
 sm120a::Tile tile_of(const MoeWay& way) {
   using sm120a::Tile;
-  if (way.kernel == MoeKernel::kAtomPrefill) return Tile::kPrefill;
-  if (way.kernel == MoeKernel::kAtomCapacity) return Tile::kCapacity128;
+  if (way.kernel == MoeKernel::kW4A8Prefill) return Tile::kPrefill;
   for (const Tile tile : {Tile::k8, Tile::k16, Tile::k32, Tile::k64}) {
     if (way.tile <= sm120a::tile_tokens(tile)) return tile;
   }
@@ -34,7 +42,7 @@ sm120a::Tile tile_of(const MoeWay& way) {
 }  // namespace
 
 std::span<const MoeWay> ways_of(const Model& model) {
-  return model.atom ? atom_ways(model.emulated, model.moe.path == MoePath::kW4A4) : hopper_ways(model.slabs);
+  return model.w4a8 ? w4a8_ways(model.emulated) : hopper_ways(model.slabs);
 }
 
 std::vector<Wanted> Moe::buffers(const ModelConfig& config, int max_rows) {
@@ -56,19 +64,7 @@ std::vector<Wanted> Moe::buffers(const ModelConfig& config, int max_rows) {
       {&hidden_, room(config.intermediate)},
       {&out_, pairs * std::max(config.hidden * 4, config.intermediate * 2)},
       {&arrived_, sizeof(int)},
-      {&identity_, rows * (sizeof(int32_t) + sizeof(float))},
   };
-}
-
-void Moe::settle(Norm& next) {
-  if (!pending_) return;
-  pending_ = false;
-  next.expert_out = out_.as<float>();
-  next.expert_weights = expert_weights_.as<float>();
-  next.slots = slots_.as<int32_t>();
-  if (!combined_) return;
-  next.slots = identity_.as<int32_t>(), next.top_k = 1;
-  next.expert_weights = reinterpret_cast<const float*>(next.slots + identity_.bytes() / 8);
 }
 
 void Moe::prefer(std::vector<TunedStep> measured) {
@@ -80,7 +76,7 @@ const MoeWay& Moe::way_for(const Model& model, int rows) {
   const auto [at, fresh] = chosen_.try_emplace(rows);
   if (!fresh) return *at->second;
   const std::vector<MoeChoice> ranked = rank_ways(shape_of(model, rows), ways_of(model));
-  at->second = &choose_way(shape_of(model, rows), ways_of(model), model.moe.policy);
+  at->second = ranked.front().way;
   const TunedStep* step = nearest_step(measured_, rows);
   for (const MoeChoice& c : ranked) {
     if (step != nullptr && c.way->name == step->way) at->second = c.way;
@@ -88,55 +84,91 @@ const MoeWay& Moe::way_for(const Model& model, int rows) {
   return *at->second;
 }
 
-Status Moe::run(const Model& model, int index, const Norm& norm, const RouterTrace& trace,
-                cudaStream_t stream) {
+Result<const MoeWay*> Moe::find_way(const Model& model, int rows, std::string_view name) {
+  for (const MoeWay& way : ways_of(model)) {
+    if (way.name == name && takes(way, rows)) return &way;
+  }
+  return invalid("the experts of {} rows: no kernel is named '{}'", rows, name);
+}
+
+Result<DeferredResidual> Moe::run(const Model& model, int index, const Norm& norm, const MoeWay& way,
+                                  const Target& target, const RouterTrace& trace, cudaStream_t stream) {
   auto* logits = router_logits_.as<float>();
-  const MoeWay& way = way_for(model, norm.rows);
   const Router scores = router_of(model, index, norm.rows, logits);
   const Route routing = routing_of(model, norm.rows, way.tile, logits);
-  const bool at_once = !(model.slabs && can_score(scores)) && can_choose(scores, routing);
-  RETURN_IF_ERROR(at_once ? choose(norm, scores, routing, arrived_.as<int>(), stream)
-                          : score_rows(model, index, norm, logits, stream));
+  ASSIGN_OR_RETURN(const RouterConfig* const config, select(router_shape(model, norm.rows), target));
+  const bool chooses = config->kernel == RouterKernel::kChoose;
+  RETURN_IF_ERROR(chooses ? choose(norm, scores, routing, arrived_.as<int>(), stream)
+                          : run_scores(*config, norm, scores, stream));
   if (trace) RETURN_IF_ERROR(trace_router(model.config, index, norm.rows, trace, stream));
-  return at_once ? run_experts(model, index, norm, way, routing, stream)
+  return chooses ? run_experts(model, index, norm, way, routing, stream)
                  : route_and_run(model, index, norm, way, routing, stream);
 }
 
-Status Moe::score_rows(const Model& model, int index, Norm norm, float* logits, cudaStream_t stream) {
-  const Router scores = router_of(model, index, norm.rows, logits);
-  if (model.slabs && can_score(scores)) {
+Status Moe::score_rows(const Model& model, int index, const Norm& norm, const Target& target, float* logits,
+                       cudaStream_t stream) {
+  RouterShape shape = router_shape(model, norm.rows);
+  shape.scores_only = true;
+  ASSIGN_OR_RETURN(const RouterConfig* const config, select(shape, target));
+  return run_scores(*config, norm, router_of(model, index, norm.rows, logits), stream);
+}
+
+Status Moe::run_scores(const RouterConfig& config, const Norm& norm, Router scores,
+                       cudaStream_t stream) const {
+  if (config.kernel == RouterKernel::kScore) {
     // Not in a step, where attention stands between: score() adds nothing.
-    if (norm.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
+    if (norm.deferred.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
     return score(norm, scores, stream);
   }
-  norm.out_f32 = normed_f32_.as<float>();
-  RETURN_IF_ERROR(cuda::norm(norm, stream));
+  Norm normed = norm;
+  normed.out_f32 = normed_f32_.as<float>();
+  RETURN_IF_ERROR(cuda::norm(normed, stream));
   return router(scores, stream);
 }
 
-Status Moe::run_from_logits(const Model& model, int index, const Norm& norm, const float* logits,
-                            cudaStream_t stream) {
-  const MoeWay& way = way_for(model, norm.rows);
-  if (norm.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
+Result<DeferredResidual> Moe::run_from_logits(const Model& model, int index, const Norm& norm,
+                                              const MoeWay& way, const float* logits, cudaStream_t stream) {
+  if (norm.deferred.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
   return route_and_run(model, index, norm, way, routing_of(model, norm.rows, way.tile, logits), stream);
 }
 
-Status Moe::route_and_run(const Model& model, int index, const Norm& norm, const MoeWay& way,
-                          const Route& routing, cudaStream_t stream) {
+Result<DeferredResidual> Moe::route_and_run(const Model& model, int index, const Norm& norm,
+                                            const MoeWay& way, const Route& routing, cudaStream_t stream) {
   const bool routes_itself =
       way.kernel == MoeKernel::kDecode || (way.kernel == MoeKernel::kSplit && sm90a::split_routes(routing));
   if (!routes_itself) RETURN_IF_ERROR(route(routing, stream));
   return run_experts(model, index, norm, way, routing, stream);
 }
 
-Status Moe::run_experts(const Model& model, int index, const Norm& norm, const MoeWay& way,
-                        const Route& routing, cudaStream_t stream) {
-  const Layer& layer = model.layers[index];
-  if (model.atom) return run_atom(model, layer, norm, way, stream);
-  if (way.kernel == MoeKernel::kDecode) return run_slabs(model, index, norm, routing.logits, stream);
-  if (way.kernel == MoeKernel::kSplit) return run_split(model, layer, norm, routing, stream);
-  return way.kernel == MoeKernel::kWide ? run_wide(model, layer, norm, way.tile, stream)
-                                        : run_jobs(model, layer, norm, way.tile, stream);
+Result<DeferredResidual> Moe::run_experts(const Model& model, int index, const Norm& norm, const MoeWay& way,
+                                          const Route& routing, cudaStream_t stream) {
+  if (way.kernel == MoeKernel::kDecode) {
+    RETURN_IF_ERROR(run_slabs(model, index, norm, routing.logits, stream));
+    return DeferredResidual();
+  }
+  RETURN_IF_ERROR(run_products(model, model.layers[index], norm, way, routing, stream));
+  return DeferredResidual{.expert_out = out_.as<float>(),
+                          .weights = routing.weights,
+                          .permuted_rows = routing.slots,
+                          .top_k = routing.top_k};
+}
+
+Status Moe::run_products(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
+                         const Route& routing, cudaStream_t stream) {
+  switch (way.kernel) {
+    case MoeKernel::kSplit:
+      return run_split(model, layer, norm, routing, stream);
+    case MoeKernel::kWide:
+      return run_wide(model, layer, norm, way.tile, stream);
+    case MoeKernel::kTiles:
+      return run_jobs(model, layer, norm, way.tile, stream);
+    case MoeKernel::kW4A8:
+    case MoeKernel::kW4A8Prefill:
+      return run_w4a8(model, layer, norm, way, stream);
+    case MoeKernel::kDecode:
+      break;  // adds to the residual by itself
+  }
+  return no_kernel("moe", layer.gate_up, norm.rows);
 }
 
 Router Moe::router_of(const Model& model, int index, int rows, float* logits) const {
@@ -178,8 +210,7 @@ Activations Moe::slots_of(const Model& model, const Norm& norm, int tile) const 
 }
 
 // Where the second product goes, for the next norm to combine.
-Store Moe::expert_out(const Model& model, const Layer& layer) {
-  pending_ = true;
+Store Moe::expert_out(const Model& model, const Layer& layer) const {
   return {.out = out_.as<float>(),
           .stride = model.config.hidden,
           .bias = layer.down_bias.as<float>(),
@@ -207,9 +238,11 @@ Status Moe::run_split(const Model& model, const Layer& layer, const Norm& norm, 
                       cudaStream_t stream) {
   const sm90a::SplitRoute route{routing, sm90a::split_routes(routing) ? arrived_.as<int>() : nullptr};
   Activations x = slots_of(model, norm, routing.tile);
-  RETURN_IF_ERROR(sm90a::split_up(layer.fc1_slabs.as<uint8_t>(), x, route, hidden_.as<__half>(), stream));
+  RETURN_IF_ERROR(sm90a::split_up(layer.fc1_slabs.as<uint8_t>(), model.slab_layout, x, route,
+                                  hidden_.as<__half>(), stream));
   x.x = hidden_.as<void>(), x.rows = nullptr, x.factor = 1.0f / sm90a::kHScale;
-  return sm90a::split_down(layer.fc2_slabs.as<uint8_t>(), x, route, expert_out(model, layer), stream);
+  return sm90a::split_down(layer.fc2_slabs.as<uint8_t>(), model.slab_layout, x, route,
+                           expert_out(model, layer), stream);
 }
 
 Status Moe::run_wide(const Model& model, const Layer& layer, const Norm& norm, int tile,
@@ -220,7 +253,8 @@ Status Moe::run_wide(const Model& model, const Layer& layer, const Norm& norm, i
                  .jobs = jobs_.as<Job>(),
                  .job_count = job_count_.as<int>(),
                  .most_jobs = max_jobs(norm.rows, config.experts, config.experts_per_token, tile),
-                 .tile = tile};
+                 .tile = tile,
+                 .layout = model.slab_layout};
   RETURN_IF_ERROR(sm90a::arrange(norm.out, slot_rows_.as<int32_t>(), x, stream));
   RETURN_IF_ERROR(sm90a::wide_experts(layer.fc1_slabs.as<uint8_t>(), x, 1.0f / norm.factor,
                                       sm90a::WideSwiGlu{.out = hidden_.as<uint8_t>(),
@@ -232,54 +266,28 @@ Status Moe::run_wide(const Model& model, const Layer& layer, const Norm& norm, i
                              expert_out(model, layer), stream);
 }
 
-Status Moe::run_atom(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
+Status Moe::run_w4a8(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
                      cudaStream_t stream) {
   const ModelConfig& config = model.config;
-  const int tile = way.tile, pairs = norm.rows * config.experts_per_token;
-  const bool separate = model.moe.separate_quantise;
-  sm120a::Tokens x{.data = tiles_.as<uint8_t>(),
-                   .cols = config.hidden,
-                   .jobs = jobs_.as<Job>(),
-                   .job_count = job_count_.as<int>(),
-                   .most_jobs = max_jobs(norm.rows, config.experts, config.experts_per_token, tile),
-                   .tile = tile,
-                   .element = expert_tokens(model.moe)};
+  const sm120a::Tokens x{.data = tiles_.as<uint8_t>(),
+                         .cols = config.hidden,
+                         .jobs = jobs_.as<Job>(),
+                         .job_count = job_count_.as<int>(),
+                         .most_jobs = max_jobs(norm.rows, config.experts, config.experts_per_token, way.tile),
+                         .tile = way.tile};
   sm120a::Tokens h = x;
   h.data = hidden_.as<uint8_t>(), h.cols = config.intermediate;
-  const auto* rows = slot_rows_.as<int32_t>();
-  const auto* normed = static_cast<const __nv_bfloat16*>(norm.out);
-  auto* wide = separate ? out_.as<__nv_bfloat16>() : nullptr;
-  if (separate) {
-    RETURN_IF_ERROR(sm120a::gather(normed, rows, pairs, config.hidden, wide, stream));
-    RETURN_IF_ERROR(sm120a::expand(wide, nullptr, x, stream));
-  } else {
-    RETURN_IF_ERROR(sm120a::expand(normed, rows, x, stream));
-  }
+  RETURN_IF_ERROR(
+      sm120a::expand(static_cast<const __nv_bfloat16*>(norm.out), slot_rows_.as<int32_t>(), x, stream));
   RETURN_IF_ERROR(sm120a::gemm(sm120a::weights_of(layer.gate_up), x, tile_of(way),
                                sm120a::SwiGluMx{.out = h.data,
-                                                .bf16 = wide,
                                                 .intermediate = config.intermediate,
                                                 .gate_bias = layer.gate_bias.as<float>(),
                                                 .up_bias = layer.up_bias.as<float>(),
                                                 .alpha = static_cast<float>(config.swiglu_alpha),
                                                 .limit = static_cast<float>(config.swiglu_limit)},
                                stream));
-  if (separate) RETURN_IF_ERROR(sm120a::expand(wide, nullptr, h, stream));
-  const Store out = expert_out(model, layer);
-  combined_ = model.moe.atomic_combine;
-  if (!combined_) return sm120a::gemm(sm120a::weights_of(layer.down), h, tile_of(way), out, stream);
-  auto* identity = identity_.as<int32_t>();
-  auto* ones = reinterpret_cast<float*>(identity + identity_.bytes() / 8);
-  RETURN_IF_ERROR(sm120a::zero_fill(out.out, norm.rows, config.hidden, identity, ones, stream));
-  return sm120a::gemm(sm120a::weights_of(layer.down), h, tile_of(way),
-                      sm120a::AtomicCombine{.out = out.out,
-                                            .hidden = config.hidden,
-                                            .top_k = config.experts_per_token,
-                                            .bias = out.bias,
-                                            .slot_rows = rows,
-                                            .slots = slots_.as<int32_t>(),
-                                            .weights = expert_weights_.as<float>()},
-                      stream);
+  return sm120a::gemm(sm120a::weights_of(layer.down), h, tile_of(way), expert_out(model, layer), stream);
 }
 
 // Adds to the residual by itself. Every layer has its own hidden buffer, which the next layer's launch
@@ -303,7 +311,8 @@ Status Moe::run_slabs(const Model& model, int index, const Norm& norm, const flo
                             .h = layer.slab_hidden.as<__half>(),
                             .h_clear = before.slab_hidden.as<__half>(),
                             .clear_vectors = layers == 1 ? 0 : static_cast<int>(clear / 16),
-                            .tokens = norm.rows},
+                            .tokens = norm.rows,
+                            .layout = model.slab_layout},
                            stream);
 }
 

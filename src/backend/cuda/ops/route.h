@@ -8,8 +8,17 @@
 
 namespace moesaic::cuda {
 
-// x += the experts' weighted sum that is pending, if any; out = x / rms(x) * weight * factor. One block a
-// row.
+// A share of the residual that is not added yet: x[r] += sum over k of weights[r, k] *
+// expert_out[permuted_rows[r, k]], in the order of k. The experts' kernels for large batches defer the add:
+// pass it to the next norm, which does it. Whoever takes it uses it once.
+struct DeferredResidual {
+  const float* expert_out = nullptr;       // [permuted rows, hidden]; null: nothing is deferred
+  const float* weights = nullptr;          // [rows, top_k]
+  const int32_t* permuted_rows = nullptr;  // [rows, top_k]
+  int top_k = 0;
+};
+
+// x += what is deferred, if anything; out = x / rms(x) * weight * factor. One block a row.
 struct Norm {
   float* x = nullptr;                // [rows, hidden]
   const int32_t* row_map = nullptr;  // output row r reads row row_map[r]; null: row r
@@ -19,12 +28,7 @@ struct Norm {
   void* out = nullptr;  // [rows, hidden] BF16, or F16
   bool bf16 = true;
   float* out_f32 = nullptr;  // the same without the factor; may be null
-  // What the experts left: x += sum over k of expert_weights[r, k] * expert_out[slots[r, k]], in the order of
-  // k.
-  const float* expert_out = nullptr;  // [slots, hidden]; null: nothing is pending
-  const float* expert_weights = nullptr;
-  const int32_t* slots = nullptr;
-  int top_k = 0;
+  DeferredResidual deferred = {};
   int* fault = nullptr;  // `code` is left here if a row is not finite and nothing stands there yet
   int code = 0;
 };
@@ -55,12 +59,12 @@ struct Route {
 };
 Status route(const Route& p, cudaStream_t stream);
 // norm and router in one kernel, for the rows of decoding; its sums have an order of their own. norm.out_f32,
-// its pending experts and router.x are not used.
-bool can_score(const Router& p);
+// norm.deferred and router.x are not used.
+inline constexpr int kMostScoredRows = 256, kMostScoredHidden = 3072;
 Status score(const Norm& n, const Router& r, cudaStream_t stream);
-// norm, router and route in one kernel, the same bits; for the few rows that can_choose() allows. arrived: an
+// norm, router and route in one kernel, the same bits; of up to 8 rows, 128 experts and top 4. arrived: an
 // int that is zero between kernels.
-bool can_choose(const Router& p, const Route& t);
+inline constexpr int kMostChosenHidden = 3072;
 Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cudaStream_t stream);
 // The most jobs that route can make.
 int max_jobs(int rows, int experts, int top_k, int tile);

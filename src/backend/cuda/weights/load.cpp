@@ -29,7 +29,7 @@ class Loader {
   Status run(const ModelWeights& weights, const LoadProgress& progress);
 
  private:
-  Kind dense_kind(const MatrixView& m) const { return kind_of(m.format, options_.dense, model_.dense_atom); }
+  Kind dense_kind(const MatrixView& m) const { return kind_of(m.format, options_.dense, model_.dense_mx); }
   Status load_layer(int index, const LayerWeights& w);
   Status load_experts(int index, const LayerWeights& w);
   Status alloc_slabs(int index, const std::string& name);
@@ -80,13 +80,15 @@ Status Loader::load_experts(int index, const LayerWeights& w) {
   if (model_.slabs) RETURN_IF_ERROR(alloc_slabs(index, name("experts")));
   const Slabs fc1{.data = layer.fc1_slabs.as<uint8_t>(),
                   .expert_bytes = sm90a::kFc1Bytes,
+                  .layout = model_.slab_layout,
                   .bias = {layer.gate_bias.as<float>(), layer.up_bias.as<float>()}};
   const Slabs fc2{.data = layer.fc2_slabs.as<uint8_t>(),
                   .expert_bytes = sm90a::kFc2Bytes,
                   .down = true,
+                  .layout = model_.slab_layout,
                   .bias = {layer.down_bias.as<float>()}};
   const auto kind = [&](const ExpertsView& e) {
-    return kind_of(e.first.format, DenseFormat::kAsLoaded, model_.atom);
+    return kind_of(e.first.format, DenseFormat::kAsLoaded, model_.w4a8);
   };
   ASSIGN_OR_RETURN(layer.gate_up, up_.experts({w.gate, w.up}, kind(w.gate), Rows::kPairs, kExpertsPart,
                                               name("gate_up experts"), model_.slabs ? &fc1 : nullptr));
@@ -137,24 +139,33 @@ Status Loader::run(const ModelWeights& weights, const LoadProgress& progress) {
   return up_.finish();
 }
 
-bool has_atom(int device) {
+bool has_block_scaled_mma(int device) {
   int major = 0;
   return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
          major == kAtomMajor;
 }
 
+// Of the device, or of as much of it as the options allow.
+sm90a::SlabLayout layout_of(const BackendOptions& options) {
+  int sms = 0;
+  if (cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, options.device) != cudaSuccess) return {};
+  return sm90a::slab_layout(
+      std::min(options.max_sms > 0 ? std::min(sms, options.max_sms) : sms, sm90a::kMostSms));
+}
+
 }  // namespace
 
 Paths paths_of(const ModelConfig& c, const ModelWeights& weights, const BackendOptions& options) {
-  const bool atom = options.moe.path != MoePath::kAuto, mxfp4 = all_mxfp4(weights);
-  const bool slabs = !options.batch_invariant && !atom && mxfp4 &&
+  const bool w4a8 = options.moe_path == MoePath::kW4A8, mxfp4 = all_mxfp4(weights);
+  const sm90a::SlabLayout layout = layout_of(options);
+  const bool slabs = !options.batch_invariant && !w4a8 && mxfp4 &&
                      slabs_take({.top_k = c.experts_per_token,
                                  .experts = c.experts,
                                  .hidden = c.hidden,
                                  .intermediate = c.intermediate}) &&
                      c.swiglu_alpha == 1.702 && c.swiglu_limit == 7.0 &&
-                     sm90a::prepare_moe_decode(options.device).ok();
-  return {.slabs = slabs, .atom = atom && mxfp4, .dense_atom = options.moe.path == MoePath::kAtom};
+                     sm90a::prepare_moe_decode(layout).ok();
+  return {.slabs = slabs, .w4a8 = w4a8 && mxfp4, .dense_mx = w4a8, .slab_layout = layout};
 }
 
 namespace {
@@ -182,10 +193,9 @@ Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
   RETURN_IF_ERROR(validate(weights, config));
   RETURN_IF_ERROR(unsupported(config));
   Model model = model_of(config, paths_of(config, weights, options));
-  model.emulated = !has_atom(options.device);
-  model.moe = options.moe;
-  if (model.atom) RETURN_IF_ERROR(sm120a::load_expert_tiles(expert_tokens(model.moe)));
-  if (model.dense_atom) RETURN_IF_ERROR(sm120a::load_dense_tiles());
+  model.emulated = !has_block_scaled_mma(options.device);
+  if (model.w4a8) RETURN_IF_ERROR(sm120a::load_expert_tiles());
+  if (model.dense_mx) RETURN_IF_ERROR(sm120a::load_dense_tiles());
   Uploader up;
   RETURN_IF_ERROR(up.open(stream, weights.pools));
   RETURN_IF_ERROR(Loader(model, options, up).run(weights, progress));

@@ -51,9 +51,9 @@ Kind plain_kind(Format format, DenseFormat wanted) {
 
 }  // namespace
 
-Kind kind_of(Format format, DenseFormat wanted, bool atom) {
+Kind kind_of(Format format, DenseFormat wanted, bool block_scaled) {
   const Kind kind = plain_kind(format, wanted);
-  if (!atom) return kind;
+  if (!block_scaled) return kind;
   if (kind == Kind::kMxfp4) return Kind::kMxfp4Quads;
   return kind == Kind::kMxfp8 ? Kind::kMxfp8Quads : kind;
 }

@@ -64,8 +64,9 @@ struct Matrix {
 
 inline int64_t units_of(int64_t rows) { return (rows + kUnit - 1) / kUnit; }
 
-// The kind that a matrix stored as `format` gets. atom: products of MX weights go through kernels/sm120/.
-Kind kind_of(Format format, DenseFormat wanted, bool atom = false);
+// The kind that a matrix stored as `format` gets. block_scaled: products of MX weights go through
+// kernels/sm120/.
+Kind kind_of(Format format, DenseFormat wanted, bool block_scaled = false);
 
 // Rows that are only ever looked up, as they were stored; scales (MXFP8) behind the data.
 struct Table {

@@ -6,6 +6,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/weights/matrix.h"
 #include "backend/cuda/weights/quad_layout.h"
+#include "backend/cuda/weights/slab_layout.h"
 
 namespace moesaic::cuda {
 
@@ -24,9 +25,10 @@ inline constexpr int kSlabRows = 8;  // tokens that sm90a::moe_decode takes
 
 // What the model's products run on.
 struct Paths {
-  bool slabs = false;       // the experts are slabs: they have the sizes that sm90a/ is written for
-  bool atom = false;        // the experts are Kind::kMxfp4Quads and go through kernels/sm120/
-  bool dense_atom = false;  // dense matrices of MXFP4 or MXFP8 do
+  bool slabs = false;     // the experts are slabs: they have the sizes that kernels/sm90/ is written for
+  bool w4a8 = false;      // the experts are Kind::kMxfp4Quads and go through kernels/sm120/
+  bool dense_mx = false;  // dense matrices of MXFP4 or MXFP8 do
+  sm90a::SlabLayout slab_layout;  // of the device, whether or not there are slabs
 };
 
 struct Model : Paths {
@@ -37,16 +39,11 @@ struct Model : Paths {
   Matrix head;
   DeviceBuffer final_norm, inverse_frequency;
   float final_factor = 1;
-  bool emulated = false;  // on a device that has not the instruction
-  MoeOptions moe;
+  bool emulated = false;     // on a device that has not the instruction
   DeviceBuffer slab_scales;  // [layers, kSlabRows]: what undoes the layer's mlp_factor
 };
 
-// What kernels/sm120/ rounds the experts' activations to.
-inline sm120a::Element expert_tokens(const MoeOptions& moe) {
-  return moe.path == MoePath::kW4A4 ? sm120a::Element::kE2M1 : sm120a::Element::kE4M3;
-}
-// options.moe.path: kAtom where kAuto stands for it.
+// options.moe_path: kW4A8 where kAuto stands for it.
 Paths paths_of(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options);
 // What the model's weights take, by part.
 std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,

@@ -1,8 +1,8 @@
-// How MXFP4 or MXFP8 weights and activations lie in memory for the atom of block_scaled_mma.cuh: m16n8k32, or
-// k64 where both are MXFP4, weights being its M, tokens its N. Plain arithmetic, the same on host and device;
-// docs/design/sm120.md draws it.
+// How MXFP4 or MXFP8 weights and MXFP8 activations lie in memory for the block-scaled MMA of
+// block_scaled_mma.cuh, m16n8k32, weights being its M, tokens its N. Plain arithmetic, the same on host and
+// device; docs/design/sm120.md draws it.
 //
-// The block is 32 columns and one scale, a k step or half of one. The quad is 4 blocks: its scales are one
+// The block is 32 columns and one scale, a k step. The quad is 4 blocks: its scales are one
 // 32-bit word, out of which the instruction picks a byte by an immediate. Both operands are streams of quads,
 // scales beside their blocks, in the order in which a warp's lanes (lane = 4 g + c) want them:
 //
@@ -14,16 +14,13 @@
 //     E4M3 [block][m][lane][word 2 j + h]: the same columns of row 16 m + 8 h + g, a byte each, as the MMA
 //     takes them
 //     A last quad of fewer blocks is shorter.
-//   tokens, 8 of them (a group), 1,056 bytes a quad of E4M3, 544 of E2M1
-//     E4M3 [block / 2][lane][block % 2]: columns 8 c .. 8 c + 7 of token g, a byte each
-//     E2M1 [lane][block]: a word, whose nibble 2 i + j is column 8 c + 4 j + i of token g
+//   tokens, 8 of them (a group), 1,056 bytes a quad of E4M3
+//     [block / 2][lane][block % 2]: columns 8 c .. 8 c + 7 of token g, a byte each
 //     [token] a word: the scales
-//     A last quad of fewer blocks is as long, and undefined where they would stand; but E2M1 goes by two
-//     blocks, and where there is no second it is zeros, as is its scale, and the weights' scale too.
+//     A last quad of fewer blocks is as long, and undefined where they would stand.
 //
 // Column 8 c + 4 j + i of a block is slot 16 j + 4 c + i of the contraction: any order will do as long as
-// both operands agree, and this one makes a lane's share of two blocks, or of four of E2M1 tokens, one
-// 16-byte load.
+// both operands agree, and this one makes a lane's share of two blocks of tokens one 16-byte load.
 #pragma once
 
 #include <cstdint>
@@ -41,17 +38,17 @@ inline constexpr int kQuad = 4;    // blocks
 inline constexpr int kUnit = 32;   // rows
 inline constexpr int kGroup = 8;   // tokens
 
-// Of the weights, and of the tokens. E4M3 weights have E4M3 tokens.
+// Of the weights; the tokens are E4M3.
 enum class Element : uint8_t { kE2M1, kE4M3 };
 
 MOESAIC_LAYOUT constexpr int block_bytes(Element e) { return kUnit * kBlock / (e == Element::kE2M1 ? 2 : 1); }
 inline constexpr int kUnitScaleBytes = kUnit * kQuad;
 MOESAIC_LAYOUT constexpr int unit_quad_bytes(Element e) { return kUnitScaleBytes + kQuad * block_bytes(e); }
 inline constexpr int kLaneVectorBytes = 512;  // a warp's loads of 16 bytes a lane
-// Of a quad: so many of them, where the scales begin, and the whole.
-MOESAIC_LAYOUT constexpr int group_vectors(Element e) { return e == Element::kE2M1 ? 1 : 2; }
-MOESAIC_LAYOUT constexpr int group_scales(Element e) { return group_vectors(e) * kLaneVectorBytes; }
-MOESAIC_LAYOUT constexpr int group_quad_bytes(Element e) { return group_scales(e) + kGroup * kQuad; }
+// Of a quad of a group: so many of them, where the scales begin, and the whole.
+inline constexpr int kGroupVectors = 2;
+inline constexpr int kGroupScales = kGroupVectors * kLaneVectorBytes;
+inline constexpr int kGroupQuadBytes = kGroupScales + kGroup * kQuad;
 
 MOESAIC_LAYOUT constexpr int quads_of(int blocks) { return (blocks + kQuad - 1) / kQuad; }
 MOESAIC_LAYOUT constexpr int blocks_in_quad(int blocks, int quad) {
@@ -64,8 +61,8 @@ MOESAIC_LAYOUT constexpr int quad_bytes(Element e, int blocks) {
 MOESAIC_LAYOUT constexpr int64_t unit_bytes(Element e, int blocks) {
   return static_cast<int64_t>(blocks) * block_bytes(e) + quads_of(blocks) * kUnitScaleBytes;
 }
-MOESAIC_LAYOUT constexpr int64_t group_bytes(Element e, int blocks) {
-  return static_cast<int64_t>(quads_of(blocks)) * group_quad_bytes(e);
+MOESAIC_LAYOUT constexpr int64_t group_bytes(int blocks) {
+  return static_cast<int64_t>(quads_of(blocks)) * kGroupQuadBytes;
 }
 
 // ---- places, in bytes from the start of the unit or the group ----
@@ -87,26 +84,20 @@ MOESAIC_LAYOUT constexpr int64_t weight_scale_at(Element e, int row, int block) 
   return static_cast<int64_t>(block / kQuad) * unit_quad_bytes(e) + (row % 8 * 4 + row / 8) * 4 +
          block % kQuad;
 }
-// Of columns 8 c .. 8 c + 7: two words, or one of E2M1.
-MOESAIC_LAYOUT constexpr int64_t token_bytes_at(Element e, int token, int block, int c) {
-  const int in_quad =
-      e == Element::kE2M1 ? block % kQuad * 4 : block % kQuad / 2 * kLaneVectorBytes + block % 2 * 8;
-  return static_cast<int64_t>(block / kQuad) * group_quad_bytes(e) + (4 * token + c) * 16 + in_quad;
+// Of columns 8 c .. 8 c + 7: two words.
+MOESAIC_LAYOUT constexpr int64_t token_bytes_at(int token, int block, int c) {
+  return static_cast<int64_t>(block / kQuad) * kGroupQuadBytes + (4 * token + c) * 16 +
+         block % kQuad / 2 * kLaneVectorBytes + block % 2 * 8;
 }
-// The bit from there on with which the code of column k begins.
-MOESAIC_LAYOUT constexpr int token_bit(Element e, int k) {
-  return e == Element::kE2M1 ? 4 * (2 * (k % 4) + k / 4 % 2) : 8 * (k % 8);
-}
-MOESAIC_LAYOUT constexpr int64_t token_scale_at(Element e, int token, int block) {
-  return static_cast<int64_t>(block / kQuad) * group_quad_bytes(e) + group_scales(e) + 4 * token +
-         block % kQuad;
+MOESAIC_LAYOUT constexpr int64_t token_scale_at(int token, int block) {
+  return static_cast<int64_t>(block / kQuad) * kGroupQuadBytes + kGroupScales + 4 * token + block % kQuad;
 }
 
 // ---- the word of E2M1 weights ----
 //
 // m16n8k32 wants an E2M1 in the middle of a byte, 00SEEM00. So four of them (h = 0) stand just there, and the
 // other four (h = 1) in the bits between, such that a rotation by four brings them there: three instructions
-// for eight weights. m16n8k64 wants eight of one h in a word, which two words make: three as well.
+// for eight weights.
 
 inline constexpr uint32_t kContainers = 0x3C3C3C3C;
 
@@ -120,15 +111,6 @@ MOESAIC_LAYOUT constexpr uint32_t weight_bits(uint32_t code, int h, int i) {
 // Four containers: the MMA's register of half h.
 MOESAIC_LAYOUT constexpr uint32_t containers(uint32_t word, int h) {
   return (h == 0 ? word : rotate_left(word, 28)) & kContainers;
-}
-// Half h of the words j = 0, 1 of a block, in the order of a token's word: a register of m16n8k64.
-MOESAIC_LAYOUT constexpr uint32_t nibbles(uint32_t word0, uint32_t word1, int h) {
-  return (rotate_left(word0, h == 0 ? 30 : 26) & 0x0F0F0F0Fu) |
-         (rotate_left(word1, h == 0 ? 2 : 30) & 0xF0F0F0F0u);
-}
-// Nibbles 2 i + j of such a register, or of a token's word, as containers.
-MOESAIC_LAYOUT constexpr uint32_t containers_of_nibbles(uint32_t word, int j) {
-  return (j == 0 ? word << 2 : word >> 2) & kContainers;
 }
 
 }  // namespace moesaic::cuda::sm120a

@@ -1,5 +1,5 @@
-// The layouts against the atom's registers on the host: packed, read back through the fragment maps and
-// multiplied, they give the product.
+// The layouts against the block-scaled MMA's registers on the host: packed, read back through the fragment
+// maps and multiplied, they give the product.
 #include "backend/cuda/weights/quad_layout.h"
 
 #include <gtest/gtest.h>
@@ -60,39 +60,29 @@ std::vector<uint8_t> pack_unit(Element element, const Plain& m) {
   }
   return out;
 }
-std::vector<uint8_t> pack_group(Element element, const Plain& m) {
-  std::vector<uint8_t> out(group_bytes(element, m.blocks));
+std::vector<uint8_t> pack_group(const Plain& m) {
+  std::vector<uint8_t> out(group_bytes(m.blocks));
   for (int block = 0; block < m.blocks; ++block) {
     for (int token = 0; token < kGroup; ++token) {
-      out[token_scale_at(element, token, block)] = m.scale(token, block);
-      for (int k = 0; k < kBlock; ++k) {
-        const int bit = token_bit(element, k);
-        out[token_bytes_at(element, token, block, k / 8) + bit / 8] |=
-            static_cast<uint8_t>(m.code(token, block * kBlock + k) << (bit % 8));
-      }
+      out[token_scale_at(token, block)] = m.scale(token, block);
+      for (int k = 0; k < kBlock; ++k)
+        out[token_bytes_at(token, block, k / 8) + k % 8] = m.code(token, block * kBlock + k);
     }
   }
   return out;
 }
 
-// What the kernels do, on the host: a warp's registers of tile m in the step that begins with `block`.
+// What the kernels do, on the host: a warp's registers of tile m in the step of `block`.
 struct Source {
-  Element a, b;
+  Element a;
   const std::vector<uint8_t>&unit, &group;
-  int blocks;
 
-  // What is not there is no zero: memory that was not written.
-  uint32_t unit_word(int block, int lane, int m, int j) const {
-    return block < blocks ? word_at(unit, weight_word_at(block, lane, m, j)) : 0xA5A5A5A5;
-  }
   uint32_t weights(int block, int lane, int m, int j, int h) const {
     if (a == Element::kE4M3) return word_at(unit, weight_word_at(block, lane, m, j, h));
-    if (b == Element::kE4M3) return containers(unit_word(block, lane, m, j), h);
-    return nibbles(unit_word(block + j, lane, m, 0), unit_word(block + j, lane, m, 1), h);
+    return containers(word_at(unit, weight_word_at(block, lane, m, j)), h);
   }
   uint32_t tokens(int block, int lane, int j) const {
-    if (b == Element::kE4M3) return word_at(group, token_bytes_at(b, lane / 4, block, lane % 4) + 4 * j);
-    return word_at(group, token_bytes_at(b, lane / 4, block + j, lane % 4));
+    return word_at(group, token_bytes_at(lane / 4, block, lane % 4) + 4 * j);
   }
   WarpOperands registers(int block, int m, int column) const {
     WarpOperands in;
@@ -103,9 +93,8 @@ struct Source {
       }
       in.scales_a[lane] = word_at(unit, static_cast<int64_t>(block / kQuad) * unit_quad_bytes(a) + 4 * lane);
       // Lanes of other groups hold theirs.
-      in.scales_b[lane] = lane % 4 == column
-                              ? word_at(group, token_scale_at(b, lane / 4, block / kQuad * kQuad))
-                              : 0xA5A5A5A5;
+      in.scales_b[lane] =
+          lane % 4 == column ? word_at(group, token_scale_at(lane / 4, block / kQuad * kQuad)) : 0xA5A5A5A5;
     }
     return in;
   }
@@ -115,34 +104,26 @@ double decode(Element e, uint8_t code) {
   return e == Element::kE4M3 ? mx::decode_e4m3(code) : mx::decode_e2m1(code);
 }
 
-using Pair = std::pair<Element, Element>;
-class Atoms : public testing::TestWithParam<Pair> {};
-INSTANTIATE_TEST_SUITE_P(Layout, Atoms,
-                         testing::Values(Pair{Element::kE2M1, Element::kE4M3},
-                                         Pair{Element::kE4M3, Element::kE4M3},
-                                         Pair{Element::kE2M1, Element::kE2M1}));
+class Elements : public testing::TestWithParam<Element> {};
+INSTANTIATE_TEST_SUITE_P(Layout, Elements, testing::Values(Element::kE2M1, Element::kE4M3));
 
-// Also where E2M1's last step lacks its second block.
-TEST_P(Atoms, GiveTheProductThroughTheFragmentMaps) {
-  const auto [a, b] = GetParam();
-  const auto codes = [](Element e) { return e == Element::kE4M3 ? 256 : 16; };
-  const int step_blocks = b == Element::kE2M1 ? 2 : 1;
+TEST_P(Elements, GiveTheProductThroughTheFragmentMaps) {
+  const Element a = GetParam();
+  const int codes = a == Element::kE4M3 ? 256 : 16;
   std::mt19937 rng(5);
   for (const int blocks : {1, 2, 3, 4, 5, 90}) {
-    const Plain w = random_matrix(kUnit, blocks, codes(a), rng),
-                x = random_matrix(kGroup, blocks, codes(b), rng);
-    const std::vector<uint8_t> unit = pack_unit(a, w), group = pack_group(b, x);
+    const Plain w = random_matrix(kUnit, blocks, codes, rng), x = random_matrix(kGroup, blocks, 256, rng);
+    const std::vector<uint8_t> unit = pack_unit(a, w), group = pack_group(x);
     for (int m = 0; m < 2; ++m) {
-      for (int block = 0; block < blocks; block += step_blocks) {
+      for (int block = 0; block < blocks; ++block) {
         const int column = block % 4;  // the lane of the quad that has the scales
         WarpSums d{};
-        atom_on_host(a, b, Source{a, b, unit, group, blocks}.registers(block, m, column), block % kQuad, m,
-                     column, d);
+        mma_on_host(a, Source{a, unit, group}.registers(block, m, column), block % kQuad, m, column, d);
         for (int r = 0; r < 16; ++r) {
           for (int n = 0; n < kGroup; ++n) {
             double want = 0;
-            for (int k = block * kBlock; k < std::min(block + step_blocks, blocks) * kBlock; ++k)
-              want += decode(a, w.code(16 * m + r, k)) * decode(b, x.code(n, k)) *
+            for (int k = block * kBlock; k < (block + 1) * kBlock; ++k)
+              want += decode(a, w.code(16 * m + r, k)) * mx::decode_e4m3(x.code(n, k)) *
                       mx::decode_e8m0(w.scale(16 * m + r, k / kBlock)) *
                       mx::decode_e8m0(x.scale(n, k / kBlock));
             EXPECT_EQ(d[4 * (r % 8) + n / 2][r / 8 * 2 + n % 2], static_cast<float>(want)) << blocks;
@@ -152,19 +133,6 @@ TEST_P(Atoms, GiveTheProductThroughTheFragmentMaps) {
     }
   }
 }
-
-// The emulation's way: eight nibbles to the containers of two registers of m16n8k32.
-TEST(Layout, NibblesAreContainers) {
-  std::mt19937 rng(6);
-  const auto word0 = static_cast<uint32_t>(rng()), word1 = static_cast<uint32_t>(rng());
-  for (int h = 0; h < 2; ++h) {
-    EXPECT_EQ(containers_of_nibbles(nibbles(word0, word1, h), 0), containers(word0, h));
-    EXPECT_EQ(containers_of_nibbles(nibbles(word0, word1, h), 1), containers(word1, h));
-  }
-}
-
-class Elements : public testing::TestWithParam<Element> {};
-INSTANTIATE_TEST_SUITE_P(Layout, Elements, testing::Values(Element::kE2M1, Element::kE4M3));
 
 // Nothing stands where something else does, and nothing is wasted but the scales of a last quad.
 TEST_P(Elements, FillTheBytes) {
@@ -188,35 +156,32 @@ TEST_P(Elements, FillTheBytes) {
   }
 }
 
-TEST_P(Elements, OfTokensFillTheBytes) {
-  const Element e = GetParam();
+TEST(Layout, OfTokensFillsTheBytes) {
   for (const int blocks : {1, 3, 4, 90}) {
-    std::set<int64_t> bits, scales;
+    std::set<int64_t> bytes, scales;
     for (int block = 0; block < blocks; ++block) {
       for (int token = 0; token < kGroup; ++token) {
-        scales.insert(token_scale_at(e, token, block));
-        for (int k = 0; k < kBlock; ++k)
-          bits.insert(8 * token_bytes_at(e, token, block, k / 8) + token_bit(e, k));
+        scales.insert(token_scale_at(token, block));
+        for (int k = 0; k < kBlock; ++k) bytes.insert(token_bytes_at(token, block, k / 8) + k % 8);
       }
     }
-    EXPECT_EQ(bits.size(), static_cast<size_t>(blocks) * kGroup * kBlock);
+    EXPECT_EQ(bytes.size(), static_cast<size_t>(blocks) * kGroup * kBlock);
     EXPECT_EQ(scales.size(), static_cast<size_t>(blocks) * kGroup);
-    for (const int64_t at : scales) EXPECT_FALSE(bits.count(8 * at)) << at;
-    EXPECT_EQ(*scales.rbegin() + kQuad - (blocks - 1) % kQuad, group_bytes(e, blocks));
+    for (const int64_t at : scales) EXPECT_FALSE(bytes.count(at)) << at;
+    EXPECT_EQ(*scales.rbegin() + kQuad - (blocks - 1) % kQuad, group_bytes(blocks));
   }
 }
 
 TEST_P(Elements, AreCopiedByMultiplesOfSixteenBytes) {
   for (int blocks = 1; blocks <= kQuad; ++blocks) EXPECT_EQ(quad_bytes(GetParam(), blocks) % 16, 0);
   EXPECT_EQ(unit_quad_bytes(GetParam()) % 16, 0);
-  EXPECT_EQ(group_quad_bytes(GetParam()) % 16, 0);
+  EXPECT_EQ(kGroupQuadBytes % 16, 0);
 }
 
 TEST(Layout, TakesWhatTheFormatsTake) {
   EXPECT_EQ(unit_bytes(Element::kE2M1, 90), 90 * 512 + 23 * 128);
   EXPECT_EQ(unit_bytes(Element::kE4M3, 90), 90 * 1024 + 23 * 128);
-  EXPECT_EQ(group_quad_bytes(Element::kE2M1), 544);
-  EXPECT_EQ(group_quad_bytes(Element::kE4M3), 1056);
+  EXPECT_EQ(kGroupQuadBytes, 1056);
 }
 
 }  // namespace

@@ -43,11 +43,10 @@ Status run_many(const Matrix& w, const Activations& x, const Epilogue& epilogue,
 
 template <class Source, class Epilogue>
 Status run_tile(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
-  const int tile = x.jobs != nullptr ? x.tile : x.tokens;
-  if (tile <= 8) return run_few<Source, 1>(w, x, epilogue, stream);
-  if (tile <= 16) return run_few<Source, 2>(w, x, epilogue, stream);
-  if (tile <= 32) return run_few<Source, 4>(w, x, epilogue, stream);
-  if (tile <= 64) return run_many<Source, 64>(w, x, epilogue, stream);
+  if (x.tile <= 8) return run_few<Source, 1>(w, x, epilogue, stream);
+  if (x.tile <= 16) return run_few<Source, 2>(w, x, epilogue, stream);
+  if (x.tile <= 32) return run_few<Source, 4>(w, x, epilogue, stream);
+  if (x.tile <= 64) return run_many<Source, 64>(w, x, epilogue, stream);
   return run_many<Source, 128>(w, x, epilogue, stream);
 }
 
@@ -64,10 +63,9 @@ Status run_kind(const Matrix& w, const Activations& x, const Epilogue& epilogue,
       return run_tile<Mxfp8Source>(w, x, epilogue, stream);
     case Kind::kMxfp4:
       return run_tile<Mxfp4Source>(w, x, epilogue, stream);
-    case Kind::kMxfp4Quads:
-      break;  // kernels/sm120/gemm.h's
+    default:
+      return no_kernel("gemm", w, x.tokens);  // in quads: kernels/sm120/gemm.h's
   }
-  return {};
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace moesaic::cuda {
 inline constexpr int kNormThreads = 128;
 inline constexpr int kNormLoads = 6;  // float4 of a row that a thread has under way at once
 
-// Elements i, i + kNormThreads, .. of a row, the pending experts added.
+// Elements i, i + kNormThreads, .. of a row, what is deferred added.
 __device__ inline void residual(const Norm& p, int row, int i, float4 (&sum)[kNormLoads]) {
   const auto load = [&](const float* from, int64_t at, int j) {
     const int index = min(i + j * kNormThreads, p.hidden / 4 - 1);
@@ -17,14 +17,14 @@ __device__ inline void residual(const Norm& p, int row, int i, float4 (&sum)[kNo
   };
 #pragma unroll
   for (int j = 0; j < kNormLoads; ++j) sum[j] = load(p.x, row, j);
-  if (p.expert_out == nullptr) return;
+  if (p.deferred.expert_out == nullptr) return;
 #pragma unroll 4
-  for (int k = 0; k < p.top_k; ++k) {
-    const int slot = p.slots[row * p.top_k + k];
-    const float weight = p.expert_weights[row * p.top_k + k];
+  for (int k = 0; k < p.deferred.top_k; ++k) {
+    const int slot = p.deferred.permuted_rows[row * p.deferred.top_k + k];
+    const float weight = p.deferred.weights[row * p.deferred.top_k + k];
 #pragma unroll
     for (int j = 0; j < kNormLoads; ++j) {
-      const float4 y = load(p.expert_out, slot, j);
+      const float4 y = load(p.deferred.expert_out, slot, j);
       sum[j] = {fmaf(weight, y.x, sum[j].x), fmaf(weight, y.y, sum[j].y), fmaf(weight, y.z, sum[j].z),
                 fmaf(weight, y.w, sum[j].w)};
     }
@@ -45,7 +45,7 @@ __device__ inline void norm_row(const Norm& p, int row, float4* values, float* s
       const float4 v = sum[j];
       values[i] = v;
       squares = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, squares))));
-      if (p.expert_out != nullptr)
+      if (p.deferred.expert_out != nullptr)
         reinterpret_cast<float4*>(p.x + static_cast<int64_t>(row) * p.hidden)[i] = v;
     }
   }

@@ -337,16 +337,15 @@ Status norm(const Norm& p, cudaStream_t stream) {
   return launch(norm_kernel, dim3(p.rows), dim3(kNormThreads), p.hidden * sizeof(float), stream, p);
 }
 
-bool can_score(const Router& p) { return p.rows <= 256 && p.hidden <= 4 * kNormThreads * kScoreLoads; }
-bool can_choose(const Router& p, const Route& t) {
-  return p.rows <= 8 && p.experts <= kNormThreads && p.hidden <= 128 * kRouterLoads && t.top_k <= 4;
-}
+static_assert(kMostScoredHidden == 4 * kNormThreads * kScoreLoads && kMostChosenHidden == 128 * kRouterLoads);
 
 template <int kScored>
 Status run_score(const Norm& n, const Router& r, cudaStream_t stream) {
   constexpr int kBlocks = 396;  // three a multiprocessor of an H200
-  static const cudaError_t prepared = share_multiprocessor(score_kernel<kScored>);
-  if (prepared != cudaSuccess) return check(prepared, "score");
+  static OncePerDevice prepared;
+  const Status status =
+      prepared.run([] { return set_attributes(score_kernel<kScored>, {.prefer_shared = true}); });
+  if (!status.ok()) return status;
   const int across = (r.experts + kScored - 1) / kScored, down = min(r.rows, max(1, kBlocks / across));
   return launch(score_kernel<kScored>, dim3(across, down), dim3(kNormThreads), 0, stream, n, r);
 }

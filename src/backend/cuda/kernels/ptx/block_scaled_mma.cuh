@@ -1,13 +1,8 @@
-// The instructions that everything in kernels/sm120/ stands on: d += (A 2^sa) (B 2^sb), A = weights, B =
-// activations, a scale for each 32 of a row and of a column, sums in F32. A step is a block, or two of E2M1 x
-// E2M1.
-//
-//   E2M1 or E4M3 x E4M3: m16n8k32
-//     sm_120a, sm_121a   mma.sync kind::mxf8f6f4.block_scale, QMMA.SF.16832.F32.E2M1.E4M3.E8 (or E4M3.E4M3)
-//     elsewhere          the same registers through mma.sync e4m3 x e4m3, the scales multiplied in afterwards
-//   E2M1 x E2M1: m16n8k64
-//     sm_120a, sm_121a   mma.sync kind::mxf4.block_scale, OMMA.SF.16864.F32.E2M1.E2M1.E8
-//     elsewhere          both operands' nibbles to bytes, and twice as above
+// The instruction that everything in kernels/sm120/ stands on: d += (A 2^sa) (B 2^sb), A = weights, E2M1 or
+// E4M3, B = activations, E4M3, a scale for each 32 of a row and of a column, sums in F32. A step is a block
+// of 32: m16n8k32.
+//   sm_120a, sm_121a   mma.sync kind::mxf8f6f4.block_scale, QMMA.SF.16832.F32.E2M1.E4M3.E8 (or E4M3.E4M3)
+//   elsewhere          the same registers through mma.sync e4m3 x e4m3, the scales multiplied in afterwards
 //
 // An E2M1's bits EEM in the middle of E4M3's byte are the same number times 2^-6, subnormals included, so
 // that only the sign moves. nvcc 13.0 makes of Hopper's FP8 mma.sync two HMMA.16816.F32 on values widened to
@@ -40,15 +35,6 @@ struct FragmentA {
 __device__ inline FragmentA fragment_of(const uint2& words) {
   return {{containers(words.x, 0), containers(words.x, 1), containers(words.y, 0), containers(words.y, 1)}};
 }
-// Of two blocks for E2M1 activations.
-__device__ inline FragmentA fragment_of(const uint2& first, const uint2& second) {
-  return {{nibbles(first.x, first.y, 0), nibbles(first.x, first.y, 1), nibbles(second.x, second.y, 0),
-           nibbles(second.x, second.y, 1)}};
-}
-
-// Blocks of a step.
-template <Element kB>
-inline constexpr int kStepBlocks = kB == Element::kE2M1 ? 2 : 1;
 
 #if MOESAIC_NATIVE_ATOM
 
@@ -74,14 +60,11 @@ struct ColumnScales {
       : "r"(a.a[0]), "r"(a.a[1]), "r"(a.a[2]), "r"(a.a[3]), "r"(b0), "r"(b1), "r"(rows.word),          \
         "r"(columns.words[kColumn / 4]), "n"(kStep), "n"(kTile), "n"(kColumn % 4))
 
-// Tile kTile of the unit, group kColumn of the tokens, the step that begins with block kStep of the quad.
-template <Element kA, Element kB, int kStep, int kTile, int kColumn, int kGroups>
+// Tile kTile of the unit, group kColumn of the tokens, the step of block kStep of the quad.
+template <Element kA, int kStep, int kTile, int kColumn, int kGroups>
 __device__ inline void mma(float (&d)[4], const FragmentA& a, uint32_t b0, uint32_t b1, const RowScales& rows,
                            const ColumnScales<kGroups>& columns) {
-  if constexpr (kB == Element::kE2M1) {
-    static_assert(kA == Element::kE2M1);
-    MOESAIC_BLOCK_SCALED_MMA("mxf4.block_scale.scale_vec::2X.m16n8k64", "e2m1.e2m1");
-  } else if constexpr (kA == Element::kE2M1) {
+  if constexpr (kA == Element::kE2M1) {
     MOESAIC_BLOCK_SCALED_MMA("mxf8f6f4.block_scale.scale_vec::1X.m16n8k32", "e2m1.e4m3");
   } else {
     MOESAIC_BLOCK_SCALED_MMA("mxf8f6f4.block_scale.scale_vec::1X.m16n8k32", "e4m3.e4m3");
@@ -119,48 +102,27 @@ struct ColumnScales {
   }
 };
 
-// E4M3 that is the element times 2^-6 (E2M1, as 00SEEM00) or the element.
+// Weights as E4M3: the element times 2^-6 (of E2M1, which comes as 00SEEM00) or the element.
 template <Element kElement>
 __device__ inline uint32_t widened(uint32_t x) {
   return kElement == Element::kE4M3 ? x : (x & 0x1C1C1C1Cu) | (x << 2 & 0x80808080u);
 }
 
-// One block, registers of m16n8k32.
-template <Element kA, Element kB, int kBlockOfQuad, int kTile, int kColumn, int kGroups>
-__device__ inline void add_block(float (&d)[4], const FragmentA& a, uint32_t b0, uint32_t b1,
-                                 const RowScales& rows, const ColumnScales<kGroups>& columns) {
+template <Element kA, int kStep, int kTile, int kColumn, int kGroups>
+__device__ inline void mma(float (&d)[4], const FragmentA& a, uint32_t b0, uint32_t b1, const RowScales& rows,
+                           const ColumnScales<kGroups>& columns) {
   float p[4] = {};
   asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(p[0]), "+f"(p[1]), "+f"(p[2]), "+f"(p[3])
       : "r"(widened<kA>(a.a[0])), "r"(widened<kA>(a.a[1])), "r"(widened<kA>(a.a[2])),
-        "r"(widened<kA>(a.a[3])), "r"(widened<kB>(b0)), "r"(widened<kB>(b1)));
+        "r"(widened<kA>(a.a[3])), "r"(b0), "r"(b1));
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    float product = p[i], column = scale_of(columns.words[kColumn][i % 2], kBlockOfQuad);
-    // MXFP8's scales are at most 2^119 and leave room for a 2^6; MXFP4's are up to 2^125.
-    if constexpr (kB == Element::kE2M1)
-      product *= 4096.0f;
-    else if constexpr (kA == Element::kE2M1)
-      column *= 64.0f;
-    d[i] = fmaf(product * scale_of(rows.words[2 * kTile + i / 2], kBlockOfQuad), column, d[i]);
-  }
-}
-
-template <Element kA, Element kB, int kStep, int kTile, int kColumn, int kGroups>
-__device__ inline void mma(float (&d)[4], const FragmentA& a, uint32_t b0, uint32_t b1, const RowScales& rows,
-                           const ColumnScales<kGroups>& columns) {
-  if constexpr (kB == Element::kE4M3) {
-    add_block<kA, kB, kStep, kTile, kColumn>(d, a, b0, b1, rows, columns);
-  } else {
-    const auto wide = [](uint32_t row, uint32_t row8) {
-      return FragmentA{{containers_of_nibbles(row, 0), containers_of_nibbles(row8, 0),
-                        containers_of_nibbles(row, 1), containers_of_nibbles(row8, 1)}};
-    };
-    add_block<kA, kB, kStep, kTile, kColumn>(d, wide(a.a[0], a.a[1]), containers_of_nibbles(b0, 0),
-                                             containers_of_nibbles(b0, 1), rows, columns);
-    add_block<kA, kB, kStep + 1, kTile, kColumn>(d, wide(a.a[2], a.a[3]), containers_of_nibbles(b1, 0),
-                                                 containers_of_nibbles(b1, 1), rows, columns);
+    float column = scale_of(columns.words[kColumn][i % 2], kStep);
+    // The activations' scales are at most 2^119 and leave room for a 2^6.
+    if constexpr (kA == Element::kE2M1) column *= 64.0f;
+    d[i] = fmaf(p[i] * scale_of(rows.words[2 * kTile + i / 2], kStep), column, d[i]);
   }
 }
 

@@ -12,35 +12,30 @@ double e2m1(uint32_t bits) { return mx::decode_e2m1(bits & 15); }
 struct Slot {
   int c, j, shift;
 };
-constexpr Slot slot_of(Element b, int k) {
-  if (b == Element::kE2M1) return {k % 32 / 8, k / 32, 4 * (k % 8)};
-  return {k % 16 / 4, k / 16, 8 * (k % 4)};
-}
+constexpr Slot slot_of(int k) { return {k % 16 / 4, k / 16, 8 * (k % 4)}; }
 
-double weight(Element a, Element b, const WarpOperands& in, int row, int k) {
-  const Slot s = slot_of(b, k);
+double weight(Element a, const WarpOperands& in, int row, int k) {
+  const Slot s = slot_of(k);
   const uint32_t bits = in.a[4 * (row % 8) + s.c][2 * s.j + row / 8] >> s.shift;
   if (a == Element::kE4M3) return mx::decode_e4m3(byte_of(bits, 0));
-  return b == Element::kE2M1 ? e2m1(bits) : e2m1(bits >> 2);
+  return e2m1(bits >> 2);
 }
-double activation(Element b, const WarpOperands& in, int column, int k) {
-  const Slot s = slot_of(b, k);
-  const uint32_t bits = in.b[4 * column + s.c][s.j] >> s.shift;
-  return b == Element::kE2M1 ? e2m1(bits) : mx::decode_e4m3(byte_of(bits, 0));
+double activation(const WarpOperands& in, int column, int k) {
+  const Slot s = slot_of(k);
+  return mx::decode_e4m3(byte_of(in.b[4 * column + s.c][s.j] >> s.shift, 0));
 }
 
 }  // namespace
 
-void atom_on_host(Element a, Element b, const WarpOperands& in, int step, int tile, int group, WarpSums& d) {
+void mma_on_host(Element a, const WarpOperands& in, int step, int tile, int group, WarpSums& d) {
   for (int row = 0; row < 16; ++row) {
     const uint32_t scale_a = in.scales_a[4 * (row % 8) + 2 * tile + row / 8];
     for (int column = 0; column < 8; ++column) {
       const uint32_t scale_b = in.scales_b[4 * column + group];
       double sum = 0;
-      for (int k = 0; k < (b == Element::kE2M1 ? 64 : 32); ++k) {
-        const int block = step + k / 32;
-        sum += weight(a, b, in, row, k) * activation(b, in, column, k) *
-               mx::decode_e8m0(byte_of(scale_a, block)) * mx::decode_e8m0(byte_of(scale_b, block));
+      for (int k = 0; k < 32; ++k) {
+        sum += weight(a, in, row, k) * activation(in, column, k) * mx::decode_e8m0(byte_of(scale_a, step)) *
+               mx::decode_e8m0(byte_of(scale_b, step));
       }
       float& out = d[4 * (row % 8) + column / 2][row / 8 * 2 + column % 2];
       out = static_cast<float>(out + sum);

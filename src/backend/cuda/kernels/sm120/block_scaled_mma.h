@@ -1,5 +1,5 @@
 // The atom as arithmetic on the host: what the instruction of block_scaled_mma.cuh computes from a warp's
-// registers. The oracle for layouts and for the device's atom.
+// registers. The oracle for layouts and for the device's MMA.
 #pragma once
 
 #include <array>
@@ -16,9 +16,6 @@ inline constexpr int kLanes = 32;
 // E4M3) column g and the same k; of D columns 2 c, 2 c + 1 of row g and then of row g + 8. scales_a: the word
 // of row g stands in lane 4 g + 2 tile, that of row g + 8 in the next; scales_b: that of column g in lane 4 g
 // + group. Byte `step` counts.
-//
-// Of m16n8k64, E2M1 x E2M1, the registers of A hold the same rows, and like those of B eight nibbles: k 8 c +
-// {0..7} (A 0, 1, B 0) and 32 + 8 c + {0..7} (A 2, 3, B 1); byte step + 1 is the scale of k 32 and above.
 struct WarpOperands {
   std::array<std::array<uint32_t, 4>, kLanes> a{};
   std::array<std::array<uint32_t, 2>, kLanes> b{};
@@ -27,6 +24,6 @@ struct WarpOperands {
 using WarpSums = std::array<std::array<float, 4>, kLanes>;
 
 // d += A B, summed in double and rounded once.
-void atom_on_host(Element a, Element b, const WarpOperands& in, int step, int tile, int group, WarpSums& d);
+void mma_on_host(Element a, const WarpOperands& in, int step, int tile, int group, WarpSums& d);
 
 }  // namespace moesaic::cuda::sm120a

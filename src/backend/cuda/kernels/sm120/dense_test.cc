@@ -243,11 +243,10 @@ TEST_F(OnDevice, NormExpandIsNormThenExpand) {
     ASSERT_TRUE(norm_expand(n, dense_tokens(one.as<void>(), cols, kCount), nullptr).ok());
     const auto want = download<uint8_t>(two, bytes), got = download<uint8_t>(one, bytes);
     for (int t = 0; t < kCount; ++t) {
-      const int64_t group = t / kGroup * group_bytes(Element::kE4M3, cols / kBlock);
+      const int64_t group = t / kGroup * group_bytes(cols / kBlock);
       for (int k = 0; k < cols; ++k) {
-        const int64_t at = group + token_bytes_at(Element::kE4M3, t % kGroup, k / kBlock, k % kBlock / 8) +
-                           k % 8,
-                      scale = group + token_scale_at(Element::kE4M3, t % kGroup, k / kBlock);
+        const int64_t at = group + token_bytes_at(t % kGroup, k / kBlock, k % kBlock / 8) + k % 8,
+                      scale = group + token_scale_at(t % kGroup, k / kBlock);
         ASSERT_EQ(got[at], want[at]) << cols << " " << t << " " << k;
         ASSERT_EQ(got[scale], want[scale]) << cols << " " << t << " " << k;
       }

@@ -3,16 +3,15 @@
 namespace moesaic::cuda::sm120a {
 
 Status gemm(const Weights& w, const Tokens& x, Tile tile, const SwiGluMx& out, cudaStream_t stream) {
-  if (x.element == Element::kE2M1) return run_mxfp4<kSwiGluUnits>(w, x, tile, out, stream);
-  return run_tile<Element::kE2M1, Element::kE4M3, kSwiGluUnits>(w, x, tile, out, stream);
-}
-Status gemm(const Weights& w, const Tokens& x, Tile tile, const AtomicCombine& out, cudaStream_t stream) {
-  if (x.element == Element::kE2M1) return run_mxfp4<kRowUnits>(w, x, tile, out, stream);
-  return run_tile<Element::kE2M1, Element::kE4M3, kRowUnits>(w, x, tile, out, stream);
+  if (w.element != Element::kE2M1)
+    return Status(StatusCode::kInternal, "cuda: SwiGLU's product has no kernel for MXFP8 weights in quads, " +
+                                             std::to_string(w.units * kUnit) + " x " +
+                                             std::to_string(x.cols));
+  return run_tile<Element::kE2M1, kSwiGluUnits>(w, x, tile, out, stream);
 }
 
 const void* any_tile() {
-  return reinterpret_cast<const void*>(few_kernel<Element::kE2M1, Element::kE4M3, 1, kSwiGluUnits, SwiGluMx>);
+  return reinterpret_cast<const void*>(few_kernel<Element::kE2M1, 1, kSwiGluUnits, SwiGluMx>);
 }
 
 }  // namespace moesaic::cuda::sm120a

@@ -1,8 +1,8 @@
-// Products y = W x from MXFP4 or MXFP8 weights and MXFP8 activations (quad_layout.h), through the atom of
-// block_scaled_mma.cuh: the experts' (E2M1), or one matrix's. The experts' also from MXFP4 activations.
+// Products y = W x from MXFP4 or MXFP8 weights and MXFP8 activations (quad_layout.h), through the
+// block-scaled MMA of block_scaled_mma.cuh: the experts' (E2M1), or one matrix's.
 //
 // All tiles add in one order: the contraction is cut into kSlices fixed slices of whole quads, a slice is one
-// chain of atoms, and the slices are added in order. So a token's result has the same bits whatever the tile
+// chain of MMAs, and the slices are added in order. So a token's result has the same bits whatever the tile
 // and the batch.
 #pragma once
 
@@ -30,13 +30,11 @@ enum class Tile {
   k32,
   k64,
   k128,
-  kPrefill,     // 128 tokens, twice the rows
-  kCapacity128  // the baseline: 128 tokens are computed whatever their count
+  kPrefill  // 128 tokens, twice the rows
 };
-// Those with kernels of their own.
 inline constexpr Tile kTiles[] = {Tile::k8, Tile::k16, Tile::k32, Tile::k64, Tile::k128, Tile::kPrefill};
 inline constexpr int tile_tokens(Tile tile) {
-  constexpr int kTokens[] = {8, 16, 32, 64, 128, 128, 128};
+  constexpr int kTokens[] = {8, 16, 32, 64, 128, 128};
   return kTokens[static_cast<int>(tile)];
 }
 
@@ -46,12 +44,12 @@ struct TileShape {
   int groups = 0;
   int tokens = 0, units = 0, stages = 0;
 };
-inline constexpr TileShape shape_of(Element weights, Element tokens, Tile tile) {
-  const bool wide = weights == Element::kE4M3, narrow = tokens == Element::kE2M1;
+inline constexpr TileShape shape_of(Element weights, Tile tile) {
+  const bool wide = weights == Element::kE4M3;
   if (tile_tokens(tile) <= 32) return {.groups = tile_tokens(tile) / kGroup};
   if (tile == Tile::k64) return {.tokens = 64, .units = 2, .stages = wide ? 2 : 3};
   if (tile == Tile::kPrefill) return {.tokens = 128, .units = 4, .stages = wide ? 2 : 3};
-  return {.tokens = 128, .units = 2, .stages = wide || narrow ? 3 : 2};
+  return {.tokens = 128, .units = 2, .stages = wide ? 3 : 2};
 }
 // Of a thread block for few tokens, by epilogue: SwiGLU's blocks of 32 values need two.
 inline constexpr int kSwiGluUnits = 2, kRowUnits = 1;
@@ -77,11 +75,10 @@ inline Tokens dense_tokens(void* data, int cols, int tokens) {
 //
 // E2M1 weights only.
 Status gemm(const Weights& w, const Tokens& x, Tile tile, const SwiGluMx& out, cudaStream_t stream);
-Status gemm(const Weights& w, const Tokens& x, Tile tile, const AtomicCombine& out, cudaStream_t stream);
 const void* any_tile();  // one of the kernels, to see what code there is of them
-// out[slot, row] (+)= value + bias[expert, row]; E2M1 tokens want E2M1 weights
+// out[slot, row] (+)= value + bias[expert, row]
 Status gemm(const Weights& w, const Tokens& x, Tile tile, const Store& out, cudaStream_t stream);
-// Rows in the order of Rows::kHeads, one matrix; E4M3 tokens only.
+// Rows in the order of Rows::kHeads, one matrix.
 Status gemm(const Weights& w, const Tokens& x, Tile tile, const Qkv& out, cudaStream_t stream);
 
 }  // namespace moesaic::cuda::sm120a

@@ -12,10 +12,10 @@ namespace moesaic::cuda::sm120a {
 
 inline constexpr int kManyWarps = 8;
 
-template <Element kA, Element kB, int kTokens, int kUnits, int kStages>
+template <Element kA, int kTokens, int kUnits, int kStages>
 struct ManyTile {
   static constexpr int kRing = kStages;
-  static constexpr int kQuadBytes = unit_quad_bytes(kA), kGroupBytes = group_quad_bytes(kB);  // of a quad
+  static constexpr int kQuadBytes = unit_quad_bytes(kA), kGroupBytes = kGroupQuadBytes;  // of a quad
   static constexpr int kAllGroups = kTokens / kGroup;
   static constexpr int kGroups = kAllGroups * kUnits / kManyWarps;  // of a warp
   static constexpr int kTokenBegin = kUnits * kQuadBytes;
@@ -27,7 +27,7 @@ struct ManyTile {
 };
 
 // One warp starts a stage: a lane each unit and group. Weights first, which wait for no other kernel.
-template <Element kA, Element kB, class Tile, int kUnits>
+template <Element kA, class Tile, int kUnits>
 struct Stages {
   const Product& p;
   Job job;
@@ -51,7 +51,7 @@ struct Stages {
     const int group = threadIdx.x;
     if (group >= groups || quad >= quads) return;
     bulk_copy(stage(quad) + Tile::kTokenBegin + group * Tile::kGroupBytes,
-              p.group<kB>(job, group) + static_cast<int64_t>(quad) * Tile::kGroupBytes, Tile::kGroupBytes,
+              p.group(job, group) + static_cast<int64_t>(quad) * Tile::kGroupBytes, Tile::kGroupBytes,
               barrier(quad));
   }
 };
@@ -68,10 +68,10 @@ __device__ inline void add_slice(Sums<kGroups>& sums, Sums<kGroups>& slice) {
   }
 }
 
-template <Element kA, Element kB, int kTokens, int kUnits, int kStages, class Epilogue>
-__global__ void __launch_bounds__(kManyWarps * 32, (ManyTile<kA, kB, kTokens, kUnits, kStages>::kBlocks))
+template <Element kA, int kTokens, int kUnits, int kStages, class Epilogue>
+__global__ void __launch_bounds__(kManyWarps * 32, (ManyTile<kA, kTokens, kUnits, kStages>::kBlocks))
     many_kernel(const Product p, const Epilogue epilogue) {
-  using Tile = ManyTile<kA, kB, kTokens, kUnits, kStages>;
+  using Tile = ManyTile<kA, kTokens, kUnits, kStages>;
   constexpr int kGroups = Tile::kGroups;
   extern __shared__ __align__(128) uint8_t many_shared[];
   __shared__ uint64_t full[kStages];
@@ -79,8 +79,8 @@ __global__ void __launch_bounds__(kManyWarps * 32, (ManyTile<kA, kB, kTokens, kU
   const Job job = job_of(p.tokens);
   if (job.count == 0) return wait_for_predecessor();
   const int first_unit = blockIdx.x * kUnits, unit = warp % kUnits, first_group = warp / kUnits * kGroups;
-  const int present = (job.count + kGroup - 1) / kGroup, groups = p.whole ? Tile::kAllGroups : present;
-  const Stages<kA, kB, Tile, kUnits> stages{p, job, first_unit, present, quads, many_shared, full};
+  const int groups = (job.count + kGroup - 1) / kGroup;
+  const Stages<kA, Tile, kUnits> stages{p, job, first_unit, groups, quads, many_shared, full};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) mbar_init(full + i, 1);
     mbar_init_fence();
@@ -104,10 +104,10 @@ __global__ void __launch_bounds__(kManyWarps * 32, (ManyTile<kA, kB, kTokens, kU
 #pragma unroll
         for (int i = 0; i < (kGroups + 3) / 4; ++i) {
           const int group = min(4 * i + lane % 4, kGroups - 1);
-          scales[i] = reinterpret_cast<const uint32_t*>(tokens + group * Tile::kGroupBytes +
-                                                        group_scales(kB))[lane / 4];
+          scales[i] =
+              reinterpret_cast<const uint32_t*>(tokens + group * Tile::kGroupBytes + kGroupScales)[lane / 4];
         }
-        multiply<kB>(
+        multiply(
             slice, UnitQuad<kA>(stage + unit * Tile::kQuadBytes),
             [&](int t, int i) {
               return reinterpret_cast<const uint4*>(tokens + t * Tile::kGroupBytes +
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kManyWarps * 32, (ManyTile<kA, kB, kTokens, kU
   auto* out = reinterpret_cast<float*>(many_shared);
   store<kUnits>(sums, out, unit, first_group);
   __syncthreads();
-  finish<kB, kUnits, 1>(epilogue, Tiles{out, 0, job, first_unit, min(kUnits, p.units - first_unit)});
+  finish<kUnits, 1>(epilogue, Tiles{out, 0, job, first_unit, min(kUnits, p.units - first_unit)});
 }
 
 }  // namespace moesaic::cuda::sm120a

@@ -64,15 +64,15 @@ struct WeightRing {
 };
 
 // A quad of all groups of a job, straight from L2 to registers.
-template <Element kB, int kGroups>
+template <int kGroups>
 struct TokenQuad {
-  static constexpr int kVectors = group_vectors(kB);
+  static constexpr int kVectors = kGroupVectors;
   uint4 v[kGroups][kVectors];
   uint32_t scales[1];
   // from: the job's first group; groups: that there are
   __device__ void load(const uint8_t* from, int64_t group_stride, int groups, int quad) {
     const int lane = threadIdx.x % 32;
-    from += static_cast<int64_t>(quad) * group_quad_bytes(kB);
+    from += static_cast<int64_t>(quad) * kGroupQuadBytes;
 #pragma unroll
     for (int t = 0; t < kGroups; ++t) {
 #pragma unroll
@@ -82,11 +82,11 @@ struct TokenQuad {
                       : make_uint4(0, 0, 0, 0);
     }
     const int group = min(lane % 4, groups - 1);
-    scales[0] = reinterpret_cast<const uint32_t*>(from + group * group_stride + group_scales(kB))[lane / 4];
+    scales[0] = reinterpret_cast<const uint32_t*>(from + group * group_stride + kGroupScales)[lane / 4];
   }
 };
 
-template <Element kA, Element kB, int kGroups, int kUnits, class Epilogue>
+template <Element kA, int kGroups, int kUnits, class Epilogue>
 __global__ void __launch_bounds__(kFewWarps * 32, (kFewBlocks<kA, kGroups, kUnits>))
     few_kernel(const Product p, const Epilogue epilogue) {
   static_assert(kFewBlocks<kA, kGroups, kUnits> * (kFewShared<kA, kGroups, kUnits> + kBlockShared) <=
@@ -110,19 +110,19 @@ __global__ void __launch_bounds__(kFewWarps * 32, (kFewBlocks<kA, kGroups, kUnit
   ring.start();
   wait_for_predecessor();
   start_successor();
-  const uint8_t* tokens = p.group<kB>(job, 0);
-  const int64_t group_stride = group_bytes(kB, p.blocks);
+  const uint8_t* tokens = p.group(job, 0);
+  const int64_t group_stride = group_bytes(p.blocks);
   const int groups = (job.count + kGroup - 1) / kGroup;
   Sums<kGroups> sums[kUnits];
-  TokenQuad<kB, kGroups> next;
+  TokenQuad<kGroups> next;
   if (first < end) next.load(tokens, group_stride, groups, first);
   for (int quad = first; quad < end; ++quad) {
-    const TokenQuad<kB, kGroups> x = next;
+    const TokenQuad<kGroups> x = next;
     if (quad + 1 < end) next.load(tokens, group_stride, groups, quad + 1);
     const ColumnScales<kGroups> columns(x.scales);
 #pragma unroll
     for (int u = 0; u < kUnits; ++u)
-      multiply<kB>(
+      multiply(
           sums[u], ring.take((quad - first) * kUnits + u), [&](int t, int i) { return x.v[t][i]; }, columns,
           blocks_in_quad(p.blocks, quad));
   }
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kFewWarps * 32, (kFewBlocks<kA, kGroups, kUnit
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) store<kUnits>(sums[u], partial + warp * kSlice, u, 0);
   __syncthreads();
-  finish<kB, kUnits, kSlices>(epilogue, Tiles{partial, kSlice, job, first_unit, units});
+  finish<kUnits, kSlices>(epilogue, Tiles{partial, kSlice, job, first_unit, units});
 }
 
 }  // namespace moesaic::cuda::sm120a

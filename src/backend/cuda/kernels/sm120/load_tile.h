@@ -27,9 +27,8 @@ Result<const void*> compiled_tile(const std::string& name, const std::string& ar
 // compiled tile `name` (tile_code.h), if need be the emulation that a device of SM12x's kind can make of PTX.
 Result<const void*> load_tile(const void* kernel, const std::string& name, size_t shared);
 
-// The tiles of gemm.h, before there are requests: those of experts from tokens of this element, and those of
-// dense layers.
-Status load_expert_tiles(Element tokens);
+// The tiles of gemm.h, before there are requests: those of experts, and those of dense layers.
+Status load_expert_tiles();
 Status load_dense_tiles();
 
 }  // namespace moesaic::cuda::sm120a

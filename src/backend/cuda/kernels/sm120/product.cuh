@@ -23,13 +23,11 @@ struct Product {
   int64_t unit_stride;  // bytes
   int units, blocks;
   Tokens tokens;
-  bool whole;  // groups without tokens are computed too
   __device__ const uint8_t* unit(int expert, int unit) const {
     return weights + (static_cast<int64_t>(expert) * units + unit) * unit_stride;
   }
-  template <Element kB>
   __device__ const uint8_t* group(const Job& job, int group) const {
-    return tokens.data + (job.start / kGroup + group) * group_bytes(kB, blocks);
+    return tokens.data + (job.start / kGroup + group) * group_bytes(blocks);
   }
 };
 
@@ -50,15 +48,12 @@ struct UnitQuad {
       for (int i = 0; i < kVectors; ++i) block[b][i] = vectors[(b * kVectors + i) * 32];
     }
   }
-  // Tile m of the step that begins with block b.
-  template <Element kB>
+  // Tile m of the step of block b.
   __device__ FragmentA fragment(int b, int m) const {
     if constexpr (kA == Element::kE4M3)
       return {{block[b][m].x, block[b][m].y, block[b][m].z, block[b][m].w}};
-    else if constexpr (kB == Element::kE4M3)
-      return fragment_of(words(b, m));
     else
-      return fragment_of(words(b, m), words(b + 1, m));
+      return fragment_of(words(b, m));
   }
 
  private:
@@ -68,46 +63,46 @@ struct UnitQuad {
   }
 };
 
-// Sums of a unit and kGroups groups: [tile m][group], as the atom leaves them.
+// Sums of a unit and kGroups groups: [tile m][group], as the MMA leaves them.
 template <int kGroups>
 struct Sums {
   float v[2][kGroups][4] = {};
 };
 
-template <Element kA, Element kB, int kStep, int kColumn, int kGroups>
+template <Element kA, int kStep, int kColumn, int kGroups>
 __device__ inline void multiply_groups(Sums<kGroups>& sums, const FragmentA (&a)[2],
                                        const uint4 (&x)[kGroups], const RowScales& rows,
                                        const ColumnScales<kGroups>& columns) {
-  constexpr bool kFirst = kStep % (2 * kStepBlocks<kB>) == 0;  // of the two steps of a vector
+  constexpr bool kFirst = kStep % 2 == 0;  // of the two steps of a vector
   const uint32_t b0 = kFirst ? x[kColumn].x : x[kColumn].z, b1 = kFirst ? x[kColumn].y : x[kColumn].w;
-  mma<kA, kB, kStep, 0, kColumn>(sums.v[0][kColumn], a[0], b0, b1, rows, columns);
-  mma<kA, kB, kStep, 1, kColumn>(sums.v[1][kColumn], a[1], b0, b1, rows, columns);
-  if constexpr (kColumn + 1 < kGroups) multiply_groups<kA, kB, kStep, kColumn + 1>(sums, a, x, rows, columns);
+  mma<kA, kStep, 0, kColumn>(sums.v[0][kColumn], a[0], b0, b1, rows, columns);
+  mma<kA, kStep, 1, kColumn>(sums.v[1][kColumn], a[1], b0, b1, rows, columns);
+  if constexpr (kColumn + 1 < kGroups) multiply_groups<kA, kStep, kColumn + 1>(sums, a, x, rows, columns);
 }
 
-// The step that begins with block kStep and those behind it; tokens(t, v): the lane's vector v of group t.
-template <Element kB, int kStep, Element kA, int kGroups, class Load>
+// The step of block kStep and those behind it; tokens(t, v): the lane's vector v of group t.
+template <int kStep, Element kA, int kGroups, class Load>
 __device__ inline void multiply_steps(Sums<kGroups>& sums, const UnitQuad<kA>& w, uint4 (&x)[kGroups],
                                       const Load& tokens, const RowScales& rows,
                                       const ColumnScales<kGroups>& columns, int blocks) {
   if (kStep >= blocks) return;
-  constexpr int kVectorBlocks = kQuad / group_vectors(kB), kNext = kStep + kStepBlocks<kB>;
+  constexpr int kVectorBlocks = kQuad / kGroupVectors, kNext = kStep + 1;
   if constexpr (kStep % kVectorBlocks == 0) {
 #pragma unroll
     for (int t = 0; t < kGroups; ++t) x[t] = tokens(t, kStep / kVectorBlocks);
   }
-  const FragmentA a[2] = {w.template fragment<kB>(kStep, 0), w.template fragment<kB>(kStep, 1)};
-  multiply_groups<kA, kB, kStep, 0>(sums, a, x, rows, columns);
-  if constexpr (kNext < kQuad) multiply_steps<kB, kNext>(sums, w, x, tokens, rows, columns, blocks);
+  const FragmentA a[2] = {w.fragment(kStep, 0), w.fragment(kStep, 1)};
+  multiply_groups<kA, kStep, 0>(sums, a, x, rows, columns);
+  if constexpr (kNext < kQuad) multiply_steps<kNext>(sums, w, x, tokens, rows, columns, blocks);
 }
 
 // sums += quad of the unit times quad of the tokens, the first `blocks` blocks of it.
-template <Element kB, Element kA, int kGroups, class Load>
+template <Element kA, int kGroups, class Load>
 __device__ inline void multiply(Sums<kGroups>& sums, const UnitQuad<kA>& w, const Load& tokens,
                                 const ColumnScales<kGroups>& columns, int blocks) {
   const RowScales rows(w.scales);
   uint4 x[kGroups];
-  multiply_steps<kB, 0>(sums, w, x, tokens, rows, columns, blocks);
+  multiply_steps<0>(sums, w, x, tokens, rows, columns, blocks);
 }
 
 }  // namespace moesaic::cuda::sm120a

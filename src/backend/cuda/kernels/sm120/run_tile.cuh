@@ -9,22 +9,19 @@
 
 namespace moesaic::cuda::sm120a {
 
-inline Product product_of(const Weights& w, const Tokens& x, Tile tile) {
+inline Product product_of(const Weights& w, const Tokens& x) {
   const int blocks = x.cols / kBlock;
   return {.weights = w.data,
           .unit_stride = unit_bytes(w.element, blocks),
           .units = w.units,
           .blocks = blocks,
-          .tokens = x,
-          .whole = tile == Tile::kCapacity128};
+          .tokens = x};
 }
 
 template <class Epilogue>
 inline constexpr const char* kEpilogueName = nullptr;
 template <>
 inline constexpr const char* kEpilogueName<SwiGluMx> = "SwiGluMx";
-template <>
-inline constexpr const char* kEpilogueName<AtomicCombine> = "AtomicCombine";
 template <>
 inline constexpr const char* kEpilogueName<Store> = "Store";
 template <>
@@ -42,56 +39,44 @@ Status run(void (*)(Params...), const Result<const void*>& code, const Product& 
 }
 
 // kUnits: of a block for few tokens.
-template <Element kA, Element kB, int kUnits, Tile kTile, class Epilogue>
+template <Element kA, int kUnits, Tile kTile, class Epilogue>
 Status run_shape(const Product& p, const Epilogue& epilogue, cudaStream_t stream) {
-  constexpr TileShape kShape = shape_of(kA, kB, kTile);
+  constexpr TileShape kShape = shape_of(kA, kTile);
   const auto load = [](auto kernel, size_t shared) {
     return load_tile(reinterpret_cast<const void*>(kernel),
-                     tile_name(kA, kB, kTile, kUnits, kEpilogueName<Epilogue>), shared);
+                     tile_name(kA, kTile, kUnits, kEpilogueName<Epilogue>), shared);
   };
-  // Once for each kernel.
+  static PerDevice<const void*> code;
   if constexpr (kShape.groups > 0) {
     constexpr size_t kShared = kFewShared<kA, kShape.groups, kUnits>;
-    const auto kernel = few_kernel<kA, kB, kShape.groups, kUnits, Epilogue>;
-    static const Result<const void*> kCode = load(kernel, kShared);
-    return run(kernel, kCode, p, kUnits, kFewWarps, kShared, stream, epilogue);
+    const auto kernel = few_kernel<kA, kShape.groups, kUnits, Epilogue>;
+    return run(kernel, code.get([&] { return load(kernel, kShared); }), p, kUnits, kFewWarps, kShared, stream,
+               epilogue);
   } else {
-    constexpr size_t kShared = ManyTile<kA, kB, kShape.tokens, kShape.units, kShape.stages>::kShared;
-    const auto kernel = many_kernel<kA, kB, kShape.tokens, kShape.units, kShape.stages, Epilogue>;
-    static const Result<const void*> kCode = load(kernel, kShared);
-    return run(kernel, kCode, p, kShape.units, kManyWarps, kShared, stream, epilogue);
+    constexpr size_t kShared = ManyTile<kA, kShape.tokens, kShape.units, kShape.stages>::kShared;
+    const auto kernel = many_kernel<kA, kShape.tokens, kShape.units, kShape.stages, Epilogue>;
+    return run(kernel, code.get([&] { return load(kernel, kShared); }), p, kShape.units, kManyWarps, kShared,
+               stream, epilogue);
   }
 }
 
-template <Element kA, Element kB, int kUnits, class Epilogue>
+template <Element kA, int kUnits, class Epilogue>
 Status run_tile(const Weights& w, const Tokens& x, Tile tile, const Epilogue& epilogue, cudaStream_t stream) {
-  const Product p = product_of(w, x, tile);
+  const Product p = product_of(w, x);
   switch (tile) {
     case Tile::k8:
-      return run_shape<kA, kB, kUnits, Tile::k8>(p, epilogue, stream);
+      return run_shape<kA, kUnits, Tile::k8>(p, epilogue, stream);
     case Tile::k16:
-      return run_shape<kA, kB, kUnits, Tile::k16>(p, epilogue, stream);
+      return run_shape<kA, kUnits, Tile::k16>(p, epilogue, stream);
     case Tile::k32:
-      return run_shape<kA, kB, kUnits, Tile::k32>(p, epilogue, stream);
+      return run_shape<kA, kUnits, Tile::k32>(p, epilogue, stream);
     case Tile::k64:
-      return run_shape<kA, kB, kUnits, Tile::k64>(p, epilogue, stream);
+      return run_shape<kA, kUnits, Tile::k64>(p, epilogue, stream);
     case Tile::kPrefill:
-      return run_shape<kA, kB, kUnits, Tile::kPrefill>(p, epilogue, stream);
+      return run_shape<kA, kUnits, Tile::kPrefill>(p, epilogue, stream);
     default:
-      return run_shape<kA, kB, kUnits, Tile::k128>(p, epilogue, stream);
+      return run_shape<kA, kUnits, Tile::k128>(p, epilogue, stream);
   }
 }
-
-// gemm_mxfp4.cu has those for E2M1 tokens.
-template <int kUnits, class Epilogue>
-Status run_mxfp4(const Weights& w, const Tokens& x, Tile tile, const Epilogue& epilogue,
-                 cudaStream_t stream) {
-  return run_tile<Element::kE2M1, Element::kE2M1, kUnits>(w, x, tile, epilogue, stream);
-}
-extern template Status run_mxfp4<kSwiGluUnits>(const Weights&, const Tokens&, Tile, const SwiGluMx&,
-                                               cudaStream_t);
-extern template Status run_mxfp4<kRowUnits>(const Weights&, const Tokens&, Tile, const AtomicCombine&,
-                                            cudaStream_t);
-extern template Status run_mxfp4<kRowUnits>(const Weights&, const Tokens&, Tile, const Store&, cudaStream_t);
 
 }  // namespace moesaic::cuda::sm120a

@@ -33,27 +33,24 @@ uint64_t source_hash() {
 
 }  // namespace
 
-std::string tile_name(Element weights, Element tokens, Tile tile, int units, const std::string& epilogue) {
-  const TileShape shape = shape_of(weights, tokens, tile);
+std::string tile_name(Element weights, Tile tile, int units, const std::string& epilogue) {
+  const TileShape shape = shape_of(weights, tile);
   const bool few = shape.groups > 0;
   const std::string sizes = few ? fmt::format("{}, {}", shape.groups, units)
                                 : fmt::format("{}, {}, {}", shape.tokens, shape.units, shape.stages);
-  return fmt::format("{}{}_kernel<{}, {}, {}, {}>", kSpace, few ? "few" : "many", element_name(weights),
-                     element_name(tokens), sizes, epilogue_name(epilogue));
+  return fmt::format("{}{}_kernel<{}, {}, {}>", kSpace, few ? "few" : "many", element_name(weights), sizes,
+                     epilogue_name(epilogue));
 }
 
 std::vector<std::string> tile_names() {
   using enum Element;
   std::vector<std::string> names;
   for (const Tile tile : kTiles) {
-    for (const Element tokens : {kE4M3, kE2M1}) {
-      names.push_back(tile_name(kE2M1, tokens, tile, kSwiGluUnits, "SwiGluMx"));
-      for (const char* epilogue : {"AtomicCombine", "Store"})
-        names.push_back(tile_name(kE2M1, tokens, tile, kRowUnits, epilogue));
+    names.push_back(tile_name(kE2M1, tile, kSwiGluUnits, "SwiGluMx"));
+    for (const Element weights : {kE2M1, kE4M3}) {
+      for (const char* epilogue : {"Store", "Qkv"})
+        names.push_back(tile_name(weights, tile, kRowUnits, epilogue));
     }
-    names.push_back(tile_name(kE2M1, kE4M3, tile, kRowUnits, "Qkv"));
-    for (const char* epilogue : {"Store", "Qkv"})
-      names.push_back(tile_name(kE4M3, kE4M3, tile, kRowUnits, epilogue));
   }
   return names;
 }

@@ -13,8 +13,8 @@
 namespace moesaic::cuda::sm120a {
 
 // The kernel of a tile as C++ spells it. units: of a thread block for few tokens; epilogue: SwiGluMx,
-// AtomicCombine, Store or Qkv.
-std::string tile_name(Element weights, Element tokens, Tile tile, int units, const std::string& epilogue);
+// Store or Qkv.
+std::string tile_name(Element weights, Tile tile, int units, const std::string& epilogue);
 // All that gemm.h launches.
 std::vector<std::string> tile_names();
 

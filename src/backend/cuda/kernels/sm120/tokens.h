@@ -8,25 +8,16 @@
 
 namespace moesaic::cuda::sm120a {
 
-// Bytes of the buffer for so many tokens, of which `ends` jobs have a count that is no multiple of 16; enough
-// for either element.
+// Bytes of the buffer for so many tokens, of which `ends` jobs have a count that is no multiple of 16.
 inline size_t token_buffer_bytes(size_t tokens, size_t ends, int cols) {
-  return (tokens + 15 * ends + kGroup - 1) / kGroup * group_bytes(Element::kE4M3, cols / kBlock);
+  return (tokens + 15 * ends + kGroup - 1) / kGroup * group_bytes(cols / kBlock);
 }
 
 // Gathers and quantises in one pass: slot s is row rows[s] of x, or row s; x: [.., cols].
 Status expand(const __nv_bfloat16* x, const int32_t* rows, const Tokens& out, cudaStream_t stream);
-// The two passes that it replaces, to measure against: gathers [slots, cols]; expand() without rows
-// quantises.
-Status gather(const __nv_bfloat16* x, const int32_t* rows, int slots, int cols, __nv_bfloat16* out,
-              cudaStream_t stream);
 
 // norm() and expand() of its result in BF16, in one pass, to MXFP8: slot r is output row r. norm.out is not
 // written.
 Status norm_expand(const Norm& norm, const Tokens& out, cudaStream_t stream);
-
-// Before AtomicCombine (gemm.h): out [rows, hidden] = 0, and what lets the next norm add its rows as they
-// are.
-Status zero_fill(float* out, int rows, int hidden, int32_t* identity, float* ones, cudaStream_t stream);
 
 }  // namespace moesaic::cuda::sm120a

@@ -8,15 +8,15 @@
 
 namespace moesaic::cuda::sm90a {
 
-// Whether the kernel takes the matrix: dense, not MXFP4, and its activations fit shared memory.
-bool dense_decode_fits(const Matrix& w, int tokens);
+// Whether the activations of up to 32 tokens fit shared memory. The kernel takes dense matrices but MXFP4.
+bool dense_decode_fits(int64_t cols, int tokens);
 
 // x: activations, dense.
 Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream);
 Status dense_decode(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream);
 // The same for norm(x) of up to 8 rows, computed by every thread block for itself; norm.out is not written.
-// The experts' share must have been added.
-bool dense_decode_norms(const Norm& norm);
+// Nothing may be deferred.
+inline constexpr int kMostNormedCols = 4096;
 Status dense_decode(const Matrix& w, const Norm& norm, const Store& out, cudaStream_t stream);
 Status dense_decode(const Matrix& w, const Norm& norm, const Qkv& out, cudaStream_t stream);
 

@@ -23,11 +23,12 @@ struct MoeDecode {
   __half* h_clear;        // scratch of another launch, filled with kEmpty here
   int clear_vectors;      // 16-byte vectors of h_clear
   int tokens;
+  SlabLayout layout;  // of fc2; its sms CTAs run
 };
 
-// Once per device, before the first launch or capture. kUnsupported if the device has fewer than kGrid
-// processors: all thread blocks must be resident at once.
-Status prepare_moe_decode(int device);
+// Once per device, before the first launch or capture. layout: of the device or of a part of it, since all
+// CTAs must be resident at once. kUnsupported outside kFewestSms to kMostSms.
+Status prepare_moe_decode(const SlabLayout& layout);
 Status moe_decode(const MoeDecode& p, cudaStream_t stream);
 
 }  // namespace moesaic::cuda::sm90a

@@ -1,0 +1,94 @@
+#include "backend/cuda/ops/linear.h"
+
+#include "backend/cuda/kernels/sm120/gemm.h"
+#include "backend/cuda/kernels/sm90/dense_decode.h"
+#include "backend/cuda/kernels/sm90/gemm_wgmma.h"
+#include "backend/cuda/ops/route.h"
+#include "backend/cuda/ops/select.h"
+#include "base/error.h"
+
+namespace moesaic::cuda {
+namespace {
+
+template <class Epilogue>
+Status run_wgmma(const Matrix& w, const Activations& x, const Epilogue& out, const LinearSetup& s) {
+  const sm90a::Tiles tiles = sm90a::dense_tiles(w, s.layout, s.tiles, x.tokens);
+  RETURN_IF_ERROR(sm90a::arrange(x.x, nullptr, tiles, s.stream));
+  return sm90a::wide_dense(w, tiles, x.factor, out, s.stream);
+}
+
+template <class Epilogue>
+Status run_block_scaled(const Matrix& w, const sm120a::Tokens& x, const Epilogue& out, const LinearSetup& s) {
+  return sm120a::gemm(sm120a::weights_of(w), x, sm120a::dense_tile(x.count), out, s.stream);
+}
+sm120a::Tokens tokens_of(const Matrix& w, int tokens, const LinearSetup& s) {
+  return sm120a::dense_tokens(s.tiles, static_cast<int>(w.cols), tokens);
+}
+
+template <class Epilogue>
+Status run(const LinearConfig& config, const Matrix& w, Activations x, const Epilogue& out,
+           const LinearSetup& s) {
+  switch (config.kernel) {
+    case LinearKernel::kDenseDecode:
+      return sm90a::dense_decode(w, x, out, s.stream);
+    case LinearKernel::kWgmma:
+      return run_wgmma(w, x, out, s);
+    case LinearKernel::kBlockScaled: {
+      const sm120a::Tokens tokens = tokens_of(w, x.tokens, s);
+      RETURN_IF_ERROR(sm120a::expand(static_cast<const __nv_bfloat16*>(x.x), nullptr, tokens, s.stream));
+      return run_block_scaled(w, tokens, out, s);
+    }
+    case LinearKernel::kMma:
+      break;
+  }
+  x.tile = config.tile;
+  return gemm(w, x, out, s.stream);
+}
+
+// The norm inside the product's kernel, or, of block-scaled products, with the quantisation.
+template <class Epilogue>
+Status run_fused(const LinearConfig& config, const Matrix& w, const Norm& x, const Epilogue& out,
+                 const LinearSetup& s) {
+  if (config.kernel == LinearKernel::kDenseDecode) return sm90a::dense_decode(w, x, out, s.stream);
+  const sm120a::Tokens tokens = tokens_of(w, x.rows, s);
+  RETURN_IF_ERROR(sm120a::norm_expand(x, tokens, s.stream));
+  return run_block_scaled(w, tokens, out, s);
+}
+
+LinearShape shape_of(const Matrix& w, int tokens, InputNorm norm) {
+  return {.kind = w.kind, .rows = w.rows, .cols = w.cols, .tokens = tokens, .norm = norm};
+}
+
+template <class Epilogue>
+Status run_plain(const Matrix& w, const Activations& x, const Epilogue& out, const LinearSetup& s) {
+  ASSIGN_OR_RETURN(const LinearChoice choice, select(shape_of(w, x.tokens, InputNorm::kNone), s.target));
+  return run(*choice.config, w, x, out, s);
+}
+template <class Epilogue>
+Status run_normed(const Matrix& w, const Norm& x, const Epilogue& out, const LinearSetup& s) {
+  const InputNorm norm = x.deferred.expert_out != nullptr ? InputNorm::kDeferred : InputNorm::kNorm;
+  ASSIGN_OR_RETURN(const LinearChoice choice, select(shape_of(w, x.rows, norm), s.target));
+  if (choice.fuses_norm) return run_fused(*choice.config, w, x, out, s);
+  RETURN_IF_ERROR(cuda::norm(x, s.stream));
+  const Activations normed{.x = x.out, .factor = 1.0f / x.factor, .tokens = x.rows};
+  return run(*choice.config, w, normed, out, s);
+}
+
+}  // namespace
+
+Status no_kernel(const char* op, const Matrix& w, int tokens) {
+  return error(StatusCode::kInternal, "cuda: {} has no kernel for {} weights{}, {} x {}, {} tokens", op,
+               kind_name(w.kind), in_quads(w.kind) ? " in quads" : "", w.rows, w.cols, tokens);
+}
+
+Status linear(const Matrix& w, const Activations& x, const Store& out, const LinearSetup& setup) {
+  return run_plain(w, x, out, setup);
+}
+Status linear(const Matrix& w, const Norm& x, const Store& out, const LinearSetup& setup) {
+  return run_normed(w, x, out, setup);
+}
+Status linear(const Matrix& w, const Norm& x, const Qkv& out, const LinearSetup& setup) {
+  return run_normed(w, x, out, setup);
+}
+
+}  // namespace moesaic::cuda

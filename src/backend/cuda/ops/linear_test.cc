@@ -1,0 +1,50 @@
+// What no kernel is compiled for is an error before anything is launched: no device is needed.
+#include "backend/cuda/ops/linear.h"
+
+#include <gtest/gtest.h>
+
+#include "backend/cuda/kernels/sm120/gemm.h"
+#include "backend/cuda/kernels/sm90/dense_decode.h"
+#include "backend/cuda/kernels/sm90/gemm_wgmma.h"
+
+namespace moesaic::cuda {
+namespace {
+
+Matrix matrix(Kind kind) {
+  Matrix w;
+  w.kind = kind, w.rows = 64, w.cols = 2880, w.units = 2;
+  return w;
+}
+void expect_error(const Status& status, const char* op, const char* format) {
+  EXPECT_FALSE(status.ok());
+  for (const std::string word : {op, format, "64 x 2880"})
+    EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
+}
+
+TEST(Linear, KindsWithoutAKernelAreErrors) {
+  const Activations x{.tokens = 3};
+  for (const Kind kind : {Kind::kMxfp4Quads, Kind::kMxfp8Quads}) {
+    const Matrix w = matrix(kind);
+    const char* format = kind == Kind::kMxfp4Quads ? "mxfp4 weights in quads" : "mxfp8 weights in quads";
+    expect_error(gemm(w, x, Store{}, nullptr), "gemm", format);
+    expect_error(gemm(w, x, SwiGlu{}, nullptr), "gemm", format);
+    expect_error(gemm(w, x, Qkv{}, nullptr), "gemm", format);
+    expect_error(sm90a::dense_decode(w, x, Store{}, nullptr), "dense_decode", format);
+    expect_error(sm90a::wide_dense(w, {.tokens = 3, .tile = 32}, 1.0f, Store{}, nullptr), "gemm_wgmma",
+                 format);
+  }
+  expect_error(sm90a::dense_decode(matrix(Kind::kMxfp4), x, Qkv{}, nullptr), "dense_decode", "mxfp4");
+  expect_error(sm90a::wide_dense(matrix(Kind::kMxfp4), {.tokens = 3, .tile = 32}, 1.0f, Qkv{}, nullptr),
+               "gemm_wgmma", "mxfp4");
+}
+
+// The first product of experts is compiled for MXFP4 weights alone.
+TEST(Linear, SwiGluOfMxfp8QuadsIsAnError) {
+  const sm120a::Weights w{.units = 2, .element = sm120a::Element::kE4M3};
+  const Status status = sm120a::gemm(w, {.cols = 2880}, sm120a::Tile::k8, sm120a::SwiGluMx{}, nullptr);
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("MXFP8"), std::string::npos) << status.message();
+}
+
+}  // namespace
+}  // namespace moesaic::cuda

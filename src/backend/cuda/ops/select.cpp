@@ -1,0 +1,179 @@
+#include "backend/cuda/ops/select.h"
+
+#include <algorithm>
+
+#include "backend/cuda/kernels/sm120/gemm.h"
+#include "backend/cuda/kernels/sm90/dense_decode.h"
+#include "backend/cuda/ops/attention.h"
+#include "backend/cuda/ops/sample.h"
+#include "base/error.h"
+
+namespace moesaic::cuda {
+namespace {
+
+constexpr int kHopper = 9, kBlockScaledMajor = kAtomMajor;
+
+constexpr Kind kEightOrMoreBits[] = {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8};
+constexpr Kind kUnits[] = {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8, Kind::kMxfp4};
+constexpr Kind kQuads[] = {Kind::kMxfp4Quads, Kind::kMxfp8Quads};
+
+constexpr LinearConfig dense_decode(std::string_view name, int least, int most, int normed) {
+  return {.name = name,
+          .kernel = LinearKernel::kDenseDecode,
+          .tile = most,
+          .least_tokens = least,
+          .most_tokens = most,
+          .kinds = kEightOrMoreBits,
+          .major = kHopper,
+          .invariant = false,
+          .most_normed_tokens = normed,
+          .most_normed_cols = normed > 0 ? sm90a::kMostNormedCols : 0,
+          .fits = sm90a::dense_decode_fits};
+}
+constexpr LinearConfig mma(std::string_view name, int tile, int most) {
+  return {.name = name, .kernel = LinearKernel::kMma, .tile = tile, .most_tokens = most, .kinds = kUnits};
+}
+constexpr LinearConfig block_scaled(std::string_view name, sm120a::Tile tile, int most) {
+  return {.name = name,
+          .kernel = LinearKernel::kBlockScaled,
+          .tile = sm120a::tile_tokens(tile),
+          .most_tokens = most,
+          .kinds = kQuads,
+          .most_normed_tokens = 1 << 30,
+          .most_normed_cols = 1 << 30,
+          .adds_deferred = true};
+}
+
+// dense_decode and wgmma each add in another order than mma.sync's kernels, which all add in one.
+constexpr LinearConfig kLinearConfigs[] = {
+    block_scaled("block-scaled 8", sm120a::Tile::k8, 8),
+    block_scaled("block-scaled 16", sm120a::Tile::k16, 16),
+    block_scaled("block-scaled 32", sm120a::Tile::k32, 32),
+    block_scaled("block-scaled 64", sm120a::Tile::k64, 64),
+    block_scaled("block-scaled 128", sm120a::Tile::k128, 512),
+    block_scaled("block-scaled prefill", sm120a::Tile::kPrefill, 0),
+    dense_decode("dense_decode 8", 1, 8, 8),
+    dense_decode("dense_decode 16", 9, 16, 0),
+    dense_decode("dense_decode 32", 17, 32, 0),
+    {.name = "wgmma",
+     .kernel = LinearKernel::kWgmma,
+     .least_tokens = 9,
+     .kinds = kEightOrMoreBits,
+     .major = kHopper,
+     .invariant = false,
+     .cols_multiple = 64,
+     .least_cols = 448},
+    mma("small-M 8", 8, 8),
+    mma("small-M 16", 16, 16),
+    mma("small-M 32", 32, 32),
+    mma("large-M 64", 64, 64),
+    mma("large-M 128", 128, 0),
+};
+
+// A page is copied in bulk, which begins with 9.0.
+constexpr AttentionConfig kAttentionConfigs[] = {
+    {.name = "attention_decode",
+     .kernel = AttentionKernel::kDecode,
+     .decode = true,
+     .major = kHopper,
+     .invariant = false},
+    {.name = "attention_prefill", .kernel = AttentionKernel::kPrefill, .major = kHopper},
+    {.name = "attention_portable", .kernel = AttentionKernel::kPortable, .least_major = 9, .portable = true},
+};
+
+constexpr RouterConfig kRouterConfigs[] = {
+    {.name = "score",
+     .kernel = RouterKernel::kScore,
+     .slabs_only = true,
+     .most_rows = kMostScoredRows,
+     .most_hidden = kMostScoredHidden},
+    {.name = "choose",
+     .kernel = RouterKernel::kChoose,
+     .chooses = true,
+     .most_rows = 8,
+     .most_hidden = kMostChosenHidden,
+     .most_experts = 128,
+     .most_top_k = 4},
+    {.name = "norm, router", .kernel = RouterKernel::kNormRouter},
+};
+
+// By clusters of 8 thread blocks.
+constexpr SampleConfig kSampleConfigs[] = {{"sample", kHopper, kMostDrawnVocab}};
+
+bool within(int value, int most) { return most == 0 || value <= most; }
+
+bool takes(const LinearConfig& c, const LinearShape& s, const Target& target) {
+  return s.tokens >= c.least_tokens && within(s.tokens, c.most_tokens) &&
+         std::ranges::find(c.kinds, s.kind) != c.kinds.end() && (c.major == 0 || c.major == target.major) &&
+         (c.invariant || !target.batch_invariant) && s.cols % c.cols_multiple == 0 &&
+         s.cols >= c.least_cols && (c.fits == nullptr || c.fits(s.cols, s.tokens));
+}
+bool fuses(const LinearConfig& c, const LinearShape& s) {
+  return s.norm != InputNorm::kNone && (s.norm == InputNorm::kNorm || c.adds_deferred) &&
+         s.tokens <= c.most_normed_tokens && s.cols <= c.most_normed_cols;
+}
+bool takes(const AttentionConfig& c, const AttentionShape& s, const Target& target) {
+  return c.decode == s.decode && (c.major == 0 || c.major == target.major) && target.major >= c.least_major &&
+         c.portable == target.portable && (c.invariant || !target.batch_invariant);
+}
+bool takes(const RouterConfig& c, const RouterShape& s) {
+  return (!c.slabs_only || s.slabs) && !(c.chooses && s.scores_only) && within(s.rows, c.most_rows) &&
+         within(s.hidden, c.most_hidden) && within(s.experts, c.most_experts) &&
+         within(s.top_k, c.most_top_k);
+}
+std::string device_of(const Target& t) { return fmt::format("compute capability {}.{}", t.major, t.minor); }
+
+}  // namespace
+
+Target target_of(int major, int minor, const BackendOptions& options) {
+  const bool w4a8 = major == kBlockScaledMajor || options.moe_path == MoePath::kW4A8;
+  const bool portable = options.portable || major != kHopper;
+  return {.major = major,
+          .minor = minor,
+          .portable = portable,
+          .batch_invariant = options.batch_invariant || portable,
+          .moe_path = w4a8 ? MoePath::kW4A8 : MoePath::kAuto};
+}
+
+std::span<const LinearConfig> linear_configs() { return kLinearConfigs; }
+std::span<const AttentionConfig> attention_configs() { return kAttentionConfigs; }
+std::span<const RouterConfig> router_configs() { return kRouterConfigs; }
+std::span<const SampleConfig> sample_configs() { return kSampleConfigs; }
+
+Result<LinearChoice> select(const LinearShape& s, const Target& target) {
+  for (const LinearConfig& c : kLinearConfigs) {
+    if (takes(c, s, target)) return LinearChoice{&c, fuses(c, s)};
+  }
+  return error(StatusCode::kUnsupported,
+               "cuda: linear has no kernel for {} weights{}, {} x {}, {} tokens on {}", kind_name(s.kind),
+               in_quads(s.kind) ? " in quads" : "", s.rows, s.cols, s.tokens, device_of(target));
+}
+
+Result<const AttentionConfig*> select(const AttentionShape& s, const Target& target) {
+  const bool shape =
+      (s.head_dim == 32 || s.head_dim == 64 || s.head_dim == 128) && s.group >= 1 && s.group <= kMostGroup;
+  for (const AttentionConfig& c : kAttentionConfigs) {
+    if (shape && takes(c, s, target)) return &c;
+  }
+  return error(StatusCode::kUnsupported,
+               "cuda: attention has no {} kernel for head_dim {}, {} query heads a KV head, on {}",
+               s.decode ? "decode" : "prefill", s.head_dim, s.group, device_of(target));
+}
+
+Result<const RouterConfig*> select(const RouterShape& s, const Target& target) {
+  for (const RouterConfig& c : kRouterConfigs) {
+    if (s.rows > 0 && takes(c, s)) return &c;
+  }
+  return error(StatusCode::kUnsupported, "cuda: the router has no kernel for {} rows of {}, on {}", s.rows,
+               s.hidden, device_of(target));
+}
+
+Result<const SampleConfig*> select(const SampleShape& s, const Target& target) {
+  for (const SampleConfig& c : kSampleConfigs) {
+    if (c.major == target.major && s.vocab <= c.most_vocab) return &c;
+  }
+  return error(StatusCode::kUnsupported, "cuda: no kernel samples from a vocabulary of {} on {}", s.vocab,
+               device_of(target));
+}
+
+}  // namespace moesaic::cuda

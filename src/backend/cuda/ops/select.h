@@ -1,0 +1,119 @@
+// Which kernel an op runs. For each op one table says what is compiled, the preferred rows first, and
+// select() takes the first row that fits the shape and the device: a pure function, which needs no device.
+// What no row takes is an error that names the op, the format and the shape. The experts' kernels are chosen
+// by their time as well: tuning/moe_kernels.h has that table.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "backend/backend.h"
+#include "backend/cuda/weights/matrix.h"
+
+namespace moesaic::cuda {
+
+// A device, and what its user asked of it.
+struct Target {
+  int major = 0, minor = 0;      // compute capability
+  bool portable = false;         // only kernels that every device has
+  bool batch_invariant = false;  // one order of sums for all batches
+  MoePath moe_path = MoePath::kAuto;
+};
+// What options mean on a device. kW4A8 where the device has the instruction and nothing else was asked for;
+// devices other than Hopper are portable, and so batch-invariant: what splits small batches is Hopper's.
+Target target_of(int major, int minor, const BackendOptions& options);
+
+// ---- y = W x, and y = W norm(x): QKV, output projection, lm_head ----
+
+enum class LinearKernel {
+  kDenseDecode,  // kernels/sm90/dense_decode.h
+  kWgmma,        // kernels/sm90/gemm_wgmma.h
+  kMma,          // gemm() of ops/linear.h: mma.sync, small M up to a tile of 32, large M beyond
+  kBlockScaled   // kernels/sm120/gemm.h
+};
+enum class InputNorm {
+  kNone,
+  kNorm,     // x is to be normed first
+  kDeferred  // and a deferred residual to be added before that
+};
+struct LinearShape {
+  Kind kind = Kind::kBF16;
+  int64_t rows = 0, cols = 0;
+  int tokens = 0;
+  InputNorm norm = InputNorm::kNone;
+};
+struct LinearConfig {
+  std::string_view name;
+  LinearKernel kernel = LinearKernel::kMma;
+  int tile = 0;  // tokens of a thread block; 0: wgmma's is chosen with the grid
+  int least_tokens = 1;
+  int most_tokens = 0;  // 0: any number
+  std::span<const Kind> kinds;
+  int major = 0;          // of the compute capability; 0: any
+  bool invariant = true;  // may serve a batch-invariant target
+  int cols_multiple = kBlock;
+  int least_cols = kBlock;
+  int most_normed_tokens = 0;  // with which it norms x by itself, nothing being deferred
+  int most_normed_cols = 0;
+  bool adds_deferred = false;                        // and adds what is deferred, too
+  bool (*fits)(int64_t cols, int tokens) = nullptr;  // shared memory; null: always
+};
+std::span<const LinearConfig> linear_configs();
+
+struct LinearChoice {
+  const LinearConfig* config = nullptr;
+  bool fuses_norm = false;  // else norm() goes before it, where one is wanted
+};
+Result<LinearChoice> select(const LinearShape& shape, const Target& target);
+
+// ---- attention ----
+
+enum class AttentionKernel { kDecode, kPrefill, kPortable };
+struct AttentionShape {
+  bool decode = false;           // single rows, each with its KV splits; else tiles of rows of one sequence
+  int head_dim = 64, group = 1;  // group: query heads of a KV head
+};
+struct AttentionConfig {
+  std::string_view name;
+  AttentionKernel kernel = AttentionKernel::kPortable;
+  bool decode = false;
+  int major = 0, least_major = 0;  // the one, or the least; 0: any
+  bool portable = false, invariant = true;
+};
+std::span<const AttentionConfig> attention_configs();
+Result<const AttentionConfig*> select(const AttentionShape& shape, const Target& target);
+
+// ---- the router: scores of the experts, and the choice among them ----
+
+enum class RouterKernel {
+  kScore,       // norm and scores in one kernel; the experts' kernels or route() choose
+  kChoose,      // norm, scores, choice and work list in one kernel
+  kNormRouter,  // norm(), router(), then route()
+};
+struct RouterShape {
+  int rows = 0, hidden = 0, experts = 0, top_k = 0;
+  bool slabs = false;        // the experts' weights are in slabs (weights/slab_layout.h)
+  bool scores_only = false;  // the choice is made later, from the scores
+};
+struct RouterConfig {
+  std::string_view name;
+  RouterKernel kernel = RouterKernel::kNormRouter;
+  bool slabs_only = false, chooses = false;
+  int most_rows = 0, most_hidden = 0, most_experts = 0, most_top_k = 0;  // 0: any
+};
+std::span<const RouterConfig> router_configs();
+Result<const RouterConfig*> select(const RouterShape& shape, const Target& target);
+
+// ---- sampling on the device ----
+
+struct SampleShape {
+  int vocab = 0;
+};
+struct SampleConfig {
+  std::string_view name;
+  int major = 0, most_vocab = 0;
+};
+std::span<const SampleConfig> sample_configs();
+Result<const SampleConfig*> select(const SampleShape& shape, const Target& target);
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,210 @@
+// The choice of kernels, on any machine: every combination gets a compiled kernel or an error, and the
+// choices are the ranges that are written down here.
+#include "backend/cuda/ops/select.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/kernels/sm120/gemm.h"
+#include "base/error.h"
+
+namespace moesaic::cuda {
+namespace {
+
+constexpr int kMostTokens = 4096;
+constexpr Kind kAllKinds[] = {Kind::kBF16,  Kind::kF16,        Kind::kQ8_0,      Kind::kMxfp8,
+                              Kind::kMxfp4, Kind::kMxfp4Quads, Kind::kMxfp8Quads};
+Target device(int major, int minor, const BackendOptions& options = {}) {
+  return target_of(major, minor, options);
+}
+
+struct Range {
+  int last;  // the number of tokens that it ends with
+  std::string_view name;
+};
+void expect_ranges(const Target& target, Kind kind, int64_t cols, const std::vector<Range>& ranges) {
+  for (int tokens = 1; tokens <= kMostTokens; ++tokens) {
+    const auto range = std::find_if(ranges.begin(), ranges.end(), [&](Range r) { return tokens <= r.last; });
+    ASSERT_NE(range, ranges.end());
+    const auto choice =
+        select(LinearShape{.kind = kind, .rows = 2880, .cols = cols, .tokens = tokens}, target);
+    ASSERT_TRUE(choice.ok()) << choice.status().message();
+    ASSERT_EQ(choice.value().config->name, range->name) << kind_name(kind) << " " << cols << " " << tokens;
+  }
+}
+
+const std::vector<Range> kMmaRanges = {{8, "small-M 8"},
+                                       {16, "small-M 16"},
+                                       {32, "small-M 32"},
+                                       {64, "large-M 64"},
+                                       {kMostTokens, "large-M 128"}};
+const std::vector<Range> kHopperRanges = {
+    {8, "dense_decode 8"}, {16, "dense_decode 16"}, {32, "dense_decode 32"}, {kMostTokens, "wgmma"}};
+const std::vector<Range> kBlockScaledRanges = {
+    {8, "block-scaled 8"},   {16, "block-scaled 16"},   {32, "block-scaled 32"},
+    {64, "block-scaled 64"}, {512, "block-scaled 128"}, {kMostTokens, "block-scaled prefill"}};
+
+TEST(SelectLinear, OnHopper) {
+  const Target hopper = device(9, 0);
+  for (const Kind kind : {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8}) {
+    for (const int cols : {2880, 4096}) expect_ranges(hopper, kind, cols, kHopperRanges);
+    // Too few columns for wgmma, or no multiple of its 64: mma.sync beyond 32 tokens.
+    for (const int cols : {96, 416, 480})
+      expect_ranges(hopper, kind, cols,
+                    {{8, "dense_decode 8"},
+                     {16, "dense_decode 16"},
+                     {32, "dense_decode 32"},
+                     {64, "large-M 64"},
+                     {kMostTokens, "large-M 128"}});
+  }
+  expect_ranges(hopper, Kind::kMxfp4, 2880, kMmaRanges);
+  for (const Kind kind : {Kind::kMxfp4Quads, Kind::kMxfp8Quads})
+    expect_ranges(hopper, kind, 2880, kBlockScaledRanges);
+}
+
+// More columns than shared memory takes: wgmma, and mma.sync for up to 8 tokens.
+TEST(SelectLinear, WhereSharedMemoryEnds) {
+  const auto name = [](int tokens, int64_t cols) {
+    return select(LinearShape{.rows = 64, .cols = cols, .tokens = tokens}, device(9, 0)).value().config->name;
+  };
+  for (const int tokens : {1, 8, 9, 16, 17, 32}) {
+    EXPECT_EQ(name(tokens, 2880).substr(0, 12), "dense_decode") << tokens;
+    EXPECT_EQ(name(tokens, 1 << 20), tokens <= 8 ? "small-M 8" : "wgmma") << tokens;
+  }
+}
+
+TEST(SelectLinear, ElsewhereAndBatchInvariant) {
+  const Target targets[] = {device(8, 0), device(12, 0), device(12, 1), device(9, 0, {.portable = true}),
+                            device(9, 0, {.batch_invariant = true})};
+  for (const Target& target : targets) {
+    for (const Kind kind : {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8, Kind::kMxfp4}) {
+      for (const int cols : {96, 2880}) expect_ranges(target, kind, cols, kMmaRanges);
+    }
+    for (const Kind kind : {Kind::kMxfp4Quads, Kind::kMxfp8Quads})
+      expect_ranges(target, kind, 2880, kBlockScaledRanges);
+  }
+}
+
+TEST(SelectLinear, FusesTheNorm) {
+  const auto fuses = [](Kind kind, int64_t cols, int tokens, InputNorm norm) {
+    const LinearShape shape{.kind = kind, .rows = 64, .cols = cols, .tokens = tokens, .norm = norm};
+    return select(shape, device(9, 0)).value().fuses_norm;
+  };
+  using enum InputNorm;
+  EXPECT_TRUE(fuses(Kind::kBF16, 2880, 8, kNorm));
+  EXPECT_TRUE(fuses(Kind::kQ8_0, 4096, 1, kNorm));
+  EXPECT_FALSE(fuses(Kind::kBF16, 2880, 8, kNone));
+  EXPECT_FALSE(fuses(Kind::kBF16, 2880, 8, kDeferred));
+  EXPECT_FALSE(fuses(Kind::kBF16, 2880, 9, kNorm));
+  EXPECT_FALSE(fuses(Kind::kBF16, 4160, 8, kNorm));
+  EXPECT_FALSE(fuses(Kind::kMxfp4, 2880, 8, kNorm));
+  for (const int tokens : {1, 8, 9, 4096}) {
+    EXPECT_TRUE(fuses(Kind::kMxfp8Quads, 2880, tokens, kNorm));
+    EXPECT_TRUE(fuses(Kind::kMxfp4Quads, 2880, tokens, kDeferred));
+  }
+}
+
+// Whatever is chosen is compiled for it, and what is not is an error that says what was asked for.
+TEST(SelectLinear, ACompiledKernelOrAnError) {
+  std::set<std::string_view> names;
+  for (const LinearConfig& c : linear_configs()) EXPECT_TRUE(names.insert(c.name).second) << c.name;
+  for (const auto& [major, minor] : {std::pair{8, 0}, {9, 0}, {12, 0}, {12, 1}}) {
+    for (const Kind kind : kAllKinds) {
+      for (int64_t cols = 0; cols <= 8192; cols += 16) {
+        for (const int tokens : {0, 1, 8, 9, 33, 600}) {
+          const LinearShape shape{.kind = kind, .rows = 64, .cols = cols, .tokens = tokens};
+          const auto choice = select(shape, device(major, minor));
+          if (!choice.ok()) {
+            EXPECT_TRUE(cols % 32 != 0 || cols == 0 || tokens == 0) << choice.status().message();
+            for (const std::string& word :
+                 {std::string("linear"), std::string(kind_name(kind)), fmt::format("64 x {}", cols),
+                  fmt::format("{} tokens", tokens), fmt::format("{}.{}", major, minor)})
+              EXPECT_NE(choice.status().message().find(word), std::string::npos) << choice.status().message();
+            continue;
+          }
+          const LinearConfig& c = *choice.value().config;
+          EXPECT_EQ(in_quads(kind), c.kernel == LinearKernel::kBlockScaled);
+          EXPECT_TRUE(c.major == 0 || c.major == major) << c.name;
+        }
+      }
+    }
+  }
+}
+
+// The launchers cut tokens into the tiles that the table names.
+TEST(SelectLinear, BlockScaledTilesAreTheLaunchers) {
+  for (int tokens = 1; tokens <= kMostTokens; ++tokens) {
+    const LinearShape shape{.kind = Kind::kMxfp8Quads, .rows = 64, .cols = 2880, .tokens = tokens};
+    ASSERT_EQ(select(shape, device(12, 0)).value().config->tile,
+              sm120a::tile_tokens(sm120a::dense_tile(tokens)));
+  }
+}
+
+TEST(SelectAttention, ByDevice) {
+  const auto name = [](bool decode, const Target& target) -> std::string_view {
+    const auto config = select(AttentionShape{.decode = decode, .head_dim = 64, .group = 8}, target);
+    return config.ok() ? config.value()->name : "error";
+  };
+  EXPECT_EQ(name(true, device(9, 0)), "attention_decode");
+  EXPECT_EQ(name(false, device(9, 0)), "attention_prefill");
+  EXPECT_EQ(name(false, device(9, 0, {.batch_invariant = true})), "attention_prefill");
+  EXPECT_EQ(name(true, device(9, 0, {.batch_invariant = true})), "error");
+  for (const Target& target : {device(9, 0, {.portable = true}), device(12, 0), device(12, 1)}) {
+    EXPECT_EQ(name(false, target), "attention_portable");
+    EXPECT_EQ(name(true, target), "error");  // a step's single rows are tiles there
+  }
+  EXPECT_EQ(name(false, device(8, 0)), "error");
+  for (const AttentionShape& shape : {AttentionShape{.head_dim = 80}, AttentionShape{.group = 17}}) {
+    const auto config = select(shape, device(9, 0));
+    ASSERT_FALSE(config.ok());
+    EXPECT_NE(config.status().message().find("attention"), std::string::npos);
+  }
+}
+
+TEST(SelectRouter, ByRows) {
+  const auto name = [](RouterShape shape) { return select(shape, device(9, 0)).value()->name; };
+  for (int rows = 1; rows <= kMostTokens; ++rows) {
+    RouterShape shape{.rows = rows, .hidden = 2880, .experts = 128, .top_k = 4};
+    ASSERT_EQ(name(shape), rows <= 8 ? "choose" : "norm, router") << rows;
+    shape.scores_only = true;
+    ASSERT_EQ(name(shape), "norm, router") << rows;
+    shape.slabs = true;
+    ASSERT_EQ(name(shape), rows <= 256 ? "score" : "norm, router") << rows;
+    shape.scores_only = false;
+    ASSERT_EQ(name(shape), rows <= 256 ? "score" : "norm, router") << rows;
+  }
+  const RouterShape few{.rows = 8, .hidden = 3072, .experts = 128, .top_k = 4};
+  EXPECT_EQ(name(few), "choose");
+  for (auto wrong : {&RouterShape::hidden, &RouterShape::experts, &RouterShape::top_k}) {
+    RouterShape more = few;
+    more.*wrong += 1;
+    EXPECT_EQ(name(more), "norm, router");
+  }
+  EXPECT_FALSE(select(RouterShape{}, device(9, 0)).ok());
+}
+
+TEST(SelectSample, OnHopper) {
+  EXPECT_TRUE(select(SampleShape{201088}, device(9, 0)).ok());
+  EXPECT_TRUE(select(SampleShape{1 << 18}, device(9, 0, {.portable = true})).ok());
+  EXPECT_FALSE(select(SampleShape{(1 << 18) + 1}, device(9, 0)).ok());
+  for (const auto& [major, minor] : {std::pair{8, 0}, {12, 0}, {12, 1}})
+    EXPECT_FALSE(select(SampleShape{100}, device(major, minor)).ok());
+}
+
+TEST(Target, IsWhatOptionsMeanOnADevice) {
+  const Target hopper = device(9, 0), sm120 = device(12, 0);
+  EXPECT_FALSE(hopper.portable || hopper.batch_invariant);
+  EXPECT_EQ(hopper.moe_path, MoePath::kAuto);
+  EXPECT_TRUE(sm120.portable && sm120.batch_invariant);
+  EXPECT_EQ(sm120.moe_path, MoePath::kW4A8);
+  EXPECT_EQ(device(9, 0, {.moe_path = MoePath::kW4A8}).moe_path, MoePath::kW4A8);
+  EXPECT_TRUE(device(9, 0, {.portable = true}).batch_invariant);
+  EXPECT_EQ(device(8, 0).moe_path, MoePath::kAuto);
+}
+
+}  // namespace
+}  // namespace moesaic::cuda

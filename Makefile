@@ -43,7 +43,7 @@ tidy: setup  ## clang-tidy over everything, no time limit
 format:  ## clang-format over everything
 	@git ls-files --cached --others --exclude-standard -- '*.h' '*.cpp' '*.cc' '*.cu' '*.cuh' | xargs clang-format -i
 
-install: build  ## into PREFIX (/usr/local): program, library, headers, bundled model, pages (docs/deployment.md)
+install: build  ## into PREFIX (/usr/local): program, library, headers, bundled model, pages (docs/user/deployment.md)
 	@cmake --build build/release --target moesaic_whole pages
 	@cmake --install build/release --prefix $(PREFIX)
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <utility>
 
 namespace moesaic::app {
 
@@ -25,29 +26,20 @@ void Printer::end_reasoning() {
   if (std::exchange(open_, false)) fmt::print(stderr, "{}\n", terminal_ ? "\x1b[0m" : "");
 }
 
-bool Listener::token(int32_t token, bool ends) {
-  show(stream_.push(token, ends));
-  return !stream_.stopped();
+void Listener::text(const TextPiece& piece) {
+  if (!piece.recipient.empty() || piece.channel == "commentary") return;
+  const bool analysis = piece.channel == "analysis";
+  (analysis ? answer_.reasoning : answer_.text) += piece.text;
+  analysis ? printer_.reasoning(piece.text) : printer_.answer(piece.text);
 }
 
-Answer Listener::finish() {
-  stream_.finish();
+Answer Listener::finish(const std::vector<Message>& messages) {
   printer_.answer("\n");
-  answer_.messages = stream_.messages();
-  for (const Message& m : answer_.messages) {
+  for (const Message& m : messages) {
     if (!m.recipient.empty())
       answer_.tool_calls.push_back({{"recipient", m.recipient}, {"arguments", m.text}});
   }
   return std::move(answer_);
-}
-
-void Listener::show(const std::vector<TextPiece>& pieces) {
-  for (const TextPiece& p : pieces) {
-    const bool analysis = p.channel == "analysis";
-    if (!p.recipient.empty() || p.channel == "commentary") continue;
-    (analysis ? answer_.reasoning : answer_.text) += p.text;
-    analysis ? printer_.reasoning(p.text) : printer_.answer(p.text);
-  }
 }
 
 }  // namespace moesaic::app

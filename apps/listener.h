@@ -1,17 +1,17 @@
-// Turns the tokens of one generation into what a person sees and what a program reads.
+// Turns the text of one answer into what a person sees and what a program reads.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "api/answer_stream.h"
+#include "moesaic/conversation.h"
+#include "moesaic/types.h"
 
 namespace moesaic::app {
 
 struct Answer {
   std::string text, reasoning;
-  std::vector<Message> messages;  // harmony: what the model said, for the next turn
   nlohmann::ordered_json tool_calls = nlohmann::ordered_json::array();
 };
 
@@ -33,17 +33,13 @@ class Printer {
 
 class Listener {
  public:
-  Listener(AnswerStream stream, Printer printer) : stream_(std::move(stream)), printer_(printer) {}
+  explicit Listener(Printer printer) : printer_(printer) {}
 
-  // ends: a stop token. False: a stop string is complete.
-  bool token(int32_t token, bool ends);
-  Answer finish();
-  bool stopped() const { return stream_.stopped(); }
+  void text(const TextPiece& piece);
+  // messages: the answer's, of which some may be calls.
+  Answer finish(const std::vector<Message>& messages);
 
  private:
-  void show(const std::vector<TextPiece>& pieces);
-
-  AnswerStream stream_;
   Printer printer_;
   Answer answer_;
 };

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "api/model_parts.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -122,12 +123,9 @@ Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows) {
 }
 
 Status load(LoadedModel& model, const KvDemand& cache) {
-  RETURN_IF_ERROR(plan_memory(cache, model.checkpoint.config, model.checkpoint.weights, *model.backend));
   const auto start = std::chrono::steady_clock::now();
   const LoadProgress progress = isatty(STDERR_FILENO) != 0 ? LoadProgress(show_progress) : LoadProgress();
-  const Status loaded = model.backend->load(model.checkpoint.config, model.checkpoint.weights, progress);
-  if (model.checkpoint.weights.intact) RETURN_IF_ERROR(model.checkpoint.weights.intact());
-  RETURN_IF_ERROR(loaded);
+  RETURN_IF_ERROR(load_weights(model.checkpoint, cache, *model.backend, progress));
   model.load_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   model.caps = model.backend->caps();
   return {};

@@ -175,7 +175,7 @@ double mean(const std::vector<double>& x) {
 
 constexpr double kKlBound = 1e-3;
 
-// Int8 activations carry noise of about half a percent (docs/numerics.md), 16-bit ones less. Where two
+// Int8 activations carry noise of about half a percent (docs/design/numerics.md), 16-bit ones less. Where two
 // experts' router logits tie within it, the other expert is taken and that position lands elsewhere, in these
 // unsmooth random models by 0.01 to 0.3. Every other position keeps the bound, and each lost choice was a
 // tie: its margin is within the noise that a few layers add up to.

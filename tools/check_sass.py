@@ -3,7 +3,7 @@
 MMAs, the widths of loads, registers, local memory, and how far loads stand ahead of their use.
 
     tools/check_sass.py OBJECT...        object files or a program; prints a table in Markdown
-Exit status 1 where a tile lacks what docs/sm120.md promises, 77 where no cuobjdump is found (MOESAIC_CUOBJDUMP, PATH,
+Exit status 1 where a tile lacks what docs/design/sm120.md promises, 77 where no cuobjdump is found (MOESAIC_CUOBJDUMP, PATH,
 /usr/local/cuda/bin)."""
 import os
 import re

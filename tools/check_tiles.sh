@@ -1,6 +1,6 @@
 #!/bin/bash
 # check_tiles.sh OWN LEAN [MODEL]: the tiles of kernels/sm120 compiled at run time, under a whole model on the device at hand. OWN is a
-# program with machine code of the tiles for it, LEAN one without (docs/sm120.md says how it is built). LEAN must give OWN's
+# program with machine code of the tiles for it, LEAN one without (docs/design/sm120.md says how it is built). LEAN must give OWN's
 # bits: with an empty cache, a full one, a damaged one, none that can be written, two processes that fill one; and end in one
 # line where there is neither NVRTC. Prints what each took.
 set -u

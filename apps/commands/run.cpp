@@ -10,10 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "api/model_parts.h"
 #include "base/error.h"
 #include "commands.h"
-#include "engine/engine.h"
-#include "grammar/mask_cache.h"
 #include "interrupt.h"
 #include "listener.h"
 #include "model_options.h"
@@ -37,28 +36,28 @@ struct RunOptions {
 
 struct Generation {
   Answer answer;
+  Outcome outcome;
   std::vector<int32_t> tokens;  // the stop token that ended them included
-  FinishReason finish = FinishReason::kNone;
-  int prompt_tokens = 0, reused_tokens = 0;  // reused: of the prompt, computed in earlier turns
+  bool stop_token = false;      // there is one
   double prefill_s = 0, decode_s = 0;
 };
 
 const char* finish_name(const Generation& g) {
-  if (g.finish == FinishReason::kCancelled) return "cancelled";
-  if (g.finish == FinishReason::kLength) return "length";
+  if (g.outcome.finish == FinishReason::kCancelled) return "cancelled";
+  if (g.outcome.finish == FinishReason::kLength) return "length";
   return g.answer.tool_calls.empty() ? "stop" : "tool_calls";
 }
 
-// Steps the engine until the request ends. Ctrl-C cancels it: in a terminal's conversation at any time, else
+// Steps the model until the request ends. Ctrl-C cancels it: in a terminal's conversation at any time, else
 // from the first token on, as there is nothing to keep before.
-Status finish_request(Engine& engine, Request& request, bool conversation) {
+Status finish_request(Model& model, const Generation& g, std::stop_source& cancel, bool conversation) {
   std::optional<InterruptScope> interrupt;
-  while (!engine.idle()) {
-    if (!interrupt && (conversation || request.generated() > 0)) interrupt.emplace();
-    RETURN_IF_ERROR(engine.step());
-    if (interrupt && interrupt->requested()) request.cancelled = true;
+  while (!model.idle()) {
+    if (!interrupt && (conversation || !g.tokens.empty())) interrupt.emplace();
+    RETURN_IF_ERROR(model.step());
+    if (interrupt && interrupt->requested()) cancel.request_stop();
   }
-  return request.error;
+  return g.outcome.error;
 }
 
 std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))); }
@@ -73,8 +72,8 @@ Conversation new_conversation(const RunOptions& o) {
 
 void print_timing(const Generation& g, const LoadedModel& m) {
   const auto generated = static_cast<double>(g.tokens.size());
-  const int computed = g.prompt_tokens - g.reused_tokens;
-  const std::string reused = g.reused_tokens > 0 ? fmt::format(" + {} kept", g.reused_tokens) : "";
+  const int cached = g.outcome.cached_tokens, computed = g.outcome.prompt_tokens - cached;
+  const std::string reused = cached > 0 ? fmt::format(" + {} kept", cached) : "";
   fmt::print(stderr,
              "[{} | loaded in {:.1f} s | prompt {}{} tokens, {:.1f} tok/s, first token after {:.2f} s | {} "
              "tokens, {:.1f} tok/s]\n",
@@ -91,26 +90,23 @@ void print_json(const Generation& g, const LoadedModel& m) {
       {"tokens", g.tokens},
       {"finish_reason", finish_name(g)},
       {"usage",
-       {{"prompt_tokens", g.prompt_tokens},
+       {{"prompt_tokens", g.outcome.prompt_tokens},
         {"completion_tokens", g.tokens.size()},
-        {"total_tokens", g.prompt_tokens + g.tokens.size()},
-        {"reused_tokens", g.reused_tokens}}},
+        {"total_tokens", g.outcome.prompt_tokens + g.tokens.size()},
+        {"reused_tokens", g.outcome.cached_tokens}}},
       {"timing", {{"load_s", m.load_seconds}, {"prefill_s", g.prefill_s}, {"decode_s", g.decode_s}}}};
   fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   std::fflush(stdout);
 }
 
-// What has been said so far, and the parts that say more.
+// A conversation, or one prompt.
 class Session {
  public:
-  Session(const RunOptions& o, const LoadedModel& m, const Tokenizer& tokenizer, Engine engine,
-          AnswerGrammar grammar)
+  Session(const RunOptions& o, const LoadedModel& loaded, Model model, AnswerGrammar grammar)
       : o_(o),
-        m_(m),
-        tokenizer_(tokenizer),
-        engine_(std::move(engine)),
+        loaded_(loaded),
+        model_(std::move(model)),
         grammar_(std::move(grammar)),
-        masks_(tokenizer),
         conversation_(new_conversation(o)) {}
 
   // The answer to one message, printed. kCancelled after Ctrl-C, except in a terminal's conversation, which
@@ -124,11 +120,9 @@ class Session {
   void remember(const std::vector<int32_t>& prompt, const Generation& g);
 
   const RunOptions& o_;
-  const LoadedModel& m_;
-  const Tokenizer& tokenizer_;
-  Engine engine_;
+  const LoadedModel& loaded_;
+  Model model_;
   AnswerGrammar grammar_;
-  grammar::MaskCache masks_;
   Conversation conversation_;
   std::vector<int32_t> text_;  // --raw: everything so far
 };
@@ -136,38 +130,35 @@ class Session {
 Result<std::vector<int32_t>> Session::prompt_for(const std::string& message) {
   if (!o_.raw) {
     conversation_.messages.push_back({.role = "user", .text = message});
-    return render_conversation(conversation_, tokenizer_);
+    return model_.chat_prompt(conversation_);
   }
-  ASSIGN_OR_RETURN(const std::vector<int32_t> more, tokenizer_.try_encode(message, false));
+  ASSIGN_OR_RETURN(const std::vector<int32_t> more, model_.tokenize(message));
   std::vector<int32_t> prompt = text_;
   prompt.insert(prompt.end(), more.begin(), more.end());
   return prompt;
 }
 
 Result<Generation> Session::generate(std::vector<int32_t> prompt, bool terminal) {
-  SamplingParams params = o_.sampling;
-  params.stop_tokens = tokenizer_.stop_tokens();
-  const auto is_stop = [&](int32_t t) {
-    return std::find(params.stop_tokens.begin(), params.stop_tokens.end(), t) != params.stop_tokens.end();
-  };
-  Listener listener(AnswerStream(tokenizer_, !o_.raw, o_.sampling.stop_strings),
-                    Printer(o_.format == "text", o_.show_reasoning));
+  Listener listener{Printer(o_.format == "text", o_.show_reasoning)};
+  std::stop_source cancel;
   Generation g;
   const auto start = Clock::now();
   auto first = start;
-  const auto on_token = [&](const SampledToken& t) {
-    if (g.tokens.empty()) first = Clock::now();
-    g.tokens.push_back(t.token);
-    return listener.token(t.token, is_stop(t.token));
-  };
-  ASSIGN_OR_RETURN(const auto request, engine_.submit(std::move(prompt), params, on_token));
-  if (!grammar_.empty()) request->sampler->follow(masks_.async_matcher(grammar_));
-  RETURN_IF_ERROR(finish_request(engine_, *request, terminal));
+  Callbacks callbacks{.on_token =
+                          [&](const SampledToken& t) {
+                            if (g.tokens.empty()) first = Clock::now();
+                            g.tokens.push_back(t.token);
+                            g.stop_token = t.is_stop;
+                          },
+                      .on_text = [&](const TextPiece& piece) { listener.text(piece); },
+                      .on_end = [&](const Outcome& outcome) { g.outcome = outcome; }};
+  GenerationRequest request{
+      .prompt = std::move(prompt), .chat = !o_.raw, .sampling = o_.sampling, .grammar = grammar_};
+  RETURN_IF_ERROR(model_.submit(std::move(request), std::move(callbacks), cancel.get_token()));
+  RETURN_IF_ERROR(finish_request(model_, g, cancel, terminal));
   const auto seconds = [](auto a, auto b) { return std::chrono::duration<double>(b - a).count(); };
   g.prefill_s = seconds(start, first), g.decode_s = seconds(first, Clock::now());
-  g.answer = listener.finish();
-  g.finish = listener.stopped() ? FinishReason::kStop : request->finish;
-  g.prompt_tokens = request->prompt_tokens, g.reused_tokens = request->reused;
+  g.answer = listener.finish(g.outcome.messages);
   return g;
 }
 
@@ -178,13 +169,10 @@ void Session::forget_message() {
 
 void Session::remember(const std::vector<int32_t>& prompt, const Generation& g) {
   if (g.tokens.empty()) return forget_message();  // interrupted before it began
-  conversation_.messages.insert(conversation_.messages.end(), g.answer.messages.begin(),
-                                g.answer.messages.end());
+  conversation_.messages.insert(conversation_.messages.end(), g.outcome.messages.begin(),
+                                g.outcome.messages.end());
   text_ = prompt;
-  const std::vector<int32_t> stops = tokenizer_.stop_tokens();
-  for (const int32_t t : g.tokens) {
-    if (std::find(stops.begin(), stops.end(), t) == stops.end()) text_.push_back(t);
-  }
+  text_.insert(text_.end(), g.tokens.begin(), g.tokens.end() - (g.stop_token ? 1 : 0));
 }
 
 Status Session::turn(const std::string& message, bool terminal) {
@@ -196,9 +184,10 @@ Status Session::turn(const std::string& message, bool terminal) {
   }
   const Generation& g = generated.value();
   remember(prompt, g);
-  o_.format == "json" ? print_json(g, m_) : print_timing(g, m_);
-  return g.finish == FinishReason::kCancelled && !terminal ? Status(StatusCode::kCancelled, "interrupted")
-                                                           : Status();
+  o_.format == "json" ? print_json(g, loaded_) : print_timing(g, loaded_);
+  return g.outcome.finish == FinishReason::kCancelled && !terminal
+             ? Status(StatusCode::kCancelled, "interrupted")
+             : Status();
 }
 
 Status chat(Session& session) {
@@ -227,17 +216,26 @@ Result<AnswerGrammar> grammar_of(RunOptions& o) {
   return grammar;
 }
 
-Status run_run(RunOptions o) {
-  RETURN_IF_ERROR(usage(validate(o.sampling, INT_MAX)));
-  ASSIGN_OR_RETURN(AnswerGrammar grammar, grammar_of(o));
-  ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kMaxRows));
-  RETURN_IF_ERROR(check_context(o.context, m.checkpoint.config, "--ctx"));
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, tokenizer_of(m.checkpoint));
+// Takes the backend out of what prepare_model made.
+Result<Model> load_model(const RunOptions& o, LoadedModel& m) {
+  ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(m.checkpoint));
   const EngineOptions options{.context = o.context, .max_rows = kMaxRows, .prefix_cache = !o.has_prompt};
   ASSIGN_OR_RETURN(const KvDemand demand, Engine::demand(m.checkpoint.config, options));
   RETURN_IF_ERROR(load(m, demand));
   ASSIGN_OR_RETURN(Engine engine, Engine::create(*m.backend, m.checkpoint.config, options));
-  Session session(o, m, tokenizer, std::move(engine), std::move(grammar));
+  return make_model({.config = m.checkpoint.config,
+                     .backend = std::move(m.backend),
+                     .tokenizer = std::move(tokenizer),
+                     .engine = std::move(engine)});
+}
+
+Status run_run(RunOptions o) {
+  RETURN_IF_ERROR(usage(validate(o.sampling, INT_MAX)));
+  ASSIGN_OR_RETURN(AnswerGrammar grammar, grammar_of(o));
+  ASSIGN_OR_RETURN(LoadedModel loaded, prepare_model(o.model, kMaxRows));
+  RETURN_IF_ERROR(check_context(o.context, loaded.checkpoint.config, "--ctx"));
+  ASSIGN_OR_RETURN(Model model, load_model(o, loaded));
+  Session session(o, loaded, std::move(model), std::move(grammar));
   return o.has_prompt ? session.turn(o.prompt) : chat(session);
 }
 

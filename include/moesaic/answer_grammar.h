@@ -3,8 +3,8 @@
 // parses whatever the temperature; only max_tokens or a stop string can cut it short.
 //
 // A server compiles when a request comes in (any thread; milliseconds), turns an error into its answer to the
-// client, and hands the grammar on in GenerationRequest. docs/structured_output.md says what a schema may
-// use.
+// client, and hands the grammar on in GenerationRequest. docs/user/structured-output.md says what a schema
+// may use.
 #pragma once
 
 #include <memory>

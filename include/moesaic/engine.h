@@ -16,11 +16,14 @@
 #include <vector>
 
 #include "moesaic/answer_grammar.h"
+#include "moesaic/conversation.h"
 #include "moesaic/stats.h"
 #include "moesaic/status.h"
 #include "moesaic/types.h"
 
 namespace moesaic {
+
+struct ModelParts;  // of the program itself
 
 struct OpenOptions {
   std::string device = "auto";  // auto, cpu, cuda[:i] or reference
@@ -57,6 +60,9 @@ struct Outcome {
   int cached_tokens = 0;                        // of the prompt's, those that had been computed before
   int cache_write_tokens = 0;  // of the prompt's, those that were computed and then kept for later prompts
   int recoveries = 0;          // chat: how often the answer left its format and was read as the nearest thing
+  // Chat: the answer's messages, for Conversation::messages of the next turn. Of an answer that was cut off,
+  // the last one is what there is of it, and an unfinished call is left out.
+  std::vector<Message> messages = {};
 };
 
 // All but on_end may be empty.
@@ -94,14 +100,17 @@ class Model {
                                         const TokenLimit& limit = {}) const;
   // The tokens' bytes, not always valid UTF-8.
   std::string detokenize(std::span<const int32_t> tokens) const;
-  // A conversation as JSON in the manner of OpenAI's chat completions, in the model's own format up to where
-  // the answer begins: a list of messages, or {messages, tools, reasoning_effort, instructions,
-  // current_date}.
+  // A conversation in the model's own format, up to where the answer begins.
+  Result<std::vector<int32_t>> chat_prompt(const Conversation& conversation,
+                                           const TokenLimit& limit = {}) const;
+  // The same from JSON in the manner of OpenAI's chat completions: a list of messages, or {messages, tools,
+  // reasoning_effort, instructions, current_date}.
   Result<std::vector<int32_t>> chat_prompt(std::string_view conversation_json,
                                            const TokenLimit& limit = {}) const;
 
-  // Queues a request. What it asks for is checked now, and on_end is not called if that fails. It is
-  // cancelled, before the next step, once `cancel` is triggered.
+  // Queues a request. What it asks for is checked now, and on_end is not called if that fails. cancel: the
+  // one way to end a request early. Once its source is triggered, from any thread or from a callback, the
+  // request ends with FinishReason::kCancelled, before the next step at the latest.
   Status submit(GenerationRequest request, Callbacks callbacks, std::stop_token cancel = {});
   bool idle() const;  // no request is left
   // One step of all requests at work: a token for each that decodes, a part of the prompt for others. Fails
@@ -114,6 +123,7 @@ class Model {
 
  private:
   struct Impl;
+  friend Model make_model(ModelParts parts);
   explicit Model(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

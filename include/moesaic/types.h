@@ -54,6 +54,7 @@ struct TokenLogprobs {
 struct SampledToken {
   int32_t token = 0;
   TokenLogprobs logprobs;  // filled when SamplingParams::top_logprobs >= 0
+  bool is_stop = false;    // one of SamplingParams::stop_tokens: it ends the text and is not part of it
 };
 
 // A part of an answer's text, which is empty only where a whole tool call is. The parts of a tool call come

@@ -1,6 +1,5 @@
 #include "api/answer_stream.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace moesaic {
@@ -63,17 +62,12 @@ bool AnswerStream::is_text(int32_t token, bool ends) const {
   return chat_ || !special || !rules_.skip_special;
 }
 
-bool AnswerStream::ends_turn(int32_t token) const {
-  const std::vector<int32_t> own = tokenizer_->stop_tokens();
-  return std::find(own.begin(), own.end(), token) != own.end();
-}
-
 std::vector<TextPiece> AnswerStream::push(int32_t token, bool ends) {
   Pieces pieces;
   ++pushed_;
   const bool text = is_text(token, ends);
   if (chat_) {
-    if (!text && !ends_turn(token)) return pieces;  // a stop token of the caller's
+    if (!text && !parser_.ends_turn(token)) return pieces;  // a stop token of the caller's
     for (const HarmonyEvent& e : parser_.push(token)) add(e, pieces);
     return pieces;
   }

@@ -52,7 +52,6 @@ class AnswerStream {
   void add(const HarmonyEvent& event, Pieces& pieces);
 
   bool is_text(int32_t token, bool ends) const;
-  bool ends_turn(int32_t token) const;
 
   const Tokenizer* tokenizer_;
   bool chat_;

@@ -1,12 +1,14 @@
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <new>
 
 #include "api/answer_stream.h"
+#include "api/model_parts.h"
 #include "api/tokenizer_source.h"
 #include "base/error.h"
 #include "base/file_cache.h"
-#include "engine/engine.h"
+#include "base/linked_stop.h"
 #include "grammar/mask_cache.h"
 #include "moesaic/engine.h"
 #include "text/harmony_json.h"
@@ -16,24 +18,29 @@ namespace {
 
 // A request on its way.
 struct Active {
+  Active(const Tokenizer& tokenizer, const GenerationRequest& r, Callbacks c, std::stop_token cancel)
+      : stream(tokenizer, r.chat, r.sampling.stop_strings,
+               {.min_tokens = r.sampling.min_tokens,
+                .include_stop = r.sampling.include_stop,
+                .skip_special = r.sampling.skip_special}),
+        callbacks(std::move(c)),
+        stop(std::move(cancel)) {}
+
   std::shared_ptr<Request> request;
   AnswerStream stream;
   Callbacks callbacks;
-  std::stop_token cancel;
+  LinkedStop stop;  // by the caller, or at the end of a stop string
   int generated = 0;
 
   void show(const std::vector<TextPiece>& pieces) const {
     if (!callbacks.on_text) return;
     for (const TextPiece& piece : pieces) callbacks.on_text(piece);
   }
-  // False: the request is to end.
-  bool take(const SampledToken& sampled) {
+  void take(const SampledToken& sampled) {
     ++generated;
     if (callbacks.on_token) callbacks.on_token(sampled);
-    const auto& stops = request->params.stop_tokens;
-    const bool ends = std::find(stops.begin(), stops.end(), sampled.token) != stops.end();
-    show(stream.push(sampled.token, ends));
-    return !stream.stopped() && !cancel.stop_requested();
+    show(stream.push(sampled.token, sampled.is_stop));
+    if (stream.stopped()) stop.request_stop();
   }
   void end() {
     stream.finish();
@@ -43,7 +50,8 @@ struct Active {
                       .generated_tokens = generated,
                       .cached_tokens = request->reused,
                       .cache_write_tokens = request->kept,
-                      .recoveries = stream.recoveries()});
+                      .recoveries = stream.recoveries(),
+                      .messages = stream.messages()});
   }
 };
 
@@ -57,11 +65,9 @@ auto guarded(Body&& body) -> decltype(body()) try {
 
 }  // namespace
 
-struct Model::Impl {
-  ModelConfig config;
-  std::unique_ptr<Backend> backend;
-  Tokenizer tokenizer;
-  Engine engine;
+struct Model::Impl : ModelParts {
+  explicit Impl(ModelParts parts) : ModelParts(std::move(parts)) {}
+
   grammar::MaskCache masks{tokenizer};
   std::deque<std::shared_ptr<Active>> active;
 
@@ -78,18 +84,11 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
     const std::vector<int32_t> own = tokenizer.stop_tokens();
     r.sampling.stop_tokens.insert(r.sampling.stop_tokens.end(), own.begin(), own.end());
   }
-  auto request = std::make_shared<Active>(Active{.request = nullptr,
-                                                 .stream = {tokenizer,
-                                                            r.chat,
-                                                            r.sampling.stop_strings,
-                                                            {.min_tokens = r.sampling.min_tokens,
-                                                             .include_stop = r.sampling.include_stop,
-                                                             .skip_special = r.sampling.skip_special}},
-                                                 .callbacks = std::move(callbacks),
-                                                 .cancel = std::move(cancel)});
+  auto request = std::make_shared<Active>(tokenizer, r, std::move(callbacks), std::move(cancel));
   // The engine's request, which owns the callback, is owned by `request`: no cycle.
-  const auto on_token = [a = std::weak_ptr(request)](const SampledToken& t) { return a.lock()->take(t); };
-  ASSIGN_OR_RETURN(request->request, engine.submit(std::move(r.prompt), r.sampling, on_token));
+  const auto on_token = [a = std::weak_ptr(request)](const SampledToken& t) { a.lock()->take(t); };
+  ASSIGN_OR_RETURN(request->request,
+                   engine.submit(std::move(r.prompt), r.sampling, on_token, request->stop.token()));
   request->request->reuse_prefix = r.reuse_prefix;
   if (!r.grammar.empty()) request->request->sampler->follow(masks.async_matcher(r.grammar));
   active.push_back(std::move(request));
@@ -97,9 +96,6 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
 }
 
 Status Model::Impl::step() {
-  for (const auto& a : active) {
-    if (a->cancel.stop_requested()) a->request->cancelled = true;
-  }
   Status status = engine.step();
   // on_end may submit: what has ended is taken out before it is told.
   std::deque<std::shared_ptr<Active>> ended;
@@ -109,6 +105,17 @@ Status Model::Impl::step() {
   for (const auto& a : ended) a->end();
   return status;
 }
+
+Status load_weights(const Checkpoint& checkpoint, const KvDemand& cache, Backend& backend,
+                    const LoadProgress& progress) {
+  RETURN_IF_ERROR(plan_memory(cache, checkpoint.config, checkpoint.weights, backend));
+  const Status loaded = backend.load(checkpoint.config, checkpoint.weights, progress);
+  // First, since weights that are not there may look damaged in other ways.
+  if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
+  return loaded;
+}
+
+Model make_model(ModelParts parts) { return Model(std::make_unique<Model::Impl>(std::move(parts))); }
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Model::Model(Model&&) noexcept = default;
@@ -143,17 +150,12 @@ Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
     if (o.kv_tokens == 0)
       demand.kv_tokens = fitting_kv_tokens(demand, checkpoint.config, checkpoint.weights, *backend);
     options.kv_tokens = demand.kv_tokens;
-    RETURN_IF_ERROR(plan_memory(demand, checkpoint.config, checkpoint.weights, *backend));
-    const Status loaded = backend->load(checkpoint.config, checkpoint.weights, {});
-    // First, since weights that are not there may look damaged in other ways.
-    if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
-    RETURN_IF_ERROR(loaded);
+    RETURN_IF_ERROR(load_weights(checkpoint, demand, *backend));
     ASSIGN_OR_RETURN(Engine engine, Engine::create(*backend, checkpoint.config, options));
-    return Model(std::unique_ptr<Impl>(new Impl{.config = checkpoint.config,
-                                                .backend = std::move(backend),
-                                                .tokenizer = std::move(tokenizer),
-                                                .engine = std::move(engine),
-                                                .active = {}}));
+    return make_model({.config = checkpoint.config,
+                       .backend = std::move(backend),
+                       .tokenizer = std::move(tokenizer),
+                       .engine = std::move(engine)});
   });
 }
 
@@ -177,6 +179,11 @@ Result<std::vector<int32_t>> Model::chat_prompt(std::string_view conversation_js
                      conversation_from_json(conversation_json, "conversation"));
     return render_conversation(conversation, impl_->tokenizer, limit);
   });
+}
+
+Result<std::vector<int32_t>> Model::chat_prompt(const Conversation& conversation,
+                                                const TokenLimit& limit) const {
+  return guarded([&] { return render_conversation(conversation, impl_->tokenizer, limit); });
 }
 
 Status Model::submit(GenerationRequest request, Callbacks callbacks, std::stop_token cancel) {

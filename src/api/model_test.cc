@@ -83,6 +83,8 @@ TEST_F(ModelTest, OpensAndTokenizes) {
   EXPECT_EQ(model.detokenize(model.tokenize("hello w").value()), "hello w");
   const std::vector<int32_t> prompt = model.chat_prompt(R"([{"role": "user", "content": "hello"}])").value();
   EXPECT_TRUE(model.detokenize(prompt).ends_with("<|message|>hello<|end|><|start|>assistant"));
+  const Conversation typed{.messages = {{.role = "user", .text = "hello"}}};
+  EXPECT_EQ(model.chat_prompt(typed).value(), prompt);
   EXPECT_FALSE(model.chat_prompt("{").ok());
 }
 

@@ -66,12 +66,14 @@ struct BackendOptions {
   // amx_emulated
   std::string isa = "auto";
   // cuda: a request's logits are the same bits in any batch and any chunk of a prompt. Otherwise few rows and
-  // many go through kernels that round differently (docs/numerics.md).
+  // many go through kernels that round differently (docs/design/numerics.md).
   bool batch_invariant = false;
   RouterTrace router_trace = nullptr;
   // Where measurements are kept: on cuda those of `moesaic tune`, on the cpu also those made when a model is
   // loaded. Empty: nowhere.
   std::string tuning_folder;
+  int max_sms =
+      0;  // cuda, for tests: multiprocessors that kernels with a grid of the device's size take; 0: all
   std::string cpu_prefetch = "auto";  // auto (measured), none, or a hint and a distance: t0:1024
 };
 

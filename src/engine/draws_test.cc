@@ -71,7 +71,7 @@ TEST(Draws, CancellingCountsFromTheNextStepOn) {
   run.submit(10, {.temperature = 0, .max_tokens = 40});
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(run.engine.step().ok());
   EXPECT_EQ(a.generated(), 4);  // the fifth is under way
-  a.cancelled = true;
+  run.cancels[0].request_stop();
   ASSERT_TRUE(run.engine.step().ok());
   EXPECT_EQ(a.finish, FinishReason::kCancelled);
   EXPECT_EQ(run.told[0].size(), 4u);

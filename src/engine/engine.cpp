@@ -56,7 +56,8 @@ Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const
 }
 
 Result<std::shared_ptr<Request>> Engine::submit(std::vector<int32_t> prompt, const SamplingParams& params,
-                                                std::function<bool(const SampledToken&)> on_token) {
+                                                std::function<void(const SampledToken&)> on_token,
+                                                std::stop_token cancel) {
   RETURN_IF_ERROR(validate(params, config_.vocab));
   if (prompt.empty()) return invalid("the prompt is empty");
   if (static_cast<int>(prompt.size()) >= options_.context)
@@ -79,12 +80,14 @@ Result<std::shared_ptr<Request>> Engine::submit(std::vector<int32_t> prompt, con
   request->sampler = std::make_unique<Sampler>(params, prompt);
   request->tokens = std::move(prompt);
   request->on_token = std::move(on_token);
+  request->cancel = std::move(cancel);
   scheduler_->submit(request);
   publish();
   return request;
 }
 
-void Engine::take_token(Request& r, const Result<SampledToken>& sampled) {
+// The one place that recognises a stop token.
+void Engine::take_token(Request& r, Result<SampledToken> sampled) {
   if (!sampled.ok()) {
     r.error = sampled.status();
     r.finish = FinishReason::kError;
@@ -92,13 +95,14 @@ void Engine::take_token(Request& r, const Result<SampledToken>& sampled) {
   }
   ++generated_;
   const auto& stops = r.params.stop_tokens;
-  if (std::find(stops.begin(), stops.end(), sampled->token) != stops.end()) {
+  sampled->is_stop = std::find(stops.begin(), stops.end(), sampled->token) != stops.end();
+  if (sampled->is_stop) {
     r.finish = FinishReason::kStop;
-    r.on_token(sampled.value());
-    return;
+  } else {
+    r.tokens.push_back(sampled->token);
   }
-  r.tokens.push_back(sampled->token);
-  if (!r.on_token(sampled.value()) || r.cancelled) r.finish = FinishReason::kCancelled;
+  r.on_token(sampled.value());
+  if (!r.done() && r.cancel.stop_requested()) r.finish = FinishReason::kCancelled;
   if (!r.done() && std::ssize(r.tokens) >= r.limit) r.finish = FinishReason::kLength;
 }
 

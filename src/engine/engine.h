@@ -29,13 +29,16 @@ class Engine {
   static Result<Engine> create(Backend& backend, const ModelConfig& config, const EngineOptions& options);
 
   // Checks prompt and parameters: an empty prompt, a token outside the vocabulary or a prompt as long as the
-  // context is an error.
+  // context is an error. cancel: the only way to end a request early. Once it is triggered, from any thread
+  // or from the request's own on_token, the request gets no further token and ends as kCancelled, before the
+  // next step at the latest.
   Result<std::shared_ptr<Request>> submit(std::vector<int32_t> prompt, const SamplingParams& params,
-                                          std::function<bool(const SampledToken&)> on_token);
+                                          std::function<void(const SampledToken&)> on_token,
+                                          std::stop_token cancel = {});
   // Launches a step and takes the tokens of one: of the same, or, where the backend draws them, of the step
   // before, so that the device never waits for the host. A request whose grammar's mask takes long sits steps
-  // out. What a callback then ends, what is cancelled and what is submitted counts from the next launch on; a
-  // token drawn beyond a request's end is dropped. An error of the device ends every request and is returned;
+  // out. What is cancelled or submitted meanwhile counts from the next launch on; a token drawn beyond a
+  // request's end is dropped. An error of the device ends every request and is returned;
   // an error of one request ends that one.
   Status step();
   Status run_to_end();
@@ -54,7 +57,7 @@ class Engine {
   Engine(Backend& backend, const ModelConfig& config, const EngineOptions& options)
       : backend_(&backend), config_(config), options_(options) {}
   Status take_drawn();
-  void take_token(Request& request, const Result<SampledToken>& sampled);
+  void take_token(Request& request, Result<SampledToken> sampled);
   void sample(const std::shared_ptr<Request>& request, std::span<float> logits);
   void sample_held();
   void wait_for_masks() const;

@@ -144,6 +144,7 @@ struct Harness {
   LateBackend backend;
   Engine engine;
   std::vector<std::shared_ptr<Request>> requests;
+  std::vector<std::stop_source> cancels;   // of each request
   std::vector<std::vector<int32_t>> told;  // to each request's callback
   std::vector<std::vector<TokenLogprobs>> told_logprobs;
 
@@ -154,7 +155,7 @@ struct Harness {
   Harness(bool draws, const EngineOptions& options)
       : backend(draws), engine(make(backend, config, options)) {}
 
-  // cancel_at: the callback says so at this many tokens.
+  // cancel_at: the callback cancels the request at this many tokens.
   Request& submit(int prompt_tokens, SamplingParams params, int cancel_at = 0) {
     std::vector<int32_t> prompt(prompt_tokens);
     for (int i = 0; i < prompt_tokens; ++i) prompt[i] = (prompt_tokens * 31 + i * i) % kVocab;
@@ -162,14 +163,16 @@ struct Harness {
   }
   Request& submit(std::vector<int32_t> prompt, SamplingParams params, int cancel_at = 0) {
     const size_t index = told.size();
-    told.emplace_back(), told_logprobs.emplace_back();
+    told.emplace_back(), told_logprobs.emplace_back(), cancels.emplace_back();
     requests.push_back(engine
-                           .submit(std::move(prompt), params,
-                                   [this, index, cancel_at](const SampledToken& t) {
-                                     told[index].push_back(t.token);
-                                     told_logprobs[index].push_back(t.logprobs);
-                                     return std::ssize(told[index]) != cancel_at;
-                                   })
+                           .submit(
+                               std::move(prompt), params,
+                               [this, index, cancel_at](const SampledToken& t) {
+                                 told[index].push_back(t.token);
+                                 told_logprobs[index].push_back(t.logprobs);
+                                 if (std::ssize(told[index]) == cancel_at) cancels[index].request_stop();
+                               },
+                               cancels.back().get_token())
                            .value());
     return *requests.back();
   }

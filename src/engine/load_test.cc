@@ -103,7 +103,7 @@ class Scenario {
   }
 
   void step() {
-    if (below(30) == 0) run_.requests[below(static_cast<int>(run_.requests.size()))]->cancelled = true;
+    if (below(30) == 0) run_.cancels[below(static_cast<int>(run_.cancels.size()))].request_stop();
     run_.backend.fail_at_ = below(400) == 0 ? run_.backend.begun_ + 1 : -1;
     if (masks_take_long_) {
       if (below(4) == 0) masks_take_long_.reset();
@@ -178,7 +178,7 @@ TEST(Load, DecodingGoesOnBesideMasksThatTakeLong) {
       EXPECT_GE(run.told[0].size() + 1, before + step);  // a device that samples is a token behind
     }
     EXPECT_TRUE(run.told[1].empty() && run.told[2].empty() && run.told[3].empty());
-    run.requests[3]->cancelled = true;
+    run.cancels[3].request_stop();
     ASSERT_TRUE(run.engine.step().ok());
     EXPECT_EQ(run.requests[3]->finish, FinishReason::kCancelled);
     masks_take_long.reset();
@@ -254,7 +254,9 @@ TEST(Load, OnlyErrorsOfTheDeviceEmptyTheCache) {
     scheduler.check();
     EXPECT_EQ(scheduler.stats().full.cached, code == StatusCode::kInternal ? 0 : 2);
     EXPECT_EQ(scheduler.stats().full.used, 2);
-    other->cancelled = true;
+    std::stop_source cancel;
+    other->cancel = cancel.get_token();
+    cancel.request_stop();
     scheduler.collect();
     scheduler.check();
     EXPECT_EQ(scheduler.stats().full.used, 0);

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <vector>
 
 #include "engine/kv_pages.h"
@@ -25,12 +26,12 @@ struct Request {
   std::unique_ptr<Sampler> sampler;
   std::vector<float> held;  // logits that wait for the grammar's mask, while the sampler is not ready
   PageTable pages;
-  bool cancelled = false;
+  std::stop_token cancel;  // see Engine::submit
   FinishReason finish = FinishReason::kNone;
   Status error;
   // Called for every token as it is made, the stop token that ends it included, from the thread that steps
-  // the engine. Returning false cancels.
-  std::function<bool(const SampledToken&)> on_token;
+  // the engine.
+  std::function<void(const SampledToken&)> on_token;
 
   int generated() const { return static_cast<int>(tokens.size()) - prompt_tokens; }
   // Tokens, those under way included.

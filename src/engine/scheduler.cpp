@@ -142,7 +142,7 @@ void Scheduler::fail_all(const Status& status) {
 void Scheduler::collect() {
   for (auto* requests : {&running_, &waiting_}) {
     for (const auto& r : *requests) {
-      if (r->cancelled && !r->done()) r->finish = FinishReason::kCancelled;
+      if (!r->done() && r->cancel.stop_requested()) r->finish = FinishReason::kCancelled;
       if (!r->done()) continue;
       doubtful_ |= r->error.code() == StatusCode::kInternal;  // a logit that is not finite
       if (!doubtful_) publish(*r);

@@ -1,5 +1,5 @@
 // JSON schemas as automata. What is supported, and how the freedom that a schema leaves is narrowed (order of
-// properties, white space, digits): docs/structured_output.md.
+// properties, white space, digits): docs/user/structured-output.md.
 #pragma once
 
 #include <string>

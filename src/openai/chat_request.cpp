@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include "base/error.h"
 #include "openai/chat_answer.h"
 #include "openai/fields.h"
 #include "openai/generation_fields.h"
 #include "openai/known_fields.h"
 #include "openai/sampling_fields.h"
 #include "openai/tool_choice.h"
+#include "text/harmony_json.h"
 
 namespace moesaic::openai {
 namespace {
@@ -53,29 +55,17 @@ ChatRequest read_chat(Fields& fields, const Service& service) {
   return r;
 }
 
-// Some clients send back what they were given as `reasoning`.
-void accept_reasoning(Json& message) {
-  if (!message.is_object() || message.contains("reasoning_content") || !message.contains("reasoning")) return;
-  if (message["reasoning"].is_string()) message["reasoning_content"] = message["reasoning"];
-}
-
-Json conversation_of(const Json& root, const ChatRequest& r, const Service& service) {
-  Json messages = root["messages"];
-  for (Json& message : messages) accept_reasoning(message);
-  Json conversation = {{"messages", std::move(messages)},
-                       {"reasoning_effort", r.thinking.effort},
-                       {"current_date", service.today}};
-  if (r.tools.offered()) conversation["tools"] = r.tools.list;
-  if (!r.form.empty()) conversation["response_format"] = r.form.told;
-  if (!r.thinking.identity.empty()) conversation["model_identity"] = r.thinking.identity;
+Result<Conversation> conversation_of(const Json& root, const ChatRequest& r, const Service& service) {
+  Conversation conversation = new_conversation(r.tools, r.form, r.thinking, service);
+  RETURN_IF_ERROR(read_messages(root["messages"], kConversation, conversation));
   return conversation;
 }
 
 }  // namespace
 
-Json chat_conversation(Fields& fields, const Json& root, const Service& service) {
+Result<Conversation> chat_conversation(Fields& fields, const Json& root, const Service& service) {
   const ChatRequest r = read_chat(fields, service);
-  return fields.ok() ? conversation_of(root, r, service) : Json();
+  return fields.ok() ? conversation_of(root, r, service) : Conversation();
 }
 
 JobOrError chat_job(std::string_view body, const Service& service) {
@@ -89,8 +79,7 @@ JobOrError chat_job(std::string_view body, const Service& service) {
   if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
   if (!std::get<AnswerGrammar>(grammar).empty()) check_with_grammar(fields);
   if (!fields.ok()) return *fields.refusal();
-  const Json conversation = conversation_of(root.value(), r, service);
-  auto prompt = prompt_of(conversation, "messages", service);
+  auto prompt = prompt_of(conversation_of(root.value(), r, service), "messages", service);
   if (auto* error = std::get_if<ApiError>(&prompt)) return *error;
   GenerationRequest generation{.prompt = std::get<std::vector<int32_t>>(std::move(prompt)),
                                .chat = true,

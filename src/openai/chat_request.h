@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include "moesaic/conversation.h"
 #include "openai/answer.h"
 #include "openai/fields.h"
 
@@ -11,7 +12,7 @@ namespace moesaic::openai {
 // Thread-safe as Model's const methods are.
 JobOrError chat_job(std::string_view body, const Service& service);
 
-// What Model::chat_prompt takes of such a request; without meaning where fields refuse.
-Json chat_conversation(Fields& fields, const Json& root, const Service& service);
+// The conversation of such a request; without meaning where fields refuse.
+Result<Conversation> chat_conversation(Fields& fields, const Json& root, const Service& service);
 
 }  // namespace moesaic::openai

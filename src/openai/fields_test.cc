@@ -1,5 +1,5 @@
 // Every field that is known, by its table: what is read has its effect, what is ignored has none, what is
-// refused is refused but for the values that ask for nothing; and docs/api.md says the same.
+// refused is refused but for the values that ask for nothing; and docs/user/server.md says the same.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -313,7 +313,7 @@ TEST(KnownFields, EachHasTheTreatmentOfItsTable) {
   }
 }
 
-// ---- docs/api.md ----
+// ---- docs/user/server.md ----
 
 // "| read | `a`, `b` |"; a refused field's accepted values stand behind it.
 std::string row(const FieldPart& part, Treatment treatment, const char* name) {
@@ -339,15 +339,15 @@ TEST(KnownFields, TheDocumentationListsThem) {
     }
   }
   rows.erase("");
-  std::ifstream docs(MOESAIC_SOURCE_DIR "/docs/api.md");
+  std::ifstream docs(MOESAIC_SOURCE_DIR "/docs/user/server.md");
   for (std::string line; std::getline(docs, line);) {
     for (const char* kind : {" | read | ", " | ignored | ", " | refused | "}) {
       if (line.find(kind) == std::string::npos) continue;
-      EXPECT_EQ(rows.erase(line + "\n"), 1u) << "docs/api.md has a row that is none of the tables':\n"
+      EXPECT_EQ(rows.erase(line + "\n"), 1u) << "docs/user/server.md has a row that is none of the tables':\n"
                                              << line;
     }
   }
-  for (const std::string& line : rows) ADD_FAILURE() << "docs/api.md lacks\n" << line;
+  for (const std::string& line : rows) ADD_FAILURE() << "docs/user/server.md lacks\n" << line;
 }
 
 // ---- unknown fields ----

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "openai/sse.h"
+#include "text/harmony_json.h"
 
 namespace moesaic::openai {
 
@@ -30,18 +33,19 @@ namespace {
 
 // One way to say how much the model is to think.
 struct EffortField {
-  std::string name;   // "reasoning.effort"
-  std::string value;  // low, medium or high
+  std::string name;  // "reasoning.effort"
+  ReasoningEffort value;
 };
 
-std::string meaning_of(const std::string& effort) {
-  constexpr std::array<std::array<const char*, 2>, 7> kEfforts = {{{"none", "low"},
-                                                                   {"minimal", "low"},
-                                                                   {"low", "low"},
-                                                                   {"medium", "medium"},
-                                                                   {"high", "high"},
-                                                                   {"xhigh", "high"},
-                                                                   {"max", "high"}}};
+std::optional<ReasoningEffort> meaning_of(const std::string& effort) {
+  using Effort = ReasoningEffort;
+  constexpr std::array<std::pair<std::string_view, Effort>, 7> kEfforts = {{{"none", Effort::kLow},
+                                                                            {"minimal", Effort::kLow},
+                                                                            {"low", Effort::kLow},
+                                                                            {"medium", Effort::kMedium},
+                                                                            {"high", Effort::kHigh},
+                                                                            {"xhigh", Effort::kHigh},
+                                                                            {"max", Effort::kHigh}}};
   for (const auto& [name, meaning] : kEfforts) {
     if (effort == name) return meaning;
   }
@@ -63,17 +67,17 @@ void read_effort(Fields& fields, const std::string& path, const char* key, std::
   std::string given;
   fields.read(key, given);
   if (given.empty() || given == "auto" || given == "default" || !fields.ok()) return;  // says nothing
-  const std::string meaning = meaning_of(given);
-  if (meaning.empty())
+  const std::optional<ReasoningEffort> meaning = meaning_of(given);
+  if (!meaning)
     return fields.refuse(key, "must be none, minimal, low, medium, high, xhigh, max, auto or default");
-  said.push_back({path + key, meaning});
+  said.push_back({path + key, *meaning});
 }
 
 // A switch that is off asks for as little as there is.
 void read_switch(Fields& fields, const std::string& path, const char* key, std::vector<EffortField>& said) {
   bool on = true;
   fields.read(key, on);
-  if (!on) said.push_back({path + key, "low"});
+  if (!on) said.push_back({path + key, ReasoningEffort::kLow});
 }
 
 // {type: enabled, disabled, auto or adaptive}, or a switch.
@@ -85,33 +89,35 @@ void read_thinking_type(Fields& fields, std::vector<EffortField>& said) {
     std::string type;
     inner.read("type", type);
     if (type == "disabled")
-      said.push_back({"thinking.type", "low"});
+      said.push_back({"thinking.type", ReasoningEffort::kLow});
     else if (!type.empty() && type != "enabled" && type != "auto" && type != "adaptive")
       inner.refuse("type", "must be enabled, disabled, auto or adaptive");
   });
 }
 
-Json format_of(const Json& schema) { return {{"type", "json_schema"}, {"schema", schema}}; }
-
-void set_form(Fields& fields, const char* key, const Json& schema, Json told, AnswerForm& form) {
+void set_form(Fields& fields, const char* key, const Json& schema, ResponseFormat format, AnswerForm& form) {
   if (!form.empty() && form.schema != dump(schema))
     return fields.refuse(key, fmt::format("the answer's form is already given by {}", form.field));
   if (!schema.is_object() && !schema.is_boolean())
     return fields.refuse(key, "a JSON schema is an object, true or false");
-  form = {.schema = dump(schema), .told = std::move(told), .field = key};
+  form = {.schema = dump(schema), .format = std::move(format), .field = key};
 }
 
 void any_object(Fields& fields, const char* key, AnswerForm& form) {
-  set_form(fields, key, {{"type", "object"}}, {{"type", "json_object"}}, form);
+  set_form(fields, key, {{"type", "object"}}, {}, form);
+}
+
+void set_schema(Fields& fields, const char* key, const Json& schema, AnswerForm& form) {
+  set_form(fields, key, schema, response_format({{"schema", schema}}), form);
 }
 
 // A schema, which may stand in a string.
 void set_schema(Fields& fields, const char* key, const Json* schema, AnswerForm& form) {
   if (schema == nullptr || schema->is_null()) return;
-  if (!schema->is_string()) return set_form(fields, key, *schema, format_of(*schema), form);
+  if (!schema->is_string()) return set_schema(fields, key, *schema, form);
   const Result<Json> parsed = text::parse_ordered_json(schema->get_ref<const std::string&>(), "the schema");
   if (!parsed.ok()) return fields.refuse(key, parsed.status().message());
-  set_form(fields, key, parsed.value(), format_of(parsed.value()), form);
+  set_schema(fields, key, parsed.value(), form);
 }
 
 }  // namespace
@@ -162,9 +168,7 @@ void read_format(Fields& fields, const char* key, const Json* format, AnswerForm
   const Json& holder = has("json_schema") ? (*format)["json_schema"] : *format;
   if (!holder.is_object() || !holder.contains("schema"))
     return fields.refuse(key, "json_schema has no schema");
-  Json told = holder;
-  told["type"] = "json_schema";
-  set_form(fields, key, holder["schema"], std::move(told), form);
+  set_form(fields, key, holder["schema"], response_format(holder), form);
 }
 
 void read_other_formats(Fields& fields, AnswerForm& form) {
@@ -201,10 +205,11 @@ TokenLimit prompt_limit(const Service& service) {
   return {.most = 2 * static_cast<size_t>(service.model.context()), .cancel = service.cancel};
 }
 
-std::variant<std::vector<int32_t>, ApiError> prompt_of(const Json& conversation, const std::string& param,
-                                                       const Service& service) {
+std::variant<std::vector<int32_t>, ApiError> prompt_of(const Result<Conversation>& conversation,
+                                                       const std::string& param, const Service& service) {
+  if (!conversation.ok()) return api_error(conversation.status(), param);
   const TokenLimit limit = prompt_limit(service);
-  Result<std::vector<int32_t>> prompt = service.model.chat_prompt(dump(conversation), limit);
+  Result<std::vector<int32_t>> prompt = service.model.chat_prompt(conversation.value(), limit);
   if (!prompt.ok()) return api_error(prompt.status(), param);
   const size_t tokens = prompt.value().size();
   if (tokens >= static_cast<size_t>(service.model.context()))

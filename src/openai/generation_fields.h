@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "moesaic/conversation.h"
 #include "openai/answer.h"
 #include "openai/fields.h"
 
@@ -16,10 +17,10 @@ Result<Json> parse_object(std::string_view body);
 
 // model may be absent; another model than the served one is not found.
 void read_model(Fields& fields, const Service& service);
-// How a chat's prompt tells the model to think, and whether its reasoning is shown.
+// What a chat's prompt says about thinking, and whether the answer shows the reasoning.
 struct Thinking {
-  std::string effort = "medium";  // low, medium or high
-  std::string identity;           // the system message's first line; empty: harmony's own
+  ReasoningEffort effort = ReasoningEffort::kMedium;
+  std::string identity;  // the system message's first line; empty: harmony's own
   bool shown = true;
 };
 // reasoning_effort, reasoning.effort and chat_template_kwargs.reasoning_effort (none to max, as the three
@@ -30,9 +31,9 @@ Thinking read_thinking(Fields& fields);
 
 // What an answer has to look like.
 struct AnswerForm {
-  std::string schema;          // JSON schema; empty: any text
-  Json told = Json::object();  // response_format as the model is told of it
-  const char* field = "";      // that said so, for errors
+  std::string schema;      // JSON schema that the grammar follows; empty: any text
+  ResponseFormat format;   // as the prompt has it
+  const char* field = "";  // that said so, for errors
   bool empty() const { return schema.empty(); }
 };
 // response_format of chat completions, or text.format of responses: text, json_object (with or without a
@@ -46,10 +47,9 @@ void read_stream(Fields& fields, bool& stream, bool& include_usage);
 // cache_prompt, which is true unless given.
 bool read_cache_prompt(Fields& fields);
 
-// The tokens of a conversation as Model::chat_prompt takes it; refused where they and `more` fill the
-// context. param: the field that errors name.
-std::variant<std::vector<int32_t>, ApiError> prompt_of(const Json& conversation, const std::string& param,
-                                                       const Service& service);
+// The tokens of a conversation; refused where they fill the context. param: the field that errors name.
+std::variant<std::vector<int32_t>, ApiError> prompt_of(const Result<Conversation>& conversation,
+                                                       const std::string& param, const Service& service);
 
 // How many tokens of a prompt are made: some more than the context, to say how many are too many.
 TokenLimit prompt_limit(const Service& service);

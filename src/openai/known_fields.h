@@ -1,5 +1,5 @@
 // Every field of a request that OpenAI, vLLM or llama.cpp knows, and what becomes of it here. The check of a
-// request and the lists of docs/api.md both follow from these tables.
+// request and the lists of docs/user/server.md both follow from these tables.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ struct KnownField {
 };
 
 struct FieldPart {
-  std::string_view title;  // in docs/api.md; empty: no part
+  std::string_view title;  // in docs/user/server.md; empty: no part
   std::span<const KnownField> fields;
 };
 

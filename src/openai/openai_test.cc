@@ -181,8 +181,7 @@ TEST(ChatRequest, TheModelIsToldTheSchema) {
 Callable functions(const std::vector<std::string>& names) {
   Tools tools;
   for (const std::string& name : names) {
-    tools.list.push_back({{"function", {{"name", name}}}});
-    tools.names.push_back({.name = name, .space = {}});
+    tools.functions.push_back({.name = {.name = name, .space = {}}, .tool = {.name = name}});
   }
   return Callable(tools);
 }

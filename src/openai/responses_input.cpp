@@ -6,10 +6,15 @@
 #include <array>
 #include <map>
 #include <string>
+#include <utility>
 
+#include "base/error.h"
 #include "openai/sealed_reasoning.h"
 #include "openai/sse.h"
 #include "openai/tool_choice.h"
+#include "text/conversation_builder.h"
+#include "text/harmony_json.h"
+#include "text/utf8.h"
 
 namespace moesaic::openai {
 namespace {
@@ -22,12 +27,12 @@ constexpr std::array<std::string_view, 10> kLeftOut = {
     "tool_search_call",   "tool_search_output",   "additional_tools",
     "compaction_trigger", "ghost_snapshot",       "program",
     "program_output"};
-// What a server did by itself, result included: told as a line.
-constexpr std::array<std::string_view, 5> kTold = {
+// What a server did by itself, result included: becomes a line of commentary.
+constexpr std::array<std::string_view, 5> kSummarised = {
     "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call"};
 // Members that say nothing to the model, or are too long to.
-constexpr std::array<std::string_view, 8> kNotTold = {"type",   "id",     "call_id",      "status",
-                                                      "result", "caller", "container_id", "server_label"};
+constexpr std::array<std::string_view, 8> kUnsaid = {"type",   "id",     "call_id",      "status",
+                                                     "result", "caller", "container_id", "server_label"};
 constexpr std::string_view kCall = "_call", kOutput = "_call_output";
 
 template <size_t N>
@@ -41,8 +46,7 @@ const Json& member(const Json& object, const char* key) {
   return at == object.end() ? null : *at;
 }
 
-// Text parts as they are; a note for what the model cannot read. Others are for the conversation's reader to
-// refuse.
+// A note for what the model cannot read, text parts as they are. Others are for content_text to refuse.
 Json readable(const Json& part) {
   const auto note = [](const char* what) {
     return Json{{"type", "text"}, {"text", fmt::format("[{} omitted: this model reads text only]", what)}};
@@ -72,10 +76,6 @@ bool is_text(const Json& content) {
          (content.is_array() && std::all_of(content.begin(), content.end(), has_text));
 }
 
-Json commentary(const std::string& text) {
-  return {{"role", "assistant"}, {"channel", "commentary"}, {"content", text}};
-}
-
 std::string joined_text(const Json& parts) {
   std::string text;
   if (!parts.is_array()) return text;
@@ -86,55 +86,73 @@ std::string joined_text(const Json& parts) {
 // Items become messages one after the other; an output names its tool by the call's id.
 class InputReader {
  public:
-  explicit InputReader(const Tools& offered) : offered_(offered) {}
+  InputReader(const Tools& offered, Conversation& conversation) : offered_(offered), builder_(conversation) {}
 
-  // Null: the item says nothing to the model. Nothing: it is of no known kind.
-  std::optional<Json> message_of(const Json& item) {
-    if (!item.is_object()) return {};
+  // False: the item is of no known kind.
+  bool add(const Json& item) {
+    if (!item.is_object()) return false;
     const std::string type = string_or(item, "type", "message");
     if (type == "message") return message(item);
-    if (type.starts_with("input_")) return Json{{"role", "user"}, {"content", readable_content(item)}};
+    if (type.starts_with("input_")) return add_content("user", item);
     if (type == "reasoning") return reasoning(item);
     if (type == "function_call") return function_call(item);
     if (type == "compaction" || type == "compaction_summary" || type == "context_compaction")
       return compaction(item);
-    if (is_one_of(kLeftOut, type)) return Json();
-    if (is_one_of(kTold, type)) return commentary(fmt::format("[{}: {}]", type, dump(told(item))));
+    if (is_one_of(kLeftOut, type)) return true;
+    if (is_one_of(kSummarised, type)) return commentary(fmt::format("[{}: {}]", type, dump(said(item))));
     return other_tool(type, item);
   }
+  // Messages so far, also those that the conversation could not take.
+  size_t messages() const { return messages_; }
+  // What was wrong with the first of those.
+  const Status& status() const { return status_; }
 
  private:
-  static std::optional<Json> message(const Json& item) {
-    if (!item.contains("role")) return {};
-    return Json{{"role", item["role"]}, {"content", readable_content(member(item, "content"))}};
+  // Counts a message and keeps the first error.
+  bool note(const Status& added) {
+    if (!added.ok() && status_.ok())
+      status_ = invalid("{}: message {}: {}", kConversation, messages_, added.message());
+    ++messages_;
+    return true;
+  }
+  bool add_content(std::string role, const Json& content) {
+    Result<std::string> text = content_text(readable_content(content));
+    if (!text.ok()) return note(text.status());
+    return note(builder_.add({.role = std::move(role), .text = std::move(text).value()}));
+  }
+  bool message(const Json& item) {
+    return item.contains("role") && add_content(string_or(item, "role", ""), member(item, "content"));
+  }
+  bool commentary(std::string text) {
+    return note(builder_.add({.role = "assistant", .channel = "commentary", .text = std::move(text)}));
   }
 
   // Its text, else the sealed one, else the summary. What another server sealed cannot be read.
-  static Json reasoning(const Json& item) {
+  bool reasoning(const Json& item) {
     std::string text = joined_text(member(item, "content"));
-    if (text.empty()) text = unseal_reasoning(string_or(item, "encrypted_content", "")).value_or("");
+    if (text.empty())
+      text = utf8_lossy(unseal_reasoning(string_or(item, "encrypted_content", "")).value_or(""));
     if (text.empty()) text = joined_text(member(item, "summary"));
-    if (text.empty()) return {};
-    return {{"role", "assistant"}, {"channel", "analysis"}, {"content", text}};
+    if (text.empty()) return true;
+    builder_.add_reasoning(std::move(text));
+    return note({});
   }
 
-  static Json compaction(const Json& item) {
+  bool compaction(const Json& item) {
     const std::string summary = string_or(item, "summary", string_or(item, "text", ""));
     if (!summary.empty()) return commentary(summary);
     return commentary("[An earlier part of this conversation was compacted and cannot be read here.]");
   }
 
-  Json function_call(const Json& item) {
+  bool function_call(const Json& item) {
     const std::string name =
-        offered_.told({.name = string_or(item, "name", ""), .space = string_or(item, "namespace", "")});
+        offered_.in_prompt({.name = string_or(item, "name", ""), .space = string_or(item, "namespace", "")});
     remember(item, name);
-    const Json function = {{"name", name}, {"arguments", string_or(item, "arguments", "{}")}};
-    return {{"role", "assistant"},
-            {"tool_calls", Json::array({{{"id", string_or(item, "call_id", "")}, {"function", function}}})}};
+    return note(builder_.add_call(string_or(item, "call_id", ""), name, string_or(item, "arguments", "{}")));
   }
 
   // custom_tool_call, local_shell_call, shell_call, apply_patch_call, computer_call and their outputs.
-  std::optional<Json> other_tool(const std::string& type, const Json& item) {
+  bool other_tool(const std::string& type, const Json& item) {
     constexpr std::array<std::string_view, 6> kTools = {"function", "custom_tool", "local_shell",
                                                         "shell",    "apply_patch", "computer"};
     if (type.ends_with(kOutput)) {
@@ -142,42 +160,41 @@ class InputReader {
       if (is_one_of(kTools, tool))
         return output(item, tool == "function" || tool == "custom_tool" ? "" : tool);
     }
-    if (!type.ends_with(kCall)) return {};
+    if (!type.ends_with(kCall)) return false;
     const std::string tool = type.substr(0, type.size() - kCall.size());
-    if (!is_one_of(kTools, tool)) return {};
+    if (!is_one_of(kTools, tool)) return false;
     if (tool == "custom_tool") return call(item, string_or(item, "name", ""), string_or(item, "input", ""));
-    return call(item, tool, dump(told(item)));
+    return call(item, tool, dump(said(item)));
   }
 
-  Json call(const Json& item, const std::string& name, const std::string& input) {
+  bool call(const Json& item, const std::string& name, std::string input) {
     remember(item, name);
-    return {{"role", "assistant"},
-            {"channel", "commentary"},
-            {"recipient", "functions." + name},
-            {"content", input}};
+    return note(builder_.add({.role = "assistant",
+                              .recipient = "functions." + name,
+                              .channel = "commentary",
+                              .text = std::move(input)}));
   }
 
   // name: where no call is known.
-  Json output(const Json& item, const std::string& name) const {
-    Json message = {{"role", "tool"},
-                    {"tool_call_id", id_of(item)},
-                    {"content", readable_content(member(item, "output"))}};
+  bool output(const Json& item, const std::string& name) {
+    const Json content = readable_content(member(item, "output"));
+    Message message{.role = "tool", .text = is_text(content) ? content_text(content).value() : dump(content)};
     const auto known = tools_.find(id_of(item));
     if (known != tools_.end()) {
-      message["name"] = "functions." + known->second;
+      message.name = "functions." + known->second;
     } else if (!name.empty()) {
-      message["name"] = "functions." + name;
+      message.name = "functions." + name;
     }
-    if (!is_text(message["content"])) message["content"] = dump(message["content"]);
-    return message;
+    return note(builder_.add(std::move(message), id_of(item)));
   }
 
-  static Json told(const Json& item) {
-    Json told = Json::object();
+  // The members that say something to the model.
+  static Json said(const Json& item) {
+    Json said = Json::object();
     for (const auto& [key, value] : item.items()) {
-      if (!is_one_of(kNotTold, key) && !value.is_null()) told[key] = value;
+      if (!is_one_of(kUnsaid, key) && !value.is_null()) said[key] = value;
     }
-    return told;
+    return said;
   }
 
   static std::string id_of(const Json& item) { return string_or(item, "call_id", string_or(item, "id", "")); }
@@ -185,7 +202,10 @@ class InputReader {
   void remember(const Json& item, const std::string& name) { tools_[id_of(item)] = name; }
 
   const Tools& offered_;
+  ConversationBuilder builder_;
   std::map<std::string, std::string> tools_;  // names by call
+  size_t messages_ = 0;
+  Status status_;
 };
 
 std::string why_not(const Json& item, size_t index) {
@@ -203,28 +223,26 @@ std::string why_not(const Json& item, size_t index) {
 
 }  // namespace
 
-Json read_input(Fields& fields, const Tools& tools) {
-  Json messages = Json::array();
+Result<Conversation> read_input(Fields& fields, const Tools& tools, Conversation conversation) {
   const Json* input = fields.find("input");
   if (input != nullptr && input->is_string()) {
-    messages.push_back({{"role", "user"}, {"content", *input}});
-    return messages;
+    conversation.messages.push_back({.role = "user", .text = input->get<std::string>()});
+    return conversation;
   }
   if (input == nullptr || !input->is_array() || input->empty()) {
     fields.refuse("input", "must be a string or an array of at least one item");
-    return messages;
+    return conversation;
   }
-  InputReader reader(tools);
+  InputReader reader(tools, conversation);
   for (size_t i = 0; i < input->size(); ++i) {
-    std::optional<Json> message = reader.message_of((*input)[i]);
-    if (!message) {
-      fields.refuse("input", why_not((*input)[i], i));
-      return messages;
-    }
-    if (!message->is_null()) messages.push_back(std::move(*message));
+    if (reader.add((*input)[i])) continue;
+    fields.refuse("input", why_not((*input)[i], i));
+    return conversation;
   }
-  if (messages.empty()) fields.refuse("input", "holds nothing that the model could read");
-  return messages;
+  if (reader.messages() == 0) fields.refuse("input", "holds nothing that the model could read");
+  RETURN_IF_ERROR(check_message_count(reader.messages(), kConversation));
+  RETURN_IF_ERROR(reader.status());
+  return conversation;
 }
 
 }  // namespace moesaic::openai

@@ -1,13 +1,15 @@
-// The input of /v1/responses as messages of chat completions.
+// The input of /v1/responses as messages of a conversation.
 #pragma once
 
+#include "moesaic/conversation.h"
 #include "openai/tool_choice.h"
 
 namespace moesaic::openai {
 
 // input: a string, or items. Messages, reasoning, and calls with their outputs, of functions and of other
-// tools alike, become messages; what a server's own tools did is told as a line of commentary; what says
-// nothing to the model is left out. docs/api.md has the list. Others are refused by index.
-Json read_input(Fields& fields, const Tools& tools);
+// tools alike, become messages; what a server's own tools did becomes a line of commentary; what says nothing
+// to the model is left out. docs/user/server.md has the list. Others are refused by index. Fails on messages that the
+// conversation cannot have; without meaning where fields refuse.
+Result<Conversation> read_input(Fields& fields, const Tools& tools, Conversation conversation);
 
 }  // namespace moesaic::openai

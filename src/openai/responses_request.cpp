@@ -1,6 +1,7 @@
 #include "openai/responses_request.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "openai/generation_fields.h"
 #include "openai/known_fields.h"
@@ -8,6 +9,7 @@
 #include "openai/responses_input.h"
 #include "openai/sampling_fields.h"
 #include "openai/tool_choice.h"
+#include "text/harmony.h"
 
 namespace moesaic::openai {
 namespace {
@@ -20,9 +22,8 @@ struct ResponsesRequest {
   Tools tools;
   Thinking thinking;
   AnswerForm form;
-  std::string instructions;
   Json format = {{"type", "text"}};
-  Json messages = Json::array();
+  Result<Conversation> conversation = Conversation();
   ResponsesAnswer::Options options;
   bool stream = false, cache_prompt = true;
 };
@@ -61,10 +62,13 @@ ResponsesRequest read_responses(Fields& fields, const Service& service) {
   read_text_format(fields, r);
   read_other_formats(fields, r.form);
   read_include(fields, r);
-  fields.read("instructions", r.instructions);
+  std::string instructions;
+  fields.read("instructions", instructions);
   r.cache_prompt = read_cache_prompt(fields);
   fields.read("stream", r.stream);
-  r.messages = read_input(fields, r.tools);
+  Conversation conversation = new_conversation(r.tools, r.form, r.thinking, service);
+  conversation.instructions = std::move(instructions);
+  r.conversation = read_input(fields, r.tools, std::move(conversation));
   r.options.functions = Callable(r.tools);
   r.options.reasoning = r.thinking.shown;
   return r;
@@ -81,7 +85,7 @@ Json echo_of(const Json& root, const ResponsesRequest& r) {
           {"metadata", given("metadata", Json::object())},
           {"parallel_tool_calls", given("parallel_tool_calls", true)},
           {"previous_response_id", nullptr},
-          {"reasoning", {{"effort", r.thinking.effort}, {"summary", nullptr}}},
+          {"reasoning", {{"effort", effort_name(r.thinking.effort)}, {"summary", nullptr}}},
           {"store", false},
           {"temperature", r.sampling.temperature},
           {"text", {{"format", r.format}}},
@@ -90,17 +94,6 @@ Json echo_of(const Json& root, const ResponsesRequest& r) {
           {"top_logprobs", std::max(r.sampling.top_logprobs, 0)},
           {"top_p", r.sampling.top_p},
           {"truncation", "disabled"}};
-}
-
-Json conversation_of(const ResponsesRequest& r, const Service& service) {
-  Json conversation = {{"messages", r.messages},
-                       {"reasoning_effort", r.thinking.effort},
-                       {"instructions", r.instructions},
-                       {"current_date", service.today}};
-  if (!r.form.empty()) conversation["response_format"] = r.form.told;
-  if (!r.thinking.identity.empty()) conversation["model_identity"] = r.thinking.identity;
-  if (r.tools.offered()) conversation["tools"] = r.tools.list;
-  return conversation;
 }
 
 }  // namespace
@@ -119,7 +112,7 @@ JobOrError responses_job(std::string_view body, const Service& service) {
   Job job{.requests = {}, .answer = nullptr, .stream = r.stream};
   job.unknown = std::move(unknown);
   job.answer = std::make_unique<ResponsesAnswer>(service, echo_of(root.value(), r), r.options);
-  auto prompt = prompt_of(conversation_of(r, service), "input", service);
+  auto prompt = prompt_of(r.conversation, "input", service);
   if (auto* error = std::get_if<ApiError>(&prompt)) {
     // Clients of the stream look for this one among its events, to shorten the conversation.
     if (!r.stream || error->code != "context_length_exceeded") return *error;

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/error.h"
 #include "openai/chat_request.h"
 #include "openai/generation_fields.h"
 #include "openai/known_fields.h"
@@ -14,6 +15,13 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
+// Without meaning where fields refuse.
+Result<Tokens> chat_tokens(Fields& fields, const Json& root, const Service& service) {
+  ASSIGN_OR_RETURN(const Conversation conversation, chat_conversation(fields, root, service));
+  if (!fields.ok()) return Tokens();
+  return service.model.chat_prompt(conversation, {.cancel = service.cancel});
+}
+
 Result<Tokens> tokens_of(Fields& fields, const Json& root, const Service& service) {
   std::string text;
   bool special = false;
@@ -22,9 +30,7 @@ Result<Tokens> tokens_of(Fields& fields, const Json& root, const Service& servic
   fields.read("parse_special", special);
   if (fields.find("messages") == nullptr)
     return service.model.tokenize(text, special, {.cancel = service.cancel});
-  const Json conversation = chat_conversation(fields, root, service);
-  if (!fields.ok()) return Tokens();
-  return service.model.chat_prompt(dump(conversation), {.cancel = service.cancel});
+  return chat_tokens(fields, root, service);
 }
 
 }  // namespace
@@ -51,9 +57,8 @@ TokenAnswerOrError apply_template(std::string_view body, const Service& service)
   if (!root.ok()) return api_error(root.status());
   Fields fields(root.value());
   UnknownFields unknown = check_fields(root.value(), tokenize_fields(), service.strict_fields, fields);
-  const Json conversation = chat_conversation(fields, root.value(), service);
+  const Result<Tokens> tokens = chat_tokens(fields, root.value(), service);
   if (!fields.ok()) return *fields.refusal();
-  const Result<Tokens> tokens = service.model.chat_prompt(dump(conversation), {.cancel = service.cancel});
   if (!tokens.ok()) return api_error(tokens.status(), "messages");
   const std::string text = utf8_lossy(service.model.detokenize(tokens.value()));
   return TokenAnswer{dump({{"prompt", text}}), std::move(unknown)};

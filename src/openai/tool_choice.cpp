@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "openai/sse.h"
-#include "text/harmony_tools.h"
+#include "text/harmony_json.h"
 
 namespace moesaic::openai {
 namespace {
@@ -28,7 +28,7 @@ bool is_name(const std::string& name) {
   return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), fits);
 }
 
-// Why the model could not be told of it; empty: it can.
+// What is wrong with a function's parameters; empty: nothing.
 std::string wrong_parameters(const Json& function) {
   const auto parameters = function.find("parameters");
   if (parameters == function.end() || parameters->is_null()) return {};
@@ -38,18 +38,27 @@ std::string wrong_parameters(const Json& function) {
              : "";
 }
 
+// Of parameters that are not wrong.
+JsonSchema parameters_of(const Json& function) {
+  const auto parameters = function.find("parameters");
+  const bool given = parameters != function.end() && parameters->is_object();
+  return given ? text::json_schema(*parameters) : JsonSchema();
+}
+
 // where: "tool 3". space: the namespace that it is in.
 void add_function(Fields& fields, const Json& tool, const std::string& where, const std::string& space,
                   Tools& tools) {
-  Json function = function_of(tool);
+  const Json& function = function_of(tool);
   const FunctionName name{.name = text::string_or(function, "name", ""), .space = space};
-  if (!is_name(name.name) || !is_name(name.told()))
+  if (!is_name(name.name) || !is_name(name.in_prompt()))
     return fields.refuse("tools", where + " has no name of letters, digits, '_', '-' and '.'");
   const std::string wrong = wrong_parameters(function);
   if (!wrong.empty()) return fields.refuse("tools", where + wrong);
-  function["name"] = name.told();
-  tools.list.push_back({{"type", "function"}, {"function", std::move(function)}});
-  tools.names.push_back(name);
+  tools.functions.push_back({.name = name,
+                             .tool = {.name = name.in_prompt(),
+                                      .description = text::string_or(function, "description", ""),
+                                      .parameters = parameters_of(function)},
+                             .strict = function.value("strict", Json()) == true});
 }
 
 void read_tools_of(Fields& fields, const Json& list, const std::string& where, const std::string& space,
@@ -66,7 +75,7 @@ void read_tools_of(Fields& fields, const Json& list, const std::string& where, c
         return fields.refuse("tools", one + " has no name of letters, digits, '_', '-' and '.'");
       read_tools_of(fields, list[i].value("tools", Json::array()), one + ": ", name, tools);
     }
-    if (tools.list.size() > kMaxTools || i >= kMaxTools)
+    if (tools.functions.size() > kMaxTools || i >= kMaxTools)
       return fields.refuse("tools", fmt::format("more than {} tools", kMaxTools));
   }
 }
@@ -76,12 +85,12 @@ void read_list(Fields& fields, Tools& tools) {
   if (list != nullptr) read_tools_of(fields, *list, "", "", tools);
 }
 
-// What the model is told of the function that a choice names.
-std::string told_name(const Json& choice) {
+// The name, as the prompt has it, of the function that a choice names.
+std::string chosen_name(const Json& choice) {
   const Json& function = function_of(choice);
   return FunctionName{.name = text::string_or(function, "name", ""),
                       .space = text::string_or(function, "namespace", "")}
-      .told();
+      .in_prompt();
 }
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -89,12 +98,12 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 }
 
 bool has_tool(const Tools& tools, const std::string& name) {
-  return std::any_of(tools.list.begin(), tools.list.end(),
-                     [&](const Json& tool) { return text::string_or(tool["function"], "name", "") == name; });
+  return std::any_of(tools.functions.begin(), tools.functions.end(),
+                     [&](const OfferedFunction& function) { return function.tool.name == name; });
 }
 
 // {type: allowed_tools, mode, tools}, in chat completions with an object allowed_tools around the two. The
-// model is told all tools, so that prompts begin alike, and can call these.
+// prompt names all tools, so that prompts begin alike; only these can be called.
 void read_allowed(Fields& fields, const Json& choice, Tools& tools) {
   const auto inner = choice.find("allowed_tools");
   const Json& allowed = inner != choice.end() && inner->is_object() ? *inner : choice;
@@ -109,7 +118,7 @@ void read_allowed(Fields& fields, const Json& choice, Tools& tools) {
   for (const Json& tool : *list) {
     if (!tool.is_object()) return fields.refuse("tool_choice", "allowed_tools: a tool is not an object");
     if (text::string_or(tool, "type", "function") != "function") continue;
-    const std::string name = told_name(tool);
+    const std::string name = chosen_name(tool);
     if (!has_tool(tools, name))
       return fields.refuse("tool_choice", "allowed_tools names a function that is not among the tools");
     tools.allowed->push_back(name);
@@ -134,7 +143,7 @@ void read_choice(Fields& fields, Tools& tools) {
     tools.choice = Choice::kRequired;
   } else if (choice->is_object() && text::string_or(*choice, "type", "") == "function") {
     tools.choice = Choice::kNamed;
-    tools.named = told_name(*choice);
+    tools.named = chosen_name(*choice);
     if (!has_tool(tools, tools.named))
       return fields.refuse("tool_choice", "names a function that is not among the tools");
   } else if (choice->is_object() && text::string_or(*choice, "type", "") == "allowed_tools") {
@@ -144,14 +153,13 @@ void read_choice(Fields& fields, Tools& tools) {
                          "must be none, auto, required, {\"type\": \"function\", ...} or {\"type\": "
                          "\"allowed_tools\", ...}");
   }
-  if (tools.choice == Choice::kRequired && tools.list.empty())
+  if (tools.choice == Choice::kRequired && tools.functions.empty())
     fields.refuse("tool_choice", "required, but there are no tools");
 }
 
 // A JSON schema; a function without one takes nothing.
-std::string parameters_of(const Json& function) {
-  const auto at = function.find("parameters");
-  if (at != function.end() && at->is_object()) return dump(*at);
+std::string schema_of(const Tool& tool) {
+  if (!tool.parameters.empty()) return dump(tool.parameters.parsed()->value);
   return R"({"type": "object", "properties": {}, "additionalProperties": false})";
 }
 
@@ -164,7 +172,7 @@ std::optional<Result<AnswerGrammar>> compiled(const AnswerFormat& format, const 
 
 }  // namespace
 
-std::string FunctionName::told() const {
+std::string FunctionName::in_prompt() const {
   if (space.empty()) return name;
   return space + (space.ends_with("__") ? "" : "__") + name;
 }
@@ -173,8 +181,8 @@ bool Tools::may_call(const std::string& name) const {
   return offered() && (choice != Choice::kNamed || name == named) && (!allowed || contains(*allowed, name));
 }
 
-std::string Tools::told(const FunctionName& name) const {
-  return has_tool(*this, name.told()) ? name.told() : name.name;
+std::string Tools::in_prompt(const FunctionName& name) const {
+  return has_tool(*this, name.in_prompt()) ? name.in_prompt() : name.name;
 }
 
 Tools read_tools(Fields& fields) {
@@ -185,11 +193,11 @@ Tools read_tools(Fields& fields) {
 }
 
 Callable::Callable(const Tools& tools) {
-  for (const FunctionName& name : tools.names) {
-    if (tools.may_call(name.told())) names_.emplace(name.told(), name);
+  for (const auto& [name, tool, strict] : tools.functions) {
+    if (tools.may_call(tool.name)) names_.emplace(tool.name, name);
   }
-  for (const FunctionName& name : tools.names) {  // a model may leave the namespace out
-    if (tools.may_call(name.told())) names_.emplace(name.name, name);
+  for (const auto& [name, tool, strict] : tools.functions) {  // a model may leave the namespace out
+    if (tools.may_call(tool.name)) names_.emplace(name.name, name);
   }
 }
 
@@ -201,18 +209,25 @@ std::string Callable::name_of(const std::string& recipient) const {
   return names_.contains(recipient) ? recipient : "";
 }
 
+Conversation new_conversation(const Tools& tools, const AnswerForm& form, const Thinking& thinking,
+                              const Service& service) {
+  Conversation conversation{
+      .format = form.format, .reasoning_effort = thinking.effort, .current_date = service.today};
+  if (!thinking.identity.empty()) conversation.model_identity = thinking.identity;
+  if (!tools.offered()) return conversation;
+  for (const OfferedFunction& function : tools.functions) conversation.tools.push_back(function.tool);
+  return conversation;
+}
+
 std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const AnswerForm& form, bool chat,
                                                  const Service& service) {
   AnswerFormat format{
       .chat = chat, .json_schema = form.schema, .functions = {}, .must_call = tools.must_call()};
   bool held = !form.empty() || tools.must_call() || (tools.offered() && tools.allowed);
-  for (const Json& tool : tools.list) {
-    const Json& function = tool["function"];
-    const std::string name = text::string_or(function, "name", "");
-    if (!tools.may_call(name)) continue;
-    const bool strict = function.value("strict", Json()) == true;
+  for (const auto& [name, tool, strict] : tools.functions) {
+    if (!tools.may_call(tool.name)) continue;
     held = held || strict;
-    format.functions.push_back({name, strict || tools.must_call() ? parameters_of(function) : ""});
+    format.functions.push_back({tool.name, strict || tools.must_call() ? schema_of(tool) : ""});
   }
   if (!held) return AnswerGrammar();
   std::optional<Result<AnswerGrammar>> grammar = compiled(format, service);

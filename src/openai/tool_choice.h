@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "moesaic/conversation.h"
 #include "moesaic/engine.h"
 #include "openai/answer.h"
 #include "openai/generation_fields.h"
@@ -18,23 +19,27 @@ namespace moesaic::openai {
 struct FunctionName {
   std::string name, space;
   // What the model calls it: "server__search". Names in different namespaces may be the same.
-  std::string told() const;
+  std::string in_prompt() const;
+};
+
+struct OfferedFunction {
+  FunctionName name;
+  Tool tool;            // as the prompt has it, by name.in_prompt()
+  bool strict = false;  // its arguments must follow the schema
 };
 
 struct Tools {
-  Json list = Json::array();        // functions, as chat_prompt takes them
-  std::vector<FunctionName> names;  // of each in the list
+  std::vector<OfferedFunction> functions;
   enum class Choice { kNone, kAuto, kRequired, kNamed } choice = Choice::kAuto;
   std::string named;
-  // allowed_tools: the names of the functions that may be called, of all that the model is told.
+  // allowed_tools: the names of the functions that may be called, of all that the prompt names.
   std::optional<std::vector<std::string>> allowed;
 
   // Whether the answer may hold calls, whether one of this function, and whether it must be one.
-  bool offered() const { return !list.empty() && choice != Choice::kNone; }
+  bool offered() const { return !functions.empty() && choice != Choice::kNone; }
   bool may_call(const std::string& name) const;
-  // What the model is told of a function in a history: its name without the namespace, unless it is offered
-  // with it.
-  std::string told(const FunctionName& name) const;
+  // A function's name in a history: without the namespace, unless it is offered with it.
+  std::string in_prompt(const FunctionName& name) const;
   bool must_call() const { return choice == Choice::kRequired || choice == Choice::kNamed; }
 };
 
@@ -50,15 +55,20 @@ class Callable {
   Callable() = default;
   explicit Callable(const Tools& tools);
 
-  // The name, as the model is told it, of the function that a call is for: "get_weather" for
+  // The name, as the prompt has it, of the function that a call is for: "get_weather" for
   // "functions.get_weather". Empty where it was not offered.
   std::string name_of(const std::string& recipient) const;
   // For such a name.
-  const FunctionName& function(const std::string& told) const { return names_.at(told); }
+  const FunctionName& function(const std::string& in_prompt) const { return names_.at(in_prompt); }
 
  private:
   std::map<std::string, FunctionName> names_;
 };
+
+// A chat without messages: what the prompt says of a request's tools, answer and thinking.
+Conversation new_conversation(const Tools& tools, const AnswerForm& form, const Thinking& thinking,
+                              const Service& service);
+inline constexpr const char* kConversation = "conversation";  // its name in errors
 
 // The form that an answer must have: of a schema, where there is one, in its final channel, and of the tools'
 // calls: where one must be made, or where a tool is strict. No grammar where there is nothing to hold to.

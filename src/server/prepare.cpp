@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/linked_stop.h"
 #include "server/handlers.h"
 
 namespace moesaic::server {
@@ -42,22 +43,6 @@ std::string client_of(const HttpRequest& request, const App& app) {
   return app.options.api_keys.empty() ? request.client : request.client + " " + request.authorization;
 }
 
-// Triggered when either is.
-class Either {
- public:
-  Either(std::stop_token a, std::stop_token b)
-      : on_a_(std::move(a), Stop{&both_}), on_b_(std::move(b), Stop{&both_}) {}
-  std::stop_token token() const { return both_.get_token(); }
-
- private:
-  struct Stop {
-    std::stop_source* source;
-    void operator()() const { source->request_stop(); }
-  };
-  std::stop_source both_;
-  std::stop_callback<Stop> on_a_, on_b_;
-};
-
 ApiError refusal_of(WorkerPool::End end, App& app) {
   if (app.cut.stop_requested()) return shutting_down();
   if (end == WorkerPool::End::kCancelled) return timed_out();
@@ -69,7 +54,7 @@ template <typename Made>
 asio::awaitable<Made> prepared(Exchange& exchange, App& app, Made (*make)(std::string_view, const Service&),
                                Clock::time_point deadline) {
   const auto begun = Clock::now();
-  const Either stop(exchange.gone(), app.cut.get_token());
+  const LinkedStop stop(exchange.gone(), app.cut.get_token());
   auto work = std::make_shared<Preparation<Made>>(
       Preparation<Made>{.body = exchange.take_body(), .service = service_of(app), .make = make, .made = {}});
   work->service.cancel = stop.token();

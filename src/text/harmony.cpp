@@ -98,11 +98,6 @@ Status check_message(const Message& message, size_t index) {
   return {};
 }
 
-const char* effort_name(ReasoningEffort effort) {
-  constexpr const char* kNames[] = {"low", "medium", "high"};
-  return kNames[static_cast<int>(effort)];
-}
-
 // As openai/harmony's docs/format.md, "Structured output", has it.
 std::string format_text(const ResponseFormat& format) {
   const std::string comment = format.description.empty() ? "" : "// " + format.description + "\n";
@@ -125,6 +120,11 @@ Status write_preamble(const Conversation& conversation, TokenWriter& writer) {
 }
 
 }  // namespace
+
+const char* effort_name(ReasoningEffort effort) {
+  constexpr const char* kNames[] = {"low", "medium", "high"};
+  return kNames[static_cast<int>(effort)];
+}
 
 std::string system_text(const Conversation& conversation) {
   std::string text = conversation.model_identity;

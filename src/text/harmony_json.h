@@ -6,6 +6,7 @@
 
 #include "moesaic/status.h"
 #include "text/harmony.h"
+#include "text/limited_json.h"
 
 namespace moesaic {
 
@@ -13,12 +14,25 @@ namespace moesaic {
 // current_date, knowledge_cutoff, model_identity}. Of response_format, type json_schema is told to the model:
 // {name, description, schema}, with or without chat completions' object json_schema around them. Messages:
 // role, content (a string, null, or an array of {type: "text", text} parts), name, channel, recipient,
-// content_type, thinking or reasoning_content (an analysis message before), tool_calls ([{id, function:
-// {name, arguments}}]) and tool_call_id. The leading system and developer messages become the instructions.
-// An assistant's content without a channel is its final answer; beside tool calls it is commentary. Fails
-// with the message's index on what does not fit, and on more than kMaxMessages. name stands in the errors.
+// content_type, thinking, reasoning_content or reasoning (an analysis message before), tool_calls ([{id,
+// function: {name, arguments}}]) and tool_call_id. The leading system and developer messages become the
+// instructions. An assistant's content without a channel is its final answer; beside tool calls it is
+// commentary. Fails with the message's index on what does not fit, and on more than kMaxMessages. name stands
+// in the errors.
 Result<Conversation> conversation_from_json(std::string_view json, const std::string& name);
 
 inline constexpr size_t kMaxMessages = 32'768;
+inline constexpr size_t kMaxParametersBytes = 1 << 20;  // of a tool's parameters
+
+// The same from JSON that has been parsed, part by part.
+
+// Appends the messages of an array.
+Status read_messages(const text::OrderedJson& list, const std::string& name, Conversation& conversation);
+// Fails beyond kMaxMessages.
+Status check_message_count(size_t count, const std::string& name);
+// A content's text: a string, nothing, or the parts of an array that are text or a refusal.
+Result<std::string> content_text(const text::OrderedJson& content);
+// {name, description, schema}
+ResponseFormat response_format(const text::OrderedJson& json);
 
 }  // namespace moesaic

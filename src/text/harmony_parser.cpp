@@ -32,9 +32,11 @@ HarmonyParser::HarmonyParser(const Tokenizer& tokenizer) : tokenizer_(&tokenizer
   open_header("assistant");
 }
 
-bool HarmonyParser::is_stop(int32_t token) const {
-  return token == end_ || token == return_ || token == call_ || token == end_of_text_;
+bool HarmonyParser::ends_turn(int32_t token) const {
+  return token == return_ || token == call_ || token == end_of_text_;
 }
+
+bool HarmonyParser::is_stop(int32_t token) const { return token == end_ || ends_turn(token); }
 
 std::vector<HarmonyEvent> HarmonyParser::push(int32_t token) {
   Events events;
@@ -177,7 +179,7 @@ void HarmonyParser::push_in_content(int32_t token, Events& events) {
 
 void HarmonyParser::push_before_start(int32_t token, Events& events) {
   if (token == start_) return open_header("");
-  if (token == return_ || token == call_ || token == end_of_text_) return stop(token, events);
+  if (ends_turn(token)) return stop(token, events);
   ++recoveries_;
   if (token == end_) return;
   open_header("assistant");

@@ -51,6 +51,8 @@ class HarmonyParser {
   // kToolCall.
   std::vector<HarmonyEvent> finish();
 
+  // Whether this token ends an answer: <|return|>, <|call|> or <|endoftext|>.
+  bool ends_turn(int32_t token) const;
   bool done() const { return state_ == State::kDone; }
   // How often the output did not follow the format so far.
   int recoveries() const { return recoveries_; }

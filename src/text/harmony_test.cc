@@ -41,7 +41,7 @@ Conversation conversation_of(const OrderedJson& json) {
     conversation.tools.push_back(
         {.name = tool["name"],
          .description = tool["description"],
-         .parameters_json = tool.contains("parameters") ? tool["parameters"].dump() : ""});
+         .parameters = tool.contains("parameters") ? text::json_schema(tool["parameters"]) : JsonSchema()});
   }
   conversation.instructions = string_or(json, "instructions", "");
   conversation.current_date = string_or(json, "current_date", "");
@@ -90,7 +90,7 @@ TEST(Harmony, NoTextBecomesSpecial) {
                                                    .channel = evil,
                                                    .content_type = evil,
                                                    .text = evil}},
-                                     .tools = {{.name = evil, .description = evil, .parameters_json = ""}},
+                                     .tools = {{.name = evil, .description = evil, .parameters = {}}},
                                      .instructions = evil};
   const auto tokens = render_conversation(conversation, tokenizer);
   ASSERT_TRUE(tokens.ok());
@@ -120,7 +120,9 @@ TEST(Harmony, PruningModes) {
 
 TEST(Harmony, Errors) {
   const auto with_parameters = [](const std::string& parameters) {
-    return rendered({.tools = {{.name = "f", .description = "", .parameters_json = parameters}}});
+    const auto schema = JsonSchema::parse(parameters);
+    if (!schema.ok()) return schema.status().message();
+    return rendered({.tools = {{.name = "f", .description = "", .parameters = schema.value()}}});
   };
   EXPECT_NE(rendered({.messages = {{.role = "robot"}}}).find("'robot'"), std::string::npos);
   EXPECT_NE(rendered({.messages = {{.role = "tool"}}}).find("tool's name"), std::string::npos);
@@ -137,7 +139,7 @@ TEST(Harmony, Errors) {
 }
 
 TEST(Harmony, ALimitLeavesTheFirstTokens) {
-  Conversation conversation{.tools = {{.name = "f", .description = "does", .parameters_json = ""}},
+  Conversation conversation{.tools = {{.name = "f", .description = "does", .parameters = {}}},
                             .instructions = "Be brief."};
   for (int i = 0; i < 30; ++i)
     conversation.messages.push_back({.role = i % 2 == 0 ? "user" : "assistant", .text = "hello world"});

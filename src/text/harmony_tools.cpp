@@ -191,12 +191,10 @@ std::string description_comment(std::string_view description) {
 
 Result<std::string> render_tool(const Tool& tool) {
   const std::string head = fmt::format("{}type {} = (", description_comment(tool.description), tool.name);
-  if (tool.parameters_json.empty()) return head + ") => any;\n";
-  const std::string name = fmt::format("parameters of tool '{}'", tool.name.substr(0, 80));
-  if (tool.parameters_json.size() > kMaxParametersBytes)
-    return invalid("{}: more than {} bytes", name, kMaxParametersBytes);
-  ASSIGN_OR_RETURN(const OrderedJson schema, text::parse_ordered_json(tool.parameters_json, name));
-  if (!schema.is_object()) return invalid("{}: not a JSON object", name);
+  if (tool.parameters.empty()) return head + ") => any;\n";
+  const OrderedJson& schema = tool.parameters.parsed()->value;
+  if (!schema.is_object())
+    return invalid("parameters of tool '{}': not a JSON object", tool.name.substr(0, 80));
   return fmt::format("{}_: {}) => any;\n", head, type_of(schema, ""));
 }
 

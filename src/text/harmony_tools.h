@@ -10,9 +10,7 @@
 
 namespace moesaic {
 
-// Fails where a tool's parameters are no JSON object or exceed kMaxParametersBytes.
+// Fails where a tool's parameters are no JSON object.
 Result<std::string> render_tools(const std::vector<Tool>& tools);
-
-inline constexpr size_t kMaxParametersBytes = 1 << 20;
 
 }  // namespace moesaic

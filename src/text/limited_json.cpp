@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -155,6 +157,10 @@ Result<OrderedJson> parse_ordered_json(std::string_view json, const std::string&
   return parse<OrderedJson>(json, name);
 }
 
+JsonSchema json_schema(OrderedJson value) {
+  return JsonSchema(std::make_shared<const ParsedJson>(ParsedJson{std::move(value)}));
+}
+
 std::string compact_json(const OrderedJson& value) {
   std::string text;
   append_compact(value, text);
@@ -175,3 +181,12 @@ Result<std::string> read_text_file(const std::string& path) {
 }
 
 }  // namespace moesaic::text
+
+namespace moesaic {
+
+Result<JsonSchema> JsonSchema::parse(std::string_view json, const std::string& name) {
+  ASSIGN_OR_RETURN(text::OrderedJson parsed, text::parse_ordered_json(json, name));
+  return text::json_schema(std::move(parsed));
+}
+
+}  // namespace moesaic

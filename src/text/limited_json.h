@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "moesaic/conversation.h"
 #include "moesaic/status.h"
 
 namespace moesaic::text {
@@ -29,6 +30,12 @@ Result<Json> parse_limited_json(std::string_view json, const std::string& name);
 
 // The same; also refuses more than the numbers above, before anything is built.
 Result<OrderedJson> parse_ordered_json(std::string_view json, const std::string& name);
+
+// What a JsonSchema (moesaic/conversation.h) holds.
+struct ParsedJson {
+  OrderedJson value;
+};
+JsonSchema json_schema(OrderedJson value);
 
 // Without spaces, numbers as Rust's serde_json writes them (1e20, where nlohmann's dump has 1e+20).
 std::string compact_json(const OrderedJson& value);

@@ -27,7 +27,7 @@ double flops_of(const MoeShape& s, double rows) { return 6.0 * rows * s.hidden *
 
 int round_up(int n, int grain) { return (n + grain - 1) / grain * grain; }
 
-// Fitted to what `moesaic plan` measured on an H200, 2026-11-22: at the steps of docs/performance.md the
+// Fitted to what `moesaic plan` measured on an H200, 2026-11-22: at the steps of docs/lab the
 // kernel with the least time is within 6% of the quickest. A work tile of gemm_wgmma is as wide as its rows,
 // so that its tile only bounds it.
 constexpr MoeKernelConfig kSlabConfigs[] = {
@@ -57,7 +57,7 @@ constexpr MoeKernelConfig kW4A8Configs[] = {
     {"w4a8 prefill", MoeKernel::kW4A8Prefill, 1, 0, 128, 64, 10e-6, 0.8 * kSm120Bandwidth, 360e12},
 };
 
-// Fitted to what docs/sm120.md has for an H200 and 128 experts, 2026-11-21: within 8%.
+// Fitted to what docs/lab has for an H200 and 128 experts, 2026-11-21: within 8%.
 constexpr MoeKernelConfig kEmulatedConfigs[] = {
     {"w4a8 8", MoeKernel::kW4A8, 1, 0, 8, 8, 27e-6, 2.9e12, 76e12},
     {"w4a8 16", MoeKernel::kW4A8, 1, 0, 16, 16, 25e-6, 2.3e12, 112e12},

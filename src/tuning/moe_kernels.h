@@ -25,7 +25,7 @@ enum class MoeKernel {
 
 // A compiled kernel, and a fit of its time. Whether it takes a step depends on the step's tokens alone. A
 // kernel gives the same bits whatever its tile; another kernel may add in another order. The figures are
-// fitted to measurements of the device: see docs/performance.md.
+// fitted to measurements of the device: see docs/lab.
 //
 // Rows are permuted so that those of an expert, one for each pair of token and expert, stand together; a work
 // tile is a piece of them, which reads its expert's weights once.

@@ -101,7 +101,7 @@ TEST(RankConfigs, OfW4A8) {
   EXPECT_EQ(name(8192), "w4a8 prefill");
 }
 
-// Microseconds of docs/sm120.md, measured on an H200, in the order of w4a8_configs().
+// Microseconds of docs/lab, measured on an H200, in the order of w4a8_configs().
 TEST(W4A8Configs, EmulatedTimesAreTheMeasuredOnes) {
   struct Measured {
     int tokens;

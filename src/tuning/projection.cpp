@@ -19,7 +19,7 @@ constexpr DeviceModel kDevices[] = {
 constexpr double kFp4Loop[] = {161, 193, 261}, kFp8Loop[] = {111, 146, 210};
 constexpr double kQuadMmas = 8;  // for each 8 tokens
 
-// On an H200 (docs/sm120.md): what plan.cpp has fitted to the experts' 8-token tile, norm and router
+// On an H200 (docs/lab): what plan.cpp has fitted to the experts' 8-token tile, norm and router
 // included; and of dense layers lm_head's share of the bandwidth, and what QKV and the output projection take
 // beyond it.
 constexpr double kExpertsStart = 27e-6, kExpertsShare = 0.64, kDenseStart = 12e-6, kDenseShare = 0.84;

@@ -407,7 +407,7 @@ class Serve(Cli):
     def test_every_option_is_documented(self):
         options = re.findall(r"^  (?:-\w,)?(--[\w-]+)", self.ok("serve", "--help"), re.MULTILINE)
         self.assertGreater(len(options), 20)
-        page = (pathlib.Path(__file__).resolve().parents[2] / "docs/api.md").read_text()
+        page = (pathlib.Path(__file__).resolve().parents[2] / "docs/user/server.md").read_text()
         man = self.ok("man").replace("\\-", "-")
         for option in set(options) - {"--help"}:
             self.assertIn(f"`{option}`", page)

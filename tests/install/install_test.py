@@ -123,7 +123,7 @@ class InstallTest(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_licence_and_pages_are_there(self):
-        for name in ("LICENSE", "README.md", "CHANGELOG.md", "docs/api.md", "examples/generate.c"):
+        for name in ("LICENSE", "README.md", "CHANGELOG.md", "docs/user/server.md", "examples/generate.c"):
             self.assertTrue((self.prefix / "share/doc/moesaic" / name).is_file(), name)
 
 

@@ -49,7 +49,7 @@ struct ActView {
 
 // How weights are asked for ahead of their use, and into which caches: x86 prefetcht0 (all), prefetcht1 (L2
 // and beyond) and prefetchnta (L1, as data that is read once); Arm likewise. Which one is right differs
-// between CPUs by a factor of three (docs/performance.md), so it is measured: tuning.h.
+// between CPUs by a factor of three (docs/lab), so it is measured: tuning.h.
 enum class Prefetch : uint8_t { kNone, kT0, kT1, kNta };
 
 // What kernels are told at run time. Nothing here changes a result.

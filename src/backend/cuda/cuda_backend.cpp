@@ -5,19 +5,22 @@
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/cuda/kernels/sm120/gemm.h"
 #include "backend/cuda/kernels/sm90/gemm_wgmma.h"
+#include "backend/cuda/runtime/device_guard.h"
 #include "base/error.h"
 
 namespace moesaic {
 namespace cuda {
 
 CudaBackend::~CudaBackend() {
+  const DeviceGuard guard(options_.device);
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   graphs_.drop();
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
 Status CudaBackend::open() {
-  RETURN_IF_ERROR(check(cudaSetDevice(options_.device), "device"));
+  const DeviceGuard guard(options_.device);
+  RETURN_IF_ERROR(guard.status());
   cudaDeviceProp properties{};
   RETURN_IF_ERROR(check(cudaGetDeviceProperties(&properties, options_.device), "device"));
   RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream"));
@@ -43,6 +46,7 @@ BackendCaps CudaBackend::caps() const {
 
 std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const ModelWeights& weights,
                                             const KvLayout& layout) {
+  const DeviceGuard guard(options_.device);
   std::vector<MemoryPart> parts = count_model(config, weights, options_, paths_of(config, weights, options_));
   const double arena_bytes = sum(arena(config)) + sum(moe_.buffers(config, options_.max_rows));
   parts.push_back({"activations", arena_bytes});
@@ -51,12 +55,15 @@ std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const Mod
 }
 
 double CudaBackend::available_memory() const {
+  const DeviceGuard guard(options_.device);
   size_t available = 0, total = 0;
   return check(cudaMemGetInfo(&available, &total), "memory").ok() ? static_cast<double>(available) : 0;
 }
 
 Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
                          const LoadProgress& progress) {
+  const DeviceGuard guard(options_.device);
+  RETURN_IF_ERROR(guard.status());
   model_ = {};
   ASSIGN_OR_RETURN(model_, load_model(config, weights, options_, progress, stream_));
   moe_.prefer(read_tuning(options_.tuning_folder, tuning_key()));
@@ -84,6 +91,7 @@ std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
 }
 
 Status CudaBackend::alloc_kv(const KvLayout& layout) {
+  const DeviceGuard guard(options_.device);
   if (layout.page_tokens != kPageTokens)
     return invalid("cuda: pages hold {} tokens, not {}", kPageTokens, layout.page_tokens);
   RETURN_IF_ERROR(graphs_.retire("the KV cache", stream_));

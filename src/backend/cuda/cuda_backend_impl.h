@@ -80,7 +80,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   void timed(Op op, double bytes, double flops, Body&& body);
   Norm norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows,
                const DeferredResidual& deferred);
-  LinearSetup linear_setup() { return {target_, tiles_.as<void>(), stream_}; }
+  LinearSetup linear_setup() { return {target_, model_.slab_layout, tiles_.as<void>(), stream_}; }
   const int32_t* input(int offset) const { return exchange_.input(offset); }
   double expected_experts() const;
   double moe_bytes(const Layer& layer) const;

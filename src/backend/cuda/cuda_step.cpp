@@ -8,12 +8,15 @@
 
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/cuda/ops/attention.h"
+#include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/weights/repack.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {
 
 Status CudaBackend::begin_step(const Batch& batch) {
+  const DeviceGuard guard(options_.device);
+  RETURN_IF_ERROR(guard.status());
   RETURN_IF_ERROR(validate(batch, model_.config, kv_layout_, options_.max_rows));
   // One order of sums for all batches: single rows go where the others go, since mma.sync and wgmma need not
   // round alike.
@@ -70,6 +73,7 @@ template <typename Body>
 void CudaBackend::timed(Op op, double bytes, double flops, Body&& body) {
   profile_[op].calls += 1, profile_[op].bytes += bytes, profile_[op].flops += flops;
   if (graphs_.replaying() || !fault_status_.ok()) return;
+  const DeviceGuard guard(options_.device);
   const LaunchLog::Scope scope(launches_, kOpNames[op]);
   if (timed_) fault_status_ = timer_.mark(op, stream_);
   if (fault_status_.ok()) fault_status_ = body();
@@ -229,6 +233,7 @@ void CudaBackend::unembed(std::span<float> logits) {
 }
 
 Status CudaBackend::end_step() {
+  const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(timed_ ? timer_.finish(stream_, profile_) : graphs_.end(shape_, fault_status_, stream_));
   RETURN_IF_ERROR(fault_status_);
   if (shape_.draws) return exchange_.launched(stream_);
@@ -240,6 +245,7 @@ Status CudaBackend::end_step() {
 }
 
 Status CudaBackend::drawn(std::span<SampledToken> tokens) {
+  const DeviceGuard guard(options_.device);
   ASSIGN_OR_RETURN(const int code, exchange_.drawn(tokens));
   return fault_of(code);
 }

@@ -1,6 +1,7 @@
 // What the CUDA backend measures of itself, and which kernels it chooses.
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/cuda/runtime/bandwidth.h"
+#include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/runtime/random.h"
 #include "backend/cuda/runtime/replay_timer.h"
 #include "base/error.h"
@@ -8,6 +9,7 @@
 namespace moesaic::cuda {
 
 double CudaBackend::read_bandwidth() {
+  const DeviceGuard guard(options_.device);
   const Result<double> gb_s = measure_read_bandwidth(stream_);
   return gb_s.ok() ? gb_s.value() : 0;
 }
@@ -74,6 +76,7 @@ TuningKey CudaBackend::tuning_key() const {
 Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, std::string_view config) {
   if (rows < 1 || rows > options_.max_rows)
     return invalid("{} rows: 1 to {} are possible", rows, options_.max_rows);
+  const DeviceGuard guard(options_.device);
   const MoeKernelConfig* kernel = &moe_.config_for(model_, rows);
   if (!config.empty()) {
     ASSIGN_OR_RETURN(kernel, Moe::find_config(model_, rows, config));

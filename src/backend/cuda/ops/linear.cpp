@@ -12,7 +12,7 @@ namespace {
 
 template <class Epilogue>
 Status run_wgmma(const Matrix& w, const Activations& x, const Epilogue& out, const LinearSetup& s) {
-  const sm90a::Tiles tiles = sm90a::dense_tiles(w, s.tiles, x.tokens);
+  const sm90a::Tiles tiles = sm90a::dense_tiles(w, s.layout, s.tiles, x.tokens);
   RETURN_IF_ERROR(sm90a::arrange(x.x, nullptr, tiles, s.stream));
   return sm90a::wide_dense(w, tiles, x.factor, out, s.stream);
 }

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/ops/operands.h"
 #include "backend/cuda/weights/matrix.h"
+#include "backend/cuda/weights/slab_layout.h"
 
 namespace moesaic::cuda {
 
@@ -36,7 +37,8 @@ Status gemm(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t 
 // What linear() needs besides operands.
 struct LinearSetup {
   const Target& target;
-  void* tiles = nullptr;  // room for activations as the kernel wants them
+  sm90a::SlabLayout layout;  // of the device: WGMMA kernels take its sms
+  void* tiles = nullptr;     // room for activations as the kernel wants them
   cudaStream_t stream = nullptr;
 };
 Status linear(const Matrix& w, const Activations& x, const Store& out, const LinearSetup& setup);

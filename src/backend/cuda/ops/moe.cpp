@@ -240,9 +240,11 @@ Status Moe::run_split(const Model& model, const Layer& layer, const Norm& norm, 
                       cudaStream_t stream) {
   const sm90a::SplitRoute route{routing, sm90a::split_routes(routing) ? arrived_.as<int>() : nullptr};
   Activations x = slots_of(model, norm, routing.tile);
-  RETURN_IF_ERROR(sm90a::split_up(layer.fc1_slabs.as<uint8_t>(), x, route, hidden_.as<__half>(), stream));
+  RETURN_IF_ERROR(sm90a::split_up(layer.fc1_slabs.as<uint8_t>(), model.slab_layout, x, route,
+                                  hidden_.as<__half>(), stream));
   x.x = hidden_.as<void>(), x.rows = nullptr, x.factor = 1.0f / sm90a::kHScale;
-  return sm90a::split_down(layer.fc2_slabs.as<uint8_t>(), x, route, expert_out(model, layer), stream);
+  return sm90a::split_down(layer.fc2_slabs.as<uint8_t>(), model.slab_layout, x, route,
+                           expert_out(model, layer), stream);
 }
 
 Status Moe::run_wide(const Model& model, const Layer& layer, const Norm& norm, int tile,
@@ -253,7 +255,8 @@ Status Moe::run_wide(const Model& model, const Layer& layer, const Norm& norm, i
                  .jobs = jobs_.as<Job>(),
                  .job_count = job_count_.as<int>(),
                  .most_jobs = max_jobs(norm.rows, config.experts, config.experts_per_token, tile),
-                 .tile = tile};
+                 .tile = tile,
+                 .layout = model.slab_layout};
   RETURN_IF_ERROR(sm90a::arrange(norm.out, slot_rows_.as<int32_t>(), x, stream));
   RETURN_IF_ERROR(sm90a::wide_experts(layer.fc1_slabs.as<uint8_t>(), x, 1.0f / norm.factor,
                                       sm90a::WideSwiGlu{.out = hidden_.as<uint8_t>(),
@@ -312,7 +315,8 @@ Status Moe::run_slabs(const Model& model, int index, const Norm& norm, const flo
                             .h = layer.slab_hidden.as<__half>(),
                             .h_clear = before.slab_hidden.as<__half>(),
                             .clear_vectors = layers == 1 ? 0 : static_cast<int>(clear / 16),
-                            .tokens = norm.rows},
+                            .tokens = norm.rows,
+                            .layout = model.slab_layout},
                            stream);
 }
 

@@ -1,6 +1,7 @@
 #include "backend/cuda/runtime/device.h"
 
 #include "backend/cuda/runtime/bandwidth.h"
+#include "backend/cuda/runtime/device_guard.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {
@@ -10,6 +11,25 @@ Status check(cudaError_t code, const std::string& what) {
   const StatusCode kind =
       code == cudaErrorMemoryAllocation ? StatusCode::kOutOfMemory : StatusCode::kInternal;
   return error(kind, "cuda: {}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+Result<int> current_device() {
+  int device = 0;
+  RETURN_IF_ERROR(check(cudaGetDevice(&device), "device"));
+  return device;
+}
+
+Status set_attributes(const void* kernel, const KernelAttributes& attributes) {
+  cudaError_t code = cudaSuccess;
+  const auto set = [&](cudaFuncAttribute attribute, int value) {
+    if (code == cudaSuccess) code = cudaFuncSetAttribute(kernel, attribute, value);
+  };
+  if (attributes.prefer_shared)
+    set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  if (attributes.max_shared > 0)
+    set(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(attributes.max_shared));
+  if (attributes.large_clusters) set(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  return check(code, "a kernel's attributes");
 }
 
 Result<DeviceBuffer> DeviceBuffer::allocate(size_t bytes, const std::string& what) {
@@ -48,7 +68,8 @@ double sum(const std::vector<Wanted>& list) {
 
 std::string no_code_for(int device) {
   cudaDeviceProp p{};
-  cudaError_t code = cudaSetDevice(device);
+  const DeviceGuard guard(device);
+  cudaError_t code = guard.code();
   if (code == cudaSuccess) code = cudaGetDeviceProperties(&p, device);
   if (code == cudaSuccess) code = probe_code();
   if (code == cudaSuccess) return {};

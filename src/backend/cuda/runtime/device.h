@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cuda/runtime/per_device.h"
 #include "moesaic/status.h"
 
 namespace moesaic::cuda {
@@ -88,12 +89,18 @@ class PinnedBuffer {
 // Tells the LaunchLog (launch_log.h) of the op that is running, if any.
 void note_launch(const void* kernel, dim3 grid, dim3 block, size_t shared);
 
-// For kernels that are to run beside others: a multiprocessor that is set up for less shared memory than the
-// next kernel needs must first run empty.
+struct KernelAttributes {
+  size_t max_shared = 0;  // bytes of dynamic shared memory; more than 48 KB must be asked for
+  // All shared memory that the multiprocessor has, for kernels that run beside others: one that is set up for
+  // less shared memory than the next kernel needs must first run empty.
+  bool prefer_shared = false;
+  bool large_clusters = false;  // of more than 8 thread blocks
+};
+// Holds for the current device only: call it through OncePerDevice (per_device.h).
+Status set_attributes(const void* kernel, const KernelAttributes& attributes);
 template <typename... Params>
-cudaError_t share_multiprocessor(void (*kernel)(Params...)) {
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                              cudaSharedmemCarveoutMaxShared);
+Status set_attributes(void (*kernel)(Params...), const KernelAttributes& attributes) {
+  return set_attributes(reinterpret_cast<const void*>(kernel), attributes);
 }
 
 // `size` neighbours in x.

@@ -80,10 +80,12 @@ Status Loader::load_experts(int index, const LayerWeights& w) {
   if (model_.slabs) RETURN_IF_ERROR(alloc_slabs(index, name("experts")));
   const Slabs fc1{.data = layer.fc1_slabs.as<uint8_t>(),
                   .expert_bytes = sm90a::kFc1Bytes,
+                  .layout = model_.slab_layout,
                   .bias = {layer.gate_bias.as<float>(), layer.up_bias.as<float>()}};
   const Slabs fc2{.data = layer.fc2_slabs.as<uint8_t>(),
                   .expert_bytes = sm90a::kFc2Bytes,
                   .down = true,
+                  .layout = model_.slab_layout,
                   .bias = {layer.down_bias.as<float>()}};
   const auto kind = [&](const ExpertsView& e) {
     return kind_of(e.first.format, DenseFormat::kAsLoaded, model_.w4a8);
@@ -143,18 +145,27 @@ bool has_block_scaled_mma(int device) {
          major == kAtomMajor;
 }
 
+// Of the device, or of as much of it as the options allow.
+sm90a::SlabLayout layout_of(const BackendOptions& options) {
+  int sms = 0;
+  if (cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, options.device) != cudaSuccess) return {};
+  return sm90a::slab_layout(
+      std::min(options.max_sms > 0 ? std::min(sms, options.max_sms) : sms, sm90a::kMostSms));
+}
+
 }  // namespace
 
 Paths paths_of(const ModelConfig& c, const ModelWeights& weights, const BackendOptions& options) {
   const bool w4a8 = options.moe_path == MoePath::kW4A8, mxfp4 = all_mxfp4(weights);
+  const sm90a::SlabLayout layout = layout_of(options);
   const bool slabs = !options.batch_invariant && !w4a8 && mxfp4 &&
                      slabs_take({.top_k = c.experts_per_token,
                                  .experts = c.experts,
                                  .hidden = c.hidden,
                                  .intermediate = c.intermediate}) &&
                      c.swiglu_alpha == 1.702 && c.swiglu_limit == 7.0 &&
-                     sm90a::prepare_moe_decode(options.device).ok();
-  return {.slabs = slabs, .w4a8 = w4a8 && mxfp4, .dense_mx = w4a8};
+                     sm90a::prepare_moe_decode(layout).ok();
+  return {.slabs = slabs, .w4a8 = w4a8 && mxfp4, .dense_mx = w4a8, .slab_layout = layout};
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/weights/matrix.h"
 #include "backend/cuda/weights/quad_layout.h"
+#include "backend/cuda/weights/slab_layout.h"
 
 namespace moesaic::cuda {
 
@@ -27,6 +28,7 @@ struct Paths {
   bool slabs = false;     // the experts are slabs: they have the sizes that kernels/sm90/ is written for
   bool w4a8 = false;      // the experts are Kind::kMxfp4Quads and go through kernels/sm120/
   bool dense_mx = false;  // dense matrices of MXFP4 or MXFP8 do
+  sm90a::SlabLayout slab_layout;  // of the device, whether or not there are slabs
 };
 
 struct Model : Paths {

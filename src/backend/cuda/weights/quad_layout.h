@@ -1,6 +1,6 @@
 // How MXFP4 or MXFP8 weights and MXFP8 activations lie in memory for the block-scaled MMA of
 // block_scaled_mma.cuh, m16n8k32, weights being its M, tokens its N. Plain arithmetic, the same on host and
-// device; docs/sm120.md draws it.
+// device; docs/design/sm120.md draws it.
 //
 // The block is 32 columns and one scale, a k step. The quad is 4 blocks: its scales are one
 // 32-bit word, out of which the instruction picks a byte by an immediate. Both operands are streams of quads,

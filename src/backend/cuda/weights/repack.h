@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/weights/matrix.h"
+#include "backend/cuda/weights/slab_layout.h"
 
 namespace moesaic::cuda {
 
@@ -39,6 +40,7 @@ Status repack(const RepackParams& params, cudaStream_t stream);
 struct SlabParams {
   Raw source[2];  // gate and up, or down
   bool down;
+  sm90a::SlabLayout layout;
   int64_t experts;
   const float* bias[2];  // of the experts' gate and up, or down; [experts, rows of the section]
   uint8_t* out;

@@ -30,20 +30,21 @@ __global__ static void slab_kernel(const SlabParams p) {
     uint32_t packed = 0;
     for (int k = 0; k < 8; ++k) packed |= static_cast<uint32_t>(codes[k]) << (4 * k);
     const int word = in_warp < 4 ? 4 * lane + in_warp : kWarpTail / 4 + 2 * lane + in_warp - 4;
-    *reinterpret_cast<uint32_t*>(out + slab_offset(p.down, slab, third, warp_at(block) + 4 * word)) =
-        pack_word(packed);
+    *reinterpret_cast<uint32_t*>(
+        out + slab_offset(p.layout, p.down, slab, third, warp_at(block) + 4 * word)) = pack_word(packed);
     if (c == 0)
-      out[slab_offset(p.down, slab, third, warp_at(block) + kWarpScales + row * kBlocksPerWarp + in_warp)] =
-          scale;
+      out[slab_offset(p.layout, p.down, slab, third,
+                      warp_at(block) + kWarpScales + row * kBlocksPerWarp + in_warp)] = scale;
   }
   if (threadIdx.x >= 8) return;
   int64_t r;
   const Raw& s = source(threadIdx.x, r);
   uint8_t codes[8], top = 1;
   for (int block = 0; block < kBlocks; ++block) top = max(top, mxfp4_codes(s, r, block, 0, codes));
-  out[slab_offset(p.down, slab, kTopThird, kThirdTop + threadIdx.x)] = top;
+  out[slab_offset(p.layout, p.down, slab, kTopThird, kThirdTop + threadIdx.x)] = top;
   const __nv_bfloat16 bias = __float2bfloat16_rn(p.bias[&s - sources][expert * s.rows + r]);
-  *reinterpret_cast<__nv_bfloat16*>(out + slab_offset(p.down, slab, 0, kThirdBias + 2 * threadIdx.x)) = bias;
+  *reinterpret_cast<__nv_bfloat16*>(
+      out + slab_offset(p.layout, p.down, slab, 0, kThirdBias + 2 * threadIdx.x)) = bias;
 }
 
 }  // namespace moesaic::cuda::sm90a

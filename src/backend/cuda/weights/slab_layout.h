@@ -8,12 +8,21 @@
 //         (at least 1). Lane = 4 * row + t holds columns 8t..8t+7 of each block as one word.
 // unit  = two slabs (16 rows), third by third: slab a's, slab b's.
 // FC1   = [expert][360 units], rows 2i gate and 2i+1 up as in the checkpoint.
-// FC2   = [expert][132 units, then 96 slabs], rows in order: CTA c owns rows 16c..16c+15 (unit c) and, of the
-//         first 96, 2112+8c..2112+8c+7 (slab c).
+// FC2   = [expert][units, then single slabs], rows in order, dealt to one CTA per multiprocessor so that
+// their
+//         shares differ by one slab at most: CTA c owns the units c, c + sms, .. and, if they are one fewer
+//         than those of CTA 0 or if there are singles left, one single slab. SlabLayout says how many of
+//         each:
+//
+//            sms   units   singles                      rows of a CTA
+//            132     132        96 of CTAs 0..95        24 or 16
+//            114     132        96 of CTAs 18..113      32 (CTAs 0..17) or 24
+//             78     156        48 of CTAs 0..47        40 or 32
 // Word  = inverse over GF(2) of decode() (slab.cuh) applied to the 8 E2M1 codes in column
 // order.
 #pragma once
 #include <cuda_fp16.h>
+#include <stddef.h>
 #include <stdint.h>
 
 namespace moesaic::cuda::sm90a {
@@ -21,10 +30,6 @@ namespace moesaic::cuda::sm90a {
 constexpr int kHidden = 2880;
 constexpr int kTopK = 4;
 constexpr int kBlocks = kHidden / 32;                 // 90
-constexpr int kGrid = 132;                            // one CTA per SM of a full H100 or H200
-constexpr int kFc2Tail = kGrid * 16;                  // first row of FC2's single slabs
-constexpr int kFc2Tails = (kHidden - kFc2Tail) / 8;   // single slabs: 96
-constexpr int kFc2Rows = 24;                          // of a CTA, at most
 constexpr int kConsumers = 15;                        // warps
 constexpr int kBlocksPerWarp = kBlocks / kConsumers;  // 6
 constexpr int kThreads = (kConsumers + 2) * 32;
@@ -44,7 +49,45 @@ constexpr int kUnitBytes = 2 * kSlabBytes;
 constexpr int kFc1Units = 2 * kHidden / 16;  // 360 per expert
 constexpr size_t kFc1Bytes = (size_t)kFc1Units * kUnitBytes;
 constexpr size_t kFc2Bytes = (size_t)(kHidden / 8) * kSlabBytes;
-constexpr size_t kFc2Single = (size_t)kGrid * kUnitBytes;
+
+// How FC2's slabs are dealt, which decides where they lie: a value made once for a device, by slab_layout(),
+// for the repacking and for every kernel that reads FC2. FC1's layout does not depend on it.
+struct SlabLayout {
+  int sms = 0;        // multiprocessors that are used: CTAs of moe_decode, at most those of other kernels
+  int fc2_units = 0;  // of an expert; its other slabs are single
+
+  __host__ __device__ constexpr int fc2_singles() const { return kHidden / 8 - 2 * fc2_units; }
+  // CTAs that have a unit more than the others, and no single slab.
+  __host__ __device__ constexpr int longer() const { return fc2_units % sms; }
+  // Units of CTA `cta`, and the number of its single slab: one it has if 0 <= it < fc2_singles().
+  __host__ __device__ constexpr int units_of(int cta) const {
+    return fc2_units % sms == 0 ? fc2_units / sms : (fc2_units - 1 - cta) / sms + 1;
+  }
+  __host__ __device__ constexpr int single_of(int cta) const { return longer() == 0 ? cta : cta - longer(); }
+  // Rows of a CTA, at most.
+  constexpr int most_rows() const {
+    return (longer() == 0 ? fc2_units / sms : fc2_units / sms + 1) * 16 +
+           (longer() == 0 && fc2_singles() > 0 ? 8 : 0);
+  }
+};
+// The multiprocessors that it may have: a seventh of an H200 (MIG) to as many as FC2 has units.
+constexpr int kFewestSms = 16, kMostSms = kHidden / 16;
+constexpr int kFullSms = 132;  // of an H100 SXM or H200
+constexpr SlabLayout slab_layout(int sms) {
+  const int each = kHidden / 16 / sms, left = kHidden / 8 - 2 * each * sms;
+  return {sms, each * sms + (left > sms ? left - sms : 0)};
+}
+static_assert(slab_layout(kFullSms).fc2_units == 132 && slab_layout(kFullSms).most_rows() == 24);
+static_assert(slab_layout(114).fc2_units == 132 && slab_layout(114).most_rows() == 32);
+static_assert(slab_layout(78).fc2_units == 156 && slab_layout(78).most_rows() == 40);
+constexpr int most_fc2_rows() {
+  int most = 0;
+  for (int sms = kFewestSms; sms <= kMostSms; ++sms) {
+    const int rows = slab_layout(sms).most_rows();
+    most = rows > most ? rows : most;
+  }
+  return most;
+}
 
 constexpr int kRowStride = kHidden * 2 + 64;  // bytes; the pad keeps two rows in different banks
 constexpr int kSlice = kBlocksPerWarp * 64;   // bytes of an activation row that one consumer reads

@@ -247,6 +247,7 @@ Status Uploader::repack(const std::vector<ExpertsView>& sections, const Matrix& 
   } else {
     SlabParams s{.source = {p.source[0], p.source[1]},
                  .down = slabs->down,
+                 .layout = slabs->layout,
                  .experts = p.experts,
                  .bias = {slabs->bias[0], slabs->bias[1]},
                  .out = slabs->data + expert * slabs->expert_bytes,

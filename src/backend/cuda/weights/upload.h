@@ -23,6 +23,7 @@ struct Slabs {
   uint8_t* data = nullptr;
   size_t expert_bytes = 0;
   bool down = false;
+  sm90a::SlabLayout layout;
   const float* bias[2] = {};
 };
 

@@ -198,9 +198,10 @@ __global__ void __launch_bounds__(kWarps * 32) portable_kernel(const Attention p
 template <int D, bool kFp8>
 Status run(const Attention& p, cudaStream_t stream) {
   constexpr size_t kShared = sizeof(Shared<D, kFp8>);
-  static const cudaError_t prepared = cudaFuncSetAttribute(
-      portable_kernel<D, kFp8>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared));
-  if (prepared != cudaSuccess) return check(prepared, "attention");
+  static OncePerDevice prepared;
+  const Status status =
+      prepared.run([] { return set_attributes(portable_kernel<D, kFp8>, {.max_shared = kShared}); });
+  if (!status.ok()) return status;
   return launch(portable_kernel<D, kFp8>, dim3(p.tile_count, p.kv_heads, kPrefillGroups), dim3(kWarps * 32),
                 kShared, stream, p);
 }

@@ -342,8 +342,10 @@ static_assert(kMostScoredHidden == 4 * kNormThreads * kScoreLoads && kMostChosen
 template <int kScored>
 Status run_score(const Norm& n, const Router& r, cudaStream_t stream) {
   constexpr int kBlocks = 396;  // three a multiprocessor of an H200
-  static const cudaError_t prepared = share_multiprocessor(score_kernel<kScored>);
-  if (prepared != cudaSuccess) return check(prepared, "score");
+  static OncePerDevice prepared;
+  const Status status =
+      prepared.run([] { return set_attributes(score_kernel<kScored>, {.prefer_shared = true}); });
+  if (!status.ok()) return status;
   const int across = (r.experts + kScored - 1) / kScored, down = min(r.rows, max(1, kBlocks / across));
   return launch(score_kernel<kScored>, dim3(across, down), dim3(kNormThreads), 0, stream, n, r);
 }

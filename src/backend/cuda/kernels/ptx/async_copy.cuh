@@ -70,7 +70,7 @@ __device__ __forceinline__ void mbar_wait(uint32_t b, uint32_t parity) {
 __device__ __forceinline__ void mbar_wait(uint64_t* b, uint32_t parity) { mbar_wait(smem_addr(b), parity); }
 // A warp arrives by its first lane, behind __syncwarp(), for what all its lanes have read and written, and
 // a bulk copy may then overwrite what they have read. racecheck takes only the arriving lane's accesses for
-// ordered by that, and asks for a fence between reads and the copy (docs/cuda.md): a build for it,
+// ordered by that, and asks for a fence between reads and the copy (docs/design/cuda.md): a build for it,
 // MOESAIC_RACECHECK, has the fence and lets all lanes arrive, as often as a barrier of warps then expects.
 #ifdef MOESAIC_RACECHECK
 inline constexpr int kWarpArrivals = 32;

@@ -8,10 +8,9 @@
 namespace moesaic::cuda::sm120a {
 namespace {
 
-Result<cudaDeviceProp> current_device() {
-  int device = 0;
+Result<cudaDeviceProp> properties() {
+  ASSIGN_OR_RETURN(const int device, current_device());
   cudaDeviceProp p{};
-  RETURN_IF_ERROR(check(cudaGetDevice(&device), "device"));
   RETURN_IF_ERROR(check(cudaGetDeviceProperties(&p, device), "device"));
   return p;
 }
@@ -47,7 +46,7 @@ FileCache kernel_cache() {
 }
 
 Result<const void*> load_tile(const void* kernel, const std::string& name, size_t shared) {
-  ASSIGN_OR_RETURN(const cudaDeviceProp p, current_device());
+  ASSIGN_OR_RETURN(const cudaDeviceProp p, properties());
   bool runs = false;
   const void* function = kernel;
   if (!has_native(kernel, p, runs)) {
@@ -55,15 +54,12 @@ Result<const void*> load_tile(const void* kernel, const std::string& name, size_
     if (!compiled.ok() && !runs) return compiled.status();
     if (compiled.ok()) function = compiled.value();
   }
-  // More than 48 KB are to be asked for.
-  RETURN_IF_ERROR(check(
-      cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
-      name));
+  RETURN_IF_ERROR(set_attributes(function, {.max_shared = shared}));
   return function;
 }
 
 Result<DeviceCode> device_code() {
-  ASSIGN_OR_RETURN(const cudaDeviceProp p, current_device());
+  ASSIGN_OR_RETURN(const cudaDeviceProp p, properties());
   bool runs = false;
   return DeviceCode{.architecture = architecture_of(p), .lacking = !has_native(any_tile(), p, runs)};
 }

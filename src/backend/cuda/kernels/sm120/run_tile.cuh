@@ -46,17 +46,17 @@ Status run_shape(const Product& p, const Epilogue& epilogue, cudaStream_t stream
     return load_tile(reinterpret_cast<const void*>(kernel),
                      tile_name(kA, kTile, kUnits, kEpilogueName<Epilogue>), shared);
   };
-  // Once for each kernel.
+  static PerDevice<const void*> code;
   if constexpr (kShape.groups > 0) {
     constexpr size_t kShared = kFewShared<kA, kShape.groups, kUnits>;
     const auto kernel = few_kernel<kA, kShape.groups, kUnits, Epilogue>;
-    static const Result<const void*> kCode = load(kernel, kShared);
-    return run(kernel, kCode, p, kUnits, kFewWarps, kShared, stream, epilogue);
+    return run(kernel, code.get([&] { return load(kernel, kShared); }), p, kUnits, kFewWarps, kShared, stream,
+               epilogue);
   } else {
     constexpr size_t kShared = ManyTile<kA, kShape.tokens, kShape.units, kShape.stages>::kShared;
     const auto kernel = many_kernel<kA, kShape.tokens, kShape.units, kShape.stages, Epilogue>;
-    static const Result<const void*> kCode = load(kernel, kShared);
-    return run(kernel, kCode, p, kShape.units, kManyWarps, kShared, stream, epilogue);
+    return run(kernel, code.get([&] { return load(kernel, kShared); }), p, kShape.units, kManyWarps, kShared,
+               stream, epilogue);
   }
 }
 

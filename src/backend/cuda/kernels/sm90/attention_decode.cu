@@ -590,16 +590,13 @@ Status run(const Attention& p, int shares, cudaStream_t stream) {
   constexpr int kMostSlots = kWarps * R::kSlots;
   const int size = static_cast<int>(std::bit_ceil<unsigned>(shares)),
             slots = shares < kMostShares ? kSharePages : kMostSlots;
-  static const cudaError_t prepared = [&] {
-    cudaError_t code = share_multiprocessor(kernel);
-    const auto set = [&](cudaFuncAttribute attribute, int value) {
-      if (code == cudaSuccess) code = cudaFuncSetAttribute(kernel, attribute, value);
-    };
-    set(cudaFuncAttributeMaxDynamicSharedMemorySize, shared(kMostShares, kMostSlots));
-    set(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    return code;
-  }();
-  if (prepared != cudaSuccess) return check(prepared, "attention");
+  static OncePerDevice prepared;
+  const Status status = prepared.run([&] {
+    return set_attributes(kernel, {.max_shared = static_cast<size_t>(shared(kMostShares, kMostSlots)),
+                                   .prefer_shared = true,
+                                   .large_clusters = true});
+  });
+  if (!status.ok()) return status;
   return launch_clusters(size, kernel, dim3(size, p.kv_heads * eights_of(p), p.tile_count), dim3(kThreads),
                          shared(size, slots), stream, p);
 }

@@ -351,9 +351,9 @@ template <int D, bool kFp8>
 Status run(const Attention& p, cudaStream_t stream) {
   const auto kernel = prefill_kernel<D, kFp8>;
   constexpr size_t kShared = sizeof(Shared<D, kFp8>);
-  static const cudaError_t prepared =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-  if (prepared != cudaSuccess) return check(prepared, "attention");
+  static OncePerDevice prepared;
+  const Status status = prepared.run([&] { return set_attributes(kernel, {.max_shared = kShared}); });
+  if (!status.ok()) return status;
   return launch(kernel, dim3(p.tile_count, p.kv_heads), dim3(kThreads), kShared, stream, p);
 }
 

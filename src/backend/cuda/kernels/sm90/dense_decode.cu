@@ -454,17 +454,12 @@ int clusters_at_a_time(const void* kernel, int ranks, int threads, int least) {
   return known && clusters > 0 ? clusters : 1;
 }
 
-struct Prepared {
-  cudaError_t code;
-  int clusters;
-};
+// On the current device; gives its clusters_at_a_time().
 template <class T, typename... Params>
-Prepared prepare_kernel(void (*kernel)(Params...)) {
-  cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kMost);
-  if (code == cudaSuccess) code = share_multiprocessor(kernel);
-  return {code, code == cudaSuccess ? clusters_at_a_time(reinterpret_cast<const void*>(kernel), T::kRanks,
-                                                         T::kThreads, T::kLeast)
-                                    : 0};
+Result<int> prepare_kernel(void (*kernel)(Params...)) {
+  const Status status = set_attributes(kernel, {.max_shared = T::kMost, .prefer_shared = true});
+  if (!status.ok()) return status;
+  return clusters_at_a_time(reinterpret_cast<const void*>(kernel), T::kRanks, T::kThreads, T::kLeast);
 }
 
 Cut cut_of(const Matrix& w, int clusters, int stages) {
@@ -478,9 +473,10 @@ Status run_tiles(const Matrix& w, const Activations& x, const Norm& norm, const 
                  cudaStream_t stream) {
   using T = Team<kTiles>;
   const auto kernel = dense_decode_kernel<Source, kTiles, Epilogue>;
-  static const Prepared prepared = prepare_kernel<T>(kernel);
-  if (prepared.code != cudaSuccess) return check(prepared.code, "dense decode");
-  const int units = static_cast<int>(w.units), clusters = std::min(units, prepared.clusters);
+  static PerDevice<int> prepared;
+  const Result<int> most_clusters = prepared.get([&] { return prepare_kernel<T>(kernel); });
+  if (!most_clusters.ok()) return most_clusters.status();
+  const int units = static_cast<int>(w.units), clusters = std::min(units, most_clusters.value());
   const Cut cut = cut_of(w, clusters, stages_for<Source, T>(w.cols, x.tokens));
   const size_t shared = cut.stages * Stage<Source>::kBytes + shared_rest<T>(w.cols, x.tokens);
   const GemmParams p{.data = w.data.as<uint8_t>(),

@@ -24,6 +24,7 @@ constexpr int kSumBuffers = 2;
 
 struct SplitParams {
   const uint8_t* weights;
+  SlabLayout layout;
   Activations x;
   void* out;  // half h, or float
   int64_t stride;
@@ -76,7 +77,7 @@ struct Share {
     const int jobs = *x.job_count;
     const int all =
         jobs <= 32 ? __shfl_sync(~0u, end_cost(job, lane), jobs - 1) : end_cost(x.jobs[jobs - 1], jobs - 1);
-    const int from = all * blockIdx.x, to = from + all;  // times kGrid
+    const int from = all * blockIdx.x, to = from + all;  // times the grid
     at = end = {jobs, 0};
     for (int base = 0; base < jobs; base += 32) {
       if (base > 0) job = x.jobs[min(base + lane, jobs - 1)];
@@ -88,10 +89,10 @@ struct Share {
   __device__ static int end_cost(const Job& job, int index) {
     return job.start + index * kUnitCost + cost(job);
   }
-  // The unit at which spent / kGrid is spent, if it is in the lanes' jobs.
+  // The unit at which spent / grid is spent, if it is in the lanes' jobs.
   __device__ static void find(int spent, int base, int jobs, const Job& job, Place& place) {
-    const int index = base + (threadIdx.x & 31), own = cost(job) * kGrid;
-    const int rest = end_cost(job, index) * kGrid - spent;
+    const int index = base + (threadIdx.x & 31), grid = gridDim.x, own = cost(job) * grid;
+    const int rest = end_cost(job, index) * grid - spent;
     const unsigned here = __ballot_sync(~0u, index < jobs && rest > 0 && rest <= own);
     if (here == 0) return;
     const int lane = __ffs(here) - 1;
@@ -226,7 +227,8 @@ __device__ void finish(SplitShared& s, const SplitParams& p) {
     Out* out = static_cast<Out*>(p.out) + (job.first + (few ? 0 : token)) * p.stride;
     for (int unit = share.at.unit; unit < end; ++unit) {
       mbar_wait(&s.ready[buffer.index], buffer.phase);
-      const uint8_t* slab = s.unit[stage.index] + row / 8 * strides(kDown, unit).slab + kThirdBias;
+      const uint8_t* slab =
+          s.unit[stage.index] + row / 8 * strides(kDown, unit - p.layout.fc2_units).slab + kThirdBias;
       const float bias = __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(slab)[row % 8]);
       Out* to = out + (kDown ? unit * 16 + row : unit * 8 + row / 2);
       constexpr int kTiles = kSplitTokens / 8;
@@ -356,16 +358,16 @@ struct Consumer {
         third(warp / kWarpsPerThird),
         first_lane(held(lane) == 0) {}
 
-  // Units [unit, end). at_last(): before the last one.
+  // Units [unit, end). singles: FC2's first unit of single slabs. at_last(): before the last one.
   template <bool kDown, int kTiles, class AtLast>
   __device__ __forceinline__ void units(SplitShared& s, const uint4 (&b)[kTiles][kBlocksPerWarp], int unit,
-                                        int end, const AtLast& at_last) {
+                                        int end, int singles, const AtLast& at_last) {
 #pragma unroll 1
     for (; unit < end; ++unit) {
       if (unit == end - 1) at_last();
       mbar_wait(shared + static_cast<uint32_t>(offsetof(SplitShared, full)) + stage.index * 8, stage.phase);
       float sum[kTiles][4];
-      const Strides by = strides(kDown, unit);
+      const Strides by = strides(kDown, unit - singles);
       multiply<kTiles>(operands, stage.index * kUnitBytes - third * (kUnitThird - by.third), by.slab, b, sum);
       const uint32_t barriers = shared + buffer.index * 8;
       mbar_wait(barriers + static_cast<uint32_t>(offsetof(SplitShared, taken)), buffer.phase ^ 1);
@@ -395,7 +397,7 @@ __device__ void consume(SplitShared& s, const SplitParams& p, int warp) {
       uint4 b[2][kBlocksPerWarp];
       load_tokens<2>(p, job, warp, b);
       const int unit = share.at.unit, units = share.left_of_job();
-      consumer.units<kDown, 2>(s, b, unit, unit + units, [] {});
+      consumer.units<kDown, 2>(s, b, unit, unit + units, p.layout.fc2_units, [] {});
       share.skip(units);
       continue;
     }
@@ -406,7 +408,7 @@ __device__ void consume(SplitShared& s, const SplitParams& p, int warp) {
       share.skip(units);
       more = !share.done();
       if (more) job = p.x.jobs[share.at.job], more = job.count <= 8;
-      consumer.units<kDown, 1>(s, b, unit, unit + units, [&] {
+      consumer.units<kDown, 1>(s, b, unit, unit + units, p.layout.fc2_units, [&] {
         if (more) load_tokens<1>(p, job, warp, next);
       });
 #pragma unroll
@@ -446,7 +448,7 @@ __device__ void read_jobs(SplitShared& s, const SplitRoute& route) {
 }
 // By one thread of each of its blocks, of which the last sets `made` back.
 __device__ void forget_jobs(const SplitRoute& route) {
-  if (atomicAdd(route.made, 1) == kGrid) *route.made = 0;
+  if (atomicAdd(route.made, 1) == static_cast<int>(gridDim.x)) *route.made = 0;
 }
 
 // kDown: the jobs are made before the predecessor ends, so that weights may come before it does.
@@ -482,10 +484,11 @@ __global__ void __launch_bounds__(kSplitThreads) split_kernel(const SplitParams 
 
 template <bool kDown>
 Status split(const SplitParams& p, cudaStream_t stream) {
-  static const cudaError_t prepared = cudaFuncSetAttribute(
-      split_kernel<kDown>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SplitShared));
-  if (prepared != cudaSuccess) return check(prepared, "the experts' product of a batch");
-  return launch(split_kernel<kDown>, dim3(kGrid), dim3(kSplitThreads), sizeof(SplitShared), stream, p);
+  static OncePerDevice prepared;
+  const Status status =
+      prepared.run([] { return set_attributes(split_kernel<kDown>, {.max_shared = sizeof(SplitShared)}); });
+  if (!status.ok()) return status;
+  return launch(split_kernel<kDown>, dim3(p.layout.sms), dim3(kSplitThreads), sizeof(SplitShared), stream, p);
 }
 
 }  // namespace
@@ -494,13 +497,16 @@ bool split_routes(const Route& r) {
   return r.rows * r.top_k <= kFewPairs && r.experts <= kMadeExperts && r.tile == kSplitTokens &&
          max_jobs(r.rows, r.experts, r.top_k, r.tile) <= kMadeJobs;
 }
-Status split_up(const uint8_t* fc1, const Activations& x, const SplitRoute& route, __half* h,
-                cudaStream_t stream) {
-  return split<false>({.weights = fc1, .x = x, .out = h, .stride = kHidden, .route = route}, stream);
+Status split_up(const uint8_t* fc1, const SlabLayout& layout, const Activations& x, const SplitRoute& route,
+                __half* h, cudaStream_t stream) {
+  return split<false>({.weights = fc1, .layout = layout, .x = x, .out = h, .stride = kHidden, .route = route},
+                      stream);
 }
-Status split_down(const uint8_t* fc2, const Activations& h, const SplitRoute& route, const Store& out,
-                  cudaStream_t stream) {
-  return split<true>({.weights = fc2, .x = h, .out = out.out, .stride = out.stride, .route = route}, stream);
+Status split_down(const uint8_t* fc2, const SlabLayout& layout, const Activations& h, const SplitRoute& route,
+                  const Store& out, cudaStream_t stream) {
+  return split<true>(
+      {.weights = fc2, .layout = layout, .x = h, .out = out.out, .stride = out.stride, .route = route},
+      stream);
 }
 
 }  // namespace moesaic::cuda::sm90a

@@ -20,12 +20,13 @@ struct SplitRoute {
 };
 bool split_routes(const Route& route);
 
+// layout: of the second product's slabs; at most its sms CTAs run.
 // The first product and SwiGLU (alpha 1.702, limit 7). x: F16, jobs of at most kSplitTokens slots; h: [slots,
 // 2880] F16, times kHScale.
-Status split_up(const uint8_t* fc1, const Activations& x, const SplitRoute& route, __half* h,
-                cudaStream_t stream);
+Status split_up(const uint8_t* fc1, const SlabLayout& layout, const Activations& x, const SplitRoute& route,
+                __half* h, cudaStream_t stream);
 // The second, whose biases stand in the slabs: out.bias is not used. route: as the first one had it.
-Status split_down(const uint8_t* fc2, const Activations& h, const SplitRoute& route, const Store& out,
-                  cudaStream_t stream);
+Status split_down(const uint8_t* fc2, const SlabLayout& layout, const Activations& h, const SplitRoute& route,
+                  const Store& out, cudaStream_t stream);
 
 }  // namespace moesaic::cuda::sm90a

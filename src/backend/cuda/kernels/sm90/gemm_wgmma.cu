@@ -77,16 +77,16 @@ Status dense(const Matrix& w, const Tiles& x, float factor, const Epilogue& out,
 
 // A tile's weights take a multiprocessor as long to read as the arithmetic of about 60 tokens, 31 if they are
 // bytes, and the last wave of thread blocks is rarely full.
-Tiles dense_tiles(const Matrix& w, void* data, int tokens) {
+Tiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tokens) {
   constexpr int kTiles[] = {128, 112, 64, 32};
   const int reading = w.kind == Kind::kQ8_0 || w.kind == Kind::kMxfp8 ? 31 : 60;
   const auto time = [&](int tile) {
     const int tiles = (tokens + tile - 1) / tile * dense_params(w, {}, 1.0f).row_tiles;
-    return (tiles + kGrid - 1) / kGrid * std::max(tile, reading);
+    return (tiles + layout.sms - 1) / layout.sms * std::max(tile, reading);
   };
   const int tile = *std::min_element(std::begin(kTiles), std::end(kTiles),
                                      [&](int a, int b) { return time(a) < time(b); });
-  return {.data = data, .cols = static_cast<int>(w.cols), .tokens = tokens, .tile = tile};
+  return {.data = data, .cols = static_cast<int>(w.cols), .tokens = tokens, .tile = tile, .layout = layout};
 }
 
 Status arrange(const void* x, const int32_t* rows, const Tiles& tiles, cudaStream_t stream) {

@@ -93,15 +93,16 @@ struct SlabWeights {
   // Sixteen rows: a unit.
   struct Source {
     const uint8_t* slab;  // the upper one, this lane's next 16 bytes
-    int unit;
+    int unit;             // from FC2's first one of single slabs on
     Tops tops;
     __device__ void open(const WideParams& p, int expert, int row, int lane) {
       const uint8_t* weights = p.weights + expert * kExpertBytes;
-      slab = weights + slab_offset(kDown, row / 8, 0, lane * 16);
-      unit = row / 16;
+      slab = weights + slab_offset(p.x.layout, kDown, row / 8, 0, lane * 16);
+      unit = row / 16 - p.x.layout.fc2_units;
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        tops.top[h] = __ldg(weights + slab_offset(kDown, row / 8 + h, kTopThird, kThirdTop + lane / 4));
+        tops.top[h] =
+            __ldg(weights + slab_offset(p.x.layout, kDown, row / 8 + h, kTopThird, kThirdTop + lane / 4));
     }
     // 102 vectors of 16 bytes; of 51 a slab the second 32 belong to both. left: stages, this one counted.
     __device__ void fetch(uint8_t* to, int left, int lane) {
@@ -554,12 +555,12 @@ Status launch_wide(const WideParams& p, const Epilogue& e, cudaStream_t stream) 
   using Plan = PlanOf<Weights, kTile, Epilogue>;
   constexpr int kShared = Plan::kShared;
   const auto kernel = wide_kernel<Weights, kTile, Epilogue>;
-  static const cudaError_t prepared =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-  if (prepared != cudaSuccess) return check(prepared, "the product of many tokens");
+  static OncePerDevice prepared;
+  const Status status = prepared.run([&] { return set_attributes(kernel, {.max_shared = kShared}); });
+  if (!status.ok()) return status;
   const int most =
       (p.x.jobs != nullptr ? p.x.most_jobs : (p.x.tokens + p.x.tile - 1) / p.x.tile) * p.row_tiles;
-  return launch(kernel, dim3(min(most, kGrid)), dim3(kWideThreads), kShared, stream, p, e);
+  return launch(kernel, dim3(min(most, p.x.layout.sms)), dim3(kWideThreads), kShared, stream, p, e);
 }
 
 template <class Weights, class Epilogue>

@@ -25,11 +25,12 @@ struct Tiles {
   int most_jobs = 0;
   // Without jobs: `tokens` tokens, `tile` a job.
   int tokens = 0;
-  int tile = 0;  // tokens of a job, at most
+  int tile = 0;       // tokens of a job, at most
+  SlabLayout layout;  // of the slabs; at most its sms CTAs run, also for dense matrices
 };
 __host__ __device__ constexpr int chunk_place(int chunk, int token) { return chunk ^ token % 8; }
 // Where a dense product's tokens go.
-Tiles dense_tiles(const Matrix& w, void* data, int tokens);
+Tiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tokens);
 // Tokens that the buffer must hold; ends: jobs whose count is no tile_width, one an expert at most.
 inline size_t tile_tokens(size_t tokens, size_t ends) { return tokens + 15 * ends; }
 

@@ -6,13 +6,13 @@
 //   out   = residual + sum_k p_k (W2[e_k] h + b2[e_k])
 // W1 [5760, 2880], W2 [2880, 2880] in MXFP4: E2M1 values, one E8M0 scale per 32 along K.
 //
-// One launch of kGrid CTAs does all of it. No partial sum leaves a CTA, no atomics; the order of every sum is
-// fixed and does not depend on the batch, so a token gets the same bits alone and in any batch.
+// One launch, a CTA per multiprocessor, does all of it. No partial sum leaves a CTA, no atomics; the order of
+// every sum is fixed and does not depend on the batch, so a token gets the same bits alone and in any batch.
 //   slab  = 8 rows x 2880 columns of one expert, 12,288 bytes.
 //   unit  = two slabs = the 16 rows of an mma.sync.m16n8k16 A operand; rows 0-7 and 8-15 may be different
-//   experts. FC1:  360 units per active expert, dealt over kGrid CTAs. FC2: a CTA owns 16 rows of
-//   every expert, a unit, and most of them 8 more, a slab that shares a unit with that of another expert.
-//   Those with 16 have more of FC1.
+//   experts. FC1:  360 units per active expert, dealt over the CTAs. FC2: a CTA owns rows of
+//   every expert: whole units, and mostly 8 rows more, a slab that shares a unit with that of another expert
+//   (SlabLayout). Those with fewer rows have more of FC1.
 // Roles (17 warps): 0 producer (bulk copies, global -> shared ring, one unit per stage, in thirds of 30 K
 // blocks), 1 epilogue (sum over warps, bias, SwiGLU, combine), 2..16 consumers (6 of the 90 K blocks of every
 // unit each). Of one token the producer finds the likeliest expert and the epilogue chooses all four. h
@@ -81,17 +81,18 @@ struct Stream {
 template <class C>
 __device__ void produce(Shared<C>& s, const Params& p, int experts) {
   Stream<C> stream{s, evict_first_policy()};
+  const Deal<C> deal(p);
   for (int i = 0; i < experts; ++i)
-    for (int unit = fc1_place(i); unit < kFc1Units; unit += kGrid)
+    for (int unit = deal.fc1_place(i); unit < kFc1Units; unit += deal.sms())
       stream.unit(p.fc1 + s.expert_id[i] * kFc1Bytes + (size_t)unit * kUnitBytes);
   mbar_wait(&s.planned, 0);
   const int n = s.item_count;
-  const size_t single = kFc2Single + (size_t)blockIdx.x * kSlabBytes;
+  const size_t single = deal.tail_at();
   for (int i = experts; i < n; ++i) {
     const Item u = load_item(s, i);
     const uint8_t* a = p.fc2 + u.a * kFc2Bytes;
     if (u.kind == 1)
-      stream.unit(a + (size_t)blockIdx.x * kUnitBytes);
+      for (int k = 0; k < deal.fc2_units(); ++k) stream.unit(a + deal.unit_at(k));
     else
       stream.slabs(a + single, u.b == kNone ? nullptr : p.fc2 + u.b * kFc2Bytes + single);
   }
@@ -101,7 +102,8 @@ __device__ void produce(Shared<C>& s, const Params& p, int experts) {
 // it.
 template <class C>
 __device__ void produce_one(Shared<C>& s, const Params& p) {
-  const uint8_t* first = p.fc1 + (size_t)fc1_place(0) * kUnitBytes;
+  const Deal<C> deal(p);
+  const uint8_t* first = p.fc1 + (size_t)deal.fc1_place(0) * kUnitBytes;
   uint64_t policy = evict_first_policy();
   have_now(first, policy, p.logits, p.experts);
   wait_for_predecessor();
@@ -111,19 +113,19 @@ __device__ void produce_one(Shared<C>& s, const Params& p) {
   stream.unit(first + expert * kFc1Bytes);
 #pragma unroll 1
   for (int e = 0;;) {
-    for (int unit = fc1_place(e) + (e == 0 ? kGrid : 0); unit < kFc1Units; unit += kGrid)
+    for (int unit = deal.fc1_place(e) + (e == 0 ? deal.sms() : 0); unit < kFc1Units; unit += deal.sms())
       stream.unit(p.fc1 + expert * kFc1Bytes + (size_t)unit * kUnitBytes);
     if (++e == kTopK) break;
     if (e == 1) mbar_wait(&s.sorted, 0);
     expert = s.pair_expert[e];
   }
-  const size_t single = kFc2Single + (size_t)blockIdx.x * kSlabBytes;
+  const size_t single = deal.tail_at();
   for (int step = 0; step < kFc2Steps; ++step) {
     const int e = step_expert(step);
     const uint8_t* a = p.fc2 + s.pair_expert[e] * kFc2Bytes;
     if (!is_tail(step))
-      stream.unit(a + (size_t)blockIdx.x * kUnitBytes);
-    else if (has_tail())
+      for (int k = 0; k < deal.fc2_units(); ++k) stream.unit(a + deal.unit_at(k));
+    else if (deal.has_tail())
       stream.slabs(a + single, p.fc2 + s.pair_expert[e + 1] * kFc2Bytes + single);
   }
 }
@@ -172,14 +174,20 @@ __device__ __forceinline__ void release_stage(Shared<C>& s, RingPlace<C::kStages
 template <class C>
 __device__ void finish(Shared<C>& s, const Params& p) {
   const int lane = threadIdx.x & 31, row = lane & 15;
-  const bool owner = lane < (has_tail() ? kFc2Rows : 16);
-  const int at = fc2_row(lane);
+  const Deal<C> deal(p);
+  const int rows = deal.fc2_rows();
+  const auto own_rows = [&](const auto& body) {  // body(row of the CTA, row of FC2)
+#pragma unroll 1
+    for (int first = 0; first < C::kFc2Rows; first += 32)
+      if (first + lane < rows) body(first + lane, deal.fc2_row(first + lane));
+  };
   if (lane < p.tokens) s.x_scale[lane] = p.x_scale[lane];
   mbar_wait(&s.sorted, 0);
-  plan_items(s);
+  plan_items(s, deal);
   if (arrives(lane == 0)) mbar_arrive(&s.planned);
-  for (int m = 0; m < p.tokens; ++m)
-    if (owner) s.out[m][lane] = p.residual[(size_t)m * kHidden + at];
+  own_rows([&](int r, int at) {
+    for (int m = 0; m < p.tokens; ++m) s.out[m][r] = p.residual[(size_t)m * kHidden + at];
+  });
   __syncwarp();
   const int n = s.item_count;
   RingPlace<C::kStages> slot;
@@ -188,7 +196,7 @@ __device__ void finish(Shared<C>& s, const Params& p) {
     int token = s.pair_token[u.pair0];
     float factor = u.kind == 0 ? kWeightScale * s.x_scale[token] : s.pair_weight[u.pair0];
     half* h = p.h + (size_t)u.pair0 * kHidden + u.unit0 * 8;
-    for (int k = 0; k < u.units; ++k, h += kGrid * 8) {
+    for (int k = 0; k < u.units; ++k, h += deal.sms() * 8) {
       const Stage<C>& stage = s.stages[slot.index];
       mbar_wait(&s.stages[slot.index].done, slot.phase);
       const float bias = unit_bias(s, slot.index);
@@ -199,7 +207,8 @@ __device__ void finish(Shared<C>& s, const Params& p) {
           store_h(h + (size_t)c * kHidden, fmaf(sum, factor, bias));
         } else {
           const float y = fc2_value(sum, bias, factor);
-          float& out = s.out[token][u.kind == 1 ? row : 16 + (row & 7)];
+          float& out = s.out[token][u.kind == 1 ? (C::kOneUnit ? 0 : 16 * k) + row
+                                                : 16 * deal.fc2_units() + (row & 7)];
           if (lane < 16 && (u.kind == 1 || (row < 8) == (c < u.columns_a))) out = __fadd_rn(out, y);
           __syncwarp();
         }
@@ -215,21 +224,108 @@ __device__ void finish(Shared<C>& s, const Params& p) {
       }
     }
   }
-  for (int m = 0; m < p.tokens; ++m)
-    if (owner) p.out[(size_t)m * kHidden + at] = s.out[m][lane];
+  own_rows([&](int r, int at) {
+    for (int m = 0; m < p.tokens; ++m) p.out[(size_t)m * kHidden + at] = s.out[m][r];
+  });
 }
+
+// FC2's next unit of the ring, of one token: its value of lane's row, times the weight of the row's expert.
+template <class C>
+__device__ __forceinline__ float next_fc2_value(Shared<C>& s, RingPlace<C::kStages>& slot, int expert,
+                                                int column) {
+  const float weight = s.pair_weight[expert + column];
+  mbar_wait(&s.stages[slot.index].done, slot.phase);
+  const float bias = unit_bias(s, slot.index), sum = sum_consumers(s.stages[slot.index].reduce, column);
+  release_stage(s, slot);
+  return fc2_value(sum, bias, weight);
+}
+// What is added i-th: the order is that of the experts' ids, and the likeliest, which is the first of v, has
+// `below` before it.
+template <class Values>
+__device__ __forceinline__ float by_id(const Values& v, int i, int below) {
+  return i < below ? v((i + 1) % kTopK) : i == below ? v(0) : v(i);
+}
+
+// FC2 of one token where each CTA has one unit: all in registers.
+template <class C>
+struct OneUnitSums {
+  const Params& p;
+  const Deal<C>& deal;
+  const int lane = threadIdx.x & 31, row = lane & 15;
+  const int at = deal.fc2_row(row), tail_at = deal.fc2_row(16 + row % 8);
+  float out = p.residual[at], out_tail = deal.has_tail() ? p.residual[tail_at] : 0.0f;
+
+  __device__ __forceinline__ void run(Shared<C>& s, RingPlace<C::kStages>& slot, int below) {
+    float y[kTopK], y_tail[kTopK];  // of the experts
+#pragma unroll
+    for (int step = 0; step < kFc2Steps; ++step) {
+      const bool tail = is_tail(step);
+      if (tail && !deal.has_tail()) continue;
+      const int e = step_expert(step);
+      const float value = next_fc2_value(s, slot, e, tail ? row >> 3 : 0);
+      if (tail) {
+        y_tail[e] = value, y_tail[e + 1] = __shfl_down_sync(~0u, value, 8);
+      } else {
+        y[e] = value;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTopK; ++i) {
+      out = __fadd_rn(out, by_id([&](int e) { return y[e]; }, i, below));
+      if (deal.has_tail()) out_tail = __fadd_rn(out_tail, by_id([&](int e) { return y_tail[e]; }, i, below));
+    }
+    if (lane < 16) p.out[at] = out;
+    if (lane < 8 && deal.has_tail()) p.out[tail_at] = out_tail;
+  }
+};
+// The same of any number of units, through shared memory.
+template <class C>
+struct ManyUnitSums {
+  const Params& p;
+  const Deal<C>& deal;
+
+  __device__ __forceinline__ void run(Shared<C>& s, RingPlace<C::kStages>& slot, int below) {
+    const int lane = threadIdx.x & 31, row = lane & 15, units = deal.fc2_units();
+#pragma unroll 1
+    for (int step = 0; step < kFc2Steps; ++step) {
+      const int e = step_expert(step);
+      if (is_tail(step)) {
+        if (!deal.has_tail()) continue;
+        const float value = next_fc2_value(s, slot, e, row >> 3);
+        if (lane < 16) s.out[e + (row >> 3)][16 * units + row % 8] = value;
+        continue;
+      }
+#pragma unroll 1
+      for (int k = 0; k < units; ++k) {
+        const float value = next_fc2_value(s, slot, e, 0);
+        if (lane < 16) s.out[e][16 * k + row] = value;
+      }
+    }
+    __syncwarp();
+    const int rows = deal.fc2_rows();
+#pragma unroll 1
+    for (int r = lane; r < rows; r += 32) {
+      const int at = deal.fc2_row(r);
+      float out = p.residual[at];
+#pragma unroll
+      for (int i = 0; i < kTopK; ++i)
+        out = __fadd_rn(out, by_id([&](int e) { return s.out[e][r]; }, i, below));
+      p.out[at] = out;
+    }
+  }
+};
 
 template <class C>
 __device__ void finish_one(Shared<C>& s, const Params& p) {
-  const int lane = threadIdx.x & 31, row = lane & 15;
-  const int at = fc2_row(row), tail_at = fc2_row(16 + row % 8);
+  const int lane = threadIdx.x & 31;
+  const Deal<C> deal(p);
+  std::conditional_t<C::kOneUnit, OneUnitSums<C>, ManyUnitSums<C>> sums{p, deal};
   const float scale = kWeightScale * p.x_scale[0];
-  float out = p.residual[at], out_tail = has_tail() ? p.residual[tail_at] : 0.0f;
   const int below = choose_one(s, p);
   if (arrives(lane == 0)) mbar_arrive(&s.sorted);
   RingPlace<C::kStages> slot;
   for (int e = 0; e < kTopK; ++e) {
-    for (int unit = fc1_place(e); unit < kFc1Units; unit += kGrid) {
+    for (int unit = deal.fc1_place(e); unit < kFc1Units; unit += deal.sms()) {
       mbar_wait(&s.stages[slot.index].done, slot.phase);
       const float bias = unit_bias(s, slot.index), sum = sum_consumers(s.stages[slot.index].reduce, 0);
       release_stage(s, slot);
@@ -237,34 +333,7 @@ __device__ void finish_one(Shared<C>& s, const Params& p) {
     }
   }
   weigh_experts(s);
-  float y[kTopK], y_tail[kTopK];  // of the experts
-#pragma unroll
-  for (int step = 0; step < kFc2Steps; ++step) {
-    const bool tail = is_tail(step);
-    if (tail && !has_tail()) continue;
-    const int e = step_expert(step), column = tail ? row >> 3 : 0;
-    const float weight = s.pair_weight[e + column];
-    mbar_wait(&s.stages[slot.index].done, slot.phase);
-    const float bias = unit_bias(s, slot.index), sum = sum_consumers(s.stages[slot.index].reduce, column);
-    release_stage(s, slot);
-    const float value = fc2_value(sum, bias, weight);
-    if (tail) {
-      y_tail[e] = value, y_tail[e + 1] = __shfl_down_sync(~0u, value, 8);
-    } else {
-      y[e] = value;
-    }
-  }
-  // Added in the order of the experts' ids: the likeliest is the first, but has `below` before it.
-#pragma unroll
-  for (int i = 0; i < kTopK; ++i) {
-    const auto by_id = [&](const float(&v)[kTopK]) {
-      return i < below ? v[(i + 1) % kTopK] : i == below ? v[0] : v[i];
-    };
-    out = __fadd_rn(out, by_id(y));
-    if (has_tail()) out_tail = __fadd_rn(out_tail, by_id(y_tail));
-  }
-  if (lane < 16) p.out[at] = out;
-  if (lane < 8 && has_tail()) p.out[tail_at] = out_tail;
+  sums.run(s, slot, below);
 }
 
 template <class C>
@@ -317,44 +386,56 @@ __global__ void __maxnreg__(kMostRegisters) moe_decode_kernel(const Params p) {
 }
 
 // ---- launcher ----
-using OneToken = Config<1, 5, 6>;
-using TwoTokens = Config<2, 5, 6>;
-using FourTokens = Config<4, 4, 8>;
-using EightTokens = Config<8, 4, 8>;
+template <int Sms>
+struct Configs {
+  using OneToken = Config<1, 5, 6, Sms>;
+  using TwoTokens = Config<2, 5, 6, Sms>;
+  using FourTokens = Config<4, 4, 8, Sms>;
+  using EightTokens = Config<8, 4, 8, Sms>;
+};
 
 template <class C>
-cudaError_t prepare() {
-  const cudaError_t code = cudaFuncSetAttribute(
-      moe_decode_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared<C>)));
-  return code != cudaSuccess ? code : share_multiprocessor(moe_decode_kernel<C>);
+Status prepare() {
+  static_assert(sizeof(Shared<C>) <= 232448, "of a CTA of sm_90");
+  static OncePerDevice prepared;
+  return prepared.run([] {
+    return set_attributes(moe_decode_kernel<C>, {.max_shared = sizeof(Shared<C>), .prefer_shared = true});
+  });
+}
+template <class Of>
+Status prepare_all() {
+  for (const auto prepare_config : {prepare<typename Of::OneToken>, prepare<typename Of::TwoTokens>,
+                                    prepare<typename Of::FourTokens>, prepare<typename Of::EightTokens>}) {
+    const Status status = prepare_config();
+    if (!status.ok()) return status;
+  }
+  return {};
 }
 
 template <class C>
 Status run(const Params& p, cudaStream_t stream) {
-  return launch(moe_decode_kernel<C>, dim3(kGrid), dim3(kThreads), sizeof(Shared<C>), stream, p);
+  return launch(moe_decode_kernel<C>, dim3(p.layout.sms), dim3(kThreads), sizeof(Shared<C>), stream, p);
+}
+template <class Of>
+Status run_any(const Params& p, cudaStream_t stream) {
+  if (p.tokens == 1) return run<typename Of::OneToken>(p, stream);
+  if (p.tokens == 2) return run<typename Of::TwoTokens>(p, stream);
+  return p.tokens <= 4 ? run<typename Of::FourTokens>(p, stream) : run<typename Of::EightTokens>(p, stream);
 }
 
 }  // namespace
 
-Status prepare_moe_decode(int device) {
-  int processors = 0;
-  cudaError_t code = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (code == cudaSuccess && processors < kGrid)
-    return Status(StatusCode::kUnsupported,
-                  "cuda: the decode kernel of the experts needs 132 multiprocessors");
-  if (code == cudaSuccess) code = prepare<OneToken>();
-  if (code == cudaSuccess) code = prepare<TwoTokens>();
-  if (code == cudaSuccess) code = prepare<FourTokens>();
-  if (code == cudaSuccess) code = prepare<EightTokens>();
-  return check(code, "the decode kernel of the experts");
+Status prepare_moe_decode(const SlabLayout& layout) {
+  if (layout.sms < kFewestSms || layout.sms > kMostSms)
+    return Status(StatusCode::kUnsupported, "cuda: the decode kernel of the experts needs 16 to 180 SMs");
+  return layout.sms == kFullSms ? prepare_all<Configs<kFullSms>>() : prepare_all<Configs<0>>();
+}
 }
 
 Status moe_decode(const MoeDecode& p, cudaStream_t stream) {
   if (p.tokens < 1 || p.tokens > 8)
     return Status(StatusCode::kInvalidArgument, "cuda: the decode kernel of the experts takes 1 to 8 tokens");
-  if (p.tokens == 1) return run<OneToken>(p, stream);
-  if (p.tokens == 2) return run<TwoTokens>(p, stream);
-  return p.tokens <= 4 ? run<FourTokens>(p, stream) : run<EightTokens>(p, stream);
+  return p.layout.sms == kFullSms ? run_any<Configs<kFullSms>>(p, stream) : run_any<Configs<0>>(p, stream);
 }
 
 }  // namespace moesaic::cuda::sm90a

@@ -1,5 +1,5 @@
 // The whole mixture of experts for 1 to 8 tokens in one launch, on Hopper: see moe_decode.cu. 16.0 us a layer
-// for one token on an H200, 75% of its bandwidth (2, 4, 8 tokens: docs/performance.md).
+// for one token on an H200, 75% of its bandwidth (2, 4, 8 tokens: docs/lab).
 //
 // Its sums have another order than gemm.h's: a token's bits are the same in any batch of up to 8, and others
 // beyond.
@@ -23,11 +23,12 @@ struct MoeDecode {
   __half* h_clear;        // scratch of another launch, filled with kEmpty here
   int clear_vectors;      // 16-byte vectors of h_clear
   int tokens;
+  SlabLayout layout;  // of fc2; its sms CTAs run
 };
 
-// Once per device, before the first launch or capture. kUnsupported if the device has fewer than kGrid
-// processors: all thread blocks must be resident at once.
-Status prepare_moe_decode(int device);
+// Once per device, before the first launch or capture. layout: of the device or of a part of it, since all
+// CTAs must be resident at once. kUnsupported outside kFewestSms to kMostSms.
+Status prepare_moe_decode(const SlabLayout& layout);
 Status moe_decode(const MoeDecode& p, cudaStream_t stream);
 
 }  // namespace moesaic::cuda::sm90a

@@ -180,9 +180,13 @@ template <class C>
 __device__ __forceinline__ void start_consumer(Shared<C>& s, const Params& p, int warp) {
   request_rows(s, p.x, p.tokens, C::kXSlot, warp);
   copy_async_commit();
-  const int vector = (threadIdx.x - 64) * kGrid + blockIdx.x;
-  if (vector < p.clear_vectors)
+  const Deal<C> deal(p);
+  constexpr int kMostVectors = 8 * kTopK * kHidden / 8;
+  for (int vector = (threadIdx.x - 64) * deal.sms() + blockIdx.x; vector < p.clear_vectors;
+       vector += kConsumers * 32 * deal.sms()) {
     reinterpret_cast<uint4*>(p.h_clear)[vector] = make_uint4(kEmpty, kEmpty, kEmpty, kEmpty);
+    if (kConsumers * 32 * C::kSms >= kMostVectors) break;  // one each
+  }
   copy_async_wait<0>();
   __syncwarp();
 }
@@ -223,6 +227,7 @@ __device__ void consume(Shared<C>& s, const Params& p, int warp) {
 template <class C>
 __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
   start_consumer(s, p, warp);
+  const Deal<C> deal(p);
   RingPlace<C::kStages> slot;
   const auto request = [&](int e, int n) {
     request_rows(s, p.h + e * kHidden, n, e, warp);
@@ -233,7 +238,7 @@ __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
   uint4 b[6];
   load_columns(s, b, one, warp, 1, C::kXSlot);
   int units = 0;
-  for (int e = 0; e < kTopK; ++e) units += fc1_units(fc1_place(e));
+  for (int e = 0; e < kTopK; ++e) units += deal.fc1_units(deal.fc1_place(e));
 #pragma unroll 1
   for (int k = 0; k < units; ++k) {
     if (k == units - 3) request(0, 2);
@@ -249,7 +254,7 @@ __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
   };
 #pragma unroll 1
   for (int e = 0; e < kTopK; ++e) {
-    if (e == kTopK - 1 && has_tail()) {
+    if (e == kTopK - 1 && deal.has_tail()) {
 #pragma unroll 1
       for (int a = 0; a < kTopK; a += 2) {
         if (a > 0) {
@@ -269,7 +274,8 @@ __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
     }
     if (e == 2) request(3, 1);
     one.place(own, b);
-    consume_unit<C, 6>(s, b, warp, 1, slot);
+#pragma unroll 1
+    for (int k = 0; k < deal.fc2_units(); ++k) consume_unit<C, 6>(s, b, warp, 1, slot);
   }
 }
 

@@ -16,8 +16,8 @@ using Params = MoeDecode;
 // Several tokens: work on one expert or pair of experts, the same list for every CTA but for unit0 and units
 // of FC1.
 struct alignas(16) Item {
-  uint8_t kind;  // 0: FC1, units unit0 + k * kGrid of expert a; 1: FC2 slabs 0, 1 of expert a; 2: slab 2 of a
-                 // (and b)
+  uint8_t kind;  // 0: FC1, units unit0 + k * sms of expert a; 1: FC2, this CTA's units of expert a;
+                 // 2: its single slab of a (and b)
   uint8_t units;
   uint8_t columns;    // 1..8
   uint8_t columns_a;  // columns of the expert of rows 0-7
@@ -33,9 +33,14 @@ struct alignas(16) Item {
 constexpr uint8_t kNone = 0xff;
 static_assert(sizeof(Item) == 16, "read as one vector");
 
-// kStages: units in the ring. kInFlight: thirds being copied at a time. kColumns: most columns of a unit.
-template <int Tokens, int Stages, int InFlight>
+// kSms: CTAs, where the code is for one number of them; 0: as the layout says. kStages: units in the ring.
+// kInFlight: thirds being copied at a time. kColumns: most columns of a unit.
+template <int Tokens, int Stages, int InFlight, int Sms>
 struct Config {
+  static constexpr int kSms = Sms;
+  static constexpr int kFc2Rows = Sms > 0 ? slab_layout(Sms).most_rows() : most_fc2_rows();  // of a CTA
+  static constexpr bool kOneUnit = Sms > 0 &&
+                                   slab_layout(Sms).fc2_units == Sms;  // of FC2, and no CTA has more
   static constexpr int kTokens = Tokens, kStages = Stages, kInFlight = InFlight;
   static constexpr int kPairs = Tokens * kTopK;
   static constexpr int kColumns = Tokens * 2 < 8 ? Tokens * 2 : 8;
@@ -59,7 +64,7 @@ template <class C>
 struct alignas(128) Shared {
   Stage<C> stages[C::kStages];
   uint8_t act[C::kSlots][kRowStride];
-  float out[C::kTokens][kFc2Rows];
+  float out[C::kResident && !C::kOneUnit ? kTopK : C::kTokens][C::kFc2Rows];  // one token: of each expert
   float x_scale[C::kTokens];
   Item items[C::kPairs * 3 + 1];  // one more is read, not used
   int top_id[C::kPairs];          // [tokens][kTopK]
@@ -163,20 +168,53 @@ __device__ int sort_pairs(Shared<C>& s, const Params& p) {
   return experts;
 }
 
-// FC1's units of the i-th expert are dealt in rounds of kGrid. What the last round leaves over falls to the
-// thread blocks without a single slab of FC2, and to the others in turn: this one's place in a round.
-__device__ __forceinline__ int fc1_place(int i) {
-  constexpr int kOthers = kGrid - kFc2Tails;
-  const int cta = blockIdx.x;
-  return cta < kFc2Tails ? kOthers + (cta + kOthers * i) % kFc2Tails : cta - kFc2Tails;
-}
-// Units of an expert at such a place.
-__device__ __forceinline__ int fc1_units(int place) { return (kFc1Units - 1 - place) / kGrid + 1; }
-__device__ __forceinline__ bool has_tail() { return blockIdx.x < kFc2Tails; }
-// Row of FC2's place `row` (0-23) in a thread block.
-__device__ __forceinline__ int fc2_row(int row) {
-  return row < 16 ? blockIdx.x * 16 + row : kFc2Tail + blockIdx.x * 8 + row - 16;
-}
+// What this CTA has to do of each expert: SlabLayout, constant where the code is for one.
+template <class C>
+struct Deal {
+  SlabLayout layout;
+
+  __device__ __forceinline__ explicit Deal(const Params& p)
+      : layout(C::kSms > 0 ? slab_layout(C::kSms > 0 ? C::kSms : 1) : p.layout) {}
+  __device__ __forceinline__ int sms() const { return layout.sms; }
+
+  // FC1's units of the i-th expert are dealt in rounds of `sms`: this CTA's place in a round. What the last
+  // round leaves over falls first to the CTAs that have a slab less of FC2, and where it is not one for each,
+  // to each kind in turn: with every expert the places move on by what is needed for that.
+  __device__ __forceinline__ int fc1_place(int i) const {
+    const int cta = blockIdx.x, longer = layout.longer() > 0 ? layout.longer() : layout.fc2_singles();
+    const int others = layout.sms - longer, left = kFc1Units % layout.sms;
+    if (cta < longer) return others + turned(cta, left > others ? others - left : 0, i, longer);
+    return turned(cta - longer, left < others ? -left : 0, i, others);
+  }
+  // `place` of `all`, moved by i steps of `by` > -all.
+  __device__ __forceinline__ static int turned(int place, int by, int i, int all) {
+    return by == 0 ? place : (place + (by + all) * i) % all;
+  }
+  // Units of an expert at such a place.
+  __device__ __forceinline__ int fc1_units(int place) const {
+    return (kFc1Units - 1 - place) / layout.sms + 1;
+  }
+
+  // FC2: whole units, and a single slab (the tail).
+  __device__ __forceinline__ int fc2_units() const { return C::kOneUnit ? 1 : layout.units_of(blockIdx.x); }
+  __device__ __forceinline__ int single() const { return layout.single_of(blockIdx.x); }
+  __device__ __forceinline__ bool has_tail() const {
+    return static_cast<unsigned>(single()) < static_cast<unsigned>(layout.fc2_singles());
+  }
+  __device__ __forceinline__ int fc2_rows() const { return fc2_units() * 16 + (has_tail() ? 8 : 0); }
+  __device__ __forceinline__ size_t unit_at(int k) const {
+    return static_cast<size_t>(blockIdx.x + (C::kOneUnit ? 0 : k * layout.sms)) * kUnitBytes;
+  }
+  __device__ __forceinline__ size_t tail_at() const {
+    return static_cast<size_t>(layout.fc2_units) * kUnitBytes + static_cast<size_t>(single()) * kSlabBytes;
+  }
+  // Row of FC2 of this CTA's row `row`, of which the tail's are the last.
+  __device__ __forceinline__ int fc2_row(int row) const {
+    const int units = fc2_units(), unit = C::kOneUnit ? 0 : row / 16;
+    return row < 16 * units ? (blockIdx.x + unit * layout.sms) * 16 + row - unit * 16
+                            : layout.fc2_units * 16 + single() * 8 + row - 16 * units;
+  }
+};
 
 template <class C>
 __device__ __forceinline__ Item expert_item(const Shared<C>& s, int kind, int e) {
@@ -192,7 +230,7 @@ __device__ __forceinline__ Item expert_item(const Shared<C>& s, int kind, int e)
 
 // FC2 of several tokens: experts in pairs; lane = pair. A pair with more than 8 columns is split.
 template <class C>
-__device__ void plan_fc2(Shared<C>& s, int experts) {
+__device__ void plan_fc2(Shared<C>& s, const Deal<C>& deal, int experts) {
   const int lane = threadIdx.x & 31;
   const int a = 2 * lane, b = a + 1;
   const bool both = b < experts;
@@ -200,23 +238,25 @@ __device__ void plan_fc2(Shared<C>& s, int experts) {
   const bool split = both && rows > 8;
   const int shift = __popc(__ballot_sync(~0u, split) & ((1u << lane) - 1));
   if (a < experts) {
-    const bool tail = has_tail();
+    const bool tail = deal.has_tail();
     int group = lane + shift, at = experts + (tail ? 3 * lane + shift : 2 * lane);
     auto emit = [&](int first, int last) {
       const int slot = ((group + 1) & 1) * C::kColumns;
       Item u = expert_item(s, 1, first);
+      if (!C::kOneUnit) u.units = deal.fc2_units();
       const int columns = s.expert_start[last + 1] - u.pair0;
       u.slots = slot * 0x11111111u + 0x76543210u;
       u.wait_rows = columns;
       s.items[at++] = u;
       if (last != first) {
         Item v = expert_item(s, 1, last);
+        v.units = u.units;
         v.slots = (slot + u.columns) * 0x11111111u + 0x76543210u;
         s.items[at++] = v;
       }
       ++group;
       if (!tail) return;
-      u.kind = 2;
+      u.kind = 2, u.units = 1;
       u.wait_rows = 0;
       u.columns = columns;
       if (last != first) u.b = s.expert_id[last];
@@ -242,18 +282,18 @@ __device__ void plan_fc2(Shared<C>& s, int experts) {
 
 // Epilogue warp: the table of items.
 template <class C>
-__device__ void plan_items(Shared<C>& s) {
+__device__ void plan_items(Shared<C>& s, const Deal<C>& deal) {
   const int lane = threadIdx.x & 31;
   const int experts = s.experts;
   if (lane < experts) {
     Item u = expert_item(s, 0, lane);
-    u.unit0 = fc1_place(lane);
-    u.units = fc1_units(u.unit0);
+    u.unit0 = deal.fc1_place(lane);
+    u.units = deal.fc1_units(u.unit0);
     for (int c = 0; c < u.columns; ++c) u.slots |= s.pair_token[u.pair0 + c] << 4 * c;
     s.items[lane] = u;
   }
   __syncwarp();
-  plan_fc2(s, experts);
+  plan_fc2(s, deal, experts);
   __syncwarp();
 }
 

@@ -69,18 +69,19 @@ __device__ __forceinline__ float swiglu(float gate, float up) {
   return __fdividef(gate, 1.0f + __expf(-1.702f * gate)) * (up + 1.0f);
 }
 
-// Where a unit's slabs stand in it: third by third, but for FC2's single slabs, which come one after the
-// other and make units, too.
+// Where a unit's slabs stand in it: third by third, but for two of FC2's single slabs, which follow each
+// other whole and are a unit for the kernels that read FC2 in order. unit: its distance from the first such
+// one.
 struct Strides {
   int slab, third;
 };
 __device__ __forceinline__ Strides strides(bool down, int unit) {
-  return down && unit >= kGrid ? Strides{kSlabBytes, kSlabThird} : Strides{kSlabThird, kUnitThird};
+  return down && unit >= 0 ? Strides{kSlabBytes, kSlabThird} : Strides{kSlabThird, kUnitThird};
 }
 
 // Offset of byte `at` of third `third` of a slab inside one expert's matrix.
-__device__ inline size_t slab_offset(bool down, int slab, int third, int at) {
-  const Strides by = strides(down, slab / 2);
+__device__ inline size_t slab_offset(const SlabLayout& layout, bool down, int slab, int third, int at) {
+  const Strides by = strides(down, slab / 2 - layout.fc2_units);
   return (size_t)(slab / 2) * kUnitBytes + slab % 2 * by.slab + third * by.third + at;
 }
 

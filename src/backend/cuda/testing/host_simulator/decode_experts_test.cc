@@ -1,5 +1,5 @@
 // The experts of 1 to 8 tokens in one launch, on the host: all thread blocks at once, since each waits for
-// what the others leave of the first product.
+// what the others leave of the first product. Also for devices with fewer multiprocessors than an H200.
 #include "backend/cuda/kernels/sm90/moe_decode.cu"
 #include "backend/cuda/testing/host_simulator/experts.h"
 #include "moe/work_list.h"
@@ -7,7 +7,10 @@
 namespace moesaic::cuda::sm90a {
 namespace {
 
-alignas(128) uint8_t raw[sizeof(Shared<EightTokens>)];  // the kernel's
+using Full = Configs<kFullSms>;
+using Any = Configs<0>;
+alignas(128) uint8_t
+    raw[std::max(sizeof(Shared<Full::EightTokens>), sizeof(Shared<Any::EightTokens>))];  // the kernel's
 
 constexpr int kMostTokens = 8;
 
@@ -26,12 +29,12 @@ struct Tokens {
   }
 
   template <class C>
-  std::vector<float> run(int tokens) const {
+  std::vector<float> run(int tokens, int sms = kFullSms) const {
     const auto empty = __half(__half_raw{.x = 0xFFFF});
     std::vector<__half> h(static_cast<size_t>(tokens) * kTopK * kHidden, empty), cleared(h.size());
     std::vector<float> out(static_cast<size_t>(tokens) * kHidden);
-    const Params p{.fc1 = experts().fc1.data(),
-                   .fc2 = experts().fc2.data(),
+    const Params p{.fc1 = experts(sms).fc1.data(),
+                   .fc2 = experts(sms).fc2.data(),
                    .x = x.data(),
                    .x_scale = scale.data(),
                    .logits = logits.data(),
@@ -41,9 +44,10 @@ struct Tokens {
                    .h = h.data(),
                    .h_clear = cleared.data(),
                    .clear_vectors = static_cast<int>(cleared.size() / 8),
-                   .tokens = tokens};
+                   .tokens = tokens,
+                   .layout = slab_layout(sms)};
     EXPECT_TRUE(
-        on_host::run_at_once(kGrid, kThreads, {raw, sizeof(Shared<C>)}, [&] { moe_decode_kernel<C>(p); }));
+        on_host::run_at_once(sms, kThreads, {raw, sizeof(Shared<C>)}, [&] { moe_decode_kernel<C>(p); }));
     EXPECT_TRUE(std::ranges::all_of(cleared, [](__half v) { return __half_raw(v).x == 0xFFFF; }));
     return out;
   }
@@ -67,8 +71,8 @@ struct Tokens {
 TEST(DecodeExperts, GiveTheSameBitsInAnyBatch) {
   ASSERT_EQ(experts().fault, 0);
   const Tokens tokens;
-  const std::vector<float> one = tokens.run<OneToken>(1), two = tokens.run<TwoTokens>(2),
-                           three = tokens.run<FourTokens>(3), eight = tokens.run<EightTokens>(8);
+  const std::vector<float> one = tokens.run<Full::OneToken>(1), two = tokens.run<Full::TwoTokens>(2),
+                           three = tokens.run<Full::FourTokens>(3), eight = tokens.run<Full::EightTokens>(8);
   Error error;
   for (const int token : {0, 1, 2, 5, 7}) {
     const std::vector<double> want = tokens.expected(token);
@@ -84,6 +88,46 @@ TEST(DecodeExperts, GiveTheSameBitsInAnyBatch) {
   EXPECT_TRUE(begins_like_eight(one));
   EXPECT_TRUE(begins_like_eight(two));
   EXPECT_TRUE(begins_like_eight(three));
+}
+
+// Sums do not depend on who owns a row: the bits are those of the full device, which are compared above.
+class DecodeExpertsOnSms : public testing::TestWithParam<int> {};
+TEST_P(DecodeExpertsOnSms, GiveTheBitsOfTheFullDevice) {
+  const int sms = GetParam();
+  ASSERT_EQ(experts(sms).fault, 0);
+  static const Tokens tokens;
+  static const std::vector<float> want = tokens.run<Full::EightTokens>(8);
+  const auto is_wanted = [&](const std::vector<float>& got) {
+    return std::equal(got.begin(), got.end(), want.begin());
+  };
+  EXPECT_TRUE(is_wanted(tokens.run<Any::OneToken>(1, sms)));
+  EXPECT_TRUE(is_wanted(tokens.run<Any::TwoTokens>(2, sms)));
+  EXPECT_TRUE(is_wanted(tokens.run<Any::FourTokens>(3, sms)));
+  EXPECT_TRUE(is_wanted(tokens.run<Any::EightTokens>(8, sms)));
+}
+// An H100 PCIe, an H20, and a slice of a device.
+INSTANTIATE_TEST_SUITE_P(Sms, DecodeExpertsOnSms, testing::Values(114, 78, 17),
+                         testing::PrintToStringParamName());
+
+// Every row of FC2 has one owner, and nobody has two slabs more than another.
+TEST(SlabLayout, DealsEveryRowOnce) {
+  for (int sms = kFewestSms; sms <= kMostSms; ++sms) {
+    const SlabLayout layout = slab_layout(sms);
+    std::vector<int> unit_owners(layout.fc2_units), single_owners(layout.fc2_singles());
+    int least = kHidden, most = 0;
+    for (int cta = 0; cta < sms; ++cta) {
+      const int single = layout.single_of(cta), units = layout.units_of(cta);
+      const bool tail = single >= 0 && single < layout.fc2_singles();
+      for (int k = 0; k < units; ++k) ++unit_owners.at(cta + k * sms);
+      if (tail) ++single_owners.at(single);
+      const int rows = units * 16 + (tail ? 8 : 0);
+      least = std::min(least, rows), most = std::max(most, rows);
+    }
+    EXPECT_TRUE(std::ranges::all_of(unit_owners, [](int n) { return n == 1; })) << sms;
+    EXPECT_TRUE(std::ranges::all_of(single_owners, [](int n) { return n == 1; })) << sms;
+    EXPECT_LE(most - least, 8) << sms;
+    EXPECT_EQ(most, layout.most_rows()) << sms;
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 #include <span>
 #include <vector>
@@ -17,14 +18,15 @@ namespace moesaic::cuda::sm90a {
 inline constexpr int kExperts = 5;
 enum Part { kGatePart, kUpPart, kDownPart, kParts };
 
-// Random experts, as they were stored and as slabs.
+// Random experts, as they were stored and as slabs for a device of so many multiprocessors.
 struct Experts {
+  SlabLayout layout;
   std::vector<uint8_t> codes[kParts], scales[kParts];
   std::vector<float> bias[kParts];  // representable in BF16
   std::vector<uint8_t> fc1, fc2;
   int fault = 0;
 
-  Experts() {
+  explicit Experts(int sms) : layout(slab_layout(sms)) {
     std::mt19937 rng(3);
     for (int part = 0; part < kParts; ++part) {
       codes[part].resize(size_t{kExperts} * kHidden * kHidden / 2);
@@ -51,6 +53,7 @@ struct Experts {
     out.resize(kExperts * expert_bytes);
     const SlabParams p{.source = {raw(first), raw(second)},
                        .down = down,
+                       .layout = layout,
                        .experts = kExperts,
                        .bias = {bias[first].data(), bias[second].data()},
                        .out = out.data(),
@@ -78,9 +81,9 @@ struct Experts {
   }
 };
 
-inline const Experts& experts() {
-  static const Experts all;
-  return all;
+inline const Experts& experts(int sms = kFullSms) {
+  static std::map<int, Experts> all;
+  return all.try_emplace(sms, sms).first->second;
 }
 
 // Of both products, the second from the first one's h, which is rounded to F16.

@@ -97,8 +97,3 @@ inline unsigned viaddmax_s16x2(unsigned x, unsigned y, unsigned z) {
   return result;
 }
 #define __viaddmax_s16x2 viaddmax_s16x2
-
-template <class... Params>
-cudaError_t cudaFuncSetAttribute(void (*kernel)(Params...), cudaFuncAttribute attribute, int value) {
-  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value);
-}

@@ -10,13 +10,15 @@ alignas(128) uint8_t split_shared[sizeof(SplitShared)];  // the kernel's
 
 template <bool kDown>
 void run(const SplitParams& p) {
-  ASSERT_TRUE(on_host::run_in_turn(kGrid, kSplitThreads, split_shared, [&] { split_kernel<kDown>(p); }));
+  ASSERT_TRUE(
+      on_host::run_in_turn(p.layout.sms, kSplitThreads, split_shared, [&] { split_kernel<kDown>(p); }));
 }
 
 // What goes in, and rooms for what comes out.
 struct Rows {
   std::vector<__half> x, h;
   std::vector<float> y;
+  int sms = kFullSms;
   Rows(int rows, int slots)
       : x(static_cast<size_t>(rows) * kHidden),
         h(static_cast<size_t>(slots) * kHidden),
@@ -28,11 +30,19 @@ struct Rows {
   void multiply(Activations up, const SplitRoute& route) {
     up.x = x.data(), up.tile = kSplitTokens;
     Activations down = up;
-    run<false>(
-        {.weights = experts().fc1.data(), .x = up, .out = h.data(), .stride = kHidden, .route = route});
+    run<false>({.weights = experts(sms).fc1.data(),
+                .layout = slab_layout(sms),
+                .x = up,
+                .out = h.data(),
+                .stride = kHidden,
+                .route = route});
     down.x = h.data(), down.rows = nullptr, down.factor = 1.0f / kHScale;
-    run<true>(
-        {.weights = experts().fc2.data(), .x = down, .out = y.data(), .stride = kHidden, .route = route});
+    run<true>({.weights = experts(sms).fc2.data(),
+               .layout = slab_layout(sms),
+               .x = down,
+               .out = y.data(),
+               .stride = kHidden,
+               .route = route});
   }
   void compare(int expert, int row, int slot, Errors& errors) const {
     const auto row_of = [](const std::vector<__half>& all, int at) {
@@ -83,13 +93,15 @@ TEST(SplitExperts, ChooseExpertsAndMultiply) {
   errors.check();
 }
 
-TEST(SplitExperts, MultiplyByGivenJobs) {
+class SplitExpertsOnSms : public testing::TestWithParam<int> {};
+TEST_P(SplitExpertsOnSms, MultiplyByGivenJobs) {
   ASSERT_EQ(experts().fault, 0);
   const std::vector<Job> jobs = {{0, 0, 16, 0}, {0, 16, 5, 16}, {2, 21, 1, 24}};
   const int job_count = static_cast<int>(jobs.size()), slots = 22;
   std::vector<int32_t> slot_rows;
   for (int slot = 0; slot < slots; ++slot) slot_rows.push_back((slot * 5 + 3) % slots);
   Rows rows(slots, slots);
+  rows.sms = GetParam();
   rows.multiply({.rows = slot_rows.data(), .tokens = job_count, .jobs = jobs.data(), .job_count = &job_count},
                 {});
   Errors errors;
@@ -99,6 +111,9 @@ TEST(SplitExperts, MultiplyByGivenJobs) {
   }
   errors.check();
 }
+
+INSTANTIATE_TEST_SUITE_P(Sms, SplitExpertsOnSms, testing::Values(kFullSms, 114, 78, 17),
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace moesaic::cuda::sm90a

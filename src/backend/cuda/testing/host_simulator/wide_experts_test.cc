@@ -1,5 +1,6 @@
 // Both products of the experts for many tokens, from the slabs that the loader packs, on the host: see
 // thread_block.h.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -15,7 +16,7 @@ namespace {
 struct Placed {
   std::vector<__half> values;
   Tiles tiles;
-  Placed(const std::vector<Job>& jobs, const int* count, int tile)
+  Placed(const std::vector<Job>& jobs, const int* count, int tile, int sms)
       : values(static_cast<size_t>(jobs.back().start + tile_width(jobs.back().count)) * kHidden,
                __half(__half_raw{.x = 0x7E00})),  // NaN
         tiles{.data = values.data(),
@@ -23,7 +24,8 @@ struct Placed {
               .jobs = jobs.data(),
               .job_count = count,
               .most_jobs = *count,
-              .tile = tile} {}
+              .tile = tile,
+              .layout = slab_layout(sms)} {}
   __half& at(const Job& job, int token, int column) {
     return values[int64_t{job.start} * kHidden + place_in_tile(tile_width(job.count), token, column)];
   }
@@ -42,15 +44,18 @@ struct Case {
   int tile;
   std::vector<Job> jobs;
   unsigned blocks;
+  int sms = kFullSms;
 };
-void PrintTo(const Case& c, std::ostream* out) { *out << "tiles of " << c.tile; }
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << "tiles of " << c.tile << ", " << c.sms << " multiprocessors";
+}
 class WideExperts : public testing::TestWithParam<Case> {};
 
 TEST_P(WideExperts, MultiplyBySlabs) {
   ASSERT_EQ(experts().fault, 0);
-  const auto& [tile, jobs, blocks] = GetParam();
+  const auto& [tile, jobs, blocks, sms] = GetParam();
   const int count = static_cast<int>(jobs.size()), tokens = jobs.back().first + jobs.back().count;
-  Placed x(jobs, &count, tile), h(jobs, &count, tile);
+  Placed x(jobs, &count, tile, sms), h(jobs, &count, tile, sms);
   std::mt19937 rng(7);
   std::normal_distribution<float> normal;
   for (const Job& job : jobs) {
@@ -59,14 +64,14 @@ TEST_P(WideExperts, MultiplyBySlabs) {
         x.at(job, token, column) = __float2half_rn(normal(rng));
     }
   }
-  run_wide<SlabWeights<false>>(params_of(experts().fc1, x.tiles, 2 * kHidden, 1.0f),
+  run_wide<SlabWeights<false>>(params_of(experts(sms).fc1, x.tiles, 2 * kHidden, 1.0f),
                                WideSwiGlu{.out = static_cast<uint8_t*>(h.tiles.data),
                                           .gate_bias = experts().bias[kGatePart].data(),
                                           .up_bias = experts().bias[kUpPart].data()},
                                blocks);
   std::vector<float> y(static_cast<size_t>(tokens) * kHidden);
   run_wide<SlabWeights<true>>(
-      params_of(experts().fc2, h.tiles, kHidden, 1.0f / kHScale),
+      params_of(experts(sms).fc2, h.tiles, kHidden, 1.0f / kHScale),
       Store{.out = y.data(), .stride = kHidden, .bias = experts().bias[kDownPart].data(), .rows = kHidden},
       blocks);
   Errors errors;
@@ -81,12 +86,13 @@ TEST_P(WideExperts, MultiplyBySlabs) {
 
 // Full tiles, which keep products running from stage to stage, and every kind of width; an expert without
 // tokens.
-INSTANTIATE_TEST_SUITE_P(Tiles, WideExperts,
-                         testing::Values(Case{32, {{0, 0, 30, 0}, {2, 30, 8, 32}}, 7},
-                                         Case{64, {{0, 0, 61, 0}, {1, 61, 40, 64}}, 132},
-                                         Case{
-                                             128, {{0, 0, 128, 0}, {0, 128, 97, 128}, {2, 225, 9, 240}}, 20}),
-                         [](const auto& test) { return std::to_string(test.param.tile); });
+INSTANTIATE_TEST_SUITE_P(
+    Tiles, WideExperts,
+    testing::Values(Case{32, {{0, 0, 30, 0}, {2, 30, 8, 32}}, 7}, Case{32, {{1, 0, 3, 0}}, 5, 114},
+                    Case{32, {{1, 0, 3, 0}}, 5, 78}, Case{32, {{1, 0, 3, 0}}, 5, 17},
+                    Case{64, {{0, 0, 61, 0}, {1, 61, 40, 64}}, 132},
+                    Case{128, {{0, 0, 128, 0}, {0, 128, 97, 128}, {2, 225, 9, 240}}, 20}),
+    [](const auto& test) { return fmt::format("{}_on_{}", test.param.tile, test.param.sms); });
 
 }  // namespace
 }  // namespace moesaic::cuda::sm90a

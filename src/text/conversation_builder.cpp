@@ -1,0 +1,71 @@
+#include "text/conversation_builder.h"
+
+#include <utility>
+
+#include "base/error.h"
+
+namespace moesaic {
+namespace {
+
+std::string qualified(const std::string& function) {
+  return function.starts_with("functions.") ? function : "functions." + function;
+}
+
+}  // namespace
+
+Status ConversationBuilder::add(Message message, const std::string& call_id) {
+  if (message.role == "function") message.role = "tool";  // as tools were called before there were several
+  if (message.role == "tool") return add_tool_result(std::move(message), call_id);
+  if (message.role == "system" || message.role == "developer") {
+    add_instructions(std::move(message));
+    return {};
+  }
+  if (message.role != "user" && message.role != "assistant")
+    return invalid("role '{}' is none of system, developer, user, assistant, tool",
+                   message.role.substr(0, 40));
+  if (message.role == "assistant" && message.channel.empty())
+    message.channel = message.recipient.empty() ? "final" : "commentary";
+  push(std::move(message));
+  return {};
+}
+
+void ConversationBuilder::add_reasoning(std::string text) {
+  push({.role = "assistant", .channel = "analysis", .text = std::move(text)});
+}
+
+void ConversationBuilder::add_instructions(Message message) {
+  std::string& instructions = conversation_.instructions;
+  if (conversation_.messages.empty()) {
+    instructions += (instructions.empty() ? "" : "\n\n") + message.text;
+    return;
+  }
+  message.role = "developer";
+  message.text = "# Instructions\n\n" + message.text;
+  push(std::move(message));
+}
+
+Status ConversationBuilder::add_call(const std::string& id, const std::string& function,
+                                     std::string arguments) {
+  if (function.empty()) return invalid("a tool call has no function.name");
+  tool_of_call_[id] = qualified(function);
+  push({.role = "assistant",
+        .recipient = qualified(function),
+        .channel = "commentary",
+        .content_type = "<|constrain|>json",
+        .text = std::move(arguments)});
+  return {};
+}
+
+Status ConversationBuilder::add_tool_result(Message message, const std::string& call_id) {
+  const auto call = tool_of_call_.find(call_id);
+  if (message.name.empty() && call != tool_of_call_.end()) message.name = call->second;
+  if (message.name.empty())
+    return invalid("a tool message needs a name, or the tool_call_id of an earlier call");
+  if (message.name.find('.') == std::string::npos) message.name = qualified(message.name);
+  if (message.channel.empty()) message.channel = "commentary";
+  if (message.recipient.empty()) message.recipient = "assistant";
+  push(std::move(message));
+  return {};
+}
+
+}  // namespace moesaic

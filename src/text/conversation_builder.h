@@ -1,0 +1,34 @@
+// Adds messages to a conversation in harmony's conventions: where instructions go, what channel a message
+// without one belongs to, what a call and its result look like.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "moesaic/conversation.h"
+
+namespace moesaic {
+
+class ConversationBuilder {
+ public:
+  // The conversation must outlive the builder.
+  explicit ConversationBuilder(Conversation& conversation) : conversation_(conversation) {}
+
+  // A message of any role. The leading system and developer messages become the conversation's instructions.
+  // An assistant's message without a channel is its final answer. A tool's result finds the tool's name by
+  // call_id if it has no name. Fails on unknown roles and on results of unknown tools.
+  Status add(Message message, const std::string& call_id = {});
+  void add_reasoning(std::string text);
+  // A call of a function, with or without "functions." before its name. arguments: JSON.
+  Status add_call(const std::string& id, const std::string& function, std::string arguments);
+
+ private:
+  void add_instructions(Message message);
+  Status add_tool_result(Message message, const std::string& call_id);
+  void push(Message message) { conversation_.messages.push_back(std::move(message)); }
+
+  Conversation& conversation_;
+  std::map<std::string, std::string> tool_of_call_;
+};
+
+}  // namespace moesaic

@@ -19,7 +19,7 @@ BASES = ("", "src", "src/backend", "src/backend/cuda", "src/backend/cpu", "src/b
          "tools", "tests")
 SUFFIXES = ("h", "cpp", "cc", "c", "cu", "cuh", "py", "sh", "md", "in", "cmake", "html")
 
-LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+LINK = re.compile(r"\]\(([^)\s]+)\)")  # the text may begin on the line before
 CODE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"(?!/|~|\.)[\w.*+-]+(/[\w.*+-]*)+")
 NAME = re.compile(r"[\w*-]+(\.test)?\.(%s)" % "|".join(SUFFIXES))

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "backend/profiling.h"
 #include "base/error.h"
 #include "base/huge_pages.h"
 #include "bench_moe.h"
@@ -51,9 +52,11 @@ int longest(const BenchOptions& o) {
 
 // Weights and KV that the ops have read since the profile was reset, as the backend counts them: in its own
 // formats, and only the experts that the batch reached.
-double bytes_read(const Backend& backend) {
+double bytes_read(Backend& backend) {
   double bytes = 0;
-  for (const OpProfile& op : backend.profile()) bytes += op.bytes;
+  if (Profiler* const profiler = backend.profiler()) {
+    for (const OpProfile& op : profiler->profile()) bytes += op.bytes;
+  }
   return bytes;
 }
 
@@ -61,7 +64,7 @@ double bytes_read(const Backend& backend) {
 // prefill.
 Result<double> time_once(Backend& backend, RandomBatch& random, const Test& t) {
   RETURN_IF_ERROR(random.restart(t.depth));
-  backend.reset_profile();
+  if (Profiler* const profiler = backend.profiler()) profiler->reset_profile();
   const auto start = std::chrono::steady_clock::now();
   if (t.prefill) RETURN_IF_ERROR(random.append(t.tokens, true));
   for (int i = 0; !t.prefill && i < t.tokens; ++i) RETURN_IF_ERROR(random.append(1, true));
@@ -79,12 +82,12 @@ Result<Line> measure(const BenchOptions& o, const LoadedModel& m, RandomBatch& r
             .depth = t.depth,
             .batch = t.batch,
             .tok_s = {},
-            .ceiling_gb_s = again ? backend.read_bandwidth() : m.ceiling_gb_s};
+            .ceiling_gb_s = again ? read_bandwidth(backend) : m.ceiling_gb_s};
   std::this_thread::sleep_for(std::chrono::seconds(o.delay));
   for (int rep = -1; rep < o.reps; ++rep) {  // the first one warms up
     ASSIGN_OR_RETURN(const double tok_s, time_once(backend, random, t));
     if (rep >= 0) line.tok_s.push_back(tok_s);
-    if (again) line.ceiling_gb_s = std::max(line.ceiling_gb_s, backend.read_bandwidth());
+    if (again) line.ceiling_gb_s = std::max(line.ceiling_gb_s, read_bandwidth(backend));
   }
   std::sort(line.tok_s.begin(), line.tok_s.end());
   if (!t.prefill) line.bytes_per_token = bytes_read(backend) / t.tokens / t.batch;
@@ -173,7 +176,7 @@ Status run_bench(const BenchOptions& o) {
   RETURN_IF_ERROR(check_context(longest(o), m.checkpoint.config, "depth and test together"));
   RETURN_IF_ERROR(
       load(m, {.sequences = largest(o.batches), .context = longest(o), .max_rows = rows_of(o, *m.backend)}));
-  m.ceiling_gb_s = m.backend->read_bandwidth();
+  m.ceiling_gb_s = read_bandwidth(*m.backend);
   print_header(o, m);
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
   for (const int batch : o.batches) {

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "backend/profiling.h"
+#include "backend/tuner.h"
 #include "base/error.h"
 
 namespace moesaic::app {
@@ -87,13 +89,16 @@ Status run_moe_bench(const MoeBench& o) {
   const int most = *std::max_element(o.tokens.begin(), o.tokens.end());
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, most));
   RETURN_IF_ERROR(load(m, {.context = 1, .max_rows = most}));
-  m.ceiling_gb_s = m.backend->read_bandwidth();
+  Tuner* const tuner = m.backend->tuner();
+  if (tuner == nullptr)
+    return error(StatusCode::kUnsupported, "only the cuda device times one op alone; use --device cuda");
+  m.ceiling_gb_s = read_bandwidth(*m.backend);
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
   for (const int tokens : o.tokens) {
     MoeLine line{.tokens = tokens};
     std::this_thread::sleep_for(std::chrono::seconds(o.delay));
-    ASSIGN_OR_RETURN(line.timing, m.backend->time_moe(tokens, kSecondsAPoint, MoeFrom::kLogits));
-    ASSIGN_OR_RETURN(line.whole, m.backend->time_moe(tokens, kSecondsAPoint, MoeFrom::kRows));
+    ASSIGN_OR_RETURN(line.timing, tuner->time_moe(tokens, kSecondsAPoint, MoeFrom::kLogits));
+    ASSIGN_OR_RETURN(line.whole, tuner->time_moe(tokens, kSecondsAPoint, MoeFrom::kRows));
     line.floor = floor_of(line.timing, m);
     if (lines.empty()) print_header(o, m);
     if (o.format == "md") print_md(line);

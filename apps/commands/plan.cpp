@@ -1,15 +1,16 @@
-#include "moe/plan.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "backend/profiling.h"
+#include "backend/tuner.h"
 #include "base/error.h"
 #include "base/huge_pages.h"
 #include "commands.h"
 #include "model_options.h"
-#include "moe/projection.h"
 #include "random_batch.h"
+#include "tuning/moe_kernels.h"
+#include "tuning/projection.h"
 
 namespace moesaic::app {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 constexpr double kBytesPerSecond = 4.8e12, kFlopsPerSecond = 989e12;
 constexpr const char* kW4A8Device = "rtx-pro-6000";
 constexpr int kSteps = 4;
-constexpr double kSecondsAWay = 0.05;
+constexpr double kSecondsAConfig = 0.05;
 
 struct PlanOptions {
   ModelOptions model;
@@ -45,35 +46,38 @@ MoeShape shape_of(const Checkpoint& k, int tokens) {
           .expert_bytes = bytes};
 }
 
-// The ways of the loaded model, or those that a device would have.
-std::span<const MoeWay> ways_of(const LoadedModel& m, MoePath path) {
-  if (path == MoePath::kW4A8) return w4a8_ways();
-  if (!m.backend->moe_ways().empty()) return m.backend->moe_ways();
+// The experts' kernels of the loaded model, or those that a device would have.
+std::span<const MoeKernelConfig> configs_of(const LoadedModel& m, MoePath path) {
+  if (path == MoePath::kW4A8) return w4a8_configs();
+  Tuner* const tuner = m.backend->tuner();
+  if (tuner != nullptr && !tuner->moe_configs().empty()) return tuner->moe_configs();
   const Format format = m.checkpoint.weights.layers[0].gate.first.format;
-  return hopper_ways(is_mxfp4(format) && slabs_take(shape_of(m.checkpoint, 1)));
+  return sm90_configs(is_mxfp4(format) && slabs_take(shape_of(m.checkpoint, 1)));
 }
 
-Status print_ways(LoadedModel& m, int tokens, const Ceiling& ceiling, bool measure,
-                  MoePath path = MoePath::kAuto) {
+Status print_configs(LoadedModel& m, int tokens, const Ceiling& ceiling, bool measure,
+                     MoePath path = MoePath::kAuto) {
   const MoeShape shape = shape_of(m.checkpoint, tokens);
   const double floor = floor_seconds(shape, ceiling.bytes_per_second, ceiling.flops_per_second);
-  const std::vector<MoeChoice> ranked = rank_ways(shape, ways_of(m, path));
-  fmt::print("experts of a layer, {} token{}: {:.1f} of {} are reached, no way is quicker than {:.1f} us\n\n",
-             tokens, tokens == 1 ? "" : "s", ranked.empty() ? 0 : ranked[0].work.experts, shape.experts,
-             floor * 1e6);
+  const std::vector<RankedConfig> ranked = rank_configs(shape, configs_of(m, path));
+  fmt::print(
+      "experts of a layer, {} token{}: {:.1f} of {} are reached, no kernel is quicker than {:.1f} us\n\n",
+      tokens, tokens == 1 ? "" : "s", ranked.empty() ? 0 : ranked[0].work.experts, shape.experts,
+      floor * 1e6);
   const double pairs = static_cast<double>(tokens) * shape.top_k;
   fmt::print(
-      "| way | jobs | pairs, padded | of use | us, by the model |{}\n| --- | ---: | ---: | ---: | ---: |{}\n",
+      "| kernel config | work tiles | rows, padded | of use | us, by the model |{}\n| --- | ---: | ---: | "
+      "---: | ---: |{}\n",
       measure ? " us, measured |" : "", measure ? " ---: |" : "");
-  for (const MoeChoice& c : ranked) {
+  for (const RankedConfig& c : ranked) {
     std::string measured;
     if (measure) {
       ASSIGN_OR_RETURN(const OpTiming t,
-                       m.backend->time_moe(tokens, kSecondsAWay, MoeFrom::kRows, c.way->name));
+                       m.backend->tuner()->time_moe(tokens, kSecondsAConfig, MoeFrom::kRows, c.config->name));
       measured = fmt::format(" {:.1f} |", t.median() * 1e6);
     }
-    fmt::print("| {} | {:.1f} | {:.0f} | {:.0f}% | {:.1f} |{}\n", c.way->name, c.work.jobs, c.work.slots,
-               100 * pairs / c.work.slots, c.work.seconds * 1e6, measured);
+    fmt::print("| {} | {:.1f} | {:.0f} | {:.0f}% | {:.1f} |{}\n", c.config->name, c.work.work_tiles,
+               c.work.padded_rows, 100 * pairs / c.work.padded_rows, c.work.seconds * 1e6, measured);
   }
   fmt::print("\n");
   return {};
@@ -96,12 +100,22 @@ void print_op(const OpProfile& op, const ModelConfig& c, int tokens, const Ceili
              100 * floor / seconds, fmt::to_string(fmt::join(op.kernels, "; ")));
 }
 
+// What the backend's tables choose for a prompt of so many tokens.
+void print_choices(Profiler& profiler, int tokens) {
+  const std::vector<KernelChoice> choices = profiler.kernel_choices(tokens);
+  if (choices.empty()) return;
+  fmt::print("| op, {} token{} | kernel config |\n| --- | --- |\n", tokens, tokens == 1 ? "" : "s");
+  for (const KernelChoice& c : choices) fmt::print("| {} | {} |\n", c.op, c.kernel);
+  fmt::print("\n");
+}
+
 // A step of so many tokens at the start of a sequence, op by op.
-Status print_ops(LoadedModel& m, RandomBatch& random, int tokens, const Ceiling& ceiling) {
+Status print_ops(LoadedModel& m, Profiler& profiler, RandomBatch& random, int tokens,
+                 const Ceiling& ceiling) {
   RETURN_IF_ERROR(random.restart(0));
-  m.backend->time_ops(true);
+  profiler.time_ops(true);
   RETURN_IF_ERROR(random.append(tokens, true));
-  m.backend->reset_profile();
+  profiler.reset_profile();
   for (int i = 0; i < kSteps; ++i) {
     RETURN_IF_ERROR(random.restart(0));
     RETURN_IF_ERROR(random.append(tokens, true));
@@ -109,9 +123,9 @@ Status print_ops(LoadedModel& m, RandomBatch& random, int tokens, const Ceiling&
   fmt::print(
       "| op | weights | tokens | MB | GFLOP | floor us | us | share | kernels: blocks x threads |\n"
       "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n");
-  for (const OpProfile& op : m.backend->profile()) print_op(op, m.checkpoint.config, tokens, ceiling);
+  for (const OpProfile& op : profiler.profile()) print_op(op, m.checkpoint.config, tokens, ceiling);
   fmt::print("\n");
-  m.backend->time_ops(false);
+  profiler.time_ops(false);
   return {};
 }
 
@@ -181,11 +195,11 @@ Status run_plan(const PlanOptions& o) {
     if (w4a8) ceiling = {sm120.bytes_per_second, sm120.fp8_flops};
     fmt::print("{} on an NVIDIA {} as its data sheet has it; no device is measured\n\n", o.model.model,
                w4a8 ? sm120.label : "H200");
-    for (const int tokens : o.tokens) RETURN_IF_ERROR(print_ways(m, tokens, ceiling, false, path));
+    for (const int tokens : o.tokens) RETURN_IF_ERROR(print_configs(m, tokens, ceiling, false, path));
     return {};
   }
   RETURN_IF_ERROR(load(m, {.context = most, .max_rows = most}));
-  ceiling = {.bytes_per_second = m.backend->read_bandwidth() * 1e9, .flops_per_second = m.caps.peak_flops};
+  ceiling = {.bytes_per_second = read_bandwidth(*m.backend) * 1e9, .flops_per_second = m.caps.peak_flops};
   ASSIGN_OR_RETURN(RandomBatch random, RandomBatch::create(*m.backend, m.checkpoint.config,
                                                            {.max_tokens = most, .max_rows = most}));
   print_machine(m);
@@ -193,10 +207,15 @@ Status run_plan(const PlanOptions& o) {
   if (ceiling.flops_per_second > 0)
     fmt::print(", {:.0f} TFLOP/s by the data sheet", ceiling.flops_per_second / 1e12);
   fmt::print("\n\n");
-  const bool ways = !m.backend->moe_ways().empty();
+  Profiler* const profiler = m.backend->profiler();
+  Tuner* const tuner = m.backend->tuner();
+  const bool configs = tuner != nullptr && !tuner->moe_configs().empty();
   for (const int tokens : o.tokens) {
-    RETURN_IF_ERROR(print_ops(m, random, tokens, ceiling));
-    if (ways) RETURN_IF_ERROR(print_ways(m, tokens, ceiling, true));
+    if (profiler != nullptr) {
+      print_choices(*profiler, tokens);
+      RETURN_IF_ERROR(print_ops(m, *profiler, random, tokens, ceiling));
+    }
+    if (configs) RETURN_IF_ERROR(print_configs(m, tokens, ceiling, true));
   }
   return {};
 }

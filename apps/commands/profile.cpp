@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "backend/profiling.h"
 #include "base/error.h"
 #include "commands.h"
 #include "model_options.h"
@@ -37,7 +38,8 @@ void print_line(const OpProfile& op, const LoadedModel& m) {
              op.seconds > 0 ? op.flops / op.seconds / 1e12 : 0);
 }
 
-void print_table(const LoadedModel& m, const ProfileOptions& o, double step_seconds) {
+void print_table(const LoadedModel& m, const Profiler& profiler, const ProfileOptions& o,
+                 double step_seconds) {
   fmt::print("{} on {}, a step of {} token{} at depth {}, {} steps; ceiling {:.1f} GB/s\n\n", o.model.model,
              m.caps.name, o.rows, o.rows == 1 ? "" : "s", o.depth, o.steps, m.ceiling_gb_s);
   if (!m.caps.reads.empty()) fmt::print("weights are read with {}\n\n", m.caps.reads);
@@ -45,7 +47,7 @@ void print_table(const LoadedModel& m, const ProfileOptions& o, double step_seco
              "share", "TFLOP/s");
   OpProfile sum{.op = "sum"};
   std::string kernels;
-  for (const OpProfile& all : m.backend->profile()) {
+  for (const OpProfile& all : profiler.profile()) {
     const OpProfile op = per_step(all, o.steps);
     print_line(op, m);
     sum.seconds += op.seconds, sum.bytes += op.bytes, sum.flops += op.flops;
@@ -74,21 +76,25 @@ Result<double> time_steps(RandomBatch& random, const ProfileOptions& o) {
 Status run_profile(const ProfileOptions& o) {
   const int max_rows = std::max(512, o.rows), tokens = o.depth + o.rows * (2 * o.steps + 2);
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, max_rows));
+  Profiler* const profiler = m.backend->profiler();
+  if (profiler == nullptr)
+    return error(StatusCode::kUnsupported, "{} does not measure its ops; use --device cpu or cuda",
+                 m.backend->caps().name);
   RETURN_IF_ERROR(check_context(tokens, m.checkpoint.config, "depth and steps together"));
   RETURN_IF_ERROR(load(m, {.context = tokens, .max_rows = max_rows}));
   ASSIGN_OR_RETURN(RandomBatch random, RandomBatch::create(*m.backend, m.checkpoint.config,
                                                            {.max_tokens = tokens, .max_rows = max_rows}));
-  m.ceiling_gb_s = m.backend->read_bandwidth();
+  m.ceiling_gb_s = profiler->read_bandwidth();
   RETURN_IF_ERROR(random.restart(o.depth));
   RETURN_IF_ERROR(random.append(o.rows, true));
   // First as steps run, then op by op.
   ASSIGN_OR_RETURN(const double step_seconds, time_steps(random, o));
-  m.backend->time_ops(true);
+  profiler->time_ops(true);
   RETURN_IF_ERROR(random.append(o.rows, true));
-  m.backend->reset_profile();
+  profiler->reset_profile();
   RETURN_IF_ERROR(time_steps(random, o).status());
-  if (m.caps.threads > 0) m.ceiling_gb_s = std::max(m.ceiling_gb_s, m.backend->read_bandwidth());
-  print_table(m, o, step_seconds);
+  if (m.caps.threads > 0) m.ceiling_gb_s = std::max(m.ceiling_gb_s, profiler->read_bandwidth());
+  print_table(m, *profiler, o, step_seconds);
   return {};
 }
 

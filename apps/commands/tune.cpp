@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "backend/profiling.h"
+#include "backend/tuner.h"
 #include "base/error.h"
 #include "commands.h"
 #include "model_options.h"
-#include "moe/plan.h"
-#include "moe/tuning.h"
+#include "tuning/moe_kernels.h"
+#include "tuning/tuning_file.h"
 
 namespace moesaic::app {
 namespace {
@@ -19,23 +21,23 @@ struct TuneOptions {
 };
 
 struct Measured {
-  std::string way;
+  std::string config;
   double seconds = 0;
 };
 
-Result<Measured> measure(Backend& backend, int tokens, std::string_view way) {
-  ASSIGN_OR_RETURN(const OpTiming t, backend.time_moe(tokens, kSecondsATile, MoeFrom::kRows, way));
-  return Measured{std::string(way), t.median()};
+Result<Measured> measure(Tuner& tuner, int tokens, std::string_view config) {
+  ASSIGN_OR_RETURN(const OpTiming t, tuner.time_moe(tokens, kSecondsATile, MoeFrom::kRows, config));
+  return Measured{std::string(config), t.median()};
 }
 
-// Every way that takes so many tokens, the heuristic's choice first.
-Result<std::vector<Measured>> measure_ways(LoadedModel& m, int tokens) {
+// Every kernel that takes so many tokens, the heuristic's choice first.
+Result<std::vector<Measured>> measure_configs(Tuner& tuner, int tokens) {
   std::vector<Measured> all;
-  const std::string chosen(m.backend->moe_choice(tokens));
-  ASSIGN_OR_RETURN(all.emplace_back(), measure(*m.backend, tokens, chosen));
-  for (const MoeWay& way : m.backend->moe_ways()) {
-    if (takes(way, tokens) && way.name != chosen) {
-      ASSIGN_OR_RETURN(all.emplace_back(), measure(*m.backend, tokens, way.name));
+  const std::string chosen(tuner.moe_choice(tokens));
+  ASSIGN_OR_RETURN(all.emplace_back(), measure(tuner, tokens, chosen));
+  for (const MoeKernelConfig& config : tuner.moe_configs()) {
+    if (takes(config, tokens) && config.name != chosen) {
+      ASSIGN_OR_RETURN(all.emplace_back(), measure(tuner, tokens, config.name));
     }
   }
   return all;
@@ -44,17 +46,20 @@ Result<std::vector<Measured>> measure_ways(LoadedModel& m, int tokens) {
 void print_line(int tokens, const std::vector<Measured>& all, const Measured& best) {
   std::string list;
   for (const Measured& w : all)
-    list += fmt::format("{}{} {:.1f}", list.empty() ? "" : ", ", w.way, w.seconds * 1e6);
-  fmt::print("| {} | {} | {:.1f} | {} | {:.0f}% | {} |\n", tokens, best.way, best.seconds * 1e6, all[0].way,
-             100 * (all[0].seconds / best.seconds - 1), list);
+    list += fmt::format("{}{} {:.1f}", list.empty() ? "" : ", ", w.config, w.seconds * 1e6);
+  fmt::print("| {} | {} | {:.1f} | {} | {:.0f}% | {} |\n", tokens, best.config, best.seconds * 1e6,
+             all[0].config, 100 * (all[0].seconds / best.seconds - 1), list);
   std::fflush(stdout);
 }
 
-// A device that has one way of running experts, but several of reading them.
-Status tune_reads(const TuneOptions& o, LoadedModel& m) {
-  ASSIGN_OR_RETURN(const ReadTuning t, m.backend->tune_reads(o.model.tuning_folder));
-  if (t.candidates.empty())
-    return error(StatusCode::kUnsupported, "{} has nothing to tune; use --device cuda or cpu", m.caps.name);
+Status nothing_to_tune(const LoadedModel& m) {
+  return error(StatusCode::kUnsupported, "{} has nothing to tune; use --device cuda or cpu", m.caps.name);
+}
+
+// A device that has one kernel for experts, but several ways of reading them.
+Status tune_reads(const TuneOptions& o, LoadedModel& m, Tuner& tuner) {
+  ASSIGN_OR_RETURN(const ReadTuning t, tuner.tune_reads(o.model.tuning_folder));
+  if (t.candidates.empty()) return nothing_to_tune(m);
   fmt::print("{} on {}, GB/s of one token's experts\n\n", o.model.model, m.caps.name);
   fmt::print("| setting | value | best | median | |\n| --- | --- | ---: | ---: | --- |\n");
   for (const ReadTiming& c : t.candidates) {
@@ -62,7 +67,7 @@ Status tune_reads(const TuneOptions& o, LoadedModel& m) {
                c.chosen ? "chosen" : "");
   }
   fmt::print("\n{}; the read bandwidth of the machine is {:.2f} GB/s\n", t.chosen,
-             m.backend->read_bandwidth());
+             read_bandwidth(*m.backend));
   if (t.file.empty())
     fmt::print("not written: the experts fit the caches, or the cache folder cannot be written\n");
   else
@@ -76,21 +81,23 @@ Status run_tune(const TuneOptions& o) {
   options.tuning_folder.clear();  // what was measured before is not to be compared with
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(options, most));
   RETURN_IF_ERROR(load(m, {.context = 1, .max_rows = most}));
-  if (m.backend->moe_ways().empty()) return tune_reads(o, m);
+  Tuner* const tuner = m.backend->tuner();
+  if (tuner == nullptr) return nothing_to_tune(m);
+  if (tuner->moe_configs().empty()) return tune_reads(o, m, *tuner);
   fmt::print("{} on {}, us of a layer's experts\n\n", o.model.model, m.caps.name);
   fmt::print(
       "| tokens | best | us | without tuning | behind | all |\n| ---: | --- | ---: | --- | ---: | --- |\n");
   std::vector<TunedStep> steps;
   for (const int tokens : o.tokens) {
-    ASSIGN_OR_RETURN(const std::vector<Measured> all, measure_ways(m, tokens));
+    ASSIGN_OR_RETURN(const std::vector<Measured> all, measure_configs(*tuner, tokens));
     const Measured& best = *std::min_element(
         all.begin(), all.end(), [](const Measured& a, const Measured& b) { return a.seconds < b.seconds; });
     print_line(tokens, all, best);
-    steps.push_back({tokens, best.way, best.seconds});
+    steps.push_back({tokens, best.config, best.seconds});
   }
   std::sort(steps.begin(), steps.end(),
             [](const TunedStep& a, const TunedStep& b) { return a.tokens < b.tokens; });
-  const TuningKey key = m.backend->tuning_key();
+  const TuningKey key = tuner->tuning_key();
   RETURN_IF_ERROR(write_tuning(o.model.tuning_folder, key, steps));
   fmt::print("\nwritten to {}\n", tuning_path(o.model.tuning_folder, key));
   return {};
@@ -102,7 +109,7 @@ Run add_tune(CLI::App& app) {
   auto o = std::make_shared<TuneOptions>();
   CLI::App& c = *app.add_subcommand(
       "tune",
-      "Measure which way of running (cuda) or reading (cpu) the experts is the quickest, and keep that");
+      "Measure which kernel of running (cuda) or reading (cpu) the experts is the quickest, and keep that");
   o->model.add_to(c);
   c.add_option("--tokens", o->tokens, "steps to measure; others use the nearest")
       ->delimiter(',')

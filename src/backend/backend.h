@@ -18,8 +18,6 @@
 #include "core/batch.h"
 #include "core/model_config.h"
 #include "core/weights.h"
-#include "moe/plan.h"
-#include "moe/tuning.h"
 #include "moesaic/status.h"
 #include "moesaic/types.h"
 
@@ -92,42 +90,6 @@ struct BackendCaps {
   std::string reads = {};  // cpu, of a loaded model: how weights are read, and why so
 };
 
-// One op's share of the steps since reset, for `profile`.
-struct OpProfile {
-  std::string op;  // "qkv", "attend", ...
-  int64_t calls = 0;
-  double seconds = 0;
-  double bytes = 0;  // weights and KV read
-  double flops = 0;
-  std::vector<std::string> kernels = {};  // what a device launched for it, in order, each once
-};
-
-// One op alone, for `bench --moe`.
-struct OpTiming {
-  std::vector<double> seconds;  // of one layer, a pass over all layers each, sorted; not empty
-  double median() const { return seconds[seconds.size() / 2]; }
-  double bytes = 0;  // of weights and activations that one layer must read and write
-  double flops = 0;
-  std::vector<std::string> kernels;
-};
-
-// Where time_moe() begins: at the residual's rows, with norm and router, or at the router's logits (top-k,
-// work list, both products, combine). Either way what an operator of several kernels leaves is added by the
-// norm that follows.
-enum class MoeFrom { kRows, kLogits };
-
-// How decoding may read weights, with what was measured, for `tune`.
-struct ReadTiming {
-  std::string setting, value;  // "prefetch", "t0:1024"
-  double best_gb_s = 0, median_gb_s = 0;
-  bool chosen = false;
-};
-struct ReadTuning {
-  std::vector<ReadTiming> candidates;  // the standard of each setting first; empty: nothing to choose
-  std::string chosen;                  // in words
-  std::string file;                    // where it was kept; empty: it was not
-};
-
 // A share of what a model takes in a device's memory: "experts", "KV cache".
 struct MemoryPart {
   std::string name;
@@ -140,6 +102,9 @@ inline constexpr const char *kExpertsPart = "experts", *kProjectionsPart = "atte
 // load progress: layers done, layers in all.
 using LoadProgress = std::function<void(int done, int total)>;
 
+class Profiler;  // profiling.h
+class Tuner;     // tuner.h
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -147,9 +112,6 @@ class Backend {
   virtual BackendCaps caps() const = 0;
   // Lines for people: what the machine has and what of it is used. May be empty.
   virtual std::vector<std::string> describe() const { return {}; }
-  // Read bandwidth in GB/s, measured now: the ceiling beside which figures are printed. 0 where nobody asks.
-  // The first call may take longer than later ones.
-  virtual double read_bandwidth() { return 0; }
   // Bytes that one token's K and V take in one layer, scales included.
   virtual double kv_token_bytes(const ModelConfig& config) const = 0;
 
@@ -186,24 +148,9 @@ class Backend {
   virtual void unembed(std::span<float> logits) = 0;  // final norm, logits of the wanted rows
   virtual Status end_step() = 0;
 
-  virtual std::vector<OpProfile> profile() const { return {}; }
-  virtual void reset_profile() {}
-  // Whether steps measure each op's seconds. A device measures them one after the other, which costs the
-  // overlap between ops; the CPU always does.
-  virtual void time_ops(bool) {}
-  // The ways in which moe() can run (moe/plan.h), and the one it chooses for so many rows. Of a loaded model;
-  // empty where there is no choice.
-  virtual std::span<const MoeWay> moe_ways() const { return {}; }
-  virtual std::string_view moe_choice(int) { return {}; }
-  // What a choice between them that was measured holds for.
-  virtual TuningKey tuning_key() const { return {}; }
-  // The MoE operator of every layer in turn, on fresh random activations each pass, with the code that moe()
-  // runs: so often that `seconds` are spent, but at least five and at most 200 times. way: one of moe_ways()
-  // that takes so many rows, or empty for the one that moe() chooses.
-  virtual Result<OpTiming> time_moe(int rows, double seconds, MoeFrom from, std::string_view way = {});
-  // Measures how a loaded model's weights are read best, uses that from now on and keeps it in a folder for
-  // later loads.
-  virtual Result<ReadTuning> tune_reads(const std::string&) { return ReadTuning(); }
+  // Optional interfaces; null: not of this backend.
+  virtual Profiler* profiler() { return nullptr; }
+  virtual Tuner* tuner() { return nullptr; }
 };
 
 // Bytes of all layers' pages.
@@ -211,10 +158,6 @@ inline double kv_bytes(const KvLayout& layout, const ModelConfig& config, const 
   double pages = 0;
   for (const bool sliding : config.sliding) pages += sliding ? layout.window_pages : layout.full_pages;
   return pages * layout.page_tokens * backend.kv_token_bytes(config);
-}
-
-inline Result<OpTiming> Backend::time_moe(int, double, MoeFrom, std::string_view) {
-  return Status(StatusCode::kUnsupported, "only the cuda device times one op alone; use --device cuda");
 }
 
 inline std::vector<MemoryPart> Backend::memory(const ModelConfig& config, const ModelWeights&,

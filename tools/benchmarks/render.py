@@ -203,6 +203,10 @@ def render(name, runs):
 
 # ---- README: what was measured beside other engines ----
 
+def headline(figure):
+    return figure["batch"] == 32 or (figure["batch"] == 1 and figure["depth"] == 0)
+
+
 def speed(runs):
     engines = ["llama.cpp", "ik_llama.cpp", "moesaic"]
     lines = ["| device | model, test | " + " | ".join(engines) + " |", "| --- | --- |" + " ---: |" * len(engines)]
@@ -211,7 +215,7 @@ def speed(runs):
         for figure in sorted(run["figures"], key=row_of):
             row = row_of(figure)
             values = [next((number(f["tok_s"]) for f in columns.get(e, []) if row_of(f) == row), "") for e in engines]
-            if any(values[:-1]):
+            if any(values[:-1]) and headline(figure):
                 device = re.sub(r" \(\d.*|, .*", "", run["device"])
                 lines.append(f"| {device} | {model_of(run, figure)}, {name_of(figure)} | {values[0]} | {values[1]} | **{values[2]}** |")
     return "\n".join(lines) + "\n"

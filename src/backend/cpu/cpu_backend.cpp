@@ -11,6 +11,8 @@
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/kv_cache.h"
 #include "backend/cpu/probe.h"
+#include "backend/profiling.h"
+#include "backend/tuner.h"
 #include "base/cpu_topology.h"
 #include "base/error.h"
 #include "core/read_ahead.h"
@@ -49,7 +51,7 @@ struct Layer {
 enum Op { kEmbed, kQkv, kAttend, kProject, kMoe, kUnembed, kOps };
 constexpr std::array<const char*, kOps> kOpNames = {"embed", "qkv", "attend", "project", "moe", "unembed"};
 
-class CpuBackend final : public Backend {
+class CpuBackend final : public Backend, public Profiler, public Tuner {
  public:
   // prefetch: as asked for, instead of measured.
   CpuBackend(const Kernels& kernels, const BackendOptions& options, std::optional<GemmTuning> prefetch)
@@ -62,6 +64,8 @@ class CpuBackend final : public Backend {
 
   BackendCaps caps() const override;
   std::vector<std::string> describe() const override;
+  Profiler* profiler() override { return this; }
+  Tuner* tuner() override { return this; }
   double read_bandwidth() override;
   // int8 K, int16 V and a float scale of each: kv_cache.h.
   double kv_token_bytes(const ModelConfig& c) const override { return c.kv_heads * (3.0 * c.head_dim + 8); }

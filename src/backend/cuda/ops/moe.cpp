@@ -30,19 +30,19 @@ RouterShape router_shape(const Model& model, int rows) {
           .slabs = model.slabs};
 }
 
-sm120a::Tile tile_of(const MoeWay& way) {
+sm120a::Tile tile_of(const MoeKernelConfig& kernel_config) {
   using sm120a::Tile;
-  if (way.kernel == MoeKernel::kW4A8Prefill) return Tile::kPrefill;
+  if (kernel_config.kernel == MoeKernel::kW4A8Prefill) return Tile::kPrefill;
   for (const Tile tile : {Tile::k8, Tile::k16, Tile::k32, Tile::k64}) {
-    if (way.tile <= sm120a::tile_tokens(tile)) return tile;
+    if (kernel_config.tile <= sm120a::tile_tokens(tile)) return tile;
   }
   return Tile::k128;
 }
 
 }  // namespace
 
-std::span<const MoeWay> ways_of(const Model& model) {
-  return model.w4a8 ? w4a8_ways(model.emulated) : hopper_ways(model.slabs);
+std::span<const MoeKernelConfig> configs_of(const Model& model) {
+  return model.w4a8 ? w4a8_configs(model.emulated) : sm90_configs(model.slabs);
 }
 
 std::vector<Wanted> Moe::buffers(const ModelConfig& config, int max_rows) {
@@ -72,37 +72,35 @@ void Moe::prefer(std::vector<TunedStep> measured) {
   chosen_.clear();
 }
 
-const MoeWay& Moe::way_for(const Model& model, int rows) {
+const MoeKernelConfig& Moe::config_for(const Model& model, int rows) {
   const auto [at, fresh] = chosen_.try_emplace(rows);
   if (!fresh) return *at->second;
-  const std::vector<MoeChoice> ranked = rank_ways(shape_of(model, rows), ways_of(model));
-  at->second = ranked.front().way;
-  const TunedStep* step = nearest_step(measured_, rows);
-  for (const MoeChoice& c : ranked) {
-    if (step != nullptr && c.way->name == step->way) at->second = c.way;
-  }
+  const TunedStep* const step = nearest_step(measured_, rows);
+  at->second = choose_config(shape_of(model, rows), configs_of(model),
+                             step != nullptr ? std::string_view(step->config) : std::string_view());
   return *at->second;
 }
 
-Result<const MoeWay*> Moe::find_way(const Model& model, int rows, std::string_view name) {
-  for (const MoeWay& way : ways_of(model)) {
-    if (way.name == name && takes(way, rows)) return &way;
+Result<const MoeKernelConfig*> Moe::find_config(const Model& model, int rows, std::string_view name) {
+  for (const MoeKernelConfig& kernel_config : configs_of(model)) {
+    if (kernel_config.name == name && takes(kernel_config, rows)) return &kernel_config;
   }
   return invalid("the experts of {} rows: no kernel is named '{}'", rows, name);
 }
 
-Result<DeferredResidual> Moe::run(const Model& model, int index, const Norm& norm, const MoeWay& way,
-                                  const Target& target, const RouterTrace& trace, cudaStream_t stream) {
+Result<DeferredResidual> Moe::run(const Model& model, int index, const Norm& norm,
+                                  const MoeKernelConfig& kernel_config, const Target& target,
+                                  const RouterTrace& trace, cudaStream_t stream) {
   auto* logits = router_logits_.as<float>();
   const Router scores = router_of(model, index, norm.rows, logits);
-  const Route routing = routing_of(model, norm.rows, way.tile, logits);
+  const Route routing = routing_of(model, norm.rows, kernel_config.tile, logits);
   ASSIGN_OR_RETURN(const RouterConfig* const config, select(router_shape(model, norm.rows), target));
   const bool chooses = config->kernel == RouterKernel::kChoose;
   RETURN_IF_ERROR(chooses ? choose(norm, scores, routing, arrived_.as<int>(), stream)
                           : run_scores(*config, norm, scores, stream));
   if (trace) RETURN_IF_ERROR(trace_router(model.config, index, norm.rows, trace, stream));
-  return chooses ? run_experts(model, index, norm, way, routing, stream)
-                 : route_and_run(model, index, norm, way, routing, stream);
+  return chooses ? run_experts(model, index, norm, kernel_config, routing, stream)
+                 : route_and_run(model, index, norm, kernel_config, routing, stream);
 }
 
 Status Moe::score_rows(const Model& model, int index, const Norm& norm, const Target& target, float* logits,
@@ -127,44 +125,48 @@ Status Moe::run_scores(const RouterConfig& config, const Norm& norm, Router scor
 }
 
 Result<DeferredResidual> Moe::run_from_logits(const Model& model, int index, const Norm& norm,
-                                              const MoeWay& way, const float* logits, cudaStream_t stream) {
+                                              const MoeKernelConfig& kernel_config, const float* logits,
+                                              cudaStream_t stream) {
   if (norm.deferred.expert_out != nullptr) RETURN_IF_ERROR(cuda::norm(norm, stream));
-  return route_and_run(model, index, norm, way, routing_of(model, norm.rows, way.tile, logits), stream);
+  return route_and_run(model, index, norm, kernel_config,
+                       routing_of(model, norm.rows, kernel_config.tile, logits), stream);
 }
 
 Result<DeferredResidual> Moe::route_and_run(const Model& model, int index, const Norm& norm,
-                                            const MoeWay& way, const Route& routing, cudaStream_t stream) {
-  const bool routes_itself =
-      way.kernel == MoeKernel::kDecode || (way.kernel == MoeKernel::kSplit && sm90a::split_routes(routing));
+                                            const MoeKernelConfig& kernel_config, const Route& routing,
+                                            cudaStream_t stream) {
+  const bool routes_itself = kernel_config.kernel == MoeKernel::kDecode ||
+                             (kernel_config.kernel == MoeKernel::kSplitK && sm90a::split_routes(routing));
   if (!routes_itself) RETURN_IF_ERROR(route(routing, stream));
-  return run_experts(model, index, norm, way, routing, stream);
+  return run_experts(model, index, norm, kernel_config, routing, stream);
 }
 
-Result<DeferredResidual> Moe::run_experts(const Model& model, int index, const Norm& norm, const MoeWay& way,
-                                          const Route& routing, cudaStream_t stream) {
-  if (way.kernel == MoeKernel::kDecode) {
+Result<DeferredResidual> Moe::run_experts(const Model& model, int index, const Norm& norm,
+                                          const MoeKernelConfig& kernel_config, const Route& routing,
+                                          cudaStream_t stream) {
+  if (kernel_config.kernel == MoeKernel::kDecode) {
     RETURN_IF_ERROR(run_slabs(model, index, norm, routing.logits, stream));
     return DeferredResidual();
   }
-  RETURN_IF_ERROR(run_products(model, model.layers[index], norm, way, routing, stream));
+  RETURN_IF_ERROR(run_products(model, model.layers[index], norm, kernel_config, routing, stream));
   return DeferredResidual{.expert_out = out_.as<float>(),
                           .weights = routing.weights,
                           .permuted_rows = routing.slots,
                           .top_k = routing.top_k};
 }
 
-Status Moe::run_products(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
-                         const Route& routing, cudaStream_t stream) {
-  switch (way.kernel) {
-    case MoeKernel::kSplit:
+Status Moe::run_products(const Model& model, const Layer& layer, const Norm& norm,
+                         const MoeKernelConfig& kernel_config, const Route& routing, cudaStream_t stream) {
+  switch (kernel_config.kernel) {
+    case MoeKernel::kSplitK:
       return run_split(model, layer, norm, routing, stream);
-    case MoeKernel::kWide:
-      return run_wide(model, layer, norm, way.tile, stream);
-    case MoeKernel::kTiles:
-      return run_jobs(model, layer, norm, way.tile, stream);
+    case MoeKernel::kWgmma:
+      return run_wide(model, layer, norm, kernel_config.tile, stream);
+    case MoeKernel::kGemm:
+      return run_jobs(model, layer, norm, kernel_config.tile, stream);
     case MoeKernel::kW4A8:
     case MoeKernel::kW4A8Prefill:
-      return run_w4a8(model, layer, norm, way, stream);
+      return run_w4a8(model, layer, norm, kernel_config, stream);
     case MoeKernel::kDecode:
       break;  // adds to the residual by itself
   }
@@ -266,20 +268,21 @@ Status Moe::run_wide(const Model& model, const Layer& layer, const Norm& norm, i
                              expert_out(model, layer), stream);
 }
 
-Status Moe::run_w4a8(const Model& model, const Layer& layer, const Norm& norm, const MoeWay& way,
-                     cudaStream_t stream) {
+Status Moe::run_w4a8(const Model& model, const Layer& layer, const Norm& norm,
+                     const MoeKernelConfig& kernel_config, cudaStream_t stream) {
   const ModelConfig& config = model.config;
-  const sm120a::Tokens x{.data = tiles_.as<uint8_t>(),
-                         .cols = config.hidden,
-                         .jobs = jobs_.as<Job>(),
-                         .job_count = job_count_.as<int>(),
-                         .most_jobs = max_jobs(norm.rows, config.experts, config.experts_per_token, way.tile),
-                         .tile = way.tile};
+  const sm120a::Tokens x{
+      .data = tiles_.as<uint8_t>(),
+      .cols = config.hidden,
+      .jobs = jobs_.as<Job>(),
+      .job_count = job_count_.as<int>(),
+      .most_jobs = max_jobs(norm.rows, config.experts, config.experts_per_token, kernel_config.tile),
+      .tile = kernel_config.tile};
   sm120a::Tokens h = x;
   h.data = hidden_.as<uint8_t>(), h.cols = config.intermediate;
   RETURN_IF_ERROR(
       sm120a::expand(static_cast<const __nv_bfloat16*>(norm.out), slot_rows_.as<int32_t>(), x, stream));
-  RETURN_IF_ERROR(sm120a::gemm(sm120a::weights_of(layer.gate_up), x, tile_of(way),
+  RETURN_IF_ERROR(sm120a::gemm(sm120a::weights_of(layer.gate_up), x, tile_of(kernel_config),
                                sm120a::SwiGluMx{.out = h.data,
                                                 .intermediate = config.intermediate,
                                                 .gate_bias = layer.gate_bias.as<float>(),
@@ -287,7 +290,8 @@ Status Moe::run_w4a8(const Model& model, const Layer& layer, const Norm& norm, c
                                                 .alpha = static_cast<float>(config.swiglu_alpha),
                                                 .limit = static_cast<float>(config.swiglu_limit)},
                                stream));
-  return sm120a::gemm(sm120a::weights_of(layer.down), h, tile_of(way), expert_out(model, layer), stream);
+  return sm120a::gemm(sm120a::weights_of(layer.down), h, tile_of(kernel_config), expert_out(model, layer),
+                      stream);
 }
 
 // Adds to the residual by itself. Every layer has its own hidden buffer, which the next layer's launch

@@ -5,8 +5,8 @@
 
 #include <vector>
 
-#include "backend/backend.h"
 #include "backend/cuda/runtime/device.h"
+#include "backend/profiling.h"
 
 namespace moesaic::cuda {
 

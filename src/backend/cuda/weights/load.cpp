@@ -7,7 +7,7 @@
 #include "backend/cuda/weights/model.h"
 #include "backend/cuda/weights/upload.h"
 #include "base/error.h"
-#include "moe/plan.h"
+#include "tuning/moe_kernels.h"
 
 namespace moesaic::cuda {
 namespace {

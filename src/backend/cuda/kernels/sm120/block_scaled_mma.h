@@ -1,5 +1,5 @@
-// The atom as arithmetic on the host: what the instruction of block_scaled_mma.cuh computes from a warp's
-// registers. The oracle for layouts and for the device's MMA.
+// The block-scaled MMA as arithmetic on the host: what the instruction of block_scaled_mma.cuh computes from
+// a warp's registers. The oracle for layouts and for the device's MMA.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Dense layers through the atom against loops in double, on a device: BF16 weights that the upload rounds to
-// MXFP8 or MXFP4, activations that norm_expand() or expand() rounds to MXFP8.
+// Dense layers through the block-scaled MMA against loops in double, on a device: BF16 weights that the
+// upload rounds to MXFP8 or MXFP4, activations that norm_expand() or expand() rounds to MXFP8.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include "moe/plan.h"
+#include "tuning/moe_kernels.h"
 
 #include <algorithm>
 #include <array>
@@ -23,32 +23,32 @@ void for_counts(const MoeShape& s, Body&& body) {
   }
 }
 
-double flops_of(const MoeShape& s, double slots) { return 6.0 * slots * s.hidden * s.intermediate; }
+double flops_of(const MoeShape& s, double rows) { return 6.0 * rows * s.hidden * s.intermediate; }
 
 int round_up(int n, int grain) { return (n + grain - 1) / grain * grain; }
 
-// Fitted to what `moesaic plan` measured on an H200, 2026-11-22: at the steps of docs/lab the way
-// with the least time is within 6% of the quickest. A job of gemm_wide is as wide as its tokens, so its tile
-// only bounds it.
-constexpr MoeWay kSlabWays[] = {
+// Fitted to what `moesaic plan` measured on an H200, 2026-11-22: at the steps of docs/lab the
+// kernel with the least time is within 6% of the quickest. A work tile of gemm_wgmma is as wide as its rows,
+// so that its tile only bounds it.
+constexpr MoeKernelConfig kSlabConfigs[] = {
     {"decode", MoeKernel::kDecode, 1, 8, 0, 1, 7.0e-6, 3.60e12, 1e15},
-    {"split 16", MoeKernel::kSplit, 9, 512, 16, 8, 16e-6, 3.7e12, 160e12},
-    {"wide 32", MoeKernel::kWide, 9, 0, 32, 16, 26e-6, 2.74e12, 230e12},
-    {"wide 64", MoeKernel::kWide, 9, 0, 64, 16, 26e-6, 2.5e12, 300e12},
-    {"wide 128", MoeKernel::kWide, 9, 0, 128, 16, 36e-6, 2.58e12, 440e12},
+    {"split-k 16", MoeKernel::kSplitK, 9, 512, 16, 8, 16e-6, 3.7e12, 160e12},
+    {"wgmma 32", MoeKernel::kWgmma, 9, 0, 32, 16, 26e-6, 2.74e12, 230e12},
+    {"wgmma 64", MoeKernel::kWgmma, 9, 0, 64, 16, 26e-6, 2.5e12, 300e12},
+    {"wgmma 128", MoeKernel::kWgmma, 9, 0, 128, 16, 36e-6, 2.58e12, 440e12},
 };
-constexpr MoeWay kTileWays[] = {
-    {"tiles 8", MoeKernel::kTiles, 1, 0, 8, 8, 15e-6, 2.6e12, 40e12},
-    {"tiles 16", MoeKernel::kTiles, 1, 0, 16, 16, 15e-6, 2.6e12, 45e12},
-    {"tiles 32", MoeKernel::kTiles, 1, 0, 32, 32, 15e-6, 2.6e12, 50e12},
-    {"tiles 64", MoeKernel::kTiles, 1, 0, 64, 64, 15e-6, 2.0e12, 100e12},
-    {"tiles 128", MoeKernel::kTiles, 1, 0, 128, 128, 15e-6, 2.0e12, 120e12},
+constexpr MoeKernelConfig kGemmConfigs[] = {
+    {"gemm 8", MoeKernel::kGemm, 1, 0, 8, 8, 15e-6, 2.6e12, 40e12},
+    {"gemm 16", MoeKernel::kGemm, 1, 0, 16, 16, 15e-6, 2.6e12, 45e12},
+    {"gemm 32", MoeKernel::kGemm, 1, 0, 32, 32, 15e-6, 2.6e12, 50e12},
+    {"gemm 64", MoeKernel::kGemm, 1, 0, 64, 64, 15e-6, 2.0e12, 100e12},
+    {"gemm 128", MoeKernel::kGemm, 1, 0, 128, 128, 15e-6, 2.0e12, 120e12},
 };
 
 // Not measured on the devices that they are for: the bandwidth and the rate of an RTX PRO 6000's data sheet,
 // of which few-token tiles reach 75 and 60%, wide ones 40%.
 constexpr double kSm120Bandwidth = 0.75 * 1.79e12;
-constexpr MoeWay kW4A8Ways[] = {
+constexpr MoeKernelConfig kW4A8Configs[] = {
     {"w4a8 8", MoeKernel::kW4A8, 1, 0, 8, 8, 8e-6, kSm120Bandwidth, 60e12},
     {"w4a8 16", MoeKernel::kW4A8, 1, 0, 16, 16, 8e-6, kSm120Bandwidth, 110e12},
     {"w4a8 32", MoeKernel::kW4A8, 1, 0, 32, 32, 8e-6, kSm120Bandwidth, 180e12},
@@ -58,7 +58,7 @@ constexpr MoeWay kW4A8Ways[] = {
 };
 
 // Fitted to what docs/lab has for an H200 and 128 experts, 2026-11-21: within 8%.
-constexpr MoeWay kEmulatedWays[] = {
+constexpr MoeKernelConfig kEmulatedConfigs[] = {
     {"w4a8 8", MoeKernel::kW4A8, 1, 0, 8, 8, 27e-6, 2.9e12, 76e12},
     {"w4a8 16", MoeKernel::kW4A8, 1, 0, 16, 16, 25e-6, 2.3e12, 112e12},
     {"w4a8 32", MoeKernel::kW4A8, 1, 0, 32, 32, 26e-6, 1.13e12, 140e12},
@@ -69,42 +69,56 @@ constexpr MoeWay kEmulatedWays[] = {
 
 }  // namespace
 
-std::span<const MoeWay> w4a8_ways(bool emulated) { return emulated ? kEmulatedWays : kW4A8Ways; }
+std::span<const MoeKernelConfig> w4a8_configs(bool emulated) {
+  return emulated ? kEmulatedConfigs : kW4A8Configs;
+}
 
 bool slabs_take(const MoeShape& s) {
   return s.hidden == 2880 && s.intermediate == 2880 && s.top_k == 4 && s.experts < 255;
 }
 
-std::span<const MoeWay> hopper_ways(bool slabs) {
-  return slabs ? std::span<const MoeWay>(kSlabWays) : std::span<const MoeWay>(kTileWays);
+std::span<const MoeKernelConfig> sm90_configs(bool slabs) {
+  return slabs ? std::span<const MoeKernelConfig>(kSlabConfigs)
+               : std::span<const MoeKernelConfig>(kGemmConfigs);
 }
 
-MoeWork expected_work(const MoeShape& shape, const MoeWay& way) {
+MoeWork expected_work(const MoeShape& shape, const MoeKernelConfig& config) {
   MoeWork work;
   for_counts(shape, [&](int n, double p) {
     if (n == 0) return;
-    const int tile = way.tile > 0 ? way.tile : n, whole = n / tile, rest = n % tile;
+    const int tile = config.tile > 0 ? config.tile : n, whole = n / tile, rest = n % tile;
     work.experts += shape.experts * p;
-    work.jobs += shape.experts * p * (whole + (rest > 0 ? 1 : 0));
-    work.slots += shape.experts * p * (whole * round_up(tile, way.grain) + round_up(rest, way.grain));
+    work.work_tiles += shape.experts * p * (whole + (rest > 0 ? 1 : 0));
+    work.padded_rows +=
+        shape.experts * p * (whole * round_up(tile, config.grain) + round_up(rest, config.grain));
   });
-  work.seconds = way.start + std::max(work.jobs * shape.expert_bytes / way.bytes_per_second,
-                                      flops_of(shape, work.slots) / way.flops_per_second);
+  work.seconds = config.start + std::max(work.work_tiles * shape.expert_bytes / config.bytes_per_second,
+                                         flops_of(shape, work.padded_rows) / config.flops_per_second);
   return work;
 }
 
-std::vector<MoeChoice> rank_ways(const MoeShape& shape, std::span<const MoeWay> ways) {
-  std::vector<MoeChoice> ranked;
-  for (const MoeWay& way : ways) {
-    if (takes(way, shape.tokens)) ranked.push_back({&way, expected_work(shape, way)});
+std::vector<RankedConfig> rank_configs(const MoeShape& shape, std::span<const MoeKernelConfig> configs) {
+  std::vector<RankedConfig> ranked;
+  for (const MoeKernelConfig& config : configs) {
+    if (takes(config, shape.tokens)) ranked.push_back({&config, expected_work(shape, config)});
   }
-  std::stable_sort(ranked.begin(), ranked.end(),
-                   [](const MoeChoice& a, const MoeChoice& b) { return a.work.seconds < b.work.seconds; });
+  std::stable_sort(ranked.begin(), ranked.end(), [](const RankedConfig& a, const RankedConfig& b) {
+    return a.work.seconds < b.work.seconds;
+  });
   return ranked;
 }
 
+const MoeKernelConfig* choose_config(const MoeShape& shape, std::span<const MoeKernelConfig> configs,
+                                     std::string_view measured) {
+  const std::vector<RankedConfig> ranked = rank_configs(shape, configs);
+  for (const RankedConfig& c : ranked) {
+    if (c.config->name == measured) return c.config;
+  }
+  return ranked.empty() ? nullptr : ranked.front().config;
+}
+
 double floor_seconds(const MoeShape& shape, double bytes_per_second, double flops_per_second) {
-  const MoeWay ideal{
+  const MoeKernelConfig ideal{
       .name = "floor", .bytes_per_second = bytes_per_second, .flops_per_second = flops_per_second};
   return expected_work(shape, ideal).seconds;
 }

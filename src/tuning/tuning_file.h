@@ -1,5 +1,5 @@
-// Which way of moe/plan.h was the quickest, measured: kept in a file for each device, driver, program and
-// shape.
+// Which kernel of tuning/moe_kernels.h was the quickest, measured: kept in a file for each device, driver,
+// program and shape.
 #pragma once
 
 #include <string>
@@ -13,13 +13,13 @@ namespace moesaic {
 struct TuningKey {
   std::string device, driver, program;
   int experts = 0, top_k = 0, hidden = 0, intermediate = 0;
-  std::string ways;  // the names there were to choose from
+  std::string configs;  // the names there were to choose from
   bool operator==(const TuningKey&) const = default;
 };
 
 struct TunedStep {
   int tokens = 0;
-  std::string way;
+  std::string config;
   double seconds = 0;
 };
 

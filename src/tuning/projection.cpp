@@ -1,8 +1,8 @@
-#include "moe/projection.h"
+#include "tuning/projection.h"
 
 #include <algorithm>
 
-#include "moe/plan.h"
+#include "tuning/moe_kernels.h"
 
 namespace moesaic {
 namespace {
@@ -57,8 +57,8 @@ std::vector<ProjectedOp> decode_ops(const ModelConfig& c, const ProjectedFormats
                                       .intermediate = c.intermediate},
                                      {.tile = 8, .grain = 8, .bytes_per_second = 1, .flops_per_second = 1});
   ProjectedOp experts{.name = "moe", .calls = c.layers, .start = kExpertsStart, .share = kExpertsShare};
-  add_product(experts, f.experts, 2.0 * c.intermediate, c.hidden, work.jobs, 1);
-  add_product(experts, f.experts, c.hidden, c.intermediate, work.jobs, 1);
+  add_product(experts, f.experts, 2.0 * c.intermediate, c.hidden, work.work_tiles, 1);
+  add_product(experts, f.experts, c.hidden, c.intermediate, work.work_tiles, 1);
   add_product(experts, Format::kF32, c.experts, c.hidden, 1, 1);  // the router
   return {dense_op("qkv", c.layers, f.dense, c.q_size() + 2 * c.kv_size(), c.hidden, tokens),
           dense_op("project", c.layers, f.dense, c.hidden, c.q_size(), tokens), experts,

@@ -1,4 +1,4 @@
-#include "moe/tuning.h"
+#include "tuning/tuning_file.h"
 
 #include <gtest/gtest.h>
 
@@ -31,8 +31,8 @@ class Tuning : public testing::Test {
                        .top_k = 4,
                        .hidden = 2880,
                        .intermediate = 2880,
-                       .ways = "decode, wide 16"};
-  const std::vector<TunedStep> steps_ = {{1, "decode", 1.8e-5}, {16, "wide 16", 1.1e-4}};
+                       .configs = "decode, wide 16"};
+  const std::vector<TunedStep> steps_ = {{1, "decode", 1.8e-5}, {16, "wgmma 16", 1.1e-4}};
 };
 
 TEST_F(Tuning, ReadsWhatWasWritten) {
@@ -41,7 +41,7 @@ TEST_F(Tuning, ReadsWhatWasWritten) {
   const std::vector<TunedStep> got = read_tuning(folder_ + "/deeper", key_);
   ASSERT_EQ(got.size(), 2u);
   EXPECT_EQ(got[1].tokens, 16);
-  EXPECT_EQ(got[1].way, "wide 16");
+  EXPECT_EQ(got[1].config, "wgmma 16");
   EXPECT_DOUBLE_EQ(got[1].seconds, 1.1e-4);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_ + "/deeper"), {}), 1) << "a temporary file is left";
 }
@@ -80,10 +80,10 @@ TEST_F(Tuning, AFolderThatCannotBeWrittenIsOneLine) {
 
 TEST(NearestStep, IsNearestInRatio) {
   const std::vector<TunedStep> steps = {{1, "a", 0}, {8, "b", 0}, {64, "c", 0}};
-  EXPECT_EQ(nearest_step(steps, 2)->way, "a");
-  EXPECT_EQ(nearest_step(steps, 4)->way, "b");
-  EXPECT_EQ(nearest_step(steps, 20)->way, "b");
-  EXPECT_EQ(nearest_step(steps, 5000)->way, "c");
+  EXPECT_EQ(nearest_step(steps, 2)->config, "a");
+  EXPECT_EQ(nearest_step(steps, 4)->config, "b");
+  EXPECT_EQ(nearest_step(steps, 20)->config, "b");
+  EXPECT_EQ(nearest_step(steps, 5000)->config, "c");
   EXPECT_EQ(nearest_step({}, 3), nullptr);
 }
 

@@ -1,4 +1,4 @@
-#include "moe/tuning.h"
+#include "tuning/tuning_file.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,8 +14,8 @@ namespace {
 
 // The key stands in the file as its first lines, so that a clash of names is noticed.
 std::string header(const TuningKey& k) {
-  return fmt::format("moesaic tuning 1\ndevice {}\ndriver {}\nprogram {}\nshape {} {} {} {}\nways {}\n",
-                     k.device, k.driver, k.program, k.experts, k.top_k, k.hidden, k.intermediate, k.ways);
+  return fmt::format("moesaic tuning 1\ndevice {}\ndriver {}\nprogram {}\nshape {} {} {} {}\nconfigs {}\n",
+                     k.device, k.driver, k.program, k.experts, k.top_k, k.hidden, k.intermediate, k.configs);
 }
 
 std::string with_checksum(const std::string& text) {
@@ -48,7 +48,7 @@ std::vector<TunedStep> read_tuning(const std::string& folder, const TuningKey& k
   for (std::string line; std::getline(lines, line);) {
     std::istringstream fields(line);
     TunedStep step;
-    if (!(fields >> step.tokens >> step.seconds >> std::ws) || !std::getline(fields, step.way)) return {};
+    if (!(fields >> step.tokens >> step.seconds >> std::ws) || !std::getline(fields, step.config)) return {};
     steps.push_back(std::move(step));
   }
   return steps;
@@ -58,7 +58,7 @@ Status write_tuning(const std::string& folder, const TuningKey& key, const std::
   if (folder.empty())
     return error(StatusCode::kIo, "no folder for measurements; set XDG_CACHE_HOME or HOME to a full path");
   std::string text = header(key);
-  for (const TunedStep& s : steps) text += fmt::format("{} {:.9e} {}\n", s.tokens, s.seconds, s.way);
+  for (const TunedStep& s : steps) text += fmt::format("{} {:.9e} {}\n", s.tokens, s.seconds, s.config);
   text = with_checksum(text);
   return write_whole(tuning_path(folder, key), text);
 }

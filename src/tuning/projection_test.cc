@@ -1,4 +1,4 @@
-#include "moe/projection.h"
+#include "tuning/projection.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,121 @@
+// The class behind create_cuda_backend(): cuda_backend.cpp opens the device and loads, cuda_step.cpp runs a
+// step, cuda_tuner.cpp measures.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/cuda/ops/linear.h"
+#include "backend/cuda/ops/moe.h"
+#include "backend/cuda/ops/select.h"
+#include "backend/cuda/runtime/exchange.h"
+#include "backend/cuda/runtime/launch_log.h"
+#include "backend/cuda/runtime/op_timer.h"
+#include "backend/cuda/runtime/step_graphs.h"
+#include "backend/cuda/runtime/step_input.h"
+#include "backend/cuda/weights/model.h"
+#include "backend/profiling.h"
+#include "backend/tuner.h"
+
+namespace moesaic::cuda {
+
+enum Op { kEmbed, kQkv, kAttend, kProject, kMoe, kUnembed, kOps };
+inline constexpr std::array<const char*, kOps> kOpNames = {"embed",   "qkv", "attend",
+                                                           "project", "moe", "unembed"};
+
+class CudaBackend final : public Backend, public Profiler, public Tuner {
+ public:
+  explicit CudaBackend(const BackendOptions& options) : options_(options) {}
+  ~CudaBackend() override;
+  Status open();
+
+  BackendCaps caps() const override;
+  double kv_token_bytes(const ModelConfig& config) const override {
+    return 2.0 * kv_element_bytes() * config.kv_size();
+  }
+  std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& weights,
+                                 const KvLayout& layout) override;
+  double available_memory() const override;
+  Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
+  Status alloc_kv(const KvLayout& layout) override;
+  bool can_draw() const override { return draws_; }
+  Status drawn(std::span<SampledToken> tokens) override;
+  Status begin_step(const Batch& batch) override;
+  void embed() override;
+  void qkv(int layer) override;
+  void attend(int layer) override;
+  void project(int layer) override;
+  void moe(int layer) override;
+  void unembed(std::span<float> logits) override;
+  Status end_step() override;
+
+  Profiler* profiler() override { return this; }
+  double read_bandwidth() override;
+  std::vector<KernelChoice> kernel_choices(int tokens) override;
+  std::vector<OpProfile> profile() const override;
+  void reset_profile() override;
+  void time_ops(bool on) override {
+    timed_ = on;
+    launches_.clear();
+  }
+
+  Tuner* tuner() override { return this; }
+  std::span<const MoeKernelConfig> moe_configs() const override {
+    return model_.layers.empty() ? std::span<const MoeKernelConfig>() : configs_of(model_);
+  }
+  std::string_view moe_choice(int rows) override { return moe_.config_for(model_, rows).name; }
+  TuningKey tuning_key() const override;
+  Result<OpTiming> time_moe(int rows, double seconds, MoeFrom from, std::string_view config) override;
+
+ private:
+  std::vector<Wanted> arena(const ModelConfig& config);
+  size_t kv_element_bytes() const { return options_.kv == KvFormat::kFp8 ? 1 : 2; }
+  Status make_room();
+  Status fault_of(int code);
+  Status begin_graph();
+  template <typename Body>
+  void timed(Op op, double bytes, double flops, Body&& body);
+  Norm norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows,
+               const DeferredResidual& deferred);
+  LinearSetup linear_setup() { return {target_, model_.slab_layout, tiles_.as<void>(), stream_}; }
+  const int32_t* input(int offset) const { return exchange_.input(offset); }
+  double expected_experts() const;
+  double moe_bytes(const Layer& layer) const;
+  double moe_flops() const;
+  Norm moe_norm(int index, const DeferredResidual& deferred);
+
+  BackendOptions options_;
+  cudaStream_t stream_ = nullptr;
+  std::string name_;
+  double peak_flops_ = 0;
+  Target target_;
+  Model model_;
+  Moe moe_;
+  KvLayout kv_layout_;
+
+  // The arena, for max_rows rows.
+  DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, fault_, logits_;
+  PinnedBuffer pinned_fault_, pinned_logits_;
+  Exchange exchange_;
+  bool draws_ = false;
+  size_t input_capacity_ = 0;
+
+  // One step.
+  StepShape shape_;
+  StepLayout at_;
+  std::vector<int32_t> packed_;
+  std::span<float> logits_out_;
+  Status fault_status_;
+  DeferredResidual deferred_;  // what the last moe() left for the next norm to add
+  bool timed_ = false;
+  StepGraphs graphs_;
+  double keys_ = 0, window_keys_ = 0, cached_ = 0, window_cached_ = 0;  // of the step, for the profile
+  std::array<OpProfile, kOps> profile_;
+  LaunchLog launches_;
+  OpTimer timer_;
+};
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,263 @@
+// A step of the CUDA backend: what it reads goes to the device, the ops run or are captured, what it leaves
+// comes back.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "backend/cuda/cuda_backend_impl.h"
+#include "backend/cuda/ops/attention.h"
+#include "backend/cuda/runtime/device_guard.h"
+#include "backend/cuda/weights/repack.h"
+#include "base/error.h"
+
+namespace moesaic::cuda {
+
+Status CudaBackend::begin_step(const Batch& batch) {
+  const DeviceGuard guard(options_.device);
+  RETURN_IF_ERROR(guard.status());
+  RETURN_IF_ERROR(validate(batch, model_.config, kv_layout_, options_.max_rows));
+  // One order of sums for all batches: single rows go where the others go, since mma.sync and wgmma need not
+  // round alike.
+  const Tiling tiling{.tokens = tile_tokens(model_.config.heads, model_.config.kv_heads),
+                      .decodes = !target_.batch_invariant};
+  fault_status_ = Status();
+  shape_ = shape_of(batch, tiling);
+  at_ = layout_of(shape_);
+  pack(batch, shape_, tiling, packed_);
+  deferred_ = {};
+  keys_ = window_keys_ = cached_ = window_cached_ = 0;
+  for (const int position : batch.positions) {
+    keys_ += position + 1;
+    window_keys_ += std::min(position + 1, model_.config.window);
+  }
+  for (const Sequence& s : batch.sequences) {
+    cached_ += s.context;
+    window_cached_ += std::min(s.context, model_.config.window + s.rows - 1);
+  }
+  RETURN_IF_ERROR(make_room());
+  RETURN_IF_ERROR(exchange_.send(shape_, at_, packed_, stream_));
+  return begin_graph();
+}
+
+// What a captured graph points at does not move while it runs, nor the graph live on once it has moved.
+Status CudaBackend::make_room() {
+  const int rows = shape_.logit_rows;
+  const size_t bytes = rows * static_cast<size_t>(model_.config.vocab) * sizeof(float);
+  const bool inputs = exchange_.lacks(packed_.size()), logits = bytes > logits_.bytes(),
+             pinned = !shape_.draws && bytes > pinned_logits_.bytes();
+  if (!inputs && !logits && !pinned) return {};
+  RETURN_IF_ERROR(graphs_.retire("step", stream_));
+  // Page tables may share pages: their length has no bound but the batch's.
+  if (inputs) RETURN_IF_ERROR(exchange_.grow(std::max(2 * packed_.size(), input_capacity_)));
+  if (logits) logits_ = {};
+  if (logits) {
+    ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(bytes / rows * std::bit_ceil<unsigned>(rows), "logits"));
+  }
+  if (pinned) {
+    ASSIGN_OR_RETURN(pinned_logits_, PinnedBuffer::allocate(bytes));
+  }
+  return {};
+}
+
+// Only steps that decode are captured: prompts rarely have the same shape.
+Status CudaBackend::begin_graph() {
+  graphs_.skip();
+  if (timed_) return timer_.begin(stream_);
+  const bool decodes = shape_.prefill_tiles == 0 || (target_.portable && shape_.rows == shape_.sequences);
+  return decodes && !options_.router_trace ? graphs_.begin(shape_, stream_) : Status();
+}
+
+template <typename Body>
+void CudaBackend::timed(Op op, double bytes, double flops, Body&& body) {
+  profile_[op].calls += 1, profile_[op].bytes += bytes, profile_[op].flops += flops;
+  if (graphs_.replaying() || !fault_status_.ok()) return;
+  const DeviceGuard guard(options_.device);
+  const LaunchLog::Scope scope(launches_, kOpNames[op]);
+  if (timed_) fault_status_ = timer_.mark(op, stream_);
+  if (fault_status_.ok()) fault_status_ = body();
+}
+
+void CudaBackend::embed() {
+  timed(kEmbed, static_cast<double>(shape_.rows) * model_.embed.row_bytes, 0, [&]() -> Status {
+    RETURN_IF_ERROR(rotations(input(at_.positions), shape_.rows, model_.inverse_frequency.as<double>(),
+                              model_.config.head_dim / 2, model_.rope.attention_factor,
+                              rotation_.as<float2>(), stream_));
+    const auto* data = model_.embed.data.as<uint8_t>();
+    return cuda::embed({model_.embed.format, 0, model_.embed.row_bytes, model_.embed.cols / kBlock, data,
+                        data + model_.embed.scale_offset},
+                       model_.embed.cols, input(at_.tokens), shape_.rows, x_.as<float>(), stream_);
+  });
+}
+
+Norm CudaBackend::norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows,
+                          const DeferredResidual& deferred) {
+  return {.x = x_.as<float>(),
+          .rows = rows,
+          .hidden = model_.config.hidden,
+          .eps = static_cast<float>(model_.config.rms_eps),
+          .factor = bf16 ? 1.0f : factor,
+          .weight = weight.as<float>(),
+          .out = normed_.as<void>(),
+          .bf16 = bf16,
+          .deferred = deferred,
+          .fault = fault_.as<int>(),
+          .code = code};
+}
+
+void CudaBackend::qkv(int index) {
+  Layer& layer = model_.layers[index];
+  timed(kQkv, layer.qkv.bytes(), 2.0 * shape_.rows * layer.qkv.rows * layer.qkv.cols, [&]() -> Status {
+    return linear(layer.qkv,
+                  norm_of(layer.attn_norm, layer.attn_factor, takes_bf16(layer.qkv.kind), 2 * index + 1,
+                          shape_.rows, std::exchange(deferred_, {})),
+                  Qkv{.bias = layer.qkv_bias.as<float>(),
+                      .head_dim = model_.config.head_dim,
+                      .heads = model_.config.heads,
+                      .kv_heads = model_.config.kv_heads,
+                      .rotation = rotation_.as<float2>(),
+                      .q = q_.as<__nv_bfloat16>(),
+                      .k = layer.k.as<void>(),
+                      .v = layer.v.as<void>(),
+                      .fp8 = options_.kv == KvFormat::kFp8,
+                      .slots = input(model_.config.sliding[index] ? at_.window_slots : at_.full_slots)},
+                  linear_setup());
+  });
+}
+
+void CudaBackend::attend(int index) {
+  const Layer& layer = model_.layers[index];
+  const bool sliding = model_.config.sliding[index];
+  const double keys = sliding ? window_keys_ : keys_, cached = sliding ? window_cached_ : cached_;
+  timed(kAttend, cached * 2 * kv_element_bytes() * model_.config.kv_size(), keys * 4 * model_.config.q_size(),
+        [&]() -> Status {
+          Attention p{.q = q_.as<__nv_bfloat16>(),
+                      .k = layer.k.as<void>(),
+                      .v = layer.v.as<void>(),
+                      .fp8 = options_.kv == KvFormat::kFp8,
+                      .sinks = layer.sinks.as<float>(),
+                      .pages = input(at_.pages),
+                      .heads = model_.config.heads,
+                      .kv_heads = model_.config.kv_heads,
+                      .head_dim = model_.config.head_dim,
+                      .window = sliding ? model_.config.window : 0,
+                      .sliding = sliding,
+                      .out = attended_.as<void>(),
+                      .bf16 = takes_bf16(layer.o.kind)};
+          if (shape_.prefill_tiles > 0) {
+            p.tiles = reinterpret_cast<const RowTile*>(input(at_.prefill_tiles)),
+            p.tile_count = shape_.prefill_tiles;
+            RETURN_IF_ERROR(cuda::attend(p, false, target_, stream_));
+          }
+          if (shape_.decode_tiles > 0) {
+            p.tiles = reinterpret_cast<const RowTile*>(input(at_.decode_tiles)),
+            p.tile_count = shape_.decode_tiles;
+            p.shares = shape_.shares;
+            RETURN_IF_ERROR(cuda::attend(p, true, target_, stream_));
+          }
+          return {};
+        });
+}
+
+void CudaBackend::project(int index) {
+  const Layer& layer = model_.layers[index];
+  timed(kProject, layer.o.bytes(), 2.0 * shape_.rows * layer.o.rows * layer.o.cols, [&] {
+    return linear(layer.o, Activations{.x = attended_.as<void>(), .tokens = shape_.rows},
+                  Store{.out = x_.as<float>(),
+                        .stride = model_.config.hidden,
+                        .bias = layer.o_bias.as<float>(),
+                        .rows = model_.config.hidden,
+                        .add = true},
+                  linear_setup());
+  });
+}
+
+// Distinct experts that rows * top_k even choices hit.
+double CudaBackend::expected_experts() const {
+  const double experts = model_.config.experts;
+  return experts * (1 - std::pow(1 - model_.config.experts_per_token / experts, shape_.rows));
+}
+
+double CudaBackend::moe_bytes(const Layer& layer) const {
+  const double share = expected_experts() / model_.config.experts;
+  return (layer.gate_up.bytes() + layer.down.bytes()) * share + static_cast<double>(layer.router.bytes());
+}
+
+double CudaBackend::moe_flops() const {
+  const ModelConfig& c = model_.config;
+  return 6.0 * shape_.rows * c.experts_per_token * c.hidden * c.intermediate;
+}
+
+Norm CudaBackend::moe_norm(int index, const DeferredResidual& deferred) {
+  const Layer& layer = model_.layers[index];
+  return norm_of(layer.mlp_norm, layer.mlp_factor, takes_bf16(layer.gate_up.kind), 2 * index + 2, shape_.rows,
+                 deferred);
+}
+
+void CudaBackend::moe(int index) {
+  timed(kMoe, moe_bytes(model_.layers[index]), moe_flops(), [&]() -> Status {
+    ASSIGN_OR_RETURN(deferred_,
+                     moe_.run(model_, index, moe_norm(index, std::exchange(deferred_, {})),
+                              moe_.config_for(model_, shape_.rows), target_, options_.router_trace, stream_));
+    return {};
+  });
+}
+
+void CudaBackend::unembed(std::span<float> logits) {
+  logits_out_ = logits;
+  const int rows = shape_.logit_rows;
+  timed(kUnembed, rows > 0 ? model_.head.bytes() : 0, 2.0 * rows * model_.head.rows * model_.head.cols,
+        [&]() -> Status {
+          // The fault flag is read also by a step that wants no logits: the norm would see what the last
+          // layer left.
+          if (rows > 0) {
+            Norm last = norm_of(model_.final_norm, model_.final_factor, takes_bf16(model_.head.kind),
+                                2 * model_.config.layers + 1, rows, std::exchange(deferred_, {}));
+            last.row_map = input(at_.logit_rows);
+            RETURN_IF_ERROR(linear(
+                model_.head, last,
+                Store{.out = logits_.as<float>(), .stride = model_.config.vocab, .rows = model_.config.vocab},
+                linear_setup()));
+            if (shape_.draws)
+              return exchange_.draw(shape_, at_, logits_.as<float>(), model_.config.vocab, fault_.as<int>(),
+                                    stream_);
+            RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<float>(), logits_.as<float>(),
+                                                  logits.size_bytes(), cudaMemcpyDeviceToHost, stream_),
+                                  "logits"));
+          }
+          return check(cudaMemcpyAsync(pinned_fault_.as<int>(), fault_.as<int>(), sizeof(int),
+                                       cudaMemcpyDeviceToHost, stream_),
+                       "logits");
+        });
+}
+
+Status CudaBackend::end_step() {
+  const DeviceGuard guard(options_.device);
+  RETURN_IF_ERROR(timed_ ? timer_.finish(stream_, profile_) : graphs_.end(shape_, fault_status_, stream_));
+  RETURN_IF_ERROR(fault_status_);
+  if (shape_.draws) return exchange_.launched(stream_);
+  RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
+  RETURN_IF_ERROR(fault_of(*pinned_fault_.as<int>()));
+  if (!logits_out_.empty())
+    std::memcpy(logits_out_.data(), pinned_logits_.as<float>(), logits_out_.size_bytes());
+  return {};
+}
+
+Status CudaBackend::drawn(std::span<SampledToken> tokens) {
+  const DeviceGuard guard(options_.device);
+  ASSIGN_OR_RETURN(const int code, exchange_.drawn(tokens));
+  return fault_of(code);
+}
+
+Status CudaBackend::fault_of(int code) {
+  if (code == 0) return {};
+  RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
+  exchange_.forget();
+  RETURN_IF_ERROR(check(cudaMemsetAsync(fault_.as<int>(), 0, sizeof(int), stream_), "step"));
+  const int layer = (code - 1) / 2;
+  const char* op = layer == model_.config.layers ? "unembed" : code % 2 == 1 ? "qkv" : "moe";
+  return error(StatusCode::kInternal, "layer {} {}: an activation is NaN or infinite", layer, op);
+}
+
+}  // namespace moesaic::cuda

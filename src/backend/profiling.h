@@ -1,0 +1,50 @@
+// What a backend can tell of its steps, for `profile`, `plan` and `bench`: an optional interface beside
+// Backend, which Backend::profiler() gives.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace moesaic {
+
+// One op's share of the steps since reset.
+struct OpProfile {
+  std::string op;  // "qkv", "attend", ...
+  int64_t calls = 0;
+  double seconds = 0;
+  double bytes = 0;  // weights and KV read
+  double flops = 0;
+  std::vector<std::string> kernels = {};  // what a device launched for it, in order, each once
+};
+
+// What an op of a step runs, by the backend's tables.
+struct KernelChoice {
+  std::string op, kernel;
+};
+
+class Profiler {
+ public:
+  virtual ~Profiler() = default;
+  virtual std::vector<OpProfile> profile() const = 0;
+  virtual void reset_profile() = 0;
+  // Whether steps measure each op's seconds. A device measures them one after the other, which costs the
+  // overlap between ops; the CPU always does.
+  virtual void time_ops(bool) {}
+  // Read bandwidth in GB/s, measured now: the ceiling beside which figures are printed. The first call may
+  // take longer than later ones.
+  virtual double read_bandwidth() = 0;
+  // Of a loaded model, for a prompt of so many tokens; empty where a backend has no choice to make.
+  virtual std::vector<KernelChoice> kernel_choices(int) { return {}; }
+};
+
+// 0 where the backend does not measure it.
+inline double read_bandwidth(Backend& backend) {
+  Profiler* const profiler = backend.profiler();
+  return profiler != nullptr ? profiler->read_bandwidth() : 0;
+}
+
+}  // namespace moesaic

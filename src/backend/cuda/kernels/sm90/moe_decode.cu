@@ -430,7 +430,6 @@ Status prepare_moe_decode(const SlabLayout& layout) {
     return Status(StatusCode::kUnsupported, "cuda: the decode kernel of the experts needs 16 to 180 SMs");
   return layout.sms == kFullSms ? prepare_all<Configs<kFullSms>>() : prepare_all<Configs<0>>();
 }
-}
 
 Status moe_decode(const MoeDecode& p, cudaStream_t stream) {
   if (p.tokens < 1 || p.tokens > 8)

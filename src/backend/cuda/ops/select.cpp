@@ -81,6 +81,12 @@ constexpr AttentionConfig kAttentionConfigs[] = {
     {.name = "attention_portable", .kernel = AttentionKernel::kPortable, .least_major = 9, .portable = true},
 };
 
+constexpr ExpertsConfig kExpertsConfigs[] = {
+    {.name = "quads", .layout = ExpertsLayout::kQuads, .path = MoePath::kW4A8},
+    {.name = "slabs", .layout = ExpertsLayout::kSlabs, .invariant = false, .gpt_oss_sizes = true},
+    {.name = "units", .layout = ExpertsLayout::kUnits, .mxfp4_only = false, .any_path = true},
+};
+
 constexpr RouterConfig kRouterConfigs[] = {
     {.name = "score",
      .kernel = RouterKernel::kScore,
@@ -116,6 +122,11 @@ bool takes(const AttentionConfig& c, const AttentionShape& s, const Target& targ
   return c.decode == s.decode && (c.major == 0 || c.major == target.major) && target.major >= c.least_major &&
          c.portable == target.portable && (c.invariant || !target.batch_invariant);
 }
+bool takes(const ExpertsConfig& c, const ExpertsShape& s, const Target& target) {
+  return (s.mxfp4 || !c.mxfp4_only) && (c.any_path || c.path == target.moe_path) &&
+         (c.invariant || !target.batch_invariant) &&
+         (!c.gpt_oss_sizes || (slabs_take(s.sizes) && s.swiglu_alpha == 1.702 && s.swiglu_limit == 7.0));
+}
 bool takes(const RouterConfig& c, const RouterShape& s) {
   return (!c.slabs_only || s.slabs) && !(c.chooses && s.scores_only) && within(s.rows, c.most_rows) &&
          within(s.hidden, c.most_hidden) && within(s.experts, c.most_experts) &&
@@ -137,6 +148,7 @@ Target target_of(int major, int minor, const BackendOptions& options) {
 
 std::span<const LinearConfig> linear_configs() { return kLinearConfigs; }
 std::span<const AttentionConfig> attention_configs() { return kAttentionConfigs; }
+std::span<const ExpertsConfig> experts_configs() { return kExpertsConfigs; }
 std::span<const RouterConfig> router_configs() { return kRouterConfigs; }
 std::span<const SampleConfig> sample_configs() { return kSampleConfigs; }
 
@@ -158,6 +170,16 @@ Result<const AttentionConfig*> select(const AttentionShape& s, const Target& tar
   return error(StatusCode::kUnsupported,
                "cuda: attention has no {} kernel for head_dim {}, {} query heads a KV head, on {}",
                s.decode ? "decode" : "prefill", s.head_dim, s.group, device_of(target));
+}
+
+Result<const ExpertsConfig*> select(const ExpertsShape& s, const Target& target) {
+  const bool sizes = s.sizes.experts > 0 && s.sizes.experts <= kMostRoutedExperts && s.sizes.top_k > 0 &&
+                     s.sizes.top_k <= kMostRoutedTopK;
+  for (const ExpertsConfig& c : kExpertsConfigs) {
+    if (sizes && takes(c, s, target)) return &c;
+  }
+  return error(StatusCode::kUnsupported, "cuda: moe has no kernel for {} of {} experts, {} x {}, on {}",
+               s.sizes.top_k, s.sizes.experts, s.sizes.intermediate, s.sizes.hidden, device_of(target));
 }
 
 Result<const RouterConfig*> select(const RouterShape& s, const Target& target) {

@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/weights/matrix.h"
+#include "tuning/moe_kernels.h"
 
 namespace moesaic::cuda {
 
@@ -82,6 +83,31 @@ struct AttentionConfig {
 };
 std::span<const AttentionConfig> attention_configs();
 Result<const AttentionConfig*> select(const AttentionShape& shape, const Target& target);
+
+// ---- the experts: how their weights lie in memory, and with that the kernels there are for them ----
+
+enum class ExpertsLayout {
+  kQuads,  // weights/quad_layout.h, for kernels/sm120/
+  kSlabs,  // weights/slab_layout.h, for kernels/sm90/
+  kUnits   // weights/matrix.h, for gemm()
+};
+// What route() takes: experts, and choices of a row.
+inline constexpr int kMostRoutedExperts = 1024, kMostRoutedTopK = 16;
+struct ExpertsShape {
+  bool mxfp4 = false;  // all of them
+  MoeShape sizes;      // tokens and bytes aside
+  double swiglu_alpha = 0, swiglu_limit = 0;
+};
+struct ExpertsConfig {
+  std::string_view name;
+  ExpertsLayout layout = ExpertsLayout::kUnits;
+  bool mxfp4_only = true;
+  MoePath path = MoePath::kAuto;
+  bool any_path = false, invariant = true;
+  bool gpt_oss_sizes = false;  // compiled for these alone: slabs_take(), and their SwiGLU
+};
+std::span<const ExpertsConfig> experts_configs();
+Result<const ExpertsConfig*> select(const ExpertsShape& shape, const Target& target);
 
 // ---- the router: scores of the experts, and the choice among them ----
 

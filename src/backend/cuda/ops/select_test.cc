@@ -165,6 +165,33 @@ TEST(SelectAttention, ByDevice) {
   }
 }
 
+TEST(SelectExperts, ByModelAndDevice) {
+  const ExpertsShape oss{.mxfp4 = true,
+                         .sizes = {.top_k = 4, .experts = 128, .hidden = 2880, .intermediate = 2880},
+                         .swiglu_alpha = 1.702,
+                         .swiglu_limit = 7.0};
+  const auto name = [](const ExpertsShape& shape, const Target& target) -> std::string_view {
+    const auto config = select(shape, target);
+    return config.ok() ? config.value()->name : "error";
+  };
+  EXPECT_EQ(name(oss, device(9, 0)), "slabs");
+  EXPECT_EQ(name(oss, device(9, 0, {.moe_path = MoePath::kW4A8})), "quads");
+  EXPECT_EQ(name(oss, device(9, 0, {.batch_invariant = true})), "units");
+  EXPECT_EQ(name(oss, device(8, 0)), "units");
+  for (const int minor : {0, 1}) EXPECT_EQ(name(oss, device(12, minor)), "quads");
+  ExpertsShape other = oss;
+  other.sizes.hidden = 2048;
+  EXPECT_EQ(name(other, device(9, 0)), "units");
+  EXPECT_EQ(name(other, device(12, 0)), "quads");
+  other = oss, other.swiglu_limit = 8;
+  EXPECT_EQ(name(other, device(9, 0)), "units");
+  other = oss, other.mxfp4 = false;
+  for (const int major : {9, 12}) EXPECT_EQ(name(other, device(major, 0)), "units");
+  other = oss, other.sizes.experts = 1025;
+  ASSERT_EQ(name(other, device(9, 0)), "error");
+  EXPECT_NE(select(other, device(9, 0)).status().message().find("4 of 1025 experts"), std::string::npos);
+}
+
 TEST(SelectRouter, ByRows) {
   const auto name = [](RouterShape shape) { return select(shape, device(9, 0)).value()->name; };
   for (int rows = 1; rows <= kMostTokens; ++rows) {

@@ -4,6 +4,7 @@
 #include "backend/cuda/kernels/sm120/load_tile.h"
 #include "backend/cuda/kernels/sm90/moe_decode.h"
 #include "backend/cuda/ops/attention.h"
+#include "backend/cuda/ops/select.h"
 #include "backend/cuda/weights/model.h"
 #include "backend/cuda/weights/upload.h"
 #include "base/error.h"
@@ -105,9 +106,9 @@ Status unsupported(const ModelConfig& c) {
     return error(StatusCode::kUnsupported,
                  "cuda: {} query heads share a KV head, at most {} may; use --device cpu",
                  c.heads / c.kv_heads, kMostGroup);
-  if (c.experts > 1024 || c.experts_per_token > 16)
-    return error(StatusCode::kUnsupported, "cuda: {} of {} experts, at most 16 of 1024; use --device cpu",
-                 c.experts_per_token, c.experts);
+  if (c.experts > kMostRoutedExperts || c.experts_per_token > kMostRoutedTopK)
+    return error(StatusCode::kUnsupported, "cuda: {} of {} experts, at most {} of {}; use --device cpu",
+                 c.experts_per_token, c.experts, kMostRoutedTopK, kMostRoutedExperts);
   return {};
 }
 
@@ -158,16 +159,21 @@ sm90a::SlabLayout layout_of(const BackendOptions& options) {
 }  // namespace
 
 Paths paths_of(const ModelConfig& c, const ModelWeights& weights, const BackendOptions& options) {
-  const bool w4a8 = options.moe_path == MoePath::kW4A8, mxfp4 = all_mxfp4(weights);
+  const Target target{.batch_invariant = options.batch_invariant, .moe_path = options.moe_path};
+  const ExpertsShape shape{.mxfp4 = all_mxfp4(weights),
+                           .sizes = {.top_k = c.experts_per_token,
+                                     .experts = c.experts,
+                                     .hidden = c.hidden,
+                                     .intermediate = c.intermediate},
+                           .swiglu_alpha = c.swiglu_alpha,
+                           .swiglu_limit = c.swiglu_limit};
+  const auto experts = select(shape, target);
+  const auto is = [&](ExpertsLayout layout) { return experts.ok() && experts.value()->layout == layout; };
   const sm90a::SlabLayout layout = layout_of(options);
-  const bool slabs = !options.batch_invariant && !w4a8 && mxfp4 &&
-                     slabs_take({.top_k = c.experts_per_token,
-                                 .experts = c.experts,
-                                 .hidden = c.hidden,
-                                 .intermediate = c.intermediate}) &&
-                     c.swiglu_alpha == 1.702 && c.swiglu_limit == 7.0 &&
-                     sm90a::prepare_moe_decode(layout).ok();
-  return {.slabs = slabs, .w4a8 = w4a8 && mxfp4, .dense_mx = w4a8, .slab_layout = layout};
+  return {.slabs = is(ExpertsLayout::kSlabs) && sm90a::prepare_moe_decode(layout).ok(),
+          .w4a8 = is(ExpertsLayout::kQuads),
+          .dense_mx = options.moe_path == MoePath::kW4A8,
+          .slab_layout = layout};
 }
 
 namespace {

@@ -51,7 +51,7 @@
 //          bandwidth.
 // Shared   up to 222 KB (Shared), one CTA a multiprocessor. At most 96 registers a thread: a quarter of a
 //          multiprocessor has five of the 17 warps.
-// Floor    bytes / bandwidth: 12 us for one token on an H200; see docs/performance.md for what is
+// Floor    bytes / bandwidth: 12 us for one token on an H200; see docs/lab for what is
 //          reached.
 #include "backend/cuda/kernels/sm90/moe_decode.h"
 #include "backend/cuda/kernels/sm90/moe_decode_consume.cuh"

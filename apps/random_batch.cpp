@@ -51,7 +51,7 @@ Status RandomBatch::advance(int target, bool logits) {
       if (logits) batch.logit_rows.push_back(batch.rows() - 1);
       ++s;
     }
-    if (logits && backend_->can_draw()) batch.draws.resize(batch.logit_rows.size());
+    if (logits && backend_->can_sample()) batch.draws.resize(batch.logit_rows.size());
     logits_.resize(batch.draws.empty() ? batch.logit_rows.size() * config_.vocab : 0);
     RETURN_IF_ERROR(forward(*backend_, config_, batch, logits_));
     for (int i = first; i < first + static_cast<int>(batch.sequences.size()); ++i) {
@@ -67,7 +67,7 @@ Status RandomBatch::advance(int target, bool logits) {
 Status RandomBatch::take(size_t tokens) {
   if (tokens == 0) return {};
   drawn_.resize(tokens);
-  return backend_->drawn(drawn_);
+  return backend_->sampled(drawn_);
 }
 
 Status RandomBatch::wait() { return take(std::exchange(in_flight_, 0)); }

@@ -3,7 +3,7 @@
 //
 // Thread-safety: one thread drives a backend. Errors of load, alloc_kv and begin_step come back as Status;
 // the ops between begin_step and end_step only record or run work on validated input, and a device fault
-// surfaces once, from end_step or from drawn.
+// surfaces once, from end_step or from sampled.
 #pragma once
 
 #include <cstdint>
@@ -130,12 +130,12 @@ class Backend {
   virtual Status alloc_kv(const KvLayout& layout) = 0;
 
   // Whether a batch may have draws. Such a step runs on after end_step: the next one may begin, with rows
-  // whose tokens this one draws, before drawn() is asked what they are. Known once a model is loaded.
-  virtual bool can_draw() const { return false; }
+  // whose tokens this one draws, before sampled() is asked what they are. Known once a model is loaded.
+  virtual bool can_sample() const { return false; }
   // Waits for the earliest step with draws that was not asked for yet, of which there are one or two.
   // tokens: [logit_rows] as drawn, with log-probabilities where they were asked for; -1 and none where a
   // logit is not finite. A fault of the step is an error here, after which no step runs.
-  virtual Status drawn(std::span<SampledToken>) { return {}; }
+  virtual Status sampled(std::span<SampledToken>) { return {}; }
 
   // A step: begin, the ops in the order of model/forward, end. logits: [logit_rows, vocab], none if the batch
   // has draws.

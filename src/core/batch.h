@@ -29,7 +29,7 @@ struct Sequence {
 
 inline constexpr int kMostLogprobs = 100;
 
-// How a token is drawn from a row of logits, by a backend that can (Backend::can_draw): of the tokens in
+// How a token is drawn from a row of logits, by a backend that can (Backend::can_sample): of the tokens in
 // order of likelihood (the lower id of equals first) top_k are kept, of these the fewest whose share reaches
 // top_p, of these the ones whose logit lies at most -least temperatures below the top. The token is the one
 // in whose share `uniform` falls, in that order; in order of ids if neither top_k nor top_p cuts.

@@ -110,7 +110,7 @@ Status Engine::take_sampled() {
   const std::vector<std::shared_ptr<Request>> requests = std::exchange(in_flight_, {});
   if (requests.empty()) return {};
   sampled_.resize(requests.size());
-  RETURN_IF_ERROR(backend_->drawn(sampled_));
+  RETURN_IF_ERROR(backend_->sampled(sampled_));
   for (size_t i = 0; i < requests.size(); ++i) {
     Request& r = *requests[i];
     r.in_flight = -1;
@@ -144,7 +144,7 @@ void Engine::wait_for_masks() const {
 Status Engine::run_step() {
   sample_held();
   scheduler_->collect();  // what was cancelled since the last step is not computed any further
-  ScheduledBatch next = scheduler_->next_batch(backend_->can_draw());
+  ScheduledBatch next = scheduler_->next_batch(backend_->can_sample());
   const bool on_device = !next.batch.draws.empty();
   logits_.resize(on_device ? 0 : next.wanted.size() * static_cast<size_t>(config_.vocab));
   Status launched;

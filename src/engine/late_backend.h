@@ -35,7 +35,7 @@ class LateBackend final : public Backend {
     window_.assign(static_cast<size_t>(layout.window_pages) * kPage, 0);
     return {};
   }
-  bool can_draw() const override { return draws_; }
+  bool can_sample() const override { return draws_; }
   Status begin_step(const Batch& batch) override {
     const Status valid = validate(batch, config_, layout_, 64);
     if (!valid.ok()) return valid;
@@ -60,7 +60,7 @@ class LateBackend final : public Backend {
     for (size_t i = 0; i < first.size(); ++i) put_logits(first[i], logits_.subspan(i * kVocab, kVocab));
     return {};
   }
-  Status drawn(std::span<SampledToken> tokens) override {
+  Status sampled(std::span<SampledToken> tokens) override {
     if (fail_at_ == begun_) {
       steps_.clear(), results_.clear();
       return {StatusCode::kInternal, "a fault"};

@@ -5,7 +5,7 @@
 namespace moesaic {
 
 Status forward(Backend& backend, const ModelConfig& config, const Batch& batch, std::span<float> logits) {
-  if (!batch.draws.empty() && !backend.can_draw())
+  if (!batch.draws.empty() && !backend.can_sample())
     return invalid("batch: {} draws for a backend that draws none", batch.draws.size());
   RETURN_IF_ERROR(backend.begin_step(batch));
   backend.embed();

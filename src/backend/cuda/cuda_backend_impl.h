@@ -41,8 +41,8 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   double available_memory() const override;
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
-  bool can_draw() const override { return draws_; }
-  Status drawn(std::span<SampledToken> tokens) override;
+  bool can_sample() const override { return draws_; }
+  Status sampled(std::span<SampledToken> tokens) override;
   Status begin_step(const Batch& batch) override;
   void embed() override;
   void qkv(int layer) override;

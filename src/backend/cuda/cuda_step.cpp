@@ -244,9 +244,9 @@ Status CudaBackend::end_step() {
   return {};
 }
 
-Status CudaBackend::drawn(std::span<SampledToken> tokens) {
+Status CudaBackend::sampled(std::span<SampledToken> tokens) {
   const DeviceGuard guard(options_.device);
-  ASSIGN_OR_RETURN(const int code, exchange_.drawn(tokens));
+  ASSIGN_OR_RETURN(const int code, exchange_.sampled(tokens));
   return fault_of(code);
 }
 

@@ -12,7 +12,7 @@
 namespace moesaic::cuda {
 
 // Tokens that draw() can tell apart.
-inline constexpr int kMostDrawnVocab = 1 << 18;
+inline constexpr int kMostSampledVocab = 1 << 18;
 
 // inputs = packed; then inputs[tokens + r] = drawn[inputs[sources + r]] for every row r whose source is not
 // negative.
@@ -27,7 +27,7 @@ struct Feed {
 Status feed(const Feed& p, cudaStream_t stream);
 
 // What the host is told of a row.
-struct Told {
+struct SampleResult {
   struct Entry {
     int32_t token;
     float logit;
@@ -44,16 +44,16 @@ struct Told {
 // probability below 6e-11 of the likeliest token's counts as none. Reads the row two times at temperature 0,
 // otherwise about 4 times and at most 20; once more for a log-probability, and for the likeliest two more
 // times, at most seven.
-struct DrawRows {
+struct SampleRows {
   const float* logits = nullptr;  // [rows, vocab]
   int rows = 0, vocab = 0;
   const Draw* how = nullptr;
   const int* fault = nullptr;
   int32_t* drawn = nullptr;
-  Told* told = nullptr;  // page-locked host memory, two times [stride]; *turn says which
+  SampleResult* told = nullptr;  // page-locked host memory, two times [stride]; *turn says which
   const int32_t* turn = nullptr;
   int stride = 0;
 };
-Status draw(const DrawRows& p, cudaStream_t stream);
+Status draw(const SampleRows& p, cudaStream_t stream);
 
 }  // namespace moesaic::cuda

@@ -22,7 +22,7 @@ class DrawTest : public testing::Test {
   void SetUp() override {
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
-    told_ = PinnedBuffer::allocate(2 * kMaxRows * sizeof(Told)).value();
+    told_ = PinnedBuffer::allocate(2 * kMaxRows * sizeof(SampleResult)).value();
   }
   template <typename T>
   static DeviceBuffer upload(const std::vector<T>& values) {
@@ -50,7 +50,7 @@ class DrawTest : public testing::Test {
                       .how = device_how.as<Draw>(),
                       .fault = numbers.as<int>(),
                       .drawn = drawn.as<int32_t>(),
-                      .told = told_.as<Told>(),
+                      .told = told_.as<SampleResult>(),
                       .turn = numbers.as<int32_t>() + 1,
                       .stride = kMaxRows},
                      nullptr)
@@ -58,7 +58,7 @@ class DrawTest : public testing::Test {
     std::vector<int32_t> tokens(rows);
     EXPECT_EQ(cudaMemcpy(tokens.data(), drawn.as<int32_t>(), rows * sizeof(int32_t), cudaMemcpyDeviceToHost),
               0);
-    const Told* told = told_.as<Told>() + kMaxRows;
+    const SampleResult* told = told_.as<SampleResult>() + kMaxRows;
     std::vector<SampledToken> out;
     for (int row = 0; row < rows; ++row) {
       EXPECT_EQ(told[row].fault, 77);
@@ -68,7 +68,7 @@ class DrawTest : public testing::Test {
       EXPECT_TRUE(poisoned(entries + std::max(told[row].likeliest, 0), entries + kMostLogprobs));
       out.push_back(sampled(told[row]));
     }
-    EXPECT_TRUE(poisoned(told_.as<Told>(), told) && poisoned(told + rows, told + kMaxRows));
+    EXPECT_TRUE(poisoned(told_.as<SampleResult>(), told) && poisoned(told + rows, told + kMaxRows));
     return out;
   }
   std::vector<int32_t> draw_rows(const std::vector<float>& logits, int vocab, const std::vector<Draw>& how) {
@@ -115,7 +115,7 @@ class DrawTest : public testing::Test {
         SamplingParams p = params;
         p.seed = static_cast<uint64_t>(n + row) * 7919 + 1;
         Sampler sampler(p, {});
-        how.push_back(sampler.draw_elsewhere(0).value());
+        how.push_back(sampler.device_sampling(0).value());
         std::vector<float> copy(logits.begin() + row * static_cast<int64_t>(vocab),
                                 logits.begin() + (row + 1) * static_cast<int64_t>(vocab));
         want.push_back(sampler.sample(copy).value().token);
@@ -228,7 +228,7 @@ TEST_F(DrawTest, LogprobsAreTheHosts) {
       for (size_t row = 0; row < std::size(kKinds); ++row) {
         SamplingParams p = ways[(row + turn) % std::size(ways)];
         p.seed = row + 1, p.top_logprobs = counts[(row + turn) % std::size(counts)];
-        how.push_back(Sampler(p, {}).draw_elsewhere(0).value());
+        how.push_back(Sampler(p, {}).device_sampling(0).value());
       }
       expect_the_hosts_logprobs(logits, vocab, how);
     }
@@ -278,7 +278,7 @@ TEST_F(DrawTest, Times) {
   for (float& v : logits) v = normal(rng);
   const DeviceBuffer device_logits = upload(logits), numbers = upload(std::vector<int32_t>{0, 0}),
                      drawn = upload(std::vector<int32_t>(128));
-  const PinnedBuffer told = PinnedBuffer::allocate(2 * 128 * sizeof(Told)).value();
+  const PinnedBuffer told = PinnedBuffer::allocate(2 * 128 * sizeof(SampleResult)).value();
   const std::pair<const char*, Draw> cases[] = {
       {"greedy", {}},
       {"greedy, its log-probability", {.logprobs = 0}},
@@ -299,7 +299,7 @@ TEST_F(DrawTest, Times) {
       for (int i = -5; i < kTimes; ++i) {
         if (i == 0) cudaEventRecord(start, nullptr);
         ASSERT_TRUE(draw({device_logits.as<float>(), rows, vocab, device_how.as<Draw>(), numbers.as<int>(),
-                          drawn.as<int32_t>(), told.as<Told>(), numbers.as<int32_t>() + 1, 128},
+                          drawn.as<int32_t>(), told.as<SampleResult>(), numbers.as<int32_t>() + 1, 128},
                          nullptr)
                         .ok());
       }

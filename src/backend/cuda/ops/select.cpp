@@ -104,7 +104,7 @@ constexpr RouterConfig kRouterConfigs[] = {
 };
 
 // By clusters of 8 thread blocks.
-constexpr SampleConfig kSampleConfigs[] = {{"sample", kHopper, kMostDrawnVocab}};
+constexpr SampleConfig kSampleConfigs[] = {{"sample", kHopper, kMostSampledVocab}};
 
 bool within(int value, int most) { return most == 0 || value <= most; }
 

@@ -7,11 +7,11 @@
 
 namespace moesaic::cuda {
 
-SampledToken sampled(const Told& told) {
+SampledToken token_of(const SampleResult& told) {
   SampledToken out{.token = told.token};
   if (told.likeliest < 0) return out;
   out.logprobs.logprob = told.logit - told.normalizer;
-  for (const Told::Entry& entry : std::span(told.top).first(told.likeliest))
+  for (const SampleResult::Entry& entry : std::span(told.top).first(told.likeliest))
     out.logprobs.top.emplace_back(entry.token, entry.logit - told.normalizer);
   return out;
 }
@@ -25,7 +25,7 @@ Exchange::~Exchange() {
 Status Exchange::open(int max_rows) {
   max_rows_ = max_rows;
   ASSIGN_OR_RETURN(drawn_, DeviceBuffer::allocate(max_rows * sizeof(int32_t), "drawn tokens"));
-  ASSIGN_OR_RETURN(told_, PinnedBuffer::allocate(2 * static_cast<size_t>(max_rows) * sizeof(Told)));
+  ASSIGN_OR_RETURN(told_, PinnedBuffer::allocate(2 * static_cast<size_t>(max_rows) * sizeof(SampleResult)));
   for (cudaEvent_t& event : events_) {
     if (event == nullptr)
       RETURN_IF_ERROR(check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event"));
@@ -67,7 +67,7 @@ Status Exchange::draw(const StepShape& shape, const StepLayout& at, const float*
                      .how = reinterpret_cast<const Draw*>(input(at.draws)),
                      .fault = fault,
                      .drawn = drawn_.as<int32_t>(),
-                     .told = told_.as<Told>(),
+                     .told = told_.as<SampleResult>(),
                      .turn = input(at.turn),
                      .stride = max_rows_},
                     stream);
@@ -78,13 +78,13 @@ Status Exchange::launched(cudaStream_t stream) {
   return check(cudaEventRecord(events_[draws_++ % 2], stream), "step");
 }
 
-Result<int> Exchange::drawn(std::span<SampledToken> tokens) {
+Result<int> Exchange::sampled(std::span<SampledToken> tokens) {
   MOESAIC_CHECK(std::ssize(tokens) <= max_rows_);
   if (under_way_ == 0) return error(StatusCode::kInternal, "cuda: no step is under way");
   const unsigned turn = (draws_ - under_way_--) % 2;
   RETURN_IF_ERROR(check(cudaEventSynchronize(events_[turn]), "step"));
-  const Told* told = told_.as<Told>() + static_cast<size_t>(turn) * max_rows_;
-  std::transform(told, told + tokens.size(), tokens.begin(), sampled);
+  const SampleResult* told = told_.as<SampleResult>() + static_cast<size_t>(turn) * max_rows_;
+  std::transform(told, told + tokens.size(), tokens.begin(), token_of);
   return told->fault;
 }
 

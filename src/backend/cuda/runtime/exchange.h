@@ -14,7 +14,7 @@
 
 namespace moesaic::cuda {
 
-SampledToken sampled(const Told& told);
+SampledToken sampled(const SampleResult& told);
 
 class Exchange {
  public:
@@ -35,7 +35,7 @@ class Exchange {
   // A step with draws is on its way. At most two are.
   Status launched(cudaStream_t stream);
   // Waits for the earliest of them: the fault it left.
-  Result<int> drawn(std::span<SampledToken> tokens);
+  Result<int> sampled(std::span<SampledToken> tokens);
   // What is on its way interests nobody any more.
   void forget() { under_way_ = 0; }
 
@@ -43,7 +43,7 @@ class Exchange {
   int max_rows_ = 0;
   DeviceBuffer inputs_, drawn_;
   std::array<PinnedBuffer, 2> packed_;  // of steps in turn
-  PinnedBuffer told_;                   // [2, max_rows] Told, of steps with draws in turn
+  PinnedBuffer told_;                   // [2, max_rows] SampleResult, of steps with draws in turn
   std::array<cudaEvent_t, 2> events_{};
   unsigned steps_ = 0, draws_ = 0;  // so far
   int under_way_ = 0;

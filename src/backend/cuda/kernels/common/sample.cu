@@ -21,7 +21,7 @@ constexpr int kCluster = 8, kThreads = 1024, kWarps = kThreads / 32;
 constexpr int kDigit = 10, kBins = 1 << kDigit;  // a thread each
 static_assert(kBins == kThreads);
 constexpr int kIdBits = 18, kKeyBits = 60;
-static_assert(kMostDrawnVocab == 1 << kIdBits && kKeyBits % kDigit == 0);
+static_assert(kMostSampledVocab == 1 << kIdBits && kKeyBits % kDigit == 0);
 constexpr double kFar = 32;                      // temperatures below the top
 constexpr double kReach = kFar * (1 - 0x1p-53);  // the number before
 constexpr double kAnywhere = 1e39;               // further than two floats can be apart
@@ -62,7 +62,7 @@ struct Shared {
 // ends; what is in it is looked at closely.
 struct Range {
   float least = -INFINITY, most = INFINITY;
-  int first = 0, last = kMostDrawnVocab;
+  int first = 0, last = kMostSampledVocab;
   __device__ bool has(float v, int id) const { return v >= least && v <= most && id >= first && id < last; }
 };
 
@@ -375,7 +375,7 @@ __device__ double log_sum_exp(const cg::cluster_group& cluster, const Row& row, 
 }
 
 // The n likeliest; n: 1 to as many tokens as the row has.
-__device__ void tell_likeliest(const cg::cluster_group& cluster, Row row, int n, Told::Entry* top,
+__device__ void tell_likeliest(const cg::cluster_group& cluster, Row row, int n, SampleResult::Entry* top,
                                Shared& s) {
   row.order = Order::kLogits, row.reach = kAnywhere;
   const Measure bins = first_histogram(cluster, row, s);
@@ -393,7 +393,7 @@ __device__ void tell_likeliest(const cg::cluster_group& cluster, Row row, int n,
 }
 
 // Not inlined: rows that do not ask would pay with 80 bytes of spilled registers for 20.
-__device__ __noinline__ void tell_logprobs(Row row, int32_t token, int n, Told& told, Shared& s) {
+__device__ __noinline__ void tell_logprobs(Row row, int32_t token, int n, SampleResult& told, Shared& s) {
   const cg::cluster_group cluster = cg::this_cluster();
   const double normalizer = log_sum_exp(cluster, row, s);
   if (cluster.block_rank() == 0 && threadIdx.x == 0)
@@ -401,7 +401,7 @@ __device__ __noinline__ void tell_logprobs(Row row, int32_t token, int n, Told& 
   if (n > 0) tell_likeliest(cluster, row, n, told.top, s);
 }
 
-__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads) draw_kernel(const DrawRows p) {
+__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads) draw_kernel(const SampleRows p) {
   __shared__ Shared s;
   const cg::cluster_group cluster = cg::this_cluster();
   const int index = static_cast<int>(blockIdx.y), part = (p.vocab + kCluster * 32 - 1) / (kCluster * 32) * 32;
@@ -412,7 +412,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads) dra
   wait_for_predecessor();
   const uint64_t best = find_best(cluster, row, s);
   int32_t token = best == kNotFinite ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(best));
-  Told& told = p.told[*p.turn * p.stride + index];
+  SampleResult& told = p.told[*p.turn * p.stride + index];
   int32_t likeliest = -1;
   if (token >= 0) {
     const Draw& how = p.how[index];
@@ -448,7 +448,7 @@ Status feed(const Feed& p, cudaStream_t stream) {
   return check(cudaGetLastError(), "step inputs");
 }
 
-Status draw(const DrawRows& p, cudaStream_t stream) {
+Status draw(const SampleRows& p, cudaStream_t stream) {
   return launch(draw_kernel, dim3(kCluster, p.rows), dim3(kThreads), 0, stream, p);
 }
 

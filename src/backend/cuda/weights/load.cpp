@@ -188,6 +188,7 @@ Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
   model.moe = options.moe;
   if (model.atom) RETURN_IF_ERROR(sm120a::load_expert_tiles(expert_tokens(model.moe)));
   if (model.dense_atom) RETURN_IF_ERROR(sm120a::load_dense_tiles());
+  model.emulated |= sm120a::emulates();
   Uploader up;
   RETURN_IF_ERROR(up.open(stream, weights.pools));
   RETURN_IF_ERROR(Loader(model, options, up).run(weights, progress));

@@ -204,6 +204,7 @@ Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
   model.emulated = !has_block_scaled_mma(options.device);
   if (model.w4a8) RETURN_IF_ERROR(sm120a::load_expert_tiles());
   if (model.dense_mx) RETURN_IF_ERROR(sm120a::load_dense_tiles());
+  model.emulated |= sm120a::emulates();
   Uploader up;
   RETURN_IF_ERROR(up.open(stream, weights.pools));
   RETURN_IF_ERROR(Loader(model, options, up).run(weights, progress));

@@ -1,5 +1,8 @@
 #include "backend/cuda/kernels/sm120/load_tile.h"
 
+#include <array>
+#include <atomic>
+
 #include "backend/cuda/kernels/sm120/gemm.h"
 #include "backend/cuda/kernels/sm120/tile_code.h"
 #include "base/error.h"
@@ -18,12 +21,33 @@ std::string architecture_of(const cudaDeviceProp& p) {
   return fmt::format("sm_{}{}{}", p.major, p.minor, p.major >= 9 ? "a" : "");
 }
 
+bool own_tiles_are_native() {
+  static PerDevice<bool> native;
+  const Result<bool> known = native.get([]() -> Result<bool> {
+    int value = 0;
+    RETURN_IF_ERROR(check(read_native_mma(value), "the tiles' code"));
+    return value != 0;
+  });
+  if (!known.ok()) cudaGetLastError();
+  return known.ok() && known.value();
+}
+
+std::array<std::atomic<bool>, PerDevice<int>::kMostDevices> emulated;
+
+void note_emulation(const cudaDeviceProp& p, const Status& reason) {
+  const Result<int> device = current_device();
+  if (!device.ok() || device.value() >= std::ssize(emulated)) return;
+  if (!emulated[static_cast<size_t>(device.value())].exchange(true))
+    debug(fmt::format("cuda:{}: no machine code with block-scaled MMA for {}, it is emulated slowly: {}",
+                      device.value(), architecture_of(p), reason.message()));
+}
+
 // Whether there is code for `kernel`, and it is not the emulation on a device that has the instruction.
 bool has_native(const void* kernel, const cudaDeviceProp& p, bool& runs) {
   cudaFuncAttributes a{};
   runs = cudaFuncGetAttributes(&a, kernel) == cudaSuccess;
   if (!runs) cudaGetLastError();
-  return runs && (p.major != kAtomMajor || a.ptxVersion >= 10 * kAtomMajor);
+  return runs && (p.major != kAtomMajor || own_tiles_are_native());
 }
 
 }  // namespace
@@ -53,9 +77,16 @@ Result<const void*> load_tile(const void* kernel, const std::string& name, size_
     const Result<const void*> compiled = compiled_tile(name, architecture_of(p));
     if (!compiled.ok() && !runs) return compiled.status();
     if (compiled.ok()) function = compiled.value();
+    if (!compiled.ok() && p.major == kAtomMajor) note_emulation(p, compiled.status());
   }
   RETURN_IF_ERROR(set_attributes(function, {.max_shared = shared}));
   return function;
+}
+
+bool emulates() {
+  const Result<int> device = current_device();
+  return device.ok() && device.value() < std::ssize(emulated) &&
+         emulated[static_cast<size_t>(device.value())];
 }
 
 Result<DeviceCode> device_code() {

@@ -20,6 +20,13 @@ struct DeviceCode {
 };
 Result<DeviceCode> device_code();
 
+// 1 in `native` if the program's tiles for the current device have block-scaled MMA, 0 if they emulate it:
+// the compiled code's own word (native.cu). Not while a stream is captured.
+cudaError_t read_native_mma(int& native);
+
+// Whether a tile that was loaded for the current device emulates block-scaled MMA.
+bool emulates();
+
 // The tile `name` of tile_code.h on the current device; stays loaded.
 Result<const void*> compiled_tile(const std::string& name, const std::string& architecture);
 

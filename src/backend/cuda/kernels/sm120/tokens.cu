@@ -44,7 +44,7 @@ template <Element kElement>
 __global__ void __launch_bounds__(kExpandWarps * 32)
     expand_kernel(const __nv_bfloat16* x, const int32_t* rows, const Tokens out) {
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   const int blocks = out.cols / kBlock, quad = blockIdx.x * kExpandWarps + threadIdx.x / 32;
   if (quad >= quads_of(blocks)) return;
   const Job job = job_of(out);
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_expand_kernel(const Norm p,
   extern __shared__ float4 normed[];  // [hidden / 4]
   __shared__ float scratch[kNormThreads / 32];
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   constexpr Element kElement = Element::kE4M3;
   const int r = blockIdx.x, eighths = p.hidden / 8;
   norm_row(p, p.row_map != nullptr ? p.row_map[r] : r, normed, scratch);
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_expand_kernel(const Norm p,
 
 __global__ void gather_kernel(const uint4* x, const int32_t* rows, int slots, int vectors, uint4* out) {
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < static_cast<int64_t>(slots) * vectors)
     out[i] = x[int64_t{rows[i / vectors]} * vectors + i % vectors];
@@ -109,7 +109,7 @@ __global__ void gather_kernel(const uint4* x, const int32_t* rows, int slots, in
 
 __global__ void zero_fill_kernel(float4* out, int rows, int vectors, int32_t* identity, float* ones) {
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < static_cast<int64_t>(rows) * vectors) out[i] = make_float4(0, 0, 0, 0);
   if (i < rows) identity[i] = static_cast<int32_t>(i), ones[i] = 1.0f;

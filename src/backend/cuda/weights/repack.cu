@@ -42,7 +42,7 @@ __global__ void embed_kernel(const Raw table, const int32_t* tokens, int rows, f
   wait_for_predecessor();
   const int64_t blocks = table.scale_stride,
                 index = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 4) + threadIdx.x / 4;
-  start_successor();
+  launch_dependents();
   if (index >= rows * blocks) return;
   float v[8];
   const int c = threadIdx.x % 4;

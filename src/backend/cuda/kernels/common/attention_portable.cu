@@ -39,9 +39,9 @@ __device__ void fetch(Shared<D, kFp8>& s, const Attention& p, const RowTile& til
   if (page >= pages.to || threadIdx.x != 0) return;
   const int stage = (page - pages.from) % kStages;
   const int64_t at = page_at(p, tile, page, blockIdx.y, S::kBytes);
-  sm120a::mbar_expect(s.full + stage, 2 * S::kBytes);
-  sm120a::bulk_copy(s.k[stage], static_cast<const uint8_t*>(p.k) + at, S::kBytes, s.full + stage);
-  sm120a::bulk_copy(s.v[stage], static_cast<const uint8_t*>(p.v) + at, S::kBytes, s.full + stage);
+  sm120a::mbarrier_arrive_expect_tx(s.full + stage, 2 * S::kBytes);
+  sm120a::cp_async_bulk(s.k[stage], static_cast<const uint8_t*>(p.k) + at, S::kBytes, s.full + stage);
+  sm120a::cp_async_bulk(s.v[stage], static_cast<const uint8_t*>(p.v) + at, S::kBytes, s.full + stage);
 }
 
 // Two pairs of neighbours, at elements `at0` and `at1` of a page, as BF16.
@@ -172,22 +172,22 @@ __global__ void __launch_bounds__(kWarps * 32) portable_kernel(const Attention p
   extern __shared__ __align__(128) uint8_t portable_memory[];
   auto& s = *reinterpret_cast<Shared<D, kFp8>*>(portable_memory);
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   const RowTile tile = p.tiles[gridDim.x - 1 - blockIdx.x];  // those with the most keys first
   const int tokens = kGroupRows / (p.heads / p.kv_heads), first = blockIdx.z * tokens;
   const int count = min(tokens, tile.count - first);
   if (count <= 0) return;
   const Pages pages(p, tile, first, count);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) sm120a::mbar_init(s.full + i, 1);
-    sm120a::mbar_init_fence();
+    for (int i = 0; i < kStages; ++i) sm120a::mbarrier_init(s.full + i, 1);
+    sm120a::fence_mbarrier_init();
   }
   for (int i = 0; i < kStages; ++i) fetch(s, p, tile, pages, pages.from + i);
   __syncthreads();
   Rows<D> rows(p, tile, first, first + count);
   for (int page = pages.from; page < pages.to; ++page) {
     const int n = page - pages.from, stage = n % kStages;
-    sm120a::mbar_wait(s.full + stage, n / kStages % 2);
+    sm120a::mbarrier_wait(s.full + stage, n / kStages % 2);
     rows.template attend<kFp8>(s.k[stage], s.v[stage], page, p.window);
     __syncthreads();
     fetch(s, p, tile, pages, page + kStages);

@@ -14,7 +14,7 @@ namespace moesaic::cuda {
 inline constexpr int kManyUnits = 4, kManyWarps = 8, kManyStages = 3;
 inline constexpr int kManyStep = 2 * kBlock;  // columns of a step
 
-__device__ inline void copy_async(void* shared, const void* global, bool valid) {
+__device__ inline void cp_async(void* shared, const void* global, bool valid) {
   const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(valid ? 16 : 0)
                : "memory");
@@ -48,8 +48,8 @@ struct ActivationStages {
     for (int i = 0; i < kCopies; ++i) {
       const int token = threadIdx.x / 8 + 32 * i;
       const bool valid = row[i] != nullptr && column < cols;
-      copy_async(stage + chunk_at(token, chunk) * 8,
-                 valid ? row[i] + column : reinterpret_cast<const uint16_t*>(shared), valid);
+      cp_async(stage + chunk_at(token, chunk) * 8,
+               valid ? row[i] + column : reinterpret_cast<const uint16_t*>(shared), valid);
     }
   }
   __device__ static void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kManyWarps * 32) many_kernel(const GemmParams 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   const int unit = blockIdx.x * kManyUnits + warp / 2, first_token = warp % 2 * (kTokens / 2);
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   Job job{0, static_cast<int>(blockIdx.y) * kTokens, 0, 0};
   if (p.jobs != nullptr) {
     if (static_cast<int>(blockIdx.y) >= *p.job_count) return;

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kFewWarps * 32) few_kernel(const GemmParams p,
     job = p.jobs[blockIdx.y];
     open(job.expert);
   }
-  start_successor();
+  launch_dependents();
 
   const uint16_t* x[kTiles];
 #pragma unroll

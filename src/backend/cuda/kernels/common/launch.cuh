@@ -16,7 +16,7 @@ __device__ inline void wait_for_predecessor() {
 #endif
 }
 // The next kernel's thread blocks may take the room that this kernel leaves.
-__device__ inline void start_successor() {
+__device__ inline void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_kernel(const Norm p) {
   extern __shared__ float4 values[];  // [hidden / 4]
   __shared__ float scratch[kNormThreads / 32];
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   const int r = blockIdx.x;
   norm_row(p, p.row_map != nullptr ? p.row_map[r] : r, values, scratch);
   write_normed(p, r, values);
@@ -32,7 +32,7 @@ __global__ void router_kernel(const Router p) {
   const int warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
   const int first_expert = warp * kExperts, first_row = blockIdx.y * kRows;
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   if (first_expert >= p.experts) return;
   const int quads = p.hidden / 4;
   const auto row_of = [&](const float* matrix, int row, int rows) {
@@ -67,7 +67,7 @@ __global__ void router_kernel(const Router p) {
 
 __global__ void __launch_bounds__(256) top_k_kernel(const Route p) {
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   if (row < p.rows) top_k_row<kMaxExperts>(p, row, threadIdx.x % 32, p.ids);
 }
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(1024) plan_kernel(const Route p, int warps) {
   extern __shared__ int plan_counts[];
   __shared__ Sizes scratch[32];
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   plan(p, p.ids, warps, plan_counts, scratch);
 }
 
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(1024) route_kernel(const Route p, int warps) {
   extern __shared__ int route_ids[];  // [pairs], then the plan's counts
   __shared__ Sizes scratch[32];
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   top_k_rows<kMaxExperts>(p, route_ids);
   plan(p, route_ids, warps, route_ids + p.rows * p.top_k, scratch);
 }
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kNormThreads)
     if (lane + 32 * i < r.hidden / 4) w[i] = __ldg(weight + lane + 32 * i);
   }
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   norm_row(n, row, values, scratch);
   if (blockIdx.x == 0) write_normed(n, row, values);
   float sum = 0;
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(kNormThreads) score_kernel(const Norm n, const
   const float bias = mine ? __ldg(r.bias + expert) : 0.0f;
   Scores<kScored> scores;
   scores.load(n, r, first);
-  start_successor();
+  launch_dependents();
   wait_for_predecessor();
   for (int row = blockIdx.y, turn = 0; row < n.rows; row += gridDim.y, turn ^= 1) {
     float4 x[kScoreLoads];
@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(kNormThreads) score_kernel(const Norm n, const
 __global__ void rotations_kernel(const int32_t* positions, int rows, const double* inverse_frequency,
                                  int half, double factor, float2* rotation) {
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   const int index = blockIdx.x * blockDim.x + threadIdx.x;
   if (index >= rows * half) return;
   double sine, cosine;

@@ -13,11 +13,11 @@ __device__ __forceinline__ uint32_t kept(uint32_t address) {
   return address;
 }
 // The compiler has them in registers by then, and does not read or compute them later.
-__device__ __forceinline__ void have_now(const uint8_t*& a, uint64_t& b, const void* c, int d) {
+__device__ __forceinline__ void materialize(const uint8_t*& a, uint64_t& b, const void* c, int d) {
   asm volatile("" : "+l"(a), "+l"(b) : "l"(c), "r"(d));
 }
 template <class T>
-__device__ __forceinline__ T load_shared(uint32_t address) {
+__device__ __forceinline__ T ld_shared(uint32_t address) {
   T v;
   if constexpr (sizeof(T) == 16) {
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -33,41 +33,47 @@ __device__ __forceinline__ T load_shared(uint32_t address) {
   }
   return v;
 }
-__device__ __forceinline__ void store_shared(uint32_t address, float v) {
+__device__ __forceinline__ void st_shared(uint32_t address, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }
-__device__ __forceinline__ void store_shared(uint32_t address, float2 v) {
+__device__ __forceinline__ void st_shared(uint32_t address, float2 v) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
 }
-__device__ __forceinline__ void mbar_init(uint64_t* b, int n) {
+__device__ __forceinline__ void mbarrier_init(uint64_t* b, int n) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_addr(b)), "r"(n) : "memory");
 }
 // Orders this thread's writes before the copies that start behind the next barrier.
-__device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// By the thread that initialised them, before a copy or another thread uses them.
-__device__ __forceinline__ void mbar_init_fence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  fence_async();
+__device__ __forceinline__ void fence_proxy_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-__device__ __forceinline__ void mbar_arrive(uint32_t b) {
+// By the thread that initialised them, before a copy or another thread uses them.
+__device__ __forceinline__ void fence_mbarrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  fence_proxy_async();
+}
+__device__ __forceinline__ void mbarrier_arrive(uint32_t b) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory");
 }
-__device__ __forceinline__ void mbar_arrive(uint64_t* b) { mbar_arrive(smem_addr(b)); }
-__device__ __forceinline__ void mbar_arrive(uint64_t* b, int times) {
+__device__ __forceinline__ void mbarrier_arrive(uint64_t* b) { mbarrier_arrive(smem_addr(b)); }
+__device__ __forceinline__ void mbarrier_arrive(uint64_t* b, int times) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(b)), "r"(times) : "memory");
 }
-__device__ __forceinline__ void mbar_expect(uint32_t b, int bytes) {
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t b, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void mbar_expect(uint64_t* b, int bytes) { mbar_expect(smem_addr(b), bytes); }
-__device__ __forceinline__ void mbar_wait(uint32_t b, uint32_t parity) {
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(uint64_t* b, int bytes) {
+  mbarrier_arrive_expect_tx(smem_addr(b), bytes);
+}
+__device__ __forceinline__ void mbarrier_wait(uint32_t b, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred p;\nW: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra D;\nbra "
       "W;\nD:\n}" ::"r"(b),
       "r"(parity)
       : "memory");
 }
-__device__ __forceinline__ void mbar_wait(uint64_t* b, uint32_t parity) { mbar_wait(smem_addr(b), parity); }
+__device__ __forceinline__ void mbarrier_wait(uint64_t* b, uint32_t parity) {
+  mbarrier_wait(smem_addr(b), parity);
+}
 // A warp arrives by its first lane, behind __syncwarp(), for what all its lanes have read and written, and
 // a bulk copy may then overwrite what they have read. racecheck takes only the arriving lane's accesses for
 // ordered by that, and asks for a fence between reads and the copy (docs/design/cuda.md): a build for it,
@@ -78,14 +84,14 @@ inline constexpr int kWarpArrivals = 32;
 inline constexpr int kWarpArrivals = 1;
 #endif
 __device__ __forceinline__ void fence_reads() {
-  if (kWarpArrivals > 1) fence_async();
+  if (kWarpArrivals > 1) fence_proxy_async();
 }
 __device__ __forceinline__ bool arrives(bool first_lane) {
   fence_reads();
   return kWarpArrivals > 1 || first_lane;
 }
 // Whether the phase has ended; does not wait for it.
-__device__ __forceinline__ bool mbar_test(uint64_t* b, uint32_t parity) {
+__device__ __forceinline__ bool mbarrier_test_wait(uint64_t* b, uint32_t parity) {
   uint32_t ended;
   asm volatile(
       "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
@@ -102,19 +108,19 @@ struct RingPlace {
     if (++index == kSize) index = 0, phase ^= 1;
   }
 };
-__device__ __forceinline__ void bulk_copy(uint32_t dst, const void* src, int bytes, uint32_t bar,
-                                          uint64_t policy) {
+__device__ __forceinline__ void cp_async_bulk(uint32_t dst, const void* src, int bytes, uint32_t bar,
+                                              uint64_t policy) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
       "[%3], %4;" ::"r"(dst),
       "l"(src), "r"(bytes), "r"(bar), "l"(policy)
       : "memory");
 }
-__device__ __forceinline__ void bulk_copy(void* dst, const void* src, int bytes, uint64_t* bar,
-                                          uint64_t policy) {
-  bulk_copy(smem_addr(dst), src, bytes, smem_addr(bar), policy);
+__device__ __forceinline__ void cp_async_bulk(void* dst, const void* src, int bytes, uint64_t* bar,
+                                              uint64_t policy) {
+  cp_async_bulk(smem_addr(dst), src, bytes, smem_addr(bar), policy);
 }
-__device__ __forceinline__ void bulk_copy(void* dst, const void* src, int bytes, uint64_t* bar) {
+__device__ __forceinline__ void cp_async_bulk(void* dst, const void* src, int bytes, uint64_t* bar) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
           smem_addr(dst)),
@@ -122,7 +128,7 @@ __device__ __forceinline__ void bulk_copy(void* dst, const void* src, int bytes,
       : "memory");
 }
 // What another thread block may just have written.
-__device__ __forceinline__ uint4 load_volatile(const void* p) {
+__device__ __forceinline__ uint4 ld_volatile(const void* p) {
   uint4 v;
   asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
@@ -131,25 +137,25 @@ __device__ __forceinline__ uint4 load_volatile(const void* p) {
   return v;
 }
 // In global memory: who sees the value sees what the block wrote before its last barrier.
-__device__ __forceinline__ void publish(int* to, int value) {
+__device__ __forceinline__ void st_release(int* to, int value) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
-__device__ __forceinline__ int published(const int* from) {
+__device__ __forceinline__ int ld_acquire(const int* from) {
   int value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
 }
 // The 128 threads of a warpgroup meet. barrier: 1 to 15, theirs alone.
-__device__ __forceinline__ void group_barrier(int barrier) {
+__device__ __forceinline__ void warpgroup_barrier(int barrier) {
   asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
 }
 // By all warps of a warpgroup, of a kernel whose registers are bounded at its launch.
 template <int kCount>
-__device__ __forceinline__ void take_registers() {
+__device__ __forceinline__ void warpgroup_reg_alloc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 template <int kCount>
-__device__ __forceinline__ void leave_registers() {
+__device__ __forceinline__ void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 __device__ __forceinline__ uint64_t evict_first_policy() {
@@ -162,31 +168,33 @@ __device__ __forceinline__ uint64_t evict_normal_policy() {
   asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(p));
   return p;
 }
-__device__ __forceinline__ void copy_async(void* dst, const void* src) {
+__device__ __forceinline__ void cp_async(void* dst, const void* src) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_addr(dst)), "l"(src) : "memory");
 }
-__device__ __forceinline__ void copy_async(void* dst, const void* src, uint64_t policy) {
+__device__ __forceinline__ void cp_async(void* dst, const void* src, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(smem_addr(dst)), "l"(src),
                "l"(policy)
                : "memory");
 }
 // One of the barrier's arrivals, once this thread's copies so far have landed.
-__device__ __forceinline__ void copy_async_arrive(uint64_t* b) {
+__device__ __forceinline__ void cp_async_mbarrier_arrive(uint64_t* b) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(smem_addr(b)) : "memory");
 }
-__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void cp_async_commit_group() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 template <int Pending>
-__device__ __forceinline__ void copy_async_wait() {
+__device__ __forceinline__ void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
 // ---- thread block clusters ----
-__device__ __forceinline__ uint32_t cluster_rank() {
+__device__ __forceinline__ uint32_t block_rank_in_cluster() {
   uint32_t rank;
   asm("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// Orders no memory but the barriers that mbar_init_fence() has published.
+// Orders no memory but the barriers that fence_mbarrier_init() has published.
 __device__ __forceinline__ void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -194,13 +202,13 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 // The address of the same variable in the shared memory of another block of the cluster.
-__device__ __forceinline__ uint32_t remote_addr(const void* p, uint32_t rank) {
+__device__ __forceinline__ uint32_t mapa(const void* p, uint32_t rank) {
   uint32_t a;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(smem_addr(p)), "r"(rank));
   return a;
 }
 // Completes 16 (8) bytes on `barrier`, in the same block's memory: who waits on it sees them.
-__device__ __forceinline__ void remote_store(uint32_t address, float4 v, uint32_t barrier) {
+__device__ __forceinline__ void st_async(uint32_t address, float4 v, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
           address),
@@ -208,7 +216,7 @@ __device__ __forceinline__ void remote_store(uint32_t address, float4 v, uint32_
       : "memory");
 }
 
-__device__ __forceinline__ void remote_store(uint32_t address, float2 v, uint32_t barrier) {
+__device__ __forceinline__ void st_async(uint32_t address, float2 v, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
           address),

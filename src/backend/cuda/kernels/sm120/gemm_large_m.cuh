@@ -40,19 +40,20 @@ struct Stages {
   __device__ void fetch_weights(int quad) const {
     if (threadIdx.x >= 32 || quad >= quads) return;
     const int lane = threadIdx.x, bytes = quad_bytes(kA, blocks_in_quad(p.blocks, quad));
-    if (lane == 0) mbar_expect(barrier(quad), kUnits * bytes + groups * Tile::kGroupBytes);
+    if (lane == 0) mbarrier_arrive_expect_tx(barrier(quad), kUnits * bytes + groups * Tile::kGroupBytes);
     __syncwarp();
     if (lane >= kUnits) return;
     const int unit = min(first_unit + lane, p.units - 1);
-    bulk_copy(stage(quad) + lane * Tile::kQuadBytes,
-              p.unit(job.expert, unit) + static_cast<int64_t>(quad) * Tile::kQuadBytes, bytes, barrier(quad));
+    cp_async_bulk(stage(quad) + lane * Tile::kQuadBytes,
+                  p.unit(job.expert, unit) + static_cast<int64_t>(quad) * Tile::kQuadBytes, bytes,
+                  barrier(quad));
   }
   __device__ void fetch_tokens(int quad) const {
     const int group = threadIdx.x;
     if (group >= groups || quad >= quads) return;
-    bulk_copy(stage(quad) + Tile::kTokenBegin + group * Tile::kGroupBytes,
-              p.group(job, group) + static_cast<int64_t>(quad) * Tile::kGroupBytes, Tile::kGroupBytes,
-              barrier(quad));
+    cp_async_bulk(stage(quad) + Tile::kTokenBegin + group * Tile::kGroupBytes,
+                  p.group(job, group) + static_cast<int64_t>(quad) * Tile::kGroupBytes, Tile::kGroupBytes,
+                  barrier(quad));
   }
 };
 
@@ -82,14 +83,14 @@ __global__ void __launch_bounds__(kManyWarps * 32, (ManyTile<kA, kTokens, kUnits
   const int groups = (job.count + kGroup - 1) / kGroup;
   const Stages<kA, Tile, kUnits> stages{p, job, first_unit, groups, quads, many_shared, full};
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) mbar_init(full + i, 1);
-    mbar_init_fence();
+    for (int i = 0; i < kStages; ++i) mbarrier_init(full + i, 1);
+    fence_mbarrier_init();
   }
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kStages; ++i) stages.fetch_weights(i);
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
 #pragma unroll
   for (int i = 0; i < kStages; ++i) stages.fetch_tokens(i);
 
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kManyWarps * 32, (ManyTile<kA, kTokens, kUnits
   for (int s = 0, quad = 0; s < kSlices; ++s) {
     for (const int end = slice_start(quads, s + 1); quad < end; ++quad) {
       const uint8_t* stage = stages.stage(quad);
-      mbar_wait(full + quad % kStages, quad / kStages % 2);
+      mbarrier_wait(full + quad % kStages, quad / kStages % 2);
       if (first_group < groups) {
         const uint8_t* tokens = stage + Tile::kTokenBegin + first_group * Tile::kGroupBytes;
         uint32_t scales[(kGroups + 3) / 4];

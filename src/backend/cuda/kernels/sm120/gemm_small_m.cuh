@@ -38,15 +38,15 @@ struct WeightRing {
     if (step >= steps || threadIdx.x % 32 != 0) return;
     const int quad = first + step / kUnits, stage = step % kStages;
     const int bytes = quad_bytes(kA, blocks_in_quad(blocks, quad));
-    mbar_expect(full + stage, bytes);
-    bulk_copy(stages + stage * kStageBytes,
-              source + step % kUnits * unit_stride + static_cast<int64_t>(quad) * kStageBytes, bytes,
-              full + stage);
+    mbarrier_arrive_expect_tx(full + stage, bytes);
+    cp_async_bulk(stages + stage * kStageBytes,
+                  source + step % kUnits * unit_stride + static_cast<int64_t>(quad) * kStageBytes, bytes,
+                  full + stage);
   }
   __device__ void start() const {
     if (threadIdx.x % 32 == 0) {
-      for (int i = 0; i < kStages; ++i) mbar_init(full + i, 1);
-      mbar_init_fence();
+      for (int i = 0; i < kStages; ++i) mbarrier_init(full + i, 1);
+      fence_mbarrier_init();
     }
     __syncwarp();
 #pragma unroll
@@ -55,7 +55,7 @@ struct WeightRing {
   // The step's quad; its room is filled anew at once.
   __device__ UnitQuad<kA> take(int step) const {
     const int stage = step % kStages;
-    mbar_wait(full + stage, step / kStages % 2);
+    mbarrier_wait(full + stage, step / kStages % 2);
     const UnitQuad<kA> quad(stages + stage * kStageBytes);
     __syncwarp();
     fetch(step + kStages);
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kFewWarps * 32, (kFewBlocks<kA, kGroups, kUnit
                   .steps = (end - first) * kUnits};
   ring.start();
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   const uint8_t* tokens = p.group(job, 0);
   const int64_t group_stride = group_bytes(p.blocks);
   const int groups = (job.count + kGroup - 1) / kGroup;

@@ -40,7 +40,7 @@ __device__ Eighth quantize(const uint4& bf16) {
 __global__ void __launch_bounds__(kExpandWarps * 32)
     expand_kernel(const __nv_bfloat16* x, const int32_t* rows, const Tokens out) {
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   const int blocks = out.cols / kBlock, quad = blockIdx.x * kExpandWarps + threadIdx.x / 32;
   if (quad >= quads_of(blocks)) return;
   const Job job = job_of(out);
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_expand_kernel(const Norm p,
   extern __shared__ float4 normed[];  // [hidden / 4]
   __shared__ float scratch[kNormThreads / 32];
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   const int r = blockIdx.x, eighths = p.hidden / 8;
   norm_row(p, p.row_map != nullptr ? p.row_map[r] : r, normed, scratch);
   uint8_t* to = out.data + r / kGroup * group_bytes(p.hidden / kBlock);

@@ -109,9 +109,9 @@ struct WarpPages {
   // By lanes 0 and 1.
   __device__ void ask(int slot, int64_t at) const {
     const auto* from = static_cast<const uint8_t*>(lane % 2 == 0 ? p.k : p.v);
-    mbar_expect(barrier(slot), R::kPageBytes);
-    bulk_copy(ring + slot * R::kSlotBytes + lane % 2 * R::kPageBytes, from + at, R::kPageBytes, barrier(slot),
-              evict_first_policy());
+    mbarrier_arrive_expect_tx(barrier(slot), R::kPageBytes);
+    cp_async_bulk(ring + slot * R::kSlotBytes + lane % 2 * R::kPageBytes, from + at, R::kPageBytes,
+                  barrier(slot), evict_first_policy());
   }
   // The first of them, two lanes each. newest: the page that is being written until the predecessor has
   // ended.
@@ -121,16 +121,17 @@ struct WarpPages {
   }
   // The warp's page n, in shared memory.
   __device__ uint32_t await(int n) const {
-    mbar_wait(barrier(slot(n)), n / R::kSlots & 1);
+    mbarrier_wait(barrier(slot(n)), n / R::kSlots & 1);
     return ring + slot(n) * R::kSlotBytes;
   }
-  // The warp has read it: another one takes its place. By a warp whose lanes have passed fence_async() and
+  // The warp has read it: another one takes its place. By a warp whose lanes have passed fence_proxy_async()
+  // and
   // __syncwarp() since their last read.
   __device__ void replace(int n) {
     if (n > 0 && n % 32 == 0) next = locate(R::kSlots + n + lane);
     const int64_t at = __shfl_sync(0xFFFFFFFFu, next, n % 32);
     if (lane < 2 && has(n + R::kSlots)) ask(slot(n), at);
-    if (asked_for_most(n + R::kSlots + 1)) start_successor();
+    if (asked_for_most(n + R::kSlots + 1)) launch_dependents();
   }
 };
 
@@ -148,7 +149,7 @@ __device__ void attend_pages(RowSums<D>& values, const Queries<D, kFp8>& queries
     page.load_values(at + PageRing<D, kFp8>::kPageBytes, places);
     // Reads through the generic proxy before the copy's writes through the async proxy: the fence orders each
     // lane's, the barrier all lanes' before the lanes that ask for the copy.
-    fence_async();
+    fence_proxy_async();
     __syncwarp();
     pages.replace(n);
     const int key = (split.page + pages.index(n)) * kPageTokens;
@@ -173,7 +174,7 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(D == 128 ? 255 : 112)
   uint8_t* ring = memory + ring_at<D, kFp8>(static_cast<int>(cluster_size()));
   auto& results = *reinterpret_cast<WarpResults<D>*>(ring);
   using R = PageRing<D, kFp8>;
-  const int size = static_cast<int>(cluster_size()), rank = static_cast<int>(cluster_rank());
+  const int size = static_cast<int>(cluster_size()), rank = static_cast<int>(block_rank_in_cluster());
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const RowTile tile = p.tiles[blockIdx.z];
   const KvSplit split(p, tile, rank);
@@ -184,12 +185,12 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(D == 128 ? 255 : 112)
   const Inbox<D> inbox(&s + 1, size, __popc(size - 1));
   if (threadIdx.x == 0) {
     const int mine = rank < parts ? (parts - rank + size - 1) >> inbox.shift : 0;
-    mbar_init(&s.arrived, 1), mbar_init_fence();
-    mbar_expect(&s.arrived, mine * split.shares * Inbox<D>::kEntryBytes);
+    mbarrier_init(&s.arrived, 1), fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(&s.arrived, mine * split.shares * Inbox<D>::kEntryBytes);
   }
   if (lane == 0) {
-    for (int i = 0; i < R::kSlots; ++i) mbar_init(s.ready + warp + kWarps * i, 2);
-    mbar_init_fence();
+    for (int i = 0; i < R::kSlots; ++i) mbarrier_init(s.ready + warp + kWarps * i, 2);
+    fence_mbarrier_init();
   }
   __syncwarp();
   WarpPages<D, kFp8> pages{p,       tile, split, kept(smem_addr(ring)), kept(smem_addr(s.ready)),
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(D == 128 ? 255 : 112)
   pages.ask_first(at, false);
   if (size > 1) __syncwarp(), cluster_arrive_relaxed();
   pages.next = pages.locate(R::kSlots + lane);
-  if (pages.asked_for_most(R::kSlots)) start_successor();
+  if (pages.asked_for_most(R::kSlots)) launch_dependents();
   if (threadIdx.x < heads) s.sinks[threadIdx.x] = p.sinks[head + threadIdx.x];
   if (size > 1) cluster_wait();
   __syncthreads();
@@ -226,14 +227,13 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(D == 128 ? 255 : 112)
   if (split.count > 0) {
     join_warps(results, warps, heads, [&](int i, int d, const float4& v, const Running& of) {
       const int part = i * (D / kSlice) + d / kSlice, to = inbox.owner(part), entry = inbox.at(part, rank);
-      const uint32_t arrived = remote_addr(&s.arrived, to);
-      remote_store(remote_addr(inbox.values + entry * kSlice + d % kSlice, to), v, arrived);
-      if (d % kSlice == 0)
-        remote_store(remote_addr(inbox.stats + entry, to), make_float2(of.max, of.sum), arrived);
+      const uint32_t arrived = mapa(&s.arrived, to);
+      st_async(mapa(inbox.values + entry * kSlice + d % kSlice, to), v, arrived);
+      if (d % kSlice == 0) st_async(mapa(inbox.stats + entry, to), make_float2(of.max, of.sum), arrived);
     });
   }
   if (rank >= parts) return;
-  mbar_wait(&s.arrived, 0);
+  mbarrier_wait(&s.arrived, 0);
   const SplitJoin joint(split.shares, lane);
 #pragma unroll 1
   for (int item = warp;; item += kWarps) {

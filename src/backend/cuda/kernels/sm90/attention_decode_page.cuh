@@ -116,11 +116,11 @@ struct PageOffsets {
 };
 
 __device__ inline void load_words(uint32_t (&to)[2], uint32_t at) {
-  const uint2 v = load_shared<uint2>(at);
+  const uint2 v = ld_shared<uint2>(at);
   to[0] = v.x, to[1] = v.y;
 }
 __device__ inline void load_words(uint32_t (&to)[4], uint32_t at) {
-  const uint4 v = load_shared<uint4>(at);
+  const uint4 v = ld_shared<uint4>(at);
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
 // What a lane has of a page: A fragments of 16 keys or dimensions each, FP8 as it stands in the page.

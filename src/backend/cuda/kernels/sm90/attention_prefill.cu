@@ -91,14 +91,14 @@ __device__ void load_blocks(Shared<D, false>& s, const Attention& p, const RowTi
   for (int i = blocks.from; i <= blocks.to; ++i) {
     const Slot<Shared<D, false>::kStages> slot(i - blocks.from);
     const int64_t at = lane < kBlockPages ? locate<D>(p, tile, i, lane) : 0;
-    mbar_wait(s.empty + slot.stage, slot.phase ^ 1);
-    if (lane == 0) mbar_expect(s.full + slot.stage, 2 * kBlockPages * kPage * 2);
+    mbarrier_wait(s.empty + slot.stage, slot.phase ^ 1);
+    if (lane == 0) mbarrier_arrive_expect_tx(s.full + slot.stage, 2 * kBlockPages * kPage * 2);
     __syncwarp();
     if (lane >= kBlockPages) continue;
     for (int part = 0; part < D / kWidth; ++part)
-      bulk_copy(s.k[slot.stage] + (part * kBlockPages + lane) * kPart, keys + at + part * kPart, kPart * 2,
-                s.full + slot.stage, policy);
-    bulk_copy(s.v[slot.stage] + lane * kPage, values + at, kPage * 2, s.full + slot.stage, policy);
+      cp_async_bulk(s.k[slot.stage] + (part * kBlockPages + lane) * kPart, keys + at + part * kPart,
+                    kPart * 2, s.full + slot.stage, policy);
+    cp_async_bulk(s.v[slot.stage] + lane * kPage, values + at, kPage * 2, s.full + slot.stage, policy);
   }
 }
 
@@ -138,23 +138,23 @@ __device__ void load_blocks(Shared<D, true>& s, const Attention& p, const RowTil
     if (thread >= 32 || i > blocks.to) return;
     const Slot<S::kRaw> slot(i - blocks.from);
     uint64_t* arrived = s.arrived + slot.stage;
-    if (thread == 0) mbar_expect(arrived, 2 * kBlockPages * kPage);
+    if (thread == 0) mbarrier_arrive_expect_tx(arrived, 2 * kBlockPages * kPage);
     __syncwarp();
     if (thread >= kBlockPages) return;
     const int64_t at = locate<D>(p, tile, i, thread);
-    bulk_copy(s.raw[slot.stage][0] + thread * kPage, keys + at, kPage, arrived, policy);
-    bulk_copy(s.raw[slot.stage][1] + thread * kPage, values + at, kPage, arrived, policy);
+    cp_async_bulk(s.raw[slot.stage][0] + thread * kPage, keys + at, kPage, arrived, policy);
+    cp_async_bulk(s.raw[slot.stage][1] + thread * kPage, values + at, kPage, arrived, policy);
   };
   for (int i = 0; i < S::kRaw; ++i) ask(blocks.from + i);
   for (int i = blocks.from; i <= blocks.to; ++i) {
     const Slot<S::kRaw> raw(i - blocks.from);
     const Slot<S::kStages> slot(i - blocks.from);
-    mbar_wait(s.arrived + raw.stage, raw.phase);
-    mbar_wait(s.empty + slot.stage, slot.phase ^ 1);
+    mbarrier_wait(s.arrived + raw.stage, raw.phase);
+    mbarrier_wait(s.empty + slot.stage, slot.phase ^ 1);
     widen_block<D>(s.k[slot.stage], s.v[slot.stage], s.raw[raw.stage], thread);
-    fence_async();
+    fence_proxy_async();
     asm volatile("bar.sync 1, %0;" ::"n"(kGroupThreads) : "memory");
-    if (thread == 0) mbar_arrive(s.full + slot.stage);
+    if (thread == 0) mbarrier_arrive(s.full + slot.stage);
     ask(i + S::kRaw);
   }
 }
@@ -198,25 +198,25 @@ struct Rows {
     constexpr int kWidth = D < 64 ? D : 64;
 #pragma unroll
     for (int i = 0; i < kBlockTokens / 2; ++i) scores[i] = 0;
-    wgmma_fence();
+    warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < D / 16; ++step) {
       const int d = step * 16;
       const uint32_t keys = wgmma_operand(smem_addr(k + d / kWidth * kBlockTokens * kWidth)) + d % kWidth / 8;
       Wgmma<kBlockTokens>::run<true, kWidth * 2>(scores, q[step], keys);
     }
-    wgmma_commit();
+    warpgroup_commit_batch();
   }
   __device__ void start_values(const __nv_bfloat16* v) {
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) block[i] = 0;
-    wgmma_fence();
+    warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < kBlockTokens / 16; ++step) {
       const uint32_t values = wgmma_operand(smem_addr(v + step / 2 * kPageTokens * D)) + step % 2 * 2;
       Wgmma<D>::template run<true, 64>(block, weights[step], values);
     }
-    wgmma_commit();
+    warpgroup_commit_batch();
   }
 
   // Keys of block i that a row does not attend to.
@@ -299,11 +299,11 @@ __device__ void compute_blocks(Shared<D, kFp8>& s, const Attention& p, const Row
   const Range mine = blocks_of(p, tile, first_token, count);
   const auto wait = [&](int i) {
     const Ring slot(i - blocks.from);
-    mbar_wait(s.full + slot.stage, slot.phase);
+    mbarrier_wait(s.full + slot.stage, slot.phase);
     return slot.stage;
   };
   const auto release = [&](int i) {
-    if (arrives(lane == 0)) mbar_arrive(s.empty + Ring(i - blocks.from).stage);
+    if (arrives(lane == 0)) mbarrier_arrive(s.empty + Ring(i - blocks.from).stage);
   };
   // Whether every row attends to all of block i.
   const int lowest = tile.position + first_token, highest = lowest + count - 1;
@@ -321,14 +321,14 @@ __device__ void compute_blocks(Shared<D, kFp8>& s, const Attention& p, const Row
   for (; i <= mine.to; ++i) {
     rows.start_scores(s.k[wait(i)]);
     rows.join_block();
-    wgmma_wait<0>();
-    settle(rows.scores);
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(rows.scores);
     if (i % kSpanBlocks == 0) rows.join_span(total);
     if (!whole(i)) rows.mask(i, p.window, lane);
     rows.softmax();
     rows.start_values(s.v[Ring(i - blocks.from).stage]);
-    wgmma_wait<0>();
-    settle(rows.block);
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(rows.block);
     release(i);
   }
   rows.join_block();
@@ -345,21 +345,21 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const Attention p)
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::kStages; ++i)
-      mbar_init(s.full + i, 1), mbar_init(s.empty + i, kGroups * 4 * kWarpArrivals);
-    for (int i = 0; i < S::kRaw; ++i) mbar_init(s.arrived + i, 1);
-    mbar_init_fence();
+      mbarrier_init(s.full + i, 1), mbarrier_init(s.empty + i, kGroups * 4 * kWarpArrivals);
+    for (int i = 0; i < S::kRaw; ++i) mbarrier_init(s.arrived + i, 1);
+    fence_mbarrier_init();
   }
-  start_successor();
+  launch_dependents();
   wait_for_predecessor();
   __syncthreads();
   // The last tiles of a prompt have the most keys: they go first.
   const RowTile tile = p.tiles[gridDim.x - 1 - blockIdx.x];
   const Range blocks = blocks_of(p, tile, 0, tile.count);
   if (warp >= kGroups * 4) {
-    leave_registers<kLoaderRegisters>();
+    warpgroup_reg_dealloc<kLoaderRegisters>();
     load_blocks(s, p, tile, blocks, static_cast<int>(threadIdx.x) - kGroups * kGroupThreads);
   } else {
-    take_registers<kComputeRegisters>();
+    warpgroup_reg_alloc<kComputeRegisters>();
     compute_blocks(s, p, tile, blocks, warp / 4, lane);
   }
 }

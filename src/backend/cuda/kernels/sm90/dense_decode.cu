@@ -59,13 +59,13 @@ __device__ __forceinline__ void multiply(const RingAddress& ring, const WorkTile
                  task.half);
     uint4 columns[kTiles];
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) columns[t] = load_shared<uint4>(x[t] + (first + i) * kBlock * 2);
+    for (int t = 0; t < kTiles; ++t) columns[t] = ld_shared<uint4>(x[t] + (first + i) * kBlock * 2);
     sums.template add<kWhole>(w, columns);
   };
 #pragma unroll 1
   for (int first = 0; first < blocks; first += step, turn.next(stages)) {
     if (turn.stage % T::kGroups != warp / T::kGroupWarps) continue;
-    if (!rehearsal) mbar_wait(ring.full + turn.stage * 8, turn.phase);
+    if (!rehearsal) mbarrier_wait(ring.full + turn.stage * 8, turn.phase);
     const uint32_t stage = ring.data + turn.stage * S::kBytes;
     const int count = min(step, blocks - first), i = warp % T::kGroupWarps;
     // Not unrolled: what code there is comes slowly the first time.
@@ -78,7 +78,7 @@ __device__ __forceinline__ void multiply(const RingAddress& ring, const WorkTile
     }
     if (rehearsal) break;
     __syncwarp();
-    if (arrives(lane == 0)) mbar_arrive(ring.free + turn.stage * 8);
+    if (arrives(lane == 0)) mbarrier_arrive(ring.free + turn.stage * 8);
   }
 }
 
@@ -97,7 +97,7 @@ struct TileIndex {
 // tokens: of a finisher's 8.
 __device__ inline void expect_shares(uint64_t* received, int ranks, int tokens) {
   const int float4s = tokens <= 0 ? 0 : tokens <= 4 ? 1 : 2;
-  mbar_expect(received, (ranks - 1) * 32 * float4s * static_cast<int>(sizeof(float4)));
+  mbarrier_arrive_expect_tx(received, (ranks - 1) * 32 * float4s * static_cast<int>(sizeof(float4)));
 }
 
 // A multiplying warp's part, to sums [kBuffers][kWarps][tokens][kSumStride].
@@ -107,17 +107,17 @@ __device__ void hand_over(DenseShared<kTiles>& s, uint32_t sums, const TileIndex
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   const int mine = (place.buffer() * TokenConfig<kTiles>::kWarps + warp) * tokens + 2 * c;
   const uint32_t to = sums + (mine * kSumStride + max(task.half, 0) * 16 + g) * sizeof(float);
-  if (!rehearsal) mbar_wait(&s.empty[place.buffer()], place.phase() ^ 1);
+  if (!rehearsal) mbarrier_wait(&s.empty[place.buffer()], place.phase() ^ 1);
 #pragma unroll
   for (int j = 0; j < 2 * kTiles; ++j) {
     const int t = j / 2, i = j % 2;
     if (kTileTokens * t + 2 * c + i >= tokens || rehearsal) break;
     const uint32_t at = to + (kTileTokens * t + i) * kSumStride * sizeof(float);
-    store_shared(at, sum.get(0, t, i)), store_shared(at + 32, sum.get(0, t, i + 2));
-    if (task.half < 0) store_shared(at + 64, sum.get(1, t, i)), store_shared(at + 96, sum.get(1, t, i + 2));
+    st_shared(at, sum.get(0, t, i)), st_shared(at + 32, sum.get(0, t, i + 2));
+    if (task.half < 0) st_shared(at + 64, sum.get(1, t, i)), st_shared(at + 96, sum.get(1, t, i + 2));
   }
   __syncwarp();
-  if (arrives(lane == 0) && !rehearsal) mbar_arrive(&s.summed[place.buffer()]);
+  if (arrives(lane == 0) && !rehearsal) mbarrier_arrive(&s.summed[place.buffer()]);
 }
 
 // This block's sums of tokens [token, token + 4) of `tokens`, in the lane's row.
@@ -166,7 +166,7 @@ __device__ void finish_work_tiles(DenseShared<kTiles>& s, const float* sums, con
       for (int k = 0; k < kTileTokens / 2; ++k)
         if (token + 2 * k < p.tokens) ready[k] = prepare(epilogue, unit, pair, token + 2 * k, 0);
     }
-    mbar_wait(&s.summed[place.buffer()], place.phase());
+    mbarrier_wait(&s.summed[place.buffer()], place.phase());
     float4 v[kShares];
 #pragma unroll
     for (int k = 0; k < kShares; ++k)
@@ -174,15 +174,15 @@ __device__ void finish_work_tiles(DenseShared<kTiles>& s, const float* sums, con
           sums + place.buffer() * TokenConfig<kTiles>::kWarps * p.tokens * kSumStride, p.tokens, base + 4 * k,
           lane);
     __syncwarp();
-    if (arrives(lane == 0)) mbar_arrive(&s.empty[place.buffer()]);
+    if (arrives(lane == 0)) mbarrier_arrive(&s.empty[place.buffer()]);
     if (owner != part.rank) {
 #pragma unroll
       for (int k = 0; k < kShares; ++k)
         if (base + 4 * k < p.tokens)
-          remote_store(remote_addr(&shares[part.rank][k][lane], owner), v[k], remote_addr(received, owner));
+          st_async(mapa(&shares[part.rank][k][lane], owner), v[k], mapa(received, owner));
       continue;
     }
-    mbar_wait(received, phase);
+    mbarrier_wait(received, phase);
     phase ^= 1;
 #pragma unroll
     for (int k = 0; k < kShares; ++k) {
@@ -206,15 +206,15 @@ __device__ void finish_work_tiles(DenseShared<kTiles>& s, const float* sums, con
 template <int kTiles>
 __device__ void init_shared(DenseShared<kTiles>& s, const TileSchedule& cut, int tokens) {
   for (int i = 0; i < cut.stages; ++i)
-    mbar_init(&s.full[i], kCopyArrivals),
-        mbar_init(&s.free[i], TokenConfig<kTiles>::kGroupWarps * kWarpArrivals);
+    mbarrier_init(&s.full[i], kCopyArrivals),
+        mbarrier_init(&s.free[i], TokenConfig<kTiles>::kGroupWarps * kWarpArrivals);
   for (int b = 0; b < 2; ++b) {
-    mbar_init(&s.summed[b], TokenConfig<kTiles>::kWarps * kWarpArrivals);
-    mbar_init(&s.empty[b], kTiles * kWarpArrivals);
+    mbarrier_init(&s.summed[b], TokenConfig<kTiles>::kWarps * kWarpArrivals);
+    mbarrier_init(&s.empty[b], kTiles * kWarpArrivals);
   }
-  for (uint64_t& received : s.received) mbar_init(&received, 1);
-  mbar_init(&s.started, 1), mbar_init(&s.landed, 1);
-  mbar_init_fence();
+  for (uint64_t& received : s.received) mbarrier_init(&received, 1);
+  mbarrier_init(&s.started, 1), mbarrier_init(&s.landed, 1);
+  fence_mbarrier_init();
   for (int f = 0; f < TokenConfig<kTiles>::kFinishers; ++f)
     expect_shares(&s.received[f], TokenConfig<kTiles>::kRanks, tokens - kTileTokens * (f % kTiles));
 }
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(TokenConfig<kTiles>::kThreads) __maxnreg__(kTi
     if (lane == 0) init_shared(s, cut, p.tokens);
     __syncwarp();
     cluster_arrive_relaxed();
-    start_successor();
+    launch_dependents();
     copy_work_tiles<Source>(s, dynamic, p, cut, part);
     __syncwarp();
     cluster_wait();
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(TokenConfig<kTiles>::kThreads) __maxnreg__(kTi
       kPrefetchesCode && kTiles == 1 && Source::kScaled && warp == T::kFinisher + T::kFinishers - 1;
   constexpr int kMultipliers = T::kMultipliers;
   const int first = part.first * kBlock, end = first + part.blocks * kBlock;
-  start_successor();
+  launch_dependents();
   if (warp < T::kFinisher) {
     const RowNorm<kMultipliers> row_norm(norm);
     cluster_wait();
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(TokenConfig<kTiles>::kThreads) __maxnreg__(kTi
   }
   if (warp < T::kFinisher) return;
   wait_for_predecessor();
-  if (warp == T::kFinisher && lane == 0) mbar_arrive(&s.started);
+  if (warp == T::kFinisher && lane == 0) mbarrier_arrive(&s.started);
   finish_work_tiles(s, sums, p, cut, epilogue, part, warp - T::kFinisher, lane);
 }
 

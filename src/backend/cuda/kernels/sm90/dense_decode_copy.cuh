@@ -119,18 +119,18 @@ __device__ void copy_stage(const WorkTile& task, uint8_t* to, const uint8_t* dat
     for (int i = 0; i < count; ++i) {
 #pragma unroll
       for (int at = lane * 16; at < kHalf; at += 512)
-        copy_async(to + i * kHalf + at, data + i * Source::kBlockBytes + at, policy);
+        cp_async(to + i * kHalf + at, data + i * Source::kBlockBytes + at, policy);
     }
-    copy_async_arrive(full);
+    cp_async_mbarrier_arrive(full);
   }
   if (lane > 0) return;
-  mbar_expect(full, bulk + count * Source::kScaleBytes);
+  mbarrier_arrive_expect_tx(full, bulk + count * Source::kScaleBytes);
   if (!half) {
-    mbar_arrive(full, kCopyArrivals - 1);
-    bulk_copy(to, data, bulk, full, policy);
+    mbarrier_arrive(full, kCopyArrivals - 1);
+    cp_async_bulk(to, data, bulk, full, policy);
   }
   if (Source::kScaled)
-    bulk_copy(to + RingStage<Source>::kScalesAt, scales, count * Source::kScaleBytes, full, policy);
+    cp_async_bulk(to + RingStage<Source>::kScalesAt, scales, count * Source::kScaleBytes, full, policy);
 }
 
 inline constexpr int kEarlyStages = 2;  // stages on their way before the predecessor has ended
@@ -149,13 +149,13 @@ __device__ void copy_work_tiles(DenseShared<kTiles>& s, uint8_t* ring, const Gem
     const int step = task.stage_blocks<Source>();
     for (int b = 0; b < part.blocks; b += step, turn.next(cut.stages), ++on_way) {
       while (calm && on_way >= kEarlyStages) {
-        if (__any_sync(0xFFFFFFFFu, mbar_test(&s.full[landed.stage], landed.phase))) {
+        if (__any_sync(0xFFFFFFFFu, mbarrier_test_wait(&s.full[landed.stage], landed.phase))) {
           landed.next(cut.stages), --on_way;
         } else {
-          calm = __any_sync(0xFFFFFFFFu, !mbar_test(&s.started, 0));
+          calm = __any_sync(0xFFFFFFFFu, !mbarrier_test_wait(&s.started, 0));
         }
       }
-      mbar_wait(&s.free[turn.stage], turn.phase ^ 1);
+      mbarrier_wait(&s.free[turn.stage], turn.phase ^ 1);
       copy_stage<Source>(task, ring + turn.stage * RingStage<Source>::kBytes, data + b * Source::kBlockBytes,
                          scales + b * Source::kScaleBytes, min(step, part.blocks - b), &s.full[turn.stage],
                          policy);

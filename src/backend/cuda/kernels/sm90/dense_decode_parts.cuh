@@ -28,11 +28,12 @@ __device__ void copy_rows(const GemmParams& p, uint8_t* rows, int row_bytes, int
   if constexpr (kMany) {
     const int bytes = (end - first) * 2;
     if (threadIdx.x == 0) {
-      mbar_expect(landed, p.tokens * bytes);
+      mbarrier_arrive_expect_tx(landed, p.tokens * bytes);
       for (int row = 0; row < p.tokens; ++row)
-        bulk_copy(rows + row * row_bytes, p.x + static_cast<int64_t>(row) * p.cols + first, bytes, landed);
+        cp_async_bulk(rows + row * row_bytes, p.x + static_cast<int64_t>(row) * p.cols + first, bytes,
+                      landed);
     }
-    mbar_wait(landed, 0);
+    mbarrier_wait(landed, 0);
   } else {
     const int vectors = (end - first) / 8;
     for (int i = threadIdx.x; i < p.tokens * vectors; i += kThreads) {
@@ -99,12 +100,12 @@ template <bool kWhole, class Source>
 __device__ __forceinline__ void read(Source& w, uint32_t data, uint32_t scales, int m) {
 #pragma unroll
   for (int i = 0; i < Source::kBlockBytes / (kWhole ? 512 : 1024); ++i)
-    w.q[i] = load_shared<uint4>(data + i * 512);
+    w.q[i] = ld_shared<uint4>(data + i * 512);
   if constexpr (Source::kScaled) {
     if (kWhole || m == 0) {
-      w.s = load_shared<decltype(w.s)>(scales);
+      w.s = ld_shared<decltype(w.s)>(scales);
     } else {
-      w.set_upper_scales(load_shared<typename Source::HalfScales>(scales + sizeof(w.s) / 2));
+      w.set_upper_scales(ld_shared<typename Source::HalfScales>(scales + sizeof(w.s) / 2));
     }
   }
 }

@@ -62,8 +62,8 @@ struct UnitLoader {
   // next one begins has been found before.
   __device__ void load(SplitShared& s, int stage) const {
     if (next == nullptr) return;
-    mbar_expect(&s.full[stage], kUnitBytes);
-    bulk_copy(s.unit[stage], next, kUnitBytes, &s.full[stage], policy);
+    mbarrier_arrive_expect_tx(&s.full[stage], kUnitBytes);
+    cp_async_bulk(s.unit[stage], next, kUnitBytes, &s.full[stage], policy);
   }
   // By all.
   __device__ void advance() {
@@ -157,7 +157,7 @@ __device__ void finish(SplitShared& s, const SplitParams& p) {
     const bool few = job.count <= 4;
     Out* out = static_cast<Out*>(p.out) + (job.first + (few ? 0 : token)) * p.stride;
     for (int unit = share.at.unit; unit < end; ++unit) {
-      mbar_wait(&s.ready[buffer.index], buffer.phase);
+      mbarrier_wait(&s.ready[buffer.index], buffer.phase);
       const uint8_t* slab =
           s.unit[stage.index] + row / 8 * strides(kDown, unit - p.layout.fc2_units).slab + kThirdBias;
       const float bias = __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(slab)[row % 8]);
@@ -173,7 +173,7 @@ __device__ void finish(SplitShared& s, const SplitParams& p) {
       }
       __syncwarp();
       if (arrives(lane == 0)) {
-        mbar_arrive(&s.taken[buffer.index]);
+        mbarrier_arrive(&s.taken[buffer.index]);
         if (lane == 0) loader.load(s, stage.index);
       }
       __syncwarp();
@@ -215,11 +215,11 @@ __device__ void make_work_tiles(SplitShared& s, const SplitRoute& route) {
   if (threadIdx.x == 0) *route.route.job_count = s.made.count;
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) publish(route.made, 1);
+  if (threadIdx.x == 0) st_release(route.made, 1);
 }
 // By all threads of the second.
 __device__ void read_work_tiles(SplitShared& s, const SplitRoute& route) {
-  while (threadIdx.x == 0 && published(route.made) == 0) {
+  while (threadIdx.x == 0 && ld_acquire(route.made) == 0) {
   }
   __syncthreads();
   const int most = min(kRoutedTiles, route.route.rows * route.route.top_k);
@@ -240,15 +240,15 @@ __global__ void __launch_bounds__(kSplitThreads) split_kernel(const SplitParams 
   SplitParams p = params;
   const bool routes = p.route.made != nullptr;
   if (threadIdx.x == 0) {
-    for (uint64_t& full : s.full) mbar_init(&full, 1);
+    for (uint64_t& full : s.full) mbarrier_init(&full, 1);
     for (int i = 0; i < kSumBuffers; ++i)
-      mbar_init(&s.ready[i], kConsumers * kWarpArrivals), mbar_init(&s.taken[i], kWarpArrivals);
-    mbar_init_fence();
+      mbarrier_init(&s.ready[i], kConsumers * kWarpArrivals), mbarrier_init(&s.taken[i], kWarpArrivals);
+    fence_mbarrier_init();
   }
   if (!kDown && routes) routing_scratch(s).pairs.clear(p.route.route.experts);
   __syncthreads();
   if (!kDown) wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   if (routes) {
     if (kDown) {
       read_work_tiles(s, p.route);

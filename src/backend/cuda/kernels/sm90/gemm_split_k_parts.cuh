@@ -145,12 +145,12 @@ __device__ __forceinline__ void multiply(const SlabOperands& from, uint32_t at, 
   uint16_t scales[2][3];
 #pragma unroll
   for (int h = 0; h < 2; ++h, at += slab) {
-    const auto u = load_shared<uint4>(from.four + at);
-    const auto v = load_shared<uint2>(from.two + at);
+    const auto u = ld_shared<uint4>(from.four + at);
+    const auto v = ld_shared<uint2>(from.two + at);
     words[h][0] = u.x, words[h][1] = u.y, words[h][2] = u.z, words[h][3] = u.w;
     words[h][4] = v.x, words[h][5] = v.y;
 #pragma unroll
-    for (int q = 0; q < 3; ++q) scales[h][q] = load_shared<uint16_t>(from.scales + at + 2 * q);
+    for (int q = 0; q < 3; ++q) scales[h][q] = ld_shared<uint16_t>(from.scales + at + 2 * q);
   }
 #pragma unroll
   for (int q = 0; q < 3; ++q) {
@@ -201,21 +201,23 @@ struct SplitConsumer {
 #pragma unroll 1
     for (; unit < end; ++unit) {
       if (unit == end - 1) at_last();
-      mbar_wait(shared + static_cast<uint32_t>(offsetof(SplitShared, full)) + stage.index * 8, stage.phase);
+      mbarrier_wait(shared + static_cast<uint32_t>(offsetof(SplitShared, full)) + stage.index * 8,
+                    stage.phase);
       float sum[kTiles][4] = {};
       const Strides by = strides(kDown, unit - singles);
       multiply<kTiles>(operands, stage.index * kUnitBytes - third * (kUnitThird - by.third), by.slab, b, sum);
       const uint32_t barriers = shared + buffer.index * 8;
-      mbar_wait(barriers + static_cast<uint32_t>(offsetof(SplitShared, taken)), buffer.phase ^ 1);
+      mbarrier_wait(barriers + static_cast<uint32_t>(offsetof(SplitShared, taken)), buffer.phase ^ 1);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         const uint32_t to = sums + buffer.index * static_cast<uint32_t>(sizeof(s.sums[0])) +
                             i * static_cast<uint32_t>(sizeof(s.sums[0][0][0]));
-        store_shared(to, make_float2(sum[i][0], sum[i][1]));
-        store_shared(to + 8 * sizeof(s.sums[0][0][0][0]), make_float2(sum[i][2], sum[i][3]));
+        st_shared(to, make_float2(sum[i][0], sum[i][1]));
+        st_shared(to + 8 * sizeof(s.sums[0][0][0][0]), make_float2(sum[i][2], sum[i][3]));
       }
       __syncwarp();
-      if (arrives(first_lane)) mbar_arrive(barriers + static_cast<uint32_t>(offsetof(SplitShared, ready)));
+      if (arrives(first_lane))
+        mbarrier_arrive(barriers + static_cast<uint32_t>(offsetof(SplitShared, ready)));
       stage.next(), buffer.next();
     }
   }

@@ -8,7 +8,7 @@ constexpr int kArrangeWarps = 8;
 __global__ void __launch_bounds__(kArrangeWarps * 32)
     arrange_kernel(const uint32_t* x, const int32_t* rows, const Tiles tiles) {
   wait_for_predecessor();
-  start_successor();
+  launch_dependents();
   if (static_cast<int>(blockIdx.y) >= jobs_of(tiles)) return;
   const Job job = job_at(tiles, blockIdx.y);
   const int token = blockIdx.x * kArrangeWarps + threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -79,9 +79,9 @@ __device__ void produce(const WgmmaParams& p, const Plan& plan) {
     const uint8_t* from =
         static_cast<const uint8_t*>(p.x.data) + static_cast<int64_t>(job.start) * p.x.cols * 2;
     for (int s = 0; s < steps; s += Plan::kSteps, from += bytes, at.next()) {
-      mbar_wait(plan.empty(at.index), at.phase ^ 1);
-      mbar_expect(plan.full(at.index), bytes);
-      bulk_copy(plan.activations(at.index), from, bytes, plan.full(at.index));
+      mbarrier_wait(plan.empty(at.index), at.phase ^ 1);
+      mbarrier_arrive_expect_tx(plan.full(at.index), bytes);
+      cp_async_bulk(plan.activations(at.index), from, bytes, plan.full(at.index));
     }
   }
 }
@@ -110,7 +110,7 @@ struct WeightStream {
   __device__ void fetch(const WgmmaParams& p, const Plan& plan, int tiles, int warp) {
     if (left == 0 && tile < tiles) tile += gridDim.x, open(p, tiles, warp);
     if (left > 0) source.fetch(plan.weights(slot, warp), left--, threadIdx.x % 32);
-    copy_async_commit();
+    cp_async_commit_group();
     if (++slot == Plan::kSlots) slot = 0;
   }
   // The slot of the stage that is to be used: the oldest.
@@ -122,13 +122,13 @@ template <class Plan>
 struct ActivationReader {
   RingPlace<Plan::kStages> at;
   __device__ uint32_t open(const Plan& plan) const {
-    mbar_wait(plan.full(at.index), at.phase);
+    mbarrier_wait(plan.full(at.index), at.phase);
     return smem_addr(plan.activations(at.index));
   }
   // The stage before `at` may be filled again; for all threads that the barrier counts together.
   __device__ void release(const Plan& plan) const {
     const int before = at.index == 0 ? Plan::kStages - 1 : at.index - 1;
-    if (threadIdx.x % 128 == 0) mbar_arrive(plan.empty(before));
+    if (threadIdx.x % 128 == 0) mbarrier_arrive(plan.empty(before));
   }
 };
 
@@ -143,18 +143,18 @@ __device__ __forceinline__ void multiply_group(const Plan& plan, const Weights& 
 #pragma unroll
   for (int b = 0; b < Weights::kBlocks; ++b) {
     if (b % kStageBlocks == 0) operand = wgmma_operand(x.open(plan));
-    wgmma_wait<1>();  // the product that read a[b & 1] has ended
+    warpgroup_wait<1>();  // the product that read a[b & 1] has ended
     if (b % kStageBlocks == 1 && (b > 1 || (!kDrain && !first))) x.release(plan);
     w.expand(b, a[b & 1]);
-    wgmma_fence();
+    warpgroup_arrive();
     const uint32_t part = operand + (b % kStageBlocks / 2 * (N * 128) + b % 2 * 64) / 16;
     Wgmma<N>::template run<Weights::kBf16>(head, a[b & 1], part);
     Wgmma<N>::template run<Weights::kBf16>(head, a[b & 1] + 4, part + 2);
-    wgmma_commit();
+    warpgroup_commit_batch();
     if (b % kStageBlocks == kStageBlocks - 1) x.at.next();
   }
   if constexpr (kDrain) {
-    wgmma_wait<0>();
+    warpgroup_wait<0>();
     x.release(plan);
   }
 }
@@ -184,7 +184,7 @@ __device__ __forceinline__ void contract_stages(const WgmmaParams& p, const Plan
   const typename Weights::Tops tops = stream.source.tops;
 #pragma unroll 1
   for (int s = 0; s < p.stages; ++s) {
-    copy_async_wait<Plan::kSlots - 2>();
+    cp_async_wait_group<Plan::kSlots - 2>();
     __syncwarp();
     Weights w;
     w.load(plan.weights(stream.oldest(), warp), tops, lane);
@@ -196,7 +196,7 @@ __device__ __forceinline__ void contract_stages(const WgmmaParams& p, const Plan
     }
   }
   if constexpr (!kDrain) {
-    wgmma_wait<0>();
+    warpgroup_wait<0>();
     x.release(plan);
   }
 }
@@ -268,7 +268,7 @@ __device__ __forceinline__ void finish_tile(const WideSwiGlu& e, const OutputTil
     }
   }
   const int block = at.row / 64, width = tile_width(at.job.count), group = threadIdx.x / 128 + 1;
-  group_barrier(group);
+  warpgroup_barrier(group);
   uint8_t* out = e.out + static_cast<int64_t>(at.job.start) * (kHidden * 2) +
                  static_cast<int64_t>(block / 2) * width * 128;
   for (int i = threadIdx.x % 128; i < at.job.count * 4; i += 128) {
@@ -276,7 +276,7 @@ __device__ __forceinline__ void finish_tile(const WideSwiGlu& e, const OutputTil
     *reinterpret_cast<uint4*>(out + token * 128 + at_chunk * 16) =
         *reinterpret_cast<const uint4*>(at.staging + i * 16);
   }
-  group_barrier(group);
+  warpgroup_barrier(group);
 }
 
 template <class Weights, int kTile, class Plan, class Epilogue>
@@ -307,17 +307,18 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) gemm_wgmma_kernel(const Wgmm
   using Plan = PlanOf<Weights, kTile, Epilogue>;
   const Plan plan{wgmma_shared};
   if (threadIdx.x == 0) {
-    for (int s = 0; s < Plan::kStages; ++s) mbar_init(plan.full(s), 1), mbar_init(plan.empty(s), kGroups);
-    mbar_init_fence();
+    for (int s = 0; s < Plan::kStages; ++s)
+      mbarrier_init(plan.full(s), 1), mbarrier_init(plan.empty(s), kGroups);
+    fence_mbarrier_init();
   }
   __syncthreads();
   if (threadIdx.x < 32 * kWgmmaWarps) {
-    take_registers<160>();
+    warpgroup_reg_alloc<160>();
     consume<Weights, kTile>(p, plan, e);
   } else {
-    leave_registers<24>();
+    warpgroup_reg_dealloc<24>();
     wait_for_predecessor();
-    start_successor();
+    launch_dependents();
     if (threadIdx.x == 32 * kWgmmaWarps) produce(p, plan);
   }
 }

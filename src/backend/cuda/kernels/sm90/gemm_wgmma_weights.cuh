@@ -99,10 +99,10 @@ struct SlabWeights {
       const Strides by = strides(kDown, unit);
       const uint8_t* lower = slab + by.slab - kVectors * 16;
       to += lane * 16;
-      copy_async(to, slab);
-      copy_async(to + 512, (lane < kVectors - 32 ? slab : lower) + 512);
-      copy_async(to + 1024, lower + 1024);
-      if (lane < 2 * kVectors - 96) copy_async(to + 1536, lower + 1536);
+      cp_async(to, slab);
+      cp_async(to + 512, (lane < kVectors - 32 ? slab : lower) + 512);
+      cp_async(to + 1024, lower + 1024);
+      if (lane < 2 * kVectors - 96) cp_async(to + 1536, lower + 1536);
       slab += kWarpBytes + (left % kWarpsPerThird == 1 ? by.third - kThirdBias : 0);
     }
   };
@@ -155,7 +155,7 @@ struct PlainWeights {
     __device__ void fetch(uint8_t* to, int, int lane) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        copy_async(to + i * 512 + lane * 16, data + i / 2 * (2 * kHalfBlock) + i % 2 * 512);
+        cp_async(to + i * 512 + lane * 16, data + i / 2 * (2 * kHalfBlock) + i % 2 * 512);
       data += 2 * kStageBytes;
     }
   };
@@ -193,8 +193,8 @@ struct ByteWeights {
     __device__ void fetch(uint8_t* to, int, int lane) {
 #pragma unroll
       for (int i = 0; i < kBlocks; ++i)
-        copy_async(to + i * kHalfBlock + lane * 16, data + i * (2 * kHalfBlock));
-      if (lane < kScaleBytes / 16) copy_async(to + kDataBytes + lane * 16, scales);
+        cp_async(to + i * kHalfBlock + lane * 16, data + i * (2 * kHalfBlock));
+      if (lane < kScaleBytes / 16) cp_async(to + kDataBytes + lane * 16, scales);
       data += 2 * kDataBytes, scales += kScaleBytes;
     }
   };

@@ -69,18 +69,18 @@ struct Stream {
 
   __device__ __forceinline__ void third(int i, int bytes) {
     if (issued++ >= C::kInFlight) {
-      mbar_wait(&s.stages[landed.index].full[landed_third], landed.phase);
+      mbarrier_wait(&s.stages[landed.index].full[landed_third], landed.phase);
       if (++landed_third == kThirds) landed_third = 0, landed.next();
     }
-    mbar_expect(&s.stages[slot.index].full[i], bytes);
+    mbarrier_arrive_expect_tx(&s.stages[slot.index].full[i], bytes);
   }
   __device__ __forceinline__ void copy(int i, int at, const uint8_t* src, int bytes) {
-    bulk_copy(s.stages[slot.index].unit + i * kUnitThird + at, src, bytes, &s.stages[slot.index].full[i],
-              policy);
+    cp_async_bulk(s.stages[slot.index].unit + i * kUnitThird + at, src, bytes, &s.stages[slot.index].full[i],
+                  policy);
   }
   // Waits until the next stage may be written; the first time there is nothing to wait for.
   __device__ __forceinline__ void wait_for_stage() const {
-    if (issued >= C::kStages * kThirds) mbar_wait(&s.stages[slot.index].empty, slot.phase ^ 1);
+    if (issued >= C::kStages * kThirds) mbarrier_wait(&s.stages[slot.index].empty, slot.phase ^ 1);
   }
   __device__ __forceinline__ void unit(const uint8_t* src) {
     wait_for_stage();
@@ -110,7 +110,7 @@ __device__ void produce(Shared<C>& s, const Params& p, int experts) {
   for (int i = 0; i < experts; ++i)
     for (int unit = deal.fc1_place(i); unit < kFc1Units; unit += deal.sms())
       stream.unit(p.fc1 + s.expert_id[i] * kFc1Bytes + (size_t)unit * kUnitBytes);
-  mbar_wait(&s.planned, 0);
+  mbarrier_wait(&s.planned, 0);
   const int n = s.item_count;
   const size_t single = deal.tail_at();
   for (int i = experts; i < n; ++i) {
@@ -130,7 +130,7 @@ __device__ void produce_one(Shared<C>& s, const Params& p) {
   const Deal<C> deal(p);
   const uint8_t* first = p.fc1 + (size_t)deal.fc1_place(0) * kUnitBytes;
   uint64_t policy = evict_first_policy();
-  have_now(first, policy, p.logits, p.experts);
+  materialize(first, policy, p.logits, p.experts);
   wait_for_predecessor();
   int expert = likeliest(p);
   if (threadIdx.x > 0) return;
@@ -141,7 +141,7 @@ __device__ void produce_one(Shared<C>& s, const Params& p) {
     for (int unit = deal.fc1_place(e) + (e == 0 ? deal.sms() : 0); unit < kFc1Units; unit += deal.sms())
       stream.unit(p.fc1 + expert * kFc1Bytes + (size_t)unit * kUnitBytes);
     if (++e == kTopK) break;
-    if (e == 1) mbar_wait(&s.sorted, 0);
+    if (e == 1) mbarrier_wait(&s.sorted, 0);
     expert = s.pair_expert[e];
   }
   const size_t single = deal.tail_at();
@@ -192,7 +192,7 @@ __device__ __forceinline__ float fc2_value(float sum, float bias, float weight) 
 template <class C>
 __device__ __forceinline__ void release_stage(Shared<C>& s, RingPlace<C::kStages>& slot) {
   __syncwarp();
-  if (arrives((threadIdx.x & 31) == 0)) mbar_arrive(&s.stages[slot.index].empty);
+  if (arrives((threadIdx.x & 31) == 0)) mbarrier_arrive(&s.stages[slot.index].empty);
   slot.next();
 }
 
@@ -207,9 +207,9 @@ __device__ void finish(Shared<C>& s, const Params& p) {
       if (first + lane < rows) body(first + lane, deal.fc2_row(first + lane));
   };
   if (lane < p.tokens) s.x_scale[lane] = p.x_scale[lane];
-  mbar_wait(&s.sorted, 0);
+  mbarrier_wait(&s.sorted, 0);
   plan_items(s, deal);
-  if (arrives(lane == 0)) mbar_arrive(&s.planned);
+  if (arrives(lane == 0)) mbarrier_arrive(&s.planned);
   own_rows([&](int r, int at) {
     for (int m = 0; m < p.tokens; ++m) s.out[m][r] = p.residual[(size_t)m * kHidden + at];
   });
@@ -223,7 +223,7 @@ __device__ void finish(Shared<C>& s, const Params& p) {
     half* h = p.h + (size_t)u.pair0 * kHidden + u.unit0 * 8;
     for (int k = 0; k < u.units; ++k, h += deal.sms() * 8) {
       const Stage<C>& stage = s.stages[slot.index];
-      mbar_wait(&s.stages[slot.index].done, slot.phase);
+      mbarrier_wait(&s.stages[slot.index].done, slot.phase);
       const float bias = unit_bias(s, slot.index);
       float sum = sum_consumers(stage.reduce, 0);
       if (u.columns == 1) release_stage(s, slot);
@@ -259,7 +259,7 @@ template <class C>
 __device__ __forceinline__ float next_fc2_value(Shared<C>& s, RingPlace<C::kStages>& slot, int expert,
                                                 int column) {
   const float weight = s.pair_weight[expert + column];
-  mbar_wait(&s.stages[slot.index].done, slot.phase);
+  mbarrier_wait(&s.stages[slot.index].done, slot.phase);
   const float bias = unit_bias(s, slot.index), sum = sum_consumers(s.stages[slot.index].reduce, column);
   release_stage(s, slot);
   return fc2_value(sum, bias, weight);
@@ -347,11 +347,11 @@ __device__ void finish_one(Shared<C>& s, const Params& p) {
   std::conditional_t<C::kOneUnit, OneUnitSums<C>, ManyUnitSums<C>> sums{p, deal};
   const float scale = kWeightScale * p.x_scale[0];
   const int below = choose_one(s, p);
-  if (arrives(lane == 0)) mbar_arrive(&s.sorted);
+  if (arrives(lane == 0)) mbarrier_arrive(&s.sorted);
   RingPlace<C::kStages> slot;
   for (int e = 0; e < kTopK; ++e) {
     for (int unit = deal.fc1_place(e); unit < kFc1Units; unit += deal.sms()) {
-      mbar_wait(&s.stages[slot.index].done, slot.phase);
+      mbarrier_wait(&s.stages[slot.index].done, slot.phase);
       const float bias = unit_bias(s, slot.index), sum = sum_consumers(s.stages[slot.index].reduce, 0);
       release_stage(s, slot);
       store_h(p.h + e * kHidden + unit * 8, fmaf(sum, scale, bias));
@@ -364,13 +364,13 @@ __device__ void finish_one(Shared<C>& s, const Params& p) {
 template <class C>
 __device__ void init_shared(Shared<C>& s) {
   if (threadIdx.x == 0) {
-    mbar_init(&s.sorted, kWarpArrivals), mbar_init(&s.planned, kWarpArrivals);
+    mbarrier_init(&s.sorted, kWarpArrivals), mbarrier_init(&s.planned, kWarpArrivals);
     for (int i = 0; i < C::kStages; ++i) {
-      for (int t = 0; t < kThirds; ++t) mbar_init(&s.stages[i].full[t], 1);
-      mbar_init(&s.stages[i].done, kConsumers * kWarpArrivals);
-      mbar_init(&s.stages[i].empty, kWarpArrivals);
+      for (int t = 0; t < kThirds; ++t) mbarrier_init(&s.stages[i].full[t], 1);
+      mbarrier_init(&s.stages[i].done, kConsumers * kWarpArrivals);
+      mbarrier_init(&s.stages[i].empty, kWarpArrivals);
     }
-    mbar_init_fence();
+    fence_mbarrier_init();
   }
   __syncthreads();
 }
@@ -383,7 +383,7 @@ __global__ void __maxnreg__(kMostRegisters) moe_decode_kernel(const Params p) {
   Shared<C>& s = *reinterpret_cast<Shared<C>*>(raw);
   const int warp = threadIdx.x >> 5;
   init_shared(s);
-  start_successor();
+  launch_dependents();
   if (!C::kResident || warp > 0) wait_for_predecessor();
   if constexpr (C::kResident) {
     if (warp == 0) {
@@ -399,7 +399,7 @@ __global__ void __maxnreg__(kMostRegisters) moe_decode_kernel(const Params p) {
     if (warp == 0) {
       const int experts = sort_pairs(s, p);
       if (arrives(threadIdx.x == 0)) {
-        mbar_arrive(&s.sorted);
+        mbarrier_arrive(&s.sorted);
         if (threadIdx.x == 0) produce(s, p, experts);
       }
     } else if (warp == 1) {

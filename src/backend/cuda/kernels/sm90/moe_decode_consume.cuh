@@ -19,7 +19,7 @@ __device__ __forceinline__ void request_rows(Shared<C>& s, const half* rows, int
     uint8_t* to = slice(s.act[slot], warp) + lane * 16;
     const uint8_t* from = slice(rows, warp) + lane * 16;
 #pragma unroll 1
-    for (int r = 0; r < n; ++r, to += kRowStride, from += kHidden * 2) copy_async(to, from);
+    for (int r = 0; r < n; ++r, to += kRowStride, from += kHidden * 2) cp_async(to, from);
   }
 }
 __device__ __forceinline__ bool has_empty(uint4 v) {
@@ -27,22 +27,22 @@ __device__ __forceinline__ bool has_empty(uint4 v) {
 }
 // A vector of h that this lane has copied; waits until it is complete, reading again what was not yet
 // written.
-__device__ __forceinline__ uint4 settle(uint8_t* to, const uint8_t* from) {
+__device__ __forceinline__ uint4 wait_for_words(uint8_t* to, const uint8_t* from) {
   uint4 v = *reinterpret_cast<const uint4*>(to);
   if (!has_empty(v)) return v;
-  do v = load_volatile(from);
+  do v = ld_volatile(from);
   while (has_empty(v));
   *reinterpret_cast<uint4*>(to) = v;
   return v;
 }
 template <class C>
-__device__ __forceinline__ void settle_rows(Shared<C>& s, const half* rows, int n, int slot, int warp) {
+__device__ __forceinline__ void wait_for_rows(Shared<C>& s, const half* rows, int n, int slot, int warp) {
   const int lane = threadIdx.x & 31;
   if (lane < kSliceLanes) {
     uint8_t* to = slice(s.act[slot], warp) + lane * 16;
     const uint8_t* from = slice(rows, warp) + lane * 16;
 #pragma unroll 1
-    for (int r = 0; r < n; ++r, to += kRowStride, from += kHidden * 2) settle(to, from);
+    for (int r = 0; r < n; ++r, to += kRowStride, from += kHidden * 2) wait_for_words(to, from);
   }
   __syncwarp();
 }
@@ -144,11 +144,11 @@ __device__ __forceinline__ void consume_unit(Shared<C>& s, const uint4 (&b)[6], 
                                              RingPlace<C::kStages>& slot) {
   const int third = warp / kWarpsPerThird, at = third * kUnitThird + warp % kWarpsPerThird * kWarpBytes;
   Stage<C>& stage = s.stages[slot.index];
-  mbar_wait(&stage.full[third], slot.phase);
+  mbarrier_wait(&stage.full[third], slot.phase);
   float* red = &stage.reduce[warp][0][0];
   compute<G>(stage.unit + at, b, columns, red);
   __syncwarp();
-  if (arrives((threadIdx.x & 31) == 0)) mbar_arrive(&stage.done);
+  if (arrives((threadIdx.x & 31) == 0)) mbarrier_arrive(&stage.done);
   slot.next();
 }
 
@@ -179,7 +179,7 @@ __device__ __forceinline__ void consume_item(Shared<C>& s, const Item& u, const 
 template <class C>
 __device__ __forceinline__ void start_consumer(Shared<C>& s, const Params& p, int warp) {
   request_rows(s, p.x, p.tokens, C::kXSlot, warp);
-  copy_async_commit();
+  cp_async_commit_group();
   const Deal<C> deal(p);
   constexpr int kMostVectors = 8 * kTopK * kHidden / 8;
   for (int vector = (threadIdx.x - 64) * deal.sms() + blockIdx.x; vector < p.clear_vectors;
@@ -187,14 +187,14 @@ __device__ __forceinline__ void start_consumer(Shared<C>& s, const Params& p, in
     reinterpret_cast<uint4*>(p.h_clear)[vector] = make_uint4(kEmpty, kEmpty, kEmpty, kEmpty);
     if (kConsumers * 32 * C::kSms >= kMostVectors) break;  // one each
   }
-  copy_async_wait<0>();
+  cp_async_wait_group<0>();
   __syncwarp();
 }
 
 template <class C>
 __device__ void consume(Shared<C>& s, const Params& p, int warp) {
   start_consumer(s, p, warp);
-  mbar_wait(&s.planned, 0);
+  mbarrier_wait(&s.planned, 0);
   const int n = s.item_count;
   RingPlace<C::kStages> slot;
   const Belongs<6> one;
@@ -206,12 +206,12 @@ __device__ void consume(Shared<C>& s, const Params& p, int warp) {
     const Item u = next;
     next = load_item(s, i + 1);
     if (u.wait_rows) {
-      copy_async_wait<0>();
-      settle_rows(s, p.h + (size_t)u.pair0 * kHidden, u.wait_rows, u.slots & 15, warp);
+      cp_async_wait_group<0>();
+      wait_for_rows(s, p.h + (size_t)u.pair0 * kHidden, u.wait_rows, u.slots & 15, warp);
     }
     if (u.next_rows) {
       request_rows(s, p.h + (size_t)u.next_pair * kHidden, u.next_rows, u.next_slot, warp);
-      copy_async_commit();
+      cp_async_commit_group();
     }
     if (u.columns == 1) {
       consume_item(s, u, one, warp, slot);
@@ -231,7 +231,7 @@ __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
   RingPlace<C::kStages> slot;
   const auto request = [&](int e, int n) {
     request_rows(s, p.h + e * kHidden, n, e, warp);
-    copy_async_commit();
+    cp_async_commit_group();
   };
   const Belongs<6> one;
   const Belongs<2> two;
@@ -248,9 +248,9 @@ __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
   // A block's lane multiplies the very vector that it has copied.
   const int lane = threadIdx.x & 31;
   uint4 own[1] = {};
-  const auto settle_own = [&](int e) {
+  const auto wait_for_own = [&](int e) {
     if (lane < kSliceLanes)
-      own[0] = settle(slice(s.act[e], warp) + lane * 16, slice(p.h + e * kHidden, warp) + lane * 16);
+      own[0] = wait_for_words(slice(s.act[e], warp) + lane * 16, slice(p.h + e * kHidden, warp) + lane * 16);
   };
 #pragma unroll 1
   for (int e = 0; e < kTopK; ++e) {
@@ -258,8 +258,8 @@ __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
 #pragma unroll 1
       for (int a = 0; a < kTopK; a += 2) {
         if (a > 0) {
-          copy_async_wait<0>();
-          settle_own(e);
+          cp_async_wait_group<0>();
+          wait_for_own(e);
           __syncwarp();
         }
         load_columns(s, b, two, warp, 2, a | (a + 1) << 4);
@@ -267,10 +267,10 @@ __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
       }
     } else {
       if (e < 2)
-        copy_async_wait<1>();  // rows 0 and 1, not yet 2
+        cp_async_wait_group<1>();  // rows 0 and 1, not yet 2
       else
-        copy_async_wait<0>();
-      settle_own(e);
+        cp_async_wait_group<0>();
+      wait_for_own(e);
     }
     if (e == 2) request(3, 1);
     one.place(own, b);

@@ -13,26 +13,28 @@ using on_host::ThreadBlock;
 
 inline uint32_t smem_addr(const void* p) { return ThreadBlock::mine().shared_address(p); }
 inline uint32_t kept(uint32_t address) { return address; }
-inline void have_now(const uint8_t*, uint64_t, const void*, int) {}
+inline void materialize(const uint8_t*, uint64_t, const void*, int) {}
 template <class T>
-T load_shared(uint32_t address) {
+T ld_shared(uint32_t address) {
   return *reinterpret_cast<const T*>(ThreadBlock::mine().shared() + address);
 }
 template <class T>
-void store_shared(uint32_t address, T v) {
+void st_shared(uint32_t address, T v) {
   *reinterpret_cast<T*>(ThreadBlock::mine().shared() + address) = v;
 }
-inline void mbar_init(uint64_t* b, int n) {
+inline void mbarrier_init(uint64_t* b, int n) {
   ThreadBlock::mine().barrier(smem_addr(b)) = {.count = n, .pending = n};
 }
-inline void mbar_init_fence() {}
-inline void mbar_arrive(uint32_t b) { ThreadBlock::mine().barrier(b).arrive(); }
-inline void mbar_arrive(uint64_t* b) { mbar_arrive(smem_addr(b)); }
-inline void mbar_expect(uint64_t* b, int bytes) { ThreadBlock::mine().barrier(smem_addr(b)).expect(bytes); }
-inline void mbar_wait(uint32_t b, uint32_t parity) {
+inline void fence_mbarrier_init() {}
+inline void mbarrier_arrive(uint32_t b) { ThreadBlock::mine().barrier(b).arrive(); }
+inline void mbarrier_arrive(uint64_t* b) { mbarrier_arrive(smem_addr(b)); }
+inline void mbarrier_arrive_expect_tx(uint64_t* b, int bytes) {
+  ThreadBlock::mine().barrier(smem_addr(b)).expect(bytes);
+}
+inline void mbarrier_wait(uint32_t b, uint32_t parity) {
   ThreadBlock::mine().wait_while(ThreadBlock::mine().barrier(b).phase, 1, parity);
 }
-inline void mbar_wait(uint64_t* b, uint32_t parity) { mbar_wait(smem_addr(b), parity); }
+inline void mbarrier_wait(uint64_t* b, uint32_t parity) { mbarrier_wait(smem_addr(b), parity); }
 inline constexpr int kWarpArrivals = 1;
 inline bool arrives(bool first_lane) { return first_lane; }
 template <int kSize>
@@ -48,34 +50,32 @@ inline void copy_aligned(void* dst, const void* src, int bytes) {
     std::abort();
   std::memcpy(dst, src, static_cast<size_t>(bytes));
 }
-inline void bulk_copy(void* dst, const void* src, int bytes, uint64_t* b) {
+inline void cp_async_bulk(void* dst, const void* src, int bytes, uint64_t* b) {
   copy_aligned(dst, src, bytes);
   ThreadBlock::mine().barrier(smem_addr(b)).land(bytes);
 }
-inline void bulk_copy(void* dst, const void* src, int bytes, uint64_t* b, uint64_t) {
-  bulk_copy(dst, src, bytes, b);
+inline void cp_async_bulk(void* dst, const void* src, int bytes, uint64_t* b, uint64_t) {
+  cp_async_bulk(dst, src, bytes, b);
 }
 inline uint64_t evict_first_policy() { return 0; }
-inline void copy_async(void* dst, const void* src) {
-  ThreadBlock::mine().copies().open.push_back({dst, src});
-}
-inline void copy_async_commit() { ThreadBlock::mine().copies().commit(); }
+inline void cp_async(void* dst, const void* src) { ThreadBlock::mine().copies().open.push_back({dst, src}); }
+inline void cp_async_commit_group() { ThreadBlock::mine().copies().commit(); }
 template <int kPending>
-void copy_async_wait() {
+void cp_async_wait_group() {
   ThreadBlock::mine().copies().wait(kPending, [](const std::vector<on_host::Copy>& group) {
     for (const on_host::Copy& copy : group) copy_aligned(copy.to, copy.from, 16);
   });
 }
-inline uint4 load_volatile(const void* p) {
+inline uint4 ld_volatile(const void* p) {
   ThreadBlock::mine().let_others();
   return *static_cast<const uint4*>(p);
 }
-inline void publish(int* to, int value) { *to = value; }
-inline int published(const int* from) { return *from; }
-inline void group_barrier(int) { ThreadBlock::mine().meet_group(); }
+inline void st_release(int* to, int value) { *to = value; }
+inline int ld_acquire(const int* from) { return *from; }
+inline void warpgroup_barrier(int) { ThreadBlock::mine().meet_group(); }
 template <int kCount>
-void take_registers() {}
+void warpgroup_reg_alloc() {}
 template <int kCount>
-void leave_registers() {}
+void warpgroup_reg_dealloc() {}
 
 }  // namespace moesaic::cuda::sm90a

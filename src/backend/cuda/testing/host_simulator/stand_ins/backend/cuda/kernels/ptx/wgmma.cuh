@@ -57,10 +57,10 @@ inline void compute(const ProductGroup& mine) {
   block.meet_group();
 }
 
-inline void wgmma_fence() {}
-inline void wgmma_commit() { products().commit(); }
+inline void warpgroup_arrive() {}
+inline void warpgroup_commit_batch() { products().commit(); }
 template <int kPending>
-void wgmma_wait() {
+void warpgroup_wait() {
   products().wait(kPending, compute);
 }
 inline uint32_t wgmma_operand(uint32_t address) { return address >> 4 & 0x3FFF; }

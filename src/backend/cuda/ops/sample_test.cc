@@ -70,7 +70,7 @@ class DrawTest : public testing::Test {
       EXPECT_EQ(told[row].likeliest, tokens[row] < 0 ? -1 : std::min(how[row].logprobs, vocab));
       const auto* entries = told[row].top;
       EXPECT_TRUE(poisoned(entries + std::max(told[row].likeliest, 0), entries + kMostLogprobs));
-      out.push_back(sampled(told[row]));
+      out.push_back(token_of(told[row]));
     }
     EXPECT_TRUE(poisoned(told_.as<SampleResult>(), told) && poisoned(told + rows, told + kMaxRows));
     return out;

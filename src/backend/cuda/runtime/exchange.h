@@ -14,7 +14,7 @@
 
 namespace moesaic::cuda {
 
-SampledToken sampled(const SampleResult& told);
+SampledToken token_of(const SampleResult& result);
 
 class Exchange {
  public:

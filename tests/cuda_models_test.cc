@@ -1,0 +1,77 @@
+// The CUDA backend with experts of gpt-oss's own size, which alone have kernels whose grid is the device's
+// multiprocessors. Skipped where there is no GPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <thread>
+
+#include "model/random_model.h"
+#include "model_golden.h"
+
+namespace moesaic {
+namespace {
+
+class CudaModels : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!create_backend("cuda", {}).ok()) GTEST_SKIP() << "no CUDA device";
+  }
+  std::unique_ptr<Backend> load(int max_sms) {
+    auto backend = create_backend("cuda", {.max_rows = 512, .max_sms = max_sms});
+    EXPECT_TRUE(backend.ok()) << backend.status().message();
+    const Status status = backend.value()->load(config_, weights_, {});
+    EXPECT_TRUE(status.ok()) << status.message();
+    return std::move(backend).value();
+  }
+  // Logits of all rows, in steps of so many.
+  std::vector<float> logits(Backend& backend, int tokens, int rows) {
+    return run_sequence(backend, config_, golden_.prompt(tokens), rows, true);
+  }
+
+  Golden golden_ = load_golden("h96-e5");
+  const ModelConfig config_ = [&] {
+    ModelConfig c = golden_.config;
+    c.layers = 2, c.sliding = {true, false};
+    c.hidden = c.intermediate = 2880;
+    c.experts = 8, c.experts_per_token = 4;
+    return c;
+  }();
+  ModelWeights weights_ = make_random_model(config_, {.seed = 3});
+};
+
+double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    difference += (got[i] - want[i]) * (got[i] - want[i]);
+    size += want[i] * want[i];
+  }
+  return std::sqrt(difference / size);
+}
+
+TEST_F(CudaModels, FewerMultiprocessorsGiveTheSameLogits) {
+  const auto all = load(0);
+  for (const int sms : {114, 78, 17}) {
+    const auto fewer = load(sms);
+    for (const int rows : {1, 2, 8, 24, 100}) {
+      const auto want = logits(*all, 100, rows), got = logits(*fewer, 100, rows);
+      ASSERT_EQ(got.size(), want.size());
+      EXPECT_LT(relative_error(got, want), 5e-3) << sms << " multiprocessors, " << rows << " rows";
+    }
+  }
+}
+
+TEST_F(CudaModels, TwoModelsOnOneDeviceEachSteppedByItsOwnThread) {
+  std::unique_ptr<Backend> models[] = {load(0), load(114)};
+  constexpr int kTokens = 400;
+  std::vector<float> alone[2], together[2];
+  for (int i : {0, 1}) alone[i] = logits(*models[i], kTokens, 1 + i);
+  for (int round = 0; round < 5; ++round) {
+    std::thread other([&] { together[1] = logits(*models[1], kTokens, 2); });
+    together[0] = logits(*models[0], kTokens, 1);
+    other.join();
+    for (int i : {0, 1}) EXPECT_EQ(together[i], alone[i]) << "model " << i << ", round " << round;
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -20,15 +20,22 @@ inline constexpr int kPageTokens = 32;  // tokens in a KV page
 
 // Storage formats of packed weights: the groups of a panel with K columns. In a pair each group of the first
 // panel is followed by the same group of the second; scales likewise.
-//   kMxfp4  K/32 groups of 256 bytes: byte j * 64 + 4 * row + i (j < 4, i < 4) holds element 4 * j + i in its
-//           low and 16 + 4 * j + i in its high nibble; scales K/32 groups of 16 bytes (E8M0)
-//   kInt8   K/32 groups of 512 bytes: byte j * 64 + 4 * row + i (j < 8) holds element 4 * j + i plus
-//           weight_offset; scales K/32 groups of 16 F16
+//   kMxfp4  K/8 groups of 64 bytes, 4 a block: byte 4 * row + i (i < 4) of group j holds the block's element
+//           4 * j + i in its low and 16 + 4 * j + i in its high nibble; scales K/32 groups of 16 bytes (E8M0)
+//   kInt8   K/4 groups of 64 bytes, 8 a block: byte 4 * row + i (i < 4) of group j holds the block's element
+//           4 * j + i plus weight_offset; scales K/32 groups of 16 F16
 //   kBF16   K/2 groups of 64 bytes: element 2 * g + i of a row at 4 * row + 2 * i
 //   kF16    K groups of 32 bytes
 //   kF32    K groups of 64 bytes
 //   kMxfp8  K groups of 16 bytes (E4M3); scales K/32 groups of 16 bytes (E8M0)
 enum class Pack : uint8_t { kMxfp4, kInt8, kBF16, kF16, kF32, kMxfp8 };
+
+// Groups of a block of 32 columns, 64 bytes each, and where group j of block b of panel p stands.
+inline constexpr int kMxfp4Groups = 4, kInt8Groups = 8;
+template <int kGroups>
+constexpr int64_t group_at(int p, int64_t b, int j) {
+  return ((b * kGroups + j) * kPair + p) * 64;
+}
 
 // Formats of the activations that meet them.
 enum class Act : uint8_t {

@@ -52,15 +52,15 @@ constexpr TileConfig int_config(int rest) {
   return config;
 }
 
-// A format's weights as tiles take them. signed_words: word j of a packed block as signed bytes; scale,
-// factor: as in kernels_gemm.h.
+// A format's weights as tiles take them. signed_words: word j of panel p's packed block b as signed bytes;
+// scale, factor: as in kernels_gemm.h.
 struct Mxfp4Weights {
   using Scale = I16;
   static constexpr int64_t kGroup = 256, kScaleGroup = 16;  // bytes of a panel's block
-  static MOESAIC_INLINE Bytes signed_words(const uint8_t* block, int j) {
+  static MOESAIC_INLINE Bytes signed_words(const uint8_t* data, int p, int64_t b, int j) {
     const auto table =
         reinterpret_cast<__m512i>(load<Bytes>(kE2m1Table) ^ static_cast<uint8_t>(kWeightOffset));
-    const Bytes packed = load<Bytes>(block + j % 4 * 64),
+    const Bytes packed = load<Bytes>(data + group_at<kMxfp4Groups>(p, b, j % kMxfp4Groups)),
                 codes = j < 4 ? low_nibbles(packed) : high_nibbles(packed);
     return reinterpret_cast<Bytes>(_mm512_shuffle_epi8(table, reinterpret_cast<__m512i>(codes)));
   }
@@ -70,8 +70,8 @@ struct Mxfp4Weights {
 struct Int8Weights {
   using Scale = F16;
   static constexpr int64_t kGroup = 512, kScaleGroup = 32;
-  static MOESAIC_INLINE Bytes signed_words(const uint8_t* block, int j) {
-    return load<Bytes>(block + j * 64) ^ static_cast<uint8_t>(kWeightOffset);
+  static MOESAIC_INLINE Bytes signed_words(const uint8_t* data, int p, int64_t b, int j) {
+    return load<Bytes>(data + group_at<kInt8Groups>(p, b, j)) ^ static_cast<uint8_t>(kWeightOffset);
   }
   static F16 scale(const uint8_t* scales) { return widen_halves(scales); }
   static F16 factor(F16 scale, const float* s) { return scale * splat(*s); }
@@ -87,11 +87,10 @@ template <typename Weights>
 void expand_chunk(const PairTask& task, const Chunk& chunk) {
   for (int p = 0; p < kPair; ++p) {
     for (int64_t b = 0; b < chunk.blocks; ++b) {
-      const int64_t from = (chunk.first + b) * kPair + p;
+      const int64_t from = chunk.first + b;
       uint8_t* out = task.scratch + chunk.expanded(p, b);
-      for (int j = 0; j < 8; ++j)
-        store(out + j * 64, Weights::signed_words(task.data + from * Weights::kGroup, j));
-      store(out + kExpandedBlock, Weights::scale(task.scales + from * Weights::kScaleGroup));
+      for (int j = 0; j < 8; ++j) store(out + j * 64, Weights::signed_words(task.data, p, from, j));
+      store(out + kExpandedBlock, Weights::scale(task.scales + (from * kPair + p) * Weights::kScaleGroup));
     }
   }
 }

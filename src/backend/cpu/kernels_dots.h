@@ -205,14 +205,14 @@ class BlockDots {
     for (int t = 0; t < T; ++t) {
       for (auto& panel : panels_) panel[t].start(bias[t] + b);
     }
+    if constexpr (T == 1) {
+      // A rolled loop keeps the loads in the order of memory, as prefetchers want them.
+#pragma GCC unroll 1
+      for (int j = 0; j < Source::kGroups; j += 2)
+        add_groups(source, b, x, j), add_groups(source, b, x, j + 1);
+    } else {
 #pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {
-      Bytes w[kPair];
-      for (int p = 0; p < kPair; ++p) w[p] = source.words(p, b, j);
-      for (int t = 0; t < T; ++t) {
-        const I16 word = splat_word(x[t] + b * kBlock + j * 4);
-        for (int p = 0; p < kPair; ++p) panels_[p][t].add(w[p], word);
-      }
+      for (int j = 0; j < Source::kGroups; ++j) add_groups(source, b, x, j);
     }
   }
   MOESAIC_INLINE Dots<T> panel(int p) const {
@@ -222,6 +222,19 @@ class BlockDots {
   }
 
  private:
+  // Both panels' group j: one word of each row, or two.
+  MOESAIC_INLINE void add_groups(const Source& source, int64_t b, const int8_t* const (&x)[T], int j) {
+#pragma GCC unroll 2
+    for (int word = j; word < 8; word += Source::kGroups) {
+      Bytes w[kPair];
+      for (int p = 0; p < kPair; ++p) w[p] = source.words(p, b, word);
+      for (int t = 0; t < T; ++t) {
+        const I16 act = splat_word(x[t] + b * kBlock + word * 4);
+        for (int p = 0; p < kPair; ++p) panels_[p][t].add(w[p], act);
+      }
+    }
+  }
+
   BlockSum<Source::kE2m1> panels_[kPair][T];
 };
 

@@ -42,10 +42,10 @@ constexpr int kExpandTokens = kIntTokens + 1;
 #endif
 
 // Sources of weights for the integer tile. words(p, b, j): bytes 4j..4j+3 of block b of the panel's 16 rows,
-// or those that zip_words makes of two (kZipped). factor(scale(p, b), s): the block's scale times the
-// activation's scale s, for 16 rows. E8M0 scales multiply by adding to the exponent: pack.cpp keeps them
-// within 2^+-60 and quantize_row keeps s within 2^+-60, so the sum cannot leave float's range. Weights are
-// doubled, hence 128 for the bias of 127.
+// or those that zip_words makes of two (kZipped); words j and j + kGroups come from the same bytes.
+// factor(scale(p, b), s): the block's scale times the activation's scale s, for 16 rows. E8M0 scales multiply
+// by adding to the exponent: pack.cpp keeps them within 2^+-60 and quantize_row keeps s within 2^+-60, so the
+// sum cannot leave float's range. Weights are doubled, hence 128 for the bias of 127.
 inline I16 exponents(const uint8_t* scales) { return (widen_bytes(scales) - 128) << 23; }
 inline F16 scaled(I16 exponent, const float* s) { return as_float(splat_word(s) + exponent); }
 
@@ -76,10 +76,11 @@ struct Mxfp4Source {
   using Scale = I16;
   const PairTask& task;
   Bytes words(int p, int64_t b, int j) const {
-    const Bytes codes = load<Bytes>(task.data + (b * kPair + p) * 256 + (j % 4) * 64);
+    const Bytes codes = load<Bytes>(task.data + group_at<kGroups>(p, b, j % kGroups));
     return e2m1_weights(j < 4 ? low_nibbles(codes) : high_nibbles(codes));
   }
   static constexpr bool kZipped = false, kE2m1 = true;
+  static constexpr int kGroups = kMxfp4Groups;
   void prefetch(int64_t b) const { prefetch_block<kHint>(task, b, kPair * 256); }
   I16 scale(int p, int64_t b) const { return exponents(task.scales + (b * kPair + p) * 16); }
   static F16 factor(I16 scale, const float* s) { return scaled(scale, s); }
@@ -90,10 +91,9 @@ struct Int8Source {
   using Plain = Int8Source<Prefetch::kNone>;
   using Scale = F16;
   const PairTask& task;
-  Bytes words(int p, int64_t b, int j) const {
-    return load<Bytes>(task.data + (b * kPair + p) * kExpandedBlock + j * 64);
-  }
+  Bytes words(int p, int64_t b, int j) const { return load<Bytes>(task.data + group_at<kGroups>(p, b, j)); }
   static constexpr bool kZipped = false, kE2m1 = false;
+  static constexpr int kGroups = kInt8Groups;
   void prefetch(int64_t b) const { prefetch_block<kHint>(task, b, kPair * kExpandedBlock); }
   F16 scale(int p, int64_t b) const { return widen_halves(task.scales + (b * kPair + p) * 32); }
   static F16 factor(F16 scale, const float* s) { return scale * splat(*s); }
@@ -106,6 +106,7 @@ struct ExpandedSource {
   const PairTask& task;
   int64_t stride = task.act.cols / kBlock * kExpandedStride;  // bytes from panel to panel
   static constexpr bool kZipped = kZipExpanded, kE2m1 = Packed::kE2m1;
+  static constexpr int kGroups = kInt8Groups;
   void prefetch(int64_t) const {}  // it stays in L2
   using Scale = typename Packed::Scale;
   Bytes words(int p, int64_t b, int j) const {
@@ -213,7 +214,7 @@ struct Mxfp4ValueSource {
   F16 words(int p, int64_t g) const {
     const int64_t b = g / kBlock, j = g % 16 / 4;
     const int shift = static_cast<int>(g % 4 * 8 + g % kBlock / 16 * 4);
-    const I16 codes = load<I16>(task.data + (b * kPair + p) * 256 + j * 64) >> shift;
+    const I16 codes = load<I16>(task.data + group_at<kMxfp4Groups>(p, b, j)) >> shift;
     return e2m1_values(codes) * block_scales(task, p, b);
   }
   static F16 step(F16 w, const float* x, F16 acc) { return fma(w, splat(*x), acc); }

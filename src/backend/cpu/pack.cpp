@@ -24,9 +24,9 @@ Groups groups_of(Pack pack, int64_t cols) {
   const int64_t blocks = cols / mx::kBlock;
   switch (pack) {
     case Pack::kMxfp4:
-      return {blocks, 256, blocks, kPanel};
+      return {blocks * kMxfp4Groups, 64, blocks, kPanel};
     case Pack::kInt8:
-      return {blocks, 512, blocks, kPanel * 2};
+      return {blocks * kInt8Groups, 64, blocks, kPanel * 2};
     case Pack::kBF16:
       return {cols / 2, kPanel * 4, 0, 0};
     case Pack::kF16:
@@ -112,7 +112,8 @@ Fault pack_mxfp4(const MatrixView& m, int64_t first, int rows, Staging& s, uint8
       uint8_t& scale = group(scales, b, kPanel)[r];
       mxfp4_block(m, first + r, b, s, codes, scale);
       if (const Fault f = check_scale(scale, codes); f != Fault::kNone) return f;
-      for (int j = 0; j < 4; ++j) std::memcpy(group(data, b, 256) + j * 64 + 4 * r, codes + 4 * j, 4);
+      for (int j = 0; j < kMxfp4Groups; ++j)
+        std::memcpy(data + group_at<kMxfp4Groups>(0, b, j) + 4 * r, codes + 4 * j, 4);
     }
   }
   return Fault::kNone;
@@ -141,11 +142,11 @@ Fault pack_int8(const MatrixView& m, int64_t first, int rows, int offset, Stagin
       if (r < rows) int8_block(m, first + r, b, s.values.data(), q, scale);
       if (!std::isfinite(mx::decode_f16(scale))) return Fault::kNotFinite;
       std::memcpy(group(scales, b, kPanel * 2) + r * 2, &scale, 2);
-      for (int j = 0; j < 8; ++j) {
+      for (int j = 0; j < kInt8Groups; ++j) {
         uint32_t word;
         std::memcpy(&word, q + 4 * j, 4);
         word ^= static_cast<uint32_t>(offset) * 0x01010101u;  // adding 128 to a byte flips its top bit
-        std::memcpy(group(data, b, 512) + j * 64 + 4 * r, &word, 4);
+        std::memcpy(data + group_at<kInt8Groups>(0, b, j) + 4 * r, &word, 4);
       }
     }
   }

@@ -135,7 +135,7 @@ std::vector<ReadPattern> best_patterns(const std::vector<Rated>& rated, size_t c
 // Hints and distances first, then streams and lengths for the two best.
 std::vector<ReadPattern> search(Reader& reader) {
   std::vector<ReadPattern> patterns;
-  for (const CpuTuning& t : tunables().front().candidates({})) patterns.push_back({.ahead = t.gemm});
+  for (const CpuTuning& t : tunables().front().candidates({})) patterns.push_back({.ahead = t.experts});
   std::vector<ReadPattern> wider;
   for (const ReadPattern& best : best_patterns(rate(reader, patterns, 2), 2)) {
     for (const int streams : {1, 2, 4}) {

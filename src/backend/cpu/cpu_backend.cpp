@@ -336,13 +336,16 @@ DecodeProbe CpuBackend::make_probe() {
           pool_,
           workspaces_,
           std::move(layers),
+          head_,
           config_.experts,
           config_.experts_per_token,
           rounding.rounds() ? Act::kF32 : act_format(pack)};
 }
 
 ChosenTuning CpuBackend::choose_tuning() {
-  if (asked_prefetch_) return {.tuning = {.gemm = *asked_prefetch_}, .source = TuningSource::kAsked};
+  if (asked_prefetch_)
+    return {.tuning = {.experts = *asked_prefetch_, .dense = *asked_prefetch_},
+            .source = TuningSource::kAsked};
   DecodeProbe probe = make_probe();
   return tuning_for(probe, kernels_, pool_.threads(), options_.tuning_folder);
 }
@@ -594,7 +597,7 @@ void CpuBackend::gate_up_gemm(const Layer& layer) {
       const int n = std::min(kTokenBlock, work_.offsets[expert + 1] - first);
       const float* tile =
           run_pair(kernels_, layer.gate_up, expert * pairs + pair, rows_from(act_.view(), first), n,
-                   workspaces_[thread], chosen_.tuning.gemm);
+                   workspaces_[thread], chosen_.tuning.experts);
       float* out = hidden_.data() + static_cast<int64_t>(first) * config_.intermediate + pair * kPanel;
       kernels_.swiglu_tile(tile, layer.gate_bias.data() + bias, layer.up_bias.data() + bias, n, alpha, limit,
                            out, config_.intermediate);
@@ -614,7 +617,7 @@ void CpuBackend::down_gemm(const Layer& layer) {
       const int n = std::min(kTokenBlock, work_.offsets[expert + 1] - first);
       const float* tile =
           run_pair(kernels_, layer.down, expert * pairs + pair, rows_from(expert_act_.view(), first), n,
-                   workspaces_[thread], chosen_.tuning.gemm);
+                   workspaces_[thread], chosen_.tuning.experts);
       float* out = expert_out_.data() + static_cast<int64_t>(first) * config_.hidden + pair * 2 * kPanel;
       for (int t = 0; t < n; ++t)
         std::memcpy(out + static_cast<int64_t>(t) * config_.hidden, tile + t * 2 * kPanel,

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <charconv>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -99,6 +100,23 @@ double noise_of(std::vector<double> samples) {
   return samples.size() < 3 ? std::max(kUnknown, third) : third;
 }
 
+// A quarter of the samples are quicker. Disturbances come and go in milliseconds, and so do stretches in
+// which the memory is nobody else's: neither decides.
+double quartile_of(std::vector<double> samples) {
+  if (samples.empty()) return std::numeric_limits<double>::infinity();
+  std::ranges::sort(samples);
+  return samples[samples.size() / 4];
+}
+
+bool beats(const std::vector<double>& other, const std::vector<double>& first) {
+  const size_t rounds = std::min(other.size(), first.size());
+  size_t wins = 0;
+  for (size_t i = 0; i < rounds; ++i) wins += other[i] < first[i];
+  const double gain = rounds < 3 ? 0.1 : 0.03, n = static_cast<double>(rounds);
+  return static_cast<double>(wins) >= (n + std::sqrt(n)) / 2 &&
+         quartile_of(other) * (1 + gain) < quartile_of(first);
+}
+
 }  // namespace
 
 std::string name_of(const GemmTuning& t) {
@@ -171,11 +189,9 @@ Samples race(size_t candidates, double budget, const std::function<double(size_t
 size_t choose(const Samples& samples) {
   size_t best = 0;
   for (size_t i = 1; i < samples.size(); ++i) {
-    if (best_of(samples[i]) < best_of(samples[best])) best = i;
+    if (beats(samples[i], samples[0]) && quartile_of(samples[i]) < quartile_of(samples[best])) best = i;
   }
-  if (best == 0 || samples[0].empty()) return 0;
-  const double noise = std::max({0.03, noise_of(samples[0]), noise_of(samples[best])});
-  return best_of(samples[best]) * (1 + noise) < best_of(samples[0]) ? best : 0;
+  return best;
 }
 
 bool is_calm(const std::vector<double>& samples) { return noise_of(samples) < 0.1; }

@@ -72,8 +72,9 @@ std::span<const Tunable> tunables();
 // i.
 using Samples = std::vector<std::vector<double>>;
 Samples race(size_t candidates, double budget, const std::function<double(size_t)>& time);
-// The candidate to use: the quickest by its best sample if it is quicker than the first one by more than 3%
-// and by more than the noise, that is the difference of the three best samples of either; else the first one.
+// The candidate to use: the quickest, by the quartile of its samples, of those that beat the first one: by
+// more than 3% (10% with fewer than three rounds), and in more rounds than chance would give; else the first
+// one.
 size_t choose(const Samples& samples);
 // Whether the three best samples of a candidate agree to 10%.
 bool is_calm(const std::vector<double>& samples);

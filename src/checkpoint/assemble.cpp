@@ -169,6 +169,14 @@ LayerWeights hf_layer(Finder& f, const ModelConfig& c, int i) {
   w.router = f.matrix(m + "router.weight", c.experts, c.hidden),
   w.router_bias = f.vector(m + "router.bias", c.experts);
   const bool quantised = f.has(e + "gate_up_proj_blocks");
+  if (!quantised && f.has(e + "gate_up_projs.0.weight")) {
+    f.set(error(
+        StatusCode::kUnsupported,
+        "tensor '{}gate_up_projs.0.weight': experts in a tensor each, as bitsandbytes has them, are not "
+        "supported; use the original weights (openai/gpt-oss-20b or gpt-oss-120b) or a GGUF file",
+        e));
+    return w;
+  }
   const ExpertsView gate_up =
       quantised ? mxfp4_experts(f, e + "gate_up_proj_blocks", e + "gate_up_proj_scales", c.experts,
                                 2 * c.intermediate, c.hidden)

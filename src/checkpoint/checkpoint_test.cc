@@ -473,6 +473,28 @@ TEST_F(CheckpointTest, MissingFiles) {
   EXPECT_NE(open_checkpoint(folder).status().message().find("shard-2.safetensors"), std::string::npos);
 }
 
+// What stands in place of a model, and what it is instead.
+TEST_F(CheckpointTest, FilesThatAreSomethingElse) {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 13793441244\n";
+  put("lfs.gguf", pointer);
+  EXPECT_NE(open_checkpoint(path("lfs.gguf")).status().message().find("git lfs pull"), std::string::npos);
+  const std::string folder = copy("tiny-mxfp4", "case");
+  Json config = Json::parse(get(folder + "/config.json"));
+  for (const char* method : {"fp8", "awq", "gptq", "bitsandbytes", "compressed-tensors"}) {
+    config["quantization_config"] = {{"quant_method", method}};
+    std::ofstream(folder + "/config.json") << config.dump();
+    const auto result = open_checkpoint(folder);
+    ASSERT_FALSE(result.ok());
+    for (const char* word : {method, "openai/gpt-oss-20b"})
+      EXPECT_NE(result.status().message().find(word), std::string::npos) << result.status().message();
+  }
+  config.erase("quantization_config");
+  std::ofstream(folder + "/config.json") << config.dump();
+  EXPECT_TRUE(open_checkpoint(folder).ok());
+  std::ofstream(folder + "/model.safetensors", std::ios::binary) << pointer;
+  EXPECT_NE(open_checkpoint(folder).status().message().find("Git LFS"), std::string::npos);
+}
+
 class Gguf {
  public:
   Gguf& raw(const void* p, size_t n) {

@@ -27,6 +27,8 @@ struct TensorMap {
 
   const RawTensor* find(const std::string& name) const;
   std::vector<TensorInfo> list() const;
+  // Adds another file's; a name that stands in both is an error.
+  Status append(TensorMap other);
 };
 
 // The number of elements, or nothing if a dimension is not positive or the product passes 2^48.

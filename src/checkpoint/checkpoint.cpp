@@ -10,6 +10,7 @@
 #include "checkpoint/dummy.h"
 #include "checkpoint/find_model.h"
 #include "checkpoint/gguf_tokenizer.h"
+#include "checkpoint/widen.h"
 
 namespace moesaic {
 namespace {
@@ -138,6 +139,7 @@ Result<Checkpoint> open_gguf(const std::string& path) {
   checkpoint.tokenizer = take_gguf_tokenizer(file, checkpoint.config);
   auto tensors = std::make_shared<TensorMap>(std::move(file.tensors));
   checkpoint.tensors = tensors->list();
+  RETURN_IF_ERROR(widen(*tensors));
   ASSIGN_OR_RETURN(checkpoint.weights, assemble_gguf(tensors, checkpoint.config));
   return checkpoint;
 }

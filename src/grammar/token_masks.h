@@ -25,7 +25,7 @@ enum class Effort { kQuick, kFull };
 // Not for several threads at a time.
 class TokenMasks {
  public:
-  using Situation = int32_t;                // a number for some Places
+  using Situation = int32_t;                // the number of a set of configurations
   static constexpr Situation kNowhere = 0;  // nothing can come of what was read
   static constexpr size_t kMaxSituations = 1 << 14, kMaxFrames = 1 << 18;  // see full()
 
@@ -51,15 +51,15 @@ class TokenMasks {
     Bits tokens;
     std::vector<int32_t> ends;  // nodes
   };
-  struct PlacesHash {
-    size_t operator()(const Places& places) const;
+  struct ConfigurationsHash {
+    size_t operator()(const Configurations& configurations) const;
   };
 
-  Situation number(Places places);
+  Situation number(Configurations configurations);
   Situation next(Situation from, uint8_t byte);
   Situation behind(Stack stack);
   const Local& local(Situation inside);
-  void add_part(const Places& part, Bits& tokens);
+  void add_part(const Configurations& part, Bits& tokens);
   // Nodes [first, last) below a node of this depth, reached in situation `from`.
   void walk(int32_t first, int32_t last, int32_t depth, Situation from, Bits& tokens,
             std::vector<int32_t>* ends);
@@ -75,8 +75,8 @@ class TokenMasks {
   uint64_t mask_work_;
   Machine machine_;
   Situation start_;
-  std::vector<const Places*> situations_;  // keys of numbers_
-  std::unordered_map<Places, Situation, PlacesHash> numbers_;
+  std::vector<const Configurations*> situations_;  // keys of numbers_
+  std::unordered_map<Configurations, Situation, ConfigurationsHash> numbers_;
   std::vector<Situation> next_;  // [situations, byte classes]; -1: not yet known
   std::unordered_map<Stack, Situation> behind_;
   std::unordered_map<Situation, Local> locals_;

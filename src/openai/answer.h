@@ -1,5 +1,5 @@
-// What the three kinds of generation have in common: a request becomes generations, their tokens become an
-// answer, whole or as server-sent events. Nothing here knows of sockets or threads.
+// What chat, completions and responses have in common: a body becomes a PreparedRequest, and its generations'
+// tokens become an Answer, either one JSON document or server-sent events. No sockets or threads here.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace moesaic::openai {
 
 // What one token of a generation added, or how the generation ended.
 struct AnswerEvent {
-  int choice = 0;  // index of the generation in Job::requests
+  int choice = 0;  // index of the generation in PreparedRequest::requests
   std::optional<SampledToken> token;
   std::vector<TextPiece> pieces;
   std::optional<Outcome> end;
@@ -46,7 +46,8 @@ class Answer {
   virtual Usage usage() const = 0;
 };
 
-struct Job {
+// A request's body, parsed and checked: what the engine is to generate, and what writes the answer.
+struct PreparedRequest {
   std::vector<GenerationRequest> requests;
   std::unique_ptr<Answer> answer;
   bool stream = false;
@@ -54,7 +55,7 @@ struct Job {
   Refusal failure;        // of a stream without generations, whose clients expect the error among its events
 };
 
-using JobOrError = std::variant<Job, ApiError>;
+using PreparedRequestOrError = std::variant<PreparedRequest, ApiError>;
 
 // What a request's handler knows of the server.
 struct Service {

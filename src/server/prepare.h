@@ -12,14 +12,15 @@
 
 namespace moesaic::server {
 
-using MakeJob = openai::JobOrError (*)(std::string_view body, const openai::Service& service);
+using PrepareRequest = openai::PreparedRequestOrError (*)(std::string_view body,
+                                                          const openai::Service& service);
 using Convert = openai::TokenAnswerOrError (*)(std::string_view body, const openai::Service& service);
 
 // For an App that is available. Takes the exchange's body. Where the client has gone meanwhile, what comes
 // back is of no use.
-asio::awaitable<openai::JobOrError> prepare(Exchange& exchange, App& app, MakeJob make,
-                                            Clock::time_point deadline);
-asio::awaitable<openai::TokenAnswerOrError> prepare(Exchange& exchange, App& app, Convert make,
+asio::awaitable<openai::PreparedRequestOrError> prepare(HttpExchange& exchange, App& app, PrepareRequest make,
+                                                        Clock::time_point deadline);
+asio::awaitable<openai::TokenAnswerOrError> prepare(HttpExchange& exchange, App& app, Convert make,
                                                     Clock::time_point deadline);
 
 // When the answer to a request that begins now must be complete.

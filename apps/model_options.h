@@ -36,20 +36,22 @@ void add_device_options(CLI::App& c, Options& o) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   c.add_option("--cpu-pin", o.cpu_pin,
-               "auto: with several NUMA nodes the cpu device's threads stay on the CPUs of a node each")
+               "auto: with several NUMA nodes, bind each thread of the cpu device to one node's CPUs")
       ->check(CLI::IsMember({"auto", "off"}))
       ->capture_default_str();
-  add_dense(c, o.dense, "attention projections and lm_head in memory");
-  c.add_option("--cpu-prefetch", o.cpu_prefetch,
-               "cpu: how weights are asked for ahead; auto: as measured when a model is loaded; none; or t0, "
-               "t1 or nta and "
-               "a distance in bytes: t0:1024")
+  add_dense(c, o.dense, "format of attention projections and lm_head in memory");
+  c.add_option(
+       "--cpu-prefetch", o.cpu_prefetch,
+       "cpu: prefetch of weights; auto: measured when a model is loaded; none; or a hint (t0, t1, nta) and "
+       "a distance in bytes: t0:1024")
       ->capture_default_str();
-  c.add_option("--kv-dtype", o.kv_dtype, "K and V in the cache; auto: the device's own, on cuda bf16")
+  c.add_option("--kv-dtype", o.kv_dtype,
+               "format of K and V in the cache; auto: the device's own, on cuda bf16")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
       ->capture_default_str();
-  c.add_flag("--batch-invariant", o.batch_invariant,
-             "cuda: a sequence's logits are the same bits whatever else is in its steps; slower");
+  c.add_flag(
+      "--batch-invariant", o.batch_invariant,
+      "cuda: a sequence's logits do not depend on the other sequences of its batch, bit for bit; slower");
 }
 
 // The error of a command line that asks for what cannot be: exit status 2.

@@ -103,12 +103,12 @@ Status run_profile(const ProfileOptions& o) {
 Run add_profile(CLI::App& app) {
   auto o = std::make_shared<ProfileOptions>();
   CLI::App& c = *app.add_subcommand(
-      "profile", "Show where a step's time goes: op by op, with bytes and share of bandwidth");
+      "profile", "Show where a step's time goes: operation by operation, with bytes and share of bandwidth");
   o->model.add_to(c);
   c.add_option("-b,--rows", o->rows, "tokens in the step: 1 is decoding, 512 a prefill chunk")
       ->check(CLI::Range(1, 2048))
       ->capture_default_str();
-  c.add_option("-d,--depth", o->depth, "tokens in the KV cache before")
+  c.add_option("-d,--depth", o->depth, "tokens already in the KV cache")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   c.add_option("-n,--steps", o->steps, "steps to average")->check(CLI::Range(1, 1000))->capture_default_str();

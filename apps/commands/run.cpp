@@ -35,7 +35,7 @@ struct RunOptions {
 };
 
 struct Generation {
-  Answer answer;
+  AnswerText answer;
   Outcome outcome;
   std::vector<int32_t> tokens;  // the stop token that ended them included
   bool stop_token = false;      // there is one

@@ -78,7 +78,7 @@ Status run_profile(const ProfileOptions& o) {
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, max_rows));
   Profiler* const profiler = m.backend->profiler();
   if (profiler == nullptr)
-    return error(StatusCode::kUnsupported, "{} does not measure its ops; use --device cpu or cuda",
+    return error(StatusCode::kUnsupported, "{} does not time its operations; use --device cpu or cuda",
                  m.backend->caps().name);
   RETURN_IF_ERROR(check_context(tokens, m.checkpoint.config, "depth and steps together"));
   RETURN_IF_ERROR(load(m, {.context = tokens, .max_rows = max_rows}));

@@ -1,5 +1,5 @@
-// What the parser knows of the program, for what is generated from it: completions and the man page. They
-// cannot fall behind the program, since they are what it says of itself.
+// The parser's commands and options as data, from which completions and the man page are generated, so that
+// these always match the program.
 #pragma once
 
 #include <CLI/CLI.hpp>

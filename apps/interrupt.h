@@ -5,9 +5,8 @@
 
 namespace moesaic::app {
 
-// While it lives, the first SIGINT only sets the flag and the second ends the program. Otherwise, as before
-// it and after it, every SIGINT ends the program at once: nothing that is read or loaded needs to be undone.
-// One at a time.
+// While it exists, the first SIGINT only sets the flag and the second ends the program. Before and after it,
+// every SIGINT ends the program at once: reading and loading leave nothing to undo. One at a time.
 class InterruptScope {
  public:
   InterruptScope();

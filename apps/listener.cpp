@@ -33,7 +33,7 @@ void Listener::text(const TextPiece& piece) {
   analysis ? printer_.reasoning(piece.text) : printer_.answer(piece.text);
 }
 
-Answer Listener::finish(const std::vector<Message>& messages) {
+AnswerText Listener::finish(const std::vector<Message>& messages) {
   printer_.answer("\n");
   for (const Message& m : messages) {
     if (!m.recipient.empty())

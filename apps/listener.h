@@ -10,7 +10,8 @@
 
 namespace moesaic::app {
 
-struct Answer {
+// An answer by channel, for `run -o json`.
+struct AnswerText {
   std::string text, reasoning;
   nlohmann::ordered_json tool_calls = nlohmann::ordered_json::array();
 };
@@ -37,11 +38,11 @@ class Listener {
 
   void text(const TextPiece& piece);
   // messages: the answer's, of which some may be calls.
-  Answer finish(const std::vector<Message>& messages);
+  AnswerText finish(const std::vector<Message>& messages);
 
  private:
   Printer printer_;
-  Answer answer_;
+  AnswerText answer_;
 };
 
 }  // namespace moesaic::app

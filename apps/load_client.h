@@ -1,4 +1,4 @@
-// A client that measures a server: streamed completions, each token's arrival noted.
+// A client that measures a server by streamed completions; it notes when each token arrives.
 #pragma once
 
 #include <chrono>

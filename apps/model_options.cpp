@@ -62,16 +62,16 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   add_device_options(command, *this);
   command
       .add_flag("--portable", portable,
-                "cuda: attention and dense products by the kernels that every device has; slower on Hopper")
+                "cuda: use the portable kernels for attention and dense products; slower on Hopper")
       ->group(kRareOptions);
   command
       .add_option("--moe-path", moe_path,
-                  "w4a8: MXFP4 experts from MXFP8 activations, which SM120 does by itself, Hopper emulates "
-                  "and cpu and reference round to")
+                  "w4a8: MXFP4 experts times MXFP8 activations, native on SM12x, emulated on Hopper; cpu and "
+                  "reference only round like it")
       ->check(CLI::IsMember({"auto", "w4a8"}))
       ->capture_default_str()
       ->group(kRareOptions);
-  command.add_option("--log", log, "debug: say which kernels a device uses, each when it is first launched")
+  command.add_option("--log", log, "debug: print each kernel's name when it is first launched")
       ->check(CLI::IsMember({"quiet", "debug"}))
       ->capture_default_str();
   command
@@ -83,7 +83,7 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
 }
 
 Result<std::string> model_path(const std::string& model) {
-  if (model.empty()) return usage(invalid("--model: an empty name"));
+  if (model.empty()) return usage(invalid("--model: the name is empty"));
   return model == "tiny" ? bundled_model() : model;
 }
 

@@ -1,4 +1,4 @@
-// What every command that runs a model asks for, and the loading that it means.
+// Options of every command that runs a model, and loading it accordingly.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -36,23 +36,25 @@ void add_device_options(CLI::App& c, Options& o) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   c.add_option("--cpu-pin", o.cpu_pin,
-               "auto: with several NUMA nodes the cpu device's threads stay on the CPUs of a node each")
+               "auto: with several NUMA nodes, bind each thread of the cpu device to one node's CPUs")
       ->check(CLI::IsMember({"auto", "off"}))
       ->capture_default_str();
-  add_dense(c, o.dense, "attention projections and lm_head in memory");
-  c.add_option("--cpu-prefetch", o.cpu_prefetch,
-               "cpu: how weights are asked for ahead; auto: as measured when a model is loaded; none; or t0, "
-               "t1 or nta and "
-               "a distance in bytes: t0:1024")
+  add_dense(c, o.dense, "format of attention projections and lm_head in memory");
+  c.add_option(
+       "--cpu-prefetch", o.cpu_prefetch,
+       "cpu: prefetch of weights; auto: measured when a model is loaded; none; or a hint (t0, t1, nta) and "
+       "a distance in bytes: t0:1024")
       ->capture_default_str();
-  c.add_option("--kv-dtype", o.kv_dtype, "K and V in the cache; auto: the device's own, on cuda bf16")
+  c.add_option("--kv-dtype", o.kv_dtype,
+               "format of K and V in the cache; auto: the device's own, on cuda bf16")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
       ->capture_default_str();
-  c.add_flag("--batch-invariant", o.batch_invariant,
-             "cuda: a sequence's logits are the same bits whatever else is in its steps; slower");
+  c.add_flag(
+      "--batch-invariant", o.batch_invariant,
+      "cuda: a sequence's logits do not depend on the other sequences of its batch, bit for bit; slower");
 }
 
-// The error of a command line that asks for what cannot be: exit status 2.
+// An error as wrong usage of the command line: exit status 2.
 Status usage(const Status& status);
 
 // A model on its way into a backend.
@@ -68,14 +70,14 @@ struct LoadedModel {
 Result<std::string> model_path(const std::string& model);
 Result<Checkpoint> open_model(const ModelOptions& options);
 Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows);
-// The backend made and the checkpoint open, nothing loaded: what arguments ask of the model can be checked at
-// no cost.
+// Makes the backend and opens the checkpoint, but loads nothing: arguments can be checked against the model
+// first.
 Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows);
-// Loads, if the model and the cache that is wanted beside it fit; progress on standard error when that is a
-// terminal.
+// Loads the model if it fits together with this cache. Progress goes to standard error if that is a terminal.
 Status load(LoadedModel& model, const KvDemand& cache);
 
-// tokens that a command's options add up to, against the model's context; option stands in the error.
+// Fails if `tokens`, the sum of a command's options, exceed the model's context. option: its name in the
+// error.
 Status check_context(int64_t tokens, const ModelConfig& config, const char* option);
 
 // IDS of the command line: a comma-separated list or @FILE.

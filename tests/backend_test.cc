@@ -38,7 +38,7 @@ class BackendTest : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Devices, BackendTest, ::testing::ValuesIn(devices()));
 
 // A sequence on its way through the batches, with the pages that it owns.
-struct Stream {
+struct TestSequence {
   std::span<const int32_t> tokens;
   std::vector<int32_t> pages;  // of both pools
   int done = 0;
@@ -68,18 +68,18 @@ TEST_P(BackendTest, SequencesOfABatchAreIndependent) {
   ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPage, .full_pages = 20, .window_pages = 20}).ok());
   const auto vocab = static_cast<size_t>(config_.vocab);
   const std::span<const int32_t> all(golden_.tokens);
-  Stream streams[] = {{all.subspan(0, 180), {19, 3, 7, 1, 12, 0}},
-                      {all.subspan(200, 40), {4, 18}},
-                      {all.subspan(300, 150), {2, 9, 8, 17, 5}}};
+  TestSequence sequences[] = {{all.subspan(0, 180), {19, 3, 7, 1, 12, 0}},
+                              {all.subspan(200, 40), {4, 18}},
+                              {all.subspan(300, 150), {2, 9, 8, 17, 5}}};
   std::vector<float> got[3];
-  for (int turn = 0; streams[0].done < 180 || streams[1].done < 40 || streams[2].done < 150; ++turn) {
+  for (int turn = 0; sequences[0].done < 180 || sequences[1].done < 40 || sequences[2].done < 150; ++turn) {
     Batch batch;
     std::vector<int> owner;  // of each row
     for (int s = 0; s < 3; ++s) {
-      const int left = static_cast<int>(streams[s].tokens.size()) - streams[s].done;
+      const int left = static_cast<int>(sequences[s].tokens.size()) - sequences[s].done;
       const int rows = std::min(left, (turn + s) % 3 == 0 ? 1 : 5 * ((turn + s) % 4));
       if (rows == 0) continue;
-      streams[s].add(batch, rows);
+      sequences[s].add(batch, rows);
       owner.insert(owner.end(), static_cast<size_t>(rows), s);
     }
     if (batch.tokens.empty()) continue;
@@ -89,7 +89,7 @@ TEST_P(BackendTest, SequencesOfABatchAreIndependent) {
                              logits.begin() + static_cast<std::ptrdiff_t>((row + 1) * vocab));
   }
   for (int s = 0; s < 3; ++s) {
-    const std::vector<float> alone = run_sequence(*backend, config_, streams[s].tokens, 512, true);
+    const std::vector<float> alone = run_sequence(*backend, config_, sequences[s].tokens, 512, true);
     // On a device a single row's attention is summed in another order than a prefill's.
     if (backend->caps().half_activations)
       EXPECT_LT(distance(got[s], alone).rms, 5e-3) << s;
@@ -110,8 +110,8 @@ TEST_P(BackendTest, ABatchChangesNoBit) {
   const std::vector<float> want = run_sequence(backend, config_, all.first(kDepth + 1), 512);
   constexpr int kPages = 5 + kOthers * kOtherPages;
   ASSERT_TRUE(backend.alloc_kv({.page_tokens = kPage, .full_pages = kPages, .window_pages = kPages}).ok());
-  Stream first{all.first(kDepth + 1), {0, 1, 2, 3, 4}};
-  std::vector<Stream> others;
+  TestSequence first{all.first(kDepth + 1), {0, 1, 2, 3, 4}};
+  std::vector<TestSequence> others;
   Batch start;
   first.add(start, kDepth);
   for (int i = 0; i < kOthers; ++i) {
@@ -123,10 +123,10 @@ TEST_P(BackendTest, ABatchChangesNoBit) {
   const auto vocab = static_cast<size_t>(config_.vocab);
   for (const int size : {1, 2, 3, 8, 9, 16, 17, 33, 64, 65, 128}) {
     Batch batch;
-    Stream again = first;
+    TestSequence again = first;
     again.add(batch, 1);
     for (int i = 0; i < size - 1; ++i) {
-      Stream other = others[static_cast<size_t>(i)];
+      TestSequence other = others[static_cast<size_t>(i)];
       other.add(batch, size % 2 == 1 && i % 7 == 0 ? 3 : 1);
     }
     std::vector<float> got = step(backend, batch);
@@ -209,9 +209,9 @@ TEST_P(BackendTest, NumaNodesDoNotChangeTheLogits) {
 TEST_P(BackendTest, ABadBatchIsRefusedAndTheNextOneRuns) {
   const auto backend = load_backend(GetParam(), config_, weights_);
   ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPage, .full_pages = 2, .window_pages = 2}).ok());
-  Stream stream{golden_.tokens, {0, 1}};
+  TestSequence sequence{golden_.tokens, {0, 1}};
   Batch good;
-  stream.add(good, 3);
+  sequence.add(good, 3);
   Batch bad = good;
   bad.tokens[1] = config_.vocab;
   std::vector<float> logits(3 * static_cast<size_t>(config_.vocab));
@@ -233,9 +233,9 @@ TEST_P(BackendTest, AnOverflowIsAnError) {
   ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPage, .full_pages = 1, .window_pages = 1}).ok());
   std::vector<float> logits(static_cast<size_t>(config_.vocab));
   const std::vector<int32_t> overflowing = {1};
-  Stream stream{overflowing, {0}};
+  TestSequence sequence{overflowing, {0}};
   Batch batch;
-  stream.add(batch, 1);
+  sequence.add(batch, 1);
   const Status status = forward(*backend, config_, batch, logits);
   EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_NE(status.message().find("layer 0"), std::string::npos) << status.message();

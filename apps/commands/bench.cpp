@@ -220,15 +220,17 @@ Run add_bench(CLI::App& app) {
       ->delimiter(',')
       ->check(CLI::Range(1, kMostRows))
       ->capture_default_str();
-  c.add_option("--ubatch", o->ubatch, "rows of a prefill step; 0: what suits the device (cpu 512, cuda 2048)")
+  c.add_option("--ubatch", o->ubatch,
+               "most rows of a prefill step; 0: the device's default (cpu 512, cuda 2048)")
       ->check(CLI::Range(0, kMostRows));
-  c.add_option("--moe", o->moe, "the MoE operator alone, of so many tokens: --moe 1,8,512; cuda only")
+  c.add_option("--moe", o->moe,
+               "time the MoE operator alone, with these numbers of tokens: --moe 1,8,512; cuda only")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16));
   c.add_option("-r,--reps", o->reps, "timed repetitions, after one to warm up")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  c.add_option("--delay", o->delay, "seconds of rest before each test: a hot device is slower")
+  c.add_option("--delay", o->delay, "seconds to wait before each test, so that the device cools down")
       ->check(CLI::Range(0, 3600));
   c.add_option("-o,--output", o->format, "md, json or csv")
       ->check(CLI::IsMember({"md", "json", "csv"}))

@@ -91,7 +91,8 @@ Status run_moe_bench(const MoeBench& o) {
   RETURN_IF_ERROR(load(m, {.context = 1, .max_rows = most}));
   Tuner* const tuner = m.backend->tuner();
   if (tuner == nullptr)
-    return error(StatusCode::kUnsupported, "only the cuda device times one op alone; use --device cuda");
+    return error(StatusCode::kUnsupported,
+                 "--moe: only the cuda device times one operation alone; use --device cuda");
   m.ceiling_gb_s = read_bandwidth(*m.backend);
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
   for (const int tokens : o.tokens) {

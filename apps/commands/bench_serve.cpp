@@ -157,7 +157,8 @@ Run add_bench_serve(CLI::App& app) {
   auto o = std::make_shared<BenchServeOptions>();
   auto url = std::make_shared<std::string>("http://127.0.0.1:8080");
   CLI::App& c = *app.add_subcommand(
-      "bench-serve", "Measure a running server (this one or another that speaks OpenAI's completions)");
+      "bench-serve",
+      "Load-test a running server, moesaic's or another with OpenAI's completions: throughput and latencies");
   c.add_option("--url", *url, "http://HOST:PORT")->capture_default_str();
   c.add_option("--key", o->load.key, "API key");
   c.add_option("--model", o->load.model, "model to ask for; empty: whatever the server has");
@@ -170,16 +171,17 @@ Run add_bench_serve(CLI::App& app) {
   c.add_option("--requests", o->requests, "requests of a run; 0: 4 for each stream, at least 16")
       ->check(CLI::Range(0, 10'000'000))
       ->capture_default_str();
-  c.add_option("--seconds", o->load.seconds, "instead of a number: requests begin for so long (closed loop)")
+  c.add_option("--seconds", o->load.seconds,
+               "run for this long instead of a number of requests (closed loop)")
       ->check(CLI::Range(0.1, 1e6));
-  c.add_option("-p,--prompt-words", o->prompt_words, "words of a prompt, about a token each or two")
+  c.add_option("-p,--prompt-words", o->prompt_words, "words of a prompt, one or two tokens each")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
   c.add_option("-n,--max-tokens", o->load.max_tokens, "tokens of each answer")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   c.add_flag("--check", o->check,
-             "send 64 prompts over and over and compare each answer with that to its prompt alone");
+             "send 64 prompts repeatedly and compare each answer with the one given without load");
   c.add_option("-o,--output", o->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

@@ -1,5 +1,4 @@
-// Each command adds itself to the parser and leaves the function that runs it: parse, call the library,
-// print.
+// Each adds its command to the parser and returns the function that runs it.
 #pragma once
 
 #include <CLI/CLI.hpp>

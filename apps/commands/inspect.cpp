@@ -48,7 +48,7 @@ void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& bac
   const double room = memory_bytes() - weights;
   fmt::print("this machine      {:.1f} GB of memory: {}\n", memory_bytes() / 1e9,
              room > 0 ? fmt::format("the weights fit, {:.1f} GB are left for the KV cache", room / 1e9)
-                      : fmt::format("the weights lack {:.1f} GB", -room / 1e9));
+                      : fmt::format("{:.1f} GB too little memory for the weights", -room / 1e9));
   for (const std::string& device : list_backends()) fmt::print("device            {}\n", device);
   if (!o.tensors) return;
   fmt::print("\n");

@@ -224,19 +224,19 @@ Status run_plan(const PlanOptions& o) {
 
 Run add_plan(CLI::App& app) {
   auto o = std::make_shared<PlanOptions>();
-  CLI::App& c =
-      *app.add_subcommand("plan",
-                          "Show which kernels and tiles a step uses, what else there was, and why: measured "
-                          "on the device, or estimated where there is none");
+  CLI::App& c = *app.add_subcommand(
+      "plan",
+      "Show which kernels a step uses and what the others would cost: measured on the device, or estimated "
+      "where there is none");
   o->model.add_to(c);
-  c.add_option("--tokens", o->tokens, "tokens of a step")
+  c.add_option("--tokens", o->tokens, "tokens of each step")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   std::vector<std::string> names;
   for (const DeviceModel& d : device_models()) names.emplace_back(d.name);
   c.add_option("--device-model", o->device_model,
-               "project decoding on a device that is not here, from its data sheet: " +
+               "project decoding on a GPU that is not here, from its data sheet: " +
                    fmt::to_string(fmt::join(names, ", ")))
       ->check(CLI::IsMember(names));
   c.footer("Example: moesaic plan -m dummy:gpt-oss-120b --tokens 1,16,4096");

@@ -78,7 +78,7 @@ Status run_profile(const ProfileOptions& o) {
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, max_rows));
   Profiler* const profiler = m.backend->profiler();
   if (profiler == nullptr)
-    return error(StatusCode::kUnsupported, "{} does not measure its ops; use --device cpu or cuda",
+    return error(StatusCode::kUnsupported, "{} does not time its operations; use --device cpu or cuda",
                  m.backend->caps().name);
   RETURN_IF_ERROR(check_context(tokens, m.checkpoint.config, "depth and steps together"));
   RETURN_IF_ERROR(load(m, {.context = tokens, .max_rows = max_rows}));
@@ -103,12 +103,12 @@ Status run_profile(const ProfileOptions& o) {
 Run add_profile(CLI::App& app) {
   auto o = std::make_shared<ProfileOptions>();
   CLI::App& c = *app.add_subcommand(
-      "profile", "Show where a step's time goes: op by op, with bytes and share of bandwidth");
+      "profile", "Show where a step's time goes: operation by operation, with bytes and share of bandwidth");
   o->model.add_to(c);
   c.add_option("-b,--rows", o->rows, "tokens in the step: 1 is decoding, 512 a prefill chunk")
       ->check(CLI::Range(1, 2048))
       ->capture_default_str();
-  c.add_option("-d,--depth", o->depth, "tokens in the KV cache before")
+  c.add_option("-d,--depth", o->depth, "tokens already in the KV cache")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   c.add_option("-n,--steps", o->steps, "steps to average")->check(CLI::Range(1, 1000))->capture_default_str();

@@ -35,7 +35,7 @@ struct RunOptions {
 };
 
 struct Generation {
-  Answer answer;
+  AnswerText answer;
   Outcome outcome;
   std::vector<int32_t> tokens;  // the stop token that ended them included
   bool stop_token = false;      // there is one
@@ -251,19 +251,22 @@ Run add_run(CLI::App& app) {
   c.add_option("--reasoning", o->reasoning, "effort: low, medium or high")
       ->check(CLI::IsMember({"low", "medium", "high"}))
       ->capture_default_str();
-  c.add_flag("--raw", o->raw, "continue the text as it stands, without the chat format");
+  c.add_flag("--raw", o->raw, "continue the prompt as plain text, without the chat format");
   c.add_flag("--show-reasoning", o->show_reasoning,
-             "print the analysis channel to standard error even if that is no terminal");
+             "print the analysis channel to standard error even if that is not a terminal");
   c.add_option("-n,--max-tokens", o->sampling.max_tokens,
-               "tokens to generate at most; 0: until the context is full")
+               "most tokens to generate; 0: until the context is full")
       ->capture_default_str();
-  c.add_option("--ctx", o->context, "tokens of context; 0: 8192 or the model's")
+  c.add_option("--ctx", o->context,
+               "context length in tokens; 0: 8192, or the model's maximum if that is smaller")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   c.add_option("--temp", o->sampling.temperature, "temperature; 0: greedy")->capture_default_str();
   c.add_option("--top-p", o->sampling.top_p, "nucleus sampling")->capture_default_str();
-  c.add_option("--top-k", o->sampling.top_k, "likeliest tokens to keep; 0: all")->capture_default_str();
-  c.add_option("--min-p", o->sampling.min_p, "least probability relative to the likeliest")
+  c.add_option("--top-k", o->sampling.top_k, "keep only the k most likely tokens; 0: all")
+      ->capture_default_str();
+  c.add_option("--min-p", o->sampling.min_p,
+               "drop tokens below this share of the most likely token's probability")
       ->capture_default_str();
   c.add_option("--seed", o->sampling.seed, "seed of the random numbers")
       ->check(CLI::NonNegativeNumber)
@@ -274,7 +277,8 @@ Run add_run(CLI::App& app) {
   c.add_option("--presence-penalty", o->sampling.presence_penalty,
                "subtracted once for a token generated before")
       ->capture_default_str();
-  c.add_option("--frequency-penalty", o->sampling.frequency_penalty, "subtracted for each time")
+  c.add_option("--frequency-penalty", o->sampling.frequency_penalty,
+               "subtracted for each time a token was generated before")
       ->capture_default_str();
   c.add_option("--stop", o->sampling.stop_strings, "text that ends the answer (may be given several times)");
   c.add_option("--json-schema", o->schema_path,

@@ -57,15 +57,15 @@ Status run_serve(ServeOptions o) {
 }
 
 void add_limits(CLI::App& c, server::Limits& limits) {
-  c.add_option("--max-waiting", limits.waiting, "generations that may wait beyond --max-batch; more get 429")
+  c.add_option("--max-waiting", limits.waiting,
+               "requests that may wait for a place in the batch; more get 429")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   c.add_option("--max-connections", limits.connections, "connections at a time; more get 503")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   c.add_option("--max-body", limits.body_bytes, "bytes of a request's body")->capture_default_str();
-  c.add_option("--max-bodies", limits.bodies_bytes,
-               "bytes of all bodies that are being received or read; more get 503")
+  c.add_option("--max-bodies", limits.bodies_bytes, "bytes of all bodies held at a time; more get 503")
       ->check(CLI::Range(size_t{1} << 20, size_t{1} << 40))
       ->capture_default_str();
   const auto time = [&](const char* name, server::seconds& value, const char* help) {
@@ -74,12 +74,12 @@ void add_limits(CLI::App& c, server::Limits& limits) {
         ->check(CLI::Range(0, 1 << 20))
         ->default_str(std::to_string(value.count()));
   };
-  time("--request-timeout", limits.request_time, "seconds for a whole answer; 0: as long as it takes");
+  time("--request-timeout", limits.request_time, "seconds for a whole answer; 0: no limit");
   time("--header-timeout", limits.header_time,
-       "seconds for a request's header to arrive, and for a new connection to begin");
+       "seconds for a request's header to arrive, and for a new connection's first byte");
   time("--body-timeout", limits.body_time, "seconds for its body");
   time("--idle-timeout", limits.idle_time, "seconds that a connection may be idle between requests");
-  time("--write-timeout", limits.write_time, "seconds for a client to read what is ready for it");
+  time("--write-timeout", limits.write_time, "seconds that a write may wait for the client to read");
   time("--heartbeat", limits.heartbeat, "seconds of silence after which a stream sends a comment");
   time("--drain-timeout", limits.drain_time, "seconds that answers in flight have after SIGTERM");
 }
@@ -94,37 +94,40 @@ Run add_serve(CLI::App& app) {
   add_device_options(c, o->open);
   c.add_option("--tokenizer", o->open.tokenizer,
                "a tokenizer.json or .tiktoken file instead of the model's own; dummy: models need one");
-  c.add_option("--ctx", o->open.context, "tokens that one request may reach; 0: 8192 or the model's")
+  c.add_option(
+       "--ctx", o->open.context,
+       "longest request in tokens, prompt and answer; 0: 8192, or the model's maximum if that is smaller")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
-  c.add_option("--max-batch", o->open.max_batch, "generations that are worked on at a time")
+  c.add_option("--max-batch", o->open.max_batch, "requests decoded together")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  c.add_option(
-       "--kv-tokens", o->open.kv_tokens,
-       "tokens that the KV cache holds for all requests; 0: --ctx for each of --max-batch, or what half of "
-       "the free memory holds")
+  c.add_option("--kv-tokens", o->open.kv_tokens,
+               "size of the KV cache in tokens, for all requests; 0: --ctx times --max-batch, at most what "
+               "fits into half "
+               "of the free memory")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
   c.add_option("--max-rows", o->open.max_rows,
-               "tokens that a step computes: fewer keep decoding steadier beside long prompts")
+               "most tokens computed per step: fewer keep decoding steady beside long prompts")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
-  c.add_flag("!--no-prefix-cache", o->open.prefix_cache, "compute again what prompts have in common");
+  c.add_flag("!--no-prefix-cache", o->open.prefix_cache, "compute common beginnings of prompts again");
   c.add_option("--host", o->server.address, "address to listen on; 0.0.0.0: all")->capture_default_str();
   c.add_option("--port", o->server.port, "0: any free one, which is printed")->capture_default_str();
   c.add_option("--name", o->server.model_name, "the model's name for clients; else its folder's");
-  c.add_option("--api-key-file", o->key_file,
-               "keys, one a line; MOESAIC_API_KEY is one more. None: open to all");
+  c.add_option(
+      "--api-key-file", o->key_file,
+      "file of API keys, one per line, beside MOESAIC_API_KEY; without any key the server is open to all");
   c.add_option("--cors-origin", o->server.cors_origins, "origin whose pages may use the server; *: any");
   c.add_flag("--strict-fields", o->server.strict_fields,
-             "a request with a field that is not known is refused; else the answer's header names it");
+             "refuse requests with unknown fields; without it a header of the answer names them");
   c.add_option("--allowed-host", o->server.allowed_hosts,
-               "another name that clients may have for the server where --host is local; *: any");
-  c.add_option("--log", o->log, "requests: a line of JSON for each on standard error; or quiet")
+               "another host name by which clients may reach a server on a local --host; *: any");
+  c.add_option("--log", o->log, "requests: one line of JSON per request on standard error; or quiet")
       ->check(CLI::IsMember({"requests", "quiet"}))
       ->capture_default_str();
-  c.add_option("--log-file", o->server.log_file, "where the log goes instead of standard error; appended to");
+  c.add_option("--log-file", o->server.log_file, "append the log to this file instead of standard error");
   add_limits(c, o->server.limits);
   c.footer("Example: moesaic serve -m gpt-oss-20b --port 8080");
   return [o] { return run_serve(*o); };

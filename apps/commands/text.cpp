@@ -34,7 +34,7 @@ void print_ids(const std::vector<int32_t>& tokens) {
 }
 
 Status run_tokenize(const TextOptions& o) {
-  if (!o.has_text && o.file.empty()) return usage(invalid("tokenize: what? Give -p TEXT or -f FILE"));
+  if (!o.has_text && o.file.empty()) return usage(invalid("tokenize: give -p TEXT or -f FILE"));
   std::string text = o.text;
   if (!o.file.empty()) {
     ASSIGN_OR_RETURN(text, read_text_file(o.file));

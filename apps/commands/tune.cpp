@@ -56,7 +56,7 @@ Status nothing_to_tune(const LoadedModel& m) {
   return error(StatusCode::kUnsupported, "{} has nothing to tune; use --device cuda or cpu", m.caps.name);
 }
 
-// A device that has one kernel for experts, but several ways of reading them.
+// A device with one kernel for the experts, which can read their weights ahead in several ways.
 Status tune_reads(const TuneOptions& o, LoadedModel& m, Tuner& tuner) {
   ASSIGN_OR_RETURN(const ReadTuning t, tuner.tune_reads(o.model.tuning_folder));
   if (t.candidates.empty()) return nothing_to_tune(m);
@@ -69,7 +69,7 @@ Status tune_reads(const TuneOptions& o, LoadedModel& m, Tuner& tuner) {
   fmt::print("\n{}; the read bandwidth of the machine is {:.2f} GB/s\n", t.chosen,
              read_bandwidth(*m.backend));
   if (t.file.empty())
-    fmt::print("not written: the experts fit the caches, or the cache folder cannot be written\n");
+    fmt::print("not written: the experts fit into the CPU's caches, or the cache folder is not writable\n");
   else
     fmt::print("written to {}\n", t.file);
   return {};
@@ -109,9 +109,10 @@ Run add_tune(CLI::App& app) {
   auto o = std::make_shared<TuneOptions>();
   CLI::App& c = *app.add_subcommand(
       "tune",
-      "Measure which kernel of running (cuda) or reading (cpu) the experts is the quickest, and keep that");
+      "Measure the experts' kernels (cuda) or how their weights are read ahead (cpu), and keep the fastest");
   o->model.add_to(c);
-  c.add_option("--tokens", o->tokens, "steps to measure; others use the nearest")
+  c.add_option("--tokens", o->tokens,
+               "tokens of the steps to measure; other steps use the nearest one's result")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();

@@ -54,7 +54,8 @@ Status run_verify(const VerifyArguments& o) {
 
 Run add_verify(CLI::App& app) {
   auto o = std::make_shared<VerifyArguments>();
-  CLI::App& c = *app.add_subcommand("verify", "Compare every op of a device with the reference backend");
+  CLI::App& c = *app.add_subcommand(
+      "verify", "Compare every operation of a device with the double-precision reference");
   o->model.add_to(c);
   c.get_option("--model")->required(false);
   c.add_flag("--quick", o->quick, "small shapes only");

@@ -33,11 +33,11 @@ Status run_warmup(const WarmupOptions& o) {
 Run add_warmup(CLI::App& app) {
   auto o = std::make_shared<WarmupOptions>();
   CLI::App& c = *app.add_subcommand(
-      "warmup",
-      "Compile the kernels of an architecture that this program has no machine code for, and keep them");
-  c.add_option("--architecture", o->architecture,
-               "sm_120a, ...; without it the device's, if that lacks code");
-  c.add_option("-t,--threads", o->threads, "that compile; 0: one per core")
+      "warmup", "Compile kernels for a GPU that this program has no machine code for, and keep them on disk");
+  c.add_option(
+      "--architecture", o->architecture,
+      "architecture to compile for (sm_120a, ...); default: this GPU's, if the program has no code for it");
+  c.add_option("-t,--threads", o->threads, "number of compiler threads; 0: one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   c.footer("Example: moesaic warmup --architecture sm_120a");

@@ -16,10 +16,9 @@ struct StopRules {
   bool include_stop = false, skip_special = false;  // as in SamplingParams
 };
 
-// The pieces of an answer that was cut off, by a limit say, are always a beginning of those that the whole
-// answer would have had: what may still become something else is held back, and the end of the output adds
-// nothing. Held back are a call until it is complete, bytes of a character that is not complete, and text
-// that may be the beginning of a stop string.
+// The pieces of a truncated answer are always a prefix of those of the whole answer. To ensure it, three
+// things are held back: a tool call until it is complete, the bytes of an incomplete character, and text that
+// may begin a stop string. The end of the output releases none of them.
 class AnswerStream {
  public:
   // chat: the tokens are harmony, from behind <|start|>assistant; stop strings then do not count in analysis,
@@ -36,8 +35,7 @@ class AnswerStream {
   bool stopped() const { return stop_.stopped(); }
   // chat: see HarmonyParser.
   int recoveries() const { return parser_.recoveries(); }
-  // Chat: the messages that are complete, and behind finish() what there is of the last one, but no
-  // unfinished call.
+  // Chat: the complete messages; after finish() also the last one as far as it goes, unless it is a call.
   const std::vector<Message>& messages() const { return messages_; }
 
  private:

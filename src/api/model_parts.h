@@ -1,5 +1,5 @@
-// A Model from parts, for programs that make the backend themselves: with options that OpenOptions does not
-// have, progress and times of their own.
+// A Model from its parts, for programs that make the backend themselves: with options that OpenOptions lacks,
+// or with their own progress display and timing.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@
 
 namespace moesaic {
 
-// Plans the memory of weights and cache, then loads the weights. Files that are cut short are reported as
-// such, and not as what their missing bytes seem to say.
+// Plans the memory of weights and cache, then loads the weights. A truncated file is reported as truncated,
+// whatever its missing bytes would mean.
 Status load_weights(const Checkpoint& checkpoint, const KvDemand& cache, Backend& backend,
                     const LoadProgress& progress = {});
 

@@ -1,4 +1,4 @@
-// What the control groups of this process grant it.
+// Limits of this process's control groups.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// Short spellings for the three kinds of error: a formatted Status for untrusted input, early return, and an
-// aborting check for broken invariants.
+// Errors: a formatted Status for untrusted input, early return of one, and a check that aborts for broken
+// invariants.
 #pragma once
 
 #include <fmt/format.h>

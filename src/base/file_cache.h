@@ -1,5 +1,5 @@
-// Files that several processes write and read: whole or not at all; and a folder of blobs by key, for what is
-// dear to make and cheap to check.
+// Atomic replacement of files that several processes use, and a folder of blobs by key, for results that are
+// expensive to make and cheap to check.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class FileCache {
   explicit FileCache(std::string folder, uint64_t most_bytes = 256u << 20)
       : folder_(std::move(folder)), most_bytes_(most_bytes) {}
 
-  // Nothing where there is none, or a damaged one, which is removed. What is found counts as used.
+  // Empty if there is none; a damaged one is removed. A blob that is found counts as used.
   std::optional<std::string> find(std::string_view key) const;
   Status put(std::string_view key, std::string_view blob) const;
   std::string path_of(std::string_view key) const;

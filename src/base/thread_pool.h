@@ -88,8 +88,7 @@ class ThreadPool {
   std::vector<int> node_of_cpu_;  // by number of the CPU; what is beyond it is on node 0
   std::vector<Range> ranges_;     // one for each node
   // The loop's number, whether workers may still join it, and how many have; or the end. The caller waits
-  // only for those that have: a worker that another program keeps from its core costs the loop its help and
-  // nothing more.
+  // only for workers that joined: one that does not get its core in time delays nothing.
   alignas(kApart) std::atomic<uint32_t> state_{0};
   alignas(kApart) std::vector<std::thread> workers_;
 };

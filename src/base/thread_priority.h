@@ -1,4 +1,4 @@
-// Threads that may wait give way to those that compute.
+// Lower priority for threads that should not delay the computing ones.
 #pragma once
 
 namespace moesaic {

@@ -14,7 +14,7 @@ class ReadAhead {
   // Starts with what belongs to no layer (-1) and the first layer. weights outlives this. Without
   // weights.prefetch, nothing happens.
   explicit ReadAhead(const ModelWeights& weights);
-  // Waits for the call of prefetch that is under way.
+  // Waits for the call of prefetch that is in flight.
   ~ReadAhead();
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;

@@ -12,11 +12,11 @@
 namespace moesaic {
 
 struct EngineOptions {
-  int context = 0;           // tokens that one sequence may reach; 0: 8192 or the model's, whichever is less
-  int max_batch = 1;         // sequences at a time
-  int max_rows = 512;        // rows of a step, at most the backend's
-  int64_t kv_tokens = 0;     // that the cache holds, at least one context; 0: a context for each sequence
-  bool prefix_cache = true;  // what prompts have in common with what is in the cache is not computed again
+  int context = 0;        // longest sequence in tokens; 0: 8192 or the model's maximum, whichever is less
+  int max_batch = 1;      // sequences at a time
+  int max_rows = 512;     // rows of a step, at most the backend's
+  int64_t kv_tokens = 0;  // size of the cache in tokens, at least one context; 0: a context for each sequence
+  bool prefix_cache = true;  // beginnings of prompts that are in the cache are not computed again
 };
 
 // One thread drives an engine, any may ask for its statistics. The backend holds the model of `config` and

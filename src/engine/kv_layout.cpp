@@ -101,7 +101,7 @@ Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& d) {
   const int64_t idle = std::max<int64_t>(full / kIdleWindows, int64_t{d.sequences} * kLeastIdleWindows);
   const int64_t window = std::min(full, held + (d.prefix_cache ? idle : 0));
   if (d.sequences < 1 || d.context < 1 || full > std::numeric_limits<int32_t>::max())
-    return invalid("{}: too few to work with or too many to count", describe(d));
+    return invalid("{}: expected at least 1 sequence of 1 token, and fewer than 2^31 pages", describe(d));
   return KvLayout{.page_tokens = kPageTokens,
                   .full_pages = static_cast<int>(full),
                   .window_pages = static_cast<int>(window)};

@@ -10,25 +10,25 @@ struct KvDemand {
   int sequences = 1;
   int context = 0;  // tokens
   int max_rows = 512;
-  int64_t kv_tokens = 0;      // that they may have together, at least one context; 0: a context for each
-  bool prefix_cache = false;  // room for windows that nobody needs at the moment
+  int64_t kv_tokens = 0;      // of all together, at least one context; 0: a context for each
+  bool prefix_cache = false;  // keep windows that no running request needs
 };
-// Windows are there for all sequences at once, rows of the step included. Fails where the pages cannot be
-// counted.
+// The window pool holds the windows of all sequences and the rows of one step. Fails if the page counts do
+// not fit their integers.
 Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& demand);
 
-// Before a model is loaded: the kv_tokens, from one context to a context for each sequence, that take at most
-// half of the memory which the model leaves free. The rest is the machine's other work.
+// Before a model is loaded: the most kv_tokens, from one context to a context for each sequence, that fit
+// into half of the memory beside the weights. The other half is left to other programs.
 int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                           Backend& backend);
 
-// Before a model is loaded: kOutOfMemory if it and such a cache do not fit, with what each part takes, what
-// is free and what to change.
+// Before a model is loaded: kOutOfMemory if weights and cache do not fit. The message has the size of each
+// part, the free memory and what to change.
 Status plan_memory(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                    Backend& backend);
 
-// The same for the pages alone, once the model is loaded: where they are larger than what the machine has
-// free, the system would grant them and end the program when they are used.
+// The same for the pages alone, once the model is loaded. Without this check Linux would grant more than it
+// has and kill the program when it writes to them.
 Status check_kv_memory(const KvLayout& layout, const ModelConfig& config, const Backend& backend);
 
 }  // namespace moesaic

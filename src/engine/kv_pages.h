@@ -3,15 +3,15 @@
 // Full-attention and sliding layers draw on two pools (core/batch.h). A block is the page_tokens tokens at a
 // page boundary of a sequence; it has a page in either pool, but the sliding layers' is given back once the
 // window has left it. A block that is computed is cached: found again by its tokens and the blocks before
-// it, by a hash chained over them, and compared token by token. What nobody holds stays, least worth and
-// longest idle first to go: blocks behind go before those they follow, so that a cached block's
-// predecessors are cached too.
+// it, by a hash chained over them, and compared token by token. Pages that nobody holds stay until room is
+// needed; those of least worth are evicted first, then the longest idle. A block is evicted before its
+// predecessors, so a cached block's predecessors are cached too.
 //
 // A prompt may begin with cached blocks where the sliding layers' pages of the window before its first new
 // row are still there: these cannot be computed from the window alone, as each layer's window reaches further
-// back than the one above it. Windows are worth most at forks, where prompts part ways: at a prompt's end
-// (harmony drops what was thought from the next turn's prompt), at a sequence's end and where a prompt
-// departed from cached ones (behind a system message).
+// back than the one above it. Windows are worth most at forks, where prompts diverge: at a prompt's end
+// (harmony drops the reasoning from the next turn's prompt), at a sequence's end, and where a prompt departed
+// from cached ones (after a system message).
 #pragma once
 
 #include <algorithm>
@@ -28,16 +28,16 @@ namespace moesaic {
 // The page tables of one sequence.
 struct PageTable {
   std::vector<int32_t> full, window;  // window: -1 where the page has left the window
-  int cached_blocks = 0;              // of the first blocks, those that the prefix cache has
-  std::vector<int> forks;             // positions whose window others may ask for
+  int cached_blocks = 0;              // how many of the first blocks are in the prefix cache
+  std::vector<int> forks;             // positions whose window other requests may need
 };
 
 class KvPages {
  public:
   KvPages(const KvLayout& layout, int window);
 
-  // Begins an empty table with the cached blocks that all but the last of `tokens` begin with, as far as
-  // their window allows. Returns how many tokens that are.
+  // Begins an empty table with the longest cached prefix of `tokens`, without their last one, whose window is
+  // still there. Returns its length in tokens.
   int adopt(PageTable& table, std::span<const int32_t> tokens);
   // Of so many tokens, those that cache_blocks() could share: the ones in whole pages.
   int shareable(int tokens) const { return tokens / layout_.page_tokens * layout_.page_tokens; }
@@ -49,8 +49,8 @@ class KvPages {
   // Makes room in all layers for positions [0, context) of a sequence whose next step computes rows from
   // `first` on. False, with nothing taken, if the pages are not there.
   bool reserve(PageTable& table, int first, int context);
-  // Enters the whole blocks of `tokens`, whose K and V are computed, into the prefix cache. A block that is
-  // in it already takes the place of the table's own.
+  // Enters the whole blocks of `tokens`, whose K and V are computed, into the prefix cache. Where the cache
+  // has a block already, the table takes that one and gives its own back.
   void cache_blocks(PageTable& table, std::span<const int32_t> tokens);
   void release(PageTable& table);
   // No block is cached any more; the caller sets `cached_blocks` of every table to 0.
@@ -58,8 +58,8 @@ class KvPages {
 
   PageUse full_use() const { return full_.use(); }
   PageUse window_use() const { return windowed_.use(); }
-  // Aborts unless pages are held as often as these tables, all there are, have them, and what is cached is
-  // consistent. For tests.
+  // Aborts unless every page's count of holders is what these tables (all there are) say, and the prefix
+  // cache is consistent. For tests.
   void check(std::span<const PageTable* const> tables) const;
 
  private:
@@ -89,7 +89,7 @@ class KvPages {
 
   KvLayout layout_;
   int window_;     // tokens
-  uint64_t seed_;  // of the hashes, so that nobody can choose prompts whose hashes meet
+  uint64_t seed_;  // of the hashes, so that nobody can choose prompts whose hashes collide
   PagePool full_, windowed_;
   std::vector<Block> blocks_;                         // [full pages]
   std::vector<int32_t> block_of_;                     // [window pages] the full page of its cached block

@@ -1,5 +1,5 @@
-// Counts who holds which page of one pool. A page that nobody holds is empty or idle: what an idle page
-// contains is kept until the room is needed.
+// Counts the holders of each page of one pool. A page without holders is empty or idle; an idle page keeps
+// its contents until the room is needed.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ namespace moesaic {
 
 class PagePool {
  public:
-  // What becomes of a page that nobody holds any more: empty, or idle, where less worth is taken first.
+  // What becomes of a page without holders: it is empty, or idle; the idle page of least worth is reused
+  // first.
   enum class Worth { kNone, kLow, kHigh };
 
   explicit PagePool(int pages);
@@ -22,7 +23,7 @@ class PagePool {
   PageUse use() const;
   int holders(int32_t page) const { return pages_[page].holders; }
 
-  // A page must be free. An empty one, or else the idle one of least worth that is idle longest.
+  // There must be a free page. Takes an empty one; else of the idle ones of least worth the longest idle.
   int32_t take();
   // One holder more; the page may be idle.
   void hold(int32_t page);

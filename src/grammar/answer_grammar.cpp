@@ -14,9 +14,9 @@ constexpr size_t kMaxSchemaBytes = 1 << 20, kMaxFunctions = 512;
 
 // Harmony as openai/harmony's docs/format.md has it, from behind <|start|>assistant to the token that ends
 // the turn. Back to front, as everything here.
-class Turn {
+class TurnBuilder {
  public:
-  explicit Turn(Automaton& automaton) : a_(automaton), turn_(automaton.forward()) {}
+  explicit TurnBuilder(Automaton& automaton) : a_(automaton), turn_(automaton.forward()) {}
 
   StateId text(StateId next) {
     const StateId loop = a_.forward();
@@ -28,18 +28,18 @@ class Turn {
   // A message in a channel that another one follows.
   void add_aside(const char* channel) {
     const StateId more = a_.special("<|end|>", a_.special("<|start|>", a_.literal("assistant", turn_)));
-    ways_.push_back(header(channel, a_.special("<|message|>", text(more))));
+    messages_.push_back(header(channel, a_.special("<|message|>", text(more))));
   }
-  void add_final(StateId content) { ways_.push_back(header("final", message(content))); }
+  void add_final(StateId content) { messages_.push_back(header("final", message(content))); }
   // The recipient stands behind the channel or behind the role.
   void add_call(const std::string& name, StateId arguments) {
     const std::string recipient = " to=functions." + name;
     const StateId content = message(arguments);
-    ways_.push_back(header("commentary" + recipient, content));
-    ways_.push_back(a_.literal(recipient, header("commentary", content)));
+    messages_.push_back(header("commentary" + recipient, content));
+    messages_.push_back(a_.literal(recipient, header("commentary", content)));
   }
   StateId finish() {
-    a_.define(turn_, ways_);
+    a_.define(turn_, messages_);
     return turn_;
   }
 
@@ -56,7 +56,7 @@ class Turn {
 
   Automaton& a_;
   StateId turn_;
-  std::vector<StateId> ways_;
+  std::vector<StateId> messages_;
 };
 
 bool is_name(const std::string& name) {
@@ -95,7 +95,7 @@ class Contents {
 };
 
 Result<StateId> chat_rule(CompiledGrammar& g, Contents& contents, const AnswerFormat& f) {
-  Turn turn(g.automaton);
+  TurnBuilder turn(g.automaton);
   turn.add_aside("analysis");
   if (!f.functions.empty()) turn.add_aside("commentary");
   if (!f.must_call) {

@@ -64,63 +64,63 @@ void Machine::follow(StateId id, Stack stack) {
   }
 }
 
-Places Machine::take_found() {
-  for (; !open_.empty() && found_.size() < kMaxPlaces; ++work_) {
-    const Place next = open_.back();
+Configurations Machine::take_found() {
+  for (; !open_.empty() && found_.size() < kMaxConfigurations; ++work_) {
+    const Configuration next = open_.back();
     open_.pop_back();
     follow(next.state, next.stack);
   }
   open_.clear();
   seen_.clear();
-  Places places = std::exchange(found_, {});
-  std::sort(places.begin(), places.end());
-  return places;
+  Configurations configurations = std::exchange(found_, {});
+  std::sort(configurations.begin(), configurations.end());
+  return configurations;
 }
 
-Places Machine::enter(StateId rule, Stack stack) {
+Configurations Machine::enter(StateId rule, Stack stack) {
   visit(rule, stack);
   return take_found();
 }
 
-Places Machine::step(const Places& from, uint8_t byte) {
-  for (const Place& place : from) {
-    for (const Edge& edge : automaton_[place.state].edges)
-      if (edge.low <= byte && byte <= edge.high) visit(edge.next, place.stack);
+Configurations Machine::step(const Configurations& from, uint8_t byte) {
+  for (const Configuration& c : from) {
+    for (const Edge& edge : automaton_[c.state].edges)
+      if (edge.low <= byte && byte <= edge.high) visit(edge.next, c.stack);
   }
   work_ += from.size();
   return take_found();
 }
 
-Places Machine::leave(Stack stack) {
+Configurations Machine::leave(Stack stack) {
   leave_to(stack);
   return take_found();
 }
 
 template <typename Edit>
-Places Machine::rebuilt(const Machine& from, const Places& places, const Edit& edit) {
-  Places made;
-  for (const Place& place : places) {
+Configurations Machine::rebuilt(const Machine& from, const Configurations& configurations, const Edit& edit) {
+  Configurations made;
+  for (const Configuration& c : configurations) {
     std::vector<Frame> frames;
-    Stack stack = place.stack;
+    Stack stack = c.stack;
     for (; stack != kBottom && stack != kElsewhere; stack = frames.back().below)
       frames.push_back(from.frames_[stack]);
     for (size_t i = frames.size(); i-- > 0;) {
       edit(frames[i]);
       stack = push(frames[i].next, frames[i].count, stack);
     }
-    made.push_back({place.state, stack});
+    made.push_back({c.state, stack});
   }
   std::sort(made.begin(), made.end());
   made.erase(std::unique(made.begin(), made.end()), made.end());
   return made;
 }
 
-Places Machine::adopt(const Machine& other, const Places& places) {
-  return rebuilt(other, places, [](const Frame&) {});
+Configurations Machine::adopt(const Machine& other, const Configurations& configurations) {
+  return rebuilt(other, configurations, [](const Frame&) {});
 }
 
-Places Machine::coarse(const Places& places, uint32_t bytes) {
-  return rebuilt(*this, places, [&](Frame& frame) {
+Configurations Machine::coarse(const Configurations& configurations, uint32_t bytes) {
+  return rebuilt(*this, configurations, [&](Frame& frame) {
     const State& s = automaton_[frame.next];
     if (s.kind != State::Kind::kRepeat || frame.count == kUnlimited) return;
     const uint64_t reached = uint64_t{frame.count} + bytes;
@@ -133,10 +133,10 @@ Places Machine::coarse(const Places& places, uint32_t bytes) {
 
 bool accepts(const Automaton& automaton, StateId rule, std::string_view text) {
   Machine machine(automaton);
-  Places places = machine.enter(rule, kBottom);
-  for (const char c : text) places = machine.step(places, static_cast<uint8_t>(c));
-  return std::any_of(places.begin(), places.end(),
-                     [&](const Place& p) { return automaton[p.state].kind == State::Kind::kReturn; });
+  Configurations configurations = machine.enter(rule, kBottom);
+  for (const char c : text) configurations = machine.step(configurations, static_cast<uint8_t>(c));
+  return std::any_of(configurations.begin(), configurations.end(),
+                     [&](const Configuration& p) { return automaton[p.state].kind == State::Kind::kReturn; });
 }
 
 }  // namespace moesaic::grammar

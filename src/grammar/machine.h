@@ -1,4 +1,4 @@
-// An automaton at work: where in it one may be, with which calls open, after the bytes so far.
+// Runs a pushdown automaton: the configurations (state and stack) that it may be in after the bytes so far.
 #pragma once
 
 #include <cstdint>
@@ -17,31 +17,32 @@ inline constexpr Stack kBottom = 0;  // a return here ends everything
 // Stands for any stack, in what is computed for a rule wherever it is called from: a return here leaves it.
 inline constexpr Stack kElsewhere = 1;
 
-struct Place {
+// Of a pushdown automaton.
+struct Configuration {
   StateId state;  // kBytes, or a return to kBottom or kElsewhere
   Stack stack;
-  friend auto operator<=>(const Place&, const Place&) = default;
+  friend auto operator<=>(const Configuration&, const Configuration&) = default;
 };
-using Places = std::vector<Place>;  // sorted, each once
+using Configurations = std::vector<Configuration>;  // sorted, each once
 
 class Machine {
  public:
-  // More places at a time are not followed: what follows is then only a part of what the automaton takes.
-  static constexpr size_t kMaxPlaces = 2048;
+  // More configurations at a time are dropped: the machine then takes only a part of what the automaton does.
+  static constexpr size_t kMaxConfigurations = 2048;
 
   explicit Machine(const Automaton& automaton) : automaton_(automaton) {
     frames_.resize(2, Frame{.next = -1, .count = 0, .below = kBottom});
   }
 
-  Places enter(StateId rule, Stack stack);
-  Places step(const Places& from, uint8_t byte);
+  Configurations enter(StateId rule, Stack stack);
+  Configurations step(const Configurations& from, uint8_t byte);
   // Behind the rule that was called with this stack on top.
-  Places leave(Stack stack);
-  // The same places in terms of this machine; `other` runs the same automaton.
-  Places adopt(const Machine& other, const Places& places);
-  // Places that differ only in how often repetitions were taken, and agree on the next `bytes` bytes, as one:
-  // counts that far from both limits are set back.
-  Places coarse(const Places& places, uint32_t bytes);
+  Configurations leave(Stack stack);
+  // The same configurations in terms of this machine; `other` runs the same automaton.
+  Configurations adopt(const Machine& other, const Configurations& configurations);
+  // Configurations that differ only in how often repetitions were taken, and agree on the next `bytes` bytes,
+  // as one: counts that far from both limits are set back.
+  Configurations coarse(const Configurations& configurations, uint32_t bytes);
   size_t frames() const { return frames_.size(); }
   // States looked at so far, a measure of the time spent.
   uint64_t work() const { return work_; }
@@ -64,17 +65,17 @@ class Machine {
   void visit(StateId state, Stack stack);
   void repeat(StateId state, uint32_t count, Stack stack);
   void leave_to(Stack stack);
-  Places take_found();
-  // The places with their stacks made here anew, each frame changed by `edit`.
+  Configurations take_found();
+  // Copies the configurations and their stacks into this machine, each frame changed by `edit`.
   template <typename Edit>
-  Places rebuilt(const Machine& from, const Places& places, const Edit& edit);
+  Configurations rebuilt(const Machine& from, const Configurations& configurations, const Edit& edit);
 
   const Automaton& automaton_;
   std::vector<Frame> frames_;
   std::unordered_map<Frame, Stack, FrameHash> stacks_;
   std::unordered_set<uint64_t> seen_;
-  std::vector<Place> open_;
-  Places found_;
+  std::vector<Configuration> open_;
+  Configurations found_;
   uint64_t work_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Masks that take long are computed beside the engine's thread, while it runs steps of other requests.
+// Computes expensive masks on another thread, while the engine's thread runs steps of other requests.
 #pragma once
 
 #include <atomic>

@@ -75,7 +75,7 @@ class SchemaCases {
   std::map<std::pair<const Json*, std::string>, const Json*> dependents_;
   std::map<std::pair<Schemas, int>, bool> plausible_;
   std::set<const Json*> negating_, checked_, partly_negated_;
-  bool partial_ = false;  // of the negation under way
+  bool partial_ = false;  // of the negation in progress
   bool loose_ = false;    // oneOf as anyOf
 };
 

@@ -9,7 +9,7 @@ namespace {
 constexpr size_t kKeptMasks = 256;
 constexpr uint64_t kQuickWork = 2'000;  // some 0.2 ms
 constexpr size_t kQuickPlaces = 64;
-// More than the bytes of a token can cost: each is a step of at most Machine::kMaxPlaces.
+// More than the bytes of a token can cost: each is a step of at most Machine::kMaxConfigurations.
 constexpr uint64_t kMostWork = uint64_t{1} << 40;
 // Nodes of the tree that cost as much as one step of the machine.
 constexpr uint64_t kNodesPerStep = 16;
@@ -19,9 +19,9 @@ constexpr size_t kMaxParts = 8;
 
 }  // namespace
 
-size_t TokenMasks::PlacesHash::operator()(const Places& places) const {
-  uint64_t h = places.size();
-  for (const Place& p : places)
+size_t TokenMasks::ConfigurationsHash::operator()(const Configurations& configurations) const {
+  uint64_t h = configurations.size();
+  for (const Configuration& p : configurations)
     h = (h ^ (static_cast<uint64_t>(p.state) << 32 | static_cast<uint32_t>(p.stack))) * 0x9E3779B97F4A7C15u,
     h ^= h >> 29;
   return h;
@@ -33,9 +33,9 @@ TokenMasks::TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie
   start_ = number(machine_.enter(rule, kBottom));
 }
 
-TokenMasks::Situation TokenMasks::number(Places places) {
+TokenMasks::Situation TokenMasks::number(Configurations configurations) {
   const auto [entry, fresh] =
-      numbers_.try_emplace(std::move(places), static_cast<Situation>(situations_.size()));
+      numbers_.try_emplace(std::move(configurations), static_cast<Situation>(situations_.size()));
   if (fresh) {
     situations_.push_back(&entry->first);
     next_.resize(next_.size() + machine_.automaton().byte_classes(), entry->first.empty() ? kNowhere : -1);
@@ -97,8 +97,8 @@ TokenMasks::Situation TokenMasks::behind(Stack stack) {
 }
 
 bool TokenMasks::leaves(Situation at) const {
-  const Places& places = *situations_[at];
-  return std::any_of(places.begin(), places.end(), [&](const Place& p) {
+  const Configurations& configurations = *situations_[at];
+  return std::any_of(configurations.begin(), configurations.end(), [&](const Configuration& p) {
     return machine_.automaton()[p.state].kind == State::Kind::kReturn;
   });
 }
@@ -133,10 +133,10 @@ const TokenMasks::Local& TokenMasks::local(Situation inside) {
   return locals_.emplace(inside, std::move(local)).first->second;
 }
 
-// Places that share a stack.
-void TokenMasks::add_part(const Places& part, Bits& tokens) {
-  Places inside = part;
-  for (Place& p : inside) p.stack = kElsewhere;
+// Configurations that share a stack.
+void TokenMasks::add_part(const Configurations& part, Bits& tokens) {
+  Configurations inside = part;
+  for (Configuration& p : inside) p.stack = kElsewhere;
   const Local& local = this->local(number(std::move(inside)));
   if (gave_up_) return;
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] |= local.tokens[i];
@@ -161,8 +161,8 @@ std::optional<std::span<const uint64_t>> TokenMasks::mask(Situation at, Effort e
   if (found != masks_.end()) return found->second;
   begin_call(effort, mask_work_);
   if (masks_.size() >= kKeptMasks) masks_.clear();
-  std::map<Stack, Places> parts;
-  for (const Place& p : *situations_[at]) parts[p.stack].push_back(p);
+  std::map<Stack, Configurations> parts;
+  for (const Configuration& p : *situations_[at]) parts[p.stack].push_back(p);
   Bits tokens((trie_.vocab_size() + 63) / 64);
   if (parts.size() > kMaxParts) {
     walk(0, static_cast<int32_t>(trie_.nodes().size()), 0, at, tokens, nullptr);

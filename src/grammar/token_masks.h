@@ -1,9 +1,10 @@
-// Which tokens may come next, for every situation that answers of one grammar get into, kept once computed.
+// The tokens that may come next (a mask), for each situation that answers of one grammar reach; computed
+// once.
 //
-// A mask is found by a walk down the tree of the vocabulary. What a rule says of the tokens that stay inside
-// it is the same wherever it is called from and is kept apart (Local), with the nodes where it may end: from
-// there the walk goes on behind the call. So the inside of strings, where nearly all tokens may come, is
-// walked once and not for each property.
+// A mask is found by a walk down the vocabulary's tree. The tokens that stay inside a rule are the same
+// wherever the rule is called from, so they are kept apart (Local), with the nodes at which the rule may end;
+// from those the walk continues after the call. So the inside of strings, where nearly all tokens are
+// allowed, is walked once and not once for each property.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +19,14 @@
 
 namespace moesaic::grammar {
 
-// How much a call may do: kQuick, some 0.2 ms, gives nothing where that is not enough; kFull always gives
-// something.
+// How much a call may do. kQuick: about 0.2 ms, no result if that is not enough. kFull: always a result.
 enum class Effort { kQuick, kFull };
 
 // Not for several threads at a time.
 class TokenMasks {
  public:
-  using Situation = int32_t;                // a number for some Places
-  static constexpr Situation kNowhere = 0;  // nothing can come of what was read
+  using Situation = int32_t;                // the number of a set of configurations
+  static constexpr Situation kNowhere = 0;  // no answer begins with the bytes so far
   static constexpr size_t kMaxSituations = 1 << 14, kMaxFrames = 1 << 18;  // see full()
 
   // What a mask may cost, some 20 ms, before the rest is taken for kNowhere.
@@ -39,9 +39,9 @@ class TokenMasks {
   std::optional<Situation> after(Situation from, std::string_view bytes, Effort effort);
   // One bit a token, the lowest first: [ceil(vocabulary / 64)]. Valid until the next call.
   std::optional<std::span<const uint64_t>> mask(Situation at, Effort effort);
-  // Time for a fresh object: nothing is thrown away here. To be asked between tokens; within one, a walk that
-  // meets very many more new situations takes the rest for kNowhere, and its mask is too narrow: what goes on
-  // with a single byte stays.
+  // Time to replace this object, which frees nothing. To be asked between tokens. Within one token, a walk
+  // that meets very many new situations takes the rest for kNowhere: its mask then allows too few tokens, but
+  // always those of a single byte.
   bool full() const { return situations_.size() > kMaxSituations || machine_.frames() > kMaxFrames; }
   Situation adopt(const TokenMasks& other, Situation at);
 
@@ -51,15 +51,15 @@ class TokenMasks {
     Bits tokens;
     std::vector<int32_t> ends;  // nodes
   };
-  struct PlacesHash {
-    size_t operator()(const Places& places) const;
+  struct ConfigurationsHash {
+    size_t operator()(const Configurations& configurations) const;
   };
 
-  Situation number(Places places);
+  Situation number(Configurations configurations);
   Situation next(Situation from, uint8_t byte);
   Situation behind(Stack stack);
   const Local& local(Situation inside);
-  void add_part(const Places& part, Bits& tokens);
+  void add_part(const Configurations& part, Bits& tokens);
   // Nodes [first, last) below a node of this depth, reached in situation `from`.
   void walk(int32_t first, int32_t last, int32_t depth, Situation from, Bits& tokens,
             std::vector<int32_t>* ends);
@@ -75,8 +75,8 @@ class TokenMasks {
   uint64_t mask_work_;
   Machine machine_;
   Situation start_;
-  std::vector<const Places*> situations_;  // keys of numbers_
-  std::unordered_map<Places, Situation, PlacesHash> numbers_;
+  std::vector<const Configurations*> situations_;  // keys of numbers_
+  std::unordered_map<Configurations, Situation, ConfigurationsHash> numbers_;
   std::vector<Situation> next_;  // [situations, byte classes]; -1: not yet known
   std::unordered_map<Stack, Situation> behind_;
   std::unordered_map<Situation, Local> locals_;

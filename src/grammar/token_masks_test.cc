@@ -33,9 +33,9 @@ bool has(std::span<const uint64_t> mask, int32_t token) {
 bool may_come(const CompiledGrammar& g, const TokenTrie& trie, const std::string& text, int32_t token) {
   for (const std::string& string : trie.strings(token)) {
     Machine machine(g.automaton);
-    Places places = machine.enter(g.rule, kBottom);
-    for (const char c : text + string) places = machine.step(places, static_cast<uint8_t>(c));
-    if (!places.empty()) return true;
+    Configurations configurations = machine.enter(g.rule, kBottom);
+    for (const char c : text + string) configurations = machine.step(configurations, static_cast<uint8_t>(c));
+    if (!configurations.empty()) return true;
   }
   return false;
 }

@@ -1,5 +1,5 @@
-// What the three kinds of generation have in common: a request becomes generations, their tokens become an
-// answer, whole or as server-sent events. Nothing here knows of sockets or threads.
+// What chat, completions and responses have in common: a body becomes a PreparedRequest, and its generations'
+// tokens become an Answer, either one JSON document or server-sent events. No sockets or threads here.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace moesaic::openai {
 
 // What one token of a generation added, or how the generation ended.
 struct AnswerEvent {
-  int choice = 0;  // index of the generation in Job::requests
+  int choice = 0;  // index of the generation in PreparedRequest::requests
   std::optional<SampledToken> token;
   std::vector<TextPiece> pieces;
   std::optional<Outcome> end;
@@ -46,27 +46,28 @@ class Answer {
   virtual Usage usage() const = 0;
 };
 
-struct Job {
+// A request's body, parsed and checked: what the engine is to generate, and what writes the answer.
+struct PreparedRequest {
   std::vector<GenerationRequest> requests;
   std::unique_ptr<Answer> answer;
   bool stream = false;
   UnknownFields unknown;  // of the request
-  Refusal failure;        // of a stream without generations, whose clients expect the error among its events
+  Refusal failure;        // for streams: an error to be sent as an event, because clients expect it there
 };
 
-using JobOrError = std::variant<Job, ApiError>;
+using PreparedRequestOrError = std::variant<PreparedRequest, ApiError>;
 
-// What a request's handler knows of the server.
+// The server's part in preparing a request.
 struct Service {
   const Model& model;
   std::string name;                  // of the model, as /v1/models gives it
   std::string today;                 // 2025-06-28
   int max_choices = 16;              // n, times prompts
-  bool strict_fields = false;        // what no table of fields knows is refused
+  bool strict_fields = false;        // unknown fields are an error
   GrammarCache* grammars = nullptr;  // null: nothing is kept
-  // False: where a schema would have to be compiled, which takes time, the error has needs_compilation.
+  // False: a schema that is not in `grammars` is not compiled; the error then has needs_compilation.
   bool may_compile = true;
-  std::stop_token cancel = {};  // ends long work early; what comes back then is of no use
+  std::stop_token cancel = {};  // ends long work early; the result is then meaningless
 };
 
 }  // namespace moesaic::openai

@@ -34,7 +34,7 @@ std::ostream& operator<<(std::ostream& out, const Seen& s) {
 
 class AnswerCut : public testing::Test {
  protected:
-  using MakeJob = JobOrError (*)(std::string_view, const Service&);
+  using PrepareRequest = PreparedRequestOrError (*)(std::string_view, const Service&);
   using Read = Seen (*)(const Json& whole, int choice);
   using Assemble = Seen (*)(const std::string& sse, int choice);
 
@@ -52,15 +52,15 @@ class AnswerCut : public testing::Test {
 
   // One request, answered whole and as a stream from the same tokens.
   struct Asked {
-    Job whole, stream;
+    PreparedRequest whole, stream;
     std::vector<AnswerEvent> events;  // of the choices
     std::string sse;
   };
 
-  static Job job_of(MakeJob make, const Json& body) {
-    JobOrError made = make(body.dump(), service());
+  static PreparedRequest prepared_of(PrepareRequest make, const Json& body) {
+    PreparedRequestOrError made = make(body.dump(), service());
     if (const auto* error = std::get_if<ApiError>(&made)) ADD_FAILURE() << error->message;
-    return std::get<Job>(std::move(made));
+    return std::get<PreparedRequest>(std::move(made));
   }
 
   static void add(Asked& asked, const AnswerEvent& event) {
@@ -95,16 +95,16 @@ class AnswerCut : public testing::Test {
   }
 
   // Whole answers by limit; 0: no limit.
-  static std::map<int, std::vector<Seen>> answers(MakeJob make, Json body, const char* limit_name,
+  static std::map<int, std::vector<Seen>> answers(PrepareRequest make, Json body, const char* limit_name,
                                                   const std::vector<int>& limits, Read read,
                                                   Assemble assemble) {
     std::map<int, Asked> asked;
     for (const int limit : limits) {
       if (limit > 0) body[limit_name] = limit;
       body["stream"] = false;
-      asked[limit].whole = job_of(make, body);
+      asked[limit].whole = prepared_of(make, body);
       body["stream"] = true;
-      asked[limit].stream = job_of(make, body);
+      asked[limit].stream = prepared_of(make, body);
       submit(asked[limit]);
     }
     EXPECT_TRUE(model().run().ok());
@@ -134,7 +134,7 @@ class AnswerCut : public testing::Test {
   }
 
   // Every limit up to a token more than the answer has. Returns the answer without one.
-  static std::vector<Seen> sweep(MakeJob make, Json body, const char* limit_name, Read read,
+  static std::vector<Seen> sweep(PrepareRequest make, Json body, const char* limit_name, Read read,
                                  Assemble assemble) {
     body["temperature"] = 0;
     std::vector<Seen> whole = answers(make, body, limit_name, {0}, read, assemble)[0];
@@ -260,7 +260,7 @@ constexpr const char* kAskWeather = "What is the weather in Paris?";
 class ChatCut : public AnswerCut {
  protected:
   static std::vector<Seen> sweep(const Json& body) {
-    return AnswerCut::sweep(chat_job, body, "max_tokens", read_chat, assemble_chat);
+    return AnswerCut::sweep(prepare_chat, body, "max_tokens", read_chat, assemble_chat);
   }
 };
 
@@ -378,7 +378,7 @@ Json input(const char* text) { return {{"input", text}}; }
 class ResponsesCut : public AnswerCut {
  protected:
   static Seen sweep(const Json& body) {
-    return AnswerCut::sweep(responses_job, body, "max_output_tokens", read_response, assemble_response)[0];
+    return AnswerCut::sweep(prepare_response, body, "max_output_tokens", read_response, assemble_response)[0];
   }
 };
 
@@ -390,7 +390,7 @@ TEST_F(ResponsesCut, ReasoningThenAMessage) {
 
 TEST_F(ResponsesCut, TheLastItemIsIncompleteWhereItWasCut) {
   const auto statuses = [](int limit) {
-    return answers(responses_job, {{"input", "What is 17 + 25?"}, {"temperature", 0}}, "max_output_tokens",
+    return answers(prepare_response, {{"input", "What is 17 + 25?"}, {"temperature", 0}}, "max_output_tokens",
                    {limit}, read_response, assemble_response)[limit][0]
         .statuses;
   };
@@ -456,7 +456,7 @@ class CompletionCut : public AnswerCut {
  protected:
   static std::vector<Seen> sweep(Json body) {
     body["stream_options"] = {{"include_usage", true}};
-    return AnswerCut::sweep(completion_job, body, "max_tokens", read_completion, assemble_completion);
+    return AnswerCut::sweep(prepare_completion, body, "max_tokens", read_completion, assemble_completion);
   }
 };
 

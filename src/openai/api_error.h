@@ -15,10 +15,10 @@ struct ApiError {
   std::string param;               // the field that is wrong; empty: null
   std::string code;                // empty: null
   int retry_after = 0;             // seconds, for 429 and 503; 0: not said
-  bool needs_compilation = false;  // no error: the same call is to be made again with Service::may_compile
+  bool needs_compilation = false;  // not an error: repeat the call with Service::may_compile
 };
 
-// Nothing, or why not.
+// Empty: not refused.
 using Refusal = std::optional<ApiError>;
 
 // {"error": {"message", "type", "param", "code"}}

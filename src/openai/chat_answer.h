@@ -1,6 +1,6 @@
-// The answer of /v1/chat/completions, whole or in chunks: one chunk for each token that gave text, so that
-// clients can count them; a call's come together, once it is complete. The role comes with the first token
-// and not before, as clients time the prompt by it.
+// The answer of /v1/chat/completions, whole or in chunks. Each token that gave text is one chunk, so that
+// clients can count tokens; a tool call's chunks are sent together when it is complete. The role is sent with
+// the first token and not before, because clients measure the time to first token by it.
 #pragma once
 
 #include <string>

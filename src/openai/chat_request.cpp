@@ -68,7 +68,7 @@ Result<Conversation> chat_conversation(Fields& fields, const Json& root, const S
   return fields.ok() ? conversation_of(root, r, service) : Conversation();
 }
 
-JobOrError chat_job(std::string_view body, const Service& service) {
+PreparedRequestOrError prepare_chat(std::string_view body, const Service& service) {
   const Result<Json> root = parse_object(body);
   if (!root.ok()) return api_error(root.status());
   Fields fields(root.value());
@@ -86,8 +86,8 @@ JobOrError chat_job(std::string_view body, const Service& service) {
                                .sampling = r.sampling,
                                .grammar = std::get<AnswerGrammar>(std::move(grammar)),
                                .reuse_prefix = r.cache_prompt};
-  Job job{.requests = repeated(generation, r.n), .answer = nullptr, .stream = r.stream};
-  job.unknown = std::move(unknown);
+  PreparedRequest prepared{.requests = repeated(generation, r.n), .answer = nullptr, .stream = r.stream};
+  prepared.unknown = std::move(unknown);
   ChatAnswer::Options options{.choices = r.n,
                               .functions = Callable(r.tools),
                               .logprobs = r.sampling.top_logprobs >= 0,
@@ -95,8 +95,8 @@ JobOrError chat_job(std::string_view body, const Service& service) {
                               .reasoning = r.thinking.shown,
                               .token_ids = r.token_ids};
   if (r.token_ids) options.prompt = std::move(generation.prompt);
-  job.answer = std::make_unique<ChatAnswer>(service, options);
-  return job;
+  prepared.answer = std::make_unique<ChatAnswer>(service, options);
+  return prepared;
 }
 
 }  // namespace moesaic::openai

@@ -10,7 +10,7 @@
 namespace moesaic::openai {
 
 // Thread-safe as Model's const methods are.
-JobOrError chat_job(std::string_view body, const Service& service);
+PreparedRequestOrError prepare_chat(std::string_view body, const Service& service);
 
 // The conversation of such a request; without meaning where fields refuse.
 Result<Conversation> chat_conversation(Fields& fields, const Json& root, const Service& service);

@@ -102,7 +102,7 @@ void read_completion(Fields& fields, const Service& service, CompletionRequest& 
 
 }  // namespace
 
-JobOrError completion_job(std::string_view body, const Service& service) {
+PreparedRequestOrError prepare_completion(std::string_view body, const Service& service) {
   const Result<Json> root = parse_object(body);
   if (!root.ok()) return api_error(root.status());
   Fields fields(root.value());
@@ -112,8 +112,8 @@ JobOrError completion_job(std::string_view body, const Service& service) {
   if (!fields.ok()) return *fields.refusal();
   auto grammar = grammar_of({}, r.form, false, service);
   if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
-  Job job{.requests = {}, .answer = nullptr, .stream = r.stream};
-  job.unknown = std::move(unknown);
+  PreparedRequest prepared{.requests = {}, .answer = nullptr, .stream = r.stream};
+  prepared.unknown = std::move(unknown);
   CompletionAnswer::Options options{.prompts = static_cast<int>(r.prompts.size()),
                                     .n = r.n,
                                     .logprobs = r.sampling.top_logprobs >= 0,
@@ -127,10 +127,10 @@ JobOrError completion_job(std::string_view body, const Service& service) {
                                 .sampling = r.sampling,
                                 .grammar = std::get<AnswerGrammar>(grammar),
                                 .reuse_prefix = r.cache_prompt};
-    for (GenerationRequest& request : repeated(one, r.n)) job.requests.push_back(std::move(request));
+    for (GenerationRequest& request : repeated(one, r.n)) prepared.requests.push_back(std::move(request));
   }
-  job.answer = std::make_unique<CompletionAnswer>(service, std::move(options));
-  return job;
+  prepared.answer = std::make_unique<CompletionAnswer>(service, std::move(options));
+  return prepared;
 }
 
 }  // namespace moesaic::openai

@@ -7,6 +7,6 @@
 
 namespace moesaic::openai {
 
-JobOrError completion_job(std::string_view body, const Service& service);
+PreparedRequestOrError prepare_completion(std::string_view body, const Service& service);
 
 }  // namespace moesaic::openai

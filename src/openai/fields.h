@@ -1,5 +1,5 @@
-// Reads the members of a request's JSON object. The first thing that does not fit is kept as the refusal and
-// names the field; what is read after that is without effect.
+// Reads the members of a request's JSON object. The first error is kept as the refusal and names the field;
+// reads after it have no effect.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ class Fields {
 
   void refuse(std::string_view key, const std::string& message);
   void refuse(ApiError error);
-  // For fields whose meaning could not be kept: anything but null is an error.
+  // For fields that are not supported: anything but null is an error.
   void unsupported(const char* key, const char* instead);
 
   bool ok() const { return !refusal_; }

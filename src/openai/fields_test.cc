@@ -33,18 +33,18 @@ TextPiece piece(const char* channel, const char* text) {
 }
 
 // The parts of an answer to some tokens, without its ids and what it repeats of the request.
-Json answer_of(const Job& job) {
-  for (int i = 0; i < static_cast<int>(job.requests.size()); ++i) {
+Json answer_of(const PreparedRequest& prepared) {
+  for (int i = 0; i < static_cast<int>(prepared.requests.size()); ++i) {
     const SampledToken token{.token = 5, .logprobs = {.logprob = -1, .top = {{5, -1}}}};
-    job.answer->add({.choice = i, .token = token, .pieces = {piece("analysis", "a")}}, nullptr);
-    job.answer->add({.choice = i, .token = token, .pieces = {piece("final", "b")}}, nullptr);
-    job.answer->add({.choice = i, .end = Outcome{.finish = FinishReason::kStop}}, nullptr);
+    prepared.answer->add({.choice = i, .token = token, .pieces = {piece("analysis", "a")}}, nullptr);
+    prepared.answer->add({.choice = i, .token = token, .pieces = {piece("final", "b")}}, nullptr);
+    prepared.answer->add({.choice = i, .end = Outcome{.finish = FinishReason::kStop}}, nullptr);
   }
-  Json whole = Json::parse(job.answer->whole());
+  Json whole = Json::parse(prepared.answer->whole());
   Json parts = Json::array({whole.value("choices", Json()), whole.value("output", Json())});
   for (Json& item : parts[1]) item.erase("id");
   std::string sse;
-  job.answer->finish(sse);
+  prepared.answer->finish(sse);
   parts.push_back(std::count(sse.begin(), sse.end(), '\n'));  // whether there is an event with the usage
   return parts;
 }
@@ -59,12 +59,12 @@ Json sampling_json(const SamplingParams& s) {
 }
 
 // All that a request makes of itself, but for a seed that it did not name.
-std::string outcome_of(const JobOrError& made, bool seeded) {
+std::string outcome_of(const PreparedRequestOrError& made, bool seeded) {
   if (const auto* error = std::get_if<ApiError>(&made))
     return fmt::format("error {} {}", error->http, error->param);
-  const Job& job = std::get<Job>(made);
-  Json json = {job.stream, answer_of(job)};
-  for (const GenerationRequest& r : job.requests)
+  const PreparedRequest& prepared = std::get<PreparedRequest>(made);
+  Json json = {prepared.stream, answer_of(prepared)};
+  for (const GenerationRequest& r : prepared.requests)
     json.push_back({r.prompt, sampling_json(r.sampling), r.chat, r.grammar.empty(), r.reuse_prefix,
                     seeded ? r.sampling.seed : 0});
   return dump(json);
@@ -74,7 +74,7 @@ std::string outcome_of(const JobOrError& made, bool seeded) {
 
 struct FieldPath {
   std::string part;  // title
-  JobOrError (*job)(std::string_view, const Service&);
+  PreparedRequestOrError (*prepare)(std::string_view, const Service&);
   Json body;           // without the field
   std::string object;  // JSON pointer to what holds it
   const FieldTable* table;
@@ -98,49 +98,49 @@ std::vector<FieldPath> places() {
   const FieldTable* tools = members_of(chat, "tools");
   const FieldTable* text = members_of(responses, "text");
   return {
-      {"chat completions", chat_job, chat_body(), "", &chat},
-      {"chat completions and responses", chat_job, chat_body(), "", &chat},
-      {"chat completions and responses", responses_job, input, "", &responses},
-      {"completions", completion_job, prompt, "", &completion},
-      {"responses", responses_job, input, "", &responses},
-      {"all three that generate", chat_job, chat_body(), "", &chat},
-      {"all three that generate", completion_job, prompt, "", &completion},
-      {"all three that generate", responses_job, input, "", &responses},
-      {"`stream_options`", chat_job, chat_body({{"stream", true}, {"stream_options", Json::object()}}),
+      {"chat completions", prepare_chat, chat_body(), "", &chat},
+      {"chat completions and responses", prepare_chat, chat_body(), "", &chat},
+      {"chat completions and responses", prepare_response, input, "", &responses},
+      {"completions", prepare_completion, prompt, "", &completion},
+      {"responses", prepare_response, input, "", &responses},
+      {"all three that generate", prepare_chat, chat_body(), "", &chat},
+      {"all three that generate", prepare_completion, prompt, "", &completion},
+      {"all three that generate", prepare_response, input, "", &responses},
+      {"`stream_options`", prepare_chat, chat_body({{"stream", true}, {"stream_options", Json::object()}}),
        "/stream_options", members_of(chat, "stream_options")},
-      {"`response_format`", chat_job, chat_body({{"response_format", {{"type", "json_object"}}}}),
+      {"`response_format`", prepare_chat, chat_body({{"response_format", {{"type", "json_object"}}}}),
        "/response_format", format},
-      {"`response_format.json_schema`", chat_job,
+      {"`response_format.json_schema`", prepare_chat,
        chat_body(
            {{"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", Json::object()}}}}}}),
        "/response_format/json_schema", members_of(*format, "json_schema")},
-      {"`text`", responses_job, {{"input", "hi"}, {"text", Json::object()}}, "/text", text},
+      {"`text`", prepare_response, {{"input", "hi"}, {"text", Json::object()}}, "/text", text},
       {"`text.format`",
-       responses_job,
+       prepare_response,
        {{"input", "hi"}, {"text", {{"format", {{"type", "text"}}}}}},
        "/text/format",
        members_of(*text, "format")},
-      {"`reasoning`", chat_job, chat_body({{"reasoning", Json::object()}}), "/reasoning",
+      {"`reasoning`", prepare_chat, chat_body({{"reasoning", Json::object()}}), "/reasoning",
        members_of(chat, "reasoning")},
       {"`reasoning`",
-       responses_job,
+       prepare_response,
        {{"input", "hi"}, {"reasoning", Json::object()}},
        "/reasoning",
        members_of(responses, "reasoning")},
-      {"`chat_template_kwargs`", chat_job, chat_body({{"chat_template_kwargs", Json::object()}}),
+      {"`chat_template_kwargs`", prepare_chat, chat_body({{"chat_template_kwargs", Json::object()}}),
        "/chat_template_kwargs", members_of(chat, "chat_template_kwargs")},
-      {"`thinking`", chat_job, chat_body({{"thinking", Json::object()}}), "/thinking",
+      {"`thinking`", prepare_chat, chat_body({{"thinking", Json::object()}}), "/thinking",
        members_of(chat, "thinking")},
       {"`structured_outputs`",
-       completion_job,
+       prepare_completion,
        {{"prompt", "hi"}, {"structured_outputs", Json::object()}},
        "/structured_outputs",
        members_of(completion, "structured_outputs")},
-      {"`tools`", chat_job, chat_body({{"tools", {{{"name", "f"}}}}}), "/tools/0", tools},
-      {"functions of `tools`", chat_job,
+      {"`tools`", prepare_chat, chat_body({{"tools", {{{"name", "f"}}}}}), "/tools/0", tools},
+      {"functions of `tools`", prepare_chat,
        chat_body({{"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}}}), "/tools/0/function",
        members_of(*tools, "function")},
-      {"functions of `tools`", responses_job, {{"input", "hi"}, {"tools", {tool}}}, "/tools/0", tools},
+      {"functions of `tools`", prepare_response, {{"input", "hi"}, {"tools", {tool}}}, "/tools/0", tools},
   };
 }
 
@@ -149,7 +149,7 @@ std::string run(const FieldPath& place, const Json& context, const char* field, 
   Json body = place.body;
   body.merge_patch(context);
   if (field != nullptr) body[Json::json_pointer(place.object)][field] = value;
-  return outcome_of(place.job(dump(body), service(strict)), body.contains("seed"));
+  return outcome_of(place.prepare(dump(body), service(strict)), body.contains("seed"));
 }
 
 // ---- a value that matters, for each field that is read ----
@@ -262,7 +262,7 @@ void check_read(const FieldPath& place, const KnownField& field) {
   const ReadCase* c = case_of(kReadCases, field, place.part);
   ASSERT_NE(c, nullptr) << "no case for it";
   Json context = Json::parse(c->context);
-  if (place.job != chat_job && field.name == "top_logprobs") context = Json::object();
+  if (place.prepare != prepare_chat && field.name == "top_logprobs") context = Json::object();
   const std::string without = run(place, context, nullptr, {});
   const std::string with = run(place, context, c->field, Json::parse(c->value));
   EXPECT_FALSE(with.starts_with("error")) << with;
@@ -353,8 +353,8 @@ TEST(KnownFields, TheDocumentationListsThem) {
 // ---- unknown fields ----
 
 UnknownFields unknown_of(const Json& body) {
-  JobOrError made = chat_job(dump(body), service());
-  return std::get<Job>(std::move(made)).unknown;
+  PreparedRequestOrError made = prepare_chat(dump(body), service());
+  return std::get<PreparedRequest>(std::move(made)).unknown;
 }
 
 TEST(UnknownFields, AreNamedWithTheNearestKnownOne) {
@@ -382,7 +382,7 @@ TEST(UnknownFields, CannotHarmAHeader) {
 }
 
 TEST(UnknownFields, AreRefusedWhereTheServerIsStrict) {
-  const JobOrError made = chat_job(dump(chat_body({{"temprature", 1}})), service(true));
+  const PreparedRequestOrError made = prepare_chat(dump(chat_body({{"temprature", 1}})), service(true));
   const auto& error = std::get<ApiError>(made);
   EXPECT_EQ(error.param, "temprature");
   EXPECT_NE(error.message.find("'temperature'"), std::string::npos) << error.message;

@@ -1,4 +1,4 @@
-// Compiled answer formats, so that a schema that comes again, as a client's schemas do, is compiled once.
+// Compiled answer formats, so that a schema that a client sends with every request is compiled once.
 #pragma once
 
 #include <condition_variable>
@@ -14,8 +14,8 @@
 
 namespace moesaic::openai {
 
-// The least recently used go first. Errors are kept too: a schema that costs much and is refused costs it
-// once. Thread-safe.
+// The least recently used are evicted first. Errors are cached too, so that an expensive schema that is
+// refused is compiled once. Thread-safe.
 class GrammarCache {
  public:
   explicit GrammarCache(size_t most = 256, size_t most_bytes = 64 << 20)

@@ -10,7 +10,7 @@ namespace {
 
 std::string prompt_of_messages(const std::string& messages) {
   return prompt_of(
-      chat_job(R"({"messages": [{"role": "user", "content": "go"}, )" + messages + "]}", service()));
+      prepare_chat(R"({"messages": [{"role": "user", "content": "go"}, )" + messages + "]}", service()));
 }
 
 TEST(ChatHistory, RefusalsAreText) {
@@ -35,7 +35,7 @@ TEST(ChatHistory, FunctionsAreToolsInOlderWords) {
 
 std::string prompt_of_items(const std::string& items) {
   return prompt_of(
-      responses_job(R"({"input": [{"role": "user", "content": "go"}, )" + items + "]}", service()));
+      prepare_response(R"({"input": [{"role": "user", "content": "go"}, )" + items + "]}", service()));
 }
 
 TEST(ResponsesInput, ItemsOfCodexHistories) {
@@ -91,8 +91,8 @@ TEST(ResponsesInput, CallsInNamespacesAreToldAsTheirToolsAre) {
     return prompt.find(text) != std::string::npos;
   };
   EXPECT_TRUE(
-      has(prompt_of(responses_job(body + tools, service())), "<|start|>functions.a__get to=assistant"));
-  EXPECT_TRUE(has(prompt_of(responses_job(body + "}", service())), "<|start|>functions.get to=assistant"));
+      has(prompt_of(prepare_response(body + tools, service())), "<|start|>functions.a__get to=assistant"));
+  EXPECT_TRUE(has(prompt_of(prepare_response(body + "}", service())), "<|start|>functions.get to=assistant"));
 }
 
 TEST(ResponsesInput, WhatSaysNothingToTheModelIsLeftOut) {
@@ -103,7 +103,7 @@ TEST(ResponsesInput, WhatSaysNothingToTheModelIsLeftOut) {
         R"({"type": "reasoning", "summary": []})", R"({"type": "ghost_snapshot", "ghost_commit": {}})"})
     EXPECT_EQ(prompt_of_items(std::string(item) + R"(, {"role": "user", "content": "on"})"), without) << item;
   const auto refused = [](const char* items) {
-    return error_of(responses_job(std::string(R"({"input": [)") + items + "]}", service()));
+    return error_of(prepare_response(std::string(R"({"input": [)") + items + "]}", service()));
   };
   EXPECT_NE(refused(R"({"type": "item_reference", "id": "x"})").message.find("send the item itself"),
             std::string::npos);
@@ -173,15 +173,15 @@ TEST(ReturnTokenIds, WholeAndStreamed) {
   const Json all = {1, 2, 3, 4, 9};
   for (const auto& make : {chat, completion}) {
     for (const bool last_with_end : {false, true}) {
-      Job job = job_of(make(R"("return_token_ids": true, "n": 2)"));
-      const Json prompt = job.requests.at(0).prompt;
-      for (const int choice : {0, 1}) play(*job.answer, choice, last_with_end, nullptr);
-      const Json whole = Json::parse(job.answer->whole());
+      PreparedRequest prepared = prepared_of(make(R"("return_token_ids": true, "n": 2)"));
+      const Json prompt = prepared.requests.at(0).prompt;
+      for (const int choice : {0, 1}) play(*prepared.answer, choice, last_with_end, nullptr);
+      const Json whole = Json::parse(prepared.answer->whole());
       for (const Json& choice : whole["choices"]) EXPECT_EQ(choice["token_ids"], all);
       EXPECT_EQ(told_prompt(whole), prompt);
       EXPECT_EQ(whole.contains("prompt_token_ids"), make == chat);
 
-      Job streamed = job_of(make(R"("return_token_ids": true, "stream": true)"));
+      PreparedRequest streamed = prepared_of(make(R"("return_token_ids": true, "stream": true)"));
       std::string sse;
       play(*streamed.answer, 0, last_with_end, &sse);
       const std::vector<Json> chunks = chunks_of(sse);
@@ -199,12 +199,13 @@ TEST(ReturnTokenIds, WholeAndStreamed) {
       }
       EXPECT_EQ(told, all);
     }
-    Job job = job_of(make(""));
-    play(*job.answer, 0, true, nullptr);
-    EXPECT_EQ(job.answer->whole().find("token_ids"), std::string::npos);
+    PreparedRequest prepared = prepared_of(make(""));
+    play(*prepared.answer, 0, true, nullptr);
+    EXPECT_EQ(prepared.answer->whole().find("token_ids"), std::string::npos);
   }
   EXPECT_EQ(error_of(response(R"("return_token_ids": true)")).param, "return_token_ids");
-  const Job two = job_of(completion_job(R"({"prompt": ["a", "b c"], "return_token_ids": true})", service()));
+  const PreparedRequest two =
+      prepared_of(prepare_completion(R"({"prompt": ["a", "b c"], "return_token_ids": true})", service()));
   for (const int choice : {0, 1}) play(*two.answer, choice, true, nullptr);
   const Json whole = Json::parse(two.answer->whole());
   for (const int i : {0, 1}) EXPECT_EQ(whole["choices"][i]["prompt_token_ids"], two.requests.at(i).prompt);
@@ -219,19 +220,19 @@ AnswerEvent event(int32_t token, const char* channel, const char* text) {
 }
 
 TEST(ResponsesAnswer, LogprobsOfMessagesWholeAndStreamed) {
-  Job job = job_of(response(
+  PreparedRequest prepared = prepared_of(response(
       R"("stream": true, "top_logprobs": 1, "include": ["message.output_text.logprobs", "reasoning.encrypted_content"])"));
-  EXPECT_EQ(job.requests.at(0).sampling.top_logprobs, 1);
+  EXPECT_EQ(prepared.requests.at(0).sampling.top_logprobs, 1);
   std::string sse;
   const int32_t begins = service().model.tokenize("<|message|>", true).value()[0];
-  job.answer->add(event(11, "analysis", "th"), &sse);
-  job.answer->add(event(12, "", ""), &sse);  // a header
-  job.answer->add(event(begins, "", ""), &sse);
-  job.answer->add(event(13, "", ""), &sse);  // half a character
-  job.answer->add(event(14, "final", "x"), &sse);
-  job.answer->add(event(15, "final", "y"), &sse);
-  job.answer->add({.end = Outcome{.finish = FinishReason::kStop}}, &sse);
-  const Json whole = Json::parse(job.answer->whole());
+  prepared.answer->add(event(11, "analysis", "th"), &sse);
+  prepared.answer->add(event(12, "", ""), &sse);  // a header
+  prepared.answer->add(event(begins, "", ""), &sse);
+  prepared.answer->add(event(13, "", ""), &sse);  // half a character
+  prepared.answer->add(event(14, "final", "x"), &sse);
+  prepared.answer->add(event(15, "final", "y"), &sse);
+  prepared.answer->add({.end = Outcome{.finish = FinishReason::kStop}}, &sse);
+  const Json whole = Json::parse(prepared.answer->whole());
   EXPECT_EQ(whole["output"][0]["encrypted_content"], seal_reasoning("th"));
   const Json& part = whole["output"][1]["content"][0];
   ASSERT_EQ(part["logprobs"].size(), 3u);
@@ -250,11 +251,11 @@ TEST(ResponsesAnswer, LogprobsOfMessagesWholeAndStreamed) {
 }
 
 TEST(ResponsesAnswer, NothingThatWasNotAskedFor) {
-  Job job = job_of(response(""));
-  job.answer->add(event(11, "analysis", "th"), nullptr);
-  job.answer->add(event(14, "final", "x"), nullptr);
-  job.answer->add({.end = Outcome{.finish = FinishReason::kStop}}, nullptr);
-  const Json whole = Json::parse(job.answer->whole());
+  PreparedRequest prepared = prepared_of(response(""));
+  prepared.answer->add(event(11, "analysis", "th"), nullptr);
+  prepared.answer->add(event(14, "final", "x"), nullptr);
+  prepared.answer->add({.end = Outcome{.finish = FinishReason::kStop}}, nullptr);
+  const Json whole = Json::parse(prepared.answer->whole());
   EXPECT_FALSE(whole["output"][0].contains("encrypted_content"));
   EXPECT_TRUE(whole["output"][1]["content"][0]["logprobs"].empty());
 }

@@ -1,5 +1,5 @@
-// Every field of a request that OpenAI, vLLM or llama.cpp knows, and what becomes of it here. The check of a
-// request and the lists of docs/user/server.md both follow from these tables.
+// Every request field that OpenAI, vLLM or llama.cpp knows, and how it is treated here. Requests are checked
+// against these tables; the lists of docs/user/server.md must equal them (fields_test.cc).
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace moesaic::openai {
 enum class Treatment {
   kRead,     // has its effect
   kIgnored,  // cannot change what is answered
-  kRefused   // would change it and is not done: 400, but for the values named
+  kRefused   // would change it and is not supported: 400, except for the values in `accepted`
 };
 
 struct FieldTable;
@@ -65,7 +65,7 @@ struct UnknownFields {
   std::string header() const;
 };
 
-// Refuses what cannot be done, and gives back what nobody knows. strict: refuses the first of these too.
+// Refuses unsupported fields and returns the unknown ones. strict: refuses the first unknown one too.
 UnknownFields check_fields(const Json& root, const FieldTable& table, bool strict, Fields& fields);
 
 }  // namespace moesaic::openai

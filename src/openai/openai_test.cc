@@ -19,12 +19,12 @@ const Service& service() {
   return instance;
 }
 
-Job job_of(JobOrError made) {
+PreparedRequest prepared_of(PreparedRequestOrError made) {
   if (const auto* error = std::get_if<ApiError>(&made)) ADD_FAILURE() << error->message;
-  return std::get<Job>(std::move(made));
+  return std::get<PreparedRequest>(std::move(made));
 }
 
-ApiError error_of(JobOrError made) {
+ApiError error_of(PreparedRequestOrError made) {
   EXPECT_TRUE(std::holds_alternative<ApiError>(made));
   return std::get<ApiError>(std::move(made));
 }
@@ -40,35 +40,35 @@ TextPiece text(const char* channel, const char* text) {
 Outcome outcome(FinishReason finish) { return {.finish = finish, .prompt_tokens = 5, .generated_tokens = 7}; }
 
 TEST(ChatRequest, Defaults) {
-  const Job job = job_of(chat_job(chat(""), service()));
-  ASSERT_EQ(job.requests.size(), 1u);
-  const SamplingParams& s = job.requests[0].sampling;
+  const PreparedRequest prepared = prepared_of(prepare_chat(chat(""), service()));
+  ASSERT_EQ(prepared.requests.size(), 1u);
+  const SamplingParams& s = prepared.requests[0].sampling;
   EXPECT_EQ(s.temperature, 1);
   EXPECT_EQ(s.max_tokens, 0);
   EXPECT_EQ(s.top_logprobs, -1);
   EXPECT_TRUE(s.stop_tokens.empty());
-  EXPECT_TRUE(job.requests[0].chat);
-  EXPECT_FALSE(job.stream);
+  EXPECT_TRUE(prepared.requests[0].chat);
+  EXPECT_FALSE(prepared.stream);
 }
 
 TEST(ChatRequest, ReadsSampling) {
-  const Job job = job_of(chat_job(
+  const PreparedRequest prepared = prepared_of(prepare_chat(
       chat(R"("temperature": 0, "top_p": 0.5, "top_k": -1, "min_p": 0.1, "seed": -3, "n": 2, "stop": "x",
               "max_tokens": 4, "logit_bias": {"7": -2.5}, "logprobs": true, "top_logprobs": 3, "stream": true)"),
       service()));
-  ASSERT_EQ(job.requests.size(), 2u);
-  const SamplingParams& s = job.requests[0].sampling;
+  ASSERT_EQ(prepared.requests.size(), 2u);
+  const SamplingParams& s = prepared.requests[0].sampling;
   EXPECT_EQ(s.temperature, 0);
   EXPECT_EQ(s.top_p, 0.5);
   EXPECT_EQ(s.top_k, 0);
   EXPECT_EQ(s.min_p, 0.1);
   EXPECT_EQ(s.seed, static_cast<uint64_t>(-3));
-  EXPECT_EQ(job.requests[1].sampling.seed, static_cast<uint64_t>(-2));
+  EXPECT_EQ(prepared.requests[1].sampling.seed, static_cast<uint64_t>(-2));
   EXPECT_EQ(s.stop_strings, std::vector<std::string>{"x"});
   EXPECT_EQ(s.max_tokens, 4);
   EXPECT_EQ(s.logit_bias, (std::map<int32_t, float>{{7, -2.5F}}));
   EXPECT_EQ(s.top_logprobs, 3);
-  EXPECT_TRUE(job.stream);
+  EXPECT_TRUE(prepared.stream);
 }
 
 TEST(ChatRequest, NamesTheWrongField) {
@@ -84,22 +84,22 @@ TEST(ChatRequest, NamesTheWrongField) {
       {"functions", R"("functions": [{"name": "f"}])"},
       {"modalities", R"("modalities": ["audio"])"}};
   for (const auto& [param, more] : kWrong)
-    EXPECT_EQ(error_of(chat_job(chat(more), service())).param, param) << more;
+    EXPECT_EQ(error_of(prepare_chat(chat(more), service())).param, param) << more;
 }
 
 TEST(ChatRequest, NullIsAbsent) {
-  const Job job = job_of(chat_job(
+  const PreparedRequest prepared = prepared_of(prepare_chat(
       chat(R"("temperature": null, "stop": null, "tools": null, "tool_choice": null, "max_tokens": null,
               "response_format": null, "stream_options": null, "logit_bias": null)"),
       service()));
-  EXPECT_EQ(job.requests[0].sampling.temperature, 1);
+  EXPECT_EQ(prepared.requests[0].sampling.temperature, 1);
 }
 
 TEST(ChatRequest, PromptLongerThanTheContext) {
   std::string words;
   for (int i = 0; i < 400; ++i) words += "word ";
   const ApiError error =
-      error_of(chat_job(R"({"messages": [{"role": "user", "content": ")" + words + "\"}]}", service()));
+      error_of(prepare_chat(R"({"messages": [{"role": "user", "content": ")" + words + "\"}]}", service()));
   EXPECT_EQ(error.http, 400);
   EXPECT_EQ(error.code, "context_length_exceeded");
   EXPECT_EQ(error.message.find("more than"), std::string::npos) << error.message;
@@ -109,9 +109,9 @@ TEST(ChatRequest, PromptLongerThanTheContext) {
 TEST(ChatRequest, APromptMuchTooLongIsNotReadToItsEnd) {
   const std::string text(15 << 20, '7');
   for (const ApiError& error :
-       {error_of(chat_job(R"({"messages": [{"role": "user", "content": ")" + text + "\"}]}", service())),
-        error_of(completion_job(R"({"prompt": ")" + text + "\"}", service())),
-        error_of(responses_job(R"({"input": ")" + text + "\"}", service()))}) {
+       {error_of(prepare_chat(R"({"messages": [{"role": "user", "content": ")" + text + "\"}]}", service())),
+        error_of(prepare_completion(R"({"prompt": ")" + text + "\"}", service())),
+        error_of(prepare_response(R"({"input": ")" + text + "\"}", service()))}) {
     EXPECT_EQ(error.code, "context_length_exceeded");
     EXPECT_NE(error.message.find("more than 512 tokens"), std::string::npos) << error.message;
   }
@@ -135,22 +135,22 @@ TEST(ChatRequest, WhatIsNotCompiledMayBeLeftToAnotherCall) {
   const std::string input =
       R"({"input": "a", "text": {"format": {"type": "json_schema", "name": "s", "schema": {"type": "array"}}}})";
   const std::string prompt = R"({"prompt": "a", )" + format + "}";
-  using Make = JobOrError (*)(std::string_view, const Service&);
-  for (const auto& [make, body] : {std::pair<Make, std::string>{chat_job, ask(format)},
-                                   {chat_job, strict},
-                                   {responses_job, input},
-                                   {completion_job, prompt}}) {
+  using Make = PreparedRequestOrError (*)(std::string_view, const Service&);
+  for (const auto& [make, body] : {std::pair<Make, std::string>{prepare_chat, ask(format)},
+                                   {prepare_chat, strict},
+                                   {prepare_response, input},
+                                   {prepare_completion, prompt}}) {
     EXPECT_TRUE(error_of(make(body, quick)).needs_compilation) << body;
-    EXPECT_TRUE(std::holds_alternative<Job>(make(body, slow))) << body;
-    EXPECT_TRUE(std::holds_alternative<Job>(make(body, quick))) << body;
+    EXPECT_TRUE(std::holds_alternative<PreparedRequest>(make(body, slow))) << body;
+    EXPECT_TRUE(std::holds_alternative<PreparedRequest>(make(body, quick))) << body;
   }
-  EXPECT_TRUE(std::holds_alternative<Job>(chat_job("{" + messages + "}", quick)));
+  EXPECT_TRUE(std::holds_alternative<PreparedRequest>(prepare_chat("{" + messages + "}", quick)));
   EXPECT_EQ(grammars.compiled(), 4);
 }
 
 TEST(ChatRequest, FormsOfTheAnswer) {
   const auto held = [&](const char* more) {
-    return !job_of(chat_job(chat(more), service())).requests[0].grammar.empty();
+    return !prepared_of(prepare_chat(chat(more), service())).requests[0].grammar.empty();
   };
   EXPECT_FALSE(held(R"("response_format": {"type": "text"})"));
   EXPECT_TRUE(held(R"("response_format": {"type": "json_object"})"));
@@ -161,12 +161,12 @@ TEST(ChatRequest, FormsOfTheAnswer) {
   EXPECT_TRUE(
       held(R"("tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required")"));
   const char* wrong = R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}})";
-  EXPECT_EQ(error_of(chat_job(chat(wrong), service())).param, "response_format");
+  EXPECT_EQ(error_of(prepare_chat(chat(wrong), service())).param, "response_format");
 }
 
 TEST(ChatRequest, TheModelIsToldTheSchema) {
   const auto prompt = [&](const char* more) {
-    return service().model.detokenize(job_of(chat_job(chat(more), service())).requests[0].prompt);
+    return service().model.detokenize(prepared_of(prepare_chat(chat(more), service())).requests[0].prompt);
   };
   const std::string told = prompt(
       R"("response_format": {"type": "json_schema", "json_schema": {"name": "nil", "schema": {"type": "null"}}})");
@@ -281,7 +281,8 @@ TEST(ChatAnswer, StreamsOneChunkForEachToken) {
 
 TEST(CompletionRequest, Prompts) {
   const auto count = [&](const char* prompt) {
-    return job_of(completion_job(std::string(R"({"prompt": )") + prompt + "}", service())).requests.size();
+    return prepared_of(prepare_completion(std::string(R"({"prompt": )") + prompt + "}", service()))
+        .requests.size();
   };
   EXPECT_EQ(count(R"("a")"), 1u);
   EXPECT_EQ(count("[1, 2]"), 1u);
@@ -289,13 +290,13 @@ TEST(CompletionRequest, Prompts) {
   EXPECT_EQ(count("[[1], [2, 3]]"), 2u);
   for (const char* wrong :
        {"{}", "[]", "[-1]", "[1.5]", "[100000000]", R"([1, "a"])", R"(["a", 1])", "[[]]", R"("")"})
-    EXPECT_EQ(error_of(completion_job(std::string(R"({"prompt": )") + wrong + "}", service())).param,
+    EXPECT_EQ(error_of(prepare_completion(std::string(R"({"prompt": )") + wrong + "}", service())).param,
               "prompt")
         << wrong;
 }
 
 TEST(ResponsesRequest, ItemsBecomeThePromptOfChat) {
-  const Job responses = job_of(responses_job(
+  const PreparedRequest responses = prepared_of(prepare_response(
       R"({"instructions": "Be brief.", "input": [
           {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
           {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "think"}]},
@@ -303,7 +304,7 @@ TEST(ResponsesRequest, ItemsBecomeThePromptOfChat) {
           {"type": "function_call_output", "call_id": "c", "output": "4"}],
           "tools": [{"type": "function", "name": "f"}, {"type": "web_search"}]})",
       service()));
-  const Job chat = job_of(chat_job(
+  const PreparedRequest chat = prepared_of(prepare_chat(
       R"({"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"},
           {"role": "assistant", "reasoning": "think", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
           {"role": "tool", "tool_call_id": "c", "content": "4"}],
@@ -314,23 +315,23 @@ TEST(ResponsesRequest, ItemsBecomeThePromptOfChat) {
 }
 
 TEST(ResponsesAnswer, ItemsInOrder) {
-  Job job = job_of(responses_job(
+  PreparedRequest prepared = prepared_of(prepare_response(
       R"({"input": "hi", "stream": true, "tools": [{"type": "function", "name": "f"}]})", service()));
   std::string sse;
-  job.answer->add({.pieces = {text("analysis", "a")}}, &sse);
-  job.answer->add({.pieces = {text("final", "b")}}, &sse);
-  job.answer->add(
+  prepared.answer->add({.pieces = {text("analysis", "a")}}, &sse);
+  prepared.answer->add({.pieces = {text("final", "b")}}, &sse);
+  prepared.answer->add(
       {.pieces = {{.channel = "commentary", .recipient = "functions.f", .text = "{}", .begins = true}}},
       &sse);
-  job.answer->add({.end = outcome(FinishReason::kStop)}, &sse);
-  job.answer->finish(sse);
+  prepared.answer->add({.end = outcome(FinishReason::kStop)}, &sse);
+  prepared.answer->finish(sse);
   std::vector<std::string> done;
   for (size_t at = 0; (at = sse.find("event: ", at)) != std::string::npos; ++at)
     done.push_back(sse.substr(at + 7, sse.find('\n', at) - at - 7));
   EXPECT_EQ(std::count(done.begin(), done.end(), "response.output_item.done"), 3);
   EXPECT_EQ(done.front(), "response.created");
   EXPECT_EQ(done.back(), "response.completed");
-  const Json response = Json::parse(job.answer->whole());
+  const Json response = Json::parse(prepared.answer->whole());
   ASSERT_EQ(response["output"].size(), 3u);
   EXPECT_EQ(response["output"][0]["type"], "reasoning");
   EXPECT_EQ(response["output"][1]["content"][0]["text"], "b");

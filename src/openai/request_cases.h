@@ -20,12 +20,13 @@ inline const Service& service() {
   return instance;
 }
 
-inline Job job_of(JobOrError made) {
+inline PreparedRequest prepared_of(PreparedRequestOrError made) {
   if (const auto* error = std::get_if<ApiError>(&made)) ADD_FAILURE() << error->message;
-  return std::holds_alternative<Job>(made) ? std::get<Job>(std::move(made)) : Job();
+  return std::holds_alternative<PreparedRequest>(made) ? std::get<PreparedRequest>(std::move(made))
+                                                       : PreparedRequest();
 }
 
-inline ApiError error_of(JobOrError made) {
+inline ApiError error_of(PreparedRequestOrError made) {
   EXPECT_TRUE(std::holds_alternative<ApiError>(made));
   return std::holds_alternative<ApiError>(made) ? std::get<ApiError>(std::move(made)) : ApiError();
 }
@@ -33,19 +34,21 @@ inline ApiError error_of(JobOrError made) {
 inline std::string with(const char* body, const std::string& more) {
   return std::string("{") + body + (more.empty() ? "" : ", " + more) + "}";
 }
-inline JobOrError chat(const std::string& more) {
-  return chat_job(with(R"("messages": [{"role": "user", "content": "hi"}])", more), service());
+inline PreparedRequestOrError chat(const std::string& more) {
+  return prepare_chat(with(R"("messages": [{"role": "user", "content": "hi"}])", more), service());
 }
-inline JobOrError completion(const std::string& more) {
-  return completion_job(with(R"("prompt": "hi")", more), service());
+inline PreparedRequestOrError completion(const std::string& more) {
+  return prepare_completion(with(R"("prompt": "hi")", more), service());
 }
-inline JobOrError response(const std::string& more) {
-  return responses_job(with(R"("input": "hi")", more), service());
+inline PreparedRequestOrError response(const std::string& more) {
+  return prepare_response(with(R"("input": "hi")", more), service());
 }
 
-inline SamplingParams sampling_of(JobOrError made) { return job_of(std::move(made)).requests.at(0).sampling; }
-inline std::string prompt_of(JobOrError made) {
-  return service().model.detokenize(job_of(std::move(made)).requests.at(0).prompt);
+inline SamplingParams sampling_of(PreparedRequestOrError made) {
+  return prepared_of(std::move(made)).requests.at(0).sampling;
+}
+inline std::string prompt_of(PreparedRequestOrError made) {
+  return service().model.detokenize(prepared_of(std::move(made)).requests.at(0).prompt);
 }
 
 }  // namespace moesaic::openai

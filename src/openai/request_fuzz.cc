@@ -25,27 +25,27 @@ const Service& service() {
   return instance;
 }
 
-void answer(Job job) {
+void answer(PreparedRequest prepared) {
   std::string sse;
-  std::string* const stream = job.stream ? &sse : nullptr;
-  for (int i = 0; i < static_cast<int>(job.requests.size()); ++i) {
+  std::string* const stream = prepared.stream ? &sse : nullptr;
+  for (int i = 0; i < static_cast<int>(prepared.requests.size()); ++i) {
     const TextPiece call{
         .channel = "commentary", .recipient = "functions.f", .text = "{\xff", .begins = true};
-    job.answer->add(
+    prepared.answer->add(
         {.choice = i, .token = SampledToken{.token = 65}, .pieces = {{.channel = "final", .text = "x"}}},
         stream);
-    job.answer->add({.choice = i, .token = SampledToken{.token = 66}, .pieces = {call}}, stream);
-    job.answer->add({.choice = i, .end = Outcome{.finish = FinishReason::kStop}}, stream);
+    prepared.answer->add({.choice = i, .token = SampledToken{.token = 66}, .pieces = {call}}, stream);
+    prepared.answer->add({.choice = i, .end = Outcome{.finish = FinishReason::kStop}}, stream);
   }
-  if (job.failure) return job.answer->fail(*job.failure, sse);
-  if (!job.answer->complete()) std::abort();
-  job.stream ? job.answer->finish(sse) : static_cast<void>(job.answer->whole());
+  if (prepared.failure) return prepared.answer->fail(*prepared.failure, sse);
+  if (!prepared.answer->complete()) std::abort();
+  prepared.stream ? prepared.answer->finish(sse) : static_cast<void>(prepared.answer->whole());
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  constexpr std::array kJobs = {chat_job, completion_job, responses_job};
+  constexpr std::array kJobs = {prepare_chat, prepare_completion, prepare_response};
   constexpr std::array kConversions = {tokenize, detokenize, apply_template};
   if (size == 0) return 0;
   const std::string_view body(reinterpret_cast<const char*>(data + 1), size - 1);
@@ -54,7 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     kConversions[which - kJobs.size()](body, service());
     return 0;
   }
-  JobOrError made = kJobs[which](body, service());
-  if (auto* job = std::get_if<Job>(&made)) answer(std::move(*job));
+  PreparedRequestOrError made = kJobs[which](body, service());
+  if (auto* prepared = std::get_if<PreparedRequest>(&made)) answer(std::move(*prepared));
   return 0;
 }

@@ -15,7 +15,7 @@ TEST(Requests, WholeNumbersMayBeWrittenAsFractions) {
   EXPECT_EQ(sampling_of(chat(R"("top_k": 4e1)")).top_k, 40);
   EXPECT_EQ(sampling_of(completion(R"("logprobs": 2.0)")).top_logprobs, 2);
   EXPECT_EQ(sampling_of(chat(R"("stop_token_ids": [7.0])")).stop_tokens[0], 7);
-  EXPECT_EQ(job_of(completion_job(R"({"prompt": [1.0, 2]})", service())).requests[0].prompt,
+  EXPECT_EQ(prepared_of(prepare_completion(R"({"prompt": [1.0, 2]})", service())).requests[0].prompt,
             (std::vector<int32_t>{1, 2}));
   for (const char* wrong : {"20.5", "1e300", "-1e300", "\"20\"", "true", "[20]", "1e18", "2147483648.0"})
     EXPECT_EQ(error_of(chat(std::string(R"("max_tokens": )") + wrong)).param, "max_tokens") << wrong;
@@ -133,13 +133,13 @@ TEST(Requests, FormsOfAnAnswerInOtherServersWords) {
         R"("guided_json": )" + schema, R"("guided_json": ")" + quoted + "\"", R"("json_schema": )" + schema,
         R"("structured_outputs": {"json": )" + schema + "}",
         fmt::format(R"("guided_json": {0}, "json_schema": {0})", schema)}) {
-    const Job job = job_of(chat(more));
-    EXPECT_EQ(service().model.detokenize(job.requests.at(0).prompt), want) << more;
-    EXPECT_FALSE(job.requests.at(0).grammar.empty()) << more;
+    const PreparedRequest prepared = prepared_of(chat(more));
+    EXPECT_EQ(service().model.detokenize(prepared.requests.at(0).prompt), want) << more;
+    EXPECT_FALSE(prepared.requests.at(0).grammar.empty()) << more;
     if (more.find("response_format") == std::string::npos) {
-      EXPECT_FALSE(job_of(response(more)).requests.at(0).grammar.empty()) << more;
+      EXPECT_FALSE(prepared_of(response(more)).requests.at(0).grammar.empty()) << more;
     }
-    EXPECT_FALSE(job_of(completion(more)).requests.at(0).grammar.empty()) << more;
+    EXPECT_FALSE(prepared_of(completion(more)).requests.at(0).grammar.empty()) << more;
   }
   const std::pair<const char*, const char*> kWrong[] = {
       {"guided_json", R"("guided_json": {"type": "null"}, "response_format": {"type": "json_object"})"},
@@ -169,8 +169,8 @@ constexpr const char* kTwoTools = R"("tools": [{"type": "function", "function": 
                                                {"type": "function", "name": "g"}, {"type": "web_search"}])";
 
 TEST(Requests, AllowedTools) {
-  const auto job = [](const std::string& choice) {
-    return job_of(chat(std::string(kTwoTools) + R"(, "tool_choice": )" + choice));
+  const auto prepared = [](const std::string& choice) {
+    return prepared_of(chat(std::string(kTwoTools) + R"(, "tool_choice": )" + choice));
   };
   const char* wrapped =
       R"({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "g"}}]}})";
@@ -178,14 +178,14 @@ TEST(Requests, AllowedTools) {
       R"({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "g"}]})";
   const std::string all = prompt_of(chat(kTwoTools));
   for (const char* choice : {wrapped, plain}) {
-    EXPECT_FALSE(job(choice).requests.at(0).grammar.empty());
-    EXPECT_EQ(service().model.detokenize(job(choice).requests.at(0).prompt), all);  // is told both
-    EXPECT_FALSE(job_of(response(std::string(kTwoTools) + R"(, "tool_choice": )" + choice))
+    EXPECT_FALSE(prepared(choice).requests.at(0).grammar.empty());
+    EXPECT_EQ(service().model.detokenize(prepared(choice).requests.at(0).prompt), all);  // is told both
+    EXPECT_FALSE(prepared_of(response(std::string(kTwoTools) + R"(, "tool_choice": )" + choice))
                      .requests.at(0)
                      .grammar.empty());
   }
   EXPECT_TRUE(
-      job(R"({"type": "allowed_tools", "mode": "auto", "tools": []})").requests.at(0).grammar.empty());
+      prepared(R"({"type": "allowed_tools", "mode": "auto", "tools": []})").requests.at(0).grammar.empty());
   for (const char* wrong :
        {R"({"type": "allowed_tools"})", R"({"type": "allowed_tools", "mode": "none", "tools": []})",
         R"({"type": "allowed_tools", "mode": "auto", "tools": [{"name": "h"}]})",
@@ -209,19 +209,19 @@ TEST(Requests, FunctionsInNamespaces) {
        {std::pair{"functions.a__get", "a"},
         {"functions.mcp__b__get", "mcp__b__"},
         {"functions.get", "a"}}) {  // the namespace left out: the first one's
-    Job job = job_of(response(two));
-    job.answer->add(
+    PreparedRequest prepared = prepared_of(response(two));
+    prepared.answer->add(
         {.token = SampledToken{.token = 5},
          .pieces = {{.channel = "commentary", .recipient = recipient, .text = "{}", .begins = true}}},
         nullptr);
-    job.answer->add({.end = Outcome{.finish = FinishReason::kStop}}, nullptr);
-    const Json call = Json::parse(job.answer->whole())["output"][0];
+    prepared.answer->add({.end = Outcome{.finish = FinishReason::kStop}}, nullptr);
+    const Json call = Json::parse(prepared.answer->whole())["output"][0];
     EXPECT_EQ(call["type"], "function_call") << recipient;
     EXPECT_EQ(call["name"], "get");
     EXPECT_EQ(call["namespace"], space);
   }
   EXPECT_FALSE(
-      job_of(response(two + R"(, "tool_choice": {"type": "function", "name": "get", "namespace": "a"})"))
+      prepared_of(response(two + R"(, "tool_choice": {"type": "function", "name": "get", "namespace": "a"})"))
           .requests.at(0)
           .grammar.empty());
   EXPECT_EQ(
@@ -272,21 +272,22 @@ TEST(Requests, ContextErrorsAreInTheWordsThatClientsLookFor) {
   for (int i = 0; i < 1500; ++i) words += "word ";
   const auto text = "\"" + words + "\"";
   for (const ApiError& error :
-       {error_of(chat_job(R"({"messages": [{"role": "user", "content": )" + text + "}]}", service())),
-        error_of(completion_job(R"({"prompt": )" + text + "}", service())),
-        error_of(responses_job(R"({"input": )" + text + "}", service()))}) {
+       {error_of(prepare_chat(R"({"messages": [{"role": "user", "content": )" + text + "}]}", service())),
+        error_of(prepare_completion(R"({"prompt": )" + text + "}", service())),
+        error_of(prepare_response(R"({"input": )" + text + "}", service()))}) {
     EXPECT_EQ(error.code, "context_length_exceeded");
     EXPECT_TRUE(
         error.message.starts_with("This model's maximum context length is 1024 tokens. However, your "))
         << error.message;
   }
-  const Job job = job_of(responses_job(R"({"stream": true, "input": )" + text + "}", service()));
-  EXPECT_EQ(job.failure.value_or(ApiError()).code, "context_length_exceeded");
+  const PreparedRequest prepared =
+      prepared_of(prepare_response(R"({"stream": true, "input": )" + text + "}", service()));
+  EXPECT_EQ(prepared.failure.value_or(ApiError()).code, "context_length_exceeded");
 }
 
 TEST(Requests, SpecialTokensOfACompletionsPrompt) {
   const auto count = [](const char* more) {
-    return job_of(completion_job(std::string(R"({"prompt": "<|start|>")") + more + "}", service()))
+    return prepared_of(prepare_completion(std::string(R"({"prompt": "<|start|>")") + more + "}", service()))
         .requests.at(0)
         .prompt.size();
   };
@@ -299,11 +300,11 @@ TEST(TokenRequests, AreThoseOfTheChat) {
       R"({"messages": [{"role": "user", "content": "hi"}], "reasoning": {"effort": "high"}, "max_tokens": 3,
           "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "null"}}},
           "tools": [{"type": "function", "function": {"name": "f"}}]})";
-  const Job job = job_of(chat_job(body, service()));
+  const PreparedRequest prepared = prepared_of(prepare_chat(body, service()));
   const Json tokens = Json::parse(std::get<TokenAnswer>(tokenize(body, service())).json);
-  EXPECT_EQ(tokens["tokens"].get<std::vector<int32_t>>(), job.requests.at(0).prompt);
+  EXPECT_EQ(tokens["tokens"].get<std::vector<int32_t>>(), prepared.requests.at(0).prompt);
   const Json text = Json::parse(std::get<TokenAnswer>(apply_template(body, service())).json);
-  EXPECT_EQ(text["prompt"], service().model.detokenize(job.requests.at(0).prompt));
+  EXPECT_EQ(text["prompt"], service().model.detokenize(prepared.requests.at(0).prompt));
   EXPECT_EQ(std::get<ApiError>(apply_template("{}", service())).param, "messages");
   EXPECT_EQ(std::get<ApiError>(tokenize(R"({"messages": 5})", service())).param, "messages");
   for (const char* texts :

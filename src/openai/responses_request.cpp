@@ -98,7 +98,7 @@ Json echo_of(const Json& root, const ResponsesRequest& r) {
 
 }  // namespace
 
-JobOrError responses_job(std::string_view body, const Service& service) {
+PreparedRequestOrError prepare_response(std::string_view body, const Service& service) {
   const Result<Json> root = parse_object(body);
   if (!root.ok()) return api_error(root.status());
   Fields fields(root.value());
@@ -109,22 +109,22 @@ JobOrError responses_job(std::string_view body, const Service& service) {
   if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
   if (!std::get<AnswerGrammar>(grammar).empty()) check_with_grammar(fields);
   if (!fields.ok()) return *fields.refusal();
-  Job job{.requests = {}, .answer = nullptr, .stream = r.stream};
-  job.unknown = std::move(unknown);
-  job.answer = std::make_unique<ResponsesAnswer>(service, echo_of(root.value(), r), r.options);
+  PreparedRequest prepared{.requests = {}, .answer = nullptr, .stream = r.stream};
+  prepared.unknown = std::move(unknown);
+  prepared.answer = std::make_unique<ResponsesAnswer>(service, echo_of(root.value(), r), r.options);
   auto prompt = prompt_of(r.conversation, "input", service);
   if (auto* error = std::get_if<ApiError>(&prompt)) {
     // Clients of the stream look for this one among its events, to shorten the conversation.
     if (!r.stream || error->code != "context_length_exceeded") return *error;
-    job.failure = *error;
-    return job;
+    prepared.failure = *error;
+    return prepared;
   }
-  job.requests.push_back({.prompt = std::get<std::vector<int32_t>>(std::move(prompt)),
-                          .chat = true,
-                          .sampling = r.sampling,
-                          .grammar = std::get<AnswerGrammar>(std::move(grammar)),
-                          .reuse_prefix = r.cache_prompt});
-  return job;
+  prepared.requests.push_back({.prompt = std::get<std::vector<int32_t>>(std::move(prompt)),
+                               .chat = true,
+                               .sampling = r.sampling,
+                               .grammar = std::get<AnswerGrammar>(std::move(grammar)),
+                               .reuse_prefix = r.cache_prompt});
+  return prepared;
 }
 
 }  // namespace moesaic::openai

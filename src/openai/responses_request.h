@@ -7,6 +7,6 @@
 
 namespace moesaic::openai {
 
-JobOrError responses_job(std::string_view body, const Service& service);
+PreparedRequestOrError prepare_response(std::string_view body, const Service& service);
 
 }  // namespace moesaic::openai

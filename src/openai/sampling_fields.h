@@ -15,7 +15,7 @@ namespace moesaic::openai {
 void read_sampling(Fields& fields, const Model& model, SamplingParams& sampling);
 // The first of the keys that is there; -1: as many tokens as the context allows.
 void read_max_tokens(Fields& fields, std::initializer_list<const char*> keys, SamplingParams& sampling);
-// Refuses what cannot be held together with a form of the answer.
+// Refuses parameters that contradict the answer's format.
 void check_with_grammar(Fields& fields);
 
 // Random hexadecimal digits behind a prefix, for the objects of an answer.

@@ -16,7 +16,7 @@
 
 namespace moesaic::server {
 
-// Jobs that may wait in each lane, however few generations may.
+// Tasks that may wait in each lane: at least these, and max_batch + waiting if that is more.
 inline constexpr int kLeastQueue = 64;
 
 struct App {

@@ -13,16 +13,16 @@ namespace {
 using Queue = FairQueue<std::string>;
 
 std::vector<std::string> all_of(Queue& queue) {
-  std::vector<std::string> jobs;
-  while (auto job = queue.pop()) jobs.push_back(*job);
-  return jobs;
+  std::vector<std::string> tasks;
+  while (auto task = queue.pop()) tasks.push_back(*task);
+  return tasks;
 }
 
 TEST(FairQueue, ClientsTakeTurns) {
   Queue queue(100);
   uint64_t id = 0;
-  for (const char* job : {"a1", "a2", "a3", "b1", "c1", "b2"})
-    EXPECT_FALSE(queue.push(std::string(1, job[0]), ++id, job));
+  for (const char* task : {"a1", "a2", "a3", "b1", "c1", "b2"})
+    EXPECT_FALSE(queue.push(std::string(1, task[0]), ++id, task));
   EXPECT_EQ(all_of(queue), (std::vector<std::string>{"a1", "b1", "c1", "a2", "b2", "a3"}));
   EXPECT_EQ(queue.size(), 0);
 }
@@ -30,8 +30,8 @@ TEST(FairQueue, ClientsTakeTurns) {
 TEST(FairQueue, AFullQueueSendsAwayWhoHasMost) {
   Queue queue(4);
   uint64_t id = 0;
-  for (const char* job : {"a1", "a2", "a3", "b1"})
-    EXPECT_FALSE(queue.push(std::string(1, job[0]), ++id, job));
+  for (const char* task : {"a1", "a2", "a3", "b1"})
+    EXPECT_FALSE(queue.push(std::string(1, task[0]), ++id, task));
   EXPECT_EQ(queue.push("c", ++id, "c1"), "a3");
   EXPECT_EQ(queue.push("a", ++id, "a4"), "a4");
   EXPECT_EQ(queue.push("b", ++id, "b2"), "b2");  // as many as a, and newer
@@ -58,8 +58,8 @@ TEST(FairQueue, ErasesWhatStillWaits) {
   EXPECT_FALSE(queue.pop());
 }
 
-// Whatever comes in whatever order: between two jobs of a client every other client that waited had its turn,
-// each client's jobs stay in order, and none is lost.
+// Whatever comes in whatever order: between two tasks of a client every other client that waited had its
+// turn, each client's tasks stay in order, and none is lost.
 TEST(FairQueue, RandomTrafficIsFair) {
   std::mt19937 random(7);
   Queue queue(40);
@@ -71,31 +71,31 @@ TEST(FairQueue, RandomTrafficIsFair) {
       case 0: {
         waiting[client].push_back(id);
         if (auto refused = queue.push(client, id, client + std::to_string(id))) {
-          auto& jobs = waiting[refused->substr(0, 1)];
-          ASSERT_EQ(*refused, refused->substr(0, 1) + std::to_string(jobs.back()));
-          for (const auto& [other, others] : waiting) ASSERT_LE(others.size(), jobs.size()) << other;
-          jobs.pop_back();
+          auto& tasks = waiting[refused->substr(0, 1)];
+          ASSERT_EQ(*refused, refused->substr(0, 1) + std::to_string(tasks.back()));
+          for (const auto& [other, others] : waiting) ASSERT_LE(others.size(), tasks.size()) << other;
+          tasks.pop_back();
         }
         break;
       }
       case 1: {
-        const auto job = queue.pop();
-        if (!job) break;
-        auto& jobs = waiting[job->substr(0, 1)];
-        ASSERT_EQ(*job, job->substr(0, 1) + std::to_string(jobs.front()));
-        jobs.erase(jobs.begin());
+        const auto task = queue.pop();
+        if (!task) break;
+        auto& tasks = waiting[task->substr(0, 1)];
+        ASSERT_EQ(*task, task->substr(0, 1) + std::to_string(tasks.front()));
+        tasks.erase(tasks.begin());
         for (auto& [other, others] : waiting)
-          passed_over[other] = others.empty() || other == job->substr(0, 1) ? 0 : passed_over[other] + 1;
+          passed_over[other] = others.empty() || other == task->substr(0, 1) ? 0 : passed_over[other] + 1;
         for (const auto& [other, times] : passed_over) ASSERT_LT(times, 6) << other;
         break;
       }
       default: {
-        auto& jobs = waiting[client];
-        if (jobs.empty()) break;
-        const size_t at = random() % jobs.size();
-        ASSERT_EQ(queue.erase(client, jobs[at]), client + std::to_string(jobs[at]));
-        jobs.erase(jobs.begin() + static_cast<std::ptrdiff_t>(at));
-        if (jobs.empty()) passed_over[client] = 0;
+        auto& tasks = waiting[client];
+        if (tasks.empty()) break;
+        const size_t at = random() % tasks.size();
+        ASSERT_EQ(queue.erase(client, tasks[at]), client + std::to_string(tasks[at]));
+        tasks.erase(tasks.begin() + static_cast<std::ptrdiff_t>(at));
+        if (tasks.empty()) passed_over[client] = 0;
       }
     }
     size_t total = 0;

@@ -21,7 +21,7 @@ using Events = EventQueue::Events;
 // One request's generations in flight. Cancels them when it goes.
 class Generating {
  public:
-  Generating(Exchange& exchange, App& app, Answer& answer, Clock::time_point deadline)
+  Generating(HttpExchange& exchange, App& app, Answer& answer, Clock::time_point deadline)
       : exchange_(exchange),
         app_(app),
         answer_(answer),
@@ -46,7 +46,7 @@ class Generating {
   openai::Refusal failure(const Outcome& outcome) const;
   asio::awaitable<void> stream_rest(std::string sse);
 
-  Exchange& exchange_;
+  HttpExchange& exchange_;
   App& app_;
   Answer& answer_;
   std::shared_ptr<EventQueue> queue_;
@@ -169,7 +169,7 @@ std::vector<std::string> notes_for_header(const AnswerGrammar& grammar) {
 }
 
 // Reports what of a schema is not enforced: to the client, and each note once to the log.
-void report_schema_notes(Exchange& exchange, App& app, const AnswerGrammar& grammar) {
+void report_schema_notes(HttpExchange& exchange, App& app, const AnswerGrammar& grammar) {
   const auto notes = notes_for_header(grammar);
   std::string& shown = exchange.record().schema_notes;
   for (const std::string& note : notes) {
@@ -180,7 +180,7 @@ void report_schema_notes(Exchange& exchange, App& app, const AnswerGrammar& gram
 
 }  // namespace
 
-void report_ignored_fields(Exchange& exchange, App& app, const openai::UnknownFields& unknown) {
+void report_ignored_fields(HttpExchange& exchange, App& app, const openai::UnknownFields& unknown) {
   exchange.record().ignored_fields = unknown.header();
   if (!app.options.log_requests) return;
   for (const auto& [path, nearest] : unknown.named) {
@@ -190,29 +190,29 @@ void report_ignored_fields(Exchange& exchange, App& app, const openai::UnknownFi
   }
 }
 
-asio::awaitable<void> generate(Exchange& exchange, App& app, MakeJob make_job) {
+asio::awaitable<void> generate(HttpExchange& exchange, App& app, PrepareRequest prepare_request) {
   if (const auto refusal = unavailable(app)) {
     co_await send_error(exchange, *refusal);
     co_return;
   }
   const auto deadline = deadline_of(app);
-  openai::JobOrError made = co_await prepare(exchange, app, make_job, deadline);
+  openai::PreparedRequestOrError made = co_await prepare(exchange, app, prepare_request, deadline);
   if (exchange.gone().stop_requested()) co_return;
   if (const auto* error = std::get_if<ApiError>(&made)) {
     co_await send_error(exchange, *error);
     co_return;
   }
-  auto& job = std::get<openai::Job>(made);
-  report_ignored_fields(exchange, app, job.unknown);
-  if (!job.requests.empty()) report_schema_notes(exchange, app, job.requests.front().grammar);
-  Generating generating(exchange, app, *job.answer, deadline);
-  if (job.failure) {
-    co_await generating.stream_failure(*job.failure);
-  } else if (!generating.submit(std::move(job.requests))) {
+  auto& prepared = std::get<openai::PreparedRequest>(made);
+  report_ignored_fields(exchange, app, prepared.unknown);
+  if (!prepared.requests.empty()) report_schema_notes(exchange, app, prepared.requests.front().grammar);
+  Generating generating(exchange, app, *prepared.answer, deadline);
+  if (prepared.failure) {
+    co_await generating.stream_failure(*prepared.failure);
+  } else if (!generating.submit(std::move(prepared.requests))) {
     ++app.metrics.refused_busy;
     const ApiError error = busy();
     co_await send_error(exchange, error);
-  } else if (job.stream) {
+  } else if (prepared.stream) {
     co_await generating.stream();
   } else {
     co_await generating.whole();

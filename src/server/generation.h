@@ -11,9 +11,9 @@ namespace moesaic::server {
 
 // Answers the request: whole, as server-sent events, or with an error. When it returns, its generations have
 // ended or are cancelled.
-asio::awaitable<void> generate(Exchange& exchange, App& app, MakeJob make_job);
+asio::awaitable<void> generate(HttpExchange& exchange, App& app, PrepareRequest prepare_request);
 
 // Reports the unknown fields of a request: to its client, and each once to the log.
-void report_ignored_fields(Exchange& exchange, App& app, const openai::UnknownFields& unknown);
+void report_ignored_fields(HttpExchange& exchange, App& app, const openai::UnknownFields& unknown);
 
 }  // namespace moesaic::server

@@ -22,12 +22,12 @@ namespace {
 using openai::ApiError;
 using openai::Json;
 
-asio::awaitable<void> send_json(Exchange& exchange, const Json& json) {
+asio::awaitable<void> send_json(HttpExchange& exchange, const Json& json) {
   HttpAnswer answer{.body = openai::dump(json)};
   co_await exchange.send(std::move(answer));
 }
 
-asio::awaitable<void> send_state(Exchange& exchange, const openai::Refusal& refusal) {
+asio::awaitable<void> send_state(HttpExchange& exchange, const openai::Refusal& refusal) {
   if (refusal) {
     co_await send_error(exchange, *refusal);
   } else {
@@ -52,7 +52,7 @@ ApiError not_now(std::string message, const char* code, int retry_after) {
           .retry_after = retry_after};
 }
 
-asio::awaitable<void> convert(Exchange& exchange, App& app, Convert convert) {
+asio::awaitable<void> convert(HttpExchange& exchange, App& app, Convert convert) {
   openai::TokenAnswerOrError result;
   if (const auto refusal = unavailable(app)) {
     result = *refusal;
@@ -81,7 +81,7 @@ HttpAnswer error_answer(const ApiError& error) {
   return answer;
 }
 
-asio::awaitable<void> send_error(Exchange& exchange, const ApiError& error) {
+asio::awaitable<void> send_error(HttpExchange& exchange, const ApiError& error) {
   HttpAnswer answer = error_answer(error);
   co_await exchange.send(std::move(answer));
 }
@@ -114,7 +114,7 @@ openai::Refusal unavailable(const App& app) {
 }
 
 // The policy lets the page reach this server and nothing else, whatever a model writes into it.
-asio::awaitable<void> page(Exchange& exchange, App&) {
+asio::awaitable<void> page(HttpExchange& exchange, App&) {
   HttpAnswer answer{.body = std::string(kPage), .content_type = "text/html; charset=utf-8"};
   answer.headers = {
       {"Content-Security-Policy",
@@ -125,19 +125,21 @@ asio::awaitable<void> page(Exchange& exchange, App&) {
   co_await exchange.send(std::move(answer));
 }
 
-asio::awaitable<void> health(Exchange& exchange, App& app) {
+asio::awaitable<void> health(HttpExchange& exchange, App& app) {
   const bool failed = app.engine.state() == EngineThread::State::kFailed;
   co_await send_state(exchange, failed ? unavailable(app) : openai::Refusal());
 }
 
-asio::awaitable<void> ready(Exchange& exchange, App& app) { co_await send_state(exchange, unavailable(app)); }
+asio::awaitable<void> ready(HttpExchange& exchange, App& app) {
+  co_await send_state(exchange, unavailable(app));
+}
 
-asio::awaitable<void> version(Exchange& exchange, App& app) {
+asio::awaitable<void> version(HttpExchange& exchange, App& app) {
   const Json json = {{"version", app.options.version}};
   co_await send_json(exchange, json);
 }
 
-asio::awaitable<void> metrics(Exchange& exchange, App& app) {
+asio::awaitable<void> metrics(HttpExchange& exchange, App& app) {
   Gauges gauges = app.engine.gauges();
   for (const Lane lane : {Lane::kQuick, Lane::kMedium, Lane::kLarge})
     gauges.preparing += app.workers.tasks(lane);
@@ -146,7 +148,7 @@ asio::awaitable<void> metrics(Exchange& exchange, App& app) {
   co_await exchange.send(std::move(answer));
 }
 
-asio::awaitable<void> models(Exchange& exchange, App& app) {
+asio::awaitable<void> models(HttpExchange& exchange, App& app) {
   if (const auto refusal = unavailable(app)) {
     co_await send_error(exchange, *refusal);
     co_return;
@@ -155,7 +157,7 @@ asio::awaitable<void> models(Exchange& exchange, App& app) {
   co_await send_json(exchange, json);
 }
 
-asio::awaitable<void> model_by_id(Exchange& exchange, App& app) {
+asio::awaitable<void> model_by_id(HttpExchange& exchange, App& app) {
   openai::Refusal refusal = unavailable(app);
   const std::string id = model_id(exchange.request().path);
   if (!refusal && id != app.options.model_name)
@@ -180,27 +182,27 @@ openai::Service service_of(App& app) {
           .grammars = &app.grammars};
 }
 
-asio::awaitable<void> chat_completions(Exchange& exchange, App& app) {
-  return generate(exchange, app, openai::chat_job);
+asio::awaitable<void> chat_completions(HttpExchange& exchange, App& app) {
+  return generate(exchange, app, openai::prepare_chat);
 }
 
-asio::awaitable<void> completions(Exchange& exchange, App& app) {
-  return generate(exchange, app, openai::completion_job);
+asio::awaitable<void> completions(HttpExchange& exchange, App& app) {
+  return generate(exchange, app, openai::prepare_completion);
 }
 
-asio::awaitable<void> responses(Exchange& exchange, App& app) {
-  return generate(exchange, app, openai::responses_job);
+asio::awaitable<void> responses(HttpExchange& exchange, App& app) {
+  return generate(exchange, app, openai::prepare_response);
 }
 
-asio::awaitable<void> tokenize(Exchange& exchange, App& app) {
+asio::awaitable<void> tokenize(HttpExchange& exchange, App& app) {
   return convert(exchange, app, openai::tokenize);
 }
 
-asio::awaitable<void> apply_template(Exchange& exchange, App& app) {
+asio::awaitable<void> apply_template(HttpExchange& exchange, App& app) {
   return convert(exchange, app, openai::apply_template);
 }
 
-asio::awaitable<void> detokenize(Exchange& exchange, App& app) {
+asio::awaitable<void> detokenize(HttpExchange& exchange, App& app) {
   return convert(exchange, app, openai::detokenize);
 }
 

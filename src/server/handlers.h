@@ -10,7 +10,7 @@
 namespace moesaic::server {
 
 HttpAnswer error_answer(const openai::ApiError& error);
-asio::awaitable<void> send_error(Exchange& exchange, const openai::ApiError& error);
+asio::awaitable<void> send_error(HttpExchange& exchange, const openai::ApiError& error);
 // While loading, draining or after a failure: why nothing can be generated.
 openai::Refusal unavailable(const App& app);
 // The server has as much to do as it takes.
@@ -20,18 +20,18 @@ openai::ApiError timed_out();
 // For an App that is available.
 openai::Service service_of(App& app);
 
-asio::awaitable<void> page(Exchange& exchange, App& app);
-asio::awaitable<void> health(Exchange& exchange, App& app);
-asio::awaitable<void> ready(Exchange& exchange, App& app);
-asio::awaitable<void> version(Exchange& exchange, App& app);
-asio::awaitable<void> metrics(Exchange& exchange, App& app);
-asio::awaitable<void> models(Exchange& exchange, App& app);
-asio::awaitable<void> model_by_id(Exchange& exchange, App& app);
-asio::awaitable<void> chat_completions(Exchange& exchange, App& app);
-asio::awaitable<void> completions(Exchange& exchange, App& app);
-asio::awaitable<void> responses(Exchange& exchange, App& app);
-asio::awaitable<void> tokenize(Exchange& exchange, App& app);
-asio::awaitable<void> apply_template(Exchange& exchange, App& app);
-asio::awaitable<void> detokenize(Exchange& exchange, App& app);
+asio::awaitable<void> page(HttpExchange& exchange, App& app);
+asio::awaitable<void> health(HttpExchange& exchange, App& app);
+asio::awaitable<void> ready(HttpExchange& exchange, App& app);
+asio::awaitable<void> version(HttpExchange& exchange, App& app);
+asio::awaitable<void> metrics(HttpExchange& exchange, App& app);
+asio::awaitable<void> models(HttpExchange& exchange, App& app);
+asio::awaitable<void> model_by_id(HttpExchange& exchange, App& app);
+asio::awaitable<void> chat_completions(HttpExchange& exchange, App& app);
+asio::awaitable<void> completions(HttpExchange& exchange, App& app);
+asio::awaitable<void> responses(HttpExchange& exchange, App& app);
+asio::awaitable<void> tokenize(HttpExchange& exchange, App& app);
+asio::awaitable<void> apply_template(HttpExchange& exchange, App& app);
+asio::awaitable<void> detokenize(HttpExchange& exchange, App& app);
 
 }  // namespace moesaic::server

@@ -1,4 +1,4 @@
-// A request and its answer, as handlers see them.
+// An HTTP request and its answer, as handlers see them.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -51,11 +51,11 @@ struct RequestRecord {
   std::string schema_notes;    // what of its schemas is not enforced, as the header says it; empty: nothing
 };
 
-// One request with the way back to its client. A handler answers with send(), or with begin_events(),
-// send_events() and end_events(). Used on its executor, a strand, only.
-class Exchange {
+// One HTTP request and its answer. A handler answers with send(), or with begin_events(), send_events() and
+// end_events(). Used on its executor, a strand, only.
+class HttpExchange {
  public:
-  virtual ~Exchange() = default;
+  virtual ~HttpExchange() = default;
 
   const HttpRequest& request() const { return request_; }
   // For a handler, once. Its memory counts for all bodies in flight until it goes.
@@ -75,7 +75,7 @@ class Exchange {
   virtual asio::awaitable<void> end_events() = 0;
 
  protected:
-  Exchange(asio::any_io_executor executor, BodyBudget& bodies)
+  HttpExchange(asio::any_io_executor executor, BodyBudget& bodies)
       : body_(bodies), executor_(std::move(executor)) {}
   HttpRequest request_;
   Body body_;

@@ -1,4 +1,4 @@
-// Counters that Prometheus reads, by vLLM's names where it has them, so that its dashboards work.
+// Counters for Prometheus, with vLLM's names where it has them, so that its dashboards work.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ class Histogram {
   std::atomic<double> sum_ = 0;
 };
 
-// What is read when the metrics are asked for.
+// Gauges, read when the metrics are requested.
 struct Gauges {
   EngineStats engine;
   int inbox = 0;      // generations that the engine has not seen yet

@@ -1,4 +1,4 @@
-// What whoever starts the server decides.
+// The server's settings (`moesaic serve --help`).
 #pragma once
 
 #include <chrono>
@@ -15,14 +15,14 @@ struct Limits {
   size_t body_bytes = 16 << 20;
   size_t bodies_bytes = 256 << 20;  // of all bodies that are being received or read
   int connections = 16384;
-  int waiting = 256;  // generations beyond those at work; more get 429
+  int waiting = 256;  // generations that wait for a place in the batch; more get 429
   seconds header_time{
       10};  // for a request's header, from its first byte; for the first one, from the beginning
   seconds body_time{60};    // for its body
   seconds idle_time{75};    // between the requests of a connection
-  seconds write_time{30};   // for a client to take what is ready
-  seconds request_time{0};  // for a whole answer; 0: as long as it takes
-  seconds heartbeat{15};    // of silence before a stream says that it is alive
+  seconds write_time{30};   // that a write may wait for the client to read
+  seconds request_time{0};  // for a whole answer; 0: no limit
+  seconds heartbeat{15};    // of silence before a stream sends a comment
   seconds drain_time{30};   // after SIGTERM, for answers in flight
 };
 

@@ -15,8 +15,8 @@ bool valid_host(std::string_view host);
 // --cors-origin names it.
 bool is_cors_origin(std::string_view origin, const ServerOptions& options);
 
-// Why a request is not to be answered at all: another page's, or one that a page makes by a name that was
-// pointed at this machine (DNS rebinding).
+// Refuses requests of pages from other origins, and of pages whose host name was made to resolve to this
+// machine (DNS rebinding).
 openai::Refusal check_origin(const HttpRequest& request, const ServerOptions& options);
 
 // The names of a list of header fields, if it is one and not too long to be repeated.

@@ -51,8 +51,8 @@ ApiError refusal_of(WorkerPool::End end, App& app) {
 }
 
 template <typename Made>
-asio::awaitable<Made> prepared(Exchange& exchange, App& app, Made (*make)(std::string_view, const Service&),
-                               Clock::time_point deadline) {
+asio::awaitable<Made> prepared(HttpExchange& exchange, App& app,
+                               Made (*make)(std::string_view, const Service&), Clock::time_point deadline) {
   const auto begun = Clock::now();
   const LinkedStop stop(exchange.gone(), app.cut.get_token());
   auto work = std::make_shared<Preparation<Made>>(
@@ -76,12 +76,12 @@ asio::awaitable<Made> prepared(Exchange& exchange, App& app, Made (*make)(std::s
 
 }  // namespace
 
-asio::awaitable<openai::JobOrError> prepare(Exchange& exchange, App& app, MakeJob make,
-                                            Clock::time_point deadline) {
-  return prepared<openai::JobOrError>(exchange, app, make, deadline);
+asio::awaitable<openai::PreparedRequestOrError> prepare(HttpExchange& exchange, App& app, PrepareRequest make,
+                                                        Clock::time_point deadline) {
+  return prepared<openai::PreparedRequestOrError>(exchange, app, make, deadline);
 }
 
-asio::awaitable<openai::TokenAnswerOrError> prepare(Exchange& exchange, App& app, Convert make,
+asio::awaitable<openai::TokenAnswerOrError> prepare(HttpExchange& exchange, App& app, Convert make,
                                                     Clock::time_point deadline) {
   return prepared<openai::TokenAnswerOrError>(exchange, app, make, deadline);
 }

@@ -1,5 +1,5 @@
-// A request's first part, from its body to what the engine needs or to an answer: on the worker pool, so that
-// neither the sockets' threads nor the engine's wait for it.
+// The first part of a request: from its body to a PreparedRequest, or to an answer that needs no engine. It
+// runs on the worker pool, so that neither the sockets' threads nor the engine's wait for it.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -12,14 +12,15 @@
 
 namespace moesaic::server {
 
-using MakeJob = openai::JobOrError (*)(std::string_view body, const openai::Service& service);
+using PrepareRequest = openai::PreparedRequestOrError (*)(std::string_view body,
+                                                          const openai::Service& service);
 using Convert = openai::TokenAnswerOrError (*)(std::string_view body, const openai::Service& service);
 
-// For an App that is available. Takes the exchange's body. Where the client has gone meanwhile, what comes
-// back is of no use.
-asio::awaitable<openai::JobOrError> prepare(Exchange& exchange, App& app, MakeJob make,
-                                            Clock::time_point deadline);
-asio::awaitable<openai::TokenAnswerOrError> prepare(Exchange& exchange, App& app, Convert make,
+// For an App that is available. Takes the exchange's body. If the client has left meanwhile, the result is to
+// be dropped.
+asio::awaitable<openai::PreparedRequestOrError> prepare(HttpExchange& exchange, App& app, PrepareRequest make,
+                                                        Clock::time_point deadline);
+asio::awaitable<openai::TokenAnswerOrError> prepare(HttpExchange& exchange, App& app, Convert make,
                                                     Clock::time_point deadline);
 
 // When the answer to a request that begins now must be complete.

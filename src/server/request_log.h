@@ -11,9 +11,8 @@
 
 namespace moesaic::server {
 
-// Any thread may use it once it is open. A line that cannot be written, as on a full disk or into a pipe
-// that nobody reads, is lost; the request is not. Where the log is a file, standard error says so once, until
-// lines get through again.
+// Any thread may use it once it is open. A line that cannot be written (full disk, closed pipe) is lost; the
+// request is not. If the log is a file, standard error reports that once for each series of lost lines.
 class RequestLog {
  public:
   RequestLog() = default;  // on standard error
@@ -24,7 +23,7 @@ class RequestLog {
   Status open(const std::string& path);  // appends
   void request(const HttpRequest& request, const RequestRecord& record);
   void event(std::string_view event, std::string_view detail = {});
-  // An event "error" where nothing may be thrown any more.
+  // Logs an event "error". For places that must not throw.
   void failure(std::string_view what) noexcept;
   // The same of the exception that is being handled.
   void exception() noexcept;

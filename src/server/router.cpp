@@ -13,7 +13,7 @@
 namespace moesaic::server {
 namespace {
 
-using Handler = asio::awaitable<void> (*)(Exchange&, App&);
+using Handler = asio::awaitable<void> (*)(HttpExchange&, App&);
 
 struct Route {
   std::string_view method, path;  // a path that ends in '/' takes what follows too
@@ -126,7 +126,7 @@ std::string methods_of(const std::string& path) {
   return methods;
 }
 
-asio::awaitable<void> route(Exchange& exchange, App& app) {
+asio::awaitable<void> route(HttpExchange& exchange, App& app) {
   const Route* found = find_route(exchange.request());  // check_access let it pass
   exchange.record().route = found->path;
   co_await found->handler(exchange, app);

@@ -11,7 +11,7 @@
 namespace moesaic::server {
 
 // Checks the key, finds the handler and runs it; unknown paths and methods are answered here.
-asio::awaitable<void> route(Exchange& exchange, App& app);
+asio::awaitable<void> route(HttpExchange& exchange, App& app);
 
 // Whether a request for this path may go on to have its body read; nothing, or the refusal.
 openai::Refusal check_access(const HttpRequest& request, const App& app);

@@ -20,7 +20,7 @@
 #endif
 
 #include "base/error.h"
-#include "server/exchange.h"
+#include "server/connection.h"
 
 namespace moesaic::server {
 namespace {
@@ -183,7 +183,7 @@ asio::awaitable<void> Server::Impl::finish() {
 
 void Server::Impl::begin_drain() {
   if (app.draining.exchange(true)) return;
-  app.log.event("draining", fmt::format("{} answers under way", app.exchanges.load()));
+  app.log.event("draining", fmt::format("{} answers in flight", app.exchanges.load()));
   error_code ignored;
   acceptor.close(ignored);
   drain_until = Clock::now() + app.options.limits.drain_time;

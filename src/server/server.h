@@ -18,9 +18,9 @@ class Server {
   ~Server();
 
   uint16_t port() const;
-  // Serves until drain() or, with signals, SIGTERM or SIGINT; then lets the answers in flight finish, within
-  // drain_time; the others end with an error. A second signal does not wait for them. Fails if the model
-  // cannot be loaded or its device fails.
+  // Serves until drain() or, with signals, SIGTERM or SIGINT. Answers in flight then have drain_time to
+  // finish; the rest end with an error. A second signal ends them at once. Fails if the model cannot be
+  // loaded or its device fails.
   Status run(bool signals);
   // From any thread.
   void drain();

@@ -1,4 +1,4 @@
-#include "server/exchange.h"
+#include "server/connection.h"
 #include "server/handlers.h"
 
 namespace moesaic::server {

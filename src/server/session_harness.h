@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "server/exchange.h"
+#include "server/connection.h"
 
 namespace moesaic::server {
 

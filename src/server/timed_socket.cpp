@@ -1,6 +1,6 @@
 #include <boost/asio/redirect_error.hpp>
 
-#include "server/exchange.h"
+#include "server/connection.h"
 
 namespace moesaic::server {
 

@@ -41,7 +41,7 @@ class WorkerPool {
   enum class End {
     kDone,
     kBusy,       // the lane's queue is full, or the pool has stopped
-    kCancelled,  // or past the deadline: the work has not begun, or nobody waits for its result
+    kCancelled,  // or past the deadline: the work did not begin, or its result is not wanted any more
   };
   using Clock = std::chrono::steady_clock;
 

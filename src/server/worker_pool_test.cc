@@ -136,6 +136,7 @@ TEST_F(WorkerPoolTest, NobodyWaitsForWorkThatIsOfNoUse) {
   done.get_future().wait();
 }
 
+// No time is measured: the lane is blocked, so however late the timer fires, the deadline ends the wait.
 TEST_F(WorkerPoolTest, ADeadlineEndsTheWait) {
   auto blocked = block(Lane::kLarge);
   EXPECT_EQ(run(

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <random>
 
 #include "text/limited_json.h"
@@ -105,9 +104,10 @@ TEST(Tokenizer, ALimitLeavesTheFirstTokens) {
   }
 }
 
-// No text makes a long run of work out of few bytes: a quadratic step would take minutes here.
+// No text makes a long run of work out of few bytes. No clock: a quadratic step would be done 10^12 times for
+// each of these texts, and ctest's limit of time would end it.
 TEST(Tokenizer, HostileTextsTakeTimeByTheirLength) {
-  constexpr size_t kBytes = 256 << 10;
+  constexpr size_t kBytes = 1 << 20;
   const Tokenizer own = small::tokenizer();
   std::vector<const Tokenizer*> tokenizers = {&own};
   if (small::o200k() != nullptr) tokenizers.push_back(small::o200k());
@@ -131,11 +131,9 @@ TEST(Tokenizer, HostileTextsTakeTimeByTheirLength) {
   }
   for (const Tokenizer* tokenizer : tokenizers) {
     for (const std::string& text : texts) {
-      const auto start = std::chrono::steady_clock::now();
+      SCOPED_TRACE(text.substr(0, 20));
       const auto tokens = tokenizer->try_encode(text, true);
-      const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
       ASSERT_TRUE(tokens.ok()) << tokens.status().message();
-      EXPECT_LT(time.count(), 10) << text.substr(0, 20);
     }
   }
 }
@@ -230,21 +228,18 @@ TEST(O200k, TrickyTextsEncodeAsTiktokenDoes) {
   }
 }
 
-// Each takes 0.02 to 0.5 s on one 2.x GHz core; what is quadratic would take minutes.
+// Each takes 0.02 to 0.5 s on one 2.x GHz core; what is quadratic would exceed ctest's limit of time.
 TEST(O200k, AMegabyteOfAnythingIsLinear) {
   SKIP_WITHOUT_O200K();
   for (const std::string unit : {"a", "A", "Aa", " ", "\n", " \n", "日", "\u0301", "1", "!", "/", "<", "<|",
                                  "'s", "\u00a0", "A\u0301", "\xFF"}) {
     std::string text;
     while (text.size() < 1 << 20) text += unit;
-    const auto begin = std::chrono::steady_clock::now();
     const Result<Ids> tokens = small::o200k()->try_encode(text + "x", true);
-    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
     ASSERT_TRUE(tokens.ok()) << tokens.status().message();
     if (unit != "\xFF") {
       EXPECT_EQ(small::o200k()->decode(tokens.value()), text + "x");
     }
-    EXPECT_LT(spent.count(), 10) << testing::PrintToString(unit);
   }
 }
 

@@ -345,14 +345,14 @@ class Tune(Cli):
         out = self.tune("-t", 1)
         rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines() if line.startswith("| ")]
         self.assertEqual(rows[0], ["setting", "value", "best", "median", ""])
-        for setting in ("prefetch", "runs"):
+        for setting in ("prefetch, experts", "prefetch, dense", "runs"):
             lines = [row for row in rows if row[0] == setting]
             self.assertGreater(len(lines), 5)
             self.assertEqual(len({row[1] for row in lines}), len(lines))
             self.assertEqual([row[4] for row in lines if row[4]], ["chosen"])
             for row in lines:
                 self.assertGreaterEqual(float(row[2]), float(row[3]), row)
-        chosen = next(row[1] for row in rows if row[0] == "prefetch" and row[4])
+        chosen = next(row[1] for row in rows if row[0] == "prefetch, experts" and row[4])
         words = "no prefetch" if chosen == "none" else f"prefetch {chosen.split(':')[0].upper()} at "
         self.assertRegex(out, rf"(?m)^{words}.* \(measured now\); the read bandwidth of the machine is \d+\.\d\d GB/s$")
 

@@ -314,7 +314,7 @@ def full_pages(short):
 
 
 def terminated(short):
-    """SIGTERM under load: answers under way finish, nobody else is let in, status 0."""
+    """SIGTERM under load: answers in flight finish, nobody else is let in, status 0."""
     count, tokens = (8, 60) if short else (32, 200)
     server = Served("--max-batch", count, *QUIET).wait_ready()
     command = [MOESAIC, "bench-serve", "--url", server.url, "-o", "json", "--streams", str(count), "--seconds", "3", "-n", str(tokens)]
@@ -323,12 +323,12 @@ def terminated(short):
     server.process.send_signal(signal.SIGTERM)
     _, log = server.process.communicate(timeout=60)
     require(server.process.returncode == 0, f"it ended with {server.process.returncode}")
-    under_way = int(re.search(r"(\d+) answers under way", log)[1])
+    in_flight = int(re.search(r"(\d+) answers in flight", log)[1])
     report = json.loads(client.communicate(timeout=60)[0])[0]
     whole = report["requests"] - report["failed"]
-    require(whole >= count and under_way >= 1, f"{whole} whole answers, {under_way} under way")
+    require(whole >= count and in_flight >= 1, f"{whole} whole answers, {in_flight} in flight")
     require(report["tokens"] == tokens * whole, "an answer was cut")
-    print(f"terminated   {under_way} answers under way at SIGTERM, {whole} whole ones, none cut", flush=True)
+    print(f"terminated   {in_flight} answers in flight at SIGTERM, {whole} whole ones, none cut", flush=True)
 
 
 def cut(short):
@@ -358,7 +358,7 @@ def cut(short):
 
 
 def killed():
-    """Clients that die by kill -9 with their answers under way: every page is free again, others notice nothing."""
+    """Clients that die by kill -9 with their answers in flight: every page is free again, others notice nothing."""
     server = Served("--max-batch", 64, *QUIET).wait_ready()
     command = [MOESAIC, "bench-serve", "--url", server.url, "--streams", "32", "--seconds", "30", "-n", "500"]
     client = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -47,7 +47,7 @@ class TimedSocket : public std::enable_shared_from_this<TimedSocket> {
 };
 
 // One connection, on which requests are read and answered one after the other.
-class Connection : public Exchange {
+class Connection : public HttpExchange {
  public:
   Connection(tcp::socket socket, App& app);
   ~Connection() override { timed_->stop(); }

@@ -1,4 +1,4 @@
-#include "server/exchange.h"
+#include "server/connection.h"
 
 #include <fmt/format.h>
 
@@ -56,7 +56,7 @@ std::string text_of(const Fields& fields) {
 }  // namespace
 
 Connection::Connection(tcp::socket socket, App& app)
-    : Exchange(socket.get_executor(), app.bodies),
+    : HttpExchange(socket.get_executor(), app.bodies),
       app_(app),
       timed_(std::make_shared<TimedSocket>(std::move(socket))) {
   error_code ignored;

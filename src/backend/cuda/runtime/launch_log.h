@@ -22,7 +22,7 @@ class LaunchLog {
   };
 
   // The kernels of op (the pointer that scopes were given) since clear(), in order, each once:
-  // "few_kernel<Mxfp4Source, 1, SwiGlu> 180x4 x 256".
+  // "gemm_small_m_kernel<Mxfp4Source, 1, SwiGlu> 180x4 x 256".
   std::vector<std::string> kernels(const char* op) const;
   void clear() { uses_.clear(); }
 
@@ -43,7 +43,7 @@ class LaunchLog {
 // Of the innermost scope's log, if there is one.
 void note_launch(const void* kernel, dim3 grid, dim3 block, size_t shared);
 
-// A kernel's name as a person writes it: few_kernel<Mxfp4Source, 1, SwiGlu>.
+// A kernel's name as a person writes it: gemm_small_m_kernel<Mxfp4Source, 1, SwiGlu>.
 std::string readable_kernel(const std::string& mangled);
 
 }  // namespace moesaic::cuda

@@ -26,8 +26,8 @@ struct RepackParams {
   Kind kind;
   Rows order;
   int head_dim;
-  int64_t rows, units, blocks;  // rows that exist; the rest is zero
-  int64_t experts;              // one behind the other
+  int64_t rows, weight_tiles, blocks;  // rows that exist; the rest is zero
+  int64_t experts;                     // one behind the other
   uint8_t* data;
   uint8_t* scales;
   uint8_t* tops;  // kMxfp8
@@ -40,7 +40,7 @@ Status repack(const RepackParams& params, cudaStream_t stream);
 struct SlabParams {
   Raw source[2];  // gate and up, or down
   bool down;
-  sm90a::SlabLayout layout;
+  sm90::SlabLayout layout;
   int64_t experts;
   const float* bias[2];  // of the experts' gate and up, or down; [experts, rows of the section]
   uint8_t* out;

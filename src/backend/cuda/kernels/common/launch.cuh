@@ -1,4 +1,8 @@
-// What every kernel uses.
+// What every kernel uses: programmatic dependent launch, sums over warps and blocks, SwiGLU, float keys.
+//
+// Barriers block_sum() meets all threads of the block twice; all of them must call it. warp_sum() needs all
+//          lanes.
+// Ordering wait_for_predecessor() says what may be read when.
 #pragma once
 
 #include <cuda_runtime.h>

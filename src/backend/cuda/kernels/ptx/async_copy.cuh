@@ -3,16 +3,16 @@
 
 #include <cstdint>
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 __device__ __forceinline__ uint32_t smem_addr(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
-// The compiler keeps it instead of computing it again: shared memory's addresses in a cluster begin with a
-// slow read of a special register.
+// Makes the compiler keep the address in a register. Otherwise it computes it again, from a special register
+// that is slow to read where there are clusters.
 __device__ __forceinline__ uint32_t kept(uint32_t address) {
   asm volatile("" : "+r"(address));
   return address;
 }
-// The compiler has them in registers by then, and does not read or compute them later.
+// Makes the compiler have these values in registers at this point, not read or compute them later.
 __device__ __forceinline__ void materialize(const uint8_t*& a, uint64_t& b, const void* c, int d) {
   asm volatile("" : "+l"(a), "+l"(b) : "l"(c), "r"(d));
 }
@@ -74,10 +74,10 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t b, uint32_t parity) {
 __device__ __forceinline__ void mbarrier_wait(uint64_t* b, uint32_t parity) {
   mbarrier_wait(smem_addr(b), parity);
 }
-// A warp arrives by its first lane, behind __syncwarp(), for what all its lanes have read and written, and
-// a bulk copy may then overwrite what they have read. racecheck takes only the arriving lane's accesses for
-// ordered by that, and asks for a fence between reads and the copy (docs/design/cuda.md): a build for it,
-// MOESAIC_RACECHECK, has the fence and lets all lanes arrive, as often as a barrier of warps then expects.
+// A warp's first lane arrives, behind __syncwarp(), for all its lanes; a bulk copy may then overwrite what
+// they have read. racecheck counts only the arriving lane's accesses as ordered, and wants a fence between
+// reads and the copy (docs/design/cuda.md). So in a MOESAIC_RACECHECK build all lanes arrive, behind a fence,
+// and barriers of warps expect kWarpArrivals times as many arrivals.
 #ifdef MOESAIC_RACECHECK
 inline constexpr int kWarpArrivals = 32;
 #else
@@ -224,4 +224,4 @@ __device__ __forceinline__ void st_async(uint32_t address, float2 v, uint32_t ba
       : "memory");
 }
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

@@ -4,11 +4,10 @@
 //   prefill   blocks of 128 keys: scores, their maximum, weights exp(score - maximum) rounded to BF16,
 //             weighted values; spans of 8 blocks (1,024 keys), joined in order; the spans joined in order
 //             onto the sink, which is where the running maximum and sum start
-//   decoding  the row's pages in kv_splits_of() equal KV splits; each split's pages, every fourth, by four
-//   warps, each
-//             of which weighs a page relative to the greatest score so far (weights rounded to BF16, beside
-//             FP8 values to F16); the warps', and then the KV splits' results joined in order, relative to
-//             the greatest maximum; at last the sink
+//   decoding  the row's pages in kv_splits_of() equal KV splits. Each of four warps has every fourth page
+//             of a split; it weighs a page relative to the greatest score so far (weights rounded to BF16,
+//             beside FP8 values to F16). The warps' results, and then the KV splits', are joined in order,
+//             relative to the greatest maximum; the sink comes last
 #pragma once
 
 #include <cuda_bf16.h>
@@ -18,7 +17,7 @@
 
 namespace moesaic::cuda {
 
-// Consecutive rows of one sequence that a thread block computes together; one row: decoding.
+// Consecutive rows of one sequence that a CTA computes together; one row: decoding.
 struct alignas(16) RowTile {
   int row, count;
   int position;  // of the first row

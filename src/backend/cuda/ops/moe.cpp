@@ -85,7 +85,7 @@ Result<const MoeKernelConfig*> Moe::find_config(const LoadedModel& model, int ro
   for (const MoeKernelConfig& kernel_config : configs_of(model)) {
     if (kernel_config.name == name && takes(kernel_config, rows)) return &kernel_config;
   }
-  return invalid("the experts of {} rows: no kernel is named '{}'", rows, name);
+  return invalid("no MoE kernel '{}' takes {} rows", name, rows);
 }
 
 Result<DeferredResidual> Moe::run(const LoadedModel& model, int index, const Norm& norm,

@@ -22,7 +22,7 @@ class SampleTest : public testing::Test {
   void SetUp() override {
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
-    // Elsewhere the host samples: the kernel wants clusters of 8 thread blocks.
+    // Elsewhere the host samples: the kernel wants clusters of 8 CTAs.
     int major = 0;
     ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
     if (major != 9) GTEST_SKIP() << "sampled on the host on devices of compute capability " << major;

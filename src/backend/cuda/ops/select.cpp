@@ -107,7 +107,7 @@ constexpr RouterConfig kRouterConfigs[] = {
     {.name = "norm, router", .kernel = RouterKernel::kNormRouter},
 };
 
-// By clusters of 8 thread blocks.
+// By clusters of 8 CTAs.
 constexpr SampleConfig kSampleConfigs[] = {{"sample", kHopper, kMostSampledVocab}};
 
 bool within(int value, int most) { return most == 0 || value <= most; }

@@ -46,7 +46,7 @@ struct LinearShape {
 struct LinearConfig {
   std::string_view name;
   LinearKernel kernel = LinearKernel::kMma;
-  int tile = 0;  // tokens of a thread block; 0: wgmma's is chosen with the grid
+  int tile = 0;  // tokens of a CTA; 0: wgmma's is chosen with the grid
   int least_tokens = 1;
   int most_tokens = 0;  // 0: any number
   std::span<const Kind> kinds;

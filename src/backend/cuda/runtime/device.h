@@ -97,7 +97,7 @@ struct KernelAttributes {
   // Asks for the largest shared memory carveout, for kernels that run beside others: a multiprocessor with a
   // smaller one must become idle before the next kernel can have more.
   bool prefer_shared = false;
-  bool large_clusters = false;  // of more than 8 thread blocks
+  bool large_clusters = false;  // of more than 8 CTAs
 };
 // Holds for the current device only: call it through OncePerDevice (per_device.h).
 Status set_attributes(const void* kernel, const KernelAttributes& attributes);

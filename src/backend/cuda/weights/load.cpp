@@ -57,11 +57,12 @@ Status ModelLoader::load_layer(int index, const LayerWeights& w) {
   ASSIGN_OR_RETURN(layer.gate_bias, up_.vector({w.gate_bias}, name("gate bias")));
   ASSIGN_OR_RETURN(layer.up_bias, up_.vector({w.up_bias}, name("up bias")));
   ASSIGN_OR_RETURN(layer.down_bias, up_.vector({w.down_bias}, name("down bias")));
-  ASSIGN_OR_RETURN(layer.qkv, up_.matrix({w.q, w.k, w.v}, dense_kind(w.q), Rows::kHeads, config_.head_dim,
+  ASSIGN_OR_RETURN(layer.qkv, up_.matrix({w.q, w.k, w.v}, dense_kind(w.q), RowOrder::kHeads, config_.head_dim,
                                          kProjectionsPart, name("qkv")));
   layer.qkv.first_weight_tile =
       config_.q_size() / kWeightTileRows;  // K and V, with which the attention has more to do
-  ASSIGN_OR_RETURN(layer.o, up_.matrix({w.o}, dense_kind(w.o), Rows::kPlain, 0, kProjectionsPart, name("o")));
+  ASSIGN_OR_RETURN(layer.o,
+                   up_.matrix({w.o}, dense_kind(w.o), RowOrder::kPlain, 0, kProjectionsPart, name("o")));
   return load_experts(index, w);
 }
 
@@ -92,9 +93,9 @@ Status ModelLoader::load_experts(int index, const LayerWeights& w) {
   const auto kind = [&](const ExpertsView& e) {
     return kind_of(e.first.format, DenseFormat::kAsLoaded, model_.w4a8);
   };
-  ASSIGN_OR_RETURN(layer.gate_up, up_.experts({w.gate, w.up}, kind(w.gate), Rows::kPairs, kExpertsPart,
+  ASSIGN_OR_RETURN(layer.gate_up, up_.experts({w.gate, w.up}, kind(w.gate), RowOrder::kPairs, kExpertsPart,
                                               name("gate_up experts"), model_.slabs ? &fc1 : nullptr));
-  ASSIGN_OR_RETURN(layer.down, up_.experts({w.down}, kind(w.down), Rows::kPlain, kExpertsPart,
+  ASSIGN_OR_RETURN(layer.down, up_.experts({w.down}, kind(w.down), RowOrder::kPlain, kExpertsPart,
                                            name("down experts"), model_.slabs ? &fc2 : nullptr));
   return {};
 }
@@ -126,7 +127,7 @@ Status ModelLoader::run(const ModelWeights& weights, const LoadProgress& progres
     if (progress) progress(count, config_.layers + 1);
   };
   ASSIGN_OR_RETURN(model_.embed, up_.table(weights.embed, kEmbeddingPart, "embedding"));
-  ASSIGN_OR_RETURN(model_.head, up_.matrix({weights.head}, dense_kind(weights.head), Rows::kPlain, 0,
+  ASSIGN_OR_RETURN(model_.head, up_.matrix({weights.head}, dense_kind(weights.head), RowOrder::kPlain, 0,
                                            kHeadPart, "lm_head"));
   float top = 0;
   ASSIGN_OR_RETURN(model_.final_norm, up_.vector({weights.final_norm}, "final norm", &top));

@@ -12,7 +12,7 @@
 //     kMxfp4            [lane][16 bytes = 4 words: m, j], a word as dequant.cuh spells it
 //   scales, per weight tile and block: [g][4 = m, h]: a byte each (E8M0) for kMxfp4 and kMxfp8, F16 for kQ8_0
 //
-// Rows are permuted so that what an epilogue joins stands in one lane: see Rows.
+// Rows are permuted so that what an epilogue joins stands in one lane: see RowOrder.
 #pragma once
 
 #include <cstdint>
@@ -39,24 +39,24 @@ inline bool in_quads(Kind kind) { return kind == Kind::kMxfp4Quads || kind == Ki
 inline bool takes_bf16(Kind kind) { return kind == Kind::kBF16 || in_quads(kind); }
 
 // Which source row stands at (weight_tile, m, h, g).
-enum class Rows : uint8_t {
+enum class RowOrder : uint8_t {
   kPlain,  // 32 weight_tile + 16 m + 8 h + g
   kPairs,  // two sources (gate, up): row 16 weight_tile + 8 m + g of source h
-  kHeads,  // halves of a head, which RoPE joins: pair p = 16 (weight_tile mod D/32) + 8 m + g, row head D + p
-           // + h D / 2
+  kHeads,  // halves of a head, which RoPE joins: pair p = 16 (weight_tile mod D/32) + 8 m + g, row
+           // head D + p + h D / 2
 };
 
 struct Matrix {
   Kind kind = Kind::kBF16;
-  Rows order = Rows::kPlain;
+  RowOrder order = RowOrder::kPlain;
   int64_t rows = 0, cols = 0;     // of one expert
   int64_t weight_tiles = 0;       // of one expert
   int head_dim = 0;               // for kHeads
   int64_t first_weight_tile = 0;  // whose results are needed first
   int64_t experts = 1;
   DeviceBuffer data, scales;
-  DeviceBuffer
-      tops;  // kMxfp8: [weight_tiles][32] each row's largest scale, at least 1, in a block of scales' order
+  // kMxfp8: [weight_tiles][32] each row's largest scale, at least 1, in a block of scales' order.
+  DeviceBuffer tops;
   int64_t weight_tile_bytes() const;        // of data
   int64_t weight_tile_scale_bytes() const;  // of scales
   int64_t weight_tile_top_bytes() const { return kind == Kind::kMxfp8 ? kWeightTileRows : 0; }

@@ -6,14 +6,11 @@
 // 32-bit word, out of which the instruction picks a byte by an immediate. Both operands are streams of quads,
 // scales beside their blocks, in the order in which a warp's lanes (lane = 4 g + c) want them:
 //
-//   weights, 32 rows (a weight tile: MMA tiles m = 0, 1, halves h = 0, 1), 2,176 bytes a quad of E2M1, 4,224
-//   of E4M3
-//     [lane] a word: the scales of row 16 (c / 2) + 8 (c % 2) + g. Tile m takes them from lanes c = 2 m, 2 m
-//     + 1
-//     E2M1 [block][lane][word 2 m + j]: columns 8 c + 4 j + {0..3} of rows 16 m + g and 16 m + 8 + g, 4 bits
-//     each
-//     E4M3 [block][m][lane][word 2 j + h]: the same columns of row 16 m + 8 h + g, a byte each, as the MMA
-//     takes them
+//   weights, 32 rows (a weight tile: MMA tiles m = 0, 1, halves h = 0, 1)
+//   a quad: 2,176 bytes of E2M1, 4,224 of E4M3
+//     [lane] a word: the scales of row 16 (c / 2) + 8 (c % 2) + g; tile m takes them from lanes 2 m, 2 m + 1
+//     E2M1 [block][lane][word 2 m + j]: columns 8 c + 4 j + {0..3} of rows 16 m + g and 16 m + 8 + g
+//     E4M3 [block][m][lane][word 2 j + h]: the same columns of row 16 m + 8 h + g, as the MMA takes them
 //     A last quad of fewer blocks is shorter.
 //   tokens, 8 of them (a group), 1,056 bytes a quad of E4M3
 //     [block / 2][lane][block % 2]: columns 8 c .. 8 c + 7 of token g, a byte each

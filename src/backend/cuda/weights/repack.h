@@ -24,7 +24,7 @@ inline constexpr float kMostQ8Scale = 511.0f;
 struct RepackParams {
   Raw source[2];
   Kind kind;
-  Rows order;
+  RowOrder order;
   int head_dim;
   int64_t rows, weight_tiles, blocks;  // rows that exist; the rest is zero
   int64_t experts;                     // one behind the other

@@ -7,7 +7,7 @@
 
 namespace moesaic::cuda::sm90 {
 
-// A block a slab: 8 rows, of which in FC1 the even ones are gate rows and the odd ones up rows.
+// A CTA a slab: 8 rows, of which in FC1 the even ones are gate rows and the odd ones up rows.
 __global__ static void slab_kernel(const SlabParams p) {
   const int slab = blockIdx.x;
   const int64_t expert = blockIdx.y;

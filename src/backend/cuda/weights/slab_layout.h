@@ -1,17 +1,16 @@
 // Memory layout of MXFP4 expert weights for the decode operator (moe_decode.cu), sm_90a. Written by
 // repack.cu.
 //
-// slab  = 8 rows x 2880 columns of one expert, three thirds of 30 K blocks (5 warps of 6 blocks each), 4096
-// bytes each:
-//         per warp 816 bytes: words of blocks 0-3 [32 lanes][4], words of blocks 4-5 [32 lanes][2], E8M0 [8
-//         rows][6]; then, in the first third, 8 BF16 biases, in the second 8 bytes, the rows' largest scales
-//         (at least 1). Lane = 4 * row + t holds columns 8t..8t+7 of each block as one word.
+// slab  = 8 rows x 2880 columns of one expert, in three thirds of 30 K blocks (5 warps of 6 blocks each).
+//         A third has 4096 bytes: per warp 816 bytes, which are words of blocks 0-3 [32 lanes][4], words of
+//         blocks 4-5 [32 lanes][2] and E8M0 [8 rows][6]; then in the first third 8 BF16 biases, in the second
+//         8 bytes, the rows' largest scales (at least 1). Lane = 4 * row + t holds columns 8t..8t+7 of each
+//         block as one word.
 // slab pair = two slabs (16 rows), third by third: slab a's, slab b's.
 // FC1   = [expert][360 slab pairs], rows 2i gate and 2i+1 up as in the checkpoint.
 // FC2   = [expert][slab pairs, then single slabs], rows in order, dealt to one CTA per multiprocessor so that
-// CTAs
-//         differ by one slab at most. CTA c has the slab pairs c, c + sms, .. and one single slab, if it has
-//         one slab pair fewer than CTA 0 or if there are singles left. SlabLayout says how many there are:
+//         CTAs differ by one slab at most. CTA c has the slab pairs c, c + sms, .. and one single slab, if it
+//         has one slab pair fewer than CTA 0 or if there are singles left. SlabLayout has the numbers:
 //
 //            sms  slab pairs  singles              rows of a CTA
 //            132         132  96 of CTAs 0..95     24 or 16

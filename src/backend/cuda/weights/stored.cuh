@@ -48,12 +48,12 @@ struct SourceRow {
 __device__ inline SourceRow row_at(const RepackParams& p, const Raw* sources, int64_t weight_tile, int m,
                                    int h, int g) {
   switch (p.order) {
-    case Rows::kPairs: {
+    case RowOrder::kPairs: {
       const Raw* s = &sources[h];
       const int64_t row = weight_tile * 16 + 8 * m + g;
       return {s, row < s->rows ? row : -1};
     }
-    case Rows::kHeads: {
+    case RowOrder::kHeads: {
       const int64_t per_head = p.head_dim / kWeightTileRows;
       const int64_t row =
           weight_tile / per_head * p.head_dim + weight_tile % per_head * 16 + 8 * m + g + h * p.head_dim / 2;

@@ -209,7 +209,7 @@ Result<Raw> Uploader::place(const ExpertsView& e, Stage* stage, int64_t& at,
              .expert_scale_stride = m.rows * scales};
 }
 
-// sections: one, or gate and up for Rows::kPairs, of the experts from `expert` on. Fills the weight tiles
+// sections: one, or gate and up for RowOrder::kPairs, of the experts from `expert` on. Fills the weight tiles
 // from `weight_tile` on.
 Status Uploader::repack(const std::vector<ExpertsView>& sections, const Matrix& out, int64_t expert,
                         int64_t weight_tile, const Slabs* slabs) {
@@ -261,8 +261,8 @@ Status Uploader::repack(const std::vector<ExpertsView>& sections, const Matrix& 
   return stage != nullptr ? check(cudaEventRecord(stage->repacked, stream_), "upload") : Status();
 }
 
-Result<Matrix> Uploader::matrix(const std::vector<MatrixView>& sections, Kind kind, Rows order, int head_dim,
-                                const char* part, const std::string& name) {
+Result<Matrix> Uploader::matrix(const std::vector<MatrixView>& sections, Kind kind, RowOrder order,
+                                int head_dim, const char* part, const std::string& name) {
   Matrix out{.kind = kind, .order = order, .cols = sections[0].cols, .head_dim = head_dim};
   for (const MatrixView& m : sections) out.rows += m.rows, out.weight_tiles += weight_tiles_of(m.rows);
   RETURN_IF_ERROR(allocate(out, part, name));
@@ -281,7 +281,7 @@ Result<Matrix> Uploader::matrix(const std::vector<MatrixView>& sections, Kind ki
   return out;
 }
 
-Result<Matrix> Uploader::experts(const std::vector<ExpertsView>& sections, Kind kind, Rows order,
+Result<Matrix> Uploader::experts(const std::vector<ExpertsView>& sections, Kind kind, RowOrder order,
                                  const char* part, const std::string& name, const Slabs* slabs) {
   Matrix out{.kind = kind, .order = order, .cols = sections[0].first.cols, .experts = sections[0].count};
   for (const ExpertsView& s : sections) out.rows += s.first.rows;

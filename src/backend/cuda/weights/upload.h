@@ -40,12 +40,12 @@ class Uploader {
 
   // sections: stacked matrices of one format (Q, K and V, or one); part: the line of memory() that it counts
   // for, name: of the tensor, for errors.
-  Result<Matrix> matrix(const std::vector<MatrixView>& sections, Kind kind, Rows order, int head_dim,
+  Result<Matrix> matrix(const std::vector<MatrixView>& sections, Kind kind, RowOrder order, int head_dim,
                         const char* part, const std::string& name);
-  // sections: gate and up (Rows::kPairs), or one.
+  // sections: gate and up (RowOrder::kPairs), or one.
   // slabs, if wanted: the experts go there, and not into the matrix.
-  Result<Matrix> experts(const std::vector<ExpertsView>& sections, Kind kind, Rows order, const char* part,
-                         const std::string& name, const Slabs* slabs = nullptr);
+  Result<Matrix> experts(const std::vector<ExpertsView>& sections, Kind kind, RowOrder order,
+                         const char* part, const std::string& name, const Slabs* slabs = nullptr);
   Result<Table> table(const MatrixView& m, const char* part, const std::string& name);
   // Floats one behind the other, checked for NaN and infinity; *largest: the largest magnitude.
   Result<DeviceBuffer> vector(const std::vector<MatrixView>& parts, const std::string& name,

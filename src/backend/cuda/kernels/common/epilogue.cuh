@@ -4,8 +4,8 @@
 //          SwiGlu  out = swiglu(gate + bias, up + bias), in F16 or BF16
 //          Qkv     bias; RoPE on Q and K; Q stored in BF16, K and V appended to their pages (kv_page.h)
 // Shapes   (weight_tile, pair) names the rows 16 m + g and 16 m + 8 + g of a weight tile, pair = 8 m + g: the
-//          two that a lane of the MMA holds. Rows are ordered (Rows in weights/matrix.h) so that these are
-//          gate and up of one column, or the two halves of a head that RoPE joins.
+//          two that a lane of the MMA holds. Rows are ordered (RowOrder in weights/matrix.h) so that these
+//          are gate and up of one column, or the two halves of a head that RoPE joins.
 // Roles    any thread, each pair on its own: no shared memory, no barriers.
 // Ordering prepare() reads what does not depend on the product (bias, residual, rotation, the place of K and
 //          V), so that a kernel can call it before its sums are there; finish() writes. Each value has one

@@ -28,7 +28,7 @@ inline constexpr int kRowStride = kWeightTileRows + 1;  // floats of a token's r
 
 // ---- the contraction ----
 
-// Blocks that a warp holds, besides those in flight. More of them cost the second thread block of a
+// Blocks that a warp holds, besides those in flight. More of them cost the second CTA of a
 // multiprocessor its registers: four 2 KB blocks instead of two made the QKV projection 28% slower (H200).
 template <class Source, int kTiles>
 inline constexpr int kAhead = Source::kBlockBytes >= 2048 ? 2 : 4;

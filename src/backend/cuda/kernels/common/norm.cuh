@@ -40,7 +40,7 @@ __device__ inline void residual(const Norm& p, int row, int i, float4 (&sum)[kNo
   }
 }
 
-// The row's normed values in shared memory, by one block of kNormThreads: the order of the sum is the same
+// The row's normed values in shared memory, by one CTA of kNormThreads: the order of the sum is the same
 // wherever a row is normed. scratch: a float a warp.
 __device__ inline void norm_row(const Norm& p, int row, float4* values, float* scratch) {
   float squares = 0;

@@ -2,8 +2,7 @@
 //
 // Maths    norm_kernel      norm.cuh
 //          router_kernel    logits[row, e] = router[e] . x[row] + bias[e] in F32
-//          score_kernel     both, for up to 256 rows: sum_i x_i g_i w_i and sum_i x_i^2, then the norm's
-//          factor
+//          score_kernel     both, for up to 256 rows: sum_i x_i g_i w_i, then the norm's factor
 //          choose_kernel    both, top-k and work list, for up to 8 rows
 //          route_kernel     top-k and work list for up to 64 rows; beyond, top_k_kernel and plan_kernel
 //          rotations_kernel cosine and sine of position * frequency, in double
@@ -107,7 +106,7 @@ struct Sizes {
 __device__ Sizes operator+(const Sizes& a, const Sizes& b) {
   return {a.permuted_rows + b.permuted_rows, a.work_tiles + b.work_tiles, a.starts + b.starts};
 }
-// Over the first warps of the block, in all its threads: the sum of the threads before, and of all.
+// Over the first warps of the CTA, in all its threads: the sum of the threads before, and of all.
 struct Scan {
   Sizes before, total;
 };
@@ -201,7 +200,7 @@ __global__ void __launch_bounds__(1024) plan_kernel(const Route p, int warps) {
   plan(p, p.ids, warps, plan_counts, scratch);
 }
 
-// Both in one block, for the rows of decoding.
+// Both in one CTA, for the rows of decoding.
 constexpr int kRoutedAtOnce = 64;
 __global__ void __launch_bounds__(1024) route_kernel(const Route p, int warps) {
   extern __shared__ int route_ids[];  // [pairs], then the plan's counts
@@ -212,9 +211,8 @@ __global__ void __launch_bounds__(1024) route_kernel(const Route p, int warps) {
   plan(p, route_ids, warps, route_ids + p.rows * p.top_k, scratch);
 }
 
-// Norm, router and route in one kernel, for the few rows of decoding: a warp an expert, whose weights are
-// read while the kernel before still runs; every block norms its row for itself, and the last block to arrive
-// routes all rows.
+// Norm, router and route in one kernel, for decoding: a warp an expert, whose weights are read while the
+// predecessor still runs. Every CTA norms its row for itself, and the last CTA to arrive routes all rows.
 constexpr int kRouterLoads = 24;  // float4 a lane: hidden up to 3,072
 __global__ void __launch_bounds__(kNormThreads)
     choose_kernel(const Norm n, const Router r, const Route t, int* arrived) {
@@ -258,7 +256,7 @@ __global__ void __launch_bounds__(kNormThreads)
 }
 
 // Norm and router for the rows of decoding, as short as can be, because nothing runs beside it: kScored
-// experts a block, whose weights are in registers before the kernel waits; the logits of a row are summed
+// experts a CTA, whose weights are in registers before the kernel waits; the logits of a row are summed
 // before the norm's factor is known, so that one meeting of the threads serves all sums.
 constexpr int kScoreLoads = 6;  // float4 a thread: hidden up to 3,072
 template <int kScored>
@@ -311,7 +309,7 @@ __device__ __forceinline__ void load_row(const Norm& n, int row, float4 (&x)[kSc
   }
 }
 
-// A block has rows blockIdx.y, blockIdx.y + gridDim.y, ...
+// A CTA has rows blockIdx.y, blockIdx.y + gridDim.y, ...
 template <int kScored>
 __global__ void __launch_bounds__(kNormThreads) score_kernel(const Norm n, const Router r) {
   __shared__ float scratch[2][kNormThreads / 32][kScored + 1];
@@ -380,7 +378,7 @@ Status run_score(const Norm& n, const Router& r, cudaStream_t stream) {
 }
 Status score(const Norm& n, const Router& r, cudaStream_t stream) {
   static_assert(kNormThreads == 128, "score_kernel adds four warps");
-  // One row: a thread has little to load, and blocks are few even so.
+  // One row: a thread has little to load, and there are few CTAs even so.
   return n.rows == 1 ? run_score<2>(n, r, stream) : run_score<4>(n, r, stream);
 }
 Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cudaStream_t stream) {

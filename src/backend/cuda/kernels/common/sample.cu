@@ -42,7 +42,7 @@ constexpr double kFar = 32;                      // temperatures below the top
 constexpr double kReach = kFar * (1 - 0x1p-53);  // the number before
 constexpr double kAnywhere = 1e39;               // further than two floats can be apart
 constexpr int kListed = 256;
-// A mass is a probability over the likeliest token's, in 2^-33, and summed in two halves of 32 bits: a block
+// A mass is a probability over the likeliest token's, in 2^-33, and summed in two halves of 32 bits: a CTA
 // has at most 2^15 tokens of the row, an upper half at most 2^16.
 constexpr float kMassOne = 8589934592.0f;
 constexpr int kHalf = 17;
@@ -66,7 +66,7 @@ struct SampleShared {
   uint64_t best[kWarps];
   uint64_t block_best;
   double sums[kWarps], block_sum;
-  Listed list[kListed];  // of the cluster's first block
+  Listed list[kListed];  // of the cluster's first CTA
   uint32_t listed;
   // Where the prefix ends: the bin, what lies before it and what it holds; or the token.
   int bin;
@@ -85,7 +85,7 @@ struct LogitRange {
 // By id; by likelihood, as finely as it matters to sampling and as far as kFar; by the logit itself.
 enum class Order { kIds, kLikelihood, kLogits };
 
-// The part of a row that a block has, and how the row's tokens are weighed and ordered.
+// The part of a row that a CTA has, and how the row's tokens are weighed and ordered.
 struct LogitRow {
   const float* logits;
   int first, last;
@@ -127,7 +127,7 @@ struct LogitRow {
   __device__ static uint64_t mass(double x) {
     return static_cast<uint64_t>(__expf(static_cast<float>(-x)) * kMassOne + 0.5f);
   }
-  // Calls body(logit, id) for every token of the block, kAhead loads ahead of the arithmetic and all lanes of
+  // Calls body(logit, id) for every token of the CTA, kAhead loads ahead of the arithmetic and all lanes of
   // a warp together: -infinity behind the last. 25 rounds make up 201,088 tokens.
   template <int kAhead, typename Body>
   __device__ void each_logit(Body&& body) const {
@@ -180,7 +180,7 @@ __device__ void add(SampleShared& s, int bin, uint64_t mass) {
   add(s, bin, 1, mass & ((1u << kHalf) - 1), static_cast<uint32_t>(mass >> kHalf));
 }
 
-// What the row has in the thread's bin, once every block has filled its histogram.
+// What the row has in the thread's bin, once every CTA has filled its histogram.
 __device__ Measure gather(const cg::cluster_group& cluster, SampleShared& s) {
   const int t = static_cast<int>(threadIdx.x);
   cluster.sync();
@@ -274,8 +274,8 @@ struct Bin {
   Measure before;  // of the tokens that come before
 };
 
-// Narrows to a bin of a few tokens in which the shortest prefix ends that reaches the target, as the whole
-// row must. first: the row's first histogram.
+// The bin in which the shortest prefix ends that reaches the target, narrowed until it has at most `most`
+// tokens. The whole row must reach the target. first: the row's first histogram.
 __device__ Bin find_bin(const cg::cluster_group& cluster, const LogitRow& row, Measure first,
                         const PrefixTarget& target, int most, SampleShared& s) {
   Bin bin;
@@ -293,8 +293,8 @@ __device__ Bin find_bin(const cg::cluster_group& cluster, const LogitRow& row, M
   }
 }
 
-// Lists the tokens in `range` whose keys are wanted in the memory of the cluster's first block, at most
-// kListed. Returns how many.
+// Lists the tokens in `range` whose keys are wanted, in the first CTA's memory, and returns how many there
+// are: at most kListed.
 template <typename Wants>
 __device__ int list_tokens(const cg::cluster_group& cluster, const LogitRow& row, const LogitRange& range,
                            Wants&& wants, SampleShared& s) {
@@ -309,7 +309,7 @@ __device__ int list_tokens(const cg::cluster_group& cluster, const LogitRow& row
   return static_cast<int>(list.listed);
 }
 
-// The few tokens of a bin compared each with each by kTogether threads a token.
+// The end of the prefix, by comparing a bin's tokens each with each, kTogether threads a token.
 __device__ Prefix last_of_listed(const cg::cluster_group& cluster, const LogitRow& row, const Bin& bin,
                                  const PrefixTarget& target, SampleShared& s) {
   constexpr int kTogether = kThreads / kListed;
@@ -344,7 +344,7 @@ __device__ Prefix find_prefix(const cg::cluster_group& cluster, const LogitRow& 
   return last_of_listed(cluster, row, find_bin(cluster, row, first, target, kListed, s), target, s);
 }
 
-// The sum over the block's threads.
+// The sum over the CTA's threads.
 __device__ Measure total_of(Measure own, SampleShared& s) {
   scan(own, s);
   return s.warps[kWarps - 1];
@@ -447,7 +447,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
     p.sampled_tokens[index] = result.token = token;
     result.fault = *p.fault, result.likeliest = likeliest;
   }
-  cluster.sync();  // the others may still be reading this block's memory
+  cluster.sync();  // the others may still be reading this CTA's memory
 }
 
 __global__ void step_inputs_kernel(const StepInputs p) {

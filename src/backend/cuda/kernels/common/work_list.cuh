@@ -29,7 +29,7 @@ __device__ void top_k_row(const Route& p, int row, int lane, int32_t* ids) {
   });
 }
 
-// All rows, by one block: a warp reads its next row's logits while it chooses.
+// All rows, by one CTA: a warp reads its next row's logits while it chooses.
 template <int kMostExperts>
 __device__ void top_k_rows(const Route& p, int32_t* ids) {
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;

@@ -127,7 +127,7 @@ __device__ __forceinline__ void cp_async_bulk(void* dst, const void* src, int by
       "l"(src), "r"(bytes), "r"(smem_addr(bar))
       : "memory");
 }
-// What another thread block may just have written.
+// What another CTA may just have written.
 __device__ __forceinline__ uint4 ld_volatile(const void* p) {
   uint4 v;
   asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -136,7 +136,7 @@ __device__ __forceinline__ uint4 ld_volatile(const void* p) {
                : "memory");
   return v;
 }
-// In global memory: who sees the value sees what the block wrote before its last barrier.
+// In global memory: who sees the value sees what the CTA wrote before its last barrier.
 __device__ __forceinline__ void st_release(int* to, int value) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
@@ -201,13 +201,13 @@ __device__ __forceinline__ void cluster_arrive_relaxed() {
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// The address of the same variable in the shared memory of another block of the cluster.
+// The address of the same variable in the shared memory of another CTA of the cluster.
 __device__ __forceinline__ uint32_t mapa(const void* p, uint32_t rank) {
   uint32_t a;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(smem_addr(p)), "r"(rank));
   return a;
 }
-// Completes 16 (8) bytes on `barrier`, in the same block's memory: who waits on it sees them.
+// Completes 16 (8) bytes on `barrier`, in the same CTA's memory: who waits on it sees them.
 __device__ __forceinline__ void st_async(uint32_t address, float4 v, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(

@@ -20,8 +20,7 @@ __device__ __forceinline__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Keeps the compiler from moving uses of D before this point: call it between warpgroup_wait() and the first
-// use.
+// Keeps the compiler from moving uses of D before this point: to be called behind warpgroup_wait().
 template <int N>
 __device__ __forceinline__ void warpgroup_fence_operand(float (&d)[N]) {
 #pragma unroll

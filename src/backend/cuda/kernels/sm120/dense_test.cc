@@ -54,7 +54,7 @@ struct Packed {
   DeviceBuffer data;
   QuadWeights weights;
 
-  Packed(int r, int c, Element e, Rows order, int head_dim, std::mt19937& rng)
+  Packed(int r, int c, Element e, RowOrder order, int head_dim, std::mt19937& rng)
       : rows(r), cols(c), element(e) {
     const std::vector<uint16_t> bf16 = random_bf16(static_cast<size_t>(rows) * cols, 0.1f, rng);
     values = rounded(bf16, element);
@@ -105,7 +105,7 @@ TEST_P(Dense, RowsWithBiasAndResidual) {
   constexpr int kRows = 333, kStride = 340;
   for (const int cols : {32, 288, 2880}) {
     std::mt19937 rng(11);
-    const Packed w(kRows, cols, GetParam(), Rows::kPlain, 0, rng);
+    const Packed w(kRows, cols, GetParam(), RowOrder::kPlain, 0, rng);
     const Values bias = random_values(kRows, rng);
     const DeviceBuffer d_bias = upload(bias);
     Values first;
@@ -154,7 +154,7 @@ struct Heads {
 TEST_P(Dense, HeadsWithRotation) {
   using H = Heads;
   std::mt19937 rng(13);
-  const Packed w(H::kRows, H::kCols, GetParam(), Rows::kHeads, H::kDim, rng);
+  const Packed w(H::kRows, H::kCols, GetParam(), RowOrder::kHeads, H::kDim, rng);
   const Values bias = random_values(H::kRows, rng);
   for (const int count : {1, 11, 30, 70}) {
     const Input x(count, H::kCols, rng);

@@ -1,4 +1,4 @@
-// What becomes of a tile's sums, which a thread block has in shared memory: SwiGLU and a new quantisation,
+// What becomes of a tile's sums, which a CTA has in shared memory: SwiGLU and a new quantisation,
 // rows for the next norm or the residual, or heads.
 #pragma once
 
@@ -45,7 +45,7 @@ __device__ inline float total(const TileSums& t, int token, int row) {
   return sum;
 }
 
-// ---- epilogues, by all threads of a block ----
+// ---- epilogues, by all threads of a CTA ----
 
 // Two weight tiles are 32 values of SwiGLU, a block of the second product's contraction: 16 lanes make it,
 // each a value of either weight tile.

@@ -39,7 +39,7 @@ inline constexpr int tile_tokens(Tile tile) {
 }
 
 // The kernel behind a tile: gemm_small_m.cuh for so many groups of 8 tokens, or with groups = 0
-// gemm_large_m.cuh, with as many stages as leave room for a second thread block where that is possible.
+// gemm_large_m.cuh, with as many stages as leave room for a second CTA where that is possible.
 struct TileShape {
   int groups = 0;
   int tokens = 0, weight_tiles = 0, stages = 0;
@@ -51,10 +51,10 @@ inline constexpr TileShape shape_of(Element weights, Tile tile) {
   if (tile == Tile::kPrefill) return {.tokens = 128, .weight_tiles = 4, .stages = eight_bits ? 2 : 3};
   return {.tokens = 128, .weight_tiles = 2, .stages = eight_bits ? 3 : 2};
 }
-// Of a small-M thread block, by epilogue: SwiGLU's blocks of 32 values need two.
+// Of a small-M CTA, by epilogue: SwiGLU's blocks of 32 values need two.
 inline constexpr int kSwiGluWeightTiles = 2, kRowWeightTiles = 1;
 
-// For so many tokens of one matrix: more rows to a thread block only where there are blocks enough.
+// For so many tokens of one matrix: more rows to a CTA only where there are CTAs enough.
 inline constexpr Tile dense_tile(int tokens) {
   if (tokens > 512) return Tile::kPrefill;
   for (const Tile tile : {Tile::k8, Tile::k16, Tile::k32, Tile::k64}) {
@@ -78,7 +78,7 @@ Status gemm(const QuadWeights& w, const Tokens& x, Tile tile, const SwiGluMx& ou
 const void* any_tile();  // one of the kernels, to see what code there is of them
 // out[permuted_row, row] (+)= value + bias[expert, row]
 Status gemm(const QuadWeights& w, const Tokens& x, Tile tile, const Store& out, cudaStream_t stream);
-// Rows in the order of Rows::kHeads, one matrix.
+// Rows in the order of RowOrder::kHeads, one matrix.
 Status gemm(const QuadWeights& w, const Tokens& x, Tile tile, const Qkv& out, cudaStream_t stream);
 
 }  // namespace moesaic::cuda::sm120

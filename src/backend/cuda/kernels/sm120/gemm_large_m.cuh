@@ -38,8 +38,7 @@ struct LargeMTile {
   static_assert(kShared + kBlockShared <= kSmShared && kWeightTiles <= 32 && kAllGroups <= 32);
 };
 
-// One warp starts a stage: a lane each weight tile and group. Weights first, which wait for no other
-// kernel.
+// The first warp starts a stage's copies: a lane for each weight tile and each group of tokens.
 template <Element kA, class Tile, int kWeightTiles>
 struct Stages {
   const Product& p;

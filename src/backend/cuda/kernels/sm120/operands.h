@@ -20,7 +20,7 @@ struct Tokens {
   int tile = 8;   // permuted rows of a work tile, at most
   int count = 0;  // without work tiles
 };
-// Rows in the order of Rows::kPairs (matrix.h): a = gate sigmoid(alpha gate) (up + 1), gate clamped from
+// Rows in the order of RowOrder::kPairs (matrix.h): a = gate sigmoid(alpha gate) (up + 1), gate clamped from
 // above, up from both sides, as tokens of the second product, numbered as in the first.
 struct SwiGluMx {
   uint8_t* out = nullptr;

@@ -53,7 +53,7 @@ DeviceBuffer packed(const std::vector<const Experts*>& sources, int experts, int
   const int64_t rows = static_cast<int64_t>(sources.size()) * first.rows;
   RepackParams p{.source = {first.raw(), sources.back()->raw()},
                  .kind = Kind::kMxfp4Quads,
-                 .order = sources.size() == 2 ? Rows::kPairs : Rows::kPlain,
+                 .order = sources.size() == 2 ? RowOrder::kPairs : RowOrder::kPlain,
                  .rows = rows,
                  .weight_tiles = rows / kWeightTileRows,
                  .blocks = first.cols / kBlock,

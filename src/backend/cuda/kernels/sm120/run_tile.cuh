@@ -39,7 +39,7 @@ Status run(void (*)(Params...), const Result<const void*>& code, const Product& 
                 epilogue);
 }
 
-// kWeightTiles: of a small-M thread block.
+// kWeightTiles: of a small-M CTA.
 template <Element kA, int kWeightTiles, Tile kTile, class Epilogue>
 Status run_shape(const Product& p, const Epilogue& epilogue, cudaStream_t stream) {
   constexpr TileShape kShape = shape_of(kA, kTile);

@@ -12,7 +12,7 @@
 
 namespace moesaic::cuda::sm120 {
 
-// The kernel of a tile as C++ spells it. weight_tiles: of a small-M thread block; epilogue: SwiGluMx,
+// The kernel of a tile as C++ spells it. weight_tiles: of a small-M CTA; epilogue: SwiGluMx,
 // Store or Qkv.
 std::string tile_name(Element weights, Tile tile, int weight_tiles, const std::string& epilogue);
 // All that gemm.h launches.

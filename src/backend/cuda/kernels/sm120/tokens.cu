@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kExpandWarps * 32)
   if (c == 0) *reinterpret_cast<uint32_t*>(to + token_scale_at(g, 0)) = scales;
 }
 
-// A thread block a row, a thread eight columns at a time: MXFP8.
+// A CTA a row, a thread eight columns at a time: MXFP8.
 __global__ void __launch_bounds__(kNormThreads) norm_expand_kernel(const Norm p, const Tokens out) {
   extern __shared__ float4 normed[];  // [hidden / 4]
   __shared__ float scratch[kNormThreads / 32];

@@ -1,4 +1,4 @@
-// Which permuted rows a thread block works on.
+// Which permuted rows a CTA works on.
 #pragma once
 
 #include "backend/cuda/kernels/sm120/operands.h"

@@ -69,7 +69,7 @@ __host__ __device__ constexpr int ring_at(int size) {
   return (static_cast<int>(sizeof(RowShared<D, kFp8>)) + Inbox<D>::bytes(size) + 127) / 128 * 128;
 }
 
-// A row's keys, and of its pages those of the cluster's thread block `rank`.
+// A row's keys, and of its pages those of the cluster's CTA `rank`.
 struct KvSplit {
   int first, last;  // keys of the row
   int page, count;  // pages of the KV split
@@ -85,7 +85,7 @@ struct KvSplit {
   __device__ bool is_newest(int i) const { return page + i == last / kPageTokens; }
 };
 
-// ---- a thread block ----
+// ---- a CTA ----
 
 // A warp's pages of the KV split. Its first lane asks for K's, its second for V's.
 template <int D, bool kFp8>
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(D == 128 ? 255 : 112)
   const int group = p.heads / p.kv_heads, eights = eights_of(p);
   const int kv_head = blockIdx.y / eights, first = blockIdx.y % eights * kHeads,
             heads = min(group - first, kHeads), head = kv_head * group + first;
-  const int parts = heads * (D / kSlice);  // of all thread blocks
+  const int parts = heads * (D / kSlice);  // of all CTAs
   const Inbox<D> inbox(&s + 1, size, __popc(size - 1));
   if (threadIdx.x == 0) {
     const int mine = rank < parts ? (parts - rank + size - 1) >> inbox.shift : 0;

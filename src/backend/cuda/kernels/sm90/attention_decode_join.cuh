@@ -7,7 +7,7 @@ namespace moesaic::cuda::attention_decode {
 
 using namespace sm90;
 
-// What a cluster's thread blocks send to the one that finishes part i (head i / (D / 32) and so on), which is
+// What a cluster's CTAs send to the one that finishes part i (head i / (D / 32) and so on), which is
 // i % size: [its parts, blocks].
 template <int D>
 struct Inbox {
@@ -74,7 +74,7 @@ __device__ void join_warps(const WarpResults<D>& results, int warps, int heads, 
   }
 }
 
-// How a warp joins the thread blocks' results. Up to kMost KV splits: 32 dimensions at a time, one a lane.
+// How a warp joins the CTAs' results. Up to kMost KV splits: 32 dimensions at a time, one a lane.
 // More: 8 dimensions at a time, four lanes each, of which each takes every fourth KV split.
 struct KvSplitJoin {
   static constexpr int kMost = kMostKvSplits / 4;  // KV splits of a lane

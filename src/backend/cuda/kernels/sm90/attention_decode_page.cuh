@@ -11,7 +11,7 @@ namespace moesaic::cuda::attention_decode {
 using namespace sm90;
 
 inline constexpr int kWarps = 4, kThreads = kWarps * 32;
-inline constexpr int kHeads = 8;   // of a thread block: the columns of an MMA
+inline constexpr int kHeads = 8;   // of a CTA: the columns of an MMA
 inline constexpr int kSlice = 32;  // dimensions that a warp finishes
 inline constexpr int kKeyTiles = kPageTokens / 8;
 inline constexpr int kEarlyPages = 3;  // pages of a warp not yet asked for when the successor may start

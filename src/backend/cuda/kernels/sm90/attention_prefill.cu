@@ -21,8 +21,7 @@
 // Resident No CTA waits for another.
 //
 // Bytes    a KV head's keys and values once per 128 / group tokens, from L2 but for the first time.
-// Shared   K and V of 4 stages of 128 keys (D = 64: 128 KB; D = 128: 2 stages), FP8's bytes, D / 2
-// floats
+// Shared   K and V of 4 stages of 128 keys (D = 64: 128 KB; D = 128: 2 stages), FP8's bytes, D / 2 floats
 //          a thread of sums over spans; one CTA a multiprocessor. Registers: 232 a computing thread, 40 a
 //          loading one.
 // Floor    4 D operations a score and one exponential: at D = 64 the exponentials (16 a cycle and

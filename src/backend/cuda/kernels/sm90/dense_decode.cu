@@ -8,7 +8,7 @@
 // Grid     clusters of 2 (of more than 16 tokens 4) CTAs, one a multiprocessor; cluster i takes
 //          tasks i, i + clusters, .. Each CTA sums its part of the contraction.
 // CTA      copier, one warp: the part's weights, stage by stage, into a ring in shared memory
-//          multipliers, two groups of 8 (or 4) warps: take the stages in cursor, a stage's blocks among the
+//          multipliers, two groups of 8 (or 4) warps: take the stages in turn, a stage's blocks among the
 //          warps
 //          finishers, one warp for every 8 tokens and sum buffer: add up the multipliers' sums. The CTAs
 //          of a cluster take turns in finishing a task with the others' sums, which come by st.async
@@ -24,9 +24,10 @@
 //          ended, since it waits for them; that it has started is what the cluster's barrier says.
 // Resident The CTAs of a cluster are scheduled together; clusters do not wait for each other.
 //
-// Before the predecessor has ended few copies are in flight at a time: memory that is asked for all it
-// can give answers late, and what the predecessor waits for are a few small reads. The ring is large, so
-// that little is left to ask for afterwards.
+// Before the predecessor has ended only a few copies are in flight: with memory saturated, the few small
+// reads that the predecessor waits for would come late. The ring is large, so that little is left to copy
+// afterwards.
+//
 // Bytes    the weights once; activations once a CTA, from L2. Shared memory: TokenConfig, more than half
 //          of a multiprocessor's, so that each CTA has one for itself.
 // Floor    bytes / bandwidth. QKV of gpt-oss in BF16, 29.5 MB: 6.7 us on an H200.
@@ -120,7 +121,7 @@ __device__ void hand_over(DenseShared<kTiles>& s, uint32_t sums, const TileIndex
   if (arrives(lane == 0) && !rehearsal) mbarrier_arrive(&s.summed[place.buffer()]);
 }
 
-// This block's sums of tokens [token, token + 4) of `tokens`, in the lane's row.
+// This CTA's sums of tokens [token, token + 4) of `tokens`, in the lane's row.
 template <int kWarps>
 __device__ inline float4 add_warps(const float* sums, int tokens, int token, int lane) {
   float v[4] = {};
@@ -307,7 +308,7 @@ int stages_for(int64_t cols, int tokens) {
          T::kGroups;
 }
 
-// Clusters that run at a time, one block a multiprocessor; at least 1.
+// Clusters that run at a time, one CTA a multiprocessor; at least 1.
 int clusters_at_a_time(const void* kernel, int ranks, int threads, int least) {
   cudaLaunchAttribute attribute = cluster_attribute(ranks);
   cudaLaunchConfig_t config{};

@@ -14,7 +14,7 @@ bool dense_decode_fits(int64_t cols, int tokens);
 // x: activations, dense.
 Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream);
 Status dense_decode(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream);
-// The same for norm(x) of up to 8 rows, computed by every thread block for itself; norm.out is not written.
+// The same for norm(x) of up to 8 rows, computed by every CTA for itself; norm.out is not written.
 // Nothing may be deferred.
 inline constexpr int kMostNormedCols = 4096;
 Status dense_decode(const Matrix& w, const Norm& norm, const Store& out, cudaStream_t stream);

@@ -15,19 +15,19 @@ template <int kTiles>
 struct TokenConfig {
   static constexpr int kGroups = 2, kGroupWarps = kTiles == 1 ? 8 : 4;  // that multiply
   static constexpr int kWarps = kGroups * kGroupWarps, kMultipliers = 32 * kWarps;
-  static constexpr int kRanks = kTiles < 4 ? 2 : 4;    // thread blocks of a cluster
+  static constexpr int kRanks = kTiles < 4 ? 2 : 4;    // CTAs of a cluster
   static constexpr int kBuffers = kTiles < 4 ? 2 : 1;  // of sums
   static constexpr int kFinishers = kTiles * kBuffers, kFinisher = kWarps, kCopier = kWarps + kFinishers,
                        kThreads = (kCopier + 1) * 32;
-  // Of shared memory. Two blocks of a launch that starts early would partial sum a multiprocessor while
+  // Of shared memory. Two CTAs of a launch that starts early would share a multiprocessor while
   // others stay empty (up to four were seen): each takes more than half of one's memory. A block of the
   // attention has room beside it.
   static constexpr int kLeast = 112 * 1024, kMost = (kTiles == 1 ? 182 : kTiles == 2 ? 216 : 208) * 1024;
-  // More stages would leave no room for a block of the attention with all its slots.
+  // More stages would leave no room for a CTA of the attention with all its slots.
   static constexpr int kStages = kTiles == 1 ? 8 : kMostStages;
 };
 
-// What a block's ring holds at a time: so many blocks of the contraction, or twice as many halves of them.
+// What a CTA's ring holds at a time: so many blocks of the contraction, or twice as many halves of them.
 template <class Source>
 struct RingStage {
   static constexpr int kBlocks = 16384 / Source::kBlockBytes;
@@ -61,7 +61,7 @@ struct DenseTask {
   }
 };
 
-// A thread block's place in the product: its cluster and, of the contraction, `blocks` blocks from `first`
+// A CTA's place in the product: its cluster and, of the contraction, `blocks` blocks from `first`
 // on.
 template <int kRanks>
 struct KSlice {
@@ -77,10 +77,10 @@ inline constexpr int kPartials = kTileTokens / 4;
 template <int kTiles>
 struct DenseShared {
   uint64_t full[kMostStages], free[kMostStages];       // of the ring
-  uint64_t summed[2], empty[2];                        // this block's parts of a task: all there; read
-  uint64_t received[TokenConfig<kTiles>::kFinishers];  // the other blocks' partial sums of a task
+  uint64_t summed[2], empty[2];                        // this CTA's parts of a task: all there; read
+  uint64_t received[TokenConfig<kTiles>::kFinishers];  // the other CTAs' partial sums of a task
   uint64_t started;                                    // the predecessor has ended
-  uint64_t landed;                                     // the rows, where they are many
+  uint64_t landed;                                     // the rows of x, where bulk copies bring them
   float4 partials[TokenConfig<kTiles>::kFinishers][TokenConfig<kTiles>::kRanks][kPartials][32];
   float scratch[kTileTokens][TokenConfig<kTiles>::kWarps];
 };

@@ -15,7 +15,7 @@ __host__ __device__ constexpr int row_stride(int blocks, int ranks) {
   return (blocks / ranks + 1) * kBlock * 2 + 64;
 }
 
-// The threads that multiply, the first of the block.
+// The threads that multiply, the first of the CTA.
 template <int kThreads>
 __device__ inline void sync_multipliers() {
   asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");

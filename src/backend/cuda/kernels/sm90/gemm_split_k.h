@@ -12,9 +12,9 @@ namespace moesaic::cuda::sm90 {
 
 inline constexpr int kSplitKTokens = 16;  // of a work tile, at most
 
-// Of few rows the first product chooses the experts and makes the work tiles itself, from the router's
-// logits, and leaves all that Route names; made: an int that is 0 between products. Null: the work tiles are
-// there before.
+// For few rows (split_k_routes()) the first product itself makes the list of work tiles, from the router's
+// logits, and writes all that Route names. made: an int that is 0 between products; null: the list is there
+// already.
 struct SplitKRoute {
   Route route;
   int* made = nullptr;

@@ -24,9 +24,9 @@ struct SplitKParams {
   SplitKRoute route;
 };
 
-// Of few rows every thread block of the first product makes the work tiles for itself, and of the second
-// reads them once: a kernel of its own takes 7 us, and a work tile that is read when its turn comes delays
-// all warps.
+// For few rows each CTA of the first product makes the list of work tiles for itself, and each CTA of the
+// second reads all of it at once: a kernel of its own would take 7 us, and reading a work tile when its turn
+// comes delays all warps.
 inline constexpr int kRoutedTiles = 208, kRoutedExperts = 255;
 struct RoutedTiles {
   WorkTile work_tiles[kRoutedTiles];
@@ -59,7 +59,7 @@ inline constexpr int kSlabPairCost = 16;
 template <bool kDown>
 inline constexpr int kWorkTileSlabPairs = kDown ? kFc1SlabPairs / 2 : kFc1SlabPairs;
 
-// The slab pairs of this thread block, one work tile's after the other.
+// The slab pairs of this CTA, one work tile's after the other.
 template <bool kDown>
 struct SlabPairRange {
   WorkPosition at, end;  // behind the last work tile: {work_tiles, 0}

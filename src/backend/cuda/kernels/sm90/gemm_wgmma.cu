@@ -78,7 +78,7 @@ Status dense(const Matrix& w, const ActivationTiles& x, float factor, const Epil
 }  // namespace
 
 // A tile's weights take a multiprocessor as long to read as the arithmetic of about 60 tokens, 31 if they are
-// bytes, and the last wave of thread blocks is rarely full.
+// bytes, and the last wave of CTAs is rarely full.
 ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tokens) {
   constexpr int kTiles[] = {128, 112, 64, 32};
   const int reading = w.kind == Kind::kQ8_0 || w.kind == Kind::kMxfp8 ? 31 : 60;

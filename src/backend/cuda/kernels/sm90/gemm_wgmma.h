@@ -1,4 +1,4 @@
-// y = W x for many tokens, on Hopper, through wgmma: see gemm_wgmma.cuh.
+// y = W x for many tokens (large M) by wgmma, on Hopper: see gemm_wgmma.cuh.
 //
 // Every sum runs along the contraction in one order, so that a token's result does not depend on the tile or
 // the batch; the order is another than gemm.h's.

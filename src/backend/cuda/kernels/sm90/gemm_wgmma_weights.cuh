@@ -22,7 +22,7 @@ inline constexpr int kTileRows = kGroups * kGroupRows;
 inline constexpr int kWgmmaWarps = 4 * kGroups;
 inline constexpr int kWgmmaThreads = 128 * (kGroups + 1);
 inline constexpr int kFewestStages = 7;  // of a tile: who begins one has fetched into it, or to its end
-inline constexpr int kSharedLimit = 233472, kSharedReserved = 1024;  // of a multiprocessor; of each block
+inline constexpr int kSharedLimit = 233472, kSharedReserved = 1024;  // of a multiprocessor; of each CTA
 
 struct WgmmaParams {
   const uint8_t* weights;

@@ -48,9 +48,8 @@
 // Bytes    13.27 MB per active expert. The weight stream never waits for h. Copies in flight are limited
 //          (kInFlight): what is queued beyond about 48 KB a multiprocessor delays h and brings no
 //          bandwidth.
-// Shared   up to 222 KB (MoeDecodeShared), one CTA a multiprocessor. At most 96 registers a thread:
-// a quarter of a
-//          multiprocessor has five of the 17 warps.
+// Shared   up to 222 KB (MoeDecodeShared), one CTA a multiprocessor. At most 96 registers a
+//          thread: a quarter of a multiprocessor has five of the 17 warps.
 // Floor    bytes / bandwidth: 12 us for one token on an H200; see docs/lab for what is
 //          reached.
 #include "backend/cuda/kernels/sm90/moe_decode.h"

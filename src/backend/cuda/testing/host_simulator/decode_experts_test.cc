@@ -1,4 +1,4 @@
-// The experts of 1 to 8 tokens in one launch, on the host: all thread blocks at once, since each waits for
+// The experts of 1 to 8 tokens in one launch, on the host: all CTAs at once, since each waits for
 // what the others leave of the first product. Also for devices with fewer multiprocessors than an H200.
 #include "backend/cuda/kernels/sm90/moe_decode.cu"
 #include "backend/cuda/testing/host_simulator/experts.h"

@@ -37,7 +37,7 @@ class LaunchLog {
   };
   const char* op_ = "";
   std::vector<Use> uses_;
-  std::set<std::pair<const void*, const char*>> told_;  // kernel and op of each line that was logged
+  std::set<std::pair<const void*, const char*>> logged_;  // kernel and op of each line that was logged
 };
 
 // Of the innermost scope's log, if there is one.

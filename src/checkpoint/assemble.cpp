@@ -42,6 +42,15 @@ class Finder {
     return view(name, {rows, cols}, rows, cols);
   }
 
+  static std::optional<Format> format_of(const std::string& dtype) {
+    if (dtype == "F32") return Format::kF32;
+    if (dtype == "F16") return Format::kF16;
+    if (dtype == "BF16") return Format::kBF16;
+    if (dtype == "Q8_0") return Format::kQ8_0;
+    if (dtype == "MXFP4") return Format::kMxfp4Gguf;
+    return std::nullopt;
+  }
+
   bool has(const std::string& name) const { return map_.find(name) != nullptr; }
   void set(Status status) {
     if (status_.ok()) status_ = std::move(status);
@@ -68,14 +77,6 @@ class Finder {
       return {};
     }
     return dense_view(*format, rows, cols, t->data.data());
-  }
-  static std::optional<Format> format_of(const std::string& dtype) {
-    if (dtype == "F32") return Format::kF32;
-    if (dtype == "F16") return Format::kF16;
-    if (dtype == "BF16") return Format::kBF16;
-    if (dtype == "Q8_0") return Format::kQ8_0;
-    if (dtype == "MXFP4") return Format::kMxfp4Gguf;
-    return std::nullopt;
   }
   std::string source() const { return map_.files.empty() ? "checkpoint" : map_.files[0]->path(); }
   const RawTensor* fail(Status status) {
@@ -142,14 +143,15 @@ ExpertsView transposed_experts(Finder& f, const std::string& name, int64_t count
 ExpertsView gguf_experts(Finder& f, const std::string& name, int64_t count, int64_t rows, int64_t cols) {
   const RawTensor* t = f.get(name, {count, rows, cols});
   if (t == nullptr) return {};
-  const Format format = t->dtype == "MXFP4"  ? Format::kMxfp4Gguf
-                        : t->dtype == "BF16" ? Format::kBF16
-                        : t->dtype == "F16"  ? Format::kF16
-                        : t->dtype == "Q8_0" ? Format::kQ8_0
-                                             : Format::kF32;
-  return {.first = dense_view(format, rows, cols, t->data.data()),
+  const auto format = Finder::format_of(t->dtype);
+  if (!format) {
+    f.set(error(StatusCode::kUnsupported, "{}: tensor '{}' has type {}, which experts cannot have",
+                t->file->path(), name, t->dtype));
+    return {};
+  }
+  return {.first = dense_view(*format, rows, cols, t->data.data()),
           .count = count,
-          .data_stride = rows * row_bytes(format, cols)};
+          .data_stride = rows * row_bytes(*format, cols)};
 }
 
 LayerWeights hf_layer(Finder& f, const ModelConfig& c, int i) {
@@ -169,6 +171,14 @@ LayerWeights hf_layer(Finder& f, const ModelConfig& c, int i) {
   w.router = f.matrix(m + "router.weight", c.experts, c.hidden),
   w.router_bias = f.vector(m + "router.bias", c.experts);
   const bool quantised = f.has(e + "gate_up_proj_blocks");
+  if (!quantised && f.has(e + "gate_up_projs.0.weight")) {
+    f.set(error(
+        StatusCode::kUnsupported,
+        "tensor '{}gate_up_projs.0.weight': experts in a tensor each, as bitsandbytes has them, are not "
+        "supported; use the original weights (openai/gpt-oss-20b or gpt-oss-120b) or a GGUF file",
+        e));
+    return w;
+  }
   const ExpertsView gate_up =
       quantised ? mxfp4_experts(f, e + "gate_up_proj_blocks", e + "gate_up_proj_scales", c.experts,
                                 2 * c.intermediate, c.hidden)
@@ -253,12 +263,13 @@ constexpr Names kOriginal = {"embedding.weight", "norm.scale", "unembedding.weig
                              original_layer};
 constexpr Names kGguf = {"token_embd.weight", "output_norm.weight", "output.weight", "blk.", gguf_layer};
 
-// Calls visit for each tensor of one layer, or with -1 for those that belong to none.
+// Calls visit for each tensor of one layer that is read from its file, or with -1 for those that belong to
+// none.
 template <typename Visit>
 void visit_layer(const TensorMap& map, const std::string& layer_prefix, int layer, Visit&& visit) {
   const std::string prefix = layer < 0 ? layer_prefix : fmt::format("{}{}.", layer_prefix, layer);
   for (const auto& [name, t] : map.tensors) {
-    if (name.starts_with(prefix) == (layer >= 0)) visit(t);
+    if (name.starts_with(prefix) == (layer >= 0) && !t.in_memory) visit(t);
   }
 }
 

@@ -1,23 +1,21 @@
 #include "checkpoint/checkpoint.h"
 
 #include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "base/error.h"
 #include "checkpoint/assemble.h"
 #include "checkpoint/config_reader.h"
 #include "checkpoint/dummy.h"
+#include "checkpoint/find_model.h"
 #include "checkpoint/gguf_tokenizer.h"
+#include "checkpoint/widen.h"
 
 namespace moesaic {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
 
 Result<Json> read_json_file(const fs::path& path) {
   ASSIGN_OR_RETURN(const auto file, MappedFile::open(path.string()));
@@ -41,6 +39,17 @@ Result<std::set<std::string>> indexed_files(const fs::path& index) {
       return invalid("{}: '{}' is not a file name", index.string(), text.substr(0, 80));
     names.insert(text);
   }
+  size_t there = 0;
+  std::string missing;
+  for (const std::string& name : names) {
+    if (is_there(index.parent_path() / name))
+      ++there;
+    else if (missing.empty())
+      missing = name;
+  }
+  if (!missing.empty())
+    return error(StatusCode::kNotFound, "{}: '{}' is missing, {} of {} files are there; download the rest",
+                 index.string(), missing, there, names.size());
   return names;
 }
 
@@ -85,25 +94,71 @@ Result<Checkpoint> open_folder(const fs::path& folder) {
   return checkpoint;
 }
 
+// A part of a split model says which one it is, and of how many.
+Status check_part(const GgufFile& file, const std::string& path, size_t index, size_t parts) {
+  const auto number = [&](const char* key, int64_t missing) {
+    const auto it = file.metadata.find(key);
+    const int64_t* value = it == file.metadata.end() ? nullptr : std::get_if<int64_t>(&it->second);
+    return value != nullptr ? *value : missing;
+  };
+  const int64_t count = number("split.count", 1), part = number("split.no", 0);
+  if (count <= 1 && parts == 1) return {};
+  if (parts == 1)
+    return invalid(
+        "{}: part {} of a model in {} parts, which are found by their names: NAME-00001-of-{:05}.gguf", path,
+        part + 1, count, count);
+  if (count == static_cast<int64_t>(parts) && part == static_cast<int64_t>(index)) return {};
+  return invalid("{}: it says that it is part {} of {}; its name says {} of {}", path, part + 1, count,
+                 index + 1, parts);
+}
+
+// All parts of a split model; the first one has the metadata.
+Result<GgufFile> read_parts(const std::string& path) {
+  const std::vector<std::string> names = gguf_parts(path);
+  GgufFile all;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!is_there(names[i]))
+      return error(StatusCode::kNotFound, "{}: missing; the {} parts of a split model must lie in one folder",
+                   names[i], names.size());
+    ASSIGN_OR_RETURN(auto mapped, MappedFile::open(names[i]));
+    ASSIGN_OR_RETURN(GgufFile part, read_gguf(std::move(mapped)));
+    RETURN_IF_ERROR(check_part(part, names[i], i, names.size()));
+    if (i == 0) {
+      all = std::move(part);
+    } else {
+      RETURN_IF_ERROR(all.tensors.append(std::move(part.tensors)));
+    }
+  }
+  return all;
+}
+
 Result<Checkpoint> open_gguf(const std::string& path) {
-  ASSIGN_OR_RETURN(auto mapped, MappedFile::open(path));
-  ASSIGN_OR_RETURN(GgufFile file, read_gguf(std::move(mapped)));
+  ASSIGN_OR_RETURN(GgufFile file, read_parts(path));
   Checkpoint checkpoint{.kind = "gguf"};
   ASSIGN_OR_RETURN(checkpoint.config, config_from_gguf(file, path));
   checkpoint.tokenizer = take_gguf_tokenizer(file, checkpoint.config);
   auto tensors = std::make_shared<TensorMap>(std::move(file.tensors));
   checkpoint.tensors = tensors->list();
+  RETURN_IF_ERROR(widen(*tensors));
   ASSIGN_OR_RETURN(checkpoint.weights, assemble_gguf(tensors, checkpoint.config));
   return checkpoint;
 }
 
-Result<Checkpoint> open_any(const std::string& path) {
+// By its first bytes: Ollama's blobs have no suffix.
+bool is_gguf(const std::string& path) {
+  char magic[4] = {};
+  std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
+  return std::string_view(magic, sizeof magic) == "GGUF";
+}
+
+Result<Checkpoint> open_any(const std::string& name) {
   constexpr std::string_view kDummy = "dummy:";
-  if (path.starts_with(kDummy)) return make_dummy(path.substr(kDummy.size()));
+  if (name.starts_with(kDummy)) return make_dummy(name.substr(kDummy.size()));
+  ASSIGN_OR_RETURN(const std::string path, find_model(name, hub_cache()));
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) return open_folder(path);
-  if (!is_there(path)) return error(StatusCode::kNotFound, "{}: no such file or folder", path);
-  if (path.ends_with(".gguf")) return open_gguf(path);
+  if (path.ends_with(".gguf") || (fs::is_regular_file(path, ignored) && is_gguf(path)))
+    return open_gguf(path);
   return invalid("{}: not a model; expected a folder with config.json, a .gguf file or dummy:NAME", path);
 }
 

@@ -37,9 +37,10 @@ struct Checkpoint {
   std::string kind;  // "safetensors", "original", "gguf" or "dummy"
 };
 
-// path: a folder, a .gguf file, or "dummy:gpt-oss-20b[,layers=N][,experts=N][,dense=bf16|q8_0|mxfp8]". A file
-// that is damaged, truncated or of another model is an error of one line that names file and tensor. The
-// bytes of tensors are not looked at here; a backend does that as it repacks them.
+// path: what find_model() takes (a folder, a GGUF file or its first part, owner/name of a model in the
+// Hugging Face cache), or "dummy:gpt-oss-20b[,layers=N][,experts=N][,dense=bf16|q8_0|mxfp8]". A file that is
+// damaged, truncated or of another model is an error of one line that names file and tensor. The bytes of
+// tensors are not looked at here; a backend does that as it repacks them.
 Result<Checkpoint> open_checkpoint(const std::string& path);
 
 }  // namespace moesaic

@@ -473,6 +473,28 @@ TEST_F(CheckpointTest, MissingFiles) {
   EXPECT_NE(open_checkpoint(folder).status().message().find("shard-2.safetensors"), std::string::npos);
 }
 
+// What stands in place of a model, and what it is instead.
+TEST_F(CheckpointTest, FilesThatAreSomethingElse) {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 13793441244\n";
+  put("lfs.gguf", pointer);
+  EXPECT_NE(open_checkpoint(path("lfs.gguf")).status().message().find("git lfs pull"), std::string::npos);
+  const std::string folder = copy("tiny-mxfp4", "case");
+  Json config = Json::parse(get(folder + "/config.json"));
+  for (const char* method : {"fp8", "awq", "gptq", "bitsandbytes", "compressed-tensors"}) {
+    config["quantization_config"] = {{"quant_method", method}};
+    std::ofstream(folder + "/config.json") << config.dump();
+    const auto result = open_checkpoint(folder);
+    ASSERT_FALSE(result.ok());
+    for (const char* word : {method, "openai/gpt-oss-20b"})
+      EXPECT_NE(result.status().message().find(word), std::string::npos) << result.status().message();
+  }
+  config.erase("quantization_config");
+  std::ofstream(folder + "/config.json") << config.dump();
+  EXPECT_TRUE(open_checkpoint(folder).ok());
+  std::ofstream(folder + "/model.safetensors", std::ios::binary) << pointer;
+  EXPECT_NE(open_checkpoint(folder).status().message().find("Git LFS"), std::string::npos);
+}
+
 class Gguf {
  public:
   Gguf& raw(const void* p, size_t n) {
@@ -507,7 +529,9 @@ TEST_F(CheckpointTest, HostileGgufIsExplained) {
       {Gguf().header(0, 2).text("k").u32(4).u32(1).text("k").u32(4).u32(1).bytes + room, "stands twice"},
       {Gguf().header(0, 1).text("general.alignment").u32(4).u32(24).bytes + room, "power of two"},
       {Gguf().header(1, 0).bytes + tensor(uint64_t{1} << 61, 0, 0) + room, "impossible shape"},
-      {Gguf().header(1, 0).bytes + tensor(4, 12, 0) + room, "Q4_K is not supported"},
+      {Gguf().header(1, 0).bytes + tensor(4, 10, 0) + room, "type 10 Q2_K is not supported"},
+      {Gguf().header(1, 0).bytes + tensor(4, 40, 0) + room, "type 40 NVFP4 is not supported"},
+      {Gguf().header(1, 0).bytes + tensor(4, 4000, 0) + room, "type 4000 (unknown) is not supported"},
       {Gguf().header(1, 0).bytes + tensor(4, 0, uint64_t{1} << 40) + room, "outside the file"},
       {Gguf().header(1, 0).bytes + tensor(1, 0, 7) + room, "not aligned"},
       {Gguf().header(2, 0).bytes + tensor(1, 0, 0) + tensor(1, 0, 32) + room, "overlaps"},

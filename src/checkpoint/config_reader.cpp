@@ -94,6 +94,19 @@ Status read_rope(const Json& json, ModelConfig& c, const std::string& name) {
   return f.status();
 }
 
+// Folders that other programs have quantised again.
+Status check_quantization(const Json& json, const std::string& name) {
+  const auto it = json.find("quantization_config");
+  if (it == json.end() || !it->is_object()) return {};
+  const std::string method = text_or(*it, "quant_method", "mxfp4");
+  if (method == "mxfp4") return {};
+  return error(
+      StatusCode::kUnsupported,
+      "{}: weights quantised by '{}' are not supported; use the original ones (openai/gpt-oss-20b or "
+      "gpt-oss-120b, MXFP4) or a GGUF file",
+      name, method.substr(0, 40));
+}
+
 }  // namespace
 
 Result<ModelConfig> config_from_hf(const Json& json, const std::string& name) {
@@ -103,6 +116,7 @@ Result<ModelConfig> config_from_hf(const Json& json, const std::string& name) {
   if (type != "gpt_oss")
     return error(StatusCode::kUnsupported, "{}: model_type is '{}', expected gpt_oss", name,
                  type.substr(0, 40));
+  RETURN_IF_ERROR(check_quantization(json, name));
   JsonFields f(json, name);
   ModelConfig c{.name = type};
   c.layers = f.integer("num_hidden_layers"), c.hidden = f.integer("hidden_size"),

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "checkpoint/ggml_blocks.h"
 
 namespace moesaic {
 namespace {
@@ -31,8 +32,22 @@ struct TensorType {
 };
 constexpr TensorType kTensorTypes[] = {
     {0, "F32", 1, 4}, {1, "F16", 1, 2}, {8, "Q8_0", 32, 34}, {30, "BF16", 1, 2}, {39, "MXFP4", 32, 17}};
-constexpr const char* kOtherTypes[] = {"", "",     "Q4_0", "Q4_1", "",     "",     "Q5_0", "Q5_1",
-                                       "", "Q8_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K"};
+// By their numbers, as ggml has them in 2026; empty: numbers that it has given up.
+constexpr const char* kTypeNames[] = {
+    "F32",   "F16",    "Q4_0",  "Q4_1", "",     "",        "Q5_0",   "Q5_1",    "Q8_0",  "Q8_1",   "Q2_K",
+    "Q3_K",  "Q4_K",   "Q5_K",  "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S",
+    "IQ2_S", "IQ4_XS", "I8",    "I16",  "I32",  "I64",     "F64",    "IQ1_M",   "BF16",  "",       "",
+    "",      "TQ1_0",  "TQ2_0", "",     "",     "",        "MXFP4",  "NVFP4"};
+
+std::optional<TensorType> tensor_type(uint32_t id) {
+  for (const TensorType& t : kTensorTypes) {
+    if (t.id == id) return t;
+  }
+  for (const GgmlBlocks& t : ggml_blocks()) {
+    if (t.id == id) return TensorType{t.id, t.name, t.block, t.bytes};
+  }
+  return std::nullopt;
+}
 
 // Reads forward and remembers whether it ever ran past the end; after that every read is zero.
 class Cursor {
@@ -142,12 +157,14 @@ Result<TensorHeader> read_tensor_header(Cursor& in, const std::string& path) {
   const auto type = in.read<uint32_t>();
   header.offset = in.read<uint64_t>();
   if (!in.ok()) return invalid("{}: the file ends inside the tensor list", path);
-  const auto known = std::find_if(std::begin(kTensorTypes), std::end(kTensorTypes),
-                                  [&](const TensorType& t) { return t.id == type; });
-  if (known == std::end(kTensorTypes)) {
-    const char* name = type < std::size(kOtherTypes) ? kOtherTypes[type] : "";
-    return error(StatusCode::kUnsupported,
-                 "{}: type {} {} is not supported; use F32, F16, BF16, Q8_0 or MXFP4", where, type, name);
+  const std::optional<TensorType> known = tensor_type(type);
+  if (!known) {
+    const char* name = type < std::size(kTypeNames) ? kTypeNames[type] : "(unknown)";
+    return error(
+        StatusCode::kUnsupported,
+        "{}: type {} {} is not supported; use a file in MXFP4, Q8_0, BF16, F16, F32, Q4_0, Q4_1, Q5_0, Q5_1, "
+        "IQ4_NL, Q4_K, Q5_K or Q6_K",
+        where, type, name);
   }
   const auto count = element_count(header.tensor.shape);
   if (!count || header.tensor.shape[0] % known->block != 0) return invalid("{}: impossible shape", where);

@@ -5,6 +5,7 @@
 #include "checkpoint/gguf_tokenizer.h"
 #include "checkpoint/json.h"
 #include "checkpoint/tokenizer_json.h"
+#include "checkpoint/widen.h"
 
 using namespace moesaic;
 
@@ -19,6 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto tokenizer = tokenizer_json(take_gguf_tokenizer(gguf.value(), config.value()));
       tokenizer.ok())
     MOESAIC_CHECK(parse_json(tokenizer.value(), "fuzz").ok());
+  if (!widen(gguf->tensors).ok()) return 0;
   const auto map = std::make_shared<TensorMap>(std::move(gguf->tensors));
   if (const auto weights = assemble_gguf(map, config.value()); weights.ok()) touch(weights.value());
   return 0;

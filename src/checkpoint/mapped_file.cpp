@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -63,6 +64,15 @@ int watch(std::span<const std::byte> bytes) {
 
 }  // namespace
 
+namespace {
+// What a clone without Git LFS has in place of a large file.
+bool is_lfs_pointer(std::span<const std::byte> bytes) {
+  constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec/";
+  return bytes.size() < 1024 &&
+         std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()).starts_with(kBegin);
+}
+}  // namespace
+
 void catch_file_faults() {
   struct sigaction action {};
   action.sa_sigaction = on_bus_error;
@@ -79,9 +89,12 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& pa
   const auto size = static_cast<size_t>(info.st_size);
   if (regular && size > 0) data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   const int mmap_error = errno;
-  if (regular && size > 0 && data != MAP_FAILED)
-    return std::shared_ptr<const MappedFile>(
+  if (regular && size > 0 && data != MAP_FAILED) {
+    std::shared_ptr<const MappedFile> file(
         new MappedFile(path, fd, {static_cast<const std::byte*>(data), size}));
+    if (!is_lfs_pointer(file->bytes())) return file;
+    return invalid("{}: a pointer of Git LFS, not the file itself; run 'git lfs pull' in its folder", path);
+  }
   close(fd);
   if (!regular) return invalid("{}: not a regular file", path);
   if (size == 0) return invalid("{}: the file is empty", path);

@@ -87,6 +87,16 @@ const RawTensor* TensorMap::find(const std::string& name) const {
   return it == tensors.end() ? nullptr : &it->second;
 }
 
+Status TensorMap::append(TensorMap other) {
+  for (auto& [name, tensor] : other.tensors) {
+    const std::string& path = tensor.file->path();
+    if (!tensors.emplace(name, std::move(tensor)).second)
+      return invalid("{}: tensor '{}' stands in an earlier file, too", path, name.substr(0, 120));
+  }
+  std::ranges::move(other.files, std::back_inserter(files));
+  return {};
+}
+
 std::vector<TensorInfo> TensorMap::list() const {
   std::vector<TensorInfo> infos;
   for (const auto& [name, t] : tensors) infos.push_back({name, t.dtype, t.shape, std::ssize(t.data)});

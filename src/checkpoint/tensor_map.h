@@ -9,24 +9,29 @@
 #include <string>
 #include <vector>
 
+#include "base/buffer.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/mapped_file.h"
 
 namespace moesaic {
 
 struct RawTensor {
-  std::string dtype;           // "F32", "F16", "BF16", "U8", "Q8_0", "MXFP4"
+  std::string dtype;           // "F32", "F16", "BF16", "U8", "Q8_0", "MXFP4", or one of ggml_blocks.h
   std::vector<int64_t> shape;  // outermost first
   std::span<const std::byte> data;
   const MappedFile* file = nullptr;
+  bool in_memory = false;  // data is no part of the file (widen.h)
 };
 
 struct TensorMap {
   std::map<std::string, RawTensor> tensors;
   std::vector<std::shared_ptr<const MappedFile>> files;
+  std::vector<std::shared_ptr<const Buffer>> buffers;  // of tensors in memory
 
   const RawTensor* find(const std::string& name) const;
   std::vector<TensorInfo> list() const;
+  // Adds another file's; a name that stands in both is an error.
+  Status append(TensorMap other);
 };
 
 // The number of elements, or nothing if a dimension is not positive or the product passes 2^48.

@@ -17,15 +17,6 @@ constexpr size_t kPassBytes = 96u << 20;  // of one timed pass: some millisecond
 constexpr int kStep = 256;                // bytes that are asked for, and read, at a time
 
 template <Prefetch kHint>
-void ask(const std::byte* p) {
-  for (int i = 0; i < kStep; i += 64) {
-    if constexpr (kHint == Prefetch::kT0) __builtin_prefetch(p + i, 0, 3);
-    if constexpr (kHint == Prefetch::kT1) __builtin_prefetch(p + i, 0, 2);
-    if constexpr (kHint == Prefetch::kNta) __builtin_prefetch(p + i, 0, 0);
-  }
-}
-
-template <Prefetch kHint>
 uint64_t sum_chunk(const std::byte* p, const ReadPattern& pattern) {
   const int64_t stream = pattern.chunk / pattern.streams;
   const std::byte* ahead = p + pattern.ahead.distance;
@@ -33,7 +24,7 @@ uint64_t sum_chunk(const std::byte* p, const ReadPattern& pattern) {
   for (int64_t i = 0; i < stream; i += kStep) {
     for (int s = 0; s < pattern.streams; ++s) {
       const int64_t at = s * stream + i;
-      ask<kHint>(ahead + at);
+      for (int j = 0; j < kStep; j += 64) prefetch_line<kHint>(ahead + at + j);
       for (int j = 0; j < 4; ++j) {
         Lanes v;
         std::memcpy(&v, p + at + 64 * j, 64);
@@ -135,7 +126,7 @@ std::vector<ReadPattern> best_patterns(const std::vector<Rated>& rated, size_t c
 // Hints and distances first, then streams and lengths for the two best.
 std::vector<ReadPattern> search(Reader& reader) {
   std::vector<ReadPattern> patterns;
-  for (const CpuTuning& t : tunables().front().candidates({})) patterns.push_back({.ahead = t.gemm});
+  for (const CpuTuning& t : tunables().front().candidates({})) patterns.push_back({.ahead = t.experts});
   std::vector<ReadPattern> wider;
   for (const ReadPattern& best : best_patterns(rate(reader, patterns, 2), 2)) {
     for (const int streams : {1, 2, 4}) {

@@ -85,7 +85,7 @@ void for_each_tile(const Kernels& kernels, ThreadPool& pool, std::vector<Workspa
     for (int first = 0; first < tokens; first += kTokenBlock) {
       const int n = std::min(kTokenBlock, tokens - first);
       const float* tile =
-          run_pair(kernels, m, pair, rows_from(act, first), n, workspaces[thread], tuning.gemm);
+          run_pair(kernels, m, pair, rows_from(act, first), n, workspaces[thread], tuning.dense);
       epilogue(tile, first, n, kPair * pair, count);
     }
   });

@@ -58,6 +58,13 @@ struct ActView {
 // and beyond) and prefetchnta (L1, as data that is read once); Arm likewise. Which one is right differs
 // between CPUs by a factor of three (docs/lab), so it is measured: tuning.h.
 enum class Prefetch : uint8_t { kNone, kT0, kT1, kNta };
+// Always inlined: a copy compiled for one instruction set must not serve another.
+template <Prefetch kHint>
+[[gnu::always_inline]] inline void prefetch_line(const void* p) {
+  if constexpr (kHint == Prefetch::kT0) __builtin_prefetch(p, 0, 3);
+  if constexpr (kHint == Prefetch::kT1) __builtin_prefetch(p, 0, 2);
+  if constexpr (kHint == Prefetch::kNta) __builtin_prefetch(p, 0, 0);
+}
 
 // What kernels are told at run time. Nothing here changes a result.
 struct GemmTuning {

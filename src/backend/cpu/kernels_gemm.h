@@ -53,12 +53,6 @@ inline F16 scaled(I16 exponent, const float* s) { return as_float(splat_word(s) 
 // where hardware prefetchers stop. The hint is a template parameter, chosen once a task (gemm), so that the
 // loops hold nothing but the instruction.
 template <Prefetch kHint>
-inline void prefetch_line(const uint8_t* p) {
-  if constexpr (kHint == Prefetch::kT0) __builtin_prefetch(p, 0, 3);
-  if constexpr (kHint == Prefetch::kT1) __builtin_prefetch(p, 0, 2);
-  if constexpr (kHint == Prefetch::kNta) __builtin_prefetch(p, 0, 0);
-}
-template <Prefetch kHint>
 inline void prefetch_weights(const PairTask& task, int64_t at, int bytes) {
   const uint8_t* p = task.data + task.tuning.distance + at;
   for (int i = 0; i < bytes; i += 64) prefetch_line<kHint>(p + i);

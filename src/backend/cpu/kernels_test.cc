@@ -198,10 +198,10 @@ TEST_P(KernelTest, NoTuningChangesAResult) {
           return std::vector<float>(tile, tile + tokens * 32);
         };
         const std::vector<float> want = tile_of({.prefetch = Prefetch::kNone});
-        for (const CpuTuning& t : tunables().front().candidates({.gemm = {Prefetch::kT1, 1 << 16}})) {
-          ASSERT_EQ(std::memcmp(tile_of(t.gemm).data(), want.data(), want.size() * sizeof(float)), 0)
+        for (const CpuTuning& t : tunables().front().candidates({.experts = {Prefetch::kT1, 1 << 16}})) {
+          ASSERT_EQ(std::memcmp(tile_of(t.experts).data(), want.data(), want.size() * sizeof(float)), 0)
               << kernels_.name << " " << format_name(format) << " tokens " << tokens << " "
-              << name_of(t.gemm);
+              << name_of(t.experts);
         }
       }
     }

@@ -8,7 +8,7 @@
 namespace moesaic::cpu {
 namespace {
 
-constexpr double kSecondsAtLoad = 0.12;
+constexpr double kSecondsAtLoad = 0.18;
 
 std::string today() {
   const std::time_t now = std::time(nullptr);
@@ -22,7 +22,7 @@ FileCache cache_in(const std::string& folder) {
 }
 
 std::string key_of(const DecodeProbe& probe, const Kernels& kernels, int threads) {
-  return tuning_cache_key(cpu_identity(), kernels, threads, probe.matrix().pack, probe.matrix().cols);
+  return tuning_cache_key(cpu_identity(), kernels, threads, probe.weights());
 }
 
 CandidateTiming timing_of(const Tunable& tunable, const CpuTuning& tuning, std::vector<double> samples,
@@ -38,23 +38,34 @@ CandidateTiming timing_of(const Tunable& tunable, const CpuTuning& tuning, std::
 }  // namespace
 
 DecodeProbe::DecodeProbe(const Kernels& kernels, ThreadPool& pool, std::vector<Workspace>& workspaces,
-                         std::vector<ExpertWeights> layers, int experts, int top_k, Act format)
+                         std::vector<ExpertWeights> layers, const PackedMatrix& head, int experts, int top_k,
+                         Act format)
     : kernels_(kernels),
       pool_(pool),
       workspaces_(workspaces),
       layers_(std::move(layers)),
+      head_(head),
       experts_(experts),
       top_k_(top_k) {
-  const auto assign = [&](ActRows& act, int64_t cols) {
+  const auto assign = [&](ActRows& act, Act as, int64_t cols) {
     std::vector<float> row(cols);
     for (int64_t i = 0; i < cols; ++i) row[i] = static_cast<float>(i % 7) - 3;
-    act.assign(kernels_, pool_, format, row.data(), cols, 1, cols);
+    act.assign(kernels_, pool_, as, row.data(), cols, 1, cols);
   };
-  assign(gate_up_act_, layers_[0].gate_up->cols);
-  assign(down_act_, layers_[0].down->cols);
+  assign(gate_up_act_, format, layers_[0].gate_up->cols);
+  assign(down_act_, format, layers_[0].down->cols);
+  assign(head_act_, act_format(head_.pack), head_.cols);
+}
+
+int64_t DecodeProbe::head_pairs() const {
+  const double pair_bytes = head_.bytes() / static_cast<double>(head_.pairs());
+  return std::clamp(static_cast<int64_t>(pass_bytes(ProbedPart::kDown) / pair_bytes), int64_t{1},
+                    head_.pairs());
 }
 
 double DecodeProbe::pass_bytes(ProbedPart part) const {
+  if (part == ProbedPart::kDense)
+    return head_.bytes() / static_cast<double>(head_.pairs()) * static_cast<double>(head_pairs());
   const double gate_up = part == ProbedPart::kExperts ? layers_[0].gate_up->bytes() : 0;
   return (gate_up + layers_[0].down->bytes()) * top_k_ / experts_;
 }
@@ -62,17 +73,26 @@ double DecodeProbe::pass_bytes(ProbedPart part) const {
 void DecodeProbe::run(const PackedMatrix& m, const ActRows& act, int first, const CpuTuning& tuning) {
   const int64_t pairs = m.pairs() / experts_;
   for_each_pair(pool_, top_k_, pairs, tuning.runs, [&](int64_t section, int64_t pair, int thread) {
-    run_pair(kernels_, m, (first + section) * pairs + pair, act.view(), 1, workspaces_[thread], tuning.gemm);
+    run_pair(kernels_, m, (first + section) * pairs + pair, act.view(), 1, workspaces_[thread],
+             tuning.experts);
+  });
+}
+
+void DecodeProbe::run_head(int64_t pass, const CpuTuning& tuning) {
+  const int64_t pairs = head_pairs(), first = pass % (head_.pairs() / pairs) * pairs;
+  for_each_pair(pool_, 1, pairs, tuning.runs, [&](int64_t, int64_t pair, int thread) {
+    run_pair(kernels_, head_, first + pair, head_act_.view(), 1, workspaces_[thread], tuning.dense);
   });
 }
 
 double DecodeProbe::seconds(const CpuTuning& tuning, ProbedPart part) {
-  const int64_t pass = next_++ % passes();
+  const int64_t number = next_++, pass = number % passes();
   const ExpertWeights& layer = layers_[pass % std::ssize(layers_)];
   const int first = static_cast<int>(pass / std::ssize(layers_)) * top_k_;
   const auto start = std::chrono::steady_clock::now();
+  if (part == ProbedPart::kDense) run_head(number, tuning);
   if (part == ProbedPart::kExperts) run(*layer.gate_up, gate_up_act_, first, tuning);
-  run(*layer.down, down_act_, first, tuning);
+  if (part != ProbedPart::kDense) run(*layer.down, down_act_, first, tuning);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 

@@ -10,29 +10,34 @@ struct ExpertWeights {
   const PackedMatrix *gate_up, *down;
 };
 
-// One token through top_k experts of a layer: the kernels and loops of moe(), without what lies between them.
-// Each pass takes the next experts, round and round, so that no cache holds them.
+// One token through top_k experts of a layer, or through a part of lm_head: the kernels and loops of moe()
+// and of dense products, without what lies between them. Each pass takes the next experts or rows, round and
+// round, so that no cache holds them.
 class DecodeProbe {
  public:
-  // format: of the activations.
+  // format: of the experts' activations.
   DecodeProbe(const Kernels& kernels, ThreadPool& pool, std::vector<Workspace>& workspaces,
-              std::vector<ExpertWeights> layers, int experts, int top_k, Act format);
+              std::vector<ExpertWeights> layers, const PackedMatrix& head, int experts, int top_k,
+              Act format);
 
   double seconds(const CpuTuning& tuning, ProbedPart part = ProbedPart::kExperts);  // of the next pass
   double pass_bytes(ProbedPart part = ProbedPart::kExperts) const;  // weights and scales that a pass reads
   double all_bytes() const { return pass_bytes() * static_cast<double>(passes()); }
-  const PackedMatrix& matrix() const { return *layers_[0].gate_up; }
+  TunedWeights weights() const { return {layers_[0].gate_up->pack, head_.pack, layers_[0].gate_up->cols}; }
 
  private:
   int64_t passes() const { return std::ssize(layers_) * (experts_ / top_k_); }
+  int64_t head_pairs() const;  // of a pass
   void run(const PackedMatrix& m, const ActRows& act, int first, const CpuTuning& tuning);
+  void run_head(int64_t pass, const CpuTuning& tuning);
 
   const Kernels& kernels_;
   ThreadPool& pool_;
   std::vector<Workspace>& workspaces_;
   std::vector<ExpertWeights> layers_;
+  const PackedMatrix& head_;
   int experts_, top_k_;
-  ActRows gate_up_act_, down_act_;
+  ActRows gate_up_act_, down_act_, head_act_;
   int64_t next_ = 0;
 };
 
@@ -51,7 +56,7 @@ struct Measurement {
 Measurement measure_tuning(DecodeProbe& probe, double seconds);
 
 // The tuning to use for these weights: what was kept of an earlier measurement, or one made now, of at most
-// 150 ms or so, and kept. Experts that fit the caches are not measured: there is nothing to choose by.
+// 200 ms or so, and kept. Experts that fit the caches are not measured: there is nothing to choose by.
 // folder: of the cache; empty: none.
 ChosenTuning tuning_for(DecodeProbe& probe, const Kernels& kernels, int threads, const std::string& folder);
 bool fits_caches(const DecodeProbe& probe);

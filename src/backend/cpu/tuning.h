@@ -24,7 +24,7 @@ struct RunTuning {
 };
 
 struct CpuTuning {
-  GemmTuning gemm;
+  GemmTuning experts, dense;  // dense: projections and lm_head
   RunTuning runs = {16, 8};
   bool operator==(const CpuTuning&) const = default;
 
@@ -47,14 +47,15 @@ struct ChosenTuning {
   std::string day;   // of the measurement: 2026-11-23
   bool calm = true;  // the measurement was steady enough to be kept
 };
-// "prefetch T0 at 1 KB, runs of up to 8 pairs (measured 2026-11-23, cached)".
+// "prefetch T0 at 1 KB (experts) and no prefetch (dense), runs of up to 8 pairs (measured 2026-11-23,
+// cached)".
 std::string words_of(const ChosenTuning& chosen);
 
 // ---- choosing ----
 
 // What a sample of a setting times, of one token: the second product of a layer's experts alone, a fraction
-// of a millisecond that other programs often leave alone; or both.
-enum class ProbedPart { kDown, kExperts };
+// of a millisecond that other programs often leave alone; both; or as much of lm_head as the second product.
+enum class ProbedPart { kDown, kExperts, kDense };
 
 // One setting and the values it may have, each as a whole tuning; the first one is the tuning that it starts
 // from. A kernel table with a setting of its own adds it to tunables().
@@ -71,8 +72,9 @@ std::span<const Tunable> tunables();
 // i.
 using Samples = std::vector<std::vector<double>>;
 Samples race(size_t candidates, double budget, const std::function<double(size_t)>& time);
-// The candidate to use: the quickest by its best sample if it is quicker than the first one by more than 3%
-// and by more than the noise, that is the difference of the three best samples of either; else the first one.
+// The candidate to use: the quickest, by the quartile of its samples, of those that beat the first one: by
+// more than 3% (10% with fewer than three rounds), and in more rounds than chance would give; else the first
+// one.
 size_t choose(const Samples& samples);
 // Whether the three best samples of a candidate agree to 10%.
 bool is_calm(const std::vector<double>& samples);
@@ -80,8 +82,12 @@ bool is_calm(const std::vector<double>& samples);
 // ---- keeping ----
 
 // What a measurement holds for: CPU, microcode, kernels, threads, weights.
-std::string tuning_cache_key(std::string_view cpu, const Kernels& kernels, int threads, Pack pack,
-                             int64_t cols);
+struct TunedWeights {
+  Pack experts, dense;
+  int64_t cols;
+};
+std::string tuning_cache_key(std::string_view cpu, const Kernels& kernels, int threads,
+                             const TunedWeights& weights);
 // The CPU's own description of itself in /proc/cpuinfo: model and microcode of its first core.
 std::string cpu_identity(std::string_view cpuinfo);
 std::string cpu_identity();

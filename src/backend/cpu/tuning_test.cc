@@ -61,7 +61,8 @@ TEST(CpuPrefetch, EveryCandidateHasANameThatIsReadBack) {
     ASSERT_GT(candidates.size(), 1u);
     EXPECT_EQ(candidates[0], CpuTuning());
     for (size_t i = 0; i < candidates.size(); ++i) {
-      EXPECT_EQ(parse_prefetch(name_of(candidates[i].gemm)).value(), candidates[i].gemm);
+      for (const GemmTuning& gemm : {candidates[i].experts, candidates[i].dense})
+        EXPECT_EQ(parse_prefetch(name_of(gemm)).value(), gemm);
       EXPECT_EQ(std::ranges::count(candidates, candidates[i]), 1) << tunable.name << " " << i;
     }
   }
@@ -77,9 +78,11 @@ TEST(CpuTuningChoice, TheFirstOneWinsUnlessAnotherIsClearlyQuicker) {
 }
 
 TEST(CpuTuningChoice, NoiseDoesNotChoose) {
-  // Two lucky samples; and three that are far apart, on either side.
+  // Two lucky samples; and one in a stretch when everything is quick.
   EXPECT_EQ(choose({{1.0, 1.0, 1.0}, {0.9, 0.9, 1.2}}), 0u);
-  EXPECT_EQ(choose({{1.0, 1.1, 1.3}, {0.9, 0.9, 0.9}}), 0u);
+  EXPECT_EQ(choose({{1.0, 1.0, 1.0, 1.0, 1.0, 0.7}, {1.0, 1.0, 0.6, 1.0, 1.0, 0.7}}), 0u);
+  // The first one had luck once; every other round says otherwise.
+  EXPECT_EQ(choose({{1.0, 0.7, 1.0, 1.0, 1.0, 1.0}, {0.8, 0.8, 0.8, 0.8, 0.8, 0.8}}), 1u);
   // Disturbances make samples longer, never shorter.
   EXPECT_EQ(choose({{1.0, 1.0, 1.0, 5.0}, {3.0, 0.8, 0.8, 0.8}}), 1u);
   // With fewer samples nobody knows the noise: a tenth is asked for.
@@ -138,16 +141,20 @@ TEST(CpuTuningKey, IsOfModelMicrocodeKernelsThreadsAndWeights) {
             "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel name\t: AMD EPYC\nmicrocode\t: 0xa101154\n");
   EXPECT_EQ(cpu_identity(""), "");
   const Kernels &kernels = *available_kernels().front(), &scalar = *available_kernels().back();
-  const std::string key = tuning_cache_key(cpu, kernels, 2, Pack::kMxfp4, 2880);
-  EXPECT_NE(key, tuning_cache_key(cpu, kernels, 3, Pack::kMxfp4, 2880));
-  EXPECT_NE(key, tuning_cache_key(cpu, kernels, 2, Pack::kInt8, 2880));
-  EXPECT_NE(key, tuning_cache_key(cpu_identity("microcode\t: 0x1\n"), kernels, 2, Pack::kMxfp4, 2880));
-  EXPECT_EQ(key == tuning_cache_key(cpu, scalar, 2, Pack::kMxfp4, 2880), &kernels == &scalar);
+  const TunedWeights weights{Pack::kMxfp4, Pack::kInt8, 2880};
+  const std::string key = tuning_cache_key(cpu, kernels, 2, weights);
+  EXPECT_NE(key, tuning_cache_key(cpu, kernels, 3, weights));
+  EXPECT_NE(key, tuning_cache_key(cpu, kernels, 2, {Pack::kInt8, Pack::kInt8, 2880}));
+  EXPECT_NE(key, tuning_cache_key(cpu, kernels, 2, {Pack::kMxfp4, Pack::kBF16, 2880}));
+  EXPECT_NE(key, tuning_cache_key(cpu, kernels, 2, {Pack::kMxfp4, Pack::kInt8, 96}));
+  EXPECT_NE(key, tuning_cache_key(cpu_identity("microcode\t: 0x1\n"), kernels, 2, weights));
+  EXPECT_EQ(key == tuning_cache_key(cpu, scalar, 2, weights), &kernels == &scalar);
 }
 
-const ChosenTuning kKept{.tuning = {.gemm = {Prefetch::kNta, 512}, .runs = {16, 8}},
-                         .source = TuningSource::kMeasured,
-                         .day = "2026-11-23"};
+const ChosenTuning kKept{
+    .tuning = {.experts = {Prefetch::kNta, 512}, .dense = {Prefetch::kNta, 512}, .runs = {16, 8}},
+    .source = TuningSource::kMeasured,
+    .day = "2026-11-23"};
 
 TEST(CpuTuningFile, RoundTrip) {
   for (const Tunable& tunable : tunables()) {
@@ -162,18 +169,30 @@ TEST(CpuTuningFile, RoundTrip) {
   }
   EXPECT_EQ(words_of(*decode(encode(kKept))),
             "prefetch NTA at 512 bytes, runs of up to 16 pairs, 8 a thread (measured 2026-11-23, cached)");
+  ChosenTuning two = kKept;
+  two.tuning.dense = {.prefetch = Prefetch::kNone};
+  EXPECT_EQ(words_of(*decode(encode(two))),
+            "prefetch NTA at 512 bytes (experts) and no prefetch (dense), runs of up to 16 pairs, 8 a thread "
+            "(measured 2026-11-23, cached)");
 }
 
 TEST(CpuTuningFile, NothingElseIsRead) {
   const std::string good = encode(kKept);
   for (size_t cut = 0; cut < good.size(); ++cut) EXPECT_FALSE(decode(good.substr(0, cut))) << cut;
   for (const char* text :
-       {"", "prefetch none\nruns 0 8\nday 2026-11-23\n", "prefetch none\nruns 8 0\nday 2026-11-23\n",
-        "prefetch none\nruns 8 99999\nday 2026-11-23\n", "prefetch none\nruns -8 8\nday 2026-11-23\n",
-        "prefetch none\nruns 8\nday 2026-11-23\n", "prefetch none\nruns 08 8\nday 2026-11-23\n",
-        "prefetch t9:64\nruns 8 8\nday 2026-11-23\n", "prefetch t0:100\nruns 8 8\nday 2026-11-23\n",
-        "prefetch none\nruns 8 8\nday yesterday!\n", "prefetch none\nruns 8 8\nday 2026-11-23\nmore\n",
-        "runs 8 8\nprefetch none\nday 2026-11-23\n"}) {
+       {"", "prefetch none\nruns 8 8\nday 2026-11-23\n", "experts none\nruns 8 8\nday 2026-11-23\n",
+        "dense none\nexperts none\nruns 8 8\nday 2026-11-23\n",
+        "experts none\ndense none\nruns 0 8\nday 2026-11-23\n",
+        "experts none\ndense none\nruns 8 0\nday 2026-11-23\n",
+        "experts none\ndense none\nruns 8 99999\nday 2026-11-23\n",
+        "experts none\ndense none\nruns -8 8\nday 2026-11-23\n",
+        "experts none\ndense none\nruns 8\nday 2026-11-23\n",
+        "experts none\ndense none\nruns 08 8\nday 2026-11-23\n",
+        "experts none\ndense t9:64\nruns 8 8\nday 2026-11-23\n",
+        "experts none\ndense t0:100\nruns 8 8\nday 2026-11-23\n",
+        "experts none\ndense none\nruns 8 8\nday yesterday!\n",
+        "experts none\ndense none\nruns 8 8\nday 2026-11-23\nmore\n",
+        "runs 8 8\nexperts none\ndense none\nday 2026-11-23\n"}) {
     EXPECT_FALSE(decode(text)) << text;
   }
 }
@@ -195,7 +214,8 @@ class CpuTuningProbe : public testing::Test {
     return pack_panels(Pack::kMxfp4, kCols, stack({&view}), "test", kernels_, pool_).value();
   }
   DecodeProbe probe() {
-    return {kernels_, pool_, workspaces_, {{&gate_up_, &down_}}, kExperts, 2, act_format(Pack::kMxfp4)};
+    return {kernels_, pool_,    workspaces_, {{&gate_up_, &down_}},
+            head_,    kExperts, 2,           act_format(Pack::kMxfp4)};
   }
 
   static constexpr int kExperts = 4, kRows = kExperts * 64, kCols = 96;
@@ -205,7 +225,7 @@ class CpuTuningProbe : public testing::Test {
   ThreadPool pool_{2};
   std::vector<uint8_t> bytes_ = std::vector<uint8_t>(kRows * kCols / 2);
   std::vector<uint8_t> scales_ = std::vector<uint8_t>(kRows * kCols / 32);
-  PackedMatrix gate_up_ = random_matrix(), down_ = random_matrix();
+  PackedMatrix gate_up_ = random_matrix(), down_ = random_matrix(), head_ = random_matrix();
   std::vector<Workspace> workspaces_ = make_workspaces(2, kCols).value();
 };
 
@@ -213,6 +233,7 @@ TEST_F(CpuTuningProbe, MeasuresEveryCandidateAndChoosesOneOfEachSetting) {
   DecodeProbe p = probe();
   EXPECT_EQ(p.pass_bytes(), (gate_up_.bytes() + down_.bytes()) / 2);
   EXPECT_EQ(p.pass_bytes(ProbedPart::kDown), down_.bytes() / 2);
+  EXPECT_EQ(p.pass_bytes(ProbedPart::kDense), head_.bytes() / 2) << "as much as the other";
   const Measurement m = measure_tuning(p, 1);
   for (const Tunable& tunable : tunables()) {
     int candidates = 0, chosen = 0;

@@ -1,0 +1,74 @@
+// What is measured of a loaded model: the bandwidth, and how decoding reads weights best.
+#include <algorithm>
+
+#include "backend/cpu/cpu_backend_impl.h"
+#include "base/error.h"
+
+namespace moesaic::cpu {
+
+// Over the experts themselves, two gigabytes of them: what fits the caches would read faster than decoding
+// ever can. By plain loads and by decoding's own kernel, whichever is quicker.
+double CpuBackend::read_bandwidth() {
+  if (layers_.empty()) return 0;
+  constexpr size_t kEnough = 2u << 30;
+  MemoryByNode memory(pool_.nodes());
+  for (int node = 0; node < pool_.nodes(); ++node) {
+    size_t bytes = 0;
+    for (const Layer& layer : layers_) {
+      for (const PackedMatrix* m : {&layer.gate_up, &layer.down}) {
+        if (bytes >= kEnough / pool_.nodes()) break;
+        const auto [first, end] = m->node_slots(node);
+        memory[node].emplace_back(m->data.as() + first * m->data_stride, (end - first) * m->data_stride);
+        bytes += memory[node].back().size();
+      }
+    }
+  }
+  double best = measure_read_bandwidth(memory, pool_, read_patterns_);
+  DecodeProbe probe = make_probe();
+  for (int pass = 0; best > 0 && pass < 8; ++pass)
+    best = std::max(best, probe.pass_bytes() / probe.seconds(chosen_.tuning) / 1e9);
+  return best;
+}
+
+DecodeProbe CpuBackend::make_probe() {
+  std::vector<ExpertWeights> layers;
+  for (const Layer& layer : layers_) layers.push_back({&layer.gate_up, &layer.down});
+  const Pack pack = layers_[0].gate_up.pack;
+  const Rounding rounding = rounding_of(options_.moe_path, Operand::kExpertInput, mx_format(pack));
+  return {kernels_,
+          pool_,
+          workspaces_,
+          std::move(layers),
+          head_,
+          config_.experts,
+          config_.experts_per_token,
+          rounding.rounds() ? Act::kF32 : act_format(pack)};
+}
+
+ChosenTuning CpuBackend::choose_tuning() {
+  if (asked_prefetch_)
+    return {.tuning = {.experts = *asked_prefetch_, .dense = *asked_prefetch_},
+            .source = TuningSource::kAsked};
+  DecodeProbe probe = make_probe();
+  return tuning_for(probe, kernels_, pool_.threads(), options_.tuning_folder);
+}
+
+Result<ReadTuning> CpuBackend::tune_reads(const std::string& folder) {
+  constexpr double kSeconds = 3;
+  DecodeProbe probe = make_probe();
+  const Measurement measured = measure_tuning(probe, kSeconds);
+  chosen_ = measured.chosen;
+  ReadTuning result{.chosen = words_of(chosen_)};
+  for (const CandidateTiming& c : measured.candidates)
+    result.candidates.push_back({c.setting, c.value, c.best_gb_s, c.median_gb_s, c.chosen});
+  if (fits_caches(probe)) return result;
+  const Status kept = folder.empty() ? error(StatusCode::kIo, "no cache folder; set XDG_CACHE_HOME or HOME")
+                                     : keep_tuning(probe, kernels_, pool_.threads(), folder, chosen_);
+  if (kept.ok())
+    result.file = tuning_file(probe, kernels_, pool_.threads(), folder);
+  else
+    result.chosen += fmt::format("; not kept ({})", kept.message());
+  return result;
+}
+
+}  // namespace moesaic::cpu

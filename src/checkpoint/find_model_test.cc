@@ -1,0 +1,201 @@
+// What -m may name: caches, folders and parts of models, each in a temporary tree.
+#include "checkpoint/find_model.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/gguf.h"
+#include "checkpoint/gguf_header.h"
+#include "checkpoint/writer.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FindModel : public testing::Test {
+ protected:
+  FindModel() { fs::create_directories(root_); }
+  ~FindModel() override { fs::remove_all(root_); }
+
+  std::string put(const std::string& name, const std::string& text = "x") {
+    fs::create_directories((root_ / name).parent_path());
+    std::ofstream(root_ / name, std::ios::binary) << text;
+    return (root_ / name).string();
+  }
+  std::string path(const std::string& name) const { return (root_ / name).string(); }
+  std::string hub() const { return path("hub"); }
+  std::string found(const std::string& name) const {
+    const Result<std::string> result = find_model(name, hub());
+    return result.ok() ? result.value() : "error: " + result.status().message();
+  }
+  void expect_error(const std::string& name, const std::vector<std::string>& words) const {
+    const Result<std::string> result = find_model(name, hub());
+    ASSERT_FALSE(result.ok()) << name << ": " << result.value();
+    for (const std::string& word : words)
+      EXPECT_NE(result.status().message().find(word), std::string::npos) << result.status().message();
+    EXPECT_EQ(result.status().message().find('\n'), std::string::npos);
+  }
+
+  const fs::path root_ =
+      fs::temp_directory_path() / ("moesaic-find-" + std::to_string(getpid()) +
+                                   testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+TEST_F(FindModel, PathsStayAsTheyAre) {
+  put("a/config.json");
+  EXPECT_EQ(found(path("a")), path("a"));
+  EXPECT_EQ(found(put("b.gguf")), path("b.gguf"));
+  EXPECT_EQ(found(put("blob")), path("blob"));
+  expect_error(path("none"), {"no such file or folder"});
+}
+
+TEST_F(FindModel, AFolderWithOneGguf) {
+  put("one/m.gguf"), put("one/README.md");
+  EXPECT_EQ(found(path("one")), path("one/m.gguf"));
+  for (const char* part : {"2", "3", "1"}) put(fmt::format("split/m-0000{}-of-00003.gguf", part));
+  EXPECT_EQ(found(path("split")), path("split/m-00001-of-00003.gguf"));
+  put("two/a.gguf"), put("two/b.gguf");
+  expect_error(path("two"), {"several models", "a.gguf, b.gguf"});
+  fs::create_directories(path("empty"));
+  expect_error(path("empty"), {"no config.json and no .gguf file"});
+}
+
+TEST_F(FindModel, OwnerAndName) {
+  expect_error("openai/gpt-oss-20b", {hub(), "hf download openai/gpt-oss-20b"});
+  const std::string repository = "hub/models--openai--gpt-oss-20b/";
+  put(repository + "snapshots/abc/config.json"), put(repository + "snapshots/old/config.json");
+  expect_error("openai/gpt-oss-20b", {"no complete snapshot", "hf download openai/gpt-oss-20b"});
+  put(repository + "refs/main", "abc\n");
+  for (const std::string& name : {std::string("openai/gpt-oss-20b"), path(repository), hub(), root_.string()})
+    EXPECT_EQ(found(name), path(repository + "snapshots/abc")) << name;
+  put("hub/models--ggml-org--gpt-oss-20b-GGUF/snapshots/1/gpt-oss-20b-mxfp4.gguf");
+  EXPECT_EQ(found("ggml-org/gpt-oss-20b-GGUF"),
+            path("hub/models--ggml-org--gpt-oss-20b-GGUF/snapshots/1/gpt-oss-20b-mxfp4.gguf"));
+  expect_error(hub(), {"several models", "openai/gpt-oss-20b", "ggml-org/gpt-oss-20b-GGUF"});
+}
+
+TEST_F(FindModel, ACacheOfOtherModels) {
+  put("hub/models--a--b/snapshots/1/config.json");
+  expect_error(hub(), {"no gpt-oss model", "hf download openai/gpt-oss-20b"});
+}
+
+TEST_F(FindModel, NamesThatAreNoRepositoryDoNotLeaveTheCache) {
+  put("secret/config.json"), put("hub/x");
+  for (const char* name : {"../secret", "a/../secret", "a/b/c", "a/", "/a", "", ".a/b", "a/.b", "a b/c"})
+    expect_error(name, {"no such file or folder"});
+}
+
+TEST_F(FindModel, ARefThatLeadsOutOfTheCacheIsNotFollowed) {
+  put("hub/models--a--b/snapshots/1/config.json"), put("hub/models--a--b/snapshots/2/config.json");
+  put("hub/models--a--b/refs/main", "../../../../secret");
+  put("secret/config.json");
+  expect_error("a/b", {"no complete snapshot"});
+}
+
+TEST(GgufParts, ByTheName) {
+  EXPECT_EQ(gguf_parts("d/a-00002-of-00003.gguf"),
+            (std::vector<std::string>{"d/a-00001-of-00003.gguf", "d/a-00002-of-00003.gguf",
+                                      "d/a-00003-of-00003.gguf"}));
+  for (const char* other :
+       {"a.gguf", "a-00004-of-00003.gguf", "a-00000-of-00003.gguf", "a-00001-of-00000.gguf",
+        "a-0001-of-00003.gguf", "a-00001-of-00003.txt", "a-00001_of-00003.gguf", "-of-", ""})
+    EXPECT_EQ(gguf_parts(other), std::vector<std::string>{other});
+}
+
+// The tiny model in three parts, as llama.cpp's gguf-split makes them: the metadata in the first, the tensors
+// dealt out.
+class SplitGguf : public FindModel {
+ protected:
+  SplitGguf() {
+    const auto source = open_checkpoint(std::string(MOESAIC_SOURCE_DIR) + "/tests/golden/model/tiny-mxfp4");
+    EXPECT_TRUE(write_gguf(source.value(), path("whole.gguf"), {}).ok());
+    whole_ = read_gguf(MappedFile::open(path("whole.gguf")).value()).value();
+  }
+  static std::string part_name(int i) { return fmt::format("m-0000{}-of-00003.gguf", i + 1); }
+
+  // split.no and split.count as given; tensors i, i + 3, ..
+  void write_part(int i, int number, int count) {
+    GgufHeader header;
+    if (i == 0) {
+      for (const auto& [key, value] : whole_.metadata) put_value(header, key, value);
+    }
+    header.u32("split.no", number), header.u32("split.count", count);
+    std::string data;
+    uint64_t tensors = 0;
+    int at = 0;
+    for (const auto& [name, tensor] : whole_.tensors.tensors) {
+      if (at++ % 3 != i) continue;
+      data.resize((data.size() + 31) / 32 * 32);
+      header.tensor(name, tensor.shape, type_of(tensor.dtype), data.size());
+      data.append(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
+      ++tensors;
+    }
+    std::string head = header.finish(tensors);
+    head.resize((head.size() + 31) / 32 * 32);
+    put(part_name(i), head + data);
+  }
+  static uint32_t type_of(const std::string& dtype) {
+    return dtype == "F32" ? 0 : dtype == "F16" ? 1 : dtype == "Q8_0" ? 8 : dtype == "BF16" ? 30 : 39;
+  }
+  static void put_value(GgufHeader& h, const std::string& key, const GgufValue& value) {
+    if (const auto* i = std::get_if<int64_t>(&value)) h.u32(key, static_cast<uint32_t>(*i));
+    if (const auto* d = std::get_if<double>(&value)) h.f32(key, *d);
+    if (const auto* b = std::get_if<bool>(&value)) h.boolean(key, *b);
+    if (const auto* s = std::get_if<std::string>(&value)) h.text(key, *s);
+    if (const auto* t = std::get_if<std::vector<std::string>>(&value)) h.texts(key, *t);
+    if (const auto* n = std::get_if<std::vector<int64_t>>(&value)) h.integers(key, {n->begin(), n->end()});
+  }
+  void expect_error(const std::string& name, const std::vector<std::string>& words) {
+    const auto result = open_checkpoint(path(name));
+    ASSERT_FALSE(result.ok()) << name;
+    for (const std::string& word : words)
+      EXPECT_NE(result.status().message().find(word), std::string::npos) << result.status().message();
+  }
+  GgufFile whole_;
+};
+
+TEST_F(SplitGguf, AnyPartOpensAll) {
+  for (int i = 0; i < 3; ++i) write_part(i, i, 3);
+  const auto whole = open_checkpoint(path("whole.gguf"));
+  ASSERT_TRUE(whole.ok());
+  for (int i = 0; i < 3; ++i) {
+    const auto split = open_checkpoint(path(part_name(i)));
+    ASSERT_TRUE(split.ok()) << split.status().message();
+    ASSERT_EQ(split->tensors.size(), whole->tensors.size());
+    std::vector<float> a(whole->config.hidden), b(whole->config.hidden);
+    for (int layer = 0; layer < whole->config.layers; ++layer) {
+      for (int64_t row = 0; row < whole->weights.layers[layer].q.rows; ++row) {
+        read_row(whole->weights.layers[layer].q, row, a), read_row(split->weights.layers[layer].q, row, b);
+        ASSERT_EQ(a, b);
+      }
+    }
+  }
+}
+
+TEST_F(SplitGguf, PartsThatAreMissingOrOfAnotherModelAreErrors) {
+  for (int i = 0; i < 3; ++i) write_part(i, i, 3);
+  fs::remove(path(part_name(1)));
+  expect_error(part_name(0), {part_name(1), "missing", "3 parts"});
+  write_part(1, 2, 3);
+  expect_error(part_name(0), {part_name(1), "part 3 of 3", "2 of 3"});
+  write_part(1, 1, 4);
+  expect_error(part_name(2), {part_name(1), "part 2 of 4"});
+  fs::copy_file(path(part_name(0)), path(part_name(1)), fs::copy_options::overwrite_existing);
+  expect_error(part_name(0), {part_name(1), "part 1 of 3"});
+  fs::copy_file(path(part_name(0)), path("renamed.gguf"));
+  expect_error("renamed.gguf", {"part 1 of a model in 3 parts", "-00001-of-00003.gguf"});
+}
+
+TEST_F(SplitGguf, ABlobWithoutSuffixIsAGguf) {
+  fs::copy_file(path("whole.gguf"), path("sha256-0123"));
+  EXPECT_TRUE(open_checkpoint(path("sha256-0123")).ok());
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,68 @@
+#include "checkpoint/widen.h"
+
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "checkpoint/ggml_blocks.h"
+
+namespace moesaic {
+namespace {
+
+constexpr int64_t kQ8Elements = 32, kQ8Bytes = 34;
+
+int64_t q8_bytes(const std::vector<int64_t>& shape) {
+  return element_count(shape).value_or(0) / kQ8Elements * kQ8Bytes;
+}
+
+Status widen(RawTensor& t, const GgmlBlocks& from, ThreadPool& pool, TensorMap& out) {
+  constexpr int64_t kChunk = 4096;  // blocks
+  ASSIGN_OR_RETURN(Buffer buffer, Buffer::allocate(q8_bytes(t.shape)));
+  const int64_t blocks = std::ssize(t.data) / from.bytes, step = from.block / kQ8Elements * kQ8Bytes;
+  const auto* source = reinterpret_cast<const uint8_t*>(t.data.data());
+  auto* target = buffer.as<uint8_t>();
+  pool.for_each((blocks + kChunk - 1) / kChunk, [&](int64_t chunk, int) {
+    for (int64_t b = chunk * kChunk; b < std::min(blocks, (chunk + 1) * kChunk); ++b)
+      from.to_q8_0(source + b * from.bytes, target + b * step);
+  });
+  t.file->drop(t.data);
+  t.data = {buffer.as<>(), buffer.bytes()};
+  t.dtype = "Q8_0", t.in_memory = true;
+  out.buffers.push_back(std::make_shared<const Buffer>(std::move(buffer)));
+  return {};
+}
+
+}  // namespace
+
+Status widen(TensorMap& tensors) {
+  std::unique_ptr<ThreadPool> pool;
+  for (auto& [name, tensor] : tensors.tensors) {
+    const GgmlBlocks* from = find_ggml_blocks(tensor.dtype);
+    if (from == nullptr) continue;
+    if (tensor.shape.size() > 2)
+      return error(StatusCode::kUnsupported,
+                   "{}: tensor '{}': experts in {} are not supported; use a file whose experts are MXFP4, "
+                   "BF16, F16 or "
+                   "Q8_0",
+                   tensor.file->path(), name.substr(0, 120), from->name);
+    if (!pool) pool = std::make_unique<ThreadPool>(0);
+    RETURN_IF_ERROR(widen(tensor, *from, *pool, tensors));
+  }
+  return {};
+}
+
+std::vector<std::string> widened_formats(const std::vector<TensorInfo>& tensors) {
+  std::vector<std::string> lines;
+  for (const GgmlBlocks& from : ggml_blocks()) {
+    int count = 0;
+    double stored = 0, held = 0;
+    for (const TensorInfo& t : tensors) {
+      if (t.dtype != from.name) continue;
+      ++count, stored += static_cast<double>(t.bytes), held += static_cast<double>(q8_bytes(t.shape));
+    }
+    if (count > 0)
+      lines.push_back(fmt::format("{} becomes Q8_0 ({}): {} tensors, {:.2f} GB become {:.2f} GB", from.name,
+                                  from.exact ? "exact" : "rounded", count, stored / 1e9, held / 1e9));
+  }
+  return lines;
+}
+
+}  // namespace moesaic

@@ -51,14 +51,14 @@ Status RandomBatch::advance(int target, bool logits) {
       if (logits) batch.logit_rows.push_back(batch.rows() - 1);
       ++s;
     }
-    if (logits && backend_->can_sample()) batch.draws.resize(batch.logit_rows.size());
-    logits_.resize(batch.draws.empty() ? batch.logit_rows.size() * config_.vocab : 0);
+    if (logits && backend_->can_sample()) batch.sampling.resize(batch.logit_rows.size());
+    logits_.resize(batch.sampling.empty() ? batch.logit_rows.size() * config_.vocab : 0);
     RETURN_IF_ERROR(forward(*backend_, config_, batch, logits_));
     for (int i = first; i < first + static_cast<int>(batch.sequences.size()); ++i) {
       pages_.cache_blocks(tables_[i], std::span(own_[i]).first(std::min(lengths_[i], depth_)));
       pages_.slide(tables_[i], lengths_[i]);  // while others take their turn
     }
-    const size_t before = std::exchange(in_flight_, batch.draws.size());
+    const size_t before = std::exchange(in_flight_, batch.sampling.size());
     RETURN_IF_ERROR(take(before));
   }
   return {};

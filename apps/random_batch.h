@@ -26,8 +26,8 @@ class RandomBatch {
   // the clocks that a long prefill leaves behind.
   Status restart(int depth);
   // Appends `tokens` random tokens to each sequence, in as few steps as max_rows allows. logits: those of
-  // each sequence's last token are computed, as sampling would need them; a backend that draws tokens
-  // draws the likeliest, and the last step may still run. What is drawn is not what is appended: greedy
+  // each sequence's last token are computed, as sampling would need them; a backend that samples
+  // takes the likeliest, and the last step may still run. What is sampled is not what is appended: greedy
   // answers of random weights repeat themselves, and few experts would be read.
   Status append(int tokens, bool logits);
   // Waits for the last step.
@@ -51,7 +51,7 @@ class RandomBatch {
   int depth_ = 0;                          // of them, the first ones are the sequence's own
   std::vector<std::vector<int32_t>> own_;  // [sequences][>= depth_]
   std::vector<float> logits_;
-  size_t in_flight_ = 0;  // tokens that the step in flight draws
+  size_t in_flight_ = 0;  // tokens that the step in flight samples
   std::vector<SampledToken> drawn_;
   std::mt19937 rng_{1};
 };

@@ -13,7 +13,7 @@ import sys
 
 ARCHITECTURES = ("sm_120a", "sm_121a", "sm_120f")
 REGISTERS, MOST_REGISTERS = 65536, 255  # of a multiprocessor, of a thread
-WARPS = {"few": 4, "many": 8}
+WARPS = {"small": 4, "large": 8}  # small-M and large-M kernels
 EPILOGUES = {"SwiGluMx": "GEMM 1", "Store": "GEMM 2 and rows", "3Qkv": "QKV"}
 ELEMENTS = ("E2M1", "E4M3")  # of quad_layout.h
 
@@ -39,22 +39,22 @@ class Tile:
     """A kernel by its mangled name: template arguments and epilogue."""
 
     def __init__(self, symbol):
-        self.kind = re.search(r"(few|many)_kernel", symbol).group(1)
+        self.kind = re.search(r"block_scaled_(small|large)_m_kernel", symbol).group(1)
         numbers = [int(n) for n in re.findall(r"Li(\d+)E", symbol)]
         self.epilogue = next(text for name, text in EPILOGUES.items() if name in symbol)
         self.weights = ELEMENTS[int(re.search(r"ElementE(\d)E", symbol).group(1))]
-        if self.kind == "few":
-            groups, self.units = numbers
-            self.tokens, self.groups, self.copies = 8 * groups, groups, self.units
+        if self.kind == "small":
+            groups, self.weight_tiles = numbers
+            self.tokens, self.groups, self.copies = 8 * groups, groups, self.weight_tiles
         else:
-            self.tokens, self.units, _ = numbers
-            self.groups, self.copies = self.tokens // 8 * self.units // WARPS["many"], 1
+            self.tokens, self.weight_tiles, _ = numbers
+            self.groups, self.copies = self.tokens // 8 * self.weight_tiles // WARPS["large"], 1
 
     def key(self):
-        return (self.weights, self.epilogue, self.tokens, self.units)
+        return (self.weights, self.epilogue, self.tokens, self.weight_tiles)
 
     def text(self):
-        return f"{self.weights} x E4M3, {self.epilogue}, {self.tokens} tokens x {32 * self.units} rows"
+        return f"{self.weights} x E4M3, {self.epilogue}, {self.tokens} tokens x {32 * self.weight_tiles} rows"
 
     def mma(self):
         """The instruction."""
@@ -98,7 +98,7 @@ def measure(tool, architecture, path):
     """Rows of the table, each with what is wrong with it."""
     used = usage(dump(tool, "-res-usage", architecture, path))
     for symbol, lines in instructions(dump(tool, "-sass", architecture, path)).items():
-        if not re.search(r"sm120a.*(few|many)_kernel", symbol):
+        if not re.search(r"block_scaled_(small|large)_m_kernel", symbol):
             continue
         tile = Tile(symbol)
         registers, stack, local, _ = used[symbol]
@@ -106,7 +106,7 @@ def measure(tool, architecture, path):
         instruction = tile.mma()
         mma = count(re.escape(instruction))
         shared_loads = [i for i, l in enumerate(lines) if re.match(r"LDS\.128", l)]
-        global_loads = [i for i, l in enumerate(lines) if re.match(r"LDG\.E\.128(?!\.STRONG)", l)]  # the job is STRONG
+        global_loads = [i for i, l in enumerate(lines) if re.match(r"LDG\.E\.128(?!\.STRONG)", l)]  # the work tile is STRONG
         steps = 4 * tile.copies
         weight_loads = 4 * tile.copies * (2 if tile.weights == "E4M3" else 1)
         token_loads = 2 * tile.groups
@@ -120,7 +120,7 @@ def measure(tool, architecture, path):
             wrong.append(f"{registers} registers")
         if len(shared_loads) < weight_loads:
             wrong.append(f"{len(shared_loads)} 16-byte loads of weights, expected {weight_loads}")
-        if tile.kind == "few" and len(global_loads) < token_loads:
+        if tile.kind == "small" and len(global_loads) < token_loads:
             wrong.append("tokens are not loaded 16 bytes at a time")
         if not count(r"UBLKCP"):
             wrong.append("no bulk copy")
@@ -148,7 +148,7 @@ def main(paths):
             print(f"| {architecture} | {tile.text()} | " + " | ".join(str(m) for m in measured) + " |")
             failed += [f"{architecture} {tile.text()}: {w}" for w in wrong]
     if not tiles:
-        failed.append("no kernel of sm120a for " + " or ".join(ARCHITECTURES))
+        failed.append("no block-scaled kernel for " + " or ".join(ARCHITECTURES))
     print("\n".join(failed), file=sys.stderr, end="\n" if failed else "")
     return 1 if failed else 0
 

@@ -25,7 +25,7 @@ namespace moesaic {
 
 // Format of the dense projections and lm_head in memory.
 enum class DenseFormat { kAsLoaded, kBF16, kQ8_0, kMxfp8, kMxfp4 };
-// What a dense matrix stored so becomes in memory; MXFP4 stays.
+// The format in memory of a dense matrix that is stored as `stored`. MXFP4 is kept.
 inline Format made_of(Format stored, DenseFormat wanted) {
   constexpr Format kFormats[] = {Format::kF32, Format::kBF16, Format::kQ8_0, Format::kMxfp8, Format::kMxfp4};
   const bool stays = wanted == DenseFormat::kAsLoaded || is_mxfp4(stored);
@@ -35,17 +35,17 @@ inline Format made_of(Format stored, DenseFormat wanted) {
 // kFp8: E4M3 without a scale, rounded to nearest even and saturating at 448.
 enum class KvFormat { kOwn, kBf16, kFp8 };
 
-// How MXFP4 experts are computed, and dense matrices that are MXFP4 or MXFP8. kW4A8: from activations rounded
-// to MXFP8; by kernels/sm120/ on cuda, which is what SM120 and SM121 do by themselves and Hopper emulates;
-// cpu and reference round alike (backend/rounding.h), the reference being the oracle.
+// How MXFP4 experts are computed, and dense matrices in MXFP4 or MXFP8. kW4A8: activations are rounded to
+// MXFP8. On cuda by kernels/sm120/: the default on SM120 and SM121; Hopper emulates the instruction. cpu and
+// reference round in the same way (backend/rounding.h).
 enum class MoePath { kAuto, kW4A8 };
-// By the names that users know them by: keep, bf16, q8_0, mxfp8, mxfp4; auto, bf16, fp8; auto, w4a8.
+// From the names on the command line: keep, bf16, q8_0, mxfp8, mxfp4; auto, bf16, fp8; auto, w4a8.
 Result<DenseFormat> dense_format(std::string_view name);
 Result<KvFormat> kv_format(std::string_view name);
 Result<MoePath> moe_path(std::string_view name);
 
-// Sees the router's logits of every row, in order, on the thread that drives the backend: for finding out
-// where two backends chose different experts. Slow on devices.
+// Sees the router's logits of every row, in order, on the thread that drives the backend: to find
+// where two backends choose different experts. Slow on devices.
 using RouterTrace = std::function<void(int layer, int row, std::span<const float> logits)>;
 
 struct BackendOptions {
@@ -57,23 +57,23 @@ struct BackendOptions {
   std::string system_root;
   DenseFormat dense = DenseFormat::kAsLoaded;
   MoePath moe_path = MoePath::kAuto;
-  // cuda: only kernels that every device has, attention and dense products by mma.sync: what devices other
-  // than Hopper do by themselves. Batch-invariant.
+  // cuda: only kernels that every device has (attention and dense products by mma.sync): the default on
+  // devices other than Hopper. Batch-invariant.
   bool portable = false;
   KvFormat kv = KvFormat::kOwn;  // cpu: its own only
   int max_rows = 2048;           // rows of the largest batch
   // cpu only: auto, amx, avx512, avx512vnni, avx512bw, avxvnni, avx2, bf16, i8mm, dotprod, scalar,
   // amx_emulated
   std::string isa = "auto";
-  // cuda: a request's logits are the same bits in any batch and any chunk of a prompt. Otherwise few rows and
-  // many go through kernels that round differently (docs/design/numerics.md).
+  // cuda: a request's logits are the same bits in any batch and any chunk of a prompt. Otherwise small and
+  // large batches use kernels that round differently (docs/design/numerics.md).
   bool batch_invariant = false;
   RouterTrace router_trace = nullptr;
   // Where measurements are kept: on cuda those of `moesaic tune`, on the cpu also those made when a model is
   // loaded. Empty: nowhere.
   std::string tuning_folder;
-  int max_sms =
-      0;  // cuda, for tests: multiprocessors that kernels with a grid of the device's size take; 0: all
+  // cuda, for tests: the most multiprocessors that kernels with one CTA on each use; 0: all.
+  int max_sms = 0;
   std::string cpu_prefetch = "auto";  // auto (measured), none, or a hint and a distance: t0:1024
 };
 
@@ -90,7 +90,7 @@ struct BackendCaps {
   std::string reads = {};  // cpu, of a loaded model: how weights are read, and why so
 };
 
-// A share of what a model takes in a device's memory: "experts", "KV cache".
+// A part of the memory that a model takes on a device: "experts", "KV cache".
 struct MemoryPart {
   std::string name;
   double bytes = 0;
@@ -115,8 +115,8 @@ class Backend {
   // Bytes that one token's K and V take in one layer, scales included.
   virtual double kv_token_bytes(const ModelConfig& config) const = 0;
 
-  // What the model and a cache of this layout will take, by part; known before anything is loaded.
-  // Here: the cache, weights being read where they lie.
+  // What the model and a cache of this layout will take, by part; known before anything is loaded. By default
+  // the cache alone: weights are read from the mapped file.
   virtual std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& weights,
                                          const KvLayout& layout);
   // Bytes free for them now; infinite where the machine does not say.
@@ -129,16 +129,16 @@ class Backend {
                       const LoadProgress& progress) = 0;
   virtual Status alloc_kv(const KvLayout& layout) = 0;
 
-  // Whether a batch may have draws. Such a step runs on after end_step: the next one may begin, with rows
-  // whose tokens this one draws, before sampled() is asked what they are. Known once a model is loaded.
+  // Whether a batch may have rows to sample. Such a step stays in flight after end_step: the next one may
+  // begin, with rows whose tokens this one samples, before sampled() is called. Known once a model is loaded.
   virtual bool can_sample() const { return false; }
-  // Waits for the earliest step with draws that was not asked for yet, of which there are one or two.
-  // tokens: [logit_rows] as drawn, with log-probabilities where they were asked for; -1 and none where a
-  // logit is not finite. A fault of the step is an error here, after which no step runs.
+  // Waits for the earliest sampling step in flight, of which there are one or two. tokens: [logit_rows] as
+  // sampled, with log-probabilities where they were asked for; -1 and none where a logit is not finite. A
+  // fault of the step is an error here, after which no step runs.
   virtual Status sampled(std::span<SampledToken>) { return {}; }
 
   // A step: begin, the ops in the order of model/forward, end. logits: [logit_rows, vocab], none if the batch
-  // has draws.
+  // has rows to sample.
   virtual Status begin_step(const Batch& batch) = 0;
   virtual void embed() = 0;
   virtual void qkv(int layer) = 0;      // norm, QKV, bias, RoPE, append to pages

@@ -1,4 +1,4 @@
-// What a backend can tell of its steps, for `profile`, `plan` and `bench`: an optional interface beside
+// What a backend reports about its steps, for `profile`, `plan` and `bench`: an optional interface beside
 // Backend, which Backend::profiler() gives.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace moesaic {
 
-// One op's share of the steps since reset.
+// One op in all steps since reset.
 struct OpProfile {
   std::string op;  // "qkv", "attend", ...
   int64_t calls = 0;
@@ -31,8 +31,8 @@ class Profiler {
   virtual ~Profiler() = default;
   virtual std::vector<OpProfile> profile() const = 0;
   virtual void reset_profile() = 0;
-  // Whether steps measure each op's seconds. A device measures them one after the other, which costs the
-  // overlap between ops; the CPU always does.
+  // Whether steps measure each op's seconds. A device then runs them one after the other, without overlap;
+  // the CPU always measures.
   virtual void time_ops(bool) {}
   // Read bandwidth in GB/s, measured now: the ceiling beside which figures are printed. The first call may
   // take longer than later ones.

@@ -64,20 +64,20 @@ Result<DenseFormat> dense_format(std::string_view name) {
   if (name == "q8_0") return DenseFormat::kQ8_0;
   if (name == "mxfp8") return DenseFormat::kMxfp8;
   if (name == "mxfp4") return DenseFormat::kMxfp4;
-  return invalid("dense weights as '{}': use keep, bf16, q8_0, mxfp8 or mxfp4", name);
+  return invalid("dense format '{}': use keep, bf16, q8_0, mxfp8 or mxfp4", name);
 }
 
 Result<KvFormat> kv_format(std::string_view name) {
   if (name == "auto") return KvFormat::kOwn;
   if (name == "bf16") return KvFormat::kBf16;
   if (name == "fp8") return KvFormat::kFp8;
-  return invalid("K and V as '{}': use auto, bf16 or fp8", name);
+  return invalid("KV cache format '{}': use auto, bf16 or fp8", name);
 }
 
 Result<MoePath> moe_path(std::string_view name) {
   if (name == "auto") return MoePath::kAuto;
   if (name == "w4a8") return MoePath::kW4A8;
-  return invalid("experts by '{}': use auto or w4a8", name);
+  return invalid("MoE path '{}': use auto or w4a8", name);
 }
 
 std::vector<std::string> list_backends() {

@@ -14,9 +14,9 @@ struct WarmKernel {
   bool cached = false;
   double seconds = 0;
 };
-// Compiles what this program has no machine code for, so that it is found on disk later: for an architecture,
-// "sm_120a", or if that is empty for the first cuda device. Gives the architecture; nothing is reported where
-// nothing lacks. report: may be empty; one call at a time. threads: 0: one per core.
+// Compiles the kernels that this program has no machine code for, and keeps them on disk. architecture:
+// "sm_120a", or empty for that of the first cuda device. Returns the architecture. report: called once for
+// each kernel, one call at a time, not at all if none is missing; may be empty. threads: 0: one per core.
 Result<std::string> warm_up(const std::string& architecture, int threads,
                             const std::function<void(const WarmKernel&)>& report);
 

@@ -93,15 +93,15 @@ Status validate(const Batch& b, const ModelConfig& c, const KvLayout& layout, in
       return invalid("batch: row {} has token {}, the vocabulary has {}", i, b.tokens[i], c.vocab);
   }
   RETURN_IF_ERROR(check_sequences(b, c, layout));
-  if (!b.draws.empty() && b.draws.size() != b.logit_rows.size())
-    return invalid("batch: {} draws for {} logit rows", b.draws.size(), b.logit_rows.size());
-  for (const Draw& d : b.draws) {
+  if (!b.sampling.empty() && b.sampling.size() != b.logit_rows.size())
+    return invalid("batch: {} rows to sample, but {} logit rows", b.sampling.size(), b.logit_rows.size());
+  for (const DeviceSampling& d : b.sampling) {
     if (d.logprobs > kMostLogprobs)
       return invalid("batch: {} log-probabilities of a row, at most {} are possible", d.logprobs,
                      kMostLogprobs);
   }
-  if (!b.drawn.empty() && b.drawn.size() != b.tokens.size())
-    return invalid("batch: {} sources of tokens for {} rows", b.drawn.size(), b.tokens.size());
+  if (!b.token_sources.empty() && b.token_sources.size() != b.tokens.size())
+    return invalid("batch: {} sources of tokens for {} rows", b.token_sources.size(), b.tokens.size());
   return check_logit_rows(b);
 }
 

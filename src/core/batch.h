@@ -29,12 +29,12 @@ struct Sequence {
 
 inline constexpr int kMostLogprobs = 100;
 
-// How a token is drawn from a row of logits, by a backend that can (Backend::can_sample): of the tokens in
+// How a token is sampled from a row of logits, by a backend that can (Backend::can_sample): of the tokens in
 // order of likelihood (the lower id of equals first) top_k are kept, of these the fewest whose share reaches
 // top_p, of these the ones whose logit lies at most -least temperatures below the top. The token is the one
 // in whose share `uniform` falls, in that order; in order of ids if neither top_k nor top_p cuts.
 // engine/sampler.h does the same.
-struct Draw {
+struct DeviceSampling {
   double temperature = 0;  // 0: the likeliest token
   double top_p = 1;
   double least = -60;
@@ -49,11 +49,11 @@ struct Batch {
   std::vector<int32_t> positions;  // [rows], position of each token in its sequence
   std::vector<Sequence> sequences;
   std::vector<int32_t> logit_rows;  // rows whose logits are wanted, ascending
-  // Of each logit row: the backend draws its token and keeps the logits. Empty: the host takes the logits.
-  std::vector<Draw> draws;
-  // Of each row: its token is this one of those that the step before drew, which the host need not know yet;
-  // -1: `tokens` has it. Empty: `tokens` has all.
-  std::vector<int32_t> drawn;
+  // Of each logit row: the backend samples its token and keeps the logits. Empty: the host takes the logits.
+  std::vector<DeviceSampling> sampling;
+  // Of each row: an index into the tokens that the previous step sampled, which the host need not know yet,
+  // or -1: the token is in `tokens`. Empty: all are.
+  std::vector<int32_t> token_sources;
 
   int rows() const { return static_cast<int>(tokens.size()); }
 };
@@ -62,8 +62,8 @@ struct Batch {
 Status validate(const KvLayout& layout);
 // Everything that the ops of a backend rely on: 1 to max_rows rows, sequences that tile them in order,
 // positions that end each sequence's context, token ids in range, a page in the pool for every position that
-// some row attends to, logit_rows ascending and in range, draws for all of them or none, of at most
-// kMostLogprobs. One line that names the first violation.
+// some row attends to, logit_rows ascending and in range, sampling for all of them or none, with at
+// most kMostLogprobs log-probabilities. One line that names the first violation.
 Status validate(const Batch& batch, const ModelConfig& config, const KvLayout& layout, int max_rows);
 
 }  // namespace moesaic

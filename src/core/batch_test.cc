@@ -61,8 +61,8 @@ TEST(Batch, NamesEachViolation) {
       {"window page 2 is -1", [](Batch& b) { b.sequences[0].window_pages[2] = -1; }},
       {"logit row 4", [](Batch& b) { b.logit_rows[1] = 4; }},
       {"logit row 2 follows 2", [](Batch& b) { b.logit_rows[1] = 2; }},
-      {"1 draws for 2", [](Batch& b) { b.draws.resize(1); }},
-      {"101 log-probabilities", [](Batch& b) { b.draws.resize(2, {.logprobs = 101}); }},
+      {"1 rows to sample, but 2", [](Batch& b) { b.sampling.resize(1); }},
+      {"101 log-probabilities", [](Batch& b) { b.sampling.resize(2, {.logprobs = 101}); }},
   };
   for (const Case& c : cases) {
     Batch b = good_batch();

@@ -1,4 +1,4 @@
-// An engine whose backend draws the tokens itself and runs behind the host gives what one gives that waits.
+// An engine whose backend samples the tokens itself and runs behind the host gives what one gives that waits.
 #include <cmath>
 
 #include "engine/late_backend.h"

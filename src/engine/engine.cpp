@@ -145,7 +145,7 @@ Status Engine::run_step() {
   sample_held();
   scheduler_->collect();  // what was cancelled since the last step is not computed any further
   ScheduledBatch next = scheduler_->next_batch(backend_->can_sample());
-  const bool on_device = !next.batch.draws.empty();
+  const bool on_device = !next.batch.sampling.empty();
   logits_.resize(on_device ? 0 : next.wanted.size() * static_cast<size_t>(config_.vocab));
   Status launched;
   if (next.batch.rows() > 0) {

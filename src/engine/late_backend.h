@@ -15,11 +15,11 @@ namespace moesaic {
 inline constexpr int kVocab = 500, kChoices = 8, kPage = 32;
 
 // A model whose next token depends on every token in the cache: eight equally likely ones, whose first is a
-// hash of all that the page tables lead to. With draws a step runs when it is asked for its tokens and not
-// before, as late as any device may.
+// hash of all that the page tables lead to. When it samples, a step runs when it is asked for its tokens and
+// not before, as late as any device may.
 class LateBackend final : public Backend {
  public:
-  explicit LateBackend(bool draws) : draws_(draws) {}
+  explicit LateBackend(bool samples) : samples_(samples) {}
   BackendCaps caps() const override { return {.name = "late"}; }
   double kv_token_bytes(const ModelConfig&) const override { return 1; }
   std::vector<MemoryPart> memory(const ModelConfig&, const ModelWeights&, const KvLayout&) override {
@@ -35,7 +35,7 @@ class LateBackend final : public Backend {
     window_.assign(static_cast<size_t>(layout.window_pages) * kPage, 0);
     return {};
   }
-  bool can_sample() const override { return draws_; }
+  bool can_sample() const override { return samples_; }
   Status begin_step(const Batch& batch) override {
     const Status valid = validate(batch, config_, layout_, 64);
     if (!valid.ok()) return valid;
@@ -52,9 +52,9 @@ class LateBackend final : public Backend {
   void moe(int) override {}
   void unembed(std::span<float> logits) override { logits_ = logits; }
   Status end_step() override {
-    if (!steps_.back().draws.empty()) return {};
-    // The steps before this one run first; what they draw is asked for later.
-    for (; steps_.size() > 1; steps_.pop_front()) results_.push_back(draw(steps_.front()));
+    if (!steps_.back().sampling.empty()) return {};
+    // The steps before this one run first; their tokens are asked for later.
+    for (; steps_.size() > 1; steps_.pop_front()) results_.push_back(sample(steps_.front()));
     const std::vector<int32_t> first = run(steps_.front());
     steps_.pop_front();
     for (size_t i = 0; i < first.size(); ++i) put_logits(first[i], logits_.subspan(i * kVocab, kVocab));
@@ -66,7 +66,7 @@ class LateBackend final : public Backend {
       return {StatusCode::kInternal, "a fault"};
     }
     if (results_.empty()) {
-      results_.push_back(draw(steps_.front()));
+      results_.push_back(sample(steps_.front()));
       steps_.pop_front();
     }
     EXPECT_EQ(results_.front().size(), tokens.size());
@@ -96,7 +96,8 @@ class LateBackend final : public Backend {
         const auto window = [&](int p) -> uint64_t& {
           return window_[s.window_pages[p / kPage] * kPage + p % kPage];
         };
-        const int32_t token = b.drawn.empty() || b.drawn[row] < 0 ? b.tokens[row] : last_[b.drawn[row]];
+        const int32_t token =
+            b.token_sources.empty() || b.token_sources[row] < 0 ? b.tokens[row] : last_[b.token_sources[row]];
         full(position) = window(position) = mix(position > 0 ? full(position - 1) : 0, token);
         if (std::find(b.logit_rows.begin(), b.logit_rows.end(), row) == b.logit_rows.end()) continue;
         uint64_t hash = 7;
@@ -112,29 +113,29 @@ class LateBackend final : public Backend {
     std::fill(logits.begin(), logits.end(), -100.0f);
     std::fill_n(logits.begin() + first, kChoices, 0.0f);
   }
-  std::vector<SampledToken> draw(const Batch& b) {
+  std::vector<SampledToken> sample(const Batch& b) {
     last_ = run(b);
-    std::vector<SampledToken> drawn;
+    std::vector<SampledToken> sampled;
     for (size_t i = 0; i < last_.size(); ++i) {
       const int32_t first = last_[i];
-      const Draw& how = b.draws[i];
-      if (how.temperature > 0) last_[i] += static_cast<int32_t>(how.uniform * kChoices);
-      drawn.push_back({.token = last_[i]});
-      if (how.logprobs < 0) continue;
+      const DeviceSampling& params = b.sampling[i];
+      if (params.temperature > 0) last_[i] += static_cast<int32_t>(params.uniform * kChoices);
+      sampled.push_back({.token = last_[i]});
+      if (params.logprobs < 0) continue;
       std::vector<float> logits(kVocab);
       put_logits(first, logits);
-      drawn[i].logprobs = logprobs_of(logits, last_[i], how.logprobs);
+      sampled[i].logprobs = logprobs_of(logits, last_[i], params.logprobs);
     }
-    return drawn;
+    return sampled;
   }
 
-  bool draws_;
+  bool samples_;
   ModelConfig config_;
   KvLayout layout_;
   std::vector<uint64_t> full_, window_;  // of each position, a hash of the tokens up to it
   std::deque<Batch> steps_;
   std::deque<std::vector<SampledToken>> results_;
-  std::vector<int32_t> last_;  // the tokens drawn last
+  std::vector<int32_t> last_;  // the tokens sampled last
   std::span<float> logits_;
 };
 
@@ -152,8 +153,8 @@ struct Harness {
     EXPECT_TRUE(backend.load(config, {}, {}).ok());
     return Engine::create(backend, config, options).value();
   }
-  Harness(bool draws, const EngineOptions& options)
-      : backend(draws), engine(make(backend, config, options)) {}
+  Harness(bool samples, const EngineOptions& options)
+      : backend(samples), engine(make(backend, config, options)) {}
 
   // cancel_at: the callback cancels the request at this many tokens.
   Request& submit(int prompt_tokens, SamplingParams params, int cancel_at = 0) {

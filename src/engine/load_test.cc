@@ -165,9 +165,9 @@ TEST(Load, EachRequestGivesWhatItGivesAlone) {
 // The masks of a hostile schema may take long; a request that waits for its own sits out steps, and that is
 // all.
 TEST(Load, DecodingGoesOnBesideMasksThatTakeLong) {
-  for (const bool draws : {false, true}) {
+  for (const bool samples : {false, true}) {
     Grammar grammar;
-    Harness run(draws, {.context = 400, .max_batch = 4});
+    Harness run(samples, {.context = 400, .max_batch = 4});
     run.submit(10, {.temperature = 0});
     while (run.received[0].size() < 3) ASSERT_TRUE(run.engine.step().ok());
     std::optional<MasksTakeLong> masks_take_long(grammar);
@@ -184,7 +184,7 @@ TEST(Load, DecodingGoesOnBesideMasksThatTakeLong) {
     masks_take_long.reset();
     ASSERT_TRUE(run.engine.run_to_end().ok());
     EXPECT_EQ(run.received[1], run.received[2]);
-    Harness alone(draws, {.context = 400});
+    Harness alone(samples, {.context = 400});
     grammar.hold_to(alone.submit(10, {.seed = 7, .max_tokens = 20}));
     ASSERT_TRUE(alone.engine.run_to_end().ok());
     EXPECT_EQ(run.received[1], alone.received[0]);

@@ -251,14 +251,14 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
   return out;
 }
 
-std::optional<Draw> Sampler::device_sampling(int ahead) const {
+std::optional<DeviceSampling> Sampler::device_sampling(int ahead) const {
   if (changes_logits(step_ + ahead)) return {};
-  return Draw{.temperature = greedy(params_) ? 0 : std::max(params_.temperature, kLeastTemperature),
-              .top_p = params_.top_p,
-              .least = least_of(params_),
-              .uniform = uniform(params_.seed, step_ + ahead),
-              .top_k = params_.top_k,
-              .logprobs = params_.top_logprobs};
+  return DeviceSampling{.temperature = greedy(params_) ? 0 : std::max(params_.temperature, kLeastTemperature),
+                        .top_p = params_.top_p,
+                        .least = least_of(params_),
+                        .uniform = uniform(params_.seed, step_ + ahead),
+                        .top_k = params_.top_k,
+                        .logprobs = params_.top_logprobs};
 }
 
 Result<SampledToken> Sampler::take(SampledToken sampled) {

@@ -36,7 +36,7 @@ class Sampler {
   Result<SampledToken> sample(std::span<float> logits);
   // How a backend samples the same token from the same logits. ahead: tokens that it has sampled since
   // take(). Nothing where it cannot: penalties, biases, grammars and forbidden tokens need the host.
-  std::optional<Draw> device_sampling(int ahead) const;
+  std::optional<DeviceSampling> device_sampling(int ahead) const;
   // Takes what was sampled there; -1: a logit was not finite.
   Result<SampledToken> take(SampledToken sampled);
 

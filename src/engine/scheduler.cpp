@@ -69,7 +69,7 @@ void Scheduler::schedule(const std::shared_ptr<Request>& request, int rows, Sche
   for (int position = r.computed; position < r.computed + rows; ++position) {
     const bool known = position < std::ssize(r.tokens);
     b.tokens.push_back(known ? r.tokens[position] : 0);
-    b.drawn.push_back(known ? -1 : r.in_flight);
+    b.token_sources.push_back(known ? -1 : r.in_flight);
     b.positions.push_back(position);
   }
   r.computed += rows;
@@ -99,8 +99,8 @@ void Scheduler::admit(ScheduledBatch& out) {
 }
 
 // None where the host has to sample one of them.
-std::vector<Draw> Scheduler::device_sampling_of(const ScheduledBatch& scheduled) {
-  std::vector<Draw> sampling;
+std::vector<DeviceSampling> Scheduler::device_sampling_of(const ScheduledBatch& scheduled) {
+  std::vector<DeviceSampling> sampling;
   for (const auto& r : scheduled.wanted) {
     const auto one = r->sampler->device_sampling(r->length() - static_cast<int>(r->tokens.size()));
     if (!one) return {};
@@ -125,7 +125,7 @@ ScheduledBatch Scheduler::next_batch(bool device_samples) {
     if (rows > 0) schedule(r, rows, out);
   }
   if (counted_.preemptions == preemptions) admit(out);
-  if (device_samples) out.batch.draws = device_sampling_of(out);
+  if (device_samples) out.batch.sampling = device_sampling_of(out);
   return out;
 }
 

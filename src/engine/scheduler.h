@@ -55,7 +55,7 @@ class Scheduler {
   void schedule(const std::shared_ptr<Request>& request, int rows, ScheduledBatch& out);
   void admit(ScheduledBatch& out);
   int rows_for(const Request& request, const ScheduledBatch& out) const;
-  static std::vector<Draw> device_sampling_of(const ScheduledBatch& scheduled);
+  static std::vector<DeviceSampling> device_sampling_of(const ScheduledBatch& scheduled);
 
   KvPages pages_;
   Options options_;

@@ -5,8 +5,8 @@
 namespace moesaic {
 
 Status forward(Backend& backend, const ModelConfig& config, const Batch& batch, std::span<float> logits) {
-  if (!batch.draws.empty() && !backend.can_sample())
-    return invalid("batch: {} draws for a backend that draws none", batch.draws.size());
+  if (!batch.sampling.empty() && !backend.can_sample())
+    return invalid("batch: {} rows to sample on a backend that cannot sample", batch.sampling.size());
   RETURN_IF_ERROR(backend.begin_step(batch));
   backend.embed();
   for (int layer = 0; layer < config.layers; ++layer) {

@@ -7,14 +7,14 @@
 
 namespace moesaic {
 
-// Rows grouped by expert. Slot s of expert e (offsets[e] <= s < offsets[e + 1]) computes (row[s], choice[s])
-// where choice is the position among the row's top-k. Within an expert slots keep the order of rows. Experts
-// without rows have an empty range and cost nothing.
+// Rows permuted into groups by expert. Permuted row s of expert e (offsets[e] <= s < offsets[e + 1]) is
+// (rows[s], choices[s]): a row, and which of its top-k choices. Within an expert the order of rows is kept.
+// Experts without rows have an empty range and cost nothing.
 struct WorkList {
   std::vector<int32_t> offsets;  // [experts + 1]
   std::vector<int32_t> rows;     // [tokens * top_k]
   std::vector<int32_t> choices;  // [tokens * top_k]
-  std::vector<int32_t> slots;    // [tokens, top_k]: the slot of each (row, choice), for the combine
+  std::vector<int32_t> slots;    // [tokens, top_k]: the permuted row of each (row, choice), for the combine
   std::vector<int32_t> active;   // experts with rows, ascending
 };
 

@@ -46,7 +46,7 @@ constexpr MoeKernelConfig kGemmConfigs[] = {
 };
 
 // Not measured on the devices that they are for: the bandwidth and the rate of an RTX PRO 6000's data sheet,
-// of which few-token tiles reach 75 and 60%, wide ones 40%.
+// of which tiles for few tokens reach 75 and 60%, large ones 40%.
 constexpr double kSm120Bandwidth = 0.75 * 1.79e12;
 constexpr MoeKernelConfig kW4A8Configs[] = {
     {"w4a8 8", MoeKernel::kW4A8, 1, 0, 8, 8, 8e-6, kSm120Bandwidth, 60e12},

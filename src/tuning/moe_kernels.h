@@ -20,7 +20,7 @@ enum class MoeKernel {
   kWgmma,        // kernels/sm90/gemm_wgmma
   kGemm,         // gemm() of ops/linear.h: mma.sync, any device and format
   kW4A8,         // kernels/sm120/: MXFP4 weights, MXFP8 activations
-  kW4A8Prefill,  // the same with more rows to a thread block
+  kW4A8Prefill,  // the same with more rows to a CTA
 };
 
 // A compiled kernel, and a fit of its time. Whether it takes a step depends on the step's tokens alone. A

@@ -40,9 +40,9 @@ TEST(ExpectedWork, IsTheMeanOfRandomRouting) {
   std::mt19937 rng(3);
   for (const auto& [tokens, experts, tile, grain] :
        {std::array{8, 32, 8, 8}, {64, 32, 16, 16}, {300, 128, 16, 8}, {1000, 32, 64, 16}}) {
-    constexpr int kDraws = 400;
+    constexpr int kTrials = 400;
     double work_tiles = 0, rows = 0, reached = 0;
-    for (int draw = 0; draw < kDraws; ++draw) {
+    for (int trial = 0; trial < kTrials; ++trial) {
       std::vector<int> counts(experts);
       for (int t = 0; t < tokens; ++t) {
         std::set<int> chosen;
@@ -58,9 +58,9 @@ TEST(ExpectedWork, IsTheMeanOfRandomRouting) {
       }
     }
     const MoeWork work = expected_work(shape(tokens, experts), config(tile, grain));
-    EXPECT_NEAR(work.experts, reached / kDraws, 0.02 * work.experts) << tokens;
-    EXPECT_NEAR(work.work_tiles, work_tiles / kDraws, 0.02 * work.work_tiles) << tokens;
-    EXPECT_NEAR(work.padded_rows, rows / kDraws, 0.02 * work.padded_rows) << tokens;
+    EXPECT_NEAR(work.experts, reached / kTrials, 0.02 * work.experts) << tokens;
+    EXPECT_NEAR(work.work_tiles, work_tiles / kTrials, 0.02 * work.work_tiles) << tokens;
+    EXPECT_NEAR(work.padded_rows, rows / kTrials, 0.02 * work.padded_rows) << tokens;
   }
 }
 

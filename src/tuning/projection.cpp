@@ -14,8 +14,8 @@ constexpr DeviceModel kDevices[] = {
     {"rtx-pro-6000", "RTX PRO 6000", 1792e9, 1008e12, 188, 2.617e9},
 };
 
-// Instructions of a warp for a unit of 32 rows and a quad of 128 columns, counted in sm_120a's machine code:
-// the loop of the kernels for 8, 16 and 32 tokens (kernels/sm120/gemm_small_m.cuh).
+// Instructions of a warp for a weight tile of 32 rows and a quad of 128 columns, counted in sm_120a's machine
+// code: the loop of the kernels for 8, 16 and 32 tokens (kernels/sm120/gemm_small_m.cuh).
 constexpr double kFp4Loop[] = {161, 193, 261}, kFp8Loop[] = {111, 146, 210};
 constexpr double kQuadMmas = 8;  // for each 8 tokens
 
@@ -24,12 +24,12 @@ constexpr double kQuadMmas = 8;  // for each 8 tokens
 // beyond it.
 constexpr double kExpertsStart = 27e-6, kExpertsShare = 0.64, kDenseStart = 12e-6, kDenseShare = 0.84;
 
-// Through the block-scaled MMA, `jobs` times.
-void add_product(ProjectedOp& op, Format format, double rows, double cols, double jobs, int groups) {
-  op.bytes += jobs * rows * cols * bits_per_element(format) / 8;
+// Through the block-scaled MMA, `work_tiles` times.
+void add_product(ProjectedOp& op, Format format, double rows, double cols, double work_tiles, int groups) {
+  op.bytes += work_tiles * rows * cols * bits_per_element(format) / 8;
   const bool fp4 = is_mxfp4(format);
   if (!fp4 && format != Format::kMxfp8) return;
-  const double quads = jobs * rows / 32 * cols / 128;
+  const double quads = work_tiles * rows / 32 * cols / 128;
   const int tile = groups == 1 ? 0 : groups == 2 ? 1 : 2;
   op.instructions += quads * (fp4 ? kFp4Loop : kFp8Loop)[tile];
   op.mmas += quads * kQuadMmas * (tile == 2 ? 4 : groups);

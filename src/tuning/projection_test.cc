@@ -30,7 +30,7 @@ TEST(Projection, BytesOfOneTokenByHand) {
   EXPECT_DOUBLE_EQ(op_of(ops_of("gpt-oss-20b", Format::kBF16, 1), "qkv").bytes, 29491200);
 }
 
-// Four experts are 4 * 270 units of 22.5 quads.
+// Four experts are 4 * 270 weight tiles of 22.5 quads.
 TEST(Projection, InstructionsOfOneTokenByHand) {
   const auto ops = ops_of("gpt-oss-120b", Format::kMxfp8, 1);
   EXPECT_NEAR(op_of(ops, "moe").instructions, 24300.0 * 161, 1);

@@ -31,7 +31,7 @@ class Tuning : public testing::Test {
                        .top_k = 4,
                        .hidden = 2880,
                        .intermediate = 2880,
-                       .configs = "decode, wide 16"};
+                       .configs = "decode, wgmma 16"};
   const std::vector<TunedStep> steps_ = {{1, "decode", 1.8e-5}, {16, "wgmma 16", 1.1e-4}};
 };
 

@@ -70,8 +70,8 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   RETURN_IF_ERROR(allocate(arena(config), "activations"));
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
-  RETURN_IF_ERROR(exchange_.open(options_.max_rows));
-  draws_ = select(SampleShape{config.vocab}, target_).ok();
+  RETURN_IF_ERROR(step_io_.open(options_.max_rows));
+  sampling_steps_ = select(SampleShape{config.vocab}, target_).ok();
   return check(cudaDeviceSynchronize(), "activations");
 }
 
@@ -84,7 +84,7 @@ std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
       {&q_, rows * config.q_size() * 2},
       {&attended_, rows * config.q_size() * 2},
       {&tiles_,
-       std::max((rows + sm90a::kWideTokens) * widest * 2, sm120a::token_buffer_bytes(rows, 1, widest))},
+       std::max((rows + sm90::kWgmmaTokens) * widest * 2, sm120::token_buffer_bytes(rows, 1, widest))},
       {&rotation_, rows * config.head_dim / 2 * sizeof(float2)},
       {&fault_, sizeof(int)},
   };
@@ -95,7 +95,7 @@ Status CudaBackend::alloc_kv(const KvLayout& layout) {
   if (layout.page_tokens != kPageTokens)
     return invalid("cuda: pages hold {} tokens, not {}", kPageTokens, layout.page_tokens);
   RETURN_IF_ERROR(graphs_.retire("the KV cache", stream_));
-  exchange_.forget();
+  step_io_.forget();
   kv_layout_ = layout;
   for (int i = 0; i < model_.config.layers; ++i) {
     const size_t pages = model_.config.sliding[i] ? layout.window_pages : layout.full_pages;

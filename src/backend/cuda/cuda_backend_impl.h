@@ -11,11 +11,11 @@
 #include "backend/cuda/ops/linear.h"
 #include "backend/cuda/ops/moe.h"
 #include "backend/cuda/ops/select.h"
-#include "backend/cuda/runtime/exchange.h"
 #include "backend/cuda/runtime/launch_log.h"
 #include "backend/cuda/runtime/op_timer.h"
 #include "backend/cuda/runtime/step_graphs.h"
 #include "backend/cuda/runtime/step_input.h"
+#include "backend/cuda/runtime/step_io.h"
 #include "backend/cuda/weights/model.h"
 #include "backend/profiling.h"
 #include "backend/tuner.h"
@@ -41,7 +41,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   double available_memory() const override;
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
-  bool can_sample() const override { return draws_; }
+  bool can_sample() const override { return sampling_steps_; }
   Status sampled(std::span<SampledToken> tokens) override;
   Status begin_step(const Batch& batch) override;
   void embed() override;
@@ -81,7 +81,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   Norm norm_of(const DeviceBuffer& weight, float factor, bool bf16, int code, int rows,
                const DeferredResidual& deferred);
   LinearSetup linear_setup() { return {target_, model_.slab_layout, tiles_.as<void>(), stream_}; }
-  const int32_t* input(int offset) const { return exchange_.input(offset); }
+  const int32_t* input(int offset) const { return step_io_.input(offset); }
   double expected_experts() const;
   double moe_bytes(const Layer& layer) const;
   double moe_flops() const;
@@ -92,15 +92,15 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   std::string name_;
   double peak_flops_ = 0;
   Target target_;
-  Model model_;
+  LoadedModel model_;
   Moe moe_;
   KvLayout kv_layout_;
 
   // The arena, for max_rows rows.
   DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, fault_, logits_;
   PinnedBuffer pinned_fault_, pinned_logits_;
-  Exchange exchange_;
-  bool draws_ = false;
+  StepIo step_io_;
+  bool sampling_steps_ = false;
   size_t input_capacity_ = 0;
 
   // One step.

@@ -1,4 +1,4 @@
-// A step of the CUDA backend: what it reads goes to the device, the ops run or are captured, what it leaves
+// A step of the CUDA backend: its inputs go to the device, the ops run or are captured, what it leaves
 // comes back.
 #include <algorithm>
 #include <bit>
@@ -37,20 +37,20 @@ Status CudaBackend::begin_step(const Batch& batch) {
     window_cached_ += std::min(s.context, model_.config.window + s.rows - 1);
   }
   RETURN_IF_ERROR(make_room());
-  RETURN_IF_ERROR(exchange_.send(shape_, at_, packed_, stream_));
+  RETURN_IF_ERROR(step_io_.send(shape_, at_, packed_, stream_));
   return begin_graph();
 }
 
-// What a captured graph points at does not move while it runs, nor the graph live on once it has moved.
+// A captured graph holds addresses: buffers grow only while no step runs, and then all graphs are dropped.
 Status CudaBackend::make_room() {
   const int rows = shape_.logit_rows;
   const size_t bytes = rows * static_cast<size_t>(model_.config.vocab) * sizeof(float);
-  const bool inputs = exchange_.lacks(packed_.size()), logits = bytes > logits_.bytes(),
-             pinned = !shape_.draws && bytes > pinned_logits_.bytes();
+  const bool inputs = step_io_.lacks(packed_.size()), logits = bytes > logits_.bytes(),
+             pinned = !shape_.samples && bytes > pinned_logits_.bytes();
   if (!inputs && !logits && !pinned) return {};
   RETURN_IF_ERROR(graphs_.retire("step", stream_));
-  // Page tables may share pages: their length has no bound but the batch's.
-  if (inputs) RETURN_IF_ERROR(exchange_.grow(std::max(2 * packed_.size(), input_capacity_)));
+  // Sequences may share pages, so the page tables' length is bounded only by the batch.
+  if (inputs) RETURN_IF_ERROR(step_io_.grow(std::max(2 * packed_.size(), input_capacity_)));
   if (logits) logits_ = {};
   if (logits) {
     ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(bytes / rows * std::bit_ceil<unsigned>(rows), "logits"));
@@ -61,7 +61,7 @@ Status CudaBackend::make_room() {
   return {};
 }
 
-// Only steps that decode are captured: prompts rarely have the same shape.
+// Only decode steps are captured: prompts rarely have the same shape.
 Status CudaBackend::begin_graph() {
   graphs_.skip();
   if (timed_) return timer_.begin(stream_);
@@ -153,7 +153,7 @@ void CudaBackend::attend(int index) {
           if (shape_.decode_tiles > 0) {
             p.tiles = reinterpret_cast<const RowTile*>(input(at_.decode_tiles)),
             p.tile_count = shape_.decode_tiles;
-            p.shares = shape_.shares;
+            p.kv_splits = shape_.kv_splits;
             RETURN_IF_ERROR(cuda::attend(p, true, target_, stream_));
           }
           return {};
@@ -209,8 +209,7 @@ void CudaBackend::unembed(std::span<float> logits) {
   const int rows = shape_.logit_rows;
   timed(kUnembed, rows > 0 ? model_.head.bytes() : 0, 2.0 * rows * model_.head.rows * model_.head.cols,
         [&]() -> Status {
-          // The fault flag is read also by a step that wants no logits: the norm would see what the last
-          // layer left.
+          // A step without logits copies the fault flag as well.
           if (rows > 0) {
             Norm last = norm_of(model_.final_norm, model_.final_factor, takes_bf16(model_.head.kind),
                                 2 * model_.config.layers + 1, rows, std::exchange(deferred_, {}));
@@ -219,9 +218,9 @@ void CudaBackend::unembed(std::span<float> logits) {
                 model_.head, last,
                 Store{.out = logits_.as<float>(), .stride = model_.config.vocab, .rows = model_.config.vocab},
                 linear_setup()));
-            if (shape_.draws)
-              return exchange_.draw(shape_, at_, logits_.as<float>(), model_.config.vocab, fault_.as<int>(),
-                                    stream_);
+            if (shape_.samples)
+              return step_io_.sample(shape_, at_, logits_.as<float>(), model_.config.vocab, fault_.as<int>(),
+                                     stream_);
             RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<float>(), logits_.as<float>(),
                                                   logits.size_bytes(), cudaMemcpyDeviceToHost, stream_),
                                   "logits"));
@@ -236,7 +235,7 @@ Status CudaBackend::end_step() {
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(timed_ ? timer_.finish(stream_, profile_) : graphs_.end(shape_, fault_status_, stream_));
   RETURN_IF_ERROR(fault_status_);
-  if (shape_.draws) return exchange_.launched(stream_);
+  if (shape_.samples) return step_io_.launched(stream_);
   RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
   RETURN_IF_ERROR(fault_of(*pinned_fault_.as<int>()));
   if (!logits_out_.empty())
@@ -246,14 +245,14 @@ Status CudaBackend::end_step() {
 
 Status CudaBackend::sampled(std::span<SampledToken> tokens) {
   const DeviceGuard guard(options_.device);
-  ASSIGN_OR_RETURN(const int code, exchange_.sampled(tokens));
+  ASSIGN_OR_RETURN(const int code, step_io_.sampled(tokens));
   return fault_of(code);
 }
 
 Status CudaBackend::fault_of(int code) {
   if (code == 0) return {};
   RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
-  exchange_.forget();
+  step_io_.forget();
   RETURN_IF_ERROR(check(cudaMemsetAsync(fault_.as<int>(), 0, sizeof(int), stream_), "step"));
   const int layer = (code - 1) / 2;
   const char* op = layer == model_.config.layers ? "unembed" : code % 2 == 1 ? "qkv" : "moe";

@@ -70,20 +70,20 @@ void add_experts(const ModelConfig& config, const LayerWeights& w, std::span<con
   WorkList work;
   build_work_list(routing.ids, config.experts_per_token, config.experts, work);
   const auto hidden = static_cast<size_t>(config.hidden);
-  std::vector<float> slots;  // [rows * top_k, hidden], in the order of the work list
+  std::vector<float> outputs;  // [rows * top_k, hidden], in the order of the work list
   for (const int32_t expert : work.active) {
     const auto first = static_cast<size_t>(work.offsets[static_cast<size_t>(expert)]);
     const auto last = static_cast<size_t>(work.offsets[static_cast<size_t>(expert) + 1]);
     const auto rows = std::span<const int32_t>(work.rows).subspan(first, last - first);
     const std::vector<float> y = run_expert(config, w, expert, gather(x, hidden, rows), moe_path);
-    slots.insert(slots.end(), y.begin(), y.end());
+    outputs.insert(outputs.end(), y.begin(), y.end());
   }
   const auto top_k = static_cast<size_t>(config.experts_per_token);
   for (size_t i = 0; i < out.size(); ++i) {
     double sum = out[i];
     for (size_t pair = i / hidden * top_k; pair < (i / hidden + 1) * top_k; ++pair)
-      sum +=
-          double{routing.weights[pair]} * slots[static_cast<size_t>(work.slots[pair]) * hidden + i % hidden];
+      sum += double{routing.weights[pair]} *
+             outputs[static_cast<size_t>(work.slots[pair]) * hidden + i % hidden];
     out[i] = static_cast<float>(sum);
   }
 }

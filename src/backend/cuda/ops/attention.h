@@ -4,10 +4,10 @@
 //   prefill   blocks of 128 keys: scores, their maximum, weights exp(score - maximum) rounded to BF16,
 //             weighted values; spans of 8 blocks (1,024 keys), joined in order; the spans joined in order
 //             onto the sink, which is where the running maximum and sum start
-//   decoding  the row's pages in shares_of() equal shares; a share's pages, every fourth, by four warps, each
-//             of which weighs a page relative to the greatest score so far (weights rounded to BF16, beside
-//             FP8 values to F16); the warps', and then the shares' results joined in order, relative to the
-//             greatest maximum; at last the sink
+//   decoding  the row's pages in kv_splits_of() equal KV splits. Each of four warps has every fourth page
+//             of a split; it weighs a page relative to the greatest score so far (weights rounded to BF16,
+//             beside FP8 values to F16). The warps' results, and then the KV splits', are joined in order,
+//             relative to the greatest maximum; the sink comes last
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,7 +17,7 @@
 
 namespace moesaic::cuda {
 
-// Consecutive rows of one sequence that a thread block computes together; one row: decoding.
+// Consecutive rows of one sequence that a CTA computes together; one row: decoding.
 struct alignas(16) RowTile {
   int row, count;
   int position;  // of the first row
@@ -39,16 +39,16 @@ struct Attention {
   bool bf16 = true;
   const RowTile* tiles = nullptr;
   int tile_count = 0;
-  int shares = 1;  // decoding: at least those of the longest context
+  int kv_splits = 1;  // decoding: at least those of the longest context
 };
 
 inline constexpr int kMostGroup = 16;  // query heads of a KV head
 
-// Decoding: thread blocks that a row's pages of one KV head are shared among.
-inline constexpr int kSharePages = 5, kMostShares = 16;
-constexpr int shares_of(int pages) {
-  const int shares = (pages + kSharePages - 1) / kSharePages;
-  return shares < kMostShares ? shares : kMostShares;
+// Decoding: KV splits of a row. A CTA computes each, of one KV head.
+inline constexpr int kKvSplitPages = 5, kMostKvSplits = 16;
+constexpr int kv_splits_of(int pages) {
+  const int kv_splits = (pages + kKvSplitPages - 1) / kKvSplitPages;
+  return kv_splits < kMostKvSplits ? kv_splits : kMostKvSplits;
 }
 
 // A prefill tile: two groups of 64 MMA rows, each (token, query head) of one KV head.
@@ -61,11 +61,11 @@ struct Target;  // select.h
 Status attend(const Attention& p, bool decode, const Target& target, cudaStream_t stream);
 
 Status attend_prefill(const Attention& p, cudaStream_t stream);
-// Reads tokens of earlier steps, `tiles` and `pages` before its predecessor has ended: a step must begin with
-// an operation that waits for everything before it, and only such an operation may write those.
+// Reads keys of earlier steps, `tiles` and `pages` before its predecessor has ended. So only the first
+// operation of a step, which waits for everything before it, may write those.
 Status attend_decode(const Attention& p, cudaStream_t stream);
-// attend_prefill with what every device has: mma.sync, and a page (32 keys) where it takes a block. Another
-// order of sums than theirs, as fixed.
+// Both by mma.sync, on every device. Sums run page by page (32 keys): another order, which does not depend on
+// batch or chunk either.
 Status attend_portable(const Attention& p, cudaStream_t stream);
 
 }  // namespace moesaic::cuda

@@ -96,9 +96,9 @@ class Cache {
     const size_t page = table_[first_page_[sequence] + token / kPageTokens];
     return (page * case_.kv_heads + kv_head) * kPageTokens * case_.head_dim;
   }
-  int inner_at(bool values, int slot, int d) const {
-    if (case_.fp8) return values ? v8_at(slot, d) : k8_at(case_.head_dim, slot, d);
-    return values ? v_at(slot, d) : k_at(case_.head_dim, slot, d);
+  int inner_at(bool values, int token, int d) const {
+    if (case_.fp8) return values ? v8_at(token, d) : k8_at(case_.head_dim, token, d);
+    return values ? v_at(token, d) : k_at(case_.head_dim, token, d);
   }
 
   Case case_;
@@ -170,7 +170,7 @@ struct Problem {
   }
 };
 
-class AttentionTest : public sm120a::OnDevice {
+class AttentionTest : public sm120::OnDevice {
  protected:
   void SetUp() override {
     OnDevice::SetUp();
@@ -194,16 +194,16 @@ class AttentionTest : public sm120a::OnDevice {
     const Case& c = p.c;
     // A batch-invariant target takes single rows as it takes prompts.
     const bool decode = c.rows == 1 && !target.batch_invariant;
-    const auto k = c.fp8 ? sm120a::upload(p.cache.pages<uint8_t>(false))
-                         : sm120a::upload(p.cache.pages<uint16_t>(false));
+    const auto k =
+        c.fp8 ? sm120::upload(p.cache.pages<uint8_t>(false)) : sm120::upload(p.cache.pages<uint16_t>(false));
     const auto v =
-        c.fp8 ? sm120a::upload(p.cache.pages<uint8_t>(true)) : sm120a::upload(p.cache.pages<uint16_t>(true));
-    const auto q = sm120a::upload(p.q);
-    const auto sinks = sm120a::upload(p.sinks);
-    const auto tables = sm120a::upload(p.cache.tables());
+        c.fp8 ? sm120::upload(p.cache.pages<uint8_t>(true)) : sm120::upload(p.cache.pages<uint16_t>(true));
+    const auto q = sm120::upload(p.q);
+    const auto sinks = sm120::upload(p.sinks);
+    const auto tables = sm120::upload(p.cache.tables());
     const std::vector<RowTile> tiles = p.tiles(decode ? 1 : tile_tokens(c.heads, c.kv_heads));
-    const auto tile_list = sm120a::upload(tiles);
-    const DeviceBuffer out = sm120a::poisoned(p.q.size() * 2);
+    const auto tile_list = sm120::upload(tiles);
+    const DeviceBuffer out = sm120::poisoned(p.q.size() * 2);
     const int most = *std::ranges::max_element(c.tokens);
     const Attention a{.q = q.as<__nv_bfloat16>(),
                       .k = k.as<void>(),
@@ -220,11 +220,11 @@ class AttentionTest : public sm120a::OnDevice {
                       .bf16 = bf16,
                       .tiles = tile_list.as<RowTile>(),
                       .tile_count = static_cast<int>(tiles.size()),
-                      .shares = shares_of((most + kPageTokens - 1) / kPageTokens)};
+                      .kv_splits = kv_splits_of((most + kPageTokens - 1) / kPageTokens)};
     const Status status = attend(a, decode, target, nullptr);
     ASSERT_TRUE(status.ok()) << status.message();
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    compare(p, sm120a::download<uint16_t>(out, p.q.size()), bf16,
+    compare(p, sm120::download<uint16_t>(out, p.q.size()), bf16,
             target.portable ? "portable"
             : decode        ? "decode"
                             : "prefill");

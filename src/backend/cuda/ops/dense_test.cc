@@ -58,7 +58,7 @@ struct Stored {
   }
 };
 
-class DenseProductTest : public sm120a::OnDevice {
+class DenseProductTest : public sm120::OnDevice {
  protected:
   void SetUp() override {
     OnDevice::SetUp();
@@ -68,14 +68,14 @@ class DenseProductTest : public sm120a::OnDevice {
     ASSERT_EQ(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), 0);
     ASSERT_EQ(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0), 0);
     targets_ = {target_of(major, minor, {}), target_of(major, minor, {.portable = true})};
-    layout_ = sm90a::slab_layout(std::clamp(sms, sm90a::kFewestSms, sm90a::kMostSms));
+    layout_ = sm90::slab_layout(std::clamp(sms, sm90::kFewestSms, sm90::kMostSms));
   }
 
   Matrix upload(const Stored& m) {
     Uploader uploader;
     EXPECT_TRUE(uploader.open(cudaStreamPerThread, {}).ok());
     const Kind kind = kind_of(m.view.format, DenseFormat::kAsLoaded);
-    Result<Matrix> matrix = uploader.matrix({m.view}, kind, Rows::kPlain, 0, "test", "test");
+    Result<Matrix> matrix = uploader.matrix({m.view}, kind, RowOrder::kPlain, 0, "test", "test");
     EXPECT_TRUE(matrix.ok() && uploader.finish().ok());
     return std::move(matrix).value();
   }
@@ -92,20 +92,20 @@ class DenseProductTest : public sm120a::OnDevice {
       codes[i] = takes_bf16(w.kind) ? mx::encode_bf16(value) : mx::encode_f16(value);
       x[i] = takes_bf16(w.kind) ? mx::decode_bf16(codes[i]) : mx::decode_f16(codes[i]);
     }
-    const DeviceBuffer input = sm120a::upload(codes), added = sm120a::upload(bias);
-    const DeviceBuffer tiles = sm120a::poisoned(sm90a::tile_tokens(tokens, 1 + tokens / 8) * cols * 2);
+    const DeviceBuffer input = sm120::upload(codes), added = sm120::upload(bias);
+    const DeviceBuffer tiles = sm120::poisoned(sm90::tile_tokens(tokens, 1 + tokens / 8) * cols * 2);
     for (const Target& target : targets_) {
       const auto choice = select(LinearShape{w.kind, rows, cols, tokens}, target);
       ASSERT_TRUE(choice.ok()) << choice.status().message();
       kernels_.insert(std::string(choice.value().config->name));
-      const DeviceBuffer out = sm120a::poisoned(int64_t{tokens} * rows * sizeof(float));
+      const DeviceBuffer out = sm120::poisoned(int64_t{tokens} * rows * sizeof(float));
       const Status status =
           linear(w, {.x = input.as<void>(), .factor = 0.5f, .tokens = tokens},
                  Store{.out = out.as<float>(), .stride = rows, .bias = added.as<float>(), .rows = rows},
                  {target, layout_, tiles.as<void>(), nullptr});
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-      compare(m, x, bias, sm120a::download<float>(out, int64_t{tokens} * rows), choice.value().config->name);
+      compare(m, x, bias, sm120::download<float>(out, int64_t{tokens} * rows), choice.value().config->name);
     }
   }
 
@@ -116,8 +116,8 @@ class DenseProductTest : public sm120a::OnDevice {
     const int64_t rows = m.view.rows, cols = m.view.cols;
     for (size_t i = 0; i < out.size(); ++i) {
       const int64_t token = static_cast<int64_t>(i) / rows, row = static_cast<int64_t>(i) % rows;
-      const sm120a::Dot d =
-          sm120a::dot(m.values.data() + row * cols, x.data() + token * cols, static_cast<int>(cols));
+      const sm120::Dot d =
+          sm120::dot(m.values.data() + row * cols, x.data() + token * cols, static_cast<int>(cols));
       const double want = d.sum / 2 + bias[row];
       ASSERT_NEAR(out[i], want, d.size * 0x1p-14 + std::fabs(bias[row]) * 0x1p-20)
           << kernel << " " << format_name(m.view.format) << " [" << rows << ", " << cols << "] token "
@@ -127,7 +127,7 @@ class DenseProductTest : public sm120a::OnDevice {
 
   std::mt19937 rng_{11};
   std::vector<Target> targets_;
-  sm90a::SlabLayout layout_;
+  sm90::SlabLayout layout_;
   std::set<std::string> kernels_;  // that ran
 };
 

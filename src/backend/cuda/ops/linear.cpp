@@ -12,17 +12,17 @@ namespace {
 
 template <class Epilogue>
 Status run_wgmma(const Matrix& w, const Activations& x, const Epilogue& out, const LinearSetup& s) {
-  const sm90a::Tiles tiles = sm90a::dense_tiles(w, s.layout, s.tiles, x.tokens);
-  RETURN_IF_ERROR(sm90a::arrange(x.x, nullptr, tiles, s.stream));
-  return sm90a::wide_dense(w, tiles, x.factor, out, s.stream);
+  const sm90::ActivationTiles tiles = sm90::dense_tiles(w, s.layout, s.tiles, x.tokens);
+  RETURN_IF_ERROR(sm90::arrange(x.x, nullptr, tiles, s.stream));
+  return sm90::wgmma_dense(w, tiles, x.factor, out, s.stream);
 }
 
 template <class Epilogue>
-Status run_block_scaled(const Matrix& w, const sm120a::Tokens& x, const Epilogue& out, const LinearSetup& s) {
-  return sm120a::gemm(sm120a::weights_of(w), x, sm120a::dense_tile(x.count), out, s.stream);
+Status run_block_scaled(const Matrix& w, const sm120::Tokens& x, const Epilogue& out, const LinearSetup& s) {
+  return sm120::gemm(sm120::weights_of(w), x, sm120::dense_tile(x.count), out, s.stream);
 }
-sm120a::Tokens tokens_of(const Matrix& w, int tokens, const LinearSetup& s) {
-  return sm120a::dense_tokens(s.tiles, static_cast<int>(w.cols), tokens);
+sm120::Tokens tokens_of(const Matrix& w, int tokens, const LinearSetup& s) {
+  return sm120::dense_tokens(s.tiles, static_cast<int>(w.cols), tokens);
 }
 
 template <class Epilogue>
@@ -30,12 +30,12 @@ Status run(const LinearConfig& config, const Matrix& w, Activations x, const Epi
            const LinearSetup& s) {
   switch (config.kernel) {
     case LinearKernel::kDenseDecode:
-      return sm90a::dense_decode(w, x, out, s.stream);
+      return sm90::dense_decode(w, x, out, s.stream);
     case LinearKernel::kWgmma:
       return run_wgmma(w, x, out, s);
     case LinearKernel::kBlockScaled: {
-      const sm120a::Tokens tokens = tokens_of(w, x.tokens, s);
-      RETURN_IF_ERROR(sm120a::expand(static_cast<const __nv_bfloat16*>(x.x), nullptr, tokens, s.stream));
+      const sm120::Tokens tokens = tokens_of(w, x.tokens, s);
+      RETURN_IF_ERROR(sm120::expand(static_cast<const __nv_bfloat16*>(x.x), nullptr, tokens, s.stream));
       return run_block_scaled(w, tokens, out, s);
     }
     case LinearKernel::kMma:
@@ -49,9 +49,9 @@ Status run(const LinearConfig& config, const Matrix& w, Activations x, const Epi
 template <class Epilogue>
 Status run_fused(const LinearConfig& config, const Matrix& w, const Norm& x, const Epilogue& out,
                  const LinearSetup& s) {
-  if (config.kernel == LinearKernel::kDenseDecode) return sm90a::dense_decode(w, x, out, s.stream);
-  const sm120a::Tokens tokens = tokens_of(w, x.rows, s);
-  RETURN_IF_ERROR(sm120a::norm_expand(x, tokens, s.stream));
+  if (config.kernel == LinearKernel::kDenseDecode) return sm90::dense_decode(w, x, out, s.stream);
+  const sm120::Tokens tokens = tokens_of(w, x.rows, s);
+  RETURN_IF_ERROR(sm120::norm_expand(x, tokens, s.stream));
   return run_block_scaled(w, tokens, out, s);
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 Matrix matrix(Kind kind) {
   Matrix w;
-  w.kind = kind, w.rows = 64, w.cols = 2880, w.units = 2;
+  w.kind = kind, w.rows = 64, w.cols = 2880, w.weight_tiles = 2;
   return w;
 }
 void expect_error(const Status& status, const char* op, const char* format) {
@@ -29,19 +29,19 @@ TEST(Linear, KindsWithoutAKernelAreErrors) {
     expect_error(gemm(w, x, Store{}, nullptr), "gemm", format);
     expect_error(gemm(w, x, SwiGlu{}, nullptr), "gemm", format);
     expect_error(gemm(w, x, Qkv{}, nullptr), "gemm", format);
-    expect_error(sm90a::dense_decode(w, x, Store{}, nullptr), "dense_decode", format);
-    expect_error(sm90a::wide_dense(w, {.tokens = 3, .tile = 32}, 1.0f, Store{}, nullptr), "gemm_wgmma",
+    expect_error(sm90::dense_decode(w, x, Store{}, nullptr), "dense_decode", format);
+    expect_error(sm90::wgmma_dense(w, {.tokens = 3, .tile = 32}, 1.0f, Store{}, nullptr), "gemm_wgmma",
                  format);
   }
-  expect_error(sm90a::dense_decode(matrix(Kind::kMxfp4), x, Qkv{}, nullptr), "dense_decode", "mxfp4");
-  expect_error(sm90a::wide_dense(matrix(Kind::kMxfp4), {.tokens = 3, .tile = 32}, 1.0f, Qkv{}, nullptr),
+  expect_error(sm90::dense_decode(matrix(Kind::kMxfp4), x, Qkv{}, nullptr), "dense_decode", "mxfp4");
+  expect_error(sm90::wgmma_dense(matrix(Kind::kMxfp4), {.tokens = 3, .tile = 32}, 1.0f, Qkv{}, nullptr),
                "gemm_wgmma", "mxfp4");
 }
 
 // The first product of experts is compiled for MXFP4 weights alone.
 TEST(Linear, SwiGluOfMxfp8QuadsIsAnError) {
-  const sm120a::Weights w{.units = 2, .element = sm120a::Element::kE4M3};
-  const Status status = sm120a::gemm(w, {.cols = 2880}, sm120a::Tile::k8, sm120a::SwiGluMx{}, nullptr);
+  const sm120::QuadWeights w{.weight_tiles = 2, .element = sm120::Element::kE4M3};
+  const Status status = sm120::gemm(w, {.cols = 2880}, sm120::Tile::k8, sm120::SwiGluMx{}, nullptr);
   EXPECT_FALSE(status.ok());
   EXPECT_NE(status.message().find("MXFP8"), std::string::npos) << status.message();
 }

@@ -12,57 +12,63 @@
 namespace moesaic::cuda {
 
 // The kernels that are compiled for the model's experts.
-std::span<const MoeKernelConfig> configs_of(const Model& model);
+std::span<const MoeKernelConfig> configs_of(const LoadedModel& model);
 
 class Moe {
  public:
   // Memory for the activations of at most max_rows rows.
   std::vector<Wanted> buffers(const ModelConfig& config, int max_rows);
 
-  // The kernel for so many rows: the quickest by tuning/moe_kernels.h, or as measured. By name: an
-  // error where there is none of that name for so many rows.
-  const MoeKernelConfig& config_for(const Model& model, int rows);
-  static Result<const MoeKernelConfig*> find_config(const Model& model, int rows, std::string_view name);
+  // The kernel for so many rows: the quickest as estimated by tuning/moe_kernels.h, or as measured.
+  // find_config(): by name; an error if none of that name takes so many rows.
+  const MoeKernelConfig& config_for(const LoadedModel& model, int rows);
+  static Result<const MoeKernelConfig*> find_config(const LoadedModel& model, int rows,
+                                                    std::string_view name);
   void prefer(std::vector<TunedStep> measured);
 
-  // x += experts(norm(x)) of one layer; what is returned is not added yet. trace: see BackendOptions.
-  Result<DeferredResidual> run(const Model& model, int layer, const Norm& norm,
+  // x += experts(norm(x)) of one layer, except for the deferred residual that is returned. trace: see
+  // BackendOptions.
+  Result<DeferredResidual> run(const LoadedModel& model, int layer, const Norm& norm,
                                const MoeKernelConfig& kernel_config, const Target& target,
                                const RouterTrace& trace, cudaStream_t stream);
   // The same in two parts: the router's logits [rows, experts] of normed rows, and what comes after them.
-  Status score_rows(const Model& model, int layer, const Norm& norm, const Target& target, float* logits,
-                    cudaStream_t stream);
-  Result<DeferredResidual> run_from_logits(const Model& model, int layer, const Norm& norm,
+  Status score_rows(const LoadedModel& model, int layer, const Norm& norm, const Target& target,
+                    float* logits, cudaStream_t stream);
+  Result<DeferredResidual> run_from_logits(const LoadedModel& model, int layer, const Norm& norm,
                                            const MoeKernelConfig& kernel_config, const float* logits,
                                            cudaStream_t stream);
 
  private:
-  // What comes once there are logits, and once there are jobs as well, where the products do not make them.
-  Result<DeferredResidual> route_and_run(const Model& model, int layer, const Norm& norm,
+  // Everything after the router's logits; and everything after the work list, for kernels that do not make
+  // it.
+  Result<DeferredResidual> route_and_run(const LoadedModel& model, int layer, const Norm& norm,
                                          const MoeKernelConfig& kernel_config, const Route& routing,
                                          cudaStream_t stream);
-  Result<DeferredResidual> run_experts(const Model& model, int layer, const Norm& norm,
+  Result<DeferredResidual> run_experts(const LoadedModel& model, int layer, const Norm& norm,
                                        const MoeKernelConfig& kernel_config, const Route& routing,
                                        cudaStream_t stream);
-  Status run_products(const Model& model, const Layer& layer, const Norm& norm,
+  Status run_products(const LoadedModel& model, const Layer& layer, const Norm& norm,
                       const MoeKernelConfig& kernel_config, const Route& routing, cudaStream_t stream);
-  Status run_slabs(const Model& model, int layer, const Norm& norm, const float* logits, cudaStream_t stream);
-  Status run_split(const Model& model, const Layer& layer, const Norm& norm, const Route& routing,
+  Status run_decode(const LoadedModel& model, int layer, const Norm& norm, const float* logits,
+                    cudaStream_t stream);
+  Status run_split_k(const LoadedModel& model, const Layer& layer, const Norm& norm, const Route& routing,
+                     cudaStream_t stream);
+  Status run_wgmma(const LoadedModel& model, const Layer& layer, const Norm& norm, int tile,
                    cudaStream_t stream);
-  Status run_wide(const Model& model, const Layer& layer, const Norm& norm, int tile, cudaStream_t stream);
-  Status run_jobs(const Model& model, const Layer& layer, const Norm& norm, int tile, cudaStream_t stream);
-  Status run_w4a8(const Model& model, const Layer& layer, const Norm& norm,
+  Status run_gemm(const LoadedModel& model, const Layer& layer, const Norm& norm, int tile,
+                  cudaStream_t stream);
+  Status run_w4a8(const LoadedModel& model, const Layer& layer, const Norm& norm,
                   const MoeKernelConfig& kernel_config, cudaStream_t stream);
   Status run_scores(const RouterConfig& config, const Norm& norm, Router scores, cudaStream_t stream) const;
-  Router router_of(const Model& model, int layer, int rows, float* logits) const;
-  Route routing_of(const Model& model, int rows, int tile, const float* logits) const;
-  Activations slots_of(const Model& model, const Norm& norm, int tile) const;
-  Store expert_out(const Model& model, const Layer& layer) const;
+  Router router_of(const LoadedModel& model, int layer, int rows, float* logits) const;
+  Route routing_of(const LoadedModel& model, int rows, int tile, const float* logits) const;
+  Activations permuted_activations(const LoadedModel& model, const Norm& norm, int tile) const;
+  Store expert_out(const LoadedModel& model, const Layer& layer) const;
   Status trace_router(const ModelConfig& config, int layer, int rows, const RouterTrace& trace,
                       cudaStream_t stream);
 
-  DeviceBuffer normed_f32_, router_logits_, expert_ids_, expert_weights_, slots_, slot_rows_, jobs_,
-      job_count_, tiles_, hidden_, out_, arrived_;
+  DeviceBuffer normed_f32_, router_logits_, expert_ids_, expert_weights_, permuted_rows_, source_rows_,
+      work_tiles_, work_tile_count_, tiles_, hidden_, out_, arrived_;
   std::vector<TunedStep> measured_;
   std::map<int, const MoeKernelConfig*> chosen_;  // by rows
 };

@@ -1,5 +1,5 @@
-// What the products' kernels are told besides their operands' bytes: plain structs, the same on host and
-// device (and under NVRTC, which has no host's headers).
+// Work tiles and epilogues of the matrix products: plain structs, the same on host and device and under
+// NVRTC.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,18 +9,19 @@
 
 namespace moesaic::cuda {
 
-inline constexpr int kUnit = 32;   // rows
-inline constexpr int kBlock = 32;  // columns
+inline constexpr int kWeightTileRows = 32;  // rows
+inline constexpr int kBlock = 32;           // columns
 
-// Tokens [first, first + count) of the slots of one expert. start: where kernels/sm90/gemm_wgmma.h's tile
-// begins.
-struct Job {
+// Permuted rows [first, first + count), all of one expert. start: the token of the activation buffer at which
+// they begin, where kernels want each work tile's in a place of its own (kernels/sm90/gemm_wgmma.h,
+// kernels/sm120/operands.h).
+struct WorkTile {
   int expert, first, count, start;
 };
-// Tokens that such a tile has room for: what wgmma is compiled for.
+// Tokens of a work tile rounded up to a width that wgmma has.
 __host__ __device__ constexpr int tile_width(int count) { return count <= 8 ? 8 : (count + 15) / 16 * 16; }
 
-// out[slot, row] (+)= value + bias[expert, row]
+// out[permuted_row, row] (+)= value + bias[expert, row]
 struct Store {
   float* out = nullptr;
   int64_t stride = 0;
@@ -28,9 +29,9 @@ struct Store {
   int rows = 0;
   bool add = false;
 };
-// out[slot, i] = swiglu(gate + bias, up + bias)
+// out[permuted_row, i] = swiglu(gate + bias, up + bias)
 struct SwiGlu {
-  void* out = nullptr;  // [slots, intermediate] F16, or BF16
+  void* out = nullptr;  // [permuted_rows, intermediate] F16, or BF16
   bool bf16 = false;
   int intermediate = 0;
   const float* gate_bias = nullptr;  // [experts, intermediate]

@@ -8,9 +8,9 @@
 
 namespace moesaic::cuda {
 
-// A share of the residual that is not added yet: x[r] += sum over k of weights[r, k] *
+// A part of the residual that is not added yet: x[r] += sum over k of weights[r, k] *
 // expert_out[permuted_rows[r, k]], in the order of k. The experts' kernels for large batches defer the add:
-// pass it to the next norm, which does it. Whoever takes it uses it once.
+// pass it to the next norm, which does it. It must be used exactly once.
 struct DeferredResidual {
   const float* expert_out = nullptr;       // [permuted rows, hidden]; null: nothing is deferred
   const float* weights = nullptr;          // [rows, top_k]
@@ -18,7 +18,7 @@ struct DeferredResidual {
   int top_k = 0;
 };
 
-// x += what is deferred, if anything; out = x / rms(x) * weight * factor. One block a row.
+// x += deferred, if there is any; out = x / rms(x) * weight * factor.
 struct Norm {
   float* x = nullptr;                // [rows, hidden]
   const int32_t* row_map = nullptr;  // output row r reads row row_map[r]; null: row r
@@ -44,21 +44,21 @@ struct Router {
 };
 Status router(const Router& p, cudaStream_t stream);
 
-// Top-k, softmax over the chosen k, slots grouped by expert (in the order of rows), and the jobs of at most
-// `tile` slots each; experts without rows have no job.
+// Top-k, softmax over the chosen k, (row, choice) pairs permuted into groups by expert (in the order of
+// rows), and the work tiles of at most `tile` permuted rows each; experts without rows have no work tile.
 struct Route {
   const float* logits = nullptr;
   int rows = 0, experts = 0, top_k = 0, tile = 8;
-  bool even = false;             // an expert's jobs are about equally long, for kernels/sm90/gemm_wgmma.h
-  int32_t* ids = nullptr;        // [rows, top_k], may be left as it is
-  float* weights = nullptr;      // [rows, top_k]
-  int32_t* slots = nullptr;      // [rows, top_k]
-  int32_t* slot_rows = nullptr;  // [rows * top_k]
-  Job* jobs = nullptr;
-  int* job_count = nullptr;
+  bool even = false;         // an expert's work tiles are about equally long, for kernels/sm90/gemm_wgmma.h
+  int32_t* ids = nullptr;    // [rows, top_k], may be left as it is
+  float* weights = nullptr;  // [rows, top_k]
+  int32_t* permuted_rows = nullptr;  // [rows, top_k]
+  int32_t* source_rows = nullptr;    // [rows * top_k]: the row that each permuted row is of
+  WorkTile* work_tiles = nullptr;
+  int* work_tile_count = nullptr;
 };
 Status route(const Route& p, cudaStream_t stream);
-// norm and router in one kernel, for the rows of decoding; its sums have an order of their own. norm.out_f32,
+// norm and router in one kernel, for decoding; it adds in another order. norm.out_f32,
 // norm.deferred and router.x are not used.
 inline constexpr int kMostScoredRows = 256, kMostScoredHidden = 3072;
 Status score(const Norm& n, const Router& r, cudaStream_t stream);
@@ -66,8 +66,8 @@ Status score(const Norm& n, const Router& r, cudaStream_t stream);
 // int that is zero between kernels.
 inline constexpr int kMostChosenHidden = 3072;
 Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cudaStream_t stream);
-// The most jobs that route can make.
-int max_jobs(int rows, int experts, int top_k, int tile);
+// The most work tiles that route can make.
+int max_work_tiles(int rows, int experts, int top_k, int tile);
 
 // rotation[r, i] = (cos, sin)(positions[r] * inverse_frequency[i]) * factor
 Status rotations(const int32_t* positions, int rows, const double* inverse_frequency, int half, double factor,

@@ -1,4 +1,4 @@
-// Tokens drawn on the device and their log-probabilities against the host's sampler, which sorts.
+// Tokens sampled on the device and their log-probabilities against the host's sampler, which sorts.
 #include "backend/cuda/ops/sample.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <random>
 
 #include "backend/cuda/runtime/device.h"
-#include "backend/cuda/runtime/exchange.h"
+#include "backend/cuda/runtime/step_io.h"
 #include "engine/sampler.h"
 
 namespace moesaic::cuda {
@@ -17,16 +17,16 @@ namespace {
 
 constexpr int kMaxRows = 16;
 
-class DrawTest : public testing::Test {
+class SampleTest : public testing::Test {
  protected:
   void SetUp() override {
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
-    // Elsewhere the host samples: the kernel wants clusters of 8 thread blocks.
+    // Elsewhere the host samples: the kernel wants clusters of 8 CTAs.
     int major = 0;
     ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
     if (major != 9) GTEST_SKIP() << "sampled on the host on devices of compute capability " << major;
-    told_ = PinnedBuffer::allocate(2 * kMaxRows * sizeof(SampleResult)).value();
+    results_ = PinnedBuffer::allocate(2 * kMaxRows * sizeof(SampleResult)).value();
   }
   template <typename T>
   static DeviceBuffer upload(const std::vector<T>& values) {
@@ -35,66 +35,71 @@ class DrawTest : public testing::Test {
               0);
     return buffer;
   }
-  // A token of every row; fault and turn are arbitrary. Nothing is written but what was asked for.
+  // A token of every row; fault is arbitrary, and the second result buffer is used. Nothing is written but
+  // what was asked for.
   std::vector<SampledToken> sample_rows(const std::vector<float>& logits, int vocab,
-                                        const std::vector<Draw>& how) {
+                                        const std::vector<DeviceSampling>& sampling) {
     constexpr int kPoison = 0xEE;
     const auto poisoned = [&](const auto* first, const auto* last) {
       return std::all_of(reinterpret_cast<const uint8_t*>(first), reinterpret_cast<const uint8_t*>(last),
                          [&](uint8_t byte) { return byte == kPoison; });
     };
-    std::memset(told_.as<void>(), kPoison, told_.bytes());
-    const auto rows = static_cast<int>(how.size());
-    const DeviceBuffer device_logits = upload(logits), device_how = upload(how);
+    std::memset(results_.as<void>(), kPoison, results_.bytes());
+    const auto rows = static_cast<int>(sampling.size());
+    const DeviceBuffer device_logits = upload(logits), device_sampling_rows = upload(sampling);
     const DeviceBuffer numbers = upload(std::vector<int32_t>{77, 1}),
-                       drawn = upload(std::vector<int32_t>(rows, -9));
-    EXPECT_TRUE(draw({.logits = device_logits.as<float>(),
-                      .rows = rows,
-                      .vocab = vocab,
-                      .how = device_how.as<Draw>(),
-                      .fault = numbers.as<int>(),
-                      .drawn = drawn.as<int32_t>(),
-                      .told = told_.as<SampleResult>(),
-                      .turn = numbers.as<int32_t>() + 1,
-                      .stride = kMaxRows},
-                     nullptr)
+                       sampled_tokens = upload(std::vector<int32_t>(rows, -9));
+    EXPECT_TRUE(sample({.logits = device_logits.as<float>(),
+                        .rows = rows,
+                        .vocab = vocab,
+                        .sampling = device_sampling_rows.as<DeviceSampling>(),
+                        .fault = numbers.as<int>(),
+                        .sampled_tokens = sampled_tokens.as<int32_t>(),
+                        .results = results_.as<SampleResult>(),
+                        .result_buffer = numbers.as<int32_t>() + 1,
+                        .stride = kMaxRows},
+                       nullptr)
                     .ok());
     std::vector<int32_t> tokens(rows);
-    EXPECT_EQ(cudaMemcpy(tokens.data(), drawn.as<int32_t>(), rows * sizeof(int32_t), cudaMemcpyDeviceToHost),
+    EXPECT_EQ(cudaMemcpy(tokens.data(), sampled_tokens.as<int32_t>(), rows * sizeof(int32_t),
+                         cudaMemcpyDeviceToHost),
               0);
-    const SampleResult* told = told_.as<SampleResult>() + kMaxRows;
+    const SampleResult* results = results_.as<SampleResult>() + kMaxRows;
     std::vector<SampledToken> out;
     for (int row = 0; row < rows; ++row) {
-      EXPECT_EQ(told[row].fault, 77);
-      EXPECT_EQ(told[row].token, tokens[row]);
-      EXPECT_EQ(told[row].likeliest, tokens[row] < 0 ? -1 : std::min(how[row].logprobs, vocab));
-      const auto* entries = told[row].top;
-      EXPECT_TRUE(poisoned(entries + std::max(told[row].likeliest, 0), entries + kMostLogprobs));
-      out.push_back(token_of(told[row]));
+      EXPECT_EQ(results[row].fault, 77);
+      EXPECT_EQ(results[row].token, tokens[row]);
+      EXPECT_EQ(results[row].likeliest, tokens[row] < 0 ? -1 : std::min(sampling[row].logprobs, vocab));
+      const auto* entries = results[row].top;
+      EXPECT_TRUE(poisoned(entries + std::max(results[row].likeliest, 0), entries + kMostLogprobs));
+      out.push_back(token_of(results[row]));
     }
-    EXPECT_TRUE(poisoned(told_.as<SampleResult>(), told) && poisoned(told + rows, told + kMaxRows));
+    EXPECT_TRUE(poisoned(results_.as<SampleResult>(), results) &&
+                poisoned(results + rows, results + kMaxRows));
     return out;
   }
-  std::vector<int32_t> draw_rows(const std::vector<float>& logits, int vocab, const std::vector<Draw>& how) {
+  std::vector<int32_t> sample_tokens(const std::vector<float>& logits, int vocab,
+                                     const std::vector<DeviceSampling>& sampling) {
     std::vector<int32_t> tokens;
-    for (const SampledToken& t : sample_rows(logits, vocab, how)) tokens.push_back(t.token);
+    for (const SampledToken& t : sample_rows(logits, vocab, sampling)) tokens.push_back(t.token);
     return tokens;
   }
-  // The host's of the token drawn, which is the one that is drawn where nobody asks; the same bits in company
-  // and alone.
-  void expect_the_hosts_logprobs(const std::vector<float>& logits, int vocab, const std::vector<Draw>& how) {
-    std::vector<Draw> unasked = how;
-    for (Draw& draw : unasked) draw.logprobs = -1;
-    const std::vector<SampledToken> got = sample_rows(logits, vocab, how);
-    const std::vector<int32_t> tokens = draw_rows(logits, vocab, unasked);
-    for (size_t row = 0; row < how.size(); ++row) {
-      const int n = how[row].logprobs;
+  // The host's log-probabilities of the sampled token, which is the same when none are asked for; the
+  // same bits in company and alone.
+  void expect_the_hosts_logprobs(const std::vector<float>& logits, int vocab,
+                                 const std::vector<DeviceSampling>& sampling) {
+    std::vector<DeviceSampling> unasked = sampling;
+    for (DeviceSampling& p : unasked) p.logprobs = -1;
+    const std::vector<SampledToken> got = sample_rows(logits, vocab, sampling);
+    const std::vector<int32_t> tokens = sample_tokens(logits, vocab, unasked);
+    for (size_t row = 0; row < sampling.size(); ++row) {
+      const int n = sampling[row].logprobs;
       SCOPED_TRACE("row " + std::to_string(row) + " of " + std::to_string(vocab) + ", " + std::to_string(n));
       const auto first = logits.begin() + static_cast<int64_t>(row) * vocab;
       const std::vector<float> own(first, first + vocab);
       EXPECT_EQ(got[row].token, tokens[row]);
       expect_near(got[row].logprobs, n < 0 ? TokenLogprobs() : logprobs_of(own, tokens[row], n));
-      EXPECT_EQ(sample_rows(own, vocab, {how[row]}).front().logprobs, got[row].logprobs);
+      EXPECT_EQ(sample_rows(own, vocab, {sampling[row]}).front().logprobs, got[row].logprobs);
     }
   }
   static void expect_near(const TokenLogprobs& got, const TokenLogprobs& want) {
@@ -106,31 +111,31 @@ class DrawTest : public testing::Test {
       ASSERT_TRUE(near(got.top[i].second, want.top[i].second)) << i;
     }
   }
-  // Rows of other logits each, drawn on both sides with the same seeds.
-  void expect_the_hosts_tokens(const SamplingParams& params, int vocab, float deviation, int draws) {
-    std::mt19937 rng(static_cast<uint32_t>(vocab) + static_cast<uint32_t>(draws));
+  // Rows of different logits, sampled on both sides with the same seeds.
+  void expect_the_hosts_tokens(const SamplingParams& params, int vocab, float deviation, int samples) {
+    std::mt19937 rng(static_cast<uint32_t>(vocab) + static_cast<uint32_t>(samples));
     std::normal_distribution<float> normal(0, deviation);
     std::vector<float> logits(static_cast<size_t>(vocab) * kMaxRows);
     for (float& v : logits) v = normal(rng);
-    for (int n = 0; n < draws; n += kMaxRows) {
-      std::vector<Draw> how;
+    for (int n = 0; n < samples; n += kMaxRows) {
+      std::vector<DeviceSampling> sampling;
       std::vector<int32_t> want;
       for (int row = 0; row < kMaxRows; ++row) {
         SamplingParams p = params;
         p.seed = static_cast<uint64_t>(n + row) * 7919 + 1;
         Sampler sampler(p, {});
-        how.push_back(sampler.device_sampling(0).value());
+        sampling.push_back(sampler.device_sampling(0).value());
         std::vector<float> copy(logits.begin() + row * static_cast<int64_t>(vocab),
                                 logits.begin() + (row + 1) * static_cast<int64_t>(vocab));
         want.push_back(sampler.sample(copy).value().token);
       }
-      ASSERT_EQ(draw_rows(logits, vocab, how), want)
+      ASSERT_EQ(sample_tokens(logits, vocab, sampling), want)
           << params.temperature << " " << params.top_k << " " << params.top_p << " " << params.min_p << " of "
           << vocab << ", deviation " << deviation;
     }
   }
 
-  PinnedBuffer told_;
+  PinnedBuffer results_;
 };
 
 const SamplingParams kCases[] = {{.temperature = 0},
@@ -150,7 +155,7 @@ const SamplingParams kCases[] = {{.temperature = 0},
                                  {.top_k = 20, .min_p = 0.3},
                                  {.temperature = 1.5, .top_p = 0.99, .top_k = 1000}};
 
-TEST_F(DrawTest, TokensAreTheHostsForEveryVocabularyAndSpread) {
+TEST_F(SampleTest, TokensAreTheHostsForEveryVocabularyAndSpread) {
   for (const int vocab : {1, 31, 300, 5001, 201088}) {
     for (const float deviation : {0.05f, 2.0f, 8.0f}) {
       for (const SamplingParams& p : kCases)
@@ -159,33 +164,33 @@ TEST_F(DrawTest, TokensAreTheHostsForEveryVocabularyAndSpread) {
   }
 }
 
-TEST_F(DrawTest, OfEqualsTheLowestId) {
+TEST_F(SampleTest, OfEqualsTheLowestId) {
   const int vocab = 201088;
   std::vector<float> logits(vocab, 1.5f);
-  EXPECT_EQ(draw_rows(logits, vocab, {{}}), std::vector<int32_t>{0});
+  EXPECT_EQ(sample_tokens(logits, vocab, {{}}), std::vector<int32_t>{0});
   std::fill_n(logits.begin(), 1000, 1.0f);
-  EXPECT_EQ(draw_rows(logits, vocab, {{}}), std::vector<int32_t>{1000});
+  EXPECT_EQ(sample_tokens(logits, vocab, {{}}), std::vector<int32_t>{1000});
   logits = std::vector<float>(vocab, -0.0f);
   logits[70000] = 0.0f;
-  EXPECT_EQ(draw_rows(logits, vocab, {{}}), std::vector<int32_t>{0});
+  EXPECT_EQ(sample_tokens(logits, vocab, {{}}), std::vector<int32_t>{0});
   std::fill(logits.begin(), logits.end(), 1.5f);
   // The nucleus of equals is the lower half of the ids, the k likeliest the first k.
-  EXPECT_EQ(draw_rows(logits, vocab, {{.temperature = 1, .top_p = 0.5, .uniform = 1 - 1e-12}}),
+  EXPECT_EQ(sample_tokens(logits, vocab, {{.temperature = 1, .top_p = 0.5, .uniform = 1 - 1e-12}}),
             std::vector<int32_t>{vocab / 2 - 1});
-  EXPECT_EQ(draw_rows(logits, vocab, {{.temperature = 1, .uniform = 1 - 1e-12, .top_k = 777}}),
+  EXPECT_EQ(sample_tokens(logits, vocab, {{.temperature = 1, .uniform = 1 - 1e-12, .top_k = 777}}),
             std::vector<int32_t>{776});
 }
 
-TEST_F(DrawTest, WhatIsNotFiniteIsToldAndHarmsNoOtherRow) {
+TEST_F(SampleTest, WhatIsNotFiniteIsToldAndHarmsNoOtherRow) {
   const int vocab = 5000;
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
     std::vector<float> logits(3 * vocab, 0.0f);
     logits[vocab + 4999] = bad;
     logits[2 * vocab + 7] = 1.0f;
-    const Draw sampled{.temperature = 1, .top_p = 0.5};
-    EXPECT_EQ(draw_rows(logits, vocab, {sampled, sampled, {}}), (std::vector<int32_t>{0, -1, 7}));
-    const Draw told{.logprobs = 3};
-    const std::vector<SampledToken> got = sample_rows(logits, vocab, {told, told, told});
+    const DeviceSampling sampled{.temperature = 1, .top_p = 0.5};
+    EXPECT_EQ(sample_tokens(logits, vocab, {sampled, sampled, {}}), (std::vector<int32_t>{0, -1, 7}));
+    const DeviceSampling results{.logprobs = 3};
+    const std::vector<SampledToken> got = sample_rows(logits, vocab, {results, results, results});
     EXPECT_EQ(got[1].token, -1);
     EXPECT_EQ(got[1].logprobs, TokenLogprobs{});
     EXPECT_NEAR(got[0].logprobs.logprob, -std::log(5000.0), 1e-12);
@@ -221,26 +226,26 @@ std::vector<float> rows_of(std::span<const Logit> kinds, int vocab) {
   return logits;
 }
 
-TEST_F(DrawTest, LogprobsAreTheHosts) {
-  const SamplingParams ways[] = {
+TEST_F(SampleTest, LogprobsAreTheHosts) {
+  const SamplingParams cases[] = {
       {.temperature = 0}, {}, {.top_k = 40}, {.top_p = 0.95}, {.top_p = 0.9, .min_p = 0.1}};
   const int counts[] = {-1, 0, 1, 7, 20, 99, 100};
   for (const int vocab : {1, 33, 257, 4096, 201088}) {
     const std::vector<float> logits = rows_of(kKinds, vocab);
-    for (size_t turn = 0; turn < std::size(counts); ++turn) {
-      std::vector<Draw> how;
+    for (size_t result_buffer = 0; result_buffer < std::size(counts); ++result_buffer) {
+      std::vector<DeviceSampling> sampling;
       for (size_t row = 0; row < std::size(kKinds); ++row) {
-        SamplingParams p = ways[(row + turn) % std::size(ways)];
-        p.seed = row + 1, p.top_logprobs = counts[(row + turn) % std::size(counts)];
-        how.push_back(Sampler(p, {}).device_sampling(0).value());
+        SamplingParams p = cases[(row + result_buffer) % std::size(cases)];
+        p.seed = row + 1, p.top_logprobs = counts[(row + result_buffer) % std::size(counts)];
+        sampling.push_back(Sampler(p, {}).device_sampling(0).value());
       }
-      expect_the_hosts_logprobs(logits, vocab, how);
+      expect_the_hosts_logprobs(logits, vocab, sampling);
     }
   }
 }
 
 // Differences that no sum with the top would show.
-TEST_F(DrawTest, TheLikeliestAreToldApartByTheSmallestDifference) {
+TEST_F(SampleTest, TheLikeliestAreToldApartByTheSmallestDifference) {
   const Logit kinds[] = {[](float n, int) { return 1e-38f * n; },
                          [](float n, int id) { return id == 9 ? 30.0f : 1e-20f * n; },
                          [](float n, int id) { return id == 9 ? 1e30f : n; },
@@ -248,13 +253,13 @@ TEST_F(DrawTest, TheLikeliestAreToldApartByTheSmallestDifference) {
   for (const int vocab : {300, 201088}) {
     for (const int n : {1, 2, 20, 100})
       expect_the_hosts_logprobs(rows_of(kinds, vocab), vocab,
-                                std::vector<Draw>(std::size(kinds), {.logprobs = n}));
+                                std::vector<DeviceSampling>(std::size(kinds), {.logprobs = n}));
   }
 }
 
-// Twelve tokens, 64,000 draws: the frequencies are those of the filtered distribution.
-TEST_F(DrawTest, FrequenciesMatchTheDistribution) {
-  const int vocab = 12, draws = 64000;
+// Twelve tokens, 64,000 samples: the frequencies are those of the filtered distribution.
+TEST_F(SampleTest, FrequenciesMatchTheDistribution) {
+  const int vocab = 12, samples = 64000;
   std::vector<float> row;
   for (int i = 0; i < vocab; ++i) row.push_back(static_cast<float>((i * 7) % vocab) * 0.5f);
   std::vector<float> logits;
@@ -264,26 +269,27 @@ TEST_F(DrawTest, FrequenciesMatchTheDistribution) {
   for (int i = 0; i < vocab; ++i) total += row[i] >= 2.5f ? std::exp(row[i]) : 0;  // the 7 likeliest
   for (int i = 0; i < vocab; ++i) want[i] = row[i] >= 2.5f ? std::exp(row[i]) / total : 0;
   std::mt19937_64 rng(5);
-  for (int n = 0; n < draws; n += kMaxRows) {
-    std::vector<Draw> how;
+  for (int n = 0; n < samples; n += kMaxRows) {
+    std::vector<DeviceSampling> sampling;
     for (int i = 0; i < kMaxRows; ++i)
-      how.push_back({.temperature = 1, .uniform = static_cast<double>(rng() >> 11) * 0x1.0p-53, .top_k = 7});
-    for (const int32_t token : draw_rows(logits, vocab, how)) got[token] += 1.0 / draws;
+      sampling.push_back(
+          {.temperature = 1, .uniform = static_cast<double>(rng() >> 11) * 0x1.0p-53, .top_k = 7});
+    for (const int32_t token : sample_tokens(logits, vocab, sampling)) got[token] += 1.0 / samples;
   }
-  for (int i = 0; i < vocab; ++i) EXPECT_NEAR(got[i], want[i], 5 * std::sqrt(0.25 / draws)) << i;
+  for (int i = 0; i < vocab; ++i) EXPECT_NEAR(got[i], want[i], 5 * std::sqrt(0.25 / samples)) << i;
 }
 
 // Microseconds of a launch, not a check: printed.
-TEST_F(DrawTest, Times) {
+TEST_F(SampleTest, Times) {
   const int vocab = 201088;
   std::mt19937 rng(1);
   std::normal_distribution<float> normal(0, 2);
   std::vector<float> logits(static_cast<size_t>(vocab) * 128);
   for (float& v : logits) v = normal(rng);
   const DeviceBuffer device_logits = upload(logits), numbers = upload(std::vector<int32_t>{0, 0}),
-                     drawn = upload(std::vector<int32_t>(128));
-  const PinnedBuffer told = PinnedBuffer::allocate(2 * 128 * sizeof(SampleResult)).value();
-  const std::pair<const char*, Draw> cases[] = {
+                     sampled_tokens = upload(std::vector<int32_t>(128));
+  const PinnedBuffer results = PinnedBuffer::allocate(2 * 128 * sizeof(SampleResult)).value();
+  const std::pair<const char*, DeviceSampling> cases[] = {
       {"greedy", {}},
       {"greedy, its log-probability", {.logprobs = 0}},
       {"greedy, 20 log-probabilities", {.logprobs = 20}},
@@ -296,15 +302,16 @@ TEST_F(DrawTest, Times) {
        {.temperature = 0.7, .top_p = 0.9, .least = std::log(0.02), .uniform = 0.5, .top_k = 50}}};
   cudaEvent_t start = nullptr, stop = nullptr;
   cudaEventCreate(&start), cudaEventCreate(&stop);
-  for (const auto& [name, how] : cases) {
-    const DeviceBuffer device_how = upload(std::vector<Draw>(128, how));
+  for (const auto& [name, sampling] : cases) {
+    const DeviceBuffer device_sampling_rows = upload(std::vector<DeviceSampling>(128, sampling));
     for (const int rows : {1, 8, 32, 128}) {
       constexpr int kTimes = 50;
       for (int i = -5; i < kTimes; ++i) {
         if (i == 0) cudaEventRecord(start, nullptr);
-        ASSERT_TRUE(draw({device_logits.as<float>(), rows, vocab, device_how.as<Draw>(), numbers.as<int>(),
-                          drawn.as<int32_t>(), told.as<SampleResult>(), numbers.as<int32_t>() + 1, 128},
-                         nullptr)
+        ASSERT_TRUE(sample({device_logits.as<float>(), rows, vocab, device_sampling_rows.as<DeviceSampling>(),
+                            numbers.as<int>(), sampled_tokens.as<int32_t>(), results.as<SampleResult>(),
+                            numbers.as<int32_t>() + 1, 128},
+                           nullptr)
                         .ok());
       }
       cudaEventRecord(stop, nullptr);

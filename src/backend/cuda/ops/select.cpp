@@ -11,10 +11,10 @@
 namespace moesaic::cuda {
 namespace {
 
-constexpr int kHopper = 9, kBlockScaledMajor = kAtomMajor;
+constexpr int kHopper = 9;
 
 constexpr Kind kEightOrMoreBits[] = {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8};
-constexpr Kind kUnits[] = {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8, Kind::kMxfp4};
+constexpr Kind kWeightTileKinds[] = {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8, Kind::kMxfp4};
 constexpr Kind kQuads[] = {Kind::kMxfp4Quads, Kind::kMxfp8Quads};
 
 constexpr LinearConfig dense_decode(std::string_view name, int least, int most, int normed) {
@@ -27,16 +27,20 @@ constexpr LinearConfig dense_decode(std::string_view name, int least, int most, 
           .major = kHopper,
           .invariant = false,
           .most_normed_tokens = normed,
-          .most_normed_cols = normed > 0 ? sm90a::kMostNormedCols : 0,
-          .fits = sm90a::dense_decode_fits};
+          .most_normed_cols = normed > 0 ? sm90::kMostNormedCols : 0,
+          .fits = sm90::dense_decode_fits};
 }
 constexpr LinearConfig mma(std::string_view name, int tile, int most) {
-  return {.name = name, .kernel = LinearKernel::kMma, .tile = tile, .most_tokens = most, .kinds = kUnits};
+  return {.name = name,
+          .kernel = LinearKernel::kMma,
+          .tile = tile,
+          .most_tokens = most,
+          .kinds = kWeightTileKinds};
 }
-constexpr LinearConfig block_scaled(std::string_view name, sm120a::Tile tile, int most) {
+constexpr LinearConfig block_scaled(std::string_view name, sm120::Tile tile, int most) {
   return {.name = name,
           .kernel = LinearKernel::kBlockScaled,
-          .tile = sm120a::tile_tokens(tile),
+          .tile = sm120::tile_tokens(tile),
           .most_tokens = most,
           .kinds = kQuads,
           .most_normed_tokens = 1 << 30,
@@ -46,12 +50,12 @@ constexpr LinearConfig block_scaled(std::string_view name, sm120a::Tile tile, in
 
 // dense_decode and wgmma each add in another order than mma.sync's kernels, which all add in one.
 constexpr LinearConfig kLinearConfigs[] = {
-    block_scaled("block-scaled 8", sm120a::Tile::k8, 8),
-    block_scaled("block-scaled 16", sm120a::Tile::k16, 16),
-    block_scaled("block-scaled 32", sm120a::Tile::k32, 32),
-    block_scaled("block-scaled 64", sm120a::Tile::k64, 64),
-    block_scaled("block-scaled 128", sm120a::Tile::k128, 512),
-    block_scaled("block-scaled prefill", sm120a::Tile::kPrefill, 0),
+    block_scaled("block-scaled 8", sm120::Tile::k8, 8),
+    block_scaled("block-scaled 16", sm120::Tile::k16, 16),
+    block_scaled("block-scaled 32", sm120::Tile::k32, 32),
+    block_scaled("block-scaled 64", sm120::Tile::k64, 64),
+    block_scaled("block-scaled 128", sm120::Tile::k128, 512),
+    block_scaled("block-scaled prefill", sm120::Tile::kPrefill, 0),
     dense_decode("dense_decode 8", 1, 8, 8),
     dense_decode("dense_decode 16", 9, 16, 0),
     dense_decode("dense_decode 32", 17, 32, 0),
@@ -84,7 +88,7 @@ constexpr AttentionConfig kAttentionConfigs[] = {
 constexpr ExpertsConfig kExpertsConfigs[] = {
     {.name = "quads", .layout = ExpertsLayout::kQuads, .path = MoePath::kW4A8},
     {.name = "slabs", .layout = ExpertsLayout::kSlabs, .invariant = false, .gpt_oss_sizes = true},
-    {.name = "units", .layout = ExpertsLayout::kUnits, .mxfp4_only = false, .any_path = true},
+    {.name = "weight tiles", .layout = ExpertsLayout::kWeightTiles, .mxfp4_only = false, .any_path = true},
 };
 
 constexpr RouterConfig kRouterConfigs[] = {
@@ -103,7 +107,7 @@ constexpr RouterConfig kRouterConfigs[] = {
     {.name = "norm, router", .kernel = RouterKernel::kNormRouter},
 };
 
-// By clusters of 8 thread blocks.
+// By clusters of 8 CTAs.
 constexpr SampleConfig kSampleConfigs[] = {{"sample", kHopper, kMostSampledVocab}};
 
 bool within(int value, int most) { return most == 0 || value <= most; }

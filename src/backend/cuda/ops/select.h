@@ -46,7 +46,7 @@ struct LinearShape {
 struct LinearConfig {
   std::string_view name;
   LinearKernel kernel = LinearKernel::kMma;
-  int tile = 0;  // tokens of a thread block; 0: wgmma's is chosen with the grid
+  int tile = 0;  // tokens of a CTA; 0: wgmma's is chosen with the grid
   int least_tokens = 1;
   int most_tokens = 0;  // 0: any number
   std::span<const Kind> kinds;
@@ -87,9 +87,9 @@ Result<const AttentionConfig*> select(const AttentionShape& shape, const Target&
 // ---- the experts: how their weights lie in memory, and with that the kernels there are for them ----
 
 enum class ExpertsLayout {
-  kQuads,  // weights/quad_layout.h, for kernels/sm120/
-  kSlabs,  // weights/slab_layout.h, for kernels/sm90/
-  kUnits   // weights/matrix.h, for gemm()
+  kQuads,       // weights/quad_layout.h, for kernels/sm120/
+  kSlabs,       // weights/slab_layout.h, for kernels/sm90/
+  kWeightTiles  // weights/matrix.h, for gemm()
 };
 // What route() takes: experts, and choices of a row.
 inline constexpr int kMostRoutedExperts = 1024, kMostRoutedTopK = 16;
@@ -100,7 +100,7 @@ struct ExpertsShape {
 };
 struct ExpertsConfig {
   std::string_view name;
-  ExpertsLayout layout = ExpertsLayout::kUnits;
+  ExpertsLayout layout = ExpertsLayout::kWeightTiles;
   bool mxfp4_only = true;
   MoePath path = MoePath::kAuto;
   bool any_path = false, invariant = true;

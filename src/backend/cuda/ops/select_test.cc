@@ -140,7 +140,7 @@ TEST(SelectLinear, BlockScaledTilesAreTheLaunchers) {
   for (int tokens = 1; tokens <= kMostTokens; ++tokens) {
     const LinearShape shape{.kind = Kind::kMxfp8Quads, .rows = 64, .cols = 2880, .tokens = tokens};
     ASSERT_EQ(select(shape, device(12, 0)).value().config->tile,
-              sm120a::tile_tokens(sm120a::dense_tile(tokens)));
+              sm120::tile_tokens(sm120::dense_tile(tokens)));
   }
 }
 
@@ -176,17 +176,17 @@ TEST(SelectExperts, ByModelAndDevice) {
   };
   EXPECT_EQ(name(oss, device(9, 0)), "slabs");
   EXPECT_EQ(name(oss, device(9, 0, {.moe_path = MoePath::kW4A8})), "quads");
-  EXPECT_EQ(name(oss, device(9, 0, {.batch_invariant = true})), "units");
-  EXPECT_EQ(name(oss, device(8, 0)), "units");
+  EXPECT_EQ(name(oss, device(9, 0, {.batch_invariant = true})), "weight tiles");
+  EXPECT_EQ(name(oss, device(8, 0)), "weight tiles");
   for (const int minor : {0, 1}) EXPECT_EQ(name(oss, device(12, minor)), "quads");
   ExpertsShape other = oss;
   other.sizes.hidden = 2048;
-  EXPECT_EQ(name(other, device(9, 0)), "units");
+  EXPECT_EQ(name(other, device(9, 0)), "weight tiles");
   EXPECT_EQ(name(other, device(12, 0)), "quads");
   other = oss, other.swiglu_limit = 8;
-  EXPECT_EQ(name(other, device(9, 0)), "units");
+  EXPECT_EQ(name(other, device(9, 0)), "weight tiles");
   other = oss, other.mxfp4 = false;
-  for (const int major : {9, 12}) EXPECT_EQ(name(other, device(major, 0)), "units");
+  for (const int major : {9, 12}) EXPECT_EQ(name(other, device(major, 0)), "weight tiles");
   other = oss, other.sizes.experts = 1025;
   ASSERT_EQ(name(other, device(9, 0)), "error");
   EXPECT_NE(select(other, device(9, 0)).status().message().find("4 of 1025 experts"), std::string::npos);
@@ -204,10 +204,10 @@ TEST(SelectRouter, ByRows) {
     shape.scores_only = false;
     ASSERT_EQ(name(shape), rows <= 256 ? "score" : "norm, router") << rows;
   }
-  const RouterShape few{.rows = 8, .hidden = 3072, .experts = 128, .top_k = 4};
-  EXPECT_EQ(name(few), "choose");
+  const RouterShape decode{.rows = 8, .hidden = 3072, .experts = 128, .top_k = 4};
+  EXPECT_EQ(name(decode), "choose");
   for (auto wrong : {&RouterShape::hidden, &RouterShape::experts, &RouterShape::top_k}) {
-    RouterShape more = few;
+    RouterShape more = decode;
     more.*wrong += 1;
     EXPECT_EQ(name(more), "norm, router");
   }

@@ -15,7 +15,7 @@
 namespace moesaic::cuda {
 
 // Of compute capability: the chips that have the instructions of kernels/ptx/block_scaled_mma.cuh.
-inline constexpr int kAtomMajor = 12;
+inline constexpr int kBlockScaledMajor = 12;
 
 // what: the op or the thing, "load", "layer 3 experts".
 Status check(cudaError_t code, const std::string& what);
@@ -94,10 +94,10 @@ void note_launch(const void* kernel, dim3 grid, dim3 block, size_t shared);
 
 struct KernelAttributes {
   size_t max_shared = 0;  // bytes of dynamic shared memory; more than 48 KB must be asked for
-  // All shared memory that the multiprocessor has, for kernels that run beside others: one that is set up for
-  // less shared memory than the next kernel needs must first run empty.
+  // Asks for the largest shared memory carveout, for kernels that run beside others: a multiprocessor with a
+  // smaller one must become idle before the next kernel can have more.
   bool prefer_shared = false;
-  bool large_clusters = false;  // of more than 8 thread blocks
+  bool large_clusters = false;  // of more than 8 CTAs
 };
 // Holds for the current device only: call it through OncePerDevice (per_device.h).
 Status set_attributes(const void* kernel, const KernelAttributes& attributes);

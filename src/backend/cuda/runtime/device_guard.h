@@ -15,9 +15,9 @@ struct DeviceCalls {
 };
 extern const DeviceCalls kDeviceCalls;  // CUDA's
 
-// Makes `device` the calling thread's while it lives, then the thread's own again. A thread that has used no
-// device yet keeps this one: since CUDA 12, to set another would take memory on it for a context. Costs one
-// query of CUDA's thread-local state where the device is the thread's already.
+// Sets the calling thread's current device while it lives, then restores the previous one. A thread that has
+// used no device yet keeps this one: since CUDA 12, setting another would create a context there, which takes
+// memory. If the device is current already, the cost is one query of thread-local state.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device, const DeviceCalls& calls = kDeviceCalls);

@@ -38,9 +38,10 @@ std::string readable_kernel(const std::string& mangled) {
   char* demangled = abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &code);
   std::string text = code == 0 ? demangled : mangled;
   std::free(demangled);
-  for (const char* part : {"moesaic::cuda::", "(anonymous namespace)::", "sm90a::", "(int)", "(bool)"})
+  for (const char* part :
+       {"moesaic::cuda::", "(anonymous namespace)::", "sm90::", "sm120::", "(int)", "(bool)"})
     replace_all(text, part, "");
-  replace_all(text, "(sm120a::Element)0", "E2M1"), replace_all(text, "(sm120a::Element)1", "E4M3");
+  replace_all(text, "(Element)0", "E2M1"), replace_all(text, "(Element)1", "E4M3");
   if (text.starts_with("void ")) text.erase(0, 5);
   return text.substr(0, text.find('('));
 }
@@ -60,7 +61,7 @@ void LaunchLog::add(const void* kernel, dim3 grid, dim3 block, size_t shared) {
   const auto same = [&](const Use& u) { return u.op == op_ && u.kernel == kernel; };
   if (std::any_of(uses_.begin(), uses_.end(), same)) return;
   uses_.push_back({op_, kernel, grid, block});
-  if (!debug_enabled() || !told_.emplace(kernel, op_).second) return;
+  if (!debug_enabled() || !logged_.emplace(kernel, op_).second) return;
   cudaFuncAttributes attributes{};
   cudaFuncGetAttributes(&attributes, kernel);
   debug(fmt::format("{}: {}, {} KB of shared memory, {} registers, code for sm_{}", op_,

@@ -22,7 +22,7 @@ class LaunchLog {
   };
 
   // The kernels of op (the pointer that scopes were given) since clear(), in order, each once:
-  // "few_kernel<Mxfp4Source, 1, SwiGlu> 180x4 x 256".
+  // "gemm_small_m_kernel<Mxfp4Source, 1, SwiGlu> 180x4 x 256".
   std::vector<std::string> kernels(const char* op) const;
   void clear() { uses_.clear(); }
 
@@ -37,13 +37,13 @@ class LaunchLog {
   };
   const char* op_ = "";
   std::vector<Use> uses_;
-  std::set<std::pair<const void*, const char*>> told_;  // kernel and op of each line that was logged
+  std::set<std::pair<const void*, const char*>> logged_;  // kernel and op of each line that was logged
 };
 
 // Of the innermost scope's log, if there is one.
 void note_launch(const void* kernel, dim3 grid, dim3 block, size_t shared);
 
-// A kernel's name as a person writes it: few_kernel<Mxfp4Source, 1, SwiGlu>.
+// A kernel's name as a person writes it: gemm_small_m_kernel<Mxfp4Source, 1, SwiGlu>.
 std::string readable_kernel(const std::string& mangled);
 
 }  // namespace moesaic::cuda

@@ -30,24 +30,24 @@ class PerDevice {
   Result<T> get_for(int device, const Make& make) {
     if (device < 0 || device >= kMostDevices)
       return Status(StatusCode::kUnsupported, "cuda: too many devices");
-    Slot& slot = slots_[static_cast<size_t>(device)];
-    if (slot.made.load(std::memory_order_acquire)) return slot.value;
+    Entry& entry = entries_[static_cast<size_t>(device)];
+    if (entry.made.load(std::memory_order_acquire)) return entry.value;
     const std::lock_guard lock(mutex_);
-    if (!slot.made.load(std::memory_order_relaxed)) {
+    if (!entry.made.load(std::memory_order_relaxed)) {
       Result<T> made = make();
       if (!made.ok()) return made;
-      slot.value = std::move(made).value();
-      slot.made.store(true, std::memory_order_release);
+      entry.value = std::move(made).value();
+      entry.made.store(true, std::memory_order_release);
     }
-    return slot.value;
+    return entry.value;
   }
 
  private:
-  struct Slot {
+  struct Entry {
     std::atomic<bool> made = false;
     T value{};
   };
-  std::array<Slot, kMostDevices> slots_;
+  std::array<Entry, kMostDevices> entries_;
   std::mutex mutex_;
 };
 

@@ -18,16 +18,18 @@ class StepGraphs {
   StepGraphs& operator=(const StepGraphs&) = delete;
   ~StepGraphs() { drop(); }
 
-  // Begins a step of this shape: it will be replayed, or what the stream is given until end() is captured.
+  // Begins a step of this shape: either its graph will be replayed, or the work given to the stream until
+  // end() is captured.
   Status begin(const StepShape& shape, cudaStream_t stream);
   // Ends it, and launches it if its ops were recorded without an error.
   Status end(const StepShape& shape, const Status& ops, cudaStream_t stream);
-  // A step that is not captured: its ops run as they come.
+  // The step is not captured: its ops run at once.
   void skip() { replaying_ = capturing_ = false; }
   // Between begin() and end(): the graph has the step's ops already.
   bool replaying() const { return replaying_; }
 
-  // Before memory moves that graphs know of: none runs, and none is kept. what: for the error.
+  // To be called before memory moves that graphs use: waits for the stream and drops all graphs. what: for
+  // the error.
   Status retire(const char* what, cudaStream_t stream);
   // No graph may run.
   void drop();

@@ -7,7 +7,8 @@
 namespace moesaic::cuda {
 namespace {
 
-constexpr int kTileInts = sizeof(RowTile) / sizeof(int32_t), kDrawInts = sizeof(Draw) / sizeof(int32_t);
+constexpr int kTileInts = sizeof(RowTile) / sizeof(int32_t),
+              kSamplingInts = sizeof(DeviceSampling) / sizeof(int32_t);
 
 // Calls decode(tile) and prefill(tile) over the batch, the tiles without tables.
 template <typename Decode, typename Prefill>
@@ -52,9 +53,9 @@ StepLayout layout_of(const StepShape& s) {
   l.full_slots = take(s.rows);
   l.window_slots = take(s.rows);
   l.logit_rows = take(s.logit_rows);
-  l.sources = take(s.rows);
-  l.draws = take(s.draws ? s.logit_rows * kDrawInts : 0);
-  l.turn = take(1);
+  l.token_sources = take(s.rows);
+  l.sampling = take(s.samples ? s.logit_rows * kSamplingInts : 0);
+  l.result_buffer = take(1);
   l.decode_tiles = take(s.decode_tiles * kTileInts);
   l.prefill_tiles = take(s.prefill_tiles * kTileInts);
   l.pages = at;
@@ -65,16 +66,16 @@ StepShape shape_of(const Batch& batch, const Tiling& tiling) {
   StepShape shape{.rows = batch.rows(),
                   .sequences = static_cast<int>(batch.sequences.size()),
                   .logit_rows = static_cast<int>(batch.logit_rows.size()),
-                  .draws = !batch.draws.empty()};
+                  .samples = !batch.sampling.empty()};
   for_tiles(
       batch, tiling,
       [&](int, const RowTile& tile) {
         ++shape.decode_tiles;
-        shape.shares = std::max(shape.shares, shares_of(tile.position / kPageTokens + 1));
+        shape.kv_splits = std::max(shape.kv_splits, kv_splits_of(tile.position / kPageTokens + 1));
       },
       [&](int, const RowTile&) { ++shape.prefill_tiles; });
-  // Few graphs serve all contexts.
-  shape.shares = static_cast<int>(std::bit_ceil<unsigned>(shape.shares));
+  // Rounded up, so that a few graphs serve all contexts.
+  shape.kv_splits = static_cast<int>(std::bit_ceil<unsigned>(shape.kv_splits));
   return shape;
 }
 
@@ -84,9 +85,10 @@ void pack(const Batch& batch, const StepShape& shape, const Tiling& tiling, std:
   std::copy(batch.tokens.begin(), batch.tokens.end(), out.begin() + l.tokens);
   std::copy(batch.positions.begin(), batch.positions.end(), out.begin() + l.positions);
   std::copy(batch.logit_rows.begin(), batch.logit_rows.end(), out.begin() + l.logit_rows);
-  std::fill_n(out.begin() + l.sources, batch.drawn.empty() ? batch.rows() : 0, -1);
-  std::copy(batch.drawn.begin(), batch.drawn.end(), out.begin() + l.sources);
-  if (shape.draws) std::memcpy(&out[l.draws], batch.draws.data(), batch.draws.size() * sizeof(Draw));
+  std::fill_n(out.begin() + l.token_sources, batch.token_sources.empty() ? batch.rows() : 0, -1);
+  std::copy(batch.token_sources.begin(), batch.token_sources.end(), out.begin() + l.token_sources);
+  if (shape.samples)
+    std::memcpy(&out[l.sampling], batch.sampling.data(), batch.sampling.size() * sizeof(DeviceSampling));
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     const Sequence& sequence = batch.sequences[s];
     for (int row = sequence.first_row; row < sequence.first_row + sequence.rows; ++row) {

@@ -15,23 +15,24 @@ namespace moesaic::cuda {
 struct StepShape {
   int rows = 0, sequences = 0, logit_rows = 0;
   int decode_tiles = 0, prefill_tiles = 0;
-  bool draws = false;  // the tokens of the logit rows are drawn
-  int shares = 0;      // of the longest context among the decoding rows, a power of two
+  bool samples = false;  // the tokens of the logit rows are sampled on the device
+  int kv_splits = 0;     // of the longest context among the decoding rows, rounded up to a power of two
   auto operator<=>(const StepShape&) const = default;
 };
 
 // Offsets in int32.
 struct StepLayout {
   int tokens, positions, full_slots, window_slots, logit_rows;
-  int sources;  // [rows]: which of the tokens that the step before drew, -1: the one in tokens
-  int draws;    // [logit_rows] Draw
-  int turn;     // the exchange's
+  int token_sources;  // [rows]: Batch::token_sources
+  int sampling;       // [logit_rows] DeviceSampling
+  int result_buffer;  // which of StepIo's two the results go to
   int decode_tiles, prefill_tiles;
   int pages;  // page tables, one behind the other: the rest of the array
 };
 StepLayout layout_of(const StepShape& shape);
 
-// How rows are attended to: single rows by the kernel for decoding, others in tiles of so many.
+// How rows are attended to. decodes: single rows by the kernel for decoding. The others in tiles of `tokens`
+// rows.
 struct Tiling {
   int tokens;
   bool decodes;

@@ -38,20 +38,20 @@ Result<std::string> warm_up(const std::string& architecture, int threads,
                             const std::function<void(const WarmKernel&)>& report) {
   std::string target = architecture;
   if (target.empty()) {
-    const auto code = cuda::sm120a::device_code();
+    const auto code = cuda::sm120::device_code();
     if (!code.ok())
       return error(code.status().code(), "{}; give another machine's with --architecture",
                    code.status().message());
     if (!code.value().lacking) return code.value().architecture;
     target = code.value().architecture;
   }
-  const std::vector<std::string> names = cuda::sm120a::tile_names();
-  const FileCache cache = cuda::sm120a::kernel_cache();
+  const std::vector<std::string> names = cuda::sm120::tile_names();
+  const FileCache cache = cuda::sm120::kernel_cache();
   Progress progress(report);
   ThreadPool pool(threads);
   pool.for_each(std::ssize(names), [&](int64_t i, int) {
     const auto start = std::chrono::steady_clock::now();
-    const auto code = cuda::sm120a::tile_code(names[i], target, cache);
+    const auto code = cuda::sm120::tile_code(names[i], target, cache);
     if (!code.ok()) return progress.failed(code.status());
     progress.done(
         {.name = names[i],

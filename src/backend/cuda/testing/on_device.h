@@ -9,7 +9,7 @@
 #include "backend/cuda/runtime/device.h"
 #include "mx/block.h"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 
 class OnDevice : public testing::Test {
  protected:
@@ -40,8 +40,8 @@ inline DeviceBuffer poisoned(size_t bytes) {
 
 struct Dot {
   double sum = 0, size = 0;  // and the sum of magnitudes
-  // What rounding may change: a step of an atom sums 33 or 65 numbers, and there is at most one for each
-  // block.
+  // What rounding may change: a step of the block-scaled MMA sums 33 or 65 numbers, and there is at most one
+  // for each block.
   double bound(int cols) const {
     const int blocks = cols / mx::kBlock;
     return size * 0x1p-23 * (blocks + 65);
@@ -53,4 +53,4 @@ inline Dot dot(const float* a, const float* b, int n) {
   return d;
 }
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

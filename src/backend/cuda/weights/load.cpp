@@ -20,12 +20,12 @@ float f16_factor(int hidden, float largest_weight) {
   return static_cast<float>(std::exp2(std::floor(std::log2(32768.0 / bound))));
 }
 
-constexpr size_t kSlabHiddenBytes = sizeof(__half) * kSlabRows * sm90a::kTopK * sm90a::kHidden;
+constexpr size_t kSlabHiddenBytes = sizeof(__half) * kSlabRows * sm90::kTopK * sm90::kHidden;
 
 // Loads one model, or counts what it takes: as the uploader was made.
-class Loader {
+class ModelLoader {
  public:
-  Loader(Model& model, const BackendOptions& options, Uploader& up)
+  ModelLoader(LoadedModel& model, const BackendOptions& options, Uploader& up)
       : model_(model), config_(model.config), options_(options), up_(up) {}
   Status run(const ModelWeights& weights, const LoadProgress& progress);
 
@@ -35,13 +35,13 @@ class Loader {
   Status load_experts(int index, const LayerWeights& w);
   Status alloc_slabs(int index, const std::string& name);
 
-  Model& model_;
+  LoadedModel& model_;
   const ModelConfig& config_;
   const BackendOptions& options_;
   Uploader& up_;
 };
 
-Status Loader::load_layer(int index, const LayerWeights& w) {
+Status ModelLoader::load_layer(int index, const LayerWeights& w) {
   Layer& layer = model_.layers[index];
   const auto name = [&](const char* tensor) { return fmt::format("layer {} {}", index, tensor); };
   float attn_top = 0, mlp_top = 0;
@@ -57,43 +57,45 @@ Status Loader::load_layer(int index, const LayerWeights& w) {
   ASSIGN_OR_RETURN(layer.gate_bias, up_.vector({w.gate_bias}, name("gate bias")));
   ASSIGN_OR_RETURN(layer.up_bias, up_.vector({w.up_bias}, name("up bias")));
   ASSIGN_OR_RETURN(layer.down_bias, up_.vector({w.down_bias}, name("down bias")));
-  ASSIGN_OR_RETURN(layer.qkv, up_.matrix({w.q, w.k, w.v}, dense_kind(w.q), Rows::kHeads, config_.head_dim,
+  ASSIGN_OR_RETURN(layer.qkv, up_.matrix({w.q, w.k, w.v}, dense_kind(w.q), RowOrder::kHeads, config_.head_dim,
                                          kProjectionsPart, name("qkv")));
-  layer.qkv.first_unit = config_.q_size() / kUnit;  // K and V, with which the attention has more to do
-  ASSIGN_OR_RETURN(layer.o, up_.matrix({w.o}, dense_kind(w.o), Rows::kPlain, 0, kProjectionsPart, name("o")));
+  layer.qkv.first_weight_tile =
+      config_.q_size() / kWeightTileRows;  // K and V, with which the attention has more to do
+  ASSIGN_OR_RETURN(layer.o,
+                   up_.matrix({w.o}, dense_kind(w.o), RowOrder::kPlain, 0, kProjectionsPart, name("o")));
   return load_experts(index, w);
 }
 
-Status Loader::alloc_slabs(int index, const std::string& name) {
+Status ModelLoader::alloc_slabs(int index, const std::string& name) {
   Layer& layer = model_.layers[index];
   const size_t experts = config_.experts;
-  ASSIGN_OR_RETURN(layer.fc1_slabs, up_.buffer(experts * sm90a::kFc1Bytes, 0, kExpertsPart, name));
-  ASSIGN_OR_RETURN(layer.fc2_slabs, up_.buffer(experts * sm90a::kFc2Bytes, 0, kExpertsPart, name));
+  ASSIGN_OR_RETURN(layer.fc1_slabs, up_.buffer(experts * sm90::kFc1Bytes, 0, kExpertsPart, name));
+  ASSIGN_OR_RETURN(layer.fc2_slabs, up_.buffer(experts * sm90::kFc2Bytes, 0, kExpertsPart, name));
   ASSIGN_OR_RETURN(layer.slab_hidden, up_.buffer(kSlabHiddenBytes, 0xFF, kExpertsPart, name));
   const std::vector<float> scales(kSlabRows, 1.0f / layer.mlp_factor);
   const size_t bytes = kSlabRows * sizeof(float);
   return up_.put(model_.slab_scales, index * bytes, scales.data(), bytes, name);
 }
 
-Status Loader::load_experts(int index, const LayerWeights& w) {
+Status ModelLoader::load_experts(int index, const LayerWeights& w) {
   Layer& layer = model_.layers[index];
   const auto name = [&](const char* tensor) { return fmt::format("layer {} {}", index, tensor); };
   if (model_.slabs) RETURN_IF_ERROR(alloc_slabs(index, name("experts")));
   const Slabs fc1{.data = layer.fc1_slabs.as<uint8_t>(),
-                  .expert_bytes = sm90a::kFc1Bytes,
+                  .expert_bytes = sm90::kFc1Bytes,
                   .layout = model_.slab_layout,
                   .bias = {layer.gate_bias.as<float>(), layer.up_bias.as<float>()}};
   const Slabs fc2{.data = layer.fc2_slabs.as<uint8_t>(),
-                  .expert_bytes = sm90a::kFc2Bytes,
+                  .expert_bytes = sm90::kFc2Bytes,
                   .down = true,
                   .layout = model_.slab_layout,
                   .bias = {layer.down_bias.as<float>()}};
   const auto kind = [&](const ExpertsView& e) {
     return kind_of(e.first.format, DenseFormat::kAsLoaded, model_.w4a8);
   };
-  ASSIGN_OR_RETURN(layer.gate_up, up_.experts({w.gate, w.up}, kind(w.gate), Rows::kPairs, kExpertsPart,
+  ASSIGN_OR_RETURN(layer.gate_up, up_.experts({w.gate, w.up}, kind(w.gate), RowOrder::kPairs, kExpertsPart,
                                               name("gate_up experts"), model_.slabs ? &fc1 : nullptr));
-  ASSIGN_OR_RETURN(layer.down, up_.experts({w.down}, kind(w.down), Rows::kPlain, kExpertsPart,
+  ASSIGN_OR_RETURN(layer.down, up_.experts({w.down}, kind(w.down), RowOrder::kPlain, kExpertsPart,
                                            name("down experts"), model_.slabs ? &fc2 : nullptr));
   return {};
 }
@@ -112,7 +114,7 @@ Status unsupported(const ModelConfig& c) {
   return {};
 }
 
-Status Loader::run(const ModelWeights& weights, const LoadProgress& progress) {
+Status ModelLoader::run(const ModelWeights& weights, const LoadProgress& progress) {
   model_.rope = make_rope_table(config_.rope, config_.head_dim);
   model_.layers.resize(config_.layers);
   ASSIGN_OR_RETURN(model_.slab_scales,
@@ -125,7 +127,7 @@ Status Loader::run(const ModelWeights& weights, const LoadProgress& progress) {
     if (progress) progress(count, config_.layers + 1);
   };
   ASSIGN_OR_RETURN(model_.embed, up_.table(weights.embed, kEmbeddingPart, "embedding"));
-  ASSIGN_OR_RETURN(model_.head, up_.matrix({weights.head}, dense_kind(weights.head), Rows::kPlain, 0,
+  ASSIGN_OR_RETURN(model_.head, up_.matrix({weights.head}, dense_kind(weights.head), RowOrder::kPlain, 0,
                                            kHeadPart, "lm_head"));
   float top = 0;
   ASSIGN_OR_RETURN(model_.final_norm, up_.vector({weights.final_norm}, "final norm", &top));
@@ -145,15 +147,15 @@ Status Loader::run(const ModelWeights& weights, const LoadProgress& progress) {
 bool has_block_scaled_mma(int device) {
   int major = 0;
   return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         major == kAtomMajor;
+         major == kBlockScaledMajor;
 }
 
 // Of the device, or of as much of it as the options allow.
-sm90a::SlabLayout layout_of(const BackendOptions& options) {
+sm90::SlabLayout layout_of(const BackendOptions& options) {
   int sms = 0;
   if (cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, options.device) != cudaSuccess) return {};
-  return sm90a::slab_layout(
-      std::min(options.max_sms > 0 ? std::min(sms, options.max_sms) : sms, sm90a::kMostSms));
+  return sm90::slab_layout(
+      std::min(options.max_sms > 0 ? std::min(sms, options.max_sms) : sms, sm90::kMostSms));
 }
 
 }  // namespace
@@ -169,8 +171,8 @@ Paths paths_of(const ModelConfig& c, const ModelWeights& weights, const BackendO
                            .swiglu_limit = c.swiglu_limit};
   const auto experts = select(shape, target);
   const auto is = [&](ExpertsLayout layout) { return experts.ok() && experts.value()->layout == layout; };
-  const sm90a::SlabLayout layout = layout_of(options);
-  return {.slabs = is(ExpertsLayout::kSlabs) && sm90a::prepare_moe_decode(layout).ok(),
+  const sm90::SlabLayout layout = layout_of(options);
+  return {.slabs = is(ExpertsLayout::kSlabs) && sm90::prepare_moe_decode(layout).ok(),
           .w4a8 = is(ExpertsLayout::kQuads),
           .dense_mx = options.moe_path == MoePath::kW4A8,
           .slab_layout = layout};
@@ -178,8 +180,8 @@ Paths paths_of(const ModelConfig& c, const ModelWeights& weights, const BackendO
 
 namespace {
 
-Model model_of(const ModelConfig& config, const Paths& paths) {
-  Model model;
+LoadedModel model_of(const ModelConfig& config, const Paths& paths) {
+  LoadedModel model;
   model.config = config;
   static_cast<Paths&>(model) = paths;
   return model;
@@ -189,25 +191,26 @@ Model model_of(const ModelConfig& config, const Paths& paths) {
 
 std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
                                     const BackendOptions& options, const Paths& paths) {
-  Model model = model_of(config, paths);
+  LoadedModel model = model_of(config, paths);
   Uploader counter;
   // What cannot be counted is refused by load_model.
-  if (!Loader(model, options, counter).run(weights, {}).ok()) return {};
+  if (!ModelLoader(model, options, counter).run(weights, {}).ok()) return {};
   return counter.parts();
 }
 
-Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
-                         const BackendOptions& options, const LoadProgress& progress, cudaStream_t stream) {
+Result<LoadedModel> load_model(const ModelConfig& config, const ModelWeights& weights,
+                               const BackendOptions& options, const LoadProgress& progress,
+                               cudaStream_t stream) {
   RETURN_IF_ERROR(validate(weights, config));
   RETURN_IF_ERROR(unsupported(config));
-  Model model = model_of(config, paths_of(config, weights, options));
+  LoadedModel model = model_of(config, paths_of(config, weights, options));
   model.emulated = !has_block_scaled_mma(options.device);
-  if (model.w4a8) RETURN_IF_ERROR(sm120a::load_expert_tiles());
-  if (model.dense_mx) RETURN_IF_ERROR(sm120a::load_dense_tiles());
-  model.emulated |= sm120a::emulates();
+  if (model.w4a8) RETURN_IF_ERROR(sm120::load_expert_tiles());
+  if (model.dense_mx) RETURN_IF_ERROR(sm120::load_dense_tiles());
+  model.emulated |= sm120::emulates();
   Uploader up;
   RETURN_IF_ERROR(up.open(stream, weights.pools));
-  RETURN_IF_ERROR(Loader(model, options, up).run(weights, progress));
+  RETURN_IF_ERROR(ModelLoader(model, options, up).run(weights, progress));
   return model;
 }
 

@@ -8,15 +8,15 @@ const char* kind_name(Kind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-int64_t Matrix::unit_bytes() const {
-  using sm120a::Element;
+int64_t Matrix::weight_tile_bytes() const {
+  using sm120::Element;
   if (in_quads(kind))
-    return sm120a::unit_bytes(kind == Kind::kMxfp4Quads ? Element::kE2M1 : Element::kE4M3,
-                              static_cast<int>(cols / kBlock));
+    return sm120::weight_tile_bytes(kind == Kind::kMxfp4Quads ? Element::kE2M1 : Element::kE4M3,
+                                    static_cast<int>(cols / kBlock));
   constexpr int64_t kBytes[] = {2048, 2048, 1024, 1024, 512};
   return cols / kBlock * kBytes[static_cast<int>(kind)];
 }
-int64_t Matrix::unit_scale_bytes() const {
+int64_t Matrix::weight_tile_scale_bytes() const {
   constexpr int64_t kBytes[] = {0, 0, 64, 32, 32, 0, 0};
   return cols / kBlock * kBytes[static_cast<int>(kind)];
 }

@@ -16,22 +16,22 @@ struct Layer {
   Matrix qkv, o, gate_up, down;
   float attn_factor = 1, mlp_factor = 1;  // of the normed activations in F16
   DeviceBuffer k, v;                      // alloc_kv's
-  // The experts of gpt-oss's own sizes, instead of the matrices' data, and what sm90a::moe_decode's thread
+  // The experts of gpt-oss's own sizes, instead of the matrices' data, and what sm90::moe_decode's thread
   // blocks hand each other within a launch.
   DeviceBuffer fc1_slabs, fc2_slabs, slab_hidden;
 };
 
-inline constexpr int kSlabRows = 8;  // tokens that sm90a::moe_decode takes
+inline constexpr int kSlabRows = 8;  // tokens that sm90::moe_decode takes
 
 // What the model's products run on.
 struct Paths {
   bool slabs = false;     // the experts are slabs: they have the sizes that kernels/sm90/ is written for
   bool w4a8 = false;      // the experts are Kind::kMxfp4Quads and go through kernels/sm120/
   bool dense_mx = false;  // dense matrices of MXFP4 or MXFP8 do
-  sm90a::SlabLayout slab_layout;  // of the device, whether or not there are slabs
+  sm90::SlabLayout slab_layout;  // of the device, whether or not there are slabs
 };
 
-struct Model : Paths {
+struct LoadedModel : Paths {
   ModelConfig config;
   RopeTable rope;
   std::vector<Layer> layers;
@@ -48,8 +48,9 @@ Paths paths_of(const ModelConfig& config, const ModelWeights& weights, const Bac
 // What the model's weights take, by part.
 std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
                                     const BackendOptions& options, const Paths& paths);
-// Uploads and repacks. One line for a model that the kernels do not take, a damaged tensor, lack of memory.
-Result<Model> load_model(const ModelConfig& config, const ModelWeights& weights,
-                         const BackendOptions& options, const LoadProgress& progress, cudaStream_t stream);
+// Uploads and repacks. An error for a model that the kernels do not take, a damaged tensor or lack of memory.
+Result<LoadedModel> load_model(const ModelConfig& config, const ModelWeights& weights,
+                               const BackendOptions& options, const LoadProgress& progress,
+                               cudaStream_t stream);
 
 }  // namespace moesaic::cuda

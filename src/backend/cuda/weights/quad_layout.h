@@ -6,21 +6,20 @@
 // 32-bit word, out of which the instruction picks a byte by an immediate. Both operands are streams of quads,
 // scales beside their blocks, in the order in which a warp's lanes (lane = 4 g + c) want them:
 //
-//   weights, 32 rows (a unit: MMA tiles m = 0, 1, halves h = 0, 1), 2,176 bytes a quad of E2M1, 4,224 of E4M3
-//     [lane] a word: the scales of row 16 (c / 2) + 8 (c % 2) + g. Tile m takes them from lanes c = 2 m, 2 m
-//     + 1
-//     E2M1 [block][lane][word 2 m + j]: columns 8 c + 4 j + {0..3} of rows 16 m + g and 16 m + 8 + g, 4 bits
-//     each
-//     E4M3 [block][m][lane][word 2 j + h]: the same columns of row 16 m + 8 h + g, a byte each, as the MMA
-//     takes them
+//   weights, 32 rows (a weight tile: MMA tiles m = 0, 1, halves h = 0, 1)
+//   a quad: 2,176 bytes of E2M1, 4,224 of E4M3
+//     [lane] a word: the scales of row 16 (c / 2) + 8 (c % 2) + g; tile m takes them from lanes 2 m, 2 m + 1
+//     E2M1 [block][lane][word 2 m + j]: columns 8 c + 4 j + {0..3} of rows 16 m + g and 16 m + 8 + g
+//     E4M3 [block][m][lane][word 2 j + h]: the same columns of row 16 m + 8 h + g, as the MMA takes them
 //     A last quad of fewer blocks is shorter.
 //   tokens, 8 of them (a group), 1,056 bytes a quad of E4M3
 //     [block / 2][lane][block % 2]: columns 8 c .. 8 c + 7 of token g, a byte each
 //     [token] a word: the scales
 //     A last quad of fewer blocks is as long, and undefined where they would stand.
 //
-// Column 8 c + 4 j + i of a block is slot 16 j + 4 c + i of the contraction: any order will do as long as
-// both operands agree, and this one makes a lane's share of two blocks of tokens one 16-byte load.
+// Column 8 c + 4 j + i of a block is at position 16 j + 4 c + i of the contraction. The columns may be
+// permuted freely if both operands use the same order; with this one a lane loads two blocks of tokens as 16
+// bytes.
 #pragma once
 
 #include <cstdint>
@@ -31,19 +30,23 @@
 #define MOESAIC_LAYOUT
 #endif
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 
-inline constexpr int kBlock = 32;  // columns
-inline constexpr int kQuad = 4;    // blocks
-inline constexpr int kUnit = 32;   // rows
-inline constexpr int kGroup = 8;   // tokens
+inline constexpr int kBlock = 32;           // columns
+inline constexpr int kQuad = 4;             // blocks
+inline constexpr int kWeightTileRows = 32;  // rows
+inline constexpr int kGroup = 8;            // tokens
 
 // Of the weights; the tokens are E4M3.
 enum class Element : uint8_t { kE2M1, kE4M3 };
 
-MOESAIC_LAYOUT constexpr int block_bytes(Element e) { return kUnit * kBlock / (e == Element::kE2M1 ? 2 : 1); }
-inline constexpr int kUnitScaleBytes = kUnit * kQuad;
-MOESAIC_LAYOUT constexpr int unit_quad_bytes(Element e) { return kUnitScaleBytes + kQuad * block_bytes(e); }
+MOESAIC_LAYOUT constexpr int block_bytes(Element e) {
+  return kWeightTileRows * kBlock / (e == Element::kE2M1 ? 2 : 1);
+}
+inline constexpr int kWeightTileScaleBytes = kWeightTileRows * kQuad;
+MOESAIC_LAYOUT constexpr int weight_tile_quad_bytes(Element e) {
+  return kWeightTileScaleBytes + kQuad * block_bytes(e);
+}
 inline constexpr int kLaneVectorBytes = 512;  // a warp's loads of 16 bytes a lane
 // Of a quad of a group: so many of them, where the scales begin, and the whole.
 inline constexpr int kGroupVectors = 2;
@@ -54,21 +57,21 @@ MOESAIC_LAYOUT constexpr int quads_of(int blocks) { return (blocks + kQuad - 1) 
 MOESAIC_LAYOUT constexpr int blocks_in_quad(int blocks, int quad) {
   return blocks - quad * kQuad < kQuad ? blocks - quad * kQuad : kQuad;
 }
-// Of one quad of a unit.
+// Of one quad of a weight tile.
 MOESAIC_LAYOUT constexpr int quad_bytes(Element e, int blocks) {
-  return kUnitScaleBytes + blocks * block_bytes(e);
+  return kWeightTileScaleBytes + blocks * block_bytes(e);
 }
-MOESAIC_LAYOUT constexpr int64_t unit_bytes(Element e, int blocks) {
-  return static_cast<int64_t>(blocks) * block_bytes(e) + quads_of(blocks) * kUnitScaleBytes;
+MOESAIC_LAYOUT constexpr int64_t weight_tile_bytes(Element e, int blocks) {
+  return static_cast<int64_t>(blocks) * block_bytes(e) + quads_of(blocks) * kWeightTileScaleBytes;
 }
 MOESAIC_LAYOUT constexpr int64_t group_bytes(int blocks) {
   return static_cast<int64_t>(quads_of(blocks)) * kGroupQuadBytes;
 }
 
-// ---- places, in bytes from the start of the unit or the group ----
+// ---- places, in bytes from the start of the weight tile or the group ----
 
 MOESAIC_LAYOUT constexpr int64_t block_at(Element e, int block) {
-  return static_cast<int64_t>(block / kQuad) * unit_quad_bytes(e) + kUnitScaleBytes +
+  return static_cast<int64_t>(block / kQuad) * weight_tile_quad_bytes(e) + kWeightTileScaleBytes +
          block % kQuad * block_bytes(e);
 }
 // E2M1: of both halves
@@ -79,9 +82,9 @@ MOESAIC_LAYOUT constexpr int64_t weight_word_at(int block, int lane, int m, int 
 MOESAIC_LAYOUT constexpr int64_t weight_word_at(int block, int lane, int m, int j, int h) {
   return block_at(Element::kE4M3, block) + m * 512 + lane * 16 + (2 * j + h) * 4;
 }
-// row: 0..31 of the unit
+// row: 0..31 of the weight tile
 MOESAIC_LAYOUT constexpr int64_t weight_scale_at(Element e, int row, int block) {
-  return static_cast<int64_t>(block / kQuad) * unit_quad_bytes(e) + (row % 8 * 4 + row / 8) * 4 +
+  return static_cast<int64_t>(block / kQuad) * weight_tile_quad_bytes(e) + (row % 8 * 4 + row / 8) * 4 +
          block % kQuad;
 }
 // Of columns 8 c .. 8 c + 7: two words.
@@ -113,4 +116,4 @@ MOESAIC_LAYOUT constexpr uint32_t containers(uint32_t word, int h) {
   return (h == 0 ? word : rotate_left(word, 28)) & kContainers;
 }
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

@@ -14,7 +14,7 @@
 #include "backend/cuda/kernels/sm120/block_scaled_mma.h"
 #include "mx/block.h"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 namespace {
 
 // Codes and scales of a matrix, row by row.
@@ -40,10 +40,10 @@ uint32_t word_at(const std::vector<uint8_t>& bytes, int64_t at) {
   return word;
 }
 
-std::vector<uint8_t> pack_unit(Element element, const Plain& m) {
-  std::vector<uint8_t> out(unit_bytes(element, m.blocks));
+std::vector<uint8_t> pack_weight_tile(Element element, const Plain& m) {
+  std::vector<uint8_t> out(weight_tile_bytes(element, m.blocks));
   for (int block = 0; block < m.blocks; ++block) {
-    for (int row = 0; row < kUnit; ++row) {
+    for (int row = 0; row < kWeightTileRows; ++row) {
       out[weight_scale_at(element, row, block)] = m.scale(row, block);
       for (int k = 0; k < kBlock; ++k) {
         const int lane = row % 8 * 4 + k / 8, tile = row / 16, j = k / 4 % 2;
@@ -75,11 +75,11 @@ std::vector<uint8_t> pack_group(const Plain& m) {
 // What the kernels do, on the host: a warp's registers of tile m in the step of `block`.
 struct Source {
   Element a;
-  const std::vector<uint8_t>&unit, &group;
+  const std::vector<uint8_t>&weight_tile, &group;
 
   uint32_t weights(int block, int lane, int m, int j, int h) const {
-    if (a == Element::kE4M3) return word_at(unit, weight_word_at(block, lane, m, j, h));
-    return containers(word_at(unit, weight_word_at(block, lane, m, j)), h);
+    if (a == Element::kE4M3) return word_at(weight_tile, weight_word_at(block, lane, m, j, h));
+    return containers(word_at(weight_tile, weight_word_at(block, lane, m, j)), h);
   }
   uint32_t tokens(int block, int lane, int j) const {
     return word_at(group, token_bytes_at(lane / 4, block, lane % 4) + 4 * j);
@@ -91,7 +91,8 @@ struct Source {
         for (int h = 0; h < 2; ++h) in.a[lane][2 * j + h] = weights(block, lane, m, j, h);
         in.b[lane][j] = tokens(block, lane, j);
       }
-      in.scales_a[lane] = word_at(unit, static_cast<int64_t>(block / kQuad) * unit_quad_bytes(a) + 4 * lane);
+      in.scales_a[lane] =
+          word_at(weight_tile, static_cast<int64_t>(block / kQuad) * weight_tile_quad_bytes(a) + 4 * lane);
       // Lanes of other groups hold theirs.
       in.scales_b[lane] =
           lane % 4 == column ? word_at(group, token_scale_at(lane / 4, block / kQuad * kQuad)) : 0xA5A5A5A5;
@@ -112,13 +113,15 @@ TEST_P(Elements, GiveTheProductThroughTheFragmentMaps) {
   const int codes = a == Element::kE4M3 ? 256 : 16;
   std::mt19937 rng(5);
   for (const int blocks : {1, 2, 3, 4, 5, 90}) {
-    const Plain w = random_matrix(kUnit, blocks, codes, rng), x = random_matrix(kGroup, blocks, 256, rng);
-    const std::vector<uint8_t> unit = pack_unit(a, w), group = pack_group(x);
+    const Plain w = random_matrix(kWeightTileRows, blocks, codes, rng),
+                x = random_matrix(kGroup, blocks, 256, rng);
+    const std::vector<uint8_t> weight_tile = pack_weight_tile(a, w), group = pack_group(x);
     for (int m = 0; m < 2; ++m) {
       for (int block = 0; block < blocks; ++block) {
         const int column = block % 4;  // the lane of the quad that has the scales
         WarpSums d{};
-        mma_on_host(a, Source{a, unit, group}.registers(block, m, column), block % kQuad, m, column, d);
+        mma_on_host(a, Source{a, weight_tile, group}.registers(block, m, column), block % kQuad, m, column,
+                    d);
         for (int r = 0; r < 16; ++r) {
           for (int n = 0; n < kGroup; ++n) {
             double want = 0;
@@ -148,11 +151,12 @@ TEST_P(Elements, FillTheBytes) {
                        i % 4);
         }
       }
-      for (int row = 0; row < kUnit; ++row) bytes.insert(weight_scale_at(e, row, block));
+      for (int row = 0; row < kWeightTileRows; ++row) bytes.insert(weight_scale_at(e, row, block));
     }
-    EXPECT_EQ(bytes.size(), static_cast<size_t>(blocks) * (block_bytes(e) + kUnit));
-    EXPECT_EQ(*bytes.rbegin() + 1, unit_bytes(e, blocks));
-    EXPECT_EQ(unit_bytes(e, blocks) - static_cast<int64_t>(bytes.size()), (4 - blocks % 4) % 4 * kUnit);
+    EXPECT_EQ(bytes.size(), static_cast<size_t>(blocks) * (block_bytes(e) + kWeightTileRows));
+    EXPECT_EQ(*bytes.rbegin() + 1, weight_tile_bytes(e, blocks));
+    EXPECT_EQ(weight_tile_bytes(e, blocks) - static_cast<int64_t>(bytes.size()),
+              (4 - blocks % 4) % 4 * kWeightTileRows);
   }
 }
 
@@ -174,15 +178,15 @@ TEST(Layout, OfTokensFillsTheBytes) {
 
 TEST_P(Elements, AreCopiedByMultiplesOfSixteenBytes) {
   for (int blocks = 1; blocks <= kQuad; ++blocks) EXPECT_EQ(quad_bytes(GetParam(), blocks) % 16, 0);
-  EXPECT_EQ(unit_quad_bytes(GetParam()) % 16, 0);
+  EXPECT_EQ(weight_tile_quad_bytes(GetParam()) % 16, 0);
   EXPECT_EQ(kGroupQuadBytes % 16, 0);
 }
 
 TEST(Layout, TakesWhatTheFormatsTake) {
-  EXPECT_EQ(unit_bytes(Element::kE2M1, 90), 90 * 512 + 23 * 128);
-  EXPECT_EQ(unit_bytes(Element::kE4M3, 90), 90 * 1024 + 23 * 128);
+  EXPECT_EQ(weight_tile_bytes(Element::kE2M1, 90), 90 * 512 + 23 * 128);
+  EXPECT_EQ(weight_tile_bytes(Element::kE4M3, 90), 90 * 1024 + 23 * 128);
   EXPECT_EQ(kGroupQuadBytes, 1056);
 }
 
 }  // namespace
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

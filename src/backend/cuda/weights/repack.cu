@@ -52,11 +52,11 @@ __global__ void embed_kernel(const Raw table, const int32_t* tokens, int rows, f
   to[1] = {v[4], v[5], v[6], v[7]};
 }
 
-// One warp packs one block of one unit.
+// One warp packs one block of one weight tile.
 __global__ void repack_kernel(const RepackParams p) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-  if (index >= p.experts * p.units * p.blocks) return;
-  const int64_t expert = index / (p.units * p.blocks), unit = index / p.blocks % p.units,
+  if (index >= p.experts * p.weight_tiles * p.blocks) return;
+  const int64_t expert = index / (p.weight_tiles * p.blocks), weight_tile = index / p.blocks % p.weight_tiles,
                 b = index % p.blocks;
   const Raw sources[2] = {of_expert(p.source[0], expert), of_expert(p.source[1], expert)};
   const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
@@ -65,7 +65,7 @@ __global__ void repack_kernel(const RepackParams p) {
   uint16_t scale[2][2];
   for (int m = 0; m < 2; ++m) {
     for (int h = 0; h < 2; ++h) {
-      const Row row = row_at(p, sources, unit, m, h, g);
+      const SourceRow row = row_at(p, sources, weight_tile, m, h, g);
       if (p.kind == Kind::kMxfp4) {
         scale[m][h] = mx_codes(p, row, b, c, code[m][h]);
         continue;
@@ -124,29 +124,30 @@ __global__ void repack_kernel(const RepackParams p) {
   }
 }
 
-// Matrix::tops of the units' scales; a warp a unit, a lane a row.
+// Matrix::tops of the weight tiles' scales; a warp a weight tile, a lane a row.
 __global__ void tops_kernel(const RepackParams p) {
-  const int64_t unit = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-  if (unit >= p.experts * p.units) return;
+  const int64_t weight_tile = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  if (weight_tile >= p.experts * p.weight_tiles) return;
   const int lane = threadIdx.x % 32;
   uint8_t top = 1;
-  for (int64_t b = 0; b < p.blocks; ++b) top = max(top, p.scales[(unit * p.blocks + b) * kUnit + lane]);
-  p.tops[unit * kUnit + lane] = top;
+  for (int64_t b = 0; b < p.blocks; ++b)
+    top = max(top, p.scales[(weight_tile * p.blocks + b) * kWeightTileRows + lane]);
+  p.tops[weight_tile * kWeightTileRows + lane] = top;
 }
 
 }  // namespace
 
 Status repack_slabs(const SlabParams& params, cudaStream_t stream) {
-  const int slabs = params.down ? sm90a::kHidden / 8 : 2 * sm90a::kFc1Units;
-  sm90a::slab_kernel<<<dim3(slabs, static_cast<unsigned>(params.experts)), 256, 0, stream>>>(params);
+  const int slabs = params.down ? sm90::kHidden / 8 : 2 * sm90::kFc1SlabPairs;
+  sm90::slab_kernel<<<dim3(slabs, static_cast<unsigned>(params.experts)), 256, 0, stream>>>(params);
   return check(cudaGetLastError(), "repack");
 }
 
 Status repack(const RepackParams& params, cudaStream_t stream) {
   const auto grid = [](int64_t warps) { return static_cast<unsigned>((warps + 7) / 8); };
-  const int64_t units = params.experts * params.units;
-  repack_kernel<<<grid(units * params.blocks), 256, 0, stream>>>(params);
-  if (params.kind == Kind::kMxfp8) tops_kernel<<<grid(units), 256, 0, stream>>>(params);
+  const int64_t weight_tiles = params.experts * params.weight_tiles;
+  repack_kernel<<<grid(weight_tiles * params.blocks), 256, 0, stream>>>(params);
+  if (params.kind == Kind::kMxfp8) tops_kernel<<<grid(weight_tiles), 256, 0, stream>>>(params);
   return check(cudaGetLastError(), "repack");
 }
 

@@ -24,10 +24,10 @@ inline constexpr float kMostQ8Scale = 511.0f;
 struct RepackParams {
   Raw source[2];
   Kind kind;
-  Rows order;
+  RowOrder order;
   int head_dim;
-  int64_t rows, units, blocks;  // rows that exist; the rest is zero
-  int64_t experts;              // one behind the other
+  int64_t rows, weight_tiles, blocks;  // rows that exist; the rest is zero
+  int64_t experts;                     // one behind the other
   uint8_t* data;
   uint8_t* scales;
   uint8_t* tops;  // kMxfp8
@@ -40,7 +40,7 @@ Status repack(const RepackParams& params, cudaStream_t stream);
 struct SlabParams {
   Raw source[2];  // gate and up, or down
   bool down;
-  sm90a::SlabLayout layout;
+  sm90::SlabLayout layout;
   int64_t experts;
   const float* bias[2];  // of the experts' gate and up, or down; [experts, rows of the section]
   uint8_t* out;

@@ -3,9 +3,9 @@
 
 #include "backend/cuda/weights/repack.h"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 
 // Of Kind::kMxfp4Quads or kMxfp8Quads, the scales among the data.
 Status repack(const RepackParams& params, cudaStream_t stream);
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

@@ -5,9 +5,9 @@
 #include "backend/cuda/weights/repack.h"
 #include "backend/cuda/weights/stored.cuh"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
-// A block a slab: 8 rows, of which in FC1 the even ones are gate rows and the odd ones up rows.
+// A CTA a slab: 8 rows, of which in FC1 the even ones are gate rows and the odd ones up rows.
 __global__ static void slab_kernel(const SlabParams p) {
   const int slab = blockIdx.x;
   const int64_t expert = blockIdx.y;
@@ -47,4 +47,4 @@ __global__ static void slab_kernel(const SlabParams p) {
       out + slab_offset(p.layout, p.down, slab, 0, kThirdBias + 2 * threadIdx.x)) = bias;
 }
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

@@ -40,26 +40,27 @@ __device__ inline uint8_t mxfp8_codes(const Raw& s, int64_t row, int64_t b, int 
 }
 
 // A row of a source; row -1: none, zeros stand there.
-struct Row {
+struct SourceRow {
   const Raw* source;
   int64_t row;
 };
-// Which stands at (unit, m, h, g). sources: as those of p, of one expert
-__device__ inline Row row_at(const RepackParams& p, const Raw* sources, int64_t unit, int m, int h, int g) {
+// Which stands at (weight_tile, m, h, g). sources: as those of p, of one expert
+__device__ inline SourceRow row_at(const RepackParams& p, const Raw* sources, int64_t weight_tile, int m,
+                                   int h, int g) {
   switch (p.order) {
-    case Rows::kPairs: {
+    case RowOrder::kPairs: {
       const Raw* s = &sources[h];
-      const int64_t row = unit * 16 + 8 * m + g;
+      const int64_t row = weight_tile * 16 + 8 * m + g;
       return {s, row < s->rows ? row : -1};
     }
-    case Rows::kHeads: {
-      const int64_t per_head = p.head_dim / kUnit;
+    case RowOrder::kHeads: {
+      const int64_t per_head = p.head_dim / kWeightTileRows;
       const int64_t row =
-          unit / per_head * p.head_dim + unit % per_head * 16 + 8 * m + g + h * p.head_dim / 2;
+          weight_tile / per_head * p.head_dim + weight_tile % per_head * 16 + 8 * m + g + h * p.head_dim / 2;
       return {&sources[0], row};
     }
     default: {
-      const int64_t row = unit * kUnit + 16 * m + 8 * h + g;
+      const int64_t row = weight_tile * kWeightTileRows + 16 * m + 8 * h + g;
       return {&sources[0], row < p.rows ? row : -1};
     }
   }
@@ -133,7 +134,7 @@ __device__ inline uint8_t to_mxfp4(float top, const float (&v)[8], uint8_t (&out
 
 // As codes of p's kind, MXFP4 or MXFP8: those that are stored, or the values rounded. By the four lanes of a
 // quad together; leaves a fault.
-__device__ inline uint8_t mx_codes(const RepackParams& p, const Row& row, int64_t b, int c,
+__device__ inline uint8_t mx_codes(const RepackParams& p, const SourceRow& row, int64_t b, int c,
                                    uint8_t (&codes)[8]) {
   const bool fp4 = p.kind == Kind::kMxfp4 || p.kind == Kind::kMxfp4Quads;
   const Format stored = row.source->format;

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMostTensors = 1 << 16;
 constexpr int kMostReaders = 16;         // a page cache gives no more to more
 constexpr int64_t kReadBytes = 1 << 19;  // that a thread takes at a time
-constexpr int64_t kChunkRows = 128;      // matrices travel in multiples: whole units and whole heads
+constexpr int64_t kChunkRows = 128;      // matrices travel in multiples: whole weight tiles and whole heads
 
 bool is_transposed(const MatrixView& m) {
   return is_plain(m.format) && m.col_stride != row_bytes(m.format, 1);
@@ -115,9 +115,11 @@ Result<DeviceBuffer> Uploader::allocate(size_t bytes, const char* part, const st
 }
 
 Status Uploader::allocate(Matrix& out, const char* part, const std::string& name) {
-  ASSIGN_OR_RETURN(out.data, allocate(out.experts * out.units * out.unit_bytes(), part, name));
-  ASSIGN_OR_RETURN(out.scales, allocate(out.experts * out.units * out.unit_scale_bytes(), part, name));
-  ASSIGN_OR_RETURN(out.tops, allocate(out.experts * out.units * out.unit_top_bytes(), part, name));
+  ASSIGN_OR_RETURN(out.data, allocate(out.experts * out.weight_tiles * out.weight_tile_bytes(), part, name));
+  ASSIGN_OR_RETURN(out.scales,
+                   allocate(out.experts * out.weight_tiles * out.weight_tile_scale_bytes(), part, name));
+  ASSIGN_OR_RETURN(out.tops,
+                   allocate(out.experts * out.weight_tiles * out.weight_tile_top_bytes(), part, name));
   return note(name);
 }
 
@@ -207,10 +209,10 @@ Result<Raw> Uploader::place(const ExpertsView& e, Stage* stage, int64_t& at,
              .expert_scale_stride = m.rows * scales};
 }
 
-// sections: one, or gate and up for Rows::kPairs, of the experts from `expert` on. Fills the units from
-// `unit` on.
+// sections: one, or gate and up for RowOrder::kPairs, of the experts from `expert` on. Fills the weight tiles
+// from `weight_tile` on.
 Status Uploader::repack(const std::vector<ExpertsView>& sections, const Matrix& out, int64_t expert,
-                        int64_t unit, const Slabs* slabs) {
+                        int64_t weight_tile, const Slabs* slabs) {
   const bool here = resident(sections[0].first.data) != nullptr;
   Stage* stage = nullptr;
   if (!here) {
@@ -218,17 +220,17 @@ Status Uploader::repack(const std::vector<ExpertsView>& sections, const Matrix& 
   }
   int64_t rows = 0, at = 0;
   for (const ExpertsView& s : sections) rows += s.first.rows;
-  const int64_t units = units_of(rows), first = expert * out.units + unit;
+  const int64_t weight_tiles = weight_tiles_of(rows), first = expert * out.weight_tiles + weight_tile;
   RepackParams p{.kind = out.kind,
                  .order = out.order,
                  .head_dim = out.head_dim,
                  .rows = rows,
-                 .units = units,
+                 .weight_tiles = weight_tiles,
                  .blocks = out.cols / kBlock,
                  .experts = sections[0].count,
-                 .data = out.data.as<uint8_t>() + first * out.unit_bytes(),
-                 .scales = out.scales.as<uint8_t>() + first * out.unit_scale_bytes(),
-                 .tops = out.tops.as<uint8_t>() + first * out.unit_top_bytes(),
+                 .data = out.data.as<uint8_t>() + first * out.weight_tile_bytes(),
+                 .scales = out.scales.as<uint8_t>() + first * out.weight_tile_scale_bytes(),
+                 .tops = out.tops.as<uint8_t>() + first * out.weight_tile_top_bytes(),
                  .fault = faults_.as<int>() + names_.size() - 1};
   std::vector<Copy> copies;
   for (size_t i = 0; i < sections.size(); ++i) {
@@ -241,7 +243,7 @@ Status Uploader::repack(const std::vector<ExpertsView>& sections, const Matrix& 
     RETURN_IF_ERROR(check(cudaStreamWaitEvent(stream_, stage->copied), "upload"));
   }
   if (in_quads(out.kind)) {
-    RETURN_IF_ERROR(sm120a::repack(p, stream_));
+    RETURN_IF_ERROR(sm120::repack(p, stream_));
   } else if (slabs == nullptr) {
     RETURN_IF_ERROR(cuda::repack(p, stream_));
   } else {
@@ -259,30 +261,31 @@ Status Uploader::repack(const std::vector<ExpertsView>& sections, const Matrix& 
   return stage != nullptr ? check(cudaEventRecord(stage->repacked, stream_), "upload") : Status();
 }
 
-Result<Matrix> Uploader::matrix(const std::vector<MatrixView>& sections, Kind kind, Rows order, int head_dim,
-                                const char* part, const std::string& name) {
+Result<Matrix> Uploader::matrix(const std::vector<MatrixView>& sections, Kind kind, RowOrder order,
+                                int head_dim, const char* part, const std::string& name) {
   Matrix out{.kind = kind, .order = order, .cols = sections[0].cols, .head_dim = head_dim};
-  for (const MatrixView& m : sections) out.rows += m.rows, out.units += units_of(m.rows);
+  for (const MatrixView& m : sections) out.rows += m.rows, out.weight_tiles += weight_tiles_of(m.rows);
   RETURN_IF_ERROR(allocate(out, part, name));
   if (counts_only()) return out;
-  int64_t unit = 0;
+  int64_t weight_tile = 0;
   for (const MatrixView& m : sections) {
     const int64_t fit = static_cast<int64_t>(kPiece) / (sent_row(m) + scale_row(m)) / kChunkRows * kChunkRows;
     const int64_t step = resident(m.data) != nullptr ? m.rows : std::max(kChunkRows, fit);
     for (int64_t row = 0; row < m.rows; row += step) {
       const MatrixView chunk = slice_rows(m, row, std::min(step, m.rows - row));
-      RETURN_IF_ERROR(repack({{.first = chunk, .count = 1}}, out, 0, unit + row / kUnit, nullptr));
+      RETURN_IF_ERROR(
+          repack({{.first = chunk, .count = 1}}, out, 0, weight_tile + row / kWeightTileRows, nullptr));
     }
-    unit += units_of(m.rows);
+    weight_tile += weight_tiles_of(m.rows);
   }
   return out;
 }
 
-Result<Matrix> Uploader::experts(const std::vector<ExpertsView>& sections, Kind kind, Rows order,
+Result<Matrix> Uploader::experts(const std::vector<ExpertsView>& sections, Kind kind, RowOrder order,
                                  const char* part, const std::string& name, const Slabs* slabs) {
   Matrix out{.kind = kind, .order = order, .cols = sections[0].first.cols, .experts = sections[0].count};
   for (const ExpertsView& s : sections) out.rows += s.first.rows;
-  out.units = units_of(out.rows);
+  out.weight_tiles = weight_tiles_of(out.rows);
   RETURN_IF_ERROR(slabs != nullptr ? note(name) : allocate(out, part, name));
   if (counts_only()) return out;
   const int64_t each = std::max<int64_t>(1, sent_bytes(sections) / out.experts);

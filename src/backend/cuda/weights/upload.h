@@ -1,4 +1,4 @@
-// Weights on their way to the device: rows are read by several threads into page-locked pieces, a piece
+// Weights are brought to the device: rows are read by several threads into page-locked pieces, a piece
 // travels while the next one is read, and the kernels of repack.h work on the piece before it.
 //
 // The same calls in the same order only count what they would allocate where the uploader was made to: what a
@@ -23,7 +23,7 @@ struct Slabs {
   uint8_t* data = nullptr;
   size_t expert_bytes = 0;
   bool down = false;
-  sm90a::SlabLayout layout;
+  sm90::SlabLayout layout;
   const float* bias[2] = {};
 };
 
@@ -40,12 +40,12 @@ class Uploader {
 
   // sections: stacked matrices of one format (Q, K and V, or one); part: the line of memory() that it counts
   // for, name: of the tensor, for errors.
-  Result<Matrix> matrix(const std::vector<MatrixView>& sections, Kind kind, Rows order, int head_dim,
+  Result<Matrix> matrix(const std::vector<MatrixView>& sections, Kind kind, RowOrder order, int head_dim,
                         const char* part, const std::string& name);
-  // sections: gate and up (Rows::kPairs), or one.
+  // sections: gate and up (RowOrder::kPairs), or one.
   // slabs, if wanted: the experts go there, and not into the matrix.
-  Result<Matrix> experts(const std::vector<ExpertsView>& sections, Kind kind, Rows order, const char* part,
-                         const std::string& name, const Slabs* slabs = nullptr);
+  Result<Matrix> experts(const std::vector<ExpertsView>& sections, Kind kind, RowOrder order,
+                         const char* part, const std::string& name, const Slabs* slabs = nullptr);
   Result<Table> table(const MatrixView& m, const char* part, const std::string& name);
   // Floats one behind the other, checked for NaN and infinity; *largest: the largest magnitude.
   Result<DeviceBuffer> vector(const std::vector<MatrixView>& parts, const std::string& name,
@@ -61,7 +61,7 @@ class Uploader {
   const std::vector<MemoryPart>& parts() const { return parts_; }
 
  private:
-  // A piece on its way: copied says that `pinned` may be written again, repacked that `device` may.
+  // A piece in flight: copied says that `pinned` may be written again, repacked that `device` may.
   struct Stage {
     PinnedBuffer pinned;
     DeviceBuffer device;
@@ -78,8 +78,8 @@ class Uploader {
   void read(const std::vector<Copy>& copies);
   const std::byte* resident(const std::byte* host) const;
   Result<Raw> place(const ExpertsView& e, Stage* stage, int64_t& at, std::vector<Copy>& copies) const;
-  Status repack(const std::vector<ExpertsView>& sections, const Matrix& out, int64_t expert, int64_t unit,
-                const Slabs* slabs);
+  Status repack(const std::vector<ExpertsView>& sections, const Matrix& out, int64_t expert,
+                int64_t weight_tile, const Slabs* slabs);
   Status copy_rows(const std::byte* source, int64_t stride, int64_t bytes, int64_t rows, std::byte* target);
 
   static constexpr size_t kPiece = 32u << 20;

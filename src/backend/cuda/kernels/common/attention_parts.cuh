@@ -1,4 +1,10 @@
-// The arithmetic that prefill and decoding share: see attention.h for the order of the sums.
+// What the attention kernels share: softmax arithmetic, FP8 values, where a page lies.
+//
+// Maths    a softmax is computed with powers of two: a score is multiplied by log2(e) / sqrt(D). Running has
+//          the maximum and the sum of weights so far; join() adds another, and says by what the values summed
+//          on both sides are multiplied. attention.h has the order of the sums.
+// Shapes   kv_page.h has a page's. quad_max() and quad_sum() are over the 4 lanes of an MMA row.
+// Roles    any warp; no shared memory, no barriers.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -18,7 +24,7 @@ __device__ inline float exp2_fast(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// What a score is multiplied by: the softmax is computed in units of log 2.
+// What a score is multiplied by: the softmax is computed with powers of two.
 __device__ inline float score_scale(int head_dim) { return rsqrtf(static_cast<float>(head_dim)) * kLog2E; }
 __device__ inline uint32_t pack_bf16(float lo, float hi) {
   const __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);

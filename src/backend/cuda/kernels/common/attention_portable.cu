@@ -1,10 +1,24 @@
-// Attention by mma.sync: a thread block takes 64 rows, a row being one (token, query head) of a KV head's
-// group, 16 to a warp, and walks over the pages that they attend to, which come through a ring of bulk copies
-// as they lie (kv_page.h).
+// Attention by mma.sync, for every device from compute capability 9.0 on: prefill and decode.
 //
-//   grid: (tiles, KV heads, groups of a tile); bytes: each page once a group of 64 rows
-//   A row's sums run page by page from the sink on; pages that it does not attend to change nothing, so that
-//   a result does not depend on batch or chunk.
+// Maths    that of attention_decode.cu. A row's sums run page by page, starting from the sink, which is the
+//          first running maximum. A page that a row does not attend to changes nothing, so a result does not
+//          depend on batch or chunk.
+// Shapes   a RowTile of up to 128 / group tokens: 64 MMA rows a CTA, each one (token, query head) of a KV
+//          head's group: row r is token r / group, head r % group. Pages of 32 keys (kv_page.h), BF16 or
+//          FP8.
+//
+// Grid     x: tile, the last (which have the most keys) first; y: KV head; z: half of the tile's tokens
+// CTA      4 warps of 16 rows, alike. Thread 0 also starts the copies: a ring of 4 pages of K and V.
+//
+// Barriers full[stage]: both bulk copies of a page have landed. Before a stage is filled again,
+//          __syncthreads() behind its use.
+// Ordering A copy into a stage is issued after that barrier, so no copy overtakes a read. Everything but
+//          parameters is read after the wait for the predecessor.
+// Resident No CTA waits for another.
+//
+// Bytes    a KV head's pages once per 64 rows. Shared memory: 4 stages of 2 * 32 * D elements, 32 KB at D =
+//          64 in BF16.
+// Floor    bytes / bandwidth in decode; in prefill the products' rate by mma.sync.
 #include "backend/cuda/kernels/common/attention_parts.cuh"
 #include "backend/cuda/kernels/ptx/bulk_copy.cuh"
 #include "backend/cuda/kernels/ptx/mma.cuh"
@@ -15,7 +29,7 @@ namespace {
 constexpr int kWarps = kGroupRows / 16, kStages = 4;
 
 template <int D, bool kFp8>
-struct Shared {
+struct PortableShared {
   static constexpr int kBytes = kPageTokens * D * (kFp8 ? 1 : 2);
   alignas(128) uint8_t k[kStages][kBytes];
   alignas(128) uint8_t v[kStages][kBytes];
@@ -33,15 +47,15 @@ struct Pages {
 };
 
 template <int D, bool kFp8>
-__device__ void fetch(Shared<D, kFp8>& s, const Attention& p, const RowTile& tile, const Pages& pages,
+__device__ void fetch(PortableShared<D, kFp8>& s, const Attention& p, const RowTile& tile, const Pages& pages,
                       int page) {
-  using S = Shared<D, kFp8>;
+  using S = PortableShared<D, kFp8>;
   if (page >= pages.to || threadIdx.x != 0) return;
   const int stage = (page - pages.from) % kStages;
   const int64_t at = page_at(p, tile, page, blockIdx.y, S::kBytes);
-  sm120a::mbarrier_arrive_expect_tx(s.full + stage, 2 * S::kBytes);
-  sm120a::cp_async_bulk(s.k[stage], static_cast<const uint8_t*>(p.k) + at, S::kBytes, s.full + stage);
-  sm120a::cp_async_bulk(s.v[stage], static_cast<const uint8_t*>(p.v) + at, S::kBytes, s.full + stage);
+  portable::mbarrier_arrive_expect_tx(s.full + stage, 2 * S::kBytes);
+  portable::cp_async_bulk(s.k[stage], static_cast<const uint8_t*>(p.k) + at, S::kBytes, s.full + stage);
+  portable::cp_async_bulk(s.v[stage], static_cast<const uint8_t*>(p.v) + at, S::kBytes, s.full + stage);
 }
 
 // Two pairs of neighbours, at elements `at0` and `at1` of a page, as BF16.
@@ -71,14 +85,14 @@ __device__ inline uint2 value_pairs(const uint8_t* page, int n, int step, int g,
 
 // The 16 rows of a warp: row 8 h + lane / 4 of it is token (row / heads), head (row % heads).
 template <int D>
-struct Rows {
+struct PortableRows {
   static constexpr int kTiles = kPageTokens / 8;
   uint32_t q[D / 16][4];
   int token[2], head[2], last[2];  // token of the tile, -1: no such row; last: its position
   float sum[D / 8][4] = {};
   Running running[2];
 
-  __device__ Rows(const Attention& p, const RowTile& tile, int first_token, int end_token) {
+  __device__ PortableRows(const Attention& p, const RowTile& tile, int first_token, int end_token) {
     const int heads = p.heads / p.kv_heads, lane = threadIdx.x % 32;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -168,9 +182,9 @@ struct Rows {
 };
 
 template <int D, bool kFp8>
-__global__ void __launch_bounds__(kWarps * 32) portable_kernel(const Attention p) {
+__global__ void __launch_bounds__(kWarps * 32) attention_portable_kernel(const Attention p) {
   extern __shared__ __align__(128) uint8_t portable_memory[];
-  auto& s = *reinterpret_cast<Shared<D, kFp8>*>(portable_memory);
+  auto& s = *reinterpret_cast<PortableShared<D, kFp8>*>(portable_memory);
   wait_for_predecessor();
   launch_dependents();
   const RowTile tile = p.tiles[gridDim.x - 1 - blockIdx.x];  // those with the most keys first
@@ -179,15 +193,15 @@ __global__ void __launch_bounds__(kWarps * 32) portable_kernel(const Attention p
   if (count <= 0) return;
   const Pages pages(p, tile, first, count);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) sm120a::mbarrier_init(s.full + i, 1);
-    sm120a::fence_mbarrier_init();
+    for (int i = 0; i < kStages; ++i) portable::mbarrier_init(s.full + i, 1);
+    portable::fence_mbarrier_init();
   }
   for (int i = 0; i < kStages; ++i) fetch(s, p, tile, pages, pages.from + i);
   __syncthreads();
-  Rows<D> rows(p, tile, first, first + count);
+  PortableRows<D> rows(p, tile, first, first + count);
   for (int page = pages.from; page < pages.to; ++page) {
     const int n = page - pages.from, stage = n % kStages;
-    sm120a::mbarrier_wait(s.full + stage, n / kStages % 2);
+    portable::mbarrier_wait(s.full + stage, n / kStages % 2);
     rows.template attend<kFp8>(s.k[stage], s.v[stage], page, p.window);
     __syncthreads();
     fetch(s, p, tile, pages, page + kStages);
@@ -197,13 +211,13 @@ __global__ void __launch_bounds__(kWarps * 32) portable_kernel(const Attention p
 
 template <int D, bool kFp8>
 Status run(const Attention& p, cudaStream_t stream) {
-  constexpr size_t kShared = sizeof(Shared<D, kFp8>);
+  constexpr size_t kShared = sizeof(PortableShared<D, kFp8>);
   static OncePerDevice prepared;
-  const Status status =
-      prepared.run([] { return set_attributes(portable_kernel<D, kFp8>, {.max_shared = kShared}); });
+  const Status status = prepared.run(
+      [] { return set_attributes(attention_portable_kernel<D, kFp8>, {.max_shared = kShared}); });
   if (!status.ok()) return status;
-  return launch(portable_kernel<D, kFp8>, dim3(p.tile_count, p.kv_heads, kPrefillGroups), dim3(kWarps * 32),
-                kShared, stream, p);
+  return launch(attention_portable_kernel<D, kFp8>, dim3(p.tile_count, p.kv_heads, kPrefillGroups),
+                dim3(kWarps * 32), kShared, stream, p);
 }
 
 }  // namespace

@@ -1,4 +1,13 @@
-// Weights from matrix.h's order to MMA fragments.
+// Weights in matrix.h's order become A fragments of mma.sync m16n8k16.
+//
+// Maths    a Source has what a lane loads of one block of a weight tile. fragment(m, j): the registers a0
+//          to a3 of MMA tile m and step j, as BF16 (kBf16) or F16. scale(m, h): the block's scale of row 16
+//          m + 8 h + lane / 4, applied to the F32 sums. kFactor: what the result is multiplied by.
+// Shapes   block 32 x 32; kBlockBytes and kScaleBytes: 2048 and 0 (BF16, F16), 1024 and 64 (Q8_0), 1024 and
+//          32 (MXFP8), 512 and 32 (MXFP4). matrix.h draws them.
+// Roles    any warp, each lane for itself, with 16-byte loads of weights past L1; no shared memory, no
+//          barriers.
+// Ordering only weights are read, which no kernel of a step writes: no wait is needed.
 #pragma once
 
 #include <cuda_bf16.h>

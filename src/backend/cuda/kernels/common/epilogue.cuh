@@ -1,4 +1,16 @@
-// What becomes of a product's sums, two rows of a token at a time.
+// Epilogues of the matrix products: what becomes of two sums of one token.
+//
+// Maths    Store   out = value + bias (+ out, the residual)
+//          SwiGlu  out = swiglu(gate + bias, up + bias), in F16 or BF16
+//          Qkv     bias; RoPE on Q and K; Q stored in BF16, K and V appended to their pages (kv_page.h)
+// Shapes   (weight_tile, pair) names the rows 16 m + g and 16 m + 8 + g of a weight tile, pair = 8 m + g: the
+//          two that a lane of the MMA holds. Rows are ordered (RowOrder in weights/matrix.h) so that these
+//          are gate and up of one column, or the two halves of a head that RoPE joins.
+// Roles    any thread, each pair on its own: no shared memory, no barriers.
+// Ordering prepare() reads what does not depend on the product (bias, residual, rotation, the place of K and
+//          V), so that a kernel can call it before its sums are there; finish() writes. Each value has one
+//          writer, and is read by the kernels that follow.
+// Bytes    what is written, once; biases come from L2.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -9,28 +21,24 @@
 
 namespace moesaic::cuda {
 
-// (unit, pair) names the rows 16 m + g and 16 m + 8 + g of the unit, pair = 8 m + g ----
-//
-// prepare() reads what does not depend on the product, so that a kernel can do it early.
-
 struct StoreReady {
   float bias[2], before[2];
 };
-__device__ inline StoreReady prepare(const Store& e, int unit, int pair, int slot, int expert) {
+__device__ inline StoreReady prepare(const Store& e, int weight_tile, int pair, int out_row, int expert) {
   StoreReady ready{};
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int row = unit * kUnit + pair / 8 * 16 + pair % 8 + 8 * h;
+    const int row = weight_tile * kWeightTileRows + pair / 8 * 16 + pair % 8 + 8 * h;
     if (row >= e.rows) continue;
     if (e.bias != nullptr) ready.bias[h] = e.bias[static_cast<int64_t>(expert) * e.rows + row];
-    if (e.add) ready.before[h] = e.out[slot * e.stride + row];
+    if (e.add) ready.before[h] = e.out[out_row * e.stride + row];
   }
   return ready;
 }
-__device__ inline void finish(const Store& e, const StoreReady& ready, int unit, int pair, int slot, float v0,
-                              float v1) {
-  const int r0 = unit * kUnit + pair / 8 * 16 + pair % 8, r1 = r0 + 8;
-  float* out = e.out + slot * e.stride;
+__device__ inline void finish(const Store& e, const StoreReady& ready, int weight_tile, int pair, int out_row,
+                              float v0, float v1) {
+  const int r0 = weight_tile * kWeightTileRows + pair / 8 * 16 + pair % 8, r1 = r0 + 8;
+  float* out = e.out + out_row * e.stride;
   if (r0 < e.rows) out[r0] = ready.before[0] + (v0 + ready.bias[0]);
   if (r1 < e.rows) out[r1] = ready.before[1] + (v1 + ready.bias[1]);
 }
@@ -38,18 +46,18 @@ __device__ inline void finish(const Store& e, const StoreReady& ready, int unit,
 struct SwiGluReady {
   float gate_bias, up_bias;
 };
-__device__ inline SwiGluReady prepare(const SwiGlu& e, int unit, int pair, int, int expert) {
-  const int i = unit * (kUnit / 2) + pair;
+__device__ inline SwiGluReady prepare(const SwiGlu& e, int weight_tile, int pair, int, int expert) {
+  const int i = weight_tile * (kWeightTileRows / 2) + pair;
   if (i >= e.intermediate) return {};
   const int64_t at = static_cast<int64_t>(expert) * e.intermediate + i;
   return {e.gate_bias[at], e.up_bias[at]};
 }
-__device__ inline void finish(const SwiGlu& e, const SwiGluReady& ready, int unit, int pair, int slot,
-                              float v0, float v1) {
-  const int i = unit * (kUnit / 2) + pair;
+__device__ inline void finish(const SwiGlu& e, const SwiGluReady& ready, int weight_tile, int pair,
+                              int out_row, float v0, float v1) {
+  const int i = weight_tile * (kWeightTileRows / 2) + pair;
   if (i >= e.intermediate) return;
   const float y = swiglu(v0 + ready.gate_bias, v1 + ready.up_bias, e.alpha, e.limit);
-  const int64_t at = static_cast<int64_t>(slot) * e.intermediate + i;
+  const int64_t at = static_cast<int64_t>(out_row) * e.intermediate + i;
   if (e.bf16) {
     static_cast<__nv_bfloat16*>(e.out)[at] = __float2bfloat16_rn(y);
   } else {
@@ -57,16 +65,16 @@ __device__ inline void finish(const SwiGlu& e, const SwiGluReady& ready, int uni
   }
 }
 
-// Where two dimensions of Q, K or V go is settled before their sums are there: what follows them is waited
-// for.
+// Where two dimensions of Q, K or V go is known before their sums are there.
 struct QkvReady {
   float bias[2];
   float2 rotation;
   void* to[2];
 };
-__device__ inline QkvReady prepare(const Qkv& e, int unit, int pair, int row, int) {
-  const int head_bits = e.head_dim / 64, half = e.head_dim / 2;  // 32, 64, 128: 1, 2, 4 units
-  const int head = unit >> head_bits, d = (unit & ((1 << head_bits) - 1)) * (kUnit / 2) + pair;
+__device__ inline QkvReady prepare(const Qkv& e, int weight_tile, int pair, int row, int) {
+  const int head_bits = e.head_dim / 64, half = e.head_dim / 2;  // 32, 64, 128: 1, 2, 4 weight_tiles
+  const int head = weight_tile >> head_bits,
+            d = (weight_tile & ((1 << head_bits) - 1)) * (kWeightTileRows / 2) + pair;
   const float* bias = e.bias + head * e.head_dim + d;
   QkvReady ready{{bias[0], bias[half]}, e.rotation[static_cast<int64_t>(row) * half + d], {}};
   if (head < e.heads) {
@@ -75,20 +83,21 @@ __device__ inline QkvReady prepare(const Qkv& e, int unit, int pair, int row, in
     return ready;
   }
   const bool key = head < e.heads + e.kv_heads;
-  const int kv_head = head - e.heads - (key ? 0 : e.kv_heads), at = e.slots[row], slot = at % kPageTokens;
+  const int kv_head = head - e.heads - (key ? 0 : e.kv_heads), at = e.slots[row], token = at % kPageTokens;
   auto* page = static_cast<uint8_t*>(key ? e.k : e.v) +
                (static_cast<int64_t>(at / kPageTokens) * e.kv_heads + kv_head) * kPageTokens * e.head_dim *
                    (e.fp8 ? 1 : 2);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int i = d + h * half;
-    ready.to[h] = page + (e.fp8 ? (key ? k8_at(e.head_dim, slot, i) : v8_at(slot, i))
-                                : 2 * (key ? k_at(e.head_dim, slot, i) : v_at(slot, i)));
+    ready.to[h] = page + (e.fp8 ? (key ? k8_at(e.head_dim, token, i) : v8_at(token, i))
+                                : 2 * (key ? k_at(e.head_dim, token, i) : v_at(token, i)));
   }
   return ready;
 }
-__device__ inline void finish(const Qkv& e, const QkvReady& ready, int unit, int, int, float v0, float v1) {
-  const int head = unit >> e.head_dim / 64;
+__device__ inline void finish(const Qkv& e, const QkvReady& ready, int weight_tile, int, int, float v0,
+                              float v1) {
+  const int head = weight_tile >> e.head_dim / 64;
   v0 += ready.bias[0];
   v1 += ready.bias[1];
   if (head < e.heads + e.kv_heads) {
@@ -107,9 +116,9 @@ __device__ inline void finish(const Qkv& e, const QkvReady& ready, int unit, int
 }
 
 template <class Epilogue>
-__device__ inline void finish(const Epilogue& e, int unit, int pair, int slot, int expert, float v0,
+__device__ inline void finish(const Epilogue& e, int weight_tile, int pair, int out_row, int expert, float v0,
                               float v1) {
-  finish(e, prepare(e, unit, pair, slot, expert), unit, pair, slot, v0, v1);
+  finish(e, prepare(e, weight_tile, pair, out_row, expert), weight_tile, pair, out_row, v0, v1);
 }
 
 }  // namespace moesaic::cuda

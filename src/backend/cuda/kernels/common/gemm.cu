@@ -1,3 +1,5 @@
+// gemm() of ops/linear.h: which instance of gemm_small_m.cuh or gemm_large_m.cuh a weight format, a tile and
+// an epilogue are computed by, and its grid.
 #include "backend/cuda/kernels/common/gemm_large_m.cuh"
 #include "backend/cuda/kernels/common/gemm_small_m.cuh"
 #include "backend/cuda/ops/linear.h"
@@ -9,45 +11,47 @@ template <class Source>
 GemmParams params_of(const Matrix& w, const Activations& x) {
   return {.data = w.data.as<uint8_t>(),
           .scales = w.scales.as<uint8_t>(),
-          .units = static_cast<int>(w.units),
+          .weight_tiles = static_cast<int>(w.weight_tiles),
           .blocks = static_cast<int>(w.cols / kBlock),
           .x = static_cast<const uint16_t*>(x.x),
           .rows = x.rows,
           .cols = static_cast<int>(w.cols),
           .tokens = x.tokens,
           .factor = x.factor * Source::kFactor,
-          .jobs = x.jobs,
-          .job_count = x.job_count};
+          .work_tiles = x.work_tiles,
+          .work_tile_count = x.work_tile_count};
 }
 
-// Blocks along the tokens: jobs that there may be, or tiles of them all.
+// Blocks along the tokens: work tiles that there may be, or tiles of them all.
 int token_blocks(const Activations& x, int tile) {
-  return x.jobs != nullptr ? x.tokens : (x.tokens + tile - 1) / tile;
+  return x.work_tiles != nullptr ? x.tokens : (x.tokens + tile - 1) / tile;
 }
 
 template <class Source, int kTiles, class Epilogue>
-Status run_few(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
-  constexpr size_t kShared = sizeof(float) * kFewWarps * 8 * kTiles * kRowStride;
+Status run_small_m(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
+  constexpr size_t kShared = sizeof(float) * kSmallMWarps * 8 * kTiles * kRowStride;
   static_assert(kShared <= 48 * 1024);
-  return launch(few_kernel<Source, kTiles, Epilogue>, dim3(w.units, token_blocks(x, 8 * kTiles)),
-                dim3(kFewWarps * 32), kShared, stream, params_of<Source>(w, x), epilogue);
+  return launch(gemm_small_m_kernel<Source, kTiles, Epilogue>,
+                dim3(w.weight_tiles, token_blocks(x, 8 * kTiles)), dim3(kSmallMWarps * 32), kShared, stream,
+                params_of<Source>(w, x), epilogue);
 }
 
 template <class Source, int kTokens, class Epilogue>
-Status run_many(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
-  const auto units = static_cast<unsigned>((w.units + kManyUnits - 1) / kManyUnits);
-  return launch(many_kernel<Source, kTokens, Epilogue>, dim3(units, token_blocks(x, kTokens)),
-                dim3(kManyWarps * 32), kManyStages * kTokens * kManyStep * sizeof(uint16_t), stream,
+Status run_large_m(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
+  const auto weight_tiles =
+      static_cast<unsigned>((w.weight_tiles + kLargeMWeightTiles - 1) / kLargeMWeightTiles);
+  return launch(gemm_large_m_kernel<Source, kTokens, Epilogue>, dim3(weight_tiles, token_blocks(x, kTokens)),
+                dim3(kLargeMWarps * 32), kLargeMStages * kTokens * kLargeMStep * sizeof(uint16_t), stream,
                 params_of<Source>(w, x), epilogue);
 }
 
 template <class Source, class Epilogue>
 Status run_tile(const Matrix& w, const Activations& x, const Epilogue& epilogue, cudaStream_t stream) {
-  if (x.tile <= 8) return run_few<Source, 1>(w, x, epilogue, stream);
-  if (x.tile <= 16) return run_few<Source, 2>(w, x, epilogue, stream);
-  if (x.tile <= 32) return run_few<Source, 4>(w, x, epilogue, stream);
-  if (x.tile <= 64) return run_many<Source, 64>(w, x, epilogue, stream);
-  return run_many<Source, 128>(w, x, epilogue, stream);
+  if (x.tile <= 8) return run_small_m<Source, 1>(w, x, epilogue, stream);
+  if (x.tile <= 16) return run_small_m<Source, 2>(w, x, epilogue, stream);
+  if (x.tile <= 32) return run_small_m<Source, 4>(w, x, epilogue, stream);
+  if (x.tile <= 64) return run_large_m<Source, 64>(w, x, epilogue, stream);
+  return run_large_m<Source, 128>(w, x, epilogue, stream);
 }
 
 template <class Epilogue>

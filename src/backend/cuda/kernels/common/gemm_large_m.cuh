@@ -1,18 +1,30 @@
-// The matrix product for many tokens: one thread block computes four units (128 rows) for a tile of 64 or 128
-// tokens. Warps stand 4 by 2: a warp has one unit and half of the tokens. Weights go straight into registers,
-// one step ahead; activations go through shared memory, three steps deep.
+// y = W x for tiles of 64 or 128 tokens by mma.sync.
 //
-//   grid: (units / 4, jobs); shared memory: 3 stages x tokens x 64 columns
-//   A stage's row (128 bytes) holds 8 chunks of 16 bytes; odd tokens swap the halves of theirs, so that the 8
-//   lanes of a load phase (two tokens, four chunks) touch all banks.
+// Maths    as gemm_small_m.cuh, in the same order of sums
+// Shapes   those of gemm_small_m.cuh. A CTA has 4 weight tiles (128 rows).
+//
+// Grid     x: 4 weight tiles; y: work tile, or tile of tokens
+// CTA      8 warps, 4 x 2: a warp has one weight tile and half of the tokens. Its weights go straight into
+//          registers, one step of 64 columns ahead. All threads copy x into shared memory by cp.async, two
+//          steps ahead. A stage's row (128 bytes, one token) has 8 chunks of 16 bytes; odd tokens swap the
+//          halves of theirs, so that the 8 lanes of a load phase (two tokens, four chunks) touch all banks.
+//
+// Barriers one __syncthreads() a step, behind the wait for the thread's own copies: the step's stage is
+//          complete, and the stage that is filled next has been read by all.
+// Ordering Everything but parameters is read after the wait for the predecessor.
+// Resident No CTA waits for another.
+//
+// Bytes    weights once per tile of tokens, x once per 128 rows, from L2. Shared memory: 3 stages x tokens
+//          x 64 columns, 24 or 48 KB.
+// Floor    max(bytes / bandwidth, 2 rows cols tokens / rate of mma.sync).
 #pragma once
 
 #include "backend/cuda/kernels/common/gemm_tile.cuh"
 
 namespace moesaic::cuda {
 
-inline constexpr int kManyUnits = 4, kManyWarps = 8, kManyStages = 3;
-inline constexpr int kManyStep = 2 * kBlock;  // columns of a step
+inline constexpr int kLargeMWeightTiles = 4, kLargeMWarps = 8, kLargeMStages = 3;
+inline constexpr int kLargeMStep = 2 * kBlock;  // columns of a step
 
 __device__ inline void cp_async(void* shared, const void* global, bool valid) {
   const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
@@ -28,22 +40,23 @@ struct ActivationStages {
   uint16_t* shared;
   int cols;
 
-  __device__ ActivationStages(const GemmParams& p, const Job& job, uint16_t* stages)
+  __device__ ActivationStages(const GemmParams& p, const WorkTile& work_tile, uint16_t* stages)
       : shared(stages), cols(p.cols) {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      const int token = threadIdx.x / 8 + 32 * i, slot = job.first + token;
-      row[i] = token < job.count
-                   ? p.x + static_cast<int64_t>(p.rows != nullptr ? p.rows[slot] : slot) * p.cols
-                   : nullptr;
+      const int token = threadIdx.x / 8 + 32 * i, permuted_row = work_tile.first + token;
+      row[i] =
+          token < work_tile.count
+              ? p.x + static_cast<int64_t>(p.rows != nullptr ? p.rows[permuted_row] : permuted_row) * p.cols
+              : nullptr;
     }
   }
   __device__ static int chunk_at(int token, int chunk) { return token * 8 + (chunk ^ (token & 1) << 2); }
 
   // Every thread closes one group a step, so that waiting counts steps.
   __device__ void fetch(int step) const {
-    const int chunk = threadIdx.x % 8, column = step * kManyStep + chunk * 8;
-    uint16_t* stage = shared + step % kManyStages * kTokens * kManyStep;
+    const int chunk = threadIdx.x % 8, column = step * kLargeMStep + chunk * 8;
+    uint16_t* stage = shared + step % kLargeMStages * kTokens * kLargeMStep;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const int token = threadIdx.x / 8 + 32 * i;
@@ -53,12 +66,14 @@ struct ActivationStages {
     }
   }
   __device__ static void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  __device__ static void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(kManyStages - 2) : "memory"); }
+  __device__ static void wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kLargeMStages - 2) : "memory");
+  }
 
   // Columns 8 c .. 8 c + 7 of block `half` of the step, of token g of each tile from `first` on.
   template <int kTiles>
   __device__ void read(int step, int half, int first, int g, int c, uint4 (&x)[kTiles]) const {
-    const uint16_t* stage = shared + step % kManyStages * kTokens * kManyStep;
+    const uint16_t* stage = shared + step % kLargeMStages * kTokens * kLargeMStep;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t)
       x[t] = *reinterpret_cast<const uint4*>(stage + chunk_at(first + 8 * t + g, 4 * half + c) * 8);
@@ -66,31 +81,34 @@ struct ActivationStages {
 };
 
 template <class Source, int kTokens, class Epilogue>
-__global__ void __launch_bounds__(kManyWarps * 32) many_kernel(const GemmParams p, const Epilogue epilogue) {
+__global__ void __launch_bounds__(kLargeMWarps * 32)
+    gemm_large_m_kernel(const GemmParams p, const Epilogue epilogue) {
   extern __shared__ __align__(128) uint16_t stages[];
   constexpr int kTiles = kTokens / 16;  // of a warp
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  const int unit = blockIdx.x * kManyUnits + warp / 2, first_token = warp % 2 * (kTokens / 2);
+  const int weight_tile = blockIdx.x * kLargeMWeightTiles + warp / 2, first_token = warp % 2 * (kTokens / 2);
   wait_for_predecessor();
   launch_dependents();
-  Job job{0, static_cast<int>(blockIdx.y) * kTokens, 0, 0};
-  if (p.jobs != nullptr) {
-    if (static_cast<int>(blockIdx.y) >= *p.job_count) return;
-    job = p.jobs[blockIdx.y];
+  WorkTile work_tile{0, static_cast<int>(blockIdx.y) * kTokens, 0, 0};
+  if (p.work_tiles != nullptr) {
+    if (static_cast<int>(blockIdx.y) >= *p.work_tile_count) return;
+    work_tile = p.work_tiles[blockIdx.y];
   } else {
-    job.count = min(kTokens, p.tokens - job.first);
+    work_tile.count = min(kTokens, p.tokens - work_tile.first);
   }
-  const ActivationStages<kTokens> act(p, job, stages);
+  const ActivationStages<kTokens> act(p, work_tile, stages);
   const int steps = (p.blocks + 1) / 2;
 #pragma unroll
-  for (int s = 0; s < kManyStages - 1; ++s) {
+  for (int s = 0; s < kLargeMStages - 1; ++s) {
     if (s < steps) act.fetch(s);
     act.commit();
   }
 
-  // A warp without a unit or tokens still helps to fetch.
-  const bool works = unit < p.units && first_token < job.count;
-  const int64_t index = (static_cast<int64_t>(job.expert) * p.units + min(unit, p.units - 1)) * p.blocks;
+  // A warp without a weight tile or tokens still helps to fetch.
+  const bool works = weight_tile < p.weight_tiles && first_token < work_tile.count;
+  const int64_t index =
+      (static_cast<int64_t>(work_tile.expert) * p.weight_tiles + min(weight_tile, p.weight_tiles - 1)) *
+      p.blocks;
   const uint8_t* data = p.data + index * Source::kBlockBytes;
   const uint8_t* scales = p.scales + index * Source::kScaleBytes;
   Source current[2], next[2];
@@ -120,7 +138,7 @@ __global__ void __launch_bounds__(kManyWarps * 32) many_kernel(const GemmParams 
   for (int step = 0; step < steps; ++step) {
     act.wait();
     __syncthreads();
-    if (step + kManyStages - 1 < steps) act.fetch(step + kManyStages - 1);
+    if (step + kLargeMStages - 1 < steps) act.fetch(step + kLargeMStages - 1);
     act.commit();
     if (!works) continue;
     if (step + 1 < steps) load(next, step + 1);
@@ -144,9 +162,9 @@ __global__ void __launch_bounds__(kManyWarps * 32) many_kernel(const GemmParams 
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int token = first_token + 8 * t + 2 * c + e;
-        if (token < job.count)
-          finish(epilogue, unit, 8 * m + g, job.first + token, job.expert, total[m][t][e] * p.factor,
-                 total[m][t][2 + e] * p.factor);
+        if (token < work_tile.count)
+          finish(epilogue, weight_tile, 8 * m + g, work_tile.first + token, work_tile.expert,
+                 total[m][t][e] * p.factor, total[m][t][2 + e] * p.factor);
       }
     }
   }

@@ -1,27 +1,40 @@
-// The matrix product for few tokens: one thread block computes one unit for a tile of 8 to 32 tokens; each of
-// its 8 warps streams one slice of the contraction straight into registers, and the slices are added through
-// shared memory.
+// y = W x for tiles of 8, 16 or 32 tokens by mma.sync: bound by the bytes of the weights.
 //
-//   grid: (units, jobs); shared memory: 8 warps x tokens of the tile x 33 floats
-//   bytes: weights once per tile of tokens, activations once per unit (from L2)
+// Maths    y[token, row] = factor * sum_k W[row, k] x[token, k], in the order of gemm_tile.cuh; then an
+//          epilogue (epilogue.cuh).
+// Shapes   weights in matrix.h's order, of one matrix or of all experts; x [.., cols] BF16 or F16, as the
+//          weights' format wants it; of a work tile's permuted rows if grouped.
+//
+// Grid     x: weight tile; y: work tile, or tile of tokens
+// CTA      8 warps: each streams one slice of the contraction from memory straight into registers, a few
+//          blocks ahead; x comes from L2. Then all threads add the 8 slices in order and run the epilogue.
+//
+// Barriers one __syncthreads(), between the warps' sums and their use
+// Ordering Dense weights are loaded before the wait for the predecessor; the list of work tiles, and what
+//          depends on it, after.
+// Resident No CTA waits for another.
+//
+// Bytes    weights once per tile of tokens; x once per weight tile, from L2. Shared memory: 8 warps x
+//          tokens x 33 floats, 8 to 34 KB.
+// Floor    bytes / bandwidth.
 #pragma once
 
 #include "backend/cuda/kernels/common/gemm_tile.cuh"
 
 namespace moesaic::cuda {
 
-inline constexpr int kFewWarps = kSlices;     // a warp a slice
-inline constexpr int kRowStride = kUnit + 1;  // floats of a token's row in shared memory
+inline constexpr int kSmallMWarps = kSlices;            // a warp a slice
+inline constexpr int kRowStride = kWeightTileRows + 1;  // floats of a token's row in shared memory
 
 // ---- the contraction ----
 
-// Blocks that a warp holds, besides those under way. More of them cost the second thread block of a
+// Blocks that a warp holds, besides those in flight. More of them cost the second CTA of a
 // multiprocessor its registers: four 2 KB blocks instead of two made the QKV projection 28% slower (H200).
 template <class Source, int kTiles>
 inline constexpr int kAhead = Source::kBlockBytes >= 2048 ? 2 : 4;
 
 template <class Source, int kCount>
-struct Stream {
+struct BlockStream {
   const uint8_t* data;
   const uint8_t* scales;
   int end;
@@ -49,39 +62,42 @@ __device__ inline void store(const Sums<Source, kTiles>& sums, float* out, int g
 }
 
 template <class Source, int kTiles, class Epilogue>
-__global__ void __launch_bounds__(kFewWarps * 32) few_kernel(const GemmParams p, const Epilogue epilogue) {
-  extern __shared__ float partial[];  // [kFewWarps][8 * kTiles][kRowStride]
+__global__ void __launch_bounds__(kSmallMWarps * 32)
+    gemm_small_m_kernel(const GemmParams p, const Epilogue epilogue) {
+  extern __shared__ float partial[];  // [kSmallMWarps][8 * kTiles][kRowStride]
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  const int unit = blockIdx.x;
+  const int weight_tile = blockIdx.x;
   const int first_block = slice_start(p.blocks, warp), end = slice_start(p.blocks, warp + 1);
   constexpr int kCount = kAhead<Source, kTiles>;
-  Stream<Source, kCount> stream{p.data, p.scales, end};
+  BlockStream<Source, kCount> stream{p.data, p.scales, end};
   Source current[kCount];
-  Job job{0, static_cast<int>(blockIdx.y) * 8 * kTiles, 0, 0};
+  WorkTile work_tile{0, static_cast<int>(blockIdx.y) * 8 * kTiles, 0, 0};
   const auto open = [&](int expert) {
-    const int64_t index = (static_cast<int64_t>(expert) * p.units + unit) * p.blocks;
+    const int64_t index = (static_cast<int64_t>(expert) * p.weight_tiles + weight_tile) * p.blocks;
     stream.data += index * Source::kBlockBytes;
     stream.scales += index * Source::kScaleBytes;
     stream.load(current, first_block, lane);
   };
-  if (p.jobs == nullptr) {
+  if (p.work_tiles == nullptr) {
     open(0);  // the weights do not depend on the kernel before
     wait_for_predecessor();
-    job.count = min(8 * kTiles, p.tokens - job.first);
+    work_tile.count = min(8 * kTiles, p.tokens - work_tile.first);
   } else {
     wait_for_predecessor();
-    if (static_cast<int>(blockIdx.y) >= *p.job_count) return;
-    job = p.jobs[blockIdx.y];
-    open(job.expert);
+    if (static_cast<int>(blockIdx.y) >= *p.work_tile_count) return;
+    work_tile = p.work_tiles[blockIdx.y];
+    open(work_tile.expert);
   }
   launch_dependents();
 
   const uint16_t* x[kTiles];
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
-    const int token = t * 8 + g, slot = job.first + token;
-    x[t] = token < job.count
-               ? p.x + static_cast<int64_t>(p.rows != nullptr ? p.rows[slot] : slot) * p.cols + 8 * c
+    const int token = t * 8 + g, permuted_row = work_tile.first + token;
+    x[t] = token < work_tile.count
+               ? p.x +
+                     static_cast<int64_t>(p.rows != nullptr ? p.rows[permuted_row] : permuted_row) * p.cols +
+                     8 * c
                : nullptr;
   }
   Sums<Source, kTiles> sums;
@@ -105,13 +121,14 @@ __global__ void __launch_bounds__(kFewWarps * 32) few_kernel(const GemmParams p,
   constexpr int kSlice = 8 * kTiles * kRowStride;
   store(sums, partial + warp * kSlice, g, c);
   __syncthreads();
-  for (int i = threadIdx.x; i < job.count * (kUnit / 2); i += kFewWarps * 32) {
-    const int pair = i % (kUnit / 2), token = i / (kUnit / 2);
+  for (int i = threadIdx.x; i < work_tile.count * (kWeightTileRows / 2); i += kSmallMWarps * 32) {
+    const int pair = i % (kWeightTileRows / 2), token = i / (kWeightTileRows / 2);
     const float* at = partial + token * kRowStride + pair / 8 * 16 + pair % 8;
     float v0 = 0, v1 = 0;
 #pragma unroll
-    for (int w = 0; w < kFewWarps; ++w) v0 += at[w * kSlice], v1 += at[w * kSlice + 8];
-    finish(epilogue, unit, pair, job.first + token, job.expert, v0 * p.factor, v1 * p.factor);
+    for (int w = 0; w < kSmallMWarps; ++w) v0 += at[w * kSlice], v1 += at[w * kSlice + 8];
+    finish(epilogue, weight_tile, pair, work_tile.first + token, work_tile.expert, v0 * p.factor,
+           v1 * p.factor);
   }
 }
 

@@ -1,7 +1,11 @@
-// What the two matrix product kernels share: gemm.cu (few tokens, one unit a block) and gemm_large.cu (many).
+// What gemm_small_m.cuh and gemm_large_m.cuh share: parameters, the MMA loop's body and the order of sums.
 //
-// Both add in the same order, so that a token's result is the same bits in any batch: the contraction is cut
-// into kSlices fixed slices, a slice is summed block by block, and the slices are added in order.
+// Maths    the contraction is cut into kSlices fixed slices of blocks; a slice is summed block by block,
+//          and the slices are added in order. Both kernels keep to it, so a token's result has the same
+//          bits with any tile and in any batch.
+// Shapes   weights are M (a weight tile: 32 rows, two MMA tiles), tokens are N (tiles of 8), a block of 32
+//          columns is K. Sums::add() takes one block: two MMAs for each MMA tile and tile of tokens.
+// Roles    one warp has the sums of one weight tile in registers, 8 floats a lane for each 8 tokens.
 #pragma once
 
 #include "backend/cuda/kernels/common/dequant.cuh"
@@ -18,16 +22,16 @@ __host__ __device__ inline int slice_start(int blocks, int slice) { return block
 struct GemmParams {
   const uint8_t* data;
   const uint8_t* scales;
-  int units, blocks;
+  int weight_tiles, blocks;
   const uint16_t* x;
   const int32_t* rows;
   int cols, tokens;
   float factor;
-  const Job* jobs;
-  const int* job_count;
+  const WorkTile* work_tiles;
+  const int* work_tile_count;
 };
 
-// A unit's sums for kTiles tiles of 8 tokens.
+// A weight tile's sums for kTiles tiles of 8 tokens.
 template <class Source, int kTiles>
 struct Sums {
   float v[2][kTiles][4] = {};

@@ -26,22 +26,22 @@ MOESAIC_HOST_DEVICE constexpr int swizzled_chunk(int row_bytes, int row, int chu
   return 8 * (row_bytes == 128 ? chunk ^ (row & 7) : chunk ^ (row >> 1 & 3));
 }
 
-// Elements from the start of a page to dimension d of the token in `slot`. Rows narrower than 64 are all
+// Elements from the start of a page to dimension d of token `token`. Rows narrower than 64 are all
 // there is, so that nothing is divided by their width.
-MOESAIC_HOST_DEVICE constexpr int k_at(int head_dim, int slot, int d) {
+MOESAIC_HOST_DEVICE constexpr int k_at(int head_dim, int token, int d) {
   const int width = head_dim < 64 ? head_dim : 64;
-  return (d / 64 * kPageTokens + slot) * width + swizzled_chunk(2 * width, slot, d % 64 / 8) + d % 8;
+  return (d / 64 * kPageTokens + token) * width + swizzled_chunk(2 * width, token, d % 64 / 8) + d % 8;
 }
-MOESAIC_HOST_DEVICE constexpr int v_at(int slot, int d) {
-  return d * kPageTokens + swizzled_chunk(64, d, slot / 8) + slot % 8;
+MOESAIC_HOST_DEVICE constexpr int v_at(int token, int d) {
+  return d * kPageTokens + swizzled_chunk(64, d, token / 8) + token % 8;
 }
 
 // The same in FP8.
-MOESAIC_HOST_DEVICE constexpr int k8_at(int head_dim, int slot, int d) {
+MOESAIC_HOST_DEVICE constexpr int k8_at(int head_dim, int token, int d) {
   const int width = head_dim < 64 ? head_dim : 64;
-  return (d / 64 * kPageTokens + slot) * width + d % 64;
+  return (d / 64 * kPageTokens + token) * width + d % 64;
 }
-MOESAIC_HOST_DEVICE constexpr int v8_at(int slot, int d) { return d * kPageTokens + slot; }
+MOESAIC_HOST_DEVICE constexpr int v8_at(int token, int d) { return d * kPageTokens + token; }
 
 #undef MOESAIC_HOST_DEVICE
 

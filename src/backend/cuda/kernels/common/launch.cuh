@@ -1,4 +1,8 @@
-// What every kernel uses.
+// What every kernel uses: programmatic dependent launch, sums over warps and blocks, SwiGLU, float keys.
+//
+// Barriers block_sum() meets all threads of the CTA twice; all of them must call it. warp_sum() needs all
+//          lanes.
+// Ordering wait_for_predecessor() says what may be read when.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,14 +12,14 @@
 namespace moesaic::cuda {
 
 // Programmatic dependent launch: until wait_for_predecessor() returns, nothing that the device wrote may be
-// read. Every thread block must call it, also those without work: a kernel that ends before its predecessor
+// read. Every CTA must call it, also those without work: a kernel that ends before its predecessor
 // has ended would let its successor overtake both.
 __device__ inline void wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// The next kernel's thread blocks may take the room that this kernel leaves.
+// The next kernel's CTAs may take the room that this kernel leaves.
 __device__ inline void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -34,7 +38,7 @@ __device__ inline float swiglu(float gate, float up, float alpha, float limit) {
   return gate / (1.0f + __expf(-alpha * gate)) * (up + 1.0f);
 }
 
-// The sum over a block of whole warps, in a fixed order, in every thread. scratch: a float a warp.
+// The sum over a CTA of whole warps, in a fixed order, in every thread. scratch: a float a warp.
 __device__ inline float block_sum(float x, float* scratch) {
   x = warp_sum(x);
   const int warps = static_cast<int>(blockDim.x) / 32;

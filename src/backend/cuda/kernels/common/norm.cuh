@@ -1,4 +1,13 @@
-// RMSNorm of a row by a thread block.
+// RMSNorm of one row by a CTA, with the deferred residual added before (ops/route.h).
+//
+// Maths    x += sum_k weights[k] expert_out[permuted_rows[k]], in the order of k; out = x / rms(x) * weight
+// Shapes   x [rows, hidden] F32; values [hidden] F32 in shared memory
+// CTA      kNormThreads threads, alike: thread t has the float4 t, t + 128, ..
+// Barriers two, in block_sum(), and one at the end: `values` is complete then
+// Ordering norm_row() reads what the predecessor wrote, so it is called after the wait. If something is
+//          deferred, the row of x is written back: only one CTA may norm a row then.
+// Bytes    x once, expert_out top_k times, and the residual back. Shared memory: 4 hidden bytes.
+// Order    of the sum of squares: the same wherever norm_row() is used.
 #pragma once
 
 #include "backend/cuda/kernels/common/launch.cuh"
@@ -7,7 +16,7 @@
 namespace moesaic::cuda {
 
 inline constexpr int kNormThreads = 128;
-inline constexpr int kNormLoads = 6;  // float4 of a row that a thread has under way at once
+inline constexpr int kNormLoads = 6;  // float4 of a row that a thread has in flight at once
 
 // Elements i, i + kNormThreads, .. of a row, what is deferred added.
 __device__ inline void residual(const Norm& p, int row, int i, float4 (&sum)[kNormLoads]) {
@@ -20,18 +29,18 @@ __device__ inline void residual(const Norm& p, int row, int i, float4 (&sum)[kNo
   if (p.deferred.expert_out == nullptr) return;
 #pragma unroll 4
   for (int k = 0; k < p.deferred.top_k; ++k) {
-    const int slot = p.deferred.permuted_rows[row * p.deferred.top_k + k];
+    const int permuted_row = p.deferred.permuted_rows[row * p.deferred.top_k + k];
     const float weight = p.deferred.weights[row * p.deferred.top_k + k];
 #pragma unroll
     for (int j = 0; j < kNormLoads; ++j) {
-      const float4 y = load(p.deferred.expert_out, slot, j);
+      const float4 y = load(p.deferred.expert_out, permuted_row, j);
       sum[j] = {fmaf(weight, y.x, sum[j].x), fmaf(weight, y.y, sum[j].y), fmaf(weight, y.z, sum[j].z),
                 fmaf(weight, y.w, sum[j].w)};
     }
   }
 }
 
-// The row's normed values in shared memory, by one block of kNormThreads: the order of the sum is the same
+// The row's normed values in shared memory, by one CTA of kNormThreads: the order of the sum is the same
 // wherever a row is normed. scratch: a float a warp.
 __device__ inline void norm_row(const Norm& p, int row, float4* values, float* scratch) {
   float squares = 0;

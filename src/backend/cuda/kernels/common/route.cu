@@ -1,3 +1,30 @@
+// The kernels between the products: norm, router, top-k and work list, RoPE's angles. Contracts: ops/route.h.
+//
+// Maths    norm_kernel      norm.cuh
+//          router_kernel    logits[row, e] = router[e] . x[row] + bias[e] in F32
+//          score_kernel     both, for up to 256 rows: sum_i x_i g_i w_i, then the norm's factor
+//          choose_kernel    both, top-k and work list, for up to 8 rows
+//          route_kernel     top-k and work list for up to 64 rows; beyond, top_k_kernel and plan_kernel
+//          rotations_kernel cosine and sine of position * frequency, in double
+// Shapes   hidden a multiple of 4. plan(): counts [warps][experts] in shared memory. Each warp counts its
+//          part of the pairs; a scan over warps and experts gives each a first permuted row, and the warp
+//          numbers its pairs.
+//
+// Grid     norm: a CTA a row. router: a warp 1 expert and row, or 8 experts x 4 rows. score: 2 or 4 experts
+//          x rows in steps of the grid's y. choose: a warp an expert x a row. route, plan: one CTA. top_k:
+//          a warp a row.
+//
+// Barriers __syncthreads() only. score_kernel alternates between two scratch buffers, so one a row is enough.
+// Ordering score_kernel and choose_kernel load weights before the wait for the predecessor. choose_kernel:
+//          a CTA's logits, then __threadfence(), then an atomic count of arrivals; the CTA that arrives
+//          last reads all logits behind another fence, and sets the count back to 0.
+// Resident No CTA waits for another: the last to arrive does the rest.
+//
+// Bytes    norm: the row, its outputs, deferred expert rows. router: the router's weights once per 4 rows.
+//          score: once per CTA along y. Shared memory: 4 hidden bytes, or plan()'s counts (32 KB), or
+//          scratch.
+// Floor    latency: one or two dependent reads and a launch. The router's weights of gpt-oss are 0.4 to 1.5
+//          MB.
 #include "backend/cuda/kernels/common/norm.cuh"
 #include "backend/cuda/kernels/common/work_list.cuh"
 
@@ -40,7 +67,7 @@ __global__ void router_kernel(const Router p) {
   };
   float sum[kExperts][kRows] = {};
   for (int i = lane; i < quads; i += 32) {
-    float4 w[kExperts], x[kRows];  // all under way at once
+    float4 w[kExperts], x[kRows];  // all in flight at once
 #pragma unroll
     for (int e = 0; e < kExperts; ++e) w[e] = __ldg(row_of(p.weight, first_expert + e, p.experts) + i);
 #pragma unroll
@@ -74,12 +101,12 @@ __global__ void __launch_bounds__(256) top_k_kernel(const Route p) {
 
 // What experts have.
 struct Sizes {
-  int slots, jobs, starts;
+  int permuted_rows, work_tiles, starts;
 };
 __device__ Sizes operator+(const Sizes& a, const Sizes& b) {
-  return {a.slots + b.slots, a.jobs + b.jobs, a.starts + b.starts};
+  return {a.permuted_rows + b.permuted_rows, a.work_tiles + b.work_tiles, a.starts + b.starts};
 }
-// Over the first warps of the block, in all its threads: the sum of the threads before, and of all.
+// Over the first warps of the CTA, in all its threads: the sum of the threads before, and of all.
 struct Scan {
   Sizes before, total;
 };
@@ -87,7 +114,8 @@ __device__ Scan block_scan(const Sizes& x, int warps, Sizes* scratch) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   Sizes sum = x;
   for (int offset = 1; offset < 32; offset *= 2) {
-    const Sizes below = {__shfl_up_sync(~0u, sum.slots, offset), __shfl_up_sync(~0u, sum.jobs, offset),
+    const Sizes below = {__shfl_up_sync(~0u, sum.permuted_rows, offset),
+                         __shfl_up_sync(~0u, sum.work_tiles, offset),
                          __shfl_up_sync(~0u, sum.starts, offset)};
     if (lane >= offset) sum = sum + below;
   }
@@ -100,7 +128,7 @@ __device__ Scan block_scan(const Sizes& x, int warps, Sizes* scratch) {
   }
   __syncthreads();
   const Sizes to = base + sum;
-  return {{to.slots - x.slots, to.jobs - x.jobs, to.starts - x.starts}, total};
+  return {{to.permuted_rows - x.permuted_rows, to.work_tiles - x.work_tiles, to.starts - x.starts}, total};
 }
 
 // Warps that plan: each counts a part of the pairs for itself, and what they counted is added up one after
@@ -144,22 +172,22 @@ __device__ void plan(const Route& p, const int* ids, int warps, int* counts, Siz
     for (int w = 0; w < warps && expert < p.experts; ++w) count += counts[w * p.experts + expert];
     const Pieces pieces(p, count);
     const int planning = (min(p.experts - first, static_cast<int>(blockDim.x)) + 31) / 32;
-    const Scan scan = block_scan({count, pieces.jobs(), pieces.starts()}, planning, scratch);
+    const Scan scan = block_scan({count, pieces.work_tiles(), pieces.starts()}, planning, scratch);
     const Sizes at = done + scan.before;
-    pieces.write(p.jobs + at.jobs, expert, at.slots, at.starts);
-    for (int w = 0, slot = at.slots; w < warps && expert < p.experts; ++w) {
+    pieces.write(p.work_tiles + at.work_tiles, expert, at.permuted_rows, at.starts);
+    for (int w = 0, permuted_row = at.permuted_rows; w < warps && expert < p.experts; ++w) {
       const int n = counts[w * p.experts + expert];
-      counts[w * p.experts + expert] = slot, slot += n;
+      counts[w * p.experts + expert] = permuted_row, permuted_row += n;
     }
     done = done + scan.total;
   }
-  if (threadIdx.x == 0) *p.job_count = done.jobs;
+  if (threadIdx.x == 0) *p.work_tile_count = done.work_tiles;
   __syncthreads();
   for_pairs([&](int pair, int expert, int rank, int equals) {
-    const int slot = expert >= 0 ? mine[expert] + rank : 0;
+    const int permuted_row = expert >= 0 ? mine[expert] + rank : 0;
     __syncwarp();
     if (expert < 0) return;
-    p.slots[pair] = slot, p.slot_rows[slot] = pair / p.top_k;
+    p.permuted_rows[pair] = permuted_row, p.source_rows[permuted_row] = pair / p.top_k;
     if (rank == 0) mine[expert] += equals;
   });
 }
@@ -172,7 +200,7 @@ __global__ void __launch_bounds__(1024) plan_kernel(const Route p, int warps) {
   plan(p, p.ids, warps, plan_counts, scratch);
 }
 
-// Both in one block, for the rows of decoding.
+// Both in one CTA, for the rows of decoding.
 constexpr int kRoutedAtOnce = 64;
 __global__ void __launch_bounds__(1024) route_kernel(const Route p, int warps) {
   extern __shared__ int route_ids[];  // [pairs], then the plan's counts
@@ -183,9 +211,8 @@ __global__ void __launch_bounds__(1024) route_kernel(const Route p, int warps) {
   plan(p, route_ids, warps, route_ids + p.rows * p.top_k, scratch);
 }
 
-// Norm, router and route in one kernel, for the few rows of decoding: a warp an expert, whose weights are
-// read while the kernel before still runs; every block norms its row for itself, and the last block to arrive
-// routes all rows.
+// Norm, router and route in one kernel, for decoding: a warp an expert, whose weights are read while the
+// predecessor still runs. Every CTA norms its row for itself, and the last CTA to arrive routes all rows.
 constexpr int kRouterLoads = 24;  // float4 a lane: hidden up to 3,072
 __global__ void __launch_bounds__(kNormThreads)
     choose_kernel(const Norm n, const Router r, const Route t, int* arrived) {
@@ -229,7 +256,7 @@ __global__ void __launch_bounds__(kNormThreads)
 }
 
 // Norm and router for the rows of decoding, as short as can be, because nothing runs beside it: kScored
-// experts a block, whose weights are in registers before the kernel waits; the logits of a row are summed
+// experts a CTA, whose weights are in registers before the kernel waits; the logits of a row are summed
 // before the norm's factor is known, so that one meeting of the threads serves all sums.
 constexpr int kScoreLoads = 6;  // float4 a thread: hidden up to 3,072
 template <int kScored>
@@ -282,7 +309,7 @@ __device__ __forceinline__ void load_row(const Norm& n, int row, float4 (&x)[kSc
   }
 }
 
-// A block has rows blockIdx.y, blockIdx.y + gridDim.y, ...
+// A CTA has rows blockIdx.y, blockIdx.y + gridDim.y, ...
 template <int kScored>
 __global__ void __launch_bounds__(kNormThreads) score_kernel(const Norm n, const Router r) {
   __shared__ float scratch[2][kNormThreads / 32][kScored + 1];
@@ -294,7 +321,7 @@ __global__ void __launch_bounds__(kNormThreads) score_kernel(const Norm n, const
   scores.load(n, r, first);
   launch_dependents();
   wait_for_predecessor();
-  for (int row = blockIdx.y, turn = 0; row < n.rows; row += gridDim.y, turn ^= 1) {
+  for (int row = blockIdx.y, buffer = 0; row < n.rows; row += gridDim.y, buffer ^= 1) {
     float4 x[kScoreLoads];
     load_row(n, row, x);
     float sum[kScored + 1] = {};
@@ -305,11 +332,11 @@ __global__ void __launch_bounds__(kNormThreads) score_kernel(const Norm n, const
       float own = sum[0];
 #pragma unroll
       for (int e = 1; e <= kScored; ++e) own = lane == e ? sum[e] : own;
-      scratch[turn][warp][lane] = own;
+      scratch[buffer][warp][lane] = own;
     }
     __syncthreads();
     const auto total = [&](int e) {
-      const auto& s = scratch[turn];
+      const auto& s = scratch[buffer];
       return (s[0][e] + s[1][e]) + (s[2][e] + s[3][e]);
     };
     const float mean = total(kScored) / static_cast<float>(n.hidden), scale = rsqrtf(mean + n.eps);
@@ -351,7 +378,7 @@ Status run_score(const Norm& n, const Router& r, cudaStream_t stream) {
 }
 Status score(const Norm& n, const Router& r, cudaStream_t stream) {
   static_assert(kNormThreads == 128, "score_kernel adds four warps");
-  // One row: a thread has little to load, and blocks are few even so.
+  // One row: a thread has little to load, and there are few CTAs even so.
   return n.rows == 1 ? run_score<2>(n, r, stream) : run_score<4>(n, r, stream);
 }
 Status choose(const Norm& n, const Router& r, const Route& t, int* arrived, cudaStream_t stream) {
@@ -366,7 +393,7 @@ Status router(const Router& p, cudaStream_t stream) {
   return launch(router_kernel<8, 4>, dim3((p.experts + 31) / 32, (p.rows + 3) / 4), dim3(128), 0, stream, p);
 }
 
-int max_jobs(int rows, int experts, int top_k, int tile) {
+int max_work_tiles(int rows, int experts, int top_k, int tile) {
   const int pairs = rows * top_k;
   return min(pairs, min(experts, pairs) + pairs / tile);
 }

@@ -1,11 +1,27 @@
-// A token from a row of logits, without sorting it.
+// Samples a token from each row of logits, without sorting it.
 //
-// A cluster of thread blocks shares a row. Every question to the distribution (the k likeliest, the nucleus,
-// where the random number falls) is the same one: which token is the last of the shortest prefix, in an order
-// of all tokens, that reaches a count or a mass. A token's key is its place in that order; a histogram over
-// the key's upper ten bits finds the bin in which the prefix ends, and so on with the next ten bits until the
-// bin holds few enough tokens to compare each with each. The first histogram answers all questions to one
-// order; the tokens whose log-probabilities are told have an order of their own.
+// Maths    ops/sample.h and core/batch.h say which token. Every question (the k likeliest, the nucleus,
+//          where the random number falls) is the same one: which token is the last of the shortest prefix,
+//          in an order of all tokens, that reaches a count or a mass. A token's key is its place in that
+//          order. A histogram over the key's upper ten bits finds the bin in which the prefix ends, then
+//          the next ten bits, until the bin has at most kListed tokens, which are compared each with each.
+//          The first histogram answers all questions to one order; the tokens whose log-probabilities are
+//          wanted have an order of their own.
+// Shapes   logits [rows, vocab] F32, vocab up to 2^18; a mass is an integer in 2^-33 of the likeliest token's
+//
+// Grid     y: row; x: a cluster of 8 CTAs, each with an eighth of the row
+// CTA      1,024 threads, alike; thread t also has bin t of the histogram. Rank 0 lists tokens and writes
+//          the result.
+//
+// Barriers __syncthreads() in a CTA, cluster.sync() before a CTA reads another's shared memory, before a
+//          histogram is cleared, and at the end: a CTA must not end while others read its memory.
+// Ordering Histograms and lists are filled by atomics whose order varies. Sums of integers do not depend on
+//          it, nor does a comparison of each with each; log_sum_exp() adds in a fixed order. The host reads
+//          results after the step's event.
+// Resident The CTAs of a cluster are scheduled together; clusters do not wait for each other.
+//
+// Bytes    a row as often as ops/sample.h says, from L2 but for the first time. Shared memory: 17 KB.
+// Floor    latency: each pass over the row takes a round of loads and two or three barriers of the cluster.
 #include <cooperative_groups.h>
 
 #include "backend/cuda/kernels/common/launch.cuh"
@@ -26,13 +42,13 @@ constexpr double kFar = 32;                      // temperatures below the top
 constexpr double kReach = kFar * (1 - 0x1p-53);  // the number before
 constexpr double kAnywhere = 1e39;               // further than two floats can be apart
 constexpr int kListed = 256;
-// A mass is a probability over the likeliest token's, in 2^-33, and summed in two halves of 32 bits: a block
+// A mass is a probability over the likeliest token's, in 2^-33, and summed in two halves of 32 bits: a CTA
 // has at most 2^15 tokens of the row, an upper half at most 2^16.
 constexpr float kMassOne = 8589934592.0f;
 constexpr int kHalf = 17;
 constexpr uint64_t kNotFinite = ~uint64_t{0};
 
-// How many tokens and how likely they are together.
+// How many tokens, and how likely they are together.
 struct Measure {
   uint64_t count = 0, mass = 0;
 };
@@ -44,13 +60,13 @@ struct Listed {
   uint64_t key, mass;
 };
 
-struct Shared {
+struct SampleShared {
   uint32_t count[kBins], low[kBins], high[kBins];
   Measure warps[kWarps];
   uint64_t best[kWarps];
   uint64_t block_best;
   double sums[kWarps], block_sum;
-  Listed list[kListed];  // of the cluster's first block
+  Listed list[kListed];  // of the cluster's first CTA
   uint32_t listed;
   // Where the prefix ends: the bin, what lies before it and what it holds; or the token.
   int bin;
@@ -60,17 +76,17 @@ struct Shared {
 
 // Tokens that may hold what is looked for: by their logits or, in the order of ids, by these. Generous at the
 // ends; what is in it is looked at closely.
-struct Range {
+struct LogitRange {
   float least = -INFINITY, most = INFINITY;
   int first = 0, last = kMostSampledVocab;
   __device__ bool has(float v, int id) const { return v >= least && v <= most && id >= first && id < last; }
 };
 
-// By id; by likelihood, as finely as it matters to a draw and as far as kFar; by the logit itself.
+// By id; by likelihood, as finely as it matters to sampling and as far as kFar; by the logit itself.
 enum class Order { kIds, kLikelihood, kLogits };
 
-// The part of a row that a block has, and how the row's tokens are weighed and ordered.
-struct Row {
+// The part of a row that a CTA has, and how the row's tokens are weighed and ordered.
+struct LogitRow {
   const float* logits;
   int first, last;
   float top = 0;
@@ -101,7 +117,7 @@ struct Row {
     return from_ordered_key(~static_cast<uint32_t>(key >> kIdBits));
   }
   // The tokens with a first digit of `bin`.
-  __device__ Range range(int bin) const {
+  __device__ LogitRange range(int bin) const {
     if (order == Order::kIds)
       return {.first = bin << (kIdBits - kDigit), .last = (bin + 1) << (kIdBits - kDigit)};
     const auto at = [&](double x) { return static_cast<float>(top - x * (kFar / kBins) * temperature); };
@@ -111,7 +127,7 @@ struct Row {
   __device__ static uint64_t mass(double x) {
     return static_cast<uint64_t>(__expf(static_cast<float>(-x)) * kMassOne + 0.5f);
   }
-  // Calls body(logit, id) for every token of the block, kAhead loads ahead of the arithmetic and all lanes of
+  // Calls body(logit, id) for every token of the CTA, kAhead loads ahead of the arithmetic and all lanes of
   // a warp together: -infinity behind the last. 25 rounds make up 201,088 tokens.
   template <int kAhead, typename Body>
   __device__ void each_logit(Body&& body) const {
@@ -126,7 +142,7 @@ struct Row {
   }
   // Calls body(logit, x, id) for every token that counts.
   template <typename Body>
-  __device__ void each(const Range& range, Body&& body) const {
+  __device__ void each(const LogitRange& range, Body&& body) const {
     each_logit<9>([&](float v, int id) {
       if (!range.has(v, id)) return;
       const double x = below(v);
@@ -136,7 +152,7 @@ struct Row {
 };
 
 // The largest logit of the row and its token, the lowest of equals, or kNotFinite.
-__device__ uint64_t find_best(const cg::cluster_group& cluster, const Row& row, Shared& s) {
+__device__ uint64_t find_best(const cg::cluster_group& cluster, const LogitRow& row, SampleShared& s) {
   uint64_t best = 0;
   row.each_logit<25>([&](float v, int id) {
     if (id < row.last)
@@ -155,42 +171,42 @@ __device__ uint64_t find_best(const cg::cluster_group& cluster, const Row& row, 
   return best;
 }
 
-__device__ void add(Shared& s, int bin, uint32_t count, uint32_t low, uint32_t high) {
+__device__ void add(SampleShared& s, int bin, uint32_t count, uint32_t low, uint32_t high) {
   atomicAdd(&s.count[bin], count);
   atomicAdd(&s.low[bin], low);
   atomicAdd(&s.high[bin], high);
 }
-__device__ void add(Shared& s, int bin, uint64_t mass) {
+__device__ void add(SampleShared& s, int bin, uint64_t mass) {
   add(s, bin, 1, mass & ((1u << kHalf) - 1), static_cast<uint32_t>(mass >> kHalf));
 }
 
-// What the row has in the thread's bin, once every block has filled its histogram.
-__device__ Measure gather(const cg::cluster_group& cluster, Shared& s) {
+// What the row has in the thread's bin, once every CTA has filled its histogram.
+__device__ Measure gather(const cg::cluster_group& cluster, SampleShared& s) {
   const int t = static_cast<int>(threadIdx.x);
   cluster.sync();
   Measure sum;
 #pragma unroll
   for (int b = 0; b < kCluster; ++b) {
-    const Shared& other = *cluster.map_shared_rank(&s, b);
+    const SampleShared& other = *cluster.map_shared_rank(&s, b);
     sum = sum + Measure{other.count[t], (static_cast<uint64_t>(other.high[t]) << kHalf) + other.low[t]};
   }
   return sum;
 }
 
-__device__ void clear(const cg::cluster_group& cluster, Shared& s) {
+__device__ void clear(const cg::cluster_group& cluster, SampleShared& s) {
   cluster.sync();  // nobody reads the histogram before this one any more
   s.count[threadIdx.x] = s.low[threadIdx.x] = s.high[threadIdx.x] = 0;
   __syncthreads();
 }
 
 // By the first digit. Where a warp's tokens all fall into one bin they are added up before.
-__device__ Measure first_histogram(const cg::cluster_group& cluster, const Row& row, Shared& s) {
+__device__ Measure first_histogram(const cg::cluster_group& cluster, const LogitRow& row, SampleShared& s) {
   clear(cluster, s);
   row.each_logit<9>([&](float v, int id) {
     constexpr uint32_t kAll = 0xFFFFFFFFu;
     const double x = row.below(v);
     const int bin = x <= row.reach ? row.bin(x, id) : -1;
-    const uint64_t mass = Row::mass(x);
+    const uint64_t mass = LogitRow::mass(x);
     if (!__all_sync(kAll, bin == __shfl_sync(kAll, bin, 0))) {
       if (bin >= 0) add(s, bin, mass);
     } else if (bin >= 0) {
@@ -204,18 +220,19 @@ __device__ Measure first_histogram(const cg::cluster_group& cluster, const Row& 
 
 // By a later digit, of the tokens in `range` whose keys begin with `prefix`; shift: bits of a key behind the
 // digit.
-__device__ Measure histogram(const cg::cluster_group& cluster, const Row& row, const Range& range,
-                             uint64_t prefix, int shift, Shared& s) {
+__device__ Measure histogram(const cg::cluster_group& cluster, const LogitRow& row, const LogitRange& range,
+                             uint64_t prefix, int shift, SampleShared& s) {
   clear(cluster, s);
   row.each(range, [&](float v, double x, int id) {
     const uint64_t key = row.key(v, x, id);
-    if (key >> shift >> kDigit == prefix) add(s, static_cast<int>(key >> shift) & (kBins - 1), Row::mass(x));
+    if (key >> shift >> kDigit == prefix)
+      add(s, static_cast<int>(key >> shift) & (kBins - 1), LogitRow::mass(x));
   });
   return gather(cluster, s);
 }
 
 // The sum over the threads up to this one.
-__device__ Measure scan(Measure own, Shared& s) {
+__device__ Measure scan(Measure own, SampleShared& s) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const auto in_warp = [&](Measure m) {
     for (int offset = 1; offset < 32; offset *= 2) {
@@ -235,7 +252,7 @@ __device__ Measure scan(Measure own, Shared& s) {
 }
 
 // A prefix is asked for by the tokens or by the mass that it must reach.
-struct Target {
+struct PrefixTarget {
   uint64_t Measure::*by;
   uint64_t value;
   __device__ bool ends(const Measure& before, const Measure& with) const {
@@ -253,14 +270,14 @@ struct Prefix {
 struct Bin {
   uint64_t prefix = 0;
   int shift = kKeyBits - kDigit;
-  Range range;
+  LogitRange range;
   Measure before;  // of the tokens that come before
 };
 
-// Narrows to a bin of a few tokens in which the shortest prefix ends that reaches the target, as the whole
-// row must. first: the row's first histogram.
-__device__ Bin find_bin(const cg::cluster_group& cluster, const Row& row, Measure first, const Target& target,
-                        int few, Shared& s) {
+// The bin in which the shortest prefix ends that reaches the target, narrowed until it has at most `most`
+// tokens. The whole row must reach the target. first: the row's first histogram.
+__device__ Bin find_bin(const cg::cluster_group& cluster, const LogitRow& row, Measure first,
+                        const PrefixTarget& target, int most, SampleShared& s) {
   Bin bin;
   for (Measure own = first;; own = histogram(cluster, row, bin.range, bin.prefix, bin.shift, s)) {
     const Measure with = bin.before + scan(own, s);
@@ -271,30 +288,30 @@ __device__ Bin find_bin(const cg::cluster_group& cluster, const Row& row, Measur
     bin.prefix = bin.prefix << kDigit | static_cast<uint64_t>(s.bin);
     if (bin.shift == kKeyBits - kDigit) bin.range = row.range(s.bin);
     bin.before = s.before;
-    if (s.within.count <= few) return bin;
+    if (s.within.count <= most) return bin;
     bin.shift -= kDigit;
   }
 }
 
-// Lists the tokens in `range` whose keys are wanted in the memory of the cluster's first block, at most
-// kListed: how many.
+// Lists the tokens in `range` whose keys are wanted, in the first CTA's memory, and returns how many there
+// are: at most kListed.
 template <typename Wants>
-__device__ int list_tokens(const cg::cluster_group& cluster, const Row& row, const Range& range,
-                           Wants&& wants, Shared& s) {
+__device__ int list_tokens(const cg::cluster_group& cluster, const LogitRow& row, const LogitRange& range,
+                           Wants&& wants, SampleShared& s) {
   if (threadIdx.x == 0) s.listed = 0;
   cluster.sync();
-  Shared& list = *cluster.map_shared_rank(&s, 0);
+  SampleShared& list = *cluster.map_shared_rank(&s, 0);
   row.each(range, [&](float v, double x, int id) {
     const uint64_t key = row.key(v, x, id);
-    if (wants(key)) list.list[atomicAdd(&list.listed, 1u)] = {key, Row::mass(x)};
+    if (wants(key)) list.list[atomicAdd(&list.listed, 1u)] = {key, LogitRow::mass(x)};
   });
   cluster.sync();
   return static_cast<int>(list.listed);
 }
 
-// The few tokens of a bin compared each with each by kTogether threads a token.
-__device__ Prefix last_of_few(const cg::cluster_group& cluster, const Row& row, const Bin& bin,
-                              const Target& target, Shared& s) {
+// The end of the prefix, by comparing a bin's tokens each with each, kTogether threads a token.
+__device__ Prefix last_of_listed(const cg::cluster_group& cluster, const LogitRow& row, const Bin& bin,
+                                 const PrefixTarget& target, SampleShared& s) {
   constexpr int kTogether = kThreads / kListed;
   const int entry = static_cast<int>(threadIdx.x) / kTogether,
             part = static_cast<int>(threadIdx.x) % kTogether;
@@ -315,50 +332,51 @@ __device__ Prefix last_of_few(const cg::cluster_group& cluster, const Row& row, 
   with = bin.before + with;
   if (part == 0 && entry < count && target.ends({with.count - 1, with.mass - own.mass}, with)) {
     s.within = with;
-    s.token = Row::id_of(own.key);
+    s.token = LogitRow::id_of(own.key);
   }
   cluster.sync();
   return {s.within.mass, s.token};
 }
 
 // The shortest prefix that reaches the target.
-__device__ Prefix find_prefix(const cg::cluster_group& cluster, const Row& row, Measure first,
-                              const Target& target, Shared& s) {
-  return last_of_few(cluster, row, find_bin(cluster, row, first, target, kListed, s), target, s);
+__device__ Prefix find_prefix(const cg::cluster_group& cluster, const LogitRow& row, Measure first,
+                              const PrefixTarget& target, SampleShared& s) {
+  return last_of_listed(cluster, row, find_bin(cluster, row, first, target, kListed, s), target, s);
 }
 
-// The sum over the block's threads.
-__device__ Measure total_of(Measure own, Shared& s) {
+// The sum over the CTA's threads.
+__device__ Measure total_of(Measure own, SampleShared& s) {
   scan(own, s);
   return s.warps[kWarps - 1];
 }
 
-__device__ int32_t draw_token(const cg::cluster_group& cluster, Row row, const Draw& how, Shared& s) {
-  const bool nucleus = how.top_p < 1;
-  row.temperature = how.temperature, row.per_temperature = 1 / how.temperature;
-  row.order = nucleus || how.top_k > 0 ? Order::kLikelihood : Order::kIds;
-  const double reach = fmin(-how.least, kReach);
+__device__ int32_t sample_token(const cg::cluster_group& cluster, LogitRow row, const DeviceSampling& params,
+                                SampleShared& s) {
+  const bool nucleus = params.top_p < 1;
+  row.temperature = params.temperature, row.per_temperature = 1 / params.temperature;
+  row.order = nucleus || params.top_k > 0 ? Order::kLikelihood : Order::kIds;
+  const double reach = fmin(-params.least, kReach);
   if (!nucleus) row.reach = reach;
   Measure bins = first_histogram(cluster, row, s);
   const Measure all = total_of(bins, s);
   uint64_t kept = all.mass;
-  if (how.top_k > 0 && how.top_k < all.count)
-    kept = find_prefix(cluster, row, bins, {&Measure::count, static_cast<uint64_t>(how.top_k)}, s).mass;
+  if (params.top_k > 0 && params.top_k < all.count)
+    kept = find_prefix(cluster, row, bins, {&Measure::count, static_cast<uint64_t>(params.top_k)}, s).mass;
   if (nucleus) {
-    const auto share = static_cast<uint64_t>(ceil(how.top_p * static_cast<double>(kept)));
+    const auto share = static_cast<uint64_t>(ceil(params.top_p * static_cast<double>(kept)));
     kept = find_prefix(cluster, row, bins, {&Measure::mass, max(share, uint64_t{1})}, s).mass;
-    if (-how.least < kFar) {
+    if (-params.least < kFar) {
       row.reach = reach;
       bins = first_histogram(cluster, row, s);
       kept = min(kept, total_of(bins, s).mass);
     }
   }
-  const auto place = static_cast<uint64_t>(how.uniform * static_cast<double>(kept));
+  const auto place = static_cast<uint64_t>(params.uniform * static_cast<double>(kept));
   return find_prefix(cluster, row, bins, {&Measure::mass, place + 1}, s).token;
 }
 
 // The logarithm of the sum of e to the power of every logit, added in an order that nothing changes.
-__device__ double log_sum_exp(const cg::cluster_group& cluster, const Row& row, Shared& s) {
+__device__ double log_sum_exp(const cg::cluster_group& cluster, const LogitRow& row, SampleShared& s) {
   double sum = 0;
   row.each_logit<5>([&](float v, int) { sum += exp(static_cast<double>(v) - row.top); });
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, offset);
@@ -375,8 +393,8 @@ __device__ double log_sum_exp(const cg::cluster_group& cluster, const Row& row, 
 }
 
 // The n likeliest; n: 1 to as many tokens as the row has.
-__device__ void tell_likeliest(const cg::cluster_group& cluster, Row row, int n, SampleResult::Entry* top,
-                               Shared& s) {
+__device__ void find_likeliest(const cg::cluster_group& cluster, LogitRow row, int n,
+                               SampleResult::Entry* top, SampleShared& s) {
   row.order = Order::kLogits, row.reach = kAnywhere;
   const Measure bins = first_histogram(cluster, row, s);
   Bin bin = find_bin(cluster, row, bins, {&Measure::count, static_cast<uint64_t>(n)}, kListed - n, s);
@@ -388,68 +406,71 @@ __device__ void tell_likeliest(const cg::cluster_group& cluster, Row row, int n,
     const uint64_t own = s.list[entry].key;
     int place = 0;
     for (int i = 0; i < count; ++i) place += s.list[i].key < own ? 1 : 0;
-    if (place < n) top[place] = {Row::id_of(own), Row::logit_of(own)};
+    if (place < n) top[place] = {LogitRow::id_of(own), LogitRow::logit_of(own)};
   }
 }
 
 // Not inlined: rows that do not ask would pay with 80 bytes of spilled registers for 20.
-__device__ __noinline__ void tell_logprobs(Row row, int32_t token, int n, SampleResult& told, Shared& s) {
+__device__ __noinline__ void find_logprobs(LogitRow row, int32_t token, int n, SampleResult& result,
+                                           SampleShared& s) {
   const cg::cluster_group cluster = cg::this_cluster();
   const double normalizer = log_sum_exp(cluster, row, s);
   if (cluster.block_rank() == 0 && threadIdx.x == 0)
-    told.logit = row.logits[token], told.normalizer = normalizer;
-  if (n > 0) tell_likeliest(cluster, row, n, told.top, s);
+    result.logit = row.logits[token], result.normalizer = normalizer;
+  if (n > 0) find_likeliest(cluster, row, n, result.top, s);
 }
 
-__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads) draw_kernel(const SampleRows p) {
-  __shared__ Shared s;
+__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads)
+    sample_kernel(const SampleRows p) {
+  __shared__ SampleShared s;
   const cg::cluster_group cluster = cg::this_cluster();
   const int index = static_cast<int>(blockIdx.y), part = (p.vocab + kCluster * 32 - 1) / (kCluster * 32) * 32;
   const int rank = static_cast<int>(cluster.block_rank());
-  Row row{.logits = p.logits + static_cast<int64_t>(index) * p.vocab,
-          .first = rank * part,
-          .last = min(p.vocab, (rank + 1) * part)};
+  LogitRow row{.logits = p.logits + static_cast<int64_t>(index) * p.vocab,
+               .first = rank * part,
+               .last = min(p.vocab, (rank + 1) * part)};
   wait_for_predecessor();
   const uint64_t best = find_best(cluster, row, s);
   int32_t token = best == kNotFinite ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(best));
-  SampleResult& told = p.told[*p.turn * p.stride + index];
+  SampleResult& result = p.results[*p.result_buffer * p.stride + index];
   int32_t likeliest = -1;
   if (token >= 0) {
-    const Draw& how = p.how[index];
+    const DeviceSampling& params = p.sampling[index];
     row.top = from_ordered_key(static_cast<uint32_t>(best >> 32));
-    if (how.temperature > 0) token = draw_token(cluster, row, how, s);
-    if (how.logprobs >= 0) {
-      likeliest = min(how.logprobs, p.vocab);
-      tell_logprobs(row, token, likeliest, told, s);
+    if (params.temperature > 0) token = sample_token(cluster, row, params, s);
+    if (params.logprobs >= 0) {
+      likeliest = min(params.logprobs, p.vocab);
+      find_logprobs(row, token, likeliest, result, s);
     }
   }
   if (rank == 0 && threadIdx.x == 0) {
-    p.drawn[index] = told.token = token;
-    told.fault = *p.fault, told.likeliest = likeliest;
+    p.sampled_tokens[index] = result.token = token;
+    result.fault = *p.fault, result.likeliest = likeliest;
   }
-  cluster.sync();  // the others may still be reading this block's memory
+  cluster.sync();  // the others may still be reading this CTA's memory
 }
 
-__global__ void feed_kernel(const Feed p) {
+__global__ void step_inputs_kernel(const StepInputs p) {
   const int stride = static_cast<int>(gridDim.x * blockDim.x);
   for (int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); i < p.count; i += stride) {
     const int row = i - p.tokens;
-    const int source = row >= 0 && row < p.rows ? p.packed[p.sources + row] : -1;
-    // A row whose token could not be drawn ends when the host hears of it.
-    p.inputs[i] = source < 0 ? p.packed[i] : max(p.drawn[source], 0);
+    const int source = row >= 0 && row < p.rows ? p.packed[p.token_sources + row] : -1;
+    // A row whose token could not be sampled ends once the host has its result.
+    p.inputs[i] = source < 0 ? p.packed[i] : max(p.sampled_tokens[source], 0);
   }
 }
 
 }  // namespace
 
-Status feed(const Feed& p, cudaStream_t stream) {
-  constexpr int kFeedThreads = 256, kMostBlocks = 64;
-  feed_kernel<<<min(kMostBlocks, (p.count + kFeedThreads - 1) / kFeedThreads), kFeedThreads, 0, stream>>>(p);
+Status copy_step_inputs(const StepInputs& p, cudaStream_t stream) {
+  constexpr int kInputThreads = 256, kMostBlocks = 64;
+  step_inputs_kernel<<<min(kMostBlocks, (p.count + kInputThreads - 1) / kInputThreads), kInputThreads, 0,
+                       stream>>>(p);
   return check(cudaGetLastError(), "step inputs");
 }
 
-Status draw(const SampleRows& p, cudaStream_t stream) {
-  return launch(draw_kernel, dim3(kCluster, p.rows), dim3(kThreads), 0, stream, p);
+Status sample(const SampleRows& p, cudaStream_t stream) {
+  return launch(sample_kernel, dim3(kCluster, p.rows), dim3(kThreads), 0, stream, p);
 }
 
 }  // namespace moesaic::cuda

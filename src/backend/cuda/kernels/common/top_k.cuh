@@ -1,4 +1,9 @@
-// The choice of experts of one row, by a warp.
+// Top-k of one row's logits and the softmax of the chosen, by a warp.
+//
+// Maths    the k largest logits, the lowest index first among equals; weights = softmax over these k
+// Shapes   up to 32 kPerLane experts: lane l has the logits l, l + 32, .. as ordered keys. Lane i ends with
+//          the i-th choice; i < k <= 32.
+// Roles    one warp, all lanes; reductions and shuffles, no shared memory
 #pragma once
 
 #include "backend/cuda/kernels/common/launch.cuh"

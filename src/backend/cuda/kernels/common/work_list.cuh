@@ -1,4 +1,17 @@
-// How a thread block chooses the experts of rows and makes the list of jobs.
+// How a CTA makes the work list: (row, choice) pairs are permuted into groups by expert, and each expert's
+// group is cut into work tiles.
+//
+// Maths    permuted row of a pair = pairs of lower experts + earlier pairs of its expert. Within an expert
+//          the order of rows is kept, so the list does not depend on the order in which threads run.
+// Shapes   Route (ops/route.h) names the arrays. Pieces: an expert's rows in work tiles of `tile` rows, or
+//          of about equal length (`even`); WorkTile::start adds up their widths. SmallPlan: up to 256
+//          pairs.
+// CTA      top_k_rows(): a warp a row. SmallPlan::plan(): a thread an expert, then a thread a pair; at
+//          least as many threads as experts.
+// Barriers __syncthreads() between the steps; all threads must call
+// Ordering atomicOr on shared memory only sets bits: its order does not show. What is written to global
+//          memory is there for other threads of the CTA after the next barrier, and for later kernels.
+// Shared   SmallPlan: 36 bytes an expert
 #pragma once
 
 #include "backend/cuda/kernels/common/launch.cuh"
@@ -16,7 +29,7 @@ __device__ void top_k_row(const Route& p, int row, int lane, int32_t* ids) {
   });
 }
 
-// All rows, by one block: a warp reads its next row's logits while it chooses.
+// All rows, by one CTA: a warp reads its next row's logits while it chooses.
 template <int kMostExperts>
 __device__ void top_k_rows(const Route& p, int32_t* ids) {
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
@@ -36,7 +49,7 @@ __device__ void top_k_rows(const Route& p, int32_t* ids) {
   __syncthreads();
 }
 
-// What an expert's slots are cut into.
+// What an expert's permuted rows are cut into.
 struct Pieces {
   int size, full, last;
   __device__ Pieces(const Route& p, int count) {
@@ -44,27 +57,27 @@ struct Pieces {
     size = p.even && parts > 0 ? min(p.tile, tile_width((count + parts - 1) / parts)) : p.tile;
     full = count / size, last = count % size;
   }
-  __device__ int jobs() const { return full + (last > 0); }
+  __device__ int work_tiles() const { return full + (last > 0); }
   __device__ int starts() const { return full * size + (last > 0 ? tile_width(last) : 0); }
-  // first, start: of the expert's first job.
-  __device__ void write(Job* jobs, int expert, int first, int start) const {
-    for (int j = 0; j < full; ++j) jobs[j] = {expert, first + j * size, size, start + j * size};
-    if (last > 0) jobs[full] = {expert, first + full * size, last, start + full * size};
+  // first, start: of the expert's first work tile.
+  __device__ void write(WorkTile* work_tiles, int expert, int first, int start) const {
+    for (int j = 0; j < full; ++j) work_tiles[j] = {expert, first + j * size, size, start + j * size};
+    if (last > 0) work_tiles[full] = {expert, first + full * size, last, start + full * size};
   }
 };
 
-// What route.cu's plan() makes of any number of pairs, of few and in fewer steps, by a block with at least a
-// thread an expert.
-constexpr int kFewPairs = 256;
+// The work list of up to kSmallPlanPairs pairs in fewer steps than plan() in route.cu takes for any number of
+// them.
+constexpr int kSmallPlanPairs = 256;
 template <int kExperts>
-struct FewPairs {
-  alignas(16) uint32_t takers[kExperts][kFewPairs / 32];  // of an expert: a bit a pair
-  int first[kExperts];                                    // its first slot
-  uint32_t sums[kExperts / 32 + 1];                       // of a warp's experts
+struct SmallPlan {
+  alignas(16) uint32_t takers[kExperts][kSmallPlanPairs / 32];  // of an expert: a bit a pair
+  int first[kExperts];                                          // its first permuted row
+  uint32_t sums[kExperts / 32 + 1];                             // of a warp's experts
 
   // All threads; before plan(), with a barrier between them.
   __device__ void clear(int experts) {
-    for (int i = threadIdx.x; i < experts * (kFewPairs / 32); i += blockDim.x) takers[0][i] = 0;
+    for (int i = threadIdx.x; i < experts * (kSmallPlanPairs / 32); i += blockDim.x) takers[0][i] = 0;
   }
   // ids: of the pairs. What it writes is there after the next barrier.
   __device__ void plan(const Route& p, const int32_t* ids) {
@@ -72,10 +85,10 @@ struct FewPairs {
     for (int i = threadIdx.x; i < pairs; i += blockDim.x) atomicOr(&takers[ids[i]][i / 32], 1u << i % 32);
     __syncthreads();
     int count = 0;
-    for (int i = 0; i < kFewPairs / 32 && expert < p.experts; ++i) count += __popc(takers[expert][i]);
+    for (int i = 0; i < kSmallPlanPairs / 32 && expert < p.experts; ++i) count += __popc(takers[expert][i]);
     const Pieces pieces(p, count);
-    // Slots, jobs, starts: at most 256, 256, 4,095.
-    const uint32_t mine = count | pieces.jobs() << 10 | static_cast<uint32_t>(pieces.starts()) << 20;
+    // Permuted rows, work tiles, starts: at most 256, 256, 4,095.
+    const uint32_t mine = count | pieces.work_tiles() << 10 | static_cast<uint32_t>(pieces.starts()) << 20;
     uint32_t before = mine;
     for (int offset = 1; offset < 32; offset *= 2) {
       const uint32_t below = __shfl_up_sync(~0u, before, offset);
@@ -86,17 +99,17 @@ struct FewPairs {
     __syncthreads();
     if (expert < p.experts) {
       for (int w = 0; w < expert / 32; ++w) before += sums[w];
-      const int slot = before & 1023, job = before >> 10 & 1023;
-      first[expert] = slot;
-      pieces.write(p.jobs + job, expert, slot, before >> 20);
-      if (expert == p.experts - 1) *p.job_count = job + pieces.jobs();
+      const int permuted_row = before & 1023, work_tile = before >> 10 & 1023;
+      first[expert] = permuted_row;
+      pieces.write(p.work_tiles + work_tile, expert, permuted_row, before >> 20);
+      if (expert == p.experts - 1) *p.work_tile_count = work_tile + pieces.work_tiles();
     }
     __syncthreads();
     for (int i = threadIdx.x; i < pairs; i += blockDim.x) {
       const uint32_t* bits = takers[ids[i]];
-      int slot = first[ids[i]] + __popc(bits[i / 32] & ((1u << i % 32) - 1));
-      for (int w = 0; w < i / 32; ++w) slot += __popc(bits[w]);
-      p.slots[i] = slot, p.slot_rows[slot] = i / p.top_k;
+      int permuted_row = first[ids[i]] + __popc(bits[i / 32] & ((1u << i % 32) - 1));
+      for (int w = 0; w < i / 32; ++w) permuted_row += __popc(bits[w]);
+      p.permuted_rows[i] = permuted_row, p.source_rows[permuted_row] = i / p.top_k;
     }
   }
 };

@@ -3,16 +3,16 @@
 
 #include <cstdint>
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 __device__ __forceinline__ uint32_t smem_addr(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
-// The compiler keeps it instead of computing it again: shared memory's addresses in a cluster begin with a
-// slow read of a special register.
+// Makes the compiler keep the address in a register. Otherwise it computes it again, from a special register
+// that is slow to read where there are clusters.
 __device__ __forceinline__ uint32_t kept(uint32_t address) {
   asm volatile("" : "+r"(address));
   return address;
 }
-// The compiler has them in registers by then, and does not read or compute them later.
+// Makes the compiler have these values in registers at this point, not read or compute them later.
 __device__ __forceinline__ void materialize(const uint8_t*& a, uint64_t& b, const void* c, int d) {
   asm volatile("" : "+l"(a), "+l"(b) : "l"(c), "r"(d));
 }
@@ -74,10 +74,10 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t b, uint32_t parity) {
 __device__ __forceinline__ void mbarrier_wait(uint64_t* b, uint32_t parity) {
   mbarrier_wait(smem_addr(b), parity);
 }
-// A warp arrives by its first lane, behind __syncwarp(), for what all its lanes have read and written, and
-// a bulk copy may then overwrite what they have read. racecheck takes only the arriving lane's accesses for
-// ordered by that, and asks for a fence between reads and the copy (docs/design/cuda.md): a build for it,
-// MOESAIC_RACECHECK, has the fence and lets all lanes arrive, as often as a barrier of warps then expects.
+// A warp's first lane arrives, behind __syncwarp(), for all its lanes; a bulk copy may then overwrite what
+// they have read. racecheck counts only the arriving lane's accesses as ordered, and wants a fence between
+// reads and the copy (docs/design/cuda.md). So in a MOESAIC_RACECHECK build all lanes arrive, behind a fence,
+// and barriers of warps expect kWarpArrivals times as many arrivals.
 #ifdef MOESAIC_RACECHECK
 inline constexpr int kWarpArrivals = 32;
 #else
@@ -127,7 +127,7 @@ __device__ __forceinline__ void cp_async_bulk(void* dst, const void* src, int by
       "l"(src), "r"(bytes), "r"(smem_addr(bar))
       : "memory");
 }
-// What another thread block may just have written.
+// What another CTA may just have written.
 __device__ __forceinline__ uint4 ld_volatile(const void* p) {
   uint4 v;
   asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -136,7 +136,7 @@ __device__ __forceinline__ uint4 ld_volatile(const void* p) {
                : "memory");
   return v;
 }
-// In global memory: who sees the value sees what the block wrote before its last barrier.
+// In global memory: who sees the value sees what the CTA wrote before its last barrier.
 __device__ __forceinline__ void st_release(int* to, int value) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
@@ -201,13 +201,13 @@ __device__ __forceinline__ void cluster_arrive_relaxed() {
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// The address of the same variable in the shared memory of another block of the cluster.
+// The address of the same variable in the shared memory of another CTA of the cluster.
 __device__ __forceinline__ uint32_t mapa(const void* p, uint32_t rank) {
   uint32_t a;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(smem_addr(p)), "r"(rank));
   return a;
 }
-// Completes 16 (8) bytes on `barrier`, in the same block's memory: who waits on it sees them.
+// Completes 16 (8) bytes on `barrier`, in the same CTA's memory: who waits on it sees them.
 __device__ __forceinline__ void st_async(uint32_t address, float4 v, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
@@ -224,4 +224,4 @@ __device__ __forceinline__ void st_async(uint32_t address, float2 v, uint32_t ba
       : "memory");
 }
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

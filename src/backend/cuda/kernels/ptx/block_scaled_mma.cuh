@@ -20,12 +20,12 @@
 // Of sm_121a NVRTC 13.0 tells the family only, 1210.
 #if defined(__CUDA_ARCH_FEAT_SM120_ALL) || defined(__CUDA_ARCH_FEAT_SM121_ALL) || \
     (defined(__CUDA_ARCH_FAMILY_SPECIFIC__) && __CUDA_ARCH_FAMILY_SPECIFIC__ / 100 == 12)
-#define MOESAIC_NATIVE_ATOM 1
+#define MOESAIC_NATIVE_BLOCK_SCALED_MMA 1
 #else
-#define MOESAIC_NATIVE_ATOM 0
+#define MOESAIC_NATIVE_BLOCK_SCALED_MMA 0
 #endif
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 
 struct FragmentA {
   uint32_t a[4];
@@ -36,7 +36,7 @@ __device__ inline FragmentA fragment_of(const uint2& words) {
   return {{containers(words.x, 0), containers(words.x, 1), containers(words.y, 0), containers(words.y, 1)}};
 }
 
-#if MOESAIC_NATIVE_ATOM
+#if MOESAIC_NATIVE_BLOCK_SCALED_MMA
 
 // The scales of a quad as the instruction takes them: what each lane has read.
 struct RowScales {
@@ -60,7 +60,7 @@ struct ColumnScales {
       : "r"(a.a[0]), "r"(a.a[1]), "r"(a.a[2]), "r"(a.a[3]), "r"(b0), "r"(b1), "r"(rows.word),          \
         "r"(columns.words[kColumn / 4]), "n"(kStep), "n"(kTile), "n"(kColumn % 4))
 
-// Tile kTile of the unit, group kColumn of the tokens, the step of block kStep of the quad.
+// Tile kTile of the weight tile, group kColumn of the tokens, the step of block kStep of the quad.
 template <Element kA, int kStep, int kTile, int kColumn, int kGroups>
 __device__ inline void mma(float (&d)[4], const FragmentA& a, uint32_t b0, uint32_t b1, const RowScales& rows,
                            const ColumnScales<kGroups>& columns) {
@@ -128,4 +128,4 @@ __device__ inline void mma(float (&d)[4], const FragmentA& a, uint32_t b0, uint3
 
 #endif
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

@@ -7,31 +7,31 @@
 
 #include <cstdint>
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 // Before the first product, and whenever registers that a product reads were written.
 __device__ __forceinline__ void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void warpgroup_commit_batch() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until at most kPending groups are under way.
+// Until at most kPending groups are in flight.
 template <int kPending>
 __device__ __forceinline__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// D may be used after warpgroup_fence_operand(D), before which no use of it moves.
+// Keeps the compiler from moving uses of D before this point: to be called behind warpgroup_wait().
 template <int N>
 __device__ __forceinline__ void warpgroup_fence_operand(float (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// What names B, the lower half: the address / 16. 16 columns further on is + 2.
+// Lower half of B's matrix descriptor: the address / 16. 16 columns further on: + 2.
 __device__ __forceinline__ uint32_t wgmma_operand(uint32_t address) {
   return (address >> 4 & 0x3FFF) | 1u << 16;
 }
-// The upper half: the bytes from 8 rows to the next 8, / 16, and the swizzle.
+// Its upper half: the stride of 8 rows in bytes / 16, and the swizzle.
 template <int kRowBytes>
 inline constexpr uint32_t kWgmmaUpper = kRowBytes / 2 | (kRowBytes == 128 ? 1u : 2u) << 30;
 
@@ -103,4 +103,4 @@ MOESAIC_WGMMA(128,
 #undef MOESAIC_D16
 #undef MOESAIC_D32
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

@@ -2,26 +2,26 @@
 
 #include "mx/formats.h"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 namespace {
 
 uint8_t byte_of(uint32_t word, int i) { return static_cast<uint8_t>(word >> (8 * i)); }
 double e2m1(uint32_t bits) { return mx::decode_e2m1(bits & 15); }
 
 // Where k of a step stands: a lane's register (of B; of A twice that, and one more for row g + 8) and bits.
-struct Slot {
+struct BytePlace {
   int c, j, shift;
 };
-constexpr Slot slot_of(int k) { return {k % 16 / 4, k / 16, 8 * (k % 4)}; }
+constexpr BytePlace place_of(int k) { return {k % 16 / 4, k / 16, 8 * (k % 4)}; }
 
 double weight(Element a, const WarpOperands& in, int row, int k) {
-  const Slot s = slot_of(k);
+  const BytePlace s = place_of(k);
   const uint32_t bits = in.a[4 * (row % 8) + s.c][2 * s.j + row / 8] >> s.shift;
   if (a == Element::kE4M3) return mx::decode_e4m3(byte_of(bits, 0));
   return e2m1(bits >> 2);
 }
 double activation(const WarpOperands& in, int column, int k) {
-  const Slot s = slot_of(k);
+  const BytePlace s = place_of(k);
   return mx::decode_e4m3(byte_of(in.b[4 * column + s.c][s.j] >> s.shift, 0));
 }
 
@@ -43,4 +43,4 @@ void mma_on_host(Element a, const WarpOperands& in, int step, int tile, int grou
   }
 }
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

@@ -7,7 +7,7 @@
 
 #include "backend/cuda/weights/quad_layout.h"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 
 inline constexpr int kLanes = 32;
 
@@ -26,4 +26,4 @@ using WarpSums = std::array<std::array<float, 4>, kLanes>;
 // d += A B, summed in double and rounded once.
 void mma_on_host(Element a, const WarpOperands& in, int step, int tile, int group, WarpSums& d);
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

@@ -11,7 +11,7 @@
 #include "backend/cuda/kernels/sm120/quantize.cuh"
 #include "backend/cuda/testing/on_device.h"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 namespace {
 
 constexpr int kGroups = 4;
@@ -67,12 +67,12 @@ TEST_F(BlockScaledMma, OfE4M3IsTheHosts) { expect_the_hosts(Element::kE4M3); }
 
 // Every selector of step, tile and group.
 void BlockScaledMma::expect_the_hosts(Element a) {
-  const bool wide = a == Element::kE4M3;
+  const bool eight_bits = a == Element::kE4M3;
   std::mt19937 rng(9);
   WarpOperands in;
   for (int lane = 0; lane < kLanes; ++lane) {
     for (uint32_t& word : in.a[lane])
-      word = wide ? random_e4m3(rng) : static_cast<uint32_t>(rng()) & kContainers;
+      word = eight_bits ? random_e4m3(rng) : static_cast<uint32_t>(rng()) & kContainers;
     for (uint32_t& word : in.b[lane]) word = random_e4m3(rng);
     in.scales_a[lane] = in.scales_b[lane] = 0;
     for (int i = 0; i < 4; ++i) {
@@ -89,13 +89,13 @@ void BlockScaledMma::expect_the_hosts(Element a) {
   const DeviceBuffer device = DeviceBuffer::allocate(sizeof(operands), "test").value(),
                      out = DeviceBuffer::allocate(kMmas * 128 * 4, "test").value();
   ASSERT_EQ(cudaMemcpy(device.as<void>(), &operands, sizeof(operands), cudaMemcpyHostToDevice), 0);
-  const auto kernel = wide ? mma_kernel<Element::kE4M3> : mma_kernel<Element::kE2M1>;
+  const auto kernel = eight_bits ? mma_kernel<Element::kE4M3> : mma_kernel<Element::kE2M1>;
   kernel<<<1, 32>>>(device.as<DeviceOperands>(), out.as<float>());
   std::vector<float> got(kMmas * 128);
   ASSERT_EQ(cudaMemcpy(got.data(), out.as<float>(), got.size() * 4, cudaMemcpyDeviceToHost), 0);
   // Rows and columns have scales of their own: what rounding may change is a share of the largest that a lane
   // could hold, 32 products of at most 6 * 448, or 448 * 448.
-  const double largest = 32.0 * (wide ? 448 : 6) * 448;
+  const double largest = 32.0 * (eight_bits ? 448 : 6) * 448;
   for (int step = 0; step < kQuad; ++step) {
     for (int tile = 0; tile < 2; ++tile) {
       for (int column = 0; column < kGroups; ++column) {
@@ -149,4 +149,4 @@ TEST_F(BlockScaledMma, QuantiserIsTheHosts) {
 }
 
 }  // namespace
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

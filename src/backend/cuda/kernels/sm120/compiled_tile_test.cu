@@ -7,7 +7,7 @@
 #include "backend/cuda/kernels/sm120/run_tile.cuh"
 #include "backend/cuda/testing/on_device.h"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 namespace {
 
 TEST_F(OnDevice, ACompiledTileIsTheProgramsOwn) {
@@ -21,20 +21,20 @@ TEST_F(OnDevice, ACompiledTileIsTheProgramsOwn) {
     return v;
   };
   // Any bytes are codes and scales: not NaN, of a moderate size.
-  const auto weights = bytes(kRows / kUnit * unit_bytes(kA, kCols / kBlock), 100, 126),
+  const auto weights = bytes(kRows / kWeightTileRows * weight_tile_bytes(kA, kCols / kBlock), 100, 126),
              tokens = bytes(token_buffer_bytes(kTokens, 1, kCols), 100, 126);
   const DeviceBuffer w = upload(weights), x = upload(tokens), out = poisoned(kRows * kTokens * 4),
                      own = poisoned(kRows * kTokens * 4);
-  const Weights matrix{w.as<uint8_t>(), kRows / kUnit, kA};
+  const QuadWeights matrix{w.as<uint8_t>(), kRows / kWeightTileRows, kA};
   const Tokens input = dense_tokens(x.as<void>(), kCols, kTokens);
   Store store{.out = own.as<float>(), .stride = kRows, .rows = kRows};
   ASSERT_TRUE(gemm(matrix, input, Tile::k8, store, nullptr).ok());
   const auto code =
-      compiled_tile(tile_name(kA, Tile::k8, kRowUnits, "Store"), device_code().value().architecture);
+      compiled_tile(tile_name(kA, Tile::k8, kRowWeightTiles, "Store"), device_code().value().architecture);
   ASSERT_TRUE(code.ok()) << code.status().message();
   store.out = out.as<float>();
-  ASSERT_TRUE(run(few_kernel<kA, 1, kRowUnits, Store>, code, product_of(matrix, input), kRowUnits, kFewWarps,
-                  kFewShared<kA, 1, kRowUnits>, nullptr, store)
+  ASSERT_TRUE(run(block_scaled_small_m_kernel<kA, 1, kRowWeightTiles, Store>, code, product_of(matrix, input),
+                  kRowWeightTiles, kSmallMWarps, kSmallMShared<kA, 1, kRowWeightTiles>, nullptr, store)
                   .ok());
   const auto want = download<float>(own, kRows * kTokens);
   EXPECT_EQ(download<float>(out, kRows * kTokens), want);
@@ -42,4 +42,4 @@ TEST_F(OnDevice, ACompiledTileIsTheProgramsOwn) {
 }
 
 }  // namespace
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

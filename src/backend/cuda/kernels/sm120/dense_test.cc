@@ -12,7 +12,7 @@
 #include "backend/cuda/testing/on_device.h"
 #include "backend/cuda/weights/repack_quads.h"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 namespace {
 
 using Values = std::vector<float>;
@@ -52,16 +52,16 @@ struct Packed {
   Element element;
   Values values;
   DeviceBuffer data;
-  Weights weights;
+  QuadWeights weights;
 
-  Packed(int r, int c, Element e, Rows order, int head_dim, std::mt19937& rng)
+  Packed(int r, int c, Element e, RowOrder order, int head_dim, std::mt19937& rng)
       : rows(r), cols(c), element(e) {
     const std::vector<uint16_t> bf16 = random_bf16(static_cast<size_t>(rows) * cols, 0.1f, rng);
     values = rounded(bf16, element);
     const DeviceBuffer source = upload(bf16), fault = upload(std::vector<int>{0});
-    const int64_t units = units_of(rows);
-    data = DeviceBuffer::allocate(units * unit_bytes(element, cols / kBlock), "test").value();
-    weights = {data.as<uint8_t>(), static_cast<int>(units), element};
+    const int64_t weight_tiles = weight_tiles_of(rows);
+    data = DeviceBuffer::allocate(weight_tiles * weight_tile_bytes(element, cols / kBlock), "test").value();
+    weights = {data.as<uint8_t>(), static_cast<int>(weight_tiles), element};
     const RepackParams p{.source = {{.format = Format::kBF16,
                                      .rows = rows,
                                      .row_stride = 2 * cols,
@@ -70,12 +70,12 @@ struct Packed {
                          .order = order,
                          .head_dim = head_dim,
                          .rows = rows,
-                         .units = units,
+                         .weight_tiles = weight_tiles,
                          .blocks = cols / kBlock,
                          .experts = 1,
                          .data = data.as<uint8_t>(),
                          .fault = fault.as<int>()};
-    EXPECT_TRUE(sm120a::repack(p, nullptr).ok());
+    EXPECT_TRUE(sm120::repack(p, nullptr).ok());
     EXPECT_EQ(download<int>(fault, 1)[0], 0);
   }
   Dot at(int row, const float* x) const { return dot(values.data() + int64_t{row} * cols, x, cols); }
@@ -99,13 +99,13 @@ struct Input {
   }
 };
 
-// A matrix whose last unit is not whole, with and without bias and residual; tokens around every tile. One
-// token has the same bits in any batch.
+// A matrix whose last weight tile is not whole, with and without bias and residual; tokens around every tile.
+// One token has the same bits in any batch.
 TEST_P(Dense, RowsWithBiasAndResidual) {
   constexpr int kRows = 333, kStride = 340;
   for (const int cols : {32, 288, 2880}) {
     std::mt19937 rng(11);
-    const Packed w(kRows, cols, GetParam(), Rows::kPlain, 0, rng);
+    const Packed w(kRows, cols, GetParam(), RowOrder::kPlain, 0, rng);
     const Values bias = random_values(kRows, rng);
     const DeviceBuffer d_bias = upload(bias);
     Values first;
@@ -154,7 +154,7 @@ struct Heads {
 TEST_P(Dense, HeadsWithRotation) {
   using H = Heads;
   std::mt19937 rng(13);
-  const Packed w(H::kRows, H::kCols, GetParam(), Rows::kHeads, H::kDim, rng);
+  const Packed w(H::kRows, H::kCols, GetParam(), RowOrder::kHeads, H::kDim, rng);
   const Values bias = random_values(H::kRows, rng);
   for (const int count : {1, 11, 30, 70}) {
     const Input x(count, H::kCols, rng);
@@ -255,4 +255,4 @@ TEST_F(OnDevice, NormExpandIsNormThenExpand) {
 }
 
 }  // namespace
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

@@ -1,4 +1,4 @@
-// What becomes of a tile's sums, which a thread block has in shared memory: SwiGLU and a new quantisation,
+// What becomes of a tile's sums, which a CTA has in shared memory: SwiGLU and a new quantisation,
 // rows for the next norm or the residual, or heads.
 #pragma once
 
@@ -6,16 +6,16 @@
 #include "backend/cuda/kernels/sm120/product.cuh"
 #include "backend/cuda/kernels/sm120/quantize.cuh"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 
-// ---- sums in shared memory: [slice][token][row], rows of kUnits units ----
+// ---- sums in shared memory: [slice][token][row], rows of kWeightTiles weight tiles ----
 
-template <int kUnits>
-inline constexpr int kRowStride = kUnits* kUnit + 1;  // floats
+template <int kWeightTiles>
+inline constexpr int kRowStride = kWeightTiles* kWeightTileRows + 1;  // floats
 
-// A unit's sums of groups from `group` on.
-template <int kUnits, int kGroups>
-__device__ inline void store(const Sums<kGroups>& sums, float* out, int unit, int group) {
+// A weight tile's sums of groups from `group` on.
+template <int kWeightTiles, int kGroups>
+__device__ inline void store(const GroupSums<kGroups>& sums, float* out, int weight_tile, int group) {
   const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
@@ -23,41 +23,41 @@ __device__ inline void store(const Sums<kGroups>& sums, float* out, int unit, in
     for (int t = 0; t < kGroups; ++t) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        out[((group + t) * kGroup + 2 * c + i % 2) * kRowStride<kUnits> + unit * kUnit + 16 * m + i / 2 * 8 +
-            g] = sums.v[m][t][i];
+        out[((group + t) * kGroup + 2 * c + i % 2) * kRowStride<kWeightTiles> +
+            weight_tile * kWeightTileRows + 16 * m + i / 2 * 8 + g] = sums.v[m][t][i];
     }
   }
 }
 
-struct Tiles {
+struct TileSums {
   const float* sums;  // the first slice
   int slice_stride;   // floats
-  Job job;
-  int first_unit, units;  // that exist: the matrix may end within the tile
+  WorkTile work_tile;
+  int first_weight_tile, weight_tiles;  // that exist: the matrix may end within the tile
 };
 // The slices' sum of one row and token.
-template <int kUnits, int kTileSlices>
-__device__ inline float total(const Tiles& t, int token, int row) {
-  const float* at = t.sums + token * kRowStride<kUnits> + row;
+template <int kWeightTiles, int kTileSlices>
+__device__ inline float total(const TileSums& t, int token, int row) {
+  const float* at = t.sums + token * kRowStride<kWeightTiles> + row;
   float sum = at[0];
 #pragma unroll
   for (int s = 1; s < kTileSlices; ++s) sum += at[s * t.slice_stride];
   return sum;
 }
 
-// ---- epilogues, by all threads of a block ----
+// ---- epilogues, by all threads of a CTA ----
 
-// Two units are 32 values of SwiGLU, a block of the second product's contraction: 16 lanes make it, each a
-// value of either unit.
+// Two weight tiles are 32 values of SwiGLU, a block of the second product's contraction: 16 lanes make it,
+// each a value of either weight tile.
 
-// This lane's value of the pair's unit u.
-template <int kUnits, int kTileSlices>
-__device__ inline float value_of(const SwiGluMx& e, const Tiles& t, int token, int pair, int u) {
-  const int lane = threadIdx.x % 16, row = (2 * pair + u) * kUnit + lane / 8 * 16 + lane % 8;
-  const int64_t at = static_cast<int64_t>(t.job.expert) * e.intermediate +
-                     (t.first_unit / 2 + pair) * kBlock + 16 * u + lane;
-  return swiglu(total<kUnits, kTileSlices>(t, token, row) + e.gate_bias[at],
-                total<kUnits, kTileSlices>(t, token, row + 8) + e.up_bias[at], e.alpha, e.limit);
+// This lane's value of the pair's weight tile u.
+template <int kWeightTiles, int kTileSlices>
+__device__ inline float value_of(const SwiGluMx& e, const TileSums& t, int token, int pair, int u) {
+  const int lane = threadIdx.x % 16, row = (2 * pair + u) * kWeightTileRows + lane / 8 * 16 + lane % 8;
+  const int64_t at = static_cast<int64_t>(t.work_tile.expert) * e.intermediate +
+                     (t.first_weight_tile / 2 + pair) * kBlock + 16 * u + lane;
+  return swiglu(total<kWeightTiles, kTileSlices>(t, token, row) + e.gate_bias[at],
+                total<kWeightTiles, kTileSlices>(t, token, row + 8) + e.up_bias[at], e.alpha, e.limit);
 }
 
 // The block of a token, quantised; real: there is such a token.
@@ -69,7 +69,7 @@ __device__ inline void put_block(const SwiGluMx& e, const float (&v)[2], int pla
     largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, offset, 16));
   const uint32_t scale = e8m0_of(largest);
   const float inverse = inverse_of(scale);
-  // The codes of four lanes to one word of each unit.
+  // The codes of four lanes to one word of each weight tile.
   constexpr int kWordLanes = 4;
   uint32_t codes[2];
 #pragma unroll
@@ -88,47 +88,50 @@ __device__ inline void put_block(const SwiGluMx& e, const float (&v)[2], int pla
   if (lane == 0) to[token_scale_at(g, block)] = static_cast<uint8_t>(scale);
 }
 
-template <int kUnits, int kTileSlices>
-__device__ inline void finish(const SwiGluMx& e, const Tiles& t) {
+template <int kWeightTiles, int kTileSlices>
+__device__ inline void finish(const SwiGluMx& e, const TileSums& t) {
   const int sixteens = static_cast<int>(blockDim.x) / 16;
-  const int pairs = kUnits == 2 ? 1 : t.units / 2, values = t.job.count * pairs;
+  const int pairs = kWeightTiles == 2 ? 1 : t.weight_tiles / 2, values = t.work_tile.count * pairs;
   // Lanes beyond the tokens keep the shuffles whole.
   for (int i = threadIdx.x / 16; i < (values + sixteens - 1) / sixteens * sixteens; i += sixteens) {
-    const int token = min(i / pairs, t.job.count - 1), pair = i % pairs;
-    const float v[2] = {value_of<kUnits, kTileSlices>(e, t, token, pair, 0),
-                        value_of<kUnits, kTileSlices>(e, t, token, pair, 1)};
-    put_block(e, v, t.job.start + token, t.first_unit / 2 + pair, i < values);
+    const int token = min(i / pairs, t.work_tile.count - 1), pair = i % pairs;
+    const float v[2] = {value_of<kWeightTiles, kTileSlices>(e, t, token, pair, 0),
+                        value_of<kWeightTiles, kTileSlices>(e, t, token, pair, 1)};
+    put_block(e, v, t.work_tile.start + token, t.first_weight_tile / 2 + pair, i < values);
   }
 }
 
 // put(token, row of the matrix, value) for all of the tile.
-template <int kUnits, int kTileSlices, class Put>
-__device__ inline void for_rows(const Tiles& t, const Put& put) {
-  const int rows = t.units * kUnit;
-  for (int i = threadIdx.x; i < t.job.count * rows; i += blockDim.x)
-    put(i / rows, t.first_unit * kUnit + i % rows, total<kUnits, kTileSlices>(t, i / rows, i % rows));
+template <int kWeightTiles, int kTileSlices, class Put>
+__device__ inline void for_rows(const TileSums& t, const Put& put) {
+  const int rows = t.weight_tiles * kWeightTileRows;
+  for (int i = threadIdx.x; i < t.work_tile.count * rows; i += blockDim.x)
+    put(i / rows, t.first_weight_tile * kWeightTileRows + i % rows,
+        total<kWeightTiles, kTileSlices>(t, i / rows, i % rows));
 }
-template <int kUnits, int kTileSlices>
-__device__ inline void finish(const Store& e, const Tiles& t) {
-  const float* bias = e.bias != nullptr ? e.bias + static_cast<int64_t>(t.job.expert) * e.rows : nullptr;
-  for_rows<kUnits, kTileSlices>(t, [&](int token, int row, float v) {
+template <int kWeightTiles, int kTileSlices>
+__device__ inline void finish(const Store& e, const TileSums& t) {
+  const float* bias =
+      e.bias != nullptr ? e.bias + static_cast<int64_t>(t.work_tile.expert) * e.rows : nullptr;
+  for_rows<kWeightTiles, kTileSlices>(t, [&](int token, int row, float v) {
     if (row >= e.rows) return;
-    float* to = e.out + (t.job.first + token) * e.stride + row;
+    float* to = e.out + (t.work_tile.first + token) * e.stride + row;
     if (bias != nullptr) v += bias[row];
     *to = e.add ? *to + v : v;
   });
 }
 // A thread joins the halves of a head, as everywhere.
-template <int kUnits, int kTileSlices>
-__device__ inline void finish(const Qkv& e, const Tiles& t) {
-  constexpr int kPairs = kUnit / 2;
-  const int pairs = t.units * kPairs;
-  for (int i = threadIdx.x; i < t.job.count * pairs; i += blockDim.x) {
-    const int token = i / pairs, unit = i % pairs / kPairs, pair = i % kPairs;
-    const int row = unit * kUnit + pair / 8 * 16 + pair % 8;
-    cuda::finish(e, t.first_unit + unit, pair, t.job.first + token, 0,
-                 total<kUnits, kTileSlices>(t, token, row), total<kUnits, kTileSlices>(t, token, row + 8));
+template <int kWeightTiles, int kTileSlices>
+__device__ inline void finish(const Qkv& e, const TileSums& t) {
+  constexpr int kPairs = kWeightTileRows / 2;
+  const int pairs = t.weight_tiles * kPairs;
+  for (int i = threadIdx.x; i < t.work_tile.count * pairs; i += blockDim.x) {
+    const int token = i / pairs, weight_tile = i % pairs / kPairs, pair = i % kPairs;
+    const int row = weight_tile * kWeightTileRows + pair / 8 * 16 + pair % 8;
+    cuda::finish(e, t.first_weight_tile + weight_tile, pair, t.work_tile.first + token, 0,
+                 total<kWeightTiles, kTileSlices>(t, token, row),
+                 total<kWeightTiles, kTileSlices>(t, token, row + 8));
   }
 }
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

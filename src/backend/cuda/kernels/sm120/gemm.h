@@ -8,22 +8,22 @@
 
 #include "backend/cuda/kernels/sm120/tokens.h"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 
-// Units of 32 rows of all experts, [experts][units][unit_bytes(element, cols / 32)].
-struct Weights {
+// Weight tiles of 32 rows of all experts, [experts][weight_tiles][weight_tile_bytes(element, cols / 32)].
+struct QuadWeights {
   const uint8_t* data = nullptr;
-  int units = 0;  // of one expert
+  int weight_tiles = 0;  // of one expert
   Element element = Element::kE2M1;
 };
 // As uploaded: a Matrix of Kind::kMxfp4Quads or kMxfp8Quads.
-inline Weights weights_of(const Matrix& m) {
+inline QuadWeights weights_of(const Matrix& m) {
   return {.data = m.data.as<uint8_t>(),
-          .units = static_cast<int>(m.units),
+          .weight_tiles = static_cast<int>(m.weight_tiles),
           .element = m.kind == Kind::kMxfp8Quads ? Element::kE4M3 : Element::kE2M1};
 }
 
-// What is compiled; a tile serves jobs of at most so many slots.
+// What is compiled; a tile serves work tiles of at most so many tokens.
 enum class Tile {
   k8,
   k16,
@@ -39,22 +39,22 @@ inline constexpr int tile_tokens(Tile tile) {
 }
 
 // The kernel behind a tile: gemm_small_m.cuh for so many groups of 8 tokens, or with groups = 0
-// gemm_large_m.cuh, with as many stages as leave room for a second thread block where that is possible.
+// gemm_large_m.cuh, with as many stages as leave room for a second CTA where that is possible.
 struct TileShape {
   int groups = 0;
-  int tokens = 0, units = 0, stages = 0;
+  int tokens = 0, weight_tiles = 0, stages = 0;
 };
 inline constexpr TileShape shape_of(Element weights, Tile tile) {
-  const bool wide = weights == Element::kE4M3;
+  const bool eight_bits = weights == Element::kE4M3;
   if (tile_tokens(tile) <= 32) return {.groups = tile_tokens(tile) / kGroup};
-  if (tile == Tile::k64) return {.tokens = 64, .units = 2, .stages = wide ? 2 : 3};
-  if (tile == Tile::kPrefill) return {.tokens = 128, .units = 4, .stages = wide ? 2 : 3};
-  return {.tokens = 128, .units = 2, .stages = wide ? 3 : 2};
+  if (tile == Tile::k64) return {.tokens = 64, .weight_tiles = 2, .stages = eight_bits ? 2 : 3};
+  if (tile == Tile::kPrefill) return {.tokens = 128, .weight_tiles = 4, .stages = eight_bits ? 2 : 3};
+  return {.tokens = 128, .weight_tiles = 2, .stages = eight_bits ? 3 : 2};
 }
-// Of a thread block for few tokens, by epilogue: SwiGLU's blocks of 32 values need two.
-inline constexpr int kSwiGluUnits = 2, kRowUnits = 1;
+// Of a small-M CTA, by epilogue: SwiGLU's blocks of 32 values need two.
+inline constexpr int kSwiGluWeightTiles = 2, kRowWeightTiles = 1;
 
-// For so many tokens of one matrix: more rows to a thread block only where there are blocks enough.
+// For so many tokens of one matrix: more rows to a CTA only where there are CTAs enough.
 inline constexpr Tile dense_tile(int tokens) {
   if (tokens > 512) return Tile::kPrefill;
   for (const Tile tile : {Tile::k8, Tile::k16, Tile::k32, Tile::k64}) {
@@ -66,19 +66,19 @@ inline Tokens dense_tokens(void* data, int cols, int tokens) {
   const int tile = tile_tokens(dense_tile(tokens));
   return {.data = static_cast<uint8_t*>(data),
           .cols = cols,
-          .most_jobs = (tokens + tile - 1) / tile,
+          .most_work_tiles = (tokens + tile - 1) / tile,
           .tile = tile,
           .count = tokens};
 }
 
-// A product without units only makes sure that there is code for it (load_tile.h).
+// A product of 0 weight tiles only makes sure that there is code for it (load_tile.h).
 //
 // E2M1 weights only.
-Status gemm(const Weights& w, const Tokens& x, Tile tile, const SwiGluMx& out, cudaStream_t stream);
+Status gemm(const QuadWeights& w, const Tokens& x, Tile tile, const SwiGluMx& out, cudaStream_t stream);
 const void* any_tile();  // one of the kernels, to see what code there is of them
-// out[slot, row] (+)= value + bias[expert, row]
-Status gemm(const Weights& w, const Tokens& x, Tile tile, const Store& out, cudaStream_t stream);
-// Rows in the order of Rows::kHeads, one matrix.
-Status gemm(const Weights& w, const Tokens& x, Tile tile, const Qkv& out, cudaStream_t stream);
+// out[permuted_row, row] (+)= value + bias[expert, row]
+Status gemm(const QuadWeights& w, const Tokens& x, Tile tile, const Store& out, cudaStream_t stream);
+// Rows in the order of RowOrder::kHeads, one matrix.
+Status gemm(const QuadWeights& w, const Tokens& x, Tile tile, const Qkv& out, cudaStream_t stream);
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

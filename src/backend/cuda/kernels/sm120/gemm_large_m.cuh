@@ -1,37 +1,49 @@
-// The product for 64 or 128 tokens: eight warps share kUnits units and kTokens tokens, a stage being a quad
-// of all of them. A warp computes one unit for its part of the tokens, slice by slice in the order of
-// gemm_small_m.cuh.
+// y = W x for tiles of 64 or 128 tokens by block-scaled MMA.
 //
-//   grid: (units / kUnits, jobs); shared memory: kStages stages, which the sums reuse
-//   bytes: weights once a job, tokens once for each row of thread blocks
+// Maths    as gemm_small_m.cuh, in the same order of sums: a warp adds up one slice after the other.
+// Shapes   kWeightTiles weight tiles of 32 rows x kTokens tokens
+//
+// Grid     x: kWeightTiles weight tiles; y: work tile
+// CTA      8 warps: each has one weight tile and its part of the tokens. A stage of the ring is a quad of
+//          all weight tiles and tokens; the first warp starts the copies of weights, a lane each, and the
+//          first lanes those of tokens.
+//
+// Barriers full[stage]: the stage's bulk copies have landed. One __syncthreads() a quad.
+// Ordering A stage is refilled behind that barrier, when all warps have read it. Weights are fetched before
+//          the wait for the predecessor, tokens after it.
+// Resident No CTA waits for another.
+//
+// Bytes    weights once a work tile, tokens once for each CTA along x. Shared memory: kStages stages, which
+//          the sums reuse (LargeMTile).
+// Floor    max(bytes / bandwidth, 2 rows cols tokens / rate).
 #pragma once
 
 #include "backend/cuda/kernels/sm120/epilogue.cuh"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 
-inline constexpr int kManyWarps = 8;
+inline constexpr int kLargeMWarps = 8;
 
-template <Element kA, int kTokens, int kUnits, int kStages>
-struct ManyTile {
+template <Element kA, int kTokens, int kWeightTiles, int kStages>
+struct LargeMTile {
   static constexpr int kRing = kStages;
-  static constexpr int kQuadBytes = unit_quad_bytes(kA), kGroupBytes = kGroupQuadBytes;  // of a quad
+  static constexpr int kQuadBytes = weight_tile_quad_bytes(kA), kGroupBytes = kGroupQuadBytes;  // of a quad
   static constexpr int kAllGroups = kTokens / kGroup;
-  static constexpr int kGroups = kAllGroups * kUnits / kManyWarps;  // of a warp
-  static constexpr int kTokenBegin = kUnits * kQuadBytes;
+  static constexpr int kGroups = kAllGroups * kWeightTiles / kLargeMWarps;  // of a warp
+  static constexpr int kTokenBegin = kWeightTiles * kQuadBytes;
   static constexpr int kStageBytes = kTokenBegin + kAllGroups * kGroupBytes;
-  static constexpr size_t kSums = sizeof(float) * kTokens * kRowStride<kUnits>;
+  static constexpr size_t kSums = sizeof(float) * kTokens * kRowStride<kWeightTiles>;
   static constexpr size_t kShared = kStages * kStageBytes > kSums ? kStages* kStageBytes : kSums;
   static constexpr int kBlocks = 2 * (kShared + kBlockShared) <= kSmShared ? 2 : 1;  // of a multiprocessor
-  static_assert(kShared + kBlockShared <= kSmShared && kUnits <= 32 && kAllGroups <= 32);
+  static_assert(kShared + kBlockShared <= kSmShared && kWeightTiles <= 32 && kAllGroups <= 32);
 };
 
-// One warp starts a stage: a lane each unit and group. Weights first, which wait for no other kernel.
-template <Element kA, class Tile, int kUnits>
+// The first warp starts a stage's copies: a lane for each weight tile and each group of tokens.
+template <Element kA, class Tile, int kWeightTiles>
 struct Stages {
   const Product& p;
-  Job job;
-  int first_unit, groups, quads;  // groups: that there are
+  WorkTile work_tile;
+  int first_weight_tile, groups, quads;  // groups: that there are
   uint8_t* memory;
   uint64_t* full;
 
@@ -40,25 +52,27 @@ struct Stages {
   __device__ void fetch_weights(int quad) const {
     if (threadIdx.x >= 32 || quad >= quads) return;
     const int lane = threadIdx.x, bytes = quad_bytes(kA, blocks_in_quad(p.blocks, quad));
-    if (lane == 0) mbarrier_arrive_expect_tx(barrier(quad), kUnits * bytes + groups * Tile::kGroupBytes);
+    if (lane == 0)
+      mbarrier_arrive_expect_tx(barrier(quad), kWeightTiles * bytes + groups * Tile::kGroupBytes);
     __syncwarp();
-    if (lane >= kUnits) return;
-    const int unit = min(first_unit + lane, p.units - 1);
-    cp_async_bulk(stage(quad) + lane * Tile::kQuadBytes,
-                  p.unit(job.expert, unit) + static_cast<int64_t>(quad) * Tile::kQuadBytes, bytes,
-                  barrier(quad));
+    if (lane >= kWeightTiles) return;
+    const int weight_tile = min(first_weight_tile + lane, p.weight_tiles - 1);
+    cp_async_bulk(
+        stage(quad) + lane * Tile::kQuadBytes,
+        p.weight_tile(work_tile.expert, weight_tile) + static_cast<int64_t>(quad) * Tile::kQuadBytes, bytes,
+        barrier(quad));
   }
   __device__ void fetch_tokens(int quad) const {
     const int group = threadIdx.x;
     if (group >= groups || quad >= quads) return;
     cp_async_bulk(stage(quad) + Tile::kTokenBegin + group * Tile::kGroupBytes,
-                  p.group(job, group) + static_cast<int64_t>(quad) * Tile::kGroupBytes, Tile::kGroupBytes,
-                  barrier(quad));
+                  p.group(work_tile, group) + static_cast<int64_t>(quad) * Tile::kGroupBytes,
+                  Tile::kGroupBytes, barrier(quad));
   }
 };
 
 template <int kGroups>
-__device__ inline void add_slice(Sums<kGroups>& sums, Sums<kGroups>& slice) {
+__device__ inline void add_slice(GroupSums<kGroups>& sums, GroupSums<kGroups>& slice) {
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -69,19 +83,22 @@ __device__ inline void add_slice(Sums<kGroups>& sums, Sums<kGroups>& slice) {
   }
 }
 
-template <Element kA, int kTokens, int kUnits, int kStages, class Epilogue>
-__global__ void __launch_bounds__(kManyWarps * 32, (ManyTile<kA, kTokens, kUnits, kStages>::kBlocks))
-    many_kernel(const Product p, const Epilogue epilogue) {
-  using Tile = ManyTile<kA, kTokens, kUnits, kStages>;
+template <Element kA, int kTokens, int kWeightTiles, int kStages, class Epilogue>
+__global__ void __launch_bounds__(kLargeMWarps * 32,
+                                  (LargeMTile<kA, kTokens, kWeightTiles, kStages>::kBlocks))
+    block_scaled_large_m_kernel(const Product p, const Epilogue epilogue) {
+  using Tile = LargeMTile<kA, kTokens, kWeightTiles, kStages>;
   constexpr int kGroups = Tile::kGroups;
-  extern __shared__ __align__(128) uint8_t many_shared[];
+  extern __shared__ __align__(128) uint8_t large_m_shared[];
   __shared__ uint64_t full[kStages];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quads = quads_of(p.blocks);
-  const Job job = job_of(p.tokens);
-  if (job.count == 0) return wait_for_predecessor();
-  const int first_unit = blockIdx.x * kUnits, unit = warp % kUnits, first_group = warp / kUnits * kGroups;
-  const int groups = (job.count + kGroup - 1) / kGroup;
-  const Stages<kA, Tile, kUnits> stages{p, job, first_unit, groups, quads, many_shared, full};
+  const WorkTile work_tile = work_tile_of(p.tokens);
+  if (work_tile.count == 0) return wait_for_predecessor();
+  const int first_weight_tile = blockIdx.x * kWeightTiles, weight_tile = warp % kWeightTiles,
+            first_group = warp / kWeightTiles * kGroups;
+  const int groups = (work_tile.count + kGroup - 1) / kGroup;
+  const Stages<kA, Tile, kWeightTiles> stages{
+      p, work_tile, first_weight_tile, groups, quads, large_m_shared, full};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) mbarrier_init(full + i, 1);
     fence_mbarrier_init();
@@ -94,7 +111,7 @@ __global__ void __launch_bounds__(kManyWarps * 32, (ManyTile<kA, kTokens, kUnits
 #pragma unroll
   for (int i = 0; i < kStages; ++i) stages.fetch_tokens(i);
 
-  Sums<kGroups> sums, slice;
+  GroupSums<kGroups> sums, slice;
   for (int s = 0, quad = 0; s < kSlices; ++s) {
     for (const int end = slice_start(quads, s + 1); quad < end; ++quad) {
       const uint8_t* stage = stages.stage(quad);
@@ -109,7 +126,7 @@ __global__ void __launch_bounds__(kManyWarps * 32, (ManyTile<kA, kTokens, kUnits
               reinterpret_cast<const uint32_t*>(tokens + group * Tile::kGroupBytes + kGroupScales)[lane / 4];
         }
         multiply(
-            slice, UnitQuad<kA>(stage + unit * Tile::kQuadBytes),
+            slice, WeightTileQuad<kA>(stage + weight_tile * Tile::kQuadBytes),
             [&](int t, int i) {
               return reinterpret_cast<const uint4*>(tokens + t * Tile::kGroupBytes +
                                                     i * kLaneVectorBytes)[lane];
@@ -123,10 +140,11 @@ __global__ void __launch_bounds__(kManyWarps * 32, (ManyTile<kA, kTokens, kUnits
     add_slice(sums, slice);
   }
 
-  auto* out = reinterpret_cast<float*>(many_shared);
-  store<kUnits>(sums, out, unit, first_group);
+  auto* out = reinterpret_cast<float*>(large_m_shared);
+  store<kWeightTiles>(sums, out, weight_tile, first_group);
   __syncthreads();
-  finish<kUnits, 1>(epilogue, Tiles{out, 0, job, first_unit, min(kUnits, p.units - first_unit)});
+  finish<kWeightTiles, 1>(epilogue, TileSums{out, 0, work_tile, first_weight_tile,
+                                             min(kWeightTiles, p.weight_tiles - first_weight_tile)});
 }
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

@@ -1,47 +1,63 @@
-// The product for 8, 16 or 32 tokens, bound by the weights' bytes: a thread block computes kUnits units for
-// one job; each of its four warps streams one slice of the contraction through a ring of bulk copies of its
-// own, so that nothing but the end makes warps wait for each other.
+// y = W x for tiles of 8, 16 or 32 tokens by block-scaled MMA: bound by the bytes of the weights.
 //
-//   grid: (units / kUnits, jobs); shared memory: 4 rings of 3 quads of E2M1, 26 KB, or 2 of E4M3, 34 KB,
-//   which the sums reuse bytes: weights once a job, tokens once for each row of thread blocks (from L2)
+// Maths    y[token, row] = sum_k W[row, k] x[token, k], E2M1 or E4M3 weights times E4M3 activations, each
+//          with a scale a block of 32; in the order of gemm.h: kSlices slices, added in order; then an
+//          epilogue (epilogue.cuh).
+// Shapes   quads of weights and of tokens (quad_layout.h); kGroups groups of 8 tokens
+//
+// Grid     x: kWeightTiles weight tiles of 32 rows; y: work tile
+// CTA      4 warps: each streams one slice of the contraction through a ring of its own, tokens come from
+//          L2 straight to registers, a quad ahead. Then all threads add the slices and run the epilogue.
+//
+// Barriers full[warp][stage]: the stage's bulk copy has landed. __syncthreads() before the sums reuse the
+//          rings, and after the warps have stored them.
+// Ordering A lane of the warp refills a stage behind __syncwarp(), when all lanes have read it into
+//          registers. Work tiles and weights are read before the wait for the predecessor (Product says
+//          why), tokens after it.
+// Resident No CTA waits for another.
+//
+// Bytes    weights once a work tile, tokens once for each CTA along x (from L2). Shared memory: 4 rings of
+//          3 quads of E2M1, 26 KB, or 2 of E4M3, 34 KB, which the sums reuse.
+// Floor    bytes / bandwidth.
 #pragma once
 
 #include "backend/cuda/kernels/sm120/epilogue.cuh"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 
-inline constexpr int kFewWarps = kSlices;
+inline constexpr int kSmallMWarps = kSlices;
 template <Element kA>
-inline constexpr int kFewStages = kA == Element::kE2M1 ? 3 : 2;
-template <Element kA, int kGroups, int kUnits>
-inline constexpr size_t kFewShared = [] {
-  constexpr size_t kRings = kFewWarps * kFewStages<kA> * unit_quad_bytes(kA);
-  constexpr size_t kSums = sizeof(float) * kSlices * kGroups * kGroup * kRowStride<kUnits>;
+inline constexpr int kSmallMStages = kA == Element::kE2M1 ? 3 : 2;
+template <Element kA, int kGroups, int kWeightTiles>
+inline constexpr size_t kSmallMShared = [] {
+  constexpr size_t kRings = kSmallMWarps * kSmallMStages<kA> * weight_tile_quad_bytes(kA);
+  constexpr size_t kSums = sizeof(float) * kSlices * kGroups * kGroup * kRowStride<kWeightTiles>;
   return kRings > kSums ? kRings : kSums;
 }();
 
-// Of a multiprocessor; many tokens take the registers of a third, wide weights its shared memory.
-template <Element kA, int kGroups, int kUnits>
-inline constexpr int kFewBlocks = kA == Element::kE2M1&& kGroups* kUnits <= 4 ? 3 : 2;
+// CTAs a multiprocessor: 32 tokens take the registers of a third one, eight-bit weights its shared memory.
+template <Element kA, int kGroups, int kWeightTiles>
+inline constexpr int kSmallMBlocks = kA == Element::kE2M1&& kGroups* kWeightTiles <= 4 ? 3 : 2;
 
-// A warp's stream of quads: of each in turn the kUnits units.
-template <Element kA, int kUnits>
+// A warp's stream of quads: of each in turn the kWeightTiles weight tiles.
+template <Element kA, int kWeightTiles>
 struct WeightRing {
-  static constexpr int kStages = kFewStages<kA>, kStageBytes = unit_quad_bytes(kA);
-  const uint8_t* source;  // the first unit
-  int64_t unit_stride;
+  static constexpr int kStages = kSmallMStages<kA>, kStageBytes = weight_tile_quad_bytes(kA);
+  const uint8_t* source;  // the first weight tile
+  int64_t weight_tile_stride;
   uint8_t* stages;
   uint64_t* full;
-  int blocks, first, steps;  // steps: (quad - first) * kUnits + unit
+  int blocks, first, steps;  // steps: (quad - first) * kWeightTiles + weight_tile
 
   __device__ void fetch(int step) const {
     if (step >= steps || threadIdx.x % 32 != 0) return;
-    const int quad = first + step / kUnits, stage = step % kStages;
+    const int quad = first + step / kWeightTiles, stage = step % kStages;
     const int bytes = quad_bytes(kA, blocks_in_quad(blocks, quad));
     mbarrier_arrive_expect_tx(full + stage, bytes);
-    cp_async_bulk(stages + stage * kStageBytes,
-                  source + step % kUnits * unit_stride + static_cast<int64_t>(quad) * kStageBytes, bytes,
-                  full + stage);
+    cp_async_bulk(
+        stages + stage * kStageBytes,
+        source + step % kWeightTiles * weight_tile_stride + static_cast<int64_t>(quad) * kStageBytes, bytes,
+        full + stage);
   }
   __device__ void start() const {
     if (threadIdx.x % 32 == 0) {
@@ -52,24 +68,24 @@ struct WeightRing {
 #pragma unroll
     for (int i = 0; i < kStages; ++i) fetch(i);
   }
-  // The step's quad; its room is filled anew at once.
-  __device__ UnitQuad<kA> take(int step) const {
+  // Reads the step's quad into registers, and starts the copy of a later one to its place.
+  __device__ WeightTileQuad<kA> take(int step) const {
     const int stage = step % kStages;
     mbarrier_wait(full + stage, step / kStages % 2);
-    const UnitQuad<kA> quad(stages + stage * kStageBytes);
+    const WeightTileQuad<kA> quad(stages + stage * kStageBytes);
     __syncwarp();
     fetch(step + kStages);
     return quad;
   }
 };
 
-// A quad of all groups of a job, straight from L2 to registers.
+// A quad of all groups of a work tile, straight from L2 to registers.
 template <int kGroups>
 struct TokenQuad {
   static constexpr int kVectors = kGroupVectors;
   uint4 v[kGroups][kVectors];
   uint32_t scales[1];
-  // from: the job's first group; groups: that there are
+  // from: the work tile's first group; groups: that there are
   __device__ void load(const uint8_t* from, int64_t group_stride, int groups, int quad) {
     const int lane = threadIdx.x % 32;
     from += static_cast<int64_t>(quad) * kGroupQuadBytes;
@@ -86,34 +102,36 @@ struct TokenQuad {
   }
 };
 
-template <Element kA, int kGroups, int kUnits, class Epilogue>
-__global__ void __launch_bounds__(kFewWarps * 32, (kFewBlocks<kA, kGroups, kUnits>))
-    few_kernel(const Product p, const Epilogue epilogue) {
-  static_assert(kFewBlocks<kA, kGroups, kUnits> * (kFewShared<kA, kGroups, kUnits> + kBlockShared) <=
+template <Element kA, int kGroups, int kWeightTiles, class Epilogue>
+__global__ void __launch_bounds__(kSmallMWarps * 32, (kSmallMBlocks<kA, kGroups, kWeightTiles>))
+    block_scaled_small_m_kernel(const Product p, const Epilogue epilogue) {
+  static_assert(kSmallMBlocks<kA, kGroups, kWeightTiles> *
+                    (kSmallMShared<kA, kGroups, kWeightTiles> + kBlockShared) <=
                 kSmShared);
-  using Ring = WeightRing<kA, kUnits>;
-  extern __shared__ __align__(128) uint8_t few_shared[];
-  __shared__ uint64_t full[kFewWarps][Ring::kStages];
+  using Ring = WeightRing<kA, kWeightTiles>;
+  extern __shared__ __align__(128) uint8_t small_m_shared[];
+  __shared__ uint64_t full[kSmallMWarps][Ring::kStages];
   const int warp = threadIdx.x / 32, quads = quads_of(p.blocks);
-  const Job job = job_of(p.tokens);
-  if (job.count == 0) return wait_for_predecessor();
-  const int first_unit = blockIdx.x * kUnits, units = min(kUnits, p.units - first_unit);
+  const WorkTile work_tile = work_tile_of(p.tokens);
+  if (work_tile.count == 0) return wait_for_predecessor();
+  const int first_weight_tile = blockIdx.x * kWeightTiles,
+            weight_tiles = min(kWeightTiles, p.weight_tiles - first_weight_tile);
   const int first = slice_start(quads, warp), end = slice_start(quads, warp + 1);
-  // Of a unit that does not exist the last is read again and its sums are dropped.
-  const Ring ring{.source = p.unit(job.expert, first_unit),
-                  .unit_stride = units == kUnits ? p.unit_stride : 0,
-                  .stages = few_shared + warp * Ring::kStages * Ring::kStageBytes,
+  // In place of a weight tile beyond the last the first one is read again; its sums are dropped.
+  const Ring ring{.source = p.weight_tile(work_tile.expert, first_weight_tile),
+                  .weight_tile_stride = weight_tiles == kWeightTiles ? p.weight_tile_stride : 0,
+                  .stages = small_m_shared + warp * Ring::kStages * Ring::kStageBytes,
                   .full = full[warp],
                   .blocks = p.blocks,
                   .first = first,
-                  .steps = (end - first) * kUnits};
+                  .steps = (end - first) * kWeightTiles};
   ring.start();
   wait_for_predecessor();
   launch_dependents();
-  const uint8_t* tokens = p.group(job, 0);
+  const uint8_t* tokens = p.group(work_tile, 0);
   const int64_t group_stride = group_bytes(p.blocks);
-  const int groups = (job.count + kGroup - 1) / kGroup;
-  Sums<kGroups> sums[kUnits];
+  const int groups = (work_tile.count + kGroup - 1) / kGroup;
+  GroupSums<kGroups> sums[kWeightTiles];
   TokenQuad<kGroups> next;
   if (first < end) next.load(tokens, group_stride, groups, first);
   for (int quad = first; quad < end; ++quad) {
@@ -121,19 +139,20 @@ __global__ void __launch_bounds__(kFewWarps * 32, (kFewBlocks<kA, kGroups, kUnit
     if (quad + 1 < end) next.load(tokens, group_stride, groups, quad + 1);
     const ColumnScales<kGroups> columns(x.scales);
 #pragma unroll
-    for (int u = 0; u < kUnits; ++u)
+    for (int u = 0; u < kWeightTiles; ++u)
       multiply(
-          sums[u], ring.take((quad - first) * kUnits + u), [&](int t, int i) { return x.v[t][i]; }, columns,
-          blocks_in_quad(p.blocks, quad));
+          sums[u], ring.take((quad - first) * kWeightTiles + u), [&](int t, int i) { return x.v[t][i]; },
+          columns, blocks_in_quad(p.blocks, quad));
   }
 
   __syncthreads();
-  auto* partial = reinterpret_cast<float*>(few_shared);
-  constexpr int kSlice = kGroups * kGroup * kRowStride<kUnits>;
+  auto* partial = reinterpret_cast<float*>(small_m_shared);
+  constexpr int kSlice = kGroups * kGroup * kRowStride<kWeightTiles>;
 #pragma unroll
-  for (int u = 0; u < kUnits; ++u) store<kUnits>(sums[u], partial + warp * kSlice, u, 0);
+  for (int u = 0; u < kWeightTiles; ++u) store<kWeightTiles>(sums[u], partial + warp * kSlice, u, 0);
   __syncthreads();
-  finish<kUnits, kSlices>(epilogue, Tiles{partial, kSlice, job, first_unit, units});
+  finish<kWeightTiles, kSlices>(epilogue,
+                                TileSums{partial, kSlice, work_tile, first_weight_tile, weight_tiles});
 }
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

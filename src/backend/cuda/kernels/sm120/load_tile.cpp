@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 namespace {
 
 Result<cudaDeviceProp> properties() {
@@ -47,7 +47,7 @@ bool has_native(const void* kernel, const cudaDeviceProp& p, bool& runs) {
   cudaFuncAttributes a{};
   runs = cudaFuncGetAttributes(&a, kernel) == cudaSuccess;
   if (!runs) cudaGetLastError();
-  return runs && (p.major != kAtomMajor || own_tiles_are_native());
+  return runs && (p.major != kBlockScaledMajor || own_tiles_are_native());
 }
 
 }  // namespace
@@ -77,7 +77,7 @@ Result<const void*> load_tile(const void* kernel, const std::string& name, size_
     const Result<const void*> compiled = compiled_tile(name, architecture_of(p));
     if (!compiled.ok() && !runs) return compiled.status();
     if (compiled.ok()) function = compiled.value();
-    if (!compiled.ok() && p.major == kAtomMajor) note_emulation(p, compiled.status());
+    if (!compiled.ok() && p.major == kBlockScaledMajor) note_emulation(p, compiled.status());
   }
   RETURN_IF_ERROR(set_attributes(function, {.max_shared = shared}));
   return function;
@@ -113,4 +113,4 @@ Status load_dense_tiles() {
   return {};
 }
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

@@ -8,7 +8,7 @@
 #include "backend/cuda/weights/quad_layout.h"
 #include "base/file_cache.h"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 
 // The user's, where tiles are kept.
 FileCache kernel_cache();
@@ -30,12 +30,13 @@ bool emulates();
 // The tile `name` of tile_code.h on the current device; stays loaded.
 Result<const void*> compiled_tile(const std::string& name, const std::string& architecture);
 
-// What is to be launched for `kernel`, which may take `shared` bytes of dynamic shared memory: itself, or the
-// compiled tile `name` (tile_code.h), if need be the emulation that a device of SM12x's kind can make of PTX.
+// What to launch for `kernel`, which may take `shared` bytes of dynamic shared memory: the program's own
+// code; or the tile `name` compiled by NVRTC (tile_code.h); or, without NVRTC, the emulation that the driver
+// compiles from PTX.
 Result<const void*> load_tile(const void* kernel, const std::string& name, size_t shared);
 
 // The tiles of gemm.h, before there are requests: those of experts, and those of dense layers.
 Status load_expert_tiles();
 Status load_dense_tiles();
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

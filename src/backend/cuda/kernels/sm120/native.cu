@@ -3,13 +3,13 @@
 #include "backend/cuda/kernels/ptx/block_scaled_mma.cuh"
 #include "backend/cuda/kernels/sm120/load_tile.h"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 namespace {
 
-__device__ int native_mma = MOESAIC_NATIVE_ATOM;
+__device__ int native_mma = MOESAIC_NATIVE_BLOCK_SCALED_MMA;
 
 }  // namespace
 
 cudaError_t read_native_mma(int& native) { return cudaMemcpyFromSymbol(&native, native_mma, sizeof(native)); }
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

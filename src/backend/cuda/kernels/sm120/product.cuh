@@ -1,5 +1,5 @@
-// What the kernels for few and for many tokens share: a quad of a unit times a quad of tokens, and what
-// becomes of the sums.
+// What gemm_small_m.cuh and gemm_large_m.cuh share: a quad of a weight tile times a quad of tokens, and
+// what becomes of the sums.
 #pragma once
 
 #include "backend/cuda/kernels/common/launch.cuh"
@@ -8,40 +8,47 @@
 #include "backend/cuda/kernels/sm120/operands.h"
 #include "backend/cuda/kernels/sm120/work_tile.cuh"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 
-// Shared memory of a multiprocessor of SM120 and SM121; what of it a thread block takes besides its dynamic
-// one: the system's part and the barriers.
+using portable::cp_async_bulk;
+using portable::fence_mbarrier_init;
+using portable::mbarrier_arrive_expect_tx;
+using portable::mbarrier_init;
+using portable::mbarrier_wait;
+
+// Shared memory of a multiprocessor of SM120 and SM121; what a CTA takes besides its dynamic shared memory:
+// the system's part and the barriers.
 inline constexpr size_t kSmShared = 100 * 1024, kBlockShared = 1024 + 128;
 
 __host__ __device__ inline int slice_start(int quads, int slice) { return quads * slice / kSlices; }
 
-// The job may be read, and weights for it, before the predecessor has ended: that is expand() or a kernel
-// behind it, which lets a successor start only once the list's maker has ended.
+// Work tiles, and weights for them, may be read before the predecessor has ended: it is expand() or a kernel
+// after it, which starts its dependents only behind its own wait, when the kernel that wrote the list has
+// ended.
 struct Product {
   const uint8_t* weights;
-  int64_t unit_stride;  // bytes
-  int units, blocks;
+  int64_t weight_tile_stride;  // bytes
+  int weight_tiles, blocks;
   Tokens tokens;
-  __device__ const uint8_t* unit(int expert, int unit) const {
-    return weights + (static_cast<int64_t>(expert) * units + unit) * unit_stride;
+  __device__ const uint8_t* weight_tile(int expert, int weight_tile) const {
+    return weights + (static_cast<int64_t>(expert) * weight_tiles + weight_tile) * weight_tile_stride;
   }
-  __device__ const uint8_t* group(const Job& job, int group) const {
-    return tokens.data + (job.start / kGroup + group) * group_bytes(blocks);
+  __device__ const uint8_t* group(const WorkTile& work_tile, int group) const {
+    return tokens.data + (work_tile.start / kGroup + group) * group_bytes(blocks);
   }
 };
 
-// A unit's quad in a warp's registers.
+// A weight tile's quad in a warp's registers.
 template <Element kA>
-struct UnitQuad {
+struct WeightTileQuad {
   static constexpr int kVectors = block_bytes(kA) / kLaneVectorBytes;  // of a block
   uint4 block[kQuad][kVectors];  // what lies beyond the last is not used, or meets zeros
   uint32_t scales;
   // from: shared memory
-  __device__ explicit UnitQuad(const uint8_t* from) {
+  __device__ explicit WeightTileQuad(const uint8_t* from) {
     const int lane = threadIdx.x % 32;
     scales = reinterpret_cast<const uint32_t*>(from)[lane];
-    const auto* vectors = reinterpret_cast<const uint4*>(from + kUnitScaleBytes) + lane;
+    const auto* vectors = reinterpret_cast<const uint4*>(from + kWeightTileScaleBytes) + lane;
 #pragma unroll
     for (int b = 0; b < kQuad; ++b) {
 #pragma unroll
@@ -63,14 +70,14 @@ struct UnitQuad {
   }
 };
 
-// Sums of a unit and kGroups groups: [tile m][group], as the MMA leaves them.
+// Sums of a weight tile and kGroups groups: [tile m][group], as the MMA leaves them.
 template <int kGroups>
-struct Sums {
+struct GroupSums {
   float v[2][kGroups][4] = {};
 };
 
 template <Element kA, int kStep, int kColumn, int kGroups>
-__device__ inline void multiply_groups(Sums<kGroups>& sums, const FragmentA (&a)[2],
+__device__ inline void multiply_groups(GroupSums<kGroups>& sums, const FragmentA (&a)[2],
                                        const uint4 (&x)[kGroups], const RowScales& rows,
                                        const ColumnScales<kGroups>& columns) {
   constexpr bool kFirst = kStep % 2 == 0;  // of the two steps of a vector
@@ -82,8 +89,8 @@ __device__ inline void multiply_groups(Sums<kGroups>& sums, const FragmentA (&a)
 
 // The step of block kStep and those behind it; tokens(t, v): the lane's vector v of group t.
 template <int kStep, Element kA, int kGroups, class Load>
-__device__ inline void multiply_steps(Sums<kGroups>& sums, const UnitQuad<kA>& w, uint4 (&x)[kGroups],
-                                      const Load& tokens, const RowScales& rows,
+__device__ inline void multiply_steps(GroupSums<kGroups>& sums, const WeightTileQuad<kA>& w,
+                                      uint4 (&x)[kGroups], const Load& tokens, const RowScales& rows,
                                       const ColumnScales<kGroups>& columns, int blocks) {
   if (kStep >= blocks) return;
   constexpr int kVectorBlocks = kQuad / kGroupVectors, kNext = kStep + 1;
@@ -96,13 +103,13 @@ __device__ inline void multiply_steps(Sums<kGroups>& sums, const UnitQuad<kA>& w
   if constexpr (kNext < kQuad) multiply_steps<kNext>(sums, w, x, tokens, rows, columns, blocks);
 }
 
-// sums += quad of the unit times quad of the tokens, the first `blocks` blocks of it.
+// sums += quad of the weight tile times quad of the tokens, the first `blocks` blocks of it.
 template <Element kA, int kGroups, class Load>
-__device__ inline void multiply(Sums<kGroups>& sums, const UnitQuad<kA>& w, const Load& tokens,
+__device__ inline void multiply(GroupSums<kGroups>& sums, const WeightTileQuad<kA>& w, const Load& tokens,
                                 const ColumnScales<kGroups>& columns, int blocks) {
   const RowScales rows(w.scales);
   uint4 x[kGroups];
   multiply_steps<0>(sums, w, x, tokens, rows, columns, blocks);
 }
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

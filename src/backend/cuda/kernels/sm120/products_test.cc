@@ -13,7 +13,7 @@
 #include "backend/cuda/weights/repack_quads.h"
 #include "mx/block.h"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 namespace {
 
 constexpr float kAlpha = 1.702f, kLimit = 7.0f;
@@ -53,20 +53,21 @@ DeviceBuffer packed(const std::vector<const Experts*>& sources, int experts, int
   const int64_t rows = static_cast<int64_t>(sources.size()) * first.rows;
   RepackParams p{.source = {first.raw(), sources.back()->raw()},
                  .kind = Kind::kMxfp4Quads,
-                 .order = sources.size() == 2 ? Rows::kPairs : Rows::kPlain,
+                 .order = sources.size() == 2 ? RowOrder::kPairs : RowOrder::kPlain,
                  .rows = rows,
-                 .units = rows / kUnit,
+                 .weight_tiles = rows / kWeightTileRows,
                  .blocks = first.cols / kBlock,
                  .experts = experts};
-  DeviceBuffer out = poisoned(experts * p.units * unit_bytes(Element::kE2M1, first.cols / kBlock));
+  DeviceBuffer out =
+      poisoned(experts * p.weight_tiles * weight_tile_bytes(Element::kE2M1, first.cols / kBlock));
   p.data = out.as<uint8_t>(), p.fault = fault;
-  EXPECT_TRUE(sm120a::repack(p, nullptr).ok());
+  EXPECT_TRUE(sm120::repack(p, nullptr).ok());
   return out;
 }
 
 struct Shape {
   int hidden, intermediate;
-  std::vector<int> counts;  // slots of each expert
+  std::vector<int> counts;  // permuted rows of each expert
 };
 
 // What is left of a block, and its codes, a byte each; the scale.
@@ -76,7 +77,7 @@ uint8_t quantise(float* x, uint8_t (&codes)[kBlock]) {
   return scale;
 }
 
-// One layer's experts, random, with their slots.
+// One layer's experts, random, with their permuted rows.
 class Layer {
  public:
   Layer(const Shape& s, uint32_t seed)
@@ -86,12 +87,12 @@ class Layer {
         gate(experts, s.intermediate, s.hidden, rng),
         up(experts, s.intermediate, s.hidden, rng),
         down(experts, s.hidden, s.intermediate, rng) {
-    for (const int n : s.counts) slots += n;
+    for (const int n : s.counts) permuted_rows += n;
     x.resize(static_cast<size_t>(kRows) * s.hidden);
     std::normal_distribution<float> normal;
     for (uint16_t& v : x) v = mx::encode_bf16(normal(rng) * (rng() % 50 == 0 ? 30.0f : 1.0f));
     for (int i = 0; i < s.hidden && i < 32; ++i) x[i] = 0;  // a block of zeros
-    for (int i = 0; i < slots; ++i) rows.push_back(static_cast<int32_t>(rng() % kRows));
+    for (int i = 0; i < permuted_rows; ++i) rows.push_back(static_cast<int32_t>(rng() % kRows));
     gate_bias = biases(s.intermediate), up_bias = biases(s.intermediate), down_bias = biases(s.hidden);
     fault = DeviceBuffer::allocate(sizeof(int), "test").value();
     gate_up = packed({&gate, &up}, experts, fault.as<int>());
@@ -99,8 +100,8 @@ class Layer {
     d_x = upload(x), d_rows = upload(rows.empty() ? std::vector<int32_t>{0} : rows);
     d_gate_bias = upload(gate_bias), d_up_bias = upload(up_bias), d_down_bias = upload(down_bias);
   }
-  std::vector<Job> jobs(int tile) const {
-    std::vector<Job> list;
+  std::vector<WorkTile> work_tiles(int tile) const {
+    std::vector<WorkTile> list;
     int first = 0, start = 0;
     for (int e = 0; e < experts; ++e) {
       for (int left = shape.counts[e]; left > 0; left -= tile) {
@@ -111,11 +112,11 @@ class Layer {
     }
     return list;
   }
-  // Row of a slot as the products see it.
-  std::vector<float> quantised(int slot) const {
+  // A permuted row as the products see it.
+  std::vector<float> quantised(int permuted_row) const {
     std::vector<float> v(shape.hidden);
     for (int i = 0; i < shape.hidden; ++i)
-      v[i] = mx::decode_bf16(x[static_cast<size_t>(rows[slot]) * shape.hidden + i]);
+      v[i] = mx::decode_bf16(x[static_cast<size_t>(rows[permuted_row]) * shape.hidden + i]);
     for (int b = 0; b < shape.hidden; b += mx::kBlock) {
       uint8_t codes[kBlock];
       quantise(v.data() + b, codes);
@@ -125,7 +126,7 @@ class Layer {
 
   static constexpr int kRows = 37;
   Shape shape;
-  int experts, slots = 0;
+  int experts, permuted_rows = 0;
   std::mt19937 rng;
   Experts gate, up, down;
   std::vector<uint16_t> x;
@@ -144,31 +145,32 @@ class Layer {
 
 // The operator's products by one tile.
 struct Outcome {
-  std::vector<Job> jobs;
+  std::vector<WorkTile> work_tiles;
   std::vector<uint8_t> x, h;  // tokens, as bytes
-  std::vector<float> out;     // [slots, hidden]
+  std::vector<float> out;     // [permuted_rows, hidden]
 };
 
 Outcome run(const Layer& l, Tile tile) {
   Outcome r;
-  r.jobs = l.jobs(tile_tokens(tile));
-  const std::vector<Job> some = r.jobs.empty() ? std::vector<Job>{{}} : r.jobs;
-  const DeviceBuffer jobs = upload(some), count = upload(std::vector<int>{static_cast<int>(r.jobs.size())});
-  const size_t x_bytes = token_buffer_bytes(l.slots, l.experts, l.shape.hidden),
-               h_bytes = token_buffer_bytes(l.slots, l.experts, l.shape.intermediate);
-  const size_t out_count = static_cast<size_t>(l.slots) * l.shape.hidden;
+  r.work_tiles = l.work_tiles(tile_tokens(tile));
+  const std::vector<WorkTile> some = r.work_tiles.empty() ? std::vector<WorkTile>{{}} : r.work_tiles;
+  const DeviceBuffer work_tiles = upload(some),
+                     count = upload(std::vector<int>{static_cast<int>(r.work_tiles.size())});
+  const size_t x_bytes = token_buffer_bytes(l.permuted_rows, l.experts, l.shape.hidden),
+               h_bytes = token_buffer_bytes(l.permuted_rows, l.experts, l.shape.intermediate);
+  const size_t out_count = static_cast<size_t>(l.permuted_rows) * l.shape.hidden;
   const DeviceBuffer x_data = poisoned(x_bytes), h_data = poisoned(h_bytes),
                      out = poisoned(out_count * 4 + 4);
-  // One job more than there are: the list's length is known on the device only.
+  // One work tile more than there are: the list's length is known on the device only.
   Tokens x{.data = x_data.as<uint8_t>(),
            .cols = l.shape.hidden,
-           .jobs = jobs.as<Job>(),
-           .job_count = count.as<int>(),
-           .most_jobs = static_cast<int>(r.jobs.size()) + 1,
+           .work_tiles = work_tiles.as<WorkTile>(),
+           .work_tile_count = count.as<int>(),
+           .most_work_tiles = static_cast<int>(r.work_tiles.size()) + 1,
            .tile = tile_tokens(tile)};
   EXPECT_TRUE(expand(l.d_x.as<__nv_bfloat16>(), l.d_rows.as<int32_t>(), x, nullptr).ok());
-  const Weights fc1{l.gate_up.as<uint8_t>(), 2 * l.shape.intermediate / kUnit},
-      fc2{l.down_packed.as<uint8_t>(), l.shape.hidden / kUnit};
+  const QuadWeights fc1{l.gate_up.as<uint8_t>(), 2 * l.shape.intermediate / kWeightTileRows},
+      fc2{l.down_packed.as<uint8_t>(), l.shape.hidden / kWeightTileRows};
   const SwiGluMx swiglu{.out = h_data.as<uint8_t>(),
                         .intermediate = l.shape.intermediate,
                         .gate_bias = l.d_gate_bias.as<float>(),
@@ -191,15 +193,16 @@ Outcome run(const Layer& l, Tile tile) {
   return r;
 }
 
-// A slot's token out of a buffer: codes and scales, row by row.
-struct Row {
+// The token of a permuted row out of a buffer: codes and scales, row by row.
+struct QuantisedRow {
   std::vector<uint8_t> codes, scales;
   std::vector<float> values;
 };
-Row row_of(const std::vector<uint8_t>& bytes, const Job& job, int slot, int cols) {
-  const int place = job.start + slot - job.first, blocks = cols / kBlock;
+QuantisedRow row_of(const std::vector<uint8_t>& bytes, const WorkTile& work_tile, int permuted_row,
+                    int cols) {
+  const int place = work_tile.start + permuted_row - work_tile.first, blocks = cols / kBlock;
   const uint8_t* group = bytes.data() + place / kGroup * group_bytes(blocks);
-  Row r{std::vector<uint8_t>(cols), std::vector<uint8_t>(blocks), std::vector<float>(cols)};
+  QuantisedRow r{std::vector<uint8_t>(cols), std::vector<uint8_t>(blocks), std::vector<float>(cols)};
   for (int b = 0; b < blocks; ++b) {
     r.scales[b] = group[token_scale_at(place % kGroup, b)];
     for (int k = 0; k < kBlock; ++k) {
@@ -212,9 +215,10 @@ Row row_of(const std::vector<uint8_t>& bytes, const Job& job, int slot, int cols
 }
 
 void expect_expanded(const Layer& l, const Outcome& r) {
-  for (const Job& job : r.jobs) {
-    for (int slot = job.first; slot < job.first + job.count; ++slot)
-      ASSERT_EQ(row_of(r.x, job, slot, l.shape.hidden).values, l.quantised(slot)) << slot;
+  for (const WorkTile& work_tile : r.work_tiles) {
+    for (int permuted_row = work_tile.first; permuted_row < work_tile.first + work_tile.count; ++permuted_row)
+      ASSERT_EQ(row_of(r.x, work_tile, permuted_row, l.shape.hidden).values, l.quantised(permuted_row))
+          << permuted_row;
   }
 }
 
@@ -231,13 +235,14 @@ double swiglu_of(const Layer& l, int expert, int i, const std::vector<float>& x)
 void expect_first_product(const Layer& l, const Outcome& r) {
   const double share = 0.13, least = 0x1p-9;
   int64_t other = 0, all = 0;
-  for (const Job& job : r.jobs) {
-    for (int slot = job.first; slot < job.first + job.count; ++slot) {
-      const std::vector<float> x = l.quantised(slot);
-      const Row got = row_of(r.h, job, slot, l.shape.intermediate);
+  for (const WorkTile& work_tile : r.work_tiles) {
+    for (int permuted_row = work_tile.first; permuted_row < work_tile.first + work_tile.count;
+         ++permuted_row) {
+      const std::vector<float> x = l.quantised(permuted_row);
+      const QuantisedRow got = row_of(r.h, work_tile, permuted_row, l.shape.intermediate);
       std::vector<float> want(l.shape.intermediate);
       for (int i = 0; i < l.shape.intermediate; ++i)
-        want[i] = static_cast<float>(swiglu_of(l, job.expert, i, x));
+        want[i] = static_cast<float>(swiglu_of(l, work_tile.expert, i, x));
       for (int b = 0; b < l.shape.intermediate / kBlock; ++b) {
         uint8_t codes[kBlock];
         float rounded[kBlock];
@@ -250,7 +255,7 @@ void expect_first_product(const Layer& l, const Outcome& r) {
           const float near = want[b * kBlock + k];
           ASSERT_NEAR(got.values[b * kBlock + k], near,
                       share * std::fabs(near) + least * mx::decode_e8m0(scale))
-              << slot << " " << b;
+              << permuted_row << " " << b;
         }
       }
     }
@@ -259,26 +264,28 @@ void expect_first_product(const Layer& l, const Outcome& r) {
 }
 
 void expect_second_product(const Layer& l, const Outcome& r) {
-  for (const Job& job : r.jobs) {
-    for (int slot = job.first; slot < job.first + job.count; ++slot) {
-      const Row h = row_of(r.h, job, slot, l.shape.intermediate);
+  for (const WorkTile& work_tile : r.work_tiles) {
+    for (int permuted_row = work_tile.first; permuted_row < work_tile.first + work_tile.count;
+         ++permuted_row) {
+      const QuantisedRow h = row_of(r.h, work_tile, permuted_row, l.shape.intermediate);
       for (int i = 0; i < l.shape.hidden; ++i) {
-        const Dot d = dot(l.down.row(job.expert, i), h.values.data(), l.shape.intermediate);
-        const double bias = l.down_bias[static_cast<size_t>(job.expert) * l.shape.hidden + i];
-        ASSERT_NEAR(r.out[static_cast<size_t>(slot) * l.shape.hidden + i], d.sum + bias,
+        const Dot d = dot(l.down.row(work_tile.expert, i), h.values.data(), l.shape.intermediate);
+        const double bias = l.down_bias[static_cast<size_t>(work_tile.expert) * l.shape.hidden + i];
+        ASSERT_NEAR(r.out[static_cast<size_t>(permuted_row) * l.shape.hidden + i], d.sum + bias,
                     d.bound(l.shape.intermediate) + 0x1p-22 * std::fabs(bias))
-            << slot << " " << i;
+            << permuted_row << " " << i;
       }
     }
   }
 }
 
-// The first product's codes and scales of every slot: where a token stands depends on the tile.
+// The first product's codes and scales of every permuted row: where a token stands depends on the tile.
 std::vector<uint8_t> hidden_of(const Layer& l, const Outcome& r) {
   std::vector<uint8_t> all;
-  for (const Job& job : r.jobs) {
-    for (int slot = job.first; slot < job.first + job.count; ++slot) {
-      const Row row = row_of(r.h, job, slot, l.shape.intermediate);
+  for (const WorkTile& work_tile : r.work_tiles) {
+    for (int permuted_row = work_tile.first; permuted_row < work_tile.first + work_tile.count;
+         ++permuted_row) {
+      const QuantisedRow row = row_of(r.h, work_tile, permuted_row, l.shape.intermediate);
       all.insert(all.end(), row.codes.begin(), row.codes.end());
       all.insert(all.end(), row.scales.begin(), row.scales.end());
     }
@@ -316,4 +323,4 @@ TEST_F(Products, NoTokens) { check({64, 64, {0, 0}}, 5); }
 TEST_F(Products, GptOss) { check({2880, 2880, {1, 0, 5, 12}}, 6); }
 
 }  // namespace
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

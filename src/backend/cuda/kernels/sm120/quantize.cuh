@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 
 // What is compared to find a block's largest magnitude: a NaN is above infinity, that above all others.
 __device__ inline uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
@@ -27,4 +27,4 @@ __device__ inline uint32_t code_of(float x, float inverse) {
   return __nv_cvt_float_to_fp8(x * inverse, __NV_SATFINITE, __NV_E4M3);
 }
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 namespace {
 
 // What NVRTC lacks of the host's headers, and does not need of the toolkit's.
@@ -15,7 +15,7 @@ constexpr SourceFile kFiles[] = {
     {"cuda_runtime.h", "#pragma once\n"},
 #include "backend/cuda/kernels/sm120/tile_sources.inc"
 };
-constexpr const char* kSpace = "moesaic::cuda::sm120a::";
+constexpr const char* kSpace = "moesaic::cuda::sm120::";
 
 std::string element_name(Element e) {
   return fmt::format("{}Element::{}", kSpace, e == Element::kE4M3 ? "kE4M3" : "kE2M1");
@@ -33,23 +33,24 @@ uint64_t source_hash() {
 
 }  // namespace
 
-std::string tile_name(Element weights, Tile tile, int units, const std::string& epilogue) {
+std::string tile_name(Element weights, Tile tile, int weight_tiles, const std::string& epilogue) {
   const TileShape shape = shape_of(weights, tile);
-  const bool few = shape.groups > 0;
-  const std::string sizes = few ? fmt::format("{}, {}", shape.groups, units)
-                                : fmt::format("{}, {}, {}", shape.tokens, shape.units, shape.stages);
-  return fmt::format("{}{}_kernel<{}, {}, {}>", kSpace, few ? "few" : "many", element_name(weights), sizes,
-                     epilogue_name(epilogue));
+  const bool small_m = shape.groups > 0;
+  const std::string sizes = small_m
+                                ? fmt::format("{}, {}", shape.groups, weight_tiles)
+                                : fmt::format("{}, {}, {}", shape.tokens, shape.weight_tiles, shape.stages);
+  return fmt::format("{}block_scaled_{}_m_kernel<{}, {}, {}>", kSpace, small_m ? "small" : "large",
+                     element_name(weights), sizes, epilogue_name(epilogue));
 }
 
 std::vector<std::string> tile_names() {
   using enum Element;
   std::vector<std::string> names;
   for (const Tile tile : kTiles) {
-    names.push_back(tile_name(kE2M1, tile, kSwiGluUnits, "SwiGluMx"));
+    names.push_back(tile_name(kE2M1, tile, kSwiGluWeightTiles, "SwiGluMx"));
     for (const Element weights : {kE2M1, kE4M3}) {
       for (const char* epilogue : {"Store", "Qkv"})
-        names.push_back(tile_name(weights, tile, kRowUnits, epilogue));
+        names.push_back(tile_name(weights, tile, kRowWeightTiles, epilogue));
     }
   }
   return names;
@@ -66,15 +67,16 @@ Result<TileCode> tile_code(const std::string& name, const std::string& architect
       return TileCode{.kernel = {.cubin = blob->substr(line + 1), .symbol = blob->substr(0, line)},
                       .cached = true};
   }
-  const bool many = name.find("many_kernel") != std::string::npos;
-  ASSIGN_OR_RETURN(KernelCode kernel, compile({.files = kFiles,
-                                               .root = many ? "backend/cuda/kernels/sm120/gemm_large_m.cuh"
-                                                            : "backend/cuda/kernels/sm120/gemm_small_m.cuh",
-                                               .name = name,
-                                               .architecture = architecture}));
+  const bool large_m = name.find("_large_m_kernel") != std::string::npos;
+  ASSIGN_OR_RETURN(KernelCode kernel,
+                   compile({.files = kFiles,
+                            .root = large_m ? "backend/cuda/kernels/sm120/gemm_large_m.cuh"
+                                            : "backend/cuda/kernels/sm120/gemm_small_m.cuh",
+                            .name = name,
+                            .architecture = architecture}));
   // A full disk or a folder that may not be written: it is compiled again next time.
   static_cast<void>(cache.put(key, kernel.symbol + "\n" + kernel.cubin).ok());
   return TileCode{.kernel = std::move(kernel)};
 }
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

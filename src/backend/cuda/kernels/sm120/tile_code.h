@@ -1,6 +1,6 @@
-// Tiles that this program has no machine code for: NVRTC compiles them from their sources, which the program
-// carries, and they are kept on disk. Native code for a device of SM12x's kind cannot be had otherwise, since
-// it is an architecture's own and no PTX for others carries it.
+// Tiles that this program has no machine code for: NVRTC compiles them from their sources, which the
+// program carries, and they are kept on disk. There is no other way to native code for a new SM12x device:
+// PTX for other architectures cannot contain the instruction.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 #include "backend/cuda/runtime/nvrtc.h"
 #include "base/file_cache.h"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 
-// The kernel of a tile as C++ spells it. units: of a thread block for few tokens; epilogue: SwiGluMx,
+// The kernel of a tile as C++ spells it. weight_tiles: of a small-M CTA; epilogue: SwiGluMx,
 // Store or Qkv.
-std::string tile_name(Element weights, Tile tile, int units, const std::string& epilogue);
+std::string tile_name(Element weights, Tile tile, int weight_tiles, const std::string& epilogue);
 // All that gemm.h launches.
 std::vector<std::string> tile_names();
 
@@ -25,4 +25,4 @@ struct TileCode {
 // By source, compiler, architecture and name. What is not cached is compiled, and cached if that is possible.
 Result<TileCode> tile_code(const std::string& name, const std::string& architecture, const FileCache& cache);
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

@@ -1,13 +1,19 @@
-// One warp makes one quad of one group: lane 4 g + c reads columns 8 c .. 8 c + 7 of four blocks of token g,
-// four lanes find a block's scale, and the warp writes 1,056 bytes as they will be read.
+// expand() and norm_expand(): BF16 rows become MXFP8 tokens in the layout of quad_layout.h.
 //
-//   grid: (quads / 8, jobs, groups of a tile); bytes: 2 of each activation read, 1.03 written
+// Maths    quantize.cuh's, the same bits as mx::quantize_mxfp8
+// Grid     expand: x: 8 quads, y: work tile, z: group of 8 tokens. norm_expand: a CTA a row.
+// CTA      expand: 8 warps, alike: a warp makes one quad of one group. Lane 4 g + c reads columns 8 c .. 8
+//          c + 7 of four blocks of token g, four lanes find a block's scale, and the warp writes 1,056
+//          bytes as they will be read. norm_expand: 128 threads norm the row (norm.cuh); a thread then has
+//          eight columns at a time.
+// Ordering Everything is read after the wait for the predecessor; no barriers but norm_row()'s.
+// Bytes    2 of each activation read, 1.03 written.
 #include "backend/cuda/kernels/common/norm.cuh"
 #include "backend/cuda/kernels/sm120/quantize.cuh"
 #include "backend/cuda/kernels/sm120/tokens.h"
 #include "backend/cuda/kernels/sm120/work_tile.cuh"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 namespace {
 
 constexpr int kExpandWarps = 8;
@@ -43,19 +49,19 @@ __global__ void __launch_bounds__(kExpandWarps * 32)
   launch_dependents();
   const int blocks = out.cols / kBlock, quad = blockIdx.x * kExpandWarps + threadIdx.x / 32;
   if (quad >= quads_of(blocks)) return;
-  const Job job = job_of(out);
+  const WorkTile work_tile = work_tile_of(out);
   const int group = blockIdx.z, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  if (group * kGroup >= job.count) return;
-  const int token = group * kGroup + g, slot = job.first + token;
-  const bool real = token < job.count;
-  const int64_t row = !real ? 0 : rows != nullptr ? rows[slot] : slot;
+  if (group * kGroup >= work_tile.count) return;
+  const int token = group * kGroup + g, permuted_row = work_tile.first + token;
+  const bool real = token < work_tile.count;
+  const int64_t row = !real ? 0 : rows != nullptr ? rows[permuted_row] : permuted_row;
   const __nv_bfloat16* from = x + row * out.cols + quad * kQuad * kBlock + 8 * c;
   uint4 values[kQuad];
 #pragma unroll
   for (int b = 0; b < kQuad; ++b)
     values[b] = real && b < blocks_in_quad(blocks, quad) ? *reinterpret_cast<const uint4*>(from + b * kBlock)
                                                          : make_uint4(0, 0, 0, 0);
-  uint8_t* to = out.data + (job.start / kGroup + group) * group_bytes(blocks) + quad * kGroupQuadBytes;
+  uint8_t* to = out.data + (work_tile.start / kGroup + group) * group_bytes(blocks) + quad * kGroupQuadBytes;
   constexpr int kWords = Eighth::kWords;
   uint32_t scales = 0, words[kQuad * kWords];
 #pragma unroll
@@ -72,7 +78,7 @@ __global__ void __launch_bounds__(kExpandWarps * 32)
   if (c == 0) *reinterpret_cast<uint32_t*>(to + token_scale_at(g, 0)) = scales;
 }
 
-// A thread block a row, a thread eight columns at a time: MXFP8.
+// A CTA a row, a thread eight columns at a time: MXFP8.
 __global__ void __launch_bounds__(kNormThreads) norm_expand_kernel(const Norm p, const Tokens out) {
   extern __shared__ float4 normed[];  // [hidden / 4]
   __shared__ float scratch[kNormThreads / 32];
@@ -97,7 +103,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_expand_kernel(const Norm p,
 Status expand(const __nv_bfloat16* x, const int32_t* rows, const Tokens& out, cudaStream_t stream) {
   const int quads = quads_of(out.cols / kBlock);
   return launch(expand_kernel,
-                dim3((quads + kExpandWarps - 1) / kExpandWarps, out.most_jobs, out.tile / kGroup),
+                dim3((quads + kExpandWarps - 1) / kExpandWarps, out.most_work_tiles, out.tile / kGroup),
                 dim3(kExpandWarps * 32), 0, stream, x, rows, out);
 }
 
@@ -106,4 +112,4 @@ Status norm_expand(const Norm& norm, const Tokens& out, cudaStream_t stream) {
                 norm, out);
 }
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

@@ -1,4 +1,5 @@
-// Activations on their way to the products of gemm.h: rows to the tokens of quad_layout.h, grouped by expert.
+// Prepares activations for the products of gemm.h: rows become the tokens of quad_layout.h, grouped by
+// expert.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -6,18 +7,18 @@
 #include "backend/cuda/kernels/sm120/operands.h"
 #include "backend/cuda/ops/route.h"
 
-namespace moesaic::cuda::sm120a {
+namespace moesaic::cuda::sm120 {
 
-// Bytes of the buffer for so many tokens, of which `ends` jobs have a count that is no multiple of 16.
+// Bytes of the buffer for so many tokens, of which `ends` work tiles have a count that is no multiple of 16.
 inline size_t token_buffer_bytes(size_t tokens, size_t ends, int cols) {
   return (tokens + 15 * ends + kGroup - 1) / kGroup * group_bytes(cols / kBlock);
 }
 
-// Gathers and quantises in one pass: slot s is row rows[s] of x, or row s; x: [.., cols].
+// Gathers and quantises in one pass: token r is row rows[r] of x, or row r; x: [.., cols].
 Status expand(const __nv_bfloat16* x, const int32_t* rows, const Tokens& out, cudaStream_t stream);
 
-// norm() and expand() of its result in BF16, in one pass, to MXFP8: slot r is output row r. norm.out is not
+// norm() and expand() of its result in BF16, in one pass, to MXFP8: token r is output row r. norm.out is not
 // written.
 Status norm_expand(const Norm& norm, const Tokens& out, cudaStream_t stream);
 
-}  // namespace moesaic::cuda::sm120a
+}  // namespace moesaic::cuda::sm120

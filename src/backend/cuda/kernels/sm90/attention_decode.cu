@@ -7,7 +7,7 @@
 // Shapes   q [rows, heads, D] BF16, pages of 32 tokens (kv_page.h draws them) BF16 or E4M3, D = 32, 64 or
 //          128.
 //
-// Grid     x: a cluster of the row's KV splits, up to 16, by the number of its pages alone (shares_of())
+// Grid     x: a cluster of the row's KV splits, up to 16, by the number of its pages alone (kv_splits_of())
 //          y: KV head, and each eight of its query heads    z: row
 // CTA      one KV split. Four warps, alike: each streams every fourth page of the split by bulk copies
 //          through slots of its own, scores, weighs and adds page by page, alone. Lane 0 asks for K's
@@ -21,7 +21,7 @@
 //          arrived: the inbox is full; the other CTAs' st.async complete its bytes.
 // Ordering A slot is overwritten by a copy only behind fence.proxy.async of every lane that read it and
 //          the warp's barrier: no copy overtakes a read, however fast it is. st.async makes data and
-//          barrier of the inbox visible together. A CTA may end while its own sends are on their way; it
+//          barrier of the inbox visible together. A CTA may end while its own sends are in flight; it
 //          is their target that must live, and it does: it waits for `arrived`, or has no part and is
 //          sent nothing. That all CTAs of the cluster have started (and their barriers are there) is what
 //          the cluster's barrier says. Pages of earlier steps, `tiles` and `pages` are read before the
@@ -69,25 +69,25 @@ __host__ __device__ constexpr int ring_at(int size) {
   return (static_cast<int>(sizeof(RowShared<D, kFp8>)) + Inbox<D>::bytes(size) + 127) / 128 * 128;
 }
 
-// A row's keys, and of its pages those of the cluster's thread block `rank`.
+// A row's keys, and of its pages those of the cluster's CTA `rank`.
 struct KvSplit {
   int first, last;  // keys of the row
-  int page, count;  // pages of the share
-  int shares;       // that have pages
+  int page, count;  // pages of the KV split
+  int kv_splits;    // that have pages
 
   __device__ KvSplit(const Attention& p, const RowTile& tile, int rank)
       : first(p.window > 0 ? max(0, tile.position - p.window + 1) : 0), last(tile.position) {
     const int from = first / kPageTokens, pages = last / kPageTokens - from + 1;
-    shares = shares_of(pages);
-    page = from + rank * pages / shares;
-    count = rank < shares ? from + (rank + 1) * pages / shares - page : 0;
+    kv_splits = kv_splits_of(pages);
+    page = from + rank * pages / kv_splits;
+    count = rank < kv_splits ? from + (rank + 1) * pages / kv_splits - page : 0;
   }
   __device__ bool is_newest(int i) const { return page + i == last / kPageTokens; }
 };
 
-// ---- a thread block ----
+// ---- a CTA ----
 
-// A warp's pages of the share. Its first lane asks for K's, its second for V's.
+// A warp's pages of the KV split. Its first lane asks for K's, its second for V's.
 template <int D, bool kFp8>
 struct WarpPages {
   using R = PageRing<D, kFp8>;
@@ -98,7 +98,7 @@ struct WarpPages {
   int kv_head, warp, lane;
   int64_t next = 0;  // lane n's is where the warp's page kSlots + n lies in the cache, in bytes
 
-  __device__ int index(int n) const { return warp + kWarps * n; }  // of the warp's page n in the share
+  __device__ int index(int n) const { return warp + kWarps * n; }  // of the warp's page n in the KV split
   __device__ bool has(int n) const { return index(n) < split.count; }
   __device__ bool asked_for_most(int count) const { return !has(count + kEarlyPages); }
   __device__ int64_t locate(int n) const {
@@ -124,9 +124,8 @@ struct WarpPages {
     mbarrier_wait(barrier(slot(n)), n / R::kSlots & 1);
     return ring + slot(n) * R::kSlotBytes;
   }
-  // The warp has read it: another one takes its place. By a warp whose lanes have passed fence_proxy_async()
-  // and
-  // __syncwarp() since their last read.
+  // The warp has read it: the next one is copied to its place. All lanes must have passed fence_proxy_async()
+  // and then __syncwarp() since their last read.
   __device__ void replace(int n) {
     if (n > 0 && n % 32 == 0) next = locate(R::kSlots + n + lane);
     const int64_t at = __shfl_sync(0xFFFFFFFFu, next, n % 32);
@@ -168,7 +167,7 @@ __device__ void attend_pages(RowSums<D>& values, const Queries<D, kFp8>& queries
 
 template <int D, bool kFp8>
 __global__ void __launch_bounds__(kThreads) __maxnreg__(D == 128 ? 255 : 112)
-    attend_rows_kernel(const Attention p) {
+    attention_decode_kernel(const Attention p) {
   extern __shared__ __align__(128) uint8_t memory[];
   auto& s = *reinterpret_cast<RowShared<D, kFp8>*>(memory);
   uint8_t* ring = memory + ring_at<D, kFp8>(static_cast<int>(cluster_size()));
@@ -181,12 +180,12 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(D == 128 ? 255 : 112)
   const int group = p.heads / p.kv_heads, eights = eights_of(p);
   const int kv_head = blockIdx.y / eights, first = blockIdx.y % eights * kHeads,
             heads = min(group - first, kHeads), head = kv_head * group + first;
-  const int parts = heads * (D / kSlice);  // of all thread blocks
+  const int parts = heads * (D / kSlice);  // of all CTAs
   const Inbox<D> inbox(&s + 1, size, __popc(size - 1));
   if (threadIdx.x == 0) {
     const int mine = rank < parts ? (parts - rank + size - 1) >> inbox.shift : 0;
     mbarrier_init(&s.arrived, 1), fence_mbarrier_init();
-    mbarrier_arrive_expect_tx(&s.arrived, mine * split.shares * Inbox<D>::kEntryBytes);
+    mbarrier_arrive_expect_tx(&s.arrived, mine * split.kv_splits * Inbox<D>::kEntryBytes);
   }
   if (lane == 0) {
     for (int i = 0; i < R::kSlots; ++i) mbarrier_init(s.ready + warp + kWarps * i, 2);
@@ -234,7 +233,7 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(D == 128 ? 255 : 112)
   }
   if (rank >= parts) return;
   mbarrier_wait(&s.arrived, 0);
-  const SplitJoin joint(split.shares, lane);
+  const KvSplitJoin joint(split.kv_splits, lane);
 #pragma unroll 1
   for (int item = warp;; item += kWarps) {
     const int part = rank + item / joint.groups * size;
@@ -253,19 +252,19 @@ __global__ void __launch_bounds__(kThreads) __maxnreg__(D == 128 ? 255 : 112)
 }
 
 template <int D, bool kFp8>
-Status run(const Attention& p, int shares, cudaStream_t stream) {
-  const auto kernel = attend_rows_kernel<D, kFp8>;
+Status run(const Attention& p, int kv_splits, cudaStream_t stream) {
+  const auto kernel = attention_decode_kernel<D, kFp8>;
   using R = PageRing<D, kFp8>;
   const auto shared = [](int size, int slots) {
     return ring_at<D, kFp8>(size) + std::max<int>(slots * R::kSlotBytes, sizeof(WarpResults<D>));
   };
-  // Of fewer than the most, shares have few pages.
+  // With fewer KV splits than the most, each has at most kKvSplitPages pages.
   constexpr int kMostSlots = kWarps * R::kSlots;
-  const int size = static_cast<int>(std::bit_ceil<unsigned>(shares)),
-            slots = shares < kMostShares ? kSharePages : kMostSlots;
+  const int size = static_cast<int>(std::bit_ceil<unsigned>(kv_splits)),
+            slots = kv_splits < kMostKvSplits ? kKvSplitPages : kMostSlots;
   static OncePerDevice prepared;
   const Status status = prepared.run([&] {
-    return set_attributes(kernel, {.max_shared = static_cast<size_t>(shared(kMostShares, kMostSlots)),
+    return set_attributes(kernel, {.max_shared = static_cast<size_t>(shared(kMostKvSplits, kMostSlots)),
                                    .prefer_shared = true,
                                    .large_clusters = true});
   });
@@ -278,10 +277,11 @@ Status run(const Attention& p, int shares, cudaStream_t stream) {
 }  // namespace attention_decode
 
 Status attend_decode(const Attention& p, cudaStream_t stream) {
-  // WarpPages that a window may touch, whatever its position.
-  const int most = p.window > 0 ? shares_of((p.window + kPageTokens - 2) / kPageTokens + 1) : kMostShares;
+  // Pages that a window may touch, whatever its position.
+  const int most =
+      p.window > 0 ? kv_splits_of((p.window + kPageTokens - 2) / kPageTokens + 1) : kMostKvSplits;
   return for_shape(p, [&](auto d, auto fp8) {
-    return attention_decode::run<d, fp8>(p, std::min(p.shares, most), stream);
+    return attention_decode::run<d, fp8>(p, std::min(p.kv_splits, most), stream);
   });
 }
 

@@ -5,9 +5,9 @@
 
 namespace moesaic::cuda::attention_decode {
 
-using namespace sm90a;
+using namespace sm90;
 
-// What a cluster's thread blocks send to the one that finishes part i (head i / (D / 32) and so on), which is
+// What a cluster's CTAs send to the one that finishes part i (head i / (D / 32) and so on), which is
 // i % size: [its parts, blocks].
 template <int D>
 struct Inbox {
@@ -74,16 +74,16 @@ __device__ void join_warps(const WarpResults<D>& results, int warps, int heads, 
   }
 }
 
-// How a warp joins the thread blocks' results. Of few shares: all 32 dimensions of a part, a lane one. Of
-// more: 8 dimensions, four lanes one, each of them every fourth share.
-struct SplitJoin {
-  static constexpr int kMost = kMostShares / 4;  // shares of a lane
-  int shares, groups, dimensions;
-  int dimension, first;  // the lane's dimension and first share
+// How a warp joins the CTAs' results. Up to kMost KV splits: 32 dimensions at a time, one a lane.
+// More: 8 dimensions at a time, four lanes each, of which each takes every fourth KV split.
+struct KvSplitJoin {
+  static constexpr int kMost = kMostKvSplits / 4;  // KV splits of a lane
+  int kv_splits, groups, dimensions;
+  int dimension, first;  // the lane's dimension and first KV split
 
-  __device__ SplitJoin(int shares, int lane)
-      : shares(shares),
-        groups(shares > kMost ? 4 : 1),
+  __device__ KvSplitJoin(int kv_splits, int lane)
+      : kv_splits(kv_splits),
+        groups(kv_splits > kMost ? 4 : 1),
         dimensions(kSlice / groups),
         dimension(lane % dimensions),
         first(lane / dimensions) {}
@@ -104,7 +104,7 @@ struct SplitJoin {
 #pragma unroll
     for (int j = 0; j < kMost; ++j) {
       // The last one again changes no maximum.
-      const int at = inbox.at(part, min(first + j * groups, shares - 1));
+      const int at = inbox.at(part, min(first + j * groups, kv_splits - 1));
       all[j] = inbox.stats[at], values[j] = inbox.values[at * kSlice + d];
       of.max = fmaxf(of.max, all[j].max);
     }
@@ -112,7 +112,7 @@ struct SplitJoin {
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < kMost; ++j) {
-      const float by = first + j * groups < shares ? exp2_fast(all[j].max - of.max) : 0.0f;
+      const float by = first + j * groups < kv_splits ? exp2_fast(all[j].max - of.max) : 0.0f;
       of.sum = fmaf(all[j].sum, by, of.sum), sum = fmaf(values[j], by, sum);
     }
     const auto add = [](float a, float b) { return a + b; };

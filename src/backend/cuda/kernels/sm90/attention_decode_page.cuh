@@ -8,10 +8,10 @@
 
 namespace moesaic::cuda::attention_decode {
 
-using namespace sm90a;
+using namespace sm90;
 
 inline constexpr int kWarps = 4, kThreads = kWarps * 32;
-inline constexpr int kHeads = 8;   // of a thread block: the columns of an MMA
+inline constexpr int kHeads = 8;   // of a CTA: the columns of an MMA
 inline constexpr int kSlice = 32;  // dimensions that a warp finishes
 inline constexpr int kKeyTiles = kPageTokens / 8;
 inline constexpr int kEarlyPages = 3;  // pages of a warp not yet asked for when the successor may start
@@ -52,7 +52,7 @@ __device__ inline float rows_sum(float x) {
 
 // ---- the two products, of a page ----
 
-// FP8: which dimensions and keys stand in which slot of a contraction is free as long as both operands agree.
+// FP8: dimensions and keys may be permuted freely along a contraction if both operands use the same order.
 // A lane has D / 4 bytes of a key's row of up to 64 that lie together, four to an MMA, and keys 8 c .. 8 c +
 // 7 of a dimension's, four to an MMA.
 template <int D>

@@ -33,14 +33,14 @@
 namespace moesaic::cuda {
 namespace {
 
-using namespace sm90a;
+using namespace sm90;
 
 constexpr int kBlockPages = 4, kBlockTokens = kBlockPages * kPageTokens, kSpanBlocks = 8;
 constexpr int kGroups = kPrefillGroups, kGroupThreads = 128, kThreads = (kGroups + 1) * kGroupThreads;
 constexpr int kLoaderRegisters = 40, kComputeRegisters = 232;  // of 168 for each of kThreads
 
 template <int D, bool kFp8>
-struct Shared {
+struct PrefillShared {
   static constexpr int kStages = D == 128 ? 2 : 4, kRaw = D == 128 ? 1 : 2;
   static constexpr int kRawBytes = kFp8 ? kBlockTokens * D : 16;
   alignas(1024) __nv_bfloat16 k[kStages][kBlockTokens * D];  // [D / 64][keys][64]
@@ -52,17 +52,17 @@ struct Shared {
 
 // Position in the ring of the n-th block.
 template <int kStages>
-struct Slot {
+struct StagePosition {
   int stage;
   uint32_t phase;
-  __device__ explicit Slot(int n) : stage(n % kStages), phase(n / kStages & 1) {}
+  __device__ explicit StagePosition(int n) : stage(n % kStages), phase(n / kStages & 1) {}
 };
 
-struct Range {
+struct BlockRange {
   int from, to;  // blocks, inclusive
 };
 // Of `count` tokens from the tile's token `at` on.
-__device__ inline Range blocks_of(const Attention& p, const RowTile& tile, int at, int count) {
+__device__ inline BlockRange blocks_of(const Attention& p, const RowTile& tile, int at, int count) {
   const int first = tile.position + at, last = first + count - 1;
   return {p.window > 0 ? max(0, first - p.window + 1) / kBlockTokens : 0,
           count > 0 ? last / kBlockTokens : -1};
@@ -81,15 +81,15 @@ __device__ int64_t locate(const Attention& p, const RowTile& tile, int i, int in
 }
 
 template <int D>
-__device__ void load_blocks(Shared<D, false>& s, const Attention& p, const RowTile& tile, Range blocks,
-                            int thread) {
+__device__ void load_blocks(PrefillShared<D, false>& s, const Attention& p, const RowTile& tile,
+                            BlockRange blocks, int thread) {
   constexpr int kWidth = D < 64 ? D : 64, kPart = kPageTokens * kWidth, kPage = kPageTokens * D;
   if (thread >= 32) return;
   const int lane = thread;
   const auto *keys = static_cast<const __nv_bfloat16*>(p.k), *values = static_cast<const __nv_bfloat16*>(p.v);
   const uint64_t policy = evict_normal_policy();
   for (int i = blocks.from; i <= blocks.to; ++i) {
-    const Slot<Shared<D, false>::kStages> slot(i - blocks.from);
+    const StagePosition<PrefillShared<D, false>::kStages> slot(i - blocks.from);
     const int64_t at = lane < kBlockPages ? locate<D>(p, tile, i, lane) : 0;
     mbarrier_wait(s.empty + slot.stage, slot.phase ^ 1);
     if (lane == 0) mbarrier_arrive_expect_tx(s.full + slot.stage, 2 * kBlockPages * kPage * 2);
@@ -128,15 +128,15 @@ __device__ void widen_block(__nv_bfloat16* k, __nv_bfloat16* v, const uint8_t (&
 }
 
 template <int D>
-__device__ void load_blocks(Shared<D, true>& s, const Attention& p, const RowTile& tile, Range blocks,
-                            int thread) {
-  using S = Shared<D, true>;
+__device__ void load_blocks(PrefillShared<D, true>& s, const Attention& p, const RowTile& tile,
+                            BlockRange blocks, int thread) {
+  using S = PrefillShared<D, true>;
   constexpr int kPage = kPageTokens * D;  // bytes
   const auto *keys = static_cast<const uint8_t*>(p.k), *values = static_cast<const uint8_t*>(p.v);
   const uint64_t policy = evict_normal_policy();
   const auto ask = [&](int i) {
     if (thread >= 32 || i > blocks.to) return;
-    const Slot<S::kRaw> slot(i - blocks.from);
+    const StagePosition<S::kRaw> slot(i - blocks.from);
     uint64_t* arrived = s.arrived + slot.stage;
     if (thread == 0) mbarrier_arrive_expect_tx(arrived, 2 * kBlockPages * kPage);
     __syncwarp();
@@ -147,8 +147,8 @@ __device__ void load_blocks(Shared<D, true>& s, const Attention& p, const RowTil
   };
   for (int i = 0; i < S::kRaw; ++i) ask(blocks.from + i);
   for (int i = blocks.from; i <= blocks.to; ++i) {
-    const Slot<S::kRaw> raw(i - blocks.from);
-    const Slot<S::kStages> slot(i - blocks.from);
+    const StagePosition<S::kRaw> raw(i - blocks.from);
+    const StagePosition<S::kStages> slot(i - blocks.from);
     mbarrier_wait(s.arrived + raw.stage, raw.phase);
     mbarrier_wait(s.empty + slot.stage, slot.phase ^ 1);
     widen_block<D>(s.k[slot.stage], s.v[slot.stage], s.raw[raw.stage], thread);
@@ -163,7 +163,7 @@ __device__ void load_blocks(Shared<D, true>& s, const Attention& p, const RowTil
 
 // The rows of this lane's warp: MMA row 16 warp + 8 h + lane / 4 is token (row / group), head (row % group).
 template <int D>
-struct Rows {
+struct PrefillRows {
   uint32_t q[D / 16][4];
   int token[2], head[2], last[2];  // token of the tile, -1: no such row; last: its position
   float scores[kBlockTokens / 2];
@@ -291,12 +291,12 @@ struct Rows {
 };
 
 template <int D, bool kFp8>
-__device__ void compute_blocks(Shared<D, kFp8>& s, const Attention& p, const RowTile& tile, Range blocks,
-                               int group, int lane) {
-  using Ring = Slot<Shared<D, kFp8>::kStages>;
+__device__ void compute_blocks(PrefillShared<D, kFp8>& s, const Attention& p, const RowTile& tile,
+                               BlockRange blocks, int group, int lane) {
+  using Ring = StagePosition<PrefillShared<D, kFp8>::kStages>;
   const int heads = p.heads / p.kv_heads, tokens = kGroupRows / heads;
   const int first_token = group * tokens, count = min(tokens, tile.count - first_token);
-  const Range mine = blocks_of(p, tile, first_token, count);
+  const BlockRange mine = blocks_of(p, tile, first_token, count);
   const auto wait = [&](int i) {
     const Ring slot(i - blocks.from);
     mbarrier_wait(s.full + slot.stage, slot.phase);
@@ -311,7 +311,7 @@ __device__ void compute_blocks(Shared<D, kFp8>& s, const Attention& p, const Row
     return (i + 1) * kBlockTokens - 1 <= lowest && (p.window == 0 || i * kBlockTokens > highest - p.window);
   };
   float* total = &s.total[0][threadIdx.x];
-  Rows<D> rows;
+  PrefillRows<D> rows;
   rows.load(p, tile, group, threadIdx.x / 32 % 4, lane);
 #pragma unroll
   for (int i = 0; i < D / 2; ++i) total[i * kGroups * kGroupThreads] = 0;
@@ -338,9 +338,9 @@ __device__ void compute_blocks(Shared<D, kFp8>& s, const Attention& p, const Row
 }
 
 template <int D, bool kFp8>
-__global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const Attention p) {
+__global__ void __launch_bounds__(kThreads, 1) attention_prefill_kernel(const Attention p) {
   extern __shared__ __align__(1024) uint8_t memory[];
-  using S = Shared<D, kFp8>;
+  using S = PrefillShared<D, kFp8>;
   auto& s = *reinterpret_cast<S*>(memory);
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const Attention p)
   __syncthreads();
   // The last tiles of a prompt have the most keys: they go first.
   const RowTile tile = p.tiles[gridDim.x - 1 - blockIdx.x];
-  const Range blocks = blocks_of(p, tile, 0, tile.count);
+  const BlockRange blocks = blocks_of(p, tile, 0, tile.count);
   if (warp >= kGroups * 4) {
     warpgroup_reg_dealloc<kLoaderRegisters>();
     load_blocks(s, p, tile, blocks, static_cast<int>(threadIdx.x) - kGroups * kGroupThreads);
@@ -366,8 +366,8 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const Attention p)
 
 template <int D, bool kFp8>
 Status run(const Attention& p, cudaStream_t stream) {
-  const auto kernel = prefill_kernel<D, kFp8>;
-  constexpr size_t kShared = sizeof(Shared<D, kFp8>);
+  const auto kernel = attention_prefill_kernel<D, kFp8>;
+  constexpr size_t kShared = sizeof(PrefillShared<D, kFp8>);
   static OncePerDevice prepared;
   const Status status = prepared.run([&] { return set_attributes(kernel, {.max_shared = kShared}); });
   if (!status.ok()) return status;

@@ -2,31 +2,32 @@
 //
 // Maths    y[token, row] = factor * sum_k W[row, k] x[token, k], x = norm(input) of up to 8 rows if
 //          wanted; then the epilogue: Store (+ bias, + residual) or Qkv (bias, RoPE, append).
-// Shapes   weights in matrix.h's units of 32 rows and blocks of 32 columns; x [tokens, cols] 16 bits.
-//          work tile: a unit, or half of one where that evens out the last round
+// Shapes   weights in matrix.h's weight tiles of 32 rows and blocks of 32 columns; x [tokens, cols] 16 bits.
+//          task: a weight tile, or half of one where that evens out the last round
 //
-// Grid     clusters of 2 (of more than 16 tokens 4) CTAs, one a multiprocessor; cluster i takes work
-//          tiles i, i + clusters, .. Each CTA sums its part of the contraction.
+// Grid     clusters of 2 (of more than 16 tokens 4) CTAs, one a multiprocessor; cluster i takes
+//          tasks i, i + clusters, .. Each CTA sums its part of the contraction.
 // CTA      copier, one warp: the part's weights, stage by stage, into a ring in shared memory
 //          multipliers, two groups of 8 (or 4) warps: take the stages in turn, a stage's blocks among the
 //          warps
 //          finishers, one warp for every 8 tokens and sum buffer: add up the multipliers' sums. The CTAs
-//          of a cluster take turns in finishing a work tile with the others' sums, which come by st.async
+//          of a cluster take turns in finishing a task with the others' sums, which come by st.async
 //
 // Barriers full[stage]: 32 lanes' cp.async and one bulk copy     free[stage]: one group has read it
 //          summed, empty[buffer]: the multipliers' sums are there; the finishers have read them
 //          received[finisher]: the other CTAs' sums have come (bytes)     started: the predecessor has
 //          ended
-//          landed: the rows of x, where they are many
+//          landed: the rows of x, where they are more than 8
 // Ordering Weights are loaded before any kernel runs: the ring fills before the predecessor has ended. x,
 //          the residual and the cache are touched only after the wait. A CTA's place for another's sums
-//          is free when it is written: see finish_work_tiles(). remote stores land in a CTA that has not
+//          is free when it is written: see finish_tasks(). Remote stores land in a CTA that has not
 //          ended, since it waits for them; that it has started is what the cluster's barrier says.
 // Resident The CTAs of a cluster are scheduled together; clusters do not wait for each other.
 //
-// Before the predecessor has ended few copies are under way at a time: memory that is asked for all it
-// can give answers late, and what the predecessor waits for are a few small reads. The ring is large, so
-// that little is left to ask for afterwards.
+// Before the predecessor has ended only a few copies are in flight: with memory saturated, the few small
+// reads that the predecessor waits for would come late. The ring is large, so that little is left to copy
+// afterwards.
+//
 // Bytes    the weights once; activations once a CTA, from L2. Shared memory: TokenConfig, more than half
 //          of a multiprocessor's, so that each CTA has one for itself.
 // Floor    bytes / bandwidth. QKV of gpt-oss in BF16, 29.5 MB: 6.7 us on an H200.
@@ -36,17 +37,17 @@
 #include "backend/cuda/kernels/sm90/dense_decode.h"
 #include "backend/cuda/kernels/sm90/dense_decode_copy.cuh"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 namespace {
 
 // ---- multiplying ----
 
-// The warp's blocks of one task: its group has every kGroups-th stage, and so always the same places of the
-// ring. x: where the rows of this lane's tokens begin at the part, from its columns of a block on. rehearsal:
-// one stage, whatever lies there.
+// The warp's blocks of one task. The warp's group has every kGroups-th stage. x: shared memory addresses of
+// this lane's tokens at the first of its columns. rehearsal: multiplies one stage of whatever is in shared
+// memory, so that the code is loaded early.
 template <class Source, int kTiles>
-__device__ __forceinline__ void multiply(const RingAddress& ring, const WorkTile& task, int blocks,
-                                         int stages, RingCursor& turn, const uint32_t (&x)[kTiles],
+__device__ __forceinline__ void multiply(const RingAddress& ring, const DenseTask& task, int blocks,
+                                         int stages, RingCursor& cursor, const uint32_t (&x)[kTiles],
                                          DenseSums<Source, kTiles>& sums, bool rehearsal) {
   using S = RingStage<Source>;
   using T = TokenConfig<kTiles>;
@@ -63,10 +64,10 @@ __device__ __forceinline__ void multiply(const RingAddress& ring, const WorkTile
     sums.template add<kWhole>(w, columns);
   };
 #pragma unroll 1
-  for (int first = 0; first < blocks; first += step, turn.next(stages)) {
-    if (turn.stage % T::kGroups != warp / T::kGroupWarps) continue;
-    if (!rehearsal) mbarrier_wait(ring.full + turn.stage * 8, turn.phase);
-    const uint32_t stage = ring.data + turn.stage * S::kBytes;
+  for (int first = 0; first < blocks; first += step, cursor.next(stages)) {
+    if (cursor.stage % T::kGroups != warp / T::kGroupWarps) continue;
+    if (!rehearsal) mbarrier_wait(ring.full + cursor.stage * 8, cursor.phase);
+    const uint32_t stage = ring.data + cursor.stage * S::kBytes;
     const int count = min(step, blocks - first), i = warp % T::kGroupWarps;
     // Not unrolled: what code there is comes slowly the first time.
     if (task.half < 0) {
@@ -78,7 +79,7 @@ __device__ __forceinline__ void multiply(const RingAddress& ring, const WorkTile
     }
     if (rehearsal) break;
     __syncwarp();
-    if (arrives(lane == 0)) mbarrier_arrive(ring.free + turn.stage * 8);
+    if (arrives(lane == 0)) mbarrier_arrive(ring.free + cursor.stage * 8);
   }
 }
 
@@ -95,15 +96,15 @@ struct TileIndex {
 };
 
 // tokens: of a finisher's 8.
-__device__ inline void expect_shares(uint64_t* received, int ranks, int tokens) {
+__device__ inline void expect_partials(uint64_t* received, int ranks, int tokens) {
   const int float4s = tokens <= 0 ? 0 : tokens <= 4 ? 1 : 2;
   mbarrier_arrive_expect_tx(received, (ranks - 1) * 32 * float4s * static_cast<int>(sizeof(float4)));
 }
 
-// A multiplying warp's part, to sums [kBuffers][kWarps][tokens][kSumStride].
+// Stores a multiplying warp's sums in sums [kBuffers][kWarps][tokens][kSumStride].
 template <int kTiles, class Sums>
 __device__ void hand_over(DenseShared<kTiles>& s, uint32_t sums, const TileIndex<TokenConfig<kTiles>>& place,
-                          const WorkTile& task, int tokens, const Sums& sum, bool rehearsal) {
+                          const DenseTask& task, int tokens, const Sums& sum, bool rehearsal) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   const int mine = (place.buffer() * TokenConfig<kTiles>::kWarps + warp) * tokens + 2 * c;
   const uint32_t to = sums + (mine * kSumStride + max(task.half, 0) * 16 + g) * sizeof(float);
@@ -120,7 +121,7 @@ __device__ void hand_over(DenseShared<kTiles>& s, uint32_t sums, const TileIndex
   if (arrives(lane == 0) && !rehearsal) mbarrier_arrive(&s.summed[place.buffer()]);
 }
 
-// This block's sums of tokens [token, token + 4) of `tokens`, in the lane's row.
+// This CTA's sums of tokens [token, token + 4) of `tokens`, in the lane's row.
 template <int kWarps>
 __device__ inline float4 add_warps(const float* sums, int tokens, int token, int lane) {
   float v[4] = {};
@@ -134,42 +135,44 @@ __device__ inline float4 add_warps(const float* sums, int tokens, int token, int
 }
 __device__ inline void add(float4& a, const float4& b) { a = {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
-// The rows l and l + 8 (l xor 8) of one token, of which each lane has its own for two tokens: those with the
-// upper row get the second token's.
+// Each lane has one row's values of two tokens. Afterwards it has rows l and l + 8 of one token: lanes of the
+// lower rows of the first, lanes of the upper rows of the second.
 __device__ inline float2 pair_up(float first, float second, int lane) {
   const bool upper = lane & 8;
   const float other = __shfl_xor_sync(0xFFFFFFFFu, upper ? first : second, 8);
   return upper ? make_float2(other, second) : make_float2(first, other);
 }
 
-// A finisher, of a buffer's tasks and a tile's tokens. There is one place for a block's share: a block sends
-// for a task only after it has itself finished the last one of its own, for which the task's owner sent its
-// share after it had finished the last that used the place.
+// A finisher: it has every kBuffers-th task, and 8 tokens. The CTAs of a cluster own tasks in turn; the
+// others send the owner their partial sums, for which it has one place for each of them. That place is free
+// when a CTA writes it: a CTA sends for a task only after it has finished the last task of its own. For that
+// one it needed the partial sums of the owner, which sent them after it had finished the last task that used
+// the place.
 template <int kTiles, class Epilogue>
-__device__ void finish_work_tiles(DenseShared<kTiles>& s, const float* sums, const GemmParams& p,
-                                  const TileSchedule& cut, const Epilogue& epilogue,
-                                  const KSlice<TokenConfig<kTiles>::kRanks>& part, int finisher, int lane) {
+__device__ void finish_tasks(DenseShared<kTiles>& s, const float* sums, const GemmParams& p,
+                             const TileSchedule& cut, const Epilogue& epilogue,
+                             const KSlice<TokenConfig<kTiles>::kRanks>& part, int finisher, int lane) {
   constexpr int kRanks = TokenConfig<kTiles>::kRanks, kBuffers = TokenConfig<kTiles>::kBuffers;
   const int tile = finisher % kTiles, base = kTileTokens * tile;
   const int pair = lane / 16 * 8 + lane % 8, token = base + lane / 8 % 2;  // to be finished; token + 2 k too
-  float4(&shares)[kRanks][kShares][32] = s.share[finisher];
+  float4(&partials)[kRanks][kPartials][32] = s.partials[finisher];
   uint64_t* received = &s.received[finisher];
   int phase = 0;
   TileIndex<TokenConfig<kTiles>> place{finisher / kTiles};
   for (int index = part.cluster + place.n * part.clusters; index < cut.tasks;
        index += kBuffers * part.clusters, place.n += kBuffers) {
-    const WorkTile task(cut, index);
-    const int owner = place.owner(), unit = task.unit;
+    const DenseTask task(cut, index);
+    const int owner = place.owner(), weight_tile = task.weight_tile;
     decltype(prepare(epilogue, 0, 0, 0, 0)) ready[kTileTokens / 2] = {};
     if (owner == part.rank) {
 #pragma unroll
       for (int k = 0; k < kTileTokens / 2; ++k)
-        if (token + 2 * k < p.tokens) ready[k] = prepare(epilogue, unit, pair, token + 2 * k, 0);
+        if (token + 2 * k < p.tokens) ready[k] = prepare(epilogue, weight_tile, pair, token + 2 * k, 0);
     }
     mbarrier_wait(&s.summed[place.buffer()], place.phase());
-    float4 v[kShares];
+    float4 v[kPartials];
 #pragma unroll
-    for (int k = 0; k < kShares; ++k)
+    for (int k = 0; k < kPartials; ++k)
       v[k] = add_warps<TokenConfig<kTiles>::kWarps>(
           sums + place.buffer() * TokenConfig<kTiles>::kWarps * p.tokens * kSumStride, p.tokens, base + 4 * k,
           lane);
@@ -177,28 +180,28 @@ __device__ void finish_work_tiles(DenseShared<kTiles>& s, const float* sums, con
     if (arrives(lane == 0)) mbarrier_arrive(&s.empty[place.buffer()]);
     if (owner != part.rank) {
 #pragma unroll
-      for (int k = 0; k < kShares; ++k)
+      for (int k = 0; k < kPartials; ++k)
         if (base + 4 * k < p.tokens)
-          st_async(mapa(&shares[part.rank][k][lane], owner), v[k], mapa(received, owner));
+          st_async(mapa(&partials[part.rank][k][lane], owner), v[k], mapa(received, owner));
       continue;
     }
     mbarrier_wait(received, phase);
     phase ^= 1;
 #pragma unroll
-    for (int k = 0; k < kShares; ++k) {
+    for (int k = 0; k < kPartials; ++k) {
 #pragma unroll
       for (int r = 0; r < kRanks; ++r)
-        if (r != part.rank && base + 4 * k < p.tokens) add(v[k], shares[r][k][lane]);
+        if (r != part.rank && base + 4 * k < p.tokens) add(v[k], partials[r][k][lane]);
     }
     __syncwarp();
-    if (lane == 0) expect_shares(received, kRanks, p.tokens - base);
+    if (lane == 0) expect_partials(received, kRanks, p.tokens - base);
 #pragma unroll
     for (int k = 0; k < kTileTokens / 2; ++k) {
       if (base + 2 * k >= p.tokens) break;
       const float4 four = v[k / 2];
       const float2 both = k % 2 == 0 ? pair_up(four.x, four.y, lane) : pair_up(four.z, four.w, lane);
       if (token + 2 * k < p.tokens && task.has(pair / 8))
-        finish(epilogue, ready[k], unit, pair, token + 2 * k, both.x * p.factor, both.y * p.factor);
+        finish(epilogue, ready[k], weight_tile, pair, token + 2 * k, both.x * p.factor, both.y * p.factor);
     }
   }
 }
@@ -216,7 +219,7 @@ __device__ void init_shared(DenseShared<kTiles>& s, const TileSchedule& cut, int
   mbarrier_init(&s.started, 1), mbarrier_init(&s.landed, 1);
   fence_mbarrier_init();
   for (int f = 0; f < TokenConfig<kTiles>::kFinishers; ++f)
-    expect_shares(&s.received[f], TokenConfig<kTiles>::kRanks, tokens - kTileTokens * (f % kTiles));
+    expect_partials(&s.received[f], TokenConfig<kTiles>::kRanks, tokens - kTileTokens * (f % kTiles));
 }
 
 template <class Source, int kTiles, class Epilogue>
@@ -237,14 +240,14 @@ __global__ void __launch_bounds__(TokenConfig<kTiles>::kThreads) __maxnreg__(kTi
     __syncwarp();
     cluster_arrive_relaxed();
     launch_dependents();
-    copy_work_tiles<Source>(s, dynamic, p, cut, part);
+    copy_tasks<Source>(s, dynamic, p, cut, part);
     __syncwarp();
     cluster_wait();
     return;
   }
   cluster_arrive_relaxed();
   // The last finisher goes once through the multiplying warps' code, on whatever lies in shared memory and
-  // without a trace, so that it is there when they need it: it comes late once the weights are on their way.
+  // without a trace, so that it is there when they need it: it comes late once the weights are in flight.
   // Widening eight bits is code enough for that to pay.
   const bool rehearsal =
       kPrefetchesCode && kTiles == 1 && Source::kScaled && warp == T::kFinisher + T::kFinishers - 1;
@@ -273,13 +276,13 @@ __global__ void __launch_bounds__(TokenConfig<kTiles>::kThreads) __maxnreg__(kTi
           kept(smem_addr(rows) + min(kTileTokens * t + lane / 4, p.tokens - 1) * row_bytes + lane % 4 * 16);
     const RingAddress ring(s, dynamic);
     const uint32_t sums_at = kept(smem_addr(sums));
-    RingCursor turn;
+    RingCursor cursor;
     TileIndex<TokenConfig<kTiles>> place;
 #pragma unroll 1
     for (int index = part.cluster; index < cut.tasks; index += part.clusters, ++place.n) {
-      const WorkTile task(cut, index);
+      const DenseTask task(cut, index);
       DenseSums<Source, kTiles> sum;
-      multiply(ring, task, part.blocks, cut.stages, turn, x, sum, rehearsal);
+      multiply(ring, task, part.blocks, cut.stages, cursor, x, sum, rehearsal);
       hand_over(s, sums_at, place, task, p.tokens, sum, rehearsal);
       if (rehearsal) break;
     }
@@ -287,7 +290,7 @@ __global__ void __launch_bounds__(TokenConfig<kTiles>::kThreads) __maxnreg__(kTi
   if (warp < T::kFinisher) return;
   wait_for_predecessor();
   if (warp == T::kFinisher && lane == 0) mbarrier_arrive(&s.started);
-  finish_work_tiles(s, sums, p, cut, epilogue, part, warp - T::kFinisher, lane);
+  finish_tasks(s, sums, p, cut, epilogue, part, warp - T::kFinisher, lane);
 }
 
 // ---- launcher ----
@@ -305,7 +308,7 @@ int stages_for(int64_t cols, int tokens) {
          T::kGroups;
 }
 
-// Clusters that run at a time, one block a multiprocessor; at least 1.
+// Clusters that run at a time, one CTA a multiprocessor; at least 1.
 int clusters_at_a_time(const void* kernel, int ranks, int threads, int least) {
   cudaLaunchAttribute attribute = cluster_attribute(ranks);
   cudaLaunchConfig_t config{};
@@ -325,9 +328,10 @@ Result<int> prepare_kernel(void (*kernel)(Params...)) {
 }
 
 TileSchedule schedule_of(const Matrix& w, int clusters, int stages) {
-  const auto units = static_cast<int>(w.units), first = static_cast<int>(w.first_unit);
-  const int rest = units % clusters, whole = 2 * rest <= clusters ? units - rest : units;
-  return {stages, whole, whole + 2 * (units - whole), units, first, whole == clusters ? 0 : whole};
+  const auto weight_tiles = static_cast<int>(w.weight_tiles), first = static_cast<int>(w.first_weight_tile);
+  const int rest = weight_tiles % clusters, whole = 2 * rest <= clusters ? weight_tiles - rest : weight_tiles;
+  return {stages,       whole, whole + 2 * (weight_tiles - whole),
+          weight_tiles, first, whole == clusters ? 0 : whole};
 }
 
 template <class Source, int kTiles, class Epilogue>
@@ -338,20 +342,21 @@ Status run_tiles(const Matrix& w, const Activations& x, const Norm& norm, const 
   static PerDevice<int> prepared;
   const Result<int> most_clusters = prepared.get([&] { return prepare_kernel<T>(kernel); });
   if (!most_clusters.ok()) return most_clusters.status();
-  const int units = static_cast<int>(w.units), clusters = std::min(units, most_clusters.value());
+  const int weight_tiles = static_cast<int>(w.weight_tiles),
+            clusters = std::min(weight_tiles, most_clusters.value());
   const TileSchedule cut = schedule_of(w, clusters, stages_for<Source, T>(w.cols, x.tokens));
   const size_t shared = cut.stages * RingStage<Source>::kBytes + shared_rest<T>(w.cols, x.tokens);
   const GemmParams p{.data = w.data.as<uint8_t>(),
                      .scales = w.scales.as<uint8_t>(),
-                     .units = units,
+                     .weight_tiles = weight_tiles,
                      .blocks = static_cast<int>(w.cols / kBlock),
                      .x = static_cast<const uint16_t*>(x.x),
                      .rows = nullptr,
                      .cols = static_cast<int>(w.cols),
                      .tokens = x.tokens,
                      .factor = x.factor * Source::kFactor,
-                     .jobs = nullptr,
-                     .job_count = nullptr};
+                     .work_tiles = nullptr,
+                     .work_tile_count = nullptr};
   return launch_clusters(T::kRanks, kernel, dim3(T::kRanks * clusters), dim3(T::kThreads),
                          std::max<size_t>(shared, T::kLeast), stream, p, cut, norm, epilogue);
 }
@@ -411,4 +416,4 @@ Status dense_decode(const Matrix& w, const Norm& norm, const Qkv& out, cudaStrea
   return run_normed(w, norm, out, stream);
 }
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

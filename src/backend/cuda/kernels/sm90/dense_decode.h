@@ -6,7 +6,7 @@
 #include "backend/cuda/ops/linear.h"
 #include "backend/cuda/ops/route.h"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 // Whether the activations of up to 32 tokens fit shared memory. The kernel takes dense matrices but MXFP4.
 bool dense_decode_fits(int64_t cols, int tokens);
@@ -14,10 +14,10 @@ bool dense_decode_fits(int64_t cols, int tokens);
 // x: activations, dense.
 Status dense_decode(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream);
 Status dense_decode(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream);
-// The same for norm(x) of up to 8 rows, computed by every thread block for itself; norm.out is not written.
+// The same for norm(x) of up to 8 rows, computed by every CTA for itself; norm.out is not written.
 // Nothing may be deferred.
 inline constexpr int kMostNormedCols = 4096;
 Status dense_decode(const Matrix& w, const Norm& norm, const Store& out, cudaStream_t stream);
 Status dense_decode(const Matrix& w, const Norm& norm, const Qkv& out, cudaStream_t stream);
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

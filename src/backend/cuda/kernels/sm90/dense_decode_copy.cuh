@@ -1,33 +1,33 @@
-// dense_decode.cu: how a product is cut into work tiles, shared memory, and the warp that copies weights.
+// dense_decode.cu: how a product is cut into tasks, shared memory, and the warp that copies weights.
 #pragma once
 
 #include "backend/cuda/kernels/sm90/dense_decode_parts.cuh"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 inline constexpr int kMostStages = 16;
 inline constexpr bool kPrefetchesCode =
-    kWarpArrivals == 1;                       // and so reads what others write: not for racecheck
-inline constexpr int kSumStride = kUnit + 4;  // floats; neighbouring tokens in different banks
+    kWarpArrivals == 1;                                 // and so reads what others write: not for racecheck
+inline constexpr int kSumStride = kWeightTileRows + 4;  // floats; neighbouring tokens in different banks
 
 // What the number of tokens decides. kTiles: tiles of 8 tokens.
 template <int kTiles>
 struct TokenConfig {
   static constexpr int kGroups = 2, kGroupWarps = kTiles == 1 ? 8 : 4;  // that multiply
   static constexpr int kWarps = kGroups * kGroupWarps, kMultipliers = 32 * kWarps;
-  static constexpr int kRanks = kTiles < 4 ? 2 : 4;    // thread blocks of a cluster
+  static constexpr int kRanks = kTiles < 4 ? 2 : 4;    // CTAs of a cluster
   static constexpr int kBuffers = kTiles < 4 ? 2 : 1;  // of sums
   static constexpr int kFinishers = kTiles * kBuffers, kFinisher = kWarps, kCopier = kWarps + kFinishers,
                        kThreads = (kCopier + 1) * 32;
-  // Of shared memory. Two blocks of a launch that starts early would share a multiprocessor while others stay
-  // empty (up to four were seen): each takes more than half of one's memory. A block of the attention has
-  // room beside it.
+  // Of shared memory. Two CTAs of a launch that starts early would share a multiprocessor while
+  // others stay empty (up to four were seen): each takes more than half of one's memory. A block of the
+  // attention has room beside it.
   static constexpr int kLeast = 112 * 1024, kMost = (kTiles == 1 ? 182 : kTiles == 2 ? 216 : 208) * 1024;
-  // More stages would leave no room for a block of the attention with all its slots.
+  // More stages would leave no room for a CTA of the attention with all its slots.
   static constexpr int kStages = kTiles == 1 ? 8 : kMostStages;
 };
 
-// What a block's ring holds at a time: so many blocks of the contraction, or twice as many halves of them.
+// What a CTA's ring holds at a time: so many blocks of the contraction, or twice as many halves of them.
 template <class Source>
 struct RingStage {
   static constexpr int kBlocks = 16384 / Source::kBlockBytes;
@@ -35,24 +35,24 @@ struct RingStage {
   static constexpr int kBytes = kScalesAt + 2 * kBlocks * Source::kScaleBytes;
 };
 
-// How a product is cut. Cluster i computes the tasks i, i + clusters, ..: first whole units, then, where this
-// ends sooner, halves (MMA tiles) of the last units. Where that makes two tasks a cluster, the half comes
-// first: its copies take longer to ask for, and the time before the predecessor has ended is there for it.
+// How a product is cut. Cluster i computes the tasks i, i + clusters, ..: whole weight tiles, then halves
+// (MMA tiles) of the last ones where that evens out the clusters. If each cluster gets one whole tile and one
+// half, the half comes first: issuing its copies takes longer, and is done before the predecessor has ended.
 struct TileSchedule {
   int stages;  // of a ring
   int whole, tasks;
-  int units, first;  // the unit that comes first
-  int halves;        // the first task that is a half: 0 or `whole`
+  int weight_tiles, first;  // the weight tile that comes first
+  int halves;               // the first task that is a half: 0 or `whole`
 };
-struct WorkTile {
-  int unit, half;  // half: -1: both
-  __device__ WorkTile(const TileSchedule& cut, int index) {
+struct DenseTask {
+  int weight_tile, half;  // half: -1: both
+  __device__ DenseTask(const TileSchedule& cut, int index) {
     const int h = index - cut.halves;
     const bool halved = static_cast<unsigned>(h) < static_cast<unsigned>(cut.tasks - cut.whole);
-    unit = halved ? cut.whole + h / 2 : index < cut.whole ? index : index - cut.whole;
+    weight_tile = halved ? cut.whole + h / 2 : index < cut.whole ? index : index - cut.whole;
     half = halved ? h % 2 : -1;
-    unit += cut.first;
-    if (unit >= cut.units) unit -= cut.units;
+    weight_tile += cut.first;
+    if (weight_tile >= cut.weight_tiles) weight_tile -= cut.weight_tiles;
   }
   __device__ bool has(int m) const { return half < 0 || half == m; }
   template <class Source>
@@ -61,7 +61,7 @@ struct WorkTile {
   }
 };
 
-// A thread block's place in the product: its cluster and, of the contraction, `blocks` blocks from `first`
+// A CTA's place in the product: its cluster and, of the contraction, `blocks` blocks from `first`
 // on.
 template <int kRanks>
 struct KSlice {
@@ -73,15 +73,15 @@ struct KSlice {
 };
 
 // Lane l of a finisher sums row l of its 8 tokens, four in a float4.
-inline constexpr int kShares = kTileTokens / 4;
+inline constexpr int kPartials = kTileTokens / 4;
 template <int kTiles>
 struct DenseShared {
   uint64_t full[kMostStages], free[kMostStages];       // of the ring
-  uint64_t summed[2], empty[2];                        // this block's parts of a task: all there; read
-  uint64_t received[TokenConfig<kTiles>::kFinishers];  // the other blocks' shares of a task
+  uint64_t summed[2], empty[2];                        // this CTA's parts of a task: all there; read
+  uint64_t received[TokenConfig<kTiles>::kFinishers];  // the other CTAs' partial sums of a task
   uint64_t started;                                    // the predecessor has ended
-  uint64_t landed;                                     // the rows, where they are many
-  float4 share[TokenConfig<kTiles>::kFinishers][TokenConfig<kTiles>::kRanks][kShares][32];
+  uint64_t landed;                                     // the rows of x, where bulk copies bring them
+  float4 partials[TokenConfig<kTiles>::kFinishers][TokenConfig<kTiles>::kRanks][kPartials][32];
   float scratch[kTileTokens][TokenConfig<kTiles>::kWarps];
 };
 
@@ -108,7 +108,7 @@ struct RingCursor {
 // bytes do. Each lane arrives for its own copies, and the first one once more for the bulk copies.
 inline constexpr int kCopyArrivals = 32 + 1;
 template <class Source>
-__device__ void copy_stage(const WorkTile& task, uint8_t* to, const uint8_t* data, const uint8_t* scales,
+__device__ void copy_stage(const DenseTask& task, uint8_t* to, const uint8_t* data, const uint8_t* scales,
                            int count, uint64_t* full, uint64_t policy) {
   constexpr int kHalf = Source::kBlockBytes / 2;
   const bool half = task.half >= 0;
@@ -133,34 +133,34 @@ __device__ void copy_stage(const WorkTile& task, uint8_t* to, const uint8_t* dat
     cp_async_bulk(to + RingStage<Source>::kScalesAt, scales, count * Source::kScaleBytes, full, policy);
 }
 
-inline constexpr int kEarlyStages = 2;  // stages on their way before the predecessor has ended
+inline constexpr int kEarlyStages = 2;  // stages in flight before the predecessor has ended
 
 template <class Source, int kTiles>
-__device__ void copy_work_tiles(DenseShared<kTiles>& s, uint8_t* ring, const GemmParams& p,
-                                const TileSchedule& cut, const KSlice<TokenConfig<kTiles>::kRanks>& part) {
+__device__ void copy_tasks(DenseShared<kTiles>& s, uint8_t* ring, const GemmParams& p,
+                           const TileSchedule& cut, const KSlice<TokenConfig<kTiles>::kRanks>& part) {
   const uint64_t policy = evict_first_policy();
-  RingCursor turn, landed;
+  RingCursor cursor, landed;
   bool calm = true;
-  int on_way = 0;
+  int in_flight = 0;
   for (int index = part.cluster; index < cut.tasks; index += part.clusters) {
-    const WorkTile task(cut, index);
-    const int64_t at = static_cast<int64_t>(task.unit) * p.blocks + part.first;
+    const DenseTask task(cut, index);
+    const int64_t at = static_cast<int64_t>(task.weight_tile) * p.blocks + part.first;
     const uint8_t *data = p.data + at * Source::kBlockBytes, *scales = p.scales + at * Source::kScaleBytes;
     const int step = task.stage_blocks<Source>();
-    for (int b = 0; b < part.blocks; b += step, turn.next(cut.stages), ++on_way) {
-      while (calm && on_way >= kEarlyStages) {
+    for (int b = 0; b < part.blocks; b += step, cursor.next(cut.stages), ++in_flight) {
+      while (calm && in_flight >= kEarlyStages) {
         if (__any_sync(0xFFFFFFFFu, mbarrier_test_wait(&s.full[landed.stage], landed.phase))) {
-          landed.next(cut.stages), --on_way;
+          landed.next(cut.stages), --in_flight;
         } else {
           calm = __any_sync(0xFFFFFFFFu, !mbarrier_test_wait(&s.started, 0));
         }
       }
-      mbarrier_wait(&s.free[turn.stage], turn.phase ^ 1);
-      copy_stage<Source>(task, ring + turn.stage * RingStage<Source>::kBytes, data + b * Source::kBlockBytes,
-                         scales + b * Source::kScaleBytes, min(step, part.blocks - b), &s.full[turn.stage],
-                         policy);
+      mbarrier_wait(&s.free[cursor.stage], cursor.phase ^ 1);
+      copy_stage<Source>(task, ring + cursor.stage * RingStage<Source>::kBytes,
+                         data + b * Source::kBlockBytes, scales + b * Source::kScaleBytes,
+                         min(step, part.blocks - b), &s.full[cursor.stage], policy);
     }
   }
 }
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

@@ -6,7 +6,7 @@
 #include "backend/cuda/kernels/common/norm.cuh"
 #include "backend/cuda/kernels/ptx/async_copy.cuh"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 inline constexpr int kTileTokens = 8;
 
@@ -15,17 +15,17 @@ __host__ __device__ constexpr int row_stride(int blocks, int ranks) {
   return (blocks / ranks + 1) * kBlock * 2 + 64;
 }
 
-// The threads that multiply, the first of the block.
+// The threads that multiply, the first of the CTA.
 template <int kThreads>
 __device__ inline void sync_multipliers() {
   asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
 }
 
-// Columns [first, end) of all tokens, by kThreads: a few rows, or many, for which `landed` is.
-template <int kThreads, bool kMany>
+// Columns [first, end) of all tokens, by kThreads threads. kBulk: by bulk copies, which arrive on `landed`.
+template <int kThreads, bool kBulk>
 __device__ void copy_rows(const GemmParams& p, uint8_t* rows, int row_bytes, int first, int end,
                           uint64_t* landed) {
-  if constexpr (kMany) {
+  if constexpr (kBulk) {
     const int bytes = (end - first) * 2;
     if (threadIdx.x == 0) {
       mbarrier_arrive_expect_tx(landed, p.tokens * bytes);
@@ -142,4 +142,4 @@ struct DenseSums {
   }
 };
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

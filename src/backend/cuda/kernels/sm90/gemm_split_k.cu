@@ -1,22 +1,22 @@
 // The experts' products for about 9 to 128 tokens of a step: each warp of a CTA has a part of the
 // contraction.
 //
-// Maths    h = swiglu(W1[e] x + b1[e]) (kDown = false), y = W2[e] h + b2[e] (kDown), of each slot's
-//          expert e; route.h's weights are applied by the norm that follows.
-// Shapes   W1 [5760, 2880], W2 [2880, 2880] MXFP4 in slabs (slab_layout.h). Weight tile: 16 rows, called
-//          a unit there. Work tile (Job): up to 16 slots of one expert. x [rows, 2880] F16, h [slots,
-//          2880] F16, y [slots, 2880].
+// Maths    h = swiglu(W1[e] x + b1[e]) (kDown = false), y = W2[e] h + b2[e] (kDown), of each permuted
+//          row's expert e; route.h's weights are applied by the norm that follows.
+// Shapes   W1 [5760, 2880], W2 [2880, 2880] MXFP4 in slabs (slab_layout.h). A slab pair has 16
+//          rows. Work tile: up to 16 permuted rows of one expert. x [rows, 2880] F16,
+//          h [permuted rows, 2880] F16, y [permuted rows, 2880].
 //
-// Grid     one CTA a multiprocessor. CTAs share the weight tiles of all work tiles evenly and in order,
+// Grid     one CTA a multiprocessor. CTAs share the slab pairs of all work tiles evenly and in order,
 //          so that the last ones end together, and a CTA changes the work tile, and reloads activations,
 //          hardly ever.
 // CTA      consumers, 15 warps: 6 of the 90 blocks of the contraction each; their activations stay in
 //          registers
-//          finisher, one warp: adds the 15 parts up, bias, SwiGLU, stores, and asks for the next weight
-//          tile into the stage that has become free
+//          finisher, one warp: adds the 15 parts up, bias, SwiGLU, stores, and asks for the next slab
+//          pair into the stage that has become free
 //
-// Barriers full[stage]: the weight tile has landed
-//          ready[buffer]: the 15 consumers have written their sums, and need their weight tile no more
+// Barriers full[stage]: the slab pair has landed
+//          ready[buffer]: the 15 consumers have written their sums, and need their slab pair no more
 //          taken[buffer]: the finisher has read the sums
 // Ordering A consumer arrives at `ready` behind __syncwarp, when all its lanes have multiplied what they
 //          read; the finisher asks for the copy after its wait on `ready`, so no copy overtakes a read.
@@ -28,48 +28,50 @@
 //          all its CTAs have started (launch_dependents of each), so CTA 0 of the first is running or
 //          done. Nothing else waits.
 //
-// Bytes    weights once per work tile, in copies of 24 KB, five on their way; activations once per CTA
+// Bytes    weights once per work tile, in copies of 24 KB, five in flight; activations once per CTA
 //          and work tile.
-// Shared   about 215 KB (SplitShared), one CTA a multiprocessor.
-// Floor    bytes / bandwidth. Issue slots of a weight tile and warp: 230 for 8 tokens, 270 for 16, where
+// Shared   about 215 KB (SplitKShared), one CTA a multiprocessor.
+// Floor    bytes / bandwidth. Issue slots of a slab pair and warp: 230 for 8 tokens, 270 for 16, where
 //          four warps a scheduler have 1,260 cycles at 4.4 TB/s, and the finisher as many for all that it
 //          does.
 #include "backend/cuda/kernels/sm90/gemm_split_k_parts.cuh"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 namespace {
 
 // ---- the finishing warp ----
 
 template <bool kDown>
-struct UnitLoader {
-  const SplitParams& p;
-  UnitRange<kDown> share;
-  const uint8_t *expert = nullptr, *next;  // null: no more units
+struct SlabPairLoader {
+  const SplitKParams& p;
+  SlabPairRange<kDown> range;
+  const uint8_t *expert = nullptr, *next;  // null: no more slab pairs
   const uint64_t policy = evict_first_policy();
 
-  __device__ UnitLoader(const SplitParams& params, const UnitRange<kDown>& all) : p(params), share(all) {
+  __device__ SlabPairLoader(const SplitKParams& params, const SlabPairRange<kDown>& all)
+      : p(params), range(all) {
     find_expert(), find_next();
   }
   __device__ void find_expert() {
-    if (!share.done()) expert = p.weights + p.x.jobs[share.at.job].expert * (kDown ? kFc2Bytes : kFc1Bytes);
+    if (!range.done())
+      expert = p.weights + p.x.work_tiles[range.at.work_tile].expert * (kDown ? kFc2Bytes : kFc1Bytes);
   }
   __device__ void find_next() {
-    next = share.done() ? nullptr : expert + static_cast<size_t>(share.at.unit) * kUnitBytes;
+    next = range.done() ? nullptr : expert + static_cast<size_t>(range.at.slab_pair) * kSlabPairBytes;
   }
 
-  // By one thread, to which a copy costs some 70 cycles, however long: that warp is the busiest. Where the
-  // next one begins has been found before.
-  __device__ void load(SplitShared& s, int stage) const {
+  // By one thread. A copy costs it some 70 cycles, however long it is, and its warp is the busiest, so the
+  // source address has been computed before.
+  __device__ void load(SplitKShared& s, int stage) const {
     if (next == nullptr) return;
-    mbarrier_arrive_expect_tx(&s.full[stage], kUnitBytes);
-    cp_async_bulk(s.unit[stage], next, kUnitBytes, &s.full[stage], policy);
+    mbarrier_arrive_expect_tx(&s.full[stage], kSlabPairBytes);
+    cp_async_bulk(s.slab_pair[stage], next, kSlabPairBytes, &s.full[stage], policy);
   }
   // By all.
   __device__ void advance() {
     if (next == nullptr) return;
-    share.skip(1);
-    if (share.at.unit == 0) find_expert();
+    range.skip(1);
+    if (range.at.slab_pair == 0) find_expert();
     find_next();
   }
 };
@@ -79,7 +81,7 @@ __device__ __forceinline__ float4 add(float4 a, float4 b) {
 }
 // The sums of kCount consumers from `first` on of four tokens' values: vector `at` of a tile.
 template <int kCount>
-__device__ __forceinline__ float4 add_consumers(const SplitShared& s, int buffer, int tile, int at,
+__device__ __forceinline__ float4 add_consumers(const SplitKShared& s, int buffer, int tile, int at,
                                                 int first) {
   float4 v[kCount];
 #pragma unroll
@@ -94,18 +96,18 @@ __device__ __forceinline__ float4 add_consumers(const SplitShared& s, int buffer
   return v[0];
 }
 // Row lane / 2, tokens from lane % 2 * 4 on.
-__device__ __forceinline__ float4 add_eight(const SplitShared& s, int buffer, int tile) {
+__device__ __forceinline__ float4 add_eight(const SplitKShared& s, int buffer, int tile) {
   return add_consumers<16>(s, buffer, tile, threadIdx.x & 31, 0);
 }
 // Row lane / 2, the first four tokens, the same for two lanes, of which each adds half of the consumers.
-__device__ __forceinline__ float4 add_four(const SplitShared& s, int buffer) {
+__device__ __forceinline__ float4 add_four(const SplitKShared& s, int buffer) {
   const int lane = threadIdx.x & 31;
   float4 v = add_consumers<8>(s, buffer, 0, lane & ~1, lane % 2 * 8);
   const auto other = [](float x) { return __shfl_xor_sync(~0u, x, 1); };
   return add(v, {other(v.x), other(v.y), other(v.z), other(v.w)});
 }
 
-// to: this lane's first token's value of the unit's first row or column; left: tokens from it on.
+// to: this lane's first token's value of the slab pair's first row or column; left: tokens from it on.
 // Gate and up are neighbouring rows: even ones take the first two of four tokens, odd ones the others.
 __device__ __forceinline__ void store_rows(__half* to, int left, int64_t stride, float4 v) {
   const int odd = threadIdx.x / 2 & 1;
@@ -124,52 +126,52 @@ __device__ __forceinline__ void store_rows(float* to, int left, int64_t stride, 
 
 // The same of up to four tokens, of which both lanes of a row have all and finish half. to: the first one's
 // value.
-__device__ __forceinline__ void store_few(__half* to, int count, int64_t stride, float4 v) {
+__device__ __forceinline__ void store_four(__half* to, int count, int64_t stride, float4 v) {
   const int lane = threadIdx.x & 31, odd = lane / 2 & 1, token = 2 * odd + lane % 2;
   const float low = lane % 2 ? v.y : v.x, high = lane % 2 ? v.w : v.z, mine = odd ? high : low;
   const float x = __shfl_xor_sync(~0u, odd ? low : high, 2);
   if (token < count)
     to[token * stride] = __float2half_rn((odd ? swiglu(x, mine) : swiglu(mine, x)) * kHScale);
 }
-__device__ __forceinline__ void store_few(float* to, int count, int64_t stride, float4 v) {
+__device__ __forceinline__ void store_four(float* to, int count, int64_t stride, float4 v) {
   const int upper = threadIdx.x & 1, token = 2 * upper;
   if (token < count) to[token * stride] = upper ? v.z : v.x;
   if (token + 1 < count) to[(token + 1) * stride] = upper ? v.w : v.y;
 }
 
 template <bool kDown>
-__device__ void finish(SplitShared& s, const SplitParams& p) {
+__device__ void finish(SplitKShared& s, const SplitKParams& p) {
   using Out = std::conditional_t<kDown, float, __half>;
   const int lane = threadIdx.x & 31, row = lane / 2, token = lane % 2 * 4;
   const float factor = kWeightScale * p.x.factor;
-  UnitRange<kDown> share(p.x);
-  UnitLoader<kDown> loader(p, share);
-  for (int i = 0; i < kSplitStages; ++i) {
+  SlabPairRange<kDown> range(p.x);
+  SlabPairLoader<kDown> loader(p, range);
+  for (int i = 0; i < kSplitKStages; ++i) {
     if (lane == 0) loader.load(s, i);
     loader.advance();
   }
   wait_for_predecessor();
-  RingPlace<kSplitStages> stage;
+  RingPlace<kSplitKStages> stage;
   RingPlace<kSumBuffers> buffer;
-  while (!share.done()) {
-    const Job job = p.x.jobs[share.at.job];
-    const int end = share.at.unit + share.left_of_job();
-    const bool few = job.count <= 4;
-    Out* out = static_cast<Out*>(p.out) + (job.first + (few ? 0 : token)) * p.stride;
-    for (int unit = share.at.unit; unit < end; ++unit) {
+  while (!range.done()) {
+    const WorkTile work_tile = p.x.work_tiles[range.at.work_tile];
+    const int end = range.at.slab_pair + range.left_of_work_tile();
+    const bool at_most_four = work_tile.count <= 4;
+    Out* out = static_cast<Out*>(p.out) + (work_tile.first + (at_most_four ? 0 : token)) * p.stride;
+    for (int slab_pair = range.at.slab_pair; slab_pair < end; ++slab_pair) {
       mbarrier_wait(&s.ready[buffer.index], buffer.phase);
-      const uint8_t* slab =
-          s.unit[stage.index] + row / 8 * strides(kDown, unit - p.layout.fc2_units).slab + kThirdBias;
+      const uint8_t* slab = s.slab_pair[stage.index] +
+                            row / 8 * strides(kDown, slab_pair - p.layout.fc2_slab_pairs).slab + kThirdBias;
       const float bias = __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(slab)[row % 8]);
-      Out* to = out + (kDown ? unit * 16 + row : unit * 8 + row / 2);
-      constexpr int kTiles = kSplitTokens / 8;
+      Out* to = out + (kDown ? slab_pair * 16 + row : slab_pair * 8 + row / 2);
+      constexpr int kTiles = kSplitKTokens / 8;
       float4 v[kTiles];
-      if (few) {
+      if (at_most_four) {
         v[0] = add_four(s, buffer.index);
       } else {
 #pragma unroll
         for (int i = 0; i < kTiles; ++i)
-          if (i * 8 < job.count) v[i] = add_eight(s, buffer.index, i);
+          if (i * 8 < work_tile.count) v[i] = add_eight(s, buffer.index, i);
       }
       __syncwarp();
       if (arrives(lane == 0)) {
@@ -181,63 +183,64 @@ __device__ void finish(SplitShared& s, const SplitParams& p) {
         return {fmaf(sum.x, factor, bias), fmaf(sum.y, factor, bias), fmaf(sum.z, factor, bias),
                 fmaf(sum.w, factor, bias)};
       };
-      if (few) {
-        store_few(to, job.count, p.stride, value(v[0]));
+      if (at_most_four) {
+        store_four(to, work_tile.count, p.stride, value(v[0]));
       } else {
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
-          if (i * 8 >= job.count) break;
-          store_rows(to + i * 8 * p.stride, job.count - i * 8 - token, p.stride, value(v[i]));
+          if (i * 8 >= work_tile.count) break;
+          store_rows(to + i * 8 * p.stride, work_tile.count - i * 8 - token, p.stride, value(v[i]));
         }
       }
       loader.advance(), stage.next(), buffer.next();
     }
-    share.skip(end - share.at.unit);
+    range.skip(end - range.at.slab_pair);
   }
 }
 
-__device__ RoutingScratch& routing_scratch(SplitShared& s) {
+__device__ RoutingScratch& routing_scratch(SplitKShared& s) {
   return reinterpret_cast<RoutingScratch&>(s.sums);
 }
-// By all threads of the first product, where routing_scratch().pairs is clear; block 0 leaves them for the
-// second product and the combination.
-__device__ void make_work_tiles(SplitShared& s, const SplitRoute& route) {
+// Called by all threads of the first product, once routing_scratch().pairs is clear. CTA 0 writes the list
+// for the second product and the combination.
+__device__ void make_work_tiles(SplitKShared& s, const SplitKRoute& route) {
   RoutingScratch& making = routing_scratch(s);
   Route here = route.route;
-  here.tile = kSplitTokens, here.even = false;
-  here.jobs = s.made.jobs, here.slot_rows = s.made.rows, here.job_count = &s.made.count;
-  if (blockIdx.x > 0) here.weights = making.weights, here.slots = making.slots;
+  here.tile = kSplitKTokens, here.even = false;
+  here.work_tiles = s.made.work_tiles, here.source_rows = s.made.rows, here.work_tile_count = &s.made.count;
+  if (blockIdx.x > 0) here.weights = making.weights, here.permuted_rows = making.permuted_rows;
   top_k_rows<kRoutedExperts + 1>(here, making.ids);
   making.pairs.plan(here, making.ids);
   __syncthreads();
   if (blockIdx.x > 0) return;
-  for (int i = threadIdx.x; i < s.made.count; i += kSplitThreads) route.route.jobs[i] = s.made.jobs[i];
-  if (threadIdx.x == 0) *route.route.job_count = s.made.count;
+  for (int i = threadIdx.x; i < s.made.count; i += kSplitKThreads)
+    route.route.work_tiles[i] = s.made.work_tiles[i];
+  if (threadIdx.x == 0) *route.route.work_tile_count = s.made.count;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) st_release(route.made, 1);
 }
-// By all threads of the second.
-__device__ void read_work_tiles(SplitShared& s, const SplitRoute& route) {
+// Called by all threads of the second product.
+__device__ void read_work_tiles(SplitKShared& s, const SplitKRoute& route) {
   while (threadIdx.x == 0 && ld_acquire(route.made) == 0) {
   }
   __syncthreads();
   const int most = min(kRoutedTiles, route.route.rows * route.route.top_k);
-  for (int i = threadIdx.x; i < most; i += kSplitThreads) s.made.jobs[i] = route.route.jobs[i];
-  if (threadIdx.x == kSplitThreads - 1) s.made.count = *route.route.job_count;
+  for (int i = threadIdx.x; i < most; i += kSplitKThreads) s.made.work_tiles[i] = route.route.work_tiles[i];
+  if (threadIdx.x == kSplitKThreads - 1) s.made.count = *route.route.work_tile_count;
   __syncthreads();
 }
-// By one thread of each of its blocks, of which the last sets `made` back.
-__device__ void reset_made(const SplitRoute& route) {
+// Called by one thread of each CTA of the second product; the last one sets `made` back.
+__device__ void reset_made(const SplitKRoute& route) {
   if (atomicAdd(route.made, 1) == static_cast<int>(gridDim.x)) *route.made = 0;
 }
 
-// kDown: the jobs are made before the predecessor ends, so that weights may come before it does.
+// kDown: the work tiles are made before the predecessor ends, so that weights may come before it does.
 template <bool kDown>
-__global__ void __launch_bounds__(kSplitThreads) split_kernel(const SplitParams params) {
-  extern __shared__ __align__(128) uint8_t split_shared[];
-  SplitShared& s = *reinterpret_cast<SplitShared*>(split_shared);
-  SplitParams p = params;
+__global__ void __launch_bounds__(kSplitKThreads) gemm_split_k_kernel(const SplitKParams params) {
+  extern __shared__ __align__(128) uint8_t split_k_shared[];
+  SplitKShared& s = *reinterpret_cast<SplitKShared*>(split_k_shared);
+  SplitKParams p = params;
   const bool routes = p.route.made != nullptr;
   if (threadIdx.x == 0) {
     for (uint64_t& full : s.full) mbarrier_init(&full, 1);
@@ -255,7 +258,7 @@ __global__ void __launch_bounds__(kSplitThreads) split_kernel(const SplitParams 
     } else {
       make_work_tiles(s, p.route), p.x.rows = s.made.rows;
     }
-    p.x.jobs = s.made.jobs, p.x.job_count = &s.made.count;
+    p.x.work_tiles = s.made.work_tiles, p.x.work_tile_count = &s.made.count;
   }
   const int warp = threadIdx.x / 32;
   if (warp < kConsumers) return consume<kDown>(s, p, warp);
@@ -264,30 +267,31 @@ __global__ void __launch_bounds__(kSplitThreads) split_kernel(const SplitParams 
 }
 
 template <bool kDown>
-Status split(const SplitParams& p, cudaStream_t stream) {
+Status split(const SplitKParams& p, cudaStream_t stream) {
   static OncePerDevice prepared;
-  const Status status =
-      prepared.run([] { return set_attributes(split_kernel<kDown>, {.max_shared = sizeof(SplitShared)}); });
+  const Status status = prepared.run(
+      [] { return set_attributes(gemm_split_k_kernel<kDown>, {.max_shared = sizeof(SplitKShared)}); });
   if (!status.ok()) return status;
-  return launch(split_kernel<kDown>, dim3(p.layout.sms), dim3(kSplitThreads), sizeof(SplitShared), stream, p);
+  return launch(gemm_split_k_kernel<kDown>, dim3(p.layout.sms), dim3(kSplitKThreads), sizeof(SplitKShared),
+                stream, p);
 }
 
 }  // namespace
 
-bool split_routes(const Route& r) {
-  return r.rows * r.top_k <= kFewPairs && r.experts <= kRoutedExperts && r.tile == kSplitTokens &&
-         max_jobs(r.rows, r.experts, r.top_k, r.tile) <= kRoutedTiles;
+bool split_k_routes(const Route& r) {
+  return r.rows * r.top_k <= kSmallPlanPairs && r.experts <= kRoutedExperts && r.tile == kSplitKTokens &&
+         max_work_tiles(r.rows, r.experts, r.top_k, r.tile) <= kRoutedTiles;
 }
-Status split_up(const uint8_t* fc1, const SlabLayout& layout, const Activations& x, const SplitRoute& route,
-                __half* h, cudaStream_t stream) {
+Status split_k_up(const uint8_t* fc1, const SlabLayout& layout, const Activations& x,
+                  const SplitKRoute& route, __half* h, cudaStream_t stream) {
   return split<false>({.weights = fc1, .layout = layout, .x = x, .out = h, .stride = kHidden, .route = route},
                       stream);
 }
-Status split_down(const uint8_t* fc2, const SlabLayout& layout, const Activations& h, const SplitRoute& route,
-                  const Store& out, cudaStream_t stream) {
+Status split_k_down(const uint8_t* fc2, const SlabLayout& layout, const Activations& h,
+                    const SplitKRoute& route, const Store& out, cudaStream_t stream) {
   return split<true>(
       {.weights = fc2, .layout = layout, .x = h, .out = out.out, .stride = out.stride, .route = route},
       stream);
 }
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

@@ -1,4 +1,4 @@
-// gemm_split_k.cu: shared memory, how the weight tiles of all work tiles are shared out, and the consumer
+// gemm_split_k.cu: shared memory, how the slab pairs of all work tiles are shared out, and the consumer
 // warps.
 #pragma once
 
@@ -9,95 +9,99 @@
 #include "backend/cuda/kernels/sm90/gemm_split_k.h"
 #include "backend/cuda/kernels/sm90/slab.cuh"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
-inline constexpr int kSplitStages = 5;  // units in the ring
-inline constexpr int kSplitThreads = (kConsumers + 1) * 32;
+inline constexpr int kSplitKStages = 5;  // slab pairs in the ring
+inline constexpr int kSplitKThreads = (kConsumers + 1) * 32;
 inline constexpr int kSumBuffers = 2;
 
-struct SplitParams {
+struct SplitKParams {
   const uint8_t* weights;
   SlabLayout layout;
   Activations x;
   void* out;  // half h, or float
   int64_t stride;
-  SplitRoute route;
+  SplitKRoute route;
 };
 
-// Of few rows every thread block of the first product makes the jobs for itself, and of the second reads them
-// once: a kernel of its own takes 7 us, and a job that is read when its turn comes delays all warps.
+// For few rows each CTA of the first product makes the list of work tiles for itself, and each CTA of the
+// second reads all of it at once: a kernel of its own would take 7 us, and reading a work tile when its turn
+// comes delays all warps.
 inline constexpr int kRoutedTiles = 208, kRoutedExperts = 255;
 struct RoutedTiles {
-  Job jobs[kRoutedTiles];
-  int32_t rows[kFewPairs];  // of slots
+  WorkTile work_tiles[kRoutedTiles];
+  int32_t rows[kSmallPlanPairs];  // source rows of the permuted rows
   int count;
 };
 // What making them takes.
 struct RoutingScratch {
-  int32_t ids[kFewPairs], slots[kFewPairs];
-  float weights[kFewPairs];
-  FewPairs<kRoutedExperts> pairs;
+  int32_t ids[kSmallPlanPairs], permuted_rows[kSmallPlanPairs];
+  float weights[kSmallPlanPairs];
+  SmallPlan<kRoutedExperts> pairs;
 };
 
-struct alignas(128) SplitShared {
-  uint8_t unit[kSplitStages][kUnitBytes];
-  float2 sums[kSumBuffers][kConsumers][kSplitTokens / 8][16][4];  // row, pair of tokens
-  uint64_t full[kSplitStages];                                    // the unit has landed
-  uint64_t ready[kSumBuffers];  // the consumers have written their sums, and need their unit no more
+struct alignas(128) SplitKShared {
+  uint8_t slab_pair[kSplitKStages][kSlabPairBytes];
+  float2 sums[kSumBuffers][kConsumers][kSplitKTokens / 8][16][4];  // row, pair of tokens
+  uint64_t full[kSplitKStages];                                    // the slab pair has landed
+  uint64_t ready[kSumBuffers];  // the consumers have written their sums, and need their slab pair no more
   uint64_t taken[kSumBuffers];  // they have been read
   RoutedTiles made;
 };
-static_assert(sizeof(RoutingScratch) <= sizeof(SplitShared::sums));
+static_assert(sizeof(RoutingScratch) <= sizeof(SplitKShared::sums));
 
-// A unit of a job. One of 16 tokens costs 4/3 of one of 8 (measured: 1.2 to 1.4 where the memory is busy),
-// and Job::start counts the tiles of all jobs before.
+// A slab pair of a work tile. One of 16 tokens costs 4/3 of one of 8 (measured: 1.2 to 1.4 where the memory
+// is busy), and WorkTile::start counts the tiles of all work tiles before.
 struct WorkPosition {
-  int job, unit;
+  int work_tile, slab_pair;
 };
-inline constexpr int kUnitCost = 16;
+inline constexpr int kSlabPairCost = 16;
 template <bool kDown>
-inline constexpr int kJobUnits = kDown ? kFc1Units / 2 : kFc1Units;
+inline constexpr int kWorkTileSlabPairs = kDown ? kFc1SlabPairs / 2 : kFc1SlabPairs;
 
-// The units of this thread block, one job's after the other.
+// The slab pairs of this CTA, one work tile's after the other.
 template <bool kDown>
-struct UnitRange {
-  WorkPosition at, end;  // behind the last job: {jobs, 0}
+struct SlabPairRange {
+  WorkPosition at, end;  // behind the last work tile: {work_tiles, 0}
 
-  // By a warp, lane by lane of 32 jobs: one round of loads where there are no more.
-  __device__ explicit UnitRange(const Activations& x) {
+  // By a warp, a lane for each of 32 work tiles: one round of loads where there are no more.
+  __device__ explicit SlabPairRange(const Activations& x) {
     const int lane = threadIdx.x & 31;
-    Job job = x.jobs[min(lane, x.tokens - 1)];
-    const int jobs = *x.job_count;
-    const int all =
-        jobs <= 32 ? __shfl_sync(~0u, end_cost(job, lane), jobs - 1) : end_cost(x.jobs[jobs - 1], jobs - 1);
+    WorkTile work_tile = x.work_tiles[min(lane, x.tokens - 1)];
+    const int work_tiles = *x.work_tile_count;
+    const int all = work_tiles <= 32 ? __shfl_sync(~0u, end_cost(work_tile, lane), work_tiles - 1)
+                                     : end_cost(x.work_tiles[work_tiles - 1], work_tiles - 1);
     const int from = all * blockIdx.x, to = from + all;  // times the grid
-    at = end = {jobs, 0};
-    for (int base = 0; base < jobs; base += 32) {
-      if (base > 0) job = x.jobs[min(base + lane, jobs - 1)];
-      find(from, base, jobs, job, at), find(to, base, jobs, job, end);
+    at = end = {work_tiles, 0};
+    for (int base = 0; base < work_tiles; base += 32) {
+      if (base > 0) work_tile = x.work_tiles[min(base + lane, work_tiles - 1)];
+      find(from, base, work_tiles, work_tile, at), find(to, base, work_tiles, work_tile, end);
     }
   }
-  __device__ static int cost(const Job& job) { return tile_width(job.count) + kUnitCost; }
-  // Of the jobs up to this one.
-  __device__ static int end_cost(const Job& job, int index) {
-    return job.start + index * kUnitCost + cost(job);
+  __device__ static int cost(const WorkTile& work_tile) {
+    return tile_width(work_tile.count) + kSlabPairCost;
   }
-  // The unit at which spent / grid is spent, if it is in the lanes' jobs.
-  __device__ static void find(int spent, int base, int jobs, const Job& job, WorkPosition& place) {
-    const int index = base + (threadIdx.x & 31), grid = gridDim.x, own = cost(job) * grid;
-    const int rest = end_cost(job, index) * grid - spent;
-    const unsigned here = __ballot_sync(~0u, index < jobs && rest > 0 && rest <= own);
+  // Of the work tiles up to this one.
+  __device__ static int end_cost(const WorkTile& work_tile, int index) {
+    return work_tile.start + index * kSlabPairCost + cost(work_tile);
+  }
+  // The slab pair at which spent / grid is spent, if it is in the lanes' work tiles.
+  __device__ static void find(int spent, int base, int work_tiles, const WorkTile& work_tile,
+                              WorkPosition& place) {
+    const int index = base + (threadIdx.x & 31), grid = gridDim.x, own = cost(work_tile) * grid;
+    const int rest = end_cost(work_tile, index) * grid - spent;
+    const unsigned here = __ballot_sync(~0u, index < work_tiles && rest > 0 && rest <= own);
     if (here == 0) return;
     const int lane = __ffs(here) - 1;
-    place = {base + lane, __shfl_sync(~0u, (own - rest) * kJobUnits<kDown> / own, lane)};
+    place = {base + lane, __shfl_sync(~0u, (own - rest) * kWorkTileSlabPairs<kDown> / own, lane)};
   }
-  __device__ bool done() const { return at.job == end.job && at.unit == end.unit; }
-  __device__ int left_of_job() const {
-    const int last = at.job == end.job ? end.unit : kJobUnits<kDown>;
-    return last - at.unit;
+  __device__ bool done() const { return at.work_tile == end.work_tile && at.slab_pair == end.slab_pair; }
+  __device__ int left_of_work_tile() const {
+    const int last = at.work_tile == end.work_tile ? end.slab_pair : kWorkTileSlabPairs<kDown>;
+    return last - at.slab_pair;
   }
-  __device__ void skip(int units) {
-    if ((at.unit += units) == kJobUnits<kDown>) ++at.job, at.unit = 0;
+  __device__ void skip(int slab_pairs) {
+    if ((at.slab_pair += slab_pairs) == kWorkTileSlabPairs<kDown>) ++at.work_tile, at.slab_pair = 0;
   }
 };
 
@@ -105,14 +109,14 @@ struct UnitRange {
 
 // This lane's columns of the warp's six blocks: token lane / 4 of each eight.
 template <int kTiles>
-__device__ __forceinline__ void load_tokens(const SplitParams& p, const Job& job, int warp,
+__device__ __forceinline__ void load_tokens(const SplitKParams& p, const WorkTile& work_tile, int warp,
                                             uint4 (&b)[kTiles][kBlocksPerWarp]) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
-    const int token = i * 8 + lane / 4, slot = job.first + token;
-    const bool valid = token < job.count;
-    const int64_t row = valid && p.x.rows != nullptr ? p.x.rows[slot] : slot;
+    const int token = i * 8 + lane / 4, permuted_row = work_tile.first + token;
+    const bool valid = token < work_tile.count;
+    const int64_t row = valid && p.x.rows != nullptr ? p.x.rows[permuted_row] : permuted_row;
     const uint8_t* from =
         static_cast<const uint8_t*>(p.x.x) + row * (kHidden * 2) + warp * kSlice + lane % 4 * 16;
 #pragma unroll
@@ -121,23 +125,24 @@ __device__ __forceinline__ void load_tokens(const SplitParams& p, const Job& job
   }
 }
 
-// Registers are few, and the compiler would rather read special ones again, slowly, than keep what comes of
-// them: a shuffle's result it has to keep.
+// Makes the compiler keep a value that depends on threadIdx in a register, by a shuffle. Otherwise it reads
+// the special register again, which is slow.
 __device__ inline uint32_t held(uint32_t x) { return __shfl_sync(~0u, x, threadIdx.x & 31); }
 
-// Where what a lane takes of a slab stands: words of four blocks, of two, scales.
+// Shared memory addresses of what a lane reads of a slab: words of four blocks, words of two, scales.
 struct SlabOperands {
   uint32_t four, two, scales;
 
-  __device__ SlabOperands(uint32_t unit, int warp, int lane) {
-    const uint32_t at = unit + warp / kWarpsPerThird * kUnitThird + warp % kWarpsPerThird * kWarpBytes;
+  __device__ SlabOperands(uint32_t slab_pair, int warp, int lane) {
+    const uint32_t at =
+        slab_pair + warp / kWarpsPerThird * kSlabPairThird + warp % kWarpsPerThird * kWarpBytes;
     four = held(at + lane * 16), two = held(at + kWarpTail + lane * 8);
     scales = held(at + kWarpScales + lane / 4 * kBlocksPerWarp);
   }
 };
 
-// 16 rows by 6 blocks. Of each token ((p0 + p1) + p2), p_q = d[2q] s[2q] + d[2q+1] s[2q+1]. at: the unit's
-// distance from the first one.
+// 16 rows by 6 blocks. Of each token ((p0 + p1) + p2), p_q = d[2q] s[2q] + d[2q+1] s[2q+1]. at: the slab
+// pair's distance from the first one.
 template <int kTiles>
 __device__ __forceinline__ void multiply(const SlabOperands& from, uint32_t at, int slab,
                                          const uint4 (&b)[kTiles][kBlocksPerWarp], float (&sum)[kTiles][4]) {
@@ -179,35 +184,37 @@ __device__ __forceinline__ void multiply(const SlabOperands& from, uint32_t at, 
   }
 }
 
-struct SplitConsumer {
+struct SplitKConsumer {
   uint32_t shared, sums;  // addresses; where this lane's sums go in the first buffer
-  SlabOperands operands;  // of the first unit
+  SlabOperands operands;  // of the first slab pair
   int third;
   bool first_lane;
-  RingPlace<kSplitStages> stage;
+  RingPlace<kSplitKStages> stage;
   RingPlace<kSumBuffers> buffer;
 
-  __device__ SplitConsumer(const SplitShared& s, int warp, int lane)
+  __device__ SplitKConsumer(const SplitKShared& s, int warp, int lane)
       : shared(held(smem_addr(&s))),
         sums(held(smem_addr(&s.sums[0][warp][0][lane / 4][lane % 4]))),
-        operands(smem_addr(s.unit), warp, lane),
+        operands(smem_addr(s.slab_pair), warp, lane),
         third(warp / kWarpsPerThird),
         first_lane(held(lane) == 0) {}
 
-  // Units [unit, end). singles: FC2's first unit of single slabs. at_last(): before the last one.
+  // Slab pairs [slab_pair, end). singles: FC2's first slab pair of single slabs. at_last(): before the last
+  // one.
   template <bool kDown, int kTiles, class AtLast>
-  __device__ __forceinline__ void units(SplitShared& s, const uint4 (&b)[kTiles][kBlocksPerWarp], int unit,
-                                        int end, int singles, const AtLast& at_last) {
+  __device__ __forceinline__ void slab_pairs(SplitKShared& s, const uint4 (&b)[kTiles][kBlocksPerWarp],
+                                             int slab_pair, int end, int singles, const AtLast& at_last) {
 #pragma unroll 1
-    for (; unit < end; ++unit) {
-      if (unit == end - 1) at_last();
-      mbarrier_wait(shared + static_cast<uint32_t>(offsetof(SplitShared, full)) + stage.index * 8,
+    for (; slab_pair < end; ++slab_pair) {
+      if (slab_pair == end - 1) at_last();
+      mbarrier_wait(shared + static_cast<uint32_t>(offsetof(SplitKShared, full)) + stage.index * 8,
                     stage.phase);
       float sum[kTiles][4] = {};
-      const Strides by = strides(kDown, unit - singles);
-      multiply<kTiles>(operands, stage.index * kUnitBytes - third * (kUnitThird - by.third), by.slab, b, sum);
+      const Strides by = strides(kDown, slab_pair - singles);
+      multiply<kTiles>(operands, stage.index * kSlabPairBytes - third * (kSlabPairThird - by.third), by.slab,
+                       b, sum);
       const uint32_t barriers = shared + buffer.index * 8;
-      mbarrier_wait(barriers + static_cast<uint32_t>(offsetof(SplitShared, taken)), buffer.phase ^ 1);
+      mbarrier_wait(barriers + static_cast<uint32_t>(offsetof(SplitKShared, taken)), buffer.phase ^ 1);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         const uint32_t to = sums + buffer.index * static_cast<uint32_t>(sizeof(s.sums[0])) +
@@ -217,37 +224,38 @@ struct SplitConsumer {
       }
       __syncwarp();
       if (arrives(first_lane))
-        mbarrier_arrive(barriers + static_cast<uint32_t>(offsetof(SplitShared, ready)));
+        mbarrier_arrive(barriers + static_cast<uint32_t>(offsetof(SplitKShared, ready)));
       stage.next(), buffer.next();
     }
   }
 };
 
-// Before its last unit a job of one tile reads the next one's tokens, if it has one tile, too.
+// Before the last slab pair of a work tile of up to 8 tokens the next work tile's tokens are read, if it has
+// up to 8 as well.
 template <bool kDown>
-__device__ void consume(SplitShared& s, const SplitParams& p, int warp) {
-  SplitConsumer consumer(s, warp, threadIdx.x & 31);
-  UnitRange<kDown> share(p.x);
+__device__ void consume(SplitKShared& s, const SplitKParams& p, int warp) {
+  SplitKConsumer consumer(s, warp, threadIdx.x & 31);
+  SlabPairRange<kDown> range(p.x);
   wait_for_predecessor();
-  while (!share.done()) {
-    Job job = p.x.jobs[share.at.job];
-    if (job.count > 8) {
+  while (!range.done()) {
+    WorkTile work_tile = p.x.work_tiles[range.at.work_tile];
+    if (work_tile.count > 8) {
       uint4 b[2][kBlocksPerWarp];
-      load_tokens<2>(p, job, warp, b);
-      const int unit = share.at.unit, units = share.left_of_job();
-      consumer.units<kDown, 2>(s, b, unit, unit + units, p.layout.fc2_units, [] {});
-      share.skip(units);
+      load_tokens<2>(p, work_tile, warp, b);
+      const int slab_pair = range.at.slab_pair, slab_pairs = range.left_of_work_tile();
+      consumer.slab_pairs<kDown, 2>(s, b, slab_pair, slab_pair + slab_pairs, p.layout.fc2_slab_pairs, [] {});
+      range.skip(slab_pairs);
       continue;
     }
     uint4 b[1][kBlocksPerWarp], next[1][kBlocksPerWarp];
-    load_tokens<1>(p, job, warp, b);
+    load_tokens<1>(p, work_tile, warp, b);
     for (bool more = true; more;) {
-      const int unit = share.at.unit, units = share.left_of_job();
-      share.skip(units);
-      more = !share.done();
-      if (more) job = p.x.jobs[share.at.job], more = job.count <= 8;
-      consumer.units<kDown, 1>(s, b, unit, unit + units, p.layout.fc2_units, [&] {
-        if (more) load_tokens<1>(p, job, warp, next);
+      const int slab_pair = range.at.slab_pair, slab_pairs = range.left_of_work_tile();
+      range.skip(slab_pairs);
+      more = !range.done();
+      if (more) work_tile = p.x.work_tiles[range.at.work_tile], more = work_tile.count <= 8;
+      consumer.slab_pairs<kDown, 1>(s, b, slab_pair, slab_pair + slab_pairs, p.layout.fc2_slab_pairs, [&] {
+        if (more) load_tokens<1>(p, work_tile, warp, next);
       });
 #pragma unroll
       for (int j = 0; j < kBlocksPerWarp; ++j) b[0][j] = next[0][j];
@@ -255,4 +263,4 @@ __device__ void consume(SplitShared& s, const SplitParams& p, int warp) {
   }
 }
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

@@ -1,22 +1,23 @@
 #include "backend/cuda/kernels/sm90/gemm_wgmma.cuh"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 namespace {
 
 // A warp a token: lane (block, q) has chunk q of the block, for wgmma from four places 16 bytes apart.
 constexpr int kArrangeWarps = 8;
 __global__ void __launch_bounds__(kArrangeWarps * 32)
-    arrange_kernel(const uint32_t* x, const int32_t* rows, const Tiles tiles) {
+    arrange_kernel(const uint32_t* x, const int32_t* rows, const ActivationTiles tiles) {
   wait_for_predecessor();
   launch_dependents();
-  if (static_cast<int>(blockIdx.y) >= jobs_of(tiles)) return;
-  const Job job = job_at(tiles, blockIdx.y);
+  if (static_cast<int>(blockIdx.y) >= work_tile_count_of(tiles)) return;
+  const WorkTile work_tile = work_tile_at(tiles, blockIdx.y);
   const int token = blockIdx.x * kArrangeWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (token >= job.count) return;
-  const int slot = job.first + token, width = width_of(tiles, job), q = lane % 4;
-  const uint32_t* from = x + static_cast<int64_t>(rows != nullptr ? rows[slot] : slot) * (tiles.cols / 2);
-  uint8_t* to =
-      static_cast<uint8_t*>(tiles.data) + static_cast<int64_t>(job.start) * tiles.cols * 2 + token * 128;
+  if (token >= work_tile.count) return;
+  const int permuted_row = work_tile.first + token, width = width_of(tiles, work_tile), q = lane % 4;
+  const uint32_t* from =
+      x + static_cast<int64_t>(rows != nullptr ? rows[permuted_row] : permuted_row) * (tiles.cols / 2);
+  uint8_t* to = static_cast<uint8_t*>(tiles.data) + static_cast<int64_t>(work_tile.start) * tiles.cols * 2 +
+                token * 128;
   constexpr int kAhead = 4;  // loads before the first of their stores
   const int blocks = tiles.cols / kBlock;
   for (int first = lane / 4; first < blocks; first += 8 * kAhead) {
@@ -35,29 +36,30 @@ __global__ void __launch_bounds__(kArrangeWarps * 32)
   }
 }
 
-WgmmaParams slab_params(const uint8_t* weights, const Tiles& x, int rows, float factor) {
+WgmmaParams slab_params(const uint8_t* weights, const ActivationTiles& x, int rows, float factor) {
   return {.weights = weights,
           .x = x,
           .row_tiles = rows / kTileRows,
-          .units = rows / kUnit,
+          .weight_tiles = rows / kWeightTileRows,
           .stages = kBlocks / kBlocksPerWarp,
           .factor = factor};
 }
 
-WgmmaParams dense_params(const Matrix& w, const Tiles& x, float factor) {
-  const int units = static_cast<int>(w.units), per_tile = kTileRows / kUnit;
+WgmmaParams dense_params(const Matrix& w, const ActivationTiles& x, float factor) {
+  const int weight_tiles = static_cast<int>(w.weight_tiles), per_tile = kTileRows / kWeightTileRows;
   return {.weights = w.data.as<uint8_t>(),
           .scales = w.scales.as<uint8_t>(),
           .tops = w.tops.as<uint8_t>(),
           .x = x,
-          .row_tiles = (units + per_tile - 1) / per_tile,
-          .units = units,
-          .stages = static_cast<int>(w.cols / kWideStep),
+          .row_tiles = (weight_tiles + per_tile - 1) / per_tile,
+          .weight_tiles = weight_tiles,
+          .stages = static_cast<int>(w.cols / kWgmmaStep),
           .factor = factor};
 }
 
 template <class Epilogue>
-Status dense(const Matrix& w, const Tiles& x, float factor, const Epilogue& out, cudaStream_t stream) {
+Status dense(const Matrix& w, const ActivationTiles& x, float factor, const Epilogue& out,
+             cudaStream_t stream) {
   const WgmmaParams p = dense_params(w, x, factor);
   switch (w.kind) {
     case Kind::kBF16:
@@ -76,8 +78,8 @@ Status dense(const Matrix& w, const Tiles& x, float factor, const Epilogue& out,
 }  // namespace
 
 // A tile's weights take a multiprocessor as long to read as the arithmetic of about 60 tokens, 31 if they are
-// bytes, and the last wave of thread blocks is rarely full.
-Tiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tokens) {
+// bytes, and the last wave of CTAs is rarely full.
+ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tokens) {
   constexpr int kTiles[] = {128, 112, 64, 32};
   const int reading = w.kind == Kind::kQ8_0 || w.kind == Kind::kMxfp8 ? 31 : 60;
   const auto time = [&](int tile) {
@@ -89,30 +91,29 @@ Tiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tok
   return {.data = data, .cols = static_cast<int>(w.cols), .tokens = tokens, .tile = tile, .layout = layout};
 }
 
-Status arrange(const void* x, const int32_t* rows, const Tiles& tiles, cudaStream_t stream) {
-  const int jobs = tiles.jobs != nullptr ? tiles.most_jobs : (tiles.tokens + tiles.tile - 1) / tiles.tile;
-  return launch(arrange_kernel, dim3((tiles.tile + kArrangeWarps - 1) / kArrangeWarps, jobs),
+Status arrange(const void* x, const int32_t* rows, const ActivationTiles& tiles, cudaStream_t stream) {
+  const int work_tiles =
+      tiles.work_tiles != nullptr ? tiles.most_work_tiles : (tiles.tokens + tiles.tile - 1) / tiles.tile;
+  return launch(arrange_kernel, dim3((tiles.tile + kArrangeWarps - 1) / kArrangeWarps, work_tiles),
                 dim3(kArrangeWarps * 32), 0, stream, static_cast<const uint32_t*>(x), rows, tiles);
 }
 
-Status wide_experts(const uint8_t* fc1, const Tiles& x, float factor, const WideSwiGlu& out,
-                    cudaStream_t stream) {
+Status wgmma_experts(const uint8_t* fc1, const ActivationTiles& x, float factor, const WgmmaSwiGlu& out,
+                     cudaStream_t stream) {
   return launch_wgmma<SlabWeights<false>>(slab_params(fc1, x, 2 * kHidden, factor), out, stream);
 }
-Status wide_experts(const uint8_t* fc2, const Tiles& x, float factor, const Store& out, cudaStream_t stream) {
+Status wgmma_experts(const uint8_t* fc2, const ActivationTiles& x, float factor, const Store& out,
+                     cudaStream_t stream) {
   return launch_wgmma<SlabWeights<true>>(slab_params(fc2, x, kHidden, factor), out, stream);
 }
 
-bool wide_fits(const Matrix& w) {
-  constexpr Kind kKinds[] = {Kind::kBF16, Kind::kF16, Kind::kQ8_0, Kind::kMxfp8};
-  return std::ranges::find(kKinds, w.kind) != std::end(kKinds) && w.cols % kWideStep == 0 &&
-         w.cols / kWideStep >= kFewestStages;
-}
-Status wide_dense(const Matrix& w, const Tiles& x, float factor, const Store& out, cudaStream_t stream) {
+Status wgmma_dense(const Matrix& w, const ActivationTiles& x, float factor, const Store& out,
+                   cudaStream_t stream) {
   return dense(w, x, factor, out, stream);
 }
-Status wide_dense(const Matrix& w, const Tiles& x, float factor, const Qkv& out, cudaStream_t stream) {
+Status wgmma_dense(const Matrix& w, const ActivationTiles& x, float factor, const Qkv& out,
+                   cudaStream_t stream) {
   return dense(w, x, factor, out, stream);
 }
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

@@ -2,9 +2,9 @@
 //
 // Maths    y[token, row] = factor * sum_k W[row, k] x[token, k], then the epilogue: Store (+ bias),
 //          SwiGLU into the second product's activations, or Qkv (bias, RoPE, append).
-// Shapes   work tile: 192 rows x up to 128 tokens of one expert (Job), cols a multiple of 64. Weights:
-//          slabs (slab_layout.h) or matrix.h's order, 16 rows a warp; activations: Tiles (gemm_wgmma.h),
-//          swizzled.
+// Shapes   work tile: 192 rows x up to 128 tokens of one expert (WorkTile), cols a multiple of 64. Weights:
+//          slabs (slab_layout.h) or matrix.h's order, 16 rows a warp; activations: ActivationTiles
+//          (gemm_wgmma.h), swizzled.
 //
 // Grid     persistent CTAs, at most one a multiprocessor: CTA c takes work tiles c, c + grid, ..
 // CTA      warpgroups 0 to 2: 64 rows each, M of wgmma; tokens are N. A operand from registers: a warp
@@ -20,8 +20,8 @@
 // Ordering A warpgroup releases a stage after warpgroup_wait says that the products which read it have
 //          ended. Its thread 0 arrives for all, as in CUTLASS's PipelineTmaAsync: a wgmma is one
 //          operation of the four warps, and what its completion says holds for all of it.
-//          Weights may be fetched before the predecessor has ended (they were loaded with the model; jobs
-//          must be older than the predecessor); activations are not.
+//          Weights may be fetched before the predecessor has ended (they were loaded with the model; work
+//          tiles must be older than the predecessor); activations are not.
 // Resident No CTA waits for another.
 //
 // Bytes    weights once per work tile's tokens, activations once per 192 rows; both from L2 where
@@ -34,7 +34,7 @@
 
 #include "backend/cuda/kernels/sm90/gemm_wgmma_weights.cuh"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 // ---- shared memory ----
 
@@ -71,13 +71,13 @@ struct WgmmaShared {
 
 template <class Plan>
 __device__ void produce(const WgmmaParams& p, const Plan& plan) {
-  const int tiles = jobs_of(p.x) * p.row_tiles, steps = p.x.cols / kWideStep;
+  const int tiles = work_tile_count_of(p.x) * p.row_tiles, steps = p.x.cols / kWgmmaStep;
   RingPlace<Plan::kStages> at;
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const Job job = job_at(p.x, tile / p.row_tiles);
-    const int bytes = width_of(p.x, job) * 128 * Plan::kSteps;
+    const WorkTile work_tile = work_tile_at(p.x, tile / p.row_tiles);
+    const int bytes = width_of(p.x, work_tile) * 128 * Plan::kSteps;
     const uint8_t* from =
-        static_cast<const uint8_t*>(p.x.data) + static_cast<int64_t>(job.start) * p.x.cols * 2;
+        static_cast<const uint8_t*>(p.x.data) + static_cast<int64_t>(work_tile.start) * p.x.cols * 2;
     for (int s = 0; s < steps; s += Plan::kSteps, from += bytes, at.next()) {
       mbarrier_wait(plan.empty(at.index), at.phase ^ 1);
       mbarrier_arrive_expect_tx(plan.full(at.index), bytes);
@@ -104,7 +104,7 @@ struct WeightStream {
   __device__ void open(const WgmmaParams& p, int tiles, int warp) {
     left = tile < tiles ? p.stages : 0;
     if (tile < tiles)
-      source.open(p, job_at(p.x, tile / p.row_tiles).expert, row(p, tile, warp), threadIdx.x % 32);
+      source.open(p, work_tile_at(p.x, tile / p.row_tiles).expert, row(p, tile, warp), threadIdx.x % 32);
   }
   // The next stage into the next slot.
   __device__ void fetch(const WgmmaParams& p, const Plan& plan, int tiles, int warp) {
@@ -117,7 +117,7 @@ struct WeightStream {
   __device__ int oldest() const { return slot + 1 == Plan::kSlots ? 0 : slot + 1; }
 };
 
-// A consumer's way through the activations.
+// A consumer's position in the ring of activations.
 template <class Plan>
 struct ActivationReader {
   RingPlace<Plan::kStages> at;
@@ -132,8 +132,8 @@ struct ActivationReader {
   }
 };
 
-// A stage of weights by wgmma: the products of one block run while the next block is expanded. kDrain: none
-// runs on when the stage ends. first: none runs yet.
+// A stage of weights by wgmma: the products of one block run while the next block is expanded. kDrain: waits
+// for all of them at the end. first: no product is in flight yet.
 template <int N, bool kDrain, class Weights, class Plan, int kSums>
 __device__ __forceinline__ void multiply_group(const Plan& plan, const Weights& w, ActivationReader<Plan>& x,
                                                bool first, float (&sum)[kSums]) {
@@ -160,7 +160,7 @@ __device__ __forceinline__ void multiply_group(const Plan& plan, const Weights& 
 }
 
 // A stage with the narrowest width that holds the tokens: 8 or 16 * sixteenths, between kLow and kHigh. The
-// widths branch within the loop over the stages, and no product is under way where they meet: otherwise the
+// widths branch within the loop over the stages, and no product is in flight where they meet: otherwise the
 // compiler runs out of registers and serialises wgmma.
 template <int kLow, int kHigh, class Weights, class Plan, int kSums>
 __device__ __forceinline__ void multiply(int sixteenths, const Plan& plan, const Weights& w,
@@ -175,7 +175,7 @@ __device__ __forceinline__ void multiply(int sixteenths, const Plan& plan, const
   }
 }
 
-// kDrain: no product runs from one stage on to the next; else the tile is full.
+// kDrain: no product stays in flight from one stage to the next. Without it the tile must be full.
 template <bool kDrain, class Weights, class Plan, int kSums>
 __device__ __forceinline__ void contract_stages(const WgmmaParams& p, const Plan& plan, int tiles,
                                                 int sixteenths, WeightStream<Weights, Plan>& stream,
@@ -215,28 +215,29 @@ __device__ __forceinline__ void contract(const WgmmaParams& p, const Plan& plan,
 
 // Where a warpgroup's sums stand.
 struct OutputTile {
-  Job job;
-  int row;          // of the matrix, the warp's first of 16
-  int units;        // dense: of the matrix
-  float factor[2];  // of rows lane / 4 and + 8
+  WorkTile work_tile;
+  int row;           // of the matrix, the warp's first of 16
+  int weight_tiles;  // dense: of the matrix
+  float factor[2];   // of rows lane / 4 and + 8
   uint8_t* staging;
 };
 
-// Each pair of rows and token for itself.
+// Each pair of rows and each token on its own.
 template <int kSums, class Epilogue>
 __device__ __forceinline__ void finish_tile(const Epilogue& e, const OutputTile& at,
                                             const float (&sum)[kSums]) {
-  const int lane = threadIdx.x % 32, unit = at.row / kUnit, pair = at.row % kUnit / 2 + lane / 4;
-  if (unit >= at.units) return;
+  const int lane = threadIdx.x % 32, weight_tile = at.row / kWeightTileRows,
+            pair = at.row % kWeightTileRows / 2 + lane / 4;
+  if (weight_tile >= at.weight_tiles) return;
 #pragma unroll
   for (int i = 0; i < kSums / 4; ++i) {
-    if (8 * i >= at.job.count) break;
+    if (8 * i >= at.work_tile.count) break;
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const int token = 8 * i + lane % 4 * 2 + k;
-      if (token < at.job.count)
-        finish(e, unit, pair, at.job.first + token, at.job.expert, sum[4 * i + k] * at.factor[0],
-               sum[4 * i + 2 + k] * at.factor[1]);
+      if (token < at.work_tile.count)
+        finish(e, weight_tile, pair, at.work_tile.first + token, at.work_tile.expert,
+               sum[4 * i + k] * at.factor[0], sum[4 * i + 2 + k] * at.factor[1]);
     }
   }
 }
@@ -244,11 +245,11 @@ __device__ __forceinline__ void finish_tile(const Epilogue& e, const OutputTile&
 // Gate and up are neighbouring rows, 4 lanes apart: even rows take slab a's pairs and odd ones slab b's, a
 // column of h each. The warpgroup's 32 columns go through shared memory, [token][4 chunks], to their tile.
 template <int kSums>
-__device__ __forceinline__ void finish_tile(const WideSwiGlu& e, const OutputTile& at,
+__device__ __forceinline__ void finish_tile(const WgmmaSwiGlu& e, const OutputTile& at,
                                             const float (&sum)[kSums]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, g = lane / 4, odd = g % 2;
   const int column = at.row / 2 + 4 * odd + g / 2;
-  const int64_t bias = static_cast<int64_t>(at.job.expert) * kHidden + column;
+  const int64_t bias = static_cast<int64_t>(at.work_tile.expert) * kHidden + column;
   const float gate_bias = e.gate_bias[bias], up_bias = e.up_bias[bias];
   const float mine = odd ? at.factor[1] : at.factor[0];
   const float theirs = __shfl_xor_sync(~0u, odd ? at.factor[0] : at.factor[1], 4);
@@ -258,7 +259,7 @@ __device__ __forceinline__ void finish_tile(const WideSwiGlu& e, const OutputTil
   __half* to = reinterpret_cast<__half*>(at.staging + byte);
 #pragma unroll
   for (int i = 0; i < kSums / 4; ++i) {
-    if (8 * i >= at.job.count) break;
+    if (8 * i >= at.work_tile.count) break;
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const float v0 = sum[4 * i + k], v1 = sum[4 * i + 2 + k];
@@ -267,11 +268,11 @@ __device__ __forceinline__ void finish_tile(const WideSwiGlu& e, const OutputTil
       to[(8 * i + lane % 4 * 2 + k) * 32] = __float2half_rn(y * kHScale);
     }
   }
-  const int block = at.row / 64, width = tile_width(at.job.count), group = threadIdx.x / 128 + 1;
+  const int block = at.row / 64, width = tile_width(at.work_tile.count), group = threadIdx.x / 128 + 1;
   warpgroup_barrier(group);
-  uint8_t* out = e.out + static_cast<int64_t>(at.job.start) * (kHidden * 2) +
+  uint8_t* out = e.out + static_cast<int64_t>(at.work_tile.start) * (kHidden * 2) +
                  static_cast<int64_t>(block / 2) * width * 128;
-  for (int i = threadIdx.x % 128; i < at.job.count * 4; i += 128) {
+  for (int i = threadIdx.x % 128; i < at.work_tile.count * 4; i += 128) {
     const int token = i / 4, at_chunk = chunk_place(block % 2 * 4 + i % 4, token);
     *reinterpret_cast<uint4*>(out + token * 128 + at_chunk * 16) =
         *reinterpret_cast<const uint4*>(at.staging + i * 16);
@@ -281,25 +282,25 @@ __device__ __forceinline__ void finish_tile(const WideSwiGlu& e, const OutputTil
 
 template <class Weights, int kTile, class Plan, class Epilogue>
 __device__ void consume(const WgmmaParams& p, const Plan& plan, const Epilogue& e) {
-  const int warp = warp_index(), tiles = uniform(jobs_of(p.x)) * p.row_tiles;
+  const int warp = warp_index(), tiles = uniform(work_tile_count_of(p.x)) * p.row_tiles;
   WeightStream<Weights, Plan> stream(p, plan, tiles, warp);  // does not depend on the kernel before
   wait_for_predecessor();
   ActivationReader<Plan> x;
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     OutputTile at{
-        .job = job_at(p.x, tile / p.row_tiles),
+        .work_tile = work_tile_at(p.x, tile / p.row_tiles),
         .row = stream.row(p, tile, warp),
-        .units = p.units,
+        .weight_tiles = p.weight_tiles,
         .factor = {stream.source.tops.factor(0) * p.factor, stream.source.tops.factor(1) * p.factor},
         .staging = plan.staging(warp / 4)};
     float sum[kTile / 2] = {};
-    contract<Weights>(p, plan, tiles, at.job.count, stream, x, sum);
+    contract<Weights>(p, plan, tiles, at.work_tile.count, stream, x, sum);
     finish_tile(e, at, sum);
   }
 }
 
 template <class Weights, int kTile, class Epilogue>
-using PlanOf = WgmmaShared<Weights, kTile, std::is_same_v<Epilogue, WideSwiGlu>>;
+using PlanOf = WgmmaShared<Weights, kTile, std::is_same_v<Epilogue, WgmmaSwiGlu>>;
 
 template <class Weights, int kTile, class Epilogue>
 __global__ void __launch_bounds__(kWgmmaThreads, 1) gemm_wgmma_kernel(const WgmmaParams p, const Epilogue e) {
@@ -332,7 +333,8 @@ Status launch_wgmma(const WgmmaParams& p, const Epilogue& e, cudaStream_t stream
   const Status status = prepared.run([&] { return set_attributes(kernel, {.max_shared = kShared}); });
   if (!status.ok()) return status;
   const int most =
-      (p.x.jobs != nullptr ? p.x.most_jobs : (p.x.tokens + p.x.tile - 1) / p.x.tile) * p.row_tiles;
+      (p.x.work_tiles != nullptr ? p.x.most_work_tiles : (p.x.tokens + p.x.tile - 1) / p.x.tile) *
+      p.row_tiles;
   return launch(kernel, dim3(min(most, p.x.layout.sms)), dim3(kWgmmaThreads), kShared, stream, p, e);
 }
 
@@ -346,4 +348,4 @@ Status launch_wgmma(const WgmmaParams& p, const Epilogue& e, cudaStream_t stream
   return launch_wgmma<Weights, 128>(p, e, stream);
 }
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

@@ -1,4 +1,4 @@
-// y = W x for many tokens, on Hopper, through wgmma: see gemm_wgmma.cuh.
+// y = W x for many tokens (large M) by wgmma, on Hopper: see gemm_wgmma.cuh.
 //
 // Every sum runs along the contraction in one order, so that a token's result does not depend on the tile or
 // the batch; the order is another than gemm.h's.
@@ -7,51 +7,53 @@
 #include "backend/cuda/ops/linear.h"
 #include "backend/cuda/weights/slab_layout.h"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
-inline constexpr int kWideTokens = 128;  // of a job, at most
-inline constexpr int kWideStep = 64;     // columns of a swizzled row: 128 bytes
+inline constexpr int kWgmmaTokens = 128;  // of a work tile, at most
+inline constexpr int kWgmmaStep = 64;     // columns of a swizzled row: 128 bytes
 
-// Activations, or room for them, as the tensor cores read them. A job's tile begins at token job.start of the
-// buffer and is [cols / 64][tile_width(count) tokens][128 bytes]: what a stage needs is one contiguous piece.
-// Within 32 columns the order is that of matrix.h's MMAs: 16-byte chunk q holds the columns 8 c + 2 q + {0,
-// 1} of c = 0..3; of the eight chunks of 128 bytes chunk i of token n stands at i ^ n % 8. What lies beyond
-// count is never used.
-struct Tiles {
+// Activations, or room for them, as the tensor cores read them. A work tile's tile begins at token
+// work_tile.start of the buffer and is [cols / 64][tile_width(count) tokens][128 bytes]: what a stage needs
+// is one contiguous piece. Within 32 columns the order is that of matrix.h's MMAs: 16-byte chunk q holds the
+// columns 8 c + 2 q + {0, 1} of c = 0..3; of the eight chunks of 128 bytes chunk i of token n stands at i ^ n
+// % 8. What lies beyond count is never used.
+struct ActivationTiles {
   void* data = nullptr;
   int cols = 0;  // a multiple of 64
-  const Job* jobs = nullptr;
-  const int* job_count = nullptr;
-  int most_jobs = 0;
-  // Without jobs: `tokens` tokens, `tile` a job.
+  const WorkTile* work_tiles = nullptr;
+  const int* work_tile_count = nullptr;
+  int most_work_tiles = 0;
+  // Without work tiles: `tokens` tokens, `tile` a work tile.
   int tokens = 0;
-  int tile = 0;       // tokens of a job, at most
+  int tile = 0;       // tokens of a work tile, at most
   SlabLayout layout;  // of the slabs; at most its sms CTAs run, also for dense matrices
 };
 __host__ __device__ constexpr int chunk_place(int chunk, int token) { return chunk ^ token % 8; }
 // Where a dense product's tokens go.
-Tiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tokens);
-// Tokens that the buffer must hold; ends: jobs whose count is no tile_width, one an expert at most.
+ActivationTiles dense_tiles(const Matrix& w, const SlabLayout& layout, void* data, int tokens);
+// Tokens that the buffer must hold; ends: work tiles whose count is no tile_width, one an expert at most.
 inline size_t tile_tokens(size_t tokens, size_t ends) { return tokens + 15 * ends; }
 
-// Fills tiles: slot s is row rows[s] of x, or row s; [.., cols] of 16 bits.
-Status arrange(const void* x, const int32_t* rows, const Tiles& tiles, cudaStream_t stream);
+// Fills tiles: token r is row rows[r] of x, or row r; [.., cols] of 16 bits.
+Status arrange(const void* x, const int32_t* rows, const ActivationTiles& tiles, cudaStream_t stream);
 
 // The experts' first product and SwiGLU (alpha 1.702, limit 7), from slabs; out: the tiles of the second,
 // times kHScale.
-struct WideSwiGlu {
+struct WgmmaSwiGlu {
   uint8_t* out = nullptr;
   const float* gate_bias = nullptr;  // [experts, 2880]
   const float* up_bias = nullptr;
 };
-Status wide_experts(const uint8_t* fc1, const Tiles& x, float factor, const WideSwiGlu& out,
-                    cudaStream_t stream);
-// The second: out[slot, row] = value + bias.
-Status wide_experts(const uint8_t* fc2, const Tiles& x, float factor, const Store& out, cudaStream_t stream);
+Status wgmma_experts(const uint8_t* fc1, const ActivationTiles& x, float factor, const WgmmaSwiGlu& out,
+                     cudaStream_t stream);
+// The second: out[permuted_row, row] = value + bias.
+Status wgmma_experts(const uint8_t* fc2, const ActivationTiles& x, float factor, const Store& out,
+                     cudaStream_t stream);
 
 // Dense matrices in BF16, F16, Q8_0 or MXFP8.
-bool wide_fits(const Matrix& w);
-Status wide_dense(const Matrix& w, const Tiles& x, float factor, const Store& out, cudaStream_t stream);
-Status wide_dense(const Matrix& w, const Tiles& x, float factor, const Qkv& out, cudaStream_t stream);
+Status wgmma_dense(const Matrix& w, const ActivationTiles& x, float factor, const Store& out,
+                   cudaStream_t stream);
+Status wgmma_dense(const Matrix& w, const ActivationTiles& x, float factor, const Qkv& out,
+                   cudaStream_t stream);
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

@@ -14,7 +14,7 @@
 #include "backend/cuda/kernels/sm90/gemm_wgmma.h"
 #include "backend/cuda/kernels/sm90/slab.cuh"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 inline constexpr int kGroups = 3;  // warpgroups that consume
 inline constexpr int kGroupRows = 64;
@@ -22,29 +22,29 @@ inline constexpr int kTileRows = kGroups * kGroupRows;
 inline constexpr int kWgmmaWarps = 4 * kGroups;
 inline constexpr int kWgmmaThreads = 128 * (kGroups + 1);
 inline constexpr int kFewestStages = 7;  // of a tile: who begins one has fetched into it, or to its end
-inline constexpr int kSharedLimit = 233472, kSharedReserved = 1024;  // of a multiprocessor; of each block
+inline constexpr int kSharedLimit = 233472, kSharedReserved = 1024;  // of a multiprocessor; of each CTA
 
 struct WgmmaParams {
   const uint8_t* weights;
   const uint8_t* scales;  // dense, of a byte: of a Matrix, as tops
   const uint8_t* tops;
-  Tiles x;
-  int row_tiles;  // of an expert
-  int units;      // dense: of 32 rows
-  int stages;     // along the contraction
+  ActivationTiles x;
+  int row_tiles;     // of an expert
+  int weight_tiles;  // dense: of 32 rows
+  int stages;        // along the contraction
   float factor;
 };
 
-__device__ inline Job job_at(const Tiles& t, int index) {
-  if (t.jobs != nullptr) return t.jobs[index];
+__device__ inline WorkTile work_tile_at(const ActivationTiles& t, int index) {
+  if (t.work_tiles != nullptr) return t.work_tiles[index];
   return {0, index * t.tile, min(t.tile, t.tokens - index * t.tile), index * t.tile};
 }
-// Tokens that the job's tile has room for.
-__device__ inline int width_of(const Tiles& t, const Job& job) {
-  return t.jobs != nullptr ? tile_width(job.count) : t.tile;
+// Tokens that the work tile's tile has room for.
+__device__ inline int width_of(const ActivationTiles& t, const WorkTile& work_tile) {
+  return t.work_tiles != nullptr ? tile_width(work_tile.count) : t.tile;
 }
-__device__ inline int jobs_of(const Tiles& t) {
-  return t.jobs != nullptr ? *t.job_count : (t.tokens + t.tile - 1) / t.tile;
+__device__ inline int work_tile_count_of(const ActivationTiles& t) {
+  return t.work_tiles != nullptr ? *t.work_tile_count : (t.tokens + t.tile - 1) / t.tile;
 }
 
 // The same in all lanes, so that it may live in a uniform register.
@@ -79,15 +79,15 @@ struct SlabWeights {
     __device__ float factor(int h) const { return __uint_as_float((top[h] - 1u) << 23); }
     __device__ uint32_t shifts(int h) const { return ((30u - top[h]) & 0xFFFFu) * 0x10001u; }
   };
-  // Sixteen rows: a unit.
+  // Sixteen rows: a slab pair.
   struct Source {
     const uint8_t* slab;  // the upper one, this lane's next 16 bytes
-    int unit;             // from FC2's first one of single slabs on
+    int slab_pair;        // counted from FC2's first one made of single slabs
     Tops tops;
     __device__ void open(const WgmmaParams& p, int expert, int row, int lane) {
       const uint8_t* weights = p.weights + expert * kExpertBytes;
       slab = weights + slab_offset(p.x.layout, kDown, row / 8, 0, lane * 16);
-      unit = row / 16 - p.x.layout.fc2_units;
+      slab_pair = row / 16 - p.x.layout.fc2_slab_pairs;
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         tops.top[h] =
@@ -96,7 +96,7 @@ struct SlabWeights {
     // 102 vectors of 16 bytes; of 51 a slab the second 32 belong to both. left: stages, this one counted.
     __device__ void fetch(uint8_t* to, int left, int lane) {
       constexpr int kVectors = kWarpBytes / 16;
-      const Strides by = strides(kDown, unit);
+      const Strides by = strides(kDown, slab_pair);
       const uint8_t* lower = slab + by.slab - kVectors * 16;
       to += lane * 16;
       cp_async(to, slab);
@@ -147,10 +147,10 @@ struct PlainWeights {
   struct Source {
     const uint8_t* data;
     Tops tops;
-    // Rows that do not exist are read from the last unit, and not stored.
+    // Rows that do not exist are read from the last weight tile, and not stored.
     __device__ void open(const WgmmaParams& p, int, int row, int lane) {
-      const int64_t unit = min(row / kUnit, p.units - 1);
-      data = p.weights + unit * p.stages * (2 * kStageBytes) + row / 16 % 2 * kHalfBlock + lane * 16;
+      const int64_t weight_tile = min(row / kWeightTileRows, p.weight_tiles - 1);
+      data = p.weights + weight_tile * p.stages * (2 * kStageBytes) + row / 16 % 2 * kHalfBlock + lane * 16;
     }
     __device__ void fetch(uint8_t* to, int, int lane) {
 #pragma unroll
@@ -169,7 +169,8 @@ struct PlainWeights {
   }
 };
 
-// Weights of a byte in matrix.h's order, two blocks a stage, with the scales of all 32 rows of the unit.
+// Weights of a byte in matrix.h's order, two blocks a stage, with the scales of all 32 rows of the weight
+// tile.
 template <class Codes>
 struct ByteWeights {
   static constexpr bool kBf16 = false, kGrouped = false;
@@ -182,13 +183,13 @@ struct ByteWeights {
   struct Source {
     const uint8_t *data, *scales;  // this lane's next 16 bytes
     Tops tops;
-    // Rows that do not exist are read from the last unit, and not stored.
+    // Rows that do not exist are read from the last weight tile, and not stored.
     __device__ void open(const WgmmaParams& p, int, int row, int lane) {
-      const int64_t unit = min(row / kUnit, p.units - 1);
+      const int64_t weight_tile = min(row / kWeightTileRows, p.weight_tiles - 1);
       tops.half = row / 16 % 2;
-      data = p.weights + unit * p.stages * (2 * kDataBytes) + tops.half * kHalfBlock + lane * 16;
-      scales = p.scales + unit * p.stages * kScaleBytes + lane * 16;
-      tops.open(p.tops + unit * kUnit, lane);
+      data = p.weights + weight_tile * p.stages * (2 * kDataBytes) + tops.half * kHalfBlock + lane * 16;
+      scales = p.scales + weight_tile * p.stages * kScaleBytes + lane * 16;
+      tops.open(p.tops + weight_tile * kWeightTileRows, lane);
     }
     __device__ void fetch(uint8_t* to, int, int lane) {
 #pragma unroll
@@ -223,7 +224,7 @@ struct Mxfp8Codes {
   static constexpr int kScaleBytes = 32;
   struct Tops {
     uint32_t shifts;  // 21 - top of rows lane / 4 and + 8, in halves
-    int half;         // the warp's rows' half of the unit
+    int half;         // the warp's rows' half of the weight tile
     __device__ void open(const uint8_t* tops, int lane) {
       tops += lane / 4 * 4 + 2 * half;
       shifts = ((21u - __ldg(tops)) & 0xFFFFu) | (21u - __ldg(tops + 1)) << 16;
@@ -254,4 +255,4 @@ struct Q8Codes {
   }
 };
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

@@ -5,25 +5,24 @@
 //            g, u  = W1[e] x + b1[e]            rows interleaved: 2i gate, 2i+1 up
 //            h_i   = min(g,7) * sigmoid(1.702 min(g,7)) * (clamp(u,-7,7) + 1)
 //            out   = residual + sum_k p_k (W2[e_k] h + b2[e_k])
-// Shapes   W1 [5760, 2880], W2 [2880, 2880] MXFP4 in slabs of 8 rows (slab_layout.h draws them). Weight
-//          tile: two slabs, the 16 rows of an mma.sync.m16n8k16 A operand, called a unit there; rows 0-7
-//          and 8-15 may be different experts.
+// Shapes   W1 [5760, 2880], W2 [2880, 2880] MXFP4 in slabs of 8 rows (slab_layout.h draws them). Slab
+//          pair: the 16 rows of an mma.sync.m16n8k16 A operand; rows 0-7 and 8-15 may be different experts.
 //          E2M1 in the low exponent bits of FP16 is value x 2^-14, exact, so no multiply is needed; block
 //          scales go onto FP32 partial sums. Activations are FP16: x normalised by a power of two per
 //          token by the caller (x_scale undoes it), h by 2^10 (|h| <= 56). N = 8 columns hold `tokens x
 //          G` blocks, column = token*G + (block mod G), B being zero elsewhere: one accumulator then
 //          serves G blocks and each lane scales only its own blocks.
 //
-// Grid     one CTA a multiprocessor (SlabLayout::sms). FC1: 360 weight tiles per active expert, dealt
+// Grid     one CTA a multiprocessor (SlabLayout::sms). FC1: 360 slab pairs per active expert, dealt
 //          over the CTAs.
-//          FC2: a CTA owns rows of every expert: whole weight tiles, and mostly 8 rows more, a slab that
-//          shares a weight tile with that of another expert. Those with fewer rows have more of FC1
+//          FC2: a CTA owns rows of every expert: whole slab pairs, and mostly 8 rows more, a slab that
+//          shares a slab pair with that of another expert. Those with fewer rows have more of FC1
 //          (Deal). No partial sum leaves a CTA, no atomics; the order of every sum is fixed and depends
 //          neither on the batch nor on the grid, so a token gets the same bits alone and in any batch.
-// CTA      17 warps: 0 producer (bulk copies, global -> shared ring, a weight tile per stage, in thirds
+// CTA      17 warps: 0 producer (bulk copies, global -> shared ring, a slab pair per stage, in thirds
 //          of 30 blocks),
 //          1 epilogue (sum over warps, bias, SwiGLU, combine), 2..16 consumers (6 of the 90 blocks of
-//          every weight tile each). Of one token the producer finds the likeliest expert and the epilogue
+//          every slab pair each). Of one token the producer finds the likeliest expert and the epilogue
 //          chooses all four.
 //
 // Barriers full[third]: the copy has landed     done: the consumers have written their sums
@@ -49,20 +48,20 @@
 // Bytes    13.27 MB per active expert. The weight stream never waits for h. Copies in flight are limited
 //          (kInFlight): what is queued beyond about 48 KB a multiprocessor delays h and brings no
 //          bandwidth.
-// Shared   up to 222 KB (Shared), one CTA a multiprocessor. At most 96 registers a thread: a quarter of a
-//          multiprocessor has five of the 17 warps.
+// Shared   up to 222 KB (MoeDecodeShared), one CTA a multiprocessor. At most 96 registers a
+//          thread: a quarter of a multiprocessor has five of the 17 warps.
 // Floor    bytes / bandwidth: 12 us for one token on an H200; see docs/lab for what is
 //          reached.
 #include "backend/cuda/kernels/sm90/moe_decode.h"
 #include "backend/cuda/kernels/sm90/moe_decode_consume.cuh"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 namespace {
 
 // ---- producer: one thread ----
 template <class C>
-struct Stream {
-  Shared<C>& s;
+struct SlabStream {
+  MoeDecodeShared<C>& s;
   uint64_t policy;
   RingPlace<C::kStages> slot, landed;
   int landed_third = 0, issued = 0;
@@ -75,19 +74,19 @@ struct Stream {
     mbarrier_arrive_expect_tx(&s.stages[slot.index].full[i], bytes);
   }
   __device__ __forceinline__ void copy(int i, int at, const uint8_t* src, int bytes) {
-    cp_async_bulk(s.stages[slot.index].unit + i * kUnitThird + at, src, bytes, &s.stages[slot.index].full[i],
-                  policy);
+    cp_async_bulk(s.stages[slot.index].slab_pair + i * kSlabPairThird + at, src, bytes,
+                  &s.stages[slot.index].full[i], policy);
   }
   // Waits until the next stage may be written; the first time there is nothing to wait for.
   __device__ __forceinline__ void wait_for_stage() const {
     if (issued >= C::kStages * kThirds) mbarrier_wait(&s.stages[slot.index].empty, slot.phase ^ 1);
   }
-  __device__ __forceinline__ void unit(const uint8_t* src) {
+  __device__ __forceinline__ void slab_pair(const uint8_t* src) {
     wait_for_stage();
 #pragma unroll
     for (int i = 0; i < kThirds; ++i) {
-      third(i, kUnitThird);
-      copy(i, 0, src + i * kUnitThird, kUnitThird);
+      third(i, kSlabPairThird);
+      copy(i, 0, src + i * kSlabPairThird, kSlabPairThird);
     }
     slot.next();
   }
@@ -95,7 +94,7 @@ struct Stream {
     wait_for_stage();
 #pragma unroll
     for (int i = 0; i < kThirds; ++i) {
-      third(i, b ? kUnitThird : kSlabThird);
+      third(i, b ? kSlabPairThird : kSlabThird);
       copy(i, 0, a + i * kSlabThird, kSlabThird);
       if (b) copy(i, kSlabThird, b + i * kSlabThird, kSlabThird);
     }
@@ -104,12 +103,12 @@ struct Stream {
 };
 
 template <class C>
-__device__ void produce(Shared<C>& s, const Params& p, int experts) {
-  Stream<C> stream{s, evict_first_policy()};
+__device__ void produce(MoeDecodeShared<C>& s, const Params& p, int experts) {
+  SlabStream<C> stream{s, evict_first_policy()};
   const Deal<C> deal(p);
   for (int i = 0; i < experts; ++i)
-    for (int unit = deal.fc1_place(i); unit < kFc1Units; unit += deal.sms())
-      stream.unit(p.fc1 + s.expert_id[i] * kFc1Bytes + (size_t)unit * kUnitBytes);
+    for (int slab_pair = deal.fc1_place(i); slab_pair < kFc1SlabPairs; slab_pair += deal.sms())
+      stream.slab_pair(p.fc1 + s.expert_id[i] * kFc1Bytes + (size_t)slab_pair * kSlabPairBytes);
   mbarrier_wait(&s.planned, 0);
   const int n = s.item_count;
   const size_t single = deal.tail_at();
@@ -117,7 +116,7 @@ __device__ void produce(Shared<C>& s, const Params& p, int experts) {
     const Item u = load_item(s, i);
     const uint8_t* a = p.fc2 + u.a * kFc2Bytes;
     if (u.kind == 1)
-      for (int k = 0; k < deal.fc2_units(); ++k) stream.unit(a + deal.unit_at(k));
+      for (int k = 0; k < deal.fc2_slab_pairs(); ++k) stream.slab_pair(a + deal.slab_pair_at(k));
     else
       stream.slabs(a + single, u.b == kNone ? nullptr : p.fc2 + u.b * kFc2Bytes + single);
   }
@@ -126,20 +125,21 @@ __device__ void produce(Shared<C>& s, const Params& p, int experts) {
 // The kernel's wait for its predecessor is in here: what the first copy needs besides the logits comes before
 // it.
 template <class C>
-__device__ void produce_one(Shared<C>& s, const Params& p) {
+__device__ void produce_one(MoeDecodeShared<C>& s, const Params& p) {
   const Deal<C> deal(p);
-  const uint8_t* first = p.fc1 + (size_t)deal.fc1_place(0) * kUnitBytes;
+  const uint8_t* first = p.fc1 + (size_t)deal.fc1_place(0) * kSlabPairBytes;
   uint64_t policy = evict_first_policy();
   materialize(first, policy, p.logits, p.experts);
   wait_for_predecessor();
   int expert = likeliest(p);
   if (threadIdx.x > 0) return;
-  Stream<C> stream{s, policy};
-  stream.unit(first + expert * kFc1Bytes);
+  SlabStream<C> stream{s, policy};
+  stream.slab_pair(first + expert * kFc1Bytes);
 #pragma unroll 1
   for (int e = 0;;) {
-    for (int unit = deal.fc1_place(e) + (e == 0 ? deal.sms() : 0); unit < kFc1Units; unit += deal.sms())
-      stream.unit(p.fc1 + expert * kFc1Bytes + (size_t)unit * kUnitBytes);
+    for (int slab_pair = deal.fc1_place(e) + (e == 0 ? deal.sms() : 0); slab_pair < kFc1SlabPairs;
+         slab_pair += deal.sms())
+      stream.slab_pair(p.fc1 + expert * kFc1Bytes + (size_t)slab_pair * kSlabPairBytes);
     if (++e == kTopK) break;
     if (e == 1) mbarrier_wait(&s.sorted, 0);
     expert = s.pair_expert[e];
@@ -149,7 +149,7 @@ __device__ void produce_one(Shared<C>& s, const Params& p) {
     const int e = step_expert(step);
     const uint8_t* a = p.fc2 + s.pair_expert[e] * kFc2Bytes;
     if (!is_tail(step))
-      for (int k = 0; k < deal.fc2_units(); ++k) stream.unit(a + deal.unit_at(k));
+      for (int k = 0; k < deal.fc2_slab_pairs(); ++k) stream.slab_pair(a + deal.slab_pair_at(k));
     else if (deal.has_tail())
       stream.slabs(a + single, p.fc2 + s.pair_expert[e + 1] * kFc2Bytes + single);
   }
@@ -178,9 +178,9 @@ __device__ __forceinline__ void store_h(half* h, float v) {
 }
 
 template <class C>
-__device__ __forceinline__ float unit_bias(const Shared<C>& s, int stage) {
+__device__ __forceinline__ float slab_pair_bias(const MoeDecodeShared<C>& s, int stage) {
   const int row = threadIdx.x & 15;
-  const uint8_t* slab = s.stages[stage].unit + (row < 8 ? 0 : kSlabThird) + kThirdBias;
+  const uint8_t* slab = s.stages[stage].slab_pair + (row < 8 ? 0 : kSlabThird) + kThirdBias;
   return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(slab)[row & 7]);
 }
 // No contraction with the sum that follows: the same bits for any batch.
@@ -190,14 +190,14 @@ __device__ __forceinline__ float fc2_value(float sum, float bias, float weight) 
 
 // Frees the stage: the epilogue has read all it needs.
 template <class C>
-__device__ __forceinline__ void release_stage(Shared<C>& s, RingPlace<C::kStages>& slot) {
+__device__ __forceinline__ void release_stage(MoeDecodeShared<C>& s, RingPlace<C::kStages>& slot) {
   __syncwarp();
   if (arrives((threadIdx.x & 31) == 0)) mbarrier_arrive(&s.stages[slot.index].empty);
   slot.next();
 }
 
 template <class C>
-__device__ void finish(Shared<C>& s, const Params& p) {
+__device__ void finish(MoeDecodeShared<C>& s, const Params& p) {
   const int lane = threadIdx.x & 31, row = lane & 15;
   const Deal<C> deal(p);
   const int rows = deal.fc2_rows();
@@ -220,11 +220,11 @@ __device__ void finish(Shared<C>& s, const Params& p) {
     const Item u = load_item(s, i);
     int token = s.pair_token[u.pair0];
     float factor = u.kind == 0 ? kWeightScale * s.x_scale[token] : s.pair_weight[u.pair0];
-    half* h = p.h + (size_t)u.pair0 * kHidden + u.unit0 * 8;
-    for (int k = 0; k < u.units; ++k, h += deal.sms() * 8) {
+    half* h = p.h + (size_t)u.pair0 * kHidden + u.first_slab_pair * 8;
+    for (int k = 0; k < u.slab_pairs; ++k, h += deal.sms() * 8) {
       const Stage<C>& stage = s.stages[slot.index];
       mbarrier_wait(&s.stages[slot.index].done, slot.phase);
-      const float bias = unit_bias(s, slot.index);
+      const float bias = slab_pair_bias(s, slot.index);
       float sum = sum_consumers(stage.reduce, 0);
       if (u.columns == 1) release_stage(s, slot);
       for (int c = 0;;) {
@@ -232,8 +232,8 @@ __device__ void finish(Shared<C>& s, const Params& p) {
           store_h(h + (size_t)c * kHidden, fmaf(sum, factor, bias));
         } else {
           const float y = fc2_value(sum, bias, factor);
-          float& out = s.out[token][u.kind == 1 ? (C::kOneUnit ? 0 : 16 * k) + row
-                                                : 16 * deal.fc2_units() + (row & 7)];
+          float& out = s.out[token][u.kind == 1 ? (C::kOneSlabPair ? 0 : 16 * k) + row
+                                                : 16 * deal.fc2_slab_pairs() + (row & 7)];
           if (lane < 16 && (u.kind == 1 || (row < 8) == (c < u.columns_a))) out = __fadd_rn(out, y);
           __syncwarp();
         }
@@ -254,13 +254,14 @@ __device__ void finish(Shared<C>& s, const Params& p) {
   });
 }
 
-// FC2's next unit of the ring, of one token: its value of lane's row, times the weight of the row's expert.
+// FC2's next slab pair of the ring, of one token: its value of lane's row, times the weight of the row's
+// expert.
 template <class C>
-__device__ __forceinline__ float next_fc2_value(Shared<C>& s, RingPlace<C::kStages>& slot, int expert,
-                                                int column) {
+__device__ __forceinline__ float next_fc2_value(MoeDecodeShared<C>& s, RingPlace<C::kStages>& slot,
+                                                int expert, int column) {
   const float weight = s.pair_weight[expert + column];
   mbarrier_wait(&s.stages[slot.index].done, slot.phase);
-  const float bias = unit_bias(s, slot.index), sum = sum_consumers(s.stages[slot.index].reduce, column);
+  const float bias = slab_pair_bias(s, slot.index), sum = sum_consumers(s.stages[slot.index].reduce, column);
   release_stage(s, slot);
   return fc2_value(sum, bias, weight);
 }
@@ -271,16 +272,16 @@ __device__ __forceinline__ float by_id(const Values& v, int i, int below) {
   return i < below ? v((i + 1) % kTopK) : i == below ? v(0) : v(i);
 }
 
-// FC2 of one token where each CTA has one unit: all in registers.
+// FC2 of one token where each CTA has one slab pair: all in registers.
 template <class C>
-struct OneUnitSums {
+struct OneSlabPairSums {
   const Params& p;
   const Deal<C>& deal;
   const int lane = threadIdx.x & 31, row = lane & 15;
   const int at = deal.fc2_row(row), tail_at = deal.fc2_row(16 + row % 8);
   float out = p.residual[at], out_tail = deal.has_tail() ? p.residual[tail_at] : 0.0f;
 
-  __device__ __forceinline__ void run(Shared<C>& s, RingPlace<C::kStages>& slot, int below) {
+  __device__ __forceinline__ void run(MoeDecodeShared<C>& s, RingPlace<C::kStages>& slot, int below) {
     float y[kTopK], y_tail[kTopK];  // of the experts
 #pragma unroll
     for (int step = 0; step < kFc2Steps; ++step) {
@@ -303,25 +304,25 @@ struct OneUnitSums {
     if (lane < 8 && deal.has_tail()) p.out[tail_at] = out_tail;
   }
 };
-// The same of any number of units, through shared memory.
+// The same of any number of slab pairs, through shared memory.
 template <class C>
-struct ManyUnitSums {
+struct SlabPairsSums {
   const Params& p;
   const Deal<C>& deal;
 
-  __device__ __forceinline__ void run(Shared<C>& s, RingPlace<C::kStages>& slot, int below) {
-    const int lane = threadIdx.x & 31, row = lane & 15, units = deal.fc2_units();
+  __device__ __forceinline__ void run(MoeDecodeShared<C>& s, RingPlace<C::kStages>& slot, int below) {
+    const int lane = threadIdx.x & 31, row = lane & 15, slab_pairs = deal.fc2_slab_pairs();
 #pragma unroll 1
     for (int step = 0; step < kFc2Steps; ++step) {
       const int e = step_expert(step);
       if (is_tail(step)) {
         if (!deal.has_tail()) continue;
         const float value = next_fc2_value(s, slot, e, row >> 3);
-        if (lane < 16) s.out[e + (row >> 3)][16 * units + row % 8] = value;
+        if (lane < 16) s.out[e + (row >> 3)][16 * slab_pairs + row % 8] = value;
         continue;
       }
 #pragma unroll 1
-      for (int k = 0; k < units; ++k) {
+      for (int k = 0; k < slab_pairs; ++k) {
         const float value = next_fc2_value(s, slot, e, 0);
         if (lane < 16) s.out[e][16 * k + row] = value;
       }
@@ -341,20 +342,20 @@ struct ManyUnitSums {
 };
 
 template <class C>
-__device__ void finish_one(Shared<C>& s, const Params& p) {
+__device__ void finish_one(MoeDecodeShared<C>& s, const Params& p) {
   const int lane = threadIdx.x & 31;
   const Deal<C> deal(p);
-  std::conditional_t<C::kOneUnit, OneUnitSums<C>, ManyUnitSums<C>> sums{p, deal};
+  std::conditional_t<C::kOneSlabPair, OneSlabPairSums<C>, SlabPairsSums<C>> sums{p, deal};
   const float scale = kWeightScale * p.x_scale[0];
   const int below = choose_one(s, p);
   if (arrives(lane == 0)) mbarrier_arrive(&s.sorted);
   RingPlace<C::kStages> slot;
   for (int e = 0; e < kTopK; ++e) {
-    for (int unit = deal.fc1_place(e); unit < kFc1Units; unit += deal.sms()) {
+    for (int slab_pair = deal.fc1_place(e); slab_pair < kFc1SlabPairs; slab_pair += deal.sms()) {
       mbarrier_wait(&s.stages[slot.index].done, slot.phase);
-      const float bias = unit_bias(s, slot.index), sum = sum_consumers(s.stages[slot.index].reduce, 0);
+      const float bias = slab_pair_bias(s, slot.index), sum = sum_consumers(s.stages[slot.index].reduce, 0);
       release_stage(s, slot);
-      store_h(p.h + e * kHidden + unit * 8, fmaf(sum, scale, bias));
+      store_h(p.h + e * kHidden + slab_pair * 8, fmaf(sum, scale, bias));
     }
   }
   weigh_experts(s);
@@ -362,7 +363,7 @@ __device__ void finish_one(Shared<C>& s, const Params& p) {
 }
 
 template <class C>
-__device__ void init_shared(Shared<C>& s) {
+__device__ void init_shared(MoeDecodeShared<C>& s) {
   if (threadIdx.x == 0) {
     mbarrier_init(&s.sorted, kWarpArrivals), mbarrier_init(&s.planned, kWarpArrivals);
     for (int i = 0; i < C::kStages; ++i) {
@@ -380,7 +381,7 @@ constexpr int kMostRegisters = 96;
 template <class C>
 __global__ void __maxnreg__(kMostRegisters) moe_decode_kernel(const Params p) {
   extern __shared__ __align__(128) uint8_t raw[];
-  Shared<C>& s = *reinterpret_cast<Shared<C>*>(raw);
+  MoeDecodeShared<C>& s = *reinterpret_cast<MoeDecodeShared<C>*>(raw);
   const int warp = threadIdx.x >> 5;
   init_shared(s);
   launch_dependents();
@@ -421,10 +422,11 @@ struct Configs {
 
 template <class C>
 Status prepare() {
-  static_assert(sizeof(Shared<C>) <= 232448, "of a CTA of sm_90");
+  static_assert(sizeof(MoeDecodeShared<C>) <= 232448, "of a CTA of sm_90");
   static OncePerDevice prepared;
   return prepared.run([] {
-    return set_attributes(moe_decode_kernel<C>, {.max_shared = sizeof(Shared<C>), .prefer_shared = true});
+    return set_attributes(moe_decode_kernel<C>,
+                          {.max_shared = sizeof(MoeDecodeShared<C>), .prefer_shared = true});
   });
 }
 template <class Of>
@@ -439,7 +441,8 @@ Status prepare_all() {
 
 template <class C>
 Status run(const Params& p, cudaStream_t stream) {
-  return launch(moe_decode_kernel<C>, dim3(p.layout.sms), dim3(kThreads), sizeof(Shared<C>), stream, p);
+  return launch(moe_decode_kernel<C>, dim3(p.layout.sms), dim3(kThreads), sizeof(MoeDecodeShared<C>), stream,
+                p);
 }
 template <class Of>
 Status run_any(const Params& p, cudaStream_t stream) {
@@ -462,4 +465,4 @@ Status moe_decode(const MoeDecode& p, cudaStream_t stream) {
   return p.layout.sms == kFullSms ? run_any<Configs<kFullSms>>(p, stream) : run_any<Configs<0>>(p, stream);
 }
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

@@ -8,7 +8,7 @@
 #include "backend/cuda/runtime/device.h"
 #include "backend/cuda/weights/slab_layout.h"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 struct MoeDecode {
   const uint8_t* fc1;    // [experts][kFc1Bytes]
@@ -31,4 +31,4 @@ struct MoeDecode {
 Status prepare_moe_decode(const SlabLayout& layout);
 Status moe_decode(const MoeDecode& p, cudaStream_t stream);
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

@@ -2,7 +2,7 @@
 #pragma once
 #include "backend/cuda/kernels/sm90/moe_decode_parts.cuh"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 // ---- consumers ----
 // Each consumer reads only its own slice of an activation row and fetches it itself: nothing to synchronise.
@@ -13,7 +13,8 @@ __device__ __forceinline__ const uint8_t* slice(const half* row, int warp) {
 constexpr int kSliceLanes = kSlice / 16;  // 24
 
 template <class C>
-__device__ __forceinline__ void request_rows(Shared<C>& s, const half* rows, int n, int slot, int warp) {
+__device__ __forceinline__ void request_rows(MoeDecodeShared<C>& s, const half* rows, int n, int slot,
+                                             int warp) {
   const int lane = threadIdx.x & 31;
   if (lane < kSliceLanes) {
     uint8_t* to = slice(s.act[slot], warp) + lane * 16;
@@ -36,7 +37,8 @@ __device__ __forceinline__ uint4 wait_for_words(uint8_t* to, const uint8_t* from
   return v;
 }
 template <class C>
-__device__ __forceinline__ void wait_for_rows(Shared<C>& s, const half* rows, int n, int slot, int warp) {
+__device__ __forceinline__ void wait_for_rows(MoeDecodeShared<C>& s, const half* rows, int n, int slot,
+                                              int warp) {
   const int lane = threadIdx.x & 31;
   if (lane < kSliceLanes) {
     uint8_t* to = slice(s.act[slot], warp) + lane * 16;
@@ -47,10 +49,10 @@ __device__ __forceinline__ void wait_for_rows(Shared<C>& s, const half* rows, in
   __syncwarp();
 }
 
-// Which of the 6 blocks this lane's column of B, lane / 4, takes its token's values of: every G-th (1); in
-// the others' place must be zeros (0). Multiplied, since the warps are bound by the pipe for logic and
-// selection, while the one for integer multiplication has room; the empty asm keeps from the compiler that
-// the factors are bits.
+// Of the 6 blocks, this lane's column of B, lane / 4, has its token's values for every G-th (factor 1), and
+// zeros for the others (factor 0). It multiplies because the warps are bound by the pipe for logic and
+// selection, while the one for integer multiplication is free. The empty asm hides from the compiler that the
+// factors are 0 or 1.
 template <int G>
 struct Belongs {
   uint32_t factor[G];
@@ -138,15 +140,15 @@ __device__ __forceinline__ void compute(const uint8_t* at, const uint4 (&b)[6], 
   }
 }
 
-// One unit of the ring for this warp.
+// One slab pair of the ring for this warp.
 template <class C, int G>
-__device__ __forceinline__ void consume_unit(Shared<C>& s, const uint4 (&b)[6], int warp, int columns,
-                                             RingPlace<C::kStages>& slot) {
-  const int third = warp / kWarpsPerThird, at = third * kUnitThird + warp % kWarpsPerThird * kWarpBytes;
+__device__ __forceinline__ void consume_slab_pair(MoeDecodeShared<C>& s, const uint4 (&b)[6], int warp,
+                                                  int columns, RingPlace<C::kStages>& slot) {
+  const int third = warp / kWarpsPerThird, at = third * kSlabPairThird + warp % kWarpsPerThird * kWarpBytes;
   Stage<C>& stage = s.stages[slot.index];
   mbarrier_wait(&stage.full[third], slot.phase);
   float* red = &stage.reduce[warp][0][0];
-  compute<G>(stage.unit + at, b, columns, red);
+  compute<G>(stage.slab_pair + at, b, columns, red);
   __syncwarp();
   if (arrives((threadIdx.x & 31) == 0)) mbarrier_arrive(&stage.done);
   slot.next();
@@ -155,8 +157,8 @@ __device__ __forceinline__ void consume_unit(Shared<C>& s, const uint4 (&b)[6], 
 // B of an item, whose columns' activations stand in `slots`: column lane / 4 / G. What is not there repeats
 // what is: lanes without a block are multiplied by zero, columns that are too many have no use.
 template <class C, int G>
-__device__ __forceinline__ void load_columns(Shared<C>& s, uint4 (&b)[6], const Belongs<G>& belongs, int warp,
-                                             int columns, uint32_t slots) {
+__device__ __forceinline__ void load_columns(MoeDecodeShared<C>& s, uint4 (&b)[6], const Belongs<G>& belongs,
+                                             int warp, int columns, uint32_t slots) {
   const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
   const int column = G == 6 ? 0 : min(g / G, columns - 1), block = G == 6 ? min(g, 5) : g % G;
   const uint8_t* row = slice(s.act[slots >> 4 * column & 15], warp) + block * 64 + t * 16;
@@ -167,17 +169,17 @@ __device__ __forceinline__ void load_columns(Shared<C>& s, uint4 (&b)[6], const 
 }
 
 template <class C, int G>
-__device__ __forceinline__ void consume_item(Shared<C>& s, const Item& u, const Belongs<G>& belongs, int warp,
-                                             RingPlace<C::kStages>& slot) {
+__device__ __forceinline__ void consume_item(MoeDecodeShared<C>& s, const Item& u, const Belongs<G>& belongs,
+                                             int warp, RingPlace<C::kStages>& slot) {
   uint4 b[6];
   load_columns(s, b, belongs, warp, u.columns, u.slots);
 #pragma unroll 1
-  for (int k = 0; k < u.units; ++k) consume_unit<C, G>(s, b, warp, u.columns, slot);
+  for (int k = 0; k < u.slab_pairs; ++k) consume_slab_pair<C, G>(s, b, warp, u.columns, slot);
 }
 
-// x of all tokens, and the scratch of the next launch.
+// Requests x of all tokens, and clears the scratch of the next launch.
 template <class C>
-__device__ __forceinline__ void start_consumer(Shared<C>& s, const Params& p, int warp) {
+__device__ __forceinline__ void start_consumer(MoeDecodeShared<C>& s, const Params& p, int warp) {
   request_rows(s, p.x, p.tokens, C::kXSlot, warp);
   cp_async_commit_group();
   const Deal<C> deal(p);
@@ -192,7 +194,7 @@ __device__ __forceinline__ void start_consumer(Shared<C>& s, const Params& p, in
 }
 
 template <class C>
-__device__ void consume(Shared<C>& s, const Params& p, int warp) {
+__device__ void consume(MoeDecodeShared<C>& s, const Params& p, int warp) {
   start_consumer(s, p, warp);
   mbarrier_wait(&s.planned, 0);
   const int n = s.item_count;
@@ -223,9 +225,10 @@ __device__ void consume(Shared<C>& s, const Params& p, int warp) {
   }
 }
 
-// One token: slots 0-3 are the experts' h, in sorted order. FC2's units and slabs in step_expert()'s order.
+// One token: slots 0-3 are the experts' h, in sorted order. FC2's slab pairs and slabs in step_expert()'s
+// order.
 template <class C>
-__device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
+__device__ void consume_one(MoeDecodeShared<C>& s, const Params& p, int warp) {
   start_consumer(s, p, warp);
   const Deal<C> deal(p);
   RingPlace<C::kStages> slot;
@@ -237,12 +240,12 @@ __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
   const Belongs<2> two;
   uint4 b[6];
   load_columns(s, b, one, warp, 1, C::kXSlot);
-  int units = 0;
-  for (int e = 0; e < kTopK; ++e) units += deal.fc1_units(deal.fc1_place(e));
+  int slab_pairs = 0;
+  for (int e = 0; e < kTopK; ++e) slab_pairs += deal.fc1_slab_pairs(deal.fc1_place(e));
 #pragma unroll 1
-  for (int k = 0; k < units; ++k) {
-    if (k == units - 3) request(0, 2);
-    consume_unit<C, 6>(s, b, warp, 1, slot);
+  for (int k = 0; k < slab_pairs; ++k) {
+    if (k == slab_pairs - 3) request(0, 2);
+    consume_slab_pair<C, 6>(s, b, warp, 1, slot);
   }
   request(2, 1);
   // A block's lane multiplies the very vector that it has copied.
@@ -263,7 +266,7 @@ __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
           __syncwarp();
         }
         load_columns(s, b, two, warp, 2, a | (a + 1) << 4);
-        consume_unit<C, 2>(s, b, warp, 2, slot);
+        consume_slab_pair<C, 2>(s, b, warp, 2, slot);
       }
     } else {
       if (e < 2)
@@ -275,8 +278,8 @@ __device__ void consume_one(Shared<C>& s, const Params& p, int warp) {
     if (e == 2) request(3, 1);
     one.place(own, b);
 #pragma unroll 1
-    for (int k = 0; k < deal.fc2_units(); ++k) consume_unit<C, 6>(s, b, warp, 1, slot);
+    for (int k = 0; k < deal.fc2_slab_pairs(); ++k) consume_slab_pair<C, 6>(s, b, warp, 1, slot);
   }
 }
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

@@ -9,16 +9,16 @@
 #include "backend/cuda/kernels/sm90/moe_decode.h"
 #include "backend/cuda/kernels/sm90/slab.cuh"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 using Params = MoeDecode;
 
-// Several tokens: work on one expert or pair of experts, the same list for every CTA but for unit0 and units
-// of FC1.
+// Several tokens: work on one expert or pair of experts, the same list for every CTA but for first_slab_pair
+// and slab_pairs of FC1.
 struct alignas(16) Item {
-  uint8_t kind;  // 0: FC1, units unit0 + k * sms of expert a; 1: FC2, this CTA's units of expert a;
-                 // 2: its single slab of a (and b)
-  uint8_t units;
+  uint8_t kind;  // 0: FC1, slab pairs first_slab_pair + k * sms of expert a; 1: FC2, this CTA's slab pairs of
+                 // expert a; 2: its single slab of a (and b)
+  uint8_t slab_pairs;
   uint8_t columns;    // 1..8
   uint8_t columns_a;  // columns of the expert of rows 0-7
   uint8_t pair0;      // sorted pair of column 0
@@ -26,21 +26,21 @@ struct alignas(16) Item {
   uint8_t next_rows;  // rows to request now: pairs next_pair.. to slots next_slot..
   uint8_t next_pair;
   uint8_t next_slot;
-  uint8_t unit0;
+  uint8_t first_slab_pair;
   uint8_t a, b;    // experts; b = kNone: rows 8-15 unused
   uint32_t slots;  // activation slot of each column, 4 bits each
 };
 constexpr uint8_t kNone = 0xff;
 static_assert(sizeof(Item) == 16, "read as one vector");
 
-// kSms: CTAs, where the code is for one number of them; 0: as the layout says. kStages: units in the ring.
-// kInFlight: thirds being copied at a time. kColumns: most columns of a unit.
+// kSms: CTAs, where the code is for one number of them; 0: as the layout says. kStages: slab pairs in the
+// ring. kInFlight: thirds being copied at a time. kColumns: most columns of a slab pair.
 template <int Tokens, int Stages, int InFlight, int Sms>
 struct Config {
   static constexpr int kSms = Sms;
   static constexpr int kFc2Rows = Sms > 0 ? slab_layout(Sms).most_rows() : most_fc2_rows();  // of a CTA
-  static constexpr bool kOneUnit = Sms > 0 &&
-                                   slab_layout(Sms).fc2_units == Sms;  // of FC2, and no CTA has more
+  static constexpr bool kOneSlabPair = Sms > 0 &&
+                                       slab_layout(Sms).fc2_slab_pairs == Sms;  // of FC2, and no CTA has more
   static constexpr int kTokens = Tokens, kStages = Stages, kInFlight = InFlight;
   static constexpr int kPairs = Tokens * kTopK;
   static constexpr int kColumns = Tokens * 2 < 8 ? Tokens * 2 : 8;
@@ -50,10 +50,10 @@ struct Config {
   static constexpr int kXSlot = kResident ? kTopK : 0;
 };
 
-// One stage of the ring: a unit, the consumers' sums of it, and who may do what next.
+// One stage of the ring: a slab pair, the consumers' sums of it, and who may do what next.
 template <class C>
 struct alignas(128) Stage {
-  uint8_t unit[kUnitBytes];
+  uint8_t slab_pair[kSlabPairBytes];
   float reduce[kConsumers][C::kColumns][16];
   uint64_t full[kThirds];  // the third has landed
   uint64_t done;           // the consumers have written their sums
@@ -61,10 +61,10 @@ struct alignas(128) Stage {
 };
 
 template <class C>
-struct alignas(128) Shared {
+struct alignas(128) MoeDecodeShared {
   Stage<C> stages[C::kStages];
   uint8_t act[C::kSlots][kRowStride];
-  float out[C::kResident && !C::kOneUnit ? kTopK : C::kTokens][C::kFc2Rows];  // one token: of each expert
+  float out[C::kResident && !C::kOneSlabPair ? kTopK : C::kTokens][C::kFc2Rows];  // one token: of each expert
   float x_scale[C::kTokens];
   Item items[C::kPairs * 3 + 1];  // one more is read, not used
   int top_id[C::kPairs];          // [tokens][kTopK]
@@ -82,7 +82,7 @@ struct alignas(128) Shared {
 constexpr int kMostExperts = 256;
 // The experts of a token, by a warp.
 template <class C>
-__device__ __forceinline__ void choose_experts(Shared<C>& s, const Params& p, int token) {
+__device__ __forceinline__ void choose_experts(MoeDecodeShared<C>& s, const Params& p, int token) {
   const int lane = threadIdx.x & 31, at = token * kTopK;
   with_keys<kMostExperts>(p.experts, [&](auto keys) {
     keys.load(p.logits + token * p.experts, p.experts, lane);
@@ -105,7 +105,7 @@ __device__ __forceinline__ int likeliest(const Params& p) {
 // no copy waits for, are left to weigh_experts(): logits of the choices, best first, in top_weight, and each
 // one's place in top_id.
 template <class C>
-__device__ __forceinline__ int choose_one(Shared<C>& s, const Params& p) {
+__device__ __forceinline__ int choose_one(MoeDecodeShared<C>& s, const Params& p) {
   const int lane = threadIdx.x & 31;
   int below = 0;
   with_keys<kMostExperts>(p.experts, [&](auto keys) {
@@ -124,7 +124,7 @@ __device__ __forceinline__ int choose_one(Shared<C>& s, const Params& p) {
 }
 // By the warp that uses them.
 template <class C>
-__device__ __forceinline__ void weigh_experts(Shared<C>& s) {
+__device__ __forceinline__ void weigh_experts(MoeDecodeShared<C>& s) {
   const int lane = threadIdx.x & 31;
   const float weight = choice_weight(lane < kTopK ? s.top_weight[lane] : 0.0f, kTopK, lane);
   if (lane < kTopK) s.pair_weight[s.top_id[lane]] = weight;
@@ -132,7 +132,7 @@ __device__ __forceinline__ void weigh_experts(Shared<C>& s) {
 }
 // Producer warp: pairs sorted by (expert, token), active experts. Returns their number.
 template <class C>
-__device__ int sort_pairs(Shared<C>& s, const Params& p) {
+__device__ int sort_pairs(MoeDecodeShared<C>& s, const Params& p) {
   const int lane = threadIdx.x & 31;
   const int pairs = p.tokens * kTopK;
   int key = 0x7fffffff;
@@ -168,7 +168,7 @@ __device__ int sort_pairs(Shared<C>& s, const Params& p) {
   return experts;
 }
 
-// What this CTA has to do of each expert: SlabLayout, constant where the code is for one.
+// Which part of each expert this CTA computes: by SlabLayout, a constant in code for one number of CTAs.
 template <class C>
 struct Deal {
   SlabLayout layout;
@@ -177,12 +177,12 @@ struct Deal {
       : layout(C::kSms > 0 ? slab_layout(C::kSms > 0 ? C::kSms : 1) : p.layout) {}
   __device__ __forceinline__ int sms() const { return layout.sms; }
 
-  // FC1's units of the i-th expert are dealt in rounds of `sms`: this CTA's place in a round. What the last
-  // round leaves over falls first to the CTAs that have a slab less of FC2, and where it is not one for each,
-  // to each kind in turn: with every expert the places move on by what is needed for that.
+  // FC1's slab pairs of the i-th expert are dealt in rounds of `sms`; this is the CTA's place in a round. The
+  // last round is not full: its slab pairs go first to the CTAs with a slab less of FC2. Among CTAs that have
+  // the same of FC2, the places rotate from expert to expert, so that all get as many.
   __device__ __forceinline__ int fc1_place(int i) const {
     const int cta = blockIdx.x, longer = layout.longer() > 0 ? layout.longer() : layout.fc2_singles();
-    const int others = layout.sms - longer, left = kFc1Units % layout.sms;
+    const int others = layout.sms - longer, left = kFc1SlabPairs % layout.sms;
     if (cta < longer) return others + turned(cta, left > others ? others - left : 0, i, longer);
     return turned(cta - longer, left < others ? -left : 0, i, others);
   }
@@ -190,37 +190,40 @@ struct Deal {
   __device__ __forceinline__ static int turned(int place, int by, int i, int all) {
     return by == 0 ? place : (place + (by + all) * i) % all;
   }
-  // Units of an expert at such a place.
-  __device__ __forceinline__ int fc1_units(int place) const {
-    return (kFc1Units - 1 - place) / layout.sms + 1;
+  // Slab pairs of an expert at such a place.
+  __device__ __forceinline__ int fc1_slab_pairs(int place) const {
+    return (kFc1SlabPairs - 1 - place) / layout.sms + 1;
   }
 
-  // FC2: whole units, and a single slab (the tail).
-  __device__ __forceinline__ int fc2_units() const { return C::kOneUnit ? 1 : layout.units_of(blockIdx.x); }
+  // FC2: whole slab pairs, and a single slab (the tail).
+  __device__ __forceinline__ int fc2_slab_pairs() const {
+    return C::kOneSlabPair ? 1 : layout.slab_pairs_of(blockIdx.x);
+  }
   __device__ __forceinline__ int single() const { return layout.single_of(blockIdx.x); }
   __device__ __forceinline__ bool has_tail() const {
     return static_cast<unsigned>(single()) < static_cast<unsigned>(layout.fc2_singles());
   }
-  __device__ __forceinline__ int fc2_rows() const { return fc2_units() * 16 + (has_tail() ? 8 : 0); }
-  __device__ __forceinline__ size_t unit_at(int k) const {
-    return static_cast<size_t>(blockIdx.x + (C::kOneUnit ? 0 : k * layout.sms)) * kUnitBytes;
+  __device__ __forceinline__ int fc2_rows() const { return fc2_slab_pairs() * 16 + (has_tail() ? 8 : 0); }
+  __device__ __forceinline__ size_t slab_pair_at(int k) const {
+    return static_cast<size_t>(blockIdx.x + (C::kOneSlabPair ? 0 : k * layout.sms)) * kSlabPairBytes;
   }
   __device__ __forceinline__ size_t tail_at() const {
-    return static_cast<size_t>(layout.fc2_units) * kUnitBytes + static_cast<size_t>(single()) * kSlabBytes;
+    return static_cast<size_t>(layout.fc2_slab_pairs) * kSlabPairBytes +
+           static_cast<size_t>(single()) * kSlabBytes;
   }
   // Row of FC2 of this CTA's row `row`, of which the tail's are the last.
   __device__ __forceinline__ int fc2_row(int row) const {
-    const int units = fc2_units(), unit = C::kOneUnit ? 0 : row / 16;
-    return row < 16 * units ? (blockIdx.x + unit * layout.sms) * 16 + row - unit * 16
-                            : layout.fc2_units * 16 + single() * 8 + row - 16 * units;
+    const int slab_pairs = fc2_slab_pairs(), slab_pair = C::kOneSlabPair ? 0 : row / 16;
+    return row < 16 * slab_pairs ? (blockIdx.x + slab_pair * layout.sms) * 16 + row - slab_pair * 16
+                                 : layout.fc2_slab_pairs * 16 + single() * 8 + row - 16 * slab_pairs;
   }
 };
 
 template <class C>
-__device__ __forceinline__ Item expert_item(const Shared<C>& s, int kind, int e) {
+__device__ __forceinline__ Item expert_item(const MoeDecodeShared<C>& s, int kind, int e) {
   Item u{};
   u.kind = kind;
-  u.units = 1;
+  u.slab_pairs = 1;
   u.pair0 = s.expert_start[e];
   u.columns = u.columns_a = s.expert_start[e + 1] - s.expert_start[e];
   u.a = s.expert_id[e];
@@ -230,7 +233,7 @@ __device__ __forceinline__ Item expert_item(const Shared<C>& s, int kind, int e)
 
 // FC2 of several tokens: experts in pairs; lane = pair. A pair with more than 8 columns is split.
 template <class C>
-__device__ void plan_fc2(Shared<C>& s, const Deal<C>& deal, int experts) {
+__device__ void plan_fc2(MoeDecodeShared<C>& s, const Deal<C>& deal, int experts) {
   const int lane = threadIdx.x & 31;
   const int a = 2 * lane, b = a + 1;
   const bool both = b < experts;
@@ -243,20 +246,20 @@ __device__ void plan_fc2(Shared<C>& s, const Deal<C>& deal, int experts) {
     auto emit = [&](int first, int last) {
       const int slot = ((group + 1) & 1) * C::kColumns;
       Item u = expert_item(s, 1, first);
-      if (!C::kOneUnit) u.units = deal.fc2_units();
+      if (!C::kOneSlabPair) u.slab_pairs = deal.fc2_slab_pairs();
       const int columns = s.expert_start[last + 1] - u.pair0;
       u.slots = slot * 0x11111111u + 0x76543210u;
       u.wait_rows = columns;
       s.items[at++] = u;
       if (last != first) {
         Item v = expert_item(s, 1, last);
-        v.units = u.units;
+        v.slab_pairs = u.slab_pairs;
         v.slots = (slot + u.columns) * 0x11111111u + 0x76543210u;
         s.items[at++] = v;
       }
       ++group;
       if (!tail) return;
-      u.kind = 2, u.units = 1;
+      u.kind = 2, u.slab_pairs = 1;
       u.wait_rows = 0;
       u.columns = columns;
       if (last != first) u.b = s.expert_id[last];
@@ -282,13 +285,13 @@ __device__ void plan_fc2(Shared<C>& s, const Deal<C>& deal, int experts) {
 
 // Epilogue warp: the table of items.
 template <class C>
-__device__ void plan_items(Shared<C>& s, const Deal<C>& deal) {
+__device__ void plan_items(MoeDecodeShared<C>& s, const Deal<C>& deal) {
   const int lane = threadIdx.x & 31;
   const int experts = s.experts;
   if (lane < experts) {
     Item u = expert_item(s, 0, lane);
-    u.unit0 = deal.fc1_place(lane);
-    u.units = deal.fc1_units(u.unit0);
+    u.first_slab_pair = deal.fc1_place(lane);
+    u.slab_pairs = deal.fc1_slab_pairs(u.first_slab_pair);
     for (int c = 0; c < u.columns; ++c) u.slots |= s.pair_token[u.pair0 + c] << 4 * c;
     s.items[lane] = u;
   }
@@ -298,7 +301,7 @@ __device__ void plan_items(Shared<C>& s, const Deal<C>& deal) {
 }
 
 template <class C>
-__device__ __forceinline__ Item load_item(const Shared<C>& s, int i) {
+__device__ __forceinline__ Item load_item(const MoeDecodeShared<C>& s, int i) {
   union {
     uint4 v;
     Item u;
@@ -315,4 +318,4 @@ __device__ __forceinline__ int step_expert(int step) {
   return step < 3 ? step : step == 5 ? 3 : 2 * step - 6;
 }
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

@@ -4,7 +4,7 @@
 
 #include "backend/cuda/weights/slab_layout.h"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 // Eight E2M1 values of one word as four FP16 pairs (value x 2^-14). The packing is the inverse over GF(2) of
 // these eight operations (four shifts, four LOP3); without the XORs no packing needs fewer than nine.
@@ -69,20 +69,20 @@ __device__ __forceinline__ float swiglu(float gate, float up) {
   return __fdividef(gate, 1.0f + __expf(-1.702f * gate)) * (up + 1.0f);
 }
 
-// Where a unit's slabs stand in it: third by third, but for two of FC2's single slabs, which follow each
-// other whole and are a unit for the kernels that read FC2 in order. unit: its distance from the first such
-// one.
+// Where a slab pair's slabs stand in it: third by third, but for two of FC2's single slabs, which follow each
+// other whole and are a slab pair for the kernels that read FC2 in order. slab_pair: its distance from the
+// first such one.
 struct Strides {
   int slab, third;
 };
-__device__ __forceinline__ Strides strides(bool down, int unit) {
-  return down && unit >= 0 ? Strides{kSlabBytes, kSlabThird} : Strides{kSlabThird, kUnitThird};
+__device__ __forceinline__ Strides strides(bool down, int slab_pair) {
+  return down && slab_pair >= 0 ? Strides{kSlabBytes, kSlabThird} : Strides{kSlabThird, kSlabPairThird};
 }
 
 // Offset of byte `at` of third `third` of a slab inside one expert's matrix.
 __device__ inline size_t slab_offset(const SlabLayout& layout, bool down, int slab, int third, int at) {
-  const Strides by = strides(down, slab / 2 - layout.fc2_units);
-  return (size_t)(slab / 2) * kUnitBytes + slab % 2 * by.slab + third * by.third + at;
+  const Strides by = strides(down, slab / 2 - layout.fc2_slab_pairs);
+  return (size_t)(slab / 2) * kSlabPairBytes + slab % 2 * by.slab + third * by.third + at;
 }
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

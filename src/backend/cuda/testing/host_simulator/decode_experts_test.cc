@@ -1,16 +1,16 @@
-// The experts of 1 to 8 tokens in one launch, on the host: all thread blocks at once, since each waits for
+// The experts of 1 to 8 tokens in one launch, on the host: all CTAs at once, since each waits for
 // what the others leave of the first product. Also for devices with fewer multiprocessors than an H200.
 #include "backend/cuda/kernels/sm90/moe_decode.cu"
 #include "backend/cuda/testing/host_simulator/experts.h"
 #include "moe/work_list.h"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 namespace {
 
 using Full = Configs<kFullSms>;
 using Any = Configs<0>;
-alignas(128) uint8_t
-    raw[std::max(sizeof(Shared<Full::EightTokens>), sizeof(Shared<Any::EightTokens>))];  // the kernel's
+alignas(128) uint8_t raw[std::max(sizeof(MoeDecodeShared<Full::EightTokens>),
+                                  sizeof(MoeDecodeShared<Any::EightTokens>))];  // the kernel's
 
 constexpr int kMostTokens = 8;
 
@@ -46,8 +46,8 @@ struct Tokens {
                    .clear_vectors = static_cast<int>(cleared.size() / 8),
                    .tokens = tokens,
                    .layout = slab_layout(sms)};
-    EXPECT_TRUE(
-        on_host::run_at_once(sms, kThreads, {raw, sizeof(Shared<C>)}, [&] { moe_decode_kernel<C>(p); }));
+    EXPECT_TRUE(on_host::run_at_once(sms, kThreads, {raw, sizeof(MoeDecodeShared<C>)},
+                                     [&] { moe_decode_kernel<C>(p); }));
     EXPECT_TRUE(std::ranges::all_of(cleared, [](__half v) { return __half_raw(v).x == 0xFFFF; }));
     return out;
   }
@@ -113,17 +113,17 @@ INSTANTIATE_TEST_SUITE_P(Sms, DecodeExpertsOnSms, testing::Values(114, 78, 17),
 TEST(SlabLayout, DealsEveryRowOnce) {
   for (int sms = kFewestSms; sms <= kMostSms; ++sms) {
     const SlabLayout layout = slab_layout(sms);
-    std::vector<int> unit_owners(layout.fc2_units), single_owners(layout.fc2_singles());
+    std::vector<int> slab_pair_owners(layout.fc2_slab_pairs), single_owners(layout.fc2_singles());
     int least = kHidden, most = 0;
     for (int cta = 0; cta < sms; ++cta) {
-      const int single = layout.single_of(cta), units = layout.units_of(cta);
+      const int single = layout.single_of(cta), slab_pairs = layout.slab_pairs_of(cta);
       const bool tail = single >= 0 && single < layout.fc2_singles();
-      for (int k = 0; k < units; ++k) ++unit_owners.at(cta + k * sms);
+      for (int k = 0; k < slab_pairs; ++k) ++slab_pair_owners.at(cta + k * sms);
       if (tail) ++single_owners.at(single);
-      const int rows = units * 16 + (tail ? 8 : 0);
+      const int rows = slab_pairs * 16 + (tail ? 8 : 0);
       least = std::min(least, rows), most = std::max(most, rows);
     }
-    EXPECT_TRUE(std::ranges::all_of(unit_owners, [](int n) { return n == 1; })) << sms;
+    EXPECT_TRUE(std::ranges::all_of(slab_pair_owners, [](int n) { return n == 1; })) << sms;
     EXPECT_TRUE(std::ranges::all_of(single_owners, [](int n) { return n == 1; })) << sms;
     EXPECT_LE(most - least, 8) << sms;
     EXPECT_EQ(most, layout.most_rows()) << sms;
@@ -131,4 +131,4 @@ TEST(SlabLayout, DealsEveryRowOnce) {
 }
 
 }  // namespace
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

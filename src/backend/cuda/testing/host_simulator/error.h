@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 // Relative rms of what is added.
 struct Error {
@@ -12,4 +12,4 @@ struct Error {
   double relative() const { return std::sqrt(difference / value); }
 };
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

@@ -13,7 +13,7 @@
 #include "backend/reference/experts.h"
 #include "backend/reference/linear.h"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 inline constexpr int kExperts = 5;
 enum Part { kGatePart, kUpPart, kDownPart, kParts };
@@ -59,7 +59,7 @@ struct Experts {
                        .out = out.data(),
                        .expert_bytes = expert_bytes,
                        .fault = &fault};
-    const dim3 grid(down ? kHidden / 8 : 2 * kFc1Units, kExperts);
+    const dim3 grid(down ? kHidden / 8 : 2 * kFc1SlabPairs, kExperts);
     EXPECT_TRUE(on_host::run_in_turn(grid, 32, {}, [&] { slab_kernel(p); }));
   }
 
@@ -104,4 +104,4 @@ struct Errors {
   }
 };
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

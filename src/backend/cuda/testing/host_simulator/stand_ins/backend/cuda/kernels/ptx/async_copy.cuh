@@ -7,7 +7,7 @@
 
 #include "backend/cuda/testing/host_simulator/thread_block.h"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 using on_host::ThreadBlock;
 
@@ -78,4 +78,4 @@ void warpgroup_reg_alloc() {}
 template <int kCount>
 void warpgroup_reg_dealloc() {}
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

@@ -8,20 +8,20 @@
 
 #include "backend/cuda/testing/host_simulator/values.h"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 // One thread's part of a product: D[64, columns] += A[64, 16] B[16, columns].
-struct Product {
+struct PendingProduct {
   float* d = nullptr;
   std::array<uint32_t, 4> a{};
   uint32_t b = 0;
   int columns = 0;
   bool bf16 = false;
 };
-using ProductGroup = std::vector<Product>;
+using ProductGroup = std::vector<PendingProduct>;
 inline constexpr int kMostThreads = 1024;
-inline on_host::Later<Product>& products() {
-  static std::array<on_host::Later<Product>, kMostThreads> all;
+inline on_host::Later<PendingProduct>& products() {
+  static std::array<on_host::Later<PendingProduct>, kMostThreads> all;
   return all[on_host::ThreadBlock::mine().thread()];
 }
 
@@ -33,7 +33,7 @@ inline void compute(const ProductGroup& mine) {
   block.meet_group();
   const int c = block.lane() % 4, quad = block.thread() - c;
   for (size_t i = 0; i < mine.size(); ++i) {
-    const Product& p = mine[i];
+    const PendingProduct& p = mine[i];
     const float* values = on_host::values_of(p.bf16);
     float a[2][16];
     for (int q = 0; q < 4; ++q) {
@@ -72,4 +72,4 @@ struct Wgmma {
   }
 };
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

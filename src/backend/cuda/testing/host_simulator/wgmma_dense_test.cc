@@ -5,15 +5,16 @@
 #include <random>
 
 #include "backend/cuda/testing/host_simulator/error.h"
-#include "backend/cuda/testing/host_simulator/wide.h"
+#include "backend/cuda/testing/host_simulator/run_wgmma.h"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 namespace {
 
-constexpr int kRows = 217, kUnits = (kRows + kUnit - 1) / kUnit, kStages = kFewestStages;
-constexpr int kCols = kStages * kWideStep, kColBlocks = kCols / kBlock, kTokens = 70;
+constexpr int kRows = 217, kWeightTiles = (kRows + kWeightTileRows - 1) / kWeightTileRows,
+              kStages = kFewestStages;
+constexpr int kCols = kStages * kWgmmaStep, kColBlocks = kCols / kBlock, kTokens = 70;
 
-// Where row r of a unit stands in it: matrix.h's m, h and g.
+// Where row r of a weight tile stands in it: matrix.h's m, h and g.
 struct Spot {
   int m, h, g;
   explicit Spot(int r) : m(r / 16), h(r / 8 % 2), g(r % 8) {}
@@ -28,15 +29,15 @@ struct Packed {
 template <class Element>
 Packed pack_plain(std::mt19937& rng) {
   std::normal_distribution<float> normal;
-  Packed p{.data = std::vector<uint8_t>(size_t{kUnits} * kUnit * kCols * 2),
+  Packed p{.data = std::vector<uint8_t>(size_t{kWeightTiles} * kWeightTileRows * kCols * 2),
            .values = std::vector<double>(size_t{kRows} * kCols)};
   for (int row = 0; row < kRows; ++row) {
-    const Spot at(row % kUnit);
+    const Spot at(row % kWeightTileRows);
     for (int col = 0; col < kCols; ++col) {
       const Element weight(normal(rng));
       p.values[int64_t{row} * kCols + col] = static_cast<double>(static_cast<float>(weight));
       const int c = col % 32 / 8, j = col % 8 / 4, pair = col % 4 / 2;
-      const int64_t block = int64_t{row / kUnit} * kColBlocks + col / 32;
+      const int64_t block = int64_t{row / kWeightTileRows} * kColBlocks + col / 32;
       std::memcpy(&p.data[block * 2048 + (2 * at.m + j) * 512 + (4 * at.g + c) * 16 + (2 * pair + at.h) * 4 +
                           col % 2 * 2],
                   &weight, 2);
@@ -48,18 +49,19 @@ Packed pack_plain(std::mt19937& rng) {
 // A byte a weight. draw_code, draw_scale: a code, a Scale, and what it is worth.
 template <class Scale, class DrawCode, class DrawScale>
 Packed pack_bytes(const DrawCode& draw_code, const DrawScale& draw_scale) {
-  Packed p{.data = std::vector<uint8_t>(size_t{kUnits} * kUnit * kCols),
-           .scales = std::vector<uint8_t>(size_t{kUnits} * kUnit * kColBlocks * sizeof(Scale)),
-           .tops = std::vector<uint8_t>(size_t{kUnits} * kUnit, 1),
-           .values = std::vector<double>(size_t{kRows} * kCols)};
+  Packed p{
+      .data = std::vector<uint8_t>(size_t{kWeightTiles} * kWeightTileRows * kCols),
+      .scales = std::vector<uint8_t>(size_t{kWeightTiles} * kWeightTileRows * kColBlocks * sizeof(Scale)),
+      .tops = std::vector<uint8_t>(size_t{kWeightTiles} * kWeightTileRows, 1),
+      .values = std::vector<double>(size_t{kRows} * kCols)};
   for (int row = 0; row < kRows; ++row) {
-    const Spot at(row % kUnit);
+    const Spot at(row % kWeightTileRows);
     for (int b = 0; b < kColBlocks; ++b) {
-      const int64_t block = int64_t{row / kUnit} * kColBlocks + b;
+      const int64_t block = int64_t{row / kWeightTileRows} * kColBlocks + b;
       const auto [scale, worth] = draw_scale();
       const int in_block = 4 * at.g + 2 * at.m + at.h;
-      std::memcpy(&p.scales[(block * kUnit + in_block) * sizeof(Scale)], &scale, sizeof(Scale));
-      uint8_t& top = p.tops[int64_t{row / kUnit} * kUnit + in_block];
+      std::memcpy(&p.scales[(block * kWeightTileRows + in_block) * sizeof(Scale)], &scale, sizeof(Scale));
+      uint8_t& top = p.tops[int64_t{row / kWeightTileRows} * kWeightTileRows + in_block];
       if constexpr (sizeof(Scale) == 1) top = std::max(top, scale);
       for (int i = 0; i < 32; ++i) {
         const auto [code, value] = draw_code();
@@ -90,10 +92,10 @@ void multiply(const Packed& w, int tile, double tolerance) {
                       .tops = w.tops.data(),
                       .x = {.data = placed.data(), .cols = kCols, .tokens = kTokens, .tile = tile},
                       .row_tiles = (kRows + kTileRows - 1) / kTileRows,
-                      .units = kUnits,
+                      .weight_tiles = kWeightTiles,
                       .stages = kStages,
                       .factor = 1.0f};
-  run_wide<Weights>(p, Store{.out = y.data(), .stride = kRows, .rows = kRows}, 1);
+  run_wgmma<Weights>(p, Store{.out = y.data(), .stride = kRows, .rows = kRows}, 1);
   Error error;
   for (int token = 0; token < kTokens; ++token) {
     for (int row = 0; row < kRows; ++row) {
@@ -107,16 +109,16 @@ void multiply(const Packed& w, int tile, double tolerance) {
   EXPECT_LT(error.relative(), tolerance);
 }
 
-class WideDense : public testing::TestWithParam<int> {
+class WgmmaDense : public testing::TestWithParam<int> {
  protected:
   std::mt19937 rng_{3};
 };
 
-TEST_P(WideDense, MultiplyByPlainWeights) {
+TEST_P(WgmmaDense, MultiplyByPlainWeights) {
   multiply<PlainWeights<true>, __nv_bfloat16>(pack_plain<__nv_bfloat16>(rng_), GetParam(), 1e-6);
   multiply<PlainWeights<false>, __half>(pack_plain<__half>(rng_), GetParam(), 1e-6);
 }
-TEST_P(WideDense, MultiplyByQ8) {
+TEST_P(WgmmaDense, MultiplyByQ8) {
   const Packed w = pack_bytes<__half>(
       [&] {
         const int value = static_cast<int>(rng_() % 256) - 128;
@@ -128,7 +130,7 @@ TEST_P(WideDense, MultiplyByQ8) {
       });
   multiply<ByteWeights<Q8Codes>, __half>(w, GetParam(), 3e-4);  // rounded to F16
 }
-TEST_P(WideDense, MultiplyByMxfp8) {
+TEST_P(WgmmaDense, MultiplyByMxfp8) {
   const Packed w = pack_bytes<uint8_t>(
       [&] {
         uint8_t code = static_cast<uint8_t>(rng_());
@@ -141,7 +143,8 @@ TEST_P(WideDense, MultiplyByMxfp8) {
       });
   multiply<ByteWeights<Mxfp8Codes>, __half>(w, GetParam(), 1e-6);
 }
-INSTANTIATE_TEST_SUITE_P(Tiles, WideDense, testing::Values(32, 64), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(ActivationTiles, WgmmaDense, testing::Values(32, 64),
+                         testing::PrintToStringParamName());
 
 }  // namespace
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

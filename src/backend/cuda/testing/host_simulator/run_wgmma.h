@@ -5,11 +5,11 @@
 
 #include "backend/cuda/kernels/sm90/gemm_wgmma.cuh"
 
-namespace moesaic::cuda::sm90a {
+namespace moesaic::cuda::sm90 {
 
 alignas(1024) inline uint8_t wgmma_shared[kSharedLimit];  // the kernel's
 
-// Where gemm_wgmma.h's Tiles has a tile's element, of `width` tokens.
+// Where gemm_wgmma.h's ActivationTiles has a tile's element, of `width` tokens.
 inline int64_t place_in_tile(int width, int token, int column) {
   const int in_block = column % 32, chunk = column / 32 % 2 * 4 + in_block % 8 / 2;
   return (int64_t{column / 64} * width + token) * 64 + chunk_place(chunk, token) * 8 + in_block / 8 * 2 +
@@ -17,16 +17,16 @@ inline int64_t place_in_tile(int width, int token, int column) {
 }
 
 template <class Weights, int kTile, class Epilogue>
-void run_wide(const WgmmaParams& p, const Epilogue& out, unsigned blocks) {
+void run_wgmma(const WgmmaParams& p, const Epilogue& out, unsigned blocks) {
   ASSERT_TRUE(on_host::run_in_turn(blocks, kWgmmaThreads, wgmma_shared,
                                    [&] { gemm_wgmma_kernel<Weights, kTile, Epilogue>(p, out); }));
 }
 // blocks: of the grid, fewer than the device has, so that each has many tiles.
 template <class Weights, class Epilogue>
-void run_wide(const WgmmaParams& p, const Epilogue& out, unsigned blocks) {
-  if (p.x.tile == 32) run_wide<Weights, 32>(p, out, blocks);
-  if (p.x.tile == 64) run_wide<Weights, 64>(p, out, blocks);
-  if (p.x.tile == 128) run_wide<Weights, 128>(p, out, blocks);
+void run_wgmma(const WgmmaParams& p, const Epilogue& out, unsigned blocks) {
+  if (p.x.tile == 32) run_wgmma<Weights, 32>(p, out, blocks);
+  if (p.x.tile == 64) run_wgmma<Weights, 64>(p, out, blocks);
+  if (p.x.tile == 128) run_wgmma<Weights, 128>(p, out, blocks);
 }
 
-}  // namespace moesaic::cuda::sm90a
+}  // namespace moesaic::cuda::sm90

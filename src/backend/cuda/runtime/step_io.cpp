@@ -1,0 +1,92 @@
+#include "backend/cuda/runtime/step_io.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace moesaic::cuda {
+
+SampledToken token_of(const SampleResult& result) {
+  SampledToken out{.token = result.token};
+  if (result.likeliest < 0) return out;
+  out.logprobs.logprob = result.logit - result.normalizer;
+  for (const SampleResult::Entry& entry : std::span(result.top).first(result.likeliest))
+    out.logprobs.top.emplace_back(entry.token, entry.logit - result.normalizer);
+  return out;
+}
+
+StepIo::~StepIo() {
+  for (const cudaEvent_t event : events_) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+}
+
+Status StepIo::open(int max_rows) {
+  max_rows_ = max_rows;
+  ASSIGN_OR_RETURN(sampled_tokens_, DeviceBuffer::allocate(max_rows * sizeof(int32_t), "sampled tokens"));
+  ASSIGN_OR_RETURN(results_,
+                   PinnedBuffer::allocate(2 * static_cast<size_t>(max_rows) * sizeof(SampleResult)));
+  for (cudaEvent_t& event : events_) {
+    if (event == nullptr)
+      RETURN_IF_ERROR(check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event"));
+  }
+  return {};
+}
+
+Status StepIo::grow(size_t count) {
+  const size_t bytes = count * sizeof(int32_t);
+  inputs_ = {};
+  for (PinnedBuffer& packed : packed_) {
+    ASSIGN_OR_RETURN(packed, PinnedBuffer::allocate(bytes));
+  }
+  ASSIGN_OR_RETURN(inputs_, DeviceBuffer::allocate(bytes, "step inputs"));
+  return {};
+}
+
+Status StepIo::send(const StepShape& shape, const StepLayout& at, std::vector<int32_t>& packed,
+                    cudaStream_t stream) {
+  MOESAIC_CHECK(in_flight_ < 2);
+  packed[at.result_buffer] = static_cast<int32_t>(sampling_steps_ % 2);
+  auto* place = packed_[steps_++ % 2].as<int32_t>();
+  std::memcpy(place, packed.data(), packed.size() * sizeof(int32_t));
+  return copy_step_inputs({.packed = place,
+                           .count = static_cast<int>(packed.size()),
+                           .inputs = inputs_.as<int32_t>(),
+                           .sampled_tokens = sampled_tokens_.as<int32_t>(),
+                           .tokens = at.tokens,
+                           .token_sources = at.token_sources,
+                           .rows = shape.rows},
+                          stream);
+}
+
+Status StepIo::sample(const StepShape& shape, const StepLayout& at, const float* logits, int vocab,
+                      const int* fault, cudaStream_t stream) {
+  return cuda::sample({.logits = logits,
+                       .rows = shape.logit_rows,
+                       .vocab = vocab,
+                       .sampling = reinterpret_cast<const DeviceSampling*>(input(at.sampling)),
+                       .fault = fault,
+                       .sampled_tokens = sampled_tokens_.as<int32_t>(),
+                       .results = results_.as<SampleResult>(),
+                       .result_buffer = input(at.result_buffer),
+                       .stride = max_rows_},
+                      stream);
+}
+
+Status StepIo::launched(cudaStream_t stream) {
+  ++in_flight_;
+  return check(cudaEventRecord(events_[sampling_steps_++ % 2], stream), "step");
+}
+
+Result<int> StepIo::sampled(std::span<SampledToken> tokens) {
+  MOESAIC_CHECK(std::ssize(tokens) <= max_rows_);
+  if (in_flight_ == 0) return error(StatusCode::kInternal, "cuda: no sampling step is in flight");
+  const unsigned result_buffer = (sampling_steps_ - in_flight_--) % 2;
+  RETURN_IF_ERROR(check(cudaEventSynchronize(events_[result_buffer]), "step"));
+  const SampleResult* result = results_.as<SampleResult>() + static_cast<size_t>(result_buffer) * max_rows_;
+  std::transform(result, result + tokens.size(), tokens.begin(), token_of);
+  return result->fault;
+}
+
+}  // namespace moesaic::cuda

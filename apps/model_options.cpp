@@ -93,7 +93,7 @@ Result<Checkpoint> open_model(const ModelOptions& options) {
 }
 
 Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows) {
-  ASSIGN_OR_RETURN(const DenseFormat dense, dense_format(options.dense));
+  ASSIGN_OR_RETURN(const std::optional<Format> dense, dense_format(options.dense));
   ASSIGN_OR_RETURN(const KvFormat kv, kv_format(options.kv_dtype));
   ASSIGN_OR_RETURN(const MoePath path, moe_path(options.moe_path));
   set_log_level(options.log == "debug" ? LogLevel::kDebug : LogLevel::kQuiet);

@@ -18,19 +18,19 @@ struct ConvertOptions {
 Status run_convert(const ConvertOptions& o) {
   ASSIGN_OR_RETURN(const Checkpoint source, open_model(o.source));
   if (source.kind == "dummy") return invalid("convert: a dummy model has no weights worth keeping");
+  ASSIGN_OR_RETURN(const std::optional<Format> dense, dense_format(o.dense));
   WriteOptions options{.experts = o.experts == "mxfp4" ? ExpertsOut::kMxfp4 : ExpertsOut::kKeep,
-                       .dense = o.dense == "bf16"    ? DenseOut::kBF16
-                                : o.dense == "q8_0"  ? DenseOut::kQ8_0
-                                : o.dense == "mxfp8" ? DenseOut::kMxfp8
-                                                     : DenseOut::kKeep,
+                       .dense = dense,
                        .overwrite = o.force};
+  const bool gguf = o.target.ends_with(".gguf");
+  if (!gguf && !dense && source.weights.head.format == Format::kQ8_0)
+    fmt::print(stderr, "convert: safetensors has no Q8_0; dense matrices are rounded to BF16\n");
   if (isatty(STDERR_FILENO) != 0) {
     options.progress = [](int done, int total) {
       fmt::print(stderr, "\rwriting tensor {} of {}{}", done, total, done == total ? "\n" : "");
     };
   }
-  return o.target.ends_with(".gguf") ? write_gguf(source, o.target, options)
-                                     : write_safetensors(source, o.target, options);
+  return gguf ? write_gguf(source, o.target, options) : write_safetensors(source, o.target, options);
 }
 
 }  // namespace

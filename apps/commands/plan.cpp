@@ -136,7 +136,8 @@ void print_projected(const ProjectedOp& op, const DeviceModel& device) {
 }
 
 // What a step of so many decoding sequences would take on a device that is not here.
-Status print_projection(const Checkpoint& k, const DeviceModel& device, DenseFormat dense, int tokens) {
+Status print_projection(const Checkpoint& k, const DeviceModel& device, std::optional<Format> dense,
+                        int tokens) {
   if (tokens > kProjectedTokens)
     return usage(
         invalid("--tokens {}: the projection is for decoding, 1 to {} tokens", tokens, kProjectedTokens));
@@ -164,7 +165,7 @@ Status print_projection(const Checkpoint& k, const DeviceModel& device, DenseFor
 }
 
 Status run_projection(const PlanOptions& o) {
-  ASSIGN_OR_RETURN(const DenseFormat dense, dense_format(o.model.dense));
+  ASSIGN_OR_RETURN(const std::optional<Format> dense, dense_format(o.model.dense));
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_model(o.model));
   const DeviceModel& device = *find_device_model(o.device_model);
   fmt::print(

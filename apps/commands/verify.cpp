@@ -23,7 +23,7 @@ void print_case(const VerifyCase& v) {
 
 Status run_verify(const VerifyArguments& o) {
   ASSIGN_OR_RETURN(const KvFormat kv, kv_format(o.model.kv_dtype));
-  ASSIGN_OR_RETURN(const DenseFormat dense, dense_format(o.model.dense));
+  ASSIGN_OR_RETURN(const std::optional<Format> dense, dense_format(o.model.dense));
   const BackendFactory factory = [&] { return make_backend(o.model, 512); };
   ModelOptions stored = o.model, same = o.model;
   stored.dense = same.dense = "keep", same.batch_invariant = true;
@@ -32,7 +32,7 @@ Status run_verify(const VerifyArguments& o) {
   ASSIGN_OR_RETURN(std::vector<VerifyCase> cases,
                    verify_ops([&] { return make_backend(stored, 512); }, options));
   options.dense = dense;
-  if (dense != DenseFormat::kAsLoaded) {
+  if (dense) {
     ASSIGN_OR_RETURN(const std::vector<VerifyCase> converted, verify_ops(factory, options));
     cases.insert(cases.end(), converted.begin(), converted.end());
   }

@@ -124,7 +124,7 @@ Model::~Model() = default;
 
 Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
   return guarded([&]() -> Result<Model> {
-    ASSIGN_OR_RETURN(const DenseFormat dense, dense_format(o.dense));
+    ASSIGN_OR_RETURN(const std::optional<Format> dense, dense_format(o.dense));
     ASSIGN_OR_RETURN(const KvFormat kv, kv_format(o.kv_dtype));
     ASSIGN_OR_RETURN(const MoePath experts, moe_path(o.moe_path));
     if (o.cpu_pin != "auto" && o.cpu_pin != "off")

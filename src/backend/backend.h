@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,13 +24,10 @@
 
 namespace moesaic {
 
-// Format of the dense projections and lm_head in memory.
-enum class DenseFormat { kAsLoaded, kBF16, kQ8_0, kMxfp8, kMxfp4 };
-// The format in memory of a dense matrix that is stored as `stored`. MXFP4 is kept.
-inline Format made_of(Format stored, DenseFormat wanted) {
-  constexpr Format kFormats[] = {Format::kF32, Format::kBF16, Format::kQ8_0, Format::kMxfp8, Format::kMxfp4};
-  const bool stays = wanted == DenseFormat::kAsLoaded || is_mxfp4(stored);
-  return stays ? stored : kFormats[static_cast<int>(wanted)];
+// The format in memory of a dense matrix that is stored as `stored`, where another one may be wanted. MXFP4
+// is kept.
+inline Format made_of(Format stored, std::optional<Format> wanted) {
+  return is_mxfp4(stored) ? stored : wanted.value_or(stored);
 }
 // Format of K and V in the cache. kOwn: the backend's (cuda BF16, reference F32, cpu 8 and 16 bit integers);
 // kFp8: E4M3 without a scale, rounded to nearest even and saturating at 448.
@@ -39,8 +37,8 @@ enum class KvFormat { kOwn, kBf16, kFp8 };
 // MXFP8. On cuda by kernels/sm120/: the default on SM120 and SM121; Hopper emulates the instruction. cpu and
 // reference round in the same way (backend/rounding.h).
 enum class MoePath { kAuto, kW4A8 };
-// From the names on the command line: keep, bf16, q8_0, mxfp8, mxfp4; auto, bf16, fp8; auto, w4a8.
-Result<DenseFormat> dense_format(std::string_view name);
+// From the names on the command line: keep (nothing) or a FormatInfo::option; auto, bf16, fp8; auto, w4a8.
+Result<std::optional<Format>> dense_format(std::string_view name);
 Result<KvFormat> kv_format(std::string_view name);
 Result<MoePath> moe_path(std::string_view name);
 
@@ -55,7 +53,7 @@ struct BackendOptions {
   bool cpu_pin = true;
   // cpu: the folder that holds the machine's /sys and /proc, "" but in tests.
   std::string system_root;
-  DenseFormat dense = DenseFormat::kAsLoaded;
+  std::optional<Format> dense;  // of the projections and lm_head in memory; nothing: as stored
   MoePath moe_path = MoePath::kAuto;
   // cuda: only kernels that every device has (attention and dense products by mma.sync): the default on
   // devices other than Hopper. Batch-invariant.

@@ -58,13 +58,15 @@ Result<std::string> warm_up(const std::string&, int, const std::function<void(co
 }
 #endif
 
-Result<DenseFormat> dense_format(std::string_view name) {
-  if (name == "keep") return DenseFormat::kAsLoaded;
-  if (name == "bf16") return DenseFormat::kBF16;
-  if (name == "q8_0") return DenseFormat::kQ8_0;
-  if (name == "mxfp8") return DenseFormat::kMxfp8;
-  if (name == "mxfp4") return DenseFormat::kMxfp4;
-  return invalid("dense format '{}': use keep, bf16, q8_0, mxfp8 or mxfp4", name);
+Result<std::optional<Format>> dense_format(std::string_view name) {
+  if (name == "keep") return std::optional<Format>();
+  std::string options = "keep";
+  for (const FormatInfo& format : formats()) {
+    if (format.option.empty()) continue;
+    if (name == format.option) return std::optional(format.format);
+    options.append(", ").append(format.option);
+  }
+  return invalid("dense format '{}': use one of {}", name, options);
 }
 
 Result<KvFormat> kv_format(std::string_view name) {

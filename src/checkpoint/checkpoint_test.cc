@@ -133,7 +133,7 @@ TEST_F(CheckpointTest, QuantisingExactExpertsGivesThemBack) {
 
 TEST_F(CheckpointTest, Q8DenseIsWithinItsRounding) {
   const auto source = open_checkpoint(kGoldens + "tiny-mxfp4");
-  ASSERT_TRUE(write_gguf(source.value(), path("a.gguf"), {.dense = DenseOut::kQ8_0}).ok());
+  ASSERT_TRUE(write_gguf(source.value(), path("a.gguf"), {.dense = Format::kQ8_0}).ok());
   const auto q8 = open_checkpoint(path("a.gguf"));
   ASSERT_TRUE(q8.ok()) << q8.status().message();
   ASSERT_EQ(q8->weights.head.format, Format::kQ8_0);
@@ -144,16 +144,16 @@ TEST_F(CheckpointTest, Q8DenseIsWithinItsRounding) {
     for (int i = 0; i < 32; ++i) amax = std::max(amax, std::fabs(x[b + i]));
     for (int i = 0; i < 32; ++i) EXPECT_NEAR(x[b + i], y[b + i], amax / 127 * 0.51f);
   }
-  EXPECT_NE(write_safetensors(q8.value(), path("x"), {.dense = DenseOut::kQ8_0})
+  EXPECT_NE(write_safetensors(q8.value(), path("x"), {.dense = Format::kQ8_0})
                 .message()
-                .find("safetensors has no Q8_0"),
+                .find("have no Q8_0"),
             std::string::npos);
 }
 
 TEST_F(CheckpointTest, Mxfp8DenseComesBackWithinItsRounding) {
   const auto source = open_checkpoint(kGoldens + "tiny-mxfp4");
   ASSERT_TRUE(source.ok()) << source.status().message();
-  ASSERT_TRUE(write_safetensors(source.value(), path("a"), {.dense = DenseOut::kMxfp8}).ok());
+  ASSERT_TRUE(write_safetensors(source.value(), path("a"), {.dense = Format::kMxfp8}).ok());
   const auto mxfp8 = open_checkpoint(path("a"));
   ASSERT_TRUE(mxfp8.ok()) << mxfp8.status().message();
   ASSERT_EQ(mxfp8->weights.layers[0].k.format, Format::kMxfp8);
@@ -172,7 +172,7 @@ TEST_F(CheckpointTest, Mxfp8DenseComesBackWithinItsRounding) {
   // Kept, it is the same bytes; GGUF cannot carry it as it is.
   ASSERT_TRUE(write_safetensors(mxfp8.value(), path("b"), {}).ok());
   EXPECT_EQ(get(path("a/model.safetensors")), get(path("b/model.safetensors")));
-  EXPECT_NE(write_gguf(mxfp8.value(), path("x.gguf"), {.dense = DenseOut::kMxfp8}).message().find("no MXFP8"),
+  EXPECT_NE(write_gguf(mxfp8.value(), path("x.gguf"), {.dense = Format::kMxfp8}).message().find("no MXFP8"),
             std::string::npos);
 }
 

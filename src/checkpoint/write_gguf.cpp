@@ -7,9 +7,9 @@
 namespace moesaic {
 namespace {
 
-Format gguf_format(const MatrixView& m, DenseOut dense) {
-  if (dense == DenseOut::kBF16) return Format::kBF16;
-  if (dense == DenseOut::kQ8_0) return Format::kQ8_0;
+Format gguf_format(const MatrixView& m, std::optional<Format> dense) {
+  if (dense == Format::kBF16) return Format::kBF16;
+  if (dense == Format::kQ8_0) return Format::kQ8_0;
   return m.format == Format::kMxfp8 ? Format::kBF16 : m.format;
 }
 
@@ -36,7 +36,7 @@ Piece gguf_experts_piece(std::string name, const ExpertsView& e) {
 // Collects the pieces of one part of the model: a layer, or what stands outside of all.
 class GgufPieces {
  public:
-  explicit GgufPieces(DenseOut dense) : dense_(dense) {}
+  explicit GgufPieces(std::optional<Format> dense) : dense_(dense) {}
 
   void top(const ModelWeights& w) {
     dense("token_embd.weight", w.embed);
@@ -84,7 +84,7 @@ class GgufPieces {
     pieces_.push_back(matrix_piece(name, m, {m.rows, m.cols}, Format::kF32));
   }
 
-  DenseOut dense_;
+  std::optional<Format> dense_;
   std::vector<Piece> pieces_;
 };
 
@@ -149,8 +149,9 @@ constexpr size_t kGgufAlignment = 32;
 }  // namespace
 
 Status write_gguf(const Checkpoint& source, const std::string& path, const WriteOptions& options) {
-  if (options.dense == DenseOut::kMxfp8)
-    return error(StatusCode::kUnsupported, "{}: GGUF has no MXFP8; use --dense bf16 or q8_0", path);
+  if (options.dense == Format::kMxfp8 || options.dense == Format::kMxfp4)
+    return error(StatusCode::kUnsupported, "{}: dense matrices in GGUF have no {}; use --dense bf16 or q8_0",
+                 path, format_name(*options.dense));
   if (!all_mxfp4(source.weights) && options.experts != ExpertsOut::kMxfp4) {
     return error(StatusCode::kUnsupported,
                  "{}: GGUF holds gpt-oss experts as MXFP4; pass --experts mxfp4 to quantise them", path);

@@ -100,8 +100,8 @@ Piece mxfp8_piece(std::string name, const MatrixView& m, Half half) {
 }
 
 // F32 stays F32; F16 stays F16; everything else is BF16.
-Format hf_format(const MatrixView& m, DenseOut dense) {
-  if (dense == DenseOut::kKeep && (m.format == Format::kF32 || m.format == Format::kF16)) return m.format;
+Format hf_format(const MatrixView& m, std::optional<Format> dense) {
+  if (!dense && (m.format == Format::kF32 || m.format == Format::kF16)) return m.format;
   return Format::kBF16;
 }
 
@@ -155,8 +155,8 @@ class HfPieces {
     vector(name + ".bias", bias);
   }
   void dense(const std::string& name, const MatrixView& m) {
-    const bool kept = dense_ == DenseOut::kKeep && m.format == Format::kMxfp8;
-    if (dense_ != DenseOut::kMxfp8 && !kept) return matrix(name + ".weight", m);
+    const bool kept = !dense_ && m.format == Format::kMxfp8;
+    if (dense_ != Format::kMxfp8 && !kept) return matrix(name + ".weight", m);
     pieces_.push_back(mxfp8_piece(name + ".weight", m, Half::kCodes));
     pieces_.push_back(mxfp8_piece(name + ".weight_scale", m, Half::kScales));
   }
@@ -167,7 +167,7 @@ class HfPieces {
     pieces_.push_back(matrix_piece(name, m, {m.cols}, hf_format(m, dense_)));
   }
 
-  DenseOut dense_;
+  std::optional<Format> dense_;
   bool mxfp4_;
   std::vector<Piece> pieces_;
 };
@@ -284,9 +284,10 @@ Status copy_tokenizer(const TokenizerSource& source, const std::string& folder) 
 }  // namespace
 
 Status write_safetensors(const Checkpoint& source, const std::string& folder, const WriteOptions& options) {
-  if (options.dense == DenseOut::kQ8_0)
-    return error(StatusCode::kUnsupported, "{}: safetensors has no Q8_0; use --dense bf16 or write a .gguf",
-                 folder);
+  if (options.dense == Format::kQ8_0 || options.dense == Format::kMxfp4)
+    return error(StatusCode::kUnsupported,
+                 "{}: dense matrices in safetensors have no {}; use --dense bf16 or write a .gguf", folder,
+                 format_name(*options.dense));
   std::error_code code;
   std::filesystem::create_directories(folder, code);
   if (code) return error(StatusCode::kIo, "{}: cannot create it: {}", folder, code.message());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "checkpoint/checkpoint.h"
@@ -10,16 +11,11 @@
 namespace moesaic {
 
 enum class ExpertsOut { kKeep, kMxfp4 };  // kKeep: MXFP4 in every layer stays MXFP4, others become BF16
-enum class DenseOut {
-  kKeep,
-  kBF16,
-  kQ8_0,
-  kMxfp8
-};  // kKeep: BF16 and F16 as they are, Q8_0 and MXFP8 too where the form has them, else BF16
-
 struct WriteOptions {
   ExpertsOut experts = ExpertsOut::kKeep;
-  DenseOut dense = DenseOut::kKeep;
+  // Of dense matrices: kBF16, kQ8_0 or kMxfp8. Nothing: BF16 and F16 as they are, Q8_0 and MXFP8 too where
+  // the form has them, else BF16.
+  std::optional<Format> dense;
   bool overwrite = false;
   std::function<void(int done, int total)> progress;  // tensors
 };

@@ -12,6 +12,18 @@ namespace {
 
 constexpr int kQ8Block = 34, kMxfp4GgufBlock = 17;
 
+constexpr FormatInfo kFormats[] = {
+    {Format::kF32, "F32", "", 1, 4, 32},
+    {Format::kF16, "F16", "", 1, 2, 16},
+    {Format::kBF16, "BF16", "bf16", 1, 2, 16},
+    {Format::kQ8_0, "Q8_0", "q8_0", mx::kBlock, kQ8Block, 8.5},
+    {Format::kMxfp4, "MXFP4", "mxfp4", mx::kBlock, mx::kPackedBlock, 4.25},
+    {Format::kMxfp4Gguf, "MXFP4", "", mx::kBlock, kMxfp4GgufBlock, 4.25},
+    {Format::kMxfp8, "MXFP8", "mxfp8", mx::kBlock, mx::kBlock, 8.25},
+};
+constexpr const FormatInfo& info_of(Format format) { return kFormats[static_cast<size_t>(format)]; }
+static_assert(info_of(Format::kMxfp8).format == Format::kMxfp8, "in the order of the enumeration");
+
 template <typename T>
 T load_as(const std::byte* p) {
   T value;
@@ -90,37 +102,17 @@ double matrix_bytes(const MatrixView& m) {
 
 }  // namespace
 
-std::string_view format_name(Format format) {
-  constexpr std::string_view kNames[] = {"F32", "F16", "BF16", "Q8_0", "MXFP4", "MXFP4", "MXFP8"};
-  return kNames[static_cast<int>(format)];
-}
+std::span<const FormatInfo> formats() { return kFormats; }
 
-bool is_plain(Format format) {
-  return format == Format::kF32 || format == Format::kF16 || format == Format::kBF16;
-}
+std::string_view format_name(Format format) { return info_of(format).name; }
 
-double bits_per_element(Format format) {
-  constexpr double kBits[] = {32, 16, 16, 8.5, 4.25, 4.25, 8.25};
-  return kBits[static_cast<int>(format)];
-}
+bool is_plain(Format format) { return info_of(format).block == 1; }
+
+double bits_per_element(Format format) { return info_of(format).bits; }
 
 int64_t row_bytes(Format format, int64_t cols) {
-  switch (format) {
-    case Format::kF32:
-      return cols * 4;
-    case Format::kF16:
-    case Format::kBF16:
-      return cols * 2;
-    case Format::kQ8_0:
-      return cols / mx::kBlock * kQ8Block;
-    case Format::kMxfp4:
-      return cols / mx::kBlock * mx::kPackedBlock;
-    case Format::kMxfp4Gguf:
-      return cols / mx::kBlock * kMxfp4GgufBlock;
-    case Format::kMxfp8:
-      return cols;
-  }
-  return 0;
+  const FormatInfo& info = info_of(format);
+  return cols / info.block * info.bytes;
 }
 
 MatrixView ExpertsView::at(int64_t expert) const {

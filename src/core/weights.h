@@ -27,6 +27,15 @@ enum class Format : uint8_t {
   kMxfp4Gguf,  // GGUF type 39: blocks of 17 bytes: scale, then 16 bytes (element j low nibble, j + 16 high)
   kMxfp8,      // data 32 E4M3 bytes a block, scales apart, 1 byte a block
 };
+// What there is to know of a format: one row each, in the order of the enumeration.
+struct FormatInfo {
+  Format format;
+  std::string_view name;
+  std::string_view option;  // its name for --dense; empty: dense matrices are not made in it
+  int block, bytes;         // elements of a block, and bytes of its data
+  double bits;              // that one element costs, its share of the scale included
+};
+std::span<const FormatInfo> formats();
 std::string_view format_name(Format format);
 bool is_plain(Format format);  // F32, F16, BF16: one element is addressable by itself
 constexpr bool is_mxfp4(Format format) { return format == Format::kMxfp4 || format == Format::kMxfp4Gguf; }

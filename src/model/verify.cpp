@@ -234,7 +234,7 @@ class Verifier {
   Status run(const Shape& shape) {
     Bench bench(shape, options_.seed);
     RETURN_IF_ERROR(run_embeddings(bench));
-    if (options_.dense != DenseFormat::kAsLoaded) return {};
+    if (options_.dense) return {};
     ASSIGN_OR_RETURN(const std::vector<float> base, base_of(bench));
     RETURN_IF_ERROR(run_attention(bench, base));
     for (const Format format : kExperts) RETURN_IF_ERROR(run_experts(bench, format, base));
@@ -378,7 +378,7 @@ double kl_divergence(std::span<const float> p, std::span<const float> q) {
 Result<std::vector<VerifyCase>> verify_ops(const BackendFactory& backend, const VerifyOptions& options) {
   Verifier verifier(backend, options);
   for (const Shape& shape : kQuick) RETURN_IF_ERROR(verifier.run(shape));
-  const bool as_loaded = options.dense == DenseFormat::kAsLoaded;
+  const bool as_loaded = !options.dense;
   for (const Shape& shape : kDeepQuick) {
     if (as_loaded) RETURN_IF_ERROR(verifier.run_deep(shape));
   }

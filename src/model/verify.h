@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,7 +34,7 @@ struct VerifyOptions {
   KvFormat kv = KvFormat::kOwn;  // the backend's, which the reference gets as well
   // The same. Where it converts, only embed+unembed is compared: lm_head would round what the other ops add,
   // and an MX lm_head turns their last bits into steps of E4M3, as large as what they add.
-  DenseFormat dense = DenseFormat::kAsLoaded;
+  std::optional<Format> dense;
   std::function<void(const VerifyCase&)> report;  // called as each case ends; may be empty
   // The same with BackendOptions::batch_invariant, if it needs to be told: rows that come one at a time must
   // have the bits of the same rows in larger steps ("singly").

@@ -94,13 +94,13 @@ TEST(Verify, MxActivationsRoundMxfp4ExpertsOnly) {
 // it, sums differ only.
 TEST(Verify, TheCpuRoundsToMxToo) {
   const BackendOptions cases_of[] = {{.moe_path = MoePath::kW4A8},
-                                     {.dense = DenseFormat::kMxfp8, .moe_path = MoePath::kW4A8}};
+                                     {.dense = Format::kMxfp8, .moe_path = MoePath::kW4A8}};
   for (const BackendOptions& options : cases_of) {
     const auto cases =
         verify_ops([&] { return create_backend("cpu", options); }, {.quick = true, .dense = options.dense});
     ASSERT_TRUE(cases.ok()) << cases.status().message();
     for (const VerifyCase& c : cases.value()) {
-      const bool mx = c.shape.starts_with("MX") || options.dense == DenseFormat::kMxfp8;
+      const bool mx = c.shape.starts_with("MX") || options.dense == Format::kMxfp8;
       const bool alone = c.op == "moe" || c.op == "embed+unembed";
       EXPECT_LE(c.error, mx && alone ? 1e-5 : c.tolerance) << c.op << " " << c.shape;
     }
@@ -110,7 +110,7 @@ TEST(Verify, TheCpuRoundsToMxToo) {
 // What --dense makes of weights, and then of activations with w4a8, is the reference's too; a
 // backend that rounds no activations is seen, and one that keeps the weights as well.
 TEST(Verify, DenseAsMx) {
-  const auto verify = [](const BackendOptions& options, DenseFormat said, bool says_mx) {
+  const auto verify = [](const BackendOptions& options, std::optional<Format> said, bool says_mx) {
     const BackendFactory backend = [&]() -> Result<std::unique_ptr<Backend>> {
       return std::unique_ptr<Backend>(
           std::make_unique<Faulty>([](ModelConfig&, LayerWeights&) {}, options,
@@ -121,13 +121,13 @@ TEST(Verify, DenseAsMx) {
     return verify_ops(backend, {.quick = true, .dense = said}).value();
   };
   constexpr MoePath kW4A8 = MoePath::kW4A8;
-  using enum DenseFormat;
-  for (const auto& cases : {verify({.moe_path = kW4A8}, kAsLoaded, true),
+  using enum Format;
+  for (const auto& cases : {verify({.moe_path = kW4A8}, std::nullopt, true),
                             verify({.dense = kMxfp8, .moe_path = kW4A8}, kMxfp8, true),
                             verify({.dense = kMxfp4}, kMxfp4, false)}) {
     for (const VerifyCase& c : cases) EXPECT_EQ(c.error, 0) << c.op << " " << c.shape;
   }
-  EXPECT_TRUE(any_failure(verify({}, kAsLoaded, true), "embed+unembed"));
+  EXPECT_TRUE(any_failure(verify({}, std::nullopt, true), "embed+unembed"));
   EXPECT_TRUE(any_failure(verify({.dense = kMxfp4}, kMxfp4, true), "embed+unembed"));
   EXPECT_TRUE(any_failure(verify({.moe_path = kW4A8}, kMxfp8, true), "embed+unembed"));
 }

@@ -12,13 +12,13 @@ void build_work_list(std::span<const int32_t> expert_ids, int top_k, int experts
   std::partial_sum(out.offsets.begin(), out.offsets.end(), out.offsets.begin());
   out.rows.resize(expert_ids.size());
   out.choices.resize(expert_ids.size());
-  out.slots.resize(expert_ids.size());
+  out.permuted_rows.resize(expert_ids.size());
   std::vector<int32_t> next(out.offsets.begin(), out.offsets.end() - 1);
   for (size_t i = 0; i < expert_ids.size(); ++i) {
     const int32_t slot = next[expert_ids[i]]++;
     out.rows[slot] = static_cast<int32_t>(i) / top_k;
     out.choices[slot] = static_cast<int32_t>(i) % top_k;
-    out.slots[i] = slot;
+    out.permuted_rows[i] = slot;
   }
   out.active.clear();
   for (int e = 0; e < experts; ++e) {

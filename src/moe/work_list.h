@@ -14,8 +14,9 @@ struct WorkList {
   std::vector<int32_t> offsets;  // [experts + 1]
   std::vector<int32_t> rows;     // [tokens * top_k]
   std::vector<int32_t> choices;  // [tokens * top_k]
-  std::vector<int32_t> slots;    // [tokens, top_k]: the permuted row of each (row, choice), for the combine
-  std::vector<int32_t> active;   // experts with rows, ascending
+  std::vector<int32_t>
+      permuted_rows;            // [tokens, top_k]: the permuted row of each (row, choice), for the combine
+  std::vector<int32_t> active;  // experts with rows, ascending
 };
 
 // expert_ids: [tokens, top_k], each in [0, experts).

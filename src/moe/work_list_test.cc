@@ -23,7 +23,7 @@ TEST(WorkList, GroupsEveryPairOnceInRowOrder) {
     for (int s = work.offsets[e]; s < work.offsets[e + 1]; ++s) {
       const int pair = work.rows[s] * kTopK + work.choices[s];
       EXPECT_EQ(ids[pair], e);
-      EXPECT_EQ(work.slots[pair], s);
+      EXPECT_EQ(work.permuted_rows[pair], s);
       if (s > work.offsets[e]) {
         EXPECT_LE(work.rows[s - 1], work.rows[s]);
       }
@@ -119,7 +119,7 @@ TEST(WorkList, ReuseAfterALargerStep) {
   EXPECT_EQ(reused.offsets, fresh.offsets);
   EXPECT_EQ(reused.rows, fresh.rows);
   EXPECT_EQ(reused.choices, fresh.choices);
-  EXPECT_EQ(reused.slots, fresh.slots);
+  EXPECT_EQ(reused.permuted_rows, fresh.permuted_rows);
   EXPECT_EQ(reused.active, (std::vector<int32_t>{0, 3, 7}));
 }
 

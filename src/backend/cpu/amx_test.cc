@@ -183,7 +183,7 @@ class GuardedBytes {
 // A pair of panels of one format.
 struct Panels {
   Panels(Format format, int cols, std::mt19937& rng)
-      : source(make_source(format, 32, cols, rng)), pack(pack_format(format, DenseFormat::kAsLoaded)) {
+      : source(make_source(format, 32, cols, rng)), pack(pack_format(format, std::nullopt)) {
     ThreadPool pool(1);
     packed = pack_panels(pack, cols, stack({&source.view}), "test", *emulated_kernels()[0], pool).value();
   }

@@ -130,7 +130,7 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   std::vector<float> router_logits_, expert_weights_;  // [rows, padded experts], [rows, top_k]
   std::vector<int32_t> expert_ids_;                    // [rows, top_k]
   WorkList work_;
-  std::vector<float> hidden_, expert_out_;  // [slots, intermediate], [slots, hidden]
+  std::vector<float> hidden_, expert_out_;  // [permuted rows, intermediate], [.., hidden]
   ActRows act_, expert_act_;
   Status fault_;
   std::array<OpProfile, kOps> profile_;

@@ -68,8 +68,8 @@ Result<PackedMatrix> CpuBackend::pack_experts(const std::vector<const ExpertsVie
       for (size_t s = 0; s < sections.size(); ++s) panels.push_back({&matrices[first + s], row});
     }
   }
-  return pack_panels(pack_format(sections[0]->first.format, DenseFormat::kAsLoaded), sections[0]->first.cols,
-                     panels, name, kernels_, pool_, sections[0]->count);
+  return pack_panels(pack_format(sections[0]->first.format, std::nullopt), sections[0]->first.cols, panels,
+                     name, kernels_, pool_, sections[0]->count);
 }
 
 Status CpuBackend::load_layer(int index, const LayerWeights& w, Layer& layer) {

@@ -259,7 +259,7 @@ void CpuBackend::combine(const Layer& layer) {
   pool_.for_each(batch_.rows(), [&](int64_t row, int) {
     std::array<const float*, 64> y, bias;
     for (int k = 0; k < top_k; ++k) {
-      y[k] = expert_out_.data() + static_cast<int64_t>(work_.slots[row * top_k + k]) * config_.hidden;
+      y[k] = expert_out_.data() + static_cast<int64_t>(work_.permuted_rows[row * top_k + k]) * config_.hidden;
       bias[k] = layer.down_bias.data() + expert_ids_[row * top_k + k] * padded(config_.hidden);
     }
     kernels_.combine(y.data(), bias.data(), expert_weights_.data() + row * top_k, top_k, config_.hidden,
@@ -278,7 +278,8 @@ void CpuBackend::moe(int index) {
   route(index);
   op.bytes += (layer.gate_up.bytes() + layer.down.bytes()) * static_cast<double>(work_.active.size()) /
               config_.experts;
-  convert(act_, layer.gate_up, Operand::kExpertInput, normed_.data(), config_.hidden, rows, work_.slots);
+  convert(act_, layer.gate_up, Operand::kExpertInput, normed_.data(), config_.hidden, rows,
+          work_.permuted_rows);
   gate_up_gemm(layer);
   down_gemm(layer);
   combine(layer);

@@ -67,7 +67,7 @@ TEST_P(KernelTest, GemmEveryFormatAndTokenCount) {
     for (const int cols : {32, 96, 2880}) {
       const int rows = 37;  // two whole panels and a ragged third
       Source source = make_source(format, rows, cols, rng_);
-      const Pack pack = pack_format(format, DenseFormat::kAsLoaded);
+      const Pack pack = pack_format(format, std::nullopt);
       auto packed = pack_panels(pack, cols, stack({&source.view}), "test", kernels_, pool_);
       ASSERT_TRUE(packed.ok()) << packed.status().message();
       auto workspaces = make_workspaces(2, cols).value();
@@ -155,7 +155,7 @@ TEST_P(KernelTest, AResultDoesNotDependOnItsNeighbours) {
   constexpr int kRows = 29;  // twice as many: MXFP4 is expanded
   for (const Format format : {Format::kBF16, Format::kQ8_0, Format::kMxfp4, Format::kF32}) {
     Source source = make_source(format, 32, 288, rng_);
-    const Pack pack = pack_format(format, DenseFormat::kAsLoaded);
+    const Pack pack = pack_format(format, std::nullopt);
     auto packed = pack_panels(pack, 288, stack({&source.view}), "test", kernels_, pool_).value();
     auto workspaces = make_workspaces(1, 288).value();
     const std::vector<float> x = normal(kRows * 288);
@@ -182,8 +182,8 @@ TEST_P(KernelTest, NoTuningChangesAResult) {
   constexpr Format kFormats[] = {Format::kF32,  Format::kF16,   Format::kBF16,
                                  Format::kQ8_0, Format::kMxfp4, Format::kMxfp8};
   for (const Format format : kFormats) {
-    for (const Act act_as : {act_format(pack_format(format, DenseFormat::kAsLoaded)), Act::kF32}) {
-      const Pack pack = pack_format(format, DenseFormat::kAsLoaded);
+    for (const Act act_as : {act_format(pack_format(format, std::nullopt)), Act::kF32}) {
+      const Pack pack = pack_format(format, std::nullopt);
       if (act_as != act_format(pack) && pack != Pack::kMxfp4) continue;
       const Source source = make_source(format, 64, 96, rng_);
       const auto packed = pack_panels(pack, 96, stack({&source.view}), "test", kernels_, pool_).value();
@@ -258,7 +258,7 @@ TEST_P(KernelTest, Mxfp4MeetsRoundedActivations) {
 std::vector<float> first_tile(const Kernels& kernels, ThreadPool& pool, const Source& source, const float* x,
                               int tokens) {
   const int64_t cols = source.view.cols;
-  const Pack pack = pack_format(source.view.format, DenseFormat::kAsLoaded);
+  const Pack pack = pack_format(source.view.format, std::nullopt);
   auto packed = pack_panels(pack, cols, stack({&source.view}), "test", kernels, pool).value();
   auto workspaces = make_workspaces(1, cols).value();
   ActRows act;

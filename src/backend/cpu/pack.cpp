@@ -246,32 +246,10 @@ Status explain(Fault fault, const std::string& name) {
 
 }  // namespace
 
-Pack pack_format(Format format, DenseFormat wanted) {
-  if (is_mxfp4(format)) return Pack::kMxfp4;
-  switch (wanted) {
-    case DenseFormat::kBF16:
-      return Pack::kBF16;
-    case DenseFormat::kQ8_0:
-      return Pack::kInt8;
-    case DenseFormat::kMxfp8:
-      return Pack::kMxfp8;
-    case DenseFormat::kMxfp4:
-      return Pack::kMxfp4;
-    case DenseFormat::kAsLoaded:
-      break;
-  }
-  switch (format) {
-    case Format::kF16:
-      return Pack::kF16;
-    case Format::kBF16:
-      return Pack::kBF16;
-    case Format::kQ8_0:
-      return Pack::kInt8;
-    case Format::kMxfp8:
-      return Pack::kMxfp8;
-    default:
-      return Pack::kF32;
-  }
+Pack pack_format(Format format, std::optional<Format> wanted) {
+  constexpr Pack kPacks[] = {Pack::kF32,   Pack::kF16,   Pack::kBF16, Pack::kInt8,
+                             Pack::kMxfp4, Pack::kMxfp4, Pack::kMxfp8};  // by Format
+  return kPacks[static_cast<size_t>(made_of(format, wanted))];
 }
 
 Format mx_format(Pack pack) {

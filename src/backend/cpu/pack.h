@@ -1,6 +1,7 @@
 // Weights in the order that the kernels stream: panels of 16 rows (layouts in kernels.h).
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "backend/backend.h"
@@ -44,7 +45,7 @@ inline int64_t padded(int64_t rows) { return panels_of(rows) * kPanel; }
 
 // The packed format of a matrix stored as `format`, which of the MX formats that is (else F32), and the
 // activations that it meets.
-Pack pack_format(Format format, DenseFormat wanted);
+Pack pack_format(Format format, std::optional<Format> wanted);
 Format mx_format(Pack pack);
 Act act_format(Pack pack);
 

@@ -72,7 +72,7 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
   RETURN_IF_ERROR(step_io_.open(options_.max_rows));
   sampling_steps_ = select(SampleShape{config.vocab}, target_).ok();
-  return check(cudaDeviceSynchronize(), "activations");
+  return check(cudaStreamSynchronize(stream_), "activations");
 }
 
 std::vector<Wanted> CudaBackend::arena(const ModelConfig& config) {
@@ -105,7 +105,7 @@ Status CudaBackend::alloc_kv(const KvLayout& layout) {
     ASSIGN_OR_RETURN(model_.layers[i].v, DeviceBuffer::allocate(bytes, "the KV cache"));
   }
   input_capacity_ = 32 * static_cast<size_t>(options_.max_rows) + layout.full_pages + layout.window_pages;
-  return check(cudaDeviceSynchronize(), "the KV cache");
+  return {};
 }
 
 }  // namespace cuda

@@ -83,7 +83,7 @@ void add_experts(const ModelConfig& config, const LayerWeights& w, std::span<con
     double sum = out[i];
     for (size_t pair = i / hidden * top_k; pair < (i / hidden + 1) * top_k; ++pair)
       sum += double{routing.weights[pair]} *
-             outputs[static_cast<size_t>(work.slots[pair]) * hidden + i % hidden];
+             outputs[static_cast<size_t>(work.permuted_rows[pair]) * hidden + i % hidden];
     out[i] = static_cast<float>(sum);
   }
 }

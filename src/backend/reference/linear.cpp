@@ -54,7 +54,7 @@ void linear(const MatrixView& w, std::span<const float> bias, std::span<const fl
 }
 
 void dense_linear(const MatrixView& w, std::span<const float> bias, std::span<const float> x,
-                  std::span<float> y, DenseFormat dense, MoePath moe_path) {
+                  std::span<float> y, std::optional<Format> dense, MoePath moe_path) {
   const Format made = made_of(w.format, dense);
   const Rounding rounding = rounding_of(moe_path, Operand::kDense, made);
   if (!rounding.rounds()) return rounded_linear(w, bias, x, y, made);

@@ -25,7 +25,7 @@ void linear(const MatrixView& w, std::span<const float> bias, std::span<const fl
 // linear() of the attention projections and lm_head: rows of w are rounded to what `dense` makes of them, x
 // as backend/rounding.h says.
 void dense_linear(const MatrixView& w, std::span<const float> bias, std::span<const float> x,
-                  std::span<float> y, DenseFormat dense, MoePath moe_path);
+                  std::span<float> y, std::optional<Format> dense, MoePath moe_path);
 
 bool all_finite(std::span<const float> x);
 

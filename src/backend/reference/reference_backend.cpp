@@ -48,7 +48,7 @@ class ReferenceBackend final : public Backend {
   int max_rows_;
   KvFormat kv_;
   MoePath moe_path_;
-  DenseFormat dense_;
+  std::optional<Format> dense_;
   RouterTrace router_trace_;
   ModelConfig config_;
   ModelWeights weights_;

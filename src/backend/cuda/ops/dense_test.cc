@@ -74,7 +74,7 @@ class DenseProductTest : public sm120::OnDevice {
   Matrix upload(const Stored& m) {
     Uploader uploader;
     EXPECT_TRUE(uploader.open(cudaStreamPerThread, {}).ok());
-    const Kind kind = kind_of(m.view.format, DenseFormat::kAsLoaded);
+    const Kind kind = kind_of(m.view.format, std::nullopt);
     Result<Matrix> matrix = uploader.matrix({m.view}, kind, RowOrder::kPlain, 0, "test", "test");
     EXPECT_TRUE(matrix.ok() && uploader.finish().ok());
     return std::move(matrix).value();

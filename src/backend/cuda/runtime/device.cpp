@@ -46,7 +46,7 @@ Result<DeviceBuffer> DeviceBuffer::allocate(size_t bytes, const std::string& wha
   buffer.bytes_ = bytes;
   RETURN_IF_ERROR(check(cudaMemset(buffer.data_, 0, bytes), what));
   // The backend's stream does not wait for the default stream: what it writes next could be zeroed
-  // afterwards.
+  // afterwards. Not the whole device: that would end another thread's stream capture with an error.
   RETURN_IF_ERROR(check(cudaStreamSynchronize(nullptr), what));
   return buffer;
 }

@@ -90,9 +90,7 @@ Status ModelLoader::load_experts(int index, const LayerWeights& w) {
                   .down = true,
                   .layout = model_.slab_layout,
                   .bias = {layer.down_bias.as<float>()}};
-  const auto kind = [&](const ExpertsView& e) {
-    return kind_of(e.first.format, DenseFormat::kAsLoaded, model_.w4a8);
-  };
+  const auto kind = [&](const ExpertsView& e) { return kind_of(e.first.format, std::nullopt, model_.w4a8); };
   ASSIGN_OR_RETURN(layer.gate_up, up_.experts({w.gate, w.up}, kind(w.gate), RowOrder::kPairs, kExpertsPart,
                                               name("gate_up experts"), model_.slabs ? &fc1 : nullptr));
   ASSIGN_OR_RETURN(layer.down, up_.experts({w.down}, kind(w.down), RowOrder::kPlain, kExpertsPart,

@@ -35,7 +35,7 @@ ModelWeights shapes(const ModelConfig& c) {
 }
 
 std::map<std::string, double> count(const char* name, bool slabs,
-                                    DenseFormat dense = DenseFormat::kAsLoaded) {
+                                    std::optional<Format> dense = std::nullopt) {
   const ModelConfig config = published_config(name).value();
   std::map<std::string, double> parts;
   for (const MemoryPart& p : count_model(config, shapes(config), {.dense = dense}, {.slabs = slabs}))
@@ -50,7 +50,7 @@ TEST(CountModel, TakesWhatTheFormatsTake) {
   EXPECT_DOUBLE_EQ(parts.at(kEmbeddingPart), 201088.0 * 2880 * 2);
   EXPECT_DOUBLE_EQ(parts.at(kHeadPart), 201088.0 * 2880 * 2);
   EXPECT_DOUBLE_EQ(parts.at(kProjectionsPart), 36.0 * 2880 * (4096 + 2 * 512 + 4096) * 2);
-  const auto narrow = count("gpt-oss-120b", false, DenseFormat::kMxfp8);
+  const auto narrow = count("gpt-oss-120b", false, Format::kMxfp8);
   EXPECT_DOUBLE_EQ(narrow.at(kHeadPart), 201088.0 * (2880.0 * 33 / 32 + 1));  // with each row's largest scale
 }
 

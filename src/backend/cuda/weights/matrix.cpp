@@ -23,36 +23,14 @@ int64_t Matrix::weight_tile_scale_bytes() const {
 
 namespace {
 
-Kind plain_kind(Format format, DenseFormat wanted) {
-  if (is_mxfp4(format)) return Kind::kMxfp4;
-  switch (wanted) {
-    case DenseFormat::kBF16:
-      return Kind::kBF16;
-    case DenseFormat::kQ8_0:
-      return Kind::kQ8_0;
-    case DenseFormat::kMxfp8:
-      return Kind::kMxfp8;
-    case DenseFormat::kMxfp4:
-      return Kind::kMxfp4;
-    case DenseFormat::kAsLoaded:
-      break;
-  }
-  switch (format) {
-    case Format::kF16:
-      return Kind::kF16;
-    case Format::kQ8_0:
-      return Kind::kQ8_0;
-    case Format::kMxfp8:
-      return Kind::kMxfp8;
-    default:
-      return Kind::kBF16;
-  }
-}
+// By Format. F32 is rounded.
+constexpr Kind kKinds[] = {Kind::kBF16,  Kind::kF16,   Kind::kBF16, Kind::kQ8_0,
+                           Kind::kMxfp4, Kind::kMxfp4, Kind::kMxfp8};
 
 }  // namespace
 
-Kind kind_of(Format format, DenseFormat wanted, bool block_scaled) {
-  const Kind kind = plain_kind(format, wanted);
+Kind kind_of(Format format, std::optional<Format> wanted, bool block_scaled) {
+  const Kind kind = kKinds[static_cast<size_t>(made_of(format, wanted))];
   if (!block_scaled) return kind;
   if (kind == Kind::kMxfp4) return Kind::kMxfp4Quads;
   return kind == Kind::kMxfp8 ? Kind::kMxfp8Quads : kind;

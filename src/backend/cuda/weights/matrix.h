@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "backend/backend.h"
 #include "backend/cuda/ops/operands.h"
@@ -69,7 +70,7 @@ inline int64_t weight_tiles_of(int64_t rows) { return (rows + kWeightTileRows - 
 
 // The kind that a matrix stored as `format` gets. block_scaled: products of MX weights go through
 // kernels/sm120/.
-Kind kind_of(Format format, DenseFormat wanted, bool block_scaled = false);
+Kind kind_of(Format format, std::optional<Format> wanted, bool block_scaled = false);
 
 // Rows that are only ever looked up, as they were stored; scales (MXFP8) behind the data.
 struct Table {

@@ -47,6 +47,14 @@ Status usage(const Status& status) {
   return status.ok() ? status : Status(StatusCode::kUsage, status.message());
 }
 
+std::vector<std::string> dense_names() {
+  std::vector<std::string> names = {"keep"};
+  for (const FormatInfo& format : formats()) {
+    if (!format.option.empty()) names.emplace_back(format.option);
+  }
+  return names;
+}
+
 CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help,
                        const std::vector<std::string>& formats) {
   return command.add_option("--dense", value, help)->check(CLI::IsMember(formats))->capture_default_str();
@@ -54,9 +62,10 @@ CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string&
 
 void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   command
-      .add_option(
-          "-m,--model", model,
-          "folder with config.json and .safetensors, .gguf file, tiny, or dummy:gpt-oss-20b[,layers=N]")
+      .add_option("-m,--model", model,
+                  "folder with config.json and .safetensors, GGUF file, owner/name in the Hugging Face "
+                  "cache, tiny, or "
+                  "dummy:gpt-oss-20b[,layers=N]")
       ->required();
   if (!runs_model) return;
   add_device_options(command, *this);

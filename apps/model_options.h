@@ -23,9 +23,11 @@ struct ModelOptions {
   void add_to(CLI::App& command, bool runs_model = true);
 };
 
+// keep, and the formats that dense matrices can be made in.
+std::vector<std::string> dense_names();
 // --dense, by the names of dense_format().
 CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help,
-                       const std::vector<std::string>& formats = {"keep", "bf16", "q8_0", "mxfp8", "mxfp4"});
+                       const std::vector<std::string>& formats = dense_names());
 // --device, --threads, --cpu-pin, --cpu-prefetch, --dense, --kv-dtype and --batch-invariant, of ModelOptions
 // or OpenOptions.
 template <class Options>

@@ -89,7 +89,9 @@ void add_limits(CLI::App& c, server::Limits& limits) {
 Run add_serve(CLI::App& app) {
   auto o = std::make_shared<ServeOptions>();
   CLI::App& c = *app.add_subcommand("serve", "Serve the OpenAI API over HTTP (docs/user/server.md)");
-  c.add_option("-m,--model", o->model, "folder with config.json and .safetensors, .gguf file, or tiny")
+  c.add_option(
+       "-m,--model", o->model,
+       "folder with config.json and .safetensors, GGUF file, owner/name in the Hugging Face cache, or tiny")
       ->required();
   add_device_options(c, o->open);
   c.add_option("--tokenizer", o->open.tokenizer,

@@ -96,7 +96,7 @@ Result<DeferredResidual> Moe::run(const LoadedModel& model, int index, const Nor
   const Route routing = routing_of(model, norm.rows, kernel_config.tile, logits);
   ASSIGN_OR_RETURN(const RouterConfig* const config, select(router_shape(model, norm.rows), target));
   const bool chooses = config->kernel == RouterKernel::kChoose;
-  RETURN_IF_ERROR(chooses ? choose(norm, scores, routing, arrived_.as<int>(), stream)
+  RETURN_IF_ERROR(chooses ? run_choose(norm, scores, routing, stream)
                           : run_scores(*config, norm, scores, stream));
   if (trace) RETURN_IF_ERROR(trace_router(model.config, index, norm.rows, trace, stream));
   return chooses ? run_experts(model, index, norm, kernel_config, routing, stream)
@@ -109,6 +109,18 @@ Status Moe::score_rows(const LoadedModel& model, int index, const Norm& norm, co
   shape.scores_only = true;
   ASSIGN_OR_RETURN(const RouterConfig* const config, select(shape, target));
   return run_scores(*config, norm, router_of(model, index, norm.rows, logits), stream);
+}
+
+// Only time_moe() defers a residual to it: in a step QKV has added it. Every CTA of a row would add it in
+// choose().
+Status Moe::run_choose(const Norm& norm, const Router& scores, const Route& routing,
+                       cudaStream_t stream) const {
+  Norm added = norm;
+  if (norm.deferred.expert_out != nullptr) {
+    RETURN_IF_ERROR(cuda::norm(norm, stream));
+    added.deferred = {};
+  }
+  return choose(added, scores, routing, arrived_.as<int>(), stream);
 }
 
 Status Moe::run_scores(const RouterConfig& config, const Norm& norm, Router scores,

@@ -59,6 +59,7 @@ class Moe {
                   cudaStream_t stream);
   Status run_w4a8(const LoadedModel& model, const Layer& layer, const Norm& norm,
                   const MoeKernelConfig& kernel_config, cudaStream_t stream);
+  Status run_choose(const Norm& norm, const Router& scores, const Route& routing, cudaStream_t stream) const;
   Status run_scores(const RouterConfig& config, const Norm& norm, Router scores, cudaStream_t stream) const;
   Router router_of(const LoadedModel& model, int layer, int rows, float* logits) const;
   Route routing_of(const LoadedModel& model, int rows, int tile, const float* logits) const;

@@ -24,7 +24,7 @@ def compiled_sources(build):
     """{file: compile command}; not CUDA's, whose command is nvcc's or makes the host's compiler take them."""
     with open(os.path.join(build, "compile_commands.json")) as file:
         return {entry["file"]: entry["command"] for entry in json.load(file)
-                if not entry["file"].endswith(".cu") and "/on_host/intrinsics.h" not in entry["command"]}
+                if not entry["file"].endswith(".cu") and "/host_simulator/intrinsics.h" not in entry["command"]}
 
 
 def newest_first(files):

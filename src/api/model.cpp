@@ -109,7 +109,7 @@ Status Model::Impl::step() {
 Status load_weights(const Checkpoint& checkpoint, const KvDemand& cache, Backend& backend,
                     const LoadProgress& progress) {
   RETURN_IF_ERROR(plan_memory(cache, checkpoint.config, checkpoint.weights, backend));
-  const Status loaded = backend.load(checkpoint.config, checkpoint.weights, progress);
+  Status loaded = backend.load(checkpoint.config, checkpoint.weights, progress);
   // First, since weights that are not there may look damaged in other ways.
   if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
   return loaded;

@@ -144,9 +144,7 @@ TEST_F(CheckpointTest, Q8DenseIsWithinItsRounding) {
     for (int i = 0; i < 32; ++i) amax = std::max(amax, std::fabs(x[b + i]));
     for (int i = 0; i < 32; ++i) EXPECT_NEAR(x[b + i], y[b + i], amax / 127 * 0.51f);
   }
-  EXPECT_NE(write_safetensors(q8.value(), path("x"), {.dense = Format::kQ8_0})
-                .message()
-                .find("have no Q8_0"),
+  EXPECT_NE(write_safetensors(q8.value(), path("x"), {.dense = Format::kQ8_0}).message().find("have no Q8_0"),
             std::string::npos);
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <span>
 
 #include "base/error.h"
 
@@ -134,7 +135,7 @@ std::string variable(const char* name) {
 }  // namespace
 
 std::string hub_cache() {
-  if (const std::string hub = variable("HF_HUB_CACHE"); !hub.empty()) return hub;
+  if (std::string hub = variable("HF_HUB_CACHE"); !hub.empty()) return hub;
   if (const std::string home = variable("HF_HOME"); !home.empty()) return home + "/hub";
   if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/huggingface/hub";
   if (const std::string home = variable("HOME"); !home.empty()) return home + "/.cache/huggingface/hub";

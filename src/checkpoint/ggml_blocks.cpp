@@ -116,7 +116,8 @@ void q6_k(const uint8_t* b, uint8_t* out) {
     const uint8_t *low = b + half * 64 + s % 2 * 32, *high = b + 128 + half * 32;
     round_block(out + block * kQ8Block, [&](int i) {
       const int q = (s < 2 ? low[i] & 15 : low[i] >> 4) | (high[i] >> (2 * s) & 3) << 4;
-      return d * static_cast<float>(scales[half * 8 + s * 2 + i / 16]) * static_cast<float>(q - 32);
+      const int scale = half * 8 + s * 2 + i / 16;
+      return d * static_cast<float>(scales[scale]) * static_cast<float>(q - 32);
     });
   }
 }

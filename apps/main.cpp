@@ -6,6 +6,7 @@
 #include <new>
 #include <system_error>
 
+#include "api/option_words.h"
 #include "checkpoint/mapped_file.h"
 #include "commands/commands.h"
 
@@ -66,6 +67,7 @@ int wrong_usage(const std::string& what) {
 int main(int argc, char** argv) try {
   occupy_closed_streams();
   catch_file_faults();
+  speak_of_flags();
   CLI::App app("moesaic runs OpenAI's gpt-oss models as fast as the memory of the machine allows.",
                "moesaic");
   app.set_version_flag("--version", "moesaic " MOESAIC_VERSION);

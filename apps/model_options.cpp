@@ -6,14 +6,15 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
+#include "api/bundled_model.h"
 #include "api/model_parts.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/lora.h"
 
 namespace moesaic::app {
 namespace {
@@ -23,22 +24,9 @@ namespace fs = std::filesystem;
 // For measuring, and for checking one device's kernels on another.
 constexpr const char* kRareOptions = "Rare options";
 
-Result<std::string> bundled_model() {
-  std::vector<fs::path> places;
-  if (const char* folder = std::getenv("MOESAIC_MODELS")) places.emplace_back(folder);
-  std::error_code ignored;
-  const fs::path binary = fs::read_symlink("/proc/self/exe", ignored);
-  places.push_back(binary.parent_path().parent_path() / "share/moesaic/models");
-  places.emplace_back(MOESAIC_SOURCE_DIR "/models");
-  for (const fs::path& place : places) {
-    if (fs::exists(place / "tiny" / "config.json", ignored)) return (place / "tiny").string();
-  }
-  return error(StatusCode::kNotFound,
-               "the bundled model 'tiny' is not installed; set MOESAIC_MODELS to the folder that holds it");
-}
-
-void show_progress(int done, int total) {
+bool show_progress(int done, int total) {
   std::fprintf(stderr, "\rloading %3d%%%s", 100 * done / total, done == total ? "\r            \r" : "");
+  return true;
 }
 
 }  // namespace
@@ -93,30 +81,48 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
 
 Result<std::string> model_path(const std::string& model) {
   if (model.empty()) return usage(invalid("--model: the name is empty"));
-  return model == "tiny" ? bundled_model() : model;
+  return moesaic::model_path(model);
 }
 
 Result<Checkpoint> open_model(const ModelOptions& options) {
+  for (const std::string& adapter : options.lora) {
+    if (const auto choice = lora_choice(adapter); !choice.ok()) return usage(choice.status());
+  }
   ASSIGN_OR_RETURN(const std::string path, model_path(options.model));
-  return open_checkpoint(path);
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(path));
+  RETURN_IF_ERROR(apply_lora(options.lora, checkpoint.config, checkpoint.weights));
+  return checkpoint;
 }
 
-Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows) {
+void report_unused_adapter(const std::string& model, const std::vector<std::string>& lora) {
+  const Result<std::string> path = model_path(model);
+  if (!path.ok()) return;
+  if (const std::string line = unused_adapter(path.value(), lora); !line.empty())
+    std::fprintf(stderr, "moesaic: note: %s\n", line.c_str());
+}
+
+Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows) {
   ASSIGN_OR_RETURN(const std::optional<Format> dense, dense_format(options.dense));
   ASSIGN_OR_RETURN(const KvFormat kv, kv_format(options.kv_dtype));
   ASSIGN_OR_RETURN(const MoePath path, moe_path(options.moe_path));
-  set_log_level(options.log == "debug" ? LogLevel::kDebug : LogLevel::kQuiet);
-  auto backend = create_backend(options.device, {.threads = options.threads,
-                                                 .cpu_pin = options.cpu_pin != "off",
-                                                 .dense = dense,
-                                                 .moe_path = path,
-                                                 .portable = options.portable,
-                                                 .kv = kv,
-                                                 .max_rows = max_rows,
-                                                 .isa = options.isa,
-                                                 .batch_invariant = options.batch_invariant,
-                                                 .tuning_folder = options.tuning_folder,
-                                                 .cpu_prefetch = options.cpu_prefetch});
+  return DeviceChoice{.device = options.device,
+                      .options = {.threads = options.threads,
+                                  .cpu_pin = options.cpu_pin != "off",
+                                  .dense = dense,
+                                  .moe_path = path,
+                                  .portable = options.portable,
+                                  .kv = kv,
+                                  .max_rows = max_rows,
+                                  .isa = options.isa,
+                                  .batch_invariant = options.batch_invariant,
+                                  .tuning_folder = options.tuning_folder,
+                                  .cpu_prefetch = options.cpu_prefetch}};
+}
+
+Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows) {
+  ASSIGN_OR_RETURN(const DeviceChoice choice, device_choice(options, max_rows));
+  set_debug(options.log == "debug");
+  auto backend = create_backend(choice.device, choice.options);
   if (backend.status().code() == StatusCode::kInvalidArgument) return usage(backend.status());
   return backend;
 }
@@ -127,6 +133,7 @@ Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows) {
   ASSIGN_OR_RETURN(model.backend, make_backend(options, max_rows));
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(model.checkpoint, open_model(options));
+  report_unused_adapter(options.model, options.lora);
   model.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return model;
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "api/model_parts.h"
 #include "backend/backend.h"
 #include "base/file_cache.h"
 #include "checkpoint/checkpoint.h"
@@ -16,6 +17,7 @@ struct ModelOptions {
   std::string model, device = "auto", cpu_pin = "auto", cpu_prefetch = "auto", isa = "auto", dense = "keep",
                      kv_dtype = "auto", log = "quiet", moe_path = "auto";
   std::string tuning_folder = cache_folder();
+  std::vector<std::string> lora;
   int threads = 0;
   bool batch_invariant = false, portable = false;
 
@@ -28,8 +30,8 @@ std::vector<std::string> dense_names();
 // --dense, by the names of dense_format().
 CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help,
                        const std::vector<std::string>& formats = dense_names());
-// --device, --threads, --cpu-pin, --cpu-prefetch, --dense, --kv-dtype and --batch-invariant, of ModelOptions
-// or OpenOptions.
+// --device, --threads, --cpu-pin, --lora, --cpu-prefetch, --dense, --kv-dtype and --batch-invariant, of
+// ModelOptions or OpenOptions.
 template <class Options>
 void add_device_options(CLI::App& c, Options& o) {
   c.add_option("--device", o.device, "auto, cpu, cuda[:i] or reference")->capture_default_str();
@@ -41,6 +43,10 @@ void add_device_options(CLI::App& c, Options& o) {
                "auto: with several NUMA nodes, bind each thread of the cpu device to one node's CPUs")
       ->check(CLI::IsMember({"auto", "off"}))
       ->capture_default_str();
+  c.add_option(
+       "--lora", o.lora,
+       "LoRA adapter, as peft saves it, to apply to the model: FOLDER[:SCALE]; may be given several times")
+      ->allow_extra_args(false);
   add_dense(c, o.dense, "format of attention projections and lm_head in memory");
   c.add_option(
        "--cpu-prefetch", o.cpu_prefetch,
@@ -70,7 +76,10 @@ struct LoadedModel {
 
 // "tiny" is the bundled model; anything else is what open_checkpoint takes.
 Result<std::string> model_path(const std::string& model);
-Result<Checkpoint> open_model(const ModelOptions& options);
+Result<Checkpoint> open_model(const ModelOptions& options);  // with its adapters
+// Says on standard error if an adapter lies beside the model that was not asked for.
+void report_unused_adapter(const std::string& model, const std::vector<std::string>& lora);
+Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows);
 Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows);
 // Makes the backend and opens the checkpoint, but loads nothing: arguments can be checked against the model
 // first.

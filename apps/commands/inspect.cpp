@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "checkpoint/widen.h"
 #include "commands.h"
 #include "model_options.h"
 
@@ -40,7 +39,7 @@ void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& bac
   fmt::print("formats           experts {}, projections {}, lm_head {}, embedding {}\n",
              format_name(w.gate.first.format), format_name(w.q.format), format_name(k.weights.head.format),
              format_name(k.weights.embed.format));
-  for (const std::string& line : widened_formats(k.tensors)) fmt::print("conversion        {}\n", line);
+  for (const std::string& line : k.conversions) fmt::print("conversion        {}\n", line);
   fmt::print("weights           {:.2f} GB; {:.3f} GB read for each decoded token\n", weights / 1e9,
              bytes_per_token(k.weights, c) / 1e9);
   fmt::print("KV cache          {:.1f} KB a token ({} full layers), {:.2f} GB at full context\n",
@@ -78,7 +77,7 @@ void print_json(const Checkpoint& k, const InspectOptions& o, const Backend& bac
                                        {"bytes_per_token", bytes_per_token(k.weights, c)},
                                        {"kv_bytes_per_token_and_layer", backend.kv_token_bytes(c)},
                                        {"memory_bytes", memory_bytes()},
-                                       {"conversions", widened_formats(k.tensors)},
+                                       {"conversions", k.conversions},
                                        {"tensors", tensors}};
   fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }

@@ -70,19 +70,25 @@ Conversation new_conversation(const RunOptions& o) {
   return c;
 }
 
-void print_timing(const Generation& g, const LoadedModel& m) {
+// What --device auto says where it takes the CPU.
+std::string why_no_gpu(const ModelInfo& info) {
+  return info.device_reason.starts_with("no GPU") ? "; " + info.device_reason : "";
+}
+
+void print_timing(const Generation& g, const LoadedModel& m, const ModelInfo& info) {
   const auto generated = static_cast<double>(g.tokens.size());
   const int cached = g.outcome.cached_tokens, computed = g.outcome.prompt_tokens - cached;
   const std::string reused = cached > 0 ? fmt::format(" + {} kept", cached) : "";
   fmt::print(stderr,
-             "[{} | loaded in {:.1f} s | prompt {}{} tokens, {:.1f} tok/s, first token after {:.2f} s | {} "
+             "[{}{} | loaded in {:.1f} s | context {} tokens ({}) | prompt {}{} tokens, {:.1f} tok/s, first "
+             "token after {:.2f} s | {} "
              "tokens, {:.1f} tok/s]\n",
-             m.caps.name, m.load_seconds, computed, reused, g.prefill_s > 0 ? computed / g.prefill_s : 0,
-             g.prefill_s, g.tokens.size(),
+             m.caps.name, why_no_gpu(info), m.load_seconds, info.context, info.context_reason, computed,
+             reused, g.prefill_s > 0 ? computed / g.prefill_s : 0, g.prefill_s, g.tokens.size(),
              g.decode_s > 0 && generated > 0 ? (generated - 1) / g.decode_s : 0);
 }
 
-void print_json(const Generation& g, const LoadedModel& m) {
+void print_json(const Generation& g, const LoadedModel& m, const ModelInfo& info) {
   const nlohmann::ordered_json json = {
       {"text", g.answer.text},
       {"reasoning", g.answer.reasoning},
@@ -94,6 +100,8 @@ void print_json(const Generation& g, const LoadedModel& m) {
         {"completion_tokens", g.tokens.size()},
         {"total_tokens", g.outcome.prompt_tokens + g.tokens.size()},
         {"reused_tokens", g.outcome.cached_tokens}}},
+      {"device", {{"name", info.device.name}, {"reason", info.device_reason}}},
+      {"context", {{"tokens", info.context}, {"reason", info.context_reason}}},
       {"timing", {{"load_s", m.load_seconds}, {"prefill_s", g.prefill_s}, {"decode_s", g.decode_s}}}};
   fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   std::fflush(stdout);
@@ -184,7 +192,7 @@ Status Session::turn(const std::string& message, bool terminal) {
   }
   const Generation& g = generated.value();
   remember(prompt, g);
-  o_.format == "json" ? print_json(g, loaded_) : print_timing(g, loaded_);
+  o_.format == "json" ? print_json(g, loaded_, model_.info()) : print_timing(g, loaded_, model_.info());
   return g.outcome.finish == FinishReason::kCancelled && !terminal
              ? Status(StatusCode::kCancelled, "interrupted")
              : Status();
@@ -220,13 +228,15 @@ Result<AnswerGrammar> grammar_of(RunOptions& o) {
 Result<Model> load_model(const RunOptions& o, LoadedModel& m) {
   ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(m.checkpoint));
   const EngineOptions options{.context = o.context, .max_rows = kMaxRows, .prefix_cache = !o.has_prompt};
-  ASSIGN_OR_RETURN(const KvDemand demand, Engine::demand(m.checkpoint.config, options));
-  RETURN_IF_ERROR(load(m, demand));
-  ASSIGN_OR_RETURN(Engine engine, Engine::create(*m.backend, m.checkpoint.config, options));
+  ASSIGN_OR_RETURN(const DeviceChoice choice, device_choice(o.model, kMaxRows));
+  ASSIGN_OR_RETURN(const EnginePlan plan, plan_engine(m.checkpoint, options, choice, m.backend));
+  RETURN_IF_ERROR(load(m, plan.demand));
+  ASSIGN_OR_RETURN(Engine engine, Engine::create(*m.backend, m.checkpoint.config, plan.options));
   return make_model({.config = m.checkpoint.config,
                      .backend = std::move(m.backend),
                      .tokenizer = std::move(tokenizer),
-                     .engine = std::move(engine)});
+                     .engine = std::move(engine),
+                     .info = plan.info});
 }
 
 Status run_run(RunOptions o) {
@@ -258,7 +268,7 @@ Run add_run(CLI::App& app) {
                "most tokens to generate; 0: until the context is full")
       ->capture_default_str();
   c.add_option("--ctx", o->context,
-               "context length in tokens; 0: 8192, or the model's maximum if that is smaller")
+               "context length in tokens; 0: the model's maximum, or as many as fit into the memory")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   c.add_option("--temp", o->sampling.temperature, "temperature; 0: greedy")->capture_default_str();

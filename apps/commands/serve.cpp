@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
 
+#include "api/model_parts.h"
 #include "base/error.h"
 #include "commands.h"
 #include "model_options.h"
@@ -40,16 +42,28 @@ Status read_keys(ServeOptions& o) {
   return {};
 }
 
+// Opens the model, and says what was chosen. What it prints is for people: nobody may be reading any more.
+Result<Model> open_and_tell(const std::string& path, const OpenOptions& options) {
+  Result<Model> model = Model::open(path, options);
+  if (!model.ok()) return model;
+  for (const std::string& line : describe(model->info())) std::fprintf(stdout, "%s\n", line.c_str());
+  std::fflush(stdout);
+  std::clearerr(stdout);
+  return model;
+}
+
 Status run_serve(ServeOptions o) {
   RETURN_IF_ERROR(read_keys(o));
   ASSIGN_OR_RETURN(const std::string path, model_path(o.model));
   if (o.server.model_name.empty()) o.server.model_name = name_of(path);
+  report_unused_adapter(o.model, o.open.lora);
   o.server.log_requests = o.log == "requests";
   o.server.version = MOESAIC_VERSION;
   std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more must not end the server
-  ASSIGN_OR_RETURN(const auto server, server::Server::create(
-                                          o.server, [path, open = o.open] { return Model::open(path, open); },
-                                          o.open.max_batch));
+  ASSIGN_OR_RETURN(
+      const auto server,
+      server::Server::create(
+          o.server, [path, open = o.open] { return open_and_tell(path, open); }, o.open.max_batch));
   const bool v6 = o.server.address.find(':') != std::string::npos;
   fmt::print("http://{}{}{}:{}\n", v6 ? "[" : "", o.server.address, v6 ? "]" : "", server->port());
   std::fflush(stdout);
@@ -96,9 +110,9 @@ Run add_serve(CLI::App& app) {
   add_device_options(c, o->open);
   c.add_option("--tokenizer", o->open.tokenizer,
                "a tokenizer.json or .tiktoken file instead of the model's own; dummy: models need one");
-  c.add_option(
-       "--ctx", o->open.context,
-       "longest request in tokens, prompt and answer; 0: 8192, or the model's maximum if that is smaller")
+  c.add_option("--ctx", o->open.context,
+               "longest request in tokens, prompt and answer; 0: the model's maximum, or as many as fit into "
+               "the memory")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   c.add_option("--max-batch", o->open.max_batch, "requests decoded together")

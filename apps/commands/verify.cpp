@@ -22,6 +22,7 @@ void print_case(const VerifyCase& v) {
 }
 
 Status run_verify(const VerifyArguments& o) {
+  if (o.model.model.empty() && !o.model.lora.empty()) return usage(invalid("--lora needs a --model"));
   ASSIGN_OR_RETURN(const KvFormat kv, kv_format(o.model.kv_dtype));
   ASSIGN_OR_RETURN(const std::optional<Format> dense, dense_format(o.model.dense));
   const BackendFactory factory = [&] { return make_backend(o.model, 512); };

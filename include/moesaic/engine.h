@@ -1,9 +1,11 @@
 // moesaic as a library: open a model, submit prompts, get text while it is made. See examples/generate.cpp.
 //
-// One thread at a time uses a Model, except that context(), vocab(), stop_tokens(), tokenize(), detokenize(),
-// chat_prompt() and stats() may be called from any thread at any time; so may a stop token be triggered.
-// Functions of Callbacks are called from the thread that calls step() or run(), and must not call the Model,
-// except that they may submit.
+// Threads: every method may be called from any thread at any time, but for moving and destroying a Model; so
+// may a stop token be triggered. Two ways to do the work: the program calls step() or run() (of several
+// threads in step() one works, the others wait), or after start() a thread of the Model's own does.
+// Callbacks are called one at a time from the thread that steps. They must not throw, nor destroy the Model;
+// of its methods they may call all but step, run, start, stop, wait, save_kv, load_kv and cached_prefix,
+// which then fail.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +19,8 @@
 
 #include "moesaic/answer_grammar.h"
 #include "moesaic/conversation.h"
+#include "moesaic/device.h"
+#include "moesaic/log.h"
 #include "moesaic/stats.h"
 #include "moesaic/status.h"
 #include "moesaic/types.h"
@@ -30,7 +34,9 @@ struct OpenOptions {
   int threads = 0;  // of the cpu device; 0: one per physical core, within affinity and cgroup quota
   // auto: on a machine with several NUMA nodes each of these threads stays on the CPUs of one; off: no.
   std::string cpu_pin = "auto";
-  int context = 0;    // tokens that one request may reach; 0: 8192 or the model's, whichever is less
+  // Tokens that one request may reach; 0: what the model has, less where kv_tokens or the memory is less
+  // (ModelInfo::context_reason).
+  int context = 0;
   int max_batch = 1;  // requests that are worked on at a time; the others wait
   // Tokens that the KV cache holds for all requests and for prompts that begin as earlier ones did, at least
   // one context; 0: a context for each of max_batch, or what half of the free memory holds. Where it runs out
@@ -50,6 +56,24 @@ struct OpenOptions {
   // none, or t0, t1 or nta and a distance in bytes: t0:1024.
   std::string cpu_prefetch = "auto";
   bool batch_invariant = false;  // cuda: a request's logits are the same bits beside any others; slower
+  // LoRA adapters to apply, as peft saves them: each a folder, or FOLDER:SCALE.
+  std::vector<std::string> lora;
+  // Called from the thread in open(), first with done = 0, then as weights are loaded, a layer at a time. In
+  // bytes of the weights as they are stored. False: open() ends with kCancelled, and nothing is left.
+  std::function<bool(int64_t done, int64_t total)> progress = {};
+};
+
+// What a model was opened on, what open() chose, and why.
+struct ModelInfo {
+  std::string name;            // the model's
+  DeviceInfo device;           // memory_free as of now
+  std::string device_reason;   // "asked for", "the first usable", or why no GPU is used
+  int64_t memory_used = 0;     // bytes on the device that weights, KV cache and activations take
+  int context = 0;             // tokens
+  std::string context_reason;  // "asked for", "the model's maximum", "the KV cache's size" or "memory"
+  int max_batch = 0;
+  int64_t kv_tokens = 0;  // that the KV cache holds
+  std::string kv_reason;  // "asked for", "a context for each of max_batch" or "half of the free memory"
 };
 
 // How a request ended.
@@ -65,31 +89,41 @@ struct Outcome {
   std::vector<Message> messages = {};
 };
 
-// All but on_end may be empty.
+// All but on_end may be empty, and on_prompt_token where prompt_logprobs asks for it.
 struct Callbacks {
   std::function<void(const SampledToken&)> on_token;  // each token, the one that ends the text included
   std::function<void(const TextPiece&)> on_text;      // what tokens add, in whole UTF-8 characters
   std::function<void(const Outcome&)> on_end;         // once, last
+  // With SamplingParams::prompt_logprobs: each token of the prompt in order, before any on_token; the first
+  // has no log-probability.
+  std::function<void(const SampledToken&)> on_prompt_token = {};
+  // The logits over the vocabulary that follow the token at `position` of the sequence, as the model gives
+  // them: before each on_token those that its token is sampled from, and with
+  // GenerationRequest::prompt_logits those of all earlier positions. Valid during the call. Sampling is then
+  // done by the host, which is slower on cuda.
+  std::function<void(int position, std::span<const float> logits)> on_logits = {};
 };
 
 struct GenerationRequest {
   std::vector<int32_t> prompt;
   // The prompt comes from chat_prompt: the answer is taken apart into channels. Otherwise it is plain text.
   bool chat = false;
-  SamplingParams sampling;   // stop_tokens empty: the model's own
-  AnswerGrammar grammar;     // made for the same kind of request, chat or not; its tokens end the text too
-  bool reuse_prefix = true;  // false: the whole prompt is computed, even where the prefix cache has it
+  SamplingParams sampling;     // stop_tokens empty: the model's own
+  AnswerGrammar grammar;       // made for the same kind of request, chat or not; its tokens end the text too
+  bool reuse_prefix = true;    // false: the whole prompt is computed, even where the prefix cache has it
+  bool prompt_logits = false;  // on_logits sees the prompt's too; the whole prompt is then computed
 };
 
 class Model {
  public:
-  // path: a folder with config.json, .safetensors and tokenizer.json, or a .gguf file. Loads the weights and
-  // allocates the KV cache.
+  // path: a folder with config.json, .safetensors and tokenizer.json, a .gguf file, owner/name in the Hugging
+  // Face cache, or "tiny": the bundled model. Loads the weights and allocates the KV cache.
   static Result<Model> open(const std::string& path, const OpenOptions& options = {});
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
   ~Model();
 
+  ModelInfo info() const;
   int context() const;  // tokens
   int vocab() const;
   // The tokens that end an answer unless a request names others.
@@ -114,11 +148,39 @@ class Model {
   Status submit(GenerationRequest request, Callbacks callbacks, std::stop_token cancel = {});
   bool idle() const;  // no request is left
   // One step of all requests at work: a token for each that decodes, a part of the prompt for others. Fails
-  // if the device does; every request has then ended.
+  // if the device does, or memory is exhausted; every request has then ended. After start() an error.
   Status step();
-  Status run();  // until idle
+  Status run();  // until idle; after start(): wait()
 
-  // As of the last step or submission. From any thread.
+  // A thread of the Model's own steps whenever there is a request, and calls the callbacks. Where a step
+  // fails, the requests end with the error and the thread goes on.
+  Status start();
+  // Ends that thread after the step in flight. Requests that have not ended stay, for step(), run() or
+  // another start(). Nothing where none was started.
+  Status stop();
+  // Until no request is left. The first error of a step since the last call. An error where no thread was
+  // started, or stop() is called meanwhile.
+  Status wait();
+
+  // The KV cache of a text, kept and put back. What a text's tokens left in the prefix cache, in pages of 32
+  // tokens, is given as bytes; given back, later or to another process with the same model, device and
+  // formats (a header with fingerprint, format, version and checksum sees to it), a request that begins with
+  // these tokens finds them there. It may be given up again where the room is needed. To fork a text is to
+  // submit requests that begin with its tokens, whether it has ended or not: they share its pages, and only
+  // the tokens behind the last whole page are computed.
+  //
+  // How many of the first tokens a request would find now; whole pages.
+  Result<int> cached_prefix(std::span<const int32_t> tokens);
+  // Of the longest beginning that is there; kNotFound if none is. kUnsupported with prefix_cache = false.
+  Result<std::string> save_kv(std::span<const int32_t> tokens);
+  // The tokens that it was saved for. Refuses what is damaged, cut off, of another model, format or version,
+  // and what the cache has no room for.
+  Result<std::vector<int32_t>> load_kv(std::string_view bytes);
+  // The same in a file, which is replaced in one step.
+  Status save_kv_file(const std::string& path, std::span<const int32_t> tokens);
+  Result<std::vector<int32_t>> load_kv_file(const std::string& path);
+
+  // As of the last step or submission.
   EngineStats stats() const;
 
  private:

@@ -41,6 +41,9 @@ struct SamplingParams {
   bool skip_special = false;  // plain text: special tokens are no text; otherwise they appear by name
   std::vector<int32_t> allowed_tokens = {};          // no others are sampled; empty: all may be
   std::vector<std::vector<int32_t>> bad_words = {};  // token sequences of which the last is not sampled
+  // -1: none; n: of each prompt token, its log-probability and the n likeliest tokens of its place, passed to
+  // Callbacks::on_prompt_token. The whole prompt is then computed, 64 tokens a step at most.
+  int prompt_logprobs = -1;
 };
 
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };

@@ -182,10 +182,122 @@ TEST_F(CApiTest, ErrorsAreOneLineOfTheThread) {
   EXPECT_EQ(moesaic_open(kTiny, &options, &none), MOESAIC_INVALID_ARGUMENT);
 }
 
+// Every pointer of every function but those that may be NULL by their description.
+TEST_F(CApiTest, NullsAreErrors) {
+  const auto refused = [](moesaic_status status) {
+    EXPECT_EQ(status, MOESAIC_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(moesaic_last_error()).find("NULL"), std::string::npos) << moesaic_last_error();
+  };
+  const auto noted = [&](auto result) {
+    EXPECT_EQ(result, 0);
+    refused(MOESAIC_INVALID_ARGUMENT);
+  };
+  const std::vector<int32_t> tokens = prompt("Hi");
+  Record record;
+  const moesaic_request request = CApiTest::request(tokens, record);
+  moesaic_model* none = nullptr;
+  int32_t* out = nullptr;
+  char* text = nullptr;
+  void* data = nullptr;
+  size_t count = 0;
+  moesaic_device* devices = nullptr;
+  moesaic_info info{.size = sizeof info};
+  moesaic_free(nullptr);
+  moesaic_close(nullptr);
+  moesaic_set_log(nullptr, nullptr);
+  moesaic_options_init(nullptr, sizeof(moesaic_options));
+  moesaic_request_init(nullptr, sizeof(moesaic_request));
+  moesaic_cancel(nullptr, 1);
+  moesaic_stats(nullptr, nullptr);
+  moesaic_stats(model_, nullptr);
+  noted(moesaic_context(nullptr));
+  noted(moesaic_vocab(nullptr));
+  noted(moesaic_idle(nullptr));
+  refused(moesaic_devices(nullptr, &count));
+  refused(moesaic_devices(&devices, nullptr));
+  refused(moesaic_open(nullptr, nullptr, &none));
+  refused(moesaic_open(kTiny, nullptr, nullptr));
+  refused(moesaic_model_info(nullptr, &info));
+  refused(moesaic_model_info(model_, nullptr));
+  refused(moesaic_tokenize(nullptr, "a", 1, 0, &out, &count));
+  refused(moesaic_tokenize(model_, nullptr, 1, 0, &out, &count));
+  refused(moesaic_tokenize(model_, "a", 1, 0, nullptr, &count));
+  refused(moesaic_tokenize(model_, "a", 1, 0, &out, nullptr));
+  refused(moesaic_detokenize(nullptr, tokens.data(), 1, &text, &count));
+  refused(moesaic_detokenize(model_, nullptr, 1, &text, &count));
+  refused(moesaic_detokenize(model_, tokens.data(), 1, nullptr, &count));
+  refused(moesaic_detokenize(model_, tokens.data(), 1, &text, nullptr));
+  refused(moesaic_chat_prompt(nullptr, "[]", &out, &count));
+  refused(moesaic_chat_prompt(model_, nullptr, &out, &count));
+  refused(moesaic_chat_prompt(model_, "[]", nullptr, &count));
+  refused(moesaic_chat_prompt(model_, "[]", &out, nullptr));
+  refused(moesaic_submit(nullptr, &request, nullptr));
+  refused(moesaic_submit(model_, nullptr, nullptr));
+  for (const auto run : {moesaic_step, moesaic_run, moesaic_start, moesaic_stop, moesaic_wait})
+    refused(run(nullptr));
+  refused(moesaic_kv_cached(nullptr, tokens.data(), 1, &count));
+  refused(moesaic_kv_cached(model_, nullptr, 1, &count));
+  refused(moesaic_kv_cached(model_, tokens.data(), 1, nullptr));
+  refused(moesaic_kv_save(nullptr, tokens.data(), 1, &data, &count));
+  refused(moesaic_kv_save(model_, nullptr, 1, &data, &count));
+  refused(moesaic_kv_save(model_, tokens.data(), 1, nullptr, &count));
+  refused(moesaic_kv_save(model_, tokens.data(), 1, &data, nullptr));
+  refused(moesaic_kv_load(nullptr, "x", 1, &out, &count));
+  refused(moesaic_kv_load(model_, nullptr, 1, &out, &count));
+  refused(moesaic_kv_load(model_, "x", 1, nullptr, &count));
+  refused(moesaic_kv_load(model_, "x", 1, &out, nullptr));
+  refused(moesaic_kv_save_file(nullptr, "x", tokens.data(), 1));
+  refused(moesaic_kv_save_file(model_, nullptr, tokens.data(), 1));
+  refused(moesaic_kv_save_file(model_, "x", nullptr, 1));
+  refused(moesaic_kv_load_file(nullptr, "x", &out, &count));
+  refused(moesaic_kv_load_file(model_, nullptr, &out, &count));
+  refused(moesaic_kv_load_file(model_, "x", nullptr, &count));
+  refused(moesaic_kv_load_file(model_, "x", &out, nullptr));
+  EXPECT_EQ(moesaic_idle(model_), 1);
+}
+
+TEST_F(CApiTest, NullsInStructsAreErrors) {
+  Record record;
+  const std::vector<int32_t> tokens = prompt("Hi");
+  const auto refused = [&](const auto& change) {
+    moesaic_request r = request(tokens, record);
+    change(r);
+    EXPECT_EQ(moesaic_submit(model_, &r, nullptr), MOESAIC_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(moesaic_last_error()).find("NULL"), std::string::npos) << moesaic_last_error();
+  };
+  const char* const no_string[] = {nullptr};
+  const moesaic_function no_name{};
+  refused([](moesaic_request& r) { r.prompt = nullptr; });
+  refused([](moesaic_request& r) { r.bias_count = 1; });
+  refused([](moesaic_request& r) { r.stop_string_count = 1; });
+  refused([](moesaic_request& r) { r.stop_token_count = 1; });
+  refused([](moesaic_request& r) { r.function_count = 1; });
+  refused([&](moesaic_request& r) { r.stop_strings = no_string, r.stop_string_count = 1; });
+  refused([&](moesaic_request& r) { r.functions = &no_name, r.function_count = 1; });
+  using Field = const char* moesaic_options::*;
+  for (const Field field : {&moesaic_options::device, &moesaic_options::dense, &moesaic_options::kv_dtype,
+                            &moesaic_options::tokenizer, &moesaic_options::moe_path,
+                            &moesaic_options::cpu_pin, &moesaic_options::cpu_prefetch}) {
+    moesaic_options options;
+    moesaic_options_init(&options, sizeof options);
+    options.*field = nullptr;
+    moesaic_model* none = nullptr;
+    EXPECT_EQ(moesaic_open(kTiny, &options, &none), MOESAIC_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(moesaic_last_error()).find("options."), std::string::npos) << moesaic_last_error();
+    EXPECT_EQ(none, nullptr);
+  }
+  // No callback at all is right.
+  moesaic_request r = request(tokens, record);
+  r.on_token = nullptr, r.on_text = nullptr, r.on_end = nullptr;
+  EXPECT_EQ(moesaic_submit(model_, &r, nullptr), MOESAIC_OK);
+  EXPECT_EQ(moesaic_run(model_), MOESAIC_OK);
+}
+
 TEST(CApiOptions, FormatsAndTokenizer) {
   moesaic_options options;
   moesaic_options_init(&options, sizeof options);
   options.device = "reference";
+  options.context = 512;
   options.dense = "q8_0";
   options.kv_dtype = "bf16";
   options.moe_path = "w4a8";
@@ -205,6 +317,21 @@ TEST(CApiOptions, FormatsAndTokenizer) {
   refused(&moesaic_options::kv_dtype, "fp9");
   refused(&moesaic_options::moe_path, "w4a4");
   refused(&moesaic_options::tokenizer, "/nowhere/tokenizer.json");
+}
+
+TEST(CApiOptions, Adapters) {
+  moesaic_options options;
+  moesaic_options_init(&options, sizeof options);
+  EXPECT_EQ(options.lora_count, 0U);
+  moesaic_model* model = nullptr;
+  const char* const adapters[] = {"/no/such/adapter", nullptr};
+  options.lora = adapters, options.lora_count = 1;
+  EXPECT_EQ(moesaic_open(kTiny, &options, &model), MOESAIC_NOT_FOUND);
+  EXPECT_NE(std::string(moesaic_last_error()).find("/no/such/adapter"), std::string::npos);
+  options.lora_count = 2;
+  EXPECT_EQ(moesaic_open(kTiny, &options, &model), MOESAIC_INVALID_ARGUMENT);
+  EXPECT_STREQ(moesaic_last_error(), "options.lora: string 1 of 2 is NULL");
+  EXPECT_EQ(model, nullptr);
 }
 
 TEST(CApiStructs, OlderCallersHaveShorterStructs) {

@@ -1,14 +1,19 @@
+// A Model's requests, from any thread, and the steps that work on them.
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <new>
 
 #include "api/answer_stream.h"
 #include "api/model_parts.h"
-#include "api/tokenizer_source.h"
+#include "api/option_words.h"
+#include "api/stepper.h"
 #include "base/error.h"
 #include "base/file_cache.h"
 #include "base/linked_stop.h"
+#include "checkpoint/mapped_file.h"
 #include "grammar/mask_cache.h"
 #include "moesaic/engine.h"
 #include "text/harmony_json.h"
@@ -24,28 +29,52 @@ struct Active {
                 .include_stop = r.sampling.include_stop,
                 .skip_special = r.sampling.skip_special}),
         callbacks(std::move(c)),
-        stop(std::move(cancel)) {}
+        stop(std::move(cancel)),
+        prompt_logprobs(r.sampling.prompt_logprobs) {}
 
   std::shared_ptr<Request> request;
   AnswerStream stream;
   Callbacks callbacks;
-  LinkedStop stop;  // by the caller, or at the end of a stop string
+  LinkedStop stop;  // by the caller, at the end of a stop string, or after a step that threw
+  int prompt_logprobs;
+  int prompt_told = 0;  // tokens of the prompt that on_prompt_token has seen
   int generated = 0;
+  Status failure;  // of a step that threw
 
   void show(const std::vector<TextPiece>& pieces) const {
     if (!callbacks.on_text) return;
     for (const TextPiece& piece : pieces) callbacks.on_text(piece);
   }
+  void tell_prompt_token(TokenLogprobs logprobs) {
+    callbacks.on_prompt_token(
+        {.token = request->tokens[static_cast<size_t>(prompt_told++)], .logprobs = std::move(logprobs)});
+  }
+  void tell_first() {
+    if (prompt_logprobs >= 0 && prompt_told == 0) tell_prompt_token({});
+  }
+  // Of a position of the prompt that another one follows.
+  void see_prompt_row(int position, std::span<const float> logits, bool shows) {
+    if (shows && callbacks.on_logits) callbacks.on_logits(position, logits);
+    if (prompt_logprobs < 0) return;
+    tell_first();
+    tell_prompt_token(
+        logprobs_of(logits, request->tokens[static_cast<size_t>(prompt_told)], prompt_logprobs));
+  }
   void take(const SampledToken& sampled) {
+    tell_first();
     ++generated;
     if (callbacks.on_token) callbacks.on_token(sampled);
     show(stream.push(sampled.token, sampled.is_stop));
     if (stream.stopped()) stop.request_stop();
   }
+  FinishReason reason() const {
+    if (!failure.ok()) return FinishReason::kError;
+    return stream.stopped() ? FinishReason::kStop : request->finish;
+  }
   void end() {
     stream.finish();
-    callbacks.on_end({.finish = stream.stopped() ? FinishReason::kStop : request->finish,
-                      .error = request->error,
+    callbacks.on_end({.finish = reason(),
+                      .error = failure.ok() ? request->error : failure,
                       .prompt_tokens = request->prompt_tokens,
                       .generated_tokens = generated,
                       .cached_tokens = request->reused,
@@ -55,12 +84,29 @@ struct Active {
   }
 };
 
+using ActivePtr = std::shared_ptr<Active>;
+
 // Library code below may throw this; the API does not.
 template <typename Body>
 auto guarded(Body&& body) -> decltype(body()) try {
-  return body();
+  return option_words(body());
 } catch (const std::bad_alloc&) {
   return error(StatusCode::kOutOfMemory, "out of memory");
+}
+
+Status check(const GenerationRequest& r, const Callbacks& callbacks) {
+  if (!callbacks.on_end) return invalid("a request without on_end");
+  if (!r.grammar.empty() && r.grammar.chat() != r.chat)
+    return invalid("the grammar was made for {}",
+                   r.chat ? "plain text, not a chat" : "a chat, not plain text");
+  const int prompt_logprobs = r.sampling.prompt_logprobs;
+  if (prompt_logprobs > kMostLogprobs)
+    return invalid("prompt_logprobs {} is above {}", prompt_logprobs, kMostLogprobs);
+  if (prompt_logprobs >= 0 && !callbacks.on_prompt_token)
+    return invalid("prompt_logprobs without on_prompt_token, which would get them");
+  if (r.prompt_logits && !callbacks.on_logits)
+    return invalid("prompt_logits without on_logits, which would get them");
+  return {};
 }
 
 }  // namespace
@@ -68,51 +114,109 @@ auto guarded(Body&& body) -> decltype(body()) try {
 struct Model::Impl : ModelParts {
   explicit Impl(ModelParts parts) : ModelParts(std::move(parts)) {}
 
+  std::mutex mutex;  // of what stands up to the next blank line
   grammar::MaskCache masks{tokenizer};
-  std::deque<std::shared_ptr<Active>> active;
+  std::deque<ActivePtr> inbox;  // submitted, the engine has not seen them
+
+  std::deque<ActivePtr> active;  // of the thread that steps
+  std::atomic<int> left = 0;     // requests whose on_end has not returned
+  Stepper stepper{[this] { return step(); }, [this] { return left == 0; }};  // last: its thread ends first
 
   Status submit(GenerationRequest r, Callbacks callbacks, std::stop_token cancel);
+  void watch_logits(const ActivePtr& request, bool prompt_logits);
+  void take_inbox();
+  Status engine_step();
+  void end(Active& request);
   Status step();
 };
 
+// The engine's request, which owns the callbacks, is owned by `request`: no cycle.
+void Model::Impl::watch_logits(const ActivePtr& request, bool prompt_logits) {
+  Request& r = *request->request;
+  const std::weak_ptr<Active> weak = request;
+  if (request->callbacks.on_logits)
+    r.on_logits = [weak](int at, std::span<const float> row) { weak.lock()->callbacks.on_logits(at, row); };
+  if (!prompt_logits && request->prompt_logprobs < 0) return;
+  r.reuse_prefix = false;
+  r.on_prompt_logits = [weak, prompt_logits](int at, std::span<const float> row) {
+    weak.lock()->see_prompt_row(at, row, prompt_logits);
+  };
+}
+
 Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_token cancel) {
-  if (!callbacks.on_end) return invalid("a request without on_end");
-  if (!r.grammar.empty() && r.grammar.chat() != r.chat)
-    return invalid("the grammar was made for {}",
-                   r.chat ? "plain text, not a chat" : "a chat, not plain text");
+  RETURN_IF_ERROR(check(r, callbacks));
   if (r.sampling.stop_tokens.empty() || !r.grammar.empty()) {
     const std::vector<int32_t> own = tokenizer.stop_tokens();
     r.sampling.stop_tokens.insert(r.sampling.stop_tokens.end(), own.begin(), own.end());
   }
   auto request = std::make_shared<Active>(tokenizer, r, std::move(callbacks), std::move(cancel));
-  // The engine's request, which owns the callback, is owned by `request`: no cycle.
   const auto on_token = [a = std::weak_ptr(request)](const SampledToken& t) { a.lock()->take(t); };
   ASSIGN_OR_RETURN(request->request,
-                   engine.submit(std::move(r.prompt), r.sampling, on_token, request->stop.token()));
+                   engine.prepare(std::move(r.prompt), r.sampling, on_token, request->stop.token()));
   request->request->reuse_prefix = r.reuse_prefix;
-  if (!r.grammar.empty()) request->request->sampler->follow(masks.async_matcher(r.grammar));
-  active.push_back(std::move(request));
+  watch_logits(request, r.prompt_logits);
+  {
+    const std::lock_guard lock(mutex);
+    if (!r.grammar.empty()) request->request->sampler->follow(masks.async_matcher(r.grammar));
+    inbox.push_back(std::move(request));
+    ++left;
+  }
+  stepper.notify();
   return {};
 }
 
-Status Model::Impl::step() {
-  Status status = engine.step();
-  // on_end may submit: what has ended is taken out before its on_end.
-  std::deque<std::shared_ptr<Active>> ended;
-  std::copy_if(active.begin(), active.end(), std::back_inserter(ended),
-               [](const auto& a) { return a->request->done(); });
-  std::erase_if(active, [](const auto& a) { return a->request->done(); });
-  for (const auto& a : ended) a->end();
-  return status;
+void Model::Impl::take_inbox() {
+  std::deque<ActivePtr> taken;
+  {
+    const std::lock_guard lock(mutex);
+    taken = std::exchange(inbox, {});
+  }
+  for (ActivePtr& a : taken) {
+    engine.add(a->request);
+    active.push_back(std::move(a));
+  }
 }
 
-Status load_weights(const Checkpoint& checkpoint, const KvDemand& cache, Backend& backend,
-                    const LoadProgress& progress) {
-  RETURN_IF_ERROR(plan_memory(cache, checkpoint.config, checkpoint.weights, backend));
-  Status loaded = backend.load(checkpoint.config, checkpoint.weights, progress);
-  // First, since weights that are not there may look damaged in other ways.
-  if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
-  return loaded;
+// After a step that threw nobody knows what was computed: the requests end before the next one.
+Status Model::Impl::engine_step() {
+  const auto fail = [&](const Status& status) {
+    for (const ActivePtr& a : active) {
+      a->failure = status;
+      a->stop.request_stop();
+    }
+  };
+  try {
+    return engine.step();
+  } catch (const std::bad_alloc&) {
+    fail(error(StatusCode::kOutOfMemory, "out of memory"));
+    throw;
+  } catch (...) {
+    fail(error(StatusCode::kInternal, "a step or a callback threw an exception"));
+    throw;
+  }
+}
+
+void Model::Impl::end(Active& request) {
+  struct Gone {
+    std::atomic<int>& left;
+    ~Gone() { --left; }
+  };
+  const Gone gone{left};
+  request.end();
+}
+
+Status Model::Impl::step() {
+  return guarded([&] {
+    take_inbox();
+    Status status = engine_step();
+    // on_end may submit: what has ended is taken out before its on_end.
+    std::deque<ActivePtr> ended;
+    std::copy_if(active.begin(), active.end(), std::back_inserter(ended),
+                 [](const auto& a) { return a->request->done(); });
+    std::erase_if(active, [](const auto& a) { return a->request->done(); });
+    for (const auto& a : ended) end(*a);
+    return status;
+  });
 }
 
 Model make_model(ModelParts parts) { return Model(std::make_unique<Model::Impl>(std::move(parts))); }
@@ -122,41 +226,10 @@ Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 Model::~Model() = default;
 
-Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
-  return guarded([&]() -> Result<Model> {
-    ASSIGN_OR_RETURN(const std::optional<Format> dense, dense_format(o.dense));
-    ASSIGN_OR_RETURN(const KvFormat kv, kv_format(o.kv_dtype));
-    ASSIGN_OR_RETURN(const MoePath experts, moe_path(o.moe_path));
-    if (o.cpu_pin != "auto" && o.cpu_pin != "off")
-      return invalid("cpu_pin '{}'; it is auto or off", o.cpu_pin);
-    ASSIGN_OR_RETURN(auto backend, create_backend(o.device, {.threads = o.threads,
-                                                             .cpu_pin = o.cpu_pin == "auto",
-                                                             .dense = dense,
-                                                             .moe_path = experts,
-                                                             .kv = kv,
-                                                             .max_rows = o.max_rows,
-                                                             .batch_invariant = o.batch_invariant,
-                                                             .tuning_folder = cache_folder(),
-                                                             .cpu_prefetch = o.cpu_prefetch}));
-    ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path));
-    ASSIGN_OR_RETURN(Tokenizer tokenizer,
-                     o.tokenizer.empty() ? tokenizer_of(checkpoint) : tokenizer_file(o.tokenizer));
-    EngineOptions options{.context = o.context,
-                          .max_batch = o.max_batch,
-                          .max_rows = o.max_rows,
-                          .kv_tokens = o.kv_tokens,
-                          .prefix_cache = o.prefix_cache};
-    ASSIGN_OR_RETURN(KvDemand demand, Engine::demand(checkpoint.config, options));
-    if (o.kv_tokens == 0)
-      demand.kv_tokens = fitting_kv_tokens(demand, checkpoint.config, checkpoint.weights, *backend);
-    options.kv_tokens = demand.kv_tokens;
-    RETURN_IF_ERROR(load_weights(checkpoint, demand, *backend));
-    ASSIGN_OR_RETURN(Engine engine, Engine::create(*backend, checkpoint.config, options));
-    return make_model({.config = checkpoint.config,
-                       .backend = std::move(backend),
-                       .tokenizer = std::move(tokenizer),
-                       .engine = std::move(engine)});
-  });
+ModelInfo Model::info() const {
+  ModelInfo info = impl_->info;
+  info.device = impl_->backend->device();
+  return info;
 }
 
 int Model::context() const { return impl_->engine.context(); }
@@ -190,17 +263,71 @@ Status Model::submit(GenerationRequest request, Callbacks callbacks, std::stop_t
   return guarded([&] { return impl_->submit(std::move(request), std::move(callbacks), std::move(cancel)); });
 }
 
-bool Model::idle() const { return impl_->engine.idle(); }
+bool Model::idle() const { return impl_->left == 0; }
 
-Status Model::step() {
-  return guarded([&] { return impl_->step(); });
-}
+Status Model::step() { return impl_->stepper.step(); }
 
 Status Model::run() {
+  if (impl_->stepper.started()) return wait();
   while (!idle()) RETURN_IF_ERROR(step());
   return {};
 }
 
-EngineStats Model::stats() const { return impl_->engine.stats(); }
+Status Model::start() { return impl_->stepper.start(); }
+Status Model::stop() { return impl_->stepper.stop(); }
+Status Model::wait() { return impl_->stepper.wait(); }
+
+Result<int> Model::cached_prefix(std::span<const int32_t> tokens) {
+  int cached = 0;
+  RETURN_IF_ERROR(impl_->stepper.between_steps([&]() -> Status {
+    cached = moesaic::cached_prefix(impl_->engine.kv_state(impl_->fingerprint), tokens);
+    return {};
+  }));
+  return cached;
+}
+
+Result<std::string> Model::save_kv(std::span<const int32_t> tokens) {
+  return guarded([&]() -> Result<std::string> {
+    std::string bytes;
+    RETURN_IF_ERROR(impl_->stepper.between_steps([&]() -> Status {
+      ASSIGN_OR_RETURN(bytes, save_prefix(impl_->engine.kv_state(impl_->fingerprint), tokens));
+      return {};
+    }));
+    return bytes;
+  });
+}
+
+Result<std::vector<int32_t>> Model::load_kv(std::string_view bytes) {
+  return guarded([&]() -> Result<std::vector<int32_t>> {
+    std::vector<int32_t> tokens;
+    RETURN_IF_ERROR(impl_->stepper.between_steps([&]() -> Status {
+      ASSIGN_OR_RETURN(tokens, load_prefix(impl_->engine.kv_state(impl_->fingerprint), bytes));
+      return {};
+    }));
+    return tokens;
+  });
+}
+
+Status Model::save_kv_file(const std::string& path, std::span<const int32_t> tokens) {
+  return guarded([&]() -> Status {
+    ASSIGN_OR_RETURN(const std::string bytes, save_kv(tokens));
+    return write_whole(path, bytes);
+  });
+}
+
+Result<std::vector<int32_t>> Model::load_kv_file(const std::string& path) {
+  return guarded([&]() -> Result<std::vector<int32_t>> {
+    ASSIGN_OR_RETURN(const auto file, MappedFile::open(path));
+    const std::span<const std::byte> bytes = file->bytes();
+    return load_kv({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  });
+}
+
+EngineStats Model::stats() const {
+  EngineStats stats = impl_->engine.stats();
+  const std::lock_guard lock(impl_->mutex);
+  stats.waiting += static_cast<int>(impl_->inbox.size());
+  return stats;
+}
 
 }  // namespace moesaic

@@ -12,6 +12,27 @@
 
 namespace moesaic {
 
+// What a device is made from.
+struct DeviceChoice {
+  std::string device;  // "auto", or as asked for
+  BackendOptions options;
+};
+
+// What the engine is made with: what was asked for, and what was chosen where nothing was.
+struct EnginePlan {
+  EngineOptions options;
+  KvDemand demand;
+  ModelInfo info;
+};
+
+// Chooses context and cache where they are 0, for weights that are not loaded yet. Where "auto" gave a GPU
+// that has too little memory for them, `backend` becomes the CPU's.
+Result<EnginePlan> plan_engine(const Checkpoint& checkpoint, const EngineOptions& wanted,
+                               const DeviceChoice& choice, std::unique_ptr<Backend>& backend);
+
+// The lines that say what was chosen and why: device, memory, context, batch.
+std::vector<std::string> describe(const ModelInfo& info);
+
 // Plans the memory of weights and cache, then loads the weights. A truncated file is reported as truncated,
 // whatever its missing bytes would mean.
 Status load_weights(const Checkpoint& checkpoint, const KvDemand& cache, Backend& backend,
@@ -21,7 +42,9 @@ struct ModelParts {
   ModelConfig config;
   std::unique_ptr<Backend> backend;  // with the weights loaded
   Tokenizer tokenizer;
-  Engine engine;  // of this backend
+  Engine engine;             // of this backend
+  ModelInfo info;            // but for the device's memory
+  uint64_t fingerprint = 0;  // fingerprint.h
 };
 Model make_model(ModelParts parts);
 

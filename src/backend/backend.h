@@ -6,6 +6,8 @@
 // surfaces once, from end_step or from sampled.
 #pragma once
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,6 +21,7 @@
 #include "core/batch.h"
 #include "core/model_config.h"
 #include "core/weights.h"
+#include "moesaic/device.h"
 #include "moesaic/status.h"
 #include "moesaic/types.h"
 
@@ -95,10 +98,16 @@ struct MemoryPart {
 };
 inline constexpr const char *kExpertsPart = "experts", *kProjectionsPart = "attention projections",
                             *kHeadPart = "lm_head", *kEmbeddingPart = "embedding",
-                            *kVectorsPart = "norms, biases, routers", *kCachePart = "KV cache";
+                            *kVectorsPart = "norms, biases, routers", *kAdaptersPart = "LoRA adapters",
+                            *kCachePart = "KV cache";
 
-// load progress: layers done, layers in all.
-using LoadProgress = std::function<void(int done, int total)>;
+// load progress: parts done, parts in all: the tables, then each layer. False: load() ends with kCancelled.
+using LoadProgress = std::function<bool(int done, int total)>;
+// What load() returns at once where it is not ok.
+inline Status report(const LoadProgress& progress, int done, int total) {
+  if (!progress || progress(done, total)) return {};
+  return Status(StatusCode::kCancelled, "loading was cancelled");
+}
 
 class Profiler;  // profiling.h
 class Tuner;     // tuner.h
@@ -108,6 +117,8 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual BackendCaps caps() const = 0;
+  // What it runs on; memory_free as of now. From any thread.
+  virtual DeviceInfo device() const;
   // Lines for people: what the machine has and what of it is used. May be empty.
   virtual std::vector<std::string> describe() const { return {}; }
   // Bytes that one token's K and V take in one layer, scales included.
@@ -126,6 +137,15 @@ class Backend {
   virtual Status load(const ModelConfig& config, const ModelWeights& weights,
                       const LoadProgress& progress) = 0;
   virtual Status alloc_kv(const KvLayout& layout) = 0;
+
+  // One page of one layer's KV cache as bytes, to be kept and put back later, between steps.
+  // kv_page_format(): names layout and types, so that a page is only put back where it means the same; empty:
+  // this backend cannot. kv_page_bytes(): of one page. Once the cache is allocated; a page must exist and a
+  // span have kv_page_bytes().
+  virtual std::string kv_page_format() const { return {}; }
+  virtual size_t kv_page_bytes() const { return 0; }
+  virtual Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes);
+  virtual Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes);
 
   // Whether a batch may have rows to sample. Such a step stays in flight after end_step: the next one may
   // begin, with rows whose tokens this one samples, before sampled() is called. Known once a model is loaded.
@@ -163,9 +183,29 @@ inline std::vector<MemoryPart> Backend::memory(const ModelConfig& config, const 
   return {{kCachePart, kv_bytes(layout, config, *this)}};
 }
 
+// Bytes as DeviceInfo has them.
+inline int64_t device_bytes(double bytes) { return std::isfinite(bytes) ? static_cast<int64_t>(bytes) : -1; }
+// A device whose memory is the host's.
+inline DeviceInfo host_device(const std::string& backend) {
+  return {.name = backend,
+          .backend = backend,
+          .memory_total = device_bytes(total_host_memory()),
+          .memory_free = device_bytes(available_host_memory())};
+}
+inline DeviceInfo Backend::device() const { return host_device(caps().name); }
+
+inline Status Backend::read_kv_page(int, int32_t, std::span<std::byte>) {
+  return Status(StatusCode::kUnsupported, caps().name + ": its KV cache cannot be saved");
+}
+inline Status Backend::write_kv_page(int, int32_t, std::span<const std::byte>) {
+  return Status(StatusCode::kUnsupported, caps().name + ": a KV cache cannot be loaded into it");
+}
+
 // device: "auto", "cpu", "reference", "cuda", "cuda:1". An unknown or absent device is an error that lists
 // the known.
 Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const BackendOptions& options);
+// Why "auto" gives no GPU; empty where it does.
+std::string no_gpu_reason();
 // Names a user may ask for, each with a line on whether this machine has it.
 std::vector<std::string> list_backends();
 

@@ -17,21 +17,24 @@ struct Entry {
   // Empty when this machine can run the backend, else the reason that it cannot.
   std::string (*absent)();
   Result<std::unique_ptr<Backend>> (*create)(const BackendOptions&);
+  std::vector<DeviceInfo> (*devices)();  // none if the backend is absent
 };
 
 std::string never_absent() { return {}; }
+std::vector<DeviceInfo> reference_devices() { return {host_device("reference")}; }
 #if !MOESAIC_CUDA
 std::string cuda_absent() { return "this build has no CUDA backend (nvcc was not found)"; }
 Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions&) {
   return invalid("device cuda: {}; use --device cpu", cuda_absent());
 }
+std::vector<DeviceInfo> cuda_devices() { return {}; }
 #endif
 
 // In the order of preference of "auto".
 constexpr Entry kBackends[] = {
-    {"cuda", cuda_absent, create_cuda_backend},
-    {"cpu", never_absent, create_cpu_backend},
-    {"reference", never_absent, create_reference_backend},
+    {"cuda", cuda_absent, create_cuda_backend, cuda_devices},
+    {"cpu", never_absent, create_cpu_backend, cpu_devices},
+    {"reference", never_absent, create_reference_backend, reference_devices},
 };
 
 }  // namespace
@@ -80,6 +83,20 @@ Result<MoePath> moe_path(std::string_view name) {
   if (name == "auto") return MoePath::kAuto;
   if (name == "w4a8") return MoePath::kW4A8;
   return invalid("MoE path '{}': use auto or w4a8", name);
+}
+
+std::string no_gpu_reason() { return kBackends[0].absent(); }
+
+std::vector<DeviceInfo> list_devices() {
+  std::vector<DeviceInfo> devices;
+  for (const Entry& entry : kBackends) {
+    const std::vector<DeviceInfo> found = entry.devices();
+    devices.insert(devices.end(), found.begin(), found.end());
+    if (found.empty())
+      devices.push_back(
+          {.name = entry.name, .backend = entry.name, .usable = false, .reason = entry.absent()});
+  }
+  return devices;
 }
 
 std::vector<std::string> list_backends() {

@@ -70,8 +70,7 @@ std::vector<Found> blobs_in(const std::string& folder) {
 
 }  // namespace
 
-uint64_t fnv1a(std::string_view bytes) {
-  uint64_t hash = 0xCBF29CE484222325u;
+uint64_t fnv1a(std::string_view bytes, uint64_t hash) {
   for (const char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
   return hash;
 }

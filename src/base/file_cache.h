@@ -11,7 +11,7 @@
 
 namespace moesaic {
 
-uint64_t fnv1a(std::string_view bytes);
+uint64_t fnv1a(std::string_view bytes, uint64_t hash = 0xCBF29CE484222325u);  // hash: of what stands before
 
 // Where this user's caches stand, XDG_CACHE_HOME/moesaic or ~/.cache/moesaic; empty where neither is known.
 std::string cache_folder();

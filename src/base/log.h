@@ -1,15 +1,18 @@
-// Lines for whoever runs the program, on standard error. The level is set once, at start-up.
+// Lines beside the results: to the callback of moesaic/log.h, else, where asked for, to standard error.
 #pragma once
 
 #include <string>
 
+#include "moesaic/log.h"
+
 namespace moesaic {
 
-enum class LogLevel { kQuiet, kDebug };
-
-void set_log_level(LogLevel level);
-// Whether debug() prints: ask before a line that costs something to make.
+// Debug lines go to standard error while there is no callback. Set once, at start-up.
+void set_debug(bool on);
+// Whether debug() says anything: ask before a line that costs something to make.
 bool debug_enabled();
 void debug(const std::string& line);
+// To the callback, if there is one.
+void log(LogLevel level, const std::string& line);
 
 }  // namespace moesaic

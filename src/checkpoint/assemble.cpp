@@ -1,8 +1,10 @@
 #include "checkpoint/assemble.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
+#include "checkpoint/expert_formats.h"
 
 namespace moesaic {
 namespace {
@@ -15,12 +17,17 @@ std::string shape_text(const Shape& shape) {
   return text + "]";
 }
 
+// Tensors of experts that are to be converted, and to what.
+using Conversions = std::map<std::string, Format>;
+
 // Looks tensors up, checks what they are, and keeps the first error, so that the callers read as a list of
 // names.
 class Finder {
  public:
   explicit Finder(const TensorMap& map) : map_(map) {}
   const Status& status() const { return status_; }
+  const Conversions& conversions() const { return conversions_; }
+  void will_convert(const std::string& name, Format to) { conversions_.emplace(name, to); }
 
   const RawTensor* get(const std::string& name, const Shape& shape) {
     const RawTensor* t = map_.find(name);
@@ -86,6 +93,7 @@ class Finder {
 
   const TensorMap& map_;
   Status status_;
+  Conversions conversions_;
 };
 
 // Every second row: gate (first = 0) or up (first = 1) of an interleaved tensor.
@@ -140,18 +148,25 @@ ExpertsView transposed_experts(Finder& f, const std::string& name, int64_t count
   return {.first = first, .count = count, .data_stride = rows * cols * element};
 }
 
-ExpertsView gguf_experts(Finder& f, const std::string& name, int64_t count, int64_t rows, int64_t cols) {
-  const RawTensor* t = f.get(name, {count, rows, cols});
-  if (t == nullptr) return {};
-  const auto format = Finder::format_of(t->dtype);
-  if (!format) {
+// The format that experts are held in; nothing, and an error, where there is none.
+std::optional<Format> held_format(Finder& f, const std::string& name, const Shape& shape) {
+  const RawTensor* t = f.get(name, shape);
+  if (t == nullptr) return std::nullopt;
+  const std::optional<Format> format = expert_format(t->dtype);
+  if (!format)
     f.set(error(StatusCode::kUnsupported, "{}: tensor '{}' has type {}, which experts cannot have",
                 t->file->path(), name, t->dtype));
-    return {};
-  }
-  return {.first = dense_view(*format, rows, cols, t->data.data()),
-          .count = count,
-          .data_stride = rows * row_bytes(*format, cols)};
+  return format;
+}
+
+// Experts in `held`; where the file has another format the views are of what conversion will make.
+ExpertsView gguf_experts(Finder& f, const std::string& name, const Shape& shape, std::optional<Format> held) {
+  const RawTensor* t = f.get(name, shape);
+  if (t == nullptr || !held) return {};
+  if (Finder::format_of(t->dtype) != held) f.will_convert(name, *held);
+  return {.first = dense_view(*held, shape[1], shape[2], t->data.data()),
+          .count = shape[0],
+          .data_stride = shape[1] * row_bytes(*held, shape[2])};
 }
 
 LayerWeights hf_layer(Finder& f, const ModelConfig& c, int i) {
@@ -202,6 +217,13 @@ MatrixView part(const MatrixView& m, int64_t first, int64_t n) {
   return p;
 }
 
+// Q, K and V in one tensor, as OpenAI's `original` files and Ollama's made from them have it.
+void split_qkv(const MatrixView& qkv, const MatrixView& bias, const ModelConfig& c, LayerWeights& w) {
+  const int64_t q = c.q_size(), kv = c.kv_size();
+  w.q = slice_rows(qkv, 0, q), w.k = slice_rows(qkv, q, kv), w.v = slice_rows(qkv, q + kv, kv);
+  w.q_bias = part(bias, 0, q), w.k_bias = part(bias, q, kv), w.v_bias = part(bias, q + kv, kv);
+}
+
 LayerWeights original_layer(Finder& f, const ModelConfig& c, int i) {
   const std::string p = fmt::format("block.{}.", i), a = p + "attn.", m = p + "mlp.";
   const int64_t q = c.q_size(), kv = c.kv_size();
@@ -221,35 +243,71 @@ LayerWeights original_layer(Finder& f, const ModelConfig& c, int i) {
   const MatrixView bias = f.table(m + "mlp1_bias", c.experts, 2 * c.intermediate);
   w.down_bias = f.table(m + "mlp2_bias", c.experts, c.hidden);
   if (!f.status().ok()) return w;
-  w.q = slice_rows(qkv, 0, q), w.k = slice_rows(qkv, q, kv), w.v = slice_rows(qkv, q + kv, kv);
-  w.q_bias = part(qkv_bias, 0, q), w.k_bias = part(qkv_bias, q, kv), w.v_bias = part(qkv_bias, q + kv, kv);
+  split_qkv(qkv, qkv_bias, c, w);
   w.gate = interleaved(gate_up, 0), w.up = interleaved(gate_up, 1);
   w.gate_bias = interleaved_bias(bias, 0), w.up_bias = interleaved_bias(bias, 1);
   return w;
 }
 
+void gguf_attention(Finder& f, const ModelConfig& c, const std::string& p, LayerWeights& w) {
+  const int64_t q = c.q_size(), kv = c.kv_size();
+  w.attn_norm = f.vector(p + "attn_norm.weight", c.hidden);
+  if (f.has(p + "attn_qkv.weight")) {
+    const MatrixView qkv = f.matrix(p + "attn_qkv.weight", q + 2 * kv, c.hidden),
+                     bias = f.vector(p + "attn_qkv.bias", q + 2 * kv);
+    if (f.status().ok()) split_qkv(qkv, bias, c, w);
+  } else {
+    w.q = f.matrix(p + "attn_q.weight", q, c.hidden), w.q_bias = f.vector(p + "attn_q.bias", q);
+    w.k = f.matrix(p + "attn_k.weight", kv, c.hidden), w.k_bias = f.vector(p + "attn_k.bias", kv);
+    w.v = f.matrix(p + "attn_v.weight", kv, c.hidden), w.v_bias = f.vector(p + "attn_v.bias", kv);
+  }
+  const std::string out = p + (f.has(p + "attn_out.weight") ? "attn_out" : "attn_output");
+  w.o = f.matrix(out + ".weight", c.hidden, q), w.o_bias = f.vector(out + ".bias", c.hidden);
+  w.sinks = f.vector(p + (f.has(p + "attn_sinks") ? "attn_sinks" : "attn_sinks.weight"), c.heads);
+}
+
+// Ollama's first files have gate and up in one tensor, their rows interleaved as Hugging Face has them.
+void gguf_gate_up(Finder& f, const ModelConfig& c, const std::string& p, LayerWeights& w) {
+  const std::string both = p + "ffn_gate_up_exps", gate = p + "ffn_gate_exps", up = p + "ffn_up_exps";
+  if (f.has(both + ".weight")) {
+    const Shape shape = {c.experts, 2 * c.intermediate, c.hidden};
+    const ExpertsView e = gguf_experts(f, both + ".weight", shape, held_format(f, both + ".weight", shape));
+    const MatrixView bias = f.table(both + ".bias", c.experts, 2 * c.intermediate);
+    if (!f.status().ok()) return;
+    w.gate = interleaved(e, 0), w.up = interleaved(e, 1);
+    w.gate_bias = interleaved_bias(bias, 0), w.up_bias = interleaved_bias(bias, 1);
+    return;
+  }
+  const Shape shape = {c.experts, c.intermediate, c.hidden};
+  const auto g = held_format(f, gate + ".weight", shape), u = held_format(f, up + ".weight", shape);
+  const std::optional<Format> held = g && u ? common_format(*g, *u) : std::nullopt;
+  if (g && u && !held)
+    f.set(error(StatusCode::kUnsupported,
+                "tensor '{}.weight' is {} and '{}.weight' is {}: they must be of one kind", gate,
+                format_name(*g), up, format_name(*u)));
+  w.gate = gguf_experts(f, gate + ".weight", shape, held);
+  w.up = gguf_experts(f, up + ".weight", shape, held);
+  w.gate_bias = f.table(gate + ".bias", c.experts, c.intermediate);
+  w.up_bias = f.table(up + ".bias", c.experts, c.intermediate);
+}
+
+void gguf_experts_of(Finder& f, const ModelConfig& c, const std::string& p, LayerWeights& w) {
+  const std::string down = p + "ffn_down_exps.weight";
+  const Shape shape = {c.experts, c.hidden, c.intermediate};
+  gguf_gate_up(f, c, p, w);
+  w.down = gguf_experts(f, down, shape, held_format(f, down, shape));
+  w.down_bias = f.table(p + "ffn_down_exps.bias", c.experts, c.hidden);
+}
+
 LayerWeights gguf_layer(Finder& f, const ModelConfig& c, int i) {
   const std::string p = fmt::format("blk.{}.", i);
   LayerWeights w;
-  w.attn_norm = f.vector(p + "attn_norm.weight", c.hidden);
-  w.q = f.matrix(p + "attn_q.weight", c.q_size(), c.hidden),
-  w.q_bias = f.vector(p + "attn_q.bias", c.q_size());
-  w.k = f.matrix(p + "attn_k.weight", c.kv_size(), c.hidden),
-  w.k_bias = f.vector(p + "attn_k.bias", c.kv_size());
-  w.v = f.matrix(p + "attn_v.weight", c.kv_size(), c.hidden),
-  w.v_bias = f.vector(p + "attn_v.bias", c.kv_size());
-  w.o = f.matrix(p + "attn_output.weight", c.hidden, c.q_size()),
-  w.o_bias = f.vector(p + "attn_output.bias", c.hidden);
-  w.sinks = f.vector(p + "attn_sinks.weight", c.heads);
-  w.mlp_norm = f.vector(p + "post_attention_norm.weight", c.hidden);
+  gguf_attention(f, c, p, w);
+  w.mlp_norm = f.vector(p + (f.has(p + "ffn_norm.weight") ? "ffn_norm.weight" : "post_attention_norm.weight"),
+                        c.hidden);
   w.router = f.matrix(p + "ffn_gate_inp.weight", c.experts, c.hidden),
   w.router_bias = f.vector(p + "ffn_gate_inp.bias", c.experts);
-  w.gate = gguf_experts(f, p + "ffn_gate_exps.weight", c.experts, c.intermediate, c.hidden);
-  w.up = gguf_experts(f, p + "ffn_up_exps.weight", c.experts, c.intermediate, c.hidden);
-  w.down = gguf_experts(f, p + "ffn_down_exps.weight", c.experts, c.hidden, c.intermediate);
-  w.gate_bias = f.table(p + "ffn_gate_exps.bias", c.experts, c.intermediate);
-  w.up_bias = f.table(p + "ffn_up_exps.bias", c.experts, c.intermediate);
-  w.down_bias = f.table(p + "ffn_down_exps.bias", c.experts, c.hidden);
+  gguf_experts_of(f, c, p, w);
   return w;
 }
 
@@ -273,8 +331,57 @@ void visit_layer(const TensorMap& map, const std::string& layer_prefix, int laye
   }
 }
 
-Result<ModelWeights> assemble(std::shared_ptr<const TensorMap> map, const ModelConfig& c,
-                              const Names& names) {
+// A layer's experts, converted: the layer's tensors with these replaced.
+Result<ConvertedExperts> convert_layer(const TensorMap& map, const ModelConfig& c, int layer,
+                                       const Conversions& conversions, ThreadPool& pool) {
+  auto converted = std::make_shared<TensorMap>();
+  const std::string prefix = fmt::format("blk.{}.", layer);
+  for (auto it = map.tensors.lower_bound(prefix); it != map.tensors.end() && it->first.starts_with(prefix);
+       ++it) {
+    RawTensor& t = converted->tensors.emplace(it->first, it->second).first->second;
+    const auto to = conversions.find(it->first);
+    if (to == conversions.end()) continue;
+    ASSIGN_OR_RETURN(Buffer buffer, convert_blocks(t, to->second, pool));
+    t.file->drop(t.data);
+    t.data = {buffer.as<>(), buffer.bytes()}, t.dtype = format_name(to->second), t.in_memory = true;
+    converted->buffers.push_back(std::make_shared<const Buffer>(std::move(buffer)));
+  }
+  Finder f(*converted);
+  LayerWeights w;
+  gguf_experts_of(f, c, prefix, w);
+  RETURN_IF_ERROR(f.status());
+  return ConvertedExperts{w.gate, w.up, w.down, std::move(converted)};
+}
+
+// By the formats from and to.
+std::vector<std::string> conversion_lines(const TensorMap& map, const Conversions& conversions) {
+  struct Sum {
+    int count = 0;
+    double stored = 0, held = 0;
+    const RawTensor* first = nullptr;
+  };
+  std::map<std::pair<std::string, Format>, Sum> sums;
+  for (const auto& [name, to] : conversions) {
+    const RawTensor& t = map.tensors.at(name);
+    Sum& sum = sums[{t.dtype, to}];
+    sum.count += 1, sum.stored += static_cast<double>(t.data.size());
+    sum.held +=
+        static_cast<double>(element_count(t.shape).value_or(0)) * static_cast<double>(row_bytes(to, 32)) / 32;
+    if (sum.first == nullptr) sum.first = &t;
+  }
+  std::vector<std::string> lines;
+  for (const auto& [formats, sum] : sums) {
+    const double error = conversion_error(*sum.first, formats.second);
+    lines.push_back(fmt::format("experts: {} becomes {} ({}): {} tensors, {:.2f} GB become {:.2f} GB",
+                                formats.first, format_name(formats.second),
+                                error == 0 ? "exact" : fmt::format("rounded, relative error {:.2g}", error),
+                                sum.count, sum.stored / 1e9, sum.held / 1e9));
+  }
+  return lines;
+}
+
+Result<ModelWeights> assemble(std::shared_ptr<const TensorMap> map, const ModelConfig& c, const Names& names,
+                              std::vector<std::string>* conversions = nullptr) {
   RETURN_IF_ERROR(validate(c));
   Finder f(*map);
   ModelWeights w;
@@ -292,6 +399,14 @@ Result<ModelWeights> assemble(std::shared_ptr<const TensorMap> map, const ModelC
   w.prefetch = [map, prefix = std::string(names.layer)](int layer) {
     visit_layer(*map, prefix, layer, [](const RawTensor& t) { t.file->prefetch(t.data); });
   };
+  if (!f.conversions().empty()) {
+    w.convert_experts = [map, c, plan = f.conversions(),
+                         pool = std::shared_ptr<ThreadPool>()](int layer) mutable {
+      if (!pool) pool = std::make_shared<ThreadPool>(0);
+      return convert_layer(*map, c, layer, plan, *pool);
+    };
+    if (conversions != nullptr) *conversions = conversion_lines(*map, f.conversions());
+  }
   w.intact = [map]() -> Status {
     for (const auto& file : map->files) RETURN_IF_ERROR(file->intact());
     return {};
@@ -309,8 +424,9 @@ Result<ModelWeights> assemble_hf(std::shared_ptr<const TensorMap> t, const Model
 Result<ModelWeights> assemble_original(std::shared_ptr<const TensorMap> t, const ModelConfig& c) {
   return assemble(std::move(t), c, kOriginal);
 }
-Result<ModelWeights> assemble_gguf(std::shared_ptr<const TensorMap> t, const ModelConfig& c) {
-  return assemble(std::move(t), c, kGguf);
+Result<ModelWeights> assemble_gguf(std::shared_ptr<const TensorMap> t, const ModelConfig& c,
+                                   std::vector<std::string>* conversions) {
+  return assemble(std::move(t), c, kGguf, conversions);
 }
 
 }  // namespace moesaic

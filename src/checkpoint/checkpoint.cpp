@@ -1,5 +1,6 @@
 #include "checkpoint/checkpoint.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -17,18 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Result<Json> read_json_file(const fs::path& path) {
-  ASSIGN_OR_RETURN(const auto file, MappedFile::open(path.string()));
-  constexpr size_t kMaxJson = 256 << 20;
-  if (file->bytes().size() > kMaxJson)
-    return invalid("{}: larger than {} MB, not a JSON file of a model", path.string(), kMaxJson >> 20);
-  return parse_json({reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()},
-                    path.string());
-}
-
 // The files named by an index, each of which must be a plain name in the same folder.
 Result<std::set<std::string>> indexed_files(const fs::path& index) {
-  ASSIGN_OR_RETURN(const Json json, read_json_file(index));
+  ASSIGN_OR_RETURN(const Json json, read_json_file(index.string()));
   const auto it = json.is_object() ? json.find("weight_map") : json.end();
   if (!json.is_object() || it == json.end() || !it->is_object())
     return invalid("{}: it has no weight_map", index.string());
@@ -72,7 +64,7 @@ Result<Checkpoint> open_folder(const fs::path& folder) {
     return error(StatusCode::kNotFound,
                  "{}: no config.json; a model folder holds config.json and .safetensors files",
                  folder.string());
-  ASSIGN_OR_RETURN(const Json json, read_json_file(folder / "config.json"));
+  ASSIGN_OR_RETURN(const Json json, read_json_file((folder / "config.json").string()));
   ASSIGN_OR_RETURN(const std::set<std::string> names, weight_files(folder));
   auto tensors = std::make_shared<TensorMap>();
   for (const std::string& name : names) {
@@ -140,7 +132,8 @@ Result<Checkpoint> open_gguf(const std::string& path) {
   auto tensors = std::make_shared<TensorMap>(std::move(file.tensors));
   checkpoint.tensors = tensors->list();
   RETURN_IF_ERROR(widen(*tensors));
-  ASSIGN_OR_RETURN(checkpoint.weights, assemble_gguf(tensors, checkpoint.config));
+  ASSIGN_OR_RETURN(checkpoint.weights, assemble_gguf(tensors, checkpoint.config, &checkpoint.conversions));
+  std::ranges::move(widened_formats(checkpoint.tensors), std::back_inserter(checkpoint.conversions));
   return checkpoint;
 }
 

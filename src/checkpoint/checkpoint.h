@@ -35,6 +35,8 @@ struct Checkpoint {
   std::vector<TensorInfo> tensors;
   TokenizerSource tokenizer;
   std::string kind;  // "safetensors", "original", "gguf" or "dummy"
+  // What is not kept as it is stored, by format, for people: "Q5_0 becomes Q8_0 (exact): 96 tensors, ...".
+  std::vector<std::string> conversions = {};
 };
 
 // path: what find_model() takes (a folder, a GGUF file or its first part, owner/name of a model in the

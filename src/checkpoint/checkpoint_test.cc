@@ -528,7 +528,7 @@ TEST_F(CheckpointTest, HostileGgufIsExplained) {
       {Gguf().header(0, 1).text("general.alignment").u32(4).u32(24).bytes + room, "power of two"},
       {Gguf().header(1, 0).bytes + tensor(uint64_t{1} << 61, 0, 0) + room, "impossible shape"},
       {Gguf().header(1, 0).bytes + tensor(4, 10, 0) + room, "type 10 Q2_K is not supported"},
-      {Gguf().header(1, 0).bytes + tensor(4, 40, 0) + room, "type 40 NVFP4 is not supported"},
+      {Gguf().header(1, 0).bytes + tensor(4, 41, 0) + room, "type 41 Q1_0 is not supported"},
       {Gguf().header(1, 0).bytes + tensor(4, 4000, 0) + room, "type 4000 (unknown) is not supported"},
       {Gguf().header(1, 0).bytes + tensor(4, 0, uint64_t{1} << 40) + room, "outside the file"},
       {Gguf().header(1, 0).bytes + tensor(1, 0, 7) + room, "not aligned"},

@@ -201,10 +201,12 @@ class GgufFields {
 Result<ModelConfig> config_from_gguf(const GgufFile& file, const std::string& name) {
   GgufFields f(file, name);
   const std::string architecture = f.text("general.architecture");
-  if (architecture != "gpt-oss")
+  // Ollama's own converter spells it without the hyphen, and names no scaling of RoPE: it is always YaRN.
+  const bool ollama = architecture == "gptoss";
+  if (architecture != "gpt-oss" && !ollama)
     return error(StatusCode::kUnsupported, "{}: architecture is '{}', expected gpt-oss", name,
                  architecture.substr(0, 40));
-  const std::string p = "gpt-oss.";
+  const std::string p = architecture + ".";
   ModelConfig c{.name = f.text("general.name")};
   c.layers = f.integer(p + "block_count"), c.hidden = f.integer(p + "embedding_length");
   c.intermediate = f.integer(p + "expert_feed_forward_length", f.integer(p + "feed_forward_length", 0));
@@ -214,7 +216,8 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file, const std::string& na
   c.window = f.integer(p + "attention.sliding_window"), c.max_context = f.integer(p + "context_length");
   c.rms_eps = f.number(p + "attention.layer_norm_rms_epsilon", 1e-5);
   c.rope.theta = f.number(p + "rope.freq_base", 150000.0);
-  c.rope.factor = f.text(p + "rope.scaling.type") == "yarn" ? f.number(p + "rope.scaling.factor", 32.0) : 1.0;
+  const bool yarn = f.text(p + "rope.scaling.type") == "yarn" || ollama;
+  c.rope.factor = yarn ? f.number(p + "rope.scaling.factor", 32.0) : 1.0;
   c.rope.original_context = f.integer(p + "rope.scaling.original_context_length", 4096);
   c.rope.beta_fast = f.number(p + "rope.scaling.yarn_beta_fast", 32.0);
   c.rope.beta_slow = f.number(p + "rope.scaling.yarn_beta_slow", 1.0);

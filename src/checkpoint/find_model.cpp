@@ -8,6 +8,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "checkpoint/json.h"
 
 namespace moesaic {
 
@@ -83,7 +84,7 @@ std::vector<std::string> gguf_models(const fs::path& folder) {
 Result<std::string> in_folder(const fs::path& folder);
 
 // refs/main holds the name of the current snapshot. Without it the only one there is.
-Result<std::string> in_snapshots(const fs::path& folder) {
+Result<fs::path> current_snapshot(const fs::path& folder) {
   std::string current;
   std::ifstream(folder / "refs" / "main") >> current;
   const std::vector<std::string> all = names_in(folder / "snapshots");
@@ -94,7 +95,11 @@ Result<std::string> in_snapshots(const fs::path& folder) {
   if (std::ranges::find(all, current) == all.end())
     return error(StatusCode::kNotFound, "{}: no complete snapshot; download it again: {}", folder.string(),
                  download(repository));
-  return in_folder(folder / "snapshots" / current);
+  return folder / "snapshots" / current;
+}
+Result<std::string> in_snapshots(const fs::path& folder) {
+  ASSIGN_OR_RETURN(const fs::path snapshot, current_snapshot(folder));
+  return in_folder(snapshot);
 }
 
 Result<std::string> in_hub(const fs::path& folder, const std::vector<std::string>& names) {
@@ -110,6 +115,18 @@ Result<std::string> in_hub(const fs::path& folder, const std::vector<std::string
   return invalid("{}: several models; name one of them: {}", folder.string(), listed(models));
 }
 
+// What to say of a folder with nothing but an adapter.
+Status only_adapter(const fs::path& folder) {
+  const auto config = read_json_file((folder / kAdapterConfig).string());
+  const auto base =
+      config.ok() && config->is_object() ? config->find("base_model_name_or_path") : Json::const_iterator();
+  const bool named = config.ok() && config->is_object() && base != config->end() && base->is_string() &&
+                     !base->get<std::string>().empty();
+  const std::string model = named ? base->get<std::string>().substr(0, 120) : "BASE-MODEL";
+  return invalid("{}: a LoRA adapter{}, not a model; run: -m {} --lora {}", folder.string(),
+                 named ? " for " + model : "", model, folder.string());
+}
+
 Result<std::string> in_folder(const fs::path& folder) {
   if (is_there(folder / "config.json")) return folder.string();
   const std::vector<std::string> models = gguf_models(folder);
@@ -121,6 +138,7 @@ Result<std::string> in_folder(const fs::path& folder) {
   if (std::ranges::any_of(names, [](const std::string& n) { return n.starts_with(kHubPrefix); }))
     return in_hub(folder, names);
   if (is_folder(folder / "hub")) return in_folder(folder / "hub");
+  if (is_there(folder / kAdapterConfig)) return only_adapter(folder);
   return error(
       StatusCode::kNotFound,
       "{}: no config.json and no .gguf file; a model folder holds config.json and .safetensors files",
@@ -150,6 +168,20 @@ Result<std::string> find_model(const std::string& name, const std::string& hub) 
   if (!hub.empty() && is_folder(folder)) return in_snapshots(folder);
   return error(StatusCode::kNotFound, "{}: no such folder, and not in the Hugging Face cache{}; get it: {}",
                name, hub.empty() ? "" : " (" + hub + ")", download(name));
+}
+
+Result<std::string> find_adapter(const std::string& name, const std::string& hub) {
+  fs::path folder = name;
+  if (!is_there(folder) && is_repository(name) && !hub.empty() &&
+      is_folder(fs::path(hub) / hub_folder(name))) {
+    ASSIGN_OR_RETURN(folder, current_snapshot(fs::path(hub) / hub_folder(name)));
+  }
+  if (!is_there(folder))
+    return error(StatusCode::kNotFound, "{}: no such adapter{}", name,
+                 is_repository(name) ? "; get it: " + download(name) : " folder");
+  if (is_there(folder / kAdapterConfig)) return folder.string();
+  return error(StatusCode::kNotFound, "{}: no {}; a LoRA adapter is a folder that peft has saved", name,
+               kAdapterConfig);
 }
 
 std::vector<std::string> gguf_parts(const std::string& path) {

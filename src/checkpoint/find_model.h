@@ -21,8 +21,14 @@ std::string hub_cache();
 //   a folder with one GGUF model, of one part or several: its first part
 //   a model's folder of the Hugging Face cache (refs, snapshots): its current snapshot
 //   the cache itself, with one gpt-oss model: that one
-// Anything else is an error of one line that says what is there, or the command that gets the model.
+// Anything else is an error of one line that says what is there, or the command that gets the model; of a
+// folder with nothing but a LoRA adapter, which model that is for.
 Result<std::string> find_model(const std::string& name, const std::string& hub);
+
+// peft's name of an adapter's config, which marks the folder of one.
+inline constexpr const char* kAdapterConfig = "adapter_config.json";
+// The folder of a LoRA adapter: name is that folder, or owner/name of one that was downloaded into `hub`.
+Result<std::string> find_adapter(const std::string& name, const std::string& hub);
 
 // The parts of a split GGUF model, by the name of any of them: "a-00002-of-00003.gguf" gives three names.
 // Another name: itself.

@@ -38,7 +38,10 @@ inline void touch(const MatrixView& m) {
 inline void touch(const ExpertsView& e) { touch(e.at(0)), touch(e.at(e.count - 1)); }
 inline void touch(const ModelWeights& w) {
   touch(w.embed), touch(w.final_norm), touch(w.head);
-  for (const LayerWeights& l : w.layers) {
+  for (size_t i = 0; i < w.layers.size(); ++i) {
+    const auto layer = layer_of(w, static_cast<int>(i));
+    MOESAIC_CHECK(layer.ok());
+    const LayerWeights& l = layer->weights;
     for (const MatrixView* m :
          {&l.attn_norm, &l.q, &l.k, &l.v, &l.q_bias, &l.k_bias, &l.v_bias, &l.o, &l.o_bias, &l.sinks,
           &l.mlp_norm, &l.router, &l.router_bias, &l.gate_bias, &l.up_bias, &l.down_bias})

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "checkpoint/expert_formats.h"
 #include "checkpoint/ggml_blocks.h"
 
 namespace moesaic {
@@ -37,13 +38,16 @@ constexpr const char* kTypeNames[] = {
     "F32",   "F16",    "Q4_0",  "Q4_1", "",     "",        "Q5_0",   "Q5_1",    "Q8_0",  "Q8_1",   "Q2_K",
     "Q3_K",  "Q4_K",   "Q5_K",  "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S",
     "IQ2_S", "IQ4_XS", "I8",    "I16",  "I32",  "I64",     "F64",    "IQ1_M",   "BF16",  "",       "",
-    "",      "TQ1_0",  "TQ2_0", "",     "",     "",        "MXFP4",  "NVFP4"};
+    "",      "TQ1_0",  "TQ2_0", "",     "",     "",        "MXFP4",  "NVFP4",   "Q1_0"};
 
 std::optional<TensorType> tensor_type(uint32_t id) {
   for (const TensorType& t : kTensorTypes) {
     if (t.id == id) return t;
   }
   for (const GgmlBlocks& t : ggml_blocks()) {
+    if (t.id == id) return TensorType{t.id, t.name, t.block, t.bytes};
+  }
+  for (const ExpertType& t : expert_types()) {
     if (t.id == id) return TensorType{t.id, t.name, t.block, t.bytes};
   }
   return std::nullopt;
@@ -163,7 +167,7 @@ Result<TensorHeader> read_tensor_header(Cursor& in, const std::string& path) {
     return error(
         StatusCode::kUnsupported,
         "{}: type {} {} is not supported; use a file in MXFP4, Q8_0, BF16, F16, F32, Q4_0, Q4_1, Q5_0, Q5_1, "
-        "IQ4_NL, Q4_K, Q5_K or Q6_K",
+        "IQ4_NL, Q4_K, Q5_K, Q6_K or NVFP4",
         where, type, name);
   }
   const auto count = element_count(header.tensor.shape);

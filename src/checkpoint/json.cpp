@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "checkpoint/mapped_file.h"
 
 namespace moesaic {
 namespace {
@@ -61,6 +62,14 @@ Result<Json> parse_json(std::string_view text, const std::string& name) {
   if (!watch.duplicate().empty())
     return invalid("{}: the key '{}' stands twice", name, watch.duplicate().substr(0, 80));
   return json;
+}
+
+Result<Json> read_json_file(const std::string& path) {
+  ASSIGN_OR_RETURN(const auto file, MappedFile::open(path));
+  constexpr size_t kMaxJson = 256 << 20;
+  if (file->bytes().size() > kMaxJson)
+    return invalid("{}: larger than {} MB, not a JSON file of a model", path, kMaxJson >> 20);
+  return parse_json({reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()}, path);
 }
 
 }  // namespace moesaic

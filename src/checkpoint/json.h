@@ -13,5 +13,7 @@ using Json = nlohmann::json;
 
 // Refuses nesting deeper than 32, duplicate keys and anything that is not JSON. name stands in the message.
 Result<Json> parse_json(std::string_view text, const std::string& name);
+// The same of a file, of at most 256 MB.
+Result<Json> read_json_file(const std::string& path);
 
 }  // namespace moesaic

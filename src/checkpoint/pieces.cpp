@@ -40,6 +40,13 @@ Status write_rows(OutputFile& file, int64_t rows, const std::function<void(int64
   return {};
 }
 
+Status check_source(const Checkpoint& source) {
+  if (!source.weights.convert_experts) return {};
+  return error(StatusCode::kUnsupported,
+               "convert does not write what is converted at load ({}); use the original weights",
+               source.conversions.empty() ? "experts" : source.conversions.front());
+}
+
 const char* dtype_name(Format format) {
   return format == Format::kF32    ? "F32"
          : format == Format::kF16  ? "F16"

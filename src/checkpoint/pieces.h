@@ -33,6 +33,10 @@ void encode_row(const MatrixView& m, int64_t r, Format format, std::vector<float
 void mxfp4_row(const MatrixView& m, int64_t r, std::vector<float>& values, std::vector<uint8_t>& codes,
                std::vector<uint8_t>& scales);
 
+// An error for a model whose experts are converted as they are loaded: what would be written is not what the
+// file has.
+Status check_source(const Checkpoint& source);
+
 const char* dtype_name(Format format);
 Piece matrix_piece(std::string name, const MatrixView& m, std::vector<int64_t> shape, Format format);
 

@@ -16,7 +16,8 @@
 namespace moesaic {
 
 struct RawTensor {
-  std::string dtype;           // "F32", "F16", "BF16", "U8", "Q8_0", "MXFP4", or one of ggml_blocks.h
+  std::string dtype;           // "F32", "F16", "BF16", "U8", "Q8_0", "MXFP4", or one of ggml_blocks.h or
+                               // expert_formats.h
   std::vector<int64_t> shape;  // outermost first
   std::span<const std::byte> data;
   const MappedFile* file = nullptr;

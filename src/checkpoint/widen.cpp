@@ -37,12 +37,7 @@ Status widen(TensorMap& tensors) {
   for (auto& [name, tensor] : tensors.tensors) {
     const GgmlBlocks* from = find_ggml_blocks(tensor.dtype);
     if (from == nullptr) continue;
-    if (tensor.shape.size() > 2)
-      return error(StatusCode::kUnsupported,
-                   "{}: tensor '{}': experts in {} are not supported; use a file whose experts are MXFP4, "
-                   "BF16, F16 or "
-                   "Q8_0",
-                   tensor.file->path(), name.substr(0, 120), from->name);
+    if (tensor.shape.size() > 2) continue;  // experts: expert_formats.h
     if (!pool) pool = std::make_unique<ThreadPool>(0);
     RETURN_IF_ERROR(widen(tensor, *from, *pool, tensors));
   }
@@ -55,7 +50,7 @@ std::vector<std::string> widened_formats(const std::vector<TensorInfo>& tensors)
     int count = 0;
     double stored = 0, held = 0;
     for (const TensorInfo& t : tensors) {
-      if (t.dtype != from.name) continue;
+      if (t.dtype != from.name || t.shape.size() > 2) continue;
       ++count, stored += static_cast<double>(t.bytes), held += static_cast<double>(q8_bytes(t.shape));
     }
     if (count > 0)

@@ -5,8 +5,8 @@
 
 namespace moesaic {
 
-// Replaces every tensor of a format of ggml_blocks.h by its values in Q8_0, in memory. Experts in such a
-// format are an error: they would take twice the memory that their file was made for.
+// Replaces every matrix of a format of ggml_blocks.h by its values in Q8_0, in memory. Experts, which are
+// most of a model, are left as they are: expert_formats.h.
 Status widen(TensorMap& tensors);
 
 // What widen() does, by format, for people: "Q5_0 becomes Q8_0 (exact): 96 tensors, 0.57 GB become 0.88 GB".

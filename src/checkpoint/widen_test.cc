@@ -159,11 +159,38 @@ TEST_F(WidenedModel, DenseTensorsBecomeQ8_0) {
   }
 }
 
-TEST_F(WidenedModel, ExpertsInSuchAFormatAreAnError) {
+TEST_F(WidenedModel, ExpertsInSuchAFormatAreConvertedAtLoad) {
   write(goldens()[1], true);
   const auto model = open_checkpoint(path("m.gguf"));
-  ASSERT_FALSE(model.ok());
-  EXPECT_NE(model.status().message().find("experts in Q4_1"), std::string::npos) << model.status().message();
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  ASSERT_TRUE(model->weights.convert_experts);
+  EXPECT_EQ(model->weights.layers[0].gate.first.format, Format::kMxfp4Gguf);
+  ASSERT_EQ(model->conversions.size(), 2u);
+  EXPECT_TRUE(model->conversions[0].starts_with("experts: Q4_1 becomes MXFP4 (rounded, relative error 0."))
+      << model->conversions[0];
+  const auto layer = layer_of(model->weights, 0);
+  ASSERT_TRUE(layer.ok());
+  // Within half a step of E2M1, at most 1/6 of the block's largest value... of what the file has.
+  const std::vector<float> want = through_q8_0(*find_ggml_blocks("Q4_1"), goldens()[1].data);
+  std::vector<float> row(model->config.hidden);
+  read_row(layer->weights.gate.first, 0, row);
+  for (size_t i = 0; i < row.size(); ++i) {
+    const auto* const block = want.data() + i / 32 * 32;
+    const float largest = std::fabs(
+        *std::max_element(block, block + 32, [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
+    EXPECT_NEAR(row[i], want[i], largest / 4) << i;
+  }
+}
+
+TEST_F(WidenedModel, ConvertDoesNotRoundInSilence) {
+  write(goldens()[1], true);
+  const auto model = open_checkpoint(path("m.gguf"));
+  ASSERT_TRUE(model.ok());
+  for (const Status& status : {write_gguf(model.value(), path("out.gguf"), {.experts = ExpertsOut::kMxfp4}),
+                               write_safetensors(model.value(), path("out"), {})}) {
+    EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+    EXPECT_NE(status.message().find("experts: Q4_1 becomes MXFP4"), std::string::npos) << status.message();
+  }
 }
 
 }  // namespace

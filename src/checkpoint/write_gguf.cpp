@@ -149,6 +149,7 @@ constexpr size_t kGgufAlignment = 32;
 }  // namespace
 
 Status write_gguf(const Checkpoint& source, const std::string& path, const WriteOptions& options) {
+  RETURN_IF_ERROR(check_source(source));
   if (options.dense == Format::kMxfp8 || options.dense == Format::kMxfp4)
     return error(StatusCode::kUnsupported, "{}: dense matrices in GGUF have no {}; use --dense bf16 or q8_0",
                  path, format_name(*options.dense));

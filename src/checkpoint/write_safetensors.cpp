@@ -284,6 +284,7 @@ Status copy_tokenizer(const TokenizerSource& source, const std::string& folder) 
 }  // namespace
 
 Status write_safetensors(const Checkpoint& source, const std::string& folder, const WriteOptions& options) {
+  RETURN_IF_ERROR(check_source(source));
   if (options.dense == Format::kQ8_0 || options.dense == Format::kMxfp4)
     return error(StatusCode::kUnsupported,
                  "{}: dense matrices in safetensors have no {}; use --dense bf16 or write a .gguf", folder,

@@ -99,6 +99,10 @@ Status check_layer(int layer, const LayerWeights& w, const ModelConfig& c) {
 double matrix_bytes(const MatrixView& m) {
   return static_cast<double>(m.rows) * static_cast<double>(m.cols) * bits_per_element(m.format) / 8;
 }
+double matrix_bytes(const LowRank& m) { return matrix_bytes(m.down) + matrix_bytes(m.up); }
+double matrix_bytes(const LowRankExperts& m) {
+  return static_cast<double>(m.down.count) * matrix_bytes(LowRank{m.down.first, m.up.first});
+}
 
 }  // namespace
 
@@ -191,6 +195,20 @@ bool all_mxfp4(const ModelWeights& weights) {
   });
 }
 
+Result<ReadableLayer> layer_of(const ModelWeights& weights, int layer) {
+  ReadableLayer readable{weights.layers[static_cast<size_t>(layer)], nullptr};
+  if (!weights.convert_experts) return readable;
+  ASSIGN_OR_RETURN(ConvertedExperts experts, weights.convert_experts(layer));
+  readable.weights.gate = experts.gate, readable.weights.up = experts.up,
+  readable.weights.down = experts.down;
+  readable.storage = std::move(experts.storage);
+  return readable;
+}
+
+LayerAdapter adapter_of(const ModelWeights& weights, int layer) {
+  return weights.adapters.empty() ? LayerAdapter() : weights.adapters[static_cast<size_t>(layer)];
+}
+
 Status validate(const ModelWeights& w, const ModelConfig& c) {
   RETURN_IF_ERROR(validate(c));
   RETURN_IF_ERROR(check_shape(kNoLayer, {"embed", w.embed, c.vocab, c.hidden}));
@@ -214,6 +232,8 @@ StoredBytes stored_bytes(const ModelWeights& weights) {
                                 &w.sinks, &w.router, &w.router_bias, &w.gate_bias, &w.up_bias, &w.down_bias})
       b.rest += matrix_bytes(*m);
   }
+  for (const LayerAdapter& a : weights.adapters)
+    b.adapters += matrix_bytes(a.qkv) + matrix_bytes(a.o) + matrix_bytes(a.gate_up) + matrix_bytes(a.down);
   return b;
 }
 
@@ -224,6 +244,10 @@ double bytes_per_token(const ModelWeights& weights, const ModelConfig& config) {
              matrix_bytes(w.router);
     bytes += config.experts_per_token *
              (matrix_bytes(w.gate.first) + matrix_bytes(w.up.first) + matrix_bytes(w.down.first));
+  }
+  for (const LayerAdapter& a : weights.adapters) {
+    const double experts = matrix_bytes(a.gate_up) + matrix_bytes(a.down);
+    bytes += matrix_bytes(a.qkv) + matrix_bytes(a.o) + experts * config.experts_per_token / config.experts;
   }
   return bytes;
 }

@@ -86,12 +86,39 @@ struct LayerWeights {
   MatrixView gate_bias, up_bias, down_bias;  // [experts, intermediate] twice, [experts, hidden]
 };
 
+// What LoRA adapters add beside a matrix: y += up (down x). Several adapters stand one behind the other along
+// the rank, their scales are in `up`. F32; the rank is a multiple of 32, and zero where no adapter has it.
+struct LowRank {
+  MatrixView down, up;  // [rank, cols], [rows, rank]
+  bool empty() const { return down.data == nullptr; }
+};
+struct LowRankExperts {
+  ExpertsView down, up;
+  bool empty() const { return down.count == 0; }
+  LowRank at(int64_t expert) const { return {down.at(expert), up.at(expert)}; }
+};
+struct LayerAdapter {
+  LowRank qkv;  // up: the rows of q, k and v, one behind the other
+  LowRank o;
+  LowRankExperts gate_up;  // up: [2 * intermediate, rank], gate and up rows interleaved
+  LowRankExperts down;
+};
+
+// A layer's experts in the formats that LayerWeights names, where the file has others.
+struct ConvertedExperts {
+  ExpertsView gate, up, down;
+  std::shared_ptr<const void> storage;  // keeps the views alive
+};
+
 struct ModelWeights {
   MatrixView embed;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
   MatrixView final_norm;                // [1, hidden]
   MatrixView head;                      // [vocab, hidden]
   std::shared_ptr<const void> storage;  // keeps the views alive
+  // [layers], or empty: none. Adapters of routers are part of the router matrices already: those are F32.
+  std::vector<LayerAdapter> adapters;
+  std::shared_ptr<const void> adapter_storage;
   // Not empty: every view lies in these few spans, much smaller than what the views add up to (dummy models
   // overlap theirs). A device copies them once and repacks from there.
   std::vector<std::span<const std::byte>> pools;
@@ -105,10 +132,23 @@ struct ModelWeights {
   // Asks the source to read a layer's bytes (or with -1 the rest) into memory, as they will be needed soon.
   // From any thread. May be empty.
   std::function<void(int layer)> prefetch;
+  // Not empty: the experts' formats and sizes in `layers` are what this makes of a layer when it is asked to,
+  // and their data is not to be read: see layer_of(). One thread at a time.
+  std::function<Result<ConvertedExperts>(int layer)> convert_experts;
   // Whether all that was read so far was really there: a file may be cut short while it is loaded. May be
   // empty.
   std::function<Status()> intact;
 };
+
+// A layer whose every view can be read, as long as `storage` lives. Fails for lack of memory.
+struct ReadableLayer {
+  LayerWeights weights;
+  std::shared_ptr<const void> storage;
+};
+Result<ReadableLayer> layer_of(const ModelWeights& weights, int layer);
+
+// The layer's adapter; an empty one where there is none.
+LayerAdapter adapter_of(const ModelWeights& weights, int layer);
 
 bool all_mxfp4(const ModelWeights& weights);  // the experts of every layer
 
@@ -124,7 +164,8 @@ Status check_finite(const ModelWeights& weights);
 // Bytes of the weights as they are stored, by part.
 struct StoredBytes {
   double experts = 0, projections = 0, head = 0, embedding = 0, rest = 0;  // rest: norms, biases, routers
-  double sum() const { return experts + projections + head + embedding + rest; }
+  double adapters = 0;
+  double sum() const { return experts + projections + head + embedding + rest + adapters; }
 };
 StoredBytes stored_bytes(const ModelWeights& weights);
 

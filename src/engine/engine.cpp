@@ -11,7 +11,6 @@
 namespace moesaic {
 namespace {
 
-constexpr int kDefaultContext = 8192;
 constexpr auto kMaskWait = std::chrono::milliseconds(1);
 
 Status validate(const EngineOptions& o, const ModelConfig& config) {
@@ -31,7 +30,7 @@ Status validate(const EngineOptions& o, const ModelConfig& config) {
 
 Result<KvDemand> Engine::demand(const ModelConfig& config, const EngineOptions& options) {
   EngineOptions o = options;
-  if (o.context == 0) o.context = std::min(config.max_context, kDefaultContext);
+  if (o.context == 0) o.context = config.max_context;
   RETURN_IF_ERROR(validate(o, config));
   return KvDemand{.sequences = o.max_batch,
                   .context = o.context,
@@ -58,6 +57,20 @@ Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const
 Result<std::shared_ptr<Request>> Engine::submit(std::vector<int32_t> prompt, const SamplingParams& params,
                                                 std::function<void(const SampledToken&)> on_token,
                                                 std::stop_token cancel) {
+  ASSIGN_OR_RETURN(auto request, prepare(std::move(prompt), params, std::move(on_token), std::move(cancel)));
+  add(request);
+  return request;
+}
+
+void Engine::add(std::shared_ptr<Request> request) {
+  request->id = next_id_++;
+  scheduler_->submit(std::move(request));
+  update_stats();
+}
+
+Result<std::shared_ptr<Request>> Engine::prepare(std::vector<int32_t> prompt, const SamplingParams& params,
+                                                 std::function<void(const SampledToken&)> on_token,
+                                                 std::stop_token cancel) const {
   RETURN_IF_ERROR(validate(params, config_.vocab));
   if (prompt.empty()) return invalid("the prompt is empty");
   if (static_cast<int>(prompt.size()) >= options_.context)
@@ -70,7 +83,6 @@ Result<std::shared_ptr<Request>> Engine::submit(std::vector<int32_t> prompt, con
       return invalid("prompt token {} is outside the vocabulary of {}", t, config_.vocab);
   }
   auto request = std::make_shared<Request>();
-  request->id = next_id_++;
   request->prompt_tokens = static_cast<int>(prompt.size());
   request->limit = options_.context;
   if (params.max_tokens > 0)
@@ -81,8 +93,6 @@ Result<std::shared_ptr<Request>> Engine::submit(std::vector<int32_t> prompt, con
   request->tokens = std::move(prompt);
   request->on_token = std::move(on_token);
   request->cancel = std::move(cancel);
-  scheduler_->submit(request);
-  update_stats();
   return request;
 }
 
@@ -124,9 +134,17 @@ Status Engine::take_sampled() {
 void Engine::sample(const std::shared_ptr<Request>& request, std::span<float> logits) {
   Request& r = *request;
   if (r.done() || !r.held.empty()) return;
-  if (r.sampler->ready()) return take_token(r, r.sampler->sample(logits));
+  if (r.sampler->ready()) {
+    if (r.on_logits) r.on_logits(static_cast<int>(r.tokens.size()) - 1, logits);
+    return take_token(r, r.sampler->sample(logits));
+  }
   held_.push_back(request);
   r.held.assign(logits.begin(), logits.end());
+}
+
+// Rows come in the order of the prompt.
+void Engine::show_prompt_row(Request& r, std::span<const float> logits) {
+  if (!r.done()) r.on_prompt_logits(r.prompt_rows_shown++, logits);
 }
 
 void Engine::sample_held() {
@@ -161,8 +179,10 @@ Status Engine::run_step() {
     in_flight_ = std::move(next.wanted);
     for (size_t i = 0; i < in_flight_.size(); ++i) in_flight_[i]->in_flight = static_cast<int>(i);
   } else {
-    for (size_t i = 0; i < next.wanted.size(); ++i)
-      sample(next.wanted[i], std::span(logits_).subspan(i * config_.vocab, config_.vocab));
+    for (size_t i = 0; i < next.wanted.size(); ++i) {
+      const auto row = std::span(logits_).subspan(i * config_.vocab, config_.vocab);
+      next.prompt_rows[i] ? show_prompt_row(*next.wanted[i], row) : sample(next.wanted[i], row);
+    }
   }
   scheduler_->collect();
   return status;

@@ -6,13 +6,14 @@
 
 #include "backend/backend.h"
 #include "engine/kv_layout.h"
+#include "engine/kv_state.h"
 #include "engine/scheduler.h"
 #include "moesaic/stats.h"
 
 namespace moesaic {
 
 struct EngineOptions {
-  int context = 0;        // longest sequence in tokens; 0: 8192 or the model's maximum, whichever is less
+  int context = 0;        // longest sequence in tokens; 0: the model's maximum
   int max_batch = 1;      // sequences at a time
   int max_rows = 512;     // rows of a step, at most the backend's
   int64_t kv_tokens = 0;  // size of the cache in tokens, at least one context; 0: a context for each sequence
@@ -28,6 +29,11 @@ class Engine {
   // Allocates the KV cache.
   static Result<Engine> create(Backend& backend, const ModelConfig& config, const EngineOptions& options);
 
+  // submit() in two parts. prepare() checks, from any thread; add() queues, between steps.
+  Result<std::shared_ptr<Request>> prepare(std::vector<int32_t> prompt, const SamplingParams& params,
+                                           std::function<void(const SampledToken&)> on_token,
+                                           std::stop_token cancel = {}) const;
+  void add(std::shared_ptr<Request> request);
   // Checks prompt and parameters: an empty prompt, a token outside the vocabulary or a prompt as long as the
   // context is an error. cancel: the only way to end a request early. Once it is triggered, from any thread
   // or from the request's own on_token, the request gets no further token and ends as kCancelled, before the
@@ -45,6 +51,10 @@ class Engine {
   bool idle() const { return scheduler_->idle(); }
   int context() const { return options_.context; }
   const Scheduler& scheduler() const { return *scheduler_; }  // for tests
+  // Of this engine, between steps. fingerprint: of the model.
+  KvState kv_state(uint64_t fingerprint) {
+    return {scheduler_->cached_pages(), backend_, &config_, fingerprint};
+  }
   // As of the last step or submission.
   EngineStats stats() const;
 
@@ -59,6 +69,7 @@ class Engine {
   Status take_sampled();
   void take_token(Request& request, Result<SampledToken> sampled);
   void sample(const std::shared_ptr<Request>& request, std::span<float> logits);
+  static void show_prompt_row(Request& request, std::span<const float> logits);
   void sample_held();
   void wait_for_masks() const;
   Status run_step();

@@ -12,6 +12,7 @@ namespace moesaic {
 namespace {
 
 constexpr int kPageTokens = 32;
+constexpr double kContextShare = 0.9;  // of the memory beside the weights, for a context that nobody gave
 // The prefix cache's windows: those of one in four of the blocks in the cache. A conversation is asked for at
 // two places, with four pages each, which are all that a short one has: at least those of four for each
 // sequence.
@@ -105,6 +106,24 @@ Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& d) {
   return KvLayout{.page_tokens = kPageTokens,
                   .full_pages = static_cast<int>(full),
                   .window_pages = static_cast<int>(window)};
+}
+
+ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
+                              Backend& backend) {
+  const bool cached = demand.kv_tokens > 0 && demand.kv_tokens < config.max_context;
+  const int most = cached ? static_cast<int>(demand.kv_tokens) : config.max_context;
+  const double rest = backend.available_memory() - sum(backend.memory(config, weights, {}));
+  const auto fits = [&](int64_t tokens) {
+    KvDemand d = demand;
+    d.context = static_cast<int>(tokens);
+    d.kv_tokens = std::max(demand.kv_tokens, tokens);
+    const Result<KvLayout> layout = kv_layout(config, d);
+    return layout.ok() && kv_bytes(layout.value(), config, backend) <= kContextShare * rest;
+  };
+  if (fits(most)) return {most, cached ? ContextLimit::kCache : ContextLimit::kModel};
+  const int64_t pages = largest(most / kPageTokens, [&](int64_t n) { return fits(n * kPageTokens); });
+  return {static_cast<int>(std::min<int64_t>(most, std::max<int64_t>(pages, 1) * kPageTokens)),
+          ContextLimit::kMemory};
 }
 
 int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,

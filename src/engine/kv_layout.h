@@ -17,6 +17,17 @@ struct KvDemand {
 // not fit their integers.
 Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& demand);
 
+// A context where none was asked for: as many tokens as the model has, at most the KV cache that was asked
+// for, and at most what fits into nine tenths of the memory beside the weights. One page where nothing fits:
+// plan_memory says then what is lacking.
+enum class ContextLimit { kAsked, kModel, kCache, kMemory };
+struct ContextChoice {
+  int tokens = 0;
+  ContextLimit limit = ContextLimit::kAsked;  // what it was chosen by
+};
+ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
+                              Backend& backend);
+
 // Before a model is loaded: the most kv_tokens, from one context to a context for each sequence, that fit
 // into half of the memory beside the weights. The other half is left to other programs.
 int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,

@@ -120,7 +120,21 @@ TEST(PlanMemory, RefusesBeforeLoadingAndSaysWhatWouldFit) {
   for (const char* part : {"test with a KV cache of 64000 tokens takes", "tokens of KV cache"})
     EXPECT_TRUE(says(large_cache, part)) << large_cache.message();
 
+  // A context that nobody gave: the model's, or what nine tenths of the memory beside the weights hold.
+  const double all = (1 << 20) + 2 * (6 * 32 + 512);  // tokens in three layers, windows in two of them
+  Device roomy(weights + 1024 * all / 0.89);
+  const KvDemand any{.max_rows = 512};
+  const ContextChoice model = fitting_context(any, config(), mxfp8, roomy);
+  EXPECT_EQ(std::pair(model.tokens, model.limit), std::pair(1 << 20, ContextLimit::kModel));
+  const ContextChoice cache = fitting_context({.max_rows = 512, .kv_tokens = 5000}, config(), mxfp8, roomy);
+  EXPECT_EQ(std::pair(cache.tokens, cache.limit), std::pair(5000, ContextLimit::kCache));
+  Device half(weights + 1024 * ((1 << 19) + 2 * (6 * 32 + 512) + 8) / 0.9);
+  const ContextChoice memory = fitting_context(any, config(), mxfp8, half);
+  EXPECT_EQ(std::pair(memory.tokens, memory.limit), std::pair(1 << 19, ContextLimit::kMemory));
+  EXPECT_TRUE(plan_memory({.context = memory.tokens, .max_rows = 512}, config(), mxfp8, half).ok());
+
   Device small(1e6);
+  EXPECT_EQ(fitting_context(any, config(), mxfp8, small).tokens, 32);
   EXPECT_TRUE(says(plan_memory({.context = 64}, config(), mxfp8, small), "smaller model"));
   EXPECT_TRUE(says(plan_memory({.context = 4096}, config(), shapes(Format::kBF16), large),
                    "--dense mxfp8, which saves 0.52 GB"));

@@ -196,6 +196,13 @@ bool KvPages::reserve(PageTable& table, int first, int context) {
   return true;
 }
 
+bool KvPages::reserve_computed(PageTable& table, int tokens) {
+  table.window.assign(reach(tokens), -1);
+  if (reserve(table, tokens, tokens)) return true;
+  table = {};
+  return false;
+}
+
 void KvPages::release(PageTable& table) {
   // From behind: later blocks are idle longer.
   for (auto i = std::ssize(table.window) - 1; i >= 0; --i) give_back_window(table.window[i], true);

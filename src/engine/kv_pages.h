@@ -39,6 +39,9 @@ class KvPages {
   // Begins an empty table with the longest cached prefix of `tokens`, without their last one, whose window is
   // still there. Returns its length in tokens.
   int adopt(PageTable& table, std::span<const int32_t> tokens);
+  int page_tokens() const { return layout_.page_tokens; }
+  // The first page of the window of a row at `position`.
+  int reach(int position) const { return std::max(0, position - window_ + 1) / layout_.page_tokens; }
   // Of so many tokens, those that cache_blocks() could share: the ones in whole pages.
   int shareable(int tokens) const { return tokens / layout_.page_tokens * layout_.page_tokens; }
   // Makes room for positions [0, context) in the full-attention layers. False, with nothing taken, where that
@@ -53,6 +56,10 @@ class KvPages {
   // has a block already, the table takes that one and gives its own back.
   void cache_blocks(PageTable& table, std::span<const int32_t> tokens);
   void release(PageTable& table);
+  // Room for the first `tokens` of a sequence, whole pages, that are computed elsewhere, as if it had
+  // computed them: window pages only where position `tokens` reaches them. False, with nothing taken, if the
+  // pages are not there.
+  bool reserve_computed(PageTable& table, int tokens);
   // No block is cached any more; the caller sets `cached_blocks` of every table to 0.
   void forget();
 
@@ -73,8 +80,6 @@ class KvPages {
   };
 
   int pages_of(int tokens) const { return (tokens + layout_.page_tokens - 1) / layout_.page_tokens; }
-  // The first page of the window of a row at `position`.
-  int reach(int position) const { return std::max(0, position - window_ + 1) / layout_.page_tokens; }
   uint64_t hash_of(int32_t parent, std::span<const int32_t> tokens) const;
   std::span<const int32_t> tokens_of(std::span<const int32_t> tokens, int block) const;
   int32_t find(int32_t parent, std::span<const int32_t> tokens) const;  // a full page; -1: none

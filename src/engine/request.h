@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <stop_token>
 #include <vector>
 
@@ -32,6 +33,14 @@ struct Request {
   // Called for every token as it is made, the stop token that ends it included, from the thread that steps
   // the engine.
   std::function<void(const SampledToken&)> on_token;
+
+  // Sees the logits that each token is sampled from, before anything changes them; such requests are sampled
+  // by the host. position: of the token before it. May be empty.
+  std::function<void(int position, std::span<const float> logits)> on_logits;
+  // Sees, before the first token, those of every prompt position but the last, in order and once each. For a
+  // request with reuse_prefix = false: a row that is not computed has no logits. May be empty.
+  std::function<void(int position, std::span<const float> logits)> on_prompt_logits;
+  int prompt_rows_shown = 0;
 
   int generated() const { return static_cast<int>(tokens.size()) - prompt_tokens; }
   // Tokens, those in flight included.

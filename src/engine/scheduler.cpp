@@ -8,8 +8,15 @@
 namespace moesaic {
 namespace {
 
+// The most rows of prompts whose logits a step shows: 64 rows of 200,000 floats are 51 MB.
+constexpr int kShownRows = 64;
+
 // Tokens that the next step could compute.
 int missing(const Request& r) { return r.length() < r.limit ? r.length() - r.computed : 0; }
+// Whether logits of its prompt are still to be shown.
+bool shows_prompt(const Request& r) {
+  return r.on_prompt_logits && r.prompt_rows_shown < r.prompt_tokens - 1;
+}
 bool decodes(const Request& r) { return missing(r) == 1 && r.length() > r.prompt_tokens; }
 
 }  // namespace
@@ -61,6 +68,19 @@ bool Scheduler::make_room(Request& r) {
   return true;
 }
 
+// Those among the next `rows` that were not shown before the request was preempted.
+void Scheduler::want_prompt_rows(const std::shared_ptr<Request>& request, int first_row, int rows,
+                                 ScheduledBatch& out) {
+  const Request& r = *request;
+  if (!r.on_prompt_logits) return;
+  const int end = std::min(r.computed + rows, r.prompt_tokens - 1);
+  for (int position = std::max(r.computed, r.prompt_rows_shown); position < end; ++position) {
+    out.batch.logit_rows.push_back(first_row + position - r.computed);
+    out.wanted.push_back(request);
+    out.prompt_rows.push_back(true);
+  }
+}
+
 void Scheduler::schedule(const std::shared_ptr<Request>& request, int rows, ScheduledBatch& out) {
   Request& r = *request;
   MOESAIC_CHECK(pages_.reserve(r.pages, r.computed, r.computed + rows));
@@ -72,6 +92,7 @@ void Scheduler::schedule(const std::shared_ptr<Request>& request, int rows, Sche
     b.token_sources.push_back(known ? -1 : r.in_flight);
     b.positions.push_back(position);
   }
+  want_prompt_rows(request, first, rows, out);
   r.computed += rows;
   b.sequences.push_back(
       {.first_row = first,
@@ -82,10 +103,14 @@ void Scheduler::schedule(const std::shared_ptr<Request>& request, int rows, Sche
   if (r.computed < r.length()) return;
   b.logit_rows.push_back(first + rows - 1);
   out.wanted.push_back(request);
+  out.prompt_rows.push_back(false);
 }
 
 int Scheduler::rows_for(const Request& r, const ScheduledBatch& out) const {
-  return std::min(missing(r), options_.max_rows - out.batch.rows());
+  const int rows = std::min(missing(r), options_.max_rows - out.batch.rows());
+  if (!shows_prompt(r)) return rows;
+  const auto shown = std::count(out.prompt_rows.begin(), out.prompt_rows.end(), true);
+  return std::min(rows, kShownRows - static_cast<int>(shown));
 }
 
 void Scheduler::admit(ScheduledBatch& out) {
@@ -94,7 +119,8 @@ void Scheduler::admit(ScheduledBatch& out) {
     if (!begin(*waiting_.front())) return;
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
-    schedule(running_.back(), rows_for(*running_.back(), out), out);
+    const int rows = rows_for(*running_.back(), out);
+    if (rows > 0) schedule(running_.back(), rows, out);
   }
 }
 
@@ -102,6 +128,7 @@ void Scheduler::admit(ScheduledBatch& out) {
 std::vector<DeviceSampling> Scheduler::device_sampling_of(const ScheduledBatch& scheduled) {
   std::vector<DeviceSampling> sampling;
   for (const auto& r : scheduled.wanted) {
+    if (r->on_logits || shows_prompt(*r)) return {};
     const auto one = r->sampler->device_sampling(r->length() - static_cast<int>(r->tokens.size()));
     if (!one) return {};
     sampling.push_back(*one);

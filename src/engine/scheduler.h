@@ -19,6 +19,8 @@ namespace moesaic {
 struct ScheduledBatch {
   Batch batch;
   std::vector<std::shared_ptr<Request>> wanted;  // whose token each logit row gives
+  // [wanted] true: the row is of the prompt, and its logits are only shown (Request::on_prompt_logits).
+  std::vector<bool> prompt_rows;
 };
 
 class Scheduler {
@@ -44,6 +46,8 @@ class Scheduler {
   // Drops finished requests and gives their pages back.
   void collect();
   EngineStats stats() const;  // all but generated_tokens
+  // Between steps, for kv_state.h; null without a prefix cache.
+  KvPages* cached_pages() { return options_.prefix_cache ? &pages_ : nullptr; }
   // Aborts unless every page is accounted for. For tests.
   void check() const;
 
@@ -52,6 +56,8 @@ class Scheduler {
   bool begin(Request& request);
   bool make_room(Request& request);
   void preempt_youngest();
+  static void want_prompt_rows(const std::shared_ptr<Request>& request, int first_row, int rows,
+                               ScheduledBatch& out);
   void schedule(const std::shared_ptr<Request>& request, int rows, ScheduledBatch& out);
   void admit(ScheduledBatch& out);
   int rows_for(const Request& request, const ScheduledBatch& out) const;

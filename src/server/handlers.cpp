@@ -44,6 +44,28 @@ Json model_json(const App& app) {
           {"max_model_len", app.engine.model()->context()}};
 }
 
+// Bytes; null where they are not known.
+Json bytes_json(int64_t bytes) { return bytes < 0 ? Json() : Json(bytes); }
+
+Json info_json(const App& app) {
+  const ModelInfo info = app.engine.model()->info();
+  const DeviceInfo& d = info.device;
+  return {{"model", app.options.model_name},
+          {"version", app.options.version},
+          {"device",
+           {{"name", d.name},
+            {"backend", d.backend},
+            {"description", d.description},
+            {"architecture", d.architecture},
+            {"memory_total", bytes_json(d.memory_total)},
+            {"memory_free", bytes_json(d.memory_free)},
+            {"reason", info.device_reason}}},
+          {"memory_used", info.memory_used},
+          {"context", {{"tokens", info.context}, {"reason", info.context_reason}}},
+          {"kv_cache", {{"tokens", info.kv_tokens}, {"reason", info.kv_reason}}},
+          {"max_batch", info.max_batch}};
+}
+
 ApiError not_now(std::string message, const char* code, int retry_after) {
   return {.http = 503,
           .message = std::move(message),
@@ -136,6 +158,15 @@ asio::awaitable<void> ready(HttpExchange& exchange, App& app) {
 
 asio::awaitable<void> version(HttpExchange& exchange, App& app) {
   const Json json = {{"version", app.options.version}};
+  co_await send_json(exchange, json);
+}
+
+asio::awaitable<void> server_info(HttpExchange& exchange, App& app) {
+  if (const auto refusal = unavailable(app)) {
+    co_await send_error(exchange, *refusal);
+    co_return;
+  }
+  const Json json = info_json(app);
   co_await send_json(exchange, json);
 }
 

@@ -24,6 +24,7 @@ asio::awaitable<void> page(HttpExchange& exchange, App& app);
 asio::awaitable<void> health(HttpExchange& exchange, App& app);
 asio::awaitable<void> ready(HttpExchange& exchange, App& app);
 asio::awaitable<void> version(HttpExchange& exchange, App& app);
+asio::awaitable<void> server_info(HttpExchange& exchange, App& app);
 asio::awaitable<void> metrics(HttpExchange& exchange, App& app);
 asio::awaitable<void> models(HttpExchange& exchange, App& app);
 asio::awaitable<void> model_by_id(HttpExchange& exchange, App& app);

@@ -27,6 +27,7 @@ constexpr std::array kRoutes = {
     Route{"GET", "/ready", true, ready},
     Route{"GET", "/version", true, version},
     Route{"GET", "/metrics", true, metrics},
+    Route{"GET", "/server_info", false, server_info},
     Route{"GET", "/v1/models", false, models},
     Route{"GET", "/v1/models/", false, model_by_id},
     Route{"POST", "/v1/chat/completions", false, chat_completions},

@@ -79,11 +79,32 @@ class Http(unittest.TestCase):
     def test_paths(self):
         self.refused(404, None, "/nowhere", "GET")
         self.refused(405, None, CHAT, "GET")
-        for path in ("/health", "/ready", "/version", "/metrics", "/v1/models"):
+        for path in ("/health", "/ready", "/version", "/metrics", "/server_info", "/v1/models"):
             self.assertEqual(self.server.call("GET", path)[0], 200)
         status, headers, body = self.server.call("HEAD", "/health")
         self.assertEqual((status, body), (200, b""))
         self.assertIn("X-Request-Id", headers)
+
+    def test_server_info(self):
+        info = json.loads(self.server.call("GET", "/server_info")[2])
+        self.assertEqual(info["context"], {"tokens": 8192, "reason": "asked for"})
+        device = info["device"]
+        self.assertIn(device["backend"], ("cpu", "cuda"))
+        self.assertEqual(device["reason"].startswith("no GPU is usable: "), device["backend"] == "cpu")
+        self.assertGreater(device["memory_total"], device["memory_free"])
+        self.assertGreater(device["memory_free"], 0)
+        self.assertGreater(info["memory_used"], 0)
+        self.assertGreaterEqual(info["kv_cache"]["tokens"], 8192)
+        self.assertGreater(info["max_batch"], 0)
+
+    def test_what_was_chosen_is_printed(self):
+        server = Served(context=0).wait_ready()
+        told = [server.process.stdout.readline().strip() for _ in range(4)]
+        self.assertRegex(told[0], r"^device (cpu|cuda:0): ?.*; (the first usable|no GPU is usable: .+)$")
+        self.assertRegex(told[1], r"^memory [\d.]+ GB used by the model, [\d.]+ GB free$")
+        self.assertEqual(told[2], "context 131072 tokens: the model's maximum")
+        self.assertRegex(told[3], r"^batch at most 16 requests, KV cache \d+ tokens: ")
+        server.stop()
 
     def test_bodies(self):
         for body in ("", "{", "[]", "3", "null", '{"messages": ', b'{"messages": "\xff\xfe"}', "[" * 10000,

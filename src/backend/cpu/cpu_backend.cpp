@@ -13,6 +13,13 @@ BackendCaps CpuBackend::caps() const {
           .reads = layers_.empty() ? "" : words_of(chosen_)};
 }
 
+DeviceInfo CpuBackend::device() const {
+  DeviceInfo info = host_device("cpu");
+  info.description = topology_.model;
+  info.architecture = kernels_.name;
+  return info;
+}
+
 std::vector<std::string> CpuBackend::describe() const {
   std::vector<std::string> lines = moesaic::describe(topology_, plan_);
   std::vector<std::string> names;
@@ -27,6 +34,13 @@ void CpuBackend::reset_profile() {
 }
 
 }  // namespace cpu
+
+std::vector<DeviceInfo> cpu_devices() {
+  DeviceInfo info = host_device("cpu");
+  info.description = read_cpu_topology("", current_affinity()).model;
+  info.architecture = cpu::available_kernels().front()->name;
+  return {info};
+}
 
 Result<std::unique_ptr<Backend>> create_cpu_backend(const BackendOptions& options) {
   if (options.kv != KvFormat::kOwn)

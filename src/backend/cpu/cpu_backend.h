@@ -6,6 +6,7 @@
 
 namespace moesaic {
 
+std::vector<DeviceInfo> cpu_devices();  // one
 Result<std::unique_ptr<Backend>> create_cpu_backend(const BackendOptions& options);
 
 }  // namespace moesaic

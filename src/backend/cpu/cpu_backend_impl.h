@@ -19,11 +19,19 @@
 
 namespace moesaic::cpu {
 
+// A LoRA adapter's products, F32: y += up (down x). Of experts: one after the other, as theirs are.
+struct PackedLowRank {
+  PackedMatrix down, up;
+  int64_t rank = 0;  // 0: there is none
+  double bytes() const { return rank == 0 ? 0 : down.bytes() + up.bytes(); }
+};
+
 struct Layer {
   std::vector<float> attn_norm, mlp_norm, qkv_bias, o_bias, sinks, router_bias;
   PackedMatrix qkv, o, router;
   PackedMatrix gate_up, down;  // experts one after the other; gate and up panels alternate
   std::vector<float> gate_bias, up_bias, down_bias;  // [experts, padded]
+  PackedLowRank qkv_adapter, o_adapter, gate_up_adapter, down_adapter;
   KvCache kv;
 };
 
@@ -42,6 +50,7 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
         pool_(plan_) {}
 
   BackendCaps caps() const override;
+  DeviceInfo device() const override;
   std::vector<std::string> describe() const override;
   Profiler* profiler() override { return this; }
   Tuner* tuner() override { return this; }
@@ -52,6 +61,10 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
                                  const KvLayout& layout) override;
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
+  std::string kv_page_format() const override;
+  size_t kv_page_bytes() const override;
+  Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override;
+  Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) override;
   Status begin_step(const Batch& batch) override;
   void embed() override;
   void qkv(int layer) override;
@@ -79,9 +92,13 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
     Clock::time_point start_;
   };
 
+  std::array<std::span<std::byte>, 4> kv_page(int layer, int32_t page);
   Result<PackedMatrix> pack(const std::vector<const MatrixView*>& sections, const std::string& name);
   Result<PackedMatrix> pack_experts(const std::vector<const ExpertsView*>& sections, const std::string& name);
   Status load_layer(int index, const LayerWeights& w, Layer& layer);
+  Result<PackedLowRank> pack(const LowRank& low, const std::string& name);
+  Result<PackedLowRank> pack(const LowRankExperts& low, bool gate_up, const std::string& name);
+  Status load_adapter(const LayerAdapter& adapter, Layer& layer, const std::string& name);
   Status load_embed(const MatrixView& embed);
   DecodeProbe make_probe();
   ChosenTuning choose_tuning();
@@ -90,6 +107,11 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   void rotate_and_append(Layer& layer, bool sliding, int64_t row);
   void attend_row(const Layer& layer, bool sliding, int64_t row, int kv_head);
   void route(int index);
+  void add_low_rank(const PackedLowRank& low, const float* x, int64_t stride, int rows, float* y,
+                    int64_t y_stride);
+  void lower_expert_rows(const PackedLowRank& low, const float* x, int64_t stride, int rows,
+                         std::span<const int32_t> slots);
+  void add_to_tile(const PackedLowRank& low, int64_t pair, int first, int tokens, int thread);
   RunTuning runs() const;
   void gate_up_gemm(const Layer& layer);
   void down_gemm(const Layer& layer);
@@ -114,6 +136,7 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   std::vector<float> final_norm_;
   PackedMatrix head_;
   std::vector<Workspace> workspaces_;
+  std::vector<Workspace> adapter_workspaces_;  // for a second tile beside a product's own
   ChosenTuning chosen_;
   std::vector<ReadPattern> read_patterns_;  // the best, once there was a search
   KvLayout kv_layout_;
@@ -131,7 +154,8 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   std::vector<int32_t> expert_ids_;                    // [rows, top_k]
   WorkList work_;
   std::vector<float> hidden_, expert_out_;  // [permuted rows, intermediate], [.., hidden]
-  ActRows act_, expert_act_;
+  std::vector<float> lowered_;              // [rows, rank] of an adapter, or of its permuted rows
+  ActRows act_, expert_act_, low_act_;
   Status fault_;
   std::array<OpProfile, kOps> profile_;
 };

@@ -37,12 +37,14 @@ std::vector<MemoryPart> CpuBackend::memory(const ModelConfig& config, const Mode
   const auto share = [&](Format from) {
     return bits_per_element(made_of(from, options_.dense)) / bits_per_element(from);
   };
-  return {{kExpertsPart, stored.experts},
-          {kProjectionsPart, stored.projections * share(weights.layers[0].q.format)},
-          {kHeadPart, stored.head * share(weights.head.format)},
-          {kEmbeddingPart, stored.embedding},
-          {kVectorsPart, stored.rest},
-          {kCachePart, kv_bytes(layout, config, *this)}};
+  std::vector<MemoryPart> parts = {{kExpertsPart, stored.experts},
+                                   {kProjectionsPart, stored.projections * share(weights.layers[0].q.format)},
+                                   {kHeadPart, stored.head * share(weights.head.format)},
+                                   {kEmbeddingPart, stored.embedding},
+                                   {kVectorsPart, stored.rest},
+                                   {kCachePart, kv_bytes(layout, config, *this)}};
+  if (stored.adapters > 0) parts.push_back({kAdaptersPart, stored.adapters});
+  return parts;
 }
 
 Result<PackedMatrix> CpuBackend::pack(const std::vector<const MatrixView*>& sections,
@@ -97,6 +99,36 @@ Status CpuBackend::load_layer(int index, const LayerWeights& w, Layer& layer) {
   return {};
 }
 
+Result<PackedLowRank> CpuBackend::pack(const LowRank& low, const std::string& name) {
+  PackedLowRank packed;
+  if (low.empty()) return packed;
+  packed.rank = low.down.rows;
+  ASSIGN_OR_RETURN(packed.down,
+                   pack_panels(Pack::kF32, low.down.cols, stack({&low.down}), name, kernels_, pool_));
+  ASSIGN_OR_RETURN(packed.up, pack_panels(Pack::kF32, low.up.cols, stack({&low.up}), name, kernels_, pool_));
+  return packed;
+}
+
+Result<PackedLowRank> CpuBackend::pack(const LowRankExperts& low, bool gate_up, const std::string& name) {
+  PackedLowRank packed;
+  if (low.empty()) return packed;
+  packed.rank = low.down.first.rows;
+  ASSIGN_OR_RETURN(packed.down, pack_experts({&low.down}, name));
+  ExpertsView gate = low.up, up = low.up;
+  gate.first = slice_rows(low.up.first, 0, low.up.first.rows / 2, 2);
+  up.first = slice_rows(low.up.first, 1, low.up.first.rows / 2, 2);
+  ASSIGN_OR_RETURN(packed.up, gate_up ? pack_experts({&gate, &up}, name) : pack_experts({&low.up}, name));
+  return packed;
+}
+
+Status CpuBackend::load_adapter(const LayerAdapter& adapter, Layer& layer, const std::string& name) {
+  ASSIGN_OR_RETURN(layer.qkv_adapter, pack(adapter.qkv, name));
+  ASSIGN_OR_RETURN(layer.o_adapter, pack(adapter.o, name));
+  ASSIGN_OR_RETURN(layer.gate_up_adapter, pack(adapter.gate_up, true, name));
+  ASSIGN_OR_RETURN(layer.down_adapter, pack(adapter.down, false, name));
+  return {};
+}
+
 // The embedding is only ever read by rows: a copy in its own format.
 Status CpuBackend::load_embed(const MatrixView& embed) {
   const int64_t row = row_bytes(embed.format, embed.cols),
@@ -126,9 +158,6 @@ Status CpuBackend::load(const ModelConfig& config, const ModelWeights& weights,
   config_ = config;
   rope_ = make_rope_table(config.rope, config.head_dim);
   layers_ = std::vector<Layer>(config.layers);
-  const auto report = [&](int done) {
-    if (progress) progress(done, config.layers + 1);
-  };
   // The two large tables first: each is dropped from the mapping as soon as it is packed, so that the peak is
   // the packed model and one layer.
   const auto release = [&](int layer) {
@@ -140,15 +169,21 @@ Status CpuBackend::load(const ModelConfig& config, const ModelWeights& weights,
   ASSIGN_OR_RETURN(head_, pack({&weights.head}, "lm_head"));
   ASSIGN_OR_RETURN(final_norm_, read_vector(weights.final_norm, "final norm"));
   release(-1);
-  report(1);
+  RETURN_IF_ERROR(report(progress, 1, config.layers + 1));
   for (int i = 0; i < config.layers; ++i) {
     read_ahead.packing(i);
-    RETURN_IF_ERROR(load_layer(i, weights.layers[i], layers_[i]));
+    ASSIGN_OR_RETURN(const ReadableLayer layer, layer_of(weights, i));
+    RETURN_IF_ERROR(load_layer(i, layer.weights, layers_[i]));
+    RETURN_IF_ERROR(load_adapter(adapter_of(weights, i), layers_[i], fmt::format("layer {} adapter", i)));
     release(i);
-    report(i + 2);
+    RETURN_IF_ERROR(report(progress, i + 2, config.layers + 1));
   }
   const int64_t max_cols = std::max({config.hidden, config.intermediate, config.q_size()});
   ASSIGN_OR_RETURN(workspaces_, make_workspaces(pool_.threads(), max_cols));
+  adapter_workspaces_.clear();
+  if (!weights.adapters.empty()) {
+    ASSIGN_OR_RETURN(adapter_workspaces_, make_workspaces(pool_.threads(), 0));
+  }
   chosen_ = choose_tuning();
   reset_profile();
   return {};
@@ -162,6 +197,41 @@ Status CpuBackend::alloc_kv(const KvLayout& layout) {
     const int pages = config_.sliding[i] ? layout.window_pages : layout.full_pages;
     layers_[i].kv = {};
     ASSIGN_OR_RETURN(layers_[i].kv, KvCache::allocate(pages, config_.kv_heads, config_.head_dim));
+  }
+  return {};
+}
+
+// K's integers may be shifted (Kernels::weight_offset): part of the format.
+std::string CpuBackend::kv_page_format() const {
+  return fmt::format("cpu int8+{} int16", kernels_.weight_offset);
+}
+
+size_t CpuBackend::kv_page_bytes() const {
+  return static_cast<size_t>(kPageTokens * kv_token_bytes(config_));
+}
+
+// K, V, then their scales.
+std::array<std::span<std::byte>, 4> CpuBackend::kv_page(int layer, int32_t page) {
+  KvCache& kv = layers_[layer].kv;
+  const auto part = [&](const Buffer& buffer) {
+    const size_t bytes = buffer.bytes() / kv.pages;
+    return std::span(buffer.as<std::byte>() + page * bytes, bytes);
+  };
+  return {part(kv.k), part(kv.v), part(kv.k_scale), part(kv.v_scale)};
+}
+
+Status CpuBackend::read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) {
+  for (const std::span<std::byte> part : kv_page(layer, page)) {
+    std::memcpy(bytes.data(), part.data(), part.size());
+    bytes = bytes.subspan(part.size());
+  }
+  return {};
+}
+
+Status CpuBackend::write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) {
+  for (const std::span<std::byte> part : kv_page(layer, page)) {
+    std::memcpy(part.data(), bytes.data(), part.size());
+    bytes = bytes.subspan(part.size());
   }
   return {};
 }

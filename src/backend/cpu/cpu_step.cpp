@@ -108,7 +108,7 @@ void CpuBackend::qkv(int index) {
   Layer& layer = layers_[index];
   const int rows = batch_.rows();
   const int64_t width = std::ssize(layer.qkv_bias);
-  const Timer timer(profile_[kQkv], layer.qkv.bytes(),
+  const Timer timer(profile_[kQkv], layer.qkv.bytes() + layer.qkv_adapter.bytes(),
                     2.0 * rows * layer.qkv.panels * kPanel * layer.qkv.cols);
   norm_rows(layer.attn_norm, index, "qkv");
   qkv_.resize(rows * width);
@@ -123,6 +123,7 @@ void CpuBackend::qkv(int index) {
                for (int i = 0; i < count * kPanel; ++i) out[i] = tile[t * 2 * kPanel + i] + bias[i];
              }
            });
+  add_low_rank(layer.qkv_adapter, normed_.data(), config_.hidden, rows, qkv_.data(), width);
   pool_.for_each(rows, [&](int64_t row, int) { rotate_and_append(layer, config_.sliding[index], row); });
 }
 
@@ -172,7 +173,8 @@ void CpuBackend::attend(int index) {
 void CpuBackend::project(int index) {
   const Layer& layer = layers_[index];
   const int rows = batch_.rows();
-  const Timer timer(profile_[kProject], layer.o.bytes(), 2.0 * rows * config_.hidden * config_.q_size());
+  const Timer timer(profile_[kProject], layer.o.bytes() + layer.o_adapter.bytes(),
+                    2.0 * rows * config_.hidden * config_.q_size());
   multiply(layer.o, attended_.data(), config_.q_size(), rows,
            [&](const float* tile, int first, int n, int64_t panel, int count) {
              for (int t = 0; t < n; ++t) {
@@ -181,6 +183,7 @@ void CpuBackend::project(int index) {
                for (int i = 0; i < count * kPanel; ++i) out[i] += tile[t * 2 * kPanel + i] + bias[i];
              }
            });
+  add_low_rank(layer.o_adapter, attended_.data(), config_.q_size(), rows, x_.data(), config_.hidden);
 }
 
 void CpuBackend::route(int index) {
@@ -225,6 +228,7 @@ void CpuBackend::gate_up_gemm(const Layer& layer) {
       const float* tile =
           run_pair(kernels_, layer.gate_up, expert * pairs + pair, rows_from(act_.view(), first), n,
                    workspaces_[thread], chosen_.tuning.experts);
+      add_to_tile(layer.gate_up_adapter, expert * pairs + pair, first, n, thread);
       float* out = hidden_.data() + static_cast<int64_t>(first) * config_.intermediate + pair * kPanel;
       kernels_.swiglu_tile(tile, layer.gate_bias.data() + bias, layer.up_bias.data() + bias, n, alpha, limit,
                            out, config_.intermediate);
@@ -245,6 +249,7 @@ void CpuBackend::down_gemm(const Layer& layer) {
       const float* tile =
           run_pair(kernels_, layer.down, expert * pairs + pair, rows_from(expert_act_.view(), first), n,
                    workspaces_[thread], chosen_.tuning.experts);
+      add_to_tile(layer.down_adapter, expert * pairs + pair, first, n, thread);
       float* out = expert_out_.data() + static_cast<int64_t>(first) * config_.hidden + pair * 2 * kPanel;
       for (int t = 0; t < n; ++t)
         std::memcpy(out + static_cast<int64_t>(t) * config_.hidden, tile + t * 2 * kPanel,
@@ -276,11 +281,15 @@ void CpuBackend::moe(int index) {
   norm_rows(layer.mlp_norm, index, "moe");
   if (!fault_.ok()) return;  // the router's choice among NaNs would not be one
   route(index);
-  op.bytes += (layer.gate_up.bytes() + layer.down.bytes()) * static_cast<double>(work_.active.size()) /
-              config_.experts;
+  op.bytes += (layer.gate_up.bytes() + layer.gate_up_adapter.bytes() + layer.down.bytes() +
+               layer.down_adapter.bytes()) *
+              static_cast<double>(work_.active.size()) / config_.experts;
+  lower_expert_rows(layer.gate_up_adapter, normed_.data(), config_.hidden, rows, work_.permuted_rows);
   convert(act_, layer.gate_up, Operand::kExpertInput, normed_.data(), config_.hidden, rows,
           work_.permuted_rows);
   gate_up_gemm(layer);
+  lower_expert_rows(layer.down_adapter, hidden_.data(), config_.intermediate,
+                    static_cast<int>(std::ssize(work_.rows)), {});
   down_gemm(layer);
   combine(layer);
 }

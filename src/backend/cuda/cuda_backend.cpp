@@ -19,6 +19,30 @@ CudaBackend::~CudaBackend() {
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
+namespace {
+
+// Without what needs a context on the device.
+DeviceInfo device_info(int device) {
+  DeviceInfo info{.name = fmt::format("cuda:{}", device), .backend = "cuda"};
+  cudaDeviceProp p{};
+  if (cudaGetDeviceProperties(&p, device) != cudaSuccess) {
+    cudaGetLastError();
+    return info;
+  }
+  info.description = p.name;
+  info.architecture = fmt::format("sm_{}{}", p.major, p.minor);
+  info.memory_total = static_cast<int64_t>(p.totalGlobalMem);
+  return info;
+}
+
+}  // namespace
+
+DeviceInfo CudaBackend::device() const {
+  DeviceInfo info = device_info(options_.device);
+  info.memory_free = device_bytes(available_memory());
+  return info;
+}
+
 Status CudaBackend::open() {
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
@@ -108,6 +132,38 @@ Status CudaBackend::alloc_kv(const KvLayout& layout) {
   return {};
 }
 
+// kv_page.h has the layouts.
+std::string CudaBackend::kv_page_format() const {
+  return options_.kv == KvFormat::kFp8 ? "cuda fp8" : "cuda bf16 swizzled";
+}
+
+// K, then V. Behind the step in flight, if there is one.
+Status CudaBackend::read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) {
+  const DeviceGuard guard(options_.device);
+  const size_t half = bytes.size() / 2, at = page * half;
+  const Layer& l = model_.layers[layer];
+  RETURN_IF_ERROR(
+      check(cudaMemcpyAsync(bytes.data(), l.k.as<std::byte>() + at, half, cudaMemcpyDeviceToHost, stream_),
+            "the KV cache"));
+  RETURN_IF_ERROR(check(
+      cudaMemcpyAsync(bytes.data() + half, l.v.as<std::byte>() + at, half, cudaMemcpyDeviceToHost, stream_),
+      "the KV cache"));
+  return check(cudaStreamSynchronize(stream_), "the KV cache");
+}
+
+Status CudaBackend::write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) {
+  const DeviceGuard guard(options_.device);
+  const size_t half = bytes.size() / 2, at = page * half;
+  Layer& l = model_.layers[layer];
+  RETURN_IF_ERROR(
+      check(cudaMemcpyAsync(l.k.as<std::byte>() + at, bytes.data(), half, cudaMemcpyHostToDevice, stream_),
+            "the KV cache"));
+  RETURN_IF_ERROR(check(
+      cudaMemcpyAsync(l.v.as<std::byte>() + at, bytes.data() + half, half, cudaMemcpyHostToDevice, stream_),
+      "the KV cache"));
+  return check(cudaStreamSynchronize(stream_), "the KV cache");
+}
+
 }  // namespace cuda
 
 std::string cuda_absent() {
@@ -123,6 +179,18 @@ std::string cuda_absent() {
   if (driver == 0) return "no NVIDIA driver is loaded";
   return fmt::format("the NVIDIA driver is for CUDA {}, this program needs {}: update the driver",
                      version(driver), version(runtime));
+}
+
+std::vector<DeviceInfo> cuda_devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) cudaGetLastError(), count = 0;
+  std::vector<DeviceInfo> devices;
+  for (int i = 0; i < count; ++i) {
+    DeviceInfo& info = devices.emplace_back(cuda::device_info(i));
+    info.reason = cuda::no_code_for(i);
+    info.usable = info.reason.empty();
+  }
+  return devices;
 }
 
 Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions& options) {

@@ -10,6 +10,8 @@ namespace moesaic {
 
 // Empty where a usable device, driver and code for it are present, else the reason.
 std::string cuda_absent();
+// One each; none where there is no device or no driver.
+std::vector<DeviceInfo> cuda_devices();
 Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions& options);
 
 }  // namespace moesaic

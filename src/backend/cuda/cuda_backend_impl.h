@@ -33,6 +33,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   Status open();
 
   BackendCaps caps() const override;
+  DeviceInfo device() const override;
   double kv_token_bytes(const ModelConfig& config) const override {
     return 2.0 * kv_element_bytes() * config.kv_size();
   }
@@ -41,6 +42,12 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   double available_memory() const override;
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
+  std::string kv_page_format() const override;
+  size_t kv_page_bytes() const override {
+    return 2 * kv_element_bytes() * kv_layout_.page_tokens * model_.config.kv_size();
+  }
+  Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override;
+  Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) override;
   bool can_sample() const override { return sampling_steps_; }
   Status sampled(std::span<SampledToken> tokens) override;
   Status begin_step(const Batch& batch) override;

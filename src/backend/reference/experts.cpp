@@ -20,18 +20,32 @@ std::vector<float> gather(std::span<const float> x, size_t cols, std::span<const
   return out;
 }
 
+// What an adapter adds to gate and up: rows of both alternate.
+void add_gate_up(const LowRank& low, std::span<const float> x, std::span<float> gate, std::span<float> up) {
+  LowRank half = low;
+  half.up = slice_rows(low.up, 0, low.up.rows / 2, 2);
+  add_low_rank(half, 0, x, gate);
+  half.up = slice_rows(low.up, 1, low.up.rows / 2, 2);
+  add_low_rank(half, 0, x, up);
+}
+
 // One expert over its rows x: [rows, hidden] -> [rows, hidden].
-std::vector<float> run_expert(const ModelConfig& config, const LayerWeights& w, int32_t expert,
-                              std::vector<float> x, MoePath moe_path) {
+std::vector<float> run_expert(const ModelConfig& config, const LayerWeights& w, const LayerAdapter& adapter,
+                              int32_t expert, std::vector<float> x, MoePath moe_path) {
   const size_t rows = x.size() / static_cast<size_t>(config.hidden);
   std::vector<float> gate(rows * static_cast<size_t>(config.intermediate)), up(gate.size()), out(x.size());
+  std::vector<float> given;  // what an adapter takes: activations are rounded for MX weights alone
+  if (!adapter.gate_up.empty()) given = x;
   rounding_of(moe_path, Operand::kExpertInput, w.gate.first.format).apply(x);
   linear(w.gate.at(expert), read_vector(w.gate_bias, expert), x, gate);
   linear(w.up.at(expert), read_vector(w.up_bias, expert), x, up);
+  if (!adapter.gate_up.empty()) add_gate_up(adapter.gate_up.at(expert), given, gate, up);
   for (size_t i = 0; i < gate.size(); ++i)
     gate[i] = swiglu(gate[i], up[i], config.swiglu_alpha, config.swiglu_limit);
+  if (!adapter.down.empty()) given = gate;
   rounding_of(moe_path, Operand::kSwiglu, w.down.first.format).apply(gate);
   linear(w.down.at(expert), read_vector(w.down_bias, expert), gate, out);
+  if (!adapter.down.empty()) add_low_rank(adapter.down.at(expert), 0, given, out);
   return out;
 }
 
@@ -64,8 +78,8 @@ float swiglu(float gate, float up, double alpha, double limit) {
   return static_cast<float>(g / (1.0 + std::exp(-alpha * g)) * (u + 1.0));
 }
 
-void add_experts(const ModelConfig& config, const LayerWeights& w, std::span<const float> x,
-                 std::span<float> out, const RouterSeen& seen, MoePath moe_path) {
+void add_experts(const ModelConfig& config, const LayerWeights& w, const LayerAdapter& adapter,
+                 std::span<const float> x, std::span<float> out, const RouterSeen& seen, MoePath moe_path) {
   const Routing routing = route(config, w, x, seen);
   WorkList work;
   build_work_list(routing.ids, config.experts_per_token, config.experts, work);
@@ -75,7 +89,7 @@ void add_experts(const ModelConfig& config, const LayerWeights& w, std::span<con
     const auto first = static_cast<size_t>(work.offsets[static_cast<size_t>(expert)]);
     const auto last = static_cast<size_t>(work.offsets[static_cast<size_t>(expert) + 1]);
     const auto rows = std::span<const int32_t>(work.rows).subspan(first, last - first);
-    const std::vector<float> y = run_expert(config, w, expert, gather(x, hidden, rows), moe_path);
+    const std::vector<float> y = run_expert(config, w, adapter, expert, gather(x, hidden, rows), moe_path);
     outputs.insert(outputs.end(), y.begin(), y.end());
   }
   const auto top_k = static_cast<size_t>(config.experts_per_token);

@@ -63,6 +63,14 @@ void dense_linear(const MatrixView& w, std::span<const float> bias, std::span<co
   rounded_linear(w, bias, kept, y, made);
 }
 
+void add_low_rank(const LowRank& low, int64_t first_row, std::span<const float> x, std::span<float> y) {
+  const size_t rows = x.size() / static_cast<size_t>(low.down.cols), n = y.size() / rows;
+  std::vector<float> between(rows * static_cast<size_t>(low.down.rows)), more(y.size());
+  linear(low.down, {}, x, between);
+  linear(slice_rows(low.up, first_row, static_cast<int64_t>(n)), {}, between, more);
+  for (size_t i = 0; i < y.size(); ++i) y[i] += more[i];
+}
+
 bool all_finite(std::span<const float> x) {
   return std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); });
 }

@@ -27,6 +27,10 @@ void linear(const MatrixView& w, std::span<const float> bias, std::span<const fl
 void dense_linear(const MatrixView& w, std::span<const float> bias, std::span<const float> x,
                   std::span<float> y, std::optional<Format> dense, MoePath moe_path);
 
+// y[t] += rows [first_row, first_row + n) of low.up times (low.down x[t]).  x: [rows, low.down.cols], y:
+// [rows, n]
+void add_low_rank(const LowRank& low, int64_t first_row, std::span<const float> x, std::span<float> y);
+
 bool all_finite(std::span<const float> x);
 
 }  // namespace moesaic::reference

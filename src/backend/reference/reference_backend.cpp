@@ -1,6 +1,7 @@
 #include "backend/reference/reference_backend.h"
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <new>
 #include <stdexcept>
@@ -27,6 +28,10 @@ class ReferenceBackend final : public Backend {
   double kv_token_bytes(const ModelConfig& c) const override { return 2.0 * sizeof(float) * c.kv_size(); }
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
+  std::string kv_page_format() const override { return "reference f32"; }
+  size_t kv_page_bytes() const override { return 2 * page_floats() * sizeof(float); }
+  Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override;
+  Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) override;
   Status begin_step(const Batch& batch) override;
   void embed() override;
   void qkv(int layer) override;
@@ -37,7 +42,11 @@ class ReferenceBackend final : public Backend {
   Status end_step() override { return fault_; }
 
  private:
+  size_t page_floats() const {  // of K, or of V
+    return static_cast<size_t>(layout_.page_tokens) * static_cast<size_t>(config_.kv_size());
+  }
   const LayerWeights& weights(int layer) const { return weights_.layers[static_cast<size_t>(layer)]; }
+  LayerAdapter adapter(int layer) const { return adapter_of(weights_, layer); }
   std::vector<float> normed(std::span<const float> x, const MatrixView& scale) const;
   // The layer's cache through the page table of the sequence.
   reference::SequenceCache cache(int layer, const Sequence& sequence);
@@ -52,6 +61,7 @@ class ReferenceBackend final : public Backend {
   RouterTrace router_trace_;
   ModelConfig config_;
   ModelWeights weights_;
+  std::vector<std::shared_ptr<const void>> converted_;  // storage of experts that no kernel takes as stored
   RopeTable rope_;
   KvLayout layout_;
   std::vector<reference::LayerCache> caches_;  // [layers]
@@ -65,13 +75,19 @@ class ReferenceBackend final : public Backend {
 Status ReferenceBackend::load(const ModelConfig& config, const ModelWeights& weights,
                               const LoadProgress& progress) {
   RETURN_IF_ERROR(validate(weights, config));
-  RETURN_IF_ERROR(check_finite(weights));
   config_ = config;
   weights_ = weights;  // the views stay in use: the copy keeps their storage alive
+  weights_.convert_experts = nullptr;
+  converted_.clear();
+  for (int i = 0; i < config.layers && weights.convert_experts; ++i) {
+    ASSIGN_OR_RETURN(ReadableLayer layer, layer_of(weights, i));
+    weights_.layers[static_cast<size_t>(i)] = layer.weights;
+    converted_.push_back(std::move(layer.storage));
+  }
+  RETURN_IF_ERROR(check_finite(weights_));
   rope_ = make_rope_table(config.rope, config.head_dim);
   caches_.clear();
-  if (progress) progress(config.layers, config.layers);
-  return {};
+  return report(progress, config.layers + 1, config.layers + 1);
 }
 
 Status ReferenceBackend::alloc_kv(const KvLayout& layout) {
@@ -91,6 +107,23 @@ Status ReferenceBackend::alloc_kv(const KvLayout& layout) {
     return error(StatusCode::kOutOfMemory, "reference backend: no memory for a KV cache of {} + {} pages",
                  layout.full_pages, layout.window_pages);
   }
+  return {};
+}
+
+// K, then V.
+Status ReferenceBackend::read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) {
+  const reference::LayerCache& cache = caches_[static_cast<size_t>(layer)];
+  const size_t first = static_cast<size_t>(page) * page_floats(), half = bytes.size() / 2;
+  std::memcpy(bytes.data(), cache.keys.data() + first, half);
+  std::memcpy(bytes.data() + half, cache.values.data() + first, half);
+  return {};
+}
+
+Status ReferenceBackend::write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) {
+  reference::LayerCache& cache = caches_[static_cast<size_t>(layer)];
+  const size_t first = static_cast<size_t>(page) * page_floats(), half = bytes.size() / 2;
+  std::memcpy(cache.keys.data() + first, bytes.data(), half);
+  std::memcpy(cache.values.data() + first, bytes.data() + half, half);
   return {};
 }
 
@@ -162,6 +195,11 @@ void ReferenceBackend::qkv(int layer) {
   reference::dense_linear(w.q, reference::read_vector(w.q_bias), t, q_, dense_, moe_path_);
   reference::dense_linear(w.k, reference::read_vector(w.k_bias), t, k, dense_, moe_path_);
   reference::dense_linear(w.v, reference::read_vector(w.v_bias), t, v, dense_, moe_path_);
+  if (const LowRank& low = adapter(layer).qkv; !low.empty()) {
+    reference::add_low_rank(low, 0, t, q_);
+    reference::add_low_rank(low, config_.q_size(), t, k);
+    reference::add_low_rank(low, config_.q_size() + config_.kv_size(), t, v);
+  }
   for (size_t r = 0; r < rows; ++r) {
     reference::rotate(rope_, batch_.positions[r], config_.head_dim,
                       std::span(q_).subspan(r * q_size, q_size));
@@ -198,6 +236,7 @@ void ReferenceBackend::project(int layer) {
   std::vector<float> y(x_.size());
   reference::dense_linear(weights(layer).o, reference::read_vector(weights(layer).o_bias), attended_, y,
                           dense_, moe_path_);
+  if (const LowRank& low = adapter(layer).o; !low.empty()) reference::add_low_rank(low, 0, attended_, y);
   for (size_t i = 0; i < y.size(); ++i) x_[i] += y[i];
   check(x_, layer, "project");
 }
@@ -205,7 +244,7 @@ void ReferenceBackend::project(int layer) {
 void ReferenceBackend::moe(int layer) {
   if (!fault_.ok()) return;
   const auto seen = [&](int row, std::span<const float> logits) { router_trace_(layer, row, logits); };
-  reference::add_experts(config_, weights(layer), normed(x_, weights(layer).mlp_norm), x_,
+  reference::add_experts(config_, weights(layer), adapter(layer), normed(x_, weights(layer).mlp_norm), x_,
                          router_trace_ ? reference::RouterSeen(seen) : nullptr, moe_path_);
   check(x_, layer, "moe");
 }

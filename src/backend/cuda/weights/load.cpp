@@ -8,6 +8,7 @@
 #include "backend/cuda/weights/model.h"
 #include "backend/cuda/weights/upload.h"
 #include "base/error.h"
+#include "core/merge_adapter.h"
 #include "tuning/moe_kernels.h"
 
 namespace moesaic::cuda {
@@ -31,6 +32,7 @@ class ModelLoader {
 
  private:
   Kind dense_kind(const MatrixView& m) const { return kind_of(m.format, options_.dense, model_.dense_mx); }
+  Status load_adapted(int index, const ModelWeights& weights);
   Status load_layer(int index, const LayerWeights& w);
   Status load_experts(int index, const LayerWeights& w);
   Status alloc_slabs(int index, const std::string& name);
@@ -39,7 +41,20 @@ class ModelLoader {
   const ModelConfig& config_;
   const BackendOptions& options_;
   Uploader& up_;
+  std::unique_ptr<ThreadPool> mergers_;  // of layers with adapters
 };
+
+// The kernels take a matrix and nothing beside it: adapters are merged into those that they reach.
+Status ModelLoader::load_adapted(int index, const ModelWeights& weights) {
+  if (up_.counts_only())
+    return load_layer(index, merged_formats(weights.layers[index], adapter_of(weights, index)));
+  ASSIGN_OR_RETURN(const ReadableLayer stored, layer_of(weights, index));
+  if (weights.adapters.empty()) return load_layer(index, stored.weights);
+  if (!mergers_) mergers_ = std::make_unique<ThreadPool>(0);
+  ASSIGN_OR_RETURN(const MergedLayer merged,
+                   merge_adapter(stored.weights, weights.adapters[index], *mergers_));
+  return load_layer(index, merged.weights);
+}
 
 Status ModelLoader::load_layer(int index, const LayerWeights& w) {
   Layer& layer = model_.layers[index];
@@ -98,6 +113,16 @@ Status ModelLoader::load_experts(int index, const LayerWeights& w) {
   return {};
 }
 
+// A quantised matrix with an adapter would be quantised a second time.
+Status check_adapters(const ModelWeights& weights, const BackendOptions& options) {
+  if (weights.adapters.empty() || options.dense.value_or(Format::kBF16) == Format::kBF16) return {};
+  return error(
+      StatusCode::kUnsupported,
+      "cuda: LoRA adapters are merged into BF16 matrices, which --dense would make {}; use --dense keep "
+      "or bf16",
+      format_name(*options.dense));
+}
+
 Status unsupported(const ModelConfig& c) {
   if (c.head_dim != 32 && c.head_dim != 64 && c.head_dim != 128)
     return error(StatusCode::kUnsupported, "cuda: head_dim {} is not 32, 64 or 128; use --device cpu",
@@ -118,11 +143,11 @@ Status ModelLoader::run(const ModelWeights& weights, const LoadProgress& progres
   ASSIGN_OR_RETURN(model_.slab_scales,
                    up_.buffer(config_.layers * kSlabRows * sizeof(float), 0, kVectorsPart, "activations"));
   const bool evicts = !up_.counts_only() && shares_host_memory();
-  const auto done = [&](int layer, int count) {
-    if (up_.counts_only()) return;
+  const auto done = [&](int layer, int count) -> Status {
+    if (up_.counts_only()) return {};
     if (weights.release) weights.release(layer);
     if (evicts && weights.evict) weights.evict(layer);
-    if (progress) progress(count, config_.layers + 1);
+    return report(progress, count, config_.layers + 1);
   };
   ASSIGN_OR_RETURN(model_.embed, up_.table(weights.embed, kEmbeddingPart, "embedding"));
   ASSIGN_OR_RETURN(model_.head, up_.matrix({weights.head}, dense_kind(weights.head), RowOrder::kPlain, 0,
@@ -130,10 +155,10 @@ Status ModelLoader::run(const ModelWeights& weights, const LoadProgress& progres
   float top = 0;
   ASSIGN_OR_RETURN(model_.final_norm, up_.vector({weights.final_norm}, "final norm", &top));
   model_.final_factor = f16_factor(config_.hidden, top);
-  done(-1, 1);
+  RETURN_IF_ERROR(done(-1, 1));
   for (int i = 0; i < config_.layers; ++i) {
-    RETURN_IF_ERROR(load_layer(i, weights.layers[i]));
-    done(i, i + 2);
+    RETURN_IF_ERROR(load_adapted(i, weights));
+    RETURN_IF_ERROR(done(i, i + 2));
   }
   const std::vector<double>& frequency = model_.rope.inverse_frequency;
   const size_t bytes = frequency.size() * sizeof(double);
@@ -158,7 +183,8 @@ sm90::SlabLayout layout_of(const BackendOptions& options) {
 
 }  // namespace
 
-Paths paths_of(const ModelConfig& c, const ModelWeights& weights, const BackendOptions& options) {
+Paths paths_of(const ModelConfig& c, const ModelWeights& stored, const BackendOptions& options) {
+  const ModelWeights weights = merged_formats(stored);
   const Target target{.batch_invariant = options.batch_invariant, .moe_path = options.moe_path};
   const ExpertsShape shape{.mxfp4 = all_mxfp4(weights),
                            .sizes = {.top_k = c.experts_per_token,
@@ -201,6 +227,7 @@ Result<LoadedModel> load_model(const ModelConfig& config, const ModelWeights& we
                                cudaStream_t stream) {
   RETURN_IF_ERROR(validate(weights, config));
   RETURN_IF_ERROR(unsupported(config));
+  RETURN_IF_ERROR(check_adapters(weights, options));
   LoadedModel model = model_of(config, paths_of(config, weights, options));
   model.emulated = !has_block_scaled_mma(options.device);
   if (model.w4a8) RETURN_IF_ERROR(sm120::load_expert_tiles());

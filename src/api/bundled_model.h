@@ -1,0 +1,17 @@
+// Where the model "tiny" is, which comes with the program and the library.
+#pragma once
+
+#include <string>
+
+#include "moesaic/status.h"
+
+namespace moesaic {
+
+// Its folder: in $MOESAIC_MODELS, or near the program or the shared library that holds this code: in
+// share/moesaic/models or models of a folder above it.
+Result<std::string> bundled_model();
+
+// What open_checkpoint takes: the bundled model for "tiny", anything else as it is.
+Result<std::string> model_path(const std::string& model);
+
+}  // namespace moesaic

@@ -1,0 +1,95 @@
+// What the files of the C interface share.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <span>
+#include <string>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "moesaic/engine.h"
+#include "moesaic/moesaic.h"
+
+struct moesaic_model {
+  moesaic::Model model;
+  moesaic::ModelInfo info;  // whose strings moesaic_model_info gives
+  std::mutex mutex;         // of what stands below
+  uint64_t last_id = 0;
+  std::unordered_map<uint64_t, std::stop_source> cancels = {};  // of requests that have not ended
+};
+
+namespace moesaic::c_api {
+
+// Of this thread.
+void remember(const char* error) noexcept;
+moesaic_status code_of(StatusCode code);
+
+// Runs a body that returns a Status; remembers its error. Nothing gets out of it, not even what a caller's
+// callback throws.
+template <typename Body>
+moesaic_status enter(Body&& body) noexcept {
+  try {
+    const Status status = body();
+    if (!status.ok()) remember(status.message().c_str());
+    return code_of(status.code());
+  } catch (const std::bad_alloc&) {
+    remember("out of memory");
+    return MOESAIC_OUT_OF_MEMORY;
+  } catch (const std::exception& e) {
+    remember(e.what());
+    return MOESAIC_INTERNAL;
+  } catch (...) {
+    remember("an exception of unknown type");
+    return MOESAIC_INTERNAL;
+  }
+}
+
+inline Status not_null(const void* pointer, const char* name) {
+  return pointer != nullptr ? Status() : invalid("{} is NULL", name);
+}
+// Of an array: NULL is right where it is empty.
+inline Status not_null(const void* pointer, size_t count, const char* name) {
+  return count == 0 ? Status() : not_null(pointer, name);
+}
+
+// The caller's struct, which may be of an older version and shorter, over today's defaults.
+template <typename T>
+Status read(const T* given, T& values) {
+  if (given->size < sizeof(size_t) || given->size > sizeof(T))
+    return invalid("a struct of {} bytes where this version has {}: call its init function", given->size,
+                   sizeof(T));
+  std::memcpy(&values, given, given->size);
+  return {};
+}
+
+template <typename T>
+void write(const T& values, T* given, size_t size) {
+  if (size < sizeof(size_t)) return;
+  std::memcpy(given, &values, std::min(size, sizeof(T)));
+  given->size = std::min(size, sizeof(T));
+}
+
+// A copy with a zero behind it, for moesaic_free.
+template <typename T>
+Status hand_out(const T* data, size_t count, T** out, size_t* out_count) {
+  T* const copy = static_cast<T*>(std::malloc((count + 1) * sizeof(T)));
+  if (copy == nullptr) return error(StatusCode::kOutOfMemory, "out of memory");
+  std::copy_n(data, count, copy);
+  copy[count] = 0;
+  *out = copy;
+  *out_count = count;
+  return {};
+}
+
+inline Status hand_out(const Result<std::vector<int32_t>>& tokens, int32_t** out, size_t* count) {
+  RETURN_IF_ERROR(tokens.status());
+  return hand_out(tokens.value().data(), tokens.value().size(), out, count);
+}
+
+}  // namespace moesaic::c_api

@@ -1,0 +1,499 @@
+// What embedders use beside plain generation, over models/tiny: threads, logits, saved KV caches, log,
+// progress.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <thread>
+
+#include "moesaic/engine.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kTiny = MOESAIC_SOURCE_DIR "/models/tiny";
+
+class Embedding : public testing::TestWithParam<const char*> {
+ protected:
+  static Model open(OpenOptions o = {}) {
+    o.device = GetParam();
+    if (o.threads == 0) o.threads = 1;
+    if (o.context == 0) o.context = 512;
+    auto model = Model::open(kTiny, o);
+    EXPECT_TRUE(model.ok()) << model.status().message();
+    return std::move(model).value();
+  }
+  // The reference's steps are long, above all under sanitizers.
+  static bool slow() { return GetParam() == std::string("reference"); }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, Embedding, testing::Values("cpu", "reference"),
+                         [](const auto& i) { return std::string(i.param); });
+
+std::vector<int32_t> tokens_of(int count, int seed = 1) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < count; ++i) tokens.push_back((i * 37 + seed * 101) % 400);
+  return tokens;
+}
+
+struct Record {
+  std::vector<int32_t> tokens;
+  std::vector<SampledToken> prompt;
+  std::map<int, std::vector<float>> logits;
+  std::vector<SampledToken> sampled;
+  Outcome end;
+  int ends = 0;
+
+  Callbacks callbacks() {
+    return {.on_token =
+                [this](const SampledToken& t) {
+                  tokens.push_back(t.token);
+                  sampled.push_back(t);
+                },
+            .on_text = {},
+            .on_end =
+                [this](const Outcome& o) {
+                  end = o;
+                  ++ends;
+                }};
+  }
+};
+
+GenerationRequest greedy(std::vector<int32_t> prompt, int n) {
+  GenerationRequest r{.prompt = std::move(prompt)};
+  r.sampling.temperature = 0;
+  r.sampling.max_tokens = n;
+  r.sampling.stop_tokens = {1};
+  r.sampling.logit_bias = {{1, -100.0f}};
+  return r;
+}
+
+Record run(Model& model, const GenerationRequest& request) {
+  Record record;
+  EXPECT_TRUE(model.submit(request, record.callbacks()).ok());
+  EXPECT_TRUE(model.run().ok());
+  return record;
+}
+
+double log_softmax(const std::vector<float>& logits, int32_t token) {
+  double sum = 0, top = -1e30;
+  for (const float l : logits) top = std::max(top, static_cast<double>(l));
+  for (const float l : logits) sum += std::exp(l - top);
+  return logits[token] - top - std::log(sum);
+}
+
+// ---- logits ----
+
+TEST_P(Embedding, PromptLogprobsAreThoseOfTheRawLogits) {
+  Model model = open({.max_batch = 2});
+  const std::vector<int32_t> prompt = tokens_of(slow() ? 70 : 150);
+  run(model, greedy(prompt, 1));  // in the prefix cache now: it must be computed all the same
+  Record r;
+  Callbacks callbacks = r.callbacks();
+  callbacks.on_prompt_token = [&](const SampledToken& t) {
+    EXPECT_TRUE(r.tokens.empty());
+    r.prompt.push_back(t);
+  };
+  callbacks.on_logits = [&](int position, std::span<const float> logits) {
+    EXPECT_TRUE(r.logits.emplace(position, std::vector<float>(logits.begin(), logits.end())).second);
+  };
+  GenerationRequest request = greedy(prompt, 5);
+  request.sampling.prompt_logprobs = 2;
+  request.sampling.top_logprobs = 0;
+  request.prompt_logits = true;
+  ASSERT_TRUE(model.submit(request, callbacks).ok());
+  const Record other = run(model, greedy(tokens_of(90, 2), 8));  // beside it
+  EXPECT_EQ(other.tokens.size(), 8u);
+  ASSERT_EQ(r.ends, 1);
+  ASSERT_EQ(r.prompt.size(), prompt.size());
+  ASSERT_EQ(r.logits.size(), prompt.size() + 4);
+  EXPECT_TRUE(r.prompt[0].logprobs.top.empty());
+  for (size_t i = 1; i < prompt.size(); ++i) {
+    const std::vector<float>& row = r.logits.at(static_cast<int>(i) - 1);
+    ASSERT_EQ(row.size(), static_cast<size_t>(model.vocab()));
+    EXPECT_EQ(r.prompt[i].token, prompt[i]);
+    EXPECT_NEAR(r.prompt[i].logprobs.logprob, log_softmax(row, prompt[i]), 1e-4);
+    ASSERT_EQ(r.prompt[i].logprobs.top.size(), 2u);
+    EXPECT_EQ(r.prompt[i].logprobs.top[0].first, std::max_element(row.begin(), row.end()) - row.begin());
+  }
+  for (size_t i = 0; i < r.sampled.size(); ++i)
+    EXPECT_NEAR(r.sampled[i].logprobs.logprob,
+                log_softmax(r.logits.at(static_cast<int>(prompt.size() + i) - 1), r.tokens[i]), 1e-4);
+}
+
+TEST_P(Embedding, LogitsOfGeneratedTokensAlone) {
+  Model model = open();
+  Record r;
+  Callbacks callbacks = r.callbacks();
+  callbacks.on_logits = [&](int position, std::span<const float> l) {
+    EXPECT_EQ(r.tokens.size(), static_cast<size_t>(position - 19));
+    // What the model gives, not what is sampled from: the bias is not in it.
+    EXPECT_EQ(l.size(), static_cast<size_t>(model.vocab()));
+    EXPECT_GT(l[1], -60);
+    r.logits[position] = {};
+  };
+  ASSERT_TRUE(model.submit(greedy(tokens_of(20), 6), callbacks).ok());
+  ASSERT_TRUE(model.run().ok());
+  EXPECT_EQ(r.logits.size(), 6u);
+  EXPECT_EQ(r.logits.begin()->first, 19);
+}
+
+TEST_P(Embedding, APromptOfOneToken) {
+  Model model = open();
+  Record r;
+  Callbacks callbacks = r.callbacks();
+  callbacks.on_prompt_token = [&](const SampledToken& t) { r.prompt.push_back(t); };
+  GenerationRequest request = greedy({7}, 1);
+  request.sampling.prompt_logprobs = 0;
+  ASSERT_TRUE(model.submit(request, callbacks).ok());
+  ASSERT_TRUE(model.run().ok());
+  EXPECT_EQ(r.prompt.size(), 1u);
+  EXPECT_EQ(r.tokens.size(), 1u);
+}
+
+TEST_P(Embedding, LogprobsThatNobodyTakesAreRefused) {
+  Model model = open();
+  Record r;
+  GenerationRequest request = greedy({7}, 1);
+  request.sampling.prompt_logprobs = 0;
+  EXPECT_FALSE(model.submit(request, r.callbacks()).ok());
+  request.sampling.prompt_logprobs = -1;
+  request.prompt_logits = true;
+  EXPECT_FALSE(model.submit(request, r.callbacks()).ok());
+  Callbacks callbacks = r.callbacks();
+  callbacks.on_prompt_token = [](const SampledToken&) {};
+  request.prompt_logits = false;
+  request.sampling.prompt_logprobs = 101;
+  EXPECT_FALSE(model.submit(request, callbacks).ok());
+  EXPECT_TRUE(model.idle());
+}
+
+// ---- KV ----
+
+TEST_P(Embedding, ASavedPrefixIsFoundByAnotherModel) {
+  const std::vector<int32_t> prompt = tokens_of(200);
+  std::string bytes;
+  std::vector<int32_t> expected;
+  {
+    Model model = open();
+    EXPECT_EQ(model.save_kv(prompt).status().code(), StatusCode::kNotFound);
+    expected = run(model, greedy(prompt, 12)).tokens;
+    EXPECT_EQ(model.cached_prefix(prompt).value(), 192);
+    const auto saved = model.save_kv(prompt);
+    ASSERT_TRUE(saved.ok()) << saved.status().message();
+    bytes = saved.value();
+  }
+  Model model = open();
+  EXPECT_EQ(model.cached_prefix(prompt).value(), 0);
+  const auto loaded = model.load_kv(bytes);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ(loaded.value(), std::vector<int32_t>(prompt.begin(), prompt.begin() + 192));
+  EXPECT_EQ(model.cached_prefix(prompt).value(), 192);
+  const Record again = run(model, greedy(prompt, 12));
+  EXPECT_EQ(again.end.cached_tokens, 192);
+  EXPECT_EQ(again.tokens, expected);
+  // Saved once more it is the same, and loading what is there changes nothing.
+  EXPECT_EQ(model.save_kv(prompt).value(), bytes);
+  ASSERT_TRUE(model.load_kv(bytes).ok());
+  EXPECT_EQ(model.stats().full.used, 0);
+}
+
+TEST_P(Embedding, AForkSharesThePagesOfARequestAtWork) {
+  Model model = open({.max_batch = 3});
+  Record first;
+  ASSERT_TRUE(model.submit(greedy(tokens_of(100), 40), first.callbacks()).ok());
+  while (first.tokens.size() < 35) ASSERT_TRUE(model.step().ok());
+  std::vector<int32_t> text = tokens_of(100);
+  text.insert(text.end(), first.tokens.begin(), first.tokens.end());
+  EXPECT_EQ(model.cached_prefix(text).value(), 128);
+  Record fork;
+  ASSERT_TRUE(model.submit(greedy(text, 5), fork.callbacks()).ok());
+  ASSERT_TRUE(model.run().ok());
+  EXPECT_EQ(fork.end.cached_tokens, 128);
+  EXPECT_EQ(fork.tokens, std::vector<int32_t>(first.tokens.begin() + 35, first.tokens.begin() + 40));
+}
+
+TEST_P(Embedding, DamagedAndForeignBytesAreRefused) {
+  const std::vector<int32_t> prompt = tokens_of(70);
+  Model model = open();
+  run(model, greedy(prompt, 1));
+  const std::string bytes = model.save_kv(prompt).value();
+  Model empty = open();
+  const auto refused = [&](std::string wrong, const char* words) {
+    const auto loaded = empty.load_kv(wrong);
+    ASSERT_FALSE(loaded.ok()) << words;
+    EXPECT_NE(loaded.status().message().find(words), std::string::npos) << loaded.status().message();
+    EXPECT_EQ(loaded.status().message().find('\n'), std::string::npos);
+    EXPECT_EQ(empty.cached_prefix(prompt).value(), 0);
+  };
+  const auto with = [&](size_t at, auto value) {
+    std::string wrong = bytes;
+    std::memcpy(wrong.data() + at, &value, sizeof value);
+    return wrong;
+  };
+  refused("", "0 bytes");
+  refused(bytes.substr(0, 79), "79 bytes");
+  refused(bytes.substr(0, 80), "cut off");
+  refused(bytes.substr(0, bytes.size() - 1), "cut off");
+  refused(bytes + "x", "damaged");
+  refused(with(0, 'X'), "something else");
+  refused(with(8, uint32_t{2}), "version 2");
+  refused(with(12, uint32_t{64}), "another device or KV format");
+  refused(with(16, uint64_t{5}), "another model");
+  refused(with(24, 'x'), "another device or KV format");
+  refused(with(56, ~uint32_t{0}), "another model");
+  refused(with(60, uint32_t{0}), "another device or KV format");
+  for (const uint64_t tokens : {uint64_t{0}, uint64_t{33}, uint64_t{1} << 40, ~uint64_t{31}})
+    refused(with(64, tokens), "tokens");
+  refused(with(64, uint64_t{131072}), "tokens");
+  refused(with(72, uint64_t{0}), "checksum");
+  refused(with(80, int32_t{3}), "checksum");
+  refused(with(bytes.size() - 4, int32_t{3}), "checksum");
+  EXPECT_TRUE(empty.load_kv(bytes).ok());
+  // Other formats of the weights give other keys.
+  Model other = open({.dense = "bf16"});
+  EXPECT_FALSE(other.load_kv(bytes).ok());
+  Model without = open({.prefix_cache = false});
+  EXPECT_EQ(without.load_kv(bytes).status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(without.save_kv(prompt).status().code(), StatusCode::kUnsupported);
+}
+
+TEST_P(Embedding, TooFewPagesAreAnError) {
+  Model model = open();
+  run(model, greedy(tokens_of(130), 1));
+  const std::string bytes = model.save_kv(tokens_of(130)).value();
+  Model small = open({.context = 64});
+  const auto loaded = small.load_kv(bytes);
+  EXPECT_EQ(loaded.status().code(), StatusCode::kOutOfMemory);
+  EXPECT_NE(loaded.status().message().find("options.kv_tokens"), std::string::npos);
+  EXPECT_EQ(run(small, greedy(tokens_of(40), 2)).tokens.size(), 2u);
+}
+
+TEST_P(Embedding, KvFiles) {
+  const fs::path file = fs::path(testing::TempDir()) / ("kv-" + std::to_string(getpid()) + GetParam());
+  const std::vector<int32_t> prompt = tokens_of(70);
+  Model model = open();
+  run(model, greedy(prompt, 1));
+  ASSERT_TRUE(model.save_kv_file(file, prompt).ok());
+  Model other = open();
+  EXPECT_EQ(other.load_kv_file(file).value().size(), 64u);
+  fs::resize_file(file, 1000);
+  EXPECT_FALSE(other.load_kv_file(file).ok());
+  fs::remove(file);
+  EXPECT_EQ(other.load_kv_file(file).status().code(), StatusCode::kNotFound);
+  EXPECT_FALSE(model.save_kv_file("/proc/none/kv", prompt).ok());
+}
+
+// ---- threads ----
+
+TEST_P(Embedding, ThreadsSubmitAndCancelWhileTheModelsOwnWorks) {
+  const int kThreads = 4, kEach = slow() ? 3 : 6, length = slow() ? 10 : 40;
+  Model model = open({.max_batch = 3});
+  const std::vector<int32_t> alone = run(model, greedy(tokens_of(length), 6)).tokens;
+  ASSERT_TRUE(model.start().ok());
+  EXPECT_FALSE(model.step().ok());
+  std::atomic<int> ends = 0, cancelled = 0, wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kEach; ++i) {
+        std::stop_source cancel;
+        const bool cancels = i % 3 == 2;
+        auto got = std::make_shared<std::vector<int32_t>>();
+        const Status status =
+            model.submit(greedy(tokens_of(length), cancels ? 400 : 6),
+                         {.on_token = [got](const SampledToken& token) { got->push_back(token.token); },
+                          .on_text = {},
+                          .on_end =
+                              [&, got, cancels](const Outcome& o) {
+                                cancelled += o.finish == FinishReason::kCancelled;
+                                wrong += !cancels && *got != alone;
+                                ++ends;
+                              }},
+                         cancel.get_token());
+        wrong += !status.ok();
+        if (cancels) cancel.request_stop();
+        if (i == t) wrong += !model.cached_prefix(tokens_of(length)).ok();
+        wrong += model.stats().waiting > kThreads * kEach;
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  const Status done = model.wait();
+  EXPECT_TRUE(done.ok()) << done.message();
+  EXPECT_EQ(ends, kThreads * kEach);
+  EXPECT_EQ(cancelled, kThreads * kEach / 3);
+  EXPECT_EQ(wrong, 0);
+  EXPECT_TRUE(model.stop().ok());
+  EXPECT_FALSE(model.wait().ok());
+  EXPECT_EQ(run(model, greedy(tokens_of(length), 6)).tokens, alone);
+}
+
+TEST_P(Embedding, StoppedRequestsGoOnLater) {
+  const int count = slow() ? 12 : 60;
+  Model model = open();
+  Record record;
+  std::atomic<int> seen = 0;
+  Callbacks callbacks = record.callbacks();
+  callbacks.on_token = [&](const SampledToken&) { ++seen; };
+  ASSERT_TRUE(model.start().ok());
+  ASSERT_TRUE(model.start().ok());
+  ASSERT_TRUE(model.submit(greedy(tokens_of(8), count), callbacks).ok());
+  while (seen == 0) std::this_thread::yield();
+  ASSERT_TRUE(model.stop().ok());
+  ASSERT_TRUE(model.stop().ok());
+  EXPECT_TRUE(model.run().ok());
+  EXPECT_EQ(seen, count);
+  EXPECT_EQ(record.ends, 1);
+}
+
+TEST_P(Embedding, CallbacksCannotWaitForThemselves) {
+  Model model = open();
+  std::vector<Status> refused;
+  Record record;
+  Callbacks callbacks = record.callbacks();
+  callbacks.on_token = [&](const SampledToken&) {
+    refused = {model.step(), model.start(), model.stop(), model.wait(), model.save_kv({}).status()};
+    EXPECT_FALSE(model.idle());
+    EXPECT_GT(model.info().context, 0);
+  };
+  ASSERT_TRUE(model.submit(greedy(tokens_of(8), 2), callbacks).ok());
+  ASSERT_TRUE(model.run().ok());
+  EXPECT_EQ(refused.size(), 5u);
+  for (const Status& s : refused) EXPECT_FALSE(s.ok());
+}
+
+TEST_P(Embedding, DestroyedWhileItWorks) {
+  Model model = open();
+  Record record;
+  ASSERT_TRUE(model.start().ok());
+  ASSERT_TRUE(model.submit(greedy(tokens_of(8), 300), record.callbacks()).ok());
+}
+
+TEST_P(Embedding, ACallbackThatThrowsEndsTheRequests) {
+  Model model = open();
+  Record record;
+  Callbacks callbacks = record.callbacks();
+  callbacks.on_token = [&](const SampledToken&) { throw std::bad_alloc(); };
+  ASSERT_TRUE(model.start().ok());
+  ASSERT_TRUE(model.submit(greedy(tokens_of(8), 300), callbacks).ok());
+  EXPECT_EQ(model.wait().code(), StatusCode::kOutOfMemory);
+  EXPECT_EQ(record.end.finish, FinishReason::kError);
+  Record next;
+  ASSERT_TRUE(model.submit(greedy(tokens_of(8), 3), next.callbacks()).ok());
+  EXPECT_TRUE(model.wait().ok());
+  EXPECT_EQ(next.tokens.size(), 3u);
+}
+
+// ---- opening ----
+
+TEST_P(Embedding, ProgressInBytesAndCancel) {
+  std::vector<std::pair<int64_t, int64_t>> seen;
+  open({.progress = [&](int64_t done, int64_t total) {
+    seen.emplace_back(done, total);
+    return true;
+  }});
+  ASSERT_GE(seen.size(), 2u);
+  EXPECT_EQ(seen.front().first, 0);
+  EXPECT_EQ(seen.back().first, seen.back().second);
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+  for (size_t stop = 0; stop < seen.size(); ++stop) {
+    size_t calls = 0;
+    OpenOptions o{.device = GetParam(), .threads = 1, .context = 64};
+    o.progress = [&](int64_t, int64_t) { return calls++ != stop; };
+    EXPECT_EQ(Model::open(kTiny, o).status().code(), StatusCode::kCancelled);
+    EXPECT_EQ(calls, stop + 1);
+  }
+}
+
+TEST_P(Embedding, WhatWasChosenIsTold) {
+  auto model = Model::open(kTiny, {.device = GetParam(), .threads = 1});
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const ModelInfo info = model->info();
+  EXPECT_EQ(info.context, 131072);
+  EXPECT_EQ(model->context(), 131072);
+  EXPECT_EQ(info.context_reason, "the model's maximum");
+  EXPECT_EQ(info.device.backend, GetParam());
+  EXPECT_EQ(info.device_reason, "asked for");
+  EXPECT_GT(info.memory_used, 0);
+  EXPECT_GT(info.device.memory_total, info.device.memory_free);
+  EXPECT_EQ(open({.context = 300}).info().context_reason, "asked for");
+  const auto small = Model::open(kTiny, {.device = GetParam(), .threads = 1, .kv_tokens = 640});
+  EXPECT_EQ(small.value().info().context, 640);
+  EXPECT_EQ(small.value().info().context_reason, "the KV cache's size");
+}
+
+TEST(EmbeddingLog, TakesWhatIsSaid) {
+  std::vector<std::pair<LogLevel, std::string>> lines;
+  set_log_callback([&](LogLevel level, std::string_view line) { lines.emplace_back(level, line); });
+  ASSERT_TRUE(Model::open(kTiny, {.device = "cpu", .threads = 1, .context = 64}).ok());
+  set_log_callback({});
+  const size_t said = lines.size();
+  EXPECT_GE(said, 4u);
+  for (const auto& [level, line] : lines) EXPECT_EQ(line.find('\n'), std::string::npos);
+  ASSERT_TRUE(Model::open(kTiny, {.device = "cpu", .threads = 1, .context = 64}).ok());
+  EXPECT_EQ(lines.size(), said);
+}
+
+TEST(EmbeddingDevices, AreListed) {
+  const std::vector<DeviceInfo> devices = list_devices();
+  ASSERT_GE(devices.size(), 3u);
+  EXPECT_EQ(devices.front().backend, "cuda");
+  for (const DeviceInfo& d : devices) {
+    EXPECT_EQ(d.usable, d.reason.empty()) << d.name;
+    if (d.backend != "cpu") continue;
+    EXPECT_TRUE(d.usable);
+    EXPECT_NE(d.architecture, "");
+    EXPECT_GT(d.memory_total, d.memory_free);
+  }
+  EXPECT_EQ(version_number(), MOESAIC_VERSION_NUMBER);
+}
+
+// ---- errors ----
+
+TEST(EmbeddingErrors, NameTheApisWords) {
+  const std::vector<std::pair<OpenOptions, const char*>> wrong = {
+      {{.device = "abacus"}, "abacus"},
+      {{.device = "cuda:77"}, "cuda"},
+      {{.threads = -1}, "options.threads"},
+      {{.cpu_pin = "yes"}, "options.cpu_pin"},
+      {{.context = -1}, "options.context"},
+      {{.context = 1 << 20}, "options.context"},
+      {{.max_batch = 0}, "options.max_batch"},
+      {{.max_batch = 9, .max_rows = 8}, "options.max_rows"},
+      {{.context = 100, .kv_tokens = 99}, "options.kv_tokens"},
+      {{.kv_tokens = -1}, "options.kv_tokens"},
+      {{.kv_tokens = int64_t{1} << 60}, "options.kv_tokens"},
+      {{.context = 131072, .max_batch = 4096, .kv_tokens = int64_t{1} << 32, .max_rows = 4096}, ""},
+      {{.dense = "q9"}, "options.dense"},
+      {{.kv_dtype = "fp9"}, "options.kv_dtype"},
+      {{.kv_dtype = "fp8"}, "options.kv_dtype"},
+      {{.tokenizer = "/nowhere.json"}, "/nowhere.json"},
+      {{.tokenizer = "x"}, "options.tokenizer"},
+      {{.moe_path = "w4"}, "options.moe_path"},
+      {{.cpu_prefetch = "t9"}, "options.cpu_prefetch"},
+  };
+  for (const auto& [given, words] : wrong) {
+    OpenOptions o = given;
+    if (o.device == "auto") o.device = "cpu";
+    const auto model = Model::open(kTiny, o);
+    ASSERT_FALSE(model.ok()) << words;
+    const std::string& message = model.status().message();
+    EXPECT_EQ(message.find("--"), std::string::npos) << message;
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+  }
+  auto model = Model::open(kTiny, {.device = "cpu", .threads = 1, .context = 64});
+  ASSERT_TRUE(model.ok());
+  Record r;
+  const std::string long_prompt = model->submit(greedy(tokens_of(64), 1), r.callbacks()).message();
+  EXPECT_NE(long_prompt.find("options.context"), std::string::npos) << long_prompt;
+  EXPECT_EQ(long_prompt.find("--"), std::string::npos) << long_prompt;
+}
+
+}  // namespace
+}  // namespace moesaic

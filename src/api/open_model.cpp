@@ -1,0 +1,223 @@
+// Model::open: from a path and options to a loaded model.
+#include <fmt/format.h>
+
+#include <memory>
+#include <new>
+
+#include "api/bundled_model.h"
+#include "api/fingerprint.h"
+#include "api/model_parts.h"
+#include "api/option_words.h"
+#include "api/tokenizer_source.h"
+#include "base/error.h"
+#include "base/file_cache.h"
+#include "base/log.h"
+#include "checkpoint/lora.h"
+
+namespace moesaic {
+namespace {
+
+constexpr int64_t kMostKvTokens = int64_t{1} << 35;  // fewer than 2^31 pages
+
+Status check(const OpenOptions& o) {
+  if (o.threads < 0) return invalid("options.threads: {} threads", o.threads);
+  if (o.context < 0) return invalid("options.context: {} tokens", o.context);
+  if (o.max_batch < 1) return invalid("options.max_batch: {}; expected at least 1", o.max_batch);
+  if (o.max_rows < o.max_batch)
+    return invalid("options.max_rows: {} is less than options.max_batch, {}", o.max_rows, o.max_batch);
+  if (o.kv_tokens < 0) return invalid("options.kv_tokens: {} tokens", o.kv_tokens);
+  if (o.cpu_pin != "auto" && o.cpu_pin != "off")
+    return invalid("options.cpu_pin: '{}'; it is auto or off", o.cpu_pin);
+  return {};
+}
+
+Status named(const char* option, const Status& status) {
+  return status.ok() ? status
+                     : Status(status.code(), fmt::format("options.{}: {}", option, status.message()));
+}
+
+Result<BackendOptions> backend_options(const OpenOptions& o) {
+  const auto dense = dense_format(o.dense);
+  const auto kv = kv_format(o.kv_dtype);
+  const auto experts = moe_path(o.moe_path);
+  RETURN_IF_ERROR(named("dense", dense.status()));
+  RETURN_IF_ERROR(named("kv_dtype", kv.status()));
+  RETURN_IF_ERROR(named("moe_path", experts.status()));
+  return BackendOptions{.threads = o.threads,
+                        .cpu_pin = o.cpu_pin == "auto",
+                        .dense = dense.value(),
+                        .moe_path = experts.value(),
+                        .kv = kv.value(),
+                        .max_rows = o.max_rows,
+                        .batch_invariant = o.batch_invariant,
+                        .tuning_folder = cache_folder(),
+                        .cpu_prefetch = o.cpu_prefetch};
+}
+
+// Of sizes that only the model can tell to be wrong.
+Status check_sizes(const OpenOptions& o, const ModelConfig& config) {
+  if (o.context > config.max_context)
+    return invalid("options.context: {} tokens; the model takes 1 to {}", o.context, config.max_context);
+  if (o.kv_tokens > 0 && o.kv_tokens < o.context)
+    return invalid("options.kv_tokens: {} tokens are too few for options.context, {}", o.kv_tokens,
+                   o.context);
+  if (o.kv_tokens > kMostKvTokens)
+    return invalid("options.kv_tokens: {} tokens; at most {}", o.kv_tokens, kMostKvTokens);
+  return {};
+}
+
+const char* words(ContextLimit limit) {
+  switch (limit) {
+    case ContextLimit::kAsked:
+      return "asked for";
+    case ContextLimit::kModel:
+      return "the model's maximum";
+    case ContextLimit::kCache:
+      return "the KV cache's size";
+    case ContextLimit::kMemory:
+      break;
+  }
+  return "memory";
+}
+
+double sum(const std::vector<MemoryPart>& parts) {
+  double bytes = 0;
+  for (const MemoryPart& p : parts) bytes += p.bytes;
+  return bytes;
+}
+
+Result<EnginePlan> plan_on(const Checkpoint& c, const EngineOptions& wanted, Backend& backend) {
+  EnginePlan plan{
+      .options = wanted, .demand = {}, .info = {.name = c.config.name, .device = backend.device()}};
+  ContextChoice context{.tokens = wanted.context};
+  KvDemand any{.sequences = wanted.max_batch,
+               .max_rows = wanted.max_rows,
+               .kv_tokens = wanted.kv_tokens,
+               .prefix_cache = wanted.prefix_cache};
+  if (wanted.context == 0) context = fitting_context(any, c.config, c.weights, backend);
+  plan.options.context = context.tokens;
+  ASSIGN_OR_RETURN(plan.demand, Engine::demand(c.config, plan.options));
+  ModelInfo& info = plan.info;
+  info.kv_reason = "asked for";
+  if (wanted.kv_tokens == 0) {
+    plan.demand.kv_tokens = fitting_kv_tokens(plan.demand, c.config, c.weights, backend);
+    const bool all = plan.demand.kv_tokens == int64_t{context.tokens} * wanted.max_batch;
+    info.kv_reason = all ? "a context for each of max_batch" : "half of the free memory";
+  }
+  RETURN_IF_ERROR(plan_memory(plan.demand, c.config, c.weights, backend));
+  plan.options.kv_tokens = info.kv_tokens = plan.demand.kv_tokens;
+  ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(c.config, plan.demand));
+  info.memory_used = static_cast<int64_t>(sum(backend.memory(c.config, c.weights, layout)));
+  info.context = context.tokens, info.context_reason = words(context.limit);
+  info.max_batch = wanted.max_batch;
+  return plan;
+}
+
+// Bytes of the weights, as the parts of a LoadProgress have been loaded.
+class ByteProgress {
+ public:
+  ByteProgress(const ModelWeights& weights, const std::function<bool(int64_t, int64_t)>& tell)
+      : weights_(weights), tell_(tell), total_(stored_bytes(weights).sum()) {}
+  bool operator()(int done, int) {
+    const double bytes = done > 0 ? total_ - bytes_of(static_cast<size_t>(done - 1)) : 0;
+    return !tell_ || tell_(static_cast<int64_t>(bytes), static_cast<int64_t>(total_));
+  }
+
+ private:
+  // Of the layers from `first` on.
+  double bytes_of(size_t first) const {
+    ModelWeights rest;
+    rest.layers.assign(weights_.layers.begin() + static_cast<std::ptrdiff_t>(first), weights_.layers.end());
+    return stored_bytes(rest).sum();
+  }
+  const ModelWeights& weights_;
+  const std::function<bool(int64_t, int64_t)>& tell_;
+  double total_;
+};
+
+Result<Model> open_model(const std::string& path, const OpenOptions& o) {
+  RETURN_IF_ERROR(check(o));
+  ASSIGN_OR_RETURN(const BackendOptions device, backend_options(o));
+  ASSIGN_OR_RETURN(auto backend, create_backend(o.device, device));
+  ASSIGN_OR_RETURN(const std::string folder, model_path(path));
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, open_checkpoint(folder));
+  RETURN_IF_ERROR(named("lora", apply_lora(o.lora, checkpoint.config, checkpoint.weights)));
+  RETURN_IF_ERROR(check_sizes(o, checkpoint.config));
+  auto tokenizer = o.tokenizer.empty() ? tokenizer_of(checkpoint) : tokenizer_file(o.tokenizer);
+  RETURN_IF_ERROR(o.tokenizer.empty() ? tokenizer.status() : named("tokenizer", tokenizer.status()));
+  const EngineOptions wanted{.context = o.context,
+                             .max_batch = o.max_batch,
+                             .max_rows = o.max_rows,
+                             .kv_tokens = o.kv_tokens,
+                             .prefix_cache = o.prefix_cache};
+  ASSIGN_OR_RETURN(const EnginePlan plan, plan_engine(checkpoint, wanted, {o.device, device}, backend));
+  for (const std::string& line : describe(plan.info)) log(LogLevel::kInfo, line);
+  ByteProgress progress(checkpoint.weights, o.progress);
+  RETURN_IF_ERROR(report(std::ref(progress), 0, 0));
+  RETURN_IF_ERROR(load_weights(checkpoint, plan.demand, *backend, std::ref(progress)));
+  ASSIGN_OR_RETURN(const uint64_t print, fingerprint(checkpoint, o.dense + " " + o.moe_path));
+  ASSIGN_OR_RETURN(Engine engine, Engine::create(*backend, checkpoint.config, plan.options));
+  return make_model({.config = checkpoint.config,
+                     .backend = std::move(backend),
+                     .tokenizer = std::move(tokenizer).value(),
+                     .engine = std::move(engine),
+                     .info = plan.info,
+                     .fingerprint = print});
+}
+
+std::string gigabytes(int64_t bytes) {
+  return bytes < 0 ? "unknown" : fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+}  // namespace
+
+Result<EnginePlan> plan_engine(const Checkpoint& checkpoint, const EngineOptions& wanted,
+                               const DeviceChoice& choice, std::unique_ptr<Backend>& backend) {
+  const bool chosen = choice.device == "auto";
+  const bool gpu = backend->device().backend == "cuda";
+  std::string reason = !chosen ? "asked for"
+                       : gpu   ? "the first usable"
+                               : "no GPU is usable: " + no_gpu_reason();
+  Result<EnginePlan> plan = plan_on(checkpoint, wanted, *backend);
+  if (chosen && gpu && plan.status().code() == StatusCode::kOutOfMemory) {
+    reason = "no GPU is usable: " + plan.status().message();
+    ASSIGN_OR_RETURN(backend, create_backend("cpu", choice.options));
+    plan = plan_on(checkpoint, wanted, *backend);
+  }
+  if (!plan.ok()) return plan;
+  plan->info.device_reason = reason;
+  if (chosen && plan->info.device.backend != "cuda") log(LogLevel::kWarning, reason);
+  return plan;
+}
+
+std::vector<std::string> describe(const ModelInfo& i) {
+  const DeviceInfo& d = i.device;
+  const std::string chip = d.description.empty() ? "" : " " + d.description;
+  const std::string code = d.architecture.empty() ? "" : fmt::format(" ({})", d.architecture);
+  return {
+      fmt::format("device {}:{}{}; {}", d.name, chip, code, i.device_reason),
+      fmt::format("memory {} used by the model, {} free", gigabytes(i.memory_used), gigabytes(d.memory_free)),
+      fmt::format("context {} tokens: {}", i.context, i.context_reason),
+      fmt::format("batch at most {} requests, KV cache {} tokens: {}", i.max_batch, i.kv_tokens,
+                  i.kv_reason)};
+}
+
+Status load_weights(const Checkpoint& checkpoint, const KvDemand& cache, Backend& backend,
+                    const LoadProgress& progress) {
+  RETURN_IF_ERROR(plan_memory(cache, checkpoint.config, checkpoint.weights, backend));
+  Status loaded = backend.load(checkpoint.config, checkpoint.weights, progress);
+  if (loaded.code() == StatusCode::kCancelled) return loaded;
+  // First, since weights that are not there may look damaged in other ways.
+  if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
+  return loaded;
+}
+
+Result<Model> Model::open(const std::string& path, const OpenOptions& o) {
+  try {
+    return option_words(open_model(path, o));
+  } catch (const std::bad_alloc&) {
+    return error(StatusCode::kOutOfMemory, "out of memory");
+  }
+}
+
+}  // namespace moesaic

@@ -1,0 +1,97 @@
+// What is chosen where nothing was asked for, on devices of any size; and the words of errors.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "api/bundled_model.h"
+#include "api/model_parts.h"
+#include "api/option_words.h"
+
+namespace moesaic {
+namespace {
+
+// A GPU with so much memory, of which only the size is asked.
+class Gpu final : public Backend {
+ public:
+  explicit Gpu(double free) : free_(free) {}
+  BackendCaps caps() const override { return {.name = "cuda:0 (toy)"}; }
+  DeviceInfo device() const override { return {.name = "cuda:0", .backend = "cuda"}; }
+  double kv_token_bytes(const ModelConfig&) const override { return 1024; }
+  double available_memory() const override { return free_; }
+  Status load(const ModelConfig&, const ModelWeights&, const LoadProgress&) override { return {}; }
+  Status alloc_kv(const KvLayout&) override { return {}; }
+  Status begin_step(const Batch&) override { return {}; }
+  void embed() override {}
+  void qkv(int) override {}
+  void attend(int) override {}
+  void project(int) override {}
+  void moe(int) override {}
+  void unembed(std::span<float>) override {}
+  Status end_step() override { return {}; }
+
+ private:
+  double free_;
+};
+
+Checkpoint tiny() { return open_checkpoint(MOESAIC_SOURCE_DIR "/models/tiny").value(); }
+
+TEST(PlanEngine, AutoTakesTheCpuWhereTheGpuIsTooSmall) {
+  const Checkpoint checkpoint = tiny();
+  for (const char* device : {"auto", "cuda"}) {
+    std::unique_ptr<Backend> backend = std::make_unique<Gpu>(1000);
+    const auto plan =
+        plan_engine(checkpoint, {.context = 4096}, {.device = device, .options = {.threads = 1}}, backend);
+    EXPECT_EQ(plan.ok(), device == std::string("auto"));
+    if (!plan.ok()) continue;
+    EXPECT_EQ(backend->device().backend, "cpu");
+    EXPECT_EQ(plan->info.device.name, "cpu");
+    EXPECT_TRUE(plan->info.device_reason.starts_with("no GPU is usable: ")) << plan->info.device_reason;
+    EXPECT_NE(plan->info.device_reason.find("cuda:0 (toy) has 0.00 GB free"), std::string::npos);
+  }
+}
+
+TEST(PlanEngine, AGpuThatIsLargeEnoughIsKept) {
+  const Checkpoint checkpoint = tiny();
+  std::unique_ptr<Backend> backend = std::make_unique<Gpu>(1e12);
+  const auto plan = plan_engine(checkpoint, {.max_batch = 4}, {.device = "auto", .options = {}}, backend);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->info.device_reason, "the first usable");
+  EXPECT_EQ(plan->info.context, 131072);
+  EXPECT_EQ(plan->info.kv_tokens, 4 * 131072);
+  EXPECT_EQ(plan->info.kv_reason, "a context for each of max_batch");
+  const std::vector<std::string> lines = describe(plan->info);
+  EXPECT_EQ(lines.front(), "device cuda:0:; the first usable");
+  EXPECT_EQ(lines.back(),
+            "batch at most 4 requests, KV cache 524288 tokens: a context for each of max_batch");
+}
+
+TEST(PlanEngine, AContextThatTheMemoryTakes) {
+  const Checkpoint checkpoint = tiny();
+  std::unique_ptr<Backend> backend = std::make_unique<Gpu>(50e6);
+  const auto plan = plan_engine(checkpoint, {.max_batch = 2}, {.device = "cuda", .options = {}}, backend);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->info.context_reason, "memory");
+  EXPECT_LT(plan->info.context, 131072);
+  EXPECT_GT(plan->info.context, 1000);
+  EXPECT_EQ(plan->info.kv_reason, "half of the free memory");
+  EXPECT_GE(plan->info.kv_tokens, plan->info.context);
+}
+
+TEST(OptionWords, FlagsBecomeFields) {
+  EXPECT_EQ(option_words("use --dense mxfp8 or --device cpu"),
+            "use options.dense mxfp8 or options.device cpu");
+  EXPECT_EQ(option_words("(--ctx), --ctxt, --dense-er"), "(options.context), --ctxt, --dense-er");
+  EXPECT_EQ(option_words("--kv-tokens --kv-tokens"), "options.kv_tokens options.kv_tokens");
+}
+
+TEST(BundledModel, TinyIsItsName) {
+  const std::string models = MOESAIC_SOURCE_DIR "/models";
+  setenv("MOESAIC_MODELS", models.c_str(), 1);
+  EXPECT_EQ(model_path("tiny").value(), models + "/tiny");
+  EXPECT_TRUE(Model::open("tiny", {.device = "cpu", .threads = 1, .context = 64}).ok());
+  EXPECT_FALSE(Model::open("", {.device = "cpu"}).ok());
+  unsetenv("MOESAIC_MODELS");
+}
+
+}  // namespace
+}  // namespace moesaic

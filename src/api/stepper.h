@@ -1,0 +1,55 @@
+// Who steps a model: one thread at a time, either the callers' or, after start(), a thread of its own.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "moesaic/status.h"
+
+namespace moesaic {
+
+class Stepper {
+ public:
+  // step: one step, from one thread at a time. idle: whether there is nothing to do, from any thread.
+  Stepper(std::function<Status()> step, std::function<bool()> idle)
+      : step_(std::move(step)), idle_(std::move(idle)) {}
+  ~Stepper() { [[maybe_unused]] const Status stopped = stop(); }
+  Stepper(const Stepper&) = delete;
+  Stepper& operator=(const Stepper&) = delete;
+
+  // Something may have come, or ended.
+  void notify();
+  // A caller's step. An error from a callback, or while the own thread runs.
+  Status step();
+  // Runs body between two steps, before further ones. An error from a callback.
+  Status between_steps(const std::function<Status()>& body);
+  Status start();
+  Status stop();
+  bool started() const;
+  Status wait();
+
+ private:
+  // Runs body while no other thread does.
+  Status exclusively(bool before_steps, const std::function<Status()>& body);
+  Status acquire(bool before_steps);
+  void release(const Status& failure);
+  // A step whose exceptions are errors too.
+  Status own_step();
+  void work();
+
+  std::function<Status()> step_;
+  std::function<bool()> idle_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool busy_ = false;
+  std::thread::id owner_;  // while busy_
+  int urgent_ = 0;         // threads that wait in between_steps()
+  bool started_ = false, stopping_ = false;
+  Status failure_;      // the first since wait() gave one
+  std::mutex control_;  // start() and stop()
+  std::thread thread_;
+};
+
+}  // namespace moesaic

@@ -1,0 +1,180 @@
+#include "checkpoint/lora_tensors.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+
+#include "base/error.h"
+#include "core/weights.h"
+
+namespace moesaic {
+namespace {
+
+struct Pair {
+  const RawTensor *down = nullptr, *up = nullptr;  // lora_A, lora_B
+};
+
+// peft's names end so; "default" is the name of an adapter that was not saved by peft itself.
+struct Ending {
+  std::string_view text;
+  const RawTensor* Pair::*factor;
+};
+constexpr Ending kEndings[] = {{".lora_A.weight", &Pair::down},
+                               {".lora_B.weight", &Pair::up},
+                               {".lora_A.default.weight", &Pair::down},
+                               {".lora_B.default.weight", &Pair::up}};
+
+Status unsupported(const RawTensor& t, const std::string& name, const char* why) {
+  return error(StatusCode::kUnsupported,
+               "{}: tensor '{}' {}; supported are LoRA factors of self_attn.{{q,k,v,o}}_proj, mlp.router and "
+               "mlp.experts",
+               t.file->path(), name.substr(0, 120), why);
+}
+
+// By module: "model.layers.0.self_attn.q_proj".
+Result<std::map<std::string, Pair>> pair_up(const TensorMap& tensors) {
+  constexpr std::string_view kPrefix = "base_model.model.";
+  std::map<std::string, Pair> pairs;
+  for (const auto& entry : tensors.tensors) {
+    const std::string& name = entry.first;
+    const RawTensor& tensor = entry.second;
+    const auto* const ending =
+        std::ranges::find_if(kEndings, [&](const Ending& e) { return name.ends_with(e.text); });
+    if (ending == std::end(kEndings)) return unsupported(tensor, name, "is not a LoRA factor");
+    std::string module = name.substr(0, name.size() - ending->text.size());
+    if (module.starts_with(kPrefix)) module.erase(0, kPrefix.size());
+    const RawTensor*& place = pairs[module].*ending->factor;
+    if (place != nullptr) return unsupported(tensor, name, "stands there twice");
+    place = &tensor;
+  }
+  return pairs;
+}
+
+struct Place {
+  int layer = 0;
+  std::string part;  // "self_attn.q_proj"
+};
+
+// "model.layers.3.mlp.experts.base_layer": layer 3, "mlp.experts". peft wraps a module once for each of its
+// parameters.
+std::optional<Place> place_of(std::string module, const ModelConfig& config) {
+  constexpr std::string_view kLayers = "model.layers.", kWrapped = ".base_layer";
+  while (module.ends_with(kWrapped)) module.resize(module.size() - kWrapped.size());
+  if (!module.starts_with(kLayers)) return std::nullopt;
+  Place place;
+  const char* const end = module.data() + module.size();
+  const auto [next, code] = std::from_chars(module.data() + kLayers.size(), end, place.layer);
+  if (code != std::errc() || next == end || *next != '.') return std::nullopt;
+  place.part.assign(next + 1, end);
+  return place.layer >= 0 && place.layer < config.layers ? std::optional(place) : std::nullopt;
+}
+
+// What may be adapted. parameter: what peft's patterns call it, behind the layer's name.
+struct Target {
+  LoraTarget target;
+  const char *part, *parameter;
+  int64_t count, rows, cols;
+};
+std::vector<Target> targets_of(const ModelConfig& c) {
+  return {{LoraTarget::kQ, "self_attn.q_proj", "self_attn.q_proj", 1, c.q_size(), c.hidden},
+          {LoraTarget::kK, "self_attn.k_proj", "self_attn.k_proj", 1, c.kv_size(), c.hidden},
+          {LoraTarget::kV, "self_attn.v_proj", "self_attn.v_proj", 1, c.kv_size(), c.hidden},
+          {LoraTarget::kO, "self_attn.o_proj", "self_attn.o_proj", 1, c.hidden, c.q_size()},
+          {LoraTarget::kRouter, "mlp.router", "mlp.router.weight", 1, c.experts, c.hidden},
+          {LoraTarget::kGateUp, "mlp.experts", "mlp.experts.gate_up_proj", c.experts, 2 * c.intermediate,
+           c.hidden},
+          {LoraTarget::kDown, "mlp.experts", "mlp.experts.down_proj", c.experts, c.hidden, c.intermediate}};
+}
+
+// Both parameters of the experts have one name: the sizes tell which it is.
+bool fits(const Target& t, const Pair& pair) {
+  const auto &down = pair.down->shape, &up = pair.up->shape;
+  return down.size() == 2 && up.size() == 2 && down[1] == t.cols && up[0] == t.rows && down[0] == up[1] &&
+         down[0] % t.count == 0;
+}
+
+Result<std::vector<float>> floats_of(const RawTensor& t, const std::string& module) {
+  const std::optional<Format> format = t.dtype == "F32"    ? std::optional(Format::kF32)
+                                       : t.dtype == "F16"  ? std::optional(Format::kF16)
+                                       : t.dtype == "BF16" ? std::optional(Format::kBF16)
+                                                           : std::nullopt;
+  if (!format)
+    return error(StatusCode::kUnsupported, "{}: LoRA factors of '{}' are {}, expected F32, F16 or BF16",
+                 t.file->path(), module.substr(0, 120), t.dtype);
+  std::vector<float> values(static_cast<size_t>(t.shape[0] * t.shape[1]));
+  read_row(dense_view(*format, 1, std::ssize(values), t.data.data()), 0, values);
+  if (std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) return values;
+  return invalid("{}: LoRA factors of '{}' hold a NaN or an infinity; the adapter is damaged", t.file->path(),
+                 module.substr(0, 120));
+}
+
+// peft stacks the experts' factors: row e * rank + r of lora_A, column r * experts + e of lora_B.
+std::vector<float> up_by_expert(const std::vector<float>& b, const LoraFactors& f, double scale) {
+  std::vector<float> up(b.size());
+  for (int64_t e = 0; e < f.count; ++e) {
+    for (int64_t row = 0; row < f.rows; ++row) {
+      for (int64_t r = 0; r < f.rank; ++r)
+        up[(e * f.rows + row) * f.rank + r] =
+            static_cast<float>(scale * b[row * f.rank * f.count + r * f.count + e]);
+    }
+  }
+  return up;
+}
+
+Result<LoraFactors> factors_of(const Target& t, const Place& place, const std::string& module,
+                               const Pair& pair, const LoraConfig& lora, double scale) {
+  const std::string parameter = fmt::format("model.layers.{}.{}", place.layer, t.parameter);
+  LoraFactors f{.target = t.target,
+                .layer = place.layer,
+                .count = t.count,
+                .rank = pair.down->shape[0] / t.count,
+                .rows = t.rows,
+                .cols = t.cols};
+  if (f.rank != rank_of(lora, parameter))
+    return invalid("{}: LoRA factors of '{}' have rank {}, adapter_config.json says {}",
+                   pair.down->file->path(), module.substr(0, 120), f.rank, rank_of(lora, parameter));
+  ASSIGN_OR_RETURN(f.down, floats_of(*pair.down, module));
+  ASSIGN_OR_RETURN(const std::vector<float> b, floats_of(*pair.up, module));
+  f.up = up_by_expert(b, f, scale * scale_of(lora, parameter));
+  if (std::ranges::all_of(f.up, [](float v) { return std::isfinite(v); })) return f;
+  return invalid("{}: LoRA factors of '{}' times their scale {:g} are beyond F32", pair.up->file->path(),
+                 module.substr(0, 120), scale * scale_of(lora, parameter));
+}
+
+std::string shape_text(const RawTensor& t) {
+  return fmt::format("[{}]", fmt::to_string(fmt::join(t.shape, ", ")));
+}
+
+Result<LoraFactors> read_pair(const std::string& module, const Pair& pair, const LoraConfig& lora,
+                              double scale, const ModelConfig& config) {
+  const RawTensor& there = pair.down != nullptr ? *pair.down : *pair.up;
+  if (pair.down == nullptr || pair.up == nullptr)
+    return invalid("{}: '{}' has no {}", there.file->path(), module.substr(0, 120),
+                   pair.down == nullptr ? "lora_A" : "lora_B");
+  const std::optional<Place> place = place_of(module, config);
+  bool known = false;
+  for (const Target& t : targets_of(config)) {
+    if (!place || place->part != t.part) continue;
+    if (fits(t, pair)) return factors_of(t, *place, module, pair, lora, scale);
+    known = true;
+  }
+  if (!known) return unsupported(there, module, "is not a matrix that can be adapted in this model");
+  return invalid("{}: LoRA factors of '{}' are {} and {}, which is not this model's size", there.file->path(),
+                 module.substr(0, 120), shape_text(*pair.down), shape_text(*pair.up));
+}
+
+}  // namespace
+
+Result<std::vector<LoraFactors>> lora_factors(const TensorMap& tensors, const LoraConfig& lora, double scale,
+                                              const ModelConfig& config) {
+  ASSIGN_OR_RETURN(const auto pairs, pair_up(tensors));
+  std::vector<LoraFactors> all;
+  for (const auto& [module, pair] : pairs) {
+    ASSIGN_OR_RETURN(LoraFactors factors, read_pair(module, pair, lora, scale, config));
+    all.push_back(std::move(factors));
+  }
+  return all;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,41 @@
+// The K and V of a sequence's beginning as bytes, and back into the prefix cache, so that a later request
+// that begins with these tokens computes only what follows them.
+//
+// Layout, little-endian:
+//   0  char[8] "MOESAICK"    8  u32 version, 1      12 u32 tokens of a page
+//   16 u64 fingerprint       24 char[32] Backend::kv_page_format(), padded with zeros
+//   56 u32 layers            60 u32 bytes of a page  64 u64 tokens, whole pages
+//   72 u64 checksum: fnv1a of all other bytes        80 i32[tokens]
+//   then by layer, by page: the page. Sliding layers have only the pages that the window behind the last
+//   token reaches.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/backend.h"
+#include "engine/kv_pages.h"
+
+namespace moesaic {
+
+// Whose pages they are. Between steps, on the thread that drives the backend.
+struct KvState {
+  KvPages* pages = nullptr;  // null: without a prefix cache, where everything fails
+  Backend* backend = nullptr;
+  const ModelConfig* config = nullptr;
+  uint64_t fingerprint = 0;  // of the weights and of what changes K and V
+};
+
+// How many of the first tokens a request that begins with them would find, if it had at least one more.
+int cached_prefix(const KvState& state, std::span<const int32_t> tokens);
+// The longest beginning of `tokens` that is in the prefix cache. kNotFound if none of it is.
+Result<std::string> save_prefix(const KvState& state, std::span<const int32_t> tokens);
+// The tokens that are now in the prefix cache. Bytes that are damaged, of another model, format or version,
+// or that claim impossible sizes are refused before anything is changed; kOutOfMemory where the cache has not
+// so many free pages.
+Result<std::vector<int32_t>> load_prefix(const KvState& state, std::string_view bytes);
+
+}  // namespace moesaic

@@ -1,0 +1,280 @@
+// Every GGUF type and layout that publishers use: loaded, and compared with the model that the file was made
+// of, or refused with one line. The table of docs/user/model-files.md is made here: MOESAIC_WRITE_TABLE=1
+// writes it.
+#include "gguf_files.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/gguf_tokenizer.h"
+#include "model/random_model.h"
+#include "model/verify.h"
+#include "model_golden.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+ModelConfig config_of_files() {
+  ModelConfig c = load_golden("tiny").config;
+  c.hidden = 256, c.intermediate = 256, c.heads = 8, c.kv_heads = 2, c.head_dim = 32, c.vocab = 96;
+  return c;
+}
+const std::vector<int32_t> kTokens = {5, 17, 90, 3, 44, 61, 2, 8, 71, 33, 12, 95, 0, 27, 64, 50};
+
+// A row of the table.
+struct FileCase {
+  std::string file;  // who publishes such files, of what kind
+  GgufLayout layout = GgufLayout::kGgml;
+  GgufTypes types;
+  int parts = 1;
+};
+std::vector<FileCase> cases() {
+  const auto dense = [](const char* type) { return GgufTypes{.dense = type}; };
+  const auto experts = [](const char* type) { return GgufTypes{"Q8_0", type, type, type}; };
+  const std::string paired = "MXFP4 (type 4)";
+  std::vector<FileCase> all = {
+      {"ggml-org; bartowski and LM Studio `MXFP4`; unsloth `Q8_0`", GgufLayout::kGgml, dense("Q8_0")},
+      {"unsloth `F16`", GgufLayout::kGgml, dense("F16")},
+      {"`BF16`", GgufLayout::kGgml, dense("BF16")},
+      {"`F32`", GgufLayout::kGgml, dense("F32")},
+      {"in three parts", GgufLayout::kGgml, dense("Q8_0"), 2},
+      {"Ollama, first (from Hugging Face folders)",
+       GgufLayout::kOllamaFirst,
+       {"BF16", paired, paired, paired}},
+      {"Ollama, first (from `original`)", GgufLayout::kOllamaFused, {"BF16", paired, paired, paired}},
+      {"Ollama, present", GgufLayout::kOllama, dense("BF16")},
+      {"marcelone `Q4_1`", GgufLayout::kGgml, {"Q8_0", "Q4_1", "MXFP4", "MXFP4"}},
+      {"marcelone `Q8_0`", GgufLayout::kGgml, {"Q8_0", "Q8_0", "MXFP4", "MXFP4"}},
+  };
+  all[4].file = "in two parts";
+  for (const char* type : {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q4_K", "Q5_K", "Q6_K"})
+    all.push_back({"unsloth, bartowski `Q2_K` ... `Q6_K`", GgufLayout::kGgml, dense(type)});
+  for (const char* type : {"F16", "BF16", "F32", "Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_1", "Q4_K",
+                           "Q4_0", "IQ4_NL", "NVFP4"})
+    all.push_back({"requantised experts", GgufLayout::kGgml, experts(type)});
+  for (const char* type : {"Q2_K", "Q3_K", "IQ3_S", "IQ4_XS", "TQ1_0", "Q1_0", "(unknown)"})
+    all.push_back({"", GgufLayout::kGgml, dense(type)});
+  all.push_back({"", GgufLayout::kGgml, {"Q8_0", "BF16", "MXFP4", "MXFP4"}});
+  return all;
+}
+
+class GgufFiles : public testing::Test {
+ protected:
+  GgufFiles() { fs::create_directories(folder_); }
+  ~GgufFiles() override { fs::remove_all(folder_); }
+
+  std::string write(const FileCase& c) const {
+    std::string first;
+    for (int part = 0; part < c.parts; ++part) {
+      const std::string path =
+          (folder_ / (c.parts == 1 ? "m.gguf" : fmt::format("m-{:05}-of-{:05}.gguf", part + 1, c.parts)))
+              .string();
+      std::ofstream(path, std::ios::binary) << gguf_file(config_, weights_, c.layout, c.types, c.parts, part);
+      if (part == 0) first = path;
+    }
+    return first;
+  }
+  std::vector<float> logits(const char* device, const ModelConfig& config,
+                            const ModelWeights& weights) const {
+    return run_sequence(*load_backend(device, config, weights), config, kTokens, 512, true);
+  }
+
+  const ModelConfig config_ = config_of_files();
+  const ModelWeights weights_ = make_random_model(config_, {.seed = 3, .dense = Format::kF32});
+  const fs::path folder_ = fs::temp_directory_path() / ("moesaic-files-" + std::to_string(getpid()));
+};
+
+// rms(a - b) / rms(b) of all elements.
+struct Error {
+  double difference = 0, square = 0;
+  void add(const MatrixView& a, const MatrixView& b) {
+    std::vector<float> x(static_cast<size_t>(a.cols)), y(x.size());
+    for (int64_t r = 0; r < a.rows; ++r) {
+      read_row(a, r, x), read_row(b, r, y);
+      for (size_t i = 0; i < x.size(); ++i)
+        difference += (double{x[i]} - y[i]) * (double{x[i]} - y[i]), square += double{y[i]} * y[i];
+    }
+  }
+  void add(const ExpertsView& a, const ExpertsView& b) {
+    for (int64_t e = 0; e < a.count; ++e) add(a.at(e), b.at(e));
+  }
+  double value() const { return std::sqrt(difference / square); }
+};
+
+struct Measured {
+  std::string dense, experts;  // formats in memory
+  double dense_error = 0, experts_error = 0, kl = 0;
+};
+Measured measure(const Checkpoint& got, const ModelWeights& want, std::span<const float> logits,
+                 std::span<const float> reference, size_t vocab) {
+  Error dense, experts;
+  std::shared_ptr<const void> keep;
+  Measured m{.dense = std::string(format_name(got.weights.head.format)),
+             .experts = std::string(format_name(got.weights.layers[0].gate.first.format))};
+  if (const std::string down(format_name(got.weights.layers[0].down.first.format)); down != m.experts)
+    m.experts += ", " + down;
+  dense.add(got.weights.embed, want.embed), dense.add(got.weights.head, want.head);
+  for (int i = 0; i < got.config.layers; ++i) {
+    const auto layer = layer_of(got.weights, i);
+    EXPECT_TRUE(layer.ok());
+    const LayerWeights &a = layer->weights, &b = want.layers[static_cast<size_t>(i)];
+    dense.add(a.q, b.q), dense.add(a.k, b.k), dense.add(a.v, b.v), dense.add(a.o, b.o);
+    experts.add(a.gate, b.gate), experts.add(a.up, b.up), experts.add(a.down, b.down);
+  }
+  m.dense_error = dense.value(), m.experts_error = experts.value();
+  std::vector<double> kl;
+  for (size_t row = 0; row < kTokens.size(); ++row)
+    kl.push_back(kl_divergence(reference.subspan(row * vocab, vocab), logits.subspan(row * vocab, vocab)));
+  std::ranges::sort(kl);
+  m.kl = kl[kl.size() / 2];
+  return m;
+}
+
+std::string shown(double error) { return error == 0 ? "exact" : fmt::format("{:.1g}", error); }
+
+std::string row_of(const FileCase& c, const Measured& m) {
+  const std::string experts =
+      c.types.gate == c.types.up ? c.types.gate : fmt::format("gate {}, else {}", c.types.gate, c.types.up);
+  return fmt::format("| {} | {} | {} | {} | {} | {} | {} |\n", c.file, c.types.dense, experts, m.dense,
+                     m.experts, shown(m.dense_error), shown(m.experts_error));
+}
+
+std::string page_path() { return std::string(MOESAIC_SOURCE_DIR) + "/docs/user/model-files.md"; }
+std::string read_page() {
+  std::stringstream text;
+  text << std::ifstream(page_path()).rdbuf();
+  return text.str();
+}
+
+// What stands between the marks of a table; with MOESAIC_WRITE_TABLE set it is written first.
+std::string table_of_page(const std::string& name, const std::string& made) {
+  const std::string begin = "<!-- table: " + name + " -->\n", end = "<!-- end -->";
+  std::string page = read_page();
+  const size_t at = page.find(begin) + begin.size(), to = page.find(end, at);
+  if (std::getenv("MOESAIC_WRITE_TABLE") != nullptr)
+    std::ofstream(page_path()) << page.replace(at, to - at, made);
+  page = read_page();
+  return page.substr(at, page.find(end, at) - at);
+}
+
+TEST_F(GgufFiles, TableOfThePageIsWhatIsLoaded) {
+  const auto reference = logits("reference", config_, weights_);
+  std::string loaded =
+      "| file | dense in the file | experts in the file | dense in memory | experts in memory | error of "
+      "dense | "
+      "error of experts |\n|---|---|---|---|---|---|---|\n";
+  std::string refused = "| type | message |\n|---|---|\n";
+  for (const FileCase& c : cases()) {
+    const std::string path = write(c);
+    const auto checkpoint = open_checkpoint(path);
+    if (c.file.empty()) {
+      ASSERT_FALSE(checkpoint.ok()) << c.types.dense;
+      std::string line = checkpoint.status().message();
+      EXPECT_EQ(line.find('\n'), std::string::npos);
+      if (line.starts_with(path)) line.replace(0, path.size(), "m.gguf");
+      refused += fmt::format("| {} | `{}` |\n",
+                             c.types.gate == c.types.up ? c.types.dense : "experts of two kinds", line);
+      continue;
+    }
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    const auto got = logits("reference", checkpoint->config, checkpoint->weights);
+    const Measured m =
+        measure(checkpoint.value(), weights_, got, reference, static_cast<size_t>(config_.vocab));
+    fmt::print("{:<60} {:<6} {:<14} KL {:.1e}\n", c.file, c.types.dense, c.types.gate, m.kl);
+    EXPECT_LT(m.dense_error, 0.12) << c.types.dense;
+    EXPECT_LT(m.experts_error, 0.2) << c.types.gate;
+    loaded += row_of(c, m);
+  }
+  EXPECT_EQ(table_of_page("loaded", loaded), loaded) << "MOESAIC_WRITE_TABLE=1 gguf_files_test writes it";
+  EXPECT_EQ(table_of_page("refused", refused), refused) << "MOESAIC_WRITE_TABLE=1 gguf_files_test writes it";
+}
+
+// Ollama's files hold the bits of the Hugging Face form, whatever their names and the order of their nibbles.
+TEST_F(GgufFiles, OllamasFilesGiveTheLogitsOfHuggingFace) {
+  const ModelWeights bf16 = make_random_model(config_, {.seed = 3, .dense = Format::kBF16});
+  const std::string paired = "MXFP4 (type 4)";
+  for (const char* device : {"reference", "cpu"}) {
+    const auto want = logits(device, config_, bf16);
+    for (const GgufLayout layout :
+         {GgufLayout::kOllama, GgufLayout::kOllamaFirst, GgufLayout::kOllamaFused}) {
+      const bool now = layout == GgufLayout::kOllama;
+      const std::string type = now ? "MXFP4" : paired;
+      const auto checkpoint = open_checkpoint(write({"", layout, {"BF16", type, type, type}}));
+      ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+      EXPECT_EQ(checkpoint->config.rope.factor, config_.rope.factor);
+      EXPECT_EQ(logits(device, checkpoint->config, checkpoint->weights), want) << device;
+      EXPECT_EQ(checkpoint->conversions.size(), now ? 0U : 1U);
+    }
+  }
+}
+
+// The bundled model as an Ollama blob: the same logits, tokens and end of an answer.
+TEST_F(GgufFiles, TinyAsAnOllamaBlob) {
+  const auto tiny = open_checkpoint(std::string(MOESAIC_SOURCE_DIR) + "/models/tiny");
+  ASSERT_TRUE(tiny.ok()) << tiny.status().message();
+  const auto tokenizer = gguf_tokenizer(tiny->tokenizer, tiny->config.vocab);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const std::string paired = "MXFP4 (type 4)", path = (folder_ / "sha256-0123").string();
+  std::ofstream(path, std::ios::binary)
+      << gguf_file(tiny->config, tiny->weights, GgufLayout::kOllamaFused, {"BF16", paired, paired, paired}, 1,
+                   0, &tokenizer.value());
+  const auto blob = open_checkpoint(path);
+  ASSERT_TRUE(blob.ok()) << blob.status().message();
+  EXPECT_EQ(blob->tokenizer.tokens, tokenizer->tokens);
+  EXPECT_EQ(blob->tokenizer.pre, "gpt-4o");
+  EXPECT_EQ(blob->config.rope.factor, tiny->config.rope.factor);
+  EXPECT_EQ(blob->config.window, tiny->config.window);
+  if (const char* keep = std::getenv("MOESAIC_KEEP_BLOB"); keep != nullptr) fs::copy_file(path, keep);
+  EXPECT_LT(distance(logits("reference", blob->config, blob->weights),
+                     logits("reference", tiny->config, tiny->weights))
+                .max,
+            1e-6);
+}
+
+TEST_F(GgufFiles, ConvertedExpertsLoadOnEveryDevice) {
+  for (const char* type : {"Q4_1", "Q5_0", "NVFP4", "IQ4_NL"}) {
+    const auto checkpoint = open_checkpoint(write({"", GgufLayout::kGgml, {"Q8_0", type, type, type}}));
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    ASSERT_EQ(checkpoint->conversions.size(), 1U);
+    EXPECT_NE(checkpoint->conversions[0].find(fmt::format("experts: {} becomes ", type)), std::string::npos);
+    const auto want = logits("reference", checkpoint->config, checkpoint->weights);
+    const auto vocab = static_cast<size_t>(config_.vocab);
+    for (const char* device : devices()) {
+      const auto got = logits(device, checkpoint->config, checkpoint->weights);
+      std::vector<double> kl;
+      for (size_t row = 0; row < kTokens.size(); ++row)
+        kl.push_back(kl_divergence(std::span(want).subspan(row * vocab, vocab),
+                                   std::span(got).subspan(row * vocab, vocab)));
+      std::ranges::sort(kl);
+      EXPECT_LT(kl[kl.size() / 2], 1e-3) << type << " on " << device;
+    }
+  }
+}
+
+// A router's adapter stays when the experts of its layer are converted.
+TEST_F(GgufFiles, AdaptersAndConvertedExpertsGoTogether) {
+  const auto checkpoint = open_checkpoint(write({"", GgufLayout::kGgml, {"Q8_0", "Q4_1", "Q4_1", "Q4_1"}}));
+  ASSERT_TRUE(checkpoint.ok());
+  ModelWeights w = checkpoint->weights;
+  std::vector<float> router(static_cast<size_t>(config_.experts * config_.hidden));
+  w.layers[1].router = dense_view(Format::kF32, config_.experts, config_.hidden,
+                                  reinterpret_cast<const std::byte*>(router.data()));
+  const auto layer = layer_of(w, 1);
+  ASSERT_TRUE(layer.ok());
+  EXPECT_EQ(layer->weights.router.data, w.layers[1].router.data);
+  EXPECT_NE(layer->weights.gate.first.data, w.layers[1].gate.first.data);
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -10,6 +10,10 @@ namespace moesaic::cpu {
 // the system from granting it.
 bool amx_permitted();
 
+// Fewer tokens stay on vectors, where it was not measured (GemmTuning::expand_tokens). From arithmetic: tiles
+// win from 3 to 5 tokens on where weights are in the caches; below some 8 the memory bounds both.
+inline constexpr int kAmxExpandTokens = 8;
+
 void gemm_amx(const PairTask& task);           // needs amx_permitted()
 void gemm_amx_emulated(const PairTask& task);  // needs what kKernels_avx512 needs
 

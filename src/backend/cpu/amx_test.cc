@@ -217,7 +217,7 @@ class Rows {
 };
 
 std::vector<float> product(void (*gemm)(const PairTask&), const Panels& panels, const ActView& act,
-                           int tokens, int min_tile_tokens = 1) {
+                           int tokens, int expand_tokens = 1) {
   const size_t scratch_bytes = 2 * act.cols / 32 * (512 + 64), out_bytes = tokens * 32 * sizeof(float);
   const GuardedBytes scratch(scratch_bytes), out(out_bytes);
   std::memset(scratch.as<uint8_t>(), 0xAA, scratch_bytes);
@@ -229,7 +229,7 @@ std::vector<float> product(void (*gemm)(const PairTask&), const Panels& panels, 
         .tokens = tokens,
         .scratch = scratch.as<uint8_t>(),
         .out = out.as<float>(),
-        .tuning = {.min_tile_tokens = min_tile_tokens}});
+        .tuning = {.expand_tokens = expand_tokens}});
   return {out.as<float>(), out.as<float>() + tokens * 32};
 }
 

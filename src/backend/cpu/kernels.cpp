@@ -47,6 +47,8 @@ Kernels with_tiles(const char* name, void (*gemm)(const PairTask& task)) {
   Kernels kernels = kKernels_avx512;
   kernels.name = name;
   kernels.gemm = gemm;
+  kernels.expand_tokens = kAmxExpandTokens;
+  kernels.expands_int8 = true;
   return kernels;
 }
 

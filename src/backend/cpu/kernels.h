@@ -69,8 +69,10 @@ template <Prefetch kHint>
 // What kernels are told at run time. Nothing here changes a result.
 struct GemmTuning {
   Prefetch prefetch = Prefetch::kT0;
-  int32_t distance = 4096;      // bytes of weights
-  int32_t min_tile_tokens = 8;  // amx, int8 activations: fewer tokens stay on vectors
+  int32_t distance = 4096;  // bytes of weights
+  // From so many tokens on, integer weights are expanded once for all tokens (to bytes, or to AMX tiles)
+  // rather than again with every few tokens. 0: Kernels::expand_tokens.
+  int32_t expand_tokens = 0;
   bool operator==(const GemmTuning&) const = default;
 };
 
@@ -110,6 +112,8 @@ struct Kernels {
   const char* name;
   int weight_offset;  // added to int8 weights when they are packed: 128 where the dot product wants unsigned
                       // bytes
+  int expand_tokens;  // GemmTuning's, where nothing was measured
+  bool expands_int8;  // it holds for kInt8 weights, too
 
   void (*gemm)(const PairTask& task);
 

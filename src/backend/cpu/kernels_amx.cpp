@@ -1,6 +1,5 @@
 #include "backend/cpu/kernels_amx.h"
 
-#include "backend/cpu/amx.h"
 #include "backend/cpu/hardware_tiles.h"
 
 namespace moesaic::cpu {

@@ -23,6 +23,7 @@
 // in flight hide it. Chunks of 256 columns (16 KB of weights) stay in the first cache over all tokens.
 #pragma once
 
+#include "backend/cpu/amx.h"
 #include "backend/cpu/kernels_gemm.h"
 #include "backend/cpu/tile_model.h"
 
@@ -339,13 +340,15 @@ void bf16_by_tiles(const PairTask& task) {
 
 template <typename Tiles>
 void gemm_by_tiles(const PairTask& task) {
-  const bool many = task.tokens >= task.tuning.min_tile_tokens;
   if (task.pack == Pack::kBF16) return bf16_by_tiles<Tiles>(task);
-  if (many && task.act.format == Act::kInt8) {
+  const int from = task.tuning.expand_tokens > 0 ? task.tuning.expand_tokens : kAmxExpandTokens;
+  if (task.tokens >= from && task.act.format == Act::kInt8) {
     if (task.pack == Pack::kMxfp4) return int_by_tiles<Tiles, Mxfp4Weights>(task);
     if (task.pack == Pack::kInt8) return int_by_tiles<Tiles, Int8Weights>(task);
   }
-  kKernels_avx512.gemm(task);
+  PairTask by_vectors = task;
+  by_vectors.tuning.expand_tokens = 0;
+  kKernels_avx512.gemm(by_vectors);
 }
 
 }  // namespace

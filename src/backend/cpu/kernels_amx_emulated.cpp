@@ -1,4 +1,3 @@
-#include "backend/cpu/amx.h"
 #include "backend/cpu/kernels_amx.h"
 
 namespace moesaic::cpu {

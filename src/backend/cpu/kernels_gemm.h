@@ -30,9 +30,10 @@ constexpr int kBf16Tokens = kFloatTokens;
 constexpr int kIntTokens = 2, kFloatTokens = 2, kBf16Tokens = kFloatTokens;
 #endif
 
-// From how many tokens on MXFP4 is expanded once instead of decoded with every tile. Measured on a Zen 4 core
-// with weights in L2 (thousand million products a second of 7, 12, 24, 64 tokens: AVX-512 175, 202, 202, 201
-// decoded against 124, 158, 177, 190 expanded; AVX2 101 throughout against 93, 100, 107, 113), not elsewhere.
+// From how many tokens on MXFP4 is expanded once instead of decoded with every tile, where it was not
+// measured (tuning.h). From a Zen 4 core with weights in L2 (thousand million products a second of 7, 12, 24,
+// 64 tokens: AVX-512 175, 202, 202, 201 decoded against 124, 158, 177, 190 expanded; AVX2 101 throughout
+// against 93, 100, 107, 113).
 #if MOESAIC_AVX512
 constexpr int kExpandTokens = 33;
 #elif MOESAIC_AVX2
@@ -304,11 +305,15 @@ ExpandedSource<typename Packed::Plain> expand(const Packed& packed) {
   return {task};
 }
 
+inline bool expands_mxfp4(const PairTask& task) {
+  return task.tokens >= (task.tuning.expand_tokens > 0 ? task.tuning.expand_tokens : kExpandTokens);
+}
+
 template <Prefetch kHint>
 void int_gemm(const PairTask& task) {
   if (task.pack == Pack::kMxfp4) {
     const Mxfp4Source<kHint> source{task};
-    return task.tokens < kExpandTokens ? int_tiles(source) : int_tiles(expand(source));
+    return expands_mxfp4(task) ? int_tiles(expand(source)) : int_tiles(source);
   }
   // They are bytes already; only zipping them once pays.
   const Int8Source<kHint> source{task};
@@ -335,7 +340,7 @@ void float_gemm(const PairTask& task) {
 inline bool reads_again(const PairTask& task) {
   if (task.act.format == Act::kBF16) return task.tokens > kBf16Tokens;
   if (task.act.format == Act::kF32) return task.tokens > kFloatTokens;
-  const bool expanded = task.pack == Pack::kMxfp4 ? task.tokens >= kExpandTokens : kZipExpanded;
+  const bool expanded = task.pack == Pack::kMxfp4 ? expands_mxfp4(task) : kZipExpanded;
   return !expanded && task.tokens > kIntTokens;
 }
 

@@ -132,6 +132,8 @@ extern const Kernels MOESAIC_JOIN(kKernels_, MOESAIC_ISA);
 const Kernels MOESAIC_JOIN(kKernels_, MOESAIC_ISA) = {
     .name = MOESAIC_STRING(MOESAIC_ISA),
     .weight_offset = kWeightOffset,
+    .expand_tokens = kExpandTokens,
+    .expands_int8 = false,
     .gemm = gemm,
     .quantize_row = quantize_row,
     .to_bf16 = to_bf16,

@@ -25,14 +25,20 @@ std::string key_of(const DecodeProbe& probe, const Kernels& kernels, int threads
   return tuning_cache_key(cpu_identity(), kernels, threads, probe.weights());
 }
 
-CandidateTiming timing_of(const Tunable& tunable, const CpuTuning& tuning, std::vector<double> samples,
-                          double bytes) {
-  CandidateTiming t{.setting = tunable.name, .value = tunable.value(tuning)};
+CandidateTiming timing_of(std::vector<double> samples, double bytes) {
+  CandidateTiming t;
   if (samples.empty()) return t;
   std::ranges::sort(samples);
   t.best_gb_s = bytes / samples.front() / 1e9;
   t.median_gb_s = bytes / samples[samples.size() / 2] / 1e9;
   return t;
+}
+
+template <typename Work>
+double seconds_of(Work&& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace
@@ -48,40 +54,43 @@ DecodeProbe::DecodeProbe(const Kernels& kernels, ThreadPool& pool, std::vector<W
       experts_(experts),
       top_k_(top_k) {
   const auto assign = [&](ActRows& act, Act as, int64_t cols) {
-    std::vector<float> row(cols);
-    for (int64_t i = 0; i < cols; ++i) row[i] = static_cast<float>(i % 7) - 3;
-    act.assign(kernels_, pool_, as, row.data(), cols, 1, cols);
+    constexpr int kRows = *std::rbegin(kExpandCounts);
+    std::vector<float> rows(kRows * cols);
+    for (int64_t i = 0; i < kRows * cols; ++i) rows[i] = static_cast<float>(i % 7) - 3;
+    act.assign(kernels_, pool_, as, rows.data(), cols, kRows, cols);
   };
   assign(gate_up_act_, format, layers_[0].gate_up->cols);
   assign(down_act_, format, layers_[0].down->cols);
   assign(head_act_, act_format(head_.pack), head_.cols);
 }
 
-int64_t DecodeProbe::head_pairs() const {
+int64_t DecodeProbe::head_pairs(double bytes) const {
   const double pair_bytes = head_.bytes() / static_cast<double>(head_.pairs());
-  return std::clamp(static_cast<int64_t>(pass_bytes(ProbedPart::kDown) / pair_bytes), int64_t{1},
-                    head_.pairs());
+  return std::clamp(static_cast<int64_t>(bytes / pair_bytes), int64_t{1}, head_.pairs());
 }
 
 double DecodeProbe::pass_bytes(ProbedPart part) const {
   if (part == ProbedPart::kDense)
-    return head_.bytes() / static_cast<double>(head_.pairs()) * static_cast<double>(head_pairs());
+    return head_.bytes() / static_cast<double>(head_.pairs()) *
+           static_cast<double>(head_pairs(pass_bytes(ProbedPart::kDown)));
   const double gate_up = part == ProbedPart::kExperts ? layers_[0].gate_up->bytes() : 0;
   return (gate_up + layers_[0].down->bytes()) * top_k_ / experts_;
 }
 
-void DecodeProbe::run(const PackedMatrix& m, const ActRows& act, int first, const CpuTuning& tuning) {
+void DecodeProbe::run(const PackedMatrix& m, const ActRows& act, int first, int experts, int tokens,
+                      const CpuTuning& tuning) {
   const int64_t pairs = m.pairs() / experts_;
-  for_each_pair(pool_, top_k_, pairs, tuning.runs, [&](int64_t section, int64_t pair, int thread) {
-    run_pair(kernels_, m, (first + section) * pairs + pair, act.view(), 1, workspaces_[thread],
-             tuning.experts);
-  });
+  for_each_pair(pool_, experts, pairs, tuning.runs_for(tokens),
+                [&](int64_t section, int64_t pair, int thread) {
+                  run_pair(kernels_, m, (first + section) * pairs + pair, act.view(), tokens,
+                           workspaces_[thread], tuning.experts);
+                });
 }
 
-void DecodeProbe::run_head(int64_t pass, const CpuTuning& tuning) {
-  const int64_t pairs = head_pairs(), first = pass % (head_.pairs() / pairs) * pairs;
-  for_each_pair(pool_, 1, pairs, tuning.runs, [&](int64_t, int64_t pair, int thread) {
-    run_pair(kernels_, head_, first + pair, head_act_.view(), 1, workspaces_[thread], tuning.dense);
+void DecodeProbe::run_head(int64_t pass, int64_t pairs, int tokens, const CpuTuning& tuning) {
+  const int64_t first = pass % (head_.pairs() / pairs) * pairs;
+  for_each_pair(pool_, 1, pairs, tuning.runs_for(tokens), [&](int64_t, int64_t pair, int thread) {
+    run_pair(kernels_, head_, first + pair, head_act_.view(), tokens, workspaces_[thread], tuning.dense);
   });
 }
 
@@ -89,12 +98,69 @@ double DecodeProbe::seconds(const CpuTuning& tuning, ProbedPart part) {
   const int64_t number = next_++, pass = number % passes();
   const ExpertWeights& layer = layers_[pass % std::ssize(layers_)];
   const int first = static_cast<int>(pass / std::ssize(layers_)) * top_k_;
-  const auto start = std::chrono::steady_clock::now();
-  if (part == ProbedPart::kDense) run_head(number, tuning);
-  if (part == ProbedPart::kExperts) run(*layer.gate_up, gate_up_act_, first, tuning);
-  if (part != ProbedPart::kDense) run(*layer.down, down_act_, first, tuning);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return seconds_of([&] {
+    if (part == ProbedPart::kDense) run_head(number, head_pairs(pass_bytes(ProbedPart::kDown)), 1, tuning);
+    if (part == ProbedPart::kExperts) run(*layer.gate_up, gate_up_act_, first, top_k_, 1, tuning);
+    if (part != ProbedPart::kDense) run(*layer.down, down_act_, first, top_k_, 1, tuning);
+  });
 }
+
+double DecodeProbe::seconds_of_tokens(const CpuTuning& tuning, ProbedPart part, int tokens) {
+  const int64_t number = next_++, layer = number % std::ssize(layers_);
+  const PackedMatrix& down = *layers_[layer].down;
+  const int expert = static_cast<int>(number / std::ssize(layers_) % experts_);
+  return seconds_of([&] {
+    if (part == ProbedPart::kDense) run_head(number, head_pairs(down.bytes() / experts_), tokens, tuning);
+    if (part == ProbedPart::kDown) run(down, down_act_, expert, 1, tokens, tuning);
+  });
+}
+
+double DecodeProbe::expand_bytes(ProbedPart part) const {
+  const double bytes = layers_[0].down->bytes() / experts_;
+  return part == ProbedPart::kDown
+             ? bytes
+             : head_.bytes() / static_cast<double>(head_.pairs()) * static_cast<double>(head_pairs(bytes));
+}
+
+bool DecodeProbe::expands(ProbedPart part) const {
+  const bool dense = part == ProbedPart::kDense;
+  const Pack pack = dense ? head_.pack : layers_[0].down->pack;
+  const Act act = (dense ? head_act_ : down_act_).view().format;
+  return act == Act::kInt8 && (pack == Pack::kMxfp4 || (pack == Pack::kInt8 && kernels_.expands_int8));
+}
+
+namespace {
+
+// Both ways at every count, in turn; leaves the threshold in *threshold.
+void measure_expansion(DecodeProbe& probe, ProbedPart part, const char* what, double seconds,
+                       const CpuTuning& from, GemmTuning CpuTuning::*which, Measurement& result) {
+  constexpr size_t kCounts = std::size(kExpandCounts);
+  Samples samples[2] = {Samples(kCounts), Samples(kCounts)};  // again, once
+  CpuTuning tunings[2] = {from, from};
+  (tunings[0].*which).expand_tokens = kNeverExpand, (tunings[1].*which).expand_tokens = 1;
+  for (double spent = 0; spent < seconds || samples[1].back().size() < 3;) {
+    for (size_t i = 0; i < kCounts; ++i) {
+      for (int way = 0; way < 2; ++way) {
+        samples[way][i].push_back(probe.seconds_of_tokens(tunings[way], part, kExpandCounts[i]));
+        spent += samples[way][i].back();
+      }
+    }
+  }
+  GemmTuning& chosen = result.chosen.tuning.*which;
+  chosen.expand_tokens = expand_from(samples[0], samples[1], probe.standard_expand_tokens());
+  const double bytes = probe.expand_bytes(part);
+  for (size_t i = 0; i < kCounts; ++i) {
+    for (int way = 0; way < 2; ++way) {
+      CandidateTiming t = timing_of(samples[way][i], bytes);
+      t.setting = fmt::format("{} tokens, {}", kExpandCounts[i], what);
+      t.value = way == 0 ? "expanded again" : "expanded once";
+      t.chosen = (kExpandCounts[i] >= chosen.expand_tokens) == (way == 1);
+      result.candidates.push_back(std::move(t));
+    }
+  }
+}
+
+}  // namespace
 
 Measurement measure_tuning(DecodeProbe& probe, double seconds) {
   Measurement result{.chosen = {.source = TuningSource::kMeasured, .day = today()}};
@@ -106,13 +172,20 @@ Measurement measure_tuning(DecodeProbe& probe, double seconds) {
                                  [&](size_t i) { return probe.seconds(candidates[i], tunable.part); });
     const size_t chosen = choose(samples);
     for (size_t i = 0; i < candidates.size(); ++i) {
-      result.candidates.push_back(
-          timing_of(tunable, candidates[i], samples[i], probe.pass_bytes(tunable.part)));
-      result.candidates.back().chosen = i == chosen;
+      CandidateTiming& t =
+          result.candidates.emplace_back(timing_of(samples[i], probe.pass_bytes(tunable.part)));
+      t.setting = tunable.name, t.value = tunable.value(candidates[i]);
+      t.chosen = i == chosen;
     }
     result.chosen.calm &= is_calm(samples[chosen]);
     tuning = candidates[chosen];
   }
+  const bool experts = probe.expands(ProbedPart::kDown), dense = probe.expands(ProbedPart::kDense);
+  const double half = seconds / 2 / (experts && dense ? 2 : 1);
+  const CpuTuning from = tuning;
+  if (experts)
+    measure_expansion(probe, ProbedPart::kDown, "experts", half, from, &CpuTuning::experts, result);
+  if (dense) measure_expansion(probe, ProbedPart::kDense, "dense", half, from, &CpuTuning::dense, result);
   return result;
 }
 

@@ -11,8 +11,9 @@ struct ExpertWeights {
 };
 
 // One token through top_k experts of a layer, or through a part of lm_head: the kernels and loops of moe()
-// and of dense products, without what lies between them. Each pass takes the next experts or rows, round and
-// round, so that no cache holds them.
+// and of dense products, without what lies between them. Several tokens take the second product of one
+// expert, or as much of lm_head. Each pass takes the next experts or rows, round and round, so that no cache
+// holds them.
 class DecodeProbe {
  public:
   // format: of the experts' activations.
@@ -21,15 +22,22 @@ class DecodeProbe {
               Act format);
 
   double seconds(const CpuTuning& tuning, ProbedPart part = ProbedPart::kExperts);  // of the next pass
+  // The same of several tokens, at most the last of kExpandCounts. part: kDown or kDense.
+  double seconds_of_tokens(const CpuTuning& tuning, ProbedPart part, int tokens);
+  // Whether GemmTuning::expand_tokens holds for these weights, and what it is where nothing is measured.
+  bool expands(ProbedPart part) const;
+  int standard_expand_tokens() const { return kernels_.expand_tokens; }
   double pass_bytes(ProbedPart part = ProbedPart::kExperts) const;  // weights and scales that a pass reads
+  double expand_bytes(ProbedPart part) const;                       // of a pass of several tokens
   double all_bytes() const { return pass_bytes() * static_cast<double>(passes()); }
   TunedWeights weights() const { return {layers_[0].gate_up->pack, head_.pack, layers_[0].gate_up->cols}; }
 
  private:
   int64_t passes() const { return std::ssize(layers_) * (experts_ / top_k_); }
-  int64_t head_pairs() const;  // of a pass
-  void run(const PackedMatrix& m, const ActRows& act, int first, const CpuTuning& tuning);
-  void run_head(int64_t pass, const CpuTuning& tuning);
+  int64_t head_pairs(double bytes) const;  // of so many bytes, at least one
+  void run(const PackedMatrix& m, const ActRows& act, int first, int experts, int tokens,
+           const CpuTuning& tuning);
+  void run_head(int64_t pass, int64_t pairs, int tokens, const CpuTuning& tuning);
 
   const Kernels& kernels_;
   ThreadPool& pool_;
@@ -52,11 +60,12 @@ struct Measurement {
   std::vector<CandidateTiming> candidates;
 };
 
-// Setting by setting, in about so many seconds in all.
+// Setting by setting, in about so many seconds in all; where weights are expanded, half as many again for
+// that.
 Measurement measure_tuning(DecodeProbe& probe, double seconds);
 
 // The tuning to use for these weights: what was kept of an earlier measurement, or one made now, of at most
-// 200 ms or so, and kept. Experts that fit the caches are not measured: there is nothing to choose by.
+// 300 ms or so, and kept. Experts that fit the caches are not measured: there is nothing to choose by.
 // folder: of the cache; empty: none.
 ChosenTuning tuning_for(DecodeProbe& probe, const Kernels& kernels, int threads, const std::string& folder);
 bool fits_caches(const DecodeProbe& probe);

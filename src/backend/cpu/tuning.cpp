@@ -15,9 +15,10 @@
 namespace moesaic::cpu {
 namespace {
 
-constexpr int kVersion = 2;  // of what is measured and how: older files are not read
+constexpr int kVersion = 3;  // of what is measured and how: older files are not read
 constexpr int kLeastDistance = 64, kMostDistance = 1 << 16;
 constexpr int kMostRun = 1 << 10;
+constexpr double kSlower = 1.02;  // the standard threshold of expanding stays below it
 
 struct HintName {
   Prefetch hint;
@@ -78,6 +79,19 @@ std::string run_words(const CpuTuning& t) {
   return fmt::format("runs of up to {} pairs, {} a thread", t.runs.longest, t.runs.a_thread);
 }
 
+// Nothing where it was not measured.
+std::string expand_words(const CpuTuning& t) {
+  std::string words;
+  const auto add = [&](const char* what, int tokens) {
+    if (tokens == kNeverExpand) words += fmt::format(", {} never expanded", what);
+    if (tokens > 0 && tokens < kNeverExpand)
+      words += fmt::format(", {} expanded once from {} tokens", what, tokens);
+  };
+  add("experts", t.experts.expand_tokens);
+  add("dense", t.dense.expand_tokens);
+  return words;
+}
+
 constexpr Tunable kTunables[] = {
     {"prefetch, experts", ProbedPart::kDown, prefetch_candidates<&CpuTuning::experts>,
      [](const CpuTuning& t) { return name_of(t.experts); }},
@@ -106,6 +120,14 @@ double quartile_of(std::vector<double> samples) {
   if (samples.empty()) return std::numeric_limits<double>::infinity();
   std::ranges::sort(samples);
   return samples[samples.size() / 4];
+}
+
+// Seconds over all counts, where those from `threshold` on are expanded once.
+double seconds_with(const Samples& again, const Samples& once, int threshold) {
+  double sum = 0;
+  for (size_t i = 0; i < std::size(kExpandCounts); ++i)
+    sum += quartile_of(kExpandCounts[i] < threshold ? again[i] : once[i]);
+  return sum;
 }
 
 bool beats(const std::vector<double>& other, const std::vector<double>& first) {
@@ -158,7 +180,8 @@ std::string words_of(const ChosenTuning& c) {
     }
     return {};
   };
-  return fmt::format("{}, {} ({})", prefetch(c.tuning), run_words(c.tuning), source());
+  return fmt::format("{}, {}{} ({})", prefetch(c.tuning), run_words(c.tuning), expand_words(c.tuning),
+                     source());
 }
 
 std::span<const Tunable> tunables() { return kTunables; }
@@ -192,6 +215,15 @@ size_t choose(const Samples& samples) {
     if (beats(samples[i], samples[0]) && quartile_of(samples[i]) < quartile_of(samples[best])) best = i;
   }
   return best;
+}
+
+int expand_from(const Samples& again, const Samples& once, int standard) {
+  const auto seconds = [&](int threshold) { return seconds_with(again, once, threshold); };
+  int best = kNeverExpand;
+  for (const int count : kExpandCounts) {
+    if (seconds(count) < seconds(best)) best = count;
+  }
+  return seconds(standard) > kSlower * seconds(best) ? best : standard;
 }
 
 bool is_calm(const std::vector<double>& samples) { return noise_of(samples) < 0.1; }
@@ -228,8 +260,9 @@ std::string tuning_cache_key(std::string_view cpu, const Kernels& kernels, int t
 }
 
 std::string encode(const ChosenTuning& c) {
-  return fmt::format("experts {}\ndense {}\nruns {} {}\nday {}\n", name_of(c.tuning.experts),
-                     name_of(c.tuning.dense), c.tuning.runs.longest, c.tuning.runs.a_thread, c.day);
+  return fmt::format("experts {}\ndense {}\nruns {} {}\nexpand {} {}\nday {}\n", name_of(c.tuning.experts),
+                     name_of(c.tuning.dense), c.tuning.runs.longest, c.tuning.runs.a_thread,
+                     c.tuning.experts.expand_tokens, c.tuning.dense.expand_tokens, c.day);
 }
 
 std::optional<ChosenTuning> decode(std::string_view text) {
@@ -240,17 +273,24 @@ std::optional<ChosenTuning> decode(std::string_view text) {
     const std::string_view rest = text.substr(at + before.size());
     return rest.substr(0, rest.find(after));
   };
-  const std::optional<GemmTuning> experts = parse_hint(between("experts ", '\n')),
-                                  dense = parse_hint(between("\ndense ", '\n'));
-  const std::string_view runs = between("\nruns ", '\n');
-  const std::optional<int> longest = parse_int(runs.substr(0, runs.find(' '))),
-                           a_thread = parse_int(runs.substr(std::min(runs.size(), runs.find(' ') + 1)));
+  const auto two = [&](std::string_view before) {
+    const std::string_view both = between(before, '\n');
+    return std::pair(parse_int(both.substr(0, both.find(' '))),
+                     parse_int(both.substr(std::min(both.size(), both.find(' ') + 1))));
+  };
+  std::optional<GemmTuning> experts = parse_hint(between("experts ", '\n')),
+                            dense = parse_hint(between("\ndense ", '\n'));
+  const auto [longest, a_thread] = two("\nruns ");
+  const auto [experts_from, dense_from] = two("\nexpand ");
   const std::string_view day = between("\nday ", '\n');
   const auto in_range = [](std::optional<int> v) { return v && *v >= 1 && *v <= kMostRun; };
+  const auto is_count = [](std::optional<int> v) { return v && *v <= kNeverExpand; };
   const auto is_of_day = [](char c) { return c == '-' || (c >= '0' && c <= '9'); };
-  if (!experts || !dense || !in_range(longest) || !in_range(a_thread) || day.size() != 10 ||
-      !std::ranges::all_of(day, is_of_day))
+  if (!experts || !dense || !in_range(longest) || !in_range(a_thread) || !is_count(experts_from) ||
+      !is_count(dense_from) || day.size() != 10 || !std::ranges::all_of(day, is_of_day))
     return {};
+  experts->expand_tokens = *experts_from;
+  dense->expand_tokens = *dense_from;
   const ChosenTuning chosen{.tuning = {.experts = *experts, .dense = *dense, .runs = {*longest, *a_thread}},
                             .source = TuningSource::kCached,
                             .day = std::string(day)};

@@ -1,6 +1,7 @@
-// How decoding reads weights: which prefetch hint, how far ahead, how many panels in a row. What is best
-// differs between CPUs by a factor of three and follows from no data sheet, so it is measured when a model is
-// loaded (probe.h) and kept in a file for each CPU. Nothing here changes a result.
+// How weights are read and expanded: which prefetch hint, how far ahead, how many panels in a row; from how
+// many tokens on they are expanded once for all. What is best differs between CPUs by a factor of three and
+// follows from no data sheet, so it is measured when a model is loaded (probe.h) and kept in a file for each
+// CPU. Nothing here changes a result.
 #pragma once
 
 #include <functional>
@@ -47,8 +48,8 @@ struct ChosenTuning {
   std::string day;   // of the measurement: 2026-11-23
   bool calm = true;  // the measurement was steady enough to be kept
 };
-// "prefetch T0 at 1 KB (experts) and no prefetch (dense), runs of up to 8 pairs (measured 2026-11-23,
-// cached)".
+// "prefetch T0 at 1 KB (experts) and no prefetch (dense), runs of up to 8 pairs, 16 a thread, experts
+// expanded once from 12 tokens (measured 2026-11-23, cached)".
 std::string words_of(const ChosenTuning& chosen);
 
 // ---- choosing ----
@@ -78,6 +79,14 @@ Samples race(size_t candidates, double budget, const std::function<double(size_t
 size_t choose(const Samples& samples);
 // Whether the three best samples of a candidate agree to 10%.
 bool is_calm(const std::vector<double>& samples);
+
+// Token counts at which expanding once is compared with expanding again, ascending.
+inline constexpr int kExpandCounts[] = {2, 4, 8, 12, 16, 24, 32, 48};
+inline constexpr int kNeverExpand = 1 << 20;
+// The count from which on it is to be expanded once: the one of kExpandCounts, or kNeverExpand, that takes
+// the least time over all counts by the quartiles of the samples; `standard` unless that is slower by 2%.
+// again, once: samples of each count.
+int expand_from(const Samples& again, const Samples& once, int standard);
 
 // ---- keeping ----
 

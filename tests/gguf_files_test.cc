@@ -262,6 +262,20 @@ TEST_F(GgufFiles, ConvertedExpertsLoadOnEveryDevice) {
   }
 }
 
+// NVFP4 as ModelOpt makes it has a scale for each expert in a tensor beside it: without it all would be
+// wrong.
+TEST_F(GgufFiles, TensorsThatNobodyReadsAreRefused) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"blk.0.ffn_norm_2.weight", "'blk.0.ffn_norm_2.weight' is not one of this model"},
+      {"blk.1.ffn_up_exps.scale", "'blk.1.ffn_up_exps.scale' scales another one"},
+      {"blk.99.attn_q.weight", "'blk.99.attn_q.weight' is not one of this model"}};
+  for (const auto& [name, says] : kCases) {
+    const auto checkpoint = open_checkpoint(write({"", GgufLayout::kGgml, {.extra = name}}));
+    ASSERT_FALSE(checkpoint.ok()) << name;
+    EXPECT_NE(checkpoint.status().message().find(says), std::string::npos) << checkpoint.status().message();
+  }
+}
+
 // A router's adapter stays when the experts of its layer are converted.
 TEST_F(GgufFiles, AdaptersAndConvertedExpertsGoTogether) {
   const auto checkpoint = open_checkpoint(write({"", GgufLayout::kGgml, {"Q8_0", "Q4_1", "Q4_1", "Q4_1"}}));

@@ -10,6 +10,7 @@
 #include <map>
 #include <thread>
 
+#include "checkpoint/checkpoint.h"
 #include "moesaic/engine.h"
 
 namespace moesaic {
@@ -18,6 +19,26 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kTiny = MOESAIC_SOURCE_DIR "/models/tiny";
+
+// As peft saves it, of the last value row of the first layer alone.
+void write_value_adapter(const fs::path& folder, const ModelConfig& c, float up) {
+  fs::create_directories(folder);
+  std::ofstream(folder / "adapter_config.json") << R"({"peft_type": "LORA", "r": 1, "lora_alpha": 1})";
+  const int64_t rows = c.kv_size();
+  const std::string module = "base_model.model.model.layers.0.self_attn.v_proj.lora_";
+  std::string head = R"({")" + module + R"(A.weight": {"dtype": "F32", "shape": [1, )" +
+                     std::to_string(c.hidden) + R"(], "data_offsets": [0, )" + std::to_string(c.hidden * 4) +
+                     R"(]}, ")" + module + R"(B.weight": {"dtype": "F32", "shape": [)" +
+                     std::to_string(rows) + R"(, 1], "data_offsets": [)" + std::to_string(c.hidden * 4) +
+                     ", " + std::to_string((c.hidden + rows) * 4) + "]}}";
+  std::vector<float> values(static_cast<size_t>(c.hidden + rows));
+  std::fill_n(values.begin(), c.hidden, 1.0F);
+  values.back() = up;
+  const uint64_t size = head.size();
+  std::ofstream file(folder / "adapter_model.safetensors", std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&size), sizeof size) << head;
+  file.write(reinterpret_cast<const char*>(values.data()), std::ssize(values) * 4);
+}
 
 class Embedding : public testing::TestWithParam<const char*> {
  protected:
@@ -287,6 +308,61 @@ TEST_P(Embedding, KvFiles) {
   fs::remove(file);
   EXPECT_EQ(other.load_kv_file(file).status().code(), StatusCode::kNotFound);
   EXPECT_FALSE(model.save_kv_file("/proc/none/kv", prompt).ok());
+  EXPECT_FALSE(model.save_kv_file("/dev/full", prompt).ok());
+  EXPECT_FALSE(model.load_kv_file("/dev/zero").ok());
+  // More than the model could have: refused before it is read. The file is a hole.
+  std::ofstream(file) << "x";
+  fs::resize_file(file, uintmax_t{1} << 42);
+  const Status large = other.load_kv_file(file).status();
+  EXPECT_NE(large.message().find("4398046511104 bytes"), std::string::npos) << large.message();
+  fs::remove(file);
+}
+
+// A saved text is taken up by several requests at a time, each of which goes on in its own way.
+TEST_P(Embedding, ASavedPrefixForks) {
+  const std::vector<int32_t> prompt = tokens_of(slow() ? 64 : 96);
+  Model first = open();
+  run(first, greedy(prompt, 1));
+  const std::string bytes = first.save_kv(prompt).value();
+  Model model = open({.max_batch = 3});
+  ASSERT_TRUE(model.load_kv(bytes).ok());
+  std::vector<std::vector<int32_t>> forks(3, prompt);
+  std::vector<Record> records(3);
+  for (size_t i = 0; i < forks.size(); ++i) {
+    for (size_t k = 0; k < 5 + i; ++k) forks[i].push_back(static_cast<int32_t>(50 * i + k));
+    ASSERT_TRUE(model.submit(greedy(forks[i], 5), records[i].callbacks()).ok());
+  }
+  ASSERT_TRUE(model.step().ok());
+  EXPECT_LE(model.stats().full.used, static_cast<int>(prompt.size()) / 32 + 3);  // shared, and a page each
+  ASSERT_TRUE(model.run().ok());
+  for (size_t i = 0; i < forks.size(); ++i) {
+    EXPECT_EQ(records[i].end.cached_tokens, static_cast<int>(prompt.size()));
+    EXPECT_EQ(records[i].tokens, run(first, greedy(forks[i], 5)).tokens) << i;
+  }
+}
+
+// Other adapters, other scales: another model.
+TEST_P(Embedding, AdaptersAreOfTheFingerprint) {
+  const std::vector<int32_t> prompt = tokens_of(40);
+  Model plain = open();
+  run(plain, greedy(prompt, 1));
+  const std::string bytes = plain.save_kv(prompt).value();
+  EXPECT_TRUE(open().load_kv(bytes).ok());
+  const auto with = [](const ModelConfig& c, float up) {
+    const fs::path folder =
+        fs::path(testing::TempDir()) / ("adapter-" + std::to_string(getpid()) + GetParam());
+    write_value_adapter(folder, c, up);
+    return folder.string();
+  };
+  const ModelConfig config = open_checkpoint(kTiny)->config;
+  const std::string adapter = with(config, 0.25F);
+  Model adapted = open({.lora = {adapter}});
+  EXPECT_FALSE(adapted.load_kv(bytes).ok());
+  run(adapted, greedy(prompt, 1));
+  const std::string adapted_bytes = adapted.save_kv(prompt).value();
+  EXPECT_FALSE(open({.lora = {adapter + ":0.5"}}).load_kv(adapted_bytes).ok());
+  EXPECT_TRUE(open({.lora = {adapter}}).load_kv(adapted_bytes).ok());
+  fs::remove_all(adapter);
 }
 
 // ---- threads ----
@@ -390,6 +466,33 @@ TEST_P(Embedding, ACallbackThatThrowsEndsTheRequests) {
   EXPECT_EQ(next.tokens.size(), 3u);
 }
 
+// An on_end that throws concerns its own request: the others that end in this step hear of it, and nobody
+// waits for ever.
+TEST_P(Embedding, AnOnEndThatThrowsKeepsNobodyWaiting) {
+  for (const bool own_thread : {false, true}) {
+    Model model = open({.max_batch = 3});
+    std::vector<Record> records(3);
+    for (Record& record : records) {
+      Callbacks callbacks = record.callbacks();
+      callbacks.on_end = [&](const Outcome&) {
+        ++record.ends;
+        throw std::runtime_error("mine");
+      };
+      ASSERT_TRUE(model.submit(greedy(tokens_of(8), 2), callbacks).ok());
+    }
+    if (own_thread) {
+      ASSERT_TRUE(model.start().ok());
+      EXPECT_EQ(model.wait().message(), "mine");
+    } else {
+      EXPECT_THROW((void)model.run(), std::runtime_error);
+    }
+    for (const Record& record : records) EXPECT_EQ(record.ends, 1);
+    EXPECT_TRUE(model.idle());
+    if (own_thread) continue;
+    EXPECT_EQ(run(model, greedy(tokens_of(8), 3)).tokens.size(), 3u);
+  }
+}
+
 // ---- opening ----
 
 TEST_P(Embedding, ProgressInBytesAndCancel) {
@@ -438,6 +541,45 @@ TEST(EmbeddingLog, TakesWhatIsSaid) {
   for (const auto& [level, line] : lines) EXPECT_EQ(line.find('\n'), std::string::npos);
   ASSERT_TRUE(Model::open(kTiny, {.device = "cpu", .threads = 1, .context = 64}).ok());
   EXPECT_EQ(lines.size(), said);
+}
+
+// A callback may do anything: throw, set another one, and call what has something to say itself.
+TEST(EmbeddingLog, ACallbackMayDoAnything) {
+  int first = 0, second = 0;
+  set_log_callback([&](LogLevel, std::string_view) {
+    ++first;
+    EXPECT_TRUE(Model::open(kTiny, {.device = "cpu", .threads = 1, .context = 64}).ok());
+    set_log_callback([&](LogLevel, std::string_view) {
+      ++second;
+      throw std::runtime_error("mine");
+    });
+  });
+  EXPECT_TRUE(Model::open(kTiny, {.device = "cpu", .threads = 1, .context = 64}).ok());
+  set_log_callback({});
+  EXPECT_EQ(first, 1);
+  EXPECT_GE(second, 3);
+}
+
+TEST(EmbeddingLog, IsReplacedWhileOthersSpeak) {
+  std::atomic<bool> done = false;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([] {
+      for (int i = 0; i < 3; ++i)
+        EXPECT_TRUE(Model::open(kTiny, {.device = "cpu", .threads = 1, .context = 64}).ok());
+    });
+  }
+  std::thread replacer([&] {
+    while (!done) {
+      auto lines = std::make_unique<int>(0);  // gone before the next one is set
+      set_log_callback([&](LogLevel, std::string_view) { ++*lines; });
+      std::this_thread::yield();
+      set_log_callback({});
+    }
+  });
+  for (std::thread& t : threads) t.join();
+  done = true;
+  replacer.join();
 }
 
 TEST(EmbeddingDevices, AreListed) {

@@ -155,7 +155,8 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   ByteProgress progress(checkpoint.weights, o.progress);
   RETURN_IF_ERROR(report(std::ref(progress), 0, 0));
   RETURN_IF_ERROR(load_weights(checkpoint, plan.demand, *backend, std::ref(progress)));
-  ASSIGN_OR_RETURN(const uint64_t print, fingerprint(checkpoint, o.dense + " " + o.moe_path));
+  const uint64_t print = fingerprint(checkpoint, o.dense + " " + o.moe_path);
+  if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
   ASSIGN_OR_RETURN(Engine engine, Engine::create(*backend, checkpoint.config, plan.options));
   return make_model({.config = checkpoint.config,
                      .backend = std::move(backend),

@@ -367,6 +367,7 @@ std::string gguf_file(const ModelConfig& config, const ModelWeights& weights, Gg
     f.tensor("token_embd.weight", {config.vocab, config.hidden}, {weights.embed}, types.dense);
     f.vector("output_norm.weight", weights.final_norm);
     f.tensor("output.weight", {config.vocab, config.hidden}, {weights.head}, types.dense);
+    if (!types.extra.empty()) f.vector(types.extra, weights.final_norm);
   }
   for (int i = 0; i < config.layers; ++i) {
     if (!f.wanted(i, parts, part)) continue;

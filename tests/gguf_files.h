@@ -22,6 +22,7 @@ enum class GgufLayout {
 // "IQ4_NL", or one that no reader takes, such as "Q2_K": zeros of the right size.
 struct GgufTypes {
   std::string dense = "Q8_0", gate = "MXFP4", up = "MXFP4", down = "MXFP4";
+  std::string extra = {};  // the name of a tensor that the model does not have; empty: none
 };
 
 // The file's bytes. parts: 1, or the number of files of a split model, of which this is `part`. tokenizer: as

@@ -16,6 +16,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf_tokenizer.h"
+#include "checkpoint/writer.h"
 #include "model/random_model.h"
 #include "model/verify.h"
 #include "model_golden.h"
@@ -259,6 +260,40 @@ TEST_F(GgufFiles, ConvertedExpertsLoadOnEveryDevice) {
       std::ranges::sort(kl);
       EXPECT_LT(kl[kl.size() / 2], 1e-3) << type << " on " << device;
     }
+  }
+}
+
+// convert says what it rounds without having been asked to.
+TEST_F(GgufFiles, RoundingsOfConvertAreTold) {
+  const auto told = [&](const char* dense, const char* experts, const WriteOptions& options, bool gguf) {
+    const auto source = open_checkpoint(write({"", GgufLayout::kGgml, {dense, experts, experts, experts}}));
+    EXPECT_TRUE(source.ok()) << source.status().message();
+    return fmt::to_string(fmt::join(roundings(source.value(), options, gguf), "; "));
+  };
+  const WriteOptions keep, mxfp4{.experts = ExpertsOut::kMxfp4}, bf16{.dense = Format::kBF16};
+  EXPECT_EQ(told("BF16", "MXFP4", keep, true), "");
+  EXPECT_EQ(told("BF16", "MXFP4", keep, false), "");
+  EXPECT_EQ(told("F16", "MXFP4", keep, false), "");
+  EXPECT_EQ(told("Q8_0", "MXFP4", keep, true), "");
+  EXPECT_EQ(told("Q8_0", "MXFP4", keep, false), "dense matrices in Q8_0 are rounded to BF16");
+  EXPECT_EQ(told("Q4_0", "MXFP4", keep, true), "");  // exact in Q8_0
+  EXPECT_EQ(told("Q4_K", "MXFP4", keep, true).find("Q4_K becomes Q8_0 (rounded)"), 0U);
+  EXPECT_EQ(told("BF16", "F16", keep, false), "experts in F16 are rounded to BF16");
+  EXPECT_EQ(told("BF16", "F16", mxfp4, false), "");
+  EXPECT_EQ(told("Q8_0", "MXFP4", bf16, false), "norms, biases or routers in F32 are rounded to BF16");
+}
+
+// NVFP4 as ModelOpt makes it has a scale for each expert in a tensor beside it: without it all would be
+// wrong.
+TEST_F(GgufFiles, TensorsThatNobodyReadsAreRefused) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"blk.0.ffn_norm_2.weight", "'blk.0.ffn_norm_2.weight' is not one of this model"},
+      {"blk.1.ffn_up_exps.scale", "'blk.1.ffn_up_exps.scale' scales another one"},
+      {"blk.99.attn_q.weight", "'blk.99.attn_q.weight' is not one of this model"}};
+  for (const auto& [name, says] : kCases) {
+    const auto checkpoint = open_checkpoint(write({"", GgufLayout::kGgml, {.extra = name}}));
+    ASSERT_FALSE(checkpoint.ok()) << name;
+    EXPECT_NE(checkpoint.status().message().find(says), std::string::npos) << checkpoint.status().message();
   }
 }
 

@@ -23,8 +23,8 @@ Status run_convert(const ConvertOptions& o) {
                        .dense = dense,
                        .overwrite = o.force};
   const bool gguf = o.target.ends_with(".gguf");
-  if (!gguf && !dense && source.weights.head.format == Format::kQ8_0)
-    fmt::print(stderr, "convert: safetensors has no Q8_0; dense matrices are rounded to BF16\n");
+  for (const std::string& line : roundings(source, options, gguf))
+    fmt::print(stderr, "convert: note: {}\n", line);
   if (isatty(STDERR_FILENO) != 0) {
     options.progress = [](int done, int total) {
       fmt::print(stderr, "\rwriting tensor {} of {}{}", done, total, done == total ? "\n" : "");

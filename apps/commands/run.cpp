@@ -229,8 +229,9 @@ Result<Model> load_model(const RunOptions& o, LoadedModel& m) {
   ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(m.checkpoint));
   const EngineOptions options{.context = o.context, .max_rows = kMaxRows, .prefix_cache = !o.has_prompt};
   ASSIGN_OR_RETURN(const DeviceChoice choice, device_choice(o.model, kMaxRows));
-  ASSIGN_OR_RETURN(const EnginePlan plan, plan_engine(m.checkpoint, options, choice, m.backend));
+  ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(m.checkpoint, options, choice, m.backend));
   RETURN_IF_ERROR(load(m, plan.demand));
+  RETURN_IF_ERROR(fit_again(plan, m.checkpoint.config, *m.backend));
   ASSIGN_OR_RETURN(Engine engine, Engine::create(*m.backend, m.checkpoint.config, plan.options));
   return make_model({.config = m.checkpoint.config,
                      .backend = std::move(m.backend),

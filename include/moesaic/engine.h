@@ -73,7 +73,9 @@ struct ModelInfo {
   std::string context_reason;  // "asked for", "the model's maximum", "the KV cache's size" or "memory"
   int max_batch = 0;
   int64_t kv_tokens = 0;  // that the KV cache holds
-  std::string kv_reason;  // "asked for", "a context for each of max_batch" or "half of the free memory"
+  // "asked for", "a context for each of max_batch", "half of the free memory", or "one context" if that is
+  // more
+  std::string kv_reason;
 };
 
 // How a request ended.

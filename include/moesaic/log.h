@@ -8,8 +8,9 @@ namespace moesaic {
 
 enum class LogLevel { kError, kWarning, kInfo, kDebug };
 
-// One line, without its end. Called from whatever thread has something to say, never from two at a time; it
-// must not throw, nor set another callback.
+// One line, without its end. Called from whatever thread has something to say, never from two at a time. It
+// may call whatever it likes, also set another callback; what is said because of it is not passed on, and
+// what it throws is dropped.
 using LogCallback = std::function<void(LogLevel level, std::string_view message)>;
 
 // Takes what is said from here on: how a device, context and batch were chosen (info), that no GPU is usable

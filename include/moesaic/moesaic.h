@@ -71,7 +71,8 @@ typedef enum moesaic_log_level {
 
 /* Takes what the library says beside its results, a line at a time, from any thread but never from two at
  * once; nothing then goes to standard error. NULL: nothing is said. The old callback is not in use any more
- * when this returns. The callback must not call it. */
+ * when this returns, unless it is itself the caller. What is said because of what the callback does is not
+ * passed on. */
 typedef void (*moesaic_log_callback)(moesaic_log_level level, const char* message, void* user);
 void moesaic_set_log(moesaic_log_callback callback, void* user);
 
@@ -123,7 +124,8 @@ void moesaic_options_init(moesaic_options* options, size_t size); /* size: sizeo
 /* path: a folder with config.json, .safetensors and tokenizer.json, a .gguf file, owner/name in the Hugging
  * Face cache, or "tiny": the bundled model. options may be NULL. */
 moesaic_status moesaic_open(const char* path, const moesaic_options* options, moesaic_model** model);
-/* Requests that have not ended are dropped without a word. NULL is nothing. */
+/* Requests that have not ended are dropped without a word. NULL is nothing. From a callback of the model it
+ * does nothing but set moesaic_last_error(). */
 void moesaic_close(moesaic_model* model);
 
 int32_t moesaic_context(const moesaic_model* model); /* tokens */

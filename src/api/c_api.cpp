@@ -208,8 +208,7 @@ moesaic_status moesaic_devices(moesaic_device** devices, size_t* count) {
 void moesaic_options_init(moesaic_options* options, size_t size) {
   enter([&]() -> Status {
     RETURN_IF_ERROR(not_null(options, "options"));
-    write(kOptions, options, size);
-    return {};
+    return write(kOptions, options, size);
   });
 }
 
@@ -227,7 +226,14 @@ moesaic_status moesaic_open(const char* path, const moesaic_options* options, mo
   });
 }
 
-void moesaic_close(moesaic_model* model) { delete model; }
+void moesaic_close(moesaic_model* m) {
+  enter([&]() -> Status {
+    // Fails only within a callback, whose model must outlive it.
+    if (m != nullptr) RETURN_IF_ERROR(m->model.stop());
+    delete m;
+    return {};
+  });
+}
 
 int32_t moesaic_context(const moesaic_model* m) {
   return number_of(m, [](const Model& model) { return model.context(); });
@@ -243,10 +249,7 @@ moesaic_status moesaic_model_info(const moesaic_model* m, moesaic_info* info) {
   return enter([&]() -> Status {
     RETURN_IF_ERROR(not_null(m, "model"));
     RETURN_IF_ERROR(not_null(info, "info"));
-    if (info->size < sizeof(size_t))
-      return invalid("info.size is {}: set it to sizeof(moesaic_info)", info->size);
-    write(info_of(m->info, m->model.info().device.memory_free), info, info->size);
-    return {};
+    return write(info_of(m->info, m->model.info().device.memory_free), info, info->size);
   });
 }
 
@@ -368,7 +371,6 @@ void moesaic_stats(const moesaic_model* m, moesaic_engine_stats* stats) {
                                    .prefix_queried = s.prefix_queried,
                                    .prefix_hits = s.prefix_hits,
                                    .preemptions = s.preemptions};
-    write(now, stats, stats->size);
-    return {};
+    return write(now, stats, stats->size);
   });
 }

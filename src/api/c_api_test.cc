@@ -349,4 +349,78 @@ TEST(CApiStructs, OlderCallersHaveShorterStructs) {
   EXPECT_STRNE(moesaic_version(), "");
 }
 
+// A size that ends within a field would take half of a pointer.
+TEST_F(CApiTest, SizesThatNoVersionHas) {
+  Record record;
+  const std::vector<int32_t> tokens = prompt("Hi");
+  for (size_t size = 0; size <= sizeof(moesaic_request) + 16; ++size) {
+    moesaic_request r = request(tokens, record);
+    r.size = size;
+    const bool older = size >= sizeof(size_t) && size <= sizeof r && size % alignof(moesaic_request) == 0;
+    r.prompt_tokens = 0;  // or else it would be accepted
+    ASSERT_EQ(moesaic_submit(model_, &r, nullptr), MOESAIC_INVALID_ARGUMENT);
+    const bool names_size = std::string(moesaic_last_error()).starts_with("a struct of ");
+    EXPECT_EQ(names_size, !older) << size << " " << moesaic_last_error();
+  }
+  moesaic_options options;
+  moesaic_options_init(&options, sizeof options);
+  moesaic_model* none = nullptr;
+  for (const size_t size : {sizeof options - 4, sizeof options + 8, size_t{0}, SIZE_MAX}) {
+    options.size = size;
+    EXPECT_EQ(moesaic_open(kTiny, &options, &none), MOESAIC_INVALID_ARGUMENT) << size;
+  }
+  EXPECT_EQ(none, nullptr);
+}
+
+// Structs that are filled in take what there is room for, and say how much that was.
+TEST_F(CApiTest, FilledStructsOfOtherSizes) {
+  struct {
+    moesaic_engine_stats stats;
+    char more[64];
+  } longer;
+  std::memset(&longer, 0x55, sizeof longer);
+  longer.stats.size = sizeof longer;
+  moesaic_stats(model_, &longer.stats);
+  EXPECT_EQ(longer.stats.size, sizeof longer.stats);
+  EXPECT_EQ(longer.more[0], 0x55);
+  moesaic_info info;
+  std::memset(&info, 0x55, sizeof info);
+  info.size = offsetof(moesaic_info, device);
+  ASSERT_EQ(moesaic_model_info(model_, &info), MOESAIC_OK);
+  EXPECT_EQ(info.size, offsetof(moesaic_info, device));
+  EXPECT_EQ(std::memcmp(&info.device, "\x55\x55", 2), 0);
+  info.size = 0;
+  EXPECT_EQ(moesaic_model_info(model_, &info), MOESAIC_INVALID_ARGUMENT);
+  (void)moesaic_open(kTiny, nullptr, nullptr);
+  longer.stats.size = 0;
+  moesaic_stats(model_, &longer.stats);
+  EXPECT_TRUE(std::string(moesaic_last_error()).starts_with("a struct of 0 bytes")) << moesaic_last_error();
+}
+
+// Both ways to step: the model must outlive its callback.
+TEST_F(CApiTest, ACallbackCannotCloseItsModel) {
+  struct User {
+    moesaic_model* model;
+    int ends = 0;
+    std::string error;
+  } user{model_};
+  const auto close = [](void* u, const moesaic_outcome*) {
+    auto& seen = *static_cast<User*>(u);
+    moesaic_close(seen.model);
+    seen.error = moesaic_last_error();
+    ++seen.ends;
+  };
+  Record record;
+  const std::vector<int32_t> tokens = prompt("Hi");
+  moesaic_request r = request(tokens, record);
+  r.max_tokens = 2, r.on_token = nullptr, r.on_text = nullptr, r.on_end = close, r.user = &user;
+  ASSERT_EQ(moesaic_submit(model_, &r, nullptr), MOESAIC_OK);
+  ASSERT_EQ(moesaic_run(model_), MOESAIC_OK);
+  ASSERT_EQ(moesaic_start(model_), MOESAIC_OK);
+  ASSERT_EQ(moesaic_submit(model_, &r, nullptr), MOESAIC_OK);
+  ASSERT_EQ(moesaic_wait(model_), MOESAIC_OK);
+  EXPECT_EQ(user.ends, 2);
+  EXPECT_NE(user.error.find("close"), std::string::npos) << user.error;
+}
+
 }  // namespace

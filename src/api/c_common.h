@@ -58,10 +58,11 @@ inline Status not_null(const void* pointer, size_t count, const char* name) {
   return count == 0 ? Status() : not_null(pointer, name);
 }
 
-// The caller's struct, which may be of an older version and shorter, over today's defaults.
+// The caller's struct, which may be of an older version and shorter, over today's defaults. No version ends
+// within a field, and none of the fields is wider than the struct's alignment.
 template <typename T>
 Status read(const T* given, T& values) {
-  if (given->size < sizeof(size_t) || given->size > sizeof(T))
+  if (given->size < sizeof(size_t) || given->size > sizeof(T) || given->size % alignof(T) != 0)
     return invalid("a struct of {} bytes where this version has {}: call its init function", given->size,
                    sizeof(T));
   std::memcpy(&values, given, given->size);
@@ -69,10 +70,12 @@ Status read(const T* given, T& values) {
 }
 
 template <typename T>
-void write(const T& values, T* given, size_t size) {
-  if (size < sizeof(size_t)) return;
+Status write(const T& values, T* given, size_t size) {
+  if (size < sizeof(size_t))
+    return invalid("a struct of {} bytes: give its sizeof, {} in this version", size, sizeof(T));
   std::memcpy(given, &values, std::min(size, sizeof(T)));
   given->size = std::min(size, sizeof(T));
+  return {};
 }
 
 // A copy with a zero behind it, for moesaic_free.

@@ -180,8 +180,7 @@ using namespace moesaic::c_api;
 void moesaic_request_init(moesaic_request* request, size_t size) {
   enter([&]() -> Status {
     RETURN_IF_ERROR(not_null(request, "request"));
-    write(default_request(), request, size);
-    return {};
+    return write(default_request(), request, size);
   });
 }
 

@@ -1,84 +1,19 @@
 // What embedders use beside plain generation, over models/tiny: threads, logits, saved KV caches, log,
 // progress.
-#include <gtest/gtest.h>
+#include "api/embedding_test.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <map>
+#include <memory>
+#include <stdexcept>
 #include <thread>
-
-#include "moesaic/engine.h"
 
 namespace moesaic {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr const char* kTiny = MOESAIC_SOURCE_DIR "/models/tiny";
-
-class Embedding : public testing::TestWithParam<const char*> {
- protected:
-  static Model open(OpenOptions o = {}) {
-    o.device = GetParam();
-    if (o.threads == 0) o.threads = 1;
-    if (o.context == 0) o.context = 512;
-    auto model = Model::open(kTiny, o);
-    EXPECT_TRUE(model.ok()) << model.status().message();
-    return std::move(model).value();
-  }
-  // The reference's steps are long, above all under sanitizers.
-  static bool slow() { return GetParam() == std::string("reference"); }
-};
 INSTANTIATE_TEST_SUITE_P(Devices, Embedding, testing::Values("cpu", "reference"),
                          [](const auto& i) { return std::string(i.param); });
-
-std::vector<int32_t> tokens_of(int count, int seed = 1) {
-  std::vector<int32_t> tokens;
-  for (int i = 0; i < count; ++i) tokens.push_back((i * 37 + seed * 101) % 400);
-  return tokens;
-}
-
-struct Record {
-  std::vector<int32_t> tokens;
-  std::vector<SampledToken> prompt;
-  std::map<int, std::vector<float>> logits;
-  std::vector<SampledToken> sampled;
-  Outcome end;
-  int ends = 0;
-
-  Callbacks callbacks() {
-    return {.on_token =
-                [this](const SampledToken& t) {
-                  tokens.push_back(t.token);
-                  sampled.push_back(t);
-                },
-            .on_text = {},
-            .on_end =
-                [this](const Outcome& o) {
-                  end = o;
-                  ++ends;
-                }};
-  }
-};
-
-GenerationRequest greedy(std::vector<int32_t> prompt, int n) {
-  GenerationRequest r{.prompt = std::move(prompt)};
-  r.sampling.temperature = 0;
-  r.sampling.max_tokens = n;
-  r.sampling.stop_tokens = {1};
-  r.sampling.logit_bias = {{1, -100.0f}};
-  return r;
-}
-
-Record run(Model& model, const GenerationRequest& request) {
-  Record record;
-  EXPECT_TRUE(model.submit(request, record.callbacks()).ok());
-  EXPECT_TRUE(model.run().ok());
-  return record;
-}
 
 double log_softmax(const std::vector<float>& logits, int32_t token) {
   double sum = 0, top = -1e30;
@@ -171,122 +106,6 @@ TEST_P(Embedding, LogprobsThatNobodyTakesAreRefused) {
   request.sampling.prompt_logprobs = 101;
   EXPECT_FALSE(model.submit(request, callbacks).ok());
   EXPECT_TRUE(model.idle());
-}
-
-// ---- KV ----
-
-TEST_P(Embedding, ASavedPrefixIsFoundByAnotherModel) {
-  const std::vector<int32_t> prompt = tokens_of(200);
-  std::string bytes;
-  std::vector<int32_t> expected;
-  {
-    Model model = open();
-    EXPECT_EQ(model.save_kv(prompt).status().code(), StatusCode::kNotFound);
-    expected = run(model, greedy(prompt, 12)).tokens;
-    EXPECT_EQ(model.cached_prefix(prompt).value(), 192);
-    const auto saved = model.save_kv(prompt);
-    ASSERT_TRUE(saved.ok()) << saved.status().message();
-    bytes = saved.value();
-  }
-  Model model = open();
-  EXPECT_EQ(model.cached_prefix(prompt).value(), 0);
-  const auto loaded = model.load_kv(bytes);
-  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
-  EXPECT_EQ(loaded.value(), std::vector<int32_t>(prompt.begin(), prompt.begin() + 192));
-  EXPECT_EQ(model.cached_prefix(prompt).value(), 192);
-  const Record again = run(model, greedy(prompt, 12));
-  EXPECT_EQ(again.end.cached_tokens, 192);
-  EXPECT_EQ(again.tokens, expected);
-  // Saved once more it is the same, and loading what is there changes nothing.
-  EXPECT_EQ(model.save_kv(prompt).value(), bytes);
-  ASSERT_TRUE(model.load_kv(bytes).ok());
-  EXPECT_EQ(model.stats().full.used, 0);
-}
-
-TEST_P(Embedding, AForkSharesThePagesOfARequestAtWork) {
-  Model model = open({.max_batch = 3});
-  Record first;
-  ASSERT_TRUE(model.submit(greedy(tokens_of(100), 40), first.callbacks()).ok());
-  while (first.tokens.size() < 35) ASSERT_TRUE(model.step().ok());
-  std::vector<int32_t> text = tokens_of(100);
-  text.insert(text.end(), first.tokens.begin(), first.tokens.end());
-  EXPECT_EQ(model.cached_prefix(text).value(), 128);
-  Record fork;
-  ASSERT_TRUE(model.submit(greedy(text, 5), fork.callbacks()).ok());
-  ASSERT_TRUE(model.run().ok());
-  EXPECT_EQ(fork.end.cached_tokens, 128);
-  EXPECT_EQ(fork.tokens, std::vector<int32_t>(first.tokens.begin() + 35, first.tokens.begin() + 40));
-}
-
-TEST_P(Embedding, DamagedAndForeignBytesAreRefused) {
-  const std::vector<int32_t> prompt = tokens_of(70);
-  Model model = open();
-  run(model, greedy(prompt, 1));
-  const std::string bytes = model.save_kv(prompt).value();
-  Model empty = open();
-  const auto refused = [&](std::string wrong, const char* words) {
-    const auto loaded = empty.load_kv(wrong);
-    ASSERT_FALSE(loaded.ok()) << words;
-    EXPECT_NE(loaded.status().message().find(words), std::string::npos) << loaded.status().message();
-    EXPECT_EQ(loaded.status().message().find('\n'), std::string::npos);
-    EXPECT_EQ(empty.cached_prefix(prompt).value(), 0);
-  };
-  const auto with = [&](size_t at, auto value) {
-    std::string wrong = bytes;
-    std::memcpy(wrong.data() + at, &value, sizeof value);
-    return wrong;
-  };
-  refused("", "0 bytes");
-  refused(bytes.substr(0, 79), "79 bytes");
-  refused(bytes.substr(0, 80), "cut off");
-  refused(bytes.substr(0, bytes.size() - 1), "cut off");
-  refused(bytes + "x", "damaged");
-  refused(with(0, 'X'), "something else");
-  refused(with(8, uint32_t{2}), "version 2");
-  refused(with(12, uint32_t{64}), "another device or KV format");
-  refused(with(16, uint64_t{5}), "another model");
-  refused(with(24, 'x'), "another device or KV format");
-  refused(with(56, ~uint32_t{0}), "another model");
-  refused(with(60, uint32_t{0}), "another device or KV format");
-  for (const uint64_t tokens : {uint64_t{0}, uint64_t{33}, uint64_t{1} << 40, ~uint64_t{31}})
-    refused(with(64, tokens), "tokens");
-  refused(with(64, uint64_t{131072}), "tokens");
-  refused(with(72, uint64_t{0}), "checksum");
-  refused(with(80, int32_t{3}), "checksum");
-  refused(with(bytes.size() - 4, int32_t{3}), "checksum");
-  EXPECT_TRUE(empty.load_kv(bytes).ok());
-  // Other formats of the weights give other keys.
-  Model other = open({.dense = "bf16"});
-  EXPECT_FALSE(other.load_kv(bytes).ok());
-  Model without = open({.prefix_cache = false});
-  EXPECT_EQ(without.load_kv(bytes).status().code(), StatusCode::kUnsupported);
-  EXPECT_EQ(without.save_kv(prompt).status().code(), StatusCode::kUnsupported);
-}
-
-TEST_P(Embedding, TooFewPagesAreAnError) {
-  Model model = open();
-  run(model, greedy(tokens_of(130), 1));
-  const std::string bytes = model.save_kv(tokens_of(130)).value();
-  Model small = open({.context = 64});
-  const auto loaded = small.load_kv(bytes);
-  EXPECT_EQ(loaded.status().code(), StatusCode::kOutOfMemory);
-  EXPECT_NE(loaded.status().message().find("options.kv_tokens"), std::string::npos);
-  EXPECT_EQ(run(small, greedy(tokens_of(40), 2)).tokens.size(), 2u);
-}
-
-TEST_P(Embedding, KvFiles) {
-  const fs::path file = fs::path(testing::TempDir()) / ("kv-" + std::to_string(getpid()) + GetParam());
-  const std::vector<int32_t> prompt = tokens_of(70);
-  Model model = open();
-  run(model, greedy(prompt, 1));
-  ASSERT_TRUE(model.save_kv_file(file, prompt).ok());
-  Model other = open();
-  EXPECT_EQ(other.load_kv_file(file).value().size(), 64u);
-  fs::resize_file(file, 1000);
-  EXPECT_FALSE(other.load_kv_file(file).ok());
-  fs::remove(file);
-  EXPECT_EQ(other.load_kv_file(file).status().code(), StatusCode::kNotFound);
-  EXPECT_FALSE(model.save_kv_file("/proc/none/kv", prompt).ok());
 }
 
 // ---- threads ----
@@ -390,6 +209,33 @@ TEST_P(Embedding, ACallbackThatThrowsEndsTheRequests) {
   EXPECT_EQ(next.tokens.size(), 3u);
 }
 
+// An on_end that throws concerns its own request: the others that end in this step hear of it, and nobody
+// waits for ever.
+TEST_P(Embedding, AnOnEndThatThrowsKeepsNobodyWaiting) {
+  for (const bool own_thread : {false, true}) {
+    Model model = open({.max_batch = 3});
+    std::vector<Record> records(3);
+    for (Record& record : records) {
+      Callbacks callbacks = record.callbacks();
+      callbacks.on_end = [&](const Outcome&) {
+        ++record.ends;
+        throw std::runtime_error("mine");
+      };
+      ASSERT_TRUE(model.submit(greedy(tokens_of(8), 2), callbacks).ok());
+    }
+    if (own_thread) {
+      ASSERT_TRUE(model.start().ok());
+      EXPECT_EQ(model.wait().message(), "mine");
+    } else {
+      EXPECT_THROW((void)model.run(), std::runtime_error);
+    }
+    for (const Record& record : records) EXPECT_EQ(record.ends, 1);
+    EXPECT_TRUE(model.idle());
+    if (own_thread) continue;
+    EXPECT_EQ(run(model, greedy(tokens_of(8), 3)).tokens.size(), 3u);
+  }
+}
+
 // ---- opening ----
 
 TEST_P(Embedding, ProgressInBytesAndCancel) {
@@ -440,6 +286,45 @@ TEST(EmbeddingLog, TakesWhatIsSaid) {
   EXPECT_EQ(lines.size(), said);
 }
 
+// A callback may do anything: throw, set another one, and call what has something to say itself.
+TEST(EmbeddingLog, ACallbackMayDoAnything) {
+  int first = 0, second = 0;
+  set_log_callback([&](LogLevel, std::string_view) {
+    ++first;
+    EXPECT_TRUE(Model::open(kTiny, {.device = "cpu", .threads = 1, .context = 64}).ok());
+    set_log_callback([&](LogLevel, std::string_view) {
+      ++second;
+      throw std::runtime_error("mine");
+    });
+  });
+  EXPECT_TRUE(Model::open(kTiny, {.device = "cpu", .threads = 1, .context = 64}).ok());
+  set_log_callback({});
+  EXPECT_EQ(first, 1);
+  EXPECT_GE(second, 3);
+}
+
+TEST(EmbeddingLog, IsReplacedWhileOthersSpeak) {
+  std::atomic<bool> done = false;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([] {
+      for (int i = 0; i < 3; ++i)
+        EXPECT_TRUE(Model::open(kTiny, {.device = "cpu", .threads = 1, .context = 64}).ok());
+    });
+  }
+  std::thread replacer([&] {
+    while (!done) {
+      auto lines = std::make_unique<int>(0);  // gone before the next one is set
+      set_log_callback([&](LogLevel, std::string_view) { ++*lines; });
+      std::this_thread::yield();
+      set_log_callback({});
+    }
+  });
+  for (std::thread& t : threads) t.join();
+  done = true;
+  replacer.join();
+}
+
 TEST(EmbeddingDevices, AreListed) {
   const std::vector<DeviceInfo> devices = list_devices();
   ASSERT_GE(devices.size(), 3u);
@@ -468,6 +353,7 @@ TEST(EmbeddingErrors, NameTheApisWords) {
       {{.max_batch = 9, .max_rows = 8}, "options.max_rows"},
       {{.context = 100, .kv_tokens = 99}, "options.kv_tokens"},
       {{.kv_tokens = -1}, "options.kv_tokens"},
+      {{.kv_tokens = 1}, "options.kv_tokens"},
       {{.kv_tokens = int64_t{1} << 60}, "options.kv_tokens"},
       {{.context = 131072, .max_batch = 4096, .kv_tokens = int64_t{1} << 32, .max_rows = 4096}, ""},
       {{.dense = "q9"}, "options.dense"},

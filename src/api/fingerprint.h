@@ -8,8 +8,10 @@
 
 namespace moesaic {
 
-// Of the sizes and of samples of every layer's tensors, as numbers: a model has the same one whichever file
-// it is read from, if that holds the same values. more: what else changes K and V, such as formats.
-Result<uint64_t> fingerprint(const Checkpoint& checkpoint, std::string_view more);
+// Of the sizes and constants, of the vectors and adapters whole, and of samples of every layer's matrices, as
+// numbers: a model has the same one whichever file it is read from, if that holds the same values. Experts
+// that are converted at load count as the file has them. more: what else changes K and V, such as formats.
+// Rows that are sampled are read from the file again: not before the weights are loaded.
+uint64_t fingerprint(const Checkpoint& checkpoint, std::string_view more);
 
 }  // namespace moesaic

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -13,7 +14,6 @@
 #include "base/error.h"
 #include "base/file_cache.h"
 #include "base/linked_stop.h"
-#include "checkpoint/mapped_file.h"
 #include "grammar/mask_cache.h"
 #include "moesaic/engine.h"
 #include "text/harmony_json.h"
@@ -127,6 +127,7 @@ struct Model::Impl : ModelParts {
   void take_inbox();
   Status engine_step();
   void end(Active& request);
+  void end_all(const std::deque<ActivePtr>& requests);
   Status step();
 };
 
@@ -205,6 +206,19 @@ void Model::Impl::end(Active& request) {
   request.end();
 }
 
+// All of them, even if one's on_end throws: it leaves this when the others have heard.
+void Model::Impl::end_all(const std::deque<ActivePtr>& requests) {
+  std::exception_ptr thrown;
+  for (const auto& a : requests) {
+    try {
+      end(*a);
+    } catch (...) {
+      if (!thrown) thrown = std::current_exception();
+    }
+  }
+  if (thrown) std::rethrow_exception(thrown);
+}
+
 Status Model::Impl::step() {
   return guarded([&] {
     take_inbox();
@@ -214,7 +228,7 @@ Status Model::Impl::step() {
     std::copy_if(active.begin(), active.end(), std::back_inserter(ended),
                  [](const auto& a) { return a->request->done(); });
     std::erase_if(active, [](const auto& a) { return a->request->done(); });
-    for (const auto& a : ended) end(*a);
+    end_all(ended);
     return status;
   });
 }
@@ -315,11 +329,14 @@ Status Model::save_kv_file(const std::string& path, std::span<const int32_t> tok
   });
 }
 
+// Read before it is looked at: a file that is mapped may change while its pages are put back.
 Result<std::vector<int32_t>> Model::load_kv_file(const std::string& path) {
   return guarded([&]() -> Result<std::vector<int32_t>> {
-    ASSIGN_OR_RETURN(const auto file, MappedFile::open(path));
-    const std::span<const std::byte> bytes = file->bytes();
-    return load_kv({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    const size_t most = most_saved_bytes(impl_->engine.kv_state(impl_->fingerprint));
+    ASSIGN_OR_RETURN(const std::string bytes, read_whole(path, most));
+    auto tokens = load_kv(bytes);
+    if (tokens.ok()) return tokens;
+    return error(tokens.status().code(), "{}: {}", path, tokens.status().message());
   });
 }
 

@@ -23,12 +23,18 @@ struct EnginePlan {
   EngineOptions options;
   KvDemand demand;
   ModelInfo info;
+  EngineOptions wanted = {};
 };
 
 // Chooses context and cache where they are 0, for weights that are not loaded yet. Where "auto" gave a GPU
 // that has too little memory for them, `backend` becomes the CPU's.
 Result<EnginePlan> plan_engine(const Checkpoint& checkpoint, const EngineOptions& wanted,
                                const DeviceChoice& choice, std::unique_ptr<Backend>& backend);
+
+// Once the weights are loaded: chooses again what was not asked for where less memory is free than was
+// planned with. Other programs may have taken it, and under ulimit -v threads and the allocator take address
+// space.
+Status fit_again(EnginePlan& plan, const ModelConfig& config, Backend& backend);
 
 // The lines that say what was chosen and why: device, memory, context, batch.
 std::vector<std::string> describe(const ModelInfo& info);

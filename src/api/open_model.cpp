@@ -58,6 +58,9 @@ Result<BackendOptions> backend_options(const OpenOptions& o) {
 Status check_sizes(const OpenOptions& o, const ModelConfig& config) {
   if (o.context > config.max_context)
     return invalid("options.context: {} tokens; the model takes 1 to {}", o.context, config.max_context);
+  constexpr int64_t kPage = 32;  // tokens
+  if (o.kv_tokens > 0 && o.kv_tokens < kPage)
+    return invalid("options.kv_tokens: {} tokens; at least a page of {}", o.kv_tokens, kPage);
   if (o.kv_tokens > 0 && o.kv_tokens < o.context)
     return invalid("options.kv_tokens: {} tokens are too few for options.context, {}", o.kv_tokens,
                    o.context);
@@ -86,30 +89,50 @@ double sum(const std::vector<MemoryPart>& parts) {
   return bytes;
 }
 
-Result<EnginePlan> plan_on(const Checkpoint& c, const EngineOptions& wanted, Backend& backend) {
-  EnginePlan plan{
-      .options = wanted, .demand = {}, .info = {.name = c.config.name, .device = backend.device()}};
-  ContextChoice context{.tokens = wanted.context};
-  KvDemand any{.sequences = wanted.max_batch,
-               .max_rows = wanted.max_rows,
-               .kv_tokens = wanted.kv_tokens,
-               .prefix_cache = wanted.prefix_cache};
-  if (wanted.context == 0) context = fitting_context(any, c.config, c.weights, backend);
-  plan.options.context = context.tokens;
-  ASSIGN_OR_RETURN(plan.demand, Engine::demand(c.config, plan.options));
+KvDemand demand_of(const EngineOptions& o) {
+  return {.sequences = o.max_batch,
+          .context = o.context,
+          .max_rows = o.max_rows,
+          .kv_tokens = o.kv_tokens,
+          .prefix_cache = o.prefix_cache};
+}
+
+// context(demand) and kv_tokens(demand) choose what was not asked for.
+template <typename Context, typename KvTokens>
+Status choose(EnginePlan& plan, const ModelConfig& config, Context&& context, KvTokens&& kv_tokens) {
+  const EngineOptions& wanted = plan.wanted;
+  const ContextChoice chosen =
+      wanted.context == 0 ? context(demand_of(wanted)) : ContextChoice{.tokens = wanted.context};
+  plan.options = wanted;
+  plan.options.context = chosen.tokens;
+  ASSIGN_OR_RETURN(plan.demand, Engine::demand(config, plan.options));
   ModelInfo& info = plan.info;
   info.kv_reason = "asked for";
   if (wanted.kv_tokens == 0) {
-    plan.demand.kv_tokens = fitting_kv_tokens(plan.demand, c.config, c.weights, backend);
-    const bool all = plan.demand.kv_tokens == int64_t{context.tokens} * wanted.max_batch;
-    info.kv_reason = all ? "a context for each of max_batch" : "half of the free memory";
+    plan.demand.kv_tokens = kv_tokens(plan.demand);
+    const bool all = plan.demand.kv_tokens == int64_t{chosen.tokens} * wanted.max_batch,
+               one = plan.demand.kv_tokens == chosen.tokens;
+    info.kv_reason = all   ? "a context for each of max_batch"
+                     : one ? "one context"
+                           : "half of the free memory";
   }
-  RETURN_IF_ERROR(plan_memory(plan.demand, c.config, c.weights, backend));
   plan.options.kv_tokens = info.kv_tokens = plan.demand.kv_tokens;
-  ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(c.config, plan.demand));
-  info.memory_used = static_cast<int64_t>(sum(backend.memory(c.config, c.weights, layout)));
-  info.context = context.tokens, info.context_reason = words(context.limit);
+  info.context = chosen.tokens, info.context_reason = words(chosen.limit);
   info.max_batch = wanted.max_batch;
+  return {};
+}
+
+Result<EnginePlan> plan_on(const Checkpoint& c, const EngineOptions& wanted, Backend& backend) {
+  EnginePlan plan{.options = wanted,
+                  .demand = {},
+                  .info = {.name = c.config.name, .device = backend.device()},
+                  .wanted = wanted};
+  RETURN_IF_ERROR(choose(
+      plan, c.config, [&](const KvDemand& d) { return fitting_context(d, c.config, c.weights, backend); },
+      [&](const KvDemand& d) { return fitting_kv_tokens(d, c.config, c.weights, backend); }));
+  RETURN_IF_ERROR(plan_memory(plan.demand, c.config, c.weights, backend));
+  ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(c.config, plan.demand));
+  plan.info.memory_used = static_cast<int64_t>(sum(backend.memory(c.config, c.weights, layout)));
   return plan;
 }
 
@@ -150,12 +173,14 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
                              .max_rows = o.max_rows,
                              .kv_tokens = o.kv_tokens,
                              .prefix_cache = o.prefix_cache};
-  ASSIGN_OR_RETURN(const EnginePlan plan, plan_engine(checkpoint, wanted, {o.device, device}, backend));
-  for (const std::string& line : describe(plan.info)) log(LogLevel::kInfo, line);
+  ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(checkpoint, wanted, {o.device, device}, backend));
   ByteProgress progress(checkpoint.weights, o.progress);
   RETURN_IF_ERROR(report(std::ref(progress), 0, 0));
   RETURN_IF_ERROR(load_weights(checkpoint, plan.demand, *backend, std::ref(progress)));
-  ASSIGN_OR_RETURN(const uint64_t print, fingerprint(checkpoint, o.dense + " " + o.moe_path));
+  RETURN_IF_ERROR(fit_again(plan, checkpoint.config, *backend));
+  for (const std::string& line : describe(plan.info)) log(LogLevel::kInfo, line);
+  const uint64_t print = fingerprint(checkpoint, o.dense + " " + o.moe_path);
+  if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
   ASSIGN_OR_RETURN(Engine engine, Engine::create(*backend, checkpoint.config, plan.options));
   return make_model({.config = checkpoint.config,
                      .backend = std::move(backend),
@@ -188,6 +213,21 @@ Result<EnginePlan> plan_engine(const Checkpoint& checkpoint, const EngineOptions
   plan->info.device_reason = reason;
   if (chosen && plan->info.device.backend != "cuda") log(LogLevel::kWarning, reason);
   return plan;
+}
+
+Status fit_again(EnginePlan& plan, const ModelConfig& config, Backend& backend) {
+  constexpr double kShare = 0.95;  // of what is free: more is not taken unless it was asked for
+  const EngineOptions& wanted = plan.wanted;
+  if (wanted.context > 0 && (wanted.kv_tokens > 0 || wanted.max_batch == 1)) return {};
+  ASSIGN_OR_RETURN(const KvLayout before, kv_layout(config, plan.demand));
+  const double planned = kv_bytes(before, config, backend);
+  if (planned <= kShare * backend.available_memory()) return {};
+  RETURN_IF_ERROR(choose(
+      plan, config, [&](const KvDemand& d) { return fitting_context(d, config, backend); },
+      [&](const KvDemand& d) { return fitting_kv_tokens(d, config, backend); }));
+  ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(config, plan.demand));
+  plan.info.memory_used += static_cast<int64_t>(kv_bytes(layout, config, backend) - planned);
+  return {};
 }
 
 std::vector<std::string> describe(const ModelInfo& i) {

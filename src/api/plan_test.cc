@@ -73,8 +73,36 @@ TEST(PlanEngine, AContextThatTheMemoryTakes) {
   EXPECT_EQ(plan->info.context_reason, "memory");
   EXPECT_LT(plan->info.context, 131072);
   EXPECT_GT(plan->info.context, 1000);
-  EXPECT_EQ(plan->info.kv_reason, "half of the free memory");
+  EXPECT_EQ(plan->info.kv_reason, "one context");
   EXPECT_GE(plan->info.kv_tokens, plan->info.context);
+}
+
+// Between plan and cache the memory may become less: what nobody asked for then becomes less, too.
+TEST(PlanEngine, ChoosesAgainWhereLessIsFreeThanPlanned) {
+  const Checkpoint checkpoint = tiny();
+  for (const EngineOptions& wanted :
+       {EngineOptions{}, EngineOptions{.max_batch = 4}, EngineOptions{.context = 1024, .max_batch = 64}}) {
+    std::unique_ptr<Backend> backend = std::make_unique<Gpu>(1e9);
+    auto plan = plan_engine(checkpoint, wanted, {.device = "cuda", .options = {}}, backend);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    const EnginePlan before = plan.value();
+    ASSERT_TRUE(fit_again(plan.value(), checkpoint.config, *backend).ok());
+    EXPECT_EQ(plan->info.kv_tokens, before.info.kv_tokens);  // nothing has changed
+    Gpu smaller(30e6);
+    ASSERT_TRUE(fit_again(plan.value(), checkpoint.config, smaller).ok());
+    EXPECT_LT(plan->info.kv_tokens, before.info.kv_tokens);
+    EXPECT_EQ(plan->info.context_reason, wanted.context == 0 ? "memory" : "asked for");
+    EXPECT_LT(plan->info.memory_used, before.info.memory_used);
+    EXPECT_TRUE(Engine::create(smaller, checkpoint.config, plan->options).ok());
+  }
+  // What was asked for stays, and is refused where it does not fit.
+  std::unique_ptr<Backend> backend = std::make_unique<Gpu>(1e9);
+  auto plan = plan_engine(checkpoint, {.context = 131072}, {.device = "cuda", .options = {}}, backend);
+  Gpu smaller(30e6);
+  ASSERT_TRUE(fit_again(plan.value(), checkpoint.config, smaller).ok());
+  EXPECT_EQ(plan->info.context, 131072);
+  EXPECT_EQ(Engine::create(smaller, checkpoint.config, plan->options).status().code(),
+            StatusCode::kOutOfMemory);
 }
 
 TEST(OptionWords, FlagsBecomeFields) {

@@ -9,9 +9,16 @@
 namespace moesaic {
 namespace {
 
-Status from_callback() { return invalid("a callback must not step, stop or wait for its own model"); }
+Status from_callback() {
+  return invalid("a callback must not step, start, stop, close or wait for its own model");
+}
 
 }  // namespace
+
+Stepper::~Stepper() {
+  const bool destroyed_by_a_callback = !stop().ok();
+  MOESAIC_CHECK(!destroyed_by_a_callback);
+}
 
 // Under the lock, so that who is about to wait has seen it or will be woken.
 void Stepper::notify() {

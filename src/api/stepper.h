@@ -15,7 +15,7 @@ class Stepper {
   // step: one step, from one thread at a time. idle: whether there is nothing to do, from any thread.
   Stepper(std::function<Status()> step, std::function<bool()> idle)
       : step_(std::move(step)), idle_(std::move(idle)) {}
-  ~Stepper() { [[maybe_unused]] const Status stopped = stop(); }
+  ~Stepper();  // aborts within a callback
   Stepper(const Stepper&) = delete;
   Stepper& operator=(const Stepper&) = delete;
 

@@ -1,6 +1,8 @@
 #include "base/cgroup.h"
 
+#include <algorithm>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -52,11 +54,11 @@ struct Mount {
 };
 
 struct Hierarchies {
-  std::optional<Mount> v1, v2;  // v1: the one with the cpu controller
+  std::optional<Mount> v1, v2;  // v1: the one with the controller
 };
 
 // "36 35 98:0 /root /point options tags - type source options"
-Hierarchies mounts(const std::string& root) {
+Hierarchies mounts(const std::string& root, std::string_view controller) {
   Hierarchies found;
   for (const std::string& line : read_lines(root + "/proc/self/mountinfo")) {
     const std::vector<std::string> w = words(line, ' ');
@@ -65,18 +67,18 @@ Hierarchies mounts(const std::string& root) {
     if (dash + 3 >= w.size()) continue;
     const Mount mount{unescape(w[3]), unescape(w[4])};
     if (w[dash + 1] == "cgroup2" && !found.v2) found.v2 = mount;
-    if (w[dash + 1] == "cgroup" && has_word(w[dash + 3], "cpu") && !found.v1) found.v1 = mount;
+    if (w[dash + 1] == "cgroup" && has_word(w[dash + 3], controller) && !found.v1) found.v1 = mount;
   }
   return found;
 }
 
 // The process's group in the hierarchy: from "0::/path" (v2) or "4:cpu,cpuacct:/path" (v1).
-std::optional<std::string> group_of(const std::string& root, bool v2) {
+std::optional<std::string> group_of(const std::string& root, bool v2, std::string_view controller) {
   for (const std::string& line : read_lines(root + "/proc/self/cgroup")) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (v2 ? line.starts_with("0::") : has_word(controllers, "cpu")) return line.substr(second + 1);
+    if (v2 ? line.starts_with("0::") : has_word(controllers, controller)) return line.substr(second + 1);
   }
   return {};
 }
@@ -112,23 +114,73 @@ double quota_v1(const std::string& folder) {
   return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-void take_least(std::optional<double>& least, const std::string& root, const Mount& mount,
-                const std::string& group, double (*read)(const std::string&)) {
+// Bytes; 0 where there is no limit. v1 writes one near 2^63 for none.
+double read_limit(const std::string& path) {
+  constexpr double kNone = 1e18;
+  std::ifstream in(path);
+  const double bytes = read_number(in);
+  return bytes < kNone ? bytes : 0;
+}
+
+// Bytes of pages that the kernel drops when it needs the room: those of files.
+double reclaimable(const std::string& folder, std::string_view prefix) {
+  constexpr std::string_view kCounts[] = {"active_file", "inactive_file", "slab_reclaimable"};
+  double bytes = 0;
+  for (const std::string& line : read_lines(folder + "/memory.stat")) {
+    const std::vector<std::string> w = words(line, ' ');
+    if (w.size() != 2 || !w[0].starts_with(prefix)) continue;
+    const std::string_view name = std::string_view(w[0]).substr(prefix.size());
+    std::istringstream number(w[1]);
+    if (std::ranges::find(kCounts, name) != std::end(kCounts)) bytes += read_number(number);
+  }
+  return bytes;
+}
+
+std::optional<MemoryLimit> memory_limit(const std::string& folder, bool v2) {
+  const double limit = read_limit(folder + (v2 ? "/memory.max" : "/memory.limit_in_bytes"));
+  std::ifstream in(folder + (v2 ? "/memory.current" : "/memory.usage_in_bytes"));
+  const double used = read_number(in) - reclaimable(folder, v2 ? "" : "total_");
+  if (limit <= 0) return {};
+  return MemoryLimit{limit, std::clamp(limit - used, 0.0, limit)};
+}
+
+using Visit = std::function<void(const std::string& folder, bool v2)>;
+
+// The process's group and all above it that can be seen.
+void visit_up(const std::string& root, const Mount& mount, const std::string& group, bool v2,
+              const Visit& visit) {
   const std::string top = root + mount.point;
   for (std::string folder = top + below(group, mount.root);; folder.resize(folder.rfind('/'))) {
-    const double quota = read(folder);
-    if (quota > 0 && (!least || quota < *least)) least = quota;
+    visit(folder, v2);
     if (folder.size() <= top.size()) return;
   }
+}
+
+void visit_groups(const std::string& root, std::string_view controller, const Visit& visit) {
+  const Hierarchies mounted = mounts(root, controller);
+  if (mounted.v2) visit_up(root, *mounted.v2, group_of(root, true, controller).value_or("/"), true, visit);
+  if (mounted.v1) visit_up(root, *mounted.v1, group_of(root, false, controller).value_or("/"), false, visit);
 }
 
 }  // namespace
 
 std::optional<double> cgroup_cpu_quota(const std::string& root) {
-  const Hierarchies mounted = mounts(root);
   std::optional<double> least;
-  if (mounted.v2) take_least(least, root, *mounted.v2, group_of(root, true).value_or("/"), quota_v2);
-  if (mounted.v1) take_least(least, root, *mounted.v1, group_of(root, false).value_or("/"), quota_v1);
+  visit_groups(root, "cpu", [&](const std::string& folder, bool v2) {
+    const double quota = v2 ? quota_v2(folder) : quota_v1(folder);
+    if (quota > 0 && (!least || quota < *least)) least = quota;
+  });
+  return least;
+}
+
+std::optional<MemoryLimit> cgroup_memory(const std::string& root) {
+  std::optional<MemoryLimit> least;
+  visit_groups(root, "memory", [&](const std::string& folder, bool v2) {
+    const auto here = memory_limit(folder, v2);
+    if (!here) return;
+    if (!least) least = here;
+    least = MemoryLimit{std::min(least->limit, here->limit), std::min(least->available, here->available)};
+  });
   return least;
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -9,7 +10,9 @@
 #include <functional>
 #include <numeric>
 
+#include "base/cgroup.h"
 #include "base/error.h"
+#include "base/memory.h"
 
 namespace moesaic {
 namespace {
@@ -327,6 +330,55 @@ TEST(CpuTopology, OfThisMachine) {
   const CpuTopology t = read_cpu_topology();
   EXPECT_LE(plan_threads(t, 0, true).threads, CPU_COUNT(&set));
   for (const std::string& line : describe(t, plan_threads(t, 0, true))) fmt::print("{}\n", line);
+}
+
+TEST(CgroupMemory, TheLeastOfAllGroups) {
+  const FakeRoot root;
+  EXPECT_FALSE(cgroup_memory(root.path()));
+  root.cgroup_v2("/a/b");
+  root.write("sys/fs/cgroup/a/b/memory.max", "max");
+  root.write("sys/fs/cgroup/a/b/memory.current", "100");
+  EXPECT_FALSE(cgroup_memory(root.path()));
+  root.write("sys/fs/cgroup/a/memory.max", "1000");
+  root.write("sys/fs/cgroup/a/memory.current", "900");
+  root.write("sys/fs/cgroup/a/memory.stat", "anon 500\nfile 400\nactive_file 100\ninactive_file 250");
+  EXPECT_EQ(cgroup_memory(root.path())->limit, 1000);
+  EXPECT_EQ(cgroup_memory(root.path())->available, 1000 - 900 + 350);
+  root.write("sys/fs/cgroup/a/b/memory.max", "99");  // less than it has already
+  EXPECT_EQ(cgroup_memory(root.path())->limit, 99);
+  EXPECT_EQ(cgroup_memory(root.path())->available, 0);
+}
+
+TEST(CgroupMemory, Version1) {
+  const FakeRoot root;
+  root.write("proc/self/cgroup", "5:cpuset:/x\n4:memory:/x");
+  root.write("proc/self/mountinfo", "32 31 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory");
+  root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
+  root.write("sys/fs/cgroup/memory/memory.usage_in_bytes", "5000");
+  EXPECT_FALSE(cgroup_memory(root.path()));
+  root.write("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "3000");
+  root.write("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "2000");
+  root.write("sys/fs/cgroup/memory/x/memory.stat", "inactive_file 1\ntotal_inactive_file 300");
+  EXPECT_EQ(cgroup_memory(root.path())->available, 3000 - 2000 + 300);
+}
+
+TEST(HostMemory, IsWithinTheLimitOfTheAddressSpace) {
+  ASSERT_GT(available_host_memory(), 0);
+  EXPECT_GE(total_host_memory(), available_host_memory());
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  std::ifstream statm("/proc/self/statm");
+  double pages = 0;
+  statm >> pages;
+  const double used = pages * static_cast<double>(getpagesize());
+  const rlimit limit{static_cast<rlim_t>(used) + (rlim_t{64} << 20), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+  const double available = available_host_memory();
+  setrlimit(RLIMIT_AS, &before);
+  EXPECT_LE(available, 65 << 20);
+  EXPECT_GE(available, 32 << 20);
+#endif
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "base/file_cache.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -84,16 +85,43 @@ std::string cache_folder() {
 
 Status write_whole(const std::string& path, std::string_view bytes) {
   std::error_code ignored;
-  fs::create_directories(fs::path(path).parent_path(), ignored);
-  const std::string fresh = unfinished(path);
+  // A link stays, and what it leads to is replaced.
+  const std::string target =
+      fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, ignored).string() : path;
+  if (fs::exists(target, ignored) && !fs::is_regular_file(target, ignored))
+    return invalid("{}: not a regular file", path);
+  fs::create_directories(fs::path(target).parent_path(), ignored);
+  const std::string fresh = unfinished(target);
   const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   const bool written = file >= 0 && write_all(file, bytes) && fsync(file) == 0;
   const int reason = errno;
   if (file >= 0) close(file);
-  if (written && rename(fresh.c_str(), path.c_str()) == 0) return {};
+  if (written && rename(fresh.c_str(), target.c_str()) == 0) return {};
   const int why = written ? errno : reason;
   unlink(fresh.c_str());
   return error(StatusCode::kIo, "{}: {}", path, std::strerror(why));
+}
+
+Result<std::string> read_whole(const std::string& path, size_t most) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return error(StatusCode::kNotFound, "{}: {}", path, std::strerror(errno));
+  const struct Close {
+    int file;
+    ~Close() { close(file); }
+  } closing{file};
+  struct stat info {};
+  if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) return invalid("{}: not a regular file", path);
+  const auto size = static_cast<size_t>(info.st_size);
+  if (size > most) return invalid("{}: {} bytes are more than the {} that it may have", path, size, most);
+  std::string bytes(size, '\0');
+  for (size_t done = 0; done < size;) {
+    const ssize_t got = read(file, bytes.data() + done, size - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return error(StatusCode::kIo, "{}: {}", path, std::strerror(errno));
+    if (got == 0) return error(StatusCode::kIo, "{}: it was cut short while it was read", path);
+    done += static_cast<size_t>(got);
+  }
+  return bytes;
 }
 
 std::string FileCache::path_of(std::string_view key) const {

@@ -16,8 +16,11 @@ uint64_t fnv1a(std::string_view bytes, uint64_t hash = 0xCBF29CE484222325u);  //
 // Where this user's caches stand, XDG_CACHE_HOME/moesaic or ~/.cache/moesaic; empty where neither is known.
 std::string cache_folder();
 
-// Replaces the file in one step, by renaming: readers see the old one or the new one. Makes its folder.
+// Replaces the file in one step, by renaming: readers see the old one or the new one. Makes its folder. What
+// is there and is no regular file (a device, say) is refused.
 Status write_whole(const std::string& path, std::string_view bytes);
+// A regular file of at most `most` bytes.
+Result<std::string> read_whole(const std::string& path, size_t most);
 
 // A file for each blob, with its key and a checksum. Any number of processes may share the folder. An empty
 // folder name: nothing is found, and nothing kept.

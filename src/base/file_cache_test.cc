@@ -1,6 +1,7 @@
 #include "base/file_cache.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -133,6 +134,31 @@ TEST_F(FileCaches, SaysWhyAFileCannotBeWritten) {
   const Status status = FileCache("/proc/none").put("a", "blob");
   EXPECT_FALSE(status.ok());
   EXPECT_NE(status.message().find("/proc/none/"), std::string::npos) << status.message();
+}
+
+TEST_F(FileCaches, WholeFiles) {
+  const std::string file = folder() + "/a/b", link = folder() + "/link";
+  ASSERT_TRUE(write_whole(file, "first").ok());
+  EXPECT_EQ(read_whole(file, 5).value(), "first");
+  EXPECT_FALSE(read_whole(file, 4).ok());
+  fs::create_symlink(file, link);
+  ASSERT_TRUE(write_whole(link, "second").ok());
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_EQ(read_whole(file, 100).value(), "second");
+  EXPECT_EQ(read_whole(folder() + "/none", 100).status().code(), StatusCode::kNotFound);
+}
+
+// Devices are neither replaced by a file nor read.
+TEST_F(FileCaches, WhatIsNoFileIsLeftAlone) {
+  const std::string fifo = folder() + "/fifo";
+  fs::create_directories(folder());
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  for (const std::string& path : {std::string("/dev/full"), fifo, folder()}) {
+    EXPECT_NE(write_whole(path, "x").message().find("not a regular file"), std::string::npos);
+    EXPECT_NE(read_whole(path, 100).status().message().find("not a regular file"), std::string::npos);
+  }
+  EXPECT_TRUE(fs::is_character_file("/dev/full"));
+  EXPECT_EQ(files(), 1U);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -12,25 +13,40 @@ std::atomic<bool> debug_on = false, has_callback = false;
 
 struct Callback {
   std::mutex mutex;
-  LogCallback call;
+  std::shared_ptr<const LogCallback> call;
 };
 Callback& callback() {
   static Callback& one = *new Callback;  // for threads that outlive main()
   return one;
 }
 
+thread_local bool in_callback = false;  // this thread holds the mutex
+
 }  // namespace
 
 void set_log_callback(LogCallback call) {
-  const std::lock_guard lock(callback().mutex);
-  has_callback = static_cast<bool>(call);
-  callback().call = std::move(call);
+  const bool some = static_cast<bool>(call);
+  auto next = some ? std::make_shared<const LogCallback>(std::move(call)) : nullptr;
+  const auto lock = in_callback ? std::unique_lock<std::mutex>() : std::unique_lock(callback().mutex);
+  has_callback = some;
+  callback().call.swap(next);
 }
 
+// A line that the callback itself gives rise to is dropped: there would be no end of them.
 void log(LogLevel level, const std::string& line) {
-  if (!has_callback) return;
+  if (!has_callback || in_callback) return;
   const std::lock_guard lock(callback().mutex);
-  if (callback().call) callback().call(level, line);
+  const auto call = callback().call;  // which may set another one
+  if (call == nullptr) return;
+  struct Inside {
+    Inside() { in_callback = true; }
+    ~Inside() { in_callback = false; }
+  };
+  const Inside inside;
+  try {
+    (*call)(level, line);
+  } catch (...) {  // what it throws must not end a thread that had something to say
+  }
 }
 
 void set_debug(bool on) { debug_on = on; }

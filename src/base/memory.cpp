@@ -1,8 +1,14 @@
 #include "base/memory.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <fstream>
 #include <limits>
 #include <string>
+
+#include "base/cgroup.h"
 
 namespace moesaic {
 
@@ -17,9 +23,28 @@ double meminfo(const char* wanted) {
   return std::numeric_limits<double>::infinity();
 }
 
+// Of address space, under ulimit -v.
+double available_address_space() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return std::numeric_limits<double>::infinity();
+  std::ifstream in("/proc/self/statm");
+  double pages = 0;
+  in >> pages;
+  return std::max(0.0, static_cast<double>(limit.rlim_cur) - pages * static_cast<double>(getpagesize()));
+}
+
 }  // namespace
 
-double available_host_memory() { return meminfo("MemAvailable:"); }
-double total_host_memory() { return meminfo("MemTotal:"); }
+double available_host_memory() {
+  const double machine = std::min(meminfo("MemAvailable:"), available_address_space());
+  const auto group = cgroup_memory("");
+  return group ? std::min(machine, group->available) : machine;
+}
+
+double total_host_memory() {
+  const auto group = cgroup_memory("");
+  return group ? std::min(meminfo("MemTotal:"), group->limit) : meminfo("MemTotal:");
+}
 
 }  // namespace moesaic

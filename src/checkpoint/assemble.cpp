@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "checkpoint/expert_formats.h"
@@ -32,6 +33,7 @@ class Finder {
   const RawTensor* get(const std::string& name, const Shape& shape) {
     const RawTensor* t = map_.find(name);
     if (t == nullptr) return fail(invalid("{}: tensor '{}' is missing", source(), name));
+    taken_.insert(name);
     if (t->shape != shape)
       return fail(invalid("{}: tensor '{}' is {}, the config asks for {}", t->file->path(), name,
                           shape_text(t->shape), shape_text(shape)));
@@ -59,6 +61,21 @@ class Finder {
   }
 
   bool has(const std::string& name) const { return map_.find(name) != nullptr; }
+
+  // A layer's tensor that nobody took would change the numbers: a scale, say. The frequencies of RoPE that
+  // some programs keep are computed.
+  void refuse_untaken(const std::string& layer_prefix) {
+    for (const auto& [name, t] : map_.tensors) {
+      if (!name.starts_with(layer_prefix) || taken_.contains(name) || name.ends_with("rotary_emb.inv_freq"))
+        continue;
+      const bool scale = name.ends_with("scale");
+      set(error(
+          StatusCode::kUnsupported, "{}: tensor '{}' {}; use {}", t.file->path(), name.substr(0, 120),
+          scale ? "scales another one, which is not supported" : "is not one of this model",
+          "the original weights (openai/gpt-oss-20b or gpt-oss-120b) or a GGUF file with MXFP4 experts"));
+      return;
+    }
+  }
   void set(Status status) {
     if (status_.ok()) status_ = std::move(status);
   }
@@ -94,6 +111,7 @@ class Finder {
   const TensorMap& map_;
   Status status_;
   Conversions conversions_;
+  std::set<std::string> taken_;
 };
 
 // Every second row: gate (first = 0) or up (first = 1) of an interleaved tensor.
@@ -389,6 +407,7 @@ Result<ModelWeights> assemble(std::shared_ptr<const TensorMap> map, const ModelC
   w.final_norm = f.vector(names.norm, c.hidden);
   w.head = f.matrix(names.head, c.vocab, c.hidden);
   for (int i = 0; i < c.layers && f.status().ok(); ++i) w.layers.push_back(names.read_layer(f, c, i));
+  f.refuse_untaken(names.layer);
   RETURN_IF_ERROR(f.status());
   w.release = [map, prefix = std::string(names.layer)](int layer) {
     visit_layer(*map, prefix, layer, [](const RawTensor& t) { t.file->drop(t.data); });
@@ -404,6 +423,13 @@ Result<ModelWeights> assemble(std::shared_ptr<const TensorMap> map, const ModelC
                          pool = std::shared_ptr<ThreadPool>()](int layer) mutable {
       if (!pool) pool = std::make_shared<ThreadPool>(0);
       return convert_layer(*map, c, layer, plan, *pool);
+    };
+    w.stored_experts = [map, prefix = std::string(names.layer)](int layer) {
+      std::vector<std::span<const std::byte>> bytes;
+      visit_layer(*map, prefix, layer, [&](const RawTensor& t) {
+        if (t.shape.size() > 2) bytes.push_back(t.data);
+      });
+      return bytes;
     };
     if (conversions != nullptr) *conversions = conversion_lines(*map, f.conversions());
   }

@@ -1,13 +1,14 @@
 #include "checkpoint/find_model.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <span>
 
 #include "base/error.h"
+#include "base/file_cache.h"
 #include "checkpoint/json.h"
 
 namespace moesaic {
@@ -30,8 +31,8 @@ bool is_folder(const fs::path& path) {
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored))
-    names.push_back(entry.path().filename().string());
+  for (fs::directory_iterator at(folder, ignored), end; !ignored && at != end; at.increment(ignored))
+    names.push_back(at->path().filename().string());
   std::ranges::sort(names);
   return names;
 }
@@ -85,8 +86,12 @@ Result<std::string> in_folder(const fs::path& folder);
 
 // refs/main holds the name of the current snapshot. Without it the only one there is.
 Result<fs::path> current_snapshot(const fs::path& folder) {
+  constexpr size_t kMostName = 256;
   std::string current;
-  std::ifstream(folder / "refs" / "main") >> current;
+  if (auto ref = read_whole((folder / "refs" / "main").string(), kMostName); ref.ok())
+    current = std::move(ref).value();
+  current.erase(std::ranges::find_if(current, [](unsigned char c) { return std::isspace(c) != 0; }),
+                current.end());
   const std::vector<std::string> all = names_in(folder / "snapshots");
   if (current.empty() && all.size() == 1) current = all.front();
   const std::string repository = folder.filename().string().starts_with(kHubPrefix)

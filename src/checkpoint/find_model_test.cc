@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -95,6 +96,21 @@ TEST_F(FindModel, ARefThatLeadsOutOfTheCacheIsNotFollowed) {
   put("hub/models--a--b/snapshots/1/config.json"), put("hub/models--a--b/snapshots/2/config.json");
   put("hub/models--a--b/refs/main", "../../../../secret");
   put("secret/config.json");
+  expect_error("a/b", {"no complete snapshot"});
+}
+
+// Neither waited for nor read without end.
+TEST_F(FindModel, ARefThatIsNoFile) {
+  const std::string ref = put("hub/models--a--b/refs/main");
+  put("hub/models--a--b/snapshots/1/config.json"), put("hub/models--a--b/snapshots/2/config.json");
+  fs::remove(ref);
+  fs::create_symlink("/dev/zero", ref);
+  expect_error("a/b", {"no complete snapshot"});
+  fs::remove(ref);
+  ASSERT_EQ(mkfifo(ref.c_str(), 0600), 0);
+  expect_error("a/b", {"no complete snapshot"});
+  fs::remove(ref);
+  put("hub/models--a--b/refs/main", std::string(1 << 20, '1'));
   expect_error("a/b", {"no complete snapshot"});
 }
 

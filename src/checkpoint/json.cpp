@@ -31,15 +31,16 @@ bool too_deep(std::string_view text, int limit) {
 }
 
 // Notes the first key that stands twice in one object.
+template <typename AnyJson>
 class KeyWatch {
  public:
-  bool operator()(int, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::object_start) open_.emplace_back();
-    if (event == Json::parse_event_t::object_end) open_.pop_back();
-    if (event == Json::parse_event_t::key && !open_.back().insert(parsed.get<std::string>()).second &&
-        duplicate_.empty()) {
-      duplicate_ = parsed.get<std::string>();
-    }
+  using Event = typename AnyJson::parse_event_t;
+  bool operator()(int, Event event, AnyJson& parsed) {
+    if (event == Event::object_start) open_.emplace_back();
+    if (event == Event::object_end) open_.pop_back();
+    if (event != Event::key) return true;
+    const auto key = parsed.template get<std::string>();
+    if (!open_.back().insert(key).second && duplicate_.empty()) duplicate_ = key;
     return true;
   }
   const std::string& duplicate() const { return duplicate_; }
@@ -49,27 +50,37 @@ class KeyWatch {
   std::string duplicate_;
 };
 
-}  // namespace
-
-Result<Json> parse_json(std::string_view text, const std::string& name) {
+template <typename AnyJson>
+Result<AnyJson> parse(std::string_view text, const std::string& name) {
   if (too_deep(text, 32)) return invalid("{}: the JSON is nested deeper than 32 levels", name);
-  KeyWatch watch;
-  const Json::parser_callback_t callback = [&watch](int depth, Json::parse_event_t event, Json& parsed) {
-    return watch(depth, event, parsed);
-  };
-  Json json = Json::parse(text.begin(), text.end(), callback, /*allow_exceptions=*/false);
+  KeyWatch<AnyJson> watch;
+  const typename AnyJson::parser_callback_t callback =
+      [&watch](int depth, typename AnyJson::parse_event_t event, AnyJson& parsed) {
+        return watch(depth, event, parsed);
+      };
+  AnyJson json = AnyJson::parse(text.begin(), text.end(), callback, /*allow_exceptions=*/false);
   if (json.is_discarded()) return invalid("{}: not valid JSON", name);
   if (!watch.duplicate().empty())
     return invalid("{}: the key '{}' stands twice", name, watch.duplicate().substr(0, 80));
   return json;
 }
 
-Result<Json> read_json_file(const std::string& path) {
+template <typename AnyJson>
+Result<AnyJson> read_file(const std::string& path) {
   ASSIGN_OR_RETURN(const auto file, MappedFile::open(path));
   constexpr size_t kMaxJson = 256 << 20;
   if (file->bytes().size() > kMaxJson)
     return invalid("{}: larger than {} MB, not a JSON file of a model", path, kMaxJson >> 20);
-  return parse_json({reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()}, path);
+  return parse<AnyJson>({reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()}, path);
 }
+
+}  // namespace
+
+Result<Json> parse_json(std::string_view text, const std::string& name) { return parse<Json>(text, name); }
+Result<OrderedJson> parse_ordered_json(std::string_view text, const std::string& name) {
+  return parse<OrderedJson>(text, name);
+}
+Result<Json> read_json_file(const std::string& path) { return read_file<Json>(path); }
+Result<OrderedJson> read_ordered_json_file(const std::string& path) { return read_file<OrderedJson>(path); }
 
 }  // namespace moesaic

@@ -9,11 +9,14 @@
 
 namespace moesaic {
 
-using Json = nlohmann::json;
+using Json = nlohmann::json;                 // by the names of its fields
+using OrderedJson = nlohmann::ordered_json;  // in the file's order
 
 // Refuses nesting deeper than 32, duplicate keys and anything that is not JSON. name stands in the message.
 Result<Json> parse_json(std::string_view text, const std::string& name);
+Result<OrderedJson> parse_ordered_json(std::string_view text, const std::string& name);
 // The same of a file, of at most 256 MB.
 Result<Json> read_json_file(const std::string& path);
+Result<OrderedJson> read_ordered_json_file(const std::string& path);
 
 }  // namespace moesaic

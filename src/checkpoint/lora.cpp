@@ -24,7 +24,7 @@ Result<Factors> read_adapter(const std::string& text, const ModelConfig& config)
   ASSIGN_OR_RETURN(const std::string folder, find_adapter(choice.folder, hub_cache()));
   const std::string config_path = (fs::path(folder) / kAdapterConfig).string(),
                     path = (fs::path(folder) / "adapter_model.safetensors").string();
-  ASSIGN_OR_RETURN(const Json json, read_json_file(config_path));
+  ASSIGN_OR_RETURN(const OrderedJson json, read_ordered_json_file(config_path));
   ASSIGN_OR_RETURN(const LoraConfig lora, lora_config(json, config_path));
   if (!is_there(path))
     return error(StatusCode::kNotFound, "{}: no adapter_model.safetensors{}", folder,
@@ -143,8 +143,11 @@ bool same_folder(const std::string& a, const std::string& b) {
 
 Result<LoraChoice> lora_choice(const std::string& text) {
   LoraChoice choice{.folder = text};
+  if (is_there(text)) return choice;
   const size_t colon = text.rfind(':');
-  if (colon == std::string::npos || is_there(text)) return choice;
+  if (text.empty() || colon == 0)
+    return invalid("LoRA adapter '{}': its folder is empty; expected FOLDER or FOLDER:SCALE", text);
+  if (colon == std::string::npos) return choice;
   const char *const begin = text.data() + colon + 1, *const end = text.data() + text.size();
   const auto [next, code] = std::from_chars(begin, end, choice.scale);
   if (code != std::errc() || next != end || begin == end || !std::isfinite(choice.scale))

@@ -11,15 +11,15 @@ namespace {
 constexpr int kMostRank = 4096;
 
 // null, false, 0, "", [] and {} ask for nothing.
-bool asks_for_nothing(const Json& value) {
+bool asks_for_nothing(const OrderedJson& value) {
   if (value.is_string()) return value.get<std::string>().empty();
   if (value.is_number()) return value.get<double>() == 0;
   return value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
          (value.is_structured() && value.empty());
 }
 
-std::string shown(const Json& value) {
-  return value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 60);
+std::string shown(const OrderedJson& value) {
+  return value.dump(-1, ' ', true, OrderedJson::error_handler_t::replace).substr(0, 60);
 }
 
 // Of how an adapter was begun or trained, or on which modules, which its tensors say.
@@ -55,20 +55,21 @@ constexpr const char* kHarmless[] = {"peft_type",
 // Ways to begin that change the base model's weights as well.
 constexpr const char* kChangedBases[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
 
-Status unsupported(const std::string& name, const std::string& field, const Json& value) {
+Status unsupported(const std::string& name, const std::string& field, const OrderedJson& value) {
   return error(StatusCode::kUnsupported, "{}: '{}' is {}, which is not supported; use a plain LoRA adapter",
                name, field.substr(0, 60), shown(value));
 }
 
-Status check_fields(const Json& json, const std::string& name) {
+Status check_fields(const OrderedJson& json, const std::string& name) {
   for (const auto& [field, value] : json.items()) {
     const bool harmless = std::ranges::find(kHarmless, field) != std::end(kHarmless);
     if (!harmless && !asks_for_nothing(value)) return unsupported(name, field, value);
   }
-  const Json type = json.value("peft_type", Json("LORA")), bias = json.value("bias", Json("none"));
+  const OrderedJson type = json.value("peft_type", OrderedJson("LORA")),
+                    bias = json.value("bias", OrderedJson("none"));
   if (type != "LORA") return unsupported(name, "peft_type", type);
   if (!asks_for_nothing(bias) && bias != "none") return unsupported(name, "bias", bias);
-  const Json begun = json.value("init_lora_weights", Json(true));
+  const OrderedJson begun = json.value("init_lora_weights", OrderedJson(true));
   if (!begun.is_string()) return {};
   for (const char* const way : kChangedBases) {
     if (begun.get<std::string>().starts_with(way))
@@ -107,17 +108,17 @@ T value_for(const std::vector<std::pair<std::string, T>>& patterns, const std::s
   return otherwise;
 }
 
-bool is_rank(const Json& value) {
+bool is_rank(const OrderedJson& value) {
   return value.is_number_integer() && value.get<int64_t>() >= 1 && value.get<int64_t>() <= kMostRank;
 }
-bool is_alpha(const Json& value) { return value.is_number() && std::isfinite(value.get<double>()); }
+bool is_alpha(const OrderedJson& value) { return value.is_number() && std::isfinite(value.get<double>()); }
 
 template <typename T>
-Result<std::vector<std::pair<std::string, T>>> read_patterns(const Json& json, const char* field,
-                                                             bool (*valid)(const Json&),
+Result<std::vector<std::pair<std::string, T>>> read_patterns(const OrderedJson& json, const char* field,
+                                                             bool (*valid)(const OrderedJson&),
                                                              const std::string& name) {
   std::vector<std::pair<std::string, T>> patterns;
-  const Json given = json.value(field, Json());
+  const OrderedJson given = json.value(field, OrderedJson());
   if (given.is_null()) return patterns;
   if (!given.is_object()) return invalid("{}: '{}' is not an object", name, field);
   for (const auto& [pattern, value] : given.items()) {
@@ -131,17 +132,18 @@ Result<std::vector<std::pair<std::string, T>>> read_patterns(const Json& json, c
 
 }  // namespace
 
-Result<LoraConfig> lora_config(const Json& json, const std::string& name) {
+Result<LoraConfig> lora_config(const OrderedJson& json, const std::string& name) {
   if (!json.is_object()) return invalid("{}: not the config of an adapter", name);
   RETURN_IF_ERROR(check_fields(json, name));
   LoraConfig c;
-  const Json base = json.value("base_model_name_or_path", Json()), rank = json.value("r", Json(c.rank)),
-             alpha = json.value("lora_alpha", Json(c.alpha));
+  const OrderedJson base = json.value("base_model_name_or_path", OrderedJson()),
+                    rank = json.value("r", OrderedJson(c.rank)),
+                    alpha = json.value("lora_alpha", OrderedJson(c.alpha));
   if (base.is_string()) c.base_model = base.get<std::string>();
   if (!is_rank(rank)) return invalid("{}: r is {}, expected 1 to {}", name, shown(rank), kMostRank);
   if (!is_alpha(alpha)) return invalid("{}: lora_alpha is {}, expected a number", name, shown(alpha));
   c.rank = rank.get<int>(), c.alpha = alpha.get<double>();
-  const Json stabilized = json.value("use_rslora", Json(false));
+  const OrderedJson stabilized = json.value("use_rslora", OrderedJson(false));
   if (!stabilized.is_boolean() && !stabilized.is_null())
     return invalid("{}: use_rslora is {}, expected true or false", name, shown(stabilized));
   c.rank_stabilized = stabilized.is_boolean() && stabilized.get<bool>();

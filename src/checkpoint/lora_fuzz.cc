@@ -22,7 +22,7 @@ static const ModelConfig kConfig{.layers = 2,
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint8_t* const end = std::find(data, data + size, uint8_t{0});
   const auto used = static_cast<size_t>(end - data);
-  const auto json = parse_json({reinterpret_cast<const char*>(data), used}, "fuzz");
+  const auto json = parse_ordered_json({reinterpret_cast<const char*>(data), used}, "fuzz");
   const auto lora = json.ok() ? lora_config(json.value(), "fuzz") : Result<LoraConfig>(json.status());
   if (lora.ok()) MOESAIC_CHECK(rank_of(lora.value(), "model.layers.0.self_attn.q_proj") > 0);
   const auto file = used < size ? fuzz_file(end + 1, size - used - 1) : nullptr;

@@ -172,6 +172,13 @@ Result<std::vector<LoraFactors>> lora_factors(const TensorMap& tensors, const Lo
   std::vector<LoraFactors> all;
   for (const auto& [module, pair] : pairs) {
     ASSIGN_OR_RETURN(LoraFactors factors, read_pair(module, pair, lora, scale, config));
+    // By another spelling: layers.00, or once more behind .base_layer.
+    const auto same = [&](const LoraFactors& f) {
+      return f.layer == factors.layer && f.target == factors.target;
+    };
+    if (std::ranges::any_of(all, same))
+      return invalid("{}: '{}' is adapted twice", (pair.down != nullptr ? pair.down : pair.up)->file->path(),
+                     module.substr(0, 120));
     all.push_back(std::move(factors));
   }
   return all;

@@ -169,6 +169,17 @@ TEST_F(LoraFolder, SizesThatAreNotTheModels) {
   expect_error("which is not this model's size");
 }
 
+TEST_F(LoraFolder, AModuleOnce) {
+  config();
+  add_pair(kQuery, 64, 2, 64);
+  add_pair("base_model.model.model.layers.01.self_attn.q_proj", 64, 2, 64);
+  expect_error("is adapted twice");
+  header_ = {}, data_.clear();
+  add_pair("base_model.model.model.layers.0.mlp.experts", 64, 6, 64);
+  add_pair("base_model.model.model.layers.0.mlp.experts.base_layer", 64, 6, 64);
+  expect_error("is adapted twice");
+}
+
 TEST_F(LoraFolder, Values) {
   config();
   add(kQuery + ".lora_A.weight", {2, 64}, NAN), add(kQuery + ".lora_B.weight", {64, 2});
@@ -233,7 +244,7 @@ TEST_F(LoraFolder, Scales) {
   EXPECT_EQ(lora_choice("a/b")->folder, "a/b");
   EXPECT_EQ(lora_choice("a/b:0.25")->scale, 0.25);
   EXPECT_EQ(lora_choice("a/b:-2")->folder, "a/b");
-  for (const char* bad : {"a:", "a:x", "a:1x", "a:nan", "a:inf", "a:1e999"})
+  for (const char* bad : {"", ":", ":1", "a:", "a:x", "a:1x", "a:nan", "a:inf", "a:1e999"})
     EXPECT_FALSE(lora_choice(bad).ok()) << bad;
   const std::string colon = folder_.string() + "/b:7";  // there is such a folder
   fs::create_directories(colon);
@@ -264,7 +275,7 @@ TEST_F(LoraFolder, InTheCache) {
 
 // peft takes the first pattern that is the module's name or its end after a dot.
 TEST(LoraPatterns, Match) {
-  const auto c = lora_config(json::parse(R"({"r": 8, "lora_alpha": 16, "use_rslora": true,
+  const auto c = lora_config(OrderedJson::parse(R"({"r": 8, "lora_alpha": 16, "use_rslora": true,
       "rank_pattern": {"q_proj": 4, "^model.layers.0.self_attn.k_proj": 2, "^self_attn.v_proj": 3},
       "alpha_pattern": {"1.self_attn.q_proj": 32, "proj": 99}})"),
                              "test");
@@ -276,6 +287,11 @@ TEST(LoraPatterns, Match) {
   EXPECT_EQ(rank_of(lora, "model.layers.1.self_attn.v_proj"), 8);
   EXPECT_DOUBLE_EQ(scale_of(lora, "model.layers.1.self_attn.q_proj"), 32 / 2.0);
   EXPECT_DOUBLE_EQ(scale_of(lora, "model.layers.11.self_attn.q_proj"), 16 / 2.0);
+  // The first of the file, which need not be the first of the alphabet.
+  const auto first = lora_config(
+      OrderedJson::parse(R"({"alpha_pattern": {"self_attn.q_proj": 4, "0.self_attn.q_proj": 32}})"), "test");
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  EXPECT_DOUBLE_EQ(scale_of(first.value(), "model.layers.0.self_attn.q_proj"), 4 / 8.0);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/checkpoint.h"
 
@@ -19,6 +20,10 @@ struct WriteOptions {
   bool overwrite = false;
   std::function<void(int done, int total)> progress;  // tensors
 };
+
+// What either writer would round without having been asked to, a line each for people: tensors that were
+// converted when the source was opened, and those that the form has only in BF16.
+std::vector<std::string> roundings(const Checkpoint& source, const WriteOptions& options, bool gguf);
 
 // Both let the source's mapped pages go behind each layer that is written.
 

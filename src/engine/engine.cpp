@@ -188,10 +188,18 @@ Status Engine::run_step() {
   return status;
 }
 
+// Rows count as computed once they are scheduled: after an exception nobody knows which of them are.
 Status Engine::step() {
-  Status status = run_step();
-  update_stats();
-  return status;
+  try {
+    Status status = run_step();
+    update_stats();
+    return status;
+  } catch (...) {
+    in_flight_.clear();
+    held_.clear();
+    scheduler_->fail_all(error(StatusCode::kInternal, "a step was ended by an exception"));
+    throw;
+  }
 }
 
 void Engine::update_stats() {

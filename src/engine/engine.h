@@ -45,7 +45,8 @@ class Engine {
   // this launches the next step, then takes the tokens of the one before. Otherwise the tokens are those of
   // the step just run. A request whose grammar mask is late skips steps. Cancellations and new requests take
   // effect at the next launch; a token sampled past a request's end is dropped. A device error ends every
-  // request and is returned; an error of one request ends that one.
+  // request and is returned; an error of one request ends that one. An exception, of a callback or for lack
+  // of memory, leaves it as it is and ends every request, too; either way the prefix cache is emptied.
   Status step();
   Status run_to_end();
   bool idle() const { return scheduler_->idle(); }

@@ -108,11 +108,17 @@ Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& d) {
                   .window_pages = static_cast<int>(window)};
 }
 
-ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
-                              Backend& backend) {
+namespace {
+
+// Beside weights that are not loaded yet.
+double rest_beside(const ModelConfig& config, const ModelWeights& weights, Backend& backend) {
+  return backend.available_memory() - sum(backend.memory(config, weights, {}));
+}
+
+ContextChoice context_within(double rest, const KvDemand& demand, const ModelConfig& config,
+                             const Backend& backend) {
   const bool cached = demand.kv_tokens > 0 && demand.kv_tokens < config.max_context;
   const int most = cached ? static_cast<int>(demand.kv_tokens) : config.max_context;
-  const double rest = backend.available_memory() - sum(backend.memory(config, weights, {}));
   const auto fits = [&](int64_t tokens) {
     KvDemand d = demand;
     d.context = static_cast<int>(tokens);
@@ -126,9 +132,8 @@ ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config,
           ContextLimit::kMemory};
 }
 
-int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
-                          Backend& backend) {
-  const double rest = backend.available_memory() - sum(backend.memory(config, weights, {}));
+int64_t kv_tokens_within(double rest, const KvDemand& demand, const ModelConfig& config,
+                         const Backend& backend) {
   const int64_t more = largest(int64_t{demand.context} * (demand.sequences - 1), [&](int64_t tokens) {
     KvDemand d = demand;
     d.kv_tokens = demand.context + tokens;
@@ -136,6 +141,24 @@ int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, con
     return layout.ok() && kv_bytes(layout.value(), config, backend) <= rest / 2;
   });
   return demand.context + more;
+}
+
+}  // namespace
+
+ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
+                              Backend& backend) {
+  return context_within(rest_beside(config, weights, backend), demand, config, backend);
+}
+ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, Backend& backend) {
+  return context_within(backend.available_memory(), demand, config, backend);
+}
+
+int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
+                          Backend& backend) {
+  return kv_tokens_within(rest_beside(config, weights, backend), demand, config, backend);
+}
+int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, Backend& backend) {
+  return kv_tokens_within(backend.available_memory(), demand, config, backend);
 }
 
 Status plan_memory(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,

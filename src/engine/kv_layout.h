@@ -27,11 +27,14 @@ struct ContextChoice {
 };
 ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                               Backend& backend);
+// The same once the weights are loaded: of what is then free.
+ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, Backend& backend);
 
 // Before a model is loaded: the most kv_tokens, from one context to a context for each sequence, that fit
 // into half of the memory beside the weights. The other half is left to other programs.
 int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                           Backend& backend);
+int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, Backend& backend);
 
 // Before a model is loaded: kOutOfMemory if weights and cache do not fit. The message has the size of each
 // part, the free memory and what to change.

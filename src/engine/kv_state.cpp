@@ -151,6 +151,12 @@ Result<std::vector<int32_t>> read_tokens(const KvState& s, std::string_view byte
 
 }  // namespace
 
+size_t most_saved_bytes(const KvState& s) {
+  if (s.pages == nullptr) return sizeof(Header);
+  const auto tokens = static_cast<size_t>(s.pages->shareable(s.config->max_context));
+  return sizeof(Header) + tokens * sizeof(int32_t) + pages_bytes(s, tokens);
+}
+
 int cached_prefix(const KvState& s, std::span<const int32_t> tokens) {
   if (s.pages == nullptr) return 0;
   PageTable table;

@@ -236,6 +236,31 @@ TEST(Load, DecodingGoesOnBesideLongPrompts) {
   EXPECT_EQ(steps, (300u + 301 + 302 + 12) / 13);  // no row is left idle
 }
 
+// A step that throws has computed nobody knows what: nothing of it is found by later requests.
+TEST(Load, AStepThatThrowsLeavesNothingInTheCache) {
+  for (const bool samples : {false, true}) {
+    const EngineOptions options{.context = 400, .max_batch = 2, .max_rows = 64};
+    Harness run(samples, options), alone(samples, options);
+    run.submit(20, {.temperature = 0, .max_tokens = 5});
+    ASSERT_TRUE(run.engine.step().ok());
+    run.submit(100, {.temperature = 0, .max_tokens = 5});
+    run.backend.when_begun_ = [](const Batch&) { throw std::bad_alloc(); };
+    EXPECT_THROW((void)run.engine.step(), std::bad_alloc);
+    run.backend.when_begun_ = nullptr;
+    ASSERT_TRUE(run.engine.run_to_end().ok());
+    for (const auto& r : run.requests) EXPECT_EQ(r->finish, FinishReason::kError);
+    run.engine.scheduler().check();
+    EXPECT_EQ(run.engine.stats().full.cached, 0);
+    if (samples) continue;  // the test's device has lost its steps
+    const Request& again = run.submit(100, {.temperature = 0, .max_tokens = 5});
+    ASSERT_TRUE(run.engine.run_to_end().ok());
+    const Request& want = alone.submit(100, {.temperature = 0, .max_tokens = 5});
+    ASSERT_TRUE(alone.engine.run_to_end().ok());
+    EXPECT_EQ(again.reused, 0);
+    EXPECT_EQ(again.tokens, want.tokens);
+  }
+}
+
 // What a request asks for may be impossible: that says nothing about the pages.
 TEST(Load, OnlyErrorsOfTheDeviceEmptyTheCache) {
   for (const StatusCode code : {StatusCode::kUnsupported, StatusCode::kInternal}) {

@@ -1,0 +1,50 @@
+// Where a writer's output has fewer digits than its source.
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "checkpoint/writer.h"
+
+namespace moesaic {
+namespace {
+
+// Whether BF16 holds every value: those of MXFP4 and MXFP8 have few digits and a power of two as their scale.
+bool fits_bf16(Format format) {
+  return format == Format::kBF16 || format == Format::kMxfp8 || is_mxfp4(format);
+}
+
+using Matrices = std::vector<const MatrixView*>;
+
+void add_unless_exact(std::vector<std::string>& lines, const char* what, const Matrices& matrices) {
+  for (const MatrixView* const m : matrices) {
+    if (fits_bf16(m->format)) continue;
+    lines.push_back(fmt::format("{} in {} are rounded to BF16", what, format_name(m->format)));
+    return;
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> roundings(const Checkpoint& source, const WriteOptions& options, bool gguf) {
+  const ModelWeights& weights = source.weights;
+  Matrices dense = {&weights.embed, &weights.head}, experts, rest = {&weights.final_norm};
+  for (const LayerWeights& w : weights.layers) {
+    dense.insert(dense.end(), {&w.q, &w.k, &w.v, &w.o});
+    experts.insert(experts.end(), {&w.gate.first, &w.up.first, &w.down.first});
+    rest.insert(rest.end(), {&w.attn_norm, &w.mlp_norm, &w.router, &w.router_bias, &w.q_bias, &w.k_bias,
+                             &w.v_bias, &w.o_bias, &w.sinks, &w.gate_bias, &w.up_bias, &w.down_bias});
+  }
+  std::vector<std::string> lines;
+  std::ranges::copy_if(source.conversions, std::back_inserter(lines),
+                       [](const std::string& line) { return line.find("rounded") != std::string::npos; });
+  if (gguf) return lines;  // which has all formats of dense matrices, and the rest in F32
+  // F16 and F32 stay as they are unless a format of the dense matrices is asked for.
+  std::erase_if(dense, [](const MatrixView* m) { return is_plain(m->format); });
+  options.dense ? add_unless_exact(lines, "norms, biases or routers", rest)
+                : add_unless_exact(lines, "dense matrices", dense);
+  if (options.experts == ExpertsOut::kKeep && !all_mxfp4(weights))
+    add_unless_exact(lines, "experts", experts);
+  return lines;
+}
+
+}  // namespace moesaic

@@ -14,6 +14,12 @@ target_compile_features(moesaic_whole PUBLIC cxx_std_20)
 target_include_directories(moesaic_whole INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_link_libraries(moesaic_whole PRIVATE fmt::fmt Threads::Threads PkgConfig::PCRE2 $<$<BOOL:${MOESAIC_CUDA}>:CUDA::cudart_static>)
+# A shared library shows the names of include/moesaic and no others.
+set(exports ${PROJECT_SOURCE_DIR}/cmake/exports.map)
+if(BUILD_SHARED_LIBS)
+  target_link_options(moesaic_whole PRIVATE LINKER:--version-script=${exports})
+  set_target_properties(moesaic_whole PROPERTIES LINK_DEPENDS ${exports})
+endif()
 
 # Static libraries that moesaic.pc names for `pkg-config --static`. CUDA's needs the folder it was found in.
 set(pc_libs "-lstdc++ -lm -pthread")

@@ -1,8 +1,7 @@
 #include "backend/cuda/runtime/nvrtc.h"
 
-#include <fmt/ranges.h>
-
 #include <dlfcn.h>
+#include <fmt/ranges.h>
 #include <nvrtc.h>
 
 #include <array>

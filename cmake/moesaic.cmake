@@ -21,7 +21,7 @@ target_compile_options(moesaic_flags INTERFACE $<$<AND:$<BOOL:${CMAKE_UNITY_BUIL
 # Failed checks name their place as src/x.cpp, not with the folder of whoever built the program.
 set(short_names -fmacro-prefix-map=${PROJECT_BINARY_DIR}/= -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 target_compile_options(moesaic_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${short_names}>"
-  "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler $<JOIN:${short_names},$<COMMA>>>")
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=$<JOIN:${short_names},$<COMMA>>>")
 target_include_directories(moesaic_flags INTERFACE ${PROJECT_SOURCE_DIR}/include)
 if(MOESAIC_SANITIZE)
   target_compile_options(moesaic_flags INTERFACE -fsanitize=${MOESAIC_SANITIZE} -fno-sanitize-recover=all

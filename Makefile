@@ -9,7 +9,7 @@ endif
 PREFIX ?= /usr/local
 MODEL ?= dummy:gpt-oss-20b,layers=4
 
-.PHONY: help setup build test demo bench load clients tidy format install clean
+.PHONY: help setup build test demo bench load clients tidy format install package clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -46,6 +46,13 @@ format:  ## clang-format over everything
 install: build  ## into PREFIX (/usr/local): program, library, headers, bundled model, pages (docs/user/deployment.md)
 	@cmake --build build/release --target moesaic_whole pages
 	@cmake --install build/release --prefix $(PREFIX)
+
+package: build  ## build/release/packages: Debian packages (where there is dpkg) and a .tar.gz
+	@tools/setup.sh package
+	@cmake --preset release >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
+	@cmake --build build/release --target moesaic_whole pages
+	@cd build/release && { cpack -B packages >../package.log 2>&1 || { cat ../package.log; exit 1; }; }
+	@rm -rf build/release/packages/_CPack_Packages && ls -l build/release/packages
 
 clean:  ## remove build/
 	@rm -rf build

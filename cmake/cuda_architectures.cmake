@@ -1,4 +1,34 @@
-# Architectures as CMAKE_CUDA_ARCHITECTURES names them, resolved to what the sources are compiled for.
+# Which toolkits can be used, and architectures as CMAKE_CUDA_ARCHITECTURES names them, resolved to what the sources are
+# compiled for.
+
+# moesaic_default_architectures(OUT VERSION): what this version of nvcc compiles of 9.0, 12.0 and 12.1; nothing where it is
+# too old. sm_90a came with CUDA 12.0, sm_120a with 12.8, sm_121a and the family sm_120f with 12.9.
+function(moesaic_default_architectures out version)
+  set(architectures "")
+  if(version VERSION_GREATER_EQUAL 12.9)
+    set(architectures 90a-real 120-real)
+  elseif(version VERSION_GREATER_EQUAL 12.8)
+    set(architectures 90a-real 120a-real)
+  elseif(version VERSION_GREATER_EQUAL 12.0)
+    set(architectures 90a-real)
+  endif()
+  set(${out} "${architectures}" PARENT_SCOPE)
+endfunction()
+
+# moesaic_nvcc_version(OUT): of the nvcc that CMake would take, such as 13.0; empty where there is none. Asked before CUDA is
+# enabled, since an nvcc that lacks an architecture fails there with many lines that do not say so.
+function(moesaic_nvcc_version out)
+  find_program(MOESAIC_NVCC NAMES ${CMAKE_CUDA_COMPILER} $ENV{CUDACXX} nvcc PATHS /usr/local/cuda/bin)
+  mark_as_advanced(MOESAIC_NVCC)
+  set(version "")
+  if(MOESAIC_NVCC)
+    execute_process(COMMAND ${MOESAIC_NVCC} --version OUTPUT_VARIABLE text ERROR_QUIET)
+    if(text MATCHES "release ([0-9.]+)")
+      set(version ${CMAKE_MATCH_1})
+    endif()
+  endif()
+  set(${out} "${version}" PARENT_SCOPE)
+endfunction()
 
 # moesaic_nvcc_architectures(OUT TEXT): the numbers in what `nvcc --list-gpu-code` prints, of chips that the sources are
 # written for.

@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 root=${MOESAIC_AARCH64_SYSROOT:-$PWD/build/sysroot-aarch64}
-packages="libfmt-dev libpcre2-dev libgtest-dev nlohmann-json3-dev libcli11-dev libboost1.81-dev"
+packages="libfmt-dev libpcre2-dev libgtest-dev nlohmann-json3-dev libcli11-dev"
 
 [ -e "$root/.complete" ] && exit 0
 if ! command -v apt-get >/dev/null; then
@@ -39,9 +39,11 @@ export APT_CONFIG="$apt/apt.conf"
 fetch() {
   apt-get update -qq || return
   # The run-time libraries are named by version (libfmt9, libpcre2-8-0): read their names from the -dev packages.
+  boost=libboost1.81-dev  # Debian 12 has it beside its default, the older 1.74
+  apt-cache show $boost 2>/dev/null | grep -q . || boost=$(apt-cache depends libboost-dev | sed -n 's/^ *Depends: \(libboost1[^ ]*-dev\)$/\1/p')
   libraries=$(apt-cache depends libfmt-dev libpcre2-dev | sed -n 's/^ *Depends: \(lib\(fmt\|pcre2\)[^ ]*\)$/\1/p')
   # shellcheck disable=SC2086
-  (cd "$apt/debs" && apt-get download -qq $packages $libraries)
+  (cd "$apt/debs" && apt-get download -qq $packages $boost $libraries)
 }
 if ! fetch >"$apt/log" 2>&1; then
   echo "apt cannot fetch the arm64 packages: $(tail -n 1 "$apt/log")"

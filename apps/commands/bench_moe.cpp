@@ -1,6 +1,7 @@
 #include "bench_moe.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>

@@ -40,6 +40,9 @@ Result<std::string> bundled_model() {
   std::error_code ignored;
   add_places(fs::read_symlink("/proc/self/exe", ignored), places);
   add_places(own_file(), places);
+  // A package's, for programs elsewhere that link the static library.
+  for (const char* prefix : {"/usr/local", "/usr"})
+    places.push_back(fs::path(prefix) / "share/moesaic/models");
   for (const fs::path& place : places) {
     if (fs::exists(place / "tiny" / "config.json", ignored)) return (place / "tiny").string();
   }

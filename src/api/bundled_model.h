@@ -8,7 +8,7 @@
 namespace moesaic {
 
 // Its folder: in $MOESAIC_MODELS, or near the program or the shared library that holds this code: in
-// share/moesaic/models or models of a folder above it.
+// share/moesaic/models or models of a folder above it; or where packages put it, below /usr/local and /usr.
 Result<std::string> bundled_model();
 
 // What open_checkpoint takes: the bundled model for "tiny", anything else as it is.

@@ -1,6 +1,7 @@
 #include "base/cpu_topology.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sched.h>
 #include <unistd.h>
 

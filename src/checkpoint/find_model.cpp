@@ -1,5 +1,7 @@
 #include "checkpoint/find_model.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>

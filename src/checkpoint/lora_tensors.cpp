@@ -1,5 +1,7 @@
 #include "checkpoint/lora_tensors.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>

@@ -72,6 +72,14 @@ class InstallTest(unittest.TestCase):
         run(CMAKE, "--build", source / "build")
         self.assert_answers(source / "build/stranger")
 
+    def test_a_project_in_plain_c_finds_the_package(self):
+        build = self.folder / "plain_c_build"
+        run(CMAKE, "-S", HERE / "plain_c", "-B", build, f"-DCMAKE_PREFIX_PATH={self.prefix}",
+            f"-DCMAKE_C_COMPILER={CC}", f"-DEXAMPLES={EXAMPLES}")
+        self.assertNotIn("CMAKE_CXX_COMPILER:", (build / "CMakeCache.txt").read_text())
+        run(CMAKE, "--build", build)
+        self.assert_answers(build / "plain_c")
+
     def test_a_c_program_builds_by_pkg_config(self):
         config = self.found("lib*/**/moesaic.pc")
         flags = run("pkg-config", "--static", "--cflags", "--libs", "moesaic",
@@ -122,8 +130,14 @@ class InstallTest(unittest.TestCase):
             done = subprocess.run(["systemd-analyze", "--man=no", "verify", unit], capture_output=True, text=True)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_nothing_installed_names_the_folder_it_was_built_in(self):
+        source = str(HERE.parent.parent)
+        for file in (self.program, *self.prefix.glob("lib*/**/libmoesaic*"), *self.prefix.glob("lib*/**/*.cmake"),
+                     *self.prefix.glob("lib*/**/*.pc")):
+            self.assertNotIn(source.encode() + b"/", file.read_bytes(), file)
+
     def test_licence_and_pages_are_there(self):
-        for name in ("LICENSE", "README.md", "CHANGELOG.md", "docs/user/server.md", "examples/generate.c"):
+        for name in ("LICENSE", "THIRD_PARTY_NOTICES", "README.md", "CHANGELOG.md", "docs/user/server.md", "examples/generate.c"):
             self.assertTrue((self.prefix / "share/doc/moesaic" / name).is_file(), name)
 
 

@@ -1,5 +1,7 @@
 #include "backend/cpu/cpu_backend.h"
 
+#include <fmt/ranges.h>
+
 #include "backend/cpu/cpu_backend_impl.h"
 #include "base/error.h"
 

@@ -1,6 +1,7 @@
 #include "backend/cuda/runtime/nvrtc.h"
 
 #include <dlfcn.h>
+#include <fmt/ranges.h>
 #include <nvrtc.h>
 
 #include <array>

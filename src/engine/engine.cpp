@@ -109,6 +109,7 @@ void Engine::take_token(Request& r, Result<SampledToken> sampled) {
   if (sampled->is_stop) {
     r.finish = FinishReason::kStop;
   } else {
+    if (r.accepted < std::ssize(r.draft) && r.draft[r.accepted] == sampled->token) ++r.accepted;
     r.tokens.push_back(sampled->token);
   }
   r.on_token(sampled.value());
@@ -117,16 +118,32 @@ void Engine::take_token(Request& r, Result<SampledToken> sampled) {
 }
 
 Status Engine::take_sampled() {
-  const std::vector<std::shared_ptr<Request>> requests = std::exchange(in_flight_, {});
-  if (requests.empty()) return {};
-  sampled_.resize(requests.size());
+  const std::vector<WantedRow> rows = std::exchange(in_flight_, {});
+  draft_in_flight_ = false;
+  if (rows.empty()) return {};
+  sampled_.resize(rows.size());
   RETURN_IF_ERROR(backend_->sampled(sampled_));
-  for (size_t i = 0; i < requests.size(); ++i) {
-    Request& r = *requests[i];
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Request& r = *rows[i].request;
     r.in_flight = -1;
-    if (!r.done()) take_token(r, r.sampler->take(std::move(sampled_[i])));
+    if (rows[i].holds()) take_token(r, r.sampler->take(std::move(sampled_[i])));
   }
+  for (const WantedRow& row : rows) scheduler_->settle(*row.request);
   return {};
+}
+
+// The logits of a step that the host samples.
+void Engine::take_rows(const ScheduledBatch& step) {
+  for (size_t i = 0; i < step.wanted.size(); ++i) {
+    const auto logits = std::span(logits_).subspan(i * config_.vocab, config_.vocab);
+    const WantedRow row{step.wanted[i], step.draft_rows[i]};
+    if (step.prompt_rows[i]) {
+      show_prompt_row(*row.request, logits);
+    } else if (row.holds()) {
+      sample(row.request, logits);
+    }
+  }
+  for (const auto& request : step.wanted) scheduler_->settle(*request);
 }
 
 // Where its grammar's mask is not there yet the token is sampled later; until then there is nothing to
@@ -159,9 +176,24 @@ void Engine::wait_for_masks() const {
   if (!held_.empty()) held_.front()->sampler->wait_until(std::chrono::steady_clock::now() + kMaskWait);
 }
 
+// A draft goes on from tokens that are known, and the rows behind it are known once it is verified.
+bool Engine::must_take_first() {
+  return !in_flight_.empty() && (draft_in_flight_ || scheduler_->would_draft());
+}
+
+Status Engine::fail(const Status& status) {
+  scheduler_->fail_all(status);
+  scheduler_->collect();
+  return status;
+}
+
 Status Engine::run_step() {
   sample_held();
   scheduler_->collect();  // what was cancelled since the last step is not computed any further
+  if (must_take_first()) {
+    if (const Status status = take_sampled(); !status.ok()) return fail(status);
+    scheduler_->collect();
+  }
   ScheduledBatch next = scheduler_->next_batch(backend_->can_sample());
   const bool on_device = !next.batch.sampling.empty();
   logits_.resize(on_device ? 0 : next.wanted.size() * static_cast<size_t>(config_.vocab));
@@ -173,16 +205,15 @@ Status Engine::run_step() {
   }
   Status status = take_sampled();
   if (!launched.ok()) status = launched;
-  if (!status.ok()) {
-    scheduler_->fail_all(status);
-  } else if (on_device) {
-    in_flight_ = std::move(next.wanted);
-    for (size_t i = 0; i < in_flight_.size(); ++i) in_flight_[i]->in_flight = static_cast<int>(i);
-  } else {
+  if (!status.ok()) return fail(status);
+  if (on_device) {
+    draft_in_flight_ = next.drafts;
     for (size_t i = 0; i < next.wanted.size(); ++i) {
-      const auto row = std::span(logits_).subspan(i * config_.vocab, config_.vocab);
-      next.prompt_rows[i] ? show_prompt_row(*next.wanted[i], row) : sample(next.wanted[i], row);
+      if (next.draft_rows[i] == 0) next.wanted[i]->in_flight = static_cast<int>(i);
+      in_flight_.push_back({std::move(next.wanted[i]), next.draft_rows[i]});
     }
+  } else {
+    take_rows(next);
   }
   scheduler_->collect();
   return status;
@@ -194,9 +225,15 @@ Status Engine::step() {
   return status;
 }
 
+void Engine::speculate(std::unique_ptr<Drafter> drafter, int draft_tokens) {
+  speculator_ = std::make_unique<Speculator>(std::move(drafter), draft_tokens);
+  scheduler_->speculate(speculator_.get());
+}
+
 void Engine::update_stats() {
   EngineStats stats = scheduler_->stats();
   stats.generated_tokens = generated_;
+  if (speculator_) stats.speculation = speculator_->stats();
   const std::lock_guard lock(stats_->mutex);
   stats_->stats = stats;
 }

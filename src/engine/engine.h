@@ -43,11 +43,14 @@ class Engine {
                                           std::stop_token cancel = {});
   // Runs one step. A backend that samples works one step ahead, so that the device never waits for the host:
   // this launches the next step, then takes the tokens of the one before. Otherwise the tokens are those of
-  // the step just run. A request whose grammar mask is late skips steps. Cancellations and new requests take
-  // effect at the next launch; a token sampled past a request's end is dropped. A device error ends every
-  // request and is returned; an error of one request ends that one.
+  // the step just run. Where a request has or would have a draft, the tokens of the step before are taken
+  // first: what comes next depends on them. A request whose grammar mask is late skips steps. Cancellations
+  // and new requests take effect at the next launch; a token sampled past a request's end is dropped. A
+  // device error ends every request and is returned; an error of one request ends that one.
   Status step();
   Status run_to_end();
+  // From now on requests get drafts of at most draft_tokens tokens. Between steps.
+  void speculate(std::unique_ptr<Drafter> drafter, int draft_tokens);
   bool idle() const { return scheduler_->idle(); }
   int context() const { return options_.context; }
   const Scheduler& scheduler() const { return *scheduler_; }  // for tests
@@ -66,9 +69,19 @@ class Engine {
 
   Engine(Backend& backend, const ModelConfig& config, const EngineOptions& options)
       : backend_(&backend), config_(config), options_(options) {}
+  // One row of a step whose token is sampled.
+  struct WantedRow {
+    std::shared_ptr<Request> request;
+    int draft_row = 0;  // 0, or n: the row is of the nth token of the request's draft
+    // Whether the tokens before it are those that were drafted; else nothing is sampled from it.
+    bool holds() const { return !request->done() && draft_row == request->accepted; }
+  };
   Status take_sampled();
   void take_token(Request& request, Result<SampledToken> sampled);
+  void take_rows(const ScheduledBatch& step);
   void sample(const std::shared_ptr<Request>& request, std::span<float> logits);
+  bool must_take_first();
+  Status fail(const Status& status);
   static void show_prompt_row(Request& request, std::span<const float> logits);
   void sample_held();
   void wait_for_masks() const;
@@ -80,7 +93,9 @@ class Engine {
   EngineOptions options_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<float> logits_;
-  std::vector<std::shared_ptr<Request>> in_flight_;  // whose tokens the running step samples
+  std::unique_ptr<Speculator> speculator_;
+  std::vector<WantedRow> in_flight_;  // whose tokens the running step samples
+  bool draft_in_flight_ = false;      // one of them has a draft
   std::vector<SampledToken> sampled_;
   std::vector<std::shared_ptr<Request>> held_;  // with Request::held
   uint64_t next_id_ = 1;

@@ -1,0 +1,41 @@
+// For tests: a drafter that knows what will be said, and guesses wrong at times.
+#pragma once
+
+#include <map>
+#include <random>
+
+#include "speculation/drafter.h"
+
+namespace moesaic {
+
+class OracleDrafter final : public Drafter {
+ public:
+  // right: how often a token is the right one. Where it does not know the text it guesses wildly.
+  OracleDrafter(double right, uint32_t seed) : right_(right), rng_(seed) {}
+
+  std::string name() const override { return "oracle"; }
+  Status draft(std::span<DraftTask> tasks) override {
+    for (DraftTask& task : tasks) {
+      const std::vector<int32_t>& text = texts[task.request];
+      const int length =
+          random_lengths ? static_cast<int>(rng_() % static_cast<uint32_t>(task.most + 1)) : task.most;
+      for (int i = 0; i < length; ++i) {
+        const size_t at = task.tokens.size() + static_cast<size_t>(i);
+        const bool right = std::uniform_real_distribution<>()(rng_) < right_ && at < text.size();
+        task.draft.push_back(right ? text[at] : static_cast<int32_t>(rng_() % 250));
+      }
+    }
+    return {};
+  }
+  void end(uint64_t, std::span<const int32_t>, int) override { ++ended; }
+
+  std::map<uint64_t, std::vector<int32_t>> texts;  // prompt and answer of each request
+  bool random_lengths = true;
+  int ended = 0;
+
+ private:
+  double right_;
+  std::mt19937 rng_;
+};
+
+}  // namespace moesaic

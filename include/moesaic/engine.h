@@ -58,6 +58,10 @@ struct OpenOptions {
   bool batch_invariant = false;  // cuda: a request's logits are the same bits beside any others; slower
   // LoRA adapters to apply, as peft saves them: each a folder, or FOLDER:SCALE.
   std::vector<std::string> lora;
+  // Speculative decoding: none, or ngram: what followed the same tokens earlier in the request is guessed and
+  // verified together with the next token. Answers are the same with it.
+  std::string speculative = "none";
+  int draft_tokens = 0;  // tokens of a guess; 0: as many as pay
   // Called from the thread in open(), first with done = 0, then as weights are loaded, a layer at a time. In
   // bytes of the weights as they are stored. False: open() ends with kCancelled, and nothing is left.
   std::function<bool(int64_t done, int64_t total)> progress = {};
@@ -74,6 +78,8 @@ struct ModelInfo {
   int max_batch = 0;
   int64_t kv_tokens = 0;  // that the KV cache holds
   std::string kv_reason;  // "asked for", "a context for each of max_batch" or "half of the free memory"
+  std::string speculative = "none";  // where guesses come from
+  int draft_tokens = 0;              // tokens of a guess; 0: as many as pay
 };
 
 // How a request ended.
@@ -87,6 +93,7 @@ struct Outcome {
   // Chat: the answer's messages, for Conversation::messages of the next turn. Of an answer that was cut off,
   // the last one is what there is of it, and an unfinished call is left out.
   std::vector<Message> messages = {};
+  SpeculationStats speculation = {};
 };
 
 // All but on_end may be empty, and on_prompt_token where prompt_logprobs asks for it.
@@ -112,6 +119,7 @@ struct GenerationRequest {
   AnswerGrammar grammar;       // made for the same kind of request, chat or not; its tokens end the text too
   bool reuse_prefix = true;    // false: the whole prompt is computed, even where the prefix cache has it
   bool prompt_logits = false;  // on_logits sees the prompt's too; the whole prompt is then computed
+  bool speculate = true;       // false: none of its tokens are guessed (OpenOptions::speculative)
 };
 
 class Model {

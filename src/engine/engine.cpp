@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "engine/kv_layout.h"
 #include "model/forward.h"
+#include "speculation/make_drafter.h"
 
 namespace moesaic {
 namespace {
@@ -16,6 +17,7 @@ constexpr auto kMaskWait = std::chrono::milliseconds(1);
 Status validate(const EngineOptions& o, const ModelConfig& config) {
   if (o.context < 1 || o.context > config.max_context)
     return invalid("a context of {} tokens: the model takes 1 to {}", o.context, config.max_context);
+  RETURN_IF_ERROR(validate_draft_tokens(o.draft_tokens));
   if (o.max_batch < 1) return invalid("{} sequences at a time: expected at least 1", o.max_batch);
   if (o.max_rows < o.max_batch)
     return invalid("steps of {} rows are too short for {} sequences at a time", o.max_rows, o.max_batch);
@@ -50,6 +52,8 @@ Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const
   engine.scheduler_ = std::make_unique<Scheduler>(
       layout, config.window,
       Scheduler::Options{.max_rows = o.max_rows, .max_batch = o.max_batch, .prefix_cache = o.prefix_cache});
+  ASSIGN_OR_RETURN(auto drafter, make_drafter(o.speculative));
+  if (drafter) engine.speculate(std::move(drafter), o.draft_tokens);
   engine.update_stats();
   return engine;
 }
@@ -119,7 +123,7 @@ void Engine::take_token(Request& r, Result<SampledToken> sampled) {
 
 Status Engine::take_sampled() {
   const std::vector<WantedRow> rows = std::exchange(in_flight_, {});
-  draft_in_flight_ = false;
+  const bool drafted = std::exchange(draft_in_flight_, false);
   if (rows.empty()) return {};
   sampled_.resize(rows.size());
   RETURN_IF_ERROR(backend_->sampled(sampled_));
@@ -129,7 +133,23 @@ Status Engine::take_sampled() {
     if (rows[i].holds()) take_token(r, r.sampler->take(std::move(sampled_[i])));
   }
   for (const WantedRow& row : rows) scheduler_->settle(*row.request);
+  measure(measured_rows_, drafted);
   return {};
+}
+
+// 0 of a step that computes a prompt too.
+int Engine::sampled_rows(const ScheduledBatch& step) {
+  return std::ssize(step.batch.logit_rows) == step.batch.rows() ? step.batch.rows() : 0;
+}
+
+// On a host that samples, a step's time is the forward pass. On a device it is from the tokens before it to
+// its own, so that in a pipeline only one step counts. Where the pipeline stops for a draft that has the
+// host's part in it.
+void Engine::measure(int rows, bool drafted) {
+  const Clock::time_point now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - since_).count();
+  if (speculator_ && rows > 0) speculator_->measured(rows, drafted, seconds);
+  since_ = now;
 }
 
 // The logits of a step that the host samples.
@@ -190,7 +210,9 @@ Status Engine::fail(const Status& status) {
 Status Engine::run_step() {
   sample_held();
   scheduler_->collect();  // what was cancelled since the last step is not computed any further
-  if (must_take_first()) {
+  if (in_flight_.empty()) since_ = Clock::now();
+  const bool taken_first = must_take_first();
+  if (taken_first) {
     if (const Status status = take_sampled(); !status.ok()) return fail(status);
     scheduler_->collect();
   }
@@ -199,7 +221,10 @@ Status Engine::run_step() {
   logits_.resize(on_device ? 0 : next.wanted.size() * static_cast<size_t>(config_.vocab));
   Status launched;
   if (next.batch.rows() > 0) {
+    const bool alone = !on_device && in_flight_.empty();
+    if (alone) since_ = Clock::now();
     launched = forward(*backend_, config_, next.batch, logits_);
+    if (alone) measure(sampled_rows(next), false);
   } else if (in_flight_.empty()) {
     wait_for_masks();
   }
@@ -208,6 +233,7 @@ Status Engine::run_step() {
   if (!status.ok()) return fail(status);
   if (on_device) {
     draft_in_flight_ = next.drafts;
+    measured_rows_ = taken_first && !next.drafts ? 0 : sampled_rows(next);
     for (size_t i = 0; i < next.wanted.size(); ++i) {
       if (next.draft_rows[i] == 0) next.wanted[i]->in_flight = static_cast<int>(i);
       in_flight_.push_back({std::move(next.wanted[i]), next.draft_rows[i]});

@@ -1,6 +1,7 @@
 // The loop that turns requests into tokens: schedule a batch, run it, sample, repeat.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 
@@ -17,7 +18,9 @@ struct EngineOptions {
   int max_batch = 1;      // sequences at a time
   int max_rows = 512;     // rows of a step, at most the backend's
   int64_t kv_tokens = 0;  // size of the cache in tokens, at least one context; 0: a context for each sequence
-  bool prefix_cache = true;  // beginnings of prompts that are in the cache are not computed again
+  bool prefix_cache = true;          // beginnings of prompts that are in the cache are not computed again
+  std::string speculative = "none";  // by make_drafter()
+  int draft_tokens = 0;              // of every draft; 0: as many as pay
 };
 
 // One thread drives an engine, any may ask for its statistics. The backend holds the model of `config` and
@@ -49,7 +52,7 @@ class Engine {
   // device error ends every request and is returned; an error of one request ends that one.
   Status step();
   Status run_to_end();
-  // From now on requests get drafts of at most draft_tokens tokens. Between steps.
+  // From now on requests get drafts of draft_tokens tokens, 0: of as many as pay. Between steps.
   void speculate(std::unique_ptr<Drafter> drafter, int draft_tokens);
   bool idle() const { return scheduler_->idle(); }
   int context() const { return options_.context; }
@@ -69,6 +72,7 @@ class Engine {
 
   Engine(Backend& backend, const ModelConfig& config, const EngineOptions& options)
       : backend_(&backend), config_(config), options_(options) {}
+  using Clock = std::chrono::steady_clock;
   // One row of a step whose token is sampled.
   struct WantedRow {
     std::shared_ptr<Request> request;
@@ -81,6 +85,8 @@ class Engine {
   void take_rows(const ScheduledBatch& step);
   void sample(const std::shared_ptr<Request>& request, std::span<float> logits);
   bool must_take_first();
+  static int sampled_rows(const ScheduledBatch& step);
+  void measure(int rows, bool drafted);
   Status fail(const Status& status);
   static void show_prompt_row(Request& request, std::span<const float> logits);
   void sample_held();
@@ -96,6 +102,8 @@ class Engine {
   std::unique_ptr<Speculator> speculator_;
   std::vector<WantedRow> in_flight_;  // whose tokens the running step samples
   bool draft_in_flight_ = false;      // one of them has a draft
+  int measured_rows_ = 0;             // of the running step; 0: its time says nothing
+  Clock::time_point since_;           // when the step that is measured began
   std::vector<SampledToken> sampled_;
   std::vector<std::shared_ptr<Request>> held_;  // with Request::held
   uint64_t next_id_ = 1;

@@ -62,7 +62,7 @@ class Scenario {
     if (!drafts) return;
     auto drafter = std::make_unique<OracleDrafter>(below(11) / 10.0, seed);
     oracle_ = drafter.get();
-    run_.engine.speculate(std::move(drafter), 1 + below(kMostDraft));
+    run_.engine.speculate(std::move(drafter), below(kMostDraft + 1));
   }
 
   void play() {

@@ -180,8 +180,9 @@ bool Scheduler::would_draft() {
   for (const auto& r : running_) {
     if (may_draft(*r) && r->in_flight >= 0) waiting.push_back(r.get());
   }
-  return speculator_ != nullptr && !waiting.empty() &&
-         speculator_->would_draft(waiting, static_cast<int>(waiting.size()));
+  const auto rows = static_cast<int>(waiting.size());
+  return speculator_ != nullptr && rows > 0 &&
+         speculator_->would_draft(waiting, rows, options_.max_rows - rows);
 }
 
 // None where the host has to sample one of them.

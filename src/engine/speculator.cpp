@@ -1,53 +1,130 @@
 #include "engine/speculator.h"
 
 #include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "speculation/draft_length.h"
 
 namespace moesaic {
 namespace {
 
 // Tokens behind the last known one that may be guessed: one more is sampled from the last row.
-int room(const Request& r) { return r.limit - static_cast<int>(r.tokens.size()) - 1; }
+int room(const Request& r) { return std::max(0, r.limit - static_cast<int>(r.tokens.size()) - 1); }
+
+// Of as many drafts as there are free rows.
+void shorten(std::vector<int>& lengths, int free_rows) {
+  for (int& length : lengths) {
+    length = std::min(length, free_rows);
+    free_rows -= length;
+  }
+}
 
 }  // namespace
 
-std::vector<DraftTask> Speculator::ask(std::span<Request* const> requests, int most) {
+// Takes note of the tokens that have come since the last call.
+void Speculator::follow(Request& r) {
+  DraftHistory& h = r.drafted;
+  if (!std::exchange(h.begun, true)) h.acceptance = all_.as_prior();
+  WatchedDraft& w = h.watched;
+  while (!w.is_over() && w.begin + w.checked < std::ssize(r.tokens)) {
+    const bool right = w.tokens[w.checked] == r.tokens[w.begin + w.checked];
+    h.acceptance.add(w.grade, w.checked, right);
+    all_.add(w.grade, w.checked, right);
+    right ? static_cast<void>(++w.checked) : static_cast<void>(w = {});
+  }
+}
+
+std::vector<DraftTask> Speculator::ask(std::span<Request* const> requests, std::span<const int> most) {
   std::vector<DraftTask> tasks;
-  for (const Request* r : requests) {
-    DraftTask& task = tasks.emplace_back(DraftTask{.request = r->id,
-                                                   .tokens = r->tokens,
-                                                   .prompt_tokens = r->prompt_tokens,
-                                                   .most = std::clamp(room(*r), 0, most)});
-    for (int i = 0; i < task.most; ++i) task.sampling.push_back(r->sampler->draft_sampling(i));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Request& r = *requests[i];
+    DraftTask& task = tasks.emplace_back(
+        DraftTask{.request = r.id, .tokens = r.tokens, .prompt_tokens = r.prompt_tokens, .most = most[i]});
+    for (int k = 0; drafter_->is_costly() && k < task.most; ++k)
+      task.sampling.push_back(r.sampler->draft_sampling(k));
   }
   // A drafter that fails has no guesses: the requests go on without.
   if (!drafter_->draft(tasks).ok()) {
     for (DraftTask& task : tasks) task.draft.clear();
   }
-  for (DraftTask& task : tasks)
-    task.draft.resize(std::min(task.draft.size(), static_cast<size_t>(task.most)));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const DraftTask& task = tasks[i];
+    WatchedDraft& watched = requests[i]->drafted.watched;
+    if (watched.is_over() && !task.draft.empty())
+      watched = {.tokens = task.draft, .grade = task.grade, .begin = static_cast<int>(task.tokens.size())};
+  }
   return tasks;
 }
 
-void Speculator::draft(std::span<Request* const> requests, int, int free_rows) {
-  std::vector<DraftTask> tasks = ask(requests, std::min(draft_tokens_, free_rows));
+std::vector<int> Speculator::choose(std::span<const std::vector<double>> reach, int rows,
+                                    int free_rows) const {
+  return choose_draft_lengths({.plain = &plain_,
+                               .drafted = &drafted_,
+                               .rows = rows,
+                               .free_rows = free_rows,
+                               .token_seconds = token_seconds_,
+                               .reach = reach});
+}
+
+// A drafter that costs nothing is asked for as much as it has.
+std::vector<int> Speculator::ask_for(std::span<Request* const> requests, int rows, int free_rows) const {
+  std::vector<int> lengths;
+  const int most = draft_tokens_ > 0 ? draft_tokens_ : kMostDraft;
+  for (const Request* r : requests) lengths.push_back(std::min(room(*r), most));
+  if (draft_tokens_ > 0) shorten(lengths, free_rows);
+  if (draft_tokens_ > 0 || !drafter_->is_costly()) return lengths;
+  std::vector<std::vector<double>> reach;
+  for (size_t i = 0; i < requests.size(); ++i)
+    reach.push_back(requests[i]->drafted.acceptance.reach(0, lengths[i]));
+  return choose(reach, rows, free_rows);
+}
+
+void Speculator::draft(std::span<Request* const> requests, int rows, int free_rows) {
+  for (Request* r : requests) follow(*r);
+  std::vector<DraftTask> tasks = ask(requests, ask_for(requests, rows, free_rows));
+  std::vector<int> lengths;
+  for (const DraftTask& task : tasks) lengths.push_back(static_cast<int>(task.draft.size()));
+  if (draft_tokens_ == 0 && !drafter_->is_costly()) {
+    std::vector<std::vector<double>> reach;
+    for (size_t i = 0; i < tasks.size(); ++i)
+      reach.push_back(requests[i]->drafted.acceptance.reach(tasks[i].grade, lengths[i]));
+    lengths = choose(reach, rows, free_rows);
+  }
   for (size_t i = 0; i < tasks.size(); ++i) {
-    std::vector<int32_t>& draft = tasks[i].draft;
-    draft.resize(std::min(draft.size(), static_cast<size_t>(free_rows)));
-    free_rows -= static_cast<int>(draft.size());
-    requests[i]->draft = std::move(draft);
+    tasks[i].draft.resize(static_cast<size_t>(lengths[i]));
+    requests[i]->draft = std::move(tasks[i].draft);
   }
 }
 
-// The first guess is of the token in flight.
-bool Speculator::would_draft(std::span<Request* const> requests, int) {
-  const std::vector<DraftTask> tasks = ask(requests, std::min(draft_tokens_ + 1, kMostDraft));
-  return std::any_of(tasks.begin(), tasks.end(), [](const DraftTask& t) { return t.draft.size() > 1; });
+// A draft's first token is then the one in flight, which has to be right for the others to be of use.
+bool Speculator::would_draft(std::span<Request* const> requests, int rows, int free_rows) {
+  for (Request* r : requests) follow(*r);
+  std::vector<int> lengths = ask_for(requests, rows, free_rows);
+  const auto none = [](int length) { return length == 0; };
+  if (drafter_->is_costly()) return !std::all_of(lengths.begin(), lengths.end(), none);
+  for (int& length : lengths) length = std::min(length + 1, kMostDraft);
+  const std::vector<DraftTask> tasks = ask(requests, lengths);
+  std::vector<std::vector<double>> reach;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const auto tokens = static_cast<int>(tasks[i].draft.size());
+    if (draft_tokens_ > 0 && tokens > 1) return true;
+    reach.push_back(requests[i]->drafted.acceptance.reach(tasks[i].grade, tokens));
+    if (tokens > 0) reach.back().erase(reach.back().begin());
+  }
+  lengths = choose(reach, rows, free_rows);
+  return draft_tokens_ == 0 && !std::all_of(lengths.begin(), lengths.end(), none);
 }
 
 void Speculator::verified(Request& r) {
   const auto tokens = static_cast<int>(r.draft.size());
   stats_.add(tokens, r.accepted);
   r.drafted.stats.add(tokens, r.accepted);
+}
+
+void Speculator::ended(Request& r) {
+  follow(r);
+  drafter_->end(r.id, r.tokens, r.prompt_tokens);
 }
 
 }  // namespace moesaic

@@ -67,9 +67,11 @@ std::string speculative_error(const std::string& value);
 // --speculative and --draft-tokens of OpenOptions, EngineOptions or the like.
 template <class Options>
 void add_speculation_options(CLI::App& c, Options& o) {
-  c.add_option("--speculative", o.speculative,
-               "guess tokens and verify them together with the next one, which changes no answer: none, or "
-               "ngram: from what the request said before")
+  c.add_option(
+       "--speculative", o.speculative,
+       "guess tokens and verify them together with the next one, which changes no answer: none; ngram: "
+       "from what the request said before; suffix: and from earlier answers to anybody; "
+       "suffix:own: by the same rule, without those")
       ->check(speculative_error)
       ->capture_default_str();
   c.add_option_function<std::string>(

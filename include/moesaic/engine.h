@@ -58,8 +58,10 @@ struct OpenOptions {
   bool batch_invariant = false;  // cuda: a request's logits are the same bits beside any others; slower
   // LoRA adapters to apply, as peft saves them: each a folder, or FOLDER:SCALE.
   std::vector<std::string> lora;
-  // Speculative decoding: none, or ngram: what followed the same tokens earlier in the request is guessed and
-  // verified together with the next token. Answers are the same with it.
+  // Speculative decoding: tokens are guessed and verified together with the next one; answers are the same.
+  // none; ngram: what followed the same tokens earlier in the request; suffix: the same, and in earlier
+  // answers to any request (docs/design/speculation.md: what that can tell others); suffix:own: in this
+  // request alone, by the same rule.
   std::string speculative = "none";
   int draft_tokens = 0;  // tokens of a guess; 0: as many as pay
   // Called from the thread in open(), first with done = 0, then as weights are loaded, a layer at a time. In

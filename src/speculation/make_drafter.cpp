@@ -2,13 +2,16 @@
 
 #include "base/error.h"
 #include "speculation/ngram.h"
+#include "speculation/suffix.h"
 
 namespace moesaic {
 
 Result<std::unique_ptr<Drafter>> make_drafter(std::string_view name) {
   if (name == "none") return std::unique_ptr<Drafter>();
   if (name == "ngram") return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>());
-  return invalid("speculative '{}': it is none or ngram", name);
+  if (name == "suffix" || name == "suffix:own")
+    return std::unique_ptr<Drafter>(std::make_unique<SuffixDrafter>(name == "suffix"));
+  return invalid("speculative '{}': it is none, ngram, suffix or suffix:own", name);
 }
 
 Status validate_draft_tokens(int tokens) {

@@ -8,6 +8,8 @@ namespace {
 TEST(MakeDrafter, ByName) {
   EXPECT_EQ(make_drafter("none").value(), nullptr);
   EXPECT_EQ(make_drafter("ngram").value()->name(), "ngram");
+  EXPECT_EQ(make_drafter("suffix").value()->name(), "suffix");
+  EXPECT_EQ(make_drafter("suffix:own").value()->name(), "suffix:own");
   for (const char* name : {"", "Ngram", "ngram ", "eagle"}) EXPECT_FALSE(make_drafter(name).ok()) << name;
 }
 

@@ -49,6 +49,18 @@ TEST(StepCosts, OneBadMeasurementDoesNotRuleASizeOut) {
   EXPECT_LT(d.seconds(1), 1.2e-3);
 }
 
+TEST(StepCosts, WhatIsOldIsTriedAgain) {
+  StepCosts c = costs({{1, 1e-3}, {4, 5e-3}});
+  EXPECT_NEAR(c.seconds(4), 5e-3, 1e-4);
+  for (int i = 0; i < 600; ++i) c.add(1, 1e-3);
+  EXPECT_NEAR(c.seconds(4), 1.6e-3, 1e-4);
+  c.add(4, 5e-3);
+  EXPECT_NEAR(c.seconds(4), 5e-3, 1e-4);  // it was right
+  for (int i = 0; i < 600; ++i) c.add(1, 1e-3);
+  for (int i = 0; i < 8; ++i) c.add(4, 2e-3);
+  EXPECT_LT(c.seconds(4), 2.6e-3);  // it is no longer
+}
+
 // All sizes get slower by half while only one of them is measured.
 TEST(StepCosts, TheMachinesPaceIsCommon) {
   StepCosts c = costs({{1, 1e-3}, {4, 2e-3}});

@@ -22,10 +22,13 @@ int StepCosts::size_of(int rows) {
 void StepCosts::add(int rows, double seconds) {
   if (rows < 1 || !(seconds > 0)) return;
   Size& size = sizes_[static_cast<size_t>(size_of(rows))];
+  ++steps_;
   if (size.count == 0) {
-    size = {.rows = static_cast<double>(rows), .cost = seconds / pace_, .count = 1};
+    size = {.rows = static_cast<double>(rows), .cost = seconds / pace_, .count = 1, .last = steps_};
     return;
   }
+  if (!is_trusted(size)) size.count = std::min(size.count, kTrusted);  // what is old counts for little
+  size.last = steps_;
   const double off = std::clamp(seconds / (pace_ * size.cost), 0.5, 2.0);
   size.count = std::min(size.count + 1, kSizeMemory);
   size.rows += (rows - size.rows) / size.count;
@@ -38,7 +41,7 @@ double StepCosts::guess(int rows) const {
   const Size *below = nullptr, *above = nullptr, *least = nullptr;
   for (int i = 0; i < kSizes; ++i) {
     const Size& s = sizes_[static_cast<size_t>(i)];
-    if (i == own || s.count < kTrusted) continue;
+    if (i == own || !is_trusted(s)) continue;
     if (least == nullptr) least = &s;
     if (i < own) below = &s;
     if (i > own && above == nullptr) above = &s;
@@ -53,7 +56,7 @@ double StepCosts::guess(int rows) const {
 
 double StepCosts::seconds(int rows) const {
   const Size& size = sizes_[static_cast<size_t>(size_of(rows))];
-  if (size.count >= kTrusted) return pace_ * size.cost;
+  if (is_trusted(size)) return pace_ * size.cost;
   const double guessed = guess(rows);
   if (size.count == 0) return pace_ * guessed;
   return pace_ * (guessed > 0 ? std::min(size.cost, guessed) : size.cost);

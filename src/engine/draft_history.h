@@ -24,6 +24,10 @@ struct DraftHistory {
   Acceptance acceptance;
   bool begun = false;  // acceptance is of this request
   WatchedDraft watched;
+  // Of a costly drafter: steps since the last draft, and after how many a short one is tried: that doubles
+  // with each trial until a draft is expected to pay.
+  static constexpr int kFirstPatience = 16, kMostPatience = 512;
+  int idle = 0, patience = kFirstPatience;
 };
 
 }  // namespace moesaic

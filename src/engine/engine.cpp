@@ -121,10 +121,38 @@ void Engine::take_token(Request& r, Result<SampledToken> sampled) {
   if (!r.done() && std::ssize(r.tokens) >= r.limit) r.finish = FinishReason::kLength;
 }
 
+// None where nobody drafts.
+std::vector<Engine::RequestRows> Engine::rows_of(const ScheduledBatch& step) const {
+  std::vector<RequestRows> rows;
+  for (size_t i = 0; speculator_ && i < step.requests.size(); ++i) {
+    const Sequence& s = step.batch.sequences[i];
+    rows.push_back({.request = step.requests[i],
+                    .rows = {.request = step.requests[i]->id,
+                             .first_row = s.first_row,
+                             .first_position = s.context - s.rows,
+                             .rows = s.rows}});
+  }
+  return rows;
+}
+
+// The tokens of its rows are taken, so it is known which rows hold.
+void Engine::end_step(std::span<const RequestRows> step) {
+  std::vector<ComputedRows> hold;
+  for (const auto& [request, rows] : step) {
+    hold.push_back(rows);
+    hold.back().rows -=
+        static_cast<int>(request->draft.size()) - (request->draft.empty() ? 0 : request->accepted);
+    scheduler_->settle(*request);
+  }
+  if (speculator_) speculator_->computed(hold);
+}
+
 Status Engine::take_sampled() {
   const std::vector<WantedRow> rows = std::exchange(in_flight_, {});
   const bool drafted = std::exchange(draft_in_flight_, false);
+  std::vector<RequestRows> step = std::exchange(rows_in_flight_, {});
   if (rows.empty()) return {};
+  std::erase_if(step, [](const RequestRows& r) { return r.request->done(); });  // the drafter knows already
   sampled_.resize(rows.size());
   RETURN_IF_ERROR(backend_->sampled(sampled_));
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -132,7 +160,7 @@ Status Engine::take_sampled() {
     r.in_flight = -1;
     if (rows[i].holds()) take_token(r, r.sampler->take(std::move(sampled_[i])));
   }
-  for (const WantedRow& row : rows) scheduler_->settle(*row.request);
+  end_step(step);
   measure(measured_rows_, drafted);
   return {};
 }
@@ -163,7 +191,7 @@ void Engine::take_rows(const ScheduledBatch& step) {
       sample(row.request, logits);
     }
   }
-  for (const auto& request : step.wanted) scheduler_->settle(*request);
+  end_step(rows_of(step));
 }
 
 // Where its grammar's mask is not there yet the token is sampled later; until then there is nothing to
@@ -233,6 +261,7 @@ Status Engine::run_step() {
   if (!status.ok()) return fail(status);
   if (on_device) {
     draft_in_flight_ = next.drafts;
+    rows_in_flight_ = rows_of(next);
     measured_rows_ = taken_first && !next.drafts ? 0 : sampled_rows(next);
     for (size_t i = 0; i < next.wanted.size(); ++i) {
       if (next.draft_rows[i] == 0) next.wanted[i]->in_flight = static_cast<int>(i);

@@ -80,6 +80,13 @@ class Engine {
     // Whether the tokens before it are those that were drafted; else nothing is sampled from it.
     bool holds() const { return !request->done() && draft_row == request->accepted; }
   };
+  // The rows of a request in a step.
+  struct RequestRows {
+    std::shared_ptr<Request> request;
+    ComputedRows rows;
+  };
+  std::vector<RequestRows> rows_of(const ScheduledBatch& step) const;
+  void end_step(std::span<const RequestRows> step);
   Status take_sampled();
   void take_token(Request& request, Result<SampledToken> sampled);
   void take_rows(const ScheduledBatch& step);
@@ -101,9 +108,10 @@ class Engine {
   std::vector<float> logits_;
   std::unique_ptr<Speculator> speculator_;
   std::vector<WantedRow> in_flight_;  // whose tokens the running step samples
-  bool draft_in_flight_ = false;      // one of them has a draft
-  int measured_rows_ = 0;             // of the running step; 0: its time says nothing
-  Clock::time_point since_;           // when the step that is measured began
+  std::vector<RequestRows> rows_in_flight_;
+  bool draft_in_flight_ = false;  // one of them has a draft
+  int measured_rows_ = 0;         // of the running step; 0: its time says nothing
+  Clock::time_point since_;       // when the step that is measured began
   std::vector<SampledToken> sampled_;
   std::vector<std::shared_ptr<Request>> held_;  // with Request::held
   uint64_t next_id_ = 1;

@@ -61,6 +61,7 @@ class Scenario {
         alone_(false, {.context = context_, .max_rows = 64, .prefix_cache = false}) {
     if (!drafts) return;
     auto drafter = std::make_unique<OracleDrafter>(below(11) / 10.0, seed);
+    drafter->costly = below(3) == 0;
     oracle_ = drafter.get();
     run_.engine.speculate(std::move(drafter), below(kMostDraft + 1));
   }

@@ -151,6 +151,7 @@ void Scheduler::schedule(const Plan::Part& part, ScheduledBatch& out) {
   want_prompt_rows(part.request, first, part.rows, out);
   r.computed += part.rows + drafted;
   r.accepted = 0;
+  out.requests.push_back(part.request);
   b.sequences.push_back(
       {.first_row = first,
        .rows = part.rows + drafted,

@@ -22,7 +22,8 @@ namespace moesaic {
 
 struct ScheduledBatch {
   Batch batch;
-  std::vector<std::shared_ptr<Request>> wanted;  // whose token each logit row gives
+  std::vector<std::shared_ptr<Request>> requests;  // of each sequence
+  std::vector<std::shared_ptr<Request>> wanted;    // whose token each logit row gives
   // [wanted] true: the row is of the prompt, and its logits are only shown (Request::on_prompt_logits).
   std::vector<bool> prompt_rows;
   // [wanted] 0, or n: the row is of the nth token of the request's draft.

@@ -98,6 +98,35 @@ TEST(Speculation, RequestsWithoutDraftsStayInThePipeline) {
   EXPECT_EQ(drafted.engine.stats().speculation.drafts, 0u);
 }
 
+// Where drafts are never right a costly drafter is asked ever more rarely.
+TEST(Speculation, ACostlyDrafterIsTriedNowAndThen) {
+  const EngineOptions options{.context = 1000, .max_rows = 64};
+  Harness plain(false, options), drafted(false, options);
+  for (Harness* run : {&plain, &drafted}) {
+    if (run == &drafted) speculate(drafted, plain, 0, 0).costly = true;
+    run->submit(10, {.temperature = 0, .max_tokens = 900});
+    ASSERT_TRUE(run->engine.run_to_end().ok());
+  }
+  drafted.expect_equals(plain);
+  EXPECT_GT(drafted.engine.stats().speculation.drafts, 0u);
+  EXPECT_LT(drafted.engine.stats().speculation.drafts, 60u);
+}
+
+TEST(Speculation, TheDrafterHearsOfTheRowsThatHold) {
+  for (const bool samples : {false, true}) {
+    const EngineOptions options{.context = 200, .max_rows = 64};
+    Harness plain(samples, options), drafted(samples, options);
+    for (Harness* run : {&plain, &drafted}) {
+      OracleDrafter* oracle = run == &drafted ? &speculate(drafted, plain, 0.6, 5) : nullptr;
+      const Request& r = run->submit(100, {.seed = 3, .max_tokens = 60});
+      ASSERT_TRUE(run->engine.run_to_end().ok());
+      if (oracle == nullptr) continue;
+      // All but the last token, which nothing was computed behind.
+      EXPECT_EQ(oracle->reached[r.id], 159);
+    }
+  }
+}
+
 // Two requests fill the pages; drafts may use what is left and take nothing from anybody.
 TEST(Speculation, DraftsPreemptNobody) {
   const EngineOptions options{

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
+#include <climits>
 
 #include "speculation/draft_length.h"
 
 namespace moesaic {
 namespace {
+
+constexpr double kDrafterRate = 0.1;  // at which a drafter's time is followed
+constexpr int kProbe = 2;             // tokens of a draft that is only tried
 
 // Tokens behind the last known one that may be guessed: one more is sampled from the last row.
 int room(const Request& r) { return std::max(0, r.limit - static_cast<int>(r.tokens.size()) - 1); }
@@ -15,7 +18,7 @@ int room(const Request& r) { return std::max(0, r.limit - static_cast<int>(r.tok
 // Of as many drafts as there are free rows.
 void shorten(std::vector<int>& lengths, int free_rows) {
   for (int& length : lengths) {
-    length = std::min(length, free_rows);
+    length = std::min(length, std::max(0, free_rows));
     free_rows -= length;
   }
 }
@@ -44,9 +47,13 @@ std::vector<DraftTask> Speculator::ask(std::span<Request* const> requests, std::
     for (int k = 0; drafter_->is_costly() && k < task.most; ++k)
       task.sampling.push_back(r.sampler->draft_sampling(k));
   }
+  const auto begin = std::chrono::steady_clock::now();
+  const Status status = drafter_->draft(tasks);
+  measure_drafter(tasks, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   // A drafter that fails has no guesses: the requests go on without.
-  if (!drafter_->draft(tasks).ok()) {
-    for (DraftTask& task : tasks) task.draft.clear();
+  for (DraftTask& task : tasks) {
+    if (!status.ok()) task.draft.clear();
+    task.draft.resize(std::min(task.draft.size(), static_cast<size_t>(task.most)));
   }
   for (size_t i = 0; i < requests.size(); ++i) {
     const DraftTask& task = tasks[i];
@@ -55,6 +62,38 @@ std::vector<DraftTask> Speculator::ask(std::span<Request* const> requests, std::
       watched = {.tokens = task.draft, .grade = task.grade, .begin = static_cast<int>(task.tokens.size())};
   }
   return tasks;
+}
+
+void Speculator::measure_drafter(std::span<const DraftTask> tasks, double seconds) {
+  size_t tokens = 0;
+  for (const DraftTask& task : tasks) tokens += task.draft.size();
+  if (!drafter_->is_costly() || tokens == 0) return;
+  const double each = seconds / static_cast<double>(tokens);
+  if (token_seconds_ == 0) token_seconds_ = each;
+  token_seconds_ +=
+      kDrafterRate * (std::clamp(each, token_seconds_ / 2, token_seconds_ * 2) - token_seconds_);
+}
+
+void Speculator::add_probes(std::span<Request* const> requests, std::vector<int>& lengths) const {
+  if (draft_tokens_ > 0 || !drafter_->is_costly()) return;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const DraftHistory& h = requests[i]->drafted;
+    if (lengths[i] == 0 && h.idle >= h.patience) lengths[i] = std::min(kProbe, room(*requests[i]));
+  }
+}
+
+void Speculator::count_probes(std::span<Request* const> requests, std::span<const int> lengths) {
+  for (size_t i = 0; i < requests.size(); ++i) {
+    DraftHistory& h = requests[i]->drafted;
+    const bool probes = lengths[i] > 0 && h.idle >= h.patience;
+    if (lengths[i] == 0) {
+      ++h.idle;
+    } else {
+      h.patience =
+          probes ? std::min(2 * h.patience, DraftHistory::kMostPatience) : DraftHistory::kFirstPatience;
+      h.idle = 0;
+    }
+  }
 }
 
 std::vector<int> Speculator::choose(std::span<const std::vector<double>> reach, int rows,
@@ -82,8 +121,12 @@ std::vector<int> Speculator::ask_for(std::span<Request* const> requests, int row
 
 void Speculator::draft(std::span<Request* const> requests, int rows, int free_rows) {
   for (Request* r : requests) follow(*r);
-  std::vector<DraftTask> tasks = ask(requests, ask_for(requests, rows, free_rows));
-  std::vector<int> lengths;
+  std::vector<int> lengths = ask_for(requests, rows, free_rows);
+  add_probes(requests, lengths);
+  shorten(lengths, drafter_->is_costly() ? free_rows : INT_MAX);
+  count_probes(requests, lengths);
+  std::vector<DraftTask> tasks = ask(requests, lengths);
+  lengths.clear();
   for (const DraftTask& task : tasks) lengths.push_back(static_cast<int>(task.draft.size()));
   if (draft_tokens_ == 0 && !drafter_->is_costly()) {
     std::vector<std::vector<double>> reach;
@@ -102,7 +145,12 @@ bool Speculator::would_draft(std::span<Request* const> requests, int rows, int f
   for (Request* r : requests) follow(*r);
   std::vector<int> lengths = ask_for(requests, rows, free_rows);
   const auto none = [](int length) { return length == 0; };
-  if (drafter_->is_costly()) return !std::all_of(lengths.begin(), lengths.end(), none);
+  if (drafter_->is_costly()) {
+    add_probes(requests, lengths);
+    const bool drafts = !std::all_of(lengths.begin(), lengths.end(), none);
+    if (!drafts) count_probes(requests, lengths);
+    return drafts;
+  }
   for (int& length : lengths) length = std::min(length + 1, kMostDraft);
   const std::vector<DraftTask> tasks = ask(requests, lengths);
   std::vector<std::vector<double>> reach;

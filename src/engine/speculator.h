@@ -36,6 +36,7 @@ class Speculator {
   bool would_draft(std::span<Request* const> requests, int rows, int free_rows);
   // The model has sampled all that it can of a request's draft.
   void verified(Request& request);
+  void computed(std::span<const ComputedRows> rows) { drafter_->computed(rows); }
   void ended(Request& request);
   // A step that computed one token of each of its requests, and drafts, took so long.
   void measured(int rows, bool drafted, double seconds) { (drafted ? drafted_ : plain_).add(rows, seconds); }
@@ -45,6 +46,10 @@ class Speculator {
 
  private:
   std::vector<DraftTask> ask(std::span<Request* const> requests, std::span<const int> most);
+  void measure_drafter(std::span<const DraftTask> tasks, double seconds);
+  // Adds a short draft now and then where none pays, so that a costly drafter is found useful again.
+  void add_probes(std::span<Request* const> requests, std::vector<int>& lengths) const;
+  static void count_probes(std::span<Request* const> requests, std::span<const int> lengths);
   void follow(Request& request);
   // Tokens that each draft may have before the drafter is asked.
   std::vector<int> ask_for(std::span<Request* const> requests, int rows, int free_rows) const;

@@ -1,8 +1,11 @@
 // For tests: a drafter that knows what will be said, and guesses wrong at times.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <map>
 #include <random>
+#include <set>
 
 #include "speculation/drafter.h"
 
@@ -14,6 +17,7 @@ class OracleDrafter final : public Drafter {
   OracleDrafter(double right, uint32_t seed) : right_(right), rng_(seed) {}
 
   std::string name() const override { return "oracle"; }
+  bool is_costly() const override { return costly; }
   Status draft(std::span<DraftTask> tasks) override {
     for (DraftTask& task : tasks) {
       const std::vector<int32_t>& text = texts[task.request];
@@ -27,10 +31,24 @@ class OracleDrafter final : public Drafter {
     }
     return {};
   }
-  void end(uint64_t, std::span<const int32_t>, int) override { ++ended; }
+  // A request's rows follow each other, but for what is computed again after a preemption.
+  void computed(std::span<const ComputedRows> rows) override {
+    for (const ComputedRows& r : rows) {
+      EXPECT_GT(r.rows, 0);
+      EXPECT_FALSE(gone.contains(r.request));
+      EXPECT_TRUE(!reached.contains(r.request) || r.first_position <= reached[r.request]);
+      reached[r.request] = r.first_position + r.rows;
+    }
+  }
+  void end(uint64_t request, std::span<const int32_t>, int) override {
+    ++ended;
+    gone.insert(request);
+  }
 
   std::map<uint64_t, std::vector<int32_t>> texts;  // prompt and answer of each request
-  bool random_lengths = true;
+  std::map<uint64_t, int> reached;                 // positions computed, of each request
+  std::set<uint64_t> gone;
+  bool random_lengths = true, costly = false;
   int ended = 0;
 
  private:

@@ -1,5 +1,5 @@
 // What drafts bring, and that they change nothing, through the public API:
-//   speculation MODEL DEVICE TOKENS BATCH PROMPTS ROUNDS DRAFTER[=K]...
+//   speculation MODEL DEVICE THREADS TOKENS BATCH PROMPTS ROUNDS DRAFTER[=K]...
 // For each kind of text PROMPTS requests generate exactly TOKENS tokens, BATCH at a time, without drafts and
 // with each drafter's (K: tokens of every draft; else as many as pay). Rounds take turns; medians are
 // printed, of all but the first where there are several. Exit status 1 if a token differs.
@@ -88,9 +88,9 @@ int fail(const Status& status) {
   return 1;
 }
 
-Result<Run> open(const char* path, const char* device, int batch, const std::string& spec) {
+Result<Run> open(const char* path, const char* device, int threads, int batch, const std::string& spec) {
   const size_t at = spec.rfind('=');
-  OpenOptions options{.device = device, .context = 2048, .max_batch = batch};
+  OpenOptions options{.device = device, .threads = threads, .context = 2048, .max_batch = batch};
   options.speculative = spec.substr(0, at);
   options.draft_tokens = at == std::string::npos ? 0 : std::atoi(spec.c_str() + at + 1);
   auto model = Model::open(path, options);
@@ -114,14 +114,14 @@ void print(const Kind& kind, const Run& run, const Run& plain) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 8)
-    return fail(
-        {StatusCode::kUsage, "usage: speculation MODEL DEVICE TOKENS BATCH PROMPTS ROUNDS DRAFTER[=K]..."});
-  const int tokens = std::atoi(argv[3]), batch = std::atoi(argv[4]), prompts = std::atoi(argv[5]),
-            rounds = std::atoi(argv[6]);
+  if (argc < 9)
+    return fail({StatusCode::kUsage,
+                 "usage: speculation MODEL DEVICE THREADS TOKENS BATCH PROMPTS ROUNDS DRAFTER[=K]..."});
+  const int tokens = std::atoi(argv[4]), batch = std::atoi(argv[5]), prompts = std::atoi(argv[6]),
+            rounds = std::atoi(argv[7]);
   std::vector<Run> runs;
-  for (int a = 6; a < argc; ++a) {
-    auto run = open(argv[1], argv[2], batch, a == 6 ? "none" : argv[a]);
+  for (int a = 7; a < argc; ++a) {
+    auto run = open(argv[1], argv[2], std::atoi(argv[3]), batch, a == 7 ? "none" : argv[a]);
     if (!run.ok()) return fail(run.status());
     runs.push_back(std::move(run).value());
   }

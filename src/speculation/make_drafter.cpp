@@ -11,7 +11,7 @@ Result<std::unique_ptr<Drafter>> make_drafter(std::string_view name) {
   if (name == "ngram") return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>());
   if (name == "suffix" || name == "suffix:own")
     return std::unique_ptr<Drafter>(std::make_unique<SuffixDrafter>(name == "suffix"));
-  return invalid("speculative '{}': it is none, ngram, suffix or suffix:own", name);
+  return invalid("'{}' is no drafter; it is none, ngram, suffix or suffix:own", name);
 }
 
 Status validate_draft_tokens(int tokens) {

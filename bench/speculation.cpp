@@ -65,13 +65,13 @@ Status answer(Run& run, const Kind& kind, int prompts, int tokens) {
     auto request = request_of(run.model, kind, i, tokens);
     if (!request.ok()) return request.status();
     std::vector<int32_t>& to = run.answers[static_cast<size_t>(i)];
-    const Status status = run.model.submit(
-        std::move(request).value(), {.on_token = [&to](const SampledToken& t) { to.push_back(t.token); },
-                                     .on_text = {},
-                                     .on_end = [](const Outcome&) {}});
+    Status status = run.model.submit(std::move(request).value(),
+                                     {.on_token = [&to](const SampledToken& t) { to.push_back(t.token); },
+                                      .on_text = {},
+                                      .on_end = [](const Outcome&) {}});
     if (!status.ok()) return status;
   }
-  const Status status = run.model.run();
+  Status status = run.model.run();
   const std::chrono::duration<double> seconds = Clock::now() - start;
   run.tok_s.push_back(prompts * tokens / seconds.count());
   run.after = run.model.stats().speculation;

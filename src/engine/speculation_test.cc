@@ -195,7 +195,7 @@ TEST(Speculation, TheDistributionIsUnchanged) {
     for (int i = 0; i < kTokens; i += 2) pairs[tokens[i] - kFirst][tokens[i + 1] - kFirst] += 1;
   }
   double chi = 0;
-  const double draws = kRequests * kTokens / 2;
+  const double draws = 0.5 * kRequests * kTokens;
   for (int a = 0; a < kChoices; ++a) {
     for (int b = 0; b < kChoices; ++b) {
       const double want = draws * probability[a] * probability[b] / total / total;

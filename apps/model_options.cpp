@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/lora.h"
+#include "speculation/make_drafter.h"
 
 namespace moesaic::app {
 namespace {
@@ -42,6 +43,8 @@ std::vector<std::string> dense_names() {
   }
   return names;
 }
+
+std::string speculative_error(const std::string& value) { return make_drafter(value).status().message(); }
 
 CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help,
                        const std::vector<std::string>& formats) {

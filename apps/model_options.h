@@ -62,6 +62,26 @@ void add_device_options(CLI::App& c, Options& o) {
       "cuda: a sequence's logits do not depend on the other sequences of its batch, bit for bit; slower");
 }
 
+// What is wrong with a value of --speculative; empty: nothing.
+std::string speculative_error(const std::string& value);
+// --speculative and --draft-tokens of OpenOptions, EngineOptions or the like.
+template <class Options>
+void add_speculation_options(CLI::App& c, Options& o) {
+  c.add_option(
+       "--speculative", o.speculative,
+       "guess tokens and verify them together with the next one, which changes no answer: none; ngram: "
+       "from what the request said before; suffix: and from earlier answers to anybody; "
+       "suffix:own: by the same rule, without those")
+      ->check(speculative_error)
+      ->capture_default_str();
+  c.add_option_function<std::string>(
+       "--draft-tokens",
+       [&o](const std::string& text) { o.draft_tokens = text == "auto" ? 0 : std::stoi(text); },
+       "tokens of each guess, 1 to 16; auto: as many as pay, none where none do")
+      ->check(CLI::IsMember({"auto"}) | CLI::Range(1, kMostDraft))
+      ->default_str("auto");
+}
+
 // An error as wrong usage of the command line: exit status 2.
 Status usage(const Status& status);
 

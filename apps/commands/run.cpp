@@ -30,7 +30,8 @@ struct RunOptions {
   ModelOptions model;
   std::string prompt, system, reasoning = "medium", format = "text", schema_path, schema;
   SamplingParams sampling;
-  int context = 0;
+  std::string speculative = EngineOptions{}.speculative;
+  int context = 0, draft_tokens = 0;
   bool raw = false, show_reasoning = false, has_prompt = false;
 };
 
@@ -88,6 +89,18 @@ void print_timing(const Generation& g, const LoadedModel& m, const ModelInfo& in
              g.decode_s > 0 && generated > 0 ? (generated - 1) / g.decode_s : 0);
 }
 
+nlohmann::ordered_json speculation_json(const Generation& g, const ModelInfo& info) {
+  const SpeculationStats& s = g.outcome.speculation;
+  std::vector<uint64_t> by_position(s.accepted_at.begin(), s.accepted_at.end());
+  while (!by_position.empty() && by_position.back() == 0) by_position.pop_back();
+  return {{"drafter", info.speculative},
+          {"drafts", s.drafts},
+          {"drafted", s.drafted},
+          {"accepted", s.accepted},
+          {"accepted_by_position", by_position},
+          {"steps", g.tokens.size() - s.accepted}};
+}
+
 void print_json(const Generation& g, const LoadedModel& m, const ModelInfo& info) {
   const nlohmann::ordered_json json = {
       {"text", g.answer.text},
@@ -102,7 +115,11 @@ void print_json(const Generation& g, const LoadedModel& m, const ModelInfo& info
         {"reused_tokens", g.outcome.cached_tokens}}},
       {"device", {{"name", info.device.name}, {"reason", info.device_reason}}},
       {"context", {{"tokens", info.context}, {"reason", info.context_reason}}},
-      {"timing", {{"load_s", m.load_seconds}, {"prefill_s", g.prefill_s}, {"decode_s", g.decode_s}}}};
+      {"timing",
+       {{"load_s", m.load_seconds},
+        {"prefill_s", g.prefill_s},
+        {"decode_s", g.decode_s},
+        {"speculative", speculation_json(g, info)}}}};
   fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   std::fflush(stdout);
 }
@@ -227,7 +244,11 @@ Result<AnswerGrammar> grammar_of(RunOptions& o) {
 // Takes the backend out of what prepare_model made.
 Result<Model> load_model(const RunOptions& o, LoadedModel& m) {
   ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(m.checkpoint));
-  const EngineOptions options{.context = o.context, .max_rows = kMaxRows, .prefix_cache = !o.has_prompt};
+  const EngineOptions options{.context = o.context,
+                              .max_rows = kMaxRows,
+                              .prefix_cache = !o.has_prompt,
+                              .speculative = o.speculative,
+                              .draft_tokens = o.draft_tokens};
   ASSIGN_OR_RETURN(const DeviceChoice choice, device_choice(o.model, kMaxRows));
   ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(m.checkpoint, options, choice, m.backend));
   RETURN_IF_ERROR(load(m, plan.demand));
@@ -272,6 +293,7 @@ Run add_run(CLI::App& app) {
                "context length in tokens; 0: the model's maximum, or as many as fit into the memory")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
+  add_speculation_options(c, *o);
   c.add_option("--temp", o->sampling.temperature, "temperature; 0: greedy")->capture_default_str();
   c.add_option("--top-p", o->sampling.top_p, "nucleus sampling")->capture_default_str();
   c.add_option("--top-k", o->sampling.top_k, "keep only the k most likely tokens; 0: all")

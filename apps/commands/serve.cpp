@@ -129,6 +129,7 @@ Run add_serve(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   c.add_flag("!--no-prefix-cache", o->open.prefix_cache, "compute common beginnings of prompts again");
+  add_speculation_options(c, o->open);
   c.add_option("--host", o->server.address, "address to listen on; 0.0.0.0: all")->capture_default_str();
   c.add_option("--port", o->server.port, "0: any free one, which is printed")->capture_default_str();
   c.add_option("--name", o->server.model_name, "the model's name for clients; else its folder's");

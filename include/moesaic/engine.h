@@ -58,6 +58,12 @@ struct OpenOptions {
   bool batch_invariant = false;  // cuda: a request's logits are the same bits beside any others; slower
   // LoRA adapters to apply, as peft saves them: each a folder, or FOLDER:SCALE.
   std::vector<std::string> lora;
+  // Speculative decoding: tokens are guessed and verified together with the next one; answers are the same.
+  // none; ngram: what followed the same tokens earlier in the request; suffix: the same, and in earlier
+  // answers to any request (docs/design/speculation.md: what that can tell others); suffix:own: in this
+  // request alone, by the same rule.
+  std::string speculative = "none";
+  int draft_tokens = 0;  // tokens of a guess; 0: as many as pay
   // Called from the thread in open(), first with done = 0, then as weights are loaded, a layer at a time. In
   // bytes of the weights as they are stored. False: open() ends with kCancelled, and nothing is left.
   std::function<bool(int64_t done, int64_t total)> progress = {};
@@ -76,6 +82,8 @@ struct ModelInfo {
   // "asked for", "a context for each of max_batch", "half of the free memory", or "one context" if that is
   // more
   std::string kv_reason;
+  std::string speculative = "none";  // where guesses come from
+  int draft_tokens = 0;              // tokens of a guess; 0: as many as pay
 };
 
 // How a request ended.
@@ -89,6 +97,7 @@ struct Outcome {
   // Chat: the answer's messages, for Conversation::messages of the next turn. Of an answer that was cut off,
   // the last one is what there is of it, and an unfinished call is left out.
   std::vector<Message> messages = {};
+  SpeculationStats speculation = {};
 };
 
 // All but on_end may be empty, and on_prompt_token where prompt_logprobs asks for it.
@@ -114,6 +123,7 @@ struct GenerationRequest {
   AnswerGrammar grammar;       // made for the same kind of request, chat or not; its tokens end the text too
   bool reuse_prefix = true;    // false: the whole prompt is computed, even where the prefix cache has it
   bool prompt_logits = false;  // on_logits sees the prompt's too; the whole prompt is then computed
+  bool speculate = true;       // false: none of its tokens are guessed (OpenOptions::speculative)
 };
 
 class Model {

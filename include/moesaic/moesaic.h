@@ -117,6 +117,8 @@ typedef struct moesaic_options {
   void* progress_user;
   const char* const* lora; /* [lora_count] LoRA adapters as peft saves them: each a folder, or FOLDER:SCALE */
   size_t lora_count;
+  const char* speculative; /* "none", "ngram", "suffix" or "suffix:own": engine.h; answers are the same */
+  int32_t draft_tokens;    /* tokens of a guess; 0: as many as pay */
 } moesaic_options;
 
 void moesaic_options_init(moesaic_options* options, size_t size); /* size: sizeof(moesaic_options) */
@@ -212,6 +214,7 @@ typedef struct moesaic_outcome {
   /* Chat: [message_count], the answer's messages, calls of functions among them (recipient). */
   const moesaic_message* messages;
   size_t message_count;
+  int32_t drafted_tokens, accepted_tokens; /* guessed, and of these, the ones that were right */
 } moesaic_outcome;
 
 typedef struct moesaic_bias {
@@ -262,6 +265,7 @@ typedef struct moesaic_request {
   /* The logits [count] over the vocabulary that follow the token at `position`, as the model gives them,
    * before each on_token; engine.h: Callbacks::on_logits. May be NULL. */
   void (*on_logits)(void* user, int32_t position, const float* logits, size_t count);
+  int32_t no_speculation; /* 1: none of its tokens are guessed (moesaic_options.speculative) */
 } moesaic_request;
 
 void moesaic_request_init(moesaic_request* request, size_t size);
@@ -315,6 +319,7 @@ typedef struct moesaic_engine_stats {
   int32_t window_used, window_cached, window_total; /* sliding window */
   uint64_t prompt_tokens, generated_tokens;         /* these only grow */
   uint64_t prefix_queried, prefix_hits, preemptions;
+  uint64_t drafts, drafted_tokens, accepted_tokens; /* speculative decoding */
 } moesaic_engine_stats;
 
 /* As of the last step or submission. Set stats->size to sizeof(moesaic_engine_stats) first. */

@@ -1,9 +1,27 @@
 // What an engine is at and what it has done since it began.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 namespace moesaic {
+
+inline constexpr int kMostDraft = 16;  // tokens of one draft
+
+// Speculative decoding: what was guessed, and what of it the model said too.
+struct SpeculationStats {
+  uint64_t drafts = 0;                             // guesses that a step verified, each of one or more tokens
+  uint64_t drafted = 0;                            // their tokens
+  uint64_t accepted = 0;                           // of these, the ones that the model sampled as well
+  std::array<uint64_t, kMostDraft> accepted_at{};  // the same by position in the draft
+
+  void add(int tokens, int kept) {
+    ++drafts;
+    drafted += static_cast<uint64_t>(tokens);
+    accepted += static_cast<uint64_t>(kept);
+    for (int i = 0; i < kept; ++i) ++accepted_at[static_cast<size_t>(i)];
+  }
+};
 
 // One pool of the KV cache, in pages of 32 tokens. The rest is empty.
 struct PageUse {
@@ -23,6 +41,7 @@ struct EngineStats {
   uint64_t prefix_queried = 0;    // prompt tokens looked for in the cache
   uint64_t prefix_hits = 0;       // of these, tokens that were there
   uint64_t preemptions = 0;       // requests that gave their pages to older ones
+  SpeculationStats speculation = {};
 };
 
 }  // namespace moesaic

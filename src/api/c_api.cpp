@@ -24,7 +24,9 @@ constexpr moesaic_options kOptions = {.size = sizeof(moesaic_options),
                                       .progress = nullptr,
                                       .progress_user = nullptr,
                                       .lora = nullptr,
-                                      .lora_count = 0};
+                                      .lora_count = 0,
+                                      .speculative = "none",
+                                      .draft_tokens = 0};
 
 Status check_pointers(const moesaic_options& o) {
   RETURN_IF_ERROR(not_null(o.device, "options.device"));
@@ -34,6 +36,7 @@ Status check_pointers(const moesaic_options& o) {
   RETURN_IF_ERROR(not_null(o.moe_path, "options.moe_path"));
   RETURN_IF_ERROR(not_null(o.cpu_pin, "options.cpu_pin"));
   RETURN_IF_ERROR(not_null(o.cpu_prefetch, "options.cpu_prefetch"));
+  RETURN_IF_ERROR(not_null(o.speculative, "options.speculative"));
   for (size_t i = 0; i < o.lora_count; ++i) {
     if (o.lora == nullptr || o.lora[i] == nullptr)
       return invalid("options.lora: string {} of {} is NULL", i, o.lora_count);
@@ -56,7 +59,9 @@ OpenOptions open_options(const moesaic_options& o) {
                       .moe_path = o.moe_path,
                       .cpu_prefetch = o.cpu_prefetch,
                       .batch_invariant = o.batch_invariant != 0,
-                      .lora = {o.lora, o.lora + o.lora_count}};
+                      .lora = {o.lora, o.lora + o.lora_count},
+                      .speculative = o.speculative,
+                      .draft_tokens = o.draft_tokens};
   if (o.progress != nullptr)
     options.progress = [call = o.progress, user = o.progress_user](int64_t done, int64_t total) {
       return call(user, done, total) != 0;
@@ -370,7 +375,10 @@ void moesaic_stats(const moesaic_model* m, moesaic_engine_stats* stats) {
                                    .generated_tokens = s.generated_tokens,
                                    .prefix_queried = s.prefix_queried,
                                    .prefix_hits = s.prefix_hits,
-                                   .preemptions = s.preemptions};
+                                   .preemptions = s.preemptions,
+                                   .drafts = s.speculation.drafts,
+                                   .drafted_tokens = s.speculation.drafted,
+                                   .accepted_tokens = s.speculation.accepted};
     return write(now, stats, stats->size);
   });
 }

@@ -66,7 +66,8 @@ Result<GenerationRequest> generation_of(const moesaic_request& r) {
                       .sampling = sampling_of(r),
                       .grammar = {},
                       .reuse_prefix = r.reuse_prefix != 0,
-                      .prompt_logits = r.prompt_logits != 0};
+                      .prompt_logits = r.prompt_logits != 0,
+                      .speculate = r.no_speculation == 0};
   if (r.json_schema == nullptr && r.function_count == 0 && r.must_call == 0) return g;
   ASSIGN_OR_RETURN(g.grammar, AnswerGrammar::compile(format_of(r)));
   return g;
@@ -116,7 +117,9 @@ void pass_end(const moesaic_request& r, const Outcome& o) {
                                 .cache_write_tokens = o.cache_write_tokens,
                                 .recoveries = o.recoveries,
                                 .messages = messages.data(),
-                                .message_count = messages.size()};
+                                .message_count = messages.size(),
+                                .drafted_tokens = static_cast<int32_t>(o.speculation.drafted),
+                                .accepted_tokens = static_cast<int32_t>(o.speculation.accepted)};
   r.on_end(r.user, &outcome);
 }
 

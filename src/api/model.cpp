@@ -80,7 +80,8 @@ struct Active {
                       .cached_tokens = request->reused,
                       .cache_write_tokens = request->kept,
                       .recoveries = stream.recoveries(),
-                      .messages = stream.messages()});
+                      .messages = stream.messages(),
+                      .speculation = request->drafted.stats});
   }
 };
 
@@ -155,6 +156,7 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
   ASSIGN_OR_RETURN(request->request,
                    engine.prepare(std::move(r.prompt), r.sampling, on_token, request->stop.token()));
   request->request->reuse_prefix = r.reuse_prefix;
+  request->request->speculate = r.speculate;
   watch_logits(request, r.prompt_logits);
   {
     const std::lock_guard lock(mutex);

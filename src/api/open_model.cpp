@@ -13,11 +13,17 @@
 #include "base/file_cache.h"
 #include "base/log.h"
 #include "checkpoint/lora.h"
+#include "speculation/make_drafter.h"
 
 namespace moesaic {
 namespace {
 
 constexpr int64_t kMostKvTokens = int64_t{1} << 35;  // fewer than 2^31 pages
+
+Status named(const char* option, const Status& status) {
+  return status.ok() ? status
+                     : Status(status.code(), fmt::format("options.{}: {}", option, status.message()));
+}
 
 Status check(const OpenOptions& o) {
   if (o.threads < 0) return invalid("options.threads: {} threads", o.threads);
@@ -26,14 +32,11 @@ Status check(const OpenOptions& o) {
   if (o.max_rows < o.max_batch)
     return invalid("options.max_rows: {} is less than options.max_batch, {}", o.max_rows, o.max_batch);
   if (o.kv_tokens < 0) return invalid("options.kv_tokens: {} tokens", o.kv_tokens);
+  RETURN_IF_ERROR(named("draft_tokens", validate_draft_tokens(o.draft_tokens)));
+  RETURN_IF_ERROR(named("speculative", make_drafter(o.speculative).status()));
   if (o.cpu_pin != "auto" && o.cpu_pin != "off")
     return invalid("options.cpu_pin: '{}'; it is auto or off", o.cpu_pin);
   return {};
-}
-
-Status named(const char* option, const Status& status) {
-  return status.ok() ? status
-                     : Status(status.code(), fmt::format("options.{}: {}", option, status.message()));
 }
 
 Result<BackendOptions> backend_options(const OpenOptions& o) {
@@ -119,6 +122,7 @@ Status choose(EnginePlan& plan, const ModelConfig& config, Context&& context, Kv
   plan.options.kv_tokens = info.kv_tokens = plan.demand.kv_tokens;
   info.context = chosen.tokens, info.context_reason = words(chosen.limit);
   info.max_batch = wanted.max_batch;
+  info.speculative = wanted.speculative, info.draft_tokens = wanted.draft_tokens;
   return {};
 }
 
@@ -172,7 +176,9 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
                              .max_batch = o.max_batch,
                              .max_rows = o.max_rows,
                              .kv_tokens = o.kv_tokens,
-                             .prefix_cache = o.prefix_cache};
+                             .prefix_cache = o.prefix_cache,
+                             .speculative = o.speculative,
+                             .draft_tokens = o.draft_tokens};
   ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(checkpoint, wanted, {o.device, device}, backend));
   ByteProgress progress(checkpoint.weights, o.progress);
   RETURN_IF_ERROR(report(std::ref(progress), 0, 0));
@@ -233,13 +239,18 @@ Status fit_again(EnginePlan& plan, const ModelConfig& config, Backend& backend) 
 std::vector<std::string> describe(const ModelInfo& i) {
   const DeviceInfo& d = i.device;
   const std::string chip = d.description.empty() ? "" : " " + d.description;
+  const std::string speculative =
+      i.speculative == "none"
+          ? "none"
+          : fmt::format("{}, drafts of {} tokens", i.speculative,
+                        i.draft_tokens == 0 ? "as many as pay" : std::to_string(i.draft_tokens));
   const std::string code = d.architecture.empty() ? "" : fmt::format(" ({})", d.architecture);
   return {
       fmt::format("device {}:{}{}; {}", d.name, chip, code, i.device_reason),
       fmt::format("memory {} used by the model, {} free", gigabytes(i.memory_used), gigabytes(d.memory_free)),
       fmt::format("context {} tokens: {}", i.context, i.context_reason),
-      fmt::format("batch at most {} requests, KV cache {} tokens: {}", i.max_batch, i.kv_tokens,
-                  i.kv_reason)};
+      fmt::format("batch at most {} requests, KV cache {} tokens: {}", i.max_batch, i.kv_tokens, i.kv_reason),
+      fmt::format("speculative decoding: {}", speculative)};
 }
 
 Status load_weights(const Checkpoint& checkpoint, const KvDemand& cache, Backend& backend,

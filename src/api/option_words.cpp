@@ -19,6 +19,7 @@ constexpr std::array kWords = {
     Words{"--ctx", "options.context"},
     Words{"--dense", "options.dense"},
     Words{"--device", "options.device"},
+    Words{"--draft-tokens", "options.draft_tokens"},
     Words{"--kv-dtype", "options.kv_dtype"},
     Words{"--kv-tokens", "options.kv_tokens"},
     Words{"--lora-scale", "options.lora"},
@@ -28,6 +29,7 @@ constexpr std::array kWords = {
     Words{"--model", "path"},
     Words{"--moe-path", "options.moe_path"},
     Words{"--no-prefix-cache", "options.prefix_cache = false"},
+    Words{"--speculative", "options.speculative"},
     Words{"--threads", "options.threads"},
     Words{"--tokenizer", "options.tokenizer"},
 };

@@ -61,7 +61,8 @@ TEST(PlanEngine, AGpuThatIsLargeEnoughIsKept) {
   EXPECT_EQ(plan->info.kv_reason, "a context for each of max_batch");
   const std::vector<std::string> lines = describe(plan->info);
   EXPECT_EQ(lines.front(), "device cuda:0:; the first usable");
-  EXPECT_EQ(lines.back(),
+  EXPECT_EQ(lines.back(), "speculative decoding: none");
+  EXPECT_EQ(lines.at(lines.size() - 2),
             "batch at most 4 requests, KV cache 524288 tokens: a context for each of max_batch");
 }
 

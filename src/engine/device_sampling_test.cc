@@ -6,22 +6,6 @@
 namespace moesaic {
 namespace {
 
-// Long and short prompts, seeds, stop tokens, cancelling callbacks, a full context, arrivals on the way,
-// log-probabilities for some, and one that only the host can sample.
-void mixed_load(Harness& run) {
-  for (int i = 0; i < 40; ++i) {
-    SamplingParams p{.temperature = i % 3 == 0 ? 0.0 : 1.0, .seed = static_cast<uint64_t>(i)};
-    p.max_tokens = i % 4 == 1 ? 1 + i % 7 : 0;
-    if (i % 4 != 1) p.stop_tokens = many_stops();
-    if (i % 10 == 9) p.frequency_penalty = 0.5;
-    if (i % 7 == 6) p.min_tokens = i % 5 * 6;  // sampled by the host until then
-    if (i % 3 == 1) p.top_logprobs = i % 12;
-    run.submit(1 + (i * 37) % 150, p, i % 5 == 4 ? 3 : 0);
-    for (int s = 0; s < i % 4; ++s) ASSERT_TRUE(run.engine.step().ok());
-  }
-  ASSERT_TRUE(run.engine.run_to_end().ok());
-}
-
 TEST(DeviceSampling, TheSameTokensAsWaitingForEveryStep) {
   for (const int max_batch : {1, 3, 8}) {
     const EngineOptions options{.context = 160, .max_batch = max_batch, .max_rows = 64};

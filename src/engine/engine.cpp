@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "engine/kv_layout.h"
 #include "model/forward.h"
+#include "speculation/make_drafter.h"
 
 namespace moesaic {
 namespace {
@@ -16,6 +17,7 @@ constexpr auto kMaskWait = std::chrono::milliseconds(1);
 Status validate(const EngineOptions& o, const ModelConfig& config) {
   if (o.context < 1 || o.context > config.max_context)
     return invalid("a context of {} tokens: the model takes 1 to {}", o.context, config.max_context);
+  RETURN_IF_ERROR(validate_draft_tokens(o.draft_tokens));
   if (o.max_batch < 1) return invalid("{} sequences at a time: expected at least 1", o.max_batch);
   if (o.max_rows < o.max_batch)
     return invalid("steps of {} rows are too short for {} sequences at a time", o.max_rows, o.max_batch);
@@ -50,6 +52,8 @@ Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const
   engine.scheduler_ = std::make_unique<Scheduler>(
       layout, config.window,
       Scheduler::Options{.max_rows = o.max_rows, .max_batch = o.max_batch, .prefix_cache = o.prefix_cache});
+  ASSIGN_OR_RETURN(auto drafter, make_drafter(o.speculative));
+  if (drafter) engine.speculate(std::move(drafter), o.draft_tokens);
   engine.update_stats();
   return engine;
 }
@@ -109,6 +113,7 @@ void Engine::take_token(Request& r, Result<SampledToken> sampled) {
   if (sampled->is_stop) {
     r.finish = FinishReason::kStop;
   } else {
+    if (r.accepted < std::ssize(r.draft) && r.draft[r.accepted] == sampled->token) ++r.accepted;
     r.tokens.push_back(sampled->token);
   }
   r.on_token(sampled.value());
@@ -116,17 +121,77 @@ void Engine::take_token(Request& r, Result<SampledToken> sampled) {
   if (!r.done() && std::ssize(r.tokens) >= r.limit) r.finish = FinishReason::kLength;
 }
 
-Status Engine::take_sampled() {
-  const std::vector<std::shared_ptr<Request>> requests = std::exchange(in_flight_, {});
-  if (requests.empty()) return {};
-  sampled_.resize(requests.size());
-  RETURN_IF_ERROR(backend_->sampled(sampled_));
-  for (size_t i = 0; i < requests.size(); ++i) {
-    Request& r = *requests[i];
-    r.in_flight = -1;
-    if (!r.done()) take_token(r, r.sampler->take(std::move(sampled_[i])));
+// None where nobody drafts.
+std::vector<Engine::RequestRows> Engine::rows_of(const ScheduledBatch& step) const {
+  std::vector<RequestRows> rows;
+  for (size_t i = 0; speculator_ && i < step.requests.size(); ++i) {
+    const Sequence& s = step.batch.sequences[i];
+    rows.push_back({.request = step.requests[i],
+                    .rows = {.request = step.requests[i]->id,
+                             .first_row = s.first_row,
+                             .first_position = s.context - s.rows,
+                             .rows = s.rows}});
   }
+  return rows;
+}
+
+// The tokens of its rows are taken, so it is known which rows hold.
+void Engine::end_step(std::span<const RequestRows> step) {
+  std::vector<ComputedRows> hold;
+  for (const auto& [request, rows] : step) {
+    hold.push_back(rows);
+    hold.back().rows -=
+        static_cast<int>(request->draft.size()) - (request->draft.empty() ? 0 : request->accepted);
+    scheduler_->settle(*request);
+  }
+  if (speculator_) speculator_->computed(hold);
+}
+
+Status Engine::take_sampled() {
+  const std::vector<WantedRow> rows = std::exchange(in_flight_, {});
+  const bool drafted = std::exchange(draft_in_flight_, false);
+  std::vector<RequestRows> step = std::exchange(rows_in_flight_, {});
+  if (rows.empty()) return {};
+  std::erase_if(step, [](const RequestRows& r) { return r.request->done(); });  // the drafter knows already
+  sampled_.resize(rows.size());
+  RETURN_IF_ERROR(backend_->sampled(sampled_));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Request& r = *rows[i].request;
+    r.in_flight = -1;
+    if (rows[i].holds()) take_token(r, r.sampler->take(std::move(sampled_[i])));
+  }
+  end_step(step);
+  measure(measured_rows_, drafted);
   return {};
+}
+
+// 0 of a step that computes a prompt too.
+int Engine::sampled_rows(const ScheduledBatch& step) {
+  return std::ssize(step.batch.logit_rows) == step.batch.rows() ? step.batch.rows() : 0;
+}
+
+// On a host that samples, a step's time is the forward pass. On a device it is from the tokens before it to
+// its own, so that in a pipeline only one step counts. Where the pipeline stops for a draft that has the
+// host's part in it.
+void Engine::measure(int rows, bool drafted) {
+  const Clock::time_point now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - since_).count();
+  if (speculator_ && rows > 0) speculator_->measured(rows, drafted, seconds);
+  since_ = now;
+}
+
+// The logits of a step that the host samples.
+void Engine::take_rows(const ScheduledBatch& step) {
+  for (size_t i = 0; i < step.wanted.size(); ++i) {
+    const auto logits = std::span(logits_).subspan(i * config_.vocab, config_.vocab);
+    const WantedRow row{step.wanted[i], step.draft_rows[i]};
+    if (step.prompt_rows[i]) {
+      show_prompt_row(*row.request, logits);
+    } else if (row.holds()) {
+      sample(row.request, logits);
+    }
+  }
+  end_step(rows_of(step));
 }
 
 // Where its grammar's mask is not there yet the token is sampled later; until then there is nothing to
@@ -159,30 +224,51 @@ void Engine::wait_for_masks() const {
   if (!held_.empty()) held_.front()->sampler->wait_until(std::chrono::steady_clock::now() + kMaskWait);
 }
 
+// A draft goes on from tokens that are known, and the rows behind it are known once it is verified.
+bool Engine::must_take_first() {
+  return !in_flight_.empty() && (draft_in_flight_ || scheduler_->would_draft());
+}
+
+Status Engine::fail(const Status& status) {
+  scheduler_->fail_all(status);
+  scheduler_->collect();
+  return status;
+}
+
 Status Engine::run_step() {
   sample_held();
   scheduler_->collect();  // what was cancelled since the last step is not computed any further
+  if (in_flight_.empty()) since_ = Clock::now();
+  const bool taken_first = must_take_first();
+  if (taken_first) {
+    if (const Status status = take_sampled(); !status.ok()) return fail(status);
+    scheduler_->collect();
+  }
   ScheduledBatch next = scheduler_->next_batch(backend_->can_sample());
   const bool on_device = !next.batch.sampling.empty();
   logits_.resize(on_device ? 0 : next.wanted.size() * static_cast<size_t>(config_.vocab));
   Status launched;
   if (next.batch.rows() > 0) {
+    const bool alone = !on_device && in_flight_.empty();
+    if (alone) since_ = Clock::now();
     launched = forward(*backend_, config_, next.batch, logits_);
+    if (alone) measure(sampled_rows(next), false);
   } else if (in_flight_.empty()) {
     wait_for_masks();
   }
   Status status = take_sampled();
   if (!launched.ok()) status = launched;
-  if (!status.ok()) {
-    scheduler_->fail_all(status);
-  } else if (on_device) {
-    in_flight_ = std::move(next.wanted);
-    for (size_t i = 0; i < in_flight_.size(); ++i) in_flight_[i]->in_flight = static_cast<int>(i);
-  } else {
+  if (!status.ok()) return fail(status);
+  if (on_device) {
+    draft_in_flight_ = next.drafts;
+    rows_in_flight_ = rows_of(next);
+    measured_rows_ = taken_first && !next.drafts ? 0 : sampled_rows(next);
     for (size_t i = 0; i < next.wanted.size(); ++i) {
-      const auto row = std::span(logits_).subspan(i * config_.vocab, config_.vocab);
-      next.prompt_rows[i] ? show_prompt_row(*next.wanted[i], row) : sample(next.wanted[i], row);
+      if (next.draft_rows[i] == 0) next.wanted[i]->in_flight = static_cast<int>(i);
+      in_flight_.push_back({std::move(next.wanted[i]), next.draft_rows[i]});
     }
+  } else {
+    take_rows(next);
   }
   scheduler_->collect();
   return status;
@@ -202,9 +288,15 @@ Status Engine::step() {
   }
 }
 
+void Engine::speculate(std::unique_ptr<Drafter> drafter, int draft_tokens) {
+  speculator_ = std::make_unique<Speculator>(std::move(drafter), draft_tokens);
+  scheduler_->speculate(speculator_.get());
+}
+
 void Engine::update_stats() {
   EngineStats stats = scheduler_->stats();
   stats.generated_tokens = generated_;
+  if (speculator_) stats.speculation = speculator_->stats();
   const std::lock_guard lock(stats_->mutex);
   stats_->stats = stats;
 }

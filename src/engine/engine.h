@@ -1,6 +1,7 @@
 // The loop that turns requests into tokens: schedule a batch, run it, sample, repeat.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 
@@ -17,7 +18,9 @@ struct EngineOptions {
   int max_batch = 1;      // sequences at a time
   int max_rows = 512;     // rows of a step, at most the backend's
   int64_t kv_tokens = 0;  // size of the cache in tokens, at least one context; 0: a context for each sequence
-  bool prefix_cache = true;  // beginnings of prompts that are in the cache are not computed again
+  bool prefix_cache = true;          // beginnings of prompts that are in the cache are not computed again
+  std::string speculative = "none";  // by make_drafter()
+  int draft_tokens = 0;              // of every draft; 0: as many as pay
 };
 
 // One thread drives an engine, any may ask for its statistics. The backend holds the model of `config` and
@@ -43,12 +46,16 @@ class Engine {
                                           std::stop_token cancel = {});
   // Runs one step. A backend that samples works one step ahead, so that the device never waits for the host:
   // this launches the next step, then takes the tokens of the one before. Otherwise the tokens are those of
-  // the step just run. A request whose grammar mask is late skips steps. Cancellations and new requests take
-  // effect at the next launch; a token sampled past a request's end is dropped. A device error ends every
-  // request and is returned; an error of one request ends that one. An exception, of a callback or for lack
-  // of memory, leaves it as it is and ends every request, too; either way the prefix cache is emptied.
+  // the step just run. Where a request has or would have a draft, the tokens of the step before are taken
+  // first: what comes next depends on them. A request whose grammar mask is late skips steps. Cancellations
+  // and new requests take effect at the next launch; a token sampled past a request's end is dropped. A
+  // device error ends every request and is returned; an error of one request ends that one. An exception, of
+  // a callback or for lack of memory, leaves it as it is and ends every request, too; either way the prefix
+  // cache is emptied.
   Status step();
   Status run_to_end();
+  // From now on requests get drafts of draft_tokens tokens, 0: of as many as pay. Between steps.
+  void speculate(std::unique_ptr<Drafter> drafter, int draft_tokens);
   bool idle() const { return scheduler_->idle(); }
   int context() const { return options_.context; }
   const Scheduler& scheduler() const { return *scheduler_; }  // for tests
@@ -67,9 +74,29 @@ class Engine {
 
   Engine(Backend& backend, const ModelConfig& config, const EngineOptions& options)
       : backend_(&backend), config_(config), options_(options) {}
+  using Clock = std::chrono::steady_clock;
+  // One row of a step whose token is sampled.
+  struct WantedRow {
+    std::shared_ptr<Request> request;
+    int draft_row = 0;  // 0, or n: the row is of the nth token of the request's draft
+    // Whether the tokens before it are those that were drafted; else nothing is sampled from it.
+    bool holds() const { return !request->done() && draft_row == request->accepted; }
+  };
+  // The rows of a request in a step.
+  struct RequestRows {
+    std::shared_ptr<Request> request;
+    ComputedRows rows;
+  };
+  std::vector<RequestRows> rows_of(const ScheduledBatch& step) const;
+  void end_step(std::span<const RequestRows> step);
   Status take_sampled();
   void take_token(Request& request, Result<SampledToken> sampled);
+  void take_rows(const ScheduledBatch& step);
   void sample(const std::shared_ptr<Request>& request, std::span<float> logits);
+  bool must_take_first();
+  static int sampled_rows(const ScheduledBatch& step);
+  void measure(int rows, bool drafted);
+  Status fail(const Status& status);
   static void show_prompt_row(Request& request, std::span<const float> logits);
   void sample_held();
   void wait_for_masks() const;
@@ -81,7 +108,12 @@ class Engine {
   EngineOptions options_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<float> logits_;
-  std::vector<std::shared_ptr<Request>> in_flight_;  // whose tokens the running step samples
+  std::unique_ptr<Speculator> speculator_;
+  std::vector<WantedRow> in_flight_;  // whose tokens the running step samples
+  std::vector<RequestRows> rows_in_flight_;
+  bool draft_in_flight_ = false;  // one of them has a draft
+  int measured_rows_ = 0;         // of the running step; 0: its time says nothing
+  Clock::time_point since_;       // when the step that is measured began
   std::vector<SampledToken> sampled_;
   std::vector<std::shared_ptr<Request>> held_;  // with Request::held
   uint64_t next_id_ = 1;

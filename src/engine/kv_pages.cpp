@@ -188,10 +188,17 @@ void KvPages::slide(PageTable& table, int first) {
   }
 }
 
-bool KvPages::reserve(PageTable& table, int first, int context) {
+void KvPages::trim(PageTable& table, int context) {
+  const auto kept = static_cast<size_t>(pages_of(context));
+  for (; table.window.size() > kept; table.window.pop_back()) give_back_window(table.window.back(), false);
+  for (; table.full.size() > kept; table.full.pop_back())
+    full_.give_back(table.full.back(), PagePool::Worth::kNone);
+}
+
+bool KvPages::reserve(PageTable& table, int first, int context, int spare) {
   slide(table, first);
   const int lacking = std::max(0, pages_of(context) - static_cast<int>(table.window.size()));
-  if (windowed_.free_pages() < lacking || !extend(table, context, 0)) return false;
+  if (windowed_.free_pages() < lacking || !extend(table, context, spare)) return false;
   for (int i = 0; i < lacking; ++i) table.window.push_back(take_window());
   return true;
 }

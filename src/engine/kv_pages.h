@@ -49,9 +49,11 @@ class KvPages {
   bool extend(PageTable& table, int context, int spare);
   // Gives back window pages that no row from position `first` on reaches.
   void slide(PageTable& table, int first);
+  // Gives back the pages behind positions [0, context), in which nothing is computed.
+  void trim(PageTable& table, int context);
   // Makes room in all layers for positions [0, context) of a sequence whose next step computes rows from
-  // `first` on. False, with nothing taken, if the pages are not there.
-  bool reserve(PageTable& table, int first, int context);
+  // `first` on. False, with nothing taken, if that would not leave `spare` full-attention pages.
+  bool reserve(PageTable& table, int first, int context, int spare = 0);
   // Enters the whole blocks of `tokens`, whose K and V are computed, into the prefix cache. Where the cache
   // has a block already, the table takes that one and gives its own back.
   void cache_blocks(PageTable& table, std::span<const int32_t> tokens);

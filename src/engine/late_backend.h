@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <functional>
 
@@ -75,6 +76,10 @@ class LateBackend final : public Backend {
     return {};
   }
 
+  // The logits of the eight choices, for the host to sample from, and their first one where it is the same
+  // behind every text; -1: it is a hash of the text.
+  std::array<float, kChoices> weights_{};
+  int32_t fixed_first_ = -1;
   size_t most_in_flight_ = 0;
   int begun_ = 0, fail_at_ = -1;
   std::function<void(const Batch&)> when_begun_;
@@ -109,9 +114,9 @@ class LateBackend final : public Backend {
     }
     return first;
   }
-  static void put_logits(int32_t first, std::span<float> logits) {
+  void put_logits(int32_t first, std::span<float> logits) const {
     std::fill(logits.begin(), logits.end(), -100.0f);
-    std::fill_n(logits.begin() + first, kChoices, 0.0f);
+    std::copy(weights_.begin(), weights_.end(), logits.begin() + (fixed_first_ < 0 ? first : fixed_first_));
   }
   std::vector<SampledToken> sample(const Batch& b) {
     last_ = run(b);
@@ -193,6 +198,22 @@ inline std::vector<int32_t> many_stops() {
   std::vector<int32_t> stops;
   for (int32_t t = 0; t < kVocab; t += 9) stops.push_back(t);
   return stops;
+}
+
+// Long and short prompts, seeds, stop tokens, cancelling callbacks, a full context, arrivals on the way,
+// log-probabilities for some, and one that only the host can sample.
+inline void mixed_load(Harness& run) {
+  for (int i = 0; i < 40; ++i) {
+    SamplingParams p{.temperature = i % 3 == 0 ? 0.0 : 1.0, .seed = static_cast<uint64_t>(i)};
+    p.max_tokens = i % 4 == 1 ? 1 + i % 7 : 0;
+    if (i % 4 != 1) p.stop_tokens = many_stops();
+    if (i % 10 == 9) p.frequency_penalty = 0.5;
+    if (i % 7 == 6) p.min_tokens = i % 5 * 6;  // sampled by the host until then
+    if (i % 3 == 1) p.top_logprobs = i % 12;
+    run.submit(1 + (i * 37) % 150, p, i % 5 == 4 ? 3 : 0);
+    for (int s = 0; s < i % 4; ++s) ASSERT_TRUE(run.engine.step().ok());
+  }
+  ASSERT_TRUE(run.engine.run_to_end().ok());
 }
 
 }  // namespace moesaic

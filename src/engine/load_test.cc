@@ -1,11 +1,13 @@
 // Requests of every kind in company, with too few pages, shared beginnings, cancellations and faults: each
 // gives the tokens that it gives alone, and after every step each page is accounted for.
 #include <latch>
+#include <map>
 #include <optional>
 #include <random>
 #include <thread>
 
 #include "engine/late_backend.h"
+#include "engine/test_drafter.h"
 #include "grammar/mask_cache.h"
 #include "text/small_tokenizer.h"
 
@@ -52,7 +54,17 @@ class MasksTakeLong {
 // A scenario drawn at random, on an engine drawn at random.
 class Scenario {
  public:
-  explicit Scenario(uint32_t seed) : rng_(seed), run_(below(2) == 0, options()) {}
+  // drafts: requests get guesses at their next tokens, some of them right.
+  explicit Scenario(uint32_t seed, bool drafts = false)
+      : rng_(seed),
+        run_(below(2) == 0, options()),
+        alone_(false, {.context = context_, .max_rows = 64, .prefix_cache = false}) {
+    if (!drafts) return;
+    auto drafter = std::make_unique<OracleDrafter>(below(11) / 10.0, seed);
+    drafter->costly = below(3) == 0;
+    oracle_ = drafter.get();
+    run_.engine.speculate(std::move(drafter), below(kMostDraft + 1));
+  }
 
   void play() {
     for (int i = 0; i < 40; ++i) {
@@ -66,6 +78,7 @@ class Scenario {
     expect_what_each_gives_alone();
   }
   EngineStats stats() const { return run_.engine.stats(); }
+  int steps() const { return steps_; }
 
  private:
   int below(int n) { return static_cast<int>(rng_() % static_cast<uint32_t>(n)); }
@@ -100,9 +113,15 @@ class Scenario {
     asked_.push_back({prompt(), p, below(5) == 0});
     Request& request = run_.submit(asked_.back().prompt, p, below(10) == 0 ? 1 + below(20) : 0);
     if (asked_.back().constrained) grammar_.hold_to(request);
+    if (oracle_ == nullptr || (asked_.back().constrained && masks_take_long_)) return;
+    const std::vector<int32_t>& answer = run_alone(asked_.size() - 1);
+    std::vector<int32_t> text = asked_.back().prompt;
+    text.insert(text.end(), answer.begin(), answer.end());
+    oracle_->texts[request.id] = std::move(text);
   }
 
   void step() {
+    ++steps_;
     if (below(30) == 0) run_.cancels[below(static_cast<int>(run_.cancels.size()))].request_stop();
     run_.backend.fail_at_ = below(400) == 0 ? run_.backend.begun_ + 1 : -1;
     if (masks_take_long_) {
@@ -126,14 +145,21 @@ class Scenario {
                        [](const auto& r) { return !r->held.empty(); });
   }
 
+  // What the request is answered with.
+  const std::vector<int32_t>& run_alone(size_t request) {
+    const auto [at, is_new] = alone_index_.emplace(request, alone_.requests.size());
+    if (is_new) {
+      Request& r = alone_.submit(asked_[request].prompt, asked_[request].params);
+      if (asked_[request].constrained) grammar_.hold_to(r);
+      EXPECT_TRUE(alone_.engine.run_to_end().ok());
+    }
+    return alone_.received[at->second];
+  }
+
   void expect_what_each_gives_alone() {
-    Harness alone(false, {.context = context_, .max_rows = 64, .prefix_cache = false});
     for (size_t i = 0; i < asked_.size(); ++i) {
-      Request& want = alone.submit(asked_[i].prompt, asked_[i].params);
-      if (asked_[i].constrained) grammar_.hold_to(want);
-      ASSERT_TRUE(alone.engine.run_to_end().ok());
-      const Request& got = *run_.requests[i];
-      std::vector<int32_t> received = alone.received[i];
+      std::vector<int32_t> received = run_alone(i);
+      const Request &got = *run_.requests[i], &want = *alone_.requests[alone_index_[i]];
       const bool whole = got.finish == FinishReason::kStop || got.finish == FinishReason::kLength;
       EXPECT_TRUE(!whole || got.finish == want.finish);
       if (!whole) received.resize(std::min(received.size(), run_.received[i].size()));
@@ -145,8 +171,11 @@ class Scenario {
   int context_ = 0;
   Grammar grammar_;
   std::optional<MasksTakeLong> masks_take_long_;
-  Harness run_;
+  Harness run_, alone_;
+  std::map<size_t, size_t> alone_index_;  // of a request among those of alone_
+  OracleDrafter* oracle_ = nullptr;
   std::vector<Asked> asked_;
+  int steps_ = 0;
 };
 
 TEST(Load, EachRequestGivesWhatItGivesAlone) {
@@ -160,6 +189,25 @@ TEST(Load, EachRequestGivesWhatItGivesAlone) {
   }
   EXPECT_GT(preemptions, 300u);
   EXPECT_GT(hits, 10000u);
+}
+
+TEST(Load, DraftsChangeNoToken) {
+  SpeculationStats total;
+  uint64_t preemptions = 0;
+  int steps = 0;
+  for (uint32_t seed = 1000; steps < 12000 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    Scenario scenario(seed, true);
+    scenario.play();
+    const SpeculationStats s = scenario.stats().speculation;
+    total.drafts += s.drafts, total.drafted += s.drafted, total.accepted += s.accepted;
+    preemptions += scenario.stats().preemptions;
+    steps += scenario.steps();
+  }
+  EXPECT_GT(preemptions, 50u);
+  EXPECT_GT(total.drafts, 3000u);
+  EXPECT_GT(total.accepted, total.drafted / 10);
+  EXPECT_LT(total.accepted, total.drafted * 9 / 10);
 }
 
 // The masks of a hostile schema may take long; a request that waits for its own sits out steps, and that is

@@ -7,6 +7,7 @@
 #include <stop_token>
 #include <vector>
 
+#include "engine/draft_history.h"
 #include "engine/kv_pages.h"
 #include "engine/sampler.h"
 
@@ -27,6 +28,10 @@ struct Request {
   std::unique_ptr<Sampler> sampler;
   std::vector<float> held;  // logits that wait for the grammar's mask, while the sampler is not ready
   PageTable pages;
+  bool speculate = true;       // false: it gets no drafts
+  std::vector<int32_t> draft;  // guesses behind its last token that the running step computes
+  int accepted = 0;            // of these, the first ones that the model sampled too
+  DraftHistory drafted;
   std::stop_token cancel;  // see Engine::submit
   FinishReason finish = FinishReason::kNone;
   Status error;

@@ -253,12 +253,17 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
 
 std::optional<DeviceSampling> Sampler::device_sampling(int ahead) const {
   if (changes_logits(step_ + ahead)) return {};
-  return DeviceSampling{.temperature = greedy(params_) ? 0 : std::max(params_.temperature, kLeastTemperature),
-                        .top_p = params_.top_p,
-                        .least = least_of(params_),
-                        .uniform = uniform(params_.seed, step_ + ahead),
-                        .top_k = params_.top_k,
-                        .logprobs = params_.top_logprobs};
+  DeviceSampling sampling = draft_sampling(ahead);
+  sampling.logprobs = params_.top_logprobs;
+  return sampling;
+}
+
+DeviceSampling Sampler::draft_sampling(int ahead) const {
+  return {.temperature = greedy(params_) ? 0 : std::max(params_.temperature, kLeastTemperature),
+          .top_p = params_.top_p,
+          .least = least_of(params_),
+          .uniform = uniform(params_.seed, step_ + ahead),
+          .top_k = params_.top_k};
 }
 
 Result<SampledToken> Sampler::take(SampledToken sampled) {

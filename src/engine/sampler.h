@@ -37,6 +37,8 @@ class Sampler {
   // How a backend samples the same token from the same logits. ahead: tokens that it has sampled since
   // take(). Nothing where it cannot: penalties, biases, grammars and forbidden tokens need the host.
   std::optional<DeviceSampling> device_sampling(int ahead) const;
+  // The same for a drafter, also where penalties and the like will change the logits.
+  DeviceSampling draft_sampling(int ahead) const;
   // Takes what was sampled there; -1: a logit was not finite.
   Result<SampledToken> take(SampledToken sampled);
 

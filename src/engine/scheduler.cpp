@@ -18,6 +18,16 @@ bool shows_prompt(const Request& r) {
   return r.on_prompt_logits && r.prompt_rows_shown < r.prompt_tokens - 1;
 }
 bool decodes(const Request& r) { return missing(r) == 1 && r.length() > r.prompt_tokens; }
+// Whether it may have a draft once its last token is known: it decodes, and more than one token is left.
+bool may_draft(const Request& r) {
+  return r.speculate && r.held.empty() && decodes(r) && r.length() + 1 < r.limit;
+}
+// Of its next `rows` rows, those of the prompt whose logits are still to be shown.
+int shown_rows(const Request& r, int rows) {
+  if (!r.on_prompt_logits) return 0;
+  const int end = std::min(r.computed + rows, r.prompt_tokens - 1);
+  return std::max(0, end - std::max(r.computed, r.prompt_rows_shown));
+}
 
 }  // namespace
 
@@ -78,58 +88,112 @@ void Scheduler::want_prompt_rows(const std::shared_ptr<Request>& request, int fi
     out.batch.logit_rows.push_back(first_row + position - r.computed);
     out.wanted.push_back(request);
     out.prompt_rows.push_back(true);
+    out.draft_rows.push_back(0);
   }
 }
 
-void Scheduler::schedule(const std::shared_ptr<Request>& request, int rows, ScheduledBatch& out) {
+void Scheduler::plan(const std::shared_ptr<Request>& request, int rows, Plan& plan) {
   Request& r = *request;
   MOESAIC_CHECK(pages_.reserve(r.pages, r.computed, r.computed + rows));
+  plan.parts.push_back({request, rows});
+  plan.rows += rows;
+  plan.shown_rows += shown_rows(r, rows);
+}
+
+int Scheduler::rows_for(const Request& r, const Plan& plan) const {
+  const int rows = std::min(missing(r), options_.max_rows - plan.rows);
+  return shows_prompt(r) ? std::min(rows, kShownRows - plan.shown_rows) : rows;
+}
+
+void Scheduler::admit(Plan& plan) {
+  while (!waiting_.empty() && std::ssize(running_) < options_.max_batch && plan.rows < options_.max_rows) {
+    if (!begin(*waiting_.front())) return;
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+    const int rows = rows_for(*running_.back(), plan);
+    if (rows > 0) this->plan(running_.back(), rows, plan);
+  }
+}
+
+// A page for each that runs is left free, as for a request that begins.
+void Scheduler::add_drafts(const Plan& plan) {
+  std::vector<Request*> decoding;
+  for (const Plan::Part& part : plan.parts) {
+    if (may_draft(*part.request) && part.request->in_flight < 0) decoding.push_back(part.request.get());
+  }
+  const int free_rows = options_.max_rows - plan.rows;
+  if (speculator_ == nullptr || decoding.empty() || free_rows <= 0) return;
+  speculator_->draft(decoding, plan.rows, free_rows);
+  for (Request* r : decoding) {
+    const int end = r->computed + 1 + static_cast<int>(r->draft.size());
+    const int room = static_cast<int>(r->pages.window.size()) * pages_.page_tokens() - r->computed - 1;
+    if (end - r->computed - 1 <= room) continue;
+    if (!pages_.reserve(r->pages, r->computed, end, static_cast<int>(running_.size())))
+      r->draft.resize(static_cast<size_t>(room));
+  }
+}
+
+void Scheduler::schedule(const Plan::Part& part, ScheduledBatch& out) {
+  Request& r = *part.request;
   Batch& b = out.batch;
-  const int first = b.rows();
-  for (int position = r.computed; position < r.computed + rows; ++position) {
+  const int first = b.rows(), drafted = static_cast<int>(r.draft.size());
+  for (int position = r.computed; position < r.computed + part.rows; ++position) {
     const bool known = position < std::ssize(r.tokens);
     b.tokens.push_back(known ? r.tokens[position] : 0);
     b.token_sources.push_back(known ? -1 : r.in_flight);
     b.positions.push_back(position);
   }
-  want_prompt_rows(request, first, rows, out);
-  r.computed += rows;
+  for (int i = 0; i < drafted; ++i) {
+    b.tokens.push_back(r.draft[i]);
+    b.token_sources.push_back(-1);
+    b.positions.push_back(r.computed + part.rows + i);
+  }
+  want_prompt_rows(part.request, first, part.rows, out);
+  r.computed += part.rows + drafted;
+  r.accepted = 0;
+  out.requests.push_back(part.request);
   b.sequences.push_back(
       {.first_row = first,
-       .rows = rows,
+       .rows = part.rows + drafted,
        .context = r.computed,
        .full_pages = {r.pages.full.begin(), r.pages.full.begin() + std::ssize(r.pages.window)},
        .window_pages = r.pages.window});
   if (r.computed < r.length()) return;
-  b.logit_rows.push_back(first + rows - 1);
-  out.wanted.push_back(request);
-  out.prompt_rows.push_back(false);
-}
-
-int Scheduler::rows_for(const Request& r, const ScheduledBatch& out) const {
-  const int rows = std::min(missing(r), options_.max_rows - out.batch.rows());
-  if (!shows_prompt(r)) return rows;
-  const auto shown = std::count(out.prompt_rows.begin(), out.prompt_rows.end(), true);
-  return std::min(rows, kShownRows - static_cast<int>(shown));
-}
-
-void Scheduler::admit(ScheduledBatch& out) {
-  while (!waiting_.empty() && std::ssize(running_) < options_.max_batch &&
-         out.batch.rows() < options_.max_rows) {
-    if (!begin(*waiting_.front())) return;
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-    const int rows = rows_for(*running_.back(), out);
-    if (rows > 0) schedule(running_.back(), rows, out);
+  for (int i = 0; i <= drafted; ++i) {
+    b.logit_rows.push_back(first + part.rows - 1 + i);
+    out.wanted.push_back(part.request);
+    out.prompt_rows.push_back(false);
+    out.draft_rows.push_back(i);
   }
+  out.drafts |= drafted > 0;
+}
+
+void Scheduler::settle(Request& r) {
+  if (r.draft.empty()) return;
+  if (speculator_ != nullptr) speculator_->verified(r);
+  r.computed -= static_cast<int>(r.draft.size()) - r.accepted;
+  r.draft.clear();
+  pages_.trim(r.pages, r.computed);
+}
+
+bool Scheduler::would_draft() {
+  std::vector<Request*> waiting;
+  for (const auto& r : running_) {
+    if (may_draft(*r) && r->in_flight >= 0) waiting.push_back(r.get());
+  }
+  const auto rows = static_cast<int>(waiting.size());
+  return speculator_ != nullptr && rows > 0 &&
+         speculator_->would_draft(waiting, rows, options_.max_rows - rows);
 }
 
 // None where the host has to sample one of them.
 std::vector<DeviceSampling> Scheduler::device_sampling_of(const ScheduledBatch& scheduled) {
   std::vector<DeviceSampling> sampling;
-  for (const auto& r : scheduled.wanted) {
+  for (size_t i = 0; i < scheduled.wanted.size(); ++i) {
+    const Request* r = scheduled.wanted[i].get();
     if (r->on_logits || shows_prompt(*r)) return {};
-    const auto one = r->sampler->device_sampling(r->length() - static_cast<int>(r->tokens.size()));
+    const int in_flight = r->length() - static_cast<int>(r->tokens.size());
+    const auto one = r->sampler->device_sampling(in_flight + scheduled.draft_rows[i]);
     if (!one) return {};
     sampling.push_back(*one);
   }
@@ -137,21 +201,25 @@ std::vector<DeviceSampling> Scheduler::device_sampling_of(const ScheduledBatch& 
 }
 
 ScheduledBatch Scheduler::next_batch(bool device_samples) {
-  ScheduledBatch out;
   for (const auto& r : running_) {
+    MOESAIC_CHECK(r->draft.empty());
     cache_blocks(*r);
     pages_.slide(r->pages, r->computed);
   }
+  Plan plan;
   const uint64_t preemptions = counted_.preemptions;
   for (size_t i = 0; i < running_.size(); ++i) {
     const auto r = running_[i];
-    if (decodes(*r) && make_room(*r)) schedule(r, 1, out);
+    if (decodes(*r) && make_room(*r)) this->plan(r, 1, plan);
   }
   for (const auto& r : running_) {
-    const int rows = rows_for(*r, out);
-    if (rows > 0) schedule(r, rows, out);
+    const int rows = decodes(*r) ? 0 : rows_for(*r, plan);
+    if (rows > 0) this->plan(r, rows, plan);
   }
-  if (counted_.preemptions == preemptions) admit(out);
+  if (counted_.preemptions == preemptions) admit(plan);
+  add_drafts(plan);
+  ScheduledBatch out;
+  for (const Plan::Part& part : plan.parts) schedule(part, out);
   if (device_samples) out.batch.sampling = device_sampling_of(out);
   return out;
 }
@@ -172,6 +240,7 @@ void Scheduler::collect() {
       if (!r->done() && r->cancel.stop_requested()) r->finish = FinishReason::kCancelled;
       if (!r->done()) continue;
       doubtful_ |= r->error.code() == StatusCode::kInternal;  // a logit that is not finite
+      if (speculator_ != nullptr) speculator_->ended(*r);
       if (!doubtful_) cache_blocks(*r);
       pages_.release(r->pages);
     }

@@ -5,6 +5,9 @@
 // A request begins when the pages of its whole prompt are free, and takes further ones as it grows. Where
 // they run out the youngest gives its own back and waits: later its prompt and what it has generated are
 // computed again, as far as the prefix cache has not kept them.
+//
+// Drafts (speculator.h) get the rows and pages that are left after that: no request waits or yields for them,
+// and pages that only refused tokens needed are given back as soon as these are known.
 #pragma once
 
 #include <deque>
@@ -12,15 +15,20 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "engine/speculator.h"
 #include "moesaic/stats.h"
 
 namespace moesaic {
 
 struct ScheduledBatch {
   Batch batch;
-  std::vector<std::shared_ptr<Request>> wanted;  // whose token each logit row gives
+  std::vector<std::shared_ptr<Request>> requests;  // of each sequence
+  std::vector<std::shared_ptr<Request>> wanted;    // whose token each logit row gives
   // [wanted] true: the row is of the prompt, and its logits are only shown (Request::on_prompt_logits).
   std::vector<bool> prompt_rows;
+  // [wanted] 0, or n: the row is of the nth token of the request's draft.
+  std::vector<int> draft_rows;
+  bool drafts = false;  // there is a draft
 };
 
 class Scheduler {
@@ -35,12 +43,19 @@ class Scheduler {
   Scheduler(const KvLayout& layout, int window, const Options& options)
       : pages_(layout, window), options_(options) {}
 
+  // Gets drafts from it from now on; it outlives the scheduler.
+  void speculate(Speculator* speculator) { speculator_ = speculator; }
   void submit(std::shared_ptr<Request> request) { waiting_.push_back(std::move(request)); }
   bool idle() const { return running_.empty() && waiting_.empty(); }
   // The next step. It counts as computed from here on, so the caller must run it or fail all. Empty if there
   // is no request, or none but those that end with the token in flight. device_samples: the backend may
   // sample the tokens, where every request of the step allows it.
   ScheduledBatch next_batch(bool device_samples);
+  // Whether a request whose token is in flight would get a draft if the token were known.
+  bool would_draft();
+  // What the model sampled of a request's step is taken: where it had a draft, the refused rows count as not
+  // computed, their pages are given back, and the draft is over.
+  void settle(Request& request);
   // Ends every request with the device's error.
   void fail_all(const Status& status);
   // Drops finished requests and gives their pages back.
@@ -58,13 +73,25 @@ class Scheduler {
   void preempt_youngest();
   static void want_prompt_rows(const std::shared_ptr<Request>& request, int first_row, int rows,
                                ScheduledBatch& out);
-  void schedule(const std::shared_ptr<Request>& request, int rows, ScheduledBatch& out);
-  void admit(ScheduledBatch& out);
-  int rows_for(const Request& request, const ScheduledBatch& out) const;
+  // The next step in the making. Pages are reserved as it grows.
+  struct Plan {
+    struct Part {
+      std::shared_ptr<Request> request;
+      int rows = 0;  // without a draft
+    };
+    std::vector<Part> parts;
+    int rows = 0, shown_rows = 0;  // of all parts; of these, prompt rows whose logits are shown
+  };
+  void plan(const std::shared_ptr<Request>& request, int rows, Plan& plan);
+  void admit(Plan& plan);
+  int rows_for(const Request& request, const Plan& plan) const;
+  void add_drafts(const Plan& plan);
+  static void schedule(const Plan::Part& part, ScheduledBatch& out);
   static std::vector<DeviceSampling> device_sampling_of(const ScheduledBatch& scheduled);
 
   KvPages pages_;
   Options options_;
+  Speculator* speculator_ = nullptr;
   EngineStats counted_;
   bool doubtful_ = false;  // after an error nobody knows what the pages hold
   // Both by age; whoever runs is older than all that wait.

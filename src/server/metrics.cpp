@@ -74,6 +74,21 @@ void Metrics::count_request(std::string_view route, int status) {
   ++requests_[{std::string(route), status}];
 }
 
+void Metrics::write_speculation(const SpeculationStats& s, std::string& text) const {
+  const auto counter = [&](const char* name, const char* help, uint64_t value) {
+    head(name, "counter", help, text);
+    text += fmt::format("{}{{{}}} {}\n", name, labels_, value);
+  };
+  counter("vllm:spec_decode_num_drafts_total", "Drafts that steps verified.", s.drafts);
+  counter("vllm:spec_decode_num_draft_tokens_total", "Their tokens.", s.drafted);
+  counter("vllm:spec_decode_num_accepted_tokens_total", "Of these, the ones that the model sampled too.",
+          s.accepted);
+  constexpr const char* kByPosition = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+  head(kByPosition, "counter", "The same by their place in the draft.", text);
+  for (size_t i = 0; i < s.accepted_at.size(); ++i)
+    text += fmt::format("{}{{{},position=\"{}\"}} {}\n", kByPosition, labels_, i, s.accepted_at[i]);
+}
+
 std::string Metrics::text(const Gauges& g) const {
   std::string text;
   const auto one = [&](const char* name, const char* type, const char* help, auto value) {
@@ -104,6 +119,7 @@ std::string Metrics::text(const Gauges& g) const {
   one("vllm:prefix_cache_hits_total", "counter", "Prompt tokens that were there.", e.prefix_hits);
   one("vllm:num_preemptions_total", "counter", "Generations that gave their pages to older ones.",
       e.preemptions);
+  write_speculation(e.speculation, text);
   histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", time_to_first_token);
   histogram("vllm:inter_token_latency_seconds", "Between two tokens of an answer.", inter_token);
   histogram("vllm:e2e_request_latency_seconds", "From arrival to the end.", end_to_end);

@@ -51,6 +51,8 @@ struct Metrics {
   std::string text(const Gauges& gauges) const;
 
  private:
+  void write_speculation(const SpeculationStats& stats, std::string& text) const;
+
   std::string labels_;  // model_name="..."
   mutable std::mutex mutex_;
   std::map<std::pair<std::string, int>, uint64_t> requests_;  // by route and status

@@ -1,0 +1,144 @@
+// What drafts bring, and that they change nothing, through the public API:
+//   speculation MODEL DEVICE THREADS TOKENS BATCH PROMPTS ROUNDS DRAFTER[=K]...
+// For each kind of text PROMPTS requests generate exactly TOKENS tokens, BATCH at a time, without drafts and
+// with each drafter's (K: tokens of every draft; else as many as pay). Rounds take turns; medians are
+// printed, of all but the first where there are several. Exit status 1 if a token differs.
+#include <moesaic/engine.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace moesaic;
+
+struct Kind {
+  const char* name;
+  double temperature;
+  bool repeats;  // the prompt has the text that the answer is likely to repeat
+};
+constexpr Kind kKinds[] = {{"repeats its prompt, greedy", 0, true},
+                           {"repeats its prompt, sampled", 1, true},
+                           {"answers, greedy", 0, false},
+                           {"answers, sampled", 1, false},
+                           {"noise, temperature 3", 3, false}};
+
+struct Run {
+  std::string drafter;
+  Model model;
+  std::vector<double> tok_s = {};
+  std::vector<std::vector<int32_t>> answers = {};
+  SpeculationStats before = {}, after = {};
+};
+
+std::string text_of(const Kind& kind, int i) {
+  if (!kind.repeats) return "What is " + std::to_string(100 + i) + " + " + std::to_string(3 * i) + "?";
+  std::string item = "int value_" + std::to_string(i) + " = read(file, " + std::to_string(7 * i) + "); ",
+              text;
+  for (int k = 0; k < 5; ++k) text += item;
+  return text;
+}
+
+Result<GenerationRequest> request_of(const Model& model, const Kind& kind, int i, int tokens) {
+  auto prompt = kind.repeats
+                    ? model.tokenize(text_of(kind, i))
+                    : model.chat_prompt(R"([{"role": "user", "content": ")" + text_of(kind, i) + "\"}]");
+  if (!prompt.ok()) return prompt.status();
+  GenerationRequest request{.prompt = std::move(prompt).value(), .sampling = {}};
+  request.sampling.temperature = kind.temperature;
+  request.sampling.seed = static_cast<uint64_t>(i);
+  request.sampling.max_tokens = tokens;
+  request.sampling.stop_tokens = {model.vocab() - 1};  // goes on behind its end
+  return request;
+}
+
+Status answer(Run& run, const Kind& kind, int prompts, int tokens) {
+  run.answers.assign(static_cast<size_t>(prompts), {});
+  run.before = run.model.stats().speculation;
+  const auto start = Clock::now();
+  for (int i = 0; i < prompts; ++i) {
+    auto request = request_of(run.model, kind, i, tokens);
+    if (!request.ok()) return request.status();
+    std::vector<int32_t>& to = run.answers[static_cast<size_t>(i)];
+    Status status = run.model.submit(std::move(request).value(),
+                                     {.on_token = [&to](const SampledToken& t) { to.push_back(t.token); },
+                                      .on_text = {},
+                                      .on_end = [](const Outcome&) {}});
+    if (!status.ok()) return status;
+  }
+  Status status = run.model.run();
+  const std::chrono::duration<double> seconds = Clock::now() - start;
+  run.tok_s.push_back(prompts * tokens / seconds.count());
+  run.after = run.model.stats().speculation;
+  return status;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "%s\n", status.message().c_str());
+  return 1;
+}
+
+Result<Run> open(const char* path, const char* device, int threads, int batch, const std::string& spec) {
+  const size_t at = spec.rfind('=');
+  OpenOptions options{.device = device, .threads = threads, .context = 2048, .max_batch = batch};
+  options.speculative = spec.substr(0, at);
+  options.draft_tokens = at == std::string::npos ? 0 : std::atoi(spec.c_str() + at + 1);
+  auto model = Model::open(path, options);
+  if (!model.ok()) return model.status();
+  return Run{.drafter = spec, .model = std::move(model).value()};
+}
+
+void print(const Kind& kind, const Run& run, const Run& plain) {
+  std::vector<double> ratios;
+  for (size_t i = run.tok_s.size() > 1 ? 1 : 0; i < run.tok_s.size(); ++i)
+    ratios.push_back(run.tok_s[i] / plain.tok_s[i]);
+  const SpeculationStats &a = run.after, &b = run.before;
+  std::printf("| %s | %s | %.0f | %.3f | %llu | %llu | %llu | %s |\n", kind.name, run.drafter.c_str(),
+              median(run.tok_s), median(ratios), static_cast<unsigned long long>(a.drafts - b.drafts),
+              static_cast<unsigned long long>(a.drafted - b.drafted),
+              static_cast<unsigned long long>(a.accepted - b.accepted),
+              run.answers == plain.answers ? "yes" : "NO");
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 9)
+    return fail({StatusCode::kUsage,
+                 "usage: speculation MODEL DEVICE THREADS TOKENS BATCH PROMPTS ROUNDS DRAFTER[=K]..."});
+  const int tokens = std::atoi(argv[4]), batch = std::atoi(argv[5]), prompts = std::atoi(argv[6]),
+            rounds = std::atoi(argv[7]);
+  std::vector<Run> runs;
+  for (int a = 7; a < argc; ++a) {
+    auto run = open(argv[1], argv[2], std::atoi(argv[3]), batch, a == 7 ? "none" : argv[a]);
+    if (!run.ok()) return fail(run.status());
+    runs.push_back(std::move(run).value());
+  }
+  std::printf(
+      "| text | drafter | tok/s | times none | drafts | drafted | accepted | same tokens |\n"
+      "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |\n");
+  bool same = true;
+  for (const Kind& kind : kKinds) {
+    for (Run& run : runs) run.tok_s.clear();
+    for (int round = 0; round < rounds; ++round) {
+      for (Run& run : runs) {
+        const Status status = answer(run, kind, prompts, tokens);
+        if (!status.ok()) return fail(status);
+        same &= run.answers == runs.front().answers;
+      }
+    }
+    for (const Run& run : runs) print(kind, run, runs.front());
+  }
+  return same ? 0 : 1;
+}

@@ -1,0 +1,225 @@
+// Drafts change how many steps an answer takes, and nothing else.
+#include <cmath>
+
+#include "engine/late_backend.h"
+#include "engine/test_drafter.h"
+#include "speculation/ngram.h"
+
+namespace moesaic {
+namespace {
+
+// Gives the harness a drafter that knows what the same requests were answered with in `known`.
+OracleDrafter& speculate(Harness& run, const Harness& known, double right, int tokens) {
+  auto drafter = std::make_unique<OracleDrafter>(right, 5);
+  for (size_t i = 0; i < known.requests.size(); ++i) {
+    const Request& r = *known.requests[i];
+    std::vector<int32_t> text(r.tokens.begin(), r.tokens.begin() + r.prompt_tokens);
+    text.insert(text.end(), known.received[i].begin(), known.received[i].end());
+    drafter->texts[r.id] = std::move(text);
+  }
+  OracleDrafter& oracle = *drafter;
+  run.engine.speculate(std::move(drafter), tokens);
+  return oracle;
+}
+
+TEST(Speculation, ARightDraftIsTakenWholeInOneStep) {
+  for (const bool samples : {false, true}) {
+    const EngineOptions options{.context = 200, .max_rows = 64};
+    Harness plain(samples, options), drafted(samples, options);
+    plain.submit(10, {.seed = 3, .max_tokens = 41});
+    ASSERT_TRUE(plain.engine.run_to_end().ok());
+    OracleDrafter& oracle = speculate(drafted, plain, 1, 4);
+    oracle.random_lengths = false;
+    drafted.submit(10, {.seed = 3, .max_tokens = 41});
+    ASSERT_TRUE(drafted.engine.run_to_end().ok());
+    drafted.expect_equals(plain);
+    // The prompt gives one token, then each step its own and the four drafted.
+    EXPECT_EQ(drafted.backend.begun_, 1 + 40 / 5);
+    const SpeculationStats s = drafted.engine.stats().speculation;
+    EXPECT_EQ(s.drafts, 8u);
+    EXPECT_EQ(s.drafted, 32u);
+    EXPECT_EQ(s.accepted, 32u);
+    EXPECT_EQ(s.accepted_at[3], 8u);
+    EXPECT_EQ(s.accepted_at[4], 0u);
+    EXPECT_EQ(oracle.ended, 1);
+  }
+}
+
+TEST(Speculation, TheSameTokensLogprobsAndEnds) {
+  for (const bool samples : {false, true}) {
+    for (const int max_batch : {1, 3, 8}) {
+      const EngineOptions options{.context = 160, .max_batch = max_batch, .max_rows = 64};
+      Harness plain(samples, options);
+      mixed_load(plain);
+      for (const double right : {0.0, 0.6, 1.0}) {
+        Harness drafted(samples, options);
+        speculate(drafted, plain, right, 7);
+        mixed_load(drafted);
+        drafted.expect_equals(plain);
+        drafted.engine.scheduler().check();
+        EXPECT_EQ(drafted.engine.stats().full.used, 0);
+        // At eight at a time the arrivals decide how many steps there are.
+        EXPECT_TRUE(right == 0 || max_batch == 8 || drafted.backend.begun_ < plain.backend.begun_);
+      }
+    }
+  }
+}
+
+TEST(Speculation, LogitsAreShownOncePerToken) {
+  const EngineOptions options{.context = 200, .max_rows = 64};
+  Harness plain(true, options), drafted(true, options);
+  std::vector<std::pair<int, std::vector<float>>> seen[2];
+  for (Harness* run : {&plain, &drafted}) {
+    if (run == &drafted) speculate(drafted, plain, 0.7, 5);
+    auto& shown = seen[run == &drafted ? 1 : 0];
+    run->submit(10, {.seed = 3, .max_tokens = 60}).on_logits = [&](int position,
+                                                                   std::span<const float> logits) {
+      shown.emplace_back(position, std::vector<float>(logits.begin(), logits.end()));
+    };
+    ASSERT_TRUE(run->engine.run_to_end().ok());
+  }
+  drafted.expect_equals(plain);
+  EXPECT_LT(drafted.backend.begun_, plain.backend.begun_);
+  EXPECT_EQ(seen[0], seen[1]);
+}
+
+TEST(Speculation, RequestsWithoutDraftsStayInThePipeline) {
+  const EngineOptions options{.context = 300, .max_batch = 2, .max_rows = 64};
+  Harness plain(true, options), drafted(true, options);
+  for (Harness* run : {&plain, &drafted}) {
+    if (run == &drafted) speculate(drafted, plain, 1, 5);
+    Request& r = run->submit(10, {.seed = 3, .max_tokens = 60});
+    r.speculate = false;
+    ASSERT_TRUE(run->engine.run_to_end().ok());
+  }
+  drafted.expect_equals(plain);
+  EXPECT_EQ(drafted.backend.most_in_flight_, 2u);
+  EXPECT_EQ(drafted.backend.begun_, plain.backend.begun_);
+  EXPECT_EQ(drafted.engine.stats().speculation.drafts, 0u);
+}
+
+// Where drafts are never right a costly drafter is asked ever more rarely.
+TEST(Speculation, ACostlyDrafterIsTriedNowAndThen) {
+  const EngineOptions options{.context = 1000, .max_rows = 64};
+  Harness plain(false, options), drafted(false, options);
+  for (Harness* run : {&plain, &drafted}) {
+    if (run == &drafted) speculate(drafted, plain, 0, 0).costly = true;
+    run->submit(10, {.temperature = 0, .max_tokens = 900});
+    ASSERT_TRUE(run->engine.run_to_end().ok());
+  }
+  drafted.expect_equals(plain);
+  EXPECT_GT(drafted.engine.stats().speculation.drafts, 0u);
+  EXPECT_LT(drafted.engine.stats().speculation.drafts, 60u);
+}
+
+TEST(Speculation, TheDrafterHearsOfTheRowsThatHold) {
+  for (const bool samples : {false, true}) {
+    const EngineOptions options{.context = 200, .max_rows = 64};
+    Harness plain(samples, options), drafted(samples, options);
+    for (Harness* run : {&plain, &drafted}) {
+      OracleDrafter* oracle = run == &drafted ? &speculate(drafted, plain, 0.6, 5) : nullptr;
+      const Request& r = run->submit(100, {.seed = 3, .max_tokens = 60});
+      ASSERT_TRUE(run->engine.run_to_end().ok());
+      if (oracle == nullptr) continue;
+      // All but the last token, which nothing was computed behind.
+      EXPECT_EQ(oracle->reached[r.id], 159);
+    }
+  }
+}
+
+// Two requests fill the pages; drafts may use what is left and take nothing from anybody.
+TEST(Speculation, DraftsPreemptNobody) {
+  const EngineOptions options{
+      .context = 128, .max_batch = 3, .max_rows = 64, .kv_tokens = 160, .prefix_cache = false};
+  Harness plain(false, options), drafted(false, options);
+  for (Harness* run : {&plain, &drafted}) {
+    if (run == &drafted) speculate(drafted, plain, 0, 16);
+    for (int i = 0; i < 3; ++i) run->submit(20 + i, {.temperature = 0});
+    while (!run->engine.idle()) {
+      ASSERT_TRUE(run->engine.step().ok());
+      run->engine.scheduler().check();
+    }
+  }
+  drafted.expect_equals(plain);
+  EXPECT_EQ(drafted.engine.stats().preemptions, plain.engine.stats().preemptions);
+  EXPECT_EQ(drafted.backend.begun_, plain.backend.begun_);
+  EXPECT_GT(drafted.engine.stats().speculation.drafted, 100u);
+}
+
+TEST(Speculation, RowsOfPromptsComeFirst) {
+  const EngineOptions options{.context = 400, .max_batch = 4, .max_rows = 16};
+  Harness plain(false, options), drafted(false, options);
+  for (Harness* run : {&plain, &drafted}) {
+    if (run == &drafted) speculate(drafted, plain, 0, 16);
+    run->submit(10, {.temperature = 0});
+    while (run->received[0].empty()) ASSERT_TRUE(run->engine.step().ok());
+    run->submit(300, {.temperature = 0, .max_tokens = 1});
+    while (run->received[1].empty()) ASSERT_TRUE(run->engine.step().ok());
+  }
+  EXPECT_EQ(drafted.backend.begun_, plain.backend.begun_);
+}
+
+// Always the likeliest token: a draft that leaned on the answer would be seen in the frequencies.
+class LikeliestDrafter final : public Drafter {
+ public:
+  explicit LikeliestDrafter(int32_t token) : token_(token) {}
+  std::string name() const override { return "likeliest"; }
+  Status draft(std::span<DraftTask> tasks) override {
+    for (DraftTask& task : tasks) task.draft.assign(static_cast<size_t>(task.most), token_);
+    return {};
+  }
+  void end(uint64_t, std::span<const int32_t>, int) override {}
+
+ private:
+  int32_t token_;
+};
+
+// Pearson's statistic of pairs of tokens, 10^5 draws over eight tokens of known probability.
+TEST(Speculation, TheDistributionIsUnchanged) {
+  constexpr int kRequests = 500, kTokens = 200;
+  constexpr int32_t kFirst = 100;
+  Harness run(false, {.context = 256, .max_batch = 16, .max_rows = 64});
+  double total = 0, probability[kChoices];
+  for (int i = 0; i < kChoices; ++i) {
+    run.backend.weights_[i] = -0.4f * static_cast<float>(i);
+    total += probability[i] = std::exp(-0.4 * i);
+  }
+  run.backend.fixed_first_ = kFirst;
+  run.engine.speculate(std::make_unique<LikeliestDrafter>(kFirst), 3);
+  for (int i = 0; i < kRequests; ++i)
+    run.submit(8, {.seed = static_cast<uint64_t>(i) * 7919 + 13, .max_tokens = kTokens});
+  ASSERT_TRUE(run.engine.run_to_end().ok());
+  double pairs[kChoices][kChoices] = {};
+  for (const auto& tokens : run.received) {
+    ASSERT_EQ(tokens.size(), static_cast<size_t>(kTokens));
+    for (int i = 0; i < kTokens; i += 2) pairs[tokens[i] - kFirst][tokens[i + 1] - kFirst] += 1;
+  }
+  double chi = 0;
+  const double draws = 0.5 * kRequests * kTokens;
+  for (int a = 0; a < kChoices; ++a) {
+    for (int b = 0; b < kChoices; ++b) {
+      const double want = draws * probability[a] * probability[b] / total / total;
+      chi += (pairs[a][b] - want) * (pairs[a][b] - want) / want;
+    }
+  }
+  // 63 degrees of freedom: a mean of 63, a standard deviation of 11.
+  EXPECT_LT(chi, 63 + 5 * std::sqrt(2.0 * 63));
+  EXPECT_GT(run.engine.stats().speculation.accepted, 20000u);
+}
+
+TEST(Speculation, ATextThatRepeatsItselfIsDraftedFromItself) {
+  const EngineOptions options{.context = 400, .max_rows = 64};
+  Harness plain(false, options), drafted(false, options);
+  drafted.engine.speculate(std::make_unique<NgramDrafter>(), 8);
+  for (Harness* run : {&plain, &drafted}) {
+    run->backend.fixed_first_ = 30;
+    run->submit(10, {.temperature = 0, .max_tokens = 100});
+    run->submit(10, {.temperature = 1, .seed = 2, .max_tokens = 100});
+    ASSERT_TRUE(run->engine.run_to_end().ok());
+  }
+  drafted.expect_equals(plain);
+  EXPECT_GT(drafted.requests[0]->drafted.stats.accepted, 80u);
+}
+
+}  // namespace
+}  // namespace moesaic

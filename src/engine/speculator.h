@@ -1,0 +1,66 @@
+// Speculative decoding: gets drafts for the requests of a step.
+//
+// A step computes a request's last token and its draft as consecutive rows, and every row gives the logits of
+// the token behind it. The request's own sampler takes the rows in order, with the random number, penalties
+// and grammar of each step. The first row samples what would have been sampled without a draft. If that is
+// the draft's first token the second row is the one that the next step would have computed, and so on; the
+// rows behind the first difference are dropped. So the tokens are those without drafts, whatever the sampling
+// parameters.
+
+//
+// How long a draft may be is decided at each step (speculation/draft_length.h) from what steps of each size
+// take and how often the request's drafts were right, both measured while they run.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/request.h"
+#include "speculation/drafter.h"
+#include "speculation/step_costs.h"
+
+namespace moesaic {
+
+class Speculator {
+ public:
+  // draft_tokens: of every draft, as far as the drafter has guesses, at most kMostDraft; 0: as many as pay.
+  Speculator(std::unique_ptr<Drafter> drafter, int draft_tokens)
+      : drafter_(std::move(drafter)), draft_tokens_(draft_tokens) {}
+
+  // Sets the drafts of requests that decode and whose tokens are all known, in a step of `rows` rows without
+  // drafts. free_rows: most tokens of all drafts together.
+  void draft(std::span<Request* const> requests, int rows, int free_rows);
+  // Of requests that decode and whose next token is in flight, in a step of `rows` rows: whether one of them
+  // would get a draft if its token were known.
+  bool would_draft(std::span<Request* const> requests, int rows, int free_rows);
+  // The model has sampled all that it can of a request's draft.
+  void verified(Request& request);
+  void computed(std::span<const ComputedRows> rows) { drafter_->computed(rows); }
+  void ended(Request& request);
+  // A step that computed one token of each of its requests, and drafts, took so long.
+  void measured(int rows, bool drafted, double seconds) { (drafted ? drafted_ : plain_).add(rows, seconds); }
+
+  const SpeculationStats& stats() const { return stats_; }
+  const Drafter& drafter() const { return *drafter_; }
+
+ private:
+  std::vector<DraftTask> ask(std::span<Request* const> requests, std::span<const int> most);
+  void measure_drafter(std::span<const DraftTask> tasks, double seconds);
+  // Adds a short draft now and then where none pays, so that a costly drafter is found useful again.
+  void add_probes(std::span<Request* const> requests, std::vector<int>& lengths) const;
+  static void count_probes(std::span<Request* const> requests, std::span<const int> lengths);
+  void follow(Request& request);
+  // Tokens that each draft may have before the drafter is asked.
+  std::vector<int> ask_for(std::span<Request* const> requests, int rows, int free_rows) const;
+  std::vector<int> choose(std::span<const std::vector<double>> reach, int rows, int free_rows) const;
+
+  std::unique_ptr<Drafter> drafter_;
+  int draft_tokens_;
+  SpeculationStats stats_;
+  Acceptance all_;             // of all requests
+  StepCosts plain_, drafted_;  // of steps without drafts and with them
+  double token_seconds_ = 0;   // that a costly drafter takes for a token
+};
+
+}  // namespace moesaic

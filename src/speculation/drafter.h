@@ -1,0 +1,59 @@
+// Guesses at what a request will say next. The engine computes the guessed tokens together with the request's
+// last one and keeps those that the model itself samples (engine/speculator.h), so a drafter changes how long
+// an answer takes and never what it says.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/batch.h"
+#include "moesaic/stats.h"
+#include "moesaic/status.h"
+
+namespace moesaic {
+
+// How sure a drafter is of a draft. Acceptance is averaged for each grade by itself.
+inline constexpr int kDraftGrades = 3;
+
+// A request that may get a draft, and its draft.
+struct DraftTask {
+  uint64_t request = 0;             // the engine's number of it
+  std::span<const int32_t> tokens;  // prompt and answer so far; from call to call they only grow
+  int prompt_tokens = 0;
+  int most = 0;  // tokens that the draft may have, at most kMostDraft
+  // How the model will sample the draft's tokens: [most]. A drafter that has a distribution samples token i
+  // by sampling[i], with the same `uniform` and in the same order: it then agrees with the model as often as
+  // their distributions allow. Penalties, biases and grammars are left out.
+  std::vector<DeviceSampling> sampling = {};
+
+  std::vector<int32_t> draft = {};  // set by the drafter, at most `most`; empty: it has no guess
+  int grade = 0;                    // set by the drafter, below kDraftGrades
+};
+
+// Rows of a step that hold: the tokens of a request that are computed from here on, drafted ones as far as
+// they were accepted.
+struct ComputedRows {
+  uint64_t request = 0;
+  int first_row = 0;       // in the step's batch
+  int first_position = 0;  // in the request
+  int rows = 0;
+};
+
+// Of one engine, on its thread.
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+  virtual std::string name() const = 0;
+  // Whether a draft costs time that counts beside a step. One that does not is asked at every step, even
+  // where its draft is only compared with what the model says.
+  virtual bool is_costly() const { return false; }
+  virtual Status draft(std::span<DraftTask> tasks) = 0;
+  // After each step, once it is known which rows hold: for drafters that follow the model's own activations.
+  virtual void computed(std::span<const ComputedRows>) {}
+  // The request has ended, with these tokens. Also told of requests that never asked for a draft.
+  virtual void end(uint64_t request, std::span<const int32_t> tokens, int prompt_tokens) = 0;
+};
+
+}  // namespace moesaic

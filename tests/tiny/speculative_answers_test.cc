@@ -1,0 +1,116 @@
+// models/tiny gives the same tokens with drafts as without: every drafter, alone and in company, greedily and
+// sampled, with penalties, filters and schemas.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "moesaic/engine.h"
+
+namespace moesaic {
+namespace {
+
+struct Answers {
+  std::vector<std::vector<int32_t>> tokens;
+  SpeculationStats speculation;
+};
+
+SamplingParams params_of(int i, int tokens, int32_t rare) {
+  SamplingParams p{.seed = static_cast<uint64_t>(i)};
+  p.max_tokens = tokens;
+  p.temperature = std::vector<double>{0, 0.7, 1, 1.5}[static_cast<size_t>(i % 4)];
+  p.top_p = i % 3 == 1 ? 0.8 : 1;
+  p.top_k = i % 5 == 2 ? 20 : 0;
+  p.min_p = i % 7 == 3 ? 0.05 : 0;
+  p.frequency_penalty = i % 6 == 4 ? 0.3 : 0;
+  p.repetition_penalty = i % 8 == 5 ? 1.2 : 1;
+  p.top_logprobs = i % 9 == 6 ? 3 : -1;
+  if (i % 2 == 0) p.stop_tokens = {rare};  // goes on behind its end
+  return p;
+}
+
+Answers answer(const std::string& device, const std::string& drafter, int draft_tokens, int batch,
+               int prompts, int tokens) {
+  OpenOptions options{.device = device, .threads = 1, .context = 1024, .max_batch = batch};
+  options.speculative = drafter, options.draft_tokens = draft_tokens;
+  Model model = Model::open(MOESAIC_SOURCE_DIR "/models/tiny", options).value();
+  const AnswerGrammar schema =
+      AnswerGrammar::compile(
+          {.chat = true, .json_schema = R"({"type": "array", "items": {"type": "integer"}})"})
+          .value();
+  Answers answers;
+  answers.tokens.resize(static_cast<size_t>(prompts));
+  for (int i = 0; i < prompts; ++i) {
+    const std::string question = "What is " + std::to_string(10 + i) + " + " + std::to_string(3 * i) + "?";
+    GenerationRequest request{
+        .prompt = model.chat_prompt(R"([{"role": "user", "content": ")" + question + "\"}]").value(),
+        .chat = true,
+        .sampling = params_of(i, tokens, model.vocab() - 1)};
+    if (i % 8 == 7) request.grammar = schema;
+    std::vector<int32_t>& to = answers.tokens[static_cast<size_t>(i)];
+    EXPECT_TRUE(
+        model
+            .submit(std::move(request), {.on_token = [&to](const SampledToken& t) { to.push_back(t.token); },
+                                         .on_text = {},
+                                         .on_end = [](const Outcome&) {}})
+            .ok());
+  }
+  EXPECT_TRUE(model.run().ok());
+  answers.speculation = model.stats().speculation;
+  return answers;
+}
+
+void expect_same(const std::string& device, const std::vector<int>& batches, const std::vector<int>& lengths,
+                 int prompts, int tokens) {
+  const Answers plain = answer(device, "none", 0, 1, prompts, tokens);
+  EXPECT_EQ(plain.speculation.drafts, 0u);
+  for (const int batch : batches) {
+    for (const char* drafter : {"ngram", "suffix", "suffix:own"}) {
+      for (const int draft_tokens : lengths) {
+        SCOPED_TRACE(device + " " + drafter + " " + std::to_string(draft_tokens) + " " +
+                     std::to_string(batch));
+        const Answers drafted = answer(device, drafter, draft_tokens, batch, prompts, tokens);
+        EXPECT_EQ(drafted.tokens, plain.tokens);
+        EXPECT_TRUE(draft_tokens == 0 || drafted.speculation.accepted > 0);
+        EXPECT_LE(drafted.speculation.accepted, drafted.speculation.drafted);
+      }
+    }
+  }
+}
+
+TEST(SpeculativeAnswers, AreTheSameOnTheCpu) { expect_same("cpu", {1, 5}, {0, 4}, 16, 64); }
+TEST(SpeculativeAnswers, AreTheSameOnTheReference) { expect_same("reference", {2}, {4}, 2, 12); }
+
+TEST(SpeculativeAnswers, ARequestMayGoWithout) {
+  OpenOptions options{.device = "cpu", .threads = 1, .context = 512};
+  options.speculative = "ngram", options.draft_tokens = 4;
+  Model model = Model::open(MOESAIC_SOURCE_DIR "/models/tiny", options).value();
+  for (const bool speculate : {true, false}) {
+    SpeculationStats seen;
+    GenerationRequest request{
+        .prompt = std::vector<int32_t>(64, 70),
+        .sampling = {.temperature = 0, .max_tokens = 40, .stop_tokens = {model.vocab() - 1}},
+        .grammar = {}};
+    request.speculate = speculate;
+    ASSERT_TRUE(model
+                    .submit(std::move(request), {.on_token = {},
+                                                 .on_text = {},
+                                                 .on_end = [&](const Outcome& o) { seen = o.speculation; }})
+                    .ok());
+    ASSERT_TRUE(model.run().ok());
+    EXPECT_EQ(seen.drafts > 0, speculate);
+    EXPECT_EQ(seen.drafted > 0, speculate);
+  }
+}
+
+TEST(SpeculativeAnswers, BadOptionsAreErrors) {
+  for (const auto& [drafter, tokens] :
+       {std::pair("wild", 0), std::pair("ngram", -1), std::pair("ngram", 17)}) {
+    OpenOptions options{.device = "cpu"};
+    options.speculative = drafter, options.draft_tokens = tokens;
+    const auto model = Model::open(MOESAIC_SOURCE_DIR "/models/tiny", options);
+    EXPECT_EQ(model.status().code(), StatusCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -72,4 +72,11 @@ Result<Json> read_json_file(const std::string& path) {
   return parse_json({reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()}, path);
 }
 
+std::string printable(std::string message) {
+  for (char& c : message) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+  }
+  return message;
+}
+
 }  // namespace moesaic

@@ -16,4 +16,7 @@ Result<Json> parse_json(std::string_view text, const std::string& name);
 // The same of a file, of at most 256 MB.
 Result<Json> read_json_file(const std::string& path);
 
+// Names out of a hostile file stand in messages: they stay one line and send nothing to a terminal.
+std::string printable(std::string message);
+
 }  // namespace moesaic

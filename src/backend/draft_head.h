@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -22,6 +23,9 @@
 namespace moesaic {
 
 inline constexpr const char *kDraftHeadPart = "draft head", *kDraftCachePart = "draft head's KV cache";
+
+// Sees the logits [draft_vocab] of every draft, by its sequence's place in draft()'s list: for tests.
+using DraftTrace = std::function<void(size_t sequence, std::span<const float> logits)>;
 
 class DraftHead {
  public:
@@ -34,6 +38,7 @@ class DraftHead {
   // Takes steps' hidden states at other boundaries from the next step on: to measure which convention a head
   // means. As many as the head's taps.
   virtual Status set_taps(const std::vector<int>& boundaries) = 0;
+  virtual void trace(DraftTrace trace) = 0;
   // What a head and its cache will take, known before it is loaded. Backend::memory counts a loaded head.
   virtual std::vector<MemoryPart> memory(const Eagle3Config& config, const Eagle3Weights& weights,
                                          const KvLayout& layout) const = 0;

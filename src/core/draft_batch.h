@@ -50,6 +50,13 @@ class DraftRounds {
   // logits: [logit_rows, ids]. Puts the chosen tokens where draft() returns them, and makes the next round.
   // Its row i goes on from row kept()[i] of this one.
   void choose(std::span<const float> logits, std::span<const int32_t> ids, std::span<int32_t> tokens);
+  // Calls seen(sequence, its row of `width` logits) for each.
+  template <typename Seen>
+  void show(std::span<const float> logits, size_t width, const Seen& seen) const {
+    for (size_t i = 0; i < logit_rows_.size(); ++i)
+      seen(static_cast<size_t>(rows_[static_cast<size_t>(logit_rows_[i])].of),
+           logits.subspan(i * width, width));
+  }
   std::span<const int> kept() const { return kept_; }
 
  private:

@@ -180,7 +180,9 @@ Status ReferenceDraftHead::draft(std::span<const DraftSequence> sequences, std::
   while (!rounds.rows().empty()) {
     const Rows y = layer(rounds, g);
     if (rounds.logit_rows().empty()) break;
-    rounds.choose(logits(rounds, y), weights_.target_ids, tokens);
+    const Rows scores = logits(rounds, y);
+    if (trace_) rounds.show(scores, weights_.target_ids.size(), trace_);
+    rounds.choose(scores, weights_.target_ids, tokens);
     g = next_features(rounds, y);
   }
   return {};

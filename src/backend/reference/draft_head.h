@@ -24,6 +24,7 @@ class ReferenceDraftHead final : public DraftHead {
   Status load(const Eagle3Config& config, const Eagle3Weights& weights) override;
   bool loaded() const override { return !boundaries_.empty(); }
   Status set_taps(const std::vector<int>& boundaries) override;
+  void trace(DraftTrace trace) override { trace_ = std::move(trace); }
   std::vector<MemoryPart> memory(const Eagle3Config& config, const Eagle3Weights& weights,
                                  const KvLayout& layout) const override;
   double kv_token_bytes(const Eagle3Config& c) const override { return 2.0 * sizeof(float) * c.kv_size(); }
@@ -55,6 +56,7 @@ class ReferenceDraftHead final : public DraftHead {
   RopeTable rope_;
   std::vector<int> boundaries_;
   LayerCache cache_;
+  DraftTrace trace_;
   Rows taps_;       // [rows of the step, features]
   int tapped_ = 0;  // taps of the last step that are there
 };

@@ -107,7 +107,7 @@ void DraftRounds::choose(std::span<const float> logits, std::span<const int32_t>
       tokens[first + static_cast<size_t>(round_)] = token;
       if (round_ + 1 < d.drafts) {
         next.push_back({.of = row.of, .token = token, .position = row.position + 1});
-        kept_.push_back(logit_rows_[i]);
+        kept_.push_back(static_cast<int>(i));
       }
     }
   }

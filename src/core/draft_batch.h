@@ -48,7 +48,7 @@ class DraftRounds {
   // The rows of this round whose logits give a token.
   std::span<const int> logit_rows() const { return logit_rows_; }
   // logits: [logit_rows, ids]. Puts the chosen tokens where draft() returns them, and makes the next round.
-  // Its row i goes on from row kept()[i] of this one.
+  // Its row i goes on from this one's logit_rows()[kept()[i]].
   void choose(std::span<const float> logits, std::span<const int32_t> ids, std::span<int32_t> tokens);
   // Calls seen(sequence, its row of `width` logits) for each.
   template <typename Seen>

@@ -60,20 +60,24 @@ void CpuDraftHead::fuse(const DraftRounds& rounds) {
   add_product(fc_, inputs_.data(), width, static_cast<int>(rows), features_.data(), hidden, hidden);
 }
 
-// The layer's inputs, and the residual that it adds to.
+// The layer's inputs; of the rows whose logits are wanted, the residual that it adds to.
 void CpuDraftHead::make_inputs(const DraftRounds& rounds) {
   const int64_t hidden = config_.hidden, rows = std::ssize(rounds.rows());
   const MatrixView& embed = own_embed_.data != nullptr ? own_embed_ : target_.embed;
   inputs_.resize(rows * 2 * hidden);
-  residual_.resize(rows * hidden);
+  residual_.resize(std::ssize(rounds.logit_rows()) * hidden);
   target_.pool.for_each(rows, [&](int64_t r, int) {
     float *embedded = inputs_.data() + r * 2 * hidden, *normed = embedded + hidden;
     read_row(embed, rounds.rows()[r].token, {embedded, static_cast<size_t>(hidden)});
     norm(embedded, embed_norm_, embedded);
     norm(features_.data() + r * hidden, hidden_norm_, normed);
-    std::copy_n(config_.norm_before_residual ? normed : features_.data() + r * hidden, hidden,
-                residual_.data() + r * hidden);
   });
+  for (size_t i = 0; i < rounds.logit_rows().size(); ++i) {
+    const int64_t r = rounds.logit_rows()[i];
+    const float* from =
+        config_.norm_before_residual ? inputs_.data() + (2 * r + 1) * hidden : features_.data() + r * hidden;
+    std::copy_n(from, hidden, residual_.data() + static_cast<int64_t>(i) * hidden);
+  }
 }
 
 void CpuDraftHead::rotate_and_append(const DraftRow& row, std::span<const int32_t> pages, int64_t index) {
@@ -100,19 +104,21 @@ void CpuDraftHead::rotate_and_append(const DraftRow& row, std::span<const int32_
     kv_.append(target_.kernels, page, row.position % kPageTokens, h, k + h * dim, v + h * dim);
 }
 
-void CpuDraftHead::attend_row(const DraftRow& row, std::span<const int32_t> pages, int64_t index,
-                              int kv_head) {
+// index: of logit_rows().
+void CpuDraftHead::attend_row(const DraftRounds& rounds, int64_t index, int kv_head) {
+  const int64_t source = rounds.logit_rows()[index];
+  const DraftRow& row = rounds.rows()[source];
   const int group = config_.heads / config_.kv_heads, dim = config_.head_dim;
   const int64_t kv_offset = static_cast<int64_t>(kv_head) * kPageTokens;
   for (int head = kv_head * group; head < (kv_head + 1) * group; head += 8) {
-    const int64_t at = index * config_.heads + head;
+    const int64_t at = source * config_.heads + head;
     target_.kernels.attend({.heads = std::min(8, (kv_head + 1) * group - head),
                             .head_dim = dim,
                             .q = q_.data() + at * dim,
                             .q_bias = q_bias_.data() + at,
                             .q_scale = q_scale_.data() + at,
                             .sinks = no_sinks_.data(),
-                            .pages = pages.data(),
+                            .pages = rounds.pages(row).data(),
                             .k_cache = kv_.k.as<uint8_t>() + kv_offset * dim,
                             .v_cache = kv_.v.as<int16_t>() + kv_offset * dim,
                             .k_scale = kv_.k_scale.as<float>() + kv_offset,
@@ -121,11 +127,11 @@ void CpuDraftHead::attend_row(const DraftRow& row, std::span<const int32_t> page
                             .scale_page_stride = kv_.scale_page_stride(),
                             .first = config_.window > 0 ? std::max(0, row.position - config_.window + 1) : 0,
                             .last = row.position,
-                            .out = attended_.data() + at * dim});
+                            .out = attended_.data() + (index * config_.heads + head) * dim});
   }
 }
 
-void CpuDraftHead::attend(const DraftRounds& rounds) {
+void CpuDraftHead::append(const DraftRounds& rounds) {
   const int rows = static_cast<int>(std::ssize(rounds.rows()));
   const int64_t width = config_.q_size() + 2 * config_.kv_size();
   qkv_.assign(rows * width, 0.0f);
@@ -133,15 +139,18 @@ void CpuDraftHead::attend(const DraftRounds& rounds) {
   q_.resize(static_cast<size_t>(rows) * config_.q_size());
   q_bias_.resize(static_cast<size_t>(rows) * config_.heads);
   q_scale_.resize(static_cast<size_t>(rows) * config_.heads);
-  attended_.resize(static_cast<size_t>(rows) * config_.q_size());
   target_.pool.for_each(rows, [&](int64_t r, int) {
     const DraftRow& row = rounds.rows()[r];
     rotate_and_append(row, rounds.pages(row), r);
   });
+}
+
+void CpuDraftHead::attend(const DraftRounds& rounds) {
+  const int rows = static_cast<int>(std::ssize(rounds.logit_rows()));
+  attended_.resize(static_cast<size_t>(rows) * config_.q_size());
   // Rows of one KV head follow each other, so that its pages stay in cache.
   target_.pool.for_each(static_cast<int64_t>(rows) * config_.kv_heads, [&](int64_t item, int) {
-    const DraftRow& row = rounds.rows()[item % rows];
-    attend_row(row, rounds.pages(row), item % rows, static_cast<int>(item / rows));
+    attend_row(rounds, item % rows, static_cast<int>(item / rows));
   });
   add_product(o_, attended_.data(), config_.q_size(), rows, residual_.data(), config_.hidden, config_.hidden);
 }
@@ -168,8 +177,7 @@ void CpuDraftHead::score(const DraftRounds& rounds) {
   const int64_t hidden = config_.hidden, rows = std::ssize(rounds.logit_rows());
   const PackedMatrix& head = own_head_.panels > 0 ? own_head_ : target_.head;
   normed_.resize(rows * hidden);
-  for (int64_t i = 0; i < rows; ++i)
-    norm(residual_.data() + rounds.logit_rows()[i] * hidden, norm_, normed_.data() + i * hidden);
+  for (int64_t i = 0; i < rows; ++i) norm(residual_.data() + i * hidden, norm_, normed_.data() + i * hidden);
   scores_.assign(rows * config_.draft_vocab, 0.0f);
   add_product(head, normed_.data(), hidden, static_cast<int>(rows), scores_.data(), config_.draft_vocab,
               config_.draft_vocab);
@@ -177,15 +185,10 @@ void CpuDraftHead::score(const DraftRounds& rounds) {
 
 void CpuDraftHead::next_features(const DraftRounds& rounds) {
   const int64_t hidden = config_.hidden, rows = std::ssize(rounds.kept());
+  const std::vector<float>& y = config_.norm_output ? normed_ : residual_;
   features_.resize(rows * hidden);
-  for (int64_t i = 0; i < rows; ++i) {
-    const float* y = residual_.data() + rounds.kept()[i] * hidden;
-    if (config_.norm_output) {
-      norm(y, norm_, features_.data() + i * hidden);
-    } else {
-      std::copy_n(y, hidden, features_.data() + i * hidden);
-    }
-  }
+  for (int64_t i = 0; i < rows; ++i)
+    std::copy_n(y.data() + rounds.kept()[i] * hidden, hidden, features_.data() + i * hidden);
 }
 
 Status CpuDraftHead::draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) {
@@ -197,9 +200,11 @@ Status CpuDraftHead::draft(std::span<const DraftSequence> sequences, std::span<i
   fuse(rounds);
   while (!rounds.rows().empty()) {
     make_inputs(rounds);
+    append(rounds);
+    // Of the other rows nothing is wanted but K and V.
+    if (rounds.logit_rows().empty()) break;
     attend(rounds);
-    if (rounds.logit_rows().empty()) break;  // K and V are in the cache: nothing else is wanted
-    mlp(static_cast<int>(std::ssize(rounds.rows())));
+    mlp(static_cast<int>(std::ssize(rounds.logit_rows())));
     score(rounds);
     if (trace_) rounds.show(scores_, target_ids_.size(), trace_);
     rounds.choose(scores_, target_ids_, tokens);

@@ -60,7 +60,8 @@ class CpuDraftHead final : public DraftHead {
   void fuse(const DraftRounds& rounds);
   void make_inputs(const DraftRounds& rounds);
   void rotate_and_append(const DraftRow& row, std::span<const int32_t> pages, int64_t index);
-  void attend_row(const DraftRow& row, std::span<const int32_t> pages, int64_t index, int kv_head);
+  void append(const DraftRounds& rounds);
+  void attend_row(const DraftRounds& rounds, int64_t index, int kv_head);
   void attend(const DraftRounds& rounds);
   void mlp(int rows);
   void score(const DraftRounds& rounds);
@@ -85,13 +86,14 @@ class CpuDraftHead final : public DraftHead {
   std::vector<float> taps_;  // [rows of the step, features]
   int tapped_ = 0;           // taps of the last step that are there
   // One round.
-  std::vector<float> features_, residual_;    // [rows, hidden]: g; r, and then y
-  std::vector<float> inputs_, normed_, qkv_;  // [rows, 2 hidden | hidden | padded q, k, v]
-  std::vector<float> attended_, middle_;      // [rows, q_size | intermediate]
-  std::vector<float> scores_;                 // [logit rows, draft_vocab]
-  std::vector<int8_t> q_;                     // [rows, q_size]
-  std::vector<int32_t> q_bias_;               // [rows, heads]
-  std::vector<float> q_scale_;                // [rows, heads]
+  std::vector<float> features_;           // [rows, hidden]: g
+  std::vector<float> inputs_, qkv_;       // [rows, features or 2 hidden | q, k, v]
+  std::vector<float> residual_, normed_;  // [logit rows, hidden]: r, and then y
+  std::vector<float> attended_, middle_;  // [logit rows, q_size | intermediate]
+  std::vector<float> scores_;             // [logit rows, draft_vocab]
+  std::vector<int8_t> q_;                 // [rows, q_size]
+  std::vector<int32_t> q_bias_;           // [rows, heads]
+  std::vector<float> q_scale_;            // [rows, heads]
   ActRows act_;
 };
 

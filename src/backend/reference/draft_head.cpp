@@ -160,16 +160,6 @@ std::vector<float> rows_at(std::span<const float> x, std::span<const int> rows, 
 
 }  // namespace
 
-ReferenceDraftHead::Rows ReferenceDraftHead::logits(const DraftRounds& rounds, const Rows& y) const {
-  const Rows last = rows_at(y, rounds.logit_rows(), static_cast<size_t>(config_.hidden));
-  return times(weights_.head, normed(last, weights_.norm));
-}
-
-ReferenceDraftHead::Rows ReferenceDraftHead::next_features(const DraftRounds& rounds, const Rows& y) const {
-  Rows g = rows_at(y, rounds.kept(), static_cast<size_t>(config_.hidden));
-  return config_.norm_output ? normed(g, weights_.norm) : g;
-}
-
 Status ReferenceDraftHead::draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) {
   if (!loaded() || cache_.keys.empty()) return invalid("draft head: load one, then the KV cache");
   if (tapped_ != static_cast<int>(boundaries_.size())) return invalid("draft head: there was no step before");
@@ -178,12 +168,13 @@ Status ReferenceDraftHead::draft(std::span<const DraftSequence> sequences, std::
   DraftRounds rounds(sequences, target_.batch);
   Rows g = fused(rounds.source_rows());
   while (!rounds.rows().empty()) {
-    const Rows y = layer(rounds, g);
+    const Rows all = layer(rounds, g);
     if (rounds.logit_rows().empty()) break;
-    const Rows scores = logits(rounds, y);
+    const Rows y = rows_at(all, rounds.logit_rows(), static_cast<size_t>(config_.hidden));
+    const Rows output = normed(y, weights_.norm), scores = times(weights_.head, output);
     if (trace_) rounds.show(scores, weights_.target_ids.size(), trace_);
     rounds.choose(scores, weights_.target_ids, tokens);
-    g = next_features(rounds, y);
+    g = rows_at(config_.norm_output ? output : y, rounds.kept(), static_cast<size_t>(config_.hidden));
   }
   return {};
 }

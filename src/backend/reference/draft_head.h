@@ -47,8 +47,6 @@ class ReferenceDraftHead final : public DraftHead {
   Rows attention(const DraftRounds& rounds, const Rows& u);
   // y [rows, hidden] of this round's rows.
   Rows layer(const DraftRounds& rounds, const Rows& g);
-  Rows logits(const DraftRounds& rounds, const Rows& y) const;
-  Rows next_features(const DraftRounds& rounds, const Rows& y) const;
 
   Target target_;
   Eagle3Config config_;

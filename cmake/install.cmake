@@ -33,7 +33,7 @@ install(FILES ${PROJECT_BINARY_DIR}/moesaic-config.cmake ${PROJECT_BINARY_DIR}/m
 install(FILES ${PROJECT_BINARY_DIR}/moesaic.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(DIRECTORY include/moesaic DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 # The program looks for it at ../share/moesaic/models from its own place, so that the prefix can be moved.
-install(DIRECTORY models/tiny DESTINATION ${CMAKE_INSTALL_DATADIR}/moesaic/models)
+install(DIRECTORY models/tiny models/tiny-eagle3 DESTINATION ${CMAKE_INSTALL_DATADIR}/moesaic/models)
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} PATTERN CMakeLists.txt EXCLUDE)
 # With the prefix of the moment of installing, which may be another than at configuring.

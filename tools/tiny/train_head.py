@@ -2,6 +2,7 @@
 """Trains models/tiny-eagle3, an EAGLE3 draft head for models/tiny, on one CPU thread.
 
     train_head.py models/tiny OUT [--minutes M] [--seed N]
+    train_head.py models/tiny FILE --prompts N          held-out prompts for tiny_acceptance: token ids, a list a line
 
 The head learns to predict what models/tiny itself would say: its targets are the model's own probabilities on the
 corpus of corpus.py, its input the model's hidden states at three boundaries. As in the EAGLE3 paper (arXiv
@@ -290,6 +291,16 @@ def write(head, kept, target, folder):
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def write_prompts(tokenizer, count, path):
+    rng, lines = random.Random(99), []
+    while len(lines) < count:
+        _, _, segments = corpus.conversation(rng, held_out=True)
+        ids = tokenizer.encode("".join(text for text, _ in segments[:2]), add_special_tokens=False).ids
+        if len(ids) <= 320:
+            lines.append(json.dumps(ids, separators=(",", ":")))
+    path.write_text("\n".join(lines) + "\n")
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("target", type=pathlib.Path)
@@ -298,12 +309,15 @@ def main():
     p.add_argument("--rate", type=float, default=4e-3)
     p.add_argument("--rows", type=int, default=6)
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--prompts", type=int, default=0)
     a = p.parse_args()
     from tokenizers import Tokenizer
 
     torch.set_num_threads(1)
     torch.manual_seed(a.seed)
     tokenizer = Tokenizer.from_file(str(a.target / "tokenizer.json"))
+    if a.prompts:
+        return write_prompts(tokenizer, a.prompts, a.out)
     target = Target(a.target)
     kept, share = frequent(rows_of(tokenizer, 77, False, a.rows), DRAFT_VOCAB)
     head = Head(target, kept)

@@ -332,6 +332,23 @@ TEST(TinyEagle3, TheOtherConventionOfTapsIsWorse) {
   EXPECT_LT(acceptance_length(tiny, "cpu", 4, 100), right - 0.2);
 }
 
+// A head whose config counts blocks is understood by measuring, and one that counts boundaries stays.
+TEST(TinyEagle3, TheConventionOfTapsIsMeasured) {
+  const Tiny tiny = open_tiny();
+  for (const bool blocks : {true, false}) {
+    Eagle3Config config = tiny.head.config;
+    if (blocks) config.taps = {1, 4, 7};
+    const auto backend = load_backend("cpu", tiny.model.config, tiny.model.weights);
+    ASSERT_EQ(backend->draft_head()->load(config, tiny.head.weights).message(), "");
+    const auto taps = measure_taps(*backend, tiny.model.config, config, tiny.prompts[0], {.max_tokens = 64});
+    ASSERT_TRUE(taps.ok()) << taps.status().message();
+    EXPECT_EQ(taps->boundaries, (std::vector<int>{2, 5, 8}));
+    EXPECT_EQ(taps->convention, blocks ? TapConvention::kBlockOutput : TapConvention::kBoundary);
+    EXPECT_GT(taps->length, taps->other_length);
+    EXPECT_EQ(taps->other_length > 0, blocks);  // there is no boundary 9
+  }
+}
+
 // ---- true sizes ----
 
 MatrixView random_matrix(std::vector<std::vector<uint16_t>>& storage, int64_t rows, int64_t cols,

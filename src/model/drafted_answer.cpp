@@ -113,4 +113,29 @@ Result<DraftedAnswer> answer_with_drafts(Backend& backend, const ModelConfig& co
   return Generation(runner, head, config, options, most).run(prompt);
 }
 
+Result<MeasuredTaps> measure_taps(Backend& backend, const ModelConfig& config, const Eagle3Config& head,
+                                  std::span<const int32_t> prompt, const DraftedOptions& options) {
+  if (backend.draft_head() == nullptr || !backend.draft_head()->loaded())
+    return invalid("drafts: {} has no draft head loaded", backend.caps().name);
+  const TapConvention other =
+      head.convention == TapConvention::kBoundary ? TapConvention::kBlockOutput : TapConvention::kBoundary;
+  MeasuredTaps best;
+  for (const TapConvention convention : {head.convention, other}) {
+    Eagle3Config meant = head;
+    meant.convention = convention;
+    const auto boundaries = tap_boundaries(meant, config);
+    if (!boundaries.ok()) continue;
+    RETURN_IF_ERROR(backend.draft_head()->set_taps(boundaries.value()));
+    ASSIGN_OR_RETURN(const DraftedAnswer answer, answer_with_drafts(backend, config, prompt, options));
+    if (best.boundaries.empty() || answer.length() > best.length) {
+      best = {convention, boundaries.value(), answer.length(), best.length};
+    } else {
+      best.other_length = answer.length();
+    }
+  }
+  if (best.boundaries.empty()) return invalid("{}: its taps are not layers of the model", head.name);
+  RETURN_IF_ERROR(backend.draft_head()->set_taps(best.boundaries));
+  return best;
+}
+
 }  // namespace moesaic

@@ -31,4 +31,16 @@ struct DraftedAnswer {
 Result<DraftedAnswer> answer_with_drafts(Backend& backend, const ModelConfig& config,
                                          std::span<const int32_t> prompt, const DraftedOptions& options);
 
+// Which convention a loaded head's taps follow, by the acceptance length with either.
+struct MeasuredTaps {
+  TapConvention convention = TapConvention::kBoundary;
+  std::vector<int> boundaries;  // the head's taps from now on
+  double length = 0;            // with them
+  double other_length = 0;      // by the other convention; 0: the target has no such boundaries
+};
+// Answers the prompt by each convention that the target has boundaries for, and leaves the better one set; of
+// equals the one that `head` names. The KV cache is allocated here.
+Result<MeasuredTaps> measure_taps(Backend& backend, const ModelConfig& config, const Eagle3Config& head,
+                                  std::span<const int32_t> prompt, const DraftedOptions& options);
+
 }  // namespace moesaic

@@ -52,6 +52,9 @@ Result<ModelConfig> config_from_hf(const Json& json, const std::string& name) {
   const std::string type = json.is_object() && json.contains("model_type") && json["model_type"].is_string()
                                ? json["model_type"].get<std::string>()
                                : "";
+  if (type != "gpt_oss" && json.is_object() &&
+      text_or(json, "architectures", "").find("Eagle3") != std::string::npos)
+    return error(StatusCode::kUnsupported, "{}: an EAGLE3 draft head, which is no model by itself", name);
   if (type != "gpt_oss")
     return error(StatusCode::kUnsupported, "{}: model_type is '{}', expected gpt_oss", name,
                  type.substr(0, 40));

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <map>
 
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/json.h"
 
 namespace moesaic {
@@ -260,6 +261,12 @@ TEST_F(Eagle3File, DraftTokensOutsideTheVocabularyAreRefused) {
   refuses(f, "'d2t' is not a list of 16");
   f.tensors["d2t"] = list_of("F32", std::vector<float>(16, 0));
   refuses(f, "'d2t' is F32");
+}
+
+TEST_F(Eagle3File, AsAModelItIsNamed) {
+  ASSERT_TRUE(open(files_).ok());
+  EXPECT_NE(open_checkpoint(folder_.string()).status().message().find("an EAGLE3 draft head"),
+            std::string::npos);
 }
 
 TEST_F(Eagle3File, FoldersThatHoldNoHead) {

@@ -66,12 +66,10 @@ std::unique_ptr<Backend> backend_with(const std::string& device, const HeadGolde
 }
 
 // One sequence's rows [from, to) of the tokens, in the pages given.
-void add_sequence(Batch& b, std::span<const int32_t> tokens, int from, int to, std::vector<int32_t> pages) {
-  b.sequences.push_back({.first_row = b.rows(),
-                         .rows = to - from,
-                         .context = to,
-                         .full_pages = pages,
-                         .window_pages = std::move(pages)});
+void add_sequence(Batch& b, std::span<const int32_t> tokens, int from, int to,
+                  const std::vector<int32_t>& pages) {
+  b.sequences.push_back(
+      {.first_row = b.rows(), .rows = to - from, .context = to, .full_pages = pages, .window_pages = pages});
   for (int i = from; i < to; ++i)
     b.tokens.push_back(tokens[static_cast<size_t>(i)]), b.positions.push_back(i);
 }

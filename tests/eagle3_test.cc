@@ -57,8 +57,9 @@ HeadGolden load_head(const std::string& name) {
   return g;
 }
 
-std::unique_ptr<Backend> backend_with(const std::string& device, const HeadGolden& g) {
-  auto backend = load_backend(device, g.config, g.weights);
+std::unique_ptr<Backend> backend_with(const std::string& device, const HeadGolden& g,
+                                      const std::string& isa = "auto") {
+  auto backend = load_backend(device, g.config, g.weights, isa);
   EXPECT_NE(backend->draft_head(), nullptr);
   EXPECT_EQ(backend->draft_head()->load(g.head.config, g.head.weights).message(), "");
   EXPECT_TRUE(backend->alloc_kv({.page_tokens = kPageTokens, .full_pages = 8, .window_pages = 8}).ok());
@@ -124,18 +125,21 @@ TEST_P(Eagle3, ReferenceAgreesWithPyTorch) {
 // The cpu backend rounds activations to BF16 and the cache to integers. The first draft's logits, whose
 // tokens are given, are compared; later ones follow other tokens where the choice fell differently.
 TEST_P(Eagle3, CpuStaysNearPyTorch) {
-  const auto backend = backend_with("cpu", golden_);
   const auto vocab = static_cast<size_t>(golden_.head.config.draft_vocab), drafts = golden_.drafts[0].size();
-  std::vector<float> got, want;
-  for (int p = 0; p < static_cast<int>(golden_.positions()); ++p) {
-    const Drafted drafted = step(*backend, golden_, p, p + 1, golden_.count());
-    got.insert(got.end(), drafted.logits.begin(), drafted.logits.begin() + static_cast<int64_t>(vocab));
-    const auto first = golden_.logits.begin() + static_cast<int64_t>(static_cast<size_t>(p) * drafts * vocab);
-    want.insert(want.end(), first, first + static_cast<int64_t>(vocab));
+  for (const char* isa : {"auto", "scalar"}) {
+    const auto backend = backend_with("cpu", golden_, isa);
+    std::vector<float> got, want;
+    for (int p = 0; p < static_cast<int>(golden_.positions()); ++p) {
+      const Drafted drafted = step(*backend, golden_, p, p + 1, golden_.count());
+      got.insert(got.end(), drafted.logits.begin(), drafted.logits.begin() + static_cast<int64_t>(vocab));
+      const auto first =
+          golden_.logits.begin() + static_cast<int64_t>(static_cast<size_t>(p) * drafts * vocab);
+      want.insert(want.end(), first, first + static_cast<int64_t>(vocab));
+    }
+    const Distance d = distance(got, want);
+    fmt::print("{}: {} rms {:.1e}, largest {:.1e}\n", GetParam(), backend->caps().name, d.rms, d.max);
+    EXPECT_LT(d.rms, 0.05);
   }
-  const Distance d = distance(got, want);
-  fmt::print("{}: cpu rms {:.1e}, largest {:.1e}\n", GetParam(), d.rms, d.max);
-  EXPECT_LT(d.rms, 0.05);
 }
 
 // A prompt taken in by chunks gives the same drafts as token by token.

@@ -59,7 +59,7 @@ install(FILES ${PROJECT_BINARY_DIR}/moesaic-config.cmake ${PROJECT_BINARY_DIR}/m
 install(FILES ${PROJECT_BINARY_DIR}/moesaic.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
 install(DIRECTORY include/moesaic DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 # The program looks for it at ../share/moesaic/models from its own place, so that the prefix can be moved.
-install(DIRECTORY models/tiny DESTINATION ${CMAKE_INSTALL_DATADIR}/moesaic/models)
+install(DIRECTORY models/tiny models/tiny-eagle3 DESTINATION ${CMAKE_INSTALL_DATADIR}/moesaic/models)
 install(FILES LICENSE README.md CHANGELOG.md packaging/THIRD_PARTY_NOTICES DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT development PATTERN CMakeLists.txt EXCLUDE)

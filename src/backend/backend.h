@@ -109,8 +109,9 @@ inline Status report(const LoadProgress& progress, int done, int total) {
   return Status(StatusCode::kCancelled, "loading was cancelled");
 }
 
-class Profiler;  // profiling.h
-class Tuner;     // tuner.h
+class DraftHead;  // draft_head.h
+class Profiler;   // profiling.h
+class Tuner;      // tuner.h
 
 class Backend {
  public:
@@ -169,6 +170,7 @@ class Backend {
   // Optional interfaces; null: not of this backend.
   virtual Profiler* profiler() { return nullptr; }
   virtual Tuner* tuner() { return nullptr; }
+  virtual DraftHead* draft_head() { return nullptr; }
 };
 
 // Bytes of all layers' pages.

@@ -11,6 +11,7 @@
 #include "checkpoint/dummy.h"
 #include "checkpoint/find_model.h"
 #include "checkpoint/gguf_tokenizer.h"
+#include "checkpoint/json.h"
 #include "checkpoint/widen.h"
 
 namespace moesaic {
@@ -160,12 +161,7 @@ Result<Checkpoint> open_any(const std::string& name) {
 Result<Checkpoint> open_checkpoint(const std::string& path) {
   Result<Checkpoint> result = open_any(path);
   if (result.ok()) return result;
-  // Names out of a hostile file stand in messages: they stay one line and send nothing to a terminal.
-  std::string message = result.status().message();
-  for (char& c : message) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
-  }
-  return Status(result.status().code(), std::move(message));
+  return Status(result.status().code(), printable(result.status().message()));
 }
 
 }  // namespace moesaic

@@ -3,44 +3,10 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "checkpoint/json_fields.h"
 
 namespace moesaic {
 namespace {
-
-// Typed look-ups that remember the first one that failed.
-class JsonFields {
- public:
-  JsonFields(const Json& json, std::string name) : json_(json), name_(std::move(name)) {}
-  const Status& status() const { return status_; }
-
-  int integer(const char* key, int fallback) { return json_.contains(key) ? integer(key) : fallback; }
-  int integer(const char* key) {
-    const auto it = json_.find(key);
-    if (it == json_.end()) return fail(key, "is missing");
-    if (!it->is_number_integer() || it->get<int64_t>() < 0 || it->get<int64_t>() > 1 << 30)
-      return fail(key, "is not a sensible integer");
-    return it->get<int>();
-  }
-  double number(const char* key, double fallback) {
-    const auto it = json_.find(key);
-    if (it == json_.end() || it->is_null()) return fallback;
-    if (!it->is_number()) return fail(key, "is not a number");
-    return it->get<double>();
-  }
-  bool boolean(const char* key, bool fallback) {
-    const auto it = json_.find(key);
-    return it != json_.end() && it->is_boolean() ? it->get<bool>() : fallback;
-  }
-  int fail(const char* key, const char* what) {
-    if (status_.ok()) status_ = invalid("{}: '{}' {}", name_, key, what);
-    return 0;
-  }
-
- private:
-  const Json& json_;
-  std::string name_;
-  Status status_;
-};
 
 // eos_token_id may be one number or a list.
 int first_token(const Json& json, const char* key) {
@@ -67,33 +33,6 @@ Status read_layer_types(const Json& json, ModelConfig& c, const std::string& nam
   return {};
 }
 
-// Json::value throws on another type; here that is the fallback's case, or an unknown name's.
-std::string text_or(const Json& json, const char* key, std::string fallback) {
-  const auto it = json.find(key);
-  if (it == json.end() || it->is_null()) return fallback;
-  return it->is_string() ? it->get<std::string>() : it->dump();
-}
-
-// rope_scaling (transformers 4, with rope_theta beside it) or rope_parameters (transformers 5, rope_theta
-// inside).
-Status read_rope(const Json& json, ModelConfig& c, const std::string& name) {
-  const char* key = json.contains("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  const auto it = json.find(key);
-  const Json scaling = it != json.end() && it->is_object() ? *it : Json::object();
-  JsonFields outer(json, name), f(scaling, name + " " + key);
-  c.rope.theta = f.number("rope_theta", outer.number("rope_theta", 150000.0));
-  const std::string type = text_or(scaling, "rope_type", text_or(scaling, "type", "default"));
-  if (type != "yarn" && type != "default")
-    return error(StatusCode::kUnsupported, "{}: RoPE type '{}' is not supported", name, type.substr(0, 40));
-  c.rope.factor = type == "yarn" ? f.number("factor", 32.0) : 1.0;
-  c.rope.beta_fast = f.number("beta_fast", 32.0);
-  c.rope.beta_slow = f.number("beta_slow", 1.0);
-  c.rope.original_context = f.integer("original_max_position_embeddings", 4096);
-  c.rope.truncate = f.boolean("truncate", true);
-  RETURN_IF_ERROR(outer.status());
-  return f.status();
-}
-
 // Folders that other programs have quantised again.
 Status check_quantization(const Json& json, const std::string& name) {
   const auto it = json.find("quantization_config");
@@ -113,6 +52,9 @@ Result<ModelConfig> config_from_hf(const Json& json, const std::string& name) {
   const std::string type = json.is_object() && json.contains("model_type") && json["model_type"].is_string()
                                ? json["model_type"].get<std::string>()
                                : "";
+  if (type != "gpt_oss" && json.is_object() &&
+      text_or(json, "architectures", "").find("Eagle3") != std::string::npos)
+    return error(StatusCode::kUnsupported, "{}: an EAGLE3 draft head, which is no model by itself", name);
   if (type != "gpt_oss")
     return error(StatusCode::kUnsupported, "{}: model_type is '{}', expected gpt_oss", name,
                  type.substr(0, 40));
@@ -131,7 +73,7 @@ Result<ModelConfig> config_from_hf(const Json& json, const std::string& name) {
   c.rms_eps = f.number("rms_norm_eps", 1e-5), c.swiglu_limit = f.number("swiglu_limit", 7.0);
   RETURN_IF_ERROR(f.status());
   RETURN_IF_ERROR(read_layer_types(json, c, name));
-  RETURN_IF_ERROR(read_rope(json, c, name));
+  RETURN_IF_ERROR(read_rope(json, 150000.0, c.rope, name));
   c.bos_token = first_token(json, "bos_token_id"), c.eos_token = first_token(json, "eos_token_id"),
   c.pad_token = first_token(json, "pad_token_id");
   return c;

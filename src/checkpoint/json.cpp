@@ -83,4 +83,11 @@ Result<OrderedJson> parse_ordered_json(std::string_view text, const std::string&
 Result<Json> read_json_file(const std::string& path) { return read_file<Json>(path); }
 Result<OrderedJson> read_ordered_json_file(const std::string& path) { return read_file<OrderedJson>(path); }
 
+std::string printable(std::string message) {
+  for (char& c : message) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+  }
+  return message;
+}
+
 }  // namespace moesaic

@@ -19,4 +19,7 @@ Result<OrderedJson> parse_ordered_json(std::string_view text, const std::string&
 Result<Json> read_json_file(const std::string& path);
 Result<OrderedJson> read_ordered_json_file(const std::string& path);
 
+// Names out of a hostile file stand in messages: they stay one line and send nothing to a terminal.
+std::string printable(std::string message);
+
 }  // namespace moesaic

@@ -282,6 +282,8 @@ Status Engine::step() {
     return status;
   } catch (...) {
     in_flight_.clear();
+    rows_in_flight_.clear();
+    draft_in_flight_ = false;
     held_.clear();
     scheduler_->fail_all(error(StatusCode::kInternal, "a step was ended by an exception"));
     throw;

@@ -29,6 +29,8 @@ class SequenceRunner {
   // Forgets the sequence; the cache stays allocated.
   void reset() { length_ = 0; }
   int length() const { return length_; }
+  // Takes back the last tokens: the sequence has `length` again, at most options.chunk fewer than it had.
+  void truncate(int length) { length_ = length; }
 
  private:
   SequenceRunner(Backend& backend, const ModelConfig& config, const Options& options)

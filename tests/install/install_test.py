@@ -48,6 +48,7 @@ class InstallTest(unittest.TestCase):
         self.assertEqual(run(program, self.model, "What is 17 + 25?"), "17 + 25 = 42\n")
 
     def test_the_program_finds_its_model(self):
+        self.assertTrue((self.model.parent / "tiny-eagle3/model.safetensors").is_file())
         answer = run(self.program, "run", "-m", "tiny", "-p", "What is 17 + 25?", "--temp", "0", cwd=self.folder)
         self.assertIn("17 + 25 = 42", answer)
         config = self.model / "config.json"

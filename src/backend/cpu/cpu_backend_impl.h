@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/cpu/bandwidth.h"
+#include "backend/cpu/cpu_draft.h"
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/kv_cache.h"
 #include "backend/cpu/probe.h"
@@ -54,6 +55,7 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   std::vector<std::string> describe() const override;
   Profiler* profiler() override { return this; }
   Tuner* tuner() override { return this; }
+  DraftHead* draft_head() override { return &draft_head_; }
   double read_bandwidth() override;
   // int8 K, int16 V and a float scale of each: kv_cache.h.
   double kv_token_bytes(const ModelConfig& c) const override { return c.kv_heads * (3.0 * c.head_dim + 8); }
@@ -158,6 +160,8 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   ActRows act_, expert_act_, low_act_;
   Status fault_;
   std::array<OpProfile, kOps> profile_;
+  CpuDraftHead draft_head_{{kernels_, pool_, options_, config_, embed_, head_, chosen_, kv_layout_, batch_,
+                            [this] { return !layers_.empty() && layers_[0].kv.pages > 0; }}};
 };
 
 }  // namespace moesaic::cpu

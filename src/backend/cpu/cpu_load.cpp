@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 
 #include "backend/cpu/cpu_backend_impl.h"
 #include "base/error.h"
@@ -44,6 +45,7 @@ std::vector<MemoryPart> CpuBackend::memory(const ModelConfig& config, const Mode
                                    {kVectorsPart, stored.rest},
                                    {kCachePart, kv_bytes(layout, config, *this)}};
   if (stored.adapters > 0) parts.push_back({kAdaptersPart, stored.adapters});
+  if (draft_head_.loaded()) std::ranges::copy(draft_head_.memory(layout), std::back_inserter(parts));
   return parts;
 }
 
@@ -158,6 +160,7 @@ Status CpuBackend::load(const ModelConfig& config, const ModelWeights& weights,
   config_ = config;
   rope_ = make_rope_table(config.rope, config.head_dim);
   layers_ = std::vector<Layer>(config.layers);
+  draft_head_.unload();
   // The two large tables first: each is dropped from the mapping as soon as it is packed, so that the peak is
   // the packed model and one layer.
   const auto release = [&](int layer) {
@@ -198,7 +201,7 @@ Status CpuBackend::alloc_kv(const KvLayout& layout) {
     layers_[i].kv = {};
     ASSIGN_OR_RETURN(layers_[i].kv, KvCache::allocate(pages, config_.kv_heads, config_.head_dim));
   }
-  return {};
+  return draft_head_.loaded() ? draft_head_.alloc_kv() : Status();
 }
 
 // K's integers may be shifted (Kernels::weight_offset): part of the format.

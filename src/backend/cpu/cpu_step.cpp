@@ -32,6 +32,7 @@ Status CpuBackend::begin_step(const Batch& batch) {
   batch_ = batch;
   fault_ = Status();
   build_row_maps();
+  if (draft_head_.loaded()) draft_head_.begin_step();
   const size_t rows = batch.rows();
   x_.resize(rows * config_.hidden);
   normed_.resize(rows * config_.hidden);
@@ -76,6 +77,7 @@ void CpuBackend::embed() {
   pool_.for_each(batch_.rows(), [&](int64_t r, int) {
     read_row(embed_, batch_.tokens[r], std::span(x_).subspan(r * config_.hidden, config_.hidden));
   });
+  draft_head_.tap(0, x_);
 }
 
 void CpuBackend::rotate_and_append(Layer& layer, bool sliding, int64_t row) {
@@ -292,6 +294,7 @@ void CpuBackend::moe(int index) {
                     static_cast<int>(std::ssize(work_.rows)), {});
   down_gemm(layer);
   combine(layer);
+  draft_head_.tap(index + 1, x_);
 }
 
 void CpuBackend::unembed(std::span<float> logits) {

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "backend/reference/attention.h"
+#include "backend/reference/draft_head.h"
 #include "backend/reference/experts.h"
 #include "backend/reference/linear.h"
 #include "base/error.h"
@@ -26,6 +27,8 @@ class ReferenceBackend final : public Backend {
 
   BackendCaps caps() const override { return {.name = "reference", .threads = 1, .rounding = moe_path_}; }
   double kv_token_bytes(const ModelConfig& c) const override { return 2.0 * sizeof(float) * c.kv_size(); }
+  std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& weights,
+                                 const KvLayout& layout) override;
   Status load(const ModelConfig& config, const ModelWeights& weights, const LoadProgress& progress) override;
   Status alloc_kv(const KvLayout& layout) override;
   std::string kv_page_format() const override { return "reference f32"; }
@@ -40,6 +43,7 @@ class ReferenceBackend final : public Backend {
   void moe(int layer) override;
   void unembed(std::span<float> logits) override;
   Status end_step() override { return fault_; }
+  DraftHead* draft_head() override { return &draft_head_; }
 
  private:
   size_t page_floats() const {  // of K, or of V
@@ -70,7 +74,16 @@ class ReferenceBackend final : public Backend {
   std::vector<float> x_;         // the residual stream [rows, hidden]
   std::vector<float> q_;         // [rows, heads * head_dim]
   std::vector<float> attended_;  // [rows, heads * head_dim]
+  reference::ReferenceDraftHead draft_head_{
+      {config_, weights_, layout_, batch_, dense_, [this] { return !caches_.empty(); }}};
 };
+
+std::vector<MemoryPart> ReferenceBackend::memory(const ModelConfig& config, const ModelWeights& weights,
+                                                 const KvLayout& layout) {
+  std::vector<MemoryPart> parts = Backend::memory(config, weights, layout);
+  if (draft_head_.loaded()) std::ranges::copy(draft_head_.memory(layout), std::back_inserter(parts));
+  return parts;
+}
 
 Status ReferenceBackend::load(const ModelConfig& config, const ModelWeights& weights,
                               const LoadProgress& progress) {
@@ -87,6 +100,7 @@ Status ReferenceBackend::load(const ModelConfig& config, const ModelWeights& wei
   RETURN_IF_ERROR(check_finite(weights_));
   rope_ = make_rope_table(config.rope, config.head_dim);
   caches_.clear();
+  draft_head_.unload();
   return report(progress, config.layers + 1, config.layers + 1);
 }
 
@@ -102,6 +116,7 @@ Status ReferenceBackend::alloc_kv(const KvLayout& layout) {
           pages * static_cast<size_t>(layout.page_tokens) * static_cast<size_t>(config_.kv_size());
       caches_[l] = {std::vector<float>(elements), std::vector<float>(elements)};
     }
+    if (draft_head_.loaded()) draft_head_.alloc_kv();
   } catch (const std::exception&) {  // bad_alloc or length_error
     caches_.clear();
     return error(StatusCode::kOutOfMemory, "reference backend: no memory for a KV cache of {} + {} pages",
@@ -132,6 +147,7 @@ Status ReferenceBackend::begin_step(const Batch& batch) {
   RETURN_IF_ERROR(validate(batch, config_, layout_, max_rows_));
   batch_ = batch;
   fault_ = {};
+  if (draft_head_.loaded()) draft_head_.begin_step();
   return {};
 }
 
@@ -157,6 +173,7 @@ void ReferenceBackend::embed() {
   for (size_t t = 0; t < batch_.tokens.size(); ++t)
     read_row(weights_.embed, batch_.tokens[t], std::span(x_).subspan(t * hidden, hidden));
   check(x_, -1, "embed");
+  draft_head_.tap(0, x_);
 }
 
 reference::SequenceCache ReferenceBackend::cache(int layer, const Sequence& sequence) {
@@ -247,6 +264,7 @@ void ReferenceBackend::moe(int layer) {
   reference::add_experts(config_, weights(layer), adapter(layer), normed(x_, weights(layer).mlp_norm), x_,
                          router_trace_ ? reference::RouterSeen(seen) : nullptr, moe_path_);
   check(x_, layer, "moe");
+  draft_head_.tap(layer + 1, x_);
 }
 
 void ReferenceBackend::unembed(std::span<float> logits) {

@@ -1,0 +1,121 @@
+#include <algorithm>
+
+#include "checkpoint/eagle3.h"
+#include "checkpoint/json_fields.h"
+
+namespace moesaic {
+namespace {
+
+Status refuse(const std::string& name, std::string_view what) {
+  return error(StatusCode::kUnsupported, "{}: {}; EAGLE3 heads with one layer are supported", name, what);
+}
+
+bool is_true(const Json& json, const char* key) {
+  const auto it = json.find(key);
+  return it != json.end() && it->is_boolean() && it->get<bool>();
+}
+
+Json object_or_empty(const Json& json, const char* key) {
+  const auto it = json.find(key);
+  return it != json.end() && it->is_object() ? *it : Json::object();
+}
+
+std::string architecture_of(const Json& json) {
+  const auto it = json.find("architectures");
+  if (it == json.end() || !it->is_array() || it->empty() || !it->front().is_string()) return "";
+  return it->front().get<std::string>();
+}
+
+// By what a config of another kind of draft head says of itself.
+Status check_kind(const Json& json, const std::string& name) {
+  const std::string architecture = architecture_of(json), kind = text_or(json, "speculators_model_type", "");
+  if (json.contains("dflash_config") || kind == "dflash" || architecture.starts_with("DFlash"))
+    return refuse(name, "a DFlash head is not supported");
+  if (is_true(json, "parallel_drafting") || json.contains("ptd_token_id") || kind == "peagle" ||
+      architecture.find("PEagle") != std::string::npos)
+    return refuse(name, "a P-EAGLE head is not supported");
+  if (!kind.empty() && kind != "eagle3")
+    return refuse(name, fmt::format("a head of kind '{}' is not supported", kind.substr(0, 40)));
+  constexpr std::string_view kKnown[] = {"LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM",
+                                         "Eagle3Speculator", "Eagle3DraftModel"};
+  if (std::ranges::find(kKnown, architecture) != std::end(kKnown)) return {};
+  return refuse(name, fmt::format("architecture is '{}', expected LlamaForCausalLMEagle3 or Eagle3Speculator",
+                                  architecture.substr(0, 60)));
+}
+
+Status check_layer(const Json& layer, const std::string& name) {
+  JsonFields f(layer, name);
+  if (const int layers = f.integer("num_hidden_layers", 1); layers != 1)
+    return refuse(name, fmt::format("a head of {} layers is not supported", layers));
+  for (const char* key : {"attention_bias", "mlp_bias"}) {
+    if (is_true(layer, key)) return refuse(name, fmt::format("'{}' is not supported", key));
+  }
+  const std::string activation = text_or(layer, "hidden_act", "silu");
+  if (activation != "silu" && activation != "swish")
+    return refuse(name, fmt::format("hidden_act '{}' is not supported", activation.substr(0, 40)));
+  return f.status();
+}
+
+Status read_taps(const Json& json, const ModelConfig& target, Eagle3Config& c, const std::string& name) {
+  const auto it = json.find("eagle_aux_hidden_state_layer_ids");
+  if (it == json.end() || it->is_null() || (it->is_array() && it->empty())) {
+    c.taps = default_taps(target.layers);
+    return {};
+  }
+  if (!it->is_array() || it->size() > kMostTaps)
+    return invalid("{}: 'eagle_aux_hidden_state_layer_ids' is not a list of at most {}", name, kMostTaps);
+  for (const Json& id : *it) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > 1024)
+      return invalid("{}: 'eagle_aux_hidden_state_layer_ids' holds something that is no layer", name);
+    c.taps.push_back(id.get<int>());
+  }
+  return {};
+}
+
+// A window where the one layer's type says so.
+int window_of(const Json& layer, JsonFields& f) {
+  const auto it = layer.find("layer_types");
+  const bool sliding =
+      it != layer.end() && it->is_array() && !it->empty() && it->front() == "sliding_attention";
+  return sliding ? f.integer("sliding_window") : 0;
+}
+
+}  // namespace
+
+Result<Eagle3Config> eagle3_config(const Json& json, const std::string& name, const ModelConfig& target,
+                                   Eagle3Norms& norms) {
+  if (!json.is_object()) return invalid("{}: not a JSON object", name);
+  RETURN_IF_ERROR(check_kind(json, name));
+  const bool speculators = json.contains("transformer_layer_config");
+  const Json layer = speculators ? object_or_empty(json, "transformer_layer_config") : json;
+  // Flags of the flat form stand in eagle_config or beside it.
+  Json flags = object_or_empty(json, "eagle_config");
+  for (const char* key : {"norm_before_residual", "norm_before_fc", "fc_norm", "norm_output",
+                          "eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state"}) {
+    if (json.contains(key)) flags[key] = json[key];
+  }
+  RETURN_IF_ERROR(check_layer(layer, name));
+  JsonFields f(layer, name), top(json, name), g(flags, name);
+  if (!g.boolean("use_aux_hidden_state", true))
+    return refuse(name, "'use_aux_hidden_state' is false: a head without taps is not supported");
+  Eagle3Config c{.name = name};
+  c.hidden = f.integer("hidden_size"), c.intermediate = f.integer("intermediate_size");
+  c.heads = f.integer("num_attention_heads"), c.kv_heads = f.integer("num_key_value_heads", c.heads);
+  c.head_dim = f.integer("head_dim", c.heads > 0 ? c.hidden / c.heads : 0);
+  c.vocab = f.integer("vocab_size");
+  const auto draft = json.find("draft_vocab_size");
+  c.draft_vocab = draft == json.end() || draft->is_null() ? c.vocab : top.integer("draft_vocab_size");
+  c.window = window_of(layer, f);
+  c.rms_eps = f.number("rms_norm_eps", 1e-6);
+  c.norm_before_residual = g.boolean("norm_before_residual", speculators);
+  c.norm_output = g.boolean("norm_output", false);
+  norms.before_fc = g.boolean("norm_before_fc", false), norms.each_tap = g.boolean("fc_norm", false);
+  norms.none = flags.contains("norm_before_fc") && !norms.before_fc && !norms.each_tap;
+  RETURN_IF_ERROR(read_rope(layer, 10000.0, c.rope, name));
+  RETURN_IF_ERROR(read_taps(flags, target, c, name));
+  for (const JsonFields* fields : {&f, &top, &g}) RETURN_IF_ERROR(fields->status());
+  RETURN_IF_ERROR(validate(c, target));
+  return c;
+}
+
+}  // namespace moesaic

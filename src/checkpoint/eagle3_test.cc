@@ -1,0 +1,283 @@
+// Draft heads as files: every form is read, every wrong thing is one line that names it.
+#include "checkpoint/eagle3.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/json.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+const ModelConfig kTarget{.layers = 8, .hidden = 32, .vocab = 64, .max_context = 64};
+
+struct Tensor {
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::string bytes;
+};
+
+// F32 values 0.5, as many as the shape has.
+Tensor halves(std::vector<int64_t> shape, float value = 0.5f) {
+  int64_t count = 1;
+  for (const int64_t d : shape) count *= d;
+  Tensor t{"F32", std::move(shape), std::string(static_cast<size_t>(count) * sizeof value, '\0')};
+  for (int64_t i = 0; i < count; ++i) std::memcpy(t.bytes.data() + i * 4, &value, sizeof value);
+  return t;
+}
+
+template <typename T>
+Tensor list_of(const std::string& dtype, const std::vector<T>& values) {
+  Tensor t{dtype, {std::ssize(values)}, std::string(values.size() * sizeof(T), '\0')};
+  std::memcpy(t.bytes.data(), values.data(), t.bytes.size());
+  return t;
+}
+
+// A head that is right: hidden 32, 2 heads of 16, one KV head, MLP 32, 16 draft tokens of 64.
+struct Files {
+  Json config = {{"architectures", {"LlamaForCausalLMEagle3"}},
+                 {"hidden_size", 32},
+                 {"intermediate_size", 32},
+                 {"num_hidden_layers", 1},
+                 {"num_attention_heads", 2},
+                 {"num_key_value_heads", 1},
+                 {"head_dim", 16},
+                 {"vocab_size", 64},
+                 {"draft_vocab_size", 16},
+                 {"rms_norm_eps", 1e-5},
+                 {"rope_theta", 20000.0},
+                 {"rope_scaling", nullptr}};
+  std::map<std::string, Tensor> tensors = {
+      {"fc.weight", halves({32, 96})},
+      {"midlayer.input_layernorm.weight", halves({32})},
+      {"midlayer.hidden_norm.weight", halves({32})},
+      {"midlayer.post_attention_layernorm.weight", halves({32})},
+      {"midlayer.self_attn.q_proj.weight", halves({32, 64})},
+      {"midlayer.self_attn.k_proj.weight", halves({16, 64})},
+      {"midlayer.self_attn.v_proj.weight", halves({16, 64})},
+      {"midlayer.self_attn.o_proj.weight", halves({32, 32})},
+      {"midlayer.mlp.gate_proj.weight", halves({32, 32})},
+      {"midlayer.mlp.up_proj.weight", halves({32, 32})},
+      {"midlayer.mlp.down_proj.weight", halves({32, 32})},
+      {"norm.weight", halves({32})},
+      {"lm_head.weight", halves({16, 32})},
+      {"d2t", list_of("I64", std::vector<int64_t>(16, 3))},
+      {"t2d", {"BOOL", {64}, std::string(64, '\1')}},
+  };
+
+  std::string safetensors() const {
+    Json header = Json::object();
+    std::string data;
+    for (const auto& [name, t] : tensors) {
+      header[name] = {{"dtype", t.dtype},
+                      {"shape", t.shape},
+                      {"data_offsets", {data.size(), data.size() + t.bytes.size()}}};
+      data += t.bytes;
+    }
+    const std::string text = header.dump();
+    const uint64_t length = text.size();
+    return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text + data;
+  }
+};
+
+class Eagle3File : public ::testing::Test {
+ protected:
+  Eagle3File() : folder_(fs::temp_directory_path() / ("moesaic_eagle3_" + std::to_string(getpid()))) {
+    fs::create_directories(folder_);
+  }
+  ~Eagle3File() override { fs::remove_all(folder_); }
+
+  Result<Eagle3Head> open(const Files& files, size_t cut = 0) {
+    std::ofstream(folder_ / "config.json") << files.config.dump();
+    const std::string bytes = files.safetensors();
+    std::ofstream(folder_ / "model.safetensors", std::ios::binary) << bytes.substr(0, bytes.size() - cut);
+    return open_eagle3(folder_.string(), kTarget);
+  }
+  void refuses(const Files& files, const std::string& what, size_t cut = 0) {
+    Result<Eagle3Head> head = open(files, cut);
+    Status status = head.status();
+    if (head.ok()) status = validate(head->weights, head->config);
+    EXPECT_FALSE(status.ok()) << what;
+    EXPECT_NE(status.message().find(what), std::string::npos) << status.message();
+    EXPECT_EQ(status.message().find('\n'), std::string::npos);
+  }
+
+  Files files_;
+  fs::path folder_;
+};
+
+TEST_F(Eagle3File, FlatFormIsRead) {
+  const auto head = open(files_);
+  ASSERT_TRUE(head.ok()) << head.status().message();
+  EXPECT_EQ(head->config.taps, (std::vector<int>{2, 4, 5}));  // 2, n / 2, n - 3
+  EXPECT_EQ(head->config.rope.theta, 20000.0);
+  EXPECT_EQ(head->config.rope.factor, 1.0);
+  EXPECT_FALSE(head->config.norm_before_residual);
+  std::vector<int32_t> ids(16);
+  for (int d = 0; d < 16; ++d) ids[static_cast<size_t>(d)] = d + 3;
+  EXPECT_EQ(head->weights.target_ids, ids);
+  EXPECT_EQ(head->weights.fc.cols, 96);
+  EXPECT_EQ(head->weights.input_norm.data, nullptr);
+  EXPECT_TRUE(validate(head->weights, head->config).ok());
+}
+
+TEST_F(Eagle3File, SpeculatorsFormIsRead) {
+  Json layer = files_.config;
+  layer.erase("architectures"), layer.erase("draft_vocab_size");
+  files_.config = {{"architectures", {"Eagle3DraftModel"}},
+                   {"speculators_model_type", "eagle3"},
+                   {"transformer_layer_config", layer},
+                   {"draft_vocab_size", nullptr},
+                   {"norm_before_residual", true},
+                   {"norm_output", true},
+                   {"fc_norm", true},
+                   {"eagle_aux_hidden_state_layer_ids", {1, 8}}};
+  std::map<std::string, Tensor> named;
+  for (const auto& [name, tensor] : files_.tensors)
+    named["model." + (name.starts_with("midlayer.") ? "layers.0." + name.substr(9) : name)] = tensor;
+  files_.tensors = named;
+  files_.tensors.erase("model.d2t"), files_.tensors.erase("model.lm_head.weight");
+  files_.tensors["model.fc.weight"] = halves({32, 64});
+  files_.tensors["model.fc_norm.0.weight"] = files_.tensors["model.fc_norm.1.weight"] = halves({32});
+  files_.tensors["embed_tokens.weight"] = halves({64, 32});
+  const auto head = open(files_);
+  ASSERT_TRUE(head.ok()) << head.status().message();
+  EXPECT_EQ(head->config.taps, (std::vector<int>{1, 8}));
+  EXPECT_TRUE(head->config.norm_before_residual && head->config.norm_output);
+  EXPECT_EQ(head->config.draft_vocab, 64);
+  EXPECT_EQ(head->weights.target_ids[63], 63);
+  EXPECT_EQ(head->weights.fc_norms.size(), 2u);
+  EXPECT_EQ(head->weights.head.data, nullptr);
+  EXPECT_NE(head->weights.embed.data, nullptr);
+}
+
+TEST_F(Eagle3File, TapsByEitherConvention) {
+  auto head = open(files_);
+  ASSERT_TRUE(head.ok());
+  Eagle3Config c = head->config;
+  EXPECT_EQ(tap_boundaries(c, kTarget).value(), (std::vector<int>{2, 4, 5}));
+  c.convention = TapConvention::kBlockOutput;
+  EXPECT_EQ(tap_boundaries(c, kTarget).value(), (std::vector<int>{3, 5, 6}));
+  c.taps = {8};
+  EXPECT_FALSE(tap_boundaries(c, kTarget).ok());
+  c.convention = TapConvention::kBoundary;
+  EXPECT_TRUE(tap_boundaries(c, kTarget).ok());
+}
+
+TEST_F(Eagle3File, OtherKindsAreRefusedByName) {
+  Files f = files_;
+  f.config["dflash_config"] = Json::object();
+  refuses(f, "DFlash");
+  f = files_, f.config["architectures"] = {"DFlashDraftModel"};
+  refuses(f, "DFlash");
+  f = files_, f.config["parallel_drafting"] = true;
+  refuses(f, "P-EAGLE");
+  f = files_, f.config["speculators_model_type"] = "hass";
+  refuses(f, "'hass'");
+  f = files_, f.config["architectures"] = {"LlamaForCausalLM"};
+  refuses(f, "architecture is 'LlamaForCausalLM'");
+  f = files_, f.config["num_hidden_layers"] = 2;
+  refuses(f, "2 layers");
+  f = files_, f.tensors["mask_hidden"] = halves({32});
+  refuses(f, "'mask_hidden'");
+  f = files_, f.tensors["layers.1.mlp.up_proj.weight"] = halves({32, 32});
+  refuses(f, "'layers.1.mlp.up_proj.weight'");
+}
+
+TEST_F(Eagle3File, EveryWrongConfigIsNamed) {
+  const std::tuple<const char*, Json, const char*> cases[] = {
+      {"hidden_size", 64, "hidden_size is 64, the model's is 32"},
+      {"vocab_size", 65, "vocab_size is 65"},
+      {"intermediate_size", 33, "intermediate_size 33"},
+      {"num_attention_heads", "two", "num_attention_heads"},
+      {"num_key_value_heads", 0, "KV heads"},
+      {"head_dim", 15, "head_dim 15"},
+      {"draft_vocab_size", 65, "draft_vocab_size is 65"},
+      {"rope_scaling", {{"rope_type", "llama3"}}, "'llama3'"},
+      {"rope_theta", 0, "rope_theta"},
+      {"hidden_act", "gelu", "'gelu'"},
+      {"attention_bias", true, "'attention_bias'"},
+      {"eagle_config", {{"use_aux_hidden_state", false}}, "use_aux_hidden_state"},
+      {"eagle_config", {{"eagle_aux_hidden_state_layer_ids", {2, 4, 9}}}, "layer 9"},
+      {"eagle_config", {{"eagle_aux_hidden_state_layer_ids", {2, "x", 9}}}, "no layer"},
+      {"eagle_config", {{"norm_before_fc", true}}, "'input_norm' is missing"},
+      {"eagle_config", {{"fc_norm", true}}, "'fc_norm.0' is missing"},
+  };
+  for (const auto& [key, value, what] : cases) {
+    Files f = files_;
+    f.config[key] = value;
+    refuses(f, what);
+  }
+}
+
+TEST_F(Eagle3File, EveryWrongTensorIsNamed) {
+  for (const auto& [name, tensor] : files_.tensors) {
+    if (name == "t2d") continue;
+    Files f = files_;
+    f.tensors.erase(name);
+    const std::string plain = name == "d2t" ? name : name.substr(0, name.rfind(".weight"));
+    refuses(f, plain.substr(plain.rfind('.') + 1) + "' is missing");
+  }
+  Files f = files_;
+  f.tensors["fc.weight"] = halves({32, 64});
+  refuses(f, "'fc' is [32, 64], the config asks for [32, 96]");
+  f = files_, f.tensors["fc.weight"].dtype = "I32";
+  refuses(f, "I32");
+  f = files_, f.tensors["midlayer.self_attn.q_proj.bias"] = halves({32});
+  refuses(f, "q_proj.bias");
+  f = files_, f.tensors["model.norm.weight"] = halves({32});
+  refuses(f, "stands there twice");
+  f = files_, f.tensors["norm.weight"] = halves({32}, NAN);
+  refuses(f, "'norm' row 0: NaN");
+  f = files_, f.tensors["lm_head.weight"] = halves({16, 32}, INFINITY);
+  refuses(f, "'lm_head' row 0: NaN or infinity");
+  f = files_, f.config["eagle_config"] = {{"norm_before_fc", false}},
+  f.tensors["input_norm.weight"] = halves({96});
+  refuses(f, "'norm_before_fc' is false");
+  refuses(files_, "truncated", 10);
+}
+
+TEST_F(Eagle3File, DraftTokensOutsideTheVocabularyAreRefused) {
+  for (const int64_t last : {int64_t{49}, int64_t{-16}, INT64_MAX, INT64_MIN}) {
+    Files f = files_;
+    std::vector<int64_t> offsets(16, 0);
+    offsets[15] = last;
+    f.tensors["d2t"] = list_of("I64", offsets);
+    refuses(f, "draft token 15 outside the vocabulary");
+  }
+  Files f = files_;
+  f.tensors["d2t"] = list_of("I32", std::vector<int32_t>(16, 48));
+  EXPECT_TRUE(open(f).ok());
+  f.tensors["d2t"] = list_of("I64", std::vector<int64_t>(15, 0));
+  refuses(f, "'d2t' is not a list of 16");
+  f.tensors["d2t"] = list_of("F32", std::vector<float>(16, 0));
+  refuses(f, "'d2t' is F32");
+}
+
+TEST_F(Eagle3File, AsAModelItIsNamed) {
+  ASSERT_TRUE(open(files_).ok());
+  EXPECT_NE(open_checkpoint(folder_.string()).status().message().find("an EAGLE3 draft head"),
+            std::string::npos);
+}
+
+TEST_F(Eagle3File, FoldersThatHoldNoHead) {
+  EXPECT_FALSE(open_eagle3("/nonexistent/folder", kTarget).ok());
+  EXPECT_FALSE(open_eagle3(folder_.string(), kTarget).ok());
+  std::ofstream(folder_ / "config.json") << files_.config.dump();
+  EXPECT_NE(open_eagle3(folder_.string(), kTarget).status().message().find(".safetensors"),
+            std::string::npos);
+  std::ofstream(folder_ / "config.json") << "[]";
+  EXPECT_FALSE(open_eagle3(folder_.string(), kTarget).ok());
+}
+
+}  // namespace
+}  // namespace moesaic

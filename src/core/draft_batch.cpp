@@ -1,0 +1,119 @@
+#include "core/draft_batch.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "core/choose_token.h"
+
+namespace moesaic {
+namespace {
+
+Status check_pages(const DraftSequence& d, const Sequence& s, const KvLayout& layout) {
+  const std::vector<int32_t>& pages = d.full_pages.empty() ? s.full_pages : d.full_pages;
+  const int end =
+      s.context - s.rows + static_cast<int>(std::ssize(d.next_tokens)) + std::max(0, d.drafts - 1);
+  const int needed = (end + layout.page_tokens - 1) / layout.page_tokens;
+  if (std::ssize(pages) < needed)
+    return invalid("draft: sequence {} has {} pages, its {} positions need {}", d.sequence, pages.size(), end,
+                   needed);
+  for (int i = 0; i < needed; ++i) {
+    if (pages[i] < 0 || pages[i] >= layout.full_pages)
+      return invalid("draft: sequence {}: page {} is {}, the pool has {}", d.sequence, i, pages[i],
+                     layout.full_pages);
+  }
+  return {};
+}
+
+Status check_sequence(const DraftSequence& d, const Batch& batch, const Eagle3Config& head,
+                      const KvLayout& layout) {
+  const Sequence& s = batch.sequences[static_cast<size_t>(d.sequence)];
+  if (d.next_tokens.empty() || std::ssize(d.next_tokens) > s.rows)
+    return invalid("draft: sequence {} gives {} next tokens for {} rows", d.sequence, d.next_tokens.size(),
+                   s.rows);
+  for (const int32_t token : d.next_tokens) {
+    if (token < 0 || token >= head.vocab)
+      return invalid("draft: sequence {} has token {}, the vocabulary has {}", d.sequence, token, head.vocab);
+  }
+  if (d.drafts < 0 || d.drafts > kMostDrafts)
+    return invalid("draft: sequence {} wants {} drafts, at most {} are possible", d.sequence, d.drafts,
+                   kMostDrafts);
+  if (!d.sampling.empty() && std::ssize(d.sampling) != d.drafts)
+    return invalid("draft: sequence {} has sampling for {} of its {} drafts", d.sequence, d.sampling.size(),
+                   d.drafts);
+  return check_pages(d, s, layout);
+}
+
+}  // namespace
+
+Status validate(std::span<const DraftSequence> sequences, size_t tokens, const Batch& batch,
+                const Eagle3Config& head, const KvLayout& layout) {
+  int last = -1;
+  size_t drafts = 0;
+  for (const DraftSequence& d : sequences) {
+    if (d.sequence <= last || d.sequence >= std::ssize(batch.sequences))
+      return invalid("draft: sequence {} after {}, of {} in the step", d.sequence, last,
+                     batch.sequences.size());
+    last = d.sequence;
+    RETURN_IF_ERROR(check_sequence(d, batch, head, layout));
+    drafts += static_cast<size_t>(d.drafts);
+  }
+  if (drafts == tokens) return {};
+  return invalid("draft: places for {} tokens, {} drafts are wanted", tokens, drafts);
+}
+
+DraftRounds::DraftRounds(std::span<const DraftSequence> sequences, const Batch& batch)
+    : sequences_(sequences) {
+  size_t drafts = 0;
+  for (const DraftSequence& d : sequences) {
+    const Sequence& s = batch.sequences[static_cast<size_t>(d.sequence)];
+    pages_.emplace_back(d.full_pages.empty() ? s.full_pages : d.full_pages);
+    first_draft_.push_back(drafts);
+    drafts += static_cast<size_t>(d.drafts);
+    for (size_t i = 0; i < d.next_tokens.size(); ++i) {
+      const int row = s.first_row + static_cast<int>(i);
+      rows_.push_back({.of = static_cast<int>(pages_.size()) - 1,
+                       .token = d.next_tokens[i],
+                       .position = batch.positions[static_cast<size_t>(row)]});
+      source_rows_.push_back(row);
+    }
+  }
+  find_logit_rows();
+}
+
+// The last row of each sequence that wants another draft.
+void DraftRounds::find_logit_rows() {
+  logit_rows_.clear();
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const bool last = i + 1 == rows_.size() || rows_[i + 1].of != rows_[i].of;
+    if (last && sequences_[static_cast<size_t>(rows_[i].of)].drafts > round_)
+      logit_rows_.push_back(static_cast<int>(i));
+  }
+}
+
+void DraftRounds::choose(std::span<const float> logits, std::span<const int32_t> ids,
+                         std::span<int32_t> tokens) {
+  std::vector<DraftRow> next;
+  kept_.clear();
+  for (size_t i = 0; i < logit_rows_.size(); ++i) {
+    const DraftRow& row = rows_[static_cast<size_t>(logit_rows_[i])];
+    const DraftSequence& d = sequences_[static_cast<size_t>(row.of)];
+    const size_t first = first_draft_[static_cast<size_t>(row.of)];
+    const DeviceSampling greedy;
+    const int32_t token = choose_token(logits.subspan(i * ids.size(), ids.size()), ids,
+                                       d.sampling.empty() ? greedy : d.sampling[static_cast<size_t>(round_)]);
+    if (token < 0) {
+      std::fill_n(tokens.begin() + static_cast<int64_t>(first) + round_, d.drafts - round_, -1);
+    } else {
+      tokens[first + static_cast<size_t>(round_)] = token;
+      if (round_ + 1 < d.drafts) {
+        next.push_back({.of = row.of, .token = token, .position = row.position + 1});
+        kept_.push_back(static_cast<int>(i));
+      }
+    }
+  }
+  rows_ = std::move(next);
+  ++round_;
+  find_logit_rows();
+}
+
+}  // namespace moesaic

@@ -1,0 +1,73 @@
+// What a draft head computes after a step: rows of the step that it takes in, and tokens that it drafts.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/batch.h"
+#include "core/eagle3.h"
+
+namespace moesaic {
+
+// What of one sequence of the last step is taken in, and how many tokens are drafted after it.
+struct DraftSequence {
+  int sequence = 0;  // its index in that step's batch
+  // The tokens that follow its first rows: next_tokens[i] stands one position after row first_row + i, 1 to
+  // rows of them. Rows beyond were not accepted. In a prompt's chunk they are the prompt's own tokens.
+  std::vector<int32_t> next_tokens;
+  int drafts = 0;  // tokens wanted after the last of next_tokens, at most kMostDrafts; 0: only take in
+  // How each draft is chosen, [drafts], with the uniform number that the target's sampler will use for the
+  // same token; empty: the likeliest.
+  std::vector<DeviceSampling> sampling = {};
+  // A page table that reaches the position of the last row taken in + drafts - 1. Empty: the batch's own.
+  std::vector<int32_t> full_pages = {};
+};
+
+// One line that names the first value that a backend could not rely on. batch: of the last step; tokens:
+// places for drafts.
+Status validate(std::span<const DraftSequence> sequences, size_t tokens, const Batch& batch,
+                const Eagle3Config& head, const KvLayout& layout);
+
+// A row of the head: at `position` of a sequence, with the token that stands one further on.
+struct DraftRow {
+  int of = 0;  // index into the sequences given to draft()
+  int32_t token = 0;
+  int position = 0;
+};
+
+// The rounds of one draft() on validated input. The first round has a row for each token taken in, whose
+// hidden states are those of source_rows(); each later one a row for each sequence that wants more drafts.
+class DraftRounds {
+ public:
+  DraftRounds(std::span<const DraftSequence> sequences, const Batch& batch);
+
+  std::span<const DraftRow> rows() const { return rows_; }  // of this round; none: all is done
+  std::span<const int> source_rows() const { return source_rows_; }
+  std::span<const int32_t> pages(const DraftRow& row) const { return pages_[static_cast<size_t>(row.of)]; }
+  // The rows of this round whose logits give a token.
+  std::span<const int> logit_rows() const { return logit_rows_; }
+  // logits: [logit_rows, ids]. Puts the chosen tokens where draft() returns them, and makes the next round.
+  // Its row i goes on from this one's logit_rows()[kept()[i]].
+  void choose(std::span<const float> logits, std::span<const int32_t> ids, std::span<int32_t> tokens);
+  // Calls seen(sequence, its row of `width` logits) for each.
+  template <typename Seen>
+  void show(std::span<const float> logits, size_t width, const Seen& seen) const {
+    for (size_t i = 0; i < logit_rows_.size(); ++i)
+      seen(static_cast<size_t>(rows_[static_cast<size_t>(logit_rows_[i])].of),
+           logits.subspan(i * width, width));
+  }
+  std::span<const int> kept() const { return kept_; }
+
+ private:
+  void find_logit_rows();
+
+  std::span<const DraftSequence> sequences_;
+  std::vector<std::span<const int32_t>> pages_;  // [sequences]
+  std::vector<size_t> first_draft_;              // [sequences], in the tokens of draft()
+  std::vector<DraftRow> rows_;
+  std::vector<int> source_rows_, logit_rows_, kept_;
+  int round_ = 0;
+};
+
+}  // namespace moesaic

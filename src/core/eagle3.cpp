@@ -84,6 +84,15 @@ Result<std::vector<int>> tap_boundaries(const Eagle3Config& head, const ModelCon
   return boundaries;
 }
 
+Result<std::vector<int>> tap_boundaries(const Eagle3Config& head, const ModelConfig& target,
+                                        const std::vector<int>& boundaries) {
+  if (boundaries.size() != head.taps.size())
+    return invalid("draft head: {} taps, it has {}", boundaries.size(), head.taps.size());
+  Eagle3Config moved = head;
+  moved.taps = boundaries, moved.convention = TapConvention::kBoundary;
+  return tap_boundaries(moved, target);
+}
+
 Status validate(const Eagle3Config& c, const ModelConfig& target) {
   constexpr int kMostWidth = 1 << 20;
   if (c.hidden != target.hidden)

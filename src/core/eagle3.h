@@ -64,6 +64,9 @@ struct Eagle3Weights {
 
 // The boundaries of the taps, in their order; an error for one that the target does not have.
 Result<std::vector<int>> tap_boundaries(const Eagle3Config& head, const ModelConfig& target);
+// The same of a head that is to be read at these boundaries instead; as many as its taps.
+Result<std::vector<int>> tap_boundaries(const Eagle3Config& head, const ModelConfig& target,
+                                        const std::vector<int>& boundaries);
 // The taps of a head that names none: boundaries 2, n / 2 and n - 3 of n blocks.
 std::vector<int> default_taps(int layers);
 

@@ -142,7 +142,7 @@ void Engine::end_step(std::span<const RequestRows> step) {
     hold.push_back(rows);
     hold.back().rows -=
         static_cast<int>(request->draft.size()) - (request->draft.empty() ? 0 : request->accepted);
-    scheduler_->settle(*request);
+    scheduler_->end_draft(*request);
   }
   if (speculator_) speculator_->computed(hold);
 }

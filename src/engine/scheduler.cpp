@@ -168,7 +168,7 @@ void Scheduler::schedule(const Plan::Part& part, ScheduledBatch& out) {
   out.drafts |= drafted > 0;
 }
 
-void Scheduler::settle(Request& r) {
+void Scheduler::end_draft(Request& r) {
   if (r.draft.empty()) return;
   if (speculator_ != nullptr) speculator_->verified(r);
   r.computed -= static_cast<int>(r.draft.size()) - r.accepted;

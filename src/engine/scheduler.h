@@ -55,7 +55,7 @@ class Scheduler {
   bool would_draft();
   // What the model sampled of a request's step is taken: where it had a draft, the refused rows count as not
   // computed, their pages are given back, and the draft is over.
-  void settle(Request& request);
+  void end_draft(Request& request);
   // Ends every request with the device's error.
   void fail_all(const Status& status);
   // Drops finished requests and gives their pages back.

@@ -69,10 +69,12 @@ int64_t DecodeProbe::head_pairs(double bytes) const {
   return std::clamp(static_cast<int64_t>(bytes / pair_bytes), int64_t{1}, head_.pairs());
 }
 
+double DecodeProbe::head_bytes(double about) const {
+  return head_.bytes() / static_cast<double>(head_.pairs()) * static_cast<double>(head_pairs(about));
+}
+
 double DecodeProbe::pass_bytes(ProbedPart part) const {
-  if (part == ProbedPart::kDense)
-    return head_.bytes() / static_cast<double>(head_.pairs()) *
-           static_cast<double>(head_pairs(pass_bytes(ProbedPart::kDown)));
+  if (part == ProbedPart::kDense) return head_bytes(pass_bytes(ProbedPart::kDown));
   const double gate_up = part == ProbedPart::kExperts ? layers_[0].gate_up->bytes() : 0;
   return (gate_up + layers_[0].down->bytes()) * top_k_ / experts_;
 }
@@ -117,9 +119,7 @@ double DecodeProbe::seconds_of_tokens(const CpuTuning& tuning, ProbedPart part, 
 
 double DecodeProbe::expand_bytes(ProbedPart part) const {
   const double bytes = layers_[0].down->bytes() / experts_;
-  return part == ProbedPart::kDown
-             ? bytes
-             : head_.bytes() / static_cast<double>(head_.pairs()) * static_cast<double>(head_pairs(bytes));
+  return part == ProbedPart::kDown ? bytes : head_bytes(bytes);
 }
 
 bool DecodeProbe::expands(ProbedPart part) const {
@@ -131,32 +131,47 @@ bool DecodeProbe::expands(ProbedPart part) const {
 
 namespace {
 
-// Both ways at every count, in turn; leaves the threshold in *threshold.
-void measure_expansion(DecodeProbe& probe, ProbedPart part, const char* what, double seconds,
-                       const CpuTuning& from, GemmTuning CpuTuning::*which, Measurement& result) {
-  constexpr size_t kCounts = std::size(kExpandCounts);
-  Samples samples[2] = {Samples(kCounts), Samples(kCounts)};  // again, once
-  CpuTuning tunings[2] = {from, from};
-  (tunings[0].*which).expand_tokens = kNeverExpand, (tunings[1].*which).expand_tokens = 1;
-  for (double spent = 0; spent < seconds || samples[1].back().size() < 3;) {
-    for (size_t i = 0; i < kCounts; ++i) {
-      for (int way = 0; way < 2; ++way) {
-        samples[way][i].push_back(probe.seconds_of_tokens(tunings[way], part, kExpandCounts[i]));
-        spent += samples[way][i].back();
-      }
-    }
+// Of each of kExpandCounts.
+struct ExpansionSamples {
+  Samples again = Samples(std::size(kExpandCounts)), once = again;
+};
+
+// Both forms at every count, in turn: for about so many seconds, at least three rounds.
+ExpansionSamples sample_expansion(DecodeProbe& probe, ProbedPart part, double seconds,
+                                  const CpuTuning& from) {
+  constexpr size_t kLeastRounds = 3;
+  CpuTuning again = from, once = from;
+  for (GemmTuning CpuTuning::*of : {&CpuTuning::experts, &CpuTuning::dense})
+    (again.*of).expand_tokens = kNeverExpand, (once.*of).expand_tokens = 1;
+  ExpansionSamples samples;
+  double spent = 0;
+  const auto sample = [&](const CpuTuning& tuning, size_t count, Samples& out) {
+    out[count].push_back(probe.seconds_of_tokens(tuning, part, kExpandCounts[count]));
+    spent += out[count].back();
+  };
+  while (spent < seconds || samples.once.back().size() < kLeastRounds) {
+    for (size_t i = 0; i < std::size(kExpandCounts); ++i)
+      sample(again, i, samples.again), sample(once, i, samples.once);
   }
-  GemmTuning& chosen = result.chosen.tuning.*which;
-  chosen.expand_tokens = expand_from(samples[0], samples[1], probe.standard_expand_tokens());
-  const double bytes = probe.expand_bytes(part);
-  for (size_t i = 0; i < kCounts; ++i) {
-    for (int way = 0; way < 2; ++way) {
-      CandidateTiming t = timing_of(samples[way][i], bytes);
-      t.setting = fmt::format("{} tokens, {}", kExpandCounts[i], what);
-      t.value = way == 0 ? "expanded again" : "expanded once";
-      t.chosen = (kExpandCounts[i] >= chosen.expand_tokens) == (way == 1);
-      result.candidates.push_back(std::move(t));
-    }
+  return samples;
+}
+
+// kDown: the threshold of experts; kDense: of dense matrices.
+void measure_expansion(DecodeProbe& probe, ProbedPart part, double seconds, Measurement& result) {
+  const bool dense = part == ProbedPart::kDense;
+  CpuTuning& tuning = result.chosen.tuning;
+  const ExpansionSamples samples = sample_expansion(probe, part, seconds, tuning);
+  const int threshold = expand_from(samples.again, samples.once, probe.standard_expand_tokens());
+  (dense ? tuning.dense : tuning.experts).expand_tokens = threshold;
+  const auto add = [&](int count, const std::vector<double>& times, const char* value, bool chosen) {
+    CandidateTiming& t = result.candidates.emplace_back(timing_of(times, probe.expand_bytes(part)));
+    t.setting = fmt::format("{} tokens, {}", count, dense ? "dense" : "experts");
+    t.value = value, t.chosen = chosen;
+  };
+  for (size_t i = 0; i < std::size(kExpandCounts); ++i) {
+    const bool once = kExpandCounts[i] >= threshold;
+    add(kExpandCounts[i], samples.again[i], "expanded again", !once);
+    add(kExpandCounts[i], samples.once[i], "expanded once", once);
   }
 }
 
@@ -182,10 +197,8 @@ Measurement measure_tuning(DecodeProbe& probe, double seconds) {
   }
   const bool experts = probe.expands(ProbedPart::kDown), dense = probe.expands(ProbedPart::kDense);
   const double half = seconds / 2 / (experts && dense ? 2 : 1);
-  const CpuTuning from = tuning;
-  if (experts)
-    measure_expansion(probe, ProbedPart::kDown, "experts", half, from, &CpuTuning::experts, result);
-  if (dense) measure_expansion(probe, ProbedPart::kDense, "dense", half, from, &CpuTuning::dense, result);
+  if (experts) measure_expansion(probe, ProbedPart::kDown, half, result);
+  if (dense) measure_expansion(probe, ProbedPart::kDense, half, result);
   return result;
 }
 

@@ -34,6 +34,7 @@ class DecodeProbe {
 
  private:
   int64_t passes() const { return std::ssize(layers_) * (experts_ / top_k_); }
+  double head_bytes(double about) const;   // of head_pairs(about)
   int64_t head_pairs(double bytes) const;  // of so many bytes, at least one
   void run(const PackedMatrix& m, const ActRows& act, int first, int experts, int tokens,
            const CpuTuning& tuning);

@@ -24,11 +24,7 @@ Status ReferenceDraftHead::load(const Eagle3Config& config, const Eagle3Weights&
 }
 
 Status ReferenceDraftHead::set_taps(const std::vector<int>& boundaries) {
-  Eagle3Config config = config_;
-  config.taps = boundaries, config.convention = TapConvention::kBoundary;
-  if (boundaries.size() != boundaries_.size())
-    return invalid("draft head: {} taps, it has {}", boundaries.size(), boundaries_.size());
-  ASSIGN_OR_RETURN(boundaries_, tap_boundaries(config, target_.config));
+  ASSIGN_OR_RETURN(boundaries_, tap_boundaries(config_, target_.config, boundaries));
   tapped_ = 0;
   return {};
 }

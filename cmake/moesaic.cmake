@@ -46,7 +46,13 @@ function(moesaic_library name)
   target_link_libraries(moesaic_${name} PUBLIC moesaic_flags ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
 endfunction()
 
-# moesaic_test(NAME SOURCES ... DEPS ... [LABELS ...]): a GoogleTest binary registered as one ctest.
+# All tests that an emulated processor runs too.
+if(MOESAIC_TESTS)
+  add_custom_target(emulated_tests)
+endif()
+
+# moesaic_test(NAME SOURCES ... DEPS ... [LABELS ...]): a GoogleTest binary registered as one ctest. Labels: `device` (uses
+# a GPU where there is one), `native` (runs whole models, or looks at clocks: not under an emulator).
 function(moesaic_test name)
   if(NOT MOESAIC_TESTS)
     return()
@@ -56,6 +62,9 @@ function(moesaic_test name)
   list(TRANSFORM ARG_DEPS PREPEND moesaic_)
   target_link_libraries(${name} PRIVATE moesaic_flags ${ARG_DEPS} ${ARG_LIBS} GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE MOESAIC_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  if(NOT native IN_LIST ARG_LABELS)
+    add_dependencies(emulated_tests ${name})
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] [1-9][0-9]* test.*\\[  PASSED  \\] 0 tests")
 endfunction()

@@ -1,7 +1,9 @@
 // Saved and loaded KV caches, over models/tiny.
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "api/embedding_test.h"
 #include "checkpoint/checkpoint.h"
@@ -202,6 +204,51 @@ TEST_P(SavedKv, AdaptersAreOfTheFingerprint) {
   EXPECT_FALSE(open({.lora = {adapter + ":0.5"}}).load_kv(adapted_bytes).ok());
   EXPECT_TRUE(open({.lora = {adapter}}).load_kv(adapted_bytes).ok());
   fs::remove_all(adapter);
+}
+
+// Two threads save, load and look up without a pause while the Model's own thread generates from a cache that
+// has room for little more than the requests: each gets the tokens that it gets alone.
+TEST_P(SavedKv, IsSavedAndLoadedWhileRequestsRun) {
+  const int prompt = slow() ? 40 : 96, answer = slow() ? 6 : 40;
+  std::vector<std::vector<int32_t>> expected;
+  std::string bytes;
+  {
+    Model alone = open();
+    for (int seed = 1; seed <= 3; ++seed)
+      expected.push_back(run(alone, greedy(tokens_of(prompt, seed), answer)).tokens);
+    run(alone, greedy(tokens_of(prompt, 9), 1));
+    bytes = alone.save_kv(tokens_of(prompt, 9)).value();
+  }
+  Model model = open({.context = 160, .max_batch = 3, .kv_tokens = 3 * 160});
+  std::vector<Record> records(3);
+  ASSERT_TRUE(model.start().ok());
+  std::atomic<bool> ended = false;
+  std::vector<std::thread> savers;
+  for (int k = 0; k < 2; ++k) {
+    savers.emplace_back([&, text = tokens_of(prompt, 1 + k)] {
+      while (!ended) {
+        const auto saved = model.save_kv(text);
+        if (saved.ok()) {
+          EXPECT_TRUE(model.load_kv(saved.value()).ok());
+        } else {
+          EXPECT_EQ(saved.status().code(), StatusCode::kNotFound) << saved.status().message();
+        }
+        const auto loaded = model.load_kv(bytes);
+        if (!loaded.ok()) EXPECT_EQ(loaded.status().code(), StatusCode::kOutOfMemory);
+        EXPECT_TRUE(model.cached_prefix(tokens_of(prompt, 9)).ok());
+      }
+    });
+  }
+  for (int i = 0; i < 3; ++i)
+    EXPECT_TRUE(
+        model.submit(greedy(tokens_of(prompt, i + 1), answer), records[static_cast<size_t>(i)].callbacks())
+            .ok());
+  EXPECT_TRUE(model.wait().ok());
+  ended = true;
+  for (std::thread& t : savers) t.join();
+  EXPECT_TRUE(model.stop().ok());
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(records[i].tokens, expected[i]) << i;
+  EXPECT_EQ(model.stats().full.used, 0);
 }
 
 }  // namespace

@@ -33,11 +33,11 @@ struct KvState {
 int cached_prefix(const KvState& state, std::span<const int32_t> tokens);
 // The longest beginning of `tokens` that is in the prefix cache. kNotFound if none of it is.
 Result<std::string> save_prefix(const KvState& state, std::span<const int32_t> tokens);
+// No saved state of this model is larger.
+size_t most_saved_bytes(const KvState& state);
 // The tokens that are now in the prefix cache. Bytes that are damaged, of another model, format or version,
 // or that claim impossible sizes are refused before anything is changed; kOutOfMemory where the cache has not
 // so many free pages.
-// No saved state of this model is larger.
-size_t most_saved_bytes(const KvState& state);
 Result<std::vector<int32_t>> load_prefix(const KvState& state, std::string_view bytes);
 
 }  // namespace moesaic

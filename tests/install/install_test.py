@@ -44,8 +44,8 @@ class InstallTest(unittest.TestCase):
         self.assertEqual(len(files), 1, pattern)
         return files[0]
 
-    def assert_answers(self, program):
-        self.assertEqual(run(program, self.model, "What is 17 + 25?"), "17 + 25 = 42\n")
+    def assert_answers(self, program, **options):
+        self.assertEqual(run(program, self.model, "What is 17 + 25?", **options), "17 + 25 = 42\n")
 
     def test_the_program_finds_its_model(self):
         self.assertTrue((self.model.parent / "tiny-eagle3/model.safetensors").is_file())
@@ -88,7 +88,8 @@ class InstallTest(unittest.TestCase):
         program = self.folder / "c_stranger"
         command = f'"{CC}" -std=c11 -pedantic -Wall -Wextra -Werror "{EXAMPLES}/generate.c" -o "{program}" {flags}'
         run("sh", "-c", command)
-        self.assert_answers(program)
+        # A shared library in a folder that the loader does not know by itself.
+        self.assert_answers(program, env={**os.environ, "LD_LIBRARY_PATH": str(config.parent.parent)})
 
     def complete(self, *words):
         """What bash offers for the last of the words."""

@@ -83,6 +83,7 @@ bool EngineThread::open() {
   const bool ok = opened.ok();
   if (ok) {
     model_.emplace(std::move(opened).value());
+    opened_.store(&*model_, std::memory_order_release);
     set_state(State::kReady);
     on_state_();
   } else {

@@ -40,8 +40,9 @@ class EngineThread {
   std::string failure() const;  // with kFailed
   // Blocks while the model is loading.
   void wait_until_loaded() const { state_.wait(State::kLoading, std::memory_order_acquire); }
-  // For its thread-safe methods; null before kReady.
-  const Model* model() const { return state() == State::kReady ? &*model_ : nullptr; }
+  // For its thread-safe methods; null before kReady. It stays when the engine fails, which may happen while
+  // a caller uses it.
+  const Model* model() const { return opened_.load(std::memory_order_acquire); }
 
   // Queues generations whose events go to `queue`; AnswerEvent::choice is the index in `requests`. False:
   // there is no room for all of them, and none was queued. Each one's last event has `end`, also after an
@@ -84,6 +85,7 @@ class EngineThread {
   Metrics& metrics_;
   std::atomic<State> state_ = State::kLoading;
   std::optional<Model> model_;
+  std::atomic<const Model*> opened_ = nullptr;  // &*model_
   std::vector<TicketPtr> touched_;      // with events to hand out
   std::unordered_set<TicketPtr> live_;  // taken from the inbox, their end not handed out yet
   std::atomic<int> in_flight_ = 0;

@@ -54,16 +54,19 @@ set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libmoesaic${PROJECT_VERSION_MAJOR}.${PROJE
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libmoesaic-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SHLIBDEPS OFF)
 if(BUILD_SHARED_LIBS)
-  set(CPACK_DEBIAN_LIBRARY_PACKAGE_GENERATE_SHLIBS ON)
-  set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA ${PROJECT_BINARY_DIR}/triggers)
-  file(WRITE ${PROJECT_BINARY_DIR}/triggers "activate-noawait ldconfig\n")
+  set(library_files ${PROJECT_BINARY_DIR}/debian_library)
+  set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA ${library_files}/triggers ${library_files}/shlibs)
+  file(WRITE ${library_files}/triggers "activate-noawait ldconfig\n")
+  set(so_version ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  file(WRITE ${library_files}/shlibs "libmoesaic ${so_version} libmoesaic${so_version} (>= ${PROJECT_VERSION})\n")
   set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "${CPACK_DEBIAN_LIBRARY_PACKAGE_NAME} (= ${build_version}-${CPACK_DEBIAN_PACKAGE_RELEASE})")
 else()
   set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "libfmt-dev, libpcre2-dev, pkg-config")
 endif()
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_RECOMMENDS "moesaic")
-set(CPACK_COMPONENT_PROGRAM_DESCRIPTION "The program: runs gpt-oss models on CPUs and NVIDIA GPUs, serves them over HTTP.
-With a small bundled model, completions, a man page and a systemd unit.")
+set(CPACK_COMPONENT_PROGRAM_DESCRIPTION "The program: runs gpt-oss models on CPUs and NVIDIA GPUs and serves
+them over HTTP. With a small bundled model, completions, a man page
+and a systemd unit.")
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "Headers and library for C++ and C, CMake package, pkg-config file, examples.")
 set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "The shared library of the C++ and C interfaces.")
 # Debian's own places for some files.

@@ -12,5 +12,5 @@ emulate() { qemu-aarch64 -cpu "$1" -L /usr/aarch64-linux-gnu "build/aarch64/$2" 
 for cpu in neoverse-n1 cortex-a53; do
   emulate $cpu src/backend/cpu/cpu_backend_test
 done
-emulate max tests/tiny/bundled_model_test --gtest_filter=BundledModel.Answers
+emulate max tests/tiny/bundled_model_test --gtest_filter=BundledModel.CallsTools
 ctest --test-dir build/aarch64 -LE native --output-on-failure --no-tests=error --timeout 600 -j "$jobs" | summary

@@ -83,8 +83,11 @@ class InstallTest(unittest.TestCase):
 
     def test_a_c_program_builds_by_pkg_config(self):
         config = self.found("lib*/**/moesaic.pc")
-        flags = run("pkg-config", "--static", "--cflags", "--libs", "moesaic",
-                    env={**os.environ, "PKG_CONFIG_PATH": str(config.parent)})
+        # A shared library needs nobody else's .pc files, nor a static one's flags.
+        shared = any(self.prefix.glob("lib*/**/libmoesaic.so"))
+        search = {"PKG_CONFIG_LIBDIR" if shared else "PKG_CONFIG_PATH": str(config.parent)}
+        flags = run("pkg-config", *([] if shared else ["--static"]), "--cflags", "--libs", "moesaic",
+                    env={**os.environ, **search})
         program = self.folder / "c_stranger"
         command = f'"{CC}" -std=c11 -pedantic -Wall -Wextra -Werror "{EXAMPLES}/generate.c" -o "{program}" {flags}'
         run("sh", "-c", command)

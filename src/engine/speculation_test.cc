@@ -127,6 +127,49 @@ TEST(Speculation, TheDrafterHearsOfTheRowsThatHold) {
   }
 }
 
+// A head that was given every row with the token behind it is always right: through chunks of prompts,
+// preemptions, company and lengths that end anywhere in a page.
+TEST(Speculation, AHeadIsGivenEveryRow) {
+  for (const bool samples : {false, true}) {
+    for (const int max_batch : {1, 4}) {
+      EngineOptions options{.context = 300,
+                            .max_batch = max_batch,
+                            .max_rows = 24,
+                            .kv_tokens = 640,
+                            .prefix_cache = false,
+                            .draft_tokens = 5};
+      Harness plain(samples, options), drafted(samples, options, true);
+      for (Harness* run : {&plain, &drafted}) {
+        for (int i = 0; i < 8; ++i)
+          run->submit(1 + 33 * i, {.temperature = i % 2 == 0 ? 0.0 : 1.0,
+                                   .seed = static_cast<uint64_t>(i),
+                                   .max_tokens = 20 + 30 * i});
+        ASSERT_TRUE(run->engine.run_to_end().ok());
+      }
+      drafted.expect_equals(plain);
+      EXPECT_TRUE(max_batch == 1 || drafted.engine.stats().preemptions > 0);
+      const SpeculationStats s = drafted.engine.stats().speculation;
+      EXPECT_GT(s.accepted, max_batch == 1 ? 500u : 200u);
+      EXPECT_EQ(s.accepted, s.drafted);
+    }
+  }
+}
+
+// What is in the prefix cache is in the head's cache. The last place of a shared beginning was made with
+// another text's next token, so this head errs from there on; where a text goes on as before it does not.
+TEST(Speculation, AHeadFindsWhatThePrefixCacheHas) {
+  const EngineOptions options{.context = 300, .max_rows = 64, .draft_tokens = 5};
+  Harness run(false, options, true);
+  run.submit(100, {.temperature = 0, .max_tokens = 40});
+  ASSERT_TRUE(run.engine.run_to_end().ok());
+  const Request& again = run.submit(std::vector<int32_t>(run.requests[0]->tokens),
+                                    {.temperature = 0, .max_tokens = 40});
+  ASSERT_TRUE(run.engine.run_to_end().ok());
+  EXPECT_EQ(again.reused, 128);
+  EXPECT_EQ(again.drafted.stats.accepted, again.drafted.stats.drafted);
+  EXPECT_GT(again.drafted.stats.accepted, 30u);
+}
+
 // Two requests fill the pages; drafts may use what is left and take nothing from anybody.
 TEST(Speculation, DraftsPreemptNobody) {
   const EngineOptions options{

@@ -5,6 +5,7 @@
 #include <climits>
 #include <utility>
 
+#include "base/log.h"
 #include "speculation/draft_length.h"
 
 namespace moesaic {
@@ -45,12 +46,15 @@ std::vector<DraftTask> Speculator::ask(std::span<Request* const> requests, std::
     const Request& r = *requests[i];
     DraftTask& task = tasks.emplace_back(
         DraftTask{.request = r.id, .tokens = r.tokens, .prompt_tokens = r.prompt_tokens, .most = most[i]});
-    for (int k = 0; drafter_->is_costly() && k < task.most; ++k)
-      task.sampling.push_back(r.sampler->draft_sampling(k));
+    if (!drafter_->is_costly()) continue;
+    task.full_pages = r.pages.full;
+    for (int k = 0; k < task.most; ++k) task.sampling.push_back(r.sampler->draft_sampling(k));
   }
   const auto begin = std::chrono::steady_clock::now();
   const Status status = drafter_->draft(tasks);
   measure_drafter(tasks, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  if (!status.ok() && !std::exchange(failed_, true))
+    log(LogLevel::kWarning, drafter_->name() + " gives no drafts: " + status.message());
   // A drafter that fails has no guesses: the requests go on without.
   for (DraftTask& task : tasks) {
     if (!status.ok()) task.draft.clear();
@@ -68,7 +72,7 @@ std::vector<DraftTask> Speculator::ask(std::span<Request* const> requests, std::
 void Speculator::measure_drafter(std::span<const DraftTask> tasks, double seconds) {
   size_t tokens = 0;
   for (const DraftTask& task : tasks) tokens += task.draft.size();
-  if (!drafter_->is_costly() || tokens == 0) return;
+  if (!drafter_->is_costly() || tokens == 0 || after_prompt_) return;
   const double each = seconds / static_cast<double>(tokens);
   if (token_seconds_ == 0) token_seconds_ = each;
   token_seconds_ +=
@@ -120,12 +124,15 @@ std::vector<int> Speculator::ask_for(std::span<Request* const> requests, int row
   return choose(reach, rows, free_rows);
 }
 
-void Speculator::draft(std::span<Request* const> requests, int rows, int free_rows) {
+void Speculator::draft(std::span<Request* const> requests, int rows, int free_rows, const Reserve& reserve) {
+  if (requests.empty() && !drafter_->follows_steps()) return;
   for (Request* r : requests) follow(*r);
   std::vector<int> lengths = ask_for(requests, rows, free_rows);
   add_probes(requests, lengths);
   shorten(lengths, drafter_->is_costly() ? free_rows : INT_MAX);
   count_probes(requests, lengths);
+  for (size_t i = 0; drafter_->is_costly() && i < lengths.size(); ++i)
+    lengths[i] = reserve(*requests[i], lengths[i]);
   std::vector<DraftTask> tasks = ask(requests, lengths);
   lengths.clear();
   for (const DraftTask& task : tasks) lengths.push_back(static_cast<int>(task.draft.size()));
@@ -136,7 +143,7 @@ void Speculator::draft(std::span<Request* const> requests, int rows, int free_ro
     lengths = choose(reach, rows, free_rows);
   }
   for (size_t i = 0; i < tasks.size(); ++i) {
-    tasks[i].draft.resize(static_cast<size_t>(lengths[i]));
+    tasks[i].draft.resize(static_cast<size_t>(reserve(*requests[i], lengths[i])));
     requests[i]->draft = std::move(tasks[i].draft);
   }
 }
@@ -163,6 +170,12 @@ bool Speculator::would_draft(std::span<Request* const> requests, int rows, int f
   }
   lengths = choose(reach, rows, free_rows);
   return draft_tokens_ == 0 && !std::all_of(lengths.begin(), lengths.end(), none);
+}
+
+void Speculator::computed(std::span<const ComputedRows> rows) {
+  after_prompt_ = std::any_of(rows.begin(), rows.end(),
+                              [](const ComputedRows& r) { return r.rows > kMostDraft + 1; });
+  drafter_->computed(rows);
 }
 
 void Speculator::verified(Request& r) {

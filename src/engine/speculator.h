@@ -12,6 +12,7 @@
 // take and how often the request's drafts were right, both measured while they run.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -28,15 +29,17 @@ class Speculator {
   Speculator(std::unique_ptr<Drafter> drafter, int draft_tokens)
       : drafter_(std::move(drafter)), draft_tokens_(draft_tokens) {}
 
+  // Gives a request pages for a draft of so many tokens behind its last one, and says for how many it has.
+  using Reserve = std::function<int(Request& request, int tokens)>;
   // Sets the drafts of requests that decode and whose tokens are all known, in a step of `rows` rows without
-  // drafts. free_rows: most tokens of all drafts together.
-  void draft(std::span<Request* const> requests, int rows, int free_rows);
+  // drafts: before each step, also where there are none. free_rows: most tokens of all drafts together.
+  void draft(std::span<Request* const> requests, int rows, int free_rows, const Reserve& reserve);
   // Of requests that decode and whose next token is in flight, in a step of `rows` rows: whether one of them
   // would get a draft if its token were known.
   bool would_draft(std::span<Request* const> requests, int rows, int free_rows);
   // The model has sampled all that it can of a request's draft.
   void verified(Request& request);
-  void computed(std::span<const ComputedRows> rows) { drafter_->computed(rows); }
+  void computed(std::span<const ComputedRows> rows);
   void ended(Request& request);
   // A step that computed one token of each of its requests, and drafts, took so long.
   void measured(int rows, bool drafted, double seconds) { (drafted ? drafted_ : plain_).add(rows, seconds); }
@@ -61,6 +64,8 @@ class Speculator {
   Acceptance all_;             // of all requests
   StepCosts plain_, drafted_;  // of steps without drafts and with them
   double token_seconds_ = 0;   // that a costly drafter takes for a token
+  bool after_prompt_ = false;  // the last step had rows of a prompt, which a drafter may take in
+  bool failed_ = false;        // the drafter did, and that was said
 };
 
 }  // namespace moesaic

@@ -3,12 +3,16 @@
 // For each kind of text PROMPTS requests generate exactly TOKENS tokens, BATCH at a time, without drafts and
 // with each drafter's (K: tokens of every draft; else as many as pay). Rounds take turns; medians are
 // printed, of all but the first where there are several. Exit status 1 if a token differs.
+//
+// PROMPTS may be a file instead: prompts with the names of special tokens in them, each followed by a zero
+// byte (tools/tiny/prompts.py writes one). Their answers end where the model ends them, at TOKENS at most.
 #include <moesaic/engine.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -22,11 +26,18 @@ struct Kind {
   double temperature;
   bool repeats;  // the prompt has the text that the answer is likely to repeat
 };
-constexpr Kind kKinds[] = {{"repeats its prompt, greedy", 0, true},
-                           {"repeats its prompt, sampled", 1, true},
-                           {"answers, greedy", 0, false},
-                           {"answers, sampled", 1, false},
-                           {"noise, temperature 3", 3, false}};
+const std::vector<Kind> kKinds = {{"repeats its prompt, greedy", 0, true},
+                                  {"repeats its prompt, sampled", 1, true},
+                                  {"answers, greedy", 0, false},
+                                  {"answers, sampled", 1, false},
+                                  {"noise, temperature 3", 3, false}};
+const std::vector<Kind> kFileKinds = {{"prompts of a file, greedy", 0, false},
+                                      {"prompts of a file, sampled", 1, false}};
+
+struct Work {
+  int prompts = 0, tokens = 0;          // requests, tokens of each at most
+  std::vector<std::string> texts = {};  // of the file
+};
 
 struct Run {
   std::string drafter;
@@ -44,25 +55,26 @@ std::string text_of(const Kind& kind, int i) {
   return text;
 }
 
-Result<GenerationRequest> request_of(const Model& model, const Kind& kind, int i, int tokens) {
-  auto prompt = kind.repeats
+Result<GenerationRequest> request_of(const Model& model, const Kind& kind, int i, const Work& work) {
+  auto prompt = !work.texts.empty() ? model.tokenize(work.texts[static_cast<size_t>(i)], true)
+                : kind.repeats
                     ? model.tokenize(text_of(kind, i))
                     : model.chat_prompt(R"([{"role": "user", "content": ")" + text_of(kind, i) + "\"}]");
   if (!prompt.ok()) return prompt.status();
   GenerationRequest request{.prompt = std::move(prompt).value(), .sampling = {}};
   request.sampling.temperature = kind.temperature;
   request.sampling.seed = static_cast<uint64_t>(i);
-  request.sampling.max_tokens = tokens;
-  request.sampling.stop_tokens = {model.vocab() - 1};  // goes on behind its end
+  request.sampling.max_tokens = work.tokens;
+  if (work.texts.empty()) request.sampling.stop_tokens = {model.vocab() - 1};  // goes on behind its end
   return request;
 }
 
-Status answer(Run& run, const Kind& kind, int prompts, int tokens) {
-  run.answers.assign(static_cast<size_t>(prompts), {});
+Status answer(Run& run, const Kind& kind, const Work& work) {
+  run.answers.assign(static_cast<size_t>(work.prompts), {});
   run.before = run.model.stats().speculation;
   const auto start = Clock::now();
-  for (int i = 0; i < prompts; ++i) {
-    auto request = request_of(run.model, kind, i, tokens);
+  for (int i = 0; i < work.prompts; ++i) {
+    auto request = request_of(run.model, kind, i, work);
     if (!request.ok()) return request.status();
     std::vector<int32_t>& to = run.answers[static_cast<size_t>(i)];
     Status status = run.model.submit(std::move(request).value(),
@@ -73,7 +85,9 @@ Status answer(Run& run, const Kind& kind, int prompts, int tokens) {
   }
   Status status = run.model.run();
   const std::chrono::duration<double> seconds = Clock::now() - start;
-  run.tok_s.push_back(prompts * tokens / seconds.count());
+  size_t tokens = 0;
+  for (const std::vector<int32_t>& a : run.answers) tokens += a.size();
+  run.tok_s.push_back(static_cast<double>(tokens) / seconds.count());
   run.after = run.model.stats().speculation;
   return status;
 }
@@ -86,6 +100,16 @@ double median(std::vector<double> values) {
 int fail(const Status& status) {
   std::fprintf(stderr, "%s\n", status.message().c_str());
   return 1;
+}
+
+// PROMPTS: a number or a file.
+Work work_of(const char* prompts, int tokens) {
+  Work work{.prompts = std::atoi(prompts), .tokens = tokens};
+  if (work.prompts > 0) return work;
+  std::ifstream file(prompts, std::ios::binary);
+  for (std::string text; std::getline(file, text, '\0');) work.texts.push_back(text);
+  work.prompts = static_cast<int>(work.texts.size());
+  return work;
 }
 
 Result<Run> open(const char* path, const char* device, int threads, int batch, const std::string& spec) {
@@ -117,8 +141,9 @@ int main(int argc, char** argv) {
   if (argc < 9)
     return fail({StatusCode::kUsage,
                  "usage: speculation MODEL DEVICE THREADS TOKENS BATCH PROMPTS ROUNDS DRAFTER[=K]..."});
-  const int tokens = std::atoi(argv[4]), batch = std::atoi(argv[5]), prompts = std::atoi(argv[6]),
-            rounds = std::atoi(argv[7]);
+  const int batch = std::atoi(argv[5]), rounds = std::atoi(argv[7]);
+  const Work work = work_of(argv[6], std::atoi(argv[4]));
+  if (work.prompts == 0) return fail({StatusCode::kUsage, std::string(argv[6]) + ": no prompts"});
   std::vector<Run> runs;
   for (int a = 7; a < argc; ++a) {
     auto run = open(argv[1], argv[2], std::atoi(argv[3]), batch, a == 7 ? "none" : argv[a]);
@@ -129,11 +154,11 @@ int main(int argc, char** argv) {
       "| text | drafter | tok/s | times none | drafts | drafted | accepted | same tokens |\n"
       "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |\n");
   bool same = true;
-  for (const Kind& kind : kKinds) {
+  for (const Kind& kind : work.texts.empty() ? kKinds : kFileKinds) {
     for (Run& run : runs) run.tok_s.clear();
     for (int round = 0; round < rounds; ++round) {
       for (Run& run : runs) {
-        const Status status = answer(run, kind, prompts, tokens);
+        const Status status = answer(run, kind, work);
         if (!status.ok()) return fail(status);
         same &= run.answers == runs.front().answers;
       }

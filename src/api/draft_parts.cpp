@@ -1,11 +1,15 @@
 #include "api/draft_parts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "api/bundled_model.h"
 #include "api/tokenizer_source.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "model/drafted_answer.h"
 #include "speculation/model_drafter.h"
 
 namespace moesaic {
@@ -41,9 +45,33 @@ Status check_vocabulary(const Checkpoint& drafts, const Checkpoint& model) {
   return {};
 }
 
+bool both_conventions_fit(Eagle3Config head, const ModelConfig& model) {
+  for (const TapConvention convention : {TapConvention::kBoundary, TapConvention::kBlockOutput}) {
+    head.convention = convention;
+    if (!tap_boundaries(head, model).ok()) return false;
+  }
+  return true;
+}
+
+// A wrong reading of a head's taps costs acceptance and nothing else: of a short answer it shows.
+Status measure_head(Backend& backend, const Checkpoint& model, const Eagle3Config& head) {
+  const auto tokenizer = tokenizer_of(model);
+  if (!tokenizer.ok() || !both_conventions_fit(head, model.config)) return {};
+  const std::vector<int32_t> prompt =
+      tokenizer->encode("<|start|>user<|message|>Why is the sky blue?<|end|><|start|>assistant", true);
+  ASSIGN_OR_RETURN(const MeasuredTaps taps, measure_taps(backend, model.config, head, prompt,
+                                                         {.max_tokens = 48, .drafts = 2, .chunk = 32}));
+  log(LogLevel::kInfo,
+      fmt::format("draft head: its taps are {}; {:.2f} tokens a step, {:.2f} by the other reading",
+                  taps.convention == TapConvention::kBoundary ? "boundaries" : "outputs of blocks",
+                  taps.length, taps.other_length));
+  return {};
+}
+
 ModelDrafter::Options options_of(const EngineOptions& o) {
   const int64_t each = int64_t{o.context} * o.max_batch;
-  return {.sequences = o.max_batch, .kv_tokens = o.kv_tokens > 0 ? o.kv_tokens : each, .max_rows = o.max_rows};
+  return {
+      .sequences = o.max_batch, .kv_tokens = o.kv_tokens > 0 ? o.kv_tokens : each, .max_rows = o.max_rows};
 }
 
 }  // namespace
@@ -67,8 +95,8 @@ Result<DraftMemory> DraftParts::plan_head(Backend& backend) const {
   const DraftHead* const head = backend.draft_head();
   if (head == nullptr)
     return error(StatusCode::kUnsupported,
-                 "--speculative {}: {} cannot run draft heads; use --device cpu, or --speculative ngram", name_,
-                 backend.caps().name);
+                 "--speculative {}: {} cannot run draft heads; use --device cpu, or --speculative ngram",
+                 name_, backend.caps().name);
   return DraftMemory{.weights = sum(head->memory(head_->config, head_->weights, {})),
                      .token_bytes = head->kv_token_bytes(head_->config)};
 }
@@ -86,8 +114,13 @@ Result<DraftMemory> DraftParts::plan(Backend& backend, const BackendOptions& mad
       .token_bytes = static_cast<double>(full) * model_backend_->kv_token_bytes(model_->config)};
 }
 
-Status DraftParts::load(Backend& backend) {
-  if (head_) return backend.draft_head()->load(head_->config, head_->weights);
+Status DraftParts::load_head(Backend& backend, const Checkpoint& model) const {
+  RETURN_IF_ERROR(backend.draft_head()->load(head_->config, head_->weights));
+  return measure_head(backend, model, head_->config);
+}
+
+Status DraftParts::load(Backend& backend, const Checkpoint& model) {
+  if (head_) return load_head(backend, model);
   if (!model_) return {};
   const Status loaded = model_backend_->load(model_->config, model_->weights, {});
   if (model_->weights.intact) RETURN_IF_ERROR(model_->weights.intact());

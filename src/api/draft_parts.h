@@ -28,12 +28,15 @@ class DraftParts {
   // What it takes beside the model, which runs on `backend`, made with these options. An error of one line
   // where that device cannot run it. May be called again for another device.
   Result<DraftMemory> plan(Backend& backend, const BackendOptions& made_with, const EngineOptions& engine);
-  Status load(Backend& backend);
+  // Beside the weights of the model that open() saw. Which taps a head means is measured, where the model has
+  // a tokenizer and the head's ids can be meant in two ways.
+  Status load(Backend& backend, const Checkpoint& model);
   // For the engine on this backend, whose options are settled; null for "none". Once.
   Result<std::unique_ptr<Drafter>> drafter(Backend& backend, const EngineOptions& engine);
 
  private:
   Result<DraftMemory> plan_head(Backend& backend) const;
+  Status load_head(Backend& backend, const Checkpoint& model) const;
 
   std::string name_ = "none";
   DrafterKind kind_ = DrafterKind::kNone;

@@ -143,9 +143,9 @@ Result<EnginePlan> plan_on(const Checkpoint& c, EngineOptions wanted, const Back
       [&](const KvDemand& d) { return fitting_kv_tokens(d, c.config, c.weights, backend); }));
   RETURN_IF_ERROR(plan_memory(plan.demand, c.config, c.weights, backend));
   ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(c.config, plan.demand));
-  plan.info.memory_used = static_cast<int64_t>(
-      sum(backend.memory(c.config, c.weights, layout)) + wanted.draft.weights +
-      wanted.draft.token_bytes * layout.page_tokens * layout.full_pages);
+  plan.info.memory_used =
+      static_cast<int64_t>(sum(backend.memory(c.config, c.weights, layout)) + wanted.draft.weights +
+                           wanted.draft.token_bytes * layout.page_tokens * layout.full_pages);
   return plan;
 }
 
@@ -194,7 +194,7 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   ByteProgress progress(checkpoint.weights, o.progress);
   RETURN_IF_ERROR(report(std::ref(progress), 0, 0));
   RETURN_IF_ERROR(load_weights(checkpoint, plan.demand, *backend, std::ref(progress)));
-  RETURN_IF_ERROR(named("speculative", drafts->load(*backend)));
+  RETURN_IF_ERROR(named("speculative", drafts->load(*backend, checkpoint)));
   RETURN_IF_ERROR(fit_again(plan, checkpoint.config, *backend));
   for (const std::string& line : describe(plan.info)) log(LogLevel::kInfo, line);
   const uint64_t print = fingerprint(checkpoint, o.dense + " " + o.moe_path);

@@ -196,7 +196,8 @@ Status plan_memory(const KvDemand& demand, const ModelConfig& config, const Mode
 
 Status check_kv_memory(const KvLayout& layout, const ModelConfig& config, const Backend& backend,
                        const DraftMemory& draft) {
-  const double needed = kv_bytes(layout, config, backend) + draft_cache_bytes(draft, layout), free = backend.available_memory();
+  const double needed = kv_bytes(layout, config, backend) + draft_cache_bytes(draft, layout),
+               free = backend.available_memory();
   if (needed <= free) return {};
   return error(StatusCode::kOutOfMemory,
                "the KV cache takes {:.1f} GB, {:.1f} GB of memory are free; use a smaller context or fewer "

@@ -3,6 +3,7 @@
 
 #include "engine/late_backend.h"
 #include "engine/test_drafter.h"
+#include "speculation/model_drafter.h"
 #include "speculation/ngram.h"
 
 namespace moesaic {
@@ -162,12 +163,43 @@ TEST(Speculation, AHeadFindsWhatThePrefixCacheHas) {
   Harness run(false, options, true);
   run.submit(100, {.temperature = 0, .max_tokens = 40});
   ASSERT_TRUE(run.engine.run_to_end().ok());
-  const Request& again = run.submit(std::vector<int32_t>(run.requests[0]->tokens),
-                                    {.temperature = 0, .max_tokens = 40});
+  const Request& again =
+      run.submit(std::vector<int32_t>(run.requests[0]->tokens), {.temperature = 0, .max_tokens = 40});
   ASSERT_TRUE(run.engine.run_to_end().ok());
   EXPECT_EQ(again.reused, 128);
   EXPECT_EQ(again.drafted.stats.accepted, again.drafted.stats.drafted);
   EXPECT_GT(again.drafted.stats.accepted, 30u);
+}
+
+// The drafts of a model that says what the target says are all right, whatever was taken back, cut into steps
+// or given up before; those of another one are all wrong and change nothing. More requests than its cache
+// holds at a time: each gives its pages back.
+TEST(Speculation, AModelDraftsForAnother) {
+  for (const bool samples : {false, true}) {
+    for (const bool same : {true, false}) {
+      const EngineOptions options{.context = 400, .max_batch = 3, .max_rows = 32, .kv_tokens = 600};
+      Harness plain(samples, options), drafted(samples, options);
+      auto model = std::make_unique<LateBackend>(samples);
+      ASSERT_TRUE(model->load(drafted.config, {}, {}).ok());
+      if (!same) model->fixed_first_ = kVocab - kChoices;
+      drafted.engine.speculate(ModelDrafter::create(std::move(model), drafted.config,
+                                                    {.sequences = 3, .kv_tokens = 600, .max_rows = 32})
+                                   .value(),
+                               5);
+      for (Harness* run : {&plain, &drafted}) {
+        for (int i = 0; i < 12; ++i)
+          run->submit(
+              1 + 29 * i,
+              {.temperature = i % 2 == 0 ? 0.0 : 1.0, .seed = static_cast<uint64_t>(i), .max_tokens = 80});
+        ASSERT_TRUE(run->engine.run_to_end().ok());
+      }
+      drafted.expect_equals(plain);
+      const SpeculationStats s = drafted.engine.stats().speculation;
+      EXPECT_EQ(s.accepted, same ? s.drafted : 0);
+      EXPECT_GT(s.drafted, 500u);
+      EXPECT_GT(drafted.requests.back()->drafted.stats.drafts, 5u);
+    }
+  }
 }
 
 // Two requests fill the pages; drafts may use what is left and take nothing from anybody.

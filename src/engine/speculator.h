@@ -54,6 +54,8 @@ class Speculator {
   void add_probes(std::span<Request* const> requests, std::vector<int>& lengths) const;
   static void count_probes(std::span<Request* const> requests, std::span<const int> lengths);
   void follow(Request& request);
+  // Whether a drafter that costs little is not even asked at this step.
+  bool rests(std::span<Request* const> requests);
   // Tokens that each draft may have before the drafter is asked.
   std::vector<int> ask_for(std::span<Request* const> requests, int rows, int free_rows) const;
   std::vector<int> choose(std::span<const std::vector<double>> reach, int rows, int free_rows) const;
@@ -64,6 +66,7 @@ class Speculator {
   Acceptance all_;             // of all requests
   StepCosts plain_, drafted_;  // of steps without drafts and with them
   double token_seconds_ = 0;   // that a costly drafter takes for a token
+  int quiet_ = 0;              // steps since one had a draft
   bool after_prompt_ = false;  // the last step had rows of a prompt, which a drafter may take in
   bool failed_ = false;        // the drafter did, and that was said
 };

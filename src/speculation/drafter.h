@@ -41,8 +41,8 @@ struct ComputedRows {
   uint64_t request = 0;
   int sequence = 0;                      // its index in the step's batch
   std::span<const int32_t> tokens = {};  // the request's, as of now: valid during the call
-  int first_row = 0;       // in the step's batch
-  int first_position = 0;  // in the request
+  int first_row = 0;                     // in the step's batch
+  int first_position = 0;                // in the request
   int rows = 0;
 };
 

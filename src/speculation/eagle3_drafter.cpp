@@ -32,6 +32,7 @@ bool Eagle3Drafter::complete(Pending& p, const DraftTask& task) {
 }
 
 Status Eagle3Drafter::draft(std::span<DraftTask> tasks) {
+  if (pending_.empty()) return {};
   std::vector<DraftSequence> sequences;
   std::vector<DraftTask*> drafted;  // whose sequences want drafts, in their order
   for (Pending& p : std::exchange(pending_, {})) {

@@ -2,12 +2,16 @@
 // sampled, with penalties, filters and schemas.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
+#include <tuple>
 
 #include "moesaic/engine.h"
 
 namespace moesaic {
 namespace {
+
+const std::string kTiny = MOESAIC_SOURCE_DIR "/models/tiny", kTinyDrafts = "draft:" + kTiny;
 
 struct Answers {
   std::vector<std::vector<int32_t>> tokens;
@@ -32,7 +36,7 @@ Answers answer(const std::string& device, const std::string& drafter, int draft_
                int prompts, int tokens) {
   OpenOptions options{.device = device, .threads = 1, .context = 1024, .max_batch = batch};
   options.speculative = drafter, options.draft_tokens = draft_tokens;
-  Model model = Model::open(MOESAIC_SOURCE_DIR "/models/tiny", options).value();
+  Model model = Model::open(kTiny, options).value();
   const AnswerGrammar schema =
       AnswerGrammar::compile(
           {.chat = true, .json_schema = R"({"type": "array", "items": {"type": "integer"}})"})
@@ -64,7 +68,7 @@ void expect_same(const std::string& device, const std::vector<int>& batches, con
   const Answers plain = answer(device, "none", 0, 1, prompts, tokens);
   EXPECT_EQ(plain.speculation.drafts, 0u);
   for (const int batch : batches) {
-    for (const char* drafter : {"ngram", "suffix", "suffix:own"}) {
+    for (const char* drafter : {"ngram", "suffix", "eagle3", kTinyDrafts.c_str()}) {
       for (const int draft_tokens : lengths) {
         SCOPED_TRACE(device + " " + drafter + " " + std::to_string(draft_tokens) + " " +
                      std::to_string(batch));
@@ -77,13 +81,16 @@ void expect_same(const std::string& device, const std::vector<int>& batches, con
   }
 }
 
-TEST(SpeculativeAnswers, AreTheSameOnTheCpu) { expect_same("cpu", {1, 5}, {0, 4}, 16, 64); }
-TEST(SpeculativeAnswers, AreTheSameOnTheReference) { expect_same("reference", {2}, {4}, 2, 12); }
+TEST(SpeculativeAnswers, AreTheSameOnTheCpu) {
+  expect_same("cpu", {1}, {3}, 5, 48);
+  expect_same("cpu", {5}, {0, 4}, 10, 48);
+}
+TEST(SpeculativeAnswers, AreTheSameOnTheReference) { expect_same("reference", {2}, {3}, 2, 6); }
 
 TEST(SpeculativeAnswers, ARequestMayGoWithout) {
   OpenOptions options{.device = "cpu", .threads = 1, .context = 512};
   options.speculative = "ngram", options.draft_tokens = 4;
-  Model model = Model::open(MOESAIC_SOURCE_DIR "/models/tiny", options).value();
+  Model model = Model::open(kTiny, options).value();
   for (const bool speculate : {true, false}) {
     SpeculationStats seen;
     GenerationRequest request{
@@ -107,8 +114,35 @@ TEST(SpeculativeAnswers, BadOptionsAreErrors) {
        {std::pair("wild", 0), std::pair("ngram", -1), std::pair("ngram", 17)}) {
     OpenOptions options{.device = "cpu"};
     options.speculative = drafter, options.draft_tokens = tokens;
-    const auto model = Model::open(MOESAIC_SOURCE_DIR "/models/tiny", options);
+    const auto model = Model::open(kTiny, options);
     EXPECT_EQ(model.status().code(), StatusCode::kInvalidArgument);
+  }
+}
+
+std::string why_not(const std::string& model, const std::string& drafter) {
+  OpenOptions options{.device = "cpu", .threads = 1, .context = 256};
+  options.speculative = drafter;
+  options.tokenizer = kTiny + "/tokenizer.json";
+  return Model::open(model, options).status().message();
+}
+
+TEST(SpeculativeAnswers, DraftersThatDoNotFitAreOneLine) {
+  namespace fs = std::filesystem;
+  const std::string head = testing::TempDir() + "cut-head";
+  fs::create_directories(head);
+  fs::copy(MOESAIC_SOURCE_DIR "/models/tiny-eagle3", head, fs::copy_options::overwrite_existing);
+  fs::resize_file(head + "/model.safetensors", 100000);
+  const std::tuple<std::string, std::string, const char*> cases[] = {
+      {kTiny, "eagle3:/nowhere", "/nowhere"},
+      {kTiny, "eagle3:" + kTiny, "LlamaForCausalLMEagle3"},
+      {kTiny, "eagle3:" + head, "model.safetensors"},
+      {"dummy:gpt-oss-20b,layers=1", "eagle3", "eagle3:FOLDER"},
+      {kTiny, "draft:dummy:gpt-oss-20b,layers=1", "needs the same"},
+      {kTiny, "draft:/nowhere", "/nowhere"}};
+  for (const auto& [model, drafter, part] : cases) {
+    const std::string message = why_not(model, drafter);
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
 }
 

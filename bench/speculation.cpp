@@ -2,7 +2,8 @@
 //   speculation MODEL DEVICE THREADS TOKENS BATCH PROMPTS ROUNDS DRAFTER[=K]...
 // For each kind of text PROMPTS requests generate exactly TOKENS tokens, BATCH at a time, without drafts and
 // with each drafter's (K: tokens of every draft; else as many as pay). Rounds take turns; medians are
-// printed, of all but the first where there are several. Exit status 1 if a token differs.
+// printed, of all but the first where there are several: of tokens a second, and of tokens a second of CPU
+// time, which with one thread does not count what other programs take. Exit status 1 if a token differs.
 //
 // PROMPTS may be a file instead: prompts with the names of special tokens in them, each followed by a zero
 // byte (tools/tiny/prompts.py writes one). Their answers end where the model ends them, at TOKENS at most.
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -42,7 +44,7 @@ struct Work {
 struct Run {
   std::string drafter;
   Model model;
-  std::vector<double> tok_s = {};
+  std::vector<double> tok_s = {}, tok_cpu_s = {};  // by the clock, and by CPU time
   std::vector<std::vector<int32_t>> answers = {};
   SpeculationStats before = {}, after = {};
 };
@@ -73,6 +75,7 @@ Status answer(Run& run, const Kind& kind, const Work& work) {
   run.answers.assign(static_cast<size_t>(work.prompts), {});
   run.before = run.model.stats().speculation;
   const auto start = Clock::now();
+  const std::clock_t cpu_start = std::clock();
   for (int i = 0; i < work.prompts; ++i) {
     auto request = request_of(run.model, kind, i, work);
     if (!request.ok()) return request.status();
@@ -85,9 +88,11 @@ Status answer(Run& run, const Kind& kind, const Work& work) {
   }
   Status status = run.model.run();
   const std::chrono::duration<double> seconds = Clock::now() - start;
+  const double cpu_seconds = static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
   size_t tokens = 0;
   for (const std::vector<int32_t>& a : run.answers) tokens += a.size();
   run.tok_s.push_back(static_cast<double>(tokens) / seconds.count());
+  run.tok_cpu_s.push_back(static_cast<double>(tokens) / cpu_seconds);
   run.after = run.model.stats().speculation;
   return status;
 }
@@ -122,16 +127,21 @@ Result<Run> open(const char* path, const char* device, int threads, int batch, c
   return Run{.drafter = spec, .model = std::move(model).value()};
 }
 
-void print(const Kind& kind, const Run& run, const Run& plain) {
+// Of the rounds but the first.
+double median_ratio(const std::vector<double>& values, const std::vector<double>& plain) {
   std::vector<double> ratios;
-  for (size_t i = run.tok_s.size() > 1 ? 1 : 0; i < run.tok_s.size(); ++i)
-    ratios.push_back(run.tok_s[i] / plain.tok_s[i]);
+  for (size_t i = values.size() > 1 ? 1 : 0; i < values.size(); ++i) ratios.push_back(values[i] / plain[i]);
+  return median(ratios);
+}
+
+void print(const Kind& kind, const Run& run, const Run& plain) {
   const SpeculationStats &a = run.after, &b = run.before;
-  std::printf("| %s | %s | %.0f | %.3f | %llu | %llu | %llu | %s |\n", kind.name, run.drafter.c_str(),
-              median(run.tok_s), median(ratios), static_cast<unsigned long long>(a.drafts - b.drafts),
-              static_cast<unsigned long long>(a.drafted - b.drafted),
-              static_cast<unsigned long long>(a.accepted - b.accepted),
-              run.answers == plain.answers ? "yes" : "NO");
+  std::printf(
+      "| %s | %s | %.0f | %.3f | %.0f | %.3f | %llu | %llu | %llu | %s |\n", kind.name, run.drafter.c_str(),
+      median(run.tok_s), median_ratio(run.tok_s, plain.tok_s), median(run.tok_cpu_s),
+      median_ratio(run.tok_cpu_s, plain.tok_cpu_s), static_cast<unsigned long long>(a.drafts - b.drafts),
+      static_cast<unsigned long long>(a.drafted - b.drafted),
+      static_cast<unsigned long long>(a.accepted - b.accepted), run.answers == plain.answers ? "yes" : "NO");
   std::fflush(stdout);
 }
 
@@ -151,11 +161,12 @@ int main(int argc, char** argv) {
     runs.push_back(std::move(run).value());
   }
   std::printf(
-      "| text | drafter | tok/s | times none | drafts | drafted | accepted | same tokens |\n"
-      "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |\n");
+      "| text | drafter | tok/s | times none | tok/CPU s | times none | drafts | drafted | accepted | same "
+      "tokens |\n"
+      "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n");
   bool same = true;
   for (const Kind& kind : work.texts.empty() ? kKinds : kFileKinds) {
-    for (Run& run : runs) run.tok_s.clear();
+    for (Run& run : runs) run.tok_s.clear(), run.tok_cpu_s.clear();
     for (int round = 0; round < rounds; ++round) {
       for (Run& run : runs) {
         const Status status = answer(run, kind, work);

@@ -15,7 +15,9 @@
 namespace moesaic {
 namespace {
 
-double sum(const std::vector<MemoryPart>& parts) {
+constexpr int kMeasuredRows = 16;  // of a step while a head's taps are measured
+
+double bytes_of(const std::vector<MemoryPart>& parts) {
   double bytes = 0;
   for (const MemoryPart& p : parts) bytes += p.bytes;
   return bytes;
@@ -59,8 +61,9 @@ Status measure_head(Backend& backend, const Checkpoint& model, const Eagle3Confi
   if (!tokenizer.ok() || !both_conventions_fit(head, model.config)) return {};
   const std::vector<int32_t> prompt =
       tokenizer->encode("<|start|>user<|message|>Why is the sky blue?<|end|><|start|>assistant", true);
-  ASSIGN_OR_RETURN(const MeasuredTaps taps, measure_taps(backend, model.config, head, prompt,
-                                                         {.max_tokens = 48, .drafts = 2, .chunk = 32}));
+  ASSIGN_OR_RETURN(const MeasuredTaps taps,
+                   measure_taps(backend, model.config, head, prompt,
+                                {.max_tokens = 48, .drafts = 2, .chunk = kMeasuredRows}));
   log(LogLevel::kInfo,
       fmt::format("draft head: its taps are {}; {:.2f} tokens a step, {:.2f} by the other reading",
                   taps.convention == TapConvention::kBoundary ? "boundaries" : "outputs of blocks",
@@ -97,12 +100,13 @@ Result<DraftMemory> DraftParts::plan_head(Backend& backend) const {
     return error(StatusCode::kUnsupported,
                  "--speculative {}: {} cannot run draft heads; use --device cpu, or --speculative ngram",
                  name_, backend.caps().name);
-  return DraftMemory{.weights = sum(head->memory(head_->config, head_->weights, {})),
+  return DraftMemory{.weights = bytes_of(head->memory(head_->config, head_->weights, {})),
                      .token_bytes = head->kv_token_bytes(head_->config)};
 }
 
 Result<DraftMemory> DraftParts::plan(Backend& backend, const BackendOptions& made_with,
                                      const EngineOptions& engine) {
+  max_rows_ = made_with.max_rows;
   if (head_) return plan_head(backend);
   if (!model_) return DraftMemory{};
   ASSIGN_OR_RETURN(model_backend_, create_backend(backend.device().name, made_with));
@@ -110,13 +114,13 @@ Result<DraftMemory> DraftParts::plan(Backend& backend, const BackendOptions& mad
   windows.full_pages = 0;
   const auto full = std::ranges::count(model_->config.sliding, false);
   return DraftMemory{
-      .weights = sum(model_backend_->memory(model_->config, model_->weights, windows)),
+      .weights = bytes_of(model_backend_->memory(model_->config, model_->weights, windows)),
       .token_bytes = static_cast<double>(full) * model_backend_->kv_token_bytes(model_->config)};
 }
 
 Status DraftParts::load_head(Backend& backend, const Checkpoint& model) const {
   RETURN_IF_ERROR(backend.draft_head()->load(head_->config, head_->weights));
-  return measure_head(backend, model, head_->config);
+  return max_rows_ < kMeasuredRows ? Status() : measure_head(backend, model, head_->config);
 }
 
 Status DraftParts::load(Backend& backend, const Checkpoint& model) {

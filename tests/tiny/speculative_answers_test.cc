@@ -2,6 +2,7 @@
 // sampled, with penalties, filters and schemas.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <tuple>
@@ -11,7 +12,8 @@
 namespace moesaic {
 namespace {
 
-const std::string kTiny = MOESAIC_SOURCE_DIR "/models/tiny", kTinyDrafts = "draft:" + kTiny;
+const std::string kTiny = MOESAIC_SOURCE_DIR "/models/tiny", kTinyDrafts = "draft:" + kTiny,
+                  kTinyHead = "eagle3:" + kTiny + "-eagle3";
 
 struct Answers {
   std::vector<std::vector<int32_t>> tokens;
@@ -36,7 +38,10 @@ Answers answer(const std::string& device, const std::string& drafter, int draft_
                int prompts, int tokens) {
   OpenOptions options{.device = device, .threads = 1, .context = 1024, .max_batch = batch};
   options.speculative = drafter, options.draft_tokens = draft_tokens;
-  Model model = Model::open(kTiny, options).value();
+  auto opened = Model::open(kTiny, options);
+  EXPECT_EQ(opened.status().message(), "");
+  if (!opened.ok()) return {};
+  Model model = std::move(opened).value();
   const AnswerGrammar schema =
       AnswerGrammar::compile(
           {.chat = true, .json_schema = R"({"type": "array", "items": {"type": "integer"}})"})
@@ -68,7 +73,7 @@ void expect_same(const std::string& device, const std::vector<int>& batches, con
   const Answers plain = answer(device, "none", 0, 1, prompts, tokens);
   EXPECT_EQ(plain.speculation.drafts, 0u);
   for (const int batch : batches) {
-    for (const char* drafter : {"ngram", "suffix", "eagle3", kTinyDrafts.c_str()}) {
+    for (const std::string& drafter : {std::string("ngram"), std::string("suffix"), kTinyHead, kTinyDrafts}) {
       for (const int draft_tokens : lengths) {
         SCOPED_TRACE(device + " " + drafter + " " + std::to_string(draft_tokens) + " " +
                      std::to_string(batch));
@@ -128,6 +133,7 @@ std::string why_not(const std::string& model, const std::string& drafter) {
 
 TEST(SpeculativeAnswers, DraftersThatDoNotFitAreOneLine) {
   namespace fs = std::filesystem;
+  setenv("MOESAIC_MODELS", MOESAIC_SOURCE_DIR "/models", 1);
   const std::string head = testing::TempDir() + "cut-head";
   fs::create_directories(head);
   fs::copy(MOESAIC_SOURCE_DIR "/models/tiny-eagle3", head, fs::copy_options::overwrite_existing);

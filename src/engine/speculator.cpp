@@ -87,11 +87,21 @@ void Speculator::measure_drafter(std::span<const DraftTask> tasks, double second
       kDrafterRate * (std::clamp(each, token_seconds_ / 2, token_seconds_ * 2) - token_seconds_);
 }
 
-void Speculator::add_probes(std::span<Request* const> requests, std::vector<int>& lengths) const {
+bool Speculator::may_pay(int rows, int free_rows) const {
+  if (token_seconds_ == 0 || plain_.seconds(rows) == 0) return true;
+  const std::vector<double> sure(kProbe, 1.0);
+  return choose(std::span(&sure, 1), rows, free_rows).front() > 0;
+}
+
+// One that could not pay is tried all the same once in a while, as its cost may have been measured badly.
+void Speculator::add_probes(std::span<Request* const> requests, int rows, int free_rows,
+                            std::vector<int>& lengths) const {
   if (draft_tokens_ > 0 || !drafter_->is_costly()) return;
+  const bool hopeless = !may_pay(rows, free_rows);
   for (size_t i = 0; i < requests.size(); ++i) {
     const DraftHistory& h = requests[i]->drafted;
-    if (lengths[i] == 0 && h.idle >= h.patience) lengths[i] = std::min(kProbe, room(*requests[i]));
+    const int patience = hopeless ? DraftHistory::kMostPatience : h.patience;
+    if (lengths[i] == 0 && h.idle >= patience) lengths[i] = std::min(kProbe, room(*requests[i]));
   }
 }
 
@@ -136,7 +146,7 @@ void Speculator::draft(std::span<Request* const> requests, int rows, int free_ro
   if ((requests.empty() && !drafter_->follows_steps()) || rests(requests)) return;
   for (Request* r : requests) follow(*r);
   std::vector<int> lengths = ask_for(requests, rows, free_rows);
-  add_probes(requests, lengths);
+  add_probes(requests, rows, free_rows, lengths);
   shorten(lengths, drafter_->is_costly() ? free_rows : INT_MAX);
   count_probes(requests, lengths);
   for (size_t i = 0; drafter_->is_costly() && i < lengths.size(); ++i)
@@ -164,7 +174,7 @@ bool Speculator::would_draft(std::span<Request* const> requests, int rows, int f
   std::vector<int> lengths = ask_for(requests, rows, free_rows);
   const auto none = [](int length) { return length == 0; };
   if (drafter_->is_costly()) {
-    add_probes(requests, lengths);
+    add_probes(requests, rows, free_rows, lengths);
     const bool drafts = !std::all_of(lengths.begin(), lengths.end(), none);
     if (!drafts) count_probes(requests, lengths);
     return drafts;

@@ -51,7 +51,10 @@ class Speculator {
   std::vector<DraftTask> ask(std::span<Request* const> requests, std::span<const int> most);
   void measure_drafter(std::span<const DraftTask> tasks, double seconds);
   // Adds a short draft now and then where none pays, so that a costly drafter is found useful again.
-  void add_probes(std::span<Request* const> requests, std::vector<int>& lengths) const;
+  void add_probes(std::span<Request* const> requests, int rows, int free_rows,
+                  std::vector<int>& lengths) const;
+  // Whether a draft would pay if all of it were right, as far as that is known.
+  bool may_pay(int rows, int free_rows) const;
   static void count_probes(std::span<Request* const> requests, std::span<const int> lengths);
   void follow(Request& request);
   // Whether a drafter that costs little is not even asked at this step.

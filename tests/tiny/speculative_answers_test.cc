@@ -79,7 +79,9 @@ void expect_same(const std::string& device, const std::vector<int>& batches, con
                      std::to_string(batch));
         const Answers drafted = answer(device, drafter, draft_tokens, batch, prompts, tokens);
         EXPECT_EQ(drafted.tokens, plain.tokens);
-        EXPECT_TRUE(draft_tokens == 0 || drafted.speculation.accepted > 0);
+        // In a few tokens only what reads the model, or is one, finds something to guess.
+        const bool guesses = tokens > 16 || drafter.find(':') != std::string::npos;
+        EXPECT_TRUE(draft_tokens == 0 || !guesses || drafted.speculation.accepted > 0);
         EXPECT_LE(drafted.speculation.accepted, drafted.speculation.drafted);
       }
     }
@@ -136,7 +138,8 @@ TEST(SpeculativeAnswers, DraftersThatDoNotFitAreOneLine) {
   setenv("MOESAIC_MODELS", MOESAIC_SOURCE_DIR "/models", 1);
   const std::string head = testing::TempDir() + "cut-head";
   fs::create_directories(head);
-  fs::copy(MOESAIC_SOURCE_DIR "/models/tiny-eagle3", head, fs::copy_options::overwrite_existing);
+  fs::copy(MOESAIC_SOURCE_DIR "/models/tiny-eagle3", head,
+           fs::copy_options::recursive | fs::copy_options::overwrite_existing);
   fs::resize_file(head + "/model.safetensors", 100000);
   const std::tuple<std::string, std::string, const char*> cases[] = {
       {kTiny, "eagle3:/nowhere", "/nowhere"},

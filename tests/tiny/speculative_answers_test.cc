@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
 
@@ -93,6 +95,25 @@ TEST(SpeculativeAnswers, AreTheSameOnTheCpu) {
   expect_same("cpu", {5}, {0, 4}, 10, 48);
 }
 TEST(SpeculativeAnswers, AreTheSameOnTheReference) { expect_same("reference", {2}, {3}, 2, 6); }
+
+// tiny-eagle3's taps are boundaries 2, 5 and 8, that is the outputs of blocks 1, 4 and 7. Nothing says which
+// is meant: it is measured.
+TEST(SpeculativeAnswers, TapsAreReadAsTheHeadMeansThem) {
+  namespace fs = std::filesystem;
+  const std::string head = testing::TempDir() + "shifted-head", from = kTiny + "-eagle3/config.json";
+  fs::create_directories(head);
+  fs::copy(kTiny + "-eagle3/model.safetensors", head + "/model.safetensors",
+           fs::copy_options::overwrite_existing);
+  std::ifstream in(from);
+  auto config = nlohmann::json::parse(in);
+  config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = {1, 4, 7};
+  std::ofstream(head + "/config.json") << config;
+  const Answers plain = answer("cpu", kTinyHead, 3, 1, 2, 32),
+                shifted = answer("cpu", "eagle3:" + head, 3, 1, 2, 32);
+  EXPECT_EQ(shifted.tokens, plain.tokens);
+  EXPECT_EQ(shifted.speculation.accepted, plain.speculation.accepted);
+  EXPECT_GT(shifted.speculation.accepted, 20u);
+}
 
 TEST(SpeculativeAnswers, ARequestMayGoWithout) {
   OpenOptions options{.device = "cpu", .threads = 1, .context = 512};

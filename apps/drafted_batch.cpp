@@ -78,6 +78,7 @@ void DraftedBatch::tell(const Batch& batch, size_t first_text, std::span<const i
     hold.push_back({.request = request(first_text + i),
                     .sequence = static_cast<int>(i),
                     .tokens = texts_[first_text + i].tokens,
+                    .full_pages = texts_[first_text + i].pages.full,
                     .first_row = s.first_row,
                     .first_position = s.context - s.rows,
                     .rows = rows[i]});

@@ -142,7 +142,7 @@ void Engine::end_step(std::span<const RequestRows> step) {
   std::vector<ComputedRows> hold;
   for (const auto& [request, rows] : step) {
     hold.push_back(rows);
-    hold.back().tokens = request->tokens;
+    hold.back().tokens = request->tokens, hold.back().full_pages = request->pages.full;
     hold.back().rows -=
         static_cast<int>(request->draft.size()) - (request->draft.empty() ? 0 : request->accepted);
     scheduler_->end_draft(*request);

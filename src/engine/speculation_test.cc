@@ -171,6 +171,19 @@ TEST(Speculation, AHeadFindsWhatThePrefixCacheHas) {
   EXPECT_GT(again.drafted.stats.accepted, 30u);
 }
 
+// Two that say the same at the same time come to share their pages while they run.
+TEST(Speculation, AHeadDraftsForTwoThatShareTheirPages) {
+  const EngineOptions options{.context = 300, .max_batch = 2, .max_rows = 64, .draft_tokens = 5};
+  Harness run(false, options, true);
+  for (int i = 0; i < 2; ++i) run.submit(40, {.temperature = 0, .max_tokens = 120});
+  ASSERT_TRUE(run.engine.run_to_end().ok());
+  EXPECT_EQ(run.received[0], run.received[1]);
+  for (const auto& r : run.requests) {
+    EXPECT_EQ(r->drafted.stats.accepted, r->drafted.stats.drafted);
+    EXPECT_GT(r->drafted.stats.accepted, 80u);
+  }
+}
+
 // The drafts of a model that says what the target says are all right, whatever was taken back, cut into steps
 // or given up before; those of another one are all wrong and change nothing. More requests than its cache
 // holds at a time: each gives its pages back.

@@ -39,10 +39,11 @@ struct DraftTask {
 // they were accepted.
 struct ComputedRows {
   uint64_t request = 0;
-  int sequence = 0;                      // its index in the step's batch
-  std::span<const int32_t> tokens = {};  // the request's, as of now: valid during the call
-  int first_row = 0;                     // in the step's batch
-  int first_position = 0;                // in the request
+  int sequence = 0;  // its index in the step's batch
+  // The request's tokens and pages of the full-attention layers, as of now: valid during the call.
+  std::span<const int32_t> tokens = {}, full_pages = {};
+  int first_row = 0;       // in the step's batch
+  int first_position = 0;  // in the request
   int rows = 0;
 };
 

@@ -13,6 +13,7 @@ void Eagle3Drafter::computed(std::span<const ComputedRows> rows) {
         {.request = r.request,
          .position = static_cast<int>(behind),
          .last = r.tokens[behind - 1],
+         .pages = {r.full_pages.begin(), r.full_pages.end()},
          .rows = r.rows,
          .sequence = {.sequence = r.sequence,
                       .next_tokens = {r.tokens.begin() + static_cast<std::ptrdiff_t>(first) + 1,
@@ -20,9 +21,13 @@ void Eagle3Drafter::computed(std::span<const ComputedRows> rows) {
   }
 }
 
-// False where the task does not go on from these rows.
+// False where the task does not go on from these rows, and where the prefix cache has put another request's
+// page in the place of one that was just filled: that request's rows may be taken in, too, and two must not
+// write to the same place.
 bool Eagle3Drafter::complete(Pending& p, const DraftTask& task) {
   if (p.request != task.request || p.position + 1 != std::ssize(task.tokens)) return false;
+  const size_t pages = std::min(p.pages.size(), task.full_pages.size());
+  if (!std::ranges::equal(task.full_pages.first(pages), std::span(p.pages).first(pages))) return false;
   p.sequence.next_tokens.resize(static_cast<size_t>(p.rows), task.tokens.back());
   p.sequence.drafts = std::min(task.most, kMostDrafts);
   p.sequence.sampling = task.sampling;

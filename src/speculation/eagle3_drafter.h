@@ -32,6 +32,7 @@ class Eagle3Drafter final : public Drafter {
     uint64_t request = 0;
     int position = 0;  // behind the last row
     int32_t last = 0;  // the last row's own token
+    std::vector<int32_t> pages = {};
     int rows = 0;
     DraftSequence sequence;  // next_tokens may lack the last one, which is sampled later
   };

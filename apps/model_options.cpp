@@ -44,7 +44,7 @@ std::vector<std::string> dense_names() {
   return names;
 }
 
-std::string speculative_error(const std::string& value) { return make_drafter(value).status().message(); }
+std::string speculative_error(const std::string& value) { return drafter_choice(value).status().message(); }
 
 CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help,
                        const std::vector<std::string>& formats) {

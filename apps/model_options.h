@@ -71,7 +71,8 @@ void add_speculation_options(CLI::App& c, Options& o) {
        "--speculative", o.speculative,
        "guess tokens and verify them together with the next one, which changes no answer: none; ngram: "
        "from what the request said before; suffix: and from earlier answers to anybody; "
-       "suffix:own: by the same rule, without those")
+       "suffix:own: by the same rule, without those; eagle3:FOLDER: by an EAGLE3 draft head, eagle3 alone "
+       "is tiny's; draft:MODEL: by another model of the same vocabulary")
       ->check(speculative_error)
       ->capture_default_str();
   c.add_option_function<std::string>(

@@ -2,13 +2,19 @@
 //   speculation MODEL DEVICE THREADS TOKENS BATCH PROMPTS ROUNDS DRAFTER[=K]...
 // For each kind of text PROMPTS requests generate exactly TOKENS tokens, BATCH at a time, without drafts and
 // with each drafter's (K: tokens of every draft; else as many as pay). Rounds take turns; medians are
-// printed, of all but the first where there are several. Exit status 1 if a token differs.
+// printed, of all but the first where there are several: of tokens a second, and of tokens a second of CPU
+// time, which with one thread does not count what other programs take. Exit status 1 if a token differs.
+//
+// PROMPTS may be a file instead: prompts with the names of special tokens in them, each followed by a zero
+// byte (tools/tiny/prompts.py writes one). Their answers end where the model ends them, at TOKENS at most.
 #include <moesaic/engine.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -22,16 +28,23 @@ struct Kind {
   double temperature;
   bool repeats;  // the prompt has the text that the answer is likely to repeat
 };
-constexpr Kind kKinds[] = {{"repeats its prompt, greedy", 0, true},
-                           {"repeats its prompt, sampled", 1, true},
-                           {"answers, greedy", 0, false},
-                           {"answers, sampled", 1, false},
-                           {"noise, temperature 3", 3, false}};
+const std::vector<Kind> kKinds = {{"repeats its prompt, greedy", 0, true},
+                                  {"repeats its prompt, sampled", 1, true},
+                                  {"answers, greedy", 0, false},
+                                  {"answers, sampled", 1, false},
+                                  {"noise, temperature 3", 3, false}};
+const std::vector<Kind> kFileKinds = {{"prompts of a file, greedy", 0, false},
+                                      {"prompts of a file, sampled", 1, false}};
+
+struct Work {
+  int prompts = 0, tokens = 0;          // requests, tokens of each at most
+  std::vector<std::string> texts = {};  // of the file
+};
 
 struct Run {
   std::string drafter;
   Model model;
-  std::vector<double> tok_s = {};
+  std::vector<double> tok_s = {}, tok_cpu_s = {};  // by the clock, and by CPU time
   std::vector<std::vector<int32_t>> answers = {};
   SpeculationStats before = {}, after = {};
 };
@@ -44,25 +57,27 @@ std::string text_of(const Kind& kind, int i) {
   return text;
 }
 
-Result<GenerationRequest> request_of(const Model& model, const Kind& kind, int i, int tokens) {
-  auto prompt = kind.repeats
+Result<GenerationRequest> request_of(const Model& model, const Kind& kind, int i, const Work& work) {
+  auto prompt = !work.texts.empty() ? model.tokenize(work.texts[static_cast<size_t>(i)], true)
+                : kind.repeats
                     ? model.tokenize(text_of(kind, i))
                     : model.chat_prompt(R"([{"role": "user", "content": ")" + text_of(kind, i) + "\"}]");
   if (!prompt.ok()) return prompt.status();
   GenerationRequest request{.prompt = std::move(prompt).value(), .sampling = {}};
   request.sampling.temperature = kind.temperature;
   request.sampling.seed = static_cast<uint64_t>(i);
-  request.sampling.max_tokens = tokens;
-  request.sampling.stop_tokens = {model.vocab() - 1};  // goes on behind its end
+  request.sampling.max_tokens = work.tokens;
+  if (work.texts.empty()) request.sampling.stop_tokens = {model.vocab() - 1};  // goes on behind its end
   return request;
 }
 
-Status answer(Run& run, const Kind& kind, int prompts, int tokens) {
-  run.answers.assign(static_cast<size_t>(prompts), {});
+Status answer(Run& run, const Kind& kind, const Work& work) {
+  run.answers.assign(static_cast<size_t>(work.prompts), {});
   run.before = run.model.stats().speculation;
   const auto start = Clock::now();
-  for (int i = 0; i < prompts; ++i) {
-    auto request = request_of(run.model, kind, i, tokens);
+  const std::clock_t cpu_start = std::clock();
+  for (int i = 0; i < work.prompts; ++i) {
+    auto request = request_of(run.model, kind, i, work);
     if (!request.ok()) return request.status();
     std::vector<int32_t>& to = run.answers[static_cast<size_t>(i)];
     Status status = run.model.submit(std::move(request).value(),
@@ -73,7 +88,11 @@ Status answer(Run& run, const Kind& kind, int prompts, int tokens) {
   }
   Status status = run.model.run();
   const std::chrono::duration<double> seconds = Clock::now() - start;
-  run.tok_s.push_back(prompts * tokens / seconds.count());
+  const double cpu_seconds = static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
+  size_t tokens = 0;
+  for (const std::vector<int32_t>& a : run.answers) tokens += a.size();
+  run.tok_s.push_back(static_cast<double>(tokens) / seconds.count());
+  run.tok_cpu_s.push_back(static_cast<double>(tokens) / cpu_seconds);
   run.after = run.model.stats().speculation;
   return status;
 }
@@ -88,6 +107,16 @@ int fail(const Status& status) {
   return 1;
 }
 
+// PROMPTS: a number or a file.
+Work work_of(const char* prompts, int tokens) {
+  Work work{.prompts = std::atoi(prompts), .tokens = tokens};
+  if (work.prompts > 0) return work;
+  std::ifstream file(prompts, std::ios::binary);
+  for (std::string text; std::getline(file, text, '\0');) work.texts.push_back(text);
+  work.prompts = static_cast<int>(work.texts.size());
+  return work;
+}
+
 Result<Run> open(const char* path, const char* device, int threads, int batch, const std::string& spec) {
   const size_t at = spec.rfind('=');
   OpenOptions options{.device = device, .threads = threads, .context = 2048, .max_batch = batch};
@@ -98,16 +127,21 @@ Result<Run> open(const char* path, const char* device, int threads, int batch, c
   return Run{.drafter = spec, .model = std::move(model).value()};
 }
 
-void print(const Kind& kind, const Run& run, const Run& plain) {
+// Of the rounds but the first.
+double median_ratio(const std::vector<double>& values, const std::vector<double>& plain) {
   std::vector<double> ratios;
-  for (size_t i = run.tok_s.size() > 1 ? 1 : 0; i < run.tok_s.size(); ++i)
-    ratios.push_back(run.tok_s[i] / plain.tok_s[i]);
+  for (size_t i = values.size() > 1 ? 1 : 0; i < values.size(); ++i) ratios.push_back(values[i] / plain[i]);
+  return median(ratios);
+}
+
+void print(const Kind& kind, const Run& run, const Run& plain) {
   const SpeculationStats &a = run.after, &b = run.before;
-  std::printf("| %s | %s | %.0f | %.3f | %llu | %llu | %llu | %s |\n", kind.name, run.drafter.c_str(),
-              median(run.tok_s), median(ratios), static_cast<unsigned long long>(a.drafts - b.drafts),
-              static_cast<unsigned long long>(a.drafted - b.drafted),
-              static_cast<unsigned long long>(a.accepted - b.accepted),
-              run.answers == plain.answers ? "yes" : "NO");
+  std::printf(
+      "| %s | %s | %.0f | %.3f | %.0f | %.3f | %llu | %llu | %llu | %s |\n", kind.name, run.drafter.c_str(),
+      median(run.tok_s), median_ratio(run.tok_s, plain.tok_s), median(run.tok_cpu_s),
+      median_ratio(run.tok_cpu_s, plain.tok_cpu_s), static_cast<unsigned long long>(a.drafts - b.drafts),
+      static_cast<unsigned long long>(a.drafted - b.drafted),
+      static_cast<unsigned long long>(a.accepted - b.accepted), run.answers == plain.answers ? "yes" : "NO");
   std::fflush(stdout);
 }
 
@@ -117,8 +151,9 @@ int main(int argc, char** argv) {
   if (argc < 9)
     return fail({StatusCode::kUsage,
                  "usage: speculation MODEL DEVICE THREADS TOKENS BATCH PROMPTS ROUNDS DRAFTER[=K]..."});
-  const int tokens = std::atoi(argv[4]), batch = std::atoi(argv[5]), prompts = std::atoi(argv[6]),
-            rounds = std::atoi(argv[7]);
+  const int batch = std::atoi(argv[5]), rounds = std::atoi(argv[7]);
+  const Work work = work_of(argv[6], std::atoi(argv[4]));
+  if (work.prompts == 0) return fail({StatusCode::kUsage, std::string(argv[6]) + ": no prompts"});
   std::vector<Run> runs;
   for (int a = 7; a < argc; ++a) {
     auto run = open(argv[1], argv[2], std::atoi(argv[3]), batch, a == 7 ? "none" : argv[a]);
@@ -126,14 +161,15 @@ int main(int argc, char** argv) {
     runs.push_back(std::move(run).value());
   }
   std::printf(
-      "| text | drafter | tok/s | times none | drafts | drafted | accepted | same tokens |\n"
-      "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |\n");
+      "| text | drafter | tok/s | times none | tok/CPU s | times none | drafts | drafted | accepted | same "
+      "tokens |\n"
+      "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n");
   bool same = true;
-  for (const Kind& kind : kKinds) {
-    for (Run& run : runs) run.tok_s.clear();
+  for (const Kind& kind : work.texts.empty() ? kKinds : kFileKinds) {
+    for (Run& run : runs) run.tok_s.clear(), run.tok_cpu_s.clear();
     for (int round = 0; round < rounds; ++round) {
       for (Run& run : runs) {
-        const Status status = answer(run, kind, prompts, tokens);
+        const Status status = answer(run, kind, work);
         if (!status.ok()) return fail(status);
         same &= run.answers == runs.front().answers;
       }

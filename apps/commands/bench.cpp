@@ -8,6 +8,7 @@
 #include "backend/profiling.h"
 #include "base/error.h"
 #include "base/huge_pages.h"
+#include "bench_drafts.h"
 #include "bench_moe.h"
 #include "commands.h"
 #include "model_options.h"
@@ -22,7 +23,9 @@ struct BenchOptions {
   ModelOptions model;
   int ubatch = 0;
   std::vector<int> prompts = {512}, generations = {128}, depths = {0}, batches = {1};
-  std::vector<int> moe;     // tokens of the operator's table; empty: the model's tests
+  std::vector<int> moe;  // tokens of the operator's table; empty: the model's tests
+  std::string speculative = "none";
+  std::vector<double> acceptance;
   int reps = 5, delay = 0;  // repetitions of a test; seconds before it
   std::string format = "md";
 };
@@ -169,9 +172,30 @@ int rows_of(const BenchOptions& o, const Backend& backend) {
   return std::max(largest(o.batches), o.ubatch > 0 ? o.ubatch : backend.caps().prefill_rows);
 }
 
+// Decoding only: prompts have no drafts.
+Status run_with_drafts(const BenchOptions& o) {
+  if (o.acceptance.empty() || o.acceptance.size() > kMostDraft)
+    return usage(invalid(
+        "--speculative: give --acceptance with 1 to {} chances, one for each token of a draft: random "
+        "texts have no acceptance of their own",
+        kMostDraft));
+  if (o.format == "csv") return usage(invalid("--speculative: -o is md or json"));
+  if (largest(o.generations) == 0) return usage(invalid("--speculative: -n 0 leaves nothing to decode"));
+  return run_draft_bench({.model = o.model,
+                          .speculative = o.speculative,
+                          .acceptance = o.acceptance,
+                          .generations = o.generations,
+                          .depths = o.depths,
+                          .batches = o.batches,
+                          .reps = o.reps,
+                          .format = o.format});
+}
+
 Status run_bench(const BenchOptions& o) {
   if (!o.moe.empty())
     return run_moe_bench({.model = o.model, .tokens = o.moe, .delay = o.delay, .format = o.format});
+  if (o.speculative != "none") return run_with_drafts(o);
+  if (!o.acceptance.empty()) return usage(invalid("--acceptance: give --speculative"));
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kMostRows));
   RETURN_IF_ERROR(check_context(longest(o), m.checkpoint.config, "depth and test together"));
   RETURN_IF_ERROR(
@@ -227,6 +251,15 @@ Run add_bench(CLI::App& app) {
                "time the MoE operator alone, with these numbers of tokens: --moe 1,8,512; cuda only")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16));
+  c.add_option("--speculative", o->speculative,
+               "time decoding with this drafter's drafts, beside decoding without (see run)")
+      ->check(speculative_error)
+      ->capture_default_str();
+  c.add_option("--acceptance", o->acceptance,
+               "the chance of each token of a draft to be accepted if the one before it was: 0.8,0.7,0.6; as "
+               "many are drafted")
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 1.0));
   c.add_option("-r,--reps", o->reps, "timed repetitions, after one to warm up")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

@@ -4,9 +4,11 @@
 #include <chrono>
 #include <cmath>
 
+#include "api/draft_parts.h"
 #include "backend/profiling.h"
 #include "base/error.h"
 #include "commands.h"
+#include "drafted_batch.h"
 #include "model_options.h"
 #include "random_batch.h"
 
@@ -15,7 +17,8 @@ namespace {
 
 struct ProfileOptions {
   ModelOptions model;
-  int rows = 1, depth = 0, steps = 16;
+  std::string speculative = "none";
+  int rows = 1, depth = 0, steps = 16, draft_tokens = 3;
 };
 
 // A step's share of an op that was called in each of them.
@@ -73,15 +76,49 @@ Result<double> time_steps(RandomBatch& random, const ProfileOptions& o) {
   return seconds[seconds.size() / 2];
 }
 
+// Every draft is accepted, so that each round has all of its work.
+Status profile_drafts(const ProfileOptions& o, const LoadedModel& m, DraftParts& parts,
+                      const EngineOptions& engine) {
+  ASSIGN_OR_RETURN(const auto drafter, parts.drafter(*m.backend, engine));
+  if (drafter == nullptr) return {};
+  ASSIGN_OR_RETURN(
+      DraftedBatch batch,
+      DraftedBatch::create(
+          *m.backend, m.checkpoint.config,
+          {.max_tokens = engine.context, .max_rows = engine.max_rows, .memory = engine.draft}, *drafter));
+  RETURN_IF_ERROR(batch.restart(o.depth));
+  const std::vector<double> all(static_cast<size_t>(o.draft_tokens), 1.0);
+  RETURN_IF_ERROR(batch.step(all));  // the first one warms up
+  batch.reset_times();
+  for (int i = 0; i < o.steps; ++i) RETURN_IF_ERROR(batch.step(all));
+  fmt::print("\n{}, drafts of {} tokens, a round as it runs\n", o.speculative, o.draft_tokens);
+  const DraftTimes& t = batch.times();
+  for (const auto& [op, seconds] :
+       {std::pair("draft", t.draft), std::pair("verify", t.verify), std::pair("roll-back", t.take_back)})
+    print_line({.op = op, .calls = 1, .seconds = seconds / t.steps}, m);
+  return {};
+}
+
+EngineOptions engine_options(const ProfileOptions& o) {
+  const int rounds = (o.steps + 2) * (o.draft_tokens + 1);
+  return {.context = o.depth + std::max(o.rows * (2 * o.steps + 2), rounds),
+          .max_rows = std::max(512, o.rows)};
+}
+
 Status run_profile(const ProfileOptions& o) {
-  const int max_rows = std::max(512, o.rows), tokens = o.depth + o.rows * (2 * o.steps + 2);
+  EngineOptions engine = engine_options(o);
+  const int max_rows = engine.max_rows, tokens = engine.context;
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, max_rows));
   Profiler* const profiler = m.backend->profiler();
   if (profiler == nullptr)
     return error(StatusCode::kUnsupported, "{} does not time its operations; use --device cpu or cuda",
                  m.backend->caps().name);
   RETURN_IF_ERROR(check_context(tokens, m.checkpoint.config, "depth and steps together"));
-  RETURN_IF_ERROR(load(m, {.context = tokens, .max_rows = max_rows}));
+  ASSIGN_OR_RETURN(DraftParts parts, DraftParts::open(o.speculative, m.checkpoint));
+  ASSIGN_OR_RETURN(const DeviceChoice choice, device_choice(o.model, max_rows));
+  ASSIGN_OR_RETURN(engine.draft, parts.plan(*m.backend, choice.options, engine));
+  RETURN_IF_ERROR(load(m, {.context = tokens, .max_rows = max_rows, .draft = engine.draft}));
+  RETURN_IF_ERROR(parts.load(*m.backend, m.checkpoint));
   ASSIGN_OR_RETURN(RandomBatch random, RandomBatch::create(*m.backend, m.checkpoint.config,
                                                            {.max_tokens = tokens, .max_rows = max_rows}));
   m.ceiling_gb_s = profiler->read_bandwidth();
@@ -95,7 +132,8 @@ Status run_profile(const ProfileOptions& o) {
   RETURN_IF_ERROR(time_steps(random, o).status());
   if (m.caps.threads > 0) m.ceiling_gb_s = std::max(m.ceiling_gb_s, profiler->read_bandwidth());
   print_table(m, *profiler, o, step_seconds);
-  return {};
+  profiler->time_ops(false);
+  return profile_drafts(o, m, parts, engine);
 }
 
 }  // namespace
@@ -110,6 +148,12 @@ Run add_profile(CLI::App& app) {
       ->capture_default_str();
   c.add_option("-d,--depth", o->depth, "tokens already in the KV cache")
       ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  c.add_option("--speculative", o->speculative, "also time this drafter's drafts, step by step (see run)")
+      ->check(speculative_error)
+      ->capture_default_str();
+  c.add_option("--draft-tokens", o->draft_tokens, "tokens of each draft")
+      ->check(CLI::Range(1, kMostDraft))
       ->capture_default_str();
   c.add_option("-n,--steps", o->steps, "steps to average")->check(CLI::Range(1, 1000))->capture_default_str();
   return [o] { return run_profile(*o); };

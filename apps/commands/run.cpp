@@ -30,7 +30,7 @@ struct RunOptions {
   ModelOptions model;
   std::string prompt, system, reasoning = "medium", format = "text", schema_path, schema;
   SamplingParams sampling;
-  std::string speculative = EngineOptions{}.speculative;
+  std::string speculative = OpenOptions{}.speculative;
   int context = 0, draft_tokens = 0;
   bool raw = false, show_reasoning = false, has_prompt = false;
 };
@@ -247,13 +247,16 @@ Result<Model> load_model(const RunOptions& o, LoadedModel& m) {
   const EngineOptions options{.context = o.context,
                               .max_rows = kMaxRows,
                               .prefix_cache = !o.has_prompt,
-                              .speculative = o.speculative,
                               .draft_tokens = o.draft_tokens};
   ASSIGN_OR_RETURN(const DeviceChoice choice, device_choice(o.model, kMaxRows));
-  ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(m.checkpoint, options, choice, m.backend));
+  ASSIGN_OR_RETURN(DraftParts drafts, DraftParts::open(o.speculative, m.checkpoint));
+  ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(m.checkpoint, options, choice, m.backend, &drafts));
   RETURN_IF_ERROR(load(m, plan.demand));
+  RETURN_IF_ERROR(drafts.load(*m.backend, m.checkpoint));
   RETURN_IF_ERROR(fit_again(plan, m.checkpoint.config, *m.backend));
-  ASSIGN_OR_RETURN(Engine engine, Engine::create(*m.backend, m.checkpoint.config, plan.options));
+  ASSIGN_OR_RETURN(auto drafter, drafts.drafter(*m.backend, plan.options));
+  ASSIGN_OR_RETURN(Engine engine,
+                   Engine::create(*m.backend, m.checkpoint.config, plan.options, std::move(drafter)));
   return make_model({.config = m.checkpoint.config,
                      .backend = std::move(m.backend),
                      .tokenizer = std::move(tokenizer),

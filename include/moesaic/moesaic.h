@@ -117,7 +117,7 @@ typedef struct moesaic_options {
   void* progress_user;
   const char* const* lora; /* [lora_count] LoRA adapters as peft saves them: each a folder, or FOLDER:SCALE */
   size_t lora_count;
-  const char* speculative; /* "none", "ngram", "suffix" or "suffix:own": engine.h; answers are the same */
+  const char* speculative; /* "none", "ngram", "suffix", "eagle3:FOLDER", ..: engine.h */
   int32_t draft_tokens;    /* tokens of a guess; 0: as many as pay */
 } moesaic_options;
 

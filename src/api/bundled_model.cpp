@@ -50,6 +50,11 @@ Result<std::string> bundled_model() {
                "the bundled model 'tiny' is not installed; set MOESAIC_MODELS to the folder that holds it");
 }
 
+Result<std::string> bundled_head() {
+  ASSIGN_OR_RETURN(const std::string model, bundled_model());
+  return model + "-eagle3";
+}
+
 Result<std::string> model_path(const std::string& model) {
   if (model.empty()) return invalid("the model's path is empty");
   return model == "tiny" ? bundled_model() : model;

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "api/draft_parts.h"
 #include "backend/backend.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/engine.h"
@@ -29,7 +30,8 @@ struct EnginePlan {
 // Chooses context and cache where they are 0, for weights that are not loaded yet. Where "auto" gave a GPU
 // that has too little memory for them, `backend` becomes the CPU's.
 Result<EnginePlan> plan_engine(const Checkpoint& checkpoint, const EngineOptions& wanted,
-                               const DeviceChoice& choice, std::unique_ptr<Backend>& backend);
+                               const DeviceChoice& choice, std::unique_ptr<Backend>& backend,
+                               DraftParts* drafts = nullptr);
 
 // Once the weights are loaded: chooses again what was not asked for where less memory is free than was
 // planned with. Other programs may have taken it, and under ulimit -v threads and the allocator take address

@@ -33,7 +33,7 @@ Status check(const OpenOptions& o) {
     return invalid("options.max_rows: {} is less than options.max_batch, {}", o.max_rows, o.max_batch);
   if (o.kv_tokens < 0) return invalid("options.kv_tokens: {} tokens", o.kv_tokens);
   RETURN_IF_ERROR(named("draft_tokens", validate_draft_tokens(o.draft_tokens)));
-  RETURN_IF_ERROR(named("speculative", make_drafter(o.speculative).status()));
+  RETURN_IF_ERROR(named("speculative", drafter_choice(o.speculative).status()));
   if (o.cpu_pin != "auto" && o.cpu_pin != "off")
     return invalid("options.cpu_pin: '{}'; it is auto or off", o.cpu_pin);
   return {};
@@ -97,7 +97,8 @@ KvDemand demand_of(const EngineOptions& o) {
           .context = o.context,
           .max_rows = o.max_rows,
           .kv_tokens = o.kv_tokens,
-          .prefix_cache = o.prefix_cache};
+          .prefix_cache = o.prefix_cache,
+          .draft = o.draft};
 }
 
 // context(demand) and kv_tokens(demand) choose what was not asked for.
@@ -122,21 +123,29 @@ Status choose(EnginePlan& plan, const ModelConfig& config, Context&& context, Kv
   plan.options.kv_tokens = info.kv_tokens = plan.demand.kv_tokens;
   info.context = chosen.tokens, info.context_reason = words(chosen.limit);
   info.max_batch = wanted.max_batch;
-  info.speculative = wanted.speculative, info.draft_tokens = wanted.draft_tokens;
   return {};
 }
 
-Result<EnginePlan> plan_on(const Checkpoint& c, const EngineOptions& wanted, Backend& backend) {
+Result<EnginePlan> plan_on(const Checkpoint& c, EngineOptions wanted, const BackendOptions& made_with,
+                           DraftParts* drafts, Backend& backend) {
+  if (drafts != nullptr) {
+    ASSIGN_OR_RETURN(wanted.draft, drafts->plan(backend, made_with, wanted));
+  }
   EnginePlan plan{.options = wanted,
                   .demand = {},
-                  .info = {.name = c.config.name, .device = backend.device()},
+                  .info = {.name = c.config.name,
+                           .device = backend.device(),
+                           .speculative = drafts != nullptr ? drafts->name() : "none",
+                           .draft_tokens = wanted.draft_tokens},
                   .wanted = wanted};
   RETURN_IF_ERROR(choose(
       plan, c.config, [&](const KvDemand& d) { return fitting_context(d, c.config, c.weights, backend); },
       [&](const KvDemand& d) { return fitting_kv_tokens(d, c.config, c.weights, backend); }));
   RETURN_IF_ERROR(plan_memory(plan.demand, c.config, c.weights, backend));
   ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(c.config, plan.demand));
-  plan.info.memory_used = static_cast<int64_t>(sum(backend.memory(c.config, c.weights, layout)));
+  plan.info.memory_used =
+      static_cast<int64_t>(sum(backend.memory(c.config, c.weights, layout)) + wanted.draft.weights +
+                           wanted.draft.token_bytes * layout.page_tokens * layout.full_pages);
   return plan;
 }
 
@@ -177,17 +186,22 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
                              .max_rows = o.max_rows,
                              .kv_tokens = o.kv_tokens,
                              .prefix_cache = o.prefix_cache,
-                             .speculative = o.speculative,
                              .draft_tokens = o.draft_tokens};
-  ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(checkpoint, wanted, {o.device, device}, backend));
+  auto drafts = DraftParts::open(o.speculative, checkpoint);
+  RETURN_IF_ERROR(named("speculative", drafts.status()));
+  ASSIGN_OR_RETURN(EnginePlan plan,
+                   plan_engine(checkpoint, wanted, {o.device, device}, backend, &drafts.value()));
   ByteProgress progress(checkpoint.weights, o.progress);
   RETURN_IF_ERROR(report(std::ref(progress), 0, 0));
   RETURN_IF_ERROR(load_weights(checkpoint, plan.demand, *backend, std::ref(progress)));
+  RETURN_IF_ERROR(named("speculative", drafts->load(*backend, checkpoint)));
   RETURN_IF_ERROR(fit_again(plan, checkpoint.config, *backend));
   for (const std::string& line : describe(plan.info)) log(LogLevel::kInfo, line);
   const uint64_t print = fingerprint(checkpoint, o.dense + " " + o.moe_path);
   if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
-  ASSIGN_OR_RETURN(Engine engine, Engine::create(*backend, checkpoint.config, plan.options));
+  ASSIGN_OR_RETURN(auto drafter, drafts->drafter(*backend, plan.options));
+  ASSIGN_OR_RETURN(Engine engine,
+                   Engine::create(*backend, checkpoint.config, plan.options, std::move(drafter)));
   return make_model({.config = checkpoint.config,
                      .backend = std::move(backend),
                      .tokenizer = std::move(tokenizer).value(),
@@ -203,17 +217,18 @@ std::string gigabytes(int64_t bytes) {
 }  // namespace
 
 Result<EnginePlan> plan_engine(const Checkpoint& checkpoint, const EngineOptions& wanted,
-                               const DeviceChoice& choice, std::unique_ptr<Backend>& backend) {
+                               const DeviceChoice& choice, std::unique_ptr<Backend>& backend,
+                               DraftParts* drafts) {
   const bool chosen = choice.device == "auto";
   const bool gpu = backend->device().backend == "cuda";
   std::string reason = !chosen ? "asked for"
                        : gpu   ? "the first usable"
                                : "no GPU is usable: " + no_gpu_reason();
-  Result<EnginePlan> plan = plan_on(checkpoint, wanted, *backend);
+  Result<EnginePlan> plan = plan_on(checkpoint, wanted, choice.options, drafts, *backend);
   if (chosen && gpu && plan.status().code() == StatusCode::kOutOfMemory) {
     reason = "no GPU is usable: " + plan.status().message();
     ASSIGN_OR_RETURN(backend, create_backend("cpu", choice.options));
-    plan = plan_on(checkpoint, wanted, *backend);
+    plan = plan_on(checkpoint, wanted, choice.options, drafts, *backend);
   }
   if (!plan.ok()) return plan;
   plan->info.device_reason = reason;

@@ -6,28 +6,18 @@
 #include "api/bundled_model.h"
 #include "api/model_parts.h"
 #include "api/option_words.h"
+#include "backend/idle_backend.h"
 
 namespace moesaic {
 namespace {
 
 // A GPU with so much memory, of which only the size is asked.
-class Gpu final : public Backend {
+class Gpu final : public IdleBackend {
  public:
   explicit Gpu(double free) : free_(free) {}
   BackendCaps caps() const override { return {.name = "cuda:0 (toy)"}; }
   DeviceInfo device() const override { return {.name = "cuda:0", .backend = "cuda"}; }
-  double kv_token_bytes(const ModelConfig&) const override { return 1024; }
   double available_memory() const override { return free_; }
-  Status load(const ModelConfig&, const ModelWeights&, const LoadProgress&) override { return {}; }
-  Status alloc_kv(const KvLayout&) override { return {}; }
-  Status begin_step(const Batch&) override { return {}; }
-  void embed() override {}
-  void qkv(int) override {}
-  void attend(int) override {}
-  void project(int) override {}
-  void moe(int) override {}
-  void unembed(std::span<float>) override {}
-  Status end_step() override { return {}; }
 
  private:
   double free_;
@@ -48,6 +38,26 @@ TEST(PlanEngine, AutoTakesTheCpuWhereTheGpuIsTooSmall) {
     EXPECT_TRUE(plan->info.device_reason.starts_with("no GPU is usable: ")) << plan->info.device_reason;
     EXPECT_NE(plan->info.device_reason.find("cuda:0 (toy) has 0.00 GB free"), std::string::npos);
   }
+}
+
+TEST(PlanEngine, ADeviceWithoutDraftHeadsRefusesThem) {
+  const Checkpoint checkpoint = tiny();
+  DraftParts drafts =
+      DraftParts::open(std::string("eagle3:") + MOESAIC_SOURCE_DIR "/models/tiny-eagle3", checkpoint).value();
+  std::unique_ptr<Backend> backend = std::make_unique<Gpu>(1e12);
+  const auto plan = plan_engine(checkpoint, {}, {.device = "cuda", .options = {}}, backend, &drafts);
+  EXPECT_EQ(plan.status().code(), StatusCode::kUnsupported);
+  EXPECT_NE(plan.status().message().find("cannot run draft heads"), std::string::npos);
+  backend = create_backend("cpu", {.threads = 1}).value();
+  const auto with = plan_engine(checkpoint, {.context = 1024}, {.device = "cpu", .options = {}}, backend,
+                                &drafts),
+             without = plan_engine(checkpoint, {.context = 1024}, {.device = "cpu", .options = {}}, backend);
+  ASSERT_TRUE(with.ok() && without.ok());
+  EXPECT_EQ(describe(with->info).back(),
+            "speculative decoding: " + drafts.name() + ", drafts of as many as pay tokens");
+  // The file's 1.95 MB, and 2 heads of 64 as 8- and 16-bit integers with scales.
+  EXPECT_NEAR(static_cast<double>(with->info.memory_used - without->info.memory_used),
+              1.95e6 + 1024 * 2 * (3 * 64 + 8), 1e5);
 }
 
 TEST(PlanEngine, AGpuThatIsLargeEnoughIsKept) {

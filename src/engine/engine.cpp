@@ -38,21 +38,22 @@ Result<KvDemand> Engine::demand(const ModelConfig& config, const EngineOptions& 
                   .context = o.context,
                   .max_rows = o.max_rows,
                   .kv_tokens = o.kv_tokens,
-                  .prefix_cache = o.prefix_cache};
+                  .prefix_cache = o.prefix_cache,
+                  .draft = o.draft};
 }
 
-Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const EngineOptions& options) {
+Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const EngineOptions& options,
+                              std::unique_ptr<Drafter> drafter) {
   ASSIGN_OR_RETURN(const KvDemand demand, Engine::demand(config, options));
   EngineOptions o = options;
   o.context = demand.context;
   Engine engine(backend, config, o);
   ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(config, demand));
-  RETURN_IF_ERROR(check_kv_memory(layout, config, backend));
+  RETURN_IF_ERROR(check_kv_memory(layout, config, backend, demand.draft));
   RETURN_IF_ERROR(backend.alloc_kv(layout));
   engine.scheduler_ = std::make_unique<Scheduler>(
       layout, config.window,
       Scheduler::Options{.max_rows = o.max_rows, .max_batch = o.max_batch, .prefix_cache = o.prefix_cache});
-  ASSIGN_OR_RETURN(auto drafter, make_drafter(o.speculative));
   if (drafter) engine.speculate(std::move(drafter), o.draft_tokens);
   engine.update_stats();
   return engine;
@@ -128,6 +129,7 @@ std::vector<Engine::RequestRows> Engine::rows_of(const ScheduledBatch& step) con
     const Sequence& s = step.batch.sequences[i];
     rows.push_back({.request = step.requests[i],
                     .rows = {.request = step.requests[i]->id,
+                             .sequence = static_cast<int>(i),
                              .first_row = s.first_row,
                              .first_position = s.context - s.rows,
                              .rows = s.rows}});
@@ -140,6 +142,7 @@ void Engine::end_step(std::span<const RequestRows> step) {
   std::vector<ComputedRows> hold;
   for (const auto& [request, rows] : step) {
     hold.push_back(rows);
+    hold.back().tokens = request->tokens, hold.back().full_pages = request->pages.full;
     hold.back().rows -=
         static_cast<int>(request->draft.size()) - (request->draft.empty() ? 0 : request->accepted);
     scheduler_->end_draft(*request);
@@ -226,7 +229,9 @@ void Engine::wait_for_masks() const {
 
 // A draft goes on from tokens that are known, and the rows behind it are known once it is verified.
 bool Engine::must_take_first() {
-  return !in_flight_.empty() && (draft_in_flight_ || scheduler_->would_draft());
+  if (in_flight_.empty()) return false;
+  return draft_in_flight_ || (speculator_ && speculator_->drafter().follows_steps()) ||
+         scheduler_->would_draft();
 }
 
 Status Engine::fail(const Status& status) {

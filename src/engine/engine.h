@@ -18,9 +18,9 @@ struct EngineOptions {
   int max_batch = 1;      // sequences at a time
   int max_rows = 512;     // rows of a step, at most the backend's
   int64_t kv_tokens = 0;  // size of the cache in tokens, at least one context; 0: a context for each sequence
-  bool prefix_cache = true;          // beginnings of prompts that are in the cache are not computed again
-  std::string speculative = "none";  // by make_drafter()
-  int draft_tokens = 0;              // of every draft; 0: as many as pay
+  bool prefix_cache = true;  // beginnings of prompts that are in the cache are not computed again
+  int draft_tokens = 0;      // of every draft; 0: as many as pay
+  DraftMemory draft = {};    // that a drafter takes on the device
 };
 
 // One thread drives an engine, any may ask for its statistics. The backend holds the model of `config` and
@@ -29,8 +29,9 @@ class Engine {
  public:
   // What create() will ask of kv_layout.
   static Result<KvDemand> demand(const ModelConfig& config, const EngineOptions& options);
-  // Allocates the KV cache.
-  static Result<Engine> create(Backend& backend, const ModelConfig& config, const EngineOptions& options);
+  // Allocates the KV cache. drafter: null for none.
+  static Result<Engine> create(Backend& backend, const ModelConfig& config, const EngineOptions& options,
+                               std::unique_ptr<Drafter> drafter = nullptr);
 
   // submit() in two parts. prepare() checks, from any thread; add() queues, between steps.
   Result<std::shared_ptr<Request>> prepare(std::vector<int32_t> prompt, const SamplingParams& params,
@@ -54,7 +55,8 @@ class Engine {
   // cache is emptied.
   Status step();
   Status run_to_end();
-  // From now on requests get drafts of draft_tokens tokens, 0: of as many as pay. Between steps.
+  // From now on requests get drafts of draft_tokens tokens, 0: of as many as pay. Between steps. Not for a
+  // drafter that follows_steps() once there are requests.
   void speculate(std::unique_ptr<Drafter> drafter, int draft_tokens);
   bool idle() const { return scheduler_->idle(); }
   int context() const { return options_.context; }

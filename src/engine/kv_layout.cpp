@@ -32,6 +32,22 @@ std::string list(const std::vector<MemoryPart>& parts) {
   return text;
 }
 
+constexpr const char *kDrafterPart = "drafter", *kDrafterCachePart = "drafter's KV cache";
+
+double draft_cache_bytes(const DraftMemory& draft, const KvLayout& layout) {
+  return draft.token_bytes * layout.page_tokens * layout.full_pages;
+}
+
+// Of the model and its drafter.
+std::vector<MemoryPart> parts_of(const KvDemand& demand, const ModelConfig& config,
+                                 const ModelWeights& weights, const KvLayout& layout, Backend& backend) {
+  std::vector<MemoryPart> parts = backend.memory(config, weights, layout);
+  if (demand.draft.weights > 0) parts.push_back({kDrafterPart, demand.draft.weights});
+  if (demand.draft.token_bytes > 0)
+    parts.push_back({kDrafterCachePart, draft_cache_bytes(demand.draft, layout)});
+  return parts;
+}
+
 // The largest number up to `most` that fits; 0 if none does. What fits, fits with less.
 int64_t largest(int64_t most, const std::function<bool(int64_t)>& fits) {
   int64_t low = 0;
@@ -60,8 +76,8 @@ int64_t longest(KvDemand demand, const ModelConfig& config, const ModelWeights& 
            if (demand.kv_tokens > 0) demand.kv_tokens = tokens;
            if (!shared) demand.context = static_cast<int>(tokens);
            const Result<KvLayout> layout = kv_layout(config, demand);
-           return layout.ok() &&
-                  sum(backend.memory(config, weights, layout.value())) <= backend.available_memory();
+           return layout.ok() && sum(parts_of(demand, config, weights, layout.value(), backend)) <=
+                                     backend.available_memory();
          });
 }
 
@@ -111,8 +127,14 @@ Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& d) {
 namespace {
 
 // Beside weights that are not loaded yet.
-double rest_beside(const ModelConfig& config, const ModelWeights& weights, Backend& backend) {
-  return backend.available_memory() - sum(backend.memory(config, weights, {}));
+double rest_beside(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
+                   Backend& backend) {
+  return backend.available_memory() - sum(backend.memory(config, weights, {})) - demand.draft.weights;
+}
+
+double cache_bytes(const KvDemand& demand, const KvLayout& layout, const ModelConfig& config,
+                   const Backend& backend) {
+  return kv_bytes(layout, config, backend) + draft_cache_bytes(demand.draft, layout);
 }
 
 ContextChoice context_within(double rest, const KvDemand& demand, const ModelConfig& config,
@@ -124,7 +146,7 @@ ContextChoice context_within(double rest, const KvDemand& demand, const ModelCon
     d.context = static_cast<int>(tokens);
     d.kv_tokens = std::max(demand.kv_tokens, tokens);
     const Result<KvLayout> layout = kv_layout(config, d);
-    return layout.ok() && kv_bytes(layout.value(), config, backend) <= kContextShare * rest;
+    return layout.ok() && cache_bytes(d, layout.value(), config, backend) <= kContextShare * rest;
   };
   if (fits(most)) return {most, cached ? ContextLimit::kCache : ContextLimit::kModel};
   const int64_t pages = largest(most / kPageTokens, [&](int64_t n) { return fits(n * kPageTokens); });
@@ -138,7 +160,7 @@ int64_t kv_tokens_within(double rest, const KvDemand& demand, const ModelConfig&
     KvDemand d = demand;
     d.kv_tokens = demand.context + tokens;
     const Result<KvLayout> layout = kv_layout(config, d);
-    return layout.ok() && kv_bytes(layout.value(), config, backend) <= rest / 2;
+    return layout.ok() && cache_bytes(d, layout.value(), config, backend) <= rest / 2;
   });
   return demand.context + more;
 }
@@ -147,7 +169,7 @@ int64_t kv_tokens_within(double rest, const KvDemand& demand, const ModelConfig&
 
 ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                               Backend& backend) {
-  return context_within(rest_beside(config, weights, backend), demand, config, backend);
+  return context_within(rest_beside(demand, config, weights, backend), demand, config, backend);
 }
 ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, Backend& backend) {
   return context_within(backend.available_memory(), demand, config, backend);
@@ -155,7 +177,7 @@ ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config,
 
 int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                           Backend& backend) {
-  return kv_tokens_within(rest_beside(config, weights, backend), demand, config, backend);
+  return kv_tokens_within(rest_beside(demand, config, weights, backend), demand, config, backend);
 }
 int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, Backend& backend) {
   return kv_tokens_within(backend.available_memory(), demand, config, backend);
@@ -164,7 +186,7 @@ int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, Bac
 Status plan_memory(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                    Backend& backend) {
   ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(config, demand));
-  const std::vector<MemoryPart> parts = backend.memory(config, weights, layout);
+  const std::vector<MemoryPart> parts = parts_of(demand, config, weights, layout, backend);
   const double needed = sum(parts), free = backend.available_memory();
   if (needed <= free) return {};
   return error(StatusCode::kOutOfMemory, "{} with {} takes {:.2f} GB ({}), {} has {:.2f} GB free; {}",
@@ -172,8 +194,10 @@ Status plan_memory(const KvDemand& demand, const ModelConfig& config, const Mode
                advice(demand, config, weights, parts, backend));
 }
 
-Status check_kv_memory(const KvLayout& layout, const ModelConfig& config, const Backend& backend) {
-  const double needed = kv_bytes(layout, config, backend), free = backend.available_memory();
+Status check_kv_memory(const KvLayout& layout, const ModelConfig& config, const Backend& backend,
+                       const DraftMemory& draft) {
+  const double needed = kv_bytes(layout, config, backend) + draft_cache_bytes(draft, layout),
+               free = backend.available_memory();
   if (needed <= free) return {};
   return error(StatusCode::kOutOfMemory,
                "the KV cache takes {:.1f} GB, {:.1f} GB of memory are free; use a smaller context or fewer "

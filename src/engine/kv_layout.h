@@ -5,6 +5,12 @@
 
 namespace moesaic {
 
+// What guesses at tokens takes beside the model (speculation/drafter.h).
+struct DraftMemory {
+  double weights = 0;      // bytes, and whatever does not grow with the cache
+  double token_bytes = 0;  // for each token of the full-attention pool
+};
+
 // sequences of up to `context` tokens each, in steps of at most max_rows rows.
 struct KvDemand {
   int sequences = 1;
@@ -12,6 +18,7 @@ struct KvDemand {
   int max_rows = 512;
   int64_t kv_tokens = 0;      // of all together, at least one context; 0: a context for each
   bool prefix_cache = false;  // keep windows that no running request needs
+  DraftMemory draft = {};
 };
 // The window pool holds the windows of all sequences and the rows of one step. Fails if the page counts do
 // not fit their integers.
@@ -27,7 +34,7 @@ struct ContextChoice {
 };
 ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                               Backend& backend);
-// The same once the weights are loaded: of what is then free.
+// The same once the weights are loaded, a drafter's too: of what is then free.
 ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, Backend& backend);
 
 // Before a model is loaded: the most kv_tokens, from one context to a context for each sequence, that fit
@@ -43,6 +50,7 @@ Status plan_memory(const KvDemand& demand, const ModelConfig& config, const Mode
 
 // The same for the pages alone, once the model is loaded. Without this check Linux would grant more than it
 // has and kill the program when it writes to them.
-Status check_kv_memory(const KvLayout& layout, const ModelConfig& config, const Backend& backend);
+Status check_kv_memory(const KvLayout& layout, const ModelConfig& config, const Backend& backend,
+                       const DraftMemory& draft = {});
 
 }  // namespace moesaic

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/idle_backend.h"
+
 namespace moesaic {
 namespace {
 
@@ -53,11 +55,10 @@ TEST(KvLayout, MemoryIsWhatTheBackendKeeps) {
 }
 
 // A device of a given size; 1 KB a token and layer.
-class Device final : public Backend {
+class Device final : public IdleBackend {
  public:
   explicit Device(double free) : free_(free) {}
   BackendCaps caps() const override { return {.name = "toy:0"}; }
-  double kv_token_bytes(const ModelConfig&) const override { return 1024; }
   std::vector<MemoryPart> memory(const ModelConfig& c, const ModelWeights& w, const KvLayout& l) override {
     const StoredBytes stored = stored_bytes(w);
     return {{kExpertsPart, 1e8},
@@ -66,16 +67,6 @@ class Device final : public Backend {
             {kCachePart, kv_bytes(l, c, *this)}};
   }
   double available_memory() const override { return free_; }
-  Status load(const ModelConfig&, const ModelWeights&, const LoadProgress&) override { return {}; }
-  Status alloc_kv(const KvLayout&) override { return {}; }
-  Status begin_step(const Batch&) override { return {}; }
-  void embed() override {}
-  void qkv(int) override {}
-  void attend(int) override {}
-  void project(int) override {}
-  void moe(int) override {}
-  void unembed(std::span<float>) override {}
-  Status end_step() override { return {}; }
 
  private:
   double free_;
@@ -138,6 +129,27 @@ TEST(PlanMemory, RefusesBeforeLoadingAndSaysWhatWouldFit) {
   EXPECT_TRUE(says(plan_memory({.context = 64}, config(), mxfp8, small), "smaller model"));
   EXPECT_TRUE(says(plan_memory({.context = 4096}, config(), shapes(Format::kBF16), large),
                    "--dense mxfp8, which saves 0.52 GB"));
+}
+
+// What a drafter takes is planned like the model's own weights and cache.
+TEST(PlanMemory, CountsTheDrafter) {
+  const ModelWeights mxfp8 = shapes(Format::kMxfp8);
+  const double weights = 1e8 + 13 * 6400 * 6400 * 8.25 / 8, windows = 2 * (6 * 32 + 512);
+  const DraftMemory draft{.weights = 2e8, .token_bytes = 1024};
+  KvDemand demand{.context = 4096, .max_rows = 512, .draft = draft};
+  Device exact(weights + 2e8 + 1024 * (2 * 4096 + windows)),
+      tight(weights + 2e8 + 1024 * (2 * 1024 + windows));
+  EXPECT_TRUE(plan_memory(demand, config(), mxfp8, exact).ok());
+  const Status refused = plan_memory(demand, config(), mxfp8, tight);
+  for (const char* part : {"drafter 0.20", "drafter's KV cache", "use at most 1024 tokens of context"})
+    EXPECT_TRUE(says(refused, part)) << part << ": " << refused.message();
+  demand.context = 0;
+  Device half(weights + 2e8 + 1024 * (2 * 4096 + windows) / 0.899);
+  EXPECT_EQ(fitting_context(demand, config(), mxfp8, half).tokens, 4096);
+  const KvLayout layout = kv_layout(config(), {.context = 4096, .max_rows = 512}).value();
+  Device loaded(1024 * (2 * 4096 + windows)), full(1024 * (2 * 4096 + windows) - 1);
+  EXPECT_TRUE(check_kv_memory(layout, config(), loaded, draft).ok());
+  EXPECT_FALSE(check_kv_memory(layout, config(), full, draft).ok());
 }
 
 }  // namespace

@@ -9,7 +9,9 @@
 #include <functional>
 
 #include "engine/engine.h"
+#include "engine/late_head.h"
 #include "engine/sampler.h"
+#include "speculation/make_drafter.h"
 
 namespace moesaic {
 
@@ -32,6 +34,7 @@ class LateBackend final : public Backend {
   }
   Status alloc_kv(const KvLayout& layout) override {
     layout_ = layout;
+    if (head_) head_->alloc_kv(layout);
     full_.assign(static_cast<size_t>(layout.full_pages) * kPage, 0);
     window_.assign(static_cast<size_t>(layout.window_pages) * kPage, 0);
     return {};
@@ -76,6 +79,14 @@ class LateBackend final : public Backend {
     return {};
   }
 
+  DraftHead* draft_head() override { return head_.get(); }
+  // From the next alloc_kv() on it has a draft head.
+  void add_head() {
+    head_ = std::make_unique<LateHead>(
+        kVocab, kVocab - kChoices, config_.window,
+        [this](int32_t first, std::span<float> logits) { put_logits(first, logits); });
+  }
+
   // The logits of the eight choices, for the host to sample from, and their first one where it is the same
   // behind every text; -1: it is a hash of the text.
   std::array<float, kChoices> weights_{};
@@ -85,13 +96,10 @@ class LateBackend final : public Backend {
   std::function<void(const Batch&)> when_begun_;
 
  private:
-  static uint64_t mix(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-    return hash ^ (hash >> 29);
-  }
   // The first choice of every wanted row.
   std::vector<int32_t> run(const Batch& b) {
     std::vector<int32_t> first;
+    std::vector<uint64_t> hidden;
     for (const Sequence& s : b.sequences) {
       for (int row = s.first_row; row < s.first_row + s.rows; ++row) {
         const int position = b.positions[row];
@@ -104,6 +112,7 @@ class LateBackend final : public Backend {
         const int32_t token =
             b.token_sources.empty() || b.token_sources[row] < 0 ? b.tokens[row] : last_[b.token_sources[row]];
         full(position) = window(position) = mix(position > 0 ? full(position - 1) : 0, token);
+        hidden.push_back(full(position));
         if (std::find(b.logit_rows.begin(), b.logit_rows.end(), row) == b.logit_rows.end()) continue;
         uint64_t hash = 7;
         for (int p = 0; p <= position; ++p) hash = mix(hash, full(p));
@@ -112,6 +121,7 @@ class LateBackend final : public Backend {
         first.push_back(static_cast<int32_t>((hash >> 33) % (kVocab - kChoices)));
       }
     }
+    if (head_) head_->keep(b, std::move(hidden));
     return first;
   }
   void put_logits(int32_t first, std::span<float> logits) const {
@@ -135,6 +145,7 @@ class LateBackend final : public Backend {
   }
 
   bool samples_;
+  std::unique_ptr<LateHead> head_;
   ModelConfig config_;
   KvLayout layout_;
   std::vector<uint64_t> full_, window_;  // of each position, a hash of the tokens up to it
@@ -154,12 +165,17 @@ struct Harness {
   std::vector<std::vector<int32_t>> received;  // to each request's callback
   std::vector<std::vector<TokenLogprobs>> received_logprobs;
 
-  static Engine make(LateBackend& backend, const ModelConfig& config, const EngineOptions& options) {
+  static Engine make(LateBackend& backend, const ModelConfig& config, const EngineOptions& options,
+                     bool head) {
     EXPECT_TRUE(backend.load(config, {}, {}).ok());
-    return Engine::create(backend, config, options).value();
+    if (head) backend.add_head();
+    return Engine::create(backend, config, options,
+                          head ? make_drafter(DrafterKind::kEagle3, backend.draft_head()) : nullptr)
+        .value();
   }
-  Harness(bool samples, const EngineOptions& options)
-      : backend(samples), engine(make(backend, config, options)) {}
+  // head: drafts come from the backend's draft head.
+  Harness(bool samples, const EngineOptions& options, bool head = false)
+      : backend(samples), engine(make(backend, config, options, head)) {}
 
   // cancel_at: the callback cancels the request at this many tokens.
   Request& submit(int prompt_tokens, SamplingParams params, int cancel_at = 0) {

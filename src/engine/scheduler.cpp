@@ -115,22 +115,28 @@ void Scheduler::admit(Plan& plan) {
   }
 }
 
-// A page for each that runs is left free, as for a request that begins.
+// A page for each that runs is left free, as for a request that begins. Pages of a longer draft that was
+// reserved for before go back.
+int Scheduler::reserve_draft(Request& r, int tokens) {
+  const int known = r.computed + 1;
+  const int room = static_cast<int>(r.pages.window.size()) * pages_.page_tokens() - known;
+  if (tokens > room &&
+      !pages_.reserve(r.pages, r.computed, known + tokens, static_cast<int>(running_.size())))
+    return room;
+  pages_.trim(r.pages, known + tokens);
+  return tokens;
+}
+
 void Scheduler::add_drafts(const Plan& plan) {
+  if (speculator_ == nullptr || plan.parts.empty()) return;
   std::vector<Request*> decoding;
   for (const Plan::Part& part : plan.parts) {
     if (may_draft(*part.request) && part.request->in_flight < 0) decoding.push_back(part.request.get());
   }
   const int free_rows = options_.max_rows - plan.rows;
-  if (speculator_ == nullptr || decoding.empty() || free_rows <= 0) return;
-  speculator_->draft(decoding, plan.rows, free_rows);
-  for (Request* r : decoding) {
-    const int end = r->computed + 1 + static_cast<int>(r->draft.size());
-    const int room = static_cast<int>(r->pages.window.size()) * pages_.page_tokens() - r->computed - 1;
-    if (end - r->computed - 1 <= room) continue;
-    if (!pages_.reserve(r->pages, r->computed, end, static_cast<int>(running_.size())))
-      r->draft.resize(static_cast<size_t>(room));
-  }
+  if (free_rows <= 0) decoding.clear();
+  speculator_->draft(decoding, plan.rows, free_rows,
+                     [this](Request& r, int tokens) { return reserve_draft(r, tokens); });
 }
 
 void Scheduler::schedule(const Plan::Part& part, ScheduledBatch& out) {

@@ -86,6 +86,8 @@ class Scheduler {
   void admit(Plan& plan);
   int rows_for(const Request& request, const Plan& plan) const;
   void add_drafts(const Plan& plan);
+  // Speculator::Reserve.
+  int reserve_draft(Request& request, int tokens);
   static void schedule(const Plan::Part& part, ScheduledBatch& out);
   static std::vector<DeviceSampling> device_sampling_of(const ScheduledBatch& scheduled);
 

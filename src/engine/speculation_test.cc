@@ -3,6 +3,7 @@
 
 #include "engine/late_backend.h"
 #include "engine/test_drafter.h"
+#include "speculation/model_drafter.h"
 #include "speculation/ngram.h"
 
 namespace moesaic {
@@ -123,6 +124,93 @@ TEST(Speculation, TheDrafterHearsOfTheRowsThatHold) {
       if (oracle == nullptr) continue;
       // All but the last token, which nothing was computed behind.
       EXPECT_EQ(oracle->reached[r.id], 159);
+    }
+  }
+}
+
+// A head that was given every row with the token behind it is always right: through chunks of prompts,
+// preemptions, company and lengths that end anywhere in a page.
+TEST(Speculation, AHeadIsGivenEveryRow) {
+  for (const bool samples : {false, true}) {
+    for (const int max_batch : {1, 4}) {
+      EngineOptions options{.context = 300,
+                            .max_batch = max_batch,
+                            .max_rows = 24,
+                            .kv_tokens = 640,
+                            .prefix_cache = false,
+                            .draft_tokens = 5};
+      Harness plain(samples, options), drafted(samples, options, true);
+      for (Harness* run : {&plain, &drafted}) {
+        for (int i = 0; i < 8; ++i)
+          run->submit(1 + 33 * i, {.temperature = i % 2 == 0 ? 0.0 : 1.0,
+                                   .seed = static_cast<uint64_t>(i),
+                                   .max_tokens = 20 + 30 * i});
+        ASSERT_TRUE(run->engine.run_to_end().ok());
+      }
+      drafted.expect_equals(plain);
+      EXPECT_TRUE(max_batch == 1 || drafted.engine.stats().preemptions > 0);
+      const SpeculationStats s = drafted.engine.stats().speculation;
+      EXPECT_GT(s.accepted, max_batch == 1 ? 500u : 200u);
+      EXPECT_EQ(s.accepted, s.drafted);
+    }
+  }
+}
+
+// What is in the prefix cache is in the head's cache. The last place of a shared beginning was made with
+// another text's next token, so this head errs from there on; where a text goes on as before it does not.
+TEST(Speculation, AHeadFindsWhatThePrefixCacheHas) {
+  const EngineOptions options{.context = 300, .max_rows = 64, .draft_tokens = 5};
+  Harness run(false, options, true);
+  run.submit(100, {.temperature = 0, .max_tokens = 40});
+  ASSERT_TRUE(run.engine.run_to_end().ok());
+  const Request& again =
+      run.submit(std::vector<int32_t>(run.requests[0]->tokens), {.temperature = 0, .max_tokens = 40});
+  ASSERT_TRUE(run.engine.run_to_end().ok());
+  EXPECT_EQ(again.reused, 128);
+  EXPECT_EQ(again.drafted.stats.accepted, again.drafted.stats.drafted);
+  EXPECT_GT(again.drafted.stats.accepted, 30u);
+}
+
+// Two that say the same at the same time come to share their pages while they run.
+TEST(Speculation, AHeadDraftsForTwoThatShareTheirPages) {
+  const EngineOptions options{.context = 300, .max_batch = 2, .max_rows = 64, .draft_tokens = 5};
+  Harness run(false, options, true);
+  for (int i = 0; i < 2; ++i) run.submit(40, {.temperature = 0, .max_tokens = 120});
+  ASSERT_TRUE(run.engine.run_to_end().ok());
+  EXPECT_EQ(run.received[0], run.received[1]);
+  for (const auto& r : run.requests) {
+    EXPECT_EQ(r->drafted.stats.accepted, r->drafted.stats.drafted);
+    EXPECT_GT(r->drafted.stats.accepted, 80u);
+  }
+}
+
+// The drafts of a model that says what the target says are all right, whatever was taken back, cut into steps
+// or given up before; those of another one are all wrong and change nothing. More requests than its cache
+// holds at a time: each gives its pages back.
+TEST(Speculation, AModelDraftsForAnother) {
+  for (const bool samples : {false, true}) {
+    for (const bool same : {true, false}) {
+      const EngineOptions options{.context = 400, .max_batch = 3, .max_rows = 32, .kv_tokens = 600};
+      Harness plain(samples, options), drafted(samples, options);
+      auto model = std::make_unique<LateBackend>(samples);
+      ASSERT_TRUE(model->load(drafted.config, {}, {}).ok());
+      if (!same) model->fixed_first_ = kVocab - kChoices;
+      drafted.engine.speculate(ModelDrafter::create(std::move(model), drafted.config,
+                                                    {.sequences = 3, .kv_tokens = 600, .max_rows = 32})
+                                   .value(),
+                               5);
+      for (Harness* run : {&plain, &drafted}) {
+        for (int i = 0; i < 12; ++i)
+          run->submit(
+              1 + 29 * i,
+              {.temperature = i % 2 == 0 ? 0.0 : 1.0, .seed = static_cast<uint64_t>(i), .max_tokens = 80});
+        ASSERT_TRUE(run->engine.run_to_end().ok());
+      }
+      drafted.expect_equals(plain);
+      const SpeculationStats s = drafted.engine.stats().speculation;
+      EXPECT_EQ(s.accepted, same ? s.drafted : 0);
+      EXPECT_GT(s.drafted, 500u);
+      EXPECT_GT(drafted.requests.back()->drafted.stats.drafts, 5u);
     }
   }
 }

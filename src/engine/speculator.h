@@ -12,6 +12,7 @@
 // take and how often the request's drafts were right, both measured while they run.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -28,15 +29,17 @@ class Speculator {
   Speculator(std::unique_ptr<Drafter> drafter, int draft_tokens)
       : drafter_(std::move(drafter)), draft_tokens_(draft_tokens) {}
 
+  // Gives a request pages for a draft of so many tokens behind its last one, and says for how many it has.
+  using Reserve = std::function<int(Request& request, int tokens)>;
   // Sets the drafts of requests that decode and whose tokens are all known, in a step of `rows` rows without
-  // drafts. free_rows: most tokens of all drafts together.
-  void draft(std::span<Request* const> requests, int rows, int free_rows);
+  // drafts: before each step, also where there are none. free_rows: most tokens of all drafts together.
+  void draft(std::span<Request* const> requests, int rows, int free_rows, const Reserve& reserve);
   // Of requests that decode and whose next token is in flight, in a step of `rows` rows: whether one of them
   // would get a draft if its token were known.
   bool would_draft(std::span<Request* const> requests, int rows, int free_rows);
   // The model has sampled all that it can of a request's draft.
   void verified(Request& request);
-  void computed(std::span<const ComputedRows> rows) { drafter_->computed(rows); }
+  void computed(std::span<const ComputedRows> rows);
   void ended(Request& request);
   // A step that computed one token of each of its requests, and drafts, took so long.
   void measured(int rows, bool drafted, double seconds) { (drafted ? drafted_ : plain_).add(rows, seconds); }
@@ -48,9 +51,14 @@ class Speculator {
   std::vector<DraftTask> ask(std::span<Request* const> requests, std::span<const int> most);
   void measure_drafter(std::span<const DraftTask> tasks, double seconds);
   // Adds a short draft now and then where none pays, so that a costly drafter is found useful again.
-  void add_probes(std::span<Request* const> requests, std::vector<int>& lengths) const;
+  void add_probes(std::span<Request* const> requests, int rows, int free_rows,
+                  std::vector<int>& lengths) const;
+  // Whether a draft would pay if all of it were right, as far as that is known.
+  bool may_pay(int rows, int free_rows) const;
   static void count_probes(std::span<Request* const> requests, std::span<const int> lengths);
   void follow(Request& request);
+  // Whether a drafter that costs little is not even asked at this step.
+  bool rests(std::span<Request* const> requests);
   // Tokens that each draft may have before the drafter is asked.
   std::vector<int> ask_for(std::span<Request* const> requests, int rows, int free_rows) const;
   std::vector<int> choose(std::span<const std::vector<double>> reach, int rows, int free_rows) const;
@@ -61,6 +69,9 @@ class Speculator {
   Acceptance all_;             // of all requests
   StepCosts plain_, drafted_;  // of steps without drafts and with them
   double token_seconds_ = 0;   // that a costly drafter takes for a token
+  int quiet_ = 0;              // steps since one had a draft
+  bool after_prompt_ = false;  // the last step had rows of a prompt, which a drafter may take in
+  bool failed_ = false;        // the drafter did, and that was said
 };
 
 }  // namespace moesaic

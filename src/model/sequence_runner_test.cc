@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/idle_backend.h"
 #include "model/random_model.h"
 
 namespace moesaic {
@@ -27,11 +28,8 @@ ModelConfig small_config() {
 }
 
 // Records the batches that it gets.
-class Recorder final : public Backend {
+class Recorder final : public IdleBackend {
  public:
-  BackendCaps caps() const override { return {}; }
-  double kv_token_bytes(const ModelConfig&) const override { return 0; }
-  Status load(const ModelConfig&, const ModelWeights&, const LoadProgress&) override { return {}; }
   Status alloc_kv(const KvLayout& layout) override {
     layout_ = layout;
     return {};
@@ -40,13 +38,6 @@ class Recorder final : public Backend {
     batches_.push_back(batch);
     return {};
   }
-  void embed() override {}
-  void qkv(int) override {}
-  void attend(int) override {}
-  void project(int) override {}
-  void moe(int) override {}
-  void unembed(std::span<float>) override {}
-  Status end_step() override { return {}; }
 
   KvLayout layout_;
   std::vector<Batch> batches_;

@@ -25,8 +25,11 @@ struct DraftTask {
   int most = 0;  // tokens that the draft may have, at most kMostDraft
   // How the model will sample the draft's tokens: [most]. A drafter that has a distribution samples token i
   // by sampling[i], with the same `uniform` and in the same order: it then agrees with the model as often as
-  // their distributions allow. Penalties, biases and grammars are left out.
+  // their distributions allow. Penalties, biases and grammars are left out. For costly drafters only.
   std::vector<DeviceSampling> sampling = {};
+  // The request's pages of the full-attention layers, which reach tokens.size() + most - 1 positions. For
+  // costly drafters only.
+  std::span<const int32_t> full_pages = {};
 
   std::vector<int32_t> draft = {};  // set by the drafter, at most `most`; empty: it has no guess
   int grade = 0;                    // set by the drafter, below kDraftGrades
@@ -36,6 +39,9 @@ struct DraftTask {
 // they were accepted.
 struct ComputedRows {
   uint64_t request = 0;
+  int sequence = 0;  // its index in the step's batch
+  // The request's tokens and pages of the full-attention layers, as of now: valid during the call.
+  std::span<const int32_t> tokens = {}, full_pages = {};
   int first_row = 0;       // in the step's batch
   int first_position = 0;  // in the request
   int rows = 0;
@@ -49,8 +55,12 @@ class Drafter {
   // Whether a draft costs time that counts beside a step. One that does not is asked at every step, even
   // where its draft is only compared with what the model says.
   virtual bool is_costly() const { return false; }
+  // Whether it reads the model's own activations of each step: then every step's rows are known before the
+  // next one is launched, and draft() is called between the two, if need be without tasks.
+  virtual bool follows_steps() const { return false; }
+  // An error is that of the drafter: the requests go on without drafts.
   virtual Status draft(std::span<DraftTask> tasks) = 0;
-  // After each step, once it is known which rows hold: for drafters that follow the model's own activations.
+  // After each step, once it is known which rows hold, by ascending sequence.
   virtual void computed(std::span<const ComputedRows>) {}
   // The request has ended, with these tokens. Also told of requests that never asked for a draft.
   virtual void end(uint64_t request, std::span<const int32_t> tokens, int prompt_tokens) = 0;

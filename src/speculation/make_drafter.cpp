@@ -1,17 +1,42 @@
 #include "speculation/make_drafter.h"
 
 #include "base/error.h"
+#include "speculation/eagle3_drafter.h"
 #include "speculation/ngram.h"
 #include "speculation/suffix.h"
 
 namespace moesaic {
 
-Result<std::unique_ptr<Drafter>> make_drafter(std::string_view name) {
-  if (name == "none") return std::unique_ptr<Drafter>();
-  if (name == "ngram") return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>());
-  if (name == "suffix" || name == "suffix:own")
-    return std::unique_ptr<Drafter>(std::make_unique<SuffixDrafter>(name == "suffix"));
-  return invalid("'{}' is no drafter; it is none, ngram, suffix or suffix:own", name);
+Result<DrafterChoice> drafter_choice(std::string_view name) {
+  constexpr std::string_view kHead = "eagle3:", kModel = "draft:";
+  if (name == "none") return DrafterChoice{DrafterKind::kNone};
+  if (name == "ngram") return DrafterChoice{DrafterKind::kNgram};
+  if (name == "suffix") return DrafterChoice{DrafterKind::kSuffix};
+  if (name == "suffix:own") return DrafterChoice{DrafterKind::kSuffixOwn};
+  if (name == "eagle3") return DrafterChoice{DrafterKind::kEagle3};
+  if (name.starts_with(kHead) && name.size() > kHead.size())
+    return DrafterChoice{DrafterKind::kEagle3, std::string(name.substr(kHead.size()))};
+  if (name.starts_with(kModel) && name.size() > kModel.size())
+    return DrafterChoice{DrafterKind::kModel, std::string(name.substr(kModel.size()))};
+  return invalid("'{}' is no drafter; it is none, ngram, suffix, suffix:own, eagle3:FOLDER or draft:MODEL",
+                 name);
+}
+
+std::unique_ptr<Drafter> make_drafter(DrafterKind kind, DraftHead* head) {
+  switch (kind) {
+    case DrafterKind::kNone:
+    case DrafterKind::kModel:
+      break;
+    case DrafterKind::kNgram:
+      return std::make_unique<NgramDrafter>();
+    case DrafterKind::kSuffix:
+    case DrafterKind::kSuffixOwn:
+      return std::make_unique<SuffixDrafter>(kind == DrafterKind::kSuffix);
+    case DrafterKind::kEagle3:
+      MOESAIC_CHECK(head != nullptr && head->loaded());
+      return std::make_unique<Eagle3Drafter>(*head);
+  }
+  return nullptr;
 }
 
 Status validate_draft_tokens(int tokens) {

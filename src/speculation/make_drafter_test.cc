@@ -6,11 +6,15 @@ namespace moesaic {
 namespace {
 
 TEST(MakeDrafter, ByName) {
-  EXPECT_EQ(make_drafter("none").value(), nullptr);
-  EXPECT_EQ(make_drafter("ngram").value()->name(), "ngram");
-  EXPECT_EQ(make_drafter("suffix").value()->name(), "suffix");
-  EXPECT_EQ(make_drafter("suffix:own").value()->name(), "suffix:own");
-  for (const char* name : {"", "Ngram", "ngram ", "eagle"}) EXPECT_FALSE(make_drafter(name).ok()) << name;
+  EXPECT_EQ(make_drafter(DrafterKind::kNone), nullptr);
+  for (const char* name : {"ngram", "suffix", "suffix:own"})
+    EXPECT_EQ(make_drafter(drafter_choice(name)->kind)->name(), name);
+  EXPECT_EQ(drafter_choice("eagle3")->path, "");
+  EXPECT_EQ(drafter_choice("eagle3:some/folder:1")->path, "some/folder:1");
+  EXPECT_EQ(drafter_choice("draft:some/model")->kind, DrafterKind::kModel);
+  EXPECT_EQ(drafter_choice("draft:some/model")->path, "some/model");
+  for (const char* name : {"", "Ngram", "ngram ", "eagle", "eagle3:", "suffix:", "none:", "draft", "draft:"})
+    EXPECT_FALSE(drafter_choice(name).ok()) << name;
 }
 
 TEST(MakeDrafter, DraftTokens) {

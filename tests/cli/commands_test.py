@@ -272,6 +272,12 @@ class Profile(Cli):
             self.assertRegex(out, rf"(?m)^{op} +\d")
 
 
+    def test_drafts_have_their_own_ops(self):
+        out = self.ok("profile", "-m", MODEL, "-n", 2, "-d", 40, "--speculative", "draft:" + MODEL, "--draft-tokens", 2)
+        for op in ("step", "draft", "verify", "roll-back"):
+            self.assertRegex(out, rf"(?m)^{op} +1 +\d")
+
+
 class Bench(Cli):
     FIELDS = {"model", "device", "threads", "test", "depth", "batch", "reps", "tok_s", "tok_s_min", "tok_s_max",
               "bytes_per_token", "gb_s", "ceiling_gb_s", "share", "reads"}
@@ -300,6 +306,17 @@ class Bench(Cli):
         self.assertLess(together["bytes_per_token"], alone["bytes_per_token"])
         self.assertGreater(together["bytes_per_token"], alone["bytes_per_token"] / 3)
         self.assertAlmostEqual(together["gb_s"], together["tok_s"] * together["bytes_per_token"] / 1e9, 6)
+
+    def test_drafts_are_accepted_as_asked_for(self):
+        for drafter in ("ngram", "draft:" + MODEL):
+            for chances, length in (("1,1,1", 4), ("1,1,0", 3), ("0,1", 1)):
+                args = ("--speculative", drafter, "--acceptance", chances, "-n", 24, "-d", 40, "-b", "1,2", "-r", 2)
+                for line in self.json("bench", "-m", MODEL, *args, "-o", "json"):
+                    self.assertEqual(line["tokens_per_step"], length)
+                    self.assertTrue(0 < line["tok_s_min"] <= line["tok_s"] <= line["tok_s_max"], line)
+                    self.assertGreater(line["tok_s_without"], 0)
+        self.refused(2, "--acceptance", "bench", "-m", MODEL, "--speculative", "ngram")
+        self.refused(2, "--speculative", "bench", "-m", MODEL, "--acceptance", "0.5")
 
     def test_a_context_is_computed_once(self):
         def seconds(reps):

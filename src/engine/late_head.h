@@ -1,0 +1,110 @@
+// For tests: the draft head of LateBackend. It guesses right wherever every row was taken in once with the
+// token that follows it, and wrong from the first place on where one was not.
+#pragma once
+
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "backend/draft_head.h"
+
+namespace moesaic {
+
+inline uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+  return hash ^ (hash >> 29);
+}
+
+class LateHead final : public DraftHead {
+ public:
+  // put_logits(first, logits): of LateBackend, for a row whose first choice that is.
+  using PutLogits = std::function<void(int32_t first, std::span<float> logits)>;
+  // choices: below this are first choices.
+  LateHead(int vocab, int choices, int window, PutLogits put_logits)
+      : choices_(choices), window_(window), put_logits_(std::move(put_logits)), ids_(vocab) {
+    config_.vocab = vocab;
+    std::iota(ids_.begin(), ids_.end(), 0);
+  }
+
+  Status load(const Eagle3Config&, const Eagle3Weights&) override { return {}; }
+  bool loaded() const override { return true; }
+  Status set_taps(const std::vector<int>&) override { return {}; }
+  void trace(DraftTrace) override {}
+  std::vector<MemoryPart> memory(const Eagle3Config&, const Eagle3Weights&, const KvLayout&) const override {
+    return {};
+  }
+  double kv_token_bytes(const Eagle3Config&) const override { return 0; }
+  Status draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) override {
+    if (!std::exchange(has_step_, false)) return {StatusCode::kInternal, "no step before"};
+    const Status valid = validate(sequences, tokens.size(), batch_, config_, layout_);
+    if (!valid.ok()) return valid;
+    DraftRounds rounds(sequences, batch_);
+    std::vector<uint64_t> at;  // each row's hash of the tokens up to it
+    for (const int row : rounds.source_rows()) at.push_back(hidden_[row]);
+    while (!rounds.rows().empty()) {
+      at = append(rounds, at);
+      rounds.choose(logits_of(rounds), ids_, tokens);
+      std::vector<uint64_t> kept;
+      for (const int i : rounds.kept()) kept.push_back(at[i]);
+      at = kept;
+    }
+    return {};
+  }
+
+  // From LateBackend.
+  void alloc_kv(const KvLayout& layout) {
+    layout_ = layout;
+    cache_.assign(static_cast<size_t>(layout.full_pages) * static_cast<size_t>(layout.page_tokens), {});
+  }
+  // hidden: [rows] hashes of the tokens up to each row.
+  void keep(const Batch& batch, std::vector<uint64_t> hidden) {
+    batch_ = batch, hidden_ = std::move(hidden), has_step_ = true;
+  }
+
+ private:
+  struct Entry {
+    uint64_t up_to = 0, behind = 0;  // the hashes of the tokens up to a position, and with the next one
+  };
+  Entry& entry(std::span<const int32_t> pages, int position) {
+    return cache_[pages[position / layout_.page_tokens] * layout_.page_tokens +
+                  position % layout_.page_tokens];
+  }
+  // The hashes behind the rows whose logits are wanted.
+  std::vector<uint64_t> append(const DraftRounds& rounds, std::span<const uint64_t> at) {
+    std::vector<uint64_t> behind;
+    for (size_t i = 0; i < rounds.rows().size(); ++i) {
+      const DraftRow& row = rounds.rows()[i];
+      entry(rounds.pages(row), row.position) = {at[i], mix(at[i], row.token)};
+    }
+    for (const int row : rounds.logit_rows()) behind.push_back(mix(at[row], rounds.rows()[row].token));
+    return behind;
+  }
+  std::vector<float> logits_of(const DraftRounds& rounds) {
+    std::vector<float> logits(rounds.logit_rows().size() * ids_.size());
+    for (size_t i = 0; i < rounds.logit_rows().size(); ++i) {
+      const DraftRow& row = rounds.rows()[rounds.logit_rows()[i]];
+      const auto pages = rounds.pages(row);
+      const auto up_to = [&](int p) { return p == 0 ? entry(pages, 0).up_to : entry(pages, p - 1).behind; };
+      const int last = row.position + 1;
+      uint64_t hash = 7;
+      for (int p = 0; p <= last; ++p) hash = mix(hash, up_to(p));
+      for (int p = std::max(0, last - window_ + 1); p <= last; ++p) hash = mix(hash, up_to(p));
+      put_logits_(static_cast<int32_t>((hash >> 33) % choices_),
+                  std::span(logits).subspan(i * ids_.size(), ids_.size()));
+    }
+    return logits;
+  }
+
+  uint64_t choices_;
+  int window_;
+  PutLogits put_logits_;
+  Eagle3Config config_;
+  std::vector<int32_t> ids_;
+  KvLayout layout_;
+  std::vector<Entry> cache_;
+  Batch batch_;  // of the last step
+  std::vector<uint64_t> hidden_;
+  bool has_step_ = false;
+};
+
+}  // namespace moesaic

@@ -1,0 +1,67 @@
+// Drafts by another model of the same vocabulary, on a backend and in a KV cache of its own.
+//
+// It computes a request's tokens only when a draft is wanted, as many rows at a time as a step may have: so
+// the first draft behind a long prompt comes some steps later, and where drafts do not pay it costs nothing.
+// What it had drafted and the model did not say is computed again over the same places of the cache.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/backend.h"
+#include "speculation/drafter.h"
+
+namespace moesaic {
+
+class ModelDrafter final : public Drafter {
+ public:
+  struct Options {
+    int sequences = 1;      // requests that it drafts for at a time
+    int64_t kv_tokens = 0;  // of all together
+    int max_rows = 512;     // of a step, at most the backend's
+  };
+  static KvLayout layout(const ModelConfig& config, const Options& options);
+
+  // The backend holds the model of `config`; its KV cache is allocated here.
+  static Result<std::unique_ptr<Drafter>> create(std::unique_ptr<Backend> backend, const ModelConfig& config,
+                                                 const Options& options);
+
+  std::string name() const override { return "draft"; }
+  bool is_costly() const override { return true; }
+  Status draft(std::span<DraftTask> tasks) override;
+  void end(uint64_t request, std::span<const int32_t> tokens, int prompt_tokens) override;
+
+ private:
+  // What is in the cache of one request.
+  struct Text {
+    std::vector<int32_t> tokens;
+    size_t sure = 0;  // of these, those that the request is known to have
+    std::vector<int32_t> full_pages;
+    std::vector<int32_t> ring;  // the window's pages, used in turn
+  };
+  // One row of logits that is wanted: of this task's next draft token.
+  struct Wanted {
+    DraftTask* task;
+    Text* text;
+  };
+
+  ModelDrafter(std::unique_ptr<Backend> backend, const ModelConfig& config, const Options& options);
+  Text* text_of(const DraftTask& task);
+  bool reserve(Text& text, size_t tokens);
+  void append(Text& text, std::span<const int32_t> tokens, bool wants_logits, Batch& batch) const;
+  std::vector<Wanted> catch_up(std::span<DraftTask> tasks, Batch& batch);
+  Result<std::vector<int32_t>> run(Batch& batch, std::span<const Wanted> wanted);
+  static std::vector<Wanted> take(std::span<const Wanted> wanted, std::span<const int32_t> tokens);
+
+  std::unique_ptr<Backend> backend_;
+  ModelConfig config_;
+  Options options_;
+  KvLayout layout_;
+  std::unordered_map<uint64_t, Text> texts_;  // by request
+  std::vector<int32_t> free_full_;
+  std::vector<std::vector<int32_t>> free_rings_;
+  std::vector<float> logits_;
+};
+
+}  // namespace moesaic

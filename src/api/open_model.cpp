@@ -188,6 +188,7 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   const uint64_t print = fingerprint(checkpoint, o.dense + " " + o.moe_path);
   if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
   ASSIGN_OR_RETURN(Engine engine, Engine::create(*backend, checkpoint.config, plan.options));
+  if (o.on_kv_event && o.prefix_cache) engine.kv_state(print).pages->watch(o.on_kv_event);
   return make_model({.config = checkpoint.config,
                      .backend = std::move(backend),
                      .tokenizer = std::move(tokenizer).value(),

@@ -80,7 +80,7 @@ class _Base:
         """
         options = {name: value for name, value in locals().items() if name not in ("self", "model", "progress")}
         options["lora"] = list(lora)
-        self._engine = _engine.Engine(str(model), progress, **options)
+        self._engine = _engine.open_engine(str(model), progress, **options)
         self._ids = itertools.count()
 
     def tokenize(self, text: str, special: bool = False) -> list[int]:

@@ -190,14 +190,6 @@ void add_stream(nb::module_& m) {
 void add_engine(nb::module_& m) {
   const auto model = [](const Engine& engine) { return checked(engine.model()); };
   nb::class_<Engine>(m, "Engine", "An opened model with a thread of its own that steps. Thread-safe.")
-      .def(
-          nb::new_(&open_engine), nb::arg("model"), nb::arg("progress").none() = nb::none(),
-          nb::arg("options"),
-          nb::sig("def __init__(self, model: str, progress: Callable[[int, int], bool | None] | None = None, "
-                  "**options: object) -> None"),
-          "model: as moesaic.LLM has it. options: by the names of OpenOptions (include/moesaic/engine.h). "
-          "progress is "
-          "called with bytes done and bytes in all while weights are loaded; False ends it.")
       .def("submit", &submit, nb::arg("endpoint"), nb::arg("body"), nb::arg("stream"), nb::arg("first") = 0,
            nb::arg("prompt_logprobs") = -1,
            "Queues the generations of a request, JSON as the server's 'chat' or 'completions' endpoint takes "
@@ -231,10 +223,10 @@ void add_engine(nb::module_& m) {
           "JSON of messages, or of {messages, tools, reasoning_effort, ..}, as tokens.")
       .def(
           "info", [model](const Engine& e) { return describe(model(e)->info()); },
-          nb::sig("def info(self) -> dict[str, object]"), "ModelInfo of include/moesaic/engine.h.")
+          nb::sig("def info(self) -> dict[str, typing.Any]"), "ModelInfo of include/moesaic/engine.h.")
       .def(
           "stats", [model](const Engine& e) { return describe(model(e)->stats()); },
-          nb::sig("def stats(self) -> dict[str, object]"), "EngineStats of include/moesaic/stats.h.")
+          nb::sig("def stats(self) -> dict[str, typing.Any]"), "EngineStats of include/moesaic/stats.h.")
       .def_prop_ro("vocab", [model](const Engine& e) { return model(e)->vocab(); })
       .def_prop_ro("stop_tokens", [model](const Engine& e) { return model(e)->stop_tokens(); });
 }
@@ -249,6 +241,11 @@ NB_MODULE(_engine, m) {
   add_values(m);
   add_stream(m);
   add_engine(m);
+  m.def("open_engine", &open_engine, nb::arg("model"), nb::arg("progress").none(), nb::arg("options"),
+        nb::sig("def open_engine(model: str, progress: typing.Callable[[int, int], bool | None] | None, "
+                "**options: typing.Any) -> Engine"),
+        "model: as moesaic.LLM has it. options: by the names of OpenOptions (include/moesaic/engine.h). "
+        "progress is called with bytes done and bytes in all while weights are loaded; False ends it.");
   m.def("run_main", &run_main, nb::arg("arguments"),
         "Runs the program with these arguments, the first being its name; returns the exit status.");
   m.def(
@@ -259,6 +256,7 @@ NB_MODULE(_engine, m) {
           devices.append(describe(device));
         return devices;
       },
-      nb::sig("def list_devices() -> list[dict[str, object]]"), "DeviceInfo of include/moesaic/device.h.");
+      nb::sig("def list_devices() -> list[dict[str, typing.Any]]"),
+      "DeviceInfo of include/moesaic/device.h.");
   m.attr("__version__") = std::string(moesaic::version());
 }

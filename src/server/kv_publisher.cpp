@@ -18,9 +18,9 @@ using text::OrderedJson;
 
 constexpr const char* kLibrary = "libzmq.so.5";
 // Of zmq.h, whose values are part of its ABI.
-constexpr int kPub = 1, kDontWait = 1, kSendMore = 2, kLinger = 17, kSendHighWater = 23;
-constexpr int kMostQueued = 100000;  // messages for a slow subscriber, as vLLM has it
-constexpr int kLingerTime = 1000;    // milliseconds, at the end
+constexpr int kZmqPub = 1, kZmqDontWait = 1, kZmqSendMore = 2, kZmqLinger = 17, kZmqSendHighWater = 23;
+constexpr int kMostMessages = 100000;  // messages for a slow subscriber, as vLLM has it
+constexpr int kLingerTime = 1000;      // milliseconds, at the end
 
 // libzmq's functions, loaded when they are wanted, so that programs that publish nothing do not need it.
 struct Zmq {
@@ -78,9 +78,9 @@ double seconds_since_1970() {
 }  // namespace
 
 struct KvPublisher::Socket {
-  explicit Socket(const Zmq& z) : zmq(z), context(z.ctx_new()), socket(z.socket(context, kPub)) {
-    zmq.setsockopt(socket, kSendHighWater, &kMostQueued, sizeof kMostQueued);
-    zmq.setsockopt(socket, kLinger, &kLingerTime, sizeof kLingerTime);
+  explicit Socket(const Zmq& z) : zmq(z), context(z.ctx_new()), socket(z.socket(context, kZmqPub)) {
+    zmq.setsockopt(socket, kZmqSendHighWater, &kMostMessages, sizeof kMostMessages);
+    zmq.setsockopt(socket, kZmqLinger, &kLingerTime, sizeof kLingerTime);
   }
   ~Socket() {
     zmq.close(socket);
@@ -90,7 +90,7 @@ struct KvPublisher::Socket {
   Socket& operator=(const Socket&) = delete;
 
   void send(std::string_view frame, bool more) {
-    zmq.send(socket, frame.data(), frame.size(), kDontWait | (more ? kSendMore : 0));
+    zmq.send(socket, frame.data(), frame.size(), kZmqDontWait | (more ? kZmqSendMore : 0));
   }
 
   Zmq zmq;

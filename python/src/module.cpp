@@ -2,7 +2,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -71,12 +70,23 @@ std::unique_ptr<Engine> open_engine(const std::string& path, nb::object progress
 
 // --- Requests ---
 
+// Python's handle of a stream. The engine's thread holds the stream itself, and so never lets go of a Python
+// object, for which it would need Python's lock.
+struct StreamOwner {
+  explicit StreamOwner(bool only_ends) : stream(std::make_shared<Stream>(only_ends)) {}
+  StreamOwner(const StreamOwner&) = delete;
+  StreamOwner& operator=(const StreamOwner&) = delete;
+  ~StreamOwner() { stream->cancel_all(); }
+
+  const std::shared_ptr<Stream> stream;
+};
+
 std::vector<Tokens> submit(Engine& engine, const std::string& endpoint, const std::string& body,
-                           const std::shared_ptr<Stream>& stream, int first, int prompt_logprobs) {
+                           const StreamOwner& owner, int first, int prompt_logprobs) {
   if (endpoint != "chat" && endpoint != "completions")
     throw nb::value_error("endpoint: 'chat' or 'completions'");
   const Endpoint kind = endpoint == "chat" ? Endpoint::kChat : Endpoint::kCompletions;
-  auto made = unlocked([&] { return engine.submit(kind, body, prompt_logprobs, stream, first); });
+  auto made = unlocked([&] { return engine.submit(kind, body, prompt_logprobs, owner.stream, first); });
   if (const auto* refusal = std::get_if<openai::ApiError>(&made)) throw Failure(*refusal);
   return std::get<std::vector<Tokens>>(std::move(made));
 }
@@ -174,17 +184,25 @@ void add_stream(nb::module_& m) {
       .def_prop_ro(
           "end", [](const Delta& d) { return d.end ? nb::cast(*d.end) : nb::none(); },
           nb::sig("def end(self) -> Outcome | None"), "The request's last delta has it.");
-  nb::class_<Stream>(m, "Stream", "Collects what requests give. Thread-safe.")
+  nb::class_<StreamOwner>(m, "Stream", "Collects what requests give; they end with it. Thread-safe.")
       .def(nb::init<bool>(), nb::arg("only_ends") = false,
            "only_ends: a request is reported once, when it has ended.")
-      .def("take", &take, nb::arg("timeout") = 0.0,
-           "What has come, a delta for each request; waits at most `timeout` seconds for it, without "
-           "Python's lock. "
-           "Ctrl-C raises KeyboardInterrupt.")
-      .def("fileno", &Stream::fd, "An eventfd that is readable while take() has something to give.")
-      .def("cancel", &Stream::cancel, nb::arg("index"), "The request ends with finish == 'abort'.")
-      .def("cancel_all", &Stream::cancel_all)
-      .def_prop_ro("open", &Stream::open, "Requests whose end has not been taken.");
+      .def(
+          "take", [](const StreamOwner& o, double timeout) { return take(*o.stream, timeout); },
+          nb::arg("timeout") = 0.0,
+          "What has come, a delta for each request; waits at most `timeout` seconds for it, without "
+          "Python's lock. "
+          "Ctrl-C raises KeyboardInterrupt.")
+      .def(
+          "fileno", [](const StreamOwner& o) { return o.stream->fd(); },
+          "An eventfd that is readable while take() has something to give.")
+      .def(
+          "cancel", [](const StreamOwner& o, int index) { o.stream->cancel(index); }, nb::arg("index"),
+          "The request ends with finish == 'abort'.")
+      .def("cancel_all", [](const StreamOwner& o) { o.stream->cancel_all(); })
+      .def_prop_ro(
+          "open", [](const StreamOwner& o) { return o.stream->open(); },
+          "Requests whose end has not been taken.");
 }
 
 void add_engine(nb::module_& m) {

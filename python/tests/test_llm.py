@@ -139,7 +139,7 @@ def idle(llm):
     return True
 
 
-ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=400)
+ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=200)
 
 
 def test_leaving_a_stream_ends_its_request(llm):
@@ -166,8 +166,8 @@ def test_threads_share_the_engine_and_python_goes_on(llm):
 
 
 def test_two_engines_in_one_process(llm, question):
-    with LLM("tiny", device="reference", context=512) as other:
-        assert other.info["device"]["backend"] == "reference" != llm.info["device"]["backend"]
+    with LLM("tiny", device="cpu", threads=1, context=256, dense="q8_0") as other:
+        assert other.info["context"] == 256 != llm.info["context"]
         texts = [engine.chat(question, GREEDY)[0].outputs[0].text for engine in (llm, other)]
     assert texts == ["17 + 25 = 42"] * 2
     with pytest.raises(moesaic.InvalidRequest, match="has been closed"):
@@ -191,7 +191,7 @@ def test_closing_ends_what_is_in_flight():
     (lambda llm: llm.generate([4096]), moesaic.InvalidRequest, "ids below 4096"),
     (lambda llm: llm.generate("word " * 4000), moesaic.InvalidRequest, "maximum context length is 512 tokens"),
     (lambda llm: llm.generate(["a", "b"], [GREEDY]), moesaic.InvalidRequest, "1 sampling params for 2 prompts"),
-    (lambda llm: llm.chat([{"role": "user"}]), moesaic.InvalidRequest, "content"),
+    (lambda llm: llm.chat([{"role": "robot", "content": "Hi"}]), moesaic.InvalidRequest, "messages"),
     (lambda llm: llm.chat([]), moesaic.InvalidRequest, "messages"),
     (lambda llm: llm.chat([{"role": "user", "content": "Hi"}], tempurature=1), moesaic.InvalidRequest, "tempurature"),
     (lambda llm: llm.chat([{"role": "user", "content": object()}]), moesaic.InvalidRequest, "not JSON"),

@@ -7,9 +7,10 @@ export CMAKE_C_COMPILER_LAUNCHER := $(CCACHE)
 export CMAKE_CXX_COMPILER_LAUNCHER := $(CCACHE)
 endif
 PREFIX ?= /usr/local
+PYTHON ?= python3
 MODEL ?= dummy:gpt-oss-20b,layers=4
 
-.PHONY: help setup build test demo bench load clients tidy format install package clean
+.PHONY: help setup build test demo bench load clients tidy format install package wheel clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -53,6 +54,10 @@ package: build  ## build/release/packages: Debian packages (where there is dpkg)
 	@cmake --build build/release --target moesaic_whole pages
 	@cd build/release && { cpack -B packages >../package.log 2>&1 || { cat ../package.log; exit 1; }; }
 	@rm -rf build/release/packages/_CPack_Packages && ls -l build/release/packages
+
+wheel:  ## build/wheels: the Python package, with CUDA where there is nvcc; auditwheel checks its tag (PYTHON=python3.12)
+	@tools/setup.sh build test
+	@PYTHON=$(PYTHON) tools/make_wheel.sh
 
 clean:  ## remove build/
 	@rm -rf build

@@ -9,12 +9,12 @@ set -eu
 if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   manager=apt-get
   build="make g++ cmake ninja-build pkg-config libpcre2-dev libfmt-dev libcli11-dev nlohmann-json3-dev libgtest-dev"
-  test="git python3 clang clang-format clang-tidy libclang-rt-dev g++-aarch64-linux-gnu qemu-user python3-venv chromium groff mandoc binutils"
+  test="git python3 clang clang-format clang-tidy libclang-rt-dev g++-aarch64-linux-gnu qemu-user python3-venv python3-dev chromium groff mandoc binutils libzmq5"
   package="dpkg-dev file"
 else
   manager=dnf
   build="make gcc-c++ cmake ninja-build pkgconf-pkg-config pcre2-devel fmt-devel cli11-devel json-devel gtest-devel boost-devel"
-  test="git python3 clang clang-tools-extra compiler-rt qemu-user chromium groff mandoc binutils"
+  test="git python3 python3-devel clang clang-tools-extra compiler-rt qemu-user chromium groff mandoc binutils zeromq"
   package=""
 fi
 if ! command -v $manager >/dev/null; then

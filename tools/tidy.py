@@ -21,10 +21,11 @@ INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 
 def compiled_sources(build):
-    """{file: compile command}; not CUDA's, whose command is nvcc's or makes the host's compiler take them."""
+    """{file: compile command}; not CUDA's, whose command is nvcc's or makes the host's compiler take them, nor nanobind's."""
     with open(os.path.join(build, "compile_commands.json")) as file:
         return {entry["file"]: entry["command"] for entry in json.load(file)
-                if not entry["file"].endswith(".cu") and "/host_simulator/intrinsics.h" not in entry["command"]}
+                if not entry["file"].endswith(".cu") and "/host_simulator/intrinsics.h" not in entry["command"]
+                and "/site-packages/" not in entry["file"]}
 
 
 def newest_first(files):

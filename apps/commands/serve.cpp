@@ -1,5 +1,6 @@
 // serve: OpenAI's API over HTTP.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include "commands.h"
 #include "model_options.h"
 #include "moesaic/engine.h"
+#include "server/kv_publisher.h"
 #include "server/server.h"
 
 namespace moesaic::app {
@@ -19,6 +21,7 @@ namespace {
 
 struct ServeOptions {
   std::string model, key_file, log = "requests";
+  std::string kv_events, kv_topic;  // where the prefix cache's changes are published
   OpenOptions open{.max_batch = 16};
   server::ServerOptions server;
 };
@@ -52,11 +55,25 @@ Result<Model> open_and_tell(const std::string& path, const OpenOptions& options)
   return model;
 }
 
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+}
+
+Status publish_kv_events(ServeOptions& o) {
+  if (o.kv_events.empty()) return {};
+  if (o.kv_topic.empty()) o.kv_topic = fmt::format("kv@{}@{}", host_name(), o.server.model_name);
+  ASSIGN_OR_RETURN(const auto publisher, server::KvPublisher::bind(o.kv_events, o.kv_topic));
+  o.open.on_kv_event = [publisher](const KvEvent& event) { publisher->push(event); };
+  return {};
+}
+
 Status run_serve(ServeOptions o) {
   RETURN_IF_ERROR(read_keys(o));
   ASSIGN_OR_RETURN(const std::string path, model_path(o.model));
   if (o.server.model_name.empty()) o.server.model_name = name_of(path);
   report_unused_adapter(o.model, o.open.lora);
+  RETURN_IF_ERROR(publish_kv_events(o));
   o.server.log_requests = o.log == "requests";
   o.server.version = MOESAIC_VERSION;
   std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more must not end the server
@@ -145,6 +162,13 @@ Run add_serve(CLI::App& app) {
       ->check(CLI::IsMember({"requests", "quiet"}))
       ->capture_default_str();
   c.add_option("--log-file", o->server.log_file, "append the log to this file instead of standard error");
+  c.add_option("--kv-events", o->kv_events,
+               "publish the prefix cache's changes over ZeroMQ in vLLM's format, for routers: an address to "
+               "listen on, such as tcp://*:5557");
+  c.add_option("--kv-events-topic", o->kv_topic, "of these messages; else kv@HOST@NAME");
+  c.add_option("--owned-by", o->server.owned_by,
+               "what /v1/models says; routers take a server for a vLLM or SGLang worker by it")
+      ->capture_default_str();
   add_limits(c, o->server.limits);
   c.footer("Example: moesaic serve -m gpt-oss-20b --port 8080");
   return [o] { return run_serve(*o); };

@@ -20,6 +20,7 @@
 #include "moesaic/answer_grammar.h"
 #include "moesaic/conversation.h"
 #include "moesaic/device.h"
+#include "moesaic/kv_events.h"
 #include "moesaic/log.h"
 #include "moesaic/stats.h"
 #include "moesaic/status.h"
@@ -69,6 +70,7 @@ struct OpenOptions {
   // Called from the thread in open(), first with done = 0, then as weights are loaded, a layer at a time. In
   // bytes of the weights as they are stored. False: open() ends with kCancelled, and nothing is left.
   std::function<bool(int64_t done, int64_t total)> progress = {};
+  KvWatcher on_kv_event = {};  // sees the prefix cache change
 };
 
 // What a model was opened on, what open() chose, and why.

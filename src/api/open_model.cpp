@@ -202,6 +202,7 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   ASSIGN_OR_RETURN(auto drafter, drafts->drafter(*backend, plan.options));
   ASSIGN_OR_RETURN(Engine engine,
                    Engine::create(*backend, checkpoint.config, plan.options, std::move(drafter)));
+  if (o.on_kv_event && o.prefix_cache) engine.kv_state(print).pages->watch(o.on_kv_event);
   return make_model({.config = checkpoint.config,
                      .backend = std::move(backend),
                      .tokenizer = std::move(tokenizer).value(),

@@ -46,12 +46,16 @@ void KvPages::insert(int32_t page, int32_t parent, std::span<const int32_t> toke
                    .parent = parent,
                    .tokens = {tokens.begin(), tokens.end()}};
   index_.emplace(blocks_[page].hash, page);
+  if (!watcher_) return;
+  const std::optional<uint64_t> before = parent < 0 ? std::nullopt : std::optional(blocks_[parent].hash);
+  watcher_({.kind = KvEvent::Kind::kStored, .hash = blocks_[page].hash, .parent = before, .tokens = tokens});
 }
 
 void KvPages::remove(int32_t page) {
   Block& b = blocks_[page];
   const auto [begin, end] = index_.equal_range(b.hash);
   index_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == page; }));
+  if (watcher_) watcher_({.kind = KvEvent::Kind::kRemoved, .hash = b.hash});
   if (b.window >= 0) {
     block_of_[b.window] = -1;
     windowed_.discard(b.window);  // who holds a block's window page holds its full page
@@ -123,6 +127,7 @@ void KvPages::forget() {
   }
   std::fill(block_of_.begin(), block_of_.end(), -1);
   index_.clear();
+  if (watcher_) watcher_({.kind = KvEvent::Kind::kCleared});
 }
 
 void KvPages::check(std::span<const PageTable* const> tables) const {

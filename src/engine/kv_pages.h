@@ -22,6 +22,7 @@
 
 #include "core/batch.h"
 #include "engine/page_pool.h"
+#include "moesaic/kv_events.h"
 
 namespace moesaic {
 
@@ -62,6 +63,8 @@ class KvPages {
   // computed them: window pages only where position `tokens` reaches them. False, with nothing taken, if the
   // pages are not there.
   bool reserve_computed(PageTable& table, int tokens);
+  // Tells what becomes of cached blocks from here on.
+  void watch(KvWatcher watcher) { watcher_ = std::move(watcher); }
   // No block is cached any more; the caller sets `cached_blocks` of every table to 0.
   void forget();
 
@@ -101,6 +104,7 @@ class KvPages {
   std::vector<Block> blocks_;                         // [full pages]
   std::vector<int32_t> block_of_;                     // [window pages] the full page of its cached block
   std::unordered_multimap<uint64_t, int32_t> index_;  // hash -> full page
+  KvWatcher watcher_;                                 // or none
 };
 
 }  // namespace moesaic

@@ -40,7 +40,7 @@ Json model_json(const App& app) {
   return {{"id", app.options.model_name},
           {"object", "model"},
           {"created", app.started},
-          {"owned_by", "moesaic"},
+          {"owned_by", app.options.owned_by},
           {"max_model_len", app.engine.model()->context()}};
 }
 
@@ -63,7 +63,15 @@ Json info_json(const App& app) {
           {"memory_used", info.memory_used},
           {"context", {{"tokens", info.context}, {"reason", info.context_reason}}},
           {"kv_cache", {{"tokens", info.kv_tokens}, {"reason", info.kv_reason}}},
-          {"max_batch", info.max_batch}};
+          {"max_batch", info.max_batch},
+          // As SGLang names them, for routers.
+          {"served_model_name", app.options.model_name},
+          {"model_path", app.options.model_name},
+          {"context_length", info.context},
+          {"max_total_num_tokens", info.kv_tokens},
+          {"max_running_requests", info.max_batch},
+          {"tp_size", 1},
+          {"dp_size", 1}};
 }
 
 ApiError not_now(std::string message, const char* code, int retry_after) {

@@ -7,6 +7,8 @@
 namespace moesaic::server {
 namespace {
 
+constexpr int kPageTokens = 32;  // as moesaic/stats.h has it
+
 const std::vector<double> kFirstTokenSeconds = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5,
                                                 0.75,  1,     2.5,  5,    7.5,  10,   20,   40,  80,   160};
 const std::vector<double> kTokenSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15,
@@ -89,6 +91,21 @@ void Metrics::write_speculation(const SpeculationStats& s, std::string& text) co
     text += fmt::format("{}{{{},position=\"{}\"}} {}\n", kByPosition, labels_, i, s.accepted_at[i]);
 }
 
+// What routers and dashboards written for earlier vLLM read, and the pages as blocks.
+void Metrics::write_for_routers(const EngineStats& e, std::string& text) const {
+  const auto one = [&](const char* name, const char* type, auto value) {
+    head(name, type, "The same without gpu_, by its earlier name.", text);
+    text += fmt::format("{}{{{}}} {}\n", name, labels_, value);
+  };
+  one("vllm:gpu_cache_usage_perc", "gauge", share(e.full));
+  one("vllm:gpu_prefix_cache_queries_total", "counter", e.prefix_queried);
+  one("vllm:gpu_prefix_cache_hits_total", "counter", e.prefix_hits);
+  head("vllm:cache_config_info", "gauge", "Tokens of a page, and pages of the layers with full attention.",
+       text);
+  text += fmt::format("vllm:cache_config_info{{{},block_size=\"{}\",num_gpu_blocks=\"{}\"}} 1\n", labels_,
+                      kPageTokens, e.full.total);
+}
+
 std::string Metrics::text(const Gauges& g) const {
   std::string text;
   const auto one = [&](const char* name, const char* type, const char* help, auto value) {
@@ -119,6 +136,7 @@ std::string Metrics::text(const Gauges& g) const {
   one("vllm:prefix_cache_hits_total", "counter", "Prompt tokens that were there.", e.prefix_hits);
   one("vllm:num_preemptions_total", "counter", "Generations that gave their pages to older ones.",
       e.preemptions);
+  write_for_routers(e, text);
   write_speculation(e.speculation, text);
   histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", time_to_first_token);
   histogram("vllm:inter_token_latency_seconds", "Between two tokens of an answer.", inter_token);

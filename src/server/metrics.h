@@ -51,6 +51,7 @@ struct Metrics {
   std::string text(const Gauges& gauges) const;
 
  private:
+  void write_for_routers(const EngineStats& engine, std::string& text) const;
   void write_speculation(const SpeculationStats& stats, std::string& text) const;
 
   std::string labels_;  // model_name="..."

@@ -31,6 +31,7 @@ struct ServerOptions {
   uint16_t port = 8080;  // 0: any free one
   std::string model_name;
   std::string version;
+  std::string owned_by = "moesaic";        // of /v1/models
   std::vector<std::string> api_keys;       // empty: everybody may
   std::vector<std::string> cors_origins;   // "*": any; empty: pages of other origins are not served
   bool strict_fields = false;              // a field that no table knows is 400, not a header of the answer

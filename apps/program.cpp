@@ -1,0 +1,102 @@
+#include "program.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <system_error>
+
+#include "api/option_words.h"
+#include "checkpoint/mapped_file.h"
+#include "commands/commands.h"
+
+namespace moesaic::app {
+namespace {
+
+// As shells have it: a program that SIGINT ended.
+constexpr int kInterrupted = 130;
+
+int report(const Status& status) {
+  if (status.code() == StatusCode::kCancelled) return kInterrupted;
+  if (!status.ok()) {
+    std::fprintf(stderr, "moesaic: %s\n", status.message().c_str());
+    return status.code() == StatusCode::kUsage ? 2 : 1;
+  }
+  // Output that never reached a full disk or a closed pipe must not count as success.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    std::fprintf(stderr, "moesaic: cannot write to standard output\n");
+    return 1;
+  }
+  return 0;
+}
+
+constexpr Run (*kCommands[])(CLI::App&) = {
+    add_run,    add_bench,   add_logits, add_perplexity,  add_tokenize,   add_detokenize,
+    add_render, add_inspect, add_verify, add_profile,     add_convert,    add_plan,
+    add_tune,   add_warmup,  add_serve,  add_bench_serve, add_completion, add_man};
+
+// A stream that the caller closed would otherwise give its number to the next file that is opened, and what
+// is printed would go into that file. Opened for reading only, so that printing fails.
+void occupy_closed_streams() {
+  for (int fd = open("/dev/null", O_RDONLY); fd >= 0; fd = open("/dev/null", O_RDONLY)) {
+    if (fd > 2) {
+      close(fd);
+      return;
+    }
+  }
+}
+
+bool is_command(CLI::App& app, const std::string& name) {
+  return !app.get_subcommands([&](const CLI::App* c) { return c->get_name() == name; }).empty();
+}
+
+int failed(const char* what) {
+  std::fprintf(stderr, "moesaic: %s\n", what);
+  return 1;
+}
+
+int wrong_usage(const std::string& what) {
+  std::fprintf(stderr, "moesaic: %s (see moesaic --help)\n", what.c_str());
+  return 2;
+}
+
+}  // namespace
+
+int run_program(int argc, char** argv) try {
+  occupy_closed_streams();
+  catch_file_faults();
+  speak_of_flags();
+  CLI::App app("moesaic runs OpenAI's gpt-oss models as fast as the memory of the machine allows.",
+               "moesaic");
+  app.set_version_flag("--version", "moesaic " MOESAIC_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n  moesaic run -m gpt-oss-20b -p \"Why is the sky blue?\"\n  moesaic bench -m "
+      "gpt-oss-20b.gguf -p 512 -n 32\n  moesaic COMMAND --help explains a command.");
+  Run run;
+  for (const auto add : kCommands) {
+    const size_t before = app.get_subcommands(nullptr).size();
+    const Run body = add(app);
+    app.get_subcommands(nullptr)[before]->callback([&run, body] { run = body; });
+  }
+  // CLI11 would only say that a subcommand is missing.
+  if (argc > 1 && argv[1][0] != '-' && !is_command(app, argv[1]))
+    return wrong_usage(std::string("unknown command '") + argv[1] + "'");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return app.exit(e);
+    return wrong_usage(e.what());
+  }
+  return report(run());
+} catch (const std::system_error&) {  // fmt's, when standard output cannot take more
+  return failed("cannot write to standard output");
+} catch (const std::bad_alloc&) {
+  return failed("out of memory");
+} catch (const std::exception& e) {
+  return failed(e.what());
+}
+
+}  // namespace moesaic::app

@@ -1,0 +1,25 @@
+"""moesaic: OpenAI's gpt-oss models on CPUs and NVIDIA GPUs. docs/user/python.md has examples.
+
+LLM and AsyncLLM are the engine in this process; `python -m moesaic serve` is the server. Importing this loads neither
+torch nor numpy; LLM.logits() imports numpy.
+"""
+
+from typing import Any
+
+from ._engine import __version__
+from ._engine import list_devices as _list_devices
+from .async_llm import AsyncLLM
+from .errors import Cancelled, InvalidRequest, MoesaicError, NotFound, OutOfMemory, Unsupported
+from .llm import LLM
+from .outputs import CompletionOutput, Logprob, RequestOutput, ToolCall
+from .sampling import RequestOutputKind, SamplingParams
+
+__all__ = ["LLM", "AsyncLLM", "Cancelled", "CompletionOutput", "InvalidRequest", "Logprob", "MoesaicError", "NotFound",
+           "OutOfMemory", "RequestOutput", "RequestOutputKind", "SamplingParams", "ToolCall", "Unsupported", "__version__",
+           "list_devices"]
+
+
+def list_devices() -> list[dict[str, Any]]:
+    """The devices of this machine, in the order in which device="auto" looks for one: name, backend, description,
+    memory_total and memory_free in bytes (-1: unknown), usable, and the reason why not."""
+    return _list_devices()

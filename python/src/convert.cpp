@@ -1,0 +1,134 @@
+#include "convert.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+
+namespace moesaic::python {
+namespace {
+
+StatusCode code_of(const openai::ApiError& error) {
+  return error.http < 500 ? StatusCode::kInvalidArgument : StatusCode::kInternal;
+}
+
+const char* exception_of(StatusCode code) {
+  switch (code) {
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kUsage:
+      return "InvalidRequest";
+    case StatusCode::kNotFound:
+      return "NotFound";
+    case StatusCode::kOutOfMemory:
+      return "OutOfMemory";
+    case StatusCode::kUnsupported:
+      return "Unsupported";
+    case StatusCode::kCancelled:
+      return "Cancelled";
+    default:
+      return "MoesaicError";
+  }
+}
+
+// The first member that has this name takes the value.
+template <typename T>
+bool set(const std::string& name, const char* member, nb::handle value, T& target) {
+  if (name != member) return false;
+  try {
+    target = nb::cast<T>(value);
+  } catch (const nb::cast_error&) {
+    throw nb::type_error(fmt::format("{}: a value of this type is not taken", name).c_str());
+  }
+  return true;
+}
+
+void set(const std::string& name, nb::handle value, OpenOptions& o) {
+  const bool known =
+      set(name, "device", value, o.device) || set(name, "threads", value, o.threads) ||
+      set(name, "cpu_pin", value, o.cpu_pin) || set(name, "context", value, o.context) ||
+      set(name, "max_batch", value, o.max_batch) || set(name, "kv_tokens", value, o.kv_tokens) ||
+      set(name, "max_rows", value, o.max_rows) || set(name, "prefix_cache", value, o.prefix_cache) ||
+      set(name, "dense", value, o.dense) || set(name, "kv_dtype", value, o.kv_dtype) ||
+      set(name, "tokenizer", value, o.tokenizer) || set(name, "moe_path", value, o.moe_path) ||
+      set(name, "cpu_prefetch", value, o.cpu_prefetch) ||
+      set(name, "batch_invariant", value, o.batch_invariant) || set(name, "lora", value, o.lora) ||
+      set(name, "speculative", value, o.speculative) || set(name, "draft_tokens", value, o.draft_tokens);
+  if (!known) throw nb::type_error(fmt::format("unknown option '{}'", name).c_str());
+}
+
+nb::dict describe(const PageUse& pages) {
+  nb::dict d;
+  d["used"] = pages.used;
+  d["cached"] = pages.cached;
+  d["total"] = pages.total;
+  return d;
+}
+
+}  // namespace
+
+Failure::Failure(const openai::ApiError& error)
+    : Failure(code_of(error),
+              error.param.empty() ? error.message : fmt::format("{}: {}", error.param, error.message)) {}
+
+void translate_failures() {
+  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+    try {
+      std::rethrow_exception(p);
+    } catch (const Failure& failure) {
+      const nb::object type = nb::module_::import_("moesaic.errors").attr(exception_of(failure.code));
+      PyErr_SetString(type.ptr(), failure.what());
+    }
+  });
+}
+
+OpenOptions options_of(const nb::kwargs& options) {
+  OpenOptions o;
+  for (const auto& [name, value] : options) set(nb::cast<std::string>(name), value, o);
+  return o;
+}
+
+nb::dict describe(const DeviceInfo& device) {
+  nb::dict d;
+  d["name"] = device.name;
+  d["backend"] = device.backend;
+  d["description"] = device.description;
+  d["architecture"] = device.architecture;
+  d["memory_total"] = device.memory_total;
+  d["memory_free"] = device.memory_free;
+  d["usable"] = device.usable;
+  d["reason"] = device.reason;
+  return d;
+}
+
+nb::dict describe(const ModelInfo& info) {
+  nb::dict d;
+  d["name"] = info.name;
+  d["device"] = describe(info.device);
+  d["device_reason"] = info.device_reason;
+  d["memory_used"] = info.memory_used;
+  d["context"] = info.context;
+  d["context_reason"] = info.context_reason;
+  d["max_batch"] = info.max_batch;
+  d["kv_tokens"] = info.kv_tokens;
+  d["kv_reason"] = info.kv_reason;
+  d["speculative"] = info.speculative;
+  d["draft_tokens"] = info.draft_tokens;
+  return d;
+}
+
+nb::dict describe(const EngineStats& stats) {
+  nb::dict d;
+  d["running"] = stats.running;
+  d["waiting"] = stats.waiting;
+  d["full"] = describe(stats.full);
+  d["window"] = describe(stats.window);
+  d["prompt_tokens"] = stats.prompt_tokens;
+  d["generated_tokens"] = stats.generated_tokens;
+  d["prefix_queried"] = stats.prefix_queried;
+  d["prefix_hits"] = stats.prefix_hits;
+  d["preemptions"] = stats.preemptions;
+  d["drafted_tokens"] = stats.speculation.drafted;
+  d["accepted_tokens"] = stats.speculation.accepted;
+  return d;
+}
+
+}  // namespace moesaic::python

@@ -1,0 +1,68 @@
+// One opened model with a thread of its own that steps, and requests as OpenAI's JSON has them. No Python in
+// here.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "moesaic/engine.h"
+#include "openai/api_error.h"
+#include "openai/grammar_cache.h"
+#include "stream.h"
+
+namespace moesaic::python {
+
+using Tokens = std::vector<int32_t>;
+
+// Which of the server's endpoints a request is written for.
+enum class Endpoint { kCompletions, kChat };
+
+// Rows of logits over the vocabulary.
+struct Logits {
+  std::vector<float> values;  // [rows, vocab]
+  size_t rows = 0, vocab = 0;
+};
+
+// Thread-safe. After close() everything fails with one line.
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> open(const std::string& path, const OpenOptions& options);
+  ~Engine() { close(); }
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Ends every request with an error and frees the model, once other threads' calls have returned.
+  void close();
+
+  // What the model's thread-safe methods are called on.
+  Result<std::shared_ptr<Model>> model() const;
+
+  // Queues the generations of a request's body; their indices in `stream` are first, first + 1, .. Unknown
+  // fields are refused. prompt_logprobs: as in SamplingParams, which the body has no field for. Gives the
+  // prompts' tokens, one for each generation.
+  std::variant<std::vector<Tokens>, openai::ApiError> submit(Endpoint endpoint, std::string_view body,
+                                                             int prompt_logprobs,
+                                                             const std::shared_ptr<Stream>& stream,
+                                                             int first);
+
+  // The rows that follow each token (all), or the last one. `stream` is a new one: its request ends when they
+  // are there, and not earlier may `logits` be read.
+  Status start_logits(Tokens tokens, bool all, const std::shared_ptr<Stream>& stream,
+                      const std::shared_ptr<Logits>& logits);
+
+ private:
+  explicit Engine(std::shared_ptr<Model> model) : model_(std::move(model)) {}
+  void watch(const std::shared_ptr<Stream>& stream);
+  void end_if_closed(const std::shared_ptr<Stream>& stream) const;
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<Model> model_;  // null: closed
+  std::vector<std::weak_ptr<Stream>> streams_;
+  openai::GrammarCache grammars_;
+};
+
+}  // namespace moesaic::python

@@ -1,0 +1,88 @@
+"""AsyncLLM: many requests in one event loop, cancellation, several loops."""
+
+import asyncio
+import time
+
+import pytest
+
+import moesaic
+from moesaic import AsyncLLM, RequestOutputKind, SamplingParams
+
+
+@pytest.fixture(scope="module")
+def engine():
+    engine = AsyncLLM("tiny", device="cpu", threads=1, context=512, max_batch=8)
+    yield engine
+    engine.close()
+
+
+async def last(outputs):
+    final = None
+    async for output in outputs:
+        final = output
+    return final
+
+
+async def until_idle(engine):
+    deadline = time.monotonic() + 20
+    while engine.stats["running"] + engine.stats["waiting"] > 0:
+        assert time.monotonic() < deadline, engine.stats
+        await asyncio.sleep(0.005)
+
+
+def test_requests_run_together_and_answer_as_alone(engine, llm):
+    prompts = ["Once", "The", "A", "He", "She", "It", "They", "One day", "In", "Two", "Blue", "My"]
+    params = SamplingParams(temperature=0, max_tokens=30)
+
+    async def all_of_them():
+        return await asyncio.gather(*(last(engine.generate(p, params)) for p in prompts))
+    together = asyncio.run(all_of_them())
+    assert [o.prompt for o in together] == prompts and all(o.finished for o in together)
+    alone = llm.generate(prompts, params)
+    assert [o.outputs[0].text for o in together] == [o.outputs[0].text for o in alone]
+
+
+def test_a_chat_streams(engine, question):
+    async def parts():
+        params = SamplingParams(temperature=0, max_tokens=None, output_kind=RequestOutputKind.DELTA, n=2)
+        return [output async for output in engine.chat(question, params)]
+    outputs = asyncio.run(parts())
+    for index in (0, 1):
+        assert "".join(o.outputs[index].text for o in outputs) == "17 + 25 = 42"
+    assert outputs[-1].finished and len(outputs) > 5
+
+
+def test_leaving_cancelling_and_aborting(engine):
+    endless = SamplingParams(ignore_eos=True, max_tokens=450)
+
+    async def run():
+        async for _ in (outputs := engine.generate("Once", endless)):
+            break
+        await outputs.aclose()
+        await until_idle(engine)
+        task = asyncio.create_task(last(engine.generate("Once", endless)))
+        while engine.stats["running"] == 0:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until_idle(engine)
+        final = None
+        async for final in engine.generate("Once", endless, request_id="mine"):
+            engine.abort("mine")
+        engine.abort("nobody's")
+        return final
+    final = asyncio.run(run())
+    assert final.finished and final.outputs[0].finish_reason == "abort" and final.request_id == "mine"
+
+
+def test_errors(engine):
+    async def run():
+        with pytest.raises(moesaic.InvalidRequest, match="temperature"):
+            await last(engine.generate("Hi", SamplingParams(temperature=9)))
+        async with AsyncLLM("tiny", device="cpu", threads=1, context=4096) as other:
+            outputs = other.generate("Once", SamplingParams(ignore_eos=True, max_tokens=4000))
+            await anext(outputs)
+        with pytest.raises(moesaic.MoesaicError, match="has been closed"):
+            await last(outputs)
+    asyncio.run(run())

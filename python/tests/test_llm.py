@@ -1,0 +1,259 @@
+"""LLM: answers, what is in them, and how calls end. The expected answers are those of models/tiny."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+import moesaic
+from moesaic import LLM, RequestOutputKind, SamplingParams
+
+GREEDY = SamplingParams(temperature=0, max_tokens=None)
+
+
+def test_chat_answers_with_reasoning_and_counts(llm, question):
+    [output] = llm.chat(question, GREEDY)
+    [answer] = output.outputs
+    assert answer.text == "17 + 25 = 42"
+    assert answer.finish_reason == "stop" and answer.stop_reason is None and output.finished
+    assert "42" in answer.reasoning and answer.reasoning not in answer.text
+    assert llm.detokenize(output.prompt_token_ids).endswith("<|start|>assistant")
+    assert "17 + 25 = 42" in llm.detokenize(answer.token_ids)
+
+
+def test_low_effort_thinks_less(llm, question):
+    low, high = (llm.chat(question, GREEDY, reasoning_effort=e)[0].outputs[0] for e in ("low", "high"))
+    assert len(low.token_ids) < len(high.token_ids)
+
+
+def test_prompts_in_one_call_give_what_each_gives_alone(llm):
+    prompts = ["Once upon a time", "The", {"prompt": "Seven"}, llm.tokenize("A long"), {"prompt_token_ids": llm.tokenize("She")}]
+    params = [SamplingParams(temperature=0, max_tokens=n) for n in (3, 5, 7, 9, 11)]
+    together = llm.generate(prompts, params)
+    assert [len(o.outputs[0].token_ids) for o in together] == [3, 5, 7, 9, 11]
+    assert [o.prompt for o in together] == ["Once upon a time", "The", "Seven", None, None]
+    assert {o.outputs[0].finish_reason for o in together} == {"length"}
+    for prompt, param, output in zip(prompts, params, together):
+        assert llm.generate(prompt, param)[0].outputs[0].token_ids == output.outputs[0].token_ids
+
+
+def test_default_is_sixteen_tokens(llm):
+    assert len(llm.generate("Once upon a time")[0].outputs[0].token_ids) <= 16
+
+
+def test_seeds(llm):
+    def sample(seed, n=1):
+        return llm.generate("Once", SamplingParams(seed=seed, n=n, temperature=1.5, max_tokens=24))[0].outputs
+    assert sample(7)[0].token_ids == sample(7)[0].token_ids != sample(8)[0].token_ids
+    several = sample(7, n=3)
+    assert [a.index for a in several] == [0, 1, 2]
+    assert len({tuple(a.token_ids) for a in several}) == 3 and several[0].token_ids == sample(7)[0].token_ids
+
+
+def test_logits_are_what_log_probabilities_come_from(llm):
+    numpy = pytest.importorskip("numpy")
+    tokens = llm.tokenize("Once upon a time there was")
+    logits = llm.logits(tokens)
+    assert logits.shape == (len(tokens), 4096) and logits.dtype == numpy.float32
+    # Chunks of other sizes sum in another order.
+    assert numpy.allclose(llm.logits(tokens, all=False), logits[-1:], atol=1e-2)
+    exact = logits.astype(numpy.float64)
+    logprobs = exact - numpy.log(numpy.exp(exact - exact.max(1, keepdims=True)).sum(1, keepdims=True)) - exact.max(1, keepdims=True)
+    [output] = llm.generate(tokens, SamplingParams(temperature=0, max_tokens=2, logprobs=3, prompt_logprobs=0))
+    answer, prompt = output.outputs[0], output.prompt_logprobs
+    assert prompt[0] is None and len(prompt) == len(tokens)
+    for i in range(1, len(tokens)):
+        assert prompt[i][tokens[i]].logprob == pytest.approx(logprobs[i - 1, tokens[i]], abs=1e-2)
+    first = answer.logprobs[0]
+    assert sorted(first, key=lambda t: first[t].rank) == list(numpy.argsort(-logprobs[-1])[:3])
+    assert answer.token_ids[0] == int(logits[-1].argmax()) and first[answer.token_ids[0]].rank == 1
+    for token, value in first.items():
+        assert value.logprob == pytest.approx(logprobs[-1, token], abs=1e-2)
+        assert value.decoded_token == llm.detokenize([token])
+    chosen = [answer.logprobs[i][t].logprob for i, t in enumerate(answer.token_ids)]
+    assert answer.cumulative_logprob == pytest.approx(math.fsum(chosen))
+
+
+def test_stop_strings_and_stop_tokens(llm):
+    text = llm.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=40))[0].outputs[0]
+    stop = text.text[10:14]
+    cut = llm.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=40, stop=["no such text", stop]))[0].outputs[0]
+    assert cut.text == text.text[:text.text.index(stop)]
+    assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
+    token = text.token_ids[5]
+    cut = llm.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=40, stop_token_ids=[token]))[0].outputs[0]
+    assert cut.token_ids == text.token_ids[:text.token_ids.index(token) + 1]
+    assert (cut.finish_reason, cut.stop_reason) == ("stop", token)
+
+
+def test_tool_calls_go_round(llm, weather):
+    messages = [{"role": "user", "content": "What is the weather in Paris?"}]
+    answer = llm.chat(messages, GREEDY, tools=[weather], tool_choice="required")[0].outputs[0]
+    assert answer.finish_reason == "tool_calls"
+    [call] = answer.tool_calls
+    assert call.name == "get_weather" and isinstance(json.loads(call.arguments)["city"], str)
+    messages += [answer.message(), {"role": "tool", "tool_call_id": call.id, "content": '{"temperature": 21}'}]
+    answer = llm.chat(messages, GREEDY, tools=[weather])[0].outputs[0]
+    assert answer.finish_reason == "stop" and answer.text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_follow_a_schema(llm, seed):
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3, "maximum": 5}}, "required": ["n"],
+              "additionalProperties": False}
+    hot = SamplingParams(temperature=2, seed=seed, max_tokens=200, structured_outputs={"json": schema})
+    value = json.loads(llm.generate("Give a number:", hot)[0].outputs[0].text)
+    assert set(value) == {"n"} and 3 <= value["n"] <= 5
+    answer = llm.chat([{"role": "user", "content": "A number, please."}], SamplingParams(temperature=0, max_tokens=300),
+                      response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema}})[0].outputs[0]
+    assert 3 <= json.loads(answer.text)["n"] <= 5
+
+
+def test_streams_add_up(llm, question):
+    whole = llm.chat(question, GREEDY)[0].outputs[0]
+    delta = SamplingParams(temperature=0, max_tokens=None, output_kind=RequestOutputKind.DELTA, logprobs=0)
+    parts = [o.outputs[0] for o in llm.stream_chat(question, delta)]
+    assert "".join(p.text for p in parts) == whole.text and "".join(p.reasoning for p in parts) == whole.reasoning
+    assert [t for p in parts for t in p.token_ids] == whole.token_ids
+    assert all(len(p.logprobs) == len(p.token_ids) for p in parts)
+    assert [p.finish_reason for p in parts[:-1]] == [None] * (len(parts) - 1) and parts[-1].finish_reason == "stop"
+    assert len(parts) > 5
+    growing = [o.outputs[0].text for o in llm.stream_chat(question, GREEDY)]
+    assert all(b.startswith(a) for a, b in zip(growing, growing[1:])) and growing[-1] == whole.text
+    final = SamplingParams(temperature=0, max_tokens=None, output_kind=RequestOutputKind.FINAL_ONLY)
+    [last] = llm.stream_chat(question, final)
+    assert last.finished and last.outputs[0].token_ids == whole.token_ids
+
+
+def idle(llm):
+    deadline = time.monotonic() + 20
+    while llm.stats["running"] + llm.stats["waiting"] > 0:
+        assert time.monotonic() < deadline, llm.stats
+        time.sleep(0.005)
+    return True
+
+
+ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=200)
+
+
+def test_leaving_a_stream_ends_its_request(llm):
+    for output in llm.stream("Once upon a time", ENDLESS):
+        assert not output.finished
+        break
+    assert idle(llm)
+
+
+def test_threads_share_the_engine_and_python_goes_on(llm):
+    """While answers are made another Python thread counts, which it could not if the lock were held."""
+    expected = [llm.generate(p, ENDLESS)[0].outputs[0].token_ids for p in ("Once", "The", "He")]
+    results = {}
+    threads = [threading.Thread(target=lambda p=p: results.update({p: llm.generate(p, ENDLESS)[0].outputs[0].token_ids}))
+               for p in ("Once", "The", "He")]
+    for thread in threads:
+        thread.start()
+    count = 0
+    while any(thread.is_alive() for thread in threads):
+        count += 1
+        time.sleep(0)
+    assert [results[p] for p in ("Once", "The", "He")] == expected
+    assert count > 100
+
+
+def test_two_engines_in_one_process(llm, question):
+    with LLM("tiny", device="cpu", threads=1, context=256, dense="q8_0") as other:
+        assert other.info["context"] == 256 != llm.info["context"]
+        texts = [engine.chat(question, GREEDY)[0].outputs[0].text for engine in (llm, other)]
+    assert texts == ["17 + 25 = 42"] * 2
+    with pytest.raises(moesaic.InvalidRequest, match="has been closed"):
+        other.generate("Hi")
+    assert llm.generate("Hi")[0].finished
+
+
+def test_closing_ends_what_is_in_flight():
+    other = LLM("tiny", device="cpu", threads=1, context=4096)
+    stream = other.stream("Once", SamplingParams(ignore_eos=True, max_tokens=4000))
+    next(stream)
+    other.close()
+    with pytest.raises(moesaic.MoesaicError, match="has been closed"):
+        list(stream)
+
+
+@pytest.mark.parametrize("call, error, message", [
+    (lambda llm: llm.generate("Hi", SamplingParams(temperature=-1)), moesaic.InvalidRequest, "temperature: "),
+    (lambda llm: llm.generate("Hi", SamplingParams(n=0)), ValueError, "n: "),
+    (lambda llm: llm.generate(""), moesaic.InvalidRequest, "prompt: is empty"),
+    (lambda llm: llm.generate([4096]), moesaic.InvalidRequest, "ids below 4096"),
+    (lambda llm: llm.generate("word " * 4000), moesaic.InvalidRequest, "maximum context length is 512 tokens"),
+    (lambda llm: llm.generate(["a", "b"], [GREEDY]), moesaic.InvalidRequest, "1 sampling params for 2 prompts"),
+    (lambda llm: llm.chat([{"role": "robot", "content": "Hi"}]), moesaic.InvalidRequest, "messages"),
+    (lambda llm: llm.chat([]), moesaic.InvalidRequest, "messages"),
+    (lambda llm: llm.chat([{"role": "user", "content": "Hi"}], tempurature=1), moesaic.InvalidRequest, "tempurature"),
+    (lambda llm: llm.chat([{"role": "user", "content": object()}]), moesaic.InvalidRequest, "not JSON"),
+    (lambda llm: llm.chat([{"role": "user", "content": "Hi"}], response_format={"type": "xml"}), moesaic.InvalidRequest, "response_format"),
+    (lambda llm: llm.logits([]), moesaic.InvalidRequest, "prompt"),
+    (lambda llm: llm.logits([4096]), moesaic.InvalidRequest, "4096"),
+    (lambda llm: llm.logits([-1]), moesaic.InvalidRequest, "-1"),
+    (lambda llm: LLM("/no/such/model"), FileNotFoundError, "/no/such/model"),
+    (lambda llm: LLM("tiny", device="tpu"), moesaic.InvalidRequest, "tpu"),
+    (lambda llm: LLM("tiny", kv_dtype="int3"), moesaic.InvalidRequest, "int3"),
+    (lambda llm: LLM("tiny", context="many"), TypeError, "context"),
+    (lambda llm: LLM("tiny", kontext=3), TypeError, "kontext"),
+])
+def test_errors_are_exceptions_of_one_line(llm, call, error, message):
+    with pytest.raises(error, match=message) as raised:
+        call(llm)
+    assert "\n" not in str(raised.value)
+    assert idle(llm)
+
+
+def test_detokenize_takes_any_ids(llm):
+    for ids in ([4096], [-1], [2**31 - 1]):
+        assert isinstance(llm.detokenize(ids), str)
+
+
+def test_progress_may_end_loading():
+    seen = []
+    with LLM("tiny", device="cpu", progress=lambda done, total: seen.append((done, total))):
+        assert seen[0][0] == 0 and seen[-1][0] <= seen[-1][1] and len(seen) > 2
+    with pytest.raises(moesaic.Cancelled):
+        LLM("tiny", device="cpu", progress=lambda done, total: False)
+    with pytest.raises(ZeroDivisionError):
+        LLM("tiny", device="cpu", progress=lambda done, total: 1 // 0)
+
+
+def test_control_c_ends_the_call_and_not_the_engine():
+    program = textwrap.dedent("""
+        import moesaic
+        llm = moesaic.LLM("tiny", device="cpu", threads=1, context=100000)
+        try:
+            for output in llm.stream("Once", moesaic.SamplingParams(ignore_eos=True, max_tokens=90000)):
+                print("token", flush=True)
+                llm.generate("Once", moesaic.SamplingParams(ignore_eos=True, max_tokens=90000))
+        except KeyboardInterrupt:
+            print(llm.chat([{"role": "user", "content": "What is 17 + 25?"}], moesaic.SamplingParams(temperature=0, max_tokens=None))[0].outputs[0].text)
+    """)
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "token\n", process.stderr.read()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "17 + 25 = 42\n", "")
+
+
+def test_import_loads_neither_torch_nor_numpy():
+    program = """if True:
+        import sys, moesaic
+        llm = moesaic.LLM("tiny", device="cpu")
+        llm.generate("Hi")
+        print({"numpy", "torch"} & set(sys.modules))"""
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_devices():
+    names = {device["name"]: device for device in moesaic.list_devices()}
+    assert names["cpu"]["usable"] and names["cpu"]["memory_total"] > 0

@@ -118,7 +118,8 @@ Status Chat::help(const std::string&) {
     fmt::print(stderr, "  {:<22} {}{}\n", fmt::format("{} {}", c.name, c.argument), c.help, others);
   }
   fmt::print(stderr,
-             "\n  Alt-Enter, Ctrl-J or \\ at the end of a line: another line; \"\"\" before and after several lines\n"
+             "\n  Alt-Enter, Ctrl-J or \\ at the end of a line: another line; \"\"\" before and after "
+             "several lines\n"
              "  Up, Down, Ctrl-R: earlier messages; Tab: complete a command\n"
              "  Ctrl-C: stop the answer or drop the line; in an empty line twice: end\n");
   return {};
@@ -132,7 +133,8 @@ Status Chat::clear(const std::string&) {
 Status Chat::system(const std::string& text) {
   if (session_.raw()) return invalid("with --raw there are no instructions");
   if (text.empty()) {
-    say(session_.conversation().instructions.empty() ? "no instructions" : session_.conversation().instructions);
+    say(session_.conversation().instructions.empty() ? "no instructions"
+                                                     : session_.conversation().instructions);
     return {};
   }
   session_.set_instructions(text == "\"\"" ? "" : text);
@@ -183,8 +185,8 @@ Status Chat::command(const std::string& line) {
   const std::string name = line.substr(0, end);
   const Command* found = find_command(name);
   if (found == nullptr)
-    return invalid("unknown command {}{} (/help lists them; a space before the / sends it as a message)", name,
-                   did_you_mean(name, command_names(true)));
+    return invalid("unknown command {}{} (/help lists them; a space before the / sends it as a message)",
+                   name, did_you_mean(name, command_names(true)));
   const std::string argument = trimmed(line.substr(end));
   if (*found->argument == 0 && !argument.empty()) return invalid("{} takes no argument", found->name);
   return (this->*found->run)(argument);
@@ -209,7 +211,8 @@ bool goes_on(const Status& status) {
 
 Status Chat::run() {
   for (const std::string& message : file_.read()) editor_.remember(message);
-  say(session_.describe() + "\nEnter sends a message, Ctrl-C stops an answer, Ctrl-D ends; /help lists commands.");
+  say(session_.describe() +
+      "\nEnter sends a message, Ctrl-C stops an answer, Ctrl-D ends; /help lists commands.");
   for (int interrupts = 0; !ends_;) {
     const chat::Input input = editor_.read("> ");
     if (input.typed == chat::Typed::kEnd) return {};

@@ -20,14 +20,14 @@ struct AnswerText {
 };
 
 struct PrinterOptions {
-  bool enabled = true;         // false prints nothing
+  bool enabled = true;          // false prints nothing
   bool show_reasoning = false;  // even if standard error is no terminal
   bool markdown = true;         // styled, if standard output is a terminal that takes styles
 };
 
-// Shows text as it comes: answers on standard output, reasoning on standard error. On a terminal answers are shown
-// as the Markdown that they are, reasoning is dimmed, and control characters do not get through; elsewhere every
-// byte does. Without styles (NO_COLOR, TERM=dumb) Markdown stays as it is.
+// Shows text as it comes: answers on standard output, reasoning on standard error. On a terminal answers are
+// shown as the Markdown that they are, reasoning is dimmed, and control characters do not get through;
+// elsewhere every byte does. Without styles (NO_COLOR, TERM=dumb) Markdown stays as it is.
 class Printer {
  public:
   explicit Printer(const PrinterOptions& options);

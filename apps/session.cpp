@@ -66,8 +66,9 @@ void print_timing(const Generation& g, const LoadedModel& m, const ModelInfo& in
 // In a terminal's conversation, which has said the rest at its beginning.
 void print_speed(const Generation& g) {
   const int cached = g.outcome.cached_tokens, computed = g.outcome.prompt_tokens - cached;
-  fmt::print(stderr, "[{} tokens, {:.1f} tok/s | prompt {}{} tokens, first token after {:.2f} s{}]\n", g.tokens.size(),
-             g.tokens_per_s(), computed, cached > 0 ? fmt::format(" + {} kept", cached) : "", g.prefill_s,
+  fmt::print(stderr, "[{} tokens, {:.1f} tok/s | prompt {}{} tokens, first token after {:.2f} s{}]\n",
+             g.tokens.size(), g.tokens_per_s(), computed, cached > 0 ? fmt::format(" + {} kept", cached) : "",
+             g.prefill_s,
              g.outcome.finish == FinishReason::kCancelled ? " | stopped"
              : g.outcome.finish == FinishReason::kLength  ? " | cut off: no more tokens"
                                                           : "");
@@ -258,8 +259,8 @@ Status Session::load(const std::string& path) {
 
 std::string Session::describe() const {
   const ModelInfo info = model_.info();
-  return fmt::format("{}{} | loaded in {:.1f} s | context {} tokens ({})", loaded_.caps.name, why_no_gpu(info),
-                     loaded_.load_seconds, info.context, info.context_reason);
+  return fmt::format("{}{} | loaded in {:.1f} s | context {} tokens ({})", loaded_.caps.name,
+                     why_no_gpu(info), loaded_.load_seconds, info.context, info.context_reason);
 }
 
 }  // namespace moesaic::app

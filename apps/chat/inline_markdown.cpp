@@ -118,7 +118,8 @@ Reader::Outcome Reader::code() {
     return done(begin);
   }
   std::string_view inside = text_.substr(begin, end - begin);
-  if (inside.size() > 2 && inside.front() == ' ' && inside.back() == ' ') inside = inside.substr(1, inside.size() - 2);
+  if (inside.size() > 2 && inside.front() == ' ' && inside.back() == ' ')
+    inside = inside.substr(1, inside.size() - 2);
   append(spans_, inside, style_ | kCode);
   return done(end + length);
 }
@@ -209,7 +210,7 @@ Reader::Outcome Reader::entity() {
   struct Entity {
     std::string_view name, text;
   };
-  constexpr Entity kEntities[] = {{"&amp;", "&"},  {"&lt;", "<"},  {"&gt;", ">"},
+  constexpr Entity kEntities[] = {{"&amp;", "&"},   {"&lt;", "<"},  {"&gt;", ">"},
                                   {"&quot;", "\""}, {"&#39;", "'"}, {"&nbsp;", "\xC2\xA0"}};
   const std::string_view rest = text_.substr(at_);
   for (const auto& [name, text] : kEntities) {
@@ -267,7 +268,8 @@ std::string sgr(unsigned style) {
   const auto add = [&](unsigned bit, const char* code) {
     if ((style & bit) != 0) codes += (codes.empty() ? "" : ";") + std::string(code);
   };
-  add(kBold, "1"), add(kDim, "2"), add(kItalic, "3"), add(kUnderline, "4"), add(kStrike, "9"), add(kCode, "36");
+  add(kBold, "1"), add(kDim, "2"), add(kItalic, "3"), add(kUnderline, "4"), add(kStrike, "9"),
+      add(kCode, "36");
   return codes;
 }
 

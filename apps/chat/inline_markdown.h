@@ -26,9 +26,10 @@ struct Span {
 // In SGR sequences, each span's style ended behind it.
 std::string styled(const std::vector<Span>& spans);
 
-// Spans from the beginning of `text`, whose first `used` bytes they stand for. What could still become part of
-// something that has not ended (an emphasis, a link) is left, unless nothing follows in its line: complete. So the
-// spans do not depend on the pieces in which a line comes. What has no end within kMostHeld bytes is plain text.
+// Spans from the beginning of `text`, whose first `used` bytes they stand for. What could still become part
+// of something that has not ended (an emphasis, a link) is left, unless nothing follows in its line:
+// complete. So the spans do not depend on the pieces in which a line comes. What has no end within kMostHeld
+// bytes is plain text.
 struct InlineSpans {
   std::vector<Span> spans;
   size_t used = 0;

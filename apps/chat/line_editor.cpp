@@ -31,23 +31,24 @@ struct Binding {
   const char *key, *function;
 };
 
-// In libedit's notation; ours begin with moesaic. In the editor's terminal mode a return is ^J and a line feed ^M.
+// In libedit's notation; ours begin with moesaic. In the editor's terminal mode a return is ^J and a line
+// feed ^M.
 constexpr Binding kBindings[] = {
-    {"\\e[200~", "moesaic-paste"},        {"^M", "moesaic-new-line"},
-    {"\\e^J", "moesaic-new-line"},        {"\\e^M", "moesaic-new-line"},
-    {"^C", "moesaic-interrupt"},          {"^Z", "moesaic-suspend"},
-    {"^I", "moesaic-complete"},           {"^P", "moesaic-up"},
-    {"^N", "moesaic-down"},               {"\\e[A", "moesaic-up"},
-    {"\\e[B", "moesaic-down"},            {"\\eOA", "moesaic-up"},
-    {"\\eOB", "moesaic-down"},            {"\\e[9001~", "ed-prev-line"},
-    {"\\e[9002~", "ed-next-line"},        {"\\e[9003~", "ed-prev-history"},
-    {"\\e[9004~", "ed-next-history"},     {"^R", "em-inc-search-prev"},
-    {"^W", "ed-delete-prev-word"},        {"\\e[H", "ed-move-to-beg"},
-    {"\\e[F", "ed-move-to-end"},          {"\\e[1~", "ed-move-to-beg"},
-    {"\\e[4~", "ed-move-to-end"},         {"\\eOH", "ed-move-to-beg"},
-    {"\\eOF", "ed-move-to-end"},          {"\\e[3~", "ed-delete-next-char"},
-    {"\\e[1;5C", "em-next-word"},         {"\\e[1;5D", "ed-prev-word"},
-    {"\\e[1;3C", "em-next-word"},         {"\\e[1;3D", "ed-prev-word"},
+    {"\\e[200~", "moesaic-paste"},    {"^M", "moesaic-new-line"},
+    {"\\e^J", "moesaic-new-line"},    {"\\e^M", "moesaic-new-line"},
+    {"^C", "moesaic-interrupt"},      {"^Z", "moesaic-suspend"},
+    {"^I", "moesaic-complete"},       {"^P", "moesaic-up"},
+    {"^N", "moesaic-down"},           {"\\e[A", "moesaic-up"},
+    {"\\e[B", "moesaic-down"},        {"\\eOA", "moesaic-up"},
+    {"\\eOB", "moesaic-down"},        {"\\e[9001~", "ed-prev-line"},
+    {"\\e[9002~", "ed-next-line"},    {"\\e[9003~", "ed-prev-history"},
+    {"\\e[9004~", "ed-next-history"}, {"^R", "em-inc-search-prev"},
+    {"^W", "ed-delete-prev-word"},    {"\\e[H", "ed-move-to-beg"},
+    {"\\e[F", "ed-move-to-end"},      {"\\e[1~", "ed-move-to-beg"},
+    {"\\e[4~", "ed-move-to-end"},     {"\\eOH", "ed-move-to-beg"},
+    {"\\eOF", "ed-move-to-end"},      {"\\e[3~", "ed-delete-next-char"},
+    {"\\e[1;5C", "em-next-word"},     {"\\e[1;5D", "ed-prev-word"},
+    {"\\e[1;3C", "em-next-word"},     {"\\e[1;3D", "ed-prev-word"},
     {"\\e^?", "ed-delete-prev-word"},
 };
 
@@ -192,7 +193,8 @@ Input Libedit::read(const std::string& prompt) {
   while (input.typed == Typed::kMessage && goes_on(input.text, quoted)) {
     prompt_ = std::string(prompt.size() - 2, ' ') + ". ";
     Input more = read_line();
-    if (more.typed != Typed::kMessage) return {.typed = more.typed == Typed::kEnd ? Typed::kEnd : Typed::kNothing, .text = ""};
+    if (more.typed != Typed::kMessage)
+      return {.typed = more.typed == Typed::kEnd ? Typed::kEnd : Typed::kNothing, .text = ""};
     input.text += "\n" + more.text;
   }
   if (quoted && input.typed == Typed::kMessage) {

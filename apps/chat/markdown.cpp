@@ -8,11 +8,11 @@
 namespace moesaic::chat {
 namespace {
 
-constexpr const char* kRule = "\xE2\x94\x80";           // U+2500
-constexpr const char* kBullet = "\xE2\x80\xA2 ";        // U+2022
-constexpr const char* kQuoteBar = "\xE2\x94\x82 ";      // U+2502
-constexpr const char* kOpenBox = "\xE2\x98\x90 ";       // U+2610
-constexpr const char* kTickedBox = "\xE2\x98\x91 ";     // U+2611
+constexpr const char* kRule = "\xE2\x94\x80";        // U+2500
+constexpr const char* kBullet = "\xE2\x80\xA2 ";     // U+2022
+constexpr const char* kQuoteBar = "\xE2\x94\x82 ";   // U+2502
+constexpr const char* kOpenBox = "\xE2\x98\x90 ";    // U+2610
+constexpr const char* kTickedBox = "\xE2\x98\x91 ";  // U+2611
 constexpr int kRuleColumns = 40;
 
 bool only(std::string_view text, std::string_view characters) {
@@ -191,10 +191,12 @@ bool Markdown::decide_list(bool complete, size_t indent) {
   }
   const std::string_view item = rest.substr(std::min<size_t>(2, rest.size()));
   const bool open = item.starts_with("[ ] "), ticked = item.starts_with("[x] ") || item.starts_with("[X] ");
-  if (!complete && item.size() < 4 && std::string_view("[ ] ").substr(0, 1) == item.substr(0, 1)) return false;
+  if (!complete && item.size() < 4 && std::string_view("[ ] ").substr(0, 1) == item.substr(0, 1))
+    return false;
   const std::string before = line_.substr(0, indent);
-  begin_item(indent + 2 + (open || ticked ? 4 : 0),
-             before + (open ? kOpenBox : ticked ? kTickedBox : kBullet));
+  begin_item(indent + 2 + (open || ticked ? 4 : 0), before + (open     ? kOpenBox
+                                                              : ticked ? kTickedBox
+                                                                       : kBullet));
   return true;
 }
 

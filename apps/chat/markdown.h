@@ -10,9 +10,10 @@
 namespace moesaic::chat {
 
 // Styles what is complete and takes nothing back: text goes out as soon as it can mean only one thing, so a
-// paragraph streams, an emphasis comes when it ends and a table when its last row has come. What goes out does not
-// depend on the pieces. GitHub's Markdown as models write it: headings, emphasis, code, lists, quotes, rules,
-// links and tables; HTML and mathematics stay as they are. Control characters do not get through (printable()).
+// paragraph streams, an emphasis comes when it ends and a table when its last row has come. What goes out
+// does not depend on the pieces. GitHub's Markdown as models write it: headings, emphasis, code, lists,
+// quotes, rules, links and tables; HTML and mathematics stay as they are. Control characters do not get
+// through (printable()).
 class Markdown {
  public:
   // columns: of the terminal, which tables keep to.

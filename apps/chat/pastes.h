@@ -1,5 +1,5 @@
-// Long texts in a line that is edited: each stands there as a short name, and is put in its place when the line
-// is sent. So a message of forty lines or a megabyte can be edited as one line.
+// Long texts in a line that is edited: each stands there as a short name, and is put in its place when the
+// line is sent. So a message of forty lines or a megabyte can be edited as one line.
 #pragma once
 
 #include <string>
@@ -22,8 +22,8 @@ class Pastes {
   std::vector<Paste> pastes_;
 };
 
-// As it came from a terminal in the editor's mode (a return is \n, a line feed \r), with \n for every end of a
-// line; control characters and ends of lines at the end of the text are dropped.
+// As it came from a terminal in the editor's mode (a return is \n, a line feed \r), with \n for every end of
+// a line; control characters and ends of lines at the end of the text are dropped.
 std::string clean_paste(std::string_view typed);
 
 }  // namespace moesaic::chat

@@ -10,9 +10,9 @@ namespace {
 
 constexpr int kLeastColumn = 8;
 constexpr size_t kMostColumns = 64;
-constexpr const char* kBar = " \xE2\x94\x82 ";     // U+2502
-constexpr const char* kCross = "\xE2\x94\xBC";     // U+253C
-constexpr const char* kDash = "\xE2\x94\x80";      // U+2500
+constexpr const char* kBar = " \xE2\x94\x82 ";  // U+2502
+constexpr const char* kCross = "\xE2\x94\xBC";  // U+253C
+constexpr const char* kDash = "\xE2\x94\x80";   // U+2500
 
 enum class Align { kLeft, kCenter, kRight };
 
@@ -151,7 +151,8 @@ std::string padded(const CellLine& line, int width, Align align, bool last) {
   const int space = std::max(0, width - line.width);
   const int left = align == Align::kLeft ? 0 : align == Align::kRight ? space : space / 2;
   const int right = last ? 0 : space - left;
-  return std::string(static_cast<size_t>(left), ' ') + styled(line.spans) + std::string(static_cast<size_t>(right), ' ');
+  return std::string(static_cast<size_t>(left), ' ') + styled(line.spans) +
+         std::string(static_cast<size_t>(right), ' ');
 }
 
 std::string show_row(const Table& t, const std::vector<std::vector<Span>>& row) {
@@ -192,7 +193,9 @@ std::string as_they_are(const std::vector<std::string>& rows) {
 
 std::string table(const std::vector<std::string>& rows, int columns) {
   const std::vector<std::string> second = rows.size() > 1 ? cells_of(rows[1]) : std::vector<std::string>();
-  if (second.empty() || second.size() > kMostColumns || !std::all_of(second.begin(), second.end(), is_delimiter)) return as_they_are(rows);
+  if (second.empty() || second.size() > kMostColumns ||
+      !std::all_of(second.begin(), second.end(), is_delimiter))
+    return as_they_are(rows);
   Table t = read_table(rows);
   fit(t.widths, columns);
   std::string out = show_row(t, t.rows[0]) + rule(t.widths);

@@ -15,7 +15,9 @@ termios original;
 volatile std::sig_atomic_t size_changed = 0;
 
 // Only what a signal handler may do.
-void send(std::string_view text) { [[maybe_unused]] const auto n = write(STDERR_FILENO, text.data(), text.size()); }
+void send(std::string_view text) {
+  [[maybe_unused]] const auto n = write(STDERR_FILENO, text.data(), text.size());
+}
 
 void give_back() {
   send(kNoStyle);

@@ -16,6 +16,8 @@ namespace moesaic::app {
 namespace {
 
 constexpr int kMaxRows = 512;  // of a step
+constexpr const char *kAnswerOptions = "Prompt and answer", *kSamplingOptions = "Sampling",
+                     *kOutputOptions = "Output";
 
 // Of --json-schema; what it does not enforce is said once.
 Result<AnswerGrammar> grammar_of(RunOptions& o) {
@@ -70,56 +72,80 @@ Run add_run(CLI::App& app) {
   auto o = std::make_shared<RunOptions>();
   CLI::App& c = *app.add_subcommand("run", "Answer a prompt, or hold a conversation when there is none");
   o->model.add_to(c);
-  CLI::Option* prompt = c.add_option("-p,--prompt", o->prompt,
-                                     "the user's message, or @FILE with it (@@ for a first @)");
+  CLI::Option* prompt =
+      c.add_option("-p,--prompt", o->prompt, "the user's message, or @FILE with it (@@ for a first @)")
+          ->group(kAnswerOptions);
   CLI::Option* file =
       c.add_option("-f,--file", o->file, "a file with the user's message; -: standard input, all of it")
-          ->excludes(prompt);
-  c.add_option("--system", o->system, "instructions (harmony's developer message)");
+          ->excludes(prompt)
+          ->group(kAnswerOptions);
+  c.add_option("--system", o->system, "instructions (harmony's developer message)")->group(kAnswerOptions);
   c.add_option("--reasoning", o->reasoning, "effort: low, medium or high")
       ->check(CLI::IsMember({"low", "medium", "high"}))
-      ->capture_default_str();
-  c.add_flag("--raw", o->raw, "continue the prompt as plain text, without the chat format");
+      ->capture_default_str()
+      ->group(kAnswerOptions);
+  c.add_flag("--raw", o->raw, "continue the prompt as plain text, without the chat format")
+      ->group(kAnswerOptions);
   c.add_flag("--show-reasoning", o->show_reasoning,
-             "print the analysis channel to standard error even if that is not a terminal");
-  c.add_flag("--plain", o->plain, "show an answer's Markdown as it is, also on a terminal");
+             "print the analysis channel to standard error even if that is not a terminal")
+      ->group(kOutputOptions);
+  c.add_flag("--plain", o->plain, "show an answer's Markdown as it is, also on a terminal")
+      ->group(kOutputOptions);
   c.add_option("-n,--max-tokens", o->sampling.max_tokens,
                "most tokens to generate; 0: until the context is full")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kAnswerOptions);
   c.add_option("--ctx", o->context,
                "context length in tokens; 0: the model's maximum, or as many as fit into the memory")
       ->check(CLI::Range(0, 1 << 30))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kModelOptions);
   add_speculation_options(c, *o);
-  c.add_option("--temp", o->sampling.temperature, "temperature; 0: greedy")->capture_default_str();
-  c.add_option("--top-p", o->sampling.top_p, "nucleus sampling")->capture_default_str();
+  c.add_option("--temp", o->sampling.temperature, "temperature; 0: greedy")
+      ->capture_default_str()
+      ->group(kSamplingOptions);
+  c.add_option("--top-p", o->sampling.top_p, "nucleus sampling")
+      ->capture_default_str()
+      ->group(kSamplingOptions);
   c.add_option("--top-k", o->sampling.top_k, "keep only the k most likely tokens; 0: all")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kSamplingOptions);
   c.add_option("--min-p", o->sampling.min_p,
                "drop tokens below this share of the most likely token's probability")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kSamplingOptions);
   c.add_option("--seed", o->sampling.seed, "seed of the random numbers")
       ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kSamplingOptions);
   c.add_option("--repetition-penalty", o->sampling.repetition_penalty,
                "above 1 discourages tokens seen before")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kRareOptions);
   c.add_option("--presence-penalty", o->sampling.presence_penalty,
                "subtracted once for a token generated before")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kRareOptions);
   c.add_option("--frequency-penalty", o->sampling.frequency_penalty,
                "subtracted for each time a token was generated before")
-      ->capture_default_str();
-  c.add_option("--stop", o->sampling.stop_strings, "text that ends the answer (may be given several times)");
+      ->capture_default_str()
+      ->group(kRareOptions);
+  c.add_option("--stop", o->sampling.stop_strings, "text that ends the answer (may be given several times)")
+      ->group(kAnswerOptions);
   c.add_option("--json-schema", o->schema_path,
-               "file with a JSON schema that the answer must follow ({} allows any JSON)");
+               "file with a JSON schema that the answer must follow ({} allows any JSON)")
+      ->group(kAnswerOptions);
   c.add_option("-o,--output", o->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kOutputOptions);
   c.footer(
-      "Examples:\n  moesaic run -m gpt-oss-20b -p \"Why is the sky blue?\" --reasoning low\n  moesaic run -m "
-      "gpt-oss-20b            (a conversation)\n  moesaic run -m gpt-oss-20b --raw -p \"Once upon a time\" "
-      "-n 50 --temp 0");
+      "Examples:\n"
+      "  moesaic run -m gpt-oss-20b                        a conversation; /help lists its commands\n"
+      "  moesaic run -m gpt-oss-20b -p \"Why is the sky blue?\" --reasoning low\n"
+      "  moesaic run -m gpt-oss-20b -f question.txt -o json\n"
+      "  git diff | moesaic run -m gpt-oss-20b -f - --system \"Review this change.\"\n"
+      "  moesaic run -m gpt-oss-20b --raw -p \"Once upon a time\" -n 50 --temp 0");
   return [o, prompt, file] {
     o->has_prompt = prompt->count() + file->count() > 0;
     return run_run(*o);

@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "chat/history_file.h"
 #include "chat/line_editor.h"
-#include "chat/terminal.h"
 #include "chat/terminal_text.h"
 #include "nearest.h"
 
@@ -31,8 +30,8 @@ const std::vector<Command>& commands();
 // At a terminal.
 class Chat {
  public:
-  Chat(Session& session, chat::LineEditor& editor, chat::Terminal& terminal)
-      : session_(session), editor_(editor), terminal_(terminal), file_(chat::history_path()) {}
+  Chat(Session& session, chat::LineEditor& editor)
+      : session_(session), editor_(editor), file_(chat::history_path()) {}
 
   Status run();
 
@@ -49,18 +48,9 @@ class Chat {
  private:
   Status handle(const std::string& message);
   Status command(const std::string& line);
-  // What an answer printed is printed before what comes next.
-  template <class Body>
-  Status answering(Body body) {
-    terminal_.hold_input();
-    const Status status = body();
-    terminal_.release_input();
-    return status;
-  }
 
   Session& session_;
   chat::LineEditor& editor_;
-  chat::Terminal& terminal_;
   chat::HistoryFile file_;
   bool ends_ = false;
 };
@@ -168,12 +158,10 @@ Status Chat::load(const std::string& path) {
 Status Chat::read(const std::string& path) {
   if (path.empty()) return invalid("/read: give a file");
   ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
-  return answering([&] { return session_.turn(text, true); });
+  return session_.turn(text, true);
 }
 
-Status Chat::retry(const std::string&) {
-  return answering([&] { return session_.retry(); });
-}
+Status Chat::retry(const std::string&) { return session_.retry(); }
 
 Status Chat::exit(const std::string&) {
   ends_ = true;
@@ -200,7 +188,7 @@ Status Chat::handle(const std::string& message) {
     file_ = chat::HistoryFile("");
   }
   if (is_command(message)) return command(message);
-  return answering([&] { return session_.turn(message, true); });
+  return session_.turn(message, true);
 }
 
 // A message or a command that fails is no reason to lose the conversation; a device that fails is.
@@ -249,8 +237,7 @@ Status chat_by_lines(Session& session) {
 Status chat(Session& session) {
   const auto editor = chat::LineEditor::create(command_names(false));
   if (editor == nullptr) return chat_by_lines(session);
-  chat::Terminal terminal;
-  return Chat(session, *editor, terminal).run();
+  return Chat(session, *editor).run();
 }
 
 }  // namespace moesaic::app

@@ -1,6 +1,7 @@
 #include "chat/line_editor.h"
 
 #include <histedit.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -100,6 +101,7 @@ class Libedit : public LineEditor {
   unsigned char down();
   std::string before_cursor() const;
 
+  Terminal terminal_;  // as it was before libedit changes it
   std::vector<std::string> words_;
   Pastes pastes_;
   FILE* out_ = nullptr;
@@ -128,6 +130,8 @@ void Libedit::set_up() {
   el_set(edit_, EL_SIGNAL, 0);
   el_set(edit_, EL_GETCFN, &read_character);
   el_set(edit_, EL_SETTY, "-d", "-isig", nullptr);  // Ctrl-C and Ctrl-Z are keys
+  // Between two lines: a terminal that made lines itself would cut them at 4 KiB, and lose marks of a paste.
+  el_set(edit_, EL_SETTY, "-x", "-icanon", "-echo", "+icrnl", "+inlcr", nullptr);
   add_key<&Libedit::paste>("moesaic-paste");
   add_key<&Libedit::new_line>("moesaic-new-line");
   add_key<&Libedit::interrupt>("moesaic-interrupt");
@@ -146,12 +150,14 @@ void Libedit::set_up() {
 // 1; 0 at the end of the input; -1 on an error.
 int Libedit::next_byte(char& byte) {
   for (;;) {
-    const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
+    pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    const bool ready = poll(&input, 1, -1) == 1;
     if (resized()) {
       el_resize(edit_);
       el_set(edit_, EL_REFRESH);
     }
-    if (got >= 0 || errno != EINTR) return static_cast<int>(got);
+    if (ready) return static_cast<int>(::read(STDIN_FILENO, &byte, 1));
+    if (errno != EINTR) return -1;
   }
 }
 

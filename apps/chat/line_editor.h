@@ -17,7 +17,8 @@ struct Input {
 // Return sends the line; Alt-Return and Ctrl-J begin another one in it, and so do a backslash at its end and
 // three quotation marks before it, up to the next three. What is pasted is part of the line, whatever it
 // holds: long texts stand in it by name (pastes.h). Ctrl-C drops the line (kInterrupt: there was none),
-// Ctrl-D in an empty one is the end. Draws on standard error. One at a time, beside a Terminal.
+// Ctrl-D in an empty one is the end. Draws on standard error. Between two lines Ctrl-C is a signal, and what
+// is typed waits, unseen, for the next. One at a time: it has the Terminal.
 class LineEditor {
  public:
   // words: what Tab completes the first word of a line to. Empty where standard input or error is no

@@ -42,17 +42,16 @@ void on_stop(int) {
 
 void on_resize(int) { size_changed = 1; }
 
-// Without SA_RESTART a read ends, for the editor to draw again.
-void handle(int signal, void (*handler)(int), int flags = 0) {
+void handle(int signal, void (*handler)(int)) {
   struct sigaction action = {};
   action.sa_handler = handler;
-  action.sa_flags = flags;
+  action.sa_flags = SA_RESTART;
   sigaction(signal, &action, nullptr);
 }
 
 void handle_all(void (*end)(int), void (*stop)(int), void (*resize)(int)) {
   for (const int signal : kEnding) handle(signal, end);
-  handle(SIGTSTP, stop, SA_RESTART);
+  handle(SIGTSTP, stop);
   handle(SIGWINCH, resize);
 }
 
@@ -68,15 +67,6 @@ Terminal::~Terminal() {
   give_back();
   handle_all(SIG_DFL, SIG_DFL, SIG_DFL);
 }
-
-void Terminal::hold_input() {
-  termios mode = original;
-  mode.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
-  mode.c_iflag |= ICRNL | INLCR;  // as the editor reads: a return is \n, a line feed is \r
-  tcsetattr(STDIN_FILENO, TCSANOW, &mode);
-}
-
-void Terminal::release_input() { tcsetattr(STDIN_FILENO, TCSANOW, &original); }
 
 bool resized() {
   const bool changed = size_changed != 0;

@@ -13,11 +13,6 @@ class Terminal {
   ~Terminal();
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
-
-  // For the time of an answer: what is typed meanwhile is neither shown nor cut into lines, and is there for
-  // the next prompt. Ctrl-C and Ctrl-Z act at once.
-  void hold_input();
-  void release_input();
 };
 
 // The terminal of standard error has changed its size since the last call.

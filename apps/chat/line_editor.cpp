@@ -130,8 +130,9 @@ void Libedit::set_up() {
   el_set(edit_, EL_SIGNAL, 0);
   el_set(edit_, EL_GETCFN, &read_character);
   el_set(edit_, EL_SETTY, "-d", "-isig", nullptr);  // Ctrl-C and Ctrl-Z are keys
-  // Between two lines: a terminal that made lines itself would cut them at 4 KiB, and lose marks of a paste.
-  el_set(edit_, EL_SETTY, "-x", "-icanon", "-echo", "+icrnl", "+inlcr", nullptr);
+  // Between two lines: a terminal that made lines itself would cut them at 4 KiB. noflsh: Ctrl-C does
+  // not drop what waits.
+  el_set(edit_, EL_SETTY, "-x", "-icanon", "-echo", "+icrnl", "+inlcr", "+noflsh", nullptr);
   add_key<&Libedit::paste>("moesaic-paste");
   add_key<&Libedit::new_line>("moesaic-new-line");
   add_key<&Libedit::interrupt>("moesaic-interrupt");

@@ -42,14 +42,17 @@ class Tmux:
 
     def wait(self, pattern):
         """Until the screen matches; the match."""
+        return self.until(lambda screen: re.search(pattern, screen, re.MULTILINE), pattern)
+
+    def until(self, test, what):
+        """Until the test of the screen gives something; that."""
         end = time.monotonic() + TIMEOUT
         while True:
             screen = self.screen()
-            found = re.search(pattern, screen, re.MULTILINE)
-            if found:
+            if found := test(screen):
                 return found
             if time.monotonic() > end:
-                raise AssertionError(f"no {pattern!r} on the screen:\n{screen}")
+                raise AssertionError(f"no {what!r} on the screen:\n{screen}")
             time.sleep(0.02)
 
     def keys(self, *names):

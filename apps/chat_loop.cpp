@@ -103,8 +103,9 @@ std::string trimmed(const std::string& text) {
 
 Status Chat::help(const std::string&) {
   for (const Command& c : commands()) {
-    std::string others = fmt::format("{}", fmt::join(c.others, ", "));
-    if (!others.empty()) others = " (" + others + ")";
+    std::string others;
+    for (const char* other : c.others) others += (others.empty() ? " (" : ", ") + std::string(other);
+    if (!others.empty()) others += ")";
     fmt::print(stderr, "  {:<22} {}{}\n", fmt::format("{} {}", c.name, c.argument), c.help, others);
   }
   fmt::print(stderr,
@@ -203,7 +204,10 @@ Status Chat::run() {
       "\nEnter sends a message, Ctrl-C stops an answer, Ctrl-D ends; /help lists commands.");
   for (int interrupts = 0; !ends_;) {
     const chat::Input input = editor_.read("> ");
-    if (input.typed == chat::Typed::kEnd) return {};
+    if (input.typed == chat::Typed::kEnd) {
+      fmt::print(stderr, "\n");
+      return {};
+    }
     if (input.typed == chat::Typed::kInterrupt) {
       if (++interrupts == 2) return {};
       say("Ctrl-C again, or Ctrl-D, ends.");
@@ -224,7 +228,10 @@ Status chat_by_lines(Session& session) {
   if (terminal) fmt::print(stderr, "Type a message and press Enter; Ctrl-C stops an answer, Ctrl-D ends.\n");
   for (std::string line;;) {
     if (terminal) fmt::print(stderr, "> ");
-    if (!std::getline(std::cin, line)) return {};
+    if (!std::getline(std::cin, line)) {
+      if (terminal) fmt::print(stderr, "\n");
+      return {};
+    }
     if (line.empty()) continue;
     const Status status = session.turn(line, terminal);
     if (!terminal || !goes_on(status)) RETURN_IF_ERROR(status);

@@ -44,8 +44,8 @@ class Chat(unittest.TestCase):
 
     def ends(self, status):
         """Waits for the end; the terminal must be as before."""
-        modes = self.terminal.wait(rf"(?s)^status {status}\n(.*)\Z")[0]
-        self.terminal.wait(r"(?s)^status.* echo ")
+        modes = self.terminal.wait(rf"(?s)status {status}\n(.*)\Z")[0]
+        self.terminal.wait(r"(?s)status.* echo ")
         self.assertNotRegex(modes, r"-icanon|-isig|-icrnl")
 
     def saved(self):

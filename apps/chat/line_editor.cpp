@@ -176,7 +176,9 @@ int Libedit::next(wchar_t& out) {
 Input Libedit::read_line() {
   int count = 0;
   interrupted_ = false;
+  terminal_.set_editing(true);
   const char* line = el_gets(edit_, &count);
+  terminal_.set_editing(false);
   std::fflush(out_);
   if (line == nullptr || count <= 0) return {.typed = Typed::kEnd, .text = ""};
   std::string text(line, static_cast<size_t>(count));

@@ -12,7 +12,7 @@ constexpr std::string_view kPasteMarks = "\x1b[?2004h", kNoPasteMarks = "\x1b[?2
 constexpr int kEnding[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 
 termios original;
-volatile std::sig_atomic_t size_changed = 0;
+volatile std::sig_atomic_t size_changed = 0, passed_over = 0;
 
 // Only what a signal handler may do.
 void send(std::string_view text) {
@@ -29,6 +29,11 @@ void on_end(int signal) {
   give_back();
   std::signal(signal, SIG_DFL);
   raise(signal);
+}
+
+void on_interrupt(int signal) {
+  if (passed_over != 0) on_end(signal);
+  passed_over = 1;
 }
 
 void on_stop(int) {
@@ -66,6 +71,11 @@ Terminal::Terminal() {
 Terminal::~Terminal() {
   give_back();
   handle_all(SIG_DFL, SIG_DFL, SIG_DFL);
+}
+
+void Terminal::set_editing(bool editing) {
+  passed_over = 0;
+  handle(SIGINT, editing ? on_end : on_interrupt);
 }
 
 bool resized() {

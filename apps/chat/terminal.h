@@ -13,6 +13,10 @@ class Terminal {
   ~Terminal();
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
+
+  // While a line is edited, SIGINT ends the program: Ctrl-C is a key. Otherwise one that nobody expects (an
+  // InterruptScope does) is passed over, as a Ctrl-C that came when the answer had just ended; the second ends.
+  void set_editing(bool editing);
 };
 
 // The terminal of standard error has changed its size since the last call.

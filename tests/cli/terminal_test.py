@@ -10,10 +10,14 @@ import sys
 import tempfile
 import unittest
 
+import small_model
 import tmux
-from cli import MODEL, MOESAIC, THINKER
+from cli import FOLDER, MODEL, MOESAIC, THINKER
 
 PROMPT = r"^> *$"
+IDS = small_model.IDS
+# A heading with an escape character in it; no token may come twice.
+HEADING = str(small_model.make(FOLDER / "heading", [IDS["<|channel|>"], IDS["final"], IDS["<|message|>"], *b"# Ti\x1b[tle", IDS["<|return|>"]]))
 
 
 class Chat(unittest.TestCase):
@@ -142,7 +146,7 @@ class Long(Chat):
         self.assertEqual(self.saved()["messages"][0]["content"], f"before {lines} after")
 
     def test_twenty_kilobytes_in_a_line(self):
-        terminal = self.start("--ctx", "65536", model=MODEL)
+        terminal = self.start(model=MODEL)
         text = "".join(f"{i:05}" for i in range(4000))
         terminal.paste(text, marks=False)
         terminal.wait("03999")
@@ -213,7 +217,7 @@ class Answers(Chat):
         terminal.keys("C-c")
         terminal.wait(r"(?s)dropped\n> *\n*\Z")
         terminal.keys("C-c")
-        terminal.wait("Ctrl-C again")
+        terminal.wait(r"(?s)Ctrl-C again.*\n> *\n*\Z")
         terminal.keys("C-c")
         self.ends(0)
 
@@ -225,17 +229,18 @@ class Answers(Chat):
         os.kill(terminal.process(MOESAIC[0]), signal.SIGTERM)
         self.ends(143)
 
-    def test_markdown_is_shown_and_no_color_is_heard(self):
-        question = "Write a table of the squares of 1 to 3."
-        self.start()
-        self.send(question)
-        self.assertRegex(self.terminal.screen(styles=True), r"\x1b\[1m")
-        self.assertIn("─┼─", self.terminal.screen())
-        self.terminal.keys("C-d")
-        self.start(NO_COLOR="1")
-        self.send(question)
-        self.assertNotIn("─", self.terminal.screen())
-        self.assertIn("|", self.terminal.screen())
+    def test_markdown_is_shown_and_controls_are_not_obeyed(self):
+        self.start(model=HEADING)
+        self.send("hello")
+        self.assertRegex(self.terminal.screen(), r"(?m)^Ti\u241b\[tle$")
+        self.assertRegex(self.terminal.screen(styles=True), r"\x1b\[1m\x1b\[4m.*Ti\u241b\[tle")
+
+    def test_no_color_is_heard(self):
+        for options, environment in (([], {"NO_COLOR": "1"}), (["--plain"], {}), ([], {"TERM": "dumb"})):
+            self.start(*options, model=HEADING, **environment)
+            self.send("hello")
+            self.assertRegex(self.terminal.screen(), r"(?m)^# Ti\u241b\[tle$")
+            self.assertNotIn("\x1b[1m", self.terminal.screen(styles=True))
 
     def test_reasoning_is_dimmed(self):
         self.start(model=THINKER)

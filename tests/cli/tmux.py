@@ -25,7 +25,8 @@ class Tmux:
         self.folder = tempfile.mkdtemp(prefix="moesaic-tmux-")
         variables = {"LANG": "C.UTF-8", "TERM": "xterm-256color", **environment}
         line = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-        line += " " + shlex.join(map(str, command)) + "; echo \"status $?\"; stty -a; sleep 1000"
+        # The shell hears Ctrl-C as well, and must not end of it.
+        line = "trap : INT; " + line + " " + shlex.join(map(str, command)) + "; echo \"status $?\"; stty -a; sleep 1000"
         self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", str(rows), "env -u NO_COLOR sh -c " + shlex.quote(line))
 
     def tmux(self, *args, stdin=None):

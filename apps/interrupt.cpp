@@ -4,7 +4,12 @@ namespace moesaic::app {
 namespace {
 
 volatile std::sig_atomic_t flag = 0;
-void on_interrupt(int) { flag = 1; }
+struct sigaction before;
+
+void on_interrupt(int) {
+  flag = 1;
+  sigaction(SIGINT, &before, nullptr);
+}
 
 }  // namespace
 
@@ -12,11 +17,11 @@ InterruptScope::InterruptScope() {
   flag = 0;
   struct sigaction action = {};
   action.sa_handler = on_interrupt;
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
-  sigaction(SIGINT, &action, &before_);
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, &before);
 }
 
-InterruptScope::~InterruptScope() { sigaction(SIGINT, &before_, nullptr); }
+InterruptScope::~InterruptScope() { sigaction(SIGINT, &before, nullptr); }
 
 bool InterruptScope::requested() const { return flag != 0; }
 

@@ -5,8 +5,8 @@
 
 namespace moesaic::app {
 
-// While it exists, the first SIGINT only sets the flag and the second ends the program. Before and after it,
-// every SIGINT ends the program at once: reading and loading leave nothing to undo. One at a time.
+// While it exists, the first SIGINT only sets the flag; the second does what one does before and after: it
+// ends the program at once, as reading and loading leave nothing to undo. One at a time.
 class InterruptScope {
  public:
   InterruptScope();
@@ -14,9 +14,6 @@ class InterruptScope {
   InterruptScope(const InterruptScope&) = delete;
   InterruptScope& operator=(const InterruptScope&) = delete;
   bool requested() const;
-
- private:
-  struct sigaction before_ = {};
 };
 
 }  // namespace moesaic::app

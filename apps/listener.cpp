@@ -1,29 +1,66 @@
 #include "listener.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
+
+#include "chat/terminal_text.h"
 
 namespace moesaic::app {
 
-Printer::Printer(bool enabled, bool show_reasoning)
-    : enabled_(enabled), terminal_(isatty(STDERR_FILENO) != 0), reasoning_(show_reasoning || terminal_) {}
+namespace {
+
+// https://no-color.org; a terminal that is dumb takes no styles either.
+bool styles() {
+  const char *no_color = std::getenv("NO_COLOR"), *type = std::getenv("TERM");
+  return (no_color == nullptr || *no_color == 0) && (type == nullptr || std::string_view(type) != "dumb");
+}
+
+int columns() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+}  // namespace
+
+Printer::Printer(const PrinterOptions& options)
+    : enabled_(options.enabled),
+      reasoning_(options.show_reasoning || isatty(STDERR_FILENO) != 0),
+      to_terminal_(isatty(STDOUT_FILENO) != 0),
+      dim_(isatty(STDERR_FILENO) != 0 && styles()) {
+  chat::use_utf8();
+  if (options.markdown && to_terminal_ && styles()) markdown_.emplace(columns());
+}
+
+std::string Printer::shown(const std::string& text) {
+  if (markdown_) return markdown_->add(text);
+  return to_terminal_ ? chat::printable(text) : text;
+}
 
 void Printer::answer(const std::string& text) {
   end_reasoning();
-  if (enabled_) fmt::print("{}", text), std::fflush(stdout);
+  if (enabled_) fmt::print("{}", shown(text)), std::fflush(stdout);
+}
+
+void Printer::finish() {
+  end_reasoning();
+  if (enabled_) fmt::print("{}\n", markdown_ ? markdown_->finish() : ""), std::fflush(stdout);
 }
 
 void Printer::reasoning(const std::string& text) {
   if (!enabled_ || !reasoning_ || text.empty()) return;
-  const bool dim = !std::exchange(open_, true) && terminal_;
-  fmt::print(stderr, "{}{}", dim ? "\x1b[2m" : "", text);
+  const bool begins = !std::exchange(open_, true);
+  fmt::print(stderr, "{}{}", begins && dim_ ? "\x1b[2m" : "",
+             isatty(STDERR_FILENO) != 0 ? chat::printable(text) : text);
 }
 
 void Printer::end_reasoning() {
-  if (std::exchange(open_, false)) fmt::print(stderr, "{}\n", terminal_ ? "\x1b[0m" : "");
+  if (std::exchange(open_, false)) fmt::print(stderr, "{}\n", dim_ ? "\x1b[0m" : "");
 }
 
 void Listener::text(const TextPiece& piece) {
@@ -34,7 +71,7 @@ void Listener::text(const TextPiece& piece) {
 }
 
 AnswerText Listener::finish(const std::vector<Message>& messages) {
-  printer_.answer("\n");
+  printer_.finish();
   for (const Message& m : messages) {
     if (!m.recipient.empty())
       answer_.tool_calls.push_back({{"recipient", m.recipient}, {"arguments", m.text}});

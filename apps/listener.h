@@ -2,9 +2,12 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "chat/markdown.h"
 #include "moesaic/conversation.h"
 #include "moesaic/types.h"
 
@@ -16,25 +19,35 @@ struct AnswerText {
   nlohmann::ordered_json tool_calls = nlohmann::ordered_json::array();
 };
 
-// Shows text as it comes: answers on standard output, reasoning on standard error, dimmed if that is a
-// terminal.
+struct PrinterOptions {
+  bool enabled = true;          // false prints nothing
+  bool show_reasoning = false;  // even if standard error is no terminal
+  bool markdown = true;         // styled, if standard output is a terminal that takes styles
+};
+
+// Shows text as it comes: answers on standard output, reasoning on standard error. On a terminal answers are
+// shown as the Markdown that they are, reasoning is dimmed, and control characters do not get through;
+// elsewhere every byte does. Without styles (NO_COLOR, TERM=dumb) Markdown stays as it is.
 class Printer {
  public:
-  // enabled: false prints nothing. show_reasoning: even if standard error is no terminal.
-  Printer(bool enabled, bool show_reasoning);
+  explicit Printer(const PrinterOptions& options);
   void answer(const std::string& text);
   void reasoning(const std::string& text);
+  void finish();
 
  private:
   void end_reasoning();
+  std::string shown(const std::string& text);
 
-  bool enabled_, terminal_, reasoning_;
+  bool enabled_, reasoning_;
+  bool to_terminal_, dim_;
+  std::optional<chat::Markdown> markdown_;
   bool open_ = false;  // reasoning was shown and its line has not ended
 };
 
 class Listener {
  public:
-  explicit Listener(Printer printer) : printer_(printer) {}
+  explicit Listener(Printer printer) : printer_(std::move(printer)) {}
 
   void text(const TextPiece& piece);
   // messages: the answer's, of which some may be calls.

@@ -39,7 +39,7 @@ std::string option(const OptionText& o) {
 std::string command(const CommandText& c) {
   std::string text = fmt::format(".SS moesaic {}\n{}.\n", c.name, roff(c.help));
   for (const OptionText& o : c.options) {
-    if (o.long_names != std::vector<std::string>{"help"}) text += option(o);
+    if (o.long_names.empty() || !o.long_names[0].starts_with("help")) text += option(o);
   }
   if (!c.footer.empty()) text += fmt::format(".PP\n{}\n", roff(CLI::detail::trim_copy(c.footer)));
   return text;

@@ -22,9 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// For measuring, and for checking one device's kernels on another.
-constexpr const char* kRareOptions = "Rare options";
-
 bool show_progress(int done, int total) {
   std::fprintf(stderr, "\rloading %3d%%%s", 100 * done / total, done == total ? "\r            \r" : "");
   return true;
@@ -57,7 +54,8 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
                   "folder with config.json and .safetensors, GGUF file, owner/name in the Hugging Face "
                   "cache, tiny, or "
                   "dummy:gpt-oss-20b[,layers=N]")
-      ->required();
+      ->required()
+      ->group(kModelOptions);
   if (!runs_model) return;
   add_device_options(command, *this);
   command
@@ -73,13 +71,15 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
       ->group(kRareOptions);
   command.add_option("--log", log, "debug: print each kernel's name when it is first launched")
       ->check(CLI::IsMember({"quiet", "debug"}))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kRareOptions);
   command
       .add_option(
           "--isa", isa,
           "instruction set of the cpu device: auto, amx, avx512, avx512vnni, avx512bw, avxvnni, avx2, "
           "bf16, i8mm, dotprod, scalar; amx_emulated (slow, for tests)")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kRareOptions);
 }
 
 Result<std::string> model_path(const std::string& model) {

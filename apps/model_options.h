@@ -10,8 +10,11 @@
 #include "base/file_cache.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/kv_layout.h"
+#include "help.h"
 
 namespace moesaic::app {
+
+inline constexpr const char *kModelOptions = "Model", *kDeviceOptions = "Device and speed";
 
 struct ModelOptions {
   std::string model, device = "auto", cpu_pin = "auto", cpu_prefetch = "auto", isa = "auto", dense = "keep",
@@ -34,32 +37,40 @@ CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string&
 // ModelOptions or OpenOptions.
 template <class Options>
 void add_device_options(CLI::App& c, Options& o) {
-  c.add_option("--device", o.device, "auto, cpu, cuda[:i] or reference")->capture_default_str();
+  c.add_option("--device", o.device, "auto, cpu, cuda[:i] or reference")
+      ->capture_default_str()
+      ->group(kDeviceOptions);
   c.add_option("-t,--threads", o.threads,
                "threads of the cpu device; 0: one per physical core, within affinity and cgroup quota")
       ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kDeviceOptions);
   c.add_option("--cpu-pin", o.cpu_pin,
                "auto: with several NUMA nodes, bind each thread of the cpu device to one node's CPUs")
       ->check(CLI::IsMember({"auto", "off"}))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kRareOptions);
   c.add_option(
        "--lora", o.lora,
        "LoRA adapter, as peft saves it, to apply to the model: FOLDER[:SCALE]; may be given several times")
-      ->allow_extra_args(false);
-  add_dense(c, o.dense, "format of attention projections and lm_head in memory");
+      ->allow_extra_args(false)
+      ->group(kModelOptions);
+  add_dense(c, o.dense, "format of attention projections and lm_head in memory")->group(kModelOptions);
   c.add_option(
        "--cpu-prefetch", o.cpu_prefetch,
        "cpu: prefetch of weights; auto: measured when a model is loaded; none; or a hint (t0, t1, nta) and "
        "a distance in bytes: t0:1024")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kRareOptions);
   c.add_option("--kv-dtype", o.kv_dtype,
                "format of K and V in the cache; auto: the device's own, on cuda bf16")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kModelOptions);
   c.add_flag(
-      "--batch-invariant", o.batch_invariant,
-      "cuda: a sequence's logits do not depend on the other sequences of its batch, bit for bit; slower");
+       "--batch-invariant", o.batch_invariant,
+       "cuda: a sequence's logits do not depend on the other sequences of its batch, bit for bit; slower")
+      ->group(kRareOptions);
 }
 
 // What is wrong with a value of --speculative; empty: nothing.
@@ -74,13 +85,15 @@ void add_speculation_options(CLI::App& c, Options& o) {
        "suffix:own: by the same rule, without those; eagle3:FOLDER: by an EAGLE3 draft head, eagle3 alone "
        "is tiny's; draft:MODEL: by another model of the same vocabulary")
       ->check(speculative_error)
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kDeviceOptions);
   c.add_option_function<std::string>(
        "--draft-tokens",
        [&o](const std::string& text) { o.draft_tokens = text == "auto" ? 0 : std::stoi(text); },
        "tokens of each guess, 1 to 16; auto: as many as pay, none where none do")
       ->check(CLI::IsMember({"auto"}) | CLI::Range(1, kMostDraft))
-      ->default_str("auto");
+      ->default_str("auto")
+      ->group(kRareOptions);
 }
 
 // An error as wrong usage of the command line: exit status 2.

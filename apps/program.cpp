@@ -11,6 +11,7 @@
 #include "api/option_words.h"
 #include "checkpoint/mapped_file.h"
 #include "commands/commands.h"
+#include "help.h"
 
 namespace moesaic::app {
 namespace {
@@ -58,7 +59,7 @@ int failed(const char* what) {
 }
 
 int wrong_usage(const std::string& what) {
-  std::fprintf(stderr, "moesaic: %s (see moesaic --help)\n", what.c_str());
+  std::fprintf(stderr, "moesaic: %s\n", what.c_str());
   return 2;
 }
 
@@ -81,14 +82,15 @@ int run_program(int argc, char** argv) try {
     const Run body = add(app);
     app.get_subcommands(nullptr)[before]->callback([&run, body] { run = body; });
   }
+  add_help(app);
   // CLI11 would only say that a subcommand is missing.
   if (argc > 1 && argv[1][0] != '-' && !is_command(app, argv[1]))
-    return wrong_usage(std::string("unknown command '") + argv[1] + "'");
+    return wrong_usage(unknown_command(app, argv[1]));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);
-    return wrong_usage(e.what());
+    return wrong_usage(usage_error(app, e));
   }
   return report(run());
 } catch (const std::system_error&) {  // fmt's, when standard output cannot take more

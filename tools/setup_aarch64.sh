@@ -5,9 +5,10 @@
 set -eu
 cd "$(dirname "$0")/.."
 root=${MOESAIC_AARCH64_SYSROOT:-$PWD/build/sysroot-aarch64}
-packages="libfmt-dev libpcre2-dev libgtest-dev nlohmann-json3-dev libcli11-dev"
+packages="libfmt-dev libpcre2-dev libedit-dev libedit2 libbsd0 libmd0 libtinfo6 libgtest-dev nlohmann-json3-dev libcli11-dev"
+complete=$root/.complete-$(echo "$packages" | cksum | cut -d ' ' -f 1)  # of these packages
 
-[ -e "$root/.complete" ] && exit 0
+[ -e "$complete" ] && exit 0
 if ! command -v apt-get >/dev/null; then
   echo "no apt on this machine, and no arm64 libraries under $root"
   exit 77
@@ -50,4 +51,4 @@ if ! fetch >"$apt/log" 2>&1; then
   exit 77
 fi
 for deb in "$apt"/debs/*.deb; do dpkg-deb -x "$deb" "$root"; done
-touch "$root/.complete"
+touch "$complete"

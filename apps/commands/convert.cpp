@@ -46,6 +46,10 @@ Run add_convert(CLI::App& app) {
   add_dense(c, o->dense, "keep, bf16, q8_0 (GGUF only) or mxfp8 (safetensors only)",
             {"keep", "bf16", "q8_0", "mxfp8"});
   c.add_flag("--force", o->force, "replace what is there");
+  c.footer(
+      "Examples:\n"
+      "  moesaic convert gpt-oss-20b gpt-oss-20b.gguf\n"
+      "  moesaic convert my-bf16-model my-model.gguf --experts mxfp4 --dense q8_0");
   return [o] { return run_convert(*o); };
 }
 

@@ -98,6 +98,10 @@ Run add_inspect(CLI::App& app) {
   c.add_option("model,-m,--model", o->model.model, "the model")->required();
   c.add_flag("--tensors", o->tensors, "list every tensor");
   c.add_option("-o,--output", o->format, "md or json")->check(CLI::IsMember({"md", "json"}));
+  c.footer(
+      "Examples:\n"
+      "  moesaic inspect gpt-oss-20b\n"
+      "  moesaic inspect gpt-oss-120b.gguf --tensors");
   return [o] { return run_inspect(*o); };
 }
 

@@ -67,6 +67,10 @@ Run add_logits(CLI::App& app) {
   c.add_option("--tokens", o->tokens, "comma-separated ids, or @FILE")->required();
   c.add_flag("--all", o->all, "every position, not only the last");
   c.add_option("-o,--output", o->format, "json")->check(CLI::IsMember({"json"}));
+  c.footer(
+      "Examples:\n"
+      "  moesaic logits -m gpt-oss-20b --tokens 200006,1428,200008\n"
+      "  moesaic logits -m gpt-oss-20b --tokens @ids.txt --all");
   return [o] { return run_logits(*o); };
 }
 

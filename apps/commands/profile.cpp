@@ -156,6 +156,7 @@ Run add_profile(CLI::App& app) {
       ->check(CLI::Range(1, kMostDraft))
       ->capture_default_str();
   c.add_option("-n,--steps", o->steps, "steps to average")->check(CLI::Range(1, 1000))->capture_default_str();
+  c.footer("Example: moesaic profile -m gpt-oss-20b -b 1 -d 4096");
   return [o] { return run_profile(*o); };
 }
 

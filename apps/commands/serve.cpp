@@ -19,6 +19,8 @@
 namespace moesaic::app {
 namespace {
 
+constexpr const char* kServerOptions = "Server";
+
 struct ServeOptions {
   std::string model, key_file, log = "requests";
   std::string kv_events, kv_topic;  // where the prefix cache's changes are published
@@ -91,19 +93,25 @@ void add_limits(CLI::App& c, server::Limits& limits) {
   c.add_option("--max-waiting", limits.waiting,
                "requests that may wait for a place in the batch; more get 429")
       ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kServerOptions);
   c.add_option("--max-connections", limits.connections, "connections at a time; more get 503")
       ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  c.add_option("--max-body", limits.body_bytes, "bytes of a request's body")->capture_default_str();
+      ->capture_default_str()
+      ->group(kRareOptions);
+  c.add_option("--max-body", limits.body_bytes, "bytes of a request's body")
+      ->capture_default_str()
+      ->group(kRareOptions);
   c.add_option("--max-bodies", limits.bodies_bytes, "bytes of all bodies held at a time; more get 503")
       ->check(CLI::Range(size_t{1} << 20, size_t{1} << 40))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kRareOptions);
   const auto time = [&](const char* name, server::seconds& value, const char* help) {
     c.add_option_function<int>(
          name, [&value](int s) { value = server::seconds(s); }, help)
         ->check(CLI::Range(0, 1 << 20))
-        ->default_str(std::to_string(value.count()));
+        ->default_str(std::to_string(value.count()))
+        ->group(kRareOptions);
   };
   time("--request-timeout", limits.request_time, "seconds for a whole answer; 0: no limit");
   time("--header-timeout", limits.header_time,
@@ -123,54 +131,78 @@ Run add_serve(CLI::App& app) {
   c.add_option(
        "-m,--model", o->model,
        "folder with config.json and .safetensors, GGUF file, owner/name in the Hugging Face cache, or tiny")
-      ->required();
+      ->required()
+      ->group(kModelOptions);
   add_device_options(c, o->open);
   c.add_option("--tokenizer", o->open.tokenizer,
-               "a tokenizer.json or .tiktoken file instead of the model's own; dummy: models need one");
+               "a tokenizer.json or .tiktoken file instead of the model's own; dummy: models need one")
+      ->group(kRareOptions);
   c.add_option("--ctx", o->open.context,
                "longest request in tokens, prompt and answer; 0: the model's maximum, or as many as fit into "
                "the memory")
       ->check(CLI::Range(0, 1 << 30))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kModelOptions);
   c.add_option("--max-batch", o->open.max_batch, "requests decoded together")
       ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kModelOptions);
   c.add_option("--kv-tokens", o->open.kv_tokens,
                "size of the KV cache in tokens, for all requests; 0: --ctx times --max-batch, at most what "
                "fits into half "
                "of the free memory")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kModelOptions);
   c.add_option("--max-rows", o->open.max_rows,
                "most tokens computed per step: fewer keep decoding steady beside long prompts")
       ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
-  c.add_flag("!--no-prefix-cache", o->open.prefix_cache, "compute common beginnings of prompts again");
+      ->capture_default_str()
+      ->group(kRareOptions);
+  c.add_flag("!--no-prefix-cache", o->open.prefix_cache, "compute common beginnings of prompts again")
+      ->group(kRareOptions);
   add_speculation_options(c, o->open);
-  c.add_option("--host", o->server.address, "address to listen on; 0.0.0.0: all")->capture_default_str();
-  c.add_option("--port", o->server.port, "0: any free one, which is printed")->capture_default_str();
-  c.add_option("--name", o->server.model_name, "the model's name for clients; else its folder's");
+  c.add_option("--host", o->server.address, "address to listen on; 0.0.0.0: all")
+      ->capture_default_str()
+      ->group(kServerOptions);
+  c.add_option("--port", o->server.port, "0: any free one, which is printed")
+      ->capture_default_str()
+      ->group(kServerOptions);
+  c.add_option("--name", o->server.model_name, "the model's name for clients; else its folder's")
+      ->group(kServerOptions);
   c.add_option(
-      "--api-key-file", o->key_file,
-      "file of API keys, one per line, beside MOESAIC_API_KEY; without any key the server is open to all");
-  c.add_option("--cors-origin", o->server.cors_origins, "origin whose pages may use the server; *: any");
+       "--api-key-file", o->key_file,
+       "file of API keys, one per line, beside MOESAIC_API_KEY; without any key the server is open to all")
+      ->group(kServerOptions);
+  c.add_option("--cors-origin", o->server.cors_origins, "origin whose pages may use the server; *: any")
+      ->group(kServerOptions);
   c.add_flag("--strict-fields", o->server.strict_fields,
-             "refuse requests with unknown fields; without it a header of the answer names them");
+             "refuse requests with unknown fields; without it a header of the answer names them")
+      ->group(kRareOptions);
   c.add_option("--allowed-host", o->server.allowed_hosts,
-               "another host name by which clients may reach a server on a local --host; *: any");
+               "another host name by which clients may reach a server on a local --host; *: any")
+      ->group(kRareOptions);
   c.add_option("--log", o->log, "requests: one line of JSON per request on standard error; or quiet")
       ->check(CLI::IsMember({"requests", "quiet"}))
-      ->capture_default_str();
-  c.add_option("--log-file", o->server.log_file, "append the log to this file instead of standard error");
+      ->capture_default_str()
+      ->group(kServerOptions);
+  c.add_option("--log-file", o->server.log_file, "append the log to this file instead of standard error")
+      ->group(kRareOptions);
   c.add_option("--kv-events", o->kv_events,
                "publish the prefix cache's changes over ZeroMQ in vLLM's format, for routers: an address to "
-               "listen on, such as tcp://*:5557");
-  c.add_option("--kv-events-topic", o->kv_topic, "of these messages; else kv@HOST@NAME");
+               "listen on, such as tcp://*:5557")
+      ->group(kRareOptions);
+  c.add_option("--kv-events-topic", o->kv_topic, "of these messages; else kv@HOST@NAME")->group(kRareOptions);
   c.add_option("--owned-by", o->server.owned_by,
                "what /v1/models says; routers take a server for a vLLM or SGLang worker by it")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(kRareOptions);
   add_limits(c, o->server.limits);
-  c.footer("Example: moesaic serve -m gpt-oss-20b --port 8080");
+  c.footer(
+      "Examples:\n"
+      "  moesaic serve -m gpt-oss-20b                      then open http://127.0.0.1:8080\n"
+      "  moesaic serve -m gpt-oss-20b --host 0.0.0.0 --api-key-file keys.txt\n"
+      "  moesaic serve -m gpt-oss-120b --max-batch 64 --ctx 32768");
   return [o] { return run_serve(*o); };
 }
 

@@ -63,6 +63,10 @@ Run add_verify(CLI::App& app) {
   c.add_option("--tokens", o->tokens, "random tokens of the whole model's check (with -m)")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
+  c.footer(
+      "Examples:\n"
+      "  moesaic verify --quick\n"
+      "  moesaic verify -m gpt-oss-20b --device cuda");
   return [o] { return run_verify(*o); };
 }
 

@@ -40,6 +40,17 @@ class Run(Cli):
         self.assertEqual(out["usage"]["prompt_tokens"], 1)
         self.assertEqual(self.ok("run", "-m", MODEL, "--raw", "-p", "0", "-n", 5, "--temp", 0), "12345\n")
 
+    def test_a_prompt_from_a_file_or_standard_input(self):
+        prompt = FOLDER / "prompt.txt"
+        prompt.write_text("12\n3")
+        want = self.ok("run", "-m", MODEL, "--raw", "-p", "12\n3", "-n", 3, "--temp", 0)
+        for args in (("-f", prompt), ("-p", f"@{prompt}"), ("-f", "-"), ("-p", "@-")):
+            self.assertEqual(self.ok("run", "-m", MODEL, "--raw", *args, "-n", 3, "--temp", 0, stdin="12\n3"), want)
+        at = self.json("run", "-m", MODEL, "--raw", "-p", "@@a", "-n", 1, "-o", "json")
+        self.assertEqual(at["usage"]["prompt_tokens"], 2)
+        self.refused(1, "absent.txt", "run", "-m", MODEL, "-p", "@absent.txt")
+        self.refused(2, "-p|--prompt", "run", "-m", MODEL, "-p", "a", "-f", prompt)
+
     def test_stop_string(self):
         out = self.json("run", "-m", MODEL, "--raw", "-p", "0", "-n", 50, "--temp", 0, "--stop", "67", "-o", "json")
         self.assertEqual((out["text"], out["finish_reason"]), ("12345", "stop"))
@@ -420,13 +431,35 @@ class Plan(Cli):
         self.refused(2, "--cpu-pin", "plan", "-m", "absent", "--cpu-pin", "on")
 
 
+class Help(Cli):
+    def test_commands_have_examples_of_their_own_and_rare_options_apart(self):
+        names = re.findall(r"^  ([a-z-]+) ", self.ok("--help").split("Subcommands:")[1], re.MULTILINE)
+        self.assertGreater(len(names), 14)
+        for name in names:
+            short, all_of_them = self.ok(name, "--help"), self.ok(name, "--help-all")
+            self.assertRegex(short, rf"Examples?:\s+moesaic {name} |Examples?:(.|\n)* moesaic {name} ")
+            self.assertNotIn("Rare options", short)
+            if "Rare options" in all_of_them:
+                self.assertLess(len(short), len(all_of_them))
+                more = int(re.search(r"--help-all has (\d+) more options", short)[1])
+                rare = all_of_them.split("Rare options:")[1].split("\n\n")[0]
+                self.assertEqual(len(re.findall(r"^  -", rare, re.MULTILINE)), more)
+        self.assertLess(len(self.ok("run", "--help").splitlines()), 70)
+
+    def test_did_you_mean(self):
+        self.refused(2, "did you mean serve", "sevre")
+        self.refused(2, "did you mean --temp\\?.*moesaic run --help", "run", "-m", MODEL, "--tmp", "0")
+        self.refused(2, "unknown option --max-tokns; did you mean --max-tokens", "run", "-m", MODEL, "--max-tokns=5")
+        self.assertNotIn("did you mean", self.moesaic("frobnicate").stderr)
+
+
 class Serve(Cli):
     def test_every_option_is_documented(self):
-        options = re.findall(r"^  (?:-\w,)?(--[\w-]+)", self.ok("serve", "--help"), re.MULTILINE)
+        options = re.findall(r"^  (?:-\w,)?(--[\w-]+)", self.ok("serve", "--help-all"), re.MULTILINE)
         self.assertGreater(len(options), 20)
         page = (pathlib.Path(__file__).resolve().parents[2] / "docs/user/server.md").read_text()
         man = self.ok("man").replace("\\-", "-")
-        for option in set(options) - {"--help"}:
+        for option in set(options) - {"--help", "--help-all"}:
             self.assertIn(f"`{option}`", page)
             self.assertRegex(man, rf"(?m)^\.B .*{option}( |$)")
 

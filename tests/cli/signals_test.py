@@ -60,13 +60,16 @@ class Interrupt(Cli):
 
 
 class Terminal(Cli):
-    """A conversation on a pseudo-terminal."""
+    """A conversation on a pseudo-terminal, with the editor of lines."""
+
+    term = "xterm"
 
     def setUp(self):
         self.master, slave = pty.openpty()
         self.process = subprocess.Popen([*MOESAIC, "run", "-m", getattr(self, "model", MODEL), "--temp", "0", "--ctx",
                                          getattr(self, "context", "32768"), *getattr(self, "flags", [])],
-                                        stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+                                        stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+                                        env={**os.environ, "TERM": self.term, "XDG_STATE_HOME": str(FOLDER)})
         os.close(slave)
         self.seen = ""
         self.addCleanup(lambda: (self.process.kill(), self.process.wait(), os.close(self.master)))
@@ -89,7 +92,7 @@ class Terminal(Cli):
 
     def test_ctrl_d_ends(self):
         self.expect("> ")
-        self.type("hello\n")
+        self.type("hello\r")
         self.expect("OK!")
         self.expect("> ")
         self.type("\x04")
@@ -101,17 +104,23 @@ class Terminal(Cli):
         self.ends_with(130)
 
 
+class TerminalDumb(Terminal):
+    """Without it: the cursor cannot be moved."""
+
+    term = "dumb"
+
+
 class TerminalRaw(Terminal):
     flags = ["--raw"]
     test_ctrl_d_ends = None
 
     def test_ctrl_c_stops_an_answer_and_leads_back_to_the_prompt(self):
         self.expect("> ")
-        self.type("0\n")
+        self.type("0\r")
         self.expect("12345")
         self.process.send_signal(signal.SIGINT)
         self.expect("> ")
-        self.type("A\n")
+        self.type("A\r")
         self.expect("BCDE")
         self.process.send_signal(signal.SIGINT)
         self.expect("> ")
@@ -125,7 +134,7 @@ class TerminalThinker(Terminal):
 
     def test_reasoning_is_dimmed(self):
         self.expect("> ")
-        self.type("hello\n")
+        self.type("hello\r")
         self.expect("\x1b[2mHm\x1b[0m")
         self.expect("> ")
 
@@ -136,10 +145,10 @@ class TerminalShort(Terminal):
 
     def test_a_message_that_is_too_long_does_not_end_the_conversation(self):
         self.expect("> ")
-        self.type("x" * 500 + "\n")
+        self.type("x" * 500 + "\r")
         self.expect("maximum context length is 300 tokens")
         self.expect("> ")
-        self.type("hello\n")
+        self.type("hello\r")
         self.expect("OK!")
         self.expect("> ")
         self.type("\x04")

@@ -1,0 +1,219 @@
+#include "chat/markdown.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "chat/terminal_text.h"
+
+namespace moesaic::chat {
+namespace {
+
+constexpr const char* kRule = "\xE2\x94\x80";        // U+2500
+constexpr const char* kBullet = "\xE2\x80\xA2 ";     // U+2022
+constexpr const char* kQuoteBar = "\xE2\x94\x82 ";   // U+2502
+constexpr const char* kOpenBox = "\xE2\x98\x90 ";    // U+2610
+constexpr const char* kTickedBox = "\xE2\x98\x91 ";  // U+2611
+constexpr int kRuleColumns = 40;
+
+bool only(std::string_view text, std::string_view characters) {
+  return text.find_first_not_of(characters) == std::string_view::npos;
+}
+
+size_t run_at(std::string_view text, size_t at) {
+  size_t end = at;
+  while (end < text.size() && text[end] == text[at]) ++end;
+  return end - at;
+}
+
+std::string repeated(const char* text, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += text;
+  return out;
+}
+
+std::string in_style(std::string_view text, unsigned style) { return styled({{std::string(text), style}}); }
+
+}  // namespace
+
+std::string Markdown::add(std::string_view piece) {
+  const std::string text = printable(piece);
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    line_ += text.substr(at, end == std::string::npos ? end : end - at);
+    if (end == std::string::npos) {
+      advance(false);
+      break;
+    }
+    advance(true);
+    end_line();
+    at = end + 1;
+  }
+  return std::exchange(out_, {});
+}
+
+std::string Markdown::finish() {
+  if (!line_.empty() || kind_ != Line::kBegin) {
+    advance(true);
+    if (kind_ == Line::kRow) rows_.push_back(line_);
+  }
+  end_table();
+  std::string out = std::exchange(out_, {});
+  *this = Markdown(columns_);
+  return out;
+}
+
+void Markdown::advance(bool complete) {
+  while (kind_ == Line::kBegin) {
+    if (!decide(complete)) return;
+  }
+  if (kind_ == Line::kText) put_text(complete);
+  if (kind_ == Line::kCode && !line_.empty()) out_ += in_style(std::exchange(line_, {}), kCode);
+}
+
+void Markdown::end_line() {
+  if (kind_ == Line::kRow)
+    rows_.push_back(line_);
+  else
+    out_ += "\n";
+  line_.clear();
+  kind_ = Line::kBegin;
+  inside_ = false;
+  style_ = kPlain;
+  before_ = 0;
+}
+
+void Markdown::put_text(bool complete) {
+  InlineSpans got = inline_spans(line_, complete, before_, style_);
+  out_ += styled(got.spans);
+  if (got.used > 0) before_ = line_[got.used - 1];
+  line_.erase(0, got.used);
+}
+
+// The line's text follows `skipped` bytes, in whose place `shown` stands.
+void Markdown::begin_text(size_t skipped, std::string_view shown, unsigned style) {
+  out_ += shown;
+  line_.erase(0, skipped);
+  kind_ = Line::kText;
+  style_ = style;
+}
+
+// The same of an item or a quotation, whose text may be a heading or the like itself.
+void Markdown::begin_item(size_t skipped, const std::string& shown) {
+  out_ += shown;
+  line_.erase(0, skipped);
+  inside_ = true;
+}
+
+bool Markdown::decide(bool complete) {
+  if (!fence_.empty()) return decide_in_code(complete);
+  const size_t indent = std::min(line_.find_first_not_of(" \t"), line_.size());
+  if (indent == line_.size() && !complete) return false;
+  const char first = indent < line_.size() ? line_[indent] : '\0';
+  if (first == '|' && !inside_) {
+    kind_ = Line::kRow;
+    return true;
+  }
+  if (!inside_) end_table();
+  if (first == '`' || first == '~') return decide_fence(complete, indent);
+  if (first == '#') return decide_heading(complete, indent);
+  if (first == '-' || first == '*' || first == '+' || first == '_') return decide_list(complete, indent);
+  if (first >= '0' && first <= '9') return decide_number(complete, indent);
+  if (first == '>') {
+    if (indent + 1 == line_.size() && !complete) return false;
+    const bool space = line_.size() > indent + 1 && line_[indent + 1] == ' ';
+    begin_item(indent + (space ? 2 : 1), line_.substr(0, indent) + in_style(kQuoteBar, kDim));
+    return true;
+  }
+  begin_text(0, "");
+  return true;
+}
+
+// The line that ends the code is a fence of at least the same length, in a quotation or not.
+bool Markdown::decide_in_code(bool complete) {
+  const size_t indent = std::min(line_.find_first_not_of(" >"), line_.size());
+  const std::string_view rest = std::string_view(line_).substr(indent);
+  const size_t run = rest.empty() || rest[0] != fence_[0] ? 0 : run_at(rest, 0);
+  const bool may_end = only(rest.substr(run), " ");
+  if (may_end && !complete) return false;
+  if (!may_end || run < fence_.size()) {
+    kind_ = Line::kCode;
+    return true;
+  }
+  fence_.clear();
+  out_ += in_style(std::exchange(line_, {}), kDim);
+  kind_ = Line::kText;
+  return true;
+}
+
+bool Markdown::decide_fence(bool complete, size_t indent) {
+  const size_t run = run_at(line_, indent);
+  if (indent + run == line_.size() && !complete) return false;
+  const bool info_is_code = line_[indent] == '`' && line_.find('`', indent + run) != std::string::npos;
+  if (run < 3 || info_is_code) {
+    begin_text(0, "");
+    return true;
+  }
+  if (!complete) return false;
+  fence_.assign(run, line_[indent]);
+  out_ += in_style(std::exchange(line_, {}), kDim);
+  kind_ = Line::kText;
+  return true;
+}
+
+bool Markdown::decide_heading(bool complete, size_t indent) {
+  const size_t run = run_at(line_, indent), end = indent + run;
+  if (end == line_.size() && !complete) return false;
+  if (run > 6 || (end < line_.size() && line_[end] != ' ')) {
+    begin_text(0, "");
+    return true;
+  }
+  const size_t text = std::min(line_.find_first_not_of(' ', end), line_.size());
+  if (text == line_.size() && !complete) return false;
+  begin_text(text, "", run == 1 ? kBold | kUnderline : kBold);
+  return true;
+}
+
+// A bullet, a rule or an emphasis.
+bool Markdown::decide_list(bool complete, size_t indent) {
+  const std::string_view rest = std::string_view(line_).substr(indent);
+  const char mark = rest[0];
+  const auto marks = std::count(rest.begin(), rest.end(), mark);
+  if (only(rest, std::string{mark, ' '})) {
+    if (!complete) return false;
+    if (marks >= 3 && mark != '+') {
+      begin_text(line_.size(), in_style(repeated(kRule, std::min(kRuleColumns, columns_)), kDim));
+      return true;
+    }
+  }
+  if (mark == '_' || (rest.size() > 1 && rest[1] != ' ')) {
+    begin_text(0, "");
+    return true;
+  }
+  const std::string_view item = rest.substr(std::min<size_t>(2, rest.size()));
+  const bool open = item.starts_with("[ ] "), ticked = item.starts_with("[x] ") || item.starts_with("[X] ");
+  if (!complete && item.size() < 4 && std::string_view("[ ] ").substr(0, 1) == item.substr(0, 1))
+    return false;
+  const std::string before = line_.substr(0, indent);
+  begin_item(indent + 2 + (open || ticked ? 4 : 0), before + (open     ? kOpenBox
+                                                              : ticked ? kTickedBox
+                                                                       : kBullet));
+  return true;
+}
+
+bool Markdown::decide_number(bool complete, size_t indent) {
+  const size_t end = std::min(line_.find_first_not_of("0123456789", indent), line_.size());
+  if (end + 1 >= line_.size() && end - indent <= 9 && !complete) return false;
+  const bool item = end - indent <= 9 && end + 1 < line_.size() && (line_[end] == '.' || line_[end] == ')') &&
+                    line_[end + 1] == ' ';
+  if (item)
+    begin_item(end + 2, line_.substr(0, end + 2));
+  else
+    begin_text(0, "");
+  return true;
+}
+
+void Markdown::end_table() {
+  if (!rows_.empty()) out_ += table(std::exchange(rows_, {}), columns_);
+}
+
+}  // namespace moesaic::chat

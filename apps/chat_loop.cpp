@@ -1,0 +1,250 @@
+#include "chat_loop.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+
+#include "base/error.h"
+#include "chat/history_file.h"
+#include "chat/line_editor.h"
+#include "chat/terminal_text.h"
+#include "nearest.h"
+
+namespace moesaic::app {
+namespace {
+
+class Chat;
+
+// What a person types instead of a message. One table for /help, completion and parsing.
+struct Command {
+  const char *name, *argument, *help;
+  std::vector<const char*> others;  // names that other programs have for it
+  Status (Chat::*run)(const std::string& argument);
+};
+
+const std::vector<Command>& commands();
+
+// At a terminal.
+class Chat {
+ public:
+  Chat(Session& session, chat::LineEditor& editor)
+      : session_(session), editor_(editor), file_(chat::history_path()) {}
+
+  Status run();
+
+  Status help(const std::string&);
+  Status clear(const std::string&);
+  Status system(const std::string& text);
+  Status reasoning(const std::string& effort);
+  Status save(const std::string& path);
+  Status load(const std::string& path);
+  Status read(const std::string& path);
+  Status retry(const std::string&);
+  Status exit(const std::string&);
+
+ private:
+  Status handle(const std::string& message);
+  Status command(const std::string& line);
+
+  Session& session_;
+  chat::LineEditor& editor_;
+  chat::HistoryFile file_;
+  bool ends_ = false;
+};
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> all = {
+      {"/help", "", "this list", {"/?"}, &Chat::help},
+      {"/clear", "", "forget what was said; the instructions stay", {"/new"}, &Chat::clear},
+      {"/system", "[TEXT]", "set the instructions (\"\": none), or show them", {}, &Chat::system},
+      {"/reasoning", "[EFFORT]", "low, medium or high; or show it", {"/think"}, &Chat::reasoning},
+      {"/save", "FILE", "write the conversation as JSON", {}, &Chat::save},
+      {"/load", "FILE", "go on with a conversation from a file", {}, &Chat::load},
+      {"/read", "FILE", "send a file's text as the message", {"/file"}, &Chat::read},
+      {"/retry", "", "answer the last message once more", {"/regen"}, &Chat::retry},
+      {"/exit", "", "end (also Ctrl-D)", {"/quit", "/bye"}, &Chat::exit},
+  };
+  return all;
+}
+
+std::vector<std::string> command_names(bool others) {
+  std::vector<std::string> names;
+  for (const Command& c : commands()) {
+    names.emplace_back(c.name);
+    if (others) names.insert(names.end(), c.others.begin(), c.others.end());
+  }
+  return names;
+}
+
+const Command* find_command(const std::string& name) {
+  for (const Command& c : commands()) {
+    if (c.name == name || std::find(c.others.begin(), c.others.end(), name) != c.others.end()) return &c;
+  }
+  return nullptr;
+}
+
+// A path is no command.
+bool is_command(const std::string& line) {
+  if (!line.starts_with('/')) return false;
+  const size_t end = line.find_first_of(" \n");
+  const std::string name = line.substr(1, end == std::string::npos ? end : end - 1);
+  return std::all_of(name.begin(), name.end(), [](char c) { return (c >= 'a' && c <= 'z') || c == '?'; });
+}
+
+void say(const std::string& text) { fmt::print(stderr, "{}\n", chat::printable(text)); }
+
+std::string trimmed(const std::string& text) {
+  const size_t begin = text.find_first_not_of(" \t\n");
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\n") - begin + 1);
+}
+
+Status Chat::help(const std::string&) {
+  for (const Command& c : commands()) {
+    std::string others;
+    for (const char* other : c.others) others += (others.empty() ? " (" : ", ") + std::string(other);
+    if (!others.empty()) others += ")";
+    fmt::print(stderr, "  {:<22} {}{}\n", fmt::format("{} {}", c.name, c.argument), c.help, others);
+  }
+  fmt::print(stderr,
+             "\n  Alt-Enter, Ctrl-J or \\ at the end of a line: another line; \"\"\" before and after "
+             "several lines\n"
+             "  Up, Down, Ctrl-R: earlier messages; Tab: complete a command\n"
+             "  Ctrl-C: stop the answer or drop the line; in an empty line twice: end\n");
+  return {};
+}
+
+Status Chat::clear(const std::string&) {
+  session_.clear();
+  return {};
+}
+
+Status Chat::system(const std::string& text) {
+  if (session_.raw()) return invalid("with --raw there are no instructions");
+  if (text.empty()) {
+    say(session_.conversation().instructions.empty() ? "no instructions"
+                                                     : session_.conversation().instructions);
+    return {};
+  }
+  session_.set_instructions(text == "\"\"" ? "" : text);
+  return {};
+}
+
+Status Chat::reasoning(const std::string& effort) {
+  if (session_.raw()) return invalid("with --raw there is no reasoning");
+  if (effort.empty()) {
+    say(effort_name(session_.conversation().reasoning_effort));
+    return {};
+  }
+  const auto wanted = effort_of(effort);
+  if (!wanted) return invalid("/reasoning: low, medium or high");
+  session_.set_effort(*wanted);
+  return {};
+}
+
+Status Chat::save(const std::string& path) {
+  if (path.empty()) return invalid("/save: give a file");
+  return session_.save(path);
+}
+
+Status Chat::load(const std::string& path) {
+  if (path.empty()) return invalid("/load: give a file");
+  RETURN_IF_ERROR(session_.load(path));
+  say(fmt::format("{} messages", session_.conversation().messages.size()));
+  return {};
+}
+
+Status Chat::read(const std::string& path) {
+  if (path.empty()) return invalid("/read: give a file");
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
+  return session_.turn(text, true);
+}
+
+Status Chat::retry(const std::string&) { return session_.retry(); }
+
+Status Chat::exit(const std::string&) {
+  ends_ = true;
+  return {};
+}
+
+Status Chat::command(const std::string& line) {
+  const size_t end = std::min(line.find_first_of(" \n"), line.size());
+  const std::string name = line.substr(0, end);
+  const Command* found = find_command(name);
+  if (found == nullptr)
+    return invalid("unknown command {}{} (/help lists them; a space before the / sends it as a message)",
+                   name, did_you_mean(name, command_names(true)));
+  const std::string argument = trimmed(line.substr(end));
+  if (*found->argument == 0 && !argument.empty()) return invalid("{} takes no argument", found->name);
+  return (this->*found->run)(argument);
+}
+
+Status Chat::handle(const std::string& message) {
+  if (trimmed(message).empty()) return {};
+  editor_.remember(message);
+  if (const Status kept = file_.append(message); !kept.ok()) {
+    say(fmt::format("moesaic: note: no history is kept: {}", kept.message()));
+    file_ = chat::HistoryFile("");
+  }
+  if (is_command(message)) return command(message);
+  return session_.turn(message, true);
+}
+
+// A message or a command that fails is no reason to lose the conversation; a device that fails is.
+bool goes_on(const Status& status) {
+  return status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kNotFound ||
+         status.code() == StatusCode::kIo;
+}
+
+Status Chat::run() {
+  for (const std::string& message : file_.read()) editor_.remember(message);
+  say(session_.describe() +
+      "\nEnter sends a message, Ctrl-C stops an answer, Ctrl-D ends; /help lists commands.");
+  for (int interrupts = 0; !ends_;) {
+    const chat::Input input = editor_.read("> ");
+    if (input.typed == chat::Typed::kEnd) {
+      fmt::print(stderr, "\n");
+      return {};
+    }
+    if (input.typed == chat::Typed::kInterrupt) {
+      if (++interrupts == 2) return {};
+      say("Ctrl-C again, or Ctrl-D, ends.");
+      continue;
+    }
+    interrupts = 0;
+    if (input.typed == chat::Typed::kNothing) continue;
+    const Status status = handle(input.text);
+    if (!status.ok() && !goes_on(status)) return status;
+    if (!status.ok()) say("moesaic: " + status.message());
+  }
+  return {};
+}
+
+// Without an editor, which needs a terminal that it can draw on.
+Status chat_by_lines(Session& session) {
+  const bool terminal = isatty(STDIN_FILENO) != 0;
+  if (terminal) fmt::print(stderr, "Type a message and press Enter; Ctrl-C stops an answer, Ctrl-D ends.\n");
+  for (std::string line;;) {
+    if (terminal) fmt::print(stderr, "> ");
+    if (!std::getline(std::cin, line)) {
+      if (terminal) fmt::print(stderr, "\n");
+      return {};
+    }
+    if (line.empty()) continue;
+    const Status status = session.turn(line, terminal);
+    if (!terminal || !goes_on(status)) RETURN_IF_ERROR(status);
+    if (!status.ok()) say("moesaic: " + status.message());
+  }
+}
+
+}  // namespace
+
+Status chat(Session& session) {
+  const auto editor = chat::LineEditor::create(command_names(false));
+  if (editor == nullptr) return chat_by_lines(session);
+  return Chat(session, *editor).run();
+}
+
+}  // namespace moesaic::app

@@ -1,0 +1,19 @@
+// The help of the program and of its commands, and what is said of a command line that they do not take.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace moesaic::app {
+
+// The group of options that --help leaves out and --help-all has.
+inline constexpr const char* kRareOptions = "Rare options";
+
+// --help and --help-all of the program and of every command.
+void add_help(CLI::App& app);
+
+// In a line: what is wrong, the nearest name, and where the help is.
+std::string usage_error(const CLI::App& app, const CLI::ParseError& error);
+std::string unknown_command(const CLI::App& app, const std::string& name);
+
+}  // namespace moesaic::app

@@ -1,0 +1,19 @@
+// "Did you mean": the known name that a mistyped one is nearest to.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace moesaic::app {
+
+// The least number of characters to insert, delete, replace or swap with their neighbour.
+int edit_distance(std::string_view a, std::string_view b);
+
+// Empty where none is near: a third of its characters may differ, and at least one.
+std::string nearest(std::string_view name, const std::vector<std::string>& known);
+
+// "; did you mean NAME?" or nothing.
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& known);
+
+}  // namespace moesaic::app

@@ -1,0 +1,46 @@
+#include "saved_chat.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file_cache.h"
+#include "session.h"
+
+namespace moesaic::app {
+namespace {
+
+nlohmann::ordered_json json_of(const Message& m) {
+  nlohmann::ordered_json json = {{"role", m.role}};
+  const auto add = [&](const char* key, const std::string& value) {
+    if (!value.empty()) json[key] = value;
+  };
+  add("name", m.name);
+  add("recipient", m.recipient);
+  add("channel", m.channel);
+  add("content_type", m.content_type);
+  json["content"] = m.text;
+  return json;
+}
+
+}  // namespace
+
+std::string json_of(const Conversation& conversation) {
+  nlohmann::ordered_json json = {{"instructions", conversation.instructions},
+                                 {"reasoning_effort", effort_name(conversation.reasoning_effort)},
+                                 {"messages", nlohmann::ordered_json::array()}};
+  for (const Message& m : conversation.messages) json["messages"].push_back(json_of(m));
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+Status write_private(const std::string& path, const std::string& bytes) {
+  const mode_t before = umask(0077);
+  const Status status = write_whole(path, bytes);
+  umask(before);
+  return status;
+}
+
+}  // namespace moesaic::app

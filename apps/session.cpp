@@ -1,0 +1,266 @@
+#include "session.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <ctime>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file_cache.h"
+#include "interrupt.h"
+#include "saved_chat.h"
+#include "text/harmony_json.h"
+
+namespace moesaic::app {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+const char* finish_name(const Generation& g) {
+  if (g.outcome.finish == FinishReason::kCancelled) return "cancelled";
+  if (g.outcome.finish == FinishReason::kLength) return "length";
+  return g.answer.tool_calls.empty() ? "stop" : "tool_calls";
+}
+
+// Steps the model until the request ends. Ctrl-C cancels it: in a terminal's conversation at any time, else
+// from the first token on, as there is nothing to keep before.
+Status finish_request(Model& model, const Generation& g, std::stop_source& cancel, bool conversation) {
+  std::optional<InterruptScope> interrupt;
+  while (!model.idle()) {
+    if (!interrupt && (conversation || !g.tokens.empty())) interrupt.emplace();
+    RETURN_IF_ERROR(model.step());
+    if (interrupt && interrupt->requested()) cancel.request_stop();
+  }
+  return g.outcome.error;
+}
+
+std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))); }
+
+Conversation new_conversation(const RunOptions& o) {
+  Conversation c{.instructions = o.system, .format = {.schema_json = o.schema}, .current_date = today()};
+  c.reasoning_effort = effort_of(o.reasoning).value_or(ReasoningEffort::kMedium);
+  return c;
+}
+
+// What --device auto says where it takes the CPU.
+std::string why_no_gpu(const ModelInfo& info) {
+  return info.device_reason.starts_with("no GPU") ? "; " + info.device_reason : "";
+}
+
+void print_timing(const Generation& g, const LoadedModel& m, const ModelInfo& info) {
+  const int cached = g.outcome.cached_tokens, computed = g.outcome.prompt_tokens - cached;
+  const std::string reused = cached > 0 ? fmt::format(" + {} kept", cached) : "";
+  fmt::print(stderr,
+             "[{}{} | loaded in {:.1f} s | context {} tokens ({}) | prompt {}{} tokens, {:.1f} tok/s, first "
+             "token after {:.2f} s | {} "
+             "tokens, {:.1f} tok/s]\n",
+             m.caps.name, why_no_gpu(info), m.load_seconds, info.context, info.context_reason, computed,
+             reused, g.prefill_s > 0 ? computed / g.prefill_s : 0, g.prefill_s, g.tokens.size(),
+             g.tokens_per_s());
+}
+
+// In a terminal's conversation, which has said the rest at its beginning.
+void print_speed(const Generation& g) {
+  const int cached = g.outcome.cached_tokens, computed = g.outcome.prompt_tokens - cached;
+  fmt::print(stderr, "[{} tokens, {:.1f} tok/s | prompt {}{} tokens, first token after {:.2f} s{}]\n",
+             g.tokens.size(), g.tokens_per_s(), computed, cached > 0 ? fmt::format(" + {} kept", cached) : "",
+             g.prefill_s,
+             g.outcome.finish == FinishReason::kCancelled ? " | stopped"
+             : g.outcome.finish == FinishReason::kLength  ? " | cut off: no more tokens"
+                                                          : "");
+}
+
+nlohmann::ordered_json speculation_json(const Generation& g, const ModelInfo& info) {
+  const SpeculationStats& s = g.outcome.speculation;
+  std::vector<uint64_t> by_position(s.accepted_at.begin(), s.accepted_at.end());
+  while (!by_position.empty() && by_position.back() == 0) by_position.pop_back();
+  return {{"drafter", info.speculative},
+          {"drafts", s.drafts},
+          {"drafted", s.drafted},
+          {"accepted", s.accepted},
+          {"accepted_by_position", by_position},
+          {"steps", g.tokens.size() - s.accepted}};
+}
+
+void print_json(const Generation& g, const LoadedModel& m, const ModelInfo& info) {
+  const nlohmann::ordered_json json = {
+      {"text", g.answer.text},
+      {"reasoning", g.answer.reasoning},
+      {"tool_calls", g.answer.tool_calls},
+      {"tokens", g.tokens},
+      {"finish_reason", finish_name(g)},
+      {"usage",
+       {{"prompt_tokens", g.outcome.prompt_tokens},
+        {"completion_tokens", g.tokens.size()},
+        {"total_tokens", g.outcome.prompt_tokens + g.tokens.size()},
+        {"reused_tokens", g.outcome.cached_tokens}}},
+      {"device", {{"name", info.device.name}, {"reason", info.device_reason}}},
+      {"context", {{"tokens", info.context}, {"reason", info.context_reason}}},
+      {"timing",
+       {{"load_s", m.load_seconds},
+        {"prefill_s", g.prefill_s},
+        {"decode_s", g.decode_s},
+        {"speculative", speculation_json(g, info)}}}};
+  fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+double Generation::tokens_per_s() const {
+  return decode_s > 0 && !tokens.empty() ? static_cast<double>(tokens.size() - 1) / decode_s : 0;
+}
+
+Result<std::string> read_text_or_stdin(const std::string& path) {
+  if (path != "-") return read_text_file(path);
+  return std::string(std::istreambuf_iterator<char>(std::cin), {});
+}
+
+Result<std::string> prompt_text(const std::string& prompt) {
+  if (prompt.starts_with("@@")) return prompt.substr(1);
+  return prompt.starts_with("@") ? read_text_or_stdin(prompt.substr(1)) : prompt;
+}
+
+std::optional<ReasoningEffort> effort_of(const std::string& name) {
+  if (name == "low") return ReasoningEffort::kLow;
+  if (name == "medium") return ReasoningEffort::kMedium;
+  if (name == "high") return ReasoningEffort::kHigh;
+  return {};
+}
+
+const char* effort_name(ReasoningEffort effort) {
+  return effort == ReasoningEffort::kLow ? "low" : effort == ReasoningEffort::kHigh ? "high" : "medium";
+}
+
+Session::Session(const RunOptions& o, const LoadedModel& loaded, Model model, AnswerGrammar grammar)
+    : o_(o),
+      loaded_(loaded),
+      model_(std::move(model)),
+      grammar_(std::move(grammar)),
+      conversation_(new_conversation(o)) {}
+
+Result<std::vector<int32_t>> Session::prompt_for(const std::string& message) {
+  if (!o_.raw) {
+    conversation_.messages.push_back({.role = "user", .text = message});
+    return model_.chat_prompt(conversation_);
+  }
+  last_message_ = message;
+  text_before_ = text_;
+  ASSIGN_OR_RETURN(const std::vector<int32_t> more, model_.tokenize(message));
+  std::vector<int32_t> prompt = text_;
+  prompt.insert(prompt.end(), more.begin(), more.end());
+  return prompt;
+}
+
+Result<Generation> Session::generate(std::vector<int32_t> prompt, bool terminal) {
+  Listener listener{Printer({.enabled = o_.format == "text",
+                             .show_reasoning = o_.show_reasoning,
+                             .markdown = !o_.raw && !o_.plain && o_.schema.empty()})};
+  std::stop_source cancel;
+  Generation g;
+  const auto start = Clock::now();
+  auto first = start;
+  Callbacks callbacks{.on_token =
+                          [&](const SampledToken& t) {
+                            if (g.tokens.empty()) first = Clock::now();
+                            g.tokens.push_back(t.token);
+                            g.stop_token = t.is_stop;
+                          },
+                      .on_text = [&](const TextPiece& piece) { listener.text(piece); },
+                      .on_end = [&](const Outcome& outcome) { g.outcome = outcome; }};
+  GenerationRequest request{
+      .prompt = std::move(prompt), .chat = !o_.raw, .sampling = o_.sampling, .grammar = grammar_};
+  RETURN_IF_ERROR(model_.submit(std::move(request), std::move(callbacks), cancel.get_token()));
+  RETURN_IF_ERROR(finish_request(model_, g, cancel, terminal));
+  const auto seconds = [](auto a, auto b) { return std::chrono::duration<double>(b - a).count(); };
+  g.prefill_s = seconds(start, first), g.decode_s = seconds(first, Clock::now());
+  g.answer = listener.finish(g.outcome.messages);
+  return g;
+}
+
+// As if the user's last message had not been said.
+void Session::forget_message() {
+  if (!o_.raw) conversation_.messages.pop_back();
+}
+
+void Session::remember(const std::vector<int32_t>& prompt, const Generation& g) {
+  if (g.tokens.empty()) return forget_message();  // interrupted before it began
+  conversation_.messages.insert(conversation_.messages.end(), g.outcome.messages.begin(),
+                                g.outcome.messages.end());
+  text_ = prompt;
+  text_.insert(text_.end(), g.tokens.begin(), g.tokens.end() - (g.stop_token ? 1 : 0));
+}
+
+Status Session::turn(const std::string& message, bool terminal) {
+  auto built = prompt_for(message);
+  if (!built.ok()) {
+    forget_message();
+    return built.status();
+  }
+  const std::vector<int32_t>& prompt = built.value();
+  auto generated = generate(prompt, terminal);
+  if (!generated.ok()) {
+    forget_message();
+    return generated.status();
+  }
+  const Generation& g = generated.value();
+  remember(prompt, g);
+  report(g, terminal);
+  return g.outcome.finish == FinishReason::kCancelled && !terminal
+             ? Status(StatusCode::kCancelled, "interrupted")
+             : Status();
+}
+
+void Session::report(const Generation& g, bool terminal) const {
+  if (o_.format == "json") return print_json(g, loaded_, model_.info());
+  terminal ? print_speed(g) : print_timing(g, loaded_, model_.info());
+}
+
+Status Session::retry() {
+  if (o_.raw) {
+    if (last_message_.empty()) return invalid("there is no message yet");
+    text_ = text_before_;
+    return turn(std::string(last_message_), true);
+  }
+  auto& messages = conversation_.messages;
+  size_t last = messages.size();
+  while (last > 0 && messages[last - 1].role != "user") --last;
+  if (last == 0) return invalid("there is no message yet");
+  const std::string message = messages[last - 1].text;
+  messages.resize(last - 1);
+  return turn(message, true);
+}
+
+void Session::clear() {
+  conversation_.messages.clear();
+  text_.clear();
+  last_message_.clear();
+}
+
+Status Session::save(const std::string& path) const {
+  if (o_.raw) return invalid("with --raw there are no messages to save");
+  return write_private(path, json_of(conversation_));
+}
+
+Status Session::load(const std::string& path) {
+  if (o_.raw) return invalid("with --raw no messages can be loaded");
+  ASSIGN_OR_RETURN(const std::string json, read_whole(path, kMostSavedBytes));
+  ASSIGN_OR_RETURN(Conversation loaded, conversation_from_json(json, path));
+  loaded.format = conversation_.format;
+  loaded.current_date = conversation_.current_date;
+  RETURN_IF_ERROR(model_.chat_prompt(loaded).status());
+  conversation_ = std::move(loaded);
+  return {};
+}
+
+std::string Session::describe() const {
+  const ModelInfo info = model_.info();
+  return fmt::format("{}{} | loaded in {:.1f} s | context {} tokens ({})", loaded_.caps.name,
+                     why_no_gpu(info), loaded_.load_seconds, info.context, info.context_reason);
+}
+
+}  // namespace moesaic::app

@@ -1,0 +1,79 @@
+// One prompt answered, or a conversation: what `run` does with a model that is loaded.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "listener.h"
+#include "model_options.h"
+#include "moesaic/engine.h"
+
+namespace moesaic::app {
+
+struct RunOptions {
+  ModelOptions model;
+  std::string prompt, file, system, reasoning = "medium", format = "text", schema_path, schema;
+  SamplingParams sampling;
+  std::string speculative = OpenOptions{}.speculative;
+  int context = 0, draft_tokens = 0;
+  bool raw = false, show_reasoning = false, plain = false, has_prompt = false;
+};
+
+struct Generation {
+  AnswerText answer;
+  Outcome outcome;
+  std::vector<int32_t> tokens;  // the stop token that ended them included
+  bool stop_token = false;      // there is one
+  double prefill_s = 0, decode_s = 0;
+
+  double tokens_per_s() const;
+};
+
+// A file's text; "-": standard input's, to its end.
+Result<std::string> read_text_or_stdin(const std::string& path);
+// -p: the text, or with @ before it the name of a file with the text; @@ stands for a first @.
+Result<std::string> prompt_text(const std::string& prompt);
+std::optional<ReasoningEffort> effort_of(const std::string& name);
+const char* effort_name(ReasoningEffort effort);
+
+class Session {
+ public:
+  Session(const RunOptions& o, const LoadedModel& loaded, Model model, AnswerGrammar grammar);
+
+  // The answer to one message, printed, and how long it took. kCancelled after Ctrl-C, but not in a
+  // terminal's conversation, which goes on.
+  Status turn(const std::string& message, bool terminal = false);
+  // The last message's answer once more. An error where there is none.
+  Status retry();
+  // Forgets what was said; the instructions stay.
+  void clear();
+  // Reads and writes what `render -f` reads: {messages, instructions, reasoning_effort}. Only the user can
+  // read the file. With --raw an error.
+  Status save(const std::string& path) const;
+  Status load(const std::string& path);
+
+  bool raw() const { return o_.raw; }
+  const Conversation& conversation() const { return conversation_; }
+  void set_instructions(const std::string& text) { conversation_.instructions = text; }
+  void set_effort(ReasoningEffort effort) { conversation_.reasoning_effort = effort; }
+  // Device, context and why, in a line.
+  std::string describe() const;
+
+ private:
+  Result<std::vector<int32_t>> prompt_for(const std::string& message);
+  Result<Generation> generate(std::vector<int32_t> prompt, bool terminal);
+  void forget_message();
+  void remember(const std::vector<int32_t>& prompt, const Generation& g);
+  void report(const Generation& g, bool terminal) const;
+
+  const RunOptions& o_;
+  const LoadedModel& loaded_;
+  Model model_;
+  AnswerGrammar grammar_;
+  Conversation conversation_;
+  std::vector<int32_t> text_, text_before_;  // --raw: everything so far; before the last message
+  std::string last_message_;                 // --raw
+};
+
+}  // namespace moesaic::app

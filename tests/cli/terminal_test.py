@@ -1,0 +1,255 @@
+"""The terminal chat as a person uses it, under tmux: terminal_test.py, with the program in MOESAIC."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import stat
+import sys
+import tempfile
+import unittest
+
+import small_model
+import tmux
+from cli import FOLDER, MODEL, MOESAIC, THINKER
+
+PROMPT = r"^> *$"
+IDS = small_model.IDS
+# A heading with an escape character in it; no token may come twice.
+HEADING = str(small_model.make(FOLDER / "heading", [IDS["<|channel|>"], IDS["final"], IDS["<|message|>"], *b"# Ti\x1b[tle", IDS["<|return|>"]]))
+
+
+class Chat(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="moesaic-terminal-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.history_file = self.folder / "moesaic" / "history"
+
+    def start(self, *options, model="tiny", **environment):
+        self.terminal = tmux.Tmux([*MOESAIC, "run", "-m", model, "--temp", "0", "-t", "1", *options],
+                                  XDG_STATE_HOME=str(self.folder), **environment)
+        self.addCleanup(self.terminal.close)
+        self.terminal.wait(PROMPT)
+        return self.terminal
+
+    def history(self):
+        return [json.loads(line) for line in self.history_file.read_text().splitlines()]
+
+    def send(self, text, answer=r"tok/s"):
+        """Types a message; waits for the prompt behind its answer, which must match."""
+        before = self.terminal.screen().count("\n> ")
+        self.terminal.type(text)
+        self.terminal.keys("Enter")
+        shown = self.terminal.until(lambda screen: screen.count("\n> ") > before and re.search(r"\n> *\n*\Z", screen) and screen,
+                                    f"prompt after {text}")
+        self.assertRegex(shown.split("\n> ")[-2], rf"(?m){answer}")
+
+    def ends(self, status):
+        """Waits for the end; the terminal must be as before."""
+        modes = self.terminal.wait(rf"(?s)status {status}\n(.*)\Z")[0]
+        self.terminal.wait(r"(?s)status.* echo ")
+        self.assertNotRegex(modes, r"-icanon|-isig|-icrnl")
+
+    def saved(self):
+        path = self.folder / "saved.json"
+        self.send(f"/save {path}", answer="/save")
+        return json.loads(path.read_text())
+
+
+class Editing(Chat):
+    def test_keys(self):
+        terminal = self.start(model=MODEL)
+        terminal.type("wrld")
+        terminal.keys("Left", "Left", "Left")
+        terminal.type("o")
+        terminal.keys("Home")
+        terminal.type("hello ther ")
+        terminal.keys("BSpace")
+        terminal.type("e x")
+        terminal.keys("C-w", "C-e")
+        terminal.type(" Straße 世")
+        terminal.keys("Enter")
+        terminal.wait("OK!")
+        self.assertEqual(self.history(), ["hello there world Straße 世"])
+
+    def test_lines_within_a_message(self):
+        terminal = self.start(model=MODEL)
+        terminal.type("one")
+        terminal.keys("C-j")
+        terminal.type("two")
+        terminal.keys("M-Enter")
+        terminal.type("three\\")
+        terminal.keys("Enter")
+        terminal.type("four")
+        terminal.keys("Enter")
+        terminal.wait("OK!")
+        for line in ('"""five', "", 'six"""'):
+            terminal.type(line)
+            terminal.keys("Enter")
+        terminal.wait(r"(?s)OK!.*OK!")
+        self.assertEqual(self.history(), ["one\ntwo\nthree\nfour", "five\n\nsix"])
+
+    def test_history_is_kept_for_the_user_alone(self):
+        self.start(model=MODEL)
+        self.send("first")
+        self.send("second")
+        self.terminal.keys("Up", "Up", "Down", "Up")
+        self.send(" again")
+        self.terminal.keys("C-d")
+        self.ends(0)
+        self.assertEqual(stat.S_IMODE(self.history_file.stat().st_mode), 0o600)
+        terminal = self.start(model=MODEL)
+        terminal.keys("Up")
+        terminal.wait("> first again$")
+        terminal.keys("C-r")
+        terminal.type("sec")
+        terminal.wait("second")
+        terminal.keys("Enter")
+        terminal.wait("OK!")
+        self.assertEqual(self.history(), ["first", "second", "first again", "second"])
+
+    def test_tab_completes_a_command(self):
+        terminal = self.start(model=MODEL)
+        terminal.type("/rea")
+        terminal.keys("Tab")
+        terminal.type("s")
+        terminal.keys("Tab", "Enter")
+        terminal.wait("^medium$")
+
+    def test_resize_while_a_line_is_typed(self):
+        terminal = self.start(model=MODEL)
+        terminal.type("a" * 70)
+        terminal.wait("a{70}")
+        terminal.resize(40, 20)
+        terminal.type("b" * 30)
+        terminal.wait("b")
+        terminal.resize(120, 30)
+        terminal.type("c")
+        terminal.keys("Enter")
+        terminal.wait("OK!")
+        self.assertEqual(self.history(), ["a" * 70 + "b" * 30 + "c"])
+
+
+class Long(Chat):
+    def test_forty_lines_are_one_message(self):
+        terminal = self.start(model=MODEL)
+        lines = "\n".join(f"line {i}\t#" for i in range(40))
+        terminal.type("before ")
+        terminal.paste(lines + "\n")
+        terminal.wait(r"before \[paste 1: 40 lines\]")
+        terminal.type(" after")
+        terminal.keys("Enter")
+        terminal.wait("OK!")
+        self.assertEqual(self.history(), [f"before {lines} after"])
+        self.assertEqual(self.saved()["messages"][0]["content"], f"before {lines} after")
+
+    def test_twenty_kilobytes_in_a_line(self):
+        terminal = self.start(model=MODEL)
+        text = "".join(f"{i:05}" for i in range(4000))
+        terminal.paste(text, marks=False)
+        terminal.wait("03999")
+        terminal.keys("Enter")
+        terminal.wait("OK!")
+        self.assertEqual(self.history(), [text])
+
+    def test_what_is_pasted_during_an_answer_waits(self):
+        terminal = self.start("--raw", model=MODEL)
+        terminal.type("0")
+        terminal.keys("Enter")
+        terminal.wait("12345")
+        terminal.paste("x" * 600 + "\nA")
+        terminal.keys("C-c")
+        terminal.wait(r"> \[paste 1: 2 lines\]")
+
+    def test_no_escapes_from_a_paste(self):
+        terminal = self.start(model=MODEL)
+        terminal.paste("a\x1b]2;title\x07b")
+        terminal.wait(r"> a\]2;titleb")
+
+
+class Commands(Chat):
+    def test_a_conversation(self):
+        terminal = self.start()
+        self.send("/help", answer="/reasoning")
+        self.send("/system Be brief.", answer="brief")
+        self.send("/system", answer=r"^Be brief\.$")
+        self.send("/reasoning low", answer="low")
+        self.send("/reasoning", answer="^low$")
+        self.send("/reasoning hihg", answer="low, medium or high")
+        self.send("What is 2 + 3?")
+        first = self.saved()
+        self.assertEqual(first["instructions"], "Be brief.")
+        self.assertEqual(first["reasoning_effort"], "low")
+        self.assertEqual(first["messages"][0], {"role": "user", "content": "What is 2 + 3?"})
+        self.send("/retry", answer="tok/s")
+        self.assertEqual(self.saved(), first)
+        self.send("/clear", answer="/clear")
+        self.assertEqual(self.saved()["messages"], [])
+        (self.folder / "saved.json").write_text(json.dumps(first))
+        self.send(f"/load {self.folder}/saved.json", answer="^[0-9]+ messages")
+        self.assertEqual(self.saved(), first)
+        self.assertEqual(stat.S_IMODE((self.folder / "saved.json").stat().st_mode), 0o600)
+        terminal.type("/exit")
+        terminal.keys("Enter")
+        self.ends(0)
+
+    def test_errors_end_nothing(self):
+        self.start(model=MODEL)
+        self.send("/hlep", answer="did you mean /help")
+        self.send("/load /absent.json", answer="absent.json: No such file")
+        self.send("/retry", answer="there is no message yet")
+        self.send("/clear now", answer="takes no argument")
+        self.send("/etc/passwd", answer="OK!")
+        self.send(" /help", answer="OK!")
+
+
+class Answers(Chat):
+    def test_ctrl_c_stops_an_answer_and_twice_ends(self):
+        terminal = self.start("--raw", model=MODEL)
+        terminal.type("0")
+        terminal.keys("Enter")
+        terminal.wait("12345")
+        terminal.keys("C-c")
+        terminal.wait(r"(?s)tok/s.*stopped\]\n> *\n*\Z")
+        terminal.type("dropped")
+        terminal.keys("C-c")
+        terminal.wait(r"(?s)dropped\n> *\n*\Z")
+        terminal.keys("C-c")
+        terminal.wait(r"(?s)Ctrl-C again.*\n> *\n*\Z")
+        terminal.keys("C-c")
+        self.ends(0)
+
+    def test_a_killed_program_gives_the_terminal_back(self):
+        terminal = self.start("--raw", model=MODEL)
+        terminal.type("0")
+        terminal.keys("Enter")
+        terminal.wait("12345")
+        os.kill(terminal.process(MOESAIC[0]), signal.SIGTERM)
+        self.ends(143)
+
+    def test_markdown_is_shown_and_controls_are_not_obeyed(self):
+        self.start(model=HEADING)
+        self.send("hello")
+        self.assertRegex(self.terminal.screen(), r"(?m)^Ti\u241b\[tle$")
+        self.assertRegex(self.terminal.screen(styles=True), r"\x1b\[1m\x1b\[4m.*Ti\u241b\[tle")
+
+    def test_no_color_is_heard(self):
+        for options, environment in (([], {"NO_COLOR": "1"}), (["--plain"], {}), ([], {"TERM": "dumb"})):
+            self.start(*options, model=HEADING, **environment)
+            self.send("hello")
+            self.assertRegex(self.terminal.screen(), r"(?m)^# Ti\u241b\[tle$")
+            self.assertNotIn("\x1b[1m", self.terminal.screen(styles=True))
+
+    def test_reasoning_is_dimmed(self):
+        self.start(model=THINKER)
+        self.send("hello")
+        self.assertRegex(self.terminal.screen(styles=True), r"\x1b\[2mHm")
+
+
+if __name__ == "__main__":
+    if not tmux.available():
+        print("skipped: there is no tmux")
+        sys.exit(77)
+    unittest.main()

@@ -76,6 +76,7 @@ class Browser:
             time.sleep(0.1)
         self.page = WebSocket(pages[0]["webSocketDebuggerUrl"])
         self.calls = 0
+        self.events = []    # of the domains that a test has enabled
 
     def call(self, method, **parameters):
         self.calls += 1
@@ -83,7 +84,10 @@ class Browser:
         while True:
             answer = json.loads(self.page.receive())
             if answer.get("id") == self.calls:
+                if "error" in answer:
+                    raise AssertionError(f"{method}: {answer['error']['message']}")
                 return answer["result"]
+            self.events.append(answer)
 
     def value(self, expression):
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)

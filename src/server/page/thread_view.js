@@ -1,0 +1,94 @@
+// The messages of the conversation that is shown.
+import {children, path, siblings} from "./conversation.js";
+import {byId, prefersStill} from "./dom.js";
+import {MessageView} from "./message_view.js";
+
+const NEAR = 120;   // pixels from the end within which the page follows new text
+
+export class ThreadView {
+  constructor(actions) {
+    this.actions = actions;
+    this.views = new Map();   // id of a node: its view
+    this.follows = true;
+    byId("scroll").addEventListener("scroll", () => this.noticeScroll(), {passive: true});
+    byId("to-end").addEventListener("click", () => this.toEnd(!prefersStill()));
+  }
+
+  place(node) {
+    const all = siblings(this.conversation, node);
+    return {count: all.length, at: all.indexOf(node)};
+  }
+
+  // Draws what has changed since: views of the path's beginning that are there already stay.
+  show(conversation) {
+    if (this.conversation !== conversation) this.clear();
+    this.conversation = conversation;
+    const nodes = path(conversation), shown = new Set(nodes.map(node => node.id));
+    for (const [id, view] of this.views) if (!shown.has(id)) this.drop(id, view);
+    for (const node of nodes) this.showNode(node);
+    byId("empty").hidden = nodes.length > 0;
+    this.askResults(nodes.at(-1));
+  }
+
+  showNode(node) {
+    const view = this.views.get(node.id);
+    if (view) {
+      if (!view.growing) view.drawFoot(this.place(node));
+      return;
+    }
+    const made = new MessageView(node, this.place(node), this.actions);
+    this.views.set(node.id, made);
+    byId("thread").append(made.root);
+  }
+
+  // A function's result is asked for below the last answer.
+  askResults(last) {
+    const caller = last?.role === "tool" ? path(this.conversation, last.id).findLast(node => node.calls) : last;
+    if (!caller?.calls || this.views.get(caller.id)?.growing) return;
+    const answered = new Set(path(this.conversation).filter(node => node.role === "tool").map(node => node.callId));
+    const open = caller.calls.filter(call => !answered.has(call.id));
+    if (children(this.conversation, caller.id).some(node => node.role === "user") && !answered.size) return;
+    const view = this.views.get(caller.id);
+    for (const form of view.calls.querySelectorAll(".row")) form.remove();
+    open.map(call => view.askResult(call)).at(0)?.focus();
+  }
+
+  drop(id, view) {
+    view.root.remove();
+    this.views.delete(id);
+  }
+
+  clear() {
+    for (const [id, view] of this.views) this.drop(id, view);
+    this.follows = true;
+  }
+
+  // The view of an answer in flight, which grows from now on.
+  attach(answer) {
+    const view = this.views.get(answer.node.id);
+    answer.view = view;
+    view.begin(() => this.follow());
+    if (answer.node.reasoning) view.addReasoning("");
+    this.follow();
+  }
+
+  view(node) {
+    return this.views.get(node.id);
+  }
+
+  noticeScroll() {
+    const box = byId("scroll");
+    this.follows = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
+    byId("to-end").hidden = this.follows;
+  }
+
+  follow() {
+    if (this.follows) this.toEnd(false);
+  }
+
+  toEnd(smoothly) {
+    const box = byId("scroll");
+    this.follows = true;
+    box.scrollTo({top: box.scrollHeight, behavior: smoothly ? "smooth" : "instant"});
+  }
+}

@@ -62,6 +62,7 @@ set(page_languages bash basic clojure cmake cpp cs css dart diff dockerfile elix
 if(page_highlight)
   set(page_has_highlighting true)
   file(READ ${page_highlight} text)
+  string(PREPEND text "const module = {};\n")
   get_filename_component(folder ${page_highlight} DIRECTORY)
   foreach(language IN LISTS page_languages)
     if(EXISTS ${folder}/languages/${language}.js)

@@ -15,7 +15,7 @@ const ALLOWED = {
   ALLOWED_TAGS: ["p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "input", "blockquote", "pre", "code", "table",
     "thead", "tbody", "tr", "th", "td", "del", "ins", "em", "strong", "b", "i", "u", "s", "a", "sub", "sup", "kbd", "mark", "small", "q", "span"],
   ALLOWED_ATTR: ["href", "title", "class", "start", "align", "type", "checked", "disabled"],
-  ALLOWED_URI_REGEXP: LINK, ALLOW_DATA_ATTR: false, ALLOW_ARIA_ATTR: false, RETURN_DOM_FRAGMENT: true,
+  ALLOWED_URI_REGEXP: LINK, ADD_URI_SAFE_ATTR: ["align", "start", "type", "checked", "disabled"], ALLOW_DATA_ATTR: false, ALLOW_ARIA_ATTR: false, RETURN_DOM_FRAGMENT: true,
 };
 
 const ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"};

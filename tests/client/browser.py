@@ -42,7 +42,10 @@ class WebSocket:
     def send(self, text):
         data, mask = text.encode(), os.urandom(4)
         size = len(data)
-        head = bytes([0x81, 0x80 | size]) if size < 126 else b"\x81\xfe" + struct.pack(">H", size)
+        if size < 126:
+            head = bytes([0x81, 0x80 | size])
+        else:
+            head = b"\x81\xfe" + struct.pack(">H", size) if size < 65536 else b"\x81\xff" + struct.pack(">Q", size)
         self.socket.sendall(head + mask + bytes(b ^ mask[i % 4] for i, b in enumerate(data)))
 
     def receive(self):

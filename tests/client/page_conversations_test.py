@@ -287,7 +287,7 @@ class Conversations(Case):
         self.assertTrue(self.value("$('#side').inert"))
         self.click("#open-side")
         self.assertFalse(self.value("$('#side').inert"))
-        self.assertGreater(self.value("$('#list .open').getBoundingClientRect().right"), 100)
+        self.until("$('#list .open').getBoundingClientRect().right > 100")
         self.click("#shade")
         self.assertTrue(self.value("$('#side').inert"))
 

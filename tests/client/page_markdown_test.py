@@ -85,7 +85,7 @@ class Markdown(Case):
         self.ask("everything", EVERYTHING)
         self.until("$$('.katex').length === 5 && $('.hljs-keyword')", 10)
         body = ".assistant .body "
-        for selector, count in {"h4.depth-1": 1, "h5.depth-2": 1, "h6.depth-6": 1, "em": 3, "strong": 4, "del": 1, "sub": 1,
+        for selector, count in {"h4.depth-1": 1, "h5.depth-2": 1, "h6.depth-6": 1, "em": 2, "strong": 3, "del": 1, "sub": 1,
                                 "sup": 1, "kbd": 1, "br": 3, "blockquote": 2, "table": 1, "td": 6, "hr": 1, "pre": 3,
                                 ".code-head button": 3, ".formula.display": 2, "b": 0, "img": 0,
                                 "ul ul ol ul li": 1, "ol[start='7'] > li": 2}.items():
@@ -97,7 +97,7 @@ class Markdown(Case):
         self.assertEqual(set(self.attribute("a", "rel")), {"noopener noreferrer nofollow"})
         self.assertEqual(self.attribute("th", "align"), ["left", "center", "right"])
         self.assertEqual(self.value("getComputedStyle($('td[align=right]')).textAlign"), "right")
-        self.assertEqual(self.value(f"$$('{body}li > input').map(e => e.checked)"), [True, False])
+        self.assertEqual(self.value(f"$$('{body}li input').map(e => e.checked)"), [True, False])
         self.assertIn('<b onclick="x()">no HTML', self.text(body))
         self.assertIn("Costs $5 and $10", self.text(body))
         self.assertIn('\treturn "tab"', self.value(f"$('{body}pre').textContent"))

@@ -20,6 +20,7 @@ export class Answer {
     this.start = performance.now();
     this.count = 0;         // chunks with text: tokens, as the server sends them
     this.saved = this.start;
+    running.set(conversation.id, this);
   }
 
   stop() {
@@ -88,7 +89,6 @@ export class Answer {
 
   async run(model) {
     const {conversation} = this;
-    running.set(conversation.id, this);
     try {
       const body = requestOf(this.asked, settings, model);
       for await (const chunk of streamChat(body, apiKey(), this.controller.signal)) this.take(chunk);
@@ -96,7 +96,8 @@ export class Answer {
       this.fail(error);
     }
     if (this.count) this.node.stats = this.stats();
-    running.delete(conversation.id);
     conversation.changed = Date.now();
+    await save(conversation).catch(() => {});   // before somebody else may load it
+    running.delete(conversation.id);
   }
 }

@@ -26,7 +26,7 @@ function(page_library variable)
   endforeach()
 endfunction()
 
-page_library(page_marked marked/lib/marked.esm.js)
+page_library(page_marked marked/marked.min.js marked/marked.js)
 page_library(page_purify dompurify/dist/purify.min.js dompurify/purify.min.js)
 page_library(page_highlight highlight.js/lib/highlight.js)
 page_library(page_katex katex/katex.min.js katex/katex.js katex/dist/katex.min.js)
@@ -51,7 +51,7 @@ if(page_marked AND page_purify)
   file(READ ${page_purify} text)
   file(WRITE ${page_out}/library/purify.js "const shadowNode = {};\n${text}")
 else()
-  list(APPEND page_missing "Markdown (node-marked, node-dompurify)")
+  list(APPEND page_missing "Markdown (libjs-marked, node-dompurify)")
 endif()
 
 # Of highlight.js's 185 languages those that answers have, in one file: each is a CommonJS module of its own.

@@ -66,25 +66,25 @@ async function open(id) {
   const conversation = runningIn(id)?.conversation ?? await store.load(id);
   if (!conversation) return create();
   show(conversation);
-  await drawList();
   composer.focus();
+  await drawList();
 }
 
 async function create() {
   side.close();
   show(tree.newConversation());
-  await drawList();
   composer.focus();
+  await drawList();
 }
 
 // Answers the last message of the shown path.
 async function answer() {
   const conversation = current, answer = new Answer(conversation);
-  const run = answer.run(server.model);
   show(conversation);
-  await keep(conversation);
   byId("said").textContent = "The answer is being written";
-  await run;
+  const saved = keep(conversation);
+  await answer.run(server.model);
+  await saved;
   await ended(conversation, answer);
 }
 

@@ -39,10 +39,11 @@ const renderer = {
 // Before the first answer is drawn. Without the libraries answers are shown as plain text.
 export async function loadMarkdown() {
   if (!libraries.markdown) return;
-  const [parser] = await Promise.all([import("./library/marked.js"), import("./library/purify.js")]);
+  // Either is a script for all surroundings, which in a page defines a global.
+  await Promise.all([import("./library/marked.js"), import("./library/purify.js")]);
   purify = self.DOMPurify;
-  parser.marked.use({gfm: true, breaks: false, headerIds: false, mangle: false, smartypants: false, renderer, extensions: mathematicsExtensions});
-  marked = parser.marked;
+  marked = self.marked.marked;
+  marked.use({gfm: true, breaks: false, headerIds: false, mangle: false, smartypants: false, renderer, extensions: mathematicsExtensions});
 }
 
 function withTabs(text) {

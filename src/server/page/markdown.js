@@ -71,7 +71,7 @@ function level(fragment, headings) {
   for (const given of fragment.querySelectorAll("h1,h2,h3,h4,h5,h6")) {
     const depth = Number(given.tagName[1]);
     headings.first ??= depth;
-    headings.last = Math.max(4, Math.min(6, (headings.last ?? 3) + 1, 4 + depth - headings.first));
+    headings.last = Math.max(3, Math.min(6, (headings.last ?? 2) + 1, 3 + depth - headings.first));
     const heading = make("h" + headings.last, {class: "depth-" + depth});
     heading.append(...given.childNodes);
     given.replaceWith(heading);

@@ -26,7 +26,7 @@ export class MessageView {
   constructor(node, place, actions) {
     this.node = node;
     this.actions = actions;
-    this.root = make("article", {class: `message ${node.role}`, "data-id": node.id}, make("h3", {class: "unseen"}, NAMES[node.role]));
+    this.root = make("article", {class: `message ${node.role}`, "data-id": node.id}, make("h2", {class: "unseen"}, NAMES[node.role]));
     this.body = this.root.appendChild(make("div", {class: "body"}));
     this.foot = this.root.appendChild(make("div", {class: "foot"}));
     if (node.role === "assistant") this.fillAnswer();

@@ -11,10 +11,11 @@ namespace {
 
 constexpr std::string_view kFolder = "/page/";
 
-// The page may run its own scripts and reach this server, and nothing else, whatever a model writes into it. Text
-// becomes HTML through DOMPurify alone (trusted-types).
+// The page may run its own scripts and reach this server, and nothing else, whatever a model writes into it.
+// Text becomes HTML through DOMPurify alone (trusted-types).
 constexpr const char* kPolicy =
-    "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self'; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; font-src 'self'; img-src 'self'; connect-src "
+    "'self'; "
     "require-trusted-types-for 'script'; trusted-types dompurify; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
@@ -55,7 +56,8 @@ asio::awaitable<void> page_file(HttpExchange& exchange, App&) {
   const std::string_view path = path_in_page(exchange.request().path);
   const PageFile* file = path.empty() ? nullptr : find(path);
   if (file == nullptr) {
-    const openai::Refusal missing = openai::not_found("the page has no such file; load it again", "not_found");
+    const openai::Refusal missing =
+        openai::not_found("the page has no such file; load it again", "not_found");
     co_await send_error(exchange, *missing);
     co_return;
   }

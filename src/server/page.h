@@ -1,5 +1,5 @@
-// The chat page at the server's root: the files of page/, part of the program. The page itself, index.html, names the
-// others by addresses that have a hash of all content, /page/VERSION/name.
+// The chat page at the server's root: the files of page/, part of the program. The page itself, index.html,
+// names the others by addresses that have a hash of all content, /page/VERSION/name.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>

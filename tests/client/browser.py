@@ -110,8 +110,9 @@ class Browser:
         self.call("Input.insertText", text=text)
 
     def press(self, key, code=0, modifiers=0):
+        name = "Key" + key.upper() if len(key) == 1 else key
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code,
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=name, windowsVirtualKeyCode=code,
                       modifiers=modifiers, **({"text": "\r"} if key == "Enter" and kind == "keyDown" else {}))
 
     def close(self):

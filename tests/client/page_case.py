@@ -85,7 +85,7 @@ class Case(unittest.TestCase):
         return self.page.value(expression)
 
     def until(self, expression, seconds=60):
-        return self.page.until(f"!!({expression})", seconds)
+        return self.page.until(f"(async () => !!await ({expression}))()", seconds)
 
     def count(self, selector):
         return self.value(f"$$({selector!r}).length")

@@ -58,8 +58,13 @@ class Conversations(Case):
         self.type("first")
         self.page.press(*ENTER)
         self.until("$('.assistant .body')?.innerText.includes('more')")
-        self.value("new Promise(done => { const look = async () => { const all = await (await import(new URL('store.js', $('script').src).href)).loadAll();"
-                   "if (all.length) done(); else setTimeout(look, 20); }; look(); })")
+        self.until("""new Promise(done => indexedDB.open('moesaic').onsuccess = event => {
+            const database = event.target.result;
+            database.transaction('conversations').objectStore('conversations').count().onsuccess = found => {
+              database.close();
+              done(found.target.result > 0);
+            };
+        })""")
         self.reload()
         gate.set()
         self.assertEqual(self.text(".user .body"), "first")

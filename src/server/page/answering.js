@@ -76,7 +76,7 @@ export class Answer {
   // What was refused before there was a token leaves no answer behind; the message says why it was not sent.
   fail(error) {
     const {node, conversation} = this;
-    const text = error.name === "AbortError" ? "Stopped" : error.message;
+    const text = error.name === "AbortError" ? "Stopped" : error instanceof TypeError ? "the server cannot be reached" : error.message;
     const question = this.asked.at(-1);
     if (error.name !== "AbortError" && !this.count && question?.role === "user") {
       question.refused = text;

@@ -3,6 +3,8 @@ import {byId, growing, icon} from "./dom.js";
 import {settings} from "./settings.js";
 
 const DRAFT = "moesaic.draft";
+// Keyboards on glass have no Shift+Enter: there, Enter breaks the line and the button sends.
+const onGlass = matchMedia("(hover: none) and (pointer: coarse)");
 
 export class Composer {
   // actions: {send(text), stop(), editLast()}
@@ -30,8 +32,8 @@ export class Composer {
   onKey(event) {
     if (event.isComposing) return;
     if (event.key === "ArrowUp" && !this.area.value) return this.actions.editLast(event);
-    const plain = !event.shiftKey && !event.altKey;
-    if (event.key !== "Enter" || !plain || (!settings.sendByEnter && !event.ctrlKey && !event.metaKey)) return;
+    const plain = !event.shiftKey && !event.altKey, sends = settings.sendByEnter && !onGlass.matches;
+    if (event.key !== "Enter" || !plain || (!sends && !event.ctrlKey && !event.metaKey)) return;
     event.preventDefault();
     if (!this.busy) this.press();
   }

@@ -261,6 +261,7 @@ async function start() {
   byId("new").addEventListener("click", create);
   byId("more").addEventListener("click", event => openMenu(event.currentTarget, menuOf(current)));
   store.onOtherTab(onOtherTab);
+  addEventListener("hashchange", () => location.hash.slice(1) !== (current.leaf ? current.id : "") && open(location.hash.slice(1)));
   const kept = location.hash.length > 1 ? await store.load(location.hash.slice(1)) : null;
   if (kept) mendCut(kept);
   show(kept ?? current);

@@ -61,7 +61,7 @@ export class MessageView {
     this.stream = new MarkdownStream(this.text, drawn);
     if (this.node.content) this.stream.append(this.node.content);
     this.text.replaceChildren();
-    this.text.append(make("span", {class: "waiting", "aria-label": "waiting"}));
+    if (!this.node.content) this.text.append(make("span", {class: "waiting", "aria-label": "waiting", role: "img"}));
     this.root.setAttribute("aria-busy", "true");
   }
 

@@ -10,7 +10,8 @@ export const KEYS = [
 export function startShortcuts(actions) {
   const alt = {n: actions.create, s: actions.settings, c: actions.copyLast, r: actions.again, m: actions.focus};
   document.addEventListener("keydown", event => {
-    const key = event.key.toLowerCase();
+    // With Alt some keyboards make another letter of the key.
+    const key = event.altKey ? event.code.replace(/^Key/, "").toLowerCase() : event.key.toLowerCase();
     const action = event.altKey && !event.ctrlKey ? alt[key]
                  : (event.ctrlKey || event.metaKey) && !event.altKey && key === "k" ? actions.search
                  : event.key === "Escape" && !document.querySelector("dialog[open], .menu") ? actions.stop : null;

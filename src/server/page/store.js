@@ -1,10 +1,11 @@
-// The browser's own database of conversations. Other tabs of this page hear of changes.
+// The browser's own database of conversations, and all of it in memory: the list and the search need it. Other tabs of this
+// page hear of changes. Without a database (private windows of some browsers) conversations last as long as the page.
 
 const NAME = "moesaic", TABLE = "conversations";
 const channel = new BroadcastChannel(NAME);
-let opened = null;
-let failed = false;                 // private windows of some browsers have no database
-const inMemory = new Map();
+const known = new Map();    // id: conversation
+let opened = null, filled = null;
+let failed = false;
 
 function promise(request) {
   return new Promise((resolve, reject) => {
@@ -23,30 +24,50 @@ function open() {
   return opened;
 }
 
-async function table(mode, use, otherwise) {
+// undefined without a database.
+async function table(mode, use) {
   try {
     if (!failed) return await promise(use((await open()).transaction(TABLE, mode).objectStore(TABLE)));
   } catch (error) {
     if (error.name === "QuotaExceededError") throw new Error("the browser has no room for more conversations: export and delete some");
     failed = true;
   }
-  return otherwise();
+  return undefined;
 }
 
-export const load = id => table("readonly", t => t.get(id), () => inMemory.get(id));
-export const loadAll = () => table("readonly", t => t.getAll(), () => [...inMemory.values()]);
+async function fill() {
+  for (const conversation of await table("readonly", t => t.getAll()) ?? []) known.set(conversation.id, conversation);
+}
+
+export async function loadAll() {
+  filled ??= fill();
+  await filled;
+  return [...known.values()];
+}
+
+export async function load(id) {
+  await loadAll();
+  return known.get(id);
+}
 
 export async function save(conversation) {
-  await table("readwrite", t => t.put(conversation), () => void inMemory.set(conversation.id, conversation));
+  known.set(conversation.id, conversation);
+  await table("readwrite", t => t.put(conversation));
   channel.postMessage(conversation.id);
 }
 
 export async function erase(id) {
-  await table("readwrite", t => t.delete(id), () => void inMemory.delete(id));
+  known.delete(id);
+  await table("readwrite", t => t.delete(id));
   channel.postMessage(id);
 }
 
 // listener(id): another tab has saved or erased that conversation.
 export function onOtherTab(listener) {
-  channel.onmessage = event => listener(event.data);
+  channel.onmessage = async ({data: id}) => {
+    const conversation = await table("readonly", t => t.get(id));
+    if (conversation) known.set(id, conversation);
+    else known.delete(id);
+    listener(id);
+  };
 }

@@ -3,13 +3,14 @@ import {children, path, siblings} from "./conversation.js";
 import {byId, prefersStill} from "./dom.js";
 import {MessageView} from "./message_view.js";
 
-const NEAR = 120;   // pixels from the end within which the page follows new text
+const NEAR = 8;   // pixels from the end within which the page follows new text; a step up ends that
 
 export class ThreadView {
   constructor(actions) {
     this.actions = actions;
     this.views = new Map();   // id of a node: its view
     this.follows = true;
+    this.top = 0;             // where it was scrolled to
     byId("scroll").addEventListener("scroll", () => this.noticeScroll(), {passive: true});
     byId("to-end").addEventListener("click", () => this.toEnd(!prefersStill()));
   }
@@ -78,7 +79,9 @@ export class ThreadView {
 
   noticeScroll() {
     const box = byId("scroll");
-    this.follows = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
+    if (box.scrollHeight - box.scrollTop - box.clientHeight < NEAR) this.follows = true;
+    else if (box.scrollTop < this.top) this.follows = false;
+    this.top = box.scrollTop;
     byId("to-end").hidden = this.follows;
   }
 

@@ -5,6 +5,7 @@
 
 #include "openai/api_error.h"
 #include "server/handlers.h"
+#include "server/page_files.h"
 
 namespace moesaic::server {
 namespace {

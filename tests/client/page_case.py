@@ -66,8 +66,7 @@ class Case(unittest.TestCase):
     def tearDown(self):
         self.page.call("Emulation.clearDeviceMetricsOverride")
         self.page.call("Emulation.setEmulatedMedia", features=[])
-        if sys.exc_info()[0] is None:
-            self.assertEqual(self.troubles(), [])
+        self.assertEqual(self.troubles(), [])
 
     def troubles(self):
         """What the page has thrown, logged as an error, or tried against its policy."""

@@ -90,6 +90,7 @@ class Conversations(Case):
         self.click(".user .branches button:first-child")
         self.until("$$('.message').length === 4")
         self.assertEqual(self.value("$$('.body').map(b => b.innerText)"), ["one", "1", "two", "2"])
+        self.assertTrue(self.value("!!document.activeElement.closest('.branches')"))    # the keyboard stays where it was
         self.ask("three")
         self.assertEqual([content for _, content in self.messages()], ["one", "1", "two", "2", "three"])
 

@@ -115,8 +115,7 @@ function edit(node, text) {
     return;
   }
   node.content = text;
-  thread.clear();
-  draw();
+  thread.redraw(node);
   keep(current);
 }
 
@@ -125,7 +124,6 @@ function again(node) {
   if (runningIn(current.id)) return;
   delete node.refused;
   current.leaf = node.role === "user" ? node.id : node.parent;
-  thread.clear();
   answer();
 }
 
@@ -136,6 +134,8 @@ function go(node, step) {
   if (!to) return;
   tree.choose(current, to);
   draw();
+  const arrows = thread.view(to).root.querySelectorAll(".branches button:not(:disabled)");
+  (step < 0 ? arrows[0] : arrows[arrows.length - 1])?.focus();
   keep(current);
 }
 

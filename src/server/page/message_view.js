@@ -43,8 +43,15 @@ export class MessageView {
     this.calls = make("div", {class: "calls"});
     this.root.insertBefore(this.thought, this.body);
     this.body.append(this.text, this.calls);
-    if (node.content) drawMarkdown(this.text, node.content);
+    if (node.content) this.text.append(make("div", {class: "plain-text"}, node.content));
     for (const call of node.calls ?? []) this.drawCall(call);
+  }
+
+  // Until then an answer is plain text: a long conversation is not drawn in one go.
+  drawText() {
+    if (!this.text || this.growing || !this.node.content) return;
+    this.text.replaceChildren();
+    drawMarkdown(this.text, this.node.content);
   }
 
   // Hidden reasoning costs nothing: it is drawn when it is opened.
@@ -118,6 +125,7 @@ export class MessageView {
   }
 
   showSummary(stats) {
+    this.footState = null;
     this.foot.replaceChildren(make("span", {class: "stats"}, summaryOf(stats)));
   }
 
@@ -132,7 +140,9 @@ export class MessageView {
 
   drawFoot(place) {
     const {node} = this;
-    this.place = place;
+    const state = JSON.stringify([place, node.refused, node.error, node.finish, node.stats]);
+    if (state === this.footState) return;   // a button in it may have the focus
+    this.footState = state;
     this.root.classList.toggle("refused", !!node.refused);
     const trouble = node.refused ? `Not sent: ${node.refused}` : node.error;
     const children = [make("span", {class: "tools"}, ...this.buttons()), branches(place, step => this.actions.go(node, step)),

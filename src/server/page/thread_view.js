@@ -3,6 +3,8 @@ import {children, path, siblings} from "./conversation.js";
 import {byId, prefersStill} from "./dom.js";
 import {MessageView} from "./message_view.js";
 
+const AT_ONCE = 8;   // messages from the end that are drawn before anything else
+const SLICE = 12;    // ms of drawing older ones between other things
 const NEAR = 8;   // pixels from the end within which the page follows new text; a step up ends that
 
 export class ThreadView {
@@ -11,6 +13,8 @@ export class ThreadView {
     this.views = new Map();   // id of a node: its view
     this.follows = true;
     this.top = 0;             // where it was scrolled to
+    this.waiting = [];        // views whose text is still to be drawn
+    this.timer = 0;
     byId("scroll").addEventListener("scroll", () => this.noticeScroll(), {passive: true});
     byId("to-end").addEventListener("click", () => this.toEnd(!prefersStill()));
   }
@@ -26,12 +30,13 @@ export class ThreadView {
     this.conversation = conversation;
     const nodes = path(conversation), shown = new Set(nodes.map(node => node.id));
     for (const [id, view] of this.views) if (!shown.has(id)) this.drop(id, view);
-    for (const node of nodes) this.showNode(node);
+    nodes.forEach((node, i) => this.showNode(node, i >= nodes.length - AT_ONCE));
+    this.drawWaiting();
     byId("empty").hidden = nodes.length > 0;
     this.askResults(nodes.at(-1));
   }
 
-  showNode(node) {
+  showNode(node, now) {
     const view = this.views.get(node.id);
     if (view) {
       if (!view.growing) view.drawFoot(this.place(node));
@@ -40,6 +45,24 @@ export class ThreadView {
     const made = new MessageView(node, this.place(node), this.actions);
     this.views.set(node.id, made);
     byId("thread").append(made.root);
+    if (now) made.drawText();
+    else this.waiting.push(made);
+  }
+
+  // The older ones, newest first.
+  drawWaiting() {
+    const start = performance.now();
+    while (this.waiting.length && performance.now() - start < SLICE) this.waiting.pop().drawText();
+    this.follow();
+    if (this.waiting.length) this.timer ||= setTimeout(() => { this.timer = 0; this.drawWaiting(); }, 0);
+  }
+
+  // A message whose text has changed.
+  redraw(node) {
+    const made = new MessageView(node, this.place(node), this.actions);
+    this.views.get(node.id).root.replaceWith(made.root);
+    this.views.set(node.id, made);
+    made.drawText();
   }
 
   // A function's result is asked for below the last answer.
@@ -61,6 +84,7 @@ export class ThreadView {
 
   clear() {
     for (const [id, view] of this.views) this.drop(id, view);
+    this.waiting = [];
     this.follows = true;
   }
 

@@ -12,7 +12,6 @@
 #include "openai/sse.h"
 #include "openai/token_requests.h"
 #include "server/generation.h"
-#include "server/page.h"
 #include "server/prepare.h"
 #include "server/router.h"
 
@@ -141,18 +140,6 @@ openai::Refusal unavailable(const App& app) {
   }
   if (app.draining) return shutting_down();
   return {};
-}
-
-// The policy lets the page reach this server and nothing else, whatever a model writes into it.
-asio::awaitable<void> page(HttpExchange& exchange, App&) {
-  HttpAnswer answer{.body = std::string(kPage), .content_type = "text/html; charset=utf-8"};
-  answer.headers = {
-      {"Content-Security-Policy",
-       "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
-       "img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"},
-      {"Cache-Control", "no-cache"},
-      {"X-Content-Type-Options", "nosniff"}};
-  co_await exchange.send(std::move(answer));
 }
 
 asio::awaitable<void> health(HttpExchange& exchange, App& app) {

@@ -20,7 +20,6 @@ openai::ApiError timed_out();
 // For an App that is available.
 openai::Service service_of(App& app);
 
-asio::awaitable<void> page(HttpExchange& exchange, App& app);
 asio::awaitable<void> health(HttpExchange& exchange, App& app);
 asio::awaitable<void> ready(HttpExchange& exchange, App& app);
 asio::awaitable<void> version(HttpExchange& exchange, App& app);

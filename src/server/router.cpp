@@ -9,6 +9,7 @@
 
 #include "server/handlers.h"
 #include "server/keys.h"
+#include "server/page.h"
 
 namespace moesaic::server {
 namespace {
@@ -23,6 +24,7 @@ struct Route {
 
 constexpr std::array kRoutes = {
     Route{"GET", "/", true, page},
+    Route{"GET", "/page/", true, page_file},
     Route{"GET", "/health", true, health},
     Route{"GET", "/ready", true, ready},
     Route{"GET", "/version", true, version},

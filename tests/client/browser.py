@@ -42,7 +42,10 @@ class WebSocket:
     def send(self, text):
         data, mask = text.encode(), os.urandom(4)
         size = len(data)
-        head = bytes([0x81, 0x80 | size]) if size < 126 else b"\x81\xfe" + struct.pack(">H", size)
+        if size < 126:
+            head = bytes([0x81, 0x80 | size])
+        else:
+            head = b"\x81\xfe" + struct.pack(">H", size) if size < 65536 else b"\x81\xff" + struct.pack(">Q", size)
         self.socket.sendall(head + mask + bytes(b ^ mask[i % 4] for i, b in enumerate(data)))
 
     def receive(self):
@@ -76,6 +79,7 @@ class Browser:
             time.sleep(0.1)
         self.page = WebSocket(pages[0]["webSocketDebuggerUrl"])
         self.calls = 0
+        self.events = []    # of the domains that a test has enabled
 
     def call(self, method, **parameters):
         self.calls += 1
@@ -83,7 +87,10 @@ class Browser:
         while True:
             answer = json.loads(self.page.receive())
             if answer.get("id") == self.calls:
+                if "error" in answer:
+                    raise AssertionError(f"{method}: {answer['error']['message']}")
                 return answer["result"]
+            self.events.append(answer)
 
     def value(self, expression):
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
@@ -103,8 +110,9 @@ class Browser:
         self.call("Input.insertText", text=text)
 
     def press(self, key, code=0, modifiers=0):
+        name = "Key" + key.upper() if len(key) == 1 else key
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code,
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=name, windowsVirtualKeyCode=code,
                       modifiers=modifiers, **({"text": "\r"} if key == "Enter" and kind == "keyDown" else {}))
 
     def close(self):

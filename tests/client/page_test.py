@@ -1,110 +1,107 @@
-"""The page at the server's root, by keyboard alone, in a headless Chromium. Exit status 77 where there is none."""
+"""The page at the server's root with models/tiny, by keyboard alone, in a headless Chromium. Exit status 77 where there is
+none."""
 
 import json
 import pathlib
 import sys
-import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import browser  # noqa: E402
-from served import Served  # noqa: E402
+from page_case import ALT, CTRL, ENTER, ESCAPE, Case, main  # noqa: E402
 
-ENTER, ESCAPE = ("Enter", 13), ("Escape", 27)
 TOOL = '[{"type":"function","function":{"name":"get_weather","description":"Gets the weather of a city.",' \
        '"parameters":{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}}}]'
 
 
-class Page(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Served("--log", "quiet", context=8192).wait_ready()
+class Page(Case):
+    stubbed = False
+    context = 8192
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.stop()
+    def set(self, **settings):
+        """As a reader would have: kept in the browser."""
+        self.value(f"localStorage.setItem('moesaic.settings', JSON.stringify({json.dumps(settings)}))")
+        self.reload()
 
     def setUp(self):
-        self.page = browser.Browser(self.server.url)
-        self.page.until("typeof model === 'string' && model === 'tiny'")
-        self.page.value("(temperature => { $('temperature').value = 0; $('message').focus() })()")
-
-    def tearDown(self):
-        self.page.close()
-
-    def ask(self, text):
-        self.page.type(text)
-        self.page.press(*ENTER)
-
-    def answered(self, count):
-        self.page.until(f"!running && document.querySelectorAll('article.assistant .foot button').length === {count}")
-
-    def last(self, what):
-        return self.page.value(f"[...document.querySelectorAll('article.assistant {what}')].at(-1)?.textContent")
+        super().setUp()
+        self.set(temperature="0")
 
     def test_answer(self):
         self.ask("What is 17 + 25?")
-        self.answered(1)
-        self.assertIn("42", self.last(".text"))
-        self.assertFalse(self.page.value("document.querySelector('details').open"))
-        self.assertIn("17", self.last("details"))
-        self.assertRegex(self.last(".foot"), r"\d+ tokens, [\d.]+ tok/s, first after [\d.]+ s")
-        self.page.until(r"/^tiny · \d+ running, \d+ waiting/.test($('loadtext').textContent)")
-        self.page.value("document.querySelector('.foot button').click()")
-        self.answered(1)
-        self.assertIn("42", self.last(".text"))
+        self.assertIn("42", self.text(".assistant .body"))
+        self.assertFalse(self.value("$('.thought').open"))
+        self.value("$('.thought summary').click()")
+        self.until("$('.thought .markdown').innerText.includes('17')")
+        self.assertRegex(self.text(".assistant .stats"), r"\d+ tokens · [\d.]+ tok/s · first after [\d.]+ s · prompt \d+")
         self.ask("What is 2 + 3?")
-        self.answered(2)
-        self.assertEqual(self.page.value("messages.length"), 4)
+        self.assertIn("5", self.text(".assistant .body"))
+        self.assertRegex(self.text("#context"), r"^\d+ of 8,192$")
 
-    def test_stop(self):
+    def test_server_is_shown(self):
+        self.assertRegex(self.text("#server-device"), r"8,192 tokens of context")
+        self.until(r"/^(idle|\d+ running).* · cache \d+%/.test($('#server-load').textContent)")
+
+    def test_stop_is_the_send_button(self):
         names = "<|return|><|call|><|endoftext|>"
         stops = self.server.post("/tokenize", {"prompt": names, "parse_special": True})[1]["tokens"]
-        endless = json.dumps({str(token): -100 for token in stops})
-        self.page.value(f"void (made => request = () => ({{...made(), logit_bias: {endless}}}))(request)")
-        self.ask("Tell me a long story.")
-        self.page.until("document.querySelector('.foot')?.textContent.includes('tokens')")
-        self.page.press(*ESCAPE)
-        self.answered(1)
-        self.assertIn("stopped", self.last(".foot"))
-        self.server.until("vllm:num_requests_running", 0)
+        self.set(other=json.dumps({"logit_bias": {str(token): -100 for token in stops}}))
+        for way in (lambda: self.page.press(*ESCAPE), lambda: self.click("#send")):
+            self.type("Tell me a long story.")
+            self.page.press(*ENTER)
+            self.until("$('#send').dataset.name === 'stop' && $$('.assistant .thought').at(-1)?.hidden === false")
+            way()
+            self.idle()
+            self.assertIn("Stopped", self.text(".assistant .foot"))
+            self.server.until("vllm:num_requests_running", 0)
 
     def test_tool(self):
-        self.page.value(f"$('tools').value = {TOOL!r}")
+        self.set(temperature="0", tools=TOOL)
         self.ask("What is the weather in Paris?")
-        self.answered(1)
-        self.assertIn("get_weather(", self.last(".call"))
-        self.page.type('{"weather": "sunny", "degrees": 21}')
+        self.assertIn("get_weather(", self.text(".call"))
+        self.page.type('{"weather": "sunny", "degrees": 21}')   # the field has the focus
         self.page.press(*ENTER)
-        self.answered(2)
-        self.assertIn("21", self.last(".text"))
+        self.until("$$('.assistant').length === 2 && $('#send').dataset.name === 'send'")
+        self.assertIn("21", self.text(".assistant .body"))
 
-    def test_nothing_becomes_html(self):
-        self.ask("<img src=x onerror=alert(1)>")
-        self.answered(1)
-        self.assertEqual(self.page.value("document.querySelectorAll('main img').length"), 0)
+    def test_schema(self):
+        schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"], "additionalProperties": False}
+        self.set(temperature="0", schema=json.dumps(schema))
+        self.ask("What is 17 + 25? As JSON.")
+        self.assertIsInstance(json.loads(self.text(".assistant .body"))["sum"], int)
 
-    def test_settings_and_new(self):
-        self.page.press("s", 83, modifiers=1)
-        self.assertFalse(self.page.value("$('settings').hidden"))
+    def test_too_long_does_not_poison(self):
+        self.ask("word " * 9000)
+        self.assertIn("Not sent:", self.text(".user .foot"))
+        self.assertEqual(self.count(".assistant"), 0)
         self.ask("What is 2 + 3?")
-        self.answered(1)
-        self.page.press("n", 78, modifiers=1)
-        self.assertEqual(self.page.value("document.querySelectorAll('article').length"), 0)
+        self.assertIn("5", self.text(".assistant .body"))
 
-    def test_phone(self):
-        self.page.call("Emulation.setDeviceMetricsOverride", width=360, height=640, deviceScaleFactor=2, mobile=True)
-        self.assertLessEqual(self.page.value("document.documentElement.scrollWidth"), 360)
+    def test_shortcuts(self):
+        self.page.press("s", 83, modifiers=ALT)
+        self.assertTrue(self.value("$('#settings').open"))
+        self.page.press(*ESCAPE)
+        self.until("!$('#settings').open")
+        self.ask("What is 2 + 3?")
+        self.page.press("n", 78, modifiers=ALT)
+        self.until("$$('.message').length === 0 && document.activeElement.id === 'message'")
+        self.page.press("k", 75, modifiers=CTRL)
+        self.assertEqual(self.value("document.activeElement.id"), "search")
 
-    def test_dark(self):
-        colours = set()
-        for scheme in ("light", "dark"):
-            self.page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-            colours.add(self.page.value("getComputedStyle(document.body).backgroundColor"))
-        self.assertEqual(len(colours), 2)
+    def test_files_are_kept_and_policed(self):
+        status, headers, body = self.server.call("GET", "/")
+        policy = headers["Content-Security-Policy"]
+        self.assertEqual((status, headers["Cache-Control"]), (200, "no-cache"))
+        for word in ("unsafe-inline", "unsafe-eval", "http:", "https:", "data:", "*"):
+            self.assertNotIn(word, policy)
+        script = self.value("new URL($('script').src).pathname")
+        status, headers, body = self.server.call("GET", script)
+        self.assertEqual((status, headers["Content-Encoding"], headers["Content-Type"]),
+                         (200, "gzip", "text/javascript; charset=utf-8"))
+        self.assertIn("immutable", headers["Cache-Control"])
+        for path in ("/page/000000000000/main.js", script + "x", "/page/", script.replace("main.js", "../page.h"),
+                     script.replace("main.js", "")):
+            self.assertEqual(self.server.call("GET", path)[0], 404, path)
+        self.assertEqual(self.server.call("POST", script, "")[0], 405)
 
 
 if __name__ == "__main__":
-    if not browser.find():
-        print("skipped: there is no chromium on this machine")
-        sys.exit(77)
-    unittest.main()
+    main()

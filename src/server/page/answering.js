@@ -1,0 +1,103 @@
+// Answers in flight: one for each conversation, which goes on while another conversation is shown.
+import {streamChat} from "./api.js";
+import {add, path} from "./conversation.js";
+import {requestOf} from "./request.js";
+import {apiKey, settings} from "./settings.js";
+import {save} from "./store.js";
+
+const SAVE_EVERY = 1000;    // ms; what a reload in the middle of an answer keeps
+const running = new Map();  // id of a conversation: Answer
+
+export const runningIn = id => running.get(id);
+
+export class Answer {
+  constructor(conversation) {
+    this.conversation = conversation;
+    this.asked = path(conversation);
+    this.node = add(conversation, {role: "assistant"});
+    this.controller = new AbortController();
+    this.view = null;       // a MessageView, while the conversation is shown
+    this.start = performance.now();
+    this.count = 0;         // chunks with text: tokens, as the server sends them
+    this.saved = this.start;
+    running.set(conversation.id, this);
+  }
+
+  stop() {
+    this.controller.abort();
+  }
+
+  stats() {
+    const seconds = (this.last - this.first) / 1000, usage = this.usage ?? {};
+    const tokens = usage.completion_tokens ?? this.count;
+    return {tokens, rate: seconds > 0 ? (this.count - 1) / seconds : 0, first: (this.first - this.start) / 1000,
+            prompt: usage.prompt_tokens ?? 0, cached: usage.prompt_tokens_details?.cached_tokens ?? 0};
+  }
+
+  take(chunk) {
+    if (chunk.error) throw new Error(chunk.error.message);
+    if (chunk.usage) this.usage = chunk.usage;
+    const choice = chunk.choices?.[0];
+    if (choice?.finish_reason) this.node.finish = choice.finish_reason;
+    if (choice?.delta) this.takeDelta(choice.delta);
+  }
+
+  takeDelta(delta) {
+    const reasoning = delta.reasoning_content ?? delta.reasoning;
+    if (!reasoning && !delta.content && !delta.tool_calls) return;
+    this.last = performance.now();
+    if (!this.count++) this.first = this.last;
+    if (reasoning) {
+      this.node.reasoning = (this.node.reasoning ?? "") + reasoning;
+      this.view?.addReasoning(reasoning);
+    }
+    if (delta.content) {
+      this.node.content += delta.content;
+      this.view?.addContent(delta.content);
+    }
+    for (const part of delta.tool_calls ?? []) this.takeCall(part);
+    this.keep();
+  }
+
+  takeCall({index, id, function: part}) {
+    const calls = this.node.calls ??= [];
+    const call = calls[index] ??= {id, name: part.name, arguments: ""};
+    call.arguments += part.arguments ?? "";
+    this.view?.setCall(call);
+  }
+
+  keep() {
+    if (this.last - this.saved < SAVE_EVERY) return;
+    this.saved = this.last;
+    this.view?.showSummary(this.stats());
+    save(this.conversation).catch(() => {});
+  }
+
+  // What was refused before there was a token leaves no answer behind; the message says why it was not sent.
+  fail(error) {
+    const {node, conversation} = this;
+    const text = error.name === "AbortError" ? "Stopped" : error instanceof TypeError ? "the server cannot be reached" : error.message;
+    const question = this.asked.at(-1);
+    if (error.name !== "AbortError" && !this.count && question?.role === "user") {
+      question.refused = text;
+      delete conversation.nodes[node.id];
+      conversation.leaf = question.id;
+      return;
+    }
+    node.error = text;
+  }
+
+  async run(model) {
+    const {conversation} = this;
+    try {
+      const body = requestOf(this.asked, settings, model);
+      for await (const chunk of streamChat(body, apiKey(), this.controller.signal)) this.take(chunk);
+    } catch (error) {
+      this.fail(error);
+    }
+    if (this.count) this.node.stats = this.stats();
+    conversation.changed = Date.now();
+    await save(conversation).catch(() => {});   // before somebody else may load it
+    running.delete(conversation.id);
+  }
+}

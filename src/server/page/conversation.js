@@ -1,0 +1,63 @@
+// A conversation is a tree of messages. Editing a message or asking again adds a sibling; what is shown, and sent, is the
+// path from the root to `leaf`.
+//
+//   conversation: {id, title, created, changed, pinned, leaf, nodes: {id: node}}
+//   node: {id, parent, time, role, content, ...}
+//     of an assistant: reasoning, calls: [{id, name, arguments}], stats, error (why it ended early), finish
+//     of a tool:       callId, name
+//     of a user:       refused (why the server did not take it; such a message is not sent again)
+
+export const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(12)), b => b.toString(16).padStart(2, "0")).join("");
+
+export function newConversation() {
+  return {id: newId(), title: "", created: Date.now(), changed: Date.now(), pinned: false, leaf: null, nodes: {}};
+}
+
+export function add(conversation, node, parent = conversation.leaf) {
+  const whole = {id: newId(), parent, time: Date.now(), content: "", ...node};
+  conversation.nodes[whole.id] = whole;
+  conversation.leaf = whole.id;
+  return whole;
+}
+
+// The nodes from the root to `leaf`, or to another one.
+export function path(conversation, leaf = conversation.leaf) {
+  const nodes = [];
+  for (let node = conversation.nodes[leaf]; node; node = conversation.nodes[node.parent]) nodes.unshift(node);
+  return nodes;
+}
+
+export function children(conversation, parent) {
+  return Object.values(conversation.nodes).filter(node => node.parent === parent).sort((a, b) => a.time - b.time);
+}
+
+export const siblings = (conversation, node) => children(conversation, node.parent);
+
+// Shows this node and, below it, what came last.
+export function choose(conversation, node) {
+  let last = node;
+  for (let below = children(conversation, last.id); below.length; below = children(conversation, last.id)) last = below.at(-1);
+  conversation.leaf = last.id;
+}
+
+// Removes a node with all below it.
+export function remove(conversation, node) {
+  const others = siblings(conversation, node).filter(other => other !== node);
+  const below = [node];
+  for (let i = 0; i < below.length; ++i) below.push(...children(conversation, below[i].id));
+  for (const gone of below) delete conversation.nodes[gone.id];
+  if (others.length) choose(conversation, others.at(-1));
+  else conversation.leaf = node.parent;
+}
+
+export function titleOf(conversation) {
+  if (conversation.title) return conversation.title;
+  const first = path(conversation).find(node => node.role === "user");
+  const line = first?.content.trim().split("\n", 1)[0] ?? "";
+  return line.length > 60 ? line.slice(0, 59).trimEnd() + "…" : line || "New conversation";
+}
+
+// Lower case, for searching.
+export function textOf(conversation) {
+  return [titleOf(conversation), ...Object.values(conversation.nodes).map(node => node.content)].join("\n").toLowerCase();
+}

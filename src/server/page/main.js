@@ -1,0 +1,275 @@
+// The page: one conversation at a time, the list of the others, and what a reader does with them.
+import {runningIn, Answer} from "./answering.js";
+import {copy} from "./clipboard.js";
+import {Composer, notice} from "./composer.js";
+import * as tree from "./conversation.js";
+import {byId} from "./dom.js";
+import {ListView} from "./list_view.js";
+import {loadMarkdown} from "./markdown.js";
+import {openMenu} from "./menu.js";
+import {server, showContext, startServerView} from "./server_view.js";
+import {startSettings, toggleSettings} from "./settings_view.js";
+import {startShortcuts} from "./shortcuts.js";
+import {startSide} from "./side.js";
+import * as store from "./store.js";
+import {ThreadView} from "./thread_view.js";
+import {toast} from "./toast.js";
+import * as transfer from "./transfer.js";
+
+let current = tree.newConversation();
+
+const list = new ListView({open, rename, menu: menuOf});
+const thread = new ThreadView({edit, again, go, erase, result, carryOn: () => send("Go on exactly where you stopped.")});
+const composer = new Composer({send, stop: () => runningIn(current.id)?.stop(), editLast});
+const side = startSide();
+
+async function drawList() {
+  list.show(await store.loadAll(), current.id);
+}
+
+// Tokens of the last request of this path and its answer.
+function contextUsed() {
+  const last = tree.path(current).findLast(node => node.stats);
+  return last ? last.stats.prompt + last.stats.tokens : 0;
+}
+
+function draw() {
+  thread.show(current);
+  byId("title").textContent = tree.titleOf(current);
+  document.title = current.leaf ? `${tree.titleOf(current)} · moesaic` : "moesaic";
+  byId("more").hidden = !current.leaf;
+  composer.setBusy(!!runningIn(current.id));
+  showContext(contextUsed());
+}
+
+async function keep(conversation) {
+  try {
+    await store.save(conversation);
+  } catch (error) {
+    notice(error.message);
+  }
+  await drawList();
+}
+
+function show(conversation) {
+  current = conversation;
+  history.replaceState(null, "", conversation.leaf ? "#" + conversation.id : "#");
+  notice("");
+  draw();
+  const answer = runningIn(current.id);
+  if (answer) thread.attach(answer);
+  thread.toEnd(false);
+}
+
+async function open(id) {
+  side.close();
+  const conversation = runningIn(id)?.conversation ?? await store.load(id);
+  if (!conversation) return create();
+  show(conversation);
+  composer.focus();
+  await drawList();
+}
+
+async function create() {
+  side.close();
+  show(tree.newConversation());
+  composer.focus();
+  await drawList();
+}
+
+// Answers the last message of the shown path.
+async function answer() {
+  const conversation = current, answer = new Answer(conversation);
+  show(conversation);
+  byId("said").textContent = "The answer is being written";
+  const saved = keep(conversation);
+  await answer.run(server.model);
+  await saved;
+  await ended(conversation, answer);
+}
+
+async function ended(conversation, answer) {
+  if (current === conversation) {
+    const view = thread.view(answer.node);
+    view?.finish(thread.place(answer.node));
+    draw();
+    thread.follow();
+  }
+  await keep(conversation);
+  byId("said").textContent = answer.node.error ?? (answer.node.content || "The answer has ended");
+}
+
+function send(text) {
+  if (runningIn(current.id)) return false;
+  tree.add(current, {role: "user", content: text});
+  answer();
+  return true;
+}
+
+// A user's message becomes another version, which is answered; an answer is changed in place.
+function edit(node, text) {
+  if (runningIn(current.id)) return;
+  if (node.role === "user") {
+    tree.add(current, {role: "user", content: text}, node.parent);
+    answer();
+    return;
+  }
+  node.content = text;
+  thread.redraw(node);
+  keep(current);
+}
+
+// Another answer to the same message.
+function again(node) {
+  if (runningIn(current.id)) return;
+  delete node.refused;
+  current.leaf = node.role === "user" ? node.id : node.parent;
+  answer();
+}
+
+function go(node, step) {
+  if (runningIn(current.id)) return;
+  const all = tree.siblings(current, node);
+  const to = all[all.indexOf(node) + step];
+  if (!to) return;
+  tree.choose(current, to);
+  draw();
+  const arrows = thread.view(to).root.querySelectorAll(".branches button:not(:disabled)");
+  (step < 0 ? arrows[0] : arrows[arrows.length - 1])?.focus();
+  keep(current);
+}
+
+function erase(node) {
+  if (runningIn(current.id)) return;
+  const before = structuredClone(current);
+  tree.remove(current, node);
+  draw();
+  keep(current);
+  toast("Deleted", "Undo", () => bringBack([before]));
+}
+
+function result(call, text) {
+  if (runningIn(current.id)) return;
+  tree.add(current, {role: "tool", callId: call.id, name: call.name, content: text});
+  const caller = tree.path(current).findLast(node => node.calls);
+  const answered = tree.path(current).filter(node => node.role === "tool").map(node => node.callId);
+  if (caller.calls.every(({id}) => answered.includes(id))) answer();
+  else draw();
+}
+
+function editLast(event) {
+  const last = tree.path(current).findLast(node => node.role === "user");
+  if (!last) return;
+  event.preventDefault();
+  thread.view(last).edit();
+}
+
+function rename(conversation, title) {
+  conversation.title = title;
+  if (current.id === conversation.id) {
+    current.title = title;
+    draw();
+  }
+  return keep(current.id === conversation.id ? current : conversation);
+}
+
+function pin(conversation) {
+  const shown = current.id === conversation.id ? current : conversation;
+  shown.pinned = !shown.pinned;
+  return keep(shown);
+}
+
+async function bringBack(conversations) {
+  for (const conversation of conversations) await store.save(conversation);
+  await open(conversations[0].id);
+}
+
+async function remove(conversations) {
+  for (const conversation of conversations) {
+    runningIn(conversation.id)?.stop();
+    await store.erase(conversation.id);
+  }
+  if (conversations.some(({id}) => id === current.id)) await create();
+  else await drawList();
+  const what = conversations.length === 1 ? "Conversation deleted" : `${conversations.length} conversations deleted`;
+  toast(what, "Undo", () => bringBack(conversations));
+}
+
+function menuOf(conversation) {
+  const markdown = () => transfer.download(transfer.fileName(conversation, ".md"), "text/markdown", transfer.toMarkdown(conversation));
+  const json = () => transfer.download(transfer.fileName(conversation, ".json"), "application/json", transfer.toJson([conversation]));
+  return [["Rename", () => { side.open(); list.editTitle(conversation); }], [conversation.pinned ? "Unpin" : "Pin", () => pin(conversation)],
+          ["Export as Markdown", markdown], ["Export as JSON", json], ["Delete", () => remove([conversation])]];
+}
+
+async function exportAll() {
+  transfer.download("conversations.json", "application/json", transfer.toJson(await store.loadAll()));
+}
+
+async function importFile(file) {
+  try {
+    const conversations = transfer.fromJson(await file.text());
+    for (const conversation of conversations) await store.save(conversation);
+    await drawList();
+    toast(`${conversations.length} imported`);
+  } catch (error) {
+    toast(error.message);
+  }
+}
+
+async function deleteAll() {
+  const all = await store.loadAll();
+  if (all.length) await remove(all);
+}
+
+function copyLast() {
+  const last = tree.path(current).findLast(node => node.role === "assistant");
+  if (last) copy(last.content).then(copied => copied && toast("Copied"));
+}
+
+function askAgain() {
+  const last = tree.path(current).findLast(node => node.role === "assistant" || node.refused);
+  if (last) again(last);
+}
+
+function search() {
+  side.open();
+  byId("search").focus();
+}
+
+// What another tab has changed; an answer in flight here knows better.
+async function onOtherTab(id) {
+  await drawList();
+  if (id !== current.id || runningIn(id)) return;
+  const changed = await store.load(id);
+  if (!changed) return;
+  thread.clear();
+  show(changed);
+}
+
+// An answer that a reload has cut off says so.
+function mendCut(conversation) {
+  const last = conversation.nodes[conversation.leaf];
+  if (last?.role === "assistant" && !last.finish && !last.error) last.error = "Cut off when the page was left";
+}
+
+async function start() {
+  await loadMarkdown();
+  startSettings({exportAll, importFile, deleteAll});
+  startShortcuts({create, search, settings: toggleSettings, copyLast, again: askAgain, focus: () => composer.focus(),
+                  stop: () => runningIn(current.id)?.stop()});
+  byId("new").addEventListener("click", create);
+  byId("more").addEventListener("click", event => openMenu(event.currentTarget, menuOf(current)));
+  store.onOtherTab(onOtherTab);
+  addEventListener("hashchange", () => location.hash.slice(1) !== (current.leaf ? current.id : "") && open(location.hash.slice(1)));
+  const kept = location.hash.length > 1 ? await store.load(location.hash.slice(1)) : null;
+  if (kept) mendCut(kept);
+  show(kept ?? current);
+  const asked = new URLSearchParams(location.search).get("q");
+  if (asked) composer.set(asked);
+  await drawList();
+  startServerView();
+  document.documentElement.dataset.ready = "true";
+}
+
+start();

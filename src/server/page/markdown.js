@@ -1,0 +1,109 @@
+// Markdown to elements that are safe to show. Three walls: the renderer below passes no HTML on but a few tags without
+// attributes, DOMPurify lets a short list through, and the page's Content-Security-Policy runs and loads nothing foreign.
+import {make} from "./dom.js";
+import {decorateCode} from "./code_block.js";
+import * as libraries from "./library/libraries.js";
+import {decorateMathematics, mathematicsExtensions} from "./mathematics.js";
+
+const LINK = /^(https?:|mailto:)/i;
+// What models write in the middle of Markdown, `<br>` in tables above all. Everything else in <> is shown as it is.
+const PLAIN_TAG = /^<\/?(br|sub|sup|kbd|mark|u|s|small|b|i|em|strong|del|ins|q|hr)\s*\/?>$/i;
+const TAB = "\uE009";     // a tab of a code block, which marked would turn into spaces
+const FENCE = /^\s*(?:>\s?|[-*+]\s|\d+[.)]\s)*\s*(`{3,}|~{3,})/;
+
+const ALLOWED = {
+  ALLOWED_TAGS: ["p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "input", "blockquote", "pre", "code", "table",
+    "thead", "tbody", "tr", "th", "td", "del", "ins", "em", "strong", "b", "i", "u", "s", "a", "sub", "sup", "kbd", "mark", "small", "q", "span"],
+  ALLOWED_ATTR: ["href", "title", "class", "start", "align", "type", "checked", "disabled"],
+  ALLOWED_URI_REGEXP: LINK, ADD_URI_SAFE_ATTR: ["align", "start", "type", "checked", "disabled"], ALLOW_DATA_ATTR: false, ALLOW_ARIA_ATTR: false, RETURN_DOM_FRAGMENT: true,
+};
+
+const ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"};
+export const escapeHtml = text => text.replace(/[&<>"']/g, c => ENTITIES[c]);
+
+let marked = null, purify = null;
+
+function link(href, title, text) {
+  if (!LINK.test(href ?? "")) return text;
+  return `<a href="${escapeHtml(href)}"${title ? ` title="${escapeHtml(title)}"` : ""}>${text}</a>`;
+}
+
+const renderer = {
+  html: html => PLAIN_TAG.test(html.trim()) ? html : escapeHtml(html),
+  link,
+  // Nothing is loaded from elsewhere: a picture is a link to it.
+  image: (href, title, text) => link(href, title, "🖼 " + escapeHtml(text || href || "")),
+  code: (code, info) => `<pre><code class="language-${escapeHtml((info ?? "").trim().split(/\s/)[0])}">${escapeHtml(code)}\n</code></pre>`,
+};
+
+// Before the first answer is drawn. Without the libraries answers are shown as plain text.
+export async function loadMarkdown() {
+  if (!libraries.markdown) return;
+  // Either is a script for all surroundings, which in a page defines a global.
+  await Promise.all([import("./library/marked.js"), import("./library/purify.js")]);
+  purify = self.DOMPurify;
+  marked = self.marked.marked;
+  marked.use({gfm: true, breaks: false, headerIds: false, mangle: false, smartypants: false, renderer, extensions: mathematicsExtensions});
+}
+
+function withTabs(text) {
+  if (!text.includes("\t")) return text;
+  let fence = "";
+  return text.split("\n").map(line => {
+    const mark = line.match(FENCE)?.[1];
+    if (!fence && mark) fence = mark;
+    else if (fence && mark?.startsWith(fence) && line.trim() === mark) fence = "";
+    else if (fence) return line.replaceAll("\t", TAB);
+    return line.replace(/^( *)(\t+)/, (_, spaces, tabs) => spaces + "    ".repeat(tabs.length));
+  }).join("\n");
+}
+
+export const restored = text => text.replaceAll(TAB, "\t");
+
+// Text as blocks() wants it: the lengths of the blocks' `raw` are those of this text.
+export const normalised = text => withTabs(text.replace(/\r\n?/g, "\n"));
+
+// The top-level blocks of a normalised text; null without the libraries.
+export const blocks = text => marked?.lexer(text);
+
+// An answer's headings, whatever levels it uses, begin below the page's and skip none.
+function level(fragment, headings) {
+  for (const given of fragment.querySelectorAll("h1,h2,h3,h4,h5,h6")) {
+    const depth = Number(given.tagName[1]);
+    headings.first ??= depth;
+    headings.last = Math.max(3, Math.min(6, (headings.last ?? 2) + 1, 3 + depth - headings.first));
+    const heading = make("h" + headings.last, {class: "depth-" + depth});
+    heading.append(...given.childNodes);
+    given.replaceWith(heading);
+  }
+}
+
+function finish(fragment, headings, whole) {
+  level(fragment, headings);
+  for (const a of fragment.querySelectorAll("a")) {
+    a.target = "_blank";
+    a.rel = "noopener noreferrer nofollow";
+  }
+  for (const box of fragment.querySelectorAll("input")) {
+    if (box.type !== "checkbox") box.remove();
+    box.disabled = true;
+    box.setAttribute("aria-label", box.checked ? "done" : "to do");
+  }
+  for (const table of fragment.querySelectorAll("table")) {
+    const frame = make("div", {class: "table", tabindex: "0", role: "group", "aria-label": "Table"});
+    table.replaceWith(frame);
+    frame.append(table);
+  }
+  decorateMathematics(fragment);
+  decorateCode(fragment, whole);
+  return fragment;
+}
+
+// Elements for some blocks. headings: an object that lives as long as the answer. whole: nothing will follow.
+export function render(tokens, headings, whole) {
+  const html = restored(marked.parser(tokens));
+  return finish(purify.sanitize(html, ALLOWED), headings, whole);
+}
+
+// HTML that only has <span class>, as the highlighter makes it.
+export const spans = html => purify.sanitize(html, {ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true});

@@ -1,0 +1,64 @@
+// Formulas: \( \), \[ \], $ $ and $$ $$, by KaTeX, which is loaded when the first one is seen.
+import * as libraries from "./library/libraries.js";
+
+// A formula has no blank line. Its length is bounded, so that many openings without an end stay cheap.
+const BODY = "((?:(?!\\n[ \\t]*\\n)[\\s\\S]){1,4000}?)";
+const DOLLAR = /^\$(?!\s)((?:\\.|[^$\\\n]){1,1000}?)(?<!\s)\$(?![\d\p{L}])/u;    // "$5 and $10" is none
+const INLINE = [new RegExp(`^\\\\\\(${BODY}\\\\\\)`), new RegExp(`^\\\\\\[${BODY}\\\\\\]`), new RegExp(`^\\$\\$${BODY}\\$\\$`), DOLLAR];
+const BLOCK = [new RegExp(`^ {0,3}\\\\\\[${BODY}\\\\\\][ \\t]*(?:\\n+|$)`), new RegExp(`^ {0,3}\\$\\$${BODY}\\$\\$[ \\t]*(?:\\n+|$)`)];
+// Bounds on what one formula may cost; \href, \includegraphics and \html... stay forbidden (trust).
+const OPTIONS = {throwOnError: false, trust: false, strict: "ignore", maxSize: 50, maxExpand: 500, output: "htmlAndMathml"};
+const LONGEST = 20000;
+
+const escaped = text => text.replace(/[&<>]/g, c => ({"&": "&amp;", "<": "&lt;", ">": "&gt;"})[c]);
+
+function extension(name, level, patterns, start) {
+  return {
+    name, level,
+    start: text => text.match(start)?.index,
+    tokenizer(text) {
+      for (const pattern of patterns) {
+        const found = pattern.exec(text);
+        if (found) return {type: name, raw: found[0], formula: found[1], display: level === "block" || /^(\$\$|\\\[)/.test(found[0])};
+      }
+    },
+    renderer: token => {
+      const span = `<span class="${token.display ? "formula display" : "formula"}">${escaped(token.formula)}</span>`;
+      return level === "block" ? `<p>${span}</p>` : span;
+    },
+  };
+}
+
+export const mathematicsExtensions = libraries.mathematics
+  ? [extension("formula_block", "block", BLOCK, /\n {0,3}(?:\\\[|\$\$)/), extension("formula", "inline", INLINE, /\\[([]|\$/)]
+  : [];
+
+let loading = null;
+
+function load() {
+  loading ??= (async () => {
+    const style = Object.assign(document.createElement("link"), {rel: "stylesheet", href: new URL("./library/katex.css", import.meta.url).href});
+    document.head.append(style);
+    await import("./library/katex.js");
+  })();
+  return loading;
+}
+
+// style="" of an element is forbidden by the page's policy; the same through the object model is not.
+function applyStyles(element) {
+  for (const styled of element.querySelectorAll("[style]")) styled.style.cssText = styled.getAttribute("style");
+}
+
+function draw(element) {
+  const formula = element.textContent;
+  if (formula.length > LONGEST) return;
+  self.katex.render(formula, element, {...OPTIONS, displayMode: element.classList.contains("display")});
+  applyStyles(element);
+}
+
+export function decorateMathematics(fragment) {
+  const formulas = [...fragment.querySelectorAll("span.formula")];
+  if (!formulas.length) return;
+  if (self.katex) formulas.forEach(draw);
+  else load().then(() => formulas.forEach(draw), () => {});
+}

@@ -1,0 +1,51 @@
+// From settings and messages to the body of a chat completion.
+
+// A call whose result is missing is left out: the server refuses a conversation that goes on without it.
+function assistantMessage(node, answered) {
+  const calls = (node.calls ?? []).filter(call => answered.has(call.id));
+  if (!node.content && !calls.length) return [];
+  const message = {role: "assistant", content: node.content || null};
+  if (node.reasoning) message.reasoning_content = node.reasoning;
+  if (calls.length)
+    message.tool_calls = calls.map(({id, name, arguments: text}) => ({id, type: "function", function: {name, arguments: text}}));
+  return [message];
+}
+
+// The messages of a path as the API takes them. What the server refused is not sent again, so that one message that was
+// too long does not spoil the next.
+export function messagesOf(nodes) {
+  const answered = new Set(nodes.filter(node => node.role === "tool").map(node => node.callId));
+  return nodes.flatMap(node => {
+    if (node.role === "assistant") return assistantMessage(node, answered);
+    if (node.role === "tool") return [{role: "tool", tool_call_id: node.callId, content: node.content}];
+    return node.refused ? [] : [{role: node.role, content: node.content}];
+  });
+}
+
+// Throws an Error that names the setting.
+export function parseSetting(name, text) {
+  if (!text?.trim()) return undefined;
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`${name}: not JSON (${error.message})`);
+  }
+}
+
+function numberOf(settings, name) {
+  return settings[name] === "" || settings[name] == null ? undefined : Number(settings[name]);
+}
+
+const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "max_tokens"];
+
+export function requestOf(nodes, settings, model) {
+  const start = settings.system?.trim() ? [{role: "system", content: settings.system}] : [];
+  const body = {model, messages: [...start, ...messagesOf(nodes)], stream: true, stream_options: {include_usage: true},
+                reasoning_effort: settings.effort};
+  for (const name of NUMBERS) body[name] = numberOf(settings, name);
+  if (settings.stop?.trim()) body.stop = settings.stop.split("\n").filter(Boolean);
+  body.tools = parseSetting("Tools", settings.tools);
+  const schema = parseSetting("JSON schema", settings.schema);
+  if (schema) body.response_format = {type: "json_schema", json_schema: {name: schema.title?.replace(/\W/g, "_") || "answer", schema}};
+  return {...body, ...parseSetting("Other fields", settings.other)};
+}

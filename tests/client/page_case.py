@@ -1,0 +1,136 @@
+"""What the tests of the page have in common: one Chromium and one server for a class, an empty browser for each test. A test
+fails by itself if the page throws, logs an error or breaks its own Content-Security-Policy."""
+
+import base64
+import pathlib
+import sys
+import unittest
+
+import browser
+from served import Served
+from stub import Stub
+
+ENTER, ESCAPE, UP, DOWN = ("Enter", 13), ("Escape", 27), ("ArrowUp", 38), ("ArrowDown", 40)
+ALT, CTRL, SHIFT = 1, 2, 8
+HELPERS = """
+    globalThis.$ = selector => document.querySelector(selector);
+    globalThis.$$ = selector => [...document.querySelectorAll(selector)];
+    globalThis.broken = [];
+    addEventListener("securitypolicyviolation", event => broken.push(`${event.effectiveDirective} ${event.blockedURI}`));
+"""
+
+
+class Case(unittest.TestCase):
+    stubbed = True      # chats are answered by the test, not by the model
+    context = 1024
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Served("--log", "quiet", context=cls.context).wait_ready()
+        cls.stub = Stub(cls.server.url) if cls.stubbed else None
+        cls.url = cls.stub.url if cls.stubbed else cls.server.url + "/"
+        cls.page = browser.Browser("about:blank", size="1100,800")
+        for domain in ("Page", "Runtime", "Log", "Network", "DOM"):
+            cls.page.call(domain + ".enable")
+        cls.page.call("Page.addScriptToEvaluateOnNewDocument", source=HELPERS)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.page.close()
+        if cls.stub:
+            cls.stub.stop()
+        cls.server.stop()
+
+    def setUp(self):
+        self.page.call("Page.navigate", url="about:blank")
+        self.page.call("Storage.clearDataForOrigin", origin=self.url.rstrip("/"), storageTypes="all")
+        self.page.events.clear()
+        if self.stub:
+            self.stub.answers.clear()
+            self.stub.bodies.clear()
+            self.stub.asked.clear()
+        self.load()
+
+    def load(self, query=""):
+        self.page.call("Page.navigate", url=self.url + query)
+        self.ready()
+
+    def reload(self):
+        self.page.call("Page.reload")
+        self.ready()
+
+    def ready(self):
+        self.page.until("location.href !== 'about:blank' && document.documentElement?.dataset.ready === 'true' && "
+                        "$('#server-model').textContent === 'tiny'")
+
+    def tearDown(self):
+        self.page.call("Emulation.clearDeviceMetricsOverride")
+        self.page.call("Emulation.setEmulatedMedia", features=[])
+        self.assertEqual(self.troubles(), [])
+
+    def troubles(self):
+        """What the page has thrown, logged as an error, or tried against its policy."""
+        found = list(self.value("broken"))
+        for event in self.page.events:
+            if event["method"] == "Runtime.exceptionThrown":
+                found.append(event["params"]["exceptionDetails"])
+            if event["method"] == "Log.entryAdded" and event["params"]["entry"]["level"] == "error":
+                found.append(event["params"]["entry"]["text"])
+        self.page.events.clear()
+        # Refused requests that a test asks for are no trouble.
+        return [trouble for trouble in found if "Failed to load resource" not in str(trouble)]
+
+    def value(self, expression):
+        return self.page.value(expression)
+
+    def until(self, expression, seconds=60):
+        return self.page.until(f"(async () => !!await ({expression}))()", seconds)
+
+    def count(self, selector):
+        return self.value(f"$$({selector!r}).length")
+
+    def text(self, selector):
+        """Of the last such element, as it is shown."""
+        return self.value(f"$$({selector!r}).at(-1)?.innerText")
+
+    def click(self, selector):
+        self.value(f"$$({selector!r}).at(-1).click()")
+
+    def type(self, text):
+        self.value("$('#message').focus()")
+        self.page.type(text)
+
+    def ask(self, text, content=None, **answer):
+        """Sends text; content or another answer of the stub is what comes back. Waits for its end."""
+        if content is not None:
+            answer["content"] = content
+        if answer:
+            self.stub.answers.append(answer)
+        self.type(text)
+        self.page.press(*ENTER)
+        self.idle(text)
+
+    def idle(self, sent=""):
+        self.until(f"$('#send').dataset.name === 'send' && !$('[aria-busy]') && $$('.user .body').length > 0 && "
+                   f"!$('#message').value.includes({sent.strip()[:40]!r} || '\\0')")
+
+    def menu(self, button, item):
+        self.click(button)
+        self.value(f"$$('.menu button').find(b => b.textContent === {item!r}).click()")
+
+    def phone(self):
+        self.page.call("Emulation.setDeviceMetricsOverride", width=360, height=720, deviceScaleFactor=2, mobile=True)
+
+    def scheme(self, name):
+        self.page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
+
+    def screenshot(self, file):
+        data = self.page.call("Page.captureScreenshot", format="png")["data"]
+        pathlib.Path(file).write_bytes(base64.b64decode(data))
+
+
+def main():
+    if not browser.find():
+        print("skipped: there is no chromium on this machine")
+        sys.exit(77)
+    unittest.main()

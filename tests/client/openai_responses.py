@@ -73,7 +73,7 @@ class Responses(Case):
         response = self.respond(instructions="Be brief.", store=True, parallel_tool_calls=False, include=[],
                                 prompt_cache_key="x", reasoning={"effort": "low", "summary": "auto"})
         self.assertEqual(response.status, "completed")
-        self.assertFalse(response.store)
+        self.assertTrue(response.store)
 
     def test_schema(self):
         schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"],

@@ -201,7 +201,7 @@ Result<StateId> rule_of(Automaton& automaton, std::string_view text) {
 }  // namespace
 
 Result<StateId> gbnf_rule(Automaton& automaton, std::string_view text, const std::string& name) {
-  const Result<StateId> rule = rule_of(automaton, text);
+  Result<StateId> rule = rule_of(automaton, text);
   if (!rule.ok()) return invalid("{}: {}", name, rule.status().message());
   return rule;
 }

@@ -31,7 +31,7 @@ Result<StateId> rule_of(Automaton& a, std::string_view regex) {
 }  // namespace
 
 Result<StateId> regex_rule(Automaton& automaton, std::string_view regex, const std::string& name) {
-  const Result<StateId> rule = rule_of(automaton, regex);
+  Result<StateId> rule = rule_of(automaton, regex);
   if (!rule.ok()) return invalid("{}: {}", name, rule.status().message());
   return rule;
 }

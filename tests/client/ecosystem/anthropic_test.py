@@ -5,7 +5,8 @@ import unittest
 import anthropic
 from case import LONG, MODEL, SUM, WEATHER, WEATHER_TOOL, Case
 
-THINKING = {"type": "enabled", "budget_tokens": 2048}
+GREEDY = {"temperature": 0}  # the client has no argument for it any more
+THINKING = {"type": "enabled", "budget_tokens": 8192}
 TOOL = {"name": "get_weather", "description": "Get the weather of a city.",
         "input_schema": WEATHER_TOOL["function"]["parameters"]}
 
@@ -21,7 +22,7 @@ class AnthropicClient(Case):
         cls.client = anthropic.Anthropic(base_url=cls.server.url, api_key="none", max_retries=0, timeout=60)
 
     def create(self, text=SUM, **options):
-        options = {"model": MODEL, "max_tokens": 400, "messages": ask(text), "temperature": 0, **options}
+        options = {"model": MODEL, "max_tokens": 400, "messages": ask(text), "extra_body": GREEDY, **options}
         return self.client.messages.create(**options)
 
     def test_chat(self):
@@ -32,7 +33,7 @@ class AnthropicClient(Case):
 
     def test_stream_helper(self):
         whole = self.create(thinking=THINKING)
-        with self.client.messages.stream(model=MODEL, max_tokens=400, messages=ask(SUM), temperature=0,
+        with self.client.messages.stream(model=MODEL, max_tokens=400, messages=ask(SUM), extra_body=GREEDY,
                                          thinking=THINKING) as stream:
             text = "".join(stream.text_stream)
             final = stream.get_final_message()
@@ -53,7 +54,7 @@ class AnthropicClient(Case):
         self.assertIn("21", self.create(messages=history, tools=[TOOL]).content[-1].text)
 
     def test_streamed_tools(self):
-        with self.client.messages.stream(model=MODEL, max_tokens=400, messages=ask(WEATHER), temperature=0,
+        with self.client.messages.stream(model=MODEL, max_tokens=400, messages=ask(WEATHER), extra_body=GREEDY,
                                          tools=[TOOL], tool_choice={"type": "tool", "name": "get_weather"}) as stream:
             final = stream.get_final_message()
         self.assertEqual(final.content[-1].input, {"location": "Oslo"})

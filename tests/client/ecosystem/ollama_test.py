@@ -29,8 +29,8 @@ class OllamaClient(Case):
         self.assertGreater(answer.eval_duration, 0)
 
     def test_stream(self):
-        whole = self.chat(think="low")
-        parts = list(self.chat(think="low", stream=True))
+        whole = self.chat(think="medium")
+        parts = list(self.chat(think="medium", stream=True))
         self.assertEqual("".join(p.message.content or "" for p in parts), whole.message.content)
         self.assertEqual("".join(p.message.thinking or "" for p in parts), whole.message.thinking)
         self.assertEqual(parts[-1].eval_count, whole.eval_count)

@@ -3,6 +3,11 @@
 #include <utility>
 
 namespace moesaic::openai {
+namespace {
+
+constexpr size_t kLeastKept = 16;  // responses that there is room for, however large
+
+}  // namespace
 
 void ResponseStore::forget(Entries::iterator entry) {
   bytes_ -= entry->bytes();
@@ -14,7 +19,7 @@ void ResponseStore::keep(const std::string& id, StoredResponse stored) {
   Entry entry{.id = id, .stored = std::move(stored)};
   const size_t bytes = entry.bytes();
   const std::lock_guard lock(mutex_);
-  if (most_ == 0 || bytes > most_bytes_ || by_id_.contains(id)) return;
+  if (most_ == 0 || bytes > most_bytes_ / kLeastKept || by_id_.contains(id)) return;
   while (!entries_.empty() && (entries_.size() >= most_ || bytes_ + bytes > most_bytes_))
     forget(entries_.begin());
   by_id_.emplace(id, entries_.insert(entries_.end(), std::move(entry)));

@@ -22,7 +22,8 @@ class ResponseStore {
   ResponseStore(size_t most, size_t most_bytes) : most_(most), most_bytes_(most_bytes) {}
 
   bool enabled() const { return most_ > 0; }
-  // Nothing where it alone is larger than all may be.
+  // Nothing where it takes more than a sixteenth of all bytes: to read it again would be much work for a
+  // small request.
   void keep(const std::string& id, StoredResponse stored);
   std::optional<StoredResponse> find(const std::string& id, const std::string& owner) const;
   // False: there is no such one.

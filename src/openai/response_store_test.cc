@@ -18,12 +18,20 @@ TEST(ResponseStore, TheOldestGoFirst) {
   EXPECT_EQ(store.size(), 2u);
   EXPECT_FALSE(store.find("a", "me"));
   EXPECT_TRUE(store.find("c", "me"));
-  store.keep("large", stored("me", 985));
-  EXPECT_TRUE(store.find("large", "me"));
-  EXPECT_EQ(store.size(), 1u);
-  store.keep("too large", stored("me", 2000));
-  EXPECT_FALSE(store.find("too large", "me"));
-  EXPECT_LE(store.bytes(), 1000u);
+  EXPECT_EQ(store.find("c", "me")->response, std::string(10, 'r'));
+}
+
+TEST(ResponseStore, TheirBytesAreBounded) {
+  ResponseStore store(1000, 1600);
+  for (int i = 0; i < 50; ++i) {
+    store.keep(std::to_string(i), stored("me", 90));
+    EXPECT_LE(store.bytes(), 1600u);
+  }
+  EXPECT_GE(store.size(), 15u);
+  EXPECT_FALSE(store.find("20", "me"));
+  EXPECT_TRUE(store.find("49", "me"));
+  store.keep("large", stored("me", 101));
+  EXPECT_FALSE(store.find("large", "me"));
 }
 
 TEST(ResponseStore, IsOfItsOwner) {
@@ -59,7 +67,7 @@ std::string answered(const Service& with, const std::string& body) {
 }
 
 TEST(ResponseStore, APreviousResponseIsPutBeforeTheInput) {
-  ResponseStore store(10, 10'000);
+  ResponseStore store(10, 1'000'000);
   const std::string first =
       answered(storing(store), R"({"input": "Which colour?", "instructions": "Be brief."})");
   const std::string second = answered(
@@ -75,7 +83,7 @@ TEST(ResponseStore, APreviousResponseIsPutBeforeTheInput) {
 }
 
 TEST(ResponseStore, OnlyWhatMayBeKeptIs) {
-  ResponseStore store(10, 10'000);
+  ResponseStore store(10, 1'000'000);
   const std::string dropped = answered(storing(store), R"({"input": "hi", "store": false})");
   EXPECT_EQ(store.size(), 0u);
   const std::string kept = answered(storing(store), R"({"input": "hi"})");

@@ -179,6 +179,15 @@ Run add_serve(CLI::App& app) {
   c.add_flag("--strict-fields", o->server.strict_fields,
              "refuse requests with unknown fields; without it a header of the answer names them")
       ->group(kRareOptions);
+  c.add_option("--stored-responses", o->server.stored_responses,
+               "responses kept in memory for previous_response_id, the latest; 0: none")
+      ->check(CLI::Range(size_t{0}, size_t{1} << 20))
+      ->capture_default_str()
+      ->group(kRareOptions);
+  c.add_option("--stored-bytes", o->server.stored_bytes, "bytes that they may have together")
+      ->check(CLI::Range(size_t{0}, size_t{1} << 40))
+      ->capture_default_str()
+      ->group(kRareOptions);
   c.add_option("--allowed-host", o->server.allowed_hosts,
                "another host name by which clients may reach a server on a local --host; *: any")
       ->group(kRareOptions);

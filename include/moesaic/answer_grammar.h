@@ -1,4 +1,5 @@
-// Structured output: answers that are JSON of a given schema, and calls of given functions with arguments of
+// Structured output: answers that are JSON of a given schema, or that a regular expression or a grammar
+// takes, and calls of given functions with arguments of
 // theirs. Sampling is then restricted to the tokens that go on with such an answer, so that what comes out
 // parses whatever the temperature; only max_tokens or a stop string can cut it short.
 //
@@ -25,8 +26,8 @@ struct AnswerFormat {
     std::string json_schema;  // of the arguments; empty: they may be any text
   };
 
-  // As GenerationRequest::chat. The schema is then that of the final channel, and nothing restricts what is
-  // said in analysis but that an answer or a call must follow. Otherwise the whole text is the answer.
+  // As GenerationRequest::chat. The form below is then that of the final channel, and nothing restricts what
+  // is said in analysis but that an answer or a call must follow. Otherwise the whole text is the answer.
   bool chat = false;
   // Empty: any text (chat only). response_format json_object is {"type": "object"}.
   std::string json_schema;
@@ -34,7 +35,12 @@ struct AnswerFormat {
   // sets must_call, a function by name is a list of that one with must_call.
   std::vector<Function> functions = {};
   bool must_call = false;
+  // Instead of json_schema, at most one of:
+  std::string regex = {};  // that matches the whole answer; the syntax is JSON Schema's `pattern`
+  std::string gbnf = {};   // llama.cpp's grammar; its rule "root" is the answer
+  std::vector<std::string> choices = {};  // the answer is one of these texts
 
+  bool any_text() const { return json_schema.empty() && regex.empty() && gbnf.empty() && choices.empty(); }
   std::string key() const;  // equal for equal formats, and for no others
 };
 
@@ -42,7 +48,7 @@ struct AnswerFormat {
 class AnswerGrammar {
  public:
   AnswerGrammar() = default;  // no restriction
-  // Fails with one line that names the place in the schema and what to do about it.
+  // Fails with one line that names the place in the schema or grammar and what to do about it.
   static Result<AnswerGrammar> compile(const AnswerFormat& format);
 
   bool empty() const { return compiled_ == nullptr; }

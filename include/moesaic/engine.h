@@ -102,6 +102,7 @@ struct Outcome {
   // the last one is what there is of it, and an unfinished call is left out.
   std::vector<Message> messages = {};
   SpeculationStats speculation = {};
+  std::string stop_string = {};  // of SamplingParams::stop_strings, the one that ended it; empty: none did
 };
 
 // All but on_end may be empty, and on_prompt_token where prompt_logprobs asks for it.

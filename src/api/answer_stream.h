@@ -33,6 +33,7 @@ class AnswerStream {
   void finish();
   // A stop string is complete.
   bool stopped() const { return stop_.stopped(); }
+  const std::string& stop_string() const { return stop_.found(); }
   // chat: see HarmonyParser.
   int recoveries() const { return parser_.recoveries(); }
   // Chat: the complete messages; after finish() also the last one as far as it goes, unless it is a call.

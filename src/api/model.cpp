@@ -81,7 +81,8 @@ struct Active {
                       .cache_write_tokens = request->kept,
                       .recoveries = stream.recoveries(),
                       .messages = stream.messages(),
-                      .speculation = request->drafted.stats});
+                      .speculation = request->drafted.stats,
+                      .stop_string = stream.stop_string()});
   }
 };
 

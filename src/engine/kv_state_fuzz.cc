@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "backend/idle_backend.h"
 #include "base/error.h"
 #include "base/file_cache.h"
 #include "engine/kv_state.h"
@@ -12,21 +13,9 @@ constexpr size_t kPageBytes = 16;
 constexpr size_t kChecksumAt = 72, kHeaderBytes = 80;
 
 // Keeps pages and computes nothing.
-class Pages final : public Backend {
+class Pages final : public IdleBackend {
  public:
   explicit Pages(size_t pages) : bytes_(pages * kPageBytes) {}
-  BackendCaps caps() const override { return {.name = "pages"}; }
-  Status load(const ModelConfig&, const ModelWeights&, const LoadProgress&) override { return {}; }
-  Status alloc_kv(const KvLayout&) override { return {}; }
-  Status begin_step(const Batch&) override { return {}; }
-  void embed() override {}
-  void qkv(int) override {}
-  void attend(int) override {}
-  void project(int) override {}
-  void moe(int) override {}
-  void unembed(std::span<float>) override {}
-  Status end_step() override { return {}; }
-
   std::string kv_page_format() const override { return "fuzz"; }
   size_t kv_page_bytes() const override { return kPageBytes; }
   Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override {
@@ -62,7 +51,7 @@ void repair_checksum(std::string& bytes) {
 
 void expect_unused(const KvPages& pages) {
   pages.check({});
-  MOESAIC_CHECK(pages.full_use().held == 0 && pages.window_use().held == 0);
+  MOESAIC_CHECK(pages.full_use().used == 0 && pages.window_use().used == 0);
 }
 
 }  // namespace

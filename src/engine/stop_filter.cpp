@@ -13,6 +13,7 @@ std::string StopFilter::push(std::string_view text) {
     if (const size_t at = held_.find(stop); at < found) {
       found = at;
       end = include_ ? at + stop.size() : at;
+      found_ = stop;
     }
     // The longest end of the text that begins a stop string must wait.
     for (size_t n = std::min(stop.size() - 1, held_.size()); n > 0; --n) {

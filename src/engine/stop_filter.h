@@ -19,11 +19,13 @@ class StopFilter {
   // The end of the stream: what was held back is text after all.
   std::string flush();
   bool stopped() const { return stopped_; }
+  // The stop string that did it; empty while there is none.
+  const std::string& found() const { return found_; }
 
  private:
   std::vector<std::string> stops_;
   bool include_;
-  std::string held_;
+  std::string held_, found_;
   bool stopped_ = false;
 };
 

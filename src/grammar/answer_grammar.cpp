@@ -3,8 +3,11 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "grammar/choice.h"
 #include "grammar/compiled_grammar.h"
+#include "grammar/gbnf.h"
 #include "grammar/json_schema.h"
+#include "grammar/regex.h"
 
 namespace moesaic {
 namespace grammar {
@@ -65,30 +68,50 @@ bool is_name(const std::string& name) {
   });
 }
 
-// A schema's values, then `next`; any text where there is no schema.
+// Texts of a form, then `next`.
 class Contents {
  public:
   explicit Contents(CompiledGrammar& g) : g_(g), rules_(g.automaton) {}
+  // A schema's values.
   Result<StateId> of(const std::string& schema, const std::string& name, StateId next) {
     if (schema.size() > kMaxSchemaBytes)
       return invalid("{}: {} bytes are too many for a schema (at most {})", name, schema.size(),
                      kMaxSchemaBytes);
     ASSIGN_OR_RETURN(const StateId rule, schema_rule(g_.automaton, rules_, schema, name, g_.notes));
-    roots_.push_back({rule, name});
-    return g_.automaton.call(rule, next);
+    return called(rule, name + ": no JSON value satisfies the schema, as far as it can be followed", next);
+  }
+  // What the answer has to be.
+  Result<StateId> answer(const AnswerFormat& f, StateId next) {
+    if (!f.json_schema.empty()) return of(f.json_schema, "json_schema", next);
+    if (!f.regex.empty()) {
+      ASSIGN_OR_RETURN(const StateId rule, regex_rule(g_.automaton, f.regex, "regex"));
+      return called(rule, "regex: no text satisfies it", next);
+    }
+    if (!f.gbnf.empty()) {
+      ASSIGN_OR_RETURN(const StateId rule, gbnf_rule(g_.automaton, f.gbnf, "grammar"));
+      return called(rule, "grammar: no text satisfies it", next);
+    }
+    ASSIGN_OR_RETURN(const StateId rule, choice_rule(g_.automaton, f.choices, "choice"));
+    return called(rule, "choice: no text satisfies it", next);
   }
   // To be called when all is made.
   Status finish() {
     if (g_.automaton.full())
-      return invalid("the schemas together need over {} states: simplify them", Automaton::kMaxStates);
+      return invalid("the forms of the answer together need over {} states: simplify them",
+                     Automaton::kMaxStates);
     g_.automaton.finish();
-    for (const auto& [rule, name] : roots_)
-      if (!g_.automaton.can_end(rule))
-        return invalid("{}: no JSON value satisfies the schema, as far as it can be followed", name);
+    for (const auto& [rule, why_not] : roots_)
+      if (!g_.automaton.can_end(rule)) return invalid("{}", why_not);
     return {};
   }
 
  private:
+  // why_not: the error where nothing is of the rule.
+  StateId called(StateId rule, std::string why_not, StateId next) {
+    roots_.emplace_back(rule, std::move(why_not));
+    return g_.automaton.call(rule, next);
+  }
+
   CompiledGrammar& g_;
   JsonRules rules_;
   std::vector<std::pair<StateId, std::string>> roots_;
@@ -100,10 +123,10 @@ Result<StateId> chat_rule(CompiledGrammar& g, Contents& contents, const AnswerFo
   if (!f.functions.empty()) turn.add_aside("commentary");
   if (!f.must_call) {
     StateId answer = turn.end("<|return|>");
-    if (f.json_schema.empty()) {
+    if (f.any_text()) {
       answer = turn.text(answer);
     } else {
-      ASSIGN_OR_RETURN(answer, contents.of(f.json_schema, "json_schema", answer));
+      ASSIGN_OR_RETURN(answer, contents.answer(f, answer));
     }
     turn.add_final(answer);
   }
@@ -124,7 +147,12 @@ Result<StateId> chat_rule(CompiledGrammar& g, Contents& contents, const AnswerFo
 
 Status check(const AnswerFormat& f) {
   if (!f.chat && !f.functions.empty()) return invalid("functions can be called in a chat only");
-  if (!f.chat && f.json_schema.empty()) return invalid("a text without a schema needs no grammar");
+  if (!f.chat && f.any_text()) return invalid("a text of any form needs no grammar");
+  const auto given = [](bool empty) { return empty ? 0 : 1; };
+  if (given(f.json_schema.empty()) + given(f.regex.empty()) + given(f.gbnf.empty()) +
+          given(f.choices.empty()) >
+      1)
+    return invalid("an answer has one form: a schema, a regular expression, a grammar or choices");
   if (f.must_call && f.functions.empty())
     return invalid("a call is required, and there is no function to call");
   if (f.functions.size() > kMaxFunctions)
@@ -137,6 +165,8 @@ Status check(const AnswerFormat& f) {
 
 std::string AnswerFormat::key() const {
   std::string key = fmt::format("{} {} {}:{}", chat, must_call, json_schema.size(), json_schema);
+  for (const std::string* text : {&regex, &gbnf}) key += fmt::format(" {}:{}", text->size(), *text);
+  for (const std::string& text : choices) key += fmt::format(" c{}:{}", text.size(), text);
   for (const auto& [name, schema] : functions)
     key += fmt::format("{}:{}{}:{}", name.size(), name, schema.size(), schema);
   return key;
@@ -152,8 +182,7 @@ Result<AnswerGrammar> AnswerGrammar::compile(const AnswerFormat& f) {
     ASSIGN_OR_RETURN(compiled->rule, grammar::chat_rule(*compiled, contents, f));
   } else {
     grammar::Automaton& a = compiled->automaton;
-    ASSIGN_OR_RETURN(compiled->rule,
-                     contents.of(f.json_schema, "json_schema", a.byte(grammar::kEnd, a.end_of_rule())));
+    ASSIGN_OR_RETURN(compiled->rule, contents.answer(f, a.byte(grammar::kEnd, a.end_of_rule())));
   }
   RETURN_IF_ERROR(contents.finish());
   AnswerGrammar made;

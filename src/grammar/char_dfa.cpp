@@ -204,14 +204,18 @@ Result<CharDfa> determinized(const std::vector<const CharAutomaton*>& patterns, 
   return Determinizer(patterns, work).run();
 }
 
+StateId StringMaker::spelled(const CharSet& set, StateId next) {
+  return spelling_ == Spelling::kText ? utf8_character(a_, set, next) : string_character(a_, set, next);
+}
+
 StateId StringMaker::rule(const CharSet& set) {
   const auto [entry, fresh] = rules_.try_emplace(set, -1);
-  if (fresh) entry->second = string_character(a_, set, a_.end_of_rule());
+  if (fresh) entry->second = spelled(set, a_.end_of_rule());
   return entry->second;
 }
 
 StateId StringMaker::character(const CharSet& set, StateId next) {
-  return is_plain(set) ? string_character(a_, set, next) : a_.call(rule(set), next);
+  return is_plain(set) ? spelled(set, next) : a_.call(rule(set), next);
 }
 
 StateId StringMaker::deterministic(const CharDfa& dfa, uint32_t min, uint32_t max, const Ends& ends) {

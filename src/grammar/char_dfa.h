@@ -22,12 +22,17 @@ inline constexpr size_t kMaxPatterns = 64, kMaxDfaStates = 10'000;
 // Fails where that takes too many states or too much work.
 Result<CharDfa> determinized(const std::vector<const CharAutomaton*>& patterns, Work& work);
 
-// Makes the characters inside JSON strings. Sets beyond plain ASCII are rules, each made once.
+// How characters are written: inside a JSON string, or as they are.
+enum class Spelling { kJsonString, kText };
+
+// Makes characters. Sets beyond plain ASCII are rules, each made once.
 class StringMaker {
  public:
-  explicit StringMaker(Automaton& automaton) : a_(automaton) {}
+  explicit StringMaker(Automaton& automaton, Spelling spelling = Spelling::kJsonString)
+      : a_(automaton), spelling_(spelling) {}
 
-  // Behind the opening quote; `ends` gives what may follow what these patterns take, nothing mostly.
+  // Behind the opening quote, where there is one; `ends` gives what may follow what these patterns take,
+  // nothing mostly.
   using Ends = std::function<std::vector<StateId>(uint64_t taken)>;
   StateId deterministic(const CharDfa& dfa, uint32_t min, uint32_t max, const Ends& ends);
   // Without anchors inside.
@@ -37,8 +42,10 @@ class StringMaker {
 
  private:
   StateId rule(const CharSet& set);
+  StateId spelled(const CharSet& set, StateId next);
 
   Automaton& a_;
+  Spelling spelling_;
   std::map<CharSet, StateId> rules_;
 };
 

@@ -109,6 +109,21 @@ std::u32string code_points(std::string_view text) {
   return points;
 }
 
+std::string utf8_of(std::u32string_view points) {
+  std::string text;
+  for (const char32_t c : points) {
+    uint8_t bytes[4];
+    text.append(reinterpret_cast<const char*>(bytes), encode(c, bytes));
+  }
+  return text;
+}
+
+StateId utf8_character(Automaton& a, const CharSet& set, StateId next) {
+  std::vector<Edge> edges;
+  for (const CharRange r : set) add_utf8(a, r.low, r.high, next, edges);
+  return a.bytes(std::move(edges));
+}
+
 StateId string_character(Automaton& a, const CharSet& set, StateId next) {
   std::vector<Edge> edges;
   std::vector<StateId> escapes;

@@ -22,9 +22,12 @@ using CharSet = std::vector<CharRange>;
 CharSet normalized(CharSet ranges);
 CharSet complement(const CharSet& set);
 
-// Of valid UTF-8.
+// Of valid UTF-8, and back.
 std::u32string code_points(std::string_view text);
+std::string utf8_of(std::u32string_view points);
 
+// One character of the set in UTF-8.
+StateId utf8_character(Automaton& automaton, const CharSet& set, StateId next);
 // One character of the set, inside a JSON string in its usual spelling: quote, backslash and control
 // characters as escapes, all else as UTF-8.
 StateId string_character(Automaton& automaton, const CharSet& set, StateId next);

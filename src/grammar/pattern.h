@@ -44,8 +44,10 @@ struct Pattern {
   std::optional<std::vector<CharRun>> runs;
 };
 
+// Which strings a pattern takes: those in which it finds something, or those that it matches as a whole.
+enum class Extent { kFind, kWhole };
 // Fails with a line that names what is not supported and where in the pattern.
-Result<Pattern> parse_pattern(std::string_view pattern);
+Result<Pattern> parse_pattern(std::string_view pattern, Extent extent = Extent::kFind);
 // Of strings that the pattern finds.
 bool takes(const CharAutomaton& automaton, const std::u32string& text, Work& work);
 bool takes(const Pattern& pattern, const std::u32string& text, Work& work);

@@ -38,8 +38,9 @@ class Parser {
   std::vector<std::pair<bool, Node>> ahead;
   bool anchors_inside = false;
 
-  Result<Node> parse() {
-    Node node = choice(0);
+  // What is inside a group matches as it stands; only outermost may anything be around it.
+  Result<Node> parse(Extent extent) {
+    Node node = choice(extent == Extent::kWhole ? 1 : 0);
     if (!ahead.empty() && node.parts.size() > 1) fail("a look-around beside an alternative");
     if (status_.ok() && !at_end()) fail("a ) without its (");
     if (!status_.ok()) return status_;
@@ -360,9 +361,9 @@ std::optional<std::vector<CharRun>> runs_of(const Node& node) {
 
 }  // namespace
 
-Result<Pattern> parse_pattern(std::string_view text) {
+Result<Pattern> parse_pattern(std::string_view text, Extent extent) {
   Parser parser(code_points(text));
-  ASSIGN_OR_RETURN(const Node node, parser.parse());
+  ASSIGN_OR_RETURN(const Node node, parser.parse(extent));
   Pattern pattern;
   pattern.anchors_inside = parser.anchors_inside;
   ASSIGN_OR_RETURN(pattern.automaton, built(node));

@@ -12,6 +12,8 @@
 #include "openai/api_error.h"
 #include "openai/grammar_cache.h"
 #include "openai/known_fields.h"
+#include "openai/response_store.h"
+#include "openai/sse.h"
 
 namespace moesaic::openai {
 
@@ -19,6 +21,7 @@ namespace moesaic::openai {
 struct AnswerEvent {
   int choice = 0;  // index of the generation in PreparedRequest::requests
   std::optional<SampledToken> token;
+  std::vector<SampledToken> prompt;  // of its next tokens, with SamplingParams::prompt_logprobs
   std::vector<TextPiece> pieces;
   std::optional<Outcome> end;
 };
@@ -44,6 +47,9 @@ class Answer {
   // The last events of a stream that ends with an error.
   virtual void fail(const ApiError& error, std::string& sse) = 0;
   virtual Usage usage() const = 0;
+  // What a stream is made of, and what keeps it alive while nothing comes (empty: nothing can).
+  virtual std::string_view content_type() const { return "text/event-stream; charset=utf-8"; }
+  virtual std::string_view heartbeat() const { return kHeartbeat; }
 };
 
 // A request's body, parsed and checked: what the engine is to generate, and what writes the answer.
@@ -67,7 +73,9 @@ struct Service {
   GrammarCache* grammars = nullptr;  // null: nothing is kept
   // False: a schema that is not in `grammars` is not compiled; the error then has needs_compilation.
   bool may_compile = true;
-  std::stop_token cancel = {};  // ends long work early; the result is then meaningless
+  ResponseStore* responses = nullptr;  // null: none are stored
+  std::string client = {};             // who may read what this request stores
+  std::stop_token cancel = {};         // ends long work early; the result is then meaningless
 };
 
 }  // namespace moesaic::openai

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "openai/chat_answer.h"
+#include "openai/chat_generation.h"
 #include "openai/fields.h"
 #include "openai/generation_fields.h"
 #include "openai/known_fields.h"
@@ -16,13 +17,9 @@ namespace {
 
 constexpr int kMaxTopLogprobs = 20;
 
-struct ChatRequest {
-  SamplingParams sampling;
-  Tools tools;
-  Thinking thinking;
-  AnswerForm form;
+struct ChatRequest : ChatTask {
   int n = 1;
-  bool stream = false, include_usage = false, cache_prompt = true;
+  bool stream = false, include_usage = false;
   bool token_ids = false;  // in the answer
 };
 
@@ -75,17 +72,9 @@ PreparedRequestOrError prepare_chat(std::string_view body, const Service& servic
   UnknownFields unknown = check_fields(root.value(), chat_fields(), service.strict_fields, fields);
   ChatRequest r = read_chat(fields, service);
   if (!fields.ok()) return *fields.refusal();
-  auto grammar = grammar_of(r.tools, r.form, true, service);
-  if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
-  if (!std::get<AnswerGrammar>(grammar).empty()) check_with_grammar(fields);
-  if (!fields.ok()) return *fields.refusal();
-  auto prompt = prompt_of(conversation_of(root.value(), r, service), "messages", service);
-  if (auto* error = std::get_if<ApiError>(&prompt)) return *error;
-  GenerationRequest generation{.prompt = std::get<std::vector<int32_t>>(std::move(prompt)),
-                               .chat = true,
-                               .sampling = r.sampling,
-                               .grammar = std::get<AnswerGrammar>(std::move(grammar)),
-                               .reuse_prefix = r.cache_prompt};
+  auto made = chat_generation(r, conversation_of(root.value(), r, service), "messages", fields, service);
+  if (auto* error = std::get_if<ApiError>(&made)) return *error;
+  auto& generation = std::get<GenerationRequest>(made);
   PreparedRequest prepared{.requests = repeated(generation, r.n), .answer = nullptr, .stream = r.stream};
   prepared.unknown = std::move(unknown);
   ChatAnswer::Options options{.choices = r.n,

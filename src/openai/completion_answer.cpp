@@ -30,7 +30,8 @@ CompletionAnswer::CompletionAnswer(const Service& service, Options options)
   for (size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
     if (!options_.echoes.empty()) choice.text = options_.echoes[i / options_.n];
-    choice.offset = characters(choice.text);
+    // With log-probabilities the prompt's tokens come too, and are counted then.
+    if (!options_.logprobs) choice.offset = characters(choice.text);
     choice.logprobs = new_logprobs();
   }
 }
@@ -43,14 +44,15 @@ Json CompletionAnswer::new_logprobs() const {
           {"text_offset", Json::array()}};
 }
 
-void CompletionAnswer::add_logprob(const SampledToken& token, Choice& choice) const {
+// known: the token has a log-probability; a text's first one has none.
+void CompletionAnswer::add_logprob(const SampledToken& token, bool known, Choice& choice) const {
   const std::string text = utf8_lossy(model_.detokenize({&token.token, 1}));
   Json top = Json::object();
   for (const auto& [id, logprob] : token.logprobs.top)
     top[utf8_lossy(model_.detokenize({&id, 1}))] = finite_logprob(logprob);
   choice.logprobs["tokens"].push_back(text);
-  choice.logprobs["token_logprobs"].push_back(finite_logprob(token.logprobs.logprob));
-  choice.logprobs["top_logprobs"].push_back(std::move(top));
+  choice.logprobs["token_logprobs"].push_back(known ? Json(finite_logprob(token.logprobs.logprob)) : Json());
+  choice.logprobs["top_logprobs"].push_back(known ? std::move(top) : Json());
   choice.logprobs["text_offset"].push_back(choice.offset);
   choice.offset += characters(text);
 }
@@ -61,7 +63,14 @@ void CompletionAnswer::take_logprobs(const AnswerEvent& event, Choice& choice) c
   if (event.token) choice.pending.push_back(*event.token);
   const bool cut = event.end && event.end->finish == FinishReason::kLength;
   if (event.pieces.empty() && !cut) return;
-  for (const SampledToken& token : std::exchange(choice.pending, {})) add_logprob(token, choice);
+  for (const SampledToken& token : std::exchange(choice.pending, {})) add_logprob(token, true, choice);
+}
+
+void CompletionAnswer::take_answer(const AnswerEvent& event, Choice& choice) const {
+  if (!options_.answered) return;
+  for (const TextPiece& piece : event.pieces) choice.text += piece.text;
+  take_logprobs(event, choice);
+  if (event.token && options_.token_ids) choice.tokens.push_back(event.token->token);
 }
 
 Json CompletionAnswer::choice_json(int index) const {
@@ -81,14 +90,15 @@ Json CompletionAnswer::choice_json(int index) const {
 
 void CompletionAnswer::add(const AnswerEvent& event, std::string* sse) {
   Choice& choice = choices_[event.choice];
-  for (const TextPiece& piece : event.pieces) choice.text += piece.text;
-  take_logprobs(event, choice);
-  if (event.token && options_.token_ids) choice.tokens.push_back(event.token->token);
+  for (const SampledToken& token : event.prompt) add_logprob(token, choice.offset > 0, choice);
+  take_answer(event, choice);
   if (event.end) {
     choice.outcome = *event.end;
+    if (!options_.answered) choice.outcome.generated_tokens = 0;
     --open_;
   }
-  if (sse == nullptr || (choice.text.empty() && choice.tokens.empty() && !event.end)) return;
+  const bool prompt_only = !event.token && !event.end;  // more of it may come
+  if (sse == nullptr || prompt_only || (choice.text.empty() && choice.tokens.empty() && !event.end)) return;
   Json chunk = head_;
   chunk["choices"] = Json::array({choice_json(event.choice)});
   append_event(*sse, dump(chunk));

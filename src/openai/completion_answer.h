@@ -15,6 +15,7 @@ class CompletionAnswer : public Answer {
     int prompts = 1, n = 1;  // choice i belongs to prompt i / n
     bool logprobs = false, include_usage = false;
     std::vector<std::string> echoes;  // the prompts' texts, to stand before the answers; or none
+    bool answered = true;             // false: the prompt alone is wanted, and what is generated is left out
     // vLLM's return_token_ids: of each prompt with its first chunk, and of each token in a chunk of its own
     bool token_ids = false;
     std::vector<std::vector<int32_t>> prompt_tokens = {};  // with token_ids, of each prompt
@@ -42,7 +43,8 @@ class CompletionAnswer : public Answer {
 
   Json new_logprobs() const;
   void take_logprobs(const AnswerEvent& event, Choice& choice) const;
-  void add_logprob(const SampledToken& token, Choice& choice) const;
+  void add_logprob(const SampledToken& token, bool known, Choice& choice) const;
+  void take_answer(const AnswerEvent& event, Choice& choice) const;
   Json choice_json(int index) const;
   Json usage_json() const;
 

@@ -28,6 +28,7 @@ struct CompletionRequest {
   bool echo = false, stream = false, include_usage = false, cache_prompt = true;
   bool parse_special = true;  // of the prompt
   bool token_ids = false;     // in the answer
+  bool answered = true;       // false: echo with max_tokens 0
 };
 
 Result<Tokens> token_ids(const Json& list, int vocab) {
@@ -74,18 +75,28 @@ void read_prompts(Fields& fields, const Service& service, CompletionRequest& r) 
 
 void read_logprobs(Fields& fields, CompletionRequest& r) {
   fields.integer("logprobs", r.sampling.top_logprobs, 0, kMaxLogprobs);
-  if (r.echo && r.sampling.top_logprobs >= 0)
-    fields.refuse("logprobs", "not supported together with echo: the prompt's are not computed");
+  if (r.echo) r.sampling.prompt_logprobs = r.sampling.top_logprobs;
+}
+
+// As many as are asked for; none, where the echoed prompt is all that is wanted. One is then made for nobody.
+void read_length(Fields& fields, CompletionRequest& r) {
+  const Json* given = fields.find("max_tokens");
+  if (r.echo && given != nullptr && whole_number(*given) == 0) {
+    r.answered = false;
+    r.sampling.max_tokens = 1;
+    return;
+  }
+  r.sampling.max_tokens = kDefaultMaxTokens;
+  read_max_tokens(fields, {"max_completion_tokens", "max_tokens", "n_predict", "max_new_tokens"}, r.sampling);
 }
 
 void read_completion(Fields& fields, const Service& service, CompletionRequest& r) {
   read_model(fields, service);
   read_sampling(fields, service.model, r.sampling);
-  r.sampling.max_tokens = kDefaultMaxTokens;
-  read_max_tokens(fields, {"max_completion_tokens", "max_tokens", "n_predict", "max_new_tokens"}, r.sampling);
   r.sampling.skip_special = true;
   fields.read("skip_special_tokens", r.sampling.skip_special);
   fields.read("echo", r.echo);
+  read_length(fields, r);
   read_logprobs(fields, r);
   fields.integer("n", r.n, 1, service.max_choices);
   int best_of = r.n;
@@ -119,6 +130,7 @@ PreparedRequestOrError prepare_completion(std::string_view body, const Service& 
                                     .logprobs = r.sampling.top_logprobs >= 0,
                                     .include_usage = r.include_usage,
                                     .echoes = {},
+                                    .answered = r.answered,
                                     .token_ids = r.token_ids};
   if (r.token_ids) options.prompt_tokens = r.prompts;
   for (Tokens& prompt : r.prompts) {

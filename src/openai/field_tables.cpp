@@ -1,5 +1,6 @@
 // The tables of known_fields.h. Sources, as of November 2026: OpenAI's API as openai-python 3.54 has it, vLLM
-// 0.25's ChatCompletionRequest, CompletionRequest and ResponsesRequest, llama.cpp's tools/server.
+// 0.25's ChatCompletionRequest, CompletionRequest and ResponsesRequest, llama.cpp's tools/server; SGLang's
+// and OpenRouter's fields where clients send them.
 #include <algorithm>
 
 #include "openai/known_fields.h"
@@ -88,14 +89,14 @@ constexpr KnownField kTool[] = {
 };
 constexpr FieldTable kToolMembers{{{{"`tools`", kTool}, kFunctionPart}}};
 
-constexpr std::string_view kOtherForms = "response_format takes a JSON schema";
+constexpr std::string_view kOtherForms = "give a JSON schema, a regular expression, a grammar or choices";
 
 constexpr KnownField kStructuredOutputs[] = {
     {"json"},
     {"json_object"},
-    {"regex", kRefused, {}, kOtherForms},
-    {"choice", kRefused, {}, kOtherForms},
-    {"grammar", kRefused, {}, kOtherForms},
+    {"regex"},
+    {"choice"},
+    {"grammar"},
     {"structural_tag", kRefused, {}, kOtherForms},
     {"whitespace_pattern", kRefused, {}, kOtherForms},
     {"disable_any_whitespace", kRefused, kFalse, kOtherForms},
@@ -132,7 +133,13 @@ constexpr KnownField kCommon[] = {
     {"bad_words"},
     {"cache_prompt"},
     {"guided_json"},
+    {"guided_regex"},
+    {"guided_choice"},
+    {"guided_grammar"},
     {"json_schema"},
+    {"grammar"},
+    {"regex"},
+    {"ebnf"},
     {"structured_outputs", kRead, {}, {}, &kStructuredOutputsMembers},
     // Who asks, and how fast: nothing of it changes an answer.
     {"user", kIgnored},
@@ -156,6 +163,10 @@ constexpr KnownField kCommon[] = {
     {"n_discard", kIgnored},
     {"backend_sampling", kIgnored},
     {"reasoning_control", kIgnored},
+    {"rid", kIgnored},
+    {"keep_alive", kIgnored},
+    {"provider", kIgnored},
+    {"usage", kIgnored},
     {"guided_decoding_backend", kIgnored},
     {"add_special_tokens", kIgnored},
     {"spaces_between_special_tokens", kIgnored},
@@ -201,19 +212,20 @@ constexpr KnownField kCommon[] = {
     {"logits_processors", kRefused, kEmpty, "use logit_bias"},
     {"repetition_detection", kRefused, {}, "use repetition_penalty"},
     {"watermarking", kRefused, kFalse, "answers carry no watermark"},
+    {"top_a", kRefused, "[0]", "use min_p"},
+    {"custom_logit_processor", kRefused, {}, "use logit_bias"},
+    {"custom_params", kRefused, "[{}]", "there are no processors of one's own"},
+    {"stop_regex", kRefused, R"([[], ""])", "use stop"},
+    {"no_stop_trim", kRefused, kFalse, "use include_stop_str_in_output"},
     // Forms of an answer that are not here.
-    {"guided_regex", kRefused, kNoText, kOtherForms},
-    {"guided_choice", kRefused, kEmpty, kOtherForms},
-    {"guided_grammar", kRefused, kNoText, kOtherForms},
     {"guided_whitespace_pattern", kRefused, kNoText, kOtherForms},
     {"structural_tag", kRefused, kNoText, kOtherForms},
-    {"grammar", kRefused, kNoText, kOtherForms},
     {"grammar_lazy", kRefused, kFalse, kOtherForms},
-    {"grammar_type", kRefused, kNoText, kOtherForms},
+    {"grammar_type", kRefused, R"(["", "user"])", kOtherForms},
     {"format", kRefused, kNoText, kOtherForms},
     {"grammar_triggers", kRefused, kEmpty, kOtherForms},
     // Parts of an answer that are not computed.
-    {"prompt_logprobs", kRefused, {}, "the prompt's log-probabilities are not computed"},
+    {"prompt_logprobs", kRefused, {}, "use echo and logprobs of /v1/completions"},
     {"logprob_token_ids", kRefused, kEmpty, "the likeliest tokens' are to be had"},
     {"n_probs", kRefused, "[0]", "use logprobs"},
     {"post_sampling_probs", kRefused, kFalse, "log-probabilities are the model's own"},
@@ -221,9 +233,15 @@ constexpr KnownField kCommon[] = {
     {"return_tokens_as_token_ids", kRefused, kFalse, "POST /tokenize gives a text's tokens"},
     {"return_token_offsets", kRefused, kFalse, "POST /tokenize gives a text's tokens"},
     {"return_prompt_text", kRefused, kFalse, "POST /apply-template gives it"},
+    {"return_hidden_states", kRefused, kFalse, "answers are text and tokens"},
     {"response_fields", kRefused, kEmpty, "an answer is given whole"},
     // Other models, other prompts, other limits.
     {"lora", kRefused, kEmpty, "one model is served"},
+    {"lora_path", kRefused, kNoText, "one model is served"},
+    {"models", kRefused, kEmpty, "one model is served"},
+    {"plugins", kRefused, kEmpty, "offer functions in tools"},
+    {"transforms", kRefused, kEmpty, "shorten the prompt; POST /tokenize counts its tokens"},
+    {"session_params", kRefused, "[{}]", "send the conversation's messages"},
     {"lora_request", kRefused, {}, "one model is served"},
     {"image_data", kRefused, kEmpty, "the model reads text"},
     {"multimodal_data", kRefused, kEmpty, "the model reads text"},
@@ -269,6 +287,8 @@ constexpr KnownField kConversation[] = {
     {"continue_final_message", kRefused, kFalse, "the answer begins a message of its own"},
     {"echo", kRefused, kFalse, "a chat's answer is the new message alone"},
     {"reasoning_format", kRefused, R"(["auto", "deepseek"])", "reasoning comes as reasoning_content"},
+    {"separate_reasoning", kRefused, kTrue, "reasoning comes as reasoning_content"},
+    {"stream_reasoning", kRefused, kTrue, "include_reasoning leaves it out"},
     {"parse_tool_calls", kRefused, kTrue, "use \"tool_choice\": \"none\""},
     {"chat_format", kRefused, {}, "the prompt is harmony's"},
     {"chat_parser", kRefused, {}, "the prompt is harmony's"},
@@ -329,19 +349,20 @@ constexpr KnownField kResponses[] = {
     {"stream_options", kIgnored},
     {"text", kRead, {}, {}, &kTextMembers},
     {"include"},
+    {"previous_response_id"},
+    {"store"},
     {"truncation", kIgnored},
     {"max_tool_calls", kIgnored},
     {"client_metadata", kIgnored},
     {"image", kIgnored},
     {"background_options", kIgnored},
     {"n", kRefused, "[1]", "one response is made for each request"},
-    {"background", kRefused, kFalse, "nothing is stored here; use stream"},
-    {"previous_response_id", kRefused, kNoText,
-     "nothing is stored here: send the conversation's items as input"},
+    {"background", kRefused, kFalse, "responses are made at once; use stream"},
     {"previous_response", kRefused, {}, "send the conversation's items as input"},
     {"previous_input_messages", kRefused, kEmpty, "send the conversation's items as input"},
     {"enable_response_messages", kRefused, kFalse, "POST /apply-template shows a prompt"},
-    {"conversation", kRefused, kNoText, "nothing is stored here: send the conversation's items as input"},
+    {"conversation", kRefused, kNoText,
+     "use previous_response_id, or send the conversation's items as input"},
     {"context_management", kRefused, kEmpty, "shorten the input"},
     {"access_programs", kRefused, {}, "there are none"},
     {"prompt", kRefused, {}, "send instructions and input"},

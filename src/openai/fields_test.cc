@@ -10,6 +10,7 @@
 
 #include "openai/chat_request.h"
 #include "openai/completion_request.h"
+#include "openai/field_rows.h"
 #include "openai/known_fields.h"
 #include "openai/responses_request.h"
 #include "openai/sse.h"
@@ -195,6 +196,13 @@ constexpr ReadCase kReadCases[] = {
     {"json_schema", kSchema, "{}", "all three that generate"},
     {"json_schema", R"({"schema": {"type": "null"}})",
      R"({"response_format": {"type": "json_schema", "schema": {}}})", "`response_format`"},
+    {"guided_regex", R"("[a-z]+")"},
+    {"guided_choice", R"(["yes", "no"])"},
+    {"guided_grammar", R"("root ::= \"a\"")"},
+    {"grammar", R"("root ::= \"a\"")"},
+    {"regex", R"("[a-z]+")"},
+    {"ebnf", R"("root ::= \"a\"")"},
+    {"choice", R"(["yes", "no"])"},
     {"structured_outputs", R"({"json_object": true})"},
     {"json", kSchema},
     {"json_object", "true"},
@@ -243,6 +251,8 @@ constexpr ReadCase kReadCases[] = {
 constexpr ReadCase kOneValueCases[] = {
     {"model", R"("another")"},
     {"best_of", "2"},
+    {"previous_response_id", R"("resp_1")"},
+    {"store", "17"},
     {"repeat_last_n", "64", R"({"presence_penalty": 1})"},
 };
 
@@ -315,36 +325,15 @@ TEST(KnownFields, EachHasTheTreatmentOfItsTable) {
 
 // ---- docs/user/server.md ----
 
-// "| read | `a`, `b` |"; a refused field's accepted values stand behind it.
-std::string row(const FieldPart& part, Treatment treatment, const char* name) {
-  std::string list;
-  for (const KnownField& field : part.fields) {
-    if (field.treatment != treatment) continue;
-    list += fmt::format("{}`{}`", list.empty() ? "" : ", ", field.name);
-    std::string values;
-    for (const Json& value : field.accepted.empty() ? Json::array() : Json::parse(field.accepted))
-      values += fmt::format("{}`{}`", values.empty() ? "" : ", ", dump(value));
-    if (!values.empty()) list += " (" + values + ")";
-  }
-  return list.empty() ? "" : fmt::format("| {} | {} | {} |\n", part.title, name, list);
-}
-
 TEST(KnownFields, TheDocumentationListsThem) {
   std::set<std::string> rows;
-  for (const FieldTable* table : all_field_tables()) {
-    for (const FieldPart& part : table->parts) {
-      rows.insert(row(part, Treatment::kRead, "read"));
-      rows.insert(row(part, Treatment::kIgnored, "ignored"));
-      rows.insert(row(part, Treatment::kRefused, "refused"));
-    }
-  }
-  rows.erase("");
+  for (const FieldTable* table : all_field_tables()) add_documented_rows(*table, rows);
   std::ifstream docs(MOESAIC_SOURCE_DIR "/docs/user/server.md");
   for (std::string line; std::getline(docs, line);) {
     for (const char* kind : {" | read | ", " | ignored | ", " | refused | "}) {
       if (line.find(kind) == std::string::npos) continue;
-      EXPECT_EQ(rows.erase(line + "\n"), 1u) << "docs/user/server.md has a row that is none of the tables':\n"
-                                             << line;
+      EXPECT_EQ(rows.erase(line), 1u) << "docs/user/server.md has a row that is none of the tables':\n"
+                                      << line;
     }
   }
   for (const std::string& line : rows) ADD_FAILURE() << "docs/user/server.md lacks\n" << line;

@@ -31,6 +31,8 @@ void read_model(Fields& fields, const Service& service) {
 
 namespace {
 
+constexpr size_t kMaxChoices = 10'000;  // of guided_choice
+
 // One way to say how much the model is to think.
 struct EffortField {
   std::string name;  // "reasoning.effort"
@@ -95,12 +97,16 @@ void read_thinking_type(Fields& fields, std::vector<EffortField>& said) {
   });
 }
 
-void set_form(Fields& fields, const char* key, const Json& schema, ResponseFormat format, AnswerForm& form) {
-  if (!form.empty() && form.schema != dump(schema))
+void take_form(Fields& fields, const char* key, AnswerFormat given, ResponseFormat format, AnswerForm& form) {
+  if (!form.empty() && form.given.key() != given.key())
     return fields.refuse(key, fmt::format("the answer's form is already given by {}", form.field));
+  form = {.given = std::move(given), .format = std::move(format), .field = key};
+}
+
+void set_form(Fields& fields, const char* key, const Json& schema, ResponseFormat format, AnswerForm& form) {
   if (!schema.is_object() && !schema.is_boolean())
     return fields.refuse(key, "a JSON schema is an object, true or false");
-  form = {.schema = dump(schema), .format = std::move(format), .field = key};
+  take_form(fields, key, AnswerFormat{.json_schema = dump(schema)}, std::move(format), form);
 }
 
 void any_object(Fields& fields, const char* key, AnswerForm& form) {
@@ -118,6 +124,37 @@ void set_schema(Fields& fields, const char* key, const Json* schema, AnswerForm&
   const Result<Json> parsed = text::parse_ordered_json(schema->get_ref<const std::string&>(), "the schema");
   if (!parsed.ok()) return fields.refuse(key, parsed.status().message());
   set_schema(fields, key, parsed.value(), form);
+}
+
+// One kind of form that is text, in `source`, which may be the request or an object in it named `key`. Empty
+// ones say nothing.
+void set_text(Fields& fields, const char* key, Fields& source, const char* member,
+              std::string AnswerFormat::*form_of, AnswerForm& form) {
+  AnswerFormat given;
+  source.read(member, given.*form_of);
+  if (!given.any_text()) take_form(fields, key, std::move(given), {}, form);
+}
+
+void set_choices(Fields& fields, const char* key, Fields& source, const char* member, AnswerForm& form) {
+  AnswerFormat given;
+  source.strings(member, given.choices, kMaxChoices);
+  if (!given.any_text()) take_form(fields, key, std::move(given), {}, form);
+}
+
+void read_structured_outputs(Fields& fields, AnswerForm& form) {
+  constexpr const char* kKey = "structured_outputs";
+  const Json* outputs = fields.find(kKey);
+  if (outputs == nullptr) return;
+  if (!outputs->is_object()) return fields.refuse(kKey, "must be an object");
+  Fields inner(*outputs);
+  bool object = false;
+  inner.read("json_object", object);
+  set_schema(fields, kKey, inner.find("json"), form);
+  if (object) any_object(fields, kKey, form);
+  set_text(fields, kKey, inner, "regex", &AnswerFormat::regex, form);
+  set_text(fields, kKey, inner, "grammar", &AnswerFormat::gbnf, form);
+  set_choices(fields, kKey, inner, "choice", form);
+  if (!inner.ok()) fields.refuse(kKey, inner.refusal()->message);
 }
 
 }  // namespace
@@ -174,15 +211,12 @@ void read_format(Fields& fields, const char* key, const Json* format, AnswerForm
 void read_other_formats(Fields& fields, AnswerForm& form) {
   set_schema(fields, "guided_json", fields.find("guided_json"), form);
   set_schema(fields, "json_schema", fields.find("json_schema"), form);
-  const Json* outputs = fields.find("structured_outputs");
-  if (outputs == nullptr) return;
-  if (!outputs->is_object()) return fields.refuse("structured_outputs", "must be an object");
-  Fields inner(*outputs);
-  bool object = false;
-  inner.read("json_object", object);
-  if (!inner.ok()) return fields.refuse("structured_outputs", inner.refusal()->message);
-  set_schema(fields, "structured_outputs", inner.find("json"), form);
-  if (object) any_object(fields, "structured_outputs", form);
+  for (const char* key : {"guided_regex", "regex"})
+    set_text(fields, key, fields, key, &AnswerFormat::regex, form);
+  for (const char* key : {"guided_grammar", "grammar", "ebnf"})
+    set_text(fields, key, fields, key, &AnswerFormat::gbnf, form);
+  set_choices(fields, "guided_choice", fields, "guided_choice", form);
+  read_structured_outputs(fields, form);
 }
 
 bool read_cache_prompt(Fields& fields) {

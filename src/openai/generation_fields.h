@@ -31,15 +31,16 @@ Thinking read_thinking(Fields& fields);
 
 // What an answer has to look like.
 struct AnswerForm {
-  std::string schema;      // JSON schema that the grammar follows; empty: any text
+  AnswerFormat given;      // its schema, expression, grammar or choices; none: any text
   ResponseFormat format;   // as the prompt has it
   const char* field = "";  // that said so, for errors
-  bool empty() const { return schema.empty(); }
+  bool empty() const { return given.any_text(); }
 };
 // response_format of chat completions, or text.format of responses: text, json_object (with or without a
 // schema) or json_schema. key: the field that errors name. format may be null.
 void read_format(Fields& fields, const char* key, const Json* format, AnswerForm& form);
-// guided_json, structured_outputs.json and .json_object, json_schema: the same in other servers' words.
+// The same in other servers' words, and what only they have: guided_json, guided_regex, guided_choice,
+// guided_grammar and structured_outputs (vLLM), regex and ebnf (SGLang), json_schema and grammar (llama.cpp).
 void read_other_formats(Fields& fields, AnswerForm& form);
 // stream and stream_options.include_usage
 void read_stream(Fields& fields, bool& stream, bool& include_usage);

@@ -167,10 +167,23 @@ const char* ResponsesAnswer::final_status() const {
 
 void ResponsesAnswer::finish(std::string& sse) {
   const bool cut = outcome_.finish == FinishReason::kLength;
-  emit(cut ? "response.incomplete" : "response.completed", {{"response", response(final_status())}}, sse);
+  const Json complete = response(final_status());
+  emit(cut ? "response.incomplete" : "response.completed", {{"response", complete}}, sse);
+  keep(complete);
 }
 
-std::string ResponsesAnswer::whole() { return dump(response(final_status())); }
+std::string ResponsesAnswer::whole() {
+  const Json complete = response(final_status());
+  keep(complete);
+  return dump(complete);
+}
+
+void ResponsesAnswer::keep(const Json& complete) {
+  if (options_.store == nullptr) return;
+  Json items = std::exchange(options_.input, {});
+  for (const Json& item : complete["output"]) items.push_back(item);
+  options_.store->keep(id_, {.owner = options_.owner, .response = dump(complete), .items = dump(items)});
+}
 
 void ResponsesAnswer::fail(const ApiError& error, std::string& sse) {
   if (!begun_) begin(sse);

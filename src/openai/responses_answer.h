@@ -19,6 +19,10 @@ class ResponsesAnswer : public Answer {
     bool logprobs = false;             // of the tokens of messages
     bool encrypted_reasoning = false;  // reasoning items carry encrypted_content
     bool reasoning = true;             // is shown
+    // Where the response is kept when it is complete; null: nowhere.
+    ResponseStore* store = nullptr;
+    std::string owner = {};
+    Json input = Json::array();  // the items that led to it
   };
   // echo: what the response repeats of the request. The model must outlive the answer.
   ResponsesAnswer(const Service& service, Json echo, Options options);
@@ -55,6 +59,7 @@ class ResponsesAnswer : public Answer {
   static Json call_json(const Item& item);
   static Json part_json(const Item& item);
   Json response(const char* status) const;
+  void keep(const Json& complete);
   Json usage_json() const;
   const char* final_status() const;
 

@@ -212,7 +212,7 @@ std::string why_not(const Json& item, size_t index) {
   const std::string type = string_or(item, "type", "?").substr(0, 40);
   if (type == "item_reference")
     return fmt::format(
-        "item {}: nothing is stored here, so that an item_reference refers to nothing: send the "
+        "item {}: single items are not stored, so that an item_reference refers to nothing: send the "
         "item itself",
         index);
   return fmt::format(

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.h"
+#include "openai/chat_generation.h"
 #include "openai/generation_fields.h"
 #include "openai/known_fields.h"
 #include "openai/responses_answer.h"
@@ -17,15 +19,11 @@ namespace {
 constexpr int kMaxTopLogprobs = 20;
 constexpr size_t kMaxIncludes = 64;
 
-struct ResponsesRequest {
-  SamplingParams sampling;
-  Tools tools;
-  Thinking thinking;
-  AnswerForm form;
+struct ResponsesRequest : ChatTask {
   Json format = {{"type", "text"}};
   Result<Conversation> conversation = Conversation();
   ResponsesAnswer::Options options;
-  bool stream = false, cache_prompt = true;
+  bool stream = false, store = true;
 };
 
 void read_text_format(Fields& fields, ResponsesRequest& r) {
@@ -66,12 +64,48 @@ ResponsesRequest read_responses(Fields& fields, const Service& service) {
   fields.read("instructions", instructions);
   r.cache_prompt = read_cache_prompt(fields);
   fields.read("stream", r.stream);
+  fields.read("store", r.store);
+  r.store = r.store && service.responses != nullptr;
   Conversation conversation = new_conversation(r.tools, r.form, r.thinking, service);
   conversation.instructions = std::move(instructions);
   r.conversation = read_input(fields, r.tools, std::move(conversation));
   r.options.functions = Callable(r.tools);
   r.options.reasoning = r.thinking.shown;
   return r;
+}
+
+// The input as items.
+Json items_of(const Json& root) {
+  const auto input = root.find("input");
+  if (input == root.end()) return Json::array();
+  if (!input->is_string()) return *input;
+  return Json::array({{{"type", "message"}, {"role", "user"}, {"content", *input}}});
+}
+
+// Puts the items that led to the previous response, and its own, before the input.
+Refusal add_previous(Json& root, const Service& service) {
+  const auto given = root.find("previous_response_id");
+  if (given == root.end() || given->is_null() || *given == "") return {};
+  const auto refused = [](std::string message, const char* code) {
+    return ApiError{.message = std::move(message), .param = "previous_response_id", .code = code};
+  };
+  if (!given->is_string()) return refused("previous_response_id: must be a string", "");
+  if (service.responses == nullptr)
+    return refused("previous_response_id: nothing is stored here: send the conversation's items as input",
+                   "");
+  const std::string id = given->get<std::string>();
+  const auto stored = service.responses->find(id, service.client);
+  if (!stored)
+    return refused(
+        fmt::format("Previous response with id '{}' not found: it was not stored, or is stored no longer.",
+                    id.substr(0, 80)),
+        "previous_response_not_found");
+  Json items = Json::parse(stored->items);
+  Json more = items_of(root);
+  if (!more.is_array()) return {};  // refused as any other wrong input
+  for (Json& item : more) items.push_back(std::move(item));
+  root["input"] = std::move(items);
+  return {};
 }
 
 // What a response repeats of its request.
@@ -84,9 +118,9 @@ Json echo_of(const Json& root, const ResponsesRequest& r) {
           {"max_output_tokens", given("max_output_tokens", {})},
           {"metadata", given("metadata", Json::object())},
           {"parallel_tool_calls", given("parallel_tool_calls", true)},
-          {"previous_response_id", nullptr},
+          {"previous_response_id", given("previous_response_id", {})},
           {"reasoning", {{"effort", effort_name(r.thinking.effort)}, {"summary", nullptr}}},
-          {"store", false},
+          {"store", r.store},
           {"temperature", r.sampling.temperature},
           {"text", {{"format", r.format}}},
           {"tool_choice", given("tool_choice", "auto")},
@@ -99,31 +133,31 @@ Json echo_of(const Json& root, const ResponsesRequest& r) {
 }  // namespace
 
 PreparedRequestOrError prepare_response(std::string_view body, const Service& service) {
-  const Result<Json> root = parse_object(body);
-  if (!root.ok()) return api_error(root.status());
-  Fields fields(root.value());
-  UnknownFields unknown = check_fields(root.value(), responses_fields(), service.strict_fields, fields);
-  const ResponsesRequest r = read_responses(fields, service);
+  Result<Json> parsed = parse_object(body);
+  if (!parsed.ok()) return api_error(parsed.status());
+  Json& root = parsed.value();
+  Fields fields(root);
+  UnknownFields unknown = check_fields(root, responses_fields(), service.strict_fields, fields);
+  if (Refusal refusal = add_previous(root, service)) return *refusal;
+  ResponsesRequest r = read_responses(fields, service);
   if (!fields.ok()) return *fields.refusal();
-  auto grammar = grammar_of(r.tools, r.form, true, service);
-  if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
-  if (!std::get<AnswerGrammar>(grammar).empty()) check_with_grammar(fields);
-  if (!fields.ok()) return *fields.refusal();
+  auto made = chat_generation(r, r.conversation, "input", fields, service);
   PreparedRequest prepared{.requests = {}, .answer = nullptr, .stream = r.stream};
   prepared.unknown = std::move(unknown);
-  prepared.answer = std::make_unique<ResponsesAnswer>(service, echo_of(root.value(), r), r.options);
-  auto prompt = prompt_of(r.conversation, "input", service);
-  if (auto* error = std::get_if<ApiError>(&prompt)) {
+  Json echo = echo_of(root, r);
+  if (r.store) {
+    r.options.store = service.responses;
+    r.options.owner = service.client;
+    r.options.input = items_of(root);
+  }
+  prepared.answer = std::make_unique<ResponsesAnswer>(service, std::move(echo), std::move(r.options));
+  if (auto* error = std::get_if<ApiError>(&made)) {
     // Clients of the stream look for this one among its events, to shorten the conversation.
     if (!r.stream || error->code != "context_length_exceeded") return *error;
     prepared.failure = *error;
     return prepared;
   }
-  prepared.requests.push_back({.prompt = std::get<std::vector<int32_t>>(std::move(prompt)),
-                               .chat = true,
-                               .sampling = r.sampling,
-                               .grammar = std::get<AnswerGrammar>(std::move(grammar)),
-                               .reuse_prefix = r.cache_prompt});
+  prepared.requests.push_back(std::get<GenerationRequest>(std::move(made)));
   return prepared;
 }
 

@@ -162,7 +162,7 @@ void check_with_grammar(Fields& fields) {
   bool ignore_eos = false;
   fields.read("ignore_eos", ignore_eos);
   constexpr const char* kWhy =
-      "cannot be held together with a schema, strict tools or a call that must be made";
+      "cannot be held together with a form of the answer, strict tools or a call that must be made";
   if (ignore_eos) fields.refuse("ignore_eos", kWhy);
   if (fields.find("allowed_token_ids") != nullptr) fields.refuse("allowed_token_ids", kWhy);
 }

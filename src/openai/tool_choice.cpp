@@ -221,8 +221,9 @@ Conversation new_conversation(const Tools& tools, const AnswerForm& form, const 
 
 std::variant<AnswerGrammar, ApiError> grammar_of(const Tools& tools, const AnswerForm& form, bool chat,
                                                  const Service& service) {
-  AnswerFormat format{
-      .chat = chat, .json_schema = form.schema, .functions = {}, .must_call = tools.must_call()};
+  AnswerFormat format = form.given;
+  format.chat = chat;
+  format.must_call = tools.must_call();
   bool held = !form.empty() || tools.must_call() || (tools.offered() && tools.allowed);
   for (const auto& [name, tool, strict] : tools.functions) {
     if (!tools.may_call(tool.name)) continue;

@@ -25,6 +25,7 @@ struct App {
   BodyBudget bodies{options.limits.bodies_bytes, metrics.body_bytes};
   RequestLog log;
   openai::GrammarCache grammars;
+  openai::ResponseStore responses{options.stored_responses, options.stored_bytes};
   EngineThread engine;
   FieldNames ignored_fields;  // that the log has named
   FieldNames schema_notes;    // that the log has shown

@@ -133,6 +133,7 @@ void Connection::take_head() {
   request_.method = head_only_ ? "GET" : std::move(head.method);
   request_.path = std::move(head.path);
   request_.authorization = bearer(head.authorization);
+  if (request_.authorization.empty()) request_.authorization = std::move(head.api_key);
   request_.host = std::move(head.host);
   request_.origin = std::move(head.origin);
   request_.same_origin = head.fetch_site == "same-origin";
@@ -150,7 +151,7 @@ asio::awaitable<bool> Connection::read_body() {
   if (!refusal && !parser_->is_done()) refusal = check_content(parser_->head().content_coding);
   if (refusal) {
     keep_alive_ = keep_alive_ && parser_->is_done();
-    HttpAnswer answer = error_answer(*refusal);
+    HttpAnswer answer = error_answer(*refusal, request_.path);
     if (refusal->http == 405) answer.headers.emplace_back("Allow", methods_of(request_.path));
     co_await send(std::move(answer));
     co_return false;
@@ -201,10 +202,10 @@ bool Connection::is_preflight() const {
 
 HttpAnswer Connection::preflight() const {
   HttpAnswer answer{.status = 204, .content_type = ""};
-  answer.headers = {{"Allow", "GET, POST, OPTIONS"}};
+  answer.headers = {{"Allow", "GET, POST, DELETE, OPTIONS"}};
   if (!is_cors_origin(request_.origin, app_.options)) return answer;
   const RequestHead& head = parser_->head();
-  answer.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+  answer.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
   answer.headers.emplace_back(
       "Access-Control-Allow-Headers",
       is_header_list(head.asked_headers) ? head.asked_headers : "Authorization, Content-Type, X-Request-Id");
@@ -265,12 +266,12 @@ asio::awaitable<bool> Connection::write(std::string_view bytes, std::string_view
   co_return !error;
 }
 
-asio::awaitable<bool> Connection::begin_events() {
+asio::awaitable<bool> Connection::begin_events(std::string_view content_type) {
   chunked_ = version_ >= 11;
   keep_alive_ = keep_alive_ && chunked_ && !app_.draining;
   Response response{http::status::ok, version_};
   set_common(response);
-  response.set(http::field::content_type, "text/event-stream; charset=utf-8");
+  response.set(http::field::content_type, content_type);
   response.set(http::field::cache_control, "no-cache");
   response.set("X-Accel-Buffering", "no");  // nginx is to pass events on as they come
   response.keep_alive(keep_alive_);

@@ -69,7 +69,7 @@ class Connection : public HttpExchange {
   asio::awaitable<void> close();
 
   asio::awaitable<void> send(HttpAnswer answer) override;
-  asio::awaitable<bool> begin_events() override;
+  asio::awaitable<bool> begin_events(std::string_view content_type) override;
   asio::awaitable<bool> send_events(std::string events) override;
   asio::awaitable<void> end_events() override;
 

@@ -157,6 +157,11 @@ void EngineThread::admit(const TicketPtr& ticket) {
                             touch(ticket);
                           },
                       .on_end = [this, ticket](const Outcome& outcome) { on_end(ticket, outcome); }};
+  if (ticket->request.sampling.prompt_logprobs >= 0)
+    callbacks.on_prompt_token = [this, ticket](const SampledToken& token) {
+      ticket->event().prompt.push_back(token);
+      touch(ticket);
+    };
   const Status status =
       model_->submit(std::move(ticket->request), std::move(callbacks), std::move(ticket->cancel));
   if (!status.ok()) on_end(ticket, {.finish = FinishReason::kError, .error = status});

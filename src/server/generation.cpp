@@ -90,7 +90,7 @@ asio::awaitable<bool> Generating::next(std::string* sse) {
   for (const openai::AnswerEvent& event : events) {
     if (!add(event, sse)) co_return false;
   }
-  if (events.empty() && sse != nullptr) *sse += openai::kHeartbeat;
+  if (events.empty() && sse != nullptr) *sse += answer_.heartbeat();
   if (!events.empty() || Clock::now() < deadline_) co_return true;
   error_ = timed_out();
   co_return false;
@@ -122,12 +122,12 @@ asio::awaitable<void> Generating::stream() {
 }
 
 asio::awaitable<void> Generating::stream_rest(std::string sse) {
-  bool reached = co_await exchange_.begin_events();
+  bool reached = co_await exchange_.begin_events(answer_.content_type());
   bool going = true;
   auto sent = Clock::now();
   while (reached && going && !answer_.complete()) {
     // Tokens that show nothing yet, as those of a call, are silence too.
-    if (sse.empty() && Clock::now() - sent >= app_.options.limits.heartbeat) sse += openai::kHeartbeat;
+    if (sse.empty() && Clock::now() - sent >= app_.options.limits.heartbeat) sse += answer_.heartbeat();
     if (!sse.empty()) {
       reached = co_await exchange_.send_events(std::exchange(sse, {}));
       sent = Clock::now();
@@ -147,7 +147,7 @@ asio::awaitable<void> Generating::stream_rest(std::string sse) {
 asio::awaitable<void> Generating::stream_failure(const ApiError& error) {
   std::string sse;
   answer_.fail(error, sse);
-  bool reached = co_await exchange_.begin_events();
+  bool reached = co_await exchange_.begin_events(answer_.content_type());
   if (reached) reached = co_await exchange_.send_events(std::move(sse));
   if (reached) co_await exchange_.end_events();
 }

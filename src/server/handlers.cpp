@@ -5,6 +5,7 @@
 
 #include <ctime>
 
+#include "anthropic/messages_request.h"
 #include "openai/chat_request.h"
 #include "openai/completion_request.h"
 #include "openai/fields.h"
@@ -21,17 +22,13 @@ namespace {
 using openai::ApiError;
 using openai::Json;
 
-asio::awaitable<void> send_json(HttpExchange& exchange, const Json& json) {
-  HttpAnswer answer{.body = openai::dump(json)};
-  co_await exchange.send(std::move(answer));
-}
-
 asio::awaitable<void> send_state(HttpExchange& exchange, const openai::Refusal& refusal) {
   if (refusal) {
     co_await send_error(exchange, *refusal);
   } else {
     const Json ok = {{"status", "ok"}};
-    co_await send_json(exchange, ok);
+    std::string text = openai::dump(ok);
+    co_await send_json(exchange, std::move(text));
   }
 }
 
@@ -40,7 +37,16 @@ Json model_json(const App& app) {
           {"object", "model"},
           {"created", app.started},
           {"owned_by", app.options.owned_by},
-          {"max_model_len", app.engine.model()->context()}};
+          {"max_model_len", app.engine.model()->context()},
+          // As Anthropic's API has it.
+          {"type", "model"},
+          {"display_name", app.options.model_name},
+          {"created_at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(app.started))}};
+}
+
+ApiError no_such_response(const std::string& id) {
+  return openai::not_found(fmt::format("there is no stored response '{}'", id.substr(0, 80)),
+                           "response_not_found");
 }
 
 // Bytes; null where they are not known.
@@ -81,17 +87,32 @@ ApiError not_now(std::string message, const char* code, int retry_after) {
           .retry_after = retry_after};
 }
 
-asio::awaitable<void> convert(HttpExchange& exchange, App& app, Convert convert) {
+}  // namespace
+
+HttpAnswer error_answer(const ApiError& error, const std::string& path) {
+  HttpAnswer answer{.status = error.http, .body = error_body(path, error)};
+  if (error.retry_after > 0) answer.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
+  if (error.http == 415) answer.headers.emplace_back("Accept-Encoding", "identity");
+  if (error.http == 401) answer.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return answer;
+}
+
+asio::awaitable<void> send_json(HttpExchange& exchange, std::string json) {
+  HttpAnswer answer{.body = std::move(json)};
+  co_await exchange.send(std::move(answer));
+}
+
+asio::awaitable<void> convert(HttpExchange& exchange, App& app, Convert convert_body) {
   openai::TokenAnswerOrError result;
   if (const auto refusal = unavailable(app)) {
     result = *refusal;
   } else {
-    result = co_await prepare(exchange, app, convert, deadline_of(app));
+    result = co_await prepare(exchange, app, convert_body, deadline_of(app));
   }
   if (exchange.gone().stop_requested()) co_return;
   HttpAnswer answer;
   if (const auto* error = std::get_if<ApiError>(&result)) {
-    answer = error_answer(*error);
+    answer = error_answer(*error, exchange.request().path);
   } else {
     auto& made = std::get<openai::TokenAnswer>(result);
     report_ignored_fields(exchange, app, made.unknown);
@@ -100,18 +121,8 @@ asio::awaitable<void> convert(HttpExchange& exchange, App& app, Convert convert)
   co_await exchange.send(std::move(answer));
 }
 
-}  // namespace
-
-HttpAnswer error_answer(const ApiError& error) {
-  HttpAnswer answer{.status = error.http, .body = openai::error_json(error)};
-  if (error.retry_after > 0) answer.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
-  if (error.http == 415) answer.headers.emplace_back("Accept-Encoding", "identity");
-  if (error.http == 401) answer.headers.emplace_back("WWW-Authenticate", "Bearer");
-  return answer;
-}
-
 asio::awaitable<void> send_error(HttpExchange& exchange, const ApiError& error) {
-  HttpAnswer answer = error_answer(error);
+  HttpAnswer answer = error_answer(error, exchange.request().path);
   co_await exchange.send(std::move(answer));
 }
 
@@ -153,7 +164,8 @@ asio::awaitable<void> ready(HttpExchange& exchange, App& app) {
 
 asio::awaitable<void> version(HttpExchange& exchange, App& app) {
   const Json json = {{"version", app.options.version}};
-  co_await send_json(exchange, json);
+  std::string text = openai::dump(json);
+  co_await send_json(exchange, std::move(text));
 }
 
 asio::awaitable<void> server_info(HttpExchange& exchange, App& app) {
@@ -162,7 +174,8 @@ asio::awaitable<void> server_info(HttpExchange& exchange, App& app) {
     co_return;
   }
   const Json json = info_json(app);
-  co_await send_json(exchange, json);
+  std::string text = openai::dump(json);
+  co_await send_json(exchange, std::move(text));
 }
 
 asio::awaitable<void> metrics(HttpExchange& exchange, App& app) {
@@ -179,8 +192,13 @@ asio::awaitable<void> models(HttpExchange& exchange, App& app) {
     co_await send_error(exchange, *refusal);
     co_return;
   }
-  const Json json = {{"object", "list"}, {"data", Json::array({model_json(app)})}};
-  co_await send_json(exchange, json);
+  const Json json = {{"object", "list"},
+                     {"data", Json::array({model_json(app)})},
+                     {"first_id", app.options.model_name},
+                     {"last_id", app.options.model_name},
+                     {"has_more", false}};
+  std::string text = openai::dump(json);
+  co_await send_json(exchange, std::move(text));
 }
 
 asio::awaitable<void> model_by_id(HttpExchange& exchange, App& app) {
@@ -196,16 +214,19 @@ asio::awaitable<void> model_by_id(HttpExchange& exchange, App& app) {
     co_await send_error(exchange, *refusal);
   } else {
     const Json json = model_json(app);
-    co_await send_json(exchange, json);
+    std::string text = openai::dump(json);
+    co_await send_json(exchange, std::move(text));
   }
 }
 
-openai::Service service_of(App& app) {
+openai::Service service_of(App& app, const HttpRequest& request) {
   return {.model = *app.engine.model(),
           .name = app.options.model_name,
           .today = fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))),
           .strict_fields = app.options.strict_fields,
-          .grammars = &app.grammars};
+          .grammars = &app.grammars,
+          .responses = app.responses.enabled() ? &app.responses : nullptr,
+          .client = request.authorization};
 }
 
 asio::awaitable<void> chat_completions(HttpExchange& exchange, App& app) {
@@ -218,6 +239,35 @@ asio::awaitable<void> completions(HttpExchange& exchange, App& app) {
 
 asio::awaitable<void> responses(HttpExchange& exchange, App& app) {
   return generate(exchange, app, openai::prepare_response);
+}
+
+asio::awaitable<void> stored_response(HttpExchange& exchange, App& app) {
+  const std::string id = response_id(exchange.request().path);
+  auto stored = app.responses.find(id, exchange.request().authorization);
+  if (stored) {
+    co_await send_json(exchange, std::move(stored->response));
+  } else {
+    co_await send_error(exchange, no_such_response(id));
+  }
+}
+
+asio::awaitable<void> delete_response(HttpExchange& exchange, App& app) {
+  const std::string id = response_id(exchange.request().path);
+  if (app.responses.erase(id, exchange.request().authorization)) {
+    const Json json = {{"id", id}, {"object", "response"}, {"deleted", true}};
+    std::string text = openai::dump(json);
+    co_await send_json(exchange, std::move(text));
+  } else {
+    co_await send_error(exchange, no_such_response(id));
+  }
+}
+
+asio::awaitable<void> messages(HttpExchange& exchange, App& app) {
+  return generate(exchange, app, anthropic::prepare_messages);
+}
+
+asio::awaitable<void> count_tokens(HttpExchange& exchange, App& app) {
+  return convert(exchange, app, anthropic::count_tokens);
 }
 
 asio::awaitable<void> tokenize(HttpExchange& exchange, App& app) {

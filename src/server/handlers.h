@@ -6,10 +6,15 @@
 #include "openai/api_error.h"
 #include "server/app.h"
 #include "server/http.h"
+#include "server/prepare.h"
 
 namespace moesaic::server {
 
-HttpAnswer error_answer(const openai::ApiError& error);
+// In the words of the API that the path belongs to.
+HttpAnswer error_answer(const openai::ApiError& error, const std::string& path);
+asio::awaitable<void> send_json(HttpExchange& exchange, std::string json);
+// Answers with what the worker pool makes of the body.
+asio::awaitable<void> convert(HttpExchange& exchange, App& app, Convert convert_body);
 asio::awaitable<void> send_error(HttpExchange& exchange, const openai::ApiError& error);
 // While loading, draining or after a failure: why nothing can be generated.
 openai::Refusal unavailable(const App& app);
@@ -18,7 +23,7 @@ openai::ApiError busy();
 openai::ApiError shutting_down();
 openai::ApiError timed_out();
 // For an App that is available.
-openai::Service service_of(App& app);
+openai::Service service_of(App& app, const HttpRequest& request);
 
 asio::awaitable<void> health(HttpExchange& exchange, App& app);
 asio::awaitable<void> ready(HttpExchange& exchange, App& app);
@@ -30,6 +35,10 @@ asio::awaitable<void> model_by_id(HttpExchange& exchange, App& app);
 asio::awaitable<void> chat_completions(HttpExchange& exchange, App& app);
 asio::awaitable<void> completions(HttpExchange& exchange, App& app);
 asio::awaitable<void> responses(HttpExchange& exchange, App& app);
+asio::awaitable<void> stored_response(HttpExchange& exchange, App& app);
+asio::awaitable<void> delete_response(HttpExchange& exchange, App& app);
+asio::awaitable<void> messages(HttpExchange& exchange, App& app);
+asio::awaitable<void> count_tokens(HttpExchange& exchange, App& app);
 asio::awaitable<void> tokenize(HttpExchange& exchange, App& app);
 asio::awaitable<void> apply_template(HttpExchange& exchange, App& app);
 asio::awaitable<void> detokenize(HttpExchange& exchange, App& app);

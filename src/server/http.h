@@ -70,7 +70,7 @@ class HttpExchange {
 
   virtual asio::awaitable<void> send(HttpAnswer answer) = 0;
   // False: the client cannot be reached any more.
-  virtual asio::awaitable<bool> begin_events() = 0;
+  virtual asio::awaitable<bool> begin_events(std::string_view content_type) = 0;
   virtual asio::awaitable<bool> send_events(std::string events) = 0;
   virtual asio::awaitable<void> end_events() = 0;
 

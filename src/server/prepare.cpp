@@ -55,8 +55,11 @@ asio::awaitable<Made> prepared(HttpExchange& exchange, App& app,
                                Made (*make)(std::string_view, const Service&), Clock::time_point deadline) {
   const auto begun = Clock::now();
   const LinkedStop stop(exchange.gone(), app.cut.get_token());
-  auto work = std::make_shared<Preparation<Made>>(
-      Preparation<Made>{.body = exchange.take_body(), .service = service_of(app), .make = make, .made = {}});
+  auto work =
+      std::make_shared<Preparation<Made>>(Preparation<Made>{.body = exchange.take_body(),
+                                                            .service = service_of(app, exchange.request()),
+                                                            .make = make,
+                                                            .made = {}});
   work->service.cancel = stop.token();
   WorkerPool::QueueKey key{.lane = lane_of(work->body.size()), .client = client_of(exchange.request(), app)};
   work->service.may_compile = key.lane != Lane::kQuick;

@@ -39,7 +39,7 @@ struct RequestHead {
   std::string method, target, path;  // path: the target without its query, and without scheme and host
   unsigned version = 11;
   std::string host;  // with the port, where there is one; of the target, where the target has one
-  std::string origin, authorization, id, expect, fetch_site, asked_headers, asked_network;
+  std::string origin, authorization, api_key, id, expect, fetch_site, asked_headers, asked_network;
   std::string content_coding;  // of the body, where it has one
 };
 

@@ -7,8 +7,12 @@
 #include <cctype>
 #include <string>
 
+#include "anthropic/error.h"
+#include "ollama/error.h"
 #include "server/handlers.h"
 #include "server/keys.h"
+#include "server/llama_handlers.h"
+#include "server/ollama_handlers.h"
 #include "server/page.h"
 
 namespace moesaic::server {
@@ -35,6 +39,18 @@ constexpr std::array kRoutes = {
     Route{"POST", "/v1/chat/completions", false, chat_completions},
     Route{"POST", "/v1/completions", false, completions},
     Route{"POST", "/v1/responses", false, responses},
+    Route{"GET", "/v1/responses/", false, stored_response},
+    Route{"DELETE", "/v1/responses/", false, delete_response},
+    Route{"POST", "/v1/messages", false, messages},
+    Route{"POST", "/v1/messages/count_tokens", false, count_tokens},
+    Route{"GET", "/props", false, llama_props},
+    Route{"GET", "/slots", false, llama_slots},
+    Route{"GET", "/api/version", true, ollama_version},
+    Route{"GET", "/api/tags", false, ollama_tags},
+    Route{"GET", "/api/ps", false, ollama_ps},
+    Route{"POST", "/api/show", false, ollama_show},
+    Route{"POST", "/api/chat", false, ollama_chat},
+    Route{"POST", "/api/generate", false, ollama_generate},
     Route{"POST", "/tokenize", false, tokenize},
     Route{"POST", "/apply-template", false, apply_template},
     Route{"POST", "/detokenize", false, detokenize},
@@ -109,16 +125,29 @@ openai::Refusal check_access(const HttpRequest& request, const App& app) {
     return openai::not_found(fmt::format("there is no {}", request.path.substr(0, 200)), "not_found");
   if (route->open || app.options.api_keys.empty() || is_key(request.authorization, app.options.api_keys))
     return {};
-  return openai::ApiError{.http = 401,
-                          .message = "this server needs an API key: Authorization: Bearer KEY",
-                          .type = "authentication_error",
-                          .code = "invalid_api_key"};
+  return openai::ApiError{
+      .http = 401,
+      .message = "this server needs an API key: Authorization: Bearer KEY, or x-api-key: KEY",
+      .type = "authentication_error",
+      .code = "invalid_api_key"};
 }
 
 std::string model_id(std::string_view path) {
   const std::string given = plain(path);
   const size_t at = given.find(kModels);
   return at == std::string::npos ? "" : percent_decoded(given.substr(at + kModels.size()));
+}
+
+std::string response_id(std::string_view path) {
+  const std::string given = plain(path);
+  return percent_decoded(given.substr(given.rfind('/') + 1));
+}
+
+std::string error_body(std::string_view path, const openai::ApiError& error) {
+  const std::string called = plain(path);
+  if (called.starts_with("/v1/messages")) return anthropic::error_json(error);
+  if (called.starts_with("/api/")) return ollama::error_json(error);
+  return openai::error_json(error);
 }
 
 std::string methods_of(const std::string& path) {

@@ -74,8 +74,8 @@ class Fields(Case):
                 self.assertEqual(list(json.loads(content)), ["sum"])
 
     def test_refused(self):
-        for field, value in (("guided_regex", "a"), ("guided_choice", ["a"]), ("grammar", "root ::= \"a\""),
-                             ("structured_outputs", {"regex": "a"}), ("mirostat", 2), ("use_beam_search", True),
+        for field, value in (("guided_regex", "a("), ("guided_choice", [""]), ("grammar", "a"), ("structural_tag", "a"),
+                             ("structured_outputs", {"structural_tag": "a"}), ("mirostat", 2), ("use_beam_search", True),
                              ("chat_template", "x"), ("truncate_prompt_tokens", 5), ("lora", [{"id": 0}])):
             with self.subTest(field), self.assertRaises(openai.BadRequestError) as caught:
                 self.chat(extra_body={field: value})

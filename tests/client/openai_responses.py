@@ -42,6 +42,15 @@ class Responses(Case):
         self.assertEqual(done, ["reasoning", "message"])
         self.assertEqual(events[-1].response.output_text, whole.output_text)
 
+    def test_stored(self):
+        first = self.respond("My name is Nora. What is 17 + 25?")
+        second = self.respond("And 47 x 36?", previous_response_id=first.id)
+        self.assertGreater(second.usage.input_tokens, first.usage.input_tokens)
+        self.assertEqual(self.client.responses.retrieve(first.id).output_text, first.output_text)
+        self.client.responses.delete(first.id)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.responses.retrieve(first.id)
+
     def test_helper(self):
         with self.client.responses.stream(model="tiny", input="What is 17 + 25?", temperature=0) as stream:
             for _ in stream:
@@ -73,7 +82,7 @@ class Responses(Case):
         response = self.respond(instructions="Be brief.", store=True, parallel_tool_calls=False, include=[],
                                 prompt_cache_key="x", reasoning={"effort": "low", "summary": "auto"})
         self.assertEqual(response.status, "completed")
-        self.assertFalse(response.store)
+        self.assertTrue(response.store)
 
     def test_schema(self):
         schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"],

@@ -1,0 +1,17 @@
+// Errors in the shape of Anthropic's API.
+#pragma once
+
+#include <string>
+
+#include "openai/api_error.h"
+
+namespace moesaic::anthropic {
+
+// invalid_request_error, authentication_error, permission_error, not_found_error, request_too_large,
+// rate_limit_error, api_error or overloaded_error, by the status.
+const char* error_type(int http);
+
+// {"type": "error", "error": {"type", "message"}}
+std::string error_json(const openai::ApiError& error);
+
+}  // namespace moesaic::anthropic

@@ -1,0 +1,166 @@
+#include "anthropic/messages_answer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "anthropic/error.h"
+#include "openai/sampling_fields.h"
+#include "openai/sse.h"
+
+namespace moesaic::anthropic {
+namespace {
+
+using openai::Json;
+
+// Clients send it back with the thinking. It is not looked at.
+constexpr const char* kSignature = "not-signed";
+
+void emit(const char* type, const Json& data, std::string& sse) {
+  Json event = {{"type", type}};
+  event.update(data);
+  openai::append_event(sse, openai::dump(event), type);
+}
+
+// A call's arguments are an object; where the model wrote something else, it is one that holds that text.
+Json input_of(const std::string& arguments) {
+  if (arguments.empty()) return Json::object();
+  Json input = Json::parse(arguments, nullptr, false);
+  return input.is_object() ? input : Json{{"arguments", arguments}};
+}
+
+}  // namespace
+
+MessagesAnswer::MessagesAnswer(const openai::Service& service, Options options)
+    : id_(openai::new_id("msg_")), model_(service.name), options_(std::move(options)) {}
+
+MessagesAnswer::Kind MessagesAnswer::kind_of(const TextPiece& piece) const {
+  if (!options_.functions.name_of(piece.recipient).empty()) return Kind::kCall;
+  return piece.channel == "analysis" ? Kind::kThinking : Kind::kText;
+}
+
+// empty: as a stream's block begins.
+Json MessagesAnswer::block_json(const Block& block, bool empty) const {
+  const std::string text = empty ? "" : block.text;
+  switch (block.kind) {
+    case Kind::kThinking:
+      return {{"type", "thinking"}, {"thinking", text}, {"signature", empty ? "" : kSignature}};
+    case Kind::kCall:
+      return {{"type", "tool_use"}, {"id", block.id}, {"name", block.name}, {"input", input_of(text)}};
+    default:
+      return {{"type", "text"}, {"text", text}, {"citations", nullptr}};
+  }
+}
+
+void MessagesAnswer::begin(std::string& sse) {
+  begun_ = true;
+  Json message = message_json();
+  message["content"] = Json::array();
+  message["usage"] = {{"input_tokens", options_.prompt_tokens}, {"output_tokens", 0}};
+  emit("message_start", {{"message", message}}, sse);
+}
+
+void MessagesAnswer::open(const TextPiece& piece, std::string* sse) {
+  Block block{.kind = kind_of(piece)};
+  if (block.kind == Kind::kCall) {
+    block.id = openai::new_id("toolu_");
+    block.name = options_.functions.name_of(piece.recipient);
+  }
+  blocks_.push_back(std::move(block));
+  open_ = true;
+  if (sse == nullptr) return;
+  emit("content_block_start",
+       {{"index", blocks_.size() - 1}, {"content_block", block_json(blocks_.back(), true)}}, *sse);
+}
+
+void MessagesAnswer::close(std::string* sse) {
+  if (!std::exchange(open_, false) || sse == nullptr) return;
+  const size_t index = blocks_.size() - 1;
+  if (blocks_.back().kind == Kind::kThinking)
+    emit("content_block_delta",
+         {{"index", index}, {"delta", {{"type", "signature_delta"}, {"signature", kSignature}}}}, *sse);
+  emit("content_block_stop", {{"index", index}}, *sse);
+}
+
+void MessagesAnswer::take(const TextPiece& piece, std::string* sse) {
+  const Kind kind = kind_of(piece);
+  if (kind == Kind::kThinking) ++reasoning_tokens_;
+  if (kind == Kind::kThinking && !options_.thinking) return;
+  if (piece.text.empty() && kind != Kind::kCall) return;
+  const bool next = !open_ || blocks_.back().kind != kind || (piece.begins && kind == Kind::kCall);
+  if (next) {
+    close(sse);
+    open(piece, sse);
+  }
+  blocks_.back().text += piece.text;
+  if (sse == nullptr || piece.text.empty()) return;
+  constexpr const char* kTypes[] = {"thinking_delta", "text_delta", "input_json_delta"};
+  constexpr const char* kMembers[] = {"thinking", "text", "partial_json"};
+  const auto which = static_cast<int>(kind);
+  emit("content_block_delta",
+       {{"index", blocks_.size() - 1}, {"delta", {{"type", kTypes[which]}, {kMembers[which], piece.text}}}},
+       *sse);
+}
+
+void MessagesAnswer::add(const openai::AnswerEvent& event, std::string* sse) {
+  if (sse != nullptr && !begun_) begin(*sse);
+  for (const TextPiece& piece : event.pieces) take(piece, sse);
+  if (!event.end) return;
+  close(sse);
+  outcome_ = *event.end;
+  ended_ = true;
+}
+
+Json MessagesAnswer::stop_reason() const {
+  if (!ended_) return {};
+  if (outcome_.finish == FinishReason::kLength) return "max_tokens";
+  if (!outcome_.stop_string.empty()) return "stop_sequence";
+  const auto is_call = [](const Block& block) { return block.kind == Kind::kCall; };
+  return std::any_of(blocks_.begin(), blocks_.end(), is_call) ? "tool_use" : "end_turn";
+}
+
+Json MessagesAnswer::stop_sequence() const {
+  return outcome_.stop_string.empty() ? Json() : Json(outcome_.stop_string);
+}
+
+void MessagesAnswer::finish(std::string& sse) {
+  emit("message_delta",
+       {{"delta", {{"stop_reason", stop_reason()}, {"stop_sequence", stop_sequence()}}},
+        {"usage", usage_json()}},
+       sse);
+  emit("message_stop", Json::object(), sse);
+}
+
+void MessagesAnswer::fail(const openai::ApiError& error, std::string& sse) {
+  openai::append_event(sse, anthropic::error_json(error), "error");
+}
+
+Json MessagesAnswer::message_json() const {
+  Json json = {{"id", id_}, {"type", "message"}, {"role", "assistant"}, {"model", model_}};
+  json["content"] = Json::array();
+  for (const Block& block : blocks_) json["content"].push_back(block_json(block, false));
+  json["stop_reason"] = stop_reason();
+  json["stop_sequence"] = stop_sequence();
+  json["usage"] = usage_json();
+  return json;
+}
+
+std::string MessagesAnswer::whole() { return openai::dump(message_json()); }
+
+openai::Usage MessagesAnswer::usage() const {
+  return {.prompt_tokens = outcome_.prompt_tokens,
+          .generated_tokens = outcome_.generated_tokens,
+          .reasoning_tokens = reasoning_tokens_,
+          .cached_tokens = outcome_.cached_tokens,
+          .cache_write_tokens = outcome_.cache_write_tokens};
+}
+
+// The three kinds of input tokens add up to the prompt.
+Json MessagesAnswer::usage_json() const {
+  const openai::Usage u = usage();
+  return {{"input_tokens", u.prompt_tokens - u.cached_tokens - u.cache_write_tokens},
+          {"cache_creation_input_tokens", u.cache_write_tokens},
+          {"cache_read_input_tokens", u.cached_tokens},
+          {"output_tokens", u.generated_tokens}};
+}
+
+}  // namespace moesaic::anthropic

@@ -1,0 +1,131 @@
+// Answers in the shape of Anthropic's API, whole and as events.
+#include "anthropic/messages_answer.h"
+
+#include <gtest/gtest.h>
+
+#include "anthropic/error.h"
+#include "anthropic/messages_cases.h"
+
+namespace moesaic::anthropic {
+namespace {
+
+using openai::AnswerEvent;
+using openai::Json;
+
+constexpr const char* kThinks = R"("thinking": {"type": "enabled", "budget_tokens": 2000})";
+
+TextPiece piece(const char* channel, const char* text, bool begins = false, const char* recipient = "") {
+  return {.channel = channel, .recipient = recipient, .text = text, .begins = begins};
+}
+
+std::vector<AnswerEvent> weather_call() {
+  return {{.token = SampledToken{.token = 5}, .pieces = {piece("analysis", "Look", true)}},
+          {.token = SampledToken{.token = 5}, .pieces = {piece("analysis", " it up.")}},
+          {.token = SampledToken{.token = 5}, .pieces = {piece("commentary", "Looking.", true)}},
+          {.token = SampledToken{.token = 5},
+           .pieces = {piece("commentary", "{\"city\":", true, "functions.get_weather"),
+                      piece("commentary", " \"Oslo\"}", false, "functions.get_weather")}},
+          {.end = Outcome{.finish = FinishReason::kStop,
+                          .prompt_tokens = 70,
+                          .generated_tokens = 9,
+                          .cached_tokens = 32,
+                          .cache_write_tokens = 32}}};
+}
+
+Json whole_of(const std::string& more, const std::vector<AnswerEvent>& events) {
+  const openai::PreparedRequest request = prepared(ask(kHi, more));
+  for (const AnswerEvent& event : events) request.answer->add(event, nullptr);
+  return Json::parse(request.answer->whole());
+}
+
+// The data of each event; its type must be the event's name.
+std::vector<Json> stream_of(const std::string& more, const std::vector<AnswerEvent>& events) {
+  const openai::PreparedRequest request = prepared(ask(kHi, more + ", \"stream\": true"));
+  EXPECT_TRUE(request.stream);
+  std::string sse;
+  for (const AnswerEvent& event : events) request.answer->add(event, &sse);
+  request.answer->finish(sse);
+  std::vector<Json> data;
+  for (size_t at = 0; at < sse.size();) {
+    const size_t line = sse.find('\n', at), end = sse.find("\n\n", at);
+    data.push_back(Json::parse(sse.substr(line + 7, end - line - 7)));
+    EXPECT_EQ("event: " + data.back()["type"].get<std::string>(), sse.substr(at, line - at));
+    at = end + 2;
+  }
+  return data;
+}
+
+TEST(MessagesAnswer, WholeWithThinkingAndACall) {
+  const Json json = whole_of(std::string(kTool) + ", " + kThinks, weather_call());
+  EXPECT_EQ(json["type"], "message");
+  EXPECT_EQ(json["model"], "tiny");
+  ASSERT_EQ(json["content"].size(), 3u);
+  EXPECT_EQ(json["content"][0]["thinking"], "Look it up.");
+  EXPECT_EQ(json["content"][1]["text"], "Looking.");
+  EXPECT_EQ(json["content"][2]["type"], "tool_use");
+  EXPECT_EQ(json["content"][2]["name"], "get_weather");
+  EXPECT_EQ(json["content"][2]["input"], (Json{{"city", "Oslo"}}));
+  EXPECT_EQ(json["stop_reason"], "tool_use");
+  EXPECT_EQ(json["usage"]["input_tokens"], 6);
+  EXPECT_EQ(json["usage"]["cache_read_input_tokens"], 32);
+  EXPECT_EQ(json["usage"]["output_tokens"], 9);
+}
+
+TEST(MessagesAnswer, ThinkingIsShownWhereItIsEnabled) {
+  EXPECT_EQ(whole_of(kTool, weather_call())["content"].size(), 2u);
+}
+
+TEST(MessagesAnswer, StreamBuildsTheSame) {
+  const std::string more = std::string(kTool) + ", " + kThinks;
+  const std::vector<Json> events = stream_of(more, weather_call());
+  Json built = events[0]["message"];
+  EXPECT_EQ(events[0]["type"], "message_start");
+  EXPECT_EQ(built["content"], Json::array());
+  std::string arguments;
+  for (const Json& event : events) {
+    if (event["type"] == "content_block_start") {
+      EXPECT_EQ(event["index"], built["content"].size());
+      built["content"].push_back(event["content_block"]);
+    }
+    if (event["type"] == "message_delta") built["stop_reason"] = event["delta"]["stop_reason"];
+    if (event["type"] != "content_block_delta") continue;
+    const Json& delta = event["delta"];
+    if (delta["type"] == "input_json_delta") arguments += delta["partial_json"].get<std::string>();
+    for (const char* member : {"thinking", "text", "signature"}) {
+      if (!delta.contains(member)) continue;
+      Json& target = built["content"].back()[member];
+      target = target.get<std::string>() + delta[member].get<std::string>();
+    }
+  }
+  built["content"].back()["input"] = Json::parse(arguments);
+  const Json whole = whole_of(more, weather_call());
+  built["content"].back()["id"] = whole["content"].back()["id"];  // random
+  EXPECT_EQ(built["content"], whole["content"]);
+  EXPECT_EQ(built["stop_reason"], "tool_use");
+  EXPECT_EQ(events.back()["type"], "message_stop");
+  EXPECT_EQ(events[events.size() - 2]["usage"], whole["usage"]);
+}
+
+TEST(MessagesAnswer, StopReasons) {
+  const auto reason = [](const Outcome& outcome) {
+    return whole_of("\"top_k\": 1", {{.pieces = {piece("final", "x", true)}}, {.end = outcome}});
+  };
+  EXPECT_EQ(reason({.finish = FinishReason::kStop})["stop_reason"], "end_turn");
+  EXPECT_EQ(reason({.finish = FinishReason::kLength})["stop_reason"], "max_tokens");
+  const Json stopped = reason({.finish = FinishReason::kStop, .stop_string = "END"});
+  EXPECT_EQ(stopped["stop_reason"], "stop_sequence");
+  EXPECT_EQ(stopped["stop_sequence"], "END");
+}
+
+TEST(MessagesAnswer, Errors) {
+  const Json json = Json::parse(error_json({.http = 429, .message = "busy"}));
+  EXPECT_EQ(json["type"], "error");
+  EXPECT_EQ(json["error"]["type"], "rate_limit_error");
+  EXPECT_EQ(json["error"]["message"], "busy");
+  std::string sse;
+  prepared(ask(kHi)).answer->fail({.http = 500, .message = "broken"}, sse);
+  EXPECT_TRUE(sse.starts_with("event: error\ndata: {\"type\":\"error\"")) << sse;
+}
+
+}  // namespace
+}  // namespace moesaic::anthropic

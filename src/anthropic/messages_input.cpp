@@ -1,0 +1,150 @@
+#include "anthropic/messages_input.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "openai/sse.h"
+#include "text/conversation_builder.h"
+#include "text/harmony_json.h"
+
+namespace moesaic::anthropic {
+namespace {
+
+using openai::Json;
+using text::string_or;
+
+constexpr const char* kName = "messages";
+constexpr std::string_view kForTheService = "x-anthropic-billing-header:";
+
+const Json& member(const Json& object, const char* key) {
+  static const Json null;
+  if (!object.is_object()) return null;
+  const auto at = object.find(key);
+  return at == object.end() ? null : *at;
+}
+
+Status unreadable(const std::string& type) {
+  return invalid("a block of type '{}' is not supported: text, thinking, tool_use and tool_result are",
+                 type.substr(0, 40));
+}
+
+// Of a tool's result. What the model cannot read is named in its place.
+Result<std::string> result_text(const Json& content) {
+  if (content.is_null()) return std::string();
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array())
+    return invalid("a tool_result's content is neither a string nor an array of blocks");
+  std::string text;
+  for (const Json& block : content) {
+    const std::string type = string_or(block, "type", "?");
+    if (type == "text") {
+      text += string_or(block, "text", "");
+    } else if (type == "image" || type == "document") {
+      text += fmt::format("[{} omitted: this model reads text only]", type);
+    } else if (type == "tool_reference") {
+      text += string_or(block, "tool_name", "");
+    } else if (type == "search_result") {
+      text += openai::dump(block);
+    } else {
+      return unreadable(type);
+    }
+  }
+  return text;
+}
+
+// One message's blocks, one after the other. Texts that follow each other are one.
+class MessageReader {
+ public:
+  MessageReader(std::string role, ConversationBuilder& builder) : role_(std::move(role)), builder_(builder) {}
+
+  Status read(const Json& content) {
+    if (content.is_string()) {
+      text_ = content.get<std::string>();
+      return flush("final");
+    }
+    if (!content.is_array()) return invalid("content is neither a string nor an array of blocks");
+    for (const Json& block : content) RETURN_IF_ERROR(add(block));
+    return flush("final");
+  }
+
+ private:
+  Status add(const Json& block) {
+    const std::string type = string_or(block, "type", "?");
+    const bool assistant = role_ == "assistant";
+    if (type == "text") return add_text(string_or(block, "text", ""));
+    if (type == "tool_result" && !assistant) return add_result(block);
+    if (type == "thinking" && assistant) return add_thinking(string_or(block, "thinking", ""));
+    if (type == "redacted_thinking" && assistant) return {};  // only who made it can read it
+    if (type == "tool_use" && assistant) return add_call(block);
+    return unreadable(type);
+  }
+  Status add_text(const std::string& text) {
+    text_ += (text_.empty() || text.empty() ? "" : "\n\n") + text;
+    return {};
+  }
+  Status add_thinking(std::string text) {
+    RETURN_IF_ERROR(flush("commentary"));
+    if (!text.empty()) builder_.add_reasoning(std::move(text));
+    return {};
+  }
+  Status add_call(const Json& block) {
+    RETURN_IF_ERROR(flush("commentary"));
+    const Json& input = member(block, "input");
+    if (!input.is_null() && !input.is_object()) return invalid("a tool_use's input is not an object");
+    return builder_.add_call(string_or(block, "id", ""), string_or(block, "name", ""),
+                             input.is_null() ? "{}" : text::compact_json(input));
+  }
+  Status add_result(const Json& block) {
+    RETURN_IF_ERROR(flush(""));
+    ASSIGN_OR_RETURN(std::string text, result_text(member(block, "content")));
+    if (member(block, "is_error") == true) text = "Error: " + text;
+    return builder_.add({.role = "tool", .text = std::move(text)}, string_or(block, "tool_use_id", ""));
+  }
+  // channel: of the assistant's text. What stands before a call or a thought is commentary.
+  Status flush(const char* channel) {
+    if (text_.empty()) return {};
+    return builder_.add(
+        {.role = role_, .channel = role_ == "assistant" ? channel : "", .text = std::exchange(text_, {})});
+  }
+
+  std::string role_, text_;
+  ConversationBuilder& builder_;
+};
+
+Status add_message(const Json& json, ConversationBuilder& builder) {
+  if (!json.is_object()) return invalid("not an object");
+  const std::string role = string_or(json, "role", "");
+  if (role != "user" && role != "assistant" && role != "system")
+    return invalid("role '{}' is none of user, assistant, system", role.substr(0, 40));
+  return MessageReader(role, builder).read(member(json, "content"));
+}
+
+}  // namespace
+
+Result<std::string> system_text(const Json& system) {
+  if (system.is_null()) return std::string();
+  if (system.is_string()) return system.get<std::string>();
+  if (!system.is_array()) return invalid("system: must be a string or an array of text blocks");
+  std::string text;
+  for (const Json& block : system) {
+    if (string_or(block, "type", "?") != "text") return invalid("system: a block is not of type text");
+    const std::string one = string_or(block, "text", "");
+    if (one.empty() || one.starts_with(kForTheService)) continue;
+    text += (text.empty() ? "" : "\n\n") + one;
+  }
+  return text;
+}
+
+Result<Conversation> read_messages(const Json& messages, Conversation conversation) {
+  RETURN_IF_ERROR(check_message_count(messages.size(), kName));
+  ConversationBuilder builder(conversation);
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (const Status status = add_message(messages[i], builder); !status.ok())
+      return invalid("{}: message {}: {}", kName, i, status.message());
+  }
+  if (string_or(messages.back(), "role", "") == "assistant")
+    return invalid("{}: the last one is the assistant's; continuing it is not supported", kName);
+  return conversation;
+}
+
+}  // namespace moesaic::anthropic

@@ -1,0 +1,20 @@
+// The messages of Anthropic's API as a conversation.
+#pragma once
+
+#include <string>
+
+#include "moesaic/conversation.h"
+#include "openai/fields.h"
+
+namespace moesaic::anthropic {
+
+// A text, or blocks of type text. Blocks that are for the service and not for the model (Claude Code's
+// x-anthropic-billing-header) are left out. field: for errors.
+Result<std::string> system_text(const openai::Json& system);
+
+// Adds the messages: text, thinking, tool_use and tool_result blocks. Fails with the message's index on
+// blocks that the model cannot read, results of unknown calls, and a last message of the assistant's, which
+// cannot be continued.
+Result<Conversation> read_messages(const openai::Json& messages, Conversation conversation);
+
+}  // namespace moesaic::anthropic

@@ -1,0 +1,212 @@
+#include "anthropic/messages_request.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "anthropic/field_table.h"
+#include "anthropic/messages_answer.h"
+#include "anthropic/messages_input.h"
+#include "base/error.h"
+#include "openai/chat_generation.h"
+#include "openai/sampling_fields.h"
+#include "openai/sse.h"
+#include "text/harmony_json.h"
+
+namespace moesaic::anthropic {
+namespace {
+
+using openai::ApiError;
+using openai::Fields;
+using openai::Json;
+using openai::Service;
+using text::string_or;
+
+constexpr size_t kMaxStops = 64, kMaxStopBytes = 512;
+// Tokens of thought: gpt-oss knows three efforts and no budget.
+constexpr int64_t kLowBudget = 4096, kMediumBudget = 16384;
+
+struct MessagesRequest : openai::ChatTask {
+  bool stream = false;
+  std::string instructions;
+};
+
+// Claude's names mean whatever is served, since clients have them built in.
+void read_claude_model(Fields& fields, const Service& service) {
+  std::string model;
+  fields.read("model", model);
+  if (!model.starts_with("claude-")) openai::read_model(fields, service);
+}
+
+// The three that Anthropic has, whatever else the body holds.
+void read_sampling(Fields& fields, const Service& service, SamplingParams& sampling) {
+  Json given = Json::object();
+  for (const char* key : {"temperature", "top_p", "top_k"}) {
+    if (const Json* value = fields.find(key)) given[key] = *value;
+  }
+  Fields inner(given);
+  openai::read_sampling(inner, service.model, sampling);
+  if (!inner.ok()) fields.refuse(*inner.refusal());
+}
+
+// Anthropic's tools and choice in OpenAI's shape, which read_tools knows.
+Json function_of(Fields& fields, const Json& tool, size_t index) {
+  const std::string type = string_or(tool, "type", "custom");
+  if (!tool.is_object() || type != "custom") {
+    fields.refuse("tools",
+                  fmt::format("tool {}: type '{}' runs at Anthropic and not here; offer one of your own",
+                              index, type.substr(0, 40)));
+    return {};
+  }
+  Json function = {{"name", string_or(tool, "name", "")},
+                   {"description", string_or(tool, "description", "")}};
+  if (tool.contains("input_schema")) function["parameters"] = tool["input_schema"];
+  if (tool.contains("strict")) function["strict"] = tool["strict"];
+  return {{"type", "function"}, {"function", std::move(function)}};
+}
+
+Json choice_of(Fields& fields, const Json& choice) {
+  const std::string type = string_or(choice, "type", "");
+  if (type == "auto" || type == "none") return type;
+  if (type == "any") return "required";
+  if (type == "tool") return {{"type", "function"}, {"function", {{"name", string_or(choice, "name", "")}}}};
+  fields.refuse("tool_choice", "type must be auto, any, tool or none");
+  return {};
+}
+
+openai::Tools tools_of(Fields& fields) {
+  Json translated = Json::object();
+  if (const Json* tools = fields.find("tools")) {
+    if (!tools->is_array()) fields.refuse("tools", "must be an array");
+    Json functions = Json::array();
+    for (size_t i = 0; fields.ok() && i < tools->size(); ++i)
+      functions.push_back(function_of(fields, (*tools)[i], i));
+    translated["tools"] = std::move(functions);
+  }
+  if (const Json* choice = fields.find("tool_choice")) translated["tool_choice"] = choice_of(fields, *choice);
+  if (!fields.ok()) return {};
+  Fields inner(translated);
+  openai::Tools tools = openai::read_tools(inner);
+  if (!inner.ok()) fields.refuse(*inner.refusal());
+  return tools;
+}
+
+ReasoningEffort effort_of(int64_t budget) {
+  if (budget <= kLowBudget) return ReasoningEffort::kLow;
+  return budget <= kMediumBudget ? ReasoningEffort::kMedium : ReasoningEffort::kHigh;
+}
+
+// The model always reasons; what it thinks is shown where thinking is enabled.
+void read_thinking(Fields& fields, openai::Thinking& thinking) {
+  thinking.shown = false;
+  const Json* given = fields.find("thinking");
+  if (given == nullptr) return;
+  if (!given->is_object()) return fields.refuse("thinking", "must be an object");
+  Fields inner(*given);
+  std::string type, display;
+  int64_t budget = kMediumBudget;
+  inner.read("type", type);
+  inner.read("display", display);
+  inner.integer("budget_tokens", budget, 0, INT64_MAX);
+  if (!inner.ok()) return fields.refuse("thinking", inner.refusal()->message);
+  if (type != "enabled" && type != "disabled" && type != "adaptive" && type != "between_tools")
+    return fields.refuse("thinking", "type must be enabled, disabled, adaptive or between_tools");
+  thinking.shown = type != "disabled" && display != "omitted";
+  thinking.effort = type == "disabled" ? ReasoningEffort::kLow : effort_of(budget);
+}
+
+void read_format(Fields& fields, const char* key, const Json& format, openai::AnswerForm& form) {
+  if (string_or(format, "type", "") != "json_schema")
+    return fields.refuse(key, "a format is of type json_schema, with a schema");
+  openai::read_format(fields, key, &format, form);
+}
+
+void read_output_config(Fields& fields, MessagesRequest& r) {
+  if (const Json* format = fields.find("output_format"))
+    read_format(fields, "output_format", *format, r.form);
+  const Json* config = fields.find("output_config");
+  if (config == nullptr) return;
+  if (!config->is_object()) return fields.refuse("output_config", "must be an object");
+  const std::string effort = string_or(*config, "effort", "");
+  if (effort == "low") r.thinking.effort = ReasoningEffort::kLow;
+  if (effort == "medium") r.thinking.effort = ReasoningEffort::kMedium;
+  if (effort == "high" || effort == "xhigh" || effort == "max") r.thinking.effort = ReasoningEffort::kHigh;
+  const auto format = config->find("format");
+  if (format != config->end() && !format->is_null()) read_format(fields, "output_config", *format, r.form);
+}
+
+void read_stops(Fields& fields, SamplingParams& sampling) {
+  fields.strings("stop_sequences", sampling.stop_strings, kMaxStops);
+  std::erase(sampling.stop_strings, "");
+  for (const std::string& stop : sampling.stop_strings) {
+    if (stop.size() > kMaxStopBytes)
+      return fields.refuse("stop_sequences", fmt::format("one has up to {} bytes", kMaxStopBytes));
+  }
+}
+
+// counting: of tokens only, without what a generation needs.
+MessagesRequest read_request(Fields& fields, const Service& service, bool counting) {
+  MessagesRequest r;
+  read_claude_model(fields, service);
+  read_sampling(fields, service, r.sampling);
+  openai::read_max_tokens(fields, {"max_tokens"}, r.sampling);
+  if (!counting && fields.find("max_tokens") == nullptr) fields.refuse("max_tokens", "is missing");
+  read_stops(fields, r.sampling);
+  r.tools = tools_of(fields);
+  read_thinking(fields, r.thinking);
+  read_output_config(fields, r);
+  fields.read("stream", r.stream);
+  const Json* system = fields.find("system");
+  Result<std::string> instructions = system_text(system == nullptr ? Json() : *system);
+  if (!instructions.ok()) fields.refuse(openai::api_error(instructions.status(), "system"));
+  if (instructions.ok()) r.instructions = std::move(instructions).value();
+  const Json* messages = fields.find("messages");
+  if (messages == nullptr || !messages->is_array() || messages->empty())
+    fields.refuse("messages", "must be an array of at least one message");
+  return r;
+}
+
+Result<Conversation> conversation_of(const Json& root, const MessagesRequest& r, const Service& service) {
+  Conversation conversation = openai::new_conversation(r.tools, r.form, r.thinking, service);
+  conversation.instructions = r.instructions;
+  return read_messages(root["messages"], std::move(conversation));
+}
+
+}  // namespace
+
+openai::PreparedRequestOrError prepare_messages(std::string_view body, const Service& service) {
+  const Result<Json> root = openai::parse_object(body);
+  if (!root.ok()) return openai::api_error(root.status());
+  Fields fields(root.value());
+  openai::UnknownFields unknown = check_fields(root.value(), message_fields(), service.strict_fields, fields);
+  const MessagesRequest r = read_request(fields, service, false);
+  if (!fields.ok()) return *fields.refusal();
+  auto made =
+      openai::chat_generation(r, conversation_of(root.value(), r, service), "messages", fields, service);
+  if (auto* error = std::get_if<ApiError>(&made)) return *error;
+  auto& generation = std::get<GenerationRequest>(made);
+  openai::PreparedRequest prepared{.requests = {}, .answer = nullptr, .stream = r.stream};
+  prepared.unknown = std::move(unknown);
+  prepared.answer = std::make_unique<MessagesAnswer>(
+      service, MessagesAnswer::Options{.functions = openai::Callable(r.tools),
+                                       .thinking = r.thinking.shown,
+                                       .prompt_tokens = static_cast<int>(generation.prompt.size())});
+  prepared.requests.push_back(std::move(generation));
+  return prepared;
+}
+
+openai::TokenAnswerOrError count_tokens(std::string_view body, const Service& service) {
+  const Result<Json> root = openai::parse_object(body);
+  if (!root.ok()) return openai::api_error(root.status());
+  Fields fields(root.value());
+  openai::UnknownFields unknown = check_fields(root.value(), message_fields(), service.strict_fields, fields);
+  const MessagesRequest r = read_request(fields, service, true);
+  if (!fields.ok()) return *fields.refusal();
+  const Result<Conversation> conversation = conversation_of(root.value(), r, service);
+  if (!conversation.ok()) return openai::api_error(conversation.status(), "messages");
+  const auto tokens = service.model.chat_prompt(conversation.value(), {.cancel = service.cancel});
+  if (!tokens.ok()) return openai::api_error(tokens.status(), "messages");
+  return openai::TokenAnswer{openai::dump({{"input_tokens", tokens.value().size()}}), std::move(unknown)};
+}
+
+}  // namespace moesaic::anthropic

@@ -1,0 +1,142 @@
+// What requests of Anthropic's API become.
+#include <gtest/gtest.h>
+
+#include "anthropic/field_table.h"
+#include "anthropic/messages_cases.h"
+#include "openai/field_rows.h"
+
+namespace moesaic::anthropic {
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Messages, SystemAndBlocks) {
+  const std::string prompt = prompt_of(
+      ask(R"([{"role": "user", "content": [{"type": "text", "text": "One"}, {"type": "text", "text": "Two"}]},
+              {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "x"},
+                                                {"type": "text", "text": "Three"}]},
+              {"role": "user", "content": "Four"}])",
+          R"("system": [{"type": "text", "text": "x-anthropic-billing-header: cc_version=1"},
+                        {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}])"));
+  EXPECT_TRUE(contains(prompt, "# Instructions\n\nBe brief.<|end|>")) << prompt;
+  EXPECT_FALSE(contains(prompt, "billing")) << prompt;
+  EXPECT_TRUE(contains(prompt, "<|start|>user<|message|>One\n\nTwo<|end|>")) << prompt;
+  EXPECT_TRUE(contains(prompt, "<|channel|>final<|message|>Three<|end|>")) << prompt;
+  EXPECT_TRUE(prompt.ends_with("<|start|>user<|message|>Four<|end|><|start|>assistant")) << prompt;
+}
+
+TEST(Messages, ToolsAndTheirResults) {
+  const std::string prompt = prompt_of(ask(
+      R"([{"role": "user", "content": "Weather?"},
+          {"role": "assistant", "content": [{"type": "text", "text": "Let me look."},
+             {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Oslo"}}]},
+          {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "is_error": true,
+             "content": [{"type": "text", "text": "no network"}]}, {"type": "text", "text": "Well?"}]}])",
+      kTool));
+  EXPECT_TRUE(contains(prompt, "type get_weather = (_: {")) << prompt;
+  EXPECT_TRUE(contains(prompt, "<|channel|>commentary<|message|>Let me look.<|end|>")) << prompt;
+  EXPECT_TRUE(contains(prompt, "{\"city\":\"Oslo\"}<|call|>")) << prompt;
+  EXPECT_TRUE(contains(prompt, "<|message|>Error: no network<|end|>")) << prompt;
+  EXPECT_TRUE(contains(prompt, "<|start|>user<|message|>Well?<|end|>")) << prompt;
+}
+
+TEST(Messages, ToolChoice) {
+  const auto held = [](const char* choice) {
+    return !prepared(ask(kHi, std::string(kTool) + ", \"tool_choice\": " + choice))
+                .requests.at(0)
+                .grammar.empty();
+  };
+  EXPECT_FALSE(held(R"({"type": "auto"})"));
+  EXPECT_FALSE(held(R"({"type": "none"})"));
+  EXPECT_TRUE(held(R"({"type": "any", "disable_parallel_tool_use": true})"));
+  EXPECT_TRUE(held(R"({"type": "tool", "name": "get_weather"})"));
+  EXPECT_EQ(
+      error_of(ask(kHi, std::string(kTool) + R"(, "tool_choice": {"type": "tool", "name": "f"})")).param,
+      "tool_choice");
+  EXPECT_EQ(error_of(ask(kHi, R"("tools": [{"type": "web_search_20250305", "name": "web_search"}])")).param,
+            "tools");
+}
+
+TEST(Messages, ThinkingIsAnEffort) {
+  const auto effort = [](const char* more) {
+    const std::string prompt = prompt_of(ask(kHi, more));
+    const size_t at = prompt.find("Reasoning: ");
+    return prompt.substr(at + 11, prompt.find('\n', at) - at - 11);
+  };
+  EXPECT_EQ(effort(""), "medium");
+  EXPECT_EQ(effort(R"("thinking": {"type": "disabled"})"), "low");
+  EXPECT_EQ(effort(R"("thinking": {"type": "enabled", "budget_tokens": 1024})"), "low");
+  EXPECT_EQ(effort(R"("thinking": {"type": "enabled", "budget_tokens": 10000})"), "medium");
+  EXPECT_EQ(effort(R"("thinking": {"type": "enabled", "budget_tokens": 32000})"), "high");
+  EXPECT_EQ(effort(R"("thinking": {"type": "adaptive"}, "output_config": {"effort": "high"})"), "high");
+  EXPECT_EQ(error_of(ask(kHi, R"("thinking": {"type": "sometimes"})")).param, "thinking");
+}
+
+TEST(Messages, SamplingAndForms) {
+  const SamplingParams s =
+      prepared(ask(kHi, R"("temperature": 0.5, "top_p": 0.9, "top_k": 5, "stop_sequences": ["END", ""])"))
+          .requests.at(0)
+          .sampling;
+  EXPECT_EQ(s.temperature, 0.5);
+  EXPECT_EQ(s.top_p, 0.9);
+  EXPECT_EQ(s.top_k, 5);
+  EXPECT_EQ(s.max_tokens, 20);
+  EXPECT_EQ(s.stop_strings, std::vector<std::string>{"END"});
+  const char* form = R"({"type": "json_schema", "schema": {"type": "object"}})";
+  for (const std::string& more : {std::string("\"output_format\": ") + form,
+                                  std::string("\"output_config\": {\"format\": ") + form + "}"})
+    EXPECT_FALSE(prepared(ask(kHi, more)).requests.at(0).grammar.empty()) << more;
+}
+
+TEST(Messages, WhatCannotBeHonouredIsRefused) {
+  EXPECT_EQ(
+      error_of(prepare_messages(R"({"messages": [{"role": "user", "content": "hi"}]})", service())).param,
+      "max_tokens");
+  EXPECT_EQ(error_of(ask("[]")).param, "messages");
+  EXPECT_EQ(error_of(ask(kHi, R"("mcp_servers": [{"url": "x"}])")).param, "mcp_servers");
+  EXPECT_EQ(error_of(ask(kHi, R"("container": "x")")).param, "container");
+  const auto message = [](const char* content) { return error_of(ask(content)).message; };
+  EXPECT_TRUE(
+      contains(message(R"([{"role": "user", "content": [{"type": "image", "source": {}}]}])"), "'image'"));
+  EXPECT_TRUE(contains(
+      message(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])"), "continuing"));
+  EXPECT_TRUE(
+      contains(message(R"([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x"}]}])"),
+               "message 0"));
+  EXPECT_TRUE(contains(message(R"([{"role": "nobody", "content": "a"}])"), "'nobody'"));
+}
+
+TEST(Messages, ModelNames) {
+  const auto with = [](const char* model) {
+    return prepare_messages(
+        std::string(R"({"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}], "model": ")") +
+            model + "\"}",
+        service());
+  };
+  EXPECT_TRUE(std::holds_alternative<openai::PreparedRequest>(with("claude-sonnet-4-5")));
+  EXPECT_TRUE(std::holds_alternative<openai::PreparedRequest>(with("tiny")));
+  EXPECT_EQ(error_of(with("another")).http, 404);
+}
+
+TEST(Messages, CountTokens) {
+  const std::string body =
+      R"({"model": "tiny", "system": "Be brief.", "messages": [{"role": "user", "content": "hi"}]})";
+  const auto made = count_tokens(body, service());
+  ASSERT_TRUE(std::holds_alternative<openai::TokenAnswer>(made));
+  const auto counted =
+      openai::Json::parse(std::get<openai::TokenAnswer>(made).json)["input_tokens"].get<size_t>();
+  EXPECT_EQ(counted, prepared(ask(kHi, R"("system": "Be brief.")")).requests.at(0).prompt.size());
+}
+
+TEST(Messages, TheDocumentationListsEachField) {
+  std::set<std::string> rows;
+  openai::add_documented_rows(message_fields(), rows);
+  for (const std::string& row :
+       openai::missing_rows(rows, MOESAIC_SOURCE_DIR "/docs/user/api-compatibility.md"))
+    ADD_FAILURE() << "docs/user/api-compatibility.md lacks\n" << row;
+}
+
+}  // namespace
+}  // namespace moesaic::anthropic

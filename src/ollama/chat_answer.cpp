@@ -1,0 +1,133 @@
+#include "ollama/chat_answer.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "ollama/error.h"
+#include "openai/sampling_fields.h"
+#include "openai/sse.h"
+
+namespace moesaic::ollama {
+namespace {
+
+using openai::Json;
+
+int64_t nanoseconds(std::chrono::steady_clock::duration time) {
+  return std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
+}
+
+// RFC 3339, in UTC.
+std::string now() {
+  const auto time = std::chrono::system_clock::now();
+  const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()) %
+                      std::chrono::seconds(1);
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:06}Z", fmt::gmtime(std::chrono::system_clock::to_time_t(time)),
+                     micros.count());
+}
+
+// An object; where the model wrote something else, one that holds that text.
+Json arguments_of(const std::string& text) {
+  if (text.empty()) return Json::object();
+  Json json = Json::parse(text, nullptr, false);
+  return json.is_object() ? json : Json{{"arguments", text}};
+}
+
+}  // namespace
+
+ChatAnswer::ChatAnswer(const openai::Service& service, Options options)
+    : model_(service.name), options_(std::move(options)) {}
+
+// A call's pieces come together, so that each event has whole calls.
+ChatAnswer::Part ChatAnswer::take(const std::vector<TextPiece>& pieces) {
+  Part part;
+  for (const TextPiece& piece : pieces) {
+    const std::string function = options_.functions.name_of(piece.recipient);
+    if (!function.empty()) {
+      if (piece.begins || part.calls.empty()) part.calls.push_back({.name = function, .arguments = {}});
+      part.calls.back().arguments += piece.text;
+    } else if (piece.channel == "analysis") {
+      ++reasoning_tokens_;
+      if (options_.thinking) part.thinking += piece.text;
+    } else {
+      part.content += piece.text;
+    }
+  }
+  return part;
+}
+
+Json ChatAnswer::line(const Part& part, bool done) const {
+  Json json = {{"model", model_}, {"created_at", now()}};
+  if (options_.shape == Shape::kGenerate) {
+    json["response"] = part.content;
+    if (!part.thinking.empty()) json["thinking"] = part.thinking;
+  } else {
+    Json message = {{"role", "assistant"}, {"content", part.content}};
+    if (!part.thinking.empty()) message["thinking"] = part.thinking;
+    for (size_t i = 0; i < part.calls.size(); ++i)
+      message["tool_calls"].push_back({{"id", openai::new_id("call_")},
+                                       {"function",
+                                        {{"index", i},
+                                         {"name", part.calls[i].name},
+                                         {"arguments", arguments_of(part.calls[i].arguments)}}}});
+    json["message"] = std::move(message);
+  }
+  json["done"] = done;
+  if (done) add_end(json);
+  return json;
+}
+
+void ChatAnswer::set_loaded() { loaded_ = ended_ = true; }
+
+const char* ChatAnswer::done_reason() const {
+  if (loaded_) return "load";
+  return outcome_.finish == FinishReason::kLength ? "length" : "stop";
+}
+
+void ChatAnswer::add_end(Json& json) const {
+  json["done_reason"] = done_reason();
+  if (loaded_) return;
+  json["total_duration"] = nanoseconds(end_ - begun_);
+  json["load_duration"] = 0;
+  json["prompt_eval_count"] = outcome_.prompt_tokens;
+  json["prompt_eval_duration"] = nanoseconds(first_ - begun_);
+  json["eval_count"] = outcome_.generated_tokens;
+  json["eval_duration"] = nanoseconds(end_ - first_);
+}
+
+void ChatAnswer::add(const openai::AnswerEvent& event, std::string* lines) {
+  if (event.token && first_ == Clock::time_point()) first_ = Clock::now();
+  Part part = take(event.pieces);
+  if (event.end) {
+    outcome_ = *event.end;
+    ended_ = true;
+    end_ = Clock::now();
+    if (first_ == Clock::time_point()) first_ = end_;
+  }
+  const bool shows = !part.content.empty() || !part.thinking.empty() || !part.calls.empty();
+  if (lines != nullptr) {
+    if (shows) *lines += openai::dump(line(part, false)) + "\n";
+    return;
+  }
+  all_.content += part.content, all_.thinking += part.thinking;
+  for (Call& call : part.calls) all_.calls.push_back(std::move(call));
+}
+
+void ChatAnswer::finish(std::string& lines) { lines += openai::dump(line({}, true)) + "\n"; }
+
+std::string ChatAnswer::whole() { return openai::dump(line(all_, true)); }
+
+void ChatAnswer::fail(const openai::ApiError& error, std::string& lines) {
+  lines += ollama::error_json(error) + "\n";
+}
+
+openai::Usage ChatAnswer::usage() const {
+  return {.prompt_tokens = outcome_.prompt_tokens,
+          .generated_tokens = outcome_.generated_tokens,
+          .reasoning_tokens = reasoning_tokens_,
+          .cached_tokens = outcome_.cached_tokens,
+          .cache_write_tokens = outcome_.cache_write_tokens};
+}
+
+}  // namespace moesaic::ollama

@@ -1,0 +1,62 @@
+// The answer of /api/chat and /api/generate: one JSON document, or a line of JSON for each token that has
+// text.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "openai/answer.h"
+#include "openai/fields.h"
+#include "openai/tool_choice.h"
+
+namespace moesaic::ollama {
+
+class ChatAnswer : public openai::Answer {
+ public:
+  enum class Shape { kChat, kGenerate };
+  struct Options {
+    Shape shape = Shape::kChat;
+    openai::Callable functions;  // text for another recipient is content
+    bool thinking = true;        // is shown
+  };
+  ChatAnswer(const openai::Service& service, Options options);
+
+  void add(const openai::AnswerEvent& event, std::string* lines) override;
+  bool complete() const override { return ended_; }
+  void finish(std::string& lines) override;
+  std::string whole() override;
+  void fail(const openai::ApiError& error, std::string& lines) override;
+  openai::Usage usage() const override;
+  std::string_view content_type() const override { return "application/x-ndjson"; }
+  std::string_view heartbeat() const override { return {}; }
+
+  // Of an answer without a generation: the model is loaded.
+  void set_loaded();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Call {
+    std::string name, arguments;
+  };
+  // What one event adds, or the whole answer.
+  struct Part {
+    std::string content, thinking;
+    std::vector<Call> calls;
+  };
+
+  Part take(const std::vector<TextPiece>& pieces);
+  openai::Json line(const Part& part, bool done) const;
+  void add_end(openai::Json& json) const;
+  const char* done_reason() const;
+
+  std::string model_;
+  Options options_;
+  Part all_;  // not of a stream
+  bool ended_ = false, loaded_ = false;
+  int reasoning_tokens_ = 0;
+  Clock::time_point begun_ = Clock::now(), first_, end_;
+  Outcome outcome_;
+};
+
+}  // namespace moesaic::ollama

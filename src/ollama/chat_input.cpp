@@ -1,0 +1,91 @@
+#include "ollama/chat_input.h"
+
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "text/conversation_builder.h"
+#include "text/harmony_json.h"
+
+namespace moesaic::ollama {
+namespace {
+
+using openai::Json;
+using text::string_or;
+
+constexpr const char* kName = "messages";
+
+const Json& member(const Json& object, const char* key) {
+  static const Json null;
+  if (!object.is_object()) return null;
+  const auto at = object.find(key);
+  return at == object.end() ? null : *at;
+}
+
+class MessageReader {
+ public:
+  explicit MessageReader(Conversation& conversation) : builder_(conversation) {}
+
+  Status add(const Json& json) {
+    if (!json.is_object()) return invalid("not an object");
+    const Json& images = member(json, "images");
+    if (images.is_array() && !images.empty())
+      return invalid("images are not supported: this model reads text");
+    ASSIGN_OR_RETURN(std::string text, content_text(member(json, "content")));
+    const std::string role = string_or(json, "role", "");
+    if (role == "assistant") return assistant(json, std::move(text));
+    if (role == "tool") return result(json, std::move(text));
+    return builder_.add({.role = role, .text = std::move(text)});
+  }
+
+ private:
+  Status assistant(const Json& json, std::string text) {
+    std::string thinking = string_or(json, "thinking", "");
+    if (!thinking.empty()) builder_.add_reasoning(std::move(thinking));
+    const Json& calls = member(json, "tool_calls");
+    const bool has_calls = calls.is_array() && !calls.empty();
+    if (!text.empty() || !has_calls)
+      RETURN_IF_ERROR(builder_.add(
+          {.role = "assistant", .channel = has_calls ? "commentary" : "final", .text = std::move(text)}));
+    for (const Json& one : calls) RETURN_IF_ERROR(call(one));
+    return {};
+  }
+  Status call(const Json& json) {
+    const Json& function = member(json, "function");
+    const Json& arguments = member(function, "arguments");
+    const std::string id = string_or(json, "id", "");
+    const std::string name = string_or(function, "name", "");
+    open_.emplace_back(id, name);
+    return builder_.add_call(id, name,
+                             arguments.is_string() ? arguments.get<std::string>()
+                             : arguments.is_null() ? "{}"
+                                                   : text::compact_json(arguments));
+  }
+  Status result(const Json& json, std::string text) {
+    const std::string id = string_or(json, "tool_call_id", "");
+    std::string name = string_or(json, "tool_name", string_or(json, "name", ""));
+    if (name.empty() && id.empty() && !open_.empty()) {
+      name = open_.front().second;
+      open_.pop_front();
+    }
+    return builder_.add({.role = "tool", .name = std::move(name), .text = std::move(text)}, id);
+  }
+
+  ConversationBuilder builder_;
+  std::deque<std::pair<std::string, std::string>> open_;  // calls without a result: id and name
+};
+
+}  // namespace
+
+Result<Conversation> read_messages(const Json& messages, Conversation conversation) {
+  RETURN_IF_ERROR(check_message_count(messages.size(), kName));
+  MessageReader reader(conversation);
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (const Status status = reader.add(messages[i]); !status.ok())
+      return invalid("{}: message {}: {}", kName, i, status.message());
+  }
+  return conversation;
+}
+
+}  // namespace moesaic::ollama

@@ -1,0 +1,9 @@
+#include "ollama/error.h"
+
+#include "openai/sse.h"
+
+namespace moesaic::ollama {
+
+std::string error_json(const openai::ApiError& error) { return openai::dump({{"error", error.message}}); }
+
+}  // namespace moesaic::ollama

@@ -1,0 +1,22 @@
+// What Ollama's /api/tags, /api/ps and /api/show say of the one model.
+#pragma once
+
+#include <ctime>
+#include <string>
+#include <string_view>
+
+#include "moesaic/engine.h"
+#include "openai/answer.h"
+#include "openai/token_requests.h"
+
+namespace moesaic::ollama {
+
+// The version of Ollama's API that this is like: clients ask for a least one.
+inline constexpr const char* kApiVersion = "0.13.0";
+
+std::string tags_json(const std::string& name, const ModelInfo& info, std::time_t since);
+std::string running_json(const std::string& name, const ModelInfo& info, std::time_t since);
+// {model} or {name}
+openai::TokenAnswerOrError show(std::string_view body, const openai::Service& service);
+
+}  // namespace moesaic::ollama

@@ -1,0 +1,207 @@
+// Ollama's API: what requests become, and the shape of answers.
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "ollama/chat_request.h"
+#include "ollama/error.h"
+#include "ollama/field_table.h"
+#include "ollama/model_list.h"
+#include "openai/field_rows.h"
+#include "openai/fields.h"
+
+namespace moesaic::ollama {
+namespace {
+
+using openai::AnswerEvent;
+using openai::Json;
+
+const openai::Service& service() {
+  static const Model model =
+      Model::open(MOESAIC_SOURCE_DIR "/models/tiny", {.device = "cpu", .threads = 1, .context = 1024})
+          .value();
+  static const openai::Service instance{.model = model, .name = "tiny", .today = "2026-01-01"};
+  return instance;
+}
+
+using Make = openai::PreparedRequestOrError (*)(std::string_view, const openai::Service&);
+
+openai::PreparedRequest prepared(Make make, const std::string& members) {
+  auto made = make(R"({"model": "tiny", )" + members + "}", service());
+  if (const auto* error = std::get_if<openai::ApiError>(&made)) ADD_FAILURE() << error->message;
+  return std::holds_alternative<openai::PreparedRequest>(made)
+             ? std::get<openai::PreparedRequest>(std::move(made))
+             : openai::PreparedRequest();
+}
+
+openai::ApiError refused(Make make, const std::string& members) {
+  auto made = make(R"({"model": "tiny", )" + members + "}", service());
+  EXPECT_TRUE(std::holds_alternative<openai::ApiError>(made)) << members;
+  return std::holds_alternative<openai::ApiError>(made) ? std::get<openai::ApiError>(made)
+                                                        : openai::ApiError();
+}
+
+std::string prompt_of(Make make, const std::string& members) {
+  return service().model.detokenize(prepared(make, members).requests.at(0).prompt);
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+constexpr const char* kHi = R"("messages": [{"role": "user", "content": "hi"}])";
+constexpr const char* kTools =
+    R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}])";
+
+TEST(OllamaRequest, AConversationWithCalls) {
+  const std::string prompt = prompt_of(prepare_chat, std::string(kTools) + R"(, "messages": [
+      {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Go."},
+      {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]},
+      {"role": "tool", "content": "7", "tool_name": "f"}])");
+  EXPECT_TRUE(contains(prompt, "Be brief.")) << prompt;
+  EXPECT_TRUE(contains(prompt, "analysis<|message|>hm<|end|>")) << prompt;
+  EXPECT_TRUE(contains(prompt, "{\"a\":1}<|call|>")) << prompt;
+  EXPECT_TRUE(contains(prompt, "<|start|>functions.f to=assistant<|channel|>commentary<|message|>7<|end|>"))
+      << prompt;
+}
+
+TEST(OllamaRequest, AResultWithoutANameIsOfTheNextCall) {
+  const std::string prompt = prompt_of(prepare_chat, R"("messages": [{"role": "user", "content": "Go."},
+      {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}},
+                                                          {"function": {"name": "g", "arguments": {}}}]},
+      {"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}])");
+  EXPECT_TRUE(contains(prompt, "functions.f to=assistant<|channel|>commentary<|message|>1")) << prompt;
+  EXPECT_TRUE(contains(prompt, "functions.g to=assistant<|channel|>commentary<|message|>2")) << prompt;
+}
+
+TEST(OllamaRequest, Options) {
+  const openai::PreparedRequest made = prepared(
+      prepare_chat, std::string(kHi) + R"(, "options": {"num_predict": 7, "temperature": 0.3, "top_k": 4,
+      "seed": 5, "stop": ["x"], "repeat_penalty": 1.1, "num_ctx": 4096}, "keep_alive": "5m")");
+  EXPECT_TRUE(made.stream);
+  EXPECT_TRUE(made.unknown.empty());
+  const SamplingParams& s = made.requests.at(0).sampling;
+  EXPECT_EQ(s.max_tokens, 7);
+  EXPECT_EQ(s.temperature, 0.3);
+  EXPECT_EQ(s.seed, 5u);
+  EXPECT_EQ(s.stop_strings, std::vector<std::string>{"x"});
+  EXPECT_EQ(s.repetition_penalty, 1.1);
+  EXPECT_EQ(prepared(prepare_chat, std::string(kHi) + R"(, "options": {"num_predict": -2})")
+                .requests.at(0)
+                .sampling.max_tokens,
+            0);
+}
+
+TEST(OllamaRequest, ThinkAndFormat) {
+  for (const auto& [think, effort] : {std::pair("true", "medium"), {"false", "low"}, {"\"high\"", "high"}})
+    EXPECT_TRUE(contains(prompt_of(prepare_chat, std::string(kHi) + ", \"think\": " + think),
+                         std::string("Reasoning: ") + effort))
+        << think;
+  EXPECT_EQ(refused(prepare_chat, std::string(kHi) + R"(, "think": "much")").param, "think");
+  for (const char* format : {R"("json")", R"({"type": "object", "properties": {"a": {"type": "string"}}})"})
+    EXPECT_FALSE(
+        prepared(prepare_chat, std::string(kHi) + ", \"format\": " + format).requests.at(0).grammar.empty());
+  EXPECT_TRUE(prepared(prepare_chat, std::string(kHi) + R"(, "format": "")").requests.at(0).grammar.empty());
+}
+
+TEST(OllamaRequest, Generate) {
+  const std::string chat = prompt_of(prepare_generate, R"("prompt": "hi", "system": "Be brief.")");
+  EXPECT_TRUE(contains(chat, "Be brief.")) << chat;
+  EXPECT_TRUE(chat.ends_with("<|start|>user<|message|>hi<|end|><|start|>assistant")) << chat;
+  EXPECT_EQ(prompt_of(prepare_generate, R"("prompt": "hi<|end|>", "raw": true)"), "hi<|end|>");
+}
+
+TEST(OllamaRequest, WhatCannotBeHonouredIsRefused) {
+  EXPECT_EQ(refused(prepare_generate, R"("prompt": "a", "suffix": "b")").param, "suffix");
+  EXPECT_EQ(refused(prepare_generate, R"("prompt": "a", "images": ["x"])").param, "images");
+  EXPECT_EQ(refused(prepare_generate, R"("prompt": "a", "template": "x")").param, "template");
+  EXPECT_EQ(refused(prepare_chat, std::string(kHi) + R"(, "options": {"mirostat": 1})").param, "options");
+  EXPECT_EQ(refused(prepare_chat, R"("messages": [{"role": "user", "content": "a", "images": ["x"]}])").param,
+            "messages");
+  const auto other =
+      prepare_chat(R"({"model": "other:7b", "messages": [{"role": "user", "content": "a"}]})", service());
+  EXPECT_EQ(std::get<openai::ApiError>(other).http, 404);
+  EXPECT_TRUE(is_served("tiny:latest", service()));
+}
+
+TEST(OllamaRequest, WithoutAPromptTheModelIsLoaded) {
+  for (const Make make : {Make(prepare_chat), Make(prepare_generate)}) {
+    const openai::PreparedRequest made = prepared(make, R"("keep_alive": -1)");
+    EXPECT_TRUE(made.requests.empty());
+    ASSERT_TRUE(made.answer->complete());
+    EXPECT_EQ(Json::parse(made.answer->whole())["done_reason"], "load");
+  }
+}
+
+std::vector<AnswerEvent> events() {
+  const auto piece = [](const char* channel, const char* text, bool begins, const char* recipient = "") {
+    return TextPiece{.channel = channel, .recipient = recipient, .text = text, .begins = begins};
+  };
+  return {{.token = SampledToken{.token = 5}, .pieces = {piece("analysis", "hm", true)}},
+          {.token = SampledToken{.token = 5}, .pieces = {piece("final", "Yes", true)}},
+          {.token = SampledToken{.token = 5},
+           .pieces = {piece("commentary", "{\"a\"", true, "functions.f"),
+                      piece("commentary", ": 1}", false, "functions.f")}},
+          {.end = Outcome{.finish = FinishReason::kStop, .prompt_tokens = 8, .generated_tokens = 3}}};
+}
+
+TEST(OllamaAnswer, ALineForEachToken) {
+  const openai::PreparedRequest made = prepared(prepare_chat, std::string(kHi) + ", " + kTools);
+  std::string text;
+  for (const AnswerEvent& event : events()) made.answer->add(event, &text);
+  made.answer->finish(text);
+  EXPECT_EQ(made.answer->content_type(), "application/x-ndjson");
+  std::vector<Json> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(Json::parse(line));
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0]["message"]["thinking"], "hm");
+  EXPECT_EQ(lines[1]["message"]["content"], "Yes");
+  EXPECT_EQ(lines[2]["message"]["tool_calls"][0]["function"]["name"], "f");
+  EXPECT_EQ(lines[2]["message"]["tool_calls"][0]["function"]["arguments"], (Json{{"a", 1}}));
+  EXPECT_EQ(lines[2]["done"], false);
+  EXPECT_EQ(lines[3]["done"], true);
+  EXPECT_EQ(lines[3]["done_reason"], "stop");
+  EXPECT_EQ(lines[3]["eval_count"], 3);
+  EXPECT_EQ(lines[3]["prompt_eval_count"], 8);
+  const auto ns = [&](const char* name) { return lines[3][name].get<int64_t>(); };
+  EXPECT_EQ(ns("total_duration"), ns("prompt_eval_duration") + ns("eval_duration"));
+}
+
+TEST(OllamaAnswer, Whole) {
+  const openai::PreparedRequest made =
+      prepared(prepare_generate, R"("prompt": "hi", "stream": false, "think": false)");
+  EXPECT_FALSE(made.stream);
+  for (const AnswerEvent& event : events()) made.answer->add(event, nullptr);
+  const Json json = Json::parse(made.answer->whole());
+  EXPECT_TRUE(json["response"].get<std::string>().starts_with("Yes"));
+  EXPECT_FALSE(json.contains("thinking"));
+  EXPECT_EQ(json["done"], true);
+}
+
+TEST(OllamaModels, Lists) {
+  const ModelInfo info = service().model.info();
+  const Json tags = Json::parse(tags_json("tiny", info, 0)),
+             running = Json::parse(running_json("tiny", info, 0));
+  EXPECT_EQ(tags["models"][0]["name"], "tiny");
+  EXPECT_EQ(tags["models"][0]["digest"].get<std::string>().size(), 64u);
+  EXPECT_EQ(running["models"][0]["context_length"], 1024);
+  const auto shown = show(R"({"model": "tiny"})", service());
+  const Json json = Json::parse(std::get<openai::TokenAnswer>(shown).json);
+  EXPECT_EQ(json["model_info"]["gptoss.context_length"], 1024);
+  EXPECT_EQ(json["capabilities"], (Json{"completion", "tools", "thinking"}));
+  EXPECT_EQ(std::get<openai::ApiError>(show(R"({"model": "x"})", service())).http, 404);
+  EXPECT_EQ(error_json({.message = "no"}), "{\"error\":\"no\"}");
+}
+
+TEST(OllamaRequest, TheDocumentationListsEachField) {
+  std::set<std::string> rows;
+  openai::add_documented_rows(chat_fields(), rows);
+  openai::add_documented_rows(generate_fields(), rows);
+  for (const std::string& row :
+       openai::missing_rows(rows, MOESAIC_SOURCE_DIR "/docs/user/api-compatibility.md"))
+    ADD_FAILURE() << "docs/user/api-compatibility.md lacks\n" << row;
+}
+
+}  // namespace
+}  // namespace moesaic::ollama

@@ -1,0 +1,34 @@
+// The step that all APIs share: from a chat, as one of them asks for it, to a generation.
+#pragma once
+
+#include <string>
+#include <variant>
+
+#include "moesaic/engine.h"
+#include "openai/answer.h"
+#include "openai/fields.h"
+#include "openai/generation_fields.h"
+#include "openai/tool_choice.h"
+
+namespace moesaic::openai {
+
+struct ChatTask {
+  SamplingParams sampling;
+  Tools tools;
+  Thinking thinking;
+  AnswerForm form;
+  bool cache_prompt = true;
+};
+
+using GenerationOrError = std::variant<GenerationRequest, ApiError>;
+
+// What the answer must look like; refused where the sampling parameters contradict it. To be called before
+// the prompt is made, which takes longer.
+std::variant<AnswerGrammar, ApiError> grammar_of(const ChatTask& task, Fields& fields,
+                                                 const Service& service);
+
+// Both: grammar and prompt. param: the field that errors about the conversation name.
+GenerationOrError chat_generation(const ChatTask& task, const Result<Conversation>& conversation,
+                                  const std::string& param, Fields& fields, const Service& service);
+
+}  // namespace moesaic::openai

@@ -1,0 +1,100 @@
+// previous_response_id: what is stored, for whom, and how much of it.
+#include "openai/response_store.h"
+
+#include <gtest/gtest.h>
+
+#include "openai/request_cases.h"
+
+namespace moesaic::openai {
+namespace {
+
+StoredResponse stored(const std::string& owner, size_t bytes = 10) {
+  return {.owner = owner, .response = std::string(bytes, 'r'), .items = "[]"};
+}
+
+TEST(ResponseStore, TheOldestGoFirst) {
+  ResponseStore store(2, 1000);
+  for (const char* id : {"a", "b", "c"}) store.keep(id, stored("me"));
+  EXPECT_EQ(store.size(), 2u);
+  EXPECT_FALSE(store.find("a", "me"));
+  EXPECT_TRUE(store.find("c", "me"));
+  EXPECT_EQ(store.find("c", "me")->response, std::string(10, 'r'));
+}
+
+TEST(ResponseStore, TheirBytesAreBounded) {
+  ResponseStore store(1000, 1600);
+  for (int i = 0; i < 50; ++i) {
+    store.keep(std::to_string(i), stored("me", 90));
+    EXPECT_LE(store.bytes(), 1600u);
+  }
+  EXPECT_GE(store.size(), 15u);
+  EXPECT_FALSE(store.find("20", "me"));
+  EXPECT_TRUE(store.find("49", "me"));
+  store.keep("large", stored("me", 101));
+  EXPECT_FALSE(store.find("large", "me"));
+}
+
+TEST(ResponseStore, IsOfItsOwner) {
+  ResponseStore store(2, 1000);
+  store.keep("a", stored("me"));
+  EXPECT_FALSE(store.find("a", "you"));
+  EXPECT_FALSE(store.erase("a", "you"));
+  EXPECT_TRUE(store.erase("a", "me"));
+  EXPECT_FALSE(store.erase("a", "me"));
+  EXPECT_EQ(store.bytes(), 0u);
+}
+
+TEST(ResponseStore, MayKeepNothing) {
+  ResponseStore store(0, 1000);
+  store.keep("a", stored("me"));
+  EXPECT_FALSE(store.enabled());
+  EXPECT_EQ(store.size(), 0u);
+}
+
+Service storing(ResponseStore& store, const char* client = "me") {
+  Service with = service();
+  with.responses = &store;
+  with.client = client;
+  return with;
+}
+
+// The answer "Blue." to a request; the response's id.
+std::string answered(const Service& with, const std::string& body) {
+  PreparedRequest prepared = prepared_of(prepare_response(body, with));
+  prepared.answer->add({.pieces = {{.channel = "final", .text = "Blue.", .begins = true}}}, nullptr);
+  prepared.answer->add({.end = Outcome{.finish = FinishReason::kStop}}, nullptr);
+  return Json::parse(prepared.answer->whole()).value("id", "");
+}
+
+TEST(ResponseStore, APreviousResponseIsPutBeforeTheInput) {
+  ResponseStore store(10, 1'000'000);
+  const std::string first =
+      answered(storing(store), R"({"input": "Which colour?", "instructions": "Be brief."})");
+  const std::string second = answered(
+      storing(store),
+      R"({"input": [{"role": "user", "content": "Why?"}], "previous_response_id": ")" + first + "\"}");
+  const std::string third = R"({"input": "And green?", "previous_response_id": ")" + second + "\"}";
+  const std::string whole =
+      R"({"input": [{"role": "user", "content": "Which colour?"}, {"role": "assistant", "content": "Blue."},
+          {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Blue."},
+          {"role": "user", "content": "And green?"}]})";
+  EXPECT_EQ(prompt_of(prepare_response(third, storing(store))),
+            prompt_of(prepare_response(whole, service())));
+}
+
+TEST(ResponseStore, OnlyWhatMayBeKeptIs) {
+  ResponseStore store(10, 1'000'000);
+  const std::string dropped = answered(storing(store), R"({"input": "hi", "store": false})");
+  EXPECT_EQ(store.size(), 0u);
+  const std::string kept = answered(storing(store), R"({"input": "hi"})");
+  EXPECT_EQ(store.size(), 1u);
+  const auto refused = [&](const std::string& id, const Service& with) {
+    return error_of(prepare_response(R"({"input": "x", "previous_response_id": ")" + id + "\"}", with));
+  };
+  EXPECT_EQ(refused(dropped, storing(store)).code, "previous_response_not_found");
+  EXPECT_EQ(refused(kept, storing(store, "you")).code, "previous_response_not_found");
+  EXPECT_EQ(refused(kept, service()).param, "previous_response_id");
+}
+
+}  // namespace
+}  // namespace moesaic::openai

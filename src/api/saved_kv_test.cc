@@ -234,7 +234,7 @@ TEST_P(SavedKv, IsSavedAndLoadedWhileRequestsRun) {
           EXPECT_EQ(saved.status().code(), StatusCode::kNotFound) << saved.status().message();
         }
         const auto loaded = model.load_kv(bytes);
-        if (!loaded.ok()) EXPECT_EQ(loaded.status().code(), StatusCode::kOutOfMemory);
+        EXPECT_TRUE(loaded.ok() || loaded.status().code() == StatusCode::kOutOfMemory);
         EXPECT_TRUE(model.cached_prefix(tokens_of(prompt, 9)).ok());
       }
     });

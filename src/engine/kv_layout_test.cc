@@ -135,19 +135,19 @@ TEST(PlanMemory, RefusesBeforeLoadingAndSaysWhatWouldFit) {
 TEST(PlanMemory, CountsTheDrafter) {
   const ModelWeights mxfp8 = shapes(Format::kMxfp8);
   const double weights = 1e8 + 13 * 6400 * 6400 * 8.25 / 8, windows = 2 * (6 * 32 + 512);
-  const DraftMemory draft{.weights = 2e8, .token_bytes = 1024};
+  const DraftMemory draft{.weights = 2e8, .token_bytes = 2048};
   KvDemand demand{.context = 4096, .max_rows = 512, .draft = draft};
-  Device exact(weights + 2e8 + 1024 * (2 * 4096 + windows)),
-      tight(weights + 2e8 + 1024 * (2 * 1024 + windows));
+  Device exact(weights + 2e8 + 1024 * (3 * 4096 + windows)),
+      tight(weights + 2e8 + 1024 * (3 * 1024 + windows));
   EXPECT_TRUE(plan_memory(demand, config(), mxfp8, exact).ok());
   const Status refused = plan_memory(demand, config(), mxfp8, tight);
   for (const char* part : {"drafter 0.20", "drafter's KV cache", "use at most 1024 tokens of context"})
     EXPECT_TRUE(says(refused, part)) << part << ": " << refused.message();
   demand.context = 0;
-  Device half(weights + 2e8 + 1024 * (2 * 4096 + windows) / 0.899);
+  Device half(weights + 2e8 + 1024 * (3 * 4096 + windows) / 0.899);
   EXPECT_EQ(fitting_context(demand, config(), mxfp8, half).tokens, 4096);
   const KvLayout layout = kv_layout(config(), {.context = 4096, .max_rows = 512}).value();
-  Device loaded(1024 * (2 * 4096 + windows)), full(1024 * (2 * 4096 + windows) - 1);
+  Device loaded(1024 * (3 * 4096 + windows)), full(1024 * (3 * 4096 + windows) - 1);
   EXPECT_TRUE(check_kv_memory(layout, config(), loaded, draft).ok());
   EXPECT_FALSE(check_kv_memory(layout, config(), full, draft).ok());
 }

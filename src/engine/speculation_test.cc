@@ -185,7 +185,7 @@ TEST(Speculation, AHeadDraftsForTwoThatShareTheirPages) {
 }
 
 // The drafts of a model that says what the target says are all right, whatever was taken back, cut into steps
-// or given up before; those of another one are all wrong and change nothing. More requests than its cache
+// or given up before; those of another one are wrong and change nothing. More requests than its cache
 // holds at a time: each gives its pages back.
 TEST(Speculation, AModelDraftsForAnother) {
   for (const bool samples : {false, true}) {
@@ -193,12 +193,13 @@ TEST(Speculation, AModelDraftsForAnother) {
       const EngineOptions options{.context = 400, .max_batch = 3, .max_rows = 32, .kv_tokens = 600};
       Harness plain(samples, options), drafted(samples, options);
       auto model = std::make_unique<LateBackend>(samples);
-      ASSERT_TRUE(model->load(drafted.config, {}, {}).ok());
-      if (!same) model->fixed_first_ = kVocab - kChoices;
-      drafted.engine.speculate(ModelDrafter::create(std::move(model), drafted.config,
-                                                    {.sequences = 3, .kv_tokens = 600, .max_rows = 32})
-                                   .value(),
-                               5);
+      ModelConfig config = drafted.config;
+      if (!same) config.window /= 2;  // it says something else
+      ASSERT_TRUE(model->load(config, {}, {}).ok());
+      drafted.engine.speculate(
+          ModelDrafter::create(std::move(model), config, {.sequences = 3, .kv_tokens = 600, .max_rows = 32})
+              .value(),
+          5);
       for (Harness* run : {&plain, &drafted}) {
         for (int i = 0; i < 12; ++i)
           run->submit(
@@ -208,7 +209,8 @@ TEST(Speculation, AModelDraftsForAnother) {
       }
       drafted.expect_equals(plain);
       const SpeculationStats s = drafted.engine.stats().speculation;
-      EXPECT_EQ(s.accepted, same ? s.drafted : 0);
+      EXPECT_TRUE(same ? s.accepted == s.drafted : s.accepted < s.drafted / 20)
+          << s.accepted << " of " << s.drafted;
       EXPECT_GT(s.drafted, 500u);
       EXPECT_GT(drafted.requests.back()->drafted.stats.drafts, 5u);
     }

@@ -6,8 +6,8 @@ torch nor numpy; LLM.logits() imports numpy.
 
 from typing import Any
 
-from ._engine import __version__
 from ._engine import list_devices as _list_devices
+from ._engine import version as __version__
 from .async_llm import AsyncLLM
 from .errors import Cancelled, InvalidRequest, MoesaicError, NotFound, OutOfMemory, Unsupported
 from .llm import LLM

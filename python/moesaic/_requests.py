@@ -32,7 +32,10 @@ class _Request:
 
 def _prompt_value(prompt: Prompt) -> str | list[int]:
     if isinstance(prompt, Mapping):
-        prompt = prompt["prompt_token_ids"] if "prompt_token_ids" in prompt else prompt["prompt"]
+        value = prompt.get("prompt_token_ids", prompt.get("prompt"))
+        if value is None:
+            raise InvalidRequest("a prompt is text, token ids, {'prompt': ..} or {'prompt_token_ids': ..}")
+        return value if isinstance(value, str) else list(value)
     return prompt if isinstance(prompt, str) else list(prompt)
 
 

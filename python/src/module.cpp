@@ -276,5 +276,5 @@ NB_MODULE(_engine, m) {
       },
       nb::sig("def list_devices() -> list[dict[str, typing.Any]]"),
       "DeviceInfo of include/moesaic/device.h.");
-  m.attr("__version__") = std::string(moesaic::version());
+  m.attr("version") = std::string(moesaic::version());
 }

@@ -188,6 +188,7 @@ def test_closing_ends_what_is_in_flight():
     (lambda llm: llm.generate("Hi", SamplingParams(temperature=-1)), moesaic.InvalidRequest, "temperature: "),
     (lambda llm: llm.generate("Hi", SamplingParams(n=0)), ValueError, "n: "),
     (lambda llm: llm.generate(""), moesaic.InvalidRequest, "prompt: is empty"),
+    (lambda llm: llm.generate({"text": "Hi"}), moesaic.InvalidRequest, "a prompt is text"),
     (lambda llm: llm.generate([4096]), moesaic.InvalidRequest, "ids below 4096"),
     (lambda llm: llm.generate("word " * 4000), moesaic.InvalidRequest, "maximum context length is 512 tokens"),
     (lambda llm: llm.generate(["a", "b"], [GREEDY]), moesaic.InvalidRequest, "1 sampling params for 2 prompts"),

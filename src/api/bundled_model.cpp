@@ -38,8 +38,8 @@ Result<std::string> bundled_model() {
   std::vector<fs::path> places;
   if (const char* folder = std::getenv("MOESAIC_MODELS")) places.emplace_back(folder);
   std::error_code ignored;
+  add_places(own_file(), places);  // first: a Python package's own is of its version
   add_places(fs::read_symlink("/proc/self/exe", ignored), places);
-  add_places(own_file(), places);
   // A package's, for programs elsewhere that link the static library.
   for (const char* prefix : {"/usr/local", "/usr"})
     places.push_back(fs::path(prefix) / "share/moesaic/models");

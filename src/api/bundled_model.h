@@ -7,7 +7,7 @@
 
 namespace moesaic {
 
-// Its folder: in $MOESAIC_MODELS, or near the program or the shared library that holds this code: in
+// Its folder: in $MOESAIC_MODELS, or near the library or the program that holds this code: in
 // share/moesaic/models or models of a folder above it; or where packages put it, below /usr/local and /usr.
 Result<std::string> bundled_model();
 

@@ -267,8 +267,6 @@ class Verifier {
   std::vector<VerifyCase> take() { return std::move(cases_); }
 
  private:
-  // Of two independent errors. std::hypot would need glibc 2.35, which wheels for RHEL 9 must not.
-  static double both(double a, double b) { return std::sqrt(a * a + b * b); }
   double attend_tolerance() const {
     return options_.kv == KvFormat::kFp8 ? kFp8AttendTolerance : kAttendTolerance;
   }
@@ -304,12 +302,12 @@ class Verifier {
             compare("attend", bench, format, bench.attention(format, format), base, attend_tolerance()));
         continue;
       }
-      const double tolerance = both(attend_tolerance(), tolerance_of(format));
+      const double tolerance = std::hypot(attend_tolerance(), tolerance_of(format));
       const bool moved =
           rounded_to(caps_, Operand::kDense, format) != Format::kF32 && !caps_.half_activations;
       RETURN_IF_ERROR(compare("qkv", bench, format, bench.attention(format, Format::kF32), base, tolerance));
       RETURN_IF_ERROR(compare("project", bench, format, bench.attention(Format::kF32, format), base,
-                              moved ? both(tolerance, kMxOfAttendTolerance) : tolerance));
+                              moved ? std::hypot(tolerance, kMxOfAttendTolerance) : tolerance));
     }
     return {};
   }

@@ -1,0 +1,81 @@
+// What KvPages tells of its cached blocks: whoever follows it knows exactly what is cached.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <vector>
+
+#include "engine/kv_pages.h"
+
+namespace moesaic {
+namespace {
+
+constexpr int kPage = 32, kPages = 8, kWindow = 128;
+
+// A follower that refuses what contradicts what it was told before.
+struct Follower {
+  std::map<uint64_t, std::vector<int32_t>> blocks;  // hash -> the tokens of the block and of all before it
+  int cleared = 0;
+
+  void operator()(const KvEvent& event) {
+    if (event.kind == KvEvent::Kind::kCleared) {
+      ++cleared;
+      blocks.clear();
+    } else if (event.kind == KvEvent::Kind::kRemoved) {
+      EXPECT_EQ(blocks.erase(event.hash), 1U);
+    } else {
+      EXPECT_EQ(event.tokens.size(), static_cast<size_t>(kPage));
+      std::vector<int32_t> tokens;
+      if (event.parent) tokens = blocks.at(*event.parent);
+      tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
+      EXPECT_TRUE(blocks.emplace(event.hash, tokens).second);
+    }
+  }
+  bool knows(const std::vector<int32_t>& tokens) const {
+    return std::any_of(blocks.begin(), blocks.end(), [&](const auto& b) { return b.second == tokens; });
+  }
+};
+
+std::vector<int32_t> counting(int first, int count) {
+  std::vector<int32_t> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+// Computes a sequence as the scheduler would, and ends it.
+void compute(KvPages& pages, const std::vector<int32_t>& tokens) {
+  PageTable table;
+  const int cached = pages.adopt(table, tokens);
+  ASSERT_TRUE(pages.reserve(table, cached, static_cast<int>(tokens.size())));
+  pages.cache_blocks(table, tokens);
+  pages.release(table);
+}
+
+TEST(KvEvents, AFollowerKnowsWhatIsCached) {
+  KvPages pages({.page_tokens = kPage, .full_pages = kPages, .window_pages = kPages}, kWindow);
+  Follower follower;
+  pages.watch(std::ref(follower));
+  compute(pages, counting(0, 3 * kPage + 5));
+  EXPECT_EQ(follower.blocks.size(), 3U);
+  EXPECT_TRUE(follower.knows(counting(0, kPage)) && follower.knows(counting(0, 3 * kPage)));
+  compute(pages, counting(0, 3 * kPage + 9));  // nothing new
+  EXPECT_EQ(follower.blocks.size(), 3U);
+  // Where sequences of others take the room, blocks go, and a block goes before the one that it follows.
+  for (int i = 1; i < 20; ++i) {
+    compute(pages, counting(1000 * i, (1 + i % 5) * kPage + 1));
+    EXPECT_EQ(static_cast<int>(follower.blocks.size()), pages.full_use().cached);
+    for (const auto& [hash, tokens] : follower.blocks) {
+      const std::vector<int32_t> before(tokens.begin(), tokens.end() - kPage);
+      EXPECT_TRUE(before.empty() || follower.knows(before));
+    }
+  }
+  EXPECT_FALSE(follower.knows(counting(0, 3 * kPage)));
+  pages.forget();
+  EXPECT_EQ(follower.cleared, 1);
+  EXPECT_EQ(pages.full_use().cached, 0);
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "nearest.h"
@@ -9,10 +10,41 @@
 namespace moesaic::app {
 namespace {
 
+constexpr size_t kColumns = 100, kNames = 30;  // of a line; of an option's names and value
+
+// What a value is: its choices, or its type without the range, which an error names.
+std::string value_of(const CLI::Option& o) {
+  if (o.get_items_expected_max() == 0) return "";
+  const std::string type = o.get_type_name();
+  const size_t choices = type.find('{');
+  std::string value = choices == std::string::npos ? type.substr(0, type.find(':')) : type.substr(choices);
+  if (value == "UINT") value = "INT";
+  const std::string standard = o.get_default_str();
+  return " " + value + (standard.empty() || standard == "[]" ? "" : "=" + standard);
+}
+
+// Words in lines behind `names`, or below them where these are too long.
+std::string in_columns(const std::string& names, const std::string& text) {
+  std::string out = names, line = std::string(names.size() < kNames ? kNames - names.size() : 0, ' ');
+  size_t column = std::max(names.size(), kNames);
+  if (names.size() >= kNames) {
+    line = "\n" + std::string(kNames, ' ');
+    column = kNames;
+  }
+  for (const std::string& word : CLI::detail::split(text, ' ')) {
+    if (column + 1 + word.size() > kColumns) {
+      out += line;
+      line = "\n" + std::string(kNames, ' ');
+      column = kNames;
+    }
+    line += " " + word;
+    column += 1 + word.size();
+  }
+  return out + line + "\n";
+}
+
 class Formatter : public CLI::Formatter {
  public:
-  Formatter() { column_width(34); }
-
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
     all_ = mode == CLI::AppFormatMode::All;
     std::string help = CLI::Formatter::make_help(app, std::move(name), mode);
@@ -24,6 +56,16 @@ class Formatter : public CLI::Formatter {
   std::string make_group(std::string group, bool positional,
                          std::vector<const CLI::Option*> options) const override {
     return group == kRareOptions && !all_ ? "" : CLI::Formatter::make_group(group, positional, options);
+  }
+
+  std::string make_option(const CLI::Option* o, bool positional) const override {
+    const std::string names = "  " + make_option_name(o, positional) + value_of(*o);
+    return in_columns(names, o->get_description() + (o->get_required() ? " (required)" : ""));
+  }
+
+  // A command's, in the list of them.
+  std::string make_subcommand(const CLI::App* command) const override {
+    return in_columns("  " + command->get_name(), command->get_description());
   }
 
   std::string make_footer(const CLI::App* app) const override {

@@ -233,7 +233,7 @@ class Answers(Chat):
         self.start(model=HEADING)
         self.send("hello")
         self.assertRegex(self.terminal.screen(), r"(?m)^Ti\u241b\[tle$")
-        self.assertRegex(self.terminal.screen(styles=True), r"\x1b\[1m\x1b\[4m.*Ti\u241b\[tle")
+        self.assertRegex(self.terminal.screen(styles=True), r"\x1b\[1(;|m\x1b\[)4m.*Ti\u241b\[tle")
 
     def test_no_color_is_heard(self):
         for options, environment in (([], {"NO_COLOR": "1"}), (["--plain"], {}), ([], {"TERM": "dumb"})):

@@ -266,6 +266,27 @@ class Conversations(Case):
         self.until_titles(["from another tab"])
         self.until("$('#title').textContent === 'from another tab'")
 
+    def test_calls(self):
+        calls = [{"index": i, "id": f"c{i}", "function": {"name": "f", "arguments": f'{{"i": {i}}}'}} for i in (0, 1)]
+        self.ask("one", deltas=[{"tool_calls": calls}], finish="tool_calls")
+        self.assertEqual(self.value("$$('.call code').map(c => c.innerText)"), ['f({"i": 0})', 'f({"i": 1})'])
+        self.page.type("first")
+        self.page.press(*ENTER)
+        self.until("$$('.call textarea').length === 1")
+        self.stub.answers.append({"content": "both"})
+        self.page.type("second")
+        self.page.press(*ENTER)
+        self.until("$$('.assistant .body').at(-1).innerText === 'both' && $('#send').dataset.name === 'send'")
+        sent = self.stub.bodies[-1]["messages"]
+        self.assertEqual([m.get("tool_call_id") for m in sent], [None, None, "c0", "c1"])
+        self.assertEqual([c["id"] for c in sent[1]["tool_calls"]], ["c0", "c1"])
+
+    def test_unanswered_call_is_left_out(self):
+        self.ask("one", deltas=[{"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]}], finish="tool_calls")
+        self.ask("never mind", "fine")
+        self.assertEqual(self.messages(), [("user", "one"), ("user", "never mind")])
+        self.assertEqual(self.count(".call textarea"), 0)
+
     def test_thoughts_are_folded(self):
         self.ask("one", deltas=[{"reasoning_content": "*deep*"}, {"content": "shallow"}])
         self.assertFalse(self.value("$('.thought').open"))

@@ -2,7 +2,9 @@
 fails by itself if the page throws, logs an error or breaks its own Content-Security-Policy."""
 
 import base64
+import gzip
 import pathlib
+import re
 import sys
 import unittest
 
@@ -20,6 +22,12 @@ HELPERS = """
 """
 
 
+def has_libraries(server):
+    page = server.call("GET", "/")[2].decode()
+    folder = re.search(r'src="(page/\w+/)main.js"', page)[1]
+    return b"false" not in gzip.decompress(server.call("GET", f"/{folder}library/libraries.js")[2])
+
+
 class Case(unittest.TestCase):
     stubbed = True      # chats are answered by the test, not by the model
     context = 1024
@@ -27,6 +35,9 @@ class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = Served("--log", "quiet", context=cls.context).wait_ready()
+        if cls.stubbed and not has_libraries(cls.server):
+            cls.server.stop()
+            raise unittest.SkipTest("the program was built without the page's libraries (docs/design/page.md)")
         cls.stub = Stub(cls.server.url) if cls.stubbed else None
         cls.url = cls.stub.url if cls.stubbed else cls.server.url + "/"
         cls.page = browser.Browser("about:blank", size="1100,800")

@@ -238,8 +238,54 @@ class Conversations(Case):
     def test_cut_off(self):
         self.ask("one", "an unfinished", finish="length")
         self.assertIn("Cut off at the limit", self.text(".assistant .foot"))
-        self.stub.answers.append({"deltas": [{"content": "x"}, {"error": 1}]})
-        self.ask("two", deltas=[{"content": "begun"}], finish=None)
+        self.stub.answers.append({"content": "the rest"})
+        self.value("$$('.assistant .foot button').find(b => b.textContent === 'Go on').click()")
+        self.until("$$('.assistant .body').at(-1).innerText === 'the rest' && $('#send').dataset.name === 'send'")
+        self.assertEqual(self.messages()[1], ("assistant", "an unfinished"))
+
+    def test_connection_breaks(self):
+        self.ask("one", "as far as this", broken=True)
+        self.assertEqual(self.text(".assistant .body"), "as far as this")
+        self.assertIn("the connection to the server ended", self.text(".assistant .foot"))
+        self.ask("two", "2")
+        self.assertEqual(self.messages(), [("user", "one"), ("assistant", "as far as this"), ("user", "two")])
+
+    def test_two_tabs(self):
+        self.ask("one", "1")
+        # What another tab of this page does: it saves, and says so.
+        self.value("""new Promise(done => indexedDB.open('moesaic').onsuccess = event => {
+            const store = event.target.result.transaction('conversations', 'readwrite').objectStore('conversations');
+            store.getAll().onsuccess = found => {
+              const [conversation] = found.target.result;
+              store.put({...conversation, title: 'from another tab'}).onsuccess = () => {
+                new BroadcastChannel('moesaic').postMessage(conversation.id);
+                done();
+              };
+            };
+        })""")
+        self.until_titles(["from another tab"])
+        self.until("$('#title').textContent === 'from another tab'")
+
+    def test_calls(self):
+        calls = [{"index": i, "id": f"c{i}", "function": {"name": "f", "arguments": f'{{"i": {i}}}'}} for i in (0, 1)]
+        self.ask("one", deltas=[{"tool_calls": calls}], finish="tool_calls")
+        self.assertEqual(self.value("$$('.call code').map(c => c.innerText)"), ['f({"i": 0})', 'f({"i": 1})'])
+        self.page.type("first")
+        self.page.press(*ENTER)
+        self.until("$$('.call textarea').length === 1")
+        self.stub.answers.append({"content": "both"})
+        self.page.type("second")
+        self.page.press(*ENTER)
+        self.until("$$('.assistant .body').at(-1).innerText === 'both' && $('#send').dataset.name === 'send'")
+        sent = self.stub.bodies[-1]["messages"]
+        self.assertEqual([m.get("tool_call_id") for m in sent], [None, None, "c0", "c1"])
+        self.assertEqual([c["id"] for c in sent[1]["tool_calls"]], ["c0", "c1"])
+
+    def test_unanswered_call_is_left_out(self):
+        self.ask("one", deltas=[{"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]}], finish="tool_calls")
+        self.ask("never mind", "fine")
+        self.assertEqual(self.messages(), [("user", "one"), ("user", "never mind")])
+        self.assertEqual(self.count(".call textarea"), 0)
 
     def test_thoughts_are_folded(self):
         self.ask("one", deltas=[{"reasoning_content": "*deep*"}, {"content": "shallow"}])

@@ -61,6 +61,7 @@ class Page(Case):
         self.page.press(*ENTER)
         self.until("$$('.assistant').length === 2 && $('#send').dataset.name === 'send'")
         self.assertIn("21", self.text(".assistant .body"))
+        self.assertEqual(self.count(".call textarea"), 0)
 
     def test_schema(self):
         schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"], "additionalProperties": False}

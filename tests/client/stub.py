@@ -59,12 +59,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for event in events(deltas, answer.get("finish", "stop"), answer.get("tokens")):
             if b'"finish_reason"' in event and "gate" in answer:
                 answer["gate"].wait(60)     # the answer is held here, until a test lets it go
+            if b'"finish_reason"' in event and answer.get("broken"):
+                return
             self.wfile.write(event)
 
 
 class Stub(http.server.ThreadingHTTPServer):
-    """answers: what the next chats get, {"content"} or {"deltas"} with "finish", "tokens" and "gate", or {"status",
-    "message", "code"}. bodies, asked: what has come."""
+    """answers: what the next chats get, {"content"} or {"deltas"} with "finish", "tokens", "gate" and "broken" (the connection ends
+    before the answer does), or {"status", "message", "code"}. bodies, asked: what has come."""
 
     daemon_threads = True
 

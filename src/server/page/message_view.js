@@ -14,7 +14,7 @@ function branches({count, at}, go) {
 }
 
 export function summaryOf({tokens, rate, first, prompt, cached}) {
-  const parts = [`${tokens} tokens`, rate ? `${rate.toFixed(rate < 100 ? 1 : 0)} tok/s` : "", first ? `first after ${first.toFixed(2)} s` : "",
+  const parts = [`${tokens} ${tokens === 1 ? "token" : "tokens"}`, rate ? `${rate.toFixed(rate < 100 ? 1 : 0)} tok/s` : "", first ? `first after ${first.toFixed(2)} s` : "",
                  prompt ? `prompt ${prompt}${cached ? ` (${cached} cached)` : ""}` : ""];
   return parts.filter(Boolean).join(" · ");
 }
@@ -97,9 +97,10 @@ export class MessageView {
     code.textContent = `${call.name}(${call.arguments})`;
   }
 
-  // Asks the reader for what the function returns.
+  // Asks the reader for what the function returns, once.
   askResult(call) {
     const box = this.calls.querySelector(`[data-call="${CSS.escape(call.id)}"]`);
+    if (box.querySelector(".row")) return null;
     const area = make("textarea", {rows: 1, placeholder: "What does it return?", "aria-label": `Result of ${call.name}`});
     const send = () => area.value.trim() && this.actions.result(call, area.value);
     const form = make("div", {class: "row"}, area, make("button", {type: "button", class: "plain", onclick: send}, "Return"));

@@ -1,5 +1,5 @@
 // The messages of the conversation that is shown.
-import {children, path, siblings} from "./conversation.js";
+import {path, siblings} from "./conversation.js";
 import {byId, prefersStill} from "./dom.js";
 import {MessageView} from "./message_view.js";
 
@@ -33,7 +33,7 @@ export class ThreadView {
     nodes.forEach((node, i) => this.showNode(node, i >= nodes.length - AT_ONCE));
     this.drawWaiting();
     byId("empty").hidden = nodes.length > 0;
-    this.askResults(nodes.at(-1));
+    this.askResults();
   }
 
   showNode(node, now) {
@@ -65,16 +65,21 @@ export class ThreadView {
     made.drawText();
   }
 
-  // A function's result is asked for below the last answer.
-  askResults(last) {
-    const caller = last?.role === "tool" ? path(this.conversation, last.id).findLast(node => node.calls) : last;
-    if (!caller?.calls || this.views.get(caller.id)?.growing) return;
-    const answered = new Set(path(this.conversation).filter(node => node.role === "tool").map(node => node.callId));
-    const open = caller.calls.filter(call => !answered.has(call.id));
-    if (children(this.conversation, caller.id).some(node => node.role === "user") && !answered.size) return;
-    const view = this.views.get(caller.id);
-    for (const form of view.calls.querySelectorAll(".row")) form.remove();
-    open.map(call => view.askResult(call)).at(0)?.focus();
+  // The answer whose calls wait for their results: nothing but results stands behind it.
+  openCalls() {
+    const nodes = path(this.conversation), caller = nodes.findLast(node => node.role !== "tool");
+    if (!caller?.calls || this.views.get(caller.id).growing) return {open: []};
+    const answered = new Set(nodes.filter(node => node.role === "tool").map(node => node.callId));
+    return {caller, open: caller.calls.filter(call => !answered.has(call.id))};
+  }
+
+  askResults() {
+    const {caller, open} = this.openCalls(), ids = new Set(open.map(call => call.id));
+    for (const form of byId("thread").querySelectorAll(".call .row"))
+      if (!ids.has(form.parentElement.dataset.call)) form.remove();
+    const asked = open.map(call => this.views.get(caller.id).askResult(call));
+    const lost = document.activeElement === document.body;   // with the form before it
+    if (lost || asked.some(Boolean)) byId("thread").querySelector(".call .row textarea")?.focus();
   }
 
   drop(id, view) {

@@ -6,7 +6,6 @@
 // the draft's first token the second row is the one that the next step would have computed, and so on; the
 // rows behind the first difference are dropped. So the tokens are those without drafts, whatever the sampling
 // parameters.
-
 //
 // How long a draft may be is decided at each step (speculation/draft_length.h) from what steps of each size
 // take and how often the request's drafts were right, both measured while they run.

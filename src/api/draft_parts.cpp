@@ -126,7 +126,7 @@ Status DraftParts::load_head(Backend& backend, const Checkpoint& model) const {
 Status DraftParts::load(Backend& backend, const Checkpoint& model) {
   if (head_) return load_head(backend, model);
   if (!model_) return {};
-  const Status loaded = model_backend_->load(model_->config, model_->weights, {});
+  Status loaded = model_backend_->load(model_->config, model_->weights, {});
   if (model_->weights.intact) RETURN_IF_ERROR(model_->weights.intact());
   return loaded;
 }

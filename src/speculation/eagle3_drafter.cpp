@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.h"
+
 namespace moesaic {
 
 void Eagle3Drafter::computed(std::span<const ComputedRows> rows) {
@@ -52,7 +54,7 @@ Status Eagle3Drafter::draft(std::span<DraftTask> tasks) {
   size_t wanted = 0;
   for (const DraftSequence& s : sequences) wanted += static_cast<size_t>(s.drafts);
   std::vector<int32_t> tokens(wanted, -1);
-  if (const Status status = head_->draft(sequences, tokens); !status.ok()) return status;
+  RETURN_IF_ERROR(head_->draft(sequences, tokens));
   auto at = tokens.begin();
   for (DraftTask* task : drafted) {
     const auto end = at + std::min(task->most, kMostDrafts);

@@ -15,7 +15,8 @@ class Terminal {
   Terminal& operator=(const Terminal&) = delete;
 
   // While a line is edited, SIGINT ends the program: Ctrl-C is a key. Otherwise one that nobody expects (an
-  // InterruptScope does) is passed over, as a Ctrl-C that came when the answer had just ended; the second ends.
+  // InterruptScope does) is passed over, as a Ctrl-C that came when the answer had just ended; the second
+  // ends.
   void set_editing(bool editing);
 };
 

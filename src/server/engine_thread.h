@@ -86,8 +86,8 @@ class EngineThread {
   std::atomic<State> state_ = State::kLoading;
   std::optional<Model> model_;
   std::atomic<const Model*> opened_ = nullptr;  // &*model_
-  std::vector<TicketPtr> touched_;      // with events to hand out
-  std::unordered_set<TicketPtr> live_;  // taken from the inbox, their end not handed out yet
+  std::vector<TicketPtr> touched_;              // with events to hand out
+  std::unordered_set<TicketPtr> live_;          // taken from the inbox, their end not handed out yet
   std::atomic<int> in_flight_ = 0;
 
   mutable std::mutex mutex_;

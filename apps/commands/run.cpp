@@ -69,6 +69,47 @@ Status run_run(RunOptions o) {
   return o.has_prompt ? session.turn(prompt) : chat(session);
 }
 
+void add_sampling_options(CLI::App& c, SamplingParams& sampling) {
+  c.add_option("--temp", sampling.temperature, "temperature; 0: greedy")
+      ->capture_default_str()
+      ->group(kSamplingOptions);
+  c.add_option("--top-p", sampling.top_p, "nucleus sampling")->capture_default_str()->group(kSamplingOptions);
+  c.add_option("--top-k", sampling.top_k, "keep only the k most likely tokens; 0: all")
+      ->capture_default_str()
+      ->group(kSamplingOptions);
+  c.add_option("--min-p", sampling.min_p,
+               "drop tokens below this share of the most likely token's probability")
+      ->capture_default_str()
+      ->group(kSamplingOptions);
+  c.add_option("--seed", sampling.seed, "seed of the random numbers")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group(kSamplingOptions);
+  c.add_option("--repetition-penalty", sampling.repetition_penalty, "above 1 discourages tokens seen before")
+      ->capture_default_str()
+      ->group(kRareOptions);
+  c.add_option("--presence-penalty", sampling.presence_penalty,
+               "subtracted once for a token generated before")
+      ->capture_default_str()
+      ->group(kRareOptions);
+  c.add_option("--frequency-penalty", sampling.frequency_penalty,
+               "subtracted for each time a token was generated before")
+      ->capture_default_str()
+      ->group(kRareOptions);
+}
+
+void add_output_options(CLI::App& c, RunOptions& o) {
+  c.add_flag("--show-reasoning", o.show_reasoning,
+             "print the analysis channel to standard error even if that is not a terminal")
+      ->group(kOutputOptions);
+  c.add_flag("--plain", o.plain, "show an answer's Markdown as it is, also on a terminal")
+      ->group(kOutputOptions);
+  c.add_option("-o,--output", o.format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str()
+      ->group(kOutputOptions);
+}
+
 }  // namespace
 
 Run add_run(CLI::App& app) {
@@ -89,11 +130,6 @@ Run add_run(CLI::App& app) {
       ->group(kAnswerOptions);
   c.add_flag("--raw", o->raw, "continue the prompt as plain text, without the chat format")
       ->group(kAnswerOptions);
-  c.add_flag("--show-reasoning", o->show_reasoning,
-             "print the analysis channel to standard error even if that is not a terminal")
-      ->group(kOutputOptions);
-  c.add_flag("--plain", o->plain, "show an answer's Markdown as it is, also on a terminal")
-      ->group(kOutputOptions);
   c.add_option("-n,--max-tokens", o->sampling.max_tokens,
                "most tokens to generate; 0: until the context is full")
       ->capture_default_str()
@@ -104,44 +140,13 @@ Run add_run(CLI::App& app) {
       ->capture_default_str()
       ->group(kModelOptions);
   add_speculation_options(c, *o);
-  c.add_option("--temp", o->sampling.temperature, "temperature; 0: greedy")
-      ->capture_default_str()
-      ->group(kSamplingOptions);
-  c.add_option("--top-p", o->sampling.top_p, "nucleus sampling")
-      ->capture_default_str()
-      ->group(kSamplingOptions);
-  c.add_option("--top-k", o->sampling.top_k, "keep only the k most likely tokens; 0: all")
-      ->capture_default_str()
-      ->group(kSamplingOptions);
-  c.add_option("--min-p", o->sampling.min_p,
-               "drop tokens below this share of the most likely token's probability")
-      ->capture_default_str()
-      ->group(kSamplingOptions);
-  c.add_option("--seed", o->sampling.seed, "seed of the random numbers")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
-      ->group(kSamplingOptions);
-  c.add_option("--repetition-penalty", o->sampling.repetition_penalty,
-               "above 1 discourages tokens seen before")
-      ->capture_default_str()
-      ->group(kRareOptions);
-  c.add_option("--presence-penalty", o->sampling.presence_penalty,
-               "subtracted once for a token generated before")
-      ->capture_default_str()
-      ->group(kRareOptions);
-  c.add_option("--frequency-penalty", o->sampling.frequency_penalty,
-               "subtracted for each time a token was generated before")
-      ->capture_default_str()
-      ->group(kRareOptions);
+  add_sampling_options(c, o->sampling);
   c.add_option("--stop", o->sampling.stop_strings, "text that ends the answer (may be given several times)")
       ->group(kAnswerOptions);
   c.add_option("--json-schema", o->schema_path,
                "file with a JSON schema that the answer must follow ({} allows any JSON)")
       ->group(kAnswerOptions);
-  c.add_option("-o,--output", o->format, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->capture_default_str()
-      ->group(kOutputOptions);
+  add_output_options(c, *o);
   c.footer(
       "Examples:\n"
       "  moesaic run -m gpt-oss-20b                        a conversation; /help lists its commands\n"

@@ -123,89 +123,112 @@ void add_limits(CLI::App& c, server::Limits& limits) {
   time("--drain-timeout", limits.drain_time, "seconds that answers in flight have after SIGTERM");
 }
 
-}  // namespace
-
-Run add_serve(CLI::App& app) {
-  auto o = std::make_shared<ServeOptions>();
-  CLI::App& c = *app.add_subcommand("serve", "Serve the OpenAI API over HTTP (docs/user/server.md)");
+// The model, and how much of it at a time.
+void add_model_options(CLI::App& c, ServeOptions& o) {
   c.add_option(
-       "-m,--model", o->model,
+       "-m,--model", o.model,
        "folder with config.json and .safetensors, GGUF file, owner/name in the Hugging Face cache, or tiny")
       ->required()
       ->group(kModelOptions);
-  add_device_options(c, o->open);
-  c.add_option("--tokenizer", o->open.tokenizer,
+  add_device_options(c, o.open);
+  c.add_option("--tokenizer", o.open.tokenizer,
                "a tokenizer.json or .tiktoken file instead of the model's own; dummy: models need one")
       ->group(kRareOptions);
-  c.add_option("--ctx", o->open.context,
+  c.add_option("--ctx", o.open.context,
                "longest request in tokens, prompt and answer; 0: the model's maximum, or as many as fit into "
                "the memory")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str()
       ->group(kModelOptions);
-  c.add_option("--max-batch", o->open.max_batch, "requests decoded together")
+  c.add_option("--max-batch", o.open.max_batch, "requests decoded together")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str()
       ->group(kModelOptions);
-  c.add_option("--kv-tokens", o->open.kv_tokens,
+  c.add_option("--kv-tokens", o.open.kv_tokens,
                "size of the KV cache in tokens, for all requests; 0: --ctx times --max-batch, at most what "
                "fits into half "
                "of the free memory")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str()
       ->group(kModelOptions);
-  c.add_option("--max-rows", o->open.max_rows,
+  c.add_option("--max-rows", o.open.max_rows,
                "most tokens computed per step: fewer keep decoding steady beside long prompts")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str()
       ->group(kRareOptions);
-  c.add_flag("!--no-prefix-cache", o->open.prefix_cache, "compute common beginnings of prompts again")
+  c.add_flag("!--no-prefix-cache", o.open.prefix_cache, "compute common beginnings of prompts again")
       ->group(kRareOptions);
-  add_speculation_options(c, o->open);
-  c.add_option("--host", o->server.address, "address to listen on; 0.0.0.0: all")
+  add_speculation_options(c, o.open);
+}
+
+// Where the server listens, and to whom.
+void add_http_options(CLI::App& c, ServeOptions& o) {
+  c.add_option("--host", o.server.address, "address to listen on; 0.0.0.0: all")
       ->capture_default_str()
       ->group(kServerOptions);
-  c.add_option("--port", o->server.port, "0: any free one, which is printed")
+  c.add_option("--port", o.server.port, "0: any free one, which is printed")
       ->capture_default_str()
       ->group(kServerOptions);
-  c.add_option("--name", o->server.model_name, "the model's name for clients; else its folder's")
+  c.add_option("--name", o.server.model_name, "the model's name for clients; else its folder's")
       ->group(kServerOptions);
   c.add_option(
-       "--api-key-file", o->key_file,
+       "--api-key-file", o.key_file,
        "file of API keys, one per line, beside MOESAIC_API_KEY; without any key the server is open to all")
       ->group(kServerOptions);
-  c.add_option("--cors-origin", o->server.cors_origins, "origin whose pages may use the server; *: any")
+  c.add_option("--cors-origin", o.server.cors_origins, "origin whose pages may use the server; *: any")
       ->group(kServerOptions);
-  c.add_flag("--strict-fields", o->server.strict_fields,
+  c.add_option("--allowed-host", o.server.allowed_hosts,
+               "another host name by which clients may reach a server on a local --host; *: any")
+      ->group(kRareOptions);
+}
+
+void add_request_options(CLI::App& c, ServeOptions& o) {
+  c.add_flag("--strict-fields", o.server.strict_fields,
              "refuse requests with unknown fields; without it a header of the answer names them")
       ->group(kRareOptions);
-  c.add_option("--stored-responses", o->server.stored_responses,
+  c.add_option("--stored-responses", o.server.stored_responses,
                "responses kept in memory for previous_response_id, the latest; 0: none")
       ->check(CLI::Range(size_t{0}, size_t{1} << 20))
       ->capture_default_str()
       ->group(kRareOptions);
-  c.add_option("--stored-bytes", o->server.stored_bytes, "bytes that they may have together")
+  c.add_option("--stored-bytes", o.server.stored_bytes, "bytes that they may have together")
       ->check(CLI::Range(size_t{0}, size_t{1} << 40))
       ->capture_default_str()
       ->group(kRareOptions);
-  c.add_option("--allowed-host", o->server.allowed_hosts,
-               "another host name by which clients may reach a server on a local --host; *: any")
-      ->group(kRareOptions);
-  c.add_option("--log", o->log, "requests: one line of JSON per request on standard error; or quiet")
+}
+
+void add_log_options(CLI::App& c, ServeOptions& o) {
+  c.add_option("--log", o.log, "requests: one line of JSON per request on standard error; or quiet")
       ->check(CLI::IsMember({"requests", "quiet"}))
       ->capture_default_str()
       ->group(kServerOptions);
-  c.add_option("--log-file", o->server.log_file, "append the log to this file instead of standard error")
+  c.add_option("--log-file", o.server.log_file, "append the log to this file instead of standard error")
       ->group(kRareOptions);
-  c.add_option("--kv-events", o->kv_events,
+}
+
+// What routers and clusters read.
+void add_router_options(CLI::App& c, ServeOptions& o) {
+  c.add_option("--kv-events", o.kv_events,
                "publish the prefix cache's changes over ZeroMQ in vLLM's format, for routers: an address to "
                "listen on, such as tcp://*:5557")
       ->group(kRareOptions);
-  c.add_option("--kv-events-topic", o->kv_topic, "of these messages; else kv@HOST@NAME")->group(kRareOptions);
-  c.add_option("--owned-by", o->server.owned_by,
+  c.add_option("--kv-events-topic", o.kv_topic, "of these messages; else kv@HOST@NAME")->group(kRareOptions);
+  c.add_option("--owned-by", o.server.owned_by,
                "what /v1/models says; routers take a server for a vLLM or SGLang worker by it")
       ->capture_default_str()
       ->group(kRareOptions);
+}
+
+}  // namespace
+
+Run add_serve(CLI::App& app) {
+  auto o = std::make_shared<ServeOptions>();
+  CLI::App& c = *app.add_subcommand("serve", "Serve the OpenAI API over HTTP (docs/user/server.md)");
+  add_model_options(c, *o);
+  add_http_options(c, *o);
+  add_request_options(c, *o);
+  add_log_options(c, *o);
+  add_router_options(c, *o);
   add_limits(c, o->server.limits);
   c.footer(
       "Examples:\n"

@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "base/sanitizer.h"
 #include "server/body.h"
 #include "server/http_client.h"
 #include "server/origin.h"
@@ -329,9 +330,7 @@ size_t resident() {  // bytes
 
 // Pages are taken as bytes come, never twice, and all go back.
 TEST(BodyTest, TakesWhatItHolds) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's memory is not ours";
-#endif
+  if (kMemoryIsSanitized) GTEST_SKIP() << "a sanitizer's memory is not ours";
   constexpr size_t kBytes = 64 << 20;
   std::atomic<size_t> in_use = 0;
   BodyBudget budget(2 * kBytes, in_use);

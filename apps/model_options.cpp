@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 
 #include "api/bundled_model.h"
 #include "api/model_parts.h"
@@ -21,6 +20,8 @@ namespace moesaic::app {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr size_t kMostText = size_t{256} << 20;
 
 bool show_progress(int done, int total) {
   std::fprintf(stderr, "\rloading %3d%%%s", 100 * done / total, done == total ? "\r            \r" : "");
@@ -155,12 +156,21 @@ Status check_context(int64_t tokens, const ModelConfig& config, const char* opti
   return usage(invalid("{}: {} tokens, the model's context is {}", option, tokens, config.max_context));
 }
 
+Result<std::string> read_text(std::istream& in, const std::string& name) {
+  std::string text, part(size_t{1} << 20, 0);
+  while (in.read(part.data(), std::ssize(part)) || in.gcount() > 0) {
+    text.append(part, 0, static_cast<size_t>(in.gcount()));
+    if (text.size() > kMostText) return invalid("{}: more than {} MB", name, kMostText >> 20);
+  }
+  return text;
+}
+
 Result<std::string> read_text_file(const std::string& path) {
   std::error_code code;
   if (fs::is_directory(path, code)) return invalid("{}: a folder, not a file", path);
   std::ifstream in(path, std::ios::binary);
   if (!in) return error(StatusCode::kNotFound, "{}: cannot read it", path);
-  return std::string(std::istreambuf_iterator<char>(in), {});
+  return read_text(in, path);
 }
 
 Result<std::vector<int32_t>> parse_tokens(const std::string& text) {

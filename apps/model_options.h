@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <iosfwd>
 #include <memory>
 #include <string>
 
@@ -128,6 +129,8 @@ Status check_context(int64_t tokens, const ModelConfig& config, const char* opti
 // IDS of the command line: a comma-separated list or @FILE.
 Result<std::vector<int32_t>> parse_tokens(const std::string& text);
 Status check_tokens(const std::vector<int32_t>& tokens, int vocab);
+// To its end, at most 256 MB: /dev/zero has none. `name` is for errors.
+Result<std::string> read_text(std::istream& in, const std::string& name);
 Result<std::string> read_text_file(const std::string& path);
 
 }  // namespace moesaic::app

@@ -6,12 +6,12 @@
 #include <chrono>
 #include <ctime>
 #include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file_cache.h"
 #include "interrupt.h"
+#include "model_options.h"
 #include "saved_chat.h"
 #include "text/harmony_json.h"
 
@@ -117,7 +117,7 @@ double Generation::tokens_per_s() const {
 
 Result<std::string> read_text_or_stdin(const std::string& path) {
   if (path != "-") return read_text_file(path);
-  return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  return read_text(std::cin, "standard input");
 }
 
 Result<std::string> prompt_text(const std::string& prompt) {

@@ -179,6 +179,9 @@ Status run_with_drafts(const BenchOptions& o) {
         "--speculative: give --acceptance with 1 to {} chances, one for each token of a draft: random "
         "texts have no acceptance of their own",
         kMostDraft));
+  const auto is_chance = [](double c) { return c >= 0 && c <= 1; };  // NaN is none
+  if (!std::all_of(o.acceptance.begin(), o.acceptance.end(), is_chance))
+    return usage(invalid("--acceptance: chances are from 0 to 1"));
   if (o.format == "csv") return usage(invalid("--speculative: -o is md or json"));
   if (largest(o.generations) == 0) return usage(invalid("--speculative: -n 0 leaves nothing to decode"));
   return run_draft_bench({.model = o.model,

@@ -126,8 +126,8 @@ void set_schema(Fields& fields, const char* key, const Json* schema, AnswerForm&
   set_schema(fields, key, parsed.value(), form);
 }
 
-// One kind of form that is text, in `source`, which may be the request or an object in it named `key`. Empty
-// ones say nothing.
+// One kind of form that is text, in `source`, which may be the request or an object in it named `key`. An
+// empty text says nothing; an empty list would be an answer that cannot be.
 void set_text(Fields& fields, const char* key, Fields& source, const char* member,
               std::string AnswerFormat::*form_of, AnswerForm& form) {
   AnswerFormat given;
@@ -137,6 +137,9 @@ void set_text(Fields& fields, const char* key, Fields& source, const char* membe
 
 void set_choices(Fields& fields, const char* key, Fields& source, const char* member, AnswerForm& form) {
   AnswerFormat given;
+  const Json* texts = source.find(member);
+  if (texts != nullptr && texts->is_array() && texts->empty())
+    return fields.refuse(key, "there is no text to choose from");
   source.strings(member, given.choices, kMaxChoices);
   if (!given.any_text()) take_form(fields, key, std::move(given), {}, form);
 }

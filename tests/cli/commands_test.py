@@ -50,6 +50,8 @@ class Run(Cli):
         self.assertEqual(at["usage"]["prompt_tokens"], 2)
         self.refused(1, "absent.txt", "run", "-m", MODEL, "-p", "@absent.txt")
         self.refused(2, "-p|--prompt", "run", "-m", MODEL, "-p", "a", "-f", prompt)
+        for args in (("-f", "/dev/zero"), ("-p", "@/dev/zero")):
+            self.refused(1, "/dev/zero: more than 256 MB", "run", "-m", MODEL, *args)
 
     def test_stop_string(self):
         out = self.json("run", "-m", MODEL, "--raw", "-p", "0", "-n", 50, "--temp", 0, "--stop", "67", "-o", "json")
@@ -327,6 +329,7 @@ class Bench(Cli):
                     self.assertTrue(0 < line["tok_s_min"] <= line["tok_s"] <= line["tok_s_max"], line)
                     self.assertGreater(line["tok_s_without"], 0)
         self.refused(2, "--acceptance", "bench", "-m", MODEL, "--speculative", "ngram")
+        self.refused(2, "--acceptance", "bench", "-m", MODEL, "--speculative", "ngram", "--acceptance", "0.5,nan")
         self.refused(2, "--speculative", "bench", "-m", MODEL, "--acceptance", "0.5")
 
     def test_a_context_is_computed_once(self):

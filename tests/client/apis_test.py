@@ -72,6 +72,7 @@ class Forms(Case):
 
     def test_refused(self):
         for form in ({"guided_regex": "a(b"}, {"grammar": "start: a"}, {"guided_choice": [""]},
+                     {"guided_choice": []}, {"structured_outputs": {"choice": []}},
                      {"structured_outputs": {"regex": "a", "choice": ["b"]}}, {"guided_regex": "a", "grammar": 'root ::= "a"'}):
             error = self.post(CHAT, {"messages": user(SUM), **form}, 400)["error"]
             self.assertIn(error["param"], form)

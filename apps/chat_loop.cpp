@@ -215,7 +215,7 @@ Status Chat::run() {
     }
     interrupts = 0;
     if (input.typed == chat::Typed::kNothing) continue;
-    const Status status = handle(input.text);
+    Status status = handle(input.text);
     if (!status.ok() && !goes_on(status)) return status;
     if (!status.ok()) say("moesaic: " + status.message());
   }

@@ -86,7 +86,7 @@ TEST_P(SavedKv, DamagedAndForeignBytesAreRefused) {
   run(model, greedy(prompt, 1));
   const std::string bytes = model.save_kv(prompt).value();
   Model empty = open();
-  const auto refused = [&](std::string wrong, const char* words) {
+  const auto refused = [&](const std::string& wrong, const char* words) {
     const auto loaded = empty.load_kv(wrong);
     ASSERT_FALSE(loaded.ok()) << words;
     EXPECT_NE(loaded.status().message().find(words), std::string::npos) << loaded.status().message();

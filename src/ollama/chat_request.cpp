@@ -68,8 +68,10 @@ void read_think(Fields& fields, openai::Thinking& thinking) {
 // "json" or a schema.
 void read_format(Fields& fields, openai::AnswerForm& form) {
   const Json* format = fields.find("format");
-  if (format == nullptr || *format == "") return;
-  if (*format == "json") {
+  if (format == nullptr) return;
+  const auto* word = format->get_ptr<const std::string*>();
+  if (word != nullptr && word->empty()) return;
+  if (word != nullptr && *word == "json") {
     const Json any = {{"type", "json_object"}};
     return openai::read_format(fields, "format", &any, form);
   }

@@ -77,8 +77,7 @@ void expect_same(const std::string& device, const std::vector<int>& batches, con
   for (const int batch : batches) {
     for (const std::string& drafter : {std::string("ngram"), std::string("suffix"), kTinyHead, kTinyDrafts}) {
       for (const int draft_tokens : lengths) {
-        SCOPED_TRACE(device + " " + drafter + " " + std::to_string(draft_tokens) + " " +
-                     std::to_string(batch));
+        SCOPED_TRACE(testing::Message() << device << " " << drafter << " " << draft_tokens << " " << batch);
         const Answers drafted = answer(device, drafter, draft_tokens, batch, prompts, tokens);
         EXPECT_EQ(drafted.tokens, plain.tokens);
         // In a few tokens only what reads the model, or is one, finds something to guess.

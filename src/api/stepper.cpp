@@ -29,9 +29,14 @@ void Stepper::notify() {
 Status Stepper::acquire(bool before_steps) {
   std::unique_lock lock(mutex_);
   if (busy_ && owner_ == std::this_thread::get_id()) return from_callback();
-  urgent_ += before_steps ? 1 : 0;
-  changed_.wait(lock, [&] { return !busy_ && (before_steps || urgent_ == 0); });
-  urgent_ -= before_steps ? 1 : 0;
+  int& waiting = before_steps ? urgent_ : steps_waiting_;
+  ++waiting;
+  changed_.wait(lock, [&] {
+    if (busy_) return false;
+    return before_steps ? !step_next_ || steps_waiting_ == 0 : step_next_ || urgent_ == 0;
+  });
+  --waiting;
+  step_next_ = before_steps;
   busy_ = true;
   owner_ = std::this_thread::get_id();
   return {};

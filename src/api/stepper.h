@@ -43,6 +43,8 @@ class Stepper {
   std::function<bool()> idle_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  int steps_waiting_ = 0;
+  bool step_next_ = false;  // before another call between steps, so that many of those hold no step up
   bool busy_ = false;
   std::thread::id owner_;  // while busy_
   int urgent_ = 0;         // threads that wait in between_steps()

@@ -12,6 +12,7 @@
 #include "chat/line_editor.h"
 #include "chat/terminal_text.h"
 #include "nearest.h"
+#include "text/harmony.h"
 
 namespace moesaic::app {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/file_cache.h"
-#include "session.h"
+#include "text/harmony.h"
 
 namespace moesaic::app {
 namespace {

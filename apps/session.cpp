@@ -125,17 +125,6 @@ Result<std::string> prompt_text(const std::string& prompt) {
   return prompt.starts_with("@") ? read_text_or_stdin(prompt.substr(1)) : prompt;
 }
 
-std::optional<ReasoningEffort> effort_of(const std::string& name) {
-  if (name == "low") return ReasoningEffort::kLow;
-  if (name == "medium") return ReasoningEffort::kMedium;
-  if (name == "high") return ReasoningEffort::kHigh;
-  return {};
-}
-
-const char* effort_name(ReasoningEffort effort) {
-  return effort == ReasoningEffort::kLow ? "low" : effort == ReasoningEffort::kHigh ? "high" : "medium";
-}
-
 Session::Session(const RunOptions& o, const LoadedModel& loaded, Model model, AnswerGrammar grammar)
     : o_(o),
       loaded_(loaded),

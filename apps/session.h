@@ -34,8 +34,6 @@ struct Generation {
 Result<std::string> read_text_or_stdin(const std::string& path);
 // -p: the text, or with @ before it the name of a file with the text; @@ stands for a first @.
 Result<std::string> prompt_text(const std::string& prompt);
-std::optional<ReasoningEffort> effort_of(const std::string& name);
-const char* effort_name(ReasoningEffort effort);
 
 class Session {
  public:

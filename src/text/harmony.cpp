@@ -126,6 +126,13 @@ const char* effort_name(ReasoningEffort effort) {
   return kNames[static_cast<int>(effort)];
 }
 
+std::optional<ReasoningEffort> effort_of(std::string_view name) {
+  for (const auto effort : {ReasoningEffort::kLow, ReasoningEffort::kMedium, ReasoningEffort::kHigh}) {
+    if (name == effort_name(effort)) return effort;
+  }
+  return {};
+}
+
 std::string system_text(const Conversation& conversation) {
   std::string text = conversation.model_identity;
   const auto add_line = [&](const char* label, const std::string& value) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "moesaic/conversation.h"
@@ -24,5 +26,7 @@ Result<std::string> developer_text(const Conversation& conversation);
 
 // low, medium or high
 const char* effort_name(ReasoningEffort effort);
+// Of one of those names; else none.
+std::optional<ReasoningEffort> effort_of(std::string_view name);
 
 }  // namespace moesaic

@@ -1,6 +1,5 @@
 #include "text/harmony_json.h"
 
-#include <map>
 #include <optional>
 #include <utility>
 
@@ -105,11 +104,9 @@ void set_format(const OrderedJson& format, Conversation& conversation) {
 
 Status set_effort(const OrderedJson& value, Conversation& conversation) {
   if (value.is_null()) return {};
-  const std::map<std::string, ReasoningEffort> efforts = {
-      {"low", ReasoningEffort::kLow}, {"medium", ReasoningEffort::kMedium}, {"high", ReasoningEffort::kHigh}};
-  const auto effort = value.is_string() ? efforts.find(value.get<std::string>()) : efforts.end();
-  if (effort == efforts.end()) return invalid("reasoning_effort is none of low, medium, high");
-  conversation.reasoning_effort = effort->second;
+  const auto effort = value.is_string() ? effort_of(value.get_ref<const std::string&>()) : std::nullopt;
+  if (!effort) return invalid("reasoning_effort is none of low, medium, high");
+  conversation.reasoning_effort = *effort;
   return {};
 }
 

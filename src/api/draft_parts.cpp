@@ -17,12 +17,6 @@ namespace {
 
 constexpr int kMeasuredRows = 16;  // of a step while a head's taps are measured
 
-double bytes_of(const std::vector<MemoryPart>& parts) {
-  double bytes = 0;
-  for (const MemoryPart& p : parts) bytes += p.bytes;
-  return bytes;
-}
-
 Result<Eagle3Head> open_head(const std::string& path, const ModelConfig& model) {
   if (!path.empty()) return open_eagle3(path, model);
   ASSIGN_OR_RETURN(const std::string folder, bundled_head());

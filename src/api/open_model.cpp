@@ -86,12 +86,6 @@ const char* words(ContextLimit limit) {
   return "memory";
 }
 
-double sum(const std::vector<MemoryPart>& parts) {
-  double bytes = 0;
-  for (const MemoryPart& p : parts) bytes += p.bytes;
-  return bytes;
-}
-
 KvDemand demand_of(const EngineOptions& o) {
   return {.sequences = o.max_batch,
           .context = o.context,
@@ -144,7 +138,7 @@ Result<EnginePlan> plan_on(const Checkpoint& c, EngineOptions wanted, const Back
   RETURN_IF_ERROR(plan_memory(plan.demand, c.config, c.weights, backend));
   ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(c.config, plan.demand));
   plan.info.memory_used =
-      static_cast<int64_t>(sum(backend.memory(c.config, c.weights, layout)) + wanted.draft.weights +
+      static_cast<int64_t>(bytes_of(backend.memory(c.config, c.weights, layout)) + wanted.draft.weights +
                            wanted.draft.token_bytes * layout.page_tokens * layout.full_pages);
   return plan;
 }

@@ -9,6 +9,13 @@
 #include "base/error.h"
 
 namespace moesaic {
+
+double bytes_of(const std::vector<MemoryPart>& parts) {
+  double bytes = 0;
+  for (const MemoryPart& p : parts) bytes += p.bytes;
+  return bytes;
+}
+
 namespace {
 
 constexpr int kPageTokens = 32;
@@ -17,12 +24,6 @@ constexpr double kContextShare = 0.9;  // of the memory beside the weights, for 
 // two places, with four pages each, which are all that a short one has: at least those of four for each
 // sequence.
 constexpr int kIdleWindows = 4, kLeastIdleWindows = 4 * 8;
-
-double sum(const std::vector<MemoryPart>& parts) {
-  double bytes = 0;
-  for (const MemoryPart& p : parts) bytes += p.bytes;
-  return bytes;
-}
 
 std::string list(const std::vector<MemoryPart>& parts) {
   std::string text;
@@ -76,7 +77,7 @@ int64_t longest(KvDemand demand, const ModelConfig& config, const ModelWeights& 
            if (demand.kv_tokens > 0) demand.kv_tokens = tokens;
            if (!shared) demand.context = static_cast<int>(tokens);
            const Result<KvLayout> layout = kv_layout(config, demand);
-           return layout.ok() && sum(parts_of(demand, config, weights, layout.value(), backend)) <=
+           return layout.ok() && bytes_of(parts_of(demand, config, weights, layout.value(), backend)) <=
                                      backend.available_memory();
          });
 }
@@ -99,7 +100,7 @@ std::string advice(const KvDemand& demand, const ModelConfig& config, const Mode
                    const std::vector<MemoryPart>& parts, Backend& backend) {
   const int64_t tokens = longest(demand, config, weights, backend);
   const double saved = saved_by_mxfp8(parts, weights);
-  const bool dense = saved > 0 && sum(parts) - saved <= backend.available_memory();
+  const bool dense = saved > 0 && bytes_of(parts) - saved <= backend.available_memory();
   const std::string mxfp8 = fmt::format("--dense mxfp8, which saves {:.2f} GB", saved / 1e9);
   if (tokens > 0)
     return fmt::format("use at most {} tokens of {}{}", tokens, shares(demand) ? "KV cache" : "context",
@@ -129,7 +130,7 @@ namespace {
 // Beside weights that are not loaded yet.
 double rest_beside(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                    Backend& backend) {
-  return backend.available_memory() - sum(backend.memory(config, weights, {})) - demand.draft.weights;
+  return backend.available_memory() - bytes_of(backend.memory(config, weights, {})) - demand.draft.weights;
 }
 
 double cache_bytes(const KvDemand& demand, const KvLayout& layout, const ModelConfig& config,
@@ -187,7 +188,7 @@ Status plan_memory(const KvDemand& demand, const ModelConfig& config, const Mode
                    Backend& backend) {
   ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(config, demand));
   const std::vector<MemoryPart> parts = parts_of(demand, config, weights, layout, backend);
-  const double needed = sum(parts), free = backend.available_memory();
+  const double needed = bytes_of(parts), free = backend.available_memory();
   if (needed <= free) return {};
   return error(StatusCode::kOutOfMemory, "{} with {} takes {:.2f} GB ({}), {} has {:.2f} GB free; {}",
                config.name, describe(demand), needed / 1e9, list(parts), backend.caps().name, free / 1e9,

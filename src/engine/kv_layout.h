@@ -5,6 +5,9 @@
 
 namespace moesaic {
 
+// Of all parts together.
+double bytes_of(const std::vector<MemoryPart>& parts);
+
 // What guesses at tokens takes beside the model (speculation/drafter.h).
 struct DraftMemory {
   double weights = 0;      // bytes, and whatever does not grow with the cache

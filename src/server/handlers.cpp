@@ -27,8 +27,7 @@ asio::awaitable<void> send_state(HttpExchange& exchange, const openai::Refusal& 
     co_await send_error(exchange, *refusal);
   } else {
     const Json ok = {{"status", "ok"}};
-    std::string text = openai::dump(ok);
-    co_await send_json(exchange, std::move(text));
+    co_await send_json(exchange, ok);
   }
 }
 
@@ -102,6 +101,10 @@ asio::awaitable<void> send_json(HttpExchange& exchange, std::string json) {
   co_await exchange.send(std::move(answer));
 }
 
+asio::awaitable<void> send_json(HttpExchange& exchange, const Json& json) {
+  return send_json(exchange, openai::dump(json));
+}
+
 asio::awaitable<void> convert(HttpExchange& exchange, App& app, Convert convert_body) {
   openai::TokenAnswerOrError result;
   if (const auto refusal = unavailable(app)) {
@@ -164,8 +167,7 @@ asio::awaitable<void> ready(HttpExchange& exchange, App& app) {
 
 asio::awaitable<void> version(HttpExchange& exchange, App& app) {
   const Json json = {{"version", app.options.version}};
-  std::string text = openai::dump(json);
-  co_await send_json(exchange, std::move(text));
+  co_await send_json(exchange, json);
 }
 
 asio::awaitable<void> server_info(HttpExchange& exchange, App& app) {
@@ -174,8 +176,7 @@ asio::awaitable<void> server_info(HttpExchange& exchange, App& app) {
     co_return;
   }
   const Json json = info_json(app);
-  std::string text = openai::dump(json);
-  co_await send_json(exchange, std::move(text));
+  co_await send_json(exchange, json);
 }
 
 asio::awaitable<void> metrics(HttpExchange& exchange, App& app) {
@@ -197,8 +198,7 @@ asio::awaitable<void> models(HttpExchange& exchange, App& app) {
                      {"first_id", app.options.model_name},
                      {"last_id", app.options.model_name},
                      {"has_more", false}};
-  std::string text = openai::dump(json);
-  co_await send_json(exchange, std::move(text));
+  co_await send_json(exchange, json);
 }
 
 asio::awaitable<void> model_by_id(HttpExchange& exchange, App& app) {
@@ -214,8 +214,7 @@ asio::awaitable<void> model_by_id(HttpExchange& exchange, App& app) {
     co_await send_error(exchange, *refusal);
   } else {
     const Json json = model_json(app);
-    std::string text = openai::dump(json);
-    co_await send_json(exchange, std::move(text));
+    co_await send_json(exchange, json);
   }
 }
 
@@ -255,8 +254,7 @@ asio::awaitable<void> delete_response(HttpExchange& exchange, App& app) {
   const std::string id = response_id(exchange.request().path);
   if (app.responses.erase(id, exchange.request().authorization)) {
     const Json json = {{"id", id}, {"object", "response"}, {"deleted", true}};
-    std::string text = openai::dump(json);
-    co_await send_json(exchange, std::move(text));
+    co_await send_json(exchange, json);
   } else {
     co_await send_error(exchange, no_such_response(id));
   }

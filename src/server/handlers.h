@@ -13,6 +13,7 @@ namespace moesaic::server {
 // In the words of the API that the path belongs to.
 HttpAnswer error_answer(const openai::ApiError& error, const std::string& path);
 asio::awaitable<void> send_json(HttpExchange& exchange, std::string json);
+asio::awaitable<void> send_json(HttpExchange& exchange, const openai::Json& json);
 // Answers with what the worker pool makes of the body.
 asio::awaitable<void> convert(HttpExchange& exchange, App& app, Convert convert_body);
 asio::awaitable<void> send_error(HttpExchange& exchange, const openai::ApiError& error);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "openai/sse.h"
 #include "server/handlers.h"
 
 namespace moesaic::server {
@@ -58,8 +57,7 @@ asio::awaitable<void> llama_props(HttpExchange& exchange, App& app) {
       {"eos_token", "<|return|>"},
       {"build_info", "moesaic-" + app.options.version},
       {"is_sleeping", false}};
-  std::string text = openai::dump(json);
-  co_await send_json(exchange, std::move(text));
+  co_await send_json(exchange, json);
 }
 
 asio::awaitable<void> llama_slots(HttpExchange& exchange, App& app) {
@@ -71,8 +69,7 @@ asio::awaitable<void> llama_slots(HttpExchange& exchange, App& app) {
   const int running = app.engine.gauges().engine.running;
   Json slots = Json::array();
   for (int i = 0; i < info.max_batch; ++i) slots.push_back(slot(i, i < running, info));
-  std::string text = openai::dump(slots);
-  co_await send_json(exchange, std::move(text));
+  co_await send_json(exchange, slots);
 }
 
 }  // namespace moesaic::server

@@ -21,13 +21,6 @@ void emit(const char* type, const Json& data, std::string& sse) {
   openai::append_event(sse, openai::dump(event), type);
 }
 
-// A call's arguments are an object; where the model wrote something else, it is one that holds that text.
-Json input_of(const std::string& arguments) {
-  if (arguments.empty()) return Json::object();
-  Json input = Json::parse(arguments, nullptr, false);
-  return input.is_object() ? input : Json{{"arguments", arguments}};
-}
-
 }  // namespace
 
 MessagesAnswer::MessagesAnswer(const openai::Service& service, Options options)
@@ -45,7 +38,10 @@ Json MessagesAnswer::block_json(const Block& block, bool empty) const {
     case Kind::kThinking:
       return {{"type", "thinking"}, {"thinking", text}, {"signature", empty ? "" : kSignature}};
     case Kind::kCall:
-      return {{"type", "tool_use"}, {"id", block.id}, {"name", block.name}, {"input", input_of(text)}};
+      return {{"type", "tool_use"},
+              {"id", block.id},
+              {"name", block.name},
+              {"input", openai::arguments_object(text)}};
     default:
       return {{"type", "text"}, {"text", text}, {"citations", nullptr}};
   }
@@ -146,13 +142,7 @@ Json MessagesAnswer::message_json() const {
 
 std::string MessagesAnswer::whole() { return openai::dump(message_json()); }
 
-openai::Usage MessagesAnswer::usage() const {
-  return {.prompt_tokens = outcome_.prompt_tokens,
-          .generated_tokens = outcome_.generated_tokens,
-          .reasoning_tokens = reasoning_tokens_,
-          .cached_tokens = outcome_.cached_tokens,
-          .cache_write_tokens = outcome_.cache_write_tokens};
-}
+openai::Usage MessagesAnswer::usage() const { return openai::usage_of(outcome_, reasoning_tokens_); }
 
 // The three kinds of input tokens add up to the prompt.
 Json MessagesAnswer::usage_json() const {

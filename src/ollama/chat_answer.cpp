@@ -27,13 +27,6 @@ std::string now() {
                      micros.count());
 }
 
-// An object; where the model wrote something else, one that holds that text.
-Json arguments_of(const std::string& text) {
-  if (text.empty()) return Json::object();
-  Json json = Json::parse(text, nullptr, false);
-  return json.is_object() ? json : Json{{"arguments", text}};
-}
-
 }  // namespace
 
 ChatAnswer::ChatAnswer(const openai::Service& service, Options options)
@@ -70,7 +63,7 @@ Json ChatAnswer::line(const Part& part, bool done) const {
                                        {"function",
                                         {{"index", i},
                                          {"name", part.calls[i].name},
-                                         {"arguments", arguments_of(part.calls[i].arguments)}}}});
+                                         {"arguments", openai::arguments_object(part.calls[i].arguments)}}}});
     json["message"] = std::move(message);
   }
   json["done"] = done;
@@ -122,12 +115,6 @@ void ChatAnswer::fail(const openai::ApiError& error, std::string& lines) {
   lines += ollama::error_json(error) + "\n";
 }
 
-openai::Usage ChatAnswer::usage() const {
-  return {.prompt_tokens = outcome_.prompt_tokens,
-          .generated_tokens = outcome_.generated_tokens,
-          .reasoning_tokens = reasoning_tokens_,
-          .cached_tokens = outcome_.cached_tokens,
-          .cache_write_tokens = outcome_.cache_write_tokens};
-}
+openai::Usage ChatAnswer::usage() const { return openai::usage_of(outcome_, reasoning_tokens_); }
 
 }  // namespace moesaic::ollama

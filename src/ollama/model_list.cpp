@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include "base/file_cache.h"
 #include "ollama/chat_request.h"
 #include "openai/fields.h"
 #include "openai/generation_fields.h"
@@ -20,14 +21,10 @@ Json details() {
           {"families", {"gptoss"}}, {"parameter_size", ""}, {"quantization_level", "MXFP4"}};
 }
 
-// Sixty-four hexadecimal digits that are the same for the same name (FNV-1a).
+// Sixty-four hexadecimal digits that are the same for the same name.
 std::string digest_of(const std::string& name) {
-  std::string digest;
-  uint64_t hash = 0xCBF29CE484222325u;
-  for (int part = 0; part < 4; ++part) {
-    for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
-    digest += fmt::format("{:016x}", hash);
-  }
+  std::string digest, names;
+  for (int part = 0; part < 4; ++part) digest += fmt::format("{:016x}", fnv1a(names += name));
   return digest;
 }
 

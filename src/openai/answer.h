@@ -31,6 +31,14 @@ struct Usage {
   int prompt_tokens = 0, generated_tokens = 0, reasoning_tokens = 0, cached_tokens = 0,
       cache_write_tokens = 0;
 };
+// Of a request of one generation.
+inline Usage usage_of(const Outcome& outcome, int reasoning_tokens) {
+  return {.prompt_tokens = outcome.prompt_tokens,
+          .generated_tokens = outcome.generated_tokens,
+          .reasoning_tokens = reasoning_tokens,
+          .cached_tokens = outcome.cached_tokens,
+          .cache_write_tokens = outcome.cache_write_tokens};
+}
 
 class Answer {
  public:

@@ -206,13 +206,7 @@ Json ResponsesAnswer::response(const char* status) const {
   return json;
 }
 
-Usage ResponsesAnswer::usage() const {
-  return {.prompt_tokens = outcome_.prompt_tokens,
-          .generated_tokens = outcome_.generated_tokens,
-          .reasoning_tokens = reasoning_tokens_,
-          .cached_tokens = outcome_.cached_tokens,
-          .cache_write_tokens = outcome_.cache_write_tokens};
-}
+Usage ResponsesAnswer::usage() const { return usage_of(outcome_, reasoning_tokens_); }
 
 Json ResponsesAnswer::usage_json() const {
   const Usage u = usage();

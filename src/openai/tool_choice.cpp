@@ -192,6 +192,12 @@ Tools read_tools(Fields& fields) {
   return tools;
 }
 
+Json arguments_object(const std::string& text) {
+  if (text.empty()) return Json::object();
+  Json json = Json::parse(text, nullptr, false);
+  return json.is_object() ? json : Json{{"arguments", text}};
+}
+
 Callable::Callable(const Tools& tools) {
   for (const auto& [name, tool, strict] : tools.functions) {
     if (tools.may_call(tool.name)) names_.emplace(tool.name, name);

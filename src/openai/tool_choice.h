@@ -48,6 +48,10 @@ struct Tools {
 // out.
 Tools read_tools(Fields& fields);
 
+// A call's arguments for APIs that give them as an object. Where the model wrote something else, it is one
+// that holds that text.
+Json arguments_object(const std::string& text);
+
 // The functions that an answer may call, by the client's names. What an answer says to anyone else is no
 // call, but text.
 class Callable {

@@ -223,7 +223,8 @@ void add_router_options(CLI::App& c, ServeOptions& o) {
 
 Run add_serve(CLI::App& app) {
   auto o = std::make_shared<ServeOptions>();
-  CLI::App& c = *app.add_subcommand("serve", "Serve the OpenAI API over HTTP (docs/user/server.md)");
+  CLI::App& c = *app.add_subcommand(
+      "serve", "Serve OpenAI's, Anthropic's and Ollama's APIs over HTTP (docs/user/server.md)");
   add_model_options(c, *o);
   add_http_options(c, *o);
   add_request_options(c, *o);

@@ -38,7 +38,7 @@ std::string json_of(const Conversation& conversation) {
 
 Status write_private(const std::string& path, const std::string& bytes) {
   const mode_t before = umask(0077);
-  const Status status = write_whole(path, bytes);
+  Status status = write_whole(path, bytes);
   umask(before);
   return status;
 }

@@ -4,5 +4,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.." && . tools/check_lib.sh
 need clang-tidy git python3
-cmake --preset release -B build/tidy -DCMAKE_UNITY_BUILD=OFF  # for its compile_commands.json
+cmake --preset release -B build/tidy  # for its compile_commands.json
 python3 tools/tidy.py --jobs "$jobs" --seconds "${MOESAIC_TIDY_SECONDS:-120}" --build build/tidy

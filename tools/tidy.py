@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Run clang-tidy over the compiled sources, most recently changed first, within a time budget.
 
-Exit status 1 when a file has findings. Sources for another architecture or that the build does not compile, and CUDA's,
+A unity build's sources are checked as they are compiled, several files at once: most of the time goes into the headers
+that they share. Exit status 1 when a source has findings. Sources for another architecture or that the build does not compile, and CUDA's,
 are left out: only compile_commands.json's files are looked at. What was clean is remembered in --cache, by the contents
 of the file, of the project's headers that it includes, of .clang-tidy and of the compile command.
 """
@@ -36,13 +37,18 @@ def newest_first(files):
     rank = {}
     for position, name in enumerate(order):
         rank.setdefault(os.path.join(ROOT, name), position)
-    return sorted(files, key=lambda name: rank.get(name, len(order)))
+    return sorted(files, key=lambda name: min(rank.get(member, len(order)) for member in members(name)))
 
 
 @functools.lru_cache(maxsize=None)
 def text_of(name):
     with open(name, encoding="utf-8") as file:
         return file.read()
+
+
+def members(name):
+    """The files that a unity source holds; for another source itself."""
+    return INCLUDE.findall(text_of(name)) if "/Unity/" in name else [name]
 
 
 def resolve(include, beside):
@@ -75,9 +81,9 @@ def cache_key(name, command, version):
 
 
 def check(name, build):
-    # GCC's own warning flags mean nothing to clang.
+    # GCC's own warning flags mean nothing to clang; a unity source includes .cpp files by design.
     command = ["clang-tidy", "--quiet", "-p", build, "--extra-arg=-Wno-unknown-warning-option",
-               "--extra-arg=-Wno-ignored-optimization-argument", name]
+               "--extra-arg=-Wno-ignored-optimization-argument", "--checks=-bugprone-suspicious-include", name]
     result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     return result.returncode, result.stdout
 
@@ -88,11 +94,11 @@ def main():
     parser.add_argument("--cache", default=os.path.join(ROOT, "build", "tidy"), help="folder of what was clean")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--seconds", type=float, default=0, help="stop starting files after this long (0: never)")
-    parser.add_argument("files", nargs="*", help="only sources whose path contains one of these")
+    parser.add_argument("files", nargs="*", help="only sources that hold a file whose path contains one of these")
     args = parser.parse_args()
 
     commands = compiled_sources(args.build)
-    files = newest_first([f for f in commands if not args.files or any(part in f for part in args.files)])
+    files = newest_first([f for f in commands if not args.files or any(part in m for part in args.files for m in members(f))])
     version = subprocess.run(["clang-tidy", "--version"], capture_output=True, text=True).stdout
     os.makedirs(args.cache, exist_ok=True)
     deadline = time.monotonic() + args.seconds if args.seconds else float("inf")
@@ -114,12 +120,12 @@ def main():
         for name, findings in zip(files, pool.map(task, files)):
             if findings is None:
                 continue
-            checked += 1
+            checked += len(members(name))
             if findings:
                 bad += 1
                 print(f"{os.path.relpath(name, ROOT)}:\n{findings}", flush=True)
-    rest = len(files) - checked
-    print(f"{checked} files, {bad} with findings" + (f", {rest} not reached in {args.seconds:.0f} s" if rest else ""))
+    rest = sum(len(members(name)) for name in files) - checked
+    print(f"{checked} files, {bad} sources with findings" + (f", {rest} not reached in {args.seconds:.0f} s" if rest else ""))
     return 1 if bad else 0
 
 

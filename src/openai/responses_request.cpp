@@ -85,7 +85,7 @@ Json items_of(const Json& root) {
 // Puts the items that led to the previous response, and its own, before the input.
 Refusal add_previous(Json& root, const Service& service) {
   const auto given = root.find("previous_response_id");
-  if (given == root.end() || given->is_null() || *given == "") return {};
+  if (given == root.end() || given->is_null() || *given == Json("")) return {};
   const auto refused = [](std::string message, const char* code) {
     return ApiError{.message = std::move(message), .param = "previous_response_id", .code = code};
   };

@@ -17,4 +17,7 @@ inline constexpr int kAmxExpandTokens = 8;
 void gemm_amx(const PairTask& task);           // needs amx_permitted()
 void gemm_amx_emulated(const PairTask& task);  // needs what kKernels_avx512 needs
 
+// Kernels::to_bf16_nibbles; needs what kKernels_avx512 needs.
+void amx_to_bf16_nibbles(const float* x, int64_t n, uint16_t* out);
+
 }  // namespace moesaic::cpu

@@ -26,7 +26,7 @@ void CpuDraftHead::tap(int boundary, const std::vector<float>& x) {
 
 void CpuDraftHead::add_product(const PackedMatrix& m, const float* x, int64_t stride, int rows, float* y,
                                int64_t y_stride, int64_t width) {
-  act_.assign(target_.kernels, target_.pool, act_format(m.pack), x, stride, rows, m.cols);
+  act_.assign(target_.kernels, target_.pool, act_format(m.pack, target_.kernels), x, stride, rows, m.cols);
   for_each_tile(target_.kernels, target_.pool, workspaces_, m, act_.view(), rows, target_.chosen.tuning,
                 [&](const float* tile, int first, int n, int64_t panel, int count) {
                   const int64_t columns = std::min<int64_t>(count * kPanel, width - panel * kPanel);
@@ -163,7 +163,7 @@ void CpuDraftHead::mlp(int rows) {
   target_.pool.for_each(rows, [&](int64_t r, int) {
     norm(residual_.data() + r * hidden, mlp_norm_, normed_.data() + r * hidden);
   });
-  act_.assign(target_.kernels, target_.pool, act_format(gate_up_.pack), normed_.data(), hidden, rows, hidden);
+  act_.assign(target_.kernels, target_.pool, act_format(gate_up_.pack, target_.kernels), normed_.data(), hidden, rows, hidden);
   constexpr float kNoLimit = 1e30f;
   for_each_tile(target_.kernels, target_.pool, workspaces_, gate_up_, act_.view(), rows,
                 target_.chosen.tuning, [&](const float* tile, int first, int n, int64_t panel, int) {

@@ -60,7 +60,7 @@ void CpuBackend::norm_rows(const std::vector<float>& weight, int layer, const ch
 void CpuBackend::convert(ActRows& act, const PackedMatrix& m, Operand operand, const float* x, int64_t stride,
                          int rows, std::span<const int32_t> slots) {
   const Rounding rounding = rounding_of(options_.moe_path, operand, mx_format(m.pack));
-  const Act format = rounding.rounds() ? Act::kF32 : act_format(m.pack);
+  const Act format = rounding.rounds() ? Act::kF32 : act_format(m.pack, kernels_);
   act.assign(kernels_, pool_, format, x, stride, rows, m.cols, rounding, slots);
 }
 

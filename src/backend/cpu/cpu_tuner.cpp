@@ -42,7 +42,7 @@ DecodeProbe CpuBackend::make_probe() {
           head_,
           config_.experts,
           config_.experts_per_token,
-          rounding.rounds() ? Act::kF32 : act_format(pack)};
+          rounding.rounds() ? Act::kF32 : act_format(pack, kernels_)};
 }
 
 ChosenTuning CpuBackend::choose_tuning() {

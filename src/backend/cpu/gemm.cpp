@@ -11,7 +11,7 @@ namespace moesaic::cpu {
 namespace {
 constexpr int64_t kLine = 64;
 
-int64_t element_bytes(Act format) { return format == Act::kInt8 ? 1 : format == Act::kBF16 ? 2 : 4; }
+int64_t element_bytes(Act format) { return format == Act::kInt8 ? 1 : format == Act::kF32 ? 4 : 2; }
 
 // Cache lines from row to row: an odd number, or the same column of 16 rows of 4096 bytes would share one set
 // of the first cache.
@@ -47,6 +47,8 @@ void ActRows::convert(const Kernels& kernels, const float* x, const Rounding& ro
     kernels.quantize_row(x, cols, reinterpret_cast<int8_t*>(out), &scale_[block], &bias_[block]);
   } else if (view_.format == Act::kBF16) {
     kernels.to_bf16(x, cols, reinterpret_cast<uint16_t*>(out));
+  } else if (view_.format == Act::kBF16Nibbles) {
+    kernels.to_bf16_nibbles(x, cols, reinterpret_cast<uint16_t*>(out));
   } else {
     std::memcpy(out, x, cols * sizeof(float));
     rounding.apply({reinterpret_cast<float*>(out), static_cast<size_t>(cols)});
@@ -74,7 +76,7 @@ ActView rows_from(const ActView& act, int64_t first) {
 Result<std::vector<Workspace>> make_workspaces(int threads, int64_t max_cols) {
   std::vector<Workspace> workspaces(threads);
   for (Workspace& w : workspaces) {
-    ASSIGN_OR_RETURN(w.scratch, Buffer::allocate(2 * max_cols / mx::kBlock * (512 + 64)));
+    ASSIGN_OR_RETURN(w.scratch, Buffer::allocate(scratch_bytes(max_cols)));
     ASSIGN_OR_RETURN(w.tile, Buffer::allocate(kTokenBlock * 2 * kPanel * sizeof(float)));
   }
   return workspaces;

@@ -39,10 +39,18 @@ constexpr int64_t group_at(int p, int64_t b, int j) {
 
 // Formats of the activations that meet them.
 enum class Act : uint8_t {
-  kInt8,  // int8 with one F32 scale per 32 (amax / 127), for kMxfp4 and kInt8
-  kBF16,  // for kBF16
-  kF32,   // for the rest, and for kMxfp4 where activations were rounded to an MX format
+  kInt8,         // int8 with one F32 scale per 32 (amax / 127), for kMxfp4 and kInt8
+  kBF16,         // for kBF16
+  kBF16Nibbles,  // for kMxfp4 widened to BF16: the elements of a block in nibble_element()'s order
+  kF32,          // for the rest, and for kMxfp4 where activations were rounded to an MX format
 };
+
+// The element of a block that stands at place `at` where 16-bit words of kMxfp4 are shifted right by 0, 4, 8
+// and 12 bits, each to give two elements.
+constexpr int nibble_element(int at) {
+  const int group = at / 8, nibble = at / 2 % 4, word = at % 2;
+  return nibble % 2 * 16 + group * 4 + word * 2 + nibble / 2;
+}
 
 // Activation rows. Row r: int8, BF16 or F32 at data + r * stride, its scales (int8) at scale + r * cols / 32.
 struct ActView {
@@ -83,11 +91,18 @@ struct PairTask {
   const uint8_t* scales = nullptr;
   ActView act;
   int tokens = 0;
-  uint8_t* scratch =
-      nullptr;           // kMxfp4, kInt8: [2, cols / 32 * (512 + 64)] bytes for the expanded panels, aligned
-  float* out = nullptr;  // [tokens, 32], lane l of panel p at p * 16 + l
+  uint8_t* scratch = nullptr;  // kMxfp4, kInt8: scratch_bytes(cols) for the expanded panels, aligned
+  float* out = nullptr;        // [tokens, 32], lane l of panel p at p * 16 + l
   GemmTuning tuning;
 };
+
+// Panels as bytes and their scales, whole; or kRingBlocks blocks of them as BF16.
+inline constexpr int kRingBlocks = 16;
+constexpr int64_t scratch_bytes(int64_t cols) {
+  const int64_t blocks = cols / 32, ring = blocks < kRingBlocks ? blocks : kRingBlocks;
+  const int64_t as_bytes = kPair * blocks * (512 + 64), as_bf16 = kPair * ring * 1024;
+  return as_bytes > as_bf16 ? as_bytes : as_bf16;
+}
 
 // Attention of up to 8 query heads that share a KV head, for one token.
 struct AttendTask {
@@ -114,12 +129,14 @@ struct Kernels {
                       // bytes
   int expand_tokens;  // GemmTuning's, where nothing was measured
   bool expands_int8;  // it holds for kInt8 weights, too
+  Act mxfp4_act;      // what meets kMxfp4: kInt8 or kBF16Nibbles
 
   void (*gemm)(const PairTask& task);
 
   // n is a multiple of 32.
   void (*quantize_row)(const float* x, int64_t n, int8_t* q, float* scale, int32_t* bias);
   void (*to_bf16)(const float* x, int64_t n, uint16_t* out);
+  void (*to_bf16_nibbles)(const float* x, int64_t n, uint16_t* out);  // null where mxfp4_act is kInt8
   // out = x / rms(x) * weight. Returns false if the row is not finite.
   bool (*rmsnorm)(const float* x, const float* weight, int64_t n, float eps, float* out);
   // tile: [tokens, 32], 16 gate values then 16 up values a token, biases [16] each; clamped at limit.

@@ -21,6 +21,12 @@
 // rows of B as they stand. 2 panels by 2 x 16 tokens: 4 TDPBF16PS of 16 cycles for 4 loads of 8, hence 512
 // products a cycle; the chain of a result has the instruction's latency of 52 cycles a step, and four results
 // in flight hide it. Chunks of 256 columns (16 KB of weights) stay in the first cache over all tokens.
+//
+// MXFP4 as BF16 (table amx_bf16): a code times its block's power of two is a BF16 number, so nothing is
+// rounded, blocks need no scaling afterwards, and sums stay in tiles. A step is widened 8 steps ahead of its
+// use into a ring of 32 KB, while the first tokens of the steps before are computed: on a Golden Cove core
+// 48 operations on 2 ports, 24 cycles, a panel of a step, beside 32 (16 tokens) to 64 cycles of TDPBF16PS for
+// both panels. That is 11 bytes of packed weights a cycle, above what a core's share of the memory gives.
 #pragma once
 
 #include "backend/cpu/amx.h"
@@ -116,9 +122,10 @@ class NextChunk {
   const uint8_t *data_, *scales_;
 };
 
-// A chunk of one panel times T tokens. Four steps of neighbouring blocks are under way at once, in this
-// order: a block's products are added while the next ones are stored, those after them computed, and those
-// after them loaded.
+// A chunk of one panel times T tokens. Six steps of neighbouring blocks are under way at once, in this order:
+// a block's products are added while those of the third block after it are stored, those of the fourth
+// computed, and those of the fifth loaded. A vector load can hardly take what TILESTORED wrote before that
+// has left the store buffer, hence the distance.
 template <int T, typename Tiles, typename Weights>
 class IntPass {
   static constexpr bool kWhole = T == kTileTokens;
@@ -139,27 +146,31 @@ class IntPass {
   // sum: the accumulators of the T tokens.
   MOESAIC_INLINE void run(int64_t blocks, F16 (&sum)[T]) {
     alignas(64) Products products;  // not a member: what the assembly is told of lives in memory
-    load_block<0>(0);
-    dot<0>();
-    store_products<0>(products);
-    if (blocks > 1) load_block<1>(1), dot<1>();
-    if (blocks > 2) load_block<0>(2);
-    for (int64_t b = 0; b < blocks; b += 2) {
+    static_assert(kRing == 4 && kStored + 2 <= 2 * kRing);
+    for (int64_t b = -2 * kRing; b < blocks; b += kRing) {
       step<0>(b, blocks, products, sum);
-      if (b + 1 < blocks) step<1>(b + 1, blocks, products, sum);
+      step<1>(b + 1, blocks, products, sum);
+      step<2>(b + 2, blocks, products, sum);
+      step<3>(b + 3, blocks, products, sum);
     }
   }
 
  private:
-  using Products = int32_t[2][T][kPanel];
+  static constexpr int kRing = 4;    // blocks whose products are in memory
+  static constexpr int kStored = 3;  // blocks from adding to storing
+  using Products = int32_t[kRing][T][kPanel];
 
-  template <int kSet>
+  // b % kRing is kSlot. The tiles of a block are those of its parity.
+  template <int kSlot>
   MOESAIC_INLINE void step(int64_t b, int64_t blocks, Products& products, F16 (&sum)[T]) {
-    if (b + 1 < blocks) store_products<1 - kSet>(products);
-    if (b + 2 < blocks) dot<kSet>();
-    if (b + 3 < blocks) load_block<1 - kSet>(b + 3);
+    constexpr int kStore = (kSlot + kStored) % kRing, kDot = (kStore + 1) % 2, kLoad = kStore % 2;
+    const auto has = [&](int64_t block) { return block >= 0 && block < blocks; };
+    if (has(b + kStored)) tiles_.template store<c(kStore % 2)>(products[kStore], kTileBytes);
+    if (has(b + kStored + 1)) dot<kDot>();
+    if (has(b + kStored + 2)) load_block<kLoad>(b + kStored + 2);
+    if (!has(b)) return;
     next_.prefetch(b);
-    add<kSet>(b, products, sum);
+    add(b, products[kSlot], sum);
   }
   template <int kSet>
   MOESAIC_INLINE void load_block(int64_t b) {
@@ -171,18 +182,13 @@ class IntPass {
     tiles_.template zero<c(kSet)>();
     tiles_.template dot_int8<c(kSet), a(kSet), kIntB + kSet>();
   }
-  template <int kSet>
-  MOESAIC_INLINE void store_products(Products& products) {
-    tiles_.template store<c(kSet)>(products[kSet], kTileBytes);
-  }
-  template <int kSet>
-  MOESAIC_INLINE void add(int64_t b, const Products& products, F16 (&sum)[T]) const {
+  MOESAIC_INLINE void add(int64_t b, const int32_t (&products)[T][kPanel], F16 (&sum)[T]) const {
     using Scale = typename Weights::Scale;
     const auto scale = load<Scale>(weights_ + b * kExpandedStride + kExpandedBlock);
 #pragma GCC unroll 16
     for (int t = 0; t < T; ++t) {
       const F16 factor = Weights::factor(scale, s_[t / 4] + t % 4 * s_stride_ + b);
-      sum[t] = fma(to_float(load<I16>(products[kSet][t])), factor, sum[t]);
+      sum[t] = fma(to_float(load<I16>(products[t])), factor, sum[t]);
     }
   }
 
@@ -244,17 +250,123 @@ constexpr TileConfig bf16_config(int rows0, int rows1) {
   return config;
 }
 
+// Where the tiles of B come from, a step (32 columns) of both panels after the other: tile(s, p) has rows
+// kRowBytes apart. begin() comes before the first step, prepare(s) before step s, in order. from_memory: the
+// weights are read for the first time.
+class PackedSteps {  // kBF16, as it stands
+ public:
+  static constexpr int64_t kRowBytes = kPair * 64;
+  PackedSteps(const PairTask& task, bool from_memory) : task_(task), from_memory_(from_memory) {}
+  void begin() const {}
+  MOESAIC_INLINE void prepare(int64_t s) const {
+    for (int64_t at = 0; from_memory_ && at < kBf16Step; at += kAskBytes)
+      prefetch_chunk(task_, s * kBf16Step + at);
+  }
+  const uint8_t* tile(int64_t s, int p) const { return task_.data + s * kBf16Step + p * 64; }
+
+ private:
+  const PairTask& task_;
+  bool from_memory_;
+};
+
+// BF16 of each code times 2^60, twice: VPERMW looks at five bits. -0 becomes 0.
+constexpr uint16_t bf16_of(int exponent, int half) {
+  return static_cast<uint16_t>((127 + 60 + exponent) << 7 | half << 6);
+}
+constexpr uint16_t kPlus[8] = {0,
+                               bf16_of(-1, 0),
+                               bf16_of(0, 0),
+                               bf16_of(0, 1),
+                               bf16_of(1, 0),
+                               bf16_of(1, 1),
+                               bf16_of(2, 0),
+                               bf16_of(2, 1)};
+struct alignas(64) WidenTable {
+  uint16_t of[32] = {};
+  constexpr WidenTable() {
+    for (int i = 0; i < 32; ++i) of[i] = static_cast<uint16_t>(kPlus[i % 8] | (i % 16 > 8 ? 0x8000 : 0));
+  }
+};
+constexpr WidenTable kWidenTable;
+
+class WidenedSteps {  // kMxfp4 in a ring of BF16
+ public:
+  static constexpr int64_t kRowBytes = kTileBytes;
+  WidenedSteps(const PairTask& task, bool from_memory)
+      : task_(task), from_memory_(from_memory), steps_(task.act.cols / kBf16Columns) {}
+  void begin() const {
+    for (int64_t s = 0; s < kAhead && s < steps_; ++s) widen(s);
+  }
+  MOESAIC_INLINE void prepare(int64_t s) const {
+    if (s + kAhead < steps_) widen(s + kAhead);
+  }
+  const uint8_t* tile(int64_t s, int p) const { return at(s, p); }
+
+ private:
+  static constexpr int64_t kAhead = kBf16Chunk;
+  static_assert(kAhead + kBf16Chunk <= kRingBlocks);
+
+  uint8_t* at(int64_t s, int p) const {
+    return task_.scratch + (s % kRingBlocks * kPair + p) * (kBf16Groups * kTileBytes);
+  }
+  MOESAIC_INLINE void widen(int64_t s) const {
+    if (from_memory_) prefetch(s);
+    for (int p = 0; p < kPair; ++p) {
+      const __m512i below = below_2_60(task_.scales + (s * kPair + p) * kPanel);
+      uint8_t* out = at(s, p);
+#pragma GCC unroll 4
+      for (int j = 0; j < kMxfp4Groups; ++j) {
+        const __m512i codes = _mm512_loadu_si512(task_.data + group_at<kMxfp4Groups>(p, s, j));
+        store_row(out + 256 * j, codes, below);
+        store_row(out + 256 * j + 64, _mm512_srli_epi16(codes, 4), below);
+        store_row(out + 256 * j + 128, _mm512_srli_epi16(codes, 8), below);
+        store_row(out + 256 * j + 192, _mm512_srli_epi16(codes, 12), below);
+      }
+    }
+  }
+  // Row 4 * j + i of B: of each word of group j its nibble i. Subtracting from the exponent divides by powers
+  // of two; zero has no exponent and stays, since the subtraction saturates.
+  static MOESAIC_INLINE void store_row(uint8_t* out, __m512i codes, __m512i below) {
+    const __m512i table = _mm512_load_si512(kWidenTable.of);
+    _mm512_store_si512(out, _mm512_subs_epu16(_mm512_permutexvar_epi16(codes, table), below));
+  }
+  // For both words of each of 16 rows: how far the exponent is below 60, at BF16's place. It is 0 to 120
+  // (pack.cpp).
+  static MOESAIC_INLINE __m512i below_2_60(const uint8_t* scales) {
+    const I16 below = ((127 + 60) - widen_bytes(scales)) << 7;
+    return reinterpret_cast<__m512i>(below | below << 16);
+  }
+  MOESAIC_INLINE void prefetch(int64_t s) const {
+    constexpr int kBytes = kPair * 256;
+    switch (task_.tuning.prefetch) {
+      case Prefetch::kNone:
+        return;
+      case Prefetch::kT0:
+        return prefetch_block<Prefetch::kT0>(task_, s, kBytes);
+      case Prefetch::kT1:
+        return prefetch_block<Prefetch::kT1>(task_, s, kBytes);
+      case Prefetch::kNta:
+        return prefetch_block<Prefetch::kNta>(task_, s, kBytes);
+    }
+  }
+
+  const PairTask& task_;
+  bool from_memory_;
+  int64_t steps_;
+};
+
 // Steps [first, last) of both panels times kTokenTiles tiles of tokens from `token` on.
-template <int kTokenTiles, typename Tiles>
+template <int kTokenTiles, typename Tiles, typename Weights>
 class Bf16Pass {
  public:
-  MOESAIC_INLINE Bf16Pass(Tiles& tiles, const PairTask& task, int64_t token)
+  MOESAIC_INLINE Bf16Pass(Tiles& tiles, const PairTask& task, const Weights& weights, int64_t token)
       : tiles_(tiles),
-        task_(task),
+        weights_(weights),
         x_(static_cast<const uint8_t*>(task.act.data) + token * task.act.stride),
+        x_stride_(task.act.stride),
         out_(task.out + token * kPair * kPanel) {}
 
-  MOESAIC_INLINE void run(int64_t first, int64_t last, bool from_memory) {
+  MOESAIC_INLINE void run(int64_t first, int64_t last, bool prepares) {
     each_result([&]<int I, int P>() {
       constexpr int kC = kBf16C + 2 * I + P;
       if (first == 0) {
@@ -264,8 +376,7 @@ class Bf16Pass {
       }
     });
     for (int64_t s = first; s < last; ++s) {
-      for (int64_t at = 0; from_memory && at < kBf16Step; at += kAskBytes)
-        prefetch_chunk(task_, s * kBf16Step + at);
+      if (prepares) weights_.prepare(s);
       step(s);
     }
     each_result([&]<int I, int P>() { tiles_.template store<kBf16C + 2 * I + P>(out<I, P>(), kOutStride); });
@@ -288,59 +399,64 @@ class Bf16Pass {
   }
   template <int I>
   MOESAIC_INLINE void load_tokens(int64_t s) {
-    tiles_.template load<kBf16A + I>(x_ + I * kTileTokens * task_.act.stride + s * kBf16Columns * 2,
-                                     task_.act.stride);
+    tiles_.template load<kBf16A + I>(x_ + I * kTileTokens * x_stride_ + s * kBf16Columns * 2, x_stride_);
   }
   MOESAIC_INLINE void step(int64_t s) {
     load_tokens<0>(s);
     if constexpr (kTokenTiles == 2) load_tokens<1>(s);
-    const uint8_t* weights = task_.data + s * kBf16Step;
-    tiles_.template load<kBf16B>(weights, kPair * 64);
-    tiles_.template load<kBf16B + 1>(weights + 64, kPair * 64);
+    tiles_.template load<kBf16B>(weights_.tile(s, 0), Weights::kRowBytes);
+    tiles_.template load<kBf16B + 1>(weights_.tile(s, 1), Weights::kRowBytes);
     each_result(
         [&]<int I, int P>() { tiles_.template dot_bf16<kBf16C + 2 * I + P, kBf16A + I, kBf16B + P>(); });
   }
 
   Tiles& tiles_;
-  const PairTask& task_;
+  const Weights& weights_;
   const uint8_t* x_;
+  int64_t x_stride_;
   float* out_;
 };
 
 // The tokens from `first` on, fewer than 32.
-template <typename Tiles>
+template <typename Tiles, typename Weights>
 void bf16_rest(const PairTask& task, int first) {
   const int64_t steps = task.act.cols / kBf16Columns;
   const int rest = task.tokens - first;
+  if (rest == 0) return;
+  const Weights weights(task, first == 0);
+  weights.begin();
   if (rest > kTileTokens) {
     Tiles tiles(bf16_config(kTileTokens, rest - kTileTokens));
-    Bf16Pass<2, Tiles>(tiles, task, first).run(0, steps, first == 0);
-  } else if (rest > 0) {
+    Bf16Pass<2, Tiles, Weights>(tiles, task, weights, first).run(0, steps, true);
+  } else {
     Tiles tiles(bf16_config(rest, 0));
-    Bf16Pass<1, Tiles>(tiles, task, first).run(0, steps, first == 0);
+    Bf16Pass<1, Tiles, Weights>(tiles, task, weights, first).run(0, steps, true);
   }
 }
 
-template <typename Tiles>
+template <typename Tiles, typename Weights>
 void bf16_by_tiles(const PairTask& task) {
   constexpr int kTokens = 2 * kTileTokens;
   const int64_t steps = task.act.cols / kBf16Columns;
   const int whole = task.tokens / kTokens * kTokens;
   if (whole > 0) {
+    const Weights weights(task, true);
+    weights.begin();
     Tiles tiles(bf16_config(kTileTokens, kTileTokens));
     const int64_t chunk = whole == kTokens ? steps : kBf16Chunk;
     for (int64_t s = 0; s < steps; s += chunk) {
       const int64_t last = steps - s < chunk ? steps : s + chunk;
       for (int first = 0; first < whole; first += kTokens)
-        Bf16Pass<2, Tiles>(tiles, task, first).run(s, last, first == 0);
+        Bf16Pass<2, Tiles, Weights>(tiles, task, weights, first).run(s, last, first == 0);
     }
   }
-  bf16_rest<Tiles>(task, whole);
+  bf16_rest<Tiles, Weights>(task, whole);
 }
 
 template <typename Tiles>
 void gemm_by_tiles(const PairTask& task) {
-  if (task.pack == Pack::kBF16) return bf16_by_tiles<Tiles>(task);
+  if (task.pack == Pack::kBF16) return bf16_by_tiles<Tiles, PackedSteps>(task);
+  if (task.act.format == Act::kBF16Nibbles) return bf16_by_tiles<Tiles, WidenedSteps>(task);
   const int from = task.tuning.expand_tokens > 0 ? task.tuning.expand_tokens : kAmxExpandTokens;
   if (task.tokens >= from && task.act.format == Act::kInt8) {
     if (task.pack == Pack::kMxfp4) return int_by_tiles<Tiles, Mxfp4Weights>(task);

@@ -257,8 +257,9 @@ Format mx_format(Pack pack) {
   return pack == Pack::kMxfp8 ? Format::kMxfp8 : Format::kF32;
 }
 
-Act act_format(Pack pack) {
-  if (pack == Pack::kMxfp4 || pack == Pack::kInt8) return Act::kInt8;
+Act act_format(Pack pack, const Kernels& kernels) {
+  if (pack == Pack::kMxfp4) return kernels.mxfp4_act;
+  if (pack == Pack::kInt8) return Act::kInt8;
   return pack == Pack::kBF16 ? Act::kBF16 : Act::kF32;
 }
 

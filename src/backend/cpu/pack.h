@@ -47,7 +47,7 @@ inline int64_t padded(int64_t rows) { return panels_of(rows) * kPanel; }
 // activations that it meets.
 Pack pack_format(Format format, std::optional<Format> wanted);
 Format mx_format(Pack pack);
-Act act_format(Pack pack);
+Act act_format(Pack pack, const Kernels& kernels);
 
 // Which source row feeds each panel row: panel p holds rows [first, first + 16) of *source, less where it
 // ends.

@@ -61,7 +61,7 @@ DecodeProbe::DecodeProbe(const Kernels& kernels, ThreadPool& pool, std::vector<W
   };
   assign(gate_up_act_, format, layers_[0].gate_up->cols);
   assign(down_act_, format, layers_[0].down->cols);
-  assign(head_act_, act_format(head_.pack), head_.cols);
+  assign(head_act_, act_format(head_.pack, kernels_), head_.cols);
 }
 
 int64_t DecodeProbe::head_pairs(double bytes) const {

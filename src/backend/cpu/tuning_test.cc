@@ -215,7 +215,7 @@ class CpuTuningProbe : public testing::Test {
   }
   DecodeProbe probe() {
     return {kernels_, pool_,    workspaces_, {{&gate_up_, &down_}},
-            head_,    kExperts, 2,           act_format(Pack::kMxfp4)};
+            head_,    kExperts, 2,           act_format(Pack::kMxfp4, kernels_)};
   }
 
   static constexpr int kExperts = 4, kRows = kExperts * 64, kCols = 96;

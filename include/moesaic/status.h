@@ -34,7 +34,8 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// A value or the Status that explains its absence.
+// A value or the Status that explains its absence. Asked for a value that is absent, it throws
+// std::bad_optional_access.
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -43,11 +44,11 @@ class [[nodiscard]] Result {
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
-  T& value() & { return *value_; }
-  const T& value() const& { return *value_; }
-  T&& value() && { return *std::move(value_); }
-  T* operator->() { return &*value_; }
-  const T* operator->() const { return &*value_; }
+  T& value() & { return value_.value(); }
+  const T& value() const& { return value_.value(); }
+  T&& value() && { return std::move(value_).value(); }
+  T* operator->() { return &value_.value(); }
+  const T* operator->() const { return &value_.value(); }
 
  private:
   std::optional<T> value_;

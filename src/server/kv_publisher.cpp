@@ -71,6 +71,16 @@ OrderedJson json_of(const KvEvent& event) {
   }
 }
 
+// ZeroMQ takes a port above 65535 and listens on another.
+bool port_is_possible(const std::string& endpoint) {
+  if (!endpoint.starts_with("tcp://")) return true;
+  const std::string port = endpoint.substr(endpoint.rfind(':') + 1);
+  if (port == "*") return true;
+  const bool digits =
+      !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == std::string::npos;
+  return digits && std::stoi(port) >= 1 && std::stoi(port) <= 65535;
+}
+
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -104,6 +114,9 @@ Result<std::shared_ptr<KvPublisher>> KvPublisher::bind(const std::string& endpoi
                  "--kv-events needs ZeroMQ ({}): install libzmq5 (Debian, Ubuntu) or "
                  "zeromq (Fedora)",
                  kLibrary);
+  if (!port_is_possible(endpoint))
+    return invalid("--kv-events {}: a tcp address ends with a port from 1 to 65535, such as tcp://*:5557",
+                   endpoint);
   auto socket = std::make_unique<Socket>(*zmq);
   if (zmq->bind(socket->socket, endpoint.c_str()) != 0)
     return invalid("--kv-events {}: {}; it is an address to listen on, such as tcp://*:5557", endpoint,

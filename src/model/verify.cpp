@@ -26,6 +26,9 @@ constexpr double kF32Tolerance = 1e-4, kBf16Tolerance = 1e-2, kInt8Tolerance = 4
 // 0.09 of a value in the mean: sqrt(0.8 * 0.09 * s) rms.
 constexpr double kMxOfAttendTolerance = 5.4e-2;
 constexpr double kKlTolerance = 1e-3;
+// Devices whose activations are int8 where weights are quantised: 0.55% of noise where BF16 has 0.17%, so ten
+// times the variance, and divergence grows as variance.
+constexpr double kInt8KlTolerance = 10 * kKlTolerance;
 // MXFP8 makes little noise larger. Let q be the distance of E4M3's neighbours, BF16's is q / 16. An error
 // uniform in +-q / 32, of variance q^2 / 3072, carries a value over E4M3's boundary with probability 1 / 64,
 // on average, and then moves it by q: a variance of q^2 / 64, 48 times as much. Divergence grows as variance.
@@ -391,6 +394,21 @@ Result<std::vector<VerifyCase>> verify_ops(const BackendFactory& backend, const 
   return verifier.take();
 }
 
+namespace {
+
+// Not finite where a value is not.
+double upper_quartile(std::span<double> values) {
+  for (const double v : values) {
+    if (!std::isfinite(v)) return v;
+  }
+  if (values.empty()) return 0;
+  const auto at = values.begin() + (std::ssize(values) - 1) * 3 / 4;
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+}  // namespace
+
 Result<VerifyCase> verify_model(const ModelConfig& config, const ModelWeights& weights,
                                 const BackendFactory& backend, int tokens, const VerifyOptions& options) {
   std::mt19937_64 rng(options.seed);
@@ -406,18 +424,22 @@ Result<VerifyCase> verify_model(const ModelConfig& config, const ModelWeights& w
   const BackendCaps caps = caps_of(backend);
   ASSIGN_OR_RETURN(const std::vector<float> want,
                    logits_of(reference_of(options, caps), config, shared, prompt, options.chunk));
-  const auto vocab = static_cast<size_t>(config.vocab);
-  double sum = 0;
+  const size_t vocab = config.vocab, together = tokens - singles;
+  std::vector<double> divergences;
   for (size_t row = 0; row < want.size(); row += vocab)
-    sum += kl_divergence(std::span(want).subspan(row, vocab), std::span(got).subspan(row, vocab));
+    divergences.push_back(
+        kl_divergence(std::span(want).subspan(row, vocab), std::span(got).subspan(row, vocab)));
+  const std::span<double> all = divergences;
+  const double first = upper_quartile(all.first(together)), second = upper_quartile(all.subspan(together));
   const Format experts = rounded_to(caps, Operand::kExpertInput, weights.layers[0].gate.first.format),
                head = rounded_to(caps, Operand::kDense, made_of(weights.head.format, options.dense));
   const bool mx = experts == Format::kMxfp8 || head == Format::kMxfp8;
-  const double tolerance = mx ? kMxKlTolerance : kKlTolerance;
+  const bool int8 = !caps.half_activations && !is_plain(weights.layers[0].gate.first.format);
+  const double tolerance = mx ? kMxKlTolerance : int8 ? kInt8KlTolerance : kKlTolerance;
   VerifyCase result{
       .op = "model",
-      .shape = fmt::format("{}, {} tokens, {} of them singly, mean KL", config.name, tokens, singles),
-      .error = sum / tokens,
+      .shape = fmt::format("{}, {} tokens, {} of them singly, KL", config.name, tokens, singles),
+      .error = std::isfinite(first) ? std::max(first, second) : first,
       .tolerance = tolerance};
   result.ok = result.error <= result.tolerance;
   if (options.report) options.report(result);

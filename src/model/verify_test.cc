@@ -216,7 +216,7 @@ TEST(Verify, Mxfp8MakesAWholeModelsNoiseLarger) {
     };
     const auto result = verify_model(c, make_random_model(c, {}), backend, 40, {});
     EXPECT_TRUE(result.ok() && result.value().ok) << result.value().error;
-    EXPECT_EQ(result.value().tolerance, path == MoePath::kW4A8 ? 48e-3 : 1e-3);
+    EXPECT_EQ(result.value().tolerance, path == MoePath::kW4A8 ? 48e-3 : 10e-3);
     return result.value().error;
   };
   const double plain = error_of(MoePath::kAuto), mxfp8 = error_of(MoePath::kW4A8);

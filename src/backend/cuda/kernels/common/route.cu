@@ -145,7 +145,7 @@ __device__ void plan(const Route& p, const int* ids, int warps, int* counts, Siz
   for (int i = threadIdx.x; i < warps * p.experts; i += blockDim.x) counts[i] = 0;
   __syncthreads();
   // body(pair, expert, rank, equals): equals: of the 32 pairs, `rank` of them before this one; expert -1:
-  // none. Several pairs are read before the first is looked at.
+  // none, as of given ids that are to be skipped. Several pairs are read before the first is looked at.
   const auto for_pairs = [&](const auto& body) {
     constexpr int kAhead = 8;
     for (int base = begin + lane; base - lane < end; base += 32 * kAhead) {
@@ -403,9 +403,17 @@ Status route(const Route& p, cudaStream_t stream) {
   const size_t counts = sizeof(int) * warps * p.experts;
   if (p.rows <= kRoutedAtOnce)
     return launch(route_kernel, dim3(1), dim3(1024), counts + sizeof(int) * pairs, stream, p, warps);
-  const Status status = launch(top_k_kernel, dim3((p.rows + 7) / 8), dim3(256), 0, stream, p);
-  if (!status.ok()) return status;
-  return launch(plan_kernel, dim3(1), dim3(1024), counts, stream, p, warps);
+  const Status status = top_k(p, stream);
+  return status.ok() ? list_work(p, stream) : status;
+}
+
+Status top_k(const Route& p, cudaStream_t stream) {
+  return launch(top_k_kernel, dim3((p.rows + 7) / 8), dim3(256), 0, stream, p);
+}
+
+Status list_work(const Route& p, cudaStream_t stream) {
+  const int warps = plan_warps(p.rows * p.top_k, p.experts);
+  return launch(plan_kernel, dim3(1), dim3(1024), sizeof(int) * warps * p.experts, stream, p, warps);
 }
 
 Status rotations(const int32_t* positions, int rows, const double* inverse_frequency, int half, double factor,

@@ -93,6 +93,7 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   moe_.prefer(read_tuning(options_.tuning_folder, tuning_key()));
   RETURN_IF_ERROR(allocate(arena(config), "activations"));
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
+  moe_.ready(config, options_.max_rows);
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
   RETURN_IF_ERROR(step_io_.open(options_.max_rows));
   sampling_steps_ = select(SampleShape{config.vocab}, target_).ok();

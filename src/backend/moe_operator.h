@@ -24,6 +24,7 @@ struct MoeOperatorOptions {
   // gate sigmoid(alpha gate) (up + offset), gate clamped to at most limit, up to +-limit; limit 0: no clamps.
   float alpha = 1.702f, limit = 7, offset = 1;
   bool interleaved = true;  // rows of the first product: gate, up, gate, up, ..; else all gates, then all ups
+  bool warm_up = true;      // runs every kernel once, so that nothing is loaded while a stream is captured
 };
 
 // Of all experts, in the device's memory. A block is 32 columns of a row: 16 bytes of two E2M1 codes each,

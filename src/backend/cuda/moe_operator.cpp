@@ -316,7 +316,7 @@ Status CudaMoeOperator::prepare(const MoeOperatorMatrix& gate_up, const MoeOpera
   RETURN_IF_ERROR(allocate_weights());
   RETURN_IF_ERROR(load(gate_up, down, stream));
   RETURN_IF_ERROR(check_faults(stream));
-  return warm_up(stream);
+  return options_.warm_up ? warm_up(stream) : Status();
 }
 
 // ---- running ----

@@ -54,6 +54,7 @@ __global__ void embed_kernel(const Raw table, const int32_t* tokens, int rows, f
 
 // One warp packs one block of one weight tile.
 __global__ void repack_kernel(const RepackParams p) {
+  wait_for_predecessor();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   if (index >= p.experts * p.weight_tiles * p.blocks) return;
   const int64_t expert = index / (p.weight_tiles * p.blocks), weight_tile = index / p.blocks % p.weight_tiles,
@@ -126,6 +127,7 @@ __global__ void repack_kernel(const RepackParams p) {
 
 // Matrix::tops of the weight tiles' scales; a warp a weight tile, a lane a row.
 __global__ void tops_kernel(const RepackParams p) {
+  wait_for_predecessor();
   const int64_t weight_tile = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   if (weight_tile >= p.experts * p.weight_tiles) return;
   const int lane = threadIdx.x % 32;
@@ -139,16 +141,17 @@ __global__ void tops_kernel(const RepackParams p) {
 
 Status repack_slabs(const SlabParams& params, cudaStream_t stream) {
   const int slabs = params.down ? sm90::kHidden / 8 : 2 * sm90::kFc1SlabPairs;
-  sm90::slab_kernel<<<dim3(slabs, static_cast<unsigned>(params.experts)), 256, 0, stream>>>(params);
-  return check(cudaGetLastError(), "repack");
+  return launch(sm90::slab_kernel, dim3(slabs, static_cast<unsigned>(params.experts)), dim3(256), 0, stream,
+                params);
 }
 
 Status repack(const RepackParams& params, cudaStream_t stream) {
-  const auto grid = [](int64_t warps) { return static_cast<unsigned>((warps + 7) / 8); };
+  const auto grid = [](int64_t warps) { return dim3(static_cast<unsigned>((warps + 7) / 8)); };
   const int64_t weight_tiles = params.experts * params.weight_tiles;
-  repack_kernel<<<grid(weight_tiles * params.blocks), 256, 0, stream>>>(params);
-  if (params.kind == Kind::kMxfp8) tops_kernel<<<grid(weight_tiles), 256, 0, stream>>>(params);
-  return check(cudaGetLastError(), "repack");
+  const Status status =
+      launch(repack_kernel, grid(weight_tiles * params.blocks), dim3(256), 0, stream, params);
+  if (!status.ok() || params.kind != Kind::kMxfp8) return status;
+  return launch(tops_kernel, grid(weight_tiles), dim3(256), 0, stream, params);
 }
 
 Status embed(const Raw& table, int64_t cols, const int32_t* tokens, int rows, float* out,

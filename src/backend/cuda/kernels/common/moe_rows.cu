@@ -94,8 +94,13 @@ __device__ bool take_logits(const TakenRows& p, int row) {
   return good;
 }
 
-// ids, weights: of the row, in shared memory.
-__device__ bool take_choice(const TakenRows& p, int row, int32_t* ids, float* weights) {
+// Of the row, in shared memory.
+struct RowChoice {
+  int32_t ids[kMostTakenTopK];
+  float weights[kMostTakenTopK];
+  int bad;
+};
+__device__ bool take_choice(const TakenRows& p, int row, RowChoice& choice) {
   const int k = threadIdx.x;
   if (k >= p.top_k) return true;
   const int64_t at = static_cast<int64_t>(row) * p.top_k + k;
@@ -104,15 +109,15 @@ __device__ bool take_choice(const TakenRows& p, int row, int32_t* ids, float* we
   const int64_t local = id - p.first_expert;
   const bool here = local >= 0 && local < p.experts;
   const float weight = here ? p.weights[at] : 0.0f;
-  ids[k] = here ? static_cast<int32_t>(local) : -1, weights[k] = weight;
-  p.local_ids[at] = ids[k], p.local_weights[at] = weight, p.permuted_rows[at] = -1;
+  choice.ids[k] = here ? static_cast<int32_t>(local) : -1, choice.weights[k] = weight;
+  p.local_ids[at] = choice.ids[k], p.local_weights[at] = weight, p.permuted_rows[at] = -1;
   return weight >= 0 && weight <= 3.0e38f;
 }
 // After a barrier.
-__device__ void write_choice_logits(const TakenRows& p, int row, const int32_t* ids, const float* weights) {
+__device__ void write_choice_logits(const TakenRows& p, int row, const RowChoice& choice) {
   for (int expert = threadIdx.x; expert < p.experts; expert += kRowThreads) {
     float weight = 0;
-    for (int k = 0; k < p.top_k; ++k) weight += ids[k] == expert ? weights[k] : 0.0f;
+    for (int k = 0; k < p.top_k; ++k) weight += choice.ids[k] == expert ? choice.weights[k] : 0.0f;
     p.choice_logits[static_cast<int64_t>(row) * p.experts + expert] = weight > 0 ? logf(weight) : -INFINITY;
   }
 }
@@ -127,28 +132,27 @@ __device__ void clear_row(const TakenRows& p, int row) {
 }
 
 __global__ void __launch_bounds__(kRowThreads) take_rows_kernel(const TakenRows p) {
-  __shared__ int32_t ids[kMostTakenTopK];
-  __shared__ float weights[kMostTakenTopK];
-  __shared__ int bad;
+  extern __shared__ RowChoice row_choice[];
+  RowChoice& choice = row_choice[0];
   const int row = blockIdx.x;
-  if (threadIdx.x == 0) bad = 0;
+  if (threadIdx.x == 0) choice.bad = 0;
   wait_for_predecessor();
   launch_dependents();
   __syncthreads();
   bool good = true;
   if (p.x != nullptr) good &= take_x(p, row);
   if (p.logits != nullptr) good &= take_logits(p, row);
-  if (p.ids != nullptr) good &= take_choice(p, row, ids, weights);
+  if (p.ids != nullptr) good &= take_choice(p, row, choice);
   clear_row(p, row);
-  if (!good) bad = 1;
+  if (!good) choice.bad = 1;
   if (row == 0 && threadIdx.x == 0 && p.cleared != nullptr) *p.cleared = 0;
   __syncthreads();
-  if (p.choice_logits != nullptr) write_choice_logits(p, row, ids, weights);
+  if (p.choice_logits != nullptr) write_choice_logits(p, row, choice);
   if (threadIdx.x > 0) return;
-  float factor = bad != 0 ? __uint_as_float(0x7FC00000u) : 1.0f;
+  float factor = choice.bad != 0 ? __uint_as_float(0x7FC00000u) : 1.0f;
   if (p.choice_logits != nullptr) {
     float sum = 0;
-    for (int k = 0; k < p.top_k; ++k) sum += weights[k];
+    for (int k = 0; k < p.top_k; ++k) sum += choice.weights[k];
     factor *= sum;
   }
   p.factors[row] = p.has_factors ? p.factors[row] * factor : factor;
@@ -204,7 +208,7 @@ __global__ void take_bias_kernel(const BiasValues p) {
 }  // namespace
 
 Status take_rows(const TakenRows& p, cudaStream_t stream) {
-  return launch(take_rows_kernel, dim3(p.rows), dim3(kRowThreads), 0, stream, p);
+  return launch(take_rows_kernel, dim3(p.rows), dim3(kRowThreads), sizeof(RowChoice), stream, p);
 }
 Status give_rows(const GivenRows& p, cudaStream_t stream) {
   return launch(give_rows_kernel, dim3(p.rows), dim3(kRowThreads), 0, stream, p);

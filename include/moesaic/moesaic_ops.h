@@ -87,7 +87,8 @@ typedef struct moesaic_moe_call {
   const float* weights; /* [tokens, top_k], not negative; used as they are */
   const void* logits; /* [tokens, routed_experts]: the top_k largest are chosen, weighted by their softmax */
   moesaic_type logits_type; /* default F32 */
-  void* workspace;          /* 256-byte aligned; used by one stream at a time */
+  void* workspace;          /* 256-byte aligned; used by one stream at a time. NULL: the library's own for the
+                             * stream, which grows at the first call of a size: that one cannot be captured */
   size_t workspace_bytes;
 } moesaic_moe_call;
 

@@ -50,8 +50,10 @@ struct MoeOperatorCall {
   const float* weights = nullptr;  // [tokens, top_k]
   const void* logits = nullptr;    // [tokens, routed_experts]: the top_k largest, and their softmax
   ElementType logits_type = ElementType::kF32;
-  void* workspace =
-      nullptr;  // of workspace_bytes(tokens) at least, 256-byte aligned; of one stream at a time
+  // Of workspace_bytes(tokens) at least, 256-byte aligned; of one stream at a time. Null: the library's own
+  // for the device and stream, shared by all operators and kept while one of them lives; it grows at the
+  // first call of a size, which cannot be captured.
+  void* workspace = nullptr;
   size_t workspace_bytes = 0;
   void* stream = nullptr;  // a cudaStream_t of the device
 };

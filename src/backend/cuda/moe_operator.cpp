@@ -13,6 +13,7 @@
 #include "backend/cuda/ops/experts.h"
 #include "backend/cuda/ops/moe_rows.h"
 #include "backend/cuda/ops/select.h"
+#include "backend/cuda/ops/workspaces.h"
 #include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/weights/model.h"
 #include "backend/cuda/weights/repack.h"
@@ -74,6 +75,7 @@ class CudaMoeOperator final : public MoeOperator {
                   cudaStream_t stream) const;
   Status run_decode(const Workspace& w, int rows, cudaStream_t stream) const;
 
+  std::shared_ptr<Workspaces> workspaces_ = Workspaces::shared();
   mutable std::mutex mutex_;                                        // of chosen_
   mutable std::unordered_map<int, const MoeKernelConfig*> chosen_;  // by rows
   MoeOperatorOptions options_;
@@ -340,9 +342,12 @@ LayerExperts CudaMoeOperator::experts() const {
           .down_bias = down_bias_.as<float>()};
 }
 
-// sm90::moe_decode chooses as many experts as a token has.
+// sm90::moe_decode chooses as many experts as a token has; where there are fewer, the split-K kernel, which
+// is slower for few rows but takes them, does its work.
 bool CudaMoeOperator::usable(const MoeKernelConfig& config, int rows) const {
-  return takes(config, rows) && (config.kernel != MoeKernel::kDecode || options_.experts >= options_.top_k);
+  if (options_.experts >= options_.top_k) return takes(config, rows);
+  if (config.kernel == MoeKernel::kSplitK) return rows <= config.most_tokens;
+  return config.kernel != MoeKernel::kDecode && takes(config, rows);
 }
 
 // The quickest as estimated. An estimate takes up to 0.2 ms, so it is made once for a number of rows.
@@ -504,9 +509,9 @@ Status check_call(const MoeOperatorCall& c, size_t wanted) {
   if (!aligned(c.x, 16) || !aligned(c.out, 16)) return invalid("moe: x and out must be 16-byte aligned");
   if ((c.logits != nullptr) == (c.ids != nullptr && c.weights != nullptr))
     return invalid("moe: give either ids and weights, or logits");
-  if (c.workspace == nullptr || c.workspace_bytes < wanted || !aligned(c.workspace, kPieceAlignment))
+  if (c.workspace != nullptr && (c.workspace_bytes < wanted || !aligned(c.workspace, kPieceAlignment)))
     return invalid("moe: a workspace of {} bytes for {} tokens, {} are needed, {}-byte aligned",
-                   c.workspace == nullptr ? 0 : c.workspace_bytes, c.tokens, wanted, kPieceAlignment);
+                   c.workspace_bytes, c.tokens, wanted, kPieceAlignment);
   return {};
 }
 
@@ -514,7 +519,11 @@ Status CudaMoeOperator::run(const MoeOperatorCall& call) const {
   RETURN_IF_ERROR(check_call(call, workspace_bytes(call.tokens)));
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
+  const auto stream = static_cast<cudaStream_t>(call.stream);
   MoeOperatorCall part = call;
+  if (call.workspace == nullptr && call.tokens > 0) {
+    ASSIGN_OR_RETURN(part.workspace, workspaces_->get(options_.device, stream, workspace_bytes(call.tokens)));
+  }
   for (int64_t done = 0; done < call.tokens; done += kChunkRows) {
     const int rows = static_cast<int>(std::min<int64_t>(kChunkRows, call.tokens - done));
     const auto at = [&](const void* from, int64_t row_bytes) {
@@ -527,10 +536,10 @@ Status CudaMoeOperator::run(const MoeOperatorCall& call) const {
     part.logits =
         at(call.logits, int64_t{options_.routed_experts} * (call.logits_type == ElementType::kF32 ? 4 : 2));
     Workspace w;
-    deal(call.workspace, rows, w);
+    deal(part.workspace, rows, w);
     const MoeKernelConfig* const config = config_for(rows);
     if (config == nullptr) return no_kernel("moe", gate_up_, rows);
-    RETURN_IF_ERROR(run_rows(part, w, rows, *config, static_cast<cudaStream_t>(call.stream)));
+    RETURN_IF_ERROR(run_rows(part, w, rows, *config, stream));
   }
   return {};
 }

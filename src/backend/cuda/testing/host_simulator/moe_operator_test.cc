@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -53,18 +54,24 @@ struct Weights {
     for (uint8_t& x : scales) x = static_cast<uint8_t>(least + rng() % 3);
     for (float& x : bias) x = static_cast<float>(static_cast<int>(rng() % 256) - 128) / 128;
   }
-  double at(int expert, int row, int col) const {
-    const size_t index = static_cast<size_t>(expert) * rows + row;
-    const uint8_t byte = blocks[index * (cols / 2) + col / 2];
-    return mx::decode_e2m1(col % 2 == 0 ? byte & 15 : byte >> 4) *
-           std::exp2(scales[index * (cols / 32) + col / 32] - 127.0);
-  }
   std::vector<double> times(int expert, const std::vector<double>& x) const {
+    static const std::array<double, 16> codes = [] {
+      std::array<double, 16> all;
+      for (uint8_t code = 0; code < 16; ++code) all[code] = mx::decode_e2m1(code);
+      return all;
+    }();
     std::vector<double> y(rows);
     for (int row = 0; row < rows; ++row) {
-      double sum = 0;
-      for (int col = 0; col < cols; ++col) sum += at(expert, row, col) * x[col];
-      y[row] = sum + bias[static_cast<size_t>(expert) * rows + row];
+      const size_t index = static_cast<size_t>(expert) * rows + row;
+      const uint8_t* bytes = &blocks[index * (cols / 2)];
+      double sum = bias[index];
+      for (int block = 0; block < cols / 32; ++block) {
+        double part = 0;
+        for (int col = 32 * block; col < 32 * (block + 1); col += 2)
+          part += codes[bytes[col / 2] & 15] * x[col] + codes[bytes[col / 2] >> 4] * x[col + 1];
+        sum += std::ldexp(part, scales[index * (cols / 32) + block] - 127);
+      }
+      y[row] = sum;
     }
     return y;
   }

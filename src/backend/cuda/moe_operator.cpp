@@ -232,6 +232,16 @@ Status CudaMoeOperator::warm_up(cudaStream_t stream) const {
       if (config.kernel != MoeKernel::kDecode) break;
     }
   }
+  // Of more rows than these, or of ranges.
+  Workspace w;
+  deal(memory.as<void>(), kRows, w);
+  RETURN_IF_ERROR(top_k({.logits = logits.as<float>(),
+                         .rows = kRows,
+                         .experts = options_.routed_experts,
+                         .top_k = options_.top_k,
+                         .ids = w.scratch.ids,
+                         .weights = w.scratch.weights},
+                        stream));
   return check(cudaStreamSynchronize(stream), "the experts' first run");
 }
 

@@ -218,7 +218,7 @@ TEST_P(MoeOperators, GiveWhatADoubleLoopGives) {
 
   cuda::sm90::Error error;
   int checked = 0;
-  for (int t = 0; t < c.tokens; t += std::max(1, c.tokens / c.checked)) {
+  for (int t = c.tokens - 1; t >= 0; t -= std::max(1, c.tokens / c.checked)) {
     std::vector<double> in(c.hidden), want(c.hidden);
     for (int i = 0; i < c.hidden; ++i) in[i] = value(tokens.x[static_cast<size_t>(t) * c.hidden + i], c.type);
     for (int k = 0; k < c.top_k; ++k) {
@@ -302,7 +302,23 @@ INSTANTIATE_TEST_SUITE_P(
              .alpha = 1,
              .limit = 1.5f,
              .offset = 0,
-             .top_k = 2}),
+             .top_k = 2},
+        Case{.name = "two_pieces",
+             .tokens = 4099,
+             .experts = 3,
+             .hidden = 32,
+             .intermediate = 32,
+             .ids64 = true,
+             .top_k = 1,
+             .checked = 300},
+        Case{.name = "two_pieces_logits",
+             .tokens = 4097,
+             .experts = 3,
+             .hidden = 32,
+             .intermediate = 32,
+             .from_logits = true,
+             .top_k = 2,
+             .checked = 300}),
     [](const auto& test) { return test.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(

@@ -199,3 +199,48 @@ def test_the_method_prepares_and_runs(quantization, monkeypatch, experts):
     method.create_weights(experts, num_experts=2, hidden_size=64, intermediate_size_per_partition=32, params_dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="linear"):
         method.process_weights_after_loading(experts)
+
+
+LAYER = """
+import torch, vllm.platforms
+from vllm.platforms.cpu import CpuPlatform
+vllm.platforms._current_platform = CpuPlatform()
+from moesaic import ops, vllm_plugin
+vllm_plugin._unfit_device = lambda: None
+vllm_plugin.register()
+from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
+from vllm.forward_context import set_forward_context
+from vllm.model_executor.layers.fused_moe import FusedMoE
+from vllm.model_executor.layers.quantization import get_quantization_config
+from vllm.utils.network_utils import get_open_port
+
+given = {}
+class Prepared:
+    handle = 3
+    plan = staticmethod(lambda tokens: "a kernel")
+ops.prepare_mxfp4_moe = lambda *tensors, **options: (given.update(options), Prepared())[1]
+library = torch.library.Library("moesaic", "IMPL")
+library.impl("mxfp4_moe_from_logits", lambda x, logits, prepared: x * prepared + logits.shape[1], "CPU")
+config = VllmConfig(device_config=DeviceConfig(device="cpu"))
+with set_current_vllm_config(config):
+    init_distributed_environment(world_size=1, rank=0, distributed_init_method=f"tcp://127.0.0.1:{get_open_port()}", local_rank=0, backend="gloo")
+    ensure_model_parallel_initialized(1, 1, backend="gloo")
+    layer = FusedMoE(num_experts=4, top_k=2, hidden_size=64, intermediate_size=32, renormalize=True, has_bias=True,
+                     quant_config=get_quantization_config("gpt_oss_mxfp4")(), prefix="model.layers.0.mlp.experts",
+                     apply_router_weight_on_input=False, activation="swigluoai", params_dtype=torch.bfloat16)
+    layer._quant_method.process_weights_after_loading(layer.routed_experts)
+    with set_forward_context(None, config):
+        y = layer(hidden_states=torch.ones(3, 64, dtype=torch.bfloat16), router_logits=torch.zeros(3, 4, dtype=torch.bfloat16))
+print("gave", type(layer._quant_method).__name__, layer.moe_config.hidden_dim, given, tuple(y.shape), y.unique().tolist())
+"""
+
+
+def test_vllms_own_layer_runs_the_method(quantization):
+    import subprocess
+    import sys
+
+    ran = subprocess.run([sys.executable, "-c", LAYER], capture_output=True, text=True, timeout=300,
+                         env={**os.environ, "MOESAIC_VLLM": "1", "VLLM_NO_USAGE_STATS": "1"})
+    said = [line for line in ran.stdout.splitlines() if line.startswith("gave ")]
+    assert said == ["gave MoesaicMoEMethod 64 {'top_k': 2, 'first_expert': 0, 'num_experts': 4} (3, 64) [7.0]"], ran.stdout + ran.stderr

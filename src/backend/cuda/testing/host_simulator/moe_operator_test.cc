@@ -89,6 +89,7 @@ struct Case {
   const char* plan = nullptr;  // the kernel that must run
   int checked = 1 << 20;       // tokens
 };
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest's name
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 struct Layer {

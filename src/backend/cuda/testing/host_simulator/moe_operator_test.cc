@@ -201,7 +201,7 @@ TEST_P(MoeOperators, GiveWhatADoubleLoopGives) {
   const OnDevice<int32_t> ids(tokens.ids);
   const OnDevice<int64_t> ids64(std::vector<int64_t>(tokens.ids.begin(), tokens.ids.end()));
   const OnDevice<float> weights(tokens.weights), logits(tokens.logits);
-  const OnDevice<std::byte> workspace(std::vector<std::byte>(moe.workspace_bytes(c.tokens), std::byte{0x7F}));
+  const OnDevice<std::byte> workspace(std::vector<std::byte>(moe.workspace_bytes(c.tokens), std::byte{0xFF}));
   MoeOperatorCall call{.tokens = c.tokens,
                        .type = c.type,
                        .x = x.data(),

@@ -3,7 +3,7 @@ kernels (Triton and Marlin) where vLLM is there. Prints tables in Markdown; the 
 
     python3 moe_operator.py 20b [--json FILE] [--tokens 1,8,64] [--no-peers] [--no-checks]       or 120b
 
-Needs torch with CUDA, numpy not; moesaic's wheel built with nvcc. On a machine without an index, carry the wheel (a few dozen MB with
+Needs torch with CUDA, numpy not; moesaic's wheel built with nvcc. On a machine without an index, carry the wheel (some 15 MB with
 code for Hopper alone) and unpack it, since Python finds a package in any folder:
 
     here   MOESAIC_CUDA=ON python3.12 -m pip wheel --no-deps -w wheels . -C cmake.define.CMAKE_CUDA_ARCHITECTURES=90a-real

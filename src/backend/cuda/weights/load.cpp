@@ -12,14 +12,13 @@
 #include "tuning/moe_kernels.h"
 
 namespace moesaic::cuda {
-namespace {
 
-// Normed values are at most sqrt(hidden) * max |weight|: the power of two that brings that below 2^15 uses
-// F16's whole range, whatever the checkpoint's norm weights are.
-float f16_factor(int hidden, float largest_weight) {
-  const double bound = std::sqrt(static_cast<double>(hidden)) * std::max(largest_weight, 1e-30f);
+float f16_factor(int width, float largest_weight) {
+  const double bound = std::sqrt(static_cast<double>(width)) * std::max(largest_weight, 1e-30f);
   return static_cast<float>(std::exp2(std::floor(std::log2(32768.0 / bound))));
 }
+
+namespace {
 
 constexpr size_t kSlabHiddenBytes = sizeof(__half) * kSlabRows * sm90::kTopK * sm90::kHidden;
 

@@ -15,8 +15,7 @@
 namespace moesaic::cuda {
 namespace {
 
-constexpr int kMostRowsAtOnce = 512;  // of a prompt that are taken in together
-constexpr float kNoLimit = 1e30f;     // of SwiGLU
+constexpr float kNoLimit = 1e30f;  // of SwiGLU
 
 }  // namespace
 
@@ -60,7 +59,7 @@ Status CudaDraftHead::set_taps(const std::vector<int>& boundaries) {
   return shared_.retire_graphs();
 }
 
-int CudaDraftHead::rows_at_once() const { return std::min(kMostRowsAtOnce, shared_.options.max_rows); }
+int CudaDraftHead::rows_at_once() const { return std::min(shared_.rows_at_once, shared_.options.max_rows); }
 
 std::vector<Wanted> CudaDraftHead::wanted(Arena& arena, const Eagle3Config& c) const {
   const size_t rows = rows_at_once(), features = c.features();

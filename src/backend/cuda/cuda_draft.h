@@ -28,6 +28,7 @@ class CudaDraftHead final : public DraftHead {
     const cudaStream_t& stream;
     std::function<bool()> cache_allocated;
     std::function<Status()> retire_graphs;  // captured steps: they copy taps at the old boundaries
+    int rows_at_once = 512;                 // of a prompt that are taken in together, at most
   };
   explicit CudaDraftHead(Shared shared) : shared_(std::move(shared)) {}
   ~CudaDraftHead() override;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "backend/cuda/ops/attention.h"
-#include "backend/cuda/weights/model.h"
 #include "backend/cuda/weights/upload.h"
 #include "backend/draft_head.h"
 #include "base/error.h"

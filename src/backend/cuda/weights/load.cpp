@@ -12,12 +12,6 @@
 #include "tuning/moe_kernels.h"
 
 namespace moesaic::cuda {
-
-float f16_factor(int width, float largest_weight) {
-  const double bound = std::sqrt(static_cast<double>(width)) * std::max(largest_weight, 1e-30f);
-  return static_cast<float>(std::exp2(std::floor(std::log2(32768.0 / bound))));
-}
-
 namespace {
 
 constexpr size_t kSlabHiddenBytes = sizeof(__half) * kSlabRows * sm90::kTopK * sm90::kHidden;

@@ -43,10 +43,6 @@ struct LoadedModel : Paths {
   DeviceBuffer slab_scales;  // [layers, kSlabRows]: what undoes the layer's mlp_factor
 };
 
-// What normed rows of so many values are multiplied by in F16: at most sqrt(width) * largest_weight becomes
-// less than 2^15, so that F16's whole range is used, whatever the norm's weights are.
-float f16_factor(int width, float largest_weight);
-
 // options.moe_path: kW4A8 where kAuto stands for it.
 Paths paths_of(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options);
 // What the model's weights take, by part.

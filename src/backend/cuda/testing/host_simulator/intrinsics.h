@@ -64,6 +64,7 @@ inline unsigned __reduce_min_sync(unsigned mask, unsigned x) { return ~__reduce_
 
 // Fibers of one thread of the host: nothing comes between.
 inline int atomicAdd(int* p, int x) { return std::exchange(*p, *p + x); }
+inline int atomicCAS(int* p, int from, int to) { return std::exchange(*p, *p == from ? to : *p); }
 inline int atomicMax(int* p, int x) { return std::exchange(*p, std::max(*p, x)); }
 inline unsigned atomicOr(unsigned* p, unsigned x) { return std::exchange(*p, *p | x); }
 
@@ -77,6 +78,7 @@ inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 #define __expf(x) std::exp(x)
 inline int __popc(unsigned x) { return std::popcount(x); }

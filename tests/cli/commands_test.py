@@ -321,7 +321,7 @@ class Bench(Cli):
         self.assertAlmostEqual(together["gb_s"], together["tok_s"] * together["bytes_per_token"] / 1e9, 6)
 
     def test_drafts_are_accepted_as_asked_for(self):
-        for drafter in ("ngram", "draft:" + MODEL):
+        for drafter in ("ngram", "draft:" + MODEL, "eagle3:dummy,intermediate=64,draft_vocab=32"):
             for chances, length in (("1,1,1", 4), ("1,1,0", 3), ("0,1", 1)):
                 args = ("--speculative", drafter, "--acceptance", chances, "-n", 24, "-d", 40, "-b", "1,2", "-r", 2)
                 for line in self.json("bench", "-m", MODEL, *args, "-o", "json"):
@@ -329,6 +329,10 @@ class Bench(Cli):
                     self.assertTrue(0 < line["tok_s_min"] <= line["tok_s"] <= line["tok_s_max"], line)
                     self.assertGreater(line["tok_s_without"], 0)
         self.refused(2, "--acceptance", "bench", "-m", MODEL, "--speculative", "ngram")
+        for option, what in (("size=3", "cannot read 'size=3'"), ("intermediate=x", "cannot read"),
+                             ("intermediate=33", "intermediate_size 33"), ("draft_vocab=0", "draft_vocab_size is 0"),
+                             ("intermediate=1048576", "too large")):
+            self.refused(1, what, "bench", "-m", MODEL, "--speculative", "eagle3:dummy," + option, "--acceptance", 0)
         self.refused(2, "--acceptance", "bench", "-m", MODEL, "--speculative", "ngram", "--acceptance", "0.5,nan")
         self.refused(2, "--speculative", "bench", "-m", MODEL, "--acceptance", "0.5")
 

@@ -2,6 +2,7 @@
 // sampled, with penalties, filters and schemas.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -40,6 +41,7 @@ Answers answer(const std::string& device, const std::string& drafter, int draft_
                int prompts, int tokens) {
   OpenOptions options{.device = device, .threads = 1, .context = 1024, .max_batch = batch};
   options.speculative = drafter, options.draft_tokens = draft_tokens;
+  options.batch_invariant = device == "cuda";  // the others are by nature
   auto opened = Model::open(kTiny, options);
   EXPECT_EQ(opened.status().message(), "");
   if (!opened.ok()) return {};
@@ -94,6 +96,13 @@ TEST(SpeculativeAnswers, AreTheSameOnTheCpu) {
   expect_same("cpu", {5}, {0, 4}, 10, 48);
 }
 TEST(SpeculativeAnswers, AreTheSameOnTheReference) { expect_same("reference", {2}, {3}, 2, 6); }
+TEST(SpeculativeAnswers, AreTheSameOnCuda) {
+  const std::vector<DeviceInfo> devices = list_devices();
+  if (std::ranges::none_of(devices, [](const DeviceInfo& d) { return d.backend == "cuda" && d.usable; }))
+    GTEST_SKIP() << "no CUDA device";
+  expect_same("cuda", {1}, {3}, 16, 128);
+  expect_same("cuda", {2, 8, 32}, {0, 4}, 32, 128);
+}
 
 // tiny-eagle3's taps are boundaries 2, 5 and 8, that is the outputs of blocks 1, 4 and 7. Nothing says which
 // is meant: it is measured.

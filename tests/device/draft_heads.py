@@ -46,7 +46,10 @@ class Session:
     def program(self, path):
         return str(self.options.build / path)
 
-    def run(self, name, command, most):
+    def dummy(self, model):
+        return f"dummy:gpt-oss-{model}" + (f",layers={self.options.layers}" if self.options.layers else "")
+
+    def run(self, name, command, most, fine=(0,)):
         """The output of a command that is given at most so many seconds; None if it did not run or failed."""
         left = self.end - time.monotonic()
         if left < min(most, 20):
@@ -63,10 +66,10 @@ class Session:
                 status = "timed out"
         output = (self.options.out / f"{name}.log").read_text(errors="replace")
         print(f"{name}: status {status}, {time.monotonic() - started:.0f} s", flush=True)
-        if status != 0:
+        if status not in fine:
             print(output[-3000:], flush=True)
         self.last_status = status
-        return output if status == 0 else None
+        return output if status in fine else None
 
     def check(self, name, command, most):
         self.last_status = "left out"
@@ -124,10 +127,15 @@ def checks(s):
                               "--gtest_filter=Heads/Eagle3.CudaDraftsWithoutTheHost/flat"], 60)
 
 
+def log_name(model, name):
+    return f"{model}-{name}".replace(",", "-").replace(" ", "-")
+
+
 def bench(s, name, model, drafter, chances, batch, dense):
-    command = [s.program("apps/moesaic"), "bench", "-m", f"dummy:gpt-oss-{model}", "--device", "cuda", "--dense", dense,
-               "--speculative", drafter, "--acceptance", chances, "-n", "128", "-b", batch, "-r", "5", "-o", "json"]
-    output = s.run(f"{model}-{name}".replace(",", "-").replace(" ", ""), command, 90)
+    command = [s.program("apps/moesaic"), "bench", "-m", s.dummy(model), "--device", s.options.device, "--dense", dense,
+               "--speculative", drafter, "--acceptance", chances, "-n", str(s.options.tokens), "-b", batch, "-r", "5",
+               "-o", "json"]
+    output = s.run(log_name(model, name), command, 90)
     if output is None:
         return
     for line in json.loads(output[output.index("["):]):
@@ -136,14 +144,12 @@ def bench(s, name, model, drafter, chances, batch, dense):
 
 
 def engine(s, name, model, drafter, batch, tokens):
-    """The gain of every round's median: rows of the table that `speculation` prints."""
-    path = f"dummy:gpt-oss-{model}+{ROOT}/models/tiny/tokenizer.json"
-    command = [s.program("bench/speculation"), path, "cuda", "1", str(tokens), str(batch), str(batch), "4", drafter]
-    output = s.run(f"{model}-{name}".replace(",", "-").replace(" ", ""), command, 90)
-    if output is None and s.last_status != 1:  # 1: other tokens, as batches round differently here
-        return
-    output = output or (s.options.out / f"{model}-{name}.log".replace(",", "-").replace(" ", "")).read_text()
-    for line in output.splitlines():
+    """From the table that `speculation` prints: its "times none" is the median over the rounds but the first."""
+    path = f"{s.dummy(model)}+{ROOT}/models/tiny/tokenizer.json"
+    command = [s.program("bench/speculation"), path, s.options.device, "1", str(tokens), str(batch), str(batch), "4", drafter]
+    # Status 1: other tokens, as batches of different sizes round differently here.
+    output = s.run(log_name(model, name), command, 90, fine=(0, 1))
+    for line in (output or "").splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) > 9 and cells[2] == drafter:
             s.figure(name, model, float(cells[4]), drafter=drafter, batch=batch, tok_s=float(cells[3]), drafts=int(cells[7]),
@@ -154,14 +160,14 @@ def figures(s, model):
     typical = "0.8,0.7,0.6"  # 1 + 0.8 + 0.56 + 0.336 = 2.7
     bench(s, "typical,mlp17280", model, HEADS["mlp17280"], typical, "1", "keep")
     bench(s, "free", model, "ngram", "1,1,1", "1", "keep")
-    engine(s, "nothing,mlp17280", model, HEADS["mlp17280"], 1, 256)
-    engine(s, "batch,mlp17280", model, HEADS["mlp17280"], 64, 96)
+    engine(s, "nothing,mlp17280", model, HEADS["mlp17280"], 1, 2 * s.options.tokens)
+    engine(s, "batch,mlp17280", model, HEADS["mlp17280"], 64, s.options.tokens)
     bench(s, "typical,mlp2880", model, HEADS["mlp2880"], typical, "1", "keep")
     bench(s, "typical,mlp17280,q8_0", model, HEADS["mlp17280"], typical, "1", "q8_0")
     bench(s, "of each length 1", model, HEADS["mlp17280"], "0.8", "1", "keep")
     bench(s, "of each length 2", model, HEADS["mlp17280"], "0.8,0.7", "1", "keep")
     bench(s, "always drafting 64", model, HEADS["mlp17280"], typical, "64", "keep")
-    engine(s, "nothing,ngram", model, "ngram", 1, 256)
+    engine(s, "nothing,ngram", model, "ngram", 1, 2 * s.options.tokens)
 
 
 def main():
@@ -171,6 +177,9 @@ def main():
     parser.add_argument("--built-in", type=pathlib.Path, help="the folder that the tests were built from")
     parser.add_argument("--models", default="20b,120b")
     parser.add_argument("--seconds", type=int, default=570)
+    parser.add_argument("--tokens", type=int, default=128, help="of each test")
+    parser.add_argument("--device", default="cuda", help="of the figures; cpu to try this script")
+    parser.add_argument("--layers", type=int, help="of the models, to try this script")
     parser.add_argument("--only", choices=["checks", "figures"])
     options = parser.parse_args()
     options.build, options.out = options.build.resolve(), options.out.resolve()

@@ -15,6 +15,8 @@
 namespace moesaic::cuda {
 namespace {
 
+// What is allocated at first, and counted: enough for drafts of 4 tokens after as many rows.
+constexpr int kFirstLogitRows = 64, kFirstRows = 1024;
 constexpr float kNoLimit = 1e30f;  // of SwiGLU
 
 }  // namespace
@@ -39,6 +41,7 @@ Status CudaDraftHead::load(const Eagle3Config& config, const Eagle3Weights& weig
   ASSIGN_OR_RETURN(weights_, load_draft_weights(config, weights, shared_.options, up));
   config_ = config, target_ids_ = weights.target_ids;
   RETURN_IF_ERROR(allocate(wanted(arena_, config), "the draft head's activations"));
+  RETURN_IF_ERROR(allocate_rounds(config, kFirstLogitRows, kFirstRows));
   if (sent_ == nullptr)
     RETURN_IF_ERROR(check(cudaEventCreateWithFlags(&sent_, cudaEventDisableTiming), "event"));
   weight_bytes_ = memory(config, weights, {})[0].bytes;
@@ -48,8 +51,7 @@ Status CudaDraftHead::load(const Eagle3Config& config, const Eagle3Weights& weig
 
 void CudaDraftHead::unload() {
   boundaries_.clear(), weights_ = {}, arena_ = {}, k_ = {}, v_ = {}, tapped_ = false;
-  for (const Wanted& w : round_buffers(0, 0)) *w.buffer = {};
-  most_logit_rows_ = most_rows_ = 0;
+  buffers_ = {}, most_logit_rows_ = most_rows_ = 0;
 }
 
 Status CudaDraftHead::set_taps(const std::vector<int>& boundaries) {
@@ -76,24 +78,32 @@ size_t CudaDraftHead::tile_bytes(int rows, int widest) const {
                   sm120::token_buffer_bytes(rows, 1, widest));
 }
 
-// rows: with logits; all_rows: of all rounds.
-std::vector<Wanted> CudaDraftHead::round_buffers(int rows, int all_rows) {
-  const Eagle3Config& c = config_;
-  const size_t n = rows, in = std::max(rows_at_once(), rows);
+std::vector<Wanted> CudaDraftHead::wanted(RoundBuffers& b, const Eagle3Config& c, int logit_rows,
+                                          int all_rows) const {
+  const size_t n = logit_rows, in = std::max(rows_at_once(), logit_rows);
   const int taken_in = std::max(c.features(), 2 * c.hidden);
-  return {{&rotation_, static_cast<size_t>(all_rows) * (c.head_dim / 2) * sizeof(float2)},
-          {&features_, in * c.hidden * sizeof(float)},
-          {&tiles_, std::max(tile_bytes(rows_at_once(), taken_in),
-                             tile_bytes(rows, std::max({c.intermediate, c.q_size(), c.hidden})))},
-          {&placed_q_, n * c.q_size() * 2},
-          {&attended_, n * c.q_size() * 2},
-          {&residual_, n * c.hidden * sizeof(float)},
-          {&normed_, n * c.hidden * 2},
-          {&output_, n * c.hidden * sizeof(float)},
-          {&middle_, n * c.intermediate * 2},
-          {&logits_, n * c.draft_vocab * sizeof(float)},
-          {&chosen_, n * kMostDrafts * sizeof(int32_t)},
-          {&results_, n * sizeof(SampleResult)}};
+  return {{&b.rotation, static_cast<size_t>(all_rows) * (c.head_dim / 2) * sizeof(float2)},
+          {&b.features, in * c.hidden * sizeof(float)},
+          {&b.tiles, std::max(tile_bytes(rows_at_once(), taken_in),
+                              tile_bytes(logit_rows, std::max({c.intermediate, c.q_size(), c.hidden})))},
+          {&b.placed_q, n * c.q_size() * 2},
+          {&b.attended, n * c.q_size() * 2},
+          {&b.residual, n * c.hidden * sizeof(float)},
+          {&b.normed, n * c.hidden * 2},
+          {&b.output, n * c.hidden * sizeof(float)},
+          {&b.middle, n * c.intermediate * 2},
+          {&b.logits, n * c.draft_vocab * sizeof(float)},
+          {&b.chosen, n * kMostDrafts * sizeof(int32_t)},
+          {&b.results, n * sizeof(SampleResult)}};
+}
+
+// Nothing may run.
+Status CudaDraftHead::allocate_rounds(const Eagle3Config& config, int logit_rows, int all_rows) {
+  buffers_ = {}, most_logit_rows_ = most_rows_ = 0;
+  RETURN_IF_ERROR(allocate(wanted(buffers_, config, logit_rows, all_rows), "drafts"));
+  ASSIGN_OR_RETURN(pinned_chosen_, PinnedBuffer::allocate(buffers_.chosen.bytes()));
+  most_logit_rows_ = logit_rows, most_rows_ = all_rows;
+  return {};
 }
 
 double CudaDraftHead::kv_token_bytes(const Eagle3Config& c) const {
@@ -108,8 +118,9 @@ std::vector<MemoryPart> CudaDraftHead::memory(const Eagle3Config& config, const 
   if (load_draft_weights(config, weights, shared_.options, counter).ok()) {
     for (const MemoryPart& part : counter.parts()) bytes += part.bytes;
   }
-  Arena none;
-  bytes += sum(wanted(none, config));
+  Arena arena;
+  RoundBuffers rounds;
+  bytes += sum(wanted(arena, config)) + sum(wanted(rounds, config, kFirstLogitRows, kFirstRows));
   return {{kDraftHeadPart, bytes},
           {kDraftCachePart, kv_token_bytes(config) * layout.page_tokens * layout.full_pages}};
 }
@@ -185,14 +196,10 @@ Status CudaDraftHead::make_room() {
       return std::max(before, static_cast<int>(std::bit_ceil(static_cast<unsigned>(wanted))));
     };
     const int logit_rows = grown(most_logit_rows_, rows), all_rows = grown(most_rows_, input_.rows);
-    most_logit_rows_ = most_rows_ = 0;
-    for (const Wanted& w : round_buffers(0, 0)) *w.buffer = {};
-    RETURN_IF_ERROR(allocate(round_buffers(logit_rows, all_rows), "drafts"));
-    ASSIGN_OR_RETURN(pinned_chosen_, PinnedBuffer::allocate(chosen_.bytes()));
-    most_logit_rows_ = logit_rows, most_rows_ = all_rows;
+    RETURN_IF_ERROR(allocate_rounds(config_, logit_rows, all_rows));
   }
-  if (host_chooses_ && pinned_logits_.bytes() < logits_.bytes()) {
-    ASSIGN_OR_RETURN(pinned_logits_, PinnedBuffer::allocate(logits_.bytes()));
+  if (host_chooses_ && pinned_logits_.bytes() < buffers_.logits.bytes()) {
+    ASSIGN_OR_RETURN(pinned_logits_, PinnedBuffer::allocate(buffers_.logits.bytes()));
   }
   return {};
 }
@@ -207,7 +214,7 @@ Status CudaDraftHead::send() {
                         "draft"));
   RETURN_IF_ERROR(check(cudaEventRecord(sent_, shared_.stream), "draft"));
   return rotations(input(input_.positions), input_.rows, weights_.inverse_frequency.as<double>(),
-                   config_.head_dim / 2, weights_.rope.attention_factor, rotation_.as<float2>(),
+                   config_.head_dim / 2, weights_.rope.attention_factor, buffers_.rotation.as<float2>(),
                    shared_.stream);
 }
 
@@ -242,7 +249,7 @@ Status CudaDraftHead::fuse(const DraftRoundInput& r, int first, int rows) {
                             shared_.stream));
   return linear(
       weights_.fc, Activations{.x = arena_.fused.as<void>(), .factor = 1.0f / factor, .tokens = rows},
-      Store{.out = features_.as<float>(), .stride = config_.hidden, .rows = config_.hidden}, setup());
+      Store{.out = buffers_.features.as<float>(), .stride = config_.hidden, .rows = config_.hidden}, setup());
 }
 
 // K and V of these rows of the round; Q, and the residual, of those whose logits are wanted.
@@ -254,7 +261,8 @@ Status CudaDraftHead::take_in(int round, int first, int rows) {
   RETURN_IF_ERROR(join_inputs(
       {.embed = raw_of(weights_.embed.cols > 0 ? weights_.embed : shared_.model.embed),
        .tokens = input(r.tokens + first),
-       .features = features_.as<float>() + (round == 0 ? 0 : static_cast<int64_t>(first) * config_.hidden),
+       .features =
+           buffers_.features.as<float>() + (round == 0 ? 0 : static_cast<int64_t>(first) * config_.hidden),
        .places = input(r.places + first),
        .rows = rows,
        .hidden = config_.hidden,
@@ -265,7 +273,7 @@ Status CudaDraftHead::take_in(int round, int first, int rows) {
        .normed_residual = config_.norm_before_residual,
        .out = arena_.joined.as<void>(),
        .bf16 = bf16,
-       .residual = residual_.as<float>()},
+       .residual = buffers_.residual.as<float>()},
       shared_.stream));
   RETURN_IF_ERROR(linear(weights_.qkv,
                          Activations{.x = arena_.joined.as<void>(), .factor = 1.0f / factor, .tokens = rows},
@@ -273,9 +281,9 @@ Status CudaDraftHead::take_in(int round, int first, int rows) {
                              .head_dim = config_.head_dim,
                              .heads = config_.heads,
                              .kv_heads = config_.kv_heads,
-                             .rotation = rotation_.as<float2>() +
+                             .rotation = buffers_.rotation.as<float2>() +
                                          static_cast<int64_t>(r.first_row + first) * (config_.head_dim / 2),
-                             .q = (all ? placed_q_ : arena_.q).as<__nv_bfloat16>(),
+                             .q = (all ? buffers_.placed_q : arena_.q).as<__nv_bfloat16>(),
                              .k = k_.as<void>(),
                              .v = v_.as<void>(),
                              .fp8 = shared_.options.kv == KvFormat::kFp8,
@@ -288,12 +296,12 @@ Status CudaDraftHead::take_in(int round, int first, int rows) {
                      .places = input(r.places + first),
                      .rows = rows,
                      .width = config_.q_size(),
-                     .to = placed_q_.as<void>()},
+                     .to = buffers_.placed_q.as<void>()},
                     shared_.stream);
 }
 
 Status CudaDraftHead::attend(const DraftRoundInput& r) {
-  const Attention p{.q = placed_q_.as<__nv_bfloat16>(),
+  const Attention p{.q = buffers_.placed_q.as<__nv_bfloat16>(),
                     .k = k_.as<void>(),
                     .v = v_.as<void>(),
                     .fp8 = shared_.options.kv == KvFormat::kFp8,
@@ -303,28 +311,30 @@ Status CudaDraftHead::attend(const DraftRoundInput& r) {
                     .kv_heads = config_.kv_heads,
                     .head_dim = config_.head_dim,
                     .window = config_.window,
-                    .out = attended_.as<void>(),
+                    .out = buffers_.attended.as<void>(),
                     .bf16 = takes_bf16(weights_.o.kind),
                     .tiles = reinterpret_cast<const RowTile*>(input(r.tiles)),
                     .tile_count = r.logit_rows,
                     .kv_splits = r.kv_splits};
   RETURN_IF_ERROR(cuda::attend(p, !shared_.target.batch_invariant, shared_.target, shared_.stream));
-  return linear(
-      weights_.o, Activations{.x = attended_.as<void>(), .tokens = r.logit_rows},
-      Store{.out = residual_.as<float>(), .stride = config_.hidden, .rows = config_.hidden, .add = true},
-      setup());
+  return linear(weights_.o, Activations{.x = buffers_.attended.as<void>(), .tokens = r.logit_rows},
+                Store{.out = buffers_.residual.as<float>(),
+                      .stride = config_.hidden,
+                      .rows = config_.hidden,
+                      .add = true},
+                setup());
 }
 
 // Of the residual, for the matrix `next`.
 Norm CudaDraftHead::norm_of(const DeviceBuffer& weight, float factor, const Matrix& next, int rows) {
   const bool bf16 = takes_bf16(next.kind);
-  return {.x = residual_.as<float>(),
+  return {.x = buffers_.residual.as<float>(),
           .rows = rows,
           .hidden = config_.hidden,
           .eps = static_cast<float>(config_.rms_eps),
           .factor = bf16 ? 1.0f : factor,
           .weight = weight.as<float>(),
-          .out = normed_.as<void>(),
+          .out = buffers_.normed.as<void>(),
           .bf16 = bf16,
           .fault = arena_.fault.as<int>(),
           .code = 1};
@@ -337,7 +347,7 @@ Status CudaDraftHead::mlp(int rows) {
   const int tile = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
   RETURN_IF_ERROR(gemm(weights_.gate_up,
                        Activations{.x = n.out, .factor = 1.0f / n.factor, .tokens = rows, .tile = tile},
-                       SwiGlu{.out = middle_.as<void>(),
+                       SwiGlu{.out = buffers_.middle.as<void>(),
                               .bf16 = takes_bf16(weights_.down.kind),
                               .intermediate = config_.intermediate,
                               .gate_bias = weights_.gate_bias.as<float>(),
@@ -345,30 +355,33 @@ Status CudaDraftHead::mlp(int rows) {
                               .alpha = 1,
                               .limit = kNoLimit},
                        shared_.stream));
-  return linear(
-      weights_.down, Activations{.x = middle_.as<void>(), .tokens = rows},
-      Store{.out = residual_.as<float>(), .stride = config_.hidden, .rows = config_.hidden, .add = true},
-      setup());
+  return linear(weights_.down, Activations{.x = buffers_.middle.as<void>(), .tokens = rows},
+                Store{.out = buffers_.residual.as<float>(),
+                      .stride = config_.hidden,
+                      .rows = config_.hidden,
+                      .add = true},
+                setup());
 }
 
 Status CudaDraftHead::score(int rows) {
   Norm n = norm_of(weights_.norm, weights_.norm_factor, lm_head(), rows);
-  const Store out{.out = logits_.as<float>(), .stride = config_.draft_vocab, .rows = config_.draft_vocab};
+  const Store out{
+      .out = buffers_.logits.as<float>(), .stride = config_.draft_vocab, .rows = config_.draft_vocab};
   if (!config_.norm_output) return linear(lm_head(), n, out, setup());
-  n.out_f32 = output_.as<float>();
+  n.out_f32 = buffers_.output.as<float>();
   RETURN_IF_ERROR(norm(n, shared_.stream));
   return linear(lm_head(), Activations{.x = n.out, .factor = 1.0f / n.factor, .tokens = rows}, out, setup());
 }
 
 Status CudaDraftHead::choose(int round) {
   const DraftRoundInput& r = input_.rounds[round];
-  return sample({.logits = logits_.as<float>(),
+  return sample({.logits = buffers_.logits.as<float>(),
                  .rows = r.logit_rows,
                  .vocab = config_.draft_vocab,
                  .sampling = reinterpret_cast<const DeviceSampling*>(input(r.sampling)),
                  .fault = input(input_.zero),
                  .sampled_tokens = chosen(round),
-                 .results = results_.as<SampleResult>(),
+                 .results = buffers_.results.as<SampleResult>(),
                  .result_buffer = input(input_.zero)},
                 shared_.stream);
 }
@@ -376,7 +389,7 @@ Status CudaDraftHead::choose(int round) {
 Status CudaDraftHead::choose_on_host(int round) {
   const DraftRoundInput& r = input_.rounds[round];
   const auto width = static_cast<size_t>(config_.draft_vocab), rows = static_cast<size_t>(r.logit_rows);
-  RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<void>(), logits_.as<void>(),
+  RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<void>(), buffers_.logits.as<void>(),
                                         rows * width * sizeof(float), cudaMemcpyDeviceToHost, shared_.stream),
                         "draft"));
   RETURN_IF_ERROR(check(cudaStreamSynchronize(shared_.stream), "draft"));
@@ -398,11 +411,11 @@ Status CudaDraftHead::begin_next(int round) {
   return next_round({.kept = input(next.sources),
                      .chosen = chosen(round),
                      .ids = host_chooses_ ? nullptr : weights_.ids.as<int32_t>(),
-                     .from = (config_.norm_output ? output_ : residual_).as<float>(),
+                     .from = (config_.norm_output ? buffers_.output : buffers_.residual).as<float>(),
                      .rows = next.rows,
                      .hidden = config_.hidden,
                      .tokens = inputs_.as<int32_t>() + next.tokens,
-                     .features = features_.as<float>()},
+                     .features = buffers_.features.as<float>()},
                     shared_.stream);
 }
 

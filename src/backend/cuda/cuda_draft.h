@@ -63,18 +63,32 @@ class CudaDraftHead final : public DraftHead {
     DeviceBuffer fault;   // an int that norms may set and nobody reads
   };
   std::vector<Wanted> wanted(Arena& arena, const Eagle3Config& config) const;
-  // Of so many logit rows, and rows of all rounds.
-  std::vector<Wanted> round_buffers(int rows, int all_rows);
+  // For as many logit rows, and rows of all rounds, as there have been.
+  struct RoundBuffers {
+    DeviceBuffer rotation;            // [rows of all rounds, head_dim / 2]
+    DeviceBuffer features;            // [rows, hidden] F32: g
+    DeviceBuffer tiles;               // LinearSetup::tiles
+    DeviceBuffer placed_q, attended;  // [logit rows, q_size]
+    DeviceBuffer residual;            // [logit rows, hidden] F32: r, and then y
+    DeviceBuffer normed, output;      // [logit rows, hidden] of 16 bits; F32
+    DeviceBuffer middle;              // [logit rows, intermediate] of 16 bits
+    DeviceBuffer logits;              // [logit rows, draft_vocab]
+    DeviceBuffer chosen;   // [kMostDrafts, logit rows] draft tokens, or the target's if the host chose
+    DeviceBuffer results;  // [logit rows] SampleResult, not read
+  };
+  std::vector<Wanted> wanted(RoundBuffers& buffers, const Eagle3Config& config, int logit_rows,
+                             int all_rows) const;
+  Status allocate_rounds(const Eagle3Config& config, int logit_rows, int all_rows);
   size_t tile_bytes(int rows, int widest) const;
   int rows_at_once() const;
   size_t kv_element_bytes() const { return shared_.options.kv == KvFormat::kFp8 ? 1 : 2; }
   const Matrix& lm_head() const { return weights_.head.rows > 0 ? weights_.head : shared_.model.head; }
   LinearSetup setup() {
-    return {shared_.target, shared_.model.slab_layout, tiles_.as<void>(), shared_.stream};
+    return {shared_.target, shared_.model.slab_layout, buffers_.tiles.as<void>(), shared_.stream};
   }
   const int32_t* input(int offset) const { return inputs_.as<int32_t>() + offset; }
   int32_t* chosen(int round) const {
-    return chosen_.as<int32_t>() + static_cast<size_t>(round) * most_logit_rows_;
+    return buffers_.chosen.as<int32_t>() + static_cast<size_t>(round) * most_logit_rows_;
   }
   Norm norm_of(const DeviceBuffer& weight, float factor, const Matrix& next, int rows);
 
@@ -103,17 +117,7 @@ class CudaDraftHead final : public DraftHead {
   bool tapped_ = false;
 
   Arena arena_;
-  // For as many logit rows, and rows of all rounds, as there have been.
-  DeviceBuffer rotation_;             // [rows of all rounds, head_dim / 2]
-  DeviceBuffer features_;             // [rows, hidden] F32: g
-  DeviceBuffer tiles_;                // LinearSetup::tiles
-  DeviceBuffer placed_q_, attended_;  // [logit rows, q_size]
-  DeviceBuffer residual_;             // [logit rows, hidden] F32: r, and then y
-  DeviceBuffer normed_, output_;      // [logit rows, hidden] of 16 bits; F32
-  DeviceBuffer middle_;               // [logit rows, intermediate] of 16 bits
-  DeviceBuffer logits_;               // [logit rows, draft_vocab]
-  DeviceBuffer chosen_;   // [kMostDrafts, logit rows] draft tokens, or the target's if the host chose
-  DeviceBuffer results_;  // [logit rows] SampleResult, not read
+  RoundBuffers buffers_;
   PinnedBuffer pinned_logits_, pinned_chosen_;
   DeviceBuffer inputs_;
   PinnedBuffer pinned_inputs_;

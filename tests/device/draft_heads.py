@@ -11,7 +11,8 @@ with a dummy head of the public sizes:
     nothing   the engine, one request whose text nobody guesses          asked for: 0.98
     batch     the engine, 64 such requests at a time                     asked for: 0.99
 
-The engine's figures have the model twice in memory: 120b needs an H200. OUT gets draft_heads.json and the output of each command. What does not fit --seconds any more is named and left out.
+The engine's figures have the model twice in memory: 120b needs an H200. OUT gets draft_heads.json and draft_heads.log, the
+output of all commands. What does not fit --seconds any more is named and left out.
 Exit status 1 if a check fails; figures below what was asked for are marked, and are no failure.
 
 The programs may have been built elsewhere: eagle3_test, speculative_answers_test, moesaic and speculation are needed.
@@ -26,6 +27,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -58,13 +60,16 @@ class Session:
             return None
         print("+", *command, flush=True)
         started = time.monotonic()
-        with open(self.options.out / f"{name}.log", "w") as log:
+        with tempfile.TemporaryFile() as log:
             try:
                 status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                                         timeout=min(most, left), cwd=ROOT).returncode
             except subprocess.TimeoutExpired:
                 status = "timed out"
-        output = (self.options.out / f"{name}.log").read_text(errors="replace")
+            log.seek(0)
+            output = log.read().decode(errors="replace")
+        with open(self.options.out / "draft_heads.log", "a") as logs:
+            logs.write(f"+ {' '.join(command)}\n{output}\nstatus {status}\n\n")
         print(f"{name}: status {status}, {time.monotonic() - started:.0f} s", flush=True)
         if status not in fine:
             print(output[-3000:], flush=True)
@@ -199,6 +204,7 @@ def main():
     for measure in (figures, more_figures):
         for model in models:
             measure(session, model)
+    session.save()
     failed = [c["name"] for c in session.results["checks"] if c["status"] != 0]
     print("checks that failed or did not run:", ", ".join(failed) or "none")
     print("left out:", ", ".join(session.results["left_out"]) or "nothing")

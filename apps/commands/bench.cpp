@@ -254,8 +254,10 @@ Run add_bench(CLI::App& app) {
                "time the MoE operator alone, with these numbers of tokens: --moe 1,8,512; cuda only")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16));
-  c.add_option("--speculative", o->speculative,
-               "time decoding with this drafter's drafts, beside decoding without (see run)")
+  c.add_option(
+       "--speculative", o->speculative,
+       "time decoding with this drafter's drafts, beside decoding without (see run); eagle3:dummy is a draft "
+       "head of the public heads' sizes with random weights")
       ->check(speculative_error)
       ->capture_default_str();
   c.add_option("--acceptance", o->acceptance,

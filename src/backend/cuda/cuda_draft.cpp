@@ -15,9 +15,8 @@
 namespace moesaic::cuda {
 namespace {
 
-// What is allocated at first, and counted: enough for drafts of 4 tokens after as many rows.
-constexpr int kFirstLogitRows = 64, kFirstRows = 1024;
-constexpr float kNoLimit = 1e30f;  // of SwiGLU
+constexpr int kFirstLogitRows = 64;  // for which room is allocated with the head, and counted
+constexpr float kNoLimit = 1e30f;    // of SwiGLU
 
 }  // namespace
 
@@ -41,7 +40,7 @@ Status CudaDraftHead::load(const Eagle3Config& config, const Eagle3Weights& weig
   ASSIGN_OR_RETURN(weights_, load_draft_weights(config, weights, shared_.options, up));
   config_ = config, target_ids_ = weights.target_ids;
   RETURN_IF_ERROR(allocate(wanted(arena_, config), "the draft head's activations"));
-  RETURN_IF_ERROR(allocate_rounds(config, kFirstLogitRows, kFirstRows));
+  RETURN_IF_ERROR(allocate_rounds(config, kFirstLogitRows, first_rows()));
   if (sent_ == nullptr)
     RETURN_IF_ERROR(check(cudaEventCreateWithFlags(&sent_, cudaEventDisableTiming), "event"));
   weight_bytes_ = memory(config, weights, {})[0].bytes;
@@ -62,6 +61,8 @@ Status CudaDraftHead::set_taps(const std::vector<int>& boundaries) {
 }
 
 int CudaDraftHead::rows_at_once() const { return std::min(shared_.rows_at_once, shared_.options.max_rows); }
+
+int CudaDraftHead::first_rows() const { return shared_.options.max_rows + kFirstLogitRows * kMostDrafts; }
 
 std::vector<Wanted> CudaDraftHead::wanted(Arena& arena, const Eagle3Config& c) const {
   const size_t rows = rows_at_once(), features = c.features();
@@ -120,7 +121,7 @@ std::vector<MemoryPart> CudaDraftHead::memory(const Eagle3Config& config, const 
   }
   Arena arena;
   RoundBuffers rounds;
-  bytes += sum(wanted(arena, config)) + sum(wanted(rounds, config, kFirstLogitRows, kFirstRows));
+  bytes += sum(wanted(arena, config)) + sum(wanted(rounds, config, kFirstLogitRows, first_rows()));
   return {{kDraftHeadPart, bytes},
           {kDraftCachePart, kv_token_bytes(config) * layout.page_tokens * layout.full_pages}};
 }

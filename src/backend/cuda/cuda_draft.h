@@ -81,6 +81,7 @@ class CudaDraftHead final : public DraftHead {
   Status allocate_rounds(const Eagle3Config& config, int logit_rows, int all_rows);
   size_t tile_bytes(int rows, int widest) const;
   int rows_at_once() const;
+  int first_rows() const;  // of all rounds, for which there is room at once
   size_t kv_element_bytes() const { return shared_.options.kv == KvFormat::kFp8 ? 1 : 2; }
   const Matrix& lm_head() const { return weights_.head.rows > 0 ? weights_.head : shared_.model.head; }
   LinearSetup setup() {

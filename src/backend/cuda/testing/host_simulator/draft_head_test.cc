@@ -37,7 +37,7 @@ struct Form {
   std::optional<Format> dense = {};
   Format stored = Format::kBF16;
 };
-void PrintTo(const Form& form, std::ostream* out) { *out << form.name; }
+std::ostream& operator<<(std::ostream& out, const Form& form) { return out << form.name; }
 
 class Random {
  public:

@@ -91,7 +91,7 @@ Result<PinnedBuffer> PinnedBuffer::allocate(size_t bytes) {
 }
 const DeviceCalls kDeviceCalls = {};
 DeviceGuard::DeviceGuard(int, const DeviceCalls& calls) : calls_(calls) {}
-DeviceGuard::~DeviceGuard() = default;
+DeviceGuard::~DeviceGuard() { restored_ = -1; }
 Status DeviceGuard::status() const { return {}; }
 
 // ---- operations ----
@@ -163,7 +163,8 @@ Status norm(const Norm& p, cudaStream_t) {
 Status rotations(const int32_t* positions, int rows, const double* inverse_frequency, int half, double factor,
                  float2* rotation, cudaStream_t) {
   for (int64_t i = 0; i < int64_t{rows} * half; ++i) {
-    const double angle = positions[i / half] * inverse_frequency[i % half];
+    const int64_t row = i / half;
+    const double angle = positions[row] * inverse_frequency[i % half];
     rotation[i] = {static_cast<float>(std::cos(angle) * factor),
                    static_cast<float>(std::sin(angle) * factor)};
   }

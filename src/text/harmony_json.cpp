@@ -121,6 +121,8 @@ Status read_fields(const OrderedJson& root, Conversation& conversation) {
   RETURN_IF_ERROR(add_tools(member(root, "tools"), conversation));
   RETURN_IF_ERROR(set_effort(member(root, "reasoning_effort"), conversation));
   set_format(member(root, "response_format"), conversation);
+  RETURN_IF_ERROR(
+      check_strings(root, {"instructions", "current_date", "knowledge_cutoff", "model_identity"}));
   conversation.instructions = string_or(root, "instructions", "");
   conversation.current_date = string_or(root, "current_date", conversation.current_date);
   conversation.knowledge_cutoff = string_or(root, "knowledge_cutoff", conversation.knowledge_cutoff);

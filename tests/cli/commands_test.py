@@ -48,6 +48,10 @@ class Run(Cli):
             self.assertEqual(self.ok("run", "-m", MODEL, "--raw", *args, "-n", 3, "--temp", 0, stdin="12\n3"), want)
         at = self.json("run", "-m", MODEL, "--raw", "-p", "@@a", "-n", 1, "-o", "json")
         self.assertEqual(at["usage"]["prompt_tokens"], 2)
+        prompt.write_bytes(b"\xef\xbb\xbf12\n3")  # with a byte order mark
+        self.assertEqual(self.ok("run", "-m", MODEL, "--raw", "-f", prompt, "-n", 3, "--temp", 0), want)
+        prompt.write_bytes(b"12\xff")
+        self.assertRegex(self.moesaic("run", "-m", MODEL, "-f", prompt, "-n", 3).stderr, "note: byte 3 of the message is not UTF-8")
         self.refused(1, "absent.txt", "run", "-m", MODEL, "-p", "@absent.txt")
         self.refused(2, "-p|--prompt", "run", "-m", MODEL, "-p", "a", "-f", prompt)
         for args in (("-f", "/dev/zero"), ("-p", "@/dev/zero")):

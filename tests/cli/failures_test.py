@@ -47,7 +47,7 @@ class Usage(Cli):
         self.refused(2, "not UTF-8", "run", "-m", ABSENT, "-p", "hi", "--stop", "\udcff")
 
     def test_names_do_not_steer_the_terminal(self):
-        self.refused(1, "\u241b\\[2J", "run", "-m", "/absent\x1b[2J", "-p", "hi")
+        self.refused(2, "\u241b\\[2J", "run", "-m", "x", "--lora", "a\x1b[2J:b", "-p", "hi")
 
     def test_schemas(self):
         schema = FOLDER / "bad_schema.json"

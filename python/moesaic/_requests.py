@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence, Union
 
 from . import _engine
 from .errors import InvalidRequest
@@ -31,23 +31,31 @@ class _Request:
 
 
 def _prompt_value(prompt: Prompt) -> str | list[int]:
-    if isinstance(prompt, Mapping):
-        value = prompt.get("prompt_token_ids", prompt.get("prompt"))
-        if value is None:
-            raise InvalidRequest("a prompt is text, token ids, {'prompt': ..} or {'prompt_token_ids': ..}")
-        return value if isinstance(value, str) else list(value)
-    return prompt if isinstance(prompt, str) else list(prompt)
+    value = prompt.get("prompt_token_ids", prompt.get("prompt")) if isinstance(prompt, Mapping) else prompt
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (bytes, bytearray)) or not isinstance(value, Iterable):
+        raise InvalidRequest("a prompt is text, token ids, {'prompt': ..} or {'prompt_token_ids': ..}")
+    return list(value)
+
+
+def _checked(params: SamplingParams) -> SamplingParams:
+    if not isinstance(params, SamplingParams):
+        raise InvalidRequest(f"sampling params: {type(params).__name__} is not SamplingParams")
+    return params
 
 
 def _completion(prompt: Prompt, params: SamplingParams | None) -> _Request:
-    params = params or SamplingParams()
+    params = _checked(SamplingParams() if params is None else params)
     value = _prompt_value(prompt)
     body = {**params._body(chat=False), "n": params.n, "prompt": value}
     return _Request("completions", body, value if isinstance(value, str) else None, params)
 
 
 def _chat(messages: Messages, params: SamplingParams | None, fields: Mapping[str, Any]) -> _Request:
-    params = params or SamplingParams(max_tokens=None)
+    params = _checked(SamplingParams(max_tokens=None) if params is None else params)
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
+        raise InvalidRequest("messages: must be a list of messages")
     body = {**params._body(chat=True), "n": params.n, "messages": list(messages)}
     body.update({name: value for name, value in fields.items() if value is not None})
     return _Request("chat", body, None, params)
@@ -118,8 +126,8 @@ class _Base:
         """Queues a request's generations as first, first + 1, .. of the stream."""
         wanted = request.params.prompt_logprobs
         try:
-            body = json.dumps(request.body)
-        except (TypeError, ValueError) as error:
+            body = json.dumps(request.body, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
             raise InvalidRequest(f"a request holds something that is not JSON: {error}") from None
         prompts = self._engine.submit(request.endpoint, body, stream, first, -1 if wanted is None else wanted)
         collector = _Collector(request_id or str(next(self._ids)), request.prompt, request.params, self._engine.detokenize)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import operator
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence, Union
 
 from . import _engine
@@ -65,7 +66,7 @@ class _Base:
     def __init__(self, model: str, *, device: str = "auto", kv_dtype: str = "auto", context: int = 0, max_batch: int = 16,
                  kv_tokens: int = 0, max_rows: int = 512, threads: int = 0, cpu_pin: str = "auto", prefix_cache: bool = True,
                  dense: str = "keep", tokenizer: str = "", moe_path: str = "auto", cpu_prefetch: str = "auto",
-                 batch_invariant: bool = False, lora: Sequence[str] = (), speculative: str = "none", draft_tokens: int = 0,
+                 batch_invariant: bool = False, lora: str | Sequence[str] = (), speculative: str = "none", draft_tokens: int = 0,
                  progress: Callable[[int, int], bool | None] | None = None) -> None:
         """Opens a model.
 
@@ -83,24 +84,31 @@ class _Base:
         dense: attention's matrices and lm_head in memory: keep, bf16, q8_0, mxfp8 or mxfp4.
         tokenizer: a tokenizer.json or .tiktoken file instead of the model's own.
         moe_path: auto or w4a8. cpu_prefetch: auto, none or t0:1024. batch_invariant: cuda, the same bits in any batch.
-        lora: adapters as peft saves them, FOLDER or FOLDER:SCALE.
+        lora: adapters as peft saves them, FOLDER or FOLDER:SCALE; or one of them.
         speculative: none, ngram, suffix or suffix:own. draft_tokens: of a guess; 0: as many as pay.
         progress: called with the bytes loaded and the bytes in all; False ends it with Cancelled.
 
         Raises NotFound, InvalidRequest, OutOfMemory or Unsupported, with one line.
         """
         options = {name: value for name, value in locals().items() if name not in ("self", "model", "progress")}
-        options["lora"] = list(lora)
+        options["lora"] = [lora] if isinstance(lora, str) else list(lora)
         self._engine = _engine.open_engine(str(model), progress, **options)
         self._ids = itertools.count()
 
     def tokenize(self, text: str, special: bool = False) -> list[int]:
         """Token ids. special: names such as <|start|> become special tokens instead of text."""
-        return self._engine.tokenize(text, special)
+        if not isinstance(text, str):
+            raise InvalidRequest(f"text: {type(text).__name__} is not text")
+        return self._engine.tokenize(text.encode("utf-8", "replace").decode(), special)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Bytes that are no UTF-8, such as half a character, become U+FFFD."""
-        return self._engine.detokenize(list(tokens)).decode("utf-8", "replace")
+        if not isinstance(tokens, Iterable) or isinstance(tokens, (str, bytes)):
+            raise InvalidRequest(f"tokens: {type(tokens).__name__} is no list of token ids")
+        ids = [operator.index(token) for token in tokens]
+        if any(abs(token) >= 1 << 31 for token in ids):
+            raise InvalidRequest("tokens: one is no token id")
+        return self._engine.detokenize(ids).decode("utf-8", "replace")
 
     def logits(self, prompt: Prompt, all: bool = True) -> numpy.typing.NDArray[numpy.float32]:
         """The model's raw logits, [tokens, vocabulary] float32: row i is what follows token i. all=False: the last row.

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <ctime>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -48,6 +49,15 @@ std::string readable(const std::string& text, const char* what) {
   fmt::print(stderr, "moesaic: note: byte {} of {} is not UTF-8; what is not is read as U+FFFD\n", valid + 1,
              what);
   return utf8_lossy(text);
+}
+
+// A file that is no conversation was not meant to be written over.
+Status check_may_go(const std::string& path) {
+  std::error_code code;
+  if (std::filesystem::file_size(path, code) == 0 || code) return {};  // it is absent, empty or no file
+  const auto there = read_whole(path, kMostSavedBytes);
+  if (there.ok() && conversation_from_json(there.value(), path).ok()) return {};
+  return invalid("{}: is there and is no saved conversation; give another name, or remove it", path);
 }
 
 Conversation new_conversation(const RunOptions& o) {
@@ -247,10 +257,7 @@ void Session::clear() {
 
 Status Session::save(const std::string& path) const {
   if (o_.raw) return invalid("with --raw there are no messages to save");
-  // A file that is something else was not meant to go.
-  if (const auto there = read_whole(path, kMostSavedBytes);
-      there.ok() && !there->empty() && !conversation_from_json(there.value(), path).ok())
-    return invalid("{}: is there and is no saved conversation; give another name, or remove it", path);
+  RETURN_IF_ERROR(check_may_go(path));
   return write_private(path, json_of(conversation_));
 }
 

@@ -61,7 +61,7 @@ Json function_of(Fields& fields, const Json& tool, size_t index) {
   const std::string type = string_or(tool, "type", "custom");
   if (type != "custom") {
     fields.refuse("tools",
-                  fmt::format("tool {}: type '{}' runs at Anthropic and not here; offer one of your own",
+                  fmt::format("tool {}: type '{}' is one that Anthropic defines; offer a tool of your own",
                               index, type.substr(0, 40)));
     return {};
   }

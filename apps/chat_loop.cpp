@@ -105,6 +105,11 @@ std::string trimmed(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\n") - begin + 1);
 }
 
+std::string lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
 Status Chat::help(const std::string&) {
   for (const Command& c : commands()) {
     std::string others;
@@ -181,7 +186,7 @@ Status Chat::command(const std::string& line) {
   const Command* found = find_command(name);
   if (found == nullptr)
     return invalid("unknown command {}{} (/help lists them; a space before the / sends it as a message)",
-                   name, did_you_mean(name, command_names(true)));
+                   name, did_you_mean(lower_case(name), command_names(true)));
   const std::string argument = trimmed(line.substr(end));
   if (*found->argument == 0 && !argument.empty()) return invalid("{} takes no argument", found->name);
   return (this->*found->run)(argument);

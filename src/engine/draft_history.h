@@ -26,8 +26,7 @@ struct DraftHistory {
   WatchedDraft watched;
   // Of a costly drafter: steps since the last draft, and after how many a short one is tried: that doubles
   // with each trial until a draft is expected to pay.
-  // After a rest (DraftBudget) it is a few.
-  static constexpr int kFirstPatience = 16, kMostPatience = 512, kTrialPatience = 4;
+  static constexpr int kFirstPatience = 16, kMostPatience = 512;
   int idle = 0, patience = kFirstPatience;
 };
 

@@ -13,6 +13,8 @@ namespace {
 
 constexpr double kDrafterRate = 0.1;  // at which a drafter's time is followed
 constexpr int kProbe = 2;             // tokens of a draft that is only tried
+// After a rest drafts are tried one after the other, once a head has taken in some rows to look back on.
+constexpr int kTrialDrafts = 4, kTrialRows = 8;
 
 using Clock = std::chrono::steady_clock;
 
@@ -58,7 +60,7 @@ std::vector<DraftTask> Speculator::ask(std::span<Request* const> requests, std::
   }
   const Clock::time_point begin = Clock::now();
   const Status status = drafter_->draft(tasks);
-  if (drafter_->is_costly()) measure_drafter(tasks, seconds_since(begin));
+  if (drafter_->is_costly()) measure_drafter(requests, tasks, seconds_since(begin));
   if (!status.ok() && !std::exchange(failed_, true))
     log(LogLevel::kWarning, drafter_->name() + " gives no drafts: " + status.message());
   // A drafter that fails has no guesses: the requests go on without.
@@ -76,21 +78,25 @@ std::vector<DraftTask> Speculator::ask(std::span<Request* const> requests, std::
 }
 
 // A head takes in rows before it drafts, and is asked for nothing else at most steps: what a token takes is
-// what comes on top. Of a model the prompt that it has to compute first counts as it is.
-void Speculator::measure_drafter(std::span<const DraftTask> tasks, double seconds) {
+// what comes on top. After a prompt's rows, or before a model has computed them, that is not known.
+void Speculator::measure_drafter(std::span<Request* const> requests, std::span<const DraftTask> tasks,
+                                 double seconds) {
   size_t tokens = 0;
   for (const DraftTask& task : tasks) tokens += task.draft.size();
   const bool follows = drafter_->follows_steps();
   if (follows && tokens == 0) return spend_work(computed_rows_, seconds);
   double own = 0;
   if (follows) own = work_.seconds(computed_rows_);
-  if (tokens > 0) {
+  bool known = tokens > 0 && computed_rows_ <= static_cast<int>(tasks.size()) * (kMostDraft + 1);
+  for (size_t i = 0; i < tasks.size(); ++i)
+    known &= follows || tasks[i].draft.empty() || requests[i]->drafted.stats.drafts > 0;
+  if (known) {
     const double each = std::max(0.0, seconds - own) / static_cast<double>(tokens);
     if (token_seconds_ == 0) token_seconds_ = each;
     token_seconds_ +=
         kDrafterRate * (std::clamp(each, token_seconds_ / 2, token_seconds_ * 2) - token_seconds_);
   }
-  budget_.spend(follows ? own + static_cast<double>(tokens) * token_seconds_ : seconds);
+  budget_.spend(known && follows ? own + static_cast<double>(tokens) * token_seconds_ : seconds);
 }
 
 // Averages, since other programs stop this one now and then for longer than all of the work takes.
@@ -99,22 +105,31 @@ void Speculator::spend_work(int amount, double seconds) {
   budget_.spend(work_.seconds(amount));
 }
 
+bool Speculator::is_trial() const { return trial_ >= 0 && trial_ < kTrialDrafts; }
+
 bool Speculator::may_pay(int rows, int free_rows) const {
   if (token_seconds_ == 0 || plain_.seconds(rows) == 0) return true;
   const std::vector<double> sure(kProbe, 1.0);
   return choose(std::span(&sure, 1), rows, free_rows).front() > 0;
 }
 
-// One that could not pay is tried all the same once in a while, as its cost may have been measured badly.
+// One request at a time, since rows of many drafts that are only tried would cost as much as a step. What
+// could not pay is tried all the same once in a while, as its cost may have been measured badly.
 void Speculator::add_probes(std::span<Request* const> requests, int rows, int free_rows,
                             std::vector<int>& lengths) const {
   if (draft_tokens_ > 0 || !drafter_->is_costly()) return;
   const bool hopeless = !may_pay(rows, free_rows);
+  int most_idle = -1;
   for (size_t i = 0; i < requests.size(); ++i) {
     const DraftHistory& h = requests[i]->drafted;
-    const int patience = hopeless ? DraftHistory::kMostPatience : h.patience;
-    if (lengths[i] == 0 && h.idle >= patience) lengths[i] = std::min(kProbe, room(*requests[i]));
+    const int patience = hopeless ? DraftHistory::kMostPatience : is_trial() ? 0 : h.patience;
+    if (lengths[i] > 0 || h.idle < patience) continue;
+    if (most_idle < 0 || h.idle > requests[static_cast<size_t>(most_idle)]->drafted.idle)
+      most_idle = static_cast<int>(i);
   }
+  if (most_idle < 0) return;
+  const auto chosen = static_cast<size_t>(most_idle);
+  lengths[chosen] = std::min(kProbe, room(*requests[chosen]));
 }
 
 void Speculator::count_probes(std::span<Request* const> requests, std::span<const int> lengths) {
@@ -163,7 +178,7 @@ void Speculator::draft(std::span<Request* const> requests, int rows, int free_ro
     draft_now(requests, rows, free_rows, reserve);
     if (!drafter_->is_costly()) spend_work(static_cast<int>(requests.size()), seconds_since(begin));
   }
-  settle(requests);
+  settle(static_cast<int>(requests.size()));
 }
 
 void Speculator::draft_now(std::span<Request* const> requests, int rows, int free_rows,
@@ -190,6 +205,7 @@ void Speculator::draft_now(std::span<Request* const> requests, int rows, int fre
     requests[i]->draft = std::move(tasks[i].draft);
     drafted += static_cast<int>(requests[i]->draft.size());
   }
+  if (drafted > 0 && is_trial()) ++trial_;
   spend_rows(rows, drafted);
 }
 
@@ -214,12 +230,11 @@ void Speculator::measured(int rows, bool drafted, double seconds) {
   spent_ = 0;
 }
 
-void Speculator::settle(std::span<Request* const> requests) {
+void Speculator::settle(int requests) {
   if (draft_tokens_ > 0) return;
-  budget_.settle(plain_.seconds(std::max(1, static_cast<int>(requests.size()))));
-  if (std::exchange(rests_, budget_.rests()) && !rests_) {
-    for (Request* r : requests) r->drafted.idle = 0, r->drafted.patience = DraftHistory::kTrialPatience;
-  }
+  budget_.settle(plain_.seconds(std::max(1, requests)));
+  if (std::exchange(rests_, budget_.rests()) && !rests_) trial_ = -kTrialRows;
+  if (trial_ < 0) ++trial_;
 }
 
 // A draft's first token is then the one in flight, which has to be right for the others to be of use.

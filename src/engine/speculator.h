@@ -54,15 +54,17 @@ class Speculator {
 
  private:
   std::vector<DraftTask> ask(std::span<Request* const> requests, std::span<const int> most);
-  void measure_drafter(std::span<const DraftTask> tasks, double seconds);
+  void measure_drafter(std::span<Request* const> requests, std::span<const DraftTask> tasks, double seconds);
   // The rows of drafts in the step that is next, of `rows` rows without them.
   void spend_rows(int rows, int drafted);
   // Whether drafting rests from the next step on.
-  void settle(std::span<Request* const> requests);
+  void settle(int requests);
   void spend_work(int amount, double seconds);
   // Adds a short draft now and then where none pays, so that a costly drafter is found useful again.
   void add_probes(std::span<Request* const> requests, int rows, int free_rows,
                   std::vector<int>& lengths) const;
+  // Whether drafts are tried at once, as there was a rest before.
+  bool is_trial() const;
   // Whether a draft would pay if all of it were right, as far as that is known.
   bool may_pay(int rows, int free_rows) const;
   static void count_probes(std::span<Request* const> requests, std::span<const int> lengths);
@@ -84,6 +86,7 @@ class Speculator {
   int computed_rows_ = 0;     // of the last step, those that hold
   DraftBudget budget_;
   bool rests_ = false;   // drafting does, in the next step
+  int trial_ = 0;        // drafts since the last rest; less than 0: steps until they begin
   int rows_ = 0;         // of the last step without its drafts
   double spent_ = 0;     // on that step's drafts, as far as they are not measured yet
   bool failed_ = false;  // the drafter did, and that was said

@@ -21,9 +21,9 @@ class DraftBudget {
   bool rests() const { return rests_; }
 
  private:
-  static constexpr double kShare = 0.01;
-  // Steps that a trial may cost, and that are kept of what drafts have saved.
-  static constexpr double kTrial = 2, kKept = 8;
+  static constexpr double kShare = 0.005;
+  // In steps: what a trial may cost, what is kept of what drafts have saved, and what is owed at most.
+  static constexpr double kTrial = 4, kKept = 8, kOwed = 64;
   double balance_ = 0;
   bool rests_ = false;
 };

@@ -28,7 +28,7 @@ TEST(DraftBudget, LosesASmallShareWhateverATrialCosts) {
     run(budget, 1000, costs, 0);
     int active = 0;
     EXPECT_LT(run(budget, 10000, costs, 0, &active), 1.015) << costs;
-    EXPECT_GT(active, 10) << costs;  // it goes on trying
+    EXPECT_GE(active, 5) << costs;  // it goes on trying
   }
 }
 

@@ -83,7 +83,7 @@ TEST_P(SavedKv, DraftersGoOnBehindALoadedPrefix) {
     const Record record = run(model, greedy(prompt, tokens));
     EXPECT_EQ(record.end.cached_tokens, 96) << drafter;
     EXPECT_EQ(record.tokens, expected) << drafter;
-    if (drafter != "ngram") EXPECT_GT(record.end.speculation.accepted, slow() ? 0u : 5u) << drafter;
+    EXPECT_TRUE(drafter == "ngram" || record.end.speculation.accepted > (slow() ? 0u : 5u)) << drafter;
     // What was written over by a request of its own is saved as it was.
     EXPECT_EQ(model.save_kv(prompt).value(), bytes) << drafter;
   }

@@ -211,7 +211,7 @@ void Speculator::draft_now(std::span<Request* const> requests, int rows, int fre
 
 // By what is known of such steps; what this one takes is known when it has run.
 void Speculator::spend_rows(int rows, int drafted) {
-  spent_ = 0;
+  spent_ = 0, drafted_rows_ = drafted;
   if (drafted == 0) return;
   double seconds = drafted_.seconds(rows + drafted);
   if (!(seconds > 0)) seconds = plain_.seconds(rows + drafted);
@@ -223,11 +223,11 @@ void Speculator::spend_rows(int rows, int drafted) {
 void Speculator::measured(int rows, bool drafted, double seconds) {
   budget_.earn(seconds);
   if (rows > 0) (drafted ? drafted_ : plain_).add(rows, seconds);
-  if (rows > 0 && rows > rows_ && spent_ > 0) {
+  if (rows > rows_ && drafted_rows_ > 0) {
     const double plain = plain_.seconds(rows_);
     budget_.spend(std::clamp(seconds - plain, 0.0, 2 * spent_ + plain) - spent_);
   }
-  spent_ = 0;
+  spent_ = 0, drafted_rows_ = 0;
 }
 
 void Speculator::settle(int requests) {

@@ -85,11 +85,12 @@ class Speculator {
   double token_seconds_ = 0;  // that a costly drafter takes for a token
   int computed_rows_ = 0;     // of the last step, those that hold
   DraftBudget budget_;
-  bool rests_ = false;   // drafting does, in the next step
-  int trial_ = 0;        // drafts since the last rest; less than 0: steps until they begin
-  int rows_ = 0;         // of the last step without its drafts
-  double spent_ = 0;     // on that step's drafts, as far as they are not measured yet
-  bool failed_ = false;  // the drafter did, and that was said
+  bool rests_ = false;    // drafting does, in the next step
+  int trial_ = 0;         // drafts since the last rest; less than 0: steps until they begin
+  int rows_ = 0;          // of the last step without its drafts
+  int drafted_rows_ = 0;  // of that step, until it is measured
+  double spent_ = 0;      // on that step's drafts, as far as they are not measured yet
+  bool failed_ = false;   // the drafter did, and that was said
 };
 
 }  // namespace moesaic

@@ -39,6 +39,16 @@ TEST(StepCosts, OneSizeAloneGrowsByAFifthOfARowForEach) {
   EXPECT_NEAR(costs({{10, 1e-3}}).seconds(15), 1e-3 * (1 + 0.2 * 0.5), 1e-5);
 }
 
+// Above 16 rows several numbers share a size: a row more still costs what rows cost.
+TEST(StepCosts, ARowMoreIsNotForNothing) {
+  const StepCosts alone = costs({{32, 4e-3}});
+  EXPECT_NEAR(alone.seconds(34) - alone.seconds(32), 2 * 0.2 * 4e-3 / 32, 1e-6);
+  const StepCosts c = costs({{16, 2e-3}, {32, 4e-3}, {48, 6e-3}});
+  EXPECT_NEAR(c.seconds(33) - c.seconds(32), 1.25e-4, 1e-6);
+  EXPECT_NEAR(c.seconds(34) - c.seconds(32), 2.5e-4, 1e-6);
+  EXPECT_NEAR(c.seconds(50) - c.seconds(48), 2.5e-4, 1e-6);
+}
+
 TEST(StepCosts, OneBadMeasurementDoesNotRuleASizeOut) {
   StepCosts c = costs({{1, 1e-3}});
   c.add(4, 1);

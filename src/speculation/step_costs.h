@@ -28,6 +28,13 @@ class StepCosts {
   };
   bool is_trusted(const Size& size) const { return size.count >= kTrusted && steps_ - size.last <= kFresh; }
   static int size_of(int rows);
+  // Trusted sizes beside one; null: there is none.
+  struct Around {
+    const Size *least = nullptr, *below = nullptr, *above = nullptr;
+  };
+  Around around(int size) const;
+  static double slope(const Size& less, const Size& more);
+  double own(const Size& size, int rows) const;
   // From the sizes around it.
   double guess(int rows) const;
 

@@ -164,6 +164,17 @@ TEST(DraftLength, NoneBeforeAStepWasMeasured) {
   EXPECT_EQ(choose(StepCosts(), 1, 15, {falling(0.99, 16)}), std::vector<int>{0});
 }
 
+// Where all is accepted from the beginning on, a step without drafts has to be measured all the same.
+TEST(DraftLength, NoneWhereOnlyStepsWithDraftsWereMeasured) {
+  StepCosts c = costs({{5, 1e-3}});
+  EXPECT_EQ(choose(c, 1, 15, {falling(1, 4)}), std::vector<int>{0});
+  for (int i = 0; i < 3; ++i) c.add(1, 1e-3 / 4);
+  EXPECT_EQ(choose(c, 1, 15, {falling(1, 4)}, 1e-3 / 4), std::vector<int>{0});
+  EXPECT_EQ(choose(c, 1, 15, {falling(1, 4)}), std::vector<int>{4});
+  for (int i = 0; i < 600; ++i) c.add(5, 1e-3);
+  EXPECT_EQ(choose(c, 1, 15, {falling(1, 4)}), std::vector<int>{0});  // it was long ago
+}
+
 TEST(DraftLength, TheLikelyRequestGetsTheRows) {
   const std::vector<int> lengths = choose(h200(), 3, 13, {falling(0.1, 16), falling(0.97, 16), {}});
   EXPECT_EQ(lengths[0], 0);

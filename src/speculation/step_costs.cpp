@@ -80,6 +80,11 @@ double StepCosts::own(const Size& size, int rows) const {
   return size.cost + std::max(0.0, each) * (rows - size.rows);
 }
 
+bool StepCosts::knows(int rows) const {
+  const int size = size_of(rows);
+  return is_trusted(sizes_[static_cast<size_t>(size)]) || around(size).below != nullptr;
+}
+
 double StepCosts::seconds(int rows) const {
   const Size& size = sizes_[static_cast<size_t>(size_of(rows))];
   if (is_trusted(size)) return pace_ * own(size, rows);

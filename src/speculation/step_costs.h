@@ -17,6 +17,8 @@ class StepCosts {
   // times, or not among the last kFresh steps, is taken for at most what its neighbours say: so a bad
   // measurement does not rule it out for good, and trying it again costs a step in some hundred.
   double seconds(int rows) const;
+  // Whether that is from a step of so many rows or fewer. Larger ones alone do not say what is saved by rows.
+  bool knows(int rows) const;
 
  private:
   static constexpr int kTrusted = 3, kFresh = 512;

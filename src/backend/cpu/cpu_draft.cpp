@@ -165,7 +165,8 @@ void CpuDraftHead::mlp(int rows) {
   target_.pool.for_each(rows, [&](int64_t r, int) {
     norm(residual_.data() + r * hidden, mlp_norm_, normed_.data() + r * hidden);
   });
-  act_.assign(target_.kernels, target_.pool, act_format(gate_up_.pack, target_.kernels), normed_.data(), hidden, rows, hidden);
+  act_.assign(target_.kernels, target_.pool, act_format(gate_up_.pack, target_.kernels), normed_.data(),
+              hidden, rows, hidden);
   constexpr float kNoLimit = 1e30f;
   for_each_tile(target_.kernels, target_.pool, workspaces_, gate_up_, act_.view(), rows,
                 target_.chosen.tuning, [&](const float* tile, int first, int n, int64_t panel, int) {

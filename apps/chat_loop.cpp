@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <iostream>
 
@@ -87,12 +88,14 @@ const Command* find_command(const std::string& name) {
   return nullptr;
 }
 
-// A path is no command.
+// A path such as /etc/passwd is no command.
 bool is_command(const std::string& line) {
   if (!line.starts_with('/')) return false;
   const size_t end = line.find_first_of(" \n");
   const std::string name = line.substr(1, end == std::string::npos ? end : end - 1);
-  return std::all_of(name.begin(), name.end(), [](char c) { return (c >= 'a' && c <= 'z') || c == '?'; });
+  return std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '?' || c == '-' || c == '_';
+  });
 }
 
 void say(const std::string& text) { fmt::print(stderr, "{}\n", chat::printable(text)); }
@@ -100,6 +103,11 @@ void say(const std::string& text) { fmt::print(stderr, "{}\n", chat::printable(t
 std::string trimmed(const std::string& text) {
   const size_t begin = text.find_first_not_of(" \t\n");
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\n") - begin + 1);
+}
+
+std::string lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
 }
 
 Status Chat::help(const std::string&) {
@@ -147,7 +155,9 @@ Status Chat::reasoning(const std::string& effort) {
 
 Status Chat::save(const std::string& path) {
   if (path.empty()) return invalid("/save: give a file");
-  return session_.save(path);
+  RETURN_IF_ERROR(session_.save(path));
+  say(fmt::format("{} messages saved", session_.conversation().messages.size()));
+  return {};
 }
 
 Status Chat::load(const std::string& path) {
@@ -176,7 +186,7 @@ Status Chat::command(const std::string& line) {
   const Command* found = find_command(name);
   if (found == nullptr)
     return invalid("unknown command {}{} (/help lists them; a space before the / sends it as a message)",
-                   name, did_you_mean(name, command_names(true)));
+                   name, did_you_mean(lower_case(name), command_names(true)));
   const std::string argument = trimmed(line.substr(end));
   if (*found->argument == 0 && !argument.empty()) return invalid("{} takes no argument", found->name);
   return (this->*found->run)(argument);

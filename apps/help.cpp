@@ -101,6 +101,17 @@ std::string unknown_option(const CLI::App& app) {
   return "";
 }
 
+// CLI11 says "Could not convert: --temp = x".
+std::string conversion_error(const CLI::App& command, const CLI::ParseError& error) {
+  for (const CLI::Option* o : command.get_options()) {
+    if (o->results().empty() || std::string(error.what()).find(o->get_name()) == std::string::npos) continue;
+    const bool whole = o->get_type_name().find("INT") != std::string::npos;
+    return fmt::format("{}: '{}' is not a {}", o->get_name(), o->results().back(),
+                       whole ? "whole number, or is too large" : "number");
+  }
+  return error.what();
+}
+
 }  // namespace
 
 void add_help(CLI::App& app) {
@@ -118,6 +129,8 @@ std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const std::string option = unknown_option(app);
   const std::string help =
       fmt::format(" (see moesaic {}--help)", &command == &app ? "" : command.get_name() + " ");
+  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr)
+    return conversion_error(command, error) + help;
   if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || option.empty()) return error.what() + help;
   return fmt::format("unknown option {}{}{}", option, did_you_mean(option, option_names(command)), help);
 }

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/lora.h"
+#include "option_checks.h"
 #include "speculation/make_drafter.h"
 
 namespace moesaic::app {
@@ -22,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMostText = size_t{256} << 20;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // as editors on Windows write it
 
 bool show_progress(int done, int total) {
   std::fprintf(stderr, "\rloading %3d%%%s", 100 * done / total, done == total ? "\r            \r" : "");
@@ -46,7 +48,7 @@ std::string speculative_error(const std::string& value) { return drafter_choice(
 
 CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help,
                        const std::vector<std::string>& formats) {
-  return command.add_option("--dense", value, help)->check(CLI::IsMember(formats))->capture_default_str();
+  return command.add_option("--dense", value, help)->check(one_of(formats))->capture_default_str();
 }
 
 void ModelOptions::add_to(CLI::App& command, bool runs_model) {
@@ -67,11 +69,11 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
       .add_option("--moe-path", moe_path,
                   "w4a8: MXFP4 experts times MXFP8 activations, native on SM12x, emulated on Hopper; cpu and "
                   "reference only round like it")
-      ->check(CLI::IsMember({"auto", "w4a8"}))
+      ->check(one_of({"auto", "w4a8"}))
       ->capture_default_str()
       ->group(kRareOptions);
   command.add_option("--log", log, "debug: print each kernel's name when it is first launched")
-      ->check(CLI::IsMember({"quiet", "debug"}))
+      ->check(one_of({"quiet", "debug"}))
       ->capture_default_str()
       ->group(kRareOptions);
   command
@@ -162,6 +164,7 @@ Result<std::string> read_text(std::istream& in, const std::string& name) {
     text.append(part, 0, static_cast<size_t>(in.gcount()));
     if (text.size() > kMostText) return invalid("{}: more than {} MB", name, kMostText >> 20);
   }
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   return text;
 }
 

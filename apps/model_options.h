@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/kv_layout.h"
 #include "help.h"
+#include "option_checks.h"
 
 namespace moesaic::app {
 
@@ -43,12 +44,12 @@ void add_device_options(CLI::App& c, Options& o) {
       ->group(kDeviceOptions);
   c.add_option("-t,--threads", o.threads,
                "threads of the cpu device; 0: one per physical core, within affinity and cgroup quota")
-      ->check(CLI::Range(0, 1024))
+      ->check(in_range(0, 1024))
       ->capture_default_str()
       ->group(kDeviceOptions);
   c.add_option("--cpu-pin", o.cpu_pin,
                "auto: with several NUMA nodes, bind each thread of the cpu device to one node's CPUs")
-      ->check(CLI::IsMember({"auto", "off"}))
+      ->check(one_of({"auto", "off"}))
       ->capture_default_str()
       ->group(kRareOptions);
   c.add_option(
@@ -65,7 +66,7 @@ void add_device_options(CLI::App& c, Options& o) {
       ->group(kRareOptions);
   c.add_option("--kv-dtype", o.kv_dtype,
                "format of K and V in the cache; auto: the device's own, on cuda bf16")
-      ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
+      ->check(one_of({"auto", "bf16", "fp8"}))
       ->capture_default_str()
       ->group(kModelOptions);
   c.add_flag(
@@ -92,7 +93,7 @@ void add_speculation_options(CLI::App& c, Options& o) {
        "--draft-tokens",
        [&o](const std::string& text) { o.draft_tokens = text == "auto" ? 0 : std::stoi(text); },
        "tokens of each guess, 1 to 16; auto: as many as pay, none where none do")
-      ->check(CLI::IsMember({"auto"}) | CLI::Range(1, kMostDraft))
+      ->check(in_range(1, kMostDraft, "auto"))
       ->default_str("auto")
       ->group(kRareOptions);
 }

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "api/option_words.h"
+#include "chat/terminal_text.h"
 #include "checkpoint/mapped_file.h"
 #include "commands/commands.h"
 #include "help.h"
@@ -19,10 +20,11 @@ namespace {
 // As shells have it: a program that SIGINT ended.
 constexpr int kInterrupted = 130;
 
+// Messages may have names out of a file, which must not steer the terminal.
 int report(const Status& status) {
   if (status.code() == StatusCode::kCancelled) return kInterrupted;
   if (!status.ok()) {
-    std::fprintf(stderr, "moesaic: %s\n", status.message().c_str());
+    std::fprintf(stderr, "moesaic: %s\n", chat::printable(status.message()).c_str());
     return status.code() == StatusCode::kUsage ? 2 : 1;
   }
   // Output that never reached a full disk or a closed pipe must not count as success.
@@ -59,7 +61,7 @@ int failed(const char* what) {
 }
 
 int wrong_usage(const std::string& what) {
-  std::fprintf(stderr, "moesaic: %s\n", what.c_str());
+  std::fprintf(stderr, "moesaic: %s\n", chat::printable(what).c_str());
   return 2;
 }
 

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <ctime>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +15,7 @@
 #include "model_options.h"
 #include "saved_chat.h"
 #include "text/harmony_json.h"
+#include "text/utf8.h"
 
 namespace moesaic::app {
 namespace {
@@ -40,8 +42,28 @@ Status finish_request(Model& model, const Generation& g, std::stop_source& cance
 
 std::string today() { return fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr))); }
 
+// Text from outside as the model reads it: what is not UTF-8 becomes U+FFFD, and that is said.
+std::string readable(const std::string& text, const char* what) {
+  const size_t valid = utf8_valid_prefix(text);
+  if (valid == text.size()) return text;
+  fmt::print(stderr, "moesaic: note: byte {} of {} is not UTF-8; what is not is read as U+FFFD\n", valid + 1,
+             what);
+  return utf8_lossy(text);
+}
+
+// A file that is no conversation was not meant to be written over.
+Status check_may_go(const std::string& path) {
+  std::error_code code;
+  if (std::filesystem::file_size(path, code) == 0 || code) return {};  // it is absent, empty or no file
+  const auto there = read_whole(path, kMostSavedBytes);
+  if (there.ok() && conversation_from_json(there.value(), path).ok()) return {};
+  return invalid("{}: is there and is no saved conversation; give another name, or remove it", path);
+}
+
 Conversation new_conversation(const RunOptions& o) {
-  Conversation c{.instructions = o.system, .format = {.schema_json = o.schema}, .current_date = today()};
+  Conversation c{.instructions = readable(o.system, "the instructions"),
+                 .format = {.schema_json = o.schema},
+                 .current_date = today()};
   c.reasoning_effort = effort_of(o.reasoning).value_or(ReasoningEffort::kMedium);
   return c;
 }
@@ -185,7 +207,7 @@ void Session::remember(const std::vector<int32_t>& prompt, const Generation& g) 
 }
 
 Status Session::turn(const std::string& message, bool terminal) {
-  auto built = prompt_for(message);
+  auto built = prompt_for(readable(message, "the message"));
   if (!built.ok()) {
     forget_message();
     return built.status();
@@ -219,9 +241,12 @@ Status Session::retry() {
   size_t last = messages.size();
   while (last > 0 && messages[last - 1].role != "user") --last;
   if (last == 0) return invalid("there is no message yet");
+  const std::vector<Message> before = messages;
   const std::string message = messages[last - 1].text;
   messages.resize(last - 1);
-  return turn(message, true);
+  const Status status = turn(message, true);
+  if (messages.size() < last) messages = before;  // there was no new answer
+  return status;
 }
 
 void Session::clear() {
@@ -232,6 +257,7 @@ void Session::clear() {
 
 Status Session::save(const std::string& path) const {
   if (o_.raw) return invalid("with --raw there are no messages to save");
+  RETURN_IF_ERROR(check_may_go(path));
   return write_private(path, json_of(conversation_));
 }
 

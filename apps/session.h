@@ -39,15 +39,16 @@ class Session {
  public:
   Session(const RunOptions& o, const LoadedModel& loaded, Model model, AnswerGrammar grammar);
 
-  // The answer to one message, printed, and how long it took. kCancelled after Ctrl-C, but not in a
-  // terminal's conversation, which goes on.
+  // The answer to one message, printed, and how long it took. A message that is not UTF-8 gets a note.
+  // kCancelled after Ctrl-C, but not in a terminal's conversation, which goes on.
   Status turn(const std::string& message, bool terminal = false);
-  // The last message's answer once more. An error where there is none.
+  // The last message's answer once more; the one before stays if there is no new one. An error where there is
+  // none.
   Status retry();
   // Forgets what was said; the instructions stay.
   void clear();
   // Reads and writes what `render -f` reads: {messages, instructions, reasoning_effort}. Only the user can
-  // read the file. With --raw an error.
+  // read the file. Writes over nothing but such a file. With --raw an error.
   Status save(const std::string& path) const;
   Status load(const std::string& path);
 

@@ -12,6 +12,7 @@
 #include "bench_moe.h"
 #include "commands.h"
 #include "model_options.h"
+#include "option_checks.h"
 #include "random_batch.h"
 
 namespace moesaic::app {
@@ -230,7 +231,7 @@ Run add_bench(CLI::App& app) {
   CLI::App& c = *app.add_subcommand(
       "bench", "Time prefill (pp) and decoding (tg), with the share of the machine's measured bandwidth");
   o->model.add_to(c);
-  const auto sizes = CLI::Range(0, 1 << 20);
+  const auto sizes = in_range(0, 1 << 20);
   c.add_option("-p,--prompt", o->prompts, "prompt lengths of the pp tests; 0: none")
       ->delimiter(',')
       ->check(sizes)
@@ -245,31 +246,33 @@ Run add_bench(CLI::App& app) {
       ->capture_default_str();
   c.add_option("-b,--batch", o->batches, "sequences at a time; tok/s are those of all together")
       ->delimiter(',')
-      ->check(CLI::Range(1, kMostRows))
+      ->check(in_range(1, kMostRows))
       ->capture_default_str();
   c.add_option("--ubatch", o->ubatch,
                "most rows of a prefill step; 0: the device's default (cpu 512, cuda 2048)")
-      ->check(CLI::Range(0, kMostRows));
+      ->check(in_range(0, kMostRows));
   c.add_option("--moe", o->moe,
                "time the MoE operator alone, with these numbers of tokens: --moe 1,8,512; cuda only")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 16));
-  c.add_option("--speculative", o->speculative,
-               "time decoding with this drafter's drafts, beside decoding without (see run)")
+      ->check(in_range(1, 1 << 16));
+  c.add_option(
+       "--speculative", o->speculative,
+       "time decoding with this drafter's drafts, beside decoding without (see run); eagle3:dummy is a draft "
+       "head of the public heads' sizes with random weights")
       ->check(speculative_error)
       ->capture_default_str();
   c.add_option("--acceptance", o->acceptance,
                "the chance of each token of a draft to be accepted if the one before it was: 0.8,0.7,0.6; as "
                "many are drafted")
       ->delimiter(',')
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(in_range(0.0, 1.0));
   c.add_option("-r,--reps", o->reps, "timed repetitions, after one to warm up")
-      ->check(CLI::Range(1, 1000))
+      ->check(in_range(1, 1000))
       ->capture_default_str();
   c.add_option("--delay", o->delay, "seconds to wait before each test, so that the device cools down")
-      ->check(CLI::Range(0, 3600));
+      ->check(in_range(0, 3600));
   c.add_option("-o,--output", o->format, "md, json or csv")
-      ->check(CLI::IsMember({"md", "json", "csv"}))
+      ->check(one_of({"md", "json", "csv"}))
       ->capture_default_str();
   c.footer("Example: moesaic bench -m gpt-oss-20b.gguf -p 512,2048 -n 32 -d 0,4096 -b 1,8");
   return [o] { return run_bench(*o); };

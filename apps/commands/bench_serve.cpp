@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "load_client.h"
 #include "model_options.h"
+#include "option_checks.h"
 
 namespace moesaic::app {
 namespace {
@@ -164,26 +165,26 @@ Run add_bench_serve(CLI::App& app) {
   c.add_option("--model", o->load.model, "model to ask for; empty: whatever the server has");
   c.add_option("--streams", o->streams, "requests at a time (closed loop), one run for each number")
       ->delimiter(',')
-      ->check(CLI::Range(1, 10000))
+      ->check(in_range(1, 10000))
       ->capture_default_str();
   c.add_option("--rate", o->load.rate, "requests a second at random times (open loop) instead")
-      ->check(CLI::Range(0.001, 1e6));
+      ->check(in_range(0.001, 1e6));
   c.add_option("--requests", o->requests, "requests of a run; 0: 4 for each stream, at least 16")
-      ->check(CLI::Range(0, 10'000'000))
+      ->check(in_range(0, 10'000'000))
       ->capture_default_str();
   c.add_option("--seconds", o->load.seconds,
                "run for this long instead of a number of requests (closed loop)")
-      ->check(CLI::Range(0.1, 1e6));
+      ->check(in_range(0.1, 1e6));
   c.add_option("-p,--prompt-words", o->prompt_words, "words of a prompt, one or two tokens each")
-      ->check(CLI::Range(0, 1'000'000))
+      ->check(in_range(0, 1'000'000))
       ->capture_default_str();
   c.add_option("-n,--max-tokens", o->load.max_tokens, "tokens of each answer")
-      ->check(CLI::Range(1, 1'000'000))
+      ->check(in_range(1, 1'000'000))
       ->capture_default_str();
   c.add_flag("--check", o->check,
              "send 64 prompts repeatedly and compare each answer with the one given without load");
   c.add_option("-o,--output", o->format, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
+      ->check(one_of({"text", "json"}))
       ->capture_default_str();
   c.footer("Example: moesaic bench-serve --url http://127.0.0.1:8080 --streams 1,8,32,128 -n 256");
   return [o, url]() -> Status {

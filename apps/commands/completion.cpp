@@ -4,15 +4,14 @@
 #include "base/error.h"
 #include "commands.h"
 #include "describe.h"
+#include "option_checks.h"
 
 namespace moesaic::app {
 
 Run add_completion(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
   CLI::App& c = *app.add_subcommand("completion", "Print a completion script for a shell")->group("");
-  c.add_option("SHELL", *shell, "bash, zsh or fish")
-      ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  c.add_option("SHELL", *shell, "bash, zsh or fish")->required()->check(one_of({"bash", "zsh", "fish"}));
   return [&app, shell]() -> Status {
     const auto write = *shell == "bash"  ? bash_completion
                        : *shell == "zsh" ? zsh_completion

@@ -5,6 +5,7 @@
 #include "checkpoint/writer.h"
 #include "commands.h"
 #include "model_options.h"
+#include "option_checks.h"
 
 namespace moesaic::app {
 namespace {
@@ -41,7 +42,7 @@ Run add_convert(CLI::App& app) {
   c.add_option("source", o->source.model, "folder or .gguf file")->required();
   c.add_option("target", o->target, "a name ending in .gguf, or a folder for safetensors")->required();
   c.add_option("--experts", o->experts, "keep, or mxfp4 to quantise BF16 experts")
-      ->check(CLI::IsMember({"keep", "mxfp4"}))
+      ->check(one_of({"keep", "mxfp4"}))
       ->capture_default_str();
   add_dense(c, o->dense, "keep, bf16, q8_0 (GGUF only) or mxfp8 (safetensors only)",
             {"keep", "bf16", "q8_0", "mxfp8"});

@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "chat/terminal_text.h"
 #include "commands.h"
 #include "model_options.h"
+#include "option_checks.h"
 
 namespace moesaic::app {
 namespace {
@@ -52,7 +54,8 @@ void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& bac
   if (!o.tensors) return;
   fmt::print("\n");
   for (const TensorInfo& t : k.tensors)
-    fmt::print("{:<60} {:<6} {:<28} {:>14}\n", t.name, t.dtype, nlohmann::json(t.shape).dump(), t.bytes);
+    fmt::print("{:<60} {:<6} {:<28} {:>14}\n", chat::printable(t.name), t.dtype,
+               nlohmann::json(t.shape).dump(), t.bytes);
 }
 
 void print_json(const Checkpoint& k, const InspectOptions& o, const Backend& backend) {
@@ -97,7 +100,7 @@ Run add_inspect(CLI::App& app) {
       *app.add_subcommand("inspect", "Show a model's sizes, formats, bytes per token and whether it fits");
   c.add_option("model,-m,--model", o->model.model, "the model")->required();
   c.add_flag("--tensors", o->tensors, "list every tensor");
-  c.add_option("-o,--output", o->format, "md or json")->check(CLI::IsMember({"md", "json"}));
+  c.add_option("-o,--output", o->format, "md or json")->check(one_of({"md", "json"}));
   c.footer(
       "Examples:\n"
       "  moesaic inspect gpt-oss-20b\n"

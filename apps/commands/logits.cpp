@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "model/sequence_runner.h"
 #include "model_options.h"
+#include "option_checks.h"
 
 namespace moesaic::app {
 namespace {
@@ -66,7 +67,7 @@ Run add_logits(CLI::App& app) {
   o->model.add_to(c);
   c.add_option("--tokens", o->tokens, "comma-separated ids, or @FILE")->required();
   c.add_flag("--all", o->all, "every position, not only the last");
-  c.add_option("-o,--output", o->format, "json")->check(CLI::IsMember({"json"}));
+  c.add_option("-o,--output", o->format, "json")->check(one_of({"json"}));
   c.footer(
       "Examples:\n"
       "  moesaic logits -m gpt-oss-20b --tokens 200006,1428,200008\n"

@@ -9,6 +9,7 @@
 #include "base/huge_pages.h"
 #include "commands.h"
 #include "model_options.h"
+#include "option_checks.h"
 #include "random_batch.h"
 #include "tuning/moe_kernels.h"
 #include "tuning/projection.h"
@@ -233,14 +234,14 @@ Run add_plan(CLI::App& app) {
   o->model.add_to(c);
   c.add_option("--tokens", o->tokens, "tokens of each step")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 16))
+      ->check(in_range(1, 1 << 16))
       ->capture_default_str();
   std::vector<std::string> names;
   for (const DeviceModel& d : device_models()) names.emplace_back(d.name);
   c.add_option("--device-model", o->device_model,
                "project decoding on a GPU that is not here, from its data sheet: " +
                    fmt::to_string(fmt::join(names, ", ")))
-      ->check(CLI::IsMember(names));
+      ->check(one_of(names));
   c.footer("Example: moesaic plan -m dummy:gpt-oss-120b --tokens 1,16,4096");
   return [o, &c] {
     if (!o->device_model.empty() && c.count("--tokens") == 0) o->tokens = {1, 8};

@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "drafted_batch.h"
 #include "model_options.h"
+#include "option_checks.h"
 #include "random_batch.h"
 
 namespace moesaic::app {
@@ -144,18 +145,18 @@ Run add_profile(CLI::App& app) {
       "profile", "Show where a step's time goes: operation by operation, with bytes and share of bandwidth");
   o->model.add_to(c);
   c.add_option("-b,--rows", o->rows, "tokens in the step: 1 is decoding, 512 a prefill chunk")
-      ->check(CLI::Range(1, 2048))
+      ->check(in_range(1, 2048))
       ->capture_default_str();
   c.add_option("-d,--depth", o->depth, "tokens already in the KV cache")
-      ->check(CLI::Range(0, 1 << 20))
+      ->check(in_range(0, 1 << 20))
       ->capture_default_str();
   c.add_option("--speculative", o->speculative, "also time this drafter's drafts, step by step (see run)")
       ->check(speculative_error)
       ->capture_default_str();
   c.add_option("--draft-tokens", o->draft_tokens, "tokens of each draft")
-      ->check(CLI::Range(1, kMostDraft))
+      ->check(in_range(1, kMostDraft))
       ->capture_default_str();
-  c.add_option("-n,--steps", o->steps, "steps to average")->check(CLI::Range(1, 1000))->capture_default_str();
+  c.add_option("-n,--steps", o->steps, "steps to average")->check(in_range(1, 1000))->capture_default_str();
   c.footer("Example: moesaic profile -m gpt-oss-20b -b 1 -d 4096");
   return [o] { return run_profile(*o); };
 }

@@ -8,8 +8,10 @@
 #include "chat_loop.h"
 #include "commands.h"
 #include "model_options.h"
+#include "option_checks.h"
 #include "session.h"
 #include "text/limited_json.h"
+#include "text/utf8.h"
 #include "tokenizer_source.h"
 
 namespace moesaic::app {
@@ -60,6 +62,9 @@ Result<std::string> prompt_of(const RunOptions& o) {
 
 Status run_run(RunOptions o) {
   RETURN_IF_ERROR(usage(validate(o.sampling, INT_MAX)));
+  for (const std::string& stop : o.sampling.stop_strings) {
+    if (utf8_valid_prefix(stop) != stop.size()) return usage(invalid("--stop: a text is not UTF-8"));
+  }
   ASSIGN_OR_RETURN(AnswerGrammar grammar, grammar_of(o));
   ASSIGN_OR_RETURN(const std::string prompt, prompt_of(o));
   ASSIGN_OR_RETURN(LoadedModel loaded, prepare_model(o.model, kMaxRows));
@@ -82,7 +87,7 @@ void add_sampling_options(CLI::App& c, SamplingParams& sampling) {
       ->capture_default_str()
       ->group(kSamplingOptions);
   c.add_option("--seed", sampling.seed, "seed of the random numbers")
-      ->check(CLI::NonNegativeNumber)
+      ->check(in_range(uint64_t{0}, UINT64_MAX))
       ->capture_default_str()
       ->group(kSamplingOptions);
   c.add_option("--repetition-penalty", sampling.repetition_penalty, "above 1 discourages tokens seen before")
@@ -105,7 +110,7 @@ void add_output_options(CLI::App& c, RunOptions& o) {
   c.add_flag("--plain", o.plain, "show an answer's Markdown as it is, also on a terminal")
       ->group(kOutputOptions);
   c.add_option("-o,--output", o.format, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
+      ->check(one_of({"text", "json"}))
       ->capture_default_str()
       ->group(kOutputOptions);
 }
@@ -125,7 +130,7 @@ Run add_run(CLI::App& app) {
           ->group(kAnswerOptions);
   c.add_option("--system", o->system, "instructions (harmony's developer message)")->group(kAnswerOptions);
   c.add_option("--reasoning", o->reasoning, "effort: low, medium or high")
-      ->check(CLI::IsMember({"low", "medium", "high"}))
+      ->check(one_of({"low", "medium", "high"}))
       ->capture_default_str()
       ->group(kAnswerOptions);
   c.add_flag("--raw", o->raw, "continue the prompt as plain text, without the chat format")
@@ -136,7 +141,7 @@ Run add_run(CLI::App& app) {
       ->group(kAnswerOptions);
   c.add_option("--ctx", o->context,
                "context length in tokens; 0: the model's maximum, or as many as fit into the memory")
-      ->check(CLI::Range(0, 1 << 30))
+      ->check(in_range(0, 1 << 30))
       ->capture_default_str()
       ->group(kModelOptions);
   add_speculation_options(c, *o);

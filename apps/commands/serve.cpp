@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "model_options.h"
 #include "moesaic/engine.h"
+#include "option_checks.h"
 #include "server/kv_publisher.h"
 #include "server/server.h"
 
@@ -92,24 +93,24 @@ Status run_serve(ServeOptions o) {
 void add_limits(CLI::App& c, server::Limits& limits) {
   c.add_option("--max-waiting", limits.waiting,
                "requests that may wait for a place in the batch; more get 429")
-      ->check(CLI::Range(0, 1 << 20))
+      ->check(in_range(0, 1 << 20))
       ->capture_default_str()
       ->group(kServerOptions);
   c.add_option("--max-connections", limits.connections, "connections at a time; more get 503")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(in_range(1, 1 << 20))
       ->capture_default_str()
       ->group(kRareOptions);
   c.add_option("--max-body", limits.body_bytes, "bytes of a request's body")
       ->capture_default_str()
       ->group(kRareOptions);
   c.add_option("--max-bodies", limits.bodies_bytes, "bytes of all bodies held at a time; more get 503")
-      ->check(CLI::Range(size_t{1} << 20, size_t{1} << 40))
+      ->check(in_range(size_t{1} << 20, size_t{1} << 40))
       ->capture_default_str()
       ->group(kRareOptions);
   const auto time = [&](const char* name, server::seconds& value, const char* help) {
     c.add_option_function<int>(
          name, [&value](int s) { value = server::seconds(s); }, help)
-        ->check(CLI::Range(0, 1 << 20))
+        ->check(in_range(0, 1 << 20))
         ->default_str(std::to_string(value.count()))
         ->group(kRareOptions);
   };
@@ -137,23 +138,23 @@ void add_model_options(CLI::App& c, ServeOptions& o) {
   c.add_option("--ctx", o.open.context,
                "longest request in tokens, prompt and answer; 0: the model's maximum, or as many as fit into "
                "the memory")
-      ->check(CLI::Range(0, 1 << 30))
+      ->check(in_range(0, 1 << 30))
       ->capture_default_str()
       ->group(kModelOptions);
   c.add_option("--max-batch", o.open.max_batch, "requests decoded together")
-      ->check(CLI::Range(1, 4096))
+      ->check(in_range(1, 4096))
       ->capture_default_str()
       ->group(kModelOptions);
   c.add_option("--kv-tokens", o.open.kv_tokens,
                "size of the KV cache in tokens, for all requests; 0: --ctx times --max-batch, at most what "
                "fits into half "
                "of the free memory")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->check(in_range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str()
       ->group(kModelOptions);
   c.add_option("--max-rows", o.open.max_rows,
                "most tokens computed per step: fewer keep decoding steady beside long prompts")
-      ->check(CLI::Range(1, 1 << 16))
+      ->check(in_range(1, 1 << 16))
       ->capture_default_str()
       ->group(kRareOptions);
   c.add_flag("!--no-prefix-cache", o.open.prefix_cache, "compute common beginnings of prompts again")
@@ -188,18 +189,18 @@ void add_request_options(CLI::App& c, ServeOptions& o) {
       ->group(kRareOptions);
   c.add_option("--stored-responses", o.server.stored_responses,
                "responses kept in memory for previous_response_id, the latest; 0: none")
-      ->check(CLI::Range(size_t{0}, size_t{1} << 20))
+      ->check(in_range(size_t{0}, size_t{1} << 20))
       ->capture_default_str()
       ->group(kRareOptions);
   c.add_option("--stored-bytes", o.server.stored_bytes, "bytes that they may have together")
-      ->check(CLI::Range(size_t{0}, size_t{1} << 40))
+      ->check(in_range(size_t{0}, size_t{1} << 40))
       ->capture_default_str()
       ->group(kRareOptions);
 }
 
 void add_log_options(CLI::App& c, ServeOptions& o) {
   c.add_option("--log", o.log, "requests: one line of JSON per request on standard error; or quiet")
-      ->check(CLI::IsMember({"requests", "quiet"}))
+      ->check(one_of({"requests", "quiet"}))
       ->capture_default_str()
       ->group(kServerOptions);
   c.add_option("--log-file", o.server.log_file, "append the log to this file instead of standard error")

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "commands.h"
 #include "model_options.h"
+#include "option_checks.h"
 #include "text/harmony_json.h"
 #include "text/tokenizer.h"
 #include "tokenizer_source.h"
@@ -73,7 +74,7 @@ CLI::App& add_text_command(CLI::App& app, const char* name, const char* help,
   o->format = format;
   c.add_option("-m,--model", o->model, "a model, or a tokenizer.json or .tiktoken file")->required();
   c.add_option("-o,--output", o->format, "text or json")
-      ->check(CLI::IsMember({"text", "json"}))
+      ->check(one_of({"text", "json"}))
       ->capture_default_str();
   return c;
 }

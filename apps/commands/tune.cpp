@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "commands.h"
 #include "model_options.h"
+#include "option_checks.h"
 #include "tuning/moe_kernels.h"
 #include "tuning/tuning_file.h"
 
@@ -114,7 +115,7 @@ Run add_tune(CLI::App& app) {
   c.add_option("--tokens", o->tokens,
                "tokens of the steps to measure; other steps use the nearest one's result")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 16))
+      ->check(in_range(1, 1 << 16))
       ->capture_default_str();
   c.footer("Example: moesaic tune -m gpt-oss-20b");
   return [o] { return run_tune(*o); };

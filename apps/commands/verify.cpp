@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "commands.h"
 #include "model_options.h"
+#include "option_checks.h"
 
 namespace moesaic::app {
 namespace {
@@ -61,7 +62,7 @@ Run add_verify(CLI::App& app) {
   c.get_option("--model")->required(false);
   c.add_flag("--quick", o->quick, "small shapes only");
   c.add_option("--tokens", o->tokens, "random tokens of the whole model's check (with -m)")
-      ->check(CLI::Range(1, 4096))
+      ->check(in_range(1, 4096))
       ->capture_default_str();
   c.footer(
       "Examples:\n"

@@ -3,6 +3,7 @@
 #include "backend/warm_up.h"
 #include "base/error.h"
 #include "commands.h"
+#include "option_checks.h"
 
 namespace moesaic::app {
 namespace {
@@ -38,7 +39,7 @@ Run add_warmup(CLI::App& app) {
       "--architecture", o->architecture,
       "architecture to compile for (sm_120a, ...); default: this GPU's, if the program has no code for it");
   c.add_option("-t,--threads", o->threads, "number of compiler threads; 0: one per core")
-      ->check(CLI::Range(0, 1024))
+      ->check(in_range(0, 1024))
       ->capture_default_str();
   c.footer("Example: moesaic warmup --architecture sm_120a");
   return [o] { return run_warmup(*o); };

@@ -63,7 +63,7 @@ struct OpenOptions {
   // none; ngram: what followed the same tokens earlier in the request; suffix: the same, and in earlier
   // answers to any request (docs/design/speculation.md: what that can tell others); suffix:own: in this
   // request alone, by the same rule; eagle3:FOLDER: by an EAGLE3 draft head for this model, as published;
-  // eagle3: by the one that comes with the model "tiny" (cuda has no draft heads yet);
+  // eagle3: by the one that comes with the model "tiny";
   // draft:MODEL: by another model of the same vocabulary, on the same device.
   std::string speculative = "none";
   int draft_tokens = 0;  // tokens of a guess; 0: as many as pay

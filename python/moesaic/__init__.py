@@ -1,11 +1,12 @@
 """moesaic: OpenAI's gpt-oss models on CPUs and NVIDIA GPUs. docs/user/python.md has examples.
 
-LLM and AsyncLLM are the engine in this process; `python -m moesaic serve` is the server. Importing this loads neither
-torch nor numpy; LLM.logits() imports numpy.
+LLM and AsyncLLM are the engine in this process; `python -m moesaic serve` is the server; ops has the mixture of experts alone,
+for CUDA tensors. Importing this loads neither torch nor numpy; LLM.logits() imports numpy, ops torch if it is given its tensors.
 """
 
 from typing import Any
 
+from . import ops
 from ._engine import list_devices as _list_devices
 from ._engine import version as __version__
 from .async_llm import AsyncLLM
@@ -16,7 +17,7 @@ from .sampling import RequestOutputKind, SamplingParams
 
 __all__ = ["LLM", "AsyncLLM", "Cancelled", "CompletionOutput", "InvalidRequest", "Logprob", "MoesaicError", "NotFound",
            "OutOfMemory", "RequestOutput", "RequestOutputKind", "SamplingParams", "ToolCall", "Unsupported", "__version__",
-           "list_devices"]
+           "list_devices", "ops"]
 
 
 def list_devices() -> list[dict[str, Any]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence, Union
+import operator
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence, Union
 
 from . import _engine
 from .errors import InvalidRequest
@@ -31,23 +32,31 @@ class _Request:
 
 
 def _prompt_value(prompt: Prompt) -> str | list[int]:
-    if isinstance(prompt, Mapping):
-        value = prompt.get("prompt_token_ids", prompt.get("prompt"))
-        if value is None:
-            raise InvalidRequest("a prompt is text, token ids, {'prompt': ..} or {'prompt_token_ids': ..}")
-        return value if isinstance(value, str) else list(value)
-    return prompt if isinstance(prompt, str) else list(prompt)
+    value = prompt.get("prompt_token_ids", prompt.get("prompt")) if isinstance(prompt, Mapping) else prompt
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (bytes, bytearray)) or not isinstance(value, Iterable):
+        raise InvalidRequest("a prompt is text, token ids, {'prompt': ..} or {'prompt_token_ids': ..}")
+    return list(value)
+
+
+def _checked(params: SamplingParams) -> SamplingParams:
+    if not isinstance(params, SamplingParams):
+        raise InvalidRequest(f"sampling params: {type(params).__name__} is not SamplingParams")
+    return params
 
 
 def _completion(prompt: Prompt, params: SamplingParams | None) -> _Request:
-    params = params or SamplingParams()
+    params = _checked(SamplingParams() if params is None else params)
     value = _prompt_value(prompt)
     body = {**params._body(chat=False), "n": params.n, "prompt": value}
     return _Request("completions", body, value if isinstance(value, str) else None, params)
 
 
 def _chat(messages: Messages, params: SamplingParams | None, fields: Mapping[str, Any]) -> _Request:
-    params = params or SamplingParams(max_tokens=None)
+    params = _checked(SamplingParams(max_tokens=None) if params is None else params)
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
+        raise InvalidRequest("messages: must be a list of messages")
     body = {**params._body(chat=True), "n": params.n, "messages": list(messages)}
     body.update({name: value for name, value in fields.items() if value is not None})
     return _Request("chat", body, None, params)
@@ -57,7 +66,7 @@ class _Base:
     def __init__(self, model: str, *, device: str = "auto", kv_dtype: str = "auto", context: int = 0, max_batch: int = 16,
                  kv_tokens: int = 0, max_rows: int = 512, threads: int = 0, cpu_pin: str = "auto", prefix_cache: bool = True,
                  dense: str = "keep", tokenizer: str = "", moe_path: str = "auto", cpu_prefetch: str = "auto",
-                 batch_invariant: bool = False, lora: Sequence[str] = (), speculative: str = "none", draft_tokens: int = 0,
+                 batch_invariant: bool = False, lora: str | Sequence[str] = (), speculative: str = "none", draft_tokens: int = 0,
                  progress: Callable[[int, int], bool | None] | None = None) -> None:
         """Opens a model.
 
@@ -75,24 +84,31 @@ class _Base:
         dense: attention's matrices and lm_head in memory: keep, bf16, q8_0, mxfp8 or mxfp4.
         tokenizer: a tokenizer.json or .tiktoken file instead of the model's own.
         moe_path: auto or w4a8. cpu_prefetch: auto, none or t0:1024. batch_invariant: cuda, the same bits in any batch.
-        lora: adapters as peft saves them, FOLDER or FOLDER:SCALE.
+        lora: adapters as peft saves them, FOLDER or FOLDER:SCALE; or one of them.
         speculative: none, ngram, suffix or suffix:own. draft_tokens: of a guess; 0: as many as pay.
         progress: called with the bytes loaded and the bytes in all; False ends it with Cancelled.
 
         Raises NotFound, InvalidRequest, OutOfMemory or Unsupported, with one line.
         """
         options = {name: value for name, value in locals().items() if name not in ("self", "model", "progress")}
-        options["lora"] = list(lora)
+        options["lora"] = [lora] if isinstance(lora, str) else list(lora)
         self._engine = _engine.open_engine(str(model), progress, **options)
         self._ids = itertools.count()
 
     def tokenize(self, text: str, special: bool = False) -> list[int]:
         """Token ids. special: names such as <|start|> become special tokens instead of text."""
-        return self._engine.tokenize(text, special)
+        if not isinstance(text, str):
+            raise InvalidRequest(f"text: {type(text).__name__} is not text")
+        return self._engine.tokenize(text.encode("utf-8", "replace").decode(), special)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Bytes that are no UTF-8, such as half a character, become U+FFFD."""
-        return self._engine.detokenize(list(tokens)).decode("utf-8", "replace")
+        if not isinstance(tokens, Iterable) or isinstance(tokens, (str, bytes)):
+            raise InvalidRequest(f"tokens: {type(tokens).__name__} is no list of token ids")
+        ids = [operator.index(token) for token in tokens]
+        if any(abs(token) >= 1 << 31 for token in ids):
+            raise InvalidRequest("tokens: one is no token id")
+        return self._engine.detokenize(ids).decode("utf-8", "replace")
 
     def logits(self, prompt: Prompt, all: bool = True) -> numpy.typing.NDArray[numpy.float32]:
         """The model's raw logits, [tokens, vocabulary] float32: row i is what follows token i. all=False: the last row.
@@ -118,8 +134,8 @@ class _Base:
         """Queues a request's generations as first, first + 1, .. of the stream."""
         wanted = request.params.prompt_logprobs
         try:
-            body = json.dumps(request.body)
-        except (TypeError, ValueError) as error:
+            body = json.dumps(request.body, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
             raise InvalidRequest(f"a request holds something that is not JSON: {error}") from None
         prompts = self._engine.submit(request.endpoint, body, stream, first, -1 if wanted is None else wanted)
         collector = _Collector(request_id or str(next(self._ids)), request.prompt, request.params, self._engine.detokenize)

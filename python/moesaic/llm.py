@@ -18,13 +18,17 @@ _WAIT_SECONDS = 3600.0  # of one look; waiting goes on
 def _params_of(params: Params, count: int) -> list[SamplingParams | None]:
     if params is None or isinstance(params, SamplingParams):
         return [params] * count
+    if not isinstance(params, Sequence):
+        raise InvalidRequest(f"sampling params: {type(params).__name__} is not SamplingParams")
     if len(params) != count:
         raise InvalidRequest(f"{len(params)} sampling params for {count} prompts")
     return list(params)
 
 
 def _is_one_prompt(prompts: Any) -> bool:
-    return isinstance(prompts, (str, Mapping)) or bool(prompts) and isinstance(prompts[0], int)
+    if isinstance(prompts, (str, bytes, Mapping)) or not isinstance(prompts, Sequence):
+        return True  # of the last two kinds none is a prompt, which _completion says
+    return bool(prompts) and isinstance(prompts[0], int)
 
 
 class LLM(_Base):
@@ -54,7 +58,8 @@ class LLM(_Base):
              reasoning_effort: str | None = None, **fields: Any) -> list[RequestOutput]:
         """Answers one chat, or each of several. Messages, tools, tool_choice, response_format and further fields are those
         of OpenAI's chat completions, as the server takes them (docs/user/server.md); unknown fields are refused."""
-        several = [messages] if not messages or isinstance(messages[0], Mapping) else list(messages)
+        one = isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence) or not messages or isinstance(messages[0], Mapping)
+        several = [messages] if one else list(messages)
         params = _params_of(sampling_params, len(several))
         fields.update(tools=tools, tool_choice=tool_choice, response_format=response_format, reasoning_effort=reasoning_effort)
         return self._run([_chat(cast(Messages, m), s, fields) for m, s in zip(several, params)])

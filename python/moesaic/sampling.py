@@ -6,6 +6,8 @@ import dataclasses
 import enum
 from typing import Any, Mapping, Sequence
 
+from .errors import InvalidRequest
+
 
 class RequestOutputKind(enum.Enum):
     """What a stream's outputs hold: all tokens so far, only the new ones, or one output at the end."""
@@ -63,13 +65,18 @@ class SamplingParams:
         body: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name not in _NOT_IN_BODY and value != field.default:
-                body[field.name] = value if isinstance(value, (str, bool, int, float, dict)) else list(value)
+            if field.name in _NOT_IN_BODY or value is None and field.default in ((), None) or value == field.default:
+                continue
+            body[field.name] = value if isinstance(value, (str, bool, int, float, dict)) else _list(field.name, value)
         body["max_tokens"] = -1 if self.max_tokens is None else self.max_tokens
         if self.logit_bias:
-            body["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
+            body["logit_bias"] = {str(token): bias for token, bias in _mapping("logit_bias", self.logit_bias).items()}
         if self.structured_outputs is not None:
-            body["structured_outputs"] = dict(self.structured_outputs)
+            body["structured_outputs"] = dict(_mapping("structured_outputs", self.structured_outputs))
+        if not isinstance(self.output_kind, RequestOutputKind):
+            raise InvalidRequest("output_kind: must be a RequestOutputKind")
+        if self.prompt_logprobs is not None and not (isinstance(self.prompt_logprobs, int) and 0 <= self.prompt_logprobs <= 20):
+            raise InvalidRequest("prompt_logprobs: must be between 0 and 20")
         if self.logprobs is not None:
             body.update({"logprobs": True, "top_logprobs": self.logprobs} if chat else {"logprobs": self.logprobs})
         if not chat:
@@ -77,7 +84,20 @@ class SamplingParams:
         return body
 
     def _stop_strings(self) -> list[str]:
-        return [self.stop] if isinstance(self.stop, str) else list(self.stop)
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+
+
+def _list(name: str, value: Any) -> list[Any]:
+    try:
+        return list(value)
+    except TypeError:
+        raise InvalidRequest(f"{name}: {value!r:.60} is not a value that it can have") from None
+
+
+def _mapping(name: str, value: Any) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(f"{name}: must be a mapping")
+    return value
 
 
 _NOT_IN_BODY = {"max_tokens", "skip_special_tokens", "logprobs", "prompt_logprobs", "logit_bias", "structured_outputs", "output_kind"}

@@ -66,8 +66,9 @@ nb::dict describe(const PageUse& pages) {
 }  // namespace
 
 Failure::Failure(const openai::ApiError& error)
-    : Failure(code_of(error),
-              error.param.empty() ? error.message : fmt::format("{}: {}", error.param, error.message)) {}
+    : Failure(code_of(error), error.param.empty() || error.message.starts_with(error.param + ":")
+                                  ? error.message
+                                  : fmt::format("{}: {}", error.param, error.message)) {}
 
 void translate_failures() {
   nb::register_exception_translator([](const std::exception_ptr& p, void*) {

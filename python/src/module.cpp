@@ -11,6 +11,7 @@
 
 #include "convert.h"
 #include "engine.h"
+#include "ops.h"
 #include "program.h"
 #include "stream.h"
 
@@ -259,6 +260,7 @@ NB_MODULE(_engine, m) {
   add_values(m);
   add_stream(m);
   add_engine(m);
+  add_ops(m);
   m.def("open_engine", &open_engine, nb::arg("model"), nb::arg("progress").none(), nb::arg("options"),
         nb::sig("def open_engine(model: str, progress: typing.Callable[[int, int], bool | None] | None, "
                 "**options: typing.Any) -> Engine"),

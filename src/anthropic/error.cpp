@@ -1,5 +1,6 @@
 #include "anthropic/error.h"
 
+#include "openai/fields.h"
 #include "openai/sse.h"
 
 namespace moesaic::anthropic {
@@ -11,7 +12,6 @@ const char* error_type(int http) {
     case 403:
       return "permission_error";
     case 404:
-    case 405:
       return "not_found_error";
     case 413:
       return "request_too_large";
@@ -24,9 +24,11 @@ const char* error_type(int http) {
   }
 }
 
-std::string error_json(const openai::ApiError& error) {
-  return openai::dump(
-      {{"type", "error"}, {"error", {{"type", error_type(error.http)}, {"message", error.message}}}});
+std::string error_json(const openai::ApiError& error, const std::string& request_id) {
+  openai::Json json = {{"type", "error"},
+                       {"error", {{"type", error_type(error.http)}, {"message", error.message}}}};
+  if (!request_id.empty()) json["request_id"] = request_id;
+  return openai::dump(json);
 }
 
 }  // namespace moesaic::anthropic

@@ -23,6 +23,16 @@ const Json& member(const Json& object, const char* key) {
   return at == object.end() ? null : *at;
 }
 
+// Fails on what is no block, and on a block with a member that should be a string and is not.
+Status check_block(const Json& block) {
+  if (!block.is_object() || !member(block, "type").is_string())
+    return invalid("a block is not an object with a type");
+  RETURN_IF_ERROR(text::check_strings(block, {"text", "thinking", "id", "name", "tool_use_id", "tool_name"}));
+  if (block["type"] == "text" && !member(block, "text").is_string())
+    return invalid("a text block has no text");
+  return {};
+}
+
 Status unreadable(const std::string& type) {
   return invalid("a block of type '{}' is not supported: text, thinking, tool_use and tool_result are",
                  type.substr(0, 40));
@@ -36,6 +46,7 @@ Result<std::string> result_text(const Json& content) {
     return invalid("a tool_result's content is neither a string nor an array of blocks");
   std::string text;
   for (const Json& block : content) {
+    RETURN_IF_ERROR(check_block(block));
     const std::string type = string_or(block, "type", "?");
     if (type == "text") {
       text += string_or(block, "text", "");
@@ -60,15 +71,21 @@ class MessageReader {
   Status read(const Json& content) {
     if (content.is_string()) {
       text_ = content.get<std::string>();
-      return flush("final");
+      return end();
     }
     if (!content.is_array()) return invalid("content is neither a string nor an array of blocks");
     for (const Json& block : content) RETURN_IF_ERROR(add(block));
-    return flush("final");
+    return end();
   }
 
  private:
+  // An answer of the assistant's may have been empty.
+  Status end() {
+    if (text_.empty() && !any_ && role_ == "user") return invalid("content is empty");
+    return flush("final");
+  }
   Status add(const Json& block) {
+    RETURN_IF_ERROR(check_block(block));
     const std::string type = string_or(block, "type", "?");
     const bool assistant = role_ == "assistant";
     if (type == "text") return add_text(string_or(block, "text", ""));
@@ -98,16 +115,23 @@ class MessageReader {
     RETURN_IF_ERROR(flush(""));
     ASSIGN_OR_RETURN(std::string text, result_text(member(block, "content")));
     if (member(block, "is_error") == true) text = "Error: " + text;
-    return builder_.add({.role = "tool", .text = std::move(text)}, string_or(block, "tool_use_id", ""));
+    any_ = true;
+    const std::string id = string_or(block, "tool_use_id", "");
+    const Status added = builder_.add({.role = "tool", .text = std::move(text)}, id);
+    return added.ok()
+               ? added
+               : invalid("a tool_result is of '{}', and no tool_use before it has this id", id.substr(0, 80));
   }
   // channel: of the assistant's text. What stands before a call or a thought is commentary.
   Status flush(const char* channel) {
     if (text_.empty()) return {};
+    any_ = true;
     return builder_.add(
         {.role = role_, .channel = role_ == "assistant" ? channel : "", .text = std::exchange(text_, {})});
   }
 
   std::string role_, text_;
+  bool any_ = false;  // something was added to the conversation
   ConversationBuilder& builder_;
 };
 
@@ -127,7 +151,9 @@ Result<std::string> system_text(const Json& system) {
   if (!system.is_array()) return invalid("system: must be a string or an array of text blocks");
   std::string text;
   for (const Json& block : system) {
-    if (string_or(block, "type", "?") != "text") return invalid("system: a block is not of type text");
+    if (const Status status = check_block(block); !status.ok())
+      return invalid("system: {}", status.message());
+    if (block["type"] != "text") return invalid("system: a block is not of type text");
     const std::string one = string_or(block, "text", "");
     if (one.empty() || one.starts_with(kForTheService)) continue;
     text += (text.empty() ? "" : "\n\n") + one;

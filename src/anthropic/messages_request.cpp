@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <set>
 #include <utility>
 
 #include "anthropic/field_table.h"
@@ -51,10 +52,16 @@ void read_sampling(Fields& fields, const Service& service, SamplingParams& sampl
 
 // Anthropic's tools and choice in OpenAI's shape, which read_tools knows.
 Json function_of(Fields& fields, const Json& tool, size_t index) {
+  const Status strings = tool.is_object() ? text::check_strings(tool, {"type", "name", "description"})
+                                          : invalid("not an object");
+  if (!strings.ok()) {
+    fields.refuse("tools", fmt::format("tool {}: {}", index, strings.message()));
+    return {};
+  }
   const std::string type = string_or(tool, "type", "custom");
-  if (!tool.is_object() || type != "custom") {
+  if (type != "custom") {
     fields.refuse("tools",
-                  fmt::format("tool {}: type '{}' runs at Anthropic and not here; offer one of your own",
+                  fmt::format("tool {}: type '{}' is one that Anthropic defines; offer a tool of your own",
                               index, type.substr(0, 40)));
     return {};
   }
@@ -74,6 +81,15 @@ Json choice_of(Fields& fields, const Json& choice) {
   return {};
 }
 
+// Anthropic's API takes a name once.
+void check_names(Fields& fields, const openai::Tools& tools) {
+  std::set<std::string> names;
+  for (const openai::OfferedFunction& function : tools.functions) {
+    if (!names.insert(function.tool.name).second)
+      fields.refuse("tools", fmt::format("two of them are called '{}'", function.tool.name));
+  }
+}
+
 openai::Tools tools_of(Fields& fields) {
   Json translated = Json::object();
   if (const Json* tools = fields.find("tools")) {
@@ -88,6 +104,7 @@ openai::Tools tools_of(Fields& fields) {
   Fields inner(translated);
   openai::Tools tools = openai::read_tools(inner);
   if (!inner.ok()) fields.refuse(*inner.refusal());
+  check_names(fields, tools);
   return tools;
 }
 
@@ -111,6 +128,8 @@ void read_thinking(Fields& fields, openai::Thinking& thinking) {
   if (!inner.ok()) return fields.refuse("thinking", inner.refusal()->message);
   if (type != "enabled" && type != "disabled" && type != "adaptive" && type != "between_tools")
     return fields.refuse("thinking", "type must be enabled, disabled, adaptive or between_tools");
+  if (!display.empty() && display != "summarized" && display != "omitted")
+    return fields.refuse("thinking", "display must be summarized or omitted");
   thinking.shown = type != "disabled" && display != "omitted";
   thinking.effort = type == "disabled" ? ReasoningEffort::kLow : effort_of(budget);
 }
@@ -121,26 +140,38 @@ void read_format(Fields& fields, const char* key, const Json& format, openai::An
   openai::read_format(fields, key, &format, form);
 }
 
+void read_effort(Fields& fields, const Json& effort, openai::Thinking& thinking) {
+  if (effort == "low") {
+    thinking.effort = ReasoningEffort::kLow;
+  } else if (effort == "medium") {
+    thinking.effort = ReasoningEffort::kMedium;
+  } else if (effort == "high" || effort == "xhigh" || effort == "max") {
+    thinking.effort = ReasoningEffort::kHigh;
+  } else {
+    fields.refuse("output_config", "effort must be low, medium, high, xhigh or max");
+  }
+}
+
 void read_output_config(Fields& fields, MessagesRequest& r) {
   if (const Json* format = fields.find("output_format"))
     read_format(fields, "output_format", *format, r.form);
   const Json* config = fields.find("output_config");
   if (config == nullptr) return;
   if (!config->is_object()) return fields.refuse("output_config", "must be an object");
-  const std::string effort = string_or(*config, "effort", "");
-  if (effort == "low") r.thinking.effort = ReasoningEffort::kLow;
-  if (effort == "medium") r.thinking.effort = ReasoningEffort::kMedium;
-  if (effort == "high" || effort == "xhigh" || effort == "max") r.thinking.effort = ReasoningEffort::kHigh;
+  const auto effort = config->find("effort");
+  if (effort != config->end() && !effort->is_null()) read_effort(fields, *effort, r.thinking);
   const auto format = config->find("format");
   if (format != config->end() && !format->is_null()) read_format(fields, "output_config", *format, r.form);
 }
 
 void read_stops(Fields& fields, SamplingParams& sampling) {
+  const Json* given = fields.find("stop_sequences");
+  if (given != nullptr && !given->is_array())
+    return fields.refuse("stop_sequences", "must be an array of strings");
   fields.strings("stop_sequences", sampling.stop_strings, kMaxStops);
-  std::erase(sampling.stop_strings, "");
   for (const std::string& stop : sampling.stop_strings) {
-    if (stop.size() > kMaxStopBytes)
-      return fields.refuse("stop_sequences", fmt::format("one has up to {} bytes", kMaxStopBytes));
+    if (stop.empty() || stop.size() > kMaxStopBytes)
+      return fields.refuse("stop_sequences", fmt::format("one has 1 to {} bytes", kMaxStopBytes));
   }
 }
 
@@ -149,7 +180,7 @@ MessagesRequest read_request(Fields& fields, const Service& service, bool counti
   MessagesRequest r;
   read_claude_model(fields, service);
   read_sampling(fields, service, r.sampling);
-  openai::read_max_tokens(fields, {"max_tokens"}, r.sampling);
+  fields.integer("max_tokens", r.sampling.max_tokens, 1, INT32_MAX);
   if (!counting && fields.find("max_tokens") == nullptr) fields.refuse("max_tokens", "is missing");
   read_stops(fields, r.sampling);
   r.tools = tools_of(fields);

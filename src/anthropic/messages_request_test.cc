@@ -1,4 +1,5 @@
 // What requests of Anthropic's API become.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "anthropic/field_table.h"
@@ -76,7 +77,7 @@ TEST(Messages, ThinkingIsAnEffort) {
 
 TEST(Messages, SamplingAndForms) {
   const SamplingParams s =
-      prepared(ask(kHi, R"("temperature": 0.5, "top_p": 0.9, "top_k": 5, "stop_sequences": ["END", ""])"))
+      prepared(ask(kHi, R"("temperature": 0.5, "top_p": 0.9, "top_k": 5, "stop_sequences": ["END"])"))
           .requests.at(0)
           .sampling;
   EXPECT_EQ(s.temperature, 0.5);
@@ -106,6 +107,36 @@ TEST(Messages, WhatCannotBeHonouredIsRefused) {
       contains(message(R"([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x"}]}])"),
                "message 0"));
   EXPECT_TRUE(contains(message(R"([{"role": "nobody", "content": "a"}])"), "'nobody'"));
+  for (const char* content : {R"("")", "[]", "null", "[5]", R"([{"text": "a"}])", R"([{"type": "text"}])",
+                              R"([{"type": "text", "text": 5}])", R"([{"type": "text", "text": ""}])",
+                              R"([{"type": "tool_result", "tool_use_id": 5}])"})
+    EXPECT_EQ(error_of(ask(std::string(R"([{"role": "user", "content": )") + content + "}]")).param,
+              "messages")
+        << content;
+}
+
+TEST(Messages, ValuesThatMeanNothingAreRefused) {
+  for (const auto& [field, value] : {std::pair("max_tokens", "0"),
+                                     {"max_tokens", "-1"},
+                                     {"max_tokens", "1.5"},
+                                     {"max_tokens", "1e10"},
+                                     {"stop_sequences", "[\"\"]"},
+                                     {"stop_sequences", "\"a\""},
+                                     {"stop_sequences", "[1]"},
+                                     {"system", R"([{"type": "text"}])"},
+                                     {"system", R"([{"type": "text", "text": 7}])"},
+                                     {"output_config", R"({"effort": "much"})"},
+                                     {"thinking", R"({"type": "enabled", "display": "loud"})"},
+                                     {"tools", "[5]"},
+                                     {"tools", R"([{"name": "f", "description": 5}])"},
+                                     {"tools", R"([{"name": "f", "type": 5}])"},
+                                     {"tools", R"([{"name": "f"}, {"name": "f"}])"}}) {
+    const std::string body =
+        fmt::format(R"({{"messages": {}, "max_tokens": 5, "{}": {}}})", kHi, field, value);
+    EXPECT_EQ(error_of(prepare_messages(body, service())).param, field) << value;
+  }
+  EXPECT_TRUE(std::holds_alternative<openai::PreparedRequest>(ask(
+      R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": []}, {"role": "user", "content": "b"}])")));
 }
 
 TEST(Messages, ModelNames) {

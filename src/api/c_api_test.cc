@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "moesaic/moesaic.h"
+#include "moesaic/moesaic_ops.h"
 
 namespace {
 
@@ -421,6 +422,37 @@ TEST_F(CApiTest, ACallbackCannotCloseItsModel) {
   ASSERT_EQ(moesaic_wait(model_), MOESAIC_OK);
   EXPECT_EQ(user.ends, 2);
   EXPECT_NE(user.error.find("close"), std::string::npos) << user.error;
+}
+
+// The experts alone, as far as it goes without a GPU.
+TEST(COperator, RefusesInOneLine) {
+  const auto last = [] { return std::string(moesaic_last_error()); };
+  moesaic_moe_options options;
+  moesaic_moe_options_init(&options, sizeof options);
+  EXPECT_EQ(options.top_k, 4);
+  EXPECT_EQ(options.hidden, 2880);
+  EXPECT_EQ(options.limit, 7.0f);
+  moesaic_moe_matrix w13, w2;
+  moesaic_moe_matrix_init(&w13, sizeof w13), moesaic_moe_matrix_init(&w2, sizeof w2);
+  EXPECT_EQ(w13.bias_type, MOESAIC_BF16);
+  moesaic_moe* moe = nullptr;
+  EXPECT_EQ(moesaic_moe_prepare(&options, nullptr, &w2, nullptr, &moe), MOESAIC_INVALID_ARGUMENT);
+  EXPECT_EQ(last(), "w13 is NULL");
+  w2.bias_type = static_cast<moesaic_type>(9);
+  EXPECT_EQ(moesaic_moe_prepare(&options, &w13, &w2, nullptr, &moe), MOESAIC_INVALID_ARGUMENT);
+  EXPECT_EQ(last(), "bias_type: type 9");
+  w2.bias_type = MOESAIC_F32;
+  // No GPU or no CUDA in this build; on a GPU no experts.
+  EXPECT_NE(moesaic_moe_prepare(&options, &w13, &w2, nullptr, &moe), MOESAIC_OK);
+  EXPECT_TRUE(last().starts_with("moe: ")) << last();
+  EXPECT_EQ(moe, nullptr);
+  moesaic_moe_call call;
+  moesaic_moe_call_init(&call, sizeof call);
+  EXPECT_EQ(moesaic_moe_run(nullptr, &call, nullptr), MOESAIC_INVALID_ARGUMENT);
+  EXPECT_EQ(last(), "moe is NULL");
+  EXPECT_EQ(moesaic_moe_workspace_bytes(nullptr, 1), 0u);
+  EXPECT_EQ(moesaic_moe_plan(nullptr, 1), nullptr);
+  moesaic_moe_close(nullptr);
 }
 
 }  // namespace

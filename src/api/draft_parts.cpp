@@ -9,15 +9,19 @@
 #include "api/tokenizer_source.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/dummy.h"
 #include "model/drafted_answer.h"
 #include "speculation/model_drafter.h"
 
 namespace moesaic {
 namespace {
 
+const std::string kDummyHead = "dummy";
 constexpr int kMeasuredRows = 16;  // of a step while a head's taps are measured
 
 Result<Eagle3Head> open_head(const std::string& path, const ModelConfig& model) {
+  if (path == kDummyHead) return make_dummy_head("", model);
+  if (path.starts_with(kDummyHead + ",")) return make_dummy_head(path.substr(kDummyHead.size() + 1), model);
   if (!path.empty()) return open_eagle3(path, model);
   ASSIGN_OR_RETURN(const std::string folder, bundled_head());
   auto head = open_eagle3(folder, model);

@@ -346,6 +346,7 @@ TEST(EmbeddingErrors, NameTheApisWords) {
       {{.device = "abacus"}, "abacus"},
       {{.device = "cuda:77"}, "cuda"},
       {{.threads = -1}, "options.threads"},
+      {{.threads = 1'000'000'000}, "options.threads"},
       {{.cpu_pin = "yes"}, "options.cpu_pin"},
       {{.context = -1}, "options.context"},
       {{.context = 1 << 20}, "options.context"},

@@ -18,6 +18,7 @@
 namespace moesaic {
 namespace {
 
+constexpr int kMostThreads = 1024;
 constexpr int64_t kMostKvTokens = int64_t{1} << 35;  // fewer than 2^31 pages
 
 Status named(const char* option, const Status& status) {
@@ -26,7 +27,8 @@ Status named(const char* option, const Status& status) {
 }
 
 Status check(const OpenOptions& o) {
-  if (o.threads < 0) return invalid("options.threads: {} threads", o.threads);
+  if (o.threads < 0 || o.threads > kMostThreads)
+    return invalid("options.threads: {} threads; expected 0 to {}", o.threads, kMostThreads);
   if (o.context < 0) return invalid("options.context: {} tokens", o.context);
   if (o.max_batch < 1) return invalid("options.max_batch: {}; expected at least 1", o.max_batch);
   if (o.max_rows < o.max_batch)

@@ -65,6 +65,30 @@ TEST_P(SavedKv, ASavedPrefixIsFoundByAnotherModel) {
   EXPECT_EQ(model.stats().full.used, 0);
 }
 
+// A saved cache has nothing of a draft head or a draft model: the tokens are the same, and drafts come again
+// once the head has rows of its own, or the model has computed the text.
+TEST_P(SavedKv, DraftersGoOnBehindALoadedPrefix) {
+  const std::vector<int32_t> prompt = tokens_of(100);
+  const int tokens = slow() ? 8 : 48;
+  Model plain = open();
+  const std::vector<int32_t> expected = run(plain, greedy(prompt, tokens)).tokens;
+  const std::string bytes = plain.save_kv(prompt).value();
+  for (const std::string& drafter :
+       {std::string("eagle3:") + kTiny + "-eagle3", std::string("draft:") + kTiny, std::string("ngram")}) {
+    OpenOptions options;
+    options.speculative = drafter, options.draft_tokens = 3;
+    Model model = open(options);
+    const auto loaded = model.load_kv(bytes);
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+    const Record record = run(model, greedy(prompt, tokens));
+    EXPECT_EQ(record.end.cached_tokens, 96) << drafter;
+    EXPECT_EQ(record.tokens, expected) << drafter;
+    EXPECT_TRUE(drafter == "ngram" || record.end.speculation.accepted > (slow() ? 0u : 5u)) << drafter;
+    // What was written over by a request of its own is saved as it was.
+    EXPECT_EQ(model.save_kv(prompt).value(), bytes) << drafter;
+  }
+}
+
 TEST_P(SavedKv, AForkSharesThePagesOfARequestAtWork) {
   Model model = open({.max_batch = 3});
   Record first;

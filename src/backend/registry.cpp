@@ -6,6 +6,7 @@
 #if MOESAIC_CUDA
 #include "backend/cuda/cuda_backend.h"
 #endif
+#include "backend/moe_operator.h"
 #include "backend/warm_up.h"
 #include "base/error.h"
 
@@ -58,6 +59,10 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
 #if !MOESAIC_CUDA
 Result<std::string> warm_up(const std::string&, int, const std::function<void(const WarmKernel&)>&) {
   return error(StatusCode::kUnsupported, "warmup: {}", cuda_absent());
+}
+Result<std::unique_ptr<MoeOperator>> prepare_moe(const MoeOperatorOptions&, const MoeOperatorMatrix&,
+                                                 const MoeOperatorMatrix&, void*) {
+  return error(StatusCode::kUnsupported, "moe: {}", cuda_absent());
 }
 #endif
 

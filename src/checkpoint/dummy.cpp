@@ -1,5 +1,6 @@
 #include "checkpoint/dummy.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -18,18 +19,31 @@ struct Options {
   Format dense = Format::kBF16;
 };
 
+// -1: it is none.
+int whole_number(const std::string& text) {
+  int number = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return !text.empty() && code == std::errc() && end == text.data() + text.size() && number >= 0 ? number
+                                                                                                 : -1;
+}
+
+struct Item {
+  std::string key, value;
+  explicit Item(const std::string& text) {
+    const size_t equals = text.find('=');
+    key = text.substr(0, equals);
+    if (equals != std::string::npos) value = text.substr(equals + 1);
+  }
+};
+
 Status apply_option(const std::string& item, Options& out) {
-  const size_t equals = item.find('=');
-  const std::string key = item.substr(0, equals),
-                    value = equals == std::string::npos ? "" : item.substr(equals + 1);
+  const auto [key, value] = Item(item);
   if (key == "dense" && (value == "bf16" || value == "q8_0" || value == "mxfp8")) {
     out.dense = value == "bf16" ? Format::kBF16 : value == "q8_0" ? Format::kQ8_0 : Format::kMxfp8;
     return {};
   }
-  int number = 0;
-  const auto end = std::from_chars(value.data(), value.data() + value.size(), number).ptr;
-  const bool whole = !value.empty() && end == value.data() + value.size();
-  if ((key != "layers" && key != "experts") || !whole)
+  const int number = whole_number(value);
+  if ((key != "layers" && key != "experts") || number < 0)
     return invalid("dummy model: cannot read '{}'; use layers=N, experts=N, dense=bf16|q8_0|mxfp8", item);
   if (key == "experts") out.config.experts = number;
   if (key == "layers" && (number < 1 || number > 1024))
@@ -84,21 +98,27 @@ void fill_dense(Format format, std::byte* out, std::mt19937_64& rng) {
   }
 }
 
+// For dense matrices and norms.
+Status add_dense(Pools& pools, Format format, int hidden, std::mt19937_64& rng) {
+  ASSIGN_OR_RETURN(pools.dense, Buffer::allocate(kDense));
+  ASSIGN_OR_RETURN(pools.ones, Buffer::allocate(hidden * sizeof(float)));
+  fill_dense(format, pools.dense.as(), rng);
+  for (int i = 0; i < hidden; ++i) pools.ones.as<float>()[i] = 1.0f;
+  return {};
+}
+
 Result<std::shared_ptr<Pools>> make_pools(const Options& options) {
   auto pools = std::make_shared<Pools>();
   ASSIGN_OR_RETURN(pools->codes, Buffer::allocate(kCodes));
   ASSIGN_OR_RETURN(pools->scales, Buffer::allocate(kScales));
-  ASSIGN_OR_RETURN(pools->dense, Buffer::allocate(kDense));
   ASSIGN_OR_RETURN(pools->floats, Buffer::allocate(kFloats));
-  ASSIGN_OR_RETURN(pools->ones, Buffer::allocate(options.config.hidden * sizeof(float)));
   std::mt19937_64 rng(7);
   for (int64_t i = 0; i < kCodes / 8; ++i) pools->codes.as<uint64_t>()[i] = rng();
   for (int64_t i = 0; i < kScales; ++i)
     pools->scales.as<uint8_t>()[i] = static_cast<uint8_t>(119 + rng() % 3);
-  fill_dense(options.dense, pools->dense.as(), rng);
+  RETURN_IF_ERROR(add_dense(*pools, options.dense, options.config.hidden, rng));
   std::normal_distribution<float> normal(0, 0.02f);
   for (int64_t i = 0; i < kFloats / 4; ++i) pools->floats.as<float>()[i] = normal(rng);
-  for (int i = 0; i < options.config.hidden; ++i) pools->ones.as<float>()[i] = 1.0f;
   return pools;
 }
 
@@ -144,7 +164,64 @@ LayerWeights make_layer(Pools& p, const Options& o) {
   return w;
 }
 
+Status apply_head_option(const std::string& text, Eagle3Config& out) {
+  const auto [key, value] = Item(text);
+  const int number = whole_number(value);
+  if ((key != "intermediate" && key != "draft_vocab") || number < 0)
+    return invalid("dummy draft head: cannot read '{}'; use intermediate=N, draft_vocab=N", text);
+  (key == "intermediate" ? out.intermediate : out.draft_vocab) = number;
+  return {};
+}
+
+Result<Eagle3Config> head_config(const std::string& options, const ModelConfig& target) {
+  Eagle3Config c{.name = "dummy draft head",
+                 .hidden = target.hidden,
+                 .intermediate = 17280,
+                 .heads = 64,
+                 .kv_heads = 8,
+                 .head_dim = 64,
+                 .vocab = target.vocab,
+                 .draft_vocab = std::min(32000, target.vocab),
+                 .rope = target.rope,
+                 .taps = default_taps(target.layers)};
+  for (int& tap : c.taps) tap = std::clamp(tap, 0, target.layers);
+  std::stringstream in(options);
+  for (std::string item; std::getline(in, item, ',');) RETURN_IF_ERROR(apply_head_option(item, c));
+  RETURN_IF_ERROR(validate(c, target));
+  const int64_t widest = std::max({c.features(), c.intermediate, c.q_size()});
+  if (std::max<int64_t>(c.intermediate, c.draft_vocab) * row_bytes(Format::kBF16, kRowStep) +
+          row_bytes(Format::kBF16, widest) >=
+      kDense)
+    return invalid("dummy draft head: intermediate={}, draft_vocab={} are too large", c.intermediate,
+                   c.draft_vocab);
+  return c;
+}
+
 }  // namespace
+
+Result<Eagle3Head> make_dummy_head(const std::string& options, const ModelConfig& target) {
+  ASSIGN_OR_RETURN(const Eagle3Config c, head_config(options, target));
+  std::mt19937_64 rng(9);
+  const auto pools = std::make_shared<Pools>();
+  RETURN_IF_ERROR(add_dense(*pools, Format::kBF16, c.hidden, rng));
+  const auto matrix = [&](int64_t rows, int64_t cols) {
+    return dense_matrix(*pools, Format::kBF16, rows, cols);
+  };
+  const MatrixView norm = dense_view(Format::kF32, 1, c.hidden, pools->ones.as());
+  Eagle3Head head{.config = c};
+  Eagle3Weights& w = head.weights;
+  w.fc = matrix(c.hidden, c.features());
+  w.embed_norm = w.hidden_norm = w.mlp_norm = w.norm = norm;
+  w.q = matrix(c.q_size(), 2 * c.hidden), w.k = matrix(c.kv_size(), 2 * c.hidden);
+  w.v = matrix(c.kv_size(), 2 * c.hidden), w.o = matrix(c.hidden, c.q_size());
+  w.gate = matrix(c.intermediate, c.hidden), w.up = matrix(c.intermediate, c.hidden);
+  w.down = matrix(c.hidden, c.intermediate), w.head = matrix(c.draft_vocab, c.hidden);
+  for (int64_t i = 0; i < c.draft_vocab; ++i)
+    w.target_ids.push_back(static_cast<int32_t>(i * c.vocab / c.draft_vocab));
+  w.storage = pools;
+  RETURN_IF_ERROR(validate_shapes(w, c));
+  return head;
+}
 
 Result<Checkpoint> make_dummy(const std::string& text) {
   ASSIGN_OR_RETURN(const Options options, parse(text));

@@ -34,6 +34,9 @@ Status check_sequence(const DraftSequence& d, const Batch& batch, const Eagle3Co
     if (token < 0 || token >= head.vocab)
       return invalid("draft: sequence {} has token {}, the vocabulary has {}", d.sequence, token, head.vocab);
   }
+  if (d.begin < 0 || d.begin > s.context - s.rows)
+    return invalid("draft: sequence {} begins at {}, its first row stands at {}", d.sequence, d.begin,
+                   s.context - s.rows);
   if (d.drafts < 0 || d.drafts > kMostDrafts)
     return invalid("draft: sequence {} wants {} drafts, at most {} are possible", d.sequence, d.drafts,
                    kMostDrafts);

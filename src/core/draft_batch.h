@@ -22,6 +22,10 @@ struct DraftSequence {
   std::vector<DeviceSampling> sampling = {};
   // A page table that reaches the position of the last row taken in + drafts - 1. Empty: the batch's own.
   std::vector<int32_t> full_pages = {};
+  // The first position that the head has K and V of, at most that of the first row: what stands before it is
+  // not attended to (on cuda, what stands before its page). It may be larger than 0 where rows were not taken
+  // in.
+  int begin = 0;
 };
 
 // One line that names the first value that a backend could not rely on. batch: of the last step; tokens:
@@ -45,6 +49,8 @@ class DraftRounds {
   std::span<const DraftRow> rows() const { return rows_; }  // of this round; none: all is done
   std::span<const int> source_rows() const { return source_rows_; }
   std::span<const int32_t> pages(const DraftRow& row) const { return pages_[static_cast<size_t>(row.of)]; }
+  // The first position that the row attends to, but for a window.
+  int begin(const DraftRow& row) const { return sequences_[static_cast<size_t>(row.of)].begin; }
   // The rows of this round whose logits give a token.
   std::span<const int> logit_rows() const { return logit_rows_; }
   // logits: [logit_rows, ids]. Puts the chosen tokens where draft() returns them, and makes the next round.

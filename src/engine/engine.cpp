@@ -179,7 +179,7 @@ int Engine::sampled_rows(const ScheduledBatch& step) {
 void Engine::measure(int rows, bool drafted) {
   const Clock::time_point now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - since_).count();
-  if (speculator_ && rows > 0) speculator_->measured(rows, drafted, seconds);
+  if (speculator_) speculator_->measured(rows, drafted, seconds);
   since_ = now;
 }
 
@@ -230,8 +230,7 @@ void Engine::wait_for_masks() const {
 // A draft goes on from tokens that are known, and the rows behind it are known once it is verified.
 bool Engine::must_take_first() {
   if (in_flight_.empty()) return false;
-  return draft_in_flight_ || (speculator_ && speculator_->drafter().follows_steps()) ||
-         scheduler_->would_draft();
+  return draft_in_flight_ || (speculator_ && speculator_->follows_steps()) || scheduler_->would_draft();
 }
 
 Status Engine::fail(const Status& status) {

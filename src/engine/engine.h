@@ -63,7 +63,10 @@ class Engine {
   const Scheduler& scheduler() const { return *scheduler_; }  // for tests
   // Of this engine, between steps. fingerprint: of the model.
   KvState kv_state(uint64_t fingerprint) {
-    return {scheduler_->cached_pages(), backend_, &config_, fingerprint};
+    return {scheduler_->cached_pages(), backend_, &config_, fingerprint,
+            [this](std::span<const int32_t> full_pages) {
+              if (speculator_) speculator_->loaded(full_pages);
+            }};
   }
   // As of the last step or submission.
   EngineStats stats() const;

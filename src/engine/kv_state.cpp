@@ -189,6 +189,7 @@ Result<std::vector<int32_t>> load_prefix(const KvState& s, std::string_view byte
     return error(StatusCode::kOutOfMemory,
                  "the KV cache has no room for {} more tokens: enlarge it (--kv-tokens)", count);
   const std::string_view pages = bytes.substr(sizeof(Header) + tokens.size() * sizeof(int32_t));
+  if (s.loaded) s.loaded(table.full);
   Status status = write_pages(s, table, std::as_bytes(std::span(pages)));
   if (status.ok()) s.pages->cache_blocks(table, tokens);
   s.pages->release(table);

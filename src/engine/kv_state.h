@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +28,8 @@ struct KvState {
   Backend* backend = nullptr;
   const ModelConfig* config = nullptr;
   uint64_t fingerprint = 0;  // of the weights and of what changes K and V
+  // Told of pages of the full-attention layers that were loaded; may be empty.
+  std::function<void(std::span<const int32_t>)> loaded = {};
 };
 
 // How many of the first tokens a request that begins with them would find, if it had at least one more.

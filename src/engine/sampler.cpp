@@ -121,6 +121,8 @@ Status validate(const SamplingParams& p, int vocab) {
   if (p.max_tokens < 0) return invalid("max_tokens {} is negative", p.max_tokens);
   if (p.top_logprobs > kMostLogprobs)
     return invalid("top_logprobs {} is above {}", p.top_logprobs, kMostLogprobs);
+  if (p.prompt_logprobs < -1 || p.prompt_logprobs > kMostLogprobs)
+    return invalid("prompt_logprobs {} is not between 0 and {}, or -1", p.prompt_logprobs, kMostLogprobs);
   for (const auto& [token, bias] : p.logit_bias) {
     if (token < 0 || token >= vocab)
       return invalid("logit_bias names token {}, outside the vocabulary of {}", token, vocab);

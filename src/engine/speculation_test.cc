@@ -217,6 +217,45 @@ TEST(Speculation, AModelDraftsForAnother) {
   }
 }
 
+// The next turn of a conversation: its beginning is not computed again, as long as the sliding window's pages
+// before it are still there. Drafts stay right.
+TEST(Speculation, ADraftModelGoesOnFromAnEarlierText) {
+  for (const int answer : {40, 300}) {  // the second is longer than the ring of a window and a step
+    for (const bool keeps_answer : {true, false}) {
+      SCOPED_TRACE(testing::Message() << answer << (keeps_answer ? " with" : " without") << " the answer");
+      const EngineOptions options{.context = 900, .max_batch = 1, .max_rows = 64};
+      Harness run(false, options);
+      auto model = std::make_unique<LateBackend>(false);
+      ASSERT_TRUE(model->load(run.config, {}, {}).ok());
+      int rows = 0;
+      model->when_begun_ = [&](const Batch& b) { rows += b.rows(); };
+      run.engine.speculate(ModelDrafter::create(std::move(model), run.config,
+                                                {.sequences = 1, .kv_tokens = 900, .max_rows = 64})
+                               .value(),
+                           4);
+      const Request& first = run.submit(200, {.temperature = 0, .max_tokens = answer});
+      ASSERT_TRUE(run.engine.run_to_end().ok());
+      std::vector<int32_t> turn = first.tokens;
+      if (!keeps_answer) turn.resize(200);
+      const auto known = static_cast<int>(turn.size());
+      for (int32_t i = 0; i < 30; ++i) turn.push_back((7 * i + 3) % kVocab);
+      rows = 0;
+      const Request& second = run.submit(turn, {.temperature = 0, .max_tokens = 30});
+      ASSERT_TRUE(run.engine.run_to_end().ok());
+      EXPECT_GT(second.drafted.stats.accepted, 5u);
+      EXPECT_EQ(second.drafted.stats.accepted, second.drafted.stats.drafted);
+      const bool goes_on = keeps_answer || answer == 40;
+      EXPECT_EQ(rows < known, goes_on) << rows << " rows";
+      // Another text finds nothing to go on from.
+      rows = 0;
+      const Request& other = run.submit(150, {.temperature = 0, .max_tokens = 10});
+      ASSERT_TRUE(run.engine.run_to_end().ok());
+      EXPECT_GE(rows, 150);
+      EXPECT_EQ(other.drafted.stats.accepted, other.drafted.stats.drafted);
+    }
+  }
+}
+
 // Two requests fill the pages; drafts may use what is left and take nothing from anybody.
 TEST(Speculation, DraftsPreemptNobody) {
   const EngineOptions options{

@@ -13,9 +13,14 @@ namespace {
 
 constexpr double kDrafterRate = 0.1;  // at which a drafter's time is followed
 constexpr int kProbe = 2;             // tokens of a draft that is only tried
-// Asking for eight requests takes 20 us of tiny's step of 1.5 ms on a CPU. From kCrowd requests on, after
-// kQuiet steps in which no draft was worth its rows, every kRest-th step asks.
-constexpr int kCrowd = 4, kQuiet = 16, kRest = 8;
+// After a rest drafts are tried one after the other, once a head has taken in some rows to look back on.
+constexpr int kTrialDrafts = 4, kTrialRows = 8;
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 // Tokens behind the last known one that may be guessed: one more is sampled from the last row.
 int room(const Request& r) { return std::max(0, r.limit - static_cast<int>(r.tokens.size()) - 1); }
@@ -29,11 +34,6 @@ void shorten(std::vector<int>& lengths, int free_rows) {
 }
 
 }  // namespace
-
-bool Speculator::rests(std::span<Request* const> requests) {
-  if (draft_tokens_ > 0 || drafter_->is_costly() || std::ssize(requests) < kCrowd) return false;
-  return ++quiet_ > kQuiet && quiet_ % kRest != 0;
-}
 
 // Takes note of the tokens that have come since the last call.
 void Speculator::follow(Request& r) {
@@ -58,9 +58,9 @@ std::vector<DraftTask> Speculator::ask(std::span<Request* const> requests, std::
     task.full_pages = r.pages.full;
     for (int k = 0; k < task.most; ++k) task.sampling.push_back(r.sampler->draft_sampling(k));
   }
-  const auto begin = std::chrono::steady_clock::now();
+  const Clock::time_point begin = Clock::now();
   const Status status = drafter_->draft(tasks);
-  measure_drafter(tasks, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  if (drafter_->is_costly()) measure_drafter(requests, tasks, seconds_since(begin));
   if (!status.ok() && !std::exchange(failed_, true))
     log(LogLevel::kWarning, drafter_->name() + " gives no drafts: " + status.message());
   // A drafter that fails has no guesses: the requests go on without.
@@ -77,15 +77,35 @@ std::vector<DraftTask> Speculator::ask(std::span<Request* const> requests, std::
   return tasks;
 }
 
-void Speculator::measure_drafter(std::span<const DraftTask> tasks, double seconds) {
+// A head takes in rows before it drafts, and is asked for nothing else at most steps: what a token takes is
+// what comes on top. After a prompt's rows, or before a model has computed them, that is not known.
+void Speculator::measure_drafter(std::span<Request* const> requests, std::span<const DraftTask> tasks,
+                                 double seconds) {
   size_t tokens = 0;
   for (const DraftTask& task : tasks) tokens += task.draft.size();
-  if (!drafter_->is_costly() || tokens == 0 || after_prompt_) return;
-  const double each = seconds / static_cast<double>(tokens);
-  if (token_seconds_ == 0) token_seconds_ = each;
-  token_seconds_ +=
-      kDrafterRate * (std::clamp(each, token_seconds_ / 2, token_seconds_ * 2) - token_seconds_);
+  const bool follows = drafter_->follows_steps();
+  if (follows && tokens == 0) return spend_work(computed_rows_, seconds);
+  double own = 0;
+  if (follows) own = work_.seconds(computed_rows_);
+  bool known = tokens > 0 && computed_rows_ <= static_cast<int>(tasks.size()) * (kMostDraft + 1);
+  for (size_t i = 0; i < tasks.size(); ++i)
+    known &= follows || tasks[i].draft.empty() || requests[i]->drafted.stats.drafts > 0;
+  if (known) {
+    const double each = std::max(0.0, seconds - own) / static_cast<double>(tokens);
+    if (token_seconds_ == 0) token_seconds_ = each;
+    token_seconds_ +=
+        kDrafterRate * (std::clamp(each, token_seconds_ / 2, token_seconds_ * 2) - token_seconds_);
+  }
+  budget_.spend(known && follows ? own + static_cast<double>(tokens) * token_seconds_ : seconds);
 }
+
+// Averages, since other programs stop this one now and then for longer than all of the work takes.
+void Speculator::spend_work(int amount, double seconds) {
+  work_.add(amount, seconds);
+  budget_.spend(work_.seconds(amount));
+}
+
+bool Speculator::is_trial() const { return trial_ >= 0 && trial_ < kTrialDrafts; }
 
 bool Speculator::may_pay(int rows, int free_rows) const {
   if (token_seconds_ == 0 || plain_.seconds(rows) == 0) return true;
@@ -93,16 +113,23 @@ bool Speculator::may_pay(int rows, int free_rows) const {
   return choose(std::span(&sure, 1), rows, free_rows).front() > 0;
 }
 
-// One that could not pay is tried all the same once in a while, as its cost may have been measured badly.
+// One request at a time, since rows of many drafts that are only tried would cost as much as a step. What
+// could not pay is tried all the same once in a while, as its cost may have been measured badly.
 void Speculator::add_probes(std::span<Request* const> requests, int rows, int free_rows,
                             std::vector<int>& lengths) const {
   if (draft_tokens_ > 0 || !drafter_->is_costly()) return;
   const bool hopeless = !may_pay(rows, free_rows);
+  int most_idle = -1;
   for (size_t i = 0; i < requests.size(); ++i) {
     const DraftHistory& h = requests[i]->drafted;
-    const int patience = hopeless ? DraftHistory::kMostPatience : h.patience;
-    if (lengths[i] == 0 && h.idle >= patience) lengths[i] = std::min(kProbe, room(*requests[i]));
+    const int patience = hopeless ? DraftHistory::kMostPatience : is_trial() ? 0 : h.patience;
+    if (lengths[i] > 0 || h.idle < patience) continue;
+    if (most_idle < 0 || h.idle > requests[static_cast<size_t>(most_idle)]->drafted.idle)
+      most_idle = static_cast<int>(i);
   }
+  if (most_idle < 0) return;
+  const auto chosen = static_cast<size_t>(most_idle);
+  lengths[chosen] = std::min(kProbe, room(*requests[chosen]));
 }
 
 void Speculator::count_probes(std::span<Request* const> requests, std::span<const int> lengths) {
@@ -143,7 +170,19 @@ std::vector<int> Speculator::ask_for(std::span<Request* const> requests, int row
 }
 
 void Speculator::draft(std::span<Request* const> requests, int rows, int free_rows, const Reserve& reserve) {
-  if ((requests.empty() && !drafter_->follows_steps()) || rests(requests)) return;
+  rows_ = rows;
+  if (rests_) {
+    drafter_->skip();
+  } else if (!requests.empty() || drafter_->follows_steps()) {
+    const Clock::time_point begin = Clock::now();
+    draft_now(requests, rows, free_rows, reserve);
+    if (!drafter_->is_costly()) spend_work(static_cast<int>(requests.size()), seconds_since(begin));
+  }
+  settle(static_cast<int>(requests.size()));
+}
+
+void Speculator::draft_now(std::span<Request* const> requests, int rows, int free_rows,
+                           const Reserve& reserve) {
   for (Request* r : requests) follow(*r);
   std::vector<int> lengths = ask_for(requests, rows, free_rows);
   add_probes(requests, rows, free_rows, lengths);
@@ -160,16 +199,47 @@ void Speculator::draft(std::span<Request* const> requests, int rows, int free_ro
       reach.push_back(requests[i]->drafted.acceptance.reach(tasks[i].grade, lengths[i]));
     lengths = choose(reach, rows, free_rows);
   }
+  int drafted = 0;
   for (size_t i = 0; i < tasks.size(); ++i) {
     tasks[i].draft.resize(static_cast<size_t>(reserve(*requests[i], lengths[i])));
     requests[i]->draft = std::move(tasks[i].draft);
-    if (!requests[i]->draft.empty()) quiet_ = 0;
+    drafted += static_cast<int>(requests[i]->draft.size());
   }
+  if (drafted > 0 && is_trial()) ++trial_;
+  spend_rows(rows, drafted);
+}
+
+// By what is known of such steps; what this one takes is known when it has run.
+void Speculator::spend_rows(int rows, int drafted) {
+  spent_ = 0, drafted_rows_ = drafted;
+  if (drafted == 0) return;
+  double seconds = drafted_.seconds(rows + drafted);
+  if (!(seconds > 0)) seconds = plain_.seconds(rows + drafted);
+  spent_ = std::max(0.0, seconds - plain_.seconds(rows));
+  budget_.spend(spent_);
+}
+
+// A single step counts for at most twice what was expected, as other programs stop one now and then.
+void Speculator::measured(int rows, bool drafted, double seconds) {
+  budget_.earn(seconds);
+  if (rows > 0) (drafted ? drafted_ : plain_).add(rows, seconds);
+  if (rows > rows_ && drafted_rows_ > 0) {
+    const double plain = plain_.seconds(rows_);
+    budget_.spend(std::clamp(seconds - plain, 0.0, 2 * spent_ + plain) - spent_);
+  }
+  spent_ = 0, drafted_rows_ = 0;
+}
+
+void Speculator::settle(int requests) {
+  if (draft_tokens_ > 0) return;
+  budget_.settle(plain_.seconds(std::max(1, requests)));
+  if (std::exchange(rests_, budget_.rests()) && !rests_) trial_ = -kTrialRows;
+  if (trial_ < 0) ++trial_;
 }
 
 // A draft's first token is then the one in flight, which has to be right for the others to be of use.
 bool Speculator::would_draft(std::span<Request* const> requests, int rows, int free_rows) {
-  if (rests(requests)) return false;
+  if (rests_) return false;
   for (Request* r : requests) follow(*r);
   std::vector<int> lengths = ask_for(requests, rows, free_rows);
   const auto none = [](int length) { return length == 0; };
@@ -189,21 +259,21 @@ bool Speculator::would_draft(std::span<Request* const> requests, int rows, int f
     if (tokens > 0) reach.back().erase(reach.back().begin());
   }
   lengths = choose(reach, rows, free_rows);
-  if (draft_tokens_ > 0 || std::all_of(lengths.begin(), lengths.end(), none)) return false;
-  quiet_ = 0;  // draft() is called next
-  return true;
+  return draft_tokens_ == 0 && !std::all_of(lengths.begin(), lengths.end(), none);
 }
 
 void Speculator::computed(std::span<const ComputedRows> rows) {
-  after_prompt_ =
-      std::any_of(rows.begin(), rows.end(), [](const ComputedRows& r) { return r.rows > kMostDraft + 1; });
+  computed_rows_ = 0;
+  for (const ComputedRows& r : rows) computed_rows_ += r.rows;
   drafter_->computed(rows);
 }
 
+// A token more is worth what a token of a step without drafts takes.
 void Speculator::verified(Request& r) {
   const auto tokens = static_cast<int>(r.draft.size());
   stats_.add(tokens, r.accepted);
   r.drafted.stats.add(tokens, r.accepted);
+  if (rows_ > 0) budget_.save(r.accepted * plain_.seconds(rows_) / rows_);
 }
 
 void Speculator::ended(Request& r) {

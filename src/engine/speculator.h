@@ -8,7 +8,8 @@
 // parameters.
 //
 // How long a draft may be is decided at each step (speculation/draft_length.h) from what steps of each size
-// take and how often the request's drafts were right, both measured while they run.
+// take and how often the request's drafts were right, both measured while they run. What comes of it is kept
+// account of (speculation/draft_budget.h): where drafts cost more than they save, drafting rests.
 #pragma once
 
 #include <functional>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "speculation/draft_budget.h"
 #include "speculation/drafter.h"
 #include "speculation/step_costs.h"
 
@@ -40,24 +42,34 @@ class Speculator {
   void verified(Request& request);
   void computed(std::span<const ComputedRows> rows);
   void ended(Request& request);
-  // A step that computed one token of each of its requests, and drafts, took so long.
-  void measured(int rows, bool drafted, double seconds) { (drafted ? drafted_ : plain_).add(rows, seconds); }
+  // A step took so long. rows: of a step that computed one token of each of its requests, and drafts; else 0.
+  void measured(int rows, bool drafted, double seconds);
+  // Pages of the full-attention layers were loaded from elsewhere.
+  void loaded(std::span<const int32_t> full_pages) { drafter_->loaded(full_pages); }
+  // Whether the next step may only be launched when it is known which rows of this one hold.
+  bool follows_steps() const { return drafter_->follows_steps() && !rests_; }
 
   const SpeculationStats& stats() const { return stats_; }
   const Drafter& drafter() const { return *drafter_; }
 
  private:
   std::vector<DraftTask> ask(std::span<Request* const> requests, std::span<const int> most);
-  void measure_drafter(std::span<const DraftTask> tasks, double seconds);
+  void measure_drafter(std::span<Request* const> requests, std::span<const DraftTask> tasks, double seconds);
+  // The rows of drafts in the step that is next, of `rows` rows without them.
+  void spend_rows(int rows, int drafted);
+  // Whether drafting rests from the next step on.
+  void settle(int requests);
+  void spend_work(int amount, double seconds);
   // Adds a short draft now and then where none pays, so that a costly drafter is found useful again.
   void add_probes(std::span<Request* const> requests, int rows, int free_rows,
                   std::vector<int>& lengths) const;
+  // Whether drafts are tried at once, as there was a rest before.
+  bool is_trial() const;
   // Whether a draft would pay if all of it were right, as far as that is known.
   bool may_pay(int rows, int free_rows) const;
   static void count_probes(std::span<Request* const> requests, std::span<const int> lengths);
   void follow(Request& request);
-  // Whether a drafter that costs little is not even asked at this step.
-  bool rests(std::span<Request* const> requests);
+  void draft_now(std::span<Request* const> requests, int rows, int free_rows, const Reserve& reserve);
   // Tokens that each draft may have before the drafter is asked.
   std::vector<int> ask_for(std::span<Request* const> requests, int rows, int free_rows) const;
   std::vector<int> choose(std::span<const std::vector<double>> reach, int rows, int free_rows) const;
@@ -67,10 +79,18 @@ class Speculator {
   SpeculationStats stats_;
   Acceptance all_;             // of all requests
   StepCosts plain_, drafted_;  // of steps without drafts and with them
-  double token_seconds_ = 0;   // that a costly drafter takes for a token
-  int quiet_ = 0;              // steps since one had a draft
-  bool after_prompt_ = false;  // the last step had rows of a prompt, which a drafter may take in
-  bool failed_ = false;        // the drafter did, and that was said
+  // What the drafter takes beside tokens: a head by the rows that it takes in, one that costs little by the
+  // requests that it is asked for.
+  StepCosts work_;
+  double token_seconds_ = 0;  // that a costly drafter takes for a token
+  int computed_rows_ = 0;     // of the last step, those that hold
+  DraftBudget budget_;
+  bool rests_ = false;    // drafting does, in the next step
+  int trial_ = 0;         // drafts since the last rest; less than 0: steps until they begin
+  int rows_ = 0;          // of the last step without its drafts
+  int drafted_rows_ = 0;  // of that step, until it is measured
+  double spent_ = 0;      // on that step's drafts, as far as they are not measured yet
+  bool failed_ = false;   // the drafter did, and that was said
 };
 
 }  // namespace moesaic

@@ -29,8 +29,9 @@ class MessageReader {
 
   Status add(const Json& json) {
     if (!json.is_object()) return invalid("not an object");
+    RETURN_IF_ERROR(text::check_strings(json, {"role", "thinking", "tool_call_id", "tool_name", "name"}));
     const Json& images = member(json, "images");
-    if (images.is_array() && !images.empty())
+    if (!images.is_null() && !(images.is_array() && images.empty()))
       return invalid("images are not supported: this model reads text");
     ASSIGN_OR_RETURN(std::string text, content_text(member(json, "content")));
     const std::string role = string_or(json, "role", "");
@@ -44,6 +45,7 @@ class MessageReader {
     std::string thinking = string_or(json, "thinking", "");
     if (!thinking.empty()) builder_.add_reasoning(std::move(thinking));
     const Json& calls = member(json, "tool_calls");
+    if (!calls.is_null() && !calls.is_array()) return invalid("tool_calls is not an array");
     const bool has_calls = calls.is_array() && !calls.empty();
     if (!text.empty() || !has_calls)
       RETURN_IF_ERROR(builder_.add(
@@ -54,6 +56,10 @@ class MessageReader {
   Status call(const Json& json) {
     const Json& function = member(json, "function");
     const Json& arguments = member(function, "arguments");
+    RETURN_IF_ERROR(text::check_strings(json, {"id"}));
+    RETURN_IF_ERROR(text::check_strings(function, {"name"}));
+    if (!arguments.is_null() && !arguments.is_object() && !arguments.is_string())
+      return invalid("a call's arguments are not an object");
     const std::string id = string_or(json, "id", "");
     const std::string name = string_or(function, "name", "");
     open_.emplace_back(id, name);

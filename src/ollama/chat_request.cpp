@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -27,6 +30,7 @@ struct ChatRequest : openai::ChatTask {
 void read_served_model(Fields& fields, const Service& service) {
   std::string model;
   fields.read("model", model);
+  if (model.empty()) fields.refuse("model", fmt::format("is missing; '{}' is served", service.name));
   if (fields.ok() && !is_served(model, service))
     fields.refuse(
         {.http = 404,
@@ -34,7 +38,40 @@ void read_served_model(Fields& fields, const Service& service) {
          .param = "model"});
 }
 
-// -2: until the context is full, which is what -1 means too.
+// What Go reads as a duration, such as 5m, 1h30m, -1s or 0.
+bool is_duration(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789.";
+  constexpr std::array<std::string_view, 7> kUnits = {"ns", "us", "µs", "ms", "s", "m", "h"};
+  if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
+  if (text == "0") return true;
+  bool any = false;
+  for (; !text.empty(); any = true) {
+    const size_t digits = std::min(text.find_first_not_of(kDigits), text.size());
+    if (digits == 0 || text[0] == '.' || std::count(text.begin(), text.begin() + digits, '.') > 1)
+      return false;
+    text.remove_prefix(digits);
+    const size_t end = std::min(text.find_first_of(kDigits), text.size());
+    if (std::find(kUnits.begin(), kUnits.end(), text.substr(0, end)) == kUnits.end()) return false;
+    text.remove_prefix(end);
+  }
+  return any;
+}
+
+// The model stays loaded, whatever is asked for. But as with Ollama, it must mean something.
+void check_keep_alive(Fields& fields) {
+  const Json* given = fields.find("keep_alive");
+  if (given == nullptr || given->is_number()) return;
+  if (!given->is_string() || !is_duration(given->get_ref<const std::string&>()))
+    fields.refuse("keep_alive", "must be seconds, or a duration such as \"5m\"");
+}
+
+// Without an effect here. But as with Ollama, one with a wrong type is an error.
+void check_ignored_option(Fields& fields, const std::string& name, const Json& value) {
+  if (!value.is_number() && !value.is_boolean() && !value.is_null())
+    fields.refuse("options", fmt::format("{}: must be a number, true or false", name));
+}
+
+// A limit of num_predict that is not above 0 is none, as Ollama has it.
 void read_options(Fields& fields, const Service& service, SamplingParams& sampling) {
   const Json* given = fields.find("options");
   if (given != nullptr && !given->is_object()) return fields.refuse("options", "must be an object");
@@ -42,12 +79,14 @@ void read_options(Fields& fields, const Service& service, SamplingParams& sampli
   const Json none = Json::object();
   for (const auto& [name, value] : (given == nullptr ? none : *given).items()) {
     const openai::KnownField* known = option_fields().find(name);
-    if (known != nullptr && known->treatment == openai::Treatment::kRead) options[name] = value;
+    if (known == nullptr) continue;
+    if (known->treatment == openai::Treatment::kRead) options[name] = value;
+    if (known->treatment == openai::Treatment::kIgnored) check_ignored_option(fields, name, value);
   }
-  if (options.value("num_predict", Json()) == -2) options["num_predict"] = -1;
   Fields inner(options);
   openai::read_sampling(inner, service.model, sampling);
-  openai::read_max_tokens(inner, {"num_predict"}, sampling);
+  inner.integer("num_predict", sampling.max_tokens, INT32_MIN, INT32_MAX);
+  sampling.max_tokens = std::max(sampling.max_tokens, 0);
   if (!inner.ok()) fields.refuse("options", inner.refusal()->message);
 }
 
@@ -87,6 +126,7 @@ ChatRequest read_common(Fields& fields, const Service& service) {
   read_think(fields, r.thinking);
   read_format(fields, r.form);
   fields.read("stream", r.stream);
+  check_keep_alive(fields);
   return r;
 }
 
@@ -153,6 +193,7 @@ openai::PreparedRequestOrError generate(Fields& fields, const Service& service) 
   fields.read("prompt", prompt);
   fields.read("system", system);
   fields.read("raw", raw);
+  if (raw && !system.empty()) fields.refuse("system", "with raw, the prompt is all that the model reads");
   if (!fields.ok()) return *fields.refusal();
   if (prompt.empty()) return loaded(ChatAnswer::Shape::kGenerate, service);
   if (raw) return prepared_raw(r, prompt, fields, service);

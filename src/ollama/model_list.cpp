@@ -60,6 +60,7 @@ openai::TokenAnswerOrError show(std::string_view body, const openai::Service& se
   std::string model;
   fields.read("name", model);
   fields.read("model", model);
+  if (model.empty()) fields.refuse("model", fmt::format("is missing; '{}' is served", service.name));
   if (!fields.ok()) return *fields.refusal();
   if (!is_served(model, service))
     return openai::not_found(

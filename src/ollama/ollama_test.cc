@@ -1,4 +1,5 @@
 // Ollama's API: what requests become, and the shape of answers.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -86,10 +87,12 @@ TEST(OllamaRequest, Options) {
   EXPECT_EQ(s.seed, 5u);
   EXPECT_EQ(s.stop_strings, std::vector<std::string>{"x"});
   EXPECT_EQ(s.repetition_penalty, 1.1);
-  EXPECT_EQ(prepared(prepare_chat, std::string(kHi) + R"(, "options": {"num_predict": -2})")
-                .requests.at(0)
-                .sampling.max_tokens,
-            0);
+  for (const char* none : {"-2", "-1", "0"})
+    EXPECT_EQ(prepared(prepare_chat, fmt::format(R"({}, "options": {{"num_predict": {}}})", kHi, none))
+                  .requests.at(0)
+                  .sampling.max_tokens,
+              0)
+        << none;
 }
 
 TEST(OllamaRequest, ThinkAndFormat) {
@@ -122,6 +125,30 @@ TEST(OllamaRequest, WhatCannotBeHonouredIsRefused) {
       prepare_chat(R"({"model": "other:7b", "messages": [{"role": "user", "content": "a"}]})", service());
   EXPECT_EQ(std::get<openai::ApiError>(other).http, 404);
   EXPECT_TRUE(is_served("tiny:latest", service()));
+}
+
+TEST(OllamaRequest, ValuesThatMeanNothingAreRefused) {
+  for (const auto& [field, value] : {std::pair("keep_alive", R"("forever")"),
+                                     {"keep_alive", R"("5")"},
+                                     {"keep_alive", R"("")"},
+                                     {"keep_alive", "{}"},
+                                     {"options", R"({"num_ctx": "big"})"},
+                                     {"options", R"({"num_predict": "x"})"},
+                                     {"model", R"("")"},
+                                     {"think", R"("")"},
+                                     {"format", "[]"}})
+    EXPECT_EQ(refused(prepare_chat, fmt::format(R"({}, "{}": {})", kHi, field, value)).param, field) << value;
+  for (const char* value : {"0", "-1", "1.5", R"("5m")", R"("1h30m")", R"("-1s")", R"("1.5h")", R"("0")"})
+    EXPECT_FALSE(prepared(prepare_chat, fmt::format(R"({}, "keep_alive": {})", kHi, value)).requests.empty());
+  for (const char* message :
+       {R"({"role": "user", "content": "a", "images": 5})",
+        R"({"role": "assistant", "content": "a", "thinking": 5})",
+        R"({"role": "assistant", "content": "a", "tool_calls": 5})",
+        R"({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]})",
+        R"({"role": "tool", "content": "a", "tool_name": 5})"})
+    EXPECT_EQ(refused(prepare_chat, fmt::format(R"("messages": [{}])", message)).param, "messages")
+        << message;
+  EXPECT_EQ(refused(prepare_generate, R"("prompt": "a", "raw": true, "system": "b")").param, "system");
 }
 
 TEST(OllamaRequest, WithoutAPromptTheModelIsLoaded) {

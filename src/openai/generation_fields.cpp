@@ -127,11 +127,14 @@ void set_schema(Fields& fields, const char* key, const Json* schema, AnswerForm&
 }
 
 // One kind of form that is text, in `source`, which may be the request or an object in it named `key`. An
-// empty text says nothing; an empty list would be an answer that cannot be.
+// empty text would be an answer that cannot be, except in llama.cpp's grammar, where it is the default.
 void set_text(Fields& fields, const char* key, Fields& source, const char* member,
               std::string AnswerFormat::*form_of, AnswerForm& form) {
   AnswerFormat given;
   source.read(member, given.*form_of);
+  if (source.find(member) != nullptr && source.ok() && (given.*form_of).empty() &&
+      std::string_view(key) != "grammar")
+    return fields.refuse(key, fmt::format("{} is empty; leave it out where the answer is free", member));
   if (!given.any_text()) take_form(fields, key, std::move(given), {}, form);
 }
 

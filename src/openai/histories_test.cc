@@ -111,8 +111,28 @@ TEST(ResponsesInput, WhatSaysNothingToTheModelIsLeftOut) {
             std::string::npos);
   for (const char* wrong :
        {R"({"type": "mcp_list_tools"})", "5", "{}", R"({"type": "elephant_call"})",
-        R"({"type": "_call_output"})", R"({"type": "function_call_output", "output": "x"})"})
+        R"({"type": "_call_output"})", R"({"type": "function_call_output", "output": "x"})",
+        R"({"type": "function_call", "call_id": "c", "name": "f", "arguments": {"a": 1}})",
+        R"({"type": 5, "role": "user", "content": "a"})"})
     EXPECT_EQ(refused(wrong).http, 400) << wrong;
+}
+
+TEST(ChatHistory, MembersThatShouldBeTextAreRefused) {
+  for (const char* message :
+       {R"({"role": "user", "content": "a", "name": 5})",
+        R"({"role": "assistant", "content": "a", "reasoning_content": 5})",
+        R"({"role": "assistant", "tool_calls": [{"id": 5, "function": {"name": "f", "arguments": "{}"}}]})",
+        R"({"role": "assistant", "content": "a", "tool_calls": 5})",
+        R"({"role": "assistant", "content": "a", "function_call": "f"})"}) {
+    const std::string body = std::string(R"({"messages": [)") + message + "]}";
+    EXPECT_EQ(error_of(prepare_chat(body, service())).param, "messages") << message;
+  }
+  for (const char* tool : {R"({"type": "function", "function": {"name": "f", "description": 5}})",
+                           R"({"type": 5, "function": {"name": "f"}})"}) {
+    const std::string body =
+        std::string(R"({"messages": [{"role": "user", "content": "a"}], "tools": [)") + tool + "]}";
+    EXPECT_EQ(error_of(prepare_chat(body, service())).param, "tools") << tool;
+  }
 }
 
 TEST(ResponsesInput, ReasoningComesBackSealed) {

@@ -60,7 +60,7 @@ std::string refusal_of(const KnownField& field) {
   std::string values;
   for (const Json& value : field.accepted.empty() ? Json::array() : Json::parse(field.accepted))
     values += (values.empty() ? "" : ", ") + dump(value);
-  return fmt::format("not supported{}; {}", values.empty() ? "" : " but for " + values, field.note);
+  return fmt::format("not supported{}; {}", values.empty() ? "" : " except for " + values, field.note);
 }
 
 class Check {

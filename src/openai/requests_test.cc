@@ -70,7 +70,7 @@ TEST(Requests, EmptyFieldsAreAbsent) {
   for (const char* more :
        {R"("functions": [], "function_call": "auto")", R"("function_call": "none")", R"("functions": [])",
         R"("tools": [], "tool_choice": "auto")", R"("reasoning_effort": "")", R"("reasoning_effort": "auto")",
-        R"("reasoning_effort": "default")", R"("guided_regex": "", "grammar": "", "chat_template": "")",
+        R"("reasoning_effort": "default")", R"("grammar": "", "chat_template": "")",
         R"("thinking": {"type": "enabled"})", R"("extra_body": {}, "options": {})"})
     EXPECT_EQ(prompt_of(chat(more)), plain) << more;
   for (const char* more :

@@ -91,6 +91,9 @@ class InputReader {
   // False: the item is of no known kind.
   bool add(const Json& item) {
     if (!item.is_object()) return false;
+    const Status strings =
+        text::check_strings(item, {"type", "role", "call_id", "name", "namespace", "arguments"});
+    if (!strings.ok()) return note(strings);
     const std::string type = string_or(item, "type", "message");
     if (type == "message") return message(item);
     if (type.starts_with("input_")) return add_content("user", item);

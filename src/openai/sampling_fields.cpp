@@ -120,7 +120,7 @@ void read_penalties(Fields& fields, SamplingParams& sampling) {
   const bool penalties =
       sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 || sampling.frequency_penalty != 0;
   if (last != -1 && penalties)
-    fields.refuse("repeat_last_n", "not supported but for -1; penalties look at all tokens");
+    fields.refuse("repeat_last_n", "not supported except for -1; penalties look at all tokens");
 }
 
 }  // namespace

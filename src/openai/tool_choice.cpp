@@ -49,6 +49,8 @@ JsonSchema parameters_of(const Json& function) {
 void add_function(Fields& fields, const Json& tool, const std::string& where, const std::string& space,
                   Tools& tools) {
   const Json& function = function_of(tool);
+  if (const Status strings = text::check_strings(function, {"name", "description"}); !strings.ok())
+    return fields.refuse("tools", fmt::format("{}: {}", where, strings.message()));
   const FunctionName name{.name = text::string_or(function, "name", ""), .space = space};
   if (!is_name(name.name) || !is_name(name.in_prompt()))
     return fields.refuse("tools", where + " has no name of letters, digits, '_', '-' and '.'");
@@ -67,6 +69,8 @@ void read_tools_of(Fields& fields, const Json& list, const std::string& where, c
   for (size_t i = 0; i < list.size() && fields.ok(); ++i) {
     const std::string one = fmt::format("{}tool {}", where, i);
     if (!list[i].is_object()) return fields.refuse("tools", one + " is not an object");
+    if (const Status strings = text::check_strings(list[i], {"type"}); !strings.ok())
+      return fields.refuse("tools", fmt::format("{}: {}", one, strings.message()));
     const std::string type = text::string_or(list[i], "type", "function");
     if (type == "function") add_function(fields, list[i], one, space, tools);
     if (type == "namespace" && space.empty()) {

@@ -137,6 +137,7 @@ void Connection::take_head() {
   request_.host = std::move(head.host);
   request_.origin = std::move(head.origin);
   request_.same_origin = head.fetch_site == "same-origin";
+  request_.anthropic = head.anthropic;
   if (is_id(head.id)) request_.id = std::move(head.id);
 }
 
@@ -151,7 +152,7 @@ asio::awaitable<bool> Connection::read_body() {
   if (!refusal && !parser_->is_done()) refusal = check_content(parser_->head().content_coding);
   if (refusal) {
     keep_alive_ = keep_alive_ && parser_->is_done();
-    HttpAnswer answer = error_answer(*refusal, request_.path);
+    HttpAnswer answer = error_answer(*refusal, request_);
     if (refusal->http == 405) answer.headers.emplace_back("Allow", methods_of(request_.path));
     co_await send(std::move(answer));
     co_return false;
@@ -230,6 +231,7 @@ asio::awaitable<void> Connection::answer() {
 void Connection::set_common(Response& response) const {
   response.set(http::field::server, "moesaic/" + app_.options.version);
   response.set("X-Request-Id", request_.id);
+  if (request_.anthropic) response.set("Request-Id", request_.id);  // where Anthropic's clients look for it
   if (!record_.ignored_fields.empty()) response.set("X-Moesaic-Ignored-Fields", record_.ignored_fields);
   if (!record_.schema_notes.empty()) response.set("X-Moesaic-Schema-Notes", record_.schema_notes);
   if (app_.options.cors_origins.empty()) return;

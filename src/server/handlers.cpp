@@ -88,8 +88,8 @@ ApiError not_now(std::string message, const char* code, int retry_after) {
 
 }  // namespace
 
-HttpAnswer error_answer(const ApiError& error, const std::string& path) {
-  HttpAnswer answer{.status = error.http, .body = error_body(path, error)};
+HttpAnswer error_answer(const ApiError& error, const HttpRequest& request) {
+  HttpAnswer answer{.status = error.http, .body = error_body(request, error)};
   if (error.retry_after > 0) answer.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
   if (error.http == 415) answer.headers.emplace_back("Accept-Encoding", "identity");
   if (error.http == 401) answer.headers.emplace_back("WWW-Authenticate", "Bearer");
@@ -115,7 +115,7 @@ asio::awaitable<void> convert(HttpExchange& exchange, App& app, Convert convert_
   if (exchange.gone().stop_requested()) co_return;
   HttpAnswer answer;
   if (const auto* error = std::get_if<ApiError>(&result)) {
-    answer = error_answer(*error, exchange.request().path);
+    answer = error_answer(*error, exchange.request());
   } else {
     auto& made = std::get<openai::TokenAnswer>(result);
     report_ignored_fields(exchange, app, made.unknown);
@@ -125,7 +125,7 @@ asio::awaitable<void> convert(HttpExchange& exchange, App& app, Convert convert_
 }
 
 asio::awaitable<void> send_error(HttpExchange& exchange, const ApiError& error) {
-  HttpAnswer answer = error_answer(error, exchange.request().path);
+  HttpAnswer answer = error_answer(error, exchange.request());
   co_await exchange.send(std::move(answer));
 }
 

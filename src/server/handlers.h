@@ -10,8 +10,8 @@
 
 namespace moesaic::server {
 
-// In the words of the API that the path belongs to.
-HttpAnswer error_answer(const openai::ApiError& error, const std::string& path);
+// In the words of the API that the request belongs to.
+HttpAnswer error_answer(const openai::ApiError& error, const HttpRequest& request);
 asio::awaitable<void> send_json(HttpExchange& exchange, std::string json);
 asio::awaitable<void> send_json(HttpExchange& exchange, const openai::Json& json);
 // Answers with what the worker pool makes of the body.

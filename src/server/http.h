@@ -32,6 +32,7 @@ struct HttpRequest {
   std::string host;           // with the port, where there is one
   std::string origin;         // of the page that asks
   bool same_origin = false;   // by the browser's word
+  bool anthropic = false;     // has the field anthropic-version, which all of that API's clients send
 };
 
 struct HttpAnswer {

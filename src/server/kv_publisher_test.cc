@@ -3,6 +3,8 @@
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
@@ -196,6 +198,25 @@ TEST_F(KvPublisherTest, AddressesThatCannotBeBoundAreRefused) {
   }
   constexpr const char* kAny = "tcp://127.0.0.1:*";
   EXPECT_TRUE(KvPublisher::bind(kAny, "kv").ok());
+}
+
+TEST_F(KvPublisherTest, AnAddressInUseIsRefused) {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(listener, 1), 0);
+  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const std::string endpoint = "tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  const auto publisher = KvPublisher::bind(endpoint, "kv");
+  ASSERT_FALSE(publisher.ok());
+  EXPECT_NE(publisher.status().message().find("--kv-events " + endpoint + ": Address already in use"),
+            std::string::npos)
+      << publisher.status().message();
+  close(listener);
+  EXPECT_TRUE(KvPublisher::bind(endpoint, "kv").ok());
 }
 
 }  // namespace

@@ -228,6 +228,7 @@ void RequestParser::read_field(http::field field, std::string_view name, std::st
     default:
       if (iequals(name, "X-Api-Key")) read_once(head_.api_key, value, "X-Api-Key");
       if (iequals(name, "X-Request-Id")) head_.id = value;
+      if (iequals(name, "Anthropic-Version")) head_.anthropic = true;
       if (iequals(name, "Sec-Fetch-Site")) head_.fetch_site = value;
       if (iequals(name, "Access-Control-Request-Private-Network")) head_.asked_network = value;
   }

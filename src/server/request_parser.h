@@ -41,6 +41,7 @@ struct RequestHead {
   std::string host;  // with the port, where there is one; of the target, where the target has one
   std::string origin, authorization, api_key, id, expect, fetch_site, asked_headers, asked_network;
   std::string content_coding;  // of the body, where it has one
+  bool anthropic = false;      // there is a field anthropic-version
 };
 
 // One request: first its whole header by take_head(), then the body by put(). Trailer fields are read and

@@ -56,7 +56,45 @@ constexpr std::array kRoutes = {
     Route{"POST", "/detokenize", false, detokenize},
 };
 
-constexpr std::string_view kVersion = "/v1", kModels = "/models/";
+// Endpoints of the four APIs that clients ask for and that are not here, and what to do instead. The first
+// that a path begins with counts.
+struct Absent {
+  std::string_view path, instead;
+};
+constexpr std::string_view kOneModel =
+                               "the server has one model, which it was started with (moesaic serve -m MODEL)",
+                           kTextOnly = "the model reads and writes text, and makes no embeddings",
+                           kNoFiles = "the server keeps no files; send texts in the messages";
+constexpr std::array kAbsent = {
+    Absent{"/api/pull", kOneModel},
+    Absent{"/api/push", kOneModel},
+    Absent{"/api/create", kOneModel},
+    Absent{"/api/copy", kOneModel},
+    Absent{"/api/delete", kOneModel},
+    Absent{"/api/blobs", kOneModel},
+    Absent{"/api/embed", kTextOnly},
+    Absent{"/v1/embeddings", kTextOnly},
+    Absent{"/v1/audio", kTextOnly},
+    Absent{"/v1/images", kTextOnly},
+    Absent{"/v1/moderations", kTextOnly},
+    Absent{"/v1/rerank", kTextOnly},
+    Absent{"/v1/score", kTextOnly},
+    Absent{"/v1/files", kNoFiles},
+    Absent{"/v1/vector_stores", kNoFiles},
+    Absent{"/v1/messages/batches", "send the requests to /v1/messages, several at a time"},
+    Absent{"/v1/batches", "send the requests one by one, several at a time"},
+    Absent{"/v1/complete", "use /v1/messages"},
+    Absent{"/v1/assistants", "use /v1/responses"},
+    Absent{"/v1/threads", "use /v1/responses"},
+    Absent{"/v1/conversations", "use previous_response_id of /v1/responses"},
+    Absent{"/v1/fine_tuning", "give the server an adapter at its start (moesaic serve --lora)"},
+    Absent{"/v1/infill", "the model was not trained to fill in"},
+    Absent{"/v1/completion", "use /v1/completions"},
+    Absent{"/v1/lora-adapters", "adapters are given at the server's start (--lora)"},
+    Absent{"/v1/slots/", "the server keeps and finds prompts by itself"},
+};
+
+constexpr std::string_view kVersion = "/v1", kModels = "/models/", kResponses = "/responses/";
 
 bool is_at(const Route& route, std::string_view path) {
   const bool begins = route.path.size() > 1 && route.path.ends_with('/');
@@ -77,6 +115,13 @@ std::string plain(std::string_view path) {
   }
   if (out.size() > 1 && out.ends_with('/')) out.pop_back();
   return out;
+}
+
+std::string instead_of(const std::string& path) {
+  const auto at = std::find_if(kAbsent.begin(), kAbsent.end(), [&](const Absent& a) {
+    return path.starts_with(a.path) || (std::string(kVersion) + path).starts_with(a.path);
+  });
+  return at == kAbsent.end() ? "" : fmt::format(": {}", at->instead);
 }
 
 bool known_path(const std::string& path) {
@@ -122,7 +167,9 @@ openai::Refusal check_access(const HttpRequest& request, const App& app) {
                             .message = fmt::format("{} does not take {}", request.path, request.method),
                             .code = "method_not_allowed"};
   if (route == nullptr)
-    return openai::not_found(fmt::format("there is no {}", request.path.substr(0, 200)), "not_found");
+    return openai::not_found(
+        fmt::format("there is no {}{}", request.path.substr(0, 200), instead_of(plain(request.path))),
+        "not_found");
   if (route->open || app.options.api_keys.empty() || is_key(request.authorization, app.options.api_keys))
     return {};
   return openai::ApiError{
@@ -140,13 +187,15 @@ std::string model_id(std::string_view path) {
 
 std::string response_id(std::string_view path) {
   const std::string given = plain(path);
-  return percent_decoded(given.substr(given.rfind('/') + 1));
+  const size_t at = given.find(kResponses);
+  return at == std::string::npos ? "" : percent_decoded(given.substr(at + kResponses.size()));
 }
 
-std::string error_body(std::string_view path, const openai::ApiError& error) {
-  const std::string called = plain(path);
-  if (called.starts_with("/v1/messages")) return anthropic::error_json(error);
-  if (called.starts_with("/api/")) return ollama::error_json(error);
+std::string error_body(const HttpRequest& request, const openai::ApiError& error) {
+  const std::string called = plain(request.path);
+  if (request.anthropic || called.starts_with("/v1/messages") || called.starts_with("/messages"))
+    return anthropic::error_json(error, request.id);
+  if (called == "/api" || called.starts_with("/api/")) return ollama::error_json(error);
   return openai::error_json(error);
 }
 

@@ -19,11 +19,12 @@ openai::Refusal check_access(const HttpRequest& request, const App& app);
 // The name of a model in a path of /v1/models/{id}, which may hold slashes, written out or as %2F.
 std::string model_id(std::string_view path);
 
-// What stands behind the last slash of a path of /v1/responses/{id}.
+// The id in a path of /v1/responses/{id}: all that follows.
 std::string response_id(std::string_view path);
 
-// An error in the shape that clients of a path expect.
-std::string error_body(std::string_view path, const openai::ApiError& error);
+// An error in the shape that the request's client expects, by its path or by a field that only Anthropic's
+// clients send.
+std::string error_body(const HttpRequest& request, const openai::ApiError& error);
 
 // What a known path takes, for the Allow field.
 std::string methods_of(const std::string& path);

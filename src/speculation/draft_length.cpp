@@ -24,7 +24,7 @@ std::vector<int> choose_draft_lengths(const DraftChoice& c) {
   rows.resize(std::min(rows.size(), static_cast<size_t>(std::max(0, c.free_rows))));
   std::vector<int> lengths(c.reach.size());
   const double plain = c.plain->seconds(c.rows);
-  if (!(plain > 0)) return lengths;
+  if (!(plain > 0) || !c.plain->knows(c.rows)) return lengths;
   double best = kLeastGain * c.rows / plain, tokens = c.rows;
   size_t kept = 0;
   for (size_t n = 1; n <= rows.size(); ++n) {

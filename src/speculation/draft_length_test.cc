@@ -39,6 +39,16 @@ TEST(StepCosts, OneSizeAloneGrowsByAFifthOfARowForEach) {
   EXPECT_NEAR(costs({{10, 1e-3}}).seconds(15), 1e-3 * (1 + 0.2 * 0.5), 1e-5);
 }
 
+// Above 16 rows several numbers share a size: a row more still costs what rows cost.
+TEST(StepCosts, ARowMoreIsNotForNothing) {
+  const StepCosts alone = costs({{32, 4e-3}});
+  EXPECT_NEAR(alone.seconds(34) - alone.seconds(32), 2 * 0.2 * 4e-3 / 32, 1e-6);
+  const StepCosts c = costs({{16, 2e-3}, {32, 4e-3}, {48, 6e-3}});
+  EXPECT_NEAR(c.seconds(33) - c.seconds(32), 1.25e-4, 1e-6);
+  EXPECT_NEAR(c.seconds(34) - c.seconds(32), 2.5e-4, 1e-6);
+  EXPECT_NEAR(c.seconds(50) - c.seconds(48), 2.5e-4, 1e-6);
+}
+
 TEST(StepCosts, OneBadMeasurementDoesNotRuleASizeOut) {
   StepCosts c = costs({{1, 1e-3}});
   c.add(4, 1);
@@ -152,6 +162,17 @@ TEST(DraftLength, NoneWhereRowsCostAsMuchAsTokens) {
 
 TEST(DraftLength, NoneBeforeAStepWasMeasured) {
   EXPECT_EQ(choose(StepCosts(), 1, 15, {falling(0.99, 16)}), std::vector<int>{0});
+}
+
+// Where all is accepted from the beginning on, a step without drafts has to be measured all the same.
+TEST(DraftLength, NoneWhereOnlyStepsWithDraftsWereMeasured) {
+  StepCosts c = costs({{5, 1e-3}});
+  EXPECT_EQ(choose(c, 1, 15, {falling(1, 4)}), std::vector<int>{0});
+  for (int i = 0; i < 3; ++i) c.add(1, 1e-3 / 4);
+  EXPECT_EQ(choose(c, 1, 15, {falling(1, 4)}, 1e-3 / 4), std::vector<int>{0});
+  EXPECT_EQ(choose(c, 1, 15, {falling(1, 4)}), std::vector<int>{4});
+  for (int i = 0; i < 600; ++i) c.add(5, 1e-3);
+  EXPECT_EQ(choose(c, 1, 15, {falling(1, 4)}), std::vector<int>{0});  // it was long ago
 }
 
 TEST(DraftLength, TheLikelyRequestGetsTheRows) {

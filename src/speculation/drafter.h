@@ -56,12 +56,17 @@ class Drafter {
   // where its draft is only compared with what the model says.
   virtual bool is_costly() const { return false; }
   // Whether it reads the model's own activations of each step: then every step's rows are known before the
-  // next one is launched, and draft() is called between the two, if need be without tasks.
+  // next one is launched, and draft() is called between the two, if need be without tasks; or skip(), and
+  // then the next step may be launched before the rows are known.
   virtual bool follows_steps() const { return false; }
   // An error is that of the drafter: the requests go on without drafts.
   virtual Status draft(std::span<DraftTask> tasks) = 0;
+  // In place of draft(), while drafts do not pay: the last step's rows are not wanted.
+  virtual void skip() {}
   // After each step, once it is known which rows hold, by ascending sequence.
   virtual void computed(std::span<const ComputedRows>) {}
+  // These pages of the full-attention layers now hold what was loaded from elsewhere.
+  virtual void loaded(std::span<const int32_t>) {}
   // The request has ended, with these tokens. Also told of requests that never asked for a draft.
   virtual void end(uint64_t request, std::span<const int32_t> tokens, int prompt_tokens) = 0;
 };

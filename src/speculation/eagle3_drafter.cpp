@@ -6,13 +6,54 @@
 #include "base/error.h"
 
 namespace moesaic {
+namespace {
 
+constexpr int kPlaces = 32;  // of a page, as kv_layout() has it
+
+}  // namespace
+
+int& Eagle3Drafter::from(int32_t page) {
+  if (page >= std::ssize(from_)) from_.resize(static_cast<size_t>(page) + 1, kPlaces);
+  return from_[static_cast<size_t>(page)];
+}
+
+void Eagle3Drafter::mark(const Pending& p, bool taken) {
+  for (int position = p.first; position < p.position;) {
+    const int begin = position % kPlaces, end = std::min(kPlaces, begin + p.position - position);
+    int& from = this->from(p.pages[static_cast<size_t>(position / kPlaces)]);
+    if (!taken) from = end;
+    if (taken && begin == 0) from = 0;
+    position += end - begin;
+  }
+}
+
+int Eagle3Drafter::begin_of(const Pending& p) const {
+  for (int page = (p.first - 1) / kPlaces; p.first > 0 && page >= 0; --page) {
+    const int32_t id = p.pages[static_cast<size_t>(page)];
+    const int from = id < std::ssize(from_) ? from_[static_cast<size_t>(id)] : kPlaces;
+    if (from > 0) return std::min(p.first, page * kPlaces + from);
+  }
+  return 0;
+}
+
+void Eagle3Drafter::skip() {
+  for (const Pending& p : std::exchange(pending_, {})) mark(p, false);
+}
+
+void Eagle3Drafter::loaded(std::span<const int32_t> full_pages) {
+  for (const int32_t page : full_pages) from(page) = kPlaces;
+}
+
+// Rows that are pending still are of a step before: after a rest, its hidden states are gone.
 void Eagle3Drafter::computed(std::span<const ComputedRows> rows) {
+  if (rows.empty()) return;
+  skip();
   for (const ComputedRows& r : rows) {
     const auto first = static_cast<size_t>(r.first_position), behind = first + static_cast<size_t>(r.rows);
     const size_t known = std::min(behind + 1, r.tokens.size());
     pending_.push_back(
         {.request = r.request,
+         .first = r.first_position,
          .position = static_cast<int>(behind),
          .last = r.tokens[behind - 1],
          .pages = {r.full_pages.begin(), r.full_pages.end()},
@@ -39,22 +80,26 @@ bool Eagle3Drafter::complete(Pending& p, const DraftTask& task) {
 }
 
 Status Eagle3Drafter::draft(std::span<DraftTask> tasks) {
-  if (pending_.empty()) return {};
+  std::vector<Pending> pending = std::exchange(pending_, {});
+  if (pending.empty()) return {};
   std::vector<DraftSequence> sequences;
   std::vector<DraftTask*> drafted;  // whose sequences want drafts, in their order
-  for (Pending& p : std::exchange(pending_, {})) {
+  size_t wanted = 0;
+  for (Pending& p : pending) {
     const auto task =
         std::find_if(tasks.begin(), tasks.end(), [&](const DraftTask& t) { return complete(p, t); });
     if (task != tasks.end() && p.sequence.drafts > 0) drafted.push_back(&*task);
     // The token that follows is not known: the row's own stands in, so that the place holds something that is
     // nearly right.
     p.sequence.next_tokens.resize(static_cast<size_t>(p.rows), p.last);
+    p.sequence.begin = begin_of(p);
+    wanted += static_cast<size_t>(p.sequence.drafts);
     sequences.push_back(std::move(p.sequence));
   }
-  size_t wanted = 0;
-  for (const DraftSequence& s : sequences) wanted += static_cast<size_t>(s.drafts);
   std::vector<int32_t> tokens(wanted, -1);
-  RETURN_IF_ERROR(head_->draft(sequences, tokens));
+  const Status status = head_->draft(sequences, tokens);
+  for (const Pending& p : pending) mark(p, status.ok());
+  RETURN_IF_ERROR(status);
   auto at = tokens.begin();
   for (DraftTask* task : drafted) {
     const auto end = at + std::min(task->most, kMostDrafts);

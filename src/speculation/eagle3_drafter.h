@@ -2,9 +2,10 @@
 // the pages of the requests themselves, so that what the prefix cache has, the head has too.
 //
 // Before each step the rows of the last one are taken in, whatever they were: a prompt's, those of requests
-// that get no draft, and of requests that have ended, since others may go on from their pages. What cannot be
-// taken in (the rows of a step that failed, pages of a cache that was saved) makes drafts worse and nothing
-// else.
+// that get no draft, and of requests that have ended, since others may go on from their pages. While drafts
+// do not pay no rows are taken in, nor are those of a step that failed, and a saved cache has no pages of a
+// head. So for each page it is known from where on the head's K and V are there, and a draft looks back no
+// further.
 #pragma once
 
 #include <vector>
@@ -23,13 +24,16 @@ class Eagle3Drafter final : public Drafter {
   bool is_costly() const override { return true; }
   bool follows_steps() const override { return true; }
   Status draft(std::span<DraftTask> tasks) override;
+  void skip() override;
   void computed(std::span<const ComputedRows> rows) override;
+  void loaded(std::span<const int32_t> full_pages) override;
   void end(uint64_t, std::span<const int32_t>, int) override {}
 
  private:
   // Rows of the last step that are not taken in yet.
   struct Pending {
     uint64_t request = 0;
+    int first = 0;     // the first row's position
     int position = 0;  // behind the last row
     int32_t last = 0;  // the last row's own token
     std::vector<int32_t> pages = {};
@@ -37,9 +41,14 @@ class Eagle3Drafter final : public Drafter {
     DraftSequence sequence;  // next_tokens may lack the last one, which is sampled later
   };
   static bool complete(Pending& pending, const DraftTask& task);
+  // The rows are in the head's cache now, or will not be.
+  void mark(const Pending& pending, bool taken);
+  int begin_of(const Pending& pending) const;
+  int& from(int32_t page);
 
   DraftHead* head_;
-  std::vector<Pending> pending_;  // by ascending sequence
+  std::vector<Pending> pending_;  // of the last step, by ascending sequence
+  std::vector<int> from_;  // [pages] the first place of each that the head has, if all behind it are used
 };
 
 }  // namespace moesaic

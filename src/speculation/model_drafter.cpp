@@ -47,20 +47,61 @@ Result<std::unique_ptr<Drafter>> ModelDrafter::create(std::unique_ptr<Backend> b
   return std::unique_ptr<Drafter>(std::move(drafter));
 }
 
+// As far as the same tokens stand there, and the window's pages before the first other one were not used
+// again.
+size_t ModelDrafter::reusable(const Text& text, std::span<const int32_t> tokens) const {
+  const auto differ = std::ranges::mismatch(text.tokens, tokens.first(tokens.size() - 1));
+  const auto same = static_cast<size_t>(differ.in1 - text.tokens.begin());
+  if (same == 0) return 0;
+  const size_t window = static_cast<size_t>(config_.window),
+               first = same > window ? (same - window) / kPageTokens : 0,
+               last = (text.reached - 1) / kPageTokens;
+  return first + text.ring.size() > last ? same : 0;
+}
+
+ModelDrafter::Text ModelDrafter::reuse(std::span<const int32_t> tokens) {
+  size_t most = kPageTokens - 1;  // less is not worth another text's end
+  auto best = ended_.end();
+  for (auto at = ended_.begin(); at != ended_.end(); ++at) {
+    const size_t same = reusable(*at, tokens);
+    if (same > most) most = same, best = at;
+  }
+  if (best == ended_.end()) return {};
+  Text text = std::move(*best);
+  ended_.erase(best);
+  text.tokens.resize(most);
+  text.sure = most;
+  return text;
+}
+
+// Its places are free again.
+bool ModelDrafter::forget_oldest() {
+  if (ended_.empty()) return false;
+  Text& text = ended_.front();
+  free_full_.insert(free_full_.end(), text.full_pages.begin(), text.full_pages.end());
+  free_rings_.push_back(std::move(text.ring));
+  ended_.erase(ended_.begin());
+  return true;
+}
+
 // Null where too many requests have a text already.
 ModelDrafter::Text* ModelDrafter::text_of(const DraftTask& task) {
   const auto at = texts_.find(task.request);
   if (at != texts_.end()) return &at->second;
-  if (free_rings_.empty()) return nullptr;
-  Text& text = texts_[task.request];
-  text.ring = std::move(free_rings_.back());
-  free_rings_.pop_back();
-  return &text;
+  Text text = reuse(task.tokens);
+  if (text.ring.empty()) {
+    if (free_rings_.empty() && !forget_oldest()) return nullptr;
+    text.ring = std::move(free_rings_.back());
+    free_rings_.pop_back();
+  }
+  return &(texts_[task.request] = std::move(text));
 }
 
 bool ModelDrafter::reserve(Text& text, size_t tokens) {
   const auto wanted = static_cast<size_t>(pages_of(static_cast<int64_t>(tokens)));
-  if (wanted > text.full_pages.size() + free_full_.size()) return false;
+  while (wanted > text.full_pages.size() + free_full_.size()) {
+    if (!forget_oldest()) return false;
+  }
   while (text.full_pages.size() < wanted) {
     text.full_pages.push_back(free_full_.back());
     free_full_.pop_back();
@@ -82,6 +123,7 @@ void ModelDrafter::append(Text& text, std::span<const int32_t> tokens, bool want
   for (int i = 0; i < rows; ++i) batch.positions.push_back(first + i);
   batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end());
   text.tokens.insert(text.tokens.end(), tokens.begin(), tokens.end());
+  text.reached = std::max(text.reached, text.tokens.size());
   if (wants_logits) batch.logit_rows.push_back(batch.rows() - 1);
   batch.sequences.push_back(std::move(s));
 }
@@ -160,8 +202,7 @@ Status ModelDrafter::draft(std::span<DraftTask> tasks) {
 void ModelDrafter::end(uint64_t request, std::span<const int32_t>, int) {
   const auto at = texts_.find(request);
   if (at == texts_.end()) return;
-  free_full_.insert(free_full_.end(), at->second.full_pages.begin(), at->second.full_pages.end());
-  free_rings_.push_back(std::move(at->second.ring));
+  ended_.push_back(std::move(at->second));
   texts_.erase(at);
 }
 

@@ -2,7 +2,9 @@
 //
 // It computes a request's tokens only when a draft is wanted, as many rows at a time as a step may have: so
 // the first draft behind a long prompt comes some steps later, and where drafts do not pay it costs nothing.
-// What it had drafted and the model did not say is computed again over the same places of the cache.
+// What it had drafted and the model did not say is computed again over the same places of the cache. The
+// texts of requests that have ended stay as long as nobody needs their places: a request that begins with the
+// same tokens, such as the next turn of a conversation, goes on from the longest of them.
 #pragma once
 
 #include <memory>
@@ -36,7 +38,8 @@ class ModelDrafter final : public Drafter {
   // What is in the cache of one request.
   struct Text {
     std::vector<int32_t> tokens;
-    size_t sure = 0;  // of these, those that the request is known to have
+    size_t sure = 0;     // of these, those that the request is known to have
+    size_t reached = 0;  // the most tokens that it ever had: the ring holds the last pages of those
     std::vector<int32_t> full_pages;
     std::vector<int32_t> ring;  // the window's pages, used in turn
   };
@@ -48,6 +51,11 @@ class ModelDrafter final : public Drafter {
 
   ModelDrafter(std::unique_ptr<Backend> backend, const ModelConfig& config, const Options& options);
   Text* text_of(const DraftTask& task);
+  // How many of a text's first tokens a request that says `tokens` can go on from.
+  size_t reusable(const Text& text, std::span<const int32_t> tokens) const;
+  // The ended text that is best to go on from, cut to what can be used; no ring: there is none worth it.
+  Text reuse(std::span<const int32_t> tokens);
+  bool forget_oldest();
   bool reserve(Text& text, size_t tokens);
   void append(Text& text, std::span<const int32_t> tokens, bool wants_logits, Batch& batch) const;
   std::vector<Wanted> catch_up(std::span<DraftTask> tasks, Batch& batch);
@@ -59,6 +67,7 @@ class ModelDrafter final : public Drafter {
   Options options_;
   KvLayout layout_;
   std::unordered_map<uint64_t, Text> texts_;  // by request
+  std::vector<Text> ended_;                   // of requests that have, oldest first
   std::vector<int32_t> free_full_;
   std::vector<std::vector<int32_t>> free_rings_;
   std::vector<float> logits_;

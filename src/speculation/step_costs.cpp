@@ -36,27 +36,58 @@ void StepCosts::add(int rows, double seconds) {
   if (size.count > kTrusted) pace_ *= std::pow(off, kPaceRate);
 }
 
-double StepCosts::guess(int rows) const {
-  const int own = size_of(rows);
-  const Size *below = nullptr, *above = nullptr, *least = nullptr;
+StepCosts::Around StepCosts::around(int size) const {
+  Around a;
   for (int i = 0; i < kSizes; ++i) {
     const Size& s = sizes_[static_cast<size_t>(i)];
-    if (i == own || !is_trusted(s)) continue;
-    if (least == nullptr) least = &s;
-    if (i < own) below = &s;
-    if (i > own && above == nullptr) above = &s;
+    if (i == size || !is_trusted(s)) continue;
+    if (a.least == nullptr) a.least = &s;
+    if (i < size) a.below = &s;
+    if (i > size && a.above == nullptr) a.above = &s;
   }
+  return a;
+}
+
+// For each row more, between two sizes.
+double StepCosts::slope(const Size& less, const Size& more) {
+  return (more.cost - less.cost) / (more.rows - less.rows);
+}
+
+double StepCosts::guess(int rows) const {
+  const auto [least, below, above] = around(size_of(rows));
   if (below == nullptr) return above == nullptr ? 0 : above->cost;
-  if (above != nullptr)
-    return below->cost + (above->cost - below->cost) * (rows - below->rows) / (above->rows - below->rows);
-  double slope = kUnknownSlope * below->cost / below->rows;
-  if (least != below) slope = std::max(0.0, (below->cost - least->cost) / (below->rows - least->rows));
-  return below->cost + slope * (rows - below->rows);
+  double each = kUnknownSlope * below->cost / below->rows;
+  if (above != nullptr) {
+    each = slope(*below, *above);
+  } else if (least != below) {
+    each = std::max(0.0, slope(*least, *below));
+  }
+  return below->cost + each * (rows - below->rows);
+}
+
+// A size has several numbers of rows, and one more than its mean is not for nothing.
+double StepCosts::own(const Size& size, int rows) const {
+  if (rows == size.rows) return size.cost;
+  const auto [least, below, above] = around(size_of(rows));
+  double each = kUnknownSlope * size.cost / size.rows;
+  if (below != nullptr && above != nullptr) {
+    each = slope(*below, *above);
+  } else if (least != nullptr && below != nullptr) {
+    each = slope(*least, size);
+  } else if (above != nullptr) {
+    each = slope(size, *above);
+  }
+  return size.cost + std::max(0.0, each) * (rows - size.rows);
+}
+
+bool StepCosts::knows(int rows) const {
+  const int size = size_of(rows);
+  return is_trusted(sizes_[static_cast<size_t>(size)]) || around(size).below != nullptr;
 }
 
 double StepCosts::seconds(int rows) const {
   const Size& size = sizes_[static_cast<size_t>(size_of(rows))];
-  if (is_trusted(size)) return pace_ * size.cost;
+  if (is_trusted(size)) return pace_ * own(size, rows);
   const double guessed = guess(rows);
   if (size.count == 0) return pace_ * guessed;
   return pace_ * (guessed > 0 ? std::min(size.cost, guessed) : size.cost);

@@ -17,6 +17,8 @@ class StepCosts {
   // times, or not among the last kFresh steps, is taken for at most what its neighbours say: so a bad
   // measurement does not rule it out for good, and trying it again costs a step in some hundred.
   double seconds(int rows) const;
+  // Whether that is from a step of so many rows or fewer. Larger ones alone do not say what is saved by rows.
+  bool knows(int rows) const;
 
  private:
   static constexpr int kTrusted = 3, kFresh = 512;
@@ -28,6 +30,13 @@ class StepCosts {
   };
   bool is_trusted(const Size& size) const { return size.count >= kTrusted && steps_ - size.last <= kFresh; }
   static int size_of(int rows);
+  // Trusted sizes beside one; null: there is none.
+  struct Around {
+    const Size *least = nullptr, *below = nullptr, *above = nullptr;
+  };
+  Around around(int size) const;
+  static double slope(const Size& less, const Size& more);
+  double own(const Size& size, int rows) const;
   // From the sizes around it.
   double guess(int rows) const;
 

@@ -9,6 +9,7 @@
 namespace moesaic {
 namespace {
 
+using text::check_strings;
 using text::OrderedJson;
 using text::string_or;
 
@@ -37,6 +38,8 @@ std::string reasoning_of(const OrderedJson& json) {
 
 Status add_call(const OrderedJson& call, ConversationBuilder& builder) {
   const OrderedJson& function = member(call, "function");
+  RETURN_IF_ERROR(check_strings(call, {"id"}));
+  RETURN_IF_ERROR(check_strings(function, {"name"}));
   const OrderedJson& arguments = member(function, "arguments");
   return builder.add_call(string_or(call, "id", ""), string_or(function, "name", ""),
                           arguments.is_string() ? arguments.get<std::string>()
@@ -50,16 +53,19 @@ Status add_assistant(const OrderedJson& json, Message message, ConversationBuild
   if (message.text.empty()) message.text = string_or(json, "refusal", "");
   const OrderedJson& calls = member(json, "tool_calls");
   const OrderedJson& older = member(json, "function_call");
+  if (!calls.is_null() && !calls.is_array()) return invalid("tool_calls is not an array");
+  if (!older.is_null() && !older.is_object()) return invalid("function_call is not an object");
   const bool has_calls = (calls.is_array() && !calls.empty()) || older.is_object();
   if (message.channel.empty() && has_calls) message.channel = "commentary";
   if (!message.text.empty() || !has_calls) RETURN_IF_ERROR(builder.add(std::move(message)));
-  if (!calls.is_null() && !calls.is_array()) return invalid("tool_calls is not an array");
   for (const OrderedJson& call : calls) RETURN_IF_ERROR(add_call(call, builder));
   return older.is_object() ? add_call({{"function", older}}, builder) : Status();
 }
 
 Status add_message(const OrderedJson& json, ConversationBuilder& builder) {
   if (!json.is_object()) return invalid("not an object");
+  RETURN_IF_ERROR(check_strings(json, {"role", "name", "recipient", "channel", "content_type", "tool_call_id",
+                                       "thinking", "reasoning", "reasoning_content", "refusal"}));
   ASSIGN_OR_RETURN(std::string text, content_text(member(json, "content")));
   Message message = {.role = string_or(json, "role", ""),
                      .name = string_or(json, "name", ""),
@@ -77,6 +83,7 @@ Status add_tools(const OrderedJson& list, Conversation& conversation) {
   if (!list.is_array()) return invalid("tools is not an array");
   for (const OrderedJson& entry : list) {
     const OrderedJson& function = member(entry, "function").is_object() ? entry["function"] : entry;
+    RETURN_IF_ERROR(check_strings(function, {"name", "description"}));
     Tool tool = {.name = string_or(function, "name", ""),
                  .description = string_or(function, "description", ""),
                  .parameters = {}};
@@ -114,6 +121,8 @@ Status read_fields(const OrderedJson& root, Conversation& conversation) {
   RETURN_IF_ERROR(add_tools(member(root, "tools"), conversation));
   RETURN_IF_ERROR(set_effort(member(root, "reasoning_effort"), conversation));
   set_format(member(root, "response_format"), conversation);
+  RETURN_IF_ERROR(
+      check_strings(root, {"instructions", "current_date", "knowledge_cutoff", "model_identity"}));
   conversation.instructions = string_or(root, "instructions", "");
   conversation.current_date = string_or(root, "current_date", conversation.current_date);
   conversation.knowledge_cutoff = string_or(root, "knowledge_cutoff", conversation.knowledge_cutoff);

@@ -167,6 +167,14 @@ std::string compact_json(const OrderedJson& value) {
   return text;
 }
 
+Status check_strings(const OrderedJson& object, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    const auto at = object.find(key);
+    if (at != object.end() && !at->is_null() && !at->is_string()) return invalid("{} is not a string", key);
+  }
+  return {};
+}
+
 Result<std::string> read_text_file(const std::string& path) {
   std::error_code failure;
   const uintmax_t size = std::filesystem::file_size(path, failure);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -47,6 +48,10 @@ std::string string_or(const AnyJson& object, const char* key, const std::string&
   const auto at = object.find(key);
   return at != object.end() && at->is_string() ? at->template get<std::string>() : fallback;
 }
+
+// Fails with the first of these members that is there and is neither a string nor null. So string_or() does
+// not drop what somebody wrote.
+Status check_strings(const OrderedJson& object, std::initializer_list<const char*> keys);
 
 // A file's bytes; refuses more than 256 MiB.
 Result<std::string> read_text_file(const std::string& path);

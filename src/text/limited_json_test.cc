@@ -23,6 +23,13 @@ std::string object_of(size_t members) {
 
 std::string refusal(const std::string& json) { return parse_ordered_json(json, "j").status().message(); }
 
+TEST(LimitedJson, ChecksStrings) {
+  const OrderedJson json = {{"a", "text"}, {"b", nullptr}, {"c", 5}};
+  EXPECT_TRUE(check_strings(json, {"a", "b", "absent"}).ok());
+  EXPECT_EQ(check_strings(json, {"a", "c"}).message(), "c is not a string");
+  EXPECT_TRUE(check_strings(OrderedJson::array(), {"a"}).ok());
+}
+
 TEST(LimitedJson, TakesWhatRequestsHold) {
   for (const std::string& json :
        {list_of(16, list_of(131'072, "1")), list_of(30'000, R"({"role":"user","content":[{"type":"text"}]})"),

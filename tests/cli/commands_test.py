@@ -48,6 +48,10 @@ class Run(Cli):
             self.assertEqual(self.ok("run", "-m", MODEL, "--raw", *args, "-n", 3, "--temp", 0, stdin="12\n3"), want)
         at = self.json("run", "-m", MODEL, "--raw", "-p", "@@a", "-n", 1, "-o", "json")
         self.assertEqual(at["usage"]["prompt_tokens"], 2)
+        prompt.write_bytes(b"\xef\xbb\xbf12\n3")  # with a byte order mark
+        self.assertEqual(self.ok("run", "-m", MODEL, "--raw", "-f", prompt, "-n", 3, "--temp", 0), want)
+        prompt.write_bytes(b"12\xff")
+        self.assertRegex(self.moesaic("run", "-m", MODEL, "-f", prompt, "-n", 3).stderr, "note: byte 3 of the message is not UTF-8")
         self.refused(1, "absent.txt", "run", "-m", MODEL, "-p", "@absent.txt")
         self.refused(2, "-p|--prompt", "run", "-m", MODEL, "-p", "a", "-f", prompt)
         for args in (("-f", "/dev/zero"), ("-p", "@/dev/zero")):
@@ -321,7 +325,7 @@ class Bench(Cli):
         self.assertAlmostEqual(together["gb_s"], together["tok_s"] * together["bytes_per_token"] / 1e9, 6)
 
     def test_drafts_are_accepted_as_asked_for(self):
-        for drafter in ("ngram", "draft:" + MODEL):
+        for drafter in ("ngram", "draft:" + MODEL, "eagle3:dummy,intermediate=64,draft_vocab=32"):
             for chances, length in (("1,1,1", 4), ("1,1,0", 3), ("0,1", 1)):
                 args = ("--speculative", drafter, "--acceptance", chances, "-n", 24, "-d", 40, "-b", "1,2", "-r", 2)
                 for line in self.json("bench", "-m", MODEL, *args, "-o", "json"):
@@ -329,6 +333,10 @@ class Bench(Cli):
                     self.assertTrue(0 < line["tok_s_min"] <= line["tok_s"] <= line["tok_s_max"], line)
                     self.assertGreater(line["tok_s_without"], 0)
         self.refused(2, "--acceptance", "bench", "-m", MODEL, "--speculative", "ngram")
+        for option, what in (("size=3", "cannot read 'size=3'"), ("intermediate=x", "cannot read"),
+                             ("intermediate=33", "intermediate_size 33"), ("draft_vocab=0", "draft_vocab_size is 0"),
+                             ("intermediate=1048576", "too large")):
+            self.refused(1, what, "bench", "-m", MODEL, "--speculative", "eagle3:dummy," + option, "--acceptance", 0)
         self.refused(2, "--acceptance", "bench", "-m", MODEL, "--speculative", "ngram", "--acceptance", "0.5,nan")
         self.refused(2, "--speculative", "bench", "-m", MODEL, "--acceptance", "0.5")
 

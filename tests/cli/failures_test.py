@@ -38,6 +38,17 @@ class Usage(Cli):
                             ("-t", "9999"), ("--isa", "mmx"), ("--device", "tpu"), ("--dense", "q2")):
             self.refused(2, "", "run", "-m", ABSENT, "-p", "hi", flag, value)
 
+    def test_wrong_values_name_what_is_allowed(self):
+        for flag, value, words in (("--draft-tokens", "999999999", ["--draft-tokens", "from 1 to 16, or auto"]),
+                                   ("--draft-tokens", "1.5", "from 1 to 16"), ("--seed", "9" * 30, "from 0 to 18446744073709551615"),
+                                   ("--ctx", "x", "whole number from 0"), ("--temp", "warm", "--temp: 'warm' is not a number"),
+                                   ("-n", "9" * 12, "whole number, or is too large"), ("--kv-dtype", "x", "one of auto, bf16, fp8")):
+            self.refused(2, words, "run", "-m", ABSENT, "-p", "hi", flag, value)
+        self.refused(2, "not UTF-8", "run", "-m", ABSENT, "-p", "hi", "--stop", "\udcff")
+
+    def test_names_do_not_steer_the_terminal(self):
+        self.refused(2, "\u241b\\[2J", "run", "-m", "x", "--lora", "a\x1b[2J:b", "-p", "hi")
+
     def test_schemas(self):
         schema = FOLDER / "bad_schema.json"
         for text, words in (("{", "not valid JSON"), ('{"items": {"not": {"multipleOf": 2}}}', "items: not: such a schema cannot be excluded"),

@@ -201,6 +201,12 @@ class Commands(Chat):
         self.send("/load /absent.json", answer="absent.json: No such file")
         self.send("/retry", answer="there is no message yet")
         self.send("/clear now", answer="takes no argument")
+        self.send("/SAVE x", answer="did you mean /save")
+        (self.folder / "notes.txt").write_text("mine")
+        self.send(f"/save {self.folder}/notes.txt", answer="no saved conversation")
+        self.assertEqual((self.folder / "notes.txt").read_text(), "mine")
+        (self.folder / "wrong.json").write_text('{"instructions": 5, "messages": []}')
+        self.send(f"/load {self.folder}/wrong.json", answer="instructions is not a string")
         self.send("/etc/passwd", answer="OK!")
         self.send(" /help", answer="OK!")
 

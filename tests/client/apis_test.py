@@ -71,7 +71,7 @@ class Forms(Case):
         self.assertRegex(answer["choices"][0]["text"], r"\Aonce( upon)*( u?p?o?)?\Z")
 
     def test_refused(self):
-        for form in ({"guided_regex": "a(b"}, {"grammar": "start: a"}, {"guided_choice": [""]},
+        for form in ({"guided_regex": ""}, {"guided_grammar": ""}, {"structured_outputs": {"regex": ""}}, {"guided_regex": "a(b"}, {"grammar": "start: a"}, {"guided_choice": [""]},
                      {"guided_choice": []}, {"structured_outputs": {"choice": []}},
                      {"structured_outputs": {"regex": "a", "choice": ["b"]}}, {"guided_regex": "a", "grammar": 'root ::= "a"'}):
             error = self.post(CHAT, {"messages": user(SUM), **form}, 400)["error"]
@@ -212,7 +212,11 @@ class Anthropic(Case):
                                    (self.ask(model="other"), "not_found_error", 404)):
             error = self.post(MESSAGES, body, status)
             self.assertEqual((error["type"], error["error"]["type"]), ("error", kind))
-        self.assertEqual(self.get(MESSAGES, 405)["type"], "error")
+        self.assertEqual(self.get(MESSAGES, 405)["error"]["type"], "invalid_request_error")
+        self.assertIn("/v1/messages", self.post(MESSAGES + "/batches", {}, 404)["error"]["message"])
+        status, headers, data = self.server.call("GET", "/v1/models/none", headers={"anthropic-version": "2023-06-01"})
+        error = json.loads(data)
+        self.assertEqual((status, error["error"]["type"], error["request_id"]), (404, "not_found_error", headers["request-id"]))
 
     def test_continue(self):
         cached = {"cache_control": {"type": "ephemeral"}}
@@ -288,6 +292,8 @@ class Ollama(Case):
         self.assertIn("not found", self.post("/api/chat", self.ask(model="other"), 404)["error"])
         self.assertIn("mirostat", self.post("/api/chat", self.ask(options={"mirostat": 1}), 400)["error"])
         self.assertIsInstance(self.get("/api/nothing", 404)["error"], str)
+        self.assertIn("moesaic serve -m", self.post("/api/pull", {"model": "other"}, 404)["error"])
+        self.assertIn("embeddings", self.post("/api/embed", {"model": "tiny", "input": "a"}, 404)["error"])
 
     def test_open_webui_and_continue(self):
         options = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.0, "seed": 7, "num_ctx": 1024, "num_predict": 60,

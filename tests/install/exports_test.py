@@ -23,7 +23,7 @@ CPP = {
 
 
 def declared():
-    header = (pathlib.Path(HEADERS) / "moesaic.h").read_text()
+    header = "".join((pathlib.Path(HEADERS) / name).read_text() for name in ("moesaic.h", "moesaic_ops.h"))
     header = re.sub(r"/\*.*?\*/", "", header, flags=re.S)
     c_names = set(re.findall(r"^[a-z][\w *]*?\b(moesaic_\w+)\(", header, flags=re.M))
     return c_names | {f"{scope}::{name}" for scope, names in CPP.items() for name in names}

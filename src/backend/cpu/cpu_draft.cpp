@@ -110,6 +110,8 @@ void CpuDraftHead::attend_row(const DraftRounds& rounds, int64_t index, int kv_h
   const DraftRow& row = rounds.rows()[source];
   const int group = config_.heads / config_.kv_heads, dim = config_.head_dim;
   const int64_t kv_offset = static_cast<int64_t>(kv_head) * kPageTokens;
+  const int begin = rounds.begin(row);
+  const int first = config_.window > 0 ? std::max(begin, row.position - config_.window + 1) : begin;
   for (int head = kv_head * group; head < (kv_head + 1) * group; head += 8) {
     const int64_t at = source * config_.heads + head;
     target_.kernels.attend({.heads = std::min(8, (kv_head + 1) * group - head),
@@ -125,7 +127,7 @@ void CpuDraftHead::attend_row(const DraftRounds& rounds, int64_t index, int kv_h
                             .v_scale = kv_.v_scale.as<float>() + kv_offset,
                             .page_stride = kv_.page_stride(),
                             .scale_page_stride = kv_.scale_page_stride(),
-                            .first = config_.window > 0 ? std::max(0, row.position - config_.window + 1) : 0,
+                            .first = first,
                             .last = row.position,
                             .out = attended_.data() + (index * config_.heads + head) * dim});
   }
@@ -163,7 +165,8 @@ void CpuDraftHead::mlp(int rows) {
   target_.pool.for_each(rows, [&](int64_t r, int) {
     norm(residual_.data() + r * hidden, mlp_norm_, normed_.data() + r * hidden);
   });
-  act_.assign(target_.kernels, target_.pool, act_format(gate_up_.pack, target_.kernels), normed_.data(), hidden, rows, hidden);
+  act_.assign(target_.kernels, target_.pool, act_format(gate_up_.pack, target_.kernels), normed_.data(),
+              hidden, rows, hidden);
   constexpr float kNoLimit = 1e30f;
   for_each_tile(target_.kernels, target_.pool, workspaces_, gate_up_, act_.view(), rows,
                 target_.chosen.tuning, [&](const float* tile, int first, int n, int64_t panel, int) {

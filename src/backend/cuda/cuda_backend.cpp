@@ -1,6 +1,7 @@
 #include "backend/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/cuda/kernels/sm120/gemm.h"
@@ -76,6 +77,7 @@ std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const Mod
   const double arena_bytes = sum(arena(config)) + sum(moe_.buffers(config, options_.max_rows));
   parts.push_back({"activations", arena_bytes});
   parts.push_back({kCachePart, kv_bytes(layout, config, *this)});
+  if (draft_head_.loaded()) std::ranges::copy(draft_head_.memory(layout), std::back_inserter(parts));
   return parts;
 }
 
@@ -88,11 +90,13 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
                          const LoadProgress& progress) {
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
+  draft_head_.unload();
   model_ = {};
   ASSIGN_OR_RETURN(model_, load_model(config, weights, options_, progress, stream_));
   moe_.prefer(read_tuning(options_.tuning_folder, tuning_key()));
   RETURN_IF_ERROR(allocate(arena(config), "activations"));
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
+  moe_.ready(config, options_.max_rows);
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
   RETURN_IF_ERROR(step_io_.open(options_.max_rows));
   sampling_steps_ = select(SampleShape{config.vocab}, target_).ok();
@@ -129,7 +133,7 @@ Status CudaBackend::alloc_kv(const KvLayout& layout) {
     ASSIGN_OR_RETURN(model_.layers[i].v, DeviceBuffer::allocate(bytes, "the KV cache"));
   }
   input_capacity_ = 32 * static_cast<size_t>(options_.max_rows) + layout.full_pages + layout.window_pages;
-  return {};
+  return draft_head_.loaded() ? draft_head_.alloc_kv() : Status();
 }
 
 // kv_page.h has the layouts.

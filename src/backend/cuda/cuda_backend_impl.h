@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/cuda/cuda_draft.h"
 #include "backend/cuda/ops/linear.h"
 #include "backend/cuda/ops/moe.h"
 #include "backend/cuda/ops/select.h"
@@ -59,6 +60,8 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   void unembed(std::span<float> logits) override;
   Status end_step() override;
 
+  DraftHead* draft_head() override { return &draft_head_; }
+
   Profiler* profiler() override { return this; }
   double read_bandwidth() override;
   std::vector<KernelChoice> kernel_choices(int tokens) override;
@@ -93,6 +96,8 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   double moe_bytes(const Layer& layer) const;
   double moe_flops() const;
   Norm moe_norm(int index, const DeferredResidual& deferred);
+  // To the draft head: the residual stream after so many blocks.
+  Status tap(int boundary) { return draft_head_.tap(boundary, x_.as<float>(), shape_.rows, deferred_); }
 
   BackendOptions options_;
   cudaStream_t stream_ = nullptr;
@@ -123,6 +128,15 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   std::array<OpProfile, kOps> profile_;
   LaunchLog launches_;
   OpTimer timer_;
+
+  CudaDraftHead draft_head_{
+      {.options = options_,
+       .target = target_,
+       .model = model_,
+       .layout = kv_layout_,
+       .stream = stream_,
+       .cache_allocated = [this] { return !model_.layers.empty() && model_.layers[0].k.bytes() > 0; },
+       .retire_graphs = [this] { return graphs_.retire("taps", stream_); }}};
 };
 
 }  // namespace moesaic::cuda

@@ -22,6 +22,7 @@ Status CudaBackend::begin_step(const Batch& batch) {
   // round alike.
   const Tiling tiling{.tokens = tile_tokens(model_.config.heads, model_.config.kv_heads),
                       .decodes = !target_.batch_invariant};
+  if (draft_head_.loaded()) draft_head_.begin_step(batch);
   fault_status_ = Status();
   shape_ = shape_of(batch, tiling);
   at_ = layout_of(shape_);
@@ -84,10 +85,9 @@ void CudaBackend::embed() {
     RETURN_IF_ERROR(rotations(input(at_.positions), shape_.rows, model_.inverse_frequency.as<double>(),
                               model_.config.head_dim / 2, model_.rope.attention_factor,
                               rotation_.as<float2>(), stream_));
-    const auto* data = model_.embed.data.as<uint8_t>();
-    return cuda::embed({model_.embed.format, 0, model_.embed.row_bytes, model_.embed.cols / kBlock, data,
-                        data + model_.embed.scale_offset},
-                       model_.embed.cols, input(at_.tokens), shape_.rows, x_.as<float>(), stream_);
+    RETURN_IF_ERROR(cuda::embed(raw_of(model_.embed), model_.embed.cols, input(at_.tokens), shape_.rows,
+                                x_.as<float>(), stream_));
+    return tap(0);
   });
 }
 
@@ -200,7 +200,7 @@ void CudaBackend::moe(int index) {
     ASSIGN_OR_RETURN(deferred_,
                      moe_.run(model_, index, moe_norm(index, std::exchange(deferred_, {})),
                               moe_.config_for(model_, shape_.rows), target_, options_.router_trace, stream_));
-    return {};
+    return tap(index + 1);
   });
 }
 
@@ -235,6 +235,7 @@ Status CudaBackend::end_step() {
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(timed_ ? timer_.finish(stream_, profile_) : graphs_.end(shape_, fault_status_, stream_));
   RETURN_IF_ERROR(fault_status_);
+  draft_head_.end_step();
   if (shape_.samples) return step_io_.launched(stream_);
   RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
   RETURN_IF_ERROR(fault_of(*pinned_fault_.as<int>()));

@@ -109,8 +109,8 @@ ReferenceDraftHead::Rows ReferenceDraftHead::attention(const DraftRounds& rounds
     std::copy_n(v.data() + i * kv_size, kv_size, cache_.values.data() + to);
   }
   for (size_t i = 0; i < rows.size(); ++i) {
-    const int last = rows[i].position,
-              first = config_.window > 0 ? std::max(0, last - config_.window + 1) : 0;
+    const int last = rows[i].position, begin = rounds.begin(rows[i]),
+              first = config_.window > 0 ? std::max(begin, last - config_.window + 1) : begin;
     const std::vector<int32_t> pages = pages_of(rows[i]);
     attend_row({config_.heads, config_.kv_heads, config_.head_dim, first, last},
                std::span(q).subspan(i * q_size, q_size), no_sinks, cache_of(pages),

@@ -1,4 +1,5 @@
 // Where a message is written. Its button sends; while an answer comes, it stops.
+import {keep, kept} from "./browser_storage.js";
 import {byId, growing, icon} from "./dom.js";
 import {settings} from "./settings.js";
 
@@ -13,7 +14,7 @@ export class Composer {
     this.area = byId("message");
     this.fit = growing(this.area);
     this.busy = false;
-    this.area.value = sessionStorage.getItem(DRAFT) ?? "";
+    this.area.value = kept("sessionStorage", DRAFT) ?? "";
     this.area.addEventListener("input", () => this.onInput());
     this.area.addEventListener("keydown", event => this.onKey(event));
     byId("composer").addEventListener("submit", event => {
@@ -25,7 +26,7 @@ export class Composer {
   }
 
   onInput() {
-    sessionStorage.setItem(DRAFT, this.area.value);
+    keep("sessionStorage", DRAFT, this.area.value);
     this.showButton();
   }
 

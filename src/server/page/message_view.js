@@ -14,7 +14,7 @@ function branches({count, at}, go) {
 }
 
 export function summaryOf({tokens, rate, first, prompt, cached}) {
-  const parts = [`${tokens} ${tokens === 1 ? "token" : "tokens"}`, rate ? `${rate.toFixed(rate < 100 ? 1 : 0)} tok/s` : "", first ? `first after ${first.toFixed(2)} s` : "",
+  const parts = [tokens ? `${tokens} ${tokens === 1 ? "token" : "tokens"}` : "", rate ? `${rate.toFixed(rate < 100 ? 1 : 0)} tok/s` : "", first ? `first after ${first.toFixed(2)} s` : "",
                  prompt ? `prompt ${prompt}${cached ? ` (${cached} cached)` : ""}` : ""];
   return parts.filter(Boolean).join(" · ");
 }

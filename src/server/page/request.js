@@ -22,15 +22,29 @@ export function messagesOf(nodes) {
   });
 }
 
-// Throws an Error that names the setting.
+const isObject = value => typeof value === "object" && value !== null && !Array.isArray(value);
+const KINDS = {
+  "Tools": ["an array", Array.isArray],
+  "JSON schema": ["an object, true or false", value => isObject(value) || typeof value === "boolean"],
+  "Other fields": ["an object", isObject],
+};
+
+// A setting that is JSON, by its name on the page. Throws an Error that names it.
 export function parseSetting(name, text) {
   if (!text?.trim()) return undefined;
+  let value = null;
   try {
-    return JSON.parse(text);
+    value = JSON.parse(text);
   } catch (error) {
     throw new Error(`${name}: not JSON (${error.message})`);
   }
+  const [kind, fits] = KINDS[name];
+  if (!fits(value)) throw new Error(`${name}: must be ${kind}`);
+  return value;
 }
+
+// Of a schema, as the API takes it.
+const nameOf = ({title}) => typeof title === "string" && title.replace(/\W/g, "_").slice(0, 64) || "answer";
 
 function numberOf(settings, name) {
   return settings[name] === "" || settings[name] == null ? undefined : Number(settings[name]);
@@ -46,6 +60,6 @@ export function requestOf(nodes, settings, model) {
   if (settings.stop?.trim()) body.stop = settings.stop.split("\n").filter(Boolean);
   body.tools = parseSetting("Tools", settings.tools);
   const schema = parseSetting("JSON schema", settings.schema);
-  if (schema) body.response_format = {type: "json_schema", json_schema: {name: schema.title?.replace(/\W/g, "_") || "answer", schema}};
+  if (schema !== undefined) body.response_format = {type: "json_schema", json_schema: {name: nameOf(schema), schema}};
   return {...body, ...parseSetting("Other fields", settings.other)};
 }

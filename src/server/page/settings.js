@@ -1,4 +1,5 @@
 // What a reader has set, kept in the browser, and presets: named copies of the part that shapes answers.
+import {keep, kept} from "./browser_storage.js";
 
 const KEY = "moesaic.settings", PRESETS = "moesaic.presets", API_KEY = "moesaic.key";
 
@@ -7,24 +8,24 @@ export const SHAPING = ["system", "effort", "temperature", "top_p", "top_k", "mi
                         "repetition_penalty", "seed", "max_tokens", "stop", "tools", "schema", "other"];
 const DEFAULTS = {...Object.fromEntries(SHAPING.map(name => [name, ""])), effort: "medium", theme: "auto", preset: "", sendByEnter: true};
 
-function read(key, otherwise) {
+// An object, whatever is kept there.
+function read(key) {
   try {
-    return JSON.parse(localStorage.getItem(key)) ?? otherwise;
+    return Object(JSON.parse(kept("localStorage", key)));
   } catch {
-    return otherwise;
+    return {};
   }
 }
 
-function write(key, value) {
-  try {
-    localStorage.setItem(key, JSON.stringify(value));
-  } catch {
-    // No room or not allowed: the settings hold until the page is left.
-  }
+// Known fields alone, each of its own type: another version of the page may have kept them.
+function typed(values) {
+  return Object.fromEntries(Object.entries(Object(values)).filter(([name, value]) => Object.hasOwn(DEFAULTS, name) && typeof value === typeof DEFAULTS[name]));
 }
 
-export const settings = {...DEFAULTS, ...read(KEY, {})};
-export const presets = read(PRESETS, {});    // name: {system, effort, ...}
+const write = (key, value) => keep("localStorage", key, JSON.stringify(value));
+
+export const settings = {...DEFAULTS, ...typed(read(KEY))};
+export const presets = Object.fromEntries(Object.entries(read(PRESETS)).map(([name, preset]) => [name, typed(preset)]));   // name: {system, effort, ...}
 const listeners = [];
 
 export function onChange(listener) {
@@ -55,9 +56,9 @@ export function deletePreset(name) {
 }
 
 // The key leaves with the tab, and no export has it.
-export const apiKey = () => sessionStorage.getItem(API_KEY) ?? "";
+export const apiKey = () => kept("sessionStorage", API_KEY) ?? "";
 
 export function setApiKey(key) {
-  sessionStorage.setItem(API_KEY, key);
+  keep("sessionStorage", API_KEY, key);
   for (const listener of listeners) listener(settings);
 }

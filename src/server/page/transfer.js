@@ -2,7 +2,7 @@
 import {newId, path, titleOf} from "./conversation.js";
 import {make} from "./dom.js";
 
-const FORMAT = "moesaic conversations", VERSION = 1;
+const FORMAT = "moesaic conversations", VERSION = 1, MOST_MESSAGES = 10000;
 const ROLES = ["user", "assistant", "tool"];
 
 export function download(name, type, text) {
@@ -41,11 +41,14 @@ function readStats(stats) {
   return {stats: Object.fromEntries(Object.entries(stats).filter(([, value]) => Number.isFinite(value)))};
 }
 
-// Known fields alone, each of its own type: a file is not trusted.
-function readNode(id, node) {
-  if (typeof node !== "object" || node === null || !ROLES.includes(node.role) || !isText(node.content))
-    throw new Error("a message without a role or a text");
-  const out = {id, parent: isText(node.parent) ? node.parent : null, time: timeOr(node.time, 0), role: node.role, content: node.content,
+const isObject = value => typeof value === "object" && value !== null && !Array.isArray(value);
+
+// Known fields alone, each of its own type: a file is not trusted. ids: new ones by the file's.
+function readNode(id, node, ids) {
+  if (!isObject(node) || !ROLES.includes(node.role) || !isText(node.content)) throw new Error("a message without a role or a text");
+  const parent = isText(node.parent) ? node.parent : null;
+  if (parent !== null && !ids.has(parent)) throw new Error("a message whose predecessor is missing");
+  const out = {id: ids.get(id), parent: ids.get(parent) ?? null, time: timeOr(node.time, 0), role: node.role, content: node.content,
                ...readCalls(node.calls), ...readStats(node.stats)};
   for (const name of ["reasoning", "error", "finish", "refused", "callId", "name"]) if (isText(node[name])) out[name] = node[name];
   return out;
@@ -58,7 +61,6 @@ function checkTree(nodes) {
     const seen = new Set();
     for (let node = start; node && !whole.has(node.id); node = nodes[node.parent]) {
       if (seen.has(node.id)) throw new Error("messages in a circle");
-      if (node.parent !== null && !Object.hasOwn(nodes, node.parent)) throw new Error("a message whose predecessor is missing");
       seen.add(node.id);
     }
     for (const id of seen) whole.add(id);
@@ -66,12 +68,15 @@ function checkTree(nodes) {
 }
 
 function readConversation(given) {
-  const nodes = Object.assign(Object.create(null), Object.fromEntries(Object.entries(given?.nodes ?? {}).map(([id, node]) => [id, readNode(id, node)])));
+  if (!isObject(given) || !isObject(given.nodes ?? {})) throw new Error("no object with messages");
+  const entries = Object.entries(given.nodes ?? {});
+  if (entries.length > MOST_MESSAGES) throw new Error(`too many messages (at most ${MOST_MESSAGES})`);
+  const ids = new Map(entries.map(([id]) => [id, newId()]));
+  const nodes = Object.fromEntries(entries.map(([id, node]) => [ids.get(id), readNode(id, node, ids)]));
   checkTree(nodes);
   const now = Date.now();
   return {id: newId(), title: textOr(given.title, "").slice(0, 200), created: timeOr(given.created, now), changed: timeOr(given.changed, now),
-          pinned: given.pinned === true, leaf: isText(given.leaf) && nodes[given.leaf] ? given.leaf : Object.keys(nodes).at(-1) ?? null,
-          nodes: {...nodes}};
+          pinned: given.pinned === true, leaf: ids.get(given.leaf) ?? ids.get(entries.at(-1)?.[0]) ?? null, nodes};
 }
 
 // New conversations, beside those that are there. Throws an Error with a line to show.

@@ -84,6 +84,9 @@ Status no_kernel(const char* op, const Matrix& w, int tokens) {
 Status linear(const Matrix& w, const Activations& x, const Store& out, const LinearSetup& setup) {
   return run_plain(w, x, out, setup);
 }
+Status linear(const Matrix& w, const Activations& x, const Qkv& out, const LinearSetup& setup) {
+  return run_plain(w, x, out, setup);
+}
 Status linear(const Matrix& w, const Norm& x, const Store& out, const LinearSetup& setup) {
   return run_normed(w, x, out, setup);
 }

@@ -42,6 +42,7 @@ struct LinearSetup {
   cudaStream_t stream = nullptr;
 };
 Status linear(const Matrix& w, const Activations& x, const Store& out, const LinearSetup& setup);
+Status linear(const Matrix& w, const Activations& x, const Qkv& out, const LinearSetup& setup);
 // Of norm(x), and what x.deferred adds to x before.
 Status linear(const Matrix& w, const Norm& x, const Store& out, const LinearSetup& setup);
 Status linear(const Matrix& w, const Norm& x, const Qkv& out, const LinearSetup& setup);

@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "backend/cuda/ops/experts.h"
 #include "backend/cuda/ops/route.h"
 #include "backend/cuda/ops/select.h"
 #include "backend/cuda/weights/model.h"
@@ -11,13 +12,16 @@
 
 namespace moesaic::cuda {
 
-// The kernels that are compiled for the model's experts.
+// A layer's experts, and the kernels that are compiled for the model's.
+LayerExperts experts_of(const LoadedModel& model, int layer);
 std::span<const MoeKernelConfig> configs_of(const LoadedModel& model);
 
 class Moe {
  public:
   // Memory for the activations of at most max_rows rows.
   std::vector<Wanted> buffers(const ModelConfig& config, int max_rows);
+  // After the buffers were allocated, for the same rows.
+  void ready(const ModelConfig& config, int max_rows);
 
   // The kernel for so many rows: the quickest as estimated by tuning/moe_kernels.h, or as measured.
   // find_config(): by name; an error if none of that name takes so many rows.
@@ -47,29 +51,16 @@ class Moe {
   Result<DeferredResidual> run_experts(const LoadedModel& model, int layer, const Norm& norm,
                                        const MoeKernelConfig& kernel_config, const Route& routing,
                                        cudaStream_t stream);
-  Status run_products(const LoadedModel& model, const Layer& layer, const Norm& norm,
-                      const MoeKernelConfig& kernel_config, const Route& routing, cudaStream_t stream);
   Status run_decode(const LoadedModel& model, int layer, const Norm& norm, const float* logits,
                     cudaStream_t stream);
-  Status run_split_k(const LoadedModel& model, const Layer& layer, const Norm& norm, const Route& routing,
-                     cudaStream_t stream);
-  Status run_wgmma(const LoadedModel& model, const Layer& layer, const Norm& norm, int tile,
-                   cudaStream_t stream);
-  Status run_gemm(const LoadedModel& model, const Layer& layer, const Norm& norm, int tile,
-                  cudaStream_t stream);
-  Status run_w4a8(const LoadedModel& model, const Layer& layer, const Norm& norm,
-                  const MoeKernelConfig& kernel_config, cudaStream_t stream);
   Status run_choose(const Norm& norm, const Router& scores, const Route& routing, cudaStream_t stream) const;
   Status run_scores(const RouterConfig& config, const Norm& norm, Router scores, cudaStream_t stream) const;
   Router router_of(const LoadedModel& model, int layer, int rows, float* logits) const;
-  Route routing_of(const LoadedModel& model, int rows, int tile, const float* logits) const;
-  Activations permuted_activations(const LoadedModel& model, const Norm& norm, int tile) const;
-  Store expert_out(const LoadedModel& model, const Layer& layer) const;
   Status trace_router(const ModelConfig& config, int layer, int rows, const RouterTrace& trace,
                       cudaStream_t stream);
 
-  DeviceBuffer normed_f32_, router_logits_, expert_ids_, expert_weights_, permuted_rows_, source_rows_,
-      work_tiles_, work_tile_count_, tiles_, hidden_, out_, arrived_;
+  DeviceBuffer normed_f32_, router_logits_, scratch_memory_;
+  MoeScratch scratch_;  // in scratch_memory_, from ready() on
   std::vector<TunedStep> measured_;
   std::map<int, const MoeKernelConfig*> chosen_;  // by rows
 };

@@ -29,14 +29,14 @@ struct Store {
   int rows = 0;
   bool add = false;
 };
-// out[permuted_row, i] = swiglu(gate + bias, up + bias)
+// out[permuted_row, i] = swiglu(gate + bias, up + bias), with up + offset
 struct SwiGlu {
   void* out = nullptr;  // [permuted_rows, intermediate] F16, or BF16
   bool bf16 = false;
   int intermediate = 0;
   const float* gate_bias = nullptr;  // [experts, intermediate]
   const float* up_bias = nullptr;
-  float alpha = 0, limit = 0;
+  float alpha = 0, limit = 0, offset = 1;
 };
 // Bias and RoPE; Q is kept, K and V go to their pages.
 struct Qkv {

@@ -58,6 +58,10 @@ struct Route {
   int* work_tile_count = nullptr;
 };
 Status route(const Route& p, cudaStream_t stream);
+// Its two parts: ids and weights alone; and the work list of ids that are there. A pair whose id is -1 has no
+// place in the list, and its permuted_rows is left as it is.
+Status top_k(const Route& p, cudaStream_t stream);
+Status list_work(const Route& p, cudaStream_t stream);
 // norm and router in one kernel, for decoding; it adds in another order. norm.out_f32,
 // norm.deferred and router.x are not used.
 inline constexpr int kMostScoredRows = 256, kMostScoredHidden = 3072;

@@ -1,5 +1,5 @@
-// CUDA errors as values, memory with an owner, and the launch of a kernel that may start before its
-// predecessor has ended.
+// CUDA errors as values, memory with an owner, and what a kernel may be told before it is launched
+// (launch.h).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -106,35 +106,6 @@ Status set_attributes(void (*kernel)(Params...), const KernelAttributes& attribu
   return set_attributes(reinterpret_cast<const void*>(kernel), attributes);
 }
 
-// `size` neighbours in x.
-inline cudaLaunchAttribute cluster_attribute(int size) {
-  cudaLaunchAttribute a{};
-  a.id = cudaLaunchAttributeClusterDimension;
-  a.val.clusterDim = {static_cast<unsigned>(size), 1, 1};
-  return a;
-}
-
-// Launches with programmatic dependent launch: the kernel may begin while its predecessor on the stream still
-// runs, and must call wait_for_predecessor() (launch.cuh) before it touches anything that was written on the
-// device. launch_clusters: `cluster` neighbours in x share their memory (Hopper's thread block clusters); 0:
-// no clusters, and with them no barrier of one.
-template <typename... Params, typename... Args>
-Status launch_clusters(int cluster, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
-                       cudaStream_t stream, Args&&... args) {
-  note_launch(reinterpret_cast<const void*>(kernel), grid, block, shared);
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1] = cluster_attribute(cluster);
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = stream;
-  config.attrs = attributes, config.numAttrs = cluster > 0 ? 2 : 1;
-  return check(cudaLaunchKernelEx(&config, kernel, Params(std::forward<Args>(args))...), "launch");
-}
-template <typename... Params, typename... Args>
-Status launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-              Args&&... args) {
-  return launch_clusters(0, kernel, grid, block, shared, stream, std::forward<Args>(args)...);
-}
-
 }  // namespace moesaic::cuda
+
+#include "backend/cuda/runtime/launch.h"

@@ -14,13 +14,6 @@
 namespace moesaic::cuda {
 namespace {
 
-// Normed values are at most sqrt(hidden) * max |weight|: the power of two that brings that below 2^15 uses
-// F16's whole range, whatever the checkpoint's norm weights are.
-float f16_factor(int hidden, float largest_weight) {
-  const double bound = std::sqrt(static_cast<double>(hidden)) * std::max(largest_weight, 1e-30f);
-  return static_cast<float>(std::exp2(std::floor(std::log2(32768.0 / bound))));
-}
-
 constexpr size_t kSlabHiddenBytes = sizeof(__half) * kSlabRows * sm90::kTopK * sm90::kHidden;
 
 // Loads one model, or counts what it takes: as the uploader was made.
@@ -173,15 +166,13 @@ bool has_block_scaled_mma(int device) {
          major == kBlockScaledMajor;
 }
 
-// Of the device, or of as much of it as the options allow.
-sm90::SlabLayout layout_of(const BackendOptions& options) {
-  int sms = 0;
-  if (cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, options.device) != cudaSuccess) return {};
-  return sm90::slab_layout(
-      std::min(options.max_sms > 0 ? std::min(sms, options.max_sms) : sms, sm90::kMostSms));
-}
-
 }  // namespace
+
+sm90::SlabLayout device_layout(int device, int max_sms) {
+  int sms = 0;
+  if (cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return {};
+  return sm90::slab_layout(std::min(max_sms > 0 ? std::min(sms, max_sms) : sms, sm90::kMostSms));
+}
 
 Paths paths_of(const ModelConfig& c, const ModelWeights& stored, const BackendOptions& options) {
   const ModelWeights weights = merged_formats(stored);
@@ -195,7 +186,7 @@ Paths paths_of(const ModelConfig& c, const ModelWeights& stored, const BackendOp
                            .swiglu_limit = c.swiglu_limit};
   const auto experts = select(shape, target);
   const auto is = [&](ExpertsLayout layout) { return experts.ok() && experts.value()->layout == layout; };
-  const sm90::SlabLayout layout = layout_of(options);
+  const sm90::SlabLayout layout = device_layout(options.device, options.max_sms);
   return {.slabs = is(ExpertsLayout::kSlabs) && sm90::prepare_moe_decode(layout).ok(),
           .w4a8 = is(ExpertsLayout::kQuads),
           .dense_mx = options.moe_path == MoePath::kW4A8,

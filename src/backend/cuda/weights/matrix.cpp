@@ -1,5 +1,8 @@
 #include "backend/cuda/weights/matrix.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "backend/cuda/weights/quad_layout.h"
 
 namespace moesaic::cuda {
@@ -34,6 +37,11 @@ Kind kind_of(Format format, std::optional<Format> wanted, bool block_scaled) {
   if (!block_scaled) return kind;
   if (kind == Kind::kMxfp4) return Kind::kMxfp4Quads;
   return kind == Kind::kMxfp8 ? Kind::kMxfp8Quads : kind;
+}
+
+float f16_factor(int width, float largest_weight) {
+  const double bound = std::sqrt(static_cast<double>(width)) * std::max(largest_weight, 1e-30f);
+  return static_cast<float>(std::exp2(std::floor(std::log2(32768.0 / bound))));
 }
 
 }  // namespace moesaic::cuda

@@ -39,6 +39,10 @@ const char* kind_name(Kind kind);
 inline bool in_quads(Kind kind) { return kind == Kind::kMxfp4Quads || kind == Kind::kMxfp8Quads; }
 inline bool takes_bf16(Kind kind) { return kind == Kind::kBF16 || in_quads(kind); }
 
+// What normed rows of so many values are multiplied by in F16: at most sqrt(width) * largest_weight becomes
+// less than 2^15, so that F16's whole range is used, whatever the norm's weights are.
+float f16_factor(int width, float largest_weight);
+
 // Which source row stands at (weight_tile, m, h, g).
 enum class RowOrder : uint8_t {
   kPlain,  // 32 weight_tile + 16 m + 8 h + g

@@ -43,6 +43,8 @@ struct LoadedModel : Paths {
   DeviceBuffer slab_scales;  // [layers, kSlabRows]: what undoes the layer's mlp_factor
 };
 
+// Of the device, or of max_sms multiprocessors of it (0: all).
+sm90::SlabLayout device_layout(int device, int max_sms);
 // options.moe_path: kW4A8 where kAuto stands for it.
 Paths paths_of(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options);
 // What the model's weights take, by part.

@@ -139,16 +139,17 @@ __global__ void tops_kernel(const RepackParams p) {
 
 Status repack_slabs(const SlabParams& params, cudaStream_t stream) {
   const int slabs = params.down ? sm90::kHidden / 8 : 2 * sm90::kFc1SlabPairs;
-  sm90::slab_kernel<<<dim3(slabs, static_cast<unsigned>(params.experts)), 256, 0, stream>>>(params);
-  return check(cudaGetLastError(), "repack");
+  return launch_alone(sm90::slab_kernel, dim3(slabs, static_cast<unsigned>(params.experts)), dim3(256), 0,
+                      stream, params);
 }
 
 Status repack(const RepackParams& params, cudaStream_t stream) {
-  const auto grid = [](int64_t warps) { return static_cast<unsigned>((warps + 7) / 8); };
+  const auto grid = [](int64_t warps) { return dim3(static_cast<unsigned>((warps + 7) / 8)); };
   const int64_t weight_tiles = params.experts * params.weight_tiles;
-  repack_kernel<<<grid(weight_tiles * params.blocks), 256, 0, stream>>>(params);
-  if (params.kind == Kind::kMxfp8) tops_kernel<<<grid(weight_tiles), 256, 0, stream>>>(params);
-  return check(cudaGetLastError(), "repack");
+  const Status status =
+      launch_alone(repack_kernel, grid(weight_tiles * params.blocks), dim3(256), 0, stream, params);
+  if (!status.ok() || params.kind != Kind::kMxfp8) return status;
+  return launch_alone(tops_kernel, grid(weight_tiles), dim3(256), 0, stream, params);
 }
 
 Status embed(const Raw& table, int64_t cols, const int32_t* tokens, int rows, float* out,

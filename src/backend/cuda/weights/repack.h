@@ -9,10 +9,10 @@ namespace moesaic::cuda {
 // A section as it was stored: rows of dense elements, scales of the formats that keep them apart. Strides in
 // bytes.
 struct Raw {
-  Format format;
-  int64_t rows, row_stride, scale_stride;
-  const uint8_t* data;
-  const uint8_t* scales;
+  Format format = Format::kF32;
+  int64_t rows = 0, row_stride = 0, scale_stride = 0;
+  const uint8_t* data = nullptr;
+  const uint8_t* scales = nullptr;
   int64_t expert_stride = 0, expert_scale_stride = 0;
 };
 
@@ -48,6 +48,15 @@ struct SlabParams {
   int* fault;  // a RepackFault is left here
 };
 Status repack_slabs(const SlabParams& params, cudaStream_t stream);
+// A table as a section; its rows are not counted.
+inline Raw raw_of(const Table& t) {
+  const auto* data = t.data.as<uint8_t>();
+  return {.format = t.format,
+          .row_stride = t.row_bytes,
+          .scale_stride = t.cols / kBlock,
+          .data = data,
+          .scales = data + t.scale_offset};
+}
 // out[r] = row tokens[r]; [rows, cols]
 Status embed(const Raw& table, int64_t cols, const int32_t* tokens, int rows, float* out,
              cudaStream_t stream);

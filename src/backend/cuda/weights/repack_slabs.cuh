@@ -1,6 +1,7 @@
 // Experts to slabs.
 #pragma once
 
+#include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/sm90/slab.cuh"
 #include "backend/cuda/weights/repack.h"
 #include "backend/cuda/weights/stored.cuh"
@@ -9,6 +10,7 @@ namespace moesaic::cuda::sm90 {
 
 // A CTA a slab: 8 rows, of which in FC1 the even ones are gate rows and the odd ones up rows.
 __global__ static void slab_kernel(const SlabParams p) {
+  wait_for_predecessor();
   const int slab = blockIdx.x;
   const int64_t expert = blockIdx.y;
   const Raw sources[2] = {of_expert(p.source[0], expert), of_expert(p.source[1], expert)};

@@ -281,6 +281,24 @@ Result<Matrix> Uploader::matrix(const std::vector<MatrixView>& sections, Kind ki
   return out;
 }
 
+Result<Matrix> Uploader::pairs(const MatrixView& gate, const MatrixView& up, Kind kind, const char* part,
+                               const std::string& name) {
+  Matrix out{.kind = kind, .order = RowOrder::kPairs, .rows = gate.rows + up.rows, .cols = gate.cols};
+  out.weight_tiles = weight_tiles_of(out.rows);
+  RETURN_IF_ERROR(allocate(out, part, name));
+  if (counts_only()) return out;
+  const int64_t row_of_both = 2 * (sent_row(gate) + scale_row(gate));
+  const int64_t fit = static_cast<int64_t>(kPiece) / row_of_both / kChunkRows * kChunkRows;
+  const int64_t step = resident(gate.data) != nullptr ? gate.rows : std::max(kChunkRows, fit);
+  for (int64_t row = 0; row < gate.rows; row += step) {
+    const auto part_of = [&](const MatrixView& m) {
+      return ExpertsView{.first = slice_rows(m, row, std::min(step, m.rows - row)), .count = 1};
+    };
+    RETURN_IF_ERROR(repack({part_of(gate), part_of(up)}, out, 0, 2 * row / kWeightTileRows, nullptr));
+  }
+  return out;
+}
+
 Result<Matrix> Uploader::experts(const std::vector<ExpertsView>& sections, Kind kind, RowOrder order,
                                  const char* part, const std::string& name, const Slabs* slabs) {
   Matrix out{.kind = kind, .order = order, .cols = sections[0].first.cols, .experts = sections[0].count};

@@ -42,6 +42,9 @@ class Uploader {
   // for, name: of the tensor, for errors.
   Result<Matrix> matrix(const std::vector<MatrixView>& sections, Kind kind, RowOrder order, int head_dim,
                         const char* part, const std::string& name);
+  // gate and up of one dense MLP, RowOrder::kPairs.
+  Result<Matrix> pairs(const MatrixView& gate, const MatrixView& up, Kind kind, const char* part,
+                       const std::string& name);
   // sections: gate and up (RowOrder::kPairs), or one.
   // slabs, if wanted: the experts go there, and not into the matrix.
   Result<Matrix> experts(const std::vector<ExpertsView>& sections, Kind kind, RowOrder order,

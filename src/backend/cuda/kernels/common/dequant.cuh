@@ -15,6 +15,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernels/ptx/load.cuh"
 #include "backend/cuda/kernels/ptx/mma.cuh"
 #include "backend/cuda/weights/matrix.h"
 
@@ -23,14 +24,6 @@ namespace moesaic::cuda {
 struct Fragment {
   uint32_t a[4];
 };
-
-__device__ inline uint4 load_weights(const uint8_t* p) {
-  uint4 v;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-      : "l"(p));
-  return v;
-}
 
 // What a lane loads of one block, and how it becomes fragments (m, j) and the scales of its rows (m, h).
 // Sources without scales accumulate straight on.

@@ -56,7 +56,7 @@ __device__ inline void finish(const SwiGlu& e, const SwiGluReady& ready, int wei
                               int out_row, float v0, float v1) {
   const int i = weight_tile * (kWeightTileRows / 2) + pair;
   if (i >= e.intermediate) return;
-  const float y = swiglu(v0 + ready.gate_bias, v1 + ready.up_bias, e.alpha, e.limit);
+  const float y = swiglu(v0 + ready.gate_bias, v1 + ready.up_bias, e.alpha, e.limit, e.offset);
   const int64_t at = static_cast<int64_t>(out_row) * e.intermediate + i;
   if (e.bf16) {
     static_cast<__nv_bfloat16*>(e.out)[at] = __float2bfloat16_rn(y);

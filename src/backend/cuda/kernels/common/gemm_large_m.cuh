@@ -26,12 +26,6 @@ namespace moesaic::cuda {
 inline constexpr int kLargeMWeightTiles = 4, kLargeMWarps = 8, kLargeMStages = 3;
 inline constexpr int kLargeMStep = 2 * kBlock;  // columns of a step
 
-__device__ inline void cp_async(void* shared, const void* global, bool valid) {
-  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(valid ? 16 : 0)
-               : "memory");
-}
-
 // The tile's activations of one step at a time.
 template <int kTokens>
 struct ActivationStages {
@@ -65,10 +59,6 @@ struct ActivationStages {
                valid ? row[i] + column : reinterpret_cast<const uint16_t*>(shared), valid);
     }
   }
-  __device__ static void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  __device__ static void wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kLargeMStages - 2) : "memory");
-  }
 
   // Columns 8 c .. 8 c + 7 of block `half` of the step, of token g of each tile from `first` on.
   template <int kTiles>
@@ -101,7 +91,7 @@ __global__ void __launch_bounds__(kLargeMWarps * 32)
 #pragma unroll
   for (int s = 0; s < kLargeMStages - 1; ++s) {
     if (s < steps) act.fetch(s);
-    act.commit();
+    cp_async_commit();
   }
 
   // A warp without a weight tile or tokens still helps to fetch.
@@ -136,10 +126,10 @@ __global__ void __launch_bounds__(kLargeMWarps * 32)
         }
       };
   for (int step = 0; step < steps; ++step) {
-    act.wait();
+    cp_async_wait<kLargeMStages - 2>();
     __syncthreads();
     if (step + kLargeMStages - 1 < steps) act.fetch(step + kLargeMStages - 1);
-    act.commit();
+    cp_async_commit();
     if (!works) continue;
     if (step + 1 < steps) load(next, step + 1);
 #pragma unroll

@@ -31,11 +31,12 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-// gate sigmoid(alpha gate) (up + 1) of both with their biases, gate clamped from above, up from both sides.
-__device__ inline float swiglu(float gate, float up, float alpha, float limit) {
+// gate sigmoid(alpha gate) (up + offset) of both with their biases, gate clamped from above, up from both
+// sides.
+__device__ inline float swiglu(float gate, float up, float alpha, float limit, float offset) {
   gate = fminf(gate, limit);
   up = fminf(fmaxf(up, -limit), limit);
-  return gate / (1.0f + __expf(-alpha * gate)) * (up + 1.0f);
+  return gate / (1.0f + __expf(-alpha * gate)) * (up + offset);
 }
 
 // The sum over a CTA of whole warps, in a fixed order, in every thread. scratch: a float a warp.

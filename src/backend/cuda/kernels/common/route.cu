@@ -136,7 +136,13 @@ __device__ Scan block_scan(const Sizes& x, int warps, Sizes* scratch) {
 constexpr int kCounts = 8192;  // of warps and experts
 int plan_warps(int pairs, int experts) { return max(1, min(kCounts / experts, min(32, (pairs + 63) / 64))); }
 
-// Pairs of the same expert stand in the order of rows. ids: of the pairs; counts: [warps][experts].
+// Bytes of counts and scratch.
+constexpr size_t plan_bytes(int warps, int experts) {
+  return sizeof(int) * warps * experts + 32 * sizeof(Sizes);
+}
+
+// Pairs of the same expert stand in the order of rows. ids: of the pairs; counts: [warps][experts];
+// scratch: [32].
 __device__ void plan(const Route& p, const int* ids, int warps, int* counts, Sizes* scratch) {
   const int pairs = p.rows * p.top_k, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int* mine = counts + warp * p.experts;
@@ -145,7 +151,7 @@ __device__ void plan(const Route& p, const int* ids, int warps, int* counts, Siz
   for (int i = threadIdx.x; i < warps * p.experts; i += blockDim.x) counts[i] = 0;
   __syncthreads();
   // body(pair, expert, rank, equals): equals: of the 32 pairs, `rank` of them before this one; expert -1:
-  // none. Several pairs are read before the first is looked at.
+  // none, as of given ids that are to be skipped. Several pairs are read before the first is looked at.
   const auto for_pairs = [&](const auto& body) {
     constexpr int kAhead = 8;
     for (int base = begin + lane; base - lane < end; base += 32 * kAhead) {
@@ -193,22 +199,21 @@ __device__ void plan(const Route& p, const int* ids, int warps, int* counts, Siz
 }
 
 __global__ void __launch_bounds__(1024) plan_kernel(const Route p, int warps) {
-  extern __shared__ int plan_counts[];
-  __shared__ Sizes scratch[32];
+  extern __shared__ int plan_counts[];  // [warps][experts], then scratch
   wait_for_predecessor();
   launch_dependents();
-  plan(p, p.ids, warps, plan_counts, scratch);
+  plan(p, p.ids, warps, plan_counts, reinterpret_cast<Sizes*>(plan_counts + warps * p.experts));
 }
 
 // Both in one CTA, for the rows of decoding.
 constexpr int kRoutedAtOnce = 64;
 __global__ void __launch_bounds__(1024) route_kernel(const Route p, int warps) {
-  extern __shared__ int route_ids[];  // [pairs], then the plan's counts
-  __shared__ Sizes scratch[32];
+  extern __shared__ int route_ids[];  // [pairs], then the plan's counts and scratch
   wait_for_predecessor();
   launch_dependents();
   top_k_rows<kMaxExperts>(p, route_ids);
-  plan(p, route_ids, warps, route_ids + p.rows * p.top_k, scratch);
+  int* const counts = route_ids + p.rows * p.top_k;
+  plan(p, route_ids, warps, counts, reinterpret_cast<Sizes*>(counts + warps * p.experts));
 }
 
 // Norm, router and route in one kernel, for decoding: a warp an expert, whose weights are read while the
@@ -400,12 +405,20 @@ int max_work_tiles(int rows, int experts, int top_k, int tile) {
 
 Status route(const Route& p, cudaStream_t stream) {
   const int pairs = p.rows * p.top_k, warps = plan_warps(pairs, p.experts);
-  const size_t counts = sizeof(int) * warps * p.experts;
   if (p.rows <= kRoutedAtOnce)
-    return launch(route_kernel, dim3(1), dim3(1024), counts + sizeof(int) * pairs, stream, p, warps);
-  const Status status = launch(top_k_kernel, dim3((p.rows + 7) / 8), dim3(256), 0, stream, p);
-  if (!status.ok()) return status;
-  return launch(plan_kernel, dim3(1), dim3(1024), counts, stream, p, warps);
+    return launch(route_kernel, dim3(1), dim3(1024), plan_bytes(warps, p.experts) + sizeof(int) * pairs,
+                  stream, p, warps);
+  const Status status = top_k(p, stream);
+  return status.ok() ? list_work(p, stream) : status;
+}
+
+Status top_k(const Route& p, cudaStream_t stream) {
+  return launch(top_k_kernel, dim3((p.rows + 7) / 8), dim3(256), 0, stream, p);
+}
+
+Status list_work(const Route& p, cudaStream_t stream) {
+  const int warps = plan_warps(p.rows * p.top_k, p.experts);
+  return launch(plan_kernel, dim3(1), dim3(1024), plan_bytes(warps, p.experts), stream, p, warps);
 }
 
 Status rotations(const int32_t* positions, int rows, const double* inverse_frequency, int half, double factor,

@@ -57,7 +57,8 @@ __device__ inline float value_of(const SwiGluMx& e, const TileSums& t, int token
   const int64_t at = static_cast<int64_t>(t.work_tile.expert) * e.intermediate +
                      (t.first_weight_tile / 2 + pair) * kBlock + 16 * u + lane;
   return swiglu(total<kWeightTiles, kTileSlices>(t, token, row) + e.gate_bias[at],
-                total<kWeightTiles, kTileSlices>(t, token, row + 8) + e.up_bias[at], e.alpha, e.limit);
+                total<kWeightTiles, kTileSlices>(t, token, row + 8) + e.up_bias[at], e.alpha, e.limit,
+                e.offset);
 }
 
 // The block of a token, quantised; real: there is such a token.

@@ -20,14 +20,14 @@ struct Tokens {
   int tile = 8;   // permuted rows of a work tile, at most
   int count = 0;  // without work tiles
 };
-// Rows in the order of RowOrder::kPairs (matrix.h): a = gate sigmoid(alpha gate) (up + 1), gate clamped from
-// above, up from both sides, as tokens of the second product, numbered as in the first.
+// Rows in the order of RowOrder::kPairs (matrix.h): a = gate sigmoid(alpha gate) (up + offset), gate clamped
+// from above, up from both sides, as tokens of the second product, numbered as in the first.
 struct SwiGluMx {
   uint8_t* out = nullptr;
   int intermediate = 0;
   const float* gate_bias = nullptr;  // [experts, intermediate]
   const float* up_bias = nullptr;
-  float alpha = 0, limit = 0;
+  float alpha = 0, limit = 0, offset = 1;
 };
 
 }  // namespace moesaic::cuda::sm120

@@ -49,6 +49,13 @@ T __shfl_down_sync(unsigned mask, T x, int lanes) {
   const int lane = moesaic::cuda::on_host::ThreadBlock::mine().lane();
   return __shfl_sync(mask, x, lane + lanes > 31 ? lane : lane + lanes);
 }
+template <class T>
+unsigned __match_any_sync(unsigned, T x) {
+  const auto all = moesaic::cuda::on_host::ThreadBlock::mine().exchange(x);
+  unsigned bits = 0;
+  for (int lane = 0; lane < 32; ++lane) bits |= unsigned{all[lane] == x} << lane;
+  return bits;
+}
 inline unsigned __ballot_sync(unsigned, bool x) {
   const auto all = moesaic::cuda::on_host::ThreadBlock::mine().exchange(x);
   unsigned bits = 0;
@@ -64,6 +71,7 @@ inline unsigned __reduce_min_sync(unsigned mask, unsigned x) { return ~__reduce_
 
 // Fibers of one thread of the host: nothing comes between.
 inline int atomicAdd(int* p, int x) { return std::exchange(*p, *p + x); }
+inline int atomicCAS(int* p, int old, int x) { return *p == old ? std::exchange(*p, x) : *p; }
 inline int atomicMax(int* p, int x) { return std::exchange(*p, std::max(*p, x)); }
 inline unsigned atomicOr(unsigned* p, unsigned x) { return std::exchange(*p, *p | x); }
 
@@ -77,6 +85,7 @@ inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 #define __expf(x) std::exp(x)
 inline int __popc(unsigned x) { return std::popcount(x); }

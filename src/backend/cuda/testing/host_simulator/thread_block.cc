@@ -22,10 +22,13 @@ ThreadBlock::ThreadBlock(int threads, uint8_t* shared)
   for (Fiber& fiber : fibers_) fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
 }
 
+// A fiber that has run one block's thread goes on with the next one's: a new context would ask the system.
 void ThreadBlock::enter() {
-  (*running_->kernel_)();
-  running_->fibers_[running_->thread_].done = true;
-  running_->leave();
+  for (;;) {
+    (*running_->kernel_)();
+    running_->fibers_[running_->thread_].done = true;
+    running_->leave();
+  }
 }
 
 // By jumps between the stacks: contexts would ask the system for the signal mask each time.
@@ -48,8 +51,11 @@ void ThreadBlock::begin(uint3 index, dim3 grid, const std::function<void()>& ker
   barriers_.clear();
   left_ = fibers_.size();
   for (Fiber& fiber : fibers_) {
-    fiber.started = fiber.done = fiber.looks = false, fiber.phase = nullptr;
+    const bool goes_on = fiber.started && fiber.done;
+    fiber.done = fiber.looks = false, fiber.phase = nullptr;
     fiber.copies = {};
+    if (goes_on) continue;
+    fiber.started = false;
     getcontext(&fiber.start);
     fiber.start.uc_stack = {.ss_sp = fiber.stack.get(), .ss_flags = 0, .ss_size = kStackBytes};
     makecontext(&fiber.start, &ThreadBlock::enter, 0);

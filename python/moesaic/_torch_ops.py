@@ -1,0 +1,84 @@
+"""moesaic.ops as torch operators: torch.ops.moesaic.mxfp4_moe, mxfp4_moe_from_logits, and both with _out.
+
+`prepared` is Prepared.handle. Each has a fake kernel, so that torch.compile traces it, and takes its scratch memory from
+torch's allocator on the current stream, so that CUDA graphs capture it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import ops
+from .errors import InvalidRequest
+from .ops import Prepared
+
+_library = torch.library.Library("moesaic", "DEF")
+_SCHEMAS = {
+    "mxfp4_moe": "(Tensor x, Tensor topk_ids, Tensor topk_weights, int prepared) -> Tensor",
+    "mxfp4_moe_out": "(Tensor x, Tensor topk_ids, Tensor topk_weights, int prepared, Tensor(a!) out) -> ()",
+    "mxfp4_moe_from_logits": "(Tensor x, Tensor router_logits, int prepared) -> Tensor",
+    "mxfp4_moe_from_logits_out": "(Tensor x, Tensor router_logits, int prepared, Tensor(a!) out) -> ()",
+}
+
+
+def _run(prepared: int, x: torch.Tensor, out: torch.Tensor, **inputs: torch.Tensor) -> None:
+    experts = ops._of_handle(prepared)
+    size = experts._moe.workspace_bytes(x.shape[0]) if x.dim() == 2 else 0
+    workspace = torch.empty(size, dtype=torch.uint8, device=x.device)
+    ops.run(experts, x, out, **inputs, workspace=(workspace.data_ptr(), size))
+
+
+def _mxfp4_moe(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, prepared: int) -> torch.Tensor:
+    out = torch.empty_like(x)
+    _run(prepared, x, out, ids=topk_ids, weights=topk_weights)
+    return out
+
+
+def _mxfp4_moe_out(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, prepared: int, out: torch.Tensor) -> None:
+    _run(prepared, x, out, ids=topk_ids, weights=topk_weights)
+
+
+def _mxfp4_moe_from_logits(x: torch.Tensor, router_logits: torch.Tensor, prepared: int) -> torch.Tensor:
+    out = torch.empty_like(x)
+    _run(prepared, x, out, logits=router_logits)
+    return out
+
+
+def _mxfp4_moe_from_logits_out(x: torch.Tensor, router_logits: torch.Tensor, prepared: int, out: torch.Tensor) -> None:
+    _run(prepared, x, out, logits=router_logits)
+
+
+for _name, _schema in _SCHEMAS.items():
+    _library.define(_name + _schema, tags=(torch.Tag.needs_fixed_stride_order,))
+    _library.impl(_name, globals()["_" + _name], "CUDA")
+
+    @torch.library.register_fake("moesaic::" + _name, lib=_library)
+    def _fake(x: torch.Tensor, *rest: Any) -> Any:
+        return None if isinstance(rest[-1], torch.Tensor) else torch.empty_like(x)
+
+
+def _checked(x: torch.Tensor, prepared: Prepared) -> int:
+    if not isinstance(prepared, Prepared):
+        raise InvalidRequest(f"prepared is a {type(prepared).__name__}; give what prepare_mxfp4_moe() returned")
+    if x.device.type not in ("cuda", "meta"):
+        raise InvalidRequest(f"x is on {x.device}; it must be on a CUDA device")
+    return prepared.handle
+
+
+def moe(x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, prepared: Prepared,
+        out: torch.Tensor | None) -> torch.Tensor:
+    handle = _checked(x, prepared)
+    if out is None:
+        return torch.ops.moesaic.mxfp4_moe(x, topk_ids, topk_weights, handle)
+    torch.ops.moesaic.mxfp4_moe_out(x, topk_ids, topk_weights, handle, out)
+    return out
+
+
+def moe_from_logits(x: torch.Tensor, router_logits: torch.Tensor, prepared: Prepared, out: torch.Tensor | None) -> torch.Tensor:
+    handle = _checked(x, prepared)
+    if out is None:
+        return torch.ops.moesaic.mxfp4_moe_from_logits(x, router_logits, handle)
+    torch.ops.moesaic.mxfp4_moe_from_logits_out(x, router_logits, handle, out)
+    return out

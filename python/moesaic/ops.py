@@ -1,0 +1,258 @@
+"""gpt-oss's mixture of experts on your own CUDA tensors: the kernels that moesaic's engine uses, as an operator.
+
+    prepared = moesaic.ops.prepare_mxfp4_moe(w13_blocks, w13_scales, w13_bias, w2_blocks, w2_scales, w2_bias)
+    y = moesaic.ops.mxfp4_moe(x, topk_ids, topk_weights, prepared)
+    y = moesaic.ops.mxfp4_moe_from_logits(x, router_logits, prepared)
+
+Tensors are torch's, or any library's that has DLPack; importing this imports neither torch nor another one. With torch
+the work goes to the current stream, and the operators are torch.ops.moesaic.mxfp4_moe and its kin: torch.compile and CUDA
+graphs know them. Errors are moesaic's exceptions with one line.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from typing import Any, NamedTuple
+
+from ._engine import DlpackTensor, MoeOperator
+from ._engine import prepare_moe as _prepare_moe
+from .errors import InvalidRequest
+
+__all__ = ["Prepared", "mxfp4_moe", "mxfp4_moe_from_logits", "prepare_mxfp4_moe"]
+
+_BLOCK = 32  # columns that share a scale
+_LEGACY_STREAM = 1  # CUDA's default stream, as DLPack names it
+
+
+class _View(NamedTuple):
+    """What the kernels need to know of a tensor; strides in elements."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    device: int
+    owner: Any  # keeps the memory
+
+
+def _is_torch(tensor: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(tensor, torch.Tensor)
+
+
+def _view(tensor: Any, name: str, stream: int | None) -> _View:
+    if _is_torch(tensor):
+        if tensor.device.type != "cuda":
+            raise InvalidRequest(f"{name} is on {tensor.device}; it must be on a CUDA device")
+        return _View(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), str(tensor.dtype).removeprefix("torch."),
+                     tensor.device.index, tensor)
+    if not hasattr(tensor, "__dlpack__"):
+        raise InvalidRequest(f"{name} is a {type(tensor).__name__}; give a tensor with DLPack, such as torch's")
+    if int(tensor.__dlpack_device__()[0]) != 2:  # kDLCUDA
+        raise InvalidRequest(f"{name} is not on a CUDA device")
+    taken = DlpackTensor(tensor.__dlpack__(stream=_LEGACY_STREAM if stream is None else stream))
+    return _View(taken.address, taken.shape, taken.strides, taken.dtype, taken.device, taken)
+
+
+def _is_contiguous(view: _View, first: int = 0) -> bool:
+    """Of the dimensions from `first` on."""
+    expected = 1
+    for size, stride in zip(reversed(view.shape[first:]), reversed(view.strides[first:])):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _expect(view: _View, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...], device: int | None) -> None:
+    if view.shape != shape:
+        raise InvalidRequest(f"{name} is {list(view.shape)}, not {list(shape)}")
+    if view.dtype not in dtypes:
+        raise InvalidRequest(f"{name} is {view.dtype}, not {' or '.join(dtypes)}")
+    if device is not None and view.device != device:
+        raise InvalidRequest(f"{name} is on cuda:{view.device}, not on cuda:{device}")
+
+
+def _current_stream(tensor: Any, stream: int | None) -> int:
+    """A cudaStream_t. Of torch's tensors the current one; else CUDA's default stream."""
+    if stream is not None:
+        return int(stream)
+    return sys.modules["torch"].cuda.current_stream(tensor.device).cuda_stream if _is_torch(tensor) else 0
+
+
+# --- Preparing ---
+
+_handles = itertools.count(1)
+_alive: weakref.WeakValueDictionary[int, Prepared] = weakref.WeakValueDictionary()
+
+
+class Prepared:
+    """Experts of one layer on a GPU, in the order that the kernels read: prepare_mxfp4_moe() makes it. The memory is free
+    again when nobody has it any more; CUDA graphs that use it do not count, so keep it as long as they are replayed."""
+
+    def __init__(self, moe: MoeOperator, *, experts: int, first_expert: int, num_experts: int, top_k: int, hidden: int,
+                 intermediate: int, device: int) -> None:
+        self._moe = moe
+        self.experts, self.first_expert, self.num_experts = experts, first_expert, num_experts
+        self.top_k, self.hidden, self.intermediate, self.device = top_k, hidden, intermediate, device
+        self.handle = next(_handles)  # an int that torch's operators take
+        _alive[self.handle] = self
+
+    @property
+    def nbytes(self) -> int:
+        """Of the weights, on the GPU."""
+        return self._moe.bytes
+
+    def plan(self, tokens: int) -> str:
+        """The kernels for so many tokens: "slabs, split-k 16"."""
+        return self._moe.plan(tokens)
+
+    def __repr__(self) -> str:
+        return (f"Prepared({self.experts} experts from {self.first_expert} of {self.num_experts}, top {self.top_k}, "
+                f"{self.intermediate} x {self.hidden}, cuda:{self.device})")
+
+
+def _of_handle(handle: int) -> Prepared:
+    prepared = _alive.get(handle)
+    if prepared is None:
+        raise InvalidRequest(f"experts {handle} are gone: keep what prepare_mxfp4_moe() returned")
+    return prepared
+
+
+def _matrix(name: str, blocks: Any, scales: Any, bias: Any, stream: int | None, device: int | None) -> tuple[Any, ...]:
+    """The matrix as the extension takes it, its shape [experts, rows, columns], its device, and what keeps it."""
+    b, s = _view(blocks, f"{name}_blocks", stream), _view(scales, f"{name}_scales", stream)
+    if len(b.shape) not in (3, 4) or (len(b.shape) == 4 and b.shape[3] != 16):
+        raise InvalidRequest(f"{name}_blocks is {list(b.shape)}; give [experts, rows, columns / 32, 16] or [experts, rows, columns / 2]")
+    experts, rows = b.shape[0], b.shape[1]
+    columns = b.shape[2] * (_BLOCK if len(b.shape) == 4 else 2)
+    if columns % _BLOCK != 0:
+        raise InvalidRequest(f"{name}_blocks has {columns} columns, not a multiple of {_BLOCK}")
+    device = b.device if device is None else device
+    _expect(b, f"{name}_blocks", b.shape, ("uint8",), device)
+    _expect(s, f"{name}_scales", (experts, rows, columns // _BLOCK), ("uint8", "float8_e8m0fnu"), device)
+    for view, what in ((b, "blocks"), (s, "scales")):
+        if not _is_contiguous(view, 2):
+            raise InvalidRequest(f"{name}_{what}: a row is not contiguous; call .contiguous()")
+    address, dtype, bias_stride, owner = 0, "bfloat16", 0, None
+    if bias is not None:
+        v = _view(bias, f"{name}_bias", stream)
+        _expect(v, f"{name}_bias", (experts, rows), ("bfloat16", "float16", "float32"), device)
+        if not _is_contiguous(v, 1):
+            raise InvalidRequest(f"{name}_bias: a row is not contiguous; call .contiguous()")
+        address, dtype, bias_stride, owner = v.address, v.dtype, v.strides[0], v.owner
+    arguments = (b.address, s.address, address, dtype, [b.strides[0], b.strides[1], s.strides[0], s.strides[1], bias_stride])
+    return arguments, (experts, rows, columns), device, (b.owner, s.owner, owner)
+
+
+def prepare_mxfp4_moe(w13_blocks: Any, w13_scales: Any, w13_bias: Any, w2_blocks: Any, w2_scales: Any, w2_bias: Any, *,
+                      top_k: int = 4, alpha: float = 1.702, limit: float | None = 7.0, up_offset: float = 1.0,
+                      interleaved: bool = True, first_expert: int = 0, num_experts: int | None = None,
+                      stream: int | None = None) -> Prepared:
+    """Repacks a layer's experts for the kernels, as Hugging Face and vLLM have them. The given tensors may be freed then.
+
+    w13_blocks: [experts, 2 intermediate, hidden / 32, 16] or [experts, 2 intermediate, hidden / 2] uint8, two E2M1 codes a
+    byte, the first in the low half. w13_scales: [experts, 2 intermediate, hidden / 32] uint8, E8M0. w13_bias: [experts, 2
+    intermediate] bfloat16, float16 or float32, or None. w2_..: the same of [experts, hidden, intermediate]. Rows may have
+    strides (padding); each row is contiguous. hidden and intermediate are multiples of 32.
+
+    h = gate sigmoid(alpha gate) (up + up_offset), gate clamped to at most limit, up to +-limit; limit=None: no clamps. Plain
+    SwiGLU: alpha=1, limit=None, up_offset=0. interleaved: w13's rows are gate, up, gate, up, .. as gpt-oss stores them;
+    False: all gates, then all ups.
+
+    first_expert, num_experts: for expert parallelism, the id of the first expert given and how many the router has; ids of
+    others are skipped. Waits for the stream, so it cannot be captured in a CUDA graph.
+
+    Raises InvalidRequest (shapes, dtypes, devices, a NaN scale), Unsupported (sizes, the device, a build without CUDA) and
+    OutOfMemory.
+    """
+    number = _current_stream(w13_blocks, stream)
+    w13, (experts, rows13, hidden), device, kept13 = _matrix("w13", w13_blocks, w13_scales, w13_bias, stream, None)
+    w2, shape2, _, kept2 = _matrix("w2", w2_blocks, w2_scales, w2_bias, stream, device)
+    if rows13 % 2 != 0 or shape2 != (experts, hidden, rows13 // 2):
+        raise InvalidRequest(f"w13 of {[experts, rows13, hidden]} and w2 of {list(shape2)} do not belong together: "
+                             "[experts, 2 intermediate, hidden] and [experts, hidden, intermediate]")
+    if limit is not None and not limit > 0:
+        raise InvalidRequest(f"limit {limit}: give a number above 0, or None")
+    routed = first_expert + experts if num_experts is None else num_experts
+    moe = _prepare_moe(w13, w2, device=device, experts=experts, first_expert=first_expert, routed_experts=routed, top_k=top_k,
+                       hidden=hidden, intermediate=rows13 // 2, alpha=alpha, limit=limit or 0.0, offset=up_offset,
+                       interleaved=interleaved, stream=number)
+    del kept13, kept2  # until here
+    return Prepared(moe, experts=experts, first_expert=first_expert, num_experts=routed, top_k=top_k, hidden=hidden,
+                    intermediate=rows13 // 2, device=device)
+
+
+# --- Running ---
+
+
+def run(prepared: Prepared, x: Any, out: Any, ids: Any = None, weights: Any = None, logits: Any = None,
+        workspace: tuple[int, int] = (0, 0), stream: int | None = None) -> None:
+    """What the functions below and torch's operators share. workspace: address and bytes; none: the library's own."""
+    number = _current_stream(x, stream)
+    vx, vout = _view(x, "x", stream), _view(out, "out", stream)
+    if len(vx.shape) != 2 or vx.shape[1] != prepared.hidden:
+        raise InvalidRequest(f"x is {list(vx.shape)}, not [tokens, {prepared.hidden}]")
+    tokens = vx.shape[0]
+    _expect(vx, "x", vx.shape, ("bfloat16", "float16"), prepared.device)
+    _expect(vout, "out", vx.shape, (vx.dtype,), prepared.device)
+    views = {"x": vx, "out": vout}
+    ids64, logits_dtype = False, "float32"
+    if logits is None:
+        views["topk_ids"], views["topk_weights"] = _view(ids, "topk_ids", stream), _view(weights, "topk_weights", stream)
+        _expect(views["topk_ids"], "topk_ids", (tokens, prepared.top_k), ("int32", "int64"), prepared.device)
+        _expect(views["topk_weights"], "topk_weights", (tokens, prepared.top_k), ("float32",), prepared.device)
+        ids64 = views["topk_ids"].dtype == "int64"
+    else:
+        views["router_logits"] = _view(logits, "router_logits", stream)
+        _expect(views["router_logits"], "router_logits", (tokens, prepared.num_experts), ("float32", "bfloat16", "float16"),
+                prepared.device)
+        logits_dtype = views["router_logits"].dtype
+    for name, view in views.items():
+        if not _is_contiguous(view):
+            raise InvalidRequest(f"{name} is not contiguous; call .contiguous()")
+
+    def address(name: str) -> int:
+        return views[name].address if name in views else 0
+
+    prepared._moe.run(tokens, vx.dtype, vx.address, vout.address, address("topk_ids"), ids64, address("topk_weights"),
+                      address("router_logits"), logits_dtype, *workspace, number)
+
+
+def _needs_out(x: Any, out: Any) -> None:
+    if out is None:
+        raise InvalidRequest(f"out is None, and x is a {type(x).__name__}; give a tensor to write to")
+
+
+def mxfp4_moe(x: Any, topk_ids: Any, topk_weights: Any, prepared: Prepared, out: Any = None, *, stream: int | None = None) -> Any:
+    """out[t] = sum over k of topk_weights[t, k] * expert topk_ids[t, k] of x[t]; returns out.
+
+    x: [tokens, hidden] bfloat16 or float16, any number of tokens. topk_ids: [tokens, top_k] int32 or int64; ids of no expert
+    here are skipped. topk_weights: [tokens, top_k] float32, not negative, used as they are. out: like x, not x itself; None:
+    a new tensor (torch). All contiguous. A row of out is NaN where x or a weight is not finite, x beyond 65,504, or a weight
+    negative.
+
+    stream: a cudaStream_t as an int; None: torch's current stream, or CUDA's default one. Nothing is waited for. With torch
+    scratch memory comes from torch's allocator; else it is kept for each stream, and the first call of a size allocates.
+    """
+    if _is_torch(x) and stream is None:
+        from . import _torch_ops
+
+        return _torch_ops.moe(x, topk_ids, topk_weights, prepared, out)
+    _needs_out(x, out)
+    run(prepared, x, out, topk_ids, topk_weights, stream=stream)
+    return out
+
+
+def mxfp4_moe_from_logits(x: Any, router_logits: Any, prepared: Prepared, out: Any = None, *, stream: int | None = None) -> Any:
+    """The same from the router's logits, [tokens, num_experts] float32, bfloat16 or float16: the top_k largest are chosen
+    (the lowest index among equals) and weighted by their softmax. A logit of NaN or +infinity gives a row of NaN."""
+    if _is_torch(x) and stream is None:
+        from . import _torch_ops
+
+        return _torch_ops.moe_from_logits(x, router_logits, prepared, out)
+    _needs_out(x, out)
+    run(prepared, x, out, logits=router_logits, stream=stream)
+    return out

@@ -1,0 +1,143 @@
+#include "ops.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+#include "backend/moe_operator.h"
+#include "convert.h"
+
+namespace moesaic::python {
+namespace {
+
+// Addresses are the device's, as numbers: moesaic/ops.py has looked at the tensors.
+void* pointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+ElementType type_of(const std::string& name) {
+  if (name == "float32") return ElementType::kF32;
+  if (name == "float16") return ElementType::kF16;
+  if (name == "bfloat16") return ElementType::kBF16;
+  throw Failure(StatusCode::kInvalidArgument, "moe: type " + name + " is not float32, float16 or bfloat16");
+}
+
+// blocks, scales, bias, its type; strides of experts and rows of blocks, of scales, and of the bias's
+// experts.
+using MatrixArgs = std::tuple<uintptr_t, uintptr_t, uintptr_t, std::string, std::vector<int64_t>>;
+MoeOperatorMatrix matrix_of(const MatrixArgs& args) {
+  const auto& [blocks, scales, bias, type, strides] = args;
+  if (strides.size() != 5) throw Failure(StatusCode::kInvalidArgument, "moe: five strides are needed");
+  return {.blocks = pointer(blocks),
+          .scales = pointer(scales),
+          .bias = pointer(bias),
+          .bias_type = type_of(type),
+          .block_expert_stride = strides[0],
+          .block_row_stride = strides[1],
+          .scale_expert_stride = strides[2],
+          .scale_row_stride = strides[3],
+          .bias_expert_stride = strides[4]};
+}
+
+std::unique_ptr<MoeOperator> prepare(const MatrixArgs& w13, const MatrixArgs& w2, int device, int experts,
+                                     int first_expert, int routed_experts, int top_k, int hidden,
+                                     int intermediate, float alpha, float limit, float offset,
+                                     bool interleaved, uintptr_t stream) {
+  const MoeOperatorOptions options{.device = device,
+                                   .experts = experts,
+                                   .first_expert = first_expert,
+                                   .routed_experts = routed_experts,
+                                   .top_k = top_k,
+                                   .hidden = hidden,
+                                   .intermediate = intermediate,
+                                   .alpha = alpha,
+                                   .limit = limit,
+                                   .offset = offset,
+                                   .interleaved = interleaved};
+  const MoeOperatorMatrix gate_up = matrix_of(w13), down = matrix_of(w2);
+  const nb::gil_scoped_release release;
+  return checked(prepare_moe(options, gate_up, down, pointer(stream)));
+}
+
+void run(const MoeOperator& moe, int64_t tokens, const std::string& type, uintptr_t x, uintptr_t out,
+         uintptr_t ids, bool ids64, uintptr_t weights, uintptr_t logits, const std::string& logits_type,
+         uintptr_t workspace, size_t workspace_bytes, uintptr_t stream) {
+  check(moe.run({.tokens = tokens,
+                 .type = type_of(type),
+                 .x = pointer(x),
+                 .out = pointer(out),
+                 .ids = pointer(ids),
+                 .ids64 = ids64,
+                 .weights = static_cast<const float*>(pointer(weights)),
+                 .logits = pointer(logits),
+                 .logits_type = type_of(logits_type),
+                 .workspace = pointer(workspace),
+                 .workspace_bytes = workspace_bytes,
+                 .stream = pointer(stream)}));
+}
+
+// A tensor of any library, by DLPack.
+struct Tensor {
+  nb::ndarray<nb::ro> array;
+};
+std::string type_name(const nb::dlpack::dtype& type) {
+  using nb::dlpack::dtype_code;
+  const std::string bits = std::to_string(type.bits);
+  switch (static_cast<dtype_code>(type.code)) {
+    case dtype_code::Int:
+      return "int" + bits;
+    case dtype_code::UInt:
+      return "uint" + bits;
+    case dtype_code::Float:
+      return "float" + bits;
+    case dtype_code::Bfloat:
+      return "bfloat" + bits;
+    default:
+      return "type " + std::to_string(type.code) + " of " + bits + " bits";
+  }
+}
+template <typename Of>
+nb::tuple tuple_of(const Tensor& t, Of&& of) {
+  nb::list values;
+  for (size_t i = 0; i < t.array.ndim(); ++i) values.append(of(i));
+  return nb::tuple(values);
+}
+
+}  // namespace
+
+void add_ops(nb::module_& m) {
+  nb::class_<Tensor>(m, "DlpackTensor", "A tensor that was taken by DLPack, kept while this lives.")
+      .def(
+          "__init__",
+          [](Tensor* self, nb::handle capsule) { new (self) Tensor{nb::cast<nb::ndarray<nb::ro>>(capsule)}; },
+          nb::arg("capsule"))
+      .def_prop_ro("address", [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.array.data()); })
+      .def_prop_ro(
+          "shape", [](const Tensor& t) { return tuple_of(t, [&](size_t i) { return t.array.shape(i); }); },
+          nb::sig("def shape(self) -> tuple[int, ...]"))
+      .def_prop_ro(
+          "strides", [](const Tensor& t) { return tuple_of(t, [&](size_t i) { return t.array.stride(i); }); },
+          nb::sig("def strides(self) -> tuple[int, ...]"))
+      .def_prop_ro("dtype", [](const Tensor& t) { return type_name(t.array.dtype()); })
+      .def_prop_ro("on_cuda",
+                   [](const Tensor& t) { return t.array.device_type() == nb::device::cuda::value; })
+      .def_prop_ro("device", [](const Tensor& t) { return t.array.device_id(); });
+
+  nb::class_<MoeOperator>(m, "MoeOperator", "Experts of one layer on a GPU. Addresses are the device's.")
+      .def("workspace_bytes", &MoeOperator::workspace_bytes, nb::arg("tokens"))
+      .def("plan", &MoeOperator::plan, nb::arg("tokens"))
+      .def_prop_ro("bytes", &MoeOperator::bytes)
+      .def("run", &run, nb::arg("tokens"), nb::arg("type"), nb::arg("x"), nb::arg("out"), nb::arg("ids"),
+           nb::arg("ids64"), nb::arg("weights"), nb::arg("logits"), nb::arg("logits_type"),
+           nb::arg("workspace"), nb::arg("workspace_bytes"), nb::arg("stream"));
+  m.def("prepare_moe", &prepare, nb::arg("w13"), nb::arg("w2"), nb::arg("device"), nb::arg("experts"),
+        nb::arg("first_expert"), nb::arg("routed_experts"), nb::arg("top_k"), nb::arg("hidden"),
+        nb::arg("intermediate"), nb::arg("alpha"), nb::arg("limit"), nb::arg("offset"),
+        nb::arg("interleaved"), nb::arg("stream"));
+}
+
+}  // namespace moesaic::python

@@ -1,0 +1,246 @@
+"""The vLLM plugin: its own decisions with stand-ins, and with vLLM's own classes where vLLM is installed."""
+
+import importlib.metadata
+import logging
+import os
+import pathlib
+import types
+
+import pytest
+
+from moesaic import vllm_plugin
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    vllm_plugin._say_once.cache_clear()
+    vllm_plugin._unfit_device.cache_clear()
+    monkeypatch.setenv("VLLM_CACHE_ROOT", "/tmp/cache/vllm")
+
+
+def test_the_wheel_names_it():
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.11 has tomllib")
+    project = tomllib.loads((pathlib.Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    point = project["entry-points"]["vllm.general_plugins"]["moesaic"]
+    entry = importlib.metadata.EntryPoint("moesaic", point, "vllm.general_plugins")
+    assert entry.load() is vllm_plugin.register
+
+
+def test_it_does_nothing_unasked(monkeypatch, caplog):
+    monkeypatch.delenv("MOESAIC_VLLM", raising=False)
+    monkeypatch.setattr(vllm_plugin, "_misfit", lambda: 1 / 0)
+    vllm_plugin.register()
+    assert not caplog.records and os.environ["VLLM_CACHE_ROOT"] == "/tmp/cache/vllm"
+
+
+def test_a_vllm_that_is_not_there_is_one_line(monkeypatch, caplog):
+    monkeypatch.setenv("MOESAIC_VLLM", "1")
+    monkeypatch.setitem(__import__("sys").modules, "vllm", None)
+    vllm_plugin.register()
+    vllm_plugin.register()
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING and record.getMessage().startswith("moesaic: vLLM's own kernels run gpt-oss's experts: ")
+
+
+def layer(**changes):
+    parallel = types.SimpleNamespace(tp_size=1, dp_size=1, pcp_size=1, enable_eplb=False, is_sequence_parallel=False)
+    values = dict(moe_config=types.SimpleNamespace(moe_parallel_config=parallel, is_lora_enabled=False),
+                  activation=types.SimpleNamespace(value="swigluoai"), apply_router_weight_on_input=False, renormalize=True,
+                  use_grouped_topk=False, scoring_func="softmax", custom_routing_function=None, routed_scaling_factor=1.0,
+                  e_score_correction_bias=None)
+    for name, value in changes.items():
+        if hasattr(parallel, name):
+            setattr(parallel, name, value)
+        elif name == "is_lora_enabled":
+            values["moe_config"].is_lora_enabled = value
+        else:
+            values[name] = value
+    return types.SimpleNamespace(**values)
+
+
+@pytest.mark.parametrize("changes, reason", [
+    ({}, None), ({"is_lora_enabled": True}, "LoRA"), ({"tp_size": 2}, "--enable-expert-parallel"), ({"dp_size": 2}, "data"),
+    ({"pcp_size": 2}, "context"), ({"enable_eplb": True}, "load balancing"), ({"is_sequence_parallel": True}, "sequence"),
+    ({"activation": "silu"}, "activation silu"), ({"apply_router_weight_on_input": True}, "router weights"),
+    ({"renormalize": False}, "routing"), ({"scoring_func": "sigmoid"}, "routing"), ({"routed_scaling_factor": 2.0}, "routing")])
+def test_layers_that_do_not_fit_are_named(changes, reason):
+    found = vllm_plugin._unfit_layer(layer(**changes))
+    assert found is None if reason is None else reason in found
+
+
+class Map(list):
+    def tolist(self):
+        return list(self)
+
+
+@pytest.mark.parametrize("places, experts, first", [
+    ([0, 1, 2, 3], 4, 0), ([-1, -1, 0, 1], 2, 2), ([0, -1, 1, -1], 2, None), ([1, 0, -1, -1], 2, None), ([-1, -1], 2, None)])
+def test_a_ranks_experts_must_stand_together(places, experts, first):
+    assert vllm_plugin._first_expert(Map(places), experts) == first
+
+
+def test_compiled_graphs_are_kept_apart_once(monkeypatch):
+    for _ in range(2):
+        vllm_plugin._separate_cache()
+        assert os.environ["VLLM_CACHE_ROOT"] == "/tmp/cache/vllm/moesaic"
+
+
+# --- with vLLM's own classes ---
+
+
+@pytest.fixture
+def quantization(monkeypatch):
+    pytest.importorskip("torch", reason="torch is not installed")
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    import vllm.model_executor.layers.quantization as quantization
+
+    monkeypatch.setattr(quantization, "_CUSTOMIZED_METHOD_TO_QUANT_CONFIG", {})
+    return quantization
+
+
+def registered(quantization, monkeypatch):
+    monkeypatch.setenv("MOESAIC_VLLM", "1")
+    vllm_plugin.register()
+    return quantization._CUSTOMIZED_METHOD_TO_QUANT_CONFIG.get("gpt_oss_mxfp4")
+
+
+def test_this_vllms_interface_fits(quantization):
+    assert vllm_plugin._misfit() is None
+
+
+def test_it_registers_a_config_by_vllms_interface(quantization, monkeypatch, caplog):
+    from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4Config
+
+    config = registered(quantization, monkeypatch)
+    assert issubclass(config, GptOssMxfp4Config) and config.get_name() == "gpt_oss_mxfp4"
+    assert quantization.get_quantization_config("gpt_oss_mxfp4") is config
+    hf = types.SimpleNamespace(model_type="gpt_oss")
+    assert config.override_quantization_method({"quant_method": "mxfp4"}, None, hf) == "gpt_oss_mxfp4"
+    assert not [record for record in caplog.records if record.name == "vllm.moesaic"]
+
+
+def test_another_interface_is_refused(quantization, monkeypatch, caplog):
+    from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
+
+    monkeypatch.setattr(FusedMoEMethodBase, "apply_monolithic", lambda self, layer, x: None)
+    assert registered(quantization, monkeypatch) is None
+    assert "FusedMoEMethodBase.apply_monolithic takes self, layer, x, not self" in caplog.text
+
+
+@pytest.fixture
+def experts(quantization):
+    """A RoutedExperts as far as methods look at it, without the model around it."""
+    import torch
+    from vllm.model_executor.layers.fused_moe import RoutedExperts
+
+    made = RoutedExperts.__new__(RoutedExperts)
+    torch.nn.Module.__init__(made)
+    for name, value in vars(layer()).items():
+        setattr(made, name, value)
+    made.top_k, made.global_num_experts, made._expert_map, made.rocm_aiter_fmoe_enabled = 2, 4, None, False
+    made.moe_config.has_bias = True
+    return made
+
+
+def test_without_a_gpu_vllms_own_method_is_left(quantization, monkeypatch, caplog, experts):
+    import torch
+    from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4Config
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    config = registered(quantization, monkeypatch)
+    monkeypatch.setattr(GptOssMxfp4Config, "get_quant_method", lambda self, layer, prefix: "vLLM's")
+    assert config().get_quant_method(experts, "a") == config().get_quant_method(experts, "b") == "vLLM's"
+    assert [record.getMessage() for record in caplog.records if record.name == "vllm.moesaic"] == [
+        "moesaic: vLLM's own kernels run gpt-oss's experts: there is no CUDA device"]
+
+
+def test_the_method_prepares_and_runs(quantization, monkeypatch, experts):
+    import torch
+
+    from moesaic import ops
+
+    config = registered(quantization, monkeypatch)
+    monkeypatch.setattr(vllm_plugin, "_unfit_device", lambda: None)
+    method = config().get_quant_method(experts, "model.layers.0.mlp.experts")
+    assert type(method).__name__ == "MoesaicMoEMethod" and method.is_monolithic and method.weight_dtype == "gpt_oss_mxfp4"
+    assert method.maybe_roundup_sizes(64, 32, torch.bfloat16, None) == (64, 32)
+    assert not method.skip_forward_padding and not method.has_unpadded_output and method.get_fused_moe_quant_config(experts) is None
+    method.create_weights(experts, num_experts=2, hidden_size=64, intermediate_size_per_partition=32, params_dtype=torch.bfloat16)
+    assert experts.w13_weight.shape == (2, 64, 32) and experts.w2_bias.shape == (2, 64)
+
+    given = {}
+
+    class Prepared:
+        handle = 7
+
+        def plan(self, tokens):
+            return "a kernel"
+
+    def prepare(*tensors, **options):
+        given.update(tensors=tensors, options=options)
+        return Prepared()
+
+    monkeypatch.setattr(ops, "prepare_mxfp4_moe", prepare)
+    experts._expert_map = torch.tensor([-1, -1, 0, 1], dtype=torch.int32)
+    method.process_weights_after_loading(experts)
+    assert [tuple(t.shape) for t in given["tensors"]] == [(2, 64, 32), (2, 64, 2), (2, 64), (2, 64, 16), (2, 64, 1), (2, 64)]
+    assert given["options"] == {"top_k": 2, "first_expert": 2, "num_experts": 4}
+    assert experts.w13_weight.numel() == 0 and experts.w2_weight_scale.numel() == 0
+
+    library = torch.library.Library("moesaic", "IMPL")
+    library.impl("mxfp4_moe_from_logits", lambda x, logits, prepared: x * prepared, "CPU")
+    try:
+        x = torch.ones(3, 64)
+        assert torch.equal(method.apply_monolithic(experts, x, torch.zeros(3, 4)), 7 * x)
+    finally:
+        library._destroy()
+    experts._expert_map = torch.tensor([0, -1, 1, -1], dtype=torch.int32)
+    method.create_weights(experts, num_experts=2, hidden_size=64, intermediate_size_per_partition=32, params_dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="linear"):
+        method.process_weights_after_loading(experts)
+
+
+LAYER = """
+import torch, vllm.platforms
+from vllm.platforms.cpu import CpuPlatform
+vllm.platforms._current_platform = CpuPlatform()
+from moesaic import ops, vllm_plugin
+vllm_plugin._unfit_device = lambda: None
+vllm_plugin.register()
+from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
+from vllm.forward_context import set_forward_context
+from vllm.model_executor.layers.fused_moe import FusedMoE
+from vllm.model_executor.layers.quantization import get_quantization_config
+from vllm.utils.network_utils import get_open_port
+
+given = {}
+class Prepared:
+    handle = 3
+    plan = staticmethod(lambda tokens: "a kernel")
+ops.prepare_mxfp4_moe = lambda *tensors, **options: (given.update(options), Prepared())[1]
+library = torch.library.Library("moesaic", "IMPL")
+library.impl("mxfp4_moe_from_logits", lambda x, logits, prepared: x * prepared + logits.shape[1], "CPU")
+config = VllmConfig(device_config=DeviceConfig(device="cpu"))
+with set_current_vllm_config(config):
+    init_distributed_environment(world_size=1, rank=0, distributed_init_method=f"tcp://127.0.0.1:{get_open_port()}", local_rank=0, backend="gloo")
+    ensure_model_parallel_initialized(1, 1, backend="gloo")
+    layer = FusedMoE(num_experts=4, top_k=2, hidden_size=64, intermediate_size=32, renormalize=True, has_bias=True,
+                     quant_config=get_quantization_config("gpt_oss_mxfp4")(), prefix="model.layers.0.mlp.experts",
+                     apply_router_weight_on_input=False, activation="swigluoai", params_dtype=torch.bfloat16)
+    layer._quant_method.process_weights_after_loading(layer.routed_experts)
+    with set_forward_context(None, config):
+        y = layer(hidden_states=torch.ones(3, 64, dtype=torch.bfloat16), router_logits=torch.zeros(3, 4, dtype=torch.bfloat16))
+print("gave", type(layer._quant_method).__name__, layer.moe_config.hidden_dim, given, tuple(y.shape), y.unique().tolist())
+"""
+
+
+def test_vllms_own_layer_runs_the_method(quantization):
+    import subprocess
+    import sys
+
+    ran = subprocess.run([sys.executable, "-c", LAYER], capture_output=True, text=True, timeout=300,
+                         env={**os.environ, "MOESAIC_VLLM": "1", "VLLM_NO_USAGE_STATS": "1"})
+    said = [line for line in ran.stdout.splitlines() if line.startswith("gave ")]
+    assert said == ["gave MoesaicMoEMethod 64 {'top_k': 2, 'first_expert': 0, 'num_experts': 4} (3, 64) [7.0]"], ran.stdout + ran.stderr

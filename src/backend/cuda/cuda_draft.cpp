@@ -1,0 +1,446 @@
+#include "backend/cuda/cuda_draft.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "backend/cuda/kernels/sm120/gemm.h"
+#include "backend/cuda/kernels/sm90/gemm_wgmma.h"
+#include "backend/cuda/ops/attention.h"
+#include "backend/cuda/runtime/device_guard.h"
+#include "backend/cuda/weights/upload.h"
+#include "base/error.h"
+#include "core/choose_token.h"
+
+namespace moesaic::cuda {
+namespace {
+
+constexpr int kFirstLogitRows = 64;  // for which room is allocated with the head, and counted
+constexpr float kNoLimit = 1e30f;    // of SwiGLU
+
+}  // namespace
+
+CudaDraftHead::~CudaDraftHead() {
+  if (sent_ != nullptr) cudaEventDestroy(sent_);
+}
+
+// ---- loading ----
+
+Status CudaDraftHead::load(const Eagle3Config& config, const Eagle3Weights& weights) {
+  if (shared_.model.config.layers == 0) return invalid("draft head: load a model before it");
+  if (shared_.cache_allocated()) return invalid("draft head: load it before the KV cache is allocated");
+  RETURN_IF_ERROR(validate(config, shared_.model.config));
+  RETURN_IF_ERROR(validate_shapes(weights, config));
+  ASSIGN_OR_RETURN(const std::vector<int> boundaries, tap_boundaries(config, shared_.model.config));
+  const DeviceGuard guard(shared_.options.device);
+  RETURN_IF_ERROR(guard.status());
+  unload();
+  Uploader up;
+  RETURN_IF_ERROR(up.open(shared_.stream, {}));
+  ASSIGN_OR_RETURN(weights_, load_draft_weights(config, weights, shared_.options, up));
+  config_ = config, target_ids_ = weights.target_ids;
+  RETURN_IF_ERROR(allocate(wanted(arena_, config), "the draft head's activations"));
+  RETURN_IF_ERROR(allocate_rounds(config, kFirstLogitRows, first_rows()));
+  if (sent_ == nullptr)
+    RETURN_IF_ERROR(check(cudaEventCreateWithFlags(&sent_, cudaEventDisableTiming), "event"));
+  weight_bytes_ = memory(config, weights, {})[0].bytes;
+  boundaries_ = boundaries;
+  return {};
+}
+
+void CudaDraftHead::unload() {
+  boundaries_.clear(), weights_ = {}, arena_ = {}, k_ = {}, v_ = {}, tapped_ = false;
+  buffers_ = {}, most_logit_rows_ = most_rows_ = 0;
+}
+
+Status CudaDraftHead::set_taps(const std::vector<int>& boundaries) {
+  ASSIGN_OR_RETURN(boundaries_, tap_boundaries(config_, shared_.model.config, boundaries));
+  tapped_ = false;
+  const DeviceGuard guard(shared_.options.device);
+  return shared_.retire_graphs();
+}
+
+int CudaDraftHead::rows_at_once() const { return std::min(shared_.rows_at_once, shared_.options.max_rows); }
+
+int CudaDraftHead::first_rows() const { return shared_.options.max_rows + kFirstLogitRows * kMostDrafts; }
+
+std::vector<Wanted> CudaDraftHead::wanted(Arena& arena, const Eagle3Config& c) const {
+  const size_t rows = rows_at_once(), features = c.features();
+  return {{&arena.taps, shared_.options.max_rows * features * sizeof(float)},
+          {&arena.fused, rows * features * 2},
+          {&arena.joined, rows * 2 * c.hidden * 2},
+          {&arena.q, rows * c.q_size() * 2},
+          {&arena.fault, sizeof(int)}};
+}
+
+// What a product of so many rows and columns may want its activations copied to.
+size_t CudaDraftHead::tile_bytes(int rows, int widest) const {
+  return std::max(static_cast<size_t>(rows + sm90::kWgmmaTokens) * widest * 2,
+                  sm120::token_buffer_bytes(rows, 1, widest));
+}
+
+std::vector<Wanted> CudaDraftHead::wanted(RoundBuffers& b, const Eagle3Config& c, int logit_rows,
+                                          int all_rows) const {
+  const size_t n = logit_rows, in = std::max(rows_at_once(), logit_rows);
+  const int taken_in = std::max(c.features(), 2 * c.hidden);
+  return {{&b.rotation, static_cast<size_t>(all_rows) * (c.head_dim / 2) * sizeof(float2)},
+          {&b.features, in * c.hidden * sizeof(float)},
+          {&b.tiles, std::max(tile_bytes(rows_at_once(), taken_in),
+                              tile_bytes(logit_rows, std::max({c.intermediate, c.q_size(), c.hidden})))},
+          {&b.placed_q, n * c.q_size() * 2},
+          {&b.attended, n * c.q_size() * 2},
+          {&b.residual, n * c.hidden * sizeof(float)},
+          {&b.normed, n * c.hidden * 2},
+          {&b.output, n * c.hidden * sizeof(float)},
+          {&b.middle, n * c.intermediate * 2},
+          {&b.logits, n * c.draft_vocab * sizeof(float)},
+          {&b.chosen, n * kMostDrafts * sizeof(int32_t)},
+          {&b.results, n * sizeof(SampleResult)}};
+}
+
+// Nothing may run.
+Status CudaDraftHead::allocate_rounds(const Eagle3Config& config, int logit_rows, int all_rows) {
+  buffers_ = {}, most_logit_rows_ = most_rows_ = 0;
+  RETURN_IF_ERROR(allocate(wanted(buffers_, config, logit_rows, all_rows), "drafts"));
+  ASSIGN_OR_RETURN(pinned_chosen_, PinnedBuffer::allocate(buffers_.chosen.bytes()));
+  most_logit_rows_ = logit_rows, most_rows_ = all_rows;
+  return {};
+}
+
+double CudaDraftHead::kv_token_bytes(const Eagle3Config& c) const {
+  return 2.0 * static_cast<double>(kv_element_bytes()) * c.kv_size();
+}
+
+std::vector<MemoryPart> CudaDraftHead::memory(const Eagle3Config& config, const Eagle3Weights& weights,
+                                              const KvLayout& layout) const {
+  Uploader counter;
+  double bytes = 0;
+  // What cannot be counted is refused by load().
+  if (load_draft_weights(config, weights, shared_.options, counter).ok()) {
+    for (const MemoryPart& part : counter.parts()) bytes += part.bytes;
+  }
+  Arena arena;
+  RoundBuffers rounds;
+  bytes += sum(wanted(arena, config)) + sum(wanted(rounds, config, kFirstLogitRows, first_rows()));
+  return {{kDraftHeadPart, bytes},
+          {kDraftCachePart, kv_token_bytes(config) * layout.page_tokens * layout.full_pages}};
+}
+
+std::vector<MemoryPart> CudaDraftHead::memory(const KvLayout& layout) const {
+  return {{kDraftHeadPart, weight_bytes_},
+          {kDraftCachePart, kv_token_bytes(config_) * layout.page_tokens * layout.full_pages}};
+}
+
+// Zeros: places that were never written are wrong, but finite.
+Status CudaDraftHead::alloc_kv() {
+  k_ = {}, v_ = {};
+  const size_t bytes = static_cast<size_t>(shared_.layout.full_pages) * kPageTokens *
+                       static_cast<size_t>(config_.kv_size()) * kv_element_bytes();
+  ASSIGN_OR_RETURN(k_, DeviceBuffer::allocate(bytes, kDraftCachePart));
+  ASSIGN_OR_RETURN(v_, DeviceBuffer::allocate(bytes, kDraftCachePart));
+  return {};
+}
+
+// ---- beside a step ----
+
+void CudaDraftHead::begin_step(const Batch& batch) {
+  batch_ = batch;
+  tapped_ = false;
+}
+
+Status CudaDraftHead::tap(int boundary, const float* x, int rows, const DeferredResidual& deferred) {
+  for (size_t i = 0; i < boundaries_.size(); ++i) {
+    if (boundaries_[i] != boundary) continue;
+    RETURN_IF_ERROR(cuda::tap({.x = x,
+                               .deferred = deferred,
+                               .rows = rows,
+                               .hidden = config_.hidden,
+                               .out = arena_.taps.as<float>() + i * config_.hidden,
+                               .stride = config_.features()},
+                              shared_.stream));
+  }
+  return {};
+}
+
+// ---- a draft ----
+
+Status CudaDraftHead::draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) {
+  if (!loaded() || k_.bytes() == 0) return invalid("draft head: load one, then the KV cache");
+  if (!tapped_) return invalid("draft head: there was no step before");
+  RETURN_IF_ERROR(validate(sequences, tokens.size(), batch_, config_, shared_.layout));
+  if (sequences.empty()) return {};
+  const DeviceGuard guard(shared_.options.device);
+  RETURN_IF_ERROR(guard.status());
+  host_chooses_ = trace_ || !select(SampleShape{config_.draft_vocab}, shared_.target).ok();
+  input_ = draft_input(sequences, batch_);
+  RETURN_IF_ERROR(make_room());
+  RETURN_IF_ERROR(send());
+  for (int round = 0; round < static_cast<int>(input_.rounds.size()); ++round)
+    RETURN_IF_ERROR(run_round(round));
+  return tokens.empty() ? Status() : collect(sequences, tokens);
+}
+
+// Buffers grow while nothing runs.
+Status CudaDraftHead::make_room() {
+  const int rows = std::max(1, input_.rounds[0].logit_rows);
+  const size_t input_bytes = input_.packed.size() * sizeof(int32_t);
+  const bool inputs = input_bytes > inputs_.bytes(),
+             rounds = rows > most_logit_rows_ || input_.rows > most_rows_;
+  if (inputs || rounds) RETURN_IF_ERROR(check(cudaStreamSynchronize(shared_.stream), "draft"));
+  if (inputs) {
+    inputs_ = {}, pinned_inputs_ = {};
+    ASSIGN_OR_RETURN(inputs_, DeviceBuffer::allocate(2 * input_bytes, "the draft head's inputs"));
+    ASSIGN_OR_RETURN(pinned_inputs_, PinnedBuffer::allocate(2 * input_bytes));
+  }
+  if (rounds) {
+    const auto grown = [](int before, int wanted) {
+      return std::max(before, static_cast<int>(std::bit_ceil(static_cast<unsigned>(wanted))));
+    };
+    const int logit_rows = grown(most_logit_rows_, rows), all_rows = grown(most_rows_, input_.rows);
+    RETURN_IF_ERROR(allocate_rounds(config_, logit_rows, all_rows));
+  }
+  if (host_chooses_ && pinned_logits_.bytes() < buffers_.logits.bytes()) {
+    ASSIGN_OR_RETURN(pinned_logits_, PinnedBuffer::allocate(buffers_.logits.bytes()));
+  }
+  return {};
+}
+
+// A copy waits for all that is before it on the stream, and the kernel behind it for the copy.
+Status CudaDraftHead::send() {
+  const size_t bytes = input_.packed.size() * sizeof(int32_t);
+  RETURN_IF_ERROR(check(cudaEventSynchronize(sent_), "draft"));
+  std::memcpy(pinned_inputs_.as<void>(), input_.packed.data(), bytes);
+  RETURN_IF_ERROR(check(cudaMemcpyAsync(inputs_.as<void>(), pinned_inputs_.as<void>(), bytes,
+                                        cudaMemcpyHostToDevice, shared_.stream),
+                        "draft"));
+  RETURN_IF_ERROR(check(cudaEventRecord(sent_, shared_.stream), "draft"));
+  return rotations(input(input_.positions), input_.rows, weights_.inverse_frequency.as<double>(),
+                   config_.head_dim / 2, weights_.rope.attention_factor, buffers_.rotation.as<float2>(),
+                   shared_.stream);
+}
+
+Status CudaDraftHead::run_round(int round) {
+  const DraftRoundInput& r = input_.rounds[round];
+  for (int first = 0; first < r.rows; first += rows_at_once())
+    RETURN_IF_ERROR(take_in(round, first, std::min(rows_at_once(), r.rows - first)));
+  // Of the other rows nothing is wanted but K and V.
+  if (r.logit_rows == 0) return {};
+  RETURN_IF_ERROR(attend(r));
+  RETURN_IF_ERROR(mlp(r.logit_rows));
+  RETURN_IF_ERROR(score(r.logit_rows));
+  RETURN_IF_ERROR(host_chooses_ ? choose_on_host(round) : choose(round));
+  return round + 1 < static_cast<int>(input_.rounds.size()) ? begin_next(round) : Status();
+}
+
+// fc of the taps of these rows of the first round.
+Status CudaDraftHead::fuse(const DraftRoundInput& r, int first, int rows) {
+  const bool bf16 = takes_bf16(weights_.fc.kind);
+  const float factor = bf16 ? 1.0f : weights_.fc_factor;
+  RETURN_IF_ERROR(fuse_taps({.taps = arena_.taps.as<float>(),
+                             .sources = input(r.sources + first),
+                             .rows = rows,
+                             .count = static_cast<int>(boundaries_.size()),
+                             .hidden = config_.hidden,
+                             .eps = static_cast<float>(config_.rms_eps),
+                             .factor = factor,
+                             .input_norm = weights_.input_norm.as<float>(),
+                             .fc_norms = weights_.fc_norms.as<float>(),
+                             .out = arena_.fused.as<void>(),
+                             .bf16 = bf16},
+                            shared_.stream));
+  return linear(
+      weights_.fc, Activations{.x = arena_.fused.as<void>(), .factor = 1.0f / factor, .tokens = rows},
+      Store{.out = buffers_.features.as<float>(), .stride = config_.hidden, .rows = config_.hidden}, setup());
+}
+
+// K and V of these rows of the round; Q, and the residual, of those whose logits are wanted.
+Status CudaDraftHead::take_in(int round, int first, int rows) {
+  const DraftRoundInput& r = input_.rounds[round];
+  const bool bf16 = takes_bf16(weights_.qkv.kind), all = rows == r.rows && rows == r.logit_rows;
+  const float factor = bf16 ? 1.0f : weights_.joined_factor;
+  if (round == 0) RETURN_IF_ERROR(fuse(r, first, rows));
+  RETURN_IF_ERROR(join_inputs(
+      {.embed = raw_of(weights_.embed.cols > 0 ? weights_.embed : shared_.model.embed),
+       .tokens = input(r.tokens + first),
+       .features =
+           buffers_.features.as<float>() + (round == 0 ? 0 : static_cast<int64_t>(first) * config_.hidden),
+       .places = input(r.places + first),
+       .rows = rows,
+       .hidden = config_.hidden,
+       .eps = static_cast<float>(config_.rms_eps),
+       .factor = factor,
+       .embed_norm = weights_.embed_norm.as<float>(),
+       .hidden_norm = weights_.hidden_norm.as<float>(),
+       .normed_residual = config_.norm_before_residual,
+       .out = arena_.joined.as<void>(),
+       .bf16 = bf16,
+       .residual = buffers_.residual.as<float>()},
+      shared_.stream));
+  RETURN_IF_ERROR(linear(weights_.qkv,
+                         Activations{.x = arena_.joined.as<void>(), .factor = 1.0f / factor, .tokens = rows},
+                         Qkv{.bias = weights_.qkv_bias.as<float>(),
+                             .head_dim = config_.head_dim,
+                             .heads = config_.heads,
+                             .kv_heads = config_.kv_heads,
+                             .rotation = buffers_.rotation.as<float2>() +
+                                         static_cast<int64_t>(r.first_row + first) * (config_.head_dim / 2),
+                             .q = (all ? buffers_.placed_q : arena_.q).as<__nv_bfloat16>(),
+                             .k = k_.as<void>(),
+                             .v = v_.as<void>(),
+                             .fp8 = shared_.options.kv == KvFormat::kFp8,
+                             .slots = input(r.slots + first)},
+                         setup()));
+  // Decoding attention reads all pages but a row's last before the kernel before it has ended. Where a
+  // sequence has several rows, this copy stands between it and the kernel that wrote them.
+  if (all) return {};
+  return place_rows({.from = arena_.q.as<void>(),
+                     .places = input(r.places + first),
+                     .rows = rows,
+                     .width = config_.q_size(),
+                     .to = buffers_.placed_q.as<void>()},
+                    shared_.stream);
+}
+
+Status CudaDraftHead::attend(const DraftRoundInput& r) {
+  const Attention p{.q = buffers_.placed_q.as<__nv_bfloat16>(),
+                    .k = k_.as<void>(),
+                    .v = v_.as<void>(),
+                    .fp8 = shared_.options.kv == KvFormat::kFp8,
+                    .sinks = weights_.sinks.as<float>(),
+                    .pages = input(input_.pages),
+                    .heads = config_.heads,
+                    .kv_heads = config_.kv_heads,
+                    .head_dim = config_.head_dim,
+                    .window = config_.window,
+                    .out = buffers_.attended.as<void>(),
+                    .bf16 = takes_bf16(weights_.o.kind),
+                    .tiles = reinterpret_cast<const RowTile*>(input(r.tiles)),
+                    .tile_count = r.logit_rows,
+                    .kv_splits = r.kv_splits};
+  RETURN_IF_ERROR(cuda::attend(p, !shared_.target.batch_invariant, shared_.target, shared_.stream));
+  return linear(weights_.o, Activations{.x = buffers_.attended.as<void>(), .tokens = r.logit_rows},
+                Store{.out = buffers_.residual.as<float>(),
+                      .stride = config_.hidden,
+                      .rows = config_.hidden,
+                      .add = true},
+                setup());
+}
+
+// Of the residual, for the matrix `next`.
+Norm CudaDraftHead::norm_of(const DeviceBuffer& weight, float factor, const Matrix& next, int rows) {
+  const bool bf16 = takes_bf16(next.kind);
+  return {.x = buffers_.residual.as<float>(),
+          .rows = rows,
+          .hidden = config_.hidden,
+          .eps = static_cast<float>(config_.rms_eps),
+          .factor = bf16 ? 1.0f : factor,
+          .weight = weight.as<float>(),
+          .out = buffers_.normed.as<void>(),
+          .bf16 = bf16,
+          .fault = arena_.fault.as<int>(),
+          .code = 1};
+}
+
+// silu(gate) * up is gpt-oss's gate * sigmoid(alpha gate) * (up + 1) with alpha 1 and up less by 1.
+Status CudaDraftHead::mlp(int rows) {
+  const Norm n = norm_of(weights_.mlp_norm, weights_.mlp_factor, weights_.gate_up, rows);
+  RETURN_IF_ERROR(norm(n, shared_.stream));
+  const int tile = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
+  RETURN_IF_ERROR(gemm(weights_.gate_up,
+                       Activations{.x = n.out, .factor = 1.0f / n.factor, .tokens = rows, .tile = tile},
+                       SwiGlu{.out = buffers_.middle.as<void>(),
+                              .bf16 = takes_bf16(weights_.down.kind),
+                              .intermediate = config_.intermediate,
+                              .gate_bias = weights_.gate_bias.as<float>(),
+                              .up_bias = weights_.up_bias.as<float>(),
+                              .alpha = 1,
+                              .limit = kNoLimit},
+                       shared_.stream));
+  return linear(weights_.down, Activations{.x = buffers_.middle.as<void>(), .tokens = rows},
+                Store{.out = buffers_.residual.as<float>(),
+                      .stride = config_.hidden,
+                      .rows = config_.hidden,
+                      .add = true},
+                setup());
+}
+
+Status CudaDraftHead::score(int rows) {
+  Norm n = norm_of(weights_.norm, weights_.norm_factor, lm_head(), rows);
+  const Store out{
+      .out = buffers_.logits.as<float>(), .stride = config_.draft_vocab, .rows = config_.draft_vocab};
+  if (!config_.norm_output) return linear(lm_head(), n, out, setup());
+  n.out_f32 = buffers_.output.as<float>();
+  RETURN_IF_ERROR(norm(n, shared_.stream));
+  return linear(lm_head(), Activations{.x = n.out, .factor = 1.0f / n.factor, .tokens = rows}, out, setup());
+}
+
+Status CudaDraftHead::choose(int round) {
+  const DraftRoundInput& r = input_.rounds[round];
+  return sample({.logits = buffers_.logits.as<float>(),
+                 .rows = r.logit_rows,
+                 .vocab = config_.draft_vocab,
+                 .sampling = reinterpret_cast<const DeviceSampling*>(input(r.sampling)),
+                 .fault = input(input_.zero),
+                 .sampled_tokens = chosen(round),
+                 .results = buffers_.results.as<SampleResult>(),
+                 .result_buffer = input(input_.zero)},
+                shared_.stream);
+}
+
+Status CudaDraftHead::choose_on_host(int round) {
+  const DraftRoundInput& r = input_.rounds[round];
+  const auto width = static_cast<size_t>(config_.draft_vocab), rows = static_cast<size_t>(r.logit_rows);
+  RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<void>(), buffers_.logits.as<void>(),
+                                        rows * width * sizeof(float), cudaMemcpyDeviceToHost, shared_.stream),
+                        "draft"));
+  RETURN_IF_ERROR(check(cudaStreamSynchronize(shared_.stream), "draft"));
+  int32_t* const to = pinned_chosen_.as<int32_t>() + (chosen(round) - chosen(0));
+  for (const DraftInput::Drafted& d : input_.drafted) {
+    if (d.round != round) continue;
+    const std::span<const float> logits(pinned_logits_.as<float>() + static_cast<size_t>(d.place) * width,
+                                        width);
+    to[d.place] = choose_token(logits, target_ids_, d.sampling);
+    if (trace_) trace_(d.sequence, logits);
+  }
+  return check(
+      cudaMemcpyAsync(chosen(round), to, rows * sizeof(int32_t), cudaMemcpyHostToDevice, shared_.stream),
+      "draft");
+}
+
+Status CudaDraftHead::begin_next(int round) {
+  const DraftRoundInput& next = input_.rounds[round + 1];
+  return next_round({.kept = input(next.sources),
+                     .chosen = chosen(round),
+                     .ids = host_chooses_ ? nullptr : weights_.ids.as<int32_t>(),
+                     .from = (config_.norm_output ? buffers_.output : buffers_.residual).as<float>(),
+                     .rows = next.rows,
+                     .hidden = config_.hidden,
+                     .tokens = inputs_.as<int32_t>() + next.tokens,
+                     .features = buffers_.features.as<float>()},
+                    shared_.stream);
+}
+
+// A sequence's drafts end with the first that could not be chosen.
+Status CudaDraftHead::collect(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) {
+  if (!host_chooses_) {
+    RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_chosen_.as<void>(), chosen(0),
+                                          input_.rounds.size() * most_logit_rows_ * sizeof(int32_t),
+                                          cudaMemcpyDeviceToHost, shared_.stream),
+                          "draft"));
+    RETURN_IF_ERROR(check(cudaStreamSynchronize(shared_.stream), "draft"));
+  }
+  for (const DraftInput::Drafted& d : input_.drafted) {
+    const int32_t token =
+        pinned_chosen_.as<int32_t>()[static_cast<size_t>(d.round) * most_logit_rows_ + d.place];
+    tokens[d.token] = token < 0 || host_chooses_ ? token : target_ids_[static_cast<size_t>(token)];
+  }
+  auto at = tokens.begin();
+  for (const DraftSequence& s : sequences) {
+    const auto end = at + s.drafts;
+    std::fill(std::find(at, end, -1), end, -1);
+    at = end;
+  }
+  return {};
+}
+
+}  // namespace moesaic::cuda

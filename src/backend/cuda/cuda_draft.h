@@ -1,0 +1,132 @@
+// The draft head of the cuda backend: products by the kernels of the target's dense layers, K and V in pages
+// of their own, as the target's lie. All rounds of a draft are given to the stream at once where the device
+// samples; elsewhere, and while drafts are traced, the host chooses each round's tokens from its logits.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "backend/cuda/ops/draft.h"
+#include "backend/cuda/ops/linear.h"
+#include "backend/cuda/ops/sample.h"
+#include "backend/cuda/ops/select.h"
+#include "backend/cuda/runtime/draft_input.h"
+#include "backend/cuda/weights/draft.h"
+#include "backend/cuda/weights/model.h"
+#include "backend/draft_head.h"
+
+namespace moesaic::cuda {
+
+class CudaDraftHead final : public DraftHead {
+ public:
+  // What the head shares with the backend that owns it.
+  struct Shared {
+    const BackendOptions& options;
+    const Target& target;
+    const LoadedModel& model;
+    const KvLayout& layout;
+    const cudaStream_t& stream;
+    std::function<bool()> cache_allocated;
+    std::function<Status()> retire_graphs;  // captured steps: they copy taps at the old boundaries
+    int rows_at_once = 512;                 // of a prompt that are taken in together, at most
+  };
+  explicit CudaDraftHead(Shared shared) : shared_(std::move(shared)) {}
+  ~CudaDraftHead() override;
+  CudaDraftHead(const CudaDraftHead&) = delete;
+  CudaDraftHead& operator=(const CudaDraftHead&) = delete;
+
+  Status load(const Eagle3Config& config, const Eagle3Weights& weights) override;
+  bool loaded() const override { return !boundaries_.empty(); }
+  Status set_taps(const std::vector<int>& boundaries) override;
+  void trace(DraftTrace trace) override { trace_ = std::move(trace); }
+  std::vector<MemoryPart> memory(const Eagle3Config& config, const Eagle3Weights& weights,
+                                 const KvLayout& layout) const override;
+  double kv_token_bytes(const Eagle3Config& config) const override;
+  Status draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) override;
+
+  void unload();  // the model is another one
+  Status alloc_kv();
+  void begin_step(const Batch& batch);
+  // Gives the stream copies of the residual stream x [rows, hidden] after so many blocks, where the head taps
+  // it.
+  Status tap(int boundary, const float* x, int rows, const DeferredResidual& deferred);
+  void end_step() { tapped_ = true; }
+  std::vector<MemoryPart> memory(const KvLayout& layout) const;  // of a loaded head
+
+ private:
+  // For rows_at_once() rows; taps for max_rows.
+  struct Arena {
+    DeviceBuffer taps;    // [rows of the step, taps, hidden] F32
+    DeviceBuffer fused;   // [rows, taps, hidden] of 16 bits
+    DeviceBuffer joined;  // [rows, 2 hidden] of 16 bits
+    DeviceBuffer q;       // [rows, q_size] BF16
+    DeviceBuffer fault;   // an int that norms may set and nobody reads
+  };
+  std::vector<Wanted> wanted(Arena& arena, const Eagle3Config& config) const;
+  // For as many logit rows, and rows of all rounds, as there have been.
+  struct RoundBuffers {
+    DeviceBuffer rotation;            // [rows of all rounds, head_dim / 2]
+    DeviceBuffer features;            // [rows, hidden] F32: g
+    DeviceBuffer tiles;               // LinearSetup::tiles
+    DeviceBuffer placed_q, attended;  // [logit rows, q_size]
+    DeviceBuffer residual;            // [logit rows, hidden] F32: r, and then y
+    DeviceBuffer normed, output;      // [logit rows, hidden] of 16 bits; F32
+    DeviceBuffer middle;              // [logit rows, intermediate] of 16 bits
+    DeviceBuffer logits;              // [logit rows, draft_vocab]
+    DeviceBuffer chosen;   // [kMostDrafts, logit rows] draft tokens, or the target's if the host chose
+    DeviceBuffer results;  // [logit rows] SampleResult, not read
+  };
+  std::vector<Wanted> wanted(RoundBuffers& buffers, const Eagle3Config& config, int logit_rows,
+                             int all_rows) const;
+  Status allocate_rounds(const Eagle3Config& config, int logit_rows, int all_rows);
+  size_t tile_bytes(int rows, int widest) const;
+  int rows_at_once() const;
+  int first_rows() const;  // of all rounds, for which there is room at once
+  size_t kv_element_bytes() const { return shared_.options.kv == KvFormat::kFp8 ? 1 : 2; }
+  const Matrix& lm_head() const { return weights_.head.rows > 0 ? weights_.head : shared_.model.head; }
+  LinearSetup setup() {
+    return {shared_.target, shared_.model.slab_layout, buffers_.tiles.as<void>(), shared_.stream};
+  }
+  const int32_t* input(int offset) const { return inputs_.as<int32_t>() + offset; }
+  int32_t* chosen(int round) const {
+    return buffers_.chosen.as<int32_t>() + static_cast<size_t>(round) * most_logit_rows_;
+  }
+  Norm norm_of(const DeviceBuffer& weight, float factor, const Matrix& next, int rows);
+
+  Status make_room();
+  Status send();
+  Status run_round(int round);
+  Status take_in(int round, int first, int rows);
+  Status fuse(const DraftRoundInput& r, int first, int rows);
+  Status attend(const DraftRoundInput& r);
+  Status mlp(int rows);
+  Status score(int rows);
+  Status choose(int round);
+  Status choose_on_host(int round);
+  Status begin_next(int round);
+  Status collect(std::span<const DraftSequence> sequences, std::span<int32_t> tokens);
+
+  Shared shared_;
+  Eagle3Config config_;
+  DraftWeights weights_;
+  double weight_bytes_ = 0;
+  std::vector<int32_t> target_ids_;
+  std::vector<int> boundaries_;
+  DraftTrace trace_;
+  DeviceBuffer k_, v_;  // pages of kv_page.h
+  Batch batch_;         // of the last step
+  bool tapped_ = false;
+
+  Arena arena_;
+  RoundBuffers buffers_;
+  PinnedBuffer pinned_logits_, pinned_chosen_;
+  DeviceBuffer inputs_;
+  PinnedBuffer pinned_inputs_;
+  cudaEvent_t sent_ = nullptr;  // pinned_inputs_ has been read
+  int most_logit_rows_ = 0, most_rows_ = 0;
+
+  DraftInput input_;
+  bool host_chooses_ = false;
+};
+
+}  // namespace moesaic::cuda

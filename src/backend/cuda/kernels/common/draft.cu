@@ -1,0 +1,30 @@
+#include "backend/cuda/kernels/common/draft.cuh"
+#include "backend/cuda/runtime/device.h"
+
+namespace moesaic::cuda {
+namespace {
+
+template <class Params>
+Status launch_rows(void (*kernel)(Params), const Params& p, cudaStream_t stream) {
+  return launch(kernel, dim3(p.rows), dim3(kDraftThreads), kDraftWarps * sizeof(float), stream, p);
+}
+
+}  // namespace
+
+Status tap(const Tap& p, cudaStream_t stream) {
+  constexpr int kColumns = 4 * kDraftThreads;
+  return launch(tap_kernel, dim3(p.rows, (p.hidden + kColumns - 1) / kColumns), dim3(kDraftThreads), 0,
+                stream, p);
+}
+Status fuse_taps(const FuseTaps& p, cudaStream_t stream) { return launch_rows(fuse_taps_kernel, p, stream); }
+Status join_inputs(const JoinInputs& p, cudaStream_t stream) {
+  return launch_rows(join_inputs_kernel, p, stream);
+}
+Status place_rows(const PlaceRows& p, cudaStream_t stream) {
+  return launch_rows(place_rows_kernel, p, stream);
+}
+Status next_round(const NextRound& p, cudaStream_t stream) {
+  return launch_rows(next_round_kernel, p, stream);
+}
+
+}  // namespace moesaic::cuda

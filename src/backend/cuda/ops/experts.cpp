@@ -1,0 +1,203 @@
+#include "backend/cuda/ops/experts.h"
+
+#include <algorithm>
+
+#include "backend/cuda/kernels/sm120/gemm.h"
+#include "backend/cuda/kernels/sm90/gemm_split_k.h"
+#include "backend/cuda/kernels/sm90/gemm_wgmma.h"
+#include "base/error.h"
+
+namespace moesaic::cuda {
+namespace {
+
+sm120::Tile tile_of(const MoeKernelConfig& kernel_config) {
+  using sm120::Tile;
+  if (kernel_config.kernel == MoeKernel::kW4A8Prefill) return Tile::kPrefill;
+  for (const Tile tile : {Tile::k8, Tile::k16, Tile::k32, Tile::k64}) {
+    if (kernel_config.tile <= sm120::tile_tokens(tile)) return tile;
+  }
+  return Tile::k128;
+}
+
+struct Sizes {
+  size_t experts, top_k, hidden, intermediate, rows;
+};
+MoeScratch deal(MemoryPieces& pieces, const Sizes& s) {
+  const size_t pairs = s.rows * s.top_k, tokens = sm90::tile_tokens(pairs, s.experts);
+  const auto room = [&](size_t cols) {
+    return std::max(tokens * cols * 2, sm120::token_buffer_bytes(pairs, s.experts, static_cast<int>(cols)));
+  };
+  MoeScratch scratch;
+  scratch.ids = pieces.take<int32_t>(pairs * 4);
+  scratch.weights = pieces.take<float>(pairs * 4);
+  scratch.permuted_rows = pieces.take<int32_t>(pairs * 4);
+  scratch.source_rows = pieces.take<int32_t>(pairs * 4);
+  scratch.work_tiles = pieces.take<WorkTile>((pairs + s.experts) * sizeof(WorkTile));
+  scratch.work_tile_count = pieces.take<int>(sizeof(int));
+  scratch.arrived = pieces.take<int>(sizeof(int));
+  scratch.tiles = pieces.take<void>(room(s.hidden));
+  scratch.hidden = pieces.take<void>(room(s.intermediate));
+  scratch.out = pieces.take<float>(pairs * s.hidden * 4);
+  return scratch;
+}
+Sizes sizes_of(int experts, int top_k, int hidden, int intermediate, int rows) {
+  return {static_cast<size_t>(experts), static_cast<size_t>(top_k), static_cast<size_t>(hidden),
+          static_cast<size_t>(intermediate), static_cast<size_t>(rows)};
+}
+
+int most_work_tiles(const LayerExperts& e, int rows, int tile) {
+  return max_work_tiles(rows, e.experts, e.top_k, tile);
+}
+
+// The first product's activations: the permuted rows.
+Activations permuted_activations(const LayerExperts& e, const ExpertRows& x, int tile,
+                                 const MoeScratch& scratch) {
+  return {.x = x.x,
+          .rows = scratch.source_rows,
+          .factor = 1.0f / x.factor,
+          .tokens = most_work_tiles(e, x.rows, tile),
+          .work_tiles = scratch.work_tiles,
+          .work_tile_count = scratch.work_tile_count,
+          .tile = tile};
+}
+
+// Where the second product goes.
+Store expert_out(const LayerExperts& e, const MoeScratch& scratch) {
+  return {.out = scratch.out, .stride = e.hidden, .bias = e.down_bias, .rows = e.hidden};
+}
+
+Status run_gemm(const LayerExperts& e, const ExpertRows& rows, int tile, const MoeScratch& scratch,
+                cudaStream_t stream) {
+  Activations x = permuted_activations(e, rows, tile, scratch);
+  RETURN_IF_ERROR(gemm(*e.gate_up, x,
+                       SwiGlu{.out = scratch.hidden,
+                              .bf16 = takes_bf16(e.down->kind),
+                              .intermediate = e.intermediate,
+                              .gate_bias = e.gate_bias,
+                              .up_bias = e.up_bias,
+                              .alpha = e.activation.alpha,
+                              .limit = e.activation.limit,
+                              .offset = e.activation.offset},
+                       stream));
+  x.x = scratch.hidden, x.rows = nullptr, x.factor = 1.0f;
+  return gemm(*e.down, x, expert_out(e, scratch), stream);
+}
+
+Status run_split_k(const LayerExperts& e, const ExpertRows& rows, const Route& routing,
+                   const MoeScratch& scratch, cudaStream_t stream) {
+  const bool routes = routing.logits != nullptr && sm90::split_k_routes(routing);
+  const sm90::SplitKRoute route{routing, routes ? scratch.arrived : nullptr};
+  Activations x = permuted_activations(e, rows, routing.tile, scratch);
+  RETURN_IF_ERROR(
+      sm90::split_k_up(e.fc1_slabs, e.layout, x, route, static_cast<__half*>(scratch.hidden), stream));
+  x.x = scratch.hidden, x.rows = nullptr, x.factor = 1.0f / sm90::kHScale;
+  return sm90::split_k_down(e.fc2_slabs, e.layout, x, route, expert_out(e, scratch), stream);
+}
+
+Status run_wgmma(const LayerExperts& e, const ExpertRows& rows, int tile, const MoeScratch& scratch,
+                 cudaStream_t stream) {
+  sm90::ActivationTiles x{.data = scratch.tiles,
+                          .cols = e.hidden,
+                          .work_tiles = scratch.work_tiles,
+                          .work_tile_count = scratch.work_tile_count,
+                          .most_work_tiles = most_work_tiles(e, rows.rows, tile),
+                          .tile = tile,
+                          .layout = e.layout};
+  RETURN_IF_ERROR(sm90::arrange(rows.x, scratch.source_rows, x, stream));
+  RETURN_IF_ERROR(sm90::wgmma_experts(
+      e.fc1_slabs, x, 1.0f / rows.factor,
+      sm90::WgmmaSwiGlu{
+          .out = static_cast<uint8_t*>(scratch.hidden), .gate_bias = e.gate_bias, .up_bias = e.up_bias},
+      stream));
+  x.data = scratch.hidden;
+  return sm90::wgmma_experts(e.fc2_slabs, x, 1.0f / sm90::kHScale, expert_out(e, scratch), stream);
+}
+
+Status run_w4a8(const LayerExperts& e, const ExpertRows& rows, const MoeKernelConfig& kernel_config,
+                const MoeScratch& scratch, cudaStream_t stream) {
+  const sm120::Tokens x{.data = static_cast<uint8_t*>(scratch.tiles),
+                        .cols = e.hidden,
+                        .work_tiles = scratch.work_tiles,
+                        .work_tile_count = scratch.work_tile_count,
+                        .most_work_tiles = most_work_tiles(e, rows.rows, kernel_config.tile),
+                        .tile = kernel_config.tile};
+  sm120::Tokens h = x;
+  h.data = static_cast<uint8_t*>(scratch.hidden), h.cols = e.intermediate;
+  RETURN_IF_ERROR(sm120::expand(static_cast<const __nv_bfloat16*>(rows.x), scratch.source_rows, x, stream));
+  RETURN_IF_ERROR(sm120::gemm(sm120::weights_of(*e.gate_up), x, tile_of(kernel_config),
+                              sm120::SwiGluMx{.out = h.data,
+                                              .intermediate = e.intermediate,
+                                              .gate_bias = e.gate_bias,
+                                              .up_bias = e.up_bias,
+                                              .alpha = e.activation.alpha,
+                                              .limit = e.activation.limit,
+                                              .offset = e.activation.offset},
+                              stream));
+  return sm120::gemm(sm120::weights_of(*e.down), h, tile_of(kernel_config), expert_out(e, scratch), stream);
+}
+
+}  // namespace
+
+MoeShape shape_of(const LayerExperts& e, int rows) {
+  return {.tokens = rows,
+          .top_k = e.top_k,
+          .experts = e.experts,
+          .hidden = e.hidden,
+          .intermediate = e.intermediate,
+          .expert_bytes = (e.gate_up->bytes() + e.down->bytes()) / e.experts};
+}
+
+std::span<const MoeKernelConfig> configs_of(const LayerExperts& e) {
+  return e.w4a8 ? w4a8_configs(e.emulated) : sm90_configs(e.slabs);
+}
+
+size_t moe_scratch_bytes(int experts, int top_k, int hidden, int intermediate, int rows) {
+  MemoryPieces pieces(nullptr);
+  deal(pieces, sizes_of(experts, top_k, hidden, intermediate, rows));
+  return pieces.bytes();
+}
+
+MoeScratch moe_scratch(void* memory, int experts, int top_k, int hidden, int intermediate, int rows) {
+  MemoryPieces pieces(memory);
+  return deal(pieces, sizes_of(experts, top_k, hidden, intermediate, rows));
+}
+
+Route routing_of(const LayerExperts& e, int rows, int tile, const float* logits, const MoeScratch& scratch) {
+  return {.logits = logits,
+          .rows = rows,
+          .experts = e.experts,
+          .top_k = e.top_k,
+          .tile = tile,
+          .even = e.slabs,
+          .ids = scratch.ids,
+          .weights = scratch.weights,
+          .permuted_rows = scratch.permuted_rows,
+          .source_rows = scratch.source_rows,
+          .work_tiles = scratch.work_tiles,
+          .work_tile_count = scratch.work_tile_count};
+}
+
+bool routes_itself(const MoeKernelConfig& kernel_config, const Route& routing) {
+  return kernel_config.kernel == MoeKernel::kDecode ||
+         (kernel_config.kernel == MoeKernel::kSplitK && sm90::split_k_routes(routing));
+}
+
+Status run_products(const LayerExperts& e, const ExpertRows& x, const MoeKernelConfig& kernel_config,
+                    const Route& routing, const MoeScratch& scratch, cudaStream_t stream) {
+  switch (kernel_config.kernel) {
+    case MoeKernel::kSplitK:
+      return run_split_k(e, x, routing, scratch, stream);
+    case MoeKernel::kWgmma:
+      return run_wgmma(e, x, kernel_config.tile, scratch, stream);
+    case MoeKernel::kGemm:
+      return run_gemm(e, x, kernel_config.tile, scratch, stream);
+    case MoeKernel::kW4A8:
+    case MoeKernel::kW4A8Prefill:
+      return run_w4a8(e, x, kernel_config, scratch, stream);
+    case MoeKernel::kDecode:
+      break;  // sm90::moe_decode is called by its own contract
+  }
+  return no_kernel("moe", *e.gate_up, x.rows);
+}
+
+}  // namespace moesaic::cuda

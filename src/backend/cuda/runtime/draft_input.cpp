@@ -1,0 +1,157 @@
+#include "backend/cuda/runtime/draft_input.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "backend/cuda/ops/attention.h"
+
+namespace moesaic::cuda {
+namespace {
+
+constexpr int kTileInts = sizeof(RowTile) / sizeof(int32_t),
+              kSamplingInts = sizeof(DeviceSampling) / sizeof(int32_t);
+
+// A sequence with what its rounds need.
+struct Drafting {
+  const DraftSequence* draft = nullptr;
+  const Sequence* sequence = nullptr;
+  size_t index = 0, first_token = 0;  // in draft()'s lists
+  int first_position = 0;             // of its rows in the first round
+  int table = 0;                      // where its pages begin
+  int place = 0;                      // in the round before
+
+  std::span<const int32_t> pages() const {
+    return draft->full_pages.empty() ? sequence->full_pages : draft->full_pages;
+  }
+  int rows() const { return static_cast<int>(draft->next_tokens.size()); }
+};
+
+class Packer {
+ public:
+  Packer(std::span<const DraftSequence> sequences, const Batch& batch);
+  DraftInput run();
+
+ private:
+  // Room for `count` int32, which begins at a multiple of 16 bytes.
+  int take(size_t count) {
+    const size_t start = out_.packed.size();
+    out_.packed.resize(start + (count + 3) / 4 * 4);
+    return static_cast<int>(start);
+  }
+  void begin_round(int round, int rows, int logit_rows);
+  void add_row(int round, const Drafting& d, int position, int32_t token, int source, int place);
+  void add_logit_row(int round, Drafting& d, int position);
+  void add_round(int round);
+
+  DraftInput out_;
+  std::vector<Drafting> sequences_;
+  std::vector<int32_t> positions_;
+};
+
+Packer::Packer(std::span<const DraftSequence> sequences, const Batch& batch) {
+  size_t token = 0;
+  for (const DraftSequence& d : sequences) {
+    const Sequence& s = batch.sequences[static_cast<size_t>(d.sequence)];
+    sequences_.push_back({.draft = &d,
+                          .sequence = &s,
+                          .index = sequences_.size(),
+                          .first_token = token,
+                          .first_position = batch.positions[static_cast<size_t>(s.first_row)]});
+    token += static_cast<size_t>(d.drafts);
+  }
+}
+
+void Packer::begin_round(int round, int rows, int logit_rows) {
+  DraftRoundInput r{.first_row = static_cast<int>(positions_.size())};
+  r.tokens = take(static_cast<size_t>(rows)), r.slots = take(static_cast<size_t>(rows));
+  r.sources = take(static_cast<size_t>(rows)), r.places = take(static_cast<size_t>(rows));
+  r.sampling = take(static_cast<size_t>(logit_rows) * kSamplingInts);
+  r.tiles = take(static_cast<size_t>(logit_rows) * kTileInts);
+  out_.rounds.resize(static_cast<size_t>(round) + 1);
+  out_.rounds.back() = r;
+}
+
+void Packer::add_row(int round, const Drafting& d, int position, int32_t token, int source, int place) {
+  DraftRoundInput& r = out_.rounds[static_cast<size_t>(round)];
+  int32_t* const to = out_.packed.data() + r.rows++;
+  to[r.tokens] = token;
+  to[r.slots] = d.pages()[static_cast<size_t>(position / kPageTokens)] * kPageTokens + position % kPageTokens;
+  to[r.sources] = source;
+  to[r.places] = place;
+  positions_.push_back(position);
+}
+
+void Packer::add_logit_row(int round, Drafting& d, int position) {
+  DraftRoundInput& r = out_.rounds[static_cast<size_t>(round)];
+  d.place = r.logit_rows++;
+  // Pages before the head's first K and V are not attended to: places count from the page that has them.
+  const int skipped = d.draft->begin / kPageTokens, at = position - skipped * kPageTokens;
+  const RowTile tile{
+      .row = d.place, .count = 1, .position = at, .table = {d.table + skipped, d.table + skipped}};
+  std::memcpy(&out_.packed[static_cast<size_t>(r.tiles + d.place * kTileInts)], &tile, sizeof(tile));
+  DeviceSampling sampling;
+  if (!d.draft->sampling.empty()) sampling = d.draft->sampling[static_cast<size_t>(round)];
+  sampling.logprobs = -1;
+  std::memcpy(&out_.packed[static_cast<size_t>(r.sampling + d.place * kSamplingInts)], &sampling,
+              sizeof(sampling));
+  r.kv_splits = std::max(
+      r.kv_splits,
+      static_cast<int>(std::bit_ceil<unsigned>(static_cast<unsigned>(kv_splits_of(at / kPageTokens + 1)))));
+  out_.drafted.push_back({.round = round,
+                          .place = d.place,
+                          .sequence = d.index,
+                          .token = d.first_token + static_cast<size_t>(round),
+                          .sampling = sampling});
+}
+
+// The first round takes in rows of the step; each later one has a row for each sequence that wants more
+// drafts.
+void Packer::add_round(int round) {
+  int rows = 0, logit_rows = 0;
+  for (const Drafting& d : sequences_) {
+    if (d.draft->drafts > round) ++logit_rows;
+    rows += round == 0 ? d.rows() : d.draft->drafts > round;
+  }
+  begin_round(round, rows, logit_rows);
+  for (Drafting& d : sequences_) {
+    const bool drafts = d.draft->drafts > round;
+    const int last = d.first_position + d.rows() - 1;
+    if (round > 0 && !drafts) continue;
+    const int before = d.place;
+    if (drafts) add_logit_row(round, d, last + round);
+    if (round > 0) {
+      add_row(round, d, last + round, 0, before, d.place);
+      continue;
+    }
+    for (int i = 0; i < d.rows(); ++i)
+      add_row(round, d, d.first_position + i, d.draft->next_tokens[static_cast<size_t>(i)],
+              d.sequence->first_row + i, drafts && i + 1 == d.rows() ? d.place : -1);
+  }
+}
+
+DraftInput Packer::run() {
+  out_.zero = take(1);
+  int tables = 0, rounds = 1;
+  for (Drafting& d : sequences_) {
+    d.table = tables;
+    tables += static_cast<int>(d.pages().size());
+    rounds = std::max(rounds, d.draft->drafts);
+  }
+  out_.pages = take(static_cast<size_t>(tables));
+  for (const Drafting& d : sequences_)
+    std::ranges::copy(d.pages(), out_.packed.begin() + out_.pages + d.table);
+  for (int round = 0; round < rounds; ++round) add_round(round);
+  out_.positions = take(positions_.size());
+  std::ranges::copy(positions_, out_.packed.begin() + out_.positions);
+  out_.rows = static_cast<int>(positions_.size());
+  return std::move(out_);
+}
+
+}  // namespace
+
+DraftInput draft_input(std::span<const DraftSequence> sequences, const Batch& batch) {
+  return Packer(sequences, batch).run();
+}
+
+}  // namespace moesaic::cuda

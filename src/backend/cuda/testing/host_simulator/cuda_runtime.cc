@@ -1,0 +1,102 @@
+// As much of CUDA's runtime as an operator on the host needs: one device, an H200, whose memory is the
+// host's. Memory comes poisoned, so that what nobody wrote is seen.
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/kernels/sm120/gemm.h"
+#include "backend/cuda/kernels/sm120/load_tile.h"
+#include "backend/cuda/kernels/sm90/dense_decode.h"
+#include "backend/cuda/ops/linear.h"
+#include "backend/cuda/runtime/bandwidth.h"
+#include "backend/cuda/runtime/launch_log.h"
+#include "backend/cuda/weights/model.h"
+#include "backend/cuda/weights/repack_quads.h"
+#include "base/error.h"
+
+namespace {
+std::map<const std::byte*, size_t>& allocations() {
+  static std::map<const std::byte*, size_t> all;
+  return all;
+}
+}  // namespace
+
+extern "C" {
+cudaError_t cudaMalloc(void** p, size_t bytes) {
+  *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  std::memset(*p, 0x7F, bytes);
+  allocations()[static_cast<std::byte*>(*p)] = bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* p) {
+  allocations().erase(static_cast<std::byte*>(p));
+  std::free(p);
+  return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** p, size_t bytes) { return *p = std::malloc(bytes), cudaSuccess; }
+cudaError_t cudaFreeHost(void* p) { return std::free(p), cudaSuccess; }
+cudaError_t cudaMemset(void* p, int value, size_t bytes) { return std::memset(p, value, bytes), cudaSuccess; }
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  return std::memcpy(to, from, bytes), cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  return *status = cudaStreamCaptureStatusNone, cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorString(cudaError_t) { return "an error"; }
+const char* cudaGetErrorName(cudaError_t) { return "cudaError"; }
+cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaMemGetInfo(size_t* left, size_t* total) { return *left = *total = 0, cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
+  *p = {};
+  p->major = 9, p->multiProcessorCount = 132;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return *value = 132, cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  *function = nullptr, *result = cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
+  const auto* const byte = static_cast<const std::byte*>(p);
+  const auto after = allocations().upper_bound(byte);
+  const bool here =
+      after != allocations().begin() && byte < std::prev(after)->first + std::prev(after)->second;
+  a->type = here ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered, a->device = 0;
+  return cudaSuccess;
+}
+}
+
+// What is compiled for other devices only, or for a model.
+namespace moesaic {
+std::string cuda_absent() { return {}; }
+namespace cuda {
+cudaError_t probe_code() { return cudaSuccess; }
+Status no_kernel(const char* op, const Matrix&, int tokens) { return invalid("no {} for {}", op, tokens); }
+sm90::SlabLayout device_layout(int, int) { return sm90::slab_layout(sm90::kFullSms); }
+bool sm90::dense_decode_fits(int64_t, int) { return false; }
+namespace sm120 {
+Status load_expert_tiles() { return invalid("not on the host"); }
+bool emulates() { return false; }
+Status repack(const RepackParams&, cudaStream_t) { return invalid("not on the host"); }
+Status expand(const __nv_bfloat16*, const int32_t*, const Tokens&, cudaStream_t) {
+  return invalid("not on the host");
+}
+Status gemm(const QuadWeights&, const Tokens&, Tile, const SwiGluMx&, cudaStream_t) {
+  return invalid("not on the host");
+}
+Status gemm(const QuadWeights&, const Tokens&, Tile, const Store&, cudaStream_t) {
+  return invalid("not on the host");
+}
+}  // namespace sm120
+}  // namespace cuda
+}  // namespace moesaic

@@ -1,0 +1,447 @@
+// The draft head of the cuda backend on the host: its own code, its own kernels and those of the products and
+// of repacking (gemm_small_m.cuh, repack.cu), against the reference backend's head.
+#include "backend/reference/draft_head.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <numeric>
+#include <ostream>
+#include <random>
+
+#include "backend/cuda/cuda_draft.h"
+#include "backend/cuda/ops/attention.h"
+#include "backend/cuda/weights/upload.h"
+#include "mx/formats.h"
+
+namespace moesaic::cuda {
+namespace {
+
+// Of 16-bit activations, K and V; it grows from draft to draft.
+constexpr double kTolerance = 0.05;
+constexpr int kHidden = 64, kVocab = 96, kPages = 16;
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// ---- random heads ----
+
+struct Form {
+  const char* name;
+  int taps = 3, draft_vocab = 40;
+  bool input_norm = false, fc_norms = false, own_tables = true, normed_residual = false, norm_output = false;
+  int window = 0;
+  std::optional<Format> dense = {};
+  Format stored = Format::kBF16;
+};
+std::ostream& operator<<(std::ostream& out, const Form& form) { return out << form.name; }
+
+class Random {
+ public:
+  MatrixView matrix(Format format, int64_t rows, int64_t cols, float deviation, float mean = 0) {
+    std::vector<std::byte>& bytes =
+        storage_.emplace_back(static_cast<size_t>(rows * row_bytes(format, cols)));
+    for (int64_t i = 0; i < rows * cols; ++i) {
+      const float v = mean + deviation * normal_(rng_);
+      if (format == Format::kF32) std::memcpy(&bytes[static_cast<size_t>(4 * i)], &v, 4);
+      const uint16_t half = format == Format::kBF16 ? mx::encode_bf16(v) : mx::encode_f16(v);
+      if (format != Format::kF32) std::memcpy(&bytes[static_cast<size_t>(2 * i)], &half, 2);
+    }
+    return dense_view(format, rows, cols, bytes.data());
+  }
+  float operator()() { return normal_(rng_); }
+
+ private:
+  std::mt19937 rng_{11};
+  std::normal_distribution<float> normal_;
+  std::deque<std::vector<std::byte>> storage_;
+};
+
+// The target is as much of a model as a head shares: its tables.
+struct Heads {
+  Random random;
+  ModelConfig model;
+  Eagle3Config config;
+  Eagle3Weights weights;
+  MatrixView embed, lm_head;
+
+  explicit Heads(const Form& form) {
+    model.layers = 3, model.hidden = kHidden, model.vocab = kVocab;
+    config = {.name = form.name,
+              .hidden = kHidden,
+              .intermediate = 160,
+              .heads = 4,
+              .kv_heads = 2,
+              .head_dim = 32,
+              .vocab = kVocab,
+              .draft_vocab = form.draft_vocab,
+              .window = form.window,
+              .norm_before_residual = form.normed_residual,
+              .norm_output = form.norm_output};
+    for (int i = 0; i < form.taps; ++i) config.taps.push_back((i + 1) % 4);
+    const auto matrix = [&](int64_t rows, int64_t cols, float gain) {
+      return random.matrix(form.stored, rows, cols, gain / std::sqrt(static_cast<float>(cols)));
+    };
+    const auto norm = [&](int64_t cols) { return random.matrix(Format::kF32, 1, cols, 0.25f, 1); };
+    embed = random.matrix(Format::kBF16, kVocab, kHidden, 1), lm_head = matrix(kVocab, kHidden, 3);
+    weights.fc = matrix(kHidden, config.features(), 1);
+    if (form.input_norm) weights.input_norm = norm(config.features());
+    for (int i = 0; form.fc_norms && i < form.taps; ++i) weights.fc_norms.push_back(norm(kHidden));
+    weights.embed_norm = norm(kHidden), weights.hidden_norm = norm(kHidden);
+    weights.mlp_norm = norm(kHidden), weights.norm = norm(kHidden);
+    weights.q = matrix(config.q_size(), 2 * kHidden, 2), weights.k = matrix(config.kv_size(), 2 * kHidden, 2);
+    weights.v = matrix(config.kv_size(), 2 * kHidden, 2), weights.o = matrix(kHidden, config.q_size(), 1);
+    weights.gate = matrix(config.intermediate, kHidden, 2),
+    weights.up = matrix(config.intermediate, kHidden, 1);
+    weights.down = matrix(kHidden, config.intermediate, 1);
+    if (form.own_tables) {
+      weights.head = matrix(form.draft_vocab, kHidden, 3);
+      weights.embed = random.matrix(form.stored, kVocab, kHidden, 1);
+    }
+    weights.target_ids.resize(static_cast<size_t>(form.draft_vocab));
+    for (int i = 0; i < form.draft_vocab; ++i)
+      weights.target_ids[static_cast<size_t>(i)] = form.draft_vocab < kVocab ? 2 * i + 1 : i;
+  }
+};
+
+// ---- two heads that are given the same steps ----
+
+struct Options {
+  int max_rows = 32, rows_at_once = 32;
+  bool invariant = true;
+};
+
+class Pair {
+ public:
+  Pair(const Form& form, const Options& options)
+      : heads_(form),
+        options_{.dense = form.dense, .max_rows = options.max_rows},
+        target_{.major = 9, .portable = options.invariant, .batch_invariant = options.invariant},
+        reference_({heads_.model, model_weights_, layout_, batch_, options_.dense, [] { return false; }}),
+        cuda_({.options = options_,
+               .target = target_,
+               .model = model_,
+               .layout = layout_,
+               .stream = stream_,
+               .cache_allocated = [] { return false; },
+               .retire_graphs = [] { return Status(); },
+               .rows_at_once = options.rows_at_once}) {
+    model_weights_.embed = heads_.embed, model_weights_.head = heads_.lm_head;
+    model_.config = heads_.model;
+    Uploader up;
+    EXPECT_TRUE(up.open(stream_, {}).ok());
+    model_.embed = up.table(heads_.embed, "", "embedding").value();
+    model_.head = up.matrix({heads_.lm_head}, kind_of(heads_.lm_head.format, form.dense), RowOrder::kPlain, 0,
+                            "", "lm_head")
+                      .value();
+    EXPECT_EQ(reference_.load(heads_.config, heads_.weights).message(), "");
+    EXPECT_EQ(cuda_.load(heads_.config, heads_.weights).message(), "");
+    reference_.alloc_kv();
+    EXPECT_EQ(cuda_.alloc_kv().message(), "");
+  }
+
+  // A step of sequences of so many rows from these positions on, sequence s in every fourth page.
+  void step(const std::vector<int>& rows, const std::vector<int>& from) {
+    batch_ = {};
+    for (size_t s = 0; s < rows.size(); ++s) {
+      std::vector<int32_t> pages(4);
+      for (int i = 0; i < 4; ++i) pages[static_cast<size_t>(i)] = static_cast<int32_t>(s) + 4 * (3 - i);
+      batch_.sequences.push_back(
+          {.first_row = batch_.rows(), .rows = rows[s], .context = from[s] + rows[s], .full_pages = pages});
+      for (int i = 0; i < rows[s]; ++i) batch_.tokens.push_back(1), batch_.positions.push_back(from[s] + i);
+    }
+    reference_.begin_step();
+    cuda_.begin_step(batch_);
+    for (int boundary = 0; boundary <= heads_.model.layers; ++boundary) tap(boundary);
+    cuda_.end_step();
+  }
+  // Half of the residual stream is deferred.
+  void tap(int boundary) {
+    const size_t count = static_cast<size_t>(batch_.rows()) * kHidden;
+    std::vector<float> x(count), outputs(2 * count), all(count), weights;
+    std::vector<int32_t> places;
+    for (float& v : x) v = 20 * heads_.random();
+    for (float& v : outputs) v = heads_.random();
+    all = x;
+    for (int row = 0; row < batch_.rows(); ++row) {
+      for (int k = 0; k < 2; ++k) {
+        places.push_back((2 * row + k + 3) % (2 * batch_.rows())), weights.push_back(k == 0 ? 4.0f : -9.0f);
+        for (int i = 0; i < kHidden; ++i)
+          all[static_cast<size_t>(row * kHidden + i)] +=
+              weights.back() * outputs[static_cast<size_t>(places.back() * kHidden + i)];
+      }
+    }
+    reference_.tap(boundary, all);
+    EXPECT_TRUE(cuda_
+                    .tap(boundary, x.data(), batch_.rows(),
+                         {.expert_out = outputs.data(),
+                          .weights = weights.data(),
+                          .permuted_rows = places.data(),
+                          .top_k = 2})
+                    .ok());
+  }
+
+  std::vector<DraftSequence> take_all(const std::vector<int>& drafts) {
+    std::vector<DraftSequence> sequences;
+    for (size_t s = 0; s < drafts.size(); ++s) {
+      DraftSequence d{.sequence = static_cast<int>(s), .drafts = drafts[s]};
+      for (int i = 0; i < batch_.sequences[s].rows; ++i)
+        d.next_tokens.push_back(static_cast<int32_t>(7 * s + 5 * static_cast<size_t>(i)) % kVocab);
+      sequences.push_back(d);
+    }
+    return sequences;
+  }
+
+  struct Drafted {
+    std::vector<int32_t> tokens;
+    std::vector<std::vector<float>> logits;  // as traced
+    std::vector<size_t> sequences;
+  };
+  static Drafted draft(DraftHead& head, const std::vector<DraftSequence>& sequences, bool traced = true) {
+    Drafted out;
+    for (const DraftSequence& s : sequences)
+      out.tokens.resize(out.tokens.size() + static_cast<size_t>(s.drafts), -7);
+    head.trace(nullptr);
+    if (traced)
+      head.trace([&](size_t sequence, std::span<const float> row) {
+        out.sequences.push_back(sequence), out.logits.emplace_back(row.begin(), row.end());
+      });
+    EXPECT_EQ(head.draft(sequences, out.tokens).message(), "");
+    return out;
+  }
+  // Both heads, and the cuda head as it runs where the device samples.
+  void compare(const std::vector<DraftSequence>& sequences) {
+    const Drafted want = draft(reference_, sequences), got = draft(cuda_, sequences);
+    ASSERT_EQ(got.sequences, want.sequences);
+    for (size_t i = 0; i < got.logits.size(); ++i) {
+      double difference = 0, size = 0;
+      for (size_t j = 0; j < got.logits[i].size(); ++j) {
+        difference += std::pow(double{got.logits[i][j]} - want.logits[i][j], 2);
+        size += std::pow(double{want.logits[i][j]}, 2);
+      }
+      EXPECT_LT(std::sqrt(difference / size), kTolerance) << "draft " << i;
+      worst_ = std::max(worst_, std::sqrt(difference / size));
+    }
+    EXPECT_EQ(got.tokens, want.tokens);
+    EXPECT_EQ(draft(cuda_, sequences, false).tokens, got.tokens);
+  }
+
+  CudaDraftHead& cuda() { return cuda_; }
+  DraftHead& reference() { return reference_; }
+  Heads& heads() { return heads_; }
+  double worst() const { return worst_; }
+
+ private:
+  Heads heads_;
+  BackendOptions options_;
+  Target target_;
+  LoadedModel model_;
+  ModelWeights model_weights_;
+  KvLayout layout_{.full_pages = kPages};
+  Batch batch_;
+  cudaStream_t stream_ = reinterpret_cast<cudaStream_t>(1);
+  reference::ReferenceDraftHead reference_;
+  CudaDraftHead cuda_;
+  double worst_ = 0;
+};
+
+// ---- tests ----
+
+class CudaDraft : public testing::TestWithParam<Form> {};
+INSTANTIATE_TEST_SUITE_P(
+    Forms, CudaDraft,
+    testing::Values(
+        Form{"flat", 3, 40, true}, Form{"plain", 1, 40},
+        Form{.name = "speculators",
+             .taps = 2,
+             .draft_vocab = kVocab,
+             .fc_norms = true,
+             .own_tables = false,
+             .normed_residual = true,
+             .norm_output = true},
+        Form{.name = "window", .input_norm = true, .fc_norms = true, .normed_residual = true, .window = 5},
+        Form{.name = "q8_0", .input_norm = true, .dense = Format::kQ8_0},
+        Form{.name = "q8_0_plain", .draft_vocab = kVocab, .own_tables = false, .dense = Format::kQ8_0},
+        Form{.name = "f16", .norm_output = true, .stored = Format::kF16},
+        Form{.name = "f32", .input_norm = true, .stored = Format::kF32}),
+    [](const auto& instance) { return std::string(instance.param.name); });
+
+// A prompt over two pages, then steps of verified drafts, some of them refused.
+TEST_P(CudaDraft, AgreesWithTheReference) {
+  for (const bool invariant : {true, false}) {
+    Pair pair(GetParam(), {.invariant = invariant});
+    pair.step({30}, {0});
+    pair.compare(pair.take_all({0}));
+    pair.step({7}, {30});
+    pair.compare(pair.take_all({3}));
+    pair.step({4}, {37});
+    auto two = pair.take_all({4});
+    two[0].next_tokens.resize(2);
+    pair.compare(two);
+    pair.step({1}, {39});
+    pair.compare(pair.take_all({2}));
+    fmt::print("{}{}: rms {:.1e}\n", GetParam().name, invariant ? ", batch-invariant" : "", pair.worst());
+  }
+}
+
+// Sequences that want different numbers of drafts, or none, more rows than are taken in together, and chunks
+// that end in the middle of a sequence.
+TEST_P(CudaDraft, TakesSequencesAndChunksApart) {
+  for (const int rows_at_once : {32, 5}) {
+    Pair pair(GetParam(), {.rows_at_once = rows_at_once});
+    pair.step({12, 1, 9, 2}, {0, 0, 0, 0});
+    pair.compare(pair.take_all({1, 3, 0, 2}));
+    pair.step({1, 1, 1, 1}, {12, 1, 9, 2});
+    pair.compare(pair.take_all({3, 1, 2, 2}));
+    pair.step({2, 1, 3, 1}, {13, 2, 10, 3});
+    auto some = pair.take_all({3, 1, 2, 1});
+    some.erase(some.begin() + 1);
+    pair.compare(some);
+  }
+}
+
+TEST_P(CudaDraft, SampledDraftsAreTheHostsChoice) {
+  Pair pair(GetParam(), {});
+  pair.step({6, 3}, {0, 0});
+  auto sequences = pair.take_all({3, 2});
+  for (DraftSequence& s : sequences) {
+    for (int i = 0; i < s.drafts; ++i)
+      s.sampling.push_back({.temperature = 1.5, .top_p = i == 1 ? 0.7 : 1.0, .uniform = 0.83 - 0.2 * i});
+  }
+  const auto host = Pair::draft(pair.cuda(), sequences), device = Pair::draft(pair.cuda(), sequences, false);
+  EXPECT_EQ(host.tokens, device.tokens);
+  for (DraftSequence& s : sequences) s.sampling.clear();
+  EXPECT_NE(Pair::draft(pair.cuda(), sequences).tokens, host.tokens);
+}
+
+// What is not finite ends its sequence's draft, and is in no page that others or later rows read.
+TEST(CudaDraftFaults, StayInTheirSequence) {
+  const Form form{.name = "flat", .input_norm = true};
+  Pair pair(form, {}), sound(form, {});
+  for (Pair* p : {&pair, &sound}) p->step({3, 3}, {0, 0});
+  std::vector<float> bad(6 * kHidden, 1.0f);
+  bad[0] = kNan;
+  EXPECT_TRUE(pair.cuda().tap(1, bad.data(), 1, {}).ok());  // of the first row alone
+  for (const bool traced : {true, false}) {
+    auto sequences = pair.take_all({2, 2});
+    const auto got = Pair::draft(pair.cuda(), sequences, traced).tokens,
+               want = Pair::draft(sound.cuda(), sequences, traced).tokens;
+    // The first row's K and V are zeros, so that the sequence goes on; its own logits would not be finite.
+    EXPECT_GE(got[0], 0);
+    EXPECT_EQ(got[2], want[2]);
+    EXPECT_EQ(got[3], want[3]);
+    sequences[0].next_tokens.resize(1);
+    const auto first = Pair::draft(pair.cuda(), sequences, traced).tokens;
+    EXPECT_EQ(first[0], -1);
+    EXPECT_EQ(first[1], -1);
+    EXPECT_EQ(first[2], want[2]);
+  }
+  for (Pair* p : {&pair, &sound}) p->step({1, 1}, {3, 3});
+  EXPECT_GE(Pair::draft(pair.cuda(), pair.take_all({1, 1})).tokens[0], 0);
+}
+
+TEST(CudaDraftErrors, OneLineEach) {
+  Heads heads({.name = "odd"});
+  const BackendOptions options{.max_rows = 8};
+  const Target target{.major = 9};
+  LoadedModel model;
+  const KvLayout layout{.full_pages = 2};
+  const cudaStream_t stream = reinterpret_cast<cudaStream_t>(1);
+  bool allocated = false;
+  CudaDraftHead head({.options = options,
+                      .target = target,
+                      .model = model,
+                      .layout = layout,
+                      .stream = stream,
+                      .cache_allocated = [&] { return allocated; },
+                      .retire_graphs = [] { return Status(); }});
+  const auto refused = [&](const char* what) {
+    const Status status = head.load(heads.config, heads.weights);
+    EXPECT_NE(status.message().find(what), std::string::npos) << status.message();
+  };
+  refused("load a model");
+  model.config = heads.model;
+  allocated = true;
+  refused("before the KV cache");
+  allocated = false;
+  EXPECT_EQ(head.load(heads.config, heads.weights).message(), "");
+  EXPECT_FALSE(head.draft({}, {}).ok());
+  // Memory is what load() asks for, and known before.
+  EXPECT_EQ(head.memory(heads.config, heads.weights, layout)[0].bytes, head.memory(layout)[0].bytes);
+  EXPECT_EQ(head.memory(layout)[1].bytes, 2.0 * 32 * 2 * 2 * heads.config.kv_size());
+  heads.config.head_dim = 16, heads.config.heads = 8, heads.config.kv_heads = 4;
+  refused("head_dim 16");
+  heads.config.head_dim = 32, heads.config.heads = 4, heads.config.kv_heads = 2;
+  heads.weights.up = heads.random.matrix(Format::kF16, heads.config.intermediate, kHidden, 1);
+  refused("gate_proj, up_proj");
+  heads.weights.up = heads.weights.gate;
+  heads.weights.norm = heads.random.matrix(Format::kF32, 1, kHidden, kNan);
+  refused("NaN or infinite");
+}
+
+// The rounds of core/draft_batch.h, laid out before any token is drafted.
+TEST(CudaDraftInput, HasTheRoundsOfTheHost) {
+  Batch batch;
+  const std::vector<int> rows = {5, 1, 40, 2}, from = {3, 31, 20, 62}, taken = {3, 1, 40, 2},
+                         drafts = {2, 4, 0, 3};
+  std::vector<DraftSequence> sequences;
+  for (int s = 0; s < 4; ++s) {
+    const size_t i = static_cast<size_t>(s);
+    batch.sequences.push_back({.first_row = batch.rows(),
+                               .rows = rows[i],
+                               .context = from[i] + rows[i],
+                               .full_pages = {10 * s + 3, 10 * s, 10 * s + 7}});
+    for (int k = 0; k < rows[i]; ++k) batch.tokens.push_back(0), batch.positions.push_back(from[i] + k);
+    sequences.push_back(
+        {.sequence = s, .next_tokens = std::vector<int32_t>(taken[i], s + 1), .drafts = drafts[i]});
+  }
+  sequences[3].begin = 40;  // its first page is not attended to
+  const DraftInput in = draft_input(sequences, batch);
+  DraftRounds rounds(sequences, batch);
+  std::vector<int32_t> tokens(9), ids = {50, 60};
+  int first = 0;
+  ASSERT_EQ(in.rounds.size(), 4u);
+  for (const DraftRoundInput& r : in.rounds) {
+    ASSERT_EQ(r.rows, std::ssize(rounds.rows()));
+    ASSERT_EQ(r.logit_rows, std::ssize(rounds.logit_rows()));
+    EXPECT_EQ(r.first_row, first);
+    const bool is_first = &r == in.rounds.data();
+    for (int i = 0; i < r.rows; ++i) {
+      const DraftRow& row = rounds.rows()[static_cast<size_t>(i)];
+      const int32_t* const at = in.packed.data() + i;
+      EXPECT_EQ(at[in.positions + first], row.position);
+      EXPECT_EQ(at[r.slots],
+                rounds.pages(row)[static_cast<size_t>(row.position / 32)] * 32 + row.position % 32);
+      EXPECT_EQ(at[r.tokens], is_first ? row.token : 0);
+      EXPECT_EQ(at[r.sources], is_first ? rounds.source_rows()[static_cast<size_t>(i)]
+                                        : rounds.kept()[static_cast<size_t>(i)]);
+      const auto place = std::ranges::find(rounds.logit_rows(), i);
+      EXPECT_EQ(at[r.places], place == rounds.logit_rows().end() ? -1 : place - rounds.logit_rows().begin());
+    }
+    for (int i = 0; i < r.logit_rows; ++i) {
+      RowTile tile;
+      std::memcpy(&tile, &in.packed[static_cast<size_t>(r.tiles + i * 8)], sizeof tile);
+      const DraftRow& row = rounds.rows()[static_cast<size_t>(rounds.logit_rows()[static_cast<size_t>(i)])];
+      EXPECT_EQ(tile.row, i);
+      EXPECT_EQ(tile.count, 1);
+      const int skipped = rounds.begin(row) / 32;
+      EXPECT_EQ(tile.position, row.position - 32 * skipped);
+      EXPECT_EQ(in.packed[static_cast<size_t>(in.pages + tile.table[0])],
+                rounds.pages(row)[static_cast<size_t>(skipped)]);
+      EXPECT_GE(r.kv_splits, kv_splits_of(row.position / 32 - skipped + 1));
+    }
+    first += r.rows;
+    rounds.choose(std::vector<float>(static_cast<size_t>(r.logit_rows) * 2, 1.0f), ids, tokens);
+  }
+  EXPECT_TRUE(rounds.rows().empty());
+  EXPECT_EQ(in.rows, first);
+  std::vector<int> seen(9);
+  for (const DraftInput::Drafted& d : in.drafted) ++seen[d.token];
+  EXPECT_EQ(seen, std::vector<int>(9, 1));
+}
+
+}  // namespace
+}  // namespace moesaic::cuda

@@ -1,0 +1,1 @@
+#include "backend/cuda/weights/repack.cu"

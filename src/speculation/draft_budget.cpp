@@ -1,0 +1,14 @@
+#include "speculation/draft_budget.h"
+
+#include <algorithm>
+
+namespace moesaic {
+
+void DraftBudget::settle(double step_seconds) {
+  if (!(step_seconds > 0)) return;
+  // What was lost before a rest is paid back in full, but a single stall of the machine not for ever.
+  balance_ = std::clamp(balance_, -kOwed * step_seconds, kKept * step_seconds);
+  rests_ = balance_ < (rests_ ? 0 : -kTrial * step_seconds);
+}
+
+}  // namespace moesaic

@@ -353,39 +353,6 @@ TEST_P(Eagle3, WhatIsBeforeTheBeginIsNotLookedAt) {
 }
 
 // With the uniform number in the middle of a token's share, that token is drafted.
-// A head that has rows from a position on only, as after a saved cache was loaded, looks back to there: what
-// stands in its cache before that does not matter.
-TEST_P(Eagle3, WhatIsBeforeTheBeginIsNotLookedAt) {
-  for (const char* device : devices_with_heads()) {
-    const auto drafts_of = [&](int rows_before, int begin) {
-      const auto backend = backend_with(device, golden_);
-      if (rows_before > 0) step(*backend, golden_, 0, rows_before, 0);
-      Batch batch;
-      if (rows_before < 5) {  // the target computes them and the head does not
-        add_sequence(batch, golden_.tokens, rows_before, 5, {0});
-        run(*backend, golden_, batch);
-        batch = {};
-      }
-      add_sequence(batch, golden_.tokens, 5, 7, {0});
-      run(*backend, golden_, batch);
-      Drafted out{std::vector<int32_t>(2, -7), {}};
-      backend->draft_head()->trace([&](size_t, std::span<const float> row) {
-        out.logits.insert(out.logits.end(), row.begin(), row.end());
-      });
-      const DraftSequence s = {.next_tokens = {golden_.tokens.begin() + 6, golden_.tokens.begin() + 8},
-                               .drafts = 2,
-                               .begin = begin};
-      EXPECT_EQ(backend->draft_head()->draft(std::span(&s, 1), out.tokens).message(), "");
-      return out.logits;
-    };
-    const std::vector<float> all = drafts_of(5, 0), none = drafts_of(0, 5);
-    EXPECT_EQ(drafts_of(5, 5), none) << device;
-    EXPECT_EQ(drafts_of(3, 5), none) << device;
-    EXPECT_NE(all, none) << device;
-    for (const float logit : none) ASSERT_TRUE(std::isfinite(logit));
-  }
-}
-
 TEST_P(Eagle3, SampledDraftsFollowTheUniformNumber) {
   const auto backend = backend_with("reference", golden_);
   const Drafted greedy = step(*backend, golden_, 0, 8, 1);

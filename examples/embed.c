@@ -68,7 +68,10 @@ static void list_devices(void) {
   ok(moesaic_devices(&devices, &count));
   for (i = 0; i < count; ++i) {
     const moesaic_device* d = (const moesaic_device*)((const char*)devices + i * devices->size);
-    printf("%s: %s %s, %s\n", d->name, d->description, d->architecture, d->usable ? "usable" : d->reason);
+    if (d->usable)
+      printf("%s: %s %s\n", d->name, d->description, d->architecture);
+    else
+      printf("%s: %s\n", d->name, d->reason);
   }
   moesaic_free(devices);
 }

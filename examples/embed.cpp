@@ -35,9 +35,12 @@ T value_of(moesaic::Result<T> result) {
 void list_devices() {
   std::printf("moesaic %s\n", std::string(moesaic::version()).c_str());
   expect(moesaic::version_number() == MOESAIC_VERSION_NUMBER, "library and headers are of one version");
-  for (const moesaic::DeviceInfo& d : moesaic::list_devices())
-    std::printf("%s: %s %s, %.1f GB, %s\n", d.name.c_str(), d.description.c_str(), d.architecture.c_str(),
-                static_cast<double>(d.memory_total) / 1e9, d.usable ? "usable" : d.reason.c_str());
+  for (const moesaic::DeviceInfo& d : moesaic::list_devices()) {
+    if (d.usable)
+      std::printf("%s: %s %s\n", d.name.c_str(), d.description.c_str(), d.architecture.c_str());
+    else
+      std::printf("%s: %s\n", d.name.c_str(), d.reason.c_str());
+  }
 }
 
 Model open(const std::string& path) {

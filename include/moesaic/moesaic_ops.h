@@ -4,10 +4,17 @@
  *     moesaic_moe_options options;
  *     moesaic_moe_options_init(&options, sizeof options);
  *     options.experts = 32;
+ *
+ *     // Once a layer:
  *     moesaic_moe* moe;
- *     moesaic_moe_prepare(&options, &w13, &w2, stream, &moe);     once a layer
- *     cudaMalloc(&workspace, moesaic_moe_workspace_bytes(moe, most_tokens));     once a stream, for all
- * layers moesaic_moe_run(moe, &call, stream);     as often as wanted; may be captured in a CUDA graph
+ *     moesaic_moe_prepare(&options, &w13, &w2, stream, &moe);
+ *
+ *     // Once a stream, for all layers:
+ *     cudaMalloc(&workspace, moesaic_moe_workspace_bytes(moe, most_tokens));
+ *
+ *     // As often as wanted; may be captured in a CUDA graph:
+ *     moesaic_moe_run(moe, &call, stream);
+ *
  *     moesaic_moe_close(moe);
  *
  * Devices: Hopper (gpt-oss's sizes have kernels of their own; others run on portable ones) and SM120/121.

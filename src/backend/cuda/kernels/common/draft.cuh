@@ -7,14 +7,12 @@
 // CTA      kDraftThreads threads, alike, 4 or 8 columns each at a time
 //
 // Barriers two in each block_sum()
-// Ordering Nothing is read before the wait for the predecessor, and the successor may start only then: what
-// it
-//          reads before its own wait (K and V of the kernel before this one) is there.
+// Ordering Nothing is read before the wait for the predecessor, and the successor may start only then:
+//          what it reads before its own wait (K and V of the kernel before this one) is there.
 // Resident No CTA waits for another.
 //
-// Bytes    rows once for each norm and once to write, from L2 but for the first time. Shared memory: a float
-// a
-//          warp.
+// Bytes    rows once for each norm and once to write, from L2 but for the first time. Shared memory:
+//          a float a warp.
 // Floor    latency: two or three dependent reads.
 #pragma once
 

@@ -15,7 +15,7 @@ enum class ElementType { kF32, kF16, kBF16 };
 
 struct MoeOperatorOptions {
   int device = 0;
-  int experts = 0;  // whose weights are given
+  int experts = 0;         // whose weights are given
   int first_expert = 0;    // the id of the first; ids of others are skipped
   int routed_experts = 0;  // that the router scores; 0: first_expert + experts
   int top_k = 4;

@@ -30,6 +30,7 @@ extern "C" {
 
 /* C's spellings. NOLINTBEGIN(modernize-use-using,readability-identifier-naming) */
 
+/* Structs have an int32_t for it, so that a wrong value can be refused. */
 typedef enum moesaic_type { MOESAIC_F32 = 0, MOESAIC_F16 = 1, MOESAIC_BF16 = 2 } moesaic_type;
 
 /* Experts of one layer, in the order that the kernels read. */
@@ -57,10 +58,10 @@ void moesaic_moe_options_init(moesaic_moe_options* options, size_t size);
  * codes each, the first in the low half. Strides 0: contiguous. */
 typedef struct moesaic_moe_matrix {
   size_t size;
-  const void* blocks;     /* [experts, rows, columns / 32, 16] */
-  const void* scales;     /* [experts, rows, columns / 32] E8M0 */
-  const void* bias;       /* [experts, rows]; NULL: none. Finite; gpt-oss's kernels round it to BF16 */
-  moesaic_type bias_type; /* default BF16 */
+  const void* blocks; /* [experts, rows, columns / 32, 16] */
+  const void* scales; /* [experts, rows, columns / 32] E8M0 */
+  const void* bias;   /* [experts, rows]; NULL: none. Finite; gpt-oss's kernels round it to BF16 */
+  int32_t bias_type;  /* moesaic_type; default BF16 */
   int64_t block_expert_stride, block_row_stride; /* bytes */
   int64_t scale_expert_stride, scale_row_stride; /* bytes */
   int64_t bias_expert_stride;                    /* values */
@@ -86,16 +87,16 @@ char* moesaic_moe_plan(const moesaic_moe* moe, int64_t tokens);
 typedef struct moesaic_moe_call {
   size_t size;
   int64_t tokens;       /* any number; 0 does nothing */
-  moesaic_type type;    /* of x and out: default BF16, or F16 */
+  int32_t type;         /* moesaic_type of x and out: default BF16, or F16 */
   const void* x;        /* [tokens, hidden], contiguous, 16-byte aligned */
   void* out;            /* the same; not x */
   const void* ids;      /* [tokens, top_k] int32 or int64; those of no expert here are skipped */
   int32_t ids_are_64;   /* 0 or 1 */
   const float* weights; /* [tokens, top_k], not negative; used as they are */
-  const void* logits; /* [tokens, routed_experts]: the top_k largest are chosen, weighted by their softmax */
-  moesaic_type logits_type; /* default F32 */
-  void* workspace;          /* 256-byte aligned; used by one stream at a time. NULL: the library's own for the
-                             * stream, which grows at the first call of a size: that one cannot be captured */
+  const void* logits;  /* [tokens, routed_experts]: the top_k largest are chosen, weighted by their softmax */
+  int32_t logits_type; /* moesaic_type; default F32 */
+  void* workspace;     /* 256-byte aligned; used by one stream at a time. NULL: the library's own for the
+                        * stream, which grows at the first call of a size: that one cannot be captured */
   size_t workspace_bytes;
 } moesaic_moe_call;
 

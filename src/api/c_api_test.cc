@@ -438,7 +438,7 @@ TEST(COperator, RefusesInOneLine) {
   moesaic_moe* moe = nullptr;
   EXPECT_EQ(moesaic_moe_prepare(&options, nullptr, &w2, nullptr, &moe), MOESAIC_INVALID_ARGUMENT);
   EXPECT_EQ(last(), "w13 is NULL");
-  w2.bias_type = static_cast<moesaic_type>(9);
+  w2.bias_type = 9;
   EXPECT_EQ(moesaic_moe_prepare(&options, &w13, &w2, nullptr, &moe), MOESAIC_INVALID_ARGUMENT);
   EXPECT_EQ(last(), "bias_type: type 9");
   w2.bias_type = MOESAIC_F32;

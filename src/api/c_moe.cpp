@@ -51,8 +51,8 @@ void init(T* given, size_t size) {
   });
 }
 
-Result<ElementType> type_of(moesaic_type type, const char* name) {
-  if (type < MOESAIC_F32 || type > MOESAIC_BF16) return invalid("{}: type {}", name, static_cast<int>(type));
+Result<ElementType> type_of(int32_t type, const char* name) {
+  if (type < MOESAIC_F32 || type > MOESAIC_BF16) return invalid("{}: type {}", name, type);
   constexpr ElementType kTypes[] = {ElementType::kF32, ElementType::kF16, ElementType::kBF16};
   return kTypes[type];
 }

@@ -25,6 +25,13 @@ TEST(StepCosts, NothingIsKnownAtFirst) {
   EXPECT_EQ(StepCosts().seconds(300), 0);
 }
 
+TEST(StepCosts, NoRowsTakeNoTime) {
+  const StepCosts c = costs({{1, 1e-3}});
+  EXPECT_EQ(c.seconds(0), 0);
+  EXPECT_EQ(c.seconds(-1), 0);
+  EXPECT_FALSE(c.knows(0));
+}
+
 TEST(StepCosts, MeasuredSizesAreAsMeasuredAndOthersBetween) {
   const StepCosts c = costs({{1, 1e-3}, {4, 2e-3}, {8, 2.8e-3}});
   EXPECT_NEAR(c.seconds(1), 1e-3, 1e-5);

@@ -81,11 +81,13 @@ double StepCosts::own(const Size& size, int rows) const {
 }
 
 bool StepCosts::knows(int rows) const {
+  if (rows < 1) return false;
   const int size = size_of(rows);
   return is_trusted(sizes_[static_cast<size_t>(size)]) || around(size).below != nullptr;
 }
 
 double StepCosts::seconds(int rows) const {
+  if (rows < 1) return 0;
   const Size& size = sizes_[static_cast<size_t>(size_of(rows))];
   if (is_trusted(size)) return pace_ * own(size, rows);
   const double guessed = guess(rows);

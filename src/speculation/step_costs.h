@@ -13,9 +13,9 @@ namespace moesaic {
 class StepCosts {
  public:
   void add(int rows, double seconds);
-  // Of a step of so many rows. 0: nothing was measured yet. A size that was measured less than kTrusted
-  // times, or not among the last kFresh steps, is taken for at most what its neighbours say: so a bad
-  // measurement does not rule it out for good, and trying it again costs a step in some hundred.
+  // Of a step of so many rows. 0: nothing was measured yet, or no rows. A size that was measured less than
+  // kTrusted times, or not among the last kFresh steps, is taken for at most what its neighbours say: so a
+  // bad measurement does not rule it out for good, and trying it again costs a step in some hundred.
   double seconds(int rows) const;
   // Whether that is from a step of so many rows or fewer. Larger ones alone do not say what is saved by rows.
   bool knows(int rows) const;

@@ -132,7 +132,8 @@ std::vector<Engine::RequestRows> Engine::rows_of(const ScheduledBatch& step) con
                              .sequence = static_cast<int>(i),
                              .first_row = s.first_row,
                              .first_position = s.context - s.rows,
-                             .rows = s.rows}});
+                             .rows = s.rows},
+                    .full_pages = s.full_pages});
   }
   return rows;
 }
@@ -140,9 +141,9 @@ std::vector<Engine::RequestRows> Engine::rows_of(const ScheduledBatch& step) con
 // The tokens of its rows are taken, so it is known which rows hold.
 void Engine::end_step(std::span<const RequestRows> step) {
   std::vector<ComputedRows> hold;
-  for (const auto& [request, rows] : step) {
+  for (const auto& [request, rows, full_pages] : step) {
     hold.push_back(rows);
-    hold.back().tokens = request->tokens, hold.back().full_pages = request->pages.full;
+    hold.back().tokens = request->tokens, hold.back().full_pages = full_pages;
     hold.back().rows -=
         static_cast<int>(request->draft.size()) - (request->draft.empty() ? 0 : request->accepted);
     scheduler_->end_draft(*request);

@@ -87,10 +87,12 @@ class Engine {
     // Whether the tokens before it are those that were drafted; else nothing is sampled from it.
     bool holds() const { return !request->done() && draft_row == request->accepted; }
   };
-  // The rows of a request in a step.
+  // The rows of a request in a step, and the pages that they were written to: the request may have others
+  // when they are done, or none, if it was preempted.
   struct RequestRows {
     std::shared_ptr<Request> request;
     ComputedRows rows;
+    std::vector<int32_t> full_pages;
   };
   std::vector<RequestRows> rows_of(const ScheduledBatch& step) const;
   void end_step(std::span<const RequestRows> step);

@@ -40,7 +40,8 @@ struct DraftTask {
 struct ComputedRows {
   uint64_t request = 0;
   int sequence = 0;  // its index in the step's batch
-  // The request's tokens and pages of the full-attention layers, as of now: valid during the call.
+  // The request's tokens, as of now, and the step's pages of the full-attention layers: valid during the
+  // call.
   std::span<const int32_t> tokens = {}, full_pages = {};
   int first_row = 0;       // in the step's batch
   int first_position = 0;  // in the request

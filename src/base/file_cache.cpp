@@ -88,7 +88,9 @@ Status write_whole(const std::string& path, std::string_view bytes) {
   // A link stays, and what it leads to is replaced.
   const std::string target =
       fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, ignored).string() : path;
-  if (fs::exists(target, ignored) && !fs::is_regular_file(target, ignored))
+  // Asked once: another process may remove it meanwhile.
+  const fs::file_status there = fs::status(target, ignored);
+  if (fs::exists(there) && !fs::is_regular_file(there))
     return invalid("{}: not a regular file", path);
   fs::create_directories(fs::path(target).parent_path(), ignored);
   const std::string fresh = unfinished(target);

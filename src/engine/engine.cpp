@@ -122,10 +122,11 @@ void Engine::take_token(Request& r, Result<SampledToken> sampled) {
   if (!r.done() && std::ssize(r.tokens) >= r.limit) r.finish = FinishReason::kLength;
 }
 
-// None where nobody drafts.
+// None where nobody drafts. A request that has ended by now has its last row beyond its tokens.
 std::vector<Engine::RequestRows> Engine::rows_of(const ScheduledBatch& step) const {
   std::vector<RequestRows> rows;
   for (size_t i = 0; speculator_ && i < step.requests.size(); ++i) {
+    if (step.requests[i]->done()) continue;
     const Sequence& s = step.batch.sequences[i];
     rows.push_back({.request = step.requests[i],
                     .rows = {.request = step.requests[i]->id,
@@ -186,6 +187,7 @@ void Engine::measure(int rows, bool drafted) {
 
 // The logits of a step that the host samples.
 void Engine::take_rows(const ScheduledBatch& step) {
+  const std::vector<RequestRows> rows = rows_of(step);
   for (size_t i = 0; i < step.wanted.size(); ++i) {
     const auto logits = std::span(logits_).subspan(i * config_.vocab, config_.vocab);
     const WantedRow row{step.wanted[i], step.draft_rows[i]};
@@ -195,7 +197,7 @@ void Engine::take_rows(const ScheduledBatch& step) {
       sample(row.request, logits);
     }
   }
-  end_step(rows_of(step));
+  end_step(rows);
 }
 
 // Where its grammar's mask is not there yet the token is sampled later; until then there is nothing to

@@ -128,6 +128,28 @@ TEST(Speculation, TheDrafterHearsOfTheRowsThatHold) {
   }
 }
 
+// Whenever a request that the host samples comes in: its first step is launched while a token is in flight,
+// which may turn out to be the last of its request.
+TEST(Speculation, TheDrafterHearsOfNoRowBehindTheEnd) {
+  const EngineOptions options{.context = 200, .max_batch = 2, .max_rows = 64};
+  Harness plain(true, options);
+  plain.submit(10, {.seed = 3, .max_tokens = 8});
+  ASSERT_TRUE(plain.engine.run_to_end().ok());
+  const std::vector<int32_t>& answer = plain.received[0];
+  ASSERT_EQ(std::find(answer.begin(), answer.end(), answer.back()), answer.end() - 1);
+  for (int step = 0; step < 12; ++step) {
+    Harness run(true, options);
+    const OracleDrafter& oracle = speculate(run, plain, 1, 0);
+    Request& stops = run.submit(10, {.seed = 3, .max_tokens = 20, .stop_tokens = {answer.back()}});
+    stops.speculate = false;
+    for (int i = 0; i < step; ++i) ASSERT_TRUE(run.engine.step().ok());
+    run.submit(10, {.max_tokens = 4}).on_logits = [](int, std::span<const float>) {};
+    ASSERT_TRUE(run.engine.run_to_end().ok());
+    EXPECT_EQ(stops.finish, FinishReason::kStop);
+    EXPECT_EQ(oracle.reached.at(stops.id), std::ssize(stops.tokens));
+  }
+}
+
 // A head that was given every row with the token behind it is always right: through chunks of prompts,
 // preemptions, company and lengths that end anywhere in a page.
 TEST(Speculation, AHeadIsGivenEveryRow) {

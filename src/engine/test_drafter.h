@@ -31,10 +31,12 @@ class OracleDrafter final : public Drafter {
     }
     return {};
   }
-  // A request's rows follow each other, but for what is computed again after a preemption.
+  // A request's rows are of known tokens and follow each other, but for what is computed again after a
+  // preemption.
   void computed(std::span<const ComputedRows> rows) override {
     for (const ComputedRows& r : rows) {
       EXPECT_GT(r.rows, 0);
+      EXPECT_LE(r.first_position + r.rows, std::ssize(r.tokens));
       EXPECT_FALSE(gone.contains(r.request));
       EXPECT_TRUE(!reached.contains(r.request) || r.first_position <= reached[r.request]);
       reached[r.request] = r.first_position + r.rows;

@@ -154,7 +154,7 @@ void Engine::end_step(std::span<const RequestRows> step) {
 
 Status Engine::take_sampled() {
   const std::vector<WantedRow> rows = std::exchange(in_flight_, {});
-  const bool drafted = std::exchange(draft_in_flight_, false);
+  const StepKind kind = std::exchange(kind_in_flight_, StepKind::kPlain);
   std::vector<RequestRows> step = std::exchange(rows_in_flight_, {});
   if (rows.empty()) return {};
   std::erase_if(step, [](const RequestRows& r) { return r.request->done(); });  // the drafter knows already
@@ -166,7 +166,7 @@ Status Engine::take_sampled() {
     if (rows[i].holds()) take_token(r, r.sampler->take(std::move(sampled_[i])));
   }
   end_step(step);
-  measure(measured_rows_, drafted);
+  measure(measured_rows_, kind);
   return {};
 }
 
@@ -176,12 +176,12 @@ int Engine::sampled_rows(const ScheduledBatch& step) {
 }
 
 // On a host that samples, a step's time is the forward pass. On a device it is from the tokens before it to
-// its own, so that in a pipeline only one step counts. Where the pipeline stops for a draft that has the
-// host's part in it.
-void Engine::measure(int rows, bool drafted) {
+// its own, so that in a pipeline only one step counts. Where the pipeline stops that has the host's part in
+// it, but for the drafter's.
+void Engine::measure(int rows, StepKind kind) {
   const Clock::time_point now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - since_).count();
-  if (speculator_) speculator_->measured(rows, drafted, seconds);
+  if (speculator_) speculator_->measured(rows, kind, seconds);
   since_ = now;
 }
 
@@ -230,10 +230,16 @@ void Engine::wait_for_masks() const {
   if (!held_.empty()) held_.front()->sampler->wait_until(std::chrono::steady_clock::now() + kMaskWait);
 }
 
+Engine::Clock::duration Engine::drafting_time() const {
+  const std::chrono::duration<double> seconds(speculator_ ? speculator_->drafting_seconds() : 0);
+  return std::chrono::duration_cast<Clock::duration>(seconds);
+}
+
 // A draft goes on from tokens that are known, and the rows behind it are known once it is verified.
 bool Engine::must_take_first() {
   if (in_flight_.empty()) return false;
-  return draft_in_flight_ || (speculator_ && speculator_->follows_steps()) || scheduler_->would_draft();
+  if (kind_in_flight_ == StepKind::kDrafted) return true;
+  return (speculator_ && speculator_->follows_steps()) || scheduler_->would_draft();
 }
 
 Status Engine::fail(const Status& status) {
@@ -252,6 +258,7 @@ Status Engine::run_step() {
     scheduler_->collect();
   }
   ScheduledBatch next = scheduler_->next_batch(backend_->can_sample());
+  if (taken_first) since_ += drafting_time();
   const bool on_device = !next.batch.sampling.empty();
   logits_.resize(on_device ? 0 : next.wanted.size() * static_cast<size_t>(config_.vocab));
   Status launched;
@@ -259,7 +266,8 @@ Status Engine::run_step() {
     const bool alone = !on_device && in_flight_.empty();
     if (alone) since_ = Clock::now();
     launched = forward(*backend_, config_, next.batch, logits_);
-    if (alone) measure(sampled_rows(next), false);
+    // A host waits for every step: what rows take does not depend on whose they are.
+    if (alone) measure(sampled_rows(next), StepKind::kPlain);
   } else if (in_flight_.empty()) {
     wait_for_masks();
   }
@@ -267,9 +275,11 @@ Status Engine::run_step() {
   if (!launched.ok()) status = launched;
   if (!status.ok()) return fail(status);
   if (on_device) {
-    draft_in_flight_ = next.drafts;
+    kind_in_flight_ = next.drafts   ? StepKind::kDrafted
+                      : taken_first ? StepKind::kStopped
+                                    : StepKind::kPlain;
     rows_in_flight_ = rows_of(next);
-    measured_rows_ = taken_first && !next.drafts ? 0 : sampled_rows(next);
+    measured_rows_ = sampled_rows(next);
     for (size_t i = 0; i < next.wanted.size(); ++i) {
       if (next.draft_rows[i] == 0) next.wanted[i]->in_flight = static_cast<int>(i);
       in_flight_.push_back({std::move(next.wanted[i]), next.draft_rows[i]});
@@ -290,7 +300,7 @@ Status Engine::step() {
   } catch (...) {
     in_flight_.clear();
     rows_in_flight_.clear();
-    draft_in_flight_ = false;
+    kind_in_flight_ = StepKind::kPlain;
     held_.clear();
     scheduler_->fail_all(error(StatusCode::kInternal, "a step was ended by an exception"));
     throw;

@@ -101,8 +101,9 @@ class Engine {
   void take_rows(const ScheduledBatch& step);
   void sample(const std::shared_ptr<Request>& request, std::span<float> logits);
   bool must_take_first();
+  Clock::duration drafting_time() const;  // of the batch that was scheduled last
   static int sampled_rows(const ScheduledBatch& step);
-  void measure(int rows, bool drafted);
+  void measure(int rows, StepKind kind);
   Status fail(const Status& status);
   static void show_prompt_row(Request& request, std::span<const float> logits);
   void sample_held();
@@ -118,9 +119,9 @@ class Engine {
   std::unique_ptr<Speculator> speculator_;
   std::vector<WantedRow> in_flight_;  // whose tokens the running step samples
   std::vector<RequestRows> rows_in_flight_;
-  bool draft_in_flight_ = false;  // one of them has a draft
-  int measured_rows_ = 0;         // of the running step; 0: its time says nothing
-  Clock::time_point since_;       // when the step that is measured began
+  StepKind kind_in_flight_ = StepKind::kPlain;
+  int measured_rows_ = 0;    // of the running step; 0: its time says nothing
+  Clock::time_point since_;  // when the step that is measured began
   std::vector<SampledToken> sampled_;
   std::vector<std::shared_ptr<Request>> held_;  // with Request::held
   uint64_t next_id_ = 1;

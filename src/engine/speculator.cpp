@@ -15,6 +15,9 @@ constexpr double kDrafterRate = 0.1;  // at which a drafter's time is followed
 constexpr int kProbe = 2;             // tokens of a draft that is only tried
 // After a rest drafts are tried one after the other, once a head has taken in some rows to look back on.
 constexpr int kTrialDrafts = 4, kTrialRows = 8;
+// What a stop of a device's pipeline is taken to cost, as a share of the step, until a step without one was
+// measured: enough for drafting to rest if it brings nothing, and then one is.
+constexpr double kUnknownStop = 0.05;
 
 using Clock = std::chrono::steady_clock;
 
@@ -114,10 +117,11 @@ bool Speculator::may_pay(int rows, int free_rows) const {
 }
 
 // One request at a time, since rows of many drafts that are only tried would cost as much as a step. What
-// could not pay is tried all the same once in a while, as its cost may have been measured badly.
+// could not pay is tried all the same once in a while, as its cost may have been measured badly. What drafts
+// are worth is known once a step without them is.
 void Speculator::add_probes(std::span<Request* const> requests, int rows, int free_rows,
                             std::vector<int>& lengths) const {
-  if (draft_tokens_ > 0 || !drafter_->is_costly()) return;
+  if (draft_tokens_ > 0 || !drafter_->is_costly() || !plain_.knows(rows)) return;
   const bool hopeless = !may_pay(rows, free_rows);
   int most_idle = -1;
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -171,12 +175,14 @@ std::vector<int> Speculator::ask_for(std::span<Request* const> requests, int row
 
 void Speculator::draft(std::span<Request* const> requests, int rows, int free_rows, const Reserve& reserve) {
   rows_ = rows;
+  drafting_seconds_ = 0;
   if (rests_) {
     drafter_->skip();
   } else if (!requests.empty() || drafter_->follows_steps()) {
     const Clock::time_point begin = Clock::now();
     draft_now(requests, rows, free_rows, reserve);
-    if (!drafter_->is_costly()) spend_work(static_cast<int>(requests.size()), seconds_since(begin));
+    drafting_seconds_ = seconds_since(begin);
+    if (!drafter_->is_costly()) spend_work(static_cast<int>(requests.size()), drafting_seconds_);
   }
   settle(static_cast<int>(requests.size()));
 }
@@ -220,14 +226,22 @@ void Speculator::spend_rows(int rows, int drafted) {
 }
 
 // A single step counts for at most twice what was expected, as other programs stop one now and then.
-void Speculator::measured(int rows, bool drafted, double seconds) {
+void Speculator::measured(int rows, StepKind kind, double seconds) {
   budget_.earn(seconds);
-  if (rows > 0) (drafted ? drafted_ : plain_).add(rows, seconds);
+  if (rows > 0 && kind == StepKind::kPlain) plain_.add(rows, seconds);
+  if (rows > 0 && kind == StepKind::kDrafted) drafted_.add(rows, seconds);
+  if (rows > 0 && kind == StepKind::kStopped) measured_stop(rows, seconds);
   if (rows > rows_ && drafted_rows_ > 0) {
     const double plain = plain_.seconds(rows_);
     budget_.spend(std::clamp(seconds - plain, 0.0, 2 * spent_ + plain) - spent_);
   }
   spent_ = 0, drafted_rows_ = 0;
+}
+
+void Speculator::measured_stop(int rows, double seconds) {
+  if (!plain_.is_measured(rows)) plain_.add(rows, (1 - kUnknownStop) * seconds);
+  const double plain = plain_.seconds(rows);
+  budget_.spend(std::clamp(seconds - plain, 0.0, plain));
 }
 
 void Speculator::settle(int requests) {

@@ -24,6 +24,12 @@
 
 namespace moesaic {
 
+enum class StepKind {
+  kPlain,    // no drafts; on a device that samples it was launched behind the step before it
+  kStopped,  // no drafts, but a device waited for it until the tokens of the step before were known
+  kDrafted,
+};
+
 class Speculator {
  public:
   // draft_tokens: of every draft, as far as the drafter has guesses, at most kMostDraft; 0: as many as pay.
@@ -42,12 +48,15 @@ class Speculator {
   void verified(Request& request);
   void computed(std::span<const ComputedRows> rows);
   void ended(Request& request);
-  // A step took so long. rows: of a step that computed one token of each of its requests, and drafts; else 0.
-  void measured(int rows, bool drafted, double seconds);
+  // A step took so long, without what draft() took. rows: of a step that computed one token of each of its
+  // requests, and drafts; else 0.
+  void measured(int rows, StepKind kind, double seconds);
   // Pages of the full-attention layers were loaded from elsewhere.
   void loaded(std::span<const int32_t> full_pages) { drafter_->loaded(full_pages); }
   // Whether the next step may only be launched when it is known which rows of this one hold.
   bool follows_steps() const { return drafter_->follows_steps() && !rests_; }
+  // That the last draft() took.
+  double drafting_seconds() const { return drafting_seconds_; }
 
   const SpeculationStats& stats() const { return stats_; }
   const Drafter& drafter() const { return *drafter_; }
@@ -60,6 +69,7 @@ class Speculator {
   // Whether drafting rests from the next step on.
   void settle(int requests);
   void spend_work(int amount, double seconds);
+  void measured_stop(int rows, double seconds);
   // Adds a short draft now and then where none pays, so that a costly drafter is found useful again.
   void add_probes(std::span<Request* const> requests, int rows, int free_rows,
                   std::vector<int>& lengths) const;
@@ -83,6 +93,7 @@ class Speculator {
   // requests that it is asked for.
   StepCosts work_;
   double token_seconds_ = 0;  // that a costly drafter takes for a token
+  double drafting_seconds_ = 0;
   int computed_rows_ = 0;     // of the last step, those that hold
   DraftBudget budget_;
   bool rests_ = false;    // drafting does, in the next step

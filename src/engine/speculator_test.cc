@@ -1,0 +1,100 @@
+// Whether a head's drafts cost more than they bring, on a device whose time is made up: it samples, and its
+// pipeline stops while drafting does not rest.
+#include "engine/speculator.h"
+
+#include <gtest/gtest.h>
+
+namespace moesaic {
+namespace {
+
+class GuessingHead final : public Drafter {
+ public:
+  std::string name() const override { return "head"; }
+  bool is_costly() const override { return true; }
+  bool follows_steps() const override { return true; }
+  Status draft(std::span<DraftTask> tasks) override {
+    for (DraftTask& task : tasks) task.draft.assign(static_cast<size_t>(task.most), kGuess);
+    return {};
+  }
+  void end(uint64_t, std::span<const int32_t>, int) override {}
+
+  static constexpr int32_t kGuess = 5;
+};
+
+struct PacedDevice {
+  double row = 0.3;     // of a step, each row more
+  double stop = 0.1;    // of a step, where the pipeline stops
+  double chance = 0.0;  // of each token of a draft
+};
+
+// Steps of `batch` requests until each has so many tokens. Returns the time as a share of that of steps
+// without drafts.
+double run_paced(Speculator& speculator, const PacedDevice& device, int batch, int tokens) {
+  std::vector<Request> requests(static_cast<size_t>(batch));
+  std::vector<Request*> pointers;
+  uint32_t random = 1;
+  for (Request& r : requests) {
+    r.id = pointers.size(), r.limit = 1 << 20, r.tokens = {1}, r.prompt_tokens = 1;
+    r.sampler = std::make_unique<Sampler>(SamplingParams{}, r.tokens);
+    pointers.push_back(&r);
+  }
+  double seconds = 0, generated = 0;
+  while (generated < static_cast<double>(batch) * tokens) {
+    const bool stops = speculator.follows_steps();
+    speculator.draft(stops ? pointers : std::vector<Request*>(), batch, 1000,
+                     [](Request&, int n) { return n; });
+    int rows = batch;
+    for (const Request& r : requests) rows += static_cast<int>(r.draft.size());
+    const double step = 1e-3 * (1 + device.row * (rows - batch) / batch + (stops ? device.stop : 0));
+    for (Request& r : requests) {
+      r.accepted = 0;
+      while (r.accepted < std::ssize(r.draft) &&
+             (random = random * 1664525 + 1013904223) < device.chance * 4294967295.0)
+        ++r.accepted;
+      r.tokens.insert(r.tokens.end(), static_cast<size_t>(r.accepted), GuessingHead::kGuess);
+      r.tokens.push_back(7);
+      generated += 1 + r.accepted;
+      if (!r.draft.empty()) speculator.verified(r);
+      r.draft.clear();
+    }
+    speculator.measured(rows,
+                        rows > batch ? StepKind::kDrafted
+                        : stops      ? StepKind::kStopped
+                                     : StepKind::kPlain,
+                        step);
+    seconds += step;
+  }
+  return seconds / (1e-3 * generated / batch);
+}
+
+TEST(Speculator, LosesNearlyNothingWhereNothingIsAccepted) {
+  for (const int batch : {1, 8, 64}) {
+    Speculator speculator(std::make_unique<GuessingHead>(), 0);
+    EXPECT_LT(run_paced(speculator, PacedDevice{}, batch, 400), 1.05) << batch;  // until that is known
+    EXPECT_LT(run_paced(speculator, PacedDevice{}, batch, 4000), 1.02) << batch;
+  }
+}
+
+// Others have come, of whose steps nothing is known.
+TEST(Speculator, NorWhereTheBatchGrows) {
+  Speculator speculator(std::make_unique<GuessingHead>(), 0);
+  run_paced(speculator, PacedDevice{}, 1, 400);
+  EXPECT_LT(run_paced(speculator, PacedDevice{}, 64, 2000), 1.02);
+}
+
+TEST(Speculator, DraftsOnWhereDraftsAreRight) {
+  Speculator speculator(std::make_unique<GuessingHead>(), 0);
+  EXPECT_LT(run_paced(speculator, PacedDevice{.chance = 0.8}, 1, 1000), 0.85);
+  EXPECT_LT(run_paced(speculator, PacedDevice{.chance = 0.8}, 1, 4000), 0.8);
+}
+
+// A rest is over when what was lost is made up for.
+TEST(Speculator, FindsOutWhenDraftsAreRightAgain) {
+  Speculator speculator(std::make_unique<GuessingHead>(), 0);
+  run_paced(speculator, PacedDevice{}, 1, 2000);
+  run_paced(speculator, PacedDevice{.chance = 0.9}, 1, 3000);
+  EXPECT_LT(run_paced(speculator, PacedDevice{.chance = 0.9}, 1, 2000), 0.8);
+}
+
+}  // namespace
+}  // namespace moesaic

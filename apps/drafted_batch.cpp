@@ -1,6 +1,8 @@
 #include "drafted_batch.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 
 #include "base/error.h"
 #include "model/forward.h"
@@ -142,10 +144,14 @@ Result<std::vector<std::vector<int32_t>>> DraftedBatch::draft(size_t tokens) {
   return drafts;
 }
 
+// Multiples of the golden ratio spread evenly over 0 to 1: so short runs have the acceptance length, too,
+// that was asked for.
 int DraftedBatch::accept(std::span<const double> acceptance) {
+  draw_ = std::fmod(draw_ + std::numbers::phi, 1.0);
   int accepted = 0;
+  double all = 1;
   for (const double chance : acceptance) {
-    if (std::uniform_real_distribution<>()(rng_) >= chance) break;
+    if (draw_ >= (all *= chance)) break;
     ++accepted;
   }
   return accepted;

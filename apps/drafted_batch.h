@@ -72,6 +72,7 @@ class DraftedBatch {
   DraftTimes times_;
   std::vector<float> logits_;
   std::mt19937 rng_{1};
+  double draw_ = 0;  // of the last step's acceptance, 0 to 1
 };
 
 }  // namespace moesaic::app

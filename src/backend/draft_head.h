@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,13 @@
 namespace moesaic {
 
 inline constexpr const char *kDraftHeadPart = "draft head", *kDraftCachePart = "draft head's KV cache";
+
+// The format that a device makes of a head's matrix, as made_of() takes it. Drafts need not be exact, and
+// what they take is the time that reading the head takes: where `dense` keeps formats, 16 bits become Q8_0.
+inline std::optional<Format> draft_format(const MatrixView& m, std::optional<Format> dense) {
+  const bool wide = m.format == Format::kBF16 || m.format == Format::kF16;
+  return !dense && wide && m.cols % 32 == 0 ? Format::kQ8_0 : dense;
+}
 
 // Sees the logits [draft_vocab] of every draft, by its sequence's place in draft()'s list: for tests.
 using DraftTrace = std::function<void(size_t sequence, std::span<const float> logits)>;

@@ -90,8 +90,7 @@ Status write_whole(const std::string& path, std::string_view bytes) {
       fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, ignored).string() : path;
   // Asked once: another process may remove it meanwhile.
   const fs::file_status there = fs::status(target, ignored);
-  if (fs::exists(there) && !fs::is_regular_file(there))
-    return invalid("{}: not a regular file", path);
+  if (fs::exists(there) && !fs::is_regular_file(there)) return invalid("{}: not a regular file", path);
   fs::create_directories(fs::path(target).parent_path(), ignored);
   const std::string fresh = unfinished(target);
   const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);

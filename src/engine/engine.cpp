@@ -275,9 +275,7 @@ Status Engine::run_step() {
   if (!launched.ok()) status = launched;
   if (!status.ok()) return fail(status);
   if (on_device) {
-    kind_in_flight_ = next.drafts   ? StepKind::kDrafted
-                      : taken_first ? StepKind::kStopped
-                                    : StepKind::kPlain;
+    kind_in_flight_ = next.drafts ? StepKind::kDrafted : taken_first ? StepKind::kStopped : StepKind::kPlain;
     rows_in_flight_ = rows_of(next);
     measured_rows_ = sampled_rows(next);
     for (size_t i = 0; i < next.wanted.size(); ++i) {

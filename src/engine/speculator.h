@@ -94,7 +94,7 @@ class Speculator {
   StepCosts work_;
   double token_seconds_ = 0;  // that a costly drafter takes for a token
   double drafting_seconds_ = 0;
-  int computed_rows_ = 0;     // of the last step, those that hold
+  int computed_rows_ = 0;  // of the last step, those that hold
   DraftBudget budget_;
   bool rests_ = false;    // drafting does, in the next step
   int trial_ = 0;         // drafts since the last rest; less than 0: steps until they begin

@@ -20,7 +20,9 @@ class StepCosts {
   // Whether that is from a step of so many rows or fewer. Larger ones alone do not say what is saved by rows.
   bool knows(int rows) const;
   // Whether that is from steps of so many rows, measured often enough and lately.
-  bool is_measured(int rows) const { return rows > 0 && is_trusted(sizes_[static_cast<size_t>(size_of(rows))]); }
+  bool is_measured(int rows) const {
+    return rows > 0 && is_trusted(sizes_[static_cast<size_t>(size_of(rows))]);
+  }
 
  private:
   static constexpr int kTrusted = 3, kFresh = 512;

@@ -45,6 +45,7 @@ class CpuDraftHead final : public DraftHead {
   std::vector<MemoryPart> memory(const KvLayout& layout) const;  // of a loaded head
 
  private:
+  Pack pack_format_of(const MatrixView& m) const;
   Result<PackedMatrix> pack(const std::vector<const MatrixView*>& sections, const char* name) const;
   Result<PackedMatrix> pack_gate_up(const Eagle3Weights& w) const;
   Status load_norms(const Eagle3Weights& w);

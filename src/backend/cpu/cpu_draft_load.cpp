@@ -20,11 +20,15 @@ Status read_norm(const MatrixView& m, const char* name, const std::string& file,
 
 }  // namespace
 
+Pack CpuDraftHead::pack_format_of(const MatrixView& m) const {
+  return pack_format(m.format, draft_format(m, target_.options.dense));
+}
+
 Result<PackedMatrix> CpuDraftHead::pack(const std::vector<const MatrixView*>& sections,
                                         const char* name) const {
-  const Pack format = pack_format(sections[0]->format, target_.options.dense);
+  const Pack format = pack_format_of(*sections[0]);
   for (const MatrixView* m : sections) {
-    if (pack_format(m->format, target_.options.dense) != format)
+    if (pack_format_of(*m) != format)
       return invalid("{}: tensors of '{}' differ in type; use --dense to convert them", config_.name, name);
   }
   return pack_panels(format, sections[0]->cols, stack(sections), fmt::format("{}: {}", config_.name, name),
@@ -33,8 +37,8 @@ Result<PackedMatrix> CpuDraftHead::pack(const std::vector<const MatrixView*>& se
 
 // Panels alternate, so that a pair has 16 values of gate and their 16 of up.
 Result<PackedMatrix> CpuDraftHead::pack_gate_up(const Eagle3Weights& w) const {
-  const Pack format = pack_format(w.gate.format, target_.options.dense);
-  if (pack_format(w.up.format, target_.options.dense) != format)
+  const Pack format = pack_format_of(w.gate);
+  if (pack_format_of(w.up) != format)
     return invalid("{}: gate_proj and up_proj differ in type; use --dense to convert them", config_.name);
   std::vector<PanelSource> panels;
   for (int64_t row = 0; row < w.gate.rows; row += kPanel) {
@@ -116,10 +120,10 @@ Status CpuDraftHead::set_taps(const std::vector<int>& boundaries) {
   return {};
 }
 
-// As packed: what they take in the file, but for those that --dense converts.
+// As packed: what they take in the file, but for those that are converted.
 double CpuDraftHead::weight_bytes(const Eagle3Weights& w) const {
-  const double share =
-      bits_per_element(made_of(w.fc.format, target_.options.dense)) / bits_per_element(w.fc.format);
+  const Format made = made_of(w.fc.format, draft_format(w.fc, target_.options.dense));
+  const double share = bits_per_element(made) / bits_per_element(w.fc.format);
   Eagle3Weights table;
   table.embed = w.embed;
   return (stored_bytes(w) - stored_bytes(table)) * share + stored_bytes(table);

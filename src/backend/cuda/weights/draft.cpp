@@ -50,7 +50,7 @@ class DraftLoader {
 };
 
 Result<Kind> DraftLoader::kind_of_all(const std::vector<MatrixView>& sections, const char* tensor) const {
-  const Kind kind = kind_of(sections[0].format, options_.dense);
+  const Kind kind = kind_of(sections[0].format, draft_format(sections[0], options_.dense));
   for (const MatrixView& m : sections) {
     if (m.format != sections[0].format)
       return invalid("{}: tensors of '{}' differ in type", config_.name, tensor);

@@ -188,8 +188,8 @@ TEST_P(Embedding, CallbacksCannotWaitForThemselves) {
 }
 
 TEST_P(Embedding, DestroyedWhileItWorks) {
-  Model model = open();
   Record record;
+  Model model = open();  // its thread ends before the record does
   ASSERT_TRUE(model.start().ok());
   ASSERT_TRUE(model.submit(greedy(tokens_of(8), 300), record.callbacks()).ok());
 }

@@ -81,13 +81,11 @@ std::optional<Message> parse(const std::vector<std::string>& frames, const std::
   EXPECT_EQ(frames.size(), 3u);
   EXPECT_EQ(frames[0], topic);
   EXPECT_EQ(frames[1].size(), 8u);
-  Message message;
-  for (const char c : frames[1]) message.number = message.number << 8 | static_cast<uint8_t>(c);
+  uint64_t number = 0;
+  for (const char c : frames[1]) number = number << 8 | static_cast<uint8_t>(c);
   const Json body = Json::from_msgpack(frames[2]);
   EXPECT_EQ(body.size(), 2u);
-  message.time = body[0];
-  message.events = body[1];
-  return message;
+  return Message{.number = number, .time = body[0], .events = body[1]};
 }
 
 class KvPublisherTest : public testing::Test {

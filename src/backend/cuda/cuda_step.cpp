@@ -13,6 +13,12 @@
 #include "base/error.h"
 
 namespace moesaic::cuda {
+namespace {
+
+// Rows of a sequence that are attended to one by one: a draft of 7 tokens.
+constexpr int kMostDecodeRows = 8;
+
+}  // namespace
 
 Status CudaBackend::begin_step(const Batch& batch) {
   const DeviceGuard guard(options_.device);
@@ -21,7 +27,7 @@ Status CudaBackend::begin_step(const Batch& batch) {
   // One order of sums for all batches: single rows go where the others go, since mma.sync and wgmma need not
   // round alike.
   const Tiling tiling{.tokens = tile_tokens(model_.config.heads, model_.config.kv_heads),
-                      .decodes = !target_.batch_invariant};
+                      .most_decode_rows = target_.batch_invariant ? 0 : kMostDecodeRows};
   if (draft_head_.loaded()) draft_head_.begin_step(batch);
   fault_status_ = Status();
   shape_ = shape_of(batch, tiling);
@@ -62,11 +68,14 @@ Status CudaBackend::make_room() {
   return {};
 }
 
-// Only decode steps are captured: prompts rarely have the same shape.
+// Only decode steps are captured: prompts rarely have the same shape, nor have large batches some of whose
+// sequences have drafts.
 Status CudaBackend::begin_graph() {
   graphs_.skip();
   if (timed_) return timer_.begin(stream_);
-  const bool decodes = shape_.prefill_tiles == 0 || (target_.portable && shape_.rows == shape_.sequences);
+  const bool single = shape_.rows == shape_.sequences,
+             few = shape_.prefill_tiles == 0 && shape_.rows <= kMostDecodeRows,
+             decodes = single ? shape_.prefill_tiles == 0 || target_.portable : few;
   return decodes && !options_.router_trace ? graphs_.begin(shape_, stream_) : Status();
 }
 

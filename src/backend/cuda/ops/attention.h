@@ -22,7 +22,8 @@ struct alignas(16) RowTile {
   int row, count;
   int position;  // of the first row
   int table[2];  // where the page tables begin in Attention::pages: of full and of sliding layers
-  int unused[3];
+  int written;   // the step itself writes keys from this position on: that of its first row of the sequence
+  int unused[2];
 };
 
 struct Attention {
@@ -61,7 +62,7 @@ struct Target;  // select.h
 Status attend(const Attention& p, bool decode, const Target& target, cudaStream_t stream);
 
 Status attend_prefill(const Attention& p, cudaStream_t stream);
-// Reads keys of earlier steps, `tiles` and `pages` before its predecessor has ended. So only the first
+// Reads pages of earlier steps, `tiles` and `pages` before its predecessor has ended. So only the first
 // operation of a step, which waits for everything before it, may write those.
 Status attend_decode(const Attention& p, cudaStream_t stream);
 // Both by mma.sync, on every device. Sums run page by page (32 keys): another order, which does not depend on

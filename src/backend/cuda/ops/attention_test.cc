@@ -162,7 +162,8 @@ struct Problem {
     std::vector<RowTile> tiles;
     for (int row = 0; row < std::ssize(at); row += tiles.back().count) {
       const int left = c.rows - row % c.rows;
-      RowTile tile{.row = row, .count = std::min(most, left), .position = position[row]};
+      RowTile tile{
+          .row = row, .count = std::min(most, left), .position = position[row], .written = position[row]};
       tile.table[0] = tile.table[1] = cache.table_of(at[row]);
       tiles.push_back(tile);
     }

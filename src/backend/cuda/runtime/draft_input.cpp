@@ -87,8 +87,11 @@ void Packer::add_logit_row(int round, Drafting& d, int position) {
   d.place = r.logit_rows++;
   // Pages before the head's first K and V are not attended to: places count from the page that has them.
   const int skipped = d.draft->begin / kPageTokens, at = position - skipped * kPageTokens;
-  const RowTile tile{
-      .row = d.place, .count = 1, .position = at, .table = {d.table + skipped, d.table + skipped}};
+  const RowTile tile{.row = d.place,
+                     .count = 1,
+                     .position = at,
+                     .table = {d.table + skipped, d.table + skipped},
+                     .written = at};
   std::memcpy(&out_.packed[static_cast<size_t>(r.tiles + d.place * kTileInts)], &tile, sizeof(tile));
   DeviceSampling sampling;
   if (!d.draft->sampling.empty()) sampling = d.draft->sampling[static_cast<size_t>(round)];

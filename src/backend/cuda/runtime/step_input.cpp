@@ -16,9 +16,14 @@ void for_tiles(const Batch& batch, const Tiling& tiling, Decode&& decode, Prefil
   for (int s = 0; s < static_cast<int>(batch.sequences.size()); ++s) {
     const Sequence& sequence = batch.sequences[s];
     const int end = sequence.first_row + sequence.rows;
-    for (int row = sequence.first_row; row < end; row += tiling.tokens) {
-      RowTile tile{.row = row, .count = std::min(tiling.tokens, end - row), .position = batch.positions[row]};
-      if (sequence.rows == 1 && tiling.decodes) {
+    const bool decodes = sequence.rows <= tiling.most_decode_rows;
+    const int tokens = decodes ? 1 : tiling.tokens;
+    for (int row = sequence.first_row; row < end; row += tokens) {
+      const RowTile tile{.row = row,
+                         .count = std::min(tokens, end - row),
+                         .position = batch.positions[row],
+                         .written = batch.positions[sequence.first_row]};
+      if (decodes) {
         decode(s, tile);
       } else {
         prefill(s, tile);

@@ -31,11 +31,11 @@ struct StepLayout {
 };
 StepLayout layout_of(const StepShape& shape);
 
-// How rows are attended to. decodes: single rows by the kernel for decoding. The others in tiles of `tokens`
-// rows.
+// How rows are attended to: where a sequence has at most most_decode_rows, as it does when it decodes or a
+// draft is verified, one by one by the kernel for decoding; else in tiles of `tokens` rows.
 struct Tiling {
   int tokens;
-  bool decodes;
+  int most_decode_rows;
 };
 StepShape shape_of(const Batch& batch, const Tiling& tiling);
 // Fills the array. The batch must be valid.

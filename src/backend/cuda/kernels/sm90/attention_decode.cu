@@ -25,8 +25,8 @@
 //          is their target that must live, and it does: it waits for `arrived`, or has no part and is
 //          sent nothing. That all CTAs of the cluster have started (and their barriers are there) is what
 //          the cluster's barrier says. Pages of earlier steps, `tiles` and `pages` are read before the
-//          predecessor has ended (attention.h says why that is sound), the newest page, which the
-//          predecessor writes, and q only after it.
+//          predecessor has ended (attention.h says why that is sound), pages that the predecessor writes,
+//          from RowTile::written on, and q only after it.
 // Resident The CTAs of a cluster are scheduled together; nothing else waits for another CTA.
 //
 // Bytes    each page of K and V once per eight query heads. Shared memory: 64 KB of slots (D = 64, BF16),
@@ -74,15 +74,18 @@ struct KvSplit {
   int first, last;  // keys of the row
   int page, count;  // pages of the KV split
   int kv_splits;    // that have pages
+  int written;      // the first page that the predecessor writes
 
   __device__ KvSplit(const Attention& p, const RowTile& tile, int rank)
-      : first(p.window > 0 ? max(0, tile.position - p.window + 1) : 0), last(tile.position) {
+      : first(p.window > 0 ? max(0, tile.position - p.window + 1) : 0),
+        last(tile.position),
+        written(tile.written / kPageTokens) {
     const int from = first / kPageTokens, pages = last / kPageTokens - from + 1;
     kv_splits = kv_splits_of(pages);
     page = from + rank * pages / kv_splits;
     count = rank < kv_splits ? from + (rank + 1) * pages / kv_splits - page : 0;
   }
-  __device__ bool is_newest(int i) const { return page + i == last / kPageTokens; }
+  __device__ bool is_written(int i) const { return page + i >= written; }
 };
 
 // ---- a CTA ----
@@ -113,11 +116,10 @@ struct WarpPages {
     cp_async_bulk(ring + slot * R::kSlotBytes + lane % 2 * R::kPageBytes, from + at, R::kPageBytes,
                   barrier(slot), evict_first_policy());
   }
-  // The first of them, two lanes each. newest: the page that is being written until the predecessor has
-  // ended.
-  __device__ void ask_first(int64_t at, bool newest) const {
+  // The first of them, two lanes each. written: those that are being written until the predecessor has ended.
+  __device__ void ask_first(int64_t at, bool written) const {
     const int n = lane / 2;
-    if (n < R::kSlots && has(n) && split.is_newest(index(n)) == newest) ask(slot(n), at);
+    if (n < R::kSlots && has(n) && split.is_written(index(n)) == written) ask(slot(n), at);
   }
   // The warp's page n, in shared memory.
   __device__ uint32_t await(int n) const {

@@ -60,6 +60,18 @@ TEST_F(CudaModels, FewerMultiprocessorsGiveTheSameLogits) {
   }
 }
 
+// Few rows of a sequence are attended to one by one, as a draft that is verified has them: each reads pages
+// that the same step writes.
+TEST_F(CudaModels, FewRowsGiveTheLogitsOfSingleOnes) {
+  const auto backend = load(0);
+  const auto want = logits(*backend, 700, 1);
+  for (const int rows : {2, 3, 5, 7, 8, 9}) {
+    const auto got = logits(*backend, 700, rows);
+    ASSERT_EQ(got.size(), want.size());
+    EXPECT_LT(relative_error(got, want), 5e-3) << rows << " rows";
+  }
+}
+
 TEST_F(CudaModels, TwoModelsOnOneDeviceEachSteppedByItsOwnThread) {
   std::unique_ptr<Backend> models[] = {load(0), load(114)};
   // Each round allocates a KV cache and captures its graphs again, while the other thread is anywhere.

@@ -55,9 +55,9 @@ TEST(PlanEngine, ADeviceWithoutDraftHeadsRefusesThem) {
   ASSERT_TRUE(with.ok() && without.ok());
   EXPECT_EQ(describe(with->info).back(),
             "speculative decoding: " + drafts.name() + ", drafts of as many as pay tokens");
-  // The file's 1.95 MB, and 2 heads of 64 as 8- and 16-bit integers with scales.
+  // The file's 1.95 MB with 8.5 bits in place of 16, and 2 heads of 64 as 8- and 16-bit integers with scales.
   EXPECT_NEAR(static_cast<double>(with->info.memory_used - without->info.memory_used),
-              1.95e6 + 1024 * 2 * (3 * 64 + 8), 1e5);
+              1.95e6 * 8.5 / 16 + 1024 * 2 * (3 * 64 + 8), 1e5);
 }
 
 TEST(PlanEngine, AGpuThatIsLargeEnoughIsKept) {

@@ -11,6 +11,7 @@ decode: tokens/s at so many sequences, from the difference of two lengths, the b
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -47,24 +48,28 @@ def write_config(folder, size):
         json.dump({"eos_token_id": [200002], "bos_token_id": 199998}, file)
 
 
-def fill(model, *_, **__):
-    """Instead of vLLM's dummy weights, which are nearly alike: the same random ones in both processes."""
+FILLED = itertools.count()
+
+
+def fill(module, *_, **__):
+    """Instead of vLLM's dummy weights, which are nearly alike: the same random ones in both processes. Called for each of the
+    model's modules in turn."""
     import torch
 
-    for index, (name, parameter) in enumerate(model.named_parameters()):
-        g = torch.Generator(device="cuda").manual_seed(index)
+    for name, parameter in module.named_parameters(recurse=False):
+        g = torch.Generator(device="cuda").manual_seed(next(FILLED))
         t = parameter.data
         # Padded weights are filled where the checkpoint has values, so that padded and unpadded models are the same.
         if t.dtype == torch.uint8:
-            scale, down = "scale" in name, ".w2_" in name
+            scale, down = "scale" in name, "w2_" in name
             rows = 2880 if down else 5760
             columns = 2880 // (32 if scale else 2)
             t.zero_()
             for expert in range(t.shape[0]):
                 low, high = (117, 121) if scale else (0, 256)
                 t[expert, :rows, :columns] = torch.randint(low, high, (rows, columns), dtype=torch.uint8, device=t.device, generator=g)
-        elif ".w13_bias" in name or ".w2_bias" in name:
-            rows = 2880 if ".w2_" in name else 5760
+        elif "w13_bias" in name or "w2_bias" in name:
+            rows = 2880 if "w2_" in name else 5760
             t.zero_()
             t[:, :rows] = (torch.randn(t.shape[0], rows, device=t.device, generator=g) * 0.1).to(t.dtype)
         elif t.is_floating_point():
@@ -78,7 +83,7 @@ def fill(model, *_, **__):
 def measure(size, backend, folder):
     """In the child process; the last line of its output is JSON."""
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_NO_USAGE_STATS="1",
-                      DO_NOT_TRACK="1")
+                      DO_NOT_TRACK="1", VLLM_USE_FLASHINFER_SAMPLER="0")
     import torch
     import vllm.model_executor.model_loader.dummy_loader as dummy_loader
     from vllm import LLM, SamplingParams

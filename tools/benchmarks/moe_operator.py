@@ -179,6 +179,9 @@ def marlin(layer):
 
 
 def triton(layer):
+    from vllm.utils.import_utils import import_triton_kernels
+
+    import_triton_kernels()  # vLLM has a copy of the package
     from triton_kernels.matmul_ogs import FlexCtx, PrecisionConfig
     from vllm.model_executor.layers.fused_moe.config import mxfp4_w4a16_moe_quant_config
     from vllm.model_executor.layers.fused_moe.experts.gpt_oss_triton_kernels_moe import triton_kernel_moe_forward

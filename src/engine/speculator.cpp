@@ -16,7 +16,7 @@ constexpr int kProbe = 2;             // tokens of a draft that is only tried
 // After a rest drafts are tried one after the other, once a head has taken in some rows to look back on.
 constexpr int kTrialDrafts = 4, kTrialRows = 8;
 // What a stop of a device's pipeline is taken to cost, as a share of the step, until a step without one was
-// measured: enough for drafting to rest if it brings nothing, and then one is.
+// measured. Drafts that save nothing are soon at rest by that, and then such steps are measured.
 constexpr double kUnknownStop = 0.05;
 
 using Clock = std::chrono::steady_clock;

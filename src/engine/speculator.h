@@ -25,8 +25,8 @@
 namespace moesaic {
 
 enum class StepKind {
-  kPlain,    // no drafts; on a device that samples it was launched behind the step before it
-  kStopped,  // no drafts, but a device waited for it until the tokens of the step before were known
+  kPlain,    // no drafts; a device that samples had it before the step before was done
+  kStopped,  // no drafts, but launched only when the tokens of the step before were known: the device idled
   kDrafted,
 };
 

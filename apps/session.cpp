@@ -244,7 +244,7 @@ Status Session::retry() {
   const std::vector<Message> before = messages;
   const std::string message = messages[last - 1].text;
   messages.resize(last - 1);
-  const Status status = turn(message, true);
+  Status status = turn(message, true);
   if (messages.size() < last) messages = before;  // there was no new answer
   return status;
 }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <vector>
 
 #include "backend/cuda/kernels/sm120/gemm.h"
@@ -23,10 +25,30 @@
 
 // ---- CUDA's runtime ----
 
+namespace {
+
+using Memory = std::unique_ptr<void, void (*)(void*)>;
+std::map<void*, Memory>& memory() {
+  static std::map<void*, Memory> all;
+  return all;
+}
+
+// As aligned as the device's, and zeroed.
+void* allocate_zeros(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  Memory fresh(std::aligned_alloc(256, (bytes + 255) / 256 * 256), std::free);
+  void* const p = fresh.get();
+  std::memset(p, 0, bytes);
+  memory().emplace(p, std::move(fresh));
+  return p;
+}
+
+}  // namespace
+
 extern "C" {
 
 cudaError_t cudaFree(void* p) {
-  std::free(p);
+  memory().erase(p);
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* p) { return cudaFree(p); }
@@ -67,10 +89,7 @@ Status check(cudaError_t code, const std::string& what) {
 }
 Result<DeviceBuffer> DeviceBuffer::allocate(size_t bytes, const std::string&) {
   DeviceBuffer buffer;
-  // As aligned as the device's, and zeroed.
-  buffer.data_ = bytes > 0 ? std::aligned_alloc(256, (bytes + 255) / 256 * 256) : nullptr;
-  if (bytes > 0) std::memset(buffer.data_, 0, bytes);
-  buffer.bytes_ = bytes;
+  buffer.data_ = allocate_zeros(bytes), buffer.bytes_ = bytes;
   return buffer;
 }
 Status allocate(const std::vector<Wanted>& list, const std::string& what) {
@@ -86,7 +105,7 @@ double sum(const std::vector<Wanted>& list) {
 }
 Result<PinnedBuffer> PinnedBuffer::allocate(size_t bytes) {
   PinnedBuffer buffer;
-  buffer.data_ = std::malloc(bytes), buffer.bytes_ = bytes;
+  buffer.data_ = allocate_zeros(bytes), buffer.bytes_ = bytes;
   return buffer;
 }
 const DeviceCalls kDeviceCalls = {};

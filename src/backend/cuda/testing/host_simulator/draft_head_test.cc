@@ -34,7 +34,7 @@ struct Form {
   int taps = 3, draft_vocab = 40;
   bool input_norm = false, fc_norms = false, own_tables = true, normed_residual = false, norm_output = false;
   int window = 0;
-  std::optional<Format> dense = {};
+  std::optional<Format> dense = {};  // as stored
   Format stored = Format::kBF16;
 };
 std::ostream& operator<<(std::ostream& out, const Form& form) { return out << form.name; }
@@ -118,7 +118,7 @@ class Pair {
  public:
   Pair(const Form& form, const Options& options)
       : heads_(form),
-        options_{.dense = form.dense, .max_rows = options.max_rows},
+        options_{.dense = form.dense.value_or(form.stored), .max_rows = options.max_rows},
         target_{.major = 9, .portable = options.invariant, .batch_invariant = options.invariant},
         reference_({heads_.model, model_weights_, layout_, batch_, options_.dense, [] { return false; }}),
         cuda_({.options = options_,
@@ -134,8 +134,8 @@ class Pair {
     Uploader up;
     EXPECT_TRUE(up.open(stream_, {}).ok());
     model_.embed = up.table(heads_.embed, "", "embedding").value();
-    model_.head = up.matrix({heads_.lm_head}, kind_of(heads_.lm_head.format, form.dense), RowOrder::kPlain, 0,
-                            "", "lm_head")
+    model_.head = up.matrix({heads_.lm_head}, kind_of(heads_.lm_head.format, options_.dense),
+                            RowOrder::kPlain, 0, "", "lm_head")
                       .value();
     EXPECT_EQ(reference_.load(heads_.config, heads_.weights).message(), "");
     EXPECT_EQ(cuda_.load(heads_.config, heads_.weights).message(), "");
@@ -249,6 +249,18 @@ class Pair {
 };
 
 // ---- tests ----
+
+TEST(DraftFormat, SixteenBitsBecomeEightUnlessOneIsNamed) {
+  const auto made = [](Format stored, std::optional<Format> dense, int64_t cols = 64) {
+    return made_of(stored, draft_format(dense_view(stored, 1, cols, nullptr), dense));
+  };
+  EXPECT_EQ(made(Format::kBF16, {}), Format::kQ8_0);
+  EXPECT_EQ(made(Format::kF16, {}), Format::kQ8_0);
+  EXPECT_EQ(made(Format::kBF16, {}, 48), Format::kBF16);  // not whole blocks
+  EXPECT_EQ(made(Format::kF32, {}), Format::kF32);
+  EXPECT_EQ(made(Format::kMxfp4, {}), Format::kMxfp4);
+  EXPECT_EQ(made(Format::kBF16, Format::kBF16), Format::kBF16);
+}
 
 class CudaDraft : public testing::TestWithParam<Form> {};
 INSTANTIATE_TEST_SUITE_P(

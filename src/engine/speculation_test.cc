@@ -310,52 +310,78 @@ TEST(Speculation, RowsOfPromptsComeFirst) {
   EXPECT_EQ(drafted.backend.begun_, plain.backend.begun_);
 }
 
-// Always the likeliest token: a draft that leaned on the answer would be seen in the frequencies.
-class LikeliestDrafter final : public Drafter {
+// A drafter whose distribution is not the model's: token `first` + i has the weight exp(-slope i). It samples
+// as a draft head does, with the model's own random numbers; at temperature 0 it guesses the likeliest token.
+// A draft that leaned on the answer would be seen in the frequencies.
+class SteepDrafter final : public Drafter {
  public:
-  explicit LikeliestDrafter(int32_t token) : token_(token) {}
-  std::string name() const override { return "likeliest"; }
+  SteepDrafter(int32_t first, double slope, double temperature)
+      : first_(first), slope_(slope), temperature_(temperature) {}
+  std::string name() const override { return "steep"; }
+  bool is_costly() const override { return true; }
   Status draft(std::span<DraftTask> tasks) override {
-    for (DraftTask& task : tasks) task.draft.assign(static_cast<size_t>(task.most), token_);
+    for (DraftTask& task : tasks) {
+      for (int i = 0; i < task.most; ++i)
+        task.draft.push_back(first_ + choice(task.sampling[static_cast<size_t>(i)].uniform));
+    }
     return {};
   }
   void end(uint64_t, std::span<const int32_t>, int) override {}
 
  private:
-  int32_t token_;
+  int choice(double uniform) const {
+    if (temperature_ == 0) return 0;
+    double total = 0, sum = 0;
+    for (int i = 0; i < kChoices; ++i) total += std::exp(-slope_ * i / temperature_);
+    for (int i = 0; i < kChoices; ++i) {
+      sum += std::exp(-slope_ * i / temperature_);
+      if (uniform * total < sum) return i;
+    }
+    return kChoices - 1;
+  }
+
+  int32_t first_;
+  double slope_, temperature_;
 };
 
 // Pearson's statistic of pairs of tokens, 10^5 draws over eight tokens of known probability.
 TEST(Speculation, TheDistributionIsUnchanged) {
   constexpr int kRequests = 500, kTokens = 200;
   constexpr int32_t kFirst = 100;
-  Harness run(false, {.context = 256, .max_batch = 16, .max_rows = 64});
-  double total = 0, probability[kChoices];
-  for (int i = 0; i < kChoices; ++i) {
-    run.backend.weights_[i] = -0.4f * static_cast<float>(i);
-    total += probability[i] = std::exp(-0.4 * i);
-  }
-  run.backend.fixed_first_ = kFirst;
-  run.engine.speculate(std::make_unique<LikeliestDrafter>(kFirst), 3);
-  for (int i = 0; i < kRequests; ++i)
-    run.submit(8, {.seed = static_cast<uint64_t>(i) * 7919 + 13, .max_tokens = kTokens});
-  ASSERT_TRUE(run.engine.run_to_end().ok());
-  double pairs[kChoices][kChoices] = {};
-  for (const auto& tokens : run.received) {
-    ASSERT_EQ(tokens.size(), static_cast<size_t>(kTokens));
-    for (int i = 0; i < kTokens; i += 2) pairs[tokens[i] - kFirst][tokens[i + 1] - kFirst] += 1;
-  }
-  double chi = 0;
-  const double draws = 0.5 * kRequests * kTokens;
-  for (int a = 0; a < kChoices; ++a) {
-    for (int b = 0; b < kChoices; ++b) {
-      const double want = draws * probability[a] * probability[b] / total / total;
-      chi += (pairs[a][b] - want) * (pairs[a][b] - want) / want;
+  for (const double temperature : {0.0, 1.0, 2.0, 4.0}) {
+    SCOPED_TRACE(temperature);
+    Harness run(false, {.context = 256, .max_batch = 16, .max_rows = 64});
+    double total = 0, probability[kChoices];
+    for (int i = 0; i < kChoices; ++i) {
+      run.backend.weights_[i] = -0.4f * static_cast<float>(i);
+      total += probability[i] = std::exp(-0.4 * i);
     }
+    run.backend.fixed_first_ = kFirst;
+    run.engine.speculate(std::make_unique<SteepDrafter>(kFirst, 0.8, temperature), 3);
+    for (int i = 0; i < kRequests; ++i)
+      run.submit(8, {.seed = static_cast<uint64_t>(i) * 7919 + static_cast<uint64_t>(temperature),
+                     .max_tokens = kTokens});
+    ASSERT_TRUE(run.engine.run_to_end().ok());
+    double pairs[kChoices][kChoices] = {};
+    for (const auto& tokens : run.received) {
+      ASSERT_EQ(tokens.size(), static_cast<size_t>(kTokens));
+      for (int i = 0; i < kTokens; i += 2) pairs[tokens[i] - kFirst][tokens[i + 1] - kFirst] += 1;
+    }
+    double chi = 0;
+    const double draws = 0.5 * kRequests * kTokens;
+    for (int a = 0; a < kChoices; ++a) {
+      for (int b = 0; b < kChoices; ++b) {
+        const double want = draws * probability[a] * probability[b] / total / total;
+        chi += (pairs[a][b] - want) * (pairs[a][b] - want) / want;
+      }
+    }
+    EXPECT_LT(chi, 92.01);  // p = 0.01 at 63 degrees of freedom
+    const SpeculationStats& s = run.engine.stats().speculation;
+    EXPECT_GT(s.accepted, 20000u);
+    EXPECT_TRUE(temperature == 2 || s.accepted < s.drafted * 9 / 10);  // at 2 the distribution is the model's
+    std::printf("drafts at temperature %.1f: chi-squared %.1f (63), %.2f accepted\n", temperature, chi,
+                static_cast<double>(s.accepted) / static_cast<double>(s.drafted));
   }
-  // 63 degrees of freedom: a mean of 63, a standard deviation of 11.
-  EXPECT_LT(chi, 63 + 5 * std::sqrt(2.0 * 63));
-  EXPECT_GT(run.engine.stats().speculation.accepted, 20000u);
 }
 
 TEST(Speculation, ATextThatRepeatsItselfIsDraftedFromItself) {

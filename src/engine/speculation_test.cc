@@ -1,6 +1,8 @@
 // Drafts change how many steps an answer takes, and nothing else.
+#include <array>
 #include <cmath>
 
+#include "core/choose_token.h"
 #include "engine/late_backend.h"
 #include "engine/test_drafter.h"
 #include "speculation/model_drafter.h"
@@ -310,77 +312,81 @@ TEST(Speculation, RowsOfPromptsComeFirst) {
   EXPECT_EQ(drafted.backend.begun_, plain.backend.begun_);
 }
 
-// A drafter whose distribution is not the model's: token `first` + i has the weight exp(-slope i). It samples
-// as a draft head does, with the model's own random numbers; at temperature 0 it guesses the likeliest token.
-// A draft that leaned on the answer would be seen in the frequencies.
-class SteepDrafter final : public Drafter {
+using Choices = std::array<float, kChoices>;  // logits of the tokens from some first one on
+
+// Chooses as a draft head does: by its own logits, with the random numbers that the model will use. A draft
+// that changed the answer would be seen in the frequencies.
+class SamplingDrafter final : public Drafter {
  public:
-  SteepDrafter(int32_t first, double slope, double temperature)
-      : first_(first), slope_(slope), temperature_(temperature) {}
-  std::string name() const override { return "steep"; }
-  bool is_costly() const override { return true; }
+  SamplingDrafter(int32_t first, const Choices& logits, double temperature)
+      : first_(first), logits_(logits), temperature_(temperature) {}
+  std::string name() const override { return "sampling"; }
+  bool is_costly() const override { return true; }  // so that tasks say how tokens will be sampled
   Status draft(std::span<DraftTask> tasks) override {
     for (DraftTask& task : tasks) {
-      for (int i = 0; i < task.most; ++i)
-        task.draft.push_back(first_ + choice(task.sampling[static_cast<size_t>(i)].uniform));
+      for (DeviceSampling& sampling : task.sampling) {
+        sampling.temperature = temperature_;
+        task.draft.push_back(first_ + choose_token(logits_, {}, sampling));
+      }
     }
     return {};
   }
   void end(uint64_t, std::span<const int32_t>, int) override {}
 
  private:
-  int choice(double uniform) const {
-    if (temperature_ == 0) return 0;
-    double total = 0, sum = 0;
-    for (int i = 0; i < kChoices; ++i) total += std::exp(-slope_ * i / temperature_);
-    for (int i = 0; i < kChoices; ++i) {
-      sum += std::exp(-slope_ * i / temperature_);
-      if (uniform * total < sum) return i;
-    }
-    return kChoices - 1;
-  }
-
   int32_t first_;
-  double slope_, temperature_;
+  Choices logits_;
+  double temperature_;
 };
 
-// Pearson's statistic of pairs of tokens, 10^5 draws over eight tokens of known probability.
+// Pearson's statistic of pairs of tokens that are drawn independently, by these logits.
+double chi_squared_of_pairs(const std::vector<std::vector<int32_t>>& answers, int32_t first,
+                            const Choices& logits) {
+  double pairs[kChoices][kChoices] = {}, draws = 0, total = 0;
+  for (const auto& tokens : answers) {
+    for (size_t i = 0; i + 1 < tokens.size(); i += 2, ++draws)
+      pairs[tokens[i] - first][tokens[i + 1] - first] += 1;
+  }
+  for (const float logit : logits) total += std::exp(double{logit});
+  double chi_squared = 0;
+  for (int a = 0; a < kChoices; ++a) {
+    for (int b = 0; b < kChoices; ++b) {
+      const double want = draws * std::exp(double{logits[a]} + double{logits[b]}) / total / total;
+      chi_squared += (pairs[a][b] - want) * (pairs[a][b] - want) / want;
+    }
+  }
+  return chi_squared;
+}
+
+// 10^5 draws over eight tokens of known probability. The drafter's distribution is the model's at
+// temperature 2.
 TEST(Speculation, TheDistributionIsUnchanged) {
   constexpr int kRequests = 500, kTokens = 200;
   constexpr int32_t kFirst = 100;
+  Choices model, drafter;
+  for (int i = 0; i < kChoices; ++i) {
+    model[i] = -0.4f * static_cast<float>(i);
+    drafter[i] = 2 * model[i];
+  }
   for (const double temperature : {0.0, 1.0, 2.0, 4.0}) {
     SCOPED_TRACE(temperature);
     Harness run(false, {.context = 256, .max_batch = 16, .max_rows = 64});
-    double total = 0, probability[kChoices];
-    for (int i = 0; i < kChoices; ++i) {
-      run.backend.weights_[i] = -0.4f * static_cast<float>(i);
-      total += probability[i] = std::exp(-0.4 * i);
-    }
+    run.backend.weights_ = model;
     run.backend.fixed_first_ = kFirst;
-    run.engine.speculate(std::make_unique<SteepDrafter>(kFirst, 0.8, temperature), 3);
+    run.engine.speculate(std::make_unique<SamplingDrafter>(kFirst, drafter, temperature), 3);
     for (int i = 0; i < kRequests; ++i)
       run.submit(8, {.seed = static_cast<uint64_t>(i) * 7919 + static_cast<uint64_t>(temperature),
                      .max_tokens = kTokens});
     ASSERT_TRUE(run.engine.run_to_end().ok());
-    double pairs[kChoices][kChoices] = {};
-    for (const auto& tokens : run.received) {
-      ASSERT_EQ(tokens.size(), static_cast<size_t>(kTokens));
-      for (int i = 0; i < kTokens; i += 2) pairs[tokens[i] - kFirst][tokens[i + 1] - kFirst] += 1;
-    }
-    double chi = 0;
-    const double draws = 0.5 * kRequests * kTokens;
-    for (int a = 0; a < kChoices; ++a) {
-      for (int b = 0; b < kChoices; ++b) {
-        const double want = draws * probability[a] * probability[b] / total / total;
-        chi += (pairs[a][b] - want) * (pairs[a][b] - want) / want;
-      }
-    }
-    EXPECT_LT(chi, 92.01);  // p = 0.01 at 63 degrees of freedom
+    for (const auto& tokens : run.received) ASSERT_EQ(tokens.size(), static_cast<size_t>(kTokens));
+    const double chi_squared = chi_squared_of_pairs(run.received, kFirst, model);
+    EXPECT_LT(chi_squared, 92.01);  // p = 0.01 at 63 degrees of freedom
     const SpeculationStats& s = run.engine.stats().speculation;
     EXPECT_GT(s.accepted, 20000u);
-    EXPECT_TRUE(temperature == 2 || s.accepted < s.drafted * 9 / 10);  // at 2 the distribution is the model's
-    std::printf("drafts at temperature %.1f: chi-squared %.1f (63), %.2f accepted\n", temperature, chi,
-                static_cast<double>(s.accepted) / static_cast<double>(s.drafted));
+    EXPECT_TRUE(temperature == 2 || s.accepted < s.drafted * 9 / 10);
+    std::printf("drafts at temperature %.1f: chi-squared %.1f, %llu of %llu accepted\n", temperature,
+                chi_squared, static_cast<unsigned long long>(s.accepted),
+                static_cast<unsigned long long>(s.drafted));
   }
 }
 

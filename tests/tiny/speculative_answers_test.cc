@@ -123,7 +123,7 @@ TEST(SpeculativeAnswers, AreTheSameOnCuda) {
   expect_same("cuda", {2, 8, 32}, {0, 4}, 32, 128);
 }
 
-// By hand, some minutes (on the reference half an hour): the greedy answers to 64 prompts.
+// By hand, since they take long (on the reference a quarter of an hour): the greedy answers to 64 prompts.
 TEST(SpeculativeAnswersManual, DISABLED_AreTheSameOnTheCpu) {
   expect_same("cpu", {1, 2, 8, 32}, {0, 4}, 64, 256, Kind::kGreedy);
 }

@@ -85,7 +85,7 @@ void DraftedBatch::tell(const Batch& batch, size_t first_text, std::span<const i
                     .first_position = s.context - s.rows,
                     .rows = rows[i]});
   }
-  drafter_->computed(hold);
+  drafter_->computed(hold, false);
 }
 
 Status DraftedBatch::compute_prompt(size_t i) {

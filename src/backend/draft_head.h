@@ -58,6 +58,22 @@ class DraftHead {
   // step at most; sequences ascending, each once. Rows that are never taken in leave the head's cache as it
   // was: drafts get worse, nothing else.
   virtual Status draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) = 0;
+
+  // draft() in two parts, on a device that samples: nobody waits for the host between a step and its draft,
+  // nor between the draft and the step that verifies it (Continuation of core/batch.h). begin_draft(): after
+  // end_step() and before sampled(); the device finds out which rows hold. finish_draft(): after sampled(),
+  // of what begin_draft() returned; it waits, and gives the seconds that the draft took. Two drafts may be
+  // begun at a time; what is never finished is lost.
+  virtual bool drafts_ahead() const { return false; }
+  virtual Result<int> begin_draft(std::span<const DraftSequence> sequences);
+  virtual Result<double> finish_draft(int begun, std::span<int32_t> tokens);
 };
+
+inline Result<int> DraftHead::begin_draft(std::span<const DraftSequence>) {
+  return Status(StatusCode::kUnsupported, "this device drafts behind a step that is done");
+}
+inline Result<double> DraftHead::finish_draft(int, std::span<int32_t>) {
+  return Status(StatusCode::kUnsupported, "this device drafts behind a step that is done");
+}
 
 }  // namespace moesaic

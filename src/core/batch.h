@@ -44,6 +44,18 @@ struct DeviceSampling {
   int32_t logprobs = -1;
 };
 
+// A sequence that goes on from the step before while only the backend knows how many drafted rows of that
+// step hold. In the batch it stands as if none did: the backend moves its rows on by the number that did, and
+// with them positions and places in pages. The first row's token is what was sampled behind the last row that
+// holds; the others' are the draft that DraftHead::begin_draft() made behind it. continuation.h says the same
+// in code.
+struct Continuation {
+  int sequence = 0;  // its index in this batch: all its rows give logits
+  int source = 0;    // its index in the step before
+  // Row i's is sampling[n + i] where n drafted rows hold, of which there may be sampling.size() - rows.
+  std::vector<DeviceSampling> sampling;
+};
+
 struct Batch {
   std::vector<int32_t> tokens;     // [rows]
   std::vector<int32_t> positions;  // [rows], position of each token in its sequence
@@ -54,16 +66,25 @@ struct Batch {
   // Of each row: an index into the tokens that the previous step sampled, which the host need not know yet,
   // or -1: the token is in `tokens`. Empty: all are.
   std::vector<int32_t> token_sources;
+  std::vector<Continuation> continuations;  // by ascending sequence, in a batch that is sampled
 
   int rows() const { return static_cast<int>(tokens.size()); }
 };
+
+// A sequence's logit rows: the index of the first one among all, and how many there are.
+struct WantedRows {
+  int first = 0, count = 0;
+};
+WantedRows wanted_rows(const Batch& batch, int sequence);
+// How many rows the sequence may be moved on by; 0: it is no continuation.
+int most_moved(const Batch& batch, int sequence);
 
 // One line that names the first impossible value.
 Status validate(const KvLayout& layout);
 // Everything that the ops of a backend rely on: 1 to max_rows rows, sequences that tile them in order,
 // positions that end each sequence's context, token ids in range, a page in the pool for every position that
-// some row attends to, logit_rows ascending and in range, sampling for all of them or none, with at
-// most kMostLogprobs log-probabilities. One line that names the first violation.
+// some row attends to, wherever a continuation puts it, logit_rows ascending and in range, sampling for all
+// of them or none, with at most kMostLogprobs log-probabilities. One line that names the first violation.
 Status validate(const Batch& batch, const ModelConfig& config, const KvLayout& layout, int max_rows);
 
 }  // namespace moesaic

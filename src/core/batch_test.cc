@@ -4,6 +4,8 @@
 
 #include <functional>
 
+#include "core/draft_batch.h"
+
 namespace moesaic {
 namespace {
 
@@ -71,6 +73,93 @@ TEST(Batch, NamesEachViolation) {
     EXPECT_NE(status.message().find(c.message), std::string::npos) << c.message << ": " << status.message();
   }
   EXPECT_FALSE(validate(good_batch(), small_config(), kLayout, 3).ok());
+}
+
+// Of the good batch, in which both sequences are sampled: the second goes on from a draft of two tokens.
+Batch continued_batch() {
+  Batch b = good_batch();
+  b.sampling.resize(2);
+  b.continuations = {{.sequence = 1, .source = 0, .sampling = std::vector<DeviceSampling>(3)}};
+  return b;
+}
+
+TEST(Batch, NamesWhatIsWrongWithAContinuation) {
+  EXPECT_EQ(validate(continued_batch(), small_config(), kLayout, 4).message(), "");
+  EXPECT_EQ(most_moved(continued_batch(), 1), 2);
+  EXPECT_EQ(most_moved(continued_batch(), 0), 0);
+  struct Case {
+    const char* message;
+    std::function<void(Batch&)> spoil;
+  };
+  const Case cases[] = {
+      {"not sampled", [](Batch& b) { b.sampling.clear(); }},
+      {"as 2 after -1, of 2", [](Batch& b) { b.continuations[0].sequence = 2; }},
+      {"as -1 after -1", [](Batch& b) { b.continuations[0].sequence = -1; }},
+      {"as 1 after 1", [](Batch& b) { b.continuations.push_back(b.continuations[0]); }},
+      {"sequence -1 as 1", [](Batch& b) { b.continuations[0].source = -1; }},
+      {"3 rows, of which 1 give logits", [](Batch& b) { b.continuations[0].sequence = 0; }},
+      {"1 give logits and 0 are sampled", [](Batch& b) { b.continuations[0].sampling.clear(); }},
+      {"101 log-probabilities", [](Batch& b) { b.continuations[0].sampling[2].logprobs = 101; }},
+      {"has 1 full pages, its 5 tokens need 2", [](Batch& b) { b.continuations[0].sampling.resize(5); }},
+      {"may reach 65 tokens", [](Batch& b) { b.continuations[0].sampling.resize(65); }},
+  };
+  for (const Case& c : cases) {
+    Batch b = continued_batch();
+    c.spoil(b);
+    const Status status = validate(b, small_config(), kLayout, 4);
+    EXPECT_NE(status.message().find(c.message), std::string::npos) << c.message << ": " << status.message();
+  }
+}
+
+// Five rows, the last three of which give logits: two are of a draft.
+TEST(BegunDraft, NamesWhatIsWrong) {
+  Batch b;
+  b.tokens = {1, 2, 3, 4, 5}, b.positions = {6, 7, 8, 9, 10};
+  b.sequences = {{.first_row = 0, .rows = 5, .context = 11, .full_pages = {0, 1, 2, 3}}};
+  b.logit_rows = {2, 3, 4};
+  b.sampling.resize(3);
+  b.continuations = {{.sequence = 0, .sampling = std::vector<DeviceSampling>(6)}};
+  Eagle3Config head;
+  head.vocab = 100;
+  const DraftSequence good{
+      .next_tokens = {2, 3}, .drafts = 3, .sampling = std::vector<DeviceSampling>(6), .begin = 6};
+  const auto message = [&](const DraftSequence& d) {
+    return validate_begun(std::span(&d, 1), b, head, kLayout).message();
+  };
+  EXPECT_EQ(message(good), "");
+  struct Case {
+    const char* message;
+    std::function<void(DraftSequence&)> spoil;
+  };
+  const Case cases[] = {
+      {"sequence 1 after", [](DraftSequence& d) { d.sequence = 1; }},
+      {"gives 3 next tokens for 5 rows", [](DraftSequence& d) { d.next_tokens.push_back(1); }},
+      {"token 100", [](DraftSequence& d) { d.next_tokens[0] = 100; }},
+      {"wants 17 drafts",
+       [](DraftSequence& d) { d.drafts = 17, d.sampling.clear(), d.full_pages = {0, 1, 2, 3, 4, 5, 6, 7}; }},
+      {"sampling for 5 of its 6", [](DraftSequence& d) { d.sampling.pop_back(); }},
+      {"begins at 7", [](DraftSequence& d) { d.begin = 7; }},
+      {"has 3 pages, its 14 positions need 4",
+       [](DraftSequence& d) {
+         d.full_pages = {0, 1, 2};
+       }},
+      {"page 3 is 10",
+       [](DraftSequence& d) {
+         d.full_pages = {0, 1, 2, 10};
+       }},
+  };
+  for (const Case& c : cases) {
+    DraftSequence d = good;
+    c.spoil(d);
+    EXPECT_NE(message(d).find(c.message), std::string::npos) << c.message << ": " << message(d);
+  }
+  b.logit_rows.clear(), b.sampling.clear(), b.continuations.clear();
+  DraftSequence none{.next_tokens = {2, 3, 4, 5, 6}};
+  EXPECT_EQ(message(none), "");
+  none.drafts = 1;
+  EXPECT_NE(message(none).find("without logits"), std::string::npos);
+  b.logit_rows = {4};
+  EXPECT_NE(message(none).find("not sampled"), std::string::npos);
 }
 
 TEST(Batch, OnlyThePoolsInUseNeedPages) {

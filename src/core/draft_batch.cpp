@@ -8,10 +8,10 @@
 namespace moesaic {
 namespace {
 
-Status check_pages(const DraftSequence& d, const Sequence& s, const KvLayout& layout) {
+// rows: that are taken in, at most, from the sequence's first one on.
+Status check_pages(const DraftSequence& d, const Sequence& s, int rows, const KvLayout& layout) {
   const std::vector<int32_t>& pages = d.full_pages.empty() ? s.full_pages : d.full_pages;
-  const int end =
-      s.context - s.rows + static_cast<int>(std::ssize(d.next_tokens)) + std::max(0, d.drafts - 1);
+  const int end = s.context - s.rows + rows + std::max(0, d.drafts - 1);
   const int needed = (end + layout.page_tokens - 1) / layout.page_tokens;
   if (std::ssize(pages) < needed)
     return invalid("draft: sequence {} has {} pages, its {} positions need {}", d.sequence, pages.size(), end,
@@ -24,12 +24,8 @@ Status check_pages(const DraftSequence& d, const Sequence& s, const KvLayout& la
   return {};
 }
 
-Status check_sequence(const DraftSequence& d, const Batch& batch, const Eagle3Config& head,
-                      const KvLayout& layout) {
+Status check_sequence(const DraftSequence& d, const Batch& batch, const Eagle3Config& head) {
   const Sequence& s = batch.sequences[static_cast<size_t>(d.sequence)];
-  if (d.next_tokens.empty() || std::ssize(d.next_tokens) > s.rows)
-    return invalid("draft: sequence {} gives {} next tokens for {} rows", d.sequence, d.next_tokens.size(),
-                   s.rows);
   for (const int32_t token : d.next_tokens) {
     if (token < 0 || token >= head.vocab)
       return invalid("draft: sequence {} has token {}, the vocabulary has {}", d.sequence, token, head.vocab);
@@ -40,28 +36,63 @@ Status check_sequence(const DraftSequence& d, const Batch& batch, const Eagle3Co
   if (d.drafts < 0 || d.drafts > kMostDrafts)
     return invalid("draft: sequence {} wants {} drafts, at most {} are possible", d.sequence, d.drafts,
                    kMostDrafts);
-  if (!d.sampling.empty() && std::ssize(d.sampling) != d.drafts)
+  return {};
+}
+
+Status check_counts(const DraftSequence& d, const Sequence& s, int next_tokens, int sampling) {
+  if (std::ssize(d.next_tokens) != next_tokens)
+    return invalid("draft: sequence {} gives {} next tokens for {} rows", d.sequence, d.next_tokens.size(),
+                   s.rows);
+  if (!d.sampling.empty() && std::ssize(d.sampling) != sampling)
     return invalid("draft: sequence {} has sampling for {} of its {} drafts", d.sequence, d.sampling.size(),
-                   d.drafts);
-  return check_pages(d, s, layout);
+                   sampling);
+  return {};
+}
+
+Status check_order(std::span<const DraftSequence> sequences, const Batch& batch) {
+  int last = -1;
+  for (const DraftSequence& d : sequences) {
+    if (d.sequence <= last || d.sequence >= std::ssize(batch.sequences))
+      return invalid("draft: sequence {} after {}, of {} in the step", d.sequence, last,
+                     batch.sequences.size());
+    last = d.sequence;
+  }
+  return {};
 }
 
 }  // namespace
 
 Status validate(std::span<const DraftSequence> sequences, size_t tokens, const Batch& batch,
                 const Eagle3Config& head, const KvLayout& layout) {
-  int last = -1;
+  RETURN_IF_ERROR(check_order(sequences, batch));
   size_t drafts = 0;
   for (const DraftSequence& d : sequences) {
-    if (d.sequence <= last || d.sequence >= std::ssize(batch.sequences))
-      return invalid("draft: sequence {} after {}, of {} in the step", d.sequence, last,
-                     batch.sequences.size());
-    last = d.sequence;
-    RETURN_IF_ERROR(check_sequence(d, batch, head, layout));
+    const Sequence& s = batch.sequences[static_cast<size_t>(d.sequence)];
+    const auto rows = static_cast<int>(std::ssize(d.next_tokens));
+    RETURN_IF_ERROR(check_counts(d, s, std::clamp(rows, 1, s.rows), d.drafts));
+    RETURN_IF_ERROR(check_sequence(d, batch, head));
+    RETURN_IF_ERROR(check_pages(d, s, rows, layout));
     drafts += static_cast<size_t>(d.drafts);
   }
   if (drafts == tokens) return {};
   return invalid("draft: places for {} tokens, {} drafts are wanted", tokens, drafts);
+}
+
+Status validate_begun(std::span<const DraftSequence> sequences, const Batch& batch, const Eagle3Config& head,
+                      const KvLayout& layout) {
+  if (batch.sampling.empty() && !batch.logit_rows.empty())
+    return invalid("draft: it is begun behind a step that is not sampled");
+  RETURN_IF_ERROR(check_order(sequences, batch));
+  for (const DraftSequence& d : sequences) {
+    const Sequence& s = batch.sequences[static_cast<size_t>(d.sequence)];
+    const int logit_rows = wanted_rows(batch, d.sequence).count, moves = most_moved(batch, d.sequence);
+    if (logit_rows == 0 && d.drafts > 0)
+      return invalid("draft: sequence {} wants drafts behind a row without logits", d.sequence);
+    RETURN_IF_ERROR(check_counts(d, s, s.rows - logit_rows, d.drafts + moves + std::max(0, logit_rows - 1)));
+    RETURN_IF_ERROR(check_sequence(d, batch, head));
+    RETURN_IF_ERROR(check_pages(d, s, s.rows + moves, layout));
+  }
+  return {};
 }
 
 DraftRounds::DraftRounds(std::span<const DraftSequence> sequences, const Batch& batch)

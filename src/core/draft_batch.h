@@ -15,10 +15,13 @@ struct DraftSequence {
   int sequence = 0;  // its index in that step's batch
   // The tokens that follow its first rows: next_tokens[i] stands one position after row first_row + i, 1 to
   // rows of them. Rows beyond were not accepted. In a prompt's chunk they are the prompt's own tokens.
-  std::vector<int32_t> next_tokens;
-  int drafts = 0;  // tokens wanted after the last of next_tokens, at most kMostDrafts; 0: only take in
+  // In begin_draft(): of the rows without logits. What follows those with logits is what the step samples of
+  // them, as far as drafted rows hold.
+  std::vector<int32_t> next_tokens = {};
+  int drafts = 0;  // tokens wanted after the last of the tokens that follow, at most kMostDrafts
   // How each draft is chosen, [drafts], with the uniform number that the target's sampler will use for the
-  // same token; empty: the likeliest.
+  // same token; empty: the likeliest. In begin_draft() longer by the drafted rows that may hold of the step,
+  // and of the one that it goes on from: draft i, where n of them hold, is chosen by sampling[n + i].
   std::vector<DeviceSampling> sampling = {};
   // A page table that reaches the position of the last row taken in + drafts - 1. Empty: the batch's own.
   std::vector<int32_t> full_pages = {};
@@ -32,6 +35,9 @@ struct DraftSequence {
 // places for drafts.
 Status validate(std::span<const DraftSequence> sequences, size_t tokens, const Batch& batch,
                 const Eagle3Config& head, const KvLayout& layout);
+// The same for begin_draft(), whose step samples.
+Status validate_begun(std::span<const DraftSequence> sequences, const Batch& batch, const Eagle3Config& head,
+                      const KvLayout& layout);
 
 // A row of the head: at `position` of a sequence, with the token that stands one further on.
 struct DraftRow {

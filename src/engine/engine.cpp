@@ -122,17 +122,20 @@ void Engine::take_token(Request& r, Result<SampledToken> sampled) {
   if (!r.done() && std::ssize(r.tokens) >= r.limit) r.finish = FinishReason::kLength;
 }
 
-// None where nobody drafts. A request that has ended by now has its last row beyond its tokens.
+// None where nobody drafts. The step before is taken. A request that has ended by now has its last row beyond
+// its tokens.
 std::vector<Engine::RequestRows> Engine::rows_of(const ScheduledBatch& step) const {
   std::vector<RequestRows> rows;
   for (size_t i = 0; speculator_ && i < step.requests.size(); ++i) {
     if (step.requests[i]->done()) continue;
     const Sequence& s = step.batch.sequences[i];
+    const bool continues = std::ranges::binary_search(step.batch.continuations, static_cast<int>(i), {},
+                                                      &Continuation::sequence);
     rows.push_back({.request = step.requests[i],
                     .rows = {.request = step.requests[i]->id,
                              .sequence = static_cast<int>(i),
                              .first_row = s.first_row,
-                             .first_position = s.context - s.rows,
+                             .first_position = s.context - s.rows + (continues ? step.requests[i]->moved : 0),
                              .rows = s.rows},
                     .full_pages = s.full_pages});
   }
@@ -140,7 +143,7 @@ std::vector<Engine::RequestRows> Engine::rows_of(const ScheduledBatch& step) con
 }
 
 // The tokens of its rows are taken, so it is known which rows hold.
-void Engine::end_step(std::span<const RequestRows> step) {
+void Engine::end_step(std::span<const RequestRows> step, bool begun) {
   std::vector<ComputedRows> hold;
   for (const auto& [request, rows, full_pages] : step) {
     hold.push_back(rows);
@@ -149,13 +152,15 @@ void Engine::end_step(std::span<const RequestRows> step) {
         static_cast<int>(request->draft.size()) - (request->draft.empty() ? 0 : request->accepted);
     scheduler_->end_draft(*request);
   }
-  if (speculator_) speculator_->computed(hold);
+  if (speculator_) speculator_->computed(hold, begun);
 }
 
 Status Engine::take_sampled() {
   const std::vector<WantedRow> rows = std::exchange(in_flight_, {});
   const StepKind kind = std::exchange(kind_in_flight_, StepKind::kPlain);
   std::vector<RequestRows> step = std::exchange(rows_in_flight_, {});
+  const std::optional<BegunDraft> begun = std::exchange(begun_in_flight_, {});
+  const StepAccount account = account_in_flight_;
   if (rows.empty()) return {};
   std::erase_if(step, [](const RequestRows& r) { return r.request->done(); });  // the drafter knows already
   sampled_.resize(rows.size());
@@ -165,8 +170,12 @@ Status Engine::take_sampled() {
     r.in_flight = -1;
     if (rows[i].holds()) take_token(r, r.sampler->take(std::move(sampled_[i])));
   }
-  end_step(step);
-  measure(measured_rows_, kind);
+  end_step(step, begun.has_value());
+  double drafting = 0;
+  if (begun) {
+    ASSIGN_OR_RETURN(drafting, speculator_->take(*begun));
+  }
+  measure(account, measured_rows_, kind, drafting);
   return {};
 }
 
@@ -178,10 +187,10 @@ int Engine::sampled_rows(const ScheduledBatch& step) {
 // On a host that samples, a step's time is the forward pass. On a device it is from the tokens before it to
 // its own, so that in a pipeline only one step counts. Where the pipeline stops that has the host's part in
 // it, but for the drafter's.
-void Engine::measure(int rows, StepKind kind) {
+void Engine::measure(const StepAccount& account, int rows, StepKind kind, double drafting) {
   const Clock::time_point now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - since_).count();
-  if (speculator_) speculator_->measured(rows, kind, seconds);
+  if (speculator_) speculator_->measured(account, rows, kind, std::max(0.0, seconds - drafting));
   since_ = now;
 }
 
@@ -197,7 +206,7 @@ void Engine::take_rows(const ScheduledBatch& step) {
       sample(row.request, logits);
     }
   }
-  end_step(rows);
+  end_step(rows, false);
 }
 
 // Where its grammar's mask is not there yet the token is sampled later; until then there is nothing to
@@ -235,9 +244,11 @@ Engine::Clock::duration Engine::drafting_time() const {
   return std::chrono::duration_cast<Clock::duration>(seconds);
 }
 
-// A draft goes on from tokens that are known, and the rows behind it are known once it is verified.
+// A draft goes on from tokens that are known, and the rows behind it are known once it is verified; unless
+// the device goes on by itself.
 bool Engine::must_take_first() {
   if (in_flight_.empty()) return false;
+  if (begun_in_flight_) return !scheduler_->can_continue();
   if (kind_in_flight_ == StepKind::kDrafted) return true;
   return (speculator_ && speculator_->follows_steps()) || scheduler_->would_draft();
 }
@@ -267,10 +278,12 @@ Status Engine::run_step() {
     if (alone) since_ = Clock::now();
     launched = forward(*backend_, config_, next.batch, logits_);
     // A host waits for every step: what rows take does not depend on whose they are.
-    if (alone) measure(sampled_rows(next), StepKind::kPlain);
+    if (alone) measure(next.account, sampled_rows(next), StepKind::kPlain);
   } else if (in_flight_.empty()) {
     wait_for_masks();
   }
+  std::optional<BegunDraft> begun;
+  if (on_device && launched.ok()) begun = scheduler_->draft_ahead(next);
   Status status = take_sampled();
   if (!launched.ok()) status = launched;
   if (!status.ok()) return fail(status);
@@ -278,6 +291,9 @@ Status Engine::run_step() {
     kind_in_flight_ = next.drafts ? StepKind::kDrafted : taken_first ? StepKind::kStopped : StepKind::kPlain;
     rows_in_flight_ = rows_of(next);
     measured_rows_ = sampled_rows(next);
+    begun_in_flight_ = std::move(begun), account_in_flight_ = next.account;
+    for (size_t i = 0; i < next.requests.size(); ++i)
+      next.requests[i]->sequence_in_flight = static_cast<int>(i);
     for (size_t i = 0; i < next.wanted.size(); ++i) {
       if (next.draft_rows[i] == 0) next.wanted[i]->in_flight = static_cast<int>(i);
       in_flight_.push_back({std::move(next.wanted[i]), next.draft_rows[i]});
@@ -298,6 +314,7 @@ Status Engine::step() {
   } catch (...) {
     in_flight_.clear();
     rows_in_flight_.clear();
+    begun_in_flight_.reset();
     kind_in_flight_ = StepKind::kPlain;
     held_.clear();
     scheduler_->fail_all(error(StatusCode::kInternal, "a step was ended by an exception"));

@@ -48,11 +48,12 @@ class Engine {
   // Runs one step. A backend that samples works one step ahead, so that the device never waits for the host:
   // this launches the next step, then takes the tokens of the one before. Otherwise the tokens are those of
   // the step just run. Where a request has or would have a draft, the tokens of the step before are taken
-  // first: what comes next depends on them. A request whose grammar mask is late skips steps. Cancellations
-  // and new requests take effect at the next launch; a token sampled past a request's end is dropped. A
-  // device error ends every request and is returned; an error of one request ends that one. An exception, of
-  // a callback or for lack of memory, leaves it as it is and ends every request, too; either way the prefix
-  // cache is emptied.
+  // first: what comes next depends on them. Not so where the device drafts behind each step: it goes on by
+  // itself from the rows that hold (Continuation of core/batch.h). A request whose grammar mask is late skips
+  // steps. Cancellations and new requests take effect at the next launch; a token sampled past a request's
+  // end is dropped. A device error ends every request and is returned; an error of one request ends that one.
+  // An exception, of a callback or for lack of memory, leaves it as it is and ends every request, too; either
+  // way the prefix cache is emptied.
   Status step();
   Status run_to_end();
   // From now on requests get drafts of draft_tokens tokens, 0: of as many as pay. Between steps. Not for a
@@ -95,7 +96,7 @@ class Engine {
     std::vector<int32_t> full_pages;
   };
   std::vector<RequestRows> rows_of(const ScheduledBatch& step) const;
-  void end_step(std::span<const RequestRows> step);
+  void end_step(std::span<const RequestRows> step, bool begun);
   Status take_sampled();
   void take_token(Request& request, Result<SampledToken> sampled);
   void take_rows(const ScheduledBatch& step);
@@ -103,7 +104,8 @@ class Engine {
   bool must_take_first();
   Clock::duration drafting_time() const;  // of the batch that was scheduled last
   static int sampled_rows(const ScheduledBatch& step);
-  void measure(int rows, StepKind kind);
+  // drafting: seconds of that time which are the drafter's.
+  void measure(const StepAccount& account, int rows, StepKind kind, double drafting = 0);
   Status fail(const Status& status);
   static void show_prompt_row(Request& request, std::span<const float> logits);
   void sample_held();
@@ -120,6 +122,8 @@ class Engine {
   std::vector<WantedRow> in_flight_;  // whose tokens the running step samples
   std::vector<RequestRows> rows_in_flight_;
   StepKind kind_in_flight_ = StepKind::kPlain;
+  std::optional<BegunDraft> begun_in_flight_;  // behind the running step
+  StepAccount account_in_flight_;
   int measured_rows_ = 0;    // of the running step; 0: its time says nothing
   Clock::time_point since_;  // when the step that is measured began
   std::vector<SampledToken> sampled_;

@@ -2,11 +2,16 @@
 // token that follows it, and wrong from the first place on where one was not.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <deque>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <utility>
 
 #include "backend/draft_head.h"
+#include "core/continuation.h"
 
 namespace moesaic {
 
@@ -19,9 +24,15 @@ class LateHead final : public DraftHead {
  public:
   // put_logits(first, logits): of LateBackend, for a row whose first choice that is.
   using PutLogits = std::function<void(int32_t first, std::span<float> logits)>;
+  // The step that was launched last, where it samples; else null.
+  using LastStep = std::function<const Batch*()>;
   // choices: below this are first choices.
-  LateHead(int vocab, int choices, int window, PutLogits put_logits)
-      : choices_(choices), window_(window), put_logits_(std::move(put_logits)), ids_(vocab) {
+  LateHead(int vocab, int choices, int window, PutLogits put_logits, LastStep last_step)
+      : choices_(choices),
+        window_(window),
+        put_logits_(std::move(put_logits)),
+        last_step_(std::move(last_step)),
+        ids_(vocab) {
     config_.vocab = vocab;
     std::iota(ids_.begin(), ids_.end(), 0);
   }
@@ -51,7 +62,39 @@ class LateHead final : public DraftHead {
     return {};
   }
 
-  // From LateBackend.
+  bool drafts_ahead() const override { return last_step_ != nullptr; }
+  Result<int> begin_draft(std::span<const DraftSequence> sequences) override {
+    const Batch* step = last_step_();
+    if (step == nullptr) return Status(StatusCode::kInternal, "no step that samples before");
+    if (const Status valid = validate_begun(sequences, *step, config_, layout_); !valid.ok()) return valid;
+    begun_.push_back({.sequences = {sequences.begin(), sequences.end()}, .step = step});
+    return ++last_begun_;
+  }
+  Result<double> finish_draft(int begun, std::span<int32_t> tokens) override {
+    const std::vector<int32_t> made = std::exchange(finished_[begun], {});
+    if (made.size() != tokens.size()) return Status(StatusCode::kInternal, "no such draft was begun");
+    std::ranges::copy(made, tokens.begin());
+    finished_.erase(begun);
+    return 1e-6;
+  }
+
+  // From LateBackend. run(): the step has run, and with it what was begun behind it.
+  void run(const Batch* queued, RunStep& step) {
+    if (begun_.empty() || begun_.front().step != queued) return;
+    const std::vector<DraftSequence> sequences = settle(begun_.front().sequences, step);
+    begun_.pop_front();
+    std::vector<int32_t> tokens;
+    for (const DraftSequence& d : sequences) tokens.resize(tokens.size() + static_cast<size_t>(d.drafts));
+    const Status status = draft(sequences, tokens);
+    EXPECT_TRUE(status.ok()) << status.message();
+    auto at = tokens.begin();
+    for (const DraftSequence& d : sequences) {
+      step.drafts[static_cast<size_t>(d.sequence)] = {at, at + d.drafts};
+      at += d.drafts;
+    }
+    finished_[last_begun_ - static_cast<int>(begun_.size())] = tokens;
+  }
+  void forget() { begun_.clear(), finished_.clear(); }
   void alloc_kv(const KvLayout& layout) {
     layout_ = layout;
     cache_.assign(static_cast<size_t>(layout.full_pages) * static_cast<size_t>(layout.page_tokens), {});
@@ -98,6 +141,7 @@ class LateHead final : public DraftHead {
   uint64_t choices_;
   int window_;
   PutLogits put_logits_;
+  LastStep last_step_;
   Eagle3Config config_;
   std::vector<int32_t> ids_;
   KvLayout layout_;
@@ -105,6 +149,14 @@ class LateHead final : public DraftHead {
   Batch batch_;  // of the last step
   std::vector<uint64_t> hidden_;
   bool has_step_ = false;
+
+  struct Begun {
+    std::vector<DraftSequence> sequences;
+    const Batch* step = nullptr;
+  };
+  std::deque<Begun> begun_;
+  std::map<int, std::vector<int32_t>> finished_;  // tokens
+  int last_begun_ = 0;
 };
 
 }  // namespace moesaic

@@ -132,12 +132,18 @@ class Scenario {
       masks_take_long_.emplace(grammar_);
     }
     const uint64_t begun = run_.backend.begun_;
+    const size_t received = tokens_received();
     const bool idle = run_.engine.idle();
     (void)run_.engine.step();
     run_.engine.scheduler().check();
     // Requests that ran out of nothing but time make progress.
     EXPECT_TRUE(idle || run_.engine.idle() || run_.backend.begun_ > static_cast<int>(begun) ||
-                ends_in_flight() || waits_for_masks());
+                tokens_received() > received || ends_in_flight() || waits_for_masks());
+  }
+  size_t tokens_received() const {
+    size_t tokens = 0;
+    for (const auto& of : run_.received) tokens += of.size();
+    return tokens;
   }
   // The step had nothing to launch: all that is left ended with the token that it took, or was cancelled.
   bool ends_in_flight() const { return run_.engine.stats().running == 0; }

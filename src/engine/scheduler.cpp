@@ -22,6 +22,13 @@ bool decodes(const Request& r) { return missing(r) == 1 && r.length() > r.prompt
 bool may_draft(const Request& r) {
   return r.speculate && r.held.empty() && decodes(r) && r.length() + 1 < r.limit;
 }
+// Rows behind the first that verify a draft whose tokens only the device knows.
+int rows_ahead(const Request& r) { return r.may_continue() ? r.ahead : 0; }
+// How a device samples the token that is so many behind its last one; nothing where the host has to.
+std::optional<DeviceSampling> device_sampling(const Request& r, int ahead) {
+  if (r.on_logits || shows_prompt(r)) return {};
+  return r.sampler->device_sampling(ahead);
+}
 // Of its next `rows` rows, those of the prompt whose logits are still to be shown.
 int shown_rows(const Request& r, int rows) {
   if (!r.on_prompt_logits) return 0;
@@ -62,7 +69,7 @@ bool Scheduler::begin(Request& r) {
 void Scheduler::preempt_youngest() {
   Request& r = *running_.back();
   pages_.release(r.pages);
-  r.computed = 0;
+  r.computed = 0, r.ahead = -1, r.continues = false;
   waiting_.push_front(std::move(running_.back()));
   running_.pop_back();
   ++counted_.preemptions;
@@ -70,7 +77,7 @@ void Scheduler::preempt_youngest() {
 
 // For one token more. False: the request itself was the youngest.
 bool Scheduler::make_room(Request& r) {
-  while (!pages_.reserve(r.pages, r.computed, r.computed + 1)) {
+  while (!pages_.reserve(r.pages, r.computed - r.unsure(), r.computed + 1 + rows_ahead(r))) {
     const bool itself = running_.back().get() == &r;
     preempt_youngest();
     if (itself) return false;
@@ -94,9 +101,10 @@ void Scheduler::want_prompt_rows(const std::shared_ptr<Request>& request, int fi
 
 void Scheduler::plan(const std::shared_ptr<Request>& request, int rows, Plan& plan) {
   Request& r = *request;
-  MOESAIC_CHECK(pages_.reserve(r.pages, r.computed, r.computed + rows));
+  MOESAIC_CHECK(pages_.reserve(r.pages, r.computed - r.unsure(), r.computed + rows + rows_ahead(r)));
   plan.parts.push_back({request, rows});
-  plan.rows += rows;
+  plan.rows += rows + rows_ahead(r);
+  plan.rows_ahead += rows_ahead(r);
   plan.shown_rows += shown_rows(r, rows);
 }
 
@@ -117,32 +125,72 @@ void Scheduler::admit(Plan& plan) {
 
 // A page for each that runs is left free, as for a request that begins. Pages of a longer draft that was
 // reserved for before go back.
-int Scheduler::reserve_draft(Request& r, int tokens) {
+int Scheduler::reserve_draft(Request& r, int first, int tokens) {
   const int known = r.computed + 1;
   const int room = static_cast<int>(r.pages.window.size()) * pages_.page_tokens() - known;
-  if (tokens > room &&
-      !pages_.reserve(r.pages, r.computed, known + tokens, static_cast<int>(running_.size())))
-    return room;
+  if (tokens > room && !pages_.reserve(r.pages, first, known + tokens, static_cast<int>(running_.size())))
+    return std::max(0, room);
   pages_.trim(r.pages, known + tokens);
   return tokens;
 }
 
-void Scheduler::add_drafts(const Plan& plan) {
-  if (speculator_ == nullptr || plan.parts.empty()) return;
+StepAccount Scheduler::add_drafts(const Plan& plan) {
+  if (speculator_ == nullptr || plan.parts.empty()) return {};
   std::vector<Request*> decoding;
+  int continued = 0;
   for (const Plan::Part& part : plan.parts) {
     if (may_draft(*part.request) && part.request->in_flight < 0) decoding.push_back(part.request.get());
+    if (part.request->may_continue()) ++continued;
   }
   const int free_rows = options_.max_rows - plan.rows;
   if (free_rows <= 0) decoding.clear();
-  speculator_->draft(decoding, plan.rows, free_rows,
-                     [this](Request& r, int tokens) { return reserve_draft(r, tokens); });
+  return speculator_->draft(decoding,
+                            {.rows = plan.rows - plan.rows_ahead,
+                             .free_rows = free_rows,
+                             .continued = continued,
+                             .ahead_rows = plan.rows_ahead},
+                            [this](Request& r, int tokens) { return reserve_draft(r, r.computed, tokens); });
+}
+
+void Scheduler::want_row(const std::shared_ptr<Request>& request, int row, int draft_row,
+                         ScheduledBatch& out) {
+  out.batch.logit_rows.push_back(row);
+  out.wanted.push_back(request);
+  out.prompt_rows.push_back(false);
+  out.draft_rows.push_back(draft_row);
+}
+
+// The rows of a draft that is in flight count as computed, and may not hold: the batch has the next ones
+// where they stand if none of them does.
+void Scheduler::schedule_continuation(const std::shared_ptr<Request>& request, ScheduledBatch& out) {
+  Request& r = *request;
+  Batch& b = out.batch;
+  const int first = b.rows(), rows = 1 + std::exchange(r.ahead, -1), begin = r.computed - r.unsure();
+  for (int i = 0; i < rows; ++i) {
+    b.tokens.push_back(0);
+    b.token_sources.push_back(-1);
+    b.positions.push_back(begin + i);
+    want_row(request, first + i, i, out);
+  }
+  b.continuations.push_back(
+      {.sequence = static_cast<int>(b.sequences.size()), .source = r.sequence_in_flight, .sampling = {}});
+  b.sequences.push_back(
+      {.first_row = first,
+       .rows = rows,
+       .context = begin + rows,
+       .full_pages = {r.pages.full.begin(), r.pages.full.begin() + std::ssize(r.pages.window)},
+       .window_pages = r.pages.window});
+  out.requests.push_back(request);
+  out.drafts |= rows > 1;
+  r.computed += rows;
+  r.continues = true;
 }
 
 void Scheduler::schedule(const Plan::Part& part, ScheduledBatch& out) {
   Request& r = *part.request;
+  if (r.may_continue()) return schedule_continuation(part.request, out);
   Batch& b = out.batch;
-  const int first = b.rows(), drafted = static_cast<int>(r.draft.size());
+  const int first = b.rows(), drafted = r.in_flight < 0 ? static_cast<int>(r.draft.size()) : 0;
   for (int position = r.computed; position < r.computed + part.rows; ++position) {
     const bool known = position < std::ssize(r.tokens);
     b.tokens.push_back(known ? r.tokens[position] : 0);
@@ -156,7 +204,7 @@ void Scheduler::schedule(const Plan::Part& part, ScheduledBatch& out) {
   }
   want_prompt_rows(part.request, first, part.rows, out);
   r.computed += part.rows + drafted;
-  r.accepted = 0;
+  r.ahead = -1;
   out.requests.push_back(part.request);
   b.sequences.push_back(
       {.first_row = first,
@@ -165,21 +213,18 @@ void Scheduler::schedule(const Plan::Part& part, ScheduledBatch& out) {
        .full_pages = {r.pages.full.begin(), r.pages.full.begin() + std::ssize(r.pages.window)},
        .window_pages = r.pages.window});
   if (r.computed < r.length()) return;
-  for (int i = 0; i <= drafted; ++i) {
-    b.logit_rows.push_back(first + part.rows - 1 + i);
-    out.wanted.push_back(part.request);
-    out.prompt_rows.push_back(false);
-    out.draft_rows.push_back(i);
-  }
+  for (int i = 0; i <= drafted; ++i) want_row(part.request, first + part.rows - 1 + i, i, out);
   out.drafts |= drafted > 0;
 }
 
+// A request that was preempted since has nothing computed. Pages of the draft behind the step stay.
 void Scheduler::end_draft(Request& r) {
+  if (speculator_ != nullptr && !r.draft.empty()) speculator_->verified(r);
+  r.moved = std::exchange(r.accepted, 0);
   if (r.draft.empty()) return;
-  if (speculator_ != nullptr) speculator_->verified(r);
-  r.computed -= static_cast<int>(r.draft.size()) - r.accepted;
+  r.computed = std::max(0, r.computed - (static_cast<int>(r.draft.size()) - r.moved));
   r.draft.clear();
-  pages_.trim(r.pages, r.computed);
+  pages_.trim(r.pages, r.computed + 1 + std::max(0, r.ahead));
 }
 
 bool Scheduler::would_draft() {
@@ -192,25 +237,67 @@ bool Scheduler::would_draft() {
          speculator_->would_draft(waiting, rows, options_.max_rows - rows);
 }
 
-// None where the host has to sample one of them.
-std::vector<DeviceSampling> Scheduler::device_sampling_of(const ScheduledBatch& scheduled) {
+bool Scheduler::can_continue() const {
+  const auto samples = [](const auto& r) {
+    bool all = true;
+    for (int i = 0; i < r->unsure() + 2 + std::max(0, r->ahead); ++i)
+      all = all && device_sampling(*r, i).has_value();
+    return all;
+  };
+  const auto room = std::min(std::ssize(waiting_), options_.max_batch - std::ssize(running_));
+  return std::ranges::all_of(running_, samples) &&
+         std::all_of(waiting_.begin(), waiting_.begin() + std::max<std::ptrdiff_t>(0, room), samples);
+}
+
+std::optional<BegunDraft> Scheduler::draft_ahead(const ScheduledBatch& step) {
+  if (speculator_ == nullptr) return {};
+  std::vector<LaunchedRows> launched;
+  for (size_t i = 0; i < step.requests.size(); ++i) {
+    const auto index = static_cast<int>(i);
+    const std::shared_ptr<Request>& r = step.requests[i];
+    const Sequence& s = step.batch.sequences[i];
+    const int wanted = wanted_rows(step.batch, index).count, drafted = std::max(0, wanted - 1);
+    launched.push_back({.request = r,
+                        .sequence = index,
+                        .first_position = s.context - s.rows,
+                        .rows = s.rows - drafted,
+                        .samples = wanted > 0,
+                        .drafted = drafted,
+                        .moves = r->continues ? r->unsure() : 0,
+                        .untaken = r->in_flight >= 0 ? 1 : 0});
+  }
+  const auto reserve = [&](Request& r, int tokens) {
+    const auto of = std::ranges::find(launched, &r, [](const LaunchedRows& l) { return l.request.get(); });
+    return reserve_draft(r, of->first_position, tokens);
+  };
+  return speculator_->draft_ahead(launched, options_.max_rows - static_cast<int>(running_.size()), reserve);
+}
+
+// None where the host has to sample one of the tokens.
+void Scheduler::set_sampling(ScheduledBatch& scheduled) {
+  Batch& b = scheduled.batch;
   std::vector<DeviceSampling> sampling;
   for (size_t i = 0; i < scheduled.wanted.size(); ++i) {
-    const Request* r = scheduled.wanted[i].get();
-    if (r->on_logits || shows_prompt(*r)) return {};
-    const int in_flight = r->length() - static_cast<int>(r->tokens.size());
-    const auto one = r->sampler->device_sampling(in_flight + scheduled.draft_rows[i]);
-    if (!one) return {};
+    const Request& r = *scheduled.wanted[i];
+    const int ahead = (r.in_flight >= 0 ? 1 : 0) + scheduled.draft_rows[i];
+    const auto one = device_sampling(r, ahead);
+    if (!one) return MOESAIC_CHECK(b.continuations.empty());
     sampling.push_back(*one);
   }
-  return sampling;
+  for (Continuation& c : b.continuations) {
+    const auto of = static_cast<size_t>(c.sequence);
+    const Request& r = *scheduled.requests[of];
+    for (int i = 0; i < b.sequences[of].rows + r.unsure(); ++i)
+      c.sampling.push_back(device_sampling(r, 1 + i).value());
+  }
+  b.sampling = std::move(sampling);
 }
 
 ScheduledBatch Scheduler::next_batch(bool device_samples) {
   for (const auto& r : running_) {
-    MOESAIC_CHECK(r->draft.empty());
+    MOESAIC_CHECK(r->in_flight >= 0 || r->draft.empty());
     cache_blocks(*r);
-    pages_.slide(r->pages, r->computed);
+    pages_.slide(r->pages, r->computed - r->unsure());
   }
   Plan plan;
   const uint64_t preemptions = counted_.preemptions;
@@ -223,10 +310,9 @@ ScheduledBatch Scheduler::next_batch(bool device_samples) {
     if (rows > 0) this->plan(r, rows, plan);
   }
   if (counted_.preemptions == preemptions) admit(plan);
-  add_drafts(plan);
-  ScheduledBatch out;
+  ScheduledBatch out{.account = add_drafts(plan)};
   for (const Plan::Part& part : plan.parts) schedule(part, out);
-  if (device_samples) out.batch.sampling = device_sampling_of(out);
+  if (device_samples) set_sampling(out);
   return out;
 }
 

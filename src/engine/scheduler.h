@@ -29,6 +29,7 @@ struct ScheduledBatch {
   // [wanted] 0, or n: the row is of the nth token of the request's draft.
   std::vector<int> draft_rows;
   bool drafts = false;  // there is a draft
+  StepAccount account;
 };
 
 class Scheduler {
@@ -53,6 +54,11 @@ class Scheduler {
   ScheduledBatch next_batch(bool device_samples);
   // Whether a request whose token is in flight would get a draft if the token were known.
   bool would_draft();
+  // Whether the next step may be launched while drafts are in flight that only the device knows: it samples
+  // whatever comes next.
+  bool can_continue() const;
+  // Begins a draft behind the step, which was just launched; nothing where none was begun.
+  std::optional<BegunDraft> draft_ahead(const ScheduledBatch& step);
   // What the model sampled of a request's step is taken: where it had a draft, the refused rows count as not
   // computed, their pages are given back, and the draft is over.
   void end_draft(Request& request);
@@ -81,15 +87,18 @@ class Scheduler {
     };
     std::vector<Part> parts;
     int rows = 0, shown_rows = 0;  // of all parts; of these, prompt rows whose logits are shown
+    int rows_ahead = 0;            // and those of drafts that only the device knows
   };
   void plan(const std::shared_ptr<Request>& request, int rows, Plan& plan);
   void admit(Plan& plan);
   int rows_for(const Request& request, const Plan& plan) const;
-  void add_drafts(const Plan& plan);
-  // Speculator::Reserve.
-  int reserve_draft(Request& request, int tokens);
+  StepAccount add_drafts(const Plan& plan);
+  // Speculator::Reserve. first: position of its next row, at least.
+  int reserve_draft(Request& request, int first, int tokens);
   static void schedule(const Plan::Part& part, ScheduledBatch& out);
-  static std::vector<DeviceSampling> device_sampling_of(const ScheduledBatch& scheduled);
+  static void schedule_continuation(const std::shared_ptr<Request>& request, ScheduledBatch& out);
+  static void want_row(const std::shared_ptr<Request>& request, int row, int draft_row, ScheduledBatch& out);
+  static void set_sampling(ScheduledBatch& scheduled);
 
   KvPages pages_;
   Options options_;

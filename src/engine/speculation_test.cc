@@ -68,6 +68,25 @@ TEST(Speculation, TheSameTokensLogprobsAndEnds) {
   }
 }
 
+// A head, on a device that samples, goes on by itself: beside requests that only the host can sample, that end
+// anywhere, and whose log-probabilities are wanted. Drafts of each length, and of as many tokens as pay.
+TEST(Speculation, AHeadChangesNoTokenLogprobOrEnd) {
+  for (const bool samples : {false, true}) {
+    for (const int max_batch : {1, 3, 8}) {
+      for (const int tokens : {0, 1, 3, 7}) {
+        const EngineOptions options{
+            .context = 160, .max_batch = max_batch, .max_rows = 64, .draft_tokens = tokens};
+        Harness plain(samples, options), drafted(samples, options, true);
+        for (Harness* run : {&plain, &drafted}) mixed_load(*run);
+        drafted.expect_equals(plain);
+        drafted.engine.scheduler().check();
+        EXPECT_EQ(drafted.engine.stats().full.used, 0);
+        EXPECT_TRUE(tokens == 0 || drafted.engine.stats().speculation.accepted > 20);
+      }
+    }
+  }
+}
+
 TEST(Speculation, LogitsAreShownOncePerToken) {
   const EngineOptions options{.context = 200, .max_rows = 64};
   Harness plain(true, options), drafted(true, options);
@@ -160,7 +179,7 @@ TEST(Speculation, AHeadIsGivenEveryRow) {
       EngineOptions options{.context = 300,
                             .max_batch = max_batch,
                             .max_rows = 24,
-                            .kv_tokens = 640,
+                            .kv_tokens = 512,
                             .prefix_cache = false,
                             .draft_tokens = 5};
       Harness plain(samples, options), drafted(samples, options, true);
@@ -173,6 +192,8 @@ TEST(Speculation, AHeadIsGivenEveryRow) {
       }
       drafted.expect_equals(plain);
       EXPECT_TRUE(max_batch == 1 || drafted.engine.stats().preemptions > 0);
+      // A device that samples never waits for the host.
+      EXPECT_EQ(drafted.backend.most_in_flight_, samples ? 2u : 1u);
       const SpeculationStats s = drafted.engine.stats().speculation;
       EXPECT_GT(s.accepted, max_batch == 1 ? 500u : 200u);
       EXPECT_EQ(s.accepted, s.drafted);

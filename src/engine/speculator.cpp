@@ -5,6 +5,7 @@
 #include <climits>
 #include <utility>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "speculation/draft_length.h"
 
@@ -25,8 +26,12 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Tokens behind the last known one that may be guessed: one more is sampled from the last row.
-int room(const Request& r) { return std::max(0, r.limit - static_cast<int>(r.tokens.size()) - 1); }
+// Tokens that may be guessed behind those that will be known once all that was launched has run, at most: one
+// more is sampled from the last row.
+int room(const Request& r) {
+  const int known = std::max(static_cast<int>(r.tokens.size()), r.computed + 1);
+  return std::max(0, r.limit - known - 1);
+}
 
 // Of as many drafts as there are free rows.
 void shorten(std::vector<int>& lengths, int free_rows) {
@@ -63,36 +68,45 @@ std::vector<DraftTask> Speculator::ask(std::span<Request* const> requests, std::
   }
   const Clock::time_point begin = Clock::now();
   const Status status = drafter_->draft(tasks);
-  if (drafter_->is_costly()) measure_drafter(requests, tasks, seconds_since(begin));
-  if (!status.ok() && !std::exchange(failed_, true))
-    log(LogLevel::kWarning, drafter_->name() + " gives no drafts: " + status.message());
+  if (drafter_->is_costly()) {
+    size_t tokens = 0;
+    bool known = computed_rows_ <= static_cast<int>(tasks.size()) * (kMostDraft + 1);
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      tokens += tasks[i].draft.size();
+      known &= drafter_->follows_steps() || tasks[i].draft.empty() || requests[i]->drafted.stats.drafts > 0;
+    }
+    measure_drafter(computed_rows_, tokens, known, seconds_since(begin));
+  }
+  if (!status.ok()) fail_once(status);
   // A drafter that fails has no guesses: the requests go on without.
   for (DraftTask& task : tasks) {
     if (!status.ok()) task.draft.clear();
     task.draft.resize(std::min(task.draft.size(), static_cast<size_t>(task.most)));
   }
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const DraftTask& task = tasks[i];
-    WatchedDraft& watched = requests[i]->drafted.watched;
-    if (watched.is_over() && !task.draft.empty())
-      watched = {.tokens = task.draft, .grade = task.grade, .begin = static_cast<int>(task.tokens.size())};
-  }
+  for (size_t i = 0; i < requests.size(); ++i) watch(*requests[i], tasks[i].draft, tasks[i].grade);
   return tasks;
+}
+
+void Speculator::fail_once(const Status& status) {
+  if (!std::exchange(failed_, true))
+    log(LogLevel::kWarning, drafter_->name() + " gives no drafts: " + status.message());
+}
+
+void Speculator::watch(Request& r, std::span<const int32_t> draft, int grade) {
+  WatchedDraft& watched = r.drafted.watched;
+  if (watched.is_over() && !draft.empty())
+    watched = {
+        .tokens = {draft.begin(), draft.end()}, .grade = grade, .begin = static_cast<int>(r.tokens.size())};
 }
 
 // A head takes in rows before it drafts, and is asked for nothing else at most steps: what a token takes is
 // what comes on top. After a prompt's rows, or before a model has computed them, that is not known.
-void Speculator::measure_drafter(std::span<Request* const> requests, std::span<const DraftTask> tasks,
-                                 double seconds) {
-  size_t tokens = 0;
-  for (const DraftTask& task : tasks) tokens += task.draft.size();
+void Speculator::measure_drafter(int rows, size_t tokens, bool known, double seconds) {
   const bool follows = drafter_->follows_steps();
-  if (follows && tokens == 0) return spend_work(computed_rows_, seconds);
+  if (follows && tokens == 0) return spend_work(rows, seconds);
+  known &= tokens > 0;
   double own = 0;
-  if (follows) own = work_.seconds(computed_rows_);
-  bool known = tokens > 0 && computed_rows_ <= static_cast<int>(tasks.size()) * (kMostDraft + 1);
-  for (size_t i = 0; i < tasks.size(); ++i)
-    known &= follows || tasks[i].draft.empty() || requests[i]->drafted.stats.drafts > 0;
+  if (follows) own = work_.seconds(rows);
   if (known) {
     const double each = std::max(0.0, seconds - own) / static_cast<double>(tokens);
     if (token_seconds_ == 0) token_seconds_ = each;
@@ -173,22 +187,44 @@ std::vector<int> Speculator::ask_for(std::span<Request* const> requests, int row
   return choose(reach, rows, free_rows);
 }
 
-void Speculator::draft(std::span<Request* const> requests, int rows, int free_rows, const Reserve& reserve) {
-  rows_ = rows;
+StepAccount Speculator::draft(std::span<Request* const> requests, const NextStep& step,
+                              const Reserve& reserve) {
+  rows_ = step.rows;
   drafting_seconds_ = 0;
+  const bool begun = std::exchange(begun_, false);
+  int drafted = step.ahead_rows;
   if (rests_) {
     drafter_->skip();
+  } else if (begun) {
+    drafted += take_guesses(requests, step.free_rows, reserve);
   } else if (!requests.empty() || drafter_->follows_steps()) {
     const Clock::time_point begin = Clock::now();
-    draft_now(requests, rows, free_rows, reserve);
+    drafted += draft_now(requests, step.rows, step.free_rows, reserve);
     drafting_seconds_ = seconds_since(begin);
     if (!drafter_->is_costly()) spend_work(static_cast<int>(requests.size()), drafting_seconds_);
   }
-  settle(static_cast<int>(requests.size()));
+  if (drafted > 0 && is_trial()) ++trial_;
+  const StepAccount account = spend_rows(step.rows, drafted);
+  settle(static_cast<int>(requests.size()) + step.continued);
+  return account;
 }
 
-void Speculator::draft_now(std::span<Request* const> requests, int rows, int free_rows,
-                           const Reserve& reserve) {
+// Drafts that were made behind the last step.
+int Speculator::take_guesses(std::span<Request* const> requests, int free_rows, const Reserve& reserve) {
+  int drafted = 0;
+  for (Request* r : requests) {
+    std::vector<int32_t> guess = std::exchange(r->guess, {});
+    if (r->guess_at != r->tokens.size()) guess.clear();
+    const int wanted = std::min({static_cast<int>(guess.size()), room(*r), std::max(0, free_rows - drafted)});
+    guess.resize(static_cast<size_t>(reserve(*r, wanted)));
+    drafted += static_cast<int>(guess.size());
+    r->draft = std::move(guess);
+  }
+  return drafted;
+}
+
+int Speculator::draft_now(std::span<Request* const> requests, int rows, int free_rows,
+                          const Reserve& reserve) {
   for (Request* r : requests) follow(*r);
   std::vector<int> lengths = ask_for(requests, rows, free_rows);
   add_probes(requests, rows, free_rows, lengths);
@@ -211,31 +247,94 @@ void Speculator::draft_now(std::span<Request* const> requests, int rows, int fre
     requests[i]->draft = std::move(tasks[i].draft);
     drafted += static_cast<int>(requests[i]->draft.size());
   }
-  if (drafted > 0 && is_trial()) ++trial_;
-  spend_rows(rows, drafted);
+  return drafted;
+}
+
+// Acceptance is that of the steps whose tokens are known.
+std::optional<BegunDraft> Speculator::draft_ahead(std::span<const LaunchedRows> step, int free_rows,
+                                                  const Reserve& reserve) {
+  if (rests_ || !drafter_->drafts_ahead()) return {};
+  std::vector<Request*> requests;
+  for (const LaunchedRows& l : step) {
+    if (l.samples && l.request->speculate && room(*l.request) > 0) requests.push_back(l.request.get());
+  }
+  for (Request* r : requests) follow(*r);
+  const auto next_rows = static_cast<int>(requests.size());
+  std::vector<int> lengths = ask_for(requests, next_rows, free_rows);
+  add_probes(requests, next_rows, free_rows, lengths);
+  shorten(lengths, free_rows);
+  count_probes(requests, lengths);
+  BegunDraft begun;
+  std::vector<DraftAhead> ahead;
+  size_t next = 0;
+  for (const LaunchedRows& l : step) {
+    Request& r = *l.request;
+    const bool asks = next < requests.size() && requests[next] == &r;
+    const int tokens = asks ? reserve(r, lengths[next++]) : 0;
+    DraftAhead& a = ahead.emplace_back(DraftAhead{.first_position = l.first_position, .rows = l.rows});
+    a.sequence = {.sequence = l.sequence, .drafts = tokens, .full_pages = r.pages.full};
+    const auto known = r.tokens.begin() + l.first_position + 1;
+    if (l.rows > 1 || !l.samples) a.sequence.next_tokens.assign(known, known + l.rows - (l.samples ? 1 : 0));
+    for (int i = 0; tokens > 0 && i < tokens + l.moves + l.drafted; ++i)
+      a.sequence.sampling.push_back(r.sampler->draft_sampling(l.untaken + 1 + i));
+    begun.rows += l.rows + l.drafted;
+    if (l.samples) begun.parts.push_back({l.request, tokens});
+  }
+  const Result<int> status = drafter_->begin_draft(ahead);
+  if (!status.ok()) return fail_once(status.status()), std::nullopt;
+  begun.begun = status.value();
+  for (const BegunDraft::Part& part : begun.parts) part.request->ahead = part.tokens;
+  begun_ = true;
+  return begun;
+}
+
+Result<double> Speculator::take(const BegunDraft& begun) {
+  size_t wanted = 0;
+  for (const BegunDraft::Part& part : begun.parts) wanted += static_cast<size_t>(part.tokens);
+  std::vector<int32_t> tokens(wanted);
+  ASSIGN_OR_RETURN(const double seconds, drafter_->finish_draft(begun.begun, tokens));
+  auto at = tokens.begin();
+  for (const auto& [request, count] : begun.parts) {
+    const std::span<int32_t> made(at, at + count);
+    at += count;
+    if (request->done()) continue;
+    const auto guessed = static_cast<size_t>(std::find(made.begin(), made.end(), -1) - made.begin());
+    watch(*request, made.first(guessed), 0);
+    if (std::exchange(request->continues, false)) {
+      // What could not be chosen was computed as token 0.
+      std::ranges::replace(made, -1, 0);
+      request->draft.assign(made.begin(), made.end());
+    } else {
+      request->guess.assign(made.begin(), made.begin() + static_cast<std::ptrdiff_t>(guessed));
+      request->guess_at = request->tokens.size();
+    }
+  }
+  measure_drafter(begun.rows, wanted, begun.rows <= static_cast<int>(begun.parts.size()) * (kMostDraft + 1),
+                  seconds);
+  return seconds;
 }
 
 // By what is known of such steps; what this one takes is known when it has run.
-void Speculator::spend_rows(int rows, int drafted) {
-  spent_ = 0, drafted_rows_ = drafted;
-  if (drafted == 0) return;
+StepAccount Speculator::spend_rows(int rows, int drafted) {
+  StepAccount account{.rows = rows, .drafted = drafted};
+  if (drafted == 0) return account;
   double seconds = drafted_.seconds(rows + drafted);
   if (!(seconds > 0)) seconds = plain_.seconds(rows + drafted);
-  spent_ = std::max(0.0, seconds - plain_.seconds(rows));
-  budget_.spend(spent_);
+  account.spent = std::max(0.0, seconds - plain_.seconds(rows));
+  budget_.spend(account.spent);
+  return account;
 }
 
 // A single step counts for at most twice what was expected, as other programs stop one now and then.
-void Speculator::measured(int rows, StepKind kind, double seconds) {
+void Speculator::measured(const StepAccount& account, int rows, StepKind kind, double seconds) {
   budget_.earn(seconds);
   if (rows > 0 && kind == StepKind::kPlain) plain_.add(rows, seconds);
   if (rows > 0 && kind == StepKind::kDrafted) drafted_.add(rows, seconds);
   if (rows > 0 && kind == StepKind::kStopped) measured_stop(rows, seconds);
-  if (rows > rows_ && drafted_rows_ > 0) {
-    const double plain = plain_.seconds(rows_);
-    budget_.spend(std::clamp(seconds - plain, 0.0, 2 * spent_ + plain) - spent_);
+  if (rows > account.rows && account.drafted > 0) {
+    const double plain = plain_.seconds(account.rows);
+    budget_.spend(std::clamp(seconds - plain, 0.0, 2 * account.spent + plain) - account.spent);
   }
-  spent_ = 0, drafted_rows_ = 0;
 }
 
 void Speculator::measured_stop(int rows, double seconds) {
@@ -276,10 +375,10 @@ bool Speculator::would_draft(std::span<Request* const> requests, int rows, int f
   return draft_tokens_ == 0 && !std::all_of(lengths.begin(), lengths.end(), none);
 }
 
-void Speculator::computed(std::span<const ComputedRows> rows) {
+void Speculator::computed(std::span<const ComputedRows> rows, bool begun) {
   computed_rows_ = 0;
   for (const ComputedRows& r : rows) computed_rows_ += r.rows;
-  drafter_->computed(rows);
+  drafter_->computed(rows, begun);
 }
 
 // A token more is worth what a token of a step without drafts takes.

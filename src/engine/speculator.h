@@ -14,6 +14,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,36 @@ enum class StepKind {
   kDrafted,
 };
 
+// A request's rows in a step that was just launched.
+struct LaunchedRows {
+  std::shared_ptr<Request> request;
+  int sequence = 0;        // its index in the step
+  int first_position = 0;  // at least
+  int rows = 0;            // that hold whatever is sampled
+  bool samples = false;    // what follows the last of them is sampled,
+  int drafted = 0;         // and what follows so many drafted rows
+  int moves = 0;           // rows that the device may move it on by
+  int untaken = 0;         // tokens sampled before its own that the host does not have, at least
+};
+
+// A draft that was begun behind a step.
+struct BegunDraft {
+  struct Part {
+    std::shared_ptr<Request> request;
+    int tokens = 0;
+  };
+  int begun = 0;  // as the drafter has it
+  int rows = 0;   // of the step
+  std::vector<Part> parts;
+};
+
+// What a step is expected to cost, until it is measured.
+struct StepAccount {
+  int rows = 0;      // without its drafts
+  int drafted = 0;   // rows of drafts
+  double spent = 0;  // on these
+};
+
 class Speculator {
  public:
   // draft_tokens: of every draft, as far as the drafter has guesses, at most kMostDraft; 0: as many as pay.
@@ -38,19 +69,32 @@ class Speculator {
 
   // Gives a request pages for a draft of so many tokens behind its last one, and says for how many it has.
   using Reserve = std::function<int(Request& request, int tokens)>;
-  // Sets the drafts of requests that decode and whose tokens are all known, in a step of `rows` rows without
-  // drafts: before each step, also where there are none. free_rows: most tokens of all drafts together.
-  void draft(std::span<Request* const> requests, int rows, int free_rows, const Reserve& reserve);
+  // The next step, before drafts are added to it.
+  struct NextStep {
+    int rows = 0;
+    int free_rows = 0;   // most tokens of all drafts together
+    int continued = 0;   // requests that verify a draft whose tokens are not known,
+    int ahead_rows = 0;  // of so many tokens, which are not among `rows`
+  };
+  // Sets the drafts of requests that decode and whose tokens are all known: before each step, also where
+  // there are none.
+  StepAccount draft(std::span<Request* const> requests, const NextStep& step, const Reserve& reserve);
+  // Begins a draft behind a step that was just launched, where the drafter can, and takes in its rows; sets
+  // Request::ahead. Nothing: none was begun. free_rows: of the step behind it.
+  std::optional<BegunDraft> draft_ahead(std::span<const LaunchedRows> step, int free_rows,
+                                        const Reserve& reserve);
+  // The step's tokens are taken: its draft goes to the requests. Returns the seconds that it took.
+  Result<double> take(const BegunDraft& draft);
   // Of requests that decode and whose next token is in flight, in a step of `rows` rows: whether one of them
   // would get a draft if its token were known.
   bool would_draft(std::span<Request* const> requests, int rows, int free_rows);
   // The model has sampled all that it can of a request's draft.
   void verified(Request& request);
-  void computed(std::span<const ComputedRows> rows);
+  void computed(std::span<const ComputedRows> rows, bool begun);
   void ended(Request& request);
-  // A step took so long, without what draft() took. rows: of a step that computed one token of each of its
+  // A step took so long, without what drafting took. rows: of a step that computed one token of each of its
   // requests, and drafts; else 0.
-  void measured(int rows, StepKind kind, double seconds);
+  void measured(const StepAccount& account, int rows, StepKind kind, double seconds);
   // Pages of the full-attention layers were loaded from elsewhere.
   void loaded(std::span<const int32_t> full_pages) { drafter_->loaded(full_pages); }
   // Whether the next step may only be launched when it is known which rows of this one hold.
@@ -63,9 +107,12 @@ class Speculator {
 
  private:
   std::vector<DraftTask> ask(std::span<Request* const> requests, std::span<const int> most);
-  void measure_drafter(std::span<Request* const> requests, std::span<const DraftTask> tasks, double seconds);
+  // rows: that it took in. known: what it takes for a token follows from that.
+  void measure_drafter(int rows, size_t tokens, bool known, double seconds);
+  static void watch(Request& request, std::span<const int32_t> draft, int grade);
   // The rows of drafts in the step that is next, of `rows` rows without them.
-  void spend_rows(int rows, int drafted);
+  StepAccount spend_rows(int rows, int drafted);
+  void fail_once(const Status& status);
   // Whether drafting rests from the next step on.
   void settle(int requests);
   void spend_work(int amount, double seconds);
@@ -79,7 +126,9 @@ class Speculator {
   bool may_pay(int rows, int free_rows) const;
   static void count_probes(std::span<Request* const> requests, std::span<const int> lengths);
   void follow(Request& request);
-  void draft_now(std::span<Request* const> requests, int rows, int free_rows, const Reserve& reserve);
+  // Returns the tokens of all drafts.
+  int draft_now(std::span<Request* const> requests, int rows, int free_rows, const Reserve& reserve);
+  static int take_guesses(std::span<Request* const> requests, int free_rows, const Reserve& reserve);
   // Tokens that each draft may have before the drafter is asked.
   std::vector<int> ask_for(std::span<Request* const> requests, int rows, int free_rows) const;
   std::vector<int> choose(std::span<const std::vector<double>> reach, int rows, int free_rows) const;
@@ -96,12 +145,11 @@ class Speculator {
   double drafting_seconds_ = 0;
   int computed_rows_ = 0;  // of the last step, those that hold
   DraftBudget budget_;
-  bool rests_ = false;    // drafting does, in the next step
-  int trial_ = 0;         // drafts since the last rest; less than 0: steps until they begin
-  int rows_ = 0;          // of the last step without its drafts
-  int drafted_rows_ = 0;  // of that step, until it is measured
-  double spent_ = 0;      // on that step's drafts, as far as they are not measured yet
-  bool failed_ = false;   // the drafter did, and that was said
+  bool rests_ = false;   // drafting does, in the next step
+  int trial_ = 0;        // drafts since the last rest; less than 0: steps until they begin
+  int rows_ = 0;         // of the last step without its drafts
+  bool begun_ = false;   // a draft was, behind the step that was launched last
+  bool failed_ = false;  // the drafter did, and that was said
 };
 
 }  // namespace moesaic

@@ -41,8 +41,9 @@ double run_paced(Speculator& speculator, const PacedDevice& device, int batch, i
   double seconds = 0, generated = 0;
   while (generated < static_cast<double>(batch) * tokens) {
     const bool stops = speculator.follows_steps();
-    speculator.draft(stops ? pointers : std::vector<Request*>(), batch, 1000,
-                     [](Request&, int n) { return n; });
+    const StepAccount account =
+        speculator.draft(stops ? pointers : std::vector<Request*>(), {.rows = batch, .free_rows = 1000},
+                         [](Request&, int n) { return n; });
     int rows = batch;
     for (const Request& r : requests) rows += static_cast<int>(r.draft.size());
     const double step = 1e-3 * (1 + device.row * (rows - batch) / batch + (stops ? device.stop : 0));
@@ -57,7 +58,7 @@ double run_paced(Speculator& speculator, const PacedDevice& device, int batch, i
       if (!r.draft.empty()) speculator.verified(r);
       r.draft.clear();
     }
-    speculator.measured(rows,
+    speculator.measured(account, rows,
                         rows > batch ? StepKind::kDrafted
                         : stops      ? StepKind::kStopped
                                      : StepKind::kPlain,

@@ -33,7 +33,7 @@ class OracleDrafter final : public Drafter {
   }
   // A request's rows are of known tokens and follow each other, but for what is computed again after a
   // preemption.
-  void computed(std::span<const ComputedRows> rows) override {
+  void computed(std::span<const ComputedRows> rows, bool) override {
     for (const ComputedRows& r : rows) {
       EXPECT_GT(r.rows, 0);
       EXPECT_LE(r.first_position + r.rows, std::ssize(r.tokens));

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/batch.h"
+#include "core/draft_batch.h"
 #include "moesaic/stats.h"
 #include "moesaic/status.h"
 
@@ -48,6 +48,13 @@ struct ComputedRows {
   int rows = 0;
 };
 
+// A sequence of a step that was launched and whose tokens are not known yet, and what is drafted behind it.
+struct DraftAhead {
+  DraftSequence sequence;  // as DraftHead::begin_draft() takes it, but for `begin`
+  int first_position = 0;  // of its first row, at least
+  int rows = 0;            // that hold whatever is sampled
+};
+
 // Of one engine, on its thread.
 class Drafter {
  public:
@@ -60,12 +67,22 @@ class Drafter {
   // next one is launched, and draft() is called between the two, if need be without tasks; or skip(), and
   // then the next step may be launched before the rows are known.
   virtual bool follows_steps() const { return false; }
+  // Whether it can draft behind a step before its tokens are known: begin_draft() and finish_draft(), as a
+  // DraftHead has them, in place of draft(). computed() is then told of the step between the two.
+  virtual bool drafts_ahead() const { return false; }
+  virtual Result<int> begin_draft(std::span<DraftAhead>) {
+    return Status(StatusCode::kUnsupported, name() + " drafts behind a step that is done");
+  }
+  virtual Result<double> finish_draft(int, std::span<int32_t>) {
+    return Status(StatusCode::kUnsupported, name() + " drafts behind a step that is done");
+  }
   // An error is that of the drafter: the requests go on without drafts.
   virtual Status draft(std::span<DraftTask> tasks) = 0;
   // In place of draft(), while drafts do not pay: the last step's rows are not wanted.
   virtual void skip() {}
-  // After each step, once it is known which rows hold, by ascending sequence.
-  virtual void computed(std::span<const ComputedRows>) {}
+  // After each step, once it is known which rows hold, by ascending sequence. begun: a draft was begun behind
+  // it.
+  virtual void computed(std::span<const ComputedRows>, [[maybe_unused]] bool begun) {}
   // These pages of the full-attention layers now hold what was loaded from elsewhere.
   virtual void loaded(std::span<const int32_t>) {}
   // The request has ended, with these tokens. Also told of requests that never asked for a draft.

@@ -17,27 +17,42 @@ int& Eagle3Drafter::from(int32_t page) {
   return from_[static_cast<size_t>(page)];
 }
 
-void Eagle3Drafter::mark(const Pending& p, bool taken) {
-  for (int position = p.first; position < p.position;) {
-    const int begin = position % kPlaces, end = std::min(kPlaces, begin + p.position - position);
-    int& from = this->from(p.pages[static_cast<size_t>(position / kPlaces)]);
-    if (!taken) from = end;
+void Eagle3Drafter::mark(std::span<const int32_t> pages, int first, int end, bool taken) {
+  for (int position = first; position < end;) {
+    const int begin = position % kPlaces, behind = std::min(kPlaces, begin + end - position);
+    int& from = this->from(pages[static_cast<size_t>(position / kPlaces)]);
+    if (!taken) from = behind;
     if (taken && begin == 0) from = 0;
-    position += end - begin;
+    position += behind - begin;
   }
 }
 
-int Eagle3Drafter::begin_of(const Pending& p) const {
-  for (int page = (p.first - 1) / kPlaces; p.first > 0 && page >= 0; --page) {
-    const int32_t id = p.pages[static_cast<size_t>(page)];
+int Eagle3Drafter::begin_of(std::span<const int32_t> pages, int first) const {
+  for (int page = (first - 1) / kPlaces; first > 0 && page >= 0; --page) {
+    const int32_t id = pages[static_cast<size_t>(page)];
     const int from = id < std::ssize(from_) ? from_[static_cast<size_t>(id)] : kPlaces;
-    if (from > 0) return std::min(p.first, page * kPlaces + from);
+    if (from > 0) return std::min(first, page * kPlaces + from);
   }
   return 0;
 }
 
 void Eagle3Drafter::skip() {
-  for (const Pending& p : std::exchange(pending_, {})) mark(p, false);
+  for (const Pending& p : std::exchange(pending_, {})) mark(p.pages, p.first, p.position, false);
+}
+
+// Rows that only hold if drafts are accepted are marked once that is known, in computed(). Until then nobody
+// looks back on them: the next step's first row, at least, is the one behind those that are sure.
+Result<int> Eagle3Drafter::begin_draft(std::span<DraftAhead> ahead) {
+  skip();
+  std::vector<DraftSequence> sequences;
+  for (const DraftAhead& a : ahead) {
+    sequences.push_back(a.sequence);
+    sequences.back().begin = begin_of(a.sequence.full_pages, a.first_position);
+  }
+  Result<int> begun = head_->begin_draft(sequences);
+  for (const DraftAhead& a : ahead)
+    mark(a.sequence.full_pages, a.first_position, a.first_position + a.rows, begun.ok());
+  return begun;
 }
 
 void Eagle3Drafter::loaded(std::span<const int32_t> full_pages) {
@@ -45,10 +60,14 @@ void Eagle3Drafter::loaded(std::span<const int32_t> full_pages) {
 }
 
 // Rows that are pending still are of a step before: after a rest, its hidden states are gone.
-void Eagle3Drafter::computed(std::span<const ComputedRows> rows) {
+void Eagle3Drafter::computed(std::span<const ComputedRows> rows, bool begun) {
   if (rows.empty()) return;
   skip();
   for (const ComputedRows& r : rows) {
+    if (begun) {
+      mark(r.full_pages, r.first_position, r.first_position + r.rows, true);
+      continue;
+    }
     const auto first = static_cast<size_t>(r.first_position), behind = first + static_cast<size_t>(r.rows);
     const size_t known = std::min(behind + 1, r.tokens.size());
     pending_.push_back(
@@ -92,13 +111,13 @@ Status Eagle3Drafter::draft(std::span<DraftTask> tasks) {
     // The token that follows is not known: the row's own stands in, so that the place holds something that is
     // nearly right.
     p.sequence.next_tokens.resize(static_cast<size_t>(p.rows), p.last);
-    p.sequence.begin = begin_of(p);
+    p.sequence.begin = begin_of(p.pages, p.first);
     wanted += static_cast<size_t>(p.sequence.drafts);
     sequences.push_back(std::move(p.sequence));
   }
   std::vector<int32_t> tokens(wanted, -1);
   const Status status = head_->draft(sequences, tokens);
-  for (const Pending& p : pending) mark(p, status.ok());
+  for (const Pending& p : pending) mark(p.pages, p.first, p.position, status.ok());
   RETURN_IF_ERROR(status);
   auto at = tokens.begin();
   for (DraftTask* task : drafted) {

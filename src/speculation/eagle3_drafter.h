@@ -2,7 +2,8 @@
 // the pages of the requests themselves, so that what the prefix cache has, the head has too.
 //
 // Before each step the rows of the last one are taken in, whatever they were: a prompt's, those of requests
-// that get no draft, and of requests that have ended, since others may go on from their pages. While drafts
+// that get no draft, and of requests that have ended, since others may go on from their pages. On a device
+// that samples that is launched right behind the step. While drafts
 // do not pay no rows are taken in, nor are those of a step that failed, and a saved cache has no pages of a
 // head. So for each page it is known from where on the head's K and V are there, and a draft looks back no
 // further.
@@ -24,8 +25,13 @@ class Eagle3Drafter final : public Drafter {
   bool is_costly() const override { return true; }
   bool follows_steps() const override { return true; }
   Status draft(std::span<DraftTask> tasks) override;
+  bool drafts_ahead() const override { return head_->drafts_ahead(); }
+  Result<int> begin_draft(std::span<DraftAhead> sequences) override;
+  Result<double> finish_draft(int begun, std::span<int32_t> tokens) override {
+    return head_->finish_draft(begun, tokens);
+  }
   void skip() override;
-  void computed(std::span<const ComputedRows> rows) override;
+  void computed(std::span<const ComputedRows> rows, bool begun) override;
   void loaded(std::span<const int32_t> full_pages) override;
   void end(uint64_t, std::span<const int32_t>, int) override {}
 
@@ -41,9 +47,9 @@ class Eagle3Drafter final : public Drafter {
     DraftSequence sequence;  // next_tokens may lack the last one, which is sampled later
   };
   static bool complete(Pending& pending, const DraftTask& task);
-  // The rows are in the head's cache now, or will not be.
-  void mark(const Pending& pending, bool taken);
-  int begin_of(const Pending& pending) const;
+  // Positions [first, end) are in the head's cache now, or will not be.
+  void mark(std::span<const int32_t> pages, int first, int end, bool taken);
+  int begin_of(std::span<const int32_t> pages, int first) const;
   int& from(int32_t page);
 
   DraftHead* head_;

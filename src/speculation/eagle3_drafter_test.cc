@@ -38,7 +38,7 @@ class Eagle3DrafterTest : public testing::Test {
                                .full_pages = pages_,
                                .first_position = first,
                                .rows = end - first};
-    drafter_.computed(std::span(&rows, 1));
+    drafter_.computed(std::span(&rows, 1), false);
   }
   // Drafts for the request whose last token is the text's at `position`. Returns where the head looks from.
   int begin_of_draft(int position, uint64_t request = 1) {

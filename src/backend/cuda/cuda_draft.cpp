@@ -21,7 +21,11 @@ constexpr float kNoLimit = 1e30f;    // of SwiGLU
 }  // namespace
 
 CudaDraftHead::~CudaDraftHead() {
-  if (sent_ != nullptr) cudaEventDestroy(sent_);
+  for (const Flight& flight : flights_) {
+    for (const cudaEvent_t event : {flight.sent, flight.from, flight.done}) {
+      if (event != nullptr) cudaEventDestroy(event);
+    }
+  }
 }
 
 // ---- loading ----
@@ -41,15 +45,22 @@ Status CudaDraftHead::load(const Eagle3Config& config, const Eagle3Weights& weig
   config_ = config, target_ids_ = weights.target_ids;
   RETURN_IF_ERROR(allocate(wanted(arena_, config), "the draft head's activations"));
   RETURN_IF_ERROR(allocate_rounds(config, kFirstLogitRows, first_rows()));
-  if (sent_ == nullptr)
-    RETURN_IF_ERROR(check(cudaEventCreateWithFlags(&sent_, cudaEventDisableTiming), "event"));
+  for (Flight& flight : flights_) {
+    ASSIGN_OR_RETURN(flight.drafts, PinnedBuffer::allocate(arena_.drafts.bytes()));
+    if (flight.sent == nullptr)
+      RETURN_IF_ERROR(check(cudaEventCreateWithFlags(&flight.sent, cudaEventDisableTiming), "event"));
+    for (cudaEvent_t* event : {&flight.from, &flight.done}) {
+      if (*event == nullptr)
+        RETURN_IF_ERROR(check(cudaEventCreateWithFlags(event, cudaEventDefault), "event"));
+    }
+  }
   weight_bytes_ = memory(config, weights, {})[0].bytes;
   boundaries_ = boundaries;
   return {};
 }
 
 void CudaDraftHead::unload() {
-  boundaries_.clear(), weights_ = {}, arena_ = {}, k_ = {}, v_ = {}, tapped_ = false;
+  boundaries_.clear(), weights_ = {}, arena_ = {}, k_ = {}, v_ = {}, tapped_ = begun_ = false;
   buffers_ = {}, most_logit_rows_ = most_rows_ = 0;
 }
 
@@ -70,7 +81,9 @@ std::vector<Wanted> CudaDraftHead::wanted(Arena& arena, const Eagle3Config& c) c
           {&arena.fused, rows * features * 2},
           {&arena.joined, rows * 2 * c.hidden * 2},
           {&arena.q, rows * c.q_size() * 2},
-          {&arena.fault, sizeof(int)}};
+          {&arena.fault, sizeof(int)},
+          {&arena.accepted, shared_.options.max_rows * sizeof(int32_t)},
+          {&arena.drafts, static_cast<size_t>(shared_.options.max_rows) * kMostDrafts * sizeof(int32_t)}};
 }
 
 // What a product of so many rows and columns may want its activations copied to.
@@ -145,7 +158,7 @@ Status CudaDraftHead::alloc_kv() {
 
 void CudaDraftHead::begin_step(const Batch& batch) {
   batch_ = batch;
-  tapped_ = false;
+  tapped_ = begun_ = false;
 }
 
 Status CudaDraftHead::tap(int boundary, const float* x, int rows, const DeferredResidual& deferred) {
@@ -175,9 +188,98 @@ Status CudaDraftHead::draft(std::span<const DraftSequence> sequences, std::span<
   input_ = draft_input(sequences, batch_);
   RETURN_IF_ERROR(make_room());
   RETURN_IF_ERROR(send());
+  RETURN_IF_ERROR(run_rounds());
+  return tokens.empty() ? Status() : collect(sequences, tokens);
+}
+
+bool CudaDraftHead::drafts_ahead() const {
+  return loaded() && !trace_ && select(SampleShape{config_.draft_vocab}, shared_.target).ok();
+}
+
+// Everything is given to the stream, and the next step may follow at once.
+Result<int> CudaDraftHead::begin_draft(std::span<const DraftSequence> sequences) {
+  if (!drafts_ahead() || k_.bytes() == 0) return invalid("draft head: load one, then the KV cache");
+  if (!tapped_ || step_.tokens == nullptr)
+    return invalid("draft head: there was no step before that sampled");
+  if (sequences.empty()) return invalid("draft head: no sequence to begin with");
+  RETURN_IF_ERROR(validate_begun(sequences, batch_, config_, shared_.layout));
+  const DeviceGuard guard(shared_.options.device);
+  RETURN_IF_ERROR(guard.status());
+  host_chooses_ = false;
+  input_ = begun_draft_input(sequences, batch_);
+  RETURN_IF_ERROR(make_room());
+  ++drafts_;
+  Flight& flight = this->flight();
+  flight.wanted.clear();
+  for (const DraftSequence& d : sequences) flight.wanted.emplace_back(d.sequence, d.drafts);
+  RETURN_IF_ERROR(check(cudaEventRecord(flight.from, shared_.stream), "draft"));
+  RETURN_IF_ERROR(send());
+  RETURN_IF_ERROR(hold());
+  RETURN_IF_ERROR(run_rounds());
+  RETURN_IF_ERROR(keep());
+  begun_ = true;
+  return drafts_;
+}
+
+Result<double> CudaDraftHead::finish_draft(int begun, std::span<int32_t> tokens) {
+  if (begun <= drafts_ - 2 || begun > drafts_) return invalid("draft head: draft {} is not begun", begun);
+  const Flight& flight = flights_[static_cast<size_t>(begun) % 2];
+  RETURN_IF_ERROR(check(cudaEventSynchronize(flight.done), "draft"));
+  float milliseconds = 0;
+  RETURN_IF_ERROR(check(cudaEventElapsedTime(&milliseconds, flight.from, flight.done), "draft"));
+  auto at = tokens.begin();
+  for (const auto& [sequence, drafts] : flight.wanted) {
+    if (tokens.end() - at < drafts) return invalid("draft head: places for {} tokens only", tokens.size());
+    const int32_t* const from = flight.drafts.as<int32_t>() + static_cast<size_t>(sequence) * kMostDrafts;
+    const auto end = std::copy(from, std::find(from, from + drafts, -1), at);
+    std::fill(end, at + drafts, -1);
+    at += drafts;
+  }
+  return milliseconds / 1000.0;
+}
+
+Status CudaDraftHead::hold() {
+  HoldRows p{.tokens = step_.tokens,
+             .positions = step_.positions,
+             .sampled = step_.sampled,
+             .moved = step_.moved,
+             .inputs = inputs_.as<int32_t>(),
+             .sequences = input_.begun,
+             .count = static_cast<int>(flight().wanted.size()),
+             .pages = input_.pages,
+             .tokens_in = input_.rounds[0].tokens,
+             .places = input_.rounds[0].places,
+             .accepted = arena_.accepted.as<int32_t>()};
+  for (size_t i = 0; i < input_.rounds.size(); ++i) {
+    const DraftRoundInput& r = input_.rounds[i];
+    p.rounds[i] = {input_.positions + r.first_row, r.slots, r.sampling, r.tiles};
+  }
+  return hold_rows(p, shared_.stream);
+}
+
+// What was drafted goes to the next step and to the host.
+Status CudaDraftHead::keep() {
+  Flight& flight = this->flight();
+  RETURN_IF_ERROR(keep_drafts({.inputs = inputs_.as<int32_t>(),
+                               .sequences = input_.begun,
+                               .count = static_cast<int>(flight.wanted.size()),
+                               .chosen = chosen(0),
+                               .stride = most_logit_rows_,
+                               .ids = weights_.ids.as<int32_t>(),
+                               .drafts = arena_.drafts.as<int32_t>()},
+                              shared_.stream));
+  const size_t bytes = static_cast<size_t>(flight.wanted.back().first + 1) * kMostDrafts * sizeof(int32_t);
+  RETURN_IF_ERROR(check(cudaMemcpyAsync(flight.drafts.as<void>(), arena_.drafts.as<void>(), bytes,
+                                        cudaMemcpyDeviceToHost, shared_.stream),
+                        "draft"));
+  return check(cudaEventRecord(flight.done, shared_.stream), "draft");
+}
+
+Status CudaDraftHead::run_rounds() {
+  RETURN_IF_ERROR(rotate());
   for (int round = 0; round < static_cast<int>(input_.rounds.size()); ++round)
     RETURN_IF_ERROR(run_round(round));
-  return tokens.empty() ? Status() : collect(sequences, tokens);
+  return {};
 }
 
 // Buffers grow while nothing runs.
@@ -188,9 +290,11 @@ Status CudaDraftHead::make_room() {
              rounds = rows > most_logit_rows_ || input_.rows > most_rows_;
   if (inputs || rounds) RETURN_IF_ERROR(check(cudaStreamSynchronize(shared_.stream), "draft"));
   if (inputs) {
-    inputs_ = {}, pinned_inputs_ = {};
+    inputs_ = {};
     ASSIGN_OR_RETURN(inputs_, DeviceBuffer::allocate(2 * input_bytes, "the draft head's inputs"));
-    ASSIGN_OR_RETURN(pinned_inputs_, PinnedBuffer::allocate(2 * input_bytes));
+    for (Flight& flight : flights_) {
+      ASSIGN_OR_RETURN(flight.inputs, PinnedBuffer::allocate(2 * input_bytes));
+    }
   }
   if (rounds) {
     const auto grown = [](int before, int wanted) {
@@ -208,12 +312,16 @@ Status CudaDraftHead::make_room() {
 // A copy waits for all that is before it on the stream, and the kernel behind it for the copy.
 Status CudaDraftHead::send() {
   const size_t bytes = input_.packed.size() * sizeof(int32_t);
-  RETURN_IF_ERROR(check(cudaEventSynchronize(sent_), "draft"));
-  std::memcpy(pinned_inputs_.as<void>(), input_.packed.data(), bytes);
-  RETURN_IF_ERROR(check(cudaMemcpyAsync(inputs_.as<void>(), pinned_inputs_.as<void>(), bytes,
+  Flight& flight = this->flight();
+  RETURN_IF_ERROR(check(cudaEventSynchronize(flight.sent), "draft"));
+  std::memcpy(flight.inputs.as<void>(), input_.packed.data(), bytes);
+  RETURN_IF_ERROR(check(cudaMemcpyAsync(inputs_.as<void>(), flight.inputs.as<void>(), bytes,
                                         cudaMemcpyHostToDevice, shared_.stream),
                         "draft"));
-  RETURN_IF_ERROR(check(cudaEventRecord(sent_, shared_.stream), "draft"));
+  return check(cudaEventRecord(flight.sent, shared_.stream), "draft");
+}
+
+Status CudaDraftHead::rotate() {
   return rotations(input(input_.positions), input_.rows, weights_.inverse_frequency.as<double>(),
                    config_.head_dim / 2, weights_.rope.attention_factor, buffers_.rotation.as<float2>(),
                    shared_.stream);

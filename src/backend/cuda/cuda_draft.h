@@ -3,7 +3,9 @@
 // samples; elsewhere, and while drafts are traced, the host chooses each round's tokens from its logits.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda/ops/draft.h"
@@ -43,6 +45,10 @@ class CudaDraftHead final : public DraftHead {
                                  const KvLayout& layout) const override;
   double kv_token_bytes(const Eagle3Config& config) const override;
   Status draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) override;
+  // Where the device samples, and nobody looks on.
+  bool drafts_ahead() const override;
+  Result<int> begin_draft(std::span<const DraftSequence> sequences) override;
+  Result<double> finish_draft(int begun, std::span<int32_t> tokens) override;
 
   void unload();  // the model is another one
   Status alloc_kv();
@@ -50,17 +56,27 @@ class CudaDraftHead final : public DraftHead {
   // Gives the stream copies of the residual stream x [rows, hidden] after so many blocks, where the head taps
   // it.
   Status tap(int boundary, const float* x, int rows, const DeferredResidual& deferred);
-  void end_step() { tapped_ = true; }
+  // step: what it leaves on the device for a draft that is begun behind it; null tokens: it did not sample.
+  struct Step {
+    const int32_t *tokens = nullptr, *positions = nullptr, *sampled = nullptr;
+    const int32_t* moved = nullptr;  // or null
+  };
+  void end_step(const Step& step) { step_ = step, tapped_ = true; }
+  // What the draft behind the last step leaves for the next one, as MoveOn (ops/draft.h) takes it; null:
+  // there is none.
+  const int32_t* accepted() const { return begun_ ? arena_.accepted.as<int32_t>() : nullptr; }
+  const int32_t* drafts() const { return arena_.drafts.as<int32_t>(); }
   std::vector<MemoryPart> memory(const KvLayout& layout) const;  // of a loaded head
 
  private:
   // For rows_at_once() rows; taps for max_rows.
   struct Arena {
-    DeviceBuffer taps;    // [rows of the step, taps, hidden] F32
-    DeviceBuffer fused;   // [rows, taps, hidden] of 16 bits
-    DeviceBuffer joined;  // [rows, 2 hidden] of 16 bits
-    DeviceBuffer q;       // [rows, q_size] BF16
-    DeviceBuffer fault;   // an int that norms may set and nobody reads
+    DeviceBuffer taps;              // [rows of the step, taps, hidden] F32
+    DeviceBuffer fused;             // [rows, taps, hidden] of 16 bits
+    DeviceBuffer joined;            // [rows, 2 hidden] of 16 bits
+    DeviceBuffer q;                 // [rows, q_size] BF16
+    DeviceBuffer fault;             // an int that norms may set and nobody reads
+    DeviceBuffer accepted, drafts;  // [rows of the step], and kMostDrafts of each: of its sequences
   };
   std::vector<Wanted> wanted(Arena& arena, const Eagle3Config& config) const;
   // For as many logit rows, and rows of all rounds, as there have been.
@@ -95,6 +111,10 @@ class CudaDraftHead final : public DraftHead {
 
   Status make_room();
   Status send();
+  Status rotate();
+  Status hold();
+  Status keep();
+  Status run_rounds();
   Status run_round(int round);
   Status take_in(int round, int first, int rows);
   Status fuse(const DraftRoundInput& r, int first, int rows);
@@ -115,14 +135,23 @@ class CudaDraftHead final : public DraftHead {
   DraftTrace trace_;
   DeviceBuffer k_, v_;  // pages of kv_page.h
   Batch batch_;         // of the last step
-  bool tapped_ = false;
+  Step step_;
+  bool tapped_ = false, begun_ = false;  // behind it
 
   Arena arena_;
   RoundBuffers buffers_;
   PinnedBuffer pinned_logits_, pinned_chosen_;
   DeviceBuffer inputs_;
-  PinnedBuffer pinned_inputs_;
-  cudaEvent_t sent_ = nullptr;  // pinned_inputs_ has been read
+  // Two drafts may be begun: this belongs to even and odd ones.
+  struct Flight {
+    PinnedBuffer inputs, drafts;
+    cudaEvent_t sent = nullptr;  // `inputs` has been read
+    cudaEvent_t from = nullptr, done = nullptr;
+    std::vector<std::pair<int, int>> wanted;  // sequence of the step, drafts
+  };
+  std::array<Flight, 2> flights_;
+  int drafts_ = 0;  // so far
+  Flight& flight() { return flights_[static_cast<size_t>(drafts_) % 2]; }
   int most_logit_rows_ = 0, most_rows_ = 0;
 
   DraftInput input_;

@@ -28,11 +28,23 @@ Status CudaBackend::begin_step(const Batch& batch) {
   // round alike.
   const Tiling tiling{.tokens = tile_tokens(model_.config.heads, model_.config.kv_heads),
                       .most_decode_rows = target_.batch_invariant ? 0 : kMostDecodeRows};
+  const bool continues = !batch.continuations.empty();
+  const int32_t* const accepted = draft_head_.accepted();
+  if (continues && accepted == nullptr) return invalid("batch: it goes on from a draft that was not begun");
+  for (const Continuation& c : batch.continuations) {
+    if (c.source >= std::ssize(first_wanted_))
+      return invalid("batch: it goes on from sequence {}, the step before had {}", c.source,
+                     first_wanted_.size());
+  }
   if (draft_head_.loaded()) draft_head_.begin_step(batch);
   fault_status_ = Status();
   shape_ = shape_of(batch, tiling);
   at_ = layout_of(shape_);
-  pack(batch, shape_, tiling, packed_);
+  const std::vector<PackedSequence> packed = pack(batch, shape_, tiling, packed_);
+  continued_ = {};
+  if (continues) continued_ = pack_continuations(batch, packed, first_wanted_, packed_);
+  first_wanted_.clear();
+  for (int s = 0; s < shape_.sequences; ++s) first_wanted_.push_back(wanted_rows(batch, s).first);
   deferred_ = {};
   keys_ = window_keys_ = cached_ = window_cached_ = 0;
   for (const int position : batch.positions) {
@@ -45,6 +57,7 @@ Status CudaBackend::begin_step(const Batch& batch) {
   }
   RETURN_IF_ERROR(make_room());
   RETURN_IF_ERROR(step_io_.send(shape_, at_, packed_, stream_));
+  if (continues) RETURN_IF_ERROR(step_io_.move_on(at_, continued_, accepted, draft_head_.drafts(), stream_));
   return begin_graph();
 }
 
@@ -244,7 +257,13 @@ Status CudaBackend::end_step() {
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(timed_ ? timer_.finish(stream_, profile_) : graphs_.end(shape_, fault_status_, stream_));
   RETURN_IF_ERROR(fault_status_);
-  draft_head_.end_step();
+  CudaDraftHead::Step step;
+  if (shape_.samples)
+    step = {.tokens = input(at_.tokens),
+            .positions = input(at_.positions),
+            .sampled = step_io_.sampled_tokens(),
+            .moved = continued_.count > 0 ? input(continued_.moved) : nullptr};
+  draft_head_.end_step(step);
   if (shape_.samples) return step_io_.launched(stream_);
   RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
   RETURN_IF_ERROR(fault_of(*pinned_fault_.as<int>()));

@@ -2,8 +2,11 @@
 // as such to the logits, of which then no token is chosen, but not into the head's K and V.
 #pragma once
 
+#include "backend/cuda/ops/attention.h"
 #include "backend/cuda/ops/route.h"
 #include "backend/cuda/weights/repack.h"
+#include "core/batch.h"
+#include "core/eagle3.h"
 
 namespace moesaic::cuda {
 
@@ -70,5 +73,78 @@ struct NextRound {
   float* features = nullptr;  // [rows, hidden]
 };
 Status next_round(const NextRound& p, cudaStream_t stream);
+
+// ---- between a step, its draft and the next step, without the host; core/continuation.h says the same ----
+
+inline constexpr int kTileInts = sizeof(RowTile) / sizeof(int32_t);
+inline constexpr int kSamplingInts = sizeof(DeviceSampling) / sizeof(int32_t);
+
+// A sequence of a step behind which a draft was begun. Its last `wanted` rows give logits; of these all but
+// the first are of drafted tokens. Offsets in int32.
+struct BegunSequence {
+  int32_t sequence;              // in the step
+  int32_t step_row, rows;        // its rows in the step
+  int32_t first_wanted, wanted;  // among the step's logit rows
+  int32_t row;                   // its first row in the first round
+  int32_t table, skipped;        // its pages, offset in HoldRows::pages; of these, not attended to
+  int32_t sampling;              // offset in HoldRows::inputs of its list; -1: the likeliest are chosen
+  int32_t drafts;                // tokens
+  int32_t places[kMostDrafts];   // of its rows in each round
+};
+
+// Finds out how many drafted rows of each sequence hold: accepted[sequence], the longest beginning of its
+// draft that was sampled too. Moves the rows of the draft's rounds to the positions that follow, with their
+// slots, tiles and sampling, and gives the first round the tokens that were sampled.
+struct HoldRows {
+  // Of the step, as it ran.
+  const int32_t* tokens = nullptr;     // [rows]
+  const int32_t* positions = nullptr;  // [rows]
+  const int32_t* sampled = nullptr;    // [logit rows]
+  const int32_t* moved = nullptr;      // [sequences]; null: none was
+  // Of the draft.
+  int32_t* inputs = nullptr;
+  int sequences = 0, count = 0;  // offset of BegunSequence [count]
+  int pages = 0, tokens_in = 0, places = 0;
+  struct Round {
+    int positions, slots, sampling, tiles;
+  } rounds[kMostDrafts] = {};
+  int32_t* accepted = nullptr;  // [sequences of the step]
+};
+Status hold_rows(const HoldRows& p, cudaStream_t stream);
+
+// drafts[sequence] = the tokens that its rows of each round chose, as target ids; -1 where none could be.
+struct KeepDrafts {
+  const int32_t* inputs = nullptr;
+  int sequences = 0, count = 0;  // as in HoldRows
+  const int32_t* chosen = nullptr;
+  int stride = 0;  // from one round's to the next one's
+  const int32_t* ids = nullptr;
+  int32_t* drafts = nullptr;  // [sequences of the step, kMostDrafts]
+};
+Status keep_drafts(const KeepDrafts& p, cudaStream_t stream);
+
+// A continuation among a step's inputs.
+struct ContinuedSequence {
+  int32_t sequence, source;          // in this step and in the one before
+  int32_t source_wanted;             // its first logit row there
+  int32_t row, rows, first_wanted;   // in this one
+  int32_t full_table, window_table;  // its pages, offsets in MoveOn::pages; -1: it has none
+  int32_t sampling;                  // offset in the inputs of its list
+  int32_t tiles, tile_count;         // offset in the inputs of its RowTiles
+  int32_t unused;
+};
+
+// Gives continuations the tokens that follow the rows that hold of the step before, and moves their rows,
+// slots, tiles and sampling on by the number of drafted ones that do. moved[sequence] = that number.
+struct MoveOn {
+  int32_t* inputs = nullptr;
+  int sequences = 0, count = 0;  // offset of ContinuedSequence [count]
+  int tokens = 0, positions = 0, full_slots = 0, window_slots = 0, sampling = 0, pages = 0, moved = 0;
+  // Of the step before.
+  const int32_t* sampled = nullptr;
+  const int32_t* accepted = nullptr;
+  const int32_t* drafts = nullptr;
+};
+Status move_on(const MoveOn& p, cudaStream_t stream);
 
 }  // namespace moesaic::cuda

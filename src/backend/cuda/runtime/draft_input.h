@@ -1,6 +1,6 @@
 // What the kernels of one draft() read besides weights and activations: a packed array of int32 that is
-// copied to the device in one piece. Everything but the drafted tokens is known before the first round, so
-// that all rounds run without the host.
+// copied to the device in one piece. Everything but the drafted tokens is known before the first round, or
+// found out on the device, so that all rounds run without the host.
 #pragma once
 
 #include <cstdint>
@@ -40,9 +40,13 @@ struct DraftInput {
     DeviceSampling sampling = {};
   };
   std::vector<Drafted> drafted;
+  int begun = 0;  // offset: BegunSequence [sequences]; of begun_draft_input()
 };
 
 // sequences, batch: as validate() of core/draft_batch.h passes them.
 DraftInput draft_input(std::span<const DraftSequence> sequences, const Batch& batch);
+// The same as validate_begun() passes them: as if no drafted row held. hold_rows() (ops/draft.h) changes what
+// depends on that.
+DraftInput begun_draft_input(std::span<const DraftSequence> sequences, const Batch& batch);
 
 }  // namespace moesaic::cuda

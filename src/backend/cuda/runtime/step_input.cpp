@@ -4,11 +4,10 @@
 #include <bit>
 #include <cstring>
 
+#include "backend/cuda/ops/draft.h"
+
 namespace moesaic::cuda {
 namespace {
-
-constexpr int kTileInts = sizeof(RowTile) / sizeof(int32_t),
-              kSamplingInts = sizeof(DeviceSampling) / sizeof(int32_t);
 
 // Calls decode(tile) and prefill(tile) over the batch, the tiles without tables.
 template <typename Decode, typename Prefill>
@@ -74,9 +73,10 @@ StepShape shape_of(const Batch& batch, const Tiling& tiling) {
                   .samples = !batch.sampling.empty()};
   for_tiles(
       batch, tiling,
-      [&](int, const RowTile& tile) {
+      [&](int sequence, const RowTile& tile) {
         ++shape.decode_tiles;
-        shape.kv_splits = std::max(shape.kv_splits, kv_splits_of(tile.position / kPageTokens + 1));
+        const int position = tile.position + most_moved(batch, sequence);
+        shape.kv_splits = std::max(shape.kv_splits, kv_splits_of(position / kPageTokens + 1));
       },
       [&](int, const RowTile&) { ++shape.prefill_tiles; });
   // Rounded up, so that a few graphs serve all contexts.
@@ -84,7 +84,8 @@ StepShape shape_of(const Batch& batch, const Tiling& tiling) {
   return shape;
 }
 
-void pack(const Batch& batch, const StepShape& shape, const Tiling& tiling, std::vector<int32_t>& out) {
+std::vector<PackedSequence> pack(const Batch& batch, const StepShape& shape, const Tiling& tiling,
+                                 std::vector<int32_t>& out) {
   const StepLayout l = layout_of(shape);
   out.assign(l.pages, 0);
   std::copy(batch.tokens.begin(), batch.tokens.end(), out.begin() + l.tokens);
@@ -106,15 +107,54 @@ void pack(const Batch& batch, const StepShape& shape, const Tiling& tiling, std:
   }
   const std::vector<int32_t> full = put_tables(batch, &Sequence::full_pages, out, l.pages),
                              window = put_tables(batch, &Sequence::window_pages, out, l.pages);
+  std::vector<PackedSequence> packed(batch.sequences.size());
   int decode = l.decode_tiles, prefill = l.prefill_tiles;
   const auto put = [&](int& at, int sequence, RowTile tile) {
     tile.table[0] = full[sequence], tile.table[1] = window[sequence];
     std::memcpy(&out[at], &tile, sizeof(tile));
+    if (packed[sequence].tile_count++ == 0) packed[sequence].tiles = at;
     at += kTileInts;
   };
   for_tiles(
       batch, tiling, [&](int sequence, const RowTile& tile) { put(decode, sequence, tile); },
       [&](int sequence, const RowTile& tile) { put(prefill, sequence, tile); });
+  for (size_t s = 0; s < packed.size(); ++s) {
+    if (!batch.sequences[s].full_pages.empty()) packed[s].full_table = full[s];
+    if (!batch.sequences[s].window_pages.empty()) packed[s].window_table = window[s];
+  }
+  return packed;
+}
+
+PackedContinuations pack_continuations(const Batch& batch, std::span<const PackedSequence> sequences,
+                                       std::span<const int> first_wanted, std::vector<int32_t>& out) {
+  constexpr size_t kInts = sizeof(ContinuedSequence) / sizeof(int32_t);
+  const auto take = [&](size_t count) {
+    const size_t at = (out.size() + 3) / 4 * 4;
+    out.resize(at + count);
+    return static_cast<int>(at);
+  };
+  PackedContinuations packed{.count = static_cast<int>(batch.continuations.size())};
+  packed.moved = take(batch.sequences.size());
+  packed.sequences = take(batch.continuations.size() * kInts);
+  for (size_t i = 0; i < batch.continuations.size(); ++i) {
+    const Continuation& c = batch.continuations[i];
+    const Sequence& s = batch.sequences[static_cast<size_t>(c.sequence)];
+    const PackedSequence& at = sequences[static_cast<size_t>(c.sequence)];
+    const ContinuedSequence continued{.sequence = c.sequence,
+                                      .source = c.source,
+                                      .source_wanted = first_wanted[static_cast<size_t>(c.source)],
+                                      .row = s.first_row,
+                                      .rows = s.rows,
+                                      .first_wanted = wanted_rows(batch, c.sequence).first,
+                                      .full_table = at.full_table,
+                                      .window_table = at.window_table,
+                                      .sampling = take(c.sampling.size() * kSamplingInts),
+                                      .tiles = at.tiles,
+                                      .tile_count = at.tile_count};
+    std::memcpy(&out[continued.sampling], c.sampling.data(), c.sampling.size() * sizeof(DeviceSampling));
+    std::memcpy(&out[packed.sequences + i * kInts], &continued, sizeof(continued));
+  }
+  return packed;
 }
 
 }  // namespace moesaic::cuda

@@ -5,6 +5,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backend/cuda/ops/attention.h"
@@ -38,7 +39,21 @@ struct Tiling {
   int most_decode_rows;
 };
 StepShape shape_of(const Batch& batch, const Tiling& tiling);
+// Where a sequence's part of the array is. Offsets in int32.
+struct PackedSequence {
+  int full_table = -1, window_table = -1;  // behind StepLayout::pages; -1: it has none
+  int tiles = 0, tile_count = 0;
+};
 // Fills the array. The batch must be valid.
-void pack(const Batch& batch, const StepShape& shape, const Tiling& tiling, std::vector<int32_t>& out);
+std::vector<PackedSequence> pack(const Batch& batch, const StepShape& shape, const Tiling& tiling,
+                                 std::vector<int32_t>& out);
+// What stands behind the page tables of a batch with continuations.
+struct PackedContinuations {
+  int sequences = 0, count = 0;  // offset of ContinuedSequence [count] (ops/draft.h)
+  int moved = 0;                 // offset: [sequences of the batch]
+};
+// first_wanted: of each sequence of the step before, its first logit row.
+PackedContinuations pack_continuations(const Batch& batch, std::span<const PackedSequence> sequences,
+                                       std::span<const int> first_wanted, std::vector<int32_t>& out);
 
 }  // namespace moesaic::cuda

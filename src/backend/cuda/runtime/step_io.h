@@ -28,7 +28,11 @@ class StepIo {
   // Sends a step's inputs, among them the tokens that the previous step sampled.
   Status send(const StepShape& shape, const StepLayout& at, std::vector<int32_t>& packed,
               cudaStream_t stream);
+  // Behind that: what the step takes over from the one before and from the draft behind it.
+  Status move_on(const StepLayout& at, const PackedContinuations& continuations, const int32_t* accepted,
+                 const int32_t* drafts, cudaStream_t stream);
   const int32_t* input(int offset) const { return inputs_.as<int32_t>() + offset; }
+  const int32_t* sampled_tokens() const { return sampled_tokens_.as<int32_t>(); }  // of the last step
   // Samples the tokens of the step's logits.
   Status sample(const StepShape& shape, const StepLayout& at, const float* logits, int vocab,
                 const int* fault, cudaStream_t stream);

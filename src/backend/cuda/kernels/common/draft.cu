@@ -26,5 +26,15 @@ Status place_rows(const PlaceRows& p, cudaStream_t stream) {
 Status next_round(const NextRound& p, cudaStream_t stream) {
   return launch_rows(next_round_kernel, p, stream);
 }
+// Kernels behind these two read what they write before they wait for their predecessors.
+Status hold_rows(const HoldRows& p, cudaStream_t stream) {
+  return launch_alone(hold_rows_kernel, dim3(p.count), dim3(kMoveThreads), 0, stream, p);
+}
+Status move_on(const MoveOn& p, cudaStream_t stream) {
+  return launch_alone(move_on_kernel, dim3(p.count), dim3(kMoveThreads), 0, stream, p);
+}
+Status keep_drafts(const KeepDrafts& p, cudaStream_t stream) {
+  return launch(keep_drafts_kernel, dim3(p.count), dim3(kMoveThreads), 0, stream, p);
+}
 
 }  // namespace moesaic::cuda

@@ -3,7 +3,7 @@
 // Maths    norms as norm.cuh's, of rows as wide as they come: x / rms(x) * weight
 // Shapes   hidden a multiple of 32; widths of copied rows a multiple of 8
 //
-// Grid     a CTA a row; tap_kernel: y: 1,024 columns of it
+// Grid     a CTA a row; tap_kernel: y: 1,024 columns of it; between steps: a CTA a sequence
 // CTA      kDraftThreads threads, alike, 4 or 8 columns each at a time
 //
 // Barriers two in each block_sum()
@@ -158,6 +158,83 @@ __global__ void __launch_bounds__(kDraftThreads) next_round_kernel(const NextRou
   if (threadIdx.x > 0) return;
   const int chosen = max(p.chosen[source], 0);
   p.tokens[row] = p.ids != nullptr ? p.ids[chosen] : chosen;
+}
+
+// ---- between steps: a CTA a sequence, of a few rows ----
+
+inline constexpr int kMoveThreads = 32;
+
+__device__ inline int32_t slot_of(const int32_t* table, int position) {
+  return table[position / kPageTokens] * kPageTokens + position % kPageTokens;
+}
+__device__ inline void copy_sampling(int32_t* inputs, int to, int from, int index) {
+  for (int i = 0; i < kSamplingInts; ++i) inputs[to + i] = inputs[from + index * kSamplingInts + i];
+}
+
+__global__ void __launch_bounds__(kMoveThreads) hold_rows_kernel(const HoldRows p) {
+  int32_t* const in = p.inputs;
+  const auto& s = reinterpret_cast<const BegunSequence*>(in + p.sequences)[blockIdx.x];
+  const int sure = s.rows - s.wanted;  // rows whose next token the host knows
+  const int32_t* const sampled = p.sampled + s.first_wanted;
+  int accepted = 0;  // found by every thread
+  while (accepted + 1 < s.wanted && p.tokens[s.step_row + sure + accepted + 1] == sampled[accepted])
+    ++accepted;
+  const int position = p.positions[s.step_row], last = position + sure + accepted;
+  const int32_t* const table = in + p.pages + s.table;
+  for (int i = threadIdx.x; i < s.rows; i += kMoveThreads) {
+    const int row = s.row + i;
+    if (i >= sure) in[p.tokens_in + row] = max(sampled[i - sure], 0);
+    in[p.places + row] = s.drafts > 0 && i == sure + accepted ? s.places[0] : -1;
+    in[p.rounds[0].positions + row] = position + i;
+    in[p.rounds[0].slots + row] = slot_of(table, position + i);
+  }
+  const int moved = accepted + (p.moved != nullptr ? p.moved[s.sequence] : 0);
+  for (int i = threadIdx.x; i < s.drafts; i += kMoveThreads) {
+    const HoldRows::Round& round = p.rounds[i];
+    const int place = s.places[i];
+    if (i > 0) {
+      in[round.positions + place] = last + i;
+      in[round.slots + place] = slot_of(table, last + i);
+    }
+    auto* const tile = reinterpret_cast<RowTile*>(in + round.tiles + place * kTileInts);
+    tile->position = tile->written = last + i - s.skipped * kPageTokens;
+    if (s.sampling >= 0) copy_sampling(in, round.sampling + place * kSamplingInts, s.sampling, moved + i);
+  }
+  if (threadIdx.x == 0) p.accepted[s.sequence] = accepted;
+}
+
+__global__ void __launch_bounds__(kMoveThreads) keep_drafts_kernel(const KeepDrafts p) {
+  wait_for_predecessor();
+  launch_dependents();
+  const auto& s = reinterpret_cast<const BegunSequence*>(p.inputs + p.sequences)[blockIdx.x];
+  for (int i = threadIdx.x; i < s.drafts; i += kMoveThreads) {
+    const int32_t chosen = p.chosen[i * p.stride + s.places[i]];
+    p.drafts[s.sequence * kMostDrafts + i] = chosen < 0 ? -1 : p.ids[chosen];
+  }
+}
+
+__global__ void __launch_bounds__(kMoveThreads) move_on_kernel(const MoveOn p) {
+  int32_t* const in = p.inputs;
+  const auto& s = reinterpret_cast<const ContinuedSequence*>(in + p.sequences)[blockIdx.x];
+  const int moved = p.accepted[s.source];
+  const auto slot = [&](int table, int position) {
+    return table < 0 ? 0 : slot_of(in + p.pages + table, position);
+  };
+  for (int i = threadIdx.x; i < s.rows; i += kMoveThreads) {
+    const int row = s.row + i, position = in[p.positions + row] + moved;
+    const int32_t token =
+        i == 0 ? p.sampled[s.source_wanted + moved] : p.drafts[s.source * kMostDrafts + i - 1];
+    in[p.tokens + row] = max(token, 0);
+    in[p.positions + row] = position;
+    in[p.full_slots + row] = slot(s.full_table, position);
+    in[p.window_slots + row] = slot(s.window_table, position);
+    copy_sampling(in, p.sampling + (s.first_wanted + i) * kSamplingInts, s.sampling, moved + i);
+  }
+  for (int i = threadIdx.x; i < s.tile_count; i += kMoveThreads) {
+    auto& tile = reinterpret_cast<RowTile*>(in + s.tiles)[i];
+    tile.position += moved, tile.written += moved;
+  }
+  if (threadIdx.x == 0) in[p.moved + s.sequence] = moved;
 }
 
 }  // namespace moesaic::cuda

@@ -16,7 +16,9 @@
 
 #include "backend/cuda/cuda_draft.h"
 #include "backend/cuda/ops/attention.h"
+#include "backend/cuda/runtime/step_input.h"
 #include "backend/cuda/weights/upload.h"
+#include "core/continuation.h"
 #include "mx/formats.h"
 
 namespace moesaic::cuda {
@@ -153,10 +155,15 @@ class Pair {
           {.first_row = batch_.rows(), .rows = rows[s], .context = from[s] + rows[s], .full_pages = pages});
       for (int i = 0; i < rows[s]; ++i) batch_.tokens.push_back(1), batch_.positions.push_back(from[s] + i);
     }
+    run(Batch(batch_), {});
+  }
+  // A step of this batch, which leaves this to a draft that is begun behind it.
+  void run(const Batch& batch, const CudaDraftHead::Step& left) {
+    batch_ = batch;
     reference_.begin_step();
-    cuda_.begin_step(batch_);
+    cuda_.begin_step(batch);
     for (int boundary = 0; boundary <= heads_.model.layers; ++boundary) tap(boundary);
-    cuda_.end_step();
+    cuda_.end_step(left);
   }
   // Half of the residual stream is deferred.
   void tap(int boundary) {
@@ -327,6 +334,194 @@ TEST_P(CudaDraft, SampledDraftsAreTheHostsChoice) {
   EXPECT_EQ(host.tokens, device.tokens);
   for (DraftSequence& s : sequences) s.sampling.clear();
   EXPECT_NE(Pair::draft(pair.cuda(), sequences).tokens, host.tokens);
+}
+
+// ---- behind a step whose tokens the host does not know ----
+
+// How a sequence stands in a step: so many rows that hold, of these the last with logits or not; drafted
+// rows, of which some are then accepted; and the rows that the device has moved it on by, of at most so many.
+struct Begun {
+  int from = 0, rows = 1;
+  bool samples = true;
+  int drafted = 0, accepted = 0, moved = 0, most_moved = 0;
+  int drafts = 0;  // wanted behind the step
+};
+
+// Runs the step on two equal heads, and a draft behind it: begun by the one, drafted with all that is then
+// known by the other.
+void compare_begun(Pair& pair, Pair& knowing, const std::vector<Begun>& forms, bool samples) {
+  Batch b;
+  std::vector<int32_t> positions, tokens, sampled;
+  std::vector<DraftSequence> sequences;
+  RunStep run;
+  for (size_t s = 0; s < forms.size(); ++s) {
+    const Begun& f = forms[s];
+    const int rows = f.rows + f.drafted, first = b.rows();
+    std::vector<int32_t> pages(4);
+    for (int i = 0; i < 4; ++i) pages[static_cast<size_t>(i)] = static_cast<int32_t>(s) + 4 * (3 - i);
+    b.sequences.push_back({.first_row = first, .rows = rows, .context = f.from + rows, .full_pages = pages});
+    run.moved.push_back(f.moved);
+    DraftSequence d{.sequence = static_cast<int>(s), .drafts = f.drafts};
+    for (int i = 0; i < rows; ++i) {
+      const auto token = static_cast<int32_t>(3 * s + 7 * static_cast<size_t>(f.from + f.moved + i)) % kVocab;
+      b.tokens.push_back(token), b.positions.push_back(f.from + i);
+      positions.push_back(f.from + f.moved + i);
+      const bool wanted = f.samples && i >= f.rows - 1;
+      if (!wanted) d.next_tokens.push_back((token + 5) % kVocab);
+      if (wanted) b.logit_rows.push_back(first + i);
+    }
+    for (int i = 0; f.samples && i <= f.drafted; ++i) {
+      const auto next = static_cast<size_t>(first + f.rows + i);
+      sampled.push_back(i < f.accepted ? b.tokens[next] : static_cast<int32_t>(11 * s + 1) % kVocab);
+      if (i < f.drafted && i >= f.accepted) b.tokens[next] = (sampled.back() + 1) % kVocab;
+    }
+    for (int i = 0; samples && i < f.drafts + f.drafted + f.most_moved; ++i)
+      d.sampling.push_back({.temperature = 1.5, .top_p = 0.9, .uniform = 0.93 - 0.11 * i, .logprobs = 3});
+    if (f.most_moved > 0)
+      b.continuations.push_back(
+          {.sequence = d.sequence,
+           .sampling = std::vector<DeviceSampling>(static_cast<size_t>(rows + f.most_moved))});
+    sequences.push_back(d);
+  }
+  b.sampling.resize(b.logit_rows.size());
+  run.batch = b, run.batch.positions = positions;
+  for (size_t s = 0; s < forms.size(); ++s) run.batch.sequences[s].context += forms[s].moved;
+  end_run(run, sampled);
+  for (size_t s = 0; s < forms.size(); ++s) ASSERT_EQ(run.accepted[s], forms[s].accepted);
+  pair.run(b, {.tokens = b.tokens.data(),
+               .positions = positions.data(),
+               .sampled = sampled.data(),
+               .moved = run.moved.data()});
+  knowing.run(run.batch, {});
+  const std::vector<int32_t> want = Pair::draft(knowing.cuda(), settle(sequences, run), false).tokens;
+  CudaDraftHead& head = pair.cuda();
+  head.trace(nullptr);
+  ASSERT_TRUE(head.drafts_ahead());
+  const Result<int> begun = head.begin_draft(sequences);
+  ASSERT_TRUE(begun.ok()) << begun.status().message();
+  std::vector<int32_t> got(want.size(), -7);
+  EXPECT_TRUE(head.finish_draft(begun.value(), got).ok());
+  EXPECT_EQ(got, want);
+  auto at = want.begin();
+  for (size_t s = 0; s < forms.size(); ++s) {
+    EXPECT_EQ(head.accepted()[s], forms[s].accepted) << s;
+    EXPECT_TRUE(std::equal(at, at + forms[s].drafts, head.drafts() + s * kMostDrafts)) << s;
+    at += forms[s].drafts;
+  }
+  EXPECT_FALSE(head.finish_draft(begun.value() + 1, got).ok());
+}
+
+// Prompts and their last chunks, sequences with and without drafts, of which some hold, over ends of pages.
+TEST_P(CudaDraft, FindsTheRowsThatHoldByItself) {
+  for (const bool samples : {false, true}) {
+    const Options options{.rows_at_once = samples ? 5 : 32};
+    Pair pair(GetParam(), options), knowing(GetParam(), options);
+    compare_begun(
+        pair, knowing,
+        {{.rows = 12, .samples = false}, {.rows = 6, .drafts = 2}, {.rows = 3}, {.rows = 2, .drafts = 4}},
+        samples);
+    compare_begun(pair, knowing,
+                  {{.from = 12, .rows = 16, .drafts = 3},
+                   {.from = 6, .drafted = 2, .accepted = 1, .drafts = 3},
+                   {.from = 3, .drafted = 1, .accepted = 1},
+                   {.from = 2, .drafted = 4, .drafts = 1}},
+                  samples);
+    // The host stands where the step before began; the device has moved on.
+    compare_begun(pair, knowing,
+                  {{.from = 28, .drafted = 3, .accepted = 3, .drafts = 3},
+                   {.from = 7, .drafted = 3, .accepted = 2, .moved = 1, .most_moved = 2, .drafts = 2},
+                   {.from = 4, .moved = 1, .most_moved = 1, .drafts = 4},
+                   {.from = 3, .drafted = 1, .most_moved = 4, .drafts = 2}},
+                  samples);
+    compare_begun(pair, knowing,
+                  {{.from = 29, .drafted = 3, .accepted = 1, .moved = 3, .most_moved = 3, .drafts = 4},
+                   {.from = 9, .drafted = 2, .moved = 2, .most_moved = 3, .drafts = 1},
+                   {.from = 6, .drafted = 4, .accepted = 4, .most_moved = 0},
+                   {.from = 4, .drafted = 2, .accepted = 1, .moved = 0, .most_moved = 1, .drafts = 3}},
+                  samples);
+  }
+}
+
+// The step's inputs as the device changes them, against core/continuation.h.
+TEST(CudaContinuations, MoveRowsOnAsTheHostWould) {
+  std::mt19937 rng(3);
+  const auto below = [&](int n) { return static_cast<int>(rng() % static_cast<uint32_t>(n)); };
+  for (int run = 0; run < 200; ++run) {
+    const int count = 1 + below(5);
+    Batch before, batch;
+    RunStep ran;
+    std::vector<int> first_wanted, accepted(static_cast<size_t>(count));
+    std::vector<int32_t> drafts(static_cast<size_t>(count) * kMostDrafts, -1);
+    ran.drafts.resize(static_cast<size_t>(count));
+    for (int s = 0; s < count; ++s) {
+      const auto i = static_cast<size_t>(s);
+      const int drafted = below(4), made = below(5), from = below(60), rows = 1 + drafted;
+      accepted[i] = below(drafted + 1);
+      first_wanted.push_back(static_cast<int>(before.logit_rows.size()));
+      before.sequences.push_back({.first_row = before.rows(), .rows = rows, .context = from + rows});
+      for (int k = 0; k < rows; ++k) {
+        before.logit_rows.push_back(before.rows()), before.tokens.push_back(0);
+        ran.sampled.push_back(below(10) == 0 ? -1 : below(1000));
+      }
+      for (int k = 0; k < made; ++k) ran.drafts[i].push_back(below(10) == 0 ? -1 : below(1000));
+      std::ranges::copy(ran.drafts[i], drafts.begin() + s * kMostDrafts);
+      if (below(5) == 0) continue;  // it does not go on
+      const int first = batch.rows();
+      Sequence next{.first_row = first, .rows = 1 + made, .context = from + 2 + made};
+      for (int page = 0; page < 3; ++page)
+        next.full_pages.push_back(below(50)), next.window_pages.push_back(below(50));
+      const bool continues = drafted + made > 0;
+      std::vector<DeviceSampling> sampling;
+      for (int k = 0; k < 1 + made + drafted; ++k)
+        sampling.push_back({.temperature = 1.0 * k, .uniform = 0.01 * below(100), .top_k = below(9)});
+      for (int k = 0; k <= made; ++k) {
+        batch.logit_rows.push_back(batch.rows());
+        batch.tokens.push_back(0), batch.positions.push_back(from + 1 + k);
+        batch.token_sources.push_back(continues ? -1 : first_wanted.back());
+        batch.sampling.push_back(sampling[static_cast<size_t>(k)]);
+      }
+      if (continues)
+        batch.continuations.push_back(
+            {.sequence = static_cast<int>(batch.sequences.size()), .source = s, .sampling = sampling});
+      batch.sequences.push_back(next);
+    }
+    ran.batch = before, ran.accepted = accepted, ran.moved.resize(accepted.size());
+    if (batch.continuations.empty()) continue;
+    const Batch want = begin_run(batch, ran).batch;
+    const Tiling tiling{.tokens = 4, .most_decode_rows = below(2) * 8};
+    const StepShape shape = shape_of(batch, tiling);
+    const StepLayout at = layout_of(shape);
+    std::vector<int32_t> got, expected;
+    const auto packed = pack(batch, shape, tiling, got);
+    const PackedContinuations continuations = pack_continuations(batch, packed, first_wanted, got);
+    for (size_t row = 0; row < batch.token_sources.size(); ++row) {  // as copy_step_inputs() does
+      const int32_t source = batch.token_sources[row];
+      if (source >= 0)
+        got[static_cast<size_t>(at.tokens) + row] = std::max(0, ran.sampled[static_cast<size_t>(source)]);
+    }
+    EXPECT_TRUE(move_on({.inputs = got.data(),
+                         .sequences = continuations.sequences,
+                         .count = continuations.count,
+                         .tokens = at.tokens,
+                         .positions = at.positions,
+                         .full_slots = at.full_slots,
+                         .window_slots = at.window_slots,
+                         .sampling = at.sampling,
+                         .pages = at.pages,
+                         .moved = continuations.moved,
+                         .sampled = ran.sampled.data(),
+                         .accepted = accepted.data(),
+                         .drafts = drafts.data()},
+                        nullptr)
+                    .ok());
+    StepShape moved = shape_of(want, tiling);
+    EXPECT_LE(moved.kv_splits, shape.kv_splits);
+    pack(want, shape, tiling, expected);
+    std::fill_n(expected.begin() + at.token_sources, batch.rows(), 0);
+    std::fill_n(got.begin() + at.token_sources, batch.rows(), 0);
+    got.resize(expected.size());
+    EXPECT_EQ(got, expected) << "run " << run;
+  }
 }
 
 // What is not finite ends its sequence's draft, and is in no page that others or later rows read.

@@ -1,0 +1,67 @@
+#include "core/continuation.h"
+
+#include <algorithm>
+
+namespace moesaic {
+
+RunStep begin_run(const Batch& batch, const RunStep& before) {
+  RunStep run{.batch = batch, .moved = std::vector<int>(batch.sequences.size())};
+  Batch& b = run.batch;
+  b.continuations.clear();
+  for (size_t row = 0; row < b.token_sources.size(); ++row) {
+    const int32_t source = b.token_sources[row];
+    if (source >= 0) b.tokens[row] = std::max(0, before.sampled[static_cast<size_t>(source)]);
+  }
+  b.token_sources.clear();
+  for (const Continuation& c : batch.continuations) {
+    Sequence& s = b.sequences[static_cast<size_t>(c.sequence)];
+    const auto source = static_cast<size_t>(c.source);
+    const int moved = before.accepted[source];
+    run.moved[static_cast<size_t>(c.sequence)] = moved;
+    s.context += moved;
+    const int first = wanted_rows(before.batch, c.source).first + moved,
+              sampled = wanted_rows(b, c.sequence).first;
+    for (int i = 0; i < s.rows; ++i) {
+      const auto row = static_cast<size_t>(s.first_row + i);
+      const int32_t token = i == 0 ? before.sampled[static_cast<size_t>(first)]
+                                   : before.drafts[source][static_cast<size_t>(i) - 1];
+      b.tokens[row] = std::max(0, token);
+      b.positions[row] += moved;
+      b.sampling[static_cast<size_t>(sampled + i)] = c.sampling[static_cast<size_t>(moved + i)];
+    }
+  }
+  return run;
+}
+
+void end_run(RunStep& step, std::vector<int32_t> sampled) {
+  const Batch& b = step.batch;
+  step.sampled = std::move(sampled);
+  step.accepted.assign(b.sequences.size(), 0);
+  for (size_t i = 0; i < b.sequences.size(); ++i) {
+    const auto [first, count] = wanted_rows(b, static_cast<int>(i));
+    int& accepted = step.accepted[i];
+    const auto holds = [&](int at) {
+      const auto row = static_cast<size_t>(b.logit_rows[static_cast<size_t>(first + at + 1)]);
+      return b.tokens[row] == step.sampled[static_cast<size_t>(first + at)];
+    };
+    while (accepted + 1 < count && holds(accepted)) ++accepted;
+  }
+  step.drafts.assign(b.sequences.size(), {});
+}
+
+std::vector<DraftSequence> settle(std::span<const DraftSequence> sequences, const RunStep& step) {
+  std::vector<DraftSequence> settled(sequences.begin(), sequences.end());
+  for (DraftSequence& d : settled) {
+    const auto of = static_cast<size_t>(d.sequence);
+    const auto [first, count] = wanted_rows(step.batch, d.sequence);
+    const int accepted = step.accepted[of];
+    for (int i = 0; i < count && i <= accepted; ++i)
+      d.next_tokens.push_back(std::max(0, step.sampled[static_cast<size_t>(first + i)]));
+    if (d.sampling.empty()) continue;
+    const auto begin = d.sampling.begin() + step.moved[of] + accepted;
+    d.sampling = {begin, begin + d.drafts};
+  }
+  return settled;
+}
+
+}  // namespace moesaic

@@ -68,8 +68,8 @@ TEST(Speculation, TheSameTokensLogprobsAndEnds) {
   }
 }
 
-// A head, on a device that samples, goes on by itself: beside requests that only the host can sample, that end
-// anywhere, and whose log-probabilities are wanted. Drafts of each length, and of as many tokens as pay.
+// A head, on a device that samples, goes on by itself: beside requests that only the host can sample, that
+// end anywhere, and whose log-probabilities are wanted. Drafts of each length, and of as many tokens as pay.
 TEST(Speculation, AHeadChangesNoTokenLogprobOrEnd) {
   for (const bool samples : {false, true}) {
     for (const int max_batch : {1, 3, 8}) {

@@ -1,13 +1,14 @@
 """vLLM with and without moesaic's plugin on random gpt-oss weights, one GPU: decode, prefill, and greedy tokens of both.
 
-    PYTHONPATH=site python3 vllm_plugin.py 20b [--backend triton|marlin] [--json FILE]       or 120b
+    PYTHONPATH=site python3 vllm_plugin.py 20b [--backend triton|marlin] [--json FILE] [--logs FOLDER]       or 120b
 
 `site` holds vLLM 0.25.1 with what it imports, and moesaic's wheel unpacked; moe_operator.py says how. No model is needed: the
-configuration is written here, FP4 codes, scales and routers are random, so that routing is spread. Each of the two runs in a
-process of its own (3 to 4 minutes for 20b). Prints one table in Markdown; the exit status says whether both ran, whether the
-plugin's kernels were used, and whether the greedy tokens agree or part where the two likeliest tokens are close.
+configuration is written here, FP4 codes, scales and routers are random. Each of the two runs in processes of its own (2 to 5
+minutes), and what it has measured is kept if it ends early. Prints figures as they come, and one table in Markdown; the exit status
+says whether both ran, whether the plugin's kernels were used, and whether the greedy tokens agree or part where the two likeliest
+tokens are close.
 
-decode: tokens/s at so many sequences, from the difference of two lengths, the best of three. pp2048: one prompt of 2,048 tokens.
+decode: tokens/s at so many sequences, from the difference of two lengths, each the best of four. pp2048: one prompt of 2,048 tokens.
 """
 
 import argparse
@@ -15,12 +16,18 @@ import itertools
 import json
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import traceback
 
 BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
+DEPTH = 16384
+FIGURES = [f"decode {batch}" for batch in BATCHES] + [f"decode 1 behind {DEPTH:,}", "pp2048", "pp2048 x 16"]
 LAYERS, EXPERTS = {"20b": 24, "120b": 36}, {"20b": 32, "120b": 128}
 GREEDY_PROMPTS, GREEDY_TOKENS = 8, 48
 # Of log-probabilities: logits of random weights are about 1, BF16 tells 1/256 of that apart, and a step adds many such errors.
@@ -48,16 +55,37 @@ def write_config(folder, size):
         json.dump({"eos_token_id": [200002], "bos_token_id": 199998}, file)
 
 
+def write_entry_point(folder):
+    """vLLM calls install() in each of its processes, as it does with any plugin. The folder is for PYTHONPATH."""
+    about = os.path.join(folder, "random_gpt_oss-0.dist-info")
+    os.makedirs(about)
+    with open(os.path.join(about, "METADATA"), "w") as file:
+        file.write("Metadata-Version: 2.1\nName: random-gpt-oss\nVersion: 0\n")
+    with open(os.path.join(about, "entry_points.txt"), "w") as file:
+        file.write(f"[vllm.general_plugins]\nrandom_gpt_oss = {os.path.splitext(os.path.basename(__file__))[0]}:install\n")
+
+
+def install():
+    import vllm.model_executor.model_loader.dummy_loader as dummy_loader
+
+    dummy_loader.initialize_dummy_weights = fill
+
+
 FILLED = itertools.count()
+WEIGHTS_ARE_RANDOM = "vllm_plugin.py: weights are random"
 
 
 def fill(module, *_, **__):
     """Instead of vLLM's dummy weights, which are nearly alike: the same random ones in both processes. Called for each of the
-    model's modules in turn."""
+    model's modules in turn. The blocks add little to the embedding (their last matrices are an eighth as large, biases small):
+    otherwise the hidden states of all tokens become alike in deep layers, which then choose the same experts."""
     import torch
 
     for name, parameter in module.named_parameters(recurse=False):
-        g = torch.Generator(device="cuda").manual_seed(next(FILLED))
+        seed = next(FILLED)
+        if seed == 0:
+            print(WEIGHTS_ARE_RANDOM, flush=True)
+        g = torch.Generator(device="cuda").manual_seed(seed)
         t = parameter.data
         # Padded weights are filled where the checkpoint has values, so that padded and unpadded models are the same.
         if t.dtype == torch.uint8:
@@ -66,79 +94,115 @@ def fill(module, *_, **__):
             columns = 2880 // (32 if scale else 2)
             t.zero_()
             for expert in range(t.shape[0]):
-                low, high = (117, 121) if scale else (0, 256)
+                low, high = ((114, 118) if down else (117, 121)) if scale else (0, 256)
                 t[expert, :rows, :columns] = torch.randint(low, high, (rows, columns), dtype=torch.uint8, device=t.device, generator=g)
         elif "w13_bias" in name or "w2_bias" in name:
             rows = 2880 if "w2_" in name else 5760
             t.zero_()
-            t[:, :rows] = (torch.randn(t.shape[0], rows, device=t.device, generator=g) * 0.1).to(t.dtype)
+            t[:, :rows] = (torch.randn(t.shape[0], rows, device=t.device, generator=g) * 0.02).to(t.dtype)
         elif t.is_floating_point():
             if "norm" in name:
                 t.fill_(1.0)
             else:
-                deviation = 0.02 if t.ndim >= 2 else 0.1
+                kind = type(module).__name__
+                deviation = 1.0 if kind == "VocabParallelEmbedding" else 0.02 / 8 if kind == "RowParallelLinear" and t.ndim >= 2 else 0.02
                 t.copy_((torch.randn(t.shape, device=t.device, generator=g) * deviation).to(t.dtype))
 
 
-def measure(size, backend, folder):
-    """In the child process; the last line of its output is JSON."""
-    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", VLLM_NO_USAGE_STATS="1",
-                      DO_NOT_TRACK="1", VLLM_USE_FLASHINFER_SAMPLER="0")
-    import torch
-    import vllm.model_executor.model_loader.dummy_loader as dummy_loader
+def measure(folder, backend, kept):
+    """In a process of its own. Its results are in the file `kept` as they come; it prints lines that begin with 'figure: '."""
     from vllm import LLM, SamplingParams
 
-    dummy_loader.initialize_dummy_weights = fill
+    results = {}
+
+    def keep(name, value, shown):
+        results[name] = value
+        with open(kept + ".new", "w") as file:
+            json.dump(results, file)
+        os.replace(kept + ".new", kept)
+        print(f"figure: {name}: {shown}", flush=True)
+
     options = {"moe_backend": backend} if backend else {}
     begin = time.time()
     llm = LLM(model=folder, load_format="dummy", skip_tokenizer_init=True, max_model_len=20480, max_num_seqs=256,
               gpu_memory_utilization=0.9, enable_prefix_caching=False, max_num_batched_tokens=8192,
               compilation_config={"cudagraph_capture_sizes": BATCHES}, **options)
-    results = {"ready_s": time.time() - begin}
-
-    def generate(prompts, **parameters):
-        torch.cuda.synchronize()
-        start = time.time()
-        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts],
-                               SamplingParams(detokenize=False, ignore_eos=True, **parameters), use_tqdm=False)
-        return time.time() - start, outputs
-
+    keep("ready_s", time.time() - begin, f"{time.time() - begin:.0f} s")
     rnd = random.Random(7)
 
     def prompts(count, length):
         return [[rnd.randrange(1000, 190000) for _ in range(length)] for _ in range(count)]
 
+    def generate(given, **parameters):
+        requests, parameters = [{"prompt_token_ids": prompt} for prompt in given], SamplingParams(detokenize=False, ignore_eos=True, **parameters)
+        start = time.time()
+        outputs = llm.generate(requests, parameters, use_tqdm=False)
+        return time.time() - start, outputs
+
     def seconds(count, length, tokens):
-        return generate(prompts(count, length), temperature=1.0, max_tokens=tokens, min_tokens=tokens)[0]
+        passed, outputs = generate(prompts(count, length), temperature=1.0, max_tokens=tokens)
+        assert all(len(output.outputs[0].token_ids) == tokens for output in outputs)
+        return passed
 
-    greedy = generate(prompts(GREEDY_PROMPTS, 40), temperature=0.0, max_tokens=GREEDY_TOKENS, logprobs=2)[1]
-    results["greedy"] = [[[token, sorted((entry.logprob for entry in places.values()), reverse=True)[:2]]
-                          for token, places in zip(o.outputs[0].token_ids, o.outputs[0].logprobs)] for o in greedy]
+    def decode(count, length, short, long):
+        """Tokens a second between the `short`th token and the `long`th."""
+        for tokens in (short, long, long):  # vLLM's Triton kernels are compiled when their shape comes first
+            seconds(count, length, tokens)
+        pairs = [(seconds(count, length, short), seconds(count, length, long)) for _ in range(4)]
+        a, b = (min(times) for times in zip(*pairs))
+        return count * (long - short) / (b - a)
+
+    def greedy():
+        outputs = generate(prompts(GREEDY_PROMPTS, 40), temperature=0.0, max_tokens=GREEDY_TOKENS, logprobs=2)[1]
+        return [[[token, sorted((entry.logprob for entry in places.values()), reverse=True)[:2]]
+                 for token, places in zip(o.outputs[0].token_ids, o.outputs[0].logprobs)] for o in outputs]
+
+    def prefill(count, repetitions):
+        for _ in range(3):
+            seconds(count, 2048, 1)
+        return count * 2048 / min(seconds(count, 2048, 1) for _ in range(repetitions))
+
+    try:
+        keep("greedy", greedy(), "done")
+    except Exception:  # the times are worth having without it
+        traceback.print_exc()
     seconds(8, 32, 8)
-    short, long = 32, 160
-    for batch in BATCHES:
-        a = min(seconds(batch, 64, short) for _ in range(3))
-        b = min(seconds(batch, 64, long) for _ in range(3))
-        results[f"decode {batch}"] = batch * (long - short) / (b - a)
-        print(f"decode {batch}: {results[f'decode {batch}']:.0f} tok/s", flush=True)
-    seconds(1, 2048, 1)
-    results["pp2048"] = 2048 / min(seconds(1, 2048, 1) for _ in range(4))
-    results["pp2048 x 16"] = 16 * 2048 / min(seconds(16, 2048, 1) for _ in range(2))
-    print(json.dumps(results), flush=True)
+    tests = {f"decode {batch}": lambda batch=batch: decode(batch, 64, 32, 160) for batch in BATCHES}
+    tests.update({"pp2048": lambda: prefill(1, 8), "pp2048 x 16": lambda: prefill(16, 4), FIGURES[len(BATCHES)]: lambda: decode(1, DEPTH, 16, 272)})
+    for name, test in tests.items():
+        value = test()
+        keep(name, value, f"{value:,.0f} tok/s")
 
 
-def child(size, backend, folder, plugin, log):
-    """Results of a process, or None; its log stays."""
-    environment = {**os.environ, "MOESAIC_VLLM": "1" if plugin else "0", "VLLM_CACHE_ROOT": os.path.join(folder, "cache")}
-    command = [sys.executable, __file__, size, "--child", folder] + (["--backend", backend] if backend else [])
-    with open(log, "w") as file:
-        code = subprocess.run(command, env=environment, stdout=file, stderr=subprocess.STDOUT).returncode
-    lines = open(log).read().splitlines()
+def run(size, backend, folder, plugin, log, limit):
+    """(results, whether the process ended well, the line on the plugin, vLLM's own backend) of a process; its log stays."""
+    kept = os.path.join(folder, f"plugin-{int(plugin)}.json")
+    path = [os.path.join(folder, "site"), os.path.dirname(os.path.abspath(__file__)), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "MOESAIC_VLLM": "1" if plugin else "0", "VLLM_CACHE_ROOT": os.path.join(folder, "cache"),
+                   "PYTHONPATH": os.pathsep.join(part for part in path if part), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1",
+                   "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_HOST_IP": "127.0.0.1"}
+    command = [sys.executable, __file__, size, "--child", folder, "--kept", kept] + (["--backend", backend] if backend else [])
+    lines = []
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                          start_new_session=True) as process, open(log, "w") as file:
+        timer = threading.Timer(limit, os.killpg, (process.pid, signal.SIGKILL))  # vLLM's engine is a child of it
+        timer.start()
+        for line in process.stdout:
+            lines.append(line.rstrip())
+            print(line, end="", file=file, flush=True)
+            if line.startswith("figure: "):
+                print("  " + line[len("figure: "):], end="", flush=True)
+        timer.cancel()
+    good = process.returncode == 0 and any(WEIGHTS_ARE_RANDOM in line for line in lines)
+    if not good:
+        print(f"exit status {process.returncode}; {log} ends:", *lines[-25:], sep="\n  ", flush=True)
     uses = next((line for line in lines if "moesaic: " in line), None)
-    if code != 0 or not lines:
-        print(f"{'with' if plugin else 'without'} the plugin: exit status {code}; {log} ends:", *lines[-15:], sep="\n  ", flush=True)
-        return None, uses
-    return json.loads(lines[-1]), uses
+    chosen = next(iter(re.findall(r"Using '(\w+)' Mxfp4 MoE backend", "\n".join(lines))), None)
+    results = {}
+    if os.path.exists(kept):
+        with open(kept) as file:
+            results = json.load(file)
+    return results, good, uses, chosen
 
 
 def compare_greedy(a, b):
@@ -158,30 +222,46 @@ def main():
     parser.add_argument("size", choices=LAYERS)
     parser.add_argument("--backend", help="vLLM's own, for the run without the plugin: triton or marlin")
     parser.add_argument("--json")
+    parser.add_argument("--logs", help="folder for the logs of both")
+    parser.add_argument("--limit", type=float, default=1200, help="seconds after which one of the two is stopped")
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--kept", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        return measure(options.size, options.backend, options.child)
+        return measure(options.child, options.backend, options.kept)
     folder = tempfile.mkdtemp(prefix=f"gpt-oss-{options.size}-")
     write_config(folder, options.size)
-    runs = {}
+    write_entry_point(os.path.join(folder, "site"))
+    logs = options.logs or folder
+    os.makedirs(logs, exist_ok=True)
+    results, good, summary = {}, True, {"size": options.size, "backend": options.backend}
     for plugin in (False, True):
-        begin = time.time()
-        runs[plugin], uses = child(options.size, None if plugin else options.backend, folder, plugin, os.path.join(folder, f"plugin-{int(plugin)}.log"))
-        print(f"{'with' if plugin else 'without'} the plugin: {time.time() - begin:.0f} s; {uses or 'vLLM alone'}", flush=True)
-    good = all(runs.values()) and uses is not None and "run on moesaic's kernels" in uses
-    if all(runs.values()):
-        print(f"\n{options.size}, tokens/s\n\n| test | vLLM {options.backend or ''} | with the plugin | ratio |\n| --- | ---: | ---: | ---: |")
-        for name in [f"decode {batch}" for batch in BATCHES] + ["pp2048", "pp2048 x 16"]:
-            a, b = runs[False][name], runs[True][name]
-            print(f"| {name} | {a:,.0f} | {b:,.0f} | {b / a:.2f} |")
-        same, gaps = compare_greedy(runs[True]["greedy"], runs[False]["greedy"])
+        begin, name = time.time(), "with" if plugin else "without"
+        results[plugin], ended_well, uses, chosen = run(options.size, None if plugin else options.backend, folder, plugin,
+                                                        os.path.join(logs, f"vllm-{options.size}-plugin-{int(plugin)}.log"), options.limit)
+        good &= ended_well
+        if plugin:
+            good &= uses is not None and "run on moesaic's kernels" in uses
+        else:
+            summary["chosen"] = chosen
+        said = (uses or "nothing was said of it") if plugin else f"vLLM alone, {chosen}"
+        print(f"{name} the plugin: {time.time() - begin:.0f} s; {said}", flush=True)
+        summary[name] = results[plugin]
+        if options.json:
+            with open(options.json, "w") as file:
+                json.dump(summary, file)
+    print(f"\n{options.size}, tokens/s\n\n| test | vLLM, {summary['chosen']} | with the plugin | ratio |\n| --- | ---: | ---: | ---: |")
+    for name in FIGURES:
+        a, b = results[False].get(name), results[True].get(name)
+        shown = [f"{value:,.0f}" if value else "" for value in (a, b)] + [f"{b / a:.2f}" if a and b else ""]
+        print(f"| {name} | {' | '.join(shown)} |")
+    if "greedy" in results[False] and "greedy" in results[True]:
+        same, gaps = compare_greedy(results[True]["greedy"], results[False]["greedy"])
         print(f"\ngreedy: {same} of {GREEDY_PROMPTS} prompts give the same {GREEDY_TOKENS} tokens; the others part where the two likeliest "
               f"differ by {', '.join(f'{gap:.4f}' for gap in gaps) or 'nothing'} in log-probability")
         good &= all(gap < CLOSE for gap in gaps)
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"size": options.size, "backend": options.backend, "without": runs[False], "with": runs[True]}, file)
+    else:
+        good = False
     return 0 if good else 1
 
 

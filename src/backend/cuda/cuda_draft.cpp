@@ -26,6 +26,7 @@ CudaDraftHead::~CudaDraftHead() {
       if (event != nullptr) cudaEventDestroy(event);
     }
   }
+  if (copies_ != nullptr) cudaStreamDestroy(copies_);
 }
 
 // ---- loading ----
@@ -45,6 +46,8 @@ Status CudaDraftHead::load(const Eagle3Config& config, const Eagle3Weights& weig
   config_ = config, target_ids_ = weights.target_ids;
   RETURN_IF_ERROR(allocate(wanted(arena_, config), "the draft head's activations"));
   RETURN_IF_ERROR(allocate_rounds(config, kFirstLogitRows, first_rows()));
+  if (copies_ == nullptr)
+    RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking), "stream"));
   for (Flight& flight : flights_) {
     ASSIGN_OR_RETURN(flight.drafts, PinnedBuffer::allocate(arena_.drafts.bytes()));
     if (flight.sent == nullptr)
@@ -186,9 +189,11 @@ Status CudaDraftHead::draft(std::span<const DraftSequence> sequences, std::span<
   RETURN_IF_ERROR(guard.status());
   host_chooses_ = trace_ || !select(SampleShape{config_.draft_vocab}, shared_.target).ok();
   input_ = draft_input(sequences, batch_);
+  ++drafts_;
   RETURN_IF_ERROR(make_room());
   RETURN_IF_ERROR(send());
   RETURN_IF_ERROR(run_rounds());
+  RETURN_IF_ERROR(check(cudaEventRecord(flight().done, shared_.stream), "draft"));
   return tokens.empty() ? Status() : collect(sequences, tokens);
 }
 
@@ -207,8 +212,8 @@ Result<int> CudaDraftHead::begin_draft(std::span<const DraftSequence> sequences)
   RETURN_IF_ERROR(guard.status());
   host_chooses_ = false;
   input_ = begun_draft_input(sequences, batch_);
-  RETURN_IF_ERROR(make_room());
   ++drafts_;
+  RETURN_IF_ERROR(make_room());
   Flight& flight = this->flight();
   flight.wanted.clear();
   for (const DraftSequence& d : sequences) flight.wanted.emplace_back(d.sequence, d.drafts);
@@ -243,7 +248,7 @@ Status CudaDraftHead::hold() {
              .positions = step_.positions,
              .sampled = step_.sampled,
              .moved = step_.moved,
-             .inputs = inputs_.as<int32_t>(),
+             .inputs = flight().inputs.as<int32_t>(),
              .sequences = input_.begun,
              .count = static_cast<int>(flight().wanted.size()),
              .pages = input_.pages,
@@ -260,18 +265,15 @@ Status CudaDraftHead::hold() {
 // What was drafted goes to the next step and to the host.
 Status CudaDraftHead::keep() {
   Flight& flight = this->flight();
-  RETURN_IF_ERROR(keep_drafts({.inputs = inputs_.as<int32_t>(),
+  RETURN_IF_ERROR(keep_drafts({.inputs = flight.inputs.as<int32_t>(),
                                .sequences = input_.begun,
                                .count = static_cast<int>(flight.wanted.size()),
                                .chosen = chosen(0),
                                .stride = most_logit_rows_,
                                .ids = weights_.ids.as<int32_t>(),
-                               .drafts = arena_.drafts.as<int32_t>()},
+                               .drafts = arena_.drafts.as<int32_t>(),
+                               .host_drafts = flight.drafts.as<int32_t>()},
                               shared_.stream));
-  const size_t bytes = static_cast<size_t>(flight.wanted.back().first + 1) * kMostDrafts * sizeof(int32_t);
-  RETURN_IF_ERROR(check(cudaMemcpyAsync(flight.drafts.as<void>(), arena_.drafts.as<void>(), bytes,
-                                        cudaMemcpyDeviceToHost, shared_.stream),
-                        "draft"));
   return check(cudaEventRecord(flight.done, shared_.stream), "draft");
 }
 
@@ -286,15 +288,14 @@ Status CudaDraftHead::run_rounds() {
 Status CudaDraftHead::make_room() {
   const int rows = std::max(1, input_.rounds[0].logit_rows);
   const size_t input_bytes = input_.packed.size() * sizeof(int32_t);
-  const bool inputs = input_bytes > inputs_.bytes(),
+  const bool inputs = input_bytes > flight().inputs.bytes(),
              rounds = rows > most_logit_rows_ || input_.rows > most_rows_;
   if (inputs || rounds) RETURN_IF_ERROR(check(cudaStreamSynchronize(shared_.stream), "draft"));
-  if (inputs) {
-    inputs_ = {};
-    ASSIGN_OR_RETURN(inputs_, DeviceBuffer::allocate(2 * input_bytes, "the draft head's inputs"));
-    for (Flight& flight : flights_) {
-      ASSIGN_OR_RETURN(flight.inputs, PinnedBuffer::allocate(2 * input_bytes));
-    }
+  for (Flight& flight : flights_) {
+    if (!inputs) break;
+    flight.inputs = {};
+    ASSIGN_OR_RETURN(flight.inputs, DeviceBuffer::allocate(2 * input_bytes, "the draft head's inputs"));
+    ASSIGN_OR_RETURN(flight.packed, PinnedBuffer::allocate(2 * input_bytes));
   }
   if (rounds) {
     const auto grown = [](int before, int wanted) {
@@ -309,16 +310,18 @@ Status CudaDraftHead::make_room() {
   return {};
 }
 
-// A copy waits for all that is before it on the stream, and the kernel behind it for the copy.
+// The copy runs beside the step that may still be running, behind the last draft that read this buffer.
 Status CudaDraftHead::send() {
   const size_t bytes = input_.packed.size() * sizeof(int32_t);
   Flight& flight = this->flight();
   RETURN_IF_ERROR(check(cudaEventSynchronize(flight.sent), "draft"));
-  std::memcpy(flight.inputs.as<void>(), input_.packed.data(), bytes);
-  RETURN_IF_ERROR(check(cudaMemcpyAsync(inputs_.as<void>(), flight.inputs.as<void>(), bytes,
-                                        cudaMemcpyHostToDevice, shared_.stream),
+  std::memcpy(flight.packed.as<void>(), input_.packed.data(), bytes);
+  RETURN_IF_ERROR(check(cudaStreamWaitEvent(copies_, flight.done), "draft"));
+  RETURN_IF_ERROR(check(cudaMemcpyAsync(flight.inputs.as<void>(), flight.packed.as<void>(), bytes,
+                                        cudaMemcpyHostToDevice, copies_),
                         "draft"));
-  return check(cudaEventRecord(flight.sent, shared_.stream), "draft");
+  RETURN_IF_ERROR(check(cudaEventRecord(flight.sent, copies_), "draft"));
+  return check(cudaStreamWaitEvent(shared_.stream, flight.sent), "draft");
 }
 
 Status CudaDraftHead::rotate() {
@@ -523,7 +526,7 @@ Status CudaDraftHead::begin_next(int round) {
                      .from = (config_.norm_output ? buffers_.output : buffers_.residual).as<float>(),
                      .rows = next.rows,
                      .hidden = config_.hidden,
-                     .tokens = inputs_.as<int32_t>() + next.tokens,
+                     .tokens = flight().inputs.as<int32_t>() + next.tokens,
                      .features = buffers_.features.as<float>()},
                     shared_.stream);
 }

@@ -103,7 +103,7 @@ class CudaDraftHead final : public DraftHead {
   LinearSetup setup() {
     return {shared_.target, shared_.model.slab_layout, buffers_.tiles.as<void>(), shared_.stream};
   }
-  const int32_t* input(int offset) const { return inputs_.as<int32_t>() + offset; }
+  const int32_t* input(int offset) { return flight().inputs.as<int32_t>() + offset; }
   int32_t* chosen(int round) const {
     return buffers_.chosen.as<int32_t>() + static_cast<size_t>(round) * most_logit_rows_;
   }
@@ -141,16 +141,17 @@ class CudaDraftHead final : public DraftHead {
   Arena arena_;
   RoundBuffers buffers_;
   PinnedBuffer pinned_logits_, pinned_chosen_;
-  DeviceBuffer inputs_;
   // Two drafts may be begun: this belongs to even and odd ones.
   struct Flight {
-    PinnedBuffer inputs, drafts;
-    cudaEvent_t sent = nullptr;  // `inputs` has been read
+    DeviceBuffer inputs;
+    PinnedBuffer packed, drafts;
+    cudaEvent_t sent = nullptr;  // `packed` has been read
     cudaEvent_t from = nullptr, done = nullptr;
     std::vector<std::pair<int, int>> wanted;  // sequence of the step, drafts
   };
   std::array<Flight, 2> flights_;
-  int drafts_ = 0;  // so far
+  int drafts_ = 0;                 // so far
+  cudaStream_t copies_ = nullptr;  // of inputs, beside what runs
   Flight& flight() { return flights_[static_cast<size_t>(drafts_) % 2]; }
   int most_logit_rows_ = 0, most_rows_ = 0;
 

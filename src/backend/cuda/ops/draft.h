@@ -112,14 +112,16 @@ struct HoldRows {
 };
 Status hold_rows(const HoldRows& p, cudaStream_t stream);
 
-// drafts[sequence] = the tokens that its rows of each round chose, as target ids; -1 where none could be.
+// drafts[sequence] = the tokens that its rows of each round chose, as target ids; -1 where none could be. The
+// same for the host.
 struct KeepDrafts {
   const int32_t* inputs = nullptr;
   int sequences = 0, count = 0;  // as in HoldRows
   const int32_t* chosen = nullptr;
   int stride = 0;  // from one round's to the next one's
   const int32_t* ids = nullptr;
-  int32_t* drafts = nullptr;  // [sequences of the step, kMostDrafts]
+  int32_t* drafts = nullptr;       // [sequences of the step, kMostDrafts]
+  int32_t* host_drafts = nullptr;  // page-locked host memory
 };
 Status keep_drafts(const KeepDrafts& p, cudaStream_t stream);
 

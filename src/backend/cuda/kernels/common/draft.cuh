@@ -209,7 +209,8 @@ __global__ void __launch_bounds__(kMoveThreads) keep_drafts_kernel(const KeepDra
   const auto& s = reinterpret_cast<const BegunSequence*>(p.inputs + p.sequences)[blockIdx.x];
   for (int i = threadIdx.x; i < s.drafts; i += kMoveThreads) {
     const int32_t chosen = p.chosen[i * p.stride + s.places[i]];
-    p.drafts[s.sequence * kMostDrafts + i] = chosen < 0 ? -1 : p.ids[chosen];
+    const int at = s.sequence * kMostDrafts + i;
+    p.drafts[at] = p.host_drafts[at] = chosen < 0 ? -1 : p.ids[chosen];
   }
 }
 

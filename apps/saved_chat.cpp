@@ -1,13 +1,7 @@
 #include "saved_chat.h"
 
-#include <sys/stat.h>
-
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
-#include "base/file_cache.h"
 #include "text/harmony.h"
 
 namespace moesaic::app {
@@ -34,13 +28,6 @@ std::string json_of(const Conversation& conversation) {
                                  {"messages", nlohmann::ordered_json::array()}};
   for (const Message& m : conversation.messages) json["messages"].push_back(json_of(m));
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-}
-
-Status write_private(const std::string& path, const std::string& bytes) {
-  const mode_t before = umask(0077);
-  Status status = write_whole(path, bytes);
-  umask(before);
-  return status;
 }
 
 }  // namespace moesaic::app

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "moesaic/conversation.h"
-#include "moesaic/status.h"
 
 namespace moesaic::app {
 
@@ -12,8 +11,5 @@ inline constexpr size_t kMostSavedBytes = 256 << 20;
 
 // As conversation_from_json reads it (text/harmony_json.h): messages, instructions and reasoning effort.
 std::string json_of(const Conversation& conversation);
-
-// Replaces the file in one step; only the user can read it. What is there and is no regular file is refused.
-Status write_private(const std::string& path, const std::string& bytes);
 
 }  // namespace moesaic::app

@@ -258,7 +258,7 @@ void Session::clear() {
 Status Session::save(const std::string& path) const {
   if (o_.raw) return invalid("with --raw there are no messages to save");
   RETURN_IF_ERROR(check_may_go(path));
-  return write_private(path, json_of(conversation_));
+  return write_whole(path, json_of(conversation_), Readers::kOwner);
 }
 
 Status Session::load(const std::string& path) {

@@ -83,7 +83,7 @@ std::string cache_folder() {
   return home != nullptr && home[0] == '/' ? std::string(home) + "/.cache/moesaic" : "";
 }
 
-Status write_whole(const std::string& path, std::string_view bytes) {
+Status write_whole(const std::string& path, std::string_view bytes, Readers readers) {
   std::error_code ignored;
   // A link stays, and what it leads to is replaced.
   const std::string target =
@@ -91,9 +91,12 @@ Status write_whole(const std::string& path, std::string_view bytes) {
   // Asked once: another process may remove it meanwhile.
   const fs::file_status there = fs::status(target, ignored);
   if (fs::exists(there) && !fs::is_regular_file(there)) return invalid("{}: not a regular file", path);
-  fs::create_directories(fs::path(target).parent_path(), ignored);
+  const bool for_all = readers == Readers::kAll;
+  const fs::path folder = fs::path(target).parent_path();
+  if (fs::create_directories(folder, ignored) && !for_all)
+    fs::permissions(folder, fs::perms::owner_all, ignored);
   const std::string fresh = unfinished(target);
-  const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, for_all ? 0644 : 0600);
   const bool written = file >= 0 && write_all(file, bytes) && fsync(file) == 0;
   const int reason = errno;
   if (file >= 0) close(file);

@@ -16,9 +16,11 @@ uint64_t fnv1a(std::string_view bytes, uint64_t hash = 0xCBF29CE484222325u);  //
 // Where this user's caches stand, XDG_CACHE_HOME/moesaic or ~/.cache/moesaic; empty where neither is known.
 std::string cache_folder();
 
+// Whom a file, and the folder that is made for it, are for.
+enum class Readers { kAll, kOwner };
 // Replaces the file in one step, by renaming: readers see the old one or the new one. Makes its folder. What
 // is there and is no regular file (a device, say) is refused.
-Status write_whole(const std::string& path, std::string_view bytes);
+Status write_whole(const std::string& path, std::string_view bytes, Readers readers = Readers::kAll);
 // A regular file of at most `most` bytes.
 Result<std::string> read_whole(const std::string& path, size_t most);
 

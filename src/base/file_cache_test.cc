@@ -148,6 +148,17 @@ TEST_F(FileCaches, WholeFiles) {
   EXPECT_EQ(read_whole(folder() + "/none", 100).status().code(), StatusCode::kNotFound);
 }
 
+TEST_F(FileCaches, WholeFilesForTheOwner) {
+  const std::string file = folder() + "/private/chat", open = folder() + "/open";
+  ASSERT_TRUE(write_whole(file, "mine", Readers::kOwner).ok());
+  EXPECT_EQ(fs::status(file).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(fs::status(folder() + "/private").permissions(), fs::perms::owner_all);
+  // A file that others could read is replaced by one that they cannot.
+  ASSERT_TRUE(write_whole(open, "all").ok());
+  ASSERT_TRUE(write_whole(open, "mine", Readers::kOwner).ok());
+  EXPECT_EQ(fs::status(open).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+}
+
 // Devices are neither replaced by a file nor read.
 TEST_F(FileCaches, WhatIsNoFileIsLeftAlone) {
   const std::string fifo = folder() + "/fifo";

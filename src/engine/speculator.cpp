@@ -33,6 +33,21 @@ int room(const Request& r) {
   return std::max(0, r.limit - known - 1);
 }
 
+// A draft of so many tokens behind these rows.
+DraftAhead draft_behind(const LaunchedRows& l, int tokens) {
+  const Request& r = *l.request;
+  DraftAhead ahead{.sequence = {.sequence = l.sequence, .drafts = tokens, .full_pages = r.pages.full},
+                   .first_position = l.first_position,
+                   .rows = l.rows};
+  // Of a prompt: what follows the last row is sampled, or known as well.
+  const int known = l.rows - (l.samples ? 1 : 0);
+  for (int i = 0; i < known; ++i)
+    ahead.sequence.next_tokens.push_back(r.tokens[static_cast<size_t>(l.first_position + 1 + i)]);
+  for (int i = 0; tokens > 0 && i < tokens + l.moves + l.drafted; ++i)
+    ahead.sequence.sampling.push_back(r.sampler->draft_sampling(l.untaken + 1 + i));
+  return ahead;
+}
+
 // Of as many drafts as there are free rows.
 void shorten(std::vector<int>& lengths, int free_rows) {
   for (int& length : lengths) {
@@ -251,32 +266,33 @@ int Speculator::draft_now(std::span<Request* const> requests, int rows, int free
 }
 
 // Acceptance is that of the steps whose tokens are known.
+std::vector<int> Speculator::lengths_ahead(std::span<Request* const> requests, int free_rows) {
+  for (Request* r : requests) follow(*r);
+  const auto rows = static_cast<int>(requests.size());
+  std::vector<int> lengths = ask_for(requests, rows, free_rows);
+  add_probes(requests, rows, free_rows, lengths);
+  shorten(lengths, free_rows);
+  count_probes(requests, lengths);
+  return lengths;
+}
+
 std::optional<BegunDraft> Speculator::draft_ahead(std::span<const LaunchedRows> step, int free_rows,
                                                   const Reserve& reserve) {
   if (rests_ || !drafter_->drafts_ahead()) return {};
+  const auto asks = [](const LaunchedRows& l) {
+    return l.samples && l.request->speculate && room(*l.request) > 0;
+  };
   std::vector<Request*> requests;
   for (const LaunchedRows& l : step) {
-    if (l.samples && l.request->speculate && room(*l.request) > 0) requests.push_back(l.request.get());
+    if (asks(l)) requests.push_back(l.request.get());
   }
-  for (Request* r : requests) follow(*r);
-  const auto next_rows = static_cast<int>(requests.size());
-  std::vector<int> lengths = ask_for(requests, next_rows, free_rows);
-  add_probes(requests, next_rows, free_rows, lengths);
-  shorten(lengths, free_rows);
-  count_probes(requests, lengths);
+  const std::vector<int> lengths = lengths_ahead(requests, free_rows);
   BegunDraft begun;
   std::vector<DraftAhead> ahead;
-  size_t next = 0;
+  auto length = lengths.begin();
   for (const LaunchedRows& l : step) {
-    Request& r = *l.request;
-    const bool asks = next < requests.size() && requests[next] == &r;
-    const int tokens = asks ? reserve(r, lengths[next++]) : 0;
-    DraftAhead& a = ahead.emplace_back(DraftAhead{.first_position = l.first_position, .rows = l.rows});
-    a.sequence = {.sequence = l.sequence, .drafts = tokens, .full_pages = r.pages.full};
-    const auto known = r.tokens.begin() + l.first_position + 1;
-    if (l.rows > 1 || !l.samples) a.sequence.next_tokens.assign(known, known + l.rows - (l.samples ? 1 : 0));
-    for (int i = 0; tokens > 0 && i < tokens + l.moves + l.drafted; ++i)
-      a.sequence.sampling.push_back(r.sampler->draft_sampling(l.untaken + 1 + i));
+    const int tokens = asks(l) ? reserve(*l.request, *length++) : 0;
+    ahead.push_back(draft_behind(l, tokens));
     begun.rows += l.rows + l.drafted;
     if (l.samples) begun.parts.push_back({l.request, tokens});
   }

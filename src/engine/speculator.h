@@ -112,6 +112,7 @@ class Speculator {
   static void watch(Request& request, std::span<const int32_t> draft, int grade);
   // The rows of drafts in the step that is next, of `rows` rows without them.
   StepAccount spend_rows(int rows, int drafted);
+  std::vector<int> lengths_ahead(std::span<Request* const> requests, int free_rows);
   void fail_once(const Status& status);
   // Whether drafting rests from the next step on.
   void settle(int requests);

@@ -38,13 +38,13 @@ void end_run(RunStep& step, std::vector<int32_t> sampled) {
   step.sampled = std::move(sampled);
   step.accepted.assign(b.sequences.size(), 0);
   for (size_t i = 0; i < b.sequences.size(); ++i) {
-    const auto [first, count] = wanted_rows(b, static_cast<int>(i));
+    const WantedRows wanted = wanted_rows(b, static_cast<int>(i));
     int& accepted = step.accepted[i];
     const auto holds = [&](int at) {
-      const auto row = static_cast<size_t>(b.logit_rows[static_cast<size_t>(first + at + 1)]);
-      return b.tokens[row] == step.sampled[static_cast<size_t>(first + at)];
+      const auto sampled = static_cast<size_t>(wanted.first + at);
+      return b.tokens[static_cast<size_t>(b.logit_rows[sampled + 1])] == step.sampled[sampled];
     };
-    while (accepted + 1 < count && holds(accepted)) ++accepted;
+    while (accepted + 1 < wanted.count && holds(accepted)) ++accepted;
   }
   step.drafts.assign(b.sequences.size(), {});
 }

@@ -41,8 +41,8 @@ void end_run(RunStep& step, std::vector<int32_t> sampled) {
     const WantedRows wanted = wanted_rows(b, static_cast<int>(i));
     int& accepted = step.accepted[i];
     const auto holds = [&](int at) {
-      const auto sampled = static_cast<size_t>(wanted.first + at);
-      return b.tokens[static_cast<size_t>(b.logit_rows[sampled + 1])] == step.sampled[sampled];
+      const auto place = static_cast<size_t>(wanted.first + at);
+      return b.tokens[static_cast<size_t>(b.logit_rows[place + 1])] == step.sampled[place];
     };
     while (accepted + 1 < wanted.count && holds(accepted)) ++accepted;
   }

@@ -237,13 +237,9 @@ bool Scheduler::would_draft() {
          speculator_->would_draft(waiting, rows, options_.max_rows - rows);
 }
 
+// A device that may sample a request's next token may sample all that follow.
 bool Scheduler::can_continue() const {
-  const auto samples = [](const auto& r) {
-    bool all = true;
-    for (int i = 0; i < r->unsure() + 2 + std::max(0, r->ahead); ++i)
-      all = all && device_sampling(*r, i).has_value();
-    return all;
-  };
+  const auto samples = [](const auto& r) { return device_sampling(*r, 0).has_value(); };
   const auto room = std::min(std::ssize(waiting_), options_.max_batch - std::ssize(running_));
   return std::ranges::all_of(running_, samples) &&
          std::all_of(waiting_.begin(), waiting_.begin() + std::max<std::ptrdiff_t>(0, room), samples);

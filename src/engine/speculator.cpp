@@ -238,13 +238,18 @@ int Speculator::take_guesses(std::span<Request* const> requests, int free_rows, 
   return drafted;
 }
 
-int Speculator::draft_now(std::span<Request* const> requests, int rows, int free_rows,
-                          const Reserve& reserve) {
+std::vector<int> Speculator::lengths_of(std::span<Request* const> requests, int rows, int free_rows) {
   for (Request* r : requests) follow(*r);
   std::vector<int> lengths = ask_for(requests, rows, free_rows);
   add_probes(requests, rows, free_rows, lengths);
   shorten(lengths, drafter_->is_costly() ? free_rows : INT_MAX);
   count_probes(requests, lengths);
+  return lengths;
+}
+
+int Speculator::draft_now(std::span<Request* const> requests, int rows, int free_rows,
+                          const Reserve& reserve) {
+  std::vector<int> lengths = lengths_of(requests, rows, free_rows);
   for (size_t i = 0; drafter_->is_costly() && i < lengths.size(); ++i)
     lengths[i] = reserve(*requests[i], lengths[i]);
   std::vector<DraftTask> tasks = ask(requests, lengths);
@@ -265,17 +270,6 @@ int Speculator::draft_now(std::span<Request* const> requests, int rows, int free
   return drafted;
 }
 
-// Acceptance is that of the steps whose tokens are known.
-std::vector<int> Speculator::lengths_ahead(std::span<Request* const> requests, int free_rows) {
-  for (Request* r : requests) follow(*r);
-  const auto rows = static_cast<int>(requests.size());
-  std::vector<int> lengths = ask_for(requests, rows, free_rows);
-  add_probes(requests, rows, free_rows, lengths);
-  shorten(lengths, free_rows);
-  count_probes(requests, lengths);
-  return lengths;
-}
-
 std::optional<BegunDraft> Speculator::draft_ahead(std::span<const LaunchedRows> step, int free_rows,
                                                   const Reserve& reserve) {
   if (rests_ || !drafter_->drafts_ahead()) return {};
@@ -286,7 +280,8 @@ std::optional<BegunDraft> Speculator::draft_ahead(std::span<const LaunchedRows> 
   for (const LaunchedRows& l : step) {
     if (asks(l)) requests.push_back(l.request.get());
   }
-  const std::vector<int> lengths = lengths_ahead(requests, free_rows);
+  // By the acceptance of the steps whose tokens are known.
+  const std::vector<int> lengths = lengths_of(requests, static_cast<int>(requests.size()), free_rows);
   BegunDraft begun;
   std::vector<DraftAhead> ahead;
   auto length = lengths.begin();

@@ -37,10 +37,10 @@ struct LaunchedRows {
   int sequence = 0;        // its index in the step
   int first_position = 0;  // at least
   int rows = 0;            // that hold whatever is sampled
-  bool samples = false;    // what follows the last of them is sampled,
-  int drafted = 0;         // and what follows so many drafted rows
+  bool samples = false;    // a token is sampled behind the last of them
+  int drafted = 0;         // rows of a draft, which follow them
   int moves = 0;           // rows that the device may move it on by
-  int untaken = 0;         // tokens sampled before its own that the host does not have, at least
+  int untaken = 0;         // tokens of the step before that the host has not taken yet, at least
 };
 
 // A draft that was begun behind a step.
@@ -73,8 +73,8 @@ class Speculator {
   struct NextStep {
     int rows = 0;
     int free_rows = 0;   // most tokens of all drafts together
-    int continued = 0;   // requests that verify a draft whose tokens are not known,
-    int ahead_rows = 0;  // of so many tokens, which are not among `rows`
+    int continued = 0;   // requests that verify a draft whose tokens the host does not know
+    int ahead_rows = 0;  // tokens of those drafts; `rows` does not count them
   };
   // Sets the drafts of requests that decode and whose tokens are all known: before each step, also where
   // there are none.
@@ -112,7 +112,6 @@ class Speculator {
   static void watch(Request& request, std::span<const int32_t> draft, int grade);
   // The rows of drafts in the step that is next, of `rows` rows without them.
   StepAccount spend_rows(int rows, int drafted);
-  std::vector<int> lengths_ahead(std::span<Request* const> requests, int free_rows);
   void fail_once(const Status& status);
   // Whether drafting rests from the next step on.
   void settle(int requests);
@@ -132,6 +131,8 @@ class Speculator {
   static int take_guesses(std::span<Request* const> requests, int free_rows, const Reserve& reserve);
   // Tokens that each draft may have before the drafter is asked.
   std::vector<int> ask_for(std::span<Request* const> requests, int rows, int free_rows) const;
+  // These, with trials. Counted as asked.
+  std::vector<int> lengths_of(std::span<Request* const> requests, int rows, int free_rows);
   std::vector<int> choose(std::span<const std::vector<double>> reach, int rows, int free_rows) const;
 
   std::unique_ptr<Drafter> drafter_;

@@ -120,7 +120,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   StepLayout at_;
   std::vector<int32_t> packed_;
   PackedContinuations continued_;
-  std::vector<int> first_wanted_;  // of each sequence, its first logit row
+  std::vector<int> first_wanted_;  // beside a draft head, of each sequence its first logit row
   std::span<float> logits_out_;
   Status fault_status_;
   DeferredResidual deferred_;  // what the last moe() left for the next norm to add

@@ -187,7 +187,7 @@ Status CudaDraftHead::draft(std::span<const DraftSequence> sequences, std::span<
   if (sequences.empty()) return {};
   const DeviceGuard guard(shared_.options.device);
   RETURN_IF_ERROR(guard.status());
-  host_chooses_ = trace_ || !select(SampleShape{config_.draft_vocab}, shared_.target).ok();
+  host_chooses_ = !drafts_ahead();
   input_ = draft_input(sequences, batch_);
   ++drafts_;
   RETURN_IF_ERROR(make_room());
@@ -291,11 +291,12 @@ Status CudaDraftHead::make_room() {
   const bool inputs = input_bytes > flight().inputs.bytes(),
              rounds = rows > most_logit_rows_ || input_.rows > most_rows_;
   if (inputs || rounds) RETURN_IF_ERROR(check(cudaStreamSynchronize(shared_.stream), "draft"));
-  for (Flight& flight : flights_) {
-    if (!inputs) break;
-    flight.inputs = {};
-    ASSIGN_OR_RETURN(flight.inputs, DeviceBuffer::allocate(2 * input_bytes, "the draft head's inputs"));
-    ASSIGN_OR_RETURN(flight.packed, PinnedBuffer::allocate(2 * input_bytes));
+  if (inputs) {
+    for (Flight& flight : flights_) {
+      flight.inputs = {};
+      ASSIGN_OR_RETURN(flight.inputs, DeviceBuffer::allocate(2 * input_bytes, "the draft head's inputs"));
+      ASSIGN_OR_RETURN(flight.packed, PinnedBuffer::allocate(2 * input_bytes));
+    }
   }
   if (rounds) {
     const auto grown = [](int before, int wanted) {

@@ -44,7 +44,8 @@ Status CudaBackend::begin_step(const Batch& batch) {
   continued_ = {};
   if (continues) continued_ = pack_continuations(batch, packed, first_wanted_, packed_);
   first_wanted_.clear();
-  for (int s = 0; s < shape_.sequences; ++s) first_wanted_.push_back(wanted_rows(batch, s).first);
+  for (int s = 0; draft_head_.loaded() && s < shape_.sequences; ++s)
+    first_wanted_.push_back(wanted_rows(batch, s).first);
   deferred_ = {};
   keys_ = window_keys_ = cached_ = window_cached_ = 0;
   for (const int position : batch.positions) {

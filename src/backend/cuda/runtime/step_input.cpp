@@ -4,8 +4,6 @@
 #include <bit>
 #include <cstring>
 
-#include "backend/cuda/ops/draft.h"
-
 namespace moesaic::cuda {
 namespace {
 
@@ -155,6 +153,19 @@ PackedContinuations pack_continuations(const Batch& batch, std::span<const Packe
     std::memcpy(&out[packed.sequences + i * kInts], &continued, sizeof(continued));
   }
   return packed;
+}
+
+MoveOn move_on_inputs(const StepLayout& at, const PackedContinuations& continuations, int32_t* inputs) {
+  return {.inputs = inputs,
+          .sequences = continuations.sequences,
+          .count = continuations.count,
+          .tokens = at.tokens,
+          .positions = at.positions,
+          .full_slots = at.full_slots,
+          .window_slots = at.window_slots,
+          .sampling = at.sampling,
+          .pages = at.pages,
+          .moved = continuations.moved};
 }
 
 }  // namespace moesaic::cuda

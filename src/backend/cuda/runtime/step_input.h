@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/cuda/ops/attention.h"
+#include "backend/cuda/ops/draft.h"
 #include "core/batch.h"
 
 namespace moesaic::cuda {
@@ -55,5 +56,7 @@ struct PackedContinuations {
 // first_wanted: of each sequence of the step before, its first logit row.
 PackedContinuations pack_continuations(const Batch& batch, std::span<const PackedSequence> sequences,
                                        std::span<const int> first_wanted, std::vector<int32_t>& out);
+// What move_on() is told of these inputs; what the step before left is missing.
+MoveOn move_on_inputs(const StepLayout& at, const PackedContinuations& continuations, int32_t* inputs);
 
 }  // namespace moesaic::cuda

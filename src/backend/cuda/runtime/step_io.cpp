@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cuda/ops/draft.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {
@@ -63,20 +62,9 @@ Status StepIo::send(const StepShape& shape, const StepLayout& at, std::vector<in
 
 Status StepIo::move_on(const StepLayout& at, const PackedContinuations& continuations,
                        const int32_t* accepted, const int32_t* drafts, cudaStream_t stream) {
-  return cuda::move_on({.inputs = inputs_.as<int32_t>(),
-                        .sequences = continuations.sequences,
-                        .count = continuations.count,
-                        .tokens = at.tokens,
-                        .positions = at.positions,
-                        .full_slots = at.full_slots,
-                        .window_slots = at.window_slots,
-                        .sampling = at.sampling,
-                        .pages = at.pages,
-                        .moved = continuations.moved,
-                        .sampled = sampled_tokens_.as<int32_t>(),
-                        .accepted = accepted,
-                        .drafts = drafts},
-                       stream);
+  MoveOn p = move_on_inputs(at, continuations, inputs_.as<int32_t>());
+  p.sampled = sampled_tokens_.as<int32_t>(), p.accepted = accepted, p.drafts = drafts;
+  return cuda::move_on(p, stream);
 }
 
 Status StepIo::sample(const StepShape& shape, const StepLayout& at, const float* logits, int vocab,

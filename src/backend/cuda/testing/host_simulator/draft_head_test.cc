@@ -499,21 +499,9 @@ TEST(CudaContinuations, MoveRowsOnAsTheHostWould) {
       if (source >= 0)
         got[static_cast<size_t>(at.tokens) + row] = std::max(0, ran.sampled[static_cast<size_t>(source)]);
     }
-    EXPECT_TRUE(move_on({.inputs = got.data(),
-                         .sequences = continuations.sequences,
-                         .count = continuations.count,
-                         .tokens = at.tokens,
-                         .positions = at.positions,
-                         .full_slots = at.full_slots,
-                         .window_slots = at.window_slots,
-                         .sampling = at.sampling,
-                         .pages = at.pages,
-                         .moved = continuations.moved,
-                         .sampled = ran.sampled.data(),
-                         .accepted = accepted.data(),
-                         .drafts = drafts.data()},
-                        nullptr)
-                    .ok());
+    MoveOn p = move_on_inputs(at, continuations, got.data());
+    p.sampled = ran.sampled.data(), p.accepted = accepted.data(), p.drafts = drafts.data();
+    EXPECT_TRUE(move_on(p, nullptr).ok());
     StepShape moved = shape_of(want, tiling);
     EXPECT_LE(moved.kv_splits, shape.kv_splits);
     pack(want, shape, tiling, expected);

@@ -314,6 +314,7 @@ class Bench(Cli):
             self.assertGreater(line["ceiling_gb_s"], 0)
             self.assertAlmostEqual(line["gb_s"], line["tok_s"] * line["bytes_per_token"] / 1e9, 6)
             self.assertAlmostEqual(line["share"], line["gb_s"] / line["ceiling_gb_s"], 6)
+            self.assertLessEqual(line["share"], 1)
 
     def test_batches(self):
         lines = self.json("bench", "-m", MODEL, "-p", 40, "-n", 4, "-b", "1,3", "-d", 140, "-r", 2, "-o", "json")

@@ -10,14 +10,15 @@ namespace moesaic::cpu {
 // the system from granting it.
 bool amx_permitted();
 
-// Fewer tokens stay on vectors, where it was not measured (GemmTuning::expand_tokens). From arithmetic: tiles
-// win from 3 to 5 tokens on where weights are in the caches; below some 8 the memory bounds both.
+// Fewer tokens stay on vectors, where it was not measured (GemmTuning::expand_tokens). On an Emerald Rapids
+// tiles win from 4 (MXFP4) and from 24 (int8) on where weights are in the caches; below some 8 the memory
+// bounds both.
 inline constexpr int kAmxExpandTokens = 8;
 
 void gemm_amx(const PairTask& task);           // needs amx_permitted()
-void gemm_amx_emulated(const PairTask& task);  // needs what kKernels_avx512 needs
+void gemm_amx_emulated(const PairTask& task);  // needs what kKernels_avx512 needs, and AVX512-VBMI
 
-// Kernels::to_bf16_nibbles; needs what kKernels_avx512 needs.
-void amx_to_bf16_nibbles(const float* x, int64_t n, uint16_t* out);
+// Kernels::to_block_float; needs the same.
+void amx_to_block_float(const float* x, int64_t n, uint16_t* out, int8_t* parts, float* unit, int32_t* bias);
 
 }  // namespace moesaic::cpu

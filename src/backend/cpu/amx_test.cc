@@ -1,5 +1,5 @@
 // Products by AMX tiles: the software model of the tiles against plain loops, the kernels over the model
-// against the kernels of AVX-512, and the kernels for the hardware against both, by the hardware where it is
+// against vectors, and the kernels for the hardware against both, by the hardware where it is
 // there and else by the model, instruction by instruction.
 #include "backend/cpu/amx.h"
 
@@ -192,26 +192,28 @@ struct Panels {
   PackedMatrix packed;
 };
 
-// The tables that take MXFP4 as bytes and as BF16.
-const Kernels& as_bytes() { return *emulated_kernels()[0]; }
-const Kernels& as_bf16() { return *emulated_kernels()[1]; }
+const Kernels& emulated() { return *emulated_kernels()[0]; }
 
-// Random activations whose last row ends with the memory, as `kernels` takes them.
+// Random activations whose last row ends with the memory.
 class Rows {
  public:
-  Rows(const Panels& panels, int tokens, std::mt19937& rng, const Kernels& kernels = as_bytes())
+  Rows(const Panels& panels, int tokens, std::mt19937& rng)
       : bytes_(tokens * panels.packed.cols * 4 + 4096 * 16) {
     const int64_t cols = panels.packed.cols;
     ThreadPool pool(1);
     std::normal_distribution<float> normal(0, 1);
     std::vector<float> x(tokens * cols);
     for (float& v : x) v = normal(rng);
-    act_.assign(kernels, pool, act_format(panels.pack, kernels), x.data(), cols, tokens, cols);
+    act_.assign(emulated(), pool, act_format(panels.pack, emulated()), x.data(), cols, tokens, cols);
     view = act_.view();
-    const size_t row = cols * (view.format == Act::kInt8 ? 1 : 2), all = (tokens - 1) * view.stride + row;
+    const size_t row = cols * (view.format == Act::kInt8   ? 1
+                               : view.format == Act::kBF16 ? 2
+                                                           : 4),
+                 all = (tokens - 1) * view.stride + row;
     uint8_t* end = bytes_.as<uint8_t>() + tokens * cols * 4 + 4096 * 16;
     std::memcpy(end - all, view.data, all);
     view.data = end - all;
+    view.parts = end - all + (view.format == Act::kBlockFloat ? 2 * cols : 0);
   }
   ActView view;
 
@@ -253,7 +255,7 @@ std::vector<std::pair<Format, int>> shapes_of(const std::vector<Format>& formats
 class AmxTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!has_avx512()) GTEST_SKIP() << "this machine has no AVX-512 with VNNI and BF16";
+    if (!has_avx512()) GTEST_SKIP() << "this machine has no AVX-512 with VNNI, BF16 and VBMI";
   }
   const Kernels& avx512() {
     for (const Kernels* kernels : available_kernels()) {
@@ -265,15 +267,13 @@ class AmxTest : public testing::Test {
 };
 
 TEST_F(AmxTest, Int8ProductsAreThoseOfVectorsBitForBit) {
-  for (const Format format : {Format::kMxfp4, Format::kQ8_0}) {
-    for (const int cols : {32, 64, 96, 480, 512, 544, 2880, 4096}) {
-      const Panels panels(format, cols, rng_);
-      for (int tokens = 1; tokens <= 70; ++tokens) {
-        const Rows rows(panels, tokens, rng_);
-        ASSERT_TRUE(same_bits(product(gemm_amx_emulated, panels, rows.view, tokens),
-                              product(avx512().gemm, panels, rows.view, tokens)))
-            << format_name(format) << " cols " << cols << " tokens " << tokens;
-      }
+  for (const int cols : {32, 64, 96, 480, 512, 544, 2880, 4096}) {
+    const Panels panels(Format::kQ8_0, cols, rng_);
+    for (int tokens = 1; tokens <= 70; ++tokens) {
+      const Rows rows(panels, tokens, rng_);
+      ASSERT_TRUE(same_bits(product(gemm_amx_emulated, panels, rows.view, tokens),
+                            product(avx512().gemm, panels, rows.view, tokens)))
+          << "cols " << cols << " tokens " << tokens;
     }
   }
 }
@@ -282,9 +282,10 @@ TEST_F(AmxTest, Int8ProductsAreThoseOfVectorsBitForBit) {
 TEST_F(AmxTest, ManyTokens) {
   for (const Format format : {Format::kMxfp4, Format::kQ8_0}) {
     const Panels panels(format, 1056, rng_);
-    const Rows rows(panels, kTokenBlock + 1, rng_);
-    EXPECT_TRUE(same_bits(product(gemm_amx_emulated, panels, rows.view, kTokenBlock + 1),
-                          product(avx512().gemm, panels, rows.view, kTokenBlock + 1)));
+    constexpr int kTokens = kTokenBlock + 1;
+    const Rows rows(panels, kTokens, rng_);
+    EXPECT_TRUE(same_bits(product(gemm_amx_emulated, panels, rows.view, kTokens),
+                          product(gemm_amx_emulated, panels, rows.view, kTokens, kTokens + 1)));
   }
 }
 
@@ -293,13 +294,13 @@ TEST_F(AmxTest, ABf16RowDoesNotDependOnItsNeighbours) {
        shapes_of({Format::kBF16, Format::kMxfp4}, {32, 64, 96, 256, 288, 2880, 4096})) {
     const Panels panels(format, cols, rng_);
     constexpr int kMost = 131;
-    const Rows rows(panels, kMost, rng_, as_bf16());
+    const Rows rows(panels, kMost, rng_);
     std::vector<float> alone;
     for (int t = 0; t < kMost; ++t) {
       const std::vector<float> one = product(gemm_amx_emulated, panels, rows_from(rows.view, t), 1);
       alone.insert(alone.end(), one.begin(), one.end());
     }
-    for (const int tokens : {2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 96, kMost}) {
+    for (const int tokens : {2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 79, 80, 81, 96, kMost}) {
       const std::vector<float> want(alone.end() - tokens * 32, alone.end());
       ASSERT_TRUE(
           same_bits(product(gemm_amx_emulated, panels, rows_from(rows.view, kMost - tokens), tokens), want))
@@ -320,7 +321,7 @@ TEST_F(AmxTest, WidenedWeightsAreTheCheckpoints) {
   ThreadPool pool(1);
   std::vector<float> x(kCols * kCols);
   for (int c = 0; c < kCols; ++c) x[c * kCols + c] = 1;
-  act.assign(as_bf16(), pool, Act::kBF16Nibbles, x.data(), kCols, kCols, kCols);
+  act.assign(emulated(), pool, Act::kBlockFloat, x.data(), kCols, kCols, kCols);
   const std::vector<float> got = product(gemm_amx_emulated, panels, act.view(), kCols);
   const auto* data = panels.packed.data.as<uint8_t>();
   for (int c = 0; c < kCols; ++c) {
@@ -342,21 +343,18 @@ TEST_F(AmxTest, TheCodeForTheHardwareGivesWhatTheModelGives) {
     if (cpu_knows_amx()) GTEST_SKIP() << "this machine has AMX, but the system does not grant it";
     trap.emplace();
   }
-  for (const auto& [format, kernels] : {std::pair(Format::kMxfp4, &as_bytes()),
-                                        {Format::kMxfp4, &as_bf16()},
-                                        {Format::kQ8_0, &as_bytes()},
-                                        {Format::kBF16, &as_bytes()}}) {
+  for (const Format format : {Format::kMxfp4, Format::kQ8_0, Format::kBF16}) {
     for (const int cols : {32, 96, 544, 2880}) {
       const Panels panels(format, cols, rng_);
       for (const int tokens : {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 50, 70}) {
         if (cols == 2880 && tokens > 33) continue;
-        const Rows rows(panels, tokens, rng_, *kernels);
+        const Rows rows(panels, tokens, rng_);
         const std::vector<float> want = product(gemm_amx_emulated, panels, rows.view, tokens);
         ASSERT_TRUE(same_bits(product(gemm_amx, panels, rows.view, tokens), want))
             << format_name(format) << " cols " << cols << " tokens " << tokens;
         const int64_t before = AmxTrap::instructions();
         ASSERT_TRUE(same_bits(product(gemm_amx, panels, rows.view, tokens, tokens + 1), want));
-        if (rows.view.format == Act::kInt8) {
+        if (rows.view.format != Act::kBF16) {
           ASSERT_EQ(AmxTrap::instructions(), before);
         }
       }
@@ -368,14 +366,113 @@ TEST_F(AmxTest, TheCodeForTheHardwareGivesWhatTheModelGives) {
   }
 }
 
+// Numbers of a block over many powers of two, and blocks from far too small to the largest.
+std::vector<float> wide_numbers(size_t count, std::mt19937& rng) {
+  std::uniform_int_distribution<int> block(-75, kMostBlockExponent), below(0, 14), way(0, 5);
+  std::uniform_real_distribution<float> mantissa(1, 2);
+  std::vector<float> x(count);
+  int largest = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (i % 32 == 0) largest = block(rng);
+    const float v = std::ldexp(mantissa(rng), largest - below(rng));
+    x[i] = way(rng) == 0 ? 0.0f : way(rng) < 3 ? -v : v;
+  }
+  return x;
+}
+
+TEST_F(AmxTest, BlockFloatIsTheFinestUnitThatABlockAllows) {
+  constexpr int kCount = 32 * 300;
+  std::vector<float> x = wide_numbers(kCount, rng_);
+  std::fill_n(x.begin(), 32, 0.0f), std::fill_n(x.begin() + 32, 32, -0.0f);
+  // Ties, at the ends of what a unit allows.
+  for (int i = 0; i < 4; ++i) {
+    constexpr float kLargest[] = {253.5f, 254.25f, 254.5f, 255.5f};
+    x[64 + 32 * i] = kLargest[i], std::fill_n(x.begin() + 65 + 32 * i, 31, 0.5f);
+  }
+  std::vector<uint16_t> words(kCount);
+  std::vector<int8_t> parts(2 * kCount);
+  std::vector<float> units(kCount / 32);
+  std::vector<int32_t> bias(kCount / 32);
+  amx_to_block_float(x.data(), kCount, words.data(), parts.data(), units.data(), bias.data());
+  for (int b = 0; b < kCount; b += 32) {
+    float amax = 0;
+    for (int i = 0; i < 32; ++i) amax = std::max(amax, std::fabs(x[b + i]));
+    int exponent = amax == 0 ? kLeastBlockExponent : std::max(std::ilogb(amax), kLeastBlockExponent);
+    if (std::ldexp(amax, 7 - exponent) >= 254.5) ++exponent;
+    const double unit = std::ldexp(1.0, exponent - 7);
+    ASSERT_EQ(units[b / 32], unit);
+    int sum = 0;
+    for (int i = 0; i < 32; ++i) {
+      const double want = std::nearbyint(x[b + i] / unit);
+      ASSERT_LE(std::fabs(want), 254);
+      ASSERT_EQ(parts[b + i] + parts[kCount + b + i], want) << "block " << b / 32 << " element " << i;
+      sum += static_cast<int>(want);
+    }
+    ASSERT_EQ(2 * bias[b / 32], -emulated().weight_offset * sum);
+    for (int i = 0; i < 32; ++i) {
+      const double want = std::nearbyint(x[b + nibble_element(i)] / unit) * unit;
+      ASSERT_EQ(mx::decode_bf16(words[b + i]), want) << "block " << b / 32 << " place " << i;
+    }
+  }
+}
+
+// Nor is the result of its row, by tiles as by vectors; that of the row beside it is.
+TEST_F(AmxTest, BlockFloatOfWhatIsTooLargeIsNotANumber) {
+  constexpr int kCols = 96;
+  const Panels panels(Format::kMxfp4, kCols, rng_);
+  ThreadPool pool(1);
+  for (const float wrong : {INFINITY, -INFINITY, NAN, -NAN, 1e30f, -std::ldexp(1.0f, 59)}) {
+    for (int at = 32; at < 64; ++at) {
+      std::vector<float> x(2 * kCols, 1.0f);
+      x[kCols + at] = wrong;
+      ActRows act;
+      act.assign(emulated(), pool, Act::kBlockFloat, x.data(), kCols, 2, kCols);
+      for (const int expand_tokens : {1, 3}) {
+        const std::vector<float> got = product(gemm_amx_emulated, panels, act.view(), 2, expand_tokens);
+        for (int r = 0; r < 32; ++r) {
+          ASSERT_TRUE(std::isfinite(got[r]));
+          ASSERT_TRUE(std::isnan(got[32 + r])) << wrong << " at " << at << " expand " << expand_tokens;
+        }
+      }
+    }
+  }
+}
+
+// Numbers at the ends of the range, where a sum that rounded, or fell below the smallest normal number in one
+// order only, would show.
+TEST_F(AmxTest, BlockFloatProductsOfVectorsAreThoseOfTilesBitForBit) {
+  for (const int cols : {32, 64, 96, 288, 2880, 4096}) {
+    Panels panels(Format::kMxfp4, cols, rng_);
+    for (const bool wide : {false, true}) {
+      if (wide) {
+        auto* scales = panels.packed.scales.as<uint8_t>();
+        for (int i = 0; i < cols; ++i) scales[i] = static_cast<uint8_t>(127 - 60 + rng_() % 121);
+      }
+      ThreadPool pool(1);
+      ActRows act;
+      constexpr int kMost = 50;
+      std::vector<float> x = wide_numbers(static_cast<size_t>(kMost) * cols, rng_);
+      if (!wide) {
+        std::normal_distribution<float> normal(0, 1);
+        for (float& v : x) v = normal(rng_);
+      }
+      act.assign(emulated(), pool, Act::kBlockFloat, x.data(), cols, kMost, cols);
+      for (int tokens = 1; tokens <= kMost; tokens += tokens < 20 ? 1 : 5) {
+        ASSERT_TRUE(same_bits(product(gemm_amx_emulated, panels, act.view(), tokens),
+                              product(gemm_amx_emulated, panels, act.view(), tokens, tokens + 1)))
+            << "cols " << cols << " tokens " << tokens << (wide ? " wide" : "");
+      }
+    }
+  }
+}
+
 // Tables are offered by name, the emulation never by itself.
 TEST_F(AmxTest, Tables) {
   const std::vector<const Kernels*> found = available_kernels();
   EXPECT_EQ(found[0]->name, std::string_view(amx_permitted() ? "amx" : "avx512"));
   for (const Kernels* kernels : found)
     EXPECT_EQ(std::string_view(kernels->name).find("emulated"), std::string_view::npos);
-  EXPECT_EQ(as_bytes().name, std::string_view("amx_emulated"));
-  EXPECT_EQ(as_bf16().name, std::string_view("amx_bf16_emulated"));
+  EXPECT_EQ(emulated().name, std::string_view("amx_emulated"));
 }
 
 }  // namespace

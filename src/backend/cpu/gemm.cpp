@@ -11,7 +11,8 @@ namespace moesaic::cpu {
 namespace {
 constexpr int64_t kLine = 64;
 
-int64_t element_bytes(Act format) { return format == Act::kInt8 ? 1 : format == Act::kF32 ? 4 : 2; }
+bool has_blocks(Act format) { return format == Act::kInt8 || format == Act::kBlockFloat; }
+int64_t element_bytes(Act format) { return format == Act::kInt8 ? 1 : format == Act::kBF16 ? 2 : 4; }
 
 // Cache lines from row to row: an odd number, or the same column of 16 rows of 4096 bytes would share one set
 // of the first cache.
@@ -21,7 +22,7 @@ int64_t row_lines(int64_t bytes) { return ((bytes + kLine - 1) / kLine) | 1; }
 
 void ActRows::assign(const Kernels& kernels, ThreadPool& pool, Act format, const float* x, int64_t stride,
                      int rows, int64_t cols, const Rounding& rounding, std::span<const int32_t> slots) {
-  const int64_t blocks = format == Act::kInt8 ? cols / mx::kBlock : 0;
+  const int64_t blocks = has_blocks(format) ? cols / mx::kBlock : 0;
   const int64_t places = slots.empty() ? 1 : std::ssize(slots) / rows, total = rows * places;
   const int64_t lines = row_lines(cols * element_bytes(format));
   data_.resize(total * lines);
@@ -29,6 +30,7 @@ void ActRows::assign(const Kernels& kernels, ThreadPool& pool, Act format, const
   bias_.resize(total * blocks);
   view_ = {.format = format,
            .data = data_.data(),
+           .parts = format == Act::kBlockFloat ? data_.data()->bytes + 2 * cols : nullptr,
            .stride = lines * kLine,
            .scale = scale_.data(),
            .bias = bias_.data(),
@@ -47,8 +49,9 @@ void ActRows::convert(const Kernels& kernels, const float* x, const Rounding& ro
     kernels.quantize_row(x, cols, reinterpret_cast<int8_t*>(out), &scale_[block], &bias_[block]);
   } else if (view_.format == Act::kBF16) {
     kernels.to_bf16(x, cols, reinterpret_cast<uint16_t*>(out));
-  } else if (view_.format == Act::kBF16Nibbles) {
-    kernels.to_bf16_nibbles(x, cols, reinterpret_cast<uint16_t*>(out));
+  } else if (view_.format == Act::kBlockFloat) {
+    kernels.to_block_float(x, cols, reinterpret_cast<uint16_t*>(out),
+                           reinterpret_cast<int8_t*>(out) + 2 * cols, &scale_[block], &bias_[block]);
   } else {
     std::memcpy(out, x, cols * sizeof(float));
     rounding.apply({reinterpret_cast<float*>(out), static_cast<size_t>(cols)});
@@ -56,21 +59,22 @@ void ActRows::convert(const Kernels& kernels, const float* x, const Rounding& ro
 }
 
 void ActRows::copy(int64_t from, int64_t to) {
-  const int64_t lines = view_.stride / kLine,
-                blocks = view_.format == Act::kInt8 ? view_.cols / mx::kBlock : 0;
+  const int64_t lines = view_.stride / kLine, blocks = has_blocks(view_.format) ? view_.cols / mx::kBlock : 0;
   std::copy_n(&data_[from * lines], lines, &data_[to * lines]);
   std::copy_n(scale_.begin() + from * blocks, blocks, scale_.begin() + to * blocks);
   std::copy_n(bias_.begin() + from * blocks, blocks, bias_.begin() + to * blocks);
 }
 
 ActView rows_from(const ActView& act, int64_t first) {
-  const int64_t blocks = act.format == Act::kInt8 ? act.cols / mx::kBlock : 0;
-  return {.format = act.format,
-          .data = static_cast<const uint8_t*>(act.data) + first * act.stride,
-          .stride = act.stride,
-          .scale = act.scale + first * blocks,
-          .bias = act.bias + first * blocks,
-          .cols = act.cols};
+  const int64_t blocks = has_blocks(act.format) ? act.cols / mx::kBlock : 0;
+  return {
+      .format = act.format,
+      .data = static_cast<const uint8_t*>(act.data) + first * act.stride,
+      .parts = act.parts != nullptr ? static_cast<const uint8_t*>(act.parts) + first * act.stride : nullptr,
+      .stride = act.stride,
+      .scale = act.scale + first * blocks,
+      .bias = act.bias + first * blocks,
+      .cols = act.cols};
 }
 
 Result<std::vector<Workspace>> make_workspaces(int threads, int64_t max_cols) {

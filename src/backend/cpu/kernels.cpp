@@ -42,32 +42,29 @@ bool has_avxvnni() {
          __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1u << 4)) != 0;
 }
 
-// Tiles need nothing else of their own: these tables are kKernels_avx512 with another product, for MXFP4 of
-// the activations named.
-Kernels with_tiles(const char* name, void (*gemm)(const PairTask& task), Act mxfp4_act) {
+// kKernels_avx512 with products by tiles.
+Kernels with_tiles(const char* name, void (*gemm)(const PairTask& task)) {
   Kernels kernels = kKernels_avx512;
   kernels.name = name;
   kernels.gemm = gemm;
   kernels.expand_tokens = kAmxExpandTokens;
   kernels.expands_int8 = true;
-  kernels.mxfp4_act = mxfp4_act;
-  if (mxfp4_act == Act::kBF16Nibbles) kernels.to_bf16_nibbles = amx_to_bf16_nibbles;
+  kernels.mxfp4_act = Act::kBlockFloat;
+  kernels.to_block_float = amx_to_block_float;
   return kernels;
 }
 
 // Each asks for everything that its file is compiled with (CMakeLists.txt): hypervisors hide features one by
 // one.
 std::vector<Candidate> candidates() {
-  static const Kernels amx = with_tiles("amx", gemm_amx, Act::kInt8),
-                       amx_bf16 = with_tiles("amx_bf16", gemm_amx, Act::kBF16Nibbles);
+  static const Kernels amx = with_tiles("amx", gemm_amx);
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   const bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
   const bool bf16 = vnni && __builtin_cpu_supports("avx512bf16");
-  const bool tiles = bf16 && amx_permitted();
+  const bool tiles = bf16 && __builtin_cpu_supports("avx512vbmi") && amx_permitted();
   return {{&amx, tiles},
-          {&amx_bf16, tiles},
           {&kKernels_avx512, bf16},
           {&kKernels_avx512vnni, vnni},
           {&kKernels_avx512bw, avx512},
@@ -115,10 +112,10 @@ std::vector<const Kernels*> available_kernels() {
 
 std::vector<const Kernels*> emulated_kernels() {
 #if defined(__x86_64__)
-  static const Kernels amx = with_tiles("amx_emulated", gemm_amx_emulated, Act::kInt8),
-                       amx_bf16 = with_tiles("amx_bf16_emulated", gemm_amx_emulated, Act::kBF16Nibbles);
+  static const Kernels amx = with_tiles("amx_emulated", gemm_amx_emulated);
   const std::vector<const Kernels*> run = available_kernels();
-  if (std::find(run.begin(), run.end(), &kKernels_avx512) != run.end()) return {&amx, &amx_bf16};
+  const bool avx512 = std::find(run.begin(), run.end(), &kKernels_avx512) != run.end();
+  if (avx512 && __builtin_cpu_supports("avx512vbmi")) return {&amx};
 #endif
   return {};
 }

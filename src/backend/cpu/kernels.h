@@ -39,11 +39,19 @@ constexpr int64_t group_at(int p, int64_t b, int j) {
 
 // Formats of the activations that meet them.
 enum class Act : uint8_t {
-  kInt8,         // int8 with one F32 scale per 32 (amax / 127), for kMxfp4 and kInt8
-  kBF16,         // for kBF16
-  kBF16Nibbles,  // for kMxfp4 widened to BF16: the elements of a block in nibble_element()'s order
-  kF32,          // for the rest, and for kMxfp4 where activations were rounded to an MX format
+  kInt8,        // int8 with one F32 scale per 32 (amax / 127), for kMxfp4 and kInt8
+  kBF16,        // for kBF16
+  kBlockFloat,  // for kMxfp4 as BF16 numbers; below
+  kF32,         // for the rest, and for kMxfp4 where activations were rounded to an MX format
 };
+
+// Block floating point: whole multiples, at most 254 in magnitude, of one power of two for a block of 32, its
+// unit: the smallest that allows it. It is finer than kInt8's scale, or as fine. Products with a block of
+// MXFP4 are multiples of one power of two as well, and a float holds all their sums exactly (32 x 254 x 12
+// halves at most): so the order of a block's additions does not matter. A row has its elements twice, as BF16
+// numbers in nibble_element()'s order, and at `parts` as two rows of int8, whose sum is the multiples. A
+// block with more than 2^59 is not a number; with less than 2^-58 it loses bits.
+inline constexpr int kMostBlockExponent = 58, kLeastBlockExponent = -58;
 
 // The element of a block that stands at place `at` where 16-bit words of kMxfp4 are shifted right by 0, 4, 8
 // and 12 bits, each to give two elements.
@@ -52,14 +60,18 @@ constexpr int nibble_element(int at) {
   return nibble % 2 * 16 + group * 4 + word * 2 + nibble / 2;
 }
 
-// Activation rows. Row r: int8, BF16 or F32 at data + r * stride, its scales (int8) at scale + r * cols / 32.
+// Activation rows. Row r: int8, BF16 or F32 at data + r * stride; its blocks' scales (int8) or units (block
+// floating point) at scale + r * cols / 32.
 struct ActView {
   Act format = Act::kF32;
   const void* data = nullptr;
-  int64_t stride = 0;  // bytes
+  const void* parts = nullptr;  // of block floating point's row 0
+  int64_t stride = 0;           // bytes
   const float* scale = nullptr;
-  const int32_t* bias = nullptr;  // [rows, cols / 32]: -weight_offset * (sum of the block's int8)
-  int64_t cols = 0;               // a multiple of 32
+  // [rows, cols / 32]: -weight_offset * (sum of the block's int8); block floating point: half of it, as both
+  // parts start from it.
+  const int32_t* bias = nullptr;
+  int64_t cols = 0;  // a multiple of 32
 };
 
 // How weights are asked for ahead of their use, and into which caches: x86 prefetcht0 (all), prefetcht1 (L2
@@ -78,8 +90,8 @@ template <Prefetch kHint>
 struct GemmTuning {
   Prefetch prefetch = Prefetch::kT0;
   int32_t distance = 4096;  // bytes of weights
-  // From so many tokens on, integer weights are expanded once for all tokens (to bytes, or to AMX tiles)
-  // rather than again with every few tokens. 0: Kernels::expand_tokens.
+  // From so many tokens on, MXFP4 and int8 weights are expanded once for all tokens (to bytes, or to AMX
+  // tiles) rather than again with every few tokens. 0: Kernels::expand_tokens.
   int32_t expand_tokens = 0;
   bool operator==(const GemmTuning&) const = default;
 };
@@ -97,7 +109,7 @@ struct PairTask {
 };
 
 // Panels as bytes and their scales, whole; or kRingBlocks blocks of them as BF16.
-inline constexpr int kRingBlocks = 16;
+inline constexpr int kRingBlocks = 8;
 constexpr int64_t scratch_bytes(int64_t cols) {
   const int64_t blocks = cols / 32, ring = blocks < kRingBlocks ? blocks : kRingBlocks;
   const int64_t as_bytes = kPair * blocks * (512 + 64), as_bf16 = kPair * ring * 1024;
@@ -129,14 +141,15 @@ struct Kernels {
                       // bytes
   int expand_tokens;  // GemmTuning's, where nothing was measured
   bool expands_int8;  // it holds for kInt8 weights, too
-  Act mxfp4_act;      // what meets kMxfp4: kInt8 or kBF16Nibbles
+  Act mxfp4_act;      // what meets kMxfp4: kInt8 or kBlockFloat
 
   void (*gemm)(const PairTask& task);
 
   // n is a multiple of 32.
   void (*quantize_row)(const float* x, int64_t n, int8_t* q, float* scale, int32_t* bias);
   void (*to_bf16)(const float* x, int64_t n, uint16_t* out);
-  void (*to_bf16_nibbles)(const float* x, int64_t n, uint16_t* out);  // null where mxfp4_act is kInt8
+  // parts: [2, n]; null where mxfp4_act is kInt8.
+  void (*to_block_float)(const float* x, int64_t n, uint16_t* out, int8_t* parts, float* unit, int32_t* bias);
   // out = x / rms(x) * weight. Returns false if the row is not finite.
   bool (*rmsnorm)(const float* x, const float* weight, int64_t n, float eps, float* out);
   // tile: [tokens, 32], 16 gate values then 16 up values a token, biases [16] each; clamped at limit.

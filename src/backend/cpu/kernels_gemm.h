@@ -115,27 +115,33 @@ struct ExpandedSource {
 
 // Not inlined: GCC 12 spills in the one big function otherwise (one token at 42 instead of 65 GB/s on a Zen 5
 // core).
-template <int T, typename Source>
+// kParts: how many int8 rows an activation row is the sum of: 1, or 2 for block floating point.
+template <int T, int kParts, typename Source>
 __attribute__((noinline)) void int_tile(const Source& source, const PairTask& task, int first) {
-  const int64_t blocks = task.act.cols / kBlock;
-  const int8_t* x[T];
+  const int64_t cols = task.act.cols, blocks = cols / kBlock;
+  const auto* rows = static_cast<const int8_t*>(kParts == 1 ? task.act.data : task.act.parts);
+  const int8_t* x[kParts * T];
   const float* s[T];
-  const int32_t* bias[T];
+  const int32_t* bias[kParts * T];
   for (int t = 0; t < T; ++t) {
     const int64_t row = first + t;
-    x[t] = static_cast<const int8_t*>(task.act.data) + row * task.act.stride;
     s[t] = task.act.scale + row * blocks;
-    bias[t] = task.act.bias + row * blocks;
+    for (int i = 0; i < kParts; ++i) {
+      x[kParts * t + i] = rows + row * task.act.stride + i * cols;
+      bias[kParts * t + i] = task.act.bias + row * blocks;
+    }
   }
   F16 sum[kPair][T] = {};
   for (int64_t b = 0; b < blocks; ++b) {
-    const BlockDots<T, Source> block(source, b, x, bias);
+    const BlockDots<kParts * T, Source> block(source, b, x, bias);
     source.prefetch(b);
     for (int p = 0; p < kPair; ++p) {
-      const Dots<T> dots = block.panel(p);
+      const Dots<kParts* T> dots = block.panel(p);
       const auto scale = source.scale(p, b);
       for (int t = 0; t < T; ++t) {
-        sum[p][t] = fma(to_float(dots.of[t]), Source::factor(scale, s[t] + b), sum[p][t]);
+        I16 dot = dots.of[kParts * t];
+        for (int i = 1; i < kParts; ++i) dot = dot + dots.of[kParts * t + i];
+        sum[p][t] = fma(to_float(dot), Source::factor(scale, s[t] + b), sum[p][t]);
       }
     }
   }
@@ -274,10 +280,11 @@ inline void all_tiles(const Source& source, int tokens, const Run& run) {
   for (; first + kMax <= tokens; first += kMax) again.template operator()<kMax>(first);
   last_tile<kMax - 1>(again, first, tokens - first);
 }
-template <typename Source>
+template <int kParts = 1, typename Source>
 inline void int_tiles(const Source& source) {
-  all_tiles<kIntTokens>(source, source.task.tokens,
-                        [&]<int T>(const auto& s, int first) { int_tile<T>(s, source.task, first); });
+  all_tiles<kIntTokens / kParts>(source, source.task.tokens, [&]<int T>(const auto& s, int first) {
+    int_tile<T, kParts>(s, source.task, first);
+  });
 }
 template <typename Source>
 inline void float_tiles(const Source& source) {

@@ -55,7 +55,7 @@ std::vector<double> act_row(const ActView& act, Act format, int64_t row) {
       x[c] = static_cast<const int8_t*>(data)[c] *
              static_cast<double>(act.scale[row * (act.cols / 32) + c / 32]);
     if (format == Act::kBF16) x[c] = mx::decode_bf16(static_cast<const uint16_t*>(data)[c]);
-    if (format == Act::kBF16Nibbles)
+    if (format == Act::kBlockFloat)
       x[c / 32 * 32 + nibble_element(c % 32)] = mx::decode_bf16(static_cast<const uint16_t*>(data)[c]);
     if (format == Act::kF32) x[c] = static_cast<const float*>(data)[c];
   }

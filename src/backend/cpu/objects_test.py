@@ -17,17 +17,18 @@ VEX_VNNI = r"\{vex\} +vpdpbusd"
 BF16 = r"\bv(dp|cvtne2?ps2)bf16"
 # AVX512-FP16 and AVX-VNNI-INT8.
 BEYOND_AVX512 = r"\bv(fn?m(add|sub)\d*|add|sub|mul|div|max|min|cvtw2|cvtph2)ph\b|\bvpdpb(ss|su|uu)ds?\b"
+VBMI = r"\bvperm([it]2)?b\b|\bvpmultishiftqb\b"
 AMX = r"\bt(dp\w+|ileload\w+|ilezero|ilestored|ilerelease)\b|\b(ld|st)tilecfg"
 ARM_BF16 = r"\bz\d+\.|\bbf(dot|mmla|mlal[bt]|cvtn?2?)\b"
 RULES = {
     "x86": {
-        "amx": (BEYOND_AVX512, [AMX]),
-        "amx_emulated": (f"{BEYOND_AVX512}|{AMX}", ["vpshufb.*%zmm"]),
-        "avx512": (f"{BEYOND_AVX512}|{AMX}", ["vpdpbusd.*%zmm", "vdpbf16ps"]),
-        "avx512vnni": (f"{BEYOND_AVX512}|{AMX}|{BF16}", ["vpdpbusd.*%zmm"]),
-        "avx512bw": (f"{BEYOND_AVX512}|{AMX}|{BF16}|{VNNI}", ["vpmaddubsw.*%zmm"]),
+        "amx": (BEYOND_AVX512, [AMX, VBMI]),
+        "amx_emulated": (f"{BEYOND_AVX512}|{AMX}", [VBMI]),
+        "avx512": (f"{BEYOND_AVX512}|{AMX}|{VBMI}", ["vpdpbusd.*%zmm", "vdpbf16ps"]),
+        "avx512vnni": (f"{BEYOND_AVX512}|{AMX}|{VBMI}|{BF16}", ["vpdpbusd.*%zmm"]),
+        "avx512bw": (f"{BEYOND_AVX512}|{AMX}|{VBMI}|{BF16}|{VNNI}", ["vpmaddubsw.*%zmm"]),
         # Without {vex} objdump means the encoding of AVX-512.
-        "avxvnni": (rf"{EVEX}|{BEYOND_AVX512}|{AMX}|{BF16}|^(?!\{{vex\}}).*{VNNI}", [VEX_VNNI]),
+        "avxvnni": (rf"{EVEX}|{BEYOND_AVX512}|{AMX}|{VBMI}|{BF16}|^(?!\{{vex\}}).*{VNNI}", [VEX_VNNI]),
         "avx2": (f"{EVEX}|{BEYOND_AVX512}|{AMX}|{BF16}|{VNNI}", ["vpmaddubsw.*%ymm"]),
         "scalar": (rf"{YMM}|{EVEX}|{AMX}|^(\{{vex\}} *)?v[a-z]|\bp(shufb|maddubsw|mulld|abs[bdw]|sign[bdw])\b|"
                    r"\b(popcnt|lzcnt|sarx|shlx|shrx|andn|bzhi|pext|pdep|mulx|blsr)\b", ["pmaddwd.*%xmm"]),
@@ -62,7 +63,7 @@ def faults(rules, objdump, nm, path):
     symbols = subprocess.run([nm, "--defined-only", path], check=True, capture_output=True, text=True).stdout
     for line in symbols.splitlines():
         kind, name = line.split()[-2:]
-        if kind in "TWVuiDBR" and not re.search("kKernels_|gemm_amx|amx_to_bf16_nibbles|^DW[.]ref[.]", name):
+        if kind in "TWVuiDBR" and not re.search("kKernels_|gemm_amx|amx_to_block_float|^DW[.]ref[.]", name):
             yield f"{isa}: {name} can be linked in place of another file's"
 
 

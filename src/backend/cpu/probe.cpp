@@ -126,6 +126,7 @@ bool DecodeProbe::expands(ProbedPart part) const {
   const bool dense = part == ProbedPart::kDense;
   const Pack pack = dense ? head_.pack : layers_[0].down->pack;
   const Act act = (dense ? head_act_ : down_act_).view().format;
+  if (act == Act::kBlockFloat) return true;
   return act == Act::kInt8 && (pack == Pack::kMxfp4 || (pack == Pack::kInt8 && kernels_.expands_int8));
 }
 

@@ -41,10 +41,14 @@ inline float reduce_add(F16 x) {
   return a[0];
 }
 inline int32_t reduce_add(I16 x) {
+#if MOESAIC_AVX512
+  return _mm512_reduce_add_epi32(reinterpret_cast<__m512i>(x));
+#else
   int32_t a[16], sum = 0;
   store(a, x);
   for (const int32_t v : a) sum += v;
   return sum;
+#endif
 }
 
 // a * b + c with one rounding.

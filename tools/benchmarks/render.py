@@ -210,7 +210,8 @@ def headline(figure):
 def speed(runs):
     engines = ["llama.cpp", "ik_llama.cpp", "moesaic"]
     lines = ["| device | model, test | " + " | ".join(engines) + " |", "| --- | --- |" + " ---: |" * len(engines)]
-    for run in [r for r in runs if r.get("peers") and kind_of(r["figures"][0]) == "bench"][::-1]:
+    beside_peers = [r for r in runs if r.get("peers") and kind_of(r["figures"][0]) == "bench"][::-1]
+    for run in sorted(beside_peers, key=lambda r: "cpu" in r):  # GPUs first
         columns = dict(columns_of(run))
         for figure in sorted(run["figures"], key=row_of):
             row = row_of(figure)

@@ -11,7 +11,7 @@ namespace moesaic::cpu {
 bool amx_permitted();
 
 // Fewer tokens stay on vectors, where it was not measured (GemmTuning::expand_tokens). On an Emerald Rapids
-// tiles win from 4 (MXFP4) and from 24 (int8) on where weights are in the caches; below some 8 the memory
+// tiles win from 6 (MXFP4) and from 16 (int8) on where weights are in the caches; below some 8 the memory
 // bounds both.
 inline constexpr int kAmxExpandTokens = 8;
 

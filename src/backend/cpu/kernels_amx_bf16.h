@@ -1,10 +1,10 @@
-// BF16 weights, and MXFP4 weights as BF16, by AMX tiles; MXFP4 with few tokens by vectors.
+// BF16 weights, and MXFP4 weights as BF16, by AMX tiles.
 //
 // TDPBF16PS rounds in an order of its own (even and odd elements apart). So with BF16 weights all tokens take
 // it, one as well as many: a result depends on nothing but its own row and the weights. Packed groups of 2
 // columns are rows of B as they stand. 2 panels by 2 x 16 tokens: 4 TDPBF16PS of 16 cycles for 4 loads of 8,
 // hence 512 products a cycle; the chain of a result has the instruction's latency of 52 cycles a step, and
-// four results in flight hide it. Chunks of 256 columns (16 KB of weights) stay in the first cache over all
+// four results in flight hide it. Chunks of 192 columns (12 KB of weights) stay in the first cache over all
 // tokens.
 //
 // MXFP4: a code times its block's power of two is a BF16 number, and activations are block floating point
@@ -43,7 +43,7 @@ constexpr TileConfig bf16_config(int tokens) {
 class PackedSteps {  // kBF16, as it stands
  public:
   static constexpr int64_t kRowBytes = kPair * 64;
-  PackedSteps(const PairTask& task, bool) : task_(task) {}
+  PackedSteps(const PairTask& task, bool /*again*/) : task_(task) {}
   void begin() const {}
   MOESAIC_INLINE void prepare(int64_t s) const {
     for (int64_t at = 0; at < kBf16Step; at += kAskBytes) prefetch_chunk(task_, s * kBf16Step + at);
@@ -77,7 +77,7 @@ constexpr WidenTable kWidenTable;
 class WidenedSteps {
  public:
   static constexpr int64_t kRowBytes = kTileBytes;
-  // again: steps are used more than once, a chunk of them at a time.
+  // again: steps are used more than once, a chunk of them at a time. Else two places are enough.
   WidenedSteps(const PairTask& task, bool again)
       : task_(task), steps_(task.act.cols / kBf16Columns), mask_(again ? kRingBlocks - 1 : kAhead) {}
   void begin() const {
@@ -91,6 +91,7 @@ class WidenedSteps {
  private:
   static constexpr int64_t kAhead = 1;
   static_assert(kAhead + kBf16Chunk <= kRingBlocks && (kRingBlocks & (kRingBlocks - 1)) == 0);
+  static_assert((kAhead & (kAhead + 1)) == 0);  // a mask, too
 
   uint8_t* at(int64_t s, int p) const {
     return task_.scratch + ((s & mask_) * kPair + p) * (kBf16Groups * kTileBytes);

@@ -50,7 +50,7 @@ enum class Act : uint8_t {
 // MXFP4 are multiples of one power of two as well, and a float holds all their sums exactly (32 x 254 x 12
 // halves at most): so the order of a block's additions does not matter. A row has its elements twice, as BF16
 // numbers in nibble_element()'s order, and at `parts` as two rows of int8, whose sum is the multiples. A
-// block with more than 2^59 is not a number; with less than 2^-58 it loses bits.
+// block with 2^59 or more is not a number; with less than 2^-58 it loses bits.
 inline constexpr int kMostBlockExponent = 58, kLeastBlockExponent = -58;
 
 // The element of a block that stands at place `at` where 16-bit words of kMxfp4 are shifted right by 0, 4, 8

@@ -30,7 +30,8 @@ void ActRows::assign(const Kernels& kernels, ThreadPool& pool, Act format, const
   bias_.resize(total * blocks);
   view_ = {.format = format,
            .data = data_.data(),
-           .parts = format == Act::kBlockFloat ? data_.data()->bytes + 2 * cols : nullptr,
+           .parts = format == Act::kBlockFloat ? reinterpret_cast<const uint8_t*>(data_.data()) + 2 * cols
+                                               : nullptr,
            .stride = lines * kLine,
            .scale = scale_.data(),
            .bias = bias_.data(),

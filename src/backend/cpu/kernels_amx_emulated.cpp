@@ -42,7 +42,9 @@ void amx_to_block_float(const float* x, int64_t n, uint16_t* out, int8_t* parts,
     }
     _mm512_storeu_si512(out + at, _mm512_permutex2var_epi16(exact[0], halves, exact[1]));
     unit[at / kBlock] = u;
-    bias[at / kBlock] = -kWeightOffset / 2 * reduce_add(multiples[0] + multiples[1]);
+    // Any integers where the unit is not a number, hence unsigned.
+    const auto sum = static_cast<uint32_t>(reduce_add(multiples[0] + multiples[1]));
+    bias[at / kBlock] = static_cast<int32_t>(0u - kWeightOffset / 2 * sum);
   }
 }
 

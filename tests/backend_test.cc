@@ -147,8 +147,8 @@ TEST_P(BackendTest, ThreadsDoNotChangeTheLogits) {
   }
 }
 
-// AMX in software everywhere that AVX-512 is, and in hardware where there is one: neither the rows of a step nor
-// threads change the logits, whatever takes tiles and whatever vectors.
+// AMX in software everywhere that AVX-512 is, and in hardware where there is one: neither the rows of a step
+// nor threads change the logits, whatever takes tiles and whatever vectors.
 class CpuTiles : public testing::TestWithParam<std::tuple<const char*, Format>> {};
 TEST_P(CpuTiles, LogitsDoNotDependOnTheStep) {
   const auto [name, dense] = GetParam();

@@ -118,11 +118,12 @@ struct ExpandedSource {
 // kParts: how many int8 rows an activation row is the sum of: 1, or 2 for block floating point.
 template <int T, int kParts, typename Source>
 __attribute__((noinline)) void int_tile(const Source& source, const PairTask& task, int first) {
+  constexpr int kRows = kParts * T;
   const int64_t cols = task.act.cols, blocks = cols / kBlock;
   const auto* rows = static_cast<const int8_t*>(kParts == 1 ? task.act.data : task.act.parts);
-  const int8_t* x[kParts * T];
+  const int8_t* x[kRows];
   const float* s[T];
-  const int32_t* bias[kParts * T];
+  const int32_t* bias[kRows];
   for (int t = 0; t < T; ++t) {
     const int64_t row = first + t;
     s[t] = task.act.scale + row * blocks;
@@ -133,10 +134,10 @@ __attribute__((noinline)) void int_tile(const Source& source, const PairTask& ta
   }
   F16 sum[kPair][T] = {};
   for (int64_t b = 0; b < blocks; ++b) {
-    const BlockDots<kParts * T, Source> block(source, b, x, bias);
+    const BlockDots<kRows, Source> block(source, b, x, bias);
     source.prefetch(b);
     for (int p = 0; p < kPair; ++p) {
-      const Dots<kParts* T> dots = block.panel(p);
+      const Dots<kRows> dots = block.panel(p);
       const auto scale = source.scale(p, b);
       for (int t = 0; t < T; ++t) {
         I16 dot = dots.of[kParts * t];

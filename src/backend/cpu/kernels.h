@@ -46,11 +46,12 @@ enum class Act : uint8_t {
 };
 
 // Block floating point: whole multiples, at most 254 in magnitude, of one power of two for a block of 32, its
-// unit: the smallest that allows it. It is finer than kInt8's scale, or as fine. Products with a block of
-// MXFP4 are multiples of one power of two as well, and a float holds all their sums exactly (32 x 254 x 12
-// halves at most): so the order of a block's additions does not matter. A row has its elements twice, as BF16
-// numbers in nibble_element()'s order, and at `parts` as two rows of int8, whose sum is the multiples. A
-// block with 2^59 or more is not a number; with less than 2^-58 it loses bits.
+// unit: the smallest that allows it, finer than kInt8's scale. Products with a block of MXFP4 are multiples
+// of one power of two as well, and a float holds all their sums exactly (32 x 254 x 12 halves at most): so
+// the order of a block's additions does not matter. A row has its elements twice: as BF16 numbers in
+// nibble_element()'s order, and at `parts` as two rows of int8, whose sum is the multiples. A block with 2^59
+// or more is not a number; with less than 2^-58 it loses bits.
+inline constexpr int kBlockFloatParts = 2;
 inline constexpr int kMostBlockExponent = 58, kLeastBlockExponent = -58;
 
 // The element of a block that stands at place `at` where 16-bit words of kMxfp4 are shifted right by 0, 4, 8
@@ -148,7 +149,7 @@ struct Kernels {
   // n is a multiple of 32.
   void (*quantize_row)(const float* x, int64_t n, int8_t* q, float* scale, int32_t* bias);
   void (*to_bf16)(const float* x, int64_t n, uint16_t* out);
-  // parts: [2, n]; null where mxfp4_act is kInt8.
+  // parts: [kBlockFloatParts, n]. Null where mxfp4_act is kInt8.
   void (*to_block_float)(const float* x, int64_t n, uint16_t* out, int8_t* parts, float* unit, int32_t* bias);
   // out = x / rms(x) * weight. Returns false if the row is not finite.
   bool (*rmsnorm)(const float* x, const float* weight, int64_t n, float eps, float* out);

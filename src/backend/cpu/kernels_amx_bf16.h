@@ -38,12 +38,15 @@ constexpr TileConfig bf16_config(int tokens) {
   return config;
 }
 
+// Then each step is used once, and sums stay in tiles; else steps are taken in chunks.
+inline bool takes_one_pass(const PairTask& task) { return task.tokens <= 2 * kTileRows; }
+
 // Where the tiles of B come from, a step (32 columns) of both panels after the other: tile(s, p) has rows
 // kRowBytes apart. begin() comes before the first step, prepare(s) before the first use of step s, in order.
 class PackedSteps {  // kBF16, as it stands
  public:
   static constexpr int64_t kRowBytes = kPair * 64;
-  PackedSteps(const PairTask& task, bool /*again*/) : task_(task) {}
+  explicit PackedSteps(const PairTask& task) : task_(task) {}
   void begin() const {}
   MOESAIC_INLINE void prepare(int64_t s) const {
     for (int64_t at = 0; at < kBf16Step; at += kAskBytes) prefetch_chunk(task_, s * kBf16Step + at);
@@ -59,13 +62,12 @@ class PackedSteps {  // kBF16, as it stands
 struct alignas(64) WidenTable {
   uint8_t of[64] = {};
   constexpr WidenTable() {
-    constexpr int kDoubled[8] = {0, 1, 2, 3, 4, 6, 8, 12};
     for (int code = 0; code < 16; ++code) {
-      const int doubled = kDoubled[code % 8];
+      const int value = kE2m1Table[code] - kE2m1Offset, doubled = value < 0 ? -value : value;
       if (doubled == 0) continue;
       int exponent = 127 + 60 - 1, top = 1;
       while (2 * top <= doubled) top *= 2, ++exponent;
-      const int bits = (code > 8 ? 0x8000 : 0) | exponent << 7 | (doubled - top) * 128 / top;
+      const int bits = (value < 0 ? 0x8000 : 0) | exponent << 7 | (doubled - top) * 128 / top;
       of[code] = static_cast<uint8_t>(bits), of[16 + code] = static_cast<uint8_t>(bits >> 8);
     }
   }
@@ -77,9 +79,11 @@ constexpr WidenTable kWidenTable;
 class WidenedSteps {
  public:
   static constexpr int64_t kRowBytes = kTileBytes;
-  // again: steps are used more than once, a chunk of them at a time. Else two places are enough.
-  WidenedSteps(const PairTask& task, bool again)
-      : task_(task), steps_(task.act.cols / kBf16Columns), mask_(again ? kRingBlocks - 1 : kAhead) {}
+  // With one pass two places are enough.
+  explicit WidenedSteps(const PairTask& task)
+      : task_(task),
+        steps_(task.act.cols / kBf16Columns),
+        mask_(takes_one_pass(task) ? kAhead : kRingBlocks - 1) {}
   void begin() const {
     for (int64_t s = 0; s < kAhead && s < steps_; ++s) widen(s);
   }
@@ -131,17 +135,7 @@ class WidenedSteps {
     return reinterpret_cast<__m512i>(below | below << 16);
   }
   MOESAIC_INLINE void prefetch(int64_t s) const {
-    constexpr int kBytes = kPair * 256;
-    switch (task_.tuning.prefetch) {
-      case Prefetch::kNone:
-        return;
-      case Prefetch::kT0:
-        return prefetch_block<Prefetch::kT0>(task_, s, kBytes);
-      case Prefetch::kT1:
-        return prefetch_block<Prefetch::kT1>(task_, s, kBytes);
-      case Prefetch::kNta:
-        return prefetch_block<Prefetch::kNta>(task_, s, kBytes);
-    }
+    with_hint(task_.tuning.prefetch, [&]<Prefetch kHint>() { prefetch_block<kHint>(task_, s, kPair * 256); });
   }
 
   const PairTask& task_;
@@ -219,10 +213,8 @@ void bf16_by_tiles(const PairTask& task) {
   const int token_tiles = (task.tokens + kTileRows - 1) / kTileRows, pairs = token_tiles / 2;
   const int single = token_tiles % 2 == 0 ? 0 : task.tokens < kTileRows ? task.tokens : kTileRows;
   const int paired = task.tokens - single;
-  // With one pass each step is used once, and sums stay in tiles.
-  const bool again = token_tiles > 2;
-  const int64_t chunk = again ? kBf16Chunk : steps;
-  const Weights weights(task, again);
+  const int64_t chunk = takes_one_pass(task) ? steps : kBf16Chunk;
+  const Weights weights(task);
   weights.begin();
   Tiles tiles(bf16_config(single > 0 ? single : kTileRows));
   for (int64_t s = 0; s < steps; s += chunk) {

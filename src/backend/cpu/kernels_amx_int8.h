@@ -40,7 +40,7 @@ struct Chunk {
   int64_t expanded(int p, int64_t b) const { return (p * blocks + b) * kExpandedStride; }
 };
 
-constexpr int64_t kInt8Block = 512, kInt8ScaleBlock = 32;  // bytes of a panel's block and of its scales
+constexpr int64_t kInt8ScaleBlock = 32;  // bytes of the scales of a panel's block
 
 // As signed bytes, and F32 scales.
 inline void expand_chunk(const PairTask& task, const Chunk& chunk) {
@@ -63,11 +63,12 @@ inline void expand_chunk(const PairTask& task, const Chunk& chunk) {
 class NextChunk {
  public:
   NextChunk(const PairTask& task, const Chunk& chunk, int p, bool wanted)
-      : data_(wanted ? task.data + ((chunk.first + kChunkBlocks) * kPair + p) * kInt8Block : nullptr),
+      : data_(wanted ? task.data + ((chunk.first + kChunkBlocks) * kPair + p) * kExpandedBlock : nullptr),
         scales_(task.scales + ((chunk.first + kChunkBlocks) * kPair + p) * kInt8ScaleBlock) {}
   MOESAIC_INLINE void prefetch(int64_t b) const {
     if (data_ == nullptr) return;
-    for (int64_t i = 0; i < kInt8Block; i += 64) __builtin_prefetch(data_ + b * kPair * kInt8Block + i, 0, 2);
+    for (int64_t i = 0; i < kExpandedBlock; i += 64)
+      __builtin_prefetch(data_ + b * kPair * kExpandedBlock + i, 0, 2);
     __builtin_prefetch(scales_ + b * kPair * kInt8ScaleBlock, 0, 2);
   }
 

@@ -50,6 +50,21 @@ constexpr int kExpandTokens = kIntTokens + 1;
 inline I16 exponents(const uint8_t* scales) { return (widen_bytes(scales) - 128) << 23; }
 inline F16 scaled(I16 exponent, const float* s) { return as_float(splat_word(s) + exponent); }
 
+// run.operator()<hint>().
+template <typename Run>
+MOESAIC_INLINE void with_hint(Prefetch hint, const Run& run) {
+  switch (hint) {
+    case Prefetch::kNone:
+      return run.template operator()<Prefetch::kNone>();
+    case Prefetch::kT0:
+      return run.template operator()<Prefetch::kT0>();
+    case Prefetch::kT1:
+      return run.template operator()<Prefetch::kT1>();
+    case Prefetch::kNta:
+      return run.template operator()<Prefetch::kNta>();
+  }
+}
+
 // Decode streams weights from memory: asking for them ahead keeps the requests going across the 4 KB pages
 // where hardware prefetchers stop. The hint is a template parameter, chosen once a task (gemm), so that the
 // loops hold nothing but the instruction.
@@ -80,6 +95,20 @@ struct Mxfp4Source {
   I16 scale(int p, int64_t b) const { return exponents(task.scales + (b * kPair + p) * 16); }
   static F16 factor(I16 scale, const float* s) { return scaled(scale, s); }
 };
+
+#if MOESAIC_BF16
+// The same for block floating point: a unit that is not a number makes none of the sum, which adding to its
+// exponent would not.
+template <Prefetch kHint>
+struct BlockFloatSource : Mxfp4Source<kHint> {
+  using Plain = BlockFloatSource<Prefetch::kNone>;
+  using Scale = F16;
+  F16 scale(int p, int64_t b) const {
+    return as_float((widen_bytes(this->task.scales + (b * kPair + p) * kPanel) - 1) << 23);
+  }
+  static F16 factor(F16 scale, const float* unit) { return scale * splat(*unit); }
+};
+#endif
 
 template <Prefetch kHint>
 struct Int8Source {
@@ -115,7 +144,7 @@ struct ExpandedSource {
 
 // Not inlined: GCC 12 spills in the one big function otherwise (one token at 42 instead of 65 GB/s on a Zen 5
 // core).
-// kParts: how many int8 rows an activation row is the sum of: 1, or 2 for block floating point.
+// kParts: how many int8 rows an activation row is the sum of: 1, or kBlockFloatParts.
 template <int T, int kParts, typename Source>
 __attribute__((noinline)) void int_tile(const Source& source, const PairTask& task, int first) {
   constexpr int kRows = kParts * T;
@@ -155,16 +184,7 @@ __attribute__((noinline)) void int_tile(const Source& source, const PairTask& ta
 // formats times all hints would be 100 KB of code.
 constexpr int kAskBytes = 512;
 inline void prefetch_chunk(const PairTask& task, int64_t at) {
-  switch (task.tuning.prefetch) {
-    case Prefetch::kNone:
-      return;
-    case Prefetch::kT0:
-      return prefetch_weights<Prefetch::kT0>(task, at, kAskBytes);
-    case Prefetch::kT1:
-      return prefetch_weights<Prefetch::kT1>(task, at, kAskBytes);
-    case Prefetch::kNta:
-      return prefetch_weights<Prefetch::kNta>(task, at, kAskBytes);
-  }
+  with_hint(task.tuning.prefetch, [&]<Prefetch kHint>() { prefetch_weights<kHint>(task, at, kAskBytes); });
 }
 
 // Sources for the float tile: step(p, g, x, acc) adds group g of the contraction for one token; a pair's
@@ -319,6 +339,11 @@ inline bool expands_mxfp4(const PairTask& task) {
 
 template <Prefetch kHint>
 void int_gemm(const PairTask& task) {
+#if MOESAIC_BF16
+  // The tiles' numbers bit for bit: a block's sum is exact, and only the addition of blocks rounds, block by
+  // block here as there.
+  if (task.act.format == Act::kBlockFloat) return int_tiles<kBlockFloatParts>(BlockFloatSource<kHint>{task});
+#endif
   if (task.pack == Pack::kMxfp4) {
     const Mxfp4Source<kHint> source{task};
     return expands_mxfp4(task) ? int_tiles(expand(source)) : int_tiles(source);
@@ -348,6 +373,7 @@ void float_gemm(const PairTask& task) {
 inline bool reads_again(const PairTask& task) {
   if (task.act.format == Act::kBF16) return task.tokens > kBf16Tokens;
   if (task.act.format == Act::kF32) return task.tokens > kFloatTokens;
+  if (task.act.format == Act::kBlockFloat) return task.tokens > kIntTokens / kBlockFloatParts;
   const bool expanded = task.pack == Pack::kMxfp4 ? expands_mxfp4(task) : kZipExpanded;
   return !expanded && task.tokens > kIntTokens;
 }
@@ -356,13 +382,12 @@ inline bool reads_again(const PairTask& task) {
   PairTask task = asked;
   // Then they are to stay in L2 from the first one on.
   if (task.tuning.prefetch == Prefetch::kNta && reads_again(task)) task.tuning.prefetch = Prefetch::kT0;
-  if (task.act.format != Act::kInt8) return float_gemm(task);
+  if (task.act.format != Act::kInt8 && task.act.format != Act::kBlockFloat) return float_gemm(task);
 #if MOESAIC_AVX512 || MOESAIC_AVX2 || MOESAIC_NEON
-  if (task.tuning.prefetch == Prefetch::kT0) return int_gemm<Prefetch::kT0>(task);
-  if (task.tuning.prefetch == Prefetch::kT1) return int_gemm<Prefetch::kT1>(task);
-  if (task.tuning.prefetch == Prefetch::kNta) return int_gemm<Prefetch::kNta>(task);
-#endif
+  with_hint(task.tuning.prefetch, [&]<Prefetch kHint>() { int_gemm<kHint>(task); });
+#else
   int_gemm<Prefetch::kNone>(task);  // without vectors arithmetic is the limit
+#endif
 }
 
 }  // namespace

@@ -129,6 +129,9 @@ struct GenerationRequest {
   bool reuse_prefix = true;    // false: the whole prompt is computed, even where the prefix cache has it
   bool prompt_logits = false;  // on_logits sees the prompt's too; the whole prompt is then computed
   bool speculate = true;       // false: none of its tokens are guessed (OpenOptions::speculative)
+  // Names whose request this is. Clients take turns where requests wait; requests without a name are one
+  // client's.
+  std::string client = {};
 };
 
 class Model {

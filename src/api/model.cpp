@@ -158,6 +158,7 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
                    engine.prepare(std::move(r.prompt), r.sampling, on_token, request->stop.token()));
   request->request->reuse_prefix = r.reuse_prefix;
   request->request->speculate = r.speculate;
+  request->request->client = std::move(r.client);
   watch_logits(request, r.prompt_logits);
   {
     const std::lock_guard lock(mutex);

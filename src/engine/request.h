@@ -41,6 +41,7 @@ struct Request {
   // A draft that was made behind a step, for the next one to verify, while tokens has the size guess_at.
   std::vector<int32_t> guess;
   size_t guess_at = 0;
+  std::string client;      // see GenerationRequest
   std::stop_token cancel;  // see Engine::submit
   FinishReason finish = FinishReason::kNone;
   Status error;

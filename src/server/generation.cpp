@@ -178,6 +178,12 @@ void report_schema_notes(HttpExchange& exchange, App& app, const AnswerGrammar& 
   }
 }
 
+std::vector<GenerationRequest> of_client(std::vector<GenerationRequest> requests,
+                                           const std::string& client) {
+  for (GenerationRequest& request : requests) request.client = client;
+  return requests;
+}
+
 }  // namespace
 
 void report_ignored_fields(HttpExchange& exchange, App& app, const openai::UnknownFields& unknown) {
@@ -208,7 +214,8 @@ asio::awaitable<void> generate(HttpExchange& exchange, App& app, PrepareRequest 
   Generating generating(exchange, app, *prepared.answer, deadline);
   if (prepared.failure) {
     co_await generating.stream_failure(*prepared.failure);
-  } else if (!generating.submit(std::move(prepared.requests))) {
+  } else if (!generating.submit(
+                 of_client(std::move(prepared.requests), client_of(exchange.request(), app)))) {
     ++app.metrics.refused_busy;
     const ApiError error = busy();
     co_await send_error(exchange, error);

@@ -38,11 +38,6 @@ struct Preparation {
   }
 };
 
-// Whose tasks take turns with those of others: an address, and with API keys each key at it.
-std::string client_of(const HttpRequest& request, const App& app) {
-  return app.options.api_keys.empty() ? request.client : request.client + " " + request.authorization;
-}
-
 ApiError refusal_of(WorkerPool::End end, App& app) {
   if (app.cut.stop_requested()) return shutting_down();
   if (end == WorkerPool::End::kCancelled) return timed_out();
@@ -87,6 +82,10 @@ asio::awaitable<openai::PreparedRequestOrError> prepare(HttpExchange& exchange, 
 asio::awaitable<openai::TokenAnswerOrError> prepare(HttpExchange& exchange, App& app, Convert make,
                                                     Clock::time_point deadline) {
   return prepared<openai::TokenAnswerOrError>(exchange, app, make, deadline);
+}
+
+std::string client_of(const HttpRequest& request, const App& app) {
+  return app.options.api_keys.empty() ? request.client : request.client + " " + request.authorization;
 }
 
 Clock::time_point deadline_of(const App& app) {

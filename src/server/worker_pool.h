@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/fair_queue.h"
+#include "base/fair_queue.h"
 
 namespace moesaic::server {
 

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace moesaic::server {
+namespace moesaic {
 
 // Bounded. Not thread-safe. A client with many tasks delays another client's task by one of its own at most.
 template <typename Task>
@@ -82,4 +82,4 @@ class FairQueue {
   std::unordered_map<std::string, typename Clients::iterator> by_name_;
 };
 
-}  // namespace moesaic::server
+}  // namespace moesaic

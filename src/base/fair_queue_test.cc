@@ -1,4 +1,4 @@
-#include "server/fair_queue.h"
+#include "base/fair_queue.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace moesaic::server {
+namespace moesaic {
 namespace {
 
 using Queue = FairQueue<std::string>;
@@ -105,4 +105,4 @@ TEST(FairQueue, RandomTrafficIsFair) {
 }
 
 }  // namespace
-}  // namespace moesaic::server
+}  // namespace moesaic

@@ -1,6 +1,7 @@
 #include "checkpoint/json.h"
 
-#include <set>
+#include <type_traits>
+#include <unordered_set>
 #include <vector>
 
 #include "base/error.h"
@@ -30,38 +31,61 @@ bool too_deep(std::string_view text, int limit) {
   return false;
 }
 
-// Notes the first key that stands twice in one object.
+// What would make a value slow to build or ambiguous, found while nothing is built. nlohmann's own callbacks
+// are no way to it: they look through an object's members again at the end of each of its objects.
 template <typename AnyJson>
-class KeyWatch {
+class KeyWatch final : public nlohmann::json_sax<AnyJson> {
  public:
-  using Event = typename AnyJson::parse_event_t;
-  bool operator()(int, Event event, AnyJson& parsed) {
-    if (event == Event::object_start) open_.emplace_back();
-    if (event == Event::object_end) open_.pop_back();
-    if (event != Event::key) return true;
-    const auto key = parsed.template get<std::string>();
+  using Sax = nlohmann::json_sax<AnyJson>;
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(typename Sax::number_integer_t) override { return true; }
+  bool number_unsigned(typename Sax::number_unsigned_t) override { return true; }
+  bool number_float(typename Sax::number_float_t, const typename Sax::string_t&) override { return true; }
+  bool string(typename Sax::string_t&) override { return true; }
+  bool binary(typename Sax::binary_t&) override { return true; }
+  bool start_array(std::size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
+  bool start_object(std::size_t) override {
+    open_.emplace_back();
+    return true;
+  }
+  bool end_object() override {
+    open_.pop_back();
+    return true;
+  }
+  bool key(std::string& key) override {
+    comparisons_ += open_.back().size();
     if (!open_.back().insert(key).second && duplicate_.empty()) duplicate_ = key;
     return true;
   }
+
+  // The first key that stands twice in one object.
   const std::string& duplicate() const { return duplicate_; }
+  // How often a key is compared with those before it where an object keeps its members in a row.
+  uint64_t comparisons() const { return comparisons_; }
 
  private:
-  std::vector<std::set<std::string>> open_;
+  std::vector<std::unordered_set<std::string>> open_;
   std::string duplicate_;
+  uint64_t comparisons_ = 0;
 };
 
 template <typename AnyJson>
 Result<AnyJson> parse(std::string_view text, const std::string& name) {
+  constexpr uint64_t kMostComparisons = 60'000'000;
   if (too_deep(text, 32)) return invalid("{}: the JSON is nested deeper than 32 levels", name);
   KeyWatch<AnyJson> watch;
-  const typename AnyJson::parser_callback_t callback =
-      [&watch](int depth, typename AnyJson::parse_event_t event, AnyJson& parsed) {
-        return watch(depth, event, parsed);
-      };
-  AnyJson json = AnyJson::parse(text.begin(), text.end(), callback, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return invalid("{}: not valid JSON", name);
+  if (!AnyJson::sax_parse(text.begin(), text.end(), &watch)) return invalid("{}: not valid JSON", name);
   if (!watch.duplicate().empty())
     return invalid("{}: the key '{}' stands twice", name, watch.duplicate().substr(0, 80));
+  if (std::is_same_v<AnyJson, OrderedJson> && watch.comparisons() > kMostComparisons)
+    return invalid("{}: a JSON object has too many members", name);
+  AnyJson json = AnyJson::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return invalid("{}: not valid JSON", name);
   return json;
 }
 

@@ -13,6 +13,7 @@ using Json = nlohmann::json;                 // by the names of its fields
 using OrderedJson = nlohmann::ordered_json;  // in the file's order
 
 // Refuses nesting deeper than 32, duplicate keys and anything that is not JSON. name stands in the message.
+// Time is linear in the text; ordered JSON compares members one by one, so too many of them are an error.
 Result<Json> parse_json(std::string_view text, const std::string& name);
 Result<OrderedJson> parse_ordered_json(std::string_view text, const std::string& name);
 // The same of a file, of at most 256 MB.

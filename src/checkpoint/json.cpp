@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/whole_json.h"
 #include "checkpoint/mapped_file.h"
 
 namespace moesaic {
@@ -84,7 +85,7 @@ Result<AnyJson> parse(std::string_view text, const std::string& name) {
     return invalid("{}: the key '{}' stands twice", name, watch.duplicate().substr(0, 80));
   if (std::is_same_v<AnyJson, OrderedJson> && watch.comparisons() > kMostComparisons)
     return invalid("{}: a JSON object has too many members", name);
-  AnyJson json = AnyJson::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  AnyJson json = parse_whole_json<AnyJson>(text);
   if (json.is_discarded()) return invalid("{}: not valid JSON", name);
   return json;
 }

@@ -198,8 +198,8 @@ Tools read_tools(Fields& fields) {
 
 Json arguments_object(const std::string& text) {
   if (text.empty()) return Json::object();
-  Json json = Json::parse(text, nullptr, false);
-  return json.is_object() ? json : Json{{"arguments", text}};
+  const Result<Json> json = text::parse_ordered_json(text, "arguments");
+  return json.ok() && json.value().is_object() ? json.value() : Json{{"arguments", text}};
 }
 
 Callable::Callable(const Tools& tools) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/whole_json.h"
 
 namespace moesaic::text {
 namespace {
@@ -112,7 +113,7 @@ template <typename AnyJson>
 Result<AnyJson> parse(std::string_view json, const std::string& name) {
   const size_t lone = find_lone_surrogate(json, 0);
   if (lone != std::string_view::npos) return parse<AnyJson>(without_lone_surrogates(json, lone), name);
-  AnyJson parsed = AnyJson::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
+  AnyJson parsed = parse_whole_json<AnyJson>(json);
   if (parsed.is_discarded()) return invalid("{}: not valid JSON", name);
   return parsed;
 }

@@ -70,6 +70,21 @@ TEST(LimitedJson, RefusesWhatIsNoJson) {
     EXPECT_FALSE(parse_ordered_json(json, "j").ok()) << json;
 }
 
+// The parser that is used would take a NUL for the end.
+TEST(LimitedJson, NothingFollowsTheValue) {
+  using std::string_literals::operator""s;
+  for (const std::string& rest :
+       {"\0"s, "\0\n"s, "\0{}"s, " \0 "s, "{}"s, ","s, "x"s, "\x01"s, "//"s, "\xC2\xA0"s}) {
+    for (const std::string value : {"{\"a\": 1}", "[]", "1", "\"a\"", "null"}) {
+      EXPECT_FALSE(parse_ordered_json(value + rest, "j").ok()) << value << rest;
+      EXPECT_FALSE(parse_limited_json(value + rest, "j").ok()) << value << rest;
+    }
+  }
+  for (const std::string& inside : {"{\"a\"\0: 1}"s, "\0{}"s, "[1,\0]"s, "\"\0\""s})
+    EXPECT_FALSE(parse_ordered_json(inside, "j").ok());
+  EXPECT_TRUE(parse_ordered_json("\xEF\xBB\xBF {} \t\r\n", "j").ok());
+}
+
 // Halves of a pair alone, in the wrong order, in each other's way, behind other escapes, in names and values.
 TEST(LimitedJson, LoneSurrogatesAreReplaced) {
   const std::pair<const char*, const char*> kTexts[] = {

@@ -11,8 +11,10 @@
 
 namespace moesaic::ollama {
 
-// The version of Ollama's API that this is like: clients ask for a least one.
-inline constexpr const char* kApiVersion = "0.13.0";
+// The version of Ollama whose requests field_table.cpp has, as of November 2026. Clients ask /api/version,
+// and end where it is lower than the first one that could do what they need: Codex wants 0.13.4, for
+// /v1/responses.
+inline constexpr const char* kApiVersion = "0.40.0";
 
 std::string tags_json(const std::string& name, const ModelInfo& info, std::time_t since);
 std::string running_json(const std::string& name, const ModelInfo& info, std::time_t since);

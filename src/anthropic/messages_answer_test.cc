@@ -5,6 +5,7 @@
 
 #include "anthropic/error.h"
 #include "anthropic/messages_cases.h"
+#include "openai/stream_lines.h"
 
 namespace moesaic::anthropic {
 namespace {
@@ -53,6 +54,20 @@ std::vector<Json> stream_of(const std::string& more, const std::vector<AnswerEve
     at = end + 2;
   }
   return data;
+}
+
+TEST(MessagesAnswer, NoCharacterOfAnAnswerCutsALine) {
+  const openai::PreparedRequest request = prepared(ask(kHi, std::string(kThinks) + R"(, "stream": true)"));
+  std::string sse;
+  for (const char* channel : {"analysis", "final"})
+    request.answer->add({.token = SampledToken{.token = 5}, .pieces = {piece(channel, openai::kLineBreaks)}},
+                        &sse);
+  const std::string delta = sse.substr(sse.rfind("data: ") + 6);
+  EXPECT_EQ(Json::parse(delta)["delta"]["text"], openai::kLineBreaks);
+  request.answer->add({.end = Outcome{.finish = FinishReason::kStop}}, &sse);
+  request.answer->finish(sse);
+  request.answer->fail({.message = openai::kLineBreaks}, sse);
+  EXPECT_FALSE(openai::cuts_lines(sse)) << sse;
 }
 
 TEST(MessagesAnswer, WholeWithThinkingAndACall) {

@@ -27,6 +27,8 @@ std::string now() {
                      micros.count());
 }
 
+std::string line_of(std::string json) { return openai::one_line(std::move(json)) + "\n"; }
+
 }  // namespace
 
 ChatAnswer::ChatAnswer(const openai::Service& service, Options options)
@@ -100,19 +102,19 @@ void ChatAnswer::add(const openai::AnswerEvent& event, std::string* lines) {
   }
   const bool shows = !part.content.empty() || !part.thinking.empty() || !part.calls.empty();
   if (lines != nullptr) {
-    if (shows) *lines += openai::dump(line(part, false)) + "\n";
+    if (shows) *lines += line_of(openai::dump(line(part, false)));
     return;
   }
   all_.content += part.content, all_.thinking += part.thinking;
   for (Call& call : part.calls) all_.calls.push_back(std::move(call));
 }
 
-void ChatAnswer::finish(std::string& lines) { lines += openai::dump(line({}, true)) + "\n"; }
+void ChatAnswer::finish(std::string& lines) { lines += line_of(openai::dump(line({}, true))); }
 
 std::string ChatAnswer::whole() { return openai::dump(line(all_, true)); }
 
 void ChatAnswer::fail(const openai::ApiError& error, std::string& lines) {
-  lines += ollama::error_json(error) + "\n";
+  lines += line_of(ollama::error_json(error));
 }
 
 openai::Usage ChatAnswer::usage() const { return openai::usage_of(outcome_, reasoning_tokens_); }

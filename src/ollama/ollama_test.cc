@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdio>
 #include <sstream>
 
 #include "ollama/chat_request.h"
@@ -10,6 +12,7 @@
 #include "ollama/model_list.h"
 #include "openai/field_rows.h"
 #include "openai/fields.h"
+#include "openai/stream_lines.h"
 
 namespace moesaic::ollama {
 namespace {
@@ -195,6 +198,25 @@ TEST(OllamaAnswer, ALineForEachToken) {
   EXPECT_EQ(ns("total_duration"), ns("prompt_eval_duration") + ns("eval_duration"));
 }
 
+TEST(OllamaAnswer, NoCharacterOfAnAnswerCutsALine) {
+  const openai::PreparedRequest made = prepared(prepare_chat, kHi);
+  std::string text;
+  for (const char* channel : {"analysis", "final"})
+    made.answer->add({.token = SampledToken{.token = 5},
+                      .pieces = {{.channel = channel, .recipient = {}, .text = openai::kLineBreaks}}},
+                     &text);
+  made.answer->fail({.message = openai::kLineBreaks}, text);
+  EXPECT_FALSE(openai::cuts_lines(text)) << text;
+  std::istringstream lines(text);
+  std::string line;
+  std::getline(lines, line);
+  EXPECT_EQ(Json::parse(line)["message"]["thinking"], openai::kLineBreaks);
+  std::getline(lines, line);
+  EXPECT_EQ(Json::parse(line)["message"]["content"], openai::kLineBreaks);
+  std::getline(lines, line);
+  EXPECT_EQ(Json::parse(line)["error"], openai::kLineBreaks);
+}
+
 TEST(OllamaAnswer, Whole) {
   const openai::PreparedRequest made =
       prepared(prepare_generate, R"("prompt": "hi", "stream": false, "think": false)");
@@ -219,6 +241,26 @@ TEST(OllamaModels, Lists) {
   EXPECT_EQ(json["capabilities"], (Json{"completion", "tools", "thinking"}));
   EXPECT_EQ(std::get<openai::ApiError>(show(R"({"model": "x"})", service())).http, 404);
   EXPECT_EQ(error_json({.message = "no"}), "{\"error\":\"no\"}");
+}
+
+// What clients compare /api/version with, as of November 2026; a lower version ends or warns.
+TEST(OllamaModels, TheVersionIsHighEnoughForClients) {
+  struct Client {
+    const char *name, *least;
+  };
+  constexpr Client kClients[] = {
+      {"Codex with --oss: the first version with /v1/responses", "0.13.4"},
+      {"GitHub Copilot in Visual Studio Code (MINIMUM_OLLAMA_VERSION)", "0.6.4"},
+      {"Open WebUI (REQUIRED_OLLAMA_VERSION)", "0.1.16"},
+      {"Home Assistant lists the models, and asks for no version", "0.0.0"},
+  };
+  const auto parts_of = [](const char* version) {
+    std::array<int, 3> parts = {};
+    EXPECT_EQ(std::sscanf(version, "%d.%d.%d", &parts[0], &parts[1], &parts[2]), 3) << version;
+    return parts;
+  };
+  for (const Client& client : kClients)
+    EXPECT_GE(parts_of(kApiVersion), parts_of(client.least)) << client.name;
 }
 
 TEST(OllamaRequest, TheDocumentationListsEachField) {

@@ -2,6 +2,7 @@
 #include "openai/request_cases.h"
 #include "openai/sealed_reasoning.h"
 #include "openai/sse.h"
+#include "openai/stream_lines.h"
 
 namespace moesaic::openai {
 namespace {
@@ -278,6 +279,27 @@ TEST(ResponsesAnswer, NothingThatWasNotAskedFor) {
   const Json whole = Json::parse(prepared.answer->whole());
   EXPECT_FALSE(whole["output"][0].contains("encrypted_content"));
   EXPECT_TRUE(whole["output"][1]["content"][0]["logprobs"].empty());
+}
+
+TEST(Streams, NoCharacterOfAnAnswerCutsALine) {
+  for (const auto& make : {chat, completion, response}) {
+    PreparedRequest prepared = prepared_of(make(R"("stream": true)"));
+    std::string sse;
+    prepared.answer->add(event(11, "analysis", kLineBreaks), &sse);
+    prepared.answer->add(event(14, "final", kLineBreaks), &sse);
+    prepared.answer->add({.end = Outcome{.finish = FinishReason::kStop}}, &sse);
+    prepared.answer->finish(sse);
+    prepared.answer->fail({.message = kLineBreaks}, sse);
+    EXPECT_FALSE(cuts_lines(sse)) << sse;
+    std::string text;
+    for (const Json& chunk : chunks_of(sse)) {
+      if (chunk.value("type", "") == "response.output_text.delta") text += chunk["delta"];
+      if (!chunk.contains("choices") || chunk["choices"].empty()) continue;
+      const Json& choice = chunk["choices"][0];
+      text += make == chat ? choice["delta"].value("content", "") : choice.value("text", "");
+    }
+    EXPECT_EQ(text, (make == completion ? std::string(kLineBreaks) : "") + kLineBreaks);
+  }
 }
 
 }  // namespace

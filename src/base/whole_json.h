@@ -5,8 +5,7 @@
 
 namespace moesaic {
 
-// Discarded where the text is not one JSON value with white space around it. callback: nlohmann's, or
-// nullptr.
+// Discarded where the text is not one JSON value with white space around it.
 template <typename AnyJson>
 AnyJson parse_whole_json(std::string_view text) {
   if (text.find('\0') != std::string_view::npos) return AnyJson(AnyJson::value_t::discarded);

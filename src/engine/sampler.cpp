@@ -13,6 +13,11 @@ namespace {
 using Candidate = std::pair<float, int32_t>;
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
+// A mask's bit.
+bool has(std::span<const uint64_t> mask, size_t token) {
+  return token / 64 < mask.size() && (mask[token / 64] >> (token % 64) & 1) != 0;
+}
+
 // SplitMix64 over (seed, step): a uniform number in [0, 1).
 double uniform(uint64_t seed, uint64_t step) {
   uint64_t z = seed + (step + 1) * 0x9E3779B97F4A7C15u;
@@ -197,9 +202,16 @@ Status Sampler::restrict_to_grammar(std::span<float> logits) {
   if (!matcher_) return {};
   ASSIGN_OR_RETURN(const std::span<const uint64_t> allowed, matcher_->allowed());
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (i / 64 >= allowed.size() || (allowed[i / 64] >> (i % 64) & 1) == 0) logits[i] = kNever;
+    if (!has(allowed, i)) logits[i] = kNever;
   }
   return {};
+}
+
+// Whether the grammar goes on with this token.
+bool Sampler::may_follow(int32_t token) const {
+  if (!matcher_) return true;
+  const auto allowed = matcher_->allowed();
+  return allowed.ok() && has(allowed.value(), static_cast<size_t>(token));
 }
 
 void Sampler::filter(std::span<const float> logits, double top, double temperature) {
@@ -246,6 +258,7 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
   forbid(logits);
   SampledToken out{.token = choose(logits)};
   if (logits[out.token] == kNever) return invalid("at step {} the request allows no token", step_);
+  out.token = said_for(out.token);
   if (wants_logprobs)
     out.logprobs =
         logprobs_of(raw.empty() ? logits : std::span<const float>(raw), out.token, params_.top_logprobs);
@@ -253,8 +266,14 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
   return out;
 }
 
+int32_t Sampler::said_for(int32_t sampled) const {
+  if (!override_) return sampled;
+  const int32_t token = override_->instead_of(sampled);
+  return may_follow(token) ? token : sampled;
+}
+
 std::optional<DeviceSampling> Sampler::device_sampling(int ahead) const {
-  if (changes_logits(step_ + ahead)) return {};
+  if (changes_logits(step_ + ahead) || (override_ && ahead >= override_->untouched())) return {};
   DeviceSampling sampling = draft_sampling(ahead);
   sampling.logprobs = params_.top_logprobs;
   return sampling;
@@ -277,6 +296,7 @@ Result<SampledToken> Sampler::take(SampledToken sampled) {
 void Sampler::remember(int32_t token) {
   if (adjusts()) ++generated_[token];
   if (matcher_) matcher_->take(token);
+  if (override_) override_->said(token);
   if (!params_.bad_words.empty()) said_.push_back(token);
   ++step_;
 }

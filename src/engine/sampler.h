@@ -1,13 +1,16 @@
 // From logits to a token. Order of the steps, as the field has it: bias, penalties, allowed tokens, grammar,
-// forbidden tokens, temperature, top-k, top-p, min-p.
+// forbidden tokens, temperature, top-k, top-p, min-p. Last, the request's override may put another token in
+// its place, which only a grammar can prevent.
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "core/batch.h"
+#include "engine/token_override.h"
 #include "grammar/mask_thread.h"
 #include "moesaic/status.h"
 #include "moesaic/types.h"
@@ -28,6 +31,8 @@ class Sampler {
 
   // From here on only tokens that go on with an answer of this grammar are sampled.
   void follow(grammar::AsyncMatcher matcher) { matcher_.emplace(std::move(matcher)); }
+  // From here on it decides what is said.
+  void follow(std::unique_ptr<TokenOverride> override) { override_ = std::move(override); }
   // Whether sample() may be called: a grammar's next mask may still be computed.
   bool ready() const { return !matcher_ || matcher_->ready(); }
   void wait_until(std::chrono::steady_clock::time_point deadline) const { matcher_->wait_until(deadline); }
@@ -35,7 +40,8 @@ class Sampler {
   // finite or the grammar allows no token.
   Result<SampledToken> sample(std::span<float> logits);
   // How a backend samples the same token from the same logits. ahead: tokens that it has sampled since
-  // take(). Nothing where it cannot: penalties, biases, grammars and forbidden tokens need the host.
+  // take(). Nothing where it cannot: penalties, biases, grammars, forbidden tokens and places where the
+  // override may act need the host.
   std::optional<DeviceSampling> device_sampling(int ahead) const;
   // The same for a drafter, also where penalties and the like will change the logits.
   DeviceSampling draft_sampling(int ahead) const;
@@ -50,17 +56,21 @@ class Sampler {
   void adjust(std::span<float> logits) const;
   void restrict_to_allowed(std::span<float> logits) const;
   Status restrict_to_grammar(std::span<float> logits);
+  bool may_follow(int32_t token) const;
   // Stop tokens before min_tokens and the ends of bad words, unless nothing else is left.
   void forbid(std::span<float> logits) const;
   std::vector<int32_t> forbidden() const;
   // Leaves in candidates_ what may be sampled.
   void filter(std::span<const float> logits, double top, double temperature);
   int32_t choose(std::span<const float> logits);
+  // What is said where this token was sampled.
+  int32_t said_for(int32_t sampled) const;
 
   SamplingParams params_;
   std::map<int32_t, int> generated_;  // token -> times, only kept for penalties
   std::map<int32_t, bool> prompt_;    // tokens of the prompt, only kept for a repetition penalty
   std::optional<grammar::AsyncMatcher> matcher_;
+  std::unique_ptr<TokenOverride> override_;
   std::vector<int32_t> said_;  // what was generated, only kept for bad words
   uint64_t step_ = 0;
   std::vector<std::pair<float, int32_t>> candidates_;

@@ -29,6 +29,8 @@ std::optional<DeviceSampling> device_sampling(const Request& r, int ahead) {
   if (r.on_logits || shows_prompt(r)) return {};
   return r.sampler->device_sampling(ahead);
 }
+// How many tokens behind its last one the next step samples, at most.
+int furthest_ahead(const Request& r) { return r.in_flight >= 0 ? 1 + r.unsure() + rows_ahead(r) : 0; }
 // Of its next `rows` rows, those of the prompt whose logits are still to be shown.
 int shown_rows(const Request& r, int rows) {
   if (!r.on_prompt_logits) return 0;
@@ -237,9 +239,12 @@ bool Scheduler::would_draft() {
          speculator_->would_draft(waiting, rows, options_.max_rows - rows);
 }
 
-// A device that may sample a request's next token may sample all that follow.
+// What the host has to sample are first tokens (min_tokens), all, or those from some place on (overrides): a
+// device that may sample two tokens of a request may sample those between them.
 bool Scheduler::can_continue() const {
-  const auto samples = [](const auto& r) { return device_sampling(*r, 0).has_value(); };
+  const auto samples = [](const auto& r) {
+    return device_sampling(*r, 0) && device_sampling(*r, furthest_ahead(*r));
+  };
   const auto room = std::min(std::ssize(waiting_), options_.max_batch - std::ssize(running_));
   return std::ranges::all_of(running_, samples) &&
          std::all_of(waiting_.begin(), waiting_.begin() + std::max<std::ptrdiff_t>(0, room), samples);

@@ -48,6 +48,13 @@ DraftAhead draft_behind(const LaunchedRows& l, int tokens) {
   return ahead;
 }
 
+// As much of a draft behind these rows as the step that verifies it can sample on the device.
+int device_room(const LaunchedRows& l, int tokens) {
+  const int before = l.untaken + l.moves + 1 + l.drafted;
+  while (tokens > 0 && !l.request->sampler->device_sampling(before + tokens)) --tokens;
+  return tokens;
+}
+
 // Of as many drafts as there are free rows.
 void shorten(std::vector<int>& lengths, int free_rows) {
   for (int& length : lengths) {
@@ -286,7 +293,7 @@ std::optional<BegunDraft> Speculator::draft_ahead(std::span<const LaunchedRows> 
   std::vector<DraftAhead> ahead;
   auto length = lengths.begin();
   for (const LaunchedRows& l : step) {
-    const int tokens = asks(l) ? reserve(*l.request, *length++) : 0;
+    const int tokens = asks(l) ? reserve(*l.request, device_room(l, *length++)) : 0;
     ahead.push_back(draft_behind(l, tokens));
     begun.rows += l.rows + l.drafted;
     if (l.samples) begun.parts.push_back({l.request, tokens});

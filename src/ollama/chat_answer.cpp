@@ -52,7 +52,7 @@ ChatAnswer::Part ChatAnswer::take(const std::vector<TextPiece>& pieces) {
   return part;
 }
 
-Json ChatAnswer::line(const Part& part, bool done) const {
+Json ChatAnswer::line(const Part& part, bool done, size_t first_call) const {
   Json json = {{"model", model_}, {"created_at", now()}};
   if (options_.shape == Shape::kGenerate) {
     json["response"] = part.content;
@@ -63,7 +63,7 @@ Json ChatAnswer::line(const Part& part, bool done) const {
     for (size_t i = 0; i < part.calls.size(); ++i)
       message["tool_calls"].push_back({{"id", openai::new_id("call_")},
                                        {"function",
-                                        {{"index", i},
+                                        {{"index", first_call + i},
                                          {"name", part.calls[i].name},
                                          {"arguments", openai::arguments_object(part.calls[i].arguments)}}}});
     json["message"] = std::move(message);
@@ -102,7 +102,8 @@ void ChatAnswer::add(const openai::AnswerEvent& event, std::string* lines) {
   }
   const bool shows = !part.content.empty() || !part.thinking.empty() || !part.calls.empty();
   if (lines != nullptr) {
-    if (shows) *lines += line_of(openai::dump(line(part, false)));
+    if (shows) *lines += line_of(openai::dump(line(part, false, calls_told_)));
+    calls_told_ += part.calls.size();
     return;
   }
   all_.content += part.content, all_.thinking += part.thinking;

@@ -46,13 +46,15 @@ class ChatAnswer : public openai::Answer {
   };
 
   Part take(const std::vector<TextPiece>& pieces);
-  openai::Json line(const Part& part, bool done) const;
+  // first_call: of the part's calls, the index of the first one in the answer.
+  openai::Json line(const Part& part, bool done, size_t first_call = 0) const;
   void add_end(openai::Json& json) const;
   const char* done_reason() const;
 
   std::string model_;
   Options options_;
-  Part all_;  // not of a stream
+  Part all_;               // not of a stream
+  size_t calls_told_ = 0;  // by the lines of a stream
   bool ended_ = false, loaded_ = false;
   int reasoning_tokens_ = 0;
   Clock::time_point begun_ = Clock::now(), first_, end_;

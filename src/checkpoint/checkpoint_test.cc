@@ -178,7 +178,8 @@ TEST_F(CheckpointTest, TokenizerJsonBecomesGgufMetadata) {
   const std::string folder = copy("tiny-mxfp4", "source");
   const std::string file = folder + "/tokenizer.json";
   std::ofstream(file) << R"({"model":{"vocab":{"a":0,"b":1,"ab":2},"merges":["a b",["b","a"]]},)"
-                      << R"("added_tokens":[{"content":"<|end|>","id":5},{"id":6},7]})";
+                      << R"("added_tokens":[{"content":"<|end|>","id":5},{"id":6},7,)"
+                      << R"({"content":"<tool>","id":8,"special":false}]})";
   const auto source = open_checkpoint(folder);
   ASSERT_TRUE(source.ok()) << source.status().message();
   ASSERT_TRUE(write_gguf(source.value(), path("a.gguf"), {}).ok());
@@ -191,6 +192,8 @@ TEST_F(CheckpointTest, TokenizerJsonBecomesGgufMetadata) {
   EXPECT_EQ(t.merges, (std::vector<std::string>{"a b", "b a"}));
   EXPECT_EQ(t.token_types[1], 1);
   EXPECT_EQ(t.token_types[5], 3);
+  EXPECT_EQ(t.tokens[8], "<tool>");
+  EXPECT_EQ(t.token_types[8], 4);  // text, found by its name
   for (const char* bad : {"[]", "{}", R"({"model":[]})", R"({"model":{"vocab":3}})", "{"}) {
     std::ofstream(file) << bad;
     EXPECT_FALSE(write_gguf(source.value(), path("b.gguf"), {}).ok()) << bad;

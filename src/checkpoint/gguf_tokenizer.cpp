@@ -9,7 +9,7 @@
 namespace moesaic {
 namespace {
 
-constexpr int kNormal = 1, kControl = 3;  // GGUF's token types
+constexpr int kNormal = 1, kControl = 3, kUserDefined = 4;  // GGUF's token types
 
 // The member, or null where the object or the member is not there.
 Json member(const Json& object, const char* key) {
@@ -67,8 +67,9 @@ Result<TokenizerSource> gguf_tokenizer(const TokenizerSource& source, int vocab)
   out.token_types.assign(static_cast<size_t>(vocab), kControl);
   for (const auto& [token, id] : vocabulary.items()) add_token(out, token, id, kNormal);
   for (const Json& added : member(json, "added_tokens")) {
+    const bool text = member(added, "special") == false;
     if (const Json content = member(added, "content"); content.is_string())
-      add_token(out, content, member(added, "id"), kControl);
+      add_token(out, content, member(added, "id"), text ? kUserDefined : kControl);
   }
   for (const Json& merge : member(model, "merges")) add_merge(out, merge);
   return out;

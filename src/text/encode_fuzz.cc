@@ -10,8 +10,9 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // Pairs of letters and of UTF-8 lead and continuation bytes.
-  static const moesaic::Tokenizer tokenizer = moesaic::make_fuzz_tokenizer(
-      {"a b", "ab ab", "t h", "th e", "Ġ the", "æ Ĺ", "Ġ Ġ"}, {"<|start|>", "<|end|>"});
+  static const moesaic::Tokenizer tokenizer =
+      moesaic::make_fuzz_tokenizer({"a b", "ab ab", "t h", "th e", "Ġ the", "æ Ĺ", "Ġ Ġ"},
+                                   {"<|start|>", "<|end|>"}, {"the", "end", "|>\n", "\u00e9", "  "});
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const std::string clean = moesaic::utf8_lossy(text);
   for (const bool special : {false, true}) {

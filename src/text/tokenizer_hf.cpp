@@ -17,10 +17,12 @@ const Json& member(const Json& object, const char* key) {
   return at == object.end() ? null : *at;
 }
 
-bool flag(const Json& object, const char* key) {
+bool flag_or(const Json& object, const char* key, bool fallback) {
   const Json& value = member(object, key);
-  return value.is_boolean() && value.get<bool>();
+  return value.is_boolean() ? value.get<bool>() : fallback;
 }
+
+bool flag(const Json& object, const char* key) { return flag_or(object, key, false); }
 
 Result<int32_t> token_id(const Json& value, std::string_view token) {
   if (!value.is_number_integer() || value < 0 || value >= Vocabulary::kMaxTokens)
@@ -34,24 +36,32 @@ Status add_tokens(const Json& model, Vocabulary& vocabulary) {
   if (!vocab.is_object()) return invalid("model.vocab is not an object");
   for (const auto& [spelled, value] : vocab.items()) {
     ASSIGN_OR_RETURN(const int32_t id, token_id(value, spelled));
-    // Added tokens may stand in the vocabulary in plain spelling; add_special renames them.
+    // Added tokens may stand in the vocabulary in plain spelling; add_named renames them.
     RETURN_IF_ERROR(vocabulary.add(id, bytes_from_unicode(spelled).value_or(spelled)));
   }
   return {};
+}
+
+Status add_added_token(const Json& token, Vocabulary& vocabulary) {
+  const std::string content = text::string_or(token, "content", ""), shown = content.substr(0, 80);
+  ASSIGN_OR_RETURN(const int32_t id, token_id(member(token, "id"), content));
+  for (const char* key : {"special", "normalized", "lstrip", "rstrip", "single_word"}) {
+    if (const Json& value = member(token, key); !value.is_null() && !value.is_boolean())
+      return invalid("added token '{}': {} is neither true nor false", shown, key);
+  }
+  for (const char* key : {"lstrip", "rstrip", "single_word"}) {
+    if (flag(token, key)) return invalid("added token '{}' uses {}: not supported", shown, key);
+  }
+  const bool special = flag_or(token, "special", true);
+  return vocabulary.add_named({.id = id, .special = special, .late = flag_or(token, "normalized", !special)},
+                              content);
 }
 
 Status add_added_tokens(const Json& root, Vocabulary& vocabulary) {
   const Json& added = member(root, "added_tokens");
   if (added.is_null()) return {};
   if (!added.is_array()) return invalid("added_tokens is not an array");
-  for (const Json& token : added) {
-    const std::string content = text::string_or(token, "content", "");
-    ASSIGN_OR_RETURN(const int32_t id, token_id(member(token, "id"), content));
-    if (flag(token, "lstrip") || flag(token, "rstrip") || flag(token, "single_word"))
-      return invalid("added token '{}' uses lstrip, rstrip or single_word: not supported",
-                     content.substr(0, 80));
-    RETURN_IF_ERROR(vocabulary.add_special(id, content));
-  }
+  for (const Json& token : added) RETURN_IF_ERROR(add_added_token(token, vocabulary));
   return {};
 }
 

@@ -12,17 +12,13 @@
 namespace moesaic {
 namespace {
 
-// openai/harmony, src/tiktoken_ext/public_encodings.rs; the ids between are <|reserved_N|>.
+// The ids between harmony's are <|reserved_N|>.
 constexpr int32_t kFirstSpecial = 199998, kLastSpecial = 201087;
-constexpr std::pair<int32_t, const char*> kNamedSpecials[] = {
-    {199998, "<|startoftext|>"}, {199999, "<|endoftext|>"}, {200002, "<|return|>"},
-    {200003, "<|constrain|>"},   {200005, "<|channel|>"},   {200006, "<|start|>"},
-    {200007, "<|end|>"},         {200008, "<|message|>"},   {200012, "<|call|>"}};
 
 Status add_harmony_specials(Vocabulary& vocabulary) {
   for (int32_t id = kFirstSpecial; id <= kLastSpecial; ++id) {
     std::string name = fmt::format("<|reserved_{}|>", id);
-    for (const auto& [named, special] : kNamedSpecials)
+    for (const auto& [named, special] : kHarmonyTokens)
       if (named == id) name = special;
     RETURN_IF_ERROR(vocabulary.add_special(id, name));
   }
@@ -64,18 +60,16 @@ Status add_rank_line(std::string_view line, Vocabulary& vocabulary) {
   return vocabulary.add(rank, *bytes);
 }
 
-bool special_type(const std::vector<int32_t>& types, size_t id) {
-  constexpr int32_t kControl = 3, kUserDefined = 4;
-  return id < types.size() && (types[id] == kControl || types[id] == kUserDefined);
-}
+constexpr int32_t kNormal = 1, kControl = 3, kUserDefined = 4;  // GGUF's types of tokens
 
 Status add_gguf_tokens(const std::vector<std::string>& tokens, const std::vector<int32_t>& types,
                        Vocabulary& vocabulary) {
   if (tokens.size() > Vocabulary::kMaxTokens) return invalid("GGUF: {} tokens are too many", tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
     const auto id = static_cast<int32_t>(i);
-    if (special_type(types, i)) {
-      RETURN_IF_ERROR(vocabulary.add_special(id, tokens[i]));
+    const int32_t type = i < types.size() ? types[i] : kNormal;
+    if (type == kControl || type == kUserDefined) {
+      RETURN_IF_ERROR(vocabulary.add_named({.id = id, .special = type == kControl}, tokens[i]));
     } else {
       RETURN_IF_ERROR(vocabulary.add(id, bytes_from_unicode(tokens[i]).value_or(tokens[i])));
     }

@@ -185,7 +185,7 @@ TEST(Tokenizer, GgufWithSyntheticFillers) {
   const auto made = Tokenizer::from_gguf(tokens, {line}, types, -1, 300);
   ASSERT_TRUE(made.ok()) << made.status().message();
   EXPECT_EQ(made.value().encode("hi<custom><|start|>", true), (Ids{'h', 'i', 301, 300}));
-  EXPECT_EQ(made.value().stop_tokens(), Ids{300});
+  EXPECT_EQ(made.value().stop_tokens(), Ids{});  // <|start|> ends no turn, whatever the file says
   EXPECT_EQ(made.value().vocab_size(), 400);
   EXPECT_FALSE(Tokenizer::from_gguf(tokens, {}, types, -1, 400).ok());
   EXPECT_FALSE(Tokenizer::from_gguf({}, {}, {}, -1, -1).ok());

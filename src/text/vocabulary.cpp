@@ -1,11 +1,15 @@
 #include "text/vocabulary.h"
 
 #include <algorithm>
-#include <functional>
+#include <iterator>
 
 #include "base/error.h"
 
 namespace moesaic {
+
+bool is_harmony_name(std::string_view name) {
+  return std::ranges::any_of(kHarmonyTokens, [&](const auto& token) { return name == token.second; });
+}
 
 const char* Vocabulary::keep(std::string_view bytes) {
   constexpr size_t kBlock = 1 << 20;
@@ -33,17 +37,20 @@ Status Vocabulary::add(int32_t id, std::string_view bytes) {
   return {};
 }
 
-Status Vocabulary::add_special(int32_t id, std::string_view name) {
-  if (name.empty() || name.size() > kMaxSpecialBytes)
-    return invalid("special token {} has a name of {} bytes: 1 to {} are allowed", id, name.size(),
-                   kMaxSpecialBytes);
-  if (const auto old = ids_.find(bytes(id)); old != ids_.end() && old->second == id) ids_.erase(old);
-  RETURN_IF_ERROR(set(id, name, true));
-  special_ids_.emplace(bytes(id), id);
-  special_first_byte_[static_cast<uint8_t>(name[0])] = true;
-  const auto at =
-      std::lower_bound(special_lengths_.begin(), special_lengths_.end(), name.size(), std::greater<>());
-  if (at == special_lengths_.end() || *at != name.size()) special_lengths_.insert(at, name.size());
+Status Vocabulary::add_named(const AddedToken& token, std::string_view name) {
+  if (name.empty() || name.size() > kMaxNameBytes)
+    return invalid("added token {} has a name of {} bytes: 1 to {} are allowed", token.id, name.size(),
+                   kMaxNameBytes);
+  AddedToken added = token;
+  if (is_harmony_name(name)) added.special = true, added.late = false;
+  const auto old = ids_.find(bytes(token.id));
+  const bool replaces = old != ids_.end() && old->second == token.id;
+  const bool same = replaces && !added.special && old->first == name;
+  if (replaces) ids_.erase(old);
+  RETURN_IF_ERROR(set(token.id, name, added.special));
+  if (same) ids_.emplace(bytes(token.id), token.id);
+  if (added.special) special_ids_.emplace(bytes(token.id), token.id);
+  added_.push_back(added);
   return {};
 }
 
@@ -63,17 +70,6 @@ std::optional<int32_t> Vocabulary::special_id(std::string_view name) const {
   const auto at = special_ids_.find(name);
   if (at == special_ids_.end()) return std::nullopt;
   return at->second;
-}
-
-std::optional<Vocabulary::SpecialMatch> Vocabulary::find_special(std::string_view text, size_t from) const {
-  for (size_t at = from; at < text.size(); ++at) {
-    if (!special_first_byte_[static_cast<uint8_t>(text[at])]) continue;
-    for (const size_t length : special_lengths_) {
-      if (length > text.size() - at) continue;
-      if (const auto id = special_id(text.substr(at, length))) return SpecialMatch{at, length, *id};
-    }
-  }
-  return std::nullopt;
 }
 
 }  // namespace moesaic

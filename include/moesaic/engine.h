@@ -41,7 +41,7 @@ struct OpenOptions {
   int max_batch = 1;  // requests that are worked on at a time; the others wait
   // Tokens that the KV cache holds for all requests and for prompts that begin as earlier ones did, at least
   // one context; 0: a context for each of max_batch, or what half of the free memory holds. Where it runs out
-  // the youngest request waits and is computed again.
+  // the youngest request, of the client with most at work, waits and is computed again.
   int64_t kv_tokens = 0;
   // Most tokens that a step computes, of all requests; at least max_batch. Fewer keep decoding steady beside
   // long prompts, more process prompts faster.
@@ -129,8 +129,8 @@ struct GenerationRequest {
   bool reuse_prefix = true;    // false: the whole prompt is computed, even where the prefix cache has it
   bool prompt_logits = false;  // on_logits sees the prompt's too; the whole prompt is then computed
   bool speculate = true;       // false: none of its tokens are guessed (OpenOptions::speculative)
-  // Names whose request this is. Clients take turns where requests wait; requests without a name are one
-  // client's.
+  // Names whose request this is. Clients share the places of max_batch and take turns where requests wait
+  // (docs/design/engine.md); requests without a name are one client's.
   std::string client = {};
 };
 

@@ -34,6 +34,7 @@ struct PageUse {
 struct EngineStats {
   int running = 0;  // requests that have their pages
   int waiting = 0;  // for pages or for their turn, preempted ones included
+  int clients = 0;  // whose requests these are
   PageUse full;     // of the layers with full attention
   PageUse window;   // of the layers with a sliding window
   // Counts since the beginning. They only grow.
@@ -41,7 +42,7 @@ struct EngineStats {
   uint64_t generated_tokens = 0;  // the tokens that ended a text included
   uint64_t prefix_queried = 0;    // prompt tokens looked for in the cache
   uint64_t prefix_hits = 0;       // of these, tokens that were there
-  uint64_t preemptions = 0;       // requests that gave their pages to older ones
+  uint64_t preemptions = 0;       // requests that gave their place or pages to others and waited again
   SpeculationStats speculation = {};
 };
 

@@ -13,6 +13,8 @@
 namespace moesaic {
 
 // Bounded. Not thread-safe. A client with many tasks delays another client's task by one of its own at most.
+// Where what a client has at work counts too, the next task is of the client with the least of it (`load`, a
+// function of a client's first task), and clients with equal loads take turns.
 template <typename Task>
 class FairQueue {
  public:
@@ -33,12 +35,27 @@ class FairQueue {
     return take(longest, std::prev(longest->tasks.end()));
   }
 
+  // Adds a task that is the first of its client's, also to a full queue: it had left the queue before.
+  void push_front(const std::string& client, uint64_t id, Task task) {
+    tasks_of(client).emplace_front(id, std::move(task));
+    ++size_;
+  }
+
   // The next task; that client's next one comes after one of every other client.
   std::optional<Task> pop() {
+    return pop([](const Task&) { return 0; });
+  }
+  template <typename Load>
+  std::optional<Task> pop(const Load& load) {
     if (order_.empty()) return std::nullopt;
-    order_.splice(order_.end(), order_, order_.begin());
+    order_.splice(order_.end(), order_, turn(order_, load));
     const auto client_tasks = std::prev(order_.end());
     return take(client_tasks, client_tasks->tasks.begin());
+  }
+  // What pop() would give; null: nothing.
+  template <typename Load>
+  const Task* next(const Load& load) const {
+    return order_.empty() ? nullptr : &turn(order_, load)->tasks.front().second;
   }
 
   // The task that push() was given under this id, where it still waits.
@@ -50,6 +67,19 @@ class FairQueue {
     if (task == tasks.end()) return std::nullopt;
     return take(at->second, task);
   }
+  template <typename Gone>
+  void erase_if(const Gone& gone) {
+    for (ClientTasks& of : order_)
+      size_ -= std::erase_if(of.tasks, [&](const auto& task) { return gone(task.second); });
+    std::erase_if(order_,
+                  [&](const ClientTasks& of) { return of.tasks.empty() && by_name_.erase(of.client) > 0; });
+  }
+  template <typename Visit>
+  void for_each(const Visit& visit) const {
+    for (const ClientTasks& of : order_) {
+      for (const auto& task : of.tasks) visit(task.second);
+    }
+  }
 
  private:
   struct ClientTasks {
@@ -59,10 +89,20 @@ class FairQueue {
   };
   using Clients = std::list<ClientTasks>;
 
-  void add(const std::string& client, uint64_t id, Task task) {
+  // Of equal loads, the one whose turn was longest ago.
+  template <typename List, typename Load>
+  static auto turn(List& clients, const Load& load) {
+    return std::min_element(clients.begin(), clients.end(), [&](const ClientTasks& a, const ClientTasks& b) {
+      return load(a.tasks.front().second) < load(b.tasks.front().second);
+    });
+  }
+  auto& tasks_of(const std::string& client) {
     const auto [at, is_new] = by_name_.try_emplace(client);
     if (is_new) at->second = order_.insert(order_.end(), ClientTasks{client, {}});
-    at->second->tasks.emplace_back(id, std::move(task));
+    return at->second->tasks;
+  }
+  void add(const std::string& client, uint64_t id, Task task) {
+    tasks_of(client).emplace_back(id, std::move(task));
     ++size_;
   }
   std::optional<Task> take(typename Clients::iterator client_tasks,

@@ -58,6 +58,38 @@ TEST(FairQueue, ErasesWhatStillWaits) {
   EXPECT_FALSE(queue.pop());
 }
 
+TEST(FairQueue, WhoHasLeastAtWorkIsNext) {
+  Queue queue(100);
+  uint64_t id = 0;
+  for (const char* task : {"a1", "a2", "b1", "c1"}) queue.push(std::string(1, task[0]), ++id, task);
+  std::map<char, int> at_work = {{'a', 2}, {'b', 1}, {'c', 1}};
+  const auto load = [&](const std::string& task) { return at_work[task[0]]; };
+  std::vector<std::string> order;
+  while (queue.size() > 0) {
+    const std::string next = *queue.next(load);
+    EXPECT_EQ(queue.pop(load), next);
+    ++at_work[next[0]];
+    order.push_back(next);
+  }
+  EXPECT_EQ(order, (std::vector<std::string>{"b1", "c1", "a1", "a2"}));
+  EXPECT_EQ(queue.next(load), nullptr);
+}
+
+TEST(FairQueue, WhatComesBackIsItsClientsFirst) {
+  Queue queue(2);
+  queue.push("a", 1, "a1");
+  queue.push("b", 2, "b1");
+  queue.push_front("a", 0, "a0");
+  queue.push_front("c", 3, "c0");
+  EXPECT_EQ(queue.size(), 4);
+  queue.erase_if([](const std::string& task) { return task == "a1" || task == "b1"; });
+  std::string left;
+  queue.for_each([&](const std::string& task) { left += task; });
+  EXPECT_EQ(left, "a0c0");
+  EXPECT_FALSE(queue.erase("b", 2));
+  EXPECT_EQ(all_of(queue), (std::vector<std::string>{"a0", "c0"}));
+}
+
 // Whatever comes in whatever order: between two tasks of a client every other client that waited had its
 // turn, each client's tasks stay in order, and none is lost.
 TEST(FairQueue, RandomTrafficIsFair) {

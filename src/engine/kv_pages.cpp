@@ -97,7 +97,8 @@ bool KvPages::window_is_there(std::span<const int32_t> chain, int blocks) const 
                      [&](int32_t page) { return blocks_[page].window >= 0; });
 }
 
-int KvPages::adopt(PageTable& table, std::span<const int32_t> tokens) {
+// The full pages of the longest cached prefix, whether its windows are there or not.
+std::vector<int32_t> KvPages::cached_chain(std::span<const int32_t> tokens) const {
   // At least one token is left to compute: its logits are wanted.
   const int most = (static_cast<int>(tokens.size()) - 1) / layout_.page_tokens;
   std::vector<int32_t> chain;
@@ -105,6 +106,11 @@ int KvPages::adopt(PageTable& table, std::span<const int32_t> tokens) {
     page = find(page, tokens_of(tokens, static_cast<int>(chain.size())));
     if (page < 0) break;
   }
+  return chain;
+}
+
+int KvPages::adopt(PageTable& table, std::span<const int32_t> tokens) {
+  const std::vector<int32_t> chain = cached_chain(tokens);
   auto blocks = static_cast<int>(chain.size());
   table.forks.push_back(blocks * layout_.page_tokens);
   while (!window_is_there(chain, blocks)) --blocks;
@@ -184,6 +190,25 @@ bool KvPages::extend(PageTable& table, int context, int spare) {
   if (full_.free_pages() < lacking + spare) return false;
   for (int i = 0; i < lacking; ++i) table.full.push_back(take_full());
   return true;
+}
+
+bool KvPages::would_fit(std::span<const int32_t> tokens, bool reuse,
+                        std::span<const PageTable* const> yielding, int spare) const {
+  std::unordered_map<int32_t, int> holders;  // of the pages that yielding tables have, without these
+  for (const PageTable* table : yielding) {
+    for (const int32_t page : table->full) --holders.try_emplace(page, full_.holders(page)).first->second;
+  }
+  const auto freed = std::ranges::count_if(holders, [](const auto& of) { return of.second == 0; });
+  std::vector<int32_t> chain;
+  if (reuse) chain = cached_chain(tokens);
+  auto blocks = static_cast<int>(chain.size());
+  while (!window_is_there(chain, blocks)) --blocks;
+  // A hit that somebody holds takes no free page.
+  const auto shared = std::count_if(chain.begin(), chain.begin() + blocks, [&](int32_t page) {
+    const auto of = holders.find(page);
+    return (of == holders.end() ? full_.holders(page) : of->second) > 0;
+  });
+  return full_.free_pages() + freed + shared >= pages_of(static_cast<int>(tokens.size())) + spare;
 }
 
 void KvPages::slide(PageTable& table, int first) {

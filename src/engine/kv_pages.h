@@ -45,6 +45,10 @@ class KvPages {
   int reach(int position) const { return std::max(0, position - window_ + 1) / layout_.page_tokens; }
   // Of so many tokens, those that cache_blocks() could share: the ones in whole pages.
   int shareable(int tokens) const { return tokens / layout_.page_tokens * layout_.page_tokens; }
+  // Whether adopt() and extend() would find the pages for `tokens`, with `spare` left, once the tables of
+  // `yielding` were released. reuse: adopt() may be called.
+  bool would_fit(std::span<const int32_t> tokens, bool reuse, std::span<const PageTable* const> yielding,
+                 int spare) const;
   // Makes room for positions [0, context) in the full-attention layers. False, with nothing taken, where that
   // would not leave `spare` pages.
   bool extend(PageTable& table, int context, int spare);
@@ -88,6 +92,7 @@ class KvPages {
   uint64_t hash_of(int32_t parent, std::span<const int32_t> tokens) const;
   std::span<const int32_t> tokens_of(std::span<const int32_t> tokens, int block) const;
   int32_t find(int32_t parent, std::span<const int32_t> tokens) const;  // a full page; -1: none
+  std::vector<int32_t> cached_chain(std::span<const int32_t> tokens) const;
   bool window_is_there(std::span<const int32_t> chain, int blocks) const;
   void insert(int32_t page, int32_t parent, std::span<const int32_t> tokens);
   void remove(int32_t page);

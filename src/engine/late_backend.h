@@ -166,6 +166,7 @@ struct Harness {
       .layers = 2, .vocab = kVocab, .window = 64, .sliding = {true, false}, .max_context = 2048};
   LateBackend backend;
   Engine engine;
+  std::string client;  // of the requests that are submitted from now on
   std::vector<std::shared_ptr<Request>> requests;
   std::vector<std::stop_source> cancels;       // of each request
   std::vector<std::vector<int32_t>> received;  // to each request's callback
@@ -192,16 +193,15 @@ struct Harness {
   Request& submit(std::vector<int32_t> prompt, SamplingParams params, int cancel_at = 0) {
     const size_t index = received.size();
     received.emplace_back(), received_logprobs.emplace_back(), cancels.emplace_back();
-    requests.push_back(engine
-                           .submit(
-                               std::move(prompt), params,
-                               [this, index, cancel_at](const SampledToken& t) {
-                                 received[index].push_back(t.token);
-                                 received_logprobs[index].push_back(t.logprobs);
-                                 if (std::ssize(received[index]) == cancel_at) cancels[index].request_stop();
-                               },
-                               cancels.back().get_token())
-                           .value());
+    const auto on_token = [this, index, cancel_at](const SampledToken& t) {
+      received[index].push_back(t.token);
+      received_logprobs[index].push_back(t.logprobs);
+      if (std::ssize(received[index]) == cancel_at) cancels[index].request_stop();
+    };
+    requests.push_back(
+        engine.prepare(std::move(prompt), params, on_token, cancels.back().get_token()).value());
+    requests.back()->client = client;
+    engine.add(requests.back());
     return *requests.back();
   }
   void expect_equals(const Harness& other) const {

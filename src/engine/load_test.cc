@@ -58,6 +58,7 @@ class Scenario {
   enum class Drafts { kNone, kOracle, kHead };
   explicit Scenario(uint32_t seed, Drafts drafts = Drafts::kNone)
       : rng_(seed),
+        client_rng_(seed),
         run_(below(2) == 0, options(drafts == Drafts::kHead), drafts == Drafts::kHead),
         alone_(false, {.context = context_, .max_rows = 64, .prefix_cache = false}) {
     if (drafts != Drafts::kOracle) return;
@@ -113,6 +114,7 @@ class Scenario {
     if (below(3) == 0) p.stop_tokens = many_stops();
     if (below(10) == 0) p.frequency_penalty = 0.5;
     asked_.push_back({prompt(), p, below(5) == 0});
+    run_.client = std::string(1, static_cast<char>('a' + client_rng_() % clients_));
     Request& request = run_.submit(asked_.back().prompt, p, below(10) == 0 ? 1 + below(20) : 0);
     if (asked_.back().constrained) grammar_.hold_to(request);
     if (oracle_ == nullptr || (asked_.back().constrained && masks_take_long_)) return;
@@ -175,7 +177,7 @@ class Scenario {
     }
   }
 
-  std::mt19937 rng_;
+  std::mt19937 rng_, client_rng_;
   int context_ = 0;
   Grammar grammar_;
   std::optional<MasksTakeLong> masks_take_long_;
@@ -184,6 +186,7 @@ class Scenario {
   OracleDrafter* oracle_ = nullptr;
   std::vector<Asked> asked_;
   int steps_ = 0;
+  unsigned clients_ = 1 + client_rng_() % 5;
 };
 
 TEST(Load, EachRequestGivesWhatItGivesAlone) {

@@ -13,6 +13,13 @@
 
 namespace moesaic {
 
+// What a client has in an engine, counted by the scheduler while it has requests there.
+struct ClientShare {
+  int requests = 0;  // that wait or run
+  int running = 0;
+  uint64_t prompt_turn = 0;  // the step that computed rows of its prompts last
+};
+
 struct Request {
   uint64_t id = 0;
   std::vector<int32_t> tokens;  // the prompt, then what was generated
@@ -41,8 +48,14 @@ struct Request {
   // A draft that was made behind a step, for the next one to verify, while tokens has the size guess_at.
   std::vector<int32_t> guess;
   size_t guess_at = 0;
-  std::string client;      // see GenerationRequest
-  std::stop_token cancel;  // see Engine::submit
+  std::string client;  // see GenerationRequest
+  // The scheduler's.
+  std::shared_ptr<ClientShare> share;
+  int rank = 0;             // while it runs: the client's other requests that run and began before it
+  uint64_t begun_as = 0;    // while it runs: its number among all that began so far
+  int turn_steps = 0;       // steps since then in which it did not compute its prompt
+  uint64_t yielded_in = 0;  // the step before which it had to wait again
+  std::stop_token cancel;   // see Engine::submit
   FinishReason finish = FinishReason::kNone;
   Status error;
   // Called for every token as it is made, the stop token that ends it included, from the thread that steps

@@ -18,6 +18,7 @@ bool shows_prompt(const Request& r) {
   return r.on_prompt_logits && r.prompt_rows_shown < r.prompt_tokens - 1;
 }
 bool decodes(const Request& r) { return missing(r) == 1 && r.length() > r.prompt_tokens; }
+bool computes_prompt(const Request& r) { return missing(r) > 0 && !decodes(r); }
 // Whether it may have a draft once its last token is known: it decodes, and more than one token is left.
 bool may_draft(const Request& r) {
   return r.speculate && r.held.empty() && decodes(r) && r.length() + 1 < r.limit;
@@ -68,20 +69,34 @@ bool Scheduler::begin(Request& r) {
   return true;
 }
 
-void Scheduler::preempt_youngest() {
-  Request& r = *running_.back();
+// It has its pages.
+void Scheduler::start(std::shared_ptr<Request> request) {
+  ++request->share->running;
+  request->begun_as = ++begun_;
+  request->turn_steps = 0;
+  running_.push_back(std::move(request));
+}
+
+void Scheduler::preempt(const std::shared_ptr<Request>& request) {
+  Request& r = *request;
   pages_.release(r.pages);
   r.computed = 0, r.ahead = -1, r.continues = false;
-  waiting_.push_front(std::move(running_.back()));
-  running_.pop_back();
+  r.yielded_in = step_;
+  --r.share->running;
+  waiting_.push_front(r.client, r.id, request);
   ++counted_.preemptions;
 }
 
-// For one token more. False: the request itself was the youngest.
+void Scheduler::preempt_last() {
+  preempt(running_.back());
+  running_.pop_back();
+}
+
+// For one token more. False: the request itself was the last one.
 bool Scheduler::make_room(Request& r) {
   while (!pages_.reserve(r.pages, r.computed - r.unsure(), r.computed + 1 + rows_ahead(r))) {
     const bool itself = running_.back().get() == &r;
-    preempt_youngest();
+    preempt_last();
     if (itself) return false;
   }
   return true;
@@ -116,10 +131,10 @@ int Scheduler::rows_for(const Request& r, const Plan& plan) const {
 }
 
 void Scheduler::admit(Plan& plan) {
-  while (!waiting_.empty() && std::ssize(running_) < options_.max_batch && plan.rows < options_.max_rows) {
-    if (!begin(*waiting_.front())) return;
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+  while (std::ssize(running_) < options_.max_batch && plan.rows < options_.max_rows) {
+    const std::shared_ptr<Request>* next = next_waiting();
+    if (next == nullptr || !begin(**next)) return;
+    start(take_next());
     const int rows = rows_for(*running_.back(), plan);
     if (rows > 0) this->plan(running_.back(), rows, plan);
   }
@@ -245,9 +260,11 @@ bool Scheduler::can_continue() const {
   const auto samples = [](const auto& r) {
     return device_sampling(*r, 0) && device_sampling(*r, furthest_ahead(*r));
   };
-  const auto room = std::min(std::ssize(waiting_), options_.max_batch - std::ssize(running_));
-  return std::ranges::all_of(running_, samples) &&
-         std::all_of(waiting_.begin(), waiting_.begin() + std::max<std::ptrdiff_t>(0, room), samples);
+  bool all = std::ranges::all_of(running_, samples);
+  // A single client's begin when there is a place.
+  if (clients_.size() > 1 || std::ssize(running_) < options_.max_batch)
+    waiting_.for_each([&](const auto& r) { all = all && samples(r); });
+  return all;
 }
 
 std::optional<BegunDraft> Scheduler::draft_ahead(const ScheduledBatch& step) {
@@ -294,6 +311,15 @@ void Scheduler::set_sampling(ScheduledBatch& scheduled) {
   b.sampling = std::move(sampling);
 }
 
+// The clients take turns from step to step; a client's own come in their order.
+std::vector<std::shared_ptr<Request>> Scheduler::prompts_in_turn() const {
+  std::vector<std::shared_ptr<Request>> prompts;
+  std::ranges::copy_if(running_, std::back_inserter(prompts),
+                       [](const auto& r) { return computes_prompt(*r); });
+  std::ranges::stable_sort(prompts, {}, [](const auto& r) { return r->share->prompt_turn; });
+  return prompts;
+}
+
 ScheduledBatch Scheduler::next_batch(bool device_samples) {
   for (const auto& r : running_) {
     MOESAIC_CHECK(r->in_flight >= 0 || r->draft.empty());
@@ -301,14 +327,20 @@ ScheduledBatch Scheduler::next_batch(bool device_samples) {
     pages_.slide(r->pages, r->computed - r->unsure());
   }
   Plan plan;
+  ++step_;
   const uint64_t preemptions = counted_.preemptions;
+  order_running();
+  admit_newcomers();
   for (size_t i = 0; i < running_.size(); ++i) {
     const auto r = running_[i];
+    if (!computes_prompt(*r)) ++r->turn_steps;
     if (decodes(*r) && make_room(*r)) this->plan(r, 1, plan);
   }
-  for (const auto& r : running_) {
-    const int rows = decodes(*r) ? 0 : rows_for(*r, plan);
-    if (rows > 0) this->plan(r, rows, plan);
+  for (const auto& r : prompts_in_turn()) {
+    const int rows = rows_for(*r, plan);
+    if (rows <= 0) continue;
+    this->plan(r, rows, plan);
+    r->share->prompt_turn = step_;
   }
   if (counted_.preemptions == preemptions) admit(plan);
   ScheduledBatch out{.account = add_drafts(plan)};
@@ -319,26 +351,33 @@ ScheduledBatch Scheduler::next_batch(bool device_samples) {
 
 void Scheduler::fail_all(const Status& status) {
   doubtful_ = true;
-  for (auto* requests : {&running_, &waiting_}) {
-    for (const auto& r : *requests) {
-      r->error = status;
-      r->finish = FinishReason::kError;
-    }
-  }
+  const auto fail = [&](const auto& r) {
+    r->error = status;
+    r->finish = FinishReason::kError;
+  };
+  std::ranges::for_each(running_, fail);
+  waiting_.for_each(fail);
+}
+
+// Whether the request is over; what it had is then given back.
+bool Scheduler::ended(Request& r) {
+  if (!r.done() && r.cancel.stop_requested()) r.finish = FinishReason::kCancelled;
+  if (!r.done()) return false;
+  doubtful_ |= r.error.code() == StatusCode::kInternal;  // a logit that is not finite
+  if (speculator_ != nullptr) speculator_->ended(r);
+  if (!doubtful_) cache_blocks(r);
+  pages_.release(r.pages);
+  if (--r.share->requests == 0) clients_.erase(r.client);
+  return true;
 }
 
 void Scheduler::collect() {
-  for (auto* requests : {&running_, &waiting_}) {
-    for (const auto& r : *requests) {
-      if (!r->done() && r->cancel.stop_requested()) r->finish = FinishReason::kCancelled;
-      if (!r->done()) continue;
-      doubtful_ |= r->error.code() == StatusCode::kInternal;  // a logit that is not finite
-      if (speculator_ != nullptr) speculator_->ended(*r);
-      if (!doubtful_) cache_blocks(*r);
-      pages_.release(r->pages);
-    }
-    std::erase_if(*requests, [](const auto& r) { return r->done(); });
-  }
+  std::erase_if(running_, [&](const auto& r) {
+    const bool over = ended(*r);
+    if (over) --r->share->running;
+    return over;
+  });
+  waiting_.erase_if([&](const auto& r) { return ended(*r); });
   if (!std::exchange(doubtful_, false)) return;
   pages_.forget();
   for (const auto& r : running_) r->pages.cached_blocks = 0;
@@ -348,11 +387,13 @@ EngineStats Scheduler::stats() const {
   EngineStats s = counted_;
   s.running = static_cast<int>(running_.size());
   s.waiting = static_cast<int>(waiting_.size());
+  s.clients = static_cast<int>(clients_.size());
   s.full = pages_.full_use(), s.window = pages_.window_use();
   return s;
 }
 
 void Scheduler::check() const {
+  check_shares();
   std::vector<const PageTable*> tables;
   for (const auto& r : running_) tables.push_back(&r->pages);
   pages_.check(tables);

@@ -1,19 +1,27 @@
 // Decides what the next step computes: first one token of every sequence that decodes, then, with what is
-// left of the row budget, chunks of prompts, first come first served. Decoding never waits behind a long
-// prompt.
+// left of the row budget, chunks of prompts. Decoding never waits behind a long prompt.
 //
-// A request begins when the pages of its whole prompt are free, and takes further ones as it grows. Where
-// they run out the youngest gives its own back and waits: later its prompt and what it has generated are
-// computed again, as far as the prefix cache has not kept them.
+// A request begins when a place and the pages of its whole prompt are free, and takes further ones as it
+// grows. A client's own requests begin in the order in which they came; of several clients the one with the
+// fewest at work is next, and among equals they take turns, as they do with the rows for prompts. Where pages
+// run out the youngest request of a client with most at work gives its own back and waits: later its prompt
+// and what it has generated are computed again, as far as the prefix cache has not kept them. A client that
+// has at least two places fewer than another gets one of its places in the same way, at once
+// (scheduler_turns.cpp). One that has none gets that of a request that has decoded for kTurn steps.
 //
 // Drafts (speculator.h) get the rows and pages that are left after that: no request waits or yields for them,
 // and pages that only refused tokens needed are given back as soon as these are known.
 #pragma once
 
-#include <deque>
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "base/fair_queue.h"
 #include "engine/request.h"
 #include "engine/speculator.h"
 #include "moesaic/stats.h"
@@ -39,6 +47,10 @@ class Scheduler {
     int max_batch = 1;   // requests at a time
     bool prefix_cache = true;
   };
+  // Steps that a request decodes before a client without a place may have its place. A longer one has a step
+  // more for each kTurnTokens of its tokens, which may have to be computed again.
+  static constexpr int kTurn = 512, kTurnTokens = 32;
+
   // The pools hold at least one request of any length that is submitted, and the windows of max_batch
   // (kv_layout sees to both).
   Scheduler(const KvLayout& layout, int window, const Options& options)
@@ -46,8 +58,8 @@ class Scheduler {
 
   // Gets drafts from it from now on; it outlives the scheduler.
   void speculate(Speculator* speculator) { speculator_ = speculator; }
-  void submit(std::shared_ptr<Request> request) { waiting_.push_back(std::move(request)); }
-  bool idle() const { return running_.empty() && waiting_.empty(); }
+  void submit(std::shared_ptr<Request> request);
+  bool idle() const { return running_.empty() && waiting_.size() == 0; }
   // The next step. It counts as computed from here on, so the caller must run it or fail all. Empty if there
   // is no request, or none but those that end with the token in flight. device_samples: the backend may
   // sample the tokens, where every request of the step allows it.
@@ -76,7 +88,19 @@ class Scheduler {
   void cache_blocks(Request& request);
   bool begin(Request& request);
   bool make_room(Request& request);
-  void preempt_youngest();
+  void start(std::shared_ptr<Request> request);
+  void preempt_last();
+  void preempt(const std::shared_ptr<Request>& request);
+  // scheduler_turns.cpp: the turns of clients.
+  const std::shared_ptr<Request>* next_waiting() const;
+  std::shared_ptr<Request> take_next();
+  void order_running();
+  void admit_newcomers();
+  bool has_room_for(const Request& request, std::span<const std::shared_ptr<Request>> yielding) const;
+  std::optional<std::vector<std::shared_ptr<Request>>> who_yields_to(const Request& request) const;
+  std::vector<std::shared_ptr<Request>> prompts_in_turn() const;
+  bool ended(Request& request);
+  void check_shares() const;
   static void want_prompt_rows(const std::shared_ptr<Request>& request, int first_row, int rows,
                                ScheduledBatch& out);
   // The next step in the making. Pages are reserved as it grows.
@@ -105,8 +129,12 @@ class Scheduler {
   Speculator* speculator_ = nullptr;
   EngineStats counted_;
   bool doubtful_ = false;  // after an error nobody knows what the pages hold
-  // Both by age; whoever runs is older than all that wait.
-  std::deque<std::shared_ptr<Request>> running_, waiting_;
+  // In this order they get rows, and the last one yields: the first ones of all clients as they began, then
+  // the second ones, and so on.
+  std::vector<std::shared_ptr<Request>> running_;
+  FairQueue<std::shared_ptr<Request>> waiting_{SIZE_MAX};
+  std::unordered_map<std::string, std::shared_ptr<ClientShare>> clients_;  // with requests
+  uint64_t begun_ = 0, step_ = 0;                                          // so far
 };
 
 }  // namespace moesaic

@@ -256,6 +256,9 @@ TEST(OllamaModels, Lists) {
   EXPECT_EQ(tags["models"][0]["name"], "tiny");
   EXPECT_EQ(tags["models"][0]["digest"].get<std::string>().size(), 64u);
   EXPECT_EQ(running["models"][0]["context_length"], 1024);
+  EXPECT_EQ(tags["models"][0]["size"], info.stored_bytes);
+  EXPECT_EQ(running["models"][0]["size"], info.memory.sum());
+  EXPECT_GT(info.memory.sum(), info.memory.weights);
   const auto shown = show(R"({"model": "tiny"})", service());
   const Json json = Json::parse(std::get<openai::TokenAnswer>(shown).json);
   EXPECT_EQ(json["model_info"]["gptoss.context_length"], 1024);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -48,8 +49,9 @@ struct AnswerFormat {
 class AnswerGrammar {
  public:
   AnswerGrammar() = default;  // no restriction
-  // Fails with one line that names the place in the schema or grammar and what to do about it.
-  static Result<AnswerGrammar> compile(const AnswerFormat& format);
+  // Fails with one line that names the place in the schema or grammar and what to do about it. cancel: ends
+  // it early, with kCancelled.
+  static Result<AnswerGrammar> compile(const AnswerFormat& format, const std::stop_token& cancel = {});
 
   bool empty() const { return compiled_ == nullptr; }
   bool chat() const;

@@ -158,11 +158,12 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
                    engine.prepare(std::move(r.prompt), r.sampling, on_token, request->stop.token()));
   request->request->reuse_prefix = r.reuse_prefix;
   request->request->speculate = r.speculate;
-  request->request->client = std::move(r.client);
+  request->request->client = r.client;
   watch_logits(request, r.prompt_logits);
   {
     const std::lock_guard lock(mutex);
-    if (!r.grammar.empty()) request->request->sampler->follow(masks.async_matcher(r.grammar));
+    if (!r.grammar.empty())
+      request->request->sampler->follow(masks.async_matcher(r.grammar, std::move(r.client)));
     inbox.push_back(std::move(request));
     ++left;
   }

@@ -11,8 +11,7 @@ namespace moesaic {
 
 class OutputFile {
  public:
-  static std::string unfinished(const std::string& path) { return path + ".part"; }
-  // Writes to unfinished(path) until commit(). Refuses an existing path unless overwrite.
+  // Writes to path + ".part" until commit(). Refuses an existing path unless overwrite.
   static Result<OutputFile> create(const std::string& path, bool overwrite);
   ~OutputFile();  // removes what was not committed
   OutputFile(OutputFile&& other) noexcept;

@@ -71,24 +71,25 @@ bool is_name(const std::string& name) {
 // Texts of a form, then `next`.
 class Contents {
  public:
-  explicit Contents(CompiledGrammar& g) : g_(g), rules_(g.automaton) {}
+  Contents(CompiledGrammar& g, Work& work) : g_(g), work_(work), rules_(g.automaton) {}
   // A schema's values.
   Result<StateId> of(const std::string& schema, const std::string& name, StateId next) {
     if (schema.size() > kMaxSchemaBytes)
       return invalid("{}: {} bytes are too many for a schema (at most {})", name, schema.size(),
                      kMaxSchemaBytes);
-    ASSIGN_OR_RETURN(const StateId rule, schema_rule(g_.automaton, rules_, schema, name, g_.notes));
+    work_.begin_next();
+    ASSIGN_OR_RETURN(const StateId rule, schema_rule(g_.automaton, rules_, schema, name, g_.notes, work_));
     return called(rule, name + ": no JSON value satisfies the schema, as far as it can be followed", next);
   }
   // What the answer has to be.
   Result<StateId> answer(const AnswerFormat& f, StateId next) {
     if (!f.json_schema.empty()) return of(f.json_schema, "json_schema", next);
     if (!f.regex.empty()) {
-      ASSIGN_OR_RETURN(const StateId rule, regex_rule(g_.automaton, f.regex, "regex"));
+      ASSIGN_OR_RETURN(const StateId rule, regex_rule(g_.automaton, f.regex, "regex", work_));
       return called(rule, "regex: no text satisfies it", next);
     }
     if (!f.gbnf.empty()) {
-      ASSIGN_OR_RETURN(const StateId rule, gbnf_rule(g_.automaton, f.gbnf, "grammar"));
+      ASSIGN_OR_RETURN(const StateId rule, gbnf_rule(g_.automaton, f.gbnf, "grammar", work_));
       return called(rule, "grammar: no text satisfies it", next);
     }
     ASSIGN_OR_RETURN(const StateId rule, choice_rule(g_.automaton, f.choices, "choice"));
@@ -113,6 +114,7 @@ class Contents {
   }
 
   CompiledGrammar& g_;
+  Work& work_;
   JsonRules rules_;
   std::vector<std::pair<StateId, std::string>> roots_;
 };
@@ -160,6 +162,22 @@ Status check(const AnswerFormat& f) {
   return {};
 }
 
+Result<std::shared_ptr<const CompiledGrammar>> compiled(const AnswerFormat& f, Work& work) {
+  RETURN_IF_ERROR(check(f));
+  auto made = std::make_shared<CompiledGrammar>();
+  made->chat = f.chat;
+  made->key = f.key();
+  Contents contents(*made, work);
+  if (f.chat) {
+    ASSIGN_OR_RETURN(made->rule, chat_rule(*made, contents, f));
+  } else {
+    Automaton& a = made->automaton;
+    ASSIGN_OR_RETURN(made->rule, contents.answer(f, a.byte(kEnd, a.end_of_rule())));
+  }
+  RETURN_IF_ERROR(contents.finish());
+  return std::shared_ptr<const CompiledGrammar>(std::move(made));
+}
+
 }  // namespace
 }  // namespace grammar
 
@@ -172,21 +190,13 @@ std::string AnswerFormat::key() const {
   return key;
 }
 
-Result<AnswerGrammar> AnswerGrammar::compile(const AnswerFormat& f) {
-  RETURN_IF_ERROR(grammar::check(f));
-  auto compiled = std::make_shared<grammar::CompiledGrammar>();
-  compiled->chat = f.chat;
-  compiled->key = f.key();
-  grammar::Contents contents(*compiled);
-  if (f.chat) {
-    ASSIGN_OR_RETURN(compiled->rule, grammar::chat_rule(*compiled, contents, f));
-  } else {
-    grammar::Automaton& a = compiled->automaton;
-    ASSIGN_OR_RETURN(compiled->rule, contents.answer(f, a.byte(grammar::kEnd, a.end_of_rule())));
-  }
-  RETURN_IF_ERROR(contents.finish());
+Result<AnswerGrammar> AnswerGrammar::compile(const AnswerFormat& f, const std::stop_token& cancel) {
+  grammar::Work work(cancel);
+  auto compiled = grammar::compiled(f, work);
+  if (work.cancelled()) return error(StatusCode::kCancelled, "the request was cancelled");
+  if (!compiled.ok()) return compiled.status();
   AnswerGrammar made;
-  made.compiled_ = std::move(compiled);
+  made.compiled_ = std::move(compiled).value();
   return made;
 }
 

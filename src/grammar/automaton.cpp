@@ -1,6 +1,11 @@
 #include "grammar/automaton.h"
 
+#include <algorithm>
 #include <bitset>
+#include <numeric>
+#include <unordered_set>
+
+#include "grammar/interned_lists.h"
 
 namespace moesaic::grammar {
 
@@ -33,10 +38,32 @@ StateId Automaton::repeat(StateId rule, uint32_t min, uint32_t max, StateId next
 
 void Automaton::finish() {
   find_ends();
+  simplify();
+  find_ranks();
   find_classes();
 }
 
-// Backwards from the return state: a state is looked at again whenever one that it leads to turns out well.
+// The states of which holds(state, marks) is true, where more marks never make it false: a state is looked at
+// again whenever one that it leads to is marked.
+template <typename Holds>
+Automaton::Marks Automaton::marked(const std::vector<std::vector<StateId>>& leads_here,
+                                   const Holds& holds) const {
+  Marks marks(states_.size(), false);
+  std::vector<StateId> found;
+  const auto look = [&](StateId id) {
+    if (marks[id] || !holds(states_[id], marks)) return;
+    marks[id] = true;
+    found.push_back(id);
+  };
+  for (StateId id = 0; id < size(); ++id) look(id);
+  while (!found.empty()) {
+    const StateId reached = found.back();
+    found.pop_back();
+    for (const StateId id : leads_here[reached]) look(id);
+  }
+  return marks;
+}
+
 void Automaton::find_ends() {
   std::vector<std::vector<StateId>> leads_here(states_.size());
   for (StateId id = 0; id < size(); ++id) {
@@ -45,19 +72,112 @@ void Automaton::find_ends() {
     if (s.next >= 0) leads_here[s.next].push_back(id);
     if (s.body >= 0) leads_here[s.body].push_back(id);
   }
-  can_end_.assign(states_.size(), false);
-  std::vector<StateId> found = {end_of_rule()};
-  can_end_[end_of_rule()] = true;
-  while (!found.empty()) {
-    const StateId reached = found.back();
-    found.pop_back();
-    for (const StateId id : leads_here[reached]) {
-      const State& s = states_[id];
-      const bool goes_on = s.next < 0 || can_end_[s.next];
-      const bool skips = s.kind == State::Kind::kRepeat && s.min == 0;
-      if (can_end_[id] || !goes_on || (s.body >= 0 && !can_end_[s.body] && !skips)) continue;
-      can_end_[id] = true;
-      found.push_back(id);
+  const auto any_edge = [](const State& s, const Marks& marks) {
+    return std::any_of(s.edges.begin(), s.edges.end(), [&](const Edge& e) { return marks[e.next]; });
+  };
+  const auto skips = [](const State& s) { return s.kind == State::Kind::kRepeat && s.min == 0; };
+  can_end_ = marked(leads_here, [&](const State& s, const Marks& marks) {
+    if (s.body < 0) return s.kind == State::Kind::kReturn || any_edge(s, marks);
+    return marks[s.next] && (skips(s) || marks[s.body]);
+  });
+  may_be_empty_ = marked(leads_here, [&](const State& s, const Marks& marks) {
+    if (s.body < 0)
+      return s.kind == State::Kind::kReturn || (s.kind == State::Kind::kSplit && any_edge(s, marks));
+    return marks[s.next] && (skips(s) || marks[s.body]);
+  });
+  may_take_ = marked(leads_here, [&](const State& s, const Marks& marks) {
+    if (s.kind == State::Kind::kBytes) return any_edge(s, can_end_);
+    if (s.body < 0) return any_edge(s, marks);
+    return can_end_[s.next] && can_end_[s.body] && (marks[s.next] || marks[s.body]);
+  });
+}
+
+// What stands for the state: for a call or a repetition of nothing what follows it, for a call at the end of
+// a rule the rule called, for a split with one way that way.
+StateId Automaton::simplified(StateId id) const {
+  const State& s = states_[id];
+  if (s.kind == State::Kind::kSplit && s.edges.size() == 1) return s.edges[0].next;
+  if (s.body < 0 || !can_end_[id]) return id;
+  if (!may_take_[s.body]) return s.next;
+  return s.kind == State::Kind::kCall && s.next == end_of_rule() ? s.body : id;
+}
+
+// States keep their numbers; those that nothing leads to any more are left as they are.
+void Automaton::simplify() {
+  const auto hash = [this](StateId id) {
+    const State& s = states_[id];
+    uint64_t h = mixed(static_cast<uint64_t>(s.kind) << 32 | static_cast<uint32_t>(s.body), s.next);
+    h = mixed(h, static_cast<uint64_t>(s.min) << 32 | s.max);
+    for (const Edge& e : s.edges) h = mixed(h, static_cast<uint64_t>(e.low << 8 | e.high) << 32 | e.next);
+    return static_cast<size_t>(h);
+  };
+  const auto equal = [this](StateId a, StateId b) { return states_[a] == states_[b]; };
+  std::unordered_set<StateId, decltype(hash), decltype(equal)> different(states_.size() / 2, hash, equal);
+  std::vector<StateId> stands_for(states_.size());
+  std::iota(stands_for.begin(), stands_for.end(), 0);
+  const auto redirect = [&](State& s) {
+    std::erase_if(s.edges, [&](const Edge& e) { return !can_end_[e.next]; });
+    for (Edge& e : s.edges) e.next = stands_for[e.next];
+    if (s.next >= 0) s.next = stands_for[s.next];
+    if (s.body >= 0) s.body = stands_for[s.body];
+    std::sort(s.edges.begin(), s.edges.end());
+    s.edges.erase(std::unique(s.edges.begin(), s.edges.end()), s.edges.end());
+  };
+  // What follows a state was mostly made before it.
+  for (StateId id = 0; id < size(); ++id) {
+    redirect(states_[id]);
+    const StateId simple = simplified(id);
+    stands_for[id] = simple != id ? stands_for[simple] : *different.insert(id).first;
+  }
+  different.clear();
+  for (StateId& id : stands_for)
+    while (stands_for[id] != id) id = stands_for[id];
+  for (State& s : states_) redirect(s);
+}
+
+// The i-th state that comes behind this one without a byte; -1: there are no more.
+StateId Automaton::silent_next(StateId id, size_t i) const {
+  const State& s = states_[id];
+  if (s.kind == State::Kind::kSplit) return i < s.edges.size() ? s.edges[i].next : -1;
+  if (s.body < 0 || i > 1) return -1;
+  const bool passes = s.kind == State::Kind::kRepeat ? s.min == 0 : may_be_empty_[s.body];
+  if (i == 0) return s.body;
+  return passes ? s.next : -1;
+}
+
+// Tarjan's algorithm (1972): loops are numbered after all that they lead to.
+void Automaton::find_ranks() {
+  struct Visit {
+    StateId state;
+    size_t next;  // of silent_next
+  };
+  std::vector<int32_t> order(states_.size(), -1), first(states_.size());
+  std::vector<StateId> open;
+  std::vector<Visit> path;
+  int32_t visits = 0, rank = 0;
+  rank_.assign(states_.size(), -1);
+  const auto enter = [&](StateId id) {
+    order[id] = first[id] = visits++;
+    open.push_back(id);
+    path.push_back({id, 0});
+  };
+  const auto leave = [&](StateId id) {
+    path.pop_back();
+    if (!path.empty()) first[path.back().state] = std::min(first[path.back().state], first[id]);
+    if (first[id] != order[id]) return;
+    for (StateId last = -1; last != id; open.pop_back()) rank_[last = open.back()] = rank;
+    ++rank;
+  };
+  for (StateId root = 0; root < size(); ++root) {
+    if (order[root] < 0) enter(root);
+    while (!path.empty()) {
+      const StateId id = path.back().state, next = silent_next(id, path.back().next++);
+      if (next < 0)
+        leave(id);
+      else if (order[next] < 0)
+        enter(next);
+      else if (rank_[next] < 0)
+        first[id] = std::min(first[id], order[next]);
     }
   }
 }

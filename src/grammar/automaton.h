@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <limits>
 #include <string_view>
@@ -23,6 +24,7 @@ inline constexpr uint8_t kSpecial = 0xFF, kEnd = 0xFE;
 struct Edge {
   uint8_t low, high;  // unused in kSplit
   StateId next;
+  friend auto operator<=>(const Edge&, const Edge&) = default;
 };
 
 struct State {
@@ -37,11 +39,12 @@ struct State {
   StateId body = -1, next = -1;
   uint32_t min = 0, max = 0;
   std::vector<Edge> edges;
+  friend bool operator==(const State&, const State&) = default;
 };
 
 class Automaton {
  public:
-  // Schemas that need more are refused (full()); states are then made no more.
+  // Schemas that need more are refused (full()); no more states are made then.
   static constexpr int kMaxStates = 200'000;
 
   Automaton() { add({}); }
@@ -64,20 +67,36 @@ class Automaton {
   int size() const { return static_cast<int>(states_.size()); }
   const State& operator[](StateId id) const { return states_[id]; }
 
-  // To be called once all states are made: finds what can still reach the end of its rule and tells apart the
-  // bytes that some edge tells apart.
+  // To be called once all states are made. Finds what can still reach the end of its rule, takes out what
+  // cannot, says once what is there several times, and numbers what the functions below give.
   void finish();
-  bool can_end(StateId id) const { return can_end_.empty() || can_end_[id]; }
+  bool can_end(StateId id) const { return can_end_[id]; }
+  // May the rest of the rule, from this state on, take no byte?
+  bool may_be_empty(StateId id) const { return may_be_empty_[id]; }
+  // Higher than that of every state that is reached without a byte, in the rule or in those it calls, but for
+  // loops.
+  int rank(StateId id) const { return rank_[id]; }
+  // Bytes that no edge tells apart have one.
   int byte_class(uint8_t byte) const { return class_of_[byte]; }
   int byte_classes() const { return classes_; }
 
  private:
+  using Marks = std::vector<bool>;  // by state
+
   StateId add(State state);
+  template <typename Holds>
+  Marks marked(const std::vector<std::vector<StateId>>& leads_here, const Holds& holds) const;
   void find_ends();
+  void simplify();
+  StateId simplified(StateId id) const;
+  StateId silent_next(StateId id, size_t i) const;
+  void find_ranks();
   void find_classes();
 
   std::vector<State> states_;
-  std::vector<bool> can_end_;
+  Marks can_end_, may_be_empty_;
+  Marks may_take_;  // the rest of the rule may take a byte
+  std::vector<int32_t> rank_;
   std::array<uint8_t, 256> class_of_{};
   int classes_ = 1;
   bool full_ = false;

@@ -32,9 +32,9 @@ class Determinizer {
     for (size_t p = 0; p < patterns_.size(); ++p) start.push_back(first_[p] + 2 * patterns_[p]->start);
     state(start, true);
     for (size_t i = 0; i < items_.size(); ++i) {
+      expand(static_cast<int>(i));
       if (items_.size() > kMaxDfaStates || work_.spent())
         return invalid("there are too many ways to read it: simplify it");
-      expand(static_cast<int>(i));
     }
     return std::move(dfa_);
   }
@@ -107,7 +107,7 @@ class Determinizer {
     return entry->second;
   }
 
-  // The sets that begin or stop to hold at each character.
+  // The sets that begin or stop to hold at each character. Leaves off where the work is spent.
   void expand(int id) {
     std::map<int, Items> targets;  // by set
     std::vector<const CharSet*> sets;
@@ -123,6 +123,7 @@ class Determinizer {
     std::map<uint32_t, std::vector<int>> changes;
     for (const CharSet* set : sets) {
       work_.add(4 * set->size());
+      if (work_.spent()) return;
       for (const CharRange r : *set)
         for (const uint32_t at : {r.low, r.high + 1}) changes[at].push_back(sets_.at(*set));
     }
@@ -131,11 +132,13 @@ class Determinizer {
     for (auto at = changes.begin(); at != changes.end(); ++at) {
       for (const int set : at->second)
         if (!active.insert(set).second) active.erase(set);
-      work_.add(at->second.size() + active.size());
+      work_.add(at->second.size() + 2 * active.size());
+      if (work_.spent()) return;
       if (!active.empty()) ranges[active].push_back({at->first, std::next(at)->first - 1});
     }
     std::map<int, CharSet> steps;
     for (auto& [together, set] : ranges) {
+      if (work_.spent()) return;
       Items next;
       for (const int one : together) next.insert(next.end(), targets[one].begin(), targets[one].end());
       CharSet& all = steps[state(next, false)];

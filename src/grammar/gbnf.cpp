@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "grammar/char_dfa.h"
-#include "grammar/work.h"
 
 namespace moesaic::grammar {
 namespace {
@@ -15,7 +14,8 @@ using Kind = GbnfNode::Kind;
 // What of a grammar may be empty, and whether a rule can begin with itself.
 class GbnfFacts {
  public:
-  explicit GbnfFacts(const Gbnf& grammar) : g_(grammar), empty_(g_.rules.size()), open_(g_.rules.size()) {}
+  GbnfFacts(const Gbnf& grammar, Work& work)
+      : g_(grammar), work_(work), empty_(g_.rules.size()), open_(g_.rules.size()) {}
 
   Status find() {
     for (bool changed = true; changed;) {
@@ -74,7 +74,7 @@ class GbnfFacts {
   }
 
   const Gbnf& g_;
-  Work work_;
+  Work& work_;
   std::vector<bool> empty_;
   std::vector<Visit> open_;
 };
@@ -191,17 +191,17 @@ class GbnfBuilder {
   std::unordered_map<const GbnfNode*, StateId> bodies_;
 };
 
-Result<StateId> rule_of(Automaton& automaton, std::string_view text) {
+Result<StateId> rule_of(Automaton& automaton, std::string_view text, Work& work) {
   ASSIGN_OR_RETURN(const Gbnf grammar, parse_gbnf(text));
-  GbnfFacts facts(grammar);
+  GbnfFacts facts(grammar, work);
   RETURN_IF_ERROR(facts.find());
   return GbnfBuilder(automaton, grammar, facts).build();
 }
 
 }  // namespace
 
-Result<StateId> gbnf_rule(Automaton& automaton, std::string_view text, const std::string& name) {
-  Result<StateId> rule = rule_of(automaton, text);
+Result<StateId> gbnf_rule(Automaton& automaton, std::string_view text, const std::string& name, Work& work) {
+  Result<StateId> rule = rule_of(automaton, text, work);
   if (!rule.ok()) return invalid("{}: {}", name, rule.status().message());
   return rule;
 }

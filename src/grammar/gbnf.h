@@ -11,6 +11,7 @@
 
 #include "grammar/automaton.h"
 #include "grammar/characters.h"
+#include "grammar/work.h"
 #include "moesaic/status.h"
 
 namespace moesaic::grammar {
@@ -41,6 +42,6 @@ struct Gbnf {
 Result<Gbnf> parse_gbnf(std::string_view text);
 
 // A rule for the texts of its root. Fails on left recursion too. name stands in the error.
-Result<StateId> gbnf_rule(Automaton& automaton, std::string_view text, const std::string& name);
+Result<StateId> gbnf_rule(Automaton& automaton, std::string_view text, const std::string& name, Work& work);
 
 }  // namespace moesaic::grammar

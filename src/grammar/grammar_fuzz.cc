@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "grammar/mask_cache.h"
+#include "grammar/mask_cost.h"
 #include "text/fuzz_tokenizer.h"
 
 namespace {
@@ -33,9 +34,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   moesaic::grammar::MaskCache cache(tokenizer);
   moesaic::grammar::Matcher matcher = cache.matcher(grammar.value());
+  moesaic::grammar::MaskCost cost;
   std::string answer;
   for (size_t i = cut; i < text.size(); ++i) {
-    const auto allowed = matcher.allowed();
+    const auto allowed = next_mask(matcher, cost);
+    MOESAIC_CHECK(cost.within_bounds());
     if (!allowed.ok()) break;
     const std::vector<int32_t> tokens = tokens_of(allowed.value());
     const int32_t token = tokens[static_cast<uint8_t>(text[i]) % tokens.size()];

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <stop_token>
 
 #include "grammar/schema_cases.h"
 #include "grammar/schema_test_cases.h"
@@ -41,6 +42,36 @@ TEST(HostileSchema, WithstandsHostilePatterns) {
         << pattern;
 }
 
+// Sets of characters that overlap in every way: the list of those that hold at a character is long at each.
+TEST(HostileSchema, WithstandsOverlappingSets) {
+  std::string regex;
+  for (int i = 0; i < 3000; ++i)
+    regex += fmt::format("{}[\\u{:04X}-\\u{:04X}]", i > 0 ? "|" : "", 0x100 + i, 0x2000 - i);
+  const auto grammar = AnswerGrammar::compile({.regex = regex});
+  ASSERT_FALSE(grammar.ok());
+  EXPECT_NE(grammar.status().message().find("too many ways"), std::string::npos)
+      << grammar.status().message();
+}
+
+// Each schema of a request has its work, and all of them together have theirs.
+TEST(HostileSchema, WithstandsManyCostlyFunctions) {
+  AnswerFormat format{.chat = true};
+  for (int i = 0; i < 300; ++i) {
+    const nlohmann::json schema = {{"pattern", fmt::format("^(a|b)*a(a|b){{11}}{}$", i)}};
+    format.functions.push_back({fmt::format("f{}", i), schema.dump()});
+  }
+  EXPECT_FALSE(AnswerGrammar::compile(format).ok());
+  format.functions.resize(3);
+  EXPECT_TRUE(AnswerGrammar::compile(format).ok());
+}
+
+TEST(HostileSchema, EndsWithItsClient) {
+  std::stop_source left;
+  left.request_stop();
+  EXPECT_EQ(AnswerGrammar::compile({.json_schema = "{}"}, left.get_token()).status().code(),
+            StatusCode::kCancelled);
+}
+
 // What is written twice, or refers to the same, is looked at once.
 TEST(HostileSchema, SharesWhatIsTheSame) {
   nlohmann::json doubling = {{"$ref", "#/$defs/0"}};
@@ -54,12 +85,13 @@ TEST(HostileSchema, SharesWhatIsTheSame) {
   const std::string doubled = doubling.dump();
   const auto document = SchemaDocument::parse(doubled, "s");
   ASSERT_TRUE(document.ok());
-  SchemaContext context(*document.value());
+  Work work;
+  SchemaContext context(*document.value(), work);
   SchemaCases cases(context);
   const auto found = cases.of({&document.value()->root()});
   ASSERT_TRUE(found.ok());
   EXPECT_EQ(found.value().size(), 1u);
-  EXPECT_LT(context.work().done, 10'000u);
+  EXPECT_LT(work.done(), 10'000u);
 }
 
 TEST(HostileSchema, ThousandsOfProperties) {

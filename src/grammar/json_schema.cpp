@@ -184,9 +184,9 @@ Result<StateId> SchemaCompiler::number(const Facts& facts, bool whole) {
 }
 
 Result<StateId> schema_rule(Automaton& a, JsonRules& rules, std::string_view schema, const std::string& name,
-                            std::vector<std::string>& notes) {
+                            std::vector<std::string>& notes, Work& work) {
   ASSIGN_OR_RETURN(const auto document, SchemaDocument::parse(schema, name));
-  SchemaCompiler compiler(a, rules, *document, name);
+  SchemaCompiler compiler(a, rules, *document, name, work);
   ASSIGN_OR_RETURN(const StateId rule, compiler.compile());
   notes.insert(notes.end(), compiler.notes().begin(), compiler.notes().end());
   return rule;

@@ -8,6 +8,7 @@
 
 #include "grammar/automaton.h"
 #include "grammar/json_rules.h"
+#include "grammar/work.h"
 #include "moesaic/status.h"
 
 namespace moesaic::grammar {
@@ -16,6 +17,6 @@ namespace moesaic::grammar {
 // Fails with one line, with the place in the schema, on what is not supported or too large. name stands in
 // it.
 Result<StateId> schema_rule(Automaton& automaton, JsonRules& rules, std::string_view schema,
-                            const std::string& name, std::vector<std::string>& notes);
+                            const std::string& name, std::vector<std::string>& notes, Work& work);
 
 }  // namespace moesaic::grammar

@@ -4,23 +4,57 @@
 #include <utility>
 
 namespace moesaic::grammar {
+namespace {
 
-size_t Machine::FrameHash::operator()(const Frame& f) const {
-  uint64_t h = static_cast<uint64_t>(f.next) << 32 | static_cast<uint32_t>(f.below);
-  h = (h ^ (static_cast<uint64_t>(f.count) << 17)) * 0x9E3779B97F4A7C15u;
-  return h ^ (h >> 29);
+void make_sorted_set(auto& list) {
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
 }
 
-Stack Machine::push(StateId next, uint32_t count, Stack below) {
-  const Frame frame{next, count, below};
-  const auto [entry, fresh] = stacks_.try_emplace(frame, static_cast<Stack>(frames_.size()));
-  if (fresh) frames_.push_back(frame);
-  return entry->second;
+}  // namespace
+
+Machine::Machine(const Automaton& automaton, uint32_t reach) : automaton_(automaton), reach_(reach) {
+  for (const Stack stack : {kBottom, kElsewhere}) {
+    stacks_.append({});
+    about_.push_back({.depth = 0, .coarse = stack});
+  }
+}
+
+uint32_t Machine::coarse_count(const Caller& caller) const {
+  const State& s = automaton_[caller.next];
+  if (s.kind != State::Kind::kRepeat || caller.count == kUnlimited) return caller.count;
+  const uint64_t reached = uint64_t{caller.count} + reach_;
+  if (reached < s.min) return 0;
+  return caller.count >= s.min && reached < s.max ? s.min : caller.count;
+}
+
+// The stack with these callers, which are sorted. Those below it are known, and so are their coarse ones.
+Stack Machine::stack_of(std::span<const Caller> callers) {
+  const auto [stack, fresh] = stacks_.add(callers);
+  if (!fresh) return stack;
+  uint32_t below = 0;
+  std::vector<Caller> coarse(callers.begin(), callers.end());
+  for (Caller& caller : coarse) {
+    below = std::max(below, about_[caller.below].depth);
+    caller = {caller.next, coarse_count(caller), about_[caller.below].coarse};
+  }
+  about_.push_back({.depth = below + 1, .coarse = stack});
+  make_sorted_set(coarse);
+  if (!std::equal(coarse.begin(), coarse.end(), callers.begin(), callers.end()))
+    about_[stack].coarse = stack_of(coarse);
+  return stack;
 }
 
 void Machine::visit(StateId state, Stack stack) {
-  const uint64_t key = static_cast<uint64_t>(state) << 32 | static_cast<uint32_t>(stack);
-  if (automaton_.can_end(state) && seen_.insert(key).second) open_.push_back({state, stack});
+  spend(1);
+  if (seen_.insert(static_cast<uint64_t>(state) << 32 | static_cast<uint32_t>(stack)))
+    open_.push_back({state, stack});
+}
+
+void Machine::call(StateId rule, const Caller& caller) {
+  spend(1);
+  calls_.push_back({automaton_.rank(rule), rule, caller});
+  std::push_heap(calls_.begin(), calls_.end());
 }
 
 // `count`: how often the rule has been taken.
@@ -30,15 +64,17 @@ void Machine::repeat(StateId id, uint32_t count, Stack stack) {
   if (count >= s.max) return;
   // Where there is no limit only the way to the minimum is counted.
   const uint32_t after = s.max == kUnlimited ? std::min(count + 1, s.min) : count + 1;
-  visit(s.body, push(id, after, stack));
+  call(s.body, {id, after, stack});
 }
 
 void Machine::leave_to(Stack stack) {
-  const Frame frame = frames_[stack];
-  if (automaton_[frame.next].kind == State::Kind::kRepeat && frame.count != kUnlimited)
-    repeat(frame.next, frame.count, frame.below);
-  else
-    visit(frame.next, frame.below);
+  for (const Caller& caller : stacks_[stack]) {
+    if (left_ == 0) return;
+    if (automaton_[caller.next].kind == State::Kind::kRepeat && caller.count != kUnlimited)
+      repeat(caller.next, caller.count, caller.below);
+    else
+      visit(caller.next, caller.below);
+  }
 }
 
 void Machine::follow(StateId id, Stack stack) {
@@ -48,10 +84,12 @@ void Machine::follow(StateId id, Stack stack) {
       found_.push_back({id, stack});
       break;
     case State::Kind::kSplit:
-      for (const Edge& edge : s.edges) visit(edge.next, stack);
+      for (size_t i = 0; i < s.edges.size() && left_ > 0; ++i) visit(s.edges[i].next, stack);
       break;
     case State::Kind::kCall:
-      visit(s.body, push(s.next, kUnlimited, stack));
+      // Entered for its texts that take a byte; for the empty one it is passed by.
+      if (automaton_.may_be_empty(s.body)) visit(s.next, stack);
+      call(s.body, {s.next, kUnlimited, stack});
       break;
     case State::Kind::kRepeat:
       repeat(id, 0, stack);
@@ -64,79 +102,117 @@ void Machine::follow(StateId id, Stack stack) {
   }
 }
 
-Configurations Machine::take_found() {
-  for (; !open_.empty() && found_.size() < kMaxConfigurations; ++work_) {
+// Enters the next rule, for all that call it.
+void Machine::follow_calls() {
+  const auto [rank, rule, first] = calls_.front();
+  callers_.clear();
+  while (!calls_.empty() && calls_.front().rule == rule) {
+    callers_.push_back(calls_.front().caller);
+    std::pop_heap(calls_.begin(), calls_.end());
+    calls_.pop_back();
+  }
+  spend(callers_.size());
+  make_sorted_set(callers_);
+  const Stack stack = stack_of(callers_);
+  if (about_[stack].depth > kMaxDepth) left_ = 0;
+  visit(rule, stack);
+}
+
+void Machine::begin(uint64_t limit) {
+  limit_ = left_ = limit;
+  open_.clear();
+  calls_.clear();
+  seen_.clear();
+  found_.clear();
+}
+
+Machine::Step Machine::take_found() {
+  while (left_ > 0 && !(open_.empty() && calls_.empty())) {
+    if (open_.empty()) {
+      follow_calls();
+      continue;
+    }
     const Configuration next = open_.back();
     open_.pop_back();
     follow(next.state, next.stack);
   }
-  open_.clear();
-  seen_.clear();
-  Configurations configurations = std::exchange(found_, {});
-  std::sort(configurations.begin(), configurations.end());
-  return configurations;
+  work_ += limit_ - left_;
+  if (left_ == 0) return {};
+  std::sort(found_.begin(), found_.end());
+  return found_;
 }
 
-Configurations Machine::enter(StateId rule, Stack stack) {
+Machine::Step Machine::enter(StateId rule, Stack stack, uint64_t limit) {
+  begin(limit);
   visit(rule, stack);
   return take_found();
 }
 
-Configurations Machine::step(const Configurations& from, uint8_t byte) {
+Machine::Step Machine::step(std::span<const Configuration> from, uint8_t byte, uint64_t limit) {
+  begin(limit);
   for (const Configuration& c : from) {
-    for (const Edge& edge : automaton_[c.state].edges)
-      if (edge.low <= byte && byte <= edge.high) visit(edge.next, c.stack);
+    if (left_ == 0) break;
+    const auto& edges = automaton_[c.state].edges;
+    spend(1 + edges.size() / 8);
+    for (size_t i = 0; i < edges.size() && edges[i].low <= byte; ++i)
+      if (byte <= edges[i].high) visit(edges[i].next, c.stack);
   }
-  work_ += from.size();
   return take_found();
 }
 
-Configurations Machine::leave(Stack stack) {
+Machine::Step Machine::leave(Stack stack, uint64_t limit) {
+  begin(limit);
   leave_to(stack);
   return take_found();
 }
 
-template <typename Edit>
-Configurations Machine::rebuilt(const Machine& from, const Configurations& configurations, const Edit& edit) {
-  Configurations made;
-  for (const Configuration& c : configurations) {
-    std::vector<Frame> frames;
-    Stack stack = c.stack;
-    for (; stack != kBottom && stack != kElsewhere; stack = frames.back().below)
-      frames.push_back(from.frames_[stack]);
-    for (size_t i = frames.size(); i-- > 0;) {
-      edit(frames[i]);
-      stack = push(frames[i].next, frames[i].count, stack);
-    }
-    made.push_back({c.state, stack});
+// Stacks have higher numbers than what is below them.
+Machine::Step Machine::adopt(const Machine& other, std::span<const Configuration> configurations) {
+  std::vector<Stack> ours(other.about_.size(), -1), wanted;
+  const auto want = [&](Stack stack) {
+    if (ours[stack] < 0) wanted.push_back(stack);
+    ours[stack] = 0;
+  };
+  size_t callers = 0;
+  for (const Configuration& c : configurations) want(c.stack);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const auto list = other.stacks_[wanted[i]];
+    if ((callers += list.size()) > kMaxAdopted) return {};
+    for (const Caller& caller : list) want(caller.below);
   }
-  std::sort(made.begin(), made.end());
-  made.erase(std::unique(made.begin(), made.end()), made.end());
+  std::sort(wanted.begin(), wanted.end());
+  for (const Stack stack : wanted) {
+    if (stack == kBottom || stack == kElsewhere) {
+      ours[stack] = stack;
+      continue;
+    }
+    const auto list = other.stacks_[stack];
+    std::vector<Caller> copy(list.begin(), list.end());
+    for (Caller& caller : copy) caller.below = ours[caller.below];
+    std::sort(copy.begin(), copy.end());
+    ours[stack] = stack_of(copy);
+  }
+  work_ += callers;
+  Configurations made(configurations.begin(), configurations.end());
+  for (Configuration& c : made) c.stack = ours[c.stack];
+  make_sorted_set(made);
   return made;
 }
 
-Configurations Machine::adopt(const Machine& other, const Configurations& configurations) {
-  return rebuilt(other, configurations, [](const Frame&) {});
-}
-
-Configurations Machine::coarse(const Configurations& configurations, uint32_t bytes) {
-  return rebuilt(*this, configurations, [&](Frame& frame) {
-    const State& s = automaton_[frame.next];
-    if (s.kind != State::Kind::kRepeat || frame.count == kUnlimited) return;
-    const uint64_t reached = uint64_t{frame.count} + bytes;
-    if (reached < s.min)
-      frame.count = 0;
-    else if (frame.count >= s.min && reached < s.max)
-      frame.count = s.min;
-  });
+Configurations Machine::coarse(std::span<const Configuration> configurations) const {
+  Configurations made(configurations.begin(), configurations.end());
+  for (Configuration& c : made) c.stack = about_[c.stack].coarse;
+  make_sorted_set(made);
+  return made;
 }
 
 bool accepts(const Automaton& automaton, StateId rule, std::string_view text) {
   Machine machine(automaton);
-  Configurations configurations = machine.enter(rule, kBottom);
-  for (const char c : text) configurations = machine.step(configurations, static_cast<uint8_t>(c));
-  return std::any_of(configurations.begin(), configurations.end(),
-                     [&](const Configuration& p) { return automaton[p.state].kind == State::Kind::kReturn; });
+  Machine::Step at = machine.enter(rule, kBottom);
+  for (size_t i = 0; i < text.size() && at; ++i) at = machine.step(*at, static_cast<uint8_t>(text[i]));
+  return at && std::any_of(at->begin(), at->end(), [&](const Configuration& c) {
+           return automaton[c.state].kind == State::Kind::kReturn;
+         });
 }
 
 }  // namespace moesaic::grammar

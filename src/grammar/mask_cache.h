@@ -3,6 +3,8 @@
 
 #include <list>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "grammar/mask_thread.h"
 
@@ -17,7 +19,10 @@ class MaskCache {
   explicit MaskCache(const Tokenizer& tokenizer) : trie_(std::make_shared<SharedTrie>(tokenizer)) {}
   // Quick: what takes time is done by the matcher's first call.
   Matcher matcher(const AnswerGrammar& grammar) { return Matcher(masks_of(grammar)); }
-  AsyncMatcher async_matcher(const AnswerGrammar& grammar) { return {matcher(grammar), thread_}; }
+  // client: whose request it is; clients take turns.
+  AsyncMatcher async_matcher(const AnswerGrammar& grammar, std::string client = {}) {
+    return {matcher(grammar), std::move(client), thread_};
+  }
 
  private:
   std::shared_ptr<SharedMasks> masks_of(const AnswerGrammar& grammar);

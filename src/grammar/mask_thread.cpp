@@ -14,8 +14,6 @@ constexpr int kNice = 10;
 }  // namespace
 
 bool NextMask::compute(Effort effort) {
-  if (token && !matcher.take(*token, effort)) return false;
-  token.reset();
   const auto mask = matcher.allowed(effort);
   if (!mask) return false;
   status = mask->status();
@@ -23,17 +21,18 @@ bool NextMask::compute(Effort effort) {
   return true;
 }
 
-bool NextMask::try_compute() {
+bool NextMask::compute_quickly() {
   const auto lock = matcher.try_lock();
   return lock && compute(Effort::kQuick);
 }
 
-void NextMask::compute() {
+bool NextMask::compute_slice() {
   try {
     const auto lock = matcher.lock();
-    compute(Effort::kFull);
+    return compute(Effort::kSlice);
   } catch (const std::exception& e) {
     status = error(StatusCode::kOutOfMemory, "the answer's grammar: {}", e.what());
+    return true;
   }
 }
 
@@ -49,7 +48,8 @@ MaskThread::~MaskThread() {
 void MaskThread::compute(std::shared_ptr<NextMask> mask) {
   {
     const std::lock_guard lock(mutex_);
-    waiting_.push_back(std::move(mask));
+    const std::string& client = mask->client;
+    waiting_.push(client, 0, std::move(mask));
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   }
   wake_.notify_one();
@@ -60,33 +60,60 @@ void MaskThread::wait_until(const NextMask& mask, std::chrono::steady_clock::tim
   done_.wait_until(lock, deadline, [&] { return mask.ready.load(std::memory_order_acquire); });
 }
 
+void MaskThread::discard(std::shared_ptr<void> last) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!thread_.joinable()) return;
+    discarded_.push_back(std::move(last));
+  }
+  wake_.notify_one();
+}
+
 void MaskThread::run() {
   lower_thread_priority(kNice);
   std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
+    wake_.wait(lock, [&] { return stopping_ || waiting_.size() > 0 || !discarded_.empty(); });
     if (stopping_) return;
-    const std::shared_ptr<NextMask> mask = std::move(waiting_.front());
-    waiting_.pop_front();
-    lock.unlock();
-    if (!mask->abandoned) mask->compute();
-    lock.lock();
-    mask->ready.store(true, std::memory_order_release);
-    done_.notify_all();
+    auto discarded = std::exchange(discarded_, {});
+    if (!discarded.empty()) {
+      lock.unlock();
+      discarded.clear();
+      lock.lock();
+    }
+    if (waiting_.size() > 0) compute_next(lock);
   }
 }
 
-AsyncMatcher::AsyncMatcher(Matcher matcher, std::shared_ptr<MaskThread> thread)
-    : thread_(std::move(thread)), next_(std::make_shared<NextMask>(std::move(matcher))) {
+void MaskThread::compute_next(std::unique_lock<std::mutex>& lock) {
+  std::shared_ptr<NextMask> mask = *waiting_.pop();
+  lock.unlock();
+  const bool ended = mask->abandoned || mask->compute_slice();
+  if (mask->abandoned) mask.reset();  // here, where time does not matter
+  lock.lock();
+  if (mask == nullptr) return;
+  if (!ended) {
+    const std::string& client = mask->client;
+    waiting_.push(client, 0, std::move(mask));
+    return;
+  }
+  mask->ready.store(true, std::memory_order_release);
+  done_.notify_all();
+}
+
+AsyncMatcher::AsyncMatcher(Matcher matcher, std::string client, std::shared_ptr<MaskThread> thread)
+    : thread_(std::move(thread)), next_(std::make_shared<NextMask>(std::move(matcher), std::move(client))) {
   begin();
 }
 
 AsyncMatcher::~AsyncMatcher() {
-  if (next_ != nullptr) next_->abandoned = true;
+  if (next_ == nullptr) return;
+  next_->abandoned = true;
+  thread_->discard(std::move(next_));
 }
 
 void AsyncMatcher::begin() {
-  const bool quick = next_->try_compute();
+  const bool quick = next_->compute_quickly();
   next_->ready.store(quick, std::memory_order_release);
   if (!quick) thread_->compute(next_);
 }
@@ -97,7 +124,7 @@ Result<std::span<const uint64_t>> AsyncMatcher::allowed() const {
 }
 
 void AsyncMatcher::take(int32_t token) {
-  next_->token = token;
+  next_->matcher.take(token);
   begin();
 }
 

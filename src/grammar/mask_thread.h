@@ -4,28 +4,29 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
+#include <limits>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "base/fair_queue.h"
 #include "grammar/matcher.h"
 
 namespace moesaic::grammar {
 
 // The next mask of one answer. Its owner may use it while it is ready; before that it belongs to the thread.
 struct NextMask {
-  explicit NextMask(Matcher m) : matcher(std::move(m)) {}
+  NextMask(Matcher m, std::string c) : matcher(std::move(m)), client(std::move(c)) {}
 
-  // With the owner's thread: true if quick work was enough.
-  bool try_compute();
-  void compute();
+  // Both are true once the mask, or the reason why there is none, is here.
+  bool compute_quickly();  // with the owner's thread
+  bool compute_slice();
 
   Matcher matcher;
-  std::optional<int32_t> token;  // to be taken first
+  const std::string client;
   std::vector<uint64_t> allowed;
   Status status;
   std::atomic<bool> ready = false, abandoned = false;
@@ -34,24 +35,31 @@ struct NextMask {
   bool compute(Effort effort);
 };
 
-// A thread that computes masks in the order in which they were asked for, at a low priority. It is started by
-// the first one.
+// A thread that computes masks, at a low priority. It works in slices of some milliseconds: each client's
+// masks take turns, and so do the clients, so that a costly mask delays the others by its slices alone. It is
+// started by the first one.
 class MaskThread {
  public:
   MaskThread() = default;
+  // Returns within a slice, whatever waits.
   ~MaskThread();
   MaskThread(const MaskThread&) = delete;
   MaskThread& operator=(const MaskThread&) = delete;
 
   void compute(std::shared_ptr<NextMask> mask);
   void wait_until(const NextMask& mask, std::chrono::steady_clock::time_point deadline);
+  // Gives up what may be the last reference to megabytes: if the thread runs, they are freed by it.
+  void discard(std::shared_ptr<void> last);
 
  private:
   void run();
+  // With mutex_ held, which is released meanwhile.
+  void compute_next(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
   std::condition_variable wake_, done_;
-  std::deque<std::shared_ptr<NextMask>> waiting_;
+  FairQueue<std::shared_ptr<NextMask>> waiting_{std::numeric_limits<size_t>::max()};
+  std::vector<std::shared_ptr<void>> discarded_;
   bool stopping_ = false;
   std::thread thread_;
 };
@@ -60,7 +68,7 @@ class MaskThread {
 // answer, and used by one thread.
 class AsyncMatcher {
  public:
-  AsyncMatcher(Matcher matcher, std::shared_ptr<MaskThread> thread);
+  AsyncMatcher(Matcher matcher, std::string client, std::shared_ptr<MaskThread> thread);
   AsyncMatcher(AsyncMatcher&&) = default;
   AsyncMatcher& operator=(AsyncMatcher&&) = delete;
   ~AsyncMatcher();

@@ -1,6 +1,7 @@
 // An answer on its way through its grammar, token by token.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -41,23 +42,27 @@ class Matcher {
   std::unique_lock<std::mutex> lock() const { return std::unique_lock(shared_->mutex); }
   std::unique_lock<std::mutex> try_lock() const { return std::unique_lock(shared_->mutex, std::try_to_lock); }
 
+  // Quick: the token is looked at with the next mask.
+  void take(int32_t token) { taken_.push_back(token); }
   // The tokens that may come next, one bit each, the lowest first; what lies behind the span may not. Valid
-  // until the next call of any matcher of the grammar. Fails where none may: the grammar is too ambiguous to
-  // be followed any further, or the vocabulary lacks the bytes that must come.
-  Result<std::span<const uint64_t>> allowed() { return *allowed(Effort::kFull); }
-  void take(int32_t token) { take(token, Effort::kFull); }
-
-  // The same; nothing, or false, where a quick call would not do. What it then worked out is kept for the
-  // full one.
+  // until the next call of any matcher of the grammar. Nothing where the effort was not enough: the next call
+  // goes on. Fails where no token may come, or where finding out costs too much time or memory.
   std::optional<Result<std::span<const uint64_t>>> allowed(Effort effort);
-  bool take(int32_t token, Effort effort);
+  // The same, however long it takes.
+  Result<std::span<const uint64_t>> allowed();
+  // What is used for it; null before the first call.
+  const TokenMasks* masks() const { return masks_.get(); }
 
  private:
   bool prepare(Effort effort);
+  Progress take_first();
 
   std::shared_ptr<SharedMasks> shared_;
   std::shared_ptr<TokenMasks> masks_;  // null before the first call
   TokenMasks::Situation at_ = TokenMasks::kNowhere;
+  std::deque<int32_t> taken_;             // behind at_
+  std::optional<TokenMasks::Mask> mask_;  // of at_, in progress
+  Status failure_;                        // once it has failed
 };
 
 }  // namespace moesaic::grammar

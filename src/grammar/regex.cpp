@@ -10,14 +10,13 @@ namespace {
 
 constexpr size_t kMaxAmbiguousStates = 64;
 
-Result<StateId> rule_of(Automaton& a, std::string_view regex) {
+Result<StateId> rule_of(Automaton& a, std::string_view regex, Work& work) {
   if (regex.size() > kMaxRegexBytes)
     return invalid("{} bytes are too many (at most {})", regex.size(), kMaxRegexBytes);
   if (utf8_valid_prefix(regex) != regex.size()) return invalid("it is not UTF-8");
   ASSIGN_OR_RETURN(const Pattern pattern, parse_pattern(regex, Extent::kWhole));
   StringMaker texts(a, Spelling::kText);
   if (pattern.runs) return texts.runs(*pattern.runs, a.end_of_rule());
-  Work work;
   const auto dfa = determinized({&pattern.automaton}, work);
   if (dfa.ok())
     return texts.deterministic(dfa.value(), 0, kUnlimited, [&](uint64_t taken) {
@@ -30,8 +29,9 @@ Result<StateId> rule_of(Automaton& a, std::string_view regex) {
 
 }  // namespace
 
-Result<StateId> regex_rule(Automaton& automaton, std::string_view regex, const std::string& name) {
-  Result<StateId> rule = rule_of(automaton, regex);
+Result<StateId> regex_rule(Automaton& automaton, std::string_view regex, const std::string& name,
+                           Work& work) {
+  Result<StateId> rule = rule_of(automaton, regex, work);
   if (!rule.ok()) return invalid("{}: {}", name, rule.status().message());
   return rule;
 }

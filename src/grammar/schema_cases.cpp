@@ -66,10 +66,13 @@ bool is_own(std::string_view keyword) { return type_of_keyword(keyword) != 0 || 
 class SchemaCases::Search {
  public:
   Search(SchemaCases& cases, int depth, size_t max_steps, uint64_t max_work)
-      : cases_(cases), depth_(depth), left_(max_steps), work_limit_(cases.context_.work().done + max_work) {}
+      : cases_(cases),
+        depth_(depth),
+        left_(max_steps),
+        work_limit_(cases.context_.work().done() + max_work) {}
 
   // Was it given up, for too many steps?
-  bool cut() const { return left_ == 0 || cases_.context_.work().done > work_limit_; }
+  bool cut() const { return left_ == 0 || cases_.context_.work().done() > work_limit_; }
   // Calls found for each possible case until it returns false.
   template <typename Found>
   Status visit(const Case& c, const Found& found) {

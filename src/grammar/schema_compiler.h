@@ -15,8 +15,9 @@ namespace moesaic::grammar {
 
 class SchemaCompiler {
  public:
-  SchemaCompiler(Automaton& a, JsonRules& rules, const SchemaDocument& document, const std::string& name)
-      : a_(a), rules_(rules), context_(document), cases_(context_), strings_(a), name_(name) {}
+  SchemaCompiler(Automaton& a, JsonRules& rules, const SchemaDocument& document, const std::string& name,
+                 Work& work)
+      : a_(a), rules_(rules), context_(document, work), cases_(context_), strings_(a), name_(name) {}
 
   Result<StateId> compile();
   const std::set<std::string>& notes() const { return context_.notes(); }

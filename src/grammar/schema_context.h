@@ -29,7 +29,7 @@ inline constexpr const char *kLink = "\x01link",  // a number of SchemaContext::
 
 class SchemaContext {
  public:
-  explicit SchemaContext(const SchemaDocument& document) : document_(document) {}
+  SchemaContext(const SchemaDocument& document, Work& work) : document_(document), work_(work) {}
 
   const SchemaDocument& document() const { return document_; }
   const Json* member(const Json& object, const std::string& key) const {
@@ -60,7 +60,7 @@ class SchemaContext {
   uint64_t hash_of(const Json& value);
 
   const SchemaDocument& document_;
-  Work work_;
+  Work& work_;
   std::deque<Json> kept_;
   std::vector<const Json*> linked_;
   std::unordered_map<const Json*, size_t> links_;  // numbers in linked_

@@ -138,13 +138,13 @@ const Json* SchemaCases::one_of(const Json& members) {
   if (loose_) return context_.note(kAsAnyOf), &members;
   const auto [entry, fresh] = one_ofs_.try_emplace(context_.same(&members), &members);
   if (!fresh || members.size() < 2) return entry->second;
-  const uint64_t limit = context_.work().done + kOneOfWork;
+  const uint64_t limit = context_.work().done() + kOneOfWork;
   Json list;
   bool enforced = true, alive = false;
   // Where no member is left, it may be since only a part of what is not another one is known.
   for (const bool loosely : {false, true}) {
     list = Json::array(), enforced = true;
-    for (size_t i = 0; i < members.size() && context_.work().done < limit; ++i) {
+    for (size_t i = 0; i < members.size() && context_.work().done() < limit; ++i) {
       list.push_back(only(members, i, loosely, enforced));
       alive = alive || plausible({context_.keep(list.back())}, 3);
     }

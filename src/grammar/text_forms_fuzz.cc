@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "grammar/mask_cache.h"
+#include "grammar/mask_cost.h"
 #include "grammar/schema_matches.h"
 #include "text/fuzz_tokenizer.h"
 
@@ -59,9 +60,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   grammar::MaskCache cache(tokenizer);
   grammar::Matcher matcher = cache.matcher(compiled.value());
+  grammar::MaskCost cost;
   std::string answer;
   for (size_t i = cut; i < std::min(text.size(), cut + 64); ++i) {
-    const auto allowed = matcher.allowed();
+    const auto allowed = next_mask(matcher, cost);
+    MOESAIC_CHECK(cost.within_bounds());
     if (!allowed.ok()) break;
     const int32_t token = token_from(allowed.value(), static_cast<uint8_t>(text[i]));
     if (tokenizer.is_special(token)) {

@@ -1,86 +1,103 @@
 #include "grammar/token_masks.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace moesaic::grammar {
 namespace {
 
 // 25 KB each for 201,088 tokens.
 constexpr size_t kKeptMasks = 256;
-constexpr uint64_t kQuickWork = 2'000;  // some 0.2 ms
 constexpr size_t kQuickPlaces = 64;
-// More than the bytes of a token can cost: each is a step of at most Machine::kMaxConfigurations.
-constexpr uint64_t kMostWork = uint64_t{1} << 40;
+constexpr size_t kKeptEnds = 1 << 20;
 // Nodes of the tree that cost as much as one step of the machine.
-constexpr uint64_t kNodesPerStep = 16;
-constexpr size_t kSituationsPerCall = 1 << 14;
+constexpr uint64_t kNodesPerStep = 16, kNodesBetweenLooks = 256;
+constexpr uint64_t kNever = uint64_t{1} << 62;
 // Parts of a situation that are looked at one by one, each with a walk; more of them take one walk together.
 constexpr size_t kMaxParts = 8;
 
+// In place of a situation:
+constexpr TokenMasks::Situation kUnknown = -1, kTooCostly = -2;
+
 }  // namespace
 
-size_t TokenMasks::ConfigurationsHash::operator()(const Configurations& configurations) const {
-  uint64_t h = configurations.size();
-  for (const Configuration& p : configurations)
-    h = (h ^ (static_cast<uint64_t>(p.state) << 32 | static_cast<uint32_t>(p.stack))) * 0x9E3779B97F4A7C15u,
-    h ^= h >> 29;
-  return h;
-}
-
 TokenMasks::TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie& trie, uint64_t mask_work)
-    : trie_(trie), mask_work_(mask_work), machine_(automaton), path_(trie.depth() + 1) {
+    : trie_(trie),
+      mask_work_(mask_work),
+      machine_(automaton, static_cast<uint32_t>(trie.depth())) {  // no token has more bytes
   number({});
-  start_ = number(machine_.enter(rule, kBottom));
+  if (const Machine::Step first = machine_.enter(rule, kBottom)) start_ = number(*first);
 }
 
-TokenMasks::Situation TokenMasks::number(Configurations configurations) {
-  const auto [entry, fresh] =
-      numbers_.try_emplace(std::move(configurations), static_cast<Situation>(situations_.size()));
-  if (fresh) {
-    situations_.push_back(&entry->first);
-    next_.resize(next_.size() + machine_.automaton().byte_classes(), entry->first.empty() ? kNowhere : -1);
-  }
-  return entry->second;
-}
-
-TokenMasks::Situation TokenMasks::next(Situation from, uint8_t byte) {
-  const Automaton& a = machine_.automaton();
-  const size_t at = static_cast<size_t>(from) * a.byte_classes() + a.byte_class(byte);
-  if (next_[at] >= 0) return next_[at];
-  if (gives_up()) return kNowhere;
-  if (work() > work_limit_ || situations_.size() > kMaxSituations + kSituationsPerCall)
-    return cut_ = true, kNowhere;
-  const Situation to = number(machine_.step(*situations_[from], byte));
-  return next_[at] = to;
-}
-
-void TokenMasks::begin_call(Effort effort, uint64_t full_work) {
-  effort_ = effort;
-  work_limit_ = work() + (effort == Effort::kQuick ? kQuickWork : full_work);
-  gave_up_ = cut_ = false;
+size_t TokenMasks::bytes() const {
+  const size_t row = machine_.automaton().byte_classes() * sizeof(Situation) + 32;
+  return machine_.bytes() + situations_.bytes() + next_.size() * row + behind_.size() * sizeof(Situation) +
+         local_ends_ * sizeof(int32_t);
 }
 
 uint64_t TokenMasks::work() const { return machine_.work() + nodes_ / kNodesPerStep; }
 
-bool TokenMasks::gives_up() {
-  gave_up_ = gave_up_ || (effort_ == Effort::kQuick && work() > work_limit_);
-  return gave_up_;
+TokenMasks::Situation TokenMasks::number(std::span<const Configuration> configurations) {
+  const auto [situation, fresh] = situations_.add(configurations);
+  if (fresh) {
+    const int classes = machine_.automaton().byte_classes();
+    next_.push_back(std::make_unique<Situation[]>(classes));
+    std::fill_n(next_.back().get(), classes, configurations.empty() ? kNowhere : kUnknown);
+  }
+  return situation;
 }
 
-std::optional<TokenMasks::Situation> TokenMasks::after(Situation from, std::string_view bytes,
-                                                       Effort effort) {
-  begin_call(effort, kMostWork);
-  for (const char c : bytes) from = next(from, static_cast<uint8_t>(c));
-  if (gave_up_) return {};
-  return from;
+// A quick step may look at what is left to it; all others are finished.
+uint64_t TokenMasks::step_limit() const {
+  const uint64_t spent = work(), end = std::min(slice_end_, cut_at_);
+  if (spent >= end) return 0;
+  return effort_ == Effort::kQuick ? std::min(end - spent, Machine::kMaxStep) : Machine::kMaxStep;
 }
 
-// The tokens of a single byte: whatever else was cut, one of them goes on.
-void TokenMasks::add_single_bytes(Situation at, Bits& tokens) {
-  work_limit_ = work() + kMostWork;
-  const auto& nodes = trie_.nodes();
-  for (size_t i = 0; i < nodes.size(); i = nodes[i].end)
-    if (next(at, nodes[i].byte) != kNowhere) add_tokens(nodes[i], tokens);
+TokenMasks::Situation TokenMasks::numbered(const Machine::Step& step, uint64_t limit) {
+  if (step) return number(*step);
+  return limit < Machine::kMaxStep ? kUnknown : kTooCostly;
+}
+
+// kUnknown: the work of this time is done. kTooCostly: too much for any time.
+TokenMasks::Situation TokenMasks::next(Situation from, uint8_t byte) {
+  const int at = machine_.automaton().byte_class(byte);
+  if (const Situation known = next_[from][at]; known != kUnknown) return known;
+  const uint64_t limit = step_limit();
+  if (limit == 0) return kUnknown;
+  if (bytes() > most_bytes_) return kTooCostly;
+  const Situation to = numbered(machine_.step(situations_[from], byte, limit), limit);
+  return next_[from][at] = to;
+}
+
+TokenMasks::Situation TokenMasks::behind(Stack stack) {
+  if (behind_.size() <= static_cast<size_t>(stack)) behind_.resize(stack + 1, kUnknown);
+  if (behind_[stack] != kUnknown) return behind_[stack];
+  const uint64_t limit = step_limit();
+  if (limit == 0) return kUnknown;
+  if (bytes() > most_bytes_) return kTooCostly;
+  const Situation to = numbered(machine_.leave(stack, limit), limit);
+  return behind_[stack] = to;
+}
+
+// Whether the work of this time is done, where the mask's is not.
+bool TokenMasks::pauses(Situation found) const { return found == kUnknown && work() < cut_at_; }
+
+void TokenMasks::begin(Effort effort) {
+  effort_ = effort;
+  slice_end_ = work() + (effort == Effort::kQuick ? kQuickWork : kSliceWork);
+}
+
+// The steps made so far are known, so the next time soon is where this one paused.
+Progress TokenMasks::after(Situation from, std::string_view bytes, Situation& to) {
+  cut_at_ = kNever;
+  most_bytes_ = kWalkBytes;
+  for (const char c : bytes) {
+    from = next(from, static_cast<uint8_t>(c));
+    if (from < 0) return from == kUnknown ? Progress::kPaused : Progress::kTooCostly;
+  }
+  to = from;
+  return Progress::kDone;
 }
 
 void TokenMasks::add_tokens(const TokenTrie::Node& node, Bits& tokens) const {
@@ -90,92 +107,159 @@ void TokenMasks::add_tokens(const TokenTrie::Node& node, Bits& tokens) const {
   }
 }
 
-TokenMasks::Situation TokenMasks::behind(Stack stack) {
-  const auto [entry, fresh] = behind_.try_emplace(stack, kNowhere);
-  if (fresh) entry->second = number(machine_.leave(stack));
-  return entry->second;
-}
-
 bool TokenMasks::leaves(Situation at) const {
-  const Configurations& configurations = *situations_[at];
+  const auto configurations = situations_[at];
   return std::any_of(configurations.begin(), configurations.end(), [&](const Configuration& p) {
     return machine_.automaton()[p.state].kind == State::Kind::kReturn;
   });
 }
 
-void TokenMasks::walk(int32_t first, int32_t last, int32_t depth, Situation from, Bits& tokens,
+// False: paused.
+bool TokenMasks::begin_mask(Mask& mask) {
+  const auto exact = situations_[mask.of_];
+  if (effort_ == Effort::kQuick && exact.size() > kQuickPlaces) return false;
+  const Configurations coarse = machine_.coarse(exact);
+  mask.coarse_ = number(coarse);
+  mask.path_.resize(trie_.depth() + 1);
+  mask.tokens_.assign((trie_.vocab_size() + 63) / 64, 0);
+  mask.stage_ = Mask::Stage::kParts;
+  if (masks_.contains(mask.coarse_)) return true;
+  std::vector<Configuration> by_stack = coarse;
+  std::stable_sort(by_stack.begin(), by_stack.end(),
+                   [](const Configuration& a, const Configuration& b) { return a.stack < b.stack; });
+  for (size_t i = 0, end = 0; i < by_stack.size(); i = end) {
+    const Stack stack = by_stack[i].stack;
+    for (; end < by_stack.size() && by_stack[end].stack == stack; ++end) by_stack[end].stack = kElsewhere;
+    if (mask.parts_.size() == kMaxParts) {
+      mask.parts_ = {{kBottom, mask.coarse_}};
+      return true;
+    }
+    mask.parts_.push_back({stack, number(std::span(by_stack).subspan(i, end - i))});
+  }
+  return true;
+}
+
+// Nodes [first, last) below a node of this depth, reached in situation `from`. False: paused.
+bool TokenMasks::walk(Mask& mask, int32_t first, int32_t last, int32_t depth, Situation from, Bits& tokens,
                       std::vector<int32_t>* ends) {
   const auto& nodes = trie_.nodes();
-  path_[depth] = from;
-  for (int32_t i = first; i < last && !gives_up(); ++nodes_) {
+  if (mask.node_ < 0) mask.node_ = first, mask.path_[depth] = from;
+  for (int32_t& i = mask.node_; i < last; ++nodes_) {
+    if (nodes_ % kNodesBetweenLooks == 0) {
+      if (work() >= stop_at_) break;
+      if (work() >= slice_end_) return false;
+    }
     const TokenTrie::Node& node = nodes[i];
-    const Situation here = next(path_[node.depth - 1], node.byte);
-    if (here == kNowhere) {
+    const Situation here = next(mask.path_[node.depth - 1], node.byte);
+    if (pauses(here)) return false;
+    if (here <= kNowhere) {
+      mask.cut_ = mask.cut_ || here < kNowhere;
       i = node.end;
       continue;
     }
-    path_[node.depth] = here;
+    mask.path_[node.depth] = here;
     add_tokens(node, tokens);
     if (ends != nullptr && leaves(here)) ends->push_back(i);
     ++i;
   }
+  mask.cut_ = mask.cut_ || mask.node_ < last;
+  mask.node_ = -1;
+  return true;
 }
 
-const TokenMasks::Local& TokenMasks::local(Situation inside) {
-  static const Local none;
-  const auto found = locals_.find(inside);
-  if (found != locals_.end()) return found->second;
-  if (locals_.size() >= kKeptMasks) locals_.clear();
-  Local local{.tokens = Bits((trie_.vocab_size() + 63) / 64), .ends = {}};
-  walk(0, static_cast<int32_t>(trie_.nodes().size()), 0, inside, local.tokens, &local.ends);
-  if (gave_up_) return none;
-  if (cut_) return cut_local_ = std::move(local);
-  return locals_.emplace(inside, std::move(local)).first->second;
-}
-
-// Configurations that share a stack.
-void TokenMasks::add_part(const Configurations& part, Bits& tokens) {
-  Configurations inside = part;
-  for (Configuration& p : inside) p.stack = kElsewhere;
-  const Local& local = this->local(number(std::move(inside)));
-  if (gave_up_) return;
-  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] |= local.tokens[i];
-  if (part[0].stack == kBottom || local.ends.empty()) return;
-  const Situation from = behind(part[0].stack);
-  for (const int32_t node : local.ends) {
-    const TokenTrie::Node& n = trie_.nodes()[node];
-    walk(node + 1, n.end, n.depth, from, tokens, nullptr);
-  }
-}
-
-std::optional<std::span<const uint64_t>> TokenMasks::mask(Situation at, Effort effort) {
-  auto coarse = coarse_.find(at);
-  if (coarse == coarse_.end()) {
-    if (effort == Effort::kQuick && situations_[at]->size() > kQuickPlaces) return {};
-    // No token has more bytes than the tree is deep.
-    const auto depth = static_cast<uint32_t>(trie_.depth());
-    coarse = coarse_.emplace(at, number(machine_.coarse(*situations_[at], depth))).first;
-  }
-  at = coarse->second;
-  const auto found = masks_.find(at);
-  if (found != masks_.end()) return found->second;
-  begin_call(effort, mask_work_);
-  if (masks_.size() >= kKeptMasks) masks_.clear();
-  std::map<Stack, Configurations> parts;
-  for (const Configuration& p : *situations_[at]) parts[p.stack].push_back(p);
-  Bits tokens((trie_.vocab_size() + 63) / 64);
-  if (parts.size() > kMaxParts) {
-    walk(0, static_cast<int32_t>(trie_.nodes().size()), 0, at, tokens, nullptr);
+// Sees to it that the part's local_ is there. False: paused.
+bool TokenMasks::find_local(Mask& mask, Situation inside) {
+  if (mask.local_ != nullptr) return true;
+  if (const auto known = locals_.find(inside); known != locals_.end()) {
+    mask.local_ = known->second;
   } else {
-    for (const auto& [stack, part] : parts) add_part(part, tokens);
+    if (mask.node_ < 0) mask.found_ = {.tokens = Bits(mask.tokens_.size()), .ends = {}};
+    const auto nodes = static_cast<int32_t>(trie_.nodes().size());
+    if (!walk(mask, 0, nodes, 0, inside, mask.found_.tokens, &mask.found_.ends)) return false;
+    mask.local_ = std::make_shared<const Local>(std::move(mask.found_));
+    if (!mask.cut_) keep_local(inside, mask.local_);
   }
-  if (gave_up_) return {};
-  if (cut_) add_single_bytes(at, tokens);
-  return masks_.emplace(at, std::move(tokens)).first->second;
+  for (size_t i = 0; i < mask.tokens_.size(); ++i) mask.tokens_[i] |= mask.local_->tokens[i];
+  return true;
 }
 
-TokenMasks::Situation TokenMasks::adopt(const TokenMasks& other, Situation at) {
-  return number(machine_.adopt(other.machine_, *other.situations_[at]));
+void TokenMasks::keep_local(Situation inside, std::shared_ptr<const Local> local) {
+  if (locals_.size() >= kKeptMasks || local_ends_ + local->ends.size() > kKeptEnds) {
+    locals_.clear();
+    local_ends_ = 0;
+  }
+  local_ends_ += local->ends.size();
+  locals_.emplace(inside, std::move(local));
+}
+
+// False: paused.
+bool TokenMasks::advance_part(Mask& mask) {
+  const Mask::Part& part = mask.parts_[mask.part_];
+  if (!find_local(mask, part.inside)) return false;
+  const auto& ends = mask.local_->ends;
+  if (part.stack != kBottom && !ends.empty()) {
+    const Situation from = behind(part.stack);
+    if (pauses(from)) return false;
+    mask.cut_ = mask.cut_ || from < kNowhere;
+    for (; from > kNowhere && mask.end_ < ends.size(); ++mask.end_) {
+      const int32_t node = ends[mask.end_];
+      const TokenTrie::Node& n = trie_.nodes()[node];
+      if (!walk(mask, node + 1, n.end, n.depth, from, mask.tokens_, nullptr)) return false;
+    }
+  }
+  mask.local_ = nullptr;
+  mask.end_ = 0;
+  ++mask.part_;
+  return true;
+}
+
+// The tokens of a single byte: whatever else was cut, one of them goes on.
+Progress TokenMasks::add_single_bytes(Mask& mask) {
+  const auto& nodes = trie_.nodes();
+  if (mask.node_ < 0) mask.node_ = 0;
+  for (int32_t& i = mask.node_; i < static_cast<int32_t>(nodes.size()); i = nodes[i].end) {
+    const Situation here = next(mask.coarse_, nodes[i].byte);
+    if (here < kNowhere) return here == kUnknown ? Progress::kPaused : Progress::kTooCostly;
+    if (here != kNowhere) add_tokens(nodes[i], mask.tokens_);
+  }
+  return Progress::kDone;
+}
+
+Progress TokenMasks::advance_stage(Mask& mask) {
+  if (mask.stage_ == Mask::Stage::kBegin && !begin_mask(mask)) return Progress::kPaused;
+  if (masks_.contains(mask.coarse_)) return Progress::kDone;
+  if (mask.stage_ == Mask::Stage::kParts) {
+    while (mask.part_ < mask.parts_.size())
+      if (!advance_part(mask)) return Progress::kPaused;
+    mask.stage_ = Mask::Stage::kSingleBytes;
+  }
+  if (mask.cut_) {
+    cut_at_ = stop_at_ = kNever;
+    most_bytes_ = kMostBytes;
+    const Progress progress = add_single_bytes(mask);
+    if (progress != Progress::kDone) return mask.work_ > kMostWork ? Progress::kTooCostly : progress;
+  }
+  if (masks_.size() >= kKeptMasks) masks_.clear();
+  masks_.emplace(mask.coarse_, std::move(mask.tokens_));
+  return Progress::kDone;
+}
+
+Progress TokenMasks::advance(Mask& mask) {
+  const uint64_t before = work();
+  cut_at_ = before + (mask_work_ - std::min(mask_work_, mask.work_));
+  stop_at_ = before + (2 * mask_work_ - std::min(2 * mask_work_, mask.work_));
+  most_bytes_ = kWalkBytes;
+  const Progress progress = advance_stage(mask);
+  mask.work_ += work() - before;
+  return progress;
+}
+
+std::span<const uint64_t> TokenMasks::tokens(const Mask& mask) const { return masks_.at(mask.coarse_); }
+
+std::optional<TokenMasks::Situation> TokenMasks::adopt(const TokenMasks& other, Situation at) {
+  const Machine::Step adopted = machine_.adopt(other.machine_, other.situations_[at]);
+  if (!adopted) return {};
+  return number(*adopted);
 }
 
 }  // namespace moesaic::grammar

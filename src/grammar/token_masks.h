@@ -8,7 +8,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -19,31 +19,57 @@
 
 namespace moesaic::grammar {
 
-// How much a call may do. kQuick: about 0.2 ms, no result if that is not enough. kFull: always a result.
-enum class Effort { kQuick, kFull };
+// How much is done at a time. What is not finished goes on the next time.
+enum class Effort {
+  kQuick,  // kQuickWork
+  kSlice   // kSliceWork, and up to Machine::kMaxStep more where one byte costs that
+};
+inline constexpr uint64_t kQuickWork = 2'000, kSliceWork = 10'000;  // some 0.1 ms and 0.5 ms
+
+enum class Progress {
+  kDone,
+  kPaused,    // go on the next time
+  kTooCostly  // never: one of the limits of Machine and TokenMasks
+};
 
 // Not for several threads at a time.
 class TokenMasks {
  public:
   using Situation = int32_t;                // the number of a set of configurations
   static constexpr Situation kNowhere = 0;  // no answer begins with the bytes so far
-  static constexpr size_t kMaxSituations = 1 << 14, kMaxFrames = 1 << 18;  // see full()
 
-  // What a mask may cost, some 20 ms, before the rest is taken for kNowhere.
-  static constexpr uint64_t kMaskWork = 200'000;
+  // What a mask may cost, some 20 ms, before the rest is taken for kNowhere; with the single bytes it may
+  // cost kMostWork.
+  static constexpr uint64_t kMaskWork = 200'000, kMostWork = 2'000'000;
+  // See full(). Behind kWalkBytes nothing but single bytes is looked at.
+  static constexpr size_t kFullBytes = 16 << 20, kWalkBytes = 24 << 20, kMostBytes = 32 << 20;
 
   // Automaton (finished) and tree must outlive the masks.
   TokenMasks(const Automaton& automaton, StateId rule, const TokenTrie& trie, uint64_t mask_work = kMaskWork);
 
-  Situation start() const { return start_; }
-  std::optional<Situation> after(Situation from, std::string_view bytes, Effort effort);
-  // One bit a token, the lowest first: [ceil(vocabulary / 64)]. Valid until the next call.
-  std::optional<std::span<const uint64_t>> mask(Situation at, Effort effort);
+  // None: the beginning alone costs too much.
+  std::optional<Situation> start() const { return start_; }
+  // The calls of after() and advance() from here on are of this effort together.
+  void begin(Effort effort);
+  // Where `bytes` lead from `from`.
+  Progress after(Situation from, std::string_view bytes, Situation& to);
+
+  // A mask in progress, of the situation that it is made for.
+  class Mask;
+  // Goes on with it. Others may do the same in between with theirs.
+  Progress advance(Mask& mask);
+  // One bit a token, the lowest first: [ceil(vocabulary / 64)]. Of a mask that is done, until the next call.
+  std::span<const uint64_t> tokens(const Mask& mask) const;
+
   // Time to replace this object, which frees nothing. To be asked between tokens. Within one token, a walk
   // that meets very many new situations takes the rest for kNowhere: its mask then allows too few tokens, but
   // always those of a single byte.
-  bool full() const { return situations_.size() > kMaxSituations || machine_.frames() > kMaxFrames; }
-  Situation adopt(const TokenMasks& other, Situation at);
+  bool full() const { return bytes() > kFullBytes; }
+  size_t bytes() const;
+  // None: it takes too much memory.
+  std::optional<Situation> adopt(const TokenMasks& other, Situation at);
+  // States, edges, callers and nodes looked at, a measure of the time spent.
+  uint64_t work() const;
 
  private:
   using Bits = std::vector<uint64_t>;
@@ -51,45 +77,68 @@ class TokenMasks {
     Bits tokens;
     std::vector<int32_t> ends;  // nodes
   };
-  struct ConfigurationsHash {
-    size_t operator()(const Configurations& configurations) const;
-  };
 
-  Situation number(Configurations configurations);
+  Situation number(std::span<const Configuration> configurations);
+  Situation numbered(const Machine::Step& step, uint64_t limit);
+  uint64_t step_limit() const;
   Situation next(Situation from, uint8_t byte);
   Situation behind(Stack stack);
-  const Local& local(Situation inside);
-  void add_part(const Configurations& part, Bits& tokens);
-  // Nodes [first, last) below a node of this depth, reached in situation `from`.
-  void walk(int32_t first, int32_t last, int32_t depth, Situation from, Bits& tokens,
+  bool begin_mask(Mask& mask);
+  bool advance_part(Mask& mask);
+  bool find_local(Mask& mask, Situation inside);
+  bool walk(Mask& mask, int32_t first, int32_t last, int32_t depth, Situation from, Bits& tokens,
             std::vector<int32_t>* ends);
-  void add_single_bytes(Situation at, Bits& tokens);
+  Progress add_single_bytes(Mask& mask);
+  Progress advance_stage(Mask& mask);
+  void keep_local(Situation inside, std::shared_ptr<const Local> local);
+  bool pauses(Situation found) const;
   void add_tokens(const TokenTrie::Node& node, Bits& tokens) const;
   bool leaves(Situation at) const;
-  void begin_call(Effort effort, uint64_t full_work);
-  // States and nodes looked at, a measure of the time spent.
-  uint64_t work() const;
-  bool gives_up();
 
   const TokenTrie& trie_;
   uint64_t mask_work_;
   Machine machine_;
-  Situation start_;
-  std::vector<const Configurations*> situations_;  // keys of numbers_
-  std::unordered_map<Configurations, Situation, ConfigurationsHash> numbers_;
-  std::vector<Situation> next_;  // [situations, byte classes]; -1: not yet known
-  std::unordered_map<Stack, Situation> behind_;
-  std::unordered_map<Situation, Local> locals_;
-  Local cut_local_;                                  // of the call in progress, not to be used again
-  std::unordered_map<Situation, Situation> coarse_;  // whose mask is the same (Machine::coarse)
-  std::unordered_map<Situation, Bits> masks_;        // of coarse ones
-  std::vector<Situation> path_;                      // of a walk, by depth
-  // Of the call in progress:
-  Effort effort_ = Effort::kFull;
+  std::optional<Situation> start_;
+  InternedLists<Configuration> situations_;
+  std::vector<std::unique_ptr<Situation[]>> next_;  // by situation: [byte classes]; see next()
+  std::vector<Situation> behind_;                   // by stack, as far as known
+  std::unordered_map<Situation, std::shared_ptr<const Local>> locals_;
+  size_t local_ends_ = 0;                      // of all of them
+  std::unordered_map<Situation, Bits> masks_;  // of coarse situations (Machine::coarse)
+  // Of the calls in progress:
+  Effort effort_ = Effort::kSlice;
   uint64_t nodes_ = 0;  // of the tree, over all calls
-  uint64_t work_limit_ = 0;
-  bool gave_up_ = false;  // a quick call needs more work than it may do
-  bool cut_ = false;      // by a limit: what follows is not all that may
+  // As work() counts: where they pause, the mask is cut, and its walk ends.
+  uint64_t slice_end_ = 0, cut_at_ = 0, stop_at_ = 0;
+  size_t most_bytes_ = kWalkBytes;
+};
+
+class TokenMasks::Mask {
+ public:
+  explicit Mask(Situation of) : of_(of) {}
+
+ private:
+  friend TokenMasks;
+  enum class Stage { kBegin, kParts, kSingleBytes };
+  // Configurations that share a stack, which kElsewhere stands for in `inside`. Those of many stacks are one
+  // part that nothing is behind (kBottom).
+  struct Part {
+    Stack stack;
+    Situation inside;
+  };
+
+  Situation of_;
+  Stage stage_ = Stage::kBegin;
+  Situation coarse_ = kNowhere;
+  Bits tokens_;
+  std::vector<Part> parts_;
+  size_t part_ = 0, end_ = 0;           // in parts_, and in local_->ends
+  std::shared_ptr<const Local> local_;  // of this part, once it is known
+  Local found_;                         // before that
+  int32_t node_ = -1;                   // of the walk in progress; -1: none is
+  std::vector<Situation> path_;         // of that walk, by depth
+  uint64_t work_ = 0;                   // so far
+  bool cut_ = false;                    // by a limit: what follows is not all that may
 };
 
 }  // namespace moesaic::grammar

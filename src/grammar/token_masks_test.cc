@@ -33,9 +33,9 @@ bool has(std::span<const uint64_t> mask, int32_t token) {
 bool may_come(const CompiledGrammar& g, const TokenTrie& trie, const std::string& text, int32_t token) {
   for (const std::string& string : trie.strings(token)) {
     Machine machine(g.automaton);
-    Configurations configurations = machine.enter(g.rule, kBottom);
-    for (const char c : text + string) configurations = machine.step(configurations, static_cast<uint8_t>(c));
-    if (!configurations.empty()) return true;
+    Machine::Step at = machine.enter(g.rule, kBottom);
+    for (const char c : text + string) at = machine.step(at.value(), static_cast<uint8_t>(c));
+    if (!at.value().empty()) return true;
   }
   return false;
 }
@@ -96,9 +96,12 @@ TEST(TokenMasks, ThatAreCutGoOn) {
   const std::string text = R"({"hello": "aaaa", "n": [)";
   for (const uint64_t work : {0, 1, 10, 100}) {
     TokenMasks masks(g.automaton, g.rule, trie, work);
-    TokenMasks::Situation at = masks.start();
+    TokenMasks::Situation at = masks.start().value();
     for (size_t i = 0; i + 1 < text.size(); ++i) {
-      const auto mask = *masks.mask(at, Effort::kFull);
+      TokenMasks::Mask made(at);
+      masks.begin(Effort::kSlice);
+      while (masks.advance(made) != Progress::kDone) masks.begin(Effort::kSlice);
+      const auto mask = masks.tokens(made);
       bool any = false;
       for (int32_t token = 0; token < tokenizer.vocab_size(); ++token) {
         const bool may = may_come(g, trie, text.substr(0, i), token);
@@ -107,7 +110,7 @@ TEST(TokenMasks, ThatAreCutGoOn) {
         EXPECT_TRUE(!may || token >= 256 || has(mask, token)) << work << " " << i << " " << token;
       }
       EXPECT_TRUE(any);
-      at = *masks.after(at, text.substr(i, 1), Effort::kFull);
+      ASSERT_EQ(masks.after(at, text.substr(i, 1), at), Progress::kDone);
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/error.h"
 #include "grammar/compiled_grammar.h"
 
 namespace moesaic::openai {
@@ -14,6 +15,8 @@ size_t bytes_of(const Result<AnswerGrammar>& result) {
   const auto& compiled = result.value().compiled();
   return compiled == nullptr ? 0 : compiled->key.size() + compiled->automaton.size() * kStateBytes;
 }
+
+Status cancelled() { return error(StatusCode::kCancelled, "the request was cancelled"); }
 
 }  // namespace
 
@@ -33,6 +36,13 @@ void GrammarCache::forget(const std::string& key) {
   entries_.erase(at);
 }
 
+// Those who wait for it compile it themselves.
+void GrammarCache::give_up(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  forget(key);
+  done_.notify_all();
+}
+
 void GrammarCache::keep(const EntryPtr& entry, Result<AnswerGrammar> result) {
   const std::lock_guard lock(mutex_);
   ++compiled_;
@@ -47,25 +57,27 @@ void GrammarCache::keep(const EntryPtr& entry, Result<AnswerGrammar> result) {
   done_.notify_all();
 }
 
-Result<AnswerGrammar> GrammarCache::get(const AnswerFormat& format) {
+Result<AnswerGrammar> GrammarCache::get(const AnswerFormat& format, const std::stop_token& cancel) {
   const std::string key = format.key();
   EntryPtr entry;
   {
     std::unique_lock lock(mutex_);
-    while ((entry = touch(key)) != nullptr && !entry->result) done_.wait(lock);
+    const auto known = [&] { return (entry = touch(key)) == nullptr || entry->result; };
+    if (!done_.wait(lock, cancel, known)) return cancelled();
     if (entry != nullptr) return *entry->result;
     entry = std::make_shared<Entry>(Entry{.key = key, .result = {}});
     used_.push_front(entry);
     entries_.emplace(key, used_.begin());
   }
   try {
-    Result<AnswerGrammar> result = AnswerGrammar::compile(format);
-    keep(entry, result);
+    Result<AnswerGrammar> result = AnswerGrammar::compile(format, cancel);
+    if (cancel.stop_requested())
+      give_up(key);
+    else
+      keep(entry, result);
     return result;
   } catch (...) {
-    const std::lock_guard lock(mutex_);
-    forget(key);
-    done_.notify_all();
+    give_up(key);
     throw;
   }
 }

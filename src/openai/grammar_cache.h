@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <unordered_map>
 
@@ -22,7 +23,8 @@ class GrammarCache {
       : most_(most), most_bytes_(most_bytes) {}
 
   // Compiles where it has to. Threads that ask for the same format meanwhile wait for the one that compiles.
-  Result<AnswerGrammar> get(const AnswerFormat& format);
+  // cancel: ends this early, and is nobody else's error.
+  Result<AnswerGrammar> get(const AnswerFormat& format, const std::stop_token& cancel = {});
   // Nothing where get() would have to compile or to wait.
   std::optional<Result<AnswerGrammar>> find(const AnswerFormat& format);
 
@@ -40,10 +42,11 @@ class GrammarCache {
   EntryPtr touch(const std::string& key);
   void keep(const EntryPtr& entry, Result<AnswerGrammar> result);
   void forget(const std::string& key);
+  void give_up(const std::string& key);
 
   size_t most_, most_bytes_;
   mutable std::mutex mutex_;
-  std::condition_variable done_;
+  std::condition_variable_any done_;
   std::list<EntryPtr> used_;  // the latest first
   std::unordered_map<std::string, std::list<EntryPtr>::iterator> entries_;
   size_t bytes_ = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -44,6 +45,17 @@ TEST(GrammarCache, KeepsErrors) {
   EXPECT_EQ(cache.get(wrong).status().message(), refused.status().message());
   EXPECT_EQ(cache.find(wrong)->status().message(), refused.status().message());
   EXPECT_EQ(cache.compiled(), 1);
+}
+
+// A client that leaves ends the work, and gets nobody else its error.
+TEST(GrammarCache, KeepsNothingOfWhoLeft) {
+  GrammarCache cache;
+  std::stop_source left;
+  left.request_stop();
+  EXPECT_EQ(cache.get(constant(1), left.get_token()).status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(cache.size(), 0);
+  EXPECT_TRUE(cache.get(constant(1)).ok());
+  EXPECT_TRUE(cache.get(constant(1), left.get_token()).ok());
 }
 
 TEST(GrammarCache, ForgetsTheLeastRecentlyUsed) {

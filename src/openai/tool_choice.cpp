@@ -169,8 +169,8 @@ std::string schema_of(const Tool& tool) {
 
 // Nothing where it is not compiled and may not be.
 std::optional<Result<AnswerGrammar>> compiled(const AnswerFormat& format, const Service& service) {
-  if (service.grammars == nullptr) return AnswerGrammar::compile(format);
-  if (service.may_compile) return service.grammars->get(format);
+  if (service.grammars == nullptr) return AnswerGrammar::compile(format, service.cancel);
+  if (service.may_compile) return service.grammars->get(format, service.cancel);
   return service.grammars->find(format);
 }
 

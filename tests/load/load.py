@@ -6,9 +6,7 @@ cannot keep them; without tests it is streams, memory, bodies, faults and hostil
 """
 
 import argparse
-import itertools
 import json
-import multiprocessing
 import os
 import pathlib
 import re
@@ -25,43 +23,14 @@ import urllib.request
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "client"))
 from served import MOESAIC, Served  # noqa: E402
 
-QUIET = ("--log", "quiet")
-
-
-class Failed(Exception):
-    pass
-
-
-def require(holds, what):
-    if not holds:
-        raise Failed(what)
-
-
-def load(url, *options, check=True):
-    """What bench-serve measured: one report for each number of streams."""
-    command = [MOESAIC, "bench-serve", "--url", url, "-o", "json", *map(str, options)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if check and done.returncode != 0:
-        raise Failed(f"{' '.join(command)}: {done.stderr.strip()}")
-    return json.loads(done.stdout)
-
+from load_common import QUIET, Failed, all_pages_free, exchange, load, post, require, stop, tokenize_request  # noqa: E402
+from attacks import hostile  # noqa: E402
 
 def line(name, report):
     first, between = report["time_to_first_token_ms"], report["inter_token_ms"]
     print(f"{name:<12} {report['streams']:>4} streams {report['requests']:>7} requests {report['failed']:>4} failed "
           f"{report['tokens_per_second']:>8.0f} tok/s   first token {first['p50']:7.1f} p99 {first['p99']:7.1f} ms   "
           f"between {between['p50']:6.2f} p99 {between['p99']:6.2f} ms", flush=True)
-
-
-def stop(server):
-    status, log = server.stop()
-    require(status == 0, f"the server ended with {status}: {log}")
-    return log
-
-
-def all_pages_free(server):
-    server.until("vllm:num_requests_running", 0)
-    require(server.metric("moesaic:kv_pages_used") == 0, "pages are still held")
 
 
 def streams(short):
@@ -103,28 +72,6 @@ def memory(short):
     return {"requests": requests * len(sizes), "MiB": sizes}
 
 
-def post(path, body):
-    """The bytes of a request on a connection of its own."""
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return b"POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(data)) + data
-
-
-def exchange(port, data):
-    """(status, the answer's body)"""
-    with socket.create_connection(("127.0.0.1", port), timeout=120) as s:
-        try:
-            s.sendall(data)
-        except ConnectionError:
-            pass  # refused before it was all sent; the answer says why
-        answer = b"".join(iter(lambda: s.recv(1 << 20), b""))
-    head, _, body = answer.partition(b"\r\n\r\n")
-    return int(head.split(b" ")[1]) if head else 0, body
-
-
-def tokenize_request(megabytes):
-    return post("/tokenize", {"prompt": "The quick brown fox jumps. " * (megabytes * (1 << 20) // 27)})
-
-
 def bodies(short):
     """Memory after large bodies of every kind: what they took is given back."""
     count, megabytes = (10, 4) if short else (100, 15)
@@ -154,120 +101,6 @@ def bodies(short):
           *(f"{s:.0f}" for s in sizes), flush=True)
     require(sizes[-1] < most, f"it grew from {sizes[0]:.0f} to {sizes[-1]:.0f} MiB")
     return {"MiB": sizes}
-
-
-def doubled_schema(serial):
-    """1.9 KB that say the same thing 2^25 times."""
-    definitions = {"d0": {"type": "object", "title": str(serial)}}
-    for i in range(25):
-        definitions[f"d{i + 1}"] = {"allOf": [{"$ref": f"#/$defs/d{i}"}] * 2}
-    return {"$ref": "#/$defs/d25", "$defs": definitions}
-
-
-def schema_request(schema):
-    return post("/v1/chat/completions", {
-        "messages": [{"role": "user", "content": "What is 17 + 25?"}], "max_tokens": 64,
-        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": schema}}})
-
-
-def pattern_request(serial):
-    text = {"type": "string", "pattern": "^(.?){800}$", "title": str(serial)}
-    return schema_request({"type": "object", "properties": {"a": text}, "required": ["a"], "additionalProperties": False})
-
-
-def hostile_requests(short):
-    """Each kind's requests without end. What could be kept from one to the next differs."""
-    megabytes, messages = (3, 1_000_000) if short else (15, 5_000_000)
-    tokenized = tokenize_request(megabytes)
-    empty = post("/v1/chat/completions", b'{"messages": [%s{}]}' % (b"{}," * (messages - 1)))
-    return {"tokenize": itertools.repeat(tokenized), "messages": itertools.repeat(empty),
-            "schema": (schema_request(doubled_schema(i)) for i in itertools.count()),
-            "pattern": map(pattern_request, itertools.count())}
-
-
-def attack(port, kind, short, until, statuses):
-    """Eight clients that send a kind of request again and again; how often each status came."""
-    requests, lock, counts = hostile_requests(short)[kind], threading.Lock(), {}
-
-    def client():
-        while time.time() < until:
-            with lock:
-                request = next(requests)
-            try:
-                status = exchange(port, request)[0]
-            except OSError as failure:
-                status = type(failure).__name__
-            with lock:
-                counts[status] = counts.get(status, 0) + 1
-
-    threads = [threading.Thread(target=client, daemon=True) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(until + 60 - time.time())
-    statuses.put(counts)
-
-
-def health_times(server, until):
-    """Milliseconds of each /health, asked for 50 times a second."""
-    times = []
-    while time.time() < until:
-        start = time.perf_counter()
-        require(server.call("GET", "/health")[0] == 200, "/health failed")
-        times.append(1000 * (time.perf_counter() - start))
-        time.sleep(0.02)
-    return sorted(times)
-
-
-def beside(server, kind, seconds, short):
-    """One stream, and /health, beside eight clients of a kind."""
-    until = time.time() + seconds + 1
-    statuses = multiprocessing.Queue()
-    if kind == "ordinary":
-        command = [MOESAIC, "bench-serve", "--url", server.url, "--streams", "8", "--seconds", str(seconds + 1), "-n", "64"]
-        others = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    else:
-        others = multiprocessing.Process(target=attack, args=(server.port, kind, short, until, statuses), daemon=True)
-        others.start()
-    time.sleep(1)
-    reports = []
-    stream = threading.Thread(target=lambda: reports.extend(load(server.url, "--streams", 1, "--seconds", seconds, "-n", 256, check=False)))
-    stream.start()
-    health = health_times(server, until)
-    stream.join()
-    counts = {} if kind == "ordinary" else statuses.get(timeout=120)
-    others.wait() if kind == "ordinary" else others.join(60)
-    require(reports and reports[0]["failed"] == 0, "the stream failed")
-    gaps = reports[0]["inter_token_ms"]
-    late = health[len(health) * 99 // 100]
-    print(f"hostile      beside 8 x {kind:<9} between tokens {gaps['p50']:6.2f} p99 {gaps['p99']:7.2f} most {gaps['max']:7.1f} ms   /health "
-          f"p50 {health[len(health) // 2]:5.1f} p99 {late:6.1f} ms   first token p99 {reports[0]['time_to_first_token_ms']['p99']:7.1f} ms   "
-          f"answers {counts}", flush=True)
-    return {"kind": kind, "between": gaps, "health_p99_ms": late, "statuses": counts}
-
-
-def hostile(short):
-    """Clients that cost as much as they can: a stream beside them goes on as beside eight ordinary ones."""
-    server = Served("--max-batch", 16, *QUIET).wait_ready()
-    seconds = 2 if short else 10
-    ordinary = beside(server, "ordinary", seconds, short)
-    results = [ordinary]
-    for kind in ("tokenize", "messages", "schema", "pattern"):
-        results.append(beside(server, kind, seconds, short))
-    all_pages_free(server)
-    server.until("moesaic:num_requests_preparing", 0, 60)
-    stop(server)
-    failures = []
-    for result in results[1:]:
-        most = 500 + 20 * ordinary["between"]["p99"] if short else 1.5 * ordinary["between"]["p99"]
-        if result["between"]["p99"] > most:
-            failures.append(f"beside {result['kind']}, p99 between tokens is {result['between']['p99']:.1f} ms, over {most:.1f}")
-        if result["health_p99_ms"] > (1000 if short else 50):
-            failures.append(f"beside {result['kind']}, p99 of /health is {result['health_p99_ms']:.1f} ms")
-        if not set(result["statuses"]) <= {200, 400, 429}:
-            failures.append(f"{result['kind']} was answered with {result['statuses']}")
-    require(not failures, "; ".join(failures))
-    return results
 
 
 def full_disk():

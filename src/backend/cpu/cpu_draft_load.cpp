@@ -131,15 +131,13 @@ double CpuDraftHead::weight_bytes(const Eagle3Weights& w) const {
 
 std::vector<MemoryPart> CpuDraftHead::memory(const Eagle3Config& config, const Eagle3Weights& weights,
                                              const KvLayout& layout) const {
-  return {
-      {kDraftHeadPart, weight_bytes(weights)},
-      {kDraftCachePart, kv_token_bytes(config) * layout.page_tokens * layout.full_pages, MemoryKind::kCache}};
+  return {{kDraftHeadPart, weight_bytes(weights)},
+          {kDraftCachePart, kv_token_bytes(config) * layout.page_tokens * layout.full_pages}};
 }
 
 std::vector<MemoryPart> CpuDraftHead::memory(const KvLayout& layout) const {
   return {{kDraftHeadPart, weight_bytes_},
-          {kDraftCachePart, kv_token_bytes(config_) * layout.page_tokens * layout.full_pages,
-           MemoryKind::kCache}};
+          {kDraftCachePart, kv_token_bytes(config_) * layout.page_tokens * layout.full_pages}};
 }
 
 // Scales of places that were never written are zero: such entries are wrong, but finite.

@@ -138,15 +138,13 @@ std::vector<MemoryPart> CudaDraftHead::memory(const Eagle3Config& config, const 
   Arena arena;
   RoundBuffers rounds;
   bytes += sum(wanted(arena, config)) + sum(wanted(rounds, config, kFirstLogitRows, first_rows()));
-  return {
-      {kDraftHeadPart, bytes},
-      {kDraftCachePart, kv_token_bytes(config) * layout.page_tokens * layout.full_pages, MemoryKind::kCache}};
+  return {{kDraftHeadPart, bytes},
+          {kDraftCachePart, kv_token_bytes(config) * layout.page_tokens * layout.full_pages}};
 }
 
 std::vector<MemoryPart> CudaDraftHead::memory(const KvLayout& layout) const {
   return {{kDraftHeadPart, weight_bytes_},
-          {kDraftCachePart, kv_token_bytes(config_) * layout.page_tokens * layout.full_pages,
-           MemoryKind::kCache}};
+          {kDraftCachePart, kv_token_bytes(config_) * layout.page_tokens * layout.full_pages}};
 }
 
 // Zeros: places that were never written are wrong, but finite.

@@ -1,5 +1,10 @@
 #include "interrupt.h"
 
+#include <unistd.h>
+
+#include <array>
+#include <utility>
+
 namespace moesaic::app {
 namespace {
 
@@ -9,6 +14,19 @@ struct sigaction before;
 void on_interrupt(int) {
   flag = 1;
   sigaction(SIGINT, &before, nullptr);
+}
+
+constexpr std::array kEnding = {SIGINT, SIGTERM, SIGHUP};
+std::array<struct sigaction, kEnding.size()> ending_before;
+std::vector<std::string> doomed;  // does not change while a handler may read it
+
+// All that is called here may be called in a handler. The signal comes again when this returns.
+void remove_and_end(int signal) {
+  for (const std::string& path : doomed) unlink(path.c_str());
+  struct sigaction action = {};
+  action.sa_handler = SIG_DFL;
+  sigaction(signal, &action, nullptr);
+  raise(signal);
 }
 
 }  // namespace
@@ -24,5 +42,21 @@ InterruptScope::InterruptScope() {
 InterruptScope::~InterruptScope() { sigaction(SIGINT, &before, nullptr); }
 
 bool InterruptScope::requested() const { return flag != 0; }
+
+RemoveOnSignal::RemoveOnSignal(std::vector<std::string> paths) {
+  doomed = std::move(paths);
+  for (size_t i = 0; i < kEnding.size(); ++i) {
+    sigaction(kEnding[i], nullptr, &ending_before[i]);
+    if (ending_before[i].sa_handler == SIG_IGN) continue;
+    struct sigaction action = {};
+    action.sa_handler = remove_and_end;
+    sigaction(kEnding[i], &action, nullptr);
+  }
+}
+
+RemoveOnSignal::~RemoveOnSignal() {
+  for (size_t i = 0; i < kEnding.size(); ++i) sigaction(kEnding[i], &ending_before[i], nullptr);
+  doomed.clear();
+}
 
 }  // namespace moesaic::app

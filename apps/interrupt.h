@@ -1,7 +1,9 @@
-// Ctrl-C during work that can end in an orderly way.
+// Signals during work that can end in an orderly way.
 #pragma once
 
 #include <csignal>
+#include <string>
+#include <vector>
 
 namespace moesaic::app {
 
@@ -14,6 +16,16 @@ class InterruptScope {
   InterruptScope(const InterruptScope&) = delete;
   InterruptScope& operator=(const InterruptScope&) = delete;
   bool requested() const;
+};
+
+// While it exists, SIGINT, SIGTERM and SIGHUP remove these files and then end the program as ever. A signal
+// that is ignored, as SIGHUP under nohup, stays ignored. One at a time.
+class RemoveOnSignal {
+ public:
+  explicit RemoveOnSignal(std::vector<std::string> paths);
+  ~RemoveOnSignal();
+  RemoveOnSignal(const RemoveOnSignal&) = delete;
+  RemoveOnSignal& operator=(const RemoveOnSignal&) = delete;
 };
 
 }  // namespace moesaic::app

@@ -1,6 +1,6 @@
 #include "model_options.h"
 
-#include <unistd.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "checkpoint/lora.h"
 #include "option_checks.h"
+#include "progress.h"
 #include "speculation/make_drafter.h"
 
 namespace moesaic::app {
@@ -24,11 +25,6 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostText = size_t{256} << 20;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // as editors on Windows write it
-
-bool show_progress(int done, int total) {
-  std::fprintf(stderr, "\rloading %3d%%%s", 100 * done / total, done == total ? "\r            \r" : "");
-  return true;
-}
 
 }  // namespace
 
@@ -146,11 +142,19 @@ Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows) {
 
 Status load(LoadedModel& model, const KvDemand& cache) {
   const auto start = std::chrono::steady_clock::now();
-  const LoadProgress progress = isatty(STDERR_FILENO) != 0 ? LoadProgress(show_progress) : LoadProgress();
+  ProgressLine line;
+  const auto progress = [&line](int done, int total) {
+    line.show(loading_text(done, total));
+    return true;
+  };
   RETURN_IF_ERROR(load_weights(model.checkpoint, cache, *model.backend, progress));
   model.load_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   model.caps = model.backend->caps();
   return {};
+}
+
+std::string loading_text(int64_t done, int64_t total) {
+  return fmt::format("loading {:3}%", total > 0 ? 100 * done / total : 0);
 }
 
 Status check_context(int64_t tokens, const ModelConfig& config, const char* option) {

@@ -87,6 +87,8 @@ void print_timing(const Generation& g, const LoadedModel& m, const ModelInfo& in
 
 // In a terminal's conversation, which has said the rest at its beginning.
 void print_speed(const Generation& g) {
+  // How far the prompt was computed is not known then, and nothing came after it.
+  if (g.tokens.empty()) return fmt::print(stderr, "[stopped before the first token]\n");
   const int cached = g.outcome.cached_tokens, computed = g.outcome.prompt_tokens - cached;
   fmt::print(stderr, "[{} tokens, {:.1f} tok/s | prompt {}{} tokens, first token after {:.2f} s{}]\n",
              g.tokens.size(), g.tokens_per_s(), computed, cached > 0 ? fmt::format(" + {} kept", cached) : "",

@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "model_options.h"
 #include "option_checks.h"
+#include "progress.h"
 #include "random_batch.h"
 
 namespace moesaic::app {
@@ -36,7 +37,7 @@ struct Line {
   int depth = 0, batch = 1;
   std::vector<double> tok_s;   // of all sequences together, sorted
   double bytes_per_token = 0;  // 0 where compute is the limit (prefill)
-  double ceiling_gb_s = 0;     // read bandwidth measured beside the test
+  double ceiling_gb_s = 0;     // the most that was read a second while it was measured
   double median() const { return (tok_s[(tok_s.size() - 1) / 2] + tok_s[tok_s.size() / 2]) / 2; }
   double gb_s() const { return median() * bytes_per_token / 1e9; }
   double share() const { return ceiling_gb_s > 0 ? gb_s() / ceiling_gb_s : 0; }
@@ -78,10 +79,11 @@ Result<double> time_once(Backend& backend, RandomBatch& random, const Test& t) {
 }
 
 // A CPU shares its memory with other programs: what it can read is measured before a decoding test and after
-// each repetition, and the most of it counts. A device is measured once, when it has rested.
-Result<Line> measure(const BenchOptions& o, const LoadedModel& m, RandomBatch& random, const Test& t) {
+// each repetition, and the most of it counts. A GPU is measured once, when it has rested.
+Result<Line> measure(const BenchOptions& o, const LoadedModel& m, RandomBatch& random, const Test& t,
+                     ProgressLine& progress) {
   Backend& backend = *m.backend;
-  const bool again = m.caps.threads > 0 && !t.prefill;
+  const bool again = backend.device().backend != "cuda" && !t.prefill;
   Line line{.test = fmt::format("{}{}", t.prefill ? "pp" : "tg", t.tokens),
             .depth = t.depth,
             .batch = t.batch,
@@ -89,10 +91,13 @@ Result<Line> measure(const BenchOptions& o, const LoadedModel& m, RandomBatch& r
             .ceiling_gb_s = again ? read_bandwidth(backend) : m.ceiling_gb_s};
   std::this_thread::sleep_for(std::chrono::seconds(o.delay));
   for (int rep = -1; rep < o.reps; ++rep) {  // the first one warms up
+    progress.show(fmt::format("{} at depth {}, batch {}: repetition {} of {}", line.test, t.depth, t.batch,
+                              rep + 1, o.reps));
     ASSIGN_OR_RETURN(const double tok_s, time_once(backend, random, t));
     if (rep >= 0) line.tok_s.push_back(tok_s);
     if (again) line.ceiling_gb_s = std::max(line.ceiling_gb_s, read_bandwidth(backend));
   }
+  progress.clear();
   std::sort(line.tok_s.begin(), line.tok_s.end());
   if (!t.prefill) line.bytes_per_token = bytes_read(backend) / t.tokens / t.batch;
   // Decoding that reads more than the measurement shows what can be read: from caches, or in a better moment.
@@ -148,8 +153,7 @@ void print_header(const BenchOptions& o, const LoadedModel& m) {
         "model,device,threads,test,depth,batch,reps,tok_s,tok_s_min,tok_s_max,bytes_per_token,gb_s,ceiling_"
         "gb_s,share,reads\n");
   if (o.format != "md") return;
-  fmt::print("{} on {}, read bandwidth {:.1f} GB/s (measured), loaded in {:.2f} s\n", o.model.model,
-             m.caps.name, m.ceiling_gb_s, m.load_seconds);
+  fmt::print("{} on {}, loaded in {:.2f} s\n", o.model.model, m.caps.name, m.load_seconds);
   if (!m.caps.reads.empty()) fmt::print("weights are read with {}\n", m.caps.reads);
   if (!m.backend->describe().empty()) fmt::print("huge pages: {}\n", describe(read_huge_pages()));
   fmt::print("\n");
@@ -209,6 +213,7 @@ Status run_bench(const BenchOptions& o) {
       load(m, {.sequences = largest(o.batches), .context = longest(o), .max_rows = rows_of(o, *m.backend)}));
   m.ceiling_gb_s = read_bandwidth(*m.backend);
   print_header(o, m);
+  ProgressLine progress;
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
   for (const int batch : o.batches) {
     ASSIGN_OR_RETURN(RandomBatch random,
@@ -216,7 +221,7 @@ Status run_bench(const BenchOptions& o) {
                          *m.backend, m.checkpoint.config,
                          {.sequences = batch, .max_tokens = longest(o), .max_rows = rows_of(o, *m.backend)}));
     for (const Test& test : tests_of(o, batch)) {
-      ASSIGN_OR_RETURN(const Line line, measure(o, m, random, test));
+      ASSIGN_OR_RETURN(const Line line, measure(o, m, random, test, progress));
       if (o.format == "md") print_md(line);
       if (o.format == "csv") print_csv(line, o, m);
       std::fflush(stdout);

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "commands.h"
 #include "drafted_batch.h"
+#include "progress.h"
 
 namespace moesaic::app {
 namespace {
@@ -45,14 +46,17 @@ void add(DraftTimes& sum, const DraftTimes& more) {
 }
 
 // The two kinds take turns, so that what else the machine does slows both.
-Status measure(DraftedBatch& batch, const DraftBenchOptions& o, DraftLine& line) {
+Status measure(DraftedBatch& batch, const DraftBenchOptions& o, DraftLine& line, ProgressLine& progress) {
   for (int rep = -1; rep < o.reps; ++rep) {  // the first one warms up
+    progress.show(fmt::format("tg{} at depth {}, batch {}: repetition {} of {}", line.tokens, line.depth,
+                              line.batch, rep + 1, o.reps));
     ASSIGN_OR_RETURN(const double plain, time_once(batch, line, {}));
     ASSIGN_OR_RETURN(const double drafted, time_once(batch, line, o.acceptance));
     if (rep < 0) continue;
     line.plain.push_back(plain), line.drafted.push_back(drafted), line.ratios.push_back(drafted / plain);
     add(line.times, batch.times());
   }
+  progress.clear();
   for (std::vector<double>* v : {&line.plain, &line.drafted, &line.ratios}) std::sort(v->begin(), v->end());
   return {};
 }
@@ -125,6 +129,7 @@ Status run_draft_bench(const DraftBenchOptions& o) {
   RETURN_IF_ERROR(parts.load(*m.backend, m.checkpoint));
   ASSIGN_OR_RETURN(const auto drafter, parts.drafter(*m.backend, engine));
   if (o.format == "md") print_header(o, m);
+  ProgressLine progress;
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
   for (const int sequences : o.batches) {
     ASSIGN_OR_RETURN(
@@ -136,7 +141,7 @@ Status run_draft_bench(const DraftBenchOptions& o) {
     for (const int depth : o.depths) {
       for (const int tokens : o.generations) {
         DraftLine line{.tokens = tokens, .depth = depth, .batch = sequences};
-        RETURN_IF_ERROR(measure(batch, o, line));
+        RETURN_IF_ERROR(measure(batch, o, line, progress));
         if (o.format == "md") print_line(line);
         lines.push_back(to_json(line, o, m));
       }

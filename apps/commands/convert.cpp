@@ -1,11 +1,12 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "checkpoint/writer.h"
 #include "commands.h"
+#include "interrupt.h"
 #include "model_options.h"
 #include "option_checks.h"
+#include "progress.h"
 
 namespace moesaic::app {
 namespace {
@@ -26,11 +27,11 @@ Status run_convert(const ConvertOptions& o) {
   const bool gguf = o.target.ends_with(".gguf");
   for (const std::string& line : roundings(source, options, gguf))
     fmt::print(stderr, "convert: note: {}\n", line);
-  if (isatty(STDERR_FILENO) != 0) {
-    options.progress = [](int done, int total) {
-      fmt::print(stderr, "\rwriting tensor {} of {}{}", done, total, done == total ? "\n" : "");
-    };
-  }
+  ProgressLine line;
+  options.progress = [&line](int done, int total) {
+    line.show(fmt::format("writing: {} of {} tensors", done, total));
+  };
+  const RemoveOnSignal unfinished(gguf ? unfinished_gguf(o.target) : unfinished_safetensors(o.target));
   return gguf ? write_gguf(source, o.target, options) : write_safetensors(source, o.target, options);
 }
 

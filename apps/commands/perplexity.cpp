@@ -8,6 +8,7 @@
 #include "model/sequence_runner.h"
 #include "model_options.h"
 #include "option_checks.h"
+#include "progress.h"
 #include "tokenizer_source.h"
 
 namespace moesaic::app {
@@ -36,12 +37,17 @@ struct Sum {
   size_t count = 0;
 };
 
+double perplexity(const Sum& sum) { return std::exp(sum.nll / static_cast<double>(sum.count)); }
+
 // Adds what the window tokens[begin, end) says of the tokens from `scored` on.
 Status add_window(SequenceRunner& runner, std::span<const int32_t> tokens, size_t begin, size_t end,
-                  size_t scored, Sum& sum) {
+                  size_t scored, Sum& sum, ProgressLine& progress) {
   runner.reset();
   std::vector<float> logits;
   for (size_t at = begin; at < end; at += kRows) {
+    progress.show(sum.count == 0 ? fmt::format("{} of {} tokens", at, tokens.size())
+                                 : fmt::format("{} of {} tokens, perplexity {:.4f}", at, tokens.size(),
+                                               perplexity(sum)));
     const size_t n = std::min(end - at, static_cast<size_t>(kRows));
     // Rows before scored - 1 predict nothing that is asked for.
     const bool wanted = at + n >= scored;
@@ -64,10 +70,11 @@ Status add_window(SequenceRunner& runner, std::span<const int32_t> tokens, size_
 Result<Sum> sum_windows(SequenceRunner& runner, std::span<const int32_t> tokens, size_t context,
                         size_t stride) {
   Sum sum;
+  ProgressLine progress;
   for (size_t begin = 0, scored = 1; scored < tokens.size(); begin += stride) {
     const size_t end = std::min(begin + context, tokens.size());
     scored = std::max(scored, begin + 1);
-    RETURN_IF_ERROR(add_window(runner, tokens, begin, end, scored, sum));
+    RETURN_IF_ERROR(add_window(runner, tokens, begin, end, scored, sum, progress));
     scored = end;
   }
   return sum;
@@ -77,11 +84,11 @@ void print(const Sum& sum, const std::string& format) {
   const double mean = sum.nll / static_cast<double>(sum.count);
   if (format == "json") {
     const nlohmann::ordered_json json = {
-        {"perplexity", std::exp(mean)}, {"nll", mean}, {"tokens", sum.count}};
+        {"perplexity", perplexity(sum)}, {"nll", mean}, {"tokens", sum.count}};
     fmt::print("{}\n", json.dump());
   } else {
     fmt::print("perplexity {:.4f} (negative log-likelihood {:.5f} a token, {} tokens predicted)\n",
-               std::exp(mean), mean, sum.count);
+               perplexity(sum), mean, sum.count);
   }
 }
 

@@ -17,9 +17,10 @@
 namespace moesaic::app {
 namespace {
 
-// Where no device is measured, what data sheets say: of an H200, and with --moe-path w4a8 of this one.
-constexpr double kBytesPerSecond = 4.8e12, kFlopsPerSecond = 989e12;
-constexpr const char* kW4A8Device = "rtx-pro-6000";
+// GPUs whose kernels' times are known by a fit: an H200's, with its data sheet, and with --moe-path w4a8
+// those of this one.
+constexpr double kH200BytesPerSecond = 4.8e12, kH200FlopsPerSecond = 989e12;
+constexpr const char *kH200 = "h200", *kW4A8Device = "rtx-pro-6000";
 constexpr int kSteps = 4;
 constexpr double kSecondsAConfig = 0.05;
 
@@ -30,7 +31,7 @@ struct PlanOptions {
 };
 
 struct Ceiling {
-  double bytes_per_second = kBytesPerSecond, flops_per_second = kFlopsPerSecond;
+  double bytes_per_second = 0, flops_per_second = 0;
   double seconds(double bytes, double flops) const {
     return std::max(bytes / bytes_per_second, flops_per_second > 0 ? flops / flops_per_second : 0);
   }
@@ -48,34 +49,25 @@ MoeShape shape_of(const Checkpoint& k, int tokens) {
           .expert_bytes = bytes};
 }
 
-// The experts' kernels of the loaded model, or those that a device would have.
-std::span<const MoeKernelConfig> configs_of(const LoadedModel& m, MoePath path) {
-  if (path == MoePath::kW4A8) return w4a8_configs();
-  Tuner* const tuner = m.backend->tuner();
-  if (tuner != nullptr && !tuner->moe_configs().empty()) return tuner->moe_configs();
-  const Format format = m.checkpoint.weights.layers[0].gate.first.format;
-  return sm90_configs(is_mxfp4(format) && slabs_take(shape_of(m.checkpoint, 1)));
-}
-
-Status print_configs(LoadedModel& m, int tokens, const Ceiling& ceiling, bool measure,
-                     MoePath path = MoePath::kAuto) {
-  const MoeShape shape = shape_of(m.checkpoint, tokens);
+// The experts' kernels for so many tokens, the quickest first. tuner: measures them.
+Status print_configs(const MoeShape& shape, std::span<const MoeKernelConfig> configs, const Ceiling& ceiling,
+                     Tuner* tuner = nullptr) {
   const double floor = floor_seconds(shape, ceiling.bytes_per_second, ceiling.flops_per_second);
-  const std::vector<RankedConfig> ranked = rank_configs(shape, configs_of(m, path));
+  const std::vector<RankedConfig> ranked = rank_configs(shape, configs);
   fmt::print(
       "experts of a layer, {} token{}: {:.1f} of {} are reached, no kernel is quicker than {:.1f} us\n\n",
-      tokens, tokens == 1 ? "" : "s", ranked.empty() ? 0 : ranked[0].work.experts, shape.experts,
+      shape.tokens, shape.tokens == 1 ? "" : "s", ranked.empty() ? 0 : ranked[0].work.experts, shape.experts,
       floor * 1e6);
-  const double pairs = static_cast<double>(tokens) * shape.top_k;
+  const double pairs = static_cast<double>(shape.tokens) * shape.top_k;
   fmt::print(
       "| kernel config | work tiles | rows, padded | of use | us, by the model |{}\n| --- | ---: | ---: | "
       "---: | ---: |{}\n",
-      measure ? " us, measured |" : "", measure ? " ---: |" : "");
+      tuner != nullptr ? " us, measured |" : "", tuner != nullptr ? " ---: |" : "");
   for (const RankedConfig& c : ranked) {
     std::string measured;
-    if (measure) {
+    if (tuner != nullptr) {
       ASSIGN_OR_RETURN(const OpTiming t,
-                       m.backend->tuner()->time_moe(tokens, kSecondsAConfig, MoeFrom::kRows, c.config->name));
+                       tuner->time_moe(shape.tokens, kSecondsAConfig, MoeFrom::kRows, c.config->name));
       measured = fmt::format(" {:.1f} |", t.median() * 1e6);
     }
     fmt::print("| {} | {:.1f} | {:.0f} | {:.0f}% | {:.1f} |{}\n", c.config->name, c.work.work_tiles,
@@ -177,6 +169,30 @@ Status run_projection(const PlanOptions& o) {
   return {};
 }
 
+// The experts' kernels of a GPU that is not here, by the fit of their times.
+Status run_estimate(const PlanOptions& o) {
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_model(o.model));
+  const bool w4a8 = o.model.moe_path == "w4a8", h200 = o.device_model == kH200;
+  const DeviceModel& sm120 = *find_device_model(kW4A8Device);
+  const Ceiling ceiling = h200 ? Ceiling{kH200BytesPerSecond, kH200FlopsPerSecond}
+                               : Ceiling{sm120.bytes_per_second, sm120.fp8_flops};
+  const bool slabs =
+      is_mxfp4(checkpoint.weights.layers[0].gate.first.format) && slabs_take(shape_of(checkpoint, 1));
+  const auto configs = w4a8 ? w4a8_configs(h200) : sm90_configs(slabs);
+  fmt::print("{} on an NVIDIA {} as its data sheet has it; nothing was measured\n\n", o.model.model,
+             h200 ? "H200" : sm120.label);
+  for (const int tokens : o.tokens)
+    RETURN_IF_ERROR(print_configs(shape_of(checkpoint, tokens), configs, ceiling));
+  return {};
+}
+
+// Of a GPU that is not here.
+Status run_unmeasured(const PlanOptions& o) {
+  const bool fitted =
+      o.device_model == kH200 || (o.device_model == kW4A8Device && o.model.moe_path == "w4a8");
+  return fitted ? run_estimate(o) : run_projection(o);
+}
+
 // What was found, if the device says it, and what the kernel granted to the loaded model.
 void print_machine(const LoadedModel& m) {
   const std::vector<std::string> lines = m.backend->describe();
@@ -185,24 +201,13 @@ void print_machine(const LoadedModel& m) {
 }
 
 Status run_plan(const PlanOptions& o) {
-  if (!o.device_model.empty()) return run_projection(o);
+  if (!o.device_model.empty()) return run_unmeasured(o);
   const int most = *std::max_element(o.tokens.begin(), o.tokens.end());
   ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, most));
   RETURN_IF_ERROR(check_context(most, m.checkpoint.config, "--tokens"));
-  const bool device = o.model.device != "auto" || m.backend->caps().peak_flops > 0;
-  Ceiling ceiling;
-  if (!device) {
-    ASSIGN_OR_RETURN(const MoePath path, moe_path(o.model.moe_path));
-    const bool w4a8 = path == MoePath::kW4A8;
-    const DeviceModel& sm120 = *find_device_model(kW4A8Device);
-    if (w4a8) ceiling = {sm120.bytes_per_second, sm120.fp8_flops};
-    fmt::print("{} on an NVIDIA {} as its data sheet has it; no device is measured\n\n", o.model.model,
-               w4a8 ? sm120.label : "H200");
-    for (const int tokens : o.tokens) RETURN_IF_ERROR(print_configs(m, tokens, ceiling, false, path));
-    return {};
-  }
   RETURN_IF_ERROR(load(m, {.context = most, .max_rows = most}));
-  ceiling = {.bytes_per_second = read_bandwidth(*m.backend) * 1e9, .flops_per_second = m.caps.peak_flops};
+  const Ceiling ceiling{.bytes_per_second = read_bandwidth(*m.backend) * 1e9,
+                        .flops_per_second = m.caps.peak_flops};
   ASSIGN_OR_RETURN(RandomBatch random, RandomBatch::create(*m.backend, m.checkpoint.config,
                                                            {.max_tokens = most, .max_rows = most}));
   print_machine(m);
@@ -218,7 +223,8 @@ Status run_plan(const PlanOptions& o) {
       print_choices(*profiler, tokens);
       RETURN_IF_ERROR(print_ops(m, *profiler, random, tokens, ceiling));
     }
-    if (configs) RETURN_IF_ERROR(print_configs(m, tokens, ceiling, true));
+    if (configs)
+      RETURN_IF_ERROR(print_configs(shape_of(m.checkpoint, tokens), tuner->moe_configs(), ceiling, tuner));
   }
   return {};
 }
@@ -229,22 +235,25 @@ Run add_plan(CLI::App& app) {
   auto o = std::make_shared<PlanOptions>();
   CLI::App& c = *app.add_subcommand(
       "plan",
-      "Show which kernels a step uses and what the others would cost: measured on the device, or estimated "
-      "where there is none");
+      "Show which kernels a step uses and what the others would cost: measured on the device that runs them, "
+      "or estimated with --device-model");
   o->model.add_to(c);
   c.add_option("--tokens", o->tokens, "tokens of each step")
       ->delimiter(',')
       ->check(in_range(1, 1 << 16))
       ->capture_default_str();
-  std::vector<std::string> names;
+  std::vector<std::string> names = {kH200};
   for (const DeviceModel& d : device_models()) names.emplace_back(d.name);
   c.add_option("--device-model", o->device_model,
-               "project decoding on a GPU that is not here, from its data sheet: " +
-                   fmt::to_string(fmt::join(names, ", ")))
+               "for a GPU that is not here, from its data sheet: the times of the experts' kernels (h200; "
+               "rtx-pro-6000 with --moe-path w4a8), or a projection of decoding (gb10, rtx-pro-6000)")
       ->check(one_of(names));
-  c.footer("Example: moesaic plan -m dummy:gpt-oss-120b --tokens 1,16,4096");
+  c.footer(
+      "Examples:\n"
+      "  moesaic plan -m gpt-oss-20b --tokens 1,16,2048\n"
+      "  moesaic plan -m dummy:gpt-oss-120b --device-model h200 --tokens 1,16,4096");
   return [o, &c] {
-    if (!o->device_model.empty() && c.count("--tokens") == 0) o->tokens = {1, 8};
+    if (!o->device_model.empty() && o->device_model != kH200 && c.count("--tokens") == 0) o->tokens = {1, 8};
     return run_plan(*o);
   };
 }

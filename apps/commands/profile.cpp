@@ -22,6 +22,15 @@ struct ProfileOptions {
   int rows = 1, depth = 0, steps = 16, draft_tokens = 3;
 };
 
+constexpr int kPage = 32;  // tokens
+
+// Steps, and what they read and computed.
+struct Steps {
+  int count = 0;
+  double seconds = 0;  // of one
+  std::vector<OpProfile> ops;
+};
+
 // A step's share of an op that was called in each of them.
 OpProfile per_step(const OpProfile& op, int steps) {
   return {.op = op.op,
@@ -42,17 +51,16 @@ void print_line(const OpProfile& op, const LoadedModel& m) {
              op.seconds > 0 ? op.flops / op.seconds / 1e12 : 0);
 }
 
-void print_table(const LoadedModel& m, const Profiler& profiler, const ProfileOptions& o,
-                 double step_seconds) {
+void print_table(const LoadedModel& m, const Steps& steps, const ProfileOptions& o, double step_seconds) {
   fmt::print("{} on {}, a step of {} token{} at depth {}, {} steps; ceiling {:.1f} GB/s\n\n", o.model.model,
-             m.caps.name, o.rows, o.rows == 1 ? "" : "s", o.depth, o.steps, m.ceiling_gb_s);
+             m.caps.name, o.rows, o.rows == 1 ? "" : "s", o.depth, steps.count, m.ceiling_gb_s);
   if (!m.caps.reads.empty()) fmt::print("weights are read with {}\n\n", m.caps.reads);
   fmt::print("{:<10}{:>7}{:>11}{:>10}{:>10}{:>10}{:>8}{:>10}\n", "op", "calls", "us", "us each", "GB", "GB/s",
              "share", "TFLOP/s");
   OpProfile sum{.op = "sum"};
   std::string kernels;
-  for (const OpProfile& all : profiler.profile()) {
-    const OpProfile op = per_step(all, o.steps);
+  for (const OpProfile& all : steps.ops) {
+    const OpProfile op = per_step(all, steps.count);
     print_line(op, m);
     sum.seconds += op.seconds, sum.bytes += op.bytes, sum.flops += op.flops;
     for (const std::string& kernel : op.kernels) kernels += fmt::format("{:<10}{}\n", op.op, kernel);
@@ -65,16 +73,48 @@ void print_table(const LoadedModel& m, const Profiler& profiler, const ProfileOp
   if (!kernels.empty()) fmt::print("\nkernels (first launch: thread blocks x threads)\n{}", kernels);
 }
 
-// The median: a step whose shape is new to a device takes longer.
-Result<double> time_steps(RandomBatch& random, const ProfileOptions& o) {
-  std::vector<double> seconds;
-  for (int i = 0; i < o.steps; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    RETURN_IF_ERROR(random.append(o.rows, true));
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+void add(std::vector<OpProfile>& sum, const std::vector<OpProfile>& more) {
+  for (const OpProfile& op : more) {
+    const auto known = std::ranges::find(sum, op.op, &OpProfile::op);
+    if (known == sum.end()) {
+      sum.push_back(op);
+    } else {
+      known->calls += op.calls, known->seconds += op.seconds;
+      known->bytes += op.bytes, known->flops += op.flops;
+    }
   }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
+}
+
+// Steps that follow one another as those of an answer do. They stay at the stated depth: those that would go
+// further than a page beyond it are single.
+int steps_at_a_time(const ProfileOptions& o) { return std::clamp(kPage / o.rows, 1, o.steps); }
+
+// Steps from the stated depth on; what leads there is not counted.
+Status time_pass(RandomBatch& random, Profiler& profiler, const ProfileOptions& o, Steps& all,
+                 std::vector<double>& seconds) {
+  const int steps = steps_at_a_time(o);
+  RETURN_IF_ERROR(random.restart(o.depth));
+  RETURN_IF_ERROR(random.wait());
+  profiler.reset_profile();
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < steps; ++i) RETURN_IF_ERROR(random.append(o.rows, true));
+  RETURN_IF_ERROR(random.wait());
+  seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / steps);
+  all.count += steps;
+  add(all.ops, profiler.profile());
+  return {};
+}
+
+// At least as many as were asked for, after some that warm up. seconds: the median, as a step whose shape is
+// new to a device takes longer.
+Result<Steps> time_steps(RandomBatch& random, Profiler& profiler, const ProfileOptions& o) {
+  Steps steps, unused;
+  std::vector<double> seconds, warm_up;
+  RETURN_IF_ERROR(time_pass(random, profiler, o, unused, warm_up));
+  while (steps.count < o.steps) RETURN_IF_ERROR(time_pass(random, profiler, o, steps, seconds));
+  std::ranges::sort(seconds);
+  steps.seconds = seconds[seconds.size() / 2];
+  return steps;
 }
 
 // Every draft is accepted, so that each round has all of its work.
@@ -102,7 +142,7 @@ Status profile_drafts(const ProfileOptions& o, const LoadedModel& m, DraftParts&
 
 EngineOptions engine_options(const ProfileOptions& o) {
   const int rounds = (o.steps + 2) * (o.draft_tokens + 1);
-  return {.context = o.depth + std::max(o.rows * (2 * o.steps + 2), rounds),
+  return {.context = o.depth + std::max(o.rows * steps_at_a_time(o), rounds),
           .max_rows = std::max(512, o.rows)};
 }
 
@@ -123,16 +163,12 @@ Status run_profile(const ProfileOptions& o) {
   ASSIGN_OR_RETURN(RandomBatch random, RandomBatch::create(*m.backend, m.checkpoint.config,
                                                            {.max_tokens = tokens, .max_rows = max_rows}));
   m.ceiling_gb_s = profiler->read_bandwidth();
-  RETURN_IF_ERROR(random.restart(o.depth));
-  RETURN_IF_ERROR(random.append(o.rows, true));
   // First as steps run, then op by op.
-  ASSIGN_OR_RETURN(const double step_seconds, time_steps(random, o));
+  ASSIGN_OR_RETURN(const Steps as_run, time_steps(random, *profiler, o));
   profiler->time_ops(true);
-  RETURN_IF_ERROR(random.append(o.rows, true));
-  profiler->reset_profile();
-  RETURN_IF_ERROR(time_steps(random, o).status());
+  ASSIGN_OR_RETURN(const Steps by_op, time_steps(random, *profiler, o));
   if (m.caps.threads > 0) m.ceiling_gb_s = std::max(m.ceiling_gb_s, profiler->read_bandwidth());
-  print_table(m, *profiler, o, step_seconds);
+  print_table(m, by_op, o, as_run.seconds);
   profiler->time_ops(false);
   return profile_drafts(o, m, parts, engine);
 }

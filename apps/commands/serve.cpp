@@ -14,6 +14,7 @@
 #include "model_options.h"
 #include "moesaic/engine.h"
 #include "option_checks.h"
+#include "progress.h"
 #include "server/kv_publisher.h"
 #include "server/server.h"
 
@@ -49,8 +50,15 @@ Status read_keys(ServeOptions& o) {
 }
 
 // Opens the model, and says what was chosen. What it prints is for people: nobody may be reading any more.
-Result<Model> open_and_tell(const std::string& path, const OpenOptions& options) {
+Result<Model> open_and_tell(const std::string& path, OpenOptions options,
+                            const server::Server::Progress& progress) {
+  ProgressLine shown;
+  options.progress = [&](int64_t done, int64_t total) {
+    shown.show(loading_text(done, total));
+    return progress(done, total);
+  };
   Result<Model> model = Model::open(path, options);
+  shown.clear();
   if (!model.ok()) return model;
   for (const std::string& line : describe(model->info())) std::fprintf(stdout, "%s\n", line.c_str());
   std::fflush(stdout);
@@ -78,16 +86,22 @@ Status run_serve(ServeOptions o) {
   report_unused_adapter(o.model, o.open.lora);
   RETURN_IF_ERROR(publish_kv_events(o));
   o.server.log_requests = o.log == "requests";
+  o.server.log_loading = isatty(STDERR_FILENO) == 0 || !o.server.log_file.empty();
   o.server.version = MOESAIC_VERSION;
   std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more must not end the server
-  ASSIGN_OR_RETURN(
-      const auto server,
-      server::Server::create(
-          o.server, [path, open = o.open] { return open_and_tell(path, open); }, o.open.max_batch));
+  ASSIGN_OR_RETURN(const auto server, server::Server::create(
+                                          o.server,
+                                          [path, open = o.open](const server::Server::Progress& progress) {
+                                            return open_and_tell(path, open, progress);
+                                          },
+                                          o.open.max_batch));
   const bool v6 = o.server.address.find(':') != std::string::npos;
   fmt::print("http://{}{}{}:{}\n", v6 ? "[" : "", o.server.address, v6 ? "]" : "", server->port());
   std::fflush(stdout);
-  return server->run(true);
+  const Status status = server->run(true);
+  // Loading leaves nothing to undo.
+  if (status.code() == StatusCode::kCancelled) std::_Exit(0);
+  return status;
 }
 
 void add_limits(CLI::App& c, server::Limits& limits) {

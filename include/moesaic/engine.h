@@ -73,12 +73,21 @@ struct OpenOptions {
   KvWatcher on_kv_event = {};  // sees the prefix cache change
 };
 
+// Bytes on the device that a loaded model takes, by what they are for.
+struct MemoryUse {
+  int64_t weights = 0;    // a drafter's included
+  int64_t kv_cache = 0;   // for the tokens of all requests
+  int64_t workspace = 0;  // what steps work on, where the device counts it
+  int64_t sum() const { return weights + kv_cache + workspace; }
+};
+
 // What a model was opened on, what open() chose, and why.
 struct ModelInfo {
   std::string name;            // the model's
   DeviceInfo device;           // memory_free as of now
   std::string device_reason;   // "asked for", "the first usable", or why no GPU is used
-  int64_t memory_used = 0;     // bytes on the device that weights, KV cache and activations take
+  int64_t stored_bytes = 0;    // of the weights, as the model's files have them
+  MemoryUse memory;            // on the device
   int context = 0;             // tokens
   std::string context_reason;  // "asked for", "the model's maximum", "the KV cache's size" or "memory"
   int max_batch = 0;

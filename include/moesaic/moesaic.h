@@ -139,12 +139,14 @@ typedef struct moesaic_info {
   const char* name;           /* the model's */
   moesaic_device device;      /* memory_free as of now */
   const char* device_reason;  /* "asked for", "the first usable", or why no GPU is used */
-  int64_t memory_used;        /* bytes on the device that weights, KV cache and activations take */
+  int64_t memory_used;        /* bytes on the device: weights, KV cache and workspace together */
   int32_t context;            /* tokens */
   const char* context_reason; /* "asked for", "the model's maximum", "the KV cache's size" or "memory" */
   int32_t max_batch;
   int64_t kv_tokens; /* that the KV cache holds */
   const char* kv_reason;
+  int64_t weights_bytes, kv_cache_bytes, workspace_bytes; /* of memory_used, by what they are for */
+  int64_t stored_bytes;                                   /* of the weights, as the model's files have them */
 } moesaic_info;
 
 /* Set info->size to sizeof(moesaic_info) first. */

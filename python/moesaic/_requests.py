@@ -118,7 +118,8 @@ class _Base:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What was opened and why: name, device, memory_used (bytes), context, kv_tokens (tokens), max_batch, .."""
+        """What was opened and why: name, device, memory_used (bytes; of them weights_bytes, kv_cache_bytes and
+        workspace_bytes), stored_bytes (of the weights in their files), context, kv_tokens (tokens), max_batch, .."""
         return self._engine.info()
 
     @property

@@ -105,7 +105,11 @@ nb::dict describe(const ModelInfo& info) {
   d["name"] = info.name;
   d["device"] = describe(info.device);
   d["device_reason"] = info.device_reason;
-  d["memory_used"] = info.memory_used;
+  d["memory_used"] = info.memory.sum();
+  d["weights_bytes"] = info.memory.weights;
+  d["kv_cache_bytes"] = info.memory.kv_cache;
+  d["workspace_bytes"] = info.memory.workspace;
+  d["stored_bytes"] = info.stored_bytes;
   d["context"] = info.context;
   d["context_reason"] = info.context_reason;
   d["max_batch"] = info.max_batch;

@@ -168,6 +168,8 @@ def test_threads_share_the_engine_and_python_goes_on(llm):
 def test_two_engines_in_one_process(llm, question):
     with LLM("tiny", device="cpu", threads=1, context=256, dense="q8_0") as other:
         assert other.info["context"] == 256 != llm.info["context"]
+        parts = [other.info[key] for key in ("weights_bytes", "kv_cache_bytes", "workspace_bytes")]
+        assert other.info["memory_used"] == sum(parts) > other.info["stored_bytes"] > 11e6
         texts = [engine.chat(question, GREEDY)[0].outputs[0].text for engine in (llm, other)]
     assert texts == ["17 + 25 = 42"] * 2
     with pytest.raises(moesaic.InvalidRequest, match="has been closed"):

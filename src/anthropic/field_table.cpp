@@ -67,13 +67,18 @@ constexpr KnownField kMessages[] = {
     {"compaction", kRefused, {}, "shorten the messages; /v1/messages/count_tokens counts them"},
     {"container", kRefused, {}, "there are no containers; offer tools"},
     {"mcp_servers", kRefused, "[[]]", "call MCP servers from the client, and offer their tools"},
+    // Of clients that speak OpenAI's API.
+    {"response_format", kRefused, R"([{"type": "text"}])", "use output_config.format"},
+    {"stop", kRefused, R"([[], ""])", "use stop_sequences"},
+    {"reasoning_effort", kRefused, {}, "use output_config.effort"},
+    {"max_completion_tokens", kRefused, {}, "use max_tokens"},
 };
 
 }  // namespace
 
 const FieldTable& message_fields() {
-  static constexpr FieldTable kTable{{{{"messages", kMessages}}}};
-  return kTable;
+  static const FieldTable table{{{{"messages", kMessages}, openai::fields_elsewhere()}}};
+  return table;
 }
 
 }  // namespace moesaic::anthropic

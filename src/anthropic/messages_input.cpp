@@ -50,8 +50,8 @@ Result<std::string> result_text(const Json& content) {
     const std::string type = string_or(block, "type", "?");
     if (type == "text") {
       text += string_or(block, "text", "");
-    } else if (type == "image" || type == "document") {
-      text += fmt::format("[{} omitted: this model reads text only]", type);
+    } else if (const std::string_view medium = text::medium_of(block); !medium.empty()) {
+      text += text::omitted(medium);
     } else if (type == "tool_reference") {
       text += string_or(block, "tool_name", "");
     } else if (type == "search_result") {
@@ -66,7 +66,8 @@ Result<std::string> result_text(const Json& content) {
 // One message's blocks, one after the other. Texts that follow each other are one.
 class MessageReader {
  public:
-  MessageReader(std::string role, ConversationBuilder& builder) : role_(std::move(role)), builder_(builder) {}
+  MessageReader(std::string role, text::Media media, ConversationBuilder& builder)
+      : role_(std::move(role)), media_(media), builder_(builder) {}
 
   Status read(const Json& content) {
     if (content.is_string()) {
@@ -89,6 +90,9 @@ class MessageReader {
     const std::string type = string_or(block, "type", "?");
     const bool assistant = role_ == "assistant";
     if (type == "text") return add_text(string_or(block, "text", ""));
+    if (const std::string_view medium = text::medium_of(block);
+        !medium.empty() && media_ == text::Media::kNoted)
+      return add_text(text::omitted(medium));
     if (type == "tool_result" && !assistant) return add_result(block);
     if (type == "thinking" && assistant) return add_thinking(string_or(block, "thinking", ""));
     if (type == "redacted_thinking" && assistant) return {};  // only who made it can read it
@@ -131,16 +135,17 @@ class MessageReader {
   }
 
   std::string role_, text_;
+  text::Media media_;
   bool any_ = false;  // something was added to the conversation
   ConversationBuilder& builder_;
 };
 
-Status add_message(const Json& json, ConversationBuilder& builder) {
+Status add_message(const Json& json, bool is_question, ConversationBuilder& builder) {
   if (!json.is_object()) return invalid("not an object");
   const std::string role = string_or(json, "role", "");
   if (role != "user" && role != "assistant" && role != "system")
     return invalid("role '{}' is none of user, assistant, system", role.substr(0, 40));
-  return MessageReader(role, builder).read(member(json, "content"));
+  return MessageReader(role, text::media_of(json, is_question), builder).read(member(json, "content"));
 }
 
 }  // namespace
@@ -164,8 +169,9 @@ Result<std::string> system_text(const Json& system) {
 Result<Conversation> read_messages(const Json& messages, Conversation conversation) {
   RETURN_IF_ERROR(check_message_count(messages.size(), kName));
   ConversationBuilder builder(conversation);
+  const size_t question = text::question_of(messages);
   for (size_t i = 0; i < messages.size(); ++i) {
-    if (const Status status = add_message(messages[i], builder); !status.ok())
+    if (const Status status = add_message(messages[i], i == question, builder); !status.ok())
       return invalid("{}: message {}: {}", kName, i, status.message());
   }
   if (string_or(messages.back(), "role", "") == "assistant")

@@ -12,9 +12,10 @@ namespace moesaic::anthropic {
 // x-anthropic-billing-header) are left out. field: for errors.
 Result<std::string> system_text(const openai::Json& system);
 
-// Adds the messages: text, thinking, tool_use and tool_result blocks. Fails with the message's index on
-// blocks that the model cannot read, results of unknown calls, and a last message of the assistant's, which
-// cannot be continued.
+// Adds the messages: text, thinking, tool_use and tool_result blocks. Images and documents
+// become notes; in the message that is to be answered they are refused. Fails with the message's index on
+// other blocks that the model cannot read, results of unknown calls, and a last message of the assistant's,
+// which cannot be continued.
 Result<Conversation> read_messages(const openai::Json& messages, Conversation conversation);
 
 }  // namespace moesaic::anthropic

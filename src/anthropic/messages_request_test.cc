@@ -115,6 +115,30 @@ TEST(Messages, WhatCannotBeHonouredIsRefused) {
         << content;
 }
 
+TEST(Messages, ImagesOfAHistoryBecomeNotes) {
+  const auto shown = [](const char* type) {
+    return fmt::format(
+        R"({{"role": "user", "content": [{{"type": "{}", "source": {{"type": "base64", "data": "AAAA"}}}},
+                           {{"type": "text", "text": "see"}}]}})",
+        type);
+  };
+  const std::string answer = R"({"role": "assistant", "content": "b"})",
+                    user = R"({"role": "user", "content": "on"})";
+  for (const char* type : {"image", "document"}) {
+    const std::string note = fmt::format("[{} omitted: this model reads text only]\n\nsee<|end|>", type);
+    const std::string prompt = prompt_of(ask("[" + shown(type) + "," + answer + "," + user + "]"));
+    EXPECT_TRUE(contains(prompt, note)) << prompt;
+    EXPECT_TRUE(contains(prompt_of(ask("[" + shown(type) + "," + user + "]")), note));
+    EXPECT_EQ(error_of(ask("[" + shown(type) + "]")).param, "messages");
+    EXPECT_EQ(error_of(ask("[" + user + "," + answer + "," + shown(type) + "]")).param, "messages");
+  }
+  EXPECT_TRUE(contains(prompt_of(ask("[" + shown("image") +
+                                     R"(, {"role": "assistant", "content": [{"type": "tool_use", "id": "c",
+                    "name": "f", "input": {}}]}, {"role": "user", "content": [{"type": "tool_result",
+                    "tool_use_id": "c", "content": "4"}]}])")),
+                       "[image omitted"));
+}
+
 TEST(Messages, ValuesThatMeanNothingAreRefused) {
   for (const auto& [field, value] : {std::pair("max_tokens", "0"),
                                      {"max_tokens", "-1"},

@@ -113,12 +113,16 @@ moesaic_info info_of(const ModelInfo& i, int64_t memory_free) {
                     .name = i.name.c_str(),
                     .device = row_of(i.device),
                     .device_reason = i.device_reason.c_str(),
-                    .memory_used = i.memory_used,
+                    .memory_used = i.memory.sum(),
                     .context = i.context,
                     .context_reason = i.context_reason.c_str(),
                     .max_batch = i.max_batch,
                     .kv_tokens = i.kv_tokens,
-                    .kv_reason = i.kv_reason.c_str()};
+                    .kv_reason = i.kv_reason.c_str(),
+                    .weights_bytes = i.memory.weights,
+                    .kv_cache_bytes = i.memory.kv_cache,
+                    .workspace_bytes = i.memory.workspace,
+                    .stored_bytes = i.stored_bytes};
   info.device.memory_free = memory_free;
   return info;
 }

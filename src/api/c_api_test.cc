@@ -390,6 +390,10 @@ TEST_F(CApiTest, FilledStructsOfOtherSizes) {
   ASSERT_EQ(moesaic_model_info(model_, &info), MOESAIC_OK);
   EXPECT_EQ(info.size, offsetof(moesaic_info, device));
   EXPECT_EQ(std::memcmp(&info.device, "\x55\x55", 2), 0);
+  info.size = sizeof info;
+  ASSERT_EQ(moesaic_model_info(model_, &info), MOESAIC_OK);
+  EXPECT_EQ(info.memory_used, info.weights_bytes + info.kv_cache_bytes + info.workspace_bytes);
+  EXPECT_GT(info.stored_bytes, 11'000'000);
   info.size = 0;
   EXPECT_EQ(moesaic_model_info(model_, &info), MOESAIC_INVALID_ARGUMENT);
   (void)moesaic_open(kTiny, nullptr, nullptr);

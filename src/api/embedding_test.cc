@@ -266,7 +266,7 @@ TEST_P(Embedding, WhatWasChosenIsTold) {
   EXPECT_EQ(info.context_reason, "the model's maximum");
   EXPECT_EQ(info.device.backend, GetParam());
   EXPECT_EQ(info.device_reason, "asked for");
-  EXPECT_GT(info.memory_used, 0);
+  EXPECT_GT(info.memory.kv_cache, 0);
   EXPECT_GT(info.device.memory_total, info.device.memory_free);
   EXPECT_EQ(open({.context = 300}).info().context_reason, "asked for");
   const auto small = Model::open(kTiny, {.device = GetParam(), .threads = 1, .kv_tokens = 640});

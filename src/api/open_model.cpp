@@ -122,6 +122,13 @@ Status choose(EnginePlan& plan, const ModelConfig& config, Context&& context, Kv
   return {};
 }
 
+MemoryUse memory_use(const std::vector<MemoryPart>& parts) {
+  const auto bytes = [&](MemoryKind kind) { return static_cast<int64_t>(bytes_of(parts, kind)); };
+  return {.weights = bytes(MemoryKind::kWeights),
+          .kv_cache = bytes(MemoryKind::kCache),
+          .workspace = bytes(MemoryKind::kWorkspace)};
+}
+
 Result<EnginePlan> plan_on(const Checkpoint& c, EngineOptions wanted, const BackendOptions& made_with,
                            DraftParts* drafts, Backend& backend) {
   if (drafts != nullptr) {
@@ -139,9 +146,8 @@ Result<EnginePlan> plan_on(const Checkpoint& c, EngineOptions wanted, const Back
       [&](const KvDemand& d) { return fitting_kv_tokens(d, c.config, c.weights, backend); }));
   RETURN_IF_ERROR(plan_memory(plan.demand, c.config, c.weights, backend));
   ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(c.config, plan.demand));
-  plan.info.memory_used =
-      static_cast<int64_t>(bytes_of(backend.memory(c.config, c.weights, layout)) + wanted.draft.weights +
-                           wanted.draft.token_bytes * layout.page_tokens * layout.full_pages);
+  plan.info.memory = memory_use(parts_of(plan.demand, c.config, c.weights, layout, backend));
+  plan.info.stored_bytes = static_cast<int64_t>(stored_bytes(c.weights).sum());
   return plan;
 }
 
@@ -207,8 +213,15 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
                      .fingerprint = print});
 }
 
-std::string gigabytes(int64_t bytes) {
-  return bytes < 0 ? "unknown" : fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
+std::string size_words(int64_t bytes) {
+  if (bytes < 0) return "unknown";
+  if (bytes < 1'000'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+  return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+std::string words(const MemoryUse& m) {
+  const std::string workspace = m.workspace > 0 ? ", workspace " + size_words(m.workspace) : "";
+  return fmt::format("weights {}, KV cache {}{}", size_words(m.weights), size_words(m.kv_cache), workspace);
 }
 
 }  // namespace
@@ -244,7 +257,7 @@ Status fit_again(EnginePlan& plan, const ModelConfig& config, Backend& backend) 
       plan, config, [&](const KvDemand& d) { return fitting_context(d, config, backend); },
       [&](const KvDemand& d) { return fitting_kv_tokens(d, config, backend); }));
   ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(config, plan.demand));
-  plan.info.memory_used += static_cast<int64_t>(kv_bytes(layout, config, backend) - planned);
+  plan.info.memory.kv_cache += static_cast<int64_t>(kv_bytes(layout, config, backend) - planned);
   return {};
 }
 
@@ -259,7 +272,7 @@ std::vector<std::string> describe(const ModelInfo& i) {
   const std::string code = d.architecture.empty() ? "" : fmt::format(" ({})", d.architecture);
   return {
       fmt::format("device {}:{}{}; {}", d.name, chip, code, i.device_reason),
-      fmt::format("memory {} used by the model, {} free", gigabytes(i.memory_used), gigabytes(d.memory_free)),
+      fmt::format("memory: {}; {} free", words(i.memory), size_words(d.memory_free)),
       fmt::format("context {} tokens: {}", i.context, i.context_reason),
       fmt::format("batch at most {} requests, KV cache {} tokens: {}", i.max_batch, i.kv_tokens, i.kv_reason),
       fmt::format("speculative decoding: {}", speculative)};

@@ -56,7 +56,7 @@ TEST(PlanEngine, ADeviceWithoutDraftHeadsRefusesThem) {
   EXPECT_EQ(describe(with->info).back(),
             "speculative decoding: " + drafts.name() + ", drafts of as many as pay tokens");
   // The file's 1.95 MB with 8.5 bits in place of 16, and 2 heads of 64 as 8- and 16-bit integers with scales.
-  EXPECT_NEAR(static_cast<double>(with->info.memory_used - without->info.memory_used),
+  EXPECT_NEAR(static_cast<double>(with->info.memory.sum() - without->info.memory.sum()),
               1.95e6 * 8.5 / 16 + 1024 * 2 * (3 * 64 + 8), 1e5);
 }
 
@@ -103,7 +103,8 @@ TEST(PlanEngine, ChoosesAgainWhereLessIsFreeThanPlanned) {
     ASSERT_TRUE(fit_again(plan.value(), checkpoint.config, smaller).ok());
     EXPECT_LT(plan->info.kv_tokens, before.info.kv_tokens);
     EXPECT_EQ(plan->info.context_reason, wanted.context == 0 ? "memory" : "asked for");
-    EXPECT_LT(plan->info.memory_used, before.info.memory_used);
+    EXPECT_LT(plan->info.memory.kv_cache, before.info.memory.kv_cache);
+    EXPECT_EQ(plan->info.memory.weights, before.info.memory.weights);
     EXPECT_TRUE(Engine::create(smaller, checkpoint.config, plan->options).ok());
   }
   // What was asked for stays, and is refused where it does not fit.

@@ -91,10 +91,13 @@ struct BackendCaps {
   std::string reads = {};  // cpu, of a loaded model: how weights are read, and why so
 };
 
+// What memory is for: weights, K and V of tokens, or what steps work on.
+enum class MemoryKind { kWeights, kCache, kWorkspace };
 // A part of the memory that a model takes on a device: "experts", "KV cache".
 struct MemoryPart {
   std::string name;
   double bytes = 0;
+  MemoryKind kind = MemoryKind::kWeights;
 };
 inline constexpr const char *kExpertsPart = "experts", *kProjectionsPart = "attention projections",
                             *kHeadPart = "lm_head", *kEmbeddingPart = "embedding",
@@ -182,7 +185,7 @@ inline double kv_bytes(const KvLayout& layout, const ModelConfig& config, const 
 
 inline std::vector<MemoryPart> Backend::memory(const ModelConfig& config, const ModelWeights&,
                                                const KvLayout& layout) {
-  return {{kCachePart, kv_bytes(layout, config, *this)}};
+  return {{kCachePart, kv_bytes(layout, config, *this), MemoryKind::kCache}};
 }
 
 // Bytes as DeviceInfo has them.

@@ -15,7 +15,7 @@ Result<OutputFile> OutputFile::create(const std::string& path, bool overwrite) {
   std::error_code ignored;
   if (!overwrite && std::filesystem::exists(path, ignored))
     return invalid("{}: it exists already; pass --force to replace it", path);
-  std::FILE* file = std::fopen((path + ".part").c_str(), "wb");
+  std::FILE* file = std::fopen(unfinished(path).c_str(), "wb");
   if (file == nullptr) return error(StatusCode::kIo, "{}: cannot write: {}", path, std::strerror(errno));
   return OutputFile(path, file);
 }
@@ -26,7 +26,7 @@ OutputFile::OutputFile(OutputFile&& other) noexcept
 OutputFile::~OutputFile() {
   if (file_ == nullptr) return;
   std::fclose(file_);
-  std::remove((path_ + ".part").c_str());
+  std::remove(unfinished(path_).c_str());
 }
 
 Status OutputFile::failed() const {
@@ -46,9 +46,9 @@ Status OutputFile::pad(size_t alignment) {
 Status OutputFile::commit() {
   if (std::fflush(file_) != 0 || fsync(fileno(file_)) != 0) return failed();
   std::FILE* file = std::exchange(file_, nullptr);
-  if (std::fclose(file) != 0 || std::rename((path_ + ".part").c_str(), path_.c_str()) != 0) {
+  if (std::fclose(file) != 0 || std::rename(unfinished(path_).c_str(), path_.c_str()) != 0) {
     Status status = failed();
-    std::remove((path_ + ".part").c_str());
+    std::remove(unfinished(path_).c_str());
     return status;
   }
   return {};

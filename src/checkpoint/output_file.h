@@ -11,7 +11,8 @@ namespace moesaic {
 
 class OutputFile {
  public:
-  // Writes to path + ".part" until commit(). Refuses an existing path unless overwrite.
+  static std::string unfinished(const std::string& path) { return path + ".part"; }
+  // Writes to unfinished(path) until commit(). Refuses an existing path unless overwrite.
   static Result<OutputFile> create(const std::string& path, bool overwrite);
   ~OutputFile();  // removes what was not committed
   OutputFile(OutputFile&& other) noexcept;

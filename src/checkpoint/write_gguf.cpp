@@ -148,6 +148,8 @@ constexpr size_t kGgufAlignment = 32;
 
 }  // namespace
 
+std::vector<std::string> unfinished_gguf(const std::string& path) { return {OutputFile::unfinished(path)}; }
+
 Status write_gguf(const Checkpoint& source, const std::string& path, const WriteOptions& options) {
   RETURN_IF_ERROR(check_source(source));
   if (options.dense == Format::kMxfp8 || options.dense == Format::kMxfp4)

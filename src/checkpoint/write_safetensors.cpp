@@ -228,6 +228,8 @@ Json hf_config(const ModelConfig& c, bool mxfp4) {
   return json;
 }
 
+constexpr const char* kFiles[] = {"/model.safetensors", "/config.json", "/tokenizer.json"};
+
 Status write_text(const std::string& path, const std::string& text, bool overwrite) {
   ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path, overwrite));
   RETURN_IF_ERROR(file.write(text));
@@ -263,7 +265,7 @@ Status check_target(const Checkpoint& source, const std::string& folder, bool ov
   const std::string index = folder + "/model.safetensors.index.json";
   if (std::filesystem::exists(index, ignored))
     return invalid("{}: a sharded model is here already; choose another folder", index);
-  for (const char* name : {"/model.safetensors", "/config.json", "/tokenizer.json"}) {
+  for (const char* name : kFiles) {
     const bool ours = name != std::string_view("/tokenizer.json") || has_tokenizer(source.tokenizer);
     if (ours && !overwrite && std::filesystem::exists(folder + name, ignored))
       return invalid("{}{}: it exists already; pass --force to replace it", folder, name);
@@ -282,6 +284,12 @@ Status copy_tokenizer(const TokenizerSource& source, const std::string& folder) 
 }
 
 }  // namespace
+
+std::vector<std::string> unfinished_safetensors(const std::string& folder) {
+  std::vector<std::string> paths;
+  for (const char* name : kFiles) paths.push_back(OutputFile::unfinished(folder + name));
+  return paths;
+}
 
 Status write_safetensors(const Checkpoint& source, const std::string& folder, const WriteOptions& options) {
   RETURN_IF_ERROR(check_source(source));

@@ -25,6 +25,10 @@ struct WriteOptions {
 // converted when the source was opened, and those that the form has only in BF16.
 std::vector<std::string> roundings(const Checkpoint& source, const WriteOptions& options, bool gguf);
 
+// What a writer leaves behind where the program is ended while it works.
+std::vector<std::string> unfinished_gguf(const std::string& path);
+std::vector<std::string> unfinished_safetensors(const std::string& folder);
+
 // Both let the source's mapped pages go behind each layer that is written.
 
 // A folder with config.json, model.safetensors and tokenizer.json: the source's, or written from GGUF's

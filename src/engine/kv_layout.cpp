@@ -16,6 +16,12 @@ double bytes_of(const std::vector<MemoryPart>& parts) {
   return bytes;
 }
 
+double bytes_of(const std::vector<MemoryPart>& parts, MemoryKind kind) {
+  double bytes = 0;
+  for (const MemoryPart& p : parts) bytes += p.kind == kind ? p.bytes : 0;
+  return bytes;
+}
+
 namespace {
 
 constexpr int kPageTokens = 32;
@@ -39,15 +45,18 @@ double draft_cache_bytes(const DraftMemory& draft, const KvLayout& layout) {
   return draft.token_bytes * layout.page_tokens * layout.full_pages;
 }
 
-// Of the model and its drafter.
+}  // namespace
+
 std::vector<MemoryPart> parts_of(const KvDemand& demand, const ModelConfig& config,
                                  const ModelWeights& weights, const KvLayout& layout, Backend& backend) {
   std::vector<MemoryPart> parts = backend.memory(config, weights, layout);
   if (demand.draft.weights > 0) parts.push_back({kDrafterPart, demand.draft.weights});
   if (demand.draft.token_bytes > 0)
-    parts.push_back({kDrafterCachePart, draft_cache_bytes(demand.draft, layout)});
+    parts.push_back({kDrafterCachePart, draft_cache_bytes(demand.draft, layout), MemoryKind::kCache});
   return parts;
 }
+
+namespace {
 
 // The largest number up to `most` that fits; 0 if none does. What fits, fits with less.
 int64_t largest(int64_t most, const std::function<bool(int64_t)>& fits) {

@@ -5,8 +5,9 @@
 
 namespace moesaic {
 
-// Of all parts together.
+// Of all parts together, or of those of one kind.
 double bytes_of(const std::vector<MemoryPart>& parts);
+double bytes_of(const std::vector<MemoryPart>& parts, MemoryKind kind);
 
 // What guesses at tokens takes beside the model (speculation/drafter.h).
 struct DraftMemory {
@@ -26,6 +27,10 @@ struct KvDemand {
 // The window pool holds the windows of all sequences and the rows of one step. Fails if the page counts do
 // not fit their integers.
 Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& demand);
+
+// What the model, its cache of this layout and its drafter will take.
+std::vector<MemoryPart> parts_of(const KvDemand& demand, const ModelConfig& config,
+                                 const ModelWeights& weights, const KvLayout& layout, Backend& backend);
 
 // A context where none was asked for: as many tokens as the model has, at most the KV cache that was asked
 // for, and at most what fits into nine tenths of the memory beside the weights. One page where nothing fits:

@@ -64,7 +64,7 @@ class Device final : public IdleBackend {
     return {{kExpertsPart, 1e8},
             {kHeadPart, stored.head},
             {kProjectionsPart, stored.projections},
-            {kCachePart, kv_bytes(l, c, *this)}};
+            {kCachePart, kv_bytes(l, c, *this), MemoryKind::kCache}};
   }
   double available_memory() const override { return free_; }
 

@@ -27,13 +27,10 @@ class MessageReader {
  public:
   explicit MessageReader(Conversation& conversation) : builder_(conversation) {}
 
-  Status add(const Json& json) {
+  Status add(const Json& json, bool is_question) {
     if (!json.is_object()) return invalid("not an object");
     RETURN_IF_ERROR(text::check_strings(json, {"role", "thinking", "tool_call_id", "tool_name", "name"}));
-    const Json& images = member(json, "images");
-    if (!images.is_null() && !(images.is_array() && images.empty()))
-      return invalid("images are not supported: this model reads text");
-    ASSIGN_OR_RETURN(std::string text, content_text(member(json, "content")));
+    ASSIGN_OR_RETURN(std::string text, message_text(json, text::media_of(json, is_question)));
     const std::string role = string_or(json, "role", "");
     if (role == "assistant") return assistant(json, std::move(text));
     if (role == "tool") return result(json, std::move(text));
@@ -87,8 +84,9 @@ class MessageReader {
 Result<Conversation> read_messages(const Json& messages, Conversation conversation) {
   RETURN_IF_ERROR(check_message_count(messages.size(), kName));
   MessageReader reader(conversation);
+  const size_t question = text::question_of(messages);
   for (size_t i = 0; i < messages.size(); ++i) {
-    if (const Status status = reader.add(messages[i]); !status.ok())
+    if (const Status status = reader.add(messages[i], i == question); !status.ok())
       return invalid("{}: message {}: {}", kName, i, status.message());
   }
   return conversation;

@@ -1,9 +1,13 @@
 // Source, as of November 2026: the request types of Ollama (api/types.go of its repository).
 #include "ollama/field_table.h"
 
+#include <span>
+#include <vector>
+
 namespace moesaic::ollama {
 namespace {
 
+using openai::FieldPart;
 using openai::FieldTable;
 using openai::KnownField;
 using enum openai::Treatment;
@@ -42,21 +46,32 @@ constexpr KnownField kOptions[] = {
     {"mirostat", kRefused, "[0]", "use top_p or min_p"},
     {"penalize_newline", kRefused, "[false]", "use repeat_penalty"},
 };
-constexpr FieldTable kOptionsTable{{{{"`options`", kOptions}}}};
 
-constexpr KnownField kCommon[] = {
-    {"model"},
-    {"stream"},
-    {"think"},
-    {"format"},
-    {"options", kRead, {}, {}, &kOptionsTable},
-    {"logprobs", kRefused, "[false]", "use /v1/chat/completions"},
-    {"top_logprobs", kRefused, "[0]", "use /v1/chat/completions"},
-    {"keep_alive", kIgnored},
-    {"shift", kIgnored},
-    {"_debug_render_only", kRefused, "[false]", "POST /apply-template shows a prompt"},
-    {"truncate", kIgnored},
-};
+const FieldTable& options_table() {
+  static const FieldTable table{{{{"`options`", kOptions}, openai::fields_elsewhere()}}};
+  return table;
+}
+
+std::span<const KnownField> common_fields() {
+  static const KnownField fields[] = {
+      {"model"},
+      {"stream"},
+      {"think"},
+      {"format"},
+      {"options", kRead, {}, {}, &options_table()},
+      {"logprobs", kRefused, "[false]", "use /v1/chat/completions"},
+      {"top_logprobs", kRefused, "[0]", "use /v1/chat/completions"},
+      {"keep_alive", kIgnored},
+      {"shift", kIgnored},
+      {"_debug_render_only", kRefused, "[false]", "POST /apply-template shows a prompt"},
+      {"truncate", kIgnored},
+      // Of clients that speak OpenAI's API.
+      {"response_format", kRefused, R"([{"type": "text"}])", "use format"},
+      {"reasoning_effort", kRefused, {}, "use think"},
+      {"max_tokens", kRefused, "[-1]", "use num_predict in options"},
+  };
+  return fields;
+}
 
 constexpr KnownField kChat[] = {
     {"messages"},
@@ -76,18 +91,40 @@ constexpr KnownField kGenerate[] = {
     {"steps", kRefused, "[0]", "the model writes text"},
 };
 
+// Of `options`, at the top of a request.
+const FieldPart& misplaced_options() {
+  static const std::vector<KnownField> fields = [] {
+    std::vector<KnownField> all;
+    for (const KnownField& option : kOptions) {
+      if (option.treatment == kIgnored) continue;
+      const KnownField* elsewhere = FieldTable{{{openai::fields_elsewhere()}}}.find(option.name);
+      all.push_back({.name = option.name,
+                     .treatment = kRefused,
+                     .accepted = elsewhere == nullptr ? option.accepted : elsewhere->accepted,
+                     .note = "it belongs into options"});
+    }
+    return all;
+  }();
+  static const FieldPart part{.title = {}, .fields = fields};
+  return part;
+}
+
 }  // namespace
 
 const FieldTable& chat_fields() {
-  static constexpr FieldTable kTable{{{{"/api/chat", kChat}, {"both", kCommon}}}};
-  return kTable;
+  static const FieldTable table{
+      {{{"/api/chat", kChat}, {"both", common_fields()}, misplaced_options(), openai::fields_elsewhere()}}};
+  return table;
 }
 
 const FieldTable& generate_fields() {
-  static constexpr FieldTable kTable{{{{"/api/generate", kGenerate}, {"both", kCommon}}}};
-  return kTable;
+  static const FieldTable table{{{{"/api/generate", kGenerate},
+                                  {"both", common_fields()},
+                                  misplaced_options(),
+                                  openai::fields_elsewhere()}}};
+  return table;
 }
 
-const FieldTable& option_fields() { return kOptionsTable; }
+const FieldTable& option_fields() { return options_table(); }
 
 }  // namespace moesaic::ollama

@@ -28,27 +28,26 @@ std::string digest_of(const std::string& name) {
   return digest;
 }
 
-Json entry(const std::string& name, const ModelInfo& info) {
-  return {{"name", name},
-          {"model", name},
-          {"size", info.memory_used},
-          {"digest", digest_of(name)},
-          {"details", details()}};
+Json entry(const std::string& name, int64_t size) {
+  return {
+      {"name", name}, {"model", name}, {"size", size}, {"digest", digest_of(name)}, {"details", details()}};
 }
 
 }  // namespace
 
+// Ollama's size of a model that is there is that of its files, and of one that runs that of the memory it
+// takes, KV cache included.
 std::string tags_json(const std::string& name, const ModelInfo& info, std::time_t since) {
-  Json model = entry(name, info);
+  Json model = entry(name, info.stored_bytes);
   model["modified_at"] = rfc3339(since);
   return openai::dump({{"models", Json::array({model})}});
 }
 
 std::string running_json(const std::string& name, const ModelInfo& info, std::time_t since) {
   constexpr std::time_t kYear = 365L * 24 * 3600;  // the model stays loaded
-  Json model = entry(name, info);
+  Json model = entry(name, info.memory.sum());
   model["expires_at"] = rfc3339(since + 100 * kYear);
-  model["size_vram"] = info.device.backend == "cuda" ? info.memory_used : 0;
+  model["size_vram"] = info.device.backend == "cuda" ? info.memory.sum() : 0;
   model["context_length"] = info.context;
   return openai::dump({{"models", Json::array({model})}});
 }

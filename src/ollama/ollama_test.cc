@@ -130,6 +130,27 @@ TEST(OllamaRequest, WhatCannotBeHonouredIsRefused) {
   EXPECT_TRUE(is_served("tiny:latest", service()));
 }
 
+TEST(OllamaRequest, ImagesOfAHistoryBecomeNotes) {
+  const char* kNote = "[image omitted: this model reads text only]";
+  const std::string shown = R"({"role": "user", "content": "see", "images": ["AAAA", "BBBB"]})";
+  const std::string call =
+      R"({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]})";
+  const std::string result = R"({"role": "tool", "tool_name": "f", "content": "", "images": ["AAAA"]})";
+  const auto told = [](const std::string& messages) {
+    return prompt_of(prepare_chat, "\"messages\": [" + messages + "]");
+  };
+  EXPECT_TRUE(
+      contains(told(shown + R"(, {"role": "assistant", "content": "b"}, {"role": "user", "content": "on"})"),
+               "see\n" + std::string(kNote) + kNote + "<|end|>"));
+  EXPECT_TRUE(contains(told(R"({"role": "user", "content": "go"}, )" + call + ", " + result),
+                       std::string("<|message|>") + kNote));
+  EXPECT_TRUE(contains(told(shown + R"(, {"role": "user", "content": "on"})"), kNote));
+  EXPECT_EQ(refused(prepare_chat, "\"messages\": [" + shown + "]").param, "messages");
+  EXPECT_EQ(refused(prepare_chat, R"("messages": [{"role": "user", "content": "on"}, )" + shown + "]").param,
+            "messages");
+  EXPECT_FALSE(contains(told(R"({"role": "user", "content": "a", "images": []})"), "omitted"));
+}
+
 TEST(OllamaRequest, ValuesThatMeanNothingAreRefused) {
   for (const auto& [field, value] : {std::pair("keep_alive", R"("forever")"),
                                      {"keep_alive", R"("5")"},
@@ -235,6 +256,9 @@ TEST(OllamaModels, Lists) {
   EXPECT_EQ(tags["models"][0]["name"], "tiny");
   EXPECT_EQ(tags["models"][0]["digest"].get<std::string>().size(), 64u);
   EXPECT_EQ(running["models"][0]["context_length"], 1024);
+  EXPECT_EQ(tags["models"][0]["size"], info.stored_bytes);
+  EXPECT_EQ(running["models"][0]["size"], info.memory.sum());
+  EXPECT_GT(info.memory.sum(), info.memory.weights);
   const auto shown = show(R"({"model": "tiny"})", service());
   const Json json = Json::parse(std::get<openai::TokenAnswer>(shown).json);
   EXPECT_EQ(json["model_info"]["gptoss.context_length"], 1024);

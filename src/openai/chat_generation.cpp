@@ -1,13 +1,31 @@
 #include "openai/chat_generation.h"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
 #include <utility>
 
 #include "openai/sampling_fields.h"
 
 namespace moesaic::openai {
+namespace {
+
+// A response format is about the final answer, which there is none of where a call must be made. Other
+// servers' words say how the next tokens look, and would be dropped.
+void check_form_with_calls(const ChatTask& task, Fields& fields) {
+  constexpr std::array<std::string_view, 6> kOfFinalAnswers = {"response_format", "text",          "input",
+                                                               "output_format",   "output_config", "format"};
+  const bool final = std::ranges::find(kOfFinalAnswers, task.form.field) != kOfFinalAnswers.end();
+  if (task.tools.must_call() && !task.form.empty() && !final)
+    fields.refuse(task.form.field, "tool_choice asks for a call, which this form would not apply to");
+}
+
+}  // namespace
 
 std::variant<AnswerGrammar, ApiError> grammar_of(const ChatTask& task, Fields& fields,
                                                  const Service& service) {
+  check_form_with_calls(task, fields);
+  if (!fields.ok()) return *fields.refusal();
   auto grammar = grammar_of(task.tools, task.form, true, service);
   const auto* made = std::get_if<AnswerGrammar>(&grammar);
   if (made != nullptr && !made->empty()) check_with_grammar(fields);

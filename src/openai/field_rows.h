@@ -19,7 +19,8 @@ inline std::string documented_row(const FieldPart& part, Treatment treatment, co
     if (field.treatment != treatment) continue;
     list += fmt::format("{}`{}`", list.empty() ? "" : ", ", field.name);
     std::string values;
-    for (const Json& value : field.accepted.empty() ? Json::array() : Json::parse(field.accepted))
+    const bool shown = treatment == Treatment::kRefused && !field.accepted.empty();
+    for (const Json& value : shown ? Json::parse(field.accepted) : Json::array())
       values += fmt::format("{}`{}`", values.empty() ? "" : ", ", dump(value));
     if (!values.empty()) list += " (" + values + ")";
   }
@@ -29,6 +30,7 @@ inline std::string documented_row(const FieldPart& part, Treatment treatment, co
 // All rows of a table and of the tables of its members.
 inline void add_documented_rows(const FieldTable& table, std::set<std::string>& rows) {
   for (const FieldPart& part : table.parts) {
+    if (part.title.empty()) continue;
     rows.insert(documented_row(part, Treatment::kRead, "read"));
     rows.insert(documented_row(part, Treatment::kIgnored, "ignored"));
     rows.insert(documented_row(part, Treatment::kRefused, "refused"));

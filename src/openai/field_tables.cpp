@@ -59,7 +59,7 @@ constexpr FieldTable kReasoningMembers{{{{"`reasoning`", kReasoning}}}};
 
 constexpr KnownField kTemplate[] = {
     {"reasoning_effort"},
-    {"enable_thinking"},
+    {"enable_thinking", kRead, kTrue},
     {"thinking"},
     {"model_identity"},
     {"builtin_tools", kRefused, kEmpty, "offer functions in tools"},
@@ -96,7 +96,7 @@ constexpr KnownField kStructuredOutputs[] = {
     {"json_object"},
     {"regex"},
     {"choice"},
-    {"grammar"},
+    {"grammar", kRead, kNoText},
     {"structural_tag", kRefused, {}, kOtherForms},
     {"whitespace_pattern", kRefused, {}, kOtherForms},
     {"disable_any_whitespace", kRefused, kFalse, kOtherForms},
@@ -111,36 +111,36 @@ constexpr KnownField kCommon[] = {
     {"model"},
     {"stream"},
     {"stream_options", kRead, {}, {}, &kStreamOptionsMembers},
-    {"temperature"},
-    {"top_p"},
-    {"top_k"},
-    {"min_p"},
-    {"presence_penalty"},
-    {"frequency_penalty"},
-    {"repetition_penalty"},
-    {"repeat_penalty"},
-    {"repeat_last_n"},
-    {"logit_bias"},
+    {"temperature", kRead, "[1]"},
+    {"top_p", kRead, "[1]"},
+    {"top_k", kRead, "[-1, 0]"},
+    {"min_p", kRead, "[0]"},
+    {"presence_penalty", kRead, "[0]"},
+    {"frequency_penalty", kRead, "[0]"},
+    {"repetition_penalty", kRead, "[1]"},
+    {"repeat_penalty", kRead, "[1]"},
+    {"repeat_last_n", kRead, "[-1]"},
+    {"logit_bias", kRead, "[{}]"},
     {"seed"},
-    {"stop"},
-    {"stop_token_ids"},
-    {"include_stop_str_in_output"},
-    {"ignore_eos"},
-    {"min_tokens"},
-    {"n_predict"},
+    {"stop", kRead, R"([[], ""])"},
+    {"stop_token_ids", kRead, kEmpty},
+    {"include_stop_str_in_output", kRead, kFalse},
+    {"ignore_eos", kRead, kFalse},
+    {"min_tokens", kRead, "[0]"},
+    {"n_predict", kRead, "[-1]"},
     {"max_new_tokens"},
-    {"allowed_token_ids"},
-    {"bad_words"},
-    {"cache_prompt"},
+    {"allowed_token_ids", kRead, kEmpty},
+    {"bad_words", kRead, kEmpty},
+    {"cache_prompt", kRead, kTrue},
     {"guided_json"},
     {"guided_regex"},
     {"guided_choice"},
     {"guided_grammar"},
     {"json_schema"},
-    {"grammar"},
+    {"grammar", kRead, kNoText},
     {"regex"},
     {"ebnf"},
-    {"structured_outputs", kRead, {}, {}, &kStructuredOutputsMembers},
+    {"structured_outputs", kRead, "[{}]", {}, &kStructuredOutputsMembers},
     // Who asks, and how fast: nothing of it changes an answer.
     {"user", kIgnored},
     {"safety_identifier", kIgnored},
@@ -269,15 +269,15 @@ constexpr KnownField kCommon[] = {
 // ---- what chats have, in both shapes ----
 
 constexpr KnownField kConversation[] = {
-    {"tools", kRead, {}, {}, &kToolMembers},
-    {"tool_choice"},
-    {"reasoning", kRead, {}, {}, &kReasoningMembers},
+    {"tools", kRead, kEmpty, {}, &kToolMembers},
+    {"tool_choice", kRead, R"(["none", "auto"])"},
+    {"reasoning", kRead, "[{}]", {}, &kReasoningMembers},
     {"reasoning_effort"},
-    {"include_reasoning"},
-    {"enable_thinking"},
+    {"include_reasoning", kRead, kTrue},
+    {"enable_thinking", kRead, kTrue},
     {"thinking", kRead, {}, {}, &kThinkingMembers},
-    {"chat_template_kwargs", kRead, {}, {}, &kChatTemplateMembers},
-    {"top_logprobs"},
+    {"chat_template_kwargs", kRead, "[{}]", {}, &kChatTemplateMembers},
+    {"top_logprobs", kRead, "[0]"},
     {"metadata", kIgnored},
     {"parallel_tool_calls", kIgnored},
     {"skip_special_tokens", kRefused, kTrue, "special tokens never stand in content"},
@@ -299,10 +299,10 @@ constexpr KnownField kChat[] = {
     {"messages"},
     {"max_tokens"},
     {"max_completion_tokens"},
-    {"n"},
-    {"logprobs"},
-    {"return_token_ids"},
-    {"response_format", kRead, {}, {}, &kResponseFormatMembers},
+    {"n", kRead, "[1]"},
+    {"logprobs", kRead, kFalse},
+    {"return_token_ids", kRead, kFalse},
+    {"response_format", kRead, R"([{"type": "text"}])", {}, &kResponseFormatMembers},
     {"prediction", kIgnored},
     {"n_cmpl", kRefused, "[1]", "use n"},
     {"best_of", kRefused, "[1]", "use n"},
@@ -323,14 +323,14 @@ constexpr KnownField kCompletion[] = {
     {"prompt"},
     {"max_tokens"},
     {"max_completion_tokens"},
-    {"n"},
-    {"best_of"},
-    {"logprobs"},
-    {"echo"},
-    {"return_token_ids"},
-    {"skip_special_tokens"},
-    {"parse_special"},
-    {"response_format", kRead, {}, {}, &kResponseFormatMembers},
+    {"n", kRead, "[1]"},
+    {"best_of", kRead, "[1]"},
+    {"logprobs", kRead, kFalse},
+    {"echo", kRead, kFalse},
+    {"return_token_ids", kRead, kFalse},
+    {"skip_special_tokens", kRead, kTrue},
+    {"parse_special", kRead, kFalse},
+    {"response_format", kRead, R"([{"type": "text"}])", {}, &kResponseFormatMembers},
     {"metadata", kIgnored},
     {"n_cmpl", kRefused, "[1]", "use n"},
     {"suffix", kRefused, kNoText, "the model was not trained to fill in"},
@@ -344,12 +344,12 @@ constexpr KnownField kCompletion[] = {
 
 constexpr KnownField kResponses[] = {
     {"input"},
-    {"instructions"},
+    {"instructions", kRead, kNoText},
     {"max_output_tokens"},
     {"stream_options", kIgnored},
-    {"text", kRead, {}, {}, &kTextMembers},
-    {"include"},
-    {"previous_response_id"},
+    {"text", kRead, R"([{}, {"format": {"type": "text"}}])", {}, &kTextMembers},
+    {"include", kRead, kEmpty},
+    {"previous_response_id", kRead, kNoText},
     {"store"},
     {"truncation", kIgnored},
     {"max_tool_calls", kIgnored},
@@ -377,7 +377,7 @@ constexpr KnownField kResponses[] = {
 constexpr KnownField kTokenize[] = {
     {"content"},
     {"prompt"},
-    {"parse_special"},
+    {"parse_special", kRead, kFalse},
     {"add_special", kIgnored},
     {"with_pieces", kRefused, kFalse, "POST /detokenize gives a token's text"},
     {"return_token_strs", kRefused, kFalse, "POST /detokenize gives a token's text"},
@@ -388,6 +388,29 @@ constexpr KnownField kDetokenize[] = {
     {"model", kIgnored},
 };
 
+// ---- what only Anthropic's and Ollama's APIs have ----
+
+constexpr KnownField kOtherApis[] = {
+    {"system", kRead, kNoText},
+    {"output_config", kRead, "[{}]"},
+    {"output_format"},
+    {"thread"},
+    {"compaction"},
+    {"container"},
+    {"mcp_servers", kRead, kEmpty},
+    {"raw", kRead, kFalse},
+    {"template", kRead, kNoText},
+    {"context", kRead, kEmpty},
+    {"images", kRead, kEmpty},
+    {"width", kRead, "[0]"},
+    {"height", kRead, "[0]"},
+    {"steps", kRead, "[0]"},
+    {"think", kRead, R"([true, "medium"])"},
+    {"_debug_render_only", kRead, kFalse},
+    {"num_predict", kRead, "[-1]"},
+    {"penalize_newline", kRead, kFalse},
+};
+
 constexpr FieldPart kCommonPart{"all three that generate", kCommon};
 constexpr FieldPart kConversationPart{"chat completions and responses", kConversation};
 constexpr FieldPart kChatPart{"chat completions", kChat};
@@ -395,6 +418,29 @@ constexpr FieldPart kCompletionPart{"completions", kCompletion};
 constexpr FieldPart kResponsesPart{"responses", kResponses};
 constexpr FieldPart kTokenizePart{"`/tokenize`", kTokenize};
 constexpr FieldPart kDetokenizePart{"`/detokenize`", kDetokenize};
+
+using FieldLists = std::array<std::span<const KnownField>, 6>;
+constexpr FieldLists kAllApis = {kChat, kConversation, kCommon, kResponses, kCompletion, kOtherApis};
+
+bool is_ignored_somewhere(std::string_view name) {
+  return std::ranges::any_of(kAllApis, [&](std::span<const KnownField> fields) {
+    return std::ranges::any_of(
+        fields, [&](const KnownField& f) { return f.name == name && f.treatment == kIgnored; });
+  });
+}
+
+// Adds what is not there yet. What an API that has it ignores changes no answer anywhere.
+void add_elsewhere(std::span<const KnownField> fields, Treatment treatment, std::vector<KnownField>& all) {
+  for (KnownField field : fields) {
+    const bool known =
+        std::ranges::any_of(all, [&](const KnownField& other) { return other.name == field.name; });
+    if (field.treatment != treatment || known || is_ignored_somewhere(field.name)) continue;
+    if (treatment == kRead) field.note = "it is a field of another API";
+    field.treatment = kRefused;
+    field.members = nullptr;
+    all.push_back(field);
+  }
+}
 
 void add_with_members(const FieldTable& table, std::vector<const FieldTable*>& tables) {
   if (std::find(tables.begin(), tables.end(), &table) != tables.end()) return;
@@ -408,19 +454,31 @@ void add_with_members(const FieldTable& table, std::vector<const FieldTable*>& t
 
 }  // namespace
 
+const FieldPart& fields_elsewhere() {
+  static const std::vector<KnownField> fields = [] {
+    std::vector<KnownField> all;
+    for (const Treatment treatment : {kRead, kRefused}) {
+      for (const auto& list : kAllApis) add_elsewhere(list, treatment, all);
+    }
+    return all;
+  }();
+  static const FieldPart part{.title = {}, .fields = fields};
+  return part;
+}
+
 const FieldTable& chat_fields() {
-  static constexpr FieldTable kTable{{{kChatPart, kConversationPart, kCommonPart}}};
-  return kTable;
+  static const FieldTable table{{{kChatPart, kConversationPart, kCommonPart, fields_elsewhere()}}};
+  return table;
 }
 
 const FieldTable& completion_fields() {
-  static constexpr FieldTable kTable{{{kCompletionPart, kCommonPart}}};
-  return kTable;
+  static const FieldTable table{{{kCompletionPart, kCommonPart, fields_elsewhere()}}};
+  return table;
 }
 
 const FieldTable& responses_fields() {
-  static constexpr FieldTable kTable{{{kResponsesPart, kConversationPart, kCommonPart}}};
-  return kTable;
+  static const FieldTable table{{{kResponsesPart, kConversationPart, kCommonPart, fields_elsewhere()}}};
+  return table;
 }
 
 // A chat's own fields may stand there too: the same body is then counted and sent.

@@ -34,6 +34,82 @@ TEST(ChatHistory, FunctionsAreToolsInOlderWords) {
             want);
 }
 
+TEST(ChatHistory, CustomCallsAreCallsWithText) {
+  const std::string prompt = prompt_of_messages(
+      R"({"role": "assistant", "content": "Let me.", "tool_calls": [
+           {"id": "a", "type": "custom", "custom": {"name": "apply_patch", "input": "*** Begin"}},
+           {"id": "b", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+         {"role": "tool", "tool_call_id": "a", "content": "Done"}, {"role": "tool", "tool_call_id": "b", "content": "4"})");
+  for (const char* told :
+       {"<|start|>assistant<|channel|>commentary<|message|>Let me.<|end|>",
+        " to=functions.apply_patch<|channel|>commentary<|message|>*** Begin<|call|>",
+        "<|start|>functions.apply_patch to=assistant<|channel|>commentary<|message|>Done<|end|>",
+        "<|start|>functions.f to=assistant<|channel|>commentary<|message|>4<|end|>"})
+    EXPECT_NE(prompt.find(told), std::string::npos) << told << "\n" << prompt;
+  const std::string items = prompt_of(prepare_response(
+      R"({"input": [{"role": "user", "content": "go"}, {"role": "assistant", "content": "Let me."},
+        {"type": "custom_tool_call", "call_id": "a", "name": "apply_patch", "input": "*** Begin"},
+        {"type": "function_call", "call_id": "b", "name": "f", "arguments": "{}"},
+        {"type": "custom_tool_call_output", "call_id": "a", "output": "Done"},
+        {"type": "function_call_output", "call_id": "b", "output": "4"}]})",
+      service()));
+  EXPECT_EQ(prompt, items);
+  for (const char* call :
+       {R"({"type": "custom", "custom": {"input": "x"}})", R"({"type": "custom", "custom": {}})",
+        R"({"type": "custom", "custom": {"name": "f", "input": {}}})", R"({"type": "custom"})"}) {
+    const std::string body =
+        std::string(R"({"messages": [{"role": "assistant", "tool_calls": [)") + call + "]}]}";
+    EXPECT_EQ(error_of(prepare_chat(body, service())).param, "messages") << call;
+  }
+}
+
+constexpr const char* kNote = "[image omitted: this model reads text only]";
+
+TEST(ChatHistory, WhatTheModelCannotReadBecomesANote) {
+  const auto ask = [](const std::string& messages) {
+    return prepare_chat(R"({"messages": [)" + messages + "]}", service());
+  };
+  const std::string image = R"({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}})";
+  const std::string shown =
+      R"({"role": "user", "content": [{"type": "text", "text": "see"}, )" + image + "]}";
+  const std::string user = R"({"role": "user", "content": "on"})",
+                    answer = R"({"role": "assistant", "content": "b"})";
+  const std::string call =
+      R"({"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]})";
+  const std::string result = R"({"role": "tool", "tool_call_id": "c", "content": [)" + image + "]}";
+  for (const std::string& messages :
+       {shown + "," + answer + "," + user, shown + "," + user, shown + "," + call + "," + result,
+        user + "," + call + "," + result, user + "," + call + "," + result + "," + user,
+        user + R"(, {"role": "assistant", "content": [)" + image + "]}," + user,
+        user + R"(, {"role": "assistant", "content": "b", "images": [)" + image + "]}," + user}) {
+    const std::string prompt = prompt_of(ask(messages));
+    EXPECT_NE(prompt.find(kNote), std::string::npos) << messages;
+    EXPECT_EQ(prompt.find("AAAA"), std::string::npos) << messages;
+  }
+  for (const std::string& messages :
+       {shown, answer + "," + shown, user + "," + shown, shown + "," + answer + "," + shown,
+        R"({"role": "system", "content": [)" + image + "]}," + user,
+        std::string(R"({"role": "user", "content": "a", "images": ["AAAA"]})"),
+        std::string(R"({"role": "user", "content": "a", "images": 5})")})
+    EXPECT_EQ(error_of(ask(messages)).param, "messages") << messages;
+  for (const char* part : {R"({"type": "input_audio", "input_audio": {}})", R"({"type": "file", "file": {}})",
+                           R"({"type": "video_url"})", R"({"type": "input_file"})"}) {
+    const std::string message = std::string(R"({"role": "user", "content": [)") + part + "]}";
+    EXPECT_NE(
+        prompt_of(ask(message + "," + answer + "," + user)).find("omitted: this model reads text only]"),
+        std::string::npos);
+    EXPECT_EQ(error_of(ask(message)).http, 400) << part;
+  }
+  EXPECT_EQ(
+      error_of(ask(R"({"role": "user", "content": [{"type": "elephant"}]},)" + answer + "," + user)).http,
+      400);
+  const std::string items = prompt_of(prepare_response(
+      R"({"input": [{"role": "user", "content": [{"type": "input_text", "text": "see"}, {"type": "input_image"}]}, )" +
+          answer + "," + user + "]}",
+      service()));
+  EXPECT_EQ(items, prompt_of(ask(shown + "," + answer + "," + user)));
+}
+
 std::string prompt_of_items(const std::string& items) {
   return prompt_of(
       prepare_response(R"({"input": [{"role": "user", "content": "go"}, )" + items + "]}", service()));

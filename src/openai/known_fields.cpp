@@ -137,6 +137,7 @@ std::string_view FieldTable::nearest(std::string_view name) const {
   size_t least = word.size() < 3 ? 1 : std::max<size_t>(1, word.size() / 3) + 1;
   std::string_view best;
   for (const auto& part : parts) {
+    if (part.title.empty()) continue;
     for (const KnownField& field : part.fields) {
       const size_t distance = edits(word, squashed(field.name));
       if (distance >= least) continue;

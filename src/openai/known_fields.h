@@ -23,24 +23,30 @@ struct FieldTable;
 struct KnownField {
   std::string_view name;
   Treatment treatment = Treatment::kRead;
-  std::string_view accepted = {};       // kRefused: values that ask for nothing, as a JSON array
+  // Values that ask for nothing, as a JSON array: of a refused field, and of one that is read where another
+  // API gets it.
+  std::string_view accepted = {};
   std::string_view note = {};           // kRefused: what to do instead
   const FieldTable* members = nullptr;  // of an object, or of each object in an array
 };
 
 struct FieldPart {
-  std::string_view title;  // in docs/user/server.md; empty: no part
+  std::string_view title;  // in docs/user/server.md; empty: no part, or other APIs' fields
   std::span<const KnownField> fields;
 };
 
 // The fields of one object; of two with one name the first counts.
 struct FieldTable {
-  std::array<FieldPart, 4> parts;
+  std::array<FieldPart, 5> parts;
 
   const KnownField* find(std::string_view name) const;
   // The known name that looks most like it; empty where none does.
   std::string_view nearest(std::string_view name) const;
 };
+
+// Fields of the other APIs that are served here and would change an answer: where an API has none of that
+// name they are refused, so that no request is answered as if it had not said it. To stand last in a table.
+const FieldPart& fields_elsewhere();
 
 const FieldTable& chat_fields();
 const FieldTable& completion_fields();

@@ -89,6 +89,30 @@ TEST(Requests, WhatAGrammarCannotHoldIsRefused) {
   EXPECT_EQ(sampling_of(chat(schema + R"("min_tokens": 9)")).min_tokens, 9);
 }
 
+// A response format is about the final answer, and there is none.
+TEST(Requests, AFormThatARequiredCallWouldDropIsRefused) {
+  const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": )";
+  for (const std::string choice : {R"("required")", R"({"type": "function", "function": {"name": "f"}})"}) {
+    for (const auto& [field, value] : {std::pair("guided_regex", R"("a+")"),
+                                       {"regex", R"("a+")"},
+                                       {"guided_choice", R"(["a"])"},
+                                       {"guided_grammar", R"("root ::= \"a\"")"},
+                                       {"grammar", R"("root ::= \"a\"")"},
+                                       {"ebnf", R"("root ::= \"a\"")"},
+                                       {"guided_json", R"({"type": "object"})"},
+                                       {"json_schema", R"({"type": "object"})"},
+                                       {"structured_outputs", R"({"regex": "a+"})"}}) {
+      const std::string more = fmt::format(R"({}{}, "{}": {})", tools, choice, field, value);
+      EXPECT_EQ(error_of(chat(more)).param, field) << more;
+      EXPECT_EQ(error_of(response(more)).param, field) << more;
+      EXPECT_EQ(prepared_of(chat(fmt::format(R"({}"auto", "{}": {})", tools, field, value))).requests.size(),
+                1u);
+    }
+    const std::string format = R"(, "response_format": {"type": "json_object"})";
+    EXPECT_EQ(prepared_of(chat(tools + choice + format)).requests.size(), 1u);
+  }
+}
+
 TEST(Requests, WaysToSetTheEffort) {
   const std::pair<const char*, const char*> kWays[] = {
       {R"("reasoning_effort": "high")", "high"},

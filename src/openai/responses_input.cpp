@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "openai/sealed_reasoning.h"
@@ -14,6 +14,7 @@
 #include "openai/tool_choice.h"
 #include "text/conversation_builder.h"
 #include "text/harmony_json.h"
+#include "text/unread_media.h"
 #include "text/utf8.h"
 
 namespace moesaic::openai {
@@ -21,18 +22,19 @@ namespace {
 
 using text::string_or;
 
-// Without meaning for the model: lists of tools that are elsewhere, questions to the user, marks.
-constexpr std::array<std::string_view, 10> kLeftOut = {
+// Without meaning for the model: lists of tools that are elsewhere, questions to the user, marks, and what
+// input_settings.cpp reads.
+constexpr std::array<std::string_view, 9> kLeftOut = {
     "mcp_list_tools",     "mcp_approval_request", "mcp_approval_response",
     "tool_search_call",   "tool_search_output",   "additional_tools",
-    "compaction_trigger", "ghost_snapshot",       "program",
-    "program_output"};
+    "compaction_trigger", "configuration_update", "ghost_snapshot"};
 // What a server did by itself, result included: becomes a line of commentary.
-constexpr std::array<std::string_view, 5> kSummarised = {
-    "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call"};
-// Members that say nothing to the model, or are too long to.
-constexpr std::array<std::string_view, 8> kUnsaid = {"type",   "id",     "call_id",      "status",
-                                                     "result", "caller", "container_id", "server_label"};
+constexpr std::array<std::string_view, 7> kSummarised = {
+    "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call",
+    "mcp_call",        "program",          "program_output"};
+// Members that say nothing to the model.
+constexpr std::array<std::string_view, 8> kUnsaid = {"type",   "id",           "call_id",      "status",
+                                                     "caller", "container_id", "server_label", "fingerprint"};
 constexpr std::string_view kCall = "_call", kOutput = "_call_output";
 
 template <size_t N>
@@ -46,34 +48,16 @@ const Json& member(const Json& object, const char* key) {
   return at == object.end() ? null : *at;
 }
 
-// A note for what the model cannot read, text parts as they are. Others are for content_text to refuse.
-Json readable(const Json& part) {
-  const auto note = [](const char* what) {
-    return Json{{"type", "text"}, {"text", fmt::format("[{} omitted: this model reads text only]", what)}};
-  };
-  const std::string type = string_or(part, "type", "");
-  if (type == "input_image" || type == "image_url" || type == "output_image" || type == "computer_screenshot")
-    return note("image");
-  if (type == "input_audio" || type == "output_audio") return note("audio");
-  if (type == "input_file" || type == "file") return note("file");
-  if (type == "refusal") return {{"type", "text"}, {"text", string_or(part, "refusal", "")}};
-  return part;
-}
-
-Json readable_content(const Json& content) {
-  if (content.is_object()) return Json::array({readable(content)});
-  if (!content.is_array()) return content;
-  Json parts = Json::array();
-  for (const Json& part : content) parts.push_back(readable(part));
-  return parts;
-}
-
-bool is_text(const Json& content) {
-  const auto has_text = [](const Json& part) {
-    return part.is_string() || (part.is_object() && member(part, "text").is_string());
-  };
-  return content.is_string() || content.is_null() ||
-         (content.is_array() && std::all_of(content.begin(), content.end(), has_text));
+// A list of parts, with notes for what the model cannot read.
+Json readable(const Json& parts) {
+  if (parts.is_object()) return readable(Json::array({parts}));
+  if (!parts.is_array()) return parts;
+  Json notes = Json::array();
+  for (const Json& part : parts) {
+    const std::string_view medium = text::medium_of(part);
+    notes.push_back(medium.empty() ? part : Json{{"type", "text"}, {"text", text::omitted(medium)}});
+  }
+  return notes;
 }
 
 std::string joined_text(const Json& parts) {
@@ -86,13 +70,13 @@ std::string joined_text(const Json& parts) {
 // Items become messages one after the other; an output names its tool by the call's id.
 class InputReader {
  public:
-  InputReader(const Tools& offered, Conversation& conversation) : offered_(offered), builder_(conversation) {}
+  InputReader(const Tools& offered, Conversation& conversation)
+      : offered_(offered), conversation_(conversation), builder_(conversation) {}
 
   // False: the item is of no known kind.
   bool add(const Json& item) {
     if (!item.is_object()) return false;
-    const Status strings =
-        text::check_strings(item, {"type", "role", "call_id", "name", "namespace", "arguments"});
+    const Status strings = text::check_strings(item, {"type", "role", "call_id", "name", "namespace"});
     if (!strings.ok()) return note(strings);
     const std::string type = string_or(item, "type", "message");
     if (type == "message") return message(item);
@@ -118,13 +102,22 @@ class InputReader {
     ++messages_;
     return true;
   }
-  bool add_content(std::string role, const Json& content) {
-    Result<std::string> text = content_text(readable_content(content));
+  // channel: of an assistant's message; empty: its final answer, or commentary if a call follows.
+  bool add_content(const std::string& role, const Json& content, const char* channel = "") {
+    const Json parts = content.is_object() ? Json::array({content}) : content;
+    Result<std::string> text = content_text(parts, text::Media::kNoted);
     if (!text.ok()) return note(text.status());
-    return note(builder_.add({.role = std::move(role), .text = std::move(text).value()}));
+    if (role != "assistant") unanswered_.clear();
+    if (role == "assistant" && *channel == 0) unanswered_.push_back(conversation_.messages.size());
+    return note(builder_.add({.role = role, .channel = channel, .text = std::move(text).value()}));
   }
   bool message(const Json& item) {
-    return item.contains("role") && add_content(string_or(item, "role", ""), member(item, "content"));
+    const std::string role = string_or(item, "role", ""), phase = string_or(item, "phase", "");
+    const char* channel = role != "assistant"       ? ""
+                          : phase == "commentary"   ? "commentary"
+                          : phase == "final_answer" ? "final"
+                                                    : "";
+    return item.contains("role") && add_content(role, member(item, "content"), channel);
   }
   bool commentary(std::string text) {
     return note(builder_.add({.role = "assistant", .channel = "commentary", .text = std::move(text)}));
@@ -147,11 +140,21 @@ class InputReader {
     return commentary("[An earlier part of this conversation was compacted and cannot be read here.]");
   }
 
+  // What the assistant said before a call was no answer yet.
+  void before_call() {
+    for (const size_t index : std::exchange(unanswered_, {}))
+      conversation_.messages[index].channel = "commentary";
+  }
+
+  std::string tool_of(const Json& item) const {
+    return offered_.in_prompt(
+        {.name = string_or(item, "name", ""), .space = string_or(item, "namespace", "")});
+  }
+
   bool function_call(const Json& item) {
-    const std::string name =
-        offered_.in_prompt({.name = string_or(item, "name", ""), .space = string_or(item, "namespace", "")});
-    remember(item, name);
-    return note(builder_.add_call(string_or(item, "call_id", ""), name, string_or(item, "arguments", "{}")));
+    if (const Status strings = text::check_strings(item, {"arguments"}); !strings.ok()) return note(strings);
+    before_call();
+    return note(builder_.add_call(id_of(item), tool_of(item), string_or(item, "arguments", "{}")));
   }
 
   // custom_tool_call, local_shell_call, shell_call, apply_patch_call, computer_call and their outputs.
@@ -161,59 +164,69 @@ class InputReader {
     if (type.ends_with(kOutput)) {
       const std::string tool = type.substr(0, type.size() - kOutput.size());
       if (is_one_of(kTools, tool))
-        return output(item, tool == "function" || tool == "custom_tool" ? "" : tool);
+        return output(item, tool == "function" || tool == "custom_tool" ? tool_of(item) : tool);
     }
     if (!type.ends_with(kCall)) return false;
     const std::string tool = type.substr(0, type.size() - kCall.size());
     if (!is_one_of(kTools, tool)) return false;
-    if (tool == "custom_tool") return call(item, string_or(item, "name", ""), string_or(item, "input", ""));
-    return call(item, tool, dump(said(item)));
-  }
-
-  bool call(const Json& item, const std::string& name, std::string input) {
-    remember(item, name);
-    return note(builder_.add({.role = "assistant",
-                              .recipient = "functions." + name,
-                              .channel = "commentary",
-                              .text = std::move(input)}));
+    before_call();
+    if (tool == "custom_tool")
+      return note(builder_.add_custom_call(id_of(item), tool_of(item), string_or(item, "input", "")));
+    return note(builder_.add_custom_call(id_of(item), tool, dump(said(item))));
   }
 
   // name: where no call is known.
   bool output(const Json& item, const std::string& name) {
-    const Json content = readable_content(member(item, "output"));
-    Message message{.role = "tool", .text = is_text(content) ? content_text(content).value() : dump(content)};
-    const auto known = tools_.find(id_of(item));
-    if (known != tools_.end()) {
-      message.name = "functions." + known->second;
-    } else if (!name.empty()) {
-      message.name = "functions." + name;
-    }
-    return note(builder_.add(std::move(message), id_of(item)));
+    unanswered_.clear();
+    const std::string id = id_of(item);
+    if (name.empty() && !builder_.has_call(id))
+      return note(
+          invalid("an output for the call '{}', which is not in the input before it: send the call too, "
+                  "or the tool's name as name",
+                  id.substr(0, 80)));
+    return note(builder_.add({.role = "tool", .name = name, .text = output_text(item)}, id));
   }
 
-  // The members that say something to the model.
+  // What came of a call. A patch that failed may say so in its status alone.
+  static std::string output_text(const Json& item) {
+    const Json content = readable(member(item, "output"));
+    const Result<std::string> plain = content_text(content);
+    const std::string text = plain.ok() ? plain.value() : dump(content);
+    const std::string status = string_or(item, "status", "");
+    if (text.empty()) return status;
+    return status == "failed" ? "failed: " + text : text;
+  }
+
+  // The members that say something to the model. An image's bytes do not.
   static Json said(const Json& item) {
+    const bool image = string_or(item, "type", "") == "image_generation_call";
     Json said = Json::object();
     for (const auto& [key, value] : item.items()) {
-      if (!is_one_of(kUnsaid, key) && !value.is_null()) said[key] = value;
+      if (is_one_of(kUnsaid, key) || value.is_null() || (image && key == "result")) continue;
+      said[key] = value.is_array() ? readable(value) : value;
     }
     return said;
   }
 
   static std::string id_of(const Json& item) { return string_or(item, "call_id", string_or(item, "id", "")); }
 
-  void remember(const Json& item, const std::string& name) { tools_[id_of(item)] = name; }
-
   const Tools& offered_;
+  Conversation& conversation_;
   ConversationBuilder builder_;
-  std::map<std::string, std::string> tools_;  // names by call
+  std::vector<size_t> unanswered_;  // the assistant's messages of this turn that may be its answer
   size_t messages_ = 0;
   Status status_;
 };
 
+// An item_reference may leave its type out.
+bool is_reference(const Json& item) {
+  return string_or(item, "type", "item_reference") == "item_reference" && item.is_object() &&
+         item.contains("id") && !item.contains("role");
+}
+
 std::string why_not(const Json& item, size_t index) {
   const std::string type = string_or(item, "type", "?").substr(0, 40);
-  if (type == "item_reference")
+  if (is_reference(item))
     return fmt::format(
         "item {}: single items are not stored, so that an item_reference refers to nothing: send the "
         "item itself",
@@ -242,6 +255,10 @@ Result<Conversation> read_input(Fields& fields, const Tools& tools, Conversation
     fields.refuse("input", why_not((*input)[i], i));
     return conversation;
   }
+  if (string_or(input->back(), "type", "") == "compaction_trigger")
+    fields.refuse("input",
+                  "a compaction_trigger asks for a shorter conversation, which is not made here: ask for "
+                  "a summary in a message");
   if (reader.messages() == 0) fields.refuse("input", "holds nothing that the model could read");
   RETURN_IF_ERROR(check_message_count(reader.messages(), kConversation));
   RETURN_IF_ERROR(reader.status());

@@ -7,9 +7,10 @@
 namespace moesaic::openai {
 
 // input: a string, or items. Messages, reasoning, and calls with their outputs, of functions and of other
-// tools alike, become messages; what a server's own tools did becomes a line of commentary; what says nothing
-// to the model is left out. docs/user/server.md has the list. Others are refused by index. Fails on messages
-// that the conversation cannot have; without meaning where fields refuse.
+// tools alike, become messages; what a server's own tools did becomes a line of commentary; images become
+// notes; what says nothing to the model is left out, and so are settings, which input_settings.h reads.
+// docs/user/server.md has the list. Others are refused by index. Fails on messages that the conversation
+// cannot have; without meaning where fields refuse.
 Result<Conversation> read_input(Fields& fields, const Tools& tools, Conversation conversation);
 
 }  // namespace moesaic::openai

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "openai/chat_generation.h"
 #include "openai/generation_fields.h"
+#include "openai/input_settings.h"
 #include "openai/known_fields.h"
 #include "openai/responses_answer.h"
 #include "openai/responses_input.h"
@@ -55,9 +56,10 @@ ResponsesRequest read_responses(Fields& fields, const Service& service) {
   read_model(fields, service);
   read_sampling(fields, service.model, r.sampling);
   read_max_tokens(fields, {"max_output_tokens", "n_predict", "max_new_tokens"}, r.sampling);
-  r.tools = read_tools(fields);
+  r.tools = read_all_tools(fields);
   r.thinking = read_thinking(fields);
   read_text_format(fields, r);
+  read_updates(fields, r.thinking, r.form, r.format);
   read_other_formats(fields, r.form);
   read_include(fields, r);
   std::string instructions;

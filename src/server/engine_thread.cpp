@@ -20,18 +20,33 @@ EngineThread::EngineThread(Open open, int max_batch, int max_waiting, Metrics& m
 
 EngineThread::~EngineThread() { stop(); }
 
-void EngineThread::start(std::function<void()> on_state) {
+void EngineThread::start(std::function<void()> on_state, std::function<void(int)> on_loading) {
   on_state_ = std::move(on_state);
+  on_loading_ = std::move(on_loading);
   thread_ = std::thread([this] { run(); });
 }
 
-void EngineThread::stop() {
+void EngineThread::ask_to_stop() {
+  cancel_loading();
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_all();
+}
+
+void EngineThread::stop() {
+  ask_to_stop();
   if (thread_.joinable()) thread_.join();
+}
+
+bool EngineThread::stop_within(std::chrono::milliseconds time) {
+  ask_to_stop();
+  std::unique_lock lock(mutex_);
+  const bool loads = thread_.joinable() && !open_ended_.wait_for(lock, time, [this] { return load_ended_; });
+  lock.unlock();
+  if (!loads) stop();
+  return !loads;
 }
 
 std::string EngineThread::failure() const {
@@ -72,16 +87,30 @@ void EngineThread::set_state(State state) {
   state_.notify_all();
 }
 
+bool EngineThread::report_loading(int64_t done, int64_t total) {
+  const int percent = total > 0 ? static_cast<int>(100 * done / total) : 0;
+  loaded_percent_ = percent;
+  if (on_loading_) on_loading_(percent);
+  return !loading_cancelled_;
+}
+
 bool EngineThread::open() {
   auto opened = [&]() -> Result<Model> {
     try {
-      return open_();
+      return open_([this](int64_t done, int64_t total) { return report_loading(done, total); });
     } catch (const std::exception& e) {
       return error(StatusCode::kInternal, "{}", e.what());
     }
   }();
+  {
+    const std::lock_guard lock(mutex_);
+    load_ended_ = true;
+  }
+  open_ended_.notify_all();
   const bool ok = opened.ok();
-  if (ok) {
+  if (opened.status().code() == StatusCode::kCancelled && loading_cancelled_) {
+    set_state(State::kCancelled);
+  } else if (ok) {
     model_.emplace(std::move(opened).value());
     opened_.store(&*model_, std::memory_order_release);
     set_state(State::kReady);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -22,8 +23,10 @@ namespace moesaic::server {
 
 class EngineThread {
  public:
-  enum class State { kLoading, kReady, kFailed };
-  using Open = std::function<Result<Model>()>;
+  enum class State { kLoading, kReady, kFailed, kCancelled };
+  // As OpenOptions::progress.
+  using Progress = std::function<bool(int64_t done, int64_t total)>;
+  using Open = std::function<Result<Model>(const Progress& progress)>;
 
   // max_batch: what the model is opened with. max_waiting: generations that may wait beyond those.
   EngineThread(Open open, int max_batch, int max_waiting, Metrics& metrics);
@@ -31,10 +34,17 @@ class EngineThread {
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
-  // on_state: called from the engine's thread when the state has changed.
-  void start(std::function<void()> on_state);
+  // Both are called from the engine's thread: on_state when the model is loaded or something has failed,
+  // on_loading as it is loaded.
+  void start(std::function<void()> on_state, std::function<void(int percent)> on_loading = {});
+  // Loading ends at the next report of its progress, in State::kCancelled. Nothing once the model is loaded.
+  void cancel_loading() { loading_cancelled_ = true; }
+  int loaded_percent() const { return loaded_percent_; }
   // Joins after the step in flight; what is left gets no more events.
   void stop();
+  // The same, but a model that is being loaded is waited for no longer than that. False: it still is, and the
+  // thread runs on.
+  bool stop_within(std::chrono::milliseconds time);
 
   State state() const { return state_.load(std::memory_order_acquire); }
   std::string failure() const;  // with kFailed
@@ -69,6 +79,8 @@ class EngineThread {
 
   void run() noexcept;
   bool open();
+  bool report_loading(int64_t done, int64_t total);
+  void ask_to_stop();
   Status work();
   bool take_inbox(std::deque<TicketPtr>& taken);
   void admit(const TicketPtr& ticket);
@@ -81,9 +93,12 @@ class EngineThread {
 
   Open open_;
   std::function<void()> on_state_;
+  std::function<void(int)> on_loading_;
   int max_batch_, max_waiting_;
   Metrics& metrics_;
   std::atomic<State> state_ = State::kLoading;
+  std::atomic<bool> loading_cancelled_ = false;
+  std::atomic<int> loaded_percent_ = 0;
   std::optional<Model> model_;
   std::atomic<const Model*> opened_ = nullptr;  // &*model_
   std::vector<TicketPtr> touched_;              // with events to hand out
@@ -94,6 +109,8 @@ class EngineThread {
   std::condition_variable wake_;
   std::deque<TicketPtr> inbox_;
   bool stopping_ = false;
+  bool load_ended_ = false;  // well or not
+  std::condition_variable open_ended_;
   std::string failure_;
   std::thread thread_;
 };

@@ -22,13 +22,19 @@ namespace {
 using openai::ApiError;
 using openai::Json;
 
-asio::awaitable<void> send_state(HttpExchange& exchange, const openai::Refusal& refusal) {
+asio::awaitable<void> send_state(HttpExchange& exchange, const openai::Refusal& refusal, Json state) {
   if (refusal) {
     co_await send_error(exchange, *refusal);
   } else {
-    const Json ok = {{"status", "ok"}};
-    co_await send_json(exchange, ok);
+    co_await send_json(exchange, state);
   }
+}
+
+Json health_json(const App& app) {
+  Json json = {{"status", "ok"}};
+  if (app.engine.state() == EngineThread::State::kLoading)
+    json["loading"] = app.engine.loaded_percent() / 100.0;
+  return json;
 }
 
 Json model_json(const App& app) {
@@ -64,7 +70,11 @@ Json info_json(const App& app) {
             {"memory_total", bytes_json(d.memory_total)},
             {"memory_free", bytes_json(d.memory_free)},
             {"reason", info.device_reason}}},
-          {"memory_used", info.memory_used},
+          {"memory_used", info.memory.sum()},
+          {"memory",
+           {{"weights", info.memory.weights},
+            {"kv_cache", info.memory.kv_cache},
+            {"workspace", info.memory.workspace}}},
           {"context", {{"tokens", info.context}, {"reason", info.context_reason}}},
           {"kv_cache", {{"tokens", info.kv_tokens}, {"reason", info.kv_reason}}},
           {"max_batch", info.max_batch},
@@ -146,7 +156,8 @@ ApiError timed_out() {
 openai::Refusal unavailable(const App& app) {
   switch (app.engine.state()) {
     case EngineThread::State::kLoading:
-      return not_now("the model is being loaded", "model_loading", 5);
+      return not_now(fmt::format("the model is being loaded ({}%)", app.engine.loaded_percent()),
+                     "model_loading", 5);
     case EngineThread::State::kFailed:
       return not_now("the engine has failed: " + app.engine.failure(), "engine_failed", 0);
     default:
@@ -158,11 +169,11 @@ openai::Refusal unavailable(const App& app) {
 
 asio::awaitable<void> health(HttpExchange& exchange, App& app) {
   const bool failed = app.engine.state() == EngineThread::State::kFailed;
-  co_await send_state(exchange, failed ? unavailable(app) : openai::Refusal());
+  co_await send_state(exchange, failed ? unavailable(app) : openai::Refusal(), health_json(app));
 }
 
 asio::awaitable<void> ready(HttpExchange& exchange, App& app) {
-  co_await send_state(exchange, unavailable(app));
+  co_await send_state(exchange, unavailable(app), health_json(app));
 }
 
 asio::awaitable<void> version(HttpExchange& exchange, App& app) {

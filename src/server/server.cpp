@@ -29,6 +29,7 @@ using boost::system::error_code;
 
 constexpr auto kRetryAccept = std::chrono::milliseconds(100);  // while there are no file descriptors
 constexpr auto kDrainPoll = std::chrono::milliseconds(20);
+constexpr auto kCancelTime = std::chrono::milliseconds(500);  // for a model that is being loaded to be left
 constexpr auto kCutTime = std::chrono::seconds(1);  // for clients to take the error that ends their answer
 constexpr const char* kFull =
     "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
@@ -65,6 +66,9 @@ struct Server::Impl {
 
   Impl(ServerOptions options, EngineThread::Open open, int max_batch)
       : app(std::move(options), std::move(open), max_batch), io(app.options.io_threads) {}
+  ~Impl() { app.engine.stop(); }  // its thread uses what is declared below
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   Status listen();
   // Says while it lives that somebody accepts connections.
@@ -92,6 +96,11 @@ struct Server::Impl {
   void begin_drain();
   void wait_for_signal();
   void engine_changed();
+  void loading(int percent);
+  struct {
+    Clock::time_point time = Clock::now();
+    int percent = 0;
+  } loading_told;  // the engine's thread
 };
 
 Status Server::Impl::listen() {
@@ -183,6 +192,7 @@ asio::awaitable<void> Server::Impl::finish() {
 
 void Server::Impl::begin_drain() {
   if (app.draining.exchange(true)) return;
+  app.engine.cancel_loading();
   app.log.event("draining", fmt::format("{} answers in flight", app.exchanges.load()));
   error_code ignored;
   acceptor.close(ignored);
@@ -200,6 +210,16 @@ void Server::Impl::wait_for_signal() {
   });
 }
 
+// A line for each tenth, but not more often than every two seconds.
+void Server::Impl::loading(int percent) {
+  constexpr auto kPause = std::chrono::seconds(2);
+  if (!app.options.log_loading || percent / 10 == loading_told.percent / 10 ||
+      Clock::now() - loading_told.time < kPause)
+    return;
+  loading_told = {Clock::now(), percent};
+  app.log.event("loading", fmt::format("{}%", percent));
+}
+
 void Server::Impl::engine_changed() {
   asio::post(control, [this] {
     if (app.engine.state() == EngineThread::State::kReady)
@@ -212,8 +232,7 @@ void Server::Impl::engine_changed() {
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
-Result<std::unique_ptr<Server>> Server::create(ServerOptions options, std::function<Result<Model>()> open,
-                                               int max_batch) {
+Result<std::unique_ptr<Server>> Server::create(ServerOptions options, Open open, int max_batch) {
   raise_file_limit();
   return_large_blocks();
   auto impl = std::make_unique<Impl>(std::move(options), std::move(open), max_batch);
@@ -235,12 +254,12 @@ Status Server::run(bool signals) {
     s.signals.add(SIGINT);
     s.wait_for_signal();
   }
-  s.app.engine.start([&s] { s.engine_changed(); });
+  s.app.engine.start([&s] { s.engine_changed(); }, [&s](int percent) { s.loading(percent); });
   std::vector<std::thread> threads;
   for (int i = 0; i < s.app.options.io_threads; ++i) threads.emplace_back([&s] { s.work(); });
   for (std::thread& thread : threads) thread.join();
   s.app.workers.stop();
-  s.app.engine.stop();
+  if (!s.app.engine.stop_within(kCancelTime)) return {StatusCode::kCancelled, "the model is being loaded"};
   const bool failed = s.app.engine.state() == EngineThread::State::kFailed;
   return failed ? Status(StatusCode::kInternal, s.app.engine.failure()) : Status();
 }

@@ -11,16 +11,19 @@ namespace moesaic::server {
 
 class Server {
  public:
+  // Opens the model. progress is for OpenOptions::progress, which may be called by more than that.
+  using Progress = std::function<bool(int64_t done, int64_t total)>;
+  using Open = std::function<Result<Model>(const Progress& progress)>;
   // Binds and listens: requests are answered with 503 until the model is loaded. open runs on the engine's
   // thread; max_batch is what it opens the model with.
-  static Result<std::unique_ptr<Server>> create(ServerOptions options, std::function<Result<Model>()> open,
-                                                int max_batch);
+  static Result<std::unique_ptr<Server>> create(ServerOptions options, Open open, int max_batch);
   ~Server();
 
   uint16_t port() const;
   // Serves until drain() or, with signals, SIGTERM or SIGINT. Answers in flight then have drain_time to
   // finish; the rest end with an error. A second signal ends them at once. Fails if the model cannot be
-  // loaded or its device fails.
+  // loaded or its device fails. kCancelled: it ends while the model is being loaded, which has not heard of
+  // it yet. The destructor waits for that; a program need not.
   Status run(bool signals);
   // From any thread.
   void drain();

@@ -9,6 +9,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
+#include <semaphore>
 #include <thread>
 
 #include "server/keys.h"
@@ -37,7 +38,7 @@ class ServerTest : public testing::Test {
     ServerOptions options{.port = 0, .model_name = "tiny", .version = "test", .log_requests = false};
     options.limits.waiting = 8;
     options.limits.drain_time = drain_time;
-    const auto open = [context] {
+    const auto open = [context](const Server::Progress&) {
       return Model::open(MOESAIC_SOURCE_DIR "/models/tiny",
                          {.device = "cpu", .threads = 1, .context = context, .max_batch = kBatch});
     };
@@ -206,9 +207,65 @@ TEST_F(ServerTest, RefusesWhatDoesNotFitIntoTheQueue) {
 }
 
 TEST(ServerStart, AModelThatDoesNotLoadEndsTheServer) {
-  const auto open = []() -> Result<Model> { return Status(StatusCode::kNotFound, "no such model"); };
+  const auto open = [](const Server::Progress&) -> Result<Model> {
+    return Status(StatusCode::kNotFound, "no such model");
+  };
   const auto server = Server::create({.port = 0, .model_name = "x", .version = "test"}, open, 1).value();
   EXPECT_EQ(server->run(false).message(), "no such model");
+}
+
+std::string get_from(uint16_t port, const std::string& path) {
+  asio::io_context io;
+  tcp::socket socket(io);
+  socket.connect({asio::ip::make_address("127.0.0.1"), port});
+  asio::write(socket,
+              asio::buffer("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
+  std::string answer;
+  boost::system::error_code end;
+  asio::read(socket, asio::dynamic_buffer(answer), end);
+  return answer;
+}
+
+TEST(ServerStart, SaysHowMuchIsLoadedAndStopsBetweenTwoReports) {
+  std::binary_semaphore begun(0);
+  const auto open = [&](const Server::Progress& progress) -> Result<Model> {
+    EXPECT_TRUE(progress(0, 200));
+    EXPECT_TRUE(progress(84, 200));
+    begun.release();
+    while (progress(84, 200)) std::this_thread::yield();
+    return Status(StatusCode::kCancelled, "loading was cancelled");
+  };
+  const auto server = Server::create({.port = 0, .model_name = "x", .version = "test"}, open, 1).value();
+  Status status;
+  std::thread thread([&] { status = server->run(false); });
+  begun.acquire();
+  const std::string ready = get_from(server->port(), "/ready"), health = get_from(server->port(), "/health");
+  EXPECT_TRUE(ready.starts_with("HTTP/1.1 503 ")) << ready;
+  EXPECT_NE(ready.find("the model is being loaded (42%)"), std::string::npos) << ready;
+  EXPECT_TRUE(health.starts_with("HTTP/1.1 200 ")) << health;
+  EXPECT_NE(health.find(R"({"status":"ok","loading":0.42})"), std::string::npos) << health;
+  server->drain();
+  thread.join();
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+// As the reading of a large layer from a slow disk would be.
+TEST(ServerStart, DoesNotWaitForALoadThatHearsNothing) {
+  std::binary_semaphore begun(0), released(0);
+  const auto open = [&](const Server::Progress&) -> Result<Model> {
+    begun.release();
+    released.acquire();
+    return Status(StatusCode::kNotFound, "no such model");
+  };
+  auto server = Server::create({.port = 0, .model_name = "x", .version = "test"}, open, 1).value();
+  Status status;
+  std::thread thread([&] { status = server->run(false); });
+  begun.acquire();
+  server->drain();
+  thread.join();
+  EXPECT_EQ(status.code(), StatusCode::kCancelled);
+  released.release();
+  server.reset();
 }
 
 TEST(Keys, Compares) {

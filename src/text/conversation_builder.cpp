@@ -46,19 +46,27 @@ void ConversationBuilder::add_instructions(Message message) {
 
 Status ConversationBuilder::add_call(const std::string& id, const std::string& function,
                                      std::string arguments) {
-  if (function.empty()) return invalid("a tool call has no function.name");
-  tool_of_call_[id] = qualified(function);
-  push({.role = "assistant",
-        .recipient = qualified(function),
-        .channel = "commentary",
-        .content_type = "<|constrain|>json",
-        .text = std::move(arguments)});
+  return push_call(id, function, {.content_type = "<|constrain|>json", .text = std::move(arguments)});
+}
+
+Status ConversationBuilder::add_custom_call(const std::string& id, const std::string& tool,
+                                            std::string input) {
+  return push_call(id, tool, {.text = std::move(input)});
+}
+
+Status ConversationBuilder::push_call(const std::string& id, const std::string& name, Message message) {
+  if (name.empty()) return invalid("a tool call has no name");
+  tool_of_call_[id] = message.recipient = qualified(name);
+  message.role = "assistant";
+  message.channel = "commentary";
+  push(std::move(message));
   return {};
 }
 
 Status ConversationBuilder::add_tool_result(Message message, const std::string& call_id) {
   const auto call = tool_of_call_.find(call_id);
-  if (message.name.empty() && call != tool_of_call_.end()) message.name = call->second;
+  const bool counts = !call_id.empty() || message.name.empty();  // calls without an id are all one here
+  if (counts && call != tool_of_call_.end()) message.name = call->second;
   if (message.name.empty())
     return invalid("a tool message needs a name, or the tool_call_id of an earlier call");
   if (message.name.find('.') == std::string::npos) message.name = qualified(message.name);

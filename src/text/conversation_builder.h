@@ -15,15 +15,21 @@ class ConversationBuilder {
   explicit ConversationBuilder(Conversation& conversation) : conversation_(conversation) {}
 
   // A message of any role. The leading system and developer messages become the conversation's instructions.
-  // An assistant's message without a channel is its final answer. A tool's result finds the tool's name by
-  // call_id if it has no name. Fails on unknown roles and on results of unknown tools.
+  // An assistant's message without a channel is its final answer. A tool's result has the name that the call
+  // with its call_id has, else its own. Fails on unknown roles and on results of unknown tools.
   Status add(Message message, const std::string& call_id = {});
   void add_reasoning(std::string text);
   // A call of a function, with or without "functions." before its name. arguments: JSON.
   Status add_call(const std::string& id, const std::string& function, std::string arguments);
+  // The same of a tool that takes text.
+  Status add_custom_call(const std::string& id, const std::string& tool, std::string input);
+
+  // Whether a call with this id was added.
+  bool has_call(const std::string& id) const { return tool_of_call_.contains(id); }
 
  private:
   void add_instructions(Message message);
+  Status push_call(const std::string& id, const std::string& name, Message message);
   Status add_tool_result(Message message, const std::string& call_id);
   void push(Message message) { conversation_.messages.push_back(std::move(message)); }
 

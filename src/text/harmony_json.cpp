@@ -10,6 +10,7 @@ namespace moesaic {
 namespace {
 
 using text::check_strings;
+using text::Media;
 using text::OrderedJson;
 using text::string_or;
 
@@ -36,9 +37,16 @@ std::string reasoning_of(const OrderedJson& json) {
   return string_or(json, "thinking", string_or(json, other ? "reasoning_content" : "reasoning", ""));
 }
 
+Status add_custom_call(const std::string& id, const OrderedJson& custom, ConversationBuilder& builder) {
+  RETURN_IF_ERROR(check_strings(custom, {"name", "input"}));
+  return builder.add_custom_call(id, string_or(custom, "name", ""), string_or(custom, "input", ""));
+}
+
 Status add_call(const OrderedJson& call, ConversationBuilder& builder) {
   const OrderedJson& function = member(call, "function");
   RETURN_IF_ERROR(check_strings(call, {"id"}));
+  if (const OrderedJson& custom = member(call, "custom"); custom.is_object() && !function.is_object())
+    return add_custom_call(string_or(call, "id", ""), custom, builder);
   RETURN_IF_ERROR(check_strings(function, {"name"}));
   const OrderedJson& arguments = member(function, "arguments");
   return builder.add_call(string_or(call, "id", ""), string_or(function, "name", ""),
@@ -62,11 +70,11 @@ Status add_assistant(const OrderedJson& json, Message message, ConversationBuild
   return older.is_object() ? add_call({{"function", older}}, builder) : Status();
 }
 
-Status add_message(const OrderedJson& json, ConversationBuilder& builder) {
+Status add_message(const OrderedJson& json, bool is_question, ConversationBuilder& builder) {
   if (!json.is_object()) return invalid("not an object");
   RETURN_IF_ERROR(check_strings(json, {"role", "name", "recipient", "channel", "content_type", "tool_call_id",
                                        "thinking", "reasoning", "reasoning_content", "refusal"}));
-  ASSIGN_OR_RETURN(std::string text, content_text(member(json, "content")));
+  ASSIGN_OR_RETURN(std::string text, message_text(json, text::media_of(json, is_question)));
   Message message = {.role = string_or(json, "role", ""),
                      .name = string_or(json, "name", ""),
                      .recipient = string_or(json, "recipient", ""),
@@ -132,19 +140,33 @@ Status read_fields(const OrderedJson& root, Conversation& conversation) {
 
 }  // namespace
 
-Result<std::string> content_text(const OrderedJson& content) {
+Result<std::string> content_text(const OrderedJson& content, Media media) {
   if (content.is_null()) return std::string();
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) return invalid("content is neither a string nor an array of text parts");
   std::string text;
   for (const OrderedJson& part : content) {
-    const std::optional<std::string> more = part_text(part);
+    std::optional<std::string> more = part_text(part);
+    const std::string_view medium = text::medium_of(part);
+    if (!more && !medium.empty() && media == Media::kNoted) more = text::omitted(medium);
     if (!more)
       return invalid("content has a part of type '{}': only text is supported",
                      string_or(part, "type", "?").substr(0, 40));
     text += *more;
   }
   return text;
+}
+
+Result<std::string> message_text(const OrderedJson& message, Media media) {
+  ASSIGN_OR_RETURN(std::string text, content_text(member(message, "content"), media));
+  const OrderedJson& images = member(message, "images");
+  if (!images.is_null() && !images.is_array()) return invalid("images is not an array");
+  std::string notes;
+  for (size_t i = 0; i < images.size(); ++i) notes += text::omitted("image");
+  if (member(message, "audio").is_object()) notes += text::omitted("audio");
+  if (!notes.empty() && media == Media::kRefused)
+    return invalid("images and audio are not supported: this model reads text only");
+  return text + (text.empty() || notes.empty() ? "" : "\n") + notes;
 }
 
 ResponseFormat response_format(const OrderedJson& json) {
@@ -165,8 +187,9 @@ Status check_message_count(size_t count, const std::string& name) {
 Status read_messages(const OrderedJson& list, const std::string& name, Conversation& conversation) {
   RETURN_IF_ERROR(check_message_count(list.size(), name));
   ConversationBuilder builder(conversation);
+  const size_t question = text::question_of(list);
   for (size_t i = 0; i < list.size(); ++i) {
-    if (const Status status = add_message(list[i], builder); !status.ok())
+    if (const Status status = add_message(list[i], i == question, builder); !status.ok())
       return invalid("{}: message {}: {}", name, i, status.message());
   }
   return {};

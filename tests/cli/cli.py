@@ -20,6 +20,7 @@ FOLDER = pathlib.Path(_folder.name)
 MODEL = str(small_model.make(FOLDER / "model"))
 THINKER = str(small_model.make(FOLDER / "thinker", small_model.THOUGHT))
 CALLER = str(small_model.make(FOLDER / "caller", small_model.CALL))
+TINY = str(pathlib.Path(__file__).resolve().parents[2] / "models/tiny")
 TIMEOUT = 60  # seconds; a command takes a tenth of one, under sanitizers and emulators much more
 
 

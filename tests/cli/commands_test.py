@@ -11,7 +11,7 @@ import subprocess
 import time
 import unittest
 
-from cli import CALLER, EXAMPLE, FOLDER, MODEL, THINKER, TIMEOUT, Cli
+from cli import CALLER, EXAMPLE, FOLDER, MODEL, THINKER, TIMEOUT, TINY, Cli
 from small_model import HEAD_DIM, IDS, KV_HEADS, VOCAB
 
 USAGE = {"prompt_tokens", "completion_tokens", "total_tokens"}
@@ -288,6 +288,16 @@ class Profile(Cli):
         for op in ("qkv", "attend", "project", "moe", "unembed", "sum", "step"):
             self.assertRegex(out, rf"(?m)^{op} +\d")
 
+    def test_every_step_is_at_the_depth_of_the_heading(self):
+        """So attention reads the same in all of them, however many they are."""
+        def read(*args):
+            out = self.ok("profile", "-m", TINY, *args)
+            return re.search(r"(?m)^attend +\d+ +\S+ +\S+ +(\S+)", out)[1], re.search(r", (\d+) steps", out)[1]
+        for args in (("-b", 64, "-d", 2000), ("-b", 512, "-d", 0)):
+            one, eight = read(*args, "-n", 1), read(*args, "-n", 8)
+            self.assertGreater(float(one[0]), 0)
+            self.assertEqual(one[0], eight[0])
+            self.assertEqual((one[1], eight[1]), ("1", "8"))
 
     def test_drafts_have_their_own_ops(self):
         out = self.ok("profile", "-m", MODEL, "-n", 2, "-d", 40, "--speculative", "draft:" + MODEL, "--draft-tokens", 2)
@@ -315,6 +325,17 @@ class Bench(Cli):
             self.assertAlmostEqual(line["gb_s"], line["tok_s"] * line["bytes_per_token"] / 1e9, 6)
             self.assertAlmostEqual(line["share"], line["gb_s"] / line["ceiling_gb_s"], 6)
             self.assertLessEqual(line["share"], 1)
+
+    def test_one_bandwidth_for_a_row(self):
+        """What a share is of stands beside it, and nothing else is called the bandwidth."""
+        out = self.ok("bench", "-m", TINY, "-p", 8, "-n", 4, "-d", "0,130", "-r", 2)
+        self.assertNotIn("GB/s", out.split("|")[0])
+        rows = [line for line in out.splitlines() if line.startswith("| tg")]
+        self.assertEqual(len(rows), 2)
+        for row in rows:
+            _, _, _, _, _, _, gbytes, gb_s, share, _ = row.split("|")
+            percent, ceiling = re.fullmatch(r" (\d+)% of ([\d.]+) ", share).groups()
+            self.assertAlmostEqual(float(gb_s), float(ceiling) * int(percent) / 100, delta=0.01 * float(ceiling) + 0.1)
 
     def test_batches(self):
         lines = self.json("bench", "-m", MODEL, "-p", 40, "-n", 4, "-b", "1,3", "-d", 140, "-r", 2, "-o", "json")
@@ -437,6 +458,18 @@ class Plan(Cli):
             os.sched_setaffinity(0, before)
         self.assertIn(f"CPUs usable ({cpu})", lines["cores"])
         self.assertTrue(lines["threads"].startswith("1 ("), lines)
+
+    def test_a_gpu_that_is_not_here_is_named(self):
+        """Without --device-model, what is here is planned for and measured."""
+        here = self.ok("plan", "-m", MODEL, "--device", "auto", "--tokens", 1)
+        self.assertRegex(here, r"(?m)^.* on (cpu|cuda).*: \d+ GB/s measured")
+        self.assertNotIn("H200", here)
+        for model, args, name in (("h200", [], "H200"), ("h200", ["--moe-path", "w4a8"], "H200"),
+                                  ("rtx-pro-6000", ["--moe-path", "w4a8"], "RTX PRO 6000")):
+            out = self.ok("plan", "-m", "dummy:gpt-oss-20b", "--device-model", model, "--tokens", "1,2048", *args)
+            self.assertIn(f"on an NVIDIA {name} as its data sheet has it; nothing was measured", out.splitlines()[0])
+            self.assertEqual(out.count("experts of a layer"), 2)
+        self.assertIn("a projection", self.ok("plan", "-m", "dummy:gpt-oss-20b", "--device-model", "gb10").splitlines()[0])
 
     def test_pinning_is_auto_or_off(self):
         self.lines("--cpu-pin", "off")

@@ -1,22 +1,25 @@
 """Ctrl-C ends the program promptly and quietly, whatever it is doing; a shell sees status 130."""
 
+import json
 import os
 import pty
 import select
 import signal
 import subprocess
 import time
+import urllib.error
+import urllib.request
 
-from cli import FOLDER, MODEL, MOESAIC, THINKER, TIMEOUT, Cli
+from cli import FOLDER, MODEL, MOESAIC, THINKER, TIMEOUT, TINY, Cli
 
 PROMPT_SECONDS = 4  # a step of the small model takes much less, under sanitizers and emulators too
 
 
 class Interrupt(Cli):
-    def interrupted(self, process, signals=1):
-        """Sends Ctrl-C; the exit status in a shell's terms."""
+    def interrupted(self, process, number=signal.SIGINT):
+        """Sends Ctrl-C or another signal; the exit status in a shell's terms."""
         start = time.monotonic()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         process.wait(TIMEOUT)
         self.assertLess(time.monotonic() - start, PROMPT_SECONDS)
         code = process.returncode
@@ -51,6 +54,41 @@ class Interrupt(Cli):
         process.stdin.flush()
         self.assertEqual(process.stdout.read(4), b"OK!\n")
         self.assertEqual(self.interrupted(process), 130)
+
+    def test_a_conversion_leaves_nothing_behind(self):
+        """What is written is a pipe that the test stops to read, so that the signal comes in the middle."""
+        part = FOLDER / "cut.gguf.part"
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.mkfifo(part)
+            process = self.start("convert", TINY, FOLDER / "cut.gguf")
+            with open(part, "rb") as pipe:
+                self.assertEqual(pipe.read(4), b"GGUF")
+                self.assertIsNone(process.poll())
+                self.assertEqual(self.interrupted(process, number), 128 + number)
+            self.assertFalse(part.exists())
+
+    def test_a_conversion_goes_on_where_a_signal_is_ignored(self):
+        part = FOLDER / "kept.gguf.part"
+        os.mkfifo(part)
+        process = self.start("convert", TINY, FOLDER / "kept.gguf",
+                             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))  # as nohup does
+        with open(part, "rb") as pipe:
+            pipe.read(4)
+            process.send_signal(signal.SIGHUP)
+            self.assertGreater(len(pipe.read()), 10_000_000)
+
+    def test_a_server_that_loads(self):
+        """It says how far it is, and ends at once, in the middle of the large tables that come first, too."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = self.start("serve", "-m", "dummy:gpt-oss-20b,layers=4", "--tokenizer", f"{TINY}/tokenizer.json", "--ctx", "1024",
+                                 "--max-batch", "1", "--device", "cpu", "-t", "1", "--port", "0")
+            url = process.stdout.readline().decode().strip()
+            self.assertGreaterEqual(json.load(urllib.request.urlopen(url + "/health", timeout=TIMEOUT))["loading"], 0)
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(url + "/ready", timeout=TIMEOUT)
+            self.assertRegex(refused.exception.read().decode(), r"the model is being loaded \(\d+%\)")
+            refused.exception.close()
+            self.assertEqual(self.interrupted(process, number), 0)
 
     def test_twice_while_it_answers(self):
         process = self.start("run", "-m", MODEL, "--device", "reference", "--ctx", "32768", "--raw", "-p", "x " * 15000)

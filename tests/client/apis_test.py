@@ -10,6 +10,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from served import Served  # noqa: E402
 
+TINY = pathlib.Path(__file__).resolve().parents[2] / "models/tiny"
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 SUM, WEATHER = "What is 17 + 25?", "What is the weather in Paris?"
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -282,8 +283,13 @@ class Ollama(Case):
 
     def test_models(self):
         self.assertRegex(self.get("/api/version")["version"], r"^\d+\.\d+\.\d+$")
-        self.assertEqual([m["name"] for m in self.get("/api/tags")["models"]], ["tiny"])
-        self.assertEqual(self.get("/api/ps")["models"][0]["context_length"], 1024)
+        tags = self.get("/api/tags")["models"]
+        self.assertEqual([m["name"] for m in tags], ["tiny"])
+        weights = (TINY / "model.safetensors").stat().st_size
+        self.assertAlmostEqual(tags[0]["size"] / weights, 1, delta=0.02)  # the file has a header, too
+        running = self.get("/api/ps")["models"][0]
+        self.assertEqual(running["context_length"], 1024)
+        self.assertEqual(running["size"], self.get("/server_info")["memory_used"])
         shown = self.post("/api/show", {"name": "tiny"})
         self.assertEqual(shown["model_info"]["gptoss.context_length"], 1024)
         self.assertEqual(shown["capabilities"], ["completion", "tools", "thinking"])

@@ -93,7 +93,8 @@ class Http(unittest.TestCase):
         self.assertEqual(device["reason"].startswith("no GPU is usable: "), device["backend"] == "cpu")
         self.assertGreater(device["memory_total"], device["memory_free"])
         self.assertGreater(device["memory_free"], 0)
-        self.assertGreater(info["memory_used"], 0)
+        self.assertEqual(info["memory_used"], sum(info["memory"].values()))
+        self.assertGreater(info["memory"]["kv_cache"], 0)
         self.assertGreaterEqual(info["kv_cache"]["tokens"], 8192)
         self.assertGreater(info["max_batch"], 0)
 
@@ -101,7 +102,8 @@ class Http(unittest.TestCase):
         server = Served(context=0).wait_ready()
         told = [server.process.stdout.readline().strip() for _ in range(4)]
         self.assertRegex(told[0], r"^device (cpu|cuda:0): ?.*; (the first usable|no GPU is usable: .+)$")
-        self.assertRegex(told[1], r"^memory [\d.]+ GB used by the model, [\d.]+ GB free$")
+        size = r"[\d.]+ [GM]B"
+        self.assertRegex(told[1], rf"^memory: weights {size}, KV cache {size}(, workspace {size})?; {size} free$")
         self.assertEqual(told[2], "context 131072 tokens: the model's maximum")
         self.assertRegex(told[3], r"^batch at most 16 requests, KV cache \d+ tokens: ")
         server.stop()

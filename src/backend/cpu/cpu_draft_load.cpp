@@ -131,13 +131,15 @@ double CpuDraftHead::weight_bytes(const Eagle3Weights& w) const {
 
 std::vector<MemoryPart> CpuDraftHead::memory(const Eagle3Config& config, const Eagle3Weights& weights,
                                              const KvLayout& layout) const {
-  return {{kDraftHeadPart, weight_bytes(weights)},
-          {kDraftCachePart, kv_token_bytes(config) * layout.page_tokens * layout.full_pages}};
+  return {
+      {kDraftHeadPart, weight_bytes(weights)},
+      {kDraftCachePart, kv_token_bytes(config) * layout.page_tokens * layout.full_pages, MemoryKind::kCache}};
 }
 
 std::vector<MemoryPart> CpuDraftHead::memory(const KvLayout& layout) const {
   return {{kDraftHeadPart, weight_bytes_},
-          {kDraftCachePart, kv_token_bytes(config_) * layout.page_tokens * layout.full_pages}};
+          {kDraftCachePart, kv_token_bytes(config_) * layout.page_tokens * layout.full_pages,
+           MemoryKind::kCache}};
 }
 
 // Scales of places that were never written are zero: such entries are wrong, but finite.

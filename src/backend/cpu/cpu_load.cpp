@@ -43,7 +43,7 @@ std::vector<MemoryPart> CpuBackend::memory(const ModelConfig& config, const Mode
                                    {kHeadPart, stored.head * share(weights.head.format)},
                                    {kEmbeddingPart, stored.embedding},
                                    {kVectorsPart, stored.rest},
-                                   {kCachePart, kv_bytes(layout, config, *this)}};
+                                   {kCachePart, kv_bytes(layout, config, *this), MemoryKind::kCache}};
   if (stored.adapters > 0) parts.push_back({kAdaptersPart, stored.adapters});
   if (draft_head_.loaded()) std::ranges::copy(draft_head_.memory(layout), std::back_inserter(parts));
   return parts;

@@ -75,8 +75,8 @@ std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const Mod
   const DeviceGuard guard(options_.device);
   std::vector<MemoryPart> parts = count_model(config, weights, options_, paths_of(config, weights, options_));
   const double arena_bytes = sum(arena(config)) + sum(moe_.buffers(config, options_.max_rows));
-  parts.push_back({"activations", arena_bytes});
-  parts.push_back({kCachePart, kv_bytes(layout, config, *this)});
+  parts.push_back({"activations", arena_bytes, MemoryKind::kWorkspace});
+  parts.push_back({kCachePart, kv_bytes(layout, config, *this), MemoryKind::kCache});
   if (draft_head_.loaded()) std::ranges::copy(draft_head_.memory(layout), std::back_inserter(parts));
   return parts;
 }

@@ -138,13 +138,15 @@ std::vector<MemoryPart> CudaDraftHead::memory(const Eagle3Config& config, const 
   Arena arena;
   RoundBuffers rounds;
   bytes += sum(wanted(arena, config)) + sum(wanted(rounds, config, kFirstLogitRows, first_rows()));
-  return {{kDraftHeadPart, bytes},
-          {kDraftCachePart, kv_token_bytes(config) * layout.page_tokens * layout.full_pages}};
+  return {
+      {kDraftHeadPart, bytes},
+      {kDraftCachePart, kv_token_bytes(config) * layout.page_tokens * layout.full_pages, MemoryKind::kCache}};
 }
 
 std::vector<MemoryPart> CudaDraftHead::memory(const KvLayout& layout) const {
   return {{kDraftHeadPart, weight_bytes_},
-          {kDraftCachePart, kv_token_bytes(config_) * layout.page_tokens * layout.full_pages}};
+          {kDraftCachePart, kv_token_bytes(config_) * layout.page_tokens * layout.full_pages,
+           MemoryKind::kCache}};
 }
 
 // Zeros: places that were never written are wrong, but finite.

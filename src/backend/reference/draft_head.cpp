@@ -31,7 +31,8 @@ Status ReferenceDraftHead::set_taps(const std::vector<int>& boundaries) {
 
 std::vector<MemoryPart> ReferenceDraftHead::memory(const Eagle3Config& config, const Eagle3Weights&,
                                                    const KvLayout& layout) const {
-  return {{kDraftCachePart, kv_token_bytes(config) * layout.page_tokens * layout.full_pages}};
+  return {
+      {kDraftCachePart, kv_token_bytes(config) * layout.page_tokens * layout.full_pages, MemoryKind::kCache}};
 }
 
 void ReferenceDraftHead::alloc_kv() {

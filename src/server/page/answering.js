@@ -1,5 +1,5 @@
 // Answers in flight: one for each conversation, which goes on while another conversation is shown.
-import {streamChat} from "./api.js";
+import {streamChat, untilLoaded} from "./api.js";
 import {add, path} from "./conversation.js";
 import {requestOf} from "./request.js";
 import {apiKey, settings} from "./settings.js";
@@ -87,14 +87,37 @@ export class Answer {
     node.error = text;
   }
 
-  async run(model) {
+  // False: the server is still loading its model.
+  async ask(model) {
+    const body = requestOf(this.asked, settings, model || undefined);
+    this.start = performance.now();
+    try {
+      for await (const chunk of streamChat(body, apiKey(), this.controller.signal)) this.take(chunk);
+    } catch (error) {
+      if (error.code !== "model_loading") throw error;
+      return false;
+    }
+    return true;
+  }
+
+  // The message is kept, over a reload of the page too, and sent when the model is there.
+  async waitForModel() {
+    this.node.unsent = true;
+    await save(this.conversation).catch(() => {});
+    await untilLoaded(this.controller.signal, message => this.view?.showWaiting(message));
+    delete this.node.unsent;
+    this.view?.showWaiting("");
+  }
+
+  // server.model may become known only when the model is loaded.
+  async run(server) {
     const {conversation} = this;
     try {
-      const body = requestOf(this.asked, settings, model);
-      for await (const chunk of streamChat(body, apiKey(), this.controller.signal)) this.take(chunk);
+      while (!await this.ask(server.model)) await this.waitForModel();
     } catch (error) {
       this.fail(error);
     }
+    delete this.node.unsent;
     if (this.count) this.node.stats = this.stats();
     conversation.changed = Date.now();
     await save(conversation).catch(() => {});   // before somebody else may load it

@@ -32,6 +32,20 @@ export async function getText(address) {
   return response.text();
 }
 
+const LOADING_PAUSE = 500;   // ms between two questions
+
+// Until the server has loaded its model. waits(message): it has not, and how far it is.
+export async function untilLoaded(signal, waits) {
+  for (;;) {
+    const response = await fetch("ready", {signal});
+    if (response.ok) return;
+    const error = await errorOf(response);
+    if (error.code !== "model_loading") throw error;
+    waits(error.message);
+    await new Promise(resolve => setTimeout(resolve, LOADING_PAUSE));
+  }
+}
+
 // The chunks of a streamed chat completion, as the server sends them.
 export async function* streamChat(body, key, signal) {
   const response = await fetch("v1/chat/completions", {method: "POST", headers: headers(key), body: JSON.stringify(body), signal});

@@ -83,7 +83,7 @@ async function answer() {
   show(conversation);
   byId("said").textContent = "The answer is being written";
   const saved = keep(conversation);
-  await answer.run(server.model);
+  await answer.run(server);
   await saved;
   await ended(conversation, answer);
 }
@@ -253,6 +253,15 @@ function mendCut(conversation) {
   if (last?.role === "assistant" && !last.finish && !last.error) last.error = "Cut off when the page was left";
 }
 
+// A message that was still waiting for the model when the page was left. True: it is to be sent now.
+function takeUnsent(conversation) {
+  const last = conversation.nodes[conversation.leaf];
+  if (!last?.unsent) return false;
+  delete conversation.nodes[last.id];
+  conversation.leaf = last.parent;
+  return true;
+}
+
 async function start() {
   await loadMarkdown();
   startSettings({exportAll, importFile, deleteAll});
@@ -263,12 +272,14 @@ async function start() {
   store.onOtherTab(onOtherTab);
   addEventListener("hashchange", () => location.hash.slice(1) !== (current.leaf ? current.id : "") && open(location.hash.slice(1)));
   const kept = location.hash.length > 1 ? await store.load(location.hash.slice(1)) : null;
-  if (kept) mendCut(kept);
+  const unsent = kept && takeUnsent(kept);
+  if (kept && !unsent) mendCut(kept);
   show(kept ?? current);
   const asked = new URLSearchParams(location.search).get("q");
   if (asked) composer.set(asked);
   await drawList();
   startServerView();
+  if (unsent) answer();
   document.documentElement.dataset.ready = "true";
 }
 

@@ -130,6 +130,12 @@ export class MessageView {
     this.foot.replaceChildren(make("span", {class: "stats"}, summaryOf(stats)));
   }
 
+  // Why nothing has come yet; empty: no reason is known.
+  showWaiting(message) {
+    this.footState = null;
+    this.foot.replaceChildren(...(message ? [make("span", {class: "stats"}, `Sent when it is ready: ${message}`)] : []));
+  }
+
   buttons() {
     const {node, actions} = this;
     if (node.role === "tool") return [];

@@ -45,14 +45,16 @@ function explain(error) {
 }
 
 async function look() {
+  let pause = document.hidden ? 10000 : 2000;
   try {
     if (!server.model) await ask();
     showLoad(load(await getText("metrics")));
     if (byId("server-device").textContent.startsWith("The server cannot")) await ask();
   } catch (error) {
     explain(error);
+    if (error.code === "model_loading") pause = 500;
   }
-  setTimeout(look, document.hidden ? 10000 : 2000);
+  setTimeout(look, pause);
 }
 
 export const startServerView = look;

@@ -163,21 +163,9 @@ class Agents(Habits):
     QUESTION = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": WEATHER}]}
     CALL = {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": '{"location": "Oslo"}'}
     OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": RESULT}
-    CODEX = {"instructions": "Be brief.", "tool_choice": "auto", "parallel_tool_calls": False, "store": False,
-             "reasoning": {"effort": "medium", "summary": "auto"}, "include": ["reasoning.encrypted_content"],
-             "prompt_cache_key": "k", "text": {"verbosity": "medium"}, "client_metadata": {"x": "y"}, "service_tier": None}
 
     def text(self, answer):
         return "".join(part["text"] for item in answer["output"] if item["type"] == "message" for part in item["content"])
-
-    def test_codex(self):
-        tools = [FLAT_TOOL, {"type": "local_shell"}, {"type": "web_search"}, {"type": "custom", "name": "apply_patch", "format": {
-            "type": "grammar", "syntax": "lark", "definition": "start: x"}}]
-        first = self.respond([self.QUESTION], tools=tools, **self.CODEX)
-        self.assertEqual(first["output"][-1]["name"], "get_weather")
-        answer = self.respond([self.QUESTION, *first["output"], {**self.OUTPUT, "call_id": first["output"][-1]["call_id"]}],
-                              tools=tools, **self.CODEX)
-        self.assertEqual(self.text(answer), SUNNY)
 
     def test_histories(self):
         self.each({
@@ -228,6 +216,103 @@ class Agents(Habits):
 
     def test_empty_previous_response(self):
         self.assertEqual(self.text(self.respond(SUM, previous_response_id="")), SUM_ANSWER)
+
+
+class Codex(Habits):
+    """`codex --oss` from its start on: what it asks first, and the turns of a conversation as it streams them."""
+
+    QUESTION, OUTPUT = Agents.QUESTION, Agents.OUTPUT
+    TOOLS = [
+        {**FLAT_TOOL, "output_schema": None}, {"type": "local_shell"}, {"type": "web_search", "external_web_access": False},
+        {"type": "function", "name": "shell_command", "description": "Runs a shell command.", "strict": False, "parameters": {
+            "type": "object", "properties": {"command": {"type": "string"}, "timeout_ms": {"type": "number"}},
+            "required": ["command"], "additionalProperties": False}},
+        {"type": "custom", "name": "apply_patch", "description": "Edits files.", "format": {
+            "type": "grammar", "syntax": "lark", "definition": "start: begin_patch"}},
+        {"type": "namespace", "name": "mcp__notes", "description": "Notes.", "tools": [
+            {"type": "function", "name": "find", "description": "Finds a note.", "strict": False, "parameters": {
+                "type": "object", "properties": {"text": {"type": "string"}}}}]}]
+    BODY = {"instructions": "You are a coding agent.", "tools": TOOLS, "tool_choice": "auto", "parallel_tool_calls": False,
+            "reasoning": {"effort": "medium", "summary": "auto"}, "store": False, "stream": True,
+            "include": ["reasoning.encrypted_content"], "prompt_cache_key": "0199a213-81c0-7800-8aa1-bbab2a035a53",
+            "service_tier": None, "text": {"verbosity": "medium"}, "client_metadata": {"x-codex-installation-id": "0199"}}
+    HEADERS = {"Content-Type": "application/json", "Accept": "text/event-stream", "originator": "codex_cli_rs", "session_id": "0199a213"}
+    BEFORE = [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "<permissions instructions>read-only"}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "<environment_context>\n  <cwd>/w</cwd>\n</environment_context>"}]}]
+
+    def turn(self, items, **options):
+        """The items of a turn's output, as the stream has them."""
+        body = {"model": MODEL, "input": [*self.BEFORE, *items], **self.BODY, **options}
+        status, headers, data = self.server.call("POST", "/v1/responses", body, self.HEADERS)
+        self.assertEqual((status, headers.get_content_type()), (200, "text/event-stream"), data)
+        events = [json.loads(line[6:]) for line in data.decode().splitlines() if line.startswith("data: ")]
+        self.assertEqual((events[0]["type"], events[-1]["type"]), ("response.created", "response.completed"))
+        self.assertGreater(events[-1]["response"]["usage"]["total_tokens"], 0)
+        done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+        self.assertEqual(done, events[-1]["response"]["output"])
+        return done
+
+    def test_start(self):
+        version = json.loads(self.server.call("GET", "/api/version")[2])["version"]
+        self.assertGreaterEqual(tuple(map(int, version.split("."))), (0, 13, 4))
+        self.assertEqual([m["name"] for m in json.loads(self.server.call("GET", "/api/tags")[2])["models"]], [MODEL])
+        self.assertEqual(self.server.call("GET", "/v1/models?client_version=0.99.0")[0], 200)
+
+    def test_turns(self):
+        """A call, its output, the answer, and a second question behind all of it."""
+        first = self.turn([self.QUESTION], tool_choice={"type": "function", "name": "get_weather"})
+        self.assertEqual([item["type"] for item in first][-1], "function_call")
+        self.assertTrue(all(item["encrypted_content"] for item in first if item["type"] == "reasoning"))
+        # What Codex keeps has no status, and of reasoning no id.
+        kept = [{key: value for key, value in item.items() if key not in ("status", *(["id"] if item["type"] == "reasoning" else []))}
+                for item in first]
+        history = [self.QUESTION, *kept, {**self.OUTPUT, "call_id": first[-1]["call_id"]}]
+        second = self.turn(history)
+        self.assertEqual(second[-1]["type"], "message")
+        third = self.turn([*history, *second, {"type": "message", "role": "user", "content": [{"type": "input_text", "text": SUM}]}])
+        self.assertEqual(third[-1]["content"][0]["text"], SUM_ANSWER)
+
+    def test_turns_of_other_tools(self):
+        """A conversation that began with another model goes on here."""
+        picture = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "high"}
+        self.each({
+            "apply_patch": [{"type": "custom_tool_call", "call_id": "a", "name": "apply_patch", "input": "*** Begin Patch", "status": "completed"},
+                            {"type": "custom_tool_call_output", "call_id": "a", "output": "Exit code: 0\nSuccess."}],
+            "local_shell": [{"type": "local_shell_call", "call_id": "a", "status": "completed", "action": {
+                "type": "exec", "command": ["ls"], "timeout_ms": None, "working_directory": None, "env": None, "user": None}},
+                {"type": "function_call_output", "call_id": "a", "output": "a.txt"}],
+            "view_image": [{"type": "function_call", "call_id": "a", "name": "view_image", "arguments": '{"path": "a.png"}'},
+                           {"type": "function_call_output", "call_id": "a", "output": [picture]}],
+            "mcp": [{"type": "function_call", "call_id": "a", "name": "find", "namespace": "mcp__notes", "arguments": "{}"},
+                    {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "none"}]}],
+            "tool_search": [{"type": "tool_search_call", "call_id": "a", "execution": "client", "status": "completed",
+                             "arguments": {"query": "notes", "limit": 5}},
+                            {"type": "tool_search_output", "call_id": "a", "execution": "client", "status": "completed", "tools": [
+                                {"type": "namespace", "name": "mcp__more", "description": "d", "tools": [FLAT_TOOL]}]}],
+            "web_search": [{"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "x", "queries": ["x"]}}],
+            "a picture": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Look."}, picture]},
+                          {"type": "message", "role": "assistant", "phase": "final_answer", "content": [{"type": "output_text", "text": "A cat."}]}],
+            "phases": [{"type": "message", "role": "assistant", "phase": "commentary", "content": [{"type": "output_text", "text": "Let me see."}]},
+                       {"type": "function_call", "call_id": "a", "name": "shell_command", "arguments": '{"command": "ls"}'},
+                       {"type": "function_call_output", "call_id": "a", "output": "a.txt"}],
+            "an unknown call": [{"type": "function_call_output", "call_id": "lost", "name": "shell_command", "output": "a.txt"}],
+            "reasoning of another": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}], "content": None, "encrypted_content": "gAAA"}],
+            "compaction": [{"type": "compaction", "encrypted_content": "gAAA"}],
+            "settings": [{"type": "configuration_update", "reasoning": {"effort": "low"}}],
+        }, lambda items: self.assertEqual(self.turn([user("Hi"), *items, user(SUM)])[-1]["type"], "message"))
+
+    def test_output_schema(self):
+        form = {"type": "json_schema", "strict": True, "name": "codex_output_schema", "schema": {
+            "type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"], "additionalProperties": False}}
+        answer = self.turn([user(SUM)], text={"verbosity": "medium", "format": form})[-1]
+        self.assertEqual(list(json.loads(answer["content"][0]["text"])), ["sum"])
+
+    def test_too_long(self):
+        """Codex looks for this error among a stream's events, and shortens the conversation."""
+        body = {"model": MODEL, "input": [user("word " * 3000)], **self.BODY}
+        text = self.server.call("POST", "/v1/responses", body, self.HEADERS)[2].decode()
+        self.assertEqual(json.loads(text.split("data: ")[-1])["response"]["error"]["code"], "context_length_exceeded")
 
 
 class Http(Habits):

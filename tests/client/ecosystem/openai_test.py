@@ -9,6 +9,7 @@ import typing
 import unittest
 
 import openai
+import openai_items
 import pydantic
 from case import LONG, MODEL, PERSON, PRODUCT, SUM, WEATHER, WEATHER_TOOL, Case
 from openai import types
@@ -187,6 +188,28 @@ class Shapes(OpenAICase):
             with self.subTest(name):
                 self.valid(responses.Response, self.server.post("/v1/responses", {"model": MODEL, **body})[1])
                 self.valid(responses.Response, self.events("/v1/responses", body)[-1]["response"])
+
+
+class Items(OpenAICase):
+    """Every form of input item that the package declares."""
+
+    def test_the_table_has_every_form(self):
+        table = json.loads(openai_items.TABLE.read_text())
+        for name, forms in openai_items.forms().items():
+            with self.subTest(name):
+                self.assertIn(name, table, "a new form: say in responses_input.cpp what becomes of it, and run openai_items.py")
+                self.assertEqual(forms, {form: table[name][form] for form in forms}, "it has changed: run openai_items.py")
+
+    def test_each_is_accepted_or_refused(self):
+        for name, row in json.loads(openai_items.TABLE.read_text()).items():
+            for form in ("minimal", "full"):
+                with self.subTest(name, form=form):
+                    status, answer = self.server.post("/v1/responses", {
+                        "model": MODEL, "input": [*ask("Hi"), row[form], *ask(SUM)], "max_output_tokens": 16})
+                    refused = row.get("refused", {}).get(form)
+                    self.assertEqual(status, 400 if refused else 200, answer)
+                    if refused:
+                        self.assertIn(refused, answer["error"]["message"])
 
 
 class Keys(OpenAICase):

@@ -1,0 +1,27 @@
+// What a long command is at, on standard error if that is a terminal.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace moesaic::app {
+
+// A line that is written over itself. It says nothing where nobody watches. clear() before anything else is
+// printed.
+class ProgressLine {
+ public:
+  ProgressLine();
+  ~ProgressLine() { clear(); }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  void show(const std::string& text);
+  void clear();
+  bool watched() const { return watched_; }
+
+ private:
+  bool watched_;
+  size_t width_ = 0;  // of what is shown
+};
+
+}  // namespace moesaic::app

@@ -1,0 +1,54 @@
+#include "text/unread_media.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+namespace moesaic::text {
+
+std::string_view medium_of(const OrderedJson& part) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kMedia = {
+      {{"image", "image"},
+       {"image_url", "image"},
+       {"image_file", "image"},
+       {"input_image", "image"},
+       {"output_image", "image"},
+       {"computer_screenshot", "image"},
+       {"audio", "audio"},
+       {"audio_url", "audio"},
+       {"input_audio", "audio"},
+       {"output_audio", "audio"},
+       {"video", "video"},
+       {"video_url", "video"},
+       {"input_video", "video"},
+       {"file", "file"},
+       {"file_url", "file"},
+       {"input_file", "file"},
+       {"document", "document"}}};
+  const std::string type = string_or(part, "type", "");
+  for (const auto& [name, medium] : kMedia) {
+    if (type == name) return medium;
+  }
+  return {};
+}
+
+std::string omitted(std::string_view medium) {
+  return fmt::format("[{} omitted: this model reads text only]", medium);
+}
+
+size_t question_of(const OrderedJson& messages) {
+  for (size_t i = messages.size(); i-- > 0;) {
+    const std::string role = string_or(messages[i], "role", "");
+    if (role == "user") return i;
+    if (role == "assistant") break;
+  }
+  return messages.size();
+}
+
+Media media_of(const OrderedJson& message, bool is_question) {
+  const std::string role = string_or(message, "role", "");
+  return is_question || role == "system" || role == "developer" ? Media::kRefused : Media::kNoted;
+}
+
+}  // namespace moesaic::text

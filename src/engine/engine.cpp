@@ -161,6 +161,7 @@ Status Engine::take_sampled() {
   std::vector<RequestRows> step = std::exchange(rows_in_flight_, {});
   const std::optional<BegunDraft> begun = std::exchange(begun_in_flight_, {});
   const StepAccount account = account_in_flight_;
+  for (const RequestRows& r : step) r.request->in_step = false;
   if (rows.empty()) return {};
   std::erase_if(step, [](const RequestRows& r) { return r.request->done(); });  // the drafter knows already
   sampled_.resize(rows.size());
@@ -290,6 +291,7 @@ Status Engine::run_step() {
   if (on_device) {
     kind_in_flight_ = next.drafts ? StepKind::kDrafted : taken_first ? StepKind::kStopped : StepKind::kPlain;
     rows_in_flight_ = rows_of(next);
+    for (const RequestRows& r : rows_in_flight_) r.request->in_step = true;
     measured_rows_ = sampled_rows(next);
     begun_in_flight_ = std::move(begun), account_in_flight_ = next.account;
     for (size_t i = 0; i < next.requests.size(); ++i)

@@ -36,7 +36,8 @@ struct Request {
   std::unique_ptr<Sampler> sampler;
   std::vector<float> held;  // logits that wait for the grammar's mask, while the sampler is not ready
   PageTable pages;
-  bool speculate = true;       // false: it gets no drafts
+  bool speculate = true;  // false: it gets no drafts
+  bool in_step = false;   // with drafts: the running step, whose tokens are not taken yet, has rows of it
   std::vector<int32_t> draft;  // guesses behind its last token that the running step computes
   int accepted = 0;            // of these, the first ones that the model sampled too
   DraftHistory drafted;
@@ -58,6 +59,8 @@ struct Request {
   std::stop_token cancel;   // see Engine::submit
   FinishReason finish = FinishReason::kNone;
   Status error;
+  // Called when it begins, from the thread that steps the engine; may be empty.
+  std::function<void()> on_begin;
   // Called for every token as it is made, the stop token that ends it included, from the thread that steps
   // the engine.
   std::function<void(const SampledToken&)> on_token;

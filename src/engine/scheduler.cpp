@@ -66,6 +66,7 @@ bool Scheduler::begin(Request& r) {
   counted_.prompt_tokens += r.prompt_tokens;
   counted_.prefix_queried += looks ? r.prompt_tokens : 0;
   counted_.prefix_hits += cached;
+  if (r.on_begin) r.on_begin();
   return true;
 }
 
@@ -156,7 +157,8 @@ StepAccount Scheduler::add_drafts(const Plan& plan) {
   std::vector<Request*> decoding;
   int continued = 0;
   for (const Plan::Part& part : plan.parts) {
-    if (may_draft(*part.request) && part.request->in_flight < 0) decoding.push_back(part.request.get());
+    const Request& r = *part.request;
+    if (may_draft(r) && r.in_flight < 0 && !r.in_step) decoding.push_back(part.request.get());
     if (part.request->may_continue()) ++continued;
   }
   const int free_rows = options_.max_rows - plan.rows;

@@ -17,7 +17,6 @@
 namespace moesaic::app {
 namespace {
 
-constexpr int kMaxRows = 512;  // of a step
 constexpr const char *kAnswerOptions = "Prompt and answer", *kSamplingOptions = "Sampling",
                      *kOutputOptions = "Output";
 
@@ -36,11 +35,9 @@ Result<AnswerGrammar> grammar_of(RunOptions& o) {
 // Takes the backend out of what prepare_model made.
 Result<Model> load_model(const RunOptions& o, LoadedModel& m) {
   ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(m.checkpoint));
-  const EngineOptions options{.context = o.context,
-                              .max_rows = kMaxRows,
-                              .prefix_cache = !o.has_prompt,
-                              .draft_tokens = o.draft_tokens};
-  ASSIGN_OR_RETURN(const DeviceChoice choice, device_choice(o.model, kMaxRows));
+  const EngineOptions options{
+      .context = o.context, .max_rows = 0, .prefix_cache = !o.has_prompt, .draft_tokens = o.draft_tokens};
+  ASSIGN_OR_RETURN(const DeviceChoice choice, device_choice(o.model, 0));
   ASSIGN_OR_RETURN(DraftParts drafts, DraftParts::open(o.speculative, m.checkpoint));
   ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(m.checkpoint, options, choice, m.backend, &drafts));
   RETURN_IF_ERROR(load(m, plan.demand));
@@ -67,7 +64,7 @@ Status run_run(RunOptions o) {
   }
   ASSIGN_OR_RETURN(AnswerGrammar grammar, grammar_of(o));
   ASSIGN_OR_RETURN(const std::string prompt, prompt_of(o));
-  ASSIGN_OR_RETURN(LoadedModel loaded, prepare_model(o.model, kMaxRows));
+  ASSIGN_OR_RETURN(LoadedModel loaded, prepare_model(o.model, 0));
   RETURN_IF_ERROR(check_context(o.context, loaded.checkpoint.config, "--ctx"));
   ASSIGN_OR_RETURN(Model model, load_model(o, loaded));
   Session session(o, loaded, std::move(model), std::move(grammar));

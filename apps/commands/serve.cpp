@@ -26,7 +26,7 @@ constexpr const char* kServerOptions = "Server";
 struct ServeOptions {
   std::string model, key_file, log = "requests";
   std::string kv_events, kv_topic;  // where the prefix cache's changes are published
-  OpenOptions open{.max_batch = 16};
+  OpenOptions open;
   server::ServerOptions server;
 };
 
@@ -89,12 +89,11 @@ Status run_serve(ServeOptions o) {
   o.server.log_loading = isatty(STDERR_FILENO) == 0 || !o.server.log_file.empty();
   o.server.version = MOESAIC_VERSION;
   std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more must not end the server
-  ASSIGN_OR_RETURN(const auto server, server::Server::create(
-                                          o.server,
-                                          [path, open = o.open](const server::Server::Progress& progress) {
-                                            return open_and_tell(path, open, progress);
-                                          },
-                                          o.open.max_batch));
+  ASSIGN_OR_RETURN(
+      const auto server,
+      server::Server::create(o.server, [path, open = o.open](const server::Server::Progress& progress) {
+        return open_and_tell(path, open, progress);
+      }));
   const bool v6 = o.server.address.find(':') != std::string::npos;
   fmt::print("http://{}{}{}:{}\n", v6 ? "[" : "", o.server.address, v6 ? "]" : "", server->port());
   std::fflush(stdout);
@@ -155,20 +154,22 @@ void add_model_options(CLI::App& c, ServeOptions& o) {
       ->check(in_range(0, 1 << 30))
       ->capture_default_str()
       ->group(kModelOptions);
-  c.add_option("--max-batch", o.open.max_batch, "requests decoded together")
-      ->check(in_range(1, 4096))
+  c.add_option("--max-batch", o.open.max_batch,
+               "requests decoded together; 0: as many as pay on the device and fit into its memory")
+      ->check(in_range(0, 4096))
       ->capture_default_str()
       ->group(kModelOptions);
-  c.add_option("--kv-tokens", o.open.kv_tokens,
-               "size of the KV cache in tokens, for all requests; 0: --ctx times --max-batch, at most what "
-               "fits into half "
-               "of the free memory")
+  c.add_option(
+       "--kv-tokens", o.open.kv_tokens,
+       "size of the KV cache in tokens, for all requests; 0: --ctx times --max-batch, at most half of a "
+       "host's free memory or nine tenths of a GPU's")
       ->check(in_range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str()
       ->group(kModelOptions);
   c.add_option("--max-rows", o.open.max_rows,
-               "most tokens computed per step: fewer keep decoding steady beside long prompts")
-      ->check(in_range(1, 1 << 16))
+               "most tokens computed per step: fewer keep the gaps between tokens short beside prompts, more "
+               "bring the first token sooner; 0: what prompts need for full speed")
+      ->check(in_range(0, 1 << 16))
       ->capture_default_str()
       ->group(kRareOptions);
   c.add_flag("!--no-prefix-cache", o.open.prefix_cache, "compute common beginnings of prompts again")
@@ -250,7 +251,7 @@ Run add_serve(CLI::App& app) {
       "Examples:\n"
       "  moesaic serve -m gpt-oss-20b                      then open http://127.0.0.1:8080\n"
       "  moesaic serve -m gpt-oss-20b --host 0.0.0.0 --api-key-file keys.txt\n"
-      "  moesaic serve -m gpt-oss-120b --max-batch 64 --ctx 32768");
+      "  moesaic serve -m gpt-oss-120b --ctx 32768         no request longer than that");
   return [o] { return run_serve(*o); };
 }
 

@@ -38,14 +38,18 @@ struct OpenOptions {
   // Tokens that one request may reach; 0: what the model has, less where kv_tokens or the memory is less
   // (ModelInfo::context_reason).
   int context = 0;
-  int max_batch = 1;  // requests that are worked on at a time; the others wait
+  // Requests that are worked on at a time; the others wait. 0: as many as pay on the device and fit into its
+  // memory (ModelInfo::batch_reason).
+  int max_batch = 0;
   // Tokens that the KV cache holds for all requests and for prompts that begin as earlier ones did, at least
-  // one context; 0: a context for each of max_batch, or what half of the free memory holds. Where it runs out
-  // the youngest request, of the client with most at work, waits and is computed again.
+  // one context; 0: a context for each of max_batch, or what half of a host's free memory holds, or nine
+  // tenths of a GPU's. Where it runs out the youngest request, of the client with most at work, waits and is
+  // computed again.
   int64_t kv_tokens = 0;
   // Most tokens that a step computes, of all requests; at least max_batch. Fewer keep decoding steady beside
-  // long prompts, more process prompts faster.
-  int max_rows = 512;
+  // long prompts, more process prompts faster. 0: what prompts need for full speed, 2,048 on a GPU and 512 on
+  // a CPU.
+  int max_rows = 0;
   bool prefix_cache = true;    // the beginning that a prompt shares with earlier ones is not computed again
   std::string dense = "keep";  // attention projections and lm_head in memory: keep, bf16, q8_0, mxfp8, mxfp4
   std::string kv_dtype = "auto";  // K and V: auto (the device's own), bf16 or fp8 (cuda and reference)
@@ -91,9 +95,11 @@ struct ModelInfo {
   int context = 0;             // tokens
   std::string context_reason;  // "asked for", "the model's maximum", "the KV cache's size" or "memory"
   int max_batch = 0;
-  int64_t kv_tokens = 0;  // that the KV cache holds
-  // "asked for", "a context for each of max_batch", "half of the free memory", or "one context" if that is
-  // more
+  std::string batch_reason;  // "asked for", "as many as pay on this device" or "memory"
+  int max_rows = 0;          // tokens of a step, at most
+  int64_t kv_tokens = 0;     // that the KV cache holds
+  // "asked for", "a context for each of max_batch", "half of the free memory", "90% of the free memory", or
+  // "one context" if that is more
   std::string kv_reason;
   std::string speculative = "none";  // where guesses come from
   int draft_tokens = 0;              // tokens of a guess; 0: as many as pay

@@ -100,8 +100,8 @@ typedef struct moesaic_options {
   const char* device;      /* "auto", "cpu", "cuda", "cuda:1" or "reference" */
   int32_t threads;         /* of the cpu device; 0: one per physical core */
   int32_t context;         /* tokens that one request may reach; 0: what model, cache and memory have */
-  int32_t max_batch;       /* requests that are worked on at a time; the others wait */
-  int32_t max_rows;        /* tokens that a step computes */
+  int32_t max_batch;       /* requests that are worked on at a time; the others wait; 0: what pays and fits */
+  int32_t max_rows;        /* most tokens that a step computes; 0: what prompts need for full speed */
   int64_t kv_tokens;       /* tokens that the KV cache holds; 0: what is wanted or fits */
   int32_t prefix_cache;    /* 0 or 1: what a prompt has in common with earlier ones is not computed again */
   const char* dense;       /* projections and lm_head in memory: "keep", "bf16", "q8_0", "mxfp8" or "mxfp4" */
@@ -147,6 +147,8 @@ typedef struct moesaic_info {
   const char* kv_reason;
   int64_t weights_bytes, kv_cache_bytes, workspace_bytes; /* of memory_used, by what they are for */
   int64_t stored_bytes;                                   /* of the weights, as the model's files have them */
+  const char* batch_reason; /* "asked for", "as many as pay on this device" or "memory" */
+  int32_t max_rows;         /* tokens of a step, at most */
 } moesaic_info;
 
 /* Set info->size to sizeof(moesaic_info) first. */

@@ -43,6 +43,7 @@ struct EngineStats {
   uint64_t prefix_queried = 0;    // prompt tokens looked for in the cache
   uint64_t prefix_hits = 0;       // of these, tokens that were there
   uint64_t preemptions = 0;       // requests that gave their place or pages to others and waited again
+  uint64_t captures = 0;          // steps that the device captured as CUDA graphs
   SpeculationStats speculation = {};
 };
 

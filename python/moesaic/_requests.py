@@ -63,8 +63,8 @@ def _chat(messages: Messages, params: SamplingParams | None, fields: Mapping[str
 
 
 class _Base:
-    def __init__(self, model: str, *, device: str = "auto", kv_dtype: str = "auto", context: int = 0, max_batch: int = 16,
-                 kv_tokens: int = 0, max_rows: int = 512, threads: int = 0, cpu_pin: str = "auto", prefix_cache: bool = True,
+    def __init__(self, model: str, *, device: str = "auto", kv_dtype: str = "auto", context: int = 0, max_batch: int = 0,
+                 kv_tokens: int = 0, max_rows: int = 0, threads: int = 0, cpu_pin: str = "auto", prefix_cache: bool = True,
                  dense: str = "keep", tokenizer: str = "", moe_path: str = "auto", cpu_prefetch: str = "auto",
                  batch_invariant: bool = False, lora: str | Sequence[str] = (), speculative: str = "none", draft_tokens: int = 0,
                  progress: Callable[[int, int], bool | None] | None = None) -> None:
@@ -75,10 +75,10 @@ class _Base:
         device: auto (the first usable GPU, else the CPU), cpu, cuda, cuda:1 .. or reference.
         kv_dtype: of K and V: auto, bf16 or fp8 (cuda and reference).
         context: tokens that one request may reach; 0: the model's maximum, or what fits. vLLM: max_model_len.
-        max_batch: requests decoded together. vLLM: max_num_seqs.
+        max_batch: requests decoded together; 0: as many as pay on the device and fit. vLLM: max_num_seqs.
         kv_tokens: size of the KV cache in tokens, of all requests; 0: a context for each of max_batch, at most what
-            half of the free memory holds.
-        max_rows: most tokens of a step. vLLM: max_num_batched_tokens.
+            half of a host's free memory holds, or nine tenths of a GPU's.
+        max_rows: most tokens of a step; 0: what prompts need for full speed. vLLM: max_num_batched_tokens.
         threads: of the CPU; 0: one for each physical core. cpu_pin: auto or off.
         prefix_cache: the beginning that a prompt shares with earlier ones is not computed again.
         dense: attention's matrices and lm_head in memory: keep, bf16, q8_0, mxfp8 or mxfp4.

@@ -113,6 +113,8 @@ nb::dict describe(const ModelInfo& info) {
   d["context"] = info.context;
   d["context_reason"] = info.context_reason;
   d["max_batch"] = info.max_batch;
+  d["batch_reason"] = info.batch_reason;
+  d["max_rows"] = info.max_rows;
   d["kv_tokens"] = info.kv_tokens;
   d["kv_reason"] = info.kv_reason;
   d["speculative"] = info.speculative;
@@ -131,6 +133,7 @@ nb::dict describe(const EngineStats& stats) {
   d["prefix_queried"] = stats.prefix_queried;
   d["prefix_hits"] = stats.prefix_hits;
   d["preemptions"] = stats.preemptions;
+  d["captures"] = stats.captures;
   d["drafted_tokens"] = stats.speculation.drafted;
   d["accepted_tokens"] = stats.speculation.accepted;
   return d;

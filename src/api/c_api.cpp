@@ -10,8 +10,8 @@ constexpr moesaic_options kOptions = {.size = sizeof(moesaic_options),
                                       .device = "auto",
                                       .threads = 0,
                                       .context = 0,
-                                      .max_batch = 1,
-                                      .max_rows = 512,
+                                      .max_batch = 0,
+                                      .max_rows = 0,
                                       .kv_tokens = 0,
                                       .prefix_cache = 1,
                                       .dense = "keep",
@@ -122,7 +122,9 @@ moesaic_info info_of(const ModelInfo& i, int64_t memory_free) {
                     .weights_bytes = i.memory.weights,
                     .kv_cache_bytes = i.memory.kv_cache,
                     .workspace_bytes = i.memory.workspace,
-                    .stored_bytes = i.stored_bytes};
+                    .stored_bytes = i.stored_bytes,
+                    .batch_reason = i.batch_reason.c_str(),
+                    .max_rows = i.max_rows};
   info.device.memory_free = memory_free;
   return info;
 }

@@ -104,7 +104,7 @@ Result<DraftMemory> DraftParts::plan_head(Backend& backend) const {
 
 Result<DraftMemory> DraftParts::plan(Backend& backend, const BackendOptions& made_with,
                                      const EngineOptions& engine) {
-  max_rows_ = made_with.max_rows;
+  max_rows_ = engine.max_rows;
   if (head_) return plan_head(backend);
   if (!model_) return DraftMemory{};
   ASSIGN_OR_RETURN(model_backend_, create_backend(backend.device().name, made_with));

@@ -92,7 +92,7 @@ TEST_F(ModelTest, WhatCannotBeOpenedIsAnError) {
   EXPECT_FALSE(Model::open(path() + "/absent").ok());
   EXPECT_FALSE(Model::open(path(), {.device = "abacus"}).ok());
   EXPECT_FALSE(Model::open(path(), {.context = 5000}).ok());
-  EXPECT_FALSE(Model::open(path(), {.max_batch = 0}).ok());
+  EXPECT_FALSE(Model::open(path(), {.max_batch = -1}).ok());
 }
 
 TEST_F(ModelTest, StreamsARequestToItsEnd) {

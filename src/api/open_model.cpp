@@ -1,6 +1,7 @@
 // Model::open: from a path and options to a loaded model.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <new>
 
@@ -19,6 +20,7 @@ namespace moesaic {
 namespace {
 
 constexpr int kMostThreads = 1024;
+constexpr int kMostDraftRows = 448;  // of a step, where nothing else bounds them: 64 drafts of the longest
 constexpr int64_t kMostKvTokens = int64_t{1} << 35;  // fewer than 2^31 pages
 
 Status named(const char* option, const Status& status) {
@@ -30,8 +32,9 @@ Status check(const OpenOptions& o) {
   if (o.threads < 0 || o.threads > kMostThreads)
     return invalid("options.threads: {} threads; expected 0 to {}", o.threads, kMostThreads);
   if (o.context < 0) return invalid("options.context: {} tokens", o.context);
-  if (o.max_batch < 1) return invalid("options.max_batch: {}; expected at least 1", o.max_batch);
-  if (o.max_rows < o.max_batch)
+  if (o.max_batch < 0) return invalid("options.max_batch: {} requests", o.max_batch);
+  if (o.max_rows < 0) return invalid("options.max_rows: {} tokens", o.max_rows);
+  if (o.max_rows > 0 && o.max_rows < o.max_batch)
     return invalid("options.max_rows: {} is less than options.max_batch, {}", o.max_rows, o.max_batch);
   if (o.kv_tokens < 0) return invalid("options.kv_tokens: {} tokens", o.kv_tokens);
   RETURN_IF_ERROR(named("draft_tokens", validate_draft_tokens(o.draft_tokens)));
@@ -54,6 +57,7 @@ Result<BackendOptions> backend_options(const OpenOptions& o) {
                         .moe_path = experts.value(),
                         .kv = kv.value(),
                         .max_rows = o.max_rows,
+                        .least_rows = o.max_batch,
                         .batch_invariant = o.batch_invariant,
                         .tuning_folder = cache_folder(),
                         .cpu_prefetch = o.cpu_prefetch};
@@ -88,21 +92,26 @@ const char* words(ContextLimit limit) {
   return "memory";
 }
 
-KvDemand demand_of(const EngineOptions& o) {
-  return {.sequences = o.max_batch,
-          .context = o.context,
-          .max_rows = o.max_rows,
-          .kv_tokens = o.kv_tokens,
-          .prefix_cache = o.prefix_cache,
-          .draft = o.draft};
+std::string share_words(double share) {
+  return share == 0.5 ? "half of the free memory" : fmt::format("{:.0f}% of the free memory", 100 * share);
+}
+
+// Rows and sequences where nobody said how many. Says why.
+const char* choose_batch(EngineOptions& o, const Checkpoint& c, Backend& backend) {
+  if (o.max_rows == 0) o.max_rows = backend.caps().max_rows;
+  if (o.max_batch > 0) return "asked for";
+  o.max_batch = fitting_batch({.max_rows = o.max_rows}, c.config, c.weights, backend);
+  return o.max_batch == std::min(backend.caps().batch, o.max_rows) ? "as many as pay on this device"
+                                                                   : "memory";
 }
 
 // context(demand) and kv_tokens(demand) choose what was not asked for.
 template <typename Context, typename KvTokens>
-Status choose(EnginePlan& plan, const ModelConfig& config, Context&& context, KvTokens&& kv_tokens) {
+Status choose(EnginePlan& plan, const ModelConfig& config, const Backend& backend, Context&& context,
+              KvTokens&& kv_tokens) {
   const EngineOptions& wanted = plan.wanted;
   const ContextChoice chosen =
-      wanted.context == 0 ? context(demand_of(wanted)) : ContextChoice{.tokens = wanted.context};
+      wanted.context == 0 ? context(kv_demand(wanted)) : ContextChoice{.tokens = wanted.context};
   plan.options = wanted;
   plan.options.context = chosen.tokens;
   ASSIGN_OR_RETURN(plan.demand, Engine::demand(config, plan.options));
@@ -114,11 +123,11 @@ Status choose(EnginePlan& plan, const ModelConfig& config, Context&& context, Kv
                one = plan.demand.kv_tokens == chosen.tokens;
     info.kv_reason = all   ? "a context for each of max_batch"
                      : one ? "one context"
-                           : "half of the free memory";
+                           : share_words(backend.caps().cache_share);
   }
   plan.options.kv_tokens = info.kv_tokens = plan.demand.kv_tokens;
   info.context = chosen.tokens, info.context_reason = words(chosen.limit);
-  info.max_batch = wanted.max_batch;
+  info.max_batch = wanted.max_batch, info.max_rows = wanted.max_rows;
   return {};
 }
 
@@ -131,6 +140,9 @@ MemoryUse memory_use(const std::vector<MemoryPart>& parts) {
 
 Result<EnginePlan> plan_on(const Checkpoint& c, EngineOptions wanted, const BackendOptions& made_with,
                            DraftParts* drafts, Backend& backend) {
+  const std::string batch_reason = choose_batch(wanted, c, backend);
+  if (drafts != nullptr && drafts->name() != "none")
+    wanted.draft_rows = std::min(wanted.max_batch * kMostDraft, kMostDraftRows);
   if (drafts != nullptr) {
     ASSIGN_OR_RETURN(wanted.draft, drafts->plan(backend, made_with, wanted));
   }
@@ -138,11 +150,13 @@ Result<EnginePlan> plan_on(const Checkpoint& c, EngineOptions wanted, const Back
                   .demand = {},
                   .info = {.name = c.config.name,
                            .device = backend.device(),
+                           .batch_reason = batch_reason,
                            .speculative = drafts != nullptr ? drafts->name() : "none",
                            .draft_tokens = wanted.draft_tokens},
                   .wanted = wanted};
   RETURN_IF_ERROR(choose(
-      plan, c.config, [&](const KvDemand& d) { return fitting_context(d, c.config, c.weights, backend); },
+      plan, c.config, backend,
+      [&](const KvDemand& d) { return fitting_context(d, c.config, c.weights, backend); },
       [&](const KvDemand& d) { return fitting_kv_tokens(d, c.config, c.weights, backend); }));
   RETURN_IF_ERROR(plan_memory(plan.demand, c.config, c.weights, backend));
   ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(c.config, plan.demand));
@@ -254,7 +268,7 @@ Status fit_again(EnginePlan& plan, const ModelConfig& config, Backend& backend) 
   const double planned = kv_bytes(before, config, backend);
   if (planned <= kShare * backend.available_memory()) return {};
   RETURN_IF_ERROR(choose(
-      plan, config, [&](const KvDemand& d) { return fitting_context(d, config, backend); },
+      plan, config, backend, [&](const KvDemand& d) { return fitting_context(d, config, backend); },
       [&](const KvDemand& d) { return fitting_kv_tokens(d, config, backend); }));
   ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(config, plan.demand));
   plan.info.memory.kv_cache += static_cast<int64_t>(kv_bytes(layout, config, backend) - planned);
@@ -270,12 +284,13 @@ std::vector<std::string> describe(const ModelInfo& i) {
           : fmt::format("{}, drafts of {} tokens", i.speculative,
                         i.draft_tokens == 0 ? "as many as pay" : std::to_string(i.draft_tokens));
   const std::string code = d.architecture.empty() ? "" : fmt::format(" ({})", d.architecture);
-  return {
-      fmt::format("device {}:{}{}; {}", d.name, chip, code, i.device_reason),
-      fmt::format("memory: {}; {} free", words(i.memory), size_words(d.memory_free)),
-      fmt::format("context {} tokens: {}", i.context, i.context_reason),
-      fmt::format("batch at most {} requests, KV cache {} tokens: {}", i.max_batch, i.kv_tokens, i.kv_reason),
-      fmt::format("speculative decoding: {}", speculative)};
+  return {fmt::format("device {}:{}{}; {}", d.name, chip, code, i.device_reason),
+          fmt::format("memory: {}; {} free", words(i.memory), size_words(d.memory_free)),
+          fmt::format("context {} tokens: {}", i.context, i.context_reason),
+          fmt::format("batch at most {} requests: {}; steps of at most {} tokens", i.max_batch,
+                      i.batch_reason, i.max_rows),
+          fmt::format("KV cache {} tokens for all requests: {}", i.kv_tokens, i.kv_reason),
+          fmt::format("speculative decoding: {}", speculative)};
 }
 
 Status load_weights(const Checkpoint& checkpoint, const KvDemand& cache, Backend& backend,

@@ -15,7 +15,7 @@ namespace {
 class Gpu final : public IdleBackend {
  public:
   explicit Gpu(double free) : free_(free) {}
-  BackendCaps caps() const override { return {.name = "cuda:0 (toy)"}; }
+  BackendCaps caps() const override { return {.name = "cuda:0 (toy)", .batch = 512, .cache_share = 0.9}; }
   DeviceInfo device() const override { return {.name = "cuda:0", .backend = "cuda"}; }
   double available_memory() const override { return free_; }
 
@@ -72,8 +72,38 @@ TEST(PlanEngine, AGpuThatIsLargeEnoughIsKept) {
   const std::vector<std::string> lines = describe(plan->info);
   EXPECT_EQ(lines.front(), "device cuda:0:; the first usable");
   EXPECT_EQ(lines.back(), "speculative decoding: none");
+  EXPECT_EQ(lines.at(lines.size() - 3), "batch at most 4 requests: asked for; steps of at most 512 tokens");
   EXPECT_EQ(lines.at(lines.size() - 2),
-            "batch at most 4 requests, KV cache 524288 tokens: a context for each of max_batch");
+            "KV cache 524288 tokens for all requests: a context for each of max_batch");
+}
+
+// Nobody says how many requests, nor how many rows a step has.
+TEST(PlanEngine, ABatchThatPaysOrFits) {
+  const Checkpoint checkpoint = tiny();
+  std::unique_ptr<Backend> backend = std::make_unique<Gpu>(1e10);
+  const EngineOptions any{.max_batch = 0, .max_rows = 0};
+  auto plan = plan_engine(checkpoint, any, {.device = "cuda", .options = {}}, backend);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->info.max_batch, 512);
+  EXPECT_EQ(plan->info.batch_reason, "as many as pay on this device");
+  EXPECT_EQ(plan->info.max_rows, 2048);
+  EXPECT_EQ(plan->info.kv_reason, "90% of the free memory");
+  EXPECT_EQ(plan->demand.logit_rows, 512 + Scheduler::kShownRows);
+  EXPECT_TRUE(Engine::create(*backend, checkpoint.config, plan->options).ok());
+
+  backend = std::make_unique<Gpu>(20e6);
+  plan = plan_engine(checkpoint, any, {.device = "cuda", .options = {}}, backend);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->info.batch_reason, "memory");
+  EXPECT_GE(plan->info.max_batch, 1);
+  EXPECT_LT(plan->info.max_batch, 512);
+  EXPECT_TRUE(Engine::create(*backend, checkpoint.config, plan->options).ok());
+
+  backend = create_backend("cpu", {.threads = 1, .max_rows = 0}).value();
+  plan = plan_engine(checkpoint, any, {.device = "cpu", .options = {}}, backend);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->info.max_batch, 16);
+  EXPECT_EQ(plan->info.max_rows, kHostPrefillRows);
 }
 
 TEST(PlanEngine, AContextThatTheMemoryTakes) {

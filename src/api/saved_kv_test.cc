@@ -153,7 +153,7 @@ TEST_P(SavedKv, TooFewPagesAreAnError) {
   Model model = open();
   run(model, greedy(tokens_of(130), 1));
   const std::string bytes = model.save_kv(tokens_of(130)).value();
-  Model small = open({.context = 64});
+  Model small = open({.context = 64, .max_batch = 1});
   const auto loaded = small.load_kv(bytes);
   EXPECT_EQ(loaded.status().code(), StatusCode::kOutOfMemory);
   EXPECT_NE(loaded.status().message().find("options.kv_tokens"), std::string::npos);

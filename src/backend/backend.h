@@ -49,6 +49,9 @@ Result<MoePath> moe_path(std::string_view name);
 // where two backends choose different experts. Slow on devices.
 using RouterTrace = std::function<void(int layer, int row, std::span<const float> logits)>;
 
+// Rows of a step at which prefill runs at full speed.
+inline constexpr int kHostPrefillRows = 512, kGpuPrefillRows = 2048;
+
 struct BackendOptions {
   int device = 0;   // cuda only: the index
   int threads = 0;  // cpu only; 0: one per core, within affinity and cgroup quota (base/cpu_topology.h)
@@ -62,7 +65,8 @@ struct BackendOptions {
   // devices other than Hopper. Batch-invariant.
   bool portable = false;
   KvFormat kv = KvFormat::kOwn;  // cpu: its own only
-  int max_rows = 2048;           // rows of the largest batch
+  int max_rows = 2048;  // rows of the largest batch; 0: what prefill needs for full speed, or least_rows
+  int least_rows = 1;
   // cpu only: auto, amx, avx512, avx512vnni, avx512bw, avxvnni, avx2, bf16, i8mm, dotprod, scalar,
   // amx_emulated
   std::string isa = "auto";
@@ -81,7 +85,14 @@ struct BackendOptions {
 struct BackendCaps {
   std::string name;  // "cpu (avx512, 2 threads)"
   int threads = 0;
-  int prefill_rows = 512;  // rows of a step at which prefill runs at full speed
+  int prefill_rows = kHostPrefillRows;
+  int max_rows = 2048;  // rows of the largest batch
+  // Sequences decoded together where nobody says how many: with more of them each gets slower, and all
+  // together hardly faster.
+  int batch = 16;
+  // The share of the memory beside the weights that a KV cache takes where nobody gave its size. Programs
+  // share a host's memory; a GPU serves one.
+  double cache_share = 0.5;
   // Activations are rounded to 16 bits whatever the weights are, and decoding may sum attention in another
   // order than prefill does.
   bool half_activations = false;
@@ -121,6 +132,8 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual BackendCaps caps() const = 0;
+  // Steps that were captured so far, as CUDA graphs are. From the thread that steps.
+  virtual int64_t captures() const { return 0; }
   // What it runs on; memory_free as of now. From any thread.
   virtual DeviceInfo device() const;
   // Lines for people: what the machine has and what of it is used. May be empty.

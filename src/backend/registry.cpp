@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 
 #include "backend/backend.h"
@@ -19,6 +20,7 @@ struct Entry {
   std::string (*absent)();
   Result<std::unique_ptr<Backend>> (*create)(const BackendOptions&);
   std::vector<DeviceInfo> (*devices)();  // none if the backend is absent
+  int prefill_rows = kHostPrefillRows;
 };
 
 std::string never_absent() { return {}; }
@@ -33,7 +35,7 @@ std::vector<DeviceInfo> cuda_devices() { return {}; }
 
 // In the order of preference of "auto".
 constexpr Entry kBackends[] = {
-    {"cuda", cuda_absent, create_cuda_backend, cuda_devices},
+    {"cuda", cuda_absent, create_cuda_backend, cuda_devices, kGpuPrefillRows},
     {"cpu", never_absent, create_cpu_backend, cpu_devices},
     {"reference", never_absent, create_reference_backend, reference_devices},
 };
@@ -51,7 +53,9 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
       return invalid("unknown device '{}': use auto, cpu, cuda, cuda:N or reference", device);
   }
   for (const Entry& entry : kBackends) {
-    if (kind == entry.name || (kind == "auto" && entry.absent().empty())) return entry.create(chosen);
+    if (kind != entry.name && (kind != "auto" || !entry.absent().empty())) continue;
+    if (chosen.max_rows == 0) chosen.max_rows = std::max(entry.prefill_rows, chosen.least_rows);
+    return entry.create(chosen);
   }
   return invalid("unknown device '{}': use auto, cpu, cuda, cuda:N or reference", device);
 }

@@ -16,6 +16,9 @@ struct KvLayout {
   int page_tokens = 32;
   int full_pages = 0;    // pages in the pool of the full-attention layers
   int window_pages = 0;  // pages in the pool of the sliding layers
+  // Rows of a step whose logits may be wanted. A backend keeps room for them beside the cache, and makes more
+  // where a step has more.
+  int logit_rows = 0;
 };
 
 struct Sequence {

@@ -30,16 +30,21 @@ Status validate(const EngineOptions& o, const ModelConfig& config) {
 
 }  // namespace
 
+KvDemand kv_demand(const EngineOptions& o) {
+  return {.sequences = o.max_batch,
+          .context = o.context,
+          .max_rows = o.max_rows,
+          .kv_tokens = o.kv_tokens,
+          .prefix_cache = o.prefix_cache,
+          .logit_rows = std::min(o.max_rows, o.max_batch + o.draft_rows + Scheduler::kShownRows),
+          .draft = o.draft};
+}
+
 Result<KvDemand> Engine::demand(const ModelConfig& config, const EngineOptions& options) {
   EngineOptions o = options;
   if (o.context == 0) o.context = config.max_context;
   RETURN_IF_ERROR(validate(o, config));
-  return KvDemand{.sequences = o.max_batch,
-                  .context = o.context,
-                  .max_rows = o.max_rows,
-                  .kv_tokens = o.kv_tokens,
-                  .prefix_cache = o.prefix_cache,
-                  .draft = o.draft};
+  return kv_demand(o);
 }
 
 Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const EngineOptions& options,
@@ -53,7 +58,10 @@ Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const
   RETURN_IF_ERROR(backend.alloc_kv(layout));
   engine.scheduler_ = std::make_unique<Scheduler>(
       layout, config.window,
-      Scheduler::Options{.max_rows = o.max_rows, .max_batch = o.max_batch, .prefix_cache = o.prefix_cache});
+      Scheduler::Options{.max_rows = o.max_rows,
+                         .max_batch = o.max_batch,
+                         .draft_rows = o.draft_rows > 0 ? o.draft_rows : o.max_rows,
+                         .prefix_cache = o.prefix_cache});
   if (drafter) engine.speculate(std::move(drafter), o.draft_tokens);
   engine.update_stats();
   return engine;
@@ -332,6 +340,7 @@ void Engine::speculate(std::unique_ptr<Drafter> drafter, int draft_tokens) {
 void Engine::update_stats() {
   EngineStats stats = scheduler_->stats();
   stats.generated_tokens = generated_;
+  stats.captures = static_cast<uint64_t>(backend_->captures());
   if (speculator_) stats.speculation = speculator_->stats();
   const std::lock_guard lock(stats_->mutex);
   stats_->stats = stats;

@@ -20,14 +20,18 @@ struct EngineOptions {
   int64_t kv_tokens = 0;  // size of the cache in tokens, at least one context; 0: a context for each sequence
   bool prefix_cache = true;  // beginnings of prompts that are in the cache are not computed again
   int draft_tokens = 0;      // of every draft; 0: as many as pay
+  int draft_rows = 0;        // of all drafts of a step, at most; 0: what max_rows leaves
   DraftMemory draft = {};    // that a drafter takes on the device
 };
+
+// What an engine with these options will ask of kv_layout; they are not checked.
+KvDemand kv_demand(const EngineOptions& options);
 
 // One thread drives an engine, any may ask for its statistics. The backend holds the model of `config` and
 // outlives the engine.
 class Engine {
  public:
-  // What create() will ask of kv_layout.
+  // What create() will ask of kv_layout, for options that were checked.
   static Result<KvDemand> demand(const ModelConfig& config, const EngineOptions& options);
   // Allocates the KV cache. drafter: null for none.
   static Result<Engine> create(Backend& backend, const ModelConfig& config, const EngineOptions& options,

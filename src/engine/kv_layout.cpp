@@ -28,8 +28,9 @@ constexpr int kPageTokens = 32;
 constexpr double kContextShare = 0.9;  // of the memory beside the weights, for a context that nobody gave
 // The prefix cache's windows: those of one in four of the blocks in the cache. A conversation is asked for at
 // two places, with four pages each, which are all that a short one has: at least those of four for each
-// sequence.
-constexpr int kIdleWindows = 4, kLeastIdleWindows = 4 * 8;
+// sequence, of as many sequences as a few people have.
+constexpr int kIdleWindows = 4, kLeastIdleWindows = 4 * 8, kCountedSequences = 16;
+constexpr double kBatchShare = 0.25;  // of the memory beside the weights, for a batch that nobody gave
 
 std::string list(const std::vector<MemoryPart>& parts) {
   std::string text;
@@ -125,13 +126,15 @@ Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& d) {
   const int64_t full = d.kv_tokens > 0 ? pages(d.kv_tokens) : d.sequences * pages(d.context);
   // A sequence holds the window behind its first row, off page boundaries at both ends, and its rows.
   const int64_t held = d.sequences * (pages(config.window) + 2) + pages(d.max_rows);
-  const int64_t idle = std::max<int64_t>(full / kIdleWindows, int64_t{d.sequences} * kLeastIdleWindows);
+  const int64_t idle =
+      std::max<int64_t>(full / kIdleWindows, std::min(d.sequences, kCountedSequences) * kLeastIdleWindows);
   const int64_t window = std::min(full, held + (d.prefix_cache ? idle : 0));
   if (d.sequences < 1 || d.context < 1 || full > std::numeric_limits<int32_t>::max())
     return invalid("{}: expected at least 1 sequence of 1 token, and fewer than 2^31 pages", describe(d));
   return KvLayout{.page_tokens = kPageTokens,
                   .full_pages = static_cast<int>(full),
-                  .window_pages = static_cast<int>(window)};
+                  .window_pages = static_cast<int>(window),
+                  .logit_rows = d.logit_rows};
 }
 
 namespace {
@@ -166,11 +169,12 @@ ContextChoice context_within(double rest, const KvDemand& demand, const ModelCon
 
 int64_t kv_tokens_within(double rest, const KvDemand& demand, const ModelConfig& config,
                          const Backend& backend) {
+  const double share = backend.caps().cache_share;
   const int64_t more = largest(int64_t{demand.context} * (demand.sequences - 1), [&](int64_t tokens) {
     KvDemand d = demand;
     d.kv_tokens = demand.context + tokens;
     const Result<KvLayout> layout = kv_layout(config, d);
-    return layout.ok() && cache_bytes(d, layout.value(), config, backend) <= rest / 2;
+    return layout.ok() && cache_bytes(d, layout.value(), config, backend) <= share * rest;
   });
   return demand.context + more;
 }
@@ -183,6 +187,21 @@ ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config,
 }
 ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, Backend& backend) {
   return context_within(backend.available_memory(), demand, config, backend);
+}
+
+int fitting_batch(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
+                  Backend& backend) {
+  const BackendCaps caps = backend.caps();
+  const double none = bytes_of(backend.memory(config, weights, {})),
+               room = kBatchShare * (backend.available_memory() - none);
+  const auto fits = [&](int64_t sequences) {
+    KvDemand d = demand;
+    d.sequences = d.logit_rows = static_cast<int>(sequences);
+    d.context = config.window + 2 * kPageTokens, d.kv_tokens = 0, d.prefix_cache = false;
+    const Result<KvLayout> layout = kv_layout(config, d);
+    return layout.ok() && bytes_of(backend.memory(config, weights, layout.value())) - none <= room;
+  };
+  return static_cast<int>(std::max<int64_t>(1, largest(std::min(caps.batch, demand.max_rows), fits)));
 }
 
 int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,

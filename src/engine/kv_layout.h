@@ -22,6 +22,7 @@ struct KvDemand {
   int max_rows = 512;
   int64_t kv_tokens = 0;      // of all together, at least one context; 0: a context for each
   bool prefix_cache = false;  // keep windows that no running request needs
+  int logit_rows = 0;         // of a step, at most: KvLayout::logit_rows
   DraftMemory draft = {};
 };
 // The window pool holds the windows of all sequences and the rows of one step. Fails if the page counts do
@@ -45,8 +46,14 @@ ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config,
 // The same once the weights are loaded, a drafter's too: of what is then free.
 ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, Backend& backend);
 
+// Sequences where nobody said how many: at most BackendCaps::batch and max_rows, and no more than find
+// room for a window's tokens and for their logits in a quarter of the memory beside the weights. Before a
+// model is loaded.
+int fitting_batch(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
+                  Backend& backend);
+
 // Before a model is loaded: the most kv_tokens, from one context to a context for each sequence, that fit
-// into half of the memory beside the weights. The other half is left to other programs.
+// into the device's share of the memory beside the weights (BackendCaps::cache_share).
 int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                           Backend& backend);
 int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, Backend& backend);

@@ -30,6 +30,15 @@ TEST(KvLayout, CountsPages) {
           .value();
   EXPECT_EQ(shared.full_pages, 250);
   EXPECT_EQ(shared.window_pages, 20 + 3 * 32);
+  const KvLayout crowd = kv_layout(config(), {.sequences = 500,
+                                              .context = 6400,
+                                              .max_rows = 500,
+                                              .kv_tokens = 256'000,
+                                              .prefix_cache = true,
+                                              .logit_rows = 500})
+                             .value();
+  EXPECT_EQ(crowd.window_pages, 500 * 6 + 16 + 8000 / 4);
+  EXPECT_EQ(crowd.logit_rows, 500);
   const KvLayout large =
       kv_layout(config(), {.sequences = 3, .context = 6400, .max_rows = 64, .prefix_cache = true}).value();
   EXPECT_EQ(large.window_pages, 20 + 600 / 4);
@@ -58,13 +67,14 @@ TEST(KvLayout, MemoryIsWhatTheBackendKeeps) {
 class Device final : public IdleBackend {
  public:
   explicit Device(double free) : free_(free) {}
-  BackendCaps caps() const override { return {.name = "toy:0"}; }
+  BackendCaps caps() const override { return {.name = "toy:0", .batch = 512}; }
   std::vector<MemoryPart> memory(const ModelConfig& c, const ModelWeights& w, const KvLayout& l) override {
     const StoredBytes stored = stored_bytes(w);
     return {{kExpertsPart, 1e8},
             {kHeadPart, stored.head},
             {kProjectionsPart, stored.projections},
-            {kCachePart, kv_bytes(l, c, *this), MemoryKind::kCache}};
+            {kCachePart, kv_bytes(l, c, *this), MemoryKind::kCache},
+            {"logits", 4.0 * l.logit_rows * c.vocab, MemoryKind::kWorkspace}};
   }
   double available_memory() const override { return free_; }
 
@@ -129,6 +139,27 @@ TEST(PlanMemory, RefusesBeforeLoadingAndSaysWhatWouldFit) {
   EXPECT_TRUE(says(plan_memory({.context = 64}, config(), mxfp8, small), "smaller model"));
   EXPECT_TRUE(says(plan_memory({.context = 4096}, config(), shapes(Format::kBF16), large),
                    "--dense mxfp8, which saves 0.52 GB"));
+}
+
+// A window's tokens (and two pages more) in three layers and a row of logits for each, in a quarter of the
+// memory beside the weights.
+TEST(FittingBatch, IsWhatPaysOrFits) {
+  const ModelWeights mxfp8 = shapes(Format::kMxfp8);
+  const double weights = 1e8 + 13 * 6400 * 6400 * 8.25 / 8, step = 1024 * 2 * 512;
+  ModelConfig c = config();
+  c.vocab = 1000;
+  const double each = 1024 * 3 * (128 + 64) + 4 * 1000;
+  const KvDemand any{.max_rows = 512};
+  const auto batch = [&](double rest, const KvDemand& demand) {
+    Device device(weights + rest);
+    return fitting_batch(demand, c, mxfp8, device);
+  };
+  EXPECT_EQ(batch(4 * (512 * each + step) + 1, any), 512);
+  EXPECT_EQ(batch(1e12, any), 512);
+  EXPECT_EQ(batch(1e12, {.max_rows = 64}), 64);
+  EXPECT_EQ(batch(4 * (100.5 * each), any), 100);
+  EXPECT_EQ(batch(1000, any), 1);
+  EXPECT_EQ(batch(-1e9, any), 1);
 }
 
 // What a drafter takes is planned like the model's own weights and cache.

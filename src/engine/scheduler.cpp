@@ -8,9 +8,6 @@
 namespace moesaic {
 namespace {
 
-// The most rows of prompts whose logits a step shows: 64 rows of 200,000 floats are 51 MB.
-constexpr int kShownRows = 64;
-
 // Tokens that the next step could compute.
 int missing(const Request& r) { return r.length() < r.limit ? r.length() - r.computed : 0; }
 // Whether logits of its prompt are still to be shown.
@@ -161,7 +158,7 @@ StepAccount Scheduler::add_drafts(const Plan& plan) {
     if (may_draft(r) && r.in_flight < 0 && !r.in_step) decoding.push_back(part.request.get());
     if (part.request->may_continue()) ++continued;
   }
-  const int free_rows = options_.max_rows - plan.rows;
+  const int free_rows = draft_room(plan.rows - plan.rows_ahead) - plan.rows_ahead;
   if (free_rows <= 0) decoding.clear();
   return speculator_->draft(decoding,
                             {.rows = plan.rows - plan.rows_ahead,
@@ -252,8 +249,7 @@ bool Scheduler::would_draft() {
     if (may_draft(*r) && r->in_flight >= 0) waiting.push_back(r.get());
   }
   const auto rows = static_cast<int>(waiting.size());
-  return speculator_ != nullptr && rows > 0 &&
-         speculator_->would_draft(waiting, rows, options_.max_rows - rows);
+  return speculator_ != nullptr && rows > 0 && speculator_->would_draft(waiting, rows, draft_room(rows));
 }
 
 // What the host has to sample are first tokens (min_tokens), all, or those from some place on (overrides): a
@@ -290,7 +286,7 @@ std::optional<BegunDraft> Scheduler::draft_ahead(const ScheduledBatch& step) {
     const auto of = std::ranges::find(launched, &r, [](const LaunchedRows& l) { return l.request.get(); });
     return reserve_draft(r, of->first_position, tokens);
   };
-  return speculator_->draft_ahead(launched, options_.max_rows - static_cast<int>(running_.size()), reserve);
+  return speculator_->draft_ahead(launched, draft_room(static_cast<int>(running_.size())), reserve);
 }
 
 // None where the host has to sample one of the tokens.

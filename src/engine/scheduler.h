@@ -42,9 +42,12 @@ struct ScheduledBatch {
 
 class Scheduler {
  public:
+  // The most rows of prompts whose logits a step shows: 64 rows of 200,000 floats are 51 MB.
+  static constexpr int kShownRows = 64;
   struct Options {
-    int max_rows = 512;  // of a step, at least max_batch
-    int max_batch = 1;   // requests at a time
+    int max_rows = 512;    // of a step, at least max_batch
+    int max_batch = 1;     // requests at a time
+    int draft_rows = 512;  // of all drafts of a step, at most
     bool prefix_cache = true;
   };
   // Steps that a request decodes before a client without a place may have its place. A longer one has a step
@@ -117,6 +120,8 @@ class Scheduler {
   void admit(Plan& plan);
   int rows_for(const Request& request, const Plan& plan) const;
   StepAccount add_drafts(const Plan& plan);
+  // Rows of drafts in a step that has so many other rows.
+  int draft_room(int rows) const { return std::min(options_.max_rows - rows, options_.draft_rows); }
   // Speculator::Reserve. first: position of its next row, at least.
   int reserve_draft(Request& request, int first, int tokens);
   static void schedule(const Plan::Part& part, ScheduledBatch& out);

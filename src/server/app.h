@@ -16,8 +16,8 @@
 
 namespace moesaic::server {
 
-// Tasks that may wait in each lane: at least these, and max_batch + waiting if that is more.
-inline constexpr int kLeastQueue = 64;
+// Tasks that may wait in each lane, beside as many as may wait for a place in the batch: the largest batch's.
+inline constexpr int kQueue = 4096;
 
 struct App {
   ServerOptions options;
@@ -35,11 +35,11 @@ struct App {
   std::atomic<int> exchanges = 0;  // requests whose answer is in flight
   std::time_t started = std::time(nullptr);
 
-  App(ServerOptions o, EngineThread::Open open, int max_batch)
+  App(ServerOptions o, EngineThread::Open open)
       : options(std::move(o)),
         metrics(options.model_name),
-        engine(std::move(open), max_batch, options.limits.waiting, metrics),
-        workers(static_cast<size_t>(std::max(kLeastQueue, max_batch + options.limits.waiting))) {}
+        engine(std::move(open), options.limits.waiting, metrics),
+        workers(static_cast<size_t>(kQueue + options.limits.waiting)) {}
 };
 
 }  // namespace moesaic::server

@@ -15,8 +15,8 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
 
 }  // namespace
 
-EngineThread::EngineThread(Open open, int max_batch, int max_waiting, Metrics& metrics)
-    : open_(std::move(open)), max_batch_(max_batch), max_waiting_(max_waiting), metrics_(metrics) {}
+EngineThread::EngineThread(Open open, int max_waiting, Metrics& metrics)
+    : open_(std::move(open)), max_waiting_(max_waiting), metrics_(metrics) {}
 
 EngineThread::~EngineThread() { stop(); }
 
@@ -112,6 +112,7 @@ bool EngineThread::open() {
     set_state(State::kCancelled);
   } else if (ok) {
     model_.emplace(std::move(opened).value());
+    max_batch_ = model_->info().max_batch;
     opened_.store(&*model_, std::memory_order_release);
     set_state(State::kReady);
     on_state_();

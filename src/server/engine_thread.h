@@ -28,8 +28,8 @@ class EngineThread {
   using Progress = std::function<bool(int64_t done, int64_t total)>;
   using Open = std::function<Result<Model>(const Progress& progress)>;
 
-  // max_batch: what the model is opened with. max_waiting: generations that may wait beyond those.
-  EngineThread(Open open, int max_batch, int max_waiting, Metrics& metrics);
+  // max_waiting: generations that may wait beyond those of a batch.
+  EngineThread(Open open, int max_waiting, Metrics& metrics);
   ~EngineThread();  // as stop()
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
@@ -94,7 +94,8 @@ class EngineThread {
   Open open_;
   std::function<void()> on_state_;
   std::function<void(int)> on_loading_;
-  int max_batch_, max_waiting_;
+  int max_batch_ = 0;  // of the model, once it is open
+  int max_waiting_;
   Metrics& metrics_;
   std::atomic<State> state_ = State::kLoading;
   std::atomic<bool> loading_cancelled_ = false;

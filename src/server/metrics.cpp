@@ -136,6 +136,7 @@ std::string Metrics::text(const Gauges& g) const {
   one("vllm:prefix_cache_hits_total", "counter", "Prompt tokens that were there.", e.prefix_hits);
   one("vllm:num_preemptions_total", "counter", "Generations that gave their pages to older ones.",
       e.preemptions);
+  one("moesaic:step_captures_total", "counter", "Steps that the device captured as CUDA graphs.", e.captures);
   write_for_routers(e, text);
   write_speculation(e.speculation, text);
   histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", time_to_first_token);

@@ -64,8 +64,8 @@ struct Server::Impl {
   int signals_seen = 0;
   Clock::time_point drain_until;
 
-  Impl(ServerOptions options, EngineThread::Open open, int max_batch)
-      : app(std::move(options), std::move(open), max_batch), io(app.options.io_threads) {}
+  Impl(ServerOptions options, EngineThread::Open open)
+      : app(std::move(options), std::move(open)), io(app.options.io_threads) {}
   ~Impl() { app.engine.stop(); }  // its thread uses what is declared below
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -232,10 +232,10 @@ void Server::Impl::engine_changed() {
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
-Result<std::unique_ptr<Server>> Server::create(ServerOptions options, Open open, int max_batch) {
+Result<std::unique_ptr<Server>> Server::create(ServerOptions options, Open open) {
   raise_file_limit();
   return_large_blocks();
-  auto impl = std::make_unique<Impl>(std::move(options), std::move(open), max_batch);
+  auto impl = std::make_unique<Impl>(std::move(options), std::move(open));
   App& app = impl->app;
   if (!app.options.log_file.empty()) RETURN_IF_ERROR(app.log.open(app.options.log_file));
   RETURN_IF_ERROR(impl->listen());

@@ -15,8 +15,8 @@ class Server {
   using Progress = std::function<bool(int64_t done, int64_t total)>;
   using Open = std::function<Result<Model>(const Progress& progress)>;
   // Binds and listens: requests are answered with 503 until the model is loaded. open runs on the engine's
-  // thread; max_batch is what it opens the model with.
-  static Result<std::unique_ptr<Server>> create(ServerOptions options, Open open, int max_batch);
+  // thread.
+  static Result<std::unique_ptr<Server>> create(ServerOptions options, Open open);
   ~Server();
 
   uint16_t port() const;

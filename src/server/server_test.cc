@@ -42,7 +42,7 @@ class ServerTest : public testing::Test {
       return Model::open(MOESAIC_SOURCE_DIR "/models/tiny",
                          {.device = "cpu", .threads = 1, .context = context, .max_batch = kBatch});
     };
-    server_ = Server::create(options, open, kBatch).value();
+    server_ = Server::create(options, open).value();
     thread_ = std::thread([this] { status_ = server_->run(false); });
     server_->wait_until_loaded();
     EXPECT_NE(get("/ready").find("200 OK"), std::string::npos);
@@ -210,7 +210,7 @@ TEST(ServerStart, AModelThatDoesNotLoadEndsTheServer) {
   const auto open = [](const Server::Progress&) -> Result<Model> {
     return Status(StatusCode::kNotFound, "no such model");
   };
-  const auto server = Server::create({.port = 0, .model_name = "x", .version = "test"}, open, 1).value();
+  const auto server = Server::create({.port = 0, .model_name = "x", .version = "test"}, open).value();
   EXPECT_EQ(server->run(false).message(), "no such model");
 }
 
@@ -235,7 +235,7 @@ TEST(ServerStart, SaysHowMuchIsLoadedAndStopsBetweenTwoReports) {
     while (progress(84, 200)) std::this_thread::yield();
     return Status(StatusCode::kCancelled, "loading was cancelled");
   };
-  const auto server = Server::create({.port = 0, .model_name = "x", .version = "test"}, open, 1).value();
+  const auto server = Server::create({.port = 0, .model_name = "x", .version = "test"}, open).value();
   Status status;
   std::thread thread([&] { status = server->run(false); });
   begun.acquire();
@@ -257,7 +257,7 @@ TEST(ServerStart, DoesNotWaitForALoadThatHearsNothing) {
     released.acquire();
     return Status(StatusCode::kNotFound, "no such model");
   };
-  auto server = Server::create({.port = 0, .model_name = "x", .version = "test"}, open, 1).value();
+  auto server = Server::create({.port = 0, .model_name = "x", .version = "test"}, open).value();
   Status status;
   std::thread thread([&] { status = server->run(false); });
   begun.acquire();

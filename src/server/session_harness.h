@@ -19,8 +19,10 @@ namespace moesaic::server {
 
 // Its engine is never started: whatever needs the model is answered with 503.
 inline std::unique_ptr<App> app_without_model(ServerOptions options) {
-  const auto open = []() -> Result<Model> { return Status(StatusCode::kNotFound, "no model"); };
-  return std::make_unique<App>(std::move(options), open, 1);
+  const auto open = [](const EngineThread::Progress&) -> Result<Model> {
+    return Status(StatusCode::kNotFound, "no model");
+  };
+  return std::make_unique<App>(std::move(options), open);
 }
 
 class SessionHarness {

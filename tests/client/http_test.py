@@ -100,12 +100,13 @@ class Http(unittest.TestCase):
 
     def test_what_was_chosen_is_printed(self):
         server = Served(context=0).wait_ready()
-        told = [server.process.stdout.readline().strip() for _ in range(4)]
+        told = [server.process.stdout.readline().strip() for _ in range(5)]
         self.assertRegex(told[0], r"^device (cpu|cuda:0): ?.*; (the first usable|no GPU is usable: .+)$")
         size = r"[\d.]+ [GM]B"
         self.assertRegex(told[1], rf"^memory: weights {size}, KV cache {size}(, workspace {size})?; {size} free$")
         self.assertEqual(told[2], "context 131072 tokens: the model's maximum")
-        self.assertRegex(told[3], r"^batch at most 16 requests, KV cache \d+ tokens: ")
+        self.assertRegex(told[3], r"^batch at most \d+ requests: as many as pay on this device; steps of at most \d+ tokens$")
+        self.assertRegex(told[4], r"^KV cache \d+ tokens for all requests: ")
         server.stop()
 
     def test_bodies(self):

@@ -23,7 +23,7 @@ inline Tokenizer tokenizer() {
 }
 
 // With the vocabulary of models/tiny and nothing else of it.
-inline Result<Model> open_model() {
+inline Result<Model> open_model(const server::Server::Progress& = {}) {
   constexpr int kContext = 16384, kBatch = 8;
   const ModelConfig config{.name = "scripted",
                            .layers = 2,
@@ -47,7 +47,7 @@ class ScriptedServer {
   explicit ScriptedServer(server::ServerOptions options = {}) {
     options.port = 0, options.model_name = "scripted", options.version = "test";
     options.log_requests = false;
-    server_ = server::Server::create(std::move(options), open_model, 8).value();
+    server_ = server::Server::create(std::move(options), open_model).value();
     thread_ = std::thread([this] { status_ = server_->run(false); });
     server_->wait_until_loaded();
   }

@@ -11,6 +11,7 @@ namespace cpu {
 BackendCaps CpuBackend::caps() const {
   return {.name = fmt::format("cpu ({}, {} threads)", kernels_.name, pool_.threads()),
           .threads = pool_.threads(),
+          .max_rows = options_.max_rows,
           .rounding = options_.moe_path,
           .reads = layers_.empty() ? "" : words_of(chosen_)};
 }

@@ -34,6 +34,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   Status open();
 
   BackendCaps caps() const override;
+  int64_t captures() const override { return graphs_.captures(); }
   DeviceInfo device() const override;
   double kv_token_bytes(const ModelConfig& config) const override {
     return 2.0 * kv_element_bytes() * config.kv_size();
@@ -82,8 +83,12 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
 
  private:
   std::vector<Wanted> arena(const ModelConfig& config);
+  static size_t logit_bytes(const ModelConfig& config, int rows) {
+    return rows * static_cast<size_t>(config.vocab) * sizeof(float);
+  }
   size_t kv_element_bytes() const { return options_.kv == KvFormat::kFp8 ? 1 : 2; }
   Status make_room();
+  Status copy_logits();
   Status fault_of(int code);
   Status begin_graph();
   template <typename Body>
@@ -109,8 +114,11 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   KvLayout kv_layout_;
 
   // The arena, for max_rows rows.
-  DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, fault_, logits_;
-  PinnedBuffer pinned_fault_, pinned_logits_;
+  DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, fault_;
+  DeviceBuffer logits_;  // [KvLayout::logit_rows, or the most that a step had, vocab]
+  PinnedBuffer pinned_fault_;
+  static constexpr int kPinnedRows = 64;
+  PinnedBuffer pinned_logits_;  // [kPinnedRows, vocab], on their way to a host that samples
   StepIo step_io_;
   bool sampling_steps_ = false;
   size_t input_capacity_ = 0;

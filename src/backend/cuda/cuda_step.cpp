@@ -65,19 +65,15 @@ Status CudaBackend::begin_step(const Batch& batch) {
 // A captured graph holds addresses: buffers grow only while no step runs, and then all graphs are dropped.
 Status CudaBackend::make_room() {
   const int rows = shape_.logit_rows;
-  const size_t bytes = rows * static_cast<size_t>(model_.config.vocab) * sizeof(float);
-  const bool inputs = step_io_.lacks(packed_.size()), logits = bytes > logits_.bytes(),
-             pinned = !shape_.samples && bytes > pinned_logits_.bytes();
-  if (!inputs && !logits && !pinned) return {};
+  const size_t bytes = logit_bytes(model_.config, rows);
+  const bool inputs = step_io_.lacks(packed_.size()), logits = bytes > logits_.bytes();
+  if (!inputs && !logits) return {};
   RETURN_IF_ERROR(graphs_.retire("step", stream_));
   // Sequences may share pages, so the page tables' length is bounded only by the batch.
   if (inputs) RETURN_IF_ERROR(step_io_.grow(std::max(2 * packed_.size(), input_capacity_)));
   if (logits) logits_ = {};
   if (logits) {
     ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(bytes / rows * std::bit_ceil<unsigned>(rows), "logits"));
-  }
-  if (pinned) {
-    ASSIGN_OR_RETURN(pinned_logits_, PinnedBuffer::allocate(bytes));
   }
   return {};
 }
@@ -244,9 +240,6 @@ void CudaBackend::unembed(std::span<float> logits) {
             if (shape_.samples)
               return step_io_.sample(shape_, at_, logits_.as<float>(), model_.config.vocab, fault_.as<int>(),
                                      stream_);
-            RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<float>(), logits_.as<float>(),
-                                                  logits.size_bytes(), cudaMemcpyDeviceToHost, stream_),
-                                  "logits"));
           }
           return check(cudaMemcpyAsync(pinned_fault_.as<int>(), fault_.as<int>(), sizeof(int),
                                        cudaMemcpyDeviceToHost, stream_),
@@ -266,10 +259,23 @@ Status CudaBackend::end_step() {
             .moved = continued_.count > 0 ? input(continued_.moved) : nullptr};
   draft_head_.end_step(step);
   if (shape_.samples) return step_io_.launched(stream_);
-  RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
-  RETURN_IF_ERROR(fault_of(*pinned_fault_.as<int>()));
-  if (!logits_out_.empty())
-    std::memcpy(logits_out_.data(), pinned_logits_.as<float>(), logits_out_.size_bytes());
+  RETURN_IF_ERROR(copy_logits());
+  return fault_of(*pinned_fault_.as<int>());
+}
+
+// To the host, as many rows at a time as its buffer has. Waits for the step.
+Status CudaBackend::copy_logits() {
+  const size_t most = pinned_logits_.bytes() / sizeof(float);
+  size_t done = 0;
+  do {
+    const std::span<float> part = logits_out_.subspan(done, std::min(most, logits_out_.size() - done));
+    RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<float>(), logits_.as<float>() + done,
+                                          part.size_bytes(), cudaMemcpyDeviceToHost, stream_),
+                          "logits"));
+    RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
+    std::ranges::copy(std::span(pinned_logits_.as<float>(), part.size()), part.begin());
+    done += part.size();
+  } while (done < logits_out_.size());
   return {};
 }
 

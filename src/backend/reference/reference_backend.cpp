@@ -25,7 +25,9 @@ class ReferenceBackend final : public Backend {
         dense_(options.dense),
         router_trace_(options.router_trace) {}
 
-  BackendCaps caps() const override { return {.name = "reference", .threads = 1, .rounding = moe_path_}; }
+  BackendCaps caps() const override {
+    return {.name = "reference", .threads = 1, .max_rows = max_rows_, .rounding = moe_path_};
+  }
   double kv_token_bytes(const ModelConfig& c) const override { return 2.0 * sizeof(float) * c.kv_size(); }
   std::vector<MemoryPart> memory(const ModelConfig& config, const ModelWeights& weights,
                                  const KvLayout& layout) override;

@@ -1,5 +1,7 @@
 #include "backend/cuda/runtime/step_graphs.h"
 
+#include <algorithm>
+
 #include "backend/cuda/runtime/device.h"
 #include "base/error.h"
 
@@ -11,20 +13,30 @@ Status StepGraphs::begin(const StepShape& shape, cudaStream_t stream) {
     replaying_ = true;
     return {};
   }
+  if (is_new(shape)) return {};
   RETURN_IF_ERROR(check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture"));
   capturing_ = true;
   return {};
+}
+
+bool StepGraphs::is_new(const StepShape& shape) {
+  constexpr int kManyRows = 64;
+  constexpr size_t kMostSeen = 4096;
+  if (shape.rows <= kManyRows) return false;
+  if (seen_.size() >= kMostSeen) seen_.clear();
+  return seen_.insert(shape).second;
 }
 
 Status StepGraphs::end(const StepShape& shape, const Status& ops, cudaStream_t stream) {
   if (capturing_) RETURN_IF_ERROR(finish_capture(shape, ops, stream));
   if (!replaying_) return {};
   replaying_ = false;
-  return check(cudaGraphLaunch(graphs_.at(shape), stream), "graph");
+  Graph& graph = graphs_.at(shape);
+  graph.used = ++launches_;
+  return check(cudaGraphLaunch(graph.executable, stream), "graph");
 }
 
 Status StepGraphs::finish_capture(const StepShape& shape, const Status& ops, cudaStream_t stream) {
-  constexpr size_t kMostGraphs = 256;
   cudaGraph_t graph = nullptr;
   const Status captured = check(cudaStreamEndCapture(stream, &graph), "capture");
   capturing_ = false;
@@ -32,14 +44,33 @@ Status StepGraphs::finish_capture(const StepShape& shape, const Status& ops, cud
     if (graph != nullptr) cudaGraphDestroy(graph);
     return ops.ok() ? captured : ops;
   }
-  if (graphs_.size() >= kMostGraphs) RETURN_IF_ERROR(retire("step", stream));
-  cudaGraphExec_t executable = nullptr;
-  const Status made = check(cudaGraphInstantiate(&executable, graph, 0), "graph");
+  const Result<cudaGraphExec_t> executable = instantiate(graph, stream);
   cudaGraphDestroy(graph);
-  RETURN_IF_ERROR(made);
-  graphs_[shape] = executable;
+  RETURN_IF_ERROR(executable.status());
+  graphs_[shape] = {.executable = executable.value()};
+  ++captures_;
   replaying_ = true;
   return {};
+}
+
+// Where the device has no memory for one more graph, the others go.
+Result<cudaGraphExec_t> StepGraphs::instantiate(cudaGraph_t graph, cudaStream_t stream) {
+  constexpr size_t kMostGraphs = 512;
+  if (graphs_.size() >= kMostGraphs) drop_oldest();
+  cudaGraphExec_t executable = nullptr;
+  if (cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess) return executable;
+  cudaGetLastError();
+  RETURN_IF_ERROR(retire("graph", stream));
+  RETURN_IF_ERROR(check(cudaGraphInstantiate(&executable, graph, 0), "graph"));
+  return executable;
+}
+
+// Of at most two steps in flight none can be the oldest of so many graphs: it does not run.
+void StepGraphs::drop_oldest() {
+  const auto oldest =
+      std::ranges::min_element(graphs_, {}, [](const auto& entry) { return entry.second.used; });
+  cudaGraphExecDestroy(oldest->second.executable);
+  graphs_.erase(oldest);
 }
 
 Status StepGraphs::retire(const char* what, cudaStream_t stream) {
@@ -49,7 +80,7 @@ Status StepGraphs::retire(const char* what, cudaStream_t stream) {
 }
 
 void StepGraphs::drop() {
-  for (auto& [shape, graph] : graphs_) cudaGraphExecDestroy(graph);
+  for (auto& [shape, graph] : graphs_) cudaGraphExecDestroy(graph.executable);
   graphs_.clear();
 }
 

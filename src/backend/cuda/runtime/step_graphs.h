@@ -1,10 +1,14 @@
 // Steps that only decode come again and again with the same shape: their kernels are captured once as a CUDA
-// graph, and replayed.
+// graph, and replayed. A shape of many rows is captured when it comes for the second time, since a large
+// batch changes its size often and a capture costs more than a launch. The graphs that were used last are
+// kept.
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
 #include <map>
+#include <set>
 
 #include "backend/cuda/runtime/step_input.h"
 #include "moesaic/status.h"
@@ -18,8 +22,8 @@ class StepGraphs {
   StepGraphs& operator=(const StepGraphs&) = delete;
   ~StepGraphs() { drop(); }
 
-  // Begins a step of this shape: either its graph will be replayed, or the work given to the stream until
-  // end() is captured.
+  // Begins a step of this shape: its graph will be replayed, or the work given to the stream until end() is
+  // captured, or neither.
   Status begin(const StepShape& shape, cudaStream_t stream);
   // Ends it, and launches it if its ops were recorded without an error.
   Status end(const StepShape& shape, const Status& ops, cudaStream_t stream);
@@ -27,6 +31,8 @@ class StepGraphs {
   void skip() { replaying_ = capturing_ = false; }
   // Between begin() and end(): the graph has the step's ops already.
   bool replaying() const { return replaying_; }
+
+  int64_t captures() const { return captures_; }  // so far
 
   // To be called before memory moves that graphs use: waits for the stream and drops all graphs. what: for
   // the error.
@@ -37,8 +43,19 @@ class StepGraphs {
  private:
   Status finish_capture(const StepShape& shape, const Status& ops, cudaStream_t stream);
 
+  Result<cudaGraphExec_t> instantiate(cudaGraph_t graph, cudaStream_t stream);
+  void drop_oldest();
+  bool is_new(const StepShape& shape);
+
+  struct Graph {
+    cudaGraphExec_t executable = nullptr;
+    uint64_t used = 0;  // the launch that it was used for last
+  };
   bool replaying_ = false, capturing_ = false;
-  std::map<StepShape, cudaGraphExec_t> graphs_;
+  std::map<StepShape, Graph> graphs_;
+  std::set<StepShape> seen_;  // of many rows, without a graph
+  uint64_t launches_ = 0;
+  int64_t captures_ = 0;
 };
 
 }  // namespace moesaic::cuda

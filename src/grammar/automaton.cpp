@@ -88,7 +88,8 @@ void Automaton::find_ends() {
   may_take_ = marked(leads_here, [&](const State& s, const Marks& marks) {
     if (s.kind == State::Kind::kBytes) return any_edge(s, can_end_);
     if (s.body < 0) return any_edge(s, marks);
-    return can_end_[s.next] && can_end_[s.body] && (marks[s.next] || marks[s.body]);
+    const bool passes = skips(s) || can_end_[s.body];
+    return (marks[s.next] && passes) || (marks[s.body] && can_end_[s.next]);
   });
 }
 

@@ -96,6 +96,7 @@ TEST(Gbnf, RepetitionsOfWhatMayBeEmpty) {
                                 "bab"
                                 "a"}},
                               {"root ::= e{1,3} \"!\"\ne ::= \"x\" | \"\"", {"!", "xxx!"}, {"xxxx!"}},
+                              {"root ::= r \"b\"\nr ::= \"\"{2,4} \"a\"", {"ab"}, {"b", "aab"}},
                               {"root ::= ((\"a\"*)*)*", {"", "aaaa"}, {"b"}},
                               {"root ::= (\"a\"* | \"b\")+ \"c\"", {"c", "aabac"}, {"ab"}}});
 }

@@ -95,10 +95,11 @@ uint64_t add_experts(const ModelWeights& weights, int layer, uint64_t hash) {
 std::string sizes(const ModelConfig& c) {
   std::string kinds;
   for (const bool sliding : c.sliding) kinds += sliding ? 's' : 'f';
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", c.layers, c.hidden,
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", c.layers, c.hidden,
                      c.intermediate, c.heads, c.kv_heads, c.head_dim, c.experts, c.experts_per_token, c.vocab,
                      c.window, kinds, c.rms_eps, c.swiglu_alpha, c.swiglu_limit, c.rope.theta, c.rope.factor,
-                     c.rope.beta_fast, c.rope.beta_slow, c.rope.original_context, c.rope.truncate);
+                     c.rope.beta_fast, c.rope.beta_slow, c.rope.original_context, c.rope.truncate,
+                     c.rope.attention_factor);
 }
 
 }  // namespace

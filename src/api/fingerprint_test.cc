@@ -55,6 +55,7 @@ TEST_F(Fingerprint, TellsEveryVectorAndConstant) {
       [](auto& c) { c.config.rope.beta_slow += 1; },
       [](auto& c) { c.config.rope.original_context *= 2; },
       [](auto& c) { c.config.rope.truncate = !c.config.rope.truncate; },
+      [](auto& c) { c.config.rope.attention_factor += 1; },
       [](auto& c) { c.config.rms_eps *= 2; },
       [](auto& c) { c.config.swiglu_limit += 1; },
       [](auto& c) { c.config.swiglu_alpha += 1; },

@@ -405,7 +405,7 @@ Result<ModelWeights> assemble(std::shared_ptr<const TensorMap> map, const ModelC
   ModelWeights w;
   w.embed = f.matrix(names.embed, c.vocab, c.hidden);
   w.final_norm = f.vector(names.norm, c.hidden);
-  w.head = f.matrix(names.head, c.vocab, c.hidden);
+  w.head = c.tied_head && !f.has(names.head) ? w.embed : f.matrix(names.head, c.vocab, c.hidden);
   for (int i = 0; i < c.layers && f.status().ok(); ++i) w.layers.push_back(names.read_layer(f, c, i));
   f.refuse_untaken(names.layer);
   RETURN_IF_ERROR(f.status());

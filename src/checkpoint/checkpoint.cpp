@@ -47,9 +47,13 @@ Result<std::set<std::string>> indexed_files(const fs::path& index) {
 }
 
 Result<std::set<std::string>> weight_files(const fs::path& folder) {
-  if (is_there(folder / "model.safetensors.index.json"))
-    return indexed_files(folder / "model.safetensors.index.json");
-  if (is_there(folder / "model.safetensors")) return std::set<std::string>{"model.safetensors"};
+  const bool single = is_there(folder / "model.safetensors");
+  if (is_there(folder / "model.safetensors.index.json")) {
+    auto indexed = indexed_files(folder / "model.safetensors.index.json");
+    // Files that are gone, beside one with all tensors: the index is left from another form of the model.
+    if (indexed.status().code() != StatusCode::kNotFound || !single) return indexed;
+  }
+  if (single) return std::set<std::string>{"model.safetensors"};
   std::set<std::string> names;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "checkpoint/config_keys.h"
 #include "checkpoint/eagle3.h"
 #include "checkpoint/json_fields.h"
 
@@ -47,12 +48,7 @@ Status check_layer(const Json& layer, const std::string& name) {
   JsonFields f(layer, name);
   if (const int layers = f.integer("num_hidden_layers", 1); layers != 1)
     return refuse(name, fmt::format("a head of {} layers is not supported", layers));
-  for (const char* key : {"attention_bias", "mlp_bias"}) {
-    if (is_true(layer, key)) return refuse(name, fmt::format("'{}' is not supported", key));
-  }
-  const std::string activation = text_or(layer, "hidden_act", "silu");
-  if (activation != "silu" && activation != "swish")
-    return refuse(name, fmt::format("hidden_act '{}' is not supported", activation.substr(0, 40)));
+  RETURN_IF_ERROR(check_eagle3_keys(layer, name));
   return f.status();
 }
 
@@ -111,7 +107,8 @@ Result<Eagle3Config> eagle3_config(const Json& json, const std::string& name, co
   c.norm_output = g.boolean("norm_output", false);
   norms.before_fc = g.boolean("norm_before_fc", false), norms.each_tap = g.boolean("fc_norm", false);
   norms.none = flags.contains("norm_before_fc") && !norms.before_fc && !norms.each_tap;
-  RETURN_IF_ERROR(read_rope(layer, 10000.0, c.rope, name));
+  c.rope = {.theta = 10000.0, .factor = 1.0};
+  RETURN_IF_ERROR(read_rope(layer, c.rope, name));
   RETURN_IF_ERROR(read_taps(flags, target, c, name));
   for (const JsonFields* fields : {&f, &top, &g}) RETURN_IF_ERROR(fields->status());
   RETURN_IF_ERROR(validate(c, target));

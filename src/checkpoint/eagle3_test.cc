@@ -204,7 +204,7 @@ TEST_F(Eagle3File, EveryWrongConfigIsNamed) {
       {"draft_vocab_size", 65, "draft_vocab_size is 65"},
       {"rope_scaling", {{"rope_type", "llama3"}}, "'llama3'"},
       {"rope_theta", 0, "rope_theta"},
-      {"hidden_act", "gelu", "'gelu'"},
+      {"hidden_act", "gelu", "gelu"},
       {"attention_bias", true, "'attention_bias'"},
       {"eagle_config", {{"use_aux_hidden_state", false}}, "use_aux_hidden_state"},
       {"eagle_config", {{"eagle_aux_hidden_state_layer_ids", {2, 4, 9}}}, "layer 9"},

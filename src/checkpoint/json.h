@@ -20,6 +20,21 @@ Result<OrderedJson> parse_ordered_json(std::string_view text, const std::string&
 Result<Json> read_json_file(const std::string& path);
 Result<OrderedJson> read_ordered_json_file(const std::string& path);
 
+// null, false, 0, "", [] and {} ask for nothing.
+template <typename AnyJson>
+bool asks_for_nothing(const AnyJson& value) {
+  if (value.is_string()) return value.template get<std::string>().empty();
+  if (value.is_number()) return value.template get<double>() == 0;
+  return value.is_null() || (value.is_boolean() && !value.template get<bool>()) ||
+         (value.is_structured() && value.empty());
+}
+
+// A value as a message shows it.
+template <typename AnyJson>
+std::string shown(const AnyJson& value) {
+  return value.dump(-1, ' ', true, AnyJson::error_handler_t::replace).substr(0, 60);
+}
+
 // Names out of a hostile file stand in messages: they stay one line and send nothing to a terminal.
 std::string printable(std::string message);
 

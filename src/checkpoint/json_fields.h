@@ -15,6 +15,11 @@ class JsonFields {
   JsonFields(const Json& json, std::string name) : json_(json), name_(std::move(name)) {}
   const Status& status() const { return status_; }
 
+  // Whether it is there, and not null.
+  bool has(const char* key) const {
+    const auto it = json_.find(key);
+    return it != json_.end() && !it->is_null();
+  }
   int integer(const char* key, int fallback) { return json_.contains(key) ? integer(key) : fallback; }
   int integer(const char* key) {
     const auto it = json_.find(key);
@@ -31,7 +36,8 @@ class JsonFields {
   }
   bool boolean(const char* key, bool fallback) {
     const auto it = json_.find(key);
-    return it != json_.end() && it->is_boolean() ? it->get<bool>() : fallback;
+    if (it == json_.end() || it->is_null()) return fallback;
+    return it->is_boolean() ? it->get<bool>() : fail(key, "is neither true nor false") != 0;
   }
   int fail(const char* key, const char* what) {
     if (status_.ok()) status_ = invalid("{}: '{}' {}", name_, key, what);
@@ -52,8 +58,8 @@ inline std::string text_or(const Json& json, const char* key, std::string fallba
 }
 
 // rope_scaling (transformers 4, with rope_theta beside it) or rope_parameters (transformers 5, rope_theta
-// inside).
-// theta: where the file names none.
-Status read_rope(const Json& json, double theta, RopeConfig& rope, const std::string& name);
+// inside, for all layers or by their type). `rope` holds what is meant where the file names neither. Kinds of
+// RoPE other than YaRN's and the plain one are refused, and so is what transformers does not know of them.
+Status read_rope(const Json& json, RopeConfig& rope, const std::string& name);
 
 }  // namespace moesaic

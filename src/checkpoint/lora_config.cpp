@@ -10,18 +10,6 @@ namespace {
 
 constexpr int kMostRank = 4096;
 
-// null, false, 0, "", [] and {} ask for nothing.
-bool asks_for_nothing(const OrderedJson& value) {
-  if (value.is_string()) return value.get<std::string>().empty();
-  if (value.is_number()) return value.get<double>() == 0;
-  return value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
-         (value.is_structured() && value.empty());
-}
-
-std::string shown(const OrderedJson& value) {
-  return value.dump(-1, ' ', true, OrderedJson::error_handler_t::replace).substr(0, 60);
-}
-
 // Of how an adapter was begun or trained, or on which modules, which its tensors say.
 constexpr const char* kHarmless[] = {"peft_type",
                                      "peft_version",

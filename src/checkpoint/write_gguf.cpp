@@ -146,6 +146,21 @@ uint32_t gguf_type(const std::string& dtype) {
 
 constexpr size_t kGgufAlignment = 32;
 
+// What readers of GGUF take for granted of gpt-oss, and no key says.
+Status check_config(const ModelConfig& c, const std::string& path) {
+  const ModelConfig usual;
+  bool alternates = true;
+  for (size_t i = 0; i < c.sliding.size(); ++i) alternates = alternates && c.sliding[i] == (i % 2 == 0);
+  const char* what = c.swiglu_alpha != usual.swiglu_alpha   ? "a swiglu_alpha other than 1.702"
+                     : c.swiglu_limit != usual.swiglu_limit ? "a swiglu_limit other than 7"
+                     : !alternates                          ? "layers that do not slide in turn"
+                     : c.rope.factor > 1 && c.rope.truncate ? "YaRN with rounded bounds (truncate)"
+                     : c.rope.attention_factor != 0         ? "an attention_factor of RoPE"
+                                                            : nullptr;
+  if (what == nullptr) return {};
+  return error(StatusCode::kUnsupported, "{}: GGUF cannot hold {}; convert to a folder instead", path, what);
+}
+
 }  // namespace
 
 std::vector<std::string> unfinished_gguf(const std::string& path) { return {OutputFile::unfinished(path)}; }
@@ -159,6 +174,7 @@ Status write_gguf(const Checkpoint& source, const std::string& path, const Write
     return error(StatusCode::kUnsupported,
                  "{}: GGUF holds gpt-oss experts as MXFP4; pass --experts mxfp4 to quantise them", path);
   }
+  RETURN_IF_ERROR(check_config(source.config, path));
   ASSIGN_OR_RETURN(const TokenizerSource tokenizer, gguf_tokenizer(source.tokenizer, source.config.vocab));
   const std::vector<Piece> pieces = gguf_pieces(source.weights, options);
   GgufHeader header;

@@ -179,13 +179,17 @@ std::vector<Piece> hf_pieces(const ModelWeights& weights, const WriteOptions& op
   return pieces.take();
 }
 
-Json yarn_config(const RopeConfig& rope) {
-  return {{"rope_type", "yarn"},
-          {"factor", rope.factor},
-          {"beta_fast", rope.beta_fast},
-          {"beta_slow", rope.beta_slow},
-          {"original_max_position_embeddings", rope.original_context},
-          {"truncate", rope.truncate}};
+// Plain RoPE is named, too: transformers takes gpt_oss's YaRN where nothing is said.
+Json rope_config(const RopeConfig& rope) {
+  if (rope.factor <= 1 && rope.attention_factor == 0) return {{"rope_type", "default"}};
+  Json json = {{"rope_type", "yarn"},
+               {"factor", rope.factor},
+               {"beta_fast", rope.beta_fast},
+               {"beta_slow", rope.beta_slow},
+               {"original_max_position_embeddings", rope.original_context},
+               {"truncate", rope.truncate}};
+  if (rope.attention_factor != 0) json["attention_factor"] = rope.attention_factor;
+  return json;
 }
 
 Json mxfp4_config() {
@@ -217,10 +221,11 @@ Json hf_config(const ModelConfig& c, bool mxfp4) {
                {"layer_types", types},
                {"rms_norm_eps", c.rms_eps},
                {"swiglu_limit", c.swiglu_limit},
+               {"swiglu_alpha", c.swiglu_alpha},
                {"hidden_act", "silu"},
                {"tie_word_embeddings", false},
-               {"rope_theta", c.rope.theta}};
-  if (c.rope.factor > 1) json["rope_scaling"] = yarn_config(c.rope);
+               {"rope_theta", c.rope.theta},
+               {"rope_scaling", rope_config(c.rope)}};
   if (c.bos_token >= 0) json["bos_token_id"] = c.bos_token;
   if (c.eos_token >= 0) json["eos_token_id"] = c.eos_token;
   if (c.pad_token >= 0) json["pad_token_id"] = c.pad_token;

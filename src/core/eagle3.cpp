@@ -115,6 +115,8 @@ Status validate(const Eagle3Config& c, const ModelConfig& target) {
   if (!(c.rms_eps > 0 && c.rms_eps < 1)) return invalid("{}: rms_norm_eps is {}", c.name, c.rms_eps);
   if (!(c.rope.theta > 1 && c.rope.theta < 1e12))
     return invalid("{}: rope_theta is {}", c.name, c.rope.theta);
+  if (!(c.rope.attention_factor >= 0 && c.rope.attention_factor < 1e3))
+    return invalid("{}: RoPE's attention_factor is {}", c.name, c.rope.attention_factor);
   if (!(c.rope.factor >= 1 && c.rope.factor < 1e6) || c.rope.original_context < 1)
     return invalid("{}: RoPE's factor is {}, over {} tokens", c.name, c.rope.factor, c.rope.original_context);
   if (c.taps.empty() || c.taps.size() > kMostTaps)

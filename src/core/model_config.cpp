@@ -58,15 +58,17 @@ Status validate(const ModelConfig& c) {
     return invalid("model config: layer_types has {} entries for {} layers", c.sliding.size(), c.layers);
   const RopeConfig& r = c.rope;
   if (!(r.theta > 1 && r.theta < 1e12) || !(r.factor >= 1 && r.factor <= 1e6) || !(r.beta_fast > 0) ||
-      !(r.beta_slow > 0) || r.original_context < 1) {
+      !(r.beta_slow > 0) || r.original_context < 1 ||
+      !(r.attention_factor >= 0 && r.attention_factor < 1e3)) {
     return invalid(
         "model config: RoPE parameters out of range (theta {}, factor {}, beta_fast {}, beta_slow {}, "
-        "original context {})",
-        r.theta, r.factor, r.beta_fast, r.beta_slow, r.original_context);
+        "original context {}, attention factor {})",
+        r.theta, r.factor, r.beta_fast, r.beta_slow, r.original_context, r.attention_factor);
   }
-  if (!(c.rms_eps > 0 && c.rms_eps < 1) || !(c.swiglu_limit > 0))
-    return invalid("model config: rms_norm_eps {} or swiglu_limit {} out of range", c.rms_eps,
-                   c.swiglu_limit);
+  if (!(c.rms_eps > 0 && c.rms_eps < 1) || !(c.swiglu_limit > 0 && c.swiglu_limit < 1e6) ||
+      !(std::fabs(c.swiglu_alpha) < 1e6))
+    return invalid("model config: rms_norm_eps {}, swiglu_limit {} or swiglu_alpha {} out of range",
+                   c.rms_eps, c.swiglu_limit, c.swiglu_alpha);
   return {};
 }
 
@@ -109,6 +111,7 @@ RopeTable make_rope_table(const RopeConfig& rope, int head_dim) {
         rope.factor > 1 ? interpolated * (1 - keep) + extrapolated * keep : extrapolated;
   }
   if (rope.factor > 1) table.attention_factor = 0.1 * std::log(rope.factor) + 1.0;
+  if (rope.attention_factor > 0) table.attention_factor = rope.attention_factor;
   return table;
 }
 

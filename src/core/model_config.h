@@ -10,7 +10,8 @@
 
 namespace moesaic {
 
-// YaRN (arXiv 2309.00071) as gpt-oss uses it: the low and high bounds are not rounded.
+// YaRN (arXiv 2309.00071) as gpt-oss uses it: the low and high bounds are not rounded. The defaults are those
+// of transformers' GptOssConfig.
 struct RopeConfig {
   double theta = 150000.0;
   double factor = 32.0;  // 1: plain RoPE, no interpolation
@@ -18,6 +19,9 @@ struct RopeConfig {
   double beta_slow = 1.0;
   int original_context = 4096;  // tokens
   bool truncate = false;
+  double attention_factor = 0;  // on cos and sin; 0: YaRN's own, 0.1 ln(factor) + 1
+
+  bool operator==(const RopeConfig&) const = default;
 };
 
 struct ModelConfig {
@@ -38,6 +42,7 @@ struct ModelConfig {
   double swiglu_alpha = 1.702;
   double swiglu_limit = 7.0;
   RopeConfig rope;
+  bool tied_head = false;  // the head is the embedding where the file has none
   int bos_token = -1, eos_token = -1, pad_token = -1;
 
   int q_size() const { return heads * head_dim; }

@@ -1,0 +1,131 @@
+// Folders as programs leave them: an index of files that are gone, a head that is the embedding.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/json.h"
+#include "checkpoint/writer.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ModelFolder : public testing::Test {
+ protected:
+  ModelFolder() { fs::copy(std::string(MOESAIC_SOURCE_DIR) + "/tests/golden/model/tiny-mxfp4", folder_); }
+  ~ModelFolder() override { fs::remove_all(folder_); }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  void put(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path(name), std::ios::binary) << bytes;
+  }
+  std::string get(const std::string& name) const {
+    std::ifstream in(path(name), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  void set(const char* key, const Json& value) const {
+    Json config = Json::parse(get("config.json"));
+    config[key] = value;
+    put("config.json", config.dump());
+  }
+  // Without a tensor, whose bytes stay where they are.
+  void forget(const std::string& tensor) const {
+    const std::string file = get("model.safetensors");
+    uint64_t length = 0;
+    std::memcpy(&length, file.data(), sizeof length);
+    Json header = Json::parse(file.substr(sizeof length, length));
+    header.erase(tensor);
+    std::string text = header.dump();
+    text.resize(length, ' ');
+    put("model.safetensors", file.substr(0, sizeof length) + text + file.substr(sizeof length + length));
+  }
+
+  const fs::path folder_ = fs::temp_directory_path() / ("moesaic-folder-" + std::to_string(getpid()));
+};
+
+TEST_F(ModelFolder, AStaleIndexDoesNotHideACompleteFile) {
+  put("model.safetensors.index.json", R"({"weight_map": {"a": "model-00001-of-00002.safetensors"}})");
+  const auto checkpoint = open_checkpoint(folder_.string());
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  fs::remove(path("model.safetensors"));
+  const Status missing = open_checkpoint(folder_.string()).status();
+  EXPECT_NE(missing.message().find("'model-00001-of-00002.safetensors' is missing"), std::string::npos)
+      << missing.message();
+}
+
+TEST_F(ModelFolder, AnIndexWhoseFilesAreThereCounts) {
+  fs::copy(path("model.safetensors"), path("other.safetensors"));
+  put("model.safetensors", "left over");
+  put("model.safetensors.index.json", R"({"weight_map": {"a": "other.safetensors"}})");
+  const auto checkpoint = open_checkpoint(folder_.string());
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+}
+
+TEST_F(ModelFolder, ATiedHeadIsTheEmbedding) {
+  forget("lm_head.weight");
+  const Status missing = open_checkpoint(folder_.string()).status();
+  EXPECT_NE(missing.message().find("'lm_head.weight' is missing"), std::string::npos) << missing.message();
+  set("tie_word_embeddings", true);
+  const auto tied = open_checkpoint(folder_.string());
+  ASSERT_TRUE(tied.ok()) << tied.status().message();
+  EXPECT_EQ(tied->weights.head.data, tied->weights.embed.data);
+  // What convert writes has a head of its own, and says so.
+  ASSERT_TRUE(write_safetensors(tied.value(), path("out"), {}).ok());
+  const auto out = open_checkpoint(path("out"));
+  ASSERT_TRUE(out.ok()) << out.status().message();
+  EXPECT_FALSE(out->config.tied_head);
+  std::vector<float> a(out->config.hidden), b(out->config.hidden);
+  read_row(out->weights.head, 5, a), read_row(out->weights.embed, 5, b);
+  EXPECT_EQ(a, b);
+}
+
+// Both there: the head's own weights count, as in transformers 5 where they differ.
+TEST_F(ModelFolder, AHeadThatIsThereIsTaken) {
+  set("tie_word_embeddings", true);
+  const auto checkpoint = open_checkpoint(folder_.string());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  EXPECT_NE(checkpoint->weights.head.data, checkpoint->weights.embed.data);
+}
+
+// Each value of a config that differs from gpt-oss's own is still there in what convert writes, or refused.
+TEST_F(ModelFolder, ConvertKeepsTheConfigOrRefuses) {
+  const std::pair<const char*, Json> changes[] = {{"rope_scaling", {{"rope_type", "default"}}},
+                                                  {"rope_scaling",
+                                                   {{"rope_type", "yarn"},
+                                                    {"factor", 8},
+                                                    {"attention_factor", 1.0},
+                                                    {"original_max_position_embeddings", 64}}},
+                                                  {"swiglu_alpha", 1.5},
+                                                  {"swiglu_limit", 5.0},
+                                                  {"layer_types", {"full_attention", "sliding_attention"}}};
+  const std::string before = get("config.json");
+  for (size_t i = 0; i < std::size(changes); ++i) {
+    SCOPED_TRACE(changes[i].first);
+    put("config.json", before);
+    set(changes[i].first, changes[i].second);
+    const auto source = open_checkpoint(folder_.string());
+    ASSERT_TRUE(source.ok()) << source.status().message();
+    const std::string out = path("out" + std::to_string(i));
+    ASSERT_TRUE(write_safetensors(source.value(), out, {}).ok());
+    const auto again = open_checkpoint(out);
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    EXPECT_EQ(again->config.rope, source->config.rope);
+    EXPECT_EQ(again->config.swiglu_alpha, source->config.swiglu_alpha);
+    EXPECT_EQ(again->config.swiglu_limit, source->config.swiglu_limit);
+    EXPECT_EQ(again->config.sliding, source->config.sliding);
+    const Status gguf = write_gguf(source.value(), out + ".gguf", {});
+    EXPECT_EQ(gguf.ok(), i == 0) << gguf.message();
+    if (gguf.ok()) {
+      EXPECT_EQ(open_checkpoint(out + ".gguf")->config.rope, source->config.rope);
+    } else {
+      EXPECT_NE(gguf.message().find("GGUF cannot hold"), std::string::npos) << gguf.message();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

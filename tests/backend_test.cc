@@ -264,5 +264,32 @@ TEST_P(BackendTest, DamagedWeightsAreRefused) {
   }
 }
 
+// A NaN or an infinity in a matrix, whatever the matrix is converted to: no quantiser makes a number of it.
+TEST_P(BackendTest, AMatrixThatIsNotFiniteIsRefused) {
+  const std::pair<const char*, MatrixView& (*)(ModelWeights&)> matrices[] = {
+      {"embed", [](ModelWeights& w) -> MatrixView& { return w.embed; }},
+      {"head", [](ModelWeights& w) -> MatrixView& { return w.head; }},
+      {"q", [](ModelWeights& w) -> MatrixView& { return w.layers[1].q; }},
+      {"o", [](ModelWeights& w) -> MatrixView& { return w.layers[0].o; }}};
+  for (const auto& [name, of] : matrices) {
+    ModelWeights w = weights_;
+    MatrixView& m = of(w);
+    ASSERT_EQ(m.format, Format::kBF16);
+    std::vector<std::byte> damaged(m.data, m.data + m.rows * m.row_stride);
+    m.data = damaged.data();
+    for (const uint16_t code : {uint16_t{0x7FC0}, uint16_t{0xFF80}}) {
+      std::memcpy(&damaged[damaged.size() / 2], &code, sizeof code);
+      for (const auto dense : {std::optional<Format>(), std::optional(Format::kBF16),
+                               std::optional(Format::kQ8_0), std::optional(Format::kMxfp8)}) {
+        auto backend = create_backend(GetParam(), {.threads = 2, .dense = dense});
+        if (!backend.ok()) continue;  // which does not have this format
+        const Status status = backend.value()->load(config_, w, {});
+        EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << name << ": " << status.message();
+        EXPECT_NE(status.message().find("NaN"), std::string::npos) << name << ": " << status.message();
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace moesaic

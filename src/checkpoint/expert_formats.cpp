@@ -49,10 +49,8 @@ void decode_nvfp4(Block b, float* out) {
 }
 
 void encode_q8_0(const float* x, uint8_t* out) {
-  constexpr uint16_t kNan = 0x7E00;
-  const bool finite = std::all_of(x, x + mx::kBlock, [](float v) { return std::isfinite(v); });
   const uint16_t scale = quantize_q8_0(x, reinterpret_cast<int8_t*>(out + 2));
-  std::memcpy(out, finite ? &scale : &kNan, sizeof scale);
+  std::memcpy(out, &scale, sizeof scale);
 }
 // mx::encode_e2m1 of a magnitude and a sign, without a branch: half-way values go to the even code.
 int e2m1_code(float x) {

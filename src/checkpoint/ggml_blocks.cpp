@@ -34,12 +34,10 @@ void keep(const uint8_t* block, uint8_t* out, Value&& value) {
   for (int i = 0; i < mx::kBlock; ++i) out[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(value(i)));
 }
 
-// Values that Q8_0 does not hold: rounded. quantize_q8_0() would take a NaN for a small number.
+// Values that Q8_0 does not hold: rounded.
 void round_to_q8_0(const float* values, uint8_t* out) {
-  constexpr uint16_t kNan = 0x7E00;
-  const bool finite = std::all_of(values, values + mx::kBlock, [](float v) { return std::isfinite(v); });
   const uint16_t scale = quantize_q8_0(values, reinterpret_cast<int8_t*>(out + 2));
-  std::memcpy(out, finite ? &scale : &kNan, 2);
+  std::memcpy(out, &scale, 2);
 }
 template <typename Value>
 void round_block(uint8_t* out, Value&& value) {

@@ -1,4 +1,5 @@
 // Folders as programs leave them: an index of files that are gone, a head that is the embedding.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -123,6 +124,52 @@ TEST_F(ModelFolder, ConvertKeepsTheConfigOrRefuses) {
       EXPECT_EQ(open_checkpoint(out + ".gguf")->config.rope, source->config.rope);
     } else {
       EXPECT_NE(gguf.message().find("GGUF cannot hold"), std::string::npos) << gguf.message();
+    }
+  }
+}
+
+// Whatever convert makes of a tensor, a NaN in it is an error that names it, and so is a value that the
+// format cannot hold. Nothing is left behind.
+TEST_F(ModelFolder, ConvertRefusesWhatIsNoNumber) {
+  fs::remove_all(folder_);
+  fs::copy(std::string(MOESAIC_SOURCE_DIR) + "/tests/golden/model/tiny-bf16", folder_);
+  const std::string file = get("model.safetensors");
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), sizeof length);
+  const Json header = Json::parse(file.substr(sizeof length, length));
+  const std::pair<const char*, const char*> tensors[] = {
+      {"model.embed_tokens.weight", "token_embd.weight"},
+      {"lm_head.weight", "output.weight"},
+      {"model.norm.weight", "output_norm.weight"},
+      {"model.layers.1.self_attn.v_proj.weight", "blk.1.attn_v.weight"},
+      {"model.layers.0.mlp.router.weight", "blk.0.ffn_gate_inp.weight"},
+      {"model.layers.0.mlp.experts.gate_up_proj", "blk.0.ffn_"},
+      {"model.layers.1.mlp.experts.down_proj", "blk.1.ffn_down_exps"},
+      {"model.layers.1.mlp.experts.gate_up_proj_bias", "blk.1.ffn_"}};
+  for (const auto& [name, in_gguf] : tensors) {
+    for (const uint16_t code : {uint16_t{0x7FC0}, uint16_t{0xFF80}}) {
+      SCOPED_TRACE(fmt::format("{} {:x}", name, code));
+      std::string damaged = file;
+      const size_t end = sizeof length + length + header[name]["data_offsets"][1].get<size_t>();
+      std::memcpy(&damaged[end - 2], &code, sizeof code);
+      put("model.safetensors", damaged);
+      const auto source = open_checkpoint(folder_.string());
+      ASSERT_TRUE(source.ok()) << source.status().message();
+      for (const auto dense :
+           {std::optional<Format>(), std::optional(Format::kQ8_0), std::optional(Format::kBF16)}) {
+        const Status gguf =
+            write_gguf(source.value(), path("m.gguf"), {.experts = ExpertsOut::kMxfp4, .dense = dense});
+        EXPECT_NE(gguf.message().find(in_gguf), std::string::npos) << gguf.message();
+        EXPECT_FALSE(fs::exists(path("m.gguf")));
+      }
+      for (const auto dense : {std::optional<Format>(), std::optional(Format::kMxfp8)}) {
+        for (const ExpertsOut experts : {ExpertsOut::kKeep, ExpertsOut::kMxfp4}) {
+          const Status folder =
+              write_safetensors(source.value(), path("out"), {.experts = experts, .dense = dense});
+          EXPECT_NE(folder.message().find(name), std::string::npos) << folder.message();
+          fs::remove_all(path("out"));
+        }
+      }
     }
   }
 }

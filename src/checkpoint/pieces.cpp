@@ -11,7 +11,9 @@ void append(Bytes& out, const void* data, size_t n) {
   out.insert(out.end(), p, p + n);
 }
 
-void encode_row(const MatrixView& m, int64_t r, Format format, std::vector<float>& values, Bytes& out) {
+namespace {
+
+void append_row(const MatrixView& m, int64_t r, Format format, std::vector<float>& values, Bytes& out) {
   if (m.format == Format::kQ8_0 && format == Format::kQ8_0)
     return append(out, m.data + r * m.row_stride, row_bytes(format, m.cols));
   read_row(m, r, values);
@@ -29,10 +31,25 @@ void encode_row(const MatrixView& m, int64_t r, Format format, std::vector<float
   }
 }
 
-Status write_rows(OutputFile& file, int64_t rows, const std::function<void(int64_t, Bytes&)>& encode) {
+}  // namespace
+
+Status check_made(const MatrixView& row, const std::string& tensor) {
+  if (row_is_finite(row, 0)) return {};
+  return invalid("tensor '{}': a NaN, an infinity, or a value beyond {}; nothing is written", tensor,
+                 format_name(row.format));
+}
+
+Status encode_row(const MatrixView& m, int64_t r, Format format, const std::string& tensor,
+                  std::vector<float>& values, Bytes& out) {
+  const size_t begin = out.size();
+  append_row(m, r, format, values, out);
+  return check_made(dense_view(format, 1, m.cols, out.data() + begin), tensor);
+}
+
+Status write_rows(OutputFile& file, int64_t rows, const std::function<Status(int64_t, Bytes&)>& encode) {
   Bytes batch;
   for (int64_t r = 0; r < rows; ++r) {
-    encode(r, batch);
+    RETURN_IF_ERROR(encode(r, batch));
     if (batch.size() < (4 << 20) && r + 1 < rows) continue;
     RETURN_IF_ERROR(file.write(batch));
     batch.clear();
@@ -55,19 +72,26 @@ const char* dtype_name(Format format) {
 }
 
 Piece matrix_piece(std::string name, const MatrixView& m, std::vector<int64_t> shape, Format format) {
-  const auto write = [m, format](OutputFile& file) {
+  const auto write = [m, format, name](OutputFile& file) {
     std::vector<float> values(m.cols);
-    return write_rows(file, m.rows, [&](int64_t r, Bytes& out) { encode_row(m, r, format, values, out); });
+    return write_rows(file, m.rows,
+                      [&](int64_t r, Bytes& out) { return encode_row(m, r, format, name, values, out); });
   };
   return {std::move(name), dtype_name(format), std::move(shape), m.rows * row_bytes(format, m.cols), write};
 }
 
-void mxfp4_row(const MatrixView& m, int64_t r, std::vector<float>& values, std::vector<uint8_t>& codes,
-               std::vector<uint8_t>& scales) {
-  if (is_mxfp4(m.format)) return read_mxfp4_row(m, r, codes, scales);
-  read_row(m, r, values);
-  for (size_t b = 0; b < scales.size(); ++b)
-    scales[b] = mx::quantize_mxfp4(values.data() + b * 32, codes.data() + b * 16);
+Status mxfp4_row(const MatrixView& m, int64_t r, const std::string& tensor, std::vector<float>& values,
+                 std::vector<uint8_t>& codes, std::vector<uint8_t>& scales) {
+  if (is_mxfp4(m.format)) {
+    read_mxfp4_row(m, r, codes, scales);
+  } else {
+    read_row(m, r, values);
+    for (size_t b = 0; b < scales.size(); ++b)
+      scales[b] = mx::quantize_mxfp4(values.data() + b * 32, codes.data() + b * 16);
+  }
+  return check_made(dense_view(Format::kMxfp4, 1, m.cols, reinterpret_cast<const std::byte*>(codes.data()),
+                               reinterpret_cast<const std::byte*>(scales.data())),
+                    tensor);
 }
 
 Status write_pieces(OutputFile& file, const std::vector<Piece>& pieces, size_t alignment,

@@ -24,14 +24,19 @@ struct Piece {
 void append(Bytes& out, const void* data, size_t n);
 
 // Calls encode(row, out) for each row and writes what it appends, a few megabytes at a time.
-Status write_rows(OutputFile& file, int64_t rows, const std::function<void(int64_t, Bytes&)>& encode);
+Status write_rows(OutputFile& file, int64_t rows, const std::function<Status(int64_t, Bytes&)>& encode);
 
-// Row r in a target format: F32, F16, BF16 or Q8_0. values: scratch of m.cols floats.
-void encode_row(const MatrixView& m, int64_t r, Format format, std::vector<float>& values, Bytes& out);
+// An error that names the tensor where what is about to be written is no number: the source holds a NaN or an
+// infinity, or a value that the format cannot.
+Status check_made(const MatrixView& row, const std::string& tensor);
 
-// Row r of one expert as MXFP4 in the canonical order, quantised if it is not MXFP4 yet.
-void mxfp4_row(const MatrixView& m, int64_t r, std::vector<float>& values, std::vector<uint8_t>& codes,
-               std::vector<uint8_t>& scales);
+// Row r in a target format: F32, F16, BF16 or Q8_0, checked. values: scratch of m.cols floats.
+Status encode_row(const MatrixView& m, int64_t r, Format format, const std::string& tensor,
+                  std::vector<float>& values, Bytes& out);
+
+// Row r of one expert as MXFP4 in the canonical order, quantised if it is not MXFP4 yet, and checked.
+Status mxfp4_row(const MatrixView& m, int64_t r, const std::string& tensor, std::vector<float>& values,
+                 std::vector<uint8_t>& codes, std::vector<uint8_t>& scales);
 
 // An error for a model whose experts are converted as they are loaded: what would be written is not what the
 // file has.

@@ -15,11 +15,11 @@ Format gguf_format(const MatrixView& m, std::optional<Format> dense) {
 
 Piece gguf_experts_piece(std::string name, const ExpertsView& e) {
   const int64_t rows = e.first.rows, blocks = e.first.cols / 32;
-  const auto write = [e, rows, blocks](OutputFile& file) {
+  const auto write = [e, rows, blocks, name](OutputFile& file) {
     std::vector<float> values(blocks * 32);
     std::vector<uint8_t> codes(blocks * 16), scales(blocks);
-    return write_rows(file, e.count * rows, [&](int64_t r, Bytes& out) {
-      mxfp4_row(e.at(r / rows), r % rows, values, codes, scales);
+    return write_rows(file, e.count * rows, [&](int64_t r, Bytes& out) -> Status {
+      RETURN_IF_ERROR(mxfp4_row(e.at(r / rows), r % rows, name, values, codes, scales));
       for (int64_t b = 0; b < blocks; ++b) {
         uint8_t block[17] = {scales[b]};
         for (int j = 0; j < 16; ++j) {
@@ -28,6 +28,7 @@ Piece gguf_experts_piece(std::string name, const ExpertsView& e) {
         }
         append(out, block, sizeof block);
       }
+      return {};
     });
   };
   return {std::move(name), "MXFP4", {e.count, rows, e.first.cols}, e.count * rows * blocks * 17, write};

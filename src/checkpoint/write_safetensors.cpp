@@ -20,14 +20,16 @@ Piece hf_mxfp4_piece(std::string name, std::vector<ExpertsView> sections, Half h
   const int64_t rows = m.rows * std::ssize(sections), blocks = m.cols / 32, count = sections[0].count;
   std::vector<int64_t> shape = {count, rows, blocks};
   if (half == Half::kCodes) shape.push_back(16);
-  const auto write = [sections, rows, blocks, count, half](OutputFile& file) {
+  const auto write = [sections, rows, blocks, count, half, name](OutputFile& file) {
     std::vector<float> values(blocks * 32);
     std::vector<uint8_t> codes(blocks * 16), scales(blocks);
-    return write_rows(file, count * rows, [&](int64_t r, Bytes& out) {
+    return write_rows(file, count * rows, [&](int64_t r, Bytes& out) -> Status {
       const int64_t row = r % rows, parts = std::ssize(sections);
-      mxfp4_row(sections[row % parts].at(r / rows), row / parts, values, codes, scales);
+      RETURN_IF_ERROR(
+          mxfp4_row(sections[row % parts].at(r / rows), row / parts, name, values, codes, scales));
       half == Half::kCodes ? append(out, codes.data(), codes.size())
                            : append(out, scales.data(), scales.size());
+      return {};
     });
   };
   return {std::move(name), "U8", shape, count * rows * blocks * (half == Half::kCodes ? 16 : 1), write};
@@ -37,7 +39,7 @@ Piece hf_mxfp4_piece(std::string name, std::vector<ExpertsView> sections, Half h
 Piece hf_bf16_piece(std::string name, std::vector<ExpertsView> sections) {
   const MatrixView& m = sections[0].first;
   const int64_t rows = m.rows * std::ssize(sections), cols = m.cols, count = sections[0].count;
-  const auto write = [sections, rows, cols, count](OutputFile& file) -> Status {
+  const auto write = [sections, rows, cols, count, name](OutputFile& file) -> Status {
     std::vector<uint16_t> matrix(rows * cols);
     std::vector<float> values(cols);
     for (int64_t e = 0; e < count; ++e) {
@@ -45,7 +47,9 @@ Piece hf_bf16_piece(std::string name, std::vector<ExpertsView> sections) {
         read_row(sections[r % sections.size()].at(e), r / std::ssize(sections), values);
         for (int64_t c = 0; c < cols; ++c) matrix[c * rows + r] = mx::encode_bf16(values[c]);
       }
-      RETURN_IF_ERROR(file.write(std::as_bytes(std::span(matrix))));
+      const auto bytes = std::as_bytes(std::span(matrix));
+      RETURN_IF_ERROR(check_made(dense_view(Format::kBF16, 1, rows * cols, bytes.data()), name));
+      RETURN_IF_ERROR(file.write(bytes));
     }
     return {};
   };
@@ -53,15 +57,15 @@ Piece hf_bf16_piece(std::string name, std::vector<ExpertsView> sections) {
 }
 
 Piece interleaved_bias_piece(std::string name, const MatrixView& gate, const MatrixView& up, Format format) {
-  const auto write = [gate, up, format](OutputFile& file) {
+  const auto write = [gate, up, format, name](OutputFile& file) {
     std::vector<float> g(gate.cols), u(up.cols), both(2 * gate.cols);
     return write_rows(file, gate.rows, [&](int64_t r, Bytes& out) {
       read_row(gate, r, g), read_row(up, r, u);
       for (size_t i = 0; i < g.size(); ++i) both[2 * i] = g[i], both[2 * i + 1] = u[i];
       std::vector<float> scratch(both.size());
-      encode_row(
+      return encode_row(
           dense_view(Format::kF32, 1, std::ssize(both), reinterpret_cast<const std::byte*>(both.data())), 0,
-          format, scratch, out);
+          format, name, scratch, out);
     });
   };
   return {std::move(name),
@@ -87,13 +91,18 @@ void mxfp8_row(const MatrixView& m, int64_t r, std::vector<float>& values, std::
 // [rows, cols] of E4M3, or [rows, cols / 32] of E8M0 scales.
 Piece mxfp8_piece(std::string name, const MatrixView& m, Half half) {
   const int64_t width = half == Half::kCodes ? m.cols : m.cols / 32;
-  const auto write = [m, half](OutputFile& file) {
+  const auto write = [m, half, name](OutputFile& file) {
     std::vector<float> values(m.cols);
     std::vector<uint8_t> codes(m.cols), scales(m.cols / 32);
-    return write_rows(file, m.rows, [&](int64_t r, Bytes& out) {
+    return write_rows(file, m.rows, [&](int64_t r, Bytes& out) -> Status {
       mxfp8_row(m, r, values, codes, scales);
+      RETURN_IF_ERROR(
+          check_made(dense_view(Format::kMxfp8, 1, m.cols, reinterpret_cast<const std::byte*>(codes.data()),
+                                reinterpret_cast<const std::byte*>(scales.data())),
+                     name));
       half == Half::kCodes ? append(out, codes.data(), codes.size())
                            : append(out, scales.data(), scales.size());
+      return {};
     });
   };
   return {std::move(name), half == Half::kCodes ? "F8_E4M3" : "U8", {m.rows, width}, m.rows * width, write};

@@ -1,7 +1,9 @@
-#include <cmath>
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "core/tensor_name.h"
 #include "core/weights.h"
 #include "mx/block.h"
@@ -10,22 +12,31 @@ namespace moesaic {
 namespace {
 
 constexpr uint16_t kF16Exponent = 0x7C00, kBF16Exponent = 0x7F80;
+constexpr uint32_t kF32Exponent = 0x7F800000;
 
-uint16_t load16(const std::byte* p) {
-  uint16_t value;
+template <typename Word>
+Word load(const std::byte* p) {
+  Word value;
   std::memcpy(&value, p, sizeof value);
   return value;
 }
 
-bool finite16(const std::byte* p, uint16_t exponent_mask) {
-  return (load16(p) & exponent_mask) != exponent_mask;
-}
+bool finite16(const std::byte* p, uint16_t exponent) { return (load<uint16_t>(p) & exponent) != exponent; }
 
-bool plain_finite(Format format, const std::byte* p) {
-  if (format != Format::kF32) return finite16(p, format == Format::kF16 ? kF16Exponent : kBF16Exponent);
-  float value;
-  std::memcpy(&value, p, sizeof value);
-  return std::isfinite(value);
+// Infinity and NaN have the largest magnitudes. The loop over elements that lie side by side is one that
+// compilers vectorise.
+template <typename Word>
+bool plain_finite(const MatrixView& m, const std::byte* row, Word exponent) {
+  constexpr Word kSign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1)), kMagnitude = kSign - 1;
+  Word top = 0;
+  if (m.col_stride == sizeof(Word)) {
+    for (int64_t c = 0; c < m.cols; ++c)
+      top = std::max<Word>(top, load<Word>(row + c * static_cast<int64_t>(sizeof(Word))) & kMagnitude);
+  } else {
+    for (int64_t c = 0; c < m.cols; ++c)
+      top = std::max<Word>(top, load<Word>(row + c * m.col_stride) & kMagnitude);
+  }
+  return top < exponent;
 }
 
 bool mxfp8_finite(const std::byte* codes, std::byte scale) {
@@ -51,29 +62,15 @@ bool block_finite(const MatrixView& m, const std::byte* row, const std::byte* sc
   }
 }
 
-bool row_finite(const MatrixView& m, int64_t r) {
-  const std::byte* row = m.data + r * m.row_stride;
-  if (is_plain(m.format)) {
-    for (int64_t c = 0; c < m.cols; ++c) {
-      if (!plain_finite(m.format, row + c * m.col_stride)) return false;
-    }
-    return true;
-  }
-  const std::byte* scales = m.scales == nullptr ? nullptr : m.scales + r * m.scale_stride;
-  for (int64_t b = 0; b < m.cols / mx::kBlock; ++b) {
-    if (!block_finite(m, row, scales, b)) return false;
-  }
-  return true;
+Status not_finite(const std::string& name, int64_t row) {
+  return invalid("{} row {}: NaN or infinity; the checkpoint is damaged", name, row);
 }
 
 Status check_matrix(int layer, const char* name, const MatrixView& m) {
-  for (int64_t r = 0; r < m.rows; ++r) {
-    if (!row_finite(m, r))
-      return invalid("{} row {}: NaN or infinity; the checkpoint is damaged", tensor_name(layer, name), r);
-  }
+  for (int64_t r = 0; r < m.rows; ++r)
+    if (!row_is_finite(m, r)) return not_finite(tensor_name(layer, name), r);
   return {};
 }
-
 Status check_experts(int layer, const char* name, const ExpertsView& experts) {
   for (int64_t e = 0; e < experts.count; ++e) RETURN_IF_ERROR(check_matrix(layer, name, experts.at(e)));
   return {};
@@ -103,6 +100,32 @@ Status check_layer(int layer, const LayerWeights& w) {
 }
 
 }  // namespace
+
+bool row_is_finite(const MatrixView& m, int64_t r) {
+  const std::byte* row = m.data + r * m.row_stride;
+  if (m.format == Format::kF32) return plain_finite(m, row, kF32Exponent);
+  if (is_plain(m.format))
+    return plain_finite(m, row, m.format == Format::kF16 ? kF16Exponent : kBF16Exponent);
+  const std::byte* scales = m.scales == nullptr ? nullptr : m.scales + r * m.scale_stride;
+  for (int64_t b = 0; b < m.cols / mx::kBlock; ++b) {
+    if (!block_finite(m, row, scales, b)) return false;
+  }
+  return true;
+}
+
+Status check_finite(const MatrixView& m, const std::string& name, ThreadPool& pool) {
+  constexpr int64_t kRows = 256;
+  std::atomic<int64_t> first{m.rows};
+  pool.for_each((m.rows + kRows - 1) / kRows, [&](int64_t chunk, int) {
+    for (int64_t r = chunk * kRows; r < std::min(m.rows, (chunk + 1) * kRows); ++r) {
+      if (row_is_finite(m, r)) continue;
+      for (int64_t known = first; r < known && !first.compare_exchange_weak(known, r);) {
+      }
+      return;
+    }
+  });
+  return first == m.rows ? Status() : not_finite(name, first);
+}
 
 Status check_finite(const ModelWeights& w) {
   RETURN_IF_ERROR(check_matrix(kNoLayer, "embed", w.embed));

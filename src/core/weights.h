@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +17,8 @@
 #include "moesaic/status.h"
 
 namespace moesaic {
+
+class ThreadPool;
 
 // How a row is stored. Blocks run along columns, 32 columns each.
 enum class Format : uint8_t {
@@ -157,6 +160,10 @@ bool all_mxfp4(const ModelWeights& weights);  // the experts of every layer
 // Checks every view against the config: one line that names the first tensor of the wrong shape.
 Status validate(const ModelWeights& weights, const ModelConfig& config);
 
+// Whether row r holds no NaN and no infinity, and no scale that is one.
+bool row_is_finite(const MatrixView& m, int64_t r);
+// An error that names the first row of a tensor that does.
+Status check_finite(const MatrixView& m, const std::string& name, ThreadPool& pool);
 // One line that names the first tensor with a NaN scale, a NaN or an infinity. Reads the scales of the block
 // formats and every element of the others; where the layout keeps scales beside their blocks that touches the
 // whole tensor. For backends that read weights in place; one that repacks them looks as it reads, in one

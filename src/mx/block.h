@@ -21,13 +21,13 @@ MOESAIC_HD constexpr uint8_t block_scale(float amax, int emax) {
 
 // max |x|, or NaN if any element is NaN or infinite.
 MOESAIC_HD constexpr float block_amax(const float* x) {
-  float amax = 0.0f;
+  // Magnitudes are in the order of their bits, infinity and NaN last: integers, which compilers vectorise.
+  uint32_t top = 0;
   for (int i = 0; i < kBlock; ++i) {
-    const float magnitude = bits_float(float_bits(x[i]) & 0x7FFFFFFFu);
-    if (!(magnitude <= 3.402823466e38f)) return bits_float(0x7FC00000u);
-    if (magnitude > amax) amax = magnitude;
+    const uint32_t bits = float_bits(x[i]) & 0x7FFFFFFFu;
+    top = bits > top ? bits : top;
   }
-  return amax;
+  return bits_float(top < 0x7F800000u ? top : 0x7FC00000u);
 }
 
 // x / 2^(scale - 127), exact unless the quotient leaves float's range.

@@ -82,7 +82,7 @@ Status CpuDraftHead::load_embed(const MatrixView& embed) {
   ASSIGN_OR_RETURN(embed_data_, Buffer::allocate(bytes));
   std::memcpy(embed_data_.as(), embed.data, bytes);
   own_embed_ = dense_view(embed.format, embed.rows, embed.cols, embed_data_.as());
-  return {};
+  return check_finite(own_embed_, fmt::format("{}: tensor 'embed_tokens'", config_.name), target_.pool);
 }
 
 Status CpuDraftHead::load(const Eagle3Config& config, const Eagle3Weights& weights) {

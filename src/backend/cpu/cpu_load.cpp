@@ -7,6 +7,7 @@
 #include "backend/cpu/cpu_backend_impl.h"
 #include "base/error.h"
 #include "core/read_ahead.h"
+#include "core/tensor_name.h"
 
 namespace moesaic::cpu {
 namespace {
@@ -18,15 +19,10 @@ std::vector<float> read_padded(const MatrixView& m) {
   return out;
 }
 
-Status check_finite(const std::vector<float>& values, const std::string& name) {
-  const bool finite = std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
-  return finite ? Status() : invalid("{}: a value is NaN or infinite; the checkpoint is damaged", name);
-}
-
 Result<std::vector<float>> read_vector(const MatrixView& m, const std::string& name) {
   std::vector<float> values = read_padded(m);
-  RETURN_IF_ERROR(check_finite(values, name));
-  return values;
+  if (std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) return values;
+  return invalid("{}: a value is NaN or infinite; the checkpoint is damaged", name);
 }
 
 }  // namespace
@@ -148,7 +144,7 @@ Status CpuBackend::load_embed(const MatrixView& embed) {
   });
   embed_ = dense_view(embed.format, embed.rows, embed.cols, embed_data_.as(),
                       blocks != 0 ? embed_scales_.as() : nullptr);
-  return {};
+  return check_finite(embed_, tensor_name(kNoLayer, "embed"), pool_);
 }
 
 Status CpuBackend::load(const ModelConfig& config, const ModelWeights& weights,

@@ -334,6 +334,35 @@ TEST_P(KernelTest, DamagedWeightsAreNamed) {
   EXPECT_EQ(packed.status().message(), "layer 3 experts: a block scale is NaN; the checkpoint is damaged");
 }
 
+// Whatever the format is converted to: a quantiser that looks for the largest magnitude alone takes a NaN for
+// 0.
+TEST_P(KernelTest, WhatIsNotFiniteIsNamedInEveryFormat) {
+  constexpr int64_t kRows = 40, kCols = 64;
+  for (const Pack pack : {Pack::kF32, Pack::kF16, Pack::kBF16, Pack::kInt8, Pack::kMxfp4, Pack::kMxfp8}) {
+    for (const float bad : {NAN, INFINITY, -INFINITY}) {
+      for (const size_t at : {size_t{0}, size_t{777}, size_t{kRows * kCols - 1}}) {
+        std::vector<float> values(kRows * kCols, 0.5F);
+        const MatrixView m =
+            dense_view(Format::kF32, kRows, kCols, reinterpret_cast<const std::byte*>(values.data()));
+        EXPECT_TRUE(pack_panels(pack, kCols, stack({&m}), "q", kernels_, pool_).ok());
+        values[at] = bad;
+        const auto packed = pack_panels(pack, kCols, stack({&m}), "q", kernels_, pool_);
+        EXPECT_NE(packed.status().message().find("q: a "), std::string::npos) << static_cast<int>(pack);
+      }
+    }
+  }
+}
+
+TEST_P(KernelTest, WhatTheFormatCannotHoldIsNamed) {
+  std::vector<float> values(16 * 64, 0.5F);
+  const MatrixView m = dense_view(Format::kF32, 16, 64, reinterpret_cast<const std::byte*>(values.data()));
+  for (const Pack pack : {Pack::kF16, Pack::kBF16, Pack::kInt8}) {
+    values[70] = 3.4e38F;
+    const auto packed = pack_panels(pack, 64, stack({&m}), "q", kernels_, pool_);
+    EXPECT_NE(packed.status().message().find("too large"), std::string::npos) << static_cast<int>(pack);
+  }
+}
+
 TEST_P(KernelTest, QuantizeRow) {
   const std::vector<float> x = normal(96, 3);
   std::vector<int8_t> q(96);

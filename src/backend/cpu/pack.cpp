@@ -47,7 +47,7 @@ struct Staging {
   std::vector<float> values;  // [cols]
 };
 
-enum class Fault { kNone, kNanScale, kHugeScale, kNotFinite };
+enum class Fault { kNone, kNanScale, kHugeScale, kNotFinite, kTooLarge };
 
 // E8M0 codes outside 2^+-60 would leave the range in which the kernels add exponents (kernels_impl.h). Below
 // it a block is far under the rounding of anything it is added to: it becomes zero.
@@ -140,7 +140,9 @@ Fault pack_int8(const MatrixView& m, int64_t first, int rows, int offset, Stagin
       int8_t q[mx::kBlock] = {};
       uint16_t scale = 0;
       if (r < rows) int8_block(m, first + r, b, s.values.data(), q, scale);
-      if (!std::isfinite(mx::decode_f16(scale))) return Fault::kNotFinite;
+      if (mx::is_nan(mx::decode_f16(scale))) return Fault::kNotFinite;
+      if (!std::isfinite(mx::decode_f16(scale)))
+        return m.format == Format::kQ8_0 ? Fault::kNotFinite : Fault::kTooLarge;
       std::memcpy(group(scales, b, kPanel * 2) + r * 2, &scale, 2);
       for (int j = 0; j < kInt8Groups; ++j) {
         uint32_t word;
@@ -177,9 +179,11 @@ Fault pack_plain(Pack pack, const MatrixView& m, int64_t first, int rows, Stagin
         std::memcpy(group(data, c, kPanel * 4) + r * 4, &v, 4);
       } else if (pack == Pack::kF16) {
         const uint16_t half = mx::encode_f16(v);
+        if ((half & 0x7C00) == 0x7C00) return Fault::kTooLarge;
         std::memcpy(group(data, c, kPanel * 2) + r * 2, &half, 2);
       } else {
         const uint16_t half = mx::encode_bf16(v);
+        if ((half & 0x7F80) == 0x7F80) return Fault::kTooLarge;
         std::memcpy(group(data, c / 2, kPanel * 4) + 4 * r + c % 2 * 2, &half, 2);
       }
     }
@@ -240,6 +244,8 @@ Status explain(Fault fault, const std::string& name) {
       return invalid("{}: a block scale is above 2^60; the checkpoint is damaged", name);
     case Fault::kNotFinite:
       return invalid("{}: a weight is NaN or infinite; the checkpoint is damaged", name);
+    case Fault::kTooLarge:
+      return invalid("{}: a weight is too large for the format it is converted to", name);
   }
   return {};
 }

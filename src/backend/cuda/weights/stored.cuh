@@ -149,6 +149,9 @@ __device__ inline uint8_t mx_codes(const RepackParams& p, const SourceRow& row, 
   const uint8_t scale =
       fp4 ? mxfp4_codes(*row.source, row.row, b, c, codes) : mxfp8_codes(*row.source, row.row, b, c, codes);
   if (scale == 255) *p.fault = kNanScale;
+  for (const uint8_t code : codes) {
+    if (!fp4 && (code & 0x7F) == 0x7F) *p.fault = kNotFinite;
+  }
   return scale;
 }
 

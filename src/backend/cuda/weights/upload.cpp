@@ -324,6 +324,7 @@ Result<Table> Uploader::table(const MatrixView& m, const char* part, const std::
   Table out{.format = m.format, .cols = m.cols, .row_bytes = row, .scale_offset = data_bytes};
   ASSIGN_OR_RETURN(out.data, allocate(data_bytes + m.rows * scales, part, name));
   if (counts_only()) return out;
+  RETURN_IF_ERROR(check_finite(m, name, *readers_));
   auto* data = out.data.as<std::byte>();
   RETURN_IF_ERROR(copy_rows(m.data, m.row_stride, row, m.rows, data));
   if (scales != 0) RETURN_IF_ERROR(copy_rows(m.scales, m.scale_stride, scales, m.rows, data + data_bytes));

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <limits>
 
 #include "base/error.h"
 #include "base/thread_pool.h"
@@ -11,8 +12,8 @@
 namespace moesaic {
 namespace {
 
-constexpr uint16_t kF16Exponent = 0x7C00, kBF16Exponent = 0x7F80;
-constexpr uint32_t kF32Exponent = 0x7F800000;
+constexpr int16_t kF16Exponent = 0x7C00, kBF16Exponent = 0x7F80;
+constexpr int32_t kF32Exponent = 0x7F800000;
 
 template <typename Word>
 Word load(const std::byte* p) {
@@ -21,20 +22,22 @@ Word load(const std::byte* p) {
   return value;
 }
 
-bool finite16(const std::byte* p, uint16_t exponent) { return (load<uint16_t>(p) & exponent) != exponent; }
+bool finite16(const std::byte* p, int16_t exponent) { return (load<int16_t>(p) & exponent) != exponent; }
 
-// Infinity and NaN have the largest magnitudes. The loop over elements that lie side by side is one that
-// compilers vectorise.
-template <typename Word>
-bool plain_finite(const MatrixView& m, const std::byte* row, Word exponent) {
-  constexpr Word kSign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1)), kMagnitude = kSign - 1;
-  Word top = 0;
-  if (m.col_stride == sizeof(Word)) {
-    for (int64_t c = 0; c < m.cols; ++c)
-      top = std::max<Word>(top, load<Word>(row + c * static_cast<int64_t>(sizeof(Word))) & kMagnitude);
+// Infinity and NaN have the largest magnitudes, which are not negative as signed integers. The loop over
+// elements that lie side by side is one that compilers vectorise.
+template <typename Int>
+bool plain_finite(const MatrixView& m, const std::byte* row, Int exponent) {
+  constexpr Int kMagnitude = std::numeric_limits<Int>::max();
+  Int top = 0;
+  const auto add = [&](const std::byte* p) {
+    const auto magnitude = static_cast<Int>(load<Int>(p) & kMagnitude);
+    top = magnitude > top ? magnitude : top;
+  };
+  if (m.col_stride == sizeof(Int)) {
+    for (int64_t c = 0; c < m.cols; ++c) add(row + c * static_cast<int64_t>(sizeof(Int)));
   } else {
-    for (int64_t c = 0; c < m.cols; ++c)
-      top = std::max<Word>(top, load<Word>(row + c * m.col_stride) & kMagnitude);
+    for (int64_t c = 0; c < m.cols; ++c) add(row + c * m.col_stride);
   }
   return top < exponent;
 }

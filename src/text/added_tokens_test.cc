@@ -156,5 +156,24 @@ TEST(AddedTokens, ManyNames) {
   EXPECT_EQ(tokenizer->decode(ids.value()), text);
 }
 
+TEST(AddedTokens, ManyMerges) {
+  AddedJson file = small::tokenizer_json();
+  auto &vocab = file["model"]["vocab"], &merges = file["model"]["merges"];
+  const auto add = [&](const std::string& left, const std::string& right) {
+    if (!vocab.contains(left + right)) vocab[left + right] = 400 + merges.size();
+    merges.push_back({left, right});
+  };
+  for (int a = 'A'; a < 'A' + 42; ++a)
+    for (int b = 'A'; b < 'A' + 42; ++b)
+      add(std::string(1, static_cast<char>(a)), std::string(1, static_cast<char>(b)));
+  for (int i = 0; i < 42 * 42 * 42; ++i)
+    add({static_cast<char>('A' + i / 42 / 42), static_cast<char>('A' + i / 42 % 42)},
+        std::string(1, static_cast<char>('A' + i % 42)));
+  ASSERT_GT(merges.size(), 70'000u);
+  const auto tokenizer = Tokenizer::from_hf_json_text(file.dump(), "f");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  EXPECT_EQ(tokenizer->encode("ABC", false).size(), 1u);
+}
+
 }  // namespace
 }  // namespace moesaic

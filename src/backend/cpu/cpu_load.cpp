@@ -1,5 +1,6 @@
 // Checkpoint to packed weights, and the KV cache.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <iterator>
@@ -135,15 +136,18 @@ Status CpuBackend::load_embed(const MatrixView& embed) {
   ASSIGN_OR_RETURN(embed_scales_, Buffer::allocate(embed.rows * blocks));
   if (is_plain(embed.format) && embed.col_stride != row_bytes(embed.format, 1))
     return invalid("embedding: a transposed table is not supported");
+  embed_ = dense_view(embed.format, embed.rows, embed.cols, embed_data_.as(),
+                      blocks != 0 ? embed_scales_.as() : nullptr);
+  std::atomic<bool> finite{true};
   pool_.for_each((embed.rows + 1023) / 1024, [&](int64_t chunk, int) {
     for (int64_t r = chunk * 1024; r < std::min(embed.rows, chunk * 1024 + 1024); ++r) {
       std::memcpy(embed_data_.as() + r * row, embed.data + r * embed.row_stride, row);
       if (blocks != 0)
         std::memcpy(embed_scales_.as() + r * blocks, embed.scales + r * embed.scale_stride, blocks);
+      if (!row_is_finite(embed_, r)) finite = false;  // while the row is in the cache
     }
   });
-  embed_ = dense_view(embed.format, embed.rows, embed.cols, embed_data_.as(),
-                      blocks != 0 ? embed_scales_.as() : nullptr);
+  if (finite) return {};
   return check_finite(embed_, tensor_name(kNoLayer, "embed"), pool_);
 }
 

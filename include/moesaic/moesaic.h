@@ -270,6 +270,9 @@ typedef struct moesaic_request {
    * before each on_token; engine.h: Callbacks::on_logits. May be NULL. */
   void (*on_logits)(void* user, int32_t position, const float* logits, size_t count);
   int32_t no_speculation; /* 1: none of its tokens are guessed (moesaic_options.speculative) */
+  /* -1: none; chat: tokens of reasoning, behind which the answer is begun (types.h:
+   * SamplingParams::reasoning_budget) */
+  int32_t reasoning_budget;
 } moesaic_request;
 
 void moesaic_request_init(moesaic_request* request, size_t size);

@@ -10,6 +10,7 @@ moesaic_request default_request() {
   r.temperature = r.top_p = r.repetition_penalty = 1;
   r.reuse_prefix = 1;
   r.prompt_logprobs = -1;
+  r.reasoning_budget = -1;
   return r;
 }
 
@@ -45,7 +46,8 @@ SamplingParams sampling_of(const moesaic_request& r) {
                    .stop_strings = {r.stop_strings, r.stop_strings + r.stop_string_count},
                    .top_logprobs = top_logprobs(r),
                    .min_tokens = r.min_tokens,
-                   .prompt_logprobs = r.prompt_logprobs};
+                   .prompt_logprobs = r.prompt_logprobs,
+                   .reasoning_budget = r.reasoning_budget};
   for (size_t i = 0; i < r.bias_count; ++i) s.logit_bias[r.biases[i].token] = r.biases[i].bias;
   return s;
 }

@@ -11,9 +11,11 @@
 #include "api/model_parts.h"
 #include "api/option_words.h"
 #include "api/stepper.h"
+#include "api/thinking_budget.h"
 #include "base/error.h"
 #include "base/file_cache.h"
 #include "base/linked_stop.h"
+#include "grammar/compiled_grammar.h"
 #include "grammar/mask_cache.h"
 #include "moesaic/engine.h"
 #include "text/harmony_json.h"
@@ -125,6 +127,7 @@ struct Model::Impl : ModelParts {
   Stepper stepper{[this] { return step(); }, [this] { return left == 0; }};  // last: its thread ends first
 
   Status submit(GenerationRequest r, Callbacks callbacks, std::stop_token cancel);
+  void limit_reasoning(const GenerationRequest& r, Request& request) const;
   void watch_logits(const ActivePtr& request, bool prompt_logits);
   void take_inbox();
   Status engine_step();
@@ -146,6 +149,13 @@ void Model::Impl::watch_logits(const ActivePtr& request, bool prompt_logits) {
   };
 }
 
+void Model::Impl::limit_reasoning(const GenerationRequest& r, Request& request) const {
+  if (r.sampling.reasoning_budget < 0) return;
+  const bool must_call = !r.grammar.empty() && r.grammar.compiled()->must_call;
+  request.sampler->follow(
+      ThinkingBudget::make(tokenizer, request.tokens, r.sampling.reasoning_budget, must_call));
+}
+
 Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_token cancel) {
   RETURN_IF_ERROR(check(r, callbacks));
   if (r.sampling.stop_tokens.empty() || !r.grammar.empty()) {
@@ -159,6 +169,7 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
   request->request->reuse_prefix = r.reuse_prefix;
   request->request->speculate = r.speculate;
   request->request->client = r.client;
+  limit_reasoning(r, *request->request);
   watch_logits(request, r.prompt_logits);
   {
     const std::lock_guard lock(mutex);

@@ -134,6 +134,7 @@ Status validate(const SamplingParams& p, int vocab) {
     if (!(std::fabs(bias) <= 1e4f)) return invalid("logit_bias of token {} is out of range", token);
   }
   if (p.min_tokens < 0) return invalid("min_tokens {} is negative", p.min_tokens);
+  if (p.reasoning_budget < -1) return invalid("reasoning_budget {} is below -1", p.reasoning_budget);
   const auto outside = [&](int32_t token) { return token < 0 || token >= vocab; };
   for (const int32_t token : p.allowed_tokens) {
     if (outside(token)) return invalid("token {} is outside the vocabulary of {}", token, vocab);

@@ -165,7 +165,7 @@ Status check(const AnswerFormat& f) {
 Result<std::shared_ptr<const CompiledGrammar>> compiled(const AnswerFormat& f, Work& work) {
   RETURN_IF_ERROR(check(f));
   auto made = std::make_shared<CompiledGrammar>();
-  made->chat = f.chat;
+  made->chat = f.chat, made->must_call = f.must_call;
   made->key = f.key();
   Contents contents(*made, work);
   if (f.chat) {

@@ -13,7 +13,7 @@ namespace moesaic::grammar {
 struct CompiledGrammar {
   Automaton automaton;
   StateId rule = 0;
-  bool chat = false;
+  bool chat = false, must_call = false;  // as in AnswerFormat
   std::vector<std::string> notes;
   std::string key;  // equal for equal formats
 };

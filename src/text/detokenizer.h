@@ -19,6 +19,8 @@ class StreamDecoder {
   std::string push(int32_t token);
   // The text of a stream's end: U+FFFD if a character was left incomplete. The decoder then starts anew.
   std::string flush();
+  // Bytes of a character wait for its other ones.
+  bool mid_character() const { return !waiting_.empty(); }
 
  private:
   const Tokenizer* tokenizer_;

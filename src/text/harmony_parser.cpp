@@ -38,6 +38,10 @@ bool HarmonyParser::ends_turn(int32_t token) const {
 
 bool HarmonyParser::is_stop(int32_t token) const { return token == end_ || ends_turn(token); }
 
+bool HarmonyParser::is_reasoning(const Message& message) {
+  return message.role == "assistant" && message.channel == "analysis" && message.recipient.empty();
+}
+
 std::vector<HarmonyEvent> HarmonyParser::push(int32_t token) {
   Events events;
   if (state_ == State::kDone || token < 0) return events;

@@ -56,6 +56,15 @@ class HarmonyParser {
   bool done() const { return state_ == State::kDone; }
   // How often the output did not follow the format so far.
   int recoveries() const { return recoveries_; }
+  // Whether a message's text is what the assistant thinks, and nobody else's to read or to run.
+  static bool is_reasoning(const Message& message);
+  // Whether the next token adds to a message's text, and whether that is reasoning.
+  bool in_content() const { return state_ == State::kContent; }
+  bool reasons() const { return in_content() && is_reasoning(message_); }
+  // Tokens of the header that is open; -1: none is.
+  int header_tokens() const { return state_ == State::kHeader ? header_tokens_ : -1; }
+  // The text ends inside a character.
+  bool mid_character() const { return decoder_.mid_character(); }
 
  private:
   enum class State { kExpectStart, kHeader, kContent, kDone };

@@ -59,6 +59,8 @@ Result<std::string> prompt_of(const RunOptions& o) {
 
 Status run_run(RunOptions o) {
   RETURN_IF_ERROR(usage(validate(o.sampling, INT_MAX)));
+  if (o.raw && o.sampling.reasoning_budget >= 0)
+    return usage(invalid("--reasoning-budget: with --raw there is no reasoning"));
   for (const std::string& stop : o.sampling.stop_strings) {
     if (utf8_valid_prefix(stop) != stop.size()) return usage(invalid("--stop: a text is not UTF-8"));
   }
@@ -128,6 +130,11 @@ Run add_run(CLI::App& app) {
   c.add_option("--system", o->system, "instructions (harmony's developer message)")->group(kAnswerOptions);
   c.add_option("--reasoning", o->reasoning, "effort: low, medium or high")
       ->check(one_of({"low", "medium", "high"}))
+      ->capture_default_str()
+      ->group(kAnswerOptions);
+  c.add_option("--reasoning-budget", o->sampling.reasoning_budget,
+               "tokens of reasoning, behind which the answer is begun; -1: as many as the model wants")
+      ->check(in_range(-1, INT_MAX))
       ->capture_default_str()
       ->group(kAnswerOptions);
   c.add_flag("--raw", o->raw, "continue the prompt as plain text, without the chat format")

@@ -199,6 +199,13 @@ void add_http_options(CLI::App& c, ServeOptions& o) {
 }
 
 void add_request_options(CLI::App& c, ServeOptions& o) {
+  c.add_option(
+       "--reasoning-budget", o.server.reasoning_budget,
+       "tokens of reasoning in an answer whose request says nothing of it, behind which the answer is "
+       "begun; -1: as many as the model wants")
+      ->check(in_range(-1, INT_MAX))
+      ->capture_default_str()
+      ->group(kServerOptions);
   c.add_flag("--strict-fields", o.server.strict_fields,
              "refuse requests with unknown fields; without it a header of the answer names them")
       ->group(kRareOptions);

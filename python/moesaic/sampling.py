@@ -29,6 +29,8 @@ class SamplingParams:
     min_tokens: until then no stop token is sampled and stop strings do not count.
     stop: strings that end the text and are not part of it, unless include_stop_str_in_output.
     stop_token_ids: further tokens that end the text. ignore_eos: the model's own do not.
+    thinking_token_budget: tokens of reasoning in a chat's answer, behind which the answer is begun; None or -1: as many as
+        the model wants.
     logprobs: None; n: of each token, and of the n likeliest, at most 20. prompt_logprobs: likewise of the prompt.
     logit_bias: added to tokens' logits, -100 to 100. allowed_token_ids: no others. bad_words: never these.
     structured_outputs: {"json": schema} or {"json_object": True}: the answer parses. In a chat, response_format is the
@@ -57,6 +59,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
     bad_words: Sequence[str] = ()
+    thinking_token_budget: int | None = None
     structured_outputs: Mapping[str, Any] | None = None
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 

@@ -32,6 +32,18 @@ def test_low_effort_thinks_less(llm, question):
     assert len(low.token_ids) < len(high.token_ids)
 
 
+def test_thinking_token_budget(llm, question):
+    free = llm.chat(question, GREEDY)[0].outputs[0]
+    for budget in (0, 3):
+        params = SamplingParams(temperature=0, max_tokens=None, thinking_token_budget=budget)
+        [answer] = llm.chat(question, params)[0].outputs
+        assert len(llm.tokenize(answer.reasoning)) <= budget and free.reasoning.startswith(answer.reasoning)
+        assert answer.text
+    assert llm.chat(question, SamplingParams(temperature=0, max_tokens=None, thinking_token_budget=-1))[0].outputs[0].text == free.text
+    with pytest.raises(moesaic.InvalidRequest, match="thinking_token_budget"):
+        llm.chat(question, SamplingParams(thinking_token_budget=-2))
+
+
 def test_prompts_in_one_call_give_what_each_gives_alone(llm):
     prompts = ["Once upon a time", "The", {"prompt": "Seven"}, llm.tokenize("A long"), {"prompt_token_ids": llm.tokenize("She")}]
     params = [SamplingParams(temperature=0, max_tokens=n) for n in (3, 5, 7, 9, 11)]

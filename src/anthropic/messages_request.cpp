@@ -10,6 +10,7 @@
 #include "anthropic/messages_input.h"
 #include "base/error.h"
 #include "openai/chat_generation.h"
+#include "openai/reasoning_budget.h"
 #include "openai/sampling_fields.h"
 #include "openai/sse.h"
 #include "text/harmony_json.h"
@@ -24,8 +25,8 @@ using openai::Service;
 using text::string_or;
 
 constexpr size_t kMaxStops = 64, kMaxStopBytes = 512;
-// Tokens of thought: gpt-oss knows three efforts and no budget.
-constexpr int64_t kLowBudget = 4096, kMediumBudget = 16384;
+// Tokens of thought, up to which the prompt asks for low and medium effort.
+constexpr int kLowBudget = 4096, kMediumBudget = 16384;
 
 struct MessagesRequest : openai::ChatTask {
   bool stream = false;
@@ -108,12 +109,12 @@ openai::Tools tools_of(Fields& fields) {
   return tools;
 }
 
-ReasoningEffort effort_of(int64_t budget) {
+ReasoningEffort effort_of(int budget) {
   if (budget <= kLowBudget) return ReasoningEffort::kLow;
   return budget <= kMediumBudget ? ReasoningEffort::kMedium : ReasoningEffort::kHigh;
 }
 
-// The model always reasons; what it thinks is shown where thinking is enabled.
+// The model reasons unless the budget is 0; what it thinks is shown where thinking is enabled.
 void read_thinking(Fields& fields, openai::Thinking& thinking) {
   thinking.shown = false;
   const Json* given = fields.find("thinking");
@@ -121,17 +122,19 @@ void read_thinking(Fields& fields, openai::Thinking& thinking) {
   if (!given->is_object()) return fields.refuse("thinking", "must be an object");
   Fields inner(*given);
   std::string type, display;
-  int64_t budget = kMediumBudget;
   inner.read("type", type);
   inner.read("display", display);
-  inner.integer("budget_tokens", budget, 0, INT64_MAX);
+  thinking.budget = openai::read_budget(inner, "budget_tokens", 0);
   if (!inner.ok()) return fields.refuse("thinking", inner.refusal()->message);
   if (type != "enabled" && type != "disabled" && type != "adaptive" && type != "between_tools")
     return fields.refuse("thinking", "type must be enabled, disabled, adaptive or between_tools");
   if (!display.empty() && display != "summarized" && display != "omitted")
     return fields.refuse("thinking", "display must be summarized or omitted");
   thinking.shown = type != "disabled" && display != "omitted";
-  thinking.effort = type == "disabled" ? ReasoningEffort::kLow : effort_of(budget);
+  const bool disabled = type == "disabled";
+  if (disabled && thinking.budget.value_or(0) > 0)
+    return fields.refuse("thinking", "budget_tokens does not belong to type disabled");
+  thinking.effort = disabled ? ReasoningEffort::kLow : effort_of(thinking.budget.value_or(kMediumBudget));
 }
 
 void read_format(Fields& fields, const char* key, const Json& format, openai::AnswerForm& form) {

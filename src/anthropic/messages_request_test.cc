@@ -75,6 +75,27 @@ TEST(Messages, ThinkingIsAnEffort) {
   EXPECT_EQ(error_of(ask(kHi, R"("thinking": {"type": "sometimes"})")).param, "thinking");
 }
 
+TEST(Messages, ThinkingHasABudget) {
+  const auto budget = [](const char* more) {
+    return prepared(ask(kHi, more)).requests.at(0).sampling.reasoning_budget;
+  };
+  EXPECT_EQ(budget(""), -1);
+  EXPECT_EQ(budget(R"("thinking": {"type": "adaptive"})"), -1);
+  EXPECT_EQ(budget(R"("thinking": {"type": "enabled", "budget_tokens": 2000})"), 2000);
+  EXPECT_EQ(budget(R"("thinking": {"type": "enabled", "budget_tokens": 0})"), 0);
+  EXPECT_EQ(budget(R"("thinking": {"type": "disabled", "budget_tokens": 0})"), 0);
+  EXPECT_EQ(budget(R"("thinking": {"type": "enabled", "budget_tokens": 1000000000000})"), INT32_MAX);
+  for (const char* wrong : {"-1", "1.5", "\"5\"", "true"})
+    EXPECT_EQ(
+        error_of(
+            ask(kHi, fmt::format(R"("thinking": {{"type": "enabled", "budget_tokens": {}}})", wrong).c_str()))
+            .param,
+        "thinking")
+        << wrong;
+  EXPECT_EQ(error_of(ask(kHi, R"("thinking": {"type": "disabled", "budget_tokens": 9})")).message,
+            "thinking: budget_tokens does not belong to type disabled");
+}
+
 TEST(Messages, SamplingAndForms) {
   const SamplingParams s =
       prepared(ask(kHi, R"("temperature": 0.5, "top_p": 0.9, "top_k": 5, "stop_sequences": ["END"])"))

@@ -170,6 +170,7 @@ openai::PreparedRequestOrError prepared_raw(ChatRequest& r, const std::string& p
     return openai::context_exceeded(count, limit.most, service.model.context(), "prompt");
   if (!r.form.empty()) openai::check_with_grammar(fields);
   if (!fields.ok()) return *fields.refusal();
+  r.sampling.reasoning_budget = service.reasoning_budget;
   r.sampling.skip_special = true;
   openai::PreparedRequest prepared = with_answer(r, ChatAnswer::Shape::kGenerate, service);
   prepared.requests.push_back({.prompt = std::move(tokens).value(),

@@ -77,6 +77,7 @@ struct Service {
   std::string name;                  // of the model, as /v1/models gives it
   std::string today;                 // 2025-06-28
   int max_choices = 16;              // n, times prompts
+  int reasoning_budget = -1;         // of requests that name none (SamplingParams)
   bool strict_fields = false;        // unknown fields are an error
   GrammarCache* grammars = nullptr;  // null: nothing is kept
   // False: a schema that is not in `grammars` is not compiled; the error then has needs_compilation.

@@ -39,9 +39,11 @@ GenerationOrError chat_generation(const ChatTask& task, const Result<Conversatio
   if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
   auto prompt = prompt_of(conversation, param, service);
   if (auto* error = std::get_if<ApiError>(&prompt)) return *error;
+  SamplingParams sampling = task.sampling;
+  sampling.reasoning_budget = task.thinking.budget.value_or(service.reasoning_budget);
   return GenerationRequest{.prompt = std::get<std::vector<int32_t>>(std::move(prompt)),
                            .chat = true,
-                           .sampling = task.sampling,
+                           .sampling = std::move(sampling),
                            .grammar = std::get<AnswerGrammar>(std::move(grammar)),
                            .reuse_prefix = task.cache_prompt};
 }

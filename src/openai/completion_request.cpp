@@ -9,6 +9,7 @@
 #include "openai/completion_answer.h"
 #include "openai/generation_fields.h"
 #include "openai/known_fields.h"
+#include "openai/reasoning_budget.h"
 #include "openai/sampling_fields.h"
 #include "openai/tool_choice.h"
 
@@ -93,6 +94,7 @@ void read_length(Fields& fields, CompletionRequest& r) {
 void read_completion(Fields& fields, const Service& service, CompletionRequest& r) {
   read_model(fields, service);
   read_sampling(fields, service.model, r.sampling);
+  r.sampling.reasoning_budget = read_reasoning_budget(fields, false).value_or(service.reasoning_budget);
   r.sampling.skip_special = true;
   fields.read("skip_special_tokens", r.sampling.skip_special);
   fields.read("echo", r.echo);

@@ -53,7 +53,7 @@ constexpr KnownField kReasoning[] = {
     {"generate_summary", kIgnored},
     {"context", kIgnored},
     {"mode", kRefused, R"(["standard"])", "use reasoning.effort"},
-    {"max_tokens", kRefused, {}, "use reasoning.effort"},
+    {"max_tokens"},
 };
 constexpr FieldTable kReasoningMembers{{{{"`reasoning`", kReasoning}}}};
 
@@ -61,6 +61,8 @@ constexpr KnownField kTemplate[] = {
     {"reasoning_effort"},
     {"enable_thinking", kRead, kTrue},
     {"thinking"},
+    {"thinking_budget"},
+    {"reasoning_budget"},
     {"model_identity"},
     {"builtin_tools", kRefused, kEmpty, "offer functions in tools"},
     {"add_generation_prompt", kRefused, kTrue, "the answer begins a message of its own"},
@@ -69,7 +71,7 @@ constexpr FieldTable kChatTemplateMembers{{{{"`chat_template_kwargs`", kTemplate
 
 constexpr KnownField kThinking[] = {
     {"type"},
-    {"budget_tokens", kRefused, {}, "use reasoning_effort"},
+    {"budget_tokens"},
 };
 constexpr FieldTable kThinkingMembers{{{{"`thinking`", kThinking}}}};
 
@@ -141,6 +143,11 @@ constexpr KnownField kCommon[] = {
     {"regex"},
     {"ebnf"},
     {"structured_outputs", kRead, "[{}]", {}, &kStructuredOutputsMembers},
+    {"thinking_token_budget", kRead, "[-1]"},
+    {"thinking_budget_tokens", kRead, "[-1]"},
+    {"thinking_budget", kRead, "[-1]"},
+    {"reasoning_budget", kRead, "[-1]"},
+    {"reasoning_budget_tokens", kRead, "[-1]"},
     // Who asks, and how fast: nothing of it changes an answer.
     {"user", kIgnored},
     {"safety_identifier", kIgnored},
@@ -192,7 +199,6 @@ constexpr KnownField kCommon[] = {
     {"reasoning_budget_start_tag", kIgnored},
     {"reasoning_budget_end_tag", kIgnored},
     {"reasoning_budget_end_tags", kIgnored},
-    {"reasoning_budget_message", kIgnored},
     {"thinking_forced_open", kIgnored},
     // Samplers that are not here.
     {"mirostat", kRefused, "[0]", "use top_p or min_p"},
@@ -207,6 +213,7 @@ constexpr KnownField kCommon[] = {
     {"min_keep", kRefused, "[0, 1]", "use top_k or top_p"},
     {"samplers", kRefused, kEmpty, "the order is penalties, temperature, top_k, top_p, min_p"},
     {"use_beam_search", kRefused, kFalse, "use n"},
+    {"reasoning_budget_message", kRefused, kNoText, "the answer begins without a message"},
     {"length_penalty", kRefused, "[1]", "there is no beam search"},
     {"early_stopping", kRefused, kFalse, "there is no beam search"},
     {"logits_processors", kRefused, kEmpty, "use logit_bias"},
@@ -255,11 +262,6 @@ constexpr KnownField kCommon[] = {
     {"extra_body", kRefused, "[{}]", "its members belong into the request itself"},
     {"options", kRefused, "[{}]", "its members belong into the request itself"},
     {"stop_sequences", kRefused, kEmpty, "use stop"},
-    {"thinking_token_budget", kRefused, "[-1]", "use reasoning_effort"},
-    {"thinking_budget_tokens", kRefused, "[-1]", "use reasoning_effort"},
-    {"thinking_budget", kRefused, "[-1]", "use reasoning_effort"},
-    {"reasoning_budget", kRefused, "[-1]", "use reasoning_effort"},
-    {"reasoning_budget_tokens", kRefused, "[-1]", "use reasoning_effort"},
     {"t_max_predict_ms", kRefused, "[-1, 0]", "use max_tokens"},
     {"t_max_prompt_ms", kRefused, "[-1, 0]", "serve --request-timeout limits an answer's time"},
     {"n_indent", kRefused, "[0]", "say it in the prompt"},

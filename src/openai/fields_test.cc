@@ -53,10 +53,10 @@ Json answer_of(const PreparedRequest& prepared) {
 Json sampling_json(const SamplingParams& s) {
   Json bias = Json::object();
   for (const auto& [token, value] : s.logit_bias) bias[std::to_string(token)] = value;
-  return {s.temperature,      s.top_p,      s.top_k,        s.min_p,        s.repetition_penalty,
-          s.presence_penalty, bias,         s.max_tokens,   s.stop_tokens,  s.frequency_penalty,
-          s.stop_strings,     s.min_tokens, s.include_stop, s.top_logprobs, s.skip_special,
-          s.allowed_tokens,   s.bad_words};
+  return {s.temperature,      s.top_p,      s.top_k,           s.min_p,        s.repetition_penalty,
+          s.presence_penalty, bias,         s.max_tokens,      s.stop_tokens,  s.frequency_penalty,
+          s.stop_strings,     s.min_tokens, s.include_stop,    s.top_logprobs, s.skip_special,
+          s.allowed_tokens,   s.bad_words,  s.reasoning_budget};
 }
 
 // All that a request makes of itself, but for a seed that it did not name.
@@ -192,6 +192,12 @@ constexpr ReadCase kReadCases[] = {
     {"allowed_token_ids", "[7, 8]"},
     {"bad_words", R"(["no"])"},
     {"cache_prompt", "false"},
+    {"thinking_token_budget", "3"},
+    {"thinking_budget_tokens", "3"},
+    {"thinking_budget", "3"},
+    {"reasoning_budget", "3"},
+    {"reasoning_budget_tokens", "3"},
+    {"budget_tokens", "3"},
     {"guided_json", kSchema},
     {"json_schema", kSchema, "{}", "all three that generate"},
     {"json_schema", R"({"schema": {"type": "null"}})",

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "openai/reasoning_budget.h"
 #include "openai/sse.h"
 #include "text/harmony_json.h"
 
@@ -184,6 +185,7 @@ Thinking read_thinking(Fields& fields) {
   read_switch(fields, "", "enable_thinking", said);
   read_thinking_type(fields, said);
   fields.read("include_reasoning", include);
+  thinking.budget = read_reasoning_budget(fields, true);
   thinking.shown = include && !exclude;
   for (const EffortField& one : said) {
     if (one.value != said[0].value)

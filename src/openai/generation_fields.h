@@ -1,6 +1,7 @@
 // Fields and steps that several endpoints share.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -22,11 +23,13 @@ struct Thinking {
   ReasoningEffort effort = ReasoningEffort::kMedium;
   std::string identity;  // the system message's first line; empty: harmony's own
   bool shown = true;
+  std::optional<int> budget = {};  // tokens of reasoning (SamplingParams); nothing: the server's
 };
 // reasoning_effort, reasoning.effort and chat_template_kwargs.reasoning_effort (none to max, as the three
 // efforts that the model knows), reasoning.enabled, enable_thinking, thinking and both of these in
-// chat_template_kwargs (false or disabled: low), reasoning.exclude, include_reasoning and
-// chat_template_kwargs.model_identity. What contradicts itself is refused.
+// chat_template_kwargs (false or disabled: low), reasoning.exclude, include_reasoning,
+// chat_template_kwargs.model_identity and the budget (reasoning_budget.h). What contradicts itself is
+// refused.
 Thinking read_thinking(Fields& fields);
 
 // What an answer has to look like.

@@ -139,10 +139,50 @@ TEST(Requests, WaysToSetTheEffort) {
         R"("reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": false})",
         R"("reasoning": {"effort": "huge"})", R"("reasoning": "high")", R"("reasoning_effort": 3)",
         R"("thinking": {"type": "disabled"}, "reasoning_effort": "high")", R"("thinking": {"type": "on"})",
-        R"("thinking": {"type": "enabled", "budget_tokens": 9})", R"("thinking": 5)",
-        R"("chat_template_kwargs": [])"}) {
+        R"("thinking": 5)", R"("chat_template_kwargs": [])"}) {
     for (const auto& make : {chat, response}) EXPECT_EQ(error_of(make(more)).http, 400) << more;
   }
+}
+
+TEST(Requests, ThinkingBudgets) {
+  const auto budget = [](PreparedRequestOrError made) {
+    return sampling_of(std::move(made)).reasoning_budget;
+  };
+  for (const auto& make : {chat, response, completion}) {
+    EXPECT_EQ(budget(make("")), -1);
+    for (const std::string key : {"thinking_token_budget", "reasoning_budget", "reasoning_budget_tokens",
+                                  "thinking_budget_tokens", "thinking_budget"}) {
+      EXPECT_EQ(budget(make("\"" + key + "\": 0")), 0) << key;
+      EXPECT_EQ(budget(make("\"" + key + "\": 20.0")), 20) << key;
+      EXPECT_EQ(budget(make("\"" + key + "\": -1")), -1) << key;
+      EXPECT_EQ(budget(make("\"" + key + "\": null")), -1) << key;
+      EXPECT_EQ(budget(make("\"" + key + "\": 9000000000000000000")), INT32_MAX) << key;
+      for (const char* wrong : {"-2", "1.5", "\"5\"", "true", "[5]", "{}", "1e300"})
+        EXPECT_EQ(error_of(make("\"" + key + "\": " + wrong)).param, key) << wrong;
+    }
+    EXPECT_EQ(budget(make(R"("reasoning_budget": 5, "thinking_budget": 5)")), 5);
+    EXPECT_EQ(error_of(make(R"("reasoning_budget": 5, "thinking_budget": 6)")).message,
+              "thinking_budget: reasoning_budget and thinking_budget contradict each other");
+  }
+  for (const auto& make : {chat, response}) {
+    EXPECT_EQ(budget(make(R"("reasoning": {"max_tokens": 7, "effort": "low"})")), 7);
+    EXPECT_EQ(budget(make(R"("thinking": {"type": "enabled", "budget_tokens": 7})")), 7);
+    EXPECT_EQ(budget(make(R"("thinking": {"type": "disabled", "budget_tokens": 0})")), 0);
+    EXPECT_EQ(budget(make(R"("chat_template_kwargs": {"thinking_budget": 7, "reasoning_budget": 7})")), 7);
+    EXPECT_EQ(error_of(make(R"("thinking": {"type": "disabled", "budget_tokens": 7})")).param, "thinking");
+    EXPECT_EQ(error_of(make(R"("reasoning": {"max_tokens": -7})")).param, "reasoning");
+    EXPECT_EQ(error_of(make(R"("reasoning": {"max_tokens": 7}, "thinking_token_budget": 8)")).message,
+              "reasoning: thinking_token_budget and reasoning.max_tokens contradict each other");
+  }
+  Service limited = service();
+  limited.reasoning_budget = 9;
+  const auto limited_chat = [&](const std::string& more) {
+    return prepare_chat(R"({"messages": [{"role": "user", "content": "hi"}])" + more + "}", limited);
+  };
+  EXPECT_EQ(budget(limited_chat("")), 9);
+  EXPECT_EQ(budget(limited_chat(R"(, "reasoning_budget": 4)")), 4);
+  EXPECT_EQ(budget(limited_chat(R"(, "reasoning_budget": -1)")), -1);
+  EXPECT_EQ(budget(prepare_completion(R"({"prompt": "hi"})", limited)), 9);
 }
 
 TEST(Requests, FormsOfAnAnswerInOtherServersWords) {

@@ -36,6 +36,7 @@ struct ServerOptions {
   std::vector<std::string> cors_origins;   // "*": any; empty: pages of other origins are not served
   size_t stored_responses = 256;           // for previous_response_id; 0: none
   size_t stored_bytes = 64 << 20;          // that they may have together
+  int reasoning_budget = -1;               // of requests that name none; -1: none
   bool strict_fields = false;              // a field that no table knows is 400, not a header of the answer
   std::vector<std::string> allowed_hosts;  // names that the server has beside localhost; "*": any
   bool log_requests = true;                // a line of JSON for each

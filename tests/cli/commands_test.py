@@ -69,6 +69,11 @@ class Run(Cli):
         self.assertIn("Hm", shown.stderr)
         self.assertNotIn("\x1b", shown.stderr)  # no colours into a pipe
 
+    def test_reasoning_budget(self):
+        for budget, text, reasoning in ((0, "Hm", ""), (1, "", "Hm"), (-1, "", "Hm")):
+            out = self.json("run", "-m", THINKER, "-p", "hello", "--temp", 0, "-o", "json", "--reasoning-budget", budget)
+            self.assertEqual((out["text"], out["reasoning"]), (text, reasoning))
+
     def test_cut_answers(self):
         """An answer that -n cuts off is a beginning of the whole one: no words of a header, no unfinished call."""
         for model, limits, whole, calls in (

@@ -34,7 +34,7 @@ class Usage(Cli):
                             ("--top-p", "1.5"), ("--top-p", "nan"), ("--top-k", "-1"), ("--min-p", "-0.1"),
                             ("--min-p", "2"), ("-n", "-1"), ("-n", "1e99"), ("--seed", "-1"), ("--ctx", "-5"),
                             ("--repetition-penalty", "0"), ("--presence-penalty", "3"), ("--frequency-penalty", "nan"),
-                            ("--reasoning", "extreme"), ("-o", "yaml"), ("--stop", "x" * 5000), ("-t", "-1"),
+                            ("--reasoning", "extreme"), ("--reasoning-budget", "-2"), ("--reasoning-budget", "much"), ("-o", "yaml"), ("--stop", "x" * 5000), ("-t", "-1"),
                             ("-t", "9999"), ("--isa", "mmx"), ("--device", "tpu"), ("--dense", "q2")):
             self.refused(2, "", "run", "-m", ABSENT, "-p", "hi", flag, value)
 
@@ -45,6 +45,8 @@ class Usage(Cli):
                                    ("-n", "9" * 12, "whole number, or is too large"), ("--kv-dtype", "x", "one of auto, bf16, fp8")):
             self.refused(2, words, "run", "-m", ABSENT, "-p", "hi", flag, value)
         self.refused(2, "not UTF-8", "run", "-m", ABSENT, "-p", "hi", "--stop", "\udcff")
+
+        self.refused(2, "with --raw there is no reasoning", "run", "-m", ABSENT, "-p", "hi", "--raw", "--reasoning-budget", "5")
 
     def test_names_do_not_steer_the_terminal(self):
         self.refused(2, "\u241b\\[2J", "run", "-m", "x", "--lora", "a\x1b[2J:b", "-p", "hi")

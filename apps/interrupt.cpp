@@ -16,7 +16,8 @@ void on_interrupt(int) {
   sigaction(SIGINT, &before, nullptr);
 }
 
-constexpr std::array kEnding = {SIGINT, SIGTERM, SIGHUP};
+// Ctrl-C and Ctrl-\, kill, a closed terminal, and limits on files and time (ulimit -f and -t).
+constexpr std::array kEnding = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGXFSZ, SIGXCPU};
 std::array<struct sigaction, kEnding.size()> ending_before;
 std::vector<std::string> doomed;  // does not change while a handler may read it
 

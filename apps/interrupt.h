@@ -18,8 +18,8 @@ class InterruptScope {
   bool requested() const;
 };
 
-// While it exists, SIGINT, SIGTERM and SIGHUP remove these files and then end the program as ever. A signal
-// that is ignored, as SIGHUP under nohup, stays ignored. One at a time.
+// While it exists, the signals that end a program remove these files before they do. One that is ignored, as
+// SIGHUP is under nohup, stays ignored. One at a time.
 class RemoveOnSignal {
  public:
   explicit RemoveOnSignal(std::vector<std::string> paths);

@@ -5,13 +5,15 @@ import json
 import math
 import os
 import pathlib
+import pty
 import re
 import shutil
+import signal
 import subprocess
 import time
 import unittest
 
-from cli import CALLER, EXAMPLE, FOLDER, MODEL, THINKER, TIMEOUT, TINY, Cli
+from cli import CALLER, EXAMPLE, FOLDER, MODEL, MOESAIC, THINKER, TIMEOUT, TINY, Cli
 from small_model import HEAD_DIM, IDS, KV_HEADS, VOCAB
 
 USAGE = {"prompt_tokens", "completion_tokens", "total_tokens"}
@@ -285,6 +287,58 @@ class Verify(Cli):
         out = self.ok("verify", "--quick", "-m", MODEL)
         self.assertRegex(out, r"\n(\d+) of \1 cases agree")
         self.assertNotIn("FAIL", out)
+
+
+class Progress(Cli):
+    """What a long command is at: on standard error, in a line of its own, and only where somebody watches."""
+
+    def watched(self, *args):
+        """What a command writes to standard error where that is a terminal."""
+        master, slave = pty.openpty()
+        with subprocess.Popen([*MOESAIC, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=slave) as process:
+            os.close(slave)
+            self.addCleanup(os.close, master)
+            text = b""
+            try:
+                while part := os.read(master, 4096):
+                    text += part
+            except OSError:     # the terminal's other end has been closed
+                pass
+            self.assertEqual(process.wait(TIMEOUT), 0)
+        return text.decode()
+
+    def check(self, shown, *args):
+        text = self.watched(*args)
+        self.assertRegex(text, shown)
+        self.assertRegex(text, r"\r *\r\Z")    # nothing is left of it
+        self.assertEqual(self.moesaic(*args).stderr, "")
+
+    def test_bench(self):
+        self.check(r"\rtg4 at depth 0, batch 2: repetition 2 of 2", "bench", "-m", MODEL, "-p", 0, "-n", 4, "-b", 2, "-r", 2, "-t", 1)
+        self.check(r"\rtg4 at depth 0, batch 1: repetition 2 of 2", "bench", "-m", MODEL, "-n", 4, "-r", 2, "-t", 1, "--speculative",
+                   "ngram", "--acceptance", "1")
+
+    def test_perplexity(self):
+        text = FOLDER / "watched.txt"
+        text.write_text("x " * 400)
+        self.check(r"\r\d+ of \d+ tokens, perplexity [\d.]+", "perplexity", "-m", MODEL, "-f", text, "-t", 1)
+
+    def test_serve(self):
+        master, slave = pty.openpty()
+        self.addCleanup(os.close, master)
+        with subprocess.Popen([*MOESAIC, "serve", "-m", MODEL, "--ctx", "64", "-t", "1", "--port", "0"], stdout=subprocess.DEVNULL,
+                              stderr=slave) as process:
+            os.close(slave)
+            text = b""
+            while b'"event":"ready"' not in text:
+                text += os.read(master, 4096)
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(TIMEOUT), 0)
+        self.assertRegex(text.decode(), r"\rloading 100%\r *\r")
+        self.assertNotIn('"event":"loading"', text.decode())
+
+    def test_convert(self):
+        self.check(r"\rwriting: \d+ of \d+ tensors", "convert", MODEL, FOLDER / "watched.gguf", "--force")
 
 
 class Profile(Cli):

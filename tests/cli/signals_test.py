@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import resource
 import select
 import signal
 import subprocess
@@ -66,6 +67,10 @@ class Interrupt(Cli):
                 self.assertIsNone(process.poll())
                 self.assertEqual(self.interrupted(process, number), 128 + number)
             self.assertFalse(part.exists())
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # noqa: E731
+        process = self.start("convert", TINY, FOLDER / "cut.gguf", preexec_fn=limit)
+        self.assertNotEqual(process.wait(TIMEOUT), 0)
+        self.assertFalse(part.exists())
 
     def test_a_conversion_goes_on_where_a_signal_is_ignored(self):
         part = FOLDER / "kept.gguf.part"

@@ -8,6 +8,7 @@ import signal
 import stat
 import sys
 import tempfile
+import time
 import unittest
 
 import small_model
@@ -226,6 +227,16 @@ class Answers(Chat):
         terminal.wait(r"(?s)Ctrl-C again.*\n> *\n*\Z")
         terminal.keys("C-c")
         self.ends(0)
+
+    def test_an_answer_that_never_began_has_no_times(self):
+        terminal = self.start("--raw", "--device", "reference", "--ctx", "32768", model=MODEL)
+        terminal.paste("x " * 15000)
+        terminal.wait("paste 1")
+        terminal.keys("Enter")
+        time.sleep(1)   # it reads, and shows nothing of that
+        terminal.keys("C-c")
+        terminal.wait(r"\[stopped before the first token\]")
+        self.assertNotIn("first token after", self.terminal.screen())
 
     def test_a_killed_program_gives_the_terminal_back(self):
         terminal = self.start("--raw", model=MODEL)

@@ -40,8 +40,9 @@ struct ServerOptions {
   bool strict_fields = false;              // a field that no table knows is 400, not a header of the answer
   std::vector<std::string> allowed_hosts;  // names that the server has beside localhost; "*": any
   bool log_requests = true;                // a line of JSON for each
-  bool log_loading = true;                 // a line now and then while the model is loaded
-  std::string log_file;                    // empty: standard error
+  bool log_loading = true;                 // a line for each tenth of the model that is loaded, but
+  std::chrono::milliseconds loading_pause{2000};  // not before so long after the last one
+  std::string log_file;                           // empty: standard error
   int io_threads = 2;
   Limits limits;
 };

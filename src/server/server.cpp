@@ -210,11 +210,9 @@ void Server::Impl::wait_for_signal() {
   });
 }
 
-// A line for each tenth, but not more often than every two seconds.
 void Server::Impl::loading(int percent) {
-  constexpr auto kPause = std::chrono::seconds(2);
   if (!app.options.log_loading || percent / 10 == loading_told.percent / 10 ||
-      Clock::now() - loading_told.time < kPause)
+      Clock::now() - loading_told.time < app.options.loading_pause)
     return;
   loading_told = {Clock::now(), percent};
   app.log.event("loading", fmt::format("{}%", percent));

@@ -9,6 +9,8 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
+#include <cstdio>
+#include <fstream>
 #include <semaphore>
 #include <thread>
 
@@ -247,6 +249,29 @@ TEST(ServerStart, SaysHowMuchIsLoadedAndStopsBetweenTwoReports) {
   server->drain();
   thread.join();
   EXPECT_TRUE(status.ok()) << status.message();
+}
+
+TEST(ServerStart, LogsEachTenthOfALoad) {
+  const std::string log = testing::TempDir() + "loading.log";
+  std::remove(log.c_str());
+  const auto open = [](const Server::Progress& progress) -> Result<Model> {
+    for (int i = 0; i <= 200; ++i) EXPECT_TRUE(progress(i, 200));
+    return Status(StatusCode::kNotFound, "no such model");
+  };
+  ServerOptions options{.port = 0, .model_name = "x", .version = "test", .log_file = log};
+  const auto told = [&](const ServerOptions& o) {
+    EXPECT_FALSE(Server::create(o, open, 1).value()->run(false).ok());
+    std::ifstream in(log);
+    int lines = 0;
+    for (std::string line; std::getline(in, line);)
+      lines += line.find(R"("event":"loading")") != std::string::npos;
+    return lines;
+  };
+  EXPECT_EQ(told(options), 0);  // it was too quick for any
+  options.loading_pause = std::chrono::milliseconds(0);
+  EXPECT_EQ(told(options), 10);
+  options.log_loading = false;
+  EXPECT_EQ(told(options), 10);
 }
 
 // As the reading of a large layer from a slow disk would be.

@@ -118,6 +118,7 @@ Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows) {
                                   .isa = options.isa,
                                   .batch_invariant = options.batch_invariant,
                                   .tuning_folder = options.tuning_folder,
+                                  .tune = options.tune,
                                   .cpu_prefetch = options.cpu_prefetch}};
 }
 
@@ -150,6 +151,8 @@ Status load(LoadedModel& model, const KvDemand& cache) {
   RETURN_IF_ERROR(load_weights(model.checkpoint, cache, *model.backend, progress));
   model.load_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   model.caps = model.backend->caps();
+  line.clear();
+  if (!model.caps.measured.empty()) std::fprintf(stderr, "moesaic: note: %s\n", model.caps.measured.c_str());
   return {};
 }
 

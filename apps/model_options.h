@@ -24,7 +24,7 @@ struct ModelOptions {
   std::string tuning_folder = cache_folder();
   std::vector<std::string> lora;
   int threads = 0;
-  bool batch_invariant = false, portable = false;
+  bool batch_invariant = false, portable = false, tune = true;
 
   // Adds -m and, where the command runs the model, --device, --threads, --isa and --dense.
   void add_to(CLI::App& command, bool runs_model = true);
@@ -35,8 +35,8 @@ std::vector<std::string> dense_names();
 // --dense, by the names of dense_format().
 CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string& help,
                        const std::vector<std::string>& formats = dense_names());
-// --device, --threads, --cpu-pin, --lora, --cpu-prefetch, --dense, --kv-dtype and --batch-invariant, of
-// ModelOptions or OpenOptions.
+// --device, --threads, --cpu-pin, --lora, --cpu-prefetch, --dense, --kv-dtype, --batch-invariant and
+// --no-tune, of ModelOptions or OpenOptions.
 template <class Options>
 void add_device_options(CLI::App& c, Options& o) {
   c.add_option("--device", o.device, "auto, cpu, cuda[:i] or reference")
@@ -72,6 +72,9 @@ void add_device_options(CLI::App& c, Options& o) {
   c.add_flag(
        "--batch-invariant", o.batch_invariant,
        "cuda: a sequence's logits do not depend on the other sequences of its batch, bit for bit; slower")
+      ->group(kRareOptions);
+  c.add_flag("!--no-tune", o.tune,
+             "cuda: do not measure the experts' kernels at the first load on a device (moesaic tune)")
       ->group(kRareOptions);
 }
 

@@ -61,6 +61,9 @@ struct OpenOptions {
   // none, or t0, t1 or nta and a distance in bytes: t0:1024.
   std::string cpu_prefetch = "auto";
   bool batch_invariant = false;  // cuda: a request's logits are the same bits beside any others; slower
+  // cuda: at the first load on a device the experts' kernels are measured, for a second or two, and what is
+  // the quickest is kept in the cache folder. False, and with batch_invariant: not.
+  bool tune = true;
   // LoRA adapters to apply, as peft saves them: each a folder, or FOLDER:SCALE.
   std::vector<std::string> lora;
   // Speculative decoding: tokens are guessed and verified together with the next one; answers are the same.
@@ -103,6 +106,7 @@ struct ModelInfo {
   std::string kv_reason;
   std::string speculative = "none";  // where guesses come from
   int draft_tokens = 0;              // tokens of a guess; 0: as many as pay
+  std::string measured;              // cuda: what OpenOptions::tune has measured now; empty: nothing
 };
 
 // How a request ended.

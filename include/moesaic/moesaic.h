@@ -119,6 +119,7 @@ typedef struct moesaic_options {
   size_t lora_count;
   const char* speculative; /* "none", "ngram", "suffix", "eagle3:FOLDER", ..: engine.h */
   int32_t draft_tokens;    /* tokens of a guess; 0: as many as pay */
+  int32_t no_tuning; /* 1: cuda: kernels are not measured at the first load on a device: engine.h, tune */
 } moesaic_options;
 
 void moesaic_options_init(moesaic_options* options, size_t size); /* size: sizeof(moesaic_options) */

@@ -66,7 +66,7 @@ class _Base:
     def __init__(self, model: str, *, device: str = "auto", kv_dtype: str = "auto", context: int = 0, max_batch: int = 0,
                  kv_tokens: int = 0, max_rows: int = 0, threads: int = 0, cpu_pin: str = "auto", prefix_cache: bool = True,
                  dense: str = "keep", tokenizer: str = "", moe_path: str = "auto", cpu_prefetch: str = "auto",
-                 batch_invariant: bool = False, lora: str | Sequence[str] = (), speculative: str = "none", draft_tokens: int = 0,
+                 batch_invariant: bool = False, tune: bool = True, lora: str | Sequence[str] = (), speculative: str = "none", draft_tokens: int = 0,
                  progress: Callable[[int, int], bool | None] | None = None) -> None:
         """Opens a model.
 
@@ -84,6 +84,7 @@ class _Base:
         dense: attention's matrices and lm_head in memory: keep, bf16, q8_0, mxfp8 or mxfp4.
         tokenizer: a tokenizer.json or .tiktoken file instead of the model's own.
         moe_path: auto or w4a8. cpu_prefetch: auto, none or t0:1024. batch_invariant: cuda, the same bits in any batch.
+        tune: cuda: kernels are measured at the first load on a device, and the choice is kept.
         lora: adapters as peft saves them, FOLDER or FOLDER:SCALE; or one of them.
         speculative: none, ngram, suffix or suffix:own. draft_tokens: of a guess; 0: as many as pay.
         progress: called with the bytes loaded and the bytes in all; False ends it with Cancelled.

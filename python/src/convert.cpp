@@ -50,8 +50,9 @@ void set(const std::string& name, nb::handle value, OpenOptions& o) {
       set(name, "dense", value, o.dense) || set(name, "kv_dtype", value, o.kv_dtype) ||
       set(name, "tokenizer", value, o.tokenizer) || set(name, "moe_path", value, o.moe_path) ||
       set(name, "cpu_prefetch", value, o.cpu_prefetch) ||
-      set(name, "batch_invariant", value, o.batch_invariant) || set(name, "lora", value, o.lora) ||
-      set(name, "speculative", value, o.speculative) || set(name, "draft_tokens", value, o.draft_tokens);
+      set(name, "batch_invariant", value, o.batch_invariant) || set(name, "tune", value, o.tune) ||
+      set(name, "lora", value, o.lora) || set(name, "speculative", value, o.speculative) ||
+      set(name, "draft_tokens", value, o.draft_tokens);
   if (!known) throw nb::type_error(fmt::format("unknown option '{}'", name).c_str());
 }
 

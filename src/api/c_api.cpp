@@ -26,7 +26,8 @@ constexpr moesaic_options kOptions = {.size = sizeof(moesaic_options),
                                       .lora = nullptr,
                                       .lora_count = 0,
                                       .speculative = "none",
-                                      .draft_tokens = 0};
+                                      .draft_tokens = 0,
+                                      .no_tuning = 0};
 
 Status check_pointers(const moesaic_options& o) {
   RETURN_IF_ERROR(not_null(o.device, "options.device"));
@@ -59,6 +60,7 @@ OpenOptions open_options(const moesaic_options& o) {
                       .moe_path = o.moe_path,
                       .cpu_prefetch = o.cpu_prefetch,
                       .batch_invariant = o.batch_invariant != 0,
+                      .tune = o.no_tuning == 0,
                       .lora = {o.lora, o.lora + o.lora_count},
                       .speculative = o.speculative,
                       .draft_tokens = o.draft_tokens};

@@ -303,6 +303,7 @@ TEST(CApiOptions, FormatsAndTokenizer) {
   options.kv_dtype = "bf16";
   options.moe_path = "w4a8";
   options.batch_invariant = 1;
+  options.no_tuning = 1;
   const std::string own = std::string(kTiny) + "/tokenizer.json";
   options.tokenizer = own.c_str();
   moesaic_model* model = nullptr;

@@ -60,6 +60,7 @@ Result<BackendOptions> backend_options(const OpenOptions& o) {
                         .least_rows = o.max_batch,
                         .batch_invariant = o.batch_invariant,
                         .tuning_folder = cache_folder(),
+                        .tune = o.tune,
                         .cpu_prefetch = o.cpu_prefetch};
 }
 
@@ -212,6 +213,7 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   RETURN_IF_ERROR(load_weights(checkpoint, plan.demand, *backend, std::ref(progress)));
   RETURN_IF_ERROR(named("speculative", drafts->load(*backend, checkpoint)));
   RETURN_IF_ERROR(fit_again(plan, checkpoint.config, *backend));
+  plan.info.measured = backend->caps().measured;
   for (const std::string& line : describe(plan.info)) log(LogLevel::kInfo, line);
   const uint64_t print = fingerprint(checkpoint, o.dense + " " + o.moe_path);
   if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
@@ -284,13 +286,16 @@ std::vector<std::string> describe(const ModelInfo& i) {
           : fmt::format("{}, drafts of {} tokens", i.speculative,
                         i.draft_tokens == 0 ? "as many as pay" : std::to_string(i.draft_tokens));
   const std::string code = d.architecture.empty() ? "" : fmt::format(" ({})", d.architecture);
-  return {fmt::format("device {}:{}{}; {}", d.name, chip, code, i.device_reason),
-          fmt::format("memory: {}; {} free", words(i.memory), size_words(d.memory_free)),
-          fmt::format("context {} tokens: {}", i.context, i.context_reason),
-          fmt::format("batch at most {} requests: {}; steps of at most {} tokens", i.max_batch,
-                      i.batch_reason, i.max_rows),
-          fmt::format("KV cache {} tokens for all requests: {}", i.kv_tokens, i.kv_reason),
-          fmt::format("speculative decoding: {}", speculative)};
+  std::vector<std::string> lines = {
+      fmt::format("device {}:{}{}; {}", d.name, chip, code, i.device_reason),
+      fmt::format("memory: {}; {} free", words(i.memory), size_words(d.memory_free)),
+      fmt::format("context {} tokens: {}", i.context, i.context_reason),
+      fmt::format("batch at most {} requests: {}; steps of at most {} tokens", i.max_batch, i.batch_reason,
+                  i.max_rows),
+      fmt::format("KV cache {} tokens for all requests: {}", i.kv_tokens, i.kv_reason),
+      fmt::format("speculative decoding: {}", speculative)};
+  if (!i.measured.empty()) lines.push_back(i.measured);
+  return lines;
 }
 
 Status load_weights(const Checkpoint& checkpoint, const KvDemand& cache, Backend& backend,

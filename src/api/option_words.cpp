@@ -29,6 +29,7 @@ constexpr std::array kWords = {
     Words{"--model", "path"},
     Words{"--moe-path", "options.moe_path"},
     Words{"--no-prefix-cache", "options.prefix_cache = false"},
+    Words{"--no-tune", "options.tune = false"},
     Words{"--speculative", "options.speculative"},
     Words{"--threads", "options.threads"},
     Words{"--tokenizer", "options.tokenizer"},

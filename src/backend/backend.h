@@ -77,6 +77,9 @@ struct BackendOptions {
   // Where measurements are kept: on cuda those of `moesaic tune`, on the cpu also those made when a model is
   // loaded. Empty: nowhere.
   std::string tuning_folder;
+  // cuda: kernels for the experts are measured at a load where none are kept for this device. Never with
+  // batch-invariant kernels.
+  bool tune = true;
   // cuda, for tests: the most multiprocessors that kernels with one CTA on each use; 0: all.
   int max_sms = 0;
   std::string cpu_prefetch = "auto";  // auto (measured), none, or a hint and a distance: t0:1024
@@ -100,6 +103,8 @@ struct BackendCaps {
   MoePath rounding = MoePath::kAuto;
   double peak_flops = 0;   // of matrix products on 16-bit values, by the data sheet; 0: not stated
   std::string reads = {};  // cpu, of a loaded model: how weights are read, and why so
+  // cuda, of a loaded model: what was measured while it was loaded, and where that is kept; empty: nothing.
+  std::string measured = {};
 };
 
 // What memory is for: weights, K and V of tokens, or what steps work on.

@@ -73,7 +73,8 @@ BackendCaps CudaBackend::caps() const {
           .cache_share = kCacheShare,
           .half_activations = true,
           .rounding = options_.moe_path,
-          .peak_flops = peak_flops_};
+          .peak_flops = peak_flops_,
+          .measured = measured_};
 }
 
 std::vector<MemoryPart> CudaBackend::memory(const ModelConfig& config, const ModelWeights& weights,
@@ -101,7 +102,6 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   draft_head_.unload();
   model_ = {};
   ASSIGN_OR_RETURN(model_, load_model(config, weights, options_, progress, stream_));
-  moe_.prefer(read_tuning(options_.tuning_folder, tuning_key()));
   RETURN_IF_ERROR(allocate(arena(config), "activations"));
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
   moe_.ready(config, options_.max_rows);
@@ -109,6 +109,7 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   ASSIGN_OR_RETURN(pinned_logits_, PinnedBuffer::allocate(logit_bytes(config, kPinnedRows)));
   RETURN_IF_ERROR(step_io_.open(options_.max_rows));
   sampling_steps_ = select(SampleShape{config.vocab}, target_).ok();
+  tune_experts();
   return check(cudaStreamSynchronize(stream_), "activations");
 }
 

@@ -89,6 +89,9 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   size_t kv_element_bytes() const { return options_.kv == KvFormat::kFp8 ? 1 : 2; }
   Status make_room();
   Status copy_logits();
+  bool is_to_be_tuned(const std::vector<TunedStep>& kept) const;
+  void tune_experts();
+  Result<std::vector<TunedStep>> probe_experts(std::vector<TunedStep> kept);
   Status fault_of(int code);
   Status begin_graph();
   template <typename Body>
@@ -111,6 +114,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   Target target_;
   LoadedModel model_;
   Moe moe_;
+  std::string measured_;  // as BackendCaps::measured
   KvLayout kv_layout_;
 
   // The arena, for max_rows rows.

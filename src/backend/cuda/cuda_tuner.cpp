@@ -1,10 +1,14 @@
 // What the CUDA backend measures of itself, and which kernels it chooses.
+#include <algorithm>
+#include <chrono>
+
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/cuda/runtime/bandwidth.h"
 #include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/runtime/random.h"
 #include "backend/cuda/runtime/replay_timer.h"
 #include "base/error.h"
+#include "tuning/moe_probe.h"
 
 namespace moesaic::cuda {
 
@@ -71,6 +75,50 @@ TuningKey CudaBackend::tuning_key() const {
                 .intermediate = c.intermediate};
   for (const MoeKernelConfig& config : moe_configs()) key.configs += fmt::format("{};", config.name);
   return key;
+}
+
+Result<std::vector<TunedStep>> CudaBackend::probe_experts(std::vector<TunedStep> kept) {
+  constexpr double kSecondsAConfig = 0.005;
+  const auto time = [this](int tokens, const MoeKernelConfig& config) -> Result<double> {
+    ASSIGN_OR_RETURN(const OpTiming t, time_moe(tokens, kSecondsAConfig, MoeFrom::kRows, config.name));
+    return t.seconds.front();  // what else the device does only makes it slower
+  };
+  // A device that rests has lower clocks at first.
+  const int most = std::min(options_.max_rows, kMostProbed);
+  RETURN_IF_ERROR(time_moe(most, kSecondsAConfig, MoeFrom::kRows, {}).status());
+  return probe_moe(shape_of(experts_of(model_, 0), 1), moe_configs(), std::move(kept),
+                   {.most_tokens = options_.max_rows}, time);
+}
+
+bool CudaBackend::is_to_be_tuned(const std::vector<TunedStep>& kept) const {
+  constexpr double kLeastBytes = 256e6;  // of all experts: smaller ones fit the caches, and take no time
+  const MoeShape shape = shape_of(experts_of(model_, 0), 1);
+  return options_.tune && !target_.batch_invariant && !options_.tuning_folder.empty() &&
+         shape.expert_bytes * shape.experts * model_.config.layers >= kLeastBytes &&
+         !covers(kept, moe_configs(), options_.max_rows);
+}
+
+// The figures of tuning/moe_kernels.cpp are an H200's. What cannot be kept is not measured: each load might
+// choose otherwise, and another kernel adds in another order. What goes wrong here ends nothing: the figures
+// then choose, and a device that has a fault says so in its next operation.
+void CudaBackend::tune_experts() {
+  measured_.clear();
+  const TuningKey key = tuning_key();
+  const std::string& folder = options_.tuning_folder;
+  std::vector<TunedStep> steps = read_tuning(folder, key);
+  moe_.prefer(steps);
+  if (!is_to_be_tuned(steps)) return;
+  Status status = write_tuning(folder, key, steps);
+  if (status.ok()) {
+    const auto start = std::chrono::steady_clock::now();
+    Result<std::vector<TunedStep>> probed = probe_experts(steps);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    status = probed.ok() ? write_tuning(folder, key, probed.value()) : probed.status();
+    if (status.ok()) moe_.prefer(std::move(probed).value());
+    measured_ = fmt::format("the experts' kernels were measured on this device in {:.1f} s: {}",
+                            seconds.count(), tuning_path(folder, key));
+  }
+  if (!status.ok()) measured_ = "the experts' kernels are chosen unmeasured: " + status.message();
 }
 
 Result<OpTiming> CudaBackend::time_moe(int rows, double seconds, MoeFrom from, std::string_view config) {

@@ -106,6 +106,17 @@ TEST(PlanEngine, ABatchThatPaysOrFits) {
   EXPECT_EQ(plan->info.max_rows, kHostPrefillRows);
 }
 
+TEST(Describe, MemoryIsToldByWhatItIsFor) {
+  ModelInfo info{.memory = {.weights = 11'500'000, .kv_cache = 4'200'000'000}};
+  EXPECT_EQ(describe(info).at(1), "memory: weights 11.5 MB, KV cache 4.20 GB; unknown free");
+  info.memory.workspace = 1'000'000;
+  info.measured = "measured now";
+  info.device.memory_free = 999'000'000;
+  EXPECT_EQ(describe(info).at(1),
+            "memory: weights 11.5 MB, KV cache 4.20 GB, workspace 1.0 MB; 999.0 MB free");
+  EXPECT_EQ(describe(info).back(), "measured now");
+}
+
 TEST(PlanEngine, AContextThatTheMemoryTakes) {
   const Checkpoint checkpoint = tiny();
   std::unique_ptr<Backend> backend = std::make_unique<Gpu>(50e6);

@@ -26,7 +26,7 @@ const char* error_type(int http) {
 
 std::string error_json(const openai::ApiError& error, const std::string& request_id) {
   openai::Json json = {{"type", "error"},
-                       {"error", {{"type", error_type(error.http)}, {"message", error.message}}}};
+                       {"error", {{"type", error_type(error.http)}, {"message", message_line(error)}}}};
   if (!request_id.empty()) json["request_id"] = request_id;
   return openai::dump(json);
 }

@@ -4,6 +4,8 @@
 
 namespace moesaic::ollama {
 
-std::string error_json(const openai::ApiError& error) { return openai::dump({{"error", error.message}}); }
+std::string error_json(const openai::ApiError& error) {
+  return openai::dump({{"error", message_line(error)}});
+}
 
 }  // namespace moesaic::ollama

@@ -235,7 +235,7 @@ TEST(OllamaAnswer, NoCharacterOfAnAnswerCutsALine) {
   std::getline(lines, line);
   EXPECT_EQ(Json::parse(line)["message"]["content"], openai::kLineBreaks);
   std::getline(lines, line);
-  EXPECT_EQ(Json::parse(line)["error"], openai::kLineBreaks);
+  EXPECT_EQ(Json::parse(line)["error"], openai::message_line({.message = openai::kLineBreaks}));
 }
 
 TEST(OllamaAnswer, Whole) {
@@ -265,6 +265,7 @@ TEST(OllamaModels, Lists) {
   EXPECT_EQ(json["capabilities"], (Json{"completion", "tools", "thinking"}));
   EXPECT_EQ(std::get<openai::ApiError>(show(R"({"model": "x"})", service())).http, 404);
   EXPECT_EQ(error_json({.message = "no"}), "{\"error\":\"no\"}");
+  EXPECT_EQ(error_json({.message = "role '\r\n\x1B[31m' is none"}), "{\"error\":\"role '???[31m' is none\"}");
 }
 
 // What clients compare /api/version with, as of November 2026; a lower version ends or warns.

@@ -2,16 +2,24 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace moesaic::openai {
+
+std::string message_line(const ApiError& error) {
+  std::string line = error.message;
+  std::ranges::replace_if(
+      line, [](unsigned char c) { return c < 0x20 || c == 0x7F; }, '?');
+  return line;
+}
 
 std::string error_json(const ApiError& e) {
   const auto or_null = [](const std::string& text) {
     return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text);
   };
   const nlohmann::ordered_json body = {
-      {"message", e.message}, {"type", e.type}, {"param", or_null(e.param)}, {"code", or_null(e.code)}};
+      {"message", message_line(e)}, {"type", e.type}, {"param", or_null(e.param)}, {"code", or_null(e.code)}};
   return nlohmann::ordered_json{{"error", body}}.dump(-1, ' ', false,
                                                       nlohmann::json::error_handler_t::replace);
 }

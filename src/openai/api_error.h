@@ -21,6 +21,9 @@ struct ApiError {
 // Empty: not refused.
 using Refusal = std::optional<ApiError>;
 
+// Its message as one line: what it repeats of a request may hold any character.
+std::string message_line(const ApiError& error);
+
 // {"error": {"message", "type", "param", "code"}}
 std::string error_json(const ApiError& error);
 

@@ -313,6 +313,43 @@ class Ollama(Case):
         self.assertTrue(self.lines("/api/generate", body)[-1]["done"])
 
 
+class AllApis(Case):
+    """What holds in the same way wherever a request comes in."""
+
+    LIMIT = {CHAT: {"max_tokens": 2}, RESPONSES: {"max_output_tokens": 2}, MESSAGES: {"max_tokens": 2},
+             "/api/chat": {"model": "tiny", "stream": False, "options": {"num_predict": 2}}}
+
+    def send(self, path, messages, status, **more):
+        field = "input" if path == RESPONSES else "messages"
+        return self.post(path, {field: messages, **self.LIMIT[path], **more}, status)
+
+    def test_bodies_end_with_their_object(self):
+        for path, limit in self.LIMIT.items():
+            body = json.dumps({"input" if path == RESPONSES else "messages": user("Hi"), **limit}).encode()
+            for rest, status in ((b"", 200), (b" \r\n", 200), (b"\0", 400), (b"\0{}", 400), (b"x", 400), (b"{}", 400)):
+                self.assertEqual(self.server.call("POST", path, body + rest)[0], status, (path, rest))
+
+    def test_images(self):
+        data = "data:image/png;base64,AAAA"
+        images = {CHAT: {"content": [{"type": "image_url", "image_url": {"url": data}}]},
+                  RESPONSES: {"content": [{"type": "input_image", "image_url": data}]},
+                  MESSAGES: {"content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}]},
+                  "/api/chat": {"content": "", "images": ["AAAA"]}}
+        for path, image in images.items():
+            shown = {"role": "user", **image}
+            self.send(path, [shown, {"role": "assistant", "content": "A cat."}, *user("Go on.")], 200)
+            self.send(path, [*user("Hi"), shown], 200 if path == RESPONSES else 400)  # Responses tells the model
+
+    def test_fields_of_another_api(self):
+        for path, field, value in ((MESSAGES, "guided_regex", "a"), (MESSAGES, "response_format", {"type": "json_object"}),
+                                   ("/api/chat", "grammar", 'root ::= "a"'), ("/api/chat", "temperature", 0.5),
+                                   (CHAT, "think", "high"), (RESPONSES, "output_config", {"effort": "low"})):
+            answer = self.send(path, user("Hi"), 400, **{field: value})
+            self.assertIn(field, json.dumps(answer))
+        tools = [{"type": "function", "function": FUNCTION}]
+        self.send(CHAT, user("Hi"), 400, tools=tools, tool_choice="required", guided_regex="a")
+
+
 class LlamaCpp(Case):
     def test_props_slots_and_models(self):
         props, slots = self.get("/props"), self.get("/slots")

@@ -1,5 +1,5 @@
-// Tables of the machine that are made for being filled, asked and dropped quickly: a few arrays each, so that
-// what they hold is known in bytes and freed at once.
+// Tables that the machine fills, asks and drops very often. Each is a few arrays, so that its size is known
+// in bytes, and freeing it takes no time.
 #pragma once
 
 #include <algorithm>

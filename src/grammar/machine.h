@@ -34,10 +34,10 @@ inline uint64_t hash_of(const Configuration& c) {
   return static_cast<uint64_t>(c.state) << 32 | static_cast<uint32_t>(c.stack);
 }
 
-// Who called, and how often a repetition's rule will then have been taken.
+// A rule that ends goes on here.
 struct Caller {
   StateId next;    // a repeat state, or where to go on
-  uint32_t count;  // kUnlimited: not a repetition
+  uint32_t count;  // how often the repetition's rule will have been taken; kUnlimited: it is no repetition
   Stack below;
   friend auto operator<=>(const Caller&, const Caller&) = default;
 };
@@ -107,7 +107,7 @@ class Machine {
   InternedLists<Caller> stacks_;
   std::vector<About> about_;  // by stack
   uint64_t work_ = 0;
-  // Of the call in progress:
+  // The call in progress:
   uint64_t left_ = 0;  // of its limit
   uint64_t limit_ = 0;
   NumberSet seen_;

@@ -80,7 +80,7 @@ TokenMasks::Situation TokenMasks::behind(Stack stack) {
   return behind_[stack] = to;
 }
 
-// Whether the work of this time is done, where the mask's is not.
+// True where the work of this turn is done and the mask's limit is not reached.
 bool TokenMasks::pauses(Situation found) const { return found == kUnknown && work() < cut_at_; }
 
 void TokenMasks::begin(Effort effort) {

@@ -19,12 +19,12 @@
 
 namespace moesaic::grammar {
 
-// How much is done at a time. What is not finished goes on the next time.
+// The work of one turn. The next turn goes on with what is not finished.
 enum class Effort {
   kQuick,  // kQuickWork
   kSlice   // kSliceWork, and up to Machine::kMaxStep more where one byte costs that
 };
-inline constexpr uint64_t kQuickWork = 2'000, kSliceWork = 10'000;  // some 0.1 ms and 0.5 ms
+inline constexpr uint64_t kQuickWork = 1'000, kSliceWork = 10'000;  // at most some 0.2 ms and 2 ms
 
 enum class Progress {
   kDone,
@@ -105,7 +105,7 @@ class TokenMasks {
   std::unordered_map<Situation, std::shared_ptr<const Local>> locals_;
   size_t local_ends_ = 0;                      // of all of them
   std::unordered_map<Situation, Bits> masks_;  // of coarse situations (Machine::coarse)
-  // Of the calls in progress:
+  // The turn in progress:
   Effort effort_ = Effort::kSlice;
   uint64_t nodes_ = 0;  // of the tree, over all calls
   // As work() counts: where they pause, the mask is cut, and its walk ends.

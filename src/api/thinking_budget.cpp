@@ -9,7 +9,8 @@ namespace {
 constexpr const char* kToAnswer = "<|end|><|start|>assistant<|channel|>final<|message|>";
 // The grammar has the rest: which functions there are, and what stands behind their names.
 constexpr const char* kToCall = "<|end|><|start|>assistant<|channel|>commentary to=functions";
-constexpr std::string_view kAnalysis = "analysis";
+// What a header that opens no analysis has behind <|channel|>.
+constexpr std::string_view kOthers[] = {"final", "commentary", "to="};
 constexpr int kMostOfCharacter = 3;   // tokens
 constexpr int kMostTokens = 1 << 30;  // more than any context has
 
@@ -51,9 +52,13 @@ bool ThinkingBudget::ends_message(int32_t token) const {
   return token == end_ || token == start_ || token == channel_ || parser_.ends_turn(token);
 }
 
+// As the first token of a channel's name. A name that is none of harmony's is read as analysis.
 bool ThinkingBudget::begins_analysis(int32_t token) const {
-  const std::string_view bytes = tokenizer_->token_bytes(token);
-  return !tokenizer_->is_special(token) && !bytes.empty() && kAnalysis.starts_with(bytes);
+  std::string_view word = tokenizer_->token_bytes(token);
+  word.remove_prefix(std::min(word.find_first_not_of(' '), word.size()));
+  if (tokenizer_->is_special(token) || word.empty()) return false;
+  return std::ranges::none_of(
+      kOthers, [&](std::string_view other) { return other.starts_with(word) || word.starts_with(other); });
 }
 
 std::optional<size_t> ThinkingBudget::forced_for(int32_t sampled) const {

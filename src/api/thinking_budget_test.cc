@@ -94,8 +94,10 @@ TEST_F(ThinkingBudgetTest, WithoutABudgetTheAnswerBeginsAtOnce) {
   EXPECT_EQ(said(0, {kThink + "abc", "so<|return|>"}), kAnswer + "so<|return|>");
   for (const std::string& answer : Texts{"<|channel|>final<|message|>so<|return|>",
                                          "<|channel|>commentary to=functions.f<|message|>{}<|call|>",
-                                         " to=functions.f<|channel|>commentary<|message|>{}<|call|>"})
+                                         " to=functions.f<|channel|>commentary<|message|>{}<|call|>",
+                                         "<|channel|> to=functions.f commentary<|message|>{}<|call|>"})
     EXPECT_EQ(said(0, {answer, "other"}), answer);
+  EXPECT_EQ(said(0, {"<|channel|>We need to look.<|end|>", "so<|return|>"}), kAnswer + "so<|return|>");
 }
 
 // All analysis of an answer counts, and none begins again.

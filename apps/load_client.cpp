@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/whole_json.h"
 
 namespace moesaic::app {
 namespace {
@@ -63,7 +64,7 @@ std::string Load::body_of(int prompt) const {
 }
 
 std::string text_of(const std::string& data) {
-  const auto json = nlohmann::json::parse(data, nullptr, false);
+  const auto json = parse_whole_json<nlohmann::json>(data);
   if (!json.is_object() || !json.contains("choices") || json["choices"].empty()) return "";
   return json["choices"][0].value("text", "");
 }

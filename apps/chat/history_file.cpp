@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file_cache.h"
+#include "base/whole_json.h"
 
 namespace moesaic::chat {
 namespace {
@@ -33,7 +34,7 @@ std::vector<std::string> entries_of(const std::string& bytes) {
   std::vector<std::string> entries;
   std::istringstream lines(bytes);
   for (std::string line; std::getline(lines, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const auto json = parse_whole_json<nlohmann::json>(line);
     if (json.is_string()) entries.push_back(json.get<std::string>());
   }
   return entries;

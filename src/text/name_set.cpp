@@ -11,9 +11,10 @@ uint8_t byte_at(std::string_view text, size_t i) { return static_cast<uint8_t>(t
 
 NameSet::NameSet(std::vector<Name> names) : names_(std::move(names)) {
   // Comparing string_views compares bytes as unsigned: a name stands right before those that it begins.
-  std::ranges::stable_sort(names_, {}, &Name::text);
-  const auto equal = std::ranges::unique(names_, {}, &Name::text);
-  names_.erase(equal.begin(), equal.end());
+  std::stable_sort(names_.begin(), names_.end(),
+                   [](const Name& a, const Name& b) { return a.text < b.text; });
+  const auto same = [](const Name& a, const Name& b) { return a.text == b.text; };
+  names_.erase(std::unique(names_.begin(), names_.end(), same), names_.end());
   for (const Name& name : names_) ++begins_[byte_at(name.text, 0) + size_t{1}];
   for (size_t b = 1; b < begins_.size(); ++b) begins_[b] += begins_[b - 1];
 }
@@ -25,9 +26,9 @@ const NameSet::Name* NameSet::longest(std::string_view text) const {
   for (size_t length = 1; low != high; ++length) {
     if (low->text.size() == length) found = low++;
     if (length == text.size()) break;
-    const auto byte = [length](const Name& name) { return byte_at(name.text, length); };
-    const auto same = std::ranges::equal_range(low, high, byte_at(text, length), {}, byte);
-    low = same.begin(), high = same.end();
+    const uint8_t byte = byte_at(text, length);
+    low = std::partition_point(low, high, [&](const Name& n) { return byte_at(n.text, length) < byte; });
+    high = std::partition_point(low, high, [&](const Name& n) { return byte_at(n.text, length) == byte; });
   }
   return found;
 }

@@ -1,4 +1,5 @@
 // Lists of 100,000 entries: what looks at each entry again for every other one would take minutes.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 

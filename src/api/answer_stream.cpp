@@ -46,6 +46,7 @@ void AnswerStream::add_call(const Message& call, Pieces& pieces) {
 
 void AnswerStream::add(const HarmonyEvent& e, Pieces& pieces) {
   using Kind = HarmonyEvent::Kind;
+  if (e.reason == HarmonyEvent::Reason::kForeign) over_ = true;
   if (e.kind == Kind::kDone) return;
   if (e.kind == Kind::kText) return add_text(e.message, pieces);
   const bool cut = e.reason == HarmonyEvent::Reason::kTruncated;

@@ -34,6 +34,8 @@ class AnswerStream {
   // A stop string is complete.
   bool stopped() const { return stop_.stopped(); }
   const std::string& stop_string() const { return stop_.found(); }
+  // Chat: the model goes on in another's name, and what it writes from here on is no part of the answer.
+  bool over() const { return over_; }
   // chat: see HarmonyParser.
   int recoveries() const { return parser_.recoveries(); }
   // Chat: the complete messages; after finish() also the last one as far as it goes, unless it is a call.
@@ -55,8 +57,9 @@ class AnswerStream {
   const Tokenizer* tokenizer_;
   bool chat_;
   StopRules rules_;
-  int pushed_ = 0;                 // tokens
-  bool begins_ = true;             // the next piece is its message's first
+  int pushed_ = 0;      // tokens
+  bool begins_ = true;  // the next piece is its message's first
+  bool over_ = false;
   std::string answer_channel_;     // of what the filter holds
   std::vector<std::string> held_;  // of the call that is not complete, by token
   HarmonyParser parser_;

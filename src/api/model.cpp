@@ -67,11 +67,13 @@ struct Active {
     ++generated;
     if (callbacks.on_token) callbacks.on_token(sampled);
     show(stream.push(sampled.token, sampled.is_stop));
-    if (stream.stopped()) stop.request_stop();
+    if (ends_early()) stop.request_stop();
   }
+  // Before a stop token.
+  bool ends_early() const { return stream.stopped() || stream.over(); }
   FinishReason reason() const {
     if (!failure.ok()) return FinishReason::kError;
-    return stream.stopped() ? FinishReason::kStop : request->finish;
+    return ends_early() ? FinishReason::kStop : request->finish;
   }
   void end() {
     stream.finish();

@@ -212,11 +212,14 @@ Callable::Callable(const Tools& tools) {
 }
 
 std::string Callable::name_of(const std::string& recipient) const {
-  if (recipient.starts_with(kFunctions)) {
-    std::string name = recipient.substr(kFunctions.size());
-    if (names_.contains(name)) return name;
-  }
-  return names_.contains(recipient) ? recipient : "";
+  std::string name = recipient.substr(recipient.starts_with(kFunctions) ? kFunctions.size() : 0);
+  if (names_.contains(name)) return name;
+  if (names_.contains(recipient)) return recipient;
+  // Models write the next part of a header to the name: "functions.readcommentary", "functions.read:".
+  while (!name.empty() && !is_name(name.substr(name.size() - 1))) name.pop_back();
+  for (const std::string_view part : {"commentary", "analysis", "final", "json", "code"})
+    if (name.ends_with(part)) name.resize(name.size() - part.size());
+  return names_.contains(name) ? name : "";
 }
 
 Conversation new_conversation(const Tools& tools, const AnswerForm& form, const Thinking& thinking,

@@ -1,35 +1,18 @@
 #include "text/harmony_parser.h"
 
 #include <algorithm>
-#include <sstream>
+#include <utility>
 
 #include "text/utf8.h"
 
 namespace moesaic {
-namespace {
-
-bool is_role(const std::string& word) {
-  return word == "assistant" || word == "user" || word == "system" || word == "developer" || word == "tool";
-}
-
-bool is_content_type(const std::string& word) { return word == "json" || word == "code"; }
-
-constexpr const char* kSpaces = " \t\r\n";
-
-// Where the first word of a text ends, which JSON ends too. begin: where it begins.
-size_t end_of_word(const std::string& text, size_t& begin) {
-  begin = std::min(text.find_first_not_of(kSpaces), text.size());
-  return std::min(text.find_first_of(" \t\r\n{[", begin), text.size());
-}
-
-}  // namespace
 
 HarmonyParser::HarmonyParser(const Tokenizer& tokenizer) : tokenizer_(&tokenizer), decoder_(tokenizer) {
   const auto id = [&](const char* name) { return tokenizer.special_id(name).value_or(-1); };
   start_ = id("<|start|>"), end_ = id("<|end|>"), message_token_ = id("<|message|>");
   channel_ = id("<|channel|>"), constrain_ = id("<|constrain|>");
   return_ = id("<|return|>"), call_ = id("<|call|>"), end_of_text_ = id("<|endoftext|>");
-  open_header("assistant");
+  open_header(false);
 }
 
 bool HarmonyParser::ends_turn(int32_t token) const {
@@ -63,108 +46,101 @@ std::vector<HarmonyEvent> HarmonyParser::finish() {
   return events;
 }
 
-void HarmonyParser::open_header(const std::string& role) {
+void HarmonyParser::open_header(bool after_start) {
   message_ = {};
-  message_.role = role;
-  for (std::string& text : header_) text.clear();
-  part_ = Part::kRole;
+  header_ = {HeaderPart()};
+  after_start_ = after_start;
   header_tokens_ = 0;
   state_ = State::kHeader;
 }
 
+// complete: the role's part is.
+bool HarmonyParser::is_foreign(bool complete) const {
+  return after_start_ && header_.size() == 1 && is_foreign_role(header_[0].text, complete);
+}
+
 void HarmonyParser::push_in_header(int32_t token, Events& events) {
-  if (token == message_token_) return open_content();
+  const bool special = tokenizer_->is_special(token);
+  if (!special) header_.back().text.append(tokenizer_->token_bytes(token));
+  if (is_foreign(special)) return end_turn(HarmonyEvent::Reason::kForeign, events);
+  if (token == message_token_) return open_content(events);
   if (is_stop(token)) return stop(token, events);
-  if (token == start_) {
-    ++recoveries_;
-    return open_header("");
+  if (token == start_) {  // the <|message|> before it is missing
+    open_unfinished(false, "analysis", events);
+    if (state_ == State::kContent) close_message(HarmonyEvent::Reason::kNone, events);
+    return open_header(true);
   }
-  if (++header_tokens_ > kMaxHeaderTokens) {
-    recover_header(events);
-    return push_in_content(token, events);
-  }
-  if (token == channel_) {
-    recoveries_ += part_ != Part::kRole;
-    part_ = Part::kChannel;
+  if (++header_tokens_ > kMaxHeaderTokens && (special || may_be_cut())) {
+    open_unfinished(false, "final", events);
+    if (special) push_in_content(token, events);
+  } else if (token == channel_) {
+    begin_part(HeaderPart::Kind::kChannel, events);
   } else if (token == constrain_) {
-    part_ = Part::kConstrain;
-  } else if (tokenizer_->is_special(token)) {
+    begin_part(HeaderPart::Kind::kConstrain, events);
+  } else if (special) {
     ++recoveries_;
-  } else {
-    part_text(part_).append(tokenizer_->token_bytes(token));
   }
 }
 
-// to=NAME is the recipient wherever it stands. Of the other words the first one behind <|start|> is the role,
-// the first one behind <|channel|> the channel, and the next one the content type.
-void HarmonyParser::read_words(const std::string& text, Part part) {
-  std::istringstream words(utf8_lossy(text));
-  for (std::string word; words >> word;) {
-    if (word.starts_with("to=")) {
-      message_.recipient = word.substr(3);
-    } else if (part == Part::kRole && message_.role.empty()) {
-      message_.role = is_role(word) ? word : "tool";
-      if (!is_role(word)) message_.name = word;
-    } else if (part == Part::kChannel && message_.channel.empty()) {
-      message_.channel = word;
-    } else if (part == Part::kConstrain && message_.content_type.empty()) {
-      message_.content_type = "<|constrain|>" + word;
-    } else if (part != Part::kRole && message_.content_type.empty()) {
-      message_.content_type = word;
-    } else if (word != message_.role) {
-      ++recoveries_;
-    }
+// Whether what there is of a header that is too long ends with a whole character, as far as it is UTF-8.
+bool HarmonyParser::may_be_cut() const {
+  const std::string_view text = header_.back().text;
+  for (size_t n = 1; n <= std::min<size_t>(3, text.size()); ++n) {
+    if (utf8_step(text.substr(text.size() - n)).kind == Utf8Kind::kIncomplete)
+      return header_tokens_ > kMaxHeaderTokens + 3;
   }
+  return true;
 }
 
-void HarmonyParser::open_content() {
-  for (const Part part : {Part::kRole, Part::kChannel, Part::kConstrain}) read_words(part_text(part), part);
-  if (message_.role.empty()) message_.role = "assistant";
-  normalize_recipient();
-  state_ = State::kContent;
-}
-
-// "all" is nobody in particular, and only the assistant calls tools.
-void HarmonyParser::normalize_recipient() {
-  if (message_.role != "assistant" || message_.recipient == "all") message_.recipient.clear();
-}
-
-// From the front of a part of a header that has no <|message|>: what stands behind them may be text.
-void HarmonyParser::take_header_words(Part part) {
-  std::string& text = part_text(part);
-  bool first = true;
-  for (size_t begin = 0, end = end_of_word(text, begin); end > begin; end = end_of_word(text, begin)) {
-    const std::string word = utf8_lossy(std::string_view(text).substr(begin, end - begin));
-    if (word.starts_with("to=")) {
-      message_.recipient = word.substr(3);
-    } else if (first && part == Part::kRole && (message_.role.empty() || word == message_.role)) {
-      message_.role = is_role(word) ? word : "tool";
-      first = false;
-    } else if (part == Part::kChannel && message_.channel.empty()) {
-      message_.channel = word;
-    } else if ((first && part == Part::kConstrain) || (part == Part::kChannel && is_content_type(word))) {
-      first = false;
-    } else {
-      return;
-    }
-    text.erase(0, end);
+// What was text before a <|channel|> is a message of its own, without a <|message|>: where it stood before
+// any channel it is nobody's answer.
+void HarmonyParser::begin_part(HeaderPart::Kind kind, Events& events) {
+  const HarmonyHeader before = read_header(header_);
+  if (before.foreign) return end_turn(HarmonyEvent::Reason::kForeign, events);
+  if (kind == HeaderPart::Kind::kChannel && !before.text.empty()) {
+    say_aside(before, events);
+    const bool had_channel = header_.size() > 1;
+    open_header(false);
+    if (!had_channel && !before.recipient.empty()) header_[0].text = "to=" + before.recipient;
   }
+  header_.push_back({.kind = kind});
 }
 
-// No <|message|> came. Text can only stand behind all that belongs to a header.
-void HarmonyParser::recover_header(Events& events) {
+// Words of a header that are text, as a message before that of the header.
+void HarmonyParser::say_aside(const HarmonyHeader& header, Events& events) {
+  const bool in_channel = header_.size() > 1 && header.recipient.empty();
+  message_ = {.role = "assistant", .channel = in_channel ? header.channel : "analysis"};
   ++recoveries_;
-  for (const Part part : {Part::kRole, Part::kChannel, Part::kConstrain}) take_header_words(part);
-  if (message_.role.empty()) message_.role = "assistant";
-  if (message_.channel.empty()) message_.channel = "final";
-  std::string text = part_text(part_);
-  const size_t begin = text.find_first_not_of(kSpaces);
-  const bool is_arguments = begin != std::string::npos && text[begin] == '{';
-  if (begin == std::string::npos || (!message_.recipient.empty() && !is_arguments)) text.clear();
-  if (!is_arguments) message_.recipient.clear();
-  normalize_recipient();
+  add_text(header.text, events);
+  close_message(HarmonyEvent::Reason::kNone, events);
+}
+
+void HarmonyParser::open_message(const HarmonyHeader& header) {
+  recoveries_ += header.regular ? 0 : 1;
+  message_ = {.role = "assistant",
+              .recipient = header.recipient,
+              .channel = header.channel,
+              .content_type = header.content_type};
   state_ = State::kContent;
-  add_text(utf8_lossy(text), events);
+}
+
+void HarmonyParser::open_content(Events& events) {
+  const HarmonyHeader header = read_header(header_);
+  if (header.foreign) return end_turn(HarmonyEvent::Reason::kForeign, events);
+  if (!header.text.empty()) say_aside(header, events);
+  open_message(header);
+}
+
+// No <|message|> came. Nothing where there is neither text nor a call.
+void HarmonyParser::open_unfinished(bool ended_by_call, std::string_view unnamed, Events& events) {
+  const HarmonyHeader header = read_unfinished_header(header_, ended_by_call, unnamed);
+  if (header.text.empty() && header.recipient.empty() && header_tokens_ <= kMaxHeaderTokens) {
+    ++recoveries_;
+    state_ = State::kExpectStart;
+    return;
+  }
+  open_message(header);
+  add_text(header.text, events);
 }
 
 void HarmonyParser::push_in_content(int32_t token, Events& events) {
@@ -182,11 +158,11 @@ void HarmonyParser::push_in_content(int32_t token, Events& events) {
 }
 
 void HarmonyParser::push_before_start(int32_t token, Events& events) {
-  if (token == start_) return open_header("");
+  if (token == start_) return open_header(true);
   if (ends_turn(token)) return stop(token, events);
   ++recoveries_;
   if (token == end_) return;
-  open_header("assistant");
+  open_header(false);
   push_in_header(token, events);
 }
 
@@ -218,10 +194,7 @@ void HarmonyParser::close_message(HarmonyEvent::Reason reason, Events& events) {
 
 void HarmonyParser::stop(int32_t token, Events& events) {
   using Reason = HarmonyEvent::Reason;
-  if (state_ == State::kHeader) {
-    recover_header(events);
-    if (message_.text.empty()) state_ = State::kExpectStart;
-  }
+  if (state_ == State::kHeader) open_unfinished(token == call_, "final", events);
   recoveries_ += token == call_ && message_.recipient.empty();
   if (state_ == State::kContent) close_message(Reason::kNone, events);
   state_ = State::kExpectStart;

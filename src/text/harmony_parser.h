@@ -7,6 +7,7 @@
 
 #include "text/detokenizer.h"
 #include "text/harmony.h"
+#include "text/harmony_header.h"
 #include "text/tokenizer.h"
 
 namespace moesaic {
@@ -23,6 +24,7 @@ struct HarmonyEvent {
     kReturn,     // <|return|>: the answer is complete
     kCall,       // <|call|>: a tool is to be called
     kEndOfText,  // <|endoftext|>
+    kForeign,    // the model goes on in somebody else's name
     kTruncated   // finish() before any of these
   };
   Kind kind;
@@ -31,10 +33,12 @@ struct HarmonyEvent {
 };
 
 // Begins where render_conversation ends, behind <|start|>assistant. No output is an error: what does not
-// follow the format is read as the nearest thing that does, and counted. A header that a stop token ends, or
-// that has more than kMaxHeaderTokens, is taken for a message without <|message|>: the words of a header
-// (role, recipient, channel, content type) are taken from its front, and what is left is the text; of a call
-// only if it begins with {. The tokenizer must outlive the parser.
+// follow the format is read as the nearest thing that does, and counted. harmony_header.h has the rule for
+// headers. Where the assistant's turn goes over into a message of another role, which the model has invented,
+// it is over: nothing of that message is an event. The tokenizer must outlive the parser.
+//
+// A header that a stop token, or the <|start|> of another one, ends, or that has more than kMaxHeaderTokens,
+// is a message without <|message|>.
 //
 // Where the output is cut off (finish), nothing is added to it: a header that has not ended is nothing, a
 // call that has not ended is no kToolCall, and bytes of a character that is not complete are left out. So the
@@ -68,33 +72,32 @@ class HarmonyParser {
 
  private:
   enum class State { kExpectStart, kHeader, kContent, kDone };
-  // Which part of a header its text belongs to.
-  enum class Part { kRole, kChannel, kConstrain };
   using Events = std::vector<HarmonyEvent>;
 
   bool is_stop(int32_t token) const;  // whether it ends a message
   void push_in_header(int32_t token, Events& events);
   void push_in_content(int32_t token, Events& events);
   void push_before_start(int32_t token, Events& events);
-  void open_header(const std::string& role);
-  void open_content();
-  void recover_header(Events& events);
-  void take_header_words(Part part);
-  void normalize_recipient();
+  void open_header(bool after_start);
+  void begin_part(HeaderPart::Kind kind, Events& events);
+  void open_content(Events& events);
+  void open_unfinished(bool ended_by_call, std::string_view unnamed, Events& events);
+  void open_message(const HarmonyHeader& header);
+  void say_aside(const HarmonyHeader& header, Events& events);
+  bool is_foreign(bool complete) const;
+  bool may_be_cut() const;
   void add_text(std::string text, Events& events);
   void close_message(HarmonyEvent::Reason reason, Events& events);
   void stop(int32_t token, Events& events);
   void end_turn(HarmonyEvent::Reason reason, Events& events);
-  void read_words(const std::string& text, Part part);
-  std::string& part_text(Part part) { return header_[static_cast<int>(part)]; }
 
   const Tokenizer* tokenizer_;
   StreamDecoder decoder_;
   int32_t start_, end_, message_token_, channel_, constrain_, return_, call_, end_of_text_;  // -1: absent
   State state_ = State::kHeader;
   Message message_;
-  std::string header_[3];  // by Part
-  Part part_ = Part::kRole;
+  HeaderParts header_;
+  bool after_start_ = false;  // the header that is read has a <|start|>, and so a role, of its own
   int header_tokens_ = 0;
   int recoveries_ = 0;
 };

@@ -112,10 +112,12 @@ TEST(HarmonyParser, RecoversAndCounts) {
       {"<|channel|>analysis<|message|>a<|end|><|start|>assistant to=functions.f<|end|>",
        {"analysis:a"},
        Reason::kTruncated},
-      {"<|channel|>commentary to=functions.f <|constrain|>json<|call|>", {}, Reason::kCall},
-      {"<|channel|>commentary to=functions.f json not JSON<|call|>", {}, Reason::kCall},
-      {" to=functions.f<|channel|>final hello<|return|>", {}, Reason::kReturn},
-      {"words<|channel|>final hello<|return|>", {"final: hello"}, Reason::kReturn},
+      {"<|channel|>commentary to=functions.f <|constrain|>json<|call|>", {"commentary:"}, Reason::kCall},
+      {"<|channel|>commentary to=functions.f json not JSON<|call|>",
+       {"commentary: json not JSON"},
+       Reason::kCall},
+      {" to=functions.f<|channel|>final hello<|return|>", {"final: hello"}, Reason::kReturn},
+      {"words<|channel|>final hello<|return|>", {"analysis:words", "final: hello"}, Reason::kReturn},
       {"<|channel|>commentary to=all<|message|>a<|end|>", {"commentary:a"}, Reason::kTruncated},
       {"plain<|return|>", {"final:plain"}, Reason::kReturn},
       {"<|return|>", {}, Reason::kReturn},
@@ -163,14 +165,31 @@ TEST(HarmonyParser, AnUnfinishedCallIsNoCall) {
   EXPECT_EQ(whole.kinds, std::vector<Kind>{Kind::kToolCall});
 }
 
-TEST(HarmonyParser, OnlyTheAssistantCallsTools) {
-  for (const char* output : {"<|start|>functions.f to=assistant<|channel|>commentary<|message|>{}<|end|>",
-                             "<|start|>user to=functions.f<|message|>{}<|call|>",
-                             "<|channel|>commentary to=all<|message|>{}<|call|>"}) {
-    const Parsed parsed = parse(output);
-    EXPECT_EQ(parsed.kinds, std::vector<Kind>{Kind::kMessageEnd}) << output;
-    EXPECT_EQ(parsed.messages[0].recipient, "") << output;
+TEST(HarmonyParser, AMessageOfSomebodyElseEndsTheTurn) {
+  const std::string before = "<|channel|>analysis<|message|>a<|end|>";
+  const std::string behind = "<|message|>{}<|call|><|start|>assistant<|channel|>final<|message|>b<|return|>";
+  for (const char* header :
+       {"<|start|>functions.f to=assistant<|channel|>commentary", "<|start|>user", "<|start|>system",
+        "<|start|> tool to=assistant", "<|start|>developer to=functions.f", "<|start|>Bob", "<|start|>a",
+        "<|start|>assist", "user", "functions.f to=assistant<|channel|>commentary", "tool<|channel|>final",
+        "<|start|>user<|end|>", "<|start|>user<|start|>"}) {
+    const Parsed parsed = parse(before + header + behind);
+    ASSERT_EQ(parsed.messages.size(), 1u) << header;
+    EXPECT_EQ(parsed.messages[0].text, "a") << header;
+    EXPECT_EQ(parsed.reason, Reason::kForeign) << header;
   }
+  EXPECT_EQ(parse("<|channel|>commentary to=all<|message|>{}<|call|>").messages[0].recipient, "");
+}
+
+// The token that names somebody else is the last one that is needed.
+TEST(HarmonyParser, SomebodyElseIsRecognisedAtOnce) {
+  const Tokenizer tokenizer = small::tokenizer();
+  HarmonyParser parser(tokenizer);
+  for (const int32_t token : tokenizer.encode("<|channel|>final<|message|>x<|end|><|start|>assi", true))
+    parser.push(token);
+  EXPECT_FALSE(parser.done());
+  EXPECT_EQ(parser.push('g').back().reason, Reason::kForeign);
+  EXPECT_TRUE(parser.done());
 }
 
 TEST(HarmonyParser, ACharacterThatIsCutIsLeftOut) {

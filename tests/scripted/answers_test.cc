@@ -19,19 +19,17 @@ struct Row {
   std::string generated = {};
 };
 
-const std::string kHm = "<|channel|>analysis<|message|>hm \xE6\x97\xA5 hm<|end|><|start|>assistant";
+const std::string kThought = "hm \xE6\x97\xA5 hm";
+const std::string kHm = "<|channel|>analysis<|message|>" + kThought + "<|end|><|start|>assistant";
+const std::string kCut1(1, kCut);
 
-// Rows whose answers are the same in all four APIs. A call's arguments are as the model wrote them; APIs that
-// give them as an object have {"arguments": text} for what is none.
-std::vector<Row> rows() {
+std::vector<Row> plain_rows() {
   return {
-      {"an answer",
-       kHm + "<|channel|>final<|message|>All done.<|return|>",
-       {"hm \xE6\x97\xA5 hm", "All done."}},
+      {"an answer", kHm + "<|channel|>final<|message|>All done.<|return|>", {kThought, "All done."}},
       {"a call",
        kHm +
            "<|channel|>commentary to=functions.read <|constrain|>json<|message|>{\"path\": \"a b\"}<|call|>",
-       {"hm \xE6\x97\xA5 hm", "", {{"read", "{\"path\": \"a b\"}"}}}},
+       {kThought, "", {{"read", "{\"path\": \"a b\"}"}}}},
       {"a call, its recipient before the channel",
        " to=functions.read<|channel|>commentary <|constrain|>json<|message|>{\"path\": 1}<|call|>",
        {"", "", {{"read", "{\"path\": 1}"}}}},
@@ -46,12 +44,131 @@ std::vector<Row> rows() {
        "to=functions.read<|message|>{\"path\": 2}<|call|>",
        {"", "", {{"read", "{\"path\": 1}"}, {"read", "{\"path\": 2}"}}}},
       {"a stop string",
-       kHm + "<|channel|>final<|message|>one two three<|return|>",
-       {"hm \xE6\x97\xA5 hm", "one "},
+       kHm + "<|channel|>final<|message|>one tw" + kCut1 + "o three<|return|>",
+       {kThought, "one "},
        {"two"},
        false,
-       kHm + "<|channel|>final<|message|>one two"},
+       kHm + "<|channel|>final<|message|>one tw" + kCut1 + "o"},
   };
+}
+
+// Headers with parts repeated, garbled or left out.
+std::vector<Row> header_rows() {
+  const std::string read = "<|channel|>commentary to=functions.read";
+  const std::string json = "{\"path\": \"a\"}",
+                    arguments = " <|constrain|>json<|message|>" + json + "<|call|>";
+  const std::string all_done = "<|end|><|start|>assistant<|channel|>final<|message|>All done.<|return|>";
+  const Said call{"", "", {{"read", json}}};
+  return {
+      {"a channel again behind the recipient", read + "<|channel|>commentary" + arguments, call},
+      {"a header three times", read + read + read + "<|channel|>commentary" + arguments, call},
+      {"a content type again", read + " <|constrain|>json" + read + arguments, call},
+      {"a recipient in both places", " to=functions.read" + read + arguments, call},
+      {"another recipient", " to=functions.get_time" + read + arguments, call},
+      {"no space between channel and recipient", "<|channel|>commentaryto=functions.read" + arguments, call},
+      {"a channel glued to the recipient", "<|channel|>commentary to=functions.readcommentary" + arguments,
+       call},
+      {"a call without <|message|>", read + " <|constrain|>json" + json + "<|call|>", call},
+      {"a call in an unknown channel", "<|channel|>tools to=functions.read" + arguments, call},
+      {"a call without <|channel|>",
+       kHm.substr(0, kHm.size() - 18) + "commentary to=functions.read" + arguments,
+       {kThought, "", {{"read", json}}}},
+      {"analysis twice",
+       "<|channel|>analysis<|channel|>analysis<|message|>hm" + all_done,
+       {"hm", "All done."}},
+      {"analysis three times",
+       "<|channel|>analysis<|channel|>analysis<|channel|>analysis<|message|>hm" + all_done,
+       {"hm", "All done."}},
+      {"analysis?", "<|channel|>analysis?<|message|>hm" + all_done, {"hm", "All done."}},
+      {"an unknown channel", "<|channel|>thinking<|message|>hm" + all_done, {"hm", "All done."}},
+      {"analysis without a start",
+       "<|channel|>commentary<|message|>I look.<|end|>analysis<|message|>hm" + all_done,
+       {"hm",
+        "I look."
+        "\n\n"
+        "All done."}},
+      {"text in the channel's word", "<|channel|>finalAll done.<|return|>", {"", "All done."}},
+      {"and again", "<|channel|>final<|channel|>finalAll done.<|return|>", {"", "All done."}},
+      {"marks in the channel's word", "<|channel|>final__X__<|return|>", {"", "__X__"}},
+      {"a thought in the place of a channel",
+       "<|channel|>We need to look at this." + all_done,
+       {"We need to look at this.", "All done."}},
+      {"a thought behind the channel", "<|channel|>analysisWe look." + all_done, {"We look.", "All done."}},
+      {"a sentence between channel and message",
+       "<|channel|>final Here it is:<|message|>42<|return|>",
+       {"",
+        "Here it is:"
+        "\n\n"
+        "42"}},
+      {"no header at all", "All done.<|return|>", {"", "All done."}},
+      {"text before the header",
+       "I think so.<|channel|>final<|message|>yes<|return|>",
+       {"I think so.", "yes"}},
+      {"a header longer than any",
+       "<|channel|>final" + std::string(150, 'x') + " end<|return|>",
+       {"", std::string(150, 'x') + " end"}},
+  };
+}
+
+// Messages of others end the answer where they begin, and nothing behind them is part of it.
+std::vector<Row> foreign_rows() {
+  const std::string begun = "<|channel|>commentary<|message|>I look.<|end|>";
+  const std::string behind = "<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>no<|return|>";
+  const std::string call = "<|channel|>commentary to=functions.read<|message|>{\"path\": 1}<|end|>";
+  return {
+      {"the user",
+       begun + "<|start|>u" + kCut1 + "ser" + behind,
+       {"", "I look."},
+       {},
+       false,
+       begun + "<|start|>u"},
+      {"a tool's result",
+       call + "<|start|>fu" + kCut1 + "nctions.read to=assistant<|channel|>commentary" + behind,
+       {"", "", {{"read", "{\"path\": 1}"}}},
+       {},
+       false,
+       call + "<|start|>fu"},
+      {"a system message",
+       begun + "<|start|>s" + kCut1 + "ystem" + behind,
+       {"", "I look."},
+       {},
+       false,
+       begun + "<|start|>s"},
+      {"the user without a start",
+       begun + "user" + behind,
+       {"", "I look."},
+       {},
+       false,
+       begun + "user<|message|>"},
+      {"a call of somebody else's",
+       begun + "<|start|>d" + kCut1 + "eveloper to=functions.read" + behind,
+       {"", "I look."},
+       {},
+       false,
+       begun + "<|start|>d"},
+      {"nobody at all", "<|start|>B" + kCut1 + "ob" + behind, {}, {}, false, "<|start|>B"},
+  };
+}
+
+// Rows whose answers are the same in all four APIs. A call's arguments are as the model wrote them; APIs that
+// give them as an object have {"arguments": text} for what is none.
+std::vector<Row> rows() {
+  std::vector<Row> all;
+  for (const auto& some : {plain_rows(), header_rows(), foreign_rows()})
+    all.insert(all.end(), some.begin(), some.end());
+  return all;
+}
+
+// Every character of ordinary text is a token of its own, or several.
+std::string in_characters(const std::string& script) {
+  std::string cut;
+  for (size_t i = 0; i < script.size(); ++i) {
+    const size_t name = script.compare(i, 2, "<|") == 0 ? script.find("|>", i) + 2 - i : 1;
+    cut += script.substr(i, name);
+    i += name - 1;
+    if (i + 1 < script.size() && (script[i + 1] & 0xC0) != 0x80) cut += kCut;
+  }
+  return cut;
 }
 
 class Answers : public testing::Test {
@@ -101,6 +218,18 @@ TEST_F(Answers, AreWhatTheModelWrote) {
     for (const Api& api : apis()) {
       if (row.one_call && !api.can_limit_calls) continue;
       SCOPED_TRACE(testing::Message() << row.what << ", " << api.name << ": " << row.writes);
+      expect(row, api);
+    }
+  }
+}
+
+// The tokens that a header comes in do not matter.
+TEST_F(Answers, AreTheSameInAnyTokens) {
+  for (Row row : rows()) {
+    row.writes = in_characters(row.writes), row.generated = in_characters(row.generated);
+    for (const Api& api : apis()) {
+      if (row.one_call && !api.can_limit_calls) continue;
+      SCOPED_TRACE(testing::Message() << row.what << ", " << api.name);
       expect(row, api);
     }
   }

@@ -64,10 +64,11 @@ void Printer::end_reasoning() {
 }
 
 void Listener::text(const TextPiece& piece) {
-  if (!piece.recipient.empty() || piece.channel == "commentary") return;
+  if (!piece.recipient.empty()) return;
   const bool analysis = piece.channel == "analysis";
-  (analysis ? answer_.reasoning : answer_.text) += piece.text;
-  analysis ? printer_.reasoning(piece.text) : printer_.answer(piece.text);
+  const std::string text = (analysis ? reasoning_ : text_).add(piece);
+  (analysis ? answer_.reasoning : answer_.text) += text;
+  analysis ? printer_.reasoning(text) : printer_.answer(text);
 }
 
 AnswerText Listener::finish(const std::vector<Message>& messages) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/paragraphs.h"
 #include "chat/markdown.h"
 #include "moesaic/conversation.h"
 #include "moesaic/types.h"
@@ -56,6 +57,7 @@ class Listener {
  private:
   Printer printer_;
   AnswerText answer_;
+  Paragraphs text_, reasoning_;
 };
 
 }  // namespace moesaic::app

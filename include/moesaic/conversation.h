@@ -38,6 +38,7 @@ struct Message {
   std::string channel;       // analysis, commentary, final
   std::string content_type;  // "<|constrain|>json", "json", ...
   std::string text;
+  bool recipient_last = false;  // in its header the recipient stands behind the channel, not before it
 };
 
 // A function that the model may call, in the namespace "functions".
@@ -57,18 +58,10 @@ struct ResponseFormat {
 
 enum class ReasoningEffort { kLow, kMedium, kHigh };
 
-// Which analysis messages of earlier turns stay in the prompt.
-enum class AnalysisPruning {
-  // As openai/harmony: if the assistant's last message is a final answer, what it thought before its first
-  // final answer is dropped.
-  kReference,
-  // All that was thought before the last final answer is dropped; what follows it is the turn in progress.
-  kBeforeLastAnswer,
-  kKeepAll
-};
-
 struct Conversation {
-  // A first message of role system takes the place of the system message made from the fields below.
+  // What was thought before the assistant's last final answer (channel analysis) is not in the prompt; what
+  // follows that answer is the turn in progress. A first message of role system takes the place of the system
+  // message made from the fields below.
   std::vector<Message> messages;
   std::vector<Tool> tools;
   std::string instructions;  // the developer message, with the tools and the format
@@ -77,7 +70,6 @@ struct Conversation {
   std::string current_date;  // 2025-06-28; empty: not mentioned
   std::string knowledge_cutoff = "2024-06";
   std::string model_identity = "You are ChatGPT, a large language model trained by OpenAI.";
-  AnalysisPruning pruning = AnalysisPruning::kReference;
 };
 
 }  // namespace moesaic

@@ -147,7 +147,9 @@ struct GenerationRequest {
   AnswerGrammar grammar;       // made for the same kind of request, chat or not; its tokens end the text too
   bool reuse_prefix = true;    // false: the whole prompt is computed, even where the prefix cache has it
   bool prompt_logits = false;  // on_logits sees the prompt's too; the whole prompt is then computed
-  bool speculate = true;       // false: none of its tokens are guessed (OpenOptions::speculative)
+  // Chat: called for each message that is complete. True: the answer ends with it.
+  std::function<bool(const Message&)> ends_after = {};
+  bool speculate = true;  // false: none of its tokens are guessed (OpenOptions::speculative)
   // Names whose request this is. Clients share the places of max_batch and take turns where requests wait
   // (docs/design/engine.md); requests without a name are one client's.
   std::string client = {};

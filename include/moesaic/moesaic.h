@@ -170,8 +170,8 @@ moesaic_status moesaic_chat_prompt(const moesaic_model* model, const char* conve
 /* --- Requests
  * ---------------------------------------------------------------------------------------------------- */
 
-/* A part of an answer's text; valid during the callback. The parts of a tool call come together, once it is
- * complete; of an answer that is cut off, an unfinished call never comes (types.h: TextPiece). */
+/* A part of an answer's text; valid during the callback. A tool call is one part, once it is complete; of an
+ * answer that is cut off, an unfinished call never comes (types.h: TextPiece). */
 typedef struct moesaic_text {
   size_t size;
   const char* channel;   /* chat: "analysis", "commentary" or "final"; else "" */

@@ -66,16 +66,18 @@ struct SampledToken {
   bool is_stop = false;    // one of SamplingParams::stop_tokens: it ends the text and is not part of it
 };
 
-// A part of an answer's text, which is empty only where a whole tool call is. The parts of a tool call come
-// together, once it is complete. Whatever ends an answer early (max_tokens, the context, cancelling) adds
-// nothing: a header that has not ended, a call that is not complete, bytes of an unfinished character and
-// text that may be the beginning of a stop string are left out, so that the parts are a beginning of those
-// that the whole answer would have had.
+// A part of an answer's text. A tool call is one part, once it is complete, and empty only where the call is.
+// Messages of one channel are paragraphs: who shows them together puts a blank line between. Whatever ends an
+// answer early (max_tokens, the context, cancelling) adds nothing: a header that has not ended, a call that
+// is not complete, bytes of an unfinished character and text that may be the beginning of a stop string are
+// left out, so that the parts are a beginning of those that the whole answer would have had.
 struct TextPiece {
   std::string channel;    // chat: analysis, commentary or final; plain text: empty
   std::string recipient;  // chat: whom a tool call is for, such as functions.get_weather; else empty
   std::string text;
   bool begins = false;  // chat: the first part of a message
+  // A call whose header is the one that models write most: commentary to=NAME <|constrain|>json.
+  bool recipient_last = false;
 };
 
 }  // namespace moesaic

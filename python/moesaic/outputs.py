@@ -104,6 +104,11 @@ def _since(answer: CompletionOutput, mark: _Mark) -> CompletionOutput:
                                logprobs=None if answer.logprobs is None else answer.logprobs[mark.tokens:])
 
 
+def _apart(text: str, piece: _engine.Piece) -> str:
+    """What stands between a text and the next message's."""
+    return "\n\n" if text and piece.begins and piece.text else ""
+
+
 class _Collector:
     """Grows the answers to one prompt from the engine's deltas."""
 
@@ -150,13 +155,12 @@ class _Collector:
 
     def _add_piece(self, answer: CompletionOutput, piece: _engine.Piece) -> None:
         if piece.recipient.startswith("functions."):
-            if piece.begins:
-                answer.tool_calls.append(ToolCall(f"call_{uuid.uuid4().hex[:24]}", piece.recipient[len("functions."):], ""))
-            answer.tool_calls[-1].arguments += piece.text
+            arguments = piece.text if piece.text.strip() else "{}"
+            answer.tool_calls.append(ToolCall(f"call_{uuid.uuid4().hex[:24]}", piece.recipient[len("functions."):], arguments))
         elif piece.channel == "analysis":
-            answer.reasoning += piece.text
+            answer.reasoning += _apart(answer.reasoning, piece) + piece.text
         else:
-            answer.text += piece.text
+            answer.text += _apart(answer.text, piece) + piece.text
 
     def _end(self, answer: CompletionOutput, delta: _engine.Delta) -> None:
         end = delta.end

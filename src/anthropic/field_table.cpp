@@ -18,7 +18,7 @@ constexpr FieldTable kThinkingMembers{{{{"`thinking`", kThinking}}}};
 constexpr KnownField kToolChoice[] = {
     {"type"},
     {"name"},
-    {"disable_parallel_tool_use", kIgnored},
+    {"disable_parallel_tool_use", kRead},
 };
 constexpr FieldTable kToolChoiceMembers{{{{"`tool_choice`", kToolChoice}}}};
 

@@ -58,7 +58,7 @@ void MessagesAnswer::begin(std::string& sse) {
 void MessagesAnswer::open(const TextPiece& piece, std::string* sse) {
   Block block{.kind = kind_of(piece)};
   if (block.kind == Kind::kCall) {
-    block.id = openai::new_id("toolu_");
+    block.id = openai::call_id("toolu_", piece);
     block.name = options_.functions.name_of(piece.recipient);
   }
   blocks_.push_back(std::move(block));
@@ -82,19 +82,20 @@ void MessagesAnswer::take(const TextPiece& piece, std::string* sse) {
   if (kind == Kind::kThinking) ++reasoning_tokens_;
   if (kind == Kind::kThinking && !options_.thinking) return;
   if (piece.text.empty() && kind != Kind::kCall) return;
-  const bool next = !open_ || blocks_.back().kind != kind || (piece.begins && kind == Kind::kCall);
-  if (next) {
+  if (!open_ || kind == Kind::kCall || blocks_.back().kind != kind) {
     close(sse);
     open(piece, sse);
   }
-  blocks_.back().text += piece.text;
-  if (sse == nullptr || piece.text.empty()) return;
+  Block& block = blocks_.back();
+  std::string text = kind == Kind::kCall ? piece.text : block.messages.add(piece);
+  block.text += text;
+  if (kind == Kind::kCall) text = openai::dump(openai::arguments_object(text));
+  if (sse == nullptr) return;
   constexpr const char* kTypes[] = {"thinking_delta", "text_delta", "input_json_delta"};
   constexpr const char* kMembers[] = {"thinking", "text", "partial_json"};
   const auto which = static_cast<int>(kind);
   emit("content_block_delta",
-       {{"index", blocks_.size() - 1}, {"delta", {{"type", kTypes[which]}, {kMembers[which], piece.text}}}},
-       *sse);
+       {{"index", blocks_.size() - 1}, {"delta", {{"type", kTypes[which]}, {kMembers[which], text}}}}, *sse);
 }
 
 void MessagesAnswer::add(const openai::AnswerEvent& event, std::string* sse) {

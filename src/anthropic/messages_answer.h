@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "api/paragraphs.h"
 #include "openai/answer.h"
 #include "openai/fields.h"
 #include "openai/tool_choice.h"
@@ -33,6 +34,7 @@ class MessagesAnswer : public openai::Answer {
   struct Block {
     Kind kind = Kind::kText;
     std::string id, name, text;  // text: of a call, its arguments
+    Paragraphs messages;         // of a text or thought
   };
 
   Kind kind_of(const TextPiece& piece) const;

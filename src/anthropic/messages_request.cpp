@@ -82,6 +82,17 @@ Json choice_of(Fields& fields, const Json& choice) {
   return {};
 }
 
+// tool_choice.disable_parallel_tool_use
+bool wants_one_call(Fields& fields) {
+  const Json* choice = fields.find("tool_choice");
+  if (choice == nullptr || !choice->is_object()) return false;
+  bool one = false;
+  Fields inner(*choice);
+  inner.read("disable_parallel_tool_use", one);
+  if (!inner.ok()) fields.refuse("tool_choice", inner.refusal()->message);
+  return one;
+}
+
 // Anthropic's API takes a name once.
 void check_names(Fields& fields, const openai::Tools& tools) {
   std::set<std::string> names;
@@ -105,6 +116,7 @@ openai::Tools tools_of(Fields& fields) {
   Fields inner(translated);
   openai::Tools tools = openai::read_tools(inner);
   if (!inner.ok()) fields.refuse(*inner.refusal());
+  tools.one_call = wants_one_call(fields);
   check_names(fields, tools);
   return tools;
 }

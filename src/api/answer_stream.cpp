@@ -29,8 +29,8 @@ void AnswerStream::add_answer(std::string text, Pieces& pieces) {
 
 void AnswerStream::add_text(const Message& delta, Pieces& pieces) {
   if (!delta.recipient.empty()) {
-    held_.push_back(delta.text);
-  } else if (delta.channel != "analysis" && delta.channel != "commentary") {
+    held_ += delta.text;
+  } else if (delta.channel != "analysis") {
     answer_channel_ = delta.channel;
     add_answer(filtered(delta.text), pieces);
   } else {
@@ -39,13 +39,17 @@ void AnswerStream::add_text(const Message& delta, Pieces& pieces) {
 }
 
 void AnswerStream::add_call(const Message& call, Pieces& pieces) {
-  if (held_.empty()) held_.emplace_back();
-  for (std::string& text : std::exchange(held_, {}))
-    add_piece({.channel = call.channel, .recipient = call.recipient, .text = std::move(text)}, pieces);
+  const bool usual = call.channel == "commentary" && call.content_type == "<|constrain|>json";
+  add_piece({.channel = call.channel,
+             .recipient = call.recipient,
+             .text = std::exchange(held_, {}),
+             .recipient_last = usual && call.recipient_last},
+            pieces);
 }
 
 void AnswerStream::add(const HarmonyEvent& e, Pieces& pieces) {
   using Kind = HarmonyEvent::Kind;
+  if (over_) return;
   if (e.reason == HarmonyEvent::Reason::kForeign) over_ = true;
   if (e.kind == Kind::kDone) return;
   if (e.kind == Kind::kText) return add_text(e.message, pieces);
@@ -54,6 +58,7 @@ void AnswerStream::add(const HarmonyEvent& e, Pieces& pieces) {
   if (!cut) add_answer(stop_.flush(), pieces);
   if (!cut || e.message.recipient.empty()) messages_.push_back(e.message);
   begins_ = true;
+  over_ = !cut && rules_.ends_after && rules_.ends_after(e.message);
 }
 
 // A token that ends the answer is text only where the rules say so; a special one never is.

@@ -1,6 +1,7 @@
 // Sorts the tokens of one answer into text: harmony's channels or plain text, stop strings taken out.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,9 @@
 namespace moesaic {
 
 struct StopRules {
-  int min_tokens = 0;                               // tokens among which stop strings do not count
-  bool include_stop = false, skip_special = false;  // as in SamplingParams
+  int min_tokens = 0;                                   // tokens among which stop strings do not count
+  bool include_stop = false, skip_special = false;      // as in SamplingParams
+  std::function<bool(const Message&)> ends_after = {};  // as in GenerationRequest
 };
 
 // The pieces of a truncated answer are always a prefix of those of the whole answer. To ensure it, three
@@ -21,8 +23,8 @@ struct StopRules {
 // may begin a stop string. The end of the output releases none of them.
 class AnswerStream {
  public:
-  // chat: the tokens are harmony, from behind <|start|>assistant; stop strings then do not count in analysis,
-  // commentary and tool calls. The tokenizer must outlive the stream.
+  // chat: the tokens are harmony, from behind <|start|>assistant; stop strings then do not count in analysis
+  // and tool calls. The tokenizer must outlive the stream.
   AnswerStream(const Tokenizer& tokenizer, bool chat, std::vector<std::string> stop_strings,
                const StopRules& rules = {});
 
@@ -34,7 +36,8 @@ class AnswerStream {
   // A stop string is complete.
   bool stopped() const { return stop_.stopped(); }
   const std::string& stop_string() const { return stop_.found(); }
-  // Chat: the model goes on in another's name, and what it writes from here on is no part of the answer.
+  // Chat: what comes from here on is no part of the answer. The model goes on in another's name, or the rules
+  // end the answer here.
   bool over() const { return over_; }
   // chat: see HarmonyParser.
   int recoveries() const { return parser_.recoveries(); }
@@ -60,8 +63,8 @@ class AnswerStream {
   int pushed_ = 0;      // tokens
   bool begins_ = true;  // the next piece is its message's first
   bool over_ = false;
-  std::string answer_channel_;     // of what the filter holds
-  std::vector<std::string> held_;  // of the call that is not complete, by token
+  std::string answer_channel_;  // of what the filter holds
+  std::string held_;            // of the call that is not complete
   HarmonyParser parser_;
   StreamDecoder decoder_;
   StopFilter stop_;

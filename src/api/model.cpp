@@ -29,7 +29,8 @@ struct Active {
       : stream(tokenizer, r.chat, r.sampling.stop_strings,
                {.min_tokens = r.sampling.min_tokens,
                 .include_stop = r.sampling.include_stop,
-                .skip_special = r.sampling.skip_special}),
+                .skip_special = r.sampling.skip_special,
+                .ends_after = r.ends_after}),
         callbacks(std::move(c)),
         stop(std::move(cancel)),
         prompt_logprobs(r.sampling.prompt_logprobs) {}

@@ -34,19 +34,18 @@ std::string line_of(std::string json) { return openai::one_line(std::move(json))
 ChatAnswer::ChatAnswer(const openai::Service& service, Options options)
     : model_(service.name), options_(std::move(options)) {}
 
-// A call's pieces come together, so that each event has whole calls.
 ChatAnswer::Part ChatAnswer::take(const std::vector<TextPiece>& pieces) {
   Part part;
   for (const TextPiece& piece : pieces) {
     const std::string function = options_.functions.name_of(piece.recipient);
     if (!function.empty()) {
-      if (piece.begins || part.calls.empty()) part.calls.push_back({.name = function, .arguments = {}});
-      part.calls.back().arguments += piece.text;
+      part.calls.push_back(
+          {.id = openai::call_id("call_", piece), .name = function, .arguments = piece.text});
     } else if (piece.channel == "analysis") {
       ++reasoning_tokens_;
-      if (options_.thinking) part.thinking += piece.text;
+      if (options_.thinking) part.thinking += thinking_.add(piece);
     } else {
-      part.content += piece.text;
+      part.content += content_.add(piece);
     }
   }
   return part;
@@ -61,7 +60,7 @@ Json ChatAnswer::line(const Part& part, bool done, size_t first_call) const {
     Json message = {{"role", "assistant"}, {"content", part.content}};
     if (!part.thinking.empty()) message["thinking"] = part.thinking;
     for (size_t i = 0; i < part.calls.size(); ++i)
-      message["tool_calls"].push_back({{"id", openai::new_id("call_")},
+      message["tool_calls"].push_back({{"id", part.calls[i].id},
                                        {"function",
                                         {{"index", first_call + i},
                                          {"name", part.calls[i].name},

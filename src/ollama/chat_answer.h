@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "api/paragraphs.h"
 #include "openai/answer.h"
 #include "openai/fields.h"
 #include "openai/tool_choice.h"
@@ -37,7 +38,7 @@ class ChatAnswer : public openai::Answer {
  private:
   using Clock = std::chrono::steady_clock;
   struct Call {
-    std::string name, arguments;
+    std::string id, name, arguments;
   };
   // What one event adds, or the whole answer.
   struct Part {
@@ -53,7 +54,8 @@ class ChatAnswer : public openai::Answer {
 
   std::string model_;
   Options options_;
-  Part all_;               // not of a stream
+  Part all_;  // not of a stream
+  Paragraphs content_, thinking_;
   size_t calls_told_ = 0;  // by the lines of a stream
   bool ended_ = false, loaded_ = false;
   int reasoning_tokens_ = 0;

@@ -188,12 +188,11 @@ std::vector<AnswerEvent> events() {
   const auto piece = [](const char* channel, const char* text, bool begins, const char* recipient = "") {
     return TextPiece{.channel = channel, .recipient = recipient, .text = text, .begins = begins};
   };
-  return {{.token = SampledToken{.token = 5}, .pieces = {piece("analysis", "hm", true)}},
-          {.token = SampledToken{.token = 5}, .pieces = {piece("final", "Yes", true)}},
-          {.token = SampledToken{.token = 5},
-           .pieces = {piece("commentary", "{\"a\"", true, "functions.f"),
-                      piece("commentary", ": 1}", false, "functions.f")}},
-          {.end = Outcome{.finish = FinishReason::kStop, .prompt_tokens = 8, .generated_tokens = 3}}};
+  return {
+      {.token = SampledToken{.token = 5}, .pieces = {piece("analysis", "hm", true)}},
+      {.token = SampledToken{.token = 5}, .pieces = {piece("final", "Yes", true)}},
+      {.token = SampledToken{.token = 5}, .pieces = {piece("commentary", "{\"a\": 1}", true, "functions.f")}},
+      {.end = Outcome{.finish = FinishReason::kStop, .prompt_tokens = 8, .generated_tokens = 3}}};
 }
 
 TEST(OllamaAnswer, ALineForEachToken) {

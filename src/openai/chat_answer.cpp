@@ -31,17 +31,15 @@ ChatAnswer::ChatAnswer(const Service& service, const Options& options)
 }
 
 void ChatAnswer::take_call(const TextPiece& piece, const std::string& name, Choice& choice, Delta& delta) {
-  if (piece.begins || choice.calls.empty()) {
-    choice.calls.push_back({.id = new_id("call_"), .name = name, .arguments = {}});
-    const Call& call = choice.calls.back();
-    delta.calls.push_back({{"index", choice.calls.size() - 1},
-                           {"id", call.id},
-                           {"type", "function"},
-                           {"function", {{"name", call.name}, {"arguments", ""}}}});
-  }
-  choice.calls.back().arguments += piece.text;
-  if (!piece.text.empty())
-    delta.calls.push_back({{"index", choice.calls.size() - 1}, {"function", {{"arguments", piece.text}}}});
+  const size_t index = choice.calls.size();
+  choice.calls.push_back(
+      {.id = call_id("call_", piece), .name = name, .arguments = arguments_text(piece.text)});
+  const Call& call = choice.calls.back();
+  delta.calls.push_back({{"index", index},
+                         {"id", call.id},
+                         {"type", "function"},
+                         {"function", {{"name", call.name}, {"arguments", ""}}}});
+  delta.calls.push_back({{"index", index}, {"function", {{"arguments", call.arguments}}}});
 }
 
 // A token may complete a character that earlier ones began, or be held back as the beginning of a stop
@@ -63,8 +61,10 @@ ChatAnswer::Delta ChatAnswer::take(const AnswerEvent& event, Choice& choice) {
     const std::string function = options_.functions.name_of(piece.recipient);
     if (!function.empty()) {
       take_call(piece, function, choice, delta);
+    } else if (piece.channel == "analysis") {
+      delta.reasoning += choice.reasoning_text.add(piece);
     } else {
-      (piece.channel == "analysis" ? delta.reasoning : delta.content) += piece.text;
+      delta.content += choice.content_text.add(piece);
     }
   }
   choice.reasoning_tokens += delta.reasoning.empty() ? 0 : 1;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "api/paragraphs.h"
 #include "openai/answer.h"
 #include "openai/fields.h"
 #include "openai/special_tokens.h"
@@ -42,6 +43,7 @@ class ChatAnswer : public Answer {
   };
   struct Choice {
     std::string content, reasoning;
+    Paragraphs content_text, reasoning_text;
     std::vector<Call> calls;
     std::vector<int32_t> tokens;        // with token_ids; of a stream: not sent yet
     bool started = false;               // the role has been sent

@@ -41,11 +41,16 @@ GenerationOrError chat_generation(const ChatTask& task, const Result<Conversatio
   if (auto* error = std::get_if<ApiError>(&prompt)) return *error;
   SamplingParams sampling = task.sampling;
   sampling.reasoning_budget = task.thinking.budget.value_or(service.reasoning_budget);
-  return GenerationRequest{.prompt = std::get<std::vector<int32_t>>(std::move(prompt)),
-                           .chat = true,
-                           .sampling = std::move(sampling),
-                           .grammar = std::get<AnswerGrammar>(std::move(grammar)),
-                           .reuse_prefix = task.cache_prompt};
+  GenerationRequest generation{.prompt = std::get<std::vector<int32_t>>(std::move(prompt)),
+                               .chat = true,
+                               .sampling = std::move(sampling),
+                               .grammar = std::get<AnswerGrammar>(std::move(grammar)),
+                               .reuse_prefix = task.cache_prompt};
+  if (task.tools.one_call)
+    generation.ends_after = [functions = Callable(task.tools)](const Message& message) {
+      return !functions.name_of(message.recipient).empty();
+    };
+  return generation;
 }
 
 }  // namespace moesaic::openai

@@ -39,6 +39,7 @@ ChatRequest read_chat(Fields& fields, const Service& service) {
   read_logprobs(fields, r.sampling);
   read_max_tokens(fields, {"max_completion_tokens", "max_tokens", "n_predict", "max_new_tokens"}, r.sampling);
   r.tools = read_tools(fields);
+  read_parallel_calls(fields, r.tools);
   r.thinking = read_thinking(fields);
   read_format(fields, "response_format", fields.find("response_format"), r.form);
   read_other_formats(fields, r.form);

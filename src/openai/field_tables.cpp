@@ -273,6 +273,7 @@ constexpr KnownField kCommon[] = {
 constexpr KnownField kConversation[] = {
     {"tools", kRead, kEmpty, {}, &kToolMembers},
     {"tool_choice", kRead, R"(["none", "auto"])"},
+    {"parallel_tool_calls", kRead, kTrue},
     {"reasoning", kRead, "[{}]", {}, &kReasoningMembers},
     {"reasoning_effort"},
     {"include_reasoning", kRead, kTrue},
@@ -281,7 +282,6 @@ constexpr KnownField kConversation[] = {
     {"chat_template_kwargs", kRead, "[{}]", {}, &kChatTemplateMembers},
     {"top_logprobs", kRead, "[0]"},
     {"metadata", kIgnored},
-    {"parallel_tool_calls", kIgnored},
     {"skip_special_tokens", kRefused, kTrue, "special tokens never stand in content"},
     {"chat_template", kRefused, kNoText, "the prompt is harmony's"},
     {"documents", kRefused, kEmpty, "send them in messages"},

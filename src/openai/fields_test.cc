@@ -67,7 +67,7 @@ std::string outcome_of(const PreparedRequestOrError& made, bool seeded) {
   Json json = {prepared.stream, answer_of(prepared)};
   for (const GenerationRequest& r : prepared.requests)
     json.push_back({r.prompt, sampling_json(r.sampling), r.chat, r.grammar.empty(), r.reuse_prefix,
-                    seeded ? r.sampling.seed : 0});
+                    !r.ends_after, seeded ? r.sampling.seed : 0});
   return dump(json);
 }
 
@@ -226,6 +226,7 @@ constexpr ReadCase kReadCases[] = {
     {"return_token_ids", "true"},
     {"model_identity", R"("You are Tiny.")"},
     {"include_reasoning", "false"},
+    {"parallel_tool_calls", "false"},
     {"chat_template_kwargs", R"({"reasoning_effort": "high"})"},
     {"max_new_tokens", "7"},
     {"max_tokens", "7"},

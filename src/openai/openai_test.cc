@@ -207,15 +207,14 @@ TEST(ChatAnswer, CallsWithAndWithoutArguments) {
   ChatAnswer answer = chat_answer(true);
   answer.add({.pieces = {{.channel = "commentary", .recipient = "functions.a", .text = "", .begins = true}}},
              nullptr);
-  answer.add({.pieces = {{.channel = "commentary", .recipient = "functions.a", .text = "{", .begins = true}}},
-             nullptr);
-  answer.add({.pieces = {{.channel = "commentary", .recipient = "functions.a", .text = "}"}},
-              .end = outcome(FinishReason::kStop)},
-             nullptr);
+  answer.add(
+      {.pieces = {{.channel = "commentary", .recipient = "functions.a", .text = "[1]", .begins = true}},
+       .end = outcome(FinishReason::kStop)},
+      nullptr);
   const Json choice = Json::parse(answer.whole())["choices"][0];
   ASSERT_EQ(choice["message"]["tool_calls"].size(), 2u);
-  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "");
-  EXPECT_EQ(choice["message"]["tool_calls"][1]["function"]["arguments"], "{}");
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{}");
+  EXPECT_EQ(choice["message"]["tool_calls"][1]["function"]["arguments"], "[1]");
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
   EXPECT_TRUE(choice["message"]["content"].is_null());
 }
@@ -229,13 +228,21 @@ TEST(ChatAnswer, WithoutToolsACallIsContent) {
 }
 
 TEST(ChatAnswer, AToolThatWasNotOfferedIsNotCalled) {
-  const std::pair<const char*, const char*> kRecipients[] = {
-      {"functions.a", "a"},     {"a", "a"},
-      {"functions.b.c", "b.c"}, {"functions.z", nullptr},
-      {"b", nullptr},           {"functions.", nullptr},
-      {"python", nullptr},      {"browser.search", nullptr},
-      {"assistant", nullptr},   {"functions.functions.a", nullptr},
-      {"Functions.a", nullptr}};
+  const std::pair<const char*, const char*> kRecipients[] = {{"functions.a", "a"},
+                                                             {"a", "a"},
+                                                             {"functions.b.c", "b.c"},
+                                                             {"functions.z", nullptr},
+                                                             {"b", nullptr},
+                                                             {"functions.", nullptr},
+                                                             {"python", nullptr},
+                                                             {"browser.search", nullptr},
+                                                             {"assistant", nullptr},
+                                                             {"functions.functions.a", nullptr},
+                                                             {"Functions.a", nullptr},
+                                                             {"functions.acommentary", "a"},
+                                                             {"functions.b.c:", "b.c"},
+                                                             {"functions.ajson", "a"},
+                                                             {"functions.commentary", nullptr}};
   for (const auto& [recipient, name] : kRecipients) {
     ChatAnswer answer = chat_answer(true);
     answer.add({.pieces = {{.channel = "commentary", .recipient = recipient, .text = "{}", .begins = true}},

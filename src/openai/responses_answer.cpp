@@ -19,6 +19,11 @@ ResponsesAnswer::ResponsesAnswer(const Service& service, Json echo, Options opti
       options_(std::move(options)),
       special_(service.model) {}
 
+// Of a message's.
+const char* ResponsesAnswer::phase_of(const TextPiece& piece) {
+  return piece.channel == "commentary" ? "commentary" : "final_answer";
+}
+
 ResponsesAnswer::Kind ResponsesAnswer::kind_of(const TextPiece& piece) const {
   if (!options_.functions.name_of(piece.recipient).empty()) return Kind::kCall;
   return piece.channel == "analysis" ? Kind::kReasoning : Kind::kMessage;
@@ -51,11 +56,8 @@ Json ResponsesAnswer::item_json(const Item& item) const {
     if (options_.encrypted_reasoning) json["encrypted_content"] = seal_reasoning(item.text);
     return json;
   }
-  return {{"type", "message"},
-          {"id", item.id},
-          {"role", "assistant"},
-          {"status", item.status},
-          {"content", content}};
+  return {{"type", "message"},   {"id", item.id},         {"role", "assistant"},
+          {"phase", item.phase}, {"status", item.status}, {"content", content}};
 }
 
 void ResponsesAnswer::emit(const char* type, const Json& data, std::string& sse) {
@@ -85,11 +87,14 @@ void ResponsesAnswer::open(const TextPiece& piece, std::string* sse) {
             .id = new_id(kPrefixes[static_cast<int>(kind)]),
             .call_id = {},
             .text = {},
+            .phase = {},
+            .messages = {},
             .function = {}};
   if (kind == Kind::kCall) {
-    item.call_id = new_id("call_");
+    item.call_id = call_id("call_", piece);
     item.function = options_.functions.function(options_.functions.name_of(piece.recipient));
   }
+  item.phase = phase_of(piece);
   items_.push_back(std::move(item));
   open_ = true;
   if (sse == nullptr) return;
@@ -129,21 +134,30 @@ Json ResponsesAnswer::take_logprobs(const TextPiece& piece) {
   return added;
 }
 
+bool ResponsesAnswer::continues(const TextPiece& piece) const {
+  const Kind kind = kind_of(piece);
+  return open_ && kind != Kind::kCall && items_.back().kind == kind && items_.back().phase == phase_of(piece);
+}
+
 void ResponsesAnswer::take(const TextPiece& piece, std::string* sse) {
   const Kind kind = kind_of(piece);
   if (kind == Kind::kReasoning && !options_.reasoning) return close("completed", sse);
-  if (!open_ || piece.begins || items_.back().kind != kind) {
+  if (!continues(piece)) {
     close("completed", sse);
     open(piece, sse);
   }
-  if (piece.text.empty()) return;
-  items_.back().text += piece.text;
+  said_all_ = false;
+  Item& item = items_.back();
+  const std::string text = kind == Kind::kCall ? arguments_text(piece.text) : item.messages.add(piece);
+  if (text.empty()) return;
+  item.text += text;
   Json logprobs = take_logprobs(piece);
   constexpr const char* kDeltas[] = {"response.reasoning_text.delta", "response.output_text.delta",
                                      "response.function_call_arguments.delta"};
-  Json delta = {{"delta", piece.text}};
+  Json delta = {{"delta", text}};
   if (kind == Kind::kMessage) delta["logprobs"] = std::move(logprobs);
   emit_item(kDeltas[static_cast<int>(kind)], delta, sse);
+  if (kind == Kind::kCall) close("completed", sse);
 }
 
 void ResponsesAnswer::add(const AnswerEvent& event, std::string* sse) {
@@ -154,9 +168,9 @@ void ResponsesAnswer::add(const AnswerEvent& event, std::string* sse) {
   }
   for (const TextPiece& piece : event.pieces) take(piece, sse);
   if (!event.pieces.empty() && kind_of(event.pieces.back()) == Kind::kReasoning) ++reasoning_tokens_;
-  if (event.token && special_.ends_message(event.token->token)) close("completed", sse);
+  if (event.token && special_.ends_message(event.token->token)) said_all_ = true;
   if (!event.end) return;
-  close(event.end->finish == FinishReason::kLength ? "incomplete" : "completed", sse);
+  close(event.end->finish == FinishReason::kLength && !said_all_ ? "incomplete" : "completed", sse);
   outcome_ = *event.end;
   ended_ = true;
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "api/paragraphs.h"
 #include "openai/answer.h"
 #include "openai/fields.h"
 #include "openai/special_tokens.h"
@@ -39,14 +40,18 @@ class ResponsesAnswer : public Answer {
   struct Item {
     Kind kind = Kind::kMessage;
     std::string id, call_id, text;
+    std::string phase;      // of a message: commentary or final_answer
+    Paragraphs messages;    // of the model's: neighbours of one kind are one item
     FunctionName function;  // of a call
     const char* status = "in_progress";
     Json logprobs = Json::array();  // of a message's tokens
   };
 
   Kind kind_of(const TextPiece& piece) const;
+  static const char* phase_of(const TextPiece& piece);
   void take(const TextPiece& piece, std::string* sse);
   void open(const TextPiece& piece, std::string* sse);
+  bool continues(const TextPiece& piece) const;
   // status: completed, or incomplete where the answer was cut off within the item.
   void close(const char* status, std::string* sse);
   void begin(std::string& sse);
@@ -71,7 +76,8 @@ class ResponsesAnswer : public Answer {
   SpecialTokens special_;
   std::vector<SampledToken> pending_;  // not yet shown as text
   std::vector<Item> items_;
-  bool open_ = false;  // the last item may still grow
+  bool open_ = false;      // the last item may still grow
+  bool said_all_ = false;  // its last message is complete
   bool begun_ = false, ended_ = false;
   int reasoning_tokens_ = 0;
   int sequence_ = 0;

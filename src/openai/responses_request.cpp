@@ -57,6 +57,7 @@ ResponsesRequest read_responses(Fields& fields, const Service& service) {
   read_sampling(fields, service.model, r.sampling);
   read_max_tokens(fields, {"max_output_tokens", "n_predict", "max_new_tokens"}, r.sampling);
   r.tools = read_all_tools(fields);
+  read_parallel_calls(fields, r.tools);
   r.thinking = read_thinking(fields);
   read_text_format(fields, r);
   read_updates(fields, r.thinking, r.form, r.format);

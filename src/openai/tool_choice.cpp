@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <string_view>
 
+#include "openai/sampling_fields.h"
 #include "openai/sse.h"
+#include "text/conversation_builder.h"
 #include "text/harmony_json.h"
 
 namespace moesaic::openai {
@@ -196,9 +198,22 @@ Tools read_tools(Fields& fields) {
   return tools;
 }
 
+void read_parallel_calls(Fields& fields, Tools& tools) {
+  bool parallel = true;
+  fields.read("parallel_tool_calls", parallel);
+  tools.one_call = !parallel;
+}
+
+std::string call_id(const char* prefix, const TextPiece& call) {
+  return new_id(prefix) + std::string(call.recipient_last ? kRecipientLast : "");
+}
+
+std::string arguments_text(const std::string& text) {
+  return text.find_first_not_of(" \t\r\n") == std::string::npos ? "{}" : text;
+}
+
 Json arguments_object(const std::string& text) {
-  if (text.empty()) return Json::object();
-  const Result<Json> json = text::parse_ordered_json(text, "arguments");
+  const Result<Json> json = text::parse_ordered_json(arguments_text(text), "arguments");
   return json.ok() && json.value().is_object() ? json.value() : Json{{"arguments", text}};
 }
 

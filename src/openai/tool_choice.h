@@ -34,6 +34,7 @@ struct Tools {
   std::string named;
   // allowed_tools: the names of the functions that may be called, of all that the prompt names.
   std::optional<std::vector<std::string>> allowed;
+  bool one_call = false;  // the answer ends with its first call
 
   // Whether the answer may hold calls, whether one of this function, and whether it must be one.
   bool offered() const { return !functions.empty() && choice != Choice::kNone; }
@@ -48,6 +49,13 @@ struct Tools {
 // out.
 Tools read_tools(Fields& fields);
 
+// parallel_tool_calls
+void read_parallel_calls(Fields& fields, Tools& tools);
+
+// A new id for a call; its end tells the history's reader what the call's header was like.
+std::string call_id(const char* prefix, const TextPiece& call);
+// A call's arguments for APIs that give them as text: {} where the model wrote nothing.
+std::string arguments_text(const std::string& text);
 // A call's arguments for APIs that give them as an object. Where the model wrote something else, it is one
 // that holds that text.
 Json arguments_object(const std::string& text);

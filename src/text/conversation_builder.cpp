@@ -46,7 +46,10 @@ void ConversationBuilder::add_instructions(Message message) {
 
 Status ConversationBuilder::add_call(const std::string& id, const std::string& function,
                                      std::string arguments) {
-  return push_call(id, function, {.content_type = "<|constrain|>json", .text = std::move(arguments)});
+  return push_call(id, function,
+                   {.content_type = "<|constrain|>json",
+                    .text = std::move(arguments),
+                    .recipient_last = id.ends_with(kRecipientLast)});
 }
 
 Status ConversationBuilder::add_custom_call(const std::string& id, const std::string& tool,

@@ -4,10 +4,15 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "moesaic/conversation.h"
 
 namespace moesaic {
+
+// The end of the id of a call whose header has the recipient behind the channel (Message::recipient_last).
+// With it the call comes back in the tokens in which it was written, and so from the prefix cache.
+inline constexpr std::string_view kRecipientLast = "_rl";
 
 class ConversationBuilder {
  public:

@@ -52,6 +52,20 @@ class TokenWriter {
   Status status_;
 };
 
+// The header of a call in the order in which models mostly write it. Its text is encoded as a whole, as
+// theirs is.
+void write_recipient_last(const Message& message, TokenWriter& writer) {
+  const bool constrained = message.content_type.starts_with(kConstrain);
+  writer.special("<|channel|>");
+  writer.text(fmt::format("{} to={}{}", message.channel, message.recipient, constrained ? " " : ""));
+  if (constrained) {
+    writer.special(kConstrain);
+    writer.text(std::string_view(message.content_type).substr(kConstrain.size()));
+  } else if (!message.content_type.empty()) {
+    writer.text(" " + message.content_type);
+  }
+}
+
 void write_content_type(const std::string& content_type, TokenWriter& writer) {
   if (content_type.empty()) return;
   if (!content_type.starts_with(kConstrain)) return writer.text(" " + content_type);
@@ -65,28 +79,28 @@ void write_message(const Message& message, TokenWriter& writer) {
   writer.special("<|start|>");
   writer.text(message.role == "tool" ? message.name : message.role);
   if (message.role != "tool" && !message.name.empty()) writer.text(":" + message.name);
-  if (!message.recipient.empty() && message.recipient != "all") writer.text(" to=" + message.recipient);
-  if (!message.channel.empty()) {
-    writer.special("<|channel|>");
-    writer.text(message.channel);
+  const bool named = !message.recipient.empty() && message.recipient != "all";
+  if (named && message.recipient_last && !message.channel.empty()) {
+    write_recipient_last(message, writer);
+  } else {
+    if (named) writer.text(" to=" + message.recipient);
+    if (!message.channel.empty()) {
+      writer.special("<|channel|>");
+      writer.text(message.channel);
+    }
+    write_content_type(message.content_type, writer);
   }
-  write_content_type(message.content_type, writer);
   writer.special("<|message|>");
   writer.text(message.text);
   writer.special(message.role == "assistant" && !message.recipient.empty() ? "<|call|>" : "<|end|>");
 }
 
-// Analysis before this index is not rendered.
-size_t pruned_before(const Conversation& conversation) {
-  const std::vector<Message>& messages = conversation.messages;
-  const auto is_final = [](const Message& message) { return message.channel == "final"; };
-  const auto is_assistant = [](const Message& message) { return message.role == "assistant"; };
-  const auto first = std::find_if(messages.begin(), messages.end(), is_final);
-  if (first == messages.end() || conversation.pruning == AnalysisPruning::kKeepAll) return 0;
-  if (conversation.pruning == AnalysisPruning::kBeforeLastAnswer)
-    return messages.rend() - std::find_if(messages.rbegin(), messages.rend(), is_final);
-  const auto last_assistant = std::find_if(messages.rbegin(), messages.rend(), is_assistant);
-  return last_assistant != messages.rend() && is_final(*last_assistant) ? first - messages.begin() : 0;
+// Analysis before this index is not rendered: the index of the last final answer.
+size_t forgotten_before(const std::vector<Message>& messages) {
+  const auto last = std::find_if(messages.rbegin(), messages.rend(), [](const Message& message) {
+    return message.role == "assistant" && message.channel == "final";
+  });
+  return messages.rend() - last;
 }
 
 Status check_message(const Message& message, size_t index) {
@@ -166,13 +180,13 @@ Result<std::vector<int32_t>> render_conversation(const Conversation& conversatio
                                                  const TokenLimit& limit) {
   TokenWriter writer(tokenizer, limit);
   RETURN_IF_ERROR(write_preamble(conversation, writer));
-  const size_t pruned = pruned_before(conversation);
+  const size_t forgotten = forgotten_before(conversation.messages);
   for (size_t i = 0; i < conversation.messages.size() && !writer.full(); ++i) {
     const Message& message = conversation.messages[i];
     RETURN_IF_ERROR(check_message(message, i));
     const bool is_preamble = i == 0 && message.role == "system";
-    const bool forgotten = i < pruned && message.channel == "analysis";
-    if (!is_preamble && !forgotten) write_message(message, writer);
+    const bool thought = i < forgotten && message.channel == "analysis";
+    if (!is_preamble && !thought) write_message(message, writer);
   }
   writer.special("<|start|>");
   writer.text("assistant");

@@ -1,5 +1,6 @@
 // OpenAI's harmony chat format: a conversation to the tokens a model is asked to continue. Format reference:
-// openai/harmony, docs/format.md; the tokens are those of its render_conversation_for_completion.
+// openai/harmony, docs/format.md; the tokens are those of its render_conversation_for_completion,
+// but that all analysis before the assistant's last final answer is left out.
 #pragma once
 
 #include <cstdint>

@@ -55,7 +55,8 @@ std::string_view behind_assistant(std::string_view word) {
   return !channel_as_role(rest).empty() || rest.starts_with(kTo) ? rest : word;
 }
 
-void set_recipient(std::string_view name, HarmonyHeader& header) {
+void set_recipient(std::string_view name, PartKind part, HarmonyHeader& header) {
+  header.recipient_last = part == PartKind::kChannel;
   header.regular = header.regular && header.recipient.empty();
   header.recipient = name == "all" || name == "user" || name == kAssistant ? "" : name;
 }
@@ -108,7 +109,7 @@ class WordReader {
     if (kind == PartKind::kRole) word = behind_assistant(word);
     if (word.starts_with(kTo)) {
       to_assistant_ = to_assistant_ || word.substr(kTo.size()) == kAssistant;
-      return set_recipient(word.substr(kTo.size()), header_);
+      return set_recipient(word.substr(kTo.size()), kind, header_);
     }
     if (kind == PartKind::kRole) return take_in_role(word);
     if (std::exchange(first_, false)) {
@@ -141,7 +142,7 @@ class WordReader {
     word.remove_prefix(channel.size());
     if (!channel.empty()) set_channel(channel, header_);
     garbled_ = garbled_ || channel.empty();
-    if (word.starts_with(kTo)) return set_recipient(word.substr(kTo.size()), header_);
+    if (word.starts_with(kTo)) return set_recipient(word.substr(kTo.size()), PartKind::kChannel, header_);
     if (!channel.empty() && is_one_of(kTypes, word)) return set_type(std::string(word), header_);
     if (!word.empty()) header_.regular = false;
     rest_ = word;
@@ -187,7 +188,7 @@ class FrontReader {
       const std::string_view word = next();
       if (word.empty()) break;
       if (word.starts_with(kTo) && word.size() > kTo.size()) {
-        set_recipient(utf8_lossy(word.substr(kTo.size())), header_);
+        set_recipient(utf8_lossy(word.substr(kTo.size())), part.kind, header_);
         drop(word.size());
         continue;
       }

@@ -27,9 +27,10 @@ struct HeaderPart {
 using HeaderParts = std::vector<HeaderPart>;
 
 struct HarmonyHeader {
-  std::string recipient;     // empty: nobody in particular
-  std::string channel;       // analysis, commentary or final; empty: none is named
-  std::string content_type;  // as Message has it
+  std::string recipient;        // empty: nobody in particular
+  bool recipient_last = false;  // it stands in a channel's part
+  std::string channel;          // analysis, commentary or final; empty: none is named
+  std::string content_type;     // as Message has it
   std::string text;
   bool foreign = false;  // not the assistant's
   bool regular = true;   // as the format has it

@@ -112,6 +112,13 @@ TEST(HarmonyHeader, BeforeAMessage) {
     EXPECT_EQ(read_of(read_header(parts_of(row.header))), row.read) << row.header;
 }
 
+TEST(HarmonyHeader, WhereTheRecipientStands) {
+  EXPECT_FALSE(read_header(parts_of(" to=functions.f<|channel|>commentary")).recipient_last);
+  EXPECT_TRUE(read_header(parts_of("<|channel|>commentary to=functions.f")).recipient_last);
+  EXPECT_TRUE(
+      read_unfinished_header(parts_of("<|channel|>commentary to=functions.f{}"), true, "").recipient_last);
+}
+
 TEST(HarmonyHeader, WithoutAMessage) {
   const HeaderRow rows[] = {
       {"<|channel|>finalAll done.", {"", "final", "", "All done."}},

@@ -120,7 +120,8 @@ void HarmonyParser::open_message(const HarmonyHeader& header) {
   message_ = {.role = "assistant",
               .recipient = header.recipient,
               .channel = header.channel,
-              .content_type = header.content_type};
+              .content_type = header.content_type,
+              .recipient_last = header.recipient_last};
   state_ = State::kContent;
 }
 

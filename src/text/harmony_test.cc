@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "text/conversation_builder.h"
 #include "text/harmony_json.h"
 #include "text/limited_json.h"
 #include "text/small_tokenizer.h"
@@ -99,23 +100,70 @@ TEST(Harmony, NoTextBecomesSpecial) {
   EXPECT_EQ(specials, 3 * 3 + 1 + 1);  // three messages, one channel, the last <|start|>
 }
 
-TEST(Harmony, PruningModes) {
-  Conversation conversation = {.messages = {{.role = "user", .text = "q"},
-                                            {.role = "assistant", .channel = "analysis", .text = "T1"},
-                                            {.role = "assistant", .channel = "final", .text = "a"},
-                                            {.role = "user", .text = "q"},
-                                            {.role = "assistant", .channel = "analysis", .text = "T2"}}};
-  const auto thoughts = [&](AnalysisPruning pruning) {
-    conversation.pruning = pruning;
-    const std::string text = rendered(conversation);
-    return std::pair(text.find("T1") != text.npos, text.find("T2") != text.npos);
+// All that was thought before the last final answer leaves the prompt, and nothing else.
+TEST(Harmony, ThoughtsBeforeTheLastAnswerAreLeftOut) {
+  const auto said = [](const char* channel, const char* text) {
+    return Message{.role = "assistant", .channel = channel, .text = text};
   };
-  EXPECT_EQ(thoughts(AnalysisPruning::kReference), std::pair(true, true));
-  EXPECT_EQ(thoughts(AnalysisPruning::kBeforeLastAnswer), std::pair(false, true));
-  conversation.messages.push_back({.role = "assistant", .channel = "final", .text = "b"});
-  EXPECT_EQ(thoughts(AnalysisPruning::kReference), std::pair(false, true));
-  EXPECT_EQ(thoughts(AnalysisPruning::kBeforeLastAnswer), std::pair(false, false));
-  EXPECT_EQ(thoughts(AnalysisPruning::kKeepAll), std::pair(true, true));
+  Conversation conversation = {.messages = {{.role = "user", .text = "q"}}};
+  const auto shown = [&] {
+    const std::string text = rendered(conversation);
+    std::string found;
+    for (const char* one : {"T1", "T2", "T3", "P1", "A1", "A2"})
+      found += text.find(one) != text.npos ? one : "";
+    return found;
+  };
+  const auto add = [&](const Message& message) { conversation.messages.push_back(message); };
+  add(said("analysis", "T1")), add(said("commentary", "P1"));
+  EXPECT_EQ(shown(), "T1P1");
+  add({.role = "assistant", .recipient = "functions.f", .channel = "commentary", .text = "{}"});
+  add({.role = "tool", .name = "functions.f", .channel = "commentary", .text = "1"});
+  add(said("analysis", "T2"));
+  EXPECT_EQ(shown(), "T1T2P1");
+  add(said("final", "A1"));
+  EXPECT_EQ(shown(), "P1A1");
+  add({.role = "user", .text = "q"}), add(said("analysis", "T3"));
+  EXPECT_EQ(shown(), "T3P1A1");
+  add({.role = "user", .channel = "final", .text = "no answer"});
+  EXPECT_EQ(shown(), "T3P1A1");
+  add(said("final", "A2"));
+  EXPECT_EQ(shown(), "P1A1A2");
+}
+
+// A call whose id says so is rendered with the tokens in which models mostly write it.
+TEST(Harmony, ACallAsItWasWritten) {
+  Conversation conversation;
+  ConversationBuilder builder(conversation);
+  const std::string id = "call_1" + std::string(kRecipientLast);
+  ASSERT_TRUE(builder.add({.role = "user", .text = "q"}).ok());
+  ASSERT_TRUE(builder.add_call(id, "f", "{}").ok());
+  ASSERT_TRUE(builder.add({.role = "tool", .text = "1"}, id).ok());
+  EXPECT_NE(
+      rendered(conversation)
+          .find(
+              "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"
+              "<|start|>functions.f to=assistant<|channel|>commentary<|message|>1<|end|>"),
+      std::string::npos)
+      << rendered(conversation);
+}
+
+// A conversation that grows within a turn begins with the tokens that it had.
+TEST(Harmony, APromptThatGrowsKeepsItsBeginning) {
+  const Tokenizer tokenizer = small::tokenizer();
+  Conversation conversation = {.messages = {{.role = "user", .text = "q"}}};
+  std::vector<int32_t> before = render_conversation(conversation, tokenizer).value();
+  for (int turn = 0; turn < 5; ++turn) {
+    for (const Message& message :
+         {Message{.role = "assistant", .channel = "analysis", .text = "hm"},
+          Message{.role = "assistant", .channel = "commentary", .text = "I look."},
+          Message{.role = "assistant", .recipient = "functions.f", .channel = "commentary", .text = "{}"},
+          Message{.role = "tool", .name = "functions.f", .channel = "commentary", .text = "1"}}) {
+      conversation.messages.push_back(message);
+    }
+    const std::vector<int32_t> now = render_conversation(conversation, tokenizer).value();
+    ASSERT_TRUE(std::equal(before.begin(), before.end(), now.begin()));
+    before = now;
+  }
 }
 
 TEST(Harmony, Errors) {

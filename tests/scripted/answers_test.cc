@@ -110,6 +110,76 @@ std::vector<Row> header_rows() {
   };
 }
 
+// Several messages, calls without arguments or with others than an object, and what ends an answer early.
+std::vector<Row> message_rows() {
+  const std::string start = "<|start|>assistant", end = "<|end|>" + start;
+  const std::string final = "<|channel|>final<|message|>", preamble = "<|channel|>commentary<|message|>";
+  const std::string read = "<|channel|>commentary to=functions.read <|constrain|>json<|message|>";
+  const std::string path1 = "{\"path\": 1}", path2 = "{\"path\": 2}";
+  return {
+      {"two answers", final + "one" + end + final + "two<|return|>", {"", "one\n\ntwo"}},
+      {"two thoughts",
+       kHm + "<|channel|>analysis<|message|>so" + end + final + "yes<|return|>",
+       {kThought + "\n\nso", "yes"}},
+      {"two preambles",
+       preamble + "one" + end + preamble + "two" + end + read + path1 + "<|call|>",
+       {"", "one\n\ntwo", {{"read", path1}}}},
+      {"a preamble and an answer", preamble + "one" + end + final + "two<|return|>", {"", "one\n\ntwo"}},
+      {"an answer, a thought, an answer",
+       final + "one" + end + "<|channel|>analysis<|message|>hm" + end + final + "two<|return|>",
+       {"hm", "one\n\ntwo"}},
+      {"an empty message between two",
+       final + "one" + end + final + end + final + "two<|return|>",
+       {"", "one\n\ntwo"}},
+      {"three calls",
+       read + path1 + end + read + path2 + end + read + path1 + "<|call|>",
+       {"", "", {{"read", path1}, {"read", path2}, {"read", path1}}}},
+      {"one call where one is allowed",
+       preamble + "one" + end + read + path1 + end + read + path2 + "<|call|>",
+       {"", "one", {{"read", path1}}},
+       {},
+       true,
+       preamble + "one" + end + read + path1 + "<|end|>"},
+      {"one call of one that is offered",
+       "<|channel|>analysis to=python<|message|>1" + end + read + path1 + end + read + path2 + "<|call|>",
+       {"1", "", {{"read", path1}}},
+       {},
+       true,
+       "<|channel|>analysis to=python<|message|>1" + end + read + path1 + "<|end|>"},
+      {"an answer where one call is allowed",
+       final + "one" + end + final + "two<|return|>",
+       {"", "one\n\ntwo"},
+       {},
+       true},
+      {"a call without arguments",
+       "<|channel|>commentary to=functions.get_time<|message|><|call|>",
+       {"", "", {{"get_time", "{}"}}}},
+      {"white space for arguments",
+       read + " \n " + end + read + path1 + "<|call|>",
+       {"", "", {{"read", "{}"}, {"read", path1}}}},
+      {"a call that is its header",
+       "<|channel|>commentary to=functions.get_time <|constrain|>json<|call|>",
+       {"", "", {{"get_time", "{}"}}}},
+      {"arguments that are no object",
+       read + "[1, 2]" + end + read + "a word" + end + read + "{\"path\": <|call|>",
+       {"", "", {{"read", "[1, 2]"}, {"read", "a word"}, {"read", "{\"path\": "}}}},
+      {"a stop string in a preamble",
+       preamble + "one tw" + kCut1 + "o three" + end + read + path1 + "<|call|>",
+       {"", "one "},
+       {"two"},
+       false,
+       preamble + "one tw" + kCut1 + "o"},
+      {"a stop string in a thought and a call",
+       "<|channel|>analysis<|message|>two" + end + read + "{\"path\": \"two\"}" + "<|call|>",
+       {"two", "", {{"read", "{\"path\": \"two\"}"}}},
+       {"two"}},
+      {"the beginning of a stop string in a preamble",
+       preamble + "one tw" + end + preamble + "o three<|return|>",
+       {"", "one tw\n\no three"},
+       {"two"}},
+  };
+}
+
 // Messages of others end the answer where they begin, and nothing behind them is part of it.
 std::vector<Row> foreign_rows() {
   const std::string begun = "<|channel|>commentary<|message|>I look.<|end|>";
@@ -154,7 +224,7 @@ std::vector<Row> foreign_rows() {
 // give them as an object have {"arguments": text} for what is none.
 std::vector<Row> rows() {
   std::vector<Row> all;
-  for (const auto& some : {plain_rows(), header_rows(), foreign_rows()})
+  for (const auto& some : {plain_rows(), header_rows(), message_rows(), foreign_rows()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }
@@ -170,6 +240,13 @@ std::string in_characters(const std::string& script) {
   }
   return cut;
 }
+
+// Sanitizers make a request ten times as long.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kLimitStep = 5;
+#else
+constexpr int kLimitStep = 1;
+#endif
 
 class Answers : public testing::Test {
  protected:
@@ -200,7 +277,7 @@ class Answers : public testing::Test {
   }
   static void expect_beginnings(const Row& row, const Api& api) {
     const Said all = wanted(row, api);
-    for (int limit = 1; limit < all.tokens; ++limit) {
+    for (int limit = 1; limit < all.tokens; limit += kLimitStep) {
       SCOPED_TRACE(testing::Message() << limit << " tokens");
       const Question question{
           .script = row.writes, .limit = limit, .stop = row.stop, .one_call = row.one_call};

@@ -5,13 +5,14 @@
     TIKTOKEN_ENCODINGS_BASE=DIR make_goldens.py [--random 40] [--seed 1] [--out FILE]
 
 DIR holds o200k_base.tiktoken. Each case is a conversation (moesaic's fields), the rendered text and its tokens.
+The conversation is rendered without the thoughts that moesaic leaves out.
 """
 import argparse
 import json
 import pathlib
 import random
 
-from openai_harmony import (Author, Conversation, DeveloperContent, HarmonyEncodingName, Message, ReasoningEffort, Role,
+from openai_harmony import (Author, Conversation, DeveloperContent, HarmonyEncodingName, Message, ReasoningEffort, RenderConversationConfig, Role,
                             SystemContent, ToolDescription, load_harmony_encoding)
 
 DEFAULT_OUT = pathlib.Path(__file__).resolve().parents[2] / "tests/golden/text/harmony.json"
@@ -48,9 +49,17 @@ def preamble(case):
     return messages + [Message.from_role_and_content(Role.DEVELOPER, developer)]
 
 
+def without_old_thoughts(messages):
+    """moesaic's rule: analysis before the assistant's last final answer is dropped. openai-harmony drops less by itself."""
+    answers = [i for i, m in enumerate(messages) if m["role"] == "assistant" and m.get("channel") == "final"]
+    last = answers[-1] if answers else 0
+    return [m for i, m in enumerate(messages) if i >= last or m.get("channel") != "analysis"]
+
+
 def render(encoding, case):
-    messages = preamble(case) + [to_message(fields) for fields in case["messages"]]
-    tokens = encoding.render_conversation_for_completion(Conversation.from_messages(messages), Role.ASSISTANT)
+    messages = preamble(case) + [to_message(fields) for fields in without_old_thoughts(case["messages"])]
+    tokens = encoding.render_conversation_for_completion(Conversation.from_messages(messages), Role.ASSISTANT,
+                                                         RenderConversationConfig(auto_drop_analysis=False))
     return {"conversation": case, "text": encoding.decode(tokens), "tokens": tokens}
 
 

@@ -260,7 +260,7 @@ TEST(ServerStart, LogsEachTenthOfALoad) {
   };
   ServerOptions options{.port = 0, .model_name = "x", .version = "test", .log_file = log};
   const auto told = [&](const ServerOptions& o) {
-    EXPECT_FALSE(Server::create(o, open, 1).value()->run(false).ok());
+    EXPECT_FALSE(Server::create(o, open).value()->run(false).ok());
     std::ifstream in(log);
     int lines = 0;
     for (std::string line; std::getline(in, line);)

@@ -69,7 +69,7 @@ Status DraftedBatch::run(Batch& batch) {
   RETURN_IF_ERROR(forward(*backend_, config_, batch, logits_));
   if (batch.sampling.empty()) return {};
   std::vector<SampledToken> sampled(batch.logit_rows.size());
-  return backend_->sampled(sampled);
+  return backend_->sampled(sampled, {});
 }
 
 // rows: of each sequence of the batch, those that hold.

@@ -67,7 +67,7 @@ Status RandomBatch::advance(int target, bool logits) {
 Status RandomBatch::take(size_t tokens) {
   if (tokens == 0) return {};
   drawn_.resize(tokens);
-  return backend_->sampled(drawn_);
+  return backend_->sampled(drawn_, {});
 }
 
 Status RandomBatch::wait() { return take(std::exchange(in_flight_, 0)); }

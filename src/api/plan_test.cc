@@ -88,7 +88,7 @@ TEST(PlanEngine, ABatchThatPaysOrFits) {
   EXPECT_EQ(plan->info.batch_reason, "as many as pay on this device");
   EXPECT_EQ(plan->info.max_rows, 2048);
   EXPECT_EQ(plan->info.kv_reason, "90% of the free memory");
-  EXPECT_EQ(plan->demand.logit_rows, 512 + Scheduler::kShownRows);
+  EXPECT_EQ(plan->demand.logit_rows, 512 + Scheduler::kHostRows);
   EXPECT_TRUE(Engine::create(*backend, checkpoint.config, plan->options).ok());
 
   backend = std::make_unique<Gpu>(20e6);

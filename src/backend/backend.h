@@ -173,9 +173,10 @@ class Backend {
   // begin, with rows whose tokens this one samples, before sampled() is called. Known once a model is loaded.
   virtual bool can_sample() const { return false; }
   // Waits for the earliest sampling step in flight, of which there are one or two. tokens: [logit_rows] as
-  // sampled, with log-probabilities where they were asked for; -1 and none where a logit is not finite. A
-  // fault of the step is an error here, after which no step runs.
-  virtual Status sampled(std::span<SampledToken>) { return {}; }
+  // sampled, with log-probabilities where they were asked for; -1 and none where a logit is not finite.
+  // logits: [host_rows, vocab] of the same step. A fault of the step is an error here, after which no step
+  // runs.
+  virtual Status sampled(std::span<SampledToken> /*tokens*/, std::span<float> /*logits*/) { return {}; }
 
   // A step: begin, the ops in the order of model/forward, end. logits: [logit_rows, vocab], none if the batch
   // has rows to sample.

@@ -1,6 +1,8 @@
 #include "core/batch.h"
 
 #include <algorithm>
+#include <functional>
+#include <span>
 
 #include "base/error.h"
 
@@ -40,6 +42,11 @@ Status check_positions(const Batch& b, size_t index, const Sequence& s, int max_
                      s.context - s.rows + i);
   }
   return {};
+}
+
+bool ascend_below(std::span<const int32_t> rows, std::ptrdiff_t end) {
+  return std::ranges::adjacent_find(rows, std::ranges::greater_equal()) == rows.end() &&
+         (rows.empty() || (rows.front() >= 0 && rows.back() < end));
 }
 
 Status check_sampling(const std::vector<DeviceSampling>& sampling) {
@@ -144,6 +151,9 @@ Status validate(const Batch& b, const ModelConfig& c, const KvLayout& layout, in
   if (!b.sampling.empty() && b.sampling.size() != b.logit_rows.size())
     return invalid("batch: {} rows to sample, but {} logit rows", b.sampling.size(), b.logit_rows.size());
   RETURN_IF_ERROR(check_sampling(b.sampling));
+  if (!ascend_below(b.host_rows, std::ssize(b.sampling)))
+    return invalid("batch: rows for the host that are not ascending, or not among the {} to sample",
+                   b.sampling.size());
   if (!b.token_sources.empty() && b.token_sources.size() != b.tokens.size())
     return invalid("batch: {} sources of tokens for {} rows", b.token_sources.size(), b.tokens.size());
   return check_continuations(b);

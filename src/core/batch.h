@@ -66,6 +66,9 @@ struct Batch {
   std::vector<int32_t> logit_rows;  // rows whose logits are wanted, ascending
   // Of each logit row: the backend samples its token and keeps the logits. Empty: the host takes the logits.
   std::vector<DeviceSampling> sampling;
+  // Indices into logit_rows, ascending, in a batch that is sampled: the host takes these rows' logits too,
+  // and chooses their tokens itself.
+  std::vector<int32_t> host_rows;
   // Of each row: an index into the tokens that the previous step sampled, which the host need not know yet,
   // or -1: the token is in `tokens`. Empty: all are.
   std::vector<int32_t> token_sources;
@@ -87,7 +90,8 @@ Status validate(const KvLayout& layout);
 // Everything that the ops of a backend rely on: 1 to max_rows rows, sequences that tile them in order,
 // positions that end each sequence's context, token ids in range, a page in the pool for every position that
 // some row attends to, wherever a continuation puts it, logit_rows ascending and in range, sampling for all
-// of them or none, with at most kMostLogprobs log-probabilities. One line that names the first violation.
+// of them or none, with at most kMostLogprobs log-probabilities, host_rows among them. One line that names
+// the first violation.
 Status validate(const Batch& batch, const ModelConfig& config, const KvLayout& layout, int max_rows);
 
 }  // namespace moesaic

@@ -19,6 +19,60 @@ TEST(DeviceSampling, TheSameTokensAsWaitingForEveryStep) {
   }
 }
 
+// A request that the host samples goes on in every second step; the others in every one.
+TEST(DeviceSampling, ARequestForTheHostHoldsNobodyUp) {
+  const EngineOptions options{.context = 200, .max_batch = 4, .max_rows = 64};
+  Harness on_host(false, options), on_device(true, options);
+  for (Harness* run : {&on_host, &on_device}) {
+    for (int i = 0; i < 3; ++i) run->submit(10 + i, {.seed = 4, .max_tokens = 100});
+    run->submit(10, {.frequency_penalty = 0.5, .seed = 9, .max_tokens = 100});
+  }
+  int host_rows = 0, steps = 0;
+  on_device.backend.when_begun_ = [&](const Batch& batch) {
+    EXPECT_FALSE(batch.sampling.empty());
+    host_rows += static_cast<int>(batch.host_rows.size()), ++steps;
+  };
+  for (Harness* run : {&on_host, &on_device}) ASSERT_TRUE(run->engine.run_to_end().ok());
+  on_device.expect_equals(on_host);
+  EXPECT_EQ(on_device.backend.most_in_flight_, 2u);
+  EXPECT_EQ(host_rows, 100);
+  EXPECT_NEAR(steps, 150, 2);  // 100 beside the others, then 50
+}
+
+// More requests for the host than a step has room for take turns.
+TEST(DeviceSampling, ManyRequestsForTheHostTakeTurns) {
+  const EngineOptions options{.context = 200, .max_batch = 150, .max_rows = 200};
+  Harness on_host(false, options), on_device(true, options);
+  for (Harness* run : {&on_host, &on_device}) {
+    for (int i = 0; i < 150; ++i) {
+      SamplingParams p{.seed = static_cast<uint64_t>(i), .max_tokens = 60};
+      if (i % 15 != 0) p.frequency_penalty = 0.5;
+      run->submit(1 + i % 40, p);
+    }
+    ASSERT_TRUE(run == &on_device || run->engine.run_to_end().ok());
+  }
+  on_device.backend.when_begun_ = [&](const Batch& batch) {
+    EXPECT_LE(std::ssize(batch.host_rows), Scheduler::kHostRows);
+  };
+  const auto steps = [&](int count) {
+    for (int step = 0; step < count; ++step) ASSERT_TRUE(on_device.engine.step().ok());
+  };
+  steps(50);  // all prompts are computed
+  const auto before = on_device.received;
+  steps(30);
+  size_t least = 1000, most = 0;
+  for (size_t i = 0; i < 150; ++i) {
+    if (i % 15 == 0) continue;
+    const size_t said = on_device.received[i].size() - before[i].size();
+    least = std::min(least, said), most = std::max(most, said);
+  }
+  EXPECT_GE(least, 8u);  // of 13 or 14 if the turns were even
+  EXPECT_LE(most, 15u);  // a row in every second step
+  ASSERT_TRUE(on_device.engine.run_to_end().ok());
+  on_device.expect_equals(on_host);
+  on_device.engine.scheduler().check();
+}
+
 TEST(DeviceSampling, LogprobsAreToldWithoutWaiting) {
   Harness on_host(false, {.context = 100, .max_rows = 64}), on_device(true, {.context = 100, .max_rows = 64});
   for (Harness* run : {&on_host, &on_device}) {

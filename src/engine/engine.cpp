@@ -36,7 +36,7 @@ KvDemand kv_demand(const EngineOptions& o) {
           .max_rows = o.max_rows,
           .kv_tokens = o.kv_tokens,
           .prefix_cache = o.prefix_cache,
-          .logit_rows = std::min(o.max_rows, o.max_batch + o.draft_rows + Scheduler::kShownRows),
+          .logit_rows = std::min(o.max_rows, o.max_batch + o.draft_rows + Scheduler::kHostRows),
           .draft = o.draft};
 }
 
@@ -173,8 +173,16 @@ Status Engine::take_sampled() {
   if (rows.empty()) return {};
   std::erase_if(step, [](const RequestRows& r) { return r.request->done(); });  // the drafter knows already
   sampled_.resize(rows.size());
-  RETURN_IF_ERROR(backend_->sampled(sampled_));
+  const size_t vocab = config_.vocab;
+  host_logits_.resize(std::ranges::count_if(rows, &WantedRow::host) * vocab);
+  RETURN_IF_ERROR(backend_->sampled(sampled_, host_logits_));
+  std::span<float> logits = host_logits_;
   for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].host) {
+      take_host_row(rows[i], logits.first(vocab));
+      logits = logits.subspan(vocab);
+      continue;
+    }
     Request& r = *rows[i].request;
     r.in_flight = -1;
     if (rows[i].holds()) take_token(r, r.sampler->take(std::move(sampled_[i])));
@@ -186,6 +194,29 @@ Status Engine::take_sampled() {
   }
   measure(account, measured_rows_, kind, drafting);
   return {};
+}
+
+// A request that was preempted since computes the row again.
+void Engine::take_host_row(const WantedRow& row, std::span<float> logits) {
+  if (row.restarts != row.request->restarts) return;
+  if (row.prompt) return show_prompt_row(*row.request, logits);
+  if (row.holds()) sample(row.request, logits);
+}
+
+// Takes the requests out of the step.
+std::vector<Engine::WantedRow> Engine::wanted_of(ScheduledBatch& step) {
+  std::vector<WantedRow> rows;
+  for (size_t i = 0; i < step.wanted.size(); ++i) {
+    Request& r = *step.wanted[i];
+    const bool host = std::ranges::binary_search(step.batch.host_rows, static_cast<int32_t>(i));
+    if (step.draft_rows[i] == 0 && !host) r.in_flight = static_cast<int>(i);
+    rows.push_back({.request = std::move(step.wanted[i]),
+                    .draft_row = step.draft_rows[i],
+                    .host = host,
+                    .prompt = step.prompt_rows[i],
+                    .restarts = r.restarts});
+  }
+  return rows;
 }
 
 // 0 of a step that computes a prompt too.
@@ -208,7 +239,7 @@ void Engine::take_rows(const ScheduledBatch& step) {
   const std::vector<RequestRows> rows = rows_of(step);
   for (size_t i = 0; i < step.wanted.size(); ++i) {
     const auto logits = std::span(logits_).subspan(i * config_.vocab, config_.vocab);
-    const WantedRow row{step.wanted[i], step.draft_rows[i]};
+    const WantedRow row{.request = step.wanted[i], .draft_row = step.draft_rows[i]};
     if (step.prompt_rows[i]) {
       show_prompt_row(*row.request, logits);
     } else if (row.holds()) {
@@ -304,10 +335,7 @@ Status Engine::run_step() {
     begun_in_flight_ = std::move(begun), account_in_flight_ = next.account;
     for (size_t i = 0; i < next.requests.size(); ++i)
       next.requests[i]->sequence_in_flight = static_cast<int>(i);
-    for (size_t i = 0; i < next.wanted.size(); ++i) {
-      if (next.draft_rows[i] == 0) next.wanted[i]->in_flight = static_cast<int>(i);
-      in_flight_.push_back({std::move(next.wanted[i]), next.draft_rows[i]});
-    }
+    in_flight_ = wanted_of(next);
   } else {
     take_rows(next);
   }

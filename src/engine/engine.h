@@ -85,10 +85,12 @@ class Engine {
   Engine(Backend& backend, const ModelConfig& config, const EngineOptions& options)
       : backend_(&backend), config_(config), options_(options) {}
   using Clock = std::chrono::steady_clock;
-  // One row of a step whose token is sampled.
+  // One row of a step whose token is sampled, or whose logits the host takes.
   struct WantedRow {
     std::shared_ptr<Request> request;
-    int draft_row = 0;  // 0, or n: the row is of the nth token of the request's draft
+    int draft_row = 0;                  // 0, or n: the row is of the nth token of the request's draft
+    bool host = false, prompt = false;  // the host takes its logits; the prompt's next token is known
+    int restarts = 0;                   // of the request, when the step was launched
     // Whether the tokens before it are those that were drafted; else nothing is sampled from it.
     bool holds() const { return !request->done() && draft_row == request->accepted; }
   };
@@ -104,6 +106,8 @@ class Engine {
   Status take_sampled();
   void take_token(Request& request, Result<SampledToken> sampled);
   void take_rows(const ScheduledBatch& step);
+  static std::vector<WantedRow> wanted_of(ScheduledBatch& step);
+  void take_host_row(const WantedRow& row, std::span<float> logits);
   void sample(const std::shared_ptr<Request>& request, std::span<float> logits);
   bool must_take_first();
   Clock::duration drafting_time() const;  // of the batch that was scheduled last
@@ -121,7 +125,7 @@ class Engine {
   ModelConfig config_;
   EngineOptions options_;
   std::unique_ptr<Scheduler> scheduler_;
-  std::vector<float> logits_;
+  std::vector<float> logits_, host_logits_;
   std::unique_ptr<Speculator> speculator_;
   std::vector<WantedRow> in_flight_;  // whose tokens the running step samples
   std::vector<RequestRows> rows_in_flight_;

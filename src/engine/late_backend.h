@@ -41,7 +41,7 @@ class LateBackend final : public Backend {
   }
   bool can_sample() const override { return samples_; }
   Status begin_step(const Batch& batch) override {
-    const Status valid = validate(batch, config_, layout_, 64);
+    const Status valid = validate(batch, config_, layout_, 256);
     if (!valid.ok()) return valid;
     if (when_begun_) when_begun_(batch);
     steps_.push_back(batch);
@@ -65,7 +65,7 @@ class LateBackend final : public Backend {
     for (size_t i = 0; i < first.size(); ++i) put_logits(first[i], logits_.subspan(i * kVocab, kVocab));
     return {};
   }
-  Status sampled(std::span<SampledToken> tokens) override {
+  Status sampled(std::span<SampledToken> tokens, std::span<float> logits) override {
     if (fail_at_ == begun_) {
       steps_.clear(), results_.clear();
       if (head_) head_->forget();
@@ -75,8 +75,12 @@ class LateBackend final : public Backend {
       results_.push_back(sample(steps_.front()));
       steps_.pop_front();
     }
-    EXPECT_EQ(results_.front().size(), tokens.size());
-    std::copy(results_.front().begin(), results_.front().end(), tokens.begin());
+    const StepResult& result = results_.front();
+    EXPECT_EQ(result.tokens.size(), tokens.size());
+    EXPECT_EQ(result.host_first.size() * kVocab, logits.size());
+    std::copy(result.tokens.begin(), result.tokens.end(), tokens.begin());
+    for (size_t i = 0; i < result.host_first.size(); ++i)
+      put_logits(result.host_first[i], logits.subspan(i * kVocab, kVocab));
     results_.pop_front();
     return {};
   }
@@ -130,10 +134,17 @@ class LateBackend final : public Backend {
     std::fill(logits.begin(), logits.end(), -100.0f);
     std::copy(weights_.begin(), weights_.end(), logits.begin() + (fixed_first_ < 0 ? first : fixed_first_));
   }
-  std::vector<SampledToken> sample(const Batch& queued) {
+  // What a sampling step leaves: its tokens, and the first choice of each row that the host samples.
+  struct StepResult {
+    std::vector<SampledToken> tokens;
+    std::vector<int32_t> host_first;
+  };
+  StepResult sample(const Batch& queued) {
     RunStep step = begin_run(queued, before_);
     std::vector<int32_t> tokens = run(step.batch);
-    std::vector<SampledToken> sampled;
+    StepResult result;
+    for (const int32_t row : step.batch.host_rows) result.host_first.push_back(tokens[row]);
+    std::vector<SampledToken>& sampled = result.tokens;
     for (size_t i = 0; i < tokens.size(); ++i) {
       const int32_t first = tokens[i];
       const DeviceSampling& params = step.batch.sampling[i];
@@ -147,7 +158,7 @@ class LateBackend final : public Backend {
     end_run(step, std::move(tokens));
     if (head_) head_->run(&queued, step);
     before_ = std::move(step);
-    return sampled;
+    return result;
   }
 
   bool samples_;
@@ -156,7 +167,7 @@ class LateBackend final : public Backend {
   KvLayout layout_;
   std::vector<uint64_t> full_, window_;  // of each position, a hash of the tokens up to it
   std::deque<Batch> steps_;
-  std::deque<std::vector<SampledToken>> results_;
+  std::deque<StepResult> results_;
   RunStep before_;  // that ran last
   std::span<float> logits_;
 };

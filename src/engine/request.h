@@ -37,7 +37,10 @@ struct Request {
   std::vector<float> held;  // logits that wait for the grammar's mask, while the sampler is not ready
   PageTable pages;
   bool speculate = true;  // false: it gets no drafts
-  bool in_step = false;   // with drafts: the running step, whose tokens are not taken yet, has rows of it
+  int restarts = 0;       // how often it gave its pages up
+  uint64_t host_step =
+      0;  // the scheduler's step in which the host last got a row of it, while others were sampled
+  bool in_step = false;  // with drafts: the running step, whose tokens are not taken yet, has rows of it
   std::vector<int32_t> draft;  // guesses behind its last token that the running step computes
   int accepted = 0;            // of these, the first ones that the model sampled too
   DraftHistory drafted;

@@ -27,6 +27,8 @@ std::optional<DeviceSampling> device_sampling(const Request& r, int ahead) {
   if (r.on_logits || shows_prompt(r)) return {};
   return r.sampler->device_sampling(ahead);
 }
+// Whether the host has to sample the token that its next rows give.
+bool host_samples(const Request& r) { return !device_sampling(r, r.in_flight >= 0 ? 1 : 0); }
 // How many tokens behind its last one the next step samples, at most.
 int furthest_ahead(const Request& r) { return r.in_flight >= 0 ? 1 + r.unsure() + rows_ahead(r) : 0; }
 // Of its next `rows` rows, those of the prompt whose logits are still to be shown.
@@ -79,6 +81,7 @@ void Scheduler::preempt(const std::shared_ptr<Request>& request) {
   Request& r = *request;
   pages_.release(r.pages);
   r.computed = 0, r.ahead = -1, r.continues = false;
+  ++r.restarts;
   r.yielded_in = step_;
   --r.share->running;
   waiting_.push_front(r.client, r.id, request);
@@ -120,12 +123,17 @@ void Scheduler::plan(const std::shared_ptr<Request>& request, int rows, Plan& pl
   plan.parts.push_back({request, rows});
   plan.rows += rows + rows_ahead(r);
   plan.rows_ahead += rows_ahead(r);
-  plan.shown_rows += shown_rows(r, rows);
+  plan.host_rows += shown_rows(r, rows);
+  if (!plan.device || r.computed + rows < r.length() || !host_samples(r)) return;
+  ++plan.host_rows;
+  r.host_step = step_;
 }
 
 int Scheduler::rows_for(const Request& r, const Plan& plan) const {
-  const int rows = std::min(missing(r), options_.max_rows - plan.rows);
-  return shows_prompt(r) ? std::min(rows, kShownRows - plan.shown_rows) : rows;
+  const int rows = std::min(missing(r), options_.max_rows - plan.rows), room = kHostRows - plan.host_rows;
+  if (shows_prompt(r)) return std::min(rows, room);
+  // The last row waits for a step in which the host has room for it.
+  return plan.device && room <= 0 && rows == missing(r) && host_samples(r) ? rows - 1 : rows;
 }
 
 void Scheduler::admit(Plan& plan) {
@@ -289,16 +297,21 @@ std::optional<BegunDraft> Scheduler::draft_ahead(const ScheduledBatch& step) {
   return speculator_->draft_ahead(launched, draft_room(static_cast<int>(running_.size())), reserve);
 }
 
-// None where the host has to sample one of the tokens.
-void Scheduler::set_sampling(ScheduledBatch& scheduled) {
+// What the device does not sample is for the host. Beside drafts the host then takes all rows: which of them
+// hold is known only when they are sampled.
+void Scheduler::set_sampling(ScheduledBatch& scheduled) const {
   Batch& b = scheduled.batch;
   std::vector<DeviceSampling> sampling;
   for (size_t i = 0; i < scheduled.wanted.size(); ++i) {
     const Request& r = *scheduled.wanted[i];
     const int ahead = (r.in_flight >= 0 ? 1 : 0) + scheduled.draft_rows[i];
-    const auto one = device_sampling(r, ahead);
-    if (!one) return MOESAIC_CHECK(b.continuations.empty());
-    sampling.push_back(*one);
+    const auto one = scheduled.prompt_rows[i] ? std::nullopt : device_sampling(r, ahead);
+    if (!one && speculator_ != nullptr) {
+      b.host_rows.clear();
+      return MOESAIC_CHECK(b.continuations.empty());
+    }
+    if (!one) b.host_rows.push_back(static_cast<int32_t>(i));
+    sampling.push_back(one.value_or(DeviceSampling()));
   }
   for (Continuation& c : b.continuations) {
     const auto of = static_cast<size_t>(c.sequence);
@@ -318,21 +331,44 @@ std::vector<std::shared_ptr<Request>> Scheduler::prompts_in_turn() const {
   return prompts;
 }
 
+// Requests that decode and whose logits the host gets take turns where a step has no room for all of them:
+// those that had no row for longest come first. Half of the room is kept for prompts where one needs it.
+Scheduler::HostTurn Scheduler::host_turn() const {
+  const bool prompts = std::ranges::any_of(
+      running_, [](const auto& r) { return computes_prompt(*r) && (shows_prompt(*r) || host_samples(*r)); });
+  const int rows = prompts ? kHostRows / 2 : kHostRows;
+  std::vector<uint64_t> steps;
+  for (const auto& r : running_) {
+    if (decodes(*r) && host_samples(*r)) steps.push_back(r->host_step);
+  }
+  if (std::ssize(steps) <= rows) return {.last_step = step_, .in_last = rows};
+  const auto last = steps.begin() + rows - 1;
+  std::ranges::nth_element(steps, last);
+  return {.last_step = *last, .in_last = static_cast<int>(std::count(steps.begin(), last + 1, *last))};
+}
+
+// Whether the request may have a row for the host in this step.
+bool Scheduler::HostTurn::take(const Request& r) {
+  return r.host_step < last_step || (r.host_step == last_step && in_last-- > 0);
+}
+
 ScheduledBatch Scheduler::next_batch(bool device_samples) {
   for (const auto& r : running_) {
     MOESAIC_CHECK(r->in_flight >= 0 || r->draft.empty());
     cache_blocks(*r);
     pages_.slide(r->pages, r->computed - r->unsure());
   }
-  Plan plan;
+  Plan plan{.device = device_samples && speculator_ == nullptr};
   ++step_;
   const uint64_t preemptions = counted_.preemptions;
   order_running();
   admit_newcomers();
+  HostTurn turn = plan.device ? host_turn() : HostTurn();
   for (size_t i = 0; i < running_.size(); ++i) {
     const auto r = running_[i];
     if (!computes_prompt(*r)) ++r->turn_steps;
-    if (decodes(*r) && make_room(*r)) this->plan(r, 1, plan);
+    if (!decodes(*r) || (plan.device && host_samples(*r) && !turn.take(*r))) continue;
+    if (make_room(*r)) this->plan(r, 1, plan);
   }
   for (const auto& r : prompts_in_turn()) {
     const int rows = rows_for(*r, plan);

@@ -42,8 +42,9 @@ struct ScheduledBatch {
 
 class Scheduler {
  public:
-  // The most rows of prompts whose logits a step shows: 64 rows of 200,000 floats are 51 MB.
-  static constexpr int kShownRows = 64;
+  // The most rows of prompts whose logits a step shows, and of a step that the device samples the most rows
+  // whose logits the host takes, those included: 64 rows of 200,000 floats are 51 MB.
+  static constexpr int kHostRows = 64;
   struct Options {
     int max_rows = 512;    // of a step, at least max_batch
     int max_batch = 1;     // requests at a time
@@ -113,12 +114,22 @@ class Scheduler {
       int rows = 0;  // without a draft
     };
     std::vector<Part> parts;
-    int rows = 0, shown_rows = 0;  // of all parts; of these, prompt rows whose logits are shown
-    int rows_ahead = 0;            // and those of drafts that only the device knows
+    // The device samples, and the host takes the logits of some rows: its rows are bounded.
+    bool device = false;
+    int rows = 0, host_rows = 0;  // of all parts; of these, those whose logits the host takes
+    int rows_ahead = 0;           // and those of drafts that only the device knows
   };
   void plan(const std::shared_ptr<Request>& request, int rows, Plan& plan);
   void admit(Plan& plan);
   int rows_for(const Request& request, const Plan& plan) const;
+  // The decoding requests that may have a row for the host in a step: those that had one before `last_step`,
+  // and so many of those that had one in it.
+  struct HostTurn {
+    uint64_t last_step = 0;
+    int in_last = 0;
+    bool take(const Request& request);
+  };
+  HostTurn host_turn() const;
   StepAccount add_drafts(const Plan& plan);
   // Rows of drafts in a step that has so many other rows.
   int draft_room(int rows) const { return std::min(options_.max_rows - rows, options_.draft_rows); }
@@ -127,7 +138,7 @@ class Scheduler {
   static void schedule(const Plan::Part& part, ScheduledBatch& out);
   static void schedule_continuation(const std::shared_ptr<Request>& request, ScheduledBatch& out);
   static void want_row(const std::shared_ptr<Request>& request, int row, int draft_row, ScheduledBatch& out);
-  static void set_sampling(ScheduledBatch& scheduled);
+  void set_sampling(ScheduledBatch& scheduled) const;
 
   KvPages pages_;
   Options options_;

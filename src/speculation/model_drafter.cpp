@@ -162,7 +162,7 @@ Result<std::vector<int32_t>> ModelDrafter::run(Batch& batch, std::span<const Wan
     batch.sampling = sampling;
     RETURN_IF_ERROR(forward(*backend_, config_, batch, {}));
     std::vector<SampledToken> sampled(wanted.size());
-    RETURN_IF_ERROR(backend_->sampled(sampled));
+    RETURN_IF_ERROR(backend_->sampled(sampled, {}));
     for (const SampledToken& s : sampled) tokens.push_back(s.token);
     return tokens;
   }

@@ -106,8 +106,7 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
   moe_.ready(config, options_.max_rows);
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
-  ASSIGN_OR_RETURN(pinned_logits_, PinnedBuffer::allocate(logit_bytes(config, kPinnedRows)));
-  RETURN_IF_ERROR(step_io_.open(options_.max_rows));
+  RETURN_IF_ERROR(step_io_.open(options_.max_rows, config.vocab));
   sampling_steps_ = select(SampleShape{config.vocab}, target_).ok();
   tune_experts();
   return check(cudaStreamSynchronize(stream_), "activations");

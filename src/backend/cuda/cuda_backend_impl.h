@@ -51,7 +51,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override;
   Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) override;
   bool can_sample() const override { return sampling_steps_; }
-  Status sampled(std::span<SampledToken> tokens) override;
+  Status sampled(std::span<SampledToken> tokens, std::span<float> logits) override;
   Status begin_step(const Batch& batch) override;
   void embed() override;
   void qkv(int layer) override;
@@ -121,8 +121,6 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   DeviceBuffer x_, normed_, q_, attended_, tiles_, rotation_, fault_;
   DeviceBuffer logits_;  // [KvLayout::logit_rows, or the most that a step had, vocab]
   PinnedBuffer pinned_fault_;
-  static constexpr int kPinnedRows = 64;
-  PinnedBuffer pinned_logits_;  // [kPinnedRows, vocab], on their way to a host that samples
   StepIo step_io_;
   bool sampling_steps_ = false;
   size_t input_capacity_ = 0;
@@ -134,6 +132,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   PackedContinuations continued_;
   std::vector<int> first_wanted_;  // beside a draft head, of each sequence its first logit row
   std::span<float> logits_out_;
+  std::vector<int32_t> host_rows_;  // Batch::host_rows
   Status fault_status_;
   DeferredResidual deferred_;  // what the last moe() left for the next norm to add
   bool timed_ = false;

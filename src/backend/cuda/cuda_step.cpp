@@ -39,6 +39,7 @@ Status CudaBackend::begin_step(const Batch& batch) {
   if (draft_head_.loaded()) draft_head_.begin_step(batch);
   fault_status_ = Status();
   shape_ = shape_of(batch, tiling);
+  host_rows_ = batch.host_rows;
   at_ = layout_of(shape_);
   const std::vector<PackedSequence> packed = pack(batch, shape_, tiling, packed_);
   continued_ = {};
@@ -258,30 +259,31 @@ Status CudaBackend::end_step() {
             .sampled = step_io_.sampled_tokens(),
             .moved = continued_.count > 0 ? input(continued_.moved) : nullptr};
   draft_head_.end_step(step);
-  if (shape_.samples) return step_io_.launched(stream_);
+  if (shape_.samples) return step_io_.launched(logits_.as<float>(), host_rows_, stream_);
   RETURN_IF_ERROR(copy_logits());
   return fault_of(*pinned_fault_.as<int>());
 }
 
 // To the host, as many rows at a time as its buffer has. Waits for the step.
 Status CudaBackend::copy_logits() {
-  const size_t most = pinned_logits_.bytes() / sizeof(float);
+  const std::span<float> buffer = step_io_.host_logits();
   size_t done = 0;
   do {
-    const std::span<float> part = logits_out_.subspan(done, std::min(most, logits_out_.size() - done));
-    RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<float>(), logits_.as<float>() + done,
-                                          part.size_bytes(), cudaMemcpyDeviceToHost, stream_),
+    const std::span<float> part =
+        logits_out_.subspan(done, std::min(buffer.size(), logits_out_.size() - done));
+    RETURN_IF_ERROR(check(cudaMemcpyAsync(buffer.data(), logits_.as<float>() + done, part.size_bytes(),
+                                          cudaMemcpyDeviceToHost, stream_),
                           "logits"));
     RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
-    std::ranges::copy(std::span(pinned_logits_.as<float>(), part.size()), part.begin());
+    std::ranges::copy(buffer.first(part.size()), part.begin());
     done += part.size();
   } while (done < logits_out_.size());
   return {};
 }
 
-Status CudaBackend::sampled(std::span<SampledToken> tokens) {
+Status CudaBackend::sampled(std::span<SampledToken> tokens, std::span<float> logits) {
   const DeviceGuard guard(options_.device);
-  ASSIGN_OR_RETURN(const int code, step_io_.sampled(tokens));
+  ASSIGN_OR_RETURN(const int code, step_io_.sampled(tokens, logits));
   return fault_of(code);
 }
 

@@ -22,8 +22,9 @@ StepIo::~StepIo() {
   }
 }
 
-Status StepIo::open(int max_rows) {
-  max_rows_ = max_rows;
+Status StepIo::open(int max_rows, int vocab) {
+  max_rows_ = max_rows, vocab_ = vocab;
+  ASSIGN_OR_RETURN(host_logits_, PinnedBuffer::allocate(2 * kHostRows * vocab_ * sizeof(float)));
   ASSIGN_OR_RETURN(sampled_tokens_, DeviceBuffer::allocate(max_rows * sizeof(int32_t), "sampled tokens"));
   ASSIGN_OR_RETURN(results_,
                    PinnedBuffer::allocate(2 * static_cast<size_t>(max_rows) * sizeof(SampleResult)));
@@ -81,18 +82,27 @@ Status StepIo::sample(const StepShape& shape, const StepLayout& at, const float*
                       stream);
 }
 
-Status StepIo::launched(cudaStream_t stream) {
+Status StepIo::launched(const float* logits, std::span<const int32_t> host_rows, cudaStream_t stream) {
+  MOESAIC_CHECK(std::ssize(host_rows) <= kHostRows);
+  float* to = host_logits_.as<float>() + sampling_steps_ % 2 * kHostRows * vocab_;
+  for (const int32_t row : host_rows) {
+    RETURN_IF_ERROR(check(
+        cudaMemcpyAsync(to, logits + row * vocab_, vocab_ * sizeof(float), cudaMemcpyDeviceToHost, stream),
+        "logits"));
+    to += vocab_;
+  }
   ++in_flight_;
   return check(cudaEventRecord(events_[sampling_steps_++ % 2], stream), "step");
 }
 
-Result<int> StepIo::sampled(std::span<SampledToken> tokens) {
+Result<int> StepIo::sampled(std::span<SampledToken> tokens, std::span<float> logits) {
   MOESAIC_CHECK(std::ssize(tokens) <= max_rows_);
   if (in_flight_ == 0) return error(StatusCode::kInternal, "cuda: no sampling step is in flight");
   const unsigned result_buffer = (sampling_steps_ - in_flight_--) % 2;
   RETURN_IF_ERROR(check(cudaEventSynchronize(events_[result_buffer]), "step"));
   const SampleResult* result = results_.as<SampleResult>() + static_cast<size_t>(result_buffer) * max_rows_;
   std::transform(result, result + tokens.size(), tokens.begin(), token_of);
+  std::copy_n(host_logits_.as<float>() + result_buffer * kHostRows * vocab_, logits.size(), logits.begin());
   return result->fault;
 }
 

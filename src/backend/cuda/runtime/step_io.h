@@ -19,8 +19,8 @@ SampledToken token_of(const SampleResult& result);
 class StepIo {
  public:
   ~StepIo();
-  // max_rows: of a step.
-  Status open(int max_rows);
+  // max_rows: of a step; vocab: of its logits.
+  Status open(int max_rows, int vocab);
   // Makes room for `count` int32 of inputs. The stream must be idle when that is more than there was: true.
   bool lacks(size_t count) const { return count * sizeof(int32_t) > inputs_.bytes(); }
   Status grow(size_t count);
@@ -36,10 +36,16 @@ class StepIo {
   // Samples the tokens of the step's logits.
   Status sample(const StepShape& shape, const StepLayout& at, const float* logits, int vocab,
                 const int* fault, cudaStream_t stream);
-  // A sampling step is in flight from here on. At most two are.
-  Status launched(cudaStream_t stream);
-  // Waits for the earliest of them. Gives the fault it left.
-  Result<int> sampled(std::span<SampledToken> tokens);
+  // A sampling step is in flight from here on, and the logits of these rows, at most kHostRows, on their way
+  // to the host. At most two steps are.
+  Status launched(const float* logits, std::span<const int32_t> host_rows, cudaStream_t stream);
+  // Waits for the earliest of them. logits: [host_rows, vocab]. Gives the fault it left.
+  Result<int> sampled(std::span<SampledToken> tokens, std::span<float> logits);
+  // Between steps, the host's buffer for logits: [2 kHostRows, vocab].
+  std::span<float> host_logits() const {
+    return {host_logits_.as<float>(), host_logits_.bytes() / sizeof(float)};
+  }
+  static constexpr int kHostRows = 64;
   // Drops the results of all steps in flight.
   void forget() { in_flight_ = 0; }
 
@@ -48,6 +54,8 @@ class StepIo {
   DeviceBuffer inputs_, sampled_tokens_;
   std::array<PinnedBuffer, 2> packed_;  // of even and odd steps
   PinnedBuffer results_;                // [2, max_rows] SampleResult, of even and odd sampling steps
+  PinnedBuffer host_logits_;            // [2, kHostRows, vocab], of the same
+  size_t vocab_ = 0;
   std::array<cudaEvent_t, 2> events_{};
   unsigned steps_ = 0, sampling_steps_ = 0;  // so far
   int in_flight_ = 0;

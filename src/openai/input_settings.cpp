@@ -13,11 +13,6 @@ namespace {
 
 using text::string_or;
 
-// What a configuration_update holds, null where it holds nothing of a kind.
-struct Update {
-  Json effort, format;
-};
-
 bool is_object_or_null(const Json& json) { return json.is_object() || json.is_null(); }
 
 // The member of an object in an item: reasoning.effort, text.format. What it has beside that is refused,
@@ -42,13 +37,14 @@ bool read_setting(Fields& fields, const Json& item, size_t index, const char* ob
   return true;
 }
 
-void read_update(Fields& fields, const Json& item, size_t index, Update& update) {
+// effort and format stay as they are where the item has none.
+void read_update(Fields& fields, const Json& item, size_t index, Json& effort, Json& format) {
   for (const auto& [key, member] : item.items()) {
     if (key != "type" && key != "id" && key != "reasoning" && key != "text" && !member.is_null())
       return fields.refuse("input", fmt::format("item {}: {} cannot be updated", index, key.substr(0, 40)));
   }
-  if (read_setting(fields, item, index, "reasoning", "effort", update.effort))
-    read_setting(fields, item, index, "text", "format", update.format);
+  if (read_setting(fields, item, index, "reasoning", "effort", effort))
+    read_setting(fields, item, index, "text", "format", format);
 }
 
 bool is_of(const Json& item, const char* type) { return string_or(item, "type", "") == type; }
@@ -91,21 +87,21 @@ Tools read_all_tools(Fields& fields) {
 }
 
 void read_updates(Fields& fields, Thinking& thinking, AnswerForm& form, Json& format) {
-  Update update;
+  Json effort, new_format;
   const Json* input = fields.find("input");
   for (size_t i = 0; input != nullptr && input->is_array() && i < input->size(); ++i) {
-    if (is_of((*input)[i], "configuration_update")) read_update(fields, (*input)[i], i, update);
+    if (is_of((*input)[i], "configuration_update")) read_update(fields, (*input)[i], i, effort, new_format);
   }
-  if (!update.effort.is_null()) {
-    const Json reasoning = {{"reasoning", {{"effort", update.effort}}}};
+  if (!effort.is_null()) {
+    const Json reasoning = {{"reasoning", {{"effort", effort}}}};
     Fields inner(reasoning);
     thinking.effort = read_thinking(inner).effort;
     if (!inner.ok()) fields.refuse("input", inner.refusal()->message);
   }
-  if (update.format.is_null()) return;
+  if (new_format.is_null()) return;
   form = {};
-  read_format(fields, "input", &update.format, form);
-  format = std::move(update.format);
+  read_format(fields, "input", &new_format, form);
+  format = std::move(new_format);
 }
 
 }  // namespace moesaic::openai

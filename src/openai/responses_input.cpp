@@ -191,9 +191,9 @@ class InputReader {
   static std::string output_text(const Json& item) {
     const Json content = readable(member(item, "output"));
     const Result<std::string> plain = content_text(content);
-    const std::string text = plain.ok() ? plain.value() : dump(content);
+    std::string text = plain.ok() ? plain.value() : dump(content);
     if (string_or(item, "type", "") != "apply_patch_call_output") return text;
-    const std::string status = string_or(item, "status", "");
+    std::string status = string_or(item, "status", "");
     if (text.empty()) return status;
     return status == "failed" ? "failed: " + text : text;
   }

@@ -83,8 +83,11 @@ struct Service {
   // False: a schema that is not in `grammars` is not compiled; the error then has needs_compilation.
   bool may_compile = true;
   ResponseStore* responses = nullptr;  // null: none are stored
-  std::string client = {};             // who may read what this request stores
-  std::stop_token cancel = {};         // ends long work early; the result is then meaningless
+  // Bytes of a stored response that are read; the error of a longer one has needs_bytes.
+  size_t most_stored = SIZE_MAX;
+  std::string client = {};      // who may read what this request stores
+  std::string holder = {};      // in whose share of the store it is
+  std::stop_token cancel = {};  // ends long work early; the result is then meaningless
 };
 
 }  // namespace moesaic::openai

@@ -1,6 +1,7 @@
 // The error that a client gets when its request cannot be answered, in OpenAI's shape.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -16,6 +17,7 @@ struct ApiError {
   std::string code;                // empty: null
   int retry_after = 0;             // seconds, for 429 and 503; 0: not said
   bool needs_compilation = false;  // not an error: repeat the call with Service::may_compile
+  size_t needs_bytes = 0;          // likewise: with so many of Service::most_stored
 };
 
 // Empty: not refused.

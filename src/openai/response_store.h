@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <list>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -12,11 +12,13 @@ namespace moesaic::openai {
 
 struct StoredResponse {
   std::string owner;     // who made it: nobody else finds it
+  std::string holder;    // in whose share it is
   std::string response;  // JSON
   std::string items;     // JSON array: the input that led to it, and its output
 };
 
-// The oldest go first, where there are too many or they have too many bytes. Thread-safe.
+// Where there are too many, or they have too many bytes, the oldest go first of those in the largest share.
+// Thread-safe.
 class ResponseStore {
  public:
   ResponseStore(size_t most, size_t most_bytes) : most_(most), most_bytes_(most_bytes) {}
@@ -25,7 +27,7 @@ class ResponseStore {
   // Nothing where it takes more than a sixteenth of all bytes: to read it again would be much work for a
   // small request.
   void keep(const std::string& id, StoredResponse stored);
-  std::optional<StoredResponse> find(const std::string& id, const std::string& owner) const;
+  std::shared_ptr<const StoredResponse> find(const std::string& id, const std::string& owner) const;
   // False: there is no such one.
   bool erase(const std::string& id, const std::string& owner);
   size_t size() const;
@@ -34,18 +36,24 @@ class ResponseStore {
  private:
   struct Entry {
     std::string id;
-    StoredResponse stored;
+    std::shared_ptr<const StoredResponse> stored;
     size_t bytes() const {
-      return id.size() + stored.owner.size() + stored.response.size() + stored.items.size();
+      return id.size() + stored->owner.size() + stored->holder.size() + stored->response.size() +
+             stored->items.size();
     }
+  };
+  struct Share {
+    std::list<Entry> entries;  // the oldest first
+    size_t bytes = 0;
   };
   using Entries = std::list<Entry>;
 
   void forget(Entries::iterator entry);
+  void forget_one();
 
   size_t most_, most_bytes_;
   mutable std::mutex mutex_;
-  Entries entries_;  // the oldest first
+  std::unordered_map<std::string, Share> shares_;  // by holder, none empty
   std::unordered_map<std::string, Entries::iterator> by_id_;
   size_t bytes_ = 0;
 };

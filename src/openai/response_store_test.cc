@@ -44,6 +44,22 @@ TEST(ResponseStore, IsOfItsOwner) {
   EXPECT_EQ(store.bytes(), 0u);
 }
 
+// However many one client stores, another's stay.
+TEST(ResponseStore, TheLargestShareMakesRoom) {
+  ResponseStore few(4, 100'000), small(1000, 1600);
+  for (ResponseStore* store : {&few, &small}) {
+    store->keep("mine", {.owner = "me", .holder = "me", .response = std::string(50, 'r'), .items = "[]"});
+    for (int i = 0; i < 50; ++i)
+      store->keep(std::to_string(i),
+                  {.owner = "you", .holder = "you", .response = std::string(60, 'r'), .items = "[]"});
+    EXPECT_TRUE(store->find("mine", "me"));
+    EXPECT_TRUE(store->find("49", "you"));
+    EXPECT_FALSE(store->find("20", "you"));
+    EXPECT_LE(store->bytes(), 1600u);
+  }
+  EXPECT_EQ(few.size(), 4u);
+}
+
 TEST(ResponseStore, MayKeepNothing) {
   ResponseStore store(0, 1000);
   store.keep("a", stored("me"));
@@ -80,6 +96,18 @@ TEST(ResponseStore, APreviousResponseIsPutBeforeTheInput) {
           {"role": "user", "content": "And green?"}]})";
   EXPECT_EQ(prompt_of(prepare_response(third, storing(store))),
             prompt_of(prepare_response(whole, service())));
+}
+
+// A small request may ask for much: what it takes is known before it is read.
+TEST(ResponseStore, SaysWhatAPreviousResponseTakes) {
+  ResponseStore store(10, 1'000'000);
+  const std::string first = answered(storing(store), R"({"input": ")" + std::string(500, 'x') + "\"}");
+  const std::string second = R"({"input": "Why?", "previous_response_id": ")" + first + "\"}";
+  Service with = storing(store);
+  with.most_stored = 500;
+  EXPECT_GT(error_of(prepare_response(second, with)).needs_bytes, 500u);
+  with.most_stored = 1000;
+  EXPECT_FALSE(prompt_of(prepare_response(second, with)).empty());
 }
 
 TEST(ResponseStore, OnlyWhatMayBeKeptIs) {

@@ -194,9 +194,14 @@ std::string ResponsesAnswer::whole() {
 
 void ResponsesAnswer::keep(const Json& complete) {
   if (options_.store == nullptr) return;
-  Json items = std::exchange(options_.input, {});
-  for (const Json& item : complete["output"]) items.push_back(item);
-  options_.store->keep(id_, {.owner = options_.owner, .response = dump(complete), .items = dump(items)});
+  std::string items = std::exchange(options_.input, {});
+  items.pop_back();
+  for (const Json& item : complete["output"]) items += (items.size() > 1 ? "," : "") + dump(item);
+  items += ']';
+  options_.store->keep(id_, {.owner = options_.owner,
+                             .holder = options_.holder,
+                             .response = dump(complete),
+                             .items = std::move(items)});
 }
 
 void ResponsesAnswer::fail(const ApiError& error, std::string& sse) {

@@ -22,8 +22,8 @@ class ResponsesAnswer : public Answer {
     bool reasoning = true;             // is shown
     // Where the response is kept when it is complete; null: nowhere.
     ResponseStore* store = nullptr;
-    std::string owner = {};
-    Json input = Json::array();  // the items that led to it
+    std::string owner = {}, holder = {};  // see StoredResponse
+    std::string input = "[]";             // the items that led to it, a JSON array
   };
   // echo: what the response repeats of the request. The model must outlive the answer.
   ResponsesAnswer(const Service& service, Json echo, Options options);

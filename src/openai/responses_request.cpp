@@ -103,6 +103,7 @@ Refusal add_previous(Json& root, const Service& service) {
         fmt::format("Previous response with id '{}' not found: it was not stored, or is stored no longer.",
                     id.substr(0, 80)),
         "previous_response_not_found");
+  if (stored->items.size() > service.most_stored) return ApiError{.needs_bytes = stored->items.size()};
   Json items = Json::parse(stored->items);
   Json more = items_of(root);
   if (!more.is_array()) return {};  // refused as any other wrong input
@@ -151,7 +152,8 @@ PreparedRequestOrError prepare_response(std::string_view body, const Service& se
   if (r.store) {
     r.options.store = service.responses;
     r.options.owner = service.client;
-    r.options.input = items_of(root);
+    r.options.holder = service.holder;
+    r.options.input = dump(items_of(root));
   }
   prepared.answer = std::make_unique<ResponsesAnswer>(service, std::move(echo), std::move(r.options));
   if (auto* error = std::get_if<ApiError>(&made)) {

@@ -1,9 +1,12 @@
 #include "server/prepare.h"
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/linked_stop.h"
+#include "server/client.h"
 #include "server/handlers.h"
 
 namespace moesaic::server {
@@ -15,9 +18,15 @@ using openai::Service;
 constexpr size_t kQuickBytes = 64 << 10, kMediumBytes = 1 << 20;  // bodies that a lane takes
 constexpr auto kNever = std::chrono::hours(24 * 365);
 
+// What is read in a lane: of a body, or of a stored response.
+size_t most_bytes(Lane lane) {
+  if (lane == Lane::kLarge) return SIZE_MAX;
+  return lane == Lane::kQuick ? kQuickBytes : kMediumBytes;
+}
+
 Lane lane_of(size_t bytes) {
-  if (bytes <= kQuickBytes) return Lane::kQuick;
-  return bytes <= kMediumBytes ? Lane::kMedium : Lane::kLarge;
+  if (bytes <= most_bytes(Lane::kQuick)) return Lane::kQuick;
+  return bytes <= most_bytes(Lane::kMedium) ? Lane::kMedium : Lane::kLarge;
 }
 
 // Owns all that the work uses, since the coroutine does not wait for work that is of no use any more.
@@ -28,13 +37,18 @@ struct Preparation {
   Made (*make)(std::string_view body, const Service& service);
   Made made;
 
-  bool needs_compilation() const {
+  // The lane that it needs in place of `lane`, because of what it turned out to cost; nothing: it is done.
+  std::optional<Lane> lane_instead(Lane lane) const {
     const auto* error = std::get_if<ApiError>(&made);
-    return error != nullptr && error->needs_compilation;
+    if (error != nullptr && error->needs_compilation) return std::max(lane, Lane::kMedium);
+    if (error != nullptr && error->needs_bytes > 0) return std::max(lane, lane_of(error->needs_bytes));
+    return {};
   }
-  void run() {
+  void run_in(Lane lane) {
+    service.may_compile = lane != Lane::kQuick;
+    service.most_stored = most_bytes(lane);
     made = make(body.view(), service);
-    if (!needs_compilation()) body.clear();
+    if (!lane_instead(lane)) body.clear();
   }
 };
 
@@ -56,16 +70,18 @@ asio::awaitable<Made> prepared(HttpExchange& exchange, App& app,
                                                             .make = make,
                                                             .made = {}});
   work->service.cancel = stop.token();
-  WorkerPool::QueueKey key{.lane = lane_of(work->body.size()), .client = client_of(exchange.request(), app)};
-  work->service.may_compile = key.lane != Lane::kQuick;
+  WorkerPool::QueueKey key{.lane = lane_of(work->body.size()),
+                           .client = client_of(exchange.request(), app.options)};
+  // A function: GCC 12 destroys what a lambda within co_await's operand owns twice.
   const auto run = [&] {
-    return app.workers.run(exchange.executor(), key, stop.token(), deadline, [work] { work->run(); });
+    return app.workers.run(exchange.executor(), key, stop.token(), deadline,
+                           [work, lane = key.lane] { work->run_in(lane); });
   };
-  WorkerPool::End end = co_await run();
-  if (end == WorkerPool::End::kDone && work->needs_compilation()) {
-    key.lane = Lane::kMedium;
-    work->service.may_compile = true;
+  WorkerPool::End end = WorkerPool::End::kBusy;
+  for (std::optional<Lane> lane = key.lane; lane;) {
+    key.lane = *lane;
     end = co_await run();
+    lane = end == WorkerPool::End::kDone ? work->lane_instead(key.lane) : std::nullopt;
   }
   app.metrics.prepare_time.observe(std::chrono::duration<double>(Clock::now() - begun).count());
   if (end != WorkerPool::End::kDone) co_return refusal_of(end, app);
@@ -82,10 +98,6 @@ asio::awaitable<openai::PreparedRequestOrError> prepare(HttpExchange& exchange, 
 asio::awaitable<openai::TokenAnswerOrError> prepare(HttpExchange& exchange, App& app, Convert make,
                                                     Clock::time_point deadline) {
   return prepared<openai::TokenAnswerOrError>(exchange, app, make, deadline);
-}
-
-std::string client_of(const HttpRequest& request, const App& app) {
-  return app.options.api_keys.empty() ? request.client : request.client + " " + request.authorization;
 }
 
 Clock::time_point deadline_of(const App& app) {

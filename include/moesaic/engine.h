@@ -137,6 +137,8 @@ struct Callbacks {
   // GenerationRequest::prompt_logits those of all earlier positions. Valid during the call. Sampling is then
   // done by the host, which is slower on cuda.
   std::function<void(int position, std::span<const float> logits)> on_logits = {};
+  // Once, when it waits no longer: it has its place and its pages, and the next step computes its prompt.
+  std::function<void()> on_begin = {};
 };
 
 struct GenerationRequest {

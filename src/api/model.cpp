@@ -173,6 +173,7 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
   request->request->speculate = r.speculate;
   request->request->client = r.client;
   limit_reasoning(r, *request->request);
+  request->request->on_begin = request->callbacks.on_begin;
   watch_logits(request, r.prompt_logits);
   {
     const std::lock_guard lock(mutex);

@@ -23,6 +23,7 @@ struct App {
   ServerOptions options;
   Metrics metrics;
   BodyBudget bodies{options.limits.bodies_bytes, metrics.body_bytes};
+  Shares connections{static_cast<size_t>(options.limits.connections)};  // by network
   RequestLog log;
   openai::GrammarCache grammars;
   openai::ResponseStore responses{options.stored_responses, options.stored_bytes};

@@ -11,24 +11,26 @@ namespace moesaic::server {
 namespace {
 
 constexpr size_t kSmall = 64 << 10;
-constexpr size_t kLarge = 256 << 10;      // a body that does not get the last quarter
-constexpr size_t kMostGrowth = 16 << 20;  // beyond, doubling would only reserve addresses in vain
+constexpr size_t kLarge = 256 << 10;
+constexpr size_t kShare = 3, kSmallShare = 7;  // of large bodies and of others: times what is free
+constexpr size_t kMostGrowth = 16 << 20;       // beyond, doubling would only reserve addresses in vain
 
 }  // namespace
 
-bool BodyBudget::take(size_t bytes, size_t held) {
-  const size_t limit = held + bytes > kLarge ? limit_ - limit_ / 4 : limit_;
-  size_t now = in_use_.load(std::memory_order_relaxed);
-  do {
-    if (now > limit || bytes > limit - now) return false;
-  } while (!in_use_.compare_exchange_weak(now, now + bytes, std::memory_order_relaxed));
+bool BodyBudget::take(const std::string& client, size_t bytes, size_t held) {
+  if (!shares_.take(client, bytes, held + bytes > kLarge ? kShare : kSmallShare)) return false;
+  in_use_ += bytes;
   return true;
 }
 
-void BodyBudget::give_back(size_t bytes) { in_use_.fetch_sub(bytes, std::memory_order_relaxed); }
+void BodyBudget::give_back(const std::string& client, size_t bytes) {
+  shares_.give_back(client, bytes);
+  in_use_ -= bytes;
+}
 
 Body::Body(Body&& other) noexcept
     : budget_(other.budget_),
+      client_(other.client_),
       small_(std::exchange(other.small_, {})),
       pages_(std::exchange(other.pages_, nullptr)),
       size_(std::exchange(other.size_, 0)),
@@ -36,7 +38,7 @@ Body::Body(Body&& other) noexcept
 
 bool Body::append(std::string_view bytes) {
   if (bytes.empty()) return true;
-  if (!budget_->take(bytes.size(), size())) return false;
+  if (!budget_->take(client_, bytes.size(), size())) return false;
   if (size() + bytes.size() <= kSmall) {
     try {
       small_.append(bytes);
@@ -48,7 +50,7 @@ bool Body::append(std::string_view bytes) {
     size_ += bytes.size();
     return true;
   }
-  budget_->give_back(bytes.size());
+  budget_->give_back(client_, bytes.size());
   return false;
 }
 
@@ -76,7 +78,7 @@ void Body::clear() {
   pages_ = nullptr;
   size_ = capacity_ = 0;
   std::string().swap(small_);
-  if (held > 0) budget_->give_back(held);
+  if (held > 0) budget_->give_back(client_, held);
 }
 
 }  // namespace moesaic::server

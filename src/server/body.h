@@ -1,4 +1,4 @@
-// A request's body in memory, and the bytes that all bodies together may take.
+// A request's body in memory, and the bytes that all bodies together may take, shared by clients.
 #pragma once
 
 #include <atomic>
@@ -6,22 +6,24 @@
 #include <string>
 #include <string_view>
 
+#include "server/shares.h"
+
 namespace moesaic::server {
 
 // What the bodies of all connections share. Thread-safe.
 class BodyBudget {
  public:
   // in_use: where the bytes are counted.
-  BodyBudget(size_t limit, std::atomic<size_t>& in_use) : limit_(limit), in_use_(in_use) {}
+  BodyBudget(size_t limit, std::atomic<size_t>& in_use) : shares_(limit), in_use_(in_use) {}
 
-  // For a body that has `held` bytes so far. A quarter of the limit is kept for small bodies, so that a few
-  // large ones that never end do not shut everybody out.
-  bool take(size_t bytes, size_t held);
+  // For a client's body that has `held` bytes so far. A client's bodies may have three times of what is free,
+  // small ones seven times, so that bodies that never end shut nobody out.
+  bool take(const std::string& client, size_t bytes, size_t held);
   // All that a body held.
-  void give_back(size_t bytes);
+  void give_back(const std::string& client, size_t bytes);
 
  private:
-  size_t limit_;
+  Shares shares_;
   std::atomic<size_t>& in_use_;
 };
 
@@ -30,6 +32,8 @@ class BodyBudget {
 class Body {
  public:
   explicit Body(BodyBudget& budget) : budget_(&budget) {}
+  // Whose it is, before it has bytes.
+  void set_client(std::string client) { client_ = std::move(client); }
   Body(Body&& other) noexcept;
   Body(const Body&) = delete;
   Body& operator=(const Body&) = delete;
@@ -45,6 +49,7 @@ class Body {
   bool reserve(size_t bytes);
 
   BodyBudget* budget_;
+  std::string client_;
   std::string small_;      // until it has kSmall bytes
   char* pages_ = nullptr;  // from then on
   size_t size_ = 0, capacity_ = 0;

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "openai/sampling_fields.h"
+#include "server/client.h"
 #include "server/handlers.h"
 #include "server/origin.h"
 #include "server/router.h"
@@ -64,6 +65,7 @@ Connection::Connection(tcp::socket socket, App& app)
   timed_->socket().set_option(tcp::no_delay(true), ignored);
   const auto client = timed_->socket().remote_endpoint(ignored);
   request_.client = client.address().to_string();
+  request_.network = network_of(client.address());
 }
 
 // False: nothing has come, and timed_ knows whether the time was over.
@@ -90,7 +92,9 @@ void Connection::begin_request() {
   version_ = 11;
   head_only_ = false;
   drop_body();
-  request_ = {.id = openai::new_id("req-"), .client = std::move(request_.client)};
+  request_ = {.id = openai::new_id("req-"),
+              .client = std::move(request_.client),
+              .network = std::move(request_.network)};
   parser_.emplace(app_.options.limits, body_);
 }
 
@@ -139,6 +143,7 @@ void Connection::take_head() {
   request_.same_origin = head.fetch_site == "same-origin";
   request_.anthropic = head.anthropic;
   if (is_id(head.id)) request_.id = std::move(head.id);
+  body_.set_client(client_of(request_, app_.options));
 }
 
 asio::awaitable<bool> Connection::send_continue() {

@@ -103,7 +103,7 @@ class Connection : public HttpExchange {
 };
 
 // Reads and answers requests until the connection ends. Throws nothing: what goes wrong is logged, and closes
-// this connection only.
-asio::awaitable<void> serve_connection(tcp::socket socket, App& app);
+// this connection only. place: of all connections, kept until then.
+asio::awaitable<void> serve_connection(tcp::socket socket, App& app, Share place = {});
 
 }  // namespace moesaic::server

@@ -16,7 +16,7 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
 }  // namespace
 
 EngineThread::EngineThread(Open open, int max_waiting, Metrics& metrics)
-    : open_(std::move(open)), max_waiting_(max_waiting), metrics_(metrics) {}
+    : open_(std::move(open)), metrics_(metrics), admission_(max_waiting) {}
 
 EngineThread::~EngineThread() { stop(); }
 
@@ -64,21 +64,34 @@ Gauges EngineThread::gauges() const {
 bool EngineThread::submit(std::vector<GenerationRequest> requests, const std::shared_ptr<EventQueue>& queue,
                           const std::stop_token& cancel) {
   const auto count = static_cast<int>(requests.size());
+  std::vector<std::shared_ptr<Submission>> dropped;
   {
     const std::lock_guard lock(mutex_);
-    if (stopping_ || in_flight_ + count > max_batch_ + max_waiting_) return false;
-    in_flight_ += count;
+    if (stopping_) return false;
+    const std::string client = requests.front().client;
+    const auto submission = std::make_shared<Submission>(client, ++last_id_, queue, cancel);
+    const Admission::Decision decision = admission_.admit(client, submission->id, count);
+    if (!decision.admitted) return false;
+    for (const uint64_t id : decision.dropped) {
+      if (auto gone = submissions_.extract(id)) dropped.push_back(gone.mapped().lock());
+    }
+    submissions_.emplace(submission->id, submission);
     for (int i = 0; i < count; ++i) {
       const auto now = Clock::now();
       inbox_.push_back(std::make_shared<Ticket>(Ticket{.request = std::move(requests[i]),
-                                                       .queue = queue,
-                                                       .cancel = cancel,
+                                                       .submission = submission,
                                                        .choice = i,
                                                        .arrived = now,
                                                        .last = now}));
     }
   }
   wake_.notify_all();
+  for (const auto& submission : dropped) {
+    if (submission == nullptr) continue;  // it is ending by itself
+    submission->queue->drop();
+    submission->stop.request_stop();
+    ++metrics_.refused_busy;
+  }
   return true;
 }
 
@@ -112,7 +125,10 @@ bool EngineThread::open() {
     set_state(State::kCancelled);
   } else if (ok) {
     model_.emplace(std::move(opened).value());
-    max_batch_ = model_->info().max_batch;
+    {
+      const std::lock_guard lock(mutex_);
+      admission_.enlarge(model_->info().max_batch);
+    }
     opened_.store(&*model_, std::memory_order_release);
     set_state(State::kReady);
     on_state_();
@@ -179,7 +195,6 @@ void EngineThread::fail(const Status& status) {
 }
 
 void EngineThread::admit(const TicketPtr& ticket) {
-  metrics_.queue_time.observe(seconds_between(ticket->arrived, Clock::now()));
   Callbacks callbacks{.on_token = [this, ticket](const SampledToken& token) { on_token(ticket, token); },
                       .on_text =
                           [this, ticket](const TextPiece& piece) {
@@ -192,8 +207,9 @@ void EngineThread::admit(const TicketPtr& ticket) {
       ticket->event().prompt.push_back(token);
       touch(ticket);
     };
+  callbacks.on_begin = [this, ticket] { on_begin(ticket); };
   const Status status =
-      model_->submit(std::move(ticket->request), std::move(callbacks), std::move(ticket->cancel));
+      model_->submit(std::move(ticket->request), std::move(callbacks), ticket->submission->stop.token());
   if (!status.ok()) on_end(ticket, {.finish = FinishReason::kError, .error = status});
 }
 
@@ -204,6 +220,13 @@ openai::AnswerEvent& EngineThread::Ticket::event() {
 
 void EngineThread::touch(const TicketPtr& ticket) {
   if (touched_.empty() || touched_.back() != ticket) touched_.push_back(ticket);
+}
+
+void EngineThread::on_begin(const TicketPtr& ticket) {
+  metrics_.queue_time.observe(seconds_between(ticket->arrived, Clock::now()));
+  const std::lock_guard lock(mutex_);
+  admission_.begun(ticket->submission->client, ticket->submission->id);
+  submissions_.erase(ticket->submission->id);
 }
 
 void EngineThread::on_token(const TicketPtr& ticket, const SampledToken& token) {
@@ -219,7 +242,11 @@ void EngineThread::on_end(const TicketPtr& ticket, const Outcome& outcome) {
   ticket->event().end = outcome;
   ticket->ended = true;
   touch(ticket);
-  --in_flight_;
+  {
+    const std::lock_guard lock(mutex_);
+    admission_.ended(ticket->submission->client, ticket->submission->id);
+    submissions_.erase(ticket->submission->id);
+  }
   metrics_.prompt_length.observe(outcome.prompt_tokens);
   metrics_.generation_length.observe(outcome.generated_tokens);
   metrics_.end_to_end.observe(seconds_between(ticket->arrived, Clock::now()));
@@ -231,7 +258,7 @@ void EngineThread::on_end(const TicketPtr& ticket, const Outcome& outcome) {
 void EngineThread::hand_out() {
   for (const TicketPtr& ticket : touched_) {
     if (ticket->events.empty()) continue;
-    ticket->queue->push(std::exchange(ticket->events, {}));
+    ticket->submission->queue->push(std::exchange(ticket->events, {}));
     if (ticket->ended) live_.erase(ticket);
   }
   touched_.clear();

@@ -13,9 +13,12 @@
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <unordered_set>
 
+#include "base/linked_stop.h"
 #include "moesaic/engine.h"
+#include "server/admission.h"
 #include "server/event_queue.h"
 #include "server/metrics.h"
 
@@ -28,7 +31,8 @@ class EngineThread {
   using Progress = std::function<bool(int64_t done, int64_t total)>;
   using Open = std::function<Result<Model>(const Progress& progress)>;
 
-  // max_waiting: generations that may wait beyond those of a batch.
+  // max_waiting: generations that may wait beyond those of a batch, of all clients
+  // (GenerationRequest::client).
   EngineThread(Open open, int max_waiting, Metrics& metrics);
   ~EngineThread();  // as stop()
   EngineThread(const EngineThread&) = delete;
@@ -56,18 +60,26 @@ class EngineThread {
 
   // Queues generations whose events go to `queue`; AnswerEvent::choice is the index in `requests`. False:
   // there is no room for all of them, and none was queued. Each one's last event has `end`, also after an
-  // error.
+  // error. Requests of clients that have more of the room may have to go for it: EventQueue::drop().
   bool submit(std::vector<GenerationRequest> requests, const std::shared_ptr<EventQueue>& queue,
               const std::stop_token& cancel);
 
   Gauges gauges() const;
 
  private:
+  // What was submitted together.
+  struct Submission {
+    Submission(std::string client_, uint64_t id_, std::shared_ptr<EventQueue> queue_, std::stop_token cancel)
+        : client(std::move(client_)), id(id_), queue(std::move(queue_)), stop(std::move(cancel)) {}
+    std::string client;
+    uint64_t id;
+    std::shared_ptr<EventQueue> queue;
+    LinkedStop stop;  // by the caller, or because it has to go
+  };
   // One generation on its way.
   struct Ticket {
     GenerationRequest request;
-    std::shared_ptr<EventQueue> queue;
-    std::stop_token cancel;
+    std::shared_ptr<Submission> submission;
     int choice = 0;
     Clock::time_point arrived, last;
     EventQueue::Events events;  // of this step; the last one may still grow
@@ -84,6 +96,7 @@ class EngineThread {
   Status work();
   bool take_inbox(std::deque<TicketPtr>& taken);
   void admit(const TicketPtr& ticket);
+  void on_begin(const TicketPtr& ticket);
   void on_token(const TicketPtr& ticket, const SampledToken& token);
   void on_end(const TicketPtr& ticket, const Outcome& outcome);
   void touch(const TicketPtr& ticket);
@@ -94,8 +107,6 @@ class EngineThread {
   Open open_;
   std::function<void()> on_state_;
   std::function<void(int)> on_loading_;
-  int max_batch_ = 0;  // of the model, once it is open
-  int max_waiting_;
   Metrics& metrics_;
   std::atomic<State> state_ = State::kLoading;
   std::atomic<bool> loading_cancelled_ = false;
@@ -104,11 +115,13 @@ class EngineThread {
   std::atomic<const Model*> opened_ = nullptr;  // &*model_
   std::vector<TicketPtr> touched_;              // with events to hand out
   std::unordered_set<TicketPtr> live_;          // taken from the inbox, their end not handed out yet
-  std::atomic<int> in_flight_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<TicketPtr> inbox_;
+  Admission admission_;
+  std::unordered_map<uint64_t, std::weak_ptr<Submission>> submissions_;  // that may have to go
+  uint64_t last_id_ = 0;
   bool stopping_ = false;
   bool load_ended_ = false;  // well or not
   std::condition_variable open_ended_;

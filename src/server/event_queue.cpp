@@ -17,6 +17,13 @@ void EventQueue::push(Events&& events) {
     asio::post(executor_, [self = shared_from_this()] { self->timer_.cancel(); });
 }
 
+void EventQueue::cancel() { push({openai::AnswerEvent{.end = Outcome{.finish = FinishReason::kCancelled}}}); }
+
+void EventQueue::drop() {
+  dropped_ = true;
+  cancel();
+}
+
 // Whether there is something; if not, push() is to wake the timer.
 bool EventQueue::pending() {
   const std::lock_guard lock(mutex_);

@@ -1,6 +1,7 @@
 // What the engine's thread hands to one request's coroutine.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
@@ -24,6 +25,11 @@ class EventQueue : public std::enable_shared_from_this<EventQueue> {
   explicit EventQueue(const asio::any_io_executor& executor) : executor_(executor), timer_(executor) {}
 
   void push(Events&& events);
+  // As if the engine had cancelled a generation.
+  void cancel();
+  // The same, because the engine has no room for it after all.
+  void drop();
+  bool dropped() const { return dropped_; }
   // What has come; waits for it until the deadline, then empty.
   asio::awaitable<Events> take(Clock::time_point deadline);
 
@@ -35,6 +41,7 @@ class EventQueue : public std::enable_shared_from_this<EventQueue> {
   std::mutex mutex_;
   Events events_;
   bool waiting_ = false;
+  std::atomic<bool> dropped_ = false;
 };
 
 }  // namespace moesaic::server

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "openai/sse.h"
+#include "server/client.h"
 #include "server/event_queue.h"
 #include "server/handlers.h"
 
@@ -56,9 +57,7 @@ class Generating {
   // As if the engine had cancelled it.
   struct Cut {
     EventQueue* queue;
-    void operator()() const {
-      queue->push({openai::AnswerEvent{.end = Outcome{.finish = FinishReason::kCancelled}}});
-    }
+    void operator()() const { queue->cancel(); }
   };
   std::stop_callback<Cut> on_cut_;
 };
@@ -68,6 +67,7 @@ openai::Refusal Generating::failure(const Outcome& outcome) const {
   if (outcome.finish == FinishReason::kError) return openai::api_error(outcome.error);
   if (outcome.finish != FinishReason::kCancelled) return {};
   if (app_.cut.stop_requested()) return shutting_down();
+  if (queue_->dropped()) return busy();
   return ApiError{
       .http = 503, .message = "the generation was cancelled", .type = "server_error", .code = "cancelled"};
 }
@@ -178,8 +178,7 @@ void report_schema_notes(HttpExchange& exchange, App& app, const AnswerGrammar& 
   }
 }
 
-std::vector<GenerationRequest> of_client(std::vector<GenerationRequest> requests,
-                                           const std::string& client) {
+std::vector<GenerationRequest> of_client(std::vector<GenerationRequest> requests, const std::string& client) {
   for (GenerationRequest& request : requests) request.client = client;
   return requests;
 }
@@ -215,7 +214,7 @@ asio::awaitable<void> generate(HttpExchange& exchange, App& app, PrepareRequest 
   if (prepared.failure) {
     co_await generating.stream_failure(*prepared.failure);
   } else if (!generating.submit(
-                 of_client(std::move(prepared.requests), client_of(exchange.request(), app)))) {
+                 of_client(std::move(prepared.requests), client_of(exchange.request(), app.options)))) {
     ++app.metrics.refused_busy;
     const ApiError error = busy();
     co_await send_error(exchange, error);

@@ -12,6 +12,7 @@
 #include "openai/responses_request.h"
 #include "openai/sse.h"
 #include "openai/token_requests.h"
+#include "server/client.h"
 #include "server/generation.h"
 #include "server/prepare.h"
 #include "server/router.h"
@@ -237,7 +238,8 @@ openai::Service service_of(App& app, const HttpRequest& request) {
           .strict_fields = app.options.strict_fields,
           .grammars = &app.grammars,
           .responses = app.responses.enabled() ? &app.responses : nullptr,
-          .client = request.authorization};
+          .client = request.authorization,
+          .holder = client_of(request, app.options)};
 }
 
 asio::awaitable<void> chat_completions(HttpExchange& exchange, App& app) {
@@ -254,9 +256,10 @@ asio::awaitable<void> responses(HttpExchange& exchange, App& app) {
 
 asio::awaitable<void> stored_response(HttpExchange& exchange, App& app) {
   const std::string id = response_id(exchange.request().path);
-  auto stored = app.responses.find(id, exchange.request().authorization);
+  const auto stored = app.responses.find(id, exchange.request().authorization);
   if (stored) {
-    co_await send_json(exchange, std::move(stored->response));
+    std::string response = stored->response;
+    co_await send_json(exchange, std::move(response));
   } else {
     co_await send_error(exchange, no_such_response(id));
   }

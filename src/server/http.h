@@ -28,6 +28,7 @@ struct HttpRequest {
   std::string method, path;
   std::string id;             // given by the client or made here; in the answer and in the log
   std::string client;         // address
+  std::string network;        // of the client (server/client.h)
   std::string authorization;  // the key that was shown
   std::string host;           // with the port, where there is one
   std::string origin;         // of the page that asks

@@ -12,10 +12,14 @@ bool same(const std::string& shown, const std::string& key) {
 
 }  // namespace
 
+std::optional<size_t> key_of(const std::string& shown, const std::vector<std::string>& keys) {
+  size_t found = keys.size();
+  for (size_t i = keys.size(); i-- > 0;) found = same(shown, keys[i]) ? i : found;
+  return found < keys.size() ? std::optional(found) : std::nullopt;
+}
+
 bool is_key(const std::string& shown, const std::vector<std::string>& keys) {
-  bool found = false;
-  for (const std::string& key : keys) found |= same(shown, key);
-  return found;
+  return key_of(shown, keys).has_value();
 }
 
 }  // namespace moesaic::server

@@ -24,6 +24,7 @@ struct Limits {
   seconds request_time{0};  // for a whole answer; 0: no limit
   seconds heartbeat{15};    // of silence before a stream sends a comment
   seconds drain_time{30};   // after SIGTERM, for answers in flight
+  seconds stop_time{5};     // after that, for threads to end
 };
 
 struct ServerOptions {

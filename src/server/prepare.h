@@ -23,9 +23,6 @@ asio::awaitable<openai::PreparedRequestOrError> prepare(HttpExchange& exchange, 
 asio::awaitable<openai::TokenAnswerOrError> prepare(HttpExchange& exchange, App& app, Convert make,
                                                     Clock::time_point deadline);
 
-// Whose requests take turns with those of others: an address, and with API keys each key at it.
-std::string client_of(const HttpRequest& request, const App& app);
-
 // When the answer to a request that begins now must be complete.
 Clock::time_point deadline_of(const App& app);
 

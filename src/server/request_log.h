@@ -27,6 +27,7 @@ class RequestLog {
   void failure(std::string_view what) noexcept;
   // The same of the exception that is being handled.
   void exception() noexcept;
+  int file() const { return file_; }
   uint64_t failures() const { return failures_; }  // so far
 
  private:

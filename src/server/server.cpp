@@ -12,6 +12,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/strand.hpp>
 #include <csignal>
+#include <cstdlib>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -20,17 +21,21 @@
 #endif
 
 #include "base/error.h"
+#include "server/client.h"
 #include "server/connection.h"
+#include "server/exit_watch.h"
 
 namespace moesaic::server {
 namespace {
 
 using boost::system::error_code;
 
+constexpr size_t kConnectionShare = 7;                         // times what is free
 constexpr auto kRetryAccept = std::chrono::milliseconds(100);  // while there are no file descriptors
 constexpr auto kDrainPoll = std::chrono::milliseconds(20);
 constexpr auto kCancelTime = std::chrono::milliseconds(500);  // for a model that is being loaded to be left
 constexpr auto kCutTime = std::chrono::seconds(1);  // for clients to take the error that ends their answer
+constexpr auto kHasty = std::chrono::seconds(1);    // stop_time after a second signal
 constexpr const char* kFull =
     "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
@@ -54,6 +59,7 @@ void return_large_blocks() {
 }  // namespace
 
 struct Server::Impl {
+  ExitWatch watch;  // the last to go
   App app;
   asio::io_context io;
   asio::executor_work_guard<asio::io_context::executor_type> open_ended{
@@ -63,6 +69,7 @@ struct Server::Impl {
   asio::signal_set signals{control};
   int signals_seen = 0;
   Clock::time_point drain_until;
+  bool ends_process = false;
 
   Impl(ServerOptions options, EngineThread::Open open)
       : app(std::move(options), std::move(open)), io(app.options.io_threads) {}
@@ -94,6 +101,7 @@ struct Server::Impl {
   void work() noexcept;
   asio::awaitable<void> finish();
   void begin_drain();
+  void set_drain_end(Clock::time_point time);
   void wait_for_signal();
   void engine_changed();
   void loading(int percent);
@@ -124,13 +132,15 @@ asio::awaitable<bool> Server::Impl::accept_one() {
   error_code error;
   tcp::socket socket = co_await acceptor.async_accept(asio::make_strand(io), into(error));
   if (error) co_return false;
-  if (app.metrics.connections >= app.options.limits.connections) {
+  const tcp::endpoint client = socket.remote_endpoint(error);
+  Share place(app.connections, network_of(client.address()), kConnectionShare);
+  if (!place.taken()) {
     socket.non_blocking(true, error);
     socket.send(asio::buffer(kFull, std::char_traits<char>::length(kFull)), 0, error);
     co_return true;
   }
   const auto executor = socket.get_executor();
-  asio::co_spawn(executor, serve_connection(std::move(socket), app), asio::detached);
+  asio::co_spawn(executor, serve_connection(std::move(socket), app, std::move(place)), asio::detached);
   co_return true;
 }
 
@@ -196,16 +206,22 @@ void Server::Impl::begin_drain() {
   app.log.event("draining", fmt::format("{} answers in flight", app.exchanges.load()));
   error_code ignored;
   acceptor.close(ignored);
-  drain_until = Clock::now() + app.options.limits.drain_time;
+  set_drain_end(Clock::now() + app.options.limits.drain_time);
   asio::co_spawn(control, finish(), asio::detached);
+}
+
+void Server::Impl::set_drain_end(Clock::time_point time) {
+  drain_until = time;
+  const auto stop_time = signals_seen > 1 ? kHasty : app.options.limits.stop_time;
+  if (ends_process) watch.end_at(time + kCutTime + stop_time, app.log.file());
 }
 
 void Server::Impl::wait_for_signal() {
   signals.async_wait([this](const error_code& error, int) {
     if (error) return;
-    if (++signals_seen > 2) return io.stop();
+    if (++signals_seen > 2) std::_Exit(ExitWatch::kStatus);
     begin_drain();
-    if (signals_seen > 1) drain_until = Clock::now();
+    if (signals_seen > 1) set_drain_end(Clock::now());
     wait_for_signal();
   });
 }
@@ -251,11 +267,13 @@ Status Server::run(bool signals) {
     s.signals.add(SIGTERM);
     s.signals.add(SIGINT);
     s.wait_for_signal();
+    s.ends_process = true;
   }
   s.app.engine.start([&s] { s.engine_changed(); }, [&s](int percent) { s.loading(percent); });
   std::vector<std::thread> threads;
   for (int i = 0; i < s.app.options.io_threads; ++i) threads.emplace_back([&s] { s.work(); });
   for (std::thread& thread : threads) thread.join();
+  if (signals) s.signals.clear();  // nobody waits for them any more: the next one ends the process
   s.app.workers.stop();
   if (!s.app.engine.stop_within(kCancelTime)) return {StatusCode::kCancelled, "the model is being loaded"};
   const bool failed = s.app.engine.state() == EngineThread::State::kFailed;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <stop_token>
 
 #include "moesaic/engine.h"
 #include "server/options.h"
@@ -21,9 +22,11 @@ class Server {
 
   uint16_t port() const;
   // Serves until drain() or, with signals, SIGTERM or SIGINT. Answers in flight then have drain_time to
-  // finish; the rest end with an error. A second signal ends them at once. Fails if the model cannot be
-  // loaded or its device fails. kCancelled: it ends while the model is being loaded, which has not heard of
-  // it yet. The destructor waits for that; a program need not.
+  // finish; the rest end with an error. A second signal ends them at once, a third the process. With signals
+  // the process ends in any case: where a thread, in a step or a schema, is not done stop_time after that, it
+  // ends without it and with a status that is not 0 (ExitWatch). Fails if the model cannot be loaded or its
+  // device fails. kCancelled: it ends while the model is being loaded, which has not heard of it yet. The
+  // destructor waits for that; a program need not.
   Status run(bool signals);
   // From any thread.
   void drain();

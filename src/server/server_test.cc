@@ -1,14 +1,7 @@
 // The server in this process, with models/tiny and clients on threads: what ThreadSanitizer watches. Requests
 // as clients make them are in tests/client.
-#include "server/server.h"
-
 #include <gtest/gtest.h>
 
-#include <boost/asio/connect.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/read.hpp>
-#include <boost/asio/write.hpp>
 #include <cstdio>
 #include <fstream>
 #include <semaphore>
@@ -16,85 +9,10 @@
 
 #include "server/keys.h"
 #include "server/metrics.h"
+#include "server/server_fixture.h"
 
 namespace moesaic::server {
 namespace {
-
-namespace asio = boost::asio;
-using tcp = asio::ip::tcp;
-
-constexpr int kBatch = 4;
-
-std::string request(const std::string& body, const std::string& path = "/v1/chat/completions") {
-  return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: " +
-         std::to_string(body.size()) + "\r\n\r\n" + body;
-}
-
-std::string ask(const std::string& more) {
-  return R"({"messages": [{"role": "user", "content": "What is 17 + 25?"}], "temperature": 0, )" + more + "}";
-}
-
-class ServerTest : public testing::Test {
- protected:
-  explicit ServerTest(int context = 512, seconds drain_time = seconds(30)) {
-    ServerOptions options{.port = 0, .model_name = "tiny", .version = "test", .log_requests = false};
-    options.limits.waiting = 8;
-    options.limits.drain_time = drain_time;
-    const auto open = [context](const Server::Progress&) {
-      return Model::open(MOESAIC_SOURCE_DIR "/models/tiny",
-                         {.device = "cpu", .threads = 1, .context = context, .max_batch = kBatch});
-    };
-    server_ = Server::create(options, open).value();
-    thread_ = std::thread([this] { status_ = server_->run(false); });
-    server_->wait_until_loaded();
-    EXPECT_NE(get("/ready").find("200 OK"), std::string::npos);
-  }
-  ~ServerTest() override {
-    server_->drain();
-    thread_.join();
-    EXPECT_TRUE(status_.ok()) << status_.message();
-  }
-
-  tcp::socket connect() {
-    tcp::socket socket(io_);
-    socket.connect({asio::ip::make_address("127.0.0.1"), server_->port()});
-    return socket;
-  }
-  tcp::socket send(const std::string& data) {
-    tcp::socket socket = connect();
-    asio::write(socket, asio::buffer(data));
-    return socket;
-  }
-  // All that comes back.
-  std::string exchange(const std::string& data) {
-    tcp::socket socket = send(data);
-    return rest_of(socket);
-  }
-  static std::string rest_of(tcp::socket& socket) {
-    std::string answer;
-    boost::system::error_code end;
-    asio::read(socket, asio::dynamic_buffer(answer), end);
-    return answer;
-  }
-  std::string get(const std::string& path) {
-    return exchange("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-  }
-
-  bool shows(const std::string& metric, int value) {
-    const std::string line = metric + "{model_name=\"tiny\"} " + std::to_string(value) + "\n";
-    return get("/metrics").find(line) != std::string::npos;
-  }
-  // Asks again until it is so; ctest limits the time.
-  void until(const std::string& metric, int value) {
-    while (!shows(metric, value)) {
-    }
-  }
-
-  asio::io_context io_;
-  std::unique_ptr<Server> server_;
-  std::thread thread_;
-  Status status_;
-};
 
 std::string content_of(const std::string& answer) {
   const size_t begin = answer.find("\"content\":");
@@ -154,7 +72,7 @@ TEST_F(ServerTest, LargeRequestsDoNotDelaySmallOnes) {
 // Streams that go on until the context is full, and no time for them once the server is to end.
 class DrainTest : public ServerTest {
  protected:
-  DrainTest() : ServerTest(16384, seconds(0)) {}
+  DrainTest() : ServerTest(16384, options_with([](ServerOptions& o) { o.limits.drain_time = seconds(0); })) {}
 
   // A chat whose answer cannot end by itself.
   std::string endless(const std::string& more) const {

@@ -54,7 +54,7 @@ asio::awaitable<void> serve_requests(tcp::socket socket, App& app) {
 
 }  // namespace
 
-asio::awaitable<void> serve_connection(tcp::socket socket, App& app) {
+asio::awaitable<void> serve_connection(tcp::socket socket, App& app, Share) {
   const Counted open(app.metrics.connections);
   try {
     co_await serve_requests(std::move(socket), app);

@@ -1,0 +1,134 @@
+// What one client cannot take from another, whatever it sends.
+#include "server/shares.h"
+
+#include <gtest/gtest.h>
+
+#include "server/client.h"
+#include "server/keys.h"
+#include "server/server_fixture.h"
+
+namespace moesaic::server {
+namespace {
+
+TEST(Shares, SomethingIsAlwaysFree) {
+  Shares shares(1600);
+  size_t first = 0, second = 0;
+  while (shares.take("a", 10)) first += 10;
+  EXPECT_EQ(first, 1200u);
+  while (shares.take("b", 10)) second += 10;
+  EXPECT_EQ(second, 300u);
+  EXPECT_FALSE(shares.take("b", 10));
+  EXPECT_TRUE(shares.take("b", 10, 7));  // of a kind that may have more
+  EXPECT_TRUE(shares.take("c", 10));
+  EXPECT_FALSE(shares.take("c", 1000));
+  shares.give_back("a", first);
+  shares.give_back("b", second + 10);
+  shares.give_back("c", 10);
+  EXPECT_EQ(shares.in_use(), 0u);
+  EXPECT_FALSE(shares.take("c", 1601));
+}
+
+TEST(Shares, AFewPiecesAreSharedToo) {
+  for (size_t limit = 1; limit < 20; ++limit) {
+    Shares shares(limit);
+    size_t held = 0;
+    while (shares.take("a", 1)) ++held;
+    EXPECT_GE(held, limit * 3 / 4);
+    EXPECT_EQ(shares.take("b", 1), limit >= 3) << limit;
+  }
+}
+
+TEST(Client, IsANetworkOrAKey) {
+  const auto network = [](const char* address) { return network_of(asio::ip::make_address(address)); };
+  EXPECT_EQ(network("192.0.2.7"), "192.0.2.7");
+  EXPECT_EQ(network("::ffff:192.0.2.7"), "192.0.2.7");
+  EXPECT_EQ(network("2001:db8:1:2:3:4:5:6"), network("2001:db8:1:2:ffff::1"));
+  EXPECT_NE(network("2001:db8:1:2::1"), network("2001:db8:1:3::1"));
+  for (const char* local : {"::1", "fe80::1", "fd00::1"}) EXPECT_EQ(network(local), local);
+
+  HttpRequest request;
+  request.network = "192.0.2.7", request.authorization = "second";
+  EXPECT_EQ(client_of(request, {}), "192.0.2.7");
+  EXPECT_EQ(client_of(request, {.api_keys = {"second"}}), "192.0.2.7");  // everybody's key
+  EXPECT_EQ(client_of(request, {.api_keys = {"first", "second", "second"}}), "key 1");
+  request.network = "192.0.2.8";
+  EXPECT_EQ(client_of(request, {.api_keys = {"first", "second"}}), "key 1");
+}
+
+class SharesTest : public ServerTest {
+ protected:
+  static constexpr size_t kBodies = 4 << 20;
+  SharesTest()
+      : ServerTest(16384, options_with([](ServerOptions& o) {
+                     o.api_keys = {"first", "second"};
+                     o.limits.bodies_bytes = kBodies;
+                     o.limits.body_bytes = 1 << 20;
+                     o.limits.connections = 40;
+                     o.limits.drain_time = seconds(0);
+                   })) {}
+  static std::string key(const char* name) { return std::string("Authorization: Bearer ") + name + "\r\n"; }
+  static std::string long_stream(const char* name) {
+    return request(R"({"prompt": "a", "max_tokens": 16000, "ignore_eos": true, "stream": true})",
+                   "/v1/completions", key(name));
+  }
+};
+
+// Item by item: one key has every place and the whole queue, and the other is answered as if alone.
+TEST_F(SharesTest, AKeysStreamsDoNotShutOutAnother) {
+  const std::string small = request(ask(R"("max_tokens": 8)"), "/v1/chat/completions", key("second"));
+  const std::string alone = exchange(small);
+  EXPECT_NE(alone.find("200 OK"), std::string::npos) << alone;
+  std::vector<tcp::socket> streams;
+  for (int i = 0; i < kBatch + 8; ++i) streams.push_back(send(long_stream("first")));
+  until("vllm:num_requests_waiting", 8);
+  EXPECT_NE(exchange(long_stream("first")).find(" 429 "), std::string::npos);
+  const auto content = [](const std::string& answer) {
+    return answer.substr(answer.find("\"content\":")).substr(0, 30);
+  };
+  EXPECT_EQ(content(exchange(small)), content(alone));
+  until("vllm:num_requests_running", kBatch);
+  const auto beginning_with = [&](std::string_view head) {
+    std::vector<tcp::socket*> found;
+    for (tcp::socket& stream : streams) {
+      std::string begin(head.size(), ' ');
+      if (stream.available() < begin.size()) continue;
+      stream.receive(asio::buffer(begin), tcp::socket::message_peek);
+      if (begin == head) found.push_back(&stream);
+    }
+    return found;
+  };
+  while (beginning_with("HTTP/1.1 429").empty()) {
+  }
+  const std::string dropped = rest_of(*beginning_with("HTTP/1.1 429").front());  // it made room
+  EXPECT_NE(dropped.find("Retry-After: "), std::string::npos) << dropped;
+  EXPECT_GE(beginning_with("HTTP/1.1 200").size(), static_cast<size_t>(kBatch));
+}
+
+TEST_F(SharesTest, AKeysHalfSentBodiesDoNotShutOutAnother) {
+  std::vector<tcp::socket> held;
+  for (int i = 0; i < 8; ++i)
+    held.push_back(send("POST /tokenize HTTP/1.1\r\nHost: localhost\r\n" + key("first") +
+                        "Content-Length: 1000000\r\n\r\n" + std::string(999999, ' ')));
+  EXPECT_NE(rest_of(held.back()).find(" 503 "), std::string::npos);
+  const std::string body = R"({"prompt": ")" + std::string(500000, 'a') + "\"}";
+  EXPECT_NE(exchange(request(body, "/tokenize", key("second"))).find("200 OK"), std::string::npos);
+  EXPECT_NE(exchange(request(R"({"prompt": "a"})", "/tokenize", key("first"))).find("200 OK"),
+            std::string::npos);  // a small one of the same client
+}
+
+TEST_F(SharesTest, AnAddressesConnectionsDoNotShutOutAnother) {
+  std::vector<tcp::socket> held;
+  for (int i = 0; i < 39; ++i) held.push_back(connect());
+  const auto health = [&](const char* from) {
+    tcp::socket socket = connect(from);
+    asio::write(
+        socket,
+        asio::buffer(std::string("GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")));
+    return rest_of(socket);
+  };
+  EXPECT_EQ(health("127.0.0.1").find("HTTP/1.1 503 "), 0);
+  EXPECT_EQ(health("127.0.0.2").find("HTTP/1.1 200 "), 0);
+}
+
+}  // namespace
+}  // namespace moesaic::server

@@ -1,0 +1,106 @@
+// The process ends within its time after a signal, whatever a thread does.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+
+#include "api/model_parts.h"
+#include "backend/idle_backend.h"
+#include "server/http_client.h"
+#include "server/server.h"
+
+namespace moesaic::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+[[noreturn]] void never_return() {
+  for (;;) pause();
+}
+
+// A device that never comes back from a step.
+class StuckBackend final : public IdleBackend {
+ public:
+  BackendCaps caps() const override { return {.name = "stuck"}; }
+  double kv_token_bytes(const ModelConfig&) const override { return 4; }
+  Status end_step() override { never_return(); }
+};
+
+Result<Model> stuck_model() {
+  Tokenizer tokenizer = Tokenizer::from_hf_json(MOESAIC_SOURCE_DIR "/models/tiny/tokenizer.json").value();
+  const ModelConfig config{.name = "stuck",
+                           .layers = 1,
+                           .vocab = tokenizer.vocab_size(),
+                           .window = 128,
+                           .sliding = {false},
+                           .max_context = 512};
+  auto backend = std::make_unique<StuckBackend>();
+  Engine engine = Engine::create(*backend, config, {.context = 512}).value();
+  return make_model({.config = config,
+                     .backend = std::move(backend),
+                     .tokenizer = std::move(tokenizer),
+                     .engine = std::move(engine),
+                     .info = {.name = "stuck", .context = 512}});
+}
+
+// Runs the server until a signal ends it; `meanwhile` gets its port, in a thread of its own.
+template <typename Meanwhile>
+[[noreturn]] void serve(Meanwhile meanwhile) {
+  ServerOptions options{.port = 0, .model_name = "stuck", .version = "test", .log_requests = false};
+  options.limits.drain_time = seconds(1);
+  options.limits.stop_time = seconds(1);
+  Status status;
+  {
+    const auto server =
+        Server::create(options, [](const Server::Progress&) { return stuck_model(); }).value();
+    std::thread([&, port = server->port()] { meanwhile(*server, port); }).detach();
+    status = server->run(true);
+  }
+  std::_Exit(status.ok() ? 0 : 2);
+}
+
+void send_request(uint16_t port) {
+  const std::string body = R"({"prompt": "a"})";
+  static HttpClient client(port);
+  client.write("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+               std::to_string(body.size()) + "\r\n\r\n" + body);
+}
+
+class ShutdownTest : public testing::Test {
+ protected:
+  ShutdownTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  ~ShutdownTest() override { EXPECT_LT(Clock::now() - begun_, seconds(20)); }
+  const Clock::time_point begun_ = Clock::now();
+};
+
+TEST_F(ShutdownTest, AStepThatNeverEnds) {
+  EXPECT_EXIT(serve([](Server& server, uint16_t port) {
+                server.wait_until_loaded();
+                send_request(port);
+                std::this_thread::sleep_for(std::chrono::milliseconds(300));
+                std::raise(SIGTERM);
+              }),
+              testing::ExitedWithCode(1), "the time to shut down is over");
+}
+
+// By the server, or by the signal itself where nobody waits for it any more.
+bool ended_at_once(int status) { return WIFSIGNALED(status) || testing::ExitedWithCode(1)(status); }
+
+TEST_F(ShutdownTest, AThirdSignalEndsAtOnce) {
+  EXPECT_EXIT(serve([](Server& server, uint16_t port) {
+                server.wait_until_loaded();
+                send_request(port);
+                std::this_thread::sleep_for(std::chrono::milliseconds(300));
+                for (int i = 0; i < 3; ++i) {
+                  std::raise(SIGINT);
+                  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                }
+              }),
+              ended_at_once, "");
+}
+
+}  // namespace
+}  // namespace moesaic::server

@@ -191,6 +191,10 @@ void add_http_options(CLI::App& c, ServeOptions& o) {
        "--api-key-file", o.key_file,
        "file of API keys, one per line, beside MOESAIC_API_KEY; without any key the server is open to all")
       ->group(kServerOptions);
+  c.add_flag("--shared-prefix-cache", o.server.shared_prefix_cache,
+             "with several API keys: prompts are found in the prefix cache whichever key sent them before; "
+             "cached_tokens then tell one key what another has sent")
+      ->group(kRareOptions);
   c.add_option("--cors-origin", o.server.cors_origins, "origin whose pages may use the server; *: any")
       ->group(kServerOptions);
   c.add_option("--allowed-host", o.server.allowed_hosts,

@@ -155,6 +155,9 @@ struct GenerationRequest {
   // Names whose request this is. Clients share the places of max_batch and take turns where requests wait
   // (docs/design/engine.md); requests without a name are one client's.
   std::string client = {};
+  // What a request leaves in the prefix cache is found by requests with the same salt only, and nothing is
+  // guessed from other requests' answers where there is one. For requests that must not learn of each other.
+  std::string cache_salt = {};
 };
 
 class Model {
@@ -213,12 +216,13 @@ class Model {
   // the tokens behind the last whole page are computed.
   //
   // How many of the first tokens a request would find now; whole pages.
-  Result<int> cached_prefix(std::span<const int32_t> tokens);
+  // cache_salt, here and below: GenerationRequest::cache_salt of the requests.
+  Result<int> cached_prefix(std::span<const int32_t> tokens, const std::string& cache_salt = {});
   // Of the longest beginning that is there; kNotFound if none is. kUnsupported with prefix_cache = false.
-  Result<std::string> save_kv(std::span<const int32_t> tokens);
+  Result<std::string> save_kv(std::span<const int32_t> tokens, const std::string& cache_salt = {});
   // The tokens that it was saved for. Refuses what is damaged, cut off, of another model, format or version,
   // and what the cache has no room for.
-  Result<std::vector<int32_t>> load_kv(std::string_view bytes);
+  Result<std::vector<int32_t>> load_kv(std::string_view bytes, const std::string& cache_salt = {});
   // The same in a file, which is replaced in one step.
   Status save_kv_file(const std::string& path, std::span<const int32_t> tokens);
   Result<std::vector<int32_t>> load_kv_file(const std::string& path);

@@ -274,6 +274,9 @@ typedef struct moesaic_request {
   /* -1: none; chat: tokens of reasoning, behind which the answer is begun (types.h:
    * SamplingParams::reasoning_budget) */
   int32_t reasoning_budget;
+  /* May be NULL. Only requests with the same one share what the prefix cache has (engine.h:
+   * GenerationRequest::cache_salt); moesaic_kv_... are for requests without one. */
+  const char* cache_salt;
 } moesaic_request;
 
 void moesaic_request_init(moesaic_request* request, size_t size);

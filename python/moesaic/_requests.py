@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy
     import numpy.typing
 
-# Text, token ids, or vLLM's {"prompt": ..} and {"prompt_token_ids": ..}.
+# Text, token ids, or vLLM's {"prompt": ..} and {"prompt_token_ids": ..}, which may have a "cache_salt".
 Prompt = Union[str, Sequence[int], Mapping[str, Any]]
 Messages = Sequence[Mapping[str, Any]]
 
@@ -50,6 +50,8 @@ def _completion(prompt: Prompt, params: SamplingParams | None) -> _Request:
     params = _checked(SamplingParams() if params is None else params)
     value = _prompt_value(prompt)
     body = {**params._body(chat=False), "n": params.n, "prompt": value}
+    if isinstance(prompt, Mapping) and prompt.get("cache_salt") is not None:
+        body["cache_salt"] = prompt["cache_salt"]
     return _Request("completions", body, value if isinstance(value, str) else None, params)
 
 

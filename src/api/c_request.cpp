@@ -69,7 +69,8 @@ Result<GenerationRequest> generation_of(const moesaic_request& r) {
                       .grammar = {},
                       .reuse_prefix = r.reuse_prefix != 0,
                       .prompt_logits = r.prompt_logits != 0,
-                      .speculate = r.no_speculation == 0};
+                      .speculate = r.no_speculation == 0,
+                      .cache_salt = r.cache_salt != nullptr ? r.cache_salt : ""};
   if (r.json_schema == nullptr && r.function_count == 0 && r.must_call == 0) return g;
   ASSIGN_OR_RETURN(g.grammar, AnswerGrammar::compile(format_of(r)));
   return g;

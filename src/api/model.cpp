@@ -174,6 +174,7 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
   request->request->client = r.client;
   limit_reasoning(r, *request->request);
   request->request->on_begin = request->callbacks.on_begin;
+  request->request->pages.salt = r.cache_salt;
   watch_logits(request, r.prompt_logits);
   {
     const std::lock_guard lock(mutex);
@@ -311,31 +312,31 @@ Status Model::start() { return impl_->stepper.start(); }
 Status Model::stop() { return impl_->stepper.stop(); }
 Status Model::wait() { return impl_->stepper.wait(); }
 
-Result<int> Model::cached_prefix(std::span<const int32_t> tokens) {
+Result<int> Model::cached_prefix(std::span<const int32_t> tokens, const std::string& cache_salt) {
   int cached = 0;
   RETURN_IF_ERROR(impl_->stepper.between_steps([&]() -> Status {
-    cached = moesaic::cached_prefix(impl_->engine.kv_state(impl_->fingerprint), tokens);
+    cached = moesaic::cached_prefix(impl_->engine.kv_state(impl_->fingerprint), tokens, cache_salt);
     return {};
   }));
   return cached;
 }
 
-Result<std::string> Model::save_kv(std::span<const int32_t> tokens) {
+Result<std::string> Model::save_kv(std::span<const int32_t> tokens, const std::string& cache_salt) {
   return guarded([&]() -> Result<std::string> {
     std::string bytes;
     RETURN_IF_ERROR(impl_->stepper.between_steps([&]() -> Status {
-      ASSIGN_OR_RETURN(bytes, save_prefix(impl_->engine.kv_state(impl_->fingerprint), tokens));
+      ASSIGN_OR_RETURN(bytes, save_prefix(impl_->engine.kv_state(impl_->fingerprint), tokens, cache_salt));
       return {};
     }));
     return bytes;
   });
 }
 
-Result<std::vector<int32_t>> Model::load_kv(std::string_view bytes) {
+Result<std::vector<int32_t>> Model::load_kv(std::string_view bytes, const std::string& cache_salt) {
   return guarded([&]() -> Result<std::vector<int32_t>> {
     std::vector<int32_t> tokens;
     RETURN_IF_ERROR(impl_->stepper.between_steps([&]() -> Status {
-      ASSIGN_OR_RETURN(tokens, load_prefix(impl_->engine.kv_state(impl_->fingerprint), bytes));
+      ASSIGN_OR_RETURN(tokens, load_prefix(impl_->engine.kv_state(impl_->fingerprint), bytes, cache_salt));
       return {};
     }));
     return tokens;

@@ -17,12 +17,16 @@ KvPages::KvPages(const KvLayout& layout, int window)
 
 // ---- what is cached ----
 
-uint64_t KvPages::hash_of(int32_t parent, std::span<const int32_t> tokens) const {
-  uint64_t hash = parent < 0 ? seed_ : blocks_[parent].hash;
-  for (const int32_t t : tokens) {
-    hash = (hash ^ static_cast<uint32_t>(t)) * 0x9E3779B97F4A7C15u;
+uint64_t KvPages::hash_of(const Key& key) const {
+  uint64_t hash = key.parent < 0 ? seed_ : blocks_[key.parent].hash;
+  const auto mix = [&](uint32_t value) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
     hash ^= hash >> 32;
+  };
+  if (key.parent < 0) {
+    for (const char c : key.salt) mix(static_cast<unsigned char>(c));
   }
+  for (const int32_t t : key.tokens) mix(static_cast<uint32_t>(t));
   return hash;
 }
 
@@ -31,24 +35,27 @@ std::span<const int32_t> KvPages::tokens_of(std::span<const int32_t> tokens, int
   return tokens.subspan(block * size, size);
 }
 
-int32_t KvPages::find(int32_t parent, std::span<const int32_t> tokens) const {
-  const auto [begin, end] = index_.equal_range(hash_of(parent, tokens));
+int32_t KvPages::find(const Key& key) const {
+  const auto [begin, end] = index_.equal_range(hash_of(key));
   const auto found = std::find_if(begin, end, [&](const auto& entry) {
     const Block& b = blocks_[entry.second];
-    return b.parent == parent && std::equal(tokens.begin(), tokens.end(), b.tokens.begin(), b.tokens.end());
+    return b.parent == key.parent && (key.parent >= 0 || b.salt == key.salt) &&
+           std::ranges::equal(key.tokens, b.tokens);
   });
   return found == end ? -1 : found->second;
 }
 
-void KvPages::insert(int32_t page, int32_t parent, std::span<const int32_t> tokens) {
-  blocks_[page] = {.cached = true,
-                   .hash = hash_of(parent, tokens),
-                   .parent = parent,
-                   .tokens = {tokens.begin(), tokens.end()}};
-  index_.emplace(blocks_[page].hash, page);
+void KvPages::insert(int32_t page, const Key& key) {
+  Block& b = blocks_[page];
+  b = {.cached = true,
+       .hash = hash_of(key),
+       .parent = key.parent,
+       .tokens = {key.tokens.begin(), key.tokens.end()},
+       .salt = key.parent < 0 ? key.salt : std::string()};
+  index_.emplace(b.hash, page);
   if (!watcher_) return;
-  const std::optional<uint64_t> before = parent < 0 ? std::nullopt : std::optional(blocks_[parent].hash);
-  watcher_({.kind = KvEvent::Kind::kStored, .hash = blocks_[page].hash, .parent = before, .tokens = tokens});
+  const auto before = key.parent < 0 ? std::nullopt : std::optional(blocks_[key.parent].hash);
+  watcher_({.kind = KvEvent::Kind::kStored, .hash = b.hash, .parent = before, .tokens = key.tokens});
 }
 
 void KvPages::remove(int32_t page) {
@@ -81,8 +88,9 @@ void KvPages::cache_blocks(PageTable& table, std::span<const int32_t> tokens) {
   for (int& i = table.cached_blocks; i < whole; ++i) {
     const int32_t parent = i > 0 ? table.full[i - 1] : -1;
     int32_t& page = table.full[i];
-    const int32_t known = find(parent, tokens_of(tokens, i));
-    if (known < 0) insert(page, parent, tokens_of(tokens, i));
+    const Key key{.parent = parent, .salt = table.salt, .tokens = tokens_of(tokens, i)};
+    const int32_t known = find(key);
+    if (known < 0) insert(page, key);
     if (known >= 0 && known != page) {
       full_.hold(known);
       full_.give_back(std::exchange(page, known), PagePool::Worth::kNone);
@@ -98,19 +106,19 @@ bool KvPages::window_is_there(std::span<const int32_t> chain, int blocks) const 
 }
 
 // The full pages of the longest cached prefix, whether its windows are there or not.
-std::vector<int32_t> KvPages::cached_chain(std::span<const int32_t> tokens) const {
+std::vector<int32_t> KvPages::cached_chain(const std::string& salt, std::span<const int32_t> tokens) const {
   // At least one token is left to compute: its logits are wanted.
   const int most = (static_cast<int>(tokens.size()) - 1) / layout_.page_tokens;
   std::vector<int32_t> chain;
   for (int32_t page = -1; std::ssize(chain) < most; chain.push_back(page)) {
-    page = find(page, tokens_of(tokens, static_cast<int>(chain.size())));
+    page = find({.parent = page, .salt = salt, .tokens = tokens_of(tokens, static_cast<int>(chain.size()))});
     if (page < 0) break;
   }
   return chain;
 }
 
 int KvPages::adopt(PageTable& table, std::span<const int32_t> tokens) {
-  const std::vector<int32_t> chain = cached_chain(tokens);
+  const std::vector<int32_t> chain = cached_chain(table.salt, tokens);
   auto blocks = static_cast<int>(chain.size());
   table.forks.push_back(blocks * layout_.page_tokens);
   while (!window_is_there(chain, blocks)) --blocks;
@@ -192,15 +200,15 @@ bool KvPages::extend(PageTable& table, int context, int spare) {
   return true;
 }
 
-bool KvPages::would_fit(std::span<const int32_t> tokens, bool reuse,
+bool KvPages::would_fit(const PageTable& table, std::span<const int32_t> tokens, bool reuse,
                         std::span<const PageTable* const> yielding, int spare) const {
   std::unordered_map<int32_t, int> holders;  // of the pages that yielding tables have, without these
-  for (const PageTable* table : yielding) {
-    for (const int32_t page : table->full) --holders.try_emplace(page, full_.holders(page)).first->second;
+  for (const PageTable* other : yielding) {
+    for (const int32_t page : other->full) --holders.try_emplace(page, full_.holders(page)).first->second;
   }
   const auto freed = std::ranges::count_if(holders, [](const auto& of) { return of.second == 0; });
   std::vector<int32_t> chain;
-  if (reuse) chain = cached_chain(tokens);
+  if (reuse) chain = cached_chain(table.salt, tokens);
   auto blocks = static_cast<int>(chain.size());
   while (!window_is_there(chain, blocks)) --blocks;
   // A hit that somebody holds takes no free page.
@@ -236,7 +244,7 @@ bool KvPages::reserve(PageTable& table, int first, int context, int spare) {
 bool KvPages::reserve_computed(PageTable& table, int tokens) {
   table.window.assign(reach(tokens), -1);
   if (reserve(table, tokens, tokens)) return true;
-  table = {};
+  table = {.salt = std::move(table.salt)};
   return false;
 }
 
@@ -245,7 +253,7 @@ void KvPages::release(PageTable& table) {
   for (auto i = std::ssize(table.window) - 1; i >= 0; --i) give_back_window(table.window[i], true);
   for (auto i = std::ssize(table.full) - 1; i >= 0; --i)
     full_.give_back(table.full[i], i < table.cached_blocks ? PagePool::Worth::kLow : PagePool::Worth::kNone);
-  table = {};
+  table = {.salt = std::move(table.salt)};
 }
 
 }  // namespace moesaic

@@ -3,9 +3,10 @@
 // Full-attention and sliding layers draw on two pools (core/batch.h). A block is the page_tokens tokens at a
 // page boundary of a sequence; it has a page in either pool, but the sliding layers' is given back once the
 // window has left it. A block that is computed is cached: found again by its tokens and the blocks before
-// it, by a hash chained over them, and compared token by token. Pages that nobody holds stay until room is
-// needed; those of least worth are evicted first, then the longest idle. A block is evicted before its
-// predecessors, so a cached block's predecessors are cached too.
+// it, by a hash chained over them, and compared token by token. The first block of a sequence also has the
+// sequence's salt, which is compared as the tokens are, so what two salts have cached is apart. Pages that
+// nobody holds stay until room is needed; those of least worth are evicted first, then the longest idle. A
+// block is evicted before its predecessors, so a cached block's predecessors are cached too.
 //
 // A prompt may begin with cached blocks where the sliding layers' pages of the window before its first new
 // row are still there: these cannot be computed from the window alone, as each layer's window reaches further
@@ -17,6 +18,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -31,6 +33,7 @@ struct PageTable {
   std::vector<int32_t> full, window;  // window: -1 where the page has left the window
   int cached_blocks = 0;              // how many of the first blocks are in the prefix cache
   std::vector<int> forks;             // positions whose window other requests may need
+  std::string salt;                   // only sequences with the same one share blocks; release() keeps it
 };
 
 class KvPages {
@@ -45,10 +48,10 @@ class KvPages {
   int reach(int position) const { return std::max(0, position - window_ + 1) / layout_.page_tokens; }
   // Of so many tokens, those that cache_blocks() could share: the ones in whole pages.
   int shareable(int tokens) const { return tokens / layout_.page_tokens * layout_.page_tokens; }
-  // Whether adopt() and extend() would find the pages for `tokens`, with `spare` left, once the tables of
-  // `yielding` were released. reuse: adopt() may be called.
-  bool would_fit(std::span<const int32_t> tokens, bool reuse, std::span<const PageTable* const> yielding,
-                 int spare) const;
+  // Whether adopt() and extend() would find the pages of `tokens` for an empty table, with `spare` left, once
+  // the tables of `yielding` were released. reuse: adopt() may be called.
+  bool would_fit(const PageTable& table, std::span<const int32_t> tokens, bool reuse,
+                 std::span<const PageTable* const> yielding, int spare) const;
   // Makes room for positions [0, context) in the full-attention layers. False, with nothing taken, where that
   // would not leave `spare` pages.
   bool extend(PageTable& table, int context, int spare);
@@ -86,15 +89,22 @@ class KvPages {
     int32_t parent = -1;          // the full page of the block before
     std::vector<int32_t> tokens;  // [page_tokens]
     int32_t window = -1;          // the page of the sliding layers, if it is still there
+    std::string salt = {};        // of a first block
   };
 
   int pages_of(int tokens) const { return (tokens + layout_.page_tokens - 1) / layout_.page_tokens; }
-  uint64_t hash_of(int32_t parent, std::span<const int32_t> tokens) const;
+  // A block by what comes before it, or for the first one by its salt, and its tokens.
+  struct Key {
+    int32_t parent = -1;  // a full page; -1: none
+    const std::string& salt;
+    std::span<const int32_t> tokens;
+  };
+  uint64_t hash_of(const Key& key) const;
   std::span<const int32_t> tokens_of(std::span<const int32_t> tokens, int block) const;
-  int32_t find(int32_t parent, std::span<const int32_t> tokens) const;  // a full page; -1: none
-  std::vector<int32_t> cached_chain(std::span<const int32_t> tokens) const;
+  int32_t find(const Key& key) const;  // a full page; -1: none
+  std::vector<int32_t> cached_chain(const std::string& salt, std::span<const int32_t> tokens) const;
   bool window_is_there(std::span<const int32_t> chain, int blocks) const;
-  void insert(int32_t page, int32_t parent, std::span<const int32_t> tokens);
+  void insert(int32_t page, const Key& key);
   void remove(int32_t page);
   void share_window(int32_t full, int32_t& window);
   bool at_fork(const PageTable& table, int block) const;

@@ -157,17 +157,17 @@ size_t most_saved_bytes(const KvState& s) {
   return sizeof(Header) + tokens * sizeof(int32_t) + pages_bytes(s, tokens);
 }
 
-int cached_prefix(const KvState& s, std::span<const int32_t> tokens) {
+int cached_prefix(const KvState& s, std::span<const int32_t> tokens, const std::string& salt) {
   if (s.pages == nullptr) return 0;
-  PageTable table;
+  PageTable table{.salt = salt};
   const int cached = adopt(*s.pages, tokens, table);
   s.pages->release(table);
   return cached;
 }
 
-Result<std::string> save_prefix(const KvState& s, std::span<const int32_t> tokens) {
+Result<std::string> save_prefix(const KvState& s, std::span<const int32_t> tokens, const std::string& salt) {
   RETURN_IF_ERROR(check_possible(s));
-  PageTable table;
+  PageTable table{.salt = salt};
   const int cached = adopt(*s.pages, tokens, table);
   Result<std::string> bytes =
       cached > 0 ? save(s, tokens.first(cached), table)
@@ -179,12 +179,12 @@ Result<std::string> save_prefix(const KvState& s, std::span<const int32_t> token
   return bytes;
 }
 
-Result<std::vector<int32_t>> load_prefix(const KvState& s, std::string_view bytes) {
+Result<std::vector<int32_t>> load_prefix(const KvState& s, std::string_view bytes, const std::string& salt) {
   RETURN_IF_ERROR(check_possible(s));
   ASSIGN_OR_RETURN(std::vector<int32_t> tokens, read_tokens(s, bytes));
   const auto count = static_cast<int>(tokens.size());
-  if (cached_prefix(s, tokens) == count) return tokens;
-  PageTable table;
+  if (cached_prefix(s, tokens, salt) == count) return tokens;
+  PageTable table{.salt = salt};
   if (!s.pages->reserve_computed(table, count))
     return error(StatusCode::kOutOfMemory,
                  "the KV cache has no room for {} more tokens: enlarge it (--kv-tokens)", count);

@@ -33,14 +33,18 @@ struct KvState {
 };
 
 // How many of the first tokens a request that begins with them would find, if it had at least one more.
-int cached_prefix(const KvState& state, std::span<const int32_t> tokens);
+// salt: of the requests.
+int cached_prefix(const KvState& state, std::span<const int32_t> tokens, const std::string& salt = {});
 // The longest beginning of `tokens` that is in the prefix cache. kNotFound if none of it is.
-Result<std::string> save_prefix(const KvState& state, std::span<const int32_t> tokens);
+Result<std::string> save_prefix(const KvState& state, std::span<const int32_t> tokens,
+                                const std::string& salt = {});
 // No saved state of this model is larger.
 size_t most_saved_bytes(const KvState& state);
 // The tokens that are now in the prefix cache. Bytes that are damaged, of another model, format or version,
 // or that claim impossible sizes are refused before anything is changed; kOutOfMemory where the cache has not
 // so many free pages.
-Result<std::vector<int32_t>> load_prefix(const KvState& state, std::string_view bytes);
+// They are found by requests with this salt.
+Result<std::vector<int32_t>> load_prefix(const KvState& state, std::string_view bytes,
+                                         const std::string& salt = {});
 
 }  // namespace moesaic

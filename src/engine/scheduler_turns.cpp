@@ -49,7 +49,8 @@ bool Scheduler::has_room_for(const Request& request,
   if (running >= options_.max_batch) return false;
   std::vector<const PageTable*> tables;
   for (const auto& r : yielding) tables.push_back(&r->pages);
-  return pages_.would_fit(request.tokens, options_.prefix_cache && request.reuse_prefix, tables, running);
+  return pages_.would_fit(request.pages, request.tokens, options_.prefix_cache && request.reuse_prefix,
+                          tables, running);
 }
 
 // The requests that have to yield for this one to begin: none where there is room. Nothing: it has to wait.

@@ -82,8 +82,11 @@ std::vector<DraftTask> Speculator::ask(std::span<Request* const> requests, std::
   std::vector<DraftTask> tasks;
   for (size_t i = 0; i < requests.size(); ++i) {
     const Request& r = *requests[i];
-    DraftTask& task = tasks.emplace_back(
-        DraftTask{.request = r.id, .tokens = r.tokens, .prompt_tokens = r.prompt_tokens, .most = most[i]});
+    DraftTask& task = tasks.emplace_back(DraftTask{.request = r.id,
+                                                   .tokens = r.tokens,
+                                                   .prompt_tokens = r.prompt_tokens,
+                                                   .private_text = !r.pages.salt.empty(),
+                                                   .most = most[i]});
     if (!drafter_->is_costly()) continue;
     task.full_pages = r.pages.full;
     for (int k = 0; k < task.most; ++k) task.sampling.push_back(r.sampler->draft_sampling(k));
@@ -409,7 +412,8 @@ void Speculator::verified(Request& r) {
 
 void Speculator::ended(Request& r) {
   follow(r);
-  drafter_->end(r.id, r.tokens, r.prompt_tokens);
+  const bool is_private = !r.pages.salt.empty();
+  drafter_->end(r.id, r.tokens, is_private ? static_cast<int>(r.tokens.size()) : r.prompt_tokens);
 }
 
 }  // namespace moesaic

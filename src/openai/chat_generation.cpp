@@ -45,7 +45,8 @@ GenerationOrError chat_generation(const ChatTask& task, const Result<Conversatio
                                .chat = true,
                                .sampling = std::move(sampling),
                                .grammar = std::get<AnswerGrammar>(std::move(grammar)),
-                               .reuse_prefix = task.cache_prompt};
+                               .reuse_prefix = task.cache_prompt,
+                               .cache_salt = task.cache_salt};
   if (task.tools.one_call)
     generation.ends_after = [functions = Callable(task.tools)](const Message& message) {
       return !functions.name_of(message.recipient).empty();

@@ -18,6 +18,7 @@ struct ChatTask {
   Thinking thinking;
   AnswerForm form;
   bool cache_prompt = true;
+  std::string cache_salt = {};
 };
 
 using GenerationOrError = std::variant<GenerationRequest, ApiError>;

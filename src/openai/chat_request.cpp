@@ -45,6 +45,7 @@ ChatRequest read_chat(Fields& fields, const Service& service) {
   read_other_formats(fields, r.form);
   fields.integer("n", r.n, 1, service.max_choices);
   r.cache_prompt = read_cache_prompt(fields);
+  r.cache_salt = read_cache_salt(fields);
   read_stream(fields, r.stream, r.include_usage);
   fields.read("return_token_ids", r.token_ids);
   const Json* messages = fields.find("messages");

@@ -27,6 +27,7 @@ struct CompletionRequest {
   AnswerForm form;
   int n = 1;
   bool echo = false, stream = false, include_usage = false, cache_prompt = true;
+  std::string cache_salt;
   bool parse_special = true;  // of the prompt
   bool token_ids = false;     // in the answer
   bool answered = true;       // false: echo with max_tokens 0
@@ -107,6 +108,7 @@ void read_completion(Fields& fields, const Service& service, CompletionRequest& 
   read_other_formats(fields, r.form);
   if (!r.form.empty()) check_with_grammar(fields);
   r.cache_prompt = read_cache_prompt(fields);
+  r.cache_salt = read_cache_salt(fields);
   read_stream(fields, r.stream, r.include_usage);
   fields.read("parse_special", r.parse_special);
   fields.read("return_token_ids", r.token_ids);
@@ -140,7 +142,8 @@ PreparedRequestOrError prepare_completion(std::string_view body, const Service& 
     const GenerationRequest one{.prompt = prompt,
                                 .sampling = r.sampling,
                                 .grammar = std::get<AnswerGrammar>(grammar),
-                                .reuse_prefix = r.cache_prompt};
+                                .reuse_prefix = r.cache_prompt,
+                                .cache_salt = r.cache_salt};
     for (GenerationRequest& request : repeated(one, r.n)) prepared.requests.push_back(std::move(request));
   }
   prepared.answer = std::make_unique<CompletionAnswer>(service, std::move(options));

@@ -33,6 +33,7 @@ void read_model(Fields& fields, const Service& service) {
 namespace {
 
 constexpr size_t kMaxChoices = 10'000;  // of guided_choice
+constexpr size_t kMaxSalt = 1024;
 
 // One way to say how much the model is to think.
 struct EffortField {
@@ -231,6 +232,13 @@ bool read_cache_prompt(Fields& fields) {
   bool cache = true;
   fields.read("cache_prompt", cache);
   return cache;
+}
+
+std::string read_cache_salt(Fields& fields) {
+  std::string salt;
+  fields.read("cache_salt", salt);
+  if (salt.size() > kMaxSalt) fields.refuse("cache_salt", fmt::format("has more than {} bytes", kMaxSalt));
+  return salt;
 }
 
 void read_stream(Fields& fields, bool& stream, bool& include_usage) {

@@ -50,6 +50,8 @@ void read_stream(Fields& fields, bool& stream, bool& include_usage);
 
 // cache_prompt, which is true unless given.
 bool read_cache_prompt(Fields& fields);
+// cache_salt, as vLLM has it.
+std::string read_cache_salt(Fields& fields);
 
 // The tokens of a conversation; refused where they fill the context. param: the field that errors name.
 std::variant<std::vector<int32_t>, ApiError> prompt_of(const Result<Conversation>& conversation,

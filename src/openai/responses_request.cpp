@@ -66,6 +66,7 @@ ResponsesRequest read_responses(Fields& fields, const Service& service) {
   std::string instructions;
   fields.read("instructions", instructions);
   r.cache_prompt = read_cache_prompt(fields);
+  r.cache_salt = read_cache_salt(fields);
   fields.read("stream", r.stream);
   fields.read("store", r.store);
   r.store = r.store && service.responses != nullptr;

@@ -178,8 +178,14 @@ void report_schema_notes(HttpExchange& exchange, App& app, const AnswerGrammar& 
   }
 }
 
-std::vector<GenerationRequest> of_client(std::vector<GenerationRequest> requests, const std::string& client) {
-  for (GenerationRequest& request : requests) request.client = client;
+// With several keys, what a key's requests have cached is found by that key's only.
+std::vector<GenerationRequest> of_client(std::vector<GenerationRequest> requests, const std::string& client,
+                                         const ServerOptions& options) {
+  const bool apart = options.api_keys.size() > 1 && !options.shared_prefix_cache;
+  for (GenerationRequest& request : requests) {
+    request.client = client;
+    if (apart) request.cache_salt.insert(0, client + '\n');
+  }
   return requests;
 }
 
@@ -213,8 +219,8 @@ asio::awaitable<void> generate(HttpExchange& exchange, App& app, PrepareRequest 
   Generating generating(exchange, app, *prepared.answer, deadline);
   if (prepared.failure) {
     co_await generating.stream_failure(*prepared.failure);
-  } else if (!generating.submit(
-                 of_client(std::move(prepared.requests), client_of(exchange.request(), app.options)))) {
+  } else if (!generating.submit(of_client(std::move(prepared.requests),
+                                          client_of(exchange.request(), app.options), app.options))) {
     ++app.metrics.refused_busy;
     const ApiError error = busy();
     co_await send_error(exchange, error);

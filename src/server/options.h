@@ -35,6 +35,7 @@ struct ServerOptions {
   std::string owned_by = "moesaic";        // of /v1/models
   std::vector<std::string> api_keys;       // empty: everybody may
   std::vector<std::string> cors_origins;   // "*": any; empty: pages of other origins are not served
+  bool shared_prefix_cache = false;        // with several keys: what one has cached is found by others too
   size_t stored_responses = 256;           // for previous_response_id; 0: none
   size_t stored_bytes = 64 << 20;          // that they may have together
   int reasoning_budget = -1;               // of requests that name none; -1: none

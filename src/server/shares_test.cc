@@ -116,6 +116,24 @@ TEST_F(SharesTest, AKeysHalfSentBodiesDoNotShutOutAnother) {
             std::string::npos);  // a small one of the same client
 }
 
+// cached_tokens of the same prompt again.
+TEST_F(SharesTest, AKeyFindsOnlyWhatItSentItself) {
+  const auto cached = [&](const char* name, const std::string& salt) {
+    const std::string body = R"({"prompt": ")" + std::string(400, 'x') + R"(", "max_tokens": 1)" + salt + "}";
+    const std::string answer = exchange(request(body, "/v1/completions", key(name)));
+    const size_t at = answer.find("\"cached_tokens\":");
+    return at == std::string::npos ? answer
+                                   : answer.substr(at + 16, answer.find_first_of(",}", at) - at - 16);
+  };
+  EXPECT_EQ(cached("first", ""), "0");
+  EXPECT_NE(cached("first", ""), "0");
+  EXPECT_EQ(cached("second", ""), "0");
+  EXPECT_NE(cached("second", ""), "0");
+  EXPECT_EQ(cached("first", R"(, "cache_salt": "s")"), "0");
+  EXPECT_EQ(cached("second", R"(, "cache_salt": "s")"), "0");
+  EXPECT_NE(cached("second", R"(, "cache_salt": "s")"), "0");
+}
+
 TEST_F(SharesTest, AnAddressesConnectionsDoNotShutOutAnother) {
   std::vector<tcp::socket> held;
   for (int i = 0; i < 39; ++i) held.push_back(connect());

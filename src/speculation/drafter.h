@@ -22,7 +22,8 @@ struct DraftTask {
   uint64_t request = 0;             // the engine's number of it
   std::span<const int32_t> tokens;  // prompt and answer so far; from call to call they only grow
   int prompt_tokens = 0;
-  int most = 0;  // tokens that the draft may have, at most kMostDraft
+  bool private_text = false;  // other requests' texts are not to be used for it
+  int most = 0;               // tokens that the draft may have, at most kMostDraft
   // How the model will sample the draft's tokens: [most]. A drafter that has a distribution samples token i
   // by sampling[i], with the same `uniform` and in the same order: it then agrees with the model as often as
   // their distributions allow. Penalties, biases and grammars are left out. For costly drafters only.
@@ -85,7 +86,8 @@ class Drafter {
   virtual void computed(std::span<const ComputedRows>, [[maybe_unused]] bool begun) {}
   // These pages of the full-attention layers now hold what was loaded from elsewhere.
   virtual void loaded(std::span<const int32_t>) {}
-  // The request has ended, with these tokens. Also told of requests that never asked for a draft.
+  // The request has ended, with these tokens. Also told of requests that never asked for a draft. Where the
+  // text is private all of it counts as prompt.
   virtual void end(uint64_t request, std::span<const int32_t> tokens, int prompt_tokens) = 0;
 };
 

@@ -58,24 +58,24 @@ class Interrupt(Cli):
 
     def test_a_conversion_leaves_nothing_behind(self):
         """What is written is a pipe that the test stops to read, so that the signal comes in the middle."""
-        part = FOLDER / "cut.gguf.part"
+        part = FOLDER / "signalled.gguf.part"
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.mkfifo(part)
-            process = self.start("convert", TINY, FOLDER / "cut.gguf")
+            process = self.start("convert", TINY, FOLDER / "signalled.gguf")
             with open(part, "rb") as pipe:
                 self.assertEqual(pipe.read(4), b"GGUF")
                 self.assertIsNone(process.poll())
                 self.assertEqual(self.interrupted(process, number), 128 + number)
             self.assertFalse(part.exists())
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # noqa: E731
-        process = self.start("convert", TINY, FOLDER / "cut.gguf", preexec_fn=limit)
+        process = self.start("convert", TINY, FOLDER / "signalled.gguf", preexec_fn=limit)
         self.assertNotEqual(process.wait(TIMEOUT), 0)
         self.assertFalse(part.exists())
 
     def test_a_conversion_goes_on_where_a_signal_is_ignored(self):
-        part = FOLDER / "kept.gguf.part"
+        part = FOLDER / "signal_ignored.gguf.part"
         os.mkfifo(part)
-        process = self.start("convert", TINY, FOLDER / "kept.gguf",
+        process = self.start("convert", TINY, FOLDER / "signal_ignored.gguf",
                              preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))  # as nohup does
         with open(part, "rb") as pipe:
             pipe.read(4)

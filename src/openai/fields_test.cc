@@ -66,7 +66,7 @@ std::string outcome_of(const PreparedRequestOrError& made, bool seeded) {
   const PreparedRequest& prepared = std::get<PreparedRequest>(made);
   Json json = {prepared.stream, answer_of(prepared)};
   for (const GenerationRequest& r : prepared.requests)
-    json.push_back({r.prompt, sampling_json(r.sampling), r.chat, r.grammar.empty(), r.reuse_prefix,
+    json.push_back({r.prompt, sampling_json(r.sampling), r.chat, r.grammar.empty(), r.reuse_prefix, r.cache_salt,
                     !r.ends_after, seeded ? r.sampling.seed : 0});
   return dump(json);
 }
@@ -192,6 +192,7 @@ constexpr ReadCase kReadCases[] = {
     {"allowed_token_ids", "[7, 8]"},
     {"bad_words", R"(["no"])"},
     {"cache_prompt", "false"},
+    {"cache_salt", R"("a")"},
     {"thinking_token_budget", "3"},
     {"thinking_budget_tokens", "3"},
     {"thinking_budget", "3"},

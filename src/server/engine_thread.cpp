@@ -64,6 +64,7 @@ Gauges EngineThread::gauges() const {
 bool EngineThread::submit(std::vector<GenerationRequest> requests, const std::shared_ptr<EventQueue>& queue,
                           const std::stop_token& cancel) {
   const auto count = static_cast<int>(requests.size());
+  if (count == 0) return true;  // an answer that is complete as it is
   std::vector<std::shared_ptr<Submission>> dropped;
   {
     const std::lock_guard lock(mutex_);

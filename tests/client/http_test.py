@@ -28,7 +28,7 @@ class Http(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = Served(*OPTIONS, context=8192).wait_ready()
-        names = "<|return|><|call|><|endoftext|>"
+        names = "<|return|><|call|><|endoftext|><|end|><|start|>"  # its first message goes on
         stops = cls.server.post("/tokenize", {"prompt": names, "parse_special": True})[1]["tokens"]
         cls.endless = ask("Tell me a story.", stream=True, temperature=1, logit_bias={str(t): -100 for t in stops})
 

@@ -66,8 +66,8 @@ std::string outcome_of(const PreparedRequestOrError& made, bool seeded) {
   const PreparedRequest& prepared = std::get<PreparedRequest>(made);
   Json json = {prepared.stream, answer_of(prepared)};
   for (const GenerationRequest& r : prepared.requests)
-    json.push_back({r.prompt, sampling_json(r.sampling), r.chat, r.grammar.empty(), r.reuse_prefix, r.cache_salt,
-                    !r.ends_after, seeded ? r.sampling.seed : 0});
+    json.push_back({r.prompt, sampling_json(r.sampling), r.chat, r.grammar.empty(), r.reuse_prefix,
+                    r.cache_salt, !r.ends_after, seeded ? r.sampling.seed : 0});
   return dump(json);
 }
 

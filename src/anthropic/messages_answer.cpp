@@ -94,8 +94,13 @@ void MessagesAnswer::take(const TextPiece& piece, std::string* sse) {
   constexpr const char* kTypes[] = {"thinking_delta", "text_delta", "input_json_delta"};
   constexpr const char* kMembers[] = {"thinking", "text", "partial_json"};
   const auto which = static_cast<int>(kind);
-  emit("content_block_delta",
-       {{"index", blocks_.size() - 1}, {"delta", {{"type", kTypes[which]}, {kMembers[which], text}}}}, *sse);
+  const auto emit_delta = [&](const std::string& part) {
+    emit("content_block_delta",
+         {{"index", blocks_.size() - 1}, {"delta", {{"type", kTypes[which]}, {kMembers[which], part}}}},
+         *sse);
+  };
+  if (kind != Kind::kCall) return emit_delta(text);
+  for (const std::string& part : openai::arguments_in_parts(text)) emit_delta(part);
 }
 
 void MessagesAnswer::add(const openai::AnswerEvent& event, std::string* sse) {

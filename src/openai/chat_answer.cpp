@@ -39,7 +39,8 @@ void ChatAnswer::take_call(const TextPiece& piece, const std::string& name, Choi
                          {"id", call.id},
                          {"type", "function"},
                          {"function", {{"name", call.name}, {"arguments", ""}}}});
-  delta.calls.push_back({{"index", index}, {"function", {{"arguments", call.arguments}}}});
+  for (const std::string& part : arguments_in_parts(call.arguments))
+    delta.calls.push_back({{"index", index}, {"function", {{"arguments", part}}}});
 }
 
 // A token may complete a character that earlier ones began, or be held back as the beginning of a stop

@@ -8,6 +8,7 @@
 #include "openai/chat_request.h"
 #include "openai/completion_request.h"
 #include "openai/responses_request.h"
+#include "text/utf8.h"
 
 namespace moesaic::openai {
 namespace {
@@ -38,6 +39,21 @@ TextPiece text(const char* channel, const char* text) {
 }
 
 Outcome outcome(FinishReason finish) { return {.finish = finish, .prompt_tokens = 5, .generated_tokens = 7}; }
+
+TEST(ArgumentsInParts, AreWholeCharactersAndAllOfThem) {
+  for (const std::string text :
+       {"", "{}", "{\"a\": 1}",
+        "{\"city\": \"\u00c5lesund \u6771\u4eac\u6771\u4eac\u6771\u4eac \U0001F600\"}"}) {
+    std::string all;
+    for (const std::string& part : arguments_in_parts(text)) {
+      EXPECT_EQ(utf8_valid_prefix(part), part.size());
+      all += part;
+    }
+    EXPECT_EQ(all, text);
+  }
+  EXPECT_EQ(arguments_in_parts("").size(), 1u);
+  EXPECT_EQ(arguments_in_parts(std::string(100, 'x')).size(), 7u);
+}
 
 TEST(ChatRequest, Defaults) {
   const PreparedRequest prepared = prepared_of(prepare_chat(chat(""), service()));

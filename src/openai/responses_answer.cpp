@@ -154,10 +154,14 @@ void ResponsesAnswer::take(const TextPiece& piece, std::string* sse) {
   Json logprobs = take_logprobs(piece);
   constexpr const char* kDeltas[] = {"response.reasoning_text.delta", "response.output_text.delta",
                                      "response.function_call_arguments.delta"};
-  Json delta = {{"delta", text}};
-  if (kind == Kind::kMessage) delta["logprobs"] = std::move(logprobs);
-  emit_item(kDeltas[static_cast<int>(kind)], delta, sse);
-  if (kind == Kind::kCall) close("completed", sse);
+  const auto emit_delta = [&](const std::string& part) {
+    Json delta = {{"delta", part}};
+    if (kind == Kind::kMessage) delta["logprobs"] = std::move(logprobs);
+    emit_item(kDeltas[static_cast<int>(kind)], delta, sse);
+  };
+  if (kind != Kind::kCall) return emit_delta(text);
+  for (const std::string& part : arguments_in_parts(text)) emit_delta(part);
+  close("completed", sse);
 }
 
 void ResponsesAnswer::add(const AnswerEvent& event, std::string* sse) {

@@ -208,6 +208,19 @@ std::string call_id(const char* prefix, const TextPiece& call) {
   return new_id(prefix) + std::string(call.recipient_last ? kRecipientLast : "");
 }
 
+std::vector<std::string> arguments_in_parts(const std::string& text) {
+  constexpr size_t kPart = 16;  // bytes
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  do {
+    size_t end = std::min(begin + kPart, text.size());
+    while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end;
+  } while (begin < text.size());
+  return parts;
+}
+
 std::string arguments_text(const std::string& text) {
   return text.find_first_not_of(" \t\r\n") == std::string::npos ? "{}" : text;
 }

@@ -56,6 +56,9 @@ void read_parallel_calls(Fields& fields, Tools& tools);
 std::string call_id(const char* prefix, const TextPiece& call);
 // A call's arguments for APIs that give them as text: {} where the model wrote nothing.
 std::string arguments_text(const std::string& text);
+// A call's arguments in parts for a stream, a few words each and in whole characters: clients show what they
+// have of an object. At least one.
+std::vector<std::string> arguments_in_parts(const std::string& text);
 // A call's arguments for APIs that give them as an object. Where the model wrote something else, it is one
 // that holds that text.
 Json arguments_object(const std::string& text);

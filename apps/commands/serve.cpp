@@ -98,7 +98,7 @@ Status run_serve(ServeOptions o) {
   const bool v6 = o.server.address.find(':') != std::string::npos;
   fmt::print("http://{}{}{}:{}\n", v6 ? "[" : "", o.server.address, v6 ? "]" : "", server->port());
   std::fflush(stdout);
-  const Status status = server->run(true);
+  Status status = server->run(true);
   // Loading leaves nothing to undo.
   if (status.code() == StatusCode::kCancelled) std::_Exit(0);
   return status;

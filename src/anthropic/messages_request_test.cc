@@ -147,11 +147,11 @@ TEST(Messages, ImagesOfAHistoryBecomeNotes) {
                     user = R"({"role": "user", "content": "on"})";
   for (const char* type : {"image", "document"}) {
     const std::string note = fmt::format("[{} omitted: this model reads text only]\n\nsee<|end|>", type);
-    const std::string prompt = prompt_of(ask("[" + shown(type) + "," + answer + "," + user + "]"));
+    const std::string prompt = prompt_of(ask(fmt::format("[{},{},{}]", shown(type), answer, user)));
     EXPECT_TRUE(contains(prompt, note)) << prompt;
     EXPECT_TRUE(contains(prompt_of(ask("[" + shown(type) + "," + user + "]")), note));
     EXPECT_EQ(error_of(ask("[" + shown(type) + "]")).param, "messages");
-    EXPECT_EQ(error_of(ask("[" + user + "," + answer + "," + shown(type) + "]")).param, "messages");
+    EXPECT_EQ(error_of(ask(fmt::format("[{},{},{}]", user, answer, shown(type)))).param, "messages");
   }
   EXPECT_TRUE(contains(prompt_of(ask("[" + shown("image") +
                                      R"(, {"role": "assistant", "content": [{"type": "tool_use", "id": "c",

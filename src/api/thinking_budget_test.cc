@@ -1,5 +1,6 @@
 #include "api/thinking_budget.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -74,9 +75,9 @@ TEST_F(ThinkingBudgetTest, TheAnswerFollowsWhereTheBudgetIsUsedUp) {
   const std::string script = kThink + "abcdefg<|end|><|start|>assistant" + kAnswer + "ok<|return|>";
   for (const std::string& after :
        Texts{"so<|return|>", "<|return|>", "", "<|end|><|start|>user<|message|>"}) {
-    EXPECT_EQ(said(1, {script, after}), kThink + "a" + kOut + after);
-    EXPECT_EQ(said(3, {script, after}), kThink + "abc" + kOut + after);
-    EXPECT_EQ(said(6, {script, after}), kThink + "abcdef" + kOut + after);
+    EXPECT_EQ(said(1, {script, after}), fmt::format("{}a{}{}", kThink, kOut, after));
+    EXPECT_EQ(said(3, {script, after}), fmt::format("{}abc{}{}", kThink, kOut, after));
+    EXPECT_EQ(said(6, {script, after}), fmt::format("{}abcdef{}{}", kThink, kOut, after));
   }
   for (const int budget : {7, 8, 1000, INT32_MAX}) EXPECT_EQ(said(budget, {script}), script);
 }
@@ -87,7 +88,7 @@ TEST_F(ThinkingBudgetTest, AModelThatEndsItsReasoningIsLeftAlone) {
              "<|return|>", "<|end|><|start|>assistant<|channel|>commentary<|message|>first<|end|>",
              "<|start|>assistant<|channel|>final<|message|>x", "<|channel|>final<|message|>x", "<|call|>",
              "<|endoftext|>"})
-    EXPECT_EQ(said(3, {kThink + "abc" + rest, "so"}), kThink + "abc" + rest);
+    EXPECT_EQ(said(3, {fmt::format("{}abc{}", kThink, rest), "so"}), fmt::format("{}abc{}", kThink, rest));
 }
 
 TEST_F(ThinkingBudgetTest, WithoutABudgetTheAnswerBeginsAtOnce) {
@@ -127,7 +128,7 @@ TEST_F(ThinkingBudgetTest, ACallInTheAnalysisChannelIsNoReasoning) {
 TEST_F(ThinkingBudgetTest, ACharacterIsCompleted) {
   const std::string day = "\xE6\x97\xA5", face = "\xF0\x9F\x98\x80";  // 2 and 4 tokens
   for (const std::string& character : Texts{day, face}) {
-    const std::vector<std::string> scripts = {kThink + "a" + character + "b", "ok<|return|>"};
+    const std::vector<std::string> scripts = {fmt::format("{}a{}b", kThink, character), "ok<|return|>"};
     EXPECT_EQ(shown(1, scripts), "aa" + std::string("fofk"));
     EXPECT_EQ(shown(2, scripts), "aa" + std::string("a") + character + "fofk");
     EXPECT_EQ(shown(5, {scripts[0] + "<|return|>", "ok"}).substr(0, 3 + character.size()), "aaa" + character);

@@ -22,7 +22,9 @@ void Scheduler::submit(std::shared_ptr<Request> request) {
   if (share == nullptr) share = std::make_shared<ClientShare>();
   ++share->requests;
   request->share = share;
-  waiting_.push(request->client, request->id, request);
+  const std::string client = request->client;
+  const uint64_t id = request->id;
+  waiting_.push(client, id, std::move(request));
 }
 
 // Null: none may begin in this step. A request that yielded while its token is in flight begins later: what

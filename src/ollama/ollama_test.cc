@@ -131,7 +131,7 @@ TEST(OllamaRequest, WhatCannotBeHonouredIsRefused) {
 }
 
 TEST(OllamaRequest, ImagesOfAHistoryBecomeNotes) {
-  const char* kNote = "[image omitted: this model reads text only]";
+  const char* note = "[image omitted: this model reads text only]";
   const std::string shown = R"({"role": "user", "content": "see", "images": ["AAAA", "BBBB"]})";
   const std::string call =
       R"({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]})";
@@ -141,10 +141,10 @@ TEST(OllamaRequest, ImagesOfAHistoryBecomeNotes) {
   };
   EXPECT_TRUE(
       contains(told(shown + R"(, {"role": "assistant", "content": "b"}, {"role": "user", "content": "on"})"),
-               "see\n" + std::string(kNote) + kNote + "<|end|>"));
+               "see\n" + std::string(note) + note + "<|end|>"));
   EXPECT_TRUE(contains(told(R"({"role": "user", "content": "go"}, )" + call + ", " + result),
-                       std::string("<|message|>") + kNote));
-  EXPECT_TRUE(contains(told(shown + R"(, {"role": "user", "content": "on"})"), kNote));
+                       std::string("<|message|>") + note));
+  EXPECT_TRUE(contains(told(shown + R"(, {"role": "user", "content": "on"})"), note));
   EXPECT_EQ(refused(prepare_chat, "\"messages\": [" + shown + "]").param, "messages");
   EXPECT_EQ(refused(prepare_chat, R"("messages": [{"role": "user", "content": "on"}, )" + shown + "]").param,
             "messages");

@@ -1,4 +1,6 @@
 // What histories of many clients become, and what answers hold where they are asked to.
+#include <fmt/format.h>
+
 #include "openai/request_cases.h"
 #include "openai/sealed_reasoning.h"
 #include "openai/sse.h"
@@ -77,27 +79,30 @@ TEST(ChatHistory, WhatTheModelCannotReadBecomesANote) {
   const std::string call =
       R"({"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]})";
   const std::string result = R"({"role": "tool", "tool_call_id": "c", "content": [)" + image + "]}";
+  const auto list = [](std::initializer_list<std::string> messages) {
+    return fmt::to_string(fmt::join(messages, ","));
+  };
+  const std::string thought = fmt::format(R"({{"role": "assistant", "content": [{}]}})", image),
+                    drawn = fmt::format(R"({{"role": "assistant", "content": "b", "images": [{}]}})", image),
+                    system = fmt::format(R"({{"role": "system", "content": [{}]}})", image);
   for (const std::string& messages :
-       {shown + "," + answer + "," + user, shown + "," + user, shown + "," + call + "," + result,
-        user + "," + call + "," + result, user + "," + call + "," + result + "," + user,
-        user + R"(, {"role": "assistant", "content": [)" + image + "]}," + user,
-        user + R"(, {"role": "assistant", "content": "b", "images": [)" + image + "]}," + user}) {
+       {list({shown, answer, user}), list({shown, user}), list({shown, call, result}),
+        list({user, call, result}), list({user, call, result, user}), list({user, thought, user}),
+        list({user, drawn, user})}) {
     const std::string prompt = prompt_of(ask(messages));
     EXPECT_NE(prompt.find(kNote), std::string::npos) << messages;
     EXPECT_EQ(prompt.find("AAAA"), std::string::npos) << messages;
   }
   for (const std::string& messages :
-       {shown, answer + "," + shown, user + "," + shown, shown + "," + answer + "," + shown,
-        R"({"role": "system", "content": [)" + image + "]}," + user,
+       {shown, list({answer, shown}), list({user, shown}), list({shown, answer, shown}), list({system, user}),
         std::string(R"({"role": "user", "content": "a", "images": ["AAAA"]})"),
         std::string(R"({"role": "user", "content": "a", "images": 5})")})
     EXPECT_EQ(error_of(ask(messages)).param, "messages") << messages;
   for (const char* part : {R"({"type": "input_audio", "input_audio": {}})", R"({"type": "file", "file": {}})",
                            R"({"type": "video_url"})", R"({"type": "input_file"})"}) {
     const std::string message = std::string(R"({"role": "user", "content": [)") + part + "]}";
-    EXPECT_NE(
-        prompt_of(ask(message + "," + answer + "," + user)).find("omitted: this model reads text only]"),
-        std::string::npos);
+    EXPECT_NE(prompt_of(ask(list({message, answer, user}))).find("omitted: this model reads text only]"),
+              std::string::npos);
     EXPECT_EQ(error_of(ask(message)).http, 400) << part;
   }
   EXPECT_EQ(

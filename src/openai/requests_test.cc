@@ -109,7 +109,7 @@ TEST(Requests, AFormThatARequiredCallWouldDropIsRefused) {
                 1u);
     }
     const std::string format = R"(, "response_format": {"type": "json_object"})";
-    EXPECT_EQ(prepared_of(chat(tools + choice + format)).requests.size(), 1u);
+    EXPECT_EQ(prepared_of(chat(fmt::format("{}{}{}", tools, choice, format))).requests.size(), 1u);
   }
 }
 

@@ -30,7 +30,7 @@ void BodyBudget::give_back(const std::string& client, size_t bytes) {
 
 Body::Body(Body&& other) noexcept
     : budget_(other.budget_),
-      client_(other.client_),
+      client_(std::move(other.client_)),
       small_(std::exchange(other.small_, {})),
       pages_(std::exchange(other.pages_, nullptr)),
       size_(std::exchange(other.size_, 0)),

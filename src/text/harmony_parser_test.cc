@@ -173,7 +173,7 @@ TEST(HarmonyParser, AMessageOfSomebodyElseEndsTheTurn) {
         "<|start|> tool to=assistant", "<|start|>developer to=functions.f", "<|start|>Bob", "<|start|>a",
         "<|start|>assist", "user", "functions.f to=assistant<|channel|>commentary", "tool<|channel|>final",
         "<|start|>user<|end|>", "<|start|>user<|start|>"}) {
-    const Parsed parsed = parse(before + header + behind);
+    const Parsed parsed = parse(std::string(before).append(header).append(behind));
     ASSERT_EQ(parsed.messages.size(), 1u) << header;
     EXPECT_EQ(parsed.messages[0].text, "a") << header;
     EXPECT_EQ(parsed.reason, Reason::kForeign) << header;

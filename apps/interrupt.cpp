@@ -21,7 +21,7 @@ constexpr std::array kEnding = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGXFSZ, SIGXC
 std::array<struct sigaction, kEnding.size()> ending_before;
 std::vector<std::string> doomed;  // does not change while a handler may read it
 
-// All that is called here may be called in a handler. The signal comes again when this returns.
+// Every function called here may be called in a handler. The signal comes again when this returns.
 void remove_and_end(int signal) {
   for (const std::string& path : doomed) unlink(path.c_str());
   struct sigaction action = {};

@@ -1,4 +1,4 @@
-// What a long command is at, on standard error if that is a terminal.
+// A long command says how far it is, on standard error if that is a terminal.
 #pragma once
 
 #include <cstddef>

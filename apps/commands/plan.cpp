@@ -186,7 +186,7 @@ Status run_estimate(const PlanOptions& o) {
   return {};
 }
 
-// Of a GPU that is not here.
+// The table describes a GPU that is not here.
 Status run_unmeasured(const PlanOptions& o) {
   const bool fitted =
       o.device_model == kH200 || (o.device_model == kW4A8Device && o.model.moe_path == "w4a8");

@@ -67,7 +67,7 @@ constexpr KnownField kMessages[] = {
     {"compaction", kRefused, {}, "shorten the messages; /v1/messages/count_tokens counts them"},
     {"container", kRefused, {}, "there are no containers; offer tools"},
     {"mcp_servers", kRefused, "[[]]", "call MCP servers from the client, and offer their tools"},
-    // Of clients that speak OpenAI's API.
+    // Clients that speak OpenAI's API send these.
     {"response_format", kRefused, R"([{"type": "text"}])", "use output_config.format"},
     {"stop", kRefused, R"([[], ""])", "use stop_sequences"},
     {"reasoning_effort", kRefused, {}, "use output_config.effort"},

@@ -100,7 +100,7 @@ std::string sizes(const ModelConfig& c) {
                   c.intermediate, c.heads, c.kv_heads, c.head_dim, c.experts, c.experts_per_token, c.vocab,
                   c.window, kinds, c.rms_eps, c.swiglu_alpha, c.swiglu_limit, c.rope.theta, c.rope.factor,
                   c.rope.beta_fast, c.rope.beta_slow, c.rope.original_context, c.rope.truncate);
-  // Of a file of its own kind: the others keep the fingerprints that saved states have.
+  // Only models with an attention factor get it: the others keep the fingerprints that saved states have.
   if (c.rope.attention_factor != 0) text += fmt::format(" {}", c.rope.attention_factor);
   return text;
 }

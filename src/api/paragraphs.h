@@ -1,4 +1,4 @@
-// What a field of an answer shows of several messages.
+// The text that a field of an answer shows of several messages.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace moesaic {
 
 class Paragraphs {
  public:
-  // What the piece adds to the field: a blank line stands between two messages.
+  // The text that the piece adds to the field: a blank line stands between two messages.
   std::string add(const TextPiece& piece) {
     if (piece.text.empty()) return {};
     const bool apart = std::exchange(any_, true) && piece.begins;

@@ -9,7 +9,7 @@ namespace {
 constexpr const char* kToAnswer = "<|end|><|start|>assistant<|channel|>final<|message|>";
 // The grammar has the rest: which functions there are, and what stands behind their names.
 constexpr const char* kToCall = "<|end|><|start|>assistant<|channel|>commentary to=functions";
-// What a header that opens no analysis has behind <|channel|>.
+// The words that a header which opens no analysis has behind <|channel|>.
 constexpr std::string_view kOthers[] = {"final", "commentary", "to="};
 constexpr int kMostOfCharacter = 3;   // tokens
 constexpr int kMostTokens = 1 << 30;  // more than any context has

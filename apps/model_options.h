@@ -126,7 +126,7 @@ Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows);
 // Loads the model if it fits together with this cache. Progress goes to standard error if that is a terminal.
 Status load(LoadedModel& model, const KvDemand& cache);
 
-// Shows how much of a model is loaded.
+// The text that says how much of a model is loaded.
 std::string loading_text(int64_t done, int64_t total);
 
 // Fails if `tokens`, the sum of a command's options, exceed the model's context. option: its name in the

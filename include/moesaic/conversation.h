@@ -59,7 +59,7 @@ struct ResponseFormat {
 enum class ReasoningEffort { kLow, kMedium, kHigh };
 
 struct Conversation {
-  // What was thought before the assistant's last final answer (channel analysis) is not in the prompt; what
+  // The prompt leaves out all reasoning (channel analysis) before the assistant's last final answer; what
   // follows that answer is the turn in progress. A first message of role system takes the place of the system
   // message made from the fields below.
   std::vector<Message> messages;

@@ -155,8 +155,8 @@ struct GenerationRequest {
   // Names whose request this is. Clients share the places of max_batch and take turns where requests wait
   // (docs/design/engine.md); requests without a name are one client's.
   std::string client = {};
-  // What a request leaves in the prefix cache is found by requests with the same salt only, and nothing is
-  // guessed from other requests' answers where there is one. For requests that must not learn of each other.
+  // Only requests with the same salt find what this one leaves in the prefix cache, and a request with a salt
+  // gets no drafts from others' answers. Clients that must not learn of each other need different salts.
   std::string cache_salt = {};
 };
 

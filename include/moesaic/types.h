@@ -44,7 +44,7 @@ struct SamplingParams {
   // -1: none; n: of each prompt token, its log-probability and the n likeliest tokens of its place, passed to
   // Callbacks::on_prompt_token. The whole prompt is then computed, 64 tokens a step at most.
   int prompt_logprobs = -1;
-  // Where the answer is harmony's: tokens of reasoning, in all its analysis messages together; -1: as many as
+  // The most tokens of reasoning in a harmony answer, all its analysis messages together; -1: as many as
   // the model wants. Where it goes on to think, <|end|><|start|>assistant<|channel|>final<|message|> is said
   // in its place, and the model goes on from there; where a grammar takes nothing but a call, what leads to
   // the call. These tokens are the answer's like all others, except that allowed_tokens, bad_words and biases

@@ -97,7 +97,7 @@ std::string share_words(double share) {
   return share == 0.5 ? "half of the free memory" : fmt::format("{:.0f}% of the free memory", 100 * share);
 }
 
-// Rows and sequences where nobody said how many. Says why.
+// Chooses rows and sequences where nobody said how many, and says why.
 const char* choose_batch(EngineOptions& o, const Checkpoint& c, Backend& backend) {
   if (o.max_rows == 0) o.max_rows = backend.caps().max_rows;
   if (o.max_batch > 0) return "asked for";

@@ -22,8 +22,8 @@ class ThinkingBudgetTest : public testing::Test {
  protected:
   std::vector<int32_t> tokens(std::string_view text) const { return tokenizer_.encode(text, true); }
 
-  // What is said where a model writes the first of the scripts, and where it is interrupted, the next one.
-  // Expects that no token is replaced where that was ruled out.
+  // Returns the answer of a model that writes the first of the scripts, and the next one where it is
+  // interrupted. Expects that no token is replaced where that was ruled out.
   std::string said(int budget, const std::vector<std::string>& scripts, std::string_view prompt = kBegun,
                    bool must_call = false) {
     const auto override = ThinkingBudget::make(tokenizer_, tokens(prompt), budget, must_call);
@@ -101,7 +101,7 @@ TEST_F(ThinkingBudgetTest, WithoutABudgetTheAnswerBeginsAtOnce) {
   EXPECT_EQ(said(0, {"<|channel|>We need to look.<|end|>", "so<|return|>"}), kAnswer + "so<|return|>");
 }
 
-// All analysis of an answer counts, and none begins again.
+// The budget counts all analysis of an answer, and none begins again.
 TEST_F(ThinkingBudgetTest, CountsAllMessages) {
   const std::string end = "<|end|><|start|>assistant";
   const std::string aside = end + "<|channel|>commentary<|message|>wait" + end;

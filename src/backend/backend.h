@@ -107,7 +107,7 @@ struct BackendCaps {
   std::string measured = {};
 };
 
-// What memory is for: weights, K and V of tokens, or what steps work on.
+// The purpose of a part of memory: weights, K and V of tokens, or what steps work on.
 enum class MemoryKind { kWeights, kCache, kWorkspace };
 // A part of the memory that a model takes on a device: "experts", "KV cache".
 struct MemoryPart {

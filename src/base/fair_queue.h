@@ -13,8 +13,8 @@
 namespace moesaic {
 
 // Bounded. Not thread-safe. A client with many tasks delays another client's task by one of its own at most.
-// Where what a client has at work counts too, the next task is of the client with the least of it (`load`, a
-// function of a client's first task), and clients with equal loads take turns.
+// A function `load` of a client's first task may say how much the client has at work. The next task is then
+// of the client with the least load, and clients with equal loads take turns.
 template <typename Task>
 class FairQueue {
  public:
@@ -52,7 +52,7 @@ class FairQueue {
     const auto client_tasks = std::prev(order_.end());
     return take(client_tasks, client_tasks->tasks.begin());
   }
-  // What pop() would give; null: nothing.
+  // The task that pop() would give; null: none.
   template <typename Load>
   const Task* next(const Load& load) const {
     return order_.empty() ? nullptr : &turn(order_, load)->tasks.front().second;
@@ -89,7 +89,7 @@ class FairQueue {
   };
   using Clients = std::list<ClientTasks>;
 
-  // Of equal loads, the one whose turn was longest ago.
+  // The client with the least load; among equal ones, the one whose turn was longest ago.
   template <typename List, typename Load>
   static auto turn(List& clients, const Load& load) {
     return std::min_element(clients.begin(), clients.end(), [&](const ClientTasks& a, const ClientTasks& b) {

@@ -53,7 +53,7 @@ Status StepGraphs::finish_capture(const StepShape& shape, const Status& ops, cud
   return {};
 }
 
-// Where the device has no memory for one more graph, the others go.
+// The other graphs go where the device has no memory for one more.
 Result<cudaGraphExec_t> StepGraphs::instantiate(cudaGraph_t graph, cudaStream_t stream) {
   constexpr size_t kMostGraphs = 512;
   if (graphs_.size() >= kMostGraphs) drop_oldest();
@@ -65,7 +65,7 @@ Result<cudaGraphExec_t> StepGraphs::instantiate(cudaGraph_t graph, cudaStream_t 
   return executable;
 }
 
-// Of at most two steps in flight none can be the oldest of so many graphs: it does not run.
+// The oldest of so many graphs does not run: at most two steps are in flight.
 void StepGraphs::drop_oldest() {
   const auto oldest =
       std::ranges::min_element(graphs_, {}, [](const auto& entry) { return entry.second.used; });

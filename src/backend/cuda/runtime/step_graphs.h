@@ -53,7 +53,7 @@ class StepGraphs {
   };
   bool replaying_ = false, capturing_ = false;
   std::map<StepShape, Graph> graphs_;
-  std::set<StepShape> seen_;  // of many rows, without a graph
+  std::set<StepShape> seen_;  // shapes of many rows that have come
   uint64_t launches_ = 0;
   int64_t captures_ = 0;
 };

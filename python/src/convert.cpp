@@ -135,6 +135,9 @@ nb::dict describe(const EngineStats& stats) {
   d["prefix_hits"] = stats.prefix_hits;
   d["preemptions"] = stats.preemptions;
   d["captures"] = stats.captures;
+  d["steps"] = stats.steps;
+  d["step_seconds"] = stats.step_seconds;
+  d["host_seconds"] = stats.host_seconds;
   d["drafted_tokens"] = stats.speculation.drafted;
   d["accepted_tokens"] = stats.speculation.accepted;
   return d;

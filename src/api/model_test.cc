@@ -215,6 +215,9 @@ TEST_F(ModelTest, AnyThreadReadsTheStatistics) {
   EXPECT_EQ(end.prompt_tokens, 6u);
   EXPECT_EQ(end.running + end.waiting + end.full.used + end.window.used, 0);
   EXPECT_GT(end.full.total, 0);
+  EXPECT_GE(end.steps, 60u);  // three requests of 40 tokens, two at a time
+  EXPECT_GT(end.host_seconds, 0);
+  EXPECT_GT(end.step_seconds, end.host_seconds);
 }
 
 TEST_F(ModelTest, WhatPromptsShareIsComputedOnce) {

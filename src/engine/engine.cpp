@@ -14,6 +14,10 @@ namespace {
 
 constexpr auto kMaskWait = std::chrono::milliseconds(1);
 
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 Status validate(const EngineOptions& o, const ModelConfig& config) {
   if (o.context < 1 || o.context > config.max_context)
     return invalid("a context of {} tokens: the model takes 1 to {}", o.context, config.max_context);
@@ -175,7 +179,10 @@ Status Engine::take_sampled() {
   sampled_.resize(rows.size());
   const size_t vocab = config_.vocab;
   host_logits_.resize(std::ranges::count_if(rows, &WantedRow::host) * vocab);
-  RETURN_IF_ERROR(backend_->sampled(sampled_, host_logits_));
+  const Clock::time_point begin = Clock::now();
+  const Status done = backend_->sampled(sampled_, host_logits_);
+  device_seconds_ += seconds_since(begin);
+  RETURN_IF_ERROR(done);
   std::span<float> logits = host_logits_;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].host) {
@@ -316,7 +323,9 @@ Status Engine::run_step() {
   if (next.batch.rows() > 0) {
     const bool alone = !on_device && in_flight_.empty();
     if (alone) since_ = Clock::now();
+    const Clock::time_point begin = Clock::now();
     launched = forward(*backend_, config_, next.batch, logits_);
+    if (!on_device) device_seconds_ += seconds_since(begin);
     // A host waits for every step: what rows take does not depend on whose they are.
     if (alone) measure(next.account, sampled_rows(next), StepKind::kPlain);
   } else if (in_flight_.empty()) {
@@ -346,7 +355,10 @@ Status Engine::run_step() {
 // Rows count as computed once they are scheduled: after an exception nobody knows which of them are.
 Status Engine::step() {
   try {
+    const Clock::time_point begin = Clock::now();
     Status status = run_step();
+    ++steps_;
+    step_seconds_ += seconds_since(begin);
     update_stats();
     return status;
   } catch (...) {
@@ -369,6 +381,9 @@ void Engine::update_stats() {
   EngineStats stats = scheduler_->stats();
   stats.generated_tokens = generated_;
   stats.captures = static_cast<uint64_t>(backend_->captures());
+  stats.steps = steps_;
+  stats.step_seconds = step_seconds_;
+  stats.host_seconds = step_seconds_ - device_seconds_;
   if (speculator_) stats.speculation = speculator_->stats();
   const std::lock_guard lock(stats_->mutex);
   stats_->stats = stats;

@@ -137,7 +137,8 @@ class Engine {
   std::vector<SampledToken> sampled_;
   std::vector<std::shared_ptr<Request>> held_;  // with Request::held
   uint64_t next_id_ = 1;
-  uint64_t generated_ = 0;
+  uint64_t generated_ = 0, steps_ = 0;
+  double step_seconds_ = 0, device_seconds_ = 0;
   std::unique_ptr<SharedStats> stats_ = std::make_unique<SharedStats>();
 };
 

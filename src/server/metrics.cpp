@@ -1,8 +1,10 @@
 #include "server/metrics.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 
 namespace moesaic::server {
 namespace {
@@ -35,6 +37,14 @@ void add_double(std::atomic<double>& sum, double value) {
   double before = sum.load(std::memory_order_relaxed);
   while (!sum.compare_exchange_weak(before, before + value, std::memory_order_relaxed)) {
   }
+}
+
+// 0 where the system does not tell.
+uint64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  uint64_t size = 0, resident = 0;
+  file >> size >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 double share(const PageUse& pages) {
@@ -137,6 +147,12 @@ std::string Metrics::text(const Gauges& g) const {
   one("vllm:num_preemptions_total", "counter", "Generations that gave their pages to older ones.",
       e.preemptions);
   one("moesaic:step_captures_total", "counter", "Steps that the device captured as CUDA graphs.", e.captures);
+  one("moesaic:steps_total", "counter", "Steps of the engine.", e.steps);
+  one("moesaic:step_seconds_total", "counter", "Seconds spent in steps.", e.step_seconds);
+  one("moesaic:step_host_seconds_total", "counter",
+      "The host's part of them: what the device computes or the host waits for is not in it.",
+      e.host_seconds);
+  one("process_resident_memory_bytes", "gauge", "Memory of the process.", resident_bytes());
   write_for_routers(e, text);
   write_speculation(e.speculation, text);
   histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", time_to_first_token);

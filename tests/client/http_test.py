@@ -85,6 +85,14 @@ class Http(unittest.TestCase):
         self.assertEqual((status, body), (200, b""))
         self.assertIn("X-Request-Id", headers)
 
+    def test_time_of_steps(self):
+        """The host's part of a step is less than the step: this server computes on the host."""
+        self.server.post(CHAT, ask(max_tokens=8))
+        self.assertGreaterEqual(self.server.metric("moesaic:steps_total"), 8)
+        host = self.server.metric("moesaic:step_host_seconds_total")
+        self.assertTrue(0 < host < self.server.metric("moesaic:step_seconds_total"), host)
+        self.assertGreater(self.server.metric("process_resident_memory_bytes"), 10_000_000)
+
     def test_server_info(self):
         info = json.loads(self.server.call("GET", "/server_info")[2])
         self.assertEqual(info["context"], {"tokens": 8192, "reason": "asked for"})

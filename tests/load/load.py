@@ -1,8 +1,8 @@
 """The server under load, with models/tiny on the CPU:  load.py [short] [TEST...] [--json FILE]
 
-Tests, each of which prints what it measured: streams memory bodies faults hostile scaling peer; of the faults, full_pages,
+Tests, each of which prints what it measured: streams memory soak bodies faults hostile scaling peer; of the faults, full_pages,
 terminated and cut also by themselves. `short`: small, and with wide limits on times or none, since a machine that is busy otherwise
-cannot keep them; without tests it is streams, memory, bodies, faults and hostile, which ctest runs. MOESAIC is the program; LLAMA_SERVER is llama.cpp's server, for `peer`.
+cannot keep them; without tests it is streams, memory, soak, bodies, faults and hostile, which ctest runs. MOESAIC is the program; LLAMA_SERVER is llama.cpp's server, for `peer`.
 """
 
 import argparse
@@ -70,6 +70,18 @@ def memory(short):
     stop(server)
     require(steady, f"it still grows, by {sizes[-1] - sizes[-5]:.1f} MiB in the last {4 * requests} requests")
     return {"requests": requests * len(sizes), "MiB": sizes}
+
+
+def soak(short):
+    """Requests of every kind, more at a time than have places: none lost, each says what it says alone, memory stays."""
+    size = ("--requests", 300, "--live", 48, "--words", 30, "--tokens", 40, "--check", 100) if short else \
+           ("--requests", 6_000, "--live", 512, "--check", 1_000)
+    server = Served("--max-batch", size[3] // 2, "--max-waiting", 2 * size[3], "--kv-tokens", 32_768, *QUIET, context=4096).wait_ready()
+    command = [sys.executable, "-B", str(pathlib.Path(__file__).with_name("soak.py")), "--url", server.url, *map(str, size)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    print("".join(f"soak         {text}\n" for text in done.stdout.splitlines()), end="", flush=True)
+    require(done.returncode == 0, "see above")
+    stop(server)
 
 
 def bodies(short):
@@ -308,7 +320,7 @@ def compare(reports):
     return [{"server": name, "streams": count, "runs": runs} for (name, count), runs in reports.items()]
 
 
-TESTS = {test.__name__: test for test in (streams, memory, bodies, faults, full_pages, terminated, cut, hostile, scaling, peer)}
+TESTS = {test.__name__: test for test in (streams, memory, soak, bodies, faults, full_pages, terminated, cut, hostile, scaling, peer)}
 
 
 def main():
@@ -321,7 +333,7 @@ def main():
     short = "short" in options.tests
     chosen = [name for name in options.tests if name != "short"]
     results, failed = {}, []
-    for name in chosen or ["streams", "memory", "bodies", "faults", "hostile"] + ["scaling"] * (not short):
+    for name in chosen or ["streams", "memory", "soak", "bodies", "faults", "hostile"] + ["scaling"] * (not short):
         try:
             results[name] = TESTS[name](short)
         except Failed as failure:

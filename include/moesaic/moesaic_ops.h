@@ -95,8 +95,9 @@ typedef struct moesaic_moe_call {
   const float* weights; /* [tokens, top_k], not negative; used as they are */
   const void* logits;  /* [tokens, routed_experts]: the top_k largest are chosen, weighted by their softmax */
   int32_t logits_type; /* moesaic_type; default F32 */
-  void* workspace;     /* 256-byte aligned; used by one stream at a time. NULL: the library's own for the
-                        * stream, which grows at the first call of a size: that one cannot be captured */
+  void* workspace;     /* 256-byte aligned; used by one stream at a time. NULL: the library's own, for the
+                        * stream, or of a capture for its graph; the first call of a size allocates. Two
+                        * executables of one graph must not run at the same time */
   size_t workspace_bytes;
 } moesaic_moe_call;
 
@@ -105,6 +106,10 @@ void moesaic_moe_call_init(moesaic_moe_call* call, size_t size);
 /* out[t] = sum over k of weights[t, k] * expert ids[t, k] of x[t], launched on the stream (a cudaStream_t of
  * the device). Allocates nothing and waits for nothing. May be called from several threads at once with
  * workspaces and streams of their own.
+ *
+ * Streams may run it at the same time, also beside a model of this library. MOESAIC_INTERNAL, once: a kernel
+ * of an earlier call waited for 9 s or more for a part of itself that the device did not run, and gave up;
+ * that call's rows are not valid.
  *
  * A row of out is NaN where x has a value that is not finite or, but for SM120/121, beyond F16's 65,504,
  * where a weight is negative or not finite, and where a logit is NaN or +infinity. */

@@ -235,7 +235,8 @@ def mxfp4_moe(x: Any, topk_ids: Any, topk_weights: Any, prepared: Prepared, out:
     negative.
 
     stream: a cudaStream_t as an int; None: torch's current stream, or CUDA's default one. Nothing is waited for. With torch
-    scratch memory comes from torch's allocator; else it is kept for each stream, and the first call of a size allocates.
+    scratch memory comes from torch's allocator; else it is kept for each stream and for each captured graph, and the first
+    call of a size allocates.
     """
     if _is_torch(x) and stream is None:
         from . import _torch_ops

@@ -49,9 +49,10 @@ struct MoeOperatorCall {
   const float* weights = nullptr;  // [tokens, top_k]
   const void* logits = nullptr;    // [tokens, routed_experts]: the top_k largest, and their softmax
   ElementType logits_type = ElementType::kF32;
-  // Of workspace_bytes(tokens) at least, 256-byte aligned; of one stream at a time. Null: the library's own
-  // for the device and stream, shared by all operators and kept while one of them lives; it grows at the
-  // first call of a size, which cannot be captured.
+  // Of workspace_bytes(tokens) at least, 256-byte aligned; of one stream at a time. Null: the library's own,
+  // which all operators share: for the device and stream, kept while an operator lives, or, of a stream that
+  // is being captured, for the graph, kept as long as it and its executables live. The first call of a size
+  // allocates.
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
   void* stream = nullptr;  // a cudaStream_t of the device
@@ -70,7 +71,9 @@ class MoeOperator {
   virtual size_t bytes() const = 0;
   // The kernels for so many tokens, for people: "slabs, split-k 16".
   virtual std::string plan(int64_t tokens) const = 0;
-  // Launches and returns; allocates nothing and waits for nothing, so that it can be captured.
+  // Launches and returns; allocates nothing and waits for nothing, so that it can be captured. kInternal,
+  // once: a kernel of an earlier call waited for 9 s or more for CTAs of its own that the device did not run;
+  // that call's rows are not valid.
   virtual Status run(const MoeOperatorCall& call) const = 0;
 };
 

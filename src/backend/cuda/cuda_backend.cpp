@@ -104,7 +104,7 @@ Status CudaBackend::load(const ModelConfig& config, const ModelWeights& weights,
   ASSIGN_OR_RETURN(model_, load_model(config, weights, options_, progress, stream_));
   RETURN_IF_ERROR(allocate(arena(config), "activations"));
   RETURN_IF_ERROR(allocate(moe_.buffers(config, options_.max_rows), "the experts' activations"));
-  moe_.ready(config, options_.max_rows);
+  moe_.ready(config, options_.max_rows, fault_.as<int>());
   ASSIGN_OR_RETURN(pinned_fault_, PinnedBuffer::allocate(sizeof(int)));
   RETURN_IF_ERROR(step_io_.open(options_.max_rows, config.vocab));
   sampling_steps_ = select(SampleShape{config.vocab}, target_).ok();

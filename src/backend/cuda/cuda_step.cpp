@@ -8,6 +8,7 @@
 
 #include "backend/cuda/cuda_backend_impl.h"
 #include "backend/cuda/ops/attention.h"
+#include "backend/cuda/ops/gave_up.h"
 #include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/weights/repack.h"
 #include "base/error.h"
@@ -292,6 +293,10 @@ Status CudaBackend::fault_of(int code) {
   RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
   step_io_.forget();
   RETURN_IF_ERROR(check(cudaMemsetAsync(fault_.as<int>(), 0, sizeof(int), stream_), "step"));
+  if (code == kGaveUp) {
+    RETURN_IF_ERROR(moe_.reset(stream_));
+    return error(StatusCode::kInternal, "moe: {}", kGaveUpMessage);
+  }
   const int layer = (code - 1) / 2;
   const char* op = layer == model_.config.layers ? "unembed" : code % 2 == 1 ? "qkv" : "moe";
   return error(StatusCode::kInternal, "layer {} {}: an activation is NaN or infinite", layer, op);

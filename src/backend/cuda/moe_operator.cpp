@@ -250,6 +250,7 @@ Status CudaMoeOperator::prepare(const MoeOperatorMatrix& gate_up, const MoeOpera
   RETURN_IF_ERROR(check_sizes(options_));
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
+  RETURN_IF_ERROR(workspaces_->open());
   RETURN_IF_ERROR(check_matrix(gate_up, options_.device, "w13 blocks", "w13 scales", "w13 bias"));
   RETURN_IF_ERROR(check_matrix(down, options_.device, "w2 blocks", "w2 scales", "w2 bias"));
   RETURN_IF_ERROR(choose_layout());

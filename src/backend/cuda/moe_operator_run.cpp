@@ -71,6 +71,7 @@ size_t CudaMoeOperator::deal(void* memory, int rows, Workspace& w) const {
   if (memory != nullptr)
     w.scratch =
         moe_scratch(scratch, options_.experts, options_.top_k, options_.hidden, options_.intermediate, rows);
+  w.scratch.fault = workspaces_->fault();
   w.x = pieces.take<void>(rows * hidden * 2);
   w.factors = pieces.take<float>(rows * sizeof(float));
   w.logits = pieces.take<float>(static_cast<size_t>(rows) * options_.routed_experts * sizeof(float));
@@ -116,8 +117,9 @@ Status CudaMoeOperator::run_decode(const Workspace& w, int rows, cudaStream_t st
                            .h_clear = nullptr,
                            .clear_vectors = 0,
                            .tokens = rows,
-                           .layout = layout_},
-                          stream);
+                           .layout = layout_,
+                           .fault = w.scratch.fault},
+                          sm90::Residency::kBesideOthers, stream);
 }
 
 Status CudaMoeOperator::run_rows(const MoeOperatorCall& call, const Workspace& w, int rows,
@@ -209,6 +211,7 @@ static Status check_call(const MoeOperatorCall& c, size_t wanted) {
 
 Status CudaMoeOperator::run(const MoeOperatorCall& call) const {
   RETURN_IF_ERROR(check_call(call, workspace_bytes(call.tokens)));
+  RETURN_IF_ERROR(workspaces_->check_fault());
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
   const auto stream = static_cast<cudaStream_t>(call.stream);

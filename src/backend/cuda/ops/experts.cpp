@@ -86,7 +86,7 @@ Status run_gemm(const LayerExperts& e, const ExpertRows& rows, int tile, const M
 Status run_split_k(const LayerExperts& e, const ExpertRows& rows, const Route& routing,
                    const MoeScratch& scratch, cudaStream_t stream) {
   const bool routes = routing.logits != nullptr && sm90::split_k_routes(routing);
-  const sm90::SplitKRoute route{routing, routes ? scratch.arrived : nullptr};
+  const sm90::SplitKRoute route{routing, routes ? scratch.arrived : nullptr, scratch.fault};
   Activations x = permuted_activations(e, rows, routing.tile, scratch);
   RETURN_IF_ERROR(
       sm90::split_k_up(e.fc1_slabs, e.layout, x, route, static_cast<__half*>(scratch.hidden), stream));

@@ -55,6 +55,7 @@ struct MoeScratch {
   void* hidden = nullptr;  // the first product
   float* out = nullptr;    // [permuted rows, hidden]
   int* arrived = nullptr;  // 0 between kernels: its owner clears it once
+  int* fault = nullptr;    // its owner's: becomes kGaveUp (ops/gave_up.h)
 };
 size_t moe_scratch_bytes(int experts, int top_k, int hidden, int intermediate, int rows);
 // memory: of moe_scratch_bytes() for at least so many rows.

@@ -55,9 +55,14 @@ std::vector<Wanted> Moe::buffers(const ModelConfig& config, int max_rows) {
   };
 }
 
-void Moe::ready(const ModelConfig& config, int max_rows) {
+void Moe::ready(const ModelConfig& config, int max_rows, int* fault) {
   scratch_ = moe_scratch(scratch_memory_.as<void>(), config.experts, config.experts_per_token, config.hidden,
                          config.intermediate, max_rows);
+  scratch_.fault = fault;
+}
+
+Status Moe::reset(cudaStream_t stream) const {
+  return check(cudaMemsetAsync(scratch_.arrived, 0, sizeof(int), stream), "moe");
 }
 
 void Moe::prefer(std::vector<TunedStep> measured) {
@@ -193,8 +198,9 @@ Status Moe::run_decode(const LoadedModel& model, int index, const Norm& norm, co
                            .h_clear = before.slab_hidden.as<__half>(),
                            .clear_vectors = layers == 1 ? 0 : static_cast<int>(clear / 16),
                            .tokens = norm.rows,
-                           .layout = model.slab_layout},
-                          stream);
+                           .layout = model.slab_layout,
+                           .fault = scratch_.fault},
+                          sm90::Residency::kAlone, stream);
 }
 
 Status Moe::trace_router(const ModelConfig& config, int layer, int rows, const RouterTrace& trace,

@@ -1,6 +1,7 @@
 // Scratch memory of the operators whose callers bring none.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -8,40 +9,60 @@
 #include <vector>
 
 #include "backend/cuda/runtime/device.h"
-#include "base/error.h"
 
 namespace moesaic::cuda {
 
-// For each device and stream one, which all operators share. Captured
-// graphs go on using a block that has become too small, so it is kept.
+// For each device and stream one block, which all operators share; for what is captured one for each capture
+// and stream. That one belongs to the graph: nothing else uses it until the graph and all its executables are
+// gone. Two replays at a time share a block only if they are of two executables made of one graph (CUDA runs
+// those of one executable one after the other).
+//
+// Streams are told apart by their ids: handles are used again, and every thread's cudaStreamPerThread has the
+// same one.
+//
+// Thread-safety: any thread.
 class Workspaces {
  public:
+  static constexpr size_t kMostStreams = 16;  // of a device that keep their block
+
   // Of all operators that live.
-  static std::shared_ptr<Workspaces> shared() {
-    static std::mutex mutex;
-    static std::weak_ptr<Workspaces> kept;
-    const std::lock_guard lock(mutex);
-    std::shared_ptr<Workspaces> all = kept.lock();
-    if (all == nullptr) kept = all = std::make_shared<Workspaces>();
-    return all;
-  }
-  Result<void*> get(int device, cudaStream_t stream, size_t bytes) {
-    const std::lock_guard lock(mutex_);
-    std::vector<DeviceBuffer>& blocks = blocks_[{device, stream}];
-    if (!blocks.empty() && blocks.back().bytes() >= bytes) return blocks.back().as<void>();
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    RETURN_IF_ERROR(check(cudaStreamIsCapturing(stream, &status), "moe"));
-    if (status != cudaStreamCaptureStatusNone)
-      return invalid(
-          "moe: the stream is being captured, and its workspace is too small: call once with as many tokens "
-          "before, or give a workspace");
-    ASSIGN_OR_RETURN(DeviceBuffer block, DeviceBuffer::allocate(bytes, "the experts' workspace"));
-    return blocks.emplace_back(std::move(block)).as<void>();
-  }
+  static std::shared_ptr<Workspaces> shared();
+
+  // Before the first call: host memory for the fault word.
+  Status open();
+  // At least so many bytes for what is now launched on the stream, or captured from it. A block of the stream
+  // that is too small is replaced, for which its work is waited for; beyond kMostStreams that which was used
+  // least recently goes, for which the device is waited for. Neither happens while the stream is captured.
+  Result<void*> get(int device, cudaStream_t stream, size_t bytes);
+
+  // An int that the device sees, where kernels leave kGaveUp (gave_up.h).
+  int* fault() const { return fault_.as<int>(); }
+  // An error once, if a kernel has given up since the last call.
+  Status check_fault();
 
  private:
+  struct Block {
+    int device = 0;
+    DeviceBuffer memory;
+    std::atomic<bool> unused = true;  // by any graph
+    uint64_t last_use = 0;
+  };
+  // Blocks that graphs have outlive the operators that captured them, and so the Workspaces.
+  struct Graphs {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Block>> blocks;
+    std::map<std::pair<unsigned long long, unsigned long long>, Block*> of;  // capture, stream
+  };
+  static Graphs& graphs();
+  static Result<void*> for_graph(int device, std::pair<unsigned long long, unsigned long long> key,
+                                 cudaGraph_t graph, size_t bytes);
+  static Result<Block*> take_unused(int device, size_t bytes);
+  void drop_oldest(int device);
+
   std::mutex mutex_;
-  std::map<std::pair<int, cudaStream_t>, std::vector<DeviceBuffer>> blocks_;
+  uint64_t uses_ = 0;
+  std::map<std::pair<int, unsigned long long>, Block> blocks_;
+  PinnedBuffer fault_;
 };
 
 }  // namespace moesaic::cuda

@@ -33,7 +33,7 @@ Status set_attributes(const void* kernel, const KernelAttributes& attributes) {
   return check(code, "a kernel's attributes");
 }
 
-Result<DeviceBuffer> DeviceBuffer::allocate(size_t bytes, const std::string& what) {
+Result<DeviceBuffer> DeviceBuffer::allocate_unset(size_t bytes, const std::string& what) {
   DeviceBuffer buffer;
   if (bytes == 0) return buffer;
   if (cudaMalloc(&buffer.data_, bytes) != cudaSuccess) {
@@ -44,6 +44,12 @@ Result<DeviceBuffer> DeviceBuffer::allocate(size_t bytes, const std::string& wha
                  static_cast<double>(bytes) / 1e9, what, free_memory() / 1e9);
   }
   buffer.bytes_ = bytes;
+  return buffer;
+}
+
+Result<DeviceBuffer> DeviceBuffer::allocate(size_t bytes, const std::string& what) {
+  ASSIGN_OR_RETURN(DeviceBuffer buffer, allocate_unset(bytes, what));
+  if (bytes == 0) return buffer;
   RETURN_IF_ERROR(check(cudaMemset(buffer.data_, 0, bytes), what));
   // The backend's stream does not wait for the default stream: what it writes next could be zeroed
   // afterwards. Not the whole device: that would end another thread's stream capture with an error.

@@ -20,7 +20,7 @@ inline constexpr int kBlockScaledMajor = 12;
 // what: the op or the thing, "load", "layer 3 experts".
 Status check(cudaError_t code, const std::string& what);
 
-// Device memory, zeroed.
+// Device memory.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -31,8 +31,10 @@ class DeviceBuffer {
     return *this;
   }
 
-  // what: for the error, "the KV cache".
+  // Zeroed. what: for the error, "the KV cache".
   static Result<DeviceBuffer> allocate(size_t bytes, const std::string& what);
+  // Not zeroed: touches no stream.
+  static Result<DeviceBuffer> allocate_unset(size_t bytes, const std::string& what);
 
   template <typename T>
   T* as() const {

@@ -145,6 +145,13 @@ __device__ __forceinline__ int ld_acquire(const int* from) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
 }
+// The upper half of the device's clock in nanoseconds: a tick is 4.3 s.
+__device__ __forceinline__ uint32_t clock_ticks() {
+  uint32_t ticks;
+  asm volatile("mov.u32 %0, %globaltimer_hi;" : "=r"(ticks));
+  return ticks;
+}
+inline constexpr uint32_t kLooksAtOnce = 1024;  // of a wait for another CTA, before it looks at the clock
 // The 128 threads of a warpgroup meet. barrier: 1 to 15, theirs alone.
 __device__ __forceinline__ void warpgroup_barrier(int barrier) {
   asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");

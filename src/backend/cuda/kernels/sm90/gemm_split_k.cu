@@ -26,7 +26,7 @@
 //          atomic count).
 // Resident The poll ends though the first product may still run: a kernel's successor starts only when
 //          all its CTAs have started (launch_dependents of each), so CTA 0 of the first is running or
-//          done. Nothing else waits.
+//          done. Nothing else waits. A poll that takes 9 s gives up (patience.cuh) and multiplies nothing.
 //
 // Bytes    weights once per work tile, in copies of 24 KB, five in flight; activations once per CTA
 //          and work tile.
@@ -35,6 +35,7 @@
 //          four warps a scheduler have 1,260 cycles at 4.4 TB/s, and the finisher as many for all that it
 //          does.
 #include "backend/cuda/kernels/sm90/gemm_split_k_parts.cuh"
+#include "backend/cuda/kernels/sm90/patience.cuh"
 
 namespace moesaic::cuda::sm90 {
 namespace {
@@ -222,15 +223,17 @@ __device__ void make_work_tiles(SplitKShared& s, const SplitKRoute& route) {
 }
 // Called by all threads of the second product.
 __device__ void read_work_tiles(SplitKShared& s, const SplitKRoute& route) {
-  while (threadIdx.x == 0 && ld_acquire(route.made) == 0) {
-  }
+  bool there = true;
+  for (Patience patience; threadIdx.x == 0 && there && ld_acquire(route.made) == 0;)
+    there = !patience.ended(route.fault);
   __syncthreads();
   const int most = min(kRoutedTiles, route.route.rows * route.route.top_k);
   for (int i = threadIdx.x; i < most; i += kSplitKThreads) s.made.work_tiles[i] = route.route.work_tiles[i];
-  if (threadIdx.x == kSplitKThreads - 1) s.made.count = *route.route.work_tile_count;
+  if (threadIdx.x == 0) s.made.count = there ? *route.route.work_tile_count : 0;
   __syncthreads();
 }
-// Called by one thread of each CTA of the second product; the last one sets `made` back.
+// Called by one thread of each CTA of the second product that has the list; the last one sets `made` back.
+// Where a CTA gave up, its owner does.
 __device__ void reset_made(const SplitKRoute& route) {
   if (atomicAdd(route.made, 1) == static_cast<int>(gridDim.x)) *route.made = 0;
 }
@@ -263,7 +266,7 @@ __global__ void __launch_bounds__(kSplitKThreads) gemm_split_k_kernel(const Spli
   const int warp = threadIdx.x / 32;
   if (warp < kConsumers) return consume<kDown>(s, p, warp);
   finish<kDown>(s, p);
-  if (kDown && routes && threadIdx.x % 32 == 0) reset_made(p.route);
+  if (kDown && routes && threadIdx.x % 32 == 0 && s.made.count > 0) reset_made(p.route);
 }
 
 template <bool kDown>

@@ -18,6 +18,7 @@ inline constexpr int kSplitKTokens = 16;  // of a work tile, at most
 struct SplitKRoute {
   Route route;
   int* made = nullptr;
+  int* fault = nullptr;  // becomes kGaveUp (ops/gave_up.h) if the second product waited too long for the list
 };
 bool split_k_routes(const Route& route);
 

@@ -14,6 +14,7 @@
 #include "backend/cuda/ops/linear.h"
 #include "backend/cuda/runtime/bandwidth.h"
 #include "backend/cuda/runtime/launch_log.h"
+#include "backend/cuda/testing/host_simulator/captures.h"
 #include "backend/cuda/weights/model.h"
 #include "backend/cuda/weights/repack_quads.h"
 #include "base/error.h"
@@ -25,8 +26,19 @@ std::map<const std::byte*, size_t>& allocations() {
 }
 }  // namespace
 
+namespace moesaic::cuda::on_host {
+Captures& captures() {
+  static Captures all;
+  return all;
+}
+}  // namespace moesaic::cuda::on_host
+using moesaic::cuda::on_host::captures;
+
 extern "C" {
 cudaError_t cudaMalloc(void** p, size_t bytes) {
+  // As CUDA has it, this would end a capture.
+  if (captures().id > 0 && captures().mode != cudaStreamCaptureModeRelaxed)
+    return cudaErrorStreamCaptureUnsupported;
   *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   std::memset(*p, 0x7F, bytes);
   allocations()[static_cast<std::byte*>(*p)] = bytes;
@@ -44,9 +56,32 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   return std::memcpy(to, from, bytes), cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  return *status = cudaStreamCaptureStatusNone, cudaSuccess;
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return std::swap(*mode, captures().mode), cudaSuccess;
 }
+// A stream's handle is its id.
+cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
+  return *id = reinterpret_cast<uintptr_t>(stream), cudaSuccess;
+}
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long* id,
+                                     cudaGraph_t* graph, const cudaGraphNode_t**, const cudaGraphEdgeData**,
+                                     size_t*) {
+  const unsigned long long capture = captures().id;
+  *status = capture > 0 ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  *id = capture, *graph = reinterpret_cast<cudaGraph_t>(capture);
+  return cudaSuccess;
+}
+cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* p, cudaHostFn_t destroy, unsigned,
+                                 unsigned) {
+  captures().made.emplace_back(destroy, p);
+  return *object = reinterpret_cast<cudaUserObject_t>(captures().made.size()), cudaSuccess;
+}
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned, unsigned) {
+  captures().of_graph[reinterpret_cast<uintptr_t>(graph)].push_back(reinterpret_cast<uintptr_t>(object) - 1);
+  return cudaSuccess;
+}
+cudaError_t cudaUserObjectRelease(cudaUserObject_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "an error"; }
 const char* cudaGetErrorName(cudaError_t) { return "cudaError"; }

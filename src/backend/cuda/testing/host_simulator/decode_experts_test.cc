@@ -28,11 +28,13 @@ struct Tokens {
     for (int i = 0; i < kMostTokens * kExperts; ++i) logits.push_back(2 * normal(rng));
   }
 
+  // ctas: that come; the kernel's are as many as multiprocessors.
   template <class C>
-  std::vector<float> run(int tokens, int sms = kFullSms) const {
+  std::vector<float> run(int tokens, int sms = kFullSms, int ctas = 0, int wanted_fault = 0) const {
     const auto empty = __half(__half_raw{.x = 0xFFFF});
     std::vector<__half> h(static_cast<size_t>(tokens) * kTopK * kHidden, empty), cleared(h.size());
     std::vector<float> out(static_cast<size_t>(tokens) * kHidden);
+    int fault = 0;
     const Params p{.fc1 = experts(sms).fc1.data(),
                    .fc2 = experts(sms).fc2.data(),
                    .x = x.data(),
@@ -45,9 +47,12 @@ struct Tokens {
                    .h_clear = cleared.data(),
                    .clear_vectors = static_cast<int>(cleared.size() / 8),
                    .tokens = tokens,
-                   .layout = slab_layout(sms)};
-    EXPECT_TRUE(on_host::run_at_once(sms, kThreads, {raw, sizeof(MoeDecodeShared<C>)},
+                   .layout = slab_layout(sms),
+                   .fault = &fault};
+    EXPECT_TRUE(on_host::run_at_once(ctas > 0 ? ctas : sms, kThreads, {raw, sizeof(MoeDecodeShared<C>)},
                                      [&] { moe_decode_kernel<C>(p); }));
+    EXPECT_EQ(fault, wanted_fault);
+    if (wanted_fault != 0) return out;
     EXPECT_TRUE(std::ranges::all_of(cleared, [](__half v) { return __half_raw(v).x == 0xFFFF; }));
     return out;
   }
@@ -88,6 +93,14 @@ TEST(DecodeExperts, GiveTheSameBitsInAnyBatch) {
   EXPECT_TRUE(begins_like_eight(one));
   EXPECT_TRUE(begins_like_eight(two));
   EXPECT_TRUE(begins_like_eight(three));
+}
+
+// The device has no room for a CTA: the others do not wait for ever, and say so. Its part of h is missing,
+// and with it every row's sum.
+TEST(DecodeExperts, GiveUpWhereACtaDoesNotCome) {
+  const Tokens tokens;
+  EXPECT_TRUE(std::isnan(tokens.run<Full::OneToken>(1, kFullSms, kFullSms - 1, kGaveUp)[0]));
+  EXPECT_TRUE(std::isnan(tokens.run<Full::TwoTokens>(2, kFullSms, kFullSms - 1, kGaveUp)[0]));
 }
 
 // Sums do not depend on who owns a row: the bits are those of the full device, which are compared above.

@@ -33,7 +33,7 @@ inline void __syncwarp() { moesaic::cuda::on_host::ThreadBlock::mine().meet_warp
 inline void __threadfence() {}
 template <class T>
 T __shfl_sync(unsigned, T x, int lane) {
-  return moesaic::cuda::on_host::ThreadBlock::mine().exchange(x)[lane % 32];
+  return moesaic::cuda::on_host::ThreadBlock::mine().exchange(x)[lane & 31];
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T x, int bits) {

@@ -97,6 +97,33 @@ TEST(SplitKExperts, ChooseExpertsAndMultiply) {
   errors.check();
 }
 
+// Somebody else has set `made` back, as on scratch memory that two streams share: the second product ends,
+// writes nothing and says so.
+TEST(SplitKExperts, GiveUpWhereNobodyMakesTheList) {
+  Rows rows(1, 2);
+  int made = 0, work_tile_count = 1 << 30, fault = 0;
+  std::vector<WorkTile> work_tiles(2, {1 << 30, 1 << 30, 1 << 30, 1 << 30});
+  const Route route{.rows = 1,
+                    .experts = kExperts,
+                    .top_k = 2,
+                    .tile = kSplitKTokens,
+                    .work_tiles = work_tiles.data(),
+                    .work_tile_count = &work_tile_count};
+  rows.y[0] = -1;
+  run<true>({.weights = experts().fc2.data(),
+             .layout = slab_layout(kFullSms),
+             .x = {.x = rows.h.data(),
+                   .tokens = 2,
+                   .work_tiles = work_tiles.data(),
+                   .work_tile_count = &work_tile_count,
+                   .tile = kSplitKTokens},
+             .out = rows.y.data(),
+             .stride = kHidden,
+             .route = {.route = route, .made = &made, .fault = &fault}});
+  EXPECT_EQ(fault, kGaveUp);
+  EXPECT_EQ(rows.y[0], -1);
+}
+
 class SplitKExpertsOnSms : public testing::TestWithParam<int> {};
 TEST_P(SplitKExpertsOnSms, MultiplyByGivenWorkTiles) {
   ASSERT_EQ(experts().fault, 0);

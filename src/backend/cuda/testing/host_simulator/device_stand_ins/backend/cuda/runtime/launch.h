@@ -30,6 +30,11 @@ static Status launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t sh
   return ended ? Status() : Status(StatusCode::kInternal, "the kernel's threads wait forever");
 }
 template <typename... Params, typename... Args>
+static Status launch_together(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+                              cudaStream_t stream, Args&&... args) {
+  return launch(kernel, grid, block, shared, stream, std::forward<Args>(args)...);
+}
+template <typename... Params, typename... Args>
 static Status launch_alone(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
                            cudaStream_t stream, Args&&... args) {
   return launch(kernel, grid, block, shared, stream, std::forward<Args>(args)...);

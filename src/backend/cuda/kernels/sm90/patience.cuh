@@ -1,0 +1,32 @@
+// How long a CTA waits for what another one writes. Such a wait ends by itself where the CTAs run as the
+// kernel's comment says they do. Where they do not (the device has no room for one of them, or two streams
+// write to the same scratch memory), the kernel gives up instead of keeping the device for ever.
+#pragma once
+
+#include "backend/cuda/kernels/ptx/async_copy.cuh"
+#include "backend/cuda/ops/gave_up.h"
+
+namespace moesaic::cuda::sm90 {
+
+inline constexpr uint32_t kPatienceTicks = 3;  // begun ones: 8.6 to 12.9 s
+
+// Of one wait, by one thread. The fast path of a wait does not touch it; it costs a counter in the loop.
+class Patience {
+ public:
+  // Once a look. True: give up; `fault` says that somebody has. A fault that is there already ends the wait,
+  // so that a kernel with many waits, and those behind it, give up only once.
+  __device__ __forceinline__ bool ended(int* fault) {
+    if (++looks_ % kLooksAtOnce != 0) return false;
+    const uint32_t now = clock_ticks();
+    if (looks_ == kLooksAtOnce) began_ = now;
+    if (*static_cast<volatile int*>(fault) != 0) return true;
+    if (now - began_ < kPatienceTicks) return false;
+    *static_cast<volatile int*>(fault) = kGaveUp;
+    return true;
+  }
+
+ private:
+  uint32_t looks_ = 0, began_ = 0;
+};
+
+}  // namespace moesaic::cuda::sm90

@@ -1,0 +1,12 @@
+// What kernels leave in the fault word when they gave up waiting for each other (kernels/sm90/patience.cuh).
+#pragma once
+
+namespace moesaic::cuda {
+
+inline constexpr int kGaveUp = -1;
+// For people, behind the name of what ran.
+inline constexpr const char* kGaveUpMessage =
+    "a kernel waited 9 s for a part of itself that the GPU did not run, and gave up; does another program or "
+    "stream keep the GPU busy?";
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,26 @@
+// The captures of cuda_runtime.cc: one at a time, of all streams, and graphs that own user objects.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace moesaic::cuda::on_host {
+
+struct Captures {
+  unsigned long long id = 0;  // of the capture that is under way, and of its graph; 0: none
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::vector<std::pair<cudaHostFn_t, void*>> made;  // user objects
+  std::map<unsigned long long, std::vector<size_t>> of_graph;
+
+  // The graph is gone, with its executables.
+  void destroy(unsigned long long graph) {
+    for (const size_t object : of_graph[graph]) made[object].first(made[object].second);
+    of_graph.erase(graph);
+  }
+};
+Captures& captures();
+
+}  // namespace moesaic::cuda::on_host

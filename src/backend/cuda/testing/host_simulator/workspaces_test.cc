@@ -1,0 +1,97 @@
+// Who shares scratch memory with whom: ops/workspaces.h.
+#include "backend/cuda/ops/workspaces.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "backend/cuda/ops/gave_up.h"
+#include "backend/cuda/testing/host_simulator/captures.h"
+
+namespace moesaic::cuda {
+namespace {
+
+using on_host::captures;
+
+cudaStream_t stream(uintptr_t id) { return reinterpret_cast<cudaStream_t>(id); }
+
+class WorkspacesTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    captures().id = 0;
+    while (!captures().of_graph.empty()) captures().destroy(captures().of_graph.begin()->first);
+  }
+  void* get(uintptr_t of, size_t bytes = 1000) {
+    const Result<void*> got = all_->get(0, stream(of), bytes);
+    EXPECT_TRUE(got.ok()) << got.status().message();
+    return got.ok() ? got.value() : nullptr;
+  }
+  std::shared_ptr<Workspaces> all_ = Workspaces::shared();
+  unsigned long long first_ = next_, second_ = next_ + 1;  // captures, whose ids CUDA never uses again
+  static inline unsigned long long next_ = 1;
+  WorkspacesTest() { next_ += 2; }
+};
+
+TEST_F(WorkspacesTest, AStreamKeepsItsOwn) {
+  void* const one = get(1);
+  EXPECT_EQ(get(1), one);
+  EXPECT_EQ(get(1, 10), one);
+  EXPECT_NE(get(2), one);
+  EXPECT_NE(get(1, 5000), nullptr);
+  EXPECT_EQ(get(1, 10), get(1, 5000));
+}
+
+TEST_F(WorkspacesTest, WhatIsCapturedHasItsOwn) {
+  void* const eager = get(1);
+  captures().id = first_;
+  void* const captured = get(1);
+  EXPECT_NE(captured, eager);
+  EXPECT_EQ(get(1), captured);  // the next layer
+  void* const branch = get(2);  // a stream that joined the capture
+  EXPECT_NE(branch, captured);
+  captures().id = second_;
+  const std::set<void*> others = {eager, captured, branch};
+  EXPECT_FALSE(others.contains(get(1)));
+  EXPECT_FALSE(others.contains(get(1, 100000)));
+  captures().id = 0;
+  EXPECT_EQ(get(1), eager);
+}
+
+TEST_F(WorkspacesTest, AGraphThatIsGoneLeavesItsBlockToAnother) {
+  captures().id = first_;
+  get(1, 1 << 20);  // which frees what other tests have left
+  void* const small = get(2, 33333);
+  void* const large = get(2, 77777);
+  EXPECT_NE(large, small);
+  captures().id = 0;
+  all_.reset();  // the graph may live longer
+  all_ = Workspaces::shared();
+  captures().id = second_;
+  void* const beside = get(2, 33333);
+  EXPECT_NE(beside, small);
+  EXPECT_NE(beside, large);
+  captures().destroy(first_);
+  EXPECT_EQ(get(3, 33333), small);
+  EXPECT_EQ(get(4, 77777), large);
+}
+
+TEST_F(WorkspacesTest, StreamsThatAreNotUsedAnyMoreLeaveTheirs) {
+  void* const first = get(100);
+  std::set<void*> blocks = {first};
+  for (uintptr_t id = 101; id < 100 + Workspaces::kMostStreams; ++id) blocks.insert(get(id));
+  EXPECT_EQ(blocks.size(), Workspaces::kMostStreams);
+  EXPECT_EQ(get(100), first);
+  for (uintptr_t id = 200; id < 199 + Workspaces::kMostStreams; ++id) get(id);
+  EXPECT_EQ(get(100), first);  // all others have gone before it
+}
+
+TEST_F(WorkspacesTest, SaysOnceThatAKernelGaveUp) {
+  ASSERT_TRUE(all_->open().ok());
+  EXPECT_TRUE(all_->check_fault().ok());
+  *all_->fault() = kGaveUp;
+  EXPECT_NE(all_->check_fault().message().find("gave up"), std::string::npos);
+  EXPECT_TRUE(all_->check_fault().ok());
+}
+
+}  // namespace
+}  // namespace moesaic::cuda

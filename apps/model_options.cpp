@@ -62,6 +62,12 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
                 "cuda: use the portable kernels for attention and dense products; slower on Hopper")
       ->group(kRareOptions);
   command
+      .add_option("--step-limit", step_limit,
+                  "cuda: seconds after which a step that the GPU has not ended fails; 0: never")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str()
+      ->group(kRareOptions);
+  command
       .add_option("--moe-path", moe_path,
                   "w4a8: MXFP4 experts times MXFP8 activations, native on SM12x, emulated on Hopper; cpu and "
                   "reference only round like it")
@@ -119,6 +125,7 @@ Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows) {
                                   .batch_invariant = options.batch_invariant,
                                   .tuning_folder = options.tuning_folder,
                                   .tune = options.tune,
+                                  .step_limit = options.step_limit,
                                   .cpu_prefetch = options.cpu_prefetch}};
 }
 

@@ -25,6 +25,7 @@ struct ModelOptions {
   std::vector<std::string> lora;
   int threads = 0;
   bool batch_invariant = false, portable = false, tune = true;
+  double step_limit = BackendOptions().step_limit;
 
   // Adds -m and, where the command runs the model, --device, --threads, --isa and --dense.
   void add_to(CLI::App& command, bool runs_model = true);

@@ -80,6 +80,8 @@ struct BackendOptions {
   // cuda: kernels for the experts are measured at a load where none are kept for this device. Never with
   // batch-invariant kernels.
   bool tune = true;
+  // cuda: after so many seconds a step that has not ended fails, and the device counts as lost; 0: never.
+  double step_limit = 120;
   // cuda, for tests: the most multiprocessors that kernels with one CTA on each use; 0: all.
   int max_sms = 0;
   std::string cpu_prefetch = "auto";  // auto (measured), none, or a hint and a distance: t0:1024

@@ -14,6 +14,7 @@ namespace moesaic {
 namespace cuda {
 
 CudaBackend::~CudaBackend() {
+  if (device_is_lost()) return;
   const DeviceGuard guard(options_.device);
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   graphs_.drop();
@@ -166,7 +167,7 @@ Status CudaBackend::read_kv_page(int layer, int32_t page, std::span<std::byte> b
   RETURN_IF_ERROR(check(
       cudaMemcpyAsync(bytes.data() + half, l.v.as<std::byte>() + at, half, cudaMemcpyDeviceToHost, stream_),
       "the KV cache"));
-  return check(cudaStreamSynchronize(stream_), "the KV cache");
+  return wait_(stream_, "the KV cache");
 }
 
 Status CudaBackend::write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) {
@@ -179,7 +180,7 @@ Status CudaBackend::write_kv_page(int layer, int32_t page, std::span<const std::
   RETURN_IF_ERROR(check(
       cudaMemcpyAsync(l.v.as<std::byte>() + at, bytes.data() + half, half, cudaMemcpyHostToDevice, stream_),
       "the KV cache"));
-  return check(cudaStreamSynchronize(stream_), "the KV cache");
+  return wait_(stream_, "the KV cache");
 }
 
 }  // namespace cuda

@@ -108,6 +108,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   Status tap(int boundary) { return draft_head_.tap(boundary, x_.as<float>(), shape_.rows, deferred_); }
 
   BackendOptions options_;
+  StepWait wait_{options_.step_limit};
   cudaStream_t stream_ = nullptr;
   std::string name_;
   double peak_flops_ = 0;
@@ -136,7 +137,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   Status fault_status_;
   DeferredResidual deferred_;  // what the last moe() left for the next norm to add
   bool timed_ = false;
-  StepGraphs graphs_;
+  StepGraphs graphs_{wait_};
   double keys_ = 0, window_keys_ = 0, cached_ = 0, window_cached_ = 0;  // of the step, for the profile
   std::array<OpProfile, kOps> profile_;
   LaunchLog launches_;
@@ -148,6 +149,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
        .model = model_,
        .layout = kv_layout_,
        .stream = stream_,
+       .wait = wait_,
        .cache_allocated = [this] { return !model_.layers.empty() && model_.layers[0].k.bytes() > 0; },
        .retire_graphs = [this] { return graphs_.retire("taps", stream_); }}};
 };

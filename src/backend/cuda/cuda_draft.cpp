@@ -21,6 +21,7 @@ constexpr float kNoLimit = 1e30f;    // of SwiGLU
 }  // namespace
 
 CudaDraftHead::~CudaDraftHead() {
+  if (device_is_lost()) return;
   for (const Flight& flight : flights_) {
     for (const cudaEvent_t event : {flight.sent, flight.from, flight.done}) {
       if (event != nullptr) cudaEventDestroy(event);
@@ -231,7 +232,7 @@ Result<int> CudaDraftHead::begin_draft(std::span<const DraftSequence> sequences)
 Result<double> CudaDraftHead::finish_draft(int begun, std::span<int32_t> tokens) {
   if (begun <= drafts_ - 2 || begun > drafts_) return invalid("draft head: draft {} is not begun", begun);
   const Flight& flight = flights_[static_cast<size_t>(begun) % 2];
-  RETURN_IF_ERROR(check(cudaEventSynchronize(flight.done), "draft"));
+  RETURN_IF_ERROR(shared_.wait(flight.done, "draft"));
   float milliseconds = 0;
   RETURN_IF_ERROR(check(cudaEventElapsedTime(&milliseconds, flight.from, flight.done), "draft"));
   auto at = tokens.begin();
@@ -292,7 +293,7 @@ Status CudaDraftHead::make_room() {
   const size_t input_bytes = input_.packed.size() * sizeof(int32_t);
   const bool inputs = input_bytes > flight().inputs.bytes(),
              rounds = rows > most_logit_rows_ || input_.rows > most_rows_;
-  if (inputs || rounds) RETURN_IF_ERROR(check(cudaStreamSynchronize(shared_.stream), "draft"));
+  if (inputs || rounds) RETURN_IF_ERROR(shared_.wait(shared_.stream, "draft"));
   if (inputs) {
     for (Flight& flight : flights_) {
       flight.inputs = {};
@@ -317,7 +318,7 @@ Status CudaDraftHead::make_room() {
 Status CudaDraftHead::send() {
   const size_t bytes = input_.packed.size() * sizeof(int32_t);
   Flight& flight = this->flight();
-  RETURN_IF_ERROR(check(cudaEventSynchronize(flight.sent), "draft"));
+  RETURN_IF_ERROR(shared_.wait(flight.sent, "draft"));
   std::memcpy(flight.packed.as<void>(), input_.packed.data(), bytes);
   RETURN_IF_ERROR(check(cudaStreamWaitEvent(copies_, flight.done), "draft"));
   RETURN_IF_ERROR(check(cudaMemcpyAsync(flight.inputs.as<void>(), flight.packed.as<void>(), bytes,
@@ -507,7 +508,7 @@ Status CudaDraftHead::choose_on_host(int round) {
   RETURN_IF_ERROR(check(cudaMemcpyAsync(pinned_logits_.as<void>(), buffers_.logits.as<void>(),
                                         rows * width * sizeof(float), cudaMemcpyDeviceToHost, shared_.stream),
                         "draft"));
-  RETURN_IF_ERROR(check(cudaStreamSynchronize(shared_.stream), "draft"));
+  RETURN_IF_ERROR(shared_.wait(shared_.stream, "draft"));
   int32_t* const to = pinned_chosen_.as<int32_t>() + (chosen(round) - chosen(0));
   for (const DraftInput::Drafted& d : input_.drafted) {
     if (d.round != round) continue;
@@ -541,7 +542,7 @@ Status CudaDraftHead::collect(std::span<const DraftSequence> sequences, std::spa
                                           input_.rounds.size() * most_logit_rows_ * sizeof(int32_t),
                                           cudaMemcpyDeviceToHost, shared_.stream),
                           "draft"));
-    RETURN_IF_ERROR(check(cudaStreamSynchronize(shared_.stream), "draft"));
+    RETURN_IF_ERROR(shared_.wait(shared_.stream, "draft"));
   }
   for (const DraftInput::Drafted& d : input_.drafted) {
     const int32_t token =

@@ -28,6 +28,7 @@ class CudaDraftHead final : public DraftHead {
     const LoadedModel& model;
     const KvLayout& layout;
     const cudaStream_t& stream;
+    const StepWait& wait;
     std::function<bool()> cache_allocated;
     std::function<Status()> retire_graphs;  // captured steps: they copy taps at the old boundaries
     int rows_at_once = 512;                 // of a prompt that are taken in together, at most

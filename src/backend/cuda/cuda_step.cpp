@@ -22,6 +22,7 @@ constexpr int kMostDecodeRows = 8;
 }  // namespace
 
 Status CudaBackend::begin_step(const Batch& batch) {
+  if (device_is_lost()) return lost_device();
   const DeviceGuard guard(options_.device);
   RETURN_IF_ERROR(guard.status());
   RETURN_IF_ERROR(validate(batch, model_.config, kv_layout_, options_.max_rows));
@@ -275,7 +276,7 @@ Status CudaBackend::copy_logits() {
     RETURN_IF_ERROR(check(cudaMemcpyAsync(buffer.data(), logits_.as<float>() + done, part.size_bytes(),
                                           cudaMemcpyDeviceToHost, stream_),
                           "logits"));
-    RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
+    RETURN_IF_ERROR(wait_(stream_, "step"));
     std::ranges::copy(buffer.first(part.size()), part.begin());
     done += part.size();
   } while (done < logits_out_.size());
@@ -284,13 +285,13 @@ Status CudaBackend::copy_logits() {
 
 Status CudaBackend::sampled(std::span<SampledToken> tokens, std::span<float> logits) {
   const DeviceGuard guard(options_.device);
-  ASSIGN_OR_RETURN(const int code, step_io_.sampled(tokens, logits));
+  ASSIGN_OR_RETURN(const int code, step_io_.sampled(tokens, logits, wait_));
   return fault_of(code);
 }
 
 Status CudaBackend::fault_of(int code) {
   if (code == 0) return {};
-  RETURN_IF_ERROR(check(cudaStreamSynchronize(stream_), "step"));
+  RETURN_IF_ERROR(wait_(stream_, "step"));
   step_io_.forget();
   RETURN_IF_ERROR(check(cudaMemsetAsync(fault_.as<int>(), 0, sizeof(int), stream_), "step"));
   if (code == kGaveUp) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/cuda/runtime/per_device.h"
+#include "backend/cuda/runtime/step_wait.h"
 #include "moesaic/status.h"
 
 namespace moesaic::cuda {
@@ -24,7 +25,9 @@ Status check(cudaError_t code, const std::string& what);
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
-  ~DeviceBuffer() { cudaFree(data_); }
+  ~DeviceBuffer() {
+    if (!device_is_lost()) cudaFree(data_);
+  }
   DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
   DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
     swap(other);
@@ -69,7 +72,9 @@ bool shares_host_memory();
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;
-  ~PinnedBuffer() { cudaFreeHost(data_); }
+  ~PinnedBuffer() {
+    if (!device_is_lost()) cudaFreeHost(data_);
+  }
   PinnedBuffer(PinnedBuffer&& other) noexcept { swap(other); }
   PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
     swap(other);

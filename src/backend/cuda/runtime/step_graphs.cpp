@@ -74,13 +74,15 @@ void StepGraphs::drop_oldest() {
 }
 
 Status StepGraphs::retire(const char* what, cudaStream_t stream) {
-  RETURN_IF_ERROR(check(cudaStreamSynchronize(stream), what));
+  RETURN_IF_ERROR(wait_(stream, what));
   drop();
   return {};
 }
 
 void StepGraphs::drop() {
-  for (auto& [shape, graph] : graphs_) cudaGraphExecDestroy(graph.executable);
+  for (auto& [shape, graph] : graphs_) {
+    if (!device_is_lost()) cudaGraphExecDestroy(graph.executable);
+  }
   graphs_.clear();
 }
 

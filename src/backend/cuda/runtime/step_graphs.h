@@ -11,13 +11,14 @@
 #include <set>
 
 #include "backend/cuda/runtime/step_input.h"
+#include "backend/cuda/runtime/step_wait.h"
 #include "moesaic/status.h"
 
 namespace moesaic::cuda {
 
 class StepGraphs {
  public:
-  StepGraphs() = default;
+  explicit StepGraphs(const StepWait& wait) : wait_(wait) {}
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
   ~StepGraphs() { drop(); }
@@ -51,6 +52,7 @@ class StepGraphs {
     cudaGraphExec_t executable = nullptr;
     uint64_t used = 0;  // the launch that it was used for last
   };
+  const StepWait& wait_;
   bool replaying_ = false, capturing_ = false;
   std::map<StepShape, Graph> graphs_;
   std::set<StepShape> seen_;  // shapes of many rows that have come

@@ -95,11 +95,11 @@ Status StepIo::launched(const float* logits, std::span<const int32_t> host_rows,
   return check(cudaEventRecord(events_[sampling_steps_++ % 2], stream), "step");
 }
 
-Result<int> StepIo::sampled(std::span<SampledToken> tokens, std::span<float> logits) {
+Result<int> StepIo::sampled(std::span<SampledToken> tokens, std::span<float> logits, const StepWait& wait) {
   MOESAIC_CHECK(std::ssize(tokens) <= max_rows_);
   if (in_flight_ == 0) return error(StatusCode::kInternal, "cuda: no sampling step is in flight");
   const unsigned result_buffer = (sampling_steps_ - in_flight_--) % 2;
-  RETURN_IF_ERROR(check(cudaEventSynchronize(events_[result_buffer]), "step"));
+  RETURN_IF_ERROR(wait(events_[result_buffer], "step"));
   const SampleResult* result = results_.as<SampleResult>() + static_cast<size_t>(result_buffer) * max_rows_;
   std::transform(result, result + tokens.size(), tokens.begin(), token_of);
   std::copy_n(host_logits_.as<float>() + result_buffer * kHostRows * vocab_, logits.size(), logits.begin());

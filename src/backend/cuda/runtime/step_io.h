@@ -40,7 +40,7 @@ class StepIo {
   // to the host. At most two steps are.
   Status launched(const float* logits, std::span<const int32_t> host_rows, cudaStream_t stream);
   // Waits for the earliest of them. logits: [host_rows, vocab]. Gives the fault it left.
-  Result<int> sampled(std::span<SampledToken> tokens, std::span<float> logits);
+  Result<int> sampled(std::span<SampledToken> tokens, std::span<float> logits, const StepWait& wait);
   // Between steps, the host's buffer for logits: [2 kHostRows, vocab].
   std::span<float> host_logits() const {
     return {host_logits_.as<float>(), host_logits_.bytes() / sizeof(float)};

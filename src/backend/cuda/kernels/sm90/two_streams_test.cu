@@ -77,6 +77,7 @@ class Hold {
     release();
     cudaStreamSynchronize(stream_);
   }
+  cudaStream_t stream() const { return stream_; }
   void release() { *static_cast<volatile int*>(words_.as<int>()) = 1; }
 
  private:
@@ -176,6 +177,22 @@ TEST_F(TwoStreams, ACooperativeOneWaitsForRoom) {
   ASSERT_TRUE(stream.ends_within(seconds(5)));
   EXPECT_EQ(decode.take_fault(), 0);
   EXPECT_EQ(decode.nans(), 0);
+}
+
+// Nobody waits for it at the program's end either. In a process of its own, whose device is lost.
+TEST_F(TwoStreams, AKernelThatDoesNotEndLetsTheProgramEnd) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const Clock::time_point began = Clock::now();
+  EXPECT_EXIT(
+      {
+        auto memory = std::make_unique<DeviceBuffer>(Decode::zeros(1 << 20));
+        const auto hold = std::make_unique<Hold>(1);
+        const Status late = StepWait(1)(hold->stream(), "step");
+        memory.reset();
+        std::exit(late.code() == StatusCode::kInternal && device_is_lost() ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+  EXPECT_LT(std::chrono::duration<double>(Clock::now() - began).count(), 30);  // the kernel takes a minute
 }
 
 // ---- the operator ----

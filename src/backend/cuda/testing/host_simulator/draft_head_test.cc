@@ -128,6 +128,7 @@ class Pair {
                .model = model_,
                .layout = layout_,
                .stream = stream_,
+               .wait = wait_,
                .cache_allocated = [] { return false; },
                .retire_graphs = [] { return Status(); },
                .rows_at_once = options.rows_at_once}) {
@@ -250,6 +251,7 @@ class Pair {
   KvLayout layout_{.full_pages = kPages};
   Batch batch_;
   cudaStream_t stream_ = reinterpret_cast<cudaStream_t>(1);
+  StepWait wait_{0};
   reference::ReferenceDraftHead reference_;
   CudaDraftHead cuda_;
   double worst_ = 0;
@@ -545,12 +547,14 @@ TEST(CudaDraftErrors, OneLineEach) {
   LoadedModel model;
   const KvLayout layout{.full_pages = 2};
   const cudaStream_t stream = reinterpret_cast<cudaStream_t>(1);
+  const StepWait wait(0);
   bool allocated = false;
   CudaDraftHead head({.options = options,
                       .target = target,
                       .model = model,
                       .layout = layout,
                       .stream = stream,
+                      .wait = wait,
                       .cache_allocated = [&] { return allocated; },
                       .retire_graphs = [] { return Status(); }});
   const auto refused = [&](const char* what) {

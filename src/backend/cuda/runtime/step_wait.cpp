@@ -1,0 +1,55 @@
+#include "backend/cuda/runtime/step_wait.h"
+
+#include <atomic>
+#include <thread>
+
+#include "backend/cuda/runtime/device.h"
+#include "base/error.h"
+
+namespace moesaic::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kBusy(1);
+constexpr std::chrono::milliseconds kPause(10);
+
+std::atomic<bool> lost = false;
+
+}  // namespace
+
+bool device_is_lost() { return lost.load(std::memory_order_relaxed); }
+
+Status lost_device() {
+  return error(StatusCode::kInternal, "cuda: the GPU did not end an earlier step; restart the program");
+}
+
+Status StepWait::operator()(cudaEvent_t event, const char* what) const {
+  return until([event] { return cudaEventQuery(event); }, what);
+}
+Status StepWait::operator()(cudaStream_t stream, const char* what) const {
+  return until([stream] { return cudaStreamQuery(stream); }, what);
+}
+
+Status StepWait::until(const std::function<cudaError_t()>& query, const char* what) const {
+  cudaError_t code = query();
+  if (code != cudaErrorNotReady) return check(code, what);
+  if (device_is_lost()) return lost_device();
+  const Clock::time_point begun = Clock::now();
+  while ((code = query()) == cudaErrorNotReady) {
+    const Clock::duration waited = Clock::now() - begun;
+    if (limit_.count() > 0 && waited > limit_) {
+      lost = true;
+      return error(
+          StatusCode::kInternal,
+          "cuda: {}: the GPU has not ended it for {:g} s and counts as lost; restart the program (dmesg "
+          "may say why)",
+          what, limit_.count());
+    }
+    if (waited > kBusy) std::this_thread::sleep_for(kPause);
+  }
+  cudaGetLastError();  // cudaErrorNotReady
+  return check(code, what);
+}
+
+}  // namespace moesaic::cuda

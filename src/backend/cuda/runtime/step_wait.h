@@ -1,0 +1,38 @@
+// Waits for a step that end, also where the device never answers.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <chrono>
+#include <functional>
+
+#include "moesaic/status.h"
+
+namespace moesaic::cuda {
+
+// cudaEventSynchronize() and cudaStreamSynchronize() wait as long as it takes, and a kernel or a driver that
+// hangs takes for ever. These ask again and again instead, as those do, but not longer than the limit. Then
+// they give an error and the device counts as lost: whatever waits for it would never return, so nothing that
+// it holds is freed any more (the end of the process does that), and no further step begins.
+//
+// A thread asks without a pause for the first second, in which any step of a batch that was chosen well ends,
+// and a hundred times a second from then on.
+class StepWait {
+ public:
+  explicit StepWait(double limit_seconds) : limit_(limit_seconds) {}  // 0: none
+
+  // what: for the error, "step".
+  Status operator()(cudaEvent_t event, const char* what) const;
+  Status operator()(cudaStream_t stream, const char* what) const;
+  // query: cudaErrorNotReady as long as there is something to wait for.
+  Status until(const std::function<cudaError_t()>& query, const char* what) const;
+
+ private:
+  std::chrono::duration<double> limit_;
+};
+
+// Whether any wait of this process has reached its limit.
+bool device_is_lost();
+Status lost_device();  // the error of it
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,40 @@
+#include "backend/cuda/runtime/step_wait.h"
+
+#include <gtest/gtest.h>
+
+#include "backend/cuda/runtime/device.h"
+
+namespace moesaic::cuda {
+namespace {
+
+TEST(StepWait, EndsWithWhatItWaitsFor) {
+  int left = 1000;
+  const auto query = [&] { return left-- > 0 ? cudaErrorNotReady : cudaSuccess; };
+  EXPECT_TRUE(StepWait(60).until(query, "step").ok());
+  EXPECT_EQ(left, -1);
+  left = 10;
+  EXPECT_TRUE(StepWait(0).until(query, "step").ok());
+  const Status fault = StepWait(60).until([] { return cudaErrorIllegalAddress; }, "step");
+  EXPECT_EQ(fault.code(), StatusCode::kInternal);
+  EXPECT_FALSE(device_is_lost());
+}
+
+// In a process of its own, since a lost device stays lost.
+TEST(StepWaitDeathTest, EndsAtItsLimit) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        const auto never = [] { return cudaErrorNotReady; };
+        const Status late = StepWait(0.02).until(never, "step");
+        const Status next = StepWait(60).until(never, "step");
+        const bool right = late.code() == StatusCode::kInternal && device_is_lost() &&
+                           late.message().find("has not ended it for 0.02 s") != std::string::npos &&
+                           late.message().find('\n') == std::string::npos &&
+                           next.message() == lost_device().message();
+        std::_Exit(right ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace moesaic::cuda

@@ -44,6 +44,7 @@ struct EngineStats {
   uint64_t prefix_hits = 0;       // of these, tokens that were there
   uint64_t preemptions = 0;       // requests that gave their place or pages to others and waited again
   uint64_t captures = 0;          // steps that the device captured as CUDA graphs
+  uint64_t failed_captures = 0;   // steps that could not be captured and ran without a graph
   uint64_t steps = 0;
   double step_seconds = 0;  // spent in these steps
   double host_seconds = 0;  // the host's part of step_seconds: what the device computes or the host waits for

@@ -135,6 +135,7 @@ nb::dict describe(const EngineStats& stats) {
   d["prefix_hits"] = stats.prefix_hits;
   d["preemptions"] = stats.preemptions;
   d["captures"] = stats.captures;
+  d["failed_captures"] = stats.failed_captures;
   d["steps"] = stats.steps;
   d["step_seconds"] = stats.step_seconds;
   d["host_seconds"] = stats.host_seconds;

@@ -130,6 +130,11 @@ inline Status report(const LoadProgress& progress, int done, int total) {
   return Status(StatusCode::kCancelled, "loading was cancelled");
 }
 
+// Steps that were captured so far, as CUDA graphs are, and those that could not be and run without a graph.
+struct StepCaptures {
+  int64_t made = 0, failed = 0;
+};
+
 class DraftHead;  // draft_head.h
 class Profiler;   // profiling.h
 class Tuner;      // tuner.h
@@ -139,8 +144,8 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual BackendCaps caps() const = 0;
-  // Steps that were captured so far, as CUDA graphs are. From the thread that steps.
-  virtual int64_t captures() const { return 0; }
+  // From the thread that steps.
+  virtual StepCaptures captures() const { return {}; }
   // What it runs on; memory_free as of now. From any thread.
   virtual DeviceInfo device() const;
   // Lines for people: what the machine has and what of it is used. May be empty.
@@ -189,6 +194,9 @@ class Backend {
   virtual void project(int layer) = 0;  // output projection, residual
   virtual void moe(int layer) = 0;      // norm, route, plan, two grouped GEMMs, combine, residual
   virtual void unembed(std::span<float> logits) = 0;  // final norm, logits of the wanted rows
+  // After the last op, true if the ops were recorded but cannot be run that way: the caller gives them again,
+  // all of them, and they run one by one. Once in a step at most.
+  virtual bool ops_again() { return false; }
   virtual Status end_step() = 0;
 
   // Optional interfaces; null: not of this backend.

@@ -380,10 +380,12 @@ void Engine::speculate(std::unique_ptr<Drafter> drafter, int draft_tokens) {
 void Engine::update_stats() {
   EngineStats stats = scheduler_->stats();
   stats.generated_tokens = generated_;
-  stats.captures = static_cast<uint64_t>(backend_->captures());
   stats.steps = steps_;
   stats.step_seconds = step_seconds_;
   stats.host_seconds = step_seconds_ - device_seconds_;
+  const StepCaptures captures = backend_->captures();
+  stats.captures = static_cast<uint64_t>(captures.made);
+  stats.failed_captures = static_cast<uint64_t>(captures.failed);
   if (speculator_) stats.speculation = speculator_->stats();
   const std::lock_guard lock(stats_->mutex);
   stats_->stats = stats;

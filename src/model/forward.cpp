@@ -8,14 +8,16 @@ Status forward(Backend& backend, const ModelConfig& config, const Batch& batch, 
   if (!batch.sampling.empty() && !backend.can_sample())
     return invalid("batch: {} rows to sample on a backend that cannot sample", batch.sampling.size());
   RETURN_IF_ERROR(backend.begin_step(batch));
-  backend.embed();
-  for (int layer = 0; layer < config.layers; ++layer) {
-    backend.qkv(layer);
-    backend.attend(layer);
-    backend.project(layer);
-    backend.moe(layer);
-  }
-  backend.unembed(logits);
+  do {
+    backend.embed();
+    for (int layer = 0; layer < config.layers; ++layer) {
+      backend.qkv(layer);
+      backend.attend(layer);
+      backend.project(layer);
+      backend.moe(layer);
+    }
+    backend.unembed(logits);
+  } while (backend.ops_again());
   return backend.end_step();
 }
 

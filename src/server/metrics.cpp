@@ -147,6 +147,8 @@ std::string Metrics::text(const Gauges& g) const {
   one("vllm:num_preemptions_total", "counter", "Generations that gave their pages to older ones.",
       e.preemptions);
   one("moesaic:step_captures_total", "counter", "Steps that the device captured as CUDA graphs.", e.captures);
+  one("moesaic:step_capture_failures_total", "counter",
+      "Steps that could not be captured and ran without a graph.", e.failed_captures);
   one("moesaic:steps_total", "counter", "Steps of the engine.", e.steps);
   one("moesaic:step_seconds_total", "counter", "Seconds spent in steps.", e.step_seconds);
   one("moesaic:step_host_seconds_total", "counter",

@@ -34,7 +34,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   Status open();
 
   BackendCaps caps() const override;
-  int64_t captures() const override { return graphs_.captures(); }
+  StepCaptures captures() const override { return graphs_.captures(); }
   DeviceInfo device() const override;
   double kv_token_bytes(const ModelConfig& config) const override {
     return 2.0 * kv_element_bytes() * config.kv_size();
@@ -59,6 +59,7 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   void project(int layer) override;
   void moe(int layer) override;
   void unembed(std::span<float> logits) override;
+  bool ops_again() override;
   Status end_step() override;
 
   DraftHead* draft_head() override { return &draft_head_; }

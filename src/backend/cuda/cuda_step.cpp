@@ -89,7 +89,8 @@ Status CudaBackend::begin_graph() {
   const bool single = shape_.rows == shape_.sequences,
              few = shape_.prefill_tiles == 0 && shape_.rows <= kMostDecodeRows,
              decodes = single ? shape_.prefill_tiles == 0 || target_.portable : few;
-  return decodes && !options_.router_trace ? graphs_.begin(shape_, stream_) : Status();
+  if (decodes && !options_.router_trace) graphs_.begin(shape_, stream_);
+  return {};
 }
 
 template <typename Body>
@@ -250,10 +251,18 @@ void CudaBackend::unembed(std::span<float> logits) {
         });
 }
 
+bool CudaBackend::ops_again() {
+  const DeviceGuard guard(options_.device);
+  if (graphs_.end_capture(shape_, fault_status_, stream_)) return false;
+  fault_status_ = {}, deferred_ = {};
+  return true;
+}
+
 Status CudaBackend::end_step() {
   const DeviceGuard guard(options_.device);
-  RETURN_IF_ERROR(timed_ ? timer_.finish(stream_, profile_) : graphs_.end(shape_, fault_status_, stream_));
+  if (timed_) RETURN_IF_ERROR(timer_.finish(stream_, profile_));
   RETURN_IF_ERROR(fault_status_);
+  RETURN_IF_ERROR(graphs_.launch(shape_, stream_));
   CudaDraftHead::Step step;
   if (shape_.samples)
     step = {.tokens = input(at_.tokens),

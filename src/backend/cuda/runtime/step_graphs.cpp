@@ -7,28 +7,51 @@
 
 namespace moesaic::cuda {
 
-Status StepGraphs::begin(const StepShape& shape, cudaStream_t stream) {
+namespace {
+
+constexpr int kManyRows = 64;
+constexpr size_t kMostShapes = 4096;  // that are remembered
+
+// True if it was not among them.
+bool remember(std::set<StepShape>& shapes, const StepShape& shape) {
+  if (shapes.size() >= kMostShapes) shapes.clear();
+  return shapes.insert(shape).second;
+}
+
+}  // namespace
+
+void StepGraphs::begin(const StepShape& shape, cudaStream_t stream) {
   skip();
-  if (graphs_.contains(shape)) {
-    replaying_ = true;
-    return {};
+  replaying_ = graphs_.contains(shape);
+  if (replaying_ || refused_.contains(shape)) return;
+  if (shape.rows > kManyRows && remember(seen_, shape)) return;
+  capturing_ = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
+  if (!capturing_) refuse(shape);
+}
+
+void StepGraphs::refuse(const StepShape& shape) {
+  cudaGetLastError();
+  remember(refused_, shape);
+  ++captures_.failed;
+}
+
+bool StepGraphs::end_capture(const StepShape& shape, const Status& ops, cudaStream_t stream) {
+  if (!capturing_) return true;
+  capturing_ = false;
+  cudaGraph_t graph = nullptr;
+  const bool captured = cudaStreamEndCapture(stream, &graph) == cudaSuccess && ops.ok();
+  cudaGraphExec_t const executable = captured ? instantiate(graph, stream) : nullptr;
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (executable == nullptr) {
+    refuse(shape);
+    return false;
   }
-  if (is_new(shape)) return {};
-  RETURN_IF_ERROR(check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture"));
-  capturing_ = true;
-  return {};
+  graphs_[shape] = {.executable = executable};
+  ++captures_.made;
+  return replaying_ = true;
 }
 
-bool StepGraphs::is_new(const StepShape& shape) {
-  constexpr int kManyRows = 64;
-  constexpr size_t kMostSeen = 4096;
-  if (shape.rows <= kManyRows) return false;
-  if (seen_.size() >= kMostSeen) seen_.clear();
-  return seen_.insert(shape).second;
-}
-
-Status StepGraphs::end(const StepShape& shape, const Status& ops, cudaStream_t stream) {
-  if (capturing_) RETURN_IF_ERROR(finish_capture(shape, ops, stream));
+Status StepGraphs::launch(const StepShape& shape, cudaStream_t stream) {
   if (!replaying_) return {};
   replaying_ = false;
   Graph& graph = graphs_.at(shape);
@@ -36,33 +59,16 @@ Status StepGraphs::end(const StepShape& shape, const Status& ops, cudaStream_t s
   return check(cudaGraphLaunch(graph.executable, stream), "graph");
 }
 
-Status StepGraphs::finish_capture(const StepShape& shape, const Status& ops, cudaStream_t stream) {
-  cudaGraph_t graph = nullptr;
-  const Status captured = check(cudaStreamEndCapture(stream, &graph), "capture");
-  capturing_ = false;
-  if (!ops.ok() || !captured.ok()) {
-    if (graph != nullptr) cudaGraphDestroy(graph);
-    return ops.ok() ? captured : ops;
-  }
-  const Result<cudaGraphExec_t> executable = instantiate(graph, stream);
-  cudaGraphDestroy(graph);
-  RETURN_IF_ERROR(executable.status());
-  graphs_[shape] = {.executable = executable.value()};
-  ++captures_;
-  replaying_ = true;
-  return {};
-}
-
-// The other graphs go where the device has no memory for one more.
-Result<cudaGraphExec_t> StepGraphs::instantiate(cudaGraph_t graph, cudaStream_t stream) {
+// The other graphs go where the device has no memory for one more. Null: it makes none all the same.
+cudaGraphExec_t StepGraphs::instantiate(cudaGraph_t graph, cudaStream_t stream) {
   constexpr size_t kMostGraphs = 512;
   if (graphs_.size() >= kMostGraphs) drop_oldest();
   cudaGraphExec_t executable = nullptr;
   if (cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess) return executable;
   cudaGetLastError();
-  RETURN_IF_ERROR(retire("graph", stream));
-  RETURN_IF_ERROR(check(cudaGraphInstantiate(&executable, graph, 0), "graph"));
-  return executable;
+  const bool retried =
+      retire("graph", stream).ok() && cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess;
+  return retried ? executable : nullptr;
 }
 
 // The oldest of so many graphs does not run: at most two steps are in flight.
@@ -83,7 +89,7 @@ void StepGraphs::drop() {
   for (auto& [shape, graph] : graphs_) {
     if (!device_is_lost()) cudaGraphExecDestroy(graph.executable);
   }
-  graphs_.clear();
+  graphs_.clear(), refused_.clear();
 }
 
 }  // namespace moesaic::cuda

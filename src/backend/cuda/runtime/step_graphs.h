@@ -1,7 +1,7 @@
 // Steps that only decode come again and again with the same shape: their kernels are captured once as a CUDA
 // graph, and replayed. A shape of many rows is captured when it comes for the second time, since a large
 // batch changes its size often and a capture costs more than a launch. The graphs that were used last are
-// kept.
+// kept. A shape that cannot be captured runs without a graph.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 
+#include "backend/backend.h"
 #include "backend/cuda/runtime/step_input.h"
 #include "backend/cuda/runtime/step_wait.h"
 #include "moesaic/status.h"
@@ -23,17 +24,20 @@ class StepGraphs {
   StepGraphs& operator=(const StepGraphs&) = delete;
   ~StepGraphs() { drop(); }
 
-  // Begins a step of this shape: its graph will be replayed, or the work given to the stream until end() is
-  // captured, or neither.
-  Status begin(const StepShape& shape, cudaStream_t stream);
-  // Ends it, and launches it if its ops were recorded without an error.
-  Status end(const StepShape& shape, const Status& ops, cudaStream_t stream);
+  // Begins a step of this shape: its graph will be replayed, or the work given to the stream until
+  // end_capture() is captured, or neither.
+  void begin(const StepShape& shape, cudaStream_t stream);
+  // After the step's ops: ends the capture, if there is one. False: the ops were recorded in vain, since one
+  // of them failed or the device makes no graph of them; they have to be given to the stream again.
+  bool end_capture(const StepShape& shape, const Status& ops, cudaStream_t stream);
+  // Replays the step's graph, if it has one.
+  Status launch(const StepShape& shape, cudaStream_t stream);
   // The step is not captured: its ops run at once.
   void skip() { replaying_ = capturing_ = false; }
-  // Between begin() and end(): the graph has the step's ops already.
+  // Between begin() and launch(): the graph has the step's ops already.
   bool replaying() const { return replaying_; }
 
-  int64_t captures() const { return captures_; }  // so far
+  StepCaptures captures() const { return captures_; }
 
   // To be called before memory moves that graphs use: waits for the stream and drops all graphs. what: for
   // the error.
@@ -42,11 +46,9 @@ class StepGraphs {
   void drop();
 
  private:
-  Status finish_capture(const StepShape& shape, const Status& ops, cudaStream_t stream);
-
-  Result<cudaGraphExec_t> instantiate(cudaGraph_t graph, cudaStream_t stream);
+  cudaGraphExec_t instantiate(cudaGraph_t graph, cudaStream_t stream);
+  void refuse(const StepShape& shape);
   void drop_oldest();
-  bool is_new(const StepShape& shape);
 
   struct Graph {
     cudaGraphExec_t executable = nullptr;
@@ -55,9 +57,10 @@ class StepGraphs {
   const StepWait& wait_;
   bool replaying_ = false, capturing_ = false;
   std::map<StepShape, Graph> graphs_;
-  std::set<StepShape> seen_;  // shapes of many rows that have come
+  std::set<StepShape> seen_;     // shapes of many rows that have come
+  std::set<StepShape> refused_;  // shapes that could not be captured
   uint64_t launches_ = 0;
-  int64_t captures_ = 0;
+  StepCaptures captures_;
 };
 
 }  // namespace moesaic::cuda

@@ -21,7 +21,6 @@ TEST(StepWait, EndsWithWhatItWaitsFor) {
 
 // In a process of its own, since a lost device stays lost.
 TEST(StepWaitDeathTest, EndsAtItsLimit) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
         const auto never = [] { return cudaErrorNotReady; };

@@ -15,6 +15,11 @@ struct Captures {
   std::vector<std::pair<cudaHostFn_t, void*>> made;  // user objects
   std::map<unsigned long long, std::vector<size_t>> of_graph;
 
+  // Of the runtime's calls about graphs, the ones that fail, and what was done with executables.
+  bool no_begin = false, no_end = false;
+  int failing_instantiations = 0;  // the next ones fail
+  int executables = 0, launches = 0;
+
   // The graph is gone, with its executables.
   void destroy(unsigned long long graph) {
     for (const size_t object : of_graph[graph]) made[object].first(made[object].second);

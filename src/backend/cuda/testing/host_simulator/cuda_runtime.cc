@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/kernels/sm120/gemm.h"
@@ -72,6 +73,25 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* stat
   *id = capture, *graph = reinterpret_cast<cudaGraph_t>(capture);
   return cudaSuccess;
 }
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  if (captures().no_begin) return cudaErrorStreamCaptureUnsupported;
+  static unsigned long long next = 1 << 20;
+  return captures().id = next++, cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  const unsigned long long id = std::exchange(captures().id, 0);
+  if (captures().no_end) return *graph = nullptr, cudaErrorStreamCaptureInvalidated;
+  return *graph = reinterpret_cast<cudaGraph_t>(id), cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t, unsigned long long) {
+  if (captures().failing_instantiations > 0)
+    return --captures().failing_instantiations, cudaErrorMemoryAllocation;
+  ++captures().executables;
+  return *executable = reinterpret_cast<cudaGraphExec_t>(1), cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return --captures().executables, cudaSuccess; }
+cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return ++captures().launches, cudaSuccess; }
 cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* p, cudaHostFn_t destroy, unsigned,
                                  unsigned) {
   captures().made.emplace_back(destroy, p);

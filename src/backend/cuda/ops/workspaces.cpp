@@ -54,8 +54,8 @@ Result<void*> Workspaces::get(int device, cudaStream_t stream, size_t bytes) {
   unsigned long long capture = 0, id = 0;
   cudaGraph_t graph = nullptr;
   RETURN_IF_ERROR(check(cudaStreamGetCaptureInfo(stream, &status, &capture, &graph), "moe"));
-  RETURN_IF_ERROR(check(cudaStreamGetId(stream, &id), "moe"));
-  if (status != cudaStreamCaptureStatusNone) return for_graph(device, {capture, id}, graph, bytes);
+  if (status != cudaStreamCaptureStatusNone) return for_graph(device, {capture, stream}, graph, bytes);
+  RETURN_IF_ERROR(check(cudaStreamGetId(stream, &id), "moe"));  // would end a capture
 
   const std::lock_guard lock(mutex_);
   const auto [at, fresh] = blocks_.try_emplace({device, id});
@@ -88,8 +88,7 @@ Workspaces::Graphs& Workspaces::graphs() {
   return *graphs;
 }
 
-Result<void*> Workspaces::for_graph(int device, std::pair<unsigned long long, unsigned long long> key,
-                                    cudaGraph_t graph, size_t bytes) {
+Result<void*> Workspaces::for_graph(int device, CapturedStream key, cudaGraph_t graph, size_t bytes) {
   Graphs& all = graphs();
   const std::lock_guard lock(all.mutex);
   std::erase_if(all.of, [](const auto& entry) { return entry.second->unused.load(); });

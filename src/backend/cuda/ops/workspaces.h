@@ -18,7 +18,7 @@ namespace moesaic::cuda {
 // those of one executable one after the other).
 //
 // Streams are told apart by their ids: handles are used again, and every thread's cudaStreamPerThread has the
-// same one.
+// same one. In a capture, whose streams live as long as it, by their handles.
 //
 // Thread-safety: any thread.
 class Workspaces {
@@ -47,15 +47,16 @@ class Workspaces {
     std::atomic<bool> unused = true;  // by any graph
     uint64_t last_use = 0;
   };
+  // A capture's id and one of its streams.
+  using CapturedStream = std::pair<unsigned long long, cudaStream_t>;
   // Blocks that graphs have outlive the operators that captured them, and so the Workspaces.
   struct Graphs {
     std::mutex mutex;
     std::vector<std::unique_ptr<Block>> blocks;
-    std::map<std::pair<unsigned long long, unsigned long long>, Block*> of;  // capture, stream
+    std::map<CapturedStream, Block*> of;
   };
   static Graphs& graphs();
-  static Result<void*> for_graph(int device, std::pair<unsigned long long, unsigned long long> key,
-                                 cudaGraph_t graph, size_t bytes);
+  static Result<void*> for_graph(int device, CapturedStream key, cudaGraph_t graph, size_t bytes);
   static Result<Block*> take_unused(int device, size_t bytes);
   void drop_oldest(int device);
 

@@ -63,6 +63,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 }
 // A stream's handle is its id.
 cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
+  if (captures().id > 0) return cudaErrorStreamCaptureUnsupported;
   return *id = reinterpret_cast<uintptr_t>(stream), cudaSuccess;
 }
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long* id,

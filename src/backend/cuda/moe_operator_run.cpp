@@ -119,7 +119,7 @@ Status CudaMoeOperator::run_decode(const Workspace& w, int rows, cudaStream_t st
                            .tokens = rows,
                            .layout = layout_,
                            .fault = w.scratch.fault},
-                          sm90::Residency::kBesideOthers, stream);
+                          stream);
 }
 
 Status CudaMoeOperator::run_rows(const MoeOperatorCall& call, const Workspace& w, int rows,

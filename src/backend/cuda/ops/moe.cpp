@@ -200,7 +200,7 @@ Status Moe::run_decode(const LoadedModel& model, int index, const Norm& norm, co
                            .tokens = norm.rows,
                            .layout = model.slab_layout,
                            .fault = scratch_.fault},
-                          sm90::Residency::kAlone, stream);
+                          stream);
 }
 
 Status Moe::trace_router(const ModelConfig& config, int layer, int rows, const RouterTrace& trace,

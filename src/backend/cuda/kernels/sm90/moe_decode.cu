@@ -38,13 +38,11 @@
 //          A stage is copied into only behind `empty`, at which the epilogue arrives after `done`, at
 //          which each consumer warp arrives behind __syncwarp: nobody still reads it.
 // Resident All CTAs must be resident at once, since FC2 waits for the h of all. There is one a
-//          multiprocessor, at most as many as the device (or MIG slice) has, and none ends before it has
-//          done its part of FC1, for which it waits for no other CTA: whatever ran before ends and makes
-//          room, so all come to run, all h is written, and every poll ends. The next kernel takes no room
-//          from a CTA that has not started: it is launched only when every CTA has called
-//          launch_dependents. Two such launches on one device at a time (two streams) need a cooperative
-//          launch (Residency): streams of different priorities share the device out between them, and then
-//          no CTA that is missing gets room. A poll that takes 9 s gives up (patience.cuh).
+//          multiprocessor, at most as many as the device (or MIG slice) has. The launch is cooperative: the
+//          device starts all CTAs or none, whatever other streams do. Two plain launches on streams of
+//          different priorities would share the device out between them, and both wait for ever. The next
+//          kernel takes no room from a CTA that has not started: it is launched only when every CTA has
+//          called launch_dependents. A poll that takes 9 s all the same gives up (patience.cuh).
 //
 // Bytes    13.27 MB per active expert. The weight stream never waits for h. Copies in flight are limited
 //          (kInFlight): what is queued beyond about 48 KB a multiprocessor delays h and brings no
@@ -441,19 +439,15 @@ Status prepare_all() {
 }
 
 template <class C>
-Status run(const Params& p, Residency residency, cudaStream_t stream) {
-  const dim3 grid(p.layout.sms), block(kThreads);
-  constexpr size_t kShared = sizeof(MoeDecodeShared<C>);
-  return residency == Residency::kAlone
-             ? launch(moe_decode_kernel<C>, grid, block, kShared, stream, p)
-             : launch_together(moe_decode_kernel<C>, grid, block, kShared, stream, p);
+Status run(const Params& p, cudaStream_t stream) {
+  return launch_together(moe_decode_kernel<C>, dim3(p.layout.sms), dim3(kThreads), sizeof(MoeDecodeShared<C>),
+                         stream, p);
 }
 template <class Of>
-Status run_any(const Params& p, Residency residency, cudaStream_t stream) {
-  if (p.tokens == 1) return run<typename Of::OneToken>(p, residency, stream);
-  if (p.tokens == 2) return run<typename Of::TwoTokens>(p, residency, stream);
-  return p.tokens <= 4 ? run<typename Of::FourTokens>(p, residency, stream)
-                       : run<typename Of::EightTokens>(p, residency, stream);
+Status run_any(const Params& p, cudaStream_t stream) {
+  if (p.tokens == 1) return run<typename Of::OneToken>(p, stream);
+  if (p.tokens == 2) return run<typename Of::TwoTokens>(p, stream);
+  return p.tokens <= 4 ? run<typename Of::FourTokens>(p, stream) : run<typename Of::EightTokens>(p, stream);
 }
 
 }  // namespace
@@ -464,11 +458,10 @@ Status prepare_moe_decode(const SlabLayout& layout) {
   return layout.sms == kFullSms ? prepare_all<Configs<kFullSms>>() : prepare_all<Configs<0>>();
 }
 
-Status moe_decode(const MoeDecode& p, Residency residency, cudaStream_t stream) {
+Status moe_decode(const MoeDecode& p, cudaStream_t stream) {
   if (p.tokens < 1 || p.tokens > 8)
     return Status(StatusCode::kInvalidArgument, "cuda: the decode kernel of the experts takes 1 to 8 tokens");
-  return p.layout.sms == kFullSms ? run_any<Configs<kFullSms>>(p, residency, stream)
-                                  : run_any<Configs<0>>(p, residency, stream);
+  return p.layout.sms == kFullSms ? run_any<Configs<kFullSms>>(p, stream) : run_any<Configs<0>>(p, stream);
 }
 
 }  // namespace moesaic::cuda::sm90

@@ -27,16 +27,9 @@ struct MoeDecode {
   int* fault;         // becomes kGaveUp (ops/gave_up.h) if CTAs waited too long; may be the host's memory
 };
 
-// All CTAs must be resident at once, since each waits for the others. Two such grids may keep each other from
-// that for ever: each has a part of the device, and waits for the other to go.
-// kAlone: nothing else on the device has CTAs that wait for each other, as in a model's one stream.
-// kBesideOthers: a cooperative launch. The device starts all CTAs or none ("all device threads in its grid
-// shall eventually make progress", CUDA C++ Programming Guide, 5.8.2), whatever other streams do.
-enum class Residency { kAlone, kBesideOthers };
-
 // Once per device, before the first launch or capture. layout: of the device or of a part of it, since all
 // CTAs must be resident at once. kUnsupported outside kFewestSms to kMostSms.
 Status prepare_moe_decode(const SlabLayout& layout);
-Status moe_decode(const MoeDecode& p, Residency residency, cudaStream_t stream);
+Status moe_decode(const MoeDecode& p, cudaStream_t stream);
 
 }  // namespace moesaic::cuda::sm90

@@ -114,12 +114,11 @@ struct Decode {
 
   explicit Decode(int sms) : layout(slab_layout(sms)) {
     EXPECT_TRUE(prepare_moe_decode(layout).ok());
-    run(Residency::kAlone, nullptr);  // loads it
-    run(Residency::kBesideOthers, nullptr);
+    run(nullptr);  // loads it
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   }
   static DeviceBuffer zeros(size_t bytes) { return DeviceBuffer::allocate(bytes, "test").value(); }
-  void run(Residency residency, cudaStream_t stream) {
+  void run(cudaStream_t stream) {
     EXPECT_EQ(cudaMemsetAsync(h.as<void>(), 0xFF, h.bytes(), stream), cudaSuccess);
     EXPECT_EQ(cudaMemsetAsync(out.as<void>(), 0, out.bytes(), stream), cudaSuccess);
     const Status status = moe_decode({.fc1 = fc1.as<uint8_t>(),
@@ -136,7 +135,7 @@ struct Decode {
                                       .tokens = kTokens,
                                       .layout = layout,
                                       .fault = fault.as<int>()},
-                                     residency, stream);
+                                     stream);
     EXPECT_TRUE(status.ok()) << status.message();
   }
   int nans() const {
@@ -151,31 +150,12 @@ struct Decode {
   }
 };
 
-TEST_F(TwoStreams, ADecodeKernelWithoutRoomGivesUp) {
-  Decode decode(sms_);
-  Hold hold(1);
-  Stream stream;
-  const Clock::time_point began = Clock::now();
-  decode.run(Residency::kAlone, stream);
-  ASSERT_TRUE(stream.ends_within(seconds(30)));  // its last CTA gets the room that the others leave
-  const double waited = std::chrono::duration<double>(Clock::now() - began).count();
-  EXPECT_GT(waited, 8);
-  EXPECT_LT(waited, 15);
-  EXPECT_EQ(decode.take_fault(), kGaveUp);
-  EXPECT_GT(decode.nans(), 0);
-  hold.release();
-  decode.run(Residency::kAlone, stream);
-  ASSERT_TRUE(stream.ends_within(seconds(5)));
-  EXPECT_EQ(decode.take_fault(), 0);
-  EXPECT_EQ(decode.nans(), 0);
-}
-
 // None of its CTAs has begun, so none can lose its patience.
-TEST_F(TwoStreams, ACooperativeOneWaitsForRoom) {
+TEST_F(TwoStreams, ADecodeKernelWaitsForRoom) {
   Decode decode(sms_);
   Hold hold(1);
   Stream stream;
-  decode.run(Residency::kBesideOthers, stream);
+  decode.run(stream);
   EXPECT_FALSE(stream.ends_within(seconds(15)));
   hold.release();
   ASSERT_TRUE(stream.ends_within(seconds(5)));

@@ -100,7 +100,7 @@ class DenseProductTest : public sm120::OnDevice {
       kernels_.insert(std::string(choice.value().config->name));
       const DeviceBuffer out = sm120::poisoned(int64_t{tokens} * rows * sizeof(float));
       const Status status =
-          linear(w, {.x = input.as<void>(), .factor = 0.5f, .tokens = tokens},
+          linear(w, Activations{.x = input.as<void>(), .factor = 0.5f, .tokens = tokens},
                  Store{.out = out.as<float>(), .stride = rows, .bias = added.as<float>(), .rows = rows},
                  {target, layout_, tiles.as<void>(), nullptr});
       ASSERT_TRUE(status.ok()) << status.message();

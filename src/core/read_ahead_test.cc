@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
+#include <iterator>
 #include <vector>
 
 namespace moesaic {
@@ -32,22 +34,43 @@ TEST(ReadAhead, StaysOneLayerAhead) {
   }
 }
 
-// A load that fails leaves nobody waiting.
+// A load that fails leaves nobody waiting, and nothing is read once it is over.
 TEST(ReadAhead, EndsEarly) {
   for (int round = 0; round < 200; ++round) {
+    std::atomic<int> last{-2};
+    std::atomic<bool> over{false};
     ModelWeights weights;
     weights.layers.resize(5);
-    weights.prefetch = [](int) {};
-    ReadAhead read_ahead(weights);
-    if (round % 2 == 0) read_ahead.packing(round % 6);
+    weights.prefetch = [&](int layer) {
+      EXPECT_FALSE(over);
+      last = layer;
+    };
+    {
+      ReadAhead read_ahead(weights);
+      if (round % 2 == 0) read_ahead.packing(round % 6);
+    }
+    over = true;
+    EXPECT_LE(last, round % 2 == 0 ? round % 6 + 1 : 0);
   }
 }
 
-TEST(ReadAhead, OfASourceThatCannotNeedsNoThread) {
+std::ptrdiff_t threads() {
+  using Tasks = std::filesystem::directory_iterator;
+  return std::distance(Tasks("/proc/self/task"), Tasks());
+}
+
+TEST(ReadAhead, ASourceThatCannotNeedsNoThread) {
   ModelWeights weights;
   weights.layers.resize(5);
-  ReadAhead read_ahead(weights);
-  for (int layer = 0; layer < 5; ++layer) read_ahead.packing(layer);
+  const std::ptrdiff_t before = threads();
+  {
+    ReadAhead read_ahead(weights);
+    EXPECT_EQ(threads(), before);
+    for (int layer = 0; layer < 5; ++layer) read_ahead.packing(layer);
+  }
+  weights.prefetch = [](int) {};
+  ReadAhead read_ahead(weights);  // waits for the second layer to be packed
+  EXPECT_EQ(threads(), before + 1);
 }
 
 }  // namespace

@@ -35,16 +35,6 @@ TEST_F(ServerTest, ManyClientsGetTheAnswersOfOne) {
   for (std::thread& client : clients) client.join();
 }
 
-TEST_F(ServerTest, ClientsThatLeaveAreForgotten) {
-  for (int i = 0; i < 3; ++i) {
-    tcp::socket socket = connect();
-    asio::write(socket, asio::buffer(request(ask(R"("stream": true, "temperature": 2)"))));
-    char byte = 0;
-    asio::read(socket, asio::buffer(&byte, 1));
-  }
-  until("vllm:num_requests_running", 0);
-}
-
 // One word of 5 MB, which takes seconds to tokenize.
 std::string large_request() {
   std::string word(5 << 20, 'a');
@@ -85,6 +75,24 @@ class DrainTest : public ServerTest {
     return R"("logit_bias": {")" + bias + "\":-100}, " + more;
   }
 };
+
+// The answers have no end of their own before the context of 16384 tokens.
+TEST_F(DrainTest, ClientsThatLeaveAreForgotten) {
+  for (int i = 0; i < 3; ++i) {
+    tcp::socket socket = send(request(ask(endless(R"("stream": true, "temperature": 2)"))));
+    char byte = 0;
+    asio::read(socket, asio::buffer(&byte, 1));
+  }
+  until("vllm:num_requests_running", 0);
+  const std::string metrics = get("/metrics");
+  const auto ended = [&](const std::string& reason) {
+    const std::string name = "request_success_total{model_name=\"tiny\",finished_reason=\"" + reason + "\"} ";
+    return metrics.at(metrics.find(name) + name.size());
+  };
+  EXPECT_EQ(ended("abort"), '3');
+  EXPECT_EQ(ended("length"), '0');
+  EXPECT_EQ(ended("stop"), '0');
+}
 
 TEST_F(DrainTest, WhatIsLeftEndsWithAnError) {
   tcp::socket chat = send(request(ask(endless(R"("stream": true)"))));

@@ -69,6 +69,15 @@ class Http(unittest.TestCase):
         self.assertIn(b"200 OK", s.recv(65536))
         return s
 
+    def gone(self):
+        """How many generations ended because their client had left."""
+        return self.server.metric("vllm:request_success_total", 'finished_reason="abort"')
+
+    def until_gone(self, count):
+        """And none is left, nor has any come to its end by itself meanwhile: the answer has no end but the context's."""
+        self.server.until("vllm:num_requests_running", 0)
+        self.assertEqual(self.gone(), count)
+
     def refused(self, status, body, path=CHAT, method="POST"):
         got, _, data = self.server.call(method, path, body)
         self.assertEqual(got, status, data)
@@ -210,15 +219,20 @@ class Http(unittest.TestCase):
             self.assertIn(b" 408 ", s.recv(65536))
 
     def test_half_closed(self):
-        self.raw(self.request(self.endless), close=True)
-        self.server.until("vllm:num_requests_running", 0)
+        gone = self.gone()
+        with self.stream() as s:
+            s.shutdown(socket.SHUT_WR)
+            answer = b"".join(iter(lambda: s.recv(65536), b""))
+        self.assertNotIn(b"[DONE]", answer)
+        self.until_gone(gone + 1)
 
     def test_reset(self):
+        gone = self.gone()
         for _ in range(5):
             s = self.stream()
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             s.close()
-        self.server.until("vllm:num_requests_running", 0)
+        self.until_gone(gone + 5)
 
     def test_idle_connections(self):
         idle = [self.connect() for _ in range(500)]

@@ -45,9 +45,10 @@ class Served:
         status, _, data = self.call("POST", path, body, headers)
         return status, json.loads(data)
 
-    def metric(self, name):
+    def metric(self, name, label=""):
+        """The sum of its values; label: of those that have it."""
         text = urllib.request.urlopen(self.url + "/metrics", timeout=60).read().decode()
-        values = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+        values = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*{re.escape(label)}[^}}]*}})? (\S+)$", text, re.MULTILINE)
         if not values:
             raise KeyError(f"{name} is not among the metrics")
         return sum(map(float, values))

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <vector>
+#include <fstream>
+#include <span>
 
 #include "base/error.h"
+#include "checkpoint/ggml_blocks.h"
 #include "checkpoint/gguf_header.h"
 #include "core/q8_0.h"
 #include "mx/block.h"
@@ -100,69 +102,6 @@ void nvfp4(Values x, std::string& out) {
   out += codes;
 }
 
-// Scales and minima of the eight sub-blocks, six bits each, in twelve bytes.
-void put_scales(std::string& out, const int (&scale)[8], const int (&min)[8]) {
-  uint8_t bytes[12] = {};
-  for (int s = 0; s < 4; ++s) {
-    bytes[s] = static_cast<uint8_t>(scale[s] | scale[s + 4] >> 4 << 6);
-    bytes[s + 4] = static_cast<uint8_t>(min[s] | min[s + 4] >> 4 << 6);
-    bytes[s + 8] = static_cast<uint8_t>((scale[s + 4] & 15) | (min[s + 4] & 15) << 4);
-  }
-  put(out, bytes, 12);
-}
-void k_block(Values x, std::string& out, int bits) {
-  const auto last = static_cast<float>((1 << bits) - 1);
-  float scale[8], low[8];
-  for (size_t s = 0; s < 8; ++s) {
-    const Values sub = x.subspan(32 * s, 32);
-    low[s] = std::max(0.0F, -std::ranges::min(sub));
-    scale[s] = (std::ranges::max(sub) + low[s]) / last;
-  }
-  const float d = half(std::ranges::max(scale) / 63), dmin = half(std::ranges::max(low) / 63);
-  int scales[8], mins[8];
-  for (size_t s = 0; s < 8; ++s) scales[s] = level(scale[s], d, 0, 63), mins[s] = level(low[s], dmin, 0, 63);
-  put_half(out, d), put_half(out, dmin), put_scales(out, scales, mins);
-  std::vector<int> q(256);
-  for (size_t i = 0; i < 256; ++i) {
-    const size_t sub = i / 32;
-    q[i] = level(x[i] + dmin * static_cast<float>(mins[sub]), d * static_cast<float>(scales[sub]), 0,
-                 static_cast<int>(last));
-  }
-  for (size_t i = 0; bits == 5 && i < 32; ++i) {
-    int byte = 0;
-    for (size_t s = 0; s < 8; ++s) byte |= (q[32 * s + i] >> 4 & 1) << s;
-    out.push_back(static_cast<char>(byte));
-  }
-  for (size_t pair = 0; pair < 4; ++pair) {
-    for (size_t i = 0; i < 32; ++i)
-      out.push_back(static_cast<char>((q[64 * pair + i] & 15) | (q[64 * pair + 32 + i] & 15) << 4));
-  }
-}
-void q4_k(Values x, std::string& out) { k_block(x, out, 4); }
-void q5_k(Values x, std::string& out) { k_block(x, out, 5); }
-void q6_k(Values x, std::string& out) {
-  float scale[16];
-  for (size_t s = 0; s < 16; ++s) scale[s] = top(x.subspan(16 * s, 16)) / -32;
-  const float d = half(top(scale) / -128);
-  int8_t scales[16];
-  std::vector<int> q(256);
-  for (size_t s = 0; s < 16; ++s) scales[s] = static_cast<int8_t>(level(scale[s], d, 128, 255) - 128);
-  for (size_t i = 0; i < 256; ++i) {
-    const size_t sub = i / 16;
-    q[i] = level(x[i], d * static_cast<float>(scales[sub]), 32, 63);
-  }
-  const auto at = [&](size_t h, size_t s, size_t i) { return q[128 * h + 32 * s + i]; };
-  for (size_t h = 0; h < 2; ++h) {
-    for (size_t i = 0; i < 64; ++i)
-      out.push_back(static_cast<char>((at(h, i / 32, i % 32) & 15) | (at(h, i / 32 + 2, i % 32) & 15) << 4));
-  }
-  for (size_t h = 0; h < 2; ++h) {
-    for (size_t i = 0; i < 32; ++i)
-      out.push_back(static_cast<char>(at(h, 0, i) >> 4 | at(h, 1, i) >> 4 << 2 | at(h, 2, i) >> 4 << 4 |
-                                      at(h, 3, i) >> 4 << 6));
-  }
-  put(out, scales, 16), put_half(out, d);
-}
 void f32(Values x, std::string& out) { put(out, x.data(), x.size_bytes()); }
 void f16(Values x, std::string& out) { put_half(out, x[0]); }
 void bf16(Values x, std::string& out) {
@@ -171,13 +110,16 @@ void bf16(Values x, std::string& out) {
 }
 
 struct Type {
-  const char* name;
+  std::string name;
   uint32_t id;
   size_t block;
   void (*encode)(Values, std::string&);
-  size_t bytes = 0;  // of a type that is not encoded
+  std::string blocks = {};  // of a type that is not encoded: taken in turn
+  size_t bytes = 0;         // of one of them
 };
-constexpr Type kTypes[] = {{"F32", 0, 1, f32},
+
+Type type_of(const std::string& name) {
+  const Type kEncoded[] = {{"F32", 0, 1, f32},
                            {"F16", 1, 1, f16},
                            {"BF16", 30, 1, bf16},
                            {"Q4_0", 2, 32, q4_0},
@@ -186,25 +128,18 @@ constexpr Type kTypes[] = {{"F32", 0, 1, f32},
                            {"Q5_0", 6, 32, q5_0},
                            {"Q5_1", 7, 32, q5_1},
                            {"Q8_0", 8, 32, q8_0},
-                           {"Q4_K", 12, 256, q4_k},
-                           {"Q5_K", 13, 256, q5_k},
-                           {"Q6_K", 14, 256, q6_k},
                            {"IQ4_NL", 20, 32, iq4_nl},
                            {"MXFP4", 39, 32, mxfp4},
                            {"NVFP4", 40, 64, nvfp4},
-                           {"Q2_K", 10, 256, nullptr, 84},
-                           {"Q3_K", 11, 256, nullptr, 110},
-                           {"IQ4_XS", 23, 256, nullptr, 136},
-                           {"IQ3_S", 21, 256, nullptr, 110},
-                           {"TQ1_0", 34, 256, nullptr, 54},
-                           {"Q1_0", 41, 128, nullptr, 18},
-                           {"(unknown)", 99, 32, nullptr, 16}};
-
-const Type& type_of(const std::string& name) {
-  const auto* const found =
-      std::ranges::find(kTypes, name, [](const Type& t) { return std::string(t.name); });
-  MOESAIC_CHECK(found != std::end(kTypes));
-  return *found;
+                           {"(unknown)", 99, 32, nullptr, std::string(16, '\0'), 16}};
+  const auto* const found = std::ranges::find(kEncoded, name, &Type::name);
+  if (found != std::end(kEncoded)) return *found;
+  const GgmlBlocks* const type = find_ggml_blocks(name);
+  const auto& goldens = quantised_goldens().types;
+  const auto blocks = std::ranges::find(goldens, name, &std::pair<std::string, std::string>::first);
+  MOESAIC_CHECK(type != nullptr && blocks != goldens.end());
+  return {name,    type->id,       static_cast<size_t>(type->block),
+          nullptr, blocks->second, static_cast<size_t>(type->bytes)};
 }
 
 class File {
@@ -265,18 +200,19 @@ void File::tokenizer(bool ollama, const TokenizerSource& t) {
 
 void File::tensor(const std::string& name, const std::vector<int64_t>& shape,
                   const std::vector<MatrixView>& matrices, const std::string& type) {
-  const Type& t = type_of(type);
+  const Type t = type_of(type);
   data_.resize((data_.size() + 31) / 32 * 32);
   header_.tensor(name, shape, t.id, data_.size());
   ++tensors_;
   std::vector<float> row;
+  size_t block = 0;
   for (const MatrixView& m : matrices) {
     for (int64_t r = 0; r < m.rows; ++r) {
       row.resize(static_cast<size_t>(m.cols));
       read_row(m, r, row);
       for (size_t at = 0; at < row.size(); at += t.block) {
         if (t.encode == nullptr)
-          data_.append(t.bytes, '\0');
+          data_.append(t.blocks, block++ * t.bytes % t.blocks.size(), t.bytes);
         else
           t.encode(Values(row).subspan(at, t.block), data_);
       }
@@ -315,20 +251,24 @@ std::vector<MatrixView> alternating(const MatrixView& a, const MatrixView& b) {
 }
 
 void put_attention(File& f, const std::string& p, const ModelConfig& c, const LayerWeights& w,
-                   GgufLayout layout, const std::string& dense) {
+                   GgufLayout layout, const GgufTypes& types) {
   const bool first = layout == GgufLayout::kOllamaFirst || layout == GgufLayout::kOllamaFused;
   const int64_t q = c.q_size(), kv = c.kv_size();
   const std::string plain = first ? "BF16" : "F32", out = first ? "attn_out" : "attn_output";
   f.vector(p + "attn_norm.weight", w.attn_norm);
   if (layout == GgufLayout::kOllamaFused) {
-    f.tensor(p + "attn_qkv.weight", {q + 2 * kv, c.hidden}, {w.q, w.k, w.v}, dense);
+    f.tensor(p + "attn_qkv.weight", {q + 2 * kv, c.hidden}, {w.q, w.k, w.v}, types.dense);
     f.tensor(p + "attn_qkv.bias", {q + 2 * kv}, {w.q_bias, w.k_bias, w.v_bias}, plain);
   } else {
-    f.tensor(p + "attn_q.weight", {q, c.hidden}, {w.q}, dense), f.vector(p + "attn_q.bias", w.q_bias, plain);
-    f.tensor(p + "attn_k.weight", {kv, c.hidden}, {w.k}, dense), f.vector(p + "attn_k.bias", w.k_bias, plain);
-    f.tensor(p + "attn_v.weight", {kv, c.hidden}, {w.v}, dense), f.vector(p + "attn_v.bias", w.v_bias, plain);
+    f.tensor(p + "attn_q.weight", {q, c.hidden}, {w.q}, types.dense_of("attn_q")),
+        f.vector(p + "attn_q.bias", w.q_bias, plain);
+    f.tensor(p + "attn_k.weight", {kv, c.hidden}, {w.k}, types.dense_of("attn_k")),
+        f.vector(p + "attn_k.bias", w.k_bias, plain);
+    f.tensor(p + "attn_v.weight", {kv, c.hidden}, {w.v}, types.dense_of("attn_v")),
+        f.vector(p + "attn_v.bias", w.v_bias, plain);
   }
-  f.tensor(p + out + ".weight", {c.hidden, q}, {w.o}, dense), f.vector(p + out + ".bias", w.o_bias, plain);
+  f.tensor(p + out + ".weight", {c.hidden, q}, {w.o}, types.dense_of("attn_output")),
+      f.vector(p + out + ".bias", w.o_bias, plain);
   f.vector(p + (first ? "attn_sinks" : "attn_sinks.weight"), w.sinks);
   f.vector(p + (first ? "ffn_norm.weight" : "post_attention_norm.weight"), w.mlp_norm);
 }
@@ -358,22 +298,40 @@ void put_experts(File& f, const std::string& p, const ModelConfig& c, const Laye
 
 }  // namespace
 
+const QuantisedGoldens& quantised_goldens() {
+  static const QuantisedGoldens goldens = [] {
+    QuantisedGoldens g{.numbers = std::vector<float>(4096)};
+    std::ifstream in(std::string(MOESAIC_SOURCE_DIR) + "/tests/golden/gguf/quantised.bin", std::ios::binary);
+    in.read(reinterpret_cast<char*>(g.numbers.data()), std::ssize(g.numbers) * 4);
+    char name[8];
+    uint32_t size = 0;
+    while (in.read(name, sizeof name) && in.read(reinterpret_cast<char*>(&size), sizeof size)) {
+      std::string blocks(size, '\0');
+      in.read(blocks.data(), size);
+      g.types.emplace_back(std::string(name, strnlen(name, sizeof name)), std::move(blocks));
+    }
+    return g;
+  }();
+  return goldens;
+}
+
 std::string gguf_file(const ModelConfig& config, const ModelWeights& weights, GgufLayout layout,
                       const GgufTypes& types, int parts, int part, const TokenizerSource* tokenizer) {
   File f(config);
   f.metadata(layout != GgufLayout::kGgml, parts, part);
   if (part == 0 && tokenizer != nullptr) f.tokenizer(layout != GgufLayout::kGgml, *tokenizer);
   if (part == 0) {
-    f.tensor("token_embd.weight", {config.vocab, config.hidden}, {weights.embed}, types.dense);
+    f.tensor("token_embd.weight", {config.vocab, config.hidden}, {weights.embed},
+             types.dense_of("token_embd"));
     f.vector("output_norm.weight", weights.final_norm);
-    f.tensor("output.weight", {config.vocab, config.hidden}, {weights.head}, types.dense);
+    f.tensor("output.weight", {config.vocab, config.hidden}, {weights.head}, types.dense_of("output"));
     if (!types.extra.empty()) f.vector(types.extra, weights.final_norm);
   }
   for (int i = 0; i < config.layers; ++i) {
     if (!f.wanted(i, parts, part)) continue;
     const std::string p = fmt::format("blk.{}.", i);
     const LayerWeights& w = weights.layers[static_cast<size_t>(i)];
-    put_attention(f, p, config, w, layout, types.dense);
+    put_attention(f, p, config, w, layout, types);
     put_experts(f, p, config, w, layout, types);
   }
   return f.finish();

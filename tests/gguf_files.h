@@ -2,8 +2,10 @@
 // encoders of ggml's block types (simple ones: a scale from the largest value, no search).
 #pragma once
 
-#include <span>
+#include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "checkpoint/checkpoint.h"
 #include "core/model_config.h"
@@ -18,12 +20,28 @@ enum class GgufLayout {
   kOllamaFused,  // the same from OpenAI's `original` files: attn_qkv as well
 };
 
-// Types by ggml's names: "F32", "F16", "BF16", "Q8_0", "MXFP4", "MXFP4 (type 4)", "NVFP4", "Q4_0" ... "Q6_K",
-// "IQ4_NL", or one that no reader takes, such as "Q2_K": zeros of the right size.
+// Types by ggml's names, "MXFP4 (type 4)", or "(unknown)", which no reader takes: zeros. Those of blocks
+// larger than 64 are not encoded: blocks that ggml made of other numbers (quantised_goldens()) stand for
+// them.
 struct GgufTypes {
   std::string dense = "Q8_0", gate = "MXFP4", up = "MXFP4", down = "MXFP4";
   std::string extra = {};  // the name of a tensor that the model does not have; empty: none
+  // Dense matrices that have another type: "token_embd", "output", "attn_q", "attn_k", "attn_v",
+  // "attn_output".
+  std::map<std::string, std::string> others = {};
+
+  const std::string& dense_of(const std::string& name) const {
+    const auto other = others.find(name);
+    return other != others.end() ? other->second : dense;
+  }
 };
+
+// Normal numbers, and what ggml's quantiser stores of them in each type: tests/golden/gguf/quantised.bin.
+struct QuantisedGoldens {
+  std::vector<float> numbers;
+  std::vector<std::pair<std::string, std::string>> types;  // name, blocks
+};
+const QuantisedGoldens& quantised_goldens();
 
 // The file's bytes. parts: 1, or the number of files of a split model, of which this is `part`. tokenizer: as
 // gguf_tokenizer() gives it, or null. Of Ollama's files it names GPT-2's pre-tokenizer and <|endoftext|>, as

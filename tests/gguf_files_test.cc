@@ -1,9 +1,10 @@
 // Every GGUF type and layout that publishers use: loaded, and compared with the model that the file was made
-// of, or refused with one line. The table of docs/user/model-files.md is made here: MOESAIC_WRITE_TABLE=1
-// writes it.
+// of, or refused with one line. The tables of docs/user/model-files.md are made here: MOESAIC_WRITE_TABLE=1
+// writes them.
 #include "gguf_files.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -12,9 +13,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/expert_formats.h"
+#include "checkpoint/ggml_blocks.h"
 #include "checkpoint/gguf_tokenizer.h"
 #include "checkpoint/writer.h"
 #include "model/random_model.h"
@@ -28,7 +33,8 @@ namespace fs = std::filesystem;
 
 ModelConfig config_of_files() {
   ModelConfig c = load_golden("tiny").config;
-  c.hidden = 256, c.intermediate = 256, c.heads = 8, c.kv_heads = 2, c.head_dim = 32, c.vocab = 96;
+  // Multiples of 64 but not of 128, and the attention output's of 256: as gpt-oss has 2,880 and 4,096.
+  c.hidden = 320, c.intermediate = 320, c.heads = 8, c.kv_heads = 2, c.head_dim = 64, c.vocab = 96;
   return c;
 }
 const std::vector<int32_t> kTokens = {5, 17, 90, 3, 44, 61, 2, 8, 71, 33, 12, 95, 0, 27, 64, 50};
@@ -59,13 +65,9 @@ std::vector<FileCase> cases() {
       {"marcelone `Q8_0`", GgufLayout::kGgml, {"Q8_0", "Q8_0", "MXFP4", "MXFP4"}},
   };
   all[4].file = "in two parts";
-  for (const char* type : {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q4_K", "Q5_K", "Q6_K"})
-    all.push_back({"unsloth, bartowski `Q2_K` ... `Q6_K`", GgufLayout::kGgml, dense(type)});
-  for (const char* type : {"F16", "BF16", "F32", "Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_1", "Q4_K",
-                           "Q4_0", "IQ4_NL", "NVFP4"})
-    all.push_back({"requantised experts", GgufLayout::kGgml, experts(type)});
-  for (const char* type : {"Q2_K", "Q3_K", "IQ3_S", "IQ4_XS", "TQ1_0", "Q1_0", "(unknown)"})
-    all.push_back({"", GgufLayout::kGgml, dense(type)});
+  for (const char* type : {"F16", "BF16", "F32", "Q8_0", "NVFP4"})
+    all.push_back({"other experts", GgufLayout::kGgml, experts(type)});
+  all.push_back({"", GgufLayout::kGgml, dense("(unknown)")});
   all.push_back({"", GgufLayout::kGgml, {"Q8_0", "BF16", "MXFP4", "MXFP4"}});
   return all;
 }
@@ -201,6 +203,114 @@ TEST_F(GgufFiles, TableOfThePageIsWhatIsLoaded) {
   EXPECT_EQ(table_of_page("refused", refused), refused) << "MOESAIC_WRITE_TABLE=1 gguf_files_test writes it";
 }
 
+// What llama.cpp's quantiser makes of gpt-oss, by file type: the types of each tensor.
+std::map<std::string, std::map<std::string, std::vector<std::string>>> quantiser_files() {
+  return nlohmann::json::parse(
+      std::ifstream(std::string(MOESAIC_SOURCE_DIR) + "/tests/golden/gguf/quantiser.json"));
+}
+constexpr const char* kDense[] = {"token_embd", "output", "attn_q", "attn_k", "attn_v", "attn_output"};
+
+// A row says which files have these types.
+std::string quantiser_row(const std::map<std::string, std::vector<std::string>>& types) {
+  const auto of = [&](const std::string& tensor) {
+    return fmt::to_string(fmt::join(types.at(tensor), ", "));
+  };
+  EXPECT_EQ(of("attn_q"), of("attn_k"));
+  std::set<std::string> experts;
+  for (const char* part : {"gate", "up", "down"}) {
+    const auto& some = types.at(fmt::format("ffn_{}_exps, requantised", part));
+    experts.insert(some.begin(), some.end());
+  }
+  return fmt::format("| {} | {} | {} | {} | {} | {} |\n", of("token_embd"), of("output"), of("attn_q"),
+                     of("attn_v"), of("attn_output"), fmt::to_string(fmt::join(experts, ", ")));
+}
+
+TEST_F(GgufFiles, FilesOfLlamaCppsQuantiserAreOpened) {
+  ModelConfig config = config_;
+  config.layers = 1, config.experts = 2, config.experts_per_token = 1, config.sliding = {true};
+  const ModelWeights weights = make_random_model(config, {.seed = 3, .dense = Format::kF32});
+  const auto open = [&](const GgufTypes& types) {
+    const std::string path = (folder_ / "q.gguf").string();
+    std::ofstream(path, std::ios::binary) << gguf_file(config, weights, GgufLayout::kGgml, types);
+    return open_checkpoint(path);
+  };
+  std::map<std::string, std::string> files;  // by the rest of the row
+  for (const auto& [file, types] : quantiser_files()) {
+    if (types.empty()) continue;  // refused by the quantiser itself
+    auto& names = files[quantiser_row(types)];
+    names += (names.empty() ? "" : ", ") + file;
+    if (names != file) continue;
+    const auto of_several = [](const auto& entry) { return entry.second.size() > 1; };
+    for (const bool last : {false, true}) {  // of the types that one tensor has in different layers
+      if (last && std::ranges::none_of(types, of_several)) continue;
+      const auto one = [&](const std::string& tensor) {
+        return last ? types.at(tensor).back() : types.at(tensor).front();
+      };
+      GgufTypes in_file;
+      for (const char* tensor : kDense) in_file.others[tensor] = one(tensor);
+      const auto kept = open(in_file);
+      ASSERT_TRUE(kept.ok()) << file << ": " << kept.status().message();
+      EXPECT_TRUE(all_mxfp4(kept->weights)) << file;
+      const LayerWeights& w = kept->weights.layers[0];
+      for (const MatrixView* m : {&kept->weights.embed, &kept->weights.head, &w.q, &w.k, &w.v, &w.o}) {
+        EXPECT_EQ(m->format, Format::kQ8_0) << file;
+        for (int64_t r = 0; r < m->rows; ++r) ASSERT_TRUE(row_is_finite(*m, r)) << file;
+      }
+      in_file.gate = one("ffn_gate_exps, requantised"), in_file.up = one("ffn_up_exps, requantised");
+      in_file.down = one("ffn_down_exps, requantised");
+      const auto changed = open(in_file);
+      ASSERT_TRUE(changed.ok()) << file << ": " << changed.status().message();
+      EXPECT_TRUE(layer_of(changed->weights, 0).ok()) << file;
+    }
+  }
+  std::map<std::string, std::string> rows;
+  for (const auto& [types, names] : files) rows[names] = types;
+  std::string table =
+      "| file type | embedding | head | q, k | v | attention output | experts, if they are requantised |\n"
+      "|---|---|---|---|---|---|---|\n";
+  for (const auto& [names, types] : rows) table += fmt::format("| {} {}", names, types);
+  EXPECT_EQ(table_of_page("quantiser", table), table) << "MOESAIC_WRITE_TABLE=1 gguf_files_test writes it";
+}
+
+double error_of(Format format, const std::byte* data, std::span<const float> want) {
+  const auto cols = std::ssize(want);
+  Error error;
+  error.add(dense_view(format, 1, cols, data),
+            dense_view(Format::kF32, 1, cols, reinterpret_cast<const std::byte*>(want.data())));
+  return error.value();
+}
+
+// By ggml's own quantiser, on normal numbers.
+TEST_F(GgufFiles, TypesOfLlamaCppsQuantiserLoseWhatThePageSays) {
+  const QuantisedGoldens& goldens = quantised_goldens();
+  ASSERT_EQ(goldens.types.size(), ggml_blocks().size() + 1);  // and Q8_0
+  ThreadPool pool(1);
+  std::string table =
+      "| type | dense in memory | error | experts in memory | error |\n|---|---|---|---|---|\n";
+  for (const auto& [name, blocks] : goldens.types) {
+    const GgmlBlocks* const type = find_ggml_blocks(name);
+    const RawTensor tensor{.dtype = name,
+                           .shape = {1, 1, std::ssize(goldens.numbers)},
+                           .data = std::as_bytes(std::span(blocks))};
+    const auto dense = convert_blocks(tensor, Format::kQ8_0, pool);
+    ASSERT_TRUE(dense.ok()) << name;
+    const double lost = error_of(Format::kQ8_0, dense->as<>(), goldens.numbers);
+    EXPECT_LT(lost, 0.8) << name;
+    std::string row = fmt::format("| {} | Q8_0 | {:.2g} |", name, lost);
+    if (type != nullptr && config_of_files().hidden % type->block != 0) {
+      row += " | |\n";
+    } else {
+      const Format held = *expert_format(name);
+      const auto experts = convert_blocks(tensor, held, pool);
+      ASSERT_TRUE(experts.ok()) << name;
+      row += fmt::format(" {} | {:.2g} |\n", format_name(held),
+                         error_of(held, experts->as<>(), goldens.numbers));
+    }
+    table += row;
+  }
+  EXPECT_EQ(table_of_page("types", table), table) << "MOESAIC_WRITE_TABLE=1 gguf_files_test writes it";
+}
+
 // Ollama's files hold the bits of the Hugging Face form, whatever their names and the order of their nibbles.
 TEST_F(GgufFiles, OllamasFilesGiveTheLogitsOfHuggingFace) {
   const ModelWeights bf16 = make_random_model(config_, {.seed = 3, .dense = Format::kBF16});
@@ -277,7 +387,7 @@ TEST_F(GgufFiles, RoundingsOfConvertAreTold) {
   EXPECT_EQ(told("Q8_0", "MXFP4", keep, true), "");
   EXPECT_EQ(told("Q8_0", "MXFP4", keep, false), "dense matrices in Q8_0 are rounded to BF16");
   EXPECT_EQ(told("Q4_0", "MXFP4", keep, true), "");  // exact in Q8_0
-  EXPECT_EQ(told("Q4_K", "MXFP4", keep, true).find("Q4_K becomes Q8_0 (rounded)"), 0U);
+  EXPECT_EQ(told("Q4_1", "MXFP4", keep, true).find("Q4_1 becomes Q8_0 (rounded)"), 0U);
   EXPECT_EQ(told("BF16", "F16", keep, false), "experts in F16 are rounded to BF16");
   EXPECT_EQ(told("BF16", "F16", mxfp4, false), "");
   EXPECT_EQ(told("Q8_0", "MXFP4", bf16, false), "norms, biases or routers in F32 are rounded to BF16");

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "checkpoint/ggml_blocks.h"
+#include "checkpoint/ggml_scale_test.h"
 #include "mx/block.h"
 
 namespace moesaic {
@@ -95,8 +96,8 @@ TEST(ExpertFormats, WhatIsNotFiniteStaysSo) {
   ThreadPool pool(1);
   for (const GgmlBlocks& type : ggml_blocks()) {
     std::string data(static_cast<size_t>(type.bytes), '\1');
-    const uint16_t infinity = 0x7C00;
-    std::memcpy(data.data() + (std::string_view(type.name) == "Q6_K" ? 208 : 0), &infinity, 2);
+    constexpr uint16_t kInfinity = 0x7C00;
+    put_scale(type.name, kInfinity, data);
     for (const Format to : {Format::kMxfp4Gguf, Format::kQ8_0}) {
       const auto got = convert_blocks(tensor_of(data, type.name, type.block), to, pool);
       ASSERT_TRUE(got.ok());

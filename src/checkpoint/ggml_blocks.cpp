@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "checkpoint/ggml_bytes.h"
+#include "checkpoint/iq_blocks.h"
 #include "core/q8_0.h"
 
 namespace moesaic {
@@ -12,25 +14,13 @@ namespace {
 
 constexpr int kQ8Block = 34, kSuperBlock = 256;
 
-uint16_t half_at(const uint8_t* p) {
-  uint16_t code;
-  std::memcpy(&code, p, sizeof code);
-  return code;
-}
-float f16_at(const uint8_t* p) { return mx::decode_f16(half_at(p)); }
-uint32_t word_at(const uint8_t* p) {
-  uint32_t word;
-  std::memcpy(&word, p, sizeof word);
-  return word;
-}
-
 // Nibble of element i < 32.
 int nibble(const uint8_t* codes, int i) { return i < 16 ? codes[i] & 15 : codes[i - 16] >> 4; }
 
 // The block's own scale, and its values as integers.
 template <typename Value>
-void keep(const uint8_t* block, uint8_t* out, Value&& value) {
-  std::memcpy(out, block, 2);
+void keep(const uint8_t* scale, uint8_t* out, Value&& value) {
+  std::memcpy(out, scale, 2);
   for (int i = 0; i < mx::kBlock; ++i) out[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(value(i)));
 }
 
@@ -69,10 +59,22 @@ void q5_1(const uint8_t* b, uint8_t* out) {
   });
 }
 // d, codes: d table[q]
+constexpr std::array<int, 16> kIq4Levels = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                            1,    13,   25,  38,  53,  69,  89,  113};
 void iq4_nl(const uint8_t* b, uint8_t* out) {
-  constexpr std::array<int, 16> kTable = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                          1,    13,   25,  38,  53,  69,  89,  113};
-  keep(b, out, [&](int i) { return kTable[nibble(b + 2, i)]; });
+  keep(b, out, [&](int i) { return kIq4Levels[nibble(b + 2, i)]; });
+}
+// d, bits of 128 elements: d or -d
+void q1_0(const uint8_t* b, uint8_t* out) {
+  for (int block = 0; block < 4; ++block)
+    keep(b, out + block * kQ8Block,
+         [&](int i) { return (b[2 + block * 4 + i / 8] >> (i % 8) & 1) != 0 ? 1 : -1; });
+}
+// d, codes of 64 elements, four in a byte: d (q - 1)
+void q2_0(const uint8_t* b, uint8_t* out) {
+  for (int block = 0; block < 2; ++block)
+    keep(b, out + block * kQ8Block,
+         [&](int i) { return (b[2 + block * 8 + i / 4] >> (2 * (i % 4)) & 3) - 1; });
 }
 
 // Scale and minimum of sub-block s < 8, six bits each, of twelve bytes: the first four have those of s < 4 in
@@ -120,15 +122,104 @@ void q6_k(const uint8_t* b, uint8_t* out) {
   }
 }
 
+// Codes of two bits of a super-block: in each half of it, block s < 4 has bits 2 s of 32 bytes.
+int two_bits(const uint8_t* codes, int block, int i) {
+  return codes[block / 4 * 32 + i] >> (2 * (block % 4)) & 3;
+}
+
+// 16 bytes of scales (low) and minima (high), of 16 elements each, 64 bytes of codes, d, dmin:
+// d scale q - dmin min
+void q2_k(const uint8_t* b, uint8_t* out) {
+  const float d = f16_at(b + 80), dmin = f16_at(b + 82);
+  for (int block = 0; block < kSuperBlock / mx::kBlock; ++block) {
+    round_block(out + block * kQ8Block, [&](int i) {
+      const uint8_t scale = b[2 * block + i / 16];
+      return d * static_cast<float>(scale & 15) * static_cast<float>(two_bits(b + 16, block, i)) -
+             dmin * static_cast<float>(scale >> 4);
+    });
+  }
+}
+
+// Scale s < 16 of Q3_K, six bits of twelve bytes: low halves in eight, the upper bits of four scales in each
+// of the last four.
+int q3_k_scale(const uint8_t* p, int s) {
+  return (p[s % 8] >> (s / 8 * 4) & 15) | (p[8 + s % 4] >> (s / 4 * 2) & 3) << 4;
+}
+// 32 bytes of third bits, bit s of byte i for element i of block s, 64 bytes of codes, 12 of scales, d:
+// d (scale - 32) (q - 4)
+void q3_k(const uint8_t* b, uint8_t* out) {
+  const float d = f16_at(b + 108);
+  for (int block = 0; block < kSuperBlock / mx::kBlock; ++block) {
+    round_block(out + block * kQ8Block, [&](int i) {
+      const int q = two_bits(b + 32, block, i) | (b[i] >> block & 1) << 2;
+      return d * static_cast<float>(q3_k_scale(b + 96, 2 * block + i / 16) - 32) * static_cast<float>(q - 4);
+    });
+  }
+}
+
+// d, upper two bits of eight scales, 4 bytes of their lower four, 128 bytes of codes: d (scale - 32) table[q]
+void iq4_xs(const uint8_t* b, uint8_t* out) {
+  for (int block = 0; block < kSuperBlock / mx::kBlock; ++block) {
+    const int scale = (b[4 + block / 2] >> (block % 2 * 4) & 15) | (half_at(b + 2) >> (2 * block) & 3) << 4;
+    const float step = f16_at(b) * static_cast<float>(scale - 32);
+    round_block(out + block * kQ8Block,
+                [&](int i) { return step * static_cast<float>(kIq4Levels[nibble(b + 8 + block * 16, i)]); });
+  }
+}
+
+// Digit n < 5 of a byte that holds five of base 3, as the fraction byte / 256.
+int ternary(uint8_t byte, int n) {
+  constexpr int kPowers[] = {1, 3, 9, 27, 81};
+  return static_cast<uint8_t>(byte * kPowers[n]) * 3 >> 8;
+}
+// 32 bytes with digits n of elements 32 n + j, 16 with those of 160 + 16 n + j, 4 with those of 240 + 4 n +
+// j, d: d (digit - 1)
+void tq1_0(const uint8_t* b, uint8_t* out) {
+  const auto digit = [b](int e) {
+    if (e < 160) return ternary(b[e % 32], e / 32);
+    if (e < 240) return ternary(b[32 + (e - 160) % 16], (e - 160) / 16);
+    return ternary(b[48 + (e - 240) % 4], (e - 240) / 4);
+  };
+  for (int block = 0; block < kSuperBlock / mx::kBlock; ++block)
+    keep(b + 52, out + block * kQ8Block, [&](int i) { return digit(block * mx::kBlock + i) - 1; });
+}
+// 64 bytes of codes, d: d (q - 1)
+void tq2_0(const uint8_t* b, uint8_t* out) {
+  for (int block = 0; block < kSuperBlock / mx::kBlock; ++block)
+    keep(b + 64, out + block * kQ8Block, [&](int i) { return two_bits(b, block, i) - 1; });
+}
+
+template <void (*kDecode)(const uint8_t*, float*)>
+void rounded(const uint8_t* b, uint8_t* out) {
+  float values[kSuperBlock];
+  kDecode(b, values);
+  for (int block = 0; block < kSuperBlock / mx::kBlock; ++block)
+    round_to_q8_0(values + block * mx::kBlock, out + block * kQ8Block);
+}
+
 constexpr GgmlBlocks kBlocks[] = {
     {2, "Q4_0", 32, 18, true, q4_0},
     {3, "Q4_1", 32, 20, false, q4_1},
     {6, "Q5_0", 32, 22, true, q5_0},
     {7, "Q5_1", 32, 24, false, q5_1},
+    {10, "Q2_K", kSuperBlock, 84, false, q2_k},
+    {11, "Q3_K", kSuperBlock, 110, false, q3_k},
     {12, "Q4_K", kSuperBlock, 144, false, k_block<false>},
     {13, "Q5_K", kSuperBlock, 176, false, k_block<true>},
     {14, "Q6_K", kSuperBlock, 210, false, q6_k},
+    {16, "IQ2_XXS", kSuperBlock, 66, false, rounded<decode_iq2_xxs>},
+    {17, "IQ2_XS", kSuperBlock, 74, false, rounded<decode_iq2_xs>},
+    {18, "IQ3_XXS", kSuperBlock, 98, false, rounded<decode_iq3_xxs>},
+    {19, "IQ1_S", kSuperBlock, 50, false, rounded<decode_iq1_s>},
     {20, "IQ4_NL", 32, 18, true, iq4_nl},
+    {21, "IQ3_S", kSuperBlock, 110, false, rounded<decode_iq3_s>},
+    {22, "IQ2_S", kSuperBlock, 82, false, rounded<decode_iq2_s>},
+    {23, "IQ4_XS", kSuperBlock, 136, false, iq4_xs},
+    {29, "IQ1_M", kSuperBlock, 56, false, rounded<decode_iq1_m>},
+    {34, "TQ1_0", kSuperBlock, 54, true, tq1_0},
+    {35, "TQ2_0", kSuperBlock, 66, true, tq2_0},
+    {41, "Q1_0", 128, 18, true, q1_0},
+    {42, "Q2_0", 64, 18, true, q2_0},
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // GGUF's block formats that moesaic has no kernels for, and how each becomes Q8_0.
 //
-// Layouts are ggml's (its quants as of 2025). Element j of a block of 32 stands in the low nibble of byte j,
-// element j + 16 in its high nibble; of super-blocks of 256 see ggml_blocks.cpp.
+// Layouts are ggml's (its quants as of 2026). Element j of a block of 32 stands in the low nibble of byte j,
+// element j + 16 in its high nibble; larger blocks are described in ggml_blocks.cpp and iq_blocks.cpp.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct GgmlBlocks {
   // One block to block / 32 blocks of Q8_0, of 34 bytes each. A scale that is not finite stays so.
   void (*to_q8_0)(const uint8_t* block, uint8_t* out);
 };
-// Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q4_K, Q5_K, Q6_K
+// All types that llama.cpp's quantiser writes, but for F32, F16, BF16, Q8_0 and MXFP4, which are kept.
 std::span<const GgmlBlocks> ggml_blocks();
 // Null for other names.
 const GgmlBlocks* find_ggml_blocks(std::string_view name);

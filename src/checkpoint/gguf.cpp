@@ -38,7 +38,7 @@ constexpr const char* kTypeNames[] = {
     "F32",   "F16",    "Q4_0",  "Q4_1", "",     "",        "Q5_0",   "Q5_1",    "Q8_0",  "Q8_1",   "Q2_K",
     "Q3_K",  "Q4_K",   "Q5_K",  "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S",
     "IQ2_S", "IQ4_XS", "I8",    "I16",  "I32",  "I64",     "F64",    "IQ1_M",   "BF16",  "",       "",
-    "",      "TQ1_0",  "TQ2_0", "",     "",     "",        "MXFP4",  "NVFP4",   "Q1_0"};
+    "",      "TQ1_0",  "TQ2_0", "",     "",     "",        "MXFP4",  "NVFP4",   "Q1_0",  "Q2_0"};
 
 std::optional<TensorType> tensor_type(uint32_t id) {
   for (const TensorType& t : kTensorTypes) {
@@ -164,14 +164,17 @@ Result<TensorHeader> read_tensor_header(Cursor& in, const std::string& path) {
   const std::optional<TensorType> known = tensor_type(type);
   if (!known) {
     const char* name = type < std::size(kTypeNames) ? kTypeNames[type] : "(unknown)";
-    return error(
-        StatusCode::kUnsupported,
-        "{}: type {} {} is not supported; use a file in MXFP4, Q8_0, BF16, F16, F32, Q4_0, Q4_1, Q5_0, Q5_1, "
-        "IQ4_NL, Q4_K, Q5_K, Q6_K or NVFP4",
-        where, type, name);
+    return error(StatusCode::kUnsupported,
+                 "{}: type {} {} is not supported, which llama.cpp's quantiser does not write; use a file in "
+                 "MXFP4, Q8_0, "
+                 "BF16 or F16",
+                 where, type, name);
   }
   const auto count = element_count(header.tensor.shape);
-  if (!count || header.tensor.shape[0] % known->block != 0) return invalid("{}: impossible shape", where);
+  if (!count) return invalid("{}: impossible shape", where);
+  if (header.tensor.shape[0] % known->block != 0)
+    return invalid("{}: rows of {} elements are no multiple of {}'s {}", where, header.tensor.shape[0],
+                   known->name, known->block);
   header.bytes = *count / known->block * known->bytes;
   std::reverse(header.tensor.shape.begin(), header.tensor.shape.end());
   header.tensor.dtype = known->name;

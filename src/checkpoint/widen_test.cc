@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "checkpoint/ggml_blocks.h"
+#include "checkpoint/ggml_scale_test.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/gguf_header.h"
 #include "checkpoint/writer.h"
@@ -81,7 +82,7 @@ TEST(GgmlBlocks, AScaleThatIsNotFiniteStaysSo) {
     const GgmlBlocks* type = find_ggml_blocks(g.name);
     for (const uint16_t bad : {0x7C00, 0xFC00, 0x7E00}) {
       std::string data = g.data.substr(0, g.bytes);
-      std::memcpy(data.data() + (g.name == "Q6_K" ? 208 : 0), &bad, 2);
+      put_scale(g.name, bad, data);
       const std::vector<float> got = through_q8_0(*type, data);
       EXPECT_TRUE(std::any_of(got.begin(), got.end(), [](float v) { return !std::isfinite(v); })) << g.name;
     }

@@ -9,10 +9,10 @@
 #include <iostream>
 
 #include "base/error.h"
+#include "base/nearest.h"
 #include "chat/history_file.h"
 #include "chat/line_editor.h"
 #include "chat/terminal_text.h"
-#include "nearest.h"
 #include "text/harmony.h"
 
 namespace moesaic::app {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "nearest.h"
+#include "base/nearest.h"
 
 namespace moesaic::app {
 namespace {

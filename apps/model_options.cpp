@@ -49,10 +49,10 @@ CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string&
 
 void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   command
-      .add_option("-m,--model", model,
-                  "folder with config.json and .safetensors, GGUF file, owner/name in the Hugging Face "
-                  "cache, tiny, or "
-                  "dummy:gpt-oss-20b[,layers=N]")
+      .add_option(
+          "-m,--model", model,
+          "folder with config.json and .safetensors, GGUF file, a name that moesaic list shows, tiny, or "
+          "dummy:gpt-oss-20b[,layers=N]")
       ->required()
       ->group(kModelOptions);
   if (!runs_model) return;

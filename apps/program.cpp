@@ -36,9 +36,9 @@ int report(const Status& status) {
 }
 
 constexpr Run (*kCommands[])(CLI::App&) = {
-    add_run,    add_bench,   add_logits, add_perplexity,  add_tokenize,   add_detokenize,
-    add_render, add_inspect, add_verify, add_profile,     add_convert,    add_plan,
-    add_tune,   add_warmup,  add_serve,  add_bench_serve, add_completion, add_man};
+    add_run,    add_bench,   add_logits,      add_perplexity, add_tokenize, add_detokenize, add_render,
+    add_list,   add_inspect, add_verify,      add_profile,    add_convert,  add_plan,       add_tune,
+    add_warmup, add_serve,   add_bench_serve, add_completion, add_man};
 
 // A stream that the caller closed would otherwise give its number to the next file that is opened, and what
 // is printed would go into that file. Opened for reading only, so that printing fails.

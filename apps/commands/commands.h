@@ -16,6 +16,7 @@ Run add_completion(CLI::App& app);
 Run add_convert(CLI::App& app);
 Run add_detokenize(CLI::App& app);
 Run add_inspect(CLI::App& app);
+Run add_list(CLI::App& app);
 Run add_logits(CLI::App& app);
 Run add_man(CLI::App& app);
 Run add_perplexity(CLI::App& app);

@@ -29,6 +29,7 @@ void print_text(const Checkpoint& k, const InspectOptions& o, const Backend& bac
   int full = 0;
   for (const bool sliding : c.sliding) full += sliding ? 0 : 1;
   fmt::print("{} ({})\n\n", o.model.model, k.kind);
+  if (!k.path.empty()) fmt::print("path              {}\n", chat::printable(k.path));
   fmt::print("layers            {} ({} sliding over {} tokens, {} full)\n", c.layers, c.layers - full,
              c.window, full);
   fmt::print("hidden            {}, experts {} of {} active, intermediate {}\n", c.hidden,
@@ -64,6 +65,7 @@ void print_json(const Checkpoint& k, const InspectOptions& o, const Backend& bac
   for (const TensorInfo& t : k.tensors)
     tensors.push_back({{"name", t.name}, {"dtype", t.dtype}, {"shape", t.shape}, {"bytes", t.bytes}});
   const nlohmann::ordered_json json = {{"model", o.model.model},
+                                       {"path", k.path},
                                        {"kind", k.kind},
                                        {"layers", c.layers},
                                        {"hidden", c.hidden},

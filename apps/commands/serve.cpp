@@ -140,9 +140,8 @@ void add_limits(CLI::App& c, server::Limits& limits) {
 
 // The model, and how much of it at a time.
 void add_model_options(CLI::App& c, ServeOptions& o) {
-  c.add_option(
-       "-m,--model", o.model,
-       "folder with config.json and .safetensors, GGUF file, owner/name in the Hugging Face cache, or tiny")
+  c.add_option("-m,--model", o.model,
+               "folder with config.json and .safetensors, GGUF file, a name that moesaic list shows, or tiny")
       ->required()
       ->group(kModelOptions);
   add_device_options(c, o.open);

@@ -152,12 +152,16 @@ bool is_gguf(const std::string& path) {
 Result<Checkpoint> open_any(const std::string& name) {
   constexpr std::string_view kDummy = "dummy:";
   if (name.starts_with(kDummy)) return make_dummy(name.substr(kDummy.size()));
-  ASSIGN_OR_RETURN(const std::string path, find_model(name, hub_cache()));
+  ASSIGN_OR_RETURN(const std::string path, find_model(name, model_places()));
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return open_folder(path);
-  if (path.ends_with(".gguf") || (fs::is_regular_file(path, ignored) && is_gguf(path)))
-    return open_gguf(path);
-  return invalid("{}: not a model; expected a folder with config.json, a .gguf file or dummy:NAME", path);
+  const bool folder = fs::is_directory(path, ignored);
+  const bool gguf =
+      !folder && (path.ends_with(".gguf") || (fs::is_regular_file(path, ignored) && is_gguf(path)));
+  if (!folder && !gguf)
+    return invalid("{}: not a model; expected a folder with config.json, a .gguf file or dummy:NAME", path);
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, folder ? open_folder(path) : open_gguf(path));
+  checkpoint.path = path;
+  return checkpoint;
 }
 
 }  // namespace

@@ -34,15 +34,16 @@ struct Checkpoint {
   ModelWeights weights;
   std::vector<TensorInfo> tensors;
   TokenizerSource tokenizer;
-  std::string kind;  // "safetensors", "original", "gguf" or "dummy"
+  std::string kind;       // "safetensors", "original", "gguf" or "dummy"
+  std::string path = {};  // what its name led to; empty: nothing on disk
   // What is not kept as it is stored, by format, for people: "Q5_0 becomes Q8_0 (exact): 96 tensors, ...".
   std::vector<std::string> conversions = {};
 };
 
-// path: what find_model() takes (a folder, a GGUF file or its first part, owner/name of a model in the
-// Hugging Face cache), or "dummy:gpt-oss-20b[,layers=N][,experts=N][,dense=bf16|q8_0|mxfp8]". A file that is
-// damaged, truncated or of another model is an error of one line that names file and tensor. The bytes of
-// tensors are not looked at here; a backend does that as it repacks them.
+// path: what find_model() takes (a path, or a name in one of the model stores), or
+// "dummy:gpt-oss-20b[,layers=N][,experts=N][,dense=bf16|q8_0|mxfp8]". A file that is damaged, truncated or of
+// another model is an error of one line that names file and tensor. The bytes of tensors are not looked at
+// here; a backend does that as it repacks them.
 Result<Checkpoint> open_checkpoint(const std::string& path);
 
 }  // namespace moesaic

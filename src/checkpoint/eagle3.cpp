@@ -139,7 +139,7 @@ Result<std::vector<std::string>> head_files(const fs::path& folder) {
 }
 
 Result<Eagle3Head> open_head(const std::string& path, const ModelConfig& target) {
-  ASSIGN_OR_RETURN(const std::string found, find_model(path, hub_cache()));
+  ASSIGN_OR_RETURN(const std::string found, find_model(path, model_places()));
   const fs::path folder = found;
   const std::string config_path = (folder / "config.json").string();
   if (!is_there(config_path))

@@ -1,112 +1,32 @@
 #include "checkpoint/find_model.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
-#include <cstdlib>
 #include <filesystem>
-#include <set>
-#include <span>
+#include <fstream>
 
 #include "base/error.h"
-#include "base/file_cache.h"
 #include "checkpoint/json.h"
+#include "checkpoint/model_list.h"
+#include "checkpoint/ollama_store.h"
 
 namespace moesaic {
 
 namespace fs = std::filesystem;
 
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
 namespace {
-
-bool is_folder(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_directory(path, ignored);
-}
-
-// Names in a folder, sorted.
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code ignored;
-  for (fs::directory_iterator at(folder, ignored), end; !ignored && at != end; at.increment(ignored))
-    names.push_back(at->path().filename().string());
-  std::ranges::sort(names);
-  return names;
-}
-
-std::string listed(const std::vector<std::string>& names) {
-  constexpr size_t kMost = 8;
-  const auto shown = std::span(names).first(std::min(names.size(), kMost));
-  return fmt::format("{}{}", fmt::to_string(fmt::join(shown, ", ")),
-                     names.size() > kMost ? fmt::format(" and {} more", names.size() - kMost) : "");
-}
-
-// Whether it is owner/name as Hugging Face has them.
-bool is_repository(std::string_view name) {
-  const size_t slash = name.find('/');
-  if (slash == std::string_view::npos || slash == 0 || slash + 1 == name.size()) return false;
-  constexpr std::string_view kOthers = "-_.";
-  const auto may_be = [&](char c) {
-    return (std::isalnum(static_cast<unsigned char>(c)) != 0) || kOthers.find(c) != std::string_view::npos;
-  };
-  const std::string_view owner = name.substr(0, slash), model = name.substr(slash + 1);
-  return owner[0] != '.' && model[0] != '.' && std::ranges::all_of(owner, may_be) &&
-         std::ranges::all_of(model, may_be);
-}
-
-// The formats' other subfolders (original, metal) are left out.
-std::string download(std::string_view repository) {
-  return fmt::format("hf download {} --exclude '*/*'", repository);
-}
-
-constexpr std::string_view kHubPrefix = "models--";
-// models--owner--name
-std::string hub_folder(std::string repository) {
-  return std::string(kHubPrefix) + repository.replace(repository.find('/'), 1, "--");
-}
-std::string repository_of(const std::string& hub_folder) {
-  std::string name = hub_folder.substr(kHubPrefix.size());
-  const size_t dashes = name.find("--");
-  return dashes == std::string::npos ? name : name.replace(dashes, 2, "/");
-}
-
-// A folder's GGUF models, each by its first part.
-std::vector<std::string> gguf_models(const fs::path& folder) {
-  std::set<std::string> models;
-  for (const std::string& name : names_in(folder)) {
-    if (name.ends_with(".gguf")) models.insert(gguf_parts(name).front());
-  }
-  return {models.begin(), models.end()};
-}
 
 Result<std::string> in_folder(const fs::path& folder);
 
-// refs/main holds the name of the current snapshot. Without it the only one there is.
-Result<fs::path> current_snapshot(const fs::path& folder) {
-  constexpr size_t kMostName = 256;
-  std::string current;
-  if (auto ref = read_whole((folder / "refs" / "main").string(), kMostName); ref.ok())
-    current = std::move(ref).value();
-  current.erase(std::ranges::find_if(current, [](unsigned char c) { return std::isspace(c) != 0; }),
-                current.end());
-  const std::vector<std::string> all = names_in(folder / "snapshots");
-  if (current.empty() && all.size() == 1) current = all.front();
-  const std::string repository = folder.filename().string().starts_with(kHubPrefix)
-                                     ? repository_of(folder.filename().string())
-                                     : "MODEL";
-  if (std::ranges::find(all, current) == all.end())
-    return error(StatusCode::kNotFound, "{}: no complete snapshot; download it again: {}", folder.string(),
-                 download(repository));
-  return folder / "snapshots" / current;
-}
 Result<std::string> in_snapshots(const fs::path& folder) {
   ASSIGN_OR_RETURN(const fs::path snapshot, current_snapshot(folder));
   return in_folder(snapshot);
+}
+
+bool is_hub(const fs::path& folder) {
+  return std::ranges::any_of(names_in(folder),
+                             [](const std::string& name) { return name.starts_with(kHubPrefix); });
 }
 
 Result<std::string> in_hub(const fs::path& folder, const std::vector<std::string>& names) {
@@ -117,7 +37,7 @@ Result<std::string> in_hub(const fs::path& folder, const std::vector<std::string
   if (models.size() == 1) return in_snapshots(folder / models.front());
   if (models.empty())
     return error(StatusCode::kNotFound, "{}: no gpt-oss model in this cache; get one: {}", folder.string(),
-                 download("openai/gpt-oss-20b"));
+                 pull_command("openai/gpt-oss-20b"));
   std::ranges::transform(models, models.begin(), repository_of);
   return invalid("{}: several models; name one of them: {}", folder.string(), listed(models));
 }
@@ -134,17 +54,36 @@ Status only_adapter(const fs::path& folder) {
                  named ? " for " + model : "", model, folder.string());
 }
 
+Result<std::string> one_of(const std::vector<OllamaModel>& models, const std::string& where) {
+  if (models.size() == 1) return ollama_blob(models.front());
+  std::vector<std::string> names;
+  std::ranges::transform(models, std::back_inserter(names), &OllamaModel::name);
+  return invalid("{}: several models; name one of them: {}", where, listed(names));
+}
+
+// The only gpt-oss model, or the only model there is.
+Result<std::string> one_of(std::vector<FoundModel> models, const fs::path& folder) {
+  if (std::ranges::any_of(models, &FoundModel::gpt_oss))
+    std::erase_if(models, [](const FoundModel& m) { return !m.gpt_oss; });
+  if (models.size() == 1) return models.front().path;
+  std::vector<std::string> names;
+  std::ranges::transform(models, std::back_inserter(names), &FoundModel::name);
+  return invalid("{}: several models; name one of them: {}", folder.string(), listed(names));
+}
+
 Result<std::string> in_folder(const fs::path& folder) {
-  if (is_there(folder / "config.json")) return folder.string();
-  const std::vector<std::string> models = gguf_models(folder);
-  if (models.size() == 1) return (folder / models.front()).string();
-  if (models.size() > 1)
-    return invalid("{}: several models; name one of them: {}", folder.string(), listed(models));
-  if (is_folder(folder / "snapshots")) return in_snapshots(folder);
   const std::vector<std::string> names = names_in(folder);
-  if (std::ranges::any_of(names, [](const std::string& n) { return n.starts_with(kHubPrefix); }))
-    return in_hub(folder, names);
-  if (is_folder(folder / "hub")) return in_folder(folder / "hub");
+  const bool gguf_alone =
+      !gguf_models(names).empty() &&
+      std::ranges::none_of(names, [](const std::string& n) { return n.ends_with(".safetensors"); });
+  if (is_there(folder / "config.json") && !gguf_alone) return folder.string();
+  if (is_folder(folder / "snapshots")) return in_snapshots(folder);
+  if (is_hub(folder)) return in_hub(folder, names);
+  if (std::vector<OllamaModel> models = ollama_models_at(folder); !models.empty())
+    return one_of(models, folder.string());
+  if (is_hub(folder / "hub")) return in_hub(folder / "hub", names_in(folder / "hub"));
+  if (std::vector<FoundModel> models = models_below(folder.string()); !models.empty())
+    return one_of(std::move(models), folder);
   if (is_there(folder / kAdapterConfig)) return only_adapter(folder);
   return error(
       StatusCode::kNotFound,
@@ -152,62 +91,95 @@ Result<std::string> in_folder(const fs::path& folder) {
       folder.string());
 }
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
+// What a repository's folder holds of what was named.
+Result<std::string> in_repository(const fs::path& folder, const RepositoryName& name) {
+  if (!name.file.empty()) {
+    if (is_there(folder / name.file)) return (folder / name.file).string();
+    return error(StatusCode::kNotFound, "{}: not among its files here; get it: {}",
+                 name.repository + "/" + name.file, pull_command(name.repository + "/" + name.file));
+  }
+  std::vector<std::string> ggufs;
+  bool whole = false;
+  for (const FoundModel& model : models_below(folder.string())) {
+    whole = whole || model.kind != "GGUF";
+    if (model.kind == "GGUF" && (model.gpt_oss || !name.tag.empty())) ggufs.push_back(model.name);
+  }
+  if (name.tag.empty() && (whole || ggufs.size() < 2)) return in_folder(folder);
+  const std::vector<std::string> meant = name.tag.empty() ? ggufs : with_gguf_tag(ggufs, name.tag);
+  if (meant.size() == 1) return (folder / meant.front()).string();
+  if (meant.empty())
+    return error(StatusCode::kNotFound, "{}:{}: not here{}; get it: {}", name.repository, name.tag,
+                 ggufs.empty() ? "" : ", but " + listed(ggufs),
+                 pull_command(name.repository + ":" + name.tag));
+  std::vector<std::string> names;
+  for (const std::string& file : meant) names.push_back(name.repository + "/" + file);
+  return invalid("{}: several models; name one of them: {}", name.repository, listed(names));
+}
+
+// Where a name is one of a model that is here: what it leads to. Else nothing.
+std::optional<Result<std::string>> by_name(const std::string& name, const ModelPlaces& places) {
+  if (const auto repository = repository_name(name)) {
+    const fs::path folder = fs::path(places.hub) / hub_folder(repository->repository);
+    if (!places.hub.empty() && is_folder(folder)) {
+      const Result<fs::path> snapshot = current_snapshot(folder);
+      return snapshot.ok() ? in_repository(snapshot.value(), *repository) : snapshot.status();
+    }
+    for (const std::string& root : lm_studio_roots(places.lm_studio)) {
+      if (is_folder(fs::path(root) / repository->repository))
+        return in_repository(fs::path(root) / repository->repository, *repository);
+    }
+    for (const std::string& home : places.lm_studio) {
+      for (const std::string& source : lm_studio_sources(home, repository->repository)) {
+        RepositoryName meant = *repository;
+        meant.repository = source;
+        for (const std::string& root : lm_studio_roots(places.lm_studio)) {
+          if (is_folder(fs::path(root) / source)) return in_repository(fs::path(root) / source, meant);
+        }
+      }
+    }
+  }
+  if (const auto models = find_ollama(name, places.ollama); !models.empty()) return one_of(models, name);
+  return {};
+}
+
+bool may_be_manifest(const std::string& path) {
+  char first = 0;
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) return false;
+  std::ifstream(path, std::ios::binary).get(first);
+  return first == '{';
 }
 
 }  // namespace
 
-std::string hub_cache() {
-  if (std::string hub = variable("HF_HUB_CACHE"); !hub.empty()) return hub;
-  if (const std::string home = variable("HF_HOME"); !home.empty()) return home + "/hub";
-  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/huggingface/hub";
-  if (const std::string home = variable("HOME"); !home.empty()) return home + "/.cache/huggingface/hub";
-  return {};
-}
-
-Result<std::string> find_model(const std::string& name, const std::string& hub) {
+Result<std::string> find_model(const std::string& name, const ModelPlaces& places) {
   if (is_folder(name)) return in_folder(name);
-  if (is_there(name)) return name;
-  if (!is_repository(name)) return error(StatusCode::kNotFound, "{}: no such file or folder", name);
-  const fs::path folder = fs::path(hub) / hub_folder(name);
-  if (!hub.empty() && is_folder(folder)) return in_snapshots(folder);
-  return error(StatusCode::kNotFound, "{}: no such folder, and not in the Hugging Face cache{}; get it: {}",
-               name, hub.empty() ? "" : " (" + hub + ")", download(name));
+  if (is_there(name)) {
+    const auto models = may_be_manifest(name) ? ollama_models_at(name) : std::vector<OllamaModel>();
+    return models.size() == 1 ? ollama_blob(models.front()) : name;
+  }
+  if (auto found = by_name(name, places)) return *std::move(found);
+  const bool repository = repository_name(name) && !is_folder(fs::path(name).parent_path());
+  return error(StatusCode::kNotFound, "{}: {}{}", name,
+               repository && !places.hub.empty()
+                   ? "no such folder, and not in the Hugging Face cache (" + places.hub + ")"
+                   : "no such file, folder or model",
+               hint_for(name, places));
 }
 
-Result<std::string> find_adapter(const std::string& name, const std::string& hub) {
+Result<std::string> find_adapter(const std::string& name, const ModelPlaces& places) {
   fs::path folder = name;
-  if (!is_there(folder) && is_repository(name) && !hub.empty() &&
-      is_folder(fs::path(hub) / hub_folder(name))) {
-    ASSIGN_OR_RETURN(folder, current_snapshot(fs::path(hub) / hub_folder(name)));
+  const auto repository = repository_name(name);
+  if (!is_there(folder) && repository && !places.hub.empty() &&
+      is_folder(fs::path(places.hub) / hub_folder(repository->repository))) {
+    ASSIGN_OR_RETURN(folder, current_snapshot(fs::path(places.hub) / hub_folder(repository->repository)));
   }
   if (!is_there(folder))
     return error(StatusCode::kNotFound, "{}: no such adapter{}", name,
-                 is_repository(name) ? "; get it: " + download(name) : " folder");
+                 repository ? "; get it: " + pull_command(name) : " folder");
   if (is_there(folder / kAdapterConfig)) return folder.string();
   return error(StatusCode::kNotFound, "{}: no {}; a LoRA adapter is a folder that peft has saved", name,
                kAdapterConfig);
-}
-
-std::vector<std::string> gguf_parts(const std::string& path) {
-  // -00001-of-00003.gguf
-  constexpr size_t kTail = 20, kDigits = 5;
-  const auto digits = [](std::string_view text) {
-    return std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
-  };
-  if (path.size() < kTail) return {path};
-  const std::string stem = path.substr(0, path.size() - kTail), tail = path.substr(stem.size());
-  const std::string number = tail.substr(1, kDigits), count = tail.substr(10, kDigits);
-  if (tail[0] != '-' || tail.substr(6, 4) != "-of-" || !tail.ends_with(".gguf") || !digits(number) ||
-      !digits(count))
-    return {path};
-  const int parts = std::stoi(count);
-  if (parts < 1 || std::stoi(number) < 1 || std::stoi(number) > parts) return {path};
-  std::vector<std::string> names;
-  for (int i = 1; i <= parts; ++i) names.push_back(fmt::format("{}-{:05}-of-{}.gguf", stem, i, count));
-  return names;
 }
 
 }  // namespace moesaic

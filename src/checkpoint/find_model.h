@@ -1,37 +1,31 @@
 // From what a user names to what is opened: a folder with config.json, or a GGUF file.
 #pragma once
 
-#include <filesystem>
 #include <string>
-#include <vector>
 
+#include "checkpoint/gguf_names.h"
+#include "checkpoint/model_places.h"
 #include "moesaic/status.h"
 
 namespace moesaic {
 
-// Whether anything is at a path; what may not be looked at is not.
-bool is_there(const std::filesystem::path& path);
-
-// The folder in which Hugging Face's programs keep what they download: HF_HUB_CACHE, else HF_HOME/hub, else
-// huggingface/hub in XDG_CACHE_HOME or ~/.cache. Empty where none of them is set.
-std::string hub_cache();
-
-// name: a path, or owner/name of a model that was downloaded into `hub`. A path may lead to
-//   a file, or a folder with config.json: as it is
-//   a folder with one GGUF model, of one part or several: its first part
+// name: a path, or a name that the model has in one of the places. A path may lead to
+//   a file, or a folder with config.json and .safetensors: as it is
+//   a folder with one GGUF model in it or in its subfolders, of one part or several: its first part
 //   a model's folder of the Hugging Face cache (refs, snapshots): its current snapshot
 //   the cache itself, with one gpt-oss model: that one
-// Anything else is an error of one line that says what is there, or the command that gets the model; of a
-// folder with nothing but a LoRA adapter, which model that is for.
-Result<std::string> find_model(const std::string& name, const std::string& hub);
+//   a store of Ollama, a manifest in it or a folder of manifests, with one model: its blob
+// What is no path is looked for, in this order, as
+//   owner/name[:QUANTISATION] and owner/name/file.gguf in the Hugging Face cache and in LM Studio's folders
+//   model:tag, owner/model:tag and HOST/owner/model:tag in Ollama's stores
+// Of several GGUF models, those of another architecture do not count. Anything else is an error of one line
+// that says what is there, the nearest name, and the command that gets the model; of a folder with nothing
+// but a LoRA adapter, which model that is for.
+Result<std::string> find_model(const std::string& name, const ModelPlaces& places);
 
 // peft's name of an adapter's config, which marks the folder of one.
 inline constexpr const char* kAdapterConfig = "adapter_config.json";
-// The folder of a LoRA adapter: name is that folder, or owner/name of one that was downloaded into `hub`.
-Result<std::string> find_adapter(const std::string& name, const std::string& hub);
-
-// The parts of a split GGUF model, by the name of any of them: "a-00002-of-00003.gguf" gives three names.
-// Another name: itself.
-std::vector<std::string> gguf_parts(const std::string& path);
+// The folder of a LoRA adapter: name is that folder, or owner/name of one that is in the Hugging Face cache.
+Result<std::string> find_adapter(const std::string& name, const ModelPlaces& places);
 
 }  // namespace moesaic

@@ -32,11 +32,11 @@ class FindModel : public testing::Test {
   std::string path(const std::string& name) const { return (root_ / name).string(); }
   std::string hub() const { return path("hub"); }
   std::string found(const std::string& name) const {
-    const Result<std::string> result = find_model(name, hub());
+    const Result<std::string> result = find_model(name, {.hub = hub()});
     return result.ok() ? result.value() : "error: " + result.status().message();
   }
   void expect_error(const std::string& name, const std::vector<std::string>& words) const {
-    const Result<std::string> result = find_model(name, hub());
+    const Result<std::string> result = find_model(name, {.hub = hub()});
     ASSERT_FALSE(result.ok()) << name << ": " << result.value();
     for (const std::string& word : words)
       EXPECT_NE(result.status().message().find(word), std::string::npos) << result.status().message();
@@ -53,7 +53,7 @@ TEST_F(FindModel, PathsStayAsTheyAre) {
   EXPECT_EQ(found(path("a")), path("a"));
   EXPECT_EQ(found(put("b.gguf")), path("b.gguf"));
   EXPECT_EQ(found(put("blob")), path("blob"));
-  expect_error(path("none"), {"no such file or folder"});
+  expect_error(path("none"), {"no such file, folder or model"});
 }
 
 TEST_F(FindModel, AFolderWithOneGguf) {
@@ -68,10 +68,10 @@ TEST_F(FindModel, AFolderWithOneGguf) {
 }
 
 TEST_F(FindModel, OwnerAndName) {
-  expect_error("openai/gpt-oss-20b", {hub(), "hf download openai/gpt-oss-20b"});
+  expect_error("openai/gpt-oss-20b", {hub(), "moesaic pull openai/gpt-oss-20b"});
   const std::string repository = "hub/models--openai--gpt-oss-20b/";
   put(repository + "snapshots/abc/config.json"), put(repository + "snapshots/old/config.json");
-  expect_error("openai/gpt-oss-20b", {"no complete snapshot", "hf download openai/gpt-oss-20b"});
+  expect_error("openai/gpt-oss-20b", {"no complete snapshot", "moesaic pull openai/gpt-oss-20b"});
   put(repository + "refs/main", "abc\n");
   for (const std::string& name : {std::string("openai/gpt-oss-20b"), path(repository), hub(), root_.string()})
     EXPECT_EQ(found(name), path(repository + "snapshots/abc")) << name;
@@ -83,13 +83,13 @@ TEST_F(FindModel, OwnerAndName) {
 
 TEST_F(FindModel, ACacheOfOtherModels) {
   put("hub/models--a--b/snapshots/1/config.json");
-  expect_error(hub(), {"no gpt-oss model", "hf download openai/gpt-oss-20b"});
+  expect_error(hub(), {"no gpt-oss model", "moesaic pull openai/gpt-oss-20b"});
 }
 
 TEST_F(FindModel, NamesThatAreNoRepositoryDoNotLeaveTheCache) {
   put("secret/config.json"), put("hub/x");
   for (const char* name : {"../secret", "a/../secret", "a/b/c", "a/", "/a", "", ".a/b", "a/.b", "a b/c"})
-    expect_error(name, {"no such file or folder"});
+    expect_error(name, {"no such file, folder or model"});
 }
 
 TEST_F(FindModel, ARefThatLeadsOutOfTheCacheIsNotFollowed) {

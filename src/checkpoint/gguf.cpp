@@ -10,6 +10,8 @@
 namespace moesaic {
 namespace {
 
+constexpr uint32_t kMagic = 0x46554747u;  // "GGUF"
+
 enum ValueType : uint32_t {
   kU8,
   kI8,
@@ -220,7 +222,7 @@ Status read_metadata(Cursor& in, uint64_t count, const std::string& path,
 Result<GgufFile> read_gguf(std::shared_ptr<const MappedFile> file) {
   const std::string& path = file->path();
   Cursor in(file->bytes());
-  if (in.read<uint32_t>() != 0x46554747u) return invalid("{}: not a GGUF file", path);
+  if (in.read<uint32_t>() != kMagic) return invalid("{}: not a GGUF file", path);
   const auto version = in.read<uint32_t>();
   if (version != 3)
     return error(StatusCode::kUnsupported, "{}: GGUF version {}; only version 3 is supported", path, version);
@@ -246,6 +248,22 @@ Result<GgufFile> read_gguf(std::shared_ptr<const MappedFile> file) {
   RETURN_IF_ERROR(place_tensors(headers, file->bytes().subspan(start), *file, alignment, gguf.tensors));
   gguf.tensors.files.push_back(std::move(file));
   return gguf;
+}
+
+std::string gguf_architecture(const MappedFile& file) {
+  constexpr uint64_t kFirst = 32;
+  Cursor in(file.bytes());
+  if (in.read<uint32_t>() != kMagic || in.read<uint32_t>() != 3) return {};
+  in.read<uint64_t>();
+  const auto entries = in.read<uint64_t>();
+  for (uint64_t i = 0; i < std::min(entries, kFirst) && in.ok(); ++i) {
+    const std::string key = in.read_string();
+    const Result<GgufValue> value = read_value(in, file.path());
+    if (!value.ok()) return {};
+    const auto* text = std::get_if<std::string>(&value.value());
+    if (key == "general.architecture") return text != nullptr && in.ok() ? *text : "";
+  }
+  return {};
 }
 
 }  // namespace moesaic

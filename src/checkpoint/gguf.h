@@ -23,4 +23,8 @@ struct GgufFile {
 // is an error that names tensor and type.
 Result<GgufFile> read_gguf(std::shared_ptr<const MappedFile> file);
 
+// general.architecture, which every writer puts among the first entries of the metadata: read without the
+// rest. Empty where it is not there, or the file is none.
+std::string gguf_architecture(const MappedFile& file);
+
 }  // namespace moesaic

@@ -21,7 +21,7 @@ using Buffers = std::vector<Buffer>;
 
 Result<Factors> read_adapter(const std::string& text, const ModelConfig& config) {
   ASSIGN_OR_RETURN(const LoraChoice choice, lora_choice(text));
-  ASSIGN_OR_RETURN(const std::string folder, find_adapter(choice.folder, hub_cache()));
+  ASSIGN_OR_RETURN(const std::string folder, find_adapter(choice.folder, model_places()));
   const std::string config_path = (fs::path(folder) / kAdapterConfig).string(),
                     path = (fs::path(folder) / "adapter_model.safetensors").string();
   ASSIGN_OR_RETURN(const OrderedJson json, read_ordered_json_file(config_path));
@@ -176,7 +176,7 @@ Status apply_lora(std::span<const std::string> adapters, const ModelConfig& conf
 }
 
 std::string unused_adapter(const std::string& model, std::span<const std::string> adapters) {
-  const Result<std::string> path = find_model(model, hub_cache());
+  const Result<std::string> path = find_model(model, model_places());
   if (!path.ok()) return {};
   std::error_code ignored;
   const fs::path folder =

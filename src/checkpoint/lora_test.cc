@@ -253,7 +253,7 @@ TEST_F(LoraFolder, Scales) {
 
 TEST_F(LoraFolder, BesideTheModel) {
   config({{"base_model_name_or_path", "openai/gpt-oss-20b"}});
-  const std::string only = find_model(folder_.string(), "").status().message();
+  const std::string only = find_model(folder_.string(), {}).status().message();
   EXPECT_NE(only.find("a LoRA adapter for openai/gpt-oss-20b, not a model"), std::string::npos) << only;
   EXPECT_NE(only.find("-m openai/gpt-oss-20b --lora " + folder_.string()), std::string::npos) << only;
   std::ofstream(folder_ / "config.json") << "{}";
@@ -268,9 +268,9 @@ TEST_F(LoraFolder, InTheCache) {
   const fs::path snapshot = folder_ / "models--me--tuned" / "snapshots" / "abc";
   fs::create_directories(snapshot);
   std::ofstream(snapshot / "adapter_config.json") << "{}";
-  EXPECT_EQ(find_adapter("me/tuned", folder_.string()).value(), snapshot.string());
-  const std::string absent = find_adapter("me/other", folder_.string()).status().message();
-  EXPECT_NE(absent.find("hf download me/other"), std::string::npos) << absent;
+  EXPECT_EQ(find_adapter("me/tuned", {.hub = folder_.string()}).value(), snapshot.string());
+  const std::string absent = find_adapter("me/other", {.hub = folder_.string()}).status().message();
+  EXPECT_NE(absent.find("moesaic pull me/other"), std::string::npos) << absent;
 }
 
 // peft takes the first pattern that is the module's name or its end after a dot.

@@ -1,8 +1,9 @@
-#include "nearest.h"
+#include "base/nearest.h"
 
 #include <algorithm>
+#include <cctype>
 
-namespace moesaic::app {
+namespace moesaic {
 namespace {
 
 constexpr size_t kLongest = 64;  // of a name; nobody mistypes more
@@ -41,9 +42,15 @@ std::string nearest(std::string_view name, const std::vector<std::string>& known
   return best;
 }
 
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  std::ranges::transform(out, out.begin(), [](unsigned char c) { return std::tolower(c); });
+  return out;
+}
+
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& known) {
   const std::string best = nearest(name, known);
   return best.empty() ? "" : "; did you mean " + best + "?";
 }
 
-}  // namespace moesaic::app
+}  // namespace moesaic

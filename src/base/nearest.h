@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace moesaic::app {
+namespace moesaic {
 
 // The least number of characters to insert, delete, replace or swap with their neighbour.
 int edit_distance(std::string_view a, std::string_view b);
@@ -13,7 +13,10 @@ int edit_distance(std::string_view a, std::string_view b);
 // Empty where none is near: a third of its characters may differ, and at least one.
 std::string nearest(std::string_view name, const std::vector<std::string>& known);
 
+// With ASCII's letters small.
+std::string lower_case(std::string_view text);
+
 // "; did you mean NAME?" or nothing.
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& known);
 
-}  // namespace moesaic::app
+}  // namespace moesaic

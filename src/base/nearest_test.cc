@@ -1,8 +1,8 @@
-#include "nearest.h"
+#include "base/nearest.h"
 
 #include <gtest/gtest.h>
 
-namespace moesaic::app {
+namespace moesaic {
 namespace {
 
 TEST(Nearest, CountsChanges) {
@@ -23,4 +23,4 @@ TEST(Nearest, OnlyWhatIsNear) {
 }
 
 }  // namespace
-}  // namespace moesaic::app
+}  // namespace moesaic

@@ -1,0 +1,27 @@
+// What the names of GGUF files say: parts of a split model, and the quantisation.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace moesaic {
+
+// The parts of a split GGUF model, by the name of any of them: "a-00002-of-00003.gguf" gives three names.
+// Another name: itself.
+std::vector<std::string> gguf_parts(const std::string& path);
+
+// Of the names of files, in any order: each GGUF model by its first part, sorted. What llama.cpp keeps beside
+// models (mmproj, imatrix) is none.
+std::vector<std::string> gguf_models(std::span<const std::string> names);
+
+// The quantisation, as llama.cpp reads it out of a name: MXFP4 of "gpt-oss-20b-mxfp4-00001-of-00002.gguf".
+// Empty where the name has none.
+std::string gguf_tag(const std::string& path);
+
+// The models that a tag means, in any case of letters: those whose quantisation it is, else those with the
+// tag as a word in their name or folder. Of a plain one and unsloth's "UD-" one it is the plain one.
+std::vector<std::string> with_gguf_tag(std::span<const std::string> models, std::string_view tag);
+
+}  // namespace moesaic

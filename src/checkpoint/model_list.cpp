@@ -1,0 +1,242 @@
+#include "checkpoint/model_list.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <tuple>
+
+#include "base/error.h"
+#include "base/file_cache.h"
+#include "base/nearest.h"
+#include "checkpoint/gguf.h"
+#include "checkpoint/gguf_names.h"
+#include "checkpoint/json.h"
+#include "checkpoint/mapped_file.h"
+#include "checkpoint/ollama_store.h"
+
+namespace moesaic {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int kDepth = 4;            // of subfolders: HOME/models/publisher/name/subfolder
+constexpr size_t kMostSeen = 50000;  // looked at in a folder and below it
+
+int64_t bytes_of(const fs::path& path) {
+  std::error_code failed;
+  const auto size = fs::file_size(path, failed);
+  return failed ? 0 : static_cast<int64_t>(size);
+}
+
+bool has_safetensors(const std::vector<std::string>& names) {
+  return std::ranges::any_of(names, [](const std::string& n) { return n.ends_with(".safetensors"); });
+}
+
+void add_folder(const fs::path& folder, const std::vector<std::string>& names, const std::string& name,
+                std::vector<FoundModel>& found) {
+  FoundModel model{.name = name, .kind = "safetensors", .path = folder.string()};
+  for (const std::string& file : names) {
+    if (file.ends_with(".safetensors")) model.bytes += bytes_of(folder / file);
+  }
+  model.gpt_oss = is_gpt_oss(architecture_of(model.path));
+  found.push_back(std::move(model));
+}
+
+void add_gguf(const fs::path& file, const std::string& name, std::vector<FoundModel>& found) {
+  FoundModel model{.name = name, .kind = "GGUF", .path = file.string()};
+  for (const std::string& part : gguf_parts(model.path)) {
+    model.bytes += bytes_of(part);
+    model.complete = model.complete && is_there(part);
+  }
+  const std::string architecture = architecture_of(model.path);
+  model.gpt_oss = architecture.empty() || is_gpt_oss(architecture);
+  found.push_back(std::move(model));
+}
+
+// seen: names looked at so far.
+void add_below(const fs::path& folder, const std::string& name, int depth, size_t& seen,
+               std::vector<FoundModel>& found) {
+  const std::vector<std::string> names = names_in(folder);
+  seen += names.size();
+  const auto joined = [&](const std::string& file) { return name.empty() ? file : name + "/" + file; };
+  const std::vector<std::string> ggufs = gguf_models(names);
+  const bool whole = has_safetensors(names) && std::ranges::find(names, "config.json") != names.end();
+  if (whole) add_folder(folder, names, name, found);
+  for (const std::string& file : ggufs) add_gguf(folder / file, joined(file), found);
+  if (whole || depth == 0) return;
+  for (const std::string& file : names) {
+    if (seen < kMostSeen && !file.starts_with('.') && is_folder(folder / file))
+      add_below(folder / file, joined(file), depth - 1, seen, found);
+  }
+}
+
+// By the shortest name that means it alone: the repository, its tag, its file.
+void name_in_repository(const std::string& repository, std::vector<FoundModel>& found) {
+  std::vector<std::string> ggufs;
+  for (const FoundModel& model : found) {
+    if (model.kind == "GGUF") ggufs.push_back(model.name);
+  }
+  const bool folder = ggufs.size() < found.size();
+  for (FoundModel& model : found) {
+    const std::string tag = gguf_tag(model.name);
+    if (model.kind != "GGUF" || (ggufs.size() == 1 && !folder))
+      model.name = repository;
+    else if (const auto same = with_gguf_tag(ggufs, tag); same.size() == 1 && same.front() == model.name)
+      model.name = fmt::format("{}:{}", repository, tag);
+    else
+      model.name = fmt::format("{}/{}", repository, model.name);
+  }
+}
+
+void add_all(std::vector<FoundModel> from, const std::string& place, std::vector<FoundModel>& to) {
+  for (FoundModel& model : from) {
+    model.place = place;
+    to.push_back(std::move(model));
+  }
+}
+
+void add_hub(const std::string& hub, std::vector<FoundModel>& out) {
+  if (hub.empty()) return;
+  for (const std::string& name : names_in(hub)) {
+    if (!name.starts_with(kHubPrefix)) continue;
+    const auto snapshot = current_snapshot(fs::path(hub) / name);
+    if (!snapshot.ok()) continue;
+    std::vector<FoundModel> found = models_below(snapshot.value().string());
+    name_in_repository(repository_of(name), found);
+    add_all(std::move(found), "Hugging Face", out);
+  }
+}
+
+void add_lm_studio(const std::vector<std::string>& homes, std::vector<FoundModel>& out) {
+  for (const std::string& root : lm_studio_roots(homes)) {
+    for (const std::string& publisher : names_in(root)) {
+      for (const std::string& name : names_in(fs::path(root) / publisher)) {
+        std::vector<FoundModel> found = models_below((fs::path(root) / publisher / name).string());
+        name_in_repository(publisher + "/" + name, found);
+        add_all(std::move(found), "LM Studio", out);
+      }
+    }
+  }
+}
+
+void add_ollama(const std::vector<std::string>& stores, std::vector<FoundModel>& out) {
+  std::set<std::string> seen;
+  for (const std::string& store : stores) {
+    for (const OllamaModel& model : ollama_models(store)) {
+      const Result<std::string> blob = ollama_blob(model);
+      if (!blob.ok() || !seen.insert(model.name).second) continue;
+      std::vector<FoundModel> found;
+      add_gguf(blob.value(), model.name, found);
+      add_all(std::move(found), "Ollama", out);
+    }
+  }
+}
+
+// owner/model:tag in small letters, and model:tag and model alone: what people remember of a name.
+std::vector<std::string> short_names(const std::string& as_typed) {
+  const std::string name = lower_case(as_typed);
+  std::vector<std::string> names = {name};
+  if (const size_t slash = name.find('/'); slash != std::string::npos)
+    names.push_back(name.substr(slash + 1));
+  if (const size_t colon = name.rfind(':'); colon != std::string::npos) {
+    names.push_back(name.substr(0, colon));
+    if (const size_t slash = name.find('/'); slash < colon)
+      names.push_back(name.substr(slash + 1, colon - slash - 1));
+  }
+  return names;
+}
+
+// The candidate with the nearest of all its short names; empty where none is near.
+std::string nearest_of(const std::string& name, const std::vector<std::string>& candidates) {
+  std::string best;
+  int least = 1 << 20;
+  for (const std::string& candidate : candidates) {
+    for (const std::string& is : short_names(candidate)) {
+      for (const std::string& wanted : short_names(name)) {
+        if (nearest(wanted, {is}).empty()) continue;
+        if (const int distance = edit_distance(wanted, is); distance < least) {
+          least = distance;
+          best = candidate;
+        }
+      }
+    }
+  }
+  return best;
+}
+
+// Of a path that leads nowhere: the path with the nearest name in its folder.
+std::string beside_it(const fs::path& path) {
+  const std::string found = nearest(path.filename().string(), names_in(path.parent_path()));
+  return found.empty() || path.parent_path().empty() ? "" : (path.parent_path() / found).string();
+}
+
+// What a name would get from Hugging Face: itself if it is a repository's, else the published model that it
+// is nearest to; empty where it is near to none.
+std::string published(const std::string& name) {
+  if (repository_name(name)) return name;
+  std::string plain = name;
+  std::ranges::replace(plain, ':', '-');  // as Ollama has it
+  return nearest_of(plain, {"openai/gpt-oss-20b", "openai/gpt-oss-120b"});
+}
+
+}  // namespace
+
+std::string architecture_of(const std::string& path) {
+  if (!is_folder(path)) {
+    const auto file = MappedFile::open(path);
+    return file.ok() ? gguf_architecture(*file.value()) : "";
+  }
+  constexpr size_t kMostConfig = size_t{1} << 20;
+  const std::string config = path + "/config.json";
+  const Result<std::string> text = read_whole(config, kMostConfig);
+  const Result<Json> json = text.ok() ? parse_json(text.value(), config) : text.status();
+  if (!json.ok() || !json->is_object()) return {};
+  const auto type = json->find("model_type");
+  if (type != json->end() && type->is_string()) return type->get<std::string>();
+  // OpenAI's own config has no type.
+  return json->contains("swiglu_limit") && json->contains("experts_per_token") ? "gpt_oss" : "";
+}
+
+bool is_gpt_oss(const std::string& architecture) {
+  return architecture == "gpt-oss" || architecture == "gpt_oss" || architecture == "gptoss";
+}
+
+std::vector<FoundModel> models_below(const std::string& folder) {
+  std::vector<FoundModel> found;
+  size_t seen = 0;
+  add_below(folder, "", kDepth, seen, found);
+  return found;
+}
+
+std::vector<FoundModel> models_here(const ModelPlaces& places) {
+  std::vector<FoundModel> all;
+  add_hub(places.hub, all);
+  add_lm_studio(places.lm_studio, all);
+  add_ollama(places.ollama, all);
+  constexpr const char* kFolder = "models";
+  std::vector<FoundModel> found = models_below(kFolder);
+  for (FoundModel& model : found) model.name = model.path;
+  add_all(std::move(found), kFolder, all);
+  std::ranges::sort(all, {}, [](const FoundModel& m) { return std::tie(m.place, m.name); });
+  return all;
+}
+
+std::string hint_for(const std::string& name, const ModelPlaces& places) {
+  std::vector<std::string> names = {"tiny"};
+  for (const FoundModel& model : models_here(places)) {
+    if (model.gpt_oss) names.push_back(model.name);
+  }
+  std::string here = beside_it(name);
+  if (here.empty()) here = nearest_of(name, names);
+  const bool path = is_folder(fs::path(name).parent_path());
+  const std::string there = path ? "" : published(name);
+  std::string hint;
+  if (!here.empty()) hint += fmt::format("; nearest here: -m {}", here);
+  if (!there.empty() && there != here) hint += fmt::format("; get it: {}", pull_command(there));
+  return hint.empty() ? "; moesaic list shows the models that are here" : hint;
+}
+
+}  // namespace moesaic

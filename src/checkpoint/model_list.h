@@ -1,0 +1,39 @@
+// The models on this machine, with the name by which -m opens each.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "checkpoint/model_places.h"
+
+namespace moesaic {
+
+struct FoundModel {
+  std::string name;   // what find_model() takes
+  std::string kind;   // "safetensors" or "GGUF"
+  std::string place;  // "Hugging Face", "Ollama", "LM Studio" or the folder
+  std::string path;
+  int64_t bytes = 0;
+  bool gpt_oss = true;   // by its config or metadata; true where neither can be read
+  bool complete = true;  // all parts are there
+};
+
+// The models in a folder and, unless it is one itself, in its subfolders to a depth of four: folders with a
+// config.json and .safetensors files, and GGUF files, each split one once. Names are paths below it.
+std::vector<FoundModel> models_below(const std::string& folder);
+
+// What is in the caches and stores, and in the folder models where the program was started; sorted by place
+// and name.
+std::vector<FoundModel> models_here(const ModelPlaces& places);
+
+// What follows a name that leads nowhere: the model of this machine that it is nearest to, and the command
+// that gets what it means.
+std::string hint_for(const std::string& name, const ModelPlaces& places);
+
+// general.architecture of a GGUF file, model_type of a folder's config.json; empty where there is none.
+std::string architecture_of(const std::string& path);
+// Whether a name of an architecture is gpt-oss's.
+bool is_gpt_oss(const std::string& architecture);
+
+}  // namespace moesaic

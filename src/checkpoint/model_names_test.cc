@@ -1,0 +1,173 @@
+// Tags of GGUF files, names of repositories, Ollama's stores in both layouts, and choosing by architecture.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "checkpoint/find_model.h"
+#include "checkpoint/gguf_header.h"
+#include "checkpoint/model_list.h"
+#include "checkpoint/ollama_store.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+
+TEST(GgufTags, ByTheName) {
+  EXPECT_EQ(gguf_tag("gpt-oss-20b-mxfp4.gguf"), "MXFP4");
+  EXPECT_EQ(gguf_tag("a/gpt-oss-20b-UD-Q4_K_XL.gguf"), "Q4_K_XL");
+  EXPECT_EQ(gguf_tag("Q8_0/gpt-oss-120b.Q8_0-00002-of-00003.gguf"), "Q8_0");
+  EXPECT_EQ(gguf_tag("x-F16-00001-of-00001.gguf"), "F16");
+  for (const char* none : {"", "model.gguf", "model-.gguf", "model-Q8_0.safetensors", ".gguf"})
+    EXPECT_EQ(gguf_tag(none), "") << none;
+}
+
+TEST(GgufTags, MeanModels) {
+  const Names all = {"m-Q4_0.gguf", "m-Q4_K_M.gguf",  "m-UD-Q4_K_XL.gguf",
+                     "m-Q8_0.gguf", "m-UD-Q8_0.gguf", "BF16/m-00001-of-00002.gguf"};
+  const auto meant = [&](const char* tag) { return with_gguf_tag(all, tag); };
+  EXPECT_EQ(meant("q4_k_m"), Names{"m-Q4_K_M.gguf"});
+  EXPECT_EQ(meant("Q4_K_XL"), Names{"m-UD-Q4_K_XL.gguf"});
+  EXPECT_EQ(meant("UD-Q4_K_XL"), Names{"m-UD-Q4_K_XL.gguf"});
+  EXPECT_EQ(meant("Q8_0"), Names{"m-Q8_0.gguf"});
+  EXPECT_EQ(meant("UD-Q8_0"), Names{"m-UD-Q8_0.gguf"});
+  EXPECT_EQ(meant("BF16"), Names{"BF16/m-00001-of-00002.gguf"});
+  for (const char* none : {"", "Q4", "Q4_K", "8_0", "gguf2", "Q4_K_M_"})
+    EXPECT_TRUE(meant(none).empty()) << none;
+}
+
+TEST(GgufModels, OnceEachAndOnlyModels) {
+  const Names names = {"b-00002-of-00002.gguf", "b-00001-of-00002.gguf", "a.gguf",
+                       "mmproj-F16.gguf",       "m.imatrix.gguf",        "README.md"};
+  EXPECT_EQ(gguf_models(names), (Names{"a.gguf", "b-00001-of-00002.gguf"}));
+}
+
+TEST(RepositoryNames, Parse) {
+  EXPECT_EQ(repository_name("openai/gpt-oss-20b")->repository, "openai/gpt-oss-20b");
+  EXPECT_EQ(repository_name("a/b:UD-Q4_K_XL")->tag, "UD-Q4_K_XL");
+  EXPECT_EQ(repository_name("a/b/c/d.gguf")->file, "c/d.gguf");
+  EXPECT_EQ(repository_name("a/b/c/d.gguf")->repository, "a/b");
+  for (const char* none : {"", "a", "a/", "/a", "a//b.gguf", "a/b/", "a/b:", "a/b/c", "a/b/../c.gguf",
+                           "a/b/./c.gguf", "../b", "a/..", "a/b..c", "a b/c", "a/b:c/d", "a/b.gguf", "a/.b"})
+    EXPECT_FALSE(repository_name(none)) << none;
+  EXPECT_EQ(repository_of(hub_folder("a/b-c")), "a/b-c");
+}
+
+class Stores : public testing::Test {
+ protected:
+  Stores() { fs::create_directories(root_); }
+  ~Stores() override { fs::remove_all(root_); }
+
+  std::string put(const std::string& name, const std::string& text = "x") {
+    fs::create_directories((root_ / name).parent_path());
+    std::ofstream(root_ / name, std::ios::binary) << text;
+    return path(name);
+  }
+  std::string gguf(const std::string& name, const std::string& architecture) {
+    GgufHeader header;
+    header.text("general.type", "model");
+    header.text("general.architecture", architecture);
+    return put(name, header.finish(0));
+  }
+  std::string path(const std::string& name) const { return (root_ / name).string(); }
+  static std::string manifest(char digit) {
+    return R"({"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:)" +
+           std::string(64, digit) + "\"}]}";
+  }
+  static std::string blob(char digit) { return "blobs/sha256-" + std::string(64, digit); }
+  ModelPlaces places() const {
+    return {.hub = path("hub"), .ollama = {path("")}, .lm_studio = {path("lms")}};
+  }
+  std::string found(const std::string& name) const {
+    const Result<std::string> result = find_model(name, places());
+    return result.ok() ? result.value() : "error: " + result.status().message();
+  }
+
+  const fs::path root_ =
+      fs::temp_directory_path() / ("moesaic-stores-" + std::to_string(getpid()) +
+                                   testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+TEST_F(Stores, AnotherArchitectureDoesNotCount) {
+  const std::string model = gguf("m/model.gguf", "gpt-oss");
+  gguf("m/head.gguf", "eagle3"), gguf("m/other-00001-of-00002.gguf", "llama");
+  EXPECT_EQ(found(path("m")), model);
+  EXPECT_EQ(architecture_of(model), "gpt-oss");
+  EXPECT_EQ(architecture_of(put("short.gguf", "GGUF\3")), "");
+  EXPECT_EQ(architecture_of(path("none")), "");
+  gguf("m/Q8_0/model.gguf", "gptoss");
+  EXPECT_NE(found(path("m")).find("several models; name one of them: model.gguf, Q8_0/model.gguf"),
+            std::string::npos)
+      << found(path("m"));
+}
+
+TEST_F(Stores, OllamaNames) {
+  put(blob('1')), put(blob('2')), put(blob('3'));
+  put("manifests/registry.ollama.ai/library/gpt-oss/20b", manifest('1'));
+  put("manifests/registry.ollama.ai/me/Tuned/v1", manifest('2'));
+  put("manifests/registry.ollama.ai/library/two/a", manifest('1'));
+  put("manifests/registry.ollama.ai/library/two/b", manifest('3'));
+  for (const char* name : {"gpt-oss:20b", "gpt-oss", "GPT-OSS:20B", "library/gpt-oss:20b",
+                           "registry.ollama.ai/library/gpt-oss:20b", "ollama.com/library/gpt-oss"})
+    EXPECT_EQ(found(name), path(blob('1'))) << name;
+  EXPECT_EQ(found("me/tuned:v1"), path(blob('2')));
+  EXPECT_NE(found("two").find("several models; name one of them: two:a, two:b"), std::string::npos)
+      << found("two");
+  EXPECT_NE(found(path("manifests/registry.ollama.ai/library/two")).find("two:a, two:b"), std::string::npos);
+  put("manifests/registry.ollama.ai/library/two/latest", manifest('3'));
+  EXPECT_EQ(found("two"), path(blob('3')));
+}
+
+// Manifests as blobs with links to them, and lists of manifests of which one has a GGUF file.
+TEST_F(Stores, OllamaSecondLayout) {
+  put(blob('1'));
+  put(blob('a'), manifest('1'));
+  fs::create_directories(root_ / "manifests-v2/registry.ollama.ai/library/gpt-oss");
+  fs::create_symlink("../../../../" + blob('a'),
+                     root_ / "manifests-v2/registry.ollama.ai/library/gpt-oss/20b");
+  EXPECT_EQ(found("gpt-oss:20b"), path(blob('1')));
+  EXPECT_EQ(found(path("manifests-v2/registry.ollama.ai/library/gpt-oss/20b")), path(blob('1')));
+  put("manifests-v2/registry.ollama.ai/library/list/latest",
+      R"({"mediaType": "application/vnd.ollama.manifest.list.v2+json", "manifests": [{"runner": "mlx",)"
+      R"("digest": "sha256:)" +
+          std::string(64, 'b') + R"("}, {"runner": "ollama", "digest": "sha256:)" + std::string(64, 'a') +
+          "\"}]}");
+  EXPECT_EQ(found("list"), path(blob('1')));
+}
+
+TEST_F(Stores, DamagedManifestsAreOneLine) {
+  fs::create_directories(root_ / "blobs");
+  const std::string name = "manifests/registry.ollama.ai/library/bad/latest";
+  for (
+      const char* text :
+      {"", "x", "[]", "{}", R"({"layers": 1})", R"({"layers": [1, {"mediaType": 2}]})",
+       R"({"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:../../x"}]})",
+       R"({"layers": [{"mediaType": "application/vnd.ollama.image.model"}]})",
+       R"({"mediaType": "application/vnd.ollama.manifest.list.v2+json"})",
+       R"({"mediaType": "application/vnd.ollama.manifest.list.v2+json", "manifests": [1, {"runner": "ollama"}]})"}) {
+    put(name, text);
+    EXPECT_TRUE(found("bad").starts_with("error: ")) << text;
+    EXPECT_EQ(found("bad").find('\n'), std::string::npos) << text;
+  }
+}
+
+TEST_F(Stores, LmStudioNamesItsFolders) {
+  const std::string model = gguf("elsewhere/p/n/m.gguf", "gpt-oss");
+  EXPECT_TRUE(found("p/n").starts_with("error: "));
+  put("lms/settings.json", R"({"downloadsFolder": ")" + path("elsewhere") + "\"}");
+  EXPECT_EQ(found("p/n"), model);
+  for (const char* text : {"", "[]", R"({"downloadsFolder": 1})"}) {
+    put("lms/settings.json", text);
+    EXPECT_TRUE(found("p/n").starts_with("error: ")) << text;
+  }
+  put("lms/hub/models/openai/x/manifest.json",
+      R"({"dependencies": [1, {"sources": [2, {"user": "..", "repo": "p"}, {"user": "p", "repo": "n"}]}]})");
+  put("lms/settings.json", R"({"downloadsFolder": ")" + path("elsewhere") + "\"}");
+  EXPECT_EQ(found("openai/x"), model);
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,217 @@
+#include "checkpoint/model_places.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <span>
+
+#include "base/error.h"
+#include "base/file_cache.h"
+#include "checkpoint/json.h"
+
+namespace moesaic {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr size_t kMostNames = 10000;           // of a folder
+constexpr size_t kMostFile = size_t{1} << 20;  // bytes of a store's small files
+
+// A small file's text without the space at its end; empty where it cannot be read.
+std::string line_of(const fs::path& path) {
+  Result<std::string> text = read_whole(path.string(), kMostFile);
+  if (!text.ok()) return {};
+  std::string line = std::move(text).value();
+  line.erase(std::ranges::find_if(line, [](unsigned char c) { return c == '\n' || c == '\r'; }), line.end());
+  while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back())) != 0) line.pop_back();
+  return line;
+}
+
+// An object's member, or null.
+Json member(const Json& object, const char* name) {
+  const auto it = object.is_object() ? object.find(name) : object.end();
+  return object.is_object() && it != object.end() ? *it : Json();
+}
+
+Json small_json(const fs::path& path) {
+  const Result<std::string> text = read_whole(path.string(), kMostFile);
+  if (!text.ok()) return {};
+  Result<Json> json = parse_json(text.value(), path.string());
+  return json.ok() ? std::move(json).value() : Json();
+}
+
+std::string hub_cache() {
+  for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
+    if (std::string hub = environment(name); !hub.empty()) return hub;
+  }
+  if (const std::string home = environment("HF_HOME"); !home.empty()) return home + "/hub";
+  if (const std::string cache = environment("XDG_CACHE_HOME"); !cache.empty())
+    return cache + "/huggingface/hub";
+  if (const std::string home = environment("HOME"); !home.empty()) return home + "/.cache/huggingface/hub";
+  return {};
+}
+
+std::vector<std::string> ollama_stores(const std::string& home) {
+  std::vector<std::string> stores;
+  if (const std::string store = environment("OLLAMA_MODELS"); !store.empty()) stores.push_back(store);
+  if (!home.empty()) stores.push_back(home + "/.ollama/models");
+  // Of the service that Ollama's installer and distributions make.
+  for (const char* service :
+       {"/usr/share/ollama/.ollama/models", "/var/lib/ollama/.ollama/models", "/var/lib/ollama"})
+    stores.emplace_back(service);
+  return stores;
+}
+
+std::vector<std::string> lm_studio_homes(const std::string& home) {
+  if (home.empty()) return {};
+  std::vector<std::string> homes;
+  if (const std::string named = line_of(home + "/.lmstudio-home-pointer"); !named.empty())
+    homes.push_back(named);
+  for (const char* place : {"/.lmstudio", "/.cache/lm-studio"}) {
+    if (std::ranges::find(homes, home + place) == homes.end()) homes.push_back(home + place);
+  }
+  return homes;
+}
+
+// A part of owner/name, by Hugging Face's rule.
+bool is_name(std::string_view name) {
+  constexpr std::string_view kOthers = "-_.";
+  const auto may_be = [&](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || kOthers.find(c) != std::string_view::npos;
+  };
+  return !name.empty() && name.front() != '.' && name.back() != '.' && std::ranges::all_of(name, may_be) &&
+         name.find("..") == std::string_view::npos;
+}
+
+}  // namespace
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr) return {};
+  const std::string text = value;
+  const char* home = std::getenv("HOME");
+  const bool at_home = text == "~" || text.starts_with("~/");
+  return at_home && home != nullptr ? home + text.substr(1) : text;
+}
+
+ModelPlaces model_places() {
+  const std::string home = environment("HOME");
+  return {.hub = hub_cache(), .ollama = ollama_stores(home), .lm_studio = lm_studio_homes(home)};
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (fs::directory_iterator at(folder, ignored), end; !ignored && at != end && names.size() < kMostNames;
+       at.increment(ignored))
+    names.push_back(at->path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 8;
+  const auto shown = std::span(names).first(std::min(names.size(), kMost));
+  return fmt::format("{}{}", fmt::to_string(fmt::join(shown, ", ")),
+                     names.size() > kMost ? fmt::format(" and {} more", names.size() - kMost) : "");
+}
+
+std::optional<RepositoryName> repository_name(std::string_view name) {
+  const size_t slash = name.find('/');
+  if (slash == std::string_view::npos) return {};
+  const size_t end = std::min(name.size(), name.find_first_of("/:", slash + 1));
+  RepositoryName out{.repository = std::string(name.substr(0, end))};
+  if (!is_name(name.substr(0, slash)) || !is_name(name.substr(slash + 1, end - slash - 1)) ||
+      out.repository.ends_with(".gguf"))
+    return {};
+  if (end == name.size()) return out;
+  const std::string_view rest = name.substr(end + 1);
+  if (name[end] == ':') {
+    out.tag = rest;
+    return is_name(rest) ? std::optional(out) : std::nullopt;
+  }
+  // Each part of the path is a name of its own, so that none leads out of the repository.
+  for (size_t at = 0; at <= rest.size();) {
+    const size_t next = std::min(rest.size(), rest.find('/', at));
+    const std::string_view part = rest.substr(at, next - at);
+    if (part.empty() || part == "." || part == "..") return {};
+    at = next + 1;
+  }
+  out.file = rest;
+  return rest.ends_with(".gguf") ? std::optional(out) : std::nullopt;
+}
+
+std::string hub_folder(std::string repository) {
+  return std::string(kHubPrefix) + repository.replace(repository.find('/'), 1, "--");
+}
+
+std::string repository_of(const std::string& hub_folder) {
+  std::string name = hub_folder.substr(kHubPrefix.size());
+  const size_t dashes = name.find("--");
+  return dashes == std::string::npos ? name : name.replace(dashes, 2, "/");
+}
+
+std::string pull_command(std::string_view name) { return fmt::format("moesaic pull {}", name); }
+
+Result<fs::path> current_snapshot(const fs::path& folder) {
+  constexpr size_t kMostName = 256;
+  std::string current;
+  if (auto ref = read_whole((folder / "refs" / "main").string(), kMostName); ref.ok())
+    current = std::move(ref).value();
+  current.erase(std::ranges::find_if(current, [](unsigned char c) { return std::isspace(c) != 0; }),
+                current.end());
+  const std::vector<std::string> all = names_in(folder / "snapshots");
+  if (current.empty() && all.size() == 1) current = all.front();
+  const std::string name = folder.filename().string();
+  const std::string repository = name.starts_with(kHubPrefix) ? repository_of(name) : "MODEL";
+  if (std::ranges::find(all, current) == all.end())
+    return error(StatusCode::kNotFound, "{}: no complete snapshot; get it again: {}", folder.string(),
+                 pull_command(repository));
+  return folder / "snapshots" / current;
+}
+
+std::vector<std::string> lm_studio_roots(const std::vector<std::string>& homes) {
+  std::vector<std::string> roots;
+  const auto add = [&](const std::string& root) {
+    if (std::ranges::find(roots, root) == roots.end() && is_folder(root)) roots.push_back(root);
+  };
+  for (const std::string& home : homes) {
+    const Json named = member(small_json(fs::path(home) / "settings.json"), "downloadsFolder");
+    if (named.is_string()) add(named.get<std::string>());
+    add(home + "/models");
+  }
+  return roots;
+}
+
+std::vector<std::string> lm_studio_sources(const std::string& home, const std::string& name) {
+  std::vector<std::string> names;
+  const Json dependencies =
+      member(small_json(fs::path(home) / "hub" / "models" / name / "manifest.json"), "dependencies");
+  for (const Json& dependency : dependencies.is_array() ? dependencies : Json::array()) {
+    const Json sources = member(dependency, "sources");
+    for (const Json& source : sources.is_array() ? sources : Json::array()) {
+      const Json user = member(source, "user"), repository = member(source, "repo");
+      if (!user.is_string() || !repository.is_string()) continue;
+      std::string full = user.get<std::string>() + "/" + repository.get<std::string>();
+      if (const auto parsed = repository_name(full); parsed && parsed->repository == full)
+        names.push_back(std::move(full));
+    }
+  }
+  return names;
+}
+
+}  // namespace moesaic

@@ -1,0 +1,59 @@
+// Where the programs of this user keep models, and the names that these programs give them.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "moesaic/status.h"
+
+namespace moesaic {
+
+struct ModelPlaces {
+  std::string hub;                     // Hugging Face's cache; empty: none
+  std::vector<std::string> ollama;     // Ollama's stores: folders with blobs and manifests
+  std::vector<std::string> lm_studio;  // LM Studio's homes: the folders with its settings
+};
+
+// Of this user, by the variables of these programs: HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME,
+// XDG_CACHE_HOME; OLLAMA_MODELS; LM Studio's home pointer. Only the stores of the last two are looked at.
+ModelPlaces model_places();
+
+// An environment variable, or nothing where it is unset; a "~" that begins it is the home folder.
+std::string environment(const char* name);
+
+// Whether anything is at a path; what may not be looked at is not.
+bool is_there(const std::filesystem::path& path);
+bool is_folder(const std::filesystem::path& path);
+// Names in a folder, sorted; of very large folders the first ten thousand that the system gives.
+std::vector<std::string> names_in(const std::filesystem::path& folder);
+// At most eight names of them in a line.
+std::string listed(const std::vector<std::string>& names);
+
+// owner/name of a repository, and what of it: "owner/name", "owner/name:Q8_0", "owner/name/sub/file.gguf".
+struct RepositoryName {
+  std::string repository;  // owner/name, as Hugging Face has them
+  std::string tag;         // a quantisation, or empty
+  std::string file;        // a path in the repository, or empty
+};
+std::optional<RepositoryName> repository_name(std::string_view name);
+
+// models--owner--name, the folder of a repository in the cache, and back.
+inline constexpr std::string_view kHubPrefix = "models--";
+std::string hub_folder(std::string repository);
+std::string repository_of(const std::string& hub_folder);
+// The folder with the current snapshot in such a folder: refs/main names it; without that the only one.
+Result<std::filesystem::path> current_snapshot(const std::filesystem::path& folder);
+
+// What gets a repository.
+std::string pull_command(std::string_view name);
+
+// LM Studio's models folders of a home: the one that its settings name, and its own.
+std::vector<std::string> lm_studio_roots(const std::vector<std::string>& homes);
+// The names publisher/name that LM Studio's own name of a model stands for ("openai/gpt-oss-20b" is
+// lmstudio-community/gpt-oss-20b-GGUF), besides the name itself.
+std::vector<std::string> lm_studio_sources(const std::string& home, const std::string& name);
+
+}  // namespace moesaic

@@ -56,6 +56,24 @@ write_basic_package_version_file(moesaic-config-version.cmake COMPATIBILITY Same
 
 # Three components: the program and all that it uses, the shared library where one is built, and what developers need.
 set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME program)
+
+# moesaic_installs(COMPONENT FILES...): before anything is installed, one line says which of these files no build has made.
+# `make demo`, for one, builds the program alone.
+function(moesaic_installs component)
+  install(CODE "set(missing \"\")
+  foreach(file IN ITEMS ${ARGN})
+    if(NOT EXISTS \"\${file}\")
+      string(APPEND missing \" \${file}\")
+    endif()
+  endforeach()
+  if(missing)
+    message(FATAL_ERROR \"not built yet:\${missing}\n`make install` builds it, and so does\n\"
+      \"cmake --build ${PROJECT_BINARY_DIR} --target moesaic moesaic_whole pages\")
+  endif()" COMPONENT ${component})
+endfunction()
+set(pages ${PROJECT_BINARY_DIR}/apps/pages)
+moesaic_installs(program $<TARGET_FILE:moesaic> ${pages}/moesaic.bash ${pages}/_moesaic ${pages}/moesaic.fish ${pages}/moesaic.1)
+moesaic_installs(development $<TARGET_LINKER_FILE:moesaic_whole>)
 install(TARGETS moesaic_whole EXPORT moesaic
   ARCHIVE COMPONENT development LIBRARY COMPONENT library NAMELINK_COMPONENT development)
 install(EXPORT moesaic NAMESPACE moesaic:: DESTINATION ${cmake_folder} FILE moesaic-targets.cmake COMPONENT development)

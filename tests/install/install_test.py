@@ -6,6 +6,7 @@ package, a C program builds by pkg-config, and both get an answer of models/tiny
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,19 @@ class InstallTest(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.temporary.cleanup()
+
+    def test_what_no_build_has_made_is_named_before_anything_is_installed(self):
+        script = pathlib.Path(BUILD, "cmake_install.cmake").read_text()
+        prefix = self.folder / "half"
+        for file in ("libmoesaic", "apps/pages/moesaic.1"):
+            half = self.folder / "half_install.cmake"
+            half.write_text(re.sub(re.escape(f"{BUILD}/{file}"), f"{BUILD}/not_there/{file}", script))
+            done = subprocess.run([CMAKE, f"-DCMAKE_INSTALL_PREFIX={prefix}", "-P", half], capture_output=True, text=True)
+            self.assertNotEqual(done.returncode, 0)
+            message = " ".join(done.stderr.split())  # CMake wraps its lines
+            self.assertIn(f"not built yet: {BUILD}/not_there/{file}", message)
+            self.assertIn(f"cmake --build {BUILD} --target moesaic moesaic_whole pages", message)
+            self.assertFalse(prefix.exists())
 
     def found(self, pattern):
         files = list(self.prefix.glob(pattern))

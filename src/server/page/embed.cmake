@@ -8,9 +8,18 @@ set(page_out ${CMAKE_CURRENT_BINARY_DIR}/page)
 file(REMOVE_RECURSE ${page_out}/library)
 file(MAKE_DIRECTORY ${page_out}/library/fonts)
 
-# Where Debian, Ubuntu and Fedora put what is written in JavaScript.
+# Where Debian, Ubuntu and Fedora put what is written in JavaScript. Before them, a folder that the builder names: npm's
+# node_modules, or moesaic-page-libraries.tar.gz of a release, unpacked.
+set(MOESAIC_PAGE_FROM "" CACHE PATH "A folder with marked, dompurify, highlight.js and katex, such as node_modules")
 set(page_roots /usr/share/nodejs /usr/share/javascript /usr/lib/node_modules)
 set(page_font_roots /usr/share/fonts/truetype/katex /usr/share/javascript/katex/fonts)
+if(MOESAIC_PAGE_FROM)
+  if(NOT IS_DIRECTORY ${MOESAIC_PAGE_FROM})
+    message(FATAL_ERROR "-DMOESAIC_PAGE_FROM=${MOESAIC_PAGE_FROM}: no such folder")
+  endif()
+  set(page_roots ${MOESAIC_PAGE_FROM})
+  set(page_font_roots ${MOESAIC_PAGE_FROM}/katex/dist/fonts ${MOESAIC_PAGE_FROM}/katex/fonts)
+endif()
 option(MOESAIC_PAGE_LIBRARIES "Build marked, DOMPurify, highlight.js and KaTeX into the chat page, where they are installed" ON)
 
 # page_library(VARIABLE NAMES...): the first of the files that is there, else "".
@@ -89,7 +98,7 @@ endif()
 configure_file(${page_folder}/libraries.js.in ${page_out}/library/libraries.js @ONLY)
 if(page_missing AND MOESAIC_PAGE_LIBRARIES)
   list(JOIN page_missing ", " page_missing)
-  message(STATUS "The chat page shows as plain text what these packages are missing for: ${page_missing}")
+  message(STATUS "The chat page shows as plain text what these packages are missing for: ${page_missing}; docs/user/install.md has other sources (-DMOESAIC_PAGE_FROM)")
 endif()
 
 file(GLOB page_own RELATIVE ${page_folder} CONFIGURE_DEPENDS ${page_folder}/*.js ${page_folder}/*.css ${page_folder}/*.svg)

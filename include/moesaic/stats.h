@@ -31,6 +31,21 @@ struct PageUse {
   int total = 0;
 };
 
+// One tier of the KV store: host memory (OpenOptions::kv_host) or a folder (OpenOptions::kv_disk).
+struct KvTierStats {
+  uint64_t bytes = 0;          // that it has now
+  uint64_t written_bytes = 0;  // since the beginning, as the others
+  uint64_t read_bytes = 0;
+  uint64_t dropped = 0;  // parts of blocks that were not kept: it was behind, full or failed
+  uint64_t damaged = 0;  // files that were not what was written
+};
+
+struct KvStoreStats {
+  KvTierStats host, disk;
+  uint64_t fetched_tokens = 0;  // of prompts, that were not computed because the store had them
+  uint64_t abandoned = 0;       // fetches that were given up, or found a part missing
+};
+
 struct EngineStats {
   int running = 0;  // requests that have their pages
   int waiting = 0;  // for pages or for their turn, preempted ones included
@@ -50,6 +65,7 @@ struct EngineStats {
   double host_seconds = 0;  // the host's part of step_seconds: what the device computes or the host waits for
                             // is not in it
   SpeculationStats speculation = {};
+  KvStoreStats store = {};
 };
 
 }  // namespace moesaic

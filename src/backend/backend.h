@@ -135,6 +135,18 @@ struct StepCaptures {
   int64_t made = 0, failed = 0;
 };
 
+// Copies pages of the KV cache beside the steps, of all layers of a kind at a time. One thread uses it, any
+// one, while the backend and its cache are there. No step in flight, nor one that begins meanwhile, may touch
+// the page.
+class KvCopier {
+ public:
+  virtual ~KvCopier() = default;
+  // bytes: [layers, kv_page_bytes()], there when this returns.
+  virtual Status read(std::span<const int> layers, int32_t page, std::span<std::byte> bytes) = 0;
+  // Steps that begin after this has returned see the bytes.
+  virtual Status write(std::span<const int> layers, int32_t page, std::span<const std::byte> bytes) = 0;
+};
+
 class DraftHead;  // draft_head.h
 class Profiler;   // profiling.h
 class Tuner;      // tuner.h
@@ -175,6 +187,8 @@ class Backend {
   virtual size_t kv_page_bytes() const { return 0; }
   virtual Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes);
   virtual Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes);
+  // Null: this backend cannot copy beside its steps. Once the cache is allocated.
+  virtual std::unique_ptr<KvCopier> kv_copier() { return nullptr; }
 
   // Whether a batch may have rows to sample. Such a step stays in flight after end_step: the next one may
   // begin, with rows whose tokens this one samples, before sampled() is called. Known once a model is loaded.

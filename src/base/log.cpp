@@ -9,7 +9,7 @@
 namespace moesaic {
 namespace {
 
-std::atomic<bool> debug_on = false, has_callback = false;
+std::atomic<bool> debug_on = false, notices_on = false, has_callback = false;
 
 struct Callback {
   std::mutex mutex;
@@ -54,6 +54,12 @@ bool debug_enabled() { return debug_on || has_callback; }
 void debug(const std::string& line) {
   if (has_callback) return log(LogLevel::kDebug, line);
   if (debug_on) std::fprintf(stderr, "moesaic: %s\n", line.c_str());
+}
+
+void set_notices(bool on) { notices_on = on; }
+void notice(const std::string& line) {
+  if (has_callback) return log(LogLevel::kWarning, line);
+  if (notices_on) std::fprintf(stderr, "moesaic: %s\n", line.c_str());
 }
 
 }  // namespace moesaic

@@ -12,6 +12,10 @@ void set_debug(bool on);
 // Whether debug() says anything: ask before a line that costs something to make.
 bool debug_enabled();
 void debug(const std::string& line);
+// What a user has to know of a thing that goes on without it: a warning to the callback, or else, in the
+// program (set_notices, once at start-up), a line on standard error.
+void set_notices(bool on);
+void notice(const std::string& line);
 // To the callback, if there is one.
 void log(LogLevel level, const std::string& line);
 

@@ -126,6 +126,7 @@ void Engine::take_token(Request& r, Result<SampledToken> sampled) {
   if (sampled->is_stop) {
     r.finish = FinishReason::kStop;
   } else {
+    if (r.computed >= std::ssize(r.tokens)) r.proven = static_cast<int>(r.tokens.size());
     if (r.accepted < std::ssize(r.draft) && r.draft[r.accepted] == sampled->token) ++r.accepted;
     r.tokens.push_back(sampled->token);
   }
@@ -282,7 +283,8 @@ void Engine::sample_held() {
 }
 
 // In a step that has nothing else to do; others may be submitted meanwhile, so not for long.
-void Engine::wait_for_masks() const {
+void Engine::wait_for_others() const {
+  if (scheduler_->fetches()) return store_->wait();
   if (!held_.empty()) held_.front()->sampler->wait_until(std::chrono::steady_clock::now() + kMaskWait);
 }
 
@@ -306,7 +308,18 @@ Status Engine::fail(const Status& status) {
   return status;
 }
 
+// A step that computes prompts has more rows than it samples. Where steps overlap a step's time is the one
+// before it's, which is near enough.
+void Engine::measure_prompts(const ScheduledBatch& step, Clock::time_point begun_at) {
+  constexpr double kNew = 0.2;
+  const int rows = step.batch.rows() - static_cast<int>(step.batch.logit_rows.size());
+  const double seconds = std::chrono::duration<double>(Clock::now() - begun_at).count();
+  if (rows <= 0 || seconds <= 0) return;
+  prompt_rate_ += (prompt_rate_ > 0 ? kNew : 1) * (rows / seconds - prompt_rate_);
+}
+
 Status Engine::run_step() {
+  const Clock::time_point begun_at = Clock::now();
   sample_held();
   scheduler_->collect();  // what was cancelled since the last step is not computed any further
   if (in_flight_.empty()) since_ = Clock::now();
@@ -315,7 +328,7 @@ Status Engine::run_step() {
     if (const Status status = take_sampled(); !status.ok()) return fail(status);
     scheduler_->collect();
   }
-  ScheduledBatch next = scheduler_->next_batch(backend_->can_sample());
+  ScheduledBatch next = scheduler_->next_batch(backend_->can_sample(), prompt_rate_);
   if (taken_first) since_ += drafting_time();
   const bool on_device = !next.batch.sampling.empty();
   logits_.resize(on_device ? 0 : next.wanted.size() * static_cast<size_t>(config_.vocab));
@@ -329,13 +342,15 @@ Status Engine::run_step() {
     // A host waits for every step: what rows take does not depend on whose they are.
     if (alone) measure(next.account, sampled_rows(next), StepKind::kPlain);
   } else if (in_flight_.empty()) {
-    wait_for_masks();
+    wait_for_others();
   }
   std::optional<BegunDraft> begun;
   if (on_device && launched.ok()) begun = scheduler_->draft_ahead(next);
   Status status = take_sampled();
   if (!launched.ok()) status = launched;
   if (!status.ok()) return fail(status);
+  if (store_) scheduler_->begin_fetches();
+  measure_prompts(next, begun_at);
   if (on_device) {
     kind_in_flight_ = next.drafts ? StepKind::kDrafted : taken_first ? StepKind::kStopped : StepKind::kPlain;
     rows_in_flight_ = rows_of(next);
@@ -372,6 +387,11 @@ Status Engine::step() {
   }
 }
 
+void Engine::keep(std::unique_ptr<KvStore> store) {
+  store_ = std::move(store);
+  scheduler_->keep(store_.get());
+}
+
 void Engine::speculate(std::unique_ptr<Drafter> drafter, int draft_tokens) {
   speculator_ = std::make_unique<Speculator>(std::move(drafter), draft_tokens);
   scheduler_->speculate(speculator_.get());
@@ -392,8 +412,15 @@ void Engine::update_stats() {
 }
 
 EngineStats Engine::stats() const {
-  const std::lock_guard lock(stats_->mutex);
-  return stats_->stats;
+  EngineStats stats;
+  {
+    const std::lock_guard lock(stats_->mutex);
+    stats = stats_->stats;
+  }
+  if (!store_) return stats;
+  const KvStoreStats store = store_->stats();
+  stats.store.host = store.host, stats.store.disk = store.disk;
+  return stats;
 }
 
 Status Engine::run_to_end() {

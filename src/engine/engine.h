@@ -60,6 +60,8 @@ class Engine {
   // way the prefix cache is emptied.
   Status step();
   Status run_to_end();
+  // From now on blocks of the prefix cache outlive their pages; before any request.
+  void keep(std::unique_ptr<KvStore> store);
   // From now on requests get drafts of draft_tokens tokens, 0: of as many as pay. Between steps. Not for a
   // drafter that follows_steps() once there are requests.
   void speculate(std::unique_ptr<Drafter> drafter, int draft_tokens);
@@ -117,13 +119,16 @@ class Engine {
   Status fail(const Status& status);
   static void show_prompt_row(Request& request, std::span<const float> logits);
   void sample_held();
-  void wait_for_masks() const;
+  void wait_for_others() const;
+  void measure_prompts(const ScheduledBatch& step, Clock::time_point begun);
   Status run_step();
   void update_stats();
 
   Backend* backend_;
   ModelConfig config_;
   EngineOptions options_;
+  std::unique_ptr<KvStore> store_;  // or none; outlives the scheduler
+  double prompt_rate_ = 0;          // tokens of prompts that were computed in a second, of late
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<float> logits_, host_logits_;
   std::unique_ptr<Speculator> speculator_;

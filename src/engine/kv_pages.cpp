@@ -1,7 +1,5 @@
 #include "engine/kv_pages.h"
 
-#include <random>
-
 #include "base/error.h"
 
 namespace moesaic {
@@ -9,7 +7,6 @@ namespace moesaic {
 KvPages::KvPages(const KvLayout& layout, int window)
     : layout_(layout),
       window_(window),
-      seed_(std::random_device()()),
       full_(layout.full_pages),
       windowed_(layout.window_pages),
       blocks_(layout.full_pages),
@@ -17,17 +14,8 @@ KvPages::KvPages(const KvLayout& layout, int window)
 
 // ---- what is cached ----
 
-uint64_t KvPages::hash_of(const Key& key) const {
-  uint64_t hash = key.parent < 0 ? seed_ : blocks_[key.parent].hash;
-  const auto mix = [&](uint32_t value) {
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 32;
-  };
-  if (key.parent < 0) {
-    for (const char c : key.salt) mix(static_cast<unsigned char>(c));
-  }
-  for (const int32_t t : key.tokens) mix(static_cast<uint32_t>(t));
-  return hash;
+Hash128 KvPages::name_of(const Key& key) const {
+  return names_.next(name_before(key.salt, key.parent), key.tokens);
 }
 
 std::span<const int32_t> KvPages::tokens_of(std::span<const int32_t> tokens, int block) const {
@@ -36,7 +24,7 @@ std::span<const int32_t> KvPages::tokens_of(std::span<const int32_t> tokens, int
 }
 
 int32_t KvPages::find(const Key& key) const {
-  const auto [begin, end] = index_.equal_range(hash_of(key));
+  const auto [begin, end] = index_.equal_range(name_of(key).lo);
   const auto found = std::find_if(begin, end, [&](const auto& entry) {
     const Block& b = blocks_[entry.second];
     return b.parent == key.parent && (key.parent >= 0 || b.salt == key.salt) &&
@@ -48,22 +36,24 @@ int32_t KvPages::find(const Key& key) const {
 void KvPages::insert(int32_t page, const Key& key) {
   Block& b = blocks_[page];
   b = {.cached = true,
-       .hash = hash_of(key),
+       .name = name_of(key),
        .parent = key.parent,
        .tokens = {key.tokens.begin(), key.tokens.end()},
        .salt = key.parent < 0 ? key.salt : std::string()};
-  index_.emplace(b.hash, page);
+  index_.emplace(b.name.lo, page);
   if (!watcher_) return;
-  const auto before = key.parent < 0 ? std::nullopt : std::optional(blocks_[key.parent].hash);
-  watcher_({.kind = KvEvent::Kind::kStored, .hash = b.hash, .parent = before, .tokens = key.tokens});
+  const auto before = key.parent < 0 ? std::nullopt : std::optional(blocks_[key.parent].name.lo);
+  watcher_({.kind = KvEvent::Kind::kStored, .hash = b.name.lo, .parent = before, .tokens = key.tokens});
 }
 
 void KvPages::remove(int32_t page) {
   Block& b = blocks_[page];
-  const auto [begin, end] = index_.equal_range(b.hash);
+  const auto [begin, end] = index_.equal_range(b.name.lo);
   index_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == page; }));
-  if (watcher_) watcher_({.kind = KvEvent::Kind::kRemoved, .hash = b.hash});
+  if (watcher_) watcher_({.kind = KvEvent::Kind::kRemoved, .hash = b.name.lo});
+  forget_in_store(KvKind::kFull, page);
   if (b.window >= 0) {
+    forget_in_store(KvKind::kWindow, b.window);
     block_of_[b.window] = -1;
     windowed_.discard(b.window);  // who holds a block's window page holds its full page
   }
@@ -133,7 +123,118 @@ int KvPages::adopt(PageTable& table, std::span<const int32_t> tokens) {
   return blocks * layout_.page_tokens;
 }
 
+// ---- what outlives its pages ----
+
+void KvPages::keep(KvStore* store) {
+  MOESAIC_CHECK(index_.empty());
+  store_ = store;
+  names_ = store->names();
+}
+
+KvPart KvPages::part_of(const PageTable& table, int block, KvKind kind) const {
+  return {.id = {blocks_[table.full[block]].name, kind},
+          .before = name_before(table.salt, block > 0 ? table.full[block - 1] : -1)};
+}
+
+// Of a block that is cached. Its window page may be an idle one that the table has given back.
+void KvPages::offer_window(const PageTable& table, int block) {
+  const int32_t page = blocks_[table.full[block]].window;
+  if (store_ != nullptr && page >= 0) store_->offer({part_of(table, block, KvKind::kWindow), page});
+}
+
+void KvPages::offer(PageTable& table, int tokens) {
+  if (store_ == nullptr) return;
+  for (int& i = table.offered; i < std::min(table.cached_blocks, tokens / layout_.page_tokens); ++i) {
+    store_->offer({part_of(table, i, KvKind::kFull), table.full[i]});
+    if (at_fork(table, i)) offer_window(table, i);
+  }
+}
+
+// The names of the longest beginning of which each block is in the cache or in the store.
+std::vector<Hash128> KvPages::stored_chain(const PageTable& table, std::span<const int32_t> chain,
+                                           std::span<const int32_t> tokens) const {
+  const size_t most = (tokens.size() - 1) / static_cast<size_t>(layout_.page_tokens);
+  std::vector<Hash128> names;
+  for (const int32_t page : chain) names.push_back(blocks_[page].name);
+  while (names.size() < most) {
+    const Hash128 before = names.empty() ? names_.root(table.salt) : names.back();
+    const Hash128 name = names_.next(before, tokens_of(tokens, static_cast<int>(names.size())));
+    if (!store_->has({name, KvKind::kFull})) break;
+    names.push_back(name);
+  }
+  return names;
+}
+
+bool KvPages::window_is_stored(std::span<const int32_t> chain, std::span<const Hash128> names,
+                               int blocks) const {
+  for (int i = reach(blocks * layout_.page_tokens); i < blocks; ++i) {
+    const bool here = i < std::ssize(chain) && blocks_[chain[i]].window >= 0;
+    if (!here && !store_->has({names[i], KvKind::kWindow})) return false;
+  }
+  return true;
+}
+
+std::vector<KvPlace> KvPages::adopt_stored(PageTable& table, std::span<const int32_t> tokens, int spare) {
+  if (store_ == nullptr || !store_->answers()) return {};
+  const std::vector<int32_t> chain = cached_chain(table.salt, tokens);
+  const auto held = std::ranges::count_if(chain, [&](int32_t page) { return full_.holders(page) > 0; });
+  // With fewer it could not begin at all.
+  if (full_.free_pages() + held < pages_of(static_cast<int>(tokens.size())) + spare) return {};
+  std::vector<Hash128> names = stored_chain(table, chain, tokens);
+  const auto whole = static_cast<int>(names.size());
+  auto blocks = whole, cached = static_cast<int>(chain.size());
+  while (!window_is_there(chain, cached)) --cached;
+  while (blocks > cached && !window_is_stored(chain, names, blocks)) --blocks;
+  if (blocks <= cached) return {};
+  names.resize(static_cast<size_t>(blocks));
+  std::vector<KvPlace> places = take_stored(table, chain, names);
+  table.forks.push_back(whole * layout_.page_tokens);
+  if (!places.empty() && extend(table, static_cast<int>(tokens.size()), spare)) return places;
+  release(table);
+  return {};
+}
+
+// Pages of the cache are held before others are taken, which may have to be evicted. Empty: they are not
+// there, and the table has some of them.
+std::vector<KvPlace> KvPages::take_stored(PageTable& table, std::span<const int32_t> chain,
+                                          std::span<const Hash128> names) {
+  const auto blocks = static_cast<int>(names.size());
+  const int cached = std::min(static_cast<int>(chain.size()), blocks);
+  const int first = reach(blocks * layout_.page_tokens);
+  table.full.assign(chain.begin(), chain.begin() + cached);
+  table.window.assign(static_cast<size_t>(blocks), -1);
+  table.cached_blocks = cached;
+  for (int i = 0; i < cached; ++i) {
+    full_.hold(chain[i]);
+    if (i < first) continue;
+    table.window[i] = blocks_[chain[i]].window;
+    if (table.window[i] >= 0) windowed_.hold(table.window[i]);
+  }
+  const auto lacking = static_cast<int>(std::count(table.window.begin() + first, table.window.end(), -1));
+  if (windowed_.free_pages() < lacking || full_.free_pages() < blocks - cached) return {};
+  std::vector<KvPlace> places;
+  for (int i = 0; i < blocks; ++i) {
+    const Hash128 before = i > 0 ? names[i - 1] : names_.root(table.salt);
+    if (i >= cached) {
+      table.full.push_back(take_full());
+      places.push_back({{{names[i], KvKind::kFull}, before}, table.full[i]});
+    }
+    if (i < first || table.window[i] >= 0) continue;
+    table.window[i] = take_window();
+    places.push_back({{{names[i], KvKind::kWindow}, before}, table.window[i]});
+  }
+  return places;
+}
+
+int KvPages::fetched(PageTable& table, std::span<const int32_t> tokens) {
+  const int length = static_cast<int>(table.window.size()) * layout_.page_tokens;
+  for (int i = reach(length); i < table.cached_blocks; ++i) share_window(table.full[i], table.window[i]);
+  cache_blocks(table, tokens.first(static_cast<size_t>(length)));
+  return length;
+}
+
 void KvPages::forget() {
+  if (store_ != nullptr) store_->forget_all();
   for (int32_t page = 0; page < full_.pages(); ++page) {
     const Block b = std::exchange(blocks_[page], {});
     if (b.cached && full_.holders(page) == 0) full_.discard(page);
@@ -183,7 +284,9 @@ int32_t KvPages::take_full() {
 
 int32_t KvPages::take_window() {
   const int32_t page = windowed_.take();
-  if (block_of_[page] >= 0) blocks_[std::exchange(block_of_[page], -1)].window = -1;
+  if (block_of_[page] < 0) return page;
+  forget_in_store(KvKind::kWindow, page);
+  blocks_[std::exchange(block_of_[page], -1)].window = -1;
   return page;
 }
 
@@ -250,7 +353,10 @@ bool KvPages::reserve_computed(PageTable& table, int tokens) {
 
 void KvPages::release(PageTable& table) {
   // From behind: later blocks are idle longer.
-  for (auto i = std::ssize(table.window) - 1; i >= 0; --i) give_back_window(table.window[i], true);
+  for (auto i = static_cast<int>(table.window.size()) - 1; i >= 0; --i) {
+    if (i < table.offered) offer_window(table, i);
+    give_back_window(table.window[i], true);
+  }
   for (auto i = std::ssize(table.full) - 1; i >= 0; --i)
     full_.give_back(table.full[i], i < table.cached_blocks ? PagePool::Worth::kLow : PagePool::Worth::kNone);
   table = {.salt = std::move(table.salt)};

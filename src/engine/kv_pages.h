@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "core/batch.h"
+#include "engine/kv_store.h"
 #include "engine/page_pool.h"
 #include "moesaic/kv_events.h"
 
@@ -34,6 +35,7 @@ struct PageTable {
   int cached_blocks = 0;              // how many of the first blocks are in the prefix cache
   std::vector<int> forks;             // positions whose window other requests may need
   std::string salt;                   // only sequences with the same one share blocks; release() keeps it
+  int offered = 0;                    // how many of the first blocks were offered to the store
 };
 
 class KvPages {
@@ -70,6 +72,17 @@ class KvPages {
   // computed them: window pages only where position `tokens` reaches them. False, with nothing taken, if the
   // pages are not there.
   bool reserve_computed(PageTable& table, int tokens);
+  // From here on blocks outlive their pages; before anything is cached. The store outlives this.
+  void keep(KvStore* store);
+  // Begins an empty table as adopt() does, with what the store has where that is more than the cache has, and
+  // room for all of `tokens` with `spare` left. Returns what has to be fetched into the table's pages; until
+  // fetched() nothing may be computed in them. Empty: the table is, too, and there is nothing to fetch.
+  std::vector<KvPlace> adopt_stored(PageTable& table, std::span<const int32_t> tokens, int spare);
+  // Everything is there: the fetched blocks are cached now. Returns the length of the beginning, in tokens.
+  int fetched(PageTable& table, std::span<const int32_t> tokens);
+  // The K and V of the first `tokens` are known to be right: whole blocks that are cached are offered to the
+  // store.
+  void offer(PageTable& table, int tokens);
   // Tells what becomes of cached blocks from here on.
   void watch(KvWatcher watcher) { watcher_ = std::move(watcher); }
   // No block is cached any more; the caller sets `cached_blocks` of every table to 0.
@@ -85,7 +98,7 @@ class KvPages {
   // What the page of a full-attention layer holds.
   struct Block {
     bool cached = false;
-    uint64_t hash = 0;            // of its tokens and all before
+    Hash128 name = {};            // of its tokens and all before
     int32_t parent = -1;          // the full page of the block before
     std::vector<int32_t> tokens;  // [page_tokens]
     int32_t window = -1;          // the page of the sliding layers, if it is still there
@@ -99,11 +112,24 @@ class KvPages {
     const std::string& salt;
     std::span<const int32_t> tokens;
   };
-  uint64_t hash_of(const Key& key) const;
+  Hash128 name_of(const Key& key) const;
+  Hash128 name_before(const std::string& salt, int32_t parent) const {
+    return parent < 0 ? names_.root(salt) : blocks_[parent].name;
+  }
   std::span<const int32_t> tokens_of(std::span<const int32_t> tokens, int block) const;
   int32_t find(const Key& key) const;  // a full page; -1: none
   std::vector<int32_t> cached_chain(const std::string& salt, std::span<const int32_t> tokens) const;
   bool window_is_there(std::span<const int32_t> chain, int blocks) const;
+  std::vector<Hash128> stored_chain(const PageTable& table, std::span<const int32_t> chain,
+                                    std::span<const int32_t> tokens) const;
+  bool window_is_stored(std::span<const int32_t> chain, std::span<const Hash128> names, int blocks) const;
+  std::vector<KvPlace> take_stored(PageTable& table, std::span<const int32_t> chain,
+                                   std::span<const Hash128> names);
+  KvPart part_of(const PageTable& table, int block, KvKind kind) const;
+  void offer_window(const PageTable& table, int block);
+  void forget_in_store(KvKind kind, int32_t page) {
+    if (store_ != nullptr) store_->forget(kind, page);
+  }
   void insert(int32_t page, const Key& key);
   void remove(int32_t page);
   void share_window(int32_t full, int32_t& window);
@@ -113,13 +139,14 @@ class KvPages {
   void give_back_window(int32_t page, bool worthy);
 
   KvLayout layout_;
-  int window_;     // tokens
-  uint64_t seed_;  // of the hashes, so that nobody can choose prompts whose hashes collide
+  int window_;  // tokens
   PagePool full_, windowed_;
   std::vector<Block> blocks_;                         // [full pages]
   std::vector<int32_t> block_of_;                     // [window pages] the full page of its cached block
-  std::unordered_multimap<uint64_t, int32_t> index_;  // hash -> full page
+  std::unordered_multimap<uint64_t, int32_t> index_;  // half of its block's name -> full page
   KvWatcher watcher_;                                 // or none
+  KvNames names_;             // with a key: nobody can choose prompts whose names collide
+  KvStore* store_ = nullptr;  // or none
 };
 
 }  // namespace moesaic

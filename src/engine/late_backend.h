@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <deque>
 #include <functional>
 
+#include "backend/host_kv_copier.h"
 #include "engine/engine.h"
 #include "engine/late_head.h"
 #include "engine/sampler.h"
@@ -39,6 +41,18 @@ class LateBackend final : public Backend {
     window_.assign(static_cast<size_t>(layout.window_pages) * kPage, 0);
     return {};
   }
+  std::string kv_page_format() const override { return "late"; }
+  size_t kv_page_bytes() const override { return kPage * sizeof(uint64_t); }
+  Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override {
+    std::memcpy(bytes.data(), page_of(layer, page), bytes.size());
+    return {};
+  }
+  Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) override {
+    std::memcpy(page_of(layer, page), bytes.data(), bytes.size());
+    return {};
+  }
+  std::unique_ptr<KvCopier> kv_copier() override { return std::make_unique<HostKvCopier>(*this); }
+  const KvLayout& layout() const { return layout_; }
   bool can_sample() const override { return samples_; }
   Status begin_step(const Batch& batch) override {
     const Status valid = validate(batch, config_, layout_, 256);
@@ -104,6 +118,10 @@ class LateBackend final : public Backend {
   std::function<void(const Batch&)> when_begun_;
 
  private:
+  uint64_t* page_of(int layer, int32_t page) {
+    auto& pages = config_.sliding[static_cast<size_t>(layer)] ? window_ : full_;
+    return pages.data() + static_cast<size_t>(page) * kPage;
+  }
   // The first choice of every wanted row.
   std::vector<int32_t> run(const Batch& b) {
     std::vector<int32_t> first;
@@ -195,6 +213,14 @@ struct Harness {
   Harness(bool samples, const EngineOptions& options, bool head = false)
       : backend(samples), engine(make(backend, config, options, head)) {}
 
+  // Blocks outlive their pages from here on; before any request.
+  KvStore* keep(const KvStoreOptions& where, uint64_t fingerprint = 1) {
+    auto opened = KvStore::open(where, backend, config, backend.layout(), fingerprint);
+    EXPECT_TRUE(opened.ok()) << opened.status().message();
+    KvStore* const store = opened.value().get();
+    engine.keep(std::move(opened).value());
+    return store;
+  }
   // cancel_at: the callback cancels the request at this many tokens.
   Request& submit(int prompt_tokens, SamplingParams params, int cancel_at = 0) {
     std::vector<int32_t> prompt(prompt_tokens);

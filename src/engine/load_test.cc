@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "engine/late_backend.h"
+#include "engine/temporary_folder.h"
 #include "engine/test_drafter.h"
 #include "grammar/mask_cache.h"
 #include "text/small_tokenizer.h"
@@ -56,11 +57,12 @@ class Scenario {
  public:
   // Who guesses at the requests' next tokens: one that is right at times, or a draft head.
   enum class Drafts { kNone, kOracle, kHead };
-  explicit Scenario(uint32_t seed, Drafts drafts = Drafts::kNone)
+  explicit Scenario(uint32_t seed, Drafts drafts = Drafts::kNone, const KvStoreOptions& store = {})
       : rng_(seed),
         client_rng_(seed),
         run_(below(2) == 0, options(drafts == Drafts::kHead), drafts == Drafts::kHead),
         alone_(false, {.context = context_, .max_rows = 64, .prefix_cache = false}) {
+    if (store.any()) run_.keep(store);
     if (drafts != Drafts::kOracle) return;
     auto drafter = std::make_unique<OracleDrafter>(below(11) / 10.0, seed);
     drafter->costly = below(3) == 0;
@@ -135,12 +137,13 @@ class Scenario {
     }
     const uint64_t begun = run_.backend.begun_;
     const size_t received = tokens_received();
-    const bool idle = run_.engine.idle();
+    const bool idle = run_.engine.idle(), fetches = run_.engine.scheduler().fetches();
     (void)run_.engine.step();
     run_.engine.scheduler().check();
     // Requests that ran out of nothing but time make progress.
     EXPECT_TRUE(idle || run_.engine.idle() || run_.backend.begun_ > static_cast<int>(begun) ||
-                tokens_received() > received || ends_in_flight() || waits_for_masks());
+                tokens_received() > received || ends_in_flight() || waits_for_masks() ||
+                run_.engine.scheduler().fetches() || fetches);
   }
   size_t tokens_received() const {
     size_t tokens = 0;
@@ -201,6 +204,36 @@ TEST(Load, EachRequestGivesWhatItGivesAlone) {
   EXPECT_GT(preemptions, 300u);
   EXPECT_GT(hits, 10000u);
 }
+
+// Parts go to host memory and to a folder that are too small for them, and come back, over restarts too.
+void expect_stores_change_no_token(uint32_t scenarios) {
+  const TemporaryFolder folder;
+  KvStoreStats total;
+  std::mt19937 rng(7);
+  for (uint32_t i = 0; i < scenarios && !testing::Test::HasFailure(); ++i) {
+    SCOPED_TRACE(i);
+    const KvStoreOptions where{.host_bytes = i % 3 == 0 ? 0 : 256 * (1 + rng() % 200),
+                               .folder = i % 3 == 1 ? "" : folder.path(),
+                               .disk_bytes = 4096 * (1 + rng() % 200)};
+    // The same texts come again, in another engine.
+    Scenario scenario(3000 + i / 2, static_cast<Scenario::Drafts>(i / 2 % 3), where);
+    scenario.play();
+    const KvStoreStats s = scenario.stats().store;
+    total.fetched_tokens += s.fetched_tokens, total.abandoned += s.abandoned;
+    total.host.read_bytes += s.host.read_bytes, total.disk.read_bytes += s.disk.read_bytes;
+    total.host.dropped += s.host.dropped, total.disk.damaged += s.disk.damaged;
+  }
+  EXPECT_GT(total.fetched_tokens, 100u * scenarios);
+  EXPECT_GT(total.host.read_bytes, 0u);
+  EXPECT_GT(total.disk.read_bytes, 0u);
+  EXPECT_EQ(total.disk.damaged, 0u);
+  testing::Test::RecordProperty("fetched_tokens", std::to_string(total.fetched_tokens));
+  testing::Test::RecordProperty("abandoned", std::to_string(total.abandoned));
+}
+
+TEST(Load, BlocksThatOutliveTheirPagesChangeNoToken) { expect_stores_change_no_token(24); }
+// 10,400 requests.
+TEST(Load, DISABLED_BlocksThatOutliveTheirPagesChangeNoTokenForLong) { expect_stores_change_no_token(260); }
 
 // Plays scenarios of at least 10,000 steps.
 void expect_no_token_changed(Scenario::Drafts drafts) {

@@ -36,8 +36,11 @@ struct Request {
   std::unique_ptr<Sampler> sampler;
   std::vector<float> held;  // logits that wait for the grammar's mask, while the sampler is not ready
   PageTable pages;
-  bool speculate = true;  // false: it gets no drafts
-  int restarts = 0;       // how often it gave its pages up
+  int proven = 0;  // tokens whose K and V were computed without a fault: a token was sampled behind them
+  std::shared_ptr<KvFetch> fetch;  // while what it has in the store comes into its pages: it gets no rows
+  bool skip_store = false;         // what it has there has failed to come
+  bool speculate = true;           // false: it gets no drafts
+  int restarts = 0;                // how often it gave its pages up
   uint64_t host_step =
       0;  // the scheduler's step in which the host last got a row of it, while others were sampled
   bool in_step = false;  // with drafts: the running step, whose tokens are not taken yet, has rows of it

@@ -9,7 +9,9 @@ namespace moesaic {
 namespace {
 
 // Tokens that the next step could compute.
-int missing(const Request& r) { return r.length() < r.limit ? r.length() - r.computed : 0; }
+int missing(const Request& r) {
+  return r.length() < r.limit && r.fetch == nullptr ? r.length() - r.computed : 0;
+}
 // Whether logits of its prompt are still to be shown.
 bool shows_prompt(const Request& r) {
   return r.on_prompt_logits && r.prompt_rows_shown < r.prompt_tokens - 1;
@@ -45,28 +47,43 @@ void Scheduler::cache_blocks(Request& r) {
   // A step in flight may have computed one position too many, launched before the request's end was known.
   const auto sure = std::min(static_cast<size_t>(r.computed), r.tokens.size());
   pages_.cache_blocks(r.pages, std::span(r.tokens).first(sure));
+  pages_.offer(r.pages, r.proven);
+}
+
+// What of its beginning need not be computed: tokens in the cache. Where the store has more, that is planned.
+int Scheduler::adopt(Request& r) {
+  if (!options_.prefix_cache || !r.reuse_prefix) return 0;
+  auto places = r.skip_store ? std::vector<KvPlace>()
+                             : pages_.adopt_stored(r.pages, r.tokens, static_cast<int>(running_.size()));
+  if (places.empty()) return pages_.adopt(r.pages, r.tokens);
+  r.fetch = std::make_shared<KvFetch>(std::move(places));
+  return 0;
 }
 
 // A page for each that runs is left free: soon they will need it.
 bool Scheduler::begin(Request& r) {
-  const bool looks = options_.prefix_cache && r.reuse_prefix;
-  const int cached = looks ? pages_.adopt(r.pages, r.tokens) : 0;
+  const int cached = adopt(r);
   if (!pages_.extend(r.pages, static_cast<int>(r.tokens.size()), static_cast<int>(running_.size()))) {
-    pages_.release(r.pages);
+    release(r);
     return false;
   }
+  if (r.fetch == nullptr) begun(r, cached);
+  return true;
+}
+
+// It is known what it has to compute.
+void Scheduler::begun(Request& r, int cached) {
   // The next turn of a conversation goes on from this prompt, and the same prompt may be asked again.
   r.pages.forks.insert(r.pages.forks.end(), {r.prompt_tokens, r.prompt_tokens - 1});
   r.computed = cached;
-  if (r.begun) return true;
+  if (r.begun) return;
   r.begun = true;
   r.reused = cached;
   if (options_.prefix_cache) r.kept = std::max(0, pages_.shareable(r.prompt_tokens) - cached);
   counted_.prompt_tokens += r.prompt_tokens;
-  counted_.prefix_queried += looks ? r.prompt_tokens : 0;
+  counted_.prefix_queried += options_.prefix_cache && r.reuse_prefix ? r.prompt_tokens : 0;
   counted_.prefix_hits += cached;
   if (r.on_begin) r.on_begin();
-  return true;
 }
 
 // It has its pages.
@@ -79,8 +96,8 @@ void Scheduler::start(std::shared_ptr<Request> request) {
 
 void Scheduler::preempt(const std::shared_ptr<Request>& request) {
   Request& r = *request;
-  pages_.release(r.pages);
-  r.computed = 0, r.ahead = -1, r.continues = false;
+  release(r);
+  r.computed = 0, r.proven = 0, r.ahead = -1, r.continues = false;
   ++r.restarts;
   r.yielded_in = step_;
   --r.share->running;
@@ -352,7 +369,8 @@ bool Scheduler::HostTurn::take(const Request& r) {
   return r.host_step < last_step || (r.host_step == last_step && in_last-- > 0);
 }
 
-ScheduledBatch Scheduler::next_batch(bool device_samples) {
+ScheduledBatch Scheduler::next_batch(bool device_samples, double prompt_rate) {
+  if (store_ != nullptr) take_fetched(prompt_rate);
   for (const auto& r : running_) {
     MOESAIC_CHECK(r->in_flight >= 0 || r->draft.empty());
     cache_blocks(*r);
@@ -366,7 +384,7 @@ ScheduledBatch Scheduler::next_batch(bool device_samples) {
   HostTurn turn = plan.device ? host_turn() : HostTurn();
   for (size_t i = 0; i < running_.size(); ++i) {
     const auto r = running_[i];
-    if (!computes_prompt(*r)) ++r->turn_steps;
+    if (!computes_prompt(*r) && r->fetch == nullptr) ++r->turn_steps;
     if (!decodes(*r) || (plan.device && host_samples(*r) && !turn.take(*r))) continue;
     if (make_room(*r)) this->plan(r, 1, plan);
   }
@@ -400,7 +418,7 @@ bool Scheduler::ended(Request& r) {
   doubtful_ |= r.error.code() == StatusCode::kInternal;  // a logit that is not finite
   if (speculator_ != nullptr) speculator_->ended(r);
   if (!doubtful_) cache_blocks(r);
-  pages_.release(r.pages);
+  release(r);
   if (--r.share->requests == 0) clients_.erase(r.client);
   return true;
 }

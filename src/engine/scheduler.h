@@ -62,12 +62,24 @@ class Scheduler {
 
   // Gets drafts from it from now on; it outlives the scheduler.
   void speculate(Speculator* speculator) { speculator_ = speculator; }
+  // From now on blocks outlive their pages; before any request. It outlives the scheduler.
+  void keep(KvStore* store);
+  // The step that was in flight when next_batch() was called last is taken: begins what that planned.
+  void begin_fetches();
+  // Whether a request waits for what the store has of it.
+  bool fetches() const;
+  // What is lacking in the pages of running requests is offered to the store, and their pages are free.
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
   void submit(std::shared_ptr<Request> request);
   bool idle() const { return running_.empty() && waiting_.size() == 0; }
   // The next step. It counts as computed from here on, so the caller must run it or fail all. Empty if there
   // is no request, or none but those that end with the token in flight. device_samples: the backend may
   // sample the tokens, where every request of the step allows it.
-  ScheduledBatch next_batch(bool device_samples);
+  // prompt_rate: tokens of prompts that are computed in a second; 0: not known.
+  ScheduledBatch next_batch(bool device_samples, double prompt_rate = 0);
   // Whether a request whose token is in flight would get a draft if the token were known.
   bool would_draft();
   // Whether the next step may be launched while drafts are in flight that only the device knows: it samples
@@ -91,6 +103,12 @@ class Scheduler {
  private:
   void cache_blocks(Request& request);
   bool begin(Request& request);
+  int adopt(Request& request);
+  void begun(Request& request, int cached);
+  void take_fetched(double prompt_rate);
+  void take_fetched(Request& request);
+  bool compute_instead(Request& request);
+  void release(Request& request);
   bool make_room(Request& request);
   void start(std::shared_ptr<Request> request);
   void preempt_last();
@@ -143,6 +161,7 @@ class Scheduler {
   KvPages pages_;
   Options options_;
   Speculator* speculator_ = nullptr;
+  KvStore* store_ = nullptr;
   EngineStats counted_;
   bool doubtful_ = false;  // after an error nobody knows what the pages hold
   // In this order they get rows, and the last one yields: the first ones of all clients as they began, then

@@ -13,6 +13,7 @@
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/kv_cache.h"
 #include "backend/cpu/probe.h"
+#include "backend/host_kv_copier.h"
 #include "backend/profiling.h"
 #include "backend/tuner.h"
 #include "base/cpu_topology.h"
@@ -67,6 +68,7 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   size_t kv_page_bytes() const override;
   Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override;
   Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) override;
+  std::unique_ptr<KvCopier> kv_copier() override { return std::make_unique<HostKvCopier>(*this); }
   Status begin_step(const Batch& batch) override;
   void embed() override;
   void qkv(int layer) override;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_draft.h"
+#include "backend/cuda/kv_copier.h"
 #include "backend/cuda/ops/linear.h"
 #include "backend/cuda/ops/moe.h"
 #include "backend/cuda/ops/select.h"
@@ -50,6 +51,9 @@ class CudaBackend final : public Backend, public Profiler, public Tuner {
   }
   Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override;
   Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) override;
+  std::unique_ptr<KvCopier> kv_copier() override {
+    return make_kv_copier(options_.device, model_.layers, kv_page_bytes());
+  }
   bool can_sample() const override { return sampling_steps_; }
   Status sampled(std::span<SampledToken> tokens, std::span<float> logits) override;
   Status begin_step(const Batch& batch) override;

@@ -6,6 +6,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "backend/host_kv_copier.h"
 #include "backend/reference/attention.h"
 #include "backend/reference/draft_head.h"
 #include "backend/reference/experts.h"
@@ -37,6 +38,7 @@ class ReferenceBackend final : public Backend {
   size_t kv_page_bytes() const override { return 2 * page_floats() * sizeof(float); }
   Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override;
   Status write_kv_page(int layer, int32_t page, std::span<const std::byte> bytes) override;
+  std::unique_ptr<KvCopier> kv_copier() override { return std::make_unique<HostKvCopier>(*this); }
   Status begin_step(const Batch& batch) override;
   void embed() override;
   void qkv(int layer) override;

@@ -1,0 +1,15 @@
+// Copies pages of the KV cache on a stream of its own, through a pinned buffer.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "backend/backend.h"
+#include "backend/cuda/weights/model.h"
+
+namespace moesaic::cuda {
+
+// page_bytes: of K and V of one layer. Null where the device gives no stream or host memory.
+std::unique_ptr<KvCopier> make_kv_copier(int device, std::span<const Layer> layers, size_t page_bytes);
+
+}  // namespace moesaic::cuda

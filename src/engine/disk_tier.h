@@ -1,0 +1,75 @@
+// The parts that a folder has, a file each (docs/design/kv-store.md). They are still there after a restart.
+//
+// A file, little-endian:
+//   0  char[8] "MOESAICP"    8 u32 version, 1     12 u32 kind, as KvKind
+//   16 u64[2] the block      32 u64[2] the block before it
+//   48 u64 bytes behind the header
+//   56 u64[2] SipHash with the folder's key of the 56 bytes before this and of all behind it
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "engine/kv_tier.h"
+
+namespace moesaic {
+
+struct KvFileHeader {
+  std::array<char, 8> magic{'M', 'O', 'E', 'S', 'A', 'I', 'C', 'P'};
+  uint32_t version = 1, kind = 0;
+  Hash128 block, before;
+  uint64_t bytes = 0;
+  Hash128 checksum;
+};
+static_assert(sizeof(KvFileHeader) == 72);
+
+KvFileHeader kv_file_header(const HashKey& key, const KvPart& part, std::span<const std::byte> bytes);
+// What is wrong with a file that should be the part's; null: nothing.
+const char* kv_file_fault(const HashKey& key, const KvPart& part, const KvFileHeader& header,
+                          std::span<const std::byte> bytes);
+std::string kv_file_name(const KvPart& part);
+// Nothing for any other name than kv_file_name() gives.
+std::optional<KvPart> kv_part_of(std::string_view file_name);
+
+class DiskTier final : public KvTier {
+ public:
+  // Makes the folder if the one above it is there. An error if it is not this user's alone, or another
+  // process has it. most_bytes 0: half of what is free and of what the parts take now.
+  static Result<std::unique_ptr<DiskTier>> open(const std::string& folder, uint64_t most_bytes);
+  ~DiskTier() override;
+  DiskTier(const DiskTier&) = delete;
+  DiskTier& operator=(const DiskTier&) = delete;
+
+  const HashKey& key() const { return key_; }
+  bool has(const KvPartId& id) const override;
+  void touch(const KvPart& part) override;
+  bool put(const KvPart& part, std::span<const std::byte> bytes) override;
+  std::shared_ptr<const KvBytes> get(const KvPart& part, size_t bytes) override;
+  KvTierStats stats() const override;
+
+ private:
+  explicit DiskTier(std::string folder) : folder_(std::move(folder)), index_(UINT64_MAX) {}
+  Status open_folder();
+  Status read_key();
+  Status read_names();
+  Status bound(uint64_t most_bytes);
+  bool make_room(uint64_t bytes);
+  int write(const KvPart& part, std::span<const std::byte> bytes) const;
+  void lose(const KvPart& part, const char* why);
+
+  std::string folder_;
+  int dir_ = -1, lock_ = -1;
+  HashKey key_{};
+  std::chrono::steady_clock::time_point write_again_;  // of the thread that puts: after an error
+  mutable std::mutex mutex_;                           // of what stands below
+  KvIndex index_;
+  KvTierStats counted_;
+};
+
+}  // namespace moesaic

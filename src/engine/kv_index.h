@@ -1,0 +1,52 @@
+// Which parts a tier of the KV store has, and which goes first where there is no room for all.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/kv_part.h"
+
+namespace moesaic {
+
+// Bounded in bytes. A part goes before its parent; of those that none here builds on, the longest unused
+// first. Not thread-safe.
+class KvIndex {
+ public:
+  explicit KvIndex(uint64_t most_bytes) : most_bytes_(most_bytes) {}
+
+  bool has(const KvPartId& id) const { return parts_.contains(id); }
+  size_t size() const { return parts_.size(); }
+  uint64_t bytes() const { return bytes_; }
+  void set_most_bytes(uint64_t most) { most_bytes_ = most; }
+
+  // Takes parts out until there is room for so many bytes, or none is left.
+  std::vector<KvPart> make_room(uint64_t bytes);
+  bool fits(uint64_t bytes) const { return bytes_ + bytes <= most_bytes_; }
+  // A part that is not there, as the one that was used last.
+  void add(const KvPart& part, uint64_t bytes);
+  // Used now; nothing for a part that is not there.
+  void touch(const KvPartId& id);
+  void erase(const KvPartId& id);
+  // Aborts unless all counts are right. For tests.
+  void check() const;
+
+ private:
+  struct Entry {
+    KvPart part;
+    uint64_t bytes = 0, used = 0;
+  };
+  using Leaf = std::pair<uint64_t, KvPartId>;
+
+  Leaf leaf_of(const Entry& e) const { return {e.used, e.part.id}; }
+  bool is_leaf(const KvPartId& id) const { return !children_.contains(id); }
+
+  uint64_t most_bytes_, bytes_ = 0, now_ = 0;
+  std::unordered_map<KvPartId, Entry> parts_;
+  std::unordered_map<KvPartId, int> children_;  // of a part, whether it is here or not; none is 0
+  std::set<Leaf> leaves_;                       // parts without children, the longest unused first
+};
+
+}  // namespace moesaic

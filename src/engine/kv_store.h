@@ -1,0 +1,142 @@
+// Keeps parts of blocks beyond the pages of the device, in host memory and in a folder, and brings them back
+// (docs/design/kv-store.md).
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "engine/kv_tier.h"
+
+namespace moesaic {
+
+struct KvStoreOptions {
+  uint64_t host_bytes = 0;  // 0: nothing in host memory
+  std::string folder;       // empty: nothing on disk
+  uint64_t disk_bytes = 0;  // 0: half of what is free there
+  bool any() const { return host_bytes > 0 || !folder.empty(); }
+};
+
+// A part and the page that it is in, or is to be in.
+struct KvPlace {
+  KvPart part;
+  int32_t page = -1;
+};
+
+// Parts on their way into a request's pages.
+class KvFetch {
+ public:
+  using Clock = std::chrono::steady_clock;
+  enum class State { kPlanned, kBegun, kArrived, kFailed };
+  explicit KvFetch(std::vector<KvPlace> places) : places_(std::move(places)) {}
+
+ private:
+  friend class KvStore;
+  std::vector<KvPlace> places_;
+  State state_ = State::kPlanned;  // this and what follows: under the store's mutex
+  size_t arrived_ = 0;
+  Clock::time_point begun_;
+};
+
+// The engine's thread calls all but stats(), and never waits for a disk.
+class KvStore {
+ public:
+  // Once the backend's cache is allocated; the backend outlives the store. fingerprint: of the model.
+  static Result<std::unique_ptr<KvStore>> open(const KvStoreOptions& options, Backend& backend,
+                                               const ModelConfig& config, const KvLayout& layout,
+                                               uint64_t fingerprint);
+  // Keeps what was offered, for at most so long. The pages must still be there.
+  static constexpr auto kLastWords = std::chrono::seconds(3);
+  ~KvStore();
+  KvStore(const KvStore&) = delete;
+  KvStore& operator=(const KvStore&) = delete;
+
+  const KvNames& names() const { return names_; }
+  bool has(const KvPartId& id) const;
+
+  // The part is in the page and stays there until forget(): it is kept when its turn comes. Of a part that is
+  // kept already: it is used.
+  void offer(const KvPlace& place);
+  // Before the page gets other contents: waits while it is being copied, and for nothing else.
+  void forget(KvKind kind, int32_t page);
+  void forget_all();  // nobody knows what the pages hold
+
+  // Whether reads come back; not while one takes longer than a second.
+  bool answers() const;
+  // Starts it. From here until it is over or cancel() returns the pages belong to the store, and no step in
+  // flight may touch them.
+  void begin(const std::shared_ptr<KvFetch>& fetch);
+  // kFailed also where it is not worth waiting for: nothing comes, or what is left would take longer than
+  // `compute_seconds`, which all of it would take to compute (0: not known).
+  KvFetch::State state(KvFetch& fetch, double compute_seconds) const;
+  // The pages are the caller's again.
+  void cancel(KvFetch& fetch);
+  // Until some fetch may have got further, at most a millisecond.
+  void wait() const;
+
+  // Of the tiers alone. From any thread.
+  KvStoreStats stats() const;
+  // Until all that was offered is kept or dropped. For tests.
+  void settle() const;
+
+ private:
+  using Clock = KvFetch::Clock;
+  struct Offer {
+    KvPlace place;
+    uint32_t generation = 0;  // of the page
+  };
+  struct Writer {
+    std::unique_ptr<KvTier> tier;
+    std::unique_ptr<KvCopier> copier;
+    std::deque<Offer> offers;
+    std::optional<std::pair<KvKind, int32_t>> copying;
+    bool busy = false;
+    uint64_t dropped = 0;
+    std::thread thread;
+  };
+
+  KvStore(const ModelConfig& config, const Backend& backend, const KvLayout& layout);
+  Status start(Backend& backend);
+  size_t bytes_of(KvKind kind) const { return layers_of(kind).size() * page_bytes_; }
+  const std::vector<int>& layers_of(KvKind kind) const { return layers_[static_cast<size_t>(kind)]; }
+  uint32_t& generation_of(KvKind kind, int32_t page) {
+    return generations_[static_cast<size_t>(kind)][static_cast<size_t>(page)];
+  }
+  void write(Writer& writer);
+  bool keep(Writer& writer, const Offer& offer);
+  bool copy(Writer& writer, const Offer& offer, KvBytes& bytes);
+  void read();
+  void read_all(KvFetch& fetch, std::unique_lock<std::mutex>& lock);
+  std::shared_ptr<const KvBytes> find(const KvPart& part);
+  size_t parts_until(const KvFetch& fetch) const;
+
+  std::array<std::vector<int>, 2> layers_;  // of each kind
+  size_t page_bytes_;
+  size_t most_offers_;
+  KvNames names_;
+  std::vector<std::unique_ptr<Writer>> writers_;  // host memory's first
+  std::unique_ptr<KvCopier> read_copier_;
+
+  mutable std::mutex mutex_;  // of what stands below, and of writers' offers and counts
+  mutable std::condition_variable changed_;
+  std::array<std::vector<uint32_t>, 2> generations_;  // of each kind's pages: how often forget() was called
+  std::deque<std::shared_ptr<KvFetch>> fetches_;
+  const KvFetch *reading_fetch_ = nullptr, *writing_ = nullptr;  // writing_: into its pages
+  std::optional<Clock::time_point> reading_;                     // the part that is being read: since then
+  double seconds_per_part_ = 0;                                  // of late
+  bool closing_ = false;
+  Clock::time_point close_at_;
+  std::thread reader_;
+};
+
+}  // namespace moesaic

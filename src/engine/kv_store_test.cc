@@ -1,0 +1,196 @@
+// Blocks that outlive their pages: in host memory, and on disk over a restart.
+#include <filesystem>
+
+#include "backend/idle_backend.h"
+#include "engine/late_backend.h"
+#include "engine/temporary_folder.h"
+
+namespace moesaic {
+namespace {
+
+constexpr uint64_t kPlenty = 64 << 20;
+
+std::vector<int32_t> text(int tokens, int kind = 0) {
+  std::vector<int32_t> prompt(static_cast<size_t>(tokens));
+  for (int i = 0; i < tokens; ++i) prompt[static_cast<size_t>(i)] = (kind * 31 + i * i + 1) % kVocab;
+  return prompt;
+}
+
+// An engine whose blocks outlive their pages.
+struct Kept {
+  Kept(bool samples, const EngineOptions& options, const KvStoreOptions& where, uint64_t fingerprint = 1,
+       bool head = false)
+      : run(samples, options, head) {
+    store = run.keep(where, fingerprint);
+  }
+  const Request& ask(std::vector<int32_t> prompt, int tokens = 40, const std::string& salt = {}) {
+    auto request =
+        run.engine.prepare(std::move(prompt), {.seed = 3, .max_tokens = tokens}, [](const SampledToken&) {})
+            .value();
+    request->pages.salt = salt;
+    run.engine.add(request);
+    run.requests.push_back(request);
+    EXPECT_EQ(run.engine.run_to_end().message(), "");
+    run.engine.scheduler().check();
+    store->settle();
+    return *run.requests.back();
+  }
+  Harness run;
+  KvStore* store = nullptr;
+};
+
+// One conversation at a time fits.
+constexpr EngineOptions kSmall{.context = 600, .max_rows = 64, .kv_tokens = 600};
+
+class Store : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Samples, Store, testing::Bool(),
+                         [](const auto& i) { return i.param ? "device" : "host"; });
+
+TEST_P(Store, APromptComesBackFromHostMemory) {
+  Kept kept(GetParam(), kSmall, {.host_bytes = kPlenty});
+  Harness lone(GetParam(), kSmall);
+  const std::vector<int32_t> first = kept.ask(text(300)).tokens;
+  EXPECT_EQ(kept.ask(text(500, 1)).reused, 0);  // takes all pages
+  EXPECT_EQ(kept.ask(text(300)).tokens, first);
+  EXPECT_EQ(kept.run.requests.back()->reused, 288);
+  // The next turn goes on from the answer.
+  kept.ask(text(500, 2));
+  std::vector<int32_t> turn = first;
+  turn.insert(turn.end(), 50, 9);
+  const Request& next = kept.ask(turn);
+  EXPECT_EQ(next.reused, 320);
+  const Request& want = lone.submit(turn, {.seed = 3, .max_tokens = 40});
+  ASSERT_TRUE(lone.engine.run_to_end().ok());
+  EXPECT_EQ(next.tokens, want.tokens);
+  const EngineStats stats = kept.run.engine.stats();
+  EXPECT_EQ(stats.store.fetched_tokens, 288u + 320u);
+  EXPECT_GT(stats.store.host.read_bytes, 0u);
+  EXPECT_EQ(stats.store.abandoned, 0u);
+}
+
+TEST_P(Store, APromptIsFoundAfterARestart) {
+  const TemporaryFolder folder;
+  std::vector<int32_t> first;
+  {
+    Kept kept(GetParam(), kSmall, {.folder = folder.path(), .disk_bytes = kPlenty});
+    first = kept.ask(text(300)).tokens;
+  }
+  Kept kept(GetParam(), kSmall, {.folder = folder.path(), .disk_bytes = kPlenty});
+  EXPECT_EQ(kept.ask(text(300)).tokens, first);
+  EXPECT_EQ(kept.run.requests.back()->reused, 288);
+  std::vector<int32_t> turn = first;
+  turn.insert(turn.end(), 50, 9);
+  EXPECT_EQ(kept.ask(turn).reused, 320);
+  EXPECT_EQ(kept.run.engine.stats().store.disk.dropped, 0u);
+}
+
+// What is in neither tier yet when the process ends is written then.
+TEST_P(Store, WhatIsAtWorkIsKeptAtTheEnd) {
+  const TemporaryFolder folder;
+  {
+    Kept kept(GetParam(), kSmall, {.folder = folder.path(), .disk_bytes = kPlenty});
+    Request& r = kept.run.submit(text(300), {.seed = 3});
+    while (r.tokens.size() < 420) ASSERT_TRUE(kept.run.engine.step().ok());
+  }
+  Kept kept(GetParam(), kSmall, {.folder = folder.path(), .disk_bytes = kPlenty});
+  const Request& again = kept.ask(text(300), 200);
+  EXPECT_EQ(again.reused, 288);
+  std::vector<int32_t> turn(again.tokens.begin(), again.tokens.begin() + 420);
+  Kept other(GetParam(), kSmall, {.host_bytes = kPlenty});
+  EXPECT_EQ(kept.ask(turn).tokens, other.ask(turn).tokens);
+}
+
+// Others' models, formats and salts have other names.
+TEST(StoreNames, WhatIsAnothersIsNotFound) {
+  const TemporaryFolder folder;
+  const KvStoreOptions where{.folder = folder.path(), .disk_bytes = kPlenty};
+  { Kept(false, kSmall, where, 1).ask(text(300), 40, "a"); }
+  EXPECT_EQ(Kept(false, kSmall, where, 2).ask(text(300), 40, "a").reused, 0);
+  EXPECT_EQ(Kept(false, kSmall, where, 1).ask(text(300), 40, "b").reused, 0);
+  EXPECT_EQ(Kept(false, kSmall, where, 1).ask(text(300), 40, "a").reused, 288);
+}
+
+// While a request waits for its parts the others go on, and pages that it gives up are not written to.
+TEST_P(Store, ACancelledFetchLeavesItsPages) {
+  EngineOptions options = kSmall;
+  options.max_batch = 2, options.kv_tokens = 1200;
+  Kept kept(GetParam(), options, {.host_bytes = kPlenty});
+  const std::vector<int32_t> first = kept.ask(text(300)).tokens;
+  for (int i = 0; i < 50; ++i) {
+    kept.ask(text(550, 1)), kept.ask(text(550, 2));
+    kept.run.submit(text(300), {.seed = 3, .max_tokens = 40});
+    for (int steps = i % 4; steps > 0; --steps) ASSERT_TRUE(kept.run.engine.step().ok());
+    kept.run.cancels.back().request_stop();
+    ASSERT_TRUE(kept.run.engine.step().ok());
+    kept.run.engine.scheduler().check();
+  }
+  EXPECT_EQ(kept.ask(text(300)).tokens, first);
+}
+
+// A step in flight may still write behind the end of a sequence whose page a fetch gets.
+TEST(StoreOrder, AFetchBeginsBehindTheStepInFlight) {
+  Kept kept(true, kSmall, {.host_bytes = kPlenty});
+  std::vector<std::vector<int32_t>> want;
+  for (int i = 0; i < 8; ++i) want.push_back(kept.ask(text(200 + 16 * i, i)).tokens);
+  for (int round = 0; round < 20; ++round) {
+    for (int i = 0; i < 8; ++i) {
+      auto request =
+          kept.run.engine
+              .prepare(text(200 + 16 * i, i), {.seed = 3, .max_tokens = 40}, [](const SampledToken&) {})
+              .value();
+      kept.run.engine.add(request);
+      kept.run.requests.push_back(request);
+    }
+    ASSERT_TRUE(kept.run.engine.run_to_end().ok());
+    for (size_t i = 0; i < 8; ++i)
+      EXPECT_EQ(kept.run.requests[kept.run.requests.size() - 8 + i]->tokens, want[i]);
+  }
+  EXPECT_GT(kept.run.engine.stats().store.fetched_tokens, 1000u);
+}
+
+// Files that went bad are computed again.
+TEST(StoreDamage, IsComputedAgain) {
+  const TemporaryFolder folder;
+  const KvStoreOptions where{.folder = folder.path(), .disk_bytes = kPlenty};
+  std::vector<int32_t> first;
+  {
+    Kept kept(false, kSmall, where);
+    first = kept.ask(text(300)).tokens;
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path() + "/moesaic-kv")) {
+    if (entry.path().extension() == ".full") std::filesystem::resize_file(entry.path(), 100);
+  }
+  Kept kept(false, kSmall, where);
+  const Request& again = kept.ask(text(300));
+  EXPECT_EQ(again.tokens, first);
+  EXPECT_EQ(again.reused, 0);
+  EXPECT_EQ(kept.run.engine.stats().store.disk.damaged, 1u);
+  EXPECT_EQ(kept.run.engine.stats().store.abandoned, 1u);
+}
+
+// A fault leaves nothing in doubt behind: what was offered and not copied yet is dropped.
+TEST_P(Store, AFaultKeepsWhatWasProven) {
+  Kept kept(GetParam(), kSmall, {.host_bytes = kPlenty});
+  const std::vector<int32_t> first = kept.ask(text(300)).tokens;
+  if (GetParam()) {
+    const Request& failing = kept.run.submit(text(200, 4), {.seed = 3, .max_tokens = 40});
+    while (failing.generated() < 10) ASSERT_TRUE(kept.run.engine.step().ok());
+    kept.run.backend.fail_at_ = kept.run.backend.begun_ + 1;
+    while (!kept.run.engine.idle()) (void)kept.run.engine.step();
+    kept.run.backend.fail_at_ = -1;
+    EXPECT_EQ(kept.run.engine.stats().full.cached, 0);
+  }
+  EXPECT_EQ(kept.ask(text(300)).tokens, first);
+}
+
+TEST(StoreBackends, OneThatCannotCopyIsRefused) {
+  class Plain final : public IdleBackend {
+  } backend;
+  Harness run(false, kSmall);
+  const auto refused =
+      KvStore::open({.host_bytes = 1}, backend, run.config, {.full_pages = 1, .window_pages = 1}, 1);
+  EXPECT_EQ(refused.status().code(), StatusCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -1,0 +1,49 @@
+// One of the places where the KV store keeps parts: host memory or a folder.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "engine/kv_index.h"
+#include "engine/kv_part.h"
+#include "moesaic/stats.h"
+#include "moesaic/status.h"
+
+namespace moesaic {
+
+// Thread-safe; one thread puts and touches.
+class KvTier {
+ public:
+  virtual ~KvTier() = default;
+  // Never waits for a disk.
+  virtual bool has(const KvPartId& id) const = 0;
+  // It is used.
+  virtual void touch(const KvPart& part) = 0;
+  // False: it is not kept, for lack of room or by an error. Nothing for a part that is there.
+  virtual bool put(const KvPart& part, std::span<const std::byte> bytes) = 0;
+  // The bytes of a part, as many as expected; null: it is not there, or no longer.
+  virtual std::shared_ptr<const KvBytes> get(const KvPart& part, size_t bytes) = 0;
+  virtual KvTierStats stats() const = 0;
+};
+
+class HostTier final : public KvTier {
+ public:
+  explicit HostTier(uint64_t most_bytes) : index_(most_bytes) {}
+  bool has(const KvPartId& id) const override;
+  void touch(const KvPart& part) override;
+  bool put(const KvPart& part, std::span<const std::byte> bytes) override;
+  std::shared_ptr<const KvBytes> get(const KvPart& part, size_t bytes) override;
+  KvTierStats stats() const override;
+
+ private:
+  mutable std::mutex mutex_;
+  KvIndex index_;
+  std::unordered_map<KvPartId, std::shared_ptr<const KvBytes>> bytes_;
+  KvTierStats counted_;
+};
+
+}  // namespace moesaic

@@ -102,6 +102,20 @@ void add_speculation_options(CLI::App& c, Options& o) {
       ->group(kRareOptions);
 }
 
+// --kv-host and --kv-disk of OpenOptions or the like.
+template <class Options>
+void add_store_options(CLI::App& c, Options& o) {
+  c.add_option("--kv-host", o.kv_host,
+               "GiB of host memory for what the prefix cache has no room for: it comes back by copy")
+      ->capture_default_str()
+      ->group(kModelOptions);
+  c.add_option(
+       "--kv-disk", o.kv_disk,
+       "a folder for the same, DIR or DIR:GiB, found again after a restart; it holds what was said, for "
+       "this user alone; without GiB half of what is free there")
+      ->group(kModelOptions);
+}
+
 // An error as wrong usage of the command line: exit status 2.
 Status usage(const Status& status);
 

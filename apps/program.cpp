@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "api/option_words.h"
+#include "base/log.h"
 #include "chat/terminal_text.h"
 #include "checkpoint/mapped_file.h"
 #include "commands/commands.h"
@@ -71,6 +72,7 @@ int run_program(int argc, char** argv) try {
   occupy_closed_streams();
   catch_file_faults();
   speak_of_flags();
+  set_notices(true);
   CLI::App app("moesaic runs OpenAI's gpt-oss models as fast as the memory of the machine allows.",
                "moesaic");
   app.set_version_flag("--version", "moesaic " MOESAIC_VERSION);

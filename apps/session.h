@@ -16,6 +16,8 @@ struct RunOptions {
   std::string prompt, file, system, reasoning = "medium", format = "text", schema_path, schema;
   SamplingParams sampling;
   std::string speculative = OpenOptions{}.speculative;
+  std::string kv_disk;
+  double kv_host = 0;
   int context = 0, draft_tokens = 0;
   bool raw = false, show_reasoning = false, plain = false, has_prompt = false;
 };

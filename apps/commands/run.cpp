@@ -3,6 +3,7 @@
 
 #include <climits>
 
+#include "api/fingerprint.h"
 #include "api/model_parts.h"
 #include "base/error.h"
 #include "chat_loop.h"
@@ -35,8 +36,12 @@ Result<AnswerGrammar> grammar_of(RunOptions& o) {
 // Takes the backend out of what prepare_model made.
 Result<Model> load_model(const RunOptions& o, LoadedModel& m) {
   ASSIGN_OR_RETURN(Tokenizer tokenizer, tokenizer_of(m.checkpoint));
-  const EngineOptions options{
-      .context = o.context, .max_rows = 0, .prefix_cache = !o.has_prompt, .draft_tokens = o.draft_tokens};
+  ASSIGN_OR_RETURN(const KvStoreOptions kept, kv_store_options(o.kv_host, o.kv_disk));
+  ASSIGN_OR_RETURN(KvTiers tiers, KvTiers::open(kept));
+  const EngineOptions options{.context = o.context,
+                              .max_rows = 0,
+                              .prefix_cache = !o.has_prompt || kept.any(),
+                              .draft_tokens = o.draft_tokens};
   ASSIGN_OR_RETURN(const DeviceChoice choice, device_choice(o.model, 0));
   ASSIGN_OR_RETURN(DraftParts drafts, DraftParts::open(o.speculative, m.checkpoint));
   ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(m.checkpoint, options, choice, m.backend, &drafts));
@@ -46,6 +51,9 @@ Result<Model> load_model(const RunOptions& o, LoadedModel& m) {
   ASSIGN_OR_RETURN(auto drafter, drafts.drafter(*m.backend, plan.options));
   ASSIGN_OR_RETURN(Engine engine,
                    Engine::create(*m.backend, m.checkpoint.config, plan.options, std::move(drafter)));
+  if (kept.any())
+    RETURN_IF_ERROR(
+        engine.keep(std::move(tiers), fingerprint(m.checkpoint, o.model.dense, o.model.moe_path)));
   return make_model({.config = m.checkpoint.config,
                      .backend = std::move(m.backend),
                      .tokenizer = std::move(tokenizer),
@@ -148,6 +156,7 @@ Run add_run(CLI::App& app) {
       ->check(in_range(0, 1 << 30))
       ->capture_default_str()
       ->group(kModelOptions);
+  add_store_options(c, *o);
   add_speculation_options(c, *o);
   add_sampling_options(c, o->sampling);
   c.add_option("--stop", o->sampling.stop_strings, "text that ends the answer (may be given several times)")

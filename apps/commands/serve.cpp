@@ -174,6 +174,7 @@ void add_model_options(CLI::App& c, ServeOptions& o) {
       ->group(kRareOptions);
   c.add_flag("!--no-prefix-cache", o.open.prefix_cache, "compute common beginnings of prompts again")
       ->group(kRareOptions);
+  add_store_options(c, o.open);
   add_speculation_options(c, o.open);
 }
 

@@ -77,6 +77,12 @@ struct OpenOptions {
   // Called from the thread in open(), first with done = 0, then as weights are loaded, a layer at a time. In
   // bytes of the weights as they are stored. False: open() ends with kCancelled, and nothing is left.
   std::function<bool(int64_t done, int64_t total)> progress = {};
+  // GiB of host memory for blocks of the prefix cache whose pages others needed: they come back by copy.
+  double kv_host = 0;
+  // DIR or DIR:GiB: a folder for the same, found again after a restart (docs/design/kv-store.md); one open
+  // model at a time uses it. Without GiB half of what is free there. It holds what the texts say, for this
+  // user alone. Empty: none.
+  std::string kv_disk = {};
   KvWatcher on_kv_event = {};  // sees the prefix cache change
 };
 

@@ -9,7 +9,8 @@
 namespace moesaic {
 
 // A block of the prefix cache: 32 tokens at a page boundary of a sequence. Its name is a hash of its tokens
-// and of all before them, which is this model's own: the same tokens have another one in another process.
+// and of all before them, which is this model's own: the same tokens have another one in another process, but
+// for one that opens the same folder (OpenOptions::kv_disk).
 struct KvEvent {
   enum class Kind {
     kStored,   // the block's K and V can be found from here on

@@ -119,7 +119,9 @@ typedef struct moesaic_options {
   size_t lora_count;
   const char* speculative; /* "none", "ngram", "suffix", "eagle3:FOLDER", ..: engine.h */
   int32_t draft_tokens;    /* tokens of a guess; 0: as many as pay */
-  int32_t no_tuning; /* 1: cuda: kernels are not measured at the first load on a device: engine.h, tune */
+  int32_t no_tuning;   /* 1: cuda: kernels are not measured at the first load on a device: engine.h, tune */
+  double kv_host;      /* GiB of host memory for what leaves the KV cache; 0: none */
+  const char* kv_disk; /* DIR or DIR:GiB for the same, found again after a restart; "": none: engine.h */
 } moesaic_options;
 
 void moesaic_options_init(moesaic_options* options, size_t size); /* size: sizeof(moesaic_options) */
@@ -331,6 +333,8 @@ typedef struct moesaic_engine_stats {
   uint64_t prompt_tokens, generated_tokens;         /* these only grow */
   uint64_t prefix_queried, prefix_hits, preemptions;
   uint64_t drafts, drafted_tokens, accepted_tokens; /* speculative decoding */
+  uint64_t fetched_tokens;         /* of prompts, from kv_host and kv_disk; prefix_hits has them too */
+  uint64_t host_bytes, disk_bytes; /* that these have now */
 } moesaic_engine_stats;
 
 /* As of the last step or submission. Set stats->size to sizeof(moesaic_engine_stats) first. */

@@ -69,6 +69,7 @@ class _Base:
                  kv_tokens: int = 0, max_rows: int = 0, threads: int = 0, cpu_pin: str = "auto", prefix_cache: bool = True,
                  dense: str = "keep", tokenizer: str = "", moe_path: str = "auto", cpu_prefetch: str = "auto",
                  batch_invariant: bool = False, tune: bool = True, lora: str | Sequence[str] = (), speculative: str = "none", draft_tokens: int = 0,
+                 kv_host: float = 0, kv_disk: str = "",
                  progress: Callable[[int, int], bool | None] | None = None) -> None:
         """Opens a model.
 
@@ -89,6 +90,8 @@ class _Base:
         tune: cuda: kernels are measured at the first load on a device, and the choice is kept.
         lora: adapters as peft saves them, FOLDER or FOLDER:SCALE; or one of them.
         speculative: none, ngram, suffix or suffix:own. draft_tokens: of a guess; 0: as many as pay.
+        kv_host: GiB of host memory for blocks of the prefix cache whose pages others needed. kv_disk: DIR or DIR:GiB,
+            a folder for the same, found again by the next process.
         progress: called with the bytes loaded and the bytes in all; False ends it with Cancelled.
 
         Raises NotFound, InvalidRequest, OutOfMemory or Unsupported, with one line.

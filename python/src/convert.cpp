@@ -52,7 +52,8 @@ void set(const std::string& name, nb::handle value, OpenOptions& o) {
       set(name, "cpu_prefetch", value, o.cpu_prefetch) ||
       set(name, "batch_invariant", value, o.batch_invariant) || set(name, "tune", value, o.tune) ||
       set(name, "lora", value, o.lora) || set(name, "speculative", value, o.speculative) ||
-      set(name, "draft_tokens", value, o.draft_tokens);
+      set(name, "draft_tokens", value, o.draft_tokens) || set(name, "kv_host", value, o.kv_host) ||
+      set(name, "kv_disk", value, o.kv_disk);
   if (!known) throw nb::type_error(fmt::format("unknown option '{}'", name).c_str());
 }
 
@@ -61,6 +62,16 @@ nb::dict describe(const PageUse& pages) {
   d["used"] = pages.used;
   d["cached"] = pages.cached;
   d["total"] = pages.total;
+  return d;
+}
+
+nb::dict describe(const KvTierStats& tier) {
+  nb::dict d;
+  d["bytes"] = tier.bytes;
+  d["written_bytes"] = tier.written_bytes;
+  d["read_bytes"] = tier.read_bytes;
+  d["dropped"] = tier.dropped;
+  d["damaged"] = tier.damaged;
   return d;
 }
 
@@ -141,6 +152,9 @@ nb::dict describe(const EngineStats& stats) {
   d["host_seconds"] = stats.host_seconds;
   d["drafted_tokens"] = stats.speculation.drafted;
   d["accepted_tokens"] = stats.speculation.accepted;
+  d["fetched_tokens"] = stats.store.fetched_tokens;
+  d["host"] = describe(stats.store.host);
+  d["disk"] = describe(stats.store.disk);
   return d;
 }
 

@@ -27,7 +27,9 @@ constexpr moesaic_options kOptions = {.size = sizeof(moesaic_options),
                                       .lora_count = 0,
                                       .speculative = "none",
                                       .draft_tokens = 0,
-                                      .no_tuning = 0};
+                                      .no_tuning = 0,
+                                      .kv_host = 0,
+                                      .kv_disk = ""};
 
 Status check_pointers(const moesaic_options& o) {
   RETURN_IF_ERROR(not_null(o.device, "options.device"));
@@ -38,6 +40,7 @@ Status check_pointers(const moesaic_options& o) {
   RETURN_IF_ERROR(not_null(o.cpu_pin, "options.cpu_pin"));
   RETURN_IF_ERROR(not_null(o.cpu_prefetch, "options.cpu_prefetch"));
   RETURN_IF_ERROR(not_null(o.speculative, "options.speculative"));
+  RETURN_IF_ERROR(not_null(o.kv_disk, "options.kv_disk"));
   for (size_t i = 0; i < o.lora_count; ++i) {
     if (o.lora == nullptr || o.lora[i] == nullptr)
       return invalid("options.lora: string {} of {} is NULL", i, o.lora_count);
@@ -63,7 +66,9 @@ OpenOptions open_options(const moesaic_options& o) {
                       .tune = o.no_tuning == 0,
                       .lora = {o.lora, o.lora + o.lora_count},
                       .speculative = o.speculative,
-                      .draft_tokens = o.draft_tokens};
+                      .draft_tokens = o.draft_tokens,
+                      .kv_host = o.kv_host,
+                      .kv_disk = o.kv_disk};
   if (o.progress != nullptr)
     options.progress = [call = o.progress, user = o.progress_user](int64_t done, int64_t total) {
       return call(user, done, total) != 0;
@@ -386,7 +391,10 @@ void moesaic_stats(const moesaic_model* m, moesaic_engine_stats* stats) {
                                    .preemptions = s.preemptions,
                                    .drafts = s.speculation.drafts,
                                    .drafted_tokens = s.speculation.drafted,
-                                   .accepted_tokens = s.speculation.accepted};
+                                   .accepted_tokens = s.speculation.accepted,
+                                   .fetched_tokens = s.store.fetched_tokens,
+                                   .host_bytes = s.store.host.bytes,
+                                   .disk_bytes = s.store.disk.bytes};
     return write(now, stats, stats->size);
   });
 }

@@ -118,4 +118,8 @@ uint64_t fingerprint(const Checkpoint& checkpoint, std::string_view more) {
   return add(weights.final_norm, add(weights.embed, hash));
 }
 
+uint64_t fingerprint(const Checkpoint& checkpoint, const std::string& dense, const std::string& moe_path) {
+  return fingerprint(checkpoint, dense + " " + moe_path);
+}
+
 }  // namespace moesaic

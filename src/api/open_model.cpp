@@ -190,6 +190,8 @@ class ByteProgress {
 
 Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   RETURN_IF_ERROR(check(o));
+  ASSIGN_OR_RETURN(const KvStoreOptions kept, kv_store_options(o.kv_host, o.kv_disk));
+  ASSIGN_OR_RETURN(KvTiers tiers, KvTiers::open(kept));
   ASSIGN_OR_RETURN(const BackendOptions device, backend_options(o));
   ASSIGN_OR_RETURN(auto backend, create_backend(o.device, device));
   ASSIGN_OR_RETURN(const std::string folder, model_path(path));
@@ -215,11 +217,12 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   RETURN_IF_ERROR(fit_again(plan, checkpoint.config, *backend));
   plan.info.measured = backend->caps().measured;
   for (const std::string& line : describe(plan.info)) log(LogLevel::kInfo, line);
-  const uint64_t print = fingerprint(checkpoint, o.dense + " " + o.moe_path);
+  const uint64_t print = fingerprint(checkpoint, o.dense, o.moe_path);
   if (checkpoint.weights.intact) RETURN_IF_ERROR(checkpoint.weights.intact());
   ASSIGN_OR_RETURN(auto drafter, drafts->drafter(*backend, plan.options));
   ASSIGN_OR_RETURN(Engine engine,
                    Engine::create(*backend, checkpoint.config, plan.options, std::move(drafter)));
+  RETURN_IF_ERROR(engine.keep(std::move(tiers), print));
   if (o.on_kv_event && o.prefix_cache) engine.kv_state(print).pages->watch(o.on_kv_event);
   return make_model({.config = checkpoint.config,
                      .backend = std::move(backend),

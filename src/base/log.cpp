@@ -1,5 +1,6 @@
 #include "base/log.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <memory>
@@ -57,7 +58,10 @@ void debug(const std::string& line) {
 }
 
 void set_notices(bool on) { notices_on = on; }
-void notice(const std::string& line) {
+// Names of files may hold anything.
+void notice(std::string line) {
+  std::ranges::replace_if(
+      line, [](unsigned char c) { return c < 0x20 || c == 0x7F; }, '?');
   if (has_callback) return log(LogLevel::kWarning, line);
   if (notices_on) std::fprintf(stderr, "moesaic: %s\n", line.c_str());
 }

@@ -15,7 +15,7 @@ void debug(const std::string& line);
 // What a user has to know of a thing that goes on without it: a warning to the callback, or else, in the
 // program (set_notices, once at start-up), a line on standard error.
 void set_notices(bool on);
-void notice(const std::string& line);
+void notice(std::string line);
 // To the callback, if there is one.
 void log(LogLevel level, const std::string& line);
 

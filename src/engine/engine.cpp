@@ -60,6 +60,7 @@ Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const
   ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(config, demand));
   RETURN_IF_ERROR(check_kv_memory(layout, config, backend, demand.draft));
   RETURN_IF_ERROR(backend.alloc_kv(layout));
+  engine.layout_ = layout;
   engine.scheduler_ = std::make_unique<Scheduler>(
       layout, config.window,
       Scheduler::Options{.max_rows = o.max_rows,
@@ -387,9 +388,14 @@ Status Engine::step() {
   }
 }
 
-void Engine::keep(std::unique_ptr<KvStore> store) {
-  store_ = std::move(store);
+Status Engine::keep(KvTiers tiers, uint64_t fingerprint) {
+  if (!tiers.options.any()) return {};
+  if (!options_.prefix_cache)
+    return invalid(
+        "--kv-host and --kv-disk keep what the prefix cache has, and it is off (--no-prefix-cache)");
+  ASSIGN_OR_RETURN(store_, KvStore::open(std::move(tiers), *backend_, config_, layout_, fingerprint));
   scheduler_->keep(store_.get());
+  return {};
 }
 
 void Engine::speculate(std::unique_ptr<Drafter> drafter, int draft_tokens) {

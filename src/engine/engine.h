@@ -60,14 +60,16 @@ class Engine {
   // way the prefix cache is emptied.
   Status step();
   Status run_to_end();
-  // From now on blocks of the prefix cache outlive their pages; before any request.
-  void keep(std::unique_ptr<KvStore> store);
+  // From now on blocks of the prefix cache outlive their pages; before any request. fingerprint: of the
+  // model. Nothing without a tier.
+  Status keep(KvTiers tiers, uint64_t fingerprint);
   // From now on requests get drafts of draft_tokens tokens, 0: of as many as pay. Between steps. Not for a
   // drafter that follows_steps() once there are requests.
   void speculate(std::unique_ptr<Drafter> drafter, int draft_tokens);
   bool idle() const { return scheduler_->idle(); }
   int context() const { return options_.context; }
-  const Scheduler& scheduler() const { return *scheduler_; }  // for tests
+  const Scheduler& scheduler() const { return *scheduler_; }  // for tests, as the next
+  const KvStore* store() const { return store_.get(); }
   // Of this engine, between steps. fingerprint: of the model.
   KvState kv_state(uint64_t fingerprint) {
     return {scheduler_->cached_pages(), backend_, &config_, fingerprint,
@@ -127,6 +129,7 @@ class Engine {
   Backend* backend_;
   ModelConfig config_;
   EngineOptions options_;
+  KvLayout layout_;
   std::unique_ptr<KvStore> store_;  // or none; outlives the scheduler
   double prompt_rate_ = 0;          // tokens of prompts that were computed in a second, of late
   std::unique_ptr<Scheduler> scheduler_;

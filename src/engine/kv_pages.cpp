@@ -354,7 +354,7 @@ bool KvPages::reserve_computed(PageTable& table, int tokens) {
 void KvPages::release(PageTable& table) {
   // From behind: later blocks are idle longer.
   for (auto i = static_cast<int>(table.window.size()) - 1; i >= 0; --i) {
-    if (i < table.offered) offer_window(table, i);
+    if (table.window[i] >= 0 && i < table.offered) offer_window(table, i);
     give_back_window(table.window[i], true);
   }
   for (auto i = std::ssize(table.full) - 1; i >= 0; --i)

@@ -1,16 +1,17 @@
 #include "engine/kv_store.h"
 
 #include <algorithm>
+#include <charconv>
 #include <new>
 #include <system_error>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "engine/disk_tier.h"
 
 namespace moesaic {
 namespace {
 
+constexpr double kMostGib = 1 << 20;
 constexpr auto kPatience = std::chrono::seconds(1);      // with a part that does not come
 constexpr auto kGrace = std::chrono::milliseconds(250);  // before rates are compared
 constexpr auto kEngineWait = std::chrono::milliseconds(1);
@@ -28,6 +29,23 @@ double seconds_of(KvFetch::Clock::duration time) { return std::chrono::duration<
 
 }  // namespace
 
+// ---- options ----
+
+Result<KvStoreOptions> kv_store_options(double host_gib, const std::string& disk) {
+  const auto bytes_of = [](double gib) { return static_cast<uint64_t>(gib * (1 << 30)); };
+  if (!(host_gib >= 0 && host_gib <= kMostGib))
+    return invalid("--kv-host: {} GiB; expected 0 to {}", host_gib, kMostGib);
+  KvStoreOptions options{.host_bytes = bytes_of(host_gib), .folder = disk};
+  const size_t colon = disk.rfind(':');
+  double gib = 0;
+  const char *size = disk.data() + colon + 1, *end = disk.data() + disk.size();
+  if (colon == std::string::npos || std::from_chars(size, end, gib).ptr != end || size == end) return options;
+  if (!(gib > 0 && gib <= kMostGib) || colon == 0)
+    return invalid("--kv-disk {}: expected DIR or DIR:GiB, more than 0 and at most {} GiB", disk, kMostGib);
+  options.folder = disk.substr(0, colon), options.disk_bytes = std::max(uint64_t{1}, bytes_of(gib));
+  return options;
+}
+
 // ---- beginning and end ----
 
 KvStore::KvStore(const ModelConfig& config, const Backend& backend, const KvLayout& layout)
@@ -39,27 +57,50 @@ KvStore::KvStore(const ModelConfig& config, const Backend& backend, const KvLayo
   generations_[1].resize(static_cast<size_t>(layout.window_pages));
 }
 
-Result<std::unique_ptr<KvStore>> KvStore::open(const KvStoreOptions& options, Backend& backend,
-                                               const ModelConfig& config, const KvLayout& layout,
-                                               uint64_t fingerprint) {
+Result<KvTiers> KvTiers::open(const KvStoreOptions& options) {
+  KvTiers tiers{.options = options};
+  if (options.host_bytes > 0) tiers.host = std::make_unique<HostTier>(options.host_bytes);
+  if (options.folder.empty()) return tiers;
+  ASSIGN_OR_RETURN(tiers.disk, DiskTier::open(options.folder, options.disk_bytes));
+  return tiers;
+}
+
+Result<std::unique_ptr<KvStore>> KvStore::open(KvTiers tiers, Backend& backend, const ModelConfig& config,
+                                               const KvLayout& layout, uint64_t fingerprint) {
   if (backend.kv_page_format().empty())
     return error(StatusCode::kUnsupported, "{}: its KV cache cannot be kept (--kv-host, --kv-disk)",
                  backend.caps().name);
   std::unique_ptr<KvStore> store(new KvStore(config, backend, layout));
-  HashKey key = random_hash_key();
+  RETURN_IF_ERROR(store->check_room(tiers.options));
+  const HashKey key = tiers.disk != nullptr ? tiers.disk->key() : random_hash_key();
+  store->names_ = KvNames(key, model_of(backend, config, layout, fingerprint));
   const auto add = [&](std::unique_ptr<KvTier> tier) {
+    if (tier == nullptr) return;
     store->writers_.push_back(std::make_unique<Writer>());
     store->writers_.back()->tier = std::move(tier);
   };
-  if (options.host_bytes > 0) add(std::make_unique<HostTier>(options.host_bytes));
-  if (!options.folder.empty()) {
-    ASSIGN_OR_RETURN(auto disk, DiskTier::open(options.folder, options.disk_bytes));
-    key = disk->key();
-    add(std::move(disk));
-  }
-  store->names_ = KvNames(key, model_of(backend, config, layout, fingerprint));
+  store->host_ = tiers.host.get();
+  add(std::move(tiers.host));
+  add(std::move(tiers.disk));
   RETURN_IF_ERROR(store->start(backend));
   return store;
+}
+
+// A store that could not keep a conversation's end would keep nothing of use.
+Status KvStore::check_room(const KvStoreOptions& options) const {
+  const uint64_t block = bytes_of(KvKind::kFull) + bytes_of(KvKind::kWindow);
+  const bool on_disk = !options.folder.empty() && options.disk_bytes > 0;
+  const auto check = [&](const char* option, uint64_t bytes) -> Status {
+    if (bytes >= block) return {};
+    return invalid("{}: {:.6f} GiB are too few: 32 tokens of this model take {} bytes", option,
+                   static_cast<double>(bytes) / (1 << 30), block);
+  };
+  if (options.host_bytes > 0) RETURN_IF_ERROR(check("--kv-host", options.host_bytes));
+  if (on_disk) RETURN_IF_ERROR(check("--kv-disk", options.disk_bytes));
+  const double free = available_host_memory();
+  if (static_cast<double>(options.host_bytes) <= free) return {};
+  return error(StatusCode::kOutOfMemory, "--kv-host: {:.1f} GiB are more than the {:.1f} GiB that are free",
+               static_cast<double>(options.host_bytes) / (1 << 30), free / (1 << 30));
 }
 
 Status KvStore::start(Backend& backend) try {
@@ -99,7 +140,7 @@ KvStoreStats KvStore::stats() const {
   KvStoreStats stats;
   const std::lock_guard lock(mutex_);
   for (const auto& writer : writers_) {
-    KvTierStats& of = dynamic_cast<const HostTier*>(writer->tier.get()) != nullptr ? stats.host : stats.disk;
+    KvTierStats& of = writer->tier.get() == host_ ? stats.host : stats.disk;
     of = writer->tier->stats();
     of.dropped = writer->dropped;
   }
@@ -171,8 +212,8 @@ bool KvStore::keep(Writer& w, const Offer& offer) try {
   }
   KvBytes bytes(bytes_of(part.id.kind));
   if (copy(w, offer, bytes)) return w.tier->put(part, bytes);
-  if (writers_.front().get() == &w) return false;
-  const auto in_host_memory = writers_.front()->tier->get(part, bytes.size());
+  if (host_ == nullptr || w.tier.get() == host_) return false;
+  const auto in_host_memory = host_->get(part, bytes.size());
   return in_host_memory != nullptr && w.tier->put(part, *in_host_memory);
 } catch (const std::bad_alloc&) {
   return false;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "engine/disk_tier.h"
 #include "engine/kv_tier.h"
 
 namespace moesaic {
@@ -25,6 +26,16 @@ struct KvStoreOptions {
   std::string folder;       // empty: nothing on disk
   uint64_t disk_bytes = 0;  // 0: half of what is free there
   bool any() const { return host_bytes > 0 || !folder.empty(); }
+};
+// Of --kv-host GiB and --kv-disk DIR[:GiB].
+Result<KvStoreOptions> kv_store_options(double host_gib, const std::string& disk);
+
+// Opened before a model is loaded, which takes longer than to find that another process has the folder.
+struct KvTiers {
+  static Result<KvTiers> open(const KvStoreOptions& options);
+  KvStoreOptions options;
+  std::unique_ptr<HostTier> host;  // each or none
+  std::unique_ptr<DiskTier> disk;
 };
 
 // A part and the page that it is in, or is to be in.
@@ -52,9 +63,8 @@ class KvFetch {
 class KvStore {
  public:
   // Once the backend's cache is allocated; the backend outlives the store. fingerprint: of the model.
-  static Result<std::unique_ptr<KvStore>> open(const KvStoreOptions& options, Backend& backend,
-                                               const ModelConfig& config, const KvLayout& layout,
-                                               uint64_t fingerprint);
+  static Result<std::unique_ptr<KvStore>> open(KvTiers tiers, Backend& backend, const ModelConfig& config,
+                                               const KvLayout& layout, uint64_t fingerprint);
   // Keeps what was offered, for at most so long. The pages must still be there.
   static constexpr auto kLastWords = std::chrono::seconds(3);
   ~KvStore();
@@ -106,6 +116,7 @@ class KvStore {
   };
 
   KvStore(const ModelConfig& config, const Backend& backend, const KvLayout& layout);
+  Status check_room(const KvStoreOptions& options) const;
   Status start(Backend& backend);
   size_t bytes_of(KvKind kind) const { return layers_of(kind).size() * page_bytes_; }
   const std::vector<int>& layers_of(KvKind kind) const { return layers_[static_cast<size_t>(kind)]; }
@@ -125,6 +136,7 @@ class KvStore {
   size_t most_offers_;
   KvNames names_;
   std::vector<std::unique_ptr<Writer>> writers_;  // host memory's first
+  KvTier* host_ = nullptr;                        // or none
   std::unique_ptr<KvCopier> read_copier_;
 
   mutable std::mutex mutex_;  // of what stands below, and of writers' offers and counts

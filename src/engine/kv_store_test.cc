@@ -1,4 +1,5 @@
 // Blocks that outlive their pages: in host memory, and on disk over a restart.
+#include <cmath>
 #include <filesystem>
 
 #include "backend/idle_backend.h"
@@ -36,7 +37,7 @@ struct Kept {
     return *run.requests.back();
   }
   Harness run;
-  KvStore* store = nullptr;
+  const KvStore* store = nullptr;
 };
 
 // One conversation at a time fits.
@@ -82,6 +83,20 @@ TEST_P(Store, APromptIsFoundAfterARestart) {
   turn.insert(turn.end(), 50, 9);
   EXPECT_EQ(kept.ask(turn).reused, 320);
   EXPECT_EQ(kept.run.engine.stats().store.disk.dropped, 0u);
+}
+
+// A window for each block would be as much again.
+TEST_P(Store, WindowsAreKeptOnlyWherePromptsGoOn) {
+  const TemporaryFolder folder;
+  { Kept(GetParam(), kSmall, {.folder = folder.path(), .disk_bytes = kPlenty}).ask(text(500), 60); }
+  int full = 0, window = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path() + "/moesaic-kv")) {
+    full += entry.path().extension() == ".full" ? 1 : 0;
+    window += entry.path().extension() == ".win" ? 1 : 0;
+  }
+  EXPECT_EQ(full, 17);  // 559 tokens, the last of which nothing was computed from
+  EXPECT_GE(window, 4);
+  EXPECT_LE(window, 6);
 }
 
 // What is in neither tier yet when the process ends is written then.
@@ -187,9 +202,42 @@ TEST(StoreBackends, OneThatCannotCopyIsRefused) {
   class Plain final : public IdleBackend {
   } backend;
   Harness run(false, kSmall);
+  auto tiers = KvTiers::open({.host_bytes = 1 << 20}).value();
   const auto refused =
-      KvStore::open({.host_bytes = 1}, backend, run.config, {.full_pages = 1, .window_pages = 1}, 1);
+      KvStore::open(std::move(tiers), backend, run.config, {.full_pages = 1, .window_pages = 1}, 1);
   EXPECT_EQ(refused.status().code(), StatusCode::kUnsupported);
+}
+
+TEST(StoreOptions, AreReadOrRefusedInOneLine) {
+  const KvStoreOptions both = kv_store_options(1.5, "/a/b:0.5").value();
+  EXPECT_EQ(both.host_bytes, uint64_t{3} << 29);
+  EXPECT_EQ(both.folder, "/a/b");
+  EXPECT_EQ(both.disk_bytes, uint64_t{1} << 29);
+  for (const char* whole : {"/a/b", "a:b", "a:1x", "a:", "1", "a:1/b"}) {
+    EXPECT_EQ(kv_store_options(0, whole).value().folder, whole);
+    EXPECT_EQ(kv_store_options(0, whole).value().disk_bytes, 0u);
+  }
+  EXPECT_FALSE(kv_store_options(0, "").value().any());
+  for (const char* wrong : {"a:0", "a:-1", "a:1e9", "a:nan", "a:inf", ":1"})
+    EXPECT_EQ(kv_store_options(0, wrong).status().code(), StatusCode::kInvalidArgument) << wrong;
+  for (const double wrong : {-1.0, 1e30, std::nan("")})
+    EXPECT_EQ(kv_store_options(wrong, "").status().code(), StatusCode::kInvalidArgument) << wrong;
+}
+
+TEST(StoreOptions, ThatCannotBeHonouredAreRefused) {
+  const TemporaryFolder folder;
+  const auto refusal = [](const EngineOptions& options, const KvStoreOptions& where) {
+    Harness run(false, options);
+    return run.engine.keep(KvTiers::open(where).value(), 1).message();
+  };
+  EngineOptions without = kSmall;
+  without.prefix_cache = false;
+  EXPECT_NE(refusal(without, {.host_bytes = kPlenty}).find("prefix cache"), std::string::npos);
+  EXPECT_NE(refusal(kSmall, {.host_bytes = 511}).find("too few"), std::string::npos);
+  EXPECT_NE(refusal(kSmall, {.folder = folder.path(), .disk_bytes = 511}).find("too few"), std::string::npos);
+  EXPECT_NE(refusal(kSmall, {.host_bytes = uint64_t{1} << 60}).find("more than"), std::string::npos);
+  const KvStoreOptions nowhere{.folder = folder.path() + "/a/b"};
+  EXPECT_NE(KvTiers::open(nowhere).status().message().find("No such file"), std::string::npos);
 }
 
 }  // namespace

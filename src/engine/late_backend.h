@@ -52,7 +52,6 @@ class LateBackend final : public Backend {
     return {};
   }
   std::unique_ptr<KvCopier> kv_copier() override { return std::make_unique<HostKvCopier>(*this); }
-  const KvLayout& layout() const { return layout_; }
   bool can_sample() const override { return samples_; }
   Status begin_step(const Batch& batch) override {
     const Status valid = validate(batch, config_, layout_, 256);
@@ -214,12 +213,11 @@ struct Harness {
       : backend(samples), engine(make(backend, config, options, head)) {}
 
   // Blocks outlive their pages from here on; before any request.
-  KvStore* keep(const KvStoreOptions& where, uint64_t fingerprint = 1) {
-    auto opened = KvStore::open(where, backend, config, backend.layout(), fingerprint);
-    EXPECT_TRUE(opened.ok()) << opened.status().message();
-    KvStore* const store = opened.value().get();
-    engine.keep(std::move(opened).value());
-    return store;
+  const KvStore* keep(const KvStoreOptions& where, uint64_t fingerprint = 1) {
+    auto tiers = KvTiers::open(where);
+    EXPECT_TRUE(tiers.ok()) << tiers.status().message();
+    EXPECT_EQ(engine.keep(std::move(tiers).value(), fingerprint).message(), "");
+    return engine.store();
   }
   // cancel_at: the callback cancels the request at this many tokens.
   Request& submit(int prompt_tokens, SamplingParams params, int cancel_at = 0) {

@@ -62,7 +62,7 @@ class Scenario {
         client_rng_(seed),
         run_(below(2) == 0, options(drafts == Drafts::kHead), drafts == Drafts::kHead),
         alone_(false, {.context = context_, .max_rows = 64, .prefix_cache = false}) {
-    if (store.any()) run_.keep(store);
+    if (prefix_cache_) run_.keep(store);
     if (drafts != Drafts::kOracle) return;
     auto drafter = std::make_unique<OracleDrafter>(below(11) / 10.0, seed);
     drafter->costly = below(3) == 0;
@@ -94,7 +94,7 @@ class Scenario {
             .max_batch = max_batch,
             .max_rows = max_batch + below(64 - max_batch + 1),
             .kv_tokens = context_ + below(2 * context_),
-            .prefix_cache = below(5) > 0,
+            .prefix_cache = prefix_cache_ = below(5) > 0,
             .draft_tokens = drafts ? below(kMostDraft + 1) : 0};
   }
 
@@ -182,6 +182,7 @@ class Scenario {
 
   std::mt19937 rng_, client_rng_;
   int context_ = 0;
+  bool prefix_cache_ = false;
   Grammar grammar_;
   std::optional<MasksTakeLong> masks_take_long_;
   Harness run_, alone_;
@@ -212,7 +213,7 @@ void expect_stores_change_no_token(uint32_t scenarios) {
   std::mt19937 rng(7);
   for (uint32_t i = 0; i < scenarios && !testing::Test::HasFailure(); ++i) {
     SCOPED_TRACE(i);
-    const KvStoreOptions where{.host_bytes = i % 3 == 0 ? 0 : 256 * (1 + rng() % 200),
+    const KvStoreOptions where{.host_bytes = i % 3 == 0 ? 0 : 256 * (2 + rng() % 200),
                                .folder = i % 3 == 1 ? "" : folder.path(),
                                .disk_bytes = 4096 * (1 + rng() % 200)};
     // The same texts come again, in another engine.

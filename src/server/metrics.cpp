@@ -116,6 +116,32 @@ void Metrics::write_for_routers(const EngineStats& e, std::string& text) const {
                       kPageTokens, e.full.total);
 }
 
+void Metrics::write_store(const KvStoreStats& s, std::string& text) const {
+  const auto by_tier = [&](const char* name, const char* type, const char* help, uint64_t host,
+                           uint64_t disk) {
+    head(name, type, help, text);
+    text += fmt::format("{0}{{{1},tier=\"host\"}} {2}\n{0}{{{1},tier=\"disk\"}} {3}\n", name, labels_, host,
+                        disk);
+  };
+  const auto counter = [&](const char* name, const char* help, uint64_t value) {
+    head(name, "counter", help, text);
+    text += fmt::format("{}{{{}}} {}\n", name, labels_, value);
+  };
+  by_tier("moesaic:kv_store_bytes", "gauge", "Bytes of blocks that are kept beyond their pages.",
+          s.host.bytes, s.disk.bytes);
+  by_tier("moesaic:kv_store_read_bytes_total", "counter", "Of these, bytes that came back.",
+          s.host.read_bytes, s.disk.read_bytes);
+  by_tier("moesaic:kv_store_written_bytes_total", "counter", "Bytes that were kept.", s.host.written_bytes,
+          s.disk.written_bytes);
+  by_tier("moesaic:kv_store_dropped_total", "counter", "Parts of blocks that were not kept.", s.host.dropped,
+          s.disk.dropped);
+  counter("moesaic:kv_store_damaged_total", "Files that were not what was written.", s.disk.damaged);
+  counter("moesaic:kv_store_fetched_tokens_total", "Prompt tokens that came back and were not computed.",
+          s.fetched_tokens);
+  counter("moesaic:kv_store_abandoned_total", "Prompts that were computed because too little came back.",
+          s.abandoned);
+}
+
 std::string Metrics::text(const Gauges& g) const {
   std::string text;
   const auto one = [&](const char* name, const char* type, const char* help, auto value) {
@@ -157,6 +183,7 @@ std::string Metrics::text(const Gauges& g) const {
   one("process_resident_memory_bytes", "gauge", "Memory of the process.", resident_bytes());
   write_for_routers(e, text);
   write_speculation(e.speculation, text);
+  write_store(e.store, text);
   histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.", time_to_first_token);
   histogram("vllm:inter_token_latency_seconds", "Between two tokens of an answer.", inter_token);
   histogram("vllm:e2e_request_latency_seconds", "From arrival to the end.", end_to_end);

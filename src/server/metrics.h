@@ -53,6 +53,7 @@ struct Metrics {
  private:
   void write_for_routers(const EngineStats& engine, std::string& text) const;
   void write_speculation(const SpeculationStats& stats, std::string& text) const;
+  void write_store(const KvStoreStats& stats, std::string& text) const;
 
   std::string labels_;  // model_name="..."
   mutable std::mutex mutex_;

@@ -9,9 +9,12 @@ namespace {
 TEST(DeviceSampling, TheSameTokensAsWaitingForEveryStep) {
   for (const int max_batch : {1, 3, 8}) {
     const EngineOptions options{.context = 160, .max_batch = max_batch, .max_rows = 64};
-    Harness on_host(false, options), on_device(true, options);
-    mixed_load(on_host), mixed_load(on_device);
-    on_device.expect_equals(on_host);
+    EngineOptions by_threads = options;
+    by_threads.parallel_logits = 1;
+    Harness on_host(false, options), on_device(true, options), with_threads(false, by_threads),
+        both(true, by_threads);
+    for (Harness* run : {&on_host, &on_device, &with_threads, &both}) mixed_load(*run);
+    on_device.expect_equals(on_host), with_threads.expect_equals(on_host), both.expect_equals(on_host);
     EXPECT_EQ(on_device.backend.most_in_flight_, 2u);
     EXPECT_EQ(on_device.engine.stats().full.used, 0);
     on_device.engine.scheduler().check();

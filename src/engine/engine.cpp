@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <utility>
 
 #include "base/error.h"
@@ -179,23 +180,12 @@ Status Engine::take_sampled() {
   if (rows.empty()) return {};
   std::erase_if(step, [](const RequestRows& r) { return r.request->done(); });  // the drafter knows already
   sampled_.resize(rows.size());
-  const size_t vocab = config_.vocab;
-  host_logits_.resize(std::ranges::count_if(rows, &WantedRow::host) * vocab);
+  host_logits_.resize(std::ranges::count_if(rows, &WantedRow::host) * static_cast<size_t>(config_.vocab));
   const Clock::time_point begin = Clock::now();
   const Status done = backend_->sampled(sampled_, host_logits_);
   device_seconds_ += seconds_since(begin);
   RETURN_IF_ERROR(done);
-  std::span<float> logits = host_logits_;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i].host) {
-      take_host_row(rows[i], logits.first(vocab));
-      logits = logits.subspan(vocab);
-      continue;
-    }
-    Request& r = *rows[i].request;
-    r.in_flight = -1;
-    if (rows[i].holds()) take_token(r, r.sampler->take(std::move(sampled_[i])));
-  }
+  take_rows(rows, host_logits_, sampled_);
   end_step(step, begun.has_value());
   double drafting = 0;
   if (begun) {
@@ -205,11 +195,68 @@ Status Engine::take_sampled() {
   return {};
 }
 
+void Engine::take_rows(std::span<const WantedRow> rows, std::span<float> logits,
+                       std::span<SampledToken> sampled) {
+  const size_t vocab = config_.vocab;
+  Picked picked = pick(rows, logits);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].host) {
+      take_host_row(rows[i], logits.first(vocab), std::move(picked[i]));
+      logits = logits.subspan(vocab);
+      continue;
+    }
+    Request& r = *rows[i].request;
+    r.in_flight = -1;
+    if (rows[i].holds()) take_token(r, r.sampler->take(std::move(sampled[i])));
+  }
+}
+
+bool Engine::WantedRow::may_pick() const {
+  const Request& r = *request;
+  return host && !prompt && draft_row == 0 && holds() && restarts == r.restarts && r.held.empty() &&
+         !r.on_logits && r.sampler->ready();
+}
+
+// A row takes some 0.1 to 2 ms. A token that cannot be picked for lack of memory is picked again where it is
+// taken, and fails there.
+Engine::Picked Engine::pick(std::span<const WantedRow> rows, std::span<float> logits) {
+  constexpr int kMostThreads = 8;
+  struct Part {
+    size_t row;
+    std::span<float> logits;
+  };
+  Picked picked(rows.size());
+  std::vector<Part> parts;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].may_pick()) parts.push_back({i, logits.first(config_.vocab)});
+    if (rows[i].host) logits = logits.subspan(config_.vocab);
+  }
+  if (parts.size() < 2 || parts.size() * config_.vocab < options_.parallel_logits) return picked;
+  // A host that computes the model has as many threads as its user gave it.
+  if (!pickers_)
+    pickers_ = std::make_unique<ThreadPool>(
+        std::min(kMostThreads, backend_->can_sample() ? plan_threads(read_cpu_topology(), 0, false).threads
+                                                      : backend_->caps().threads));
+  pickers_->for_each(std::ssize(parts), [&](int64_t i, int) {
+    const Part& part = parts[i];
+    try {
+      picked[part.row] = rows[part.row].request->sampler->pick(part.logits);
+    } catch (const std::bad_alloc&) {
+      picked[part.row].reset();
+    }
+  });
+  return picked;
+}
+
 // A request that was preempted since computes the row again.
-void Engine::take_host_row(const WantedRow& row, std::span<float> logits) {
-  if (row.restarts != row.request->restarts) return;
-  if (row.prompt) return show_prompt_row(*row.request, logits);
-  if (row.holds()) sample(row.request, logits);
+void Engine::take_host_row(const WantedRow& row, std::span<float> logits,
+                           std::optional<Result<SampledToken>> picked) {
+  Request& r = *row.request;
+  if (row.restarts != r.restarts) return;
+  if (row.prompt) return show_prompt_row(r, logits);
+  if (!row.holds()) return;
+  if (!picked) return sample(row.request, logits);
+  take_token(r, picked->ok() ? r.sampler->take(std::move(picked->value())) : picked->status());
 }
 
 // Takes the requests out of the step.
@@ -244,18 +291,17 @@ void Engine::measure(const StepAccount& account, int rows, StepKind kind, double
 }
 
 // The logits of a step that the host samples.
-void Engine::take_rows(const ScheduledBatch& step) {
-  const std::vector<RequestRows> rows = rows_of(step);
-  for (size_t i = 0; i < step.wanted.size(); ++i) {
-    const auto logits = std::span(logits_).subspan(i * config_.vocab, config_.vocab);
-    const WantedRow row{.request = step.wanted[i], .draft_row = step.draft_rows[i]};
-    if (step.prompt_rows[i]) {
-      show_prompt_row(*row.request, logits);
-    } else if (row.holds()) {
-      sample(row.request, logits);
-    }
-  }
-  end_step(rows, false);
+void Engine::take_logits(const ScheduledBatch& step) {
+  const std::vector<RequestRows> requests = rows_of(step);
+  std::vector<WantedRow> rows;
+  for (size_t i = 0; i < step.wanted.size(); ++i)
+    rows.push_back({.request = step.wanted[i],
+                    .draft_row = step.draft_rows[i],
+                    .host = true,
+                    .prompt = step.prompt_rows[i],
+                    .restarts = step.wanted[i]->restarts});
+  take_rows(rows, logits_, {});
+  end_step(requests, false);
 }
 
 // Where its grammar's mask is not there yet the token is sampled later; until then there is nothing to
@@ -362,7 +408,7 @@ Status Engine::run_step() {
       next.requests[i]->sequence_in_flight = static_cast<int>(i);
     in_flight_ = wanted_of(next);
   } else {
-    take_rows(next);
+    take_logits(next);
   }
   scheduler_->collect();
   return status;

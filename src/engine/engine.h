@@ -4,8 +4,10 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "backend/backend.h"
+#include "base/thread_pool.h"
 #include "engine/kv_layout.h"
 #include "engine/kv_state.h"
 #include "engine/scheduler.h"
@@ -18,10 +20,11 @@ struct EngineOptions {
   int max_batch = 1;      // sequences at a time
   int max_rows = 512;     // rows of a step, at most the backend's
   int64_t kv_tokens = 0;  // size of the cache in tokens, at least one context; 0: a context for each sequence
-  bool prefix_cache = true;  // beginnings of prompts that are in the cache are not computed again
-  int draft_tokens = 0;      // of every draft; 0: as many as pay
-  int draft_rows = 0;        // of all drafts of a step, at most; 0: what max_rows leaves
-  DraftMemory draft = {};    // that a drafter takes on the device
+  bool prefix_cache = true;          // beginnings of prompts that are in the cache are not computed again
+  int draft_tokens = 0;              // of every draft; 0: as many as pay
+  int draft_rows = 0;                // of all drafts of a step, at most; 0: what max_rows leaves
+  size_t parallel_logits = 1 << 17;  // with so many of a step the host picks tokens with several threads
+  DraftMemory draft = {};            // that a drafter takes on the device
 };
 
 // What an engine with these options will ask of kv_layout; they are not checked.
@@ -97,6 +100,8 @@ class Engine {
     int restarts = 0;                   // of the request, when the step was launched
     // Whether the tokens before it are those that were drafted; else nothing is sampled from it.
     bool holds() const { return !request->done() && draft_row == request->accepted; }
+    // Whether its token may be picked before those of the rows before it are taken.
+    bool may_pick() const;
   };
   // The rows of a request in a step, and the pages that they were written to: the request may have others
   // when they are done, or none, if it was preempted.
@@ -109,9 +114,16 @@ class Engine {
   void end_step(std::span<const RequestRows> step, bool begun);
   Status take_sampled();
   void take_token(Request& request, Result<SampledToken> sampled);
-  void take_rows(const ScheduledBatch& step);
+  void take_logits(const ScheduledBatch& step);
+  // The rows' tokens. logits: [those of `rows` that are for the host, vocab]; sampled: [rows], of the others.
+  void take_rows(std::span<const WantedRow> rows, std::span<float> logits, std::span<SampledToken> sampled);
+  // The tokens of several requests, by several threads; of rows that may not be needed, or that need more
+  // than their logits, nothing. logits: as above, changed where there is a token.
+  using Picked = std::vector<std::optional<Result<SampledToken>>>;
+  Picked pick(std::span<const WantedRow> rows, std::span<float> logits);
   static std::vector<WantedRow> wanted_of(ScheduledBatch& step);
-  void take_host_row(const WantedRow& row, std::span<float> logits);
+  void take_host_row(const WantedRow& row, std::span<float> logits,
+                     std::optional<Result<SampledToken>> picked);
   void sample(const std::shared_ptr<Request>& request, std::span<float> logits);
   bool must_take_first();
   Clock::duration drafting_time() const;  // of the batch that was scheduled last
@@ -143,6 +155,7 @@ class Engine {
   int measured_rows_ = 0;    // of the running step; 0: its time says nothing
   Clock::time_point since_;  // when the step that is measured began
   std::vector<SampledToken> sampled_;
+  std::unique_ptr<ThreadPool> pickers_;         // from the first step on that has work for them
   std::vector<std::shared_ptr<Request>> held_;  // with Request::held
   uint64_t next_id_ = 1;
   uint64_t generated_ = 0, steps_ = 0;

@@ -6,17 +6,15 @@
 #include <utility>
 
 #include "base/error.h"
+#include "core/choose_token.h"
 
 namespace moesaic {
 namespace {
 
-using Candidate = std::pair<float, int32_t>;
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// A mask's bit.
-bool has(std::span<const uint64_t> mask, size_t token) {
-  return token / 64 < mask.size() && (mask[token / 64] >> (token % 64) & 1) != 0;
-}
+// A mask's word, of 64 tokens.
+uint64_t word_of(std::span<const uint64_t> mask, size_t word) { return word < mask.size() ? mask[word] : 0; }
 
 // SplitMix64 over (seed, step): a uniform number in [0, 1).
 double uniform(uint64_t seed, uint64_t step) {
@@ -24,70 +22,6 @@ double uniform(uint64_t seed, uint64_t step) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
   return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1.0p-53;
-}
-
-// Likelier first; of equals the lower id.
-bool likelier(const Candidate& a, const Candidate& b) {
-  return a.first > b.first || (a.first == b.first && a.second < b.second);
-}
-
-// Keeps the k likeliest, sorted.
-void keep_top(std::vector<Candidate>& candidates, size_t k) {
-  k = std::min(k, candidates.size());
-  std::nth_element(candidates.begin(), candidates.begin() + static_cast<int64_t>(k), candidates.end(),
-                   likelier);
-  candidates.resize(k);
-  std::sort(candidates.begin(), candidates.end(), likelier);
-}
-
-double log_sum_exp(std::span<const float> logits) {
-  const float top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float v : logits) sum += std::exp(static_cast<double>(v) - top);
-  return top + std::log(sum);
-}
-
-// The n likeliest, sorted. The least likely of those kept stands in front: hardly any logit gets past it.
-std::vector<Candidate> likeliest(std::span<const float> logits, size_t n) {
-  std::vector<Candidate> kept;
-  for (size_t i = 0; n > 0 && i < logits.size(); ++i) {
-    if (kept.size() == n) {
-      if (logits[i] <= kept.front().first) continue;
-      std::pop_heap(kept.begin(), kept.end(), likelier);
-      kept.pop_back();
-    }
-    kept.emplace_back(logits[i], static_cast<int32_t>(i));
-    std::push_heap(kept.begin(), kept.end(), likelier);
-  }
-  std::sort_heap(kept.begin(), kept.end(), likelier);
-  return kept;
-}
-
-// e to the power of a logit's distance from the top, in temperatures: a probability but for a factor.
-struct Weigh {
-  double top, temperature;
-  double operator()(const Candidate& c) const { return std::exp((c.first - top) / temperature); }
-  double sum(const std::vector<Candidate>& candidates) const {
-    double total = 0;
-    for (const Candidate& c : candidates) total += (*this)(c);
-    return total;
-  }
-};
-
-// Keeps the fewest likeliest, sorted, whose share of `total` reaches p. Sorts no further than that, in
-// growing chunks: the nucleus of a peaked distribution is a handful of 201,088 tokens.
-void keep_nucleus(std::vector<Candidate>& candidates, const Weigh& weigh, double total, double p) {
-  const auto at = [&](size_t i) { return candidates.begin() + static_cast<int64_t>(i); };
-  double mass = 0;
-  for (size_t done = 0, chunk = 64; done < candidates.size(); chunk *= 8) {
-    const size_t end = std::min(done + chunk, candidates.size());
-    if (end < candidates.size()) std::nth_element(at(done), at(end), candidates.end(), likelier);
-    std::sort(at(done), at(end), likelier);
-    for (; done < end; ++done) {
-      mass += weigh(candidates[done]);
-      if (mass >= p * total) return candidates.resize(done + 1);
-    }
-  }
 }
 
 // 60 temperatures below the top a token has no chance in a double's precision.
@@ -105,7 +39,7 @@ bool greedy(const SamplingParams& p) { return p.temperature == 0 || p.top_k == 1
 TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, int count) {
   const double normalizer = log_sum_exp(logits);
   TokenLogprobs out{.logprob = logits[token] - normalizer};
-  for (const auto& [logit, id] : likeliest(logits, static_cast<size_t>(count)))
+  for (const auto& [logit, id] : likeliest(logits, {}, static_cast<size_t>(count)))
     out.top.emplace_back(id, logit - normalizer);
   return out;
 }
@@ -199,11 +133,17 @@ void Sampler::forbid(std::span<float> logits) const {
   for (auto at = taken.rbegin(); at != taken.rend(); ++at) logits[at->second] = at->first;
 }
 
-Status Sampler::restrict_to_grammar(std::span<float> logits) {
+Status Sampler::restrict_to_grammar(std::span<float> logits) const {
   if (!matcher_) return {};
   ASSIGN_OR_RETURN(const std::span<const uint64_t> allowed, matcher_->allowed());
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (!has(allowed, i)) logits[i] = kNever;
+  for (size_t first = 0; first < logits.size(); first += 64) {
+    const std::span<float> part = logits.subspan(first, std::min<size_t>(64, logits.size() - first));
+    const uint64_t word = word_of(allowed, first / 64);
+    if (word == 0) std::ranges::fill(part, kNever);
+    if (word == 0 || word == ~uint64_t{0}) continue;
+    for (size_t i = 0; i < part.size(); ++i) {
+      if ((word >> i & 1) == 0) part[i] = kNever;
+    }
   }
   return {};
 }
@@ -212,44 +152,11 @@ Status Sampler::restrict_to_grammar(std::span<float> logits) {
 bool Sampler::may_follow(int32_t token) const {
   if (!matcher_) return true;
   const auto allowed = matcher_->allowed();
-  return allowed.ok() && has(allowed.value(), static_cast<size_t>(token));
+  return allowed.ok() && (word_of(allowed.value(), static_cast<size_t>(token) / 64) >> (token % 64) & 1) != 0;
 }
 
-void Sampler::filter(std::span<const float> logits, double top, double temperature) {
-  const double min_p = least_of(params_);
-  // min-p comes last, but only top-p notices what it would take away before.
-  const bool nucleus = params_.top_p < 1;
-  const double least = nucleus ? kNoChance : min_p;
-  const auto reaches = [&](float logit, double bound) { return (logit - top) / temperature >= bound; };
-  candidates_.clear();
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (reaches(logits[i], least)) candidates_.emplace_back(logits[i], static_cast<int32_t>(i));
-  }
-  if (params_.top_k > 0) keep_top(candidates_, static_cast<size_t>(params_.top_k));
-  if (!nucleus) return;
-  const Weigh weigh{top, temperature};
-  keep_nucleus(candidates_, weigh, weigh.sum(candidates_), params_.top_p);
-  while (!reaches(candidates_.back().first, min_p)) candidates_.pop_back();
-}
-
-int32_t Sampler::choose(std::span<const float> logits) {
-  const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  if (greedy(params_)) return best;
-  const double temperature = std::max(params_.temperature, kLeastTemperature);
-  filter(logits, logits[best], temperature);
-  const Weigh weigh{logits[best], temperature};
-  double left = uniform(params_.seed, step_) * weigh.sum(candidates_);
-  for (const Candidate& c : candidates_) {
-    left -= weigh(c);
-    if (left < 0) return c.second;
-  }
-  return candidates_.back().second;
-}
-
-Result<SampledToken> Sampler::sample(std::span<float> logits) {
-  for (const float v : logits) {
-    if (!std::isfinite(v)) return take({.token = -1});
-  }
+Result<SampledToken> Sampler::pick(std::span<float> logits) const {
+  if (!all_finite(logits)) return SampledToken{.token = -1};
   const bool wants_logprobs = params_.top_logprobs >= 0;
   std::vector<float> raw;
   if (wants_logprobs && changes_logits(step_)) raw.assign(logits.begin(), logits.end());
@@ -257,14 +164,18 @@ Result<SampledToken> Sampler::sample(std::span<float> logits) {
   restrict_to_allowed(logits);
   RETURN_IF_ERROR(restrict_to_grammar(logits));
   forbid(logits);
-  SampledToken out{.token = choose(logits)};
-  if (logits[out.token] == kNever) return invalid("at step {} the request allows no token", step_);
-  out.token = said_for(out.token);
+  const int32_t token = choose_token(logits, {}, draft_sampling(0));
+  if (token < 0) return invalid("at step {} the request allows no token", step_);
+  SampledToken out{.token = said_for(token)};
   if (wants_logprobs)
     out.logprobs =
         logprobs_of(raw.empty() ? logits : std::span<const float>(raw), out.token, params_.top_logprobs);
-  remember(out.token);
   return out;
+}
+
+Result<SampledToken> Sampler::sample(std::span<float> logits) {
+  ASSIGN_OR_RETURN(SampledToken picked, pick(logits));
+  return take(std::move(picked));
 }
 
 int32_t Sampler::said_for(int32_t sampled) const {

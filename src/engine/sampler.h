@@ -36,8 +36,10 @@ class Sampler {
   // Whether sample() may be called: a grammar's next mask may still be computed.
   bool ready() const { return !matcher_ || matcher_->ready(); }
   void wait_until(std::chrono::steady_clock::time_point deadline) const { matcher_->wait_until(deadline); }
-  // Picks the next token and remembers it for the penalties. logits: [vocab], changed. Fails if one is not
-  // finite or the grammar allows no token.
+  // Picks the next token; take() has to follow. logits: [vocab], changed. -1 if one of them is not finite.
+  // Fails if no token is allowed. Several threads may pick for several requests.
+  Result<SampledToken> pick(std::span<float> logits) const;
+  // Both.
   Result<SampledToken> sample(std::span<float> logits);
   // How a backend samples the same token from the same logits. ahead: tokens that it has sampled since
   // take(). Nothing where it cannot: penalties, biases, grammars, forbidden tokens and places where the
@@ -45,7 +47,7 @@ class Sampler {
   std::optional<DeviceSampling> device_sampling(int ahead) const;
   // The same for a drafter, also where penalties and the like will change the logits.
   DeviceSampling draft_sampling(int ahead) const;
-  // Takes what was sampled there; -1: a logit was not finite.
+  // Takes what was picked, here or there, and remembers it for the penalties; -1: a logit was not finite.
   Result<SampledToken> take(SampledToken sampled);
 
  private:
@@ -55,14 +57,11 @@ class Sampler {
   void remember(int32_t token);
   void adjust(std::span<float> logits) const;
   void restrict_to_allowed(std::span<float> logits) const;
-  Status restrict_to_grammar(std::span<float> logits);
+  Status restrict_to_grammar(std::span<float> logits) const;
   bool may_follow(int32_t token) const;
   // Stop tokens before min_tokens and the ends of bad words, unless nothing else is left.
   void forbid(std::span<float> logits) const;
   std::vector<int32_t> forbidden() const;
-  // Leaves in candidates_ what may be sampled.
-  void filter(std::span<const float> logits, double top, double temperature);
-  int32_t choose(std::span<const float> logits);
   // What is said where this token was sampled.
   int32_t said_for(int32_t sampled) const;
 
@@ -73,7 +72,6 @@ class Sampler {
   std::unique_ptr<TokenOverride> override_;
   std::vector<int32_t> said_;  // what was generated, only kept for bad words
   uint64_t step_ = 0;
-  std::vector<std::pair<float, int32_t>> candidates_;
 };
 
 }  // namespace moesaic

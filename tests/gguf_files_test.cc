@@ -330,6 +330,26 @@ TEST_F(GgufFiles, OllamasFilesGiveTheLogitsOfHuggingFace) {
   }
 }
 
+// Type 4 is put in order bit for bit, so convert writes it in either form.
+TEST_F(GgufFiles, OllamasFirstFilesAreConverted) {
+  const std::string paired = "MXFP4 (type 4)";
+  const ModelWeights bf16 = make_random_model(config_, {.seed = 3, .dense = Format::kBF16});
+  const auto want = logits("reference", config_, bf16);
+  const auto source =
+      open_checkpoint(write({"", GgufLayout::kOllamaFused, {"BF16", paired, paired, paired}}));
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  const std::string gguf = (folder_ / "converted.gguf").string(), folder = (folder_ / "converted").string();
+  for (const Status& status :
+       {write_gguf(source.value(), gguf, {}), write_safetensors(source.value(), folder, {})})
+    ASSERT_TRUE(status.ok()) << status.message();
+  for (const std::string& name : {gguf, folder}) {
+    const auto converted = open_checkpoint(name);
+    ASSERT_TRUE(converted.ok()) << converted.status().message();
+    EXPECT_TRUE(converted->conversions.empty());
+    EXPECT_EQ(logits("reference", converted->config, converted->weights), want) << name;
+  }
+}
+
 // The bundled model as an Ollama blob: the same logits, tokens and end of an answer.
 TEST_F(GgufFiles, TinyAsAnOllamaBlob) {
   const auto tiny = open_checkpoint(std::string(MOESAIC_SOURCE_DIR) + "/models/tiny");

@@ -17,6 +17,10 @@ struct ConvertOptions {
   bool force = false;
 };
 
+void print_notes(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) fmt::print(stderr, "convert: note: {}\n", line);
+}
+
 Status run_convert(const ConvertOptions& o) {
   ASSIGN_OR_RETURN(const Checkpoint source, open_model(o.source));
   if (source.kind == "dummy") return invalid("convert: a dummy model has no weights worth keeping");
@@ -25,14 +29,17 @@ Status run_convert(const ConvertOptions& o) {
                        .dense = dense,
                        .overwrite = o.force};
   const bool gguf = o.target.ends_with(".gguf");
-  for (const std::string& line : roundings(source, options, gguf))
-    fmt::print(stderr, "convert: note: {}\n", line);
+  print_notes(roundings(source, options, gguf));
   ProgressLine line;
   options.progress = [&line](int done, int total) {
     line.show(fmt::format("writing: {} of {} tensors", done, total));
   };
   const RemoveOnSignal unfinished(gguf ? unfinished_gguf(o.target) : unfinished_safetensors(o.target));
-  return gguf ? write_gguf(source, o.target, options) : write_safetensors(source, o.target, options);
+  RETURN_IF_ERROR(gguf ? write_gguf(source, o.target, options)
+                       : write_safetensors(source, o.target, options));
+  line.clear();
+  print_notes(remarks(source, options, gguf));
+  return {};
 }
 
 }  // namespace
@@ -42,7 +49,7 @@ Run add_convert(CLI::App& app) {
   CLI::App& c = *app.add_subcommand("convert", "Convert between safetensors folders and GGUF, and quantise");
   c.add_option("source", o->source.model, "folder or .gguf file")->required();
   c.add_option("target", o->target, "a name ending in .gguf, or a folder for safetensors")->required();
-  c.add_option("--experts", o->experts, "keep, or mxfp4 to quantise BF16 experts")
+  c.add_option("--experts", o->experts, "keep, or mxfp4 to quantise what is not MXFP4")
       ->check(one_of({"keep", "mxfp4"}))
       ->capture_default_str();
   add_dense(c, o->dense, "keep, bf16, q8_0 (GGUF only) or mxfp8 (safetensors only)",

@@ -18,6 +18,9 @@ std::string shape_text(const Shape& shape) {
   return text + "]";
 }
 
+// E8M0 codes: safetensors has had a name for them only since 2025.
+bool holds_scales(const RawTensor& t) { return t.dtype == "U8" || t.dtype == "F8_E8M0"; }
+
 // Tensors of experts that are to be converted, and to what.
 using Conversions = std::map<std::string, Format>;
 
@@ -85,9 +88,9 @@ class Finder {
   MatrixView mxfp8(const std::string& name, int64_t rows, int64_t cols) {
     const RawTensor *codes = get(name, {rows, cols}), *scales = get(name + "_scale", {rows, cols / 32});
     if (codes == nullptr || scales == nullptr) return {};
-    if (scales->dtype == "U8")
+    if (holds_scales(*scales))
       return dense_view(Format::kMxfp8, rows, cols, codes->data.data(), scales->data.data());
-    set(error(StatusCode::kUnsupported, "{}: tensor '{}_scale' has type {}, expected U8",
+    set(error(StatusCode::kUnsupported, "{}: tensor '{}_scale' has type {}, expected U8 or F8_E8M0",
               scales->file->path(), name, scales->dtype));
     return {};
   }
@@ -134,9 +137,10 @@ ExpertsView mxfp4_experts(Finder& f, const std::string& blocks, const std::strin
   const RawTensor* b = f.get(blocks, {count, rows, cols / 32, 16});
   const RawTensor* s = f.get(scales, {count, rows, cols / 32});
   if (b == nullptr || s == nullptr) return {};
-  if (b->dtype != "U8" || s->dtype != "U8") {
-    f.set(error(StatusCode::kUnsupported, "{}: tensor '{}' has type {}, expected U8 blocks and scales",
-                b->file->path(), blocks, b->dtype));
+  const bool codes = b->dtype == "U8";
+  if (!codes || !holds_scales(*s)) {
+    f.set(error(StatusCode::kUnsupported, "{}: tensor '{}' has type {}, expected {}", b->file->path(),
+                codes ? scales : blocks, codes ? s->dtype : b->dtype, codes ? "U8 or F8_E8M0" : "U8"));
     return {};
   }
   return {.first = dense_view(Format::kMxfp4, rows, cols, b->data.data(), s->data.data()),
@@ -419,6 +423,9 @@ Result<ModelWeights> assemble(std::shared_ptr<const TensorMap> map, const ModelC
     visit_layer(*map, prefix, layer, [](const RawTensor& t) { t.file->prefetch(t.data); });
   };
   if (!f.conversions().empty()) {
+    w.converts_exactly = std::ranges::all_of(f.conversions(), [&](const auto& conversion) {
+      return converts_exactly(map->tensors.at(conversion.first).dtype, conversion.second);
+    });
     w.convert_experts = [map, c, plan = f.conversions(),
                          pool = std::shared_ptr<ThreadPool>()](int layer) mutable {
       if (!pool) pool = std::make_shared<ThreadPool>(0);

@@ -25,7 +25,8 @@ struct TokenizerSource {
   std::string json_path;
   std::vector<std::string> tokens, merges;  // GPT-2's byte-to-unicode spelling
   std::vector<int32_t> token_types;
-  std::string pre;  // GGUF's name of the split pattern; empty where it names none
+  std::string pre;                 // GGUF's name of the split pattern; empty where it names none
+  std::string chat_template = {};  // GGUF's; a folder's is beside its tokenizer.json (chat_files.h)
   int bos = -1, eos = -1;
 };
 

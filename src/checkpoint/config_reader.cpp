@@ -41,7 +41,7 @@ Status check_quantization(const Json& json, const std::string& name) {
   if (it == json.end() || it->is_null()) return {};
   if (!it->is_object()) return invalid("{}: 'quantization_config' is not an object", name);
   const std::string method = text_or(*it, "quant_method", "mxfp4");
-  if (method == "mxfp4") return {};
+  if (method == "mxfp4" || method == kMxfp8Method) return {};
   return error(
       StatusCode::kUnsupported,
       "{}: weights quantised by '{}' are not supported; use the original ones (openai/gpt-oss-20b or "

@@ -7,6 +7,9 @@
 
 namespace moesaic {
 
+// quant_method of the folders that only this project reads: dense matrices in MXFP8.
+inline constexpr const char* kMxfp8Method = "moesaic_mxfp8";
+
 Result<ModelConfig> config_from_hf(const Json& json, const std::string& name);  // Hugging Face config.json
 Result<ModelConfig> config_from_original(const Json& json, const std::string& name);  // OpenAI's config.json
 Result<ModelConfig> config_from_gguf(const GgufFile& file, const std::string& name);

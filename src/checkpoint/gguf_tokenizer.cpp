@@ -43,6 +43,7 @@ TokenizerSource take_gguf_tokenizer(GgufFile& file, const ModelConfig& config) {
   TokenizerSource t{.tokens = take_metadata<Strings>(file, "tokenizer.ggml.tokens"),
                     .merges = take_metadata<Strings>(file, "tokenizer.ggml.merges"),
                     .pre = take_metadata<std::string>(file, "tokenizer.ggml.pre"),
+                    .chat_template = take_metadata<std::string>(file, "tokenizer.chat_template"),
                     .bos = config.bos_token,
                     .eos = config.eos_token};
   // Ollama's files name GPT-2's pattern, or none; the vocabulary is o200k all the same.

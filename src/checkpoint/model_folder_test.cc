@@ -33,16 +33,29 @@ class ModelFolder : public testing::Test {
     config[key] = value;
     put("config.json", config.dump());
   }
-  // Without a tensor, whose bytes stay where they are.
-  void forget(const std::string& tensor) const {
+  // The header of model.safetensors, changed; the tensors' bytes stay.
+  template <typename Change>
+  void change_header(Change&& change) const {
     const std::string file = get("model.safetensors");
     uint64_t length = 0;
     std::memcpy(&length, file.data(), sizeof length);
     Json header = Json::parse(file.substr(sizeof length, length));
-    header.erase(tensor);
-    std::string text = header.dump();
-    text.resize(length, ' ');
-    put("model.safetensors", file.substr(0, sizeof length) + text + file.substr(sizeof length + length));
+    change(header);
+    const std::string text = header.dump(), data = file.substr(sizeof length + length);
+    length = text.size();
+    put("model.safetensors",
+        std::string(reinterpret_cast<const char*>(&length), sizeof length) + text + data);
+  }
+  void forget(const std::string& tensor) const {
+    change_header([&](Json& header) { header.erase(tensor); });
+  }
+  // Tensors whose names end so.
+  void retype(const std::string& ending, const std::string& dtype) const {
+    change_header([&](Json& header) {
+      for (auto& [name, tensor] : header.items()) {
+        if (name.ends_with(ending)) tensor["dtype"] = dtype;
+      }
+    });
   }
 
   const fs::path folder_ = fs::temp_directory_path() / ("moesaic-folder-" + std::to_string(getpid()));
@@ -90,6 +103,22 @@ TEST_F(ModelFolder, AHeadThatIsThereIsTaken) {
   const auto checkpoint = open_checkpoint(folder_.string());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   EXPECT_NE(checkpoint->weights.head.data, checkpoint->weights.embed.data);
+}
+
+TEST_F(ModelFolder, ScalesMayHaveTheirOwnType) {
+  retype("_scales", "F8_E8M0");
+  const auto checkpoint = open_checkpoint(folder_.string());
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  retype("_scales", "F8_E4M3");
+  EXPECT_NE(open_checkpoint(folder_.string())
+                .status()
+                .message()
+                .find("_scales' has type F8_E4M3, expected U8 or F8_E8M0"),
+            std::string::npos);
+  retype("_blocks", "F8_E8M0");
+  EXPECT_NE(
+      open_checkpoint(folder_.string()).status().message().find("_blocks' has type F8_E8M0, expected U8"),
+      std::string::npos);
 }
 
 // Each value of a config that differs from gpt-oss's own is still there in what convert writes, or refused.

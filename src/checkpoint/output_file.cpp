@@ -1,5 +1,6 @@
 #include "checkpoint/output_file.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,23 +11,46 @@
 #include "base/error.h"
 
 namespace moesaic {
+namespace {
+
+// How a file without a name gets one.
+std::string descriptor_path(std::FILE* file) { return fmt::format("/proc/self/fd/{}", fileno(file)); }
+
+// Null where the file system has no files without names, or what would name it is not there.
+std::FILE* open_nameless(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  const int fd = open(folder.empty() ? "." : folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+  std::FILE* file = fd >= 0 ? fdopen(fd, "wb") : nullptr;
+  if (file == nullptr && fd >= 0) close(fd);
+  if (file == nullptr || access(descriptor_path(file).c_str(), F_OK) == 0) return file;
+  std::fclose(file);
+  return nullptr;
+}
+
+}  // namespace
 
 Result<OutputFile> OutputFile::create(const std::string& path, bool overwrite) {
   std::error_code ignored;
   if (!overwrite && std::filesystem::exists(path, ignored))
     return invalid("{}: it exists already; pass --force to replace it", path);
-  std::FILE* file = std::fopen(unfinished(path).c_str(), "wb");
+  const bool left_over = std::filesystem::exists(unfinished(path), ignored);
+  std::FILE* file = left_over ? nullptr : open_nameless(path);
+  const bool named = file == nullptr;
+  if (named) file = std::fopen(unfinished(path).c_str(), "wb");
   if (file == nullptr) return error(StatusCode::kIo, "{}: cannot write: {}", path, std::strerror(errno));
-  return OutputFile(path, file);
+  return OutputFile(path, file, named);
 }
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
-    : path_(std::move(other.path_)), file_(std::exchange(other.file_, nullptr)), position_(other.position_) {}
+    : path_(std::move(other.path_)),
+      file_(std::exchange(other.file_, nullptr)),
+      named_(other.named_),
+      position_(other.position_) {}
 
 OutputFile::~OutputFile() {
   if (file_ == nullptr) return;
   std::fclose(file_);
-  std::remove(unfinished(path_).c_str());
+  if (named_) std::remove(unfinished(path_).c_str());
 }
 
 Status OutputFile::failed() const {
@@ -43,8 +67,13 @@ Status OutputFile::pad(size_t alignment) {
   return write(std::string((alignment - position_ % alignment) % alignment, '\0'));
 }
 
+bool OutputFile::give_name() const {
+  return named_ || linkat(AT_FDCWD, descriptor_path(file_).c_str(), AT_FDCWD, unfinished(path_).c_str(),
+                          AT_SYMLINK_FOLLOW) == 0;
+}
+
 Status OutputFile::commit() {
-  if (std::fflush(file_) != 0 || fsync(fileno(file_)) != 0) return failed();
+  if (std::fflush(file_) != 0 || fsync(fileno(file_)) != 0 || !give_name()) return failed();
   std::FILE* file = std::exchange(file_, nullptr);
   if (std::fclose(file) != 0 || std::rename(unfinished(path_).c_str(), path_.c_str()) != 0) {
     Status status = failed();

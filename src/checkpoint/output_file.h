@@ -1,4 +1,6 @@
-// A file that appears under its name only when it is complete.
+// A file that appears under its name only when it is complete. Until then it has no name at all, so that
+// nothing of it is left wherever the program ends; on file systems that have no such files, and where an
+// unfinished one is there already, it is unfinished(path).
 #pragma once
 
 #include <cstdio>
@@ -12,7 +14,7 @@ namespace moesaic {
 class OutputFile {
  public:
   static std::string unfinished(const std::string& path) { return path + ".part"; }
-  // Writes to unfinished(path) until commit(). Refuses an existing path unless overwrite.
+  // Refuses an existing path unless overwrite.
   static Result<OutputFile> create(const std::string& path, bool overwrite);
   ~OutputFile();  // removes what was not committed
   OutputFile(OutputFile&& other) noexcept;
@@ -23,13 +25,16 @@ class OutputFile {
   // Zeros up to a multiple of alignment.
   Status pad(size_t alignment);
   size_t position() const { return position_; }
-  Status commit();  // flushes to the disk and renames
+  Status commit();  // flushes to the disk and gives it its name
 
  private:
-  OutputFile(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
+  OutputFile(std::string path, std::FILE* file, bool named)
+      : path_(std::move(path)), file_(file), named_(named) {}
   Status failed() const;
+  bool give_name() const;
   std::string path_;
   std::FILE* file_ = nullptr;
+  bool named_ = true;  // it is unfinished(path_)
   size_t position_ = 0;
 };
 

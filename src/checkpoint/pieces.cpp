@@ -58,7 +58,7 @@ Status write_rows(OutputFile& file, int64_t rows, const std::function<Status(int
 }
 
 Status check_source(const Checkpoint& source) {
-  if (!source.weights.convert_experts) return {};
+  if (!source.weights.convert_experts || source.weights.converts_exactly) return {};
   return error(StatusCode::kUnsupported,
                "convert does not write what is converted at load ({}); use the original weights",
                source.conversions.empty() ? "experts" : source.conversions.front());
@@ -95,14 +95,25 @@ Status mxfp4_row(const MatrixView& m, int64_t r, const std::string& tensor, std:
 }
 
 Status write_pieces(OutputFile& file, const std::vector<Piece>& pieces, size_t alignment,
-                    const Checkpoint& source, const WriteOptions& options) {
+                    const Checkpoint& source, const WriteOptions& options, const LayerPieces& layer_pieces) {
+  const auto layer_at = [&](size_t i) { return i < pieces.size() ? pieces[i].layer : kNoLayer - 1; };
+  ReadableLayer converted;
+  std::vector<Piece> made;  // those of `converted`, the first of them at `first`
+  size_t first = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
+    if (i == 0 || layer_at(i) != layer_at(i - 1)) {
+      first = i, made.clear(), converted = {};
+      if (source.weights.convert_experts && layer_at(i) != kNoLayer) {
+        ASSIGN_OR_RETURN(converted, layer_of(source.weights, layer_at(i)));
+        made = layer_pieces(layer_at(i), converted.weights);
+      }
+    }
+    const Piece& piece = made.empty() ? pieces[i] : made[i - first];
     const size_t before = file.position();
-    RETURN_IF_ERROR(pieces[i].write(file));
+    RETURN_IF_ERROR(piece.write(file));
     MOESAIC_CHECK(file.position() - before == static_cast<size_t>(pieces[i].bytes));
     RETURN_IF_ERROR(file.pad(alignment));
-    const bool last = i + 1 == pieces.size() || pieces[i + 1].layer != pieces[i].layer;
-    if (last && source.weights.release) source.weights.release(pieces[i].layer);
+    if (layer_at(i + 1) != layer_at(i) && source.weights.release) source.weights.release(layer_at(i));
     if (options.progress) options.progress(static_cast<int>(i + 1), static_cast<int>(pieces.size()));
   }
   if (source.weights.intact) RETURN_IF_ERROR(source.weights.intact());

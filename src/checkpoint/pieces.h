@@ -38,15 +38,19 @@ Status encode_row(const MatrixView& m, int64_t r, Format format, const std::stri
 Status mxfp4_row(const MatrixView& m, int64_t r, const std::string& tensor, std::vector<float>& values,
                  std::vector<uint8_t>& codes, std::vector<uint8_t>& scales);
 
-// An error for a model whose experts are converted as they are loaded: what would be written is not what the
+// An error for a model whose experts are rounded as they are loaded: what would be written is not what the
 // file has.
 Status check_source(const Checkpoint& source);
 
 const char* dtype_name(Format format);
 Piece matrix_piece(std::string name, const MatrixView& m, std::vector<int64_t> shape, Format format);
 
-// Writes the pieces one after the other and lets the source's pages go behind each layer.
+// A layer's pieces, in their order.
+using LayerPieces = std::function<std::vector<Piece>(int layer, const LayerWeights&)>;
+
+// Writes the pieces one after the other and lets the source's pages go behind each layer. Where experts are
+// converted as they are read, a layer's pieces are made anew when it is its turn.
 Status write_pieces(OutputFile& file, const std::vector<Piece>& pieces, size_t alignment,
-                    const Checkpoint& source, const WriteOptions& options);
+                    const Checkpoint& source, const WriteOptions& options, const LayerPieces& layer_pieces);
 
 }  // namespace moesaic

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "checkpoint/chat_files.h"
 #include "checkpoint/writer.h"
 
 namespace moesaic {
@@ -44,6 +45,27 @@ std::vector<std::string> roundings(const Checkpoint& source, const WriteOptions&
                 : add_unless_exact(lines, "dense matrices", dense);
   if (options.experts == ExpertsOut::kKeep && !all_mxfp4(weights))
     add_unless_exact(lines, "experts", experts);
+  return lines;
+}
+
+bool writes_mxfp8(const Checkpoint& source, const WriteOptions& options) {
+  if (options.dense) return options.dense == Format::kMxfp8;
+  const auto is_mxfp8 = [](const MatrixView& m) { return m.format == Format::kMxfp8; };
+  const ModelWeights& w = source.weights;
+  return is_mxfp8(w.embed) || is_mxfp8(w.head) || std::ranges::any_of(w.layers, [&](const LayerWeights& l) {
+           return is_mxfp8(l.q) || is_mxfp8(l.k) || is_mxfp8(l.v) || is_mxfp8(l.o);
+         });
+}
+
+std::vector<std::string> remarks(const Checkpoint& source, const WriteOptions& options, bool gguf) {
+  std::vector<std::string> lines;
+  if (!gguf && writes_mxfp8(source, options))
+    lines.emplace_back("dense matrices in MXFP8: no other program reads this folder");
+  const TokenizerSource& t = source.tokenizer;
+  if (t.json_path.empty() && t.tokens.empty())
+    lines.emplace_back("the source has no tokenizer, so the result has none");
+  else if (const auto own = own_chat_template(t); own.ok() && own->empty())
+    lines.emplace_back("the source has no chat template: gpt-oss's own goes into the result");
   return lines;
 }
 

@@ -1,6 +1,7 @@
 // safetensors: u64 header length, a JSON object name -> {dtype, shape, data_offsets}, then the data.
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include "base/error.h"
 #include "checkpoint/json.h"
@@ -15,7 +16,8 @@ int64_t dtype_bytes(const std::string& dtype) {
   if (dtype == "F32" || dtype == "I32") return 4;
   if (dtype == "F16" || dtype == "BF16") return 2;
   if (dtype == "I64" || dtype == "F64") return 8;
-  return dtype == "U8" || dtype == "I8" || dtype == "BOOL" || dtype == "F8_E4M3" ? 1 : 0;
+  constexpr std::string_view kBytes[] = {"U8", "I8", "BOOL", "F8_E4M3", "F8_E8M0"};
+  return std::ranges::find(kBytes, dtype) != std::end(kBytes) ? 1 : 0;
 }
 
 Result<std::vector<int64_t>> read_integers(const Json& json, const char* key, size_t limit,

@@ -1,4 +1,5 @@
 #include "base/error.h"
+#include "checkpoint/chat_files.h"
 #include "checkpoint/gguf_header.h"
 #include "checkpoint/gguf_tokenizer.h"
 #include "checkpoint/pieces.h"
@@ -34,10 +35,28 @@ Piece gguf_experts_piece(std::string name, const ExpertsView& e) {
   return {std::move(name), "MXFP4", {e.count, rows, e.first.cols}, e.count * rows * blocks * 17, write};
 }
 
+// F32, F16, BF16 or Q8_0, expert after expert.
+Piece gguf_plain_experts_piece(std::string name, const ExpertsView& e) {
+  const int64_t rows = e.first.rows, cols = e.first.cols;
+  const Format format = e.first.format;
+  const auto write = [e, rows, cols, format, name](OutputFile& file) {
+    std::vector<float> values(static_cast<size_t>(cols));
+    return write_rows(file, e.count * rows, [&](int64_t r, Bytes& out) {
+      return encode_row(e.at(r / rows), r % rows, format, name, values, out);
+    });
+  };
+  return {std::move(name),
+          dtype_name(format),
+          {e.count, rows, cols},
+          e.count * rows * row_bytes(format, cols),
+          write};
+}
+
 // Collects the pieces of one part of the model: a layer, or what stands outside of all.
 class GgufPieces {
  public:
-  explicit GgufPieces(std::optional<Format> dense) : dense_(dense) {}
+  explicit GgufPieces(const WriteOptions& options)
+      : dense_(options.dense), quantise_(options.experts == ExpertsOut::kMxfp4) {}
 
   void top(const ModelWeights& w) {
     dense("token_embd.weight", w.embed);
@@ -68,7 +87,9 @@ class GgufPieces {
     floats(p + "attn_sinks.weight", w.sinks);
   }
   void experts(const std::string& name, const ExpertsView& weight, const MatrixView& bias) {
-    pieces_.push_back(gguf_experts_piece(name + ".weight", weight));
+    const bool mxfp4 = quantise_ || is_mxfp4(weight.first.format);
+    pieces_.push_back(mxfp4 ? gguf_experts_piece(name + ".weight", weight)
+                            : gguf_plain_experts_piece(name + ".weight", weight));
     table(name + ".bias", bias);
   }
   void linear(const std::string& name, const MatrixView& weight, const MatrixView& bias) {
@@ -86,14 +107,32 @@ class GgufPieces {
   }
 
   std::optional<Format> dense_;
+  bool quantise_;
   std::vector<Piece> pieces_;
 };
 
+std::vector<Piece> gguf_layer(int layer, const LayerWeights& weights, const WriteOptions& options) {
+  GgufPieces pieces(options);
+  pieces.layer(layer, weights);
+  return pieces.take();
+}
 std::vector<Piece> gguf_pieces(const ModelWeights& weights, const WriteOptions& options) {
-  GgufPieces pieces(options.dense);
+  GgufPieces pieces(options);
   pieces.top(weights);
   for (size_t i = 0; i < weights.layers.size(); ++i) pieces.layer(static_cast<int>(i), weights.layers[i]);
   return pieces.take();
+}
+
+// llama.cpp's number of what most of a file is: the experts.
+uint32_t file_type(const ModelWeights& w, const WriteOptions& options) {
+  constexpr uint32_t kF32 = 0, kF16 = 1, kQ8 = 7, kBf16 = 32, kMxfp4 = 38;
+  if (options.experts == ExpertsOut::kMxfp4 || all_mxfp4(w)) return kMxfp4;
+  const Format format = w.layers[0].down.first.format;
+  return format == Format::kF32    ? kF32
+         : format == Format::kF16  ? kF16
+         : format == Format::kBF16 ? kBf16
+         : format == Format::kQ8_0 ? kQ8
+                                   : kMxfp4;
 }
 
 void add_attention_metadata(GgufHeader& h, const std::string& p, const ModelConfig& c) {
@@ -113,11 +152,11 @@ void add_attention_metadata(GgufHeader& h, const std::string& p, const ModelConf
   h.f32(p + "rope.scaling.yarn_beta_slow", c.rope.beta_slow);
 }
 
-void add_model_metadata(GgufHeader& h, const ModelConfig& c) {
+void add_model_metadata(GgufHeader& h, const ModelConfig& c, uint32_t type) {
   const std::string p = "gpt-oss.";
   h.text("general.architecture", "gpt-oss");
   h.text("general.name", c.name.empty() ? "gpt-oss" : c.name);
-  h.u32("general.file_type", 38);  // llama.cpp's "mostly MXFP4"
+  h.u32("general.file_type", type);
   h.u32(p + "block_count", c.layers);
   h.u32(p + "context_length", c.max_context);
   h.u32(p + "embedding_length", c.hidden);
@@ -139,6 +178,7 @@ void add_tokenizer_metadata(GgufHeader& h, const ModelConfig& c, const Tokenizer
   if (c.eos_token >= 0) h.u32("tokenizer.ggml.eos_token_id", c.eos_token);
   if (c.pad_token >= 0) h.u32("tokenizer.ggml.padding_token_id", c.pad_token);
   h.boolean("tokenizer.ggml.add_bos_token", false);
+  h.text("tokenizer.chat_template", t.chat_template);
 }
 
 uint32_t gguf_type(const std::string& dtype) {
@@ -171,15 +211,12 @@ Status write_gguf(const Checkpoint& source, const std::string& path, const Write
   if (options.dense == Format::kMxfp8 || options.dense == Format::kMxfp4)
     return error(StatusCode::kUnsupported, "{}: dense matrices in GGUF have no {}; use --dense bf16 or q8_0",
                  path, format_name(*options.dense));
-  if (!all_mxfp4(source.weights) && options.experts != ExpertsOut::kMxfp4) {
-    return error(StatusCode::kUnsupported,
-                 "{}: GGUF holds gpt-oss experts as MXFP4; pass --experts mxfp4 to quantise them", path);
-  }
   RETURN_IF_ERROR(check_config(source.config, path));
-  ASSIGN_OR_RETURN(const TokenizerSource tokenizer, gguf_tokenizer(source.tokenizer, source.config.vocab));
+  ASSIGN_OR_RETURN(TokenizerSource tokenizer, gguf_tokenizer(source.tokenizer, source.config.vocab));
+  ASSIGN_OR_RETURN(tokenizer.chat_template, chat_template(source.tokenizer));
   const std::vector<Piece> pieces = gguf_pieces(source.weights, options);
   GgufHeader header;
-  add_model_metadata(header, source.config);
+  add_model_metadata(header, source.config, file_type(source.weights, options));
   add_tokenizer_metadata(header, source.config, tokenizer);
   uint64_t offset = 0;
   for (const Piece& p : pieces) {
@@ -189,7 +226,9 @@ Status write_gguf(const Checkpoint& source, const std::string& path, const Write
   ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path, options.overwrite));
   RETURN_IF_ERROR(file.write(header.finish(pieces.size())));
   RETURN_IF_ERROR(file.pad(kGgufAlignment));
-  RETURN_IF_ERROR(write_pieces(file, pieces, kGgufAlignment, source, options));
+  RETURN_IF_ERROR(
+      write_pieces(file, pieces, kGgufAlignment, source, options,
+                   [&](int layer, const LayerWeights& w) { return gguf_layer(layer, w, options); }));
   return file.commit();
 }
 

@@ -3,6 +3,8 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "checkpoint/chat_files.h"
+#include "checkpoint/config_reader.h"
 #include "checkpoint/json.h"
 #include "checkpoint/pieces.h"
 #include "checkpoint/tokenizer_json.h"
@@ -201,13 +203,22 @@ Json rope_config(const RopeConfig& rope) {
   return json;
 }
 
-Json mxfp4_config() {
+std::vector<Piece> hf_layer(int layer, const LayerWeights& weights, const WriteOptions& options, bool mxfp4) {
+  HfPieces pieces(options, mxfp4);
+  pieces.layer(layer, weights);
+  return pieces.take();
+}
+
+// Other programs know dense matrices in MXFP8 by no name, so they are to stop at one that they do not know.
+Json quantization_config(bool mxfp4, bool mxfp8) {
+  if (mxfp8) return {{"quant_method", kMxfp8Method}};
+  if (!mxfp4) return nullptr;
   return {{"quant_method", "mxfp4"},
           {"modules_to_not_convert",
            {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}}};
 }
 
-Json hf_config(const ModelConfig& c, bool mxfp4) {
+Json hf_config(const ModelConfig& c, bool mxfp4, bool mxfp8) {
   Json types = Json::array();
   for (const bool sliding : c.sliding) types.push_back(sliding ? "sliding_attention" : "full_attention");
   Json json = {{"architectures", {"GptOssForCausalLM"}},
@@ -238,7 +249,8 @@ Json hf_config(const ModelConfig& c, bool mxfp4) {
   if (c.bos_token >= 0) json["bos_token_id"] = c.bos_token;
   if (c.eos_token >= 0) json["eos_token_id"] = c.eos_token;
   if (c.pad_token >= 0) json["pad_token_id"] = c.pad_token;
-  if (mxfp4) json["quantization_config"] = mxfp4_config();
+  if (Json quantization = quantization_config(mxfp4, mxfp8); !quantization.is_null())
+    json["quantization_config"] = std::move(quantization);
   return json;
 }
 
@@ -251,7 +263,7 @@ Status write_text(const std::string& path, const std::string& text, bool overwri
 }
 
 Status write_tensors(const std::string& path, const std::vector<Piece>& pieces, const Checkpoint& source,
-                     const WriteOptions& options) {
+                     const WriteOptions& options, bool mxfp4) {
   Json header = {{"__metadata__", {{"format", "pt"}}}};
   int64_t offset = 0;
   for (const Piece& p : pieces) {
@@ -264,7 +276,9 @@ Status write_tensors(const std::string& path, const std::vector<Piece>& pieces, 
   const uint64_t length = text.size();
   RETURN_IF_ERROR(file.write(std::as_bytes(std::span(&length, 1))));
   RETURN_IF_ERROR(file.write(text));
-  RETURN_IF_ERROR(write_pieces(file, pieces, 1, source, options));
+  RETURN_IF_ERROR(write_pieces(file, pieces, 1, source, options, [&](int layer, const LayerWeights& w) {
+    return hf_layer(layer, w, options, mxfp4);
+  }));
   return file.commit();
 }
 
@@ -274,7 +288,8 @@ bool has_tokenizer(const TokenizerSource& source) {
 
 // Before gigabytes are written: nothing is replaced unasked, and no index of another model would win over
 // them.
-Status check_target(const Checkpoint& source, const std::string& folder, bool overwrite) {
+Status check_target(const Checkpoint& source, const std::vector<ChatFile>& chat, const std::string& folder,
+                    bool overwrite) {
   std::error_code ignored;
   const std::string index = folder + "/model.safetensors.index.json";
   if (std::filesystem::exists(index, ignored))
@@ -283,6 +298,10 @@ Status check_target(const Checkpoint& source, const std::string& folder, bool ov
     const bool ours = name != std::string_view("/tokenizer.json") || has_tokenizer(source.tokenizer);
     if (ours && !overwrite && std::filesystem::exists(folder + name, ignored))
       return invalid("{}{}: it exists already; pass --force to replace it", folder, name);
+  }
+  for (const ChatFile& file : chat) {
+    if (!overwrite && std::filesystem::exists(folder + "/" + file.name, ignored))
+      return invalid("{}/{}: it exists already; pass --force to replace it", folder, file.name);
   }
   return {};
 }
@@ -302,6 +321,7 @@ Status copy_tokenizer(const TokenizerSource& source, const std::string& folder) 
 std::vector<std::string> unfinished_safetensors(const std::string& folder) {
   std::vector<std::string> paths;
   for (const char* name : kFiles) paths.push_back(OutputFile::unfinished(folder + name));
+  for (const char* name : kChatFiles) paths.push_back(OutputFile::unfinished(folder + "/" + name));
   return paths;
 }
 
@@ -314,16 +334,19 @@ Status write_safetensors(const Checkpoint& source, const std::string& folder, co
   std::error_code code;
   std::filesystem::create_directories(folder, code);
   if (code) return error(StatusCode::kIo, "{}: cannot create it: {}", folder, code.message());
-  RETURN_IF_ERROR(check_target(source, folder, options.overwrite));
+  ASSIGN_OR_RETURN(const std::vector<ChatFile> chat, chat_files(source));
+  RETURN_IF_ERROR(check_target(source, chat, folder, options.overwrite));
   std::string tokenizer;  // made before gigabytes are written
   if (!source.tokenizer.tokens.empty()) {
     ASSIGN_OR_RETURN(tokenizer, tokenizer_json(source.tokenizer));
   }
   const bool mxfp4 = options.experts == ExpertsOut::kMxfp4 || all_mxfp4(source.weights);
   const std::vector<Piece> pieces = hf_pieces(source.weights, options, mxfp4);
-  RETURN_IF_ERROR(write_tensors(folder + "/model.safetensors", pieces, source, options));
-  RETURN_IF_ERROR(
-      write_text(folder + "/config.json", hf_config(source.config, mxfp4).dump(2) + "\n", options.overwrite));
+  RETURN_IF_ERROR(write_tensors(folder + "/model.safetensors", pieces, source, options, mxfp4));
+  const Json config = hf_config(source.config, mxfp4, writes_mxfp8(source, options));
+  RETURN_IF_ERROR(write_text(folder + "/config.json", config.dump(2) + "\n", options.overwrite));
+  for (const ChatFile& file : chat)
+    RETURN_IF_ERROR(write_text(folder + "/" + file.name, file.text, options.overwrite));
   if (tokenizer.empty()) return copy_tokenizer(source.tokenizer, folder);
   return write_text(folder + "/tokenizer.json", tokenizer, options.overwrite);
 }

@@ -11,7 +11,8 @@
 
 namespace moesaic {
 
-enum class ExpertsOut { kKeep, kMxfp4 };  // kKeep: MXFP4 in every layer stays MXFP4, others become BF16
+// kKeep: a folder holds MXFP4 if every layer has it, else BF16; GGUF has them as they are.
+enum class ExpertsOut { kKeep, kMxfp4 };
 struct WriteOptions {
   ExpertsOut experts = ExpertsOut::kKeep;
   // Of dense matrices: kBF16, kQ8_0 or kMxfp8. Nothing: BF16 and F16 as they are, Q8_0 and MXFP8 too where
@@ -24,6 +25,11 @@ struct WriteOptions {
 // What either writer would round without having been asked to, a line each for people: tensors that were
 // converted when the source was opened, and those that the form has only in BF16.
 std::vector<std::string> roundings(const Checkpoint& source, const WriteOptions& options, bool gguf);
+// What else a user should know of the result, a line each: that only this project reads it, that the chat
+// template is not the source's.
+std::vector<std::string> remarks(const Checkpoint& source, const WriteOptions& options, bool gguf);
+// Whether a folder would have dense matrices in MXFP8.
+bool writes_mxfp8(const Checkpoint& source, const WriteOptions& options);
 
 // What a writer leaves behind where the program is ended while it works.
 std::vector<std::string> unfinished_gguf(const std::string& path);
@@ -31,14 +37,13 @@ std::vector<std::string> unfinished_safetensors(const std::string& folder);
 
 // Both let the source's mapped pages go behind each layer that is written.
 
-// A folder with config.json, model.safetensors and tokenizer.json: the source's, or written from GGUF's
-// metadata. Q8_0 is not a safetensors type: asking for it is an error. MXFP8, which only this project reads,
-// is a tensor X.weight of F8_E4M3 [rows, cols] and X.weight_scale of U8 (E8M0) [rows, cols / 32], for the
-// embedding, lm_head and the attention projections.
+// A folder with config.json, model.safetensors, tokenizer.json (the source's, or written from GGUF's
+// metadata) and the files of chat_files.h. Q8_0 is not a safetensors type: asking for it is an error. MXFP8,
+// which only this project reads, is a tensor X.weight of F8_E4M3 [rows, cols] and X.weight_scale of U8 (E8M0)
+// [rows, cols / 32], for the embedding, lm_head and the attention projections.
 Status write_safetensors(const Checkpoint& source, const std::string& folder, const WriteOptions& options);
 
-// A GGUF v3 file as llama.cpp reads it, with the tokenizer in its metadata. BF16 experts are not part of that
-// form: they must be quantised (kMxfp4).
+// A GGUF v3 file as llama.cpp reads it, with tokenizer and chat template in its metadata.
 Status write_gguf(const Checkpoint& source, const std::string& path, const WriteOptions& options);
 
 }  // namespace moesaic

@@ -138,6 +138,7 @@ struct ModelWeights {
   // Not empty: the experts' formats and sizes in `layers` are what this makes of a layer when it is asked to,
   // and their data is not to be read: see layer_of(). One thread at a time.
   std::function<Result<ConvertedExperts>(int layer)> convert_experts;
+  bool converts_exactly = false;  // convert_experts changes no value
   // Beside convert_experts: the bytes of the layer's experts as the file has them.
   std::function<std::vector<std::span<const std::byte>>(int layer)> stored_experts;
   // Whether all that was read so far was really there: a file may be cut short while it is loaded. May be

@@ -87,6 +87,24 @@ class Interrupt(Cli):
         self.assertNotEqual(process.wait(TIMEOUT), 0)
         self.assertFalse(part.exists())
 
+    def test_a_killed_conversion_leaves_nothing_behind(self):
+        """Not even by SIGKILL, which no program sees coming."""
+        target = FOLDER / "killed.gguf"
+        process = self.start("convert", TINY, target)
+        while process.poll() is None and not self.writes_into(FOLDER, process):
+            pass
+        process.kill()
+        process.wait(TIMEOUT)
+        self.assertLessEqual({path.name for path in FOLDER.glob("killed*")}, {target.name})
+
+    @staticmethod
+    def writes_into(folder, process):
+        try:
+            links = [os.readlink(link) for link in pathlib.Path(f"/proc/{process.pid}/fd").iterdir()]
+        except OSError:  # one is closed, or the program has ended
+            return False
+        return any(link.startswith(f"{folder}/") for link in links)
+
     def test_a_conversion_goes_on_where_a_signal_is_ignored(self):
         part = FOLDER / "signal_ignored.gguf.part"
         os.mkfifo(part)

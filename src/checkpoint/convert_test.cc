@@ -1,0 +1,141 @@
+// What convert writes beside the weights, and what it leaves behind.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "checkpoint/chat_files.h"
+#include "checkpoint/config_reader.h"
+#include "checkpoint/gguf.h"
+#include "checkpoint/json.h"
+#include "checkpoint/output_file.h"
+#include "checkpoint/writer.h"
+
+namespace moesaic {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kTokenizer =
+    R"({"model": {"vocab": {"a": 0, "b": 1}, "merges": []}, "added_tokens": [
+        {"content": "<|return|>", "id": 3}, {"content": "<|endoftext|>", "id": 4}, {"content": "<|call|>", "id": 5}]})";
+
+class ConvertFiles : public testing::Test {
+ protected:
+  ConvertFiles() {
+    fs::create_directories(root_);
+    fs::copy(std::string(MOESAIC_SOURCE_DIR) + "/tests/golden/model/tiny-mxfp4", root_ / "source");
+    put("source/tokenizer.json", kTokenizer);
+  }
+  ~ConvertFiles() override { fs::remove_all(root_); }
+  std::string path(const std::string& name) const { return (root_ / name).string(); }
+  void put(const std::string& name, const std::string& text) const {
+    std::ofstream(path(name), std::ios::binary) << text;
+  }
+  std::string get(const std::string& name) const {
+    std::ifstream in(path(name), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  Checkpoint open(const std::string& name) const {
+    auto checkpoint = open_checkpoint(path(name));
+    EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    return std::move(checkpoint).value();
+  }
+  std::string template_in(const std::string& gguf) const {
+    const auto file = read_gguf(MappedFile::open(path(gguf)).value());
+    return std::get<std::string>(file->metadata.at("tokenizer.chat_template"));
+  }
+
+  const fs::path root_ = fs::temp_directory_path() / ("moesaic-convert-" + std::to_string(getpid()));
+};
+
+TEST_F(ConvertFiles, TheChatTemplateTravels) {
+  const Checkpoint none = open("source");
+  ASSERT_TRUE(write_gguf(none, path("own.gguf"), {}).ok());
+  EXPECT_EQ(template_in("own.gguf"), gpt_oss_chat_template());
+  EXPECT_NE(template_in("own.gguf").find("<|channel|>analysis<|message|>"), std::string::npos);
+  const auto lines = remarks(none, {}, true);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines[0].find("gpt-oss's own"), std::string::npos);
+  const std::pair<const char*, const char*> sources[] = {
+      {"tokenizer_config.json",
+       R"({"chat_template": [{"name": "x"}, {"name": "default", "template": "third"}]})"},
+      {"tokenizer_config.json", R"({"chat_template": "second"})"},
+      {"chat_template.jinja", "first"}};
+  for (const auto& [name, text] : sources) {
+    put("source/" + std::string(name), text);
+    const Checkpoint source = open("source");
+    EXPECT_TRUE(remarks(source, {}, true).empty());
+    ASSERT_TRUE(write_gguf(source, path("a.gguf"), {.overwrite = true}).ok());
+    EXPECT_NE(std::string(text).find(template_in("a.gguf")), std::string::npos) << template_in("a.gguf");
+  }
+  // And back.
+  ASSERT_TRUE(write_safetensors(open("a.gguf"), path("back"), {}).ok());
+  EXPECT_EQ(get("back/chat_template.jinja"), "first");
+  put("source/tokenizer_config.json", "{");
+  fs::remove(path("source/chat_template.jinja"));
+  EXPECT_FALSE(write_gguf(open("source"), path("b.gguf"), {}).ok());
+}
+
+TEST_F(ConvertFiles, AFolderHasWhatTransformersAsksFor) {
+  ASSERT_TRUE(write_gguf(open("source"), path("a.gguf"), {}).ok());
+  ASSERT_TRUE(write_safetensors(open("a.gguf"), path("made"), {}).ok());
+  const Json tokenizer = Json::parse(get("made/tokenizer_config.json"));
+  EXPECT_EQ(tokenizer["tokenizer_class"], "PreTrainedTokenizerFast");
+  EXPECT_EQ(Json::parse(get("made/generation_config.json"))["eos_token_id"], Json({3, 4, 5}));
+  EXPECT_EQ(get("made/chat_template.jinja"), gpt_oss_chat_template());
+  // Files of the source go along as they are.
+  put("source/generation_config.json", R"({"temperature": 0.5})");
+  put("source/special_tokens_map.json", R"({"pad_token": "x"})");
+  ASSERT_TRUE(write_safetensors(open("source"), path("copied"), {}).ok());
+  EXPECT_EQ(get("copied/generation_config.json"), get("source/generation_config.json"));
+  EXPECT_EQ(get("copied/special_tokens_map.json"), get("source/special_tokens_map.json"));
+  // Nothing of anybody's is replaced unasked.
+  fs::create_directories(path("theirs"));
+  put("theirs/generation_config.json", "mine");
+  const Status status = write_safetensors(open("source"), path("theirs"), {});
+  EXPECT_NE(status.message().find("generation_config.json: it exists already"), std::string::npos);
+  EXPECT_FALSE(fs::exists(path("theirs/model.safetensors")));
+}
+
+TEST_F(ConvertFiles, WhatOnlyThisProjectReadsHasANameOfItsOwn) {
+  const WriteOptions mxfp8{.dense = Format::kMxfp8};
+  const auto lines = remarks(open("source"), mxfp8, false);
+  ASSERT_FALSE(lines.empty());
+  EXPECT_NE(lines[0].find("no other program reads"), std::string::npos);
+  ASSERT_TRUE(write_safetensors(open("source"), path("a"), mxfp8).ok());
+  ASSERT_TRUE(write_safetensors(open("a"), path("b"), {}).ok());  // kept
+  ASSERT_TRUE(write_safetensors(open("a"), path("c"), {.dense = Format::kBF16}).ok());
+  const auto method = [&](const char* name) {
+    return Json::parse(get(name))["quantization_config"]["quant_method"].get<std::string>();
+  };
+  EXPECT_EQ(method("a/config.json"), kMxfp8Method);
+  EXPECT_EQ(method("b/config.json"), kMxfp8Method);
+  EXPECT_EQ(method("c/config.json"), "mxfp4");
+}
+
+TEST_F(ConvertFiles, AnUnfinishedFileHasNoName) {
+  fs::create_directories(path("out"));
+  const auto names = [&] {
+    return std::distance(fs::directory_iterator(root_ / "out"), fs::directory_iterator());
+  };
+  {
+    auto file = OutputFile::create(path("out/a"), false);
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    ASSERT_TRUE(file->write(std::string("text")).ok());
+    if (names() != 0) GTEST_SKIP() << "this file system has no files without a name";
+  }
+  EXPECT_EQ(names(), 0);
+  // What a killed run has left where there are none is used up.
+  put("out/a.part", std::string(100, 'x'));
+  for (const char* text : {"first", "second"}) {
+    auto file = OutputFile::create(path("out/a"), true);
+    ASSERT_TRUE(file.ok() && file->write(std::string(text)).ok() && file->commit().ok());
+    EXPECT_EQ(get("out/a"), text);
+    EXPECT_EQ(names(), 1);
+  }
+}
+
+}  // namespace
+}  // namespace moesaic

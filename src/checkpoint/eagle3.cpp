@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "checkpoint/eagle3_gguf.h"
 #include "checkpoint/find_model.h"
 
 namespace moesaic {
@@ -17,6 +18,7 @@ namespace fs = std::filesystem;
 std::optional<Format> format_of(const std::string& dtype) {
   if (dtype == "F32") return Format::kF32;
   if (dtype == "F16") return Format::kF16;
+  if (dtype == "Q8_0") return Format::kQ8_0;
   return dtype == "BF16" ? std::optional(Format::kBF16) : std::nullopt;
 }
 
@@ -68,7 +70,7 @@ class Tensors {
     if (t == nullptr) return MatrixView();
     const auto format = format_of(t->dtype);
     if (!format)
-      return error(StatusCode::kUnsupported, "{}: tensor '{}' is {}, expected BF16, F16 or F32",
+      return error(StatusCode::kUnsupported, "{}: tensor '{}' is {}, expected BF16, F16, F32 or Q8_0",
                    t->file->path(), name, t->dtype);
     if (t->shape.empty() || t->shape.size() > 2)
       return invalid("{}: tensor '{}' has {} dimensions, expected 1 or 2", t->file->path(), name,
@@ -138,8 +140,40 @@ Result<std::vector<std::string>> head_files(const fs::path& folder) {
   return std::vector<std::string>(names.begin(), names.end());
 }
 
+std::string architecture_in(const std::string& path) {
+  const auto file = MappedFile::open(path);
+  return file.ok() ? gguf_architecture(*file.value()) : "";
+}
+
+// The head's file. A folder may hold the model beside it, which a name stands for otherwise.
+Result<std::string> head_file(const std::string& found) {
+  if (architecture_in(found) == "eagle3") return found;
+  const fs::path folder = fs::path(found).parent_path();
+  std::vector<std::string> heads;
+  for (const std::string& name : gguf_models(names_in(folder)))
+    if (architecture_in((folder / name).string()) == "eagle3") heads.push_back(name);
+  if (heads.size() == 1) return (folder / heads.front()).string();
+  if (heads.size() > 1)
+    return invalid("{}: several draft heads; name one of them: {}", folder.string(), listed(heads));
+  return found;
+}
+
+Result<Eagle3Head> open_gguf_head(const std::string& path, const ModelConfig& target) {
+  ASSIGN_OR_RETURN(auto file, MappedFile::open(path));
+  ASSIGN_OR_RETURN(GgufFile gguf, read_gguf(file));
+  ASSIGN_OR_RETURN(Eagle3Gguf read, eagle3_from_gguf(std::move(gguf), path, target));
+  Eagle3Head head{.config = std::move(read.config)};
+  ASSIGN_OR_RETURN(head.weights, eagle3_weights(std::move(read.tensors), head.config, read.norms));
+  RETURN_IF_ERROR(file->intact());
+  return head;
+}
+
 Result<Eagle3Head> open_head(const std::string& path, const ModelConfig& target) {
   ASSIGN_OR_RETURN(const std::string found, find_model(path, model_places()));
+  if (!is_folder(found)) {
+    ASSIGN_OR_RETURN(const std::string file, head_file(found));
+    return open_gguf_head(file, target);
+  }
   const fs::path folder = found;
   const std::string config_path = (folder / "config.json").string();
   if (!is_there(config_path))

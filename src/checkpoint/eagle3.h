@@ -1,7 +1,8 @@
-// EAGLE3 draft heads as they are published: a folder with config.json and .safetensors. Two forms of the
-// config: flat (LlamaForCausalLMEagle3, with eagle_config) and speculators (transformer_layer_config). Heads
-// of other kinds (P-EAGLE, DFlash, EAGLE 1 and 2, Medusa) are refused by name, and so is every tensor and
-// every field that would change the numbers in a way that is not implemented.
+// EAGLE3 draft heads as they are published: a folder with config.json and .safetensors, or a GGUF file. Two
+// forms of the config: flat (LlamaForCausalLMEagle3, with eagle_config) and speculators
+// (transformer_layer_config). Heads of other kinds (P-EAGLE, DFlash, EAGLE 1 and 2, Medusa) are refused by
+// name, and so is every tensor and every field that would change the numbers in a way that is not
+// implemented.
 #pragma once
 
 #include <string>
@@ -17,8 +18,9 @@ struct Eagle3Head {
   Eagle3Weights weights;  // views of the mapped file
 };
 
-// path: a folder, or owner/name of a head in the Hugging Face cache. One line for a head that is damaged or
-// does not fit the target. Values are looked at by validate(weights, config), which a backend calls.
+// path: a folder, a GGUF file, or owner/name of a head in the Hugging Face cache; of a folder with GGUF
+// files, its head. One line for a head that is damaged or does not fit the target. Values are looked at by
+// validate(weights, config), which a backend calls.
 Result<Eagle3Head> open_eagle3(const std::string& path, const ModelConfig& target);
 
 // Its two parts, for the fuzzer too. Norms whose flags are set must be among the tensors.

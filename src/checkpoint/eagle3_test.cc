@@ -11,6 +11,7 @@
 #include <map>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/gguf_header.h"
 #include "checkpoint/json.h"
 
 namespace moesaic {
@@ -114,6 +115,157 @@ class Eagle3File : public ::testing::Test {
   Files files_;
   fs::path folder_;
 };
+
+// The same head as llama.cpp's converter writes it.
+class Eagle3GgufFile : public Eagle3File {
+ protected:
+  static constexpr const char* kNames[][2] = {{"midlayer.input_layernorm", "blk.0.attn_norm"},
+                                              {"midlayer.hidden_norm", "blk.0.attn_norm_2"},
+                                              {"midlayer.post_attention_layernorm", "blk.0.ffn_norm"},
+                                              {"midlayer.self_attn.q_proj", "blk.0.attn_q"},
+                                              {"midlayer.self_attn.k_proj", "blk.0.attn_k"},
+                                              {"midlayer.self_attn.v_proj", "blk.0.attn_v"},
+                                              {"midlayer.self_attn.o_proj", "blk.0.attn_output"},
+                                              {"midlayer.mlp.gate_proj", "blk.0.ffn_gate"},
+                                              {"midlayer.mlp.up_proj", "blk.0.ffn_up"},
+                                              {"midlayer.mlp.down_proj", "blk.0.ffn_down"},
+                                              {"norm", "output_norm"},
+                                              {"lm_head", "output"},
+                                              {"fc", "fc"},
+                                              {"input_norm", "enc.output_norm"}};
+
+  // Each row of q and k has its own value, so that their order can be seen.
+  Eagle3GgufFile() {
+    for (const char* name : {"midlayer.self_attn.q_proj.weight", "midlayer.self_attn.k_proj.weight"}) {
+      Tensor& t = files_.tensors.at(name);
+      const auto floats = static_cast<size_t>(t.shape[1]);
+      for (size_t i = 0; i < t.bytes.size() / 4; ++i) {
+        const auto value = static_cast<float>(i / floats);
+        std::memcpy(t.bytes.data() + 4 * i, &value, 4);
+      }
+    }
+  }
+  static std::string permuted(const Tensor& t) {
+    constexpr size_t kDim = 16;
+    const size_t row = t.bytes.size() / static_cast<size_t>(t.shape[0]);
+    std::string out = t.bytes;
+    for (size_t r = 0; r < static_cast<size_t>(t.shape[0]); ++r) {
+      const size_t i = r % kDim, to = r - i + (i < kDim / 2 ? 2 * i : 2 * (i - kDim / 2) + 1);
+      out.replace(to * row, row, t.bytes, r * row, row);
+    }
+    return out;
+  }
+  void metadata(GgufHeader& h) const {
+    h.text("general.architecture", architecture_);
+    h.u32("eagle3.block_count", 1), h.u32("eagle3.embedding_length", 32),
+        h.u32("eagle3.feed_forward_length", 32);
+    h.u32("eagle3.attention.head_count", 2), h.u32("eagle3.attention.head_count_kv", 1);
+    h.u32("eagle3.attention.key_length", 16), h.u32("eagle3.vocab_size", 64);
+    h.u32("eagle3.target_hidden_size", 32), h.integers("eagle3.target_layers", {2, 4, 5});
+    h.f32("eagle3.attention.layer_norm_rms_epsilon", 1e-5), h.f32("eagle3.rope.freq_base", 20000.0);
+    h.boolean("eagle3.norm_before_residual", true), h.boolean("eagle3.norm_before_fc", before_fc_);
+  }
+  void write(const std::string& name) const {
+    GgufHeader header;
+    metadata(header);
+    std::string data;
+    uint64_t tensors = 0;
+    const auto add = [&](const std::string& tensor, const std::vector<int64_t>& shape, uint32_t type,
+                         const std::string& bytes) {
+      data.resize((data.size() + 31) / 32 * 32);
+      header.tensor(tensor, shape, type, data.size());
+      data += bytes, ++tensors;
+    };
+    for (const auto& [hf, gguf] : kNames) {
+      const auto it = files_.tensors.find(std::string(hf) + ".weight");
+      if (it == files_.tensors.end()) continue;
+      const std::string tensor = gguf;
+      const bool turned = tensor == "blk.0.attn_q" || tensor == "blk.0.attn_k";
+      add(tensor + ".weight", it->second.shape, 0, turned ? permuted(it->second) : it->second.bytes);
+    }
+    const std::string ids = list_of("I64", ids_).bytes;
+    add("d2t", {16}, 27, ids);
+    if (!extra_.empty()) add(extra_, {16}, 0, std::string(64, '\0'));
+    std::string head = header.finish(tensors);
+    head.resize((head.size() + 31) / 32 * 32);
+    std::ofstream(folder_ / name, std::ios::binary) << head << data;
+  }
+  void refuses_gguf(const std::string& what) const {
+    write("bad.gguf");
+    const Status status = open_eagle3((folder_ / "bad.gguf").string(), kTarget).status();
+    EXPECT_NE(status.message().find(what), std::string::npos) << status.message();
+    EXPECT_EQ(status.message().find('\n'), std::string::npos);
+  }
+
+  std::string architecture_ = "eagle3", extra_;
+  bool before_fc_ = false;
+  std::vector<int64_t> ids_ = {3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18};
+};
+
+TEST_F(Eagle3GgufFile, IsTheHeadOfTheFolder) {
+  for (const bool before_fc : {false, true}) {
+    before_fc_ = before_fc;
+    files_.config["norm_before_residual"] = true, files_.config["norm_before_fc"] = before_fc;
+    if (before_fc) files_.tensors["input_norm.weight"] = halves({96});
+    const auto folder = open(files_);
+    ASSERT_TRUE(folder.ok()) << folder.status().message();
+    write("head.gguf");
+    const auto gguf = open_eagle3((folder_ / "head.gguf").string(), kTarget);
+    ASSERT_TRUE(gguf.ok()) << gguf.status().message();
+    EXPECT_EQ(gguf->config.taps, folder->config.taps);
+    EXPECT_EQ(gguf->config.rope, folder->config.rope);
+    EXPECT_EQ(gguf->config.rms_eps, static_cast<double>(1e-5F));
+    EXPECT_TRUE(gguf->config.norm_before_residual);
+    EXPECT_EQ(gguf->weights.target_ids, folder->weights.target_ids);
+    EXPECT_TRUE(validate(gguf->weights, gguf->config).ok());
+    const Eagle3Weights &a = gguf->weights, &b = folder->weights;
+    for (const auto& [x, y] :
+         {std::pair(&a.q, &b.q), std::pair(&a.k, &b.k), std::pair(&a.v, &b.v), std::pair(&a.fc, &b.fc),
+          std::pair(&a.down, &b.down), std::pair(&a.head, &b.head), std::pair(&a.hidden_norm, &b.hidden_norm),
+          std::pair(&a.input_norm, &b.input_norm)}) {
+      ASSERT_EQ(x->data == nullptr, y->data == nullptr);
+      if (x->data == nullptr) continue;
+      ASSERT_EQ(x->rows, y->rows);
+      std::vector<float> p(static_cast<size_t>(x->cols)), q(p.size());
+      for (int64_t r = 0; r < x->rows; ++r) {
+        read_row(*x, r, p), read_row(*y, r, q);
+        ASSERT_EQ(p, q) << r;
+      }
+    }
+  }
+}
+
+TEST_F(Eagle3GgufFile, IsFoundBesideTheModel) {
+  const fs::path both = folder_ / "both";
+  fs::create_directories(both);
+  write("both/head.gguf");
+  EXPECT_TRUE(open_eagle3(both.string(), kTarget).ok());
+  architecture_ = "gpt-oss";
+  write("both/a-model.gguf");
+  const auto head = open_eagle3(both.string(), kTarget);
+  EXPECT_TRUE(head.ok()) << head.status().message();
+  architecture_ = "eagle3";
+  write("both/second.gguf");
+  EXPECT_NE(open_eagle3(both.string(), kTarget).status().message().find("several draft heads"),
+            std::string::npos);
+}
+
+TEST_F(Eagle3GgufFile, WrongOnesAreOneLine) {
+  architecture_ = "llama";
+  refuses_gguf("architecture is 'llama', expected eagle3");
+  architecture_ = "eagle3", extra_ = "blk.0.rope_freqs.weight";
+  refuses_gguf("scales RoPE as Llama 3 does");
+  extra_ = "blk.0.attn_q.bias";
+  refuses_gguf("is not known in an EAGLE3 head");
+  extra_.clear(), ids_[15] = 64;
+  refuses_gguf("outside the vocabulary");
+  ids_[15] = INT64_MIN;
+  refuses_gguf("outside the vocabulary");
+  ids_[15] = 18, before_fc_ = true;
+  refuses_gguf("'norm_before_fc' is set");
+  before_fc_ = false, files_.tensors.erase("midlayer.self_attn.k_proj.weight");
+  refuses_gguf("'k_proj' is missing");
+}
 
 TEST_F(Eagle3File, FlatFormIsRead) {
   const auto head = open(files_);

@@ -177,8 +177,13 @@ Result<std::string> find_adapter(const std::string& name, const ModelPlaces& pla
   if (!is_there(folder))
     return error(StatusCode::kNotFound, "{}: no such adapter{}", name,
                  repository ? "; get it: " + pull_command(name) : " folder");
-  if (is_there(folder / kAdapterConfig)) return folder.string();
-  return error(StatusCode::kNotFound, "{}: no {}; a LoRA adapter is a folder that peft has saved", name,
+  if (is_there(folder / kAdapterConfig) || !is_folder(folder)) return folder.string();
+  const std::vector<std::string> ggufs = gguf_models(names_in(folder));
+  if (ggufs.size() == 1) return (folder / ggufs.front()).string();
+  if (ggufs.size() > 1)
+    return invalid("{}: several GGUF files; name one of them: {}", folder.string(), listed(ggufs));
+  return error(StatusCode::kNotFound,
+               "{}: no {}; a LoRA adapter is a folder that peft has saved, or a GGUF file", name,
                kAdapterConfig);
 }
 

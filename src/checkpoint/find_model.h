@@ -25,7 +25,8 @@ Result<std::string> find_model(const std::string& name, const ModelPlaces& place
 
 // peft's name of an adapter's config, which marks the folder of one.
 inline constexpr const char* kAdapterConfig = "adapter_config.json";
-// The folder of a LoRA adapter: name is that folder, or owner/name of one that is in the Hugging Face cache.
+// The folder of a LoRA adapter, or its GGUF file: name is that, a folder with one such file, or owner/name of
+// one that is in the Hugging Face cache.
 Result<std::string> find_adapter(const std::string& name, const ModelPlaces& places);
 
 }  // namespace moesaic

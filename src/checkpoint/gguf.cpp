@@ -33,8 +33,9 @@ struct TensorType {
   const char* name;
   int64_t block, bytes;  // elements and bytes of a block
 };
-constexpr TensorType kTensorTypes[] = {
-    {0, "F32", 1, 4}, {1, "F16", 1, 2}, {8, "Q8_0", 32, 34}, {30, "BF16", 1, 2}, {39, "MXFP4", 32, 17}};
+constexpr TensorType kTensorTypes[] = {{0, "F32", 1, 4},     {1, "F16", 1, 2},  {8, "Q8_0", 32, 34},
+                                       {26, "I32", 1, 4},    {27, "I64", 1, 8}, {30, "BF16", 1, 2},
+                                       {39, "MXFP4", 32, 17}};
 // By their numbers, as ggml has them in 2026; empty: numbers that it has given up.
 constexpr const char* kTypeNames[] = {
     "F32",   "F16",    "Q4_0",  "Q4_1", "",     "",        "Q5_0",   "Q5_1",    "Q8_0",  "Q8_1",   "Q2_K",

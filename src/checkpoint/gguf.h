@@ -19,8 +19,8 @@ struct GgufFile {
   TensorMap tensors;  // shapes outermost first (GGUF stores them innermost first)
 };
 
-// Tensor types read: F32, F16, BF16, Q8_0, MXFP4 and those of ggml_blocks.h and expert_formats.h; another one
-// is an error that names tensor and type.
+// Tensor types read: F32, F16, BF16, Q8_0, MXFP4, I32, I64 and those of ggml_blocks.h and expert_formats.h;
+// another one is an error that names tensor and type.
 Result<GgufFile> read_gguf(std::shared_ptr<const MappedFile> file);
 
 // general.architecture, which every writer puts among the first entries of the metadata: read without the

@@ -4,49 +4,10 @@
 
 #include "base/error.h"
 #include "checkpoint/config_reader.h"
+#include "checkpoint/gguf_fields.h"
 
 namespace moesaic {
 namespace {
-
-class GgufFields {
- public:
-  GgufFields(const GgufFile& file, std::string name) : file_(file), name_(std::move(name)) {}
-  const Status& status() const { return status_; }
-
-  double number(const std::string& key, double fallback) {
-    const auto it = file_.metadata.find(key);
-    if (it == file_.metadata.end()) return fallback;
-    if (const auto* i = std::get_if<int64_t>(&it->second)) return static_cast<double>(*i);
-    if (const auto* d = std::get_if<double>(&it->second)) return *d;
-    if (status_.ok()) status_ = invalid("{}: metadata '{}' is not a number", name_, key);
-    return fallback;
-  }
-  int integer(const std::string& key) {
-    if (!file_.metadata.contains(key) && status_.ok())
-      status_ = invalid("{}: metadata '{}' is missing", name_, key);
-    return integer(key, 0);
-  }
-  int integer(const std::string& key, int fallback) {
-    const double value = number(key, fallback);
-    if (!(value >= -1 && value <= 1 << 30) && status_.ok())  // a NaN too
-      status_ = invalid("{}: metadata '{}' is out of range", name_, key);
-    return status_.ok() ? static_cast<int>(value) : 0;
-  }
-  bool has(const std::string& key) const { return file_.metadata.contains(key); }
-  void fail(Status status) {
-    if (status_.ok()) status_ = std::move(status);
-  }
-  std::string text(const std::string& key) const {
-    const auto it = file_.metadata.find(key);
-    const auto* value = it == file_.metadata.end() ? nullptr : std::get_if<std::string>(&it->second);
-    return value != nullptr ? *value : std::string();
-  }
-
- private:
-  const GgufFile& file_;
-  std::string name_;
-  Status status_;
-};
 
 // Behind the architecture's name. Those that are read, and those that change nothing here.
 constexpr const char* kGgufKeys[] = {"block_count",
@@ -149,9 +110,12 @@ Status check_metadata(const GgufFile& file, const std::string& prefix, const Mod
   return {};
 }
 
-// Ollama's own converter names no scaling of RoPE: it is always YaRN. llama.cpp takes a factor without a type
+}  // namespace
+
+// llama.cpp takes a factor without a type
 // for linear scaling.
-void read_scaling(GgufFields& f, const std::string& p, bool ollama, const std::string& name, ModelConfig& c) {
+void read_gguf_scaling(GgufFields& f, const std::string& p, bool ollama, const std::string& name, int context,
+                       RopeConfig& rope) {
   const std::string type = f.text(p + "rope.scaling.type");
   const double factor = f.number(p + "rope.scaling.factor", ollama ? 32.0 : 1.0);
   if (type != "yarn" && !(ollama && type.empty())) {
@@ -159,19 +123,16 @@ void read_scaling(GgufFields& f, const std::string& p, bool ollama, const std::s
     if (!none || (factor != 0 && factor != 1))
       f.fail(error(StatusCode::kUnsupported, "{}: RoPE scaling '{}' by {} is not supported; expected yarn",
                    name, type.empty() ? "linear" : type.substr(0, 40), factor));
-    c.rope.factor = 1;
+    rope.factor = 1;
     return;
   }
-  c.rope.factor = factor;
+  rope.factor = factor;
   if (!ollama && !f.has(p + "rope.scaling.factor"))
     f.fail(invalid("{}: metadata '{}rope.scaling.factor' is missing", name, p));
-  c.rope.original_context =
-      f.integer(p + "rope.scaling.original_context_length", ollama ? 4096 : c.max_context);
-  c.rope.beta_fast = f.number(p + "rope.scaling.yarn_beta_fast", 32.0);
-  c.rope.beta_slow = f.number(p + "rope.scaling.yarn_beta_slow", 1.0);
+  rope.original_context = f.integer(p + "rope.scaling.original_context_length", ollama ? 4096 : context);
+  rope.beta_fast = f.number(p + "rope.scaling.yarn_beta_fast", 32.0);
+  rope.beta_slow = f.number(p + "rope.scaling.yarn_beta_slow", 1.0);
 }
-
-}  // namespace
 
 Result<ModelConfig> config_from_gguf(const GgufFile& file, const std::string& name) {
   GgufFields f(file, name);
@@ -191,7 +152,7 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file, const std::string& na
   c.window = f.integer(p + "attention.sliding_window"), c.max_context = f.integer(p + "context_length");
   c.rms_eps = f.number(p + "attention.layer_norm_rms_epsilon", 1e-5);
   c.rope.theta = f.number(p + "rope.freq_base", 150000.0);
-  read_scaling(f, p, ollama, name, c);
+  read_gguf_scaling(f, p, ollama, name, c.max_context, c.rope);
   c.bos_token = f.integer("tokenizer.ggml.bos_token_id", -1),
   c.eos_token = f.integer("tokenizer.ggml.eos_token_id", -1);
   c.pad_token = f.integer("tokenizer.ggml.padding_token_id", -1);

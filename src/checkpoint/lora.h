@@ -1,7 +1,9 @@
-// LoRA adapters as peft saves them: a folder with adapter_config.json and adapter_model.safetensors.
+// LoRA adapters as peft saves them (a folder with adapter_config.json and adapter_model.safetensors), and
+// GGUF files of llama.cpp's convert_lora_to_gguf.py.
 //
 // Adapted are the attention projections, the router (peft's target_parameters: mlp.router.weight) and the
-// experts (mlp.experts.gate_up_proj, mlp.experts.down_proj). A tensor of anything else is an error.
+// experts (mlp.experts.gate_up_proj, mlp.experts.down_proj, or unsloth's module for each expert);
+// embed_tokens and lm_head may be brought whole (modules_to_save). A tensor of anything else is an error.
 //
 // An adapter's products stay apart from the weights (core/weights.h: LayerAdapter), which may be quantised.
 // The router is F32 on every device: there W + scale B A is computed once, in double, and rounded to F32, as
@@ -17,8 +19,8 @@
 
 namespace moesaic {
 
-// An adapter as it is asked for: FOLDER or FOLDER:SCALE. FOLDER may be the owner/name of an adapter in the
-// Hugging Face cache.
+// An adapter as it is asked for: FOLDER or FOLDER:SCALE. FOLDER may be a GGUF file, or the owner/name of an
+// adapter in the Hugging Face cache.
 struct LoraChoice {
   std::string folder;
   double scale = 1;  // on top of the adapter's own

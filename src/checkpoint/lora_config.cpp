@@ -11,33 +11,20 @@ namespace {
 constexpr int kMostRank = 4096;
 
 // Of how an adapter was begun or trained, or on which modules, which its tensors say.
-constexpr const char* kHarmless[] = {"peft_type",
-                                     "peft_version",
-                                     "task_type",
-                                     "auto_mapping",
-                                     "revision",
-                                     "base_model_name_or_path",
-                                     "base_model_class",
-                                     "parent_library",
-                                     "inference_mode",
-                                     "r",
-                                     "lora_alpha",
-                                     "lora_dropout",
-                                     "use_rslora",
-                                     "rank_pattern",
-                                     "alpha_pattern",
-                                     "bias",
-                                     "init_lora_weights",
-                                     "target_modules",
-                                     "exclude_modules",
-                                     "target_parameters",
-                                     "layers_to_transform",
-                                     "layers_pattern",
-                                     "megatron_core",
-                                     "qalora_group_size",
-                                     "loftq_config",
-                                     "eva_config",
-                                     "lora_ga_config",
+constexpr const char* kHarmless[] = {"peft_type",         "peft_version",
+                                     "task_type",         "auto_mapping",
+                                     "revision",          "base_model_name_or_path",
+                                     "base_model_class",  "parent_library",
+                                     "inference_mode",    "r",
+                                     "lora_alpha",        "lora_dropout",
+                                     "use_rslora",        "rank_pattern",
+                                     "alpha_pattern",     "bias",
+                                     "init_lora_weights", "target_modules",
+                                     "exclude_modules",   "modules_to_save",
+                                     "target_parameters", "layers_to_transform",
+                                     "layers_pattern",    "megatron_core",
+                                     "qalora_group_size", "loftq_config",
+                                     "eva_config",        "lora_ga_config",
                                      "runtime_config"};
 
 // Ways to begin that change the base model's weights as well.
@@ -46,6 +33,22 @@ constexpr const char* kChangedBases[] = {"pissa", "olora", "corda", "loftq", "lo
 Status unsupported(const std::string& name, const std::string& field, const OrderedJson& value) {
   return error(StatusCode::kUnsupported, "{}: '{}' is {}, which is not supported; use a plain LoRA adapter",
                name, field.substr(0, 60), shown(value));
+}
+
+// Whole matrices that were trained, too: the embedding and the head can be taken instead of the model's.
+Status read_saved(const OrderedJson& json, const std::string& name, LoraConfig& c) {
+  const OrderedJson saved = json.value("modules_to_save", OrderedJson());
+  if (asks_for_nothing(saved)) return {};
+  for (const OrderedJson& module : saved.is_array() ? saved : OrderedJson::array({saved})) {
+    const std::string text = module.is_string() ? module.get<std::string>() : "";
+    const bool embedding = text == "embed_tokens" || text == "model.embed_tokens";
+    if (!embedding && text != "lm_head")
+      return error(StatusCode::kUnsupported,
+                   "{}: 'modules_to_save' has {}, which is not supported; embed_tokens and lm_head are", name,
+                   shown(module));
+    (embedding ? c.saves_embedding : c.saves_head) = true;
+  }
+  return {};
 }
 
 Status check_fields(const OrderedJson& json, const std::string& name) {
@@ -124,6 +127,7 @@ Result<LoraConfig> lora_config(const OrderedJson& json, const std::string& name)
   if (!json.is_object()) return invalid("{}: not the config of an adapter", name);
   RETURN_IF_ERROR(check_fields(json, name));
   LoraConfig c;
+  RETURN_IF_ERROR(read_saved(json, name, c));
   const OrderedJson base = json.value("base_model_name_or_path", OrderedJson()),
                     rank = json.value("r", OrderedJson(c.rank)),
                     alpha = json.value("lora_alpha", OrderedJson(c.alpha));

@@ -43,7 +43,11 @@ Result<std::map<std::string, Pair>> pair_up(const TensorMap& tensors) {
     const RawTensor& tensor = entry.second;
     const auto* const ending =
         std::ranges::find_if(kEndings, [&](const Ending& e) { return name.ends_with(e.text); });
-    if (ending == std::end(kEndings)) return unsupported(tensor, name, "is not a LoRA factor");
+    if (ending == std::end(kEndings))
+      return unsupported(tensor, name,
+                         name.find("lora_magnitude_vector") != std::string::npos
+                             ? "is of DoRA, which is not supported"
+                             : "is not a LoRA factor");
     std::string module = name.substr(0, name.size() - ending->text.size());
     if (module.starts_with(kPrefix)) module.erase(0, kPrefix.size());
     const RawTensor*& place = pairs[module].*ending->factor;
@@ -55,8 +59,20 @@ Result<std::map<std::string, Pair>> pair_up(const TensorMap& tensors) {
 
 struct Place {
   int layer = 0;
-  std::string part;  // "self_attn.q_proj"
+  int64_t expert = -1;  // of a module of one expert
+  std::string part;     // "self_attn.q_proj"
 };
+
+// unsloth has a module for each expert: "mlp.experts.down_projs.7" is "mlp.experts.down_projs", expert 7.
+bool split_expert(Place& place, const ModelConfig& config) {
+  if (!place.part.starts_with("mlp.experts.")) return true;
+  const size_t dot = place.part.rfind('.');
+  const char *const digits = place.part.data() + dot + 1, *const end = place.part.data() + place.part.size();
+  const auto [next, code] = std::from_chars(digits, end, place.expert);
+  if (code != std::errc() || next != end || place.expert < 0 || place.expert >= config.experts) return false;
+  place.part.resize(dot);
+  return true;
+}
 
 // "model.layers.3.mlp.experts.base_layer": layer 3, "mlp.experts". peft wraps a module once for each of its
 // parameters.
@@ -69,24 +85,30 @@ std::optional<Place> place_of(std::string module, const ModelConfig& config) {
   const auto [next, code] = std::from_chars(module.data() + kLayers.size(), end, place.layer);
   if (code != std::errc() || next == end || *next != '.') return std::nullopt;
   place.part.assign(next + 1, end);
-  return place.layer >= 0 && place.layer < config.layers ? std::optional(place) : std::nullopt;
+  const bool known = place.layer >= 0 && place.layer < config.layers && split_expert(place, config);
+  return known ? std::optional(place) : std::nullopt;
 }
 
-// What may be adapted. parameter: what peft's patterns call it, behind the layer's name.
+// What may be adapted. parameter: what peft's patterns call it, behind the layer's name; a module of one
+// expert has its number behind it.
 struct Target {
   LoraTarget target;
   const char *part, *parameter;
   int64_t count, rows, cols;
 };
 std::vector<Target> targets_of(const ModelConfig& c) {
-  return {{LoraTarget::kQ, "self_attn.q_proj", "self_attn.q_proj", 1, c.q_size(), c.hidden},
-          {LoraTarget::kK, "self_attn.k_proj", "self_attn.k_proj", 1, c.kv_size(), c.hidden},
-          {LoraTarget::kV, "self_attn.v_proj", "self_attn.v_proj", 1, c.kv_size(), c.hidden},
-          {LoraTarget::kO, "self_attn.o_proj", "self_attn.o_proj", 1, c.hidden, c.q_size()},
-          {LoraTarget::kRouter, "mlp.router", "mlp.router.weight", 1, c.experts, c.hidden},
-          {LoraTarget::kGateUp, "mlp.experts", "mlp.experts.gate_up_proj", c.experts, 2 * c.intermediate,
-           c.hidden},
-          {LoraTarget::kDown, "mlp.experts", "mlp.experts.down_proj", c.experts, c.hidden, c.intermediate}};
+  return {
+      {LoraTarget::kQ, "self_attn.q_proj", "self_attn.q_proj", 1, c.q_size(), c.hidden},
+      {LoraTarget::kK, "self_attn.k_proj", "self_attn.k_proj", 1, c.kv_size(), c.hidden},
+      {LoraTarget::kV, "self_attn.v_proj", "self_attn.v_proj", 1, c.kv_size(), c.hidden},
+      {LoraTarget::kO, "self_attn.o_proj", "self_attn.o_proj", 1, c.hidden, c.q_size()},
+      {LoraTarget::kRouter, "mlp.router", "mlp.router.weight", 1, c.experts, c.hidden},
+      {LoraTarget::kGateUp, "mlp.experts", "mlp.experts.gate_up_proj", c.experts, 2 * c.intermediate,
+       c.hidden},
+      {LoraTarget::kDown, "mlp.experts", "mlp.experts.down_proj", c.experts, c.hidden, c.intermediate},
+      {LoraTarget::kGateUp, "mlp.experts.gate_up_projs", "mlp.experts.gate_up_projs", 1, 2 * c.intermediate,
+       c.hidden},
+      {LoraTarget::kDown, "mlp.experts.down_projs", "mlp.experts.down_projs", 1, c.hidden, c.intermediate}};
 }
 
 // Both parameters of the experts have one name: the sizes tell which it is.
@@ -96,19 +118,12 @@ bool fits(const Target& t, const Pair& pair) {
          down[0] % t.count == 0;
 }
 
-Result<std::vector<float>> floats_of(const RawTensor& t, const std::string& module) {
-  const std::optional<Format> format = t.dtype == "F32"    ? std::optional(Format::kF32)
-                                       : t.dtype == "F16"  ? std::optional(Format::kF16)
-                                       : t.dtype == "BF16" ? std::optional(Format::kBF16)
-                                                           : std::nullopt;
-  if (!format)
-    return error(StatusCode::kUnsupported, "{}: LoRA factors of '{}' are {}, expected F32, F16 or BF16",
-                 t.file->path(), module.substr(0, 120), t.dtype);
-  std::vector<float> values(static_cast<size_t>(t.shape[0] * t.shape[1]));
-  read_row(dense_view(*format, 1, std::ssize(values), t.data.data()), 0, values);
-  if (std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) return values;
-  return invalid("{}: LoRA factors of '{}' hold a NaN or an infinity; the adapter is damaged", t.file->path(),
-                 module.substr(0, 120));
+std::optional<Format> format_of_floats(const RawTensor& t) {
+  return t.dtype == "F32"    ? std::optional(Format::kF32)
+         : t.dtype == "F16"  ? std::optional(Format::kF16)
+         : t.dtype == "BF16" ? std::optional(Format::kBF16)
+         : t.dtype == "Q8_0" ? std::optional(Format::kQ8_0)
+                             : std::nullopt;
 }
 
 // peft stacks the experts' factors: row e * rank + r of lora_A, column r * experts + e of lora_B.
@@ -126,9 +141,11 @@ std::vector<float> up_by_expert(const std::vector<float>& b, const LoraFactors& 
 
 Result<LoraFactors> factors_of(const Target& t, const Place& place, const std::string& module,
                                const Pair& pair, const LoraConfig& lora, double scale) {
-  const std::string parameter = fmt::format("model.layers.{}.{}", place.layer, t.parameter);
+  const std::string number = place.expert < 0 ? "" : fmt::format(".{}", place.expert);
+  const std::string parameter = fmt::format("model.layers.{}.{}{}", place.layer, t.parameter, number);
   LoraFactors f{.target = t.target,
                 .layer = place.layer,
+                .expert = place.expert,
                 .count = t.count,
                 .rank = pair.down->shape[0] / t.count,
                 .rows = t.rows,
@@ -136,8 +153,8 @@ Result<LoraFactors> factors_of(const Target& t, const Place& place, const std::s
   if (f.rank != rank_of(lora, parameter))
     return invalid("{}: LoRA factors of '{}' have rank {}, adapter_config.json says {}",
                    pair.down->file->path(), module.substr(0, 120), f.rank, rank_of(lora, parameter));
-  ASSIGN_OR_RETURN(f.down, floats_of(*pair.down, module));
-  ASSIGN_OR_RETURN(const std::vector<float> b, floats_of(*pair.up, module));
+  ASSIGN_OR_RETURN(f.down, lora_floats(*pair.down, module));
+  ASSIGN_OR_RETURN(const std::vector<float> b, lora_floats(*pair.up, module));
   f.up = up_by_expert(b, f, scale * scale_of(lora, parameter));
   if (std::ranges::all_of(f.up, [](float v) { return std::isfinite(v); })) return f;
   return invalid("{}: LoRA factors of '{}' times their scale {:g} are beyond F32", pair.up->file->path(),
@@ -168,6 +185,46 @@ Result<LoraFactors> read_pair(const std::string& module, const Pair& pair, const
 
 }  // namespace
 
+Result<std::vector<float>> lora_floats(const RawTensor& t, const std::string& module) {
+  const std::optional<Format> format = format_of_floats(t);
+  if (!format)
+    return error(StatusCode::kUnsupported, "{}: LoRA factors of '{}' are {}, expected F32, F16, BF16 or Q8_0",
+                 t.file->path(), module.substr(0, 120), t.dtype);
+  std::vector<float> values(static_cast<size_t>(element_count(t.shape).value_or(0)));
+  read_row(dense_view(*format, 1, std::ssize(values), t.data.data()), 0, values);
+  if (std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) return values;
+  return invalid("{}: LoRA factors of '{}' hold a NaN or an infinity; the adapter is damaged", t.file->path(),
+                 module.substr(0, 120));
+}
+
+Result<SavedModules> take_saved_modules(TensorMap& tensors, const LoraConfig& lora,
+                                        const ModelConfig& config) {
+  SavedModules saved;
+  struct Module {
+    bool listed;
+    const char* name;
+    MatrixView& view;
+  };
+  for (const Module& m : {Module{lora.saves_embedding, "model.embed_tokens", saved.embed},
+                          Module{lora.saves_head, "lm_head", saved.head}}) {
+    // peft has had three names for them.
+    for (const char* ending : {".weight", ".modules_to_save.weight", ".modules_to_save.default.weight"}) {
+      const auto it = tensors.tensors.find(fmt::format("base_model.model.{}{}", m.name, ending));
+      if (!m.listed || m.view.data != nullptr || it == tensors.tensors.end()) continue;
+      const RawTensor& t = it->second;
+      const std::optional<Format> format = format_of_floats(t);
+      if (!format || t.shape != std::vector<int64_t>{config.vocab, config.hidden})
+        return invalid("{}: saved module '{}' is {} {}, expected [{}, {}] in F32, F16 or BF16",
+                       t.file->path(), m.name, t.dtype, shape_text(t), config.vocab, config.hidden);
+      m.view = dense_view(*format, config.vocab, config.hidden, t.data.data());
+      tensors.tensors.erase(it);
+    }
+    if (m.listed && m.view.data == nullptr)
+      return invalid("{}: it has no tensor of the saved module '{}'", tensors.files[0]->path(), m.name);
+  }
+  return saved;
+}
+
 Result<std::vector<LoraFactors>> lora_factors(const TensorMap& tensors, const LoraConfig& lora, double scale,
                                               const ModelConfig& config) {
   ASSIGN_OR_RETURN(const auto pairs, pair_up(tensors));
@@ -176,7 +233,7 @@ Result<std::vector<LoraFactors>> lora_factors(const TensorMap& tensors, const Lo
     ASSIGN_OR_RETURN(LoraFactors factors, read_pair(module, pair, lora, scale, config));
     // By another spelling: layers.00, or once more behind .base_layer.
     const auto same = [&](const LoraFactors& f) {
-      return f.layer == factors.layer && f.target == factors.target;
+      return f.layer == factors.layer && f.target == factors.target && f.expert == factors.expert;
     };
     if (std::ranges::any_of(all, same))
       return invalid("{}: '{}' is adapted twice", (pair.down != nullptr ? pair.down : pair.up)->file->path(),

@@ -8,9 +8,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/find_model.h"
+#include "checkpoint/gguf_header.h"
 #include "checkpoint/lora_config.h"
 
 namespace moesaic {
@@ -125,6 +127,152 @@ TEST_F(LoraFolder, RouterIsMerged) {
   EXPECT_EQ(row[5], 1.0F);
 }
 
+// unsloth's: a module for each expert, of which some may have none.
+TEST_F(LoraFolder, OneExpertAtATime) {
+  config();
+  add_pair("base_model.model.model.layers.0.mlp.experts.gate_up_projs.1", 64, 2, 64);
+  add_pair("base_model.model.model.layers.0.mlp.experts.down_projs.2", 64, 2, 32);
+  ASSERT_EQ(error(), "");
+  const LayerAdapter& a = weights_.adapters[0];
+  ASSERT_EQ(a.gate_up.up.count, 3);
+  ASSERT_EQ(a.gate_up.up.first.rows, 64);
+  ASSERT_EQ(a.down.down.first.cols, 32);
+  std::vector<float> row(32);
+  for (int64_t e = 0; e < 3; ++e) {
+    read_row(a.gate_up.up.at(e), 5, row);
+    EXPECT_EQ(row[1], e == 1 ? 1.0F : 0.0F) << e;
+    read_row(a.down.up.at(e), 5, row);
+    EXPECT_EQ(row[1], e == 2 ? 1.0F : 0.0F) << e;
+  }
+  header_ = {}, data_.clear();
+  add_pair("base_model.model.model.layers.0.mlp.experts.down_projs.2", 64, 2, 32);
+  add_pair("base_model.model.model.layers.0.mlp.experts.down_projs.02", 64, 2, 32);
+  expect_error("is adapted twice");
+}
+
+TEST_F(LoraFolder, WholeModules) {
+  config({{"modules_to_save", {"lm_head"}}});
+  for (const char* ending : {".weight", ".modules_to_save.weight", ".modules_to_save.default.weight"}) {
+    header_ = {}, data_.clear(), weights_.head = {};
+    add(std::string("base_model.model.lm_head") + ending, {8, 64}, 0.25F);
+    ASSERT_EQ(error(), "") << ending;
+    std::vector<float> row(64);
+    ASSERT_EQ(weights_.head.rows, 8);
+    read_row(weights_.head, 7, row);
+    EXPECT_EQ(row[63], 0.25F);
+  }
+  const std::vector<std::string> scaled = {folder_.string() + ":0.5"}, twice(2, folder_.string());
+  EXPECT_NE(apply_lora(scaled, kConfig, weights_).message().find("no scale other than 1"), std::string::npos);
+  EXPECT_NE(apply_lora(twice, kConfig, weights_).message().find("so does an earlier adapter"),
+            std::string::npos);
+  header_ = {}, data_.clear();
+  add("base_model.model.lm_head.weight", {9, 64});
+  expect_error("saved module 'lm_head' is F32 [9, 64], expected [8, 64]");
+}
+
+// As llama.cpp's converter writes them.
+class LoraGguf : public LoraFolder {
+ protected:
+  struct Tensor {
+    std::string name;
+    std::vector<int64_t> shape;
+    float value = 0.5F;
+    size_t count() const {
+      size_t n = 1;
+      for (const int64_t d : shape) n *= static_cast<size_t>(d);
+      return n;
+    }
+  };
+  void put_pair(const std::string& name, int64_t rows, int64_t rank, int64_t cols, int64_t experts = 0) {
+    std::vector<int64_t> down = {rank, cols}, up = {rows, rank};
+    if (experts > 0) down.insert(down.begin(), experts), up.insert(up.begin(), experts);
+    tensors_.push_back({name + ".lora_a", down}), tensors_.push_back({name + ".lora_b", up});
+  }
+  Status apply(const std::string& scale = "") {
+    GgufHeader header;
+    for (const auto& [key, value] : texts_) header.text(key, value);
+    if (alpha_ != 0) header.f32("adapter.lora.alpha", alpha_);
+    std::string data;
+    for (const Tensor& t : tensors_) {
+      data.resize((data.size() + 31) / 32 * 32);
+      header.tensor(t.name, t.shape, 0, data.size());
+      for (size_t i = 0; i < t.count(); ++i)
+        data.append(reinterpret_cast<const char*>(&t.value), sizeof t.value);
+    }
+    std::string head = header.finish(tensors_.size());
+    head.resize((head.size() + 31) / 32 * 32);
+    std::ofstream(folder_ / "adapter.gguf", std::ios::binary) << head << data;
+    const std::vector<std::string> adapters = {(folder_ / "adapter.gguf").string() + scale};
+    return apply_lora(adapters, kConfig, weights_);
+  }
+  void refuses(const std::string& what) {
+    const Status status = apply();
+    EXPECT_NE(status.message().find(what), std::string::npos) << status.message();
+    EXPECT_EQ(status.message().find('\n'), std::string::npos);
+  }
+
+  std::map<std::string, std::string> texts_ = {
+      {"general.type", "adapter"}, {"adapter.type", "lora"}, {"general.architecture", "gpt-oss"}};
+  double alpha_ = 4;
+  std::vector<Tensor> tensors_;
+};
+
+TEST_F(LoraGguf, IsApplied) {
+  put_pair("blk.1.attn_k.weight", 32, 2, 64);
+  put_pair("blk.0.ffn_gate_inp.weight", 3, 2, 64);
+  put_pair("blk.0.ffn_up_exps.weight", 32, 2, 64, 3);
+  put_pair("blk.0.ffn_down_exps.weight", 64, 2, 32, 3);
+  ASSERT_EQ(apply(":0.5").message(), "");
+  std::vector<float> row(32), router(64);
+  const LowRank& low = weights_.adapters[1].qkv;
+  for (int64_t r = 0; r < low.up.rows; ++r) {
+    read_row(low.up, r, row);
+    EXPECT_EQ(row[1], r >= 64 && r < 96 ? 0.5F : 0.0F) << r;  // 0.5 times alpha / rank times 0.5
+  }
+  read_row(weights_.layers[0].router, 2, router);
+  EXPECT_EQ(router[5], 1.5F);  // 1 + 2 * (0.5 * 0.5)
+  const LowRankExperts& gate_up = weights_.adapters[0].gate_up;
+  for (int64_t r = 0; r < 64; ++r) {
+    read_row(gate_up.up.at(2), r, row);
+    EXPECT_EQ(row[0], r % 2 == 1 ? 0.5F : 0.0F) << r;  // up has the odd rows
+  }
+  EXPECT_EQ(weights_.adapters[0].down.down.count, 3);
+  alpha_ = 0;  // as llama.cpp takes it: no scale of its own
+  ASSERT_EQ(apply().message(), "");
+  read_row(weights_.adapters[3].qkv.up, 64, row);  // of the second time
+  EXPECT_EQ(row[0], 0.5F);
+  const std::vector<std::string> folder = {folder_.string()};
+  EXPECT_TRUE(apply_lora(folder, kConfig, weights_).ok());  // its only GGUF file
+}
+
+TEST_F(LoraGguf, WrongOnesAreOneLine) {
+  refuses("it holds no tensors");
+  put_pair("blk.0.attn_q.weight", 64, 2, 63);
+  refuses("are not of this model's size");
+  for (const char* name :
+       {"blk.2.attn_q.weight", "token_embd.weight", "blk.0.attn_q.bias", "blk.x", "blk.0.ffn_up_exps"}) {
+    tensors_.clear(), put_pair(name, 64, 2, 64);
+    refuses("is not a matrix that can be adapted");
+  }
+  tensors_ = {{"blk.0.attn_norm.weight", {64}}};
+  refuses("is not a LoRA factor");
+  tensors_ = {{"blk.0.attn_q.weight.lora_a", {2, 64}}};
+  refuses("has no lora_b");
+  tensors_.clear(), put_pair("blk.0.ffn_up_exps.weight", 32, 2, 64, 2);
+  refuses("are not of this model's size");
+  tensors_.clear(), put_pair("blk.0.attn_q.weight", 64, 2, 64), tensors_[1].value = NAN;
+  refuses("hold a NaN");
+  tensors_[1].value = 1e30F, alpha_ = 1e30;
+  refuses("beyond F32");
+  for (const auto& [key, says] : {std::pair("general.type", "not an adapter: general.type is 'x'"),
+                                  std::pair("adapter.type", "adapter.type is 'x'"),
+                                  std::pair("general.architecture", "an adapter of architecture 'x'")}) {
+    const std::string before = std::exchange(texts_[key], "x");
+    refuses(says);
+    texts_[key] = before;
+  }
+}
+
 TEST_F(LoraFolder, TensorsThatAreNotApplied) {
   config();
   const struct {
@@ -134,7 +282,7 @@ TEST_F(LoraFolder, TensorsThatAreNotApplied) {
   } kCases[] = {
       {"base_model.model.model.embed_tokens.lora_embedding_A", {2, 8}, "is not a LoRA factor"},
       {"base_model.model.lm_head.weight", {8, 64}, "is not a LoRA factor"},
-      {kQuery + ".lora_magnitude_vector.weight", {64}, "is not a LoRA factor"},
+      {kQuery + ".lora_magnitude_vector.weight", {64}, "is of DoRA, which is not supported"},
       {kQuery + ".lora_A.weight", {2, 64}, "has no lora_B"},
       {kQuery + ".lora_B.weight", {64, 2}, "has no lora_A"},
   };
@@ -149,7 +297,9 @@ TEST_F(LoraFolder, ModulesThatCannotBeAdapted) {
   config();
   for (const char* module : {"base_model.model.lm_head", "base_model.model.model.layers.2.self_attn.q_proj",
                              "base_model.model.model.layers.-1.self_attn.q_proj",
-                             "base_model.model.model.layers.1.mlp.experts.gate_up_projs.0",
+                             "base_model.model.model.layers.1.mlp.experts.gate_up_projs.3",
+                             "base_model.model.model.layers.1.mlp.experts.gate_up_projs",
+                             "base_model.model.model.layers.1.mlp.experts.gate_up_projs.0x",
                              "base_model.model.model.layers.99999999999999999999.self_attn.q_proj"}) {
     header_ = {}, data_.clear();
     add_pair(module, 64, 2, 64);
@@ -186,7 +336,7 @@ TEST_F(LoraFolder, Values) {
   expect_error("hold a NaN or an infinity");
   header_ = {}, data_.clear();
   add(kQuery + ".lora_A.weight", {2, 64}, 0.5F, "I64"), add(kQuery + ".lora_B.weight", {64, 2});
-  expect_error("are I64, expected F32, F16 or BF16");
+  expect_error("are I64, expected F32, F16, BF16 or Q8_0");
   header_ = {}, data_.clear();
   config({{"lora_alpha", 1e38}});
   add(kQuery + ".lora_A.weight", {2, 64}), add(kQuery + ".lora_B.weight", {64, 2}, 100.0F);
@@ -199,7 +349,9 @@ TEST_F(LoraFolder, ConfigsThatAskForMore) {
       {{{"use_dora", true}}, "'use_dora' is true, which is not supported"},
       {{{"bias", "all"}}, "'bias' is \"all\""},
       {{{"lora_bias", true}}, "'lora_bias' is true"},
-      {{{"modules_to_save", {"lm_head"}}}, "'modules_to_save' is [\"lm_head\"]"},
+      {{{"modules_to_save", {"lm_head"}}}, "it has no tensor of the saved module 'lm_head'"},
+      {{{"modules_to_save", {"lm_head", "norm"}}}, "'modules_to_save' has \"norm\", which is not supported"},
+      {{{"modules_to_save", 7}}, "'modules_to_save' has 7"},
       {{{"fan_in_fan_out", true}}, "'fan_in_fan_out'"},
       {{{"layer_replication", {{0, 1}}}}, "'layer_replication'"},
       {{{"trainable_token_indices", {1}}}, "'trainable_token_indices'"},

@@ -11,7 +11,7 @@ BEGINNINGS = 16  # that prompts share
 
 # Members of an answer that differ from one time to the next.
 VOLATILE = {"id", "created", "created_at", "completed_at", "item_id", "call_id", "sequence_number", "timings", "response_id",
-            "prompt_tokens_details", "input_tokens_details", "cache_read_input_tokens", "cache_creation_input_tokens",
+            "prompt_tokens_details", "input_tokens_details", "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens",
             "total_duration", "load_duration", "prompt_eval_duration", "eval_duration", "cache_prompt", "encrypted_content"}
 PARTS = {"text", "content", "reasoning", "reasoning_content", "thinking", "arguments", "partial_json", "delta", "response"}
 
@@ -195,7 +195,8 @@ def said(body):
     """What an answer says, in whatever pieces it came."""
     answer = {}
     for event in events(body):
-        merge(answer.setdefault(f"{event.get('type', '')} {event.get('index', '')}", {}), event)
+        if event.get("type") != "ping":
+            merge(answer.setdefault(" ".join(str(event.get(key, "")) for key in ("type", "output_index", "index")), {}), event)
     return answer
 
 

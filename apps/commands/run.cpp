@@ -47,7 +47,7 @@ Result<Model> load_model(const RunOptions& o, LoadedModel& m) {
   ASSIGN_OR_RETURN(EnginePlan plan, plan_engine(m.checkpoint, options, choice, m.backend, &drafts));
   RETURN_IF_ERROR(load(m, plan.demand));
   RETURN_IF_ERROR(drafts.load(*m.backend, m.checkpoint));
-  RETURN_IF_ERROR(fit_again(plan, m.checkpoint.config, *m.backend));
+  RETURN_IF_ERROR(fit_again(plan, m.checkpoint, *m.backend));
   ASSIGN_OR_RETURN(auto drafter, drafts.drafter(*m.backend, plan.options));
   ASSIGN_OR_RETURN(Engine engine,
                    Engine::create(*m.backend, m.checkpoint.config, plan.options, std::move(drafter)));

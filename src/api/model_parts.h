@@ -36,7 +36,7 @@ Result<EnginePlan> plan_engine(const Checkpoint& checkpoint, const EngineOptions
 // Once the weights are loaded: chooses again what was not asked for where less memory is free than was
 // planned with. Other programs may have taken it, and under ulimit -v threads and the allocator take address
 // space.
-Status fit_again(EnginePlan& plan, const ModelConfig& config, Backend& backend);
+Status fit_again(EnginePlan& plan, const Checkpoint& checkpoint, Backend& backend);
 
 // The lines that say what was chosen and why: device, memory, context, batch.
 std::vector<std::string> describe(const ModelInfo& info);

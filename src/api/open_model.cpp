@@ -214,7 +214,7 @@ Result<Model> open_model(const std::string& path, const OpenOptions& o) {
   RETURN_IF_ERROR(report(std::ref(progress), 0, 0));
   RETURN_IF_ERROR(load_weights(checkpoint, plan.demand, *backend, std::ref(progress)));
   RETURN_IF_ERROR(named("speculative", drafts->load(*backend, checkpoint)));
-  RETURN_IF_ERROR(fit_again(plan, checkpoint.config, *backend));
+  RETURN_IF_ERROR(fit_again(plan, checkpoint, *backend));
   plan.info.measured = backend->caps().measured;
   for (const std::string& line : describe(plan.info)) log(LogLevel::kInfo, line);
   const uint64_t print = fingerprint(checkpoint, o.dense, o.moe_path);
@@ -265,16 +265,18 @@ Result<EnginePlan> plan_engine(const Checkpoint& checkpoint, const EngineOptions
   return plan;
 }
 
-Status fit_again(EnginePlan& plan, const ModelConfig& config, Backend& backend) {
+Status fit_again(EnginePlan& plan, const Checkpoint& checkpoint, Backend& backend) {
   constexpr double kShare = 0.95;  // of what is free: more is not taken unless it was asked for
   const EngineOptions& wanted = plan.wanted;
   if (wanted.context > 0 && (wanted.kv_tokens > 0 || wanted.max_batch == 1)) return {};
+  const ModelConfig& config = checkpoint.config;
   ASSIGN_OR_RETURN(const KvLayout before, kv_layout(config, plan.demand));
-  const double planned = kv_bytes(before, config, backend);
-  if (planned <= kShare * backend.available_memory()) return {};
+  const double planned = kv_bytes(before, config, backend),
+               free = free_for_cache(plan.demand, config, checkpoint.weights, backend);
+  if (planned <= kShare * free) return {};
   RETURN_IF_ERROR(choose(
-      plan, config, backend, [&](const KvDemand& d) { return fitting_context(d, config, backend); },
-      [&](const KvDemand& d) { return fitting_kv_tokens(d, config, backend); }));
+      plan, config, backend, [&](const KvDemand& d) { return fitting_context(free, d, config, backend); },
+      [&](const KvDemand& d) { return fitting_kv_tokens(free, d, config, backend); }));
   ASSIGN_OR_RETURN(const KvLayout layout, kv_layout(config, plan.demand));
   plan.info.memory.kv_cache += static_cast<int64_t>(kv_bytes(layout, config, backend) - planned);
   return {};

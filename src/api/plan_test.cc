@@ -138,10 +138,10 @@ TEST(PlanEngine, ChoosesAgainWhereLessIsFreeThanPlanned) {
     auto plan = plan_engine(checkpoint, wanted, {.device = "cuda", .options = {}}, backend);
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     const EnginePlan before = plan.value();
-    ASSERT_TRUE(fit_again(plan.value(), checkpoint.config, *backend).ok());
+    ASSERT_TRUE(fit_again(plan.value(), checkpoint, *backend).ok());
     EXPECT_EQ(plan->info.kv_tokens, before.info.kv_tokens);  // nothing has changed
     Gpu smaller(30e6);
-    ASSERT_TRUE(fit_again(plan.value(), checkpoint.config, smaller).ok());
+    ASSERT_TRUE(fit_again(plan.value(), checkpoint, smaller).ok());
     EXPECT_LT(plan->info.kv_tokens, before.info.kv_tokens);
     EXPECT_EQ(plan->info.context_reason, wanted.context == 0 ? "memory" : "asked for");
     EXPECT_LT(plan->info.memory.kv_cache, before.info.memory.kv_cache);
@@ -152,7 +152,7 @@ TEST(PlanEngine, ChoosesAgainWhereLessIsFreeThanPlanned) {
   std::unique_ptr<Backend> backend = std::make_unique<Gpu>(1e9);
   auto plan = plan_engine(checkpoint, {.context = 131072}, {.device = "cuda", .options = {}}, backend);
   Gpu smaller(30e6);
-  ASSERT_TRUE(fit_again(plan.value(), checkpoint.config, smaller).ok());
+  ASSERT_TRUE(fit_again(plan.value(), checkpoint, smaller).ok());
   EXPECT_EQ(plan->info.context, 131072);
   EXPECT_EQ(Engine::create(smaller, checkpoint.config, plan->options).status().code(),
             StatusCode::kOutOfMemory);

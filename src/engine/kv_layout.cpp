@@ -139,10 +139,11 @@ Result<KvLayout> kv_layout(const ModelConfig& config, const KvDemand& d) {
 
 namespace {
 
-// Beside weights that are not loaded yet.
+// Beside weights that are not loaded yet, and the logits of the largest step.
 double rest_beside(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                    Backend& backend) {
-  return backend.available_memory() - bytes_of(backend.memory(config, weights, {})) - demand.draft.weights;
+  return backend.available_memory() - demand.draft.weights -
+         bytes_of(backend.memory(config, weights, {.logit_rows = demand.logit_rows}));
 }
 
 double cache_bytes(const KvDemand& demand, const KvLayout& layout, const ModelConfig& config,
@@ -185,8 +186,9 @@ ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config,
                               Backend& backend) {
   return context_within(rest_beside(demand, config, weights, backend), demand, config, backend);
 }
-ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, Backend& backend) {
-  return context_within(backend.available_memory(), demand, config, backend);
+ContextChoice fitting_context(double free, const KvDemand& demand, const ModelConfig& config,
+                              const Backend& backend) {
+  return context_within(free, demand, config, backend);
 }
 
 int fitting_batch(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
@@ -208,8 +210,17 @@ int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, con
                           Backend& backend) {
   return kv_tokens_within(rest_beside(demand, config, weights, backend), demand, config, backend);
 }
-int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, Backend& backend) {
-  return kv_tokens_within(backend.available_memory(), demand, config, backend);
+int64_t fitting_kv_tokens(double free, const KvDemand& demand, const ModelConfig& config,
+                          const Backend& backend) {
+  return kv_tokens_within(free, demand, config, backend);
+}
+
+double free_for_cache(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
+                      Backend& backend) {
+  const auto bytes = [&](const KvLayout& layout) {
+    return bytes_of(backend.memory(config, weights, layout));
+  };
+  return backend.available_memory() - (bytes({.logit_rows = demand.logit_rows}) - bytes({}));
 }
 
 Status plan_memory(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,

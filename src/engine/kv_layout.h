@@ -34,8 +34,8 @@ std::vector<MemoryPart> parts_of(const KvDemand& demand, const ModelConfig& conf
                                  const ModelWeights& weights, const KvLayout& layout, Backend& backend);
 
 // A context where none was asked for: as many tokens as the model has, at most the KV cache that was asked
-// for, and at most what fits into nine tenths of the memory beside the weights. One page where nothing fits:
-// plan_memory says then what is lacking.
+// for, and at most what fits into nine tenths of the memory beside weights and logits. One page where nothing
+// fits: plan_memory says then what is lacking.
 enum class ContextLimit { kAsked, kModel, kCache, kMemory };
 struct ContextChoice {
   int tokens = 0;
@@ -43,8 +43,12 @@ struct ContextChoice {
 };
 ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                               Backend& backend);
-// The same once the weights are loaded, a drafter's too: of what is then free.
-ContextChoice fitting_context(const KvDemand& demand, const ModelConfig& config, Backend& backend);
+// The same of so many bytes.
+ContextChoice fitting_context(double free, const KvDemand& demand, const ModelConfig& config,
+                              const Backend& backend);
+// Once the weights are loaded, a drafter's too: bytes that are free beside the logits of the largest step.
+double free_for_cache(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
+                      Backend& backend);
 
 // Sequences where nobody said how many: at most BackendCaps::batch and max_rows, and no more than find
 // room for a window's tokens and for their logits in a quarter of the memory beside the weights. Before a
@@ -53,10 +57,11 @@ int fitting_batch(const KvDemand& demand, const ModelConfig& config, const Model
                   Backend& backend);
 
 // Before a model is loaded: the most kv_tokens, from one context to a context for each sequence, that fit
-// into the device's share of the memory beside the weights (BackendCaps::cache_share).
+// into the device's share of the memory beside weights and logits (BackendCaps::cache_share).
 int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, const ModelWeights& weights,
                           Backend& backend);
-int64_t fitting_kv_tokens(const KvDemand& demand, const ModelConfig& config, Backend& backend);
+int64_t fitting_kv_tokens(double free, const KvDemand& demand, const ModelConfig& config,
+                          const Backend& backend);
 
 // Before a model is loaded: kOutOfMemory if weights and cache do not fit. The message has the size of each
 // part, the free memory and what to change.

@@ -27,7 +27,7 @@ import urllib.request
 
 import soak_requests
 
-STALL = 300  # seconds without a byte after which an answer counts as lost
+STALL = 1800  # seconds without a byte after which an answer counts as lost
 BUSY = (429, 503)
 
 

@@ -355,14 +355,15 @@ Status Engine::fail(const Status& status) {
   return status;
 }
 
-// A step that computes prompts has more rows than it samples. Where steps overlap a step's time is the one
-// before it's, which is near enough.
+// Rows of prompts of the step whose end the engine has just waited for. A step with few of them takes nearly
+// as long as one with many: the rate is the best one, of late.
 void Engine::measure_prompts(const ScheduledBatch& step, Clock::time_point begun_at) {
-  constexpr double kNew = 0.2;
+  constexpr double kFade = 0.01;
   const int rows = step.batch.rows() - static_cast<int>(step.batch.logit_rows.size());
+  const bool on_device = !step.batch.sampling.empty();
+  const int done = std::exchange(prompt_rows_in_flight_, on_device ? rows : 0) + (on_device ? 0 : rows);
   const double seconds = std::chrono::duration<double>(Clock::now() - begun_at).count();
-  if (rows <= 0 || seconds <= 0) return;
-  prompt_rate_ += (prompt_rate_ > 0 ? kNew : 1) * (rows / seconds - prompt_rate_);
+  if (done > 0 && seconds > 0) prompt_rate_ = std::max(done / seconds, (1 - kFade) * prompt_rate_);
 }
 
 Status Engine::run_step() {

@@ -143,7 +143,8 @@ class Engine {
   EngineOptions options_;
   KvLayout layout_;
   std::unique_ptr<KvStore> store_;  // or none; outlives the scheduler
-  double prompt_rate_ = 0;          // tokens of prompts that were computed in a second, of late
+  int prompt_rows_in_flight_ = 0;
+  double prompt_rate_ = 0;  // tokens of prompts that were computed in a second, of late
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<float> logits_, host_logits_;
   std::unique_ptr<Speculator> speculator_;

@@ -14,6 +14,7 @@ namespace {
 constexpr double kMostGib = 1 << 20;
 constexpr auto kPatience = std::chrono::seconds(1);      // with a part that does not come
 constexpr auto kGrace = std::chrono::milliseconds(250);  // before rates are compared
+constexpr auto kTick = std::chrono::milliseconds(20);    // the least time for either
 constexpr auto kEngineWait = std::chrono::milliseconds(1);
 
 // All that K and V of a token depend on beside the tokens.
@@ -61,7 +62,9 @@ Result<KvTiers> KvTiers::open(const KvStoreOptions& options) {
   KvTiers tiers{.options = options};
   if (options.host_bytes > 0) tiers.host = std::make_unique<HostTier>(options.host_bytes);
   if (options.folder.empty()) return tiers;
-  ASSIGN_OR_RETURN(tiers.disk, DiskTier::open(options.folder, options.disk_bytes));
+  ASSIGN_OR_RETURN(auto disk, DiskTier::open(options.folder, options.disk_bytes));
+  tiers.key = disk->key();
+  tiers.disk = std::move(disk);
   return tiers;
 }
 
@@ -72,8 +75,7 @@ Result<std::unique_ptr<KvStore>> KvStore::open(KvTiers tiers, Backend& backend, 
                  backend.caps().name);
   std::unique_ptr<KvStore> store(new KvStore(config, backend, layout));
   RETURN_IF_ERROR(store->check_room(tiers.options));
-  const HashKey key = tiers.disk != nullptr ? tiers.disk->key() : random_hash_key();
-  store->names_ = KvNames(key, model_of(backend, config, layout, fingerprint));
+  store->names_ = KvNames(tiers.key, model_of(backend, config, layout, fingerprint));
   const auto add = [&](std::unique_ptr<KvTier> tier) {
     if (tier == nullptr) return;
     store->writers_.push_back(std::make_unique<Writer>());
@@ -267,8 +269,13 @@ KvFetch::State KvStore::state(KvFetch& fetch, double compute_seconds) const {
   const std::lock_guard lock(mutex_);
   if (fetch.state_ != KvFetch::State::kBegun) return fetch.state_;
   const auto now = Clock::now();
-  if (reading_ && now - *reading_ > kPatience) return KvFetch::State::kFailed;
-  if (now - fetch.begun_ < kGrace || compute_seconds <= 0) return fetch.state_;
+  const auto at_most = [&](Clock::duration time) {
+    const auto compute =
+        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(compute_seconds));
+    return compute_seconds > 0 ? std::min(time, std::max<Clock::duration>(kTick, compute)) : time;
+  };
+  if (reading_ && now - *reading_ > at_most(kPatience)) return KvFetch::State::kFailed;
+  if (now - fetch.begun_ < at_most(kGrace) || compute_seconds <= 0) return fetch.state_;
   const double left = static_cast<double>(parts_until(fetch)) * seconds_per_part_;
   return left > compute_seconds ? KvFetch::State::kFailed : fetch.state_;
 }

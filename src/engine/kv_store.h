@@ -34,8 +34,8 @@ Result<KvStoreOptions> kv_store_options(double host_gib, const std::string& disk
 struct KvTiers {
   static Result<KvTiers> open(const KvStoreOptions& options);
   KvStoreOptions options;
-  std::unique_ptr<HostTier> host;  // each or none
-  std::unique_ptr<DiskTier> disk;
+  HashKey key = random_hash_key();     // of the blocks' names: the folder's, if there is one
+  std::unique_ptr<KvTier> host, disk;  // each or none
 };
 
 // A part and the page that it is in, or is to be in.
@@ -86,8 +86,8 @@ class KvStore {
   // Starts it. From here until it is over or cancel() returns the pages belong to the store, and no step in
   // flight may touch them.
   void begin(const std::shared_ptr<KvFetch>& fetch);
-  // kFailed also where it is not worth waiting for: nothing comes, or what is left would take longer than
-  // `compute_seconds`, which all of it would take to compute (0: not known).
+  // kFailed also where it is not worth waiting for: nothing comes for as long as all would take to compute,
+  // or what is left would take longer than that. compute_seconds: this time; 0: not known.
   KvFetch::State state(KvFetch& fetch, double compute_seconds) const;
   // The pages are the caller's again.
   void cancel(KvFetch& fetch);

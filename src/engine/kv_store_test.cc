@@ -1,6 +1,8 @@
 // Blocks that outlive their pages: in host memory, and on disk over a restart.
+#include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <thread>
 
 #include "backend/idle_backend.h"
 #include "engine/late_backend.h"
@@ -161,6 +163,64 @@ TEST(StoreOrder, AFetchBeginsBehindTheStepInFlight) {
       EXPECT_EQ(kept.run.requests[kept.run.requests.size() - 8 + i]->tokens, want[i]);
   }
   EXPECT_GT(kept.run.engine.stats().store.fetched_tokens, 1000u);
+}
+
+// A tier whose reads and writes do not come back while it is shut.
+class ShutTier final : public KvTier {
+ public:
+  bool has(const KvPartId& id) const override { return tier_.has(id); }
+  void touch(const KvPart& part) override { wait(), tier_.touch(part); }
+  bool put(const KvPart& part, std::span<const std::byte> bytes) override {
+    wait();
+    return tier_.put(part, bytes);
+  }
+  std::shared_ptr<const KvBytes> get(const KvPart& part, size_t bytes) override {
+    wait();
+    return tier_.get(part, bytes);
+  }
+  KvTierStats stats() const override { return tier_.stats(); }
+  void shut(bool value) {
+    shut_ = value;
+    shut_.notify_all();
+  }
+
+ private:
+  void wait() const { shut_.wait(true); }
+  HostTier tier_{kPlenty};
+  std::atomic<bool> shut_ = false;
+};
+
+// A disk that hangs costs a request a second at most, and the next ones nothing.
+TEST_P(Store, ADiskThatHangsHoldsNobodyUp) {
+  auto shut = std::make_unique<ShutTier>();
+  ShutTier& disk = *shut;
+  Harness run(GetParam(), kSmall);
+  ASSERT_TRUE(run.engine.keep({.options = {.folder = "none"}, .disk = std::move(shut)}, 1).ok());
+  const auto ask = [&](int tokens, int kind) -> const Request& {
+    run.submit(text(tokens, kind), {.seed = 3, .max_tokens = 40});
+    EXPECT_TRUE(run.engine.run_to_end().ok());
+    return *run.requests.back();
+  };
+  const std::vector<int32_t> first = ask(300, 1).tokens;
+  run.engine.store()->settle();
+  ask(540, 2), run.engine.store()->settle();  // takes all pages
+  disk.shut(true);
+  const auto begun = std::chrono::steady_clock::now();
+  EXPECT_EQ(ask(300, 1).tokens, first);
+  EXPECT_EQ(run.requests.back()->reused, 0);
+  EXPECT_EQ(run.engine.stats().store.abandoned, 1u);
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(3));
+  // The reader hangs, and so does the writer: nothing is looked for any more, and what is offered is dropped.
+  while (run.engine.store()->answers()) std::this_thread::yield();
+  for (int i = 0; i < 40; ++i) ask(540, 3 + i % 3);
+  EXPECT_EQ(run.engine.stats().store.abandoned, 1u);
+  EXPECT_EQ(run.engine.stats().store.fetched_tokens, 0u);
+  disk.shut(false);
+  run.engine.store()->settle();
+  while (!run.engine.store()->answers()) std::this_thread::yield();
+  EXPECT_GT(run.engine.stats().store.disk.dropped, 0u);
+  EXPECT_EQ(ask(300, 1).tokens, first);
+  EXPECT_EQ(run.requests.back()->reused, 288);
 }
 
 // Files that went bad are computed again.

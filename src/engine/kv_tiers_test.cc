@@ -1,9 +1,11 @@
 // The KV store's tiers without an engine: what goes first, and files that are not what was written.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <fstream>
 #include <map>
 #include <random>
@@ -264,6 +266,48 @@ TEST_F(Folder, StrangersAreLeftAloneAndSaidOnce) {
 }
 
 // What was a file of its own when the folder was opened may be something else when it is read.
+// The process is killed while it writes, evicts and reads; the next one finds nothing but whole parts.
+void expect_whole_after_kills(const std::string& folder, int kills) {
+  constexpr uint64_t kMost = 40 * 8192;
+  const auto size_of = [](uint64_t n) { return 1 + n * 977 % 8000; };
+  std::mt19937 rng(11);
+  size_t found = 0;
+  for (int kill_number = 0; kill_number < kills; ++kill_number) {
+    const uint64_t begin = rng() % 1000;
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      const auto tier = DiskTier::open(folder, kMost);
+      if (!tier.ok()) _exit(1);
+      for (uint64_t n = begin;; n = (n + 1) % 1000) {
+        tier.value()->put(full(n, n / 2), bytes_of(full(n, n / 2), size_of(n)));
+        (void)tier.value()->get(full(n / 3, n / 6), size_of(n / 3));
+      }
+    }
+    usleep(static_cast<useconds_t>(rng() % 5000));
+    kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    Lines said;
+    const auto tier = DiskTier::open(folder, kMost);
+    ASSERT_TRUE(tier.ok()) << tier.status().message();
+    for (uint64_t n = 0; n < 1000; ++n) {
+      const KvPart part = full(n, n / 2);
+      if (!tier.value()->has(part.id)) continue;
+      const auto bytes = tier.value()->get(part, size_of(n));
+      ASSERT_TRUE(bytes != nullptr && *bytes == bytes_of(part, size_of(n))) << n;
+      ++found;
+    }
+    ASSERT_TRUE(said.lines.empty()) << said.lines.front();
+    ASSERT_LE(tier.value()->stats().bytes, kMost);
+  }
+  EXPECT_GT(found, static_cast<size_t>(kills));
+}
+
+TEST_F(Folder, OpensAfterAKillAtAnyMoment) { expect_whole_after_kills(folder_.path(), 40); }
+TEST_F(Folder, DISABLED_OpensAfterThousandsOfKills) { expect_whole_after_kills(folder_.path(), 5000); }
+
 TEST_F(Folder, AFileThatBecameSomethingElseIsRefused) {
   const auto tier = open();
   for (const bool link : {false, true}) {

@@ -1,0 +1,87 @@
+// Conversations that outlive their model: OpenOptions::kv_host and kv_disk, over models/tiny.
+#include <filesystem>
+#include <fstream>
+
+#include "api/embedding_test.h"
+#include "engine/temporary_folder.h"
+
+namespace moesaic {
+namespace {
+
+using OutlivingKv = Embedding;
+INSTANTIATE_TEST_SUITE_P(Devices, OutlivingKv, testing::Values("cpu", "reference"),
+                         [](const auto& i) { return std::string(i.param); });
+
+OpenOptions kept_in(const std::string& folder) {
+  OpenOptions options;
+  options.kv_disk = folder + ":0.1";
+  return options;
+}
+
+TEST_P(OutlivingKv, AConversationGoesOnAfterARestart) {
+  const TemporaryFolder folder;
+  const int whole = slow() ? 32 : 192;
+  const std::vector<int32_t> prompt = tokens_of(whole + 8);
+  std::vector<int32_t> text = prompt;
+  {
+    Model model = open(kept_in(folder.path()));
+    const Record first = run(model, greedy(prompt, 12));
+    text.insert(text.end(), first.tokens.begin(), first.tokens.end());
+  }
+  text.insert(text.end(), 9, 7);
+  Model plain = open();
+  const std::vector<int32_t> expected = run(plain, greedy(text, 8)).tokens;
+  Model model = open(kept_in(folder.path()));
+  const Record next = run(model, greedy(text, 8));
+  EXPECT_EQ(next.tokens, expected);
+  EXPECT_EQ(next.end.cached_tokens, whole);
+  EXPECT_EQ(model.stats().store.fetched_tokens, static_cast<uint64_t>(whole));
+  EXPECT_EQ(model.stats().store.disk.damaged, 0u);
+}
+
+// Weights in other formats have other K and V, and another drafter has not.
+TEST_P(OutlivingKv, OnlyTheSameModelFindsIt) {
+  const TemporaryFolder folder;
+  const int whole = slow() ? 32 : 96;
+  const GenerationRequest request = greedy(tokens_of(whole + 4), 4);
+  std::vector<int32_t> expected;
+  {
+    Model model = open(kept_in(folder.path()));
+    expected = run(model, request).tokens;
+  }
+  OpenOptions other = kept_in(folder.path());
+  other.dense = "q8_0";
+  {
+    Model model = open(other);
+    EXPECT_EQ(run(model, request).end.cached_tokens, 0);
+  }
+  OpenOptions drafting = kept_in(folder.path());
+  drafting.speculative = std::string("eagle3:") + kTiny + "-eagle3", drafting.draft_tokens = 3;
+  Model model = open(drafting);
+  const Record again = run(model, request);
+  EXPECT_EQ(again.end.cached_tokens, whole);
+  EXPECT_EQ(again.tokens, expected);
+}
+
+TEST(KvOptions, AreRefusedInOneLine) {
+  const TemporaryFolder folder;
+  const auto refusal = [&](OpenOptions options) {
+    options.device = "cpu", options.context = 256;
+    return Model::open(kTiny, options).status().message();
+  };
+  EXPECT_NE(refusal({.kv_host = -1}).find("options.kv_host"), std::string::npos);
+  EXPECT_NE(refusal({.kv_host = 1e6}).find("options.kv_host"), std::string::npos);
+  EXPECT_NE(refusal({.kv_disk = folder.path() + ":0"}).find("options.kv_disk"), std::string::npos);
+  EXPECT_NE(refusal({.kv_disk = folder.path() + "/a/b"}).find("No such file"), std::string::npos);
+  EXPECT_NE(refusal({.prefix_cache = false, .kv_host = 0.1}).find("prefix cache"), std::string::npos);
+  std::ofstream(folder.path() + "/file") << "x";
+  EXPECT_NE(refusal({.kv_disk = folder.path() + "/file"}).find("options.kv_disk"), std::string::npos);
+  OpenOptions options = kept_in(folder.path());
+  options.device = "cpu", options.context = 256;
+  const auto first = Model::open(kTiny, options);
+  ASSERT_TRUE(first.ok());
+  EXPECT_NE(refusal(kept_in(folder.path())).find("another model or process"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace moesaic

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/lora.h"
+#include "get_model.h"
 #include "option_checks.h"
 #include "progress.h"
 #include "speculation/make_drafter.h"
@@ -52,7 +53,8 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
       .add_option(
           "-m,--model", model,
           "folder with config.json and .safetensors, GGUF file, a name that moesaic list shows, tiny, or "
-          "dummy:gpt-oss-20b[,layers=N]")
+          "dummy:gpt-oss-20b[,layers=N]; -hf OWNER/NAME[:QUANTISATION] instead gets one from Hugging Face if "
+          "it is not here")
       ->required()
       ->group(kModelOptions);
   if (!runs_model) return;
@@ -89,6 +91,7 @@ void ModelOptions::add_to(CLI::App& command, bool runs_model) {
 
 Result<std::string> model_path(const std::string& model) {
   if (model.empty()) return usage(invalid("--model: the name is empty"));
+  if (model.starts_with(kHubScheme)) return get_if_absent(model.substr(kHubScheme.size()));
   return moesaic::model_path(model);
 }
 

@@ -6,7 +6,10 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string>
+#include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "api/option_words.h"
 #include "base/log.h"
@@ -37,9 +40,9 @@ int report(const Status& status) {
 }
 
 constexpr Run (*kCommands[])(CLI::App&) = {
-    add_run,    add_bench,   add_logits,      add_perplexity, add_tokenize, add_detokenize, add_render,
-    add_list,   add_inspect, add_verify,      add_profile,    add_convert,  add_plan,       add_tune,
-    add_warmup, add_serve,   add_bench_serve, add_completion, add_man};
+    add_run,  add_bench,  add_logits,  add_perplexity,  add_tokenize,   add_detokenize, add_render,
+    add_pull, add_list,   add_inspect, add_verify,      add_profile,    add_convert,    add_plan,
+    add_tune, add_warmup, add_serve,   add_bench_serve, add_completion, add_man};
 
 // A stream that the caller closed would otherwise give its number to the next file that is opened, and what
 // is printed would go into that file. Opened for reading only, so that printing fails.
@@ -59,6 +62,25 @@ bool is_command(CLI::App& app, const std::string& name) {
 int failed(const char* what) {
   std::fprintf(stderr, "moesaic: %s\n", what);
   return 1;
+}
+
+// llama.cpp's words for a model of the hub, -hf NAME and --hf-repo NAME, as -m hf:NAME. CLI11 knows no short
+// options of several letters.
+std::vector<std::string> with_model_options(int argc, char** argv) {
+  constexpr std::string_view kWords[] = {"-hf", "-hfr", "--hf-repo"};
+  std::vector<std::string> words(argv, argv + argc);
+  for (size_t i = 1; i < words.size(); ++i) {
+    if (words[i] == "--") break;
+    for (const std::string_view word : kWords) {
+      if (words[i].starts_with(std::string(word) + "=")) {
+        words[i] = "--model=hf:" + words[i].substr(word.size() + 1);
+      } else if (words[i] == word && i + 1 < words.size()) {
+        words[i] = "--model";
+        words[++i].insert(0, "hf:");
+      }
+    }
+  }
+  return words;
 }
 
 int wrong_usage(const std::string& what) {
@@ -90,8 +112,11 @@ int run_program(int argc, char** argv) try {
   // CLI11 would only say that a subcommand is missing.
   if (argc > 1 && argv[1][0] != '-' && !is_command(app, argv[1]))
     return wrong_usage(unknown_command(app, argv[1]));
+  std::vector<std::string> words = with_model_options(argc, argv);
+  std::vector<const char*> pointers;
+  for (const std::string& word : words) pointers.push_back(word.c_str());
   try {
-    app.parse(argc, argv);
+    app.parse(argc, pointers.data());
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);
     return wrong_usage(usage_error(app, e));

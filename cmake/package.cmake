@@ -51,6 +51,8 @@ set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME moesaic)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SUGGESTS libzmq5)  # serve --kv-events loads it
+# pull loads them; Ubuntu 24.04 and Debian 13 have the names with t64.
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "libcurl4 | libcurl4t64 | libcurl3-gnutls | libcurl3t64-gnutls, libssl3 | libssl3t64, ca-certificates")
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libmoesaic${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libmoesaic-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SHLIBDEPS OFF)

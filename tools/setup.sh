@@ -8,20 +8,20 @@ set -eu
 [ "${MOESAIC_NO_SETUP:-0}" = 1 ] && exit 0
 if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   manager=apt-get
-  build="make g++ cmake ninja-build pkg-config libpcre2-dev libedit-dev libfmt-dev libcli11-dev nlohmann-json3-dev libgtest-dev"
+  build="make g++ cmake ninja-build pkg-config libpcre2-dev libcurl4-openssl-dev libedit-dev libfmt-dev libcli11-dev nlohmann-json3-dev libgtest-dev"
   test="git python3 clang clang-format clang-tidy libclang-rt-dev g++-aarch64-linux-gnu qemu-user python3-venv python3-dev chromium groff mandoc tmux binutils libzmq5"
   package="dpkg-dev file"
   # What the chat page shows answers with. Without them it shows plain text.
   page="libjs-marked node-dompurify node-highlight.js libjs-katex fonts-katex gzip"
 else
   manager=dnf
-  build="make gcc-c++ cmake ninja-build pkgconf-pkg-config pcre2-devel libedit-devel fmt-devel cli11-devel json-devel gtest-devel boost-devel"
+  build="make gcc-c++ cmake ninja-build pkgconf-pkg-config pcre2-devel libcurl-devel libedit-devel fmt-devel cli11-devel json-devel gtest-devel boost-devel"
   test="git python3 python3-devel clang clang-tools-extra compiler-rt qemu-user chromium groff mandoc tmux binutils zeromq"
   package=""
   page="gzip"
 fi
 if ! command -v $manager >/dev/null; then
-  echo "setup: neither apt nor dnf on this machine; needed: a C++20 compiler, CMake, Ninja, pkg-config, PCRE2, libedit, fmt, CLI11, nlohmann-json, Boost (headers), GoogleTest" >&2
+  echo "setup: neither apt nor dnf on this machine; needed: a C++20 compiler, CMake, Ninja, pkg-config, PCRE2, libcurl (headers), libedit, fmt, CLI11, nlohmann-json, Boost (headers), GoogleTest" >&2
   exit 0
 fi
 

@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 root=${MOESAIC_AARCH64_SYSROOT:-$PWD/build/sysroot-aarch64}
-packages="libfmt-dev libpcre2-dev libedit-dev libedit2 libbsd0 libmd0 libtinfo6 libgtest-dev nlohmann-json3-dev libcli11-dev"
+packages="libfmt-dev libpcre2-dev libcurl4-openssl-dev libedit-dev libedit2 libbsd0 libmd0 libtinfo6 libgtest-dev nlohmann-json3-dev libcli11-dev"
 complete=$root/.complete-$(echo "$packages" | cksum | cut -d ' ' -f 1)  # of these packages
 
 [ -e "$complete" ] && exit 0

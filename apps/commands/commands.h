@@ -22,6 +22,7 @@ Run add_man(CLI::App& app);
 Run add_perplexity(CLI::App& app);
 Run add_plan(CLI::App& app);
 Run add_profile(CLI::App& app);
+Run add_pull(CLI::App& app);
 Run add_render(CLI::App& app);
 Run add_run(CLI::App& app);
 Run add_serve(CLI::App& app);

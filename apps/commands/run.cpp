@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "chat_loop.h"
 #include "commands.h"
+#include "get_model.h"
 #include "model_options.h"
 #include "option_checks.h"
 #include "session.h"
@@ -74,6 +75,7 @@ Status run_run(RunOptions o) {
   }
   ASSIGN_OR_RETURN(AnswerGrammar grammar, grammar_of(o));
   ASSIGN_OR_RETURN(const std::string prompt, prompt_of(o));
+  RETURN_IF_ERROR(offer_to_get(o.model.model));
   ASSIGN_OR_RETURN(LoadedModel loaded, prepare_model(o.model, 0));
   RETURN_IF_ERROR(check_context(o.context, loaded.checkpoint.config, "--ctx"));
   ASSIGN_OR_RETURN(Model model, load_model(o, loaded));

@@ -175,7 +175,10 @@ Result<fs::path> current_snapshot(const fs::path& folder) {
   current.erase(std::ranges::find_if(current, [](unsigned char c) { return std::isspace(c) != 0; }),
                 current.end());
   const std::vector<std::string> all = names_in(folder / "snapshots");
-  if (current.empty() && all.size() == 1) current = all.front();
+  // What is being fetched has no ref before it is complete.
+  const bool unfinished = std::ranges::any_of(
+      names_in(folder / "blobs"), [](const std::string& blob) { return blob.ends_with(".incomplete"); });
+  if (current.empty() && all.size() == 1 && !unfinished) current = all.front();
   const std::string name = folder.filename().string();
   const std::string repository = name.starts_with(kHubPrefix) ? repository_of(name) : "MODEL";
   if (std::ranges::find(all, current) == all.end())

@@ -1,0 +1,61 @@
+// pull: a model from Hugging Face's hub.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "chat/terminal_text.h"
+#include "checkpoint/find_model.h"
+#include "commands.h"
+#include "get_model.h"
+#include "help.h"
+#include "hub/hub_options.h"
+#include "option_checks.h"
+
+namespace moesaic::app {
+namespace {
+
+struct PullOptions {
+  std::string name;
+  int connections = 8;
+};
+
+// What is there already, where nothing may be fetched.
+Result<std::string> model_here(const PullOptions& o) {
+  ASSIGN_OR_RETURN(const hub::HubOptions hub, hub::hub_options());
+  if (hub.offline) {
+    if (auto found = find_model(o.name, {.hub = hub.cache}); found.ok()) return found;
+  }
+  return get_model(o.name, {.connections = o.connections});
+}
+
+Status run_pull(const PullOptions& o) {
+  ASSIGN_OR_RETURN(const std::string path, model_here(o));
+  fmt::print("{}\n", isatty(STDOUT_FILENO) != 0 ? chat::printable(path) : path);
+  if (isatty(STDERR_FILENO) != 0)
+    fmt::print(stderr, "To talk to it: moesaic run -m {}\n", chat::printable(o.name));
+  return {};
+}
+
+}  // namespace
+
+Run add_pull(CLI::App& app) {
+  auto o = std::make_shared<PullOptions>();
+  CLI::App& c =
+      *app.add_subcommand("pull", "Get a model from Hugging Face into its cache, and print its path");
+  c.add_option("name", o->name, "OWNER/NAME, OWNER/NAME:QUANTISATION or OWNER/NAME/FILE.gguf")->required();
+  c.add_option("--connections", o->connections, "connections at a time")
+      ->check(in_range(1, 32))
+      ->capture_default_str()
+      ->group(kRareOptions);
+  c.footer(
+      "What was interrupted goes on where it was. HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_CACHE, "
+      "HF_HUB_OFFLINE\n"
+      "and proxies are those of Hugging Face's own programs.\n\n"
+      "Examples:\n"
+      "  moesaic pull openai/gpt-oss-20b\n"
+      "  moesaic pull unsloth/gpt-oss-20b-GGUF:Q8_0\n"
+      "  moesaic run -hf ggml-org/gpt-oss-20b-GGUF       gets it if it is not here");
+  return [o] { return run_pull(*o); };
+}
+
+}  // namespace moesaic::app

@@ -1,0 +1,91 @@
+// A repository in the Hugging Face cache, in the layout of huggingface_hub, so that its programs find what
+// is written here and write beside it:
+//   CACHE/models--OWNER--NAME/blobs/SUM                        the files
+//                             blobs/SUM.incomplete             the beginning of one
+//                             snapshots/COMMIT/PATH            relative links to them
+//                             refs/main                        the commit that is complete
+//   CACHE/.locks/models--OWNER--NAME/SUM.lock                  whoever writes a blob holds flock() on it
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "hub/digest.h"
+#include "hub/listing.h"
+
+namespace moesaic::hub {
+
+// An open file; move-only.
+class Descriptor {
+ public:
+  explicit Descriptor(int file = -1) : file_(file) {}
+  ~Descriptor();
+  Descriptor(Descriptor&& other) noexcept : file_(other.file_) { other.file_ = -1; }
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(file_, other.file_);
+    return *this;
+  }
+  int get() const { return file_; }
+
+ private:
+  int file_;
+};
+
+class RepositoryCache {
+ public:
+  RepositoryCache(std::string cache, std::string repository);
+
+  // Makes the folders. What stands in their way is an error.
+  Status make(const std::string& commit) const;
+  std::string blob(const RemoteFile& file) const;
+  std::string incomplete(const RemoteFile& file) const { return blob(file) + ".incomplete"; }
+  std::string snapshot(const std::string& commit) const;
+  // Whether the blob is there, or the file itself in the snapshot, with its size.
+  bool has(const RemoteFile& file, const std::string& commit) const;
+  // Bytes of it that are there already.
+  int64_t bytes_there(const RemoteFile& file, const std::string& commit) const;
+  // Null: another program has it.
+  Result<std::optional<Descriptor>> try_lock(const RemoteFile& file) const;
+  // Links the blob into the snapshot, unless the file is there.
+  Status link(const RemoteFile& file, const std::string& commit) const;
+  // The snapshot is complete and becomes the current one.
+  Status set_current(const std::string& commit) const;
+  // An error if the file system of the cache has not so many bytes left.
+  Status check_room(int64_t bytes) const;
+
+ private:
+  std::string cache_, folder_, locks_;
+};
+
+// A blob that comes in order, from its beginning on. What is on disk is always its first bytes, so that any
+// end of the program leaves something to go on with. Move-only.
+class PartialFile {
+ public:
+  // Goes on with what is there; that is read once, for the sum.
+  static Result<PartialFile> open(const std::string& path, const RemoteFile& file, const Watch& watch);
+  int64_t size() const { return size_; }
+  // A full disk is an error of one line.
+  Status append(std::string_view bytes);
+  // Throws away what is there.
+  Status restart();
+  // Whether the sum is right; if so, the file has its name now.
+  Result<bool> finish(const std::string& blob);
+
+ private:
+  PartialFile(std::string path, RemoteFile file, Descriptor descriptor, Digest digest)
+      : path_(std::move(path)),
+        file_(std::move(file)),
+        descriptor_(std::move(descriptor)),
+        digest_(std::move(digest)) {}
+  Status read_what_is_there(const Watch& watch);
+
+  std::string path_;
+  RemoteFile file_;
+  Descriptor descriptor_;
+  Digest digest_;
+  int64_t size_ = 0;
+};
+
+}  // namespace moesaic::hub

@@ -1,0 +1,77 @@
+#include "hub/hub_options.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+#include "base/error.h"
+#include "base/file_cache.h"
+#include "base/nearest.h"
+#include "checkpoint/model_places.h"
+
+namespace moesaic::hub {
+namespace {
+
+bool is_on(const std::string& value) {
+  const std::string small = lower_case(value);
+  return small == "1" || small == "on" || small == "yes" || small == "true";
+}
+
+std::string trimmed(std::string text) {
+  const auto space = [](unsigned char c) { return std::isspace(c) != 0; };
+  while (!text.empty() && space(static_cast<unsigned char>(text.back()))) text.pop_back();
+  text.erase(text.begin(), std::ranges::find_if_not(text, space));
+  return text;
+}
+
+std::string token_path(const std::string& cache) {
+  if (std::string path = environment("HF_TOKEN_PATH"); !path.empty()) return path;
+  if (const std::string home = environment("HF_HOME"); !home.empty()) return home + "/token";
+  if (const std::string xdg = environment("XDG_CACHE_HOME"); !xdg.empty()) return xdg + "/huggingface/token";
+  const std::string home = environment("HOME");
+  return home.empty() ? cache + "/../token" : home + "/.cache/huggingface/token";
+}
+
+std::string token_of(const std::string& cache) {
+  for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
+    if (std::string token = trimmed(environment(name)); !token.empty()) return token;
+  }
+  constexpr size_t kMostToken = 4096;
+  const Result<std::string> file = read_whole(token_path(cache), kMostToken);
+  return file.ok() ? trimmed(file.value()) : "";
+}
+
+}  // namespace
+
+Result<HubOptions> hub_options() {
+  HubOptions o;
+  if (const std::string endpoint = trimmed(environment("HF_ENDPOINT")); !endpoint.empty())
+    o.endpoint = endpoint;
+  while (o.endpoint.ends_with('/')) o.endpoint.pop_back();
+  if (origin_of(o.endpoint).empty())
+    return invalid("HF_ENDPOINT: '{}' is not a URL of http or https", o.endpoint);
+  o.cache = model_places().hub;
+  if (o.cache.empty())
+    return invalid("there is no folder for the Hugging Face cache: set HF_HUB_CACHE or HOME");
+  o.token = token_of(o.cache);
+  if (!std::ranges::all_of(o.token, [](unsigned char c) { return c > ' ' && c < 0x7F; }))
+    return invalid("the token of Hugging Face (HF_TOKEN or its file) has characters that no token has");
+  o.offline = is_on(environment("HF_HUB_OFFLINE")) || is_on(environment("TRANSFORMERS_OFFLINE"));
+  constexpr int kMostPatience = 3600;
+  const std::string patience = environment("HF_HUB_DOWNLOAD_TIMEOUT");
+  int seconds = 0;
+  if (std::from_chars(patience.data(), patience.data() + patience.size(), seconds).ec == std::errc() &&
+      seconds > 0)
+    o.patience = std::min(seconds, kMostPatience);
+  return o;
+}
+
+std::string origin_of(const std::string& url) {
+  const std::string small = lower_case(url);
+  const size_t start = small.starts_with("https://") ? 8 : small.starts_with("http://") ? 7 : 0;
+  if (start == 0) return {};
+  const size_t end = std::min(small.size(), small.find_first_of("/?#", start));
+  return end == start ? "" : small.substr(0, end);
+}
+
+}  // namespace moesaic::hub

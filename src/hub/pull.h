@@ -1,0 +1,26 @@
+// A model from the hub into the Hugging Face cache.
+#pragma once
+
+#include <string>
+
+#include "hub/choose_files.h"
+#include "hub/download.h"
+
+namespace moesaic::hub {
+
+// What a name would get.
+struct PullPlan {
+  Listing listing;
+  Choice choice;
+  int64_t bytes = 0, missing = 0;  // of all its files; of those, not here yet
+};
+
+// name: "owner/name", "owner/name:QUANTISATION" or "owner/name/file.gguf". usual: as choose_files() has it.
+Result<PullPlan> plan_pull(Web& web, const std::string& name, bool usual, const Watch& watch);
+
+// Gets what is missing; the path of the model then: a folder or a GGUF file. Looks first whether there is
+// room. Several programs may do so at once.
+Result<std::string> pull(Web& web, const PullPlan& plan, const Watch& watch,
+                         const std::function<void(const Progress&)>& progress);
+
+}  // namespace moesaic::hub

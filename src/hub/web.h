@@ -1,0 +1,106 @@
+// HTTP by libcurl: several requests at a time in one thread, and what a hub's answers mean.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hub/hub_options.h"
+#include "hub/libcurl.h"
+#include "moesaic/status.h"
+
+namespace moesaic::hub {
+
+// What a long piece of work asks and tells.
+struct Watch {
+  std::function<bool()> cancelled = [] { return false; };
+  std::function<void(const std::string& why)> waiting = [](const std::string&) {};  // before a rest
+};
+
+// One request for a range of bytes, or for all of them, and its answer so far. Redirects are not followed.
+struct Exchange {
+  std::string url, range;  // range: "0-99", or empty
+  long most_seconds = 0;   // for the whole answer; 0: any, as long as it goes on
+  // Takes bytes of a body once status and headers are known; false: ends the exchange.
+  std::function<bool(std::string_view)> body = [](std::string_view) { return false; };
+
+  long status = 0;
+  std::map<std::string, std::string> headers;  // by names in small letters
+  std::string failure;                         // why there is no whole answer; empty: there is one
+  std::string redirect;                        // where the answer sends to, as a whole URL; or empty
+
+  std::string header(const std::string& name) const;
+
+ private:
+  friend class Web;
+  struct Close {
+    void operator()(CURL* handle) const;
+  };
+  struct CloseList {
+    void operator()(curl_slist* list) const;
+  };
+  std::unique_ptr<CURL, Close> handle_;
+  std::unique_ptr<curl_slist, CloseList> sent_headers_;
+  size_t header_bytes_ = 0;
+  char reason_[CURL_ERROR_SIZE] = {};
+};
+
+struct Answer {
+  long status = 0;
+  std::map<std::string, std::string> headers;
+  std::string body;
+};
+
+// Move-only. Exchanges that were started must outlive it or be stopped.
+class Web {
+ public:
+  static Result<Web> create(HubOptions options);
+
+  // The token goes to the hub's own origin alone.
+  void start(Exchange& exchange);
+  void stop(Exchange& exchange);
+  // Waits for at most so many milliseconds; the exchanges that have ended.
+  std::vector<Exchange*> run(int milliseconds);
+
+  // The answer to one request, after redirects within the hub; its body has at most `most` bytes. What may
+  // pass (a connection that breaks, 429, 5xx) is tried again.
+  Result<Answer> get(const std::string& url, size_t most, const Watch& watch);
+
+  // Why a redirect is not followed; ok: it is.
+  Status check_redirect(const std::string& from, const std::string& to, int hops) const;
+  const HubOptions& options() const { return options_; }
+
+ private:
+  struct CloseMulti {
+    void operator()(CURLM* multi) const;
+  };
+  Web(HubOptions options, const Curl* curl);
+  static size_t on_header(char* data, size_t size, size_t count, void* exchange);
+  static size_t on_body(char* data, size_t size, size_t count, void* exchange);
+  void set_up(Exchange& exchange);
+  Result<Answer> once(const std::string& url, size_t most, const Watch& watch);
+
+  HubOptions options_;
+  const Curl* curl_;
+  std::unique_ptr<CURLM, CloseMulti> multi_;
+};
+
+// Whether the same request may succeed later: no answer, or a status that passes.
+bool may_pass(long status);
+// Seconds until an attempt is worth it (the first retry: 0): what the answer asks for, else more each time.
+double seconds_to_wait(const std::map<std::string, std::string>& headers, long status, int attempt);
+// What is not worth waiting for.
+inline constexpr double kLongestWait = 300;
+// What nobody needs to be told of.
+inline constexpr double kShortWait = 2;
+// Rests, in short steps, until the time has passed or the work is cancelled: then false.
+bool rest(double seconds, const Watch& watch);
+
+// The line for an answer that is an error.
+Status refusal(long status, const std::map<std::string, std::string>& headers, const std::string& what,
+               const HubOptions& options);
+
+}  // namespace moesaic::hub

@@ -14,6 +14,7 @@ import unittest
 import small_model
 import tmux
 from cli import FOLDER, MODEL, MOESAIC, THINKER
+from local_hub import Hub
 
 PROMPT = r"^> *$"
 IDS = small_model.IDS
@@ -263,6 +264,42 @@ class Answers(Chat):
         self.start(model=THINKER)
         self.send("hello")
         self.assertRegex(self.terminal.screen(styles=True), r"\x1b\[2mHm")
+
+
+class Getting(Chat):
+    """`run` of a model that is not here, against a hub on this machine."""
+
+    def begin(self, hub, command):
+        self.terminal = tmux.Tmux([*MOESAIC, *command, "-m", "openai/small"] if "run" in command else [*MOESAIC, *command],
+                                  HF_ENDPOINT=hub.url, HF_HUB_CACHE=str(self.folder / "hub"), HOME=str(self.folder), NO_PROXY="*")
+        self.addCleanup(self.terminal.close)
+        return self.terminal
+
+    def test_it_asks_and_gets_it(self):
+        with Hub() as hub:
+            hub.add("openai/small", {p.name: p.read_bytes() for p in pathlib.Path(MODEL).iterdir()})
+            command = ["run", "-t", "1", "-p", "hello"]
+            terminal = self.begin(hub, command)
+            terminal.wait(r"openai/small is not on this machine. Get \d+\.\d MB from http.*\? \[Y/n\]")
+            terminal.type("n")
+            terminal.keys("Enter")
+            terminal.wait("(?s)moesaic: openai/small: not on this machine; get it: moesaic pull openai/small.*status 1")
+            self.assertEqual(hub.seen("cdn"), [])
+            terminal = self.begin(hub, command)
+            terminal.wait(r"\[Y/n\]")
+            terminal.keys("Enter")
+            terminal.wait("(?s)OK!.*status 0")
+            terminal = self.begin(hub, command)
+            self.assertNotIn("Y/n", terminal.wait("(?s).*OK!.*status 0")[0])
+
+    def test_progress_and_an_interrupt(self):
+        with Hub() as hub:
+            hub.add("openai/small", {"model.safetensors": bytes(9 << 20)})
+            hub.stall_at = 3 << 20
+            terminal = self.begin(hub, ["pull", "openai/small"])
+            terminal.wait(r"openai/small: 3\.1 MB of 9\.4 MB")
+            terminal.keys("C-c")
+            terminal.wait("status 130")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ struct AnswerFormat {
   // is said in analysis but that an answer or a call must follow. Otherwise the whole text is the answer.
   bool chat = false;
   // Empty: any text (chat only). response_format json_object is {"type": "object"}.
-  std::string json_schema;
+  std::string json_schema = {};
   // Chat: the functions that may be called, and no others. tool_choice: "none" is an empty list, "required"
   // sets must_call, a function by name is a list of that one with must_call.
   std::vector<Function> functions = {};

@@ -5,7 +5,8 @@
 // threads in step() one works, the others wait), or after start() a thread of the Model's own does.
 // Callbacks are called one at a time from the thread that steps. They must not throw, nor destroy the Model;
 // of its methods they may call all but step, run, start, stop, wait, save_kv, load_kv and cached_prefix,
-// which then fail.
+// which then fail. A model belongs to the process that opened it: in one that is forked its methods fail, and
+// its destructor frees nothing.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +54,7 @@ struct OpenOptions {
   bool prefix_cache = true;    // the beginning that a prompt shares with earlier ones is not computed again
   std::string dense = "keep";  // attention projections and lm_head in memory: keep, bf16, q8_0, mxfp8, mxfp4
   std::string kv_dtype = "auto";  // K and V: auto (the device's own), bf16 or fp8 (cuda and reference)
-  std::string tokenizer;          // a tokenizer.json or .tiktoken file instead of the model's own
+  std::string tokenizer = {};     // a tokenizer.json or .tiktoken file instead of the model's own
   // MXFP4 experts: auto (the device's own kernels) or w4a8 (from MXFP8 activations, as SM120 does, on any
   // device).
   std::string moe_path = "auto";
@@ -65,7 +66,7 @@ struct OpenOptions {
   // the quickest is kept in the cache folder. False, and with batch_invariant: not.
   bool tune = true;
   // LoRA adapters to apply, as peft saves them: each a folder, or FOLDER:SCALE.
-  std::vector<std::string> lora;
+  std::vector<std::string> lora = {};
   // Speculative decoding: tokens are guessed and verified together with the next one; answers are the same.
   // none; ngram: what followed the same tokens earlier in the request; suffix: the same, and in earlier
   // answers to any request (docs/design/speculation.md: what that can tell others); suffix:own: in this
@@ -118,7 +119,7 @@ struct ModelInfo {
 // How a request ended.
 struct Outcome {
   FinishReason finish = FinishReason::kNone;
-  Status error;                                 // not ok with FinishReason::kError
+  Status error = {};                            // not ok with FinishReason::kError
   int prompt_tokens = 0, generated_tokens = 0;  // the token that ended the text included
   int cached_tokens = 0;                        // of the prompt's, those that had been computed before
   int cache_write_tokens = 0;  // of the prompt's, those that were computed and then kept for later prompts
@@ -132,9 +133,9 @@ struct Outcome {
 
 // All but on_end may be empty, and on_prompt_token where prompt_logprobs asks for it.
 struct Callbacks {
-  std::function<void(const SampledToken&)> on_token;  // each token, the one that ends the text included
-  std::function<void(const TextPiece&)> on_text;      // what tokens add, in whole UTF-8 characters
-  std::function<void(const Outcome&)> on_end;         // once, last
+  std::function<void(const SampledToken&)> on_token = {};  // each token, the one that ends the text included
+  std::function<void(const TextPiece&)> on_text = {};      // what tokens add, in whole UTF-8 characters
+  std::function<void(const Outcome&)> on_end = {};         // once, last
   // With SamplingParams::prompt_logprobs: each token of the prompt in order, before any on_token; the first
   // has no log-probability.
   std::function<void(const SampledToken&)> on_prompt_token = {};
@@ -143,16 +144,20 @@ struct Callbacks {
   // GenerationRequest::prompt_logits those of all earlier positions. Valid during the call. Sampling is then
   // done by the host, which is slower on cuda.
   std::function<void(int position, std::span<const float> logits)> on_logits = {};
+  // May change the logits before each on_token, behind on_logits and before biases, penalties and masks;
+  // -infinity forbids a token. Log-probabilities are of what the model gave. The host samples, as with
+  // on_logits. NaN and +infinity end the request with an error, and so does a vocabulary all forbidden.
+  std::function<void(int position, std::span<float> logits)> change_logits = {};
   // Once, when it waits no longer: it has its place and its pages, and the next step computes its prompt.
   std::function<void()> on_begin = {};
 };
 
 struct GenerationRequest {
-  std::vector<int32_t> prompt;
+  std::vector<int32_t> prompt = {};
   // The prompt comes from chat_prompt: the answer is taken apart into channels. Otherwise it is plain text.
   bool chat = false;
-  SamplingParams sampling;     // stop_tokens empty: the model's own
-  AnswerGrammar grammar;       // made for the same kind of request, chat or not; its tokens end the text too
+  SamplingParams sampling = {};  // stop_tokens empty: the model's own
+  AnswerGrammar grammar = {};  // made for the same kind of request, chat or not; its tokens end the text too
   bool reuse_prefix = true;    // false: the whole prompt is computed, even where the prefix cache has it
   bool prompt_logits = false;  // on_logits sees the prompt's too; the whole prompt is then computed
   // Chat: called for each message that is complete. True: the answer ends with it.
@@ -229,7 +234,8 @@ class Model {
   // The tokens that it was saved for. Refuses what is damaged, cut off, of another model, format or version,
   // and what the cache has no room for.
   Result<std::vector<int32_t>> load_kv(std::string_view bytes, const std::string& cache_salt = {});
-  // The same in a file, which is replaced in one step.
+  // The same in a file, which is replaced in one step and which only its owner can read. Its folder must
+  // exist.
   Status save_kv_file(const std::string& path, std::span<const int32_t> tokens);
   Result<std::vector<int32_t>> load_kv_file(const std::string& path);
 

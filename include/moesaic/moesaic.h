@@ -7,6 +7,9 @@
  * they may call all but moesaic_step, _run, _start, _stop, _wait, the moesaic_kv_ functions and
  * moesaic_close. moesaic_last_error is the calling thread's own.
  *
+ * A model belongs to the process that opened it: in one that is forked its functions fail, and moesaic_close
+ * frees nothing.
+ *
  * Errors: a function that can fail returns a moesaic_status; where it is not MOESAIC_OK, moesaic_last_error()
  * is one line that says what, where and what to do, and nothing was written through the pointers given.
  * A pointer that is NULL where the text does not allow it is MOESAIC_INVALID_ARGUMENT; functions that return
@@ -169,6 +172,9 @@ moesaic_status moesaic_detokenize(const moesaic_model* model, const int32_t* tok
 moesaic_status moesaic_chat_prompt(const moesaic_model* model, const char* conversation_json,
                                    int32_t** tokens, size_t* count);
 
+/* The tokens that end an answer unless a request names others. *tokens as above. */
+moesaic_status moesaic_stop_tokens(const moesaic_model* model, int32_t** tokens, size_t* count);
+
 /* --- Requests
  * ---------------------------------------------------------------------------------------------------- */
 
@@ -223,6 +229,11 @@ typedef struct moesaic_outcome {
   size_t message_count;
   int32_t drafted_tokens, accepted_tokens; /* guessed, and of these, the ones that were right */
 } moesaic_outcome;
+
+typedef struct moesaic_tokens {
+  const int32_t* tokens; /* [count] */
+  size_t count;
+} moesaic_tokens;
 
 typedef struct moesaic_bias {
   int32_t token;
@@ -279,12 +290,27 @@ typedef struct moesaic_request {
   /* May be NULL. Only requests with the same one share what the prefix cache has (engine.h:
    * GenerationRequest::cache_salt); moesaic_kv_... are for requests without one. */
   const char* cache_salt;
+
+  /* One form for the answer (chat: for its final channel) instead of json_schema; NULL or "", and 0: none.
+   * regex: a regular expression that the whole answer matches; grammar: a grammar as llama.cpp's GBNF;
+   * choices: [choice_count], the answer is one of these texts (answer_grammar.h). */
+  const char* regex;
+  const char* grammar;
+  const char* const* choices;
+  size_t choice_count;
+  /* [bad_word_count] sequences of tokens, of which the last is not sampled behind the others. */
+  const moesaic_tokens* bad_words;
+  size_t bad_word_count;
+  /* May change the logits [count], behind on_logits and before biases, penalties and masks: engine.h:
+   * Callbacks::change_logits. -INFINITY forbids a token. May be NULL. */
+  void (*change_logits)(void* user, int32_t position, float* logits, size_t count);
 } moesaic_request;
 
 void moesaic_request_init(moesaic_request* request, size_t size);
 
-/* Queues a request. *id, where id is not NULL, names it for moesaic_cancel; it is never 0 nor given twice. If
- * this fails no callback is called. */
+/* Queues a request. Values out of range are refused, flags other than 0 and 1 among them. *id, where id is
+ * not NULL, names it for moesaic_cancel; it is never 0 nor given twice. If this fails no callback is called.
+ */
 moesaic_status moesaic_submit(moesaic_model* model, const moesaic_request* request, uint64_t* id);
 /* The request ends before the next step. One that has ended or never was is nothing. */
 void moesaic_cancel(moesaic_model* model, uint64_t id);
@@ -317,7 +343,8 @@ moesaic_status moesaic_kv_save(moesaic_model* model, const int32_t* tokens, size
  * another model, format or version, and what the cache has no room for. */
 moesaic_status moesaic_kv_load(moesaic_model* model, const void* data, size_t bytes, int32_t** tokens,
                                size_t* count);
-/* The same in a file, which is replaced in one step. */
+/* The same in a file, which is replaced in one step and which only its owner can read. Its folder must exist.
+ */
 moesaic_status moesaic_kv_save_file(moesaic_model* model, const char* path, const int32_t* tokens,
                                     size_t count);
 moesaic_status moesaic_kv_load_file(moesaic_model* model, const char* path, int32_t** tokens, size_t* count);

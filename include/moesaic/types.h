@@ -28,11 +28,11 @@ struct SamplingParams {
       1.0;  // divides positive and multiplies negative logits of tokens seen (prompt included)
   double presence_penalty = 0.0;   // subtracted once for a token generated before
   double frequency_penalty = 0.0;  // subtracted for each time a token was generated before
-  std::map<int32_t, float> logit_bias;
-  uint64_t seed = 0;                      // the same seed, prompt and parameters give the same tokens
-  int max_tokens = 0;                     // 0: as many as the context allows
-  std::vector<int32_t> stop_tokens;       // end the text and are not part of it
-  std::vector<std::string> stop_strings;  // likewise
+  std::map<int32_t, float> logit_bias = {};
+  uint64_t seed = 0;                           // the same seed, prompt and parameters give the same tokens
+  int max_tokens = 0;                          // 0: as many as the context allows
+  std::vector<int32_t> stop_tokens = {};       // end the text and are not part of it
+  std::vector<std::string> stop_strings = {};  // likewise
   int top_logprobs = -1;  // -1: none; n: the chosen token's log-probability and the n likeliest
   // Until so many tokens are generated stop tokens are not sampled, unless a grammar allows nothing else, and
   // stop strings do not count.

@@ -41,6 +41,9 @@ Status check_pointers(const moesaic_options& o) {
   RETURN_IF_ERROR(not_null(o.cpu_prefetch, "options.cpu_prefetch"));
   RETURN_IF_ERROR(not_null(o.speculative, "options.speculative"));
   RETURN_IF_ERROR(not_null(o.kv_disk, "options.kv_disk"));
+  RETURN_IF_ERROR(check_flag(o.prefix_cache, "options.prefix_cache"));
+  RETURN_IF_ERROR(check_flag(o.batch_invariant, "options.batch_invariant"));
+  RETURN_IF_ERROR(check_flag(o.no_tuning, "options.no_tuning"));
   for (size_t i = 0; i < o.lora_count; ++i) {
     if (o.lora == nullptr || o.lora[i] == nullptr)
       return invalid("options.lora: string {} of {} is NULL", i, o.lora_count);
@@ -291,6 +294,7 @@ moesaic_status moesaic_detokenize(const moesaic_model* m, const int32_t* tokens,
       if (t < 0 || t >= m->model.vocab())
         return invalid("token {} is outside the vocabulary of {}", t, m->model.vocab());
     }
+    RETURN_IF_ERROR(m->process.check());
     const std::string s = m->model.detokenize({tokens, count});
     return c_api::hand_out(s.data(), s.size(), text, bytes);
   });
@@ -303,6 +307,14 @@ moesaic_status moesaic_chat_prompt(const moesaic_model* m, const char* conversat
     RETURN_IF_ERROR(not_null(conversation, "conversation_json"));
     RETURN_IF_ERROR(check_out(tokens, count));
     return c_api::hand_out(m->model.chat_prompt(conversation), tokens, count);
+  });
+}
+
+moesaic_status moesaic_stop_tokens(const moesaic_model* m, int32_t** tokens, size_t* count) {
+  return enter([&]() -> Status {
+    RETURN_IF_ERROR(not_null(m, "model"));
+    RETURN_IF_ERROR(check_out(tokens, count));
+    return c_api::hand_out(m->model.stop_tokens(), tokens, count);
   });
 }
 

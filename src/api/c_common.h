@@ -13,13 +13,15 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/own_process.h"
 #include "moesaic/engine.h"
 #include "moesaic/moesaic.h"
 
 struct moesaic_model {
   moesaic::Model model;
   moesaic::ModelInfo info;  // whose strings moesaic_model_info gives
-  std::mutex mutex;         // of what stands below
+  moesaic::OwnProcess process = {};
+  std::mutex mutex;  // of what stands below
   uint64_t last_id = 0;
   std::unordered_map<uint64_t, std::stop_source> cancels = {};  // of requests that have not ended
 };
@@ -56,6 +58,10 @@ inline Status not_null(const void* pointer, const char* name) {
 // Of an array: NULL is right where it is empty.
 inline Status not_null(const void* pointer, size_t count, const char* name) {
   return count == 0 ? Status() : not_null(pointer, name);
+}
+
+inline Status check_flag(int32_t value, const char* name) {
+  return value == 0 || value == 1 ? Status() : invalid("{} is {}; it is 0 or 1", name, value);
 }
 
 // The caller's struct, which may be of an older version and shorter, over today's defaults. No version ends

@@ -14,21 +14,54 @@ moesaic_request default_request() {
   return r;
 }
 
-Status check_pointers(const moesaic_request& r) {
-  RETURN_IF_ERROR(not_null(r.prompt, r.prompt_tokens, "request.prompt"));
-  RETURN_IF_ERROR(not_null(r.biases, r.bias_count, "request.biases"));
-  RETURN_IF_ERROR(not_null(r.stop_strings, r.stop_string_count, "request.stop_strings"));
-  RETURN_IF_ERROR(not_null(r.stop_tokens, r.stop_token_count, "request.stop_tokens"));
-  RETURN_IF_ERROR(not_null(r.functions, r.function_count, "request.functions"));
-  for (size_t i = 0; i < r.stop_string_count; ++i)
-    RETURN_IF_ERROR(not_null(r.stop_strings[i], "a string of request.stop_strings"));
-  for (size_t i = 0; i < r.function_count; ++i)
-    RETURN_IF_ERROR(not_null(r.functions[i].name, "a name of request.functions"));
+// Of an array that is copied: a size that was never set is refused before it is read.
+constexpr size_t kMostItems = 1u << 20;
+Status check_array(const void* pointer, size_t count, const char* name) {
+  if (count > kMostItems) return invalid("{}: {} entries; at most {}", name, count, kMostItems);
+  return not_null(pointer, count, name);
+}
+
+Status check_strings(const char* const* strings, size_t count, const char* name) {
+  RETURN_IF_ERROR(check_array(strings, count, name));
+  for (size_t i = 0; i < count; ++i) {
+    if (strings[i] == nullptr) return invalid("{}: string {} of {} is NULL", name, i, count);
+  }
+  return {};
+}
+
+Status check_arrays(const moesaic_request& r) {
+  RETURN_IF_ERROR(check_array(r.prompt, r.prompt_tokens, "request.prompt"));
+  RETURN_IF_ERROR(check_array(r.biases, r.bias_count, "request.biases"));
+  RETURN_IF_ERROR(check_strings(r.stop_strings, r.stop_string_count, "request.stop_strings"));
+  RETURN_IF_ERROR(check_array(r.stop_tokens, r.stop_token_count, "request.stop_tokens"));
+  RETURN_IF_ERROR(check_array(r.functions, r.function_count, "request.functions"));
+  for (const moesaic_function& f : std::span(r.functions, r.function_count))
+    RETURN_IF_ERROR(not_null(f.name, "a name of request.functions"));
+  RETURN_IF_ERROR(check_strings(r.choices, r.choice_count, "request.choices"));
+  RETURN_IF_ERROR(check_array(r.bad_words, r.bad_word_count, "request.bad_words"));
+  for (const moesaic_tokens& word : std::span(r.bad_words, r.bad_word_count))
+    RETURN_IF_ERROR(check_array(word.tokens, word.count, "a word of request.bad_words"));
+  return {};
+}
+
+// What Model::submit cannot see: values that C has no type for.
+Status check_values(const moesaic_request& r, int vocab) {
+  RETURN_IF_ERROR(check_flag(r.chat, "request.chat"));
+  RETURN_IF_ERROR(check_flag(r.logprobs, "request.logprobs"));
+  RETURN_IF_ERROR(check_flag(r.must_call, "request.must_call"));
+  RETURN_IF_ERROR(check_flag(r.reuse_prefix, "request.reuse_prefix"));
+  RETURN_IF_ERROR(check_flag(r.prompt_logits, "request.prompt_logits"));
+  RETURN_IF_ERROR(check_flag(r.no_speculation, "request.no_speculation"));
+  if (r.top_logprobs < 0) return invalid("request.top_logprobs {} is negative", r.top_logprobs);
+  for (const int32_t token : std::span(r.stop_tokens, r.stop_token_count)) {
+    if (token < 0 || token >= vocab)
+      return invalid("request.stop_tokens: token {} is outside the vocabulary of {}", token, vocab);
+  }
   return {};
 }
 
 int top_logprobs(const moesaic_request& r) {
-  return r.logprobs != 0 || r.top_logprobs > 0 ? std::max(r.top_logprobs, 0) : -1;
+  return r.logprobs != 0 || r.top_logprobs > 0 ? r.top_logprobs : -1;
 }
 
 SamplingParams sampling_of(const moesaic_request& r) {
@@ -49,20 +82,28 @@ SamplingParams sampling_of(const moesaic_request& r) {
                    .prompt_logprobs = r.prompt_logprobs,
                    .reasoning_budget = r.reasoning_budget};
   for (size_t i = 0; i < r.bias_count; ++i) s.logit_bias[r.biases[i].token] = r.biases[i].bias;
+  for (const moesaic_tokens& word : std::span(r.bad_words, r.bad_word_count))
+    s.bad_words.emplace_back(word.tokens, word.tokens + word.count);
   return s;
 }
 
+std::string text_or_none(const char* text) { return text != nullptr ? text : ""; }
+
 AnswerFormat format_of(const moesaic_request& r) {
   AnswerFormat format{.chat = r.chat != 0,
-                      .json_schema = r.json_schema != nullptr ? r.json_schema : "",
-                      .must_call = r.must_call != 0};
+                      .json_schema = text_or_none(r.json_schema),
+                      .must_call = r.must_call != 0,
+                      .regex = text_or_none(r.regex),
+                      .gbnf = text_or_none(r.grammar),
+                      .choices = {r.choices, r.choices + r.choice_count}};
   for (const moesaic_function& f : std::span(r.functions, r.function_count))
-    format.functions.push_back({f.name, f.json_schema != nullptr ? f.json_schema : ""});
+    format.functions.push_back({f.name, text_or_none(f.json_schema)});
   return format;
 }
 
-Result<GenerationRequest> generation_of(const moesaic_request& r) {
-  RETURN_IF_ERROR(check_pointers(r));
+Result<GenerationRequest> generation_of(const moesaic_request& r, const Model& model) {
+  RETURN_IF_ERROR(check_arrays(r));
+  RETURN_IF_ERROR(check_values(r, model.vocab()));
   GenerationRequest g{.prompt = {r.prompt, r.prompt + r.prompt_tokens},
                       .chat = r.chat != 0,
                       .sampling = sampling_of(r),
@@ -70,9 +111,10 @@ Result<GenerationRequest> generation_of(const moesaic_request& r) {
                       .reuse_prefix = r.reuse_prefix != 0,
                       .prompt_logits = r.prompt_logits != 0,
                       .speculate = r.no_speculation == 0,
-                      .cache_salt = r.cache_salt != nullptr ? r.cache_salt : ""};
-  if (r.json_schema == nullptr && r.function_count == 0 && r.must_call == 0) return g;
-  ASSIGN_OR_RETURN(g.grammar, AnswerGrammar::compile(format_of(r)));
+                      .cache_salt = text_or_none(r.cache_salt)};
+  const AnswerFormat format = format_of(r);
+  if (format.any_text() && format.functions.empty() && !format.must_call) return g;
+  ASSIGN_OR_RETURN(g.grammar, AnswerGrammar::compile(format));
   return g;
 }
 
@@ -155,13 +197,18 @@ Callbacks callbacks_of(moesaic_model& m, uint64_t id, const moesaic_request& req
     c.on_logits = [r](int position, std::span<const float> logits) {
       r.on_logits(r.user, position, logits.data(), logits.size());
     };
+  if (r.change_logits != nullptr)
+    c.change_logits = [r](int position, std::span<float> logits) {
+      r.change_logits(r.user, position, logits.data(), logits.size());
+    };
   return c;
 }
 
 Status submit(moesaic_model& m, const moesaic_request* given, uint64_t* id_out) {
   moesaic_request request = default_request();
+  RETURN_IF_ERROR(m.process.check());
   RETURN_IF_ERROR(read(given, request));
-  ASSIGN_OR_RETURN(GenerationRequest generation, generation_of(request));
+  ASSIGN_OR_RETURN(GenerationRequest generation, generation_of(request, m.model));
   std::stop_source cancel;
   std::unique_lock lock(m.mutex);
   const uint64_t id = ++m.last_id;

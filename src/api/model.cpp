@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/file_cache.h"
 #include "base/linked_stop.h"
+#include "base/own_process.h"
 #include "grammar/compiled_grammar.h"
 #include "grammar/mask_cache.h"
 #include "moesaic/engine.h"
@@ -121,6 +122,7 @@ Status check(const GenerationRequest& r, const Callbacks& callbacks) {
 struct Model::Impl : ModelParts {
   explicit Impl(ModelParts parts) : ModelParts(std::move(parts)) {}
 
+  OwnProcess process;
   std::mutex mutex;  // of what stands up to the next blank line
   grammar::MaskCache masks{tokenizer};
   std::deque<ActivePtr> inbox;  // submitted, the engine has not seen them
@@ -145,6 +147,8 @@ void Model::Impl::watch_logits(const ActivePtr& request, bool prompt_logits) {
   const std::weak_ptr<Active> weak = request;
   if (request->callbacks.on_logits)
     r.on_logits = [weak](int at, std::span<const float> row) { weak.lock()->callbacks.on_logits(at, row); };
+  if (request->callbacks.change_logits)
+    r.change_logits = [weak](int at, std::span<float> row) { weak.lock()->callbacks.change_logits(at, row); };
   if (!prompt_logits && request->prompt_logprobs < 0) return;
   r.reuse_prefix = false;
   r.on_prompt_logits = [weak, prompt_logits](int at, std::span<const float> row) {
@@ -160,6 +164,7 @@ void Model::Impl::limit_reasoning(const GenerationRequest& r, Request& request) 
 }
 
 Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_token cancel) {
+  RETURN_IF_ERROR(process.check());
   RETURN_IF_ERROR(check(r, callbacks));
   if (r.sampling.stop_tokens.empty() || !r.grammar.empty()) {
     const std::vector<int32_t> own = tokenizer.stop_tokens();
@@ -258,8 +263,16 @@ Model make_model(ModelParts parts) { return Model(std::make_unique<Model::Impl>(
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Model::Model(Model&&) noexcept = default;
-Model& Model::operator=(Model&&) noexcept = default;
-Model::~Model() = default;
+Model& Model::operator=(Model&& other) noexcept {
+  if (this == &other) return *this;
+  const Model old(std::move(*this));
+  impl_ = std::move(other.impl_);
+  return *this;
+}
+// In a forked process there are no threads to end: what it has of the model stays with it until it ends.
+Model::~Model() {
+  if (impl_ && !impl_->process.here()) static_cast<void>(impl_.release());
+}
 
 ModelInfo Model::info() const {
   ModelInfo info = impl_->info;
@@ -273,6 +286,7 @@ std::vector<int32_t> Model::stop_tokens() const { return impl_->tokenizer.stop_t
 
 Result<std::vector<int32_t>> Model::tokenize(std::string_view text, bool special,
                                              const TokenLimit& limit) const {
+  RETURN_IF_ERROR(impl_->process.check());
   return guarded([&] { return impl_->tokenizer.try_encode(text, special, limit); });
 }
 
@@ -282,6 +296,7 @@ std::string Model::detokenize(std::span<const int32_t> tokens) const {
 
 Result<std::vector<int32_t>> Model::chat_prompt(std::string_view conversation_json,
                                                 const TokenLimit& limit) const {
+  RETURN_IF_ERROR(impl_->process.check());
   return guarded([&]() -> Result<std::vector<int32_t>> {
     ASSIGN_OR_RETURN(const Conversation conversation,
                      conversation_from_json(conversation_json, "conversation"));
@@ -291,6 +306,7 @@ Result<std::vector<int32_t>> Model::chat_prompt(std::string_view conversation_js
 
 Result<std::vector<int32_t>> Model::chat_prompt(const Conversation& conversation,
                                                 const TokenLimit& limit) const {
+  RETURN_IF_ERROR(impl_->process.check());
   return guarded([&] { return render_conversation(conversation, impl_->tokenizer, limit); });
 }
 
@@ -303,6 +319,7 @@ bool Model::idle() const { return impl_->left == 0; }
 Status Model::step() { return impl_->stepper.step(); }
 
 Status Model::run() {
+  RETURN_IF_ERROR(impl_->process.check());
   if (impl_->stepper.started()) return wait();
   while (!idle()) RETURN_IF_ERROR(step());
   return {};
@@ -346,7 +363,7 @@ Result<std::vector<int32_t>> Model::load_kv(std::string_view bytes, const std::s
 Status Model::save_kv_file(const std::string& path, std::span<const int32_t> tokens) {
   return guarded([&]() -> Status {
     ASSIGN_OR_RETURN(const std::string bytes, save_kv(tokens));
-    return write_whole(path, bytes);
+    return replace_whole(path, bytes, Readers::kOwner);
   });
 }
 
@@ -362,6 +379,7 @@ Result<std::vector<int32_t>> Model::load_kv_file(const std::string& path) {
 }
 
 EngineStats Model::stats() const {
+  if (!impl_->process.here()) return {};
   EngineStats stats = impl_->engine.stats();
   const std::lock_guard lock(impl_->mutex);
   stats.waiting += static_cast<int>(impl_->inbox.size());

@@ -167,6 +167,9 @@ TEST_P(SavedKv, KvFiles) {
   run(model, greedy(prompt, 1));
   ASSERT_TRUE(model.save_kv_file(file, prompt).ok());
   Model other = open();
+  EXPECT_EQ(fs::status(file).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(model.save_kv_file(file.string() + ".none/kv", prompt).code(), StatusCode::kIo);
+  EXPECT_FALSE(fs::exists(file.string() + ".none"));
   EXPECT_EQ(other.load_kv_file(file).value().size(), 64u);
   fs::resize_file(file, 1000);
   EXPECT_FALSE(other.load_kv_file(file).ok());

@@ -60,11 +60,15 @@ Status Stepper::exclusively(bool before_steps, const std::function<Status()>& bo
 }
 
 Status Stepper::step() {
+  RETURN_IF_ERROR(process_.check());
   if (started()) return invalid("the model's own thread steps it: stop() it first");
   return exclusively(false, step_);
 }
 
-Status Stepper::between_steps(const std::function<Status()>& body) { return exclusively(true, body); }
+Status Stepper::between_steps(const std::function<Status()>& body) {
+  RETURN_IF_ERROR(process_.check());
+  return exclusively(true, body);
+}
 
 bool Stepper::started() const {
   const std::lock_guard lock(mutex_);
@@ -72,6 +76,7 @@ bool Stepper::started() const {
 }
 
 Status Stepper::start() {
+  RETURN_IF_ERROR(process_.check());
   {
     const std::lock_guard lock(mutex_);
     if (busy_ && owner_ == std::this_thread::get_id()) return from_callback();
@@ -90,6 +95,7 @@ Status Stepper::start() {
 }
 
 Status Stepper::stop() {
+  RETURN_IF_ERROR(process_.check());
   {
     const std::lock_guard lock(mutex_);
     if (busy_ && owner_ == std::this_thread::get_id()) return from_callback();
@@ -109,6 +115,7 @@ Status Stepper::stop() {
 }
 
 Status Stepper::wait() {
+  RETURN_IF_ERROR(process_.check());
   std::unique_lock lock(mutex_);
   if (busy_ && owner_ == std::this_thread::get_id()) return from_callback();
   if (!started_) return invalid("no thread steps this model: start() one, or run()");

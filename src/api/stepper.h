@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/own_process.h"
 #include "moesaic/status.h"
 
 namespace moesaic {
@@ -27,7 +28,7 @@ class Stepper {
   Status between_steps(const std::function<Status()>& body);
   Status start();
   Status stop();
-  bool started() const;
+  bool started() const;  // not in a forked process
   Status wait();
 
  private:
@@ -39,6 +40,7 @@ class Stepper {
   Status own_step();
   void work();
 
+  OwnProcess process_;  // in a forked one everything fails: the mutex may be locked for ever
   std::function<Status()> step_;
   std::function<bool()> idle_;
   mutable std::mutex mutex_;

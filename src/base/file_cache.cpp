@@ -45,6 +45,12 @@ std::string unfinished(const std::string& path) {
   return fmt::format("{}.{}-{}{}", path, getpid(), calls++, kUnfinished);
 }
 
+// A link stays, and what it leads to is replaced.
+std::string target_of(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, ignored).string() : path;
+}
+
 struct Found {
   fs::path path;
   fs::file_time_type used;
@@ -83,18 +89,13 @@ std::string cache_folder() {
   return home != nullptr && home[0] == '/' ? std::string(home) + "/.cache/moesaic" : "";
 }
 
-Status write_whole(const std::string& path, std::string_view bytes, Readers readers) {
+Status replace_whole(const std::string& path, std::string_view bytes, Readers readers) {
   std::error_code ignored;
-  // A link stays, and what it leads to is replaced.
-  const std::string target =
-      fs::is_symlink(path, ignored) ? fs::weakly_canonical(path, ignored).string() : path;
+  const std::string target = target_of(path);
   // Asked once: another process may remove it meanwhile.
   const fs::file_status there = fs::status(target, ignored);
   if (fs::exists(there) && !fs::is_regular_file(there)) return invalid("{}: not a regular file", path);
   const bool for_all = readers == Readers::kAll;
-  const fs::path folder = fs::path(target).parent_path();
-  if (fs::create_directories(folder, ignored) && !for_all)
-    fs::permissions(folder, fs::perms::owner_all, ignored);
   const std::string fresh = unfinished(target);
   const int file = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, for_all ? 0644 : 0600);
   const bool written = file >= 0 && write_all(file, bytes) && fsync(file) == 0;
@@ -104,6 +105,14 @@ Status write_whole(const std::string& path, std::string_view bytes, Readers read
   const int why = written ? errno : reason;
   unlink(fresh.c_str());
   return error(StatusCode::kIo, "{}: {}", path, std::strerror(why));
+}
+
+Status write_whole(const std::string& path, std::string_view bytes, Readers readers) {
+  std::error_code ignored;
+  const fs::path folder = fs::path(target_of(path)).parent_path();
+  if (fs::create_directories(folder, ignored) && readers == Readers::kOwner)
+    fs::permissions(folder, fs::perms::owner_all, ignored);
+  return replace_whole(path, bytes, readers);
 }
 
 Result<std::string> read_whole(const std::string& path, size_t most) {

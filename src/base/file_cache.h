@@ -18,8 +18,10 @@ std::string cache_folder();
 
 // Whom a file, and the folder that is made for it, are for.
 enum class Readers { kAll, kOwner };
-// Replaces the file in one step, by renaming: readers see the old one or the new one. Makes its folder. What
-// is there and is no regular file (a device, say) is refused.
+// Replaces the file in one step, by renaming: readers see the old one or the new one. What is there and is no
+// regular file (a device, say) is refused.
+Status replace_whole(const std::string& path, std::string_view bytes, Readers readers = Readers::kAll);
+// The same, and makes the file's folder.
 Status write_whole(const std::string& path, std::string_view bytes, Readers readers = Readers::kAll);
 // A regular file of at most `most` bytes.
 Result<std::string> read_whole(const std::string& path, size_t most);

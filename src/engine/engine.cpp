@@ -214,7 +214,7 @@ void Engine::take_rows(std::span<const WantedRow> rows, std::span<float> logits,
 bool Engine::WantedRow::may_pick() const {
   const Request& r = *request;
   return host && !prompt && draft_row == 0 && holds() && restarts == r.restarts && r.held.empty() &&
-         !r.on_logits && r.sampler->ready();
+         !r.on_logits && !r.change_logits && r.sampler->ready();
 }
 
 // A row takes some 0.1 to 2 ms. A token that cannot be picked for lack of memory is picked again where it is
@@ -310,8 +310,11 @@ void Engine::sample(const std::shared_ptr<Request>& request, std::span<float> lo
   Request& r = *request;
   if (r.done() || !r.held.empty()) return;
   if (r.sampler->ready()) {
-    if (r.on_logits) r.on_logits(static_cast<int>(r.tokens.size()) - 1, logits);
-    return take_token(r, r.sampler->sample(logits));
+    const int position = static_cast<int>(r.tokens.size()) - 1;
+    if (r.on_logits) r.on_logits(position, logits);
+    LogitsChange change;
+    if (r.change_logits) change = [&](std::span<float> row) { r.change_logits(position, row); };
+    return take_token(r, r.sampler->sample(logits, change));
   }
   held_.push_back(request);
   r.held.assign(logits.begin(), logits.end());

@@ -34,6 +34,17 @@ double least_of(const SamplingParams& p) {
 constexpr double kLeastTemperature = 1e-3;
 bool greedy(const SamplingParams& p) { return p.temperature == 0 || p.top_k == 1; }
 
+Status apply(const LogitsChange& change, std::span<float> logits) {
+  if (!change) return {};
+  change(logits);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (!std::isfinite(logits[i]) && logits[i] != kNever)
+      return invalid("change_logits made the logit of token {} {}; it may be finite, or -infinity", i,
+                     logits[i]);
+  }
+  return {};
+}
+
 }  // namespace
 
 TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, int count) {
@@ -58,8 +69,8 @@ Status validate(const SamplingParams& p, int vocab) {
   if (!(std::fabs(p.frequency_penalty) <= 2))
     return invalid("frequency_penalty {} is not between -2 and 2", p.frequency_penalty);
   if (p.max_tokens < 0) return invalid("max_tokens {} is negative", p.max_tokens);
-  if (p.top_logprobs > kMostLogprobs)
-    return invalid("top_logprobs {} is above {}", p.top_logprobs, kMostLogprobs);
+  if (p.top_logprobs < -1 || p.top_logprobs > kMostLogprobs)
+    return invalid("top_logprobs {} is not between 0 and {}, or -1", p.top_logprobs, kMostLogprobs);
   if (p.prompt_logprobs < -1 || p.prompt_logprobs > kMostLogprobs)
     return invalid("prompt_logprobs {} is not between 0 and {}, or -1", p.prompt_logprobs, kMostLogprobs);
   for (const auto& [token, bias] : p.logit_bias) {
@@ -155,11 +166,12 @@ bool Sampler::may_follow(int32_t token) const {
   return allowed.ok() && (word_of(allowed.value(), static_cast<size_t>(token) / 64) >> (token % 64) & 1) != 0;
 }
 
-Result<SampledToken> Sampler::pick(std::span<float> logits) const {
+Result<SampledToken> Sampler::pick(std::span<float> logits, const LogitsChange& change) const {
   if (!all_finite(logits)) return SampledToken{.token = -1};
   const bool wants_logprobs = params_.top_logprobs >= 0;
   std::vector<float> raw;
-  if (wants_logprobs && changes_logits(step_)) raw.assign(logits.begin(), logits.end());
+  if (wants_logprobs && (change || changes_logits(step_))) raw.assign(logits.begin(), logits.end());
+  RETURN_IF_ERROR(apply(change, logits));
   adjust(logits);
   restrict_to_allowed(logits);
   RETURN_IF_ERROR(restrict_to_grammar(logits));
@@ -173,8 +185,8 @@ Result<SampledToken> Sampler::pick(std::span<float> logits) const {
   return out;
 }
 
-Result<SampledToken> Sampler::sample(std::span<float> logits) {
-  ASSIGN_OR_RETURN(SampledToken picked, pick(logits));
+Result<SampledToken> Sampler::sample(std::span<float> logits, const LogitsChange& change) {
+  ASSIGN_OR_RETURN(SampledToken picked, pick(logits, change));
   return take(std::move(picked));
 }
 

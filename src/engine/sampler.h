@@ -1,9 +1,10 @@
-// From logits to a token. Order of the steps, as the field has it: bias, penalties, allowed tokens, grammar,
-// forbidden tokens, temperature, top-k, top-p, min-p. Last, the request's override may put another token in
-// its place, which only a grammar can prevent.
+// From logits to a token. Order of the steps, as the field has it: the caller's change, bias, penalties,
+// allowed tokens, grammar, forbidden tokens, temperature, top-k, top-p, min-p. Last, the request's override
+// may put another token in its place, which only a grammar can prevent.
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +17,9 @@
 #include "moesaic/types.h"
 
 namespace moesaic {
+
+// A caller's own change of the logits before everything else; -infinity forbids a token.
+using LogitsChange = std::function<void(std::span<float> logits)>;
 
 // One line for the first parameter out of range (NaN included) or token outside the vocabulary.
 Status validate(const SamplingParams& params, int vocab);
@@ -37,10 +41,11 @@ class Sampler {
   bool ready() const { return !matcher_ || matcher_->ready(); }
   void wait_until(std::chrono::steady_clock::time_point deadline) const { matcher_->wait_until(deadline); }
   // Picks the next token; take() has to follow. logits: [vocab], changed. -1 if one of them is not finite.
-  // Fails if no token is allowed. Several threads may pick for several requests.
-  Result<SampledToken> pick(std::span<float> logits) const;
+  // Fails if `change` leaves one that is NaN or +infinity, or no token is allowed. Several threads may pick
+  // for several requests.
+  Result<SampledToken> pick(std::span<float> logits, const LogitsChange& change = {}) const;
   // Both.
-  Result<SampledToken> sample(std::span<float> logits);
+  Result<SampledToken> sample(std::span<float> logits, const LogitsChange& change = {});
   // How a backend samples the same token from the same logits. ahead: tokens that it has sampled since
   // take(). Nothing where it cannot: penalties, biases, grammars, forbidden tokens and places where the
   // override may act need the host.

@@ -26,7 +26,7 @@ bool may_draft(const Request& r) {
 int rows_ahead(const Request& r) { return r.may_continue() ? r.ahead : 0; }
 // How a device samples the token that is so many behind its last one; nothing where the host has to.
 std::optional<DeviceSampling> device_sampling(const Request& r, int ahead) {
-  if (r.on_logits || shows_prompt(r)) return {};
+  if (r.on_logits || r.change_logits || shows_prompt(r)) return {};
   return r.sampler->device_sampling(ahead);
 }
 // Whether the host has to sample the token that its next rows give.

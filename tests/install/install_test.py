@@ -108,6 +108,26 @@ class InstallTest(unittest.TestCase):
         # A shared library in a folder that the loader does not know by itself.
         self.assert_answers(program, env={**os.environ, "LD_LIBRARY_PATH": str(config.parent.parent)})
 
+    def test_the_programs_of_the_page_compile_and_say_when_there_is_no_model(self):
+        config = self.found("lib*/**/moesaic.pc")
+        shared = any(self.prefix.glob("lib*/**/libmoesaic.so"))
+        flags = run("pkg-config", *([] if shared else ["--static"]), "--cflags", "--libs", "moesaic",
+                    env={**os.environ, "PKG_CONFIG_PATH": str(config.parent)})
+        page = (HERE.parent.parent / "docs/user/api.md").read_text()
+        programs = re.findall(r"^```(cpp|c)\n(.*?)^```$", page, flags=re.M | re.S)
+        self.assertEqual(sorted(language for language, _ in programs), ["c", "cpp"])
+        for language, text in programs:
+            source, program = self.folder / f"page.{language}", self.folder / f"page_{language}"
+            source.write_text(text)
+            compiler = f'"{CXX}" -std=c++20' if language == "cpp" else f'"{CC}" -std=c11'
+            run("sh", "-c", f'{compiler} -pedantic -Wall -Wextra -Werror "{source}" -o "{program}" {flags}')
+            environment = {**os.environ, "LD_LIBRARY_PATH": str(config.parent.parent)}
+            self.assertEqual(run(program, self.model, env=environment), "17 + 25 = 42\n")
+            absent = subprocess.run([program, self.folder / "no model"], capture_output=True, text=True, env=environment)
+            self.assertEqual((absent.returncode, absent.stdout), (1, ""))
+            self.assertIn("no model", absent.stderr)
+            self.assertEqual(absent.stderr.count("\n"), 1, absent.stderr)
+
     def complete(self, *words):
         """What bash offers for the last of the words."""
         script = self.prefix / "share/bash-completion/completions/moesaic"

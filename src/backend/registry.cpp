@@ -26,7 +26,7 @@ struct Entry {
 std::string never_absent() { return {}; }
 std::vector<DeviceInfo> reference_devices() { return {host_device("reference")}; }
 #if !MOESAIC_CUDA
-std::string cuda_absent() { return "this build has no CUDA backend (nvcc was not found)"; }
+std::string cuda_absent() { return "this build has no CUDA backend (no nvcc, or -DMOESAIC_CUDA=OFF)"; }
 Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions&) {
   return invalid("device cuda: {}; use --device cpu", cuda_absent());
 }

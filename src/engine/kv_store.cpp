@@ -1,5 +1,8 @@
 #include "engine/kv_store.h"
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <algorithm>
 #include <charconv>
 #include <new>
@@ -190,6 +193,11 @@ void KvStore::settle() const {
 }
 
 void KvStore::write(Writer& w) {
+  // Beyond `ulimit -f` a write is to fail and not to end the process.
+  sigset_t too_large;
+  sigemptyset(&too_large);
+  sigaddset(&too_large, SIGXFSZ);
+  pthread_sigmask(SIG_BLOCK, &too_large, nullptr);
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return closing_ || !w.offers.empty(); });

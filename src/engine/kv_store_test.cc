@@ -1,4 +1,6 @@
 // Blocks that outlive their pages: in host memory, and on disk over a restart.
+#include <sys/resource.h>
+
 #include <atomic>
 #include <cmath>
 #include <filesystem>
@@ -221,6 +223,28 @@ TEST_P(Store, ADiskThatHangsHoldsNobodyUp) {
   EXPECT_GT(run.engine.stats().store.disk.dropped, 0u);
   EXPECT_EQ(ask(300, 1).tokens, first);
   EXPECT_EQ(run.requests.back()->reused, 288);
+}
+
+// As on a disk that is full.
+TEST(StoreDisk, OneThatTakesNothingChangesNothing) {
+  const TemporaryFolder folder;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  std::vector<int32_t> first;
+  {
+    Kept kept(false, kSmall, {.folder = folder.path(), .disk_bytes = kPlenty});
+    const rlimit nothing{.rlim_cur = 100, .rlim_max = before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &nothing), 0);
+    first = kept.ask(text(300)).tokens;
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    kept.ask(text(540, 1));
+    EXPECT_EQ(kept.ask(text(300)).tokens, first);
+    EXPECT_EQ(kept.run.requests.back()->reused, 0);
+    EXPECT_GE(kept.run.engine.stats().store.disk.dropped, 10u);
+    EXPECT_EQ(kept.run.engine.stats().store.disk.bytes, 0u);
+  }
+  Kept kept(false, kSmall, {.folder = folder.path(), .disk_bytes = kPlenty});
+  EXPECT_EQ(kept.ask(text(300)).tokens, first);
 }
 
 // Files that went bad are computed again.

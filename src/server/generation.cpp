@@ -11,6 +11,7 @@
 #include "server/client.h"
 #include "server/event_queue.h"
 #include "server/handlers.h"
+#include "server/keys.h"
 
 namespace moesaic::server {
 namespace {
@@ -178,13 +179,15 @@ void report_schema_notes(HttpExchange& exchange, App& app, const AnswerGrammar& 
   }
 }
 
-// With several keys, what a key's requests have cached is found by that key's only.
-std::vector<GenerationRequest> of_client(std::vector<GenerationRequest> requests, const std::string& client,
+// With several keys, what a key's requests have cached is found by that key's only: by the key itself, since
+// what was kept on disk outlives its place in the list.
+std::vector<GenerationRequest> of_client(std::vector<GenerationRequest> requests, const HttpRequest& from,
                                          const ServerOptions& options) {
-  const bool apart = options.api_keys.size() > 1 && !options.shared_prefix_cache;
+  const auto key = key_of(from.authorization, options.api_keys);
+  const bool apart = key && options.api_keys.size() > 1 && !options.shared_prefix_cache;
   for (GenerationRequest& request : requests) {
-    request.client = client;
-    if (apart) request.cache_salt.insert(0, client + '\n');
+    request.client = client_of(from, options);
+    if (apart) request.cache_salt.insert(0, options.api_keys[*key] + '\n');
   }
   return requests;
 }
@@ -219,8 +222,7 @@ asio::awaitable<void> generate(HttpExchange& exchange, App& app, PrepareRequest 
   Generating generating(exchange, app, *prepared.answer, deadline);
   if (prepared.failure) {
     co_await generating.stream_failure(*prepared.failure);
-  } else if (!generating.submit(of_client(std::move(prepared.requests),
-                                          client_of(exchange.request(), app.options), app.options))) {
+  } else if (!generating.submit(of_client(std::move(prepared.requests), exchange.request(), app.options))) {
     ++app.metrics.refused_busy;
     const ApiError error = busy();
     co_await send_error(exchange, error);

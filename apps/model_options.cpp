@@ -50,11 +50,9 @@ CLI::Option* add_dense(CLI::App& command, std::string& value, const std::string&
 
 void ModelOptions::add_to(CLI::App& command, bool runs_model) {
   command
-      .add_option(
-          "-m,--model", model,
-          "folder with config.json and .safetensors, GGUF file, a name that moesaic list shows, tiny, or "
-          "dummy:gpt-oss-20b[,layers=N]; -hf OWNER/NAME[:QUANTISATION] instead gets one from Hugging Face if "
-          "it is not here")
+      .add_option("-m,--model", model,
+                  "folder, GGUF file, name in moesaic list, tiny, dummy:gpt-oss-20b; or -hf "
+                  "OWNER/NAME[:QUANTISATION], from Hugging Face")
       ->required()
       ->group(kModelOptions);
   if (!runs_model) return;

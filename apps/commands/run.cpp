@@ -114,7 +114,7 @@ void add_sampling_options(CLI::App& c, SamplingParams& sampling) {
 
 void add_output_options(CLI::App& c, RunOptions& o) {
   c.add_flag("--show-reasoning", o.show_reasoning,
-             "print the analysis channel to standard error even if that is not a terminal")
+             "print the reasoning to standard error even if that is no terminal")
       ->group(kOutputOptions);
   c.add_flag("--plain", o.plain, "show an answer's Markdown as it is, also on a terminal")
       ->group(kOutputOptions);
@@ -169,11 +169,11 @@ Run add_run(CLI::App& app) {
   add_output_options(c, *o);
   c.footer(
       "Examples:\n"
-      "  moesaic run -m gpt-oss-20b                        a conversation; /help lists its commands\n"
-      "  moesaic run -m gpt-oss-20b -p \"Why is the sky blue?\" --reasoning low\n"
-      "  moesaic run -m gpt-oss-20b -f question.txt -o json\n"
-      "  git diff | moesaic run -m gpt-oss-20b -f - --system \"Review this change.\"\n"
-      "  moesaic run -m gpt-oss-20b --raw -p \"Once upon a time\" -n 50 --temp 0");
+      "  moesaic run -m openai/gpt-oss-20b                 a conversation; /help lists its commands\n"
+      "  moesaic run -m openai/gpt-oss-20b -p \"Why is the sky blue?\" --reasoning low\n"
+      "  moesaic run -m openai/gpt-oss-20b -f question.txt -o json\n"
+      "  git diff | moesaic run -m openai/gpt-oss-20b -f - --system \"Review this change.\"\n"
+      "  moesaic run -m openai/gpt-oss-20b --raw -p \"Once upon a time\" -n 50 --temp 0");
   return [o, prompt, file] {
     o->has_prompt = prompt->count() + file->count() > 0;
     return run_run(*o);

@@ -141,8 +141,8 @@ void add_limits(CLI::App& c, server::Limits& limits) {
 // The model, and how much of it at a time.
 void add_model_options(CLI::App& c, ServeOptions& o) {
   c.add_option("-m,--model", o.model,
-               "folder with config.json and .safetensors, GGUF file, a name that moesaic list shows, or "
-               "tiny; -hf OWNER/NAME[:QUANTISATION] instead gets one from Hugging Face if it is not here")
+               "folder, GGUF file, name in moesaic list, or tiny; or -hf OWNER/NAME[:QUANTISATION], from "
+               "Hugging Face")
       ->required()
       ->group(kModelOptions);
   add_device_options(c, o.open);

@@ -311,6 +311,28 @@ TEST_F(GgufFiles, TypesOfLlamaCppsQuantiserLoseWhatThePageSays) {
   EXPECT_EQ(table_of_page("types", table), table) << "MOESAIC_WRITE_TABLE=1 gguf_files_test writes it";
 }
 
+// Each matrix in a type of its own, as the quantiser's --tensor-type makes them.
+TEST_F(GgufFiles, DenseMatricesOfEveryKeptTypeAreConverted) {
+  const GgufTypes types{.dense = "MXFP4",
+                        .others = {{"output", "Q8_0"}, {"attn_k", "F16"}, {"attn_v", "F32"}}};
+  const auto source = open_checkpoint(write({"", GgufLayout::kGgml, types}));
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  const std::string gguf = (folder_ / "kept.gguf").string();
+  const Status written = write_gguf(source.value(), gguf, {});
+  ASSERT_TRUE(written.ok()) << written.message();
+  const auto kept = open_checkpoint(gguf);
+  ASSERT_TRUE(kept.ok()) << kept.status().message();
+  const LayerWeights &a = kept->weights.layers[1], &b = source->weights.layers[1];
+  for (const auto& [x, y] : {std::pair(&kept->weights.embed, &source->weights.embed), std::pair(&a.q, &b.q),
+                             std::pair(&kept->weights.head, &source->weights.head), std::pair(&a.k, &b.k),
+                             std::pair(&a.v, &b.v), std::pair(&a.o, &b.o)}) {
+    EXPECT_EQ(x->format, y->format);
+    Error error;
+    error.add(*x, *y);
+    EXPECT_EQ(error.difference, 0);
+  }
+}
+
 // Ollama's files hold the bits of the Hugging Face form, whatever their names and the order of their nibbles.
 TEST_F(GgufFiles, OllamasFilesGiveTheLogitsOfHuggingFace) {
   const ModelWeights bf16 = make_random_model(config_, {.seed = 3, .dense = Format::kBF16});

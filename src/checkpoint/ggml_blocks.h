@@ -19,7 +19,8 @@ struct GgmlBlocks {
   // One block to block / 32 blocks of Q8_0, of 34 bytes each. A scale that is not finite stays so.
   void (*to_q8_0)(const uint8_t* block, uint8_t* out);
 };
-// All types that llama.cpp's quantiser writes, but for F32, F16, BF16, Q8_0 and MXFP4, which are kept.
+// All types that llama.cpp's quantiser writes, but for F32, F16, BF16, Q8_0 and MXFP4, which are kept, and
+// NVFP4, which only experts may have.
 std::span<const GgmlBlocks> ggml_blocks();
 // Null for other names.
 const GgmlBlocks* find_ggml_blocks(std::string_view name);

@@ -97,6 +97,11 @@ class GgufPieces {
     floats(name + ".bias", bias);
   }
   void dense(const std::string& name, const MatrixView& m) {
+    if (!dense_ && is_mxfp4(m.format)) {
+      pieces_.push_back(gguf_experts_piece(name, {.first = m, .count = 1}));
+      pieces_.back().shape = {m.rows, m.cols};
+      return;
+    }
     pieces_.push_back(matrix_piece(name, m, {m.rows, m.cols}, gguf_format(m, dense_)));
   }
   void floats(const std::string& name, const MatrixView& m) {

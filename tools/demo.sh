@@ -50,4 +50,5 @@ ask "Tell me a story about an owl and a lantern."
 printf '\n'
 took "$begin"
 echo "demo: next: $moesaic run -m tiny      a conversation; /help lists its commands"
-echo "demo:       make install              the program for all devices, into /usr/local; README.md: get a model"
+echo "demo:       make install              the whole program, for all devices and optimised throughout, into /usr/local"
+echo "demo:       $moesaic pull openai/gpt-oss-20b      a real model"

@@ -103,6 +103,7 @@ std::vector<Target> targets_of(const ModelConfig& c) {
       {LoraTarget::kV, "self_attn.v_proj", "self_attn.v_proj", 1, c.kv_size(), c.hidden},
       {LoraTarget::kO, "self_attn.o_proj", "self_attn.o_proj", 1, c.hidden, c.q_size()},
       {LoraTarget::kRouter, "mlp.router", "mlp.router.weight", 1, c.experts, c.hidden},
+      {LoraTarget::kRouter, "mlp.router.linear", "mlp.router.linear", 1, c.experts, c.hidden},
       {LoraTarget::kGateUp, "mlp.experts", "mlp.experts.gate_up_proj", c.experts, 2 * c.intermediate,
        c.hidden},
       {LoraTarget::kDown, "mlp.experts", "mlp.experts.down_proj", c.experts, c.hidden, c.intermediate},

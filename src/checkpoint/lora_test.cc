@@ -118,6 +118,11 @@ TEST_F(LoraFolder, RowsAndRanksStandWhereTheyBelong) {
 
 TEST_F(LoraFolder, RouterIsMerged) {
   config();
+  add_pair("base_model.model.model.layers.0.mlp.router.linear", 3, 2, 64);  // unsloth's name
+  ASSERT_EQ(error(), "");
+  EXPECT_NE(weights_.layers[0].router.data, weights_.layers[1].router.data);
+  weights_.layers[0].router = weights_.layers[1].router;
+  header_ = {}, data_.clear();
   add_pair("base_model.model.model.layers.0.mlp.router", 3, 2, 64);
   ASSERT_EQ(error(), "");
   std::vector<float> row(64);

@@ -102,7 +102,7 @@ TEST(PlanEngine, ABatchThatPaysOrFits) {
   backend = create_backend("cpu", {.threads = 1, .max_rows = 0}).value();
   plan = plan_engine(checkpoint, any, {.device = "cpu", .options = {}}, backend);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_EQ(plan->info.max_batch, 16);
+  EXPECT_EQ(plan->info.max_batch, 32);
   EXPECT_EQ(plan->info.max_rows, kHostPrefillRows);
 }
 

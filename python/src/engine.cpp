@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <ctime>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -16,6 +17,15 @@ namespace {
 constexpr int kMostChoices = 4096;  // n of one request
 constexpr const char* kClosed = "the engine has been closed";
 
+struct OpenEngines {
+  std::mutex mutex;
+  std::set<Engine*> engines;
+};
+OpenEngines& open_engines() {
+  static OpenEngines& one = *new OpenEngines;  // for threads that outlive main()
+  return one;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::open(const std::string& path, const OpenOptions& options) {
@@ -24,7 +34,24 @@ Result<std::unique_ptr<Engine>> Engine::open(const std::string& path, const Open
   return std::unique_ptr<Engine>(new Engine(std::make_shared<Model>(std::move(model))));
 }
 
+Engine::Engine(std::shared_ptr<Model> model) : model_(std::move(model)) {
+  const std::lock_guard lock(open_engines().mutex);
+  open_engines().engines.insert(this);
+}
+
+Engine::~Engine() {
+  close();
+  const std::lock_guard lock(open_engines().mutex);
+  open_engines().engines.erase(this);
+}
+
+void Engine::close_all() noexcept {
+  const std::lock_guard lock(open_engines().mutex);
+  for (Engine* engine : open_engines().engines) engine->close();
+}
+
 void Engine::close() {
+  if (!process_.here()) return;
   std::shared_ptr<Model> model;
   std::vector<std::weak_ptr<Stream>> streams;
   {
@@ -40,6 +67,7 @@ void Engine::close() {
 }
 
 Result<std::shared_ptr<Model>> Engine::model() const {
+  RETURN_IF_ERROR(process_.check());
   const std::lock_guard lock(mutex_);
   if (model_ == nullptr) return invalid("{}", kClosed);
   return model_;

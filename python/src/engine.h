@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/own_process.h"
 #include "moesaic/engine.h"
 #include "openai/api_error.h"
 #include "openai/grammar_cache.h"
@@ -31,12 +32,15 @@ struct Logits {
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> open(const std::string& path, const OpenOptions& options);
-  ~Engine() { close(); }
+  ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   // Ends every request with an error and frees the model, once other threads' calls have returned.
   void close();
+  // Those that are still open when the interpreter has ended, because a daemon thread has them: their threads
+  // must not run while the process destroys its static variables.
+  static void close_all() noexcept;
 
   // What the model's thread-safe methods are called on.
   Result<std::shared_ptr<Model>> model() const;
@@ -55,10 +59,11 @@ class Engine {
                       const std::shared_ptr<Logits>& logits);
 
  private:
-  explicit Engine(std::shared_ptr<Model> model) : model_(std::move(model)) {}
+  explicit Engine(std::shared_ptr<Model> model);
   void watch(const std::shared_ptr<Stream>& stream);
   void end_if_closed(const std::shared_ptr<Stream>& stream) const;
 
+  OwnProcess process_;  // in a forked one everything fails: the mutex may be locked for ever
   mutable std::mutex mutex_;
   std::shared_ptr<Model> model_;  // null: closed
   std::vector<std::weak_ptr<Stream>> streams_;

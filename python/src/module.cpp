@@ -11,6 +11,7 @@
 
 #include "convert.h"
 #include "engine.h"
+#include "gil.h"
 #include "ops.h"
 #include "program.h"
 #include "stream.h"
@@ -26,7 +27,7 @@ constexpr milliseconds kSignalPeriod{50};  // how often a wait looks for Ctrl-C
 // Runs what may take long without Python's lock.
 template <typename Body>
 auto unlocked(Body&& body) {
-  const nb::gil_scoped_release release;
+  const Unlocked release;
   return body();
 }
 
@@ -42,7 +43,7 @@ class Progress {
   explicit Progress(nb::object call) : call_(std::move(call)) {}
   // From the thread that opens, without Python's lock.
   bool operator()(int64_t done, int64_t total) {
-    const nb::gil_scoped_acquire acquire;
+    const Locked acquire;
     try {
       raise_on_signal();
       return call_.is_none() || !call_(done, total).is(nb::bool_(false));
@@ -74,12 +75,25 @@ std::unique_ptr<Engine> open_engine(const std::string& path, nb::object progress
 // Python's handle of a stream. The engine's thread holds the stream itself, and so never lets go of a Python
 // object, for which it would need Python's lock.
 struct StreamOwner {
-  explicit StreamOwner(bool only_ends) : stream(std::make_shared<Stream>(only_ends)) {}
+  explicit StreamOwner(bool only_ends) : stream_(std::make_shared<Stream>(only_ends)) {}
   StreamOwner(const StreamOwner&) = delete;
   StreamOwner& operator=(const StreamOwner&) = delete;
-  ~StreamOwner() { stream->cancel_all(); }
+  // A forked process leaves it as it is: its lock may be taken for ever.
+  ~StreamOwner() {
+    if (process_.here())
+      stream_->cancel_all();
+    else
+      new std::shared_ptr<Stream>(stream_);
+  }
+  // Fails in a forked process.
+  const std::shared_ptr<Stream>& stream() const {
+    check(process_.check());
+    return stream_;
+  }
 
-  const std::shared_ptr<Stream> stream;
+ private:
+  OwnProcess process_;
+  const std::shared_ptr<Stream> stream_;
 };
 
 std::vector<Tokens> submit(Engine& engine, const std::string& endpoint, const std::string& body,
@@ -87,7 +101,7 @@ std::vector<Tokens> submit(Engine& engine, const std::string& endpoint, const st
   if (endpoint != "chat" && endpoint != "completions")
     throw nb::value_error("endpoint: 'chat' or 'completions'");
   const Endpoint kind = endpoint == "chat" ? Endpoint::kChat : Endpoint::kCompletions;
-  auto made = unlocked([&] { return engine.submit(kind, body, prompt_logprobs, owner.stream, first); });
+  auto made = unlocked([&] { return engine.submit(kind, body, prompt_logprobs, owner.stream(), first); });
   if (const auto* refusal = std::get_if<openai::ApiError>(&made)) throw Failure(*refusal);
   return std::get<std::vector<Tokens>>(std::move(made));
 }
@@ -189,20 +203,20 @@ void add_stream(nb::module_& m) {
       .def(nb::init<bool>(), nb::arg("only_ends") = false,
            "only_ends: a request is reported once, when it has ended.")
       .def(
-          "take", [](const StreamOwner& o, double timeout) { return take(*o.stream, timeout); },
+          "take", [](const StreamOwner& o, double timeout) { return take(*o.stream(), timeout); },
           nb::arg("timeout") = 0.0,
           "What has come, a delta for each request; waits at most `timeout` seconds for it, without "
           "Python's lock. "
           "Ctrl-C raises KeyboardInterrupt.")
       .def(
-          "fileno", [](const StreamOwner& o) { return o.stream->fd(); },
+          "fileno", [](const StreamOwner& o) { return o.stream()->fd(); },
           "An eventfd that is readable while take() has something to give.")
       .def(
-          "cancel", [](const StreamOwner& o, int index) { o.stream->cancel(index); }, nb::arg("index"),
+          "cancel", [](const StreamOwner& o, int index) { o.stream()->cancel(index); }, nb::arg("index"),
           "The request ends with finish == 'abort'.")
-      .def("cancel_all", [](const StreamOwner& o) { o.stream->cancel_all(); })
+      .def("cancel_all", [](const StreamOwner& o) { o.stream()->cancel_all(); })
       .def_prop_ro(
-          "open", [](const StreamOwner& o) { return o.stream->open(); },
+          "open", [](const StreamOwner& o) { return o.stream()->open(); },
           "Requests whose end has not been taken.");
 }
 
@@ -255,6 +269,9 @@ void add_engine(nb::module_& m) {
 
 NB_MODULE(_engine, m) {
   using namespace moesaic::python;
+  // A daemon thread keeps what it uses until the process ends: nothing to warn of.
+  nb::set_leak_warnings(false);
+  Py_AtExit([] { Engine::close_all(); });
   m.doc() = "moesaic's engine. moesaic.LLM and moesaic.AsyncLLM are what to use.";
   translate_failures();
   add_values(m);

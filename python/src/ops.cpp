@@ -12,6 +12,7 @@
 
 #include "backend/moe_operator.h"
 #include "convert.h"
+#include "gil.h"
 
 namespace moesaic::python {
 namespace {
@@ -59,7 +60,7 @@ std::unique_ptr<MoeOperator> prepare(const MatrixArgs& w13, const MatrixArgs& w2
                                    .offset = offset,
                                    .interleaved = interleaved};
   const MoeOperatorMatrix gate_up = matrix_of(w13), down = matrix_of(w2);
-  const nb::gil_scoped_release release;
+  const Unlocked release;
   return checked(prepare_moe(options, gate_up, down, pointer(stream)));
 }
 

@@ -42,7 +42,6 @@ class PullProgress {
   void show(const hub::Progress& p) {
     const Clock::time_point now = Clock::now();
     constexpr std::chrono::seconds kWindow(5);
-    if (!seen_.empty() && now - seen_.back().first < std::chrono::milliseconds(200)) return;
     seen_.emplace_back(now, p.done);
     while (seen_.size() > 2 && now - seen_.front().first > kWindow) seen_.pop_front();
     const double seconds = std::chrono::duration<double>(now - seen_.front().first).count();

@@ -116,13 +116,23 @@ Result<std::string> in_repository(const fs::path& folder, const RepositoryName& 
   return invalid("{}: several models; name one of them: {}", name.repository, listed(names));
 }
 
+// In the current snapshot; a file or quantisation that was got when another one was current, in that.
+Result<std::string> in_hub_repository(const fs::path& folder, const RepositoryName& name) {
+  const Result<fs::path> current = current_snapshot(folder);
+  Result<std::string> found = current.ok() ? in_repository(current.value(), name) : current.status();
+  if (found.ok() || (name.tag.empty() && name.file.empty())) return found;
+  for (const std::string& commit : names_in(folder / "snapshots")) {
+    if (auto older = in_repository(folder / "snapshots" / commit, name); older.ok()) return older;
+  }
+  return found;
+}
+
 // Where a name is one of a model that is here: what it leads to. Else nothing.
 std::optional<Result<std::string>> by_name(const std::string& name, const ModelPlaces& places) {
   if (const auto repository = repository_name(name)) {
     const fs::path folder = fs::path(places.hub) / hub_folder(repository->repository);
     if (!places.hub.empty() && is_folder(folder)) {
-      const Result<fs::path> snapshot = current_snapshot(folder);
-      return snapshot.ok() ? in_repository(snapshot.value(), *repository) : snapshot.status();
+      return in_hub_repository(folder, *repository);
     }
     for (const std::string& root : lm_studio_roots(places.lm_studio)) {
       if (is_folder(fs::path(root) / repository->repository))

@@ -81,6 +81,22 @@ TEST_F(FindModel, OwnerAndName) {
   expect_error(hub(), {"several models", "openai/gpt-oss-20b", "ggml-org/gpt-oss-20b-GGUF"});
 }
 
+TEST_F(FindModel, AQuantisationOfAnEarlierSnapshot) {
+  const std::string repository = "hub/models--o--n/";
+  put(repository + "refs/main", "new"), put(repository + "snapshots/new/m-F16.gguf");
+  const std::string old = put(repository + "snapshots/old/m-Q8_0.gguf");
+  EXPECT_EQ(found("o/n"), path(repository + "snapshots/new/m-F16.gguf"));
+  EXPECT_EQ(found("o/n:Q8_0"), old);
+  EXPECT_EQ(found("o/n/m-Q8_0.gguf"), old);
+  expect_error("o/n:Q2_K", {"not here, but m-F16.gguf", "moesaic pull o/n:Q2_K"});
+}
+
+// What is being fetched has no ref yet.
+TEST_F(FindModel, AnUnfinishedPull) {
+  put("hub/models--o--n/snapshots/1/config.json"), put("hub/models--o--n/blobs/abc.incomplete");
+  expect_error("o/n", {"no complete snapshot", "moesaic pull o/n"});
+}
+
 TEST_F(FindModel, ACacheOfOtherModels) {
   put("hub/models--a--b/snapshots/1/config.json");
   expect_error(hub(), {"no gpt-oss model", "moesaic pull openai/gpt-oss-20b"});

@@ -91,6 +91,8 @@ class Download {
 
   Status run(const std::function<void(const Progress&)>& progress) {
     constexpr int kTurn = 100;  // milliseconds
+    constexpr std::chrono::milliseconds kTell(200);
+    Clock::time_point tell_at;
     while (!std::ranges::all_of(jobs_, [](const auto& job) { return job->done; })) {
       if (watch_.cancelled()) return {StatusCode::kCancelled, "interrupted"};
       RETURN_IF_ERROR(open_jobs());
@@ -98,7 +100,9 @@ class Download {
       for (Exchange* ended : web_.run(kTurn)) {
         if (Part* part = part_of(ended)) RETURN_IF_ERROR(take(*part));
       }
+      if (Clock::now() < tell_at) continue;
       progress(progress_now());
+      tell_at = Clock::now() + kTell;
     }
     return {};
   }
@@ -337,7 +341,8 @@ class Download {
 
   Status retry(Part& part) {
     Job& job = *part.job;
-    const bool headway = part.got - part.got_before >= kHeadway;
+    // Without ranges all of it is lost.
+    const bool headway = job.ranges && part.got - part.got_before >= kHeadway;
     part.failures = headway ? 1 : part.failures + 1;
     const bool whole_answer = part.exchange.failure.empty() && part.exchange.status < 300;
     const std::string why =

@@ -13,7 +13,7 @@ namespace moesaic::hub {
 namespace {
 
 constexpr size_t kMostPage = size_t{16} << 20;  // bytes of JSON
-constexpr int kMostPages = 200;
+constexpr int kMostPages = 50;
 constexpr size_t kMostFiles = 20000, kMostPath = 1000;
 constexpr int64_t kMostSize = int64_t{1} << 50;  // bytes of a file
 

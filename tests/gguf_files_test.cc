@@ -243,8 +243,8 @@ TEST_F(GgufFiles, FilesOfLlamaCppsQuantiserAreOpened) {
     const auto of_several = [](const auto& entry) { return entry.second.size() > 1; };
     for (const bool last : {false, true}) {  // of the types that one tensor has in different layers
       if (last && std::ranges::none_of(types, of_several)) continue;
-      const auto one = [&](const std::string& tensor) {
-        return last ? types.at(tensor).back() : types.at(tensor).front();
+      const auto one = [last, &of = types](const std::string& tensor) {
+        return last ? of.at(tensor).back() : of.at(tensor).front();
       };
       GgufTypes in_file;
       for (const char* tensor : kDense) in_file.others[tensor] = one(tensor);

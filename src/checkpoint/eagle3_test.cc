@@ -140,7 +140,8 @@ class Eagle3GgufFile : public Eagle3File {
       Tensor& t = files_.tensors.at(name);
       const auto floats = static_cast<size_t>(t.shape[1]);
       for (size_t i = 0; i < t.bytes.size() / 4; ++i) {
-        const auto value = static_cast<float>(i / floats);
+        const size_t row = i / floats;
+        const auto value = static_cast<float>(row);
         std::memcpy(t.bytes.data() + 4 * i, &value, 4);
       }
     }

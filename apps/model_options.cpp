@@ -110,7 +110,7 @@ void report_unused_adapter(const std::string& model, const std::vector<std::stri
     std::fprintf(stderr, "moesaic: note: %s\n", line.c_str());
 }
 
-Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows) {
+Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows, int least_rows) {
   ASSIGN_OR_RETURN(const std::optional<Format> dense, dense_format(options.dense));
   ASSIGN_OR_RETURN(const KvFormat kv, kv_format(options.kv_dtype));
   ASSIGN_OR_RETURN(const MoePath path, moe_path(options.moe_path));
@@ -122,6 +122,7 @@ Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows) {
                                   .portable = options.portable,
                                   .kv = kv,
                                   .max_rows = max_rows,
+                                  .least_rows = least_rows,
                                   .isa = options.isa,
                                   .batch_invariant = options.batch_invariant,
                                   .tuning_folder = options.tuning_folder,
@@ -130,18 +131,18 @@ Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows) {
                                   .cpu_prefetch = options.cpu_prefetch}};
 }
 
-Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows) {
-  ASSIGN_OR_RETURN(const DeviceChoice choice, device_choice(options, max_rows));
+Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows, int least_rows) {
+  ASSIGN_OR_RETURN(const DeviceChoice choice, device_choice(options, max_rows, least_rows));
   set_debug(options.log == "debug");
   auto backend = create_backend(choice.device, choice.options);
   if (backend.status().code() == StatusCode::kInvalidArgument) return usage(backend.status());
   return backend;
 }
 
-Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows) {
+Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows, int least_rows) {
   LoadedModel model;
   // Before the model is looked for: a wrong --device is an error whether or not that exists.
-  ASSIGN_OR_RETURN(model.backend, make_backend(options, max_rows));
+  ASSIGN_OR_RETURN(model.backend, make_backend(options, max_rows, least_rows));
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(model.checkpoint, open_model(options));
   report_unused_adapter(options.model, options.lora);

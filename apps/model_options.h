@@ -133,11 +133,11 @@ Result<std::string> model_path(const std::string& model);
 Result<Checkpoint> open_model(const ModelOptions& options);  // with its adapters
 // Says on standard error if an adapter lies beside the model that was not asked for.
 void report_unused_adapter(const std::string& model, const std::vector<std::string>& lora);
-Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows);
-Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows);
+Result<DeviceChoice> device_choice(const ModelOptions& options, int max_rows, int least_rows = 1);
+Result<std::unique_ptr<Backend>> make_backend(const ModelOptions& options, int max_rows, int least_rows = 1);
 // Makes the backend and opens the checkpoint, but loads nothing: arguments can be checked against the model
 // first.
-Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows);
+Result<LoadedModel> prepare_model(const ModelOptions& options, int max_rows, int least_rows = 1);
 // Loads the model if it fits together with this cache. Progress goes to standard error if that is a terminal.
 Status load(LoadedModel& model, const KvDemand& cache);
 

@@ -19,7 +19,7 @@
 namespace moesaic::app {
 namespace {
 
-constexpr int kMostRows = 2048;  // of a step
+constexpr int kMostRows = 8192;  // of a step
 
 struct BenchOptions {
   ModelOptions model;
@@ -176,8 +176,8 @@ std::vector<Test> tests_of(const BenchOptions& o, int batch) {
 }
 
 // Rows of a prefill step: what was asked for, or what suits the device.
-int rows_of(const BenchOptions& o, const Backend& backend) {
-  return std::max(largest(o.batches), o.ubatch > 0 ? o.ubatch : backend.caps().prefill_rows);
+int rows_of(const BenchOptions& o, int by_default) {
+  return std::max(largest(o.batches), o.ubatch > 0 ? o.ubatch : by_default);
 }
 
 // Decoding only: prompts have no drafts.
@@ -207,19 +207,19 @@ Status run_bench(const BenchOptions& o) {
     return run_moe_bench({.model = o.model, .tokens = o.moe, .delay = o.delay, .format = o.format});
   if (o.speculative != "none") return run_with_drafts(o);
   if (!o.acceptance.empty()) return usage(invalid("--acceptance: give --speculative"));
-  ASSIGN_OR_RETURN(LoadedModel m, prepare_model(o.model, kMostRows));
+  ASSIGN_OR_RETURN(LoadedModel m,
+                   prepare_model(o.model, o.ubatch > 0 ? rows_of(o, o.ubatch) : 0, largest(o.batches)));
   RETURN_IF_ERROR(check_context(longest(o), m.checkpoint.config, "depth and test together"));
-  RETURN_IF_ERROR(
-      load(m, {.sequences = largest(o.batches), .context = longest(o), .max_rows = rows_of(o, *m.backend)}));
+  const int rows = rows_of(o, m.backend->caps().prefill_rows);
+  RETURN_IF_ERROR(load(m, {.sequences = largest(o.batches), .context = longest(o), .max_rows = rows}));
   m.ceiling_gb_s = read_bandwidth(*m.backend);
   print_header(o, m);
   ProgressLine progress;
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
   for (const int batch : o.batches) {
     ASSIGN_OR_RETURN(RandomBatch random,
-                     RandomBatch::create(
-                         *m.backend, m.checkpoint.config,
-                         {.sequences = batch, .max_tokens = longest(o), .max_rows = rows_of(o, *m.backend)}));
+                     RandomBatch::create(*m.backend, m.checkpoint.config,
+                                         {.sequences = batch, .max_tokens = longest(o), .max_rows = rows}));
     for (const Test& test : tests_of(o, batch)) {
       ASSIGN_OR_RETURN(const Line line, measure(o, m, random, test, progress));
       if (o.format == "md") print_md(line);
@@ -257,7 +257,8 @@ Run add_bench(CLI::App& app) {
       ->check(in_range(1, kMostRows))
       ->capture_default_str();
   c.add_option("--ubatch", o->ubatch,
-               "most rows of a prefill step; 0: the device's default (cpu 512, cuda 2048)")
+               "most rows of a prefill step; 0: the device's default (cpu 512, a GPU with 40 GB or more "
+               "4096, with less 2048)")
       ->check(in_range(0, kMostRows));
   c.add_option("--moe", o->moe,
                "time the MoE operator alone, with these numbers of tokens: --moe 1,8,512; cuda only")

@@ -167,9 +167,11 @@ void add_model_options(CLI::App& c, ServeOptions& o) {
       ->check(in_range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str()
       ->group(kModelOptions);
-  c.add_option("--max-rows", o.open.max_rows,
-               "most tokens computed per step: fewer keep the gaps between tokens short beside prompts, more "
-               "bring the first token sooner; 0: what prompts need for full speed")
+  c.add_option(
+       "--max-rows,--ubatch", o.open.max_rows,
+       "most tokens computed per step: fewer keep the gaps between tokens short beside prompts, more "
+       "bring the first token sooner; 0: what prompts need for full speed, and on a GPU 2048 while requests "
+       "decode")
       ->check(in_range(0, 1 << 16))
       ->capture_default_str()
       ->group(kRareOptions);

@@ -107,6 +107,7 @@ struct ModelInfo {
   int max_batch = 0;
   std::string batch_reason;  // "asked for", "as many as pay on this device" or "memory"
   int max_rows = 0;          // tokens of a step, at most
+  int mixed_rows = 0;        // tokens of a step in which requests decode, at most; 0: max_rows
   int64_t kv_tokens = 0;     // that the KV cache holds
   // "asked for", "a context for each of max_batch", "half of the free memory", "90% of the free memory", or
   // "one context" if that is more

@@ -127,6 +127,7 @@ nb::dict describe(const ModelInfo& info) {
   d["max_batch"] = info.max_batch;
   d["batch_reason"] = info.batch_reason;
   d["max_rows"] = info.max_rows;
+  d["mixed_rows"] = info.mixed_rows;
   d["kv_tokens"] = info.kv_tokens;
   d["kv_reason"] = info.kv_reason;
   d["speculative"] = info.speculative;

@@ -99,7 +99,7 @@ std::string share_words(double share) {
 
 // Chooses rows and sequences where nobody said how many, and says why.
 const char* choose_batch(EngineOptions& o, const Checkpoint& c, Backend& backend) {
-  if (o.max_rows == 0) o.max_rows = backend.caps().max_rows;
+  if (o.max_rows == 0) o.max_rows = backend.caps().max_rows, o.mixed_rows = backend.caps().mixed_rows;
   if (o.max_batch > 0) return "asked for";
   o.max_batch = fitting_batch({.max_rows = o.max_rows}, c.config, c.weights, backend);
   return o.max_batch == std::min(backend.caps().batch, o.max_rows) ? "as many as pay on this device"
@@ -128,7 +128,7 @@ Status choose(EnginePlan& plan, const ModelConfig& config, const Backend& backen
   }
   plan.options.kv_tokens = info.kv_tokens = plan.demand.kv_tokens;
   info.context = chosen.tokens, info.context_reason = words(chosen.limit);
-  info.max_batch = wanted.max_batch, info.max_rows = wanted.max_rows;
+  info.max_batch = wanted.max_batch, info.max_rows = wanted.max_rows, info.mixed_rows = wanted.mixed_rows;
   return {};
 }
 
@@ -295,8 +295,9 @@ std::vector<std::string> describe(const ModelInfo& i) {
       fmt::format("device {}:{}{}; {}", d.name, chip, code, i.device_reason),
       fmt::format("memory: {}; {} free", words(i.memory), size_words(d.memory_free)),
       fmt::format("context {} tokens: {}", i.context, i.context_reason),
-      fmt::format("batch at most {} requests: {}; steps of at most {} tokens", i.max_batch, i.batch_reason,
-                  i.max_rows),
+      fmt::format("batch at most {} requests: {}; steps of at most {} tokens{}", i.max_batch, i.batch_reason,
+                  i.max_rows,
+                  i.mixed_rows > 0 ? fmt::format(", {} while requests decode", i.mixed_rows) : ""),
       fmt::format("KV cache {} tokens for all requests: {}", i.kv_tokens, i.kv_reason),
       fmt::format("speculative decoding: {}", speculative)};
   if (!i.measured.empty()) lines.push_back(i.measured);

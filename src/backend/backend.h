@@ -49,8 +49,8 @@ Result<MoePath> moe_path(std::string_view name);
 // where two backends choose different experts. Slow on devices.
 using RouterTrace = std::function<void(int layer, int row, std::span<const float> logits)>;
 
-// Rows of a step at which prefill runs at full speed.
-inline constexpr int kHostPrefillRows = 512, kGpuPrefillRows = 2048;
+// Rows of a step at which prefill runs at full speed on a host.
+inline constexpr int kHostPrefillRows = 512;
 
 struct BackendOptions {
   int device = 0;   // cuda only: the index
@@ -92,6 +92,9 @@ struct BackendCaps {
   int threads = 0;
   int prefill_rows = kHostPrefillRows;
   int max_rows = 2048;  // rows of the largest batch
+  // Rows of a step in which requests decode, where nobody said how many: a gap between tokens lasts as long
+  // as its step. 0: max_rows.
+  int mixed_rows = 0;
   // Sequences decoded together where nobody says how many: with more of them each gets slower, and all
   // together hardly faster.
   int batch = 16;

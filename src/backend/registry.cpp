@@ -14,13 +14,15 @@
 namespace moesaic {
 namespace {
 
+int host_prefill_rows(int) { return kHostPrefillRows; }
+
 struct Entry {
   const char* name;
   // Empty when this machine can run the backend, else the reason that it cannot.
   std::string (*absent)();
   Result<std::unique_ptr<Backend>> (*create)(const BackendOptions&);
   std::vector<DeviceInfo> (*devices)();  // none if the backend is absent
-  int prefill_rows = kHostPrefillRows;
+  int (*prefill_rows)(int device) = host_prefill_rows;
 };
 
 std::string never_absent() { return {}; }
@@ -31,11 +33,12 @@ Result<std::unique_ptr<Backend>> create_cuda_backend(const BackendOptions&) {
   return invalid("device cuda: {}; use --device cpu", cuda_absent());
 }
 std::vector<DeviceInfo> cuda_devices() { return {}; }
+int cuda_prefill_rows(int device) { return host_prefill_rows(device); }
 #endif
 
 // In the order of preference of "auto".
 constexpr Entry kBackends[] = {
-    {"cuda", cuda_absent, create_cuda_backend, cuda_devices, kGpuPrefillRows},
+    {"cuda", cuda_absent, create_cuda_backend, cuda_devices, cuda_prefill_rows},
     {"cpu", never_absent, create_cpu_backend, cpu_devices},
     {"reference", never_absent, create_reference_backend, reference_devices},
 };
@@ -54,7 +57,8 @@ Result<std::unique_ptr<Backend>> create_backend(const std::string& device, const
   }
   for (const Entry& entry : kBackends) {
     if (kind != entry.name && (kind != "auto" || !entry.absent().empty())) continue;
-    if (chosen.max_rows == 0) chosen.max_rows = std::max(entry.prefill_rows, chosen.least_rows);
+    if (chosen.max_rows == 0)
+      chosen.max_rows = std::max(entry.prefill_rows(chosen.device), chosen.least_rows);
     return entry.create(chosen);
   }
   return invalid("unknown device '{}': use auto, cpu, cuda, cuda:N or reference", device);

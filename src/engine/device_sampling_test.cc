@@ -1,4 +1,5 @@
 // An engine whose backend samples the tokens itself and runs behind the host gives what one gives that waits.
+#include <algorithm>
 #include <cmath>
 
 #include "engine/late_backend.h"
@@ -40,6 +41,22 @@ TEST(DeviceSampling, ARequestForTheHostHoldsNobodyUp) {
   EXPECT_EQ(on_device.backend.most_in_flight_, 2u);
   EXPECT_EQ(host_rows, 100);
   EXPECT_NEAR(steps, 150, 2);  // 100 beside the others, then 50
+}
+
+// A prompt alone gets large steps, beside a request that decodes small ones.
+TEST(DeviceSampling, PromptsAreReadInSmallStepsBesideADecodingRequest) {
+  Harness run(true, {.context = 700, .max_batch = 4, .max_rows = 128, .mixed_rows = 48});
+  std::vector<int> alone, beside;
+  bool decoding = false;
+  run.backend.when_begun_ = [&](const Batch& batch) { (decoding ? beside : alone).push_back(batch.rows()); };
+  run.submit(300, {.max_tokens = 40});
+  while (run.received[0].empty()) ASSERT_TRUE(run.engine.step().ok());
+  decoding = true;
+  run.submit(301, {.max_tokens = 4});
+  ASSERT_TRUE(run.engine.run_to_end().ok());
+  EXPECT_EQ(std::vector(alone.begin(), alone.begin() + 3), (std::vector{128, 128, 44}));
+  EXPECT_EQ(std::ranges::max(beside), 48);
+  EXPECT_EQ(std::ranges::count(beside, 48), 6);  // 301 rows, 47 at a time
 }
 
 // More requests for the host than a step has room for take turns.

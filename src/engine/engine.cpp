@@ -65,6 +65,7 @@ Result<Engine> Engine::create(Backend& backend, const ModelConfig& config, const
   engine.scheduler_ = std::make_unique<Scheduler>(
       layout, config.window,
       Scheduler::Options{.max_rows = o.max_rows,
+                         .mixed_rows = o.mixed_rows > 0 ? o.mixed_rows : o.max_rows,
                          .max_batch = o.max_batch,
                          .draft_rows = o.draft_rows > 0 ? o.draft_rows : o.max_rows,
                          .prefix_cache = o.prefix_cache});

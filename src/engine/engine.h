@@ -19,6 +19,7 @@ struct EngineOptions {
   int context = 0;        // longest sequence in tokens; 0: the model's maximum
   int max_batch = 1;      // sequences at a time
   int max_rows = 512;     // rows of a step, at most the backend's
+  int mixed_rows = 0;     // rows of a step in which requests decode, at most; 0: max_rows
   int64_t kv_tokens = 0;  // size of the cache in tokens, at least one context; 0: a context for each sequence
   bool prefix_cache = true;          // beginnings of prompts that are in the cache are not computed again
   int draft_tokens = 0;              // of every draft; 0: as many as pay

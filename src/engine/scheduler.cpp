@@ -147,14 +147,14 @@ void Scheduler::plan(const std::shared_ptr<Request>& request, int rows, Plan& pl
 }
 
 int Scheduler::rows_for(const Request& r, const Plan& plan) const {
-  const int rows = std::min(missing(r), options_.max_rows - plan.rows), room = kHostRows - plan.host_rows;
+  const int rows = std::min(missing(r), plan.most_rows - plan.rows), room = kHostRows - plan.host_rows;
   if (shows_prompt(r)) return std::min(rows, room);
   // The last row waits for a step in which the host has room for it.
   return plan.device && room <= 0 && rows == missing(r) && host_samples(r) ? rows - 1 : rows;
 }
 
 void Scheduler::admit(Plan& plan) {
-  while (std::ssize(running_) < options_.max_batch && plan.rows < options_.max_rows) {
+  while (std::ssize(running_) < options_.max_batch && plan.rows < plan.most_rows) {
     const std::shared_ptr<Request>* next = next_waiting();
     if (next == nullptr || !begin(**next)) return;
     start(take_next());
@@ -388,6 +388,8 @@ ScheduledBatch Scheduler::next_batch(bool device_samples, double prompt_rate) {
     if (!decodes(*r) || (plan.device && host_samples(*r) && !turn.take(*r))) continue;
     if (make_room(*r)) this->plan(r, 1, plan);
   }
+  const bool decoding = std::ranges::any_of(running_, [](const auto& r) { return decodes(*r); });
+  plan.most_rows = decoding ? std::min(options_.mixed_rows, options_.max_rows) : options_.max_rows;
   for (const auto& r : prompts_in_turn()) {
     const int rows = rows_for(*r, plan);
     if (rows <= 0) continue;

@@ -47,6 +47,7 @@ class Scheduler {
   static constexpr int kHostRows = 64;
   struct Options {
     int max_rows = 512;    // of a step, at least max_batch
+    int mixed_rows = 512;  // of a step in which requests decode, beyond which no prompt's rows are added
     int max_batch = 1;     // requests at a time
     int draft_rows = 512;  // of all drafts of a step, at most
     bool prefix_cache = true;
@@ -134,6 +135,7 @@ class Scheduler {
     std::vector<Part> parts;
     // The device samples, and the host takes the logits of some rows: its rows are bounded.
     bool device = false;
+    int most_rows = 0;            // beyond which no prompt's rows are added
     int rows = 0, host_rows = 0;  // of all parts; of these, those whose logits the host takes
     int rows_ahead = 0;           // and those of drafts that only the device knows
   };

@@ -66,10 +66,12 @@ BackendCaps CudaBackend::caps() const {
   // On an H100 the 20b decodes 37,500 tokens a second at 512 sequences, 27,000 at 256 and 46,000 at 1,024.
   constexpr int kBatch = 512;
   constexpr double kCacheShare = 0.9;
+  constexpr int kMixedRows = 2048;  // some 30 ms
   return {.name = name_,
           .threads = 1,
-          .prefill_rows = kGpuPrefillRows,
+          .prefill_rows = cuda_prefill_rows(options_.device),
           .max_rows = options_.max_rows,
+          .mixed_rows = kMixedRows,
           .batch = kBatch,
           .cache_share = kCacheShare,
           .half_activations = true,
@@ -198,6 +200,15 @@ std::string cuda_absent() {
   if (driver == 0) return "no NVIDIA driver is loaded";
   return fmt::format("the NVIDIA driver is for CUDA {}, this program needs {}: update the driver",
                      version(driver), version(runtime));
+}
+
+// On an H100 a step of 4,096 rows reads prompts of the 20b 8% faster than one of 2,048, and of the 120b,
+// which reads all its experts in each, 16%. 8,192 rows give the 20b 3% and the 120b 18%.
+int cuda_prefill_rows(int device) {
+  constexpr size_t kLarge = 40'000'000'000;
+  cudaDeviceProp p{};
+  if (cudaGetDeviceProperties(&p, device) != cudaSuccess) cudaGetLastError();
+  return p.totalGlobalMem >= kLarge ? 4096 : 2048;
 }
 
 std::vector<DeviceInfo> cuda_devices() {

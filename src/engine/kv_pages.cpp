@@ -174,34 +174,45 @@ bool KvPages::window_is_stored(std::span<const int32_t> chain, std::span<const H
   return true;
 }
 
+// Whether the first blocks of a sequence, of which the cache has those of `chain`, find their pages, and all
+// the others of `tokens` tokens.
+bool KvPages::stored_would_fit(std::span<const int32_t> chain, int blocks, int tokens, int spare) const {
+  const auto held = std::ranges::count_if(chain, [&](int32_t page) { return full_.holders(page) > 0; });
+  if (full_.free_pages() + held < pages_of(tokens) + spare) return false;
+  int windows = 0;  // free ones, idle or empty
+  for (int i = reach(blocks * layout_.page_tokens); i < blocks; ++i) {
+    const int32_t page = i < std::ssize(chain) ? blocks_[chain[i]].window : -1;
+    windows += page < 0 || windowed_.holders(page) == 0 ? 1 : 0;
+  }
+  return windowed_.free_pages() >= windows;
+}
+
+// Nothing is taken before it is sure that it fits: what is given back again may have been evicted for it.
 std::vector<KvPlace> KvPages::adopt_stored(PageTable& table, std::span<const int32_t> tokens, int spare) {
   if (store_ == nullptr || !store_->answers()) return {};
-  const std::vector<int32_t> chain = cached_chain(table.salt, tokens);
-  const auto held = std::ranges::count_if(chain, [&](int32_t page) { return full_.holders(page) > 0; });
-  // With fewer it could not begin at all.
-  if (full_.free_pages() + held < pages_of(static_cast<int>(tokens.size())) + spare) return {};
+  const auto length = static_cast<int>(tokens.size());
+  std::vector<int32_t> chain = cached_chain(table.salt, tokens);
+  if (!stored_would_fit(chain, 0, length, spare)) return {};  // it could not begin at all
   std::vector<Hash128> names = stored_chain(table, chain, tokens);
   const auto whole = static_cast<int>(names.size());
   auto blocks = whole, cached = static_cast<int>(chain.size());
   while (!window_is_there(chain, cached)) --cached;
   while (blocks > cached && !window_is_stored(chain, names, blocks)) --blocks;
-  if (blocks <= cached) return {};
   names.resize(static_cast<size_t>(blocks));
+  chain.resize(std::min(chain.size(), names.size()));
+  if (blocks <= cached || !stored_would_fit(chain, blocks, length, spare)) return {};
   std::vector<KvPlace> places = take_stored(table, chain, names);
   table.forks.push_back(whole * layout_.page_tokens);
-  if (!places.empty() && extend(table, static_cast<int>(tokens.size()), spare)) return places;
-  release(table);
-  return {};
+  MOESAIC_CHECK(extend(table, length, spare));
+  return places;
 }
 
-// Pages of the cache are held before others are taken, which may have to be evicted. Empty: they are not
-// there, and the table has some of them.
+// Pages of the cache are held before others are taken, which may have to be evicted.
 std::vector<KvPlace> KvPages::take_stored(PageTable& table, std::span<const int32_t> chain,
                                           std::span<const Hash128> names) {
-  const auto blocks = static_cast<int>(names.size());
-  const int cached = std::min(static_cast<int>(chain.size()), blocks);
+  const auto blocks = static_cast<int>(names.size()), cached = static_cast<int>(chain.size());
   const int first = reach(blocks * layout_.page_tokens);
-  table.full.assign(chain.begin(), chain.begin() + cached);
+  table.full.assign(chain.begin(), chain.end());
   table.window.assign(static_cast<size_t>(blocks), -1);
   table.cached_blocks = cached;
   for (int i = 0; i < cached; ++i) {
@@ -210,8 +221,6 @@ std::vector<KvPlace> KvPages::take_stored(PageTable& table, std::span<const int3
     table.window[i] = blocks_[chain[i]].window;
     if (table.window[i] >= 0) windowed_.hold(table.window[i]);
   }
-  const auto lacking = static_cast<int>(std::count(table.window.begin() + first, table.window.end(), -1));
-  if (windowed_.free_pages() < lacking || full_.free_pages() < blocks - cached) return {};
   std::vector<KvPlace> places;
   for (int i = 0; i < blocks; ++i) {
     const Hash128 before = i > 0 ? names[i - 1] : names_.root(table.salt);

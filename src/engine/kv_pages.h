@@ -123,6 +123,7 @@ class KvPages {
   std::vector<Hash128> stored_chain(const PageTable& table, std::span<const int32_t> chain,
                                     std::span<const int32_t> tokens) const;
   bool window_is_stored(std::span<const int32_t> chain, std::span<const Hash128> names, int blocks) const;
+  bool stored_would_fit(std::span<const int32_t> chain, int blocks, int tokens, int spare) const;
   std::vector<KvPlace> take_stored(PageTable& table, std::span<const int32_t> chain,
                                    std::span<const Hash128> names);
   KvPart part_of(const PageTable& table, int block, KvKind kind) const;

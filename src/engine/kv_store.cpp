@@ -154,17 +154,18 @@ KvStoreStats KvStore::stats() const {
 
 // ---- what is kept ----
 
+// A writer that has offers already needs no waking.
 void KvStore::offer(const KvPlace& place) {
   const std::lock_guard lock(mutex_);
   const Offer offer{place, generation_of(place.part.id.kind, place.page)};
   for (const auto& writer : writers_) {
-    if (writer->offers.size() < most_offers_) {
-      writer->offers.push_back(offer);
-    } else {
+    if (writer->offers.size() >= most_offers_) {
       ++writer->dropped;
+      continue;
     }
+    writer->offers.push_back(offer);
+    if (writer->offers.size() == 1) changed_.notify_all();
   }
-  changed_.notify_all();
 }
 
 void KvStore::forget(KvKind kind, int32_t page) {

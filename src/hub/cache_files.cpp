@@ -81,7 +81,7 @@ Descriptor::~Descriptor() {
   if (file_ >= 0) close(file_);
 }
 
-RepositoryCache::RepositoryCache(std::string cache, std::string repository)
+RepositoryCache::RepositoryCache(std::string cache, const std::string& repository)
     : cache_(std::move(cache)),
       folder_(cache_ + "/" + hub_folder(repository)),
       locks_(cache_ + "/.locks/" + hub_folder(repository)) {}

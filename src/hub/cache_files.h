@@ -35,7 +35,7 @@ class Descriptor {
 
 class RepositoryCache {
  public:
-  RepositoryCache(std::string cache, std::string repository);
+  RepositoryCache(std::string cache, const std::string& repository);
 
   // Makes the folders. What stands in their way is an error.
   Status make(const std::string& commit) const;

@@ -107,22 +107,22 @@ std::string url_path(std::string_view path) {
 }
 
 Result<Listing> list_repository(Web& web, const std::string& repository, const Watch& watch) {
-  constexpr long kOk = 200;
+  constexpr long kFine = 200;
   const HubOptions& options = web.options();
   Listing listing{.repository = repository};
   const std::string api = options.endpoint + "/api/models/" + repository;
   ASSIGN_OR_RETURN(const Answer info, web.get(api + "/revision/main", kMostPage, watch));
-  if (info.status != kOk) return refusal(info.status, info.headers, repository, options);
+  if (info.status != kFine) return refusal(info.status, info.headers, repository, options);
   ASSIGN_OR_RETURN(listing.commit, commit_of(info.body, repository));
   std::string url = fmt::format("{}/tree/{}?recursive=true", api, listing.commit);
   for (int page = 0; !url.empty(); ++page) {
     if (page == kMostPages) return invalid("{}: the hub's list of files does not end", repository);
     ASSIGN_OR_RETURN(const Answer answer, web.get(url, kMostPage, watch));
-    if (answer.status != kOk) return refusal(answer.status, answer.headers, repository, options);
+    if (answer.status != kFine) return refusal(answer.status, answer.headers, repository, options);
     RETURN_IF_ERROR(add_files(answer.body, listing));
     const auto links = answer.headers.find("link");
     url = links == answer.headers.end() ? "" : next_page(links->second);
-    if (url.starts_with('/')) url = origin_of(options.endpoint) + url;
+    if (url.starts_with('/')) url.insert(0, origin_of(options.endpoint));
     if (!url.empty()) RETURN_IF_ERROR(web.check_redirect(options.endpoint, url, 0));
   }
   std::unordered_set<std::string> paths;

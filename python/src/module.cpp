@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
+#include <new>
 #include <optional>
 
 #include "convert.h"
@@ -83,7 +84,7 @@ struct StreamOwner {
     if (process_.here())
       stream_->cancel_all();
     else
-      new std::shared_ptr<Stream>(stream_);
+      new (std::nothrow) std::shared_ptr<Stream>(stream_);
   }
   // Fails in a forked process.
   const std::shared_ptr<Stream>& stream() const {

@@ -1,4 +1,6 @@
 // moesaic.h over engine.h: requests.
+#include <optional>
+
 #include "api/c_common.h"
 
 namespace moesaic::c_api {
@@ -248,14 +250,12 @@ moesaic_status moesaic_submit(moesaic_model* m, const moesaic_request* request, 
 void moesaic_cancel(moesaic_model* m, uint64_t id) {
   enter([&]() -> Status {
     RETURN_IF_ERROR(not_null(m, "model"));
-    std::stop_source found;
+    std::optional<std::stop_source> found;
     {
       const std::lock_guard lock(m->mutex);
-      const auto at = m->cancels.find(id);
-      if (at == m->cancels.end()) return {};
-      found = at->second;
+      if (const auto at = m->cancels.find(id); at != m->cancels.end()) found.emplace(at->second);
     }
-    found.request_stop();
+    if (found) found->request_stop();
     return {};
   });
 }

@@ -41,8 +41,8 @@ struct Request {
   bool skip_store = false;         // what it has there has failed to come
   bool speculate = true;           // false: it gets no drafts
   int restarts = 0;                // how often it gave its pages up
-  uint64_t host_step =
-      0;  // the scheduler's step in which the host last got a row of it, while others were sampled
+  // The number, of all such rows, of its last one that the host got while others were sampled; 0: none yet.
+  uint64_t host_row = 0;
   bool in_step = false;  // with drafts: the running step, whose tokens are not taken yet, has rows of it
   std::vector<int32_t> draft;  // guesses behind its last token that the running step computes
   int accepted = 0;            // of these, the first ones that the model sampled too

@@ -234,5 +234,123 @@ TEST(SamplerForbidden, ParametersOutOfRange) {
     EXPECT_FALSE(validate(p, 100).ok());
 }
 
+std::vector<double> draw_frequencies(const SamplingParams& params, const std::vector<float>& logits,
+                                     int draws) {
+  std::vector<double> counts(logits.size());
+  for (int i = 0; i < draws; ++i) {
+    SamplingParams p = params;
+    p.seed = static_cast<uint64_t>(i) * 7919 + 13;
+    std::vector<float> copy = logits;
+    counts[Sampler(p, {}).sample(copy).value().token] += 1.0 / draws;
+  }
+  return counts;
+}
+
+// The distribution by definition: sort everything, filter, normalise.
+std::vector<double> expected(const SamplingParams& p, const std::vector<float>& logits) {
+  std::vector<int> order(logits.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+  std::vector<double> probability(logits.size());
+  double total = 0, mass = 0;
+  const size_t k = p.top_k > 0 ? p.top_k : logits.size();
+  const double least = p.min_p * std::exp(logits[order[0]] / p.temperature);
+  for (size_t i = 0; i < k; ++i) {
+    const double e = std::exp(logits[order[i]] / p.temperature);
+    if (e >= least) total += probability[order[i]] = e;
+  }
+  for (const int i : order) {
+    if (mass >= p.top_p * total) probability[i] = 0;
+    mass += probability[i];
+  }
+  double kept = 0;
+  for (const double v : probability) kept += v;
+  for (double& v : probability) v /= kept;
+  return probability;
+}
+
+TEST(Sampler, FrequenciesMatchTheDefinition) {
+  const std::vector<float> logits = normal_logits(12, 2, 5);
+  const SamplingParams cases[] = {{},
+                                  {.temperature = 0.5},
+                                  {.top_k = 3},
+                                  {.top_p = 0.7},
+                                  {.min_p = 0.2},
+                                  {.temperature = 1.5, .top_p = 0.9, .top_k = 6}};
+  for (const SamplingParams& p : cases) {
+    const std::vector<double> got = draw_frequencies(p, logits, 40000), want = expected(p, logits);
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_NEAR(got[i], want[i], 5 * std::sqrt(0.25 / 40000));
+      if (want[i] == 0) {
+        EXPECT_EQ(got[i], 0);
+      }
+    }
+  }
+}
+
+TEST(Sampler, GreedyAndSeeds) {
+  const std::vector<float> logits = normal_logits(201088, 2, 1);
+  const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  std::vector<float> copy = logits;
+  EXPECT_EQ(Sampler({.temperature = 0}, {}).sample(copy).value().token, best);
+  const auto run = [&](uint64_t seed) {
+    Sampler sampler({.seed = seed}, {});
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < 20; ++i) {
+      std::vector<float> fresh = logits;
+      tokens.push_back(sampler.sample(fresh).value().token);
+    }
+    return tokens;
+  };
+  EXPECT_EQ(run(3), run(3));
+  EXPECT_NE(run(3), run(4));
+}
+
+TEST(Sampler, PenaltiesAndBias) {
+  std::vector<float> logits = {1.0f, 0.9f, 0.5f};
+  Sampler repeat({.temperature = 0, .repetition_penalty = 2}, std::vector<int32_t>{0});
+  EXPECT_EQ(repeat.sample(logits).value().token, 1);
+  logits = {1.0f, 0.9f, 0.5f};
+  EXPECT_EQ(repeat.sample(logits).value().token, 0);  // 0.5, 0.45 and 0.5: the lower id of equals
+  Sampler presence({.temperature = 0, .presence_penalty = 0.3}, {});
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < 3; ++i) {
+    logits = {1.0f, 0.9f, 0.5f};
+    tokens.push_back(presence.sample(logits).value().token);
+  }
+  EXPECT_EQ(tokens, (std::vector<int32_t>{0, 1, 0}));
+  logits = {1.0f, 0.9f, 0.5f};
+  EXPECT_EQ(Sampler({.temperature = 0, .logit_bias = {{2, 5.0f}}}, {}).sample(logits).value().token, 2);
+}
+
+TEST(Sampler, Logprobs) {
+  std::vector<float> logits = normal_logits(50, 2, 9);
+  const std::vector<float> copy = logits;
+  const SampledToken t =
+      Sampler({.temperature = 0, .logit_bias = {{7, 50.0f}}, .top_logprobs = 3}, {}).sample(logits).value();
+  double sum = 0;
+  for (const float v : copy) sum += std::exp(double{v});
+  EXPECT_EQ(t.token, 7);
+  EXPECT_NEAR(t.logprobs.logprob, copy[7] - std::log(sum), 1e-6);  // of the model, not of the bias
+  ASSERT_EQ(t.logprobs.top.size(), 3u);
+  EXPECT_GE(t.logprobs.top[0].second, t.logprobs.top[1].second);
+  EXPECT_NEAR(t.logprobs.top[0].second, *std::max_element(copy.begin(), copy.end()) - std::log(sum), 1e-6);
+}
+
+TEST(Sampler, BadNumbersAreErrors) {
+  std::vector<float> logits = {0, NAN};
+  EXPECT_FALSE(Sampler({}, {}).sample(logits).ok());
+  for (const SamplingParams& p : std::vector<SamplingParams>{{.temperature = NAN},
+                                                             {.temperature = -1},
+                                                             {.top_p = 0},
+                                                             {.top_k = -1},
+                                                             {.min_p = 2},
+                                                             {.repetition_penalty = 0},
+                                                             {.logit_bias = {{99, 0.0f}}},
+                                                             {.stop_strings = {""}}}) {
+    EXPECT_FALSE(validate(p, 50).ok());
+  }
+}
+
 }  // namespace
 }  // namespace moesaic

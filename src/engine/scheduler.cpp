@@ -143,7 +143,7 @@ void Scheduler::plan(const std::shared_ptr<Request>& request, int rows, Plan& pl
   plan.host_rows += shown_rows(r, rows);
   if (!plan.device || r.computed + rows < r.length() || !host_samples(r)) return;
   ++plan.host_rows;
-  r.host_step = step_;
+  if (r.host_row <= plan.host_rows_before) r.host_row = ++host_rows_;
 }
 
 int Scheduler::rows_for(const Request& r, const Plan& plan) const {
@@ -349,24 +349,19 @@ std::vector<std::shared_ptr<Request>> Scheduler::prompts_in_turn() const {
 }
 
 // Requests that decode and whose logits the host gets take turns where a step has no room for all of them:
-// those that had no row for longest come first. Half of the room is kept for prompts where one needs it.
-Scheduler::HostTurn Scheduler::host_turn() const {
+// those that had no row for longest come first, and are first again next time. Half of the room is kept for
+// prompts where one needs it.
+void Scheduler::give_host_turns() {
   const bool prompts = std::ranges::any_of(
       running_, [](const auto& r) { return computes_prompt(*r) && (shows_prompt(*r) || host_samples(*r)); });
-  const int rows = prompts ? kHostRows / 2 : kHostRows;
-  std::vector<uint64_t> steps;
+  const size_t rows = prompts ? kHostRows / 2 : kHostRows;
+  std::vector<Request*> turns;
   for (const auto& r : running_) {
-    if (decodes(*r) && host_samples(*r)) steps.push_back(r->host_step);
+    if (decodes(*r) && host_samples(*r)) turns.push_back(r.get());
   }
-  if (std::ssize(steps) <= rows) return {.last_step = step_, .in_last = rows};
-  const auto last = steps.begin() + rows - 1;
-  std::ranges::nth_element(steps, last);
-  return {.last_step = *last, .in_last = static_cast<int>(std::count(steps.begin(), last + 1, *last))};
-}
-
-// Whether the request may have a row for the host in this step.
-bool Scheduler::HostTurn::take(const Request& r) {
-  return r.host_step < last_step || (r.host_step == last_step && in_last-- > 0);
+  std::ranges::stable_sort(turns, {}, &Request::host_row);
+  turns.resize(std::min(turns.size(), rows));
+  for (Request* r : turns) r->host_row = ++host_rows_;
 }
 
 ScheduledBatch Scheduler::next_batch(bool device_samples, double prompt_rate) {
@@ -376,16 +371,17 @@ ScheduledBatch Scheduler::next_batch(bool device_samples, double prompt_rate) {
     cache_blocks(*r);
     pages_.slide(r->pages, r->computed - r->unsure());
   }
-  Plan plan{.device = device_samples && speculator_ == nullptr};
+  Plan plan{.device = device_samples && speculator_ == nullptr, .host_rows_before = host_rows_};
   ++step_;
   const uint64_t preemptions = counted_.preemptions;
   order_running();
   admit_newcomers();
-  HostTurn turn = plan.device ? host_turn() : HostTurn();
+  if (plan.device) give_host_turns();
   for (size_t i = 0; i < running_.size(); ++i) {
     const auto r = running_[i];
     if (!computes_prompt(*r) && r->fetch == nullptr) ++r->turn_steps;
-    if (!decodes(*r) || (plan.device && host_samples(*r) && !turn.take(*r))) continue;
+    if (!decodes(*r)) continue;
+    if (plan.device && host_samples(*r) && r->host_row <= plan.host_rows_before) continue;  // not its turn
     if (make_room(*r)) this->plan(r, 1, plan);
   }
   const bool decoding = std::ranges::any_of(running_, [](const auto& r) { return decodes(*r); });

@@ -135,21 +135,15 @@ class Scheduler {
     std::vector<Part> parts;
     // The device samples, and the host takes the logits of some rows: its rows are bounded.
     bool device = false;
-    int most_rows = 0;            // beyond which no prompt's rows are added
-    int rows = 0, host_rows = 0;  // of all parts; of these, those whose logits the host takes
-    int rows_ahead = 0;           // and those of drafts that only the device knows
+    int most_rows = 0;              // beyond which no prompt's rows are added
+    uint64_t host_rows_before = 0;  // a greater Request::host_row is of this step
+    int rows = 0, host_rows = 0;    // of all parts; of these, those whose logits the host takes
+    int rows_ahead = 0;             // and those of drafts that only the device knows
   };
   void plan(const std::shared_ptr<Request>& request, int rows, Plan& plan);
   void admit(Plan& plan);
   int rows_for(const Request& request, const Plan& plan) const;
-  // The decoding requests that may have a row for the host in a step: those that had one before `last_step`,
-  // and so many of those that had one in it.
-  struct HostTurn {
-    uint64_t last_step = 0;
-    int in_last = 0;
-    bool take(const Request& request);
-  };
-  HostTurn host_turn() const;
+  void give_host_turns();
   StepAccount add_drafts(const Plan& plan);
   // Rows of drafts in a step that has so many other rows.
   int draft_room(int rows) const { return std::min(options_.max_rows - rows, options_.draft_rows); }
@@ -171,7 +165,7 @@ class Scheduler {
   std::vector<std::shared_ptr<Request>> running_;
   FairQueue<std::shared_ptr<Request>> waiting_{SIZE_MAX};
   std::unordered_map<std::string, std::shared_ptr<ClientShare>> clients_;  // with requests
-  uint64_t begun_ = 0, step_ = 0;                                          // so far
+  uint64_t begun_ = 0, step_ = 0, host_rows_ = 0;                          // so far
 };
 
 }  // namespace moesaic

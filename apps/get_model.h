@@ -8,7 +8,7 @@
 
 namespace moesaic::app {
 
-// What begins a name that is looked for here first and then got from the hub: -hf owner/name.
+// A name that begins with this is looked for here first and then got from the hub: -hf owner/name.
 inline constexpr std::string_view kHubScheme = "hf:";
 
 struct GetOptions {

@@ -203,7 +203,7 @@ TEST_F(GgufFiles, TableOfThePageIsWhatIsLoaded) {
   EXPECT_EQ(table_of_page("refused", refused), refused) << "MOESAIC_WRITE_TABLE=1 gguf_files_test writes it";
 }
 
-// What llama.cpp's quantiser makes of gpt-oss, by file type: the types of each tensor.
+// The types that llama.cpp's quantiser gives each tensor of gpt-oss, by file type.
 std::map<std::string, std::map<std::string, std::vector<std::string>>> quantiser_files() {
   return nlohmann::json::parse(
       std::ifstream(std::string(MOESAIC_SOURCE_DIR) + "/tests/golden/gguf/quantiser.json"));

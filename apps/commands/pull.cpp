@@ -19,7 +19,7 @@ struct PullOptions {
   int connections = 8;
 };
 
-// What is there already, where nothing may be fetched.
+// Gets the model and gives its path. With HF_HUB_OFFLINE, gives the path of the model in the cache.
 Result<std::string> model_here(const PullOptions& o) {
   ASSIGN_OR_RETURN(const hub::HubOptions hub, hub::hub_options());
   if (hub.offline) {

@@ -16,7 +16,8 @@ moesaic_request default_request() {
   return r;
 }
 
-// Of an array that is copied: a size that was never set is refused before it is read.
+// An array that is copied may have so many entries: a size that was never set is refused before the array is
+// read.
 constexpr size_t kMostItems = 1u << 20;
 Status check_array(const void* pointer, size_t count, const char* name) {
   if (count > kMostItems) return invalid("{}: {} entries; at most {}", name, count, kMostItems);
@@ -46,7 +47,7 @@ Status check_arrays(const moesaic_request& r) {
   return {};
 }
 
-// What Model::submit cannot see: values that C has no type for.
+// Checks what Model::submit cannot see: flags, tokens and other values that a C type does not restrict.
 Status check_values(const moesaic_request& r, int vocab) {
   RETURN_IF_ERROR(check_flag(r.chat, "request.chat"));
   RETURN_IF_ERROR(check_flag(r.logprobs, "request.logprobs"));

@@ -49,10 +49,10 @@ struct MoeOperatorCall {
   const float* weights = nullptr;  // [tokens, top_k]
   const void* logits = nullptr;    // [tokens, routed_experts]: the top_k largest, and their softmax
   ElementType logits_type = ElementType::kF32;
-  // Of workspace_bytes(tokens) at least, 256-byte aligned; of one stream at a time. Null: the library's own,
-  // which all operators share: for the device and stream, kept while an operator lives, or, of a stream that
-  // is being captured, for the graph, kept as long as it and its executables live. The first call of a size
-  // allocates.
+  // It has at least workspace_bytes(tokens) bytes, is 256-byte aligned and is used by one stream at a time.
+  // Null: the operators share the library's own. It has one for each device and stream, kept while an
+  // operator lives. A stream that is being captured has one for its graph, kept while the graph or its
+  // executables live. The first call of a size allocates.
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
   void* stream = nullptr;  // a cudaStream_t of the device

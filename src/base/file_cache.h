@@ -18,8 +18,8 @@ std::string cache_folder();
 
 // Whom a file, and the folder that is made for it, are for.
 enum class Readers { kAll, kOwner };
-// Replaces the file in one step, by renaming: readers see the old one or the new one. What is there and is no
-// regular file (a device, say) is refused.
+// Replaces the file in one step, by renaming: readers see the old one or the new one. Refuses to replace
+// anything but a regular file (a device, say).
 Status replace_whole(const std::string& path, std::string_view bytes, Readers readers = Readers::kAll);
 // The same, and makes the file's folder.
 Status write_whole(const std::string& path, std::string_view bytes, Readers readers = Readers::kAll);

@@ -12,8 +12,9 @@ void set_debug(bool on);
 // Whether debug() says anything: ask before a line that costs something to make.
 bool debug_enabled();
 void debug(const std::string& line);
-// What a user has to know of a thing that goes on without it: a warning to the callback, or else, in the
-// program (set_notices, once at start-up), a line on standard error.
+// notice() tells the user of something that does not work, although the program goes on. The callback gets a
+// warning. Without a callback, it prints a line to standard error if set_notices(true) was called (by the
+// program, once at start-up).
 void set_notices(bool on);
 void notice(std::string line);
 // To the callback, if there is one.

@@ -1,4 +1,5 @@
-// Of what has threads or locks: a forked process has a copy of it without its threads, which nobody can use.
+// An object with threads or locks keeps one of these: a forked process has a copy of the object but not of
+// its threads, and cannot use it.
 #pragma once
 
 #include <unistd.h>
@@ -9,7 +10,7 @@ namespace moesaic {
 
 class OwnProcess {
  public:
-  // Whether this is the process that made it.
+  // True in the process that made it, false in one that was forked.
   bool here() const { return getpid() == pid_; }
   Status check() const {
     return here() ? Status()

@@ -21,7 +21,7 @@ struct Hash128 {
 class SipHash {
  public:
   explicit SipHash(const HashKey& key);
-  // Of texts that follow each other the hash is that of their concatenation.
+  // Adding several texts in turn gives the hash of their concatenation.
   SipHash& add(std::span<const std::byte> bytes);
   template <typename T>
   SipHash& add_value(const T& value) {

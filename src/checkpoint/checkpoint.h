@@ -37,7 +37,7 @@ struct Checkpoint {
   TokenizerSource tokenizer;
   std::string kind;       // "safetensors", "original", "gguf" or "dummy"
   std::string path = {};  // what its name led to; empty: nothing on disk
-  // What is not kept as it is stored, by format, for people: "Q5_0 becomes Q8_0 (exact): 96 tensors, ...".
+  // A line for people for each format that is converted: "Q5_0 becomes Q8_0 (exact): 96 tensors, ...".
   std::vector<std::string> conversions = {};
 };
 

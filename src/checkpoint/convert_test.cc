@@ -1,4 +1,4 @@
-// What convert writes beside the weights, and what it leaves behind.
+// Tests the files that convert writes beside the weights, and those that it leaves behind.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -127,7 +127,7 @@ TEST_F(ConvertFiles, AnUnfinishedFileHasNoName) {
     if (names() != 0) GTEST_SKIP() << "this file system has no files without a name";
   }
   EXPECT_EQ(names(), 0);
-  // What a killed run has left where there are none is used up.
+  // Where unfinished files must have names, a killed run leaves this one behind. The next run removes it.
   put("out/a.part", std::string(100, 'x'));
   for (const char* text : {"first", "second"}) {
     auto file = OutputFile::create(path("out/a"), true);

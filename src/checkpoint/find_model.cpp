@@ -91,7 +91,7 @@ Result<std::string> in_folder(const fs::path& folder) {
       folder.string());
 }
 
-// What a repository's folder holds of what was named.
+// Finds the named model in a repository's folder.
 Result<std::string> in_repository(const fs::path& folder, const RepositoryName& name) {
   if (!name.file.empty()) {
     if (is_there(folder / name.file)) return (folder / name.file).string();

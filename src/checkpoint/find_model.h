@@ -15,12 +15,12 @@ namespace moesaic {
 //   a model's folder of the Hugging Face cache (refs, snapshots): its current snapshot
 //   the cache itself, with one gpt-oss model: that one
 //   a store of Ollama, a manifest in it or a folder of manifests, with one model: its blob
-// What is no path is looked for, in this order, as
+// A name that is not a path is looked for, in this order, as
 //   owner/name[:QUANTISATION] and owner/name/file.gguf in the Hugging Face cache and in LM Studio's folders
 //   model:tag, owner/model:tag and HOST/owner/model:tag in Ollama's stores
-// Of several GGUF models, those of another architecture do not count. Anything else is an error of one line
-// that says what is there, the nearest name, and the command that gets the model; of a folder with nothing
-// but a LoRA adapter, which model that is for.
+// GGUF models of another architecture do not count where there are several. Anything else is an error of one
+// line that says what is there, the nearest name, and the command that gets the model. For a folder with
+// nothing but a LoRA adapter, it says which model the adapter is for.
 Result<std::string> find_model(const std::string& name, const ModelPlaces& places);
 
 // peft's name of an adapter's config, which marks the folder of one.

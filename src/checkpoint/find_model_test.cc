@@ -91,7 +91,7 @@ TEST_F(FindModel, AQuantisationOfAnEarlierSnapshot) {
   expect_error("o/n:Q2_K", {"not here, but m-F16.gguf", "moesaic pull o/n:Q2_K"});
 }
 
-// What is being fetched has no ref yet.
+// A snapshot that is being fetched has no ref yet.
 TEST_F(FindModel, AnUnfinishedPull) {
   put("hub/models--o--n/snapshots/1/config.json"), put("hub/models--o--n/blobs/abc.incomplete");
   expect_error("o/n", {"no complete snapshot", "moesaic pull o/n"});

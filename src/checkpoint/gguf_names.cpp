@@ -16,7 +16,7 @@ std::string base_name(const std::string& path) { return path.substr(path.rfind('
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// Whether word stands in text, both in small letters, between characters that are not of a word.
+// True if text contains word with no letter, digit or underscore next to it. Both are in lower case.
 bool has_word(std::string_view text, std::string_view word) {
   for (size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
     const size_t end = at + word.size();

@@ -1,4 +1,4 @@
-// What the names of GGUF files say: parts of a split model, and the quantisation.
+// The names of GGUF files tell the parts of a split model, and the quantisation.
 #pragma once
 
 #include <span>
@@ -12,8 +12,8 @@ namespace moesaic {
 // Another name: itself.
 std::vector<std::string> gguf_parts(const std::string& path);
 
-// Of the names of files, in any order: each GGUF model by its first part, sorted. What llama.cpp keeps beside
-// models (mmproj, imatrix) is none.
+// The GGUF models among the names of files, each by its first part, sorted. The other GGUF files that stand
+// beside llama.cpp's models (mmproj, imatrix) do not count.
 std::vector<std::string> gguf_models(std::span<const std::string> names);
 
 // The quantisation, as llama.cpp reads it out of a name: MXFP4 of "gpt-oss-20b-mxfp4-00001-of-00002.gguf".
@@ -21,7 +21,7 @@ std::vector<std::string> gguf_models(std::span<const std::string> names);
 std::string gguf_tag(const std::string& path);
 
 // The models that a tag means, in any case of letters: those whose quantisation it is, else those with the
-// tag as a word in their name or folder. Of a plain one and unsloth's "UD-" one it is the plain one.
+// tag as a word in their name or folder. A plain one is preferred to unsloth's "UD-" one.
 std::vector<std::string> with_gguf_tag(std::span<const std::string> models, std::string_view tag);
 
 }  // namespace moesaic

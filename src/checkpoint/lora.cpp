@@ -88,7 +88,8 @@ struct Part {
   bool adapts(int64_t expert) const { return factors->expert < 0 || factors->expert == expert; }
 };
 
-// Of the expert with the most factors, a multiple of 32.
+// The ranks of an expert's factors add up. This is the greatest sum of any expert, rounded up to a multiple
+// of 32.
 int64_t joint_rank(const std::vector<Part>& parts, int64_t count) {
   int64_t most = 0;
   for (int64_t e = 0; e < count; ++e) {

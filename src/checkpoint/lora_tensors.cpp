@@ -89,8 +89,8 @@ std::optional<Place> place_of(std::string module, const ModelConfig& config) {
   return known ? std::optional(place) : std::nullopt;
 }
 
-// What may be adapted. parameter: what peft's patterns call it, behind the layer's name; a module of one
-// expert has its number behind it.
+// A matrix that may be adapted. parameter: its name in peft's patterns, behind the layer's name; a module of
+// one expert has the expert's number behind it.
 struct Target {
   LoraTarget target;
   const char *part, *parameter;

@@ -167,14 +167,14 @@ std::string nearest_of(const std::string& name, const std::vector<std::string>& 
   return best;
 }
 
-// Of a path that leads nowhere: the path with the nearest name in its folder.
+// The path with the nearest name in the same folder as a path that does not exist; empty if there is none.
 std::string beside_it(const fs::path& path) {
   const std::string found = nearest(path.filename().string(), names_in(path.parent_path()));
   return found.empty() || path.parent_path().empty() ? "" : (path.parent_path() / found).string();
 }
 
-// What a name would get from Hugging Face: itself if it is a repository's, else the published model that it
-// is nearest to; empty where it is near to none.
+// The name to get from Hugging Face: the name itself if it is a repository's, else the published model that
+// it is nearest to. Empty if it is near to none.
 std::string published(const std::string& name) {
   if (repository_name(name)) return name;
   std::string plain = name;

@@ -23,17 +23,17 @@ struct FoundModel {
 // config.json and .safetensors files, and GGUF files, each split one once. Names are paths below it.
 std::vector<FoundModel> models_below(const std::string& folder);
 
-// What is in the caches and stores, and in the folder models where the program was started; sorted by place
-// and name.
+// The models in the caches and stores, and in the folder "models" where the program was started; sorted by
+// place and name.
 std::vector<FoundModel> models_here(const ModelPlaces& places);
 
-// What follows a name that leads nowhere: the model of this machine that it is nearest to, and the command
-// that gets what it means.
+// A hint for the error about a name that was not found: the nearest model on this machine, and the command
+// that gets the model that was probably meant.
 std::string hint_for(const std::string& name, const ModelPlaces& places);
 
 // general.architecture of a GGUF file, model_type of a folder's config.json; empty where there is none.
 std::string architecture_of(const std::string& path);
-// Whether a name of an architecture is gpt-oss's.
+// True if the name is that of gpt-oss's architecture.
 bool is_gpt_oss(const std::string& architecture);
 
 }  // namespace moesaic

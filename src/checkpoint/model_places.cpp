@@ -59,7 +59,7 @@ std::vector<std::string> ollama_stores(const std::string& home) {
   std::vector<std::string> stores;
   if (const std::string store = environment("OLLAMA_MODELS"); !store.empty()) stores.push_back(store);
   if (!home.empty()) stores.push_back(home + "/.ollama/models");
-  // Of the service that Ollama's installer and distributions make.
+  // The service that Ollama's installer or a distribution sets up has its store in one of these.
   for (const char* service :
        {"/usr/share/ollama/.ollama/models", "/var/lib/ollama/.ollama/models", "/var/lib/ollama"})
     stores.emplace_back(service);
@@ -175,7 +175,7 @@ Result<fs::path> current_snapshot(const fs::path& folder) {
   current.erase(std::ranges::find_if(current, [](unsigned char c) { return std::isspace(c) != 0; }),
                 current.end());
   const std::vector<std::string> all = names_in(folder / "snapshots");
-  // What is being fetched has no ref before it is complete.
+  // A snapshot that is being fetched has no ref before it is complete.
   const bool unfinished = std::ranges::any_of(
       names_in(folder / "blobs"), [](const std::string& blob) { return blob.ends_with(".incomplete"); });
   if (current.empty() && all.size() == 1 && !unfinished) current = all.front();

@@ -17,14 +17,14 @@ struct ModelPlaces {
   std::vector<std::string> lm_studio;  // LM Studio's homes: the folders with its settings
 };
 
-// Of this user, by the variables of these programs: HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME,
+// The places of this user, by the variables of these programs: HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME,
 // XDG_CACHE_HOME; OLLAMA_MODELS; LM Studio's home pointer. Only the stores of the last two are looked at.
 ModelPlaces model_places();
 
 // An environment variable, or nothing where it is unset; a "~" that begins it is the home folder.
 std::string environment(const char* name);
 
-// Whether anything is at a path; what may not be looked at is not.
+// True if anything is at the path. False if this user may not look at it.
 bool is_there(const std::filesystem::path& path);
 bool is_folder(const std::filesystem::path& path);
 // Names in a folder, sorted; of very large folders the first ten thousand that the system gives.
@@ -47,7 +47,7 @@ std::string repository_of(const std::string& hub_folder);
 // The folder with the current snapshot in such a folder: refs/main names it; without that the only one.
 Result<std::filesystem::path> current_snapshot(const std::filesystem::path& folder);
 
-// What gets a repository.
+// The command that gets a repository.
 std::string pull_command(std::string_view name);
 
 // LM Studio's models folders of a home: the one that its settings name, and its own.

@@ -69,7 +69,7 @@ Result<Json> read_manifest(const fs::path& path) {
   return manifest;
 }
 
-// Of a list of manifests, one for each program that runs the model, the one with a GGUF file.
+// Finds the manifest with a GGUF file in a list that has one manifest for each program that runs the model.
 Result<Json> runnable(const Json& list, const fs::path& store, const std::string& name) {
   const auto entries = list.find("manifests");
   for (const char* runner : {"ollama", "llamacpp"}) {

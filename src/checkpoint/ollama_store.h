@@ -29,9 +29,9 @@ std::vector<OllamaModel> ollama_models_at(const std::filesystem::path& path);
 // one line.
 Result<std::string> ollama_blob(const OllamaModel& model);
 
-// What a name means in these stores: model[:tag] (without a tag: latest, or the only one there is),
-// owner/model[:tag], HOST/owner/model[:tag]; in any case of letters. Several: tags of the model, none of
-// which was named.
+// Finds a name in these stores: model[:tag] (without a tag: latest, or the only one there is),
+// owner/model[:tag], HOST/owner/model[:tag]; in any case of letters. Gives several if the name has no tag and
+// the model has several, none of which is latest.
 std::vector<OllamaModel> find_ollama(const std::string& name, const std::vector<std::string>& stores);
 
 }  // namespace moesaic

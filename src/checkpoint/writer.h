@@ -25,13 +25,13 @@ struct WriteOptions {
 // What either writer would round without having been asked to, a line each for people: tensors that were
 // converted when the source was opened, and those that the form has only in BF16.
 std::vector<std::string> roundings(const Checkpoint& source, const WriteOptions& options, bool gguf);
-// What else a user should know of the result, a line each: that only this project reads it, that the chat
-// template is not the source's.
+// Remarks tell the user, a line each, what else to know about the result: that only this project reads it, or
+// that the chat template is not the source's.
 std::vector<std::string> remarks(const Checkpoint& source, const WriteOptions& options, bool gguf);
-// Whether a folder would have dense matrices in MXFP8.
+// True if a folder would have dense matrices in MXFP8.
 bool writes_mxfp8(const Checkpoint& source, const WriteOptions& options);
 
-// What a writer leaves behind where the program is ended while it works.
+// The unfinished files that a writer leaves behind if the program is ended while it works.
 std::vector<std::string> unfinished_gguf(const std::string& path);
 std::vector<std::string> unfinished_safetensors(const std::string& folder);
 

@@ -1,5 +1,5 @@
-// What a row of logits says: its likeliest tokens, the sum of its probabilities, and the token that
-// DeviceSampling's rule (core/batch.h) gives. A logit of -infinity is a token that may not be chosen.
+// These functions evaluate a row of logits: its likeliest tokens, the sum of its probabilities, and the token
+// that DeviceSampling's rule (core/batch.h) gives. A logit of -infinity is a token that may not be chosen.
 #pragma once
 
 #include <cstdint>

@@ -237,7 +237,7 @@ void DiskTier::touch(const KvPart& part) {
   utimensat(dir_, kv_file_name(part).c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
 }
 
-// Whether there is room then. Files are removed behind the lock.
+// Evicts parts until the bytes fit; false if they do not even then. Removes the files after it has unlocked.
 bool DiskTier::make_room(uint64_t bytes) {
   std::vector<KvPart> gone;
   bool fits = false;

@@ -30,7 +30,7 @@ struct KvFileHeader {
 static_assert(sizeof(KvFileHeader) == 72);
 
 KvFileHeader kv_file_header(const HashKey& key, const KvPart& part, std::span<const std::byte> bytes);
-// What is wrong with a file that should be the part's; null: nothing.
+// Says what is wrong with a file that should hold the part; null: nothing.
 const char* kv_file_fault(const HashKey& key, const KvPart& part, const KvFileHeader& header,
                           std::span<const std::byte> bytes);
 std::string kv_file_name(const KvPart& part);
@@ -67,7 +67,7 @@ class DiskTier final : public KvTier {
   int dir_ = -1, lock_ = -1;
   HashKey key_{};
   std::chrono::steady_clock::time_point write_again_;  // of the thread that puts: after an error
-  mutable std::mutex mutex_;                           // of what stands below
+  mutable std::mutex mutex_;                           // guards what follows
   KvIndex index_;
   KvTierStats counted_;
 };

@@ -28,7 +28,7 @@ struct EngineOptions {
   DraftMemory draft = {};            // that a drafter takes on the device
 };
 
-// What an engine with these options will ask of kv_layout; they are not checked.
+// The demand that an engine with these options will pass to kv_layout. Does not check the options.
 KvDemand kv_demand(const EngineOptions& options);
 
 // One thread drives an engine, any may ask for its statistics. The backend holds the model of `config` and

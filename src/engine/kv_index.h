@@ -1,4 +1,4 @@
-// Which parts a tier of the KV store has, and which goes first where there is no room for all.
+// The index knows which parts a tier of the KV store has, and which one is evicted first.
 #pragma once
 
 #include <cstdint>

@@ -136,7 +136,7 @@ KvPart KvPages::part_of(const PageTable& table, int block, KvKind kind) const {
           .before = name_before(table.salt, block > 0 ? table.full[block - 1] : -1)};
 }
 
-// Of a block that is cached. Its window page may be an idle one that the table has given back.
+// The block must be cached. Its window page may be an idle one that the table has given back.
 void KvPages::offer_window(const PageTable& table, int block) {
   const int32_t page = blocks_[table.full[block]].window;
   if (store_ != nullptr && page >= 0) store_->offer({part_of(table, block, KvKind::kWindow), page});
@@ -174,8 +174,8 @@ bool KvPages::window_is_stored(std::span<const int32_t> chain, std::span<const H
   return true;
 }
 
-// Whether the first blocks of a sequence, of which the cache has those of `chain`, find their pages, and all
-// the others of `tokens` tokens.
+// True if there are pages for all `tokens` tokens of a sequence, and window pages for the end of its first
+// `blocks` blocks. The cache already has the blocks of `chain`.
 bool KvPages::stored_would_fit(std::span<const int32_t> chain, int blocks, int tokens, int spare) const {
   const auto held = std::ranges::count_if(chain, [&](int32_t page) { return full_.holders(page) > 0; });
   if (full_.free_pages() + held < pages_of(tokens) + spare) return false;

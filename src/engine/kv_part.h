@@ -1,4 +1,5 @@
-// What the KV store keeps (docs/design/kv-store.md): parts of blocks under names that hold everywhere.
+// The KV store keeps parts of blocks, under names that are the same in every process with the same key
+// (docs/design/kv-store.md).
 #pragma once
 
 #include <compare>
@@ -39,7 +40,7 @@ class KvNames {
   explicit KvNames(const HashKey& key = random_hash_key(), std::string_view model = {})
       : key_(key), model_(SipHash(key).add(std::as_bytes(std::span(model))).finish()) {}
 
-  // What stands before the first block of a sequence.
+  // The hash that the first block of a sequence has as its predecessor's.
   Hash128 root(std::string_view salt) const {
     return SipHash(key_).add_value(model_).add(std::as_bytes(std::span(salt))).finish();
   }

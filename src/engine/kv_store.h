@@ -27,7 +27,7 @@ struct KvStoreOptions {
   uint64_t disk_bytes = 0;  // 0: half of what is free there
   bool any() const { return host_bytes > 0 || !folder.empty(); }
 };
-// Of --kv-host GiB and --kv-disk DIR[:GiB].
+// Reads the values of --kv-host GiB and --kv-disk DIR[:GiB].
 Result<KvStoreOptions> kv_store_options(double host_gib, const std::string& disk);
 
 // Opened before a model is loaded, which takes longer than to find that another process has the folder.
@@ -74,14 +74,14 @@ class KvStore {
   const KvNames& names() const { return names_; }
   bool has(const KvPartId& id) const;
 
-  // The part is in the page and stays there until forget(): it is kept when its turn comes. Of a part that is
-  // kept already: it is used.
+  // The part is in the page and stays there until forget(): it is kept when its turn comes. A part that is
+  // kept already counts as used now.
   void offer(const KvPlace& place);
   // Before the page gets other contents: waits while it is being copied, and for nothing else.
   void forget(KvKind kind, int32_t page);
   void forget_all();  // nobody knows what the pages hold
 
-  // Whether reads come back; not while one takes longer than a second.
+  // False while a read has been running for more than a second.
   bool answers() const;
   // Starts it. From here until it is over or cancel() returns the pages belong to the store, and no step in
   // flight may touch them.
@@ -94,7 +94,7 @@ class KvStore {
   // Until some fetch may have got further, at most a millisecond.
   void wait() const;
 
-  // Of the tiers alone. From any thread.
+  // Counts only what the tiers did. Any thread may call it.
   KvStoreStats stats() const;
   // Until all that was offered is kept or dropped. For tests.
   void settle() const;
@@ -139,7 +139,7 @@ class KvStore {
   KvTier* host_ = nullptr;                        // or none
   std::unique_ptr<KvCopier> read_copier_;
 
-  mutable std::mutex mutex_;  // of what stands below, and of writers' offers and counts
+  mutable std::mutex mutex_;  // guards what follows, and writers' offers and counts
   mutable std::condition_variable changed_;
   std::array<std::vector<uint32_t>, 2> generations_;  // of each kind's pages: how often forget() was called
   std::deque<std::shared_ptr<KvFetch>> fetches_;

@@ -103,7 +103,7 @@ TEST_P(Store, WindowsAreKeptOnlyWherePromptsGoOn) {
   EXPECT_LE(window, 6);
 }
 
-// What is in neither tier yet when the process ends is written then.
+// Parts that are in neither tier when the process ends are written at that time.
 TEST_P(Store, WhatIsAtWorkIsKeptAtTheEnd) {
   const TemporaryFolder folder;
   {

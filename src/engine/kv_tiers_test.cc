@@ -265,7 +265,6 @@ TEST_F(Folder, StrangersAreLeftAloneAndSaidOnce) {
   EXPECT_TRUE(fs::exists(files() / "notes.txt"));
 }
 
-// What was a file of its own when the folder was opened may be something else when it is read.
 // The process is killed while it writes, evicts and reads; the next one finds nothing but whole parts.
 void expect_whole_after_kills(const std::string& folder, int kills) {
   constexpr uint64_t kMost = 40 * 8192;
@@ -308,6 +307,7 @@ void expect_whole_after_kills(const std::string& folder, int kills) {
 TEST_F(Folder, OpensAfterAKillAtAnyMoment) { expect_whole_after_kills(folder_.path(), 40); }
 TEST_F(Folder, DISABLED_OpensAfterThousandsOfKills) { expect_whole_after_kills(folder_.path(), 5000); }
 
+// A part that was a regular file when it was written may be something else when it is read.
 TEST_F(Folder, AFileThatBecameSomethingElseIsRefused) {
   const auto tier = open();
   for (const bool link : {false, true}) {

@@ -50,7 +50,8 @@ void Scheduler::cache_blocks(Request& r) {
   pages_.offer(r.pages, r.proven);
 }
 
-// What of its beginning need not be computed: tokens in the cache. Where the store has more, that is planned.
+// Gives how many tokens at its beginning are in the cache and need not be computed. If the store has more, it
+// plans to fetch them and gives 0.
 int Scheduler::adopt(Request& r) {
   if (!options_.prefix_cache || !r.reuse_prefix) return 0;
   auto places = r.skip_store ? std::vector<KvPlace>()

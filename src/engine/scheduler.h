@@ -67,9 +67,9 @@ class Scheduler {
   void keep(KvStore* store);
   // The step that was in flight when next_batch() was called last is taken: begins what that planned.
   void begin_fetches();
-  // Whether a request waits for what the store has of it.
+  // True if a request waits for parts from the store.
   bool fetches() const;
-  // What is lacking in the pages of running requests is offered to the store, and their pages are free.
+  // Offers the store all blocks of running requests that it was not offered before, and frees their pages.
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;

@@ -1,4 +1,4 @@
-// What requests have in the store (kv_store.h): they wait for it in their place, with their pages.
+// Requests wait for their parts from the store (kv_store.h); meanwhile they keep their place and their pages.
 #include <algorithm>
 #include <utility>
 

@@ -1,4 +1,4 @@
-// What the scheduler puts into each step, without an engine: a model that always says 1.
+// Tests what the scheduler puts into each step, without an engine. The model always says 1.
 #include "engine/scheduler.h"
 
 #include <gtest/gtest.h>

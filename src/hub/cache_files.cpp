@@ -201,7 +201,7 @@ Status PartialFile::read_what_is_there(const Watch& watch) {
 Status PartialFile::append(std::string_view bytes) {
   Status written = write_at(descriptor_.get(), bytes, size_, path_);
   if (!written.ok()) {
-    // What got in of these bytes is not in the sum.
+    // The sum has none of these bytes, so those that were written are removed.
     [[maybe_unused]] const int ignored = ftruncate(descriptor_.get(), size_);
     return written;
   }

@@ -37,12 +37,12 @@ class RepositoryCache {
  public:
   RepositoryCache(std::string cache, const std::string& repository);
 
-  // Makes the folders. What stands in their way is an error.
+  // Makes the folders. It is an error if a file is in their place.
   Status make(const std::string& commit) const;
   std::string blob(const RemoteFile& file) const;
   std::string incomplete(const RemoteFile& file) const { return blob(file) + ".incomplete"; }
   std::string snapshot(const std::string& commit) const;
-  // Whether the blob is there, or the file itself in the snapshot, with its size.
+  // True if the blob, or the file itself in the snapshot, is there and has its full size.
   bool has(const RemoteFile& file, const std::string& commit) const;
   // Bytes of it that are there already.
   int64_t bytes_there(const RemoteFile& file, const std::string& commit) const;
@@ -59,8 +59,8 @@ class RepositoryCache {
   std::string cache_, folder_, locks_;
 };
 
-// A blob that comes in order, from its beginning on. What is on disk is always its first bytes, so that any
-// end of the program leaves something to go on with. Move-only.
+// A blob that is written in order, from its beginning on. The file always holds its first bytes, so that the
+// download can be resumed however the program ended. Move-only.
 class PartialFile {
  public:
   // Goes on with what is there; that is read once, for the sum.
@@ -70,7 +70,7 @@ class PartialFile {
   Status append(std::string_view bytes);
   // Throws away what is there.
   Status restart();
-  // Whether the sum is right; if so, the file has its name now.
+  // True if the sum is right: the file has its final name then. Otherwise it is emptied.
   Result<bool> finish(const std::string& blob);
 
  private:

@@ -1,4 +1,4 @@
-// Which files of a repository are taken.
+// Tests which files of a repository are taken.
 #include "hub/choose_files.h"
 
 #include <gtest/gtest.h>

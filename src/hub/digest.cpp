@@ -8,7 +8,7 @@
 namespace moesaic::hub {
 namespace {
 
-// Of openssl/evp.h; the same in OpenSSL 1.1 and 3.
+// Functions of openssl/evp.h, which are the same in OpenSSL 1.1 and 3.
 struct Crypto {
   void* (*context_new)() = nullptr;
   void (*context_free)(void*) = nullptr;

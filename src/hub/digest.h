@@ -14,7 +14,7 @@ namespace moesaic::hub {
 class Digest {
  public:
   static Result<Digest> sha256();
-  // Of git's object for a file of this size, which begins with it.
+  // The sum is that of git's object for a file of this size; the object begins with the size.
   static Result<Digest> git_blob(int64_t size);
   void add(std::string_view bytes);
   // Small letters. Nothing can be added behind it.

@@ -240,7 +240,7 @@ class Download {
     web_.start(part.exchange);
   }
 
-  // Of an answer with bytes of the file: whether they are those that were asked for.
+  // True if an answer with bytes of the file has those that were asked for.
   bool check(Part& part) {
     const bool whole = part.exchange.range.empty();
     part.checked = part.job->located = true;
@@ -274,7 +274,7 @@ class Download {
     return true;
   }
 
-  // What the hub says of the file before it sends it, or sends elsewhere for it.
+  // Checks that the headers of the hub's answer or redirect agree with its list about the file.
   Status check_names(const Part& part) const {
     const RemoteFile& file = *part.job->file;
     const std::string commit = part.exchange.header("x-repo-commit"),

@@ -1,4 +1,4 @@
-// Which hub, as whom, and into which cache: what the environment says to all of Hugging Face's programs.
+// The environment variables that all of Hugging Face's programs read choose the hub, the token and the cache.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What a repository of the hub holds.
+// Lists the files of a repository of the hub.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 
 namespace moesaic::hub {
 
-// What a name would get.
+// The files that a name would get.
 struct PullPlan {
   Listing listing;
   Choice choice;

@@ -41,8 +41,8 @@ double number_in(std::string_view text) {
   return code == std::errc() && value >= 0 ? static_cast<double>(value) : -1;
 }
 
-// What a hub's proxy is by the environment. libcurl takes HTTP_PROXY in small letters only, since a web
-// server's programs get request headers as HTTP_ variables; this one is none of those.
+// The proxy of HTTP_PROXY, for URLs of http. libcurl takes that variable in small letters only, since a web
+// server passes request headers to CGI programs as HTTP_ variables; this program is not one of them.
 std::string proxy_for(const std::string& url) {
   return url.starts_with("http://") && environment("http_proxy").empty() ? environment("HTTP_PROXY") : "";
 }

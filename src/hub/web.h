@@ -14,7 +14,7 @@
 
 namespace moesaic::hub {
 
-// What a long piece of work asks and tells.
+// A long piece of work asks by this whether it was cancelled, and tells why it is waiting.
 struct Watch {
   std::function<bool()> cancelled = [] { return false; };
   std::function<void(const std::string& why)> waiting = [](const std::string&) {};  // before a rest
@@ -65,8 +65,8 @@ class Web {
   // Waits for at most so many milliseconds; the exchanges that have ended.
   std::vector<Exchange*> run(int milliseconds);
 
-  // The answer to one request, after redirects within the hub; its body has at most `most` bytes. What may
-  // pass (a connection that breaks, 429, 5xx) is tried again.
+  // The answer to one request, after redirects within the hub; its body has at most `most` bytes. Errors that
+  // may pass (a connection that breaks, 429, 5xx) are tried again.
   Result<Answer> get(const std::string& url, size_t most, const Watch& watch);
 
   // Why a redirect is not followed; ok: it is.
@@ -88,13 +88,13 @@ class Web {
   std::unique_ptr<CURLM, CloseMulti> multi_;
 };
 
-// Whether the same request may succeed later: no answer, or a status that passes.
+// True if the same request may succeed later: there was no answer, or the status may pass.
 bool may_pass(long status);
 // Seconds until an attempt is worth it (the first retry: 0): what the answer asks for, else more each time.
 double seconds_to_wait(const std::map<std::string, std::string>& headers, long status, int attempt);
-// What is not worth waiting for.
+// Seconds. A request that would have to wait longer is not tried again.
 inline constexpr double kLongestWait = 300;
-// What nobody needs to be told of.
+// Seconds. The user is told only of waits that are longer.
 inline constexpr double kShortWait = 2;
 // Rests, in short steps, until the time has passed or the work is cancelled: then false.
 bool rest(double seconds, const Watch& watch);

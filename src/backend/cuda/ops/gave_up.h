@@ -1,4 +1,4 @@
-// What kernels leave in the fault word when they gave up waiting for each other (kernels/sm90/patience.cuh).
+// Kernels that give up waiting for each other leave this in the fault word (kernels/sm90/patience.cuh).
 #pragma once
 
 namespace moesaic::cuda {

@@ -10,8 +10,8 @@ namespace {
 
 constexpr const char* kWhat = "the experts' workspace";
 
-// Memory is allocated and freed while a stream of this or another thread may be captured. That is not part of
-// the capture, and must not end it.
+// Memory is allocated and freed while a stream of this or another thread may be captured. The capture must
+// neither contain these calls nor end because of them.
 class BesideCaptures {
  public:
   BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }

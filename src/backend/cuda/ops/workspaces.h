@@ -12,8 +12,8 @@
 
 namespace moesaic::cuda {
 
-// For each device and stream one block, which all operators share; for what is captured one for each capture
-// and stream. That one belongs to the graph: nothing else uses it until the graph and all its executables are
+// All operators share one block for each device and stream. Captured work has one block for each capture and
+// stream. That block belongs to the graph: nothing else uses it until the graph and all its executables are
 // gone. Two replays at a time share a block only if they are of two executables made of one graph (CUDA runs
 // those of one executable one after the other).
 //
@@ -25,7 +25,7 @@ class Workspaces {
  public:
   static constexpr size_t kMostStreams = 16;  // of a device that keep their block
 
-  // Of all operators that live.
+  // All living operators share one.
   static std::shared_ptr<Workspaces> shared();
 
   // Before the first call: host memory for the fault word.

@@ -31,7 +31,7 @@ class StepWait {
   std::chrono::duration<double> limit_;
 };
 
-// Whether any wait of this process has reached its limit.
+// True once any wait of this process has reached its limit.
 bool device_is_lost();
 Status lost_device();  // the error of it
 

@@ -10,7 +10,8 @@ namespace moesaic::cuda::sm90 {
 
 inline constexpr uint32_t kPatienceTicks = 3;  // begun ones: 8.6 to 12.9 s
 
-// Of one wait, by one thread. The fast path of a wait does not touch it; it costs a counter in the loop.
+// Each thread has one for each of its waits. The fast path of a wait does not touch it; in the loop it costs
+// a counter.
 class Patience {
  public:
   // Once a look. True: give up; `fault` says that somebody has. A fault that is there already ends the wait,

@@ -48,7 +48,7 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   operator cudaStream_t() const { return stream_; }
-  // Whether it has done all its work within the limit.
+  // True if it does all its work within the limit.
   bool ends_within(milliseconds limit) const {
     const Clock::time_point end = Clock::now() + limit;
     while (cudaStreamQuery(stream_) == cudaErrorNotReady) {

@@ -15,7 +15,7 @@ struct Captures {
   std::vector<std::pair<cudaHostFn_t, void*>> made;  // user objects
   std::map<unsigned long long, std::vector<size_t>> of_graph;
 
-  // Of the runtime's calls about graphs, the ones that fail, and what was done with executables.
+  // These say which of the runtime's calls about graphs fail, and count executables and their launches.
   bool no_begin = false, no_end = false;
   int failing_instantiations = 0;  // the next ones fail
   int executables = 0, launches = 0;

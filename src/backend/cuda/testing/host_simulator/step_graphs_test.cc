@@ -1,4 +1,4 @@
-// Which steps are replayed, and what happens to one that cannot be captured: runtime/step_graphs.h.
+// Tests of runtime/step_graphs.h: some steps are replayed, and one that cannot be captured still runs.
 #include "backend/cuda/runtime/step_graphs.h"
 
 #include <gtest/gtest.h>

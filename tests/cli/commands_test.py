@@ -338,7 +338,10 @@ class Progress(Cli):
         self.assertNotIn('"event":"loading"', text.decode())
 
     def test_convert(self):
-        self.check(r"\rwriting: \d+ of \d+ tensors", "convert", MODEL, FOLDER / "watched.gguf", "--force")
+        args = "convert", MODEL, FOLDER / "watched.gguf", "--force"
+        note = "convert: note: the source has no chat template: [^\r\n]*"
+        self.assertRegex(self.watched(*args), rf"\rwriting: \d+ of \d+ tensors[^\n]*\r *\r{note}\r\n\Z")
+        self.assertRegex(self.moesaic(*args).stderr, rf"\A{note}\n\Z")
 
 
 class Profile(Cli):
@@ -565,7 +568,7 @@ class Serve(Cli):
         man = self.ok("man").replace("\\-", "-")
         for option in set(options) - {"--help", "--help-all"}:
             self.assertIn(f"`{option}`", page)
-            self.assertRegex(man, rf"(?m)^\.B .*{option}( |$)")
+            self.assertRegex(man, rf"(?m)^\.B .*{option}(,| |$)")
 
 
 class Convert(Cli):

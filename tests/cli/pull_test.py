@@ -122,9 +122,9 @@ class Pull(PullCase):
         self.hub.add(NAME, {"config.json": b"{}", "model.safetensors": data})
         self.hub.cuts = [3 << 20, None, 70000, 5]
         self.check(self.pull(), {"config.json": b"{}", "model.safetensors": data})
-        ranges = [r[3].get("Range") for r in self.hub.seen("cdn")]
-        self.assertEqual(len(ranges), 4 + 3)
-        self.assertIn(f"bytes={3 << 20}-{PART - 1}", ranges)
+        starts = [int(re.fullmatch(r"bytes=(\d+)-\d+", r[3].get("Range"))[1]) for r in self.hub.seen("cdn")]
+        self.assertTrue({0, PART, 2 * PART, 3 * PART} < set(starts))    # which request is cut depends on their order
+        self.assertTrue(any(start % PART >= 70000 for start in starts))    # what had come is not asked for again
 
     def test_an_address_that_expires_is_asked_for_again(self):
         data = noise(2 * PART)

@@ -115,7 +115,7 @@ void add_lm_studio(const std::vector<std::string>& homes, std::vector<FoundModel
     for (const std::string& publisher : names_in(root)) {
       for (const std::string& name : names_in(fs::path(root) / publisher)) {
         std::vector<FoundModel> found = models_below((fs::path(root) / publisher / name).string());
-        name_in_repository(publisher + "/" + name, found);
+        name_in_repository(fmt::format("{}/{}", publisher, name), found);
         add_all(std::move(found), "LM Studio", out);
       }
     }

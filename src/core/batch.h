@@ -36,7 +36,7 @@ inline constexpr int kMostLogprobs = 100;
 // order of likelihood (the lower id of equals first) top_k are kept, of these the fewest whose share reaches
 // top_p, of these the ones whose logit lies at most -least temperatures below the top. The token is the one
 // in whose share `uniform` falls, in that order; in order of ids if neither top_k nor top_p cuts.
-// engine/sampler.h does the same.
+// core/choose_token.h does the same on the host.
 struct DeviceSampling {
   double temperature = 0;  // 0: the likeliest token
   double top_p = 1;

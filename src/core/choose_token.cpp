@@ -21,8 +21,13 @@ bool likelier(const Candidate& a, const Candidate& b) {
   return a.first > b.first || (a.first == b.first && a.second < b.second);
 }
 
+// ids: as choose_token() takes them.
+Candidate candidate(std::span<const float> logits, std::span<const int32_t> ids, size_t i) {
+  return {logits[i], ids.empty() ? static_cast<int32_t>(i) : ids[i]};
+}
+
 Floats all(float v) { return Floats{v, v, v, v}; }
-// Those from `at` on, and -infinity behind the last.
+// Loads four logits from `at` on, and -infinity behind the last.
 Floats load(std::span<const float> logits, size_t at) {
   Floats v = all(kNever);
   if (at + kLanes <= logits.size()) {
@@ -74,7 +79,7 @@ struct Weigh {
   double temperature, least;
 
   double below(float logit) const { return (double{logit} - top) / temperature; }
-  // Those of a block, and their sum.
+  // Writes the weights of a block and gives their sum.
   double operator()(std::span<const float> block, std::span<Floats> weights) const {
     const auto scale = static_cast<float>(1 / temperature), bound = static_cast<float>(least);
     Floats sums{};
@@ -112,6 +117,14 @@ double sum(std::span<const Weighted> list) {
   return total;
 }
 
+// The fewest first ones whose weights reach `mass`: their number; all where none do.
+size_t first_reaching(std::span<const Weighted> list, double mass) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    if ((mass -= list[i].weight) <= 0) return i + 1;
+  }
+  return list.size();
+}
+
 // The fewest likeliest whose weights reach `mass`: their number. They come to stand in front, the least
 // likely of them last. Sorts no more than it must: a flat distribution has most of the vocabulary here.
 size_t reach(std::span<Weighted> list, double mass) {
@@ -129,11 +142,7 @@ size_t reach(std::span<Weighted> list, double mass) {
     }
   }
   std::sort(list.data() + begin, list.data() + end, before);
-  for (; begin < end; ++begin) {
-    mass -= list[begin].weight;
-    if (mass <= 0) return begin + 1;
-  }
-  return end;
+  return begin + first_reaching(list.subspan(begin, end - begin), mass);
 }
 
 // Tokens less likely than an even share of what top_p leaves out are all left out: together they weigh less.
@@ -189,7 +198,7 @@ std::vector<Candidate> likeliest(std::span<const float> logits, std::span<const 
   std::vector<Candidate> kept;
   if (n == 0) return kept;
   for (size_t i = 0; i < logits.size(); ++i) {
-    const Candidate c{logits[i], ids.empty() ? static_cast<int32_t>(i) : ids[i]};
+    const Candidate c = candidate(logits, ids, i);
     if (n > kFew || kept.size() < n) {
       kept.push_back(c);
       if (n <= kFew) std::push_heap(kept.begin(), kept.end(), likelier);
@@ -224,7 +233,7 @@ int32_t choose_token(std::span<const float> logits, std::span<const int32_t> ids
     total = weigh.total(logits);
     const float least = s.top_p < 1 ? least_in_nucleus(weigh, s.top_p, total, logits.size()) : kNever;
     for (size_t i = 0; i < logits.size(); ++i) {
-      if (logits[i] >= least) keep({logits[i], ids.empty() ? static_cast<int32_t>(i) : ids[i]});
+      if (logits[i] >= least) keep(candidate(logits, ids, i));
     }
   }
   if (s.top_p < 1) kept.resize(reach(kept, s.top_p * total));
@@ -232,11 +241,7 @@ int32_t choose_token(std::span<const float> logits, std::span<const int32_t> ids
   const double beyond = std::nextafter(s.uniform * sum(kept), INFINITY);  // on an edge the next token begins
   if (s.top_k > 0 || s.top_p < 1) return kept[reach(kept, beyond) - 1].candidate.second;
   std::ranges::sort(kept, {}, [](const Weighted& w) { return w.candidate.second; });
-  double left = beyond;
-  for (const Weighted& w : kept) {
-    if ((left -= w.weight) <= 0) return w.candidate.second;
-  }
-  return kept.back().candidate.second;
+  return kept[first_reaching(kept, beyond) - 1].candidate.second;
 }
 
 }  // namespace moesaic

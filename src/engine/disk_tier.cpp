@@ -31,21 +31,9 @@ constexpr size_t kHashDigits = 32;
 
 static_assert(std::is_trivially_copyable_v<KvFileHeader>);
 
-class File {
- public:
-  File(int folder, const char* name, int flags)
-      : fd_(openat(folder, name, flags | O_NOFOLLOW | O_CLOEXEC, 0600)) {}
-  ~File() {
-    if (fd_ >= 0) close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
+Descriptor open_in(const Descriptor& folder, const char* name, int flags) {
+  return Descriptor(openat(folder.get(), name, flags | O_NOFOLLOW | O_CLOEXEC, 0600));
+}
 
 Status failed(const std::string& what) {
   return error(StatusCode::kIo, "--kv-disk {}: {}", what, std::strerror(errno));
@@ -120,12 +108,9 @@ KvFileHeader kv_file_header(const HashKey& key, const KvPart& part, std::span<co
 
 const char* kv_file_fault(const HashKey& key, const KvPart& part, const KvFileHeader& header,
                           std::span<const std::byte> bytes) {
-  const KvFileHeader own{.kind = static_cast<uint32_t>(part.id.kind),
-                         .block = part.id.block,
-                         .before = part.before,
-                         .bytes = bytes.size()};
+  const KvFileHeader own = kv_file_header(key, part, bytes);
   if (std::memcmp(&header, &own, offsetof(KvFileHeader, checksum)) != 0) return "its header is not its own";
-  return header.checksum == kv_file_header(key, part, bytes).checksum ? nullptr : "its checksum is wrong";
+  return header.checksum == own.checksum ? nullptr : "its checksum is wrong";
 }
 
 // ---- the folder ----
@@ -139,27 +124,22 @@ Result<std::unique_ptr<DiskTier>> DiskTier::open(const std::string& folder, uint
   return tier;
 }
 
-DiskTier::~DiskTier() {
-  if (dir_ >= 0) close(dir_);
-  if (lock_ >= 0) close(lock_);
-}
-
 Status DiskTier::open_folder() {
   if (mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) return failed(folder_);
   folder_ += std::string("/") + kFolder;
   if (mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) return failed(folder_);
-  dir_ = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  dir_ = Descriptor(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat info {};
-  if (dir_ < 0 || fstat(dir_, &info) != 0) return failed(folder_);
+  if (dir_.get() < 0 || fstat(dir_.get(), &info) != 0) return failed(folder_);
   if (info.st_uid != geteuid() || (info.st_mode & 077) != 0)
     return error(StatusCode::kIo, "--kv-disk {}: the folder must be this user's alone (chmod 700)", folder_);
-  File lock(dir_, kLock, O_RDWR | O_CREAT);
+  Descriptor lock = open_in(dir_, kLock, O_RDWR | O_CREAT);
   if (lock.get() < 0) return failed(folder_ + "/" + kLock);
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
     return error(StatusCode::kIo, "--kv-disk {}: {}", folder_,
                  errno == EWOULDBLOCK ? "another model or process uses it; each needs a folder of its own"
                                       : std::strerror(errno));
-  lock_ = lock.release();
+  lock_ = std::move(lock);
   return {};
 }
 
@@ -167,22 +147,22 @@ Status DiskTier::open_folder() {
 Status DiskTier::read_key() {
   const iovec into{.iov_base = key_.data(), .iov_len = sizeof key_};
   {
-    const File file(dir_, kSecret, O_RDONLY | O_NONBLOCK);
+    const Descriptor file = open_in(dir_, kSecret, O_RDONLY | O_NONBLOCK);
     struct stat info {};
     if (file.get() >= 0 && fstat(file.get(), &info) == 0 && is_own(info) && info.st_size == sizeof key_ &&
         move_all({into}, [&](iovec* v, int n) { return readv(file.get(), v, n); }))
       return {};
   }
   key_ = random_hash_key();
-  const File file(dir_, kUnfinished, O_WRONLY | O_CREAT | O_TRUNC);
+  const Descriptor file = open_in(dir_, kUnfinished, O_WRONLY | O_CREAT | O_TRUNC);
   if (file.get() < 0 || !move_all({into}, [&](iovec* v, int n) { return writev(file.get(), v, n); }) ||
-      fsync(file.get()) != 0 || renameat(dir_, kUnfinished, dir_, kSecret) != 0)
+      fsync(file.get()) != 0 || renameat(dir_.get(), kUnfinished, dir_.get(), kSecret) != 0)
     return failed(folder_ + "/" + kSecret);
   return {};
 }
 
 Status DiskTier::read_names() {
-  const int copy = openat(dir_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int copy = openat(dir_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR* const names = copy >= 0 ? fdopendir(copy) : nullptr;
   if (names == nullptr) return failed(folder_);
   using Found = std::tuple<int64_t, int64_t, KvPart, uint64_t>;  // time of use, bytes
@@ -194,7 +174,7 @@ Status DiskTier::read_names() {
     if (name == "." || name == ".." || name == kLock || name == kSecret || name == kUnfinished) continue;
     const auto part = kv_part_of(name);
     struct stat info {};
-    if (part && fstatat(dir_, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && is_own(info)) {
+    if (part && fstatat(dir_.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && is_own(info)) {
       found.emplace_back(info.st_mtim.tv_sec, info.st_mtim.tv_nsec, *part,
                          space_of(static_cast<uint64_t>(info.st_size)));
     } else if (++strangers == 1) {
@@ -214,7 +194,7 @@ Status DiskTier::read_names() {
 
 Status DiskTier::bound(uint64_t most_bytes) {
   struct statvfs fs {};
-  if (most_bytes == 0 && fstatvfs(dir_, &fs) != 0) return failed(folder_);
+  if (most_bytes == 0 && fstatvfs(dir_.get(), &fs) != 0) return failed(folder_);
   if (most_bytes == 0) most_bytes = (uint64_t{fs.f_bavail} * fs.f_frsize + index_.bytes()) / 2;
   index_.set_most_bytes(most_bytes);
   make_room(0);
@@ -223,18 +203,10 @@ Status DiskTier::bound(uint64_t most_bytes) {
 
 // ---- parts ----
 
-bool DiskTier::has(const KvPartId& id) const {
-  const std::lock_guard lock(mutex_);
-  return index_.has(id);
-}
-
 // The file's time is that of its use: the next process sorts by it.
 void DiskTier::touch(const KvPart& part) {
-  {
-    const std::lock_guard lock(mutex_);
-    index_.touch(part.id);
-  }
-  utimensat(dir_, kv_file_name(part).c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
+  IndexedTier::touch(part);
+  utimensat(dir_.get(), kv_file_name(part).c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
 }
 
 // Evicts parts until the bytes fit; false if they do not even then. Removes the files after it has unlocked.
@@ -246,23 +218,23 @@ bool DiskTier::make_room(uint64_t bytes) {
     gone = index_.make_room(bytes);
     fits = index_.fits(bytes);
   }
-  for (const KvPart& part : gone) unlinkat(dir_, kv_file_name(part).c_str(), 0);
+  for (const KvPart& part : gone) unlinkat(dir_.get(), kv_file_name(part).c_str(), 0);
   return fits;
 }
 
-// 0, or the error.
+// Gives 0, or the number of the error.
 int DiskTier::write(const KvPart& part, std::span<const std::byte> bytes) const {
   KvFileHeader header = kv_file_header(key_, part, bytes);
-  const File file(dir_, kUnfinished, O_WRONLY | O_CREAT | O_TRUNC);
+  const Descriptor file = open_in(dir_, kUnfinished, O_WRONLY | O_CREAT | O_TRUNC);
   const std::array<iovec, 2> from{iovec{.iov_base = &header, .iov_len = sizeof header},
                                   iovec{.iov_base = const_cast<std::byte*>(bytes.data()),  // is only read
                                         .iov_len = bytes.size()}};
   errno = 0;
   if (file.get() >= 0 && move_all(from, [&](iovec* v, int n) { return writev(file.get(), v, n); }) &&
-      renameat(dir_, kUnfinished, dir_, kv_file_name(part).c_str()) == 0)
+      renameat(dir_.get(), kUnfinished, dir_.get(), kv_file_name(part).c_str()) == 0)
     return 0;
   const int why = errno != 0 ? errno : EIO;
-  unlinkat(dir_, kUnfinished, 0);
+  unlinkat(dir_.get(), kUnfinished, 0);
   return why;
 }
 
@@ -287,7 +259,7 @@ bool DiskTier::put(const KvPart& part, std::span<const std::byte> bytes) {
 
 void DiskTier::lose(const KvPart& part, const char* why) {
   notice(fmt::format("{}/{}: {}; it is removed and computed again", folder_, kv_file_name(part), why));
-  unlinkat(dir_, kv_file_name(part).c_str(), 0);
+  unlinkat(dir_.get(), kv_file_name(part).c_str(), 0);
   const std::lock_guard lock(mutex_);
   index_.erase(part.id);
   ++counted_.damaged;
@@ -295,7 +267,7 @@ void DiskTier::lose(const KvPart& part, const char* why) {
 
 std::shared_ptr<const KvBytes> DiskTier::get(const KvPart& part, size_t bytes) {
   if (!has(part.id)) return nullptr;
-  const File file(dir_, kv_file_name(part).c_str(), O_RDONLY | O_NONBLOCK);
+  const Descriptor file = open_in(dir_, kv_file_name(part).c_str(), O_RDONLY | O_NONBLOCK);
   struct stat info {};
   if (file.get() < 0 || fstat(file.get(), &info) != 0) {
     if (has(part.id)) lose(part, std::strerror(errno));  // else it had to make room meanwhile
@@ -322,13 +294,6 @@ std::shared_ptr<const KvBytes> DiskTier::get(const KvPart& part, size_t bytes) {
   index_.touch(part.id);
   counted_.read_bytes += bytes;
   return body;
-}
-
-KvTierStats DiskTier::stats() const {
-  const std::lock_guard lock(mutex_);
-  KvTierStats stats = counted_;
-  stats.bytes = index_.bytes();
-  return stats;
 }
 
 }  // namespace moesaic

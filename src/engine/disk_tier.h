@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/descriptor.h"
 #include "engine/kv_tier.h"
 
 namespace moesaic {
@@ -37,24 +38,19 @@ std::string kv_file_name(const KvPart& part);
 // Nothing for any other name than kv_file_name() gives.
 std::optional<KvPart> kv_part_of(std::string_view file_name);
 
-class DiskTier final : public KvTier {
+class DiskTier final : public IndexedTier {
  public:
   // Makes the folder if the one above it is there. An error if it is not this user's alone, or another
   // process has it. most_bytes 0: half of what is free and of what the parts take now.
   static Result<std::unique_ptr<DiskTier>> open(const std::string& folder, uint64_t most_bytes);
-  ~DiskTier() override;
-  DiskTier(const DiskTier&) = delete;
-  DiskTier& operator=(const DiskTier&) = delete;
 
   const HashKey& key() const { return key_; }
-  bool has(const KvPartId& id) const override;
   void touch(const KvPart& part) override;
   bool put(const KvPart& part, std::span<const std::byte> bytes) override;
   std::shared_ptr<const KvBytes> get(const KvPart& part, size_t bytes) override;
-  KvTierStats stats() const override;
 
  private:
-  explicit DiskTier(std::string folder) : folder_(std::move(folder)), index_(UINT64_MAX) {}
+  explicit DiskTier(std::string folder) : IndexedTier(UINT64_MAX), folder_(std::move(folder)) {}
   Status open_folder();
   Status read_key();
   Status read_names();
@@ -64,12 +60,9 @@ class DiskTier final : public KvTier {
   void lose(const KvPart& part, const char* why);
 
   std::string folder_;
-  int dir_ = -1, lock_ = -1;
+  Descriptor dir_, lock_;
   HashKey key_{};
   std::chrono::steady_clock::time_point write_again_;  // of the thread that puts: after an error
-  mutable std::mutex mutex_;                           // guards what follows
-  KvIndex index_;
-  KvTierStats counted_;
 };
 
 }  // namespace moesaic

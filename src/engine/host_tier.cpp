@@ -5,16 +5,6 @@
 
 namespace moesaic {
 
-bool HostTier::has(const KvPartId& id) const {
-  const std::lock_guard lock(mutex_);
-  return index_.has(id);
-}
-
-void HostTier::touch(const KvPart& part) {
-  const std::lock_guard lock(mutex_);
-  index_.touch(part.id);
-}
-
 // The copy is made before the lock is taken: the engine asks meanwhile what is there.
 bool HostTier::put(const KvPart& part, std::span<const std::byte> bytes) try {
   if (has(part.id)) return true;
@@ -37,13 +27,6 @@ std::shared_ptr<const KvBytes> HostTier::get(const KvPart& part, size_t bytes) {
   index_.touch(part.id);
   counted_.read_bytes += bytes;
   return at->second;
-}
-
-KvTierStats HostTier::stats() const {
-  const std::lock_guard lock(mutex_);
-  KvTierStats stats = counted_;
-  stats.bytes = index_.bytes();
-  return stats;
 }
 
 }  // namespace moesaic

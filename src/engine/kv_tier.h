@@ -21,7 +21,7 @@ class KvTier {
   virtual ~KvTier() = default;
   // Never waits for a disk.
   virtual bool has(const KvPartId& id) const = 0;
-  // It is used.
+  // The part counts as used now.
   virtual void touch(const KvPart& part) = 0;
   // False: it is not kept, for lack of room or by an error. Nothing for a part that is there.
   virtual bool put(const KvPart& part, std::span<const std::byte> bytes) = 0;
@@ -30,20 +30,39 @@ class KvTier {
   virtual KvTierStats stats() const = 0;
 };
 
-class HostTier final : public KvTier {
+// A tier that knows from an index which parts it has.
+class IndexedTier : public KvTier {
  public:
-  explicit HostTier(uint64_t most_bytes) : index_(most_bytes) {}
-  bool has(const KvPartId& id) const override;
-  void touch(const KvPart& part) override;
+  explicit IndexedTier(uint64_t most_bytes) : index_(most_bytes) {}
+  bool has(const KvPartId& id) const override {
+    const std::lock_guard lock(mutex_);
+    return index_.has(id);
+  }
+  void touch(const KvPart& part) override {
+    const std::lock_guard lock(mutex_);
+    index_.touch(part.id);
+  }
+  KvTierStats stats() const override {
+    const std::lock_guard lock(mutex_);
+    KvTierStats stats = counted_;
+    stats.bytes = index_.bytes();
+    return stats;
+  }
+
+ protected:
+  mutable std::mutex mutex_;  // guards what follows
+  KvIndex index_;
+  KvTierStats counted_;
+};
+
+class HostTier final : public IndexedTier {
+ public:
+  using IndexedTier::IndexedTier;
   bool put(const KvPart& part, std::span<const std::byte> bytes) override;
   std::shared_ptr<const KvBytes> get(const KvPart& part, size_t bytes) override;
-  KvTierStats stats() const override;
 
  private:
-  mutable std::mutex mutex_;
-  KvIndex index_;
-  std::unordered_map<KvPartId, std::shared_ptr<const KvBytes>> bytes_;
-  KvTierStats counted_;
+  std::unordered_map<KvPartId, std::shared_ptr<const KvBytes>> bytes_;  // under the mutex, too
 };
 
 }  // namespace moesaic

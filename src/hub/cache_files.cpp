@@ -51,7 +51,8 @@ Status write_at(int file, std::string_view bytes, int64_t offset, const std::str
   return {};
 }
 
-// A small file, replaced in one step; the folder is there.
+// Replaces a small file in one step. Unlike replace_whole() it leaves the mode to the umask, as
+// huggingface_hub does: users who share a cache write to each other's refs.
 Status replace_file(const fs::path& path, std::string_view text) {
   const std::string fresh = fmt::format("{}.{}.tmp", path.string(), getpid());
   Descriptor file(open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666));
@@ -76,10 +77,6 @@ bool same_file(int file, const std::string& path) {
 }
 
 }  // namespace
-
-Descriptor::~Descriptor() {
-  if (file_ >= 0) close(file_);
-}
 
 RepositoryCache::RepositoryCache(std::string cache, const std::string& repository)
     : cache_(std::move(cache)),
@@ -222,7 +219,7 @@ Result<bool> PartialFile::finish(const std::string& blob) {
     RETURN_IF_ERROR(restart());
     return false;
   }
-  // On the disk before it has the name by which it is trusted.
+  // The file is on the disk before it has the name by which it is trusted.
   if (fdatasync(descriptor_.get()) != 0) return failed(path_, errno);
   if (rename(path_.c_str(), blob.c_str()) != 0) return failed(blob, errno);
   return true;

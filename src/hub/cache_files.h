@@ -12,26 +12,11 @@
 #include <string>
 #include <string_view>
 
+#include "base/descriptor.h"
 #include "hub/digest.h"
 #include "hub/listing.h"
 
 namespace moesaic::hub {
-
-// An open file; move-only.
-class Descriptor {
- public:
-  explicit Descriptor(int file = -1) : file_(file) {}
-  ~Descriptor();
-  Descriptor(Descriptor&& other) noexcept : file_(other.file_) { other.file_ = -1; }
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(file_, other.file_);
-    return *this;
-  }
-  int get() const { return file_; }
-
- private:
-  int file_;
-};
 
 class RepositoryCache {
  public:

@@ -42,16 +42,13 @@ Result<std::string> in_hub(const fs::path& folder, const std::vector<std::string
   return invalid("{}: several models; name one of them: {}", folder.string(), listed(models));
 }
 
-// What to say of a folder with nothing but an adapter.
+// The error for a folder with nothing but an adapter.
 Status only_adapter(const fs::path& folder) {
   const auto config = read_json_file((folder / kAdapterConfig).string());
-  const auto base =
-      config.ok() && config->is_object() ? config->find("base_model_name_or_path") : Json::const_iterator();
-  const bool named = config.ok() && config->is_object() && base != config->end() && base->is_string() &&
-                     !base->get<std::string>().empty();
-  const std::string model = named ? base->get<std::string>().substr(0, 120) : "BASE-MODEL";
+  const std::string base = config.ok() ? text_member(config.value(), "base_model_name_or_path") : "";
+  const std::string model = base.empty() ? "BASE-MODEL" : base.substr(0, 120);
   return invalid("{}: a LoRA adapter{}, not a model; run: -m {} --lora {}", folder.string(),
-                 named ? " for " + model : "", model, folder.string());
+                 base.empty() ? "" : " for " + model, model, folder.string());
 }
 
 Result<std::string> one_of(const std::vector<OllamaModel>& models, const std::string& where) {
@@ -116,7 +113,8 @@ Result<std::string> in_repository(const fs::path& folder, const RepositoryName& 
   return invalid("{}: several models; name one of them: {}", name.repository, listed(names));
 }
 
-// In the current snapshot; a file or quantisation that was got when another one was current, in that.
+// Looks in the current snapshot, and for a file or a quantisation in the others too: it may have been got
+// when another one was current.
 Result<std::string> in_hub_repository(const fs::path& folder, const RepositoryName& name) {
   const Result<fs::path> current = current_snapshot(folder);
   Result<std::string> found = current.ok() ? in_repository(current.value(), name) : current.status();
@@ -127,26 +125,31 @@ Result<std::string> in_hub_repository(const fs::path& folder, const RepositoryNa
   return found;
 }
 
-// Where a name is one of a model that is here: what it leads to. Else nothing.
+// Finds a repository in LM Studio's folders: by its own name, else by the names that LM Studio knows it by.
+std::optional<Result<std::string>> in_lm_studio(const RepositoryName& name,
+                                                const std::vector<std::string>& homes) {
+  std::vector<std::string> repositories = {name.repository};
+  for (const std::string& home : homes)
+    std::ranges::copy(lm_studio_sources(home, name.repository), std::back_inserter(repositories));
+  const std::vector<std::string> roots = lm_studio_roots(homes);
+  for (const std::string& repository : repositories) {
+    RepositoryName meant = name;
+    meant.repository = repository;
+    for (const std::string& root : roots) {
+      if (is_folder(fs::path(root) / repository)) return in_repository(fs::path(root) / repository, meant);
+    }
+  }
+  return {};
+}
+
+// Finds the model that a name means; nothing if no model here has the name.
 std::optional<Result<std::string>> by_name(const std::string& name, const ModelPlaces& places) {
   if (const auto repository = repository_name(name)) {
     const fs::path folder = fs::path(places.hub) / hub_folder(repository->repository);
     if (!places.hub.empty() && is_folder(folder)) {
       return in_hub_repository(folder, *repository);
     }
-    for (const std::string& root : lm_studio_roots(places.lm_studio)) {
-      if (is_folder(fs::path(root) / repository->repository))
-        return in_repository(fs::path(root) / repository->repository, *repository);
-    }
-    for (const std::string& home : places.lm_studio) {
-      for (const std::string& source : lm_studio_sources(home, repository->repository)) {
-        RepositoryName meant = *repository;
-        meant.repository = source;
-        for (const std::string& root : lm_studio_roots(places.lm_studio)) {
-          if (is_folder(fs::path(root) / source)) return in_repository(fs::path(root) / source, meant);
-        }
-      }
-    }
+    if (auto found = in_lm_studio(*repository, places.lm_studio)) return found;
   }
   if (const auto models = find_ollama(name, places.ollama); !models.empty()) return one_of(models, name);
   return {};

@@ -11,11 +11,6 @@ namespace {
 
 constexpr int kNormal = 1, kControl = 3, kUserDefined = 4;  // GGUF's token types
 
-// The member, or null where the object or the member is not there.
-Json member(const Json& object, const char* key) {
-  return object.is_object() && object.contains(key) ? object[key] : Json();
-}
-
 void add_token(TokenizerSource& out, const std::string& token, const Json& id, int type) {
   if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= std::ssize(out.tokens)) return;
   out.tokens[id.get<size_t>()] = token, out.token_types[id.get<size_t>()] = type;
@@ -60,7 +55,7 @@ Result<TokenizerSource> gguf_tokenizer(const TokenizerSource& source, int vocab)
   const auto bytes = file->bytes();
   ASSIGN_OR_RETURN(const Json json,
                    parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, source.json_path));
-  const Json model = member(json, "model"), vocabulary = member(model, "vocab");
+  const Json &model = member(json, "model"), &vocabulary = member(model, "vocab");
   if (!vocabulary.is_object() || vocabulary.empty())
     return invalid("{}: it has no model.vocab", source.json_path);
   TokenizerSource out{.bos = source.bos, .eos = source.eos};
@@ -69,7 +64,7 @@ Result<TokenizerSource> gguf_tokenizer(const TokenizerSource& source, int vocab)
   for (const auto& [token, id] : vocabulary.items()) add_token(out, token, id, kNormal);
   for (const Json& added : member(json, "added_tokens")) {
     const bool text = member(added, "special") == false;
-    if (const Json content = member(added, "content"); content.is_string())
+    if (const Json& content = member(added, "content"); content.is_string())
       add_token(out, content, member(added, "id"), text ? kUserDefined : kControl);
   }
   for (const Json& merge : member(model, "merges")) add_merge(out, merge);

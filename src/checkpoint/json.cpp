@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file_cache.h"
 #include "base/whole_json.h"
 #include "checkpoint/mapped_file.h"
 
@@ -107,6 +108,25 @@ Result<OrderedJson> parse_ordered_json(std::string_view text, const std::string&
 }
 Result<Json> read_json_file(const std::string& path) { return read_file<Json>(path); }
 Result<OrderedJson> read_ordered_json_file(const std::string& path) { return read_file<OrderedJson>(path); }
+
+Json small_json(const std::string& path) {
+  constexpr size_t kMost = size_t{1} << 20;
+  const Result<std::string> text = read_whole(path, kMost);
+  Result<Json> json = text.ok() ? parse_json(text.value(), path) : text.status();
+  return json.ok() ? std::move(json).value() : Json();
+}
+
+const Json& member(const Json& object, const char* name) {
+  static const Json kNone;
+  if (!object.is_object()) return kNone;
+  const auto it = object.find(name);
+  return it != object.end() ? *it : kNone;
+}
+
+std::string text_member(const Json& object, const char* name) {
+  const Json& value = member(object, name);
+  return value.is_string() ? value.get<std::string>() : "";
+}
 
 std::string printable(std::string message) {
   for (char& c : message) {

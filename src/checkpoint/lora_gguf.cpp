@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "checkpoint/gguf_fields.h"
 #include "checkpoint/lora_tensors.h"
 
 namespace moesaic {
@@ -27,15 +28,11 @@ std::vector<GgufTarget> gguf_targets(const ModelConfig& c) {
           {LoraTarget::kDown, "ffn_down_exps.weight", c.experts, c.hidden, c.intermediate}};
 }
 
-std::string metadata_text(const GgufFile& file, const char* key) {
-  const auto it = file.metadata.find(key);
-  const auto* text = it != file.metadata.end() ? std::get_if<std::string>(&it->second) : nullptr;
-  return text != nullptr ? text->substr(0, 40) : "";
-}
-
 Status check_adapter(const GgufFile& file, const std::string& name) {
-  const std::string kind = metadata_text(file, "general.type"), type = metadata_text(file, "adapter.type"),
-                    architecture = metadata_text(file, "general.architecture");
+  const GgufFields fields(file, name);
+  const auto text = [&](const char* key) { return fields.text(key).substr(0, 40); };
+  const std::string kind = text("general.type"), type = text("adapter.type"),
+                    architecture = text("general.architecture");
   if (kind != "adapter") return invalid("{}: not an adapter: general.type is '{}'", name, kind);
   if (type != "lora")
     return error(StatusCode::kUnsupported, "{}: adapter.type is '{}', expected lora", name, type);
@@ -48,7 +45,8 @@ Status check_adapter(const GgufFile& file, const std::string& name) {
   return {};
 }
 
-// alpha / rank, or 1 where the file has no alpha, as in llama.cpp.
+// The adapter's alpha, by which its factors are multiplied over their rank. 0 where the file has none: then
+// they are not, as in llama.cpp.
 Result<double> alpha_of(const GgufFile& file, const std::string& name) {
   const auto it = file.metadata.find("adapter.lora.alpha");
   if (it == file.metadata.end()) return 0.0;

@@ -73,7 +73,7 @@ void add_below(const fs::path& folder, const std::string& name, int depth, size_
   }
 }
 
-// By the shortest name that means it alone: the repository, its tag, its file.
+// Gives each model the shortest name that means it alone: the repository, with its tag or with its file.
 void name_in_repository(const std::string& repository, std::vector<FoundModel>& found) {
   std::vector<std::string> ggufs;
   for (const FoundModel& model : found) {
@@ -189,15 +189,10 @@ std::string architecture_of(const std::string& path) {
     const auto file = MappedFile::open(path);
     return file.ok() ? gguf_architecture(*file.value()) : "";
   }
-  constexpr size_t kMostConfig = size_t{1} << 20;
-  const std::string config = path + "/config.json";
-  const Result<std::string> text = read_whole(config, kMostConfig);
-  const Result<Json> json = text.ok() ? parse_json(text.value(), config) : text.status();
-  if (!json.ok() || !json->is_object()) return {};
-  const auto type = json->find("model_type");
-  if (type != json->end() && type->is_string()) return type->get<std::string>();
+  const Json json = small_json(path + "/config.json");
+  if (const Json& type = member(json, "model_type"); type.is_string()) return type.get<std::string>();
   // OpenAI's own config has no type.
-  return json->contains("swiglu_limit") && json->contains("experts_per_token") ? "gpt_oss" : "";
+  return json.contains("swiglu_limit") && json.contains("experts_per_token") ? "gpt_oss" : "";
 }
 
 bool is_gpt_oss(const std::string& architecture) {

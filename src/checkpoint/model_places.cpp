@@ -31,19 +31,6 @@ std::string line_of(const fs::path& path) {
   return line;
 }
 
-// An object's member, or null.
-Json member(const Json& object, const char* name) {
-  const auto it = object.is_object() ? object.find(name) : object.end();
-  return object.is_object() && it != object.end() ? *it : Json();
-}
-
-Json small_json(const fs::path& path) {
-  const Result<std::string> text = read_whole(path.string(), kMostFile);
-  if (!text.ok()) return {};
-  Result<Json> json = parse_json(text.value(), path.string());
-  return json.ok() ? std::move(json).value() : Json();
-}
-
 std::string hub_cache() {
   for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
     if (std::string hub = environment(name); !hub.empty()) return hub;
@@ -130,6 +117,16 @@ std::string listed(const std::vector<std::string>& names) {
                      names.size() > kMost ? fmt::format(" and {} more", names.size() - kMost) : "");
 }
 
+bool stays_inside(std::string_view path, size_t most_name) {
+  for (size_t at = 0; at <= path.size();) {
+    const size_t end = std::min(path.size(), path.find('/', at));
+    const std::string_view part = path.substr(at, end - at);
+    if (part.empty() || part == "." || part == ".." || part.size() > most_name) return false;
+    at = end + 1;
+  }
+  return true;
+}
+
 std::optional<RepositoryName> repository_name(std::string_view name) {
   const size_t slash = name.find('/');
   if (slash == std::string_view::npos) return {};
@@ -144,15 +141,8 @@ std::optional<RepositoryName> repository_name(std::string_view name) {
     out.tag = rest;
     return is_name(rest) ? std::optional(out) : std::nullopt;
   }
-  // Each part of the path is a name of its own, so that none leads out of the repository.
-  for (size_t at = 0; at <= rest.size();) {
-    const size_t next = std::min(rest.size(), rest.find('/', at));
-    const std::string_view part = rest.substr(at, next - at);
-    if (part.empty() || part == "." || part == "..") return {};
-    at = next + 1;
-  }
   out.file = rest;
-  return rest.ends_with(".gguf") ? std::optional(out) : std::nullopt;
+  return stays_inside(rest) && rest.ends_with(".gguf") ? std::optional(out) : std::nullopt;
 }
 
 std::string hub_folder(std::string repository) {
@@ -193,7 +183,7 @@ std::vector<std::string> lm_studio_roots(const std::vector<std::string>& homes) 
     if (std::ranges::find(roots, root) == roots.end() && is_folder(root)) roots.push_back(root);
   };
   for (const std::string& home : homes) {
-    const Json named = member(small_json(fs::path(home) / "settings.json"), "downloadsFolder");
+    const Json named = member(small_json((fs::path(home) / "settings.json").string()), "downloadsFolder");
     if (named.is_string()) add(named.get<std::string>());
     add(home + "/models");
   }
@@ -202,8 +192,8 @@ std::vector<std::string> lm_studio_roots(const std::vector<std::string>& homes) 
 
 std::vector<std::string> lm_studio_sources(const std::string& home, const std::string& name) {
   std::vector<std::string> names;
-  const Json dependencies =
-      member(small_json(fs::path(home) / "hub" / "models" / name / "manifest.json"), "dependencies");
+  const Json dependencies = member(
+      small_json((fs::path(home) / "hub" / "models" / name / "manifest.json").string()), "dependencies");
   for (const Json& dependency : dependencies.is_array() ? dependencies : Json::array()) {
     const Json sources = member(dependency, "sources");
     for (const Json& source : sources.is_array() ? sources : Json::array()) {

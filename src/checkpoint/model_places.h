@@ -40,6 +40,10 @@ struct RepositoryName {
 };
 std::optional<RepositoryName> repository_name(std::string_view name);
 
+// True if no part of a relative path is empty, "." or "..", or longer than most_name: it leads to no place
+// outside the folder that it starts from.
+bool stays_inside(std::string_view path, size_t most_name = std::string_view::npos);
+
 // models--owner--name, the folder of a repository in the cache, and back.
 inline constexpr std::string_view kHubPrefix = "models--";
 std::string hub_folder(std::string repository);

@@ -57,11 +57,6 @@ fs::path blob_path(const fs::path& store, const Json& digest) {
   return hex ? store / "blobs" / ("sha256-" + sum) : fs::path();
 }
 
-std::string text_of(const Json& object, const char* name) {
-  const auto it = object.is_object() ? object.find(name) : object.end();
-  return object.is_object() && it != object.end() && it->is_string() ? it->get<std::string>() : "";
-}
-
 Result<Json> read_manifest(const fs::path& path) {
   ASSIGN_OR_RETURN(const std::string text, read_whole(path.string(), kMostManifest));
   ASSIGN_OR_RETURN(Json manifest, parse_json(text, path.string()));
@@ -74,7 +69,7 @@ Result<Json> runnable(const Json& list, const fs::path& store, const std::string
   const auto entries = list.find("manifests");
   for (const char* runner : {"ollama", "llamacpp"}) {
     for (const Json& entry : entries != list.end() && entries->is_array() ? *entries : Json::array()) {
-      if (lower_case(text_of(entry, "runner")) != runner) continue;
+      if (lower_case(text_member(entry, "runner")) != runner) continue;
       if (entry.contains("layers")) return entry;
       const fs::path blob = entry.contains("digest") ? blob_path(store, entry["digest"]) : fs::path();
       if (!blob.empty()) return read_manifest(blob);
@@ -90,7 +85,7 @@ Result<std::string> blob_of(const Json& manifest, const fs::path& store, const s
   fs::path model, adapter;
   int models = 0;
   for (const Json& layer : layers != manifest.end() && layers->is_array() ? *layers : Json::array()) {
-    const std::string kind = text_of(layer, "mediaType");
+    const std::string kind = text_member(layer, "mediaType");
     if (kind != kModel && kind != kAdapter) continue;
     const fs::path blob = layer.contains("digest") ? blob_path(store, layer["digest"]) : fs::path();
     if (blob.empty()) return invalid("{}: its manifest names a blob by something that is no sum", name);
@@ -166,7 +161,7 @@ Result<std::string> ollama_blob(const OllamaModel& model) {
   const std::optional<fs::path> store = ollama_store_of(model.manifest);
   if (!store) return invalid("{}: not in a store of Ollama", model.manifest);
   ASSIGN_OR_RETURN(Json manifest, read_manifest(model.manifest));
-  if (text_of(manifest, "mediaType") == kList) {
+  if (text_member(manifest, "mediaType") == kList) {
     ASSIGN_OR_RETURN(manifest, runnable(manifest, *store, model.name));
   }
   return blob_of(manifest, *store, model.name);

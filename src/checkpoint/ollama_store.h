@@ -16,7 +16,7 @@ struct OllamaModel {
   std::string manifest;  // path
 };
 
-// All of a store, sorted by name.
+// The models of a store, sorted by name.
 std::vector<OllamaModel> ollama_models(const std::filesystem::path& store);
 
 // The store that a path is of: the store itself, ~/.ollama, or a manifest or folder of manifests in it.

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "checkpoint/json.h"
+#include "checkpoint/model_places.h"
 
 namespace moesaic::hub {
 namespace {
@@ -22,33 +23,21 @@ bool is_sum(const std::string& text) {
          std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-// Names of files alone: nothing leads out of the folder, nothing steers a terminal.
+// True if the path leads to no place outside the folder and has no character that steers a terminal.
 bool is_plain_path(const std::string& path) {
-  if (path.size() > kMostPath ||
-      std::ranges::any_of(path, [](unsigned char c) { return c < ' ' || c == 0x7F; }))
-    return false;
-  for (size_t at = 0; at <= path.size();) {
-    const size_t end = std::min(path.size(), path.find('/', at));
-    const std::string part = path.substr(at, end - at);
-    if (part.empty() || part == "." || part == ".." || part.size() > 255) return false;
-    at = end + 1;
-  }
-  return true;
-}
-
-std::string text_at(const Json& object, const char* name) {
-  const auto it = object.find(name);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
+  constexpr size_t kMostName = 255;
+  return path.size() <= kMostPath && stays_inside(path, kMostName) &&
+         std::ranges::none_of(path, [](unsigned char c) { return c < ' ' || c == 0x7F; });
 }
 
 Result<RemoteFile> file_of(const Json& entry, const std::string& repository) {
-  RemoteFile file{.path = text_at(entry, "path"), .sum = text_at(entry, "oid")};
+  RemoteFile file{.path = text_member(entry, "path"), .sum = text_member(entry, "oid")};
   if (!is_plain_path(file.path))
     return invalid("{}: its list has a file '{}', whose name is not one of a file in it", repository,
                    printable(file.path.substr(0, 120)));
   const auto large = entry.find("lfs");
   const bool is_large = large != entry.end() && large->is_object();
-  if (is_large) file.sum = text_at(*large, "oid");
+  if (is_large) file.sum = text_member(*large, "oid");
   const Json& sized = is_large ? *large : entry;
   const auto size = sized.find("size");
   if (size == sized.end() || !size->is_number_integer() || *size < 0 || *size > kMostSize)
@@ -77,7 +66,7 @@ Status add_files(std::string_view json, Listing& listing) {
   if (!list.is_array()) return invalid("{}: the hub's list of files is not one", listing.repository);
   for (const Json& entry : list) {
     if (!entry.is_object()) return invalid("{}: the hub's list of files is not one", listing.repository);
-    if (text_at(entry, "type") != "file") continue;
+    if (text_member(entry, "type") != "file") continue;
     ASSIGN_OR_RETURN(RemoteFile file, file_of(entry, listing.repository));
     listing.files.push_back(std::move(file));
     if (listing.files.size() > kMostFiles)
@@ -88,7 +77,7 @@ Status add_files(std::string_view json, Listing& listing) {
 
 Result<std::string> commit_of(std::string_view json, const std::string& repository) {
   ASSIGN_OR_RETURN(const Json info, parse_json(json, repository + ": the hub's answer"));
-  const std::string commit = info.is_object() ? text_at(info, "sha") : "";
+  const std::string commit = text_member(info, "sha");
   if (commit.size() != 40 || !is_sum(commit))
     return invalid("{}: the hub's answer names no commit; is HF_ENDPOINT a hub?", repository);
   return commit;

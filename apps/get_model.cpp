@@ -21,11 +21,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::string size_text(double bytes) {
-  constexpr double kGiga = 1e9, kMega = 1e6;
-  return bytes >= kGiga ? fmt::format("{:.1f} GB", bytes / kGiga) : fmt::format("{:.1f} MB", bytes / kMega);
-}
-
 std::string time_text(double seconds) {
   const auto s = static_cast<int64_t>(seconds);
   if (s >= 3600) return fmt::format("{} h {} min", s / 3600, s % 3600 / 60);
@@ -47,10 +42,9 @@ class PullProgress {
     const double seconds = std::chrono::duration<double>(now - seen_.front().first).count();
     const auto came = static_cast<double>(p.done - seen_.front().second);
     const double rate = seconds > 0 && came > 0 ? came / seconds : 0;
-    std::string text = fmt::format("{}: {} of {}", name_, size_text(static_cast<double>(p.done)),
-                                   size_text(static_cast<double>(p.total)));
+    std::string text = fmt::format("{}: {} of {}", name_, size_text(p.done), size_text(p.total));
     if (rate > 0)
-      text += fmt::format(", {}/s, {} left", size_text(rate),
+      text += fmt::format(", {}/s, {} left", size_text(static_cast<int64_t>(rate)),
                           time_text(static_cast<double>(p.total - p.done) / rate));
     if (now < note_until_) text += fmt::format(" ({})", note_.substr(0, 60));
     line_.show(text);
@@ -97,25 +91,23 @@ Result<std::string> get_model(const std::string& name, const GetOptions& options
   // A connection that its other end has closed, and a limit on the size of files, come back as errors.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
+  const auto watch = [&](const InterruptScope& interrupt) {
+    return hub::Watch{.cancelled = [&interrupt] { return interrupt.requested(); },
+                      .waiting = [&progress](const std::string& why) { progress.note(why); }};
+  };
   hub::PullPlan plan;
   {
     const InterruptScope interrupt;
-    ASSIGN_OR_RETURN(plan, plan_pull(web, name, options.usual,
-                                     {.cancelled = [&] { return interrupt.requested(); },
-                                      .waiting = [&](const std::string& why) { progress.note(why); }}));
+    ASSIGN_OR_RETURN(plan, plan_pull(web, name, options.usual, watch(interrupt)));
   }
   if (options.ask && plan.missing > 0) {
-    const std::string question =
-        fmt::format("{} is not on this machine. Get {} from {}?", name,
-                    size_text(static_cast<double>(plan.missing)), web.options().endpoint);
+    const std::string question = fmt::format("{} is not on this machine. Get {} from {}?", name,
+                                             size_text(plan.missing), web.options().endpoint);
     if (!agrees(question))
       return error(StatusCode::kNotFound, "{}: not on this machine; get it: {}", name, pull_command(name));
   }
   const InterruptScope interrupt;
-  return hub::pull(web, plan,
-                   {.cancelled = [&] { return interrupt.requested(); },
-                    .waiting = [&](const std::string& why) { progress.note(why); }},
-                   [&](const hub::Progress& p) { progress.show(p); });
+  return hub::pull(web, plan, watch(interrupt), [&](const hub::Progress& p) { progress.show(p); });
 }
 
 Result<std::string> get_if_absent(const std::string& name) {
@@ -124,7 +116,7 @@ Result<std::string> get_if_absent(const std::string& name) {
     return error(StatusCode::kUsage, "-hf: '{}' is not OWNER/NAME or OWNER/NAME:QUANTISATION", name);
   if (find_model(name, {.hub = model_places().hub}).ok()) return name;
   ASSIGN_OR_RETURN(const std::string path, get_model(name, {.usual = true}));
-  // By name, as the server tells it; of several quantisations by the one that it is.
+  // The server tells this name. It has the file if there may be several quantisations.
   const std::string file = path.ends_with(".gguf") ? path.substr(path.find("/snapshots/") + 11) : "";
   return file.empty() ? parsed->repository : parsed->repository + file.substr(file.find('/'));
 }

@@ -1,11 +1,18 @@
 #include "progress.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 
 namespace moesaic::app {
+
+std::string size_text(int64_t bytes) {
+  constexpr double kGiga = 1e9, kMega = 1e6;
+  const auto b = static_cast<double>(bytes);
+  return b >= kGiga ? fmt::format("{:.1f} GB", b / kGiga) : fmt::format("{:.1f} MB", b / kMega);
+}
 
 ProgressLine::ProgressLine() : watched_(isatty(STDERR_FILENO) != 0) {}
 

@@ -2,9 +2,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace moesaic::app {
+
+// "13.8 GB", "460.0 MB".
+std::string size_text(int64_t bytes);
 
 // A line that is written over itself. It says nothing where nobody watches. clear() before anything else is
 // printed.

@@ -9,6 +9,7 @@
 #include "checkpoint/model_list.h"
 #include "commands.h"
 #include "option_checks.h"
+#include "progress.h"
 
 namespace moesaic::app {
 namespace {
@@ -27,12 +28,6 @@ std::vector<FoundModel> found_models(const ListOptions& o) {
     models.push_back(std::move(bundled));
   }
   return models;
-}
-
-std::string size_of(int64_t bytes) {
-  constexpr double kGiga = 1e9, kMega = 1e6;
-  const auto b = static_cast<double>(bytes);
-  return b >= kGiga ? fmt::format("{:.1f} GB", b / kGiga) : fmt::format("{:.1f} MB", b / kMega);
 }
 
 void print_models_json(const std::vector<FoundModel>& models) {
@@ -55,7 +50,7 @@ void print_models(const std::vector<FoundModel>& models) {
   for (const FoundModel& m : models) {
     const std::string name = chat::printable(m.name);
     fmt::print("{}{}  {:>9}  {:<11}  {}{}{}\n", name, std::string(width - chat::display_width(name), ' '),
-               size_of(m.bytes), m.kind, m.place, m.complete ? "" : ", incomplete",
+               size_text(m.bytes), m.kind, m.place, m.complete ? "" : ", incomplete",
                m.gpt_oss ? "" : ", not gpt-oss");
   }
 }

@@ -44,11 +44,7 @@ Status check_pointers(const moesaic_options& o) {
   RETURN_IF_ERROR(check_flag(o.prefix_cache, "options.prefix_cache"));
   RETURN_IF_ERROR(check_flag(o.batch_invariant, "options.batch_invariant"));
   RETURN_IF_ERROR(check_flag(o.no_tuning, "options.no_tuning"));
-  for (size_t i = 0; i < o.lora_count; ++i) {
-    if (o.lora == nullptr || o.lora[i] == nullptr)
-      return invalid("options.lora: string {} of {} is NULL", i, o.lora_count);
-  }
-  return {};
+  return check_strings(o.lora, o.lora_count, "options.lora");
 }
 
 OpenOptions open_options(const moesaic_options& o) {

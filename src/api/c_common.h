@@ -60,6 +60,15 @@ inline Status not_null(const void* pointer, size_t count, const char* name) {
   return count == 0 ? Status() : not_null(pointer, name);
 }
 
+// Strings of an array; a null array has none that is not NULL.
+inline Status check_strings(const char* const* strings, size_t count, const char* name) {
+  for (size_t i = 0; i < count; ++i) {
+    if (strings == nullptr || strings[i] == nullptr)
+      return invalid("{}: string {} of {} is NULL", name, i, count);
+  }
+  return {};
+}
+
 inline Status check_flag(int32_t value, const char* name) {
   return value == 0 || value == 1 ? Status() : invalid("{} is {}; it is 0 or 1", name, value);
 }

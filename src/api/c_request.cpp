@@ -24,22 +24,16 @@ Status check_array(const void* pointer, size_t count, const char* name) {
   return not_null(pointer, count, name);
 }
 
-Status check_strings(const char* const* strings, size_t count, const char* name) {
-  RETURN_IF_ERROR(check_array(strings, count, name));
-  for (size_t i = 0; i < count; ++i) {
-    if (strings[i] == nullptr) return invalid("{}: string {} of {} is NULL", name, i, count);
-  }
-  return {};
-}
-
 Status check_arrays(const moesaic_request& r) {
   RETURN_IF_ERROR(check_array(r.prompt, r.prompt_tokens, "request.prompt"));
   RETURN_IF_ERROR(check_array(r.biases, r.bias_count, "request.biases"));
+  RETURN_IF_ERROR(check_array(r.stop_strings, r.stop_string_count, "request.stop_strings"));
   RETURN_IF_ERROR(check_strings(r.stop_strings, r.stop_string_count, "request.stop_strings"));
   RETURN_IF_ERROR(check_array(r.stop_tokens, r.stop_token_count, "request.stop_tokens"));
   RETURN_IF_ERROR(check_array(r.functions, r.function_count, "request.functions"));
   for (const moesaic_function& f : std::span(r.functions, r.function_count))
     RETURN_IF_ERROR(not_null(f.name, "a name of request.functions"));
+  RETURN_IF_ERROR(check_array(r.choices, r.choice_count, "request.choices"));
   RETURN_IF_ERROR(check_strings(r.choices, r.choice_count, "request.choices"));
   RETURN_IF_ERROR(check_array(r.bad_words, r.bad_word_count, "request.bad_words"));
   for (const moesaic_tokens& word : std::span(r.bad_words, r.bad_word_count))

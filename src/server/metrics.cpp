@@ -33,6 +33,13 @@ void head(const char* name, const char* type, const char* help, std::string& tex
   text += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
 }
 
+template <typename T>
+void write_value(const char* name, const char* type, const char* help, const std::string& labels, T value,
+                 std::string& text) {
+  head(name, type, help, text);
+  text += fmt::format("{}{{{}}} {}\n", name, labels, value);
+}
+
 void add_double(std::atomic<double>& sum, double value) {
   double before = sum.load(std::memory_order_relaxed);
   while (!sum.compare_exchange_weak(before, before + value, std::memory_order_relaxed)) {
@@ -88,8 +95,7 @@ void Metrics::count_request(std::string_view route, int status) {
 
 void Metrics::write_speculation(const SpeculationStats& s, std::string& text) const {
   const auto counter = [&](const char* name, const char* help, uint64_t value) {
-    head(name, "counter", help, text);
-    text += fmt::format("{}{{{}}} {}\n", name, labels_, value);
+    write_value(name, "counter", help, labels_, value, text);
   };
   counter("vllm:spec_decode_num_drafts_total", "Drafts that steps verified.", s.drafts);
   counter("vllm:spec_decode_num_draft_tokens_total", "Their tokens.", s.drafted);
@@ -104,8 +110,7 @@ void Metrics::write_speculation(const SpeculationStats& s, std::string& text) co
 // What routers and dashboards written for earlier vLLM read, and the pages as blocks.
 void Metrics::write_for_routers(const EngineStats& e, std::string& text) const {
   const auto one = [&](const char* name, const char* type, auto value) {
-    head(name, type, "The same without gpu_, by its earlier name.", text);
-    text += fmt::format("{}{{{}}} {}\n", name, labels_, value);
+    write_value(name, type, "The same without gpu_, by its earlier name.", labels_, value, text);
   };
   one("vllm:gpu_cache_usage_perc", "gauge", share(e.full));
   one("vllm:gpu_prefix_cache_queries_total", "counter", e.prefix_queried);
@@ -124,8 +129,7 @@ void Metrics::write_store(const KvStoreStats& s, std::string& text) const {
                         disk);
   };
   const auto counter = [&](const char* name, const char* help, uint64_t value) {
-    head(name, "counter", help, text);
-    text += fmt::format("{}{{{}}} {}\n", name, labels_, value);
+    write_value(name, "counter", help, labels_, value, text);
   };
   by_tier("moesaic:kv_store_bytes", "gauge", "Bytes of blocks that are kept beyond their pages.",
           s.host.bytes, s.disk.bytes);
@@ -145,8 +149,7 @@ void Metrics::write_store(const KvStoreStats& s, std::string& text) const {
 std::string Metrics::text(const Gauges& g) const {
   std::string text;
   const auto one = [&](const char* name, const char* type, const char* help, auto value) {
-    head(name, type, help, text);
-    text += fmt::format("{}{{{}}} {}\n", name, labels_, value);
+    write_value(name, type, help, labels_, value, text);
   };
   const auto histogram = [&](const char* name, const char* help, const Histogram& values) {
     head(name, "histogram", help, text);

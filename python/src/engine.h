@@ -38,8 +38,8 @@ class Engine {
 
   // Ends every request with an error and frees the model, once other threads' calls have returned.
   void close();
-  // Those that are still open when the interpreter has ended, because a daemon thread has them: their threads
-  // must not run while the process destroys its static variables.
+  // Closes the engines that are still open when the interpreter has ended, as daemon threads keep them: their
+  // threads must not run while the process destroys its static variables.
   static void close_all() noexcept;
 
   // What the model's thread-safe methods are called on.

@@ -14,7 +14,7 @@ namespace moesaic {
 // that are converted at load count as the file has them. more: what else changes K and V, such as formats.
 // Rows that are sampled are read from the file again: not before the weights are loaded.
 uint64_t fingerprint(const Checkpoint& checkpoint, std::string_view more);
-// With the options that say in which formats the weights are computed.
+// This one depends on the options that choose the formats of the weights, too.
 uint64_t fingerprint(const Checkpoint& checkpoint, const std::string& dense, const std::string& moe_path);
 
 }  // namespace moesaic

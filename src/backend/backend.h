@@ -159,7 +159,7 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual BackendCaps caps() const = 0;
-  // From the thread that steps.
+  // Called from the thread that steps.
   virtual StepCaptures captures() const { return {}; }
   // What it runs on; memory_free as of now. From any thread.
   virtual DeviceInfo device() const;

@@ -13,7 +13,7 @@ int edit_distance(std::string_view a, std::string_view b);
 // Empty where none is near: a third of its characters may differ, and at least one.
 std::string nearest(std::string_view name, const std::vector<std::string>& known);
 
-// With ASCII's letters small.
+// The text with ASCII's letters in lower case.
 std::string lower_case(std::string_view text);
 
 // "; did you mean NAME?" or nothing.

@@ -76,7 +76,7 @@ MatrixView f32_view(int64_t rows, int64_t cols, const float* data) {
   return dense_view(Format::kF32, rows, cols, reinterpret_cast<const std::byte*>(data));
 }
 
-// Where a matrix stands among those that are one: those of q, k and v, say.
+// The place of a matrix among those that are joined into one, such as q, k and v.
 struct Rows {
   LoraTarget target;
   int64_t first = 0, step = 1;

@@ -101,7 +101,7 @@ class Engine {
     int restarts = 0;                   // of the request, when the step was launched
     // Whether the tokens before it are those that were drafted; else nothing is sampled from it.
     bool holds() const { return !request->done() && draft_row == request->accepted; }
-    // Whether its token may be picked before those of the rows before it are taken.
+    // True if its token may be picked before those of the rows before it are taken.
     bool may_pick() const;
   };
   // The rows of a request in a step, and the pages that they were written to: the request may have others
@@ -116,10 +116,11 @@ class Engine {
   Status take_sampled();
   void take_token(Request& request, Result<SampledToken> sampled);
   void take_logits(const ScheduledBatch& step);
-  // The rows' tokens. logits: [those of `rows` that are for the host, vocab]; sampled: [rows], of the others.
+  // Takes the rows' tokens. logits: [those of `rows` that are for the host, vocab]; sampled: [rows], of the
+  // others.
   void take_rows(std::span<const WantedRow> rows, std::span<float> logits, std::span<SampledToken> sampled);
-  // The tokens of several requests, by several threads; of rows that may not be needed, or that need more
-  // than their logits, nothing. logits: as above, changed where there is a token.
+  // Picks the tokens of several requests with several threads. Rows that may not be needed, or that need more
+  // than their logits, get none. logits: as above, changed where a token was picked.
   using Picked = std::vector<std::optional<Result<SampledToken>>>;
   Picked pick(std::span<const WantedRow> rows, std::span<float> logits);
   static std::vector<WantedRow> wanted_of(ScheduledBatch& step);

@@ -20,7 +20,7 @@ constexpr auto kGrace = std::chrono::milliseconds(250);  // before rates are com
 constexpr auto kTick = std::chrono::milliseconds(20);    // the least time for either
 constexpr auto kEngineWait = std::chrono::milliseconds(1);
 
-// All that K and V of a token depend on beside the tokens.
+// Names everything that K and V of a token depend on besides the tokens.
 std::string model_of(const Backend& backend, const ModelConfig& config, const KvLayout& layout,
                      uint64_t fingerprint) {
   std::string kinds;
@@ -261,7 +261,7 @@ void KvStore::begin(const std::shared_ptr<KvFetch>& fetch) {
   changed_.notify_all();
 }
 
-// Those that are read before the fetch's last part, this one included.
+// Counts the parts that are read until the fetch's last one is here.
 size_t KvStore::parts_until(const KvFetch& fetch) const {
   size_t parts = 0;
   const auto add = [&](const KvFetch& f) { parts += f.places_.size() - f.arrived_; };
@@ -324,7 +324,7 @@ void KvStore::read() {
   }
 }
 
-// Under the lock but for reading and copying.
+// The lock is given up while bytes are read and copied.
 void KvStore::read_all(KvFetch& fetch, std::unique_lock<std::mutex>& lock) {
   for (const KvPlace& place : fetch.places_) {
     reading_ = Clock::now();

@@ -54,7 +54,7 @@ class KvFetch {
  private:
   friend class KvStore;
   std::vector<KvPlace> places_;
-  State state_ = State::kPlanned;  // this and what follows: under the store's mutex
+  State state_ = State::kPlanned;  // the store's mutex guards this and what follows
   size_t arrived_ = 0;
   Clock::time_point begun_;
 };
@@ -62,7 +62,7 @@ class KvFetch {
 // The engine's thread calls all but stats(), and never waits for a disk.
 class KvStore {
  public:
-  // Once the backend's cache is allocated; the backend outlives the store. fingerprint: of the model.
+  // The backend's cache must be allocated, and the backend outlives the store. fingerprint: of the model.
   static Result<std::unique_ptr<KvStore>> open(KvTiers tiers, Backend& backend, const ModelConfig& config,
                                                const KvLayout& layout, uint64_t fingerprint);
   // Keeps what was offered, for at most so long. The pages must still be there.
@@ -77,7 +77,8 @@ class KvStore {
   // The part is in the page and stays there until forget(): it is kept when its turn comes. A part that is
   // kept already counts as used now.
   void offer(const KvPlace& place);
-  // Before the page gets other contents: waits while it is being copied, and for nothing else.
+  // Call it before the page gets other contents. It waits while the page is being copied, and for nothing
+  // else.
   void forget(KvKind kind, int32_t page);
   void forget_all();  // nobody knows what the pages hold
 
@@ -91,12 +92,12 @@ class KvStore {
   KvFetch::State state(KvFetch& fetch, double compute_seconds) const;
   // The pages are the caller's again.
   void cancel(KvFetch& fetch);
-  // Until some fetch may have got further, at most a millisecond.
+  // Waits until some fetch may have got further, at most a millisecond.
   void wait() const;
 
   // Counts only what the tiers did. Any thread may call it.
   KvStoreStats stats() const;
-  // Until all that was offered is kept or dropped. For tests.
+  // Waits until all that was offered is kept or dropped. For tests.
   void settle() const;
 
  private:

@@ -74,7 +74,7 @@ struct Request {
   // Sees the logits that each token is sampled from, before anything changes them; such requests are sampled
   // by the host. position: of the token before it. May be empty.
   std::function<void(int position, std::span<const float> logits)> on_logits;
-  // After on_logits: may change them, as Callbacks::change_logits has it. May be empty.
+  // Called after on_logits. It may change the logits, as Callbacks::change_logits says. May be empty.
   std::function<void(int position, std::span<float> logits)> change_logits;
   // Sees, before the first token, those of every prompt position but the last, in order and once each. For a
   // request with reuse_prefix = false: a row that is not computed has no logits. May be empty.

@@ -44,7 +44,7 @@ class Sampler {
   // Fails if `change` leaves one that is NaN or +infinity, or no token is allowed. Several threads may pick
   // for several requests.
   Result<SampledToken> pick(std::span<float> logits, const LogitsChange& change = {}) const;
-  // Both.
+  // Picks and takes.
   Result<SampledToken> sample(std::span<float> logits, const LogitsChange& change = {});
   // How a backend samples the same token from the same logits. ahead: tokens that it has sampled since
   // take(). Nothing where it cannot: penalties, biases, grammars, forbidden tokens and places where the

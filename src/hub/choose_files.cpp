@@ -60,7 +60,7 @@ int64_t bytes_of(const Choice& choice) {
   return bytes;
 }
 
-// By the shortest name that means it: a tag, or the file.
+// Gives the shortest name that means the model: a tag, or the file.
 std::string choice_name(const std::vector<std::string>& models, const std::string& model) {
   const std::string tag = gguf_tag(model);
   const auto same = with_gguf_tag(models, tag);

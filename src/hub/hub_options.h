@@ -16,7 +16,7 @@ struct HubOptions {
   int connections = 8;  // at a time
 };
 
-// By HF_ENDPOINT; HF_TOKEN, HF_TOKEN_PATH and the file that `hf auth login` writes; HF_HUB_CACHE and the
+// Reads HF_ENDPOINT; HF_TOKEN, HF_TOKEN_PATH and the file that `hf auth login` writes; HF_HUB_CACHE and the
 // others of model_places(); HF_HUB_OFFLINE; HF_HUB_DOWNLOAD_TIMEOUT.
 Result<HubOptions> hub_options();
 

@@ -20,9 +20,9 @@ class Moe {
  public:
   // Memory for the activations of at most max_rows rows.
   std::vector<Wanted> buffers(const ModelConfig& config, int max_rows);
-  // After the buffers were allocated, for the same rows. fault: where kernels leave kGaveUp.
+  // Call it once the buffers are allocated, for the same rows. fault: where kernels leave kGaveUp.
   void ready(const ModelConfig& config, int max_rows, int* fault);
-  // After a kernel gave up: makes the scratch memory what it is between kernels.
+  // Makes the scratch memory what it is between kernels, after one gave up.
   Status reset(cudaStream_t stream) const;
 
   // The kernel for so many rows: the quickest as estimated by tuning/moe_kernels.h, or as measured.

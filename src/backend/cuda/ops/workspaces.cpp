@@ -78,7 +78,7 @@ void Workspaces::drop_oldest(int device) {
     if (oldest == blocks_.end() || at->second.last_use < oldest->second.last_use) oldest = at;
   }
   if (streams <= kMostStreams) return;
-  // Where the device cannot be waited for it is kept, and the next stream tries again.
+  // If the device cannot be waited for, the block is kept, and the next stream tries again.
   if (cudaDeviceSynchronize() == cudaSuccess) blocks_.erase(oldest);
   cudaGetLastError();
 }

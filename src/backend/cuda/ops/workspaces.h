@@ -28,11 +28,12 @@ class Workspaces {
   // All living operators share one.
   static std::shared_ptr<Workspaces> shared();
 
-  // Before the first call: host memory for the fault word.
+  // Allocates the fault word in host memory. Call it before the others.
   Status open();
-  // At least so many bytes for what is now launched on the stream, or captured from it. A block of the stream
-  // that is too small is replaced, for which its work is waited for; beyond kMostStreams that which was used
-  // least recently goes, for which the device is waited for. Neither happens while the stream is captured.
+  // Gives at least so many bytes for what is now launched on the stream, or captured from it. A block of the
+  // stream that is too small is replaced, for which its work is waited for; beyond kMostStreams that which
+  // was used least recently goes, for which the device is waited for. Neither happens while the stream is
+  // captured.
   Result<void*> get(int device, cudaStream_t stream, size_t bytes);
 
   // An int that the device sees, where kernels leave kGaveUp (gave_up.h).

@@ -12,7 +12,7 @@ namespace {
 constexpr int kManyRows = 64;
 constexpr size_t kMostShapes = 4096;  // that are remembered
 
-// True if it was not among them.
+// Adds the shape; false if it was there already.
 bool remember(std::set<StepShape>& shapes, const StepShape& shape) {
   if (shapes.size() >= kMostShapes) shapes.clear();
   return shapes.insert(shape).second;

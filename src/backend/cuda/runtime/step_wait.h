@@ -1,4 +1,4 @@
-// Waits for a step that end, also where the device never answers.
+// Waits for steps. A wait ends even if the device never answers.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -233,7 +233,7 @@ __device__ void read_work_tiles(SplitKShared& s, const SplitKRoute& route) {
   __syncthreads();
 }
 // Called by one thread of each CTA of the second product that has the list; the last one sets `made` back.
-// Where a CTA gave up, its owner does.
+// If a CTA gave up, the owner of `made` does that.
 __device__ void reset_made(const SplitKRoute& route) {
   if (atomicAdd(route.made, 1) == static_cast<int>(gridDim.x)) *route.made = 0;
 }

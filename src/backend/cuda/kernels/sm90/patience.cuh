@@ -14,8 +14,8 @@ inline constexpr uint32_t kPatienceTicks = 3;  // begun ones: 8.6 to 12.9 s
 // a counter.
 class Patience {
  public:
-  // Once a look. True: give up; `fault` says that somebody has. A fault that is there already ends the wait,
-  // so that a kernel with many waits, and those behind it, give up only once.
+  // Call it once for each look. True: give up; `fault` says that somebody has. A fault that is there already
+  // ends the wait, so that a kernel with many waits, and those behind it, give up only once.
   __device__ __forceinline__ bool ended(int* fault) {
     if (++looks_ % kLooksAtOnce != 0) return false;
     const uint32_t now = clock_ticks();

@@ -41,9 +41,10 @@ Result<KvStoreOptions> kv_store_options(double host_gib, const std::string& disk
     return invalid("--kv-host: {} GiB; expected 0 to {}", host_gib, kMostGib);
   KvStoreOptions options{.host_bytes = bytes_of(host_gib), .folder = disk};
   const size_t colon = disk.rfind(':');
+  if (colon == std::string::npos) return options;
   double gib = 0;
   const char *size = disk.data() + colon + 1, *end = disk.data() + disk.size();
-  if (colon == std::string::npos || std::from_chars(size, end, gib).ptr != end || size == end) return options;
+  if (std::from_chars(size, end, gib).ptr != end || size == end) return options;
   if (!(gib > 0 && gib <= kMostGib) || colon == 0)
     return invalid("--kv-disk {}: expected DIR or DIR:GiB, more than 0 and at most {} GiB", disk, kMostGib);
   options.folder = disk.substr(0, colon), options.disk_bytes = std::max(uint64_t{1}, bytes_of(gib));

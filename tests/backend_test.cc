@@ -21,8 +21,6 @@
 namespace moesaic {
 namespace {
 
-constexpr int kPage = 32;
-
 class BackendTest : public ::testing::TestWithParam<const char*> {
  protected:
   Golden golden_ = load_golden("h96-e5");
@@ -52,7 +50,7 @@ struct TestSequence {
                .context = done + rows,
                .full_pages = pages,
                .window_pages = pages};
-    for (int page = 0; (page + 1) * kPage <= done - 127; ++page)
+    for (int page = 0; (page + 1) * kPageTokens <= done - 127; ++page)
       s.window_pages[static_cast<size_t>(page)] = -1;
     for (int i = 0; i < rows; ++i) {
       batch.tokens.push_back(tokens[static_cast<size_t>(done + i)]);
@@ -67,7 +65,7 @@ struct TestSequence {
 // Three sequences with interleaved pages, decoding, prefilling and idle in turn, against each one alone.
 TEST_P(BackendTest, SequencesOfABatchAreIndependent) {
   const auto backend = load_backend(GetParam(), config_, weights_);
-  ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPage, .full_pages = 20, .window_pages = 20}).ok());
+  ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPageTokens, .full_pages = 20, .window_pages = 20}).ok());
   const auto vocab = static_cast<size_t>(config_.vocab);
   const std::span<const int32_t> all(golden_.tokens);
   TestSequence sequences[] = {{all.subspan(0, 180), {19, 3, 7, 1, 12, 0}},
@@ -103,11 +101,12 @@ TEST_P(BackendTest, SequencesOfABatchAreIndependent) {
 // Pages of one sequence go to other pages and back again and again, while another sequence decodes.
 TEST_P(BackendTest, PagesAreCopiedBesideSteps) {
   const auto backend = load_backend(GetParam(), config_, weights_);
-  ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPage, .full_pages = 16, .window_pages = 16}).ok());
+  ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPageTokens, .full_pages = 16, .window_pages = 16}).ok());
   const std::span<const int32_t> all(golden_.tokens);
-  TestSequence still{all.subspan(0, 4 * kPage + 1), {0, 1, 2, 3, 4}}, decoding{all.subspan(200, 60), {5, 6}};
+  TestSequence still{all.subspan(0, 4 * kPageTokens + 1), {0, 1, 2, 3, 4}},
+      decoding{all.subspan(200, 60), {5, 6}};
   Batch batch;
-  still.add(batch, 4 * kPage);
+  still.add(batch, 4 * kPageTokens);
   decoding.add(batch, 10);
   step(*backend, batch);
   std::vector<int> kinds[2];  // layers with full attention, and those with a window
@@ -170,7 +169,8 @@ TEST_P(BackendTest, ABatchChangesNoBit) {
   constexpr int kDepth = 150, kOthers = 127, kOtherPages = 2;
   const std::vector<float> want = run_sequence(backend, config_, all.first(kDepth + 1), 512);
   constexpr int kPages = 5 + kOthers * kOtherPages;
-  ASSERT_TRUE(backend.alloc_kv({.page_tokens = kPage, .full_pages = kPages, .window_pages = kPages}).ok());
+  ASSERT_TRUE(
+      backend.alloc_kv({.page_tokens = kPageTokens, .full_pages = kPages, .window_pages = kPages}).ok());
   TestSequence first{all.first(kDepth + 1), {0, 1, 2, 3, 4}};
   std::vector<TestSequence> others;
   Batch start;
@@ -268,7 +268,7 @@ TEST_P(BackendTest, NumaNodesDoNotChangeTheLogits) {
 
 TEST_P(BackendTest, ABadBatchIsRefusedAndTheNextOneRuns) {
   const auto backend = load_backend(GetParam(), config_, weights_);
-  ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPage, .full_pages = 2, .window_pages = 2}).ok());
+  ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPageTokens, .full_pages = 2, .window_pages = 2}).ok());
   TestSequence sequence{golden_.tokens, {0, 1}};
   Batch good;
   sequence.add(good, 3);
@@ -290,7 +290,7 @@ TEST_P(BackendTest, AnOverflowIsAnError) {
       dense_view(Format::kF32, config_.vocab, config_.hidden, reinterpret_cast<std::byte*>(embed.data()));
   w.layers[0].o_bias = dense_view(Format::kF32, 1, config_.hidden, reinterpret_cast<std::byte*>(bias.data()));
   const auto backend = load_backend(GetParam(), config_, w);
-  ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPage, .full_pages = 1, .window_pages = 1}).ok());
+  ASSERT_TRUE(backend->alloc_kv({.page_tokens = kPageTokens, .full_pages = 1, .window_pages = 1}).ok());
   std::vector<float> logits(static_cast<size_t>(config_.vocab));
   const std::vector<int32_t> overflowing = {1};
   TestSequence sequence{overflowing, {0}};

@@ -23,7 +23,6 @@
 namespace moesaic {
 namespace {
 
-constexpr int kPageTokens = 32;
 bool has_cuda() { return create_backend("cuda", {.max_rows = 1}).ok(); }
 constexpr double kLengthOfTheModelCard = 2.98;  // models/tiny-eagle3/MODEL_CARD.md, cpu, K = 3
 

@@ -22,8 +22,6 @@ struct ProfileOptions {
   int rows = 1, depth = 0, steps = 16, draft_tokens = 3;
 };
 
-constexpr int kPage = 32;  // tokens
-
 // Steps, and what they read and computed.
 struct Steps {
   int count = 0;
@@ -87,7 +85,7 @@ void add(std::vector<OpProfile>& sum, const std::vector<OpProfile>& more) {
 
 // Steps that follow one another as those of an answer do. They stay at the stated depth: those that would go
 // further than a page beyond it are single.
-int steps_at_a_time(const ProfileOptions& o) { return std::clamp(kPage / o.rows, 1, o.steps); }
+int steps_at_a_time(const ProfileOptions& o) { return std::clamp(kPageTokens / o.rows, 1, o.steps); }
 
 // Steps from the stated depth on; what leads there is not counted.
 Status time_pass(RandomBatch& random, Profiler& profiler, const ProfileOptions& o, Steps& all,

@@ -68,9 +68,8 @@ Result<BackendOptions> backend_options(const OpenOptions& o) {
 Status check_sizes(const OpenOptions& o, const ModelConfig& config) {
   if (o.context > config.max_context)
     return invalid("options.context: {} tokens; the model takes 1 to {}", o.context, config.max_context);
-  constexpr int64_t kPage = 32;  // tokens
-  if (o.kv_tokens > 0 && o.kv_tokens < kPage)
-    return invalid("options.kv_tokens: {} tokens; at least a page of {}", o.kv_tokens, kPage);
+  if (o.kv_tokens > 0 && o.kv_tokens < kPageTokens)
+    return invalid("options.kv_tokens: {} tokens; at least a page of {}", o.kv_tokens, kPageTokens);
   if (o.kv_tokens > 0 && o.kv_tokens < o.context)
     return invalid("options.kv_tokens: {} tokens are too few for options.context, {}", o.kv_tokens,
                    o.context);

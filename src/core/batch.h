@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/kv_page.h"
 #include "core/model_config.h"
 #include "moesaic/status.h"
 
@@ -13,7 +14,7 @@ namespace moesaic {
 // The KV cache is made of pages of page_tokens tokens. Layers with full attention and layers with a sliding
 // window draw on two pools, because a window layer only ever needs the last `window` tokens.
 struct KvLayout {
-  int page_tokens = 32;
+  int page_tokens = kPageTokens;
   int full_pages = 0;    // pages in the pool of the full-attention layers
   int window_pages = 0;  // pages in the pool of the sliding layers
   // Rows of a step whose logits may be wanted. A backend keeps room for them beside the cache, and makes more

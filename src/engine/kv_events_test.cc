@@ -12,7 +12,7 @@
 namespace moesaic {
 namespace {
 
-constexpr int kPage = 32, kPages = 8, kWindow = 128;
+constexpr int kPages = 8, kWindow = 128;
 
 // A follower that refuses what contradicts what it was told before.
 struct Follower {
@@ -26,7 +26,7 @@ struct Follower {
     } else if (event.kind == KvEvent::Kind::kRemoved) {
       EXPECT_EQ(blocks.erase(event.hash), 1U);
     } else {
-      EXPECT_EQ(event.tokens.size(), static_cast<size_t>(kPage));
+      EXPECT_EQ(event.tokens.size(), static_cast<size_t>(kPageTokens));
       std::vector<int32_t> tokens;
       if (event.parent) tokens = blocks.at(*event.parent);
       tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
@@ -54,24 +54,24 @@ void compute(KvPages& pages, const std::vector<int32_t>& tokens) {
 }
 
 TEST(KvEvents, AFollowerKnowsWhatIsCached) {
-  KvPages pages({.page_tokens = kPage, .full_pages = kPages, .window_pages = kPages}, kWindow);
+  KvPages pages({.page_tokens = kPageTokens, .full_pages = kPages, .window_pages = kPages}, kWindow);
   Follower follower;
   pages.watch(std::ref(follower));
-  compute(pages, counting(0, 3 * kPage + 5));
+  compute(pages, counting(0, 3 * kPageTokens + 5));
   EXPECT_EQ(follower.blocks.size(), 3U);
-  EXPECT_TRUE(follower.knows(counting(0, kPage)) && follower.knows(counting(0, 3 * kPage)));
-  compute(pages, counting(0, 3 * kPage + 9));  // nothing new
+  EXPECT_TRUE(follower.knows(counting(0, kPageTokens)) && follower.knows(counting(0, 3 * kPageTokens)));
+  compute(pages, counting(0, 3 * kPageTokens + 9));  // nothing new
   EXPECT_EQ(follower.blocks.size(), 3U);
   // Where sequences of others take the room, blocks go, and a block goes before the one that it follows.
   for (int i = 1; i < 20; ++i) {
-    compute(pages, counting(1000 * i, (1 + i % 5) * kPage + 1));
+    compute(pages, counting(1000 * i, (1 + i % 5) * kPageTokens + 1));
     EXPECT_EQ(static_cast<int>(follower.blocks.size()), pages.full_use().cached);
     for (const auto& [hash, tokens] : follower.blocks) {
-      const std::vector<int32_t> before(tokens.begin(), tokens.end() - kPage);
+      const std::vector<int32_t> before(tokens.begin(), tokens.end() - kPageTokens);
       EXPECT_TRUE(before.empty() || follower.knows(before));
     }
   }
-  EXPECT_FALSE(follower.knows(counting(0, 3 * kPage)));
+  EXPECT_FALSE(follower.knows(counting(0, 3 * kPageTokens)));
   pages.forget();
   EXPECT_EQ(follower.cleared, 1);
   EXPECT_EQ(pages.full_use().cached, 0);

@@ -24,7 +24,6 @@ double bytes_of(const std::vector<MemoryPart>& parts, MemoryKind kind) {
 
 namespace {
 
-constexpr int kPageTokens = 32;
 constexpr double kContextShare = 0.9;  // of the memory beside the weights, for a context that nobody gave
 // The prefix cache's windows: those of one in four of the blocks in the cache. A conversation is asked for at
 // two places, with four pages each, which are all that a short one has: at least those of four for each

@@ -17,7 +17,7 @@
 
 namespace moesaic {
 
-inline constexpr int kVocab = 500, kChoices = 8, kPage = 32;
+inline constexpr int kVocab = 500, kChoices = 8;
 
 // A model whose next token depends on every token in the cache: eight equally likely ones, whose first is a
 // hash of all that the page tables lead to. When it samples, a step runs when it is asked for its tokens and
@@ -37,12 +37,12 @@ class LateBackend final : public Backend {
   Status alloc_kv(const KvLayout& layout) override {
     layout_ = layout;
     if (head_) head_->alloc_kv(layout);
-    full_.assign(static_cast<size_t>(layout.full_pages) * kPage, 0);
-    window_.assign(static_cast<size_t>(layout.window_pages) * kPage, 0);
+    full_.assign(static_cast<size_t>(layout.full_pages) * kPageTokens, 0);
+    window_.assign(static_cast<size_t>(layout.window_pages) * kPageTokens, 0);
     return {};
   }
   std::string kv_page_format() const override { return "late"; }
-  size_t kv_page_bytes() const override { return kPage * sizeof(uint64_t); }
+  size_t kv_page_bytes() const override { return kPageTokens * sizeof(uint64_t); }
   Status read_kv_page(int layer, int32_t page, std::span<std::byte> bytes) override {
     std::memcpy(bytes.data(), page_of(layer, page), bytes.size());
     return {};
@@ -119,7 +119,7 @@ class LateBackend final : public Backend {
  private:
   uint64_t* page_of(int layer, int32_t page) {
     auto& pages = config_.sliding[static_cast<size_t>(layer)] ? window_ : full_;
-    return pages.data() + static_cast<size_t>(page) * kPage;
+    return pages.data() + static_cast<size_t>(page) * kPageTokens;
   }
   // The first choice of every wanted row.
   std::vector<int32_t> run(const Batch& b) {
@@ -129,10 +129,10 @@ class LateBackend final : public Backend {
       for (int row = s.first_row; row < s.first_row + s.rows; ++row) {
         const int position = b.positions[row];
         const auto full = [&](int p) -> uint64_t& {
-          return full_[s.full_pages[p / kPage] * kPage + p % kPage];
+          return full_[s.full_pages[p / kPageTokens] * kPageTokens + p % kPageTokens];
         };
         const auto window = [&](int p) -> uint64_t& {
-          return window_[s.window_pages[p / kPage] * kPage + p % kPage];
+          return window_[s.window_pages[p / kPageTokens] * kPageTokens + p % kPageTokens];
         };
         full(position) = window(position) = mix(position > 0 ? full(position - 1) : 0, b.tokens[row]);
         hidden.push_back(full(position));

@@ -375,7 +375,8 @@ TEST(Load, AStepThatThrowsLeavesNothingInTheCache) {
 // What a request asks for may be impossible: that says nothing about the pages.
 TEST(Load, OnlyErrorsOfTheDeviceEmptyTheCache) {
   for (const StatusCode code : {StatusCode::kUnsupported, StatusCode::kInternal}) {
-    Scheduler scheduler({.page_tokens = kPage, .full_pages = 8, .window_pages = 8}, 64, {.max_batch = 2});
+    Scheduler scheduler({.page_tokens = kPageTokens, .full_pages = 8, .window_pages = 8}, 64,
+                        {.max_batch = 2});
     const auto submit = [&](int tokens) {
       auto r = std::make_shared<Request>();
       r->tokens.assign(tokens, 1);

@@ -13,8 +13,6 @@ namespace moesaic {
 
 class OracleDrafter final : public Drafter {
  public:
-  static constexpr int kPageTokens = 32;
-
   // right: how often a token is the right one. Where it does not know the text it guesses wildly.
   OracleDrafter(double right, uint32_t seed) : right_(right), rng_(seed) {}
 

@@ -9,8 +9,6 @@
 namespace moesaic {
 namespace {
 
-constexpr int kPageTokens = 32;
-
 class Generation {
  public:
   Generation(SequenceRunner& runner, DraftHead* head, const ModelConfig& config,

@@ -16,7 +16,7 @@ class SequenceRunner {
   struct Options {
     int max_tokens = 0;  // prompt and generated together
     int chunk = 512;     // rows of a step, at most the backend's max_rows
-    int page_tokens = 32;
+    int page_tokens = kPageTokens;
   };
 
   // Allocates the backend's KV cache. The backend must hold the model of `config` and outlive the runner. The

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <fstream>
 
+#include "core/kv_page.h"
+
 namespace moesaic::server {
 namespace {
-
-constexpr int kPageTokens = 32;  // as moesaic/stats.h has it
 
 const std::vector<double> kFirstTokenSeconds = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5,
                                                 0.75,  1,     2.5,  5,    7.5,  10,   20,   40,  80,   160};

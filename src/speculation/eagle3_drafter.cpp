@@ -6,21 +6,16 @@
 #include "base/error.h"
 
 namespace moesaic {
-namespace {
-
-constexpr int kPlaces = 32;  // of a page, as kv_layout() has it
-
-}  // namespace
 
 int& Eagle3Drafter::from(int32_t page) {
-  if (page >= std::ssize(from_)) from_.resize(static_cast<size_t>(page) + 1, kPlaces);
+  if (page >= std::ssize(from_)) from_.resize(static_cast<size_t>(page) + 1, kPageTokens);
   return from_[static_cast<size_t>(page)];
 }
 
 void Eagle3Drafter::mark(std::span<const int32_t> pages, int first, int end, bool taken) {
   for (int position = first; position < end;) {
-    const int begin = position % kPlaces, behind = std::min(kPlaces, begin + end - position);
-    int& from = this->from(pages[static_cast<size_t>(position / kPlaces)]);
+    const int begin = position % kPageTokens, behind = std::min(kPageTokens, begin + end - position);
+    int& from = this->from(pages[static_cast<size_t>(position / kPageTokens)]);
     if (!taken) from = behind;
     if (taken && begin == 0) from = 0;
     position += behind - begin;
@@ -28,10 +23,10 @@ void Eagle3Drafter::mark(std::span<const int32_t> pages, int first, int end, boo
 }
 
 int Eagle3Drafter::begin_of(std::span<const int32_t> pages, int first) const {
-  for (int page = (first - 1) / kPlaces; first > 0 && page >= 0; --page) {
+  for (int page = (first - 1) / kPageTokens; first > 0 && page >= 0; --page) {
     const int32_t id = pages[static_cast<size_t>(page)];
-    const int from = id < std::ssize(from_) ? from_[static_cast<size_t>(id)] : kPlaces;
-    if (from > 0) return std::min(first, page * kPlaces + from);
+    const int from = id < std::ssize(from_) ? from_[static_cast<size_t>(id)] : kPageTokens;
+    if (from > 0) return std::min(first, page * kPageTokens + from);
   }
   return 0;
 }
@@ -56,7 +51,7 @@ Result<int> Eagle3Drafter::begin_draft(std::span<DraftAhead> ahead) {
 }
 
 void Eagle3Drafter::loaded(std::span<const int32_t> full_pages) {
-  for (const int32_t page : full_pages) from(page) = kPlaces;
+  for (const int32_t page : full_pages) from(page) = kPageTokens;
 }
 
 // Rows that are pending still are of a step before: after a rest, its hidden states are gone.

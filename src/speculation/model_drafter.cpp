@@ -11,8 +11,6 @@
 namespace moesaic {
 namespace {
 
-constexpr int kPageTokens = 32;
-
 int64_t pages_of(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 
 // Pages of the sliding layers for one request: the window behind a step's first row, the step, and a draft

@@ -10,7 +10,6 @@ namespace moesaic::scripted {
 namespace {
 
 constexpr int kTurns = 5, kCalls = 3;  // of a turn: 20 requests
-constexpr int kPageTokens = 32;        // tokens
 
 struct Used {
   int prompt = 0, cached = 0;

@@ -12,11 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "core/kv_page.h"
+
 namespace moesaic::cpu {
 
-inline constexpr int kPanel = 16;       // rows of weights in a panel
-inline constexpr int kPair = 2;         // panels that are computed together
-inline constexpr int kPageTokens = 32;  // tokens in a KV page
+inline constexpr int kPanel = 16;  // rows of weights in a panel
+inline constexpr int kPair = 2;    // panels that are computed together
 
 // Storage formats of packed weights: the groups of a panel with K columns. In a pair each group of the first
 // panel is followed by the same group of the second; scales likewise.

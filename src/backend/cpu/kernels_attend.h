@@ -14,6 +14,7 @@ namespace {
 //
 // Heads and groups of 16 keys or dimensions whose accumulators stay in registers together: 16 of AVX-512's
 // and NEON's 32, 8 of AVX2's 16.
+static_assert(kPageTokens == 32);
 #if MOESAIC_AVX512
 constexpr int kScoreHeads = 8, kScoreHalves = 2, kValueHeads = 4, kValueGroups = 4;
 #elif MOESAIC_AVX2

@@ -11,9 +11,11 @@
 // whole.
 #pragma once
 
+#include "core/kv_page.h"
+
 namespace moesaic::cuda {
 
-inline constexpr int kPageTokens = 32;
+static_assert(kPageTokens == 32);  // V's rows are 64 bytes, and the kernels' tiles are made for them
 
 #ifdef __CUDACC__
 #define MOESAIC_HOST_DEVICE __host__ __device__

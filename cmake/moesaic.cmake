@@ -1,5 +1,6 @@
 # One static library per folder of src/. A library sees only the headers of what it links: each target exports
 # a directory that holds one link, <name> -> src/<name>, so an include against the dependency order does not build.
+# In src/backend/cuda the same holds for its own folders.
 
 # Other compilers than the tested ones (GCC 12 to 14, clang 14) warn about more; there a warning must not end somebody's
 # build. GCC 11 for one warns wrongly about its own std::string.
@@ -33,16 +34,44 @@ if(MOESAIC_SANITIZE)
   target_link_options(moesaic_flags INTERFACE -fsanitize=${MOESAIC_SANITIZE})
 endif()
 
-# moesaic_library(NAME SOURCES ... [DEPS ...] [PRIVATE_DEPS ...])
+# moesaic_link_headers(TO OWN): makes TO a link to the current folder; if OWN, a folder with a link to each of its headers,
+# so that the folders in it, which are libraries of their own, are not seen through it.
+function(moesaic_link_headers to own)
+  get_filename_component(parent ${to} DIRECTORY)
+  file(MAKE_DIRECTORY ${parent})
+  if(NOT own)
+    file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${to} SYMBOLIC)
+    return()
+  endif()
+  if(IS_SYMLINK ${to})  # of an older build: links would be made in the sources
+    file(REMOVE ${to})
+  endif()
+  file(MAKE_DIRECTORY ${to})
+  file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} *.h)
+  foreach(header ${headers})
+    file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR}/${header} ${to}/${header} SYMBOLIC)
+  endforeach()
+endfunction()
+
+# moesaic_library(NAME [SOURCES ...] [AT folder] [OWN_HEADERS] [DEPS ...] [PRIVATE_DEPS ...]): without sources it has headers
+# alone. They are included as <folder>/x.h, <NAME>/x.h without AT.
 function(moesaic_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "OWN_HEADERS" "AT" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  if(NOT ARG_AT)
+    set(ARG_AT ${name})
+  endif()
+  set(links ${PROJECT_BINARY_DIR}/links/${name})
+  moesaic_link_headers(${links}/${ARG_AT} ${ARG_OWN_HEADERS})
+  list(TRANSFORM ARG_DEPS PREPEND moesaic_)
+  if(NOT ARG_SOURCES)
+    add_library(moesaic_${name} INTERFACE)
+    target_include_directories(moesaic_${name} INTERFACE ${links})
+    target_link_libraries(moesaic_${name} INTERFACE ${ARG_DEPS})
+    return()
+  endif()
   add_library(moesaic_${name} STATIC ${ARG_SOURCES})
   set_property(GLOBAL APPEND PROPERTY moesaic_libraries moesaic_${name})
-  set(links ${PROJECT_BINARY_DIR}/links/${name})
-  file(MAKE_DIRECTORY ${links})
-  file(CREATE_LINK ${CMAKE_CURRENT_SOURCE_DIR} ${links}/${name} SYMBOLIC)
   target_include_directories(moesaic_${name} PUBLIC ${links})
-  list(TRANSFORM ARG_DEPS PREPEND moesaic_)
   target_link_libraries(moesaic_${name} PUBLIC moesaic_flags ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
   # What libFuzzer steers by, in all that reads foreign bytes. Counting branches would slow the arithmetic down.
   if(MOESAIC_FUZZ AND NOT name MATCHES "^(mx|moe|tuning|backend.*|model)$")

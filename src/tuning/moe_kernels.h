@@ -62,7 +62,7 @@ std::vector<RankedConfig> rank_configs(const MoeShape& shape, std::span<const Mo
 const MoeKernelConfig* choose_config(const MoeShape& shape, std::span<const MoeKernelConfig> configs,
                                      std::string_view measured = {});
 
-// What is compiled for Hopper: for experts in slabs (weights/slab_layout.h), and for all others.
+// What is compiled for Hopper: for experts in slabs (layout/slab_layout.h), and for all others.
 std::span<const MoeKernelConfig> sm90_configs(bool slabs);
 // Whether experts of these sizes can stand in slabs: those that kernels/sm90/moe_decode is written for.
 bool slabs_take(const MoeShape& shape);

@@ -8,6 +8,7 @@
 #include "backend/cuda/kernels/sm90/gemm_wgmma.h"
 #include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/runtime/free_memory.h"
+#include "backend/cuda/weights/load.h"
 #include "base/error.h"
 
 namespace moesaic {

@@ -8,13 +8,13 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/ops/draft.h"
+#include "backend/cuda/kernels/common/draft.h"
+#include "backend/cuda/kernels/common/sample.h"
+#include "backend/cuda/layout/model.h"
 #include "backend/cuda/ops/linear.h"
-#include "backend/cuda/ops/sample.h"
 #include "backend/cuda/ops/select.h"
-#include "backend/cuda/runtime/draft_input.h"
+#include "backend/cuda/step/draft_input.h"
 #include "backend/cuda/weights/draft.h"
-#include "backend/cuda/weights/model.h"
 #include "backend/draft_head.h"
 
 namespace moesaic::cuda {
@@ -63,8 +63,8 @@ class CudaDraftHead final : public DraftHead {
     const int32_t* moved = nullptr;  // or null
   };
   void end_step(const Step& step) { step_ = step, tapped_ = true; }
-  // What the draft behind the last step leaves for the next one, as MoveOn (ops/draft.h) takes it; null:
-  // there is none.
+  // What the draft behind the last step leaves for the next one, as MoveOn (kernels/common/draft.h) takes it;
+  // null: there is none.
   const int32_t* accepted() const { return begun_ ? arena_.accepted.as<int32_t>() : nullptr; }
   const int32_t* drafts() const { return arena_.drafts.as<int32_t>(); }
   std::vector<MemoryPart> memory(const KvLayout& layout) const;  // of a loaded head

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "backend/cuda/cuda_backend_impl.h"
+#include "backend/cuda/kernels/common/gave_up.h"
+#include "backend/cuda/kernels/common/repack.h"
 #include "backend/cuda/ops/attention.h"
-#include "backend/cuda/ops/gave_up.h"
 #include "backend/cuda/runtime/device_guard.h"
-#include "backend/cuda/weights/repack.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "backend/backend.h"
-#include "backend/cuda/weights/model.h"
+#include "backend/cuda/layout/model.h"
 
 namespace moesaic::cuda {
 

@@ -4,12 +4,13 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/kernels/sm120/load_tile.h"
+#include "backend/cuda/kernels/sm120/repack_quads.h"
 #include "backend/cuda/kernels/sm90/moe_decode.h"
+#include "backend/cuda/kernels/sm90/repack_slabs.h"
 #include "backend/cuda/moe_operator_impl.h"
 #include "backend/cuda/ops/select.h"
 #include "backend/cuda/runtime/device_guard.h"
-#include "backend/cuda/weights/model.h"
-#include "backend/cuda/weights/repack_quads.h"
+#include "backend/cuda/weights/load.h"
 #include "base/error.h"
 
 namespace moesaic {

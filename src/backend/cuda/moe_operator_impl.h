@@ -7,10 +7,10 @@
 #include <string>
 #include <unordered_map>
 
+#include "backend/cuda/kernels/common/moe_rows.h"
+#include "backend/cuda/kernels/common/repack.h"
 #include "backend/cuda/ops/experts.h"
-#include "backend/cuda/ops/moe_rows.h"
 #include "backend/cuda/ops/workspaces.h"
-#include "backend/cuda/weights/repack.h"
 #include "backend/moe_operator.h"
 
 namespace moesaic::cuda {

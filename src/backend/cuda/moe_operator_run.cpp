@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "backend/cuda/kernels/sm90/moe_decode.h"
+#include "backend/cuda/layout/model.h"
 #include "backend/cuda/moe_operator_impl.h"
 #include "backend/cuda/runtime/device_guard.h"
-#include "backend/cuda/weights/model.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {

@@ -1,5 +1,6 @@
 #include "backend/cuda/ops/attention.h"
 
+#include "backend/cuda/kernels/sm90/attention.h"
 #include "backend/cuda/ops/select.h"
 #include "base/error.h"
 

@@ -1,72 +1,13 @@
-// Attention over a paged KV cache with grouped queries, sinks and sliding windows.
-//
-// Two orders of sums, both fixed by a row's own keys, so that its result does not depend on batch or chunk:
-//   prefill   blocks of 128 keys: scores, their maximum, weights exp(score - maximum) rounded to BF16,
-//             weighted values; spans of 8 blocks (1,024 keys), joined in order; the spans joined in order
-//             onto the sink, which is where the running maximum and sum start
-//   decoding  the row's pages in kv_splits_of() equal KV splits. Each of four warps has every fourth page
-//             of a split; it weighs a page relative to the greatest score so far (weights rounded to BF16,
-//             beside FP8 values to F16). The warps' results, and then the KV splits', are joined in order,
-//             relative to the greatest maximum; the sink comes last
+// Attention by the kernel that select() (select.h) names.
 #pragma once
 
-#include <cuda_bf16.h>
-
-#include "backend/cuda/kernels/common/kv_page.h"
-#include "backend/cuda/runtime/device.h"
+#include "backend/cuda/kernels/common/attention.h"
 
 namespace moesaic::cuda {
 
-// Consecutive rows of one sequence that a CTA computes together; one row: decoding.
-struct alignas(16) RowTile {
-  int row, count;
-  int position;  // of the first row
-  int table[2];  // where the page tables begin in Attention::pages: of full and of sliding layers
-  int written;   // the step itself writes keys from this position on: that of its first row of the sequence
-  int unused[2];
-};
-
-struct Attention {
-  const __nv_bfloat16* q = nullptr;  // [rows, heads, head_dim]
-  const void* k = nullptr;           // pages of kv_page.h
-  const void* v = nullptr;
-  bool fp8 = false;                // the pages' format
-  const float* sinks = nullptr;    // [heads]
-  const int32_t* pages = nullptr;  // all page tables
-  int heads = 0, kv_heads = 0, head_dim = 0;
-  int window = 0;        // tokens, the token itself included; 0: all
-  bool sliding = false;  // the page table is that of the sliding layers
-  void* out = nullptr;   // [rows, heads, head_dim] BF16, or F16
-  bool bf16 = true;
-  const RowTile* tiles = nullptr;
-  int tile_count = 0;
-  int kv_splits = 1;  // decoding: at least those of the longest context
-};
-
-inline constexpr int kMostGroup = 16;  // query heads of a KV head
-
-// Decoding: KV splits of a row. A CTA computes each, of one KV head.
-inline constexpr int kKvSplitPages = 5, kMostKvSplits = 16;
-constexpr int kv_splits_of(int pages) {
-  const int kv_splits = (pages + kKvSplitPages - 1) / kKvSplitPages;
-  return kv_splits < kMostKvSplits ? kv_splits : kMostKvSplits;
-}
-
-// A prefill tile: two groups of 64 MMA rows, each (token, query head) of one KV head.
-inline constexpr int kPrefillGroups = 2, kGroupRows = 64;
-inline int tile_tokens(int heads, int kv_heads) { return kPrefillGroups * (kGroupRows / (heads / kv_heads)); }
-
 struct Target;  // select.h
 
-// Tiles of several rows, and single rows, by the kernels that select() names.
+// decode: `tiles` are single rows, each with its KV splits; else they are tiles of several rows.
 Status attend(const Attention& p, bool decode, const Target& target, cudaStream_t stream);
-
-Status attend_prefill(const Attention& p, cudaStream_t stream);
-// Reads pages of earlier steps, `tiles` and `pages` before its predecessor has ended. So only the first
-// operation of a step, which waits for everything before it, may write those.
-Status attend_decode(const Attention& p, cudaStream_t stream);
-// Both by mma.sync, on every device. Sums run page by page (32 keys): another order, which does not depend on
-// batch or chunk either.
-Status attend_portable(const Attention& p, cudaStream_t stream);
 
 }  // namespace moesaic::cuda

@@ -4,9 +4,9 @@
 
 #include <span>
 
-#include "backend/cuda/ops/route.h"
-#include "backend/cuda/weights/matrix.h"
-#include "backend/cuda/weights/slab_layout.h"
+#include "backend/cuda/kernels/common/route.h"
+#include "backend/cuda/layout/matrix.h"
+#include "backend/cuda/layout/slab_layout.h"
 #include "tuning/moe_kernels.h"
 
 namespace moesaic::cuda {
@@ -20,7 +20,7 @@ struct Activation {
 struct LayerExperts {
   int experts = 0, top_k = 0, hidden = 0, intermediate = 0;
   Activation activation;
-  bool slabs = false;     // weights/slab_layout.h; else matrices
+  bool slabs = false;     // layout/slab_layout.h; else matrices
   bool w4a8 = false;      // quads, through kernels/sm120/
   bool emulated = false;  // on a device that has not the instruction
   sm90::SlabLayout layout;
@@ -55,7 +55,7 @@ struct MoeScratch {
   void* hidden = nullptr;  // the first product
   float* out = nullptr;    // [permuted rows, hidden]
   int* arrived = nullptr;  // 0 between kernels: its owner clears it once
-  int* fault = nullptr;    // its owner's: becomes kGaveUp (ops/gave_up.h)
+  int* fault = nullptr;    // its owner's: becomes kGaveUp (kernels/common/gave_up.h)
 };
 size_t moe_scratch_bytes(int experts, int top_k, int hidden, int intermediate, int rows);
 // memory: of moe_scratch_bytes() for at least so many rows.

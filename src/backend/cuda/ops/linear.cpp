@@ -3,7 +3,6 @@
 #include "backend/cuda/kernels/sm120/gemm.h"
 #include "backend/cuda/kernels/sm90/dense_decode.h"
 #include "backend/cuda/kernels/sm90/gemm_wgmma.h"
-#include "backend/cuda/ops/route.h"
 #include "backend/cuda/ops/select.h"
 #include "base/error.h"
 
@@ -75,11 +74,6 @@ Status run_normed(const Matrix& w, const Norm& x, const Epilogue& out, const Lin
 }
 
 }  // namespace
-
-Status no_kernel(const char* op, const Matrix& w, int tokens) {
-  return error(StatusCode::kInternal, "cuda: {} has no kernel for {} weights{}, {} x {}, {} tokens", op,
-               kind_name(w.kind), in_quads(w.kind) ? " in quads" : "", w.rows, w.cols, tokens);
-}
 
 Status linear(const Matrix& w, const Activations& x, const Store& out, const LinearSetup& setup) {
   return run_plain(w, x, out, setup);

@@ -1,38 +1,13 @@
-// Products y = W x. linear() is the op of the dense layers: it runs the kernel that select() (select.h)
-// names. gemm() has the kernels that every device runs, for the experts too: gemm_small_m.cuh for tiles of 8
-// to 32 tokens, gemm_large_m.cuh for 64 or 128. Both add in the same order (gemm_tile.cuh), so a token's
-// result does not depend on the tile, the batch or the grid. Weights are M of the MMA, tokens are N.
+// Products y = W x of the dense layers, by the kernel that select() (select.h) names.
 #pragma once
 
-#include "backend/cuda/ops/operands.h"
-#include "backend/cuda/weights/matrix.h"
-#include "backend/cuda/weights/slab_layout.h"
+#include "backend/cuda/kernels/common/gemm.h"
+#include "backend/cuda/kernels/common/route.h"
+#include "backend/cuda/layout/slab_layout.h"
 
 namespace moesaic::cuda {
 
-struct Norm;    // route.h
 struct Target;  // select.h
-
-// The other operand. Output row r reads row rows[r] of x, or row r where rows is null.
-struct Activations {
-  const void* x = nullptr;  // [.., cols] BF16 or F16, as takes_bf16() says
-  const int32_t* rows = nullptr;
-  float factor = 1;  // what the result is multiplied by
-  int tokens = 0;    // dense: rows. Grouped: the most work tiles there can be
-  // Grouped by expert: work tiles, in device memory, each of at most `tile` permuted rows. Null: one matrix,
-  // all tokens.
-  const WorkTile* work_tiles = nullptr;
-  const int* work_tile_count = nullptr;
-  int tile = 8;  // tokens of a tile: 8, 16, 32, 64 or 128
-};
-
-// The error for a combination that no compiled kernel of `op` takes.
-Status no_kernel(const char* op, const Matrix& w, int tokens);
-
-// Every kind but those in quads.
-Status gemm(const Matrix& w, const Activations& x, const Store& out, cudaStream_t stream);
-Status gemm(const Matrix& w, const Activations& x, const SwiGlu& out, cudaStream_t stream);
-Status gemm(const Matrix& w, const Activations& x, const Qkv& out, cudaStream_t stream);
 
 // What linear() needs besides operands.
 struct LinearSetup {

@@ -3,10 +3,10 @@
 
 #include <map>
 
+#include "backend/cuda/kernels/common/route.h"
+#include "backend/cuda/layout/model.h"
 #include "backend/cuda/ops/experts.h"
-#include "backend/cuda/ops/route.h"
 #include "backend/cuda/ops/select.h"
-#include "backend/cuda/weights/model.h"
 #include "tuning/moe_kernels.h"
 #include "tuning/tuning_file.h"
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "backend/cuda/kernels/common/sample.h"
 #include "backend/cuda/kernels/sm120/gemm.h"
 #include "backend/cuda/kernels/sm90/dense_decode.h"
 #include "backend/cuda/ops/attention.h"
-#include "backend/cuda/ops/sample.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "backend/backend.h"
-#include "backend/cuda/weights/matrix.h"
+#include "backend/cuda/layout/matrix.h"
 #include "tuning/moe_kernels.h"
 
 namespace moesaic::cuda {
@@ -87,9 +87,9 @@ Result<const AttentionConfig*> select(const AttentionShape& shape, const Target&
 // ---- the experts: how their weights lie in memory, and with that the kernels there are for them ----
 
 enum class ExpertsLayout {
-  kQuads,       // weights/quad_layout.h, for kernels/sm120/
-  kSlabs,       // weights/slab_layout.h, for kernels/sm90/
-  kWeightTiles  // weights/matrix.h, for gemm()
+  kQuads,       // layout/quad_layout.h, for kernels/sm120/
+  kSlabs,       // layout/slab_layout.h, for kernels/sm90/
+  kWeightTiles  // layout/matrix.h, for gemm()
 };
 // What route() takes: experts, and choices of a row.
 inline constexpr int kMostRoutedExperts = 1024, kMostRoutedTopK = 16;
@@ -118,7 +118,7 @@ enum class RouterKernel {
 };
 struct RouterShape {
   int rows = 0, hidden = 0, experts = 0, top_k = 0;
-  bool slabs = false;        // the experts' weights are in slabs (weights/slab_layout.h)
+  bool slabs = false;        // the experts' weights are in slabs (layout/slab_layout.h)
   bool scores_only = false;  // the choice is made later, from the scores
 };
 struct RouterConfig {

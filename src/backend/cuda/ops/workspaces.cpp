@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backend/cuda/ops/gave_up.h"
+#include "backend/cuda/kernels/common/gave_up.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backend/cuda/ops/attention.h"
+#include "backend/cuda/kernels/common/attention.h"
 #include "backend/cuda/weights/upload.h"
 #include "backend/draft_head.h"
 #include "base/error.h"

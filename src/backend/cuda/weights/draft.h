@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/cuda/weights/matrix.h"
+#include "backend/cuda/layout/matrix.h"
 #include "core/eagle3.h"
 
 namespace moesaic::cuda {

@@ -1,11 +1,12 @@
+#include "backend/cuda/weights/load.h"
+
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cuda/kernels/common/attention.h"
 #include "backend/cuda/kernels/sm120/load_tile.h"
 #include "backend/cuda/kernels/sm90/moe_decode.h"
-#include "backend/cuda/ops/attention.h"
 #include "backend/cuda/ops/select.h"
-#include "backend/cuda/weights/model.h"
 #include "backend/cuda/weights/upload.h"
 #include "base/error.h"
 #include "core/merge_adapter.h"

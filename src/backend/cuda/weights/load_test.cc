@@ -1,10 +1,11 @@
 // What loading takes is counted by the code that loads: no device is needed.
+#include "backend/cuda/weights/load.h"
+
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "backend/cuda/weights/model.h"
-#include "backend/cuda/weights/slab_layout.h"
+#include "backend/cuda/layout/slab_layout.h"
 
 namespace moesaic::cuda {
 namespace {

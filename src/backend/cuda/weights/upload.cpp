@@ -6,7 +6,8 @@
 #include <optional>
 #include <thread>
 
-#include "backend/cuda/weights/repack_quads.h"
+#include "backend/cuda/kernels/sm120/repack_quads.h"
+#include "backend/cuda/kernels/sm90/repack_slabs.h"
 #include "base/error.h"
 
 namespace moesaic::cuda {

@@ -12,13 +12,14 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "backend/cuda/weights/matrix.h"
-#include "backend/cuda/weights/repack.h"
+#include "backend/cuda/kernels/common/repack.h"
+#include "backend/cuda/layout/matrix.h"
+#include "backend/cuda/layout/slab_layout.h"
 #include "base/thread_pool.h"
 
 namespace moesaic::cuda {
 
-// Where experts in the order of weights/slab_layout.h go, and their biases, [experts, rows of a section].
+// Where experts in the order of layout/slab_layout.h go, and their biases, [experts, rows of a section].
 struct Slabs {
   uint8_t* data = nullptr;
   size_t expert_bytes = 0;

@@ -11,8 +11,8 @@
 
 #include <type_traits>
 
+#include "backend/cuda/kernels/common/attention.h"
 #include "backend/cuda/kernels/common/launch.cuh"
-#include "backend/cuda/ops/attention.h"
 
 namespace moesaic::cuda {
 

@@ -17,7 +17,7 @@
 
 #include "backend/cuda/kernels/ptx/load.cuh"
 #include "backend/cuda/kernels/ptx/mma.cuh"
-#include "backend/cuda/weights/matrix.h"
+#include "backend/cuda/layout/matrix.h"
 
 namespace moesaic::cuda {
 

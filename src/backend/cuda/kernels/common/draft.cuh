@@ -1,4 +1,4 @@
-// The kernels between a draft head's products. Contracts: ops/draft.h.
+// The kernels between a draft head's products. Contracts: kernels/common/draft.h.
 //
 // Maths    norms as norm.cuh's, of rows as wide as they come: x / rms(x) * weight
 // Shapes   hidden a multiple of 32; widths of copied rows a multiple of 8
@@ -16,9 +16,9 @@
 // Floor    latency: two or three dependent reads.
 #pragma once
 
+#include "backend/cuda/kernels/common/draft.h"
 #include "backend/cuda/kernels/common/norm.cuh"
-#include "backend/cuda/ops/draft.h"
-#include "backend/cuda/weights/stored.cuh"
+#include "backend/cuda/kernels/common/stored.cuh"
 
 namespace moesaic::cuda {
 

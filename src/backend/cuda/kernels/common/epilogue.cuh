@@ -4,7 +4,7 @@
 //          SwiGlu  out = swiglu(gate + bias, up + bias), in F16 or BF16
 //          Qkv     bias; RoPE on Q and K; Q stored in BF16, K and V appended to their pages (kv_page.h)
 // Shapes   (weight_tile, pair) names the rows 16 m + g and 16 m + 8 + g of a weight tile, pair = 8 m + g: the
-//          two that a lane of the MMA holds. Rows are ordered (RowOrder in weights/matrix.h) so that these
+//          two that a lane of the MMA holds. Rows are ordered (RowOrder in layout/matrix.h) so that these
 //          are gate and up of one column, or the two halves of a head that RoPE joins.
 // Roles    any thread, each pair on its own: no shared memory, no barriers.
 // Ordering prepare() reads what does not depend on the product (bias, residual, rotation, the place of K and
@@ -15,9 +15,9 @@
 
 #include <cuda_fp8.h>
 
-#include "backend/cuda/kernels/common/kv_page.h"
 #include "backend/cuda/kernels/common/launch.cuh"
-#include "backend/cuda/ops/operands.h"
+#include "backend/cuda/kernels/common/operands.h"
+#include "backend/cuda/layout/kv_page.h"
 
 namespace moesaic::cuda {
 

@@ -1,8 +1,8 @@
 // gemm() of ops/linear.h: which instance of gemm_small_m.cuh or gemm_large_m.cuh a weight format, a tile and
 // an epilogue are computed by, and its grid.
+#include "backend/cuda/kernels/common/gemm.h"
 #include "backend/cuda/kernels/common/gemm_large_m.cuh"
 #include "backend/cuda/kernels/common/gemm_small_m.cuh"
-#include "backend/cuda/ops/linear.h"
 
 namespace moesaic::cuda {
 namespace {

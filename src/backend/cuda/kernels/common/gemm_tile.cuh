@@ -10,9 +10,9 @@
 
 #include "backend/cuda/kernels/common/dequant.cuh"
 #include "backend/cuda/kernels/common/epilogue.cuh"
+#include "backend/cuda/kernels/common/gemm.h"
 #include "backend/cuda/kernels/common/launch.cuh"
 #include "backend/cuda/kernels/ptx/mma.cuh"
-#include "backend/cuda/ops/linear.h"
 
 namespace moesaic::cuda {
 

@@ -1,5 +1,5 @@
 // A caller's rows, choices and logits for the experts' kernels, and their results as the caller wants them.
-// Contracts: ops/moe_rows.h.
+// Contracts: kernels/common/moe_rows.h.
 //
 // Maths    take   x F16 or BF16; logits F32; choices by local number; log of the weights as logits
 //          give   factor * sum of experts, rounded once
@@ -17,7 +17,7 @@
 #include <cuda_fp16.h>
 
 #include "backend/cuda/kernels/common/launch.cuh"
-#include "backend/cuda/ops/moe_rows.h"
+#include "backend/cuda/kernels/common/moe_rows.h"
 #include "backend/cuda/runtime/device.h"
 
 namespace moesaic::cuda {

@@ -1,4 +1,4 @@
-// RMSNorm of one row by a CTA, with the deferred residual added before (ops/route.h).
+// RMSNorm of one row by a CTA, with the deferred residual added before (kernels/common/route.h).
 //
 // Maths    x += sum_k weights[k] expert_out[permuted_rows[k]], in the order of k; out = x / rms(x) * weight
 // Shapes   x [rows, hidden] F32; values [hidden] F32 in shared memory
@@ -11,7 +11,7 @@
 #pragma once
 
 #include "backend/cuda/kernels/common/launch.cuh"
-#include "backend/cuda/ops/route.h"
+#include "backend/cuda/kernels/common/route.h"
 
 namespace moesaic::cuda {
 

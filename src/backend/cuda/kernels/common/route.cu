@@ -1,4 +1,5 @@
-// The kernels between the products: norm, router, top-k and work list, RoPE's angles. Contracts: ops/route.h.
+// The kernels between the products: norm, router, top-k and work list, RoPE's angles. Contracts:
+// kernels/common/route.h.
 //
 // Maths    norm_kernel      norm.cuh
 //          router_kernel    logits[row, e] = router[e] . x[row] + bias[e] in F32

@@ -1,6 +1,7 @@
 // Samples a token from each row of logits, without sorting it.
 //
-// Maths    ops/sample.h and core/batch.h say which token. Every question (the k likeliest, the nucleus,
+// Maths    kernels/common/sample.h and core/batch.h say which token. Every question (the k likeliest, the
+// nucleus,
 //          where the random number falls) is the same one: which token is the last of the shortest prefix,
 //          in an order of all tokens, that reaches a count or a mass. A token's key is its place in that
 //          order. A histogram over the key's upper ten bits finds the bin in which the prefix ends, then
@@ -20,12 +21,13 @@
 //          results after the step's event.
 // Resident The CTAs of a cluster are scheduled together; clusters do not wait for each other.
 //
-// Bytes    a row as often as ops/sample.h says, from L2 but for the first time. Shared memory: 17 KB.
-// Floor    latency: each pass over the row takes a round of loads and two or three barriers of the cluster.
+// Bytes    a row as often as kernels/common/sample.h says, from L2 but for the first time. Shared memory: 17
+// KB. Floor    latency: each pass over the row takes a round of loads and two or three barriers of the
+// cluster.
 #include <cooperative_groups.h>
 
 #include "backend/cuda/kernels/common/launch.cuh"
-#include "backend/cuda/ops/sample.h"
+#include "backend/cuda/kernels/common/sample.h"
 #include "backend/cuda/runtime/device.h"
 
 namespace moesaic::cuda {

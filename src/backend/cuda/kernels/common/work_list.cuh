@@ -3,7 +3,8 @@
 //
 // Maths    permuted row of a pair = pairs of lower experts + earlier pairs of its expert. Within an expert
 //          the order of rows is kept, so the list does not depend on the order in which threads run.
-// Shapes   Route (ops/route.h) names the arrays. Pieces: an expert's rows in work tiles of `tile` rows, or
+// Shapes   Route (kernels/common/route.h) names the arrays. Pieces: an expert's rows in work tiles of `tile`
+// rows, or
 //          of about equal length (`even`); WorkTile::start adds up their widths. SmallPlan: up to 256
 //          pairs.
 // CTA      top_k_rows(): a warp a row. SmallPlan::plan(): a thread an expert, then a thread a pair; at
@@ -15,8 +16,8 @@
 #pragma once
 
 #include "backend/cuda/kernels/common/launch.cuh"
+#include "backend/cuda/kernels/common/route.h"
 #include "backend/cuda/kernels/common/top_k.cuh"
-#include "backend/cuda/ops/route.h"
 
 namespace moesaic::cuda {
 

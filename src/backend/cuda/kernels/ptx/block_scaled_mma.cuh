@@ -15,7 +15,7 @@
 
 #include <cstdint>
 
-#include "backend/cuda/weights/quad_layout.h"
+#include "backend/cuda/layout/quad_layout.h"
 
 // Of sm_121a NVRTC 13.0 tells the family only, 1210.
 #if defined(__CUDA_ARCH_FEAT_SM120_ALL) || defined(__CUDA_ARCH_FEAT_SM121_ALL) || \

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "backend/cuda/weights/quad_layout.h"
+#include "backend/cuda/layout/quad_layout.h"
 
 namespace moesaic::cuda::sm120 {
 

@@ -7,10 +7,10 @@
 #include <random>
 #include <vector>
 
-#include "backend/cuda/kernels/common/kv_page.h"
 #include "backend/cuda/kernels/sm120/gemm.h"
+#include "backend/cuda/kernels/sm120/repack_quads.h"
+#include "backend/cuda/layout/kv_page.h"
 #include "backend/cuda/testing/on_device.h"
-#include "backend/cuda/weights/repack_quads.h"
 
 namespace moesaic::cuda::sm120 {
 namespace {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "backend/cuda/kernels/sm120/tokens.h"
+#include "backend/cuda/layout/matrix.h"
 
 namespace moesaic::cuda::sm120 {
 

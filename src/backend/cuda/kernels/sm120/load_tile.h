@@ -4,8 +4,8 @@
 
 #include <string>
 
+#include "backend/cuda/layout/quad_layout.h"
 #include "backend/cuda/runtime/device.h"
-#include "backend/cuda/weights/quad_layout.h"
 #include "base/file_cache.h"
 
 namespace moesaic::cuda::sm120 {

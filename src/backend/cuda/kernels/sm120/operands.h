@@ -1,8 +1,8 @@
 // Operands and epilogues of the kernels in this folder: plain structs, the same on host and device.
 #pragma once
 
-#include "backend/cuda/ops/operands.h"
-#include "backend/cuda/weights/quad_layout.h"
+#include "backend/cuda/kernels/common/operands.h"
+#include "backend/cuda/layout/quad_layout.h"
 
 namespace moesaic::cuda::sm120 {
 

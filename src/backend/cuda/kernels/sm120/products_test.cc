@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "backend/cuda/kernels/sm120/gemm.h"
+#include "backend/cuda/kernels/sm120/repack_quads.h"
 #include "backend/cuda/testing/on_device.h"
-#include "backend/cuda/weights/repack_quads.h"
 #include "mx/block.h"
 
 namespace moesaic::cuda::sm120 {

@@ -4,8 +4,8 @@
 
 #include <cuda_bf16.h>
 
+#include "backend/cuda/kernels/common/route.h"
 #include "backend/cuda/kernels/sm120/operands.h"
-#include "backend/cuda/ops/route.h"
 
 namespace moesaic::cuda::sm120 {
 

@@ -3,8 +3,8 @@
 // A token's sums have one order for up to 8 tokens and one for more, neither of them gemm()'s.
 #pragma once
 
-#include "backend/cuda/ops/linear.h"
-#include "backend/cuda/ops/route.h"
+#include "backend/cuda/kernels/common/gemm.h"
+#include "backend/cuda/kernels/common/route.h"
 
 namespace moesaic::cuda::sm90 {
 

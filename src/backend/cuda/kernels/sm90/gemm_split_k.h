@@ -4,9 +4,9 @@
 // result does not depend on the batch, the work tile or the grid.
 #pragma once
 
-#include "backend/cuda/ops/linear.h"
-#include "backend/cuda/ops/route.h"
-#include "backend/cuda/weights/slab_layout.h"
+#include "backend/cuda/kernels/common/gemm.h"
+#include "backend/cuda/kernels/common/route.h"
+#include "backend/cuda/layout/slab_layout.h"
 
 namespace moesaic::cuda::sm90 {
 
@@ -18,7 +18,8 @@ inline constexpr int kSplitKTokens = 16;  // of a work tile, at most
 struct SplitKRoute {
   Route route;
   int* made = nullptr;
-  int* fault = nullptr;  // becomes kGaveUp (ops/gave_up.h) if the second product waited too long for the list
+  int* fault = nullptr;  // becomes kGaveUp (kernels/common/gave_up.h) if the second product waited too long
+                         // for the list
 };
 bool split_k_routes(const Route& route);
 

@@ -4,8 +4,8 @@
 // the batch; the order is another than gemm.h's.
 #pragma once
 
-#include "backend/cuda/ops/linear.h"
-#include "backend/cuda/weights/slab_layout.h"
+#include "backend/cuda/kernels/common/gemm.h"
+#include "backend/cuda/layout/slab_layout.h"
 
 namespace moesaic::cuda::sm90 {
 

@@ -5,8 +5,8 @@
 // beyond.
 #pragma once
 
+#include "backend/cuda/layout/slab_layout.h"
 #include "backend/cuda/runtime/device.h"
-#include "backend/cuda/weights/slab_layout.h"
 
 namespace moesaic::cuda::sm90 {
 
@@ -24,7 +24,7 @@ struct MoeDecode {
   int clear_vectors;      // 16-byte vectors of h_clear
   int tokens;
   SlabLayout layout;  // of fc2; its sms CTAs run
-  int* fault;         // becomes kGaveUp (ops/gave_up.h) if CTAs waited too long; may be the host's memory
+  int* fault;  // becomes kGaveUp (kernels/common/gave_up.h) if CTAs waited too long; may be the host's memory
 };
 
 // Once per device, before the first launch or capture. layout: of the device or of a part of it, since all

@@ -3,8 +3,8 @@
 // write to the same scratch memory), the kernel gives up instead of keeping the device for ever.
 #pragma once
 
+#include "backend/cuda/kernels/common/gave_up.h"
 #include "backend/cuda/kernels/ptx/async_copy.cuh"
-#include "backend/cuda/ops/gave_up.h"
 
 namespace moesaic::cuda::sm90 {
 

@@ -2,7 +2,7 @@
 // (slab_layout.h draws them).
 #pragma once
 
-#include "backend/cuda/weights/slab_layout.h"
+#include "backend/cuda/layout/slab_layout.h"
 
 namespace moesaic::cuda::sm90 {
 

@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
+#include "backend/cuda/kernels/common/gave_up.h"
 #include "backend/cuda/kernels/ptx/async_copy.cuh"
 #include "backend/cuda/kernels/sm90/moe_decode.h"
-#include "backend/cuda/ops/gave_up.h"
 #include "backend/cuda/testing/on_device.h"
 #include "backend/moe_operator.h"
 

@@ -11,13 +11,13 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/kernels/sm120/gemm.h"
 #include "backend/cuda/kernels/sm120/load_tile.h"
+#include "backend/cuda/kernels/sm120/repack_quads.h"
 #include "backend/cuda/kernels/sm90/dense_decode.h"
+#include "backend/cuda/layout/model.h"
 #include "backend/cuda/ops/linear.h"
 #include "backend/cuda/runtime/bandwidth.h"
 #include "backend/cuda/runtime/launch_log.h"
 #include "backend/cuda/testing/host_simulator/captures.h"
-#include "backend/cuda/weights/model.h"
-#include "backend/cuda/weights/repack_quads.h"
 #include "base/error.h"
 
 namespace {
@@ -139,7 +139,6 @@ namespace moesaic {
 std::string cuda_absent() { return {}; }
 namespace cuda {
 cudaError_t probe_code() { return cudaSuccess; }
-Status no_kernel(const char* op, const Matrix&, int tokens) { return invalid("no {} for {}", op, tokens); }
 sm90::SlabLayout device_layout(int, int) { return sm90::slab_layout(sm90::kFullSms); }
 bool sm90::dense_decode_fits(int64_t, int) { return false; }
 namespace sm120 {

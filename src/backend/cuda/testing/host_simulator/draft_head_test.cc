@@ -16,7 +16,7 @@
 
 #include "backend/cuda/cuda_draft.h"
 #include "backend/cuda/ops/attention.h"
-#include "backend/cuda/runtime/step_input.h"
+#include "backend/cuda/step/step_input.h"
 #include "backend/cuda/weights/upload.h"
 #include "core/continuation.h"
 #include "mx/formats.h"

@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "backend/cuda/kernels/sm90/repack_slabs.cuh"
 #include "backend/cuda/testing/host_simulator/error.h"
-#include "backend/cuda/weights/repack_slabs.cuh"
 #include "backend/reference/experts.h"
 #include "backend/reference/linear.h"
 

@@ -9,16 +9,16 @@
 #include <memory>
 #include <vector>
 
+#include "backend/cuda/kernels/common/route.h"
+#include "backend/cuda/kernels/common/sample.h"
 #include "backend/cuda/kernels/sm120/gemm.h"
+#include "backend/cuda/kernels/sm120/repack_quads.h"
 #include "backend/cuda/kernels/sm90/dense_decode.h"
 #include "backend/cuda/kernels/sm90/gemm_wgmma.h"
 #include "backend/cuda/ops/attention.h"
-#include "backend/cuda/ops/route.h"
-#include "backend/cuda/ops/sample.h"
 #include "backend/cuda/runtime/device.h"
 #include "backend/cuda/runtime/device_guard.h"
 #include "backend/cuda/runtime/free_memory.h"
-#include "backend/cuda/weights/repack_quads.h"
 #include "base/error.h"
 #include "core/choose_token.h"
 #include "mx/formats.h"

@@ -1,5 +1,5 @@
-// Tests of runtime/step_graphs.h: some steps are replayed, and one that cannot be captured still runs.
-#include "backend/cuda/runtime/step_graphs.h"
+// Tests of step/step_graphs.h: some steps are replayed, and one that cannot be captured still runs.
+#include "backend/cuda/step/step_graphs.h"
 
 #include <gtest/gtest.h>
 

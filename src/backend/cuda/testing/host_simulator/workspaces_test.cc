@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "backend/cuda/ops/gave_up.h"
+#include "backend/cuda/kernels/common/gave_up.h"
 #include "backend/cuda/testing/host_simulator/captures.h"
 
 namespace moesaic::cuda {

@@ -1,1 +1,1 @@
-#include "backend/cuda/weights/repack.cu"
+#include "backend/cuda/kernels/common/repack.cu"

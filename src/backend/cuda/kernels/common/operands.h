@@ -1,0 +1,50 @@
+// Work tiles and epilogues of the matrix products: plain structs, the same on host and device and under
+// NVRTC.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace moesaic::cuda {
+
+// Permuted rows [first, first + count), all of one expert. start: the token of the activation buffer at which
+// they begin, where kernels want each work tile's in a place of its own (kernels/sm90/gemm_wgmma.h,
+// kernels/sm120/operands.h).
+struct WorkTile {
+  int expert, first, count, start;
+};
+// Tokens of a work tile rounded up to a width that wgmma has.
+__host__ __device__ constexpr int tile_width(int count) { return count <= 8 ? 8 : (count + 15) / 16 * 16; }
+
+// out[permuted_row, row] (+)= value + bias[expert, row]
+struct Store {
+  float* out = nullptr;
+  int64_t stride = 0;
+  const float* bias = nullptr;  // [experts, rows] or null
+  int rows = 0;
+  bool add = false;
+};
+// out[permuted_row, i] = swiglu(gate + bias, up + bias), with up + offset
+struct SwiGlu {
+  void* out = nullptr;  // [permuted_rows, intermediate] F16, or BF16
+  bool bf16 = false;
+  int intermediate = 0;
+  const float* gate_bias = nullptr;  // [experts, intermediate]
+  const float* up_bias = nullptr;
+  float alpha = 0, limit = 0, offset = 1;
+};
+// Bias and RoPE; Q is kept, K and V go to their pages.
+struct Qkv {
+  const float* bias = nullptr;  // [q, k, v]
+  int head_dim = 0, heads = 0, kv_heads = 0;
+  const float2* rotation = nullptr;  // [rows, head_dim / 2] cosine and sine
+  __nv_bfloat16* q = nullptr;        // [rows, heads * head_dim]
+  void* k = nullptr;                 // pages of kv_page.h
+  void* v = nullptr;
+  bool fp8 = false;
+  const int32_t* slots = nullptr;  // [rows] page * 32 + token in the page
+};
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,51 @@
+// The kernels behind matrix.h: stored rows to the device's order, and rows of a table to floats.
+#pragma once
+
+#include "backend/cuda/layout/matrix.h"
+
+namespace moesaic::cuda {
+
+// A section as it was stored: rows of dense elements, scales of the formats that keep them apart. Strides in
+// bytes.
+struct Raw {
+  Format format = Format::kF32;
+  int64_t rows = 0, row_stride = 0, scale_stride = 0;
+  const uint8_t* data = nullptr;
+  const uint8_t* scales = nullptr;
+  int64_t expert_stride = 0, expert_scale_stride = 0;
+};
+
+// Of several the greatest is left. kTooLarge: a scale of kQ8_0 above kMostQ8Scale; F16 does not hold 128
+// times as much.
+enum RepackFault : int { kNone, kTooLarge, kNotFinite, kNanScale };
+inline constexpr float kMostQ8Scale = 511.0f;
+
+struct RepackParams {
+  Raw source[2];
+  Kind kind;
+  RowOrder order;
+  int head_dim;
+  int64_t rows, weight_tiles, blocks;  // rows that exist; the rest is zero
+  int64_t experts;                     // one behind the other
+  uint8_t* data;
+  uint8_t* scales;
+  uint8_t* tops;  // kMxfp8
+  int* fault;     // a RepackFault is left here
+};
+
+Status repack(const RepackParams& params, cudaStream_t stream);
+
+// A table as a section; its rows are not counted.
+inline Raw raw_of(const Table& t) {
+  const auto* data = t.data.as<uint8_t>();
+  return {.format = t.format,
+          .row_stride = t.row_bytes,
+          .scale_stride = t.cols / kBlock,
+          .data = data,
+          .scales = data + t.scale_offset};
+}
+// out[r] = row tokens[r]; [rows, cols]
+Status embed(const Raw& table, int64_t cols, const int32_t* tokens, int rows, float* out,
+             cudaStream_t stream);
+
+}  // namespace moesaic::cuda

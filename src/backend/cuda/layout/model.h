@@ -1,0 +1,46 @@
+// The loaded model: weights in the orders that the kernels stream.
+#pragma once
+
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/layout/matrix.h"
+#include "backend/cuda/layout/quad_layout.h"
+#include "backend/cuda/layout/slab_layout.h"
+
+namespace moesaic::cuda {
+
+struct Layer {
+  DeviceBuffer attn_norm, mlp_norm, qkv_bias, o_bias, sinks, router, router_bias;
+  DeviceBuffer gate_bias, up_bias, down_bias;
+  Matrix qkv, o, gate_up, down;
+  float attn_factor = 1, mlp_factor = 1;  // of the normed activations in F16
+  DeviceBuffer k, v;                      // alloc_kv's
+  // The experts of gpt-oss's own sizes, instead of the matrices' data, and what sm90::moe_decode's thread
+  // blocks hand each other within a launch.
+  DeviceBuffer fc1_slabs, fc2_slabs, slab_hidden;
+};
+
+inline constexpr int kSlabRows = 8;  // tokens that sm90::moe_decode takes
+
+// What the model's products run on.
+struct Paths {
+  bool slabs = false;     // the experts are slabs: they have the sizes that kernels/sm90/ is written for
+  bool w4a8 = false;      // the experts are Kind::kMxfp4Quads and go through kernels/sm120/
+  bool dense_mx = false;  // dense matrices of MXFP4 or MXFP8 do
+  sm90::SlabLayout slab_layout;  // of the device, whether or not there are slabs
+};
+
+struct LoadedModel : Paths {
+  ModelConfig config;
+  RopeTable rope;
+  std::vector<Layer> layers;
+  Table embed;
+  Matrix head;
+  DeviceBuffer final_norm, inverse_frequency;
+  float final_factor = 1;
+  bool emulated = false;     // on a device that has not the instruction
+  DeviceBuffer slab_scales;  // [layers, kSlabRows]: what undoes the layer's mlp_factor
+};
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,95 @@
+#include "backend/cuda/step/step_graphs.h"
+
+#include <algorithm>
+
+#include "backend/cuda/runtime/device.h"
+#include "base/error.h"
+
+namespace moesaic::cuda {
+
+namespace {
+
+constexpr int kManyRows = 64;
+constexpr size_t kMostShapes = 4096;  // that are remembered
+
+// Adds the shape; false if it was there already.
+bool remember(std::set<StepShape>& shapes, const StepShape& shape) {
+  if (shapes.size() >= kMostShapes) shapes.clear();
+  return shapes.insert(shape).second;
+}
+
+}  // namespace
+
+void StepGraphs::begin(const StepShape& shape, cudaStream_t stream) {
+  skip();
+  replaying_ = graphs_.contains(shape);
+  if (replaying_ || refused_.contains(shape)) return;
+  if (shape.rows > kManyRows && remember(seen_, shape)) return;
+  capturing_ = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
+  if (!capturing_) refuse(shape);
+}
+
+void StepGraphs::refuse(const StepShape& shape) {
+  cudaGetLastError();
+  remember(refused_, shape);
+  ++captures_.failed;
+}
+
+bool StepGraphs::end_capture(const StepShape& shape, const Status& ops, cudaStream_t stream) {
+  if (!capturing_) return true;
+  capturing_ = false;
+  cudaGraph_t graph = nullptr;
+  const bool captured = cudaStreamEndCapture(stream, &graph) == cudaSuccess && ops.ok();
+  cudaGraphExec_t const executable = captured ? instantiate(graph, stream) : nullptr;
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (executable == nullptr) {
+    refuse(shape);
+    return false;
+  }
+  graphs_[shape] = {.executable = executable};
+  ++captures_.made;
+  return replaying_ = true;
+}
+
+Status StepGraphs::launch(const StepShape& shape, cudaStream_t stream) {
+  if (!replaying_) return {};
+  replaying_ = false;
+  Graph& graph = graphs_.at(shape);
+  graph.used = ++launches_;
+  return check(cudaGraphLaunch(graph.executable, stream), "graph");
+}
+
+// The other graphs go where the device has no memory for one more. Null: it makes none all the same.
+cudaGraphExec_t StepGraphs::instantiate(cudaGraph_t graph, cudaStream_t stream) {
+  constexpr size_t kMostGraphs = 512;
+  if (graphs_.size() >= kMostGraphs) drop_oldest();
+  cudaGraphExec_t executable = nullptr;
+  if (cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess) return executable;
+  cudaGetLastError();
+  const bool retried =
+      retire("graph", stream).ok() && cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess;
+  return retried ? executable : nullptr;
+}
+
+// The oldest of so many graphs does not run: at most two steps are in flight.
+void StepGraphs::drop_oldest() {
+  const auto oldest =
+      std::ranges::min_element(graphs_, {}, [](const auto& entry) { return entry.second.used; });
+  cudaGraphExecDestroy(oldest->second.executable);
+  graphs_.erase(oldest);
+}
+
+Status StepGraphs::retire(const char* what, cudaStream_t stream) {
+  RETURN_IF_ERROR(wait_(stream, what));
+  drop();
+  return {};
+}
+
+void StepGraphs::drop() {
+  for (auto& [shape, graph] : graphs_) {
+    if (!device_is_lost()) cudaGraphExecDestroy(graph.executable);
+  }
+  graphs_.clear(), refused_.clear();
+}
+
+}  // namespace moesaic::cuda

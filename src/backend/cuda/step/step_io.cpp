@@ -1,0 +1,109 @@
+#include "backend/cuda/step/step_io.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace moesaic::cuda {
+
+SampledToken token_of(const SampleResult& result) {
+  SampledToken out{.token = result.token};
+  if (result.likeliest < 0) return out;
+  out.logprobs.logprob = result.logit - result.normalizer;
+  for (const SampleResult::Entry& entry : std::span(result.top).first(result.likeliest))
+    out.logprobs.top.emplace_back(entry.token, entry.logit - result.normalizer);
+  return out;
+}
+
+StepIo::~StepIo() {
+  for (const cudaEvent_t event : events_) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+}
+
+Status StepIo::open(int max_rows, int vocab) {
+  max_rows_ = max_rows, vocab_ = vocab;
+  ASSIGN_OR_RETURN(host_logits_, PinnedBuffer::allocate(2 * kHostRows * vocab_ * sizeof(float)));
+  ASSIGN_OR_RETURN(sampled_tokens_, DeviceBuffer::allocate(max_rows * sizeof(int32_t), "sampled tokens"));
+  ASSIGN_OR_RETURN(results_,
+                   PinnedBuffer::allocate(2 * static_cast<size_t>(max_rows) * sizeof(SampleResult)));
+  for (cudaEvent_t& event : events_) {
+    if (event == nullptr)
+      RETURN_IF_ERROR(check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event"));
+  }
+  return {};
+}
+
+Status StepIo::grow(size_t count) {
+  const size_t bytes = count * sizeof(int32_t);
+  inputs_ = {};
+  for (PinnedBuffer& packed : packed_) {
+    ASSIGN_OR_RETURN(packed, PinnedBuffer::allocate(bytes));
+  }
+  ASSIGN_OR_RETURN(inputs_, DeviceBuffer::allocate(bytes, "step inputs"));
+  return {};
+}
+
+Status StepIo::send(const StepShape& shape, const StepLayout& at, std::vector<int32_t>& packed,
+                    cudaStream_t stream) {
+  MOESAIC_CHECK(in_flight_ < 2);
+  packed[at.result_buffer] = static_cast<int32_t>(sampling_steps_ % 2);
+  auto* place = packed_[steps_++ % 2].as<int32_t>();
+  std::memcpy(place, packed.data(), packed.size() * sizeof(int32_t));
+  return copy_step_inputs({.packed = place,
+                           .count = static_cast<int>(packed.size()),
+                           .inputs = inputs_.as<int32_t>(),
+                           .sampled_tokens = sampled_tokens_.as<int32_t>(),
+                           .tokens = at.tokens,
+                           .token_sources = at.token_sources,
+                           .rows = shape.rows},
+                          stream);
+}
+
+Status StepIo::move_on(const StepLayout& at, const PackedContinuations& continuations,
+                       const int32_t* accepted, const int32_t* drafts, cudaStream_t stream) {
+  MoveOn p = move_on_inputs(at, continuations, inputs_.as<int32_t>());
+  p.sampled = sampled_tokens_.as<int32_t>(), p.accepted = accepted, p.drafts = drafts;
+  return cuda::move_on(p, stream);
+}
+
+Status StepIo::sample(const StepShape& shape, const StepLayout& at, const float* logits, int vocab,
+                      const int* fault, cudaStream_t stream) {
+  return cuda::sample({.logits = logits,
+                       .rows = shape.logit_rows,
+                       .vocab = vocab,
+                       .sampling = reinterpret_cast<const DeviceSampling*>(input(at.sampling)),
+                       .fault = fault,
+                       .sampled_tokens = sampled_tokens_.as<int32_t>(),
+                       .results = results_.as<SampleResult>(),
+                       .result_buffer = input(at.result_buffer),
+                       .stride = max_rows_},
+                      stream);
+}
+
+Status StepIo::launched(const float* logits, std::span<const int32_t> host_rows, cudaStream_t stream) {
+  MOESAIC_CHECK(std::ssize(host_rows) <= kHostRows);
+  float* to = host_logits_.as<float>() + sampling_steps_ % 2 * kHostRows * vocab_;
+  for (const int32_t row : host_rows) {
+    RETURN_IF_ERROR(check(
+        cudaMemcpyAsync(to, logits + row * vocab_, vocab_ * sizeof(float), cudaMemcpyDeviceToHost, stream),
+        "logits"));
+    to += vocab_;
+  }
+  ++in_flight_;
+  return check(cudaEventRecord(events_[sampling_steps_++ % 2], stream), "step");
+}
+
+Result<int> StepIo::sampled(std::span<SampledToken> tokens, std::span<float> logits, const StepWait& wait) {
+  MOESAIC_CHECK(std::ssize(tokens) <= max_rows_);
+  if (in_flight_ == 0) return error(StatusCode::kInternal, "cuda: no sampling step is in flight");
+  const unsigned result_buffer = (sampling_steps_ - in_flight_--) % 2;
+  RETURN_IF_ERROR(wait(events_[result_buffer], "step"));
+  const SampleResult* result = results_.as<SampleResult>() + static_cast<size_t>(result_buffer) * max_rows_;
+  std::transform(result, result + tokens.size(), tokens.begin(), token_of);
+  std::copy_n(host_logits_.as<float>() + result_buffer * kHostRows * vocab_, logits.size(), logits.begin());
+  return result->fault;
+}
+
+}  // namespace moesaic::cuda

@@ -1,0 +1,1 @@
+#include "backend/cuda/kernels/sm90/repack_slabs.cu"

@@ -1,0 +1,22 @@
+// Loads a model's weights, or counts what they take.
+#pragma once
+
+#include <vector>
+
+#include "backend/cuda/layout/model.h"
+
+namespace moesaic::cuda {
+
+// Of the device, or of max_sms multiprocessors of it (0: all).
+sm90::SlabLayout device_layout(int device, int max_sms);
+// options.moe_path: kW4A8 where kAuto stands for it.
+Paths paths_of(const ModelConfig& config, const ModelWeights& weights, const BackendOptions& options);
+// What the model's weights take, by part.
+std::vector<MemoryPart> count_model(const ModelConfig& config, const ModelWeights& weights,
+                                    const BackendOptions& options, const Paths& paths);
+// Uploads and repacks. An error for a model that the kernels do not take, a damaged tensor or lack of memory.
+Result<LoadedModel> load_model(const ModelConfig& config, const ModelWeights& weights,
+                               const BackendOptions& options, const LoadProgress& progress,
+                               cudaStream_t stream);
+
+}  // namespace moesaic::cuda

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "drafting/drafter.h"
 #include "engine/kv_layout.h"
 #include "engine/kv_pages.h"
-#include "speculation/drafter.h"
 
 namespace moesaic::app {
 

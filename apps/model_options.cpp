@@ -14,10 +14,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/lora.h"
+#include "drafting/make_drafter.h"
 #include "get_model.h"
 #include "option_checks.h"
 #include "progress.h"
-#include "speculation/make_drafter.h"
 
 namespace moesaic::app {
 namespace {

@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/dummy.h"
+#include "drafting/model_drafter.h"
 #include "model/drafted_answer.h"
-#include "speculation/model_drafter.h"
 
 namespace moesaic {
 namespace {

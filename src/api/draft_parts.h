@@ -12,8 +12,8 @@
 #include "backend/backend.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/eagle3.h"
+#include "drafting/make_drafter.h"
 #include "engine/engine.h"
-#include "speculation/make_drafter.h"
 
 namespace moesaic {
 

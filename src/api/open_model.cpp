@@ -14,7 +14,7 @@
 #include "base/file_cache.h"
 #include "base/log.h"
 #include "checkpoint/lora.h"
-#include "speculation/make_drafter.h"
+#include "drafting/make_drafter.h"
 
 namespace moesaic {
 namespace {

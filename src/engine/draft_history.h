@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "drafting/acceptance.h"
 #include "moesaic/stats.h"
-#include "speculation/acceptance.h"
 
 namespace moesaic {
 

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "drafting/make_drafter.h"
 #include "engine/kv_layout.h"
 #include "model/forward.h"
-#include "speculation/make_drafter.h"
 
 namespace moesaic {
 namespace {

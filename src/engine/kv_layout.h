@@ -9,7 +9,7 @@ namespace moesaic {
 double bytes_of(const std::vector<MemoryPart>& parts);
 double bytes_of(const std::vector<MemoryPart>& parts, MemoryKind kind);
 
-// What guesses at tokens takes beside the model (speculation/drafter.h).
+// What guesses at tokens takes beside the model (drafting/drafter.h).
 struct DraftMemory {
   double weights = 0;      // bytes, and whatever does not grow with the cache
   double token_bytes = 0;  // for each token of the full-attention pool

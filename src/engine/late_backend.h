@@ -10,10 +10,10 @@
 #include <functional>
 
 #include "backend/host_kv_copier.h"
+#include "drafting/make_drafter.h"
 #include "engine/engine.h"
 #include "engine/late_head.h"
 #include "engine/sampler.h"
-#include "speculation/make_drafter.h"
 
 namespace moesaic {
 

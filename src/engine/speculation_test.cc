@@ -3,10 +3,10 @@
 #include <cmath>
 
 #include "core/choose_token.h"
+#include "drafting/model_drafter.h"
+#include "drafting/ngram.h"
 #include "engine/late_backend.h"
 #include "engine/test_drafter.h"
-#include "speculation/model_drafter.h"
-#include "speculation/ngram.h"
 
 namespace moesaic {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "speculation/draft_length.h"
+#include "drafting/draft_length.h"
 
 namespace moesaic {
 namespace {

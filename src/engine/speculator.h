@@ -7,9 +7,9 @@
 // rows behind the first difference are dropped. So the tokens are those without drafts, whatever the sampling
 // parameters.
 //
-// How long a draft may be is decided at each step (speculation/draft_length.h) from what steps of each size
+// How long a draft may be is decided at each step (drafting/draft_length.h) from what steps of each size
 // take and how often the request's drafts were right, both measured while they run. What comes of it is kept
-// account of (speculation/draft_budget.h): where drafts cost more than they save, drafting rests.
+// account of (drafting/draft_budget.h): where drafts cost more than they save, drafting rests.
 #pragma once
 
 #include <functional>
@@ -18,10 +18,10 @@
 #include <span>
 #include <vector>
 
+#include "drafting/draft_budget.h"
+#include "drafting/drafter.h"
+#include "drafting/step_costs.h"
 #include "engine/request.h"
-#include "speculation/draft_budget.h"
-#include "speculation/drafter.h"
-#include "speculation/step_costs.h"
 
 namespace moesaic {
 

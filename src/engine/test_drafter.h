@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "speculation/drafter.h"
+#include "drafting/drafter.h"
 
 namespace moesaic {
 

@@ -1,5 +1,5 @@
 // Which rows a head is given, and from where on its cache holds something.
-#include "speculation/eagle3_drafter.h"
+#include "drafting/eagle3_drafter.h"
 
 #include <gtest/gtest.h>
 

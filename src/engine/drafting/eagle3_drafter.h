@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "backend/draft_head.h"
-#include "speculation/drafter.h"
+#include "drafting/drafter.h"
 
 namespace moesaic {
 

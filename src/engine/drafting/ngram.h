@@ -4,8 +4,8 @@
 
 #include <unordered_map>
 
-#include "speculation/drafter.h"
-#include "speculation/token_index.h"
+#include "drafting/drafter.h"
+#include "drafting/token_index.h"
 
 namespace moesaic {
 

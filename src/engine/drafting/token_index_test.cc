@@ -1,11 +1,11 @@
-#include "speculation/token_index.h"
+#include "drafting/token_index.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
-#include "speculation/ngram.h"
+#include "drafting/ngram.h"
 
 namespace moesaic {
 namespace {

@@ -1,4 +1,4 @@
-#include "speculation/step_costs.h"
+#include "drafting/step_costs.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,11 +1,11 @@
-#include "speculation/draft_length.h"
+#include "drafting/draft_length.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
-#include "speculation/acceptance.h"
+#include "drafting/acceptance.h"
 
 namespace moesaic {
 namespace {

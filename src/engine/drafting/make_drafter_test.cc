@@ -1,4 +1,4 @@
-#include "speculation/make_drafter.h"
+#include "drafting/make_drafter.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "speculation/draft_budget.h"
+#include "drafting/draft_budget.h"
 
 #include <gtest/gtest.h>
 

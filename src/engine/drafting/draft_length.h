@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "speculation/step_costs.h"
+#include "drafting/step_costs.h"
 
 namespace moesaic {
 

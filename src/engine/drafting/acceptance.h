@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "speculation/drafter.h"
+#include "drafting/drafter.h"
 
 namespace moesaic {
 

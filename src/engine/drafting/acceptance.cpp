@@ -1,4 +1,4 @@
-#include "speculation/acceptance.h"
+#include "drafting/acceptance.h"
 
 #include <algorithm>
 

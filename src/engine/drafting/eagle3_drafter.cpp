@@ -1,4 +1,4 @@
-#include "speculation/eagle3_drafter.h"
+#include "drafting/eagle3_drafter.h"
 
 #include <algorithm>
 #include <utility>

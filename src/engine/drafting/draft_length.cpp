@@ -1,4 +1,4 @@
-#include "speculation/draft_length.h"
+#include "drafting/draft_length.h"
 
 #include <algorithm>
 #include <utility>

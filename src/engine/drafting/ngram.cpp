@@ -1,4 +1,4 @@
-#include "speculation/ngram.h"
+#include "drafting/ngram.h"
 
 namespace moesaic {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "backend/draft_head.h"
-#include "speculation/drafter.h"
+#include "drafting/drafter.h"
 
 namespace moesaic {
 

@@ -1,9 +1,9 @@
-#include "speculation/make_drafter.h"
+#include "drafting/make_drafter.h"
 
 #include "base/error.h"
-#include "speculation/eagle3_drafter.h"
-#include "speculation/ngram.h"
-#include "speculation/suffix.h"
+#include "drafting/eagle3_drafter.h"
+#include "drafting/ngram.h"
+#include "drafting/suffix.h"
 
 namespace moesaic {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "speculation/drafter.h"
+#include "drafting/drafter.h"
 
 namespace moesaic {
 

@@ -1,4 +1,4 @@
-#include "speculation/token_index.h"
+#include "drafting/token_index.h"
 
 #include <algorithm>
 

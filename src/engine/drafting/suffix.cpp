@@ -1,4 +1,4 @@
-#include "speculation/suffix.h"
+#include "drafting/suffix.h"
 
 #include <algorithm>
 #include <utility>

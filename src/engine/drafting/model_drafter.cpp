@@ -1,4 +1,4 @@
-#include "speculation/model_drafter.h"
+#include "drafting/model_drafter.h"
 
 #include <algorithm>
 #include <numeric>

@@ -130,7 +130,6 @@ void Engine::take_token(Request& r, Result<SampledToken> sampled) {
     r.finish = FinishReason::kStop;
   } else {
     if (r.computed >= std::ssize(r.tokens)) r.proven = static_cast<int>(r.tokens.size());
-    if (r.accepted < std::ssize(r.draft) && r.draft[r.accepted] == sampled->token) ++r.accepted;
     r.tokens.push_back(sampled->token);
   }
   r.on_token(sampled.value());
@@ -138,61 +137,59 @@ void Engine::take_token(Request& r, Result<SampledToken> sampled) {
   if (!r.done() && std::ssize(r.tokens) >= r.limit) r.finish = FinishReason::kLength;
 }
 
-// None where nobody drafts. The step before is taken. A request that has ended by now has its last row beyond
-// its tokens.
+// The step before is taken. A request that has ended by now has its last row beyond its tokens. Which rows
+// were computed where is for the drafter alone.
 std::vector<Engine::RequestRows> Engine::rows_of(const ScheduledBatch& step) const {
   std::vector<RequestRows> rows;
-  for (size_t i = 0; speculator_ && i < step.requests.size(); ++i) {
-    if (step.requests[i]->done()) continue;
+  for (size_t i = 0; i < step.requests.size(); ++i) {
+    const Request& r = *step.requests[i];
+    if (r.done()) continue;
+    rows.push_back({.request = step.requests[i], .rows = {}, .full_pages = {}});
+    if (!speculator_) continue;
     const Sequence& s = step.batch.sequences[i];
     const bool continues = std::ranges::binary_search(step.batch.continuations, static_cast<int>(i), {},
                                                       &Continuation::sequence);
-    rows.push_back({.request = step.requests[i],
-                    .rows = {.request = step.requests[i]->id,
-                             .sequence = static_cast<int>(i),
-                             .first_row = s.first_row,
-                             .first_position = s.context - s.rows + (continues ? step.requests[i]->moved : 0),
-                             .rows = s.rows},
-                    .full_pages = s.full_pages});
+    rows.back().rows = {
+        .request = r.id,
+        .sequence = static_cast<int>(i),
+        .first_row = s.first_row,
+        .first_position = continues ? static_cast<int>(r.tokens.size()) - 1 : s.context - s.rows,
+        .rows = s.rows};
+    rows.back().full_pages = s.full_pages;
   }
   return rows;
 }
 
 // The tokens of its rows are taken, so it is known which rows hold.
-void Engine::end_step(std::span<const RequestRows> step, bool begun) {
+void Engine::end_step(std::vector<RequestRows> step, bool begun) {
   std::vector<ComputedRows> hold;
-  for (const auto& [request, rows, full_pages] : step) {
+  for (auto& [request, rows, full_pages] : step) {
+    rows.rows -= scheduler_->end_step(*request);
+    rows.tokens = request->tokens, rows.full_pages = full_pages;
     hold.push_back(rows);
-    hold.back().tokens = request->tokens, hold.back().full_pages = full_pages;
-    hold.back().rows -=
-        static_cast<int>(request->draft.size()) - (request->draft.empty() ? 0 : request->accepted);
-    scheduler_->end_draft(*request);
   }
   if (speculator_) speculator_->computed(hold, begun);
 }
 
 Status Engine::take_sampled() {
-  const std::vector<WantedRow> rows = std::exchange(in_flight_, {});
-  const StepKind kind = std::exchange(kind_in_flight_, StepKind::kPlain);
-  std::vector<RequestRows> step = std::exchange(rows_in_flight_, {});
-  const std::optional<BegunDraft> begun = std::exchange(begun_in_flight_, {});
-  const StepAccount account = account_in_flight_;
-  for (const RequestRows& r : step) r.request->in_step = false;
-  if (rows.empty()) return {};
-  std::erase_if(step, [](const RequestRows& r) { return r.request->done(); });  // the drafter knows already
-  sampled_.resize(rows.size());
-  host_logits_.resize(std::ranges::count_if(rows, &WantedRow::host) * static_cast<size_t>(config_.vocab));
+  RunningStep step = std::exchange(running_, {});
+  if (step.wanted.empty()) return {};
+  std::erase_if(step.rows,
+                [](const RequestRows& r) { return r.request->done(); });  // the drafter knows already
+  sampled_.resize(step.wanted.size());
+  host_logits_.resize(std::ranges::count_if(step.wanted, &WantedRow::host) *
+                      static_cast<size_t>(config_.vocab));
   const Clock::time_point begin = Clock::now();
   const Status done = backend_->sampled(sampled_, host_logits_);
   device_seconds_ += seconds_since(begin);
   RETURN_IF_ERROR(done);
-  take_rows(rows, host_logits_, sampled_);
-  end_step(step, begun.has_value());
+  take_rows(step.wanted, host_logits_, sampled_);
+  end_step(std::move(step.rows), step.begun.has_value());
   double drafting = 0;
-  if (begun) {
-    ASSIGN_OR_RETURN(drafting, speculator_->take(*begun));
+  if (step.begun) {
+    ASSIGN_OR_RETURN(drafting, speculator_->take(*step.begun));
   }
-  measure(account, measured_rows_, kind, drafting);
+  measure(step.account, step.measured_rows, step.kind, drafting);
   return {};
 }
 
@@ -207,15 +204,14 @@ void Engine::take_rows(std::span<const WantedRow> rows, std::span<float> logits,
       continue;
     }
     Request& r = *rows[i].request;
-    r.in_flight = -1;
     if (rows[i].holds()) take_token(r, r.sampler->take(std::move(sampled[i])));
   }
 }
 
-bool Engine::WantedRow::may_pick() const {
-  const Request& r = *request;
-  return host && !prompt && draft_row == 0 && holds() && restarts == r.restarts && r.held.empty() &&
-         !r.on_logits && !r.change_logits && r.sampler->ready();
+bool Engine::may_pick(const WantedRow& row) {
+  const Request& r = *row.request;
+  return row.host && !row.prompt && row.draft_row == 0 && row.holds() && row.restarts == r.restarts &&
+         r.held.empty() && !r.on_logits && !r.change_logits && r.sampler->ready();
 }
 
 // A row takes some 0.1 to 2 ms. A token that cannot be picked for lack of memory is picked again where it is
@@ -229,7 +225,7 @@ Engine::Picked Engine::pick(std::span<const WantedRow> rows, std::span<float> lo
   Picked picked(rows.size());
   std::vector<Part> parts;
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i].may_pick()) parts.push_back({i, logits.first(config_.vocab)});
+    if (may_pick(rows[i])) parts.push_back({i, logits.first(config_.vocab)});
     if (rows[i].host) logits = logits.subspan(config_.vocab);
   }
   if (parts.size() < 2 || parts.size() * config_.vocab < options_.parallel_logits) return picked;
@@ -260,22 +256,6 @@ void Engine::take_host_row(const WantedRow& row, std::span<float> logits,
   take_token(r, picked->ok() ? r.sampler->take(std::move(picked->value())) : picked->status());
 }
 
-// Takes the requests out of the step.
-std::vector<Engine::WantedRow> Engine::wanted_of(ScheduledBatch& step) {
-  std::vector<WantedRow> rows;
-  for (size_t i = 0; i < step.wanted.size(); ++i) {
-    Request& r = *step.wanted[i];
-    const bool host = std::ranges::binary_search(step.batch.host_rows, static_cast<int32_t>(i));
-    if (step.draft_rows[i] == 0 && !host) r.in_flight = static_cast<int>(i);
-    rows.push_back({.request = std::move(step.wanted[i]),
-                    .draft_row = step.draft_rows[i],
-                    .host = host,
-                    .prompt = step.prompt_rows[i],
-                    .restarts = r.restarts});
-  }
-  return rows;
-}
-
 // 0 of a step that computes a prompt too.
 int Engine::sampled_rows(const ScheduledBatch& step) {
   return std::ssize(step.batch.logit_rows) == step.batch.rows() ? step.batch.rows() : 0;
@@ -293,16 +273,9 @@ void Engine::measure(const StepAccount& account, int rows, StepKind kind, double
 
 // The logits of a step that the host samples.
 void Engine::take_logits(const ScheduledBatch& step) {
-  const std::vector<RequestRows> requests = rows_of(step);
-  std::vector<WantedRow> rows;
-  for (size_t i = 0; i < step.wanted.size(); ++i)
-    rows.push_back({.request = step.wanted[i],
-                    .draft_row = step.draft_rows[i],
-                    .host = true,
-                    .prompt = step.prompt_rows[i],
-                    .restarts = step.wanted[i]->restarts});
-  take_rows(rows, logits_, {});
-  end_step(requests, false);
+  std::vector<RequestRows> rows = rows_of(step);
+  take_rows(step.wanted, logits_, {});
+  end_step(std::move(rows), false);
 }
 
 // Where its grammar's mask is not there yet the token is sampled later; until then there is nothing to
@@ -347,9 +320,9 @@ Engine::Clock::duration Engine::drafting_time() const {
 // A draft goes on from tokens that are known, and the rows behind it are known once it is verified; unless
 // the device goes on by itself.
 bool Engine::must_take_first() {
-  if (in_flight_.empty()) return false;
-  if (begun_in_flight_) return !scheduler_->can_continue();
-  if (kind_in_flight_ == StepKind::kDrafted) return true;
+  if (running_.wanted.empty()) return false;
+  if (running_.begun) return !scheduler_->can_continue();
+  if (running_.kind == StepKind::kDrafted) return true;
   return (speculator_ && speculator_->follows_steps()) || scheduler_->would_draft();
 }
 
@@ -374,7 +347,7 @@ Status Engine::run_step() {
   const Clock::time_point begun_at = Clock::now();
   sample_held();
   scheduler_->collect();  // what was cancelled since the last step is not computed any further
-  if (in_flight_.empty()) since_ = Clock::now();
+  if (running_.wanted.empty()) since_ = Clock::now();
   const bool taken_first = must_take_first();
   if (taken_first) {
     if (const Status status = take_sampled(); !status.ok()) return fail(status);
@@ -386,14 +359,14 @@ Status Engine::run_step() {
   logits_.resize(on_device ? 0 : next.wanted.size() * static_cast<size_t>(config_.vocab));
   Status launched;
   if (next.batch.rows() > 0) {
-    const bool alone = !on_device && in_flight_.empty();
+    const bool alone = !on_device && running_.wanted.empty();
     if (alone) since_ = Clock::now();
     const Clock::time_point begin = Clock::now();
     launched = forward(*backend_, config_, next.batch, logits_);
     if (!on_device) device_seconds_ += seconds_since(begin);
     // A host waits for every step: what rows take does not depend on whose they are.
     if (alone) measure(next.account, sampled_rows(next), StepKind::kPlain);
-  } else if (in_flight_.empty()) {
+  } else if (running_.wanted.empty()) {
     wait_for_others();
   }
   std::optional<BegunDraft> begun;
@@ -404,14 +377,11 @@ Status Engine::run_step() {
   if (store_) scheduler_->begin_fetches();
   measure_prompts(next, begun_at);
   if (on_device) {
-    kind_in_flight_ = next.drafts ? StepKind::kDrafted : taken_first ? StepKind::kStopped : StepKind::kPlain;
-    rows_in_flight_ = rows_of(next);
-    for (const RequestRows& r : rows_in_flight_) r.request->in_step = true;
-    measured_rows_ = sampled_rows(next);
-    begun_in_flight_ = std::move(begun), account_in_flight_ = next.account;
-    for (size_t i = 0; i < next.requests.size(); ++i)
-      next.requests[i]->sequence_in_flight = static_cast<int>(i);
-    in_flight_ = wanted_of(next);
+    running_.rows = rows_of(next);
+    running_.wanted = std::move(next.wanted);
+    running_.kind = next.drafts ? StepKind::kDrafted : taken_first ? StepKind::kStopped : StepKind::kPlain;
+    running_.begun = std::move(begun), running_.account = next.account;
+    running_.measured_rows = sampled_rows(next);
   } else {
     take_logits(next);
   }
@@ -429,10 +399,7 @@ Status Engine::step() {
     update_stats();
     return status;
   } catch (...) {
-    in_flight_.clear();
-    rows_in_flight_.clear();
-    begun_in_flight_.reset();
-    kind_in_flight_ = StepKind::kPlain;
+    running_ = {};
     held_.clear();
     scheduler_->fail_all(error(StatusCode::kInternal, "a step was ended by an exception"));
     throw;

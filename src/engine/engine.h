@@ -93,17 +93,6 @@ class Engine {
   Engine(Backend& backend, const ModelConfig& config, const EngineOptions& options)
       : backend_(&backend), config_(config), options_(options) {}
   using Clock = std::chrono::steady_clock;
-  // One row of a step whose token is sampled, or whose logits the host takes.
-  struct WantedRow {
-    std::shared_ptr<Request> request;
-    int draft_row = 0;                  // 0, or n: the row is of the nth token of the request's draft
-    bool host = false, prompt = false;  // the host takes its logits; the prompt's next token is known
-    int restarts = 0;                   // of the request, when the step was launched
-    // Whether the tokens before it are those that were drafted; else nothing is sampled from it.
-    bool holds() const { return !request->done() && draft_row == request->accepted; }
-    // True if its token may be picked before those of the rows before it are taken.
-    bool may_pick() const;
-  };
   // The rows of a request in a step, and the pages that they were written to: the request may have others
   // when they are done, or none, if it was preempted.
   struct RequestRows {
@@ -111,11 +100,22 @@ class Engine {
     ComputedRows rows;
     std::vector<int32_t> full_pages;
   };
+  // A step whose tokens the device samples, until they are taken.
+  struct RunningStep {
+    std::vector<WantedRow> wanted;  // none: no step runs
+    std::vector<RequestRows> rows;
+    StepKind kind = StepKind::kPlain;
+    std::optional<BegunDraft> begun;  // behind it
+    StepAccount account;
+    int measured_rows = 0;  // 0: its time says nothing
+  };
   std::vector<RequestRows> rows_of(const ScheduledBatch& step) const;
-  void end_step(std::span<const RequestRows> step, bool begun);
+  void end_step(std::vector<RequestRows> step, bool begun);
   Status take_sampled();
   void take_token(Request& request, Result<SampledToken> sampled);
   void take_logits(const ScheduledBatch& step);
+  // True if its token may be picked before those of the rows before it are taken.
+  static bool may_pick(const WantedRow& row);
   // Takes the rows' tokens. logits: [those of `rows` that are for the host, vocab]; sampled: [rows], of the
   // others.
   void take_rows(std::span<const WantedRow> rows, std::span<float> logits, std::span<SampledToken> sampled);
@@ -123,7 +123,6 @@ class Engine {
   // than their logits, get none. logits: as above, changed where a token was picked.
   using Picked = std::vector<std::optional<Result<SampledToken>>>;
   Picked pick(std::span<const WantedRow> rows, std::span<float> logits);
-  static std::vector<WantedRow> wanted_of(ScheduledBatch& step);
   void take_host_row(const WantedRow& row, std::span<float> logits,
                      std::optional<Result<SampledToken>> picked);
   void sample(const std::shared_ptr<Request>& request, std::span<float> logits);
@@ -150,12 +149,7 @@ class Engine {
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<float> logits_, host_logits_;
   std::unique_ptr<Speculator> speculator_;
-  std::vector<WantedRow> in_flight_;  // whose tokens the running step samples
-  std::vector<RequestRows> rows_in_flight_;
-  StepKind kind_in_flight_ = StepKind::kPlain;
-  std::optional<BegunDraft> begun_in_flight_;  // behind the running step
-  StepAccount account_in_flight_;
-  int measured_rows_ = 0;    // of the running step; 0: its time says nothing
+  RunningStep running_;
   Clock::time_point since_;  // when the step that is measured began
   std::vector<SampledToken> sampled_;
   std::unique_ptr<ThreadPool> pickers_;         // from the first step on that has work for them

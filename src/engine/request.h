@@ -7,7 +7,8 @@
 #include <stop_token>
 #include <vector>
 
-#include "engine/draft_history.h"
+#include "drafting/draft_history.h"
+#include "drafting/draft_state.h"
 #include "engine/kv_pages.h"
 #include "engine/sampler.h"
 
@@ -24,13 +25,11 @@ struct Request {
   uint64_t id = 0;
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int prompt_tokens = 0;
-  int limit = 0;       // tokens at which it ends
-  int computed = 0;    // tokens whose K and V are in the cache once the steps that were launched have run
-  int in_flight = -1;  // index of its next token among those that the running step samples; -1: none
-  int sequence_in_flight = 0;  // its index in that step
-  int reused = 0;              // prompt tokens that the prefix cache had when the request began
-  int kept = 0;                // prompt tokens that it computed and the prefix cache then kept
-  bool reuse_prefix = true;    // false: what others have computed is not looked for
+  int limit = 0;     // tokens at which it ends
+  int computed = 0;  // tokens whose K and V are in the cache once the steps that were launched have run
+  int reused = 0;    // prompt tokens that the prefix cache had when the request began
+  int kept = 0;      // prompt tokens that it computed and the prefix cache then kept
+  bool reuse_prefix = true;  // false: what others have computed is not looked for
   bool begun = false;
   SamplingParams params;
   std::unique_ptr<Sampler> sampler;
@@ -43,18 +42,8 @@ struct Request {
   int restarts = 0;                // how often it gave its pages up
   // The number, of all such rows, of its last one that the host got while others were sampled; 0: none yet.
   uint64_t host_row = 0;
-  bool in_step = false;  // with drafts: the running step, whose tokens are not taken yet, has rows of it
-  std::vector<int32_t> draft;  // guesses behind its last token that the running step computes
-  int accepted = 0;            // of these, the first ones that the model sampled too
+  DraftState draft;
   DraftHistory drafted;
-  // Where a draft was begun behind the step that was launched last: of so many tokens; else -1.
-  int ahead = -1;
-  bool continues =
-      false;      // the step behind the running one verifies that draft, whose tokens will be `draft`
-  int moved = 0;  // drafted rows of the last step that held
-  // A draft that was made behind a step, for the next one to verify, while tokens has the size guess_at.
-  std::vector<int32_t> guess;
-  size_t guess_at = 0;
   std::string client;  // see GenerationRequest
   // The scheduler's.
   std::shared_ptr<ClientShare> share;
@@ -82,12 +71,10 @@ struct Request {
   int prompt_rows_shown = 0;
 
   int generated() const { return static_cast<int>(tokens.size()) - prompt_tokens; }
-  // Rows among `computed` that only hold if the draft in flight does.
-  int unsure() const { return in_flight >= 0 ? static_cast<int>(draft.size()) : 0; }
   // Tokens, those in flight included, at most.
-  int length() const { return static_cast<int>(tokens.size()) + (in_flight >= 0 ? 1 + unsure() : 0); }
-  // Whether its next rows are a Continuation (core/batch.h).
-  bool may_continue() const { return in_flight >= 0 && ahead >= 0 && ahead + unsure() > 0; }
+  int length() const {
+    return static_cast<int>(tokens.size()) + (draft.token_in_flight() == nullptr ? 0 : 1 + draft.unsure());
+  }
   bool done() const { return finish != FinishReason::kNone; }
 };
 

@@ -22,17 +22,17 @@ bool computes_prompt(const Request& r) { return missing(r) > 0 && !decodes(r); }
 bool may_draft(const Request& r) {
   return r.speculate && r.held.empty() && decodes(r) && r.length() + 1 < r.limit;
 }
-// Rows behind the first that verify a draft whose tokens only the device knows.
-int rows_ahead(const Request& r) { return r.may_continue() ? r.ahead : 0; }
+// Tokens that the running step samples behind its last one before those of a draft.
+int token_in_flight(const Request& r) { return r.draft.token_in_flight() == nullptr ? 0 : 1; }
 // How a device samples the token that is so many behind its last one; nothing where the host has to.
 std::optional<DeviceSampling> device_sampling(const Request& r, int ahead) {
   if (r.on_logits || r.change_logits || shows_prompt(r)) return {};
   return r.sampler->device_sampling(ahead);
 }
 // Whether the host has to sample the token that its next rows give.
-bool host_samples(const Request& r) { return !device_sampling(r, r.in_flight >= 0 ? 1 : 0); }
+bool host_samples(const Request& r) { return !device_sampling(r, token_in_flight(r)); }
 // How many tokens behind its last one the next step samples, at most.
-int furthest_ahead(const Request& r) { return r.in_flight >= 0 ? 1 + r.unsure() + rows_ahead(r) : 0; }
+int furthest_ahead(const Request& r) { return token_in_flight(r) + r.draft.unsure() + r.draft.rows_ahead(); }
 // Of its next `rows` rows, those of the prompt whose logits are still to be shown.
 int shown_rows(const Request& r, int rows) {
   if (!r.on_prompt_logits) return 0;
@@ -98,7 +98,8 @@ void Scheduler::start(std::shared_ptr<Request> request) {
 void Scheduler::preempt(const std::shared_ptr<Request>& request) {
   Request& r = *request;
   release(r);
-  r.computed = 0, r.proven = 0, r.ahead = -1, r.continues = false;
+  r.computed = 0, r.proven = 0;
+  r.draft.forget_behind();
   ++r.restarts;
   r.yielded_in = step_;
   --r.share->running;
@@ -113,7 +114,7 @@ void Scheduler::preempt_last() {
 
 // For one token more. False: the request itself was the last one.
 bool Scheduler::make_room(Request& r) {
-  while (!pages_.reserve(r.pages, r.computed - r.unsure(), r.computed + 1 + rows_ahead(r))) {
+  while (!pages_.reserve(r.pages, r.computed - r.draft.unsure(), r.computed + 1 + r.draft.rows_ahead())) {
     const bool itself = running_.back().get() == &r;
     preempt_last();
     if (itself) return false;
@@ -129,18 +130,17 @@ void Scheduler::want_prompt_rows(const std::shared_ptr<Request>& request, int fi
   const int end = std::min(r.computed + rows, r.prompt_tokens - 1);
   for (int position = std::max(r.computed, r.prompt_rows_shown); position < end; ++position) {
     out.batch.logit_rows.push_back(first_row + position - r.computed);
-    out.wanted.push_back(request);
-    out.prompt_rows.push_back(true);
-    out.draft_rows.push_back(0);
+    out.wanted.push_back({.request = request, .prompt = true, .restarts = r.restarts});
   }
 }
 
 void Scheduler::plan(const std::shared_ptr<Request>& request, int rows, Plan& plan) {
   Request& r = *request;
-  MOESAIC_CHECK(pages_.reserve(r.pages, r.computed - r.unsure(), r.computed + rows + rows_ahead(r)));
+  const int ahead = r.draft.rows_ahead();
+  MOESAIC_CHECK(pages_.reserve(r.pages, r.computed - r.draft.unsure(), r.computed + rows + ahead));
   plan.parts.push_back({request, rows});
-  plan.rows += rows + rows_ahead(r);
-  plan.rows_ahead += rows_ahead(r);
+  plan.rows += rows + ahead;
+  plan.rows_ahead += ahead;
   plan.host_rows += shown_rows(r, rows);
   if (!plan.device || r.computed + rows < r.length() || !host_samples(r)) return;
   ++plan.host_rows;
@@ -179,13 +179,16 @@ StepAccount Scheduler::add_drafts(const Plan& plan) {
   if (speculator_ == nullptr || plan.parts.empty()) return {};
   std::vector<Request*> decoding;
   int continued = 0;
-  for (const Plan::Part& part : plan.parts) {
-    const Request& r = *part.request;
-    if (may_draft(r) && r.in_flight < 0 && !r.in_step) decoding.push_back(part.request.get());
-    if (part.request->may_continue()) ++continued;
-  }
   const int free_rows = draft_room(plan.rows - plan.rows_ahead) - plan.rows_ahead;
-  if (free_rows <= 0) decoding.clear();
+  for (const Plan::Part& part : plan.parts) {
+    Request& r = *part.request;
+    if (free_rows > 0 && may_draft(r) && r.draft.is_free()) {
+      decoding.push_back(&r);
+    } else {
+      r.draft.withdraw_proposal();
+    }
+    if (r.draft.may_continue()) ++continued;
+  }
   return speculator_->draft(decoding,
                             {.rows = plan.rows - plan.rows_ahead,
                              .free_rows = free_rows,
@@ -197,9 +200,7 @@ StepAccount Scheduler::add_drafts(const Plan& plan) {
 void Scheduler::want_row(const std::shared_ptr<Request>& request, int row, int draft_row,
                          ScheduledBatch& out) {
   out.batch.logit_rows.push_back(row);
-  out.wanted.push_back(request);
-  out.prompt_rows.push_back(false);
-  out.draft_rows.push_back(draft_row);
+  out.wanted.push_back({.request = request, .draft_row = draft_row, .restarts = request->restarts});
 }
 
 // The rows of a draft that is in flight count as computed, and may not hold: the batch has the next ones
@@ -207,15 +208,16 @@ void Scheduler::want_row(const std::shared_ptr<Request>& request, int row, int d
 void Scheduler::schedule_continuation(const std::shared_ptr<Request>& request, ScheduledBatch& out) {
   Request& r = *request;
   Batch& b = out.batch;
-  const int first = b.rows(), rows = 1 + std::exchange(r.ahead, -1), begin = r.computed - r.unsure();
+  const int first = b.rows(), rows = 1 + r.draft.rows_ahead(), begin = r.computed - r.draft.unsure();
   for (int i = 0; i < rows; ++i) {
     b.tokens.push_back(0);
     b.token_sources.push_back(-1);
     b.positions.push_back(begin + i);
     want_row(request, first + i, i, out);
   }
-  b.continuations.push_back(
-      {.sequence = static_cast<int>(b.sequences.size()), .source = r.sequence_in_flight, .sampling = {}});
+  b.continuations.push_back({.sequence = static_cast<int>(b.sequences.size()),
+                             .source = r.draft.token_in_flight()->sequence,
+                             .sampling = {}});
   b.sequences.push_back(
       {.first_row = first,
        .rows = rows,
@@ -225,28 +227,27 @@ void Scheduler::schedule_continuation(const std::shared_ptr<Request>& request, S
   out.requests.push_back(request);
   out.drafts |= rows > 1;
   r.computed += rows;
-  r.continues = true;
 }
 
 void Scheduler::schedule(const Plan::Part& part, ScheduledBatch& out) {
   Request& r = *part.request;
-  if (r.may_continue()) return schedule_continuation(part.request, out);
+  if (r.draft.may_continue()) return schedule_continuation(part.request, out);
   Batch& b = out.batch;
-  const int first = b.rows(), drafted = r.in_flight < 0 ? static_cast<int>(r.draft.size()) : 0;
+  const std::span<const int32_t> draft = r.draft.proposal(r.tokens.size());
+  const int first = b.rows(), drafted = static_cast<int>(draft.size());
   for (int position = r.computed; position < r.computed + part.rows; ++position) {
     const bool known = position < std::ssize(r.tokens);
     b.tokens.push_back(known ? r.tokens[position] : 0);
-    b.token_sources.push_back(known ? -1 : r.in_flight);
+    b.token_sources.push_back(known ? -1 : r.draft.token_in_flight()->token.value());
     b.positions.push_back(position);
   }
   for (int i = 0; i < drafted; ++i) {
-    b.tokens.push_back(r.draft[i]);
+    b.tokens.push_back(draft[i]);
     b.token_sources.push_back(-1);
     b.positions.push_back(r.computed + part.rows + i);
   }
   want_prompt_rows(part.request, first, part.rows, out);
   r.computed += part.rows + drafted;
-  r.ahead = -1;
   out.requests.push_back(part.request);
   b.sequences.push_back(
       {.first_row = first,
@@ -259,20 +260,23 @@ void Scheduler::schedule(const Plan::Part& part, ScheduledBatch& out) {
   out.drafts |= drafted > 0;
 }
 
-// A request that was preempted since has nothing computed. Pages of the draft behind the step stay.
-void Scheduler::end_draft(Request& r) {
-  if (speculator_ != nullptr && !r.draft.empty()) speculator_->verified(r);
-  r.moved = std::exchange(r.accepted, 0);
-  if (r.draft.empty()) return;
-  r.computed = std::max(0, r.computed - (static_cast<int>(r.draft.size()) - r.moved));
-  r.draft.clear();
-  pages_.trim(r.pages, r.computed + 1 + std::max(0, r.ahead));
+// A request that was preempted since has nothing computed. Pages of a draft that was begun behind the step
+// stay.
+int Scheduler::end_step(Request& r) {
+  const int behind = r.draft.drafted_behind();
+  const DraftState::Verified draft = r.draft.take(r.tokens);
+  if (draft.drafted == 0) return 0;
+  speculator_->verified(r, draft);
+  const int refused = draft.drafted - draft.accepted;
+  r.computed = std::max(0, r.computed - refused);
+  pages_.trim(r.pages, r.computed + 1 + behind);
+  return refused;
 }
 
 bool Scheduler::would_draft() {
   std::vector<Request*> waiting;
   for (const auto& r : running_) {
-    if (may_draft(*r) && r->in_flight >= 0) waiting.push_back(r.get());
+    if (may_draft(*r) && token_in_flight(*r) > 0) waiting.push_back(r.get());
   }
   const auto rows = static_cast<int>(waiting.size());
   return speculator_ != nullptr && rows > 0 && speculator_->would_draft(waiting, rows, draft_room(rows));
@@ -305,8 +309,8 @@ std::optional<BegunDraft> Scheduler::draft_ahead(const ScheduledBatch& step) {
                         .rows = s.rows - drafted,
                         .samples = wanted > 0,
                         .drafted = drafted,
-                        .moves = r->continues ? r->unsure() : 0,
-                        .untaken = r->in_flight >= 0 ? 1 : 0});
+                        .moves = most_moved(step.batch, index),
+                        .untaken = r->draft.follows_token() ? 1 : 0});
   }
   const auto reserve = [&](Request& r, int tokens) {
     const auto of = std::ranges::find(launched, &r, [](const LaunchedRows& l) { return l.request.get(); });
@@ -320,24 +324,37 @@ std::optional<BegunDraft> Scheduler::draft_ahead(const ScheduledBatch& step) {
 void Scheduler::set_sampling(ScheduledBatch& scheduled) const {
   Batch& b = scheduled.batch;
   std::vector<DeviceSampling> sampling;
-  for (size_t i = 0; i < scheduled.wanted.size(); ++i) {
-    const Request& r = *scheduled.wanted[i];
-    const int ahead = (r.in_flight >= 0 ? 1 : 0) + scheduled.draft_rows[i];
-    const auto one = scheduled.prompt_rows[i] ? std::nullopt : device_sampling(r, ahead);
+  for (const WantedRow& row : scheduled.wanted) {
+    const int ahead = token_in_flight(*row.request) + row.draft_row;
+    const auto one = row.prompt ? std::nullopt : device_sampling(*row.request, ahead);
     if (!one && speculator_ != nullptr) {
       b.host_rows.clear();
       return MOESAIC_CHECK(b.continuations.empty());
     }
-    if (!one) b.host_rows.push_back(static_cast<int32_t>(i));
+    if (!one) b.host_rows.push_back(static_cast<int32_t>(std::ssize(sampling)));
     sampling.push_back(one.value_or(DeviceSampling()));
   }
   for (Continuation& c : b.continuations) {
     const auto of = static_cast<size_t>(c.sequence);
     const Request& r = *scheduled.requests[of];
-    for (int i = 0; i < b.sequences[of].rows + r.unsure(); ++i)
+    for (int i = 0; i < b.sequences[of].rows + r.draft.unsure(); ++i)
       c.sampling.push_back(device_sampling(r, 1 + i).value());
   }
   b.sampling = std::move(sampling);
+  for (size_t i = 0; i < scheduled.wanted.size(); ++i)
+    scheduled.wanted[i].host = std::ranges::binary_search(b.host_rows, static_cast<int32_t>(i));
+}
+
+// The first logit row of a sequence is that of its next token, unless logits of its prompt are shown: then
+// all are the host's.
+void Scheduler::launch(const ScheduledBatch& scheduled) {
+  for (size_t i = 0; i < scheduled.requests.size(); ++i) {
+    DraftState::Place place{.sequence = static_cast<int>(i)};
+    const auto [first, count] = wanted_rows(scheduled.batch, place.sequence);
+    if (count > 0 && !scheduled.wanted[static_cast<size_t>(first)].host) place.token = first;
+    Request& r = *scheduled.requests[i];
+    r.draft.launch(place, r.tokens.size());
+  }
 }
 
 // The clients take turns from step to step; a client's own come in their order.
@@ -368,9 +385,8 @@ void Scheduler::give_host_turns() {
 ScheduledBatch Scheduler::next_batch(bool device_samples, double prompt_rate) {
   if (store_ != nullptr) take_fetched(prompt_rate);
   for (const auto& r : running_) {
-    MOESAIC_CHECK(r->in_flight >= 0 || r->draft.empty());
     cache_blocks(*r);
-    pages_.slide(r->pages, r->computed - r->unsure());
+    pages_.slide(r->pages, r->computed - r->draft.unsure());
   }
   Plan plan{.device = device_samples && speculator_ == nullptr, .host_rows_before = host_rows_};
   ++step_;
@@ -397,6 +413,7 @@ ScheduledBatch Scheduler::next_batch(bool device_samples, double prompt_rate) {
   ScheduledBatch out{.account = add_drafts(plan)};
   for (const Plan::Part& part : plan.parts) schedule(part, out);
   if (device_samples) set_sampling(out);
+  launch(out);
   return out;
 }
 

@@ -28,15 +28,22 @@
 
 namespace moesaic {
 
+// One row of a step whose token is sampled, or whose logits the host takes.
+struct WantedRow {
+  std::shared_ptr<Request> request;
+  int draft_row = 0;    // 0, or n: the row is of the nth token of the request's draft
+  bool prompt = false;  // the row is of the prompt, and its logits are only shown (Request::on_prompt_logits)
+  bool host = true;     // the host takes its logits; false: the device samples its token
+  int restarts = 0;     // of the request, when the row was scheduled
+  // Whether the tokens before it are those that were drafted; else nothing is sampled from it.
+  bool holds() const { return !request->done() && draft_row == request->draft.accepted(request->tokens); }
+};
+
 struct ScheduledBatch {
   Batch batch;
   std::vector<std::shared_ptr<Request>> requests;  // of each sequence
-  std::vector<std::shared_ptr<Request>> wanted;    // whose token each logit row gives
-  // [wanted] true: the row is of the prompt, and its logits are only shown (Request::on_prompt_logits).
-  std::vector<bool> prompt_rows;
-  // [wanted] 0, or n: the row is of the nth token of the request's draft.
-  std::vector<int> draft_rows;
-  bool drafts = false;  // there is a draft
+  std::vector<WantedRow> wanted;                   // of each logit row
+  bool drafts = false;                             // there is a draft
   StepAccount account;
 };
 
@@ -88,9 +95,9 @@ class Scheduler {
   bool can_continue() const;
   // Begins a draft behind the step, which was just launched; nothing where none was begun.
   std::optional<BegunDraft> draft_ahead(const ScheduledBatch& step);
-  // What the model sampled of a request's step is taken: where it had a draft, the refused rows count as not
-  // computed, their pages are given back, and the draft is over.
-  void end_draft(Request& request);
+  // The tokens of a request's rows in the running step are taken: the rows of a draft that were refused count
+  // as not computed, and their pages are given back. Returns how many these are.
+  int end_step(Request& request);
   // Ends every request with the device's error.
   void fail_all(const Status& status);
   // Drops finished requests and gives their pages back.
@@ -153,6 +160,7 @@ class Scheduler {
   static void schedule_continuation(const std::shared_ptr<Request>& request, ScheduledBatch& out);
   static void want_row(const std::shared_ptr<Request>& request, int row, int draft_row, ScheduledBatch& out);
   void set_sampling(ScheduledBatch& scheduled) const;
+  static void launch(const ScheduledBatch& scheduled);
 
   KvPages pages_;
   Options options_;

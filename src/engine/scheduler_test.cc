@@ -39,15 +39,16 @@ class SchedulerTest : public testing::Test {
   // The next step, and what comes of it where the host samples.
   ScheduledBatch step(bool device = false) {
     ScheduledBatch now = scheduler_->next_batch(device);
-    for (size_t i = 0; i < now.wanted.size(); ++i) {
-      Request& r = *now.wanted[i];
-      if (now.prompt_rows[i]) {
+    for (const WantedRow& row : now.wanted) {
+      Request& r = *row.request;
+      if (row.prompt) {
         ++r.prompt_rows_shown;
       } else {
         r.tokens.push_back(1);
         if (std::ssize(r.tokens) == r.limit) r.finish = FinishReason::kLength;
       }
     }
+    for (const auto& r : now.requests) scheduler_->end_step(*r);
     scheduler_->collect();
     scheduler_->check();
     return now;
@@ -152,7 +153,7 @@ TEST_F(SchedulerTest, PromptsThatAreShownTakeRowsForTheHost) {
   for (; !shown->done() && steps < 10; ++steps) {
     const ScheduledBatch now = step();
     EXPECT_LE(std::ssize(now.wanted), Scheduler::kHostRows + 1);
-    rows_shown += static_cast<int>(std::ranges::count(now.prompt_rows, true));
+    rows_shown += static_cast<int>(std::ranges::count_if(now.wanted, &WantedRow::prompt));
   }
   EXPECT_EQ(rows_shown, 199);
   EXPECT_EQ(steps, 4);

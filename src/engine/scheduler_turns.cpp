@@ -31,7 +31,7 @@ void Scheduler::submit(std::shared_ptr<Request> request) {
 // the step in flight did for it counts as not computed until its token is taken.
 const std::shared_ptr<Request>* Scheduler::next_waiting() const {
   const std::shared_ptr<Request>* next = waiting_.next(at_work);
-  return next == nullptr || (*next)->in_flight >= 0 ? nullptr : next;
+  return next == nullptr || (*next)->draft.token_in_flight() != nullptr ? nullptr : next;
 }
 
 std::shared_ptr<Request> Scheduler::take_next() { return *waiting_.pop(at_work); }

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "core/accepted_prefix.h"
 #include "drafting/draft_length.h"
 
 namespace moesaic {
@@ -70,11 +71,15 @@ void Speculator::follow(Request& r) {
   DraftHistory& h = r.drafted;
   if (!std::exchange(h.begun, true)) h.acceptance = all_.as_prior();
   WatchedDraft& w = h.watched;
-  while (!w.is_over() && w.begin + w.checked < std::ssize(r.tokens)) {
-    const bool right = w.tokens[w.checked] == r.tokens[w.begin + w.checked];
-    h.acceptance.add(w.grade, w.checked, right);
-    all_.add(w.grade, w.checked, right);
-    right ? static_cast<void>(++w.checked) : static_cast<void>(w = {});
+  const int known = std::min(static_cast<int>(w.tokens.size()), static_cast<int>(r.tokens.size()) - w.begin),
+            right = accepted_prefix(w.tokens, std::span(r.tokens).subspan(static_cast<size_t>(w.begin)));
+  for (; w.checked < known; ++w.checked) {
+    h.acceptance.add(w.grade, w.checked, w.checked < right);
+    all_.add(w.grade, w.checked, w.checked < right);
+    if (w.checked == right) {
+      w = {};
+      return;
+    }
   }
 }
 
@@ -219,6 +224,7 @@ StepAccount Speculator::draft(std::span<Request* const> requests, const NextStep
   const bool begun = std::exchange(begun_, false);
   int drafted = step.ahead_rows;
   if (rests_) {
+    for (Request* r : requests) r->draft.withdraw_proposal();
     drafter_->skip();
   } else if (begun) {
     drafted += take_guesses(requests, step.free_rows, reserve);
@@ -238,12 +244,11 @@ StepAccount Speculator::draft(std::span<Request* const> requests, const NextStep
 int Speculator::take_guesses(std::span<Request* const> requests, int free_rows, const Reserve& reserve) {
   int drafted = 0;
   for (Request* r : requests) {
-    std::vector<int32_t> guess = std::exchange(r->guess, {});
-    if (r->guess_at != r->tokens.size()) guess.clear();
-    const int wanted = std::min({static_cast<int>(guess.size()), room(*r), std::max(0, free_rows - drafted)});
-    guess.resize(static_cast<size_t>(reserve(*r, wanted)));
-    drafted += static_cast<int>(guess.size());
-    r->draft = std::move(guess);
+    const std::span<const int32_t> made = r->draft.proposal(r->tokens.size());
+    const int wanted = std::min({static_cast<int>(made.size()), room(*r), std::max(0, free_rows - drafted)}),
+              tokens = reserve(*r, wanted);
+    r->draft.propose({made.begin(), made.begin() + tokens}, r->tokens.size());
+    drafted += tokens;
   }
   return drafted;
 }
@@ -273,9 +278,10 @@ int Speculator::draft_now(std::span<Request* const> requests, int rows, int free
   }
   int drafted = 0;
   for (size_t i = 0; i < tasks.size(); ++i) {
-    tasks[i].draft.resize(static_cast<size_t>(reserve(*requests[i], lengths[i])));
-    requests[i]->draft = std::move(tasks[i].draft);
-    drafted += static_cast<int>(requests[i]->draft.size());
+    Request& r = *requests[i];
+    tasks[i].draft.resize(static_cast<size_t>(reserve(r, lengths[i])));
+    drafted += static_cast<int>(tasks[i].draft.size());
+    r.draft.propose(std::move(tasks[i].draft), r.tokens.size());
   }
   return drafted;
 }
@@ -304,7 +310,7 @@ std::optional<BegunDraft> Speculator::draft_ahead(std::span<const LaunchedRows> 
   const Result<int> status = drafter_->begin_draft(ahead);
   if (!status.ok()) return fail_once(status.status()), std::nullopt;
   begun.begun = status.value();
-  for (const BegunDraft::Part& part : begun.parts) part.request->ahead = part.tokens;
+  for (const BegunDraft::Part& part : begun.parts) part.request->draft.begin_behind(part.tokens);
   begun_ = true;
   return begun;
 }
@@ -316,19 +322,12 @@ Result<double> Speculator::take(const BegunDraft& begun) {
   ASSIGN_OR_RETURN(const double seconds, drafter_->finish_draft(begun.begun, tokens));
   auto at = tokens.begin();
   for (const auto& [request, count] : begun.parts) {
-    const std::span<int32_t> made(at, at + count);
+    const std::span<const int32_t> made(at, at + count);
     at += count;
     if (request->done()) continue;
     const auto guessed = static_cast<size_t>(std::find(made.begin(), made.end(), -1) - made.begin());
     watch(*request, made.first(guessed), 0);
-    if (std::exchange(request->continues, false)) {
-      // What could not be chosen was computed as token 0.
-      std::ranges::replace(made, -1, 0);
-      request->draft.assign(made.begin(), made.end());
-    } else {
-      request->guess.assign(made.begin(), made.begin() + static_cast<std::ptrdiff_t>(guessed));
-      request->guess_at = request->tokens.size();
-    }
+    request->draft.take_behind(made, request->tokens.size());
   }
   measure_drafter(begun.rows, wanted, begun.rows <= static_cast<int>(begun.parts.size()) * (kMostDraft + 1),
                   seconds);
@@ -403,11 +402,10 @@ void Speculator::computed(std::span<const ComputedRows> rows, bool begun) {
 }
 
 // A token more is worth what a token of a step without drafts takes.
-void Speculator::verified(Request& r) {
-  const auto tokens = static_cast<int>(r.draft.size());
-  stats_.add(tokens, r.accepted);
-  r.drafted.stats.add(tokens, r.accepted);
-  if (rows_ > 0) budget_.save(r.accepted * plain_.seconds(rows_) / rows_);
+void Speculator::verified(Request& r, const DraftState::Verified& draft) {
+  stats_.add(draft.drafted, draft.accepted);
+  r.drafted.stats.add(draft.drafted, draft.accepted);
+  if (rows_ > 0) budget_.save(draft.accepted * plain_.seconds(rows_) / rows_);
 }
 
 void Speculator::ended(Request& r) {

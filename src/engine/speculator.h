@@ -79,8 +79,8 @@ class Speculator {
   // Sets the drafts of requests that decode and whose tokens are all known: before each step, also where
   // there are none.
   StepAccount draft(std::span<Request* const> requests, const NextStep& step, const Reserve& reserve);
-  // Begins a draft behind a step that was just launched, where the drafter can, and takes in its rows; sets
-  // Request::ahead. Nothing: none was begun. free_rows: of the step behind it.
+  // Begins a draft behind a step that was just launched, where the drafter can, and takes in its rows.
+  // Nothing: none was begun. free_rows: of the step behind it.
   std::optional<BegunDraft> draft_ahead(std::span<const LaunchedRows> step, int free_rows,
                                         const Reserve& reserve);
   // The step's tokens are taken: its draft goes to the requests. Returns the seconds that it took.
@@ -88,8 +88,8 @@ class Speculator {
   // Of requests that decode and whose next token is in flight, in a step of `rows` rows: whether one of them
   // would get a draft if its token were known.
   bool would_draft(std::span<Request* const> requests, int rows, int free_rows);
-  // The model has sampled all that it can of a request's draft.
-  void verified(Request& request);
+  // The model has sampled all that it can of a request's draft, which had at least one token.
+  void verified(Request& request, const DraftState::Verified& draft);
   void computed(std::span<const ComputedRows> rows, bool begun);
   void ended(Request& request);
   // A step took so long, without what drafting took. rows: of a step that computed one token of each of its

@@ -45,18 +45,18 @@ double run_paced(Speculator& speculator, const PacedDevice& device, int batch, i
         speculator.draft(stops ? pointers : std::vector<Request*>(), {.rows = batch, .free_rows = 1000},
                          [](Request&, int n) { return n; });
     int rows = batch;
-    for (const Request& r : requests) rows += static_cast<int>(r.draft.size());
+    for (const Request& r : requests) rows += static_cast<int>(r.draft.proposal(r.tokens.size()).size());
     const double step = 1e-3 * (1 + device.row * (rows - batch) / batch + (stops ? device.stop : 0));
     for (Request& r : requests) {
-      r.accepted = 0;
-      while (r.accepted < std::ssize(r.draft) &&
-             (random = random * 1664525 + 1013904223) < device.chance * 4294967295.0)
-        ++r.accepted;
-      r.tokens.insert(r.tokens.end(), static_cast<size_t>(r.accepted), GuessingHead::kGuess);
+      size_t drafted = r.draft.proposal(r.tokens.size()).size();
+      r.draft.launch({}, r.tokens.size());
+      for (; drafted > 0 && (random = random * 1664525 + 1013904223) < device.chance * 4294967295.0;
+           --drafted)
+        r.tokens.push_back(GuessingHead::kGuess);
       r.tokens.push_back(7);
-      generated += 1 + r.accepted;
-      if (!r.draft.empty()) speculator.verified(r);
-      r.draft.clear();
+      const DraftState::Verified draft = r.draft.take(r.tokens);
+      generated += 1 + draft.accepted;
+      if (draft.drafted > 0) speculator.verified(r, draft);
     }
     speculator.measured(account, rows,
                         rows > batch ? StepKind::kDrafted

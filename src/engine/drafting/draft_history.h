@@ -1,4 +1,4 @@
-// What the drafts of one request were good for.
+// How well the drafts of one request have done.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,100 @@
+#include "drafting/draft_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "core/accepted_prefix.h"
+
+namespace moesaic {
+
+const DraftState::InFlight* DraftState::running() const {
+  const auto* ahead = std::get_if<Ahead>(&state_);
+  return ahead != nullptr ? &ahead->running : std::get_if<InFlight>(&state_);
+}
+
+const DraftState::InFlight* DraftState::launched() const {
+  const auto* ahead = std::get_if<Ahead>(&state_);
+  return ahead != nullptr ? &ahead->launched : std::get_if<InFlight>(&state_);
+}
+
+std::span<const int32_t> DraftState::proposal(size_t tokens) const {
+  const auto* proposed = std::get_if<Proposed>(&state_);
+  if (proposed == nullptr || proposed->tokens != tokens) return {};
+  return proposed->draft;
+}
+
+const DraftState::Place* DraftState::token_in_flight() const {
+  const InFlight* step = running();
+  return step != nullptr && step->place.token ? &step->place : nullptr;
+}
+
+bool DraftState::may_continue() const {
+  return token_in_flight() != nullptr && running()->behind && *running()->behind + unsure() > 0;
+}
+
+int DraftState::accepted(std::span<const int32_t> tokens) const {
+  const InFlight* step = running();
+  return step == nullptr ? 0 : accepted_prefix(step->draft, tokens.subspan(step->tokens));
+}
+
+int DraftState::drafted_behind() const {
+  const InFlight* step = launched();
+  return step == nullptr ? 0 : step->behind.value_or(0);
+}
+
+void DraftState::propose(std::vector<int32_t> draft, size_t tokens) {
+  MOESAIC_CHECK(is_free());
+  state_ = None();
+  if (!draft.empty()) state_ = Proposed{std::move(draft), tokens};
+}
+
+void DraftState::withdraw_proposal() {
+  if (is_free()) state_ = None();
+}
+
+void DraftState::launch(const Place& place, size_t tokens) {
+  const std::span<const int32_t> draft = proposal(tokens);
+  InFlight step{.place = place, .draft = {draft.begin(), draft.end()}, .tokens = tokens};
+  if (auto* running = std::get_if<InFlight>(&state_)) {
+    state_ = Ahead{std::move(*running), std::move(step)};
+  } else {
+    MOESAIC_CHECK(is_free());
+    state_ = std::move(step);
+  }
+}
+
+void DraftState::begin_behind(int drafted) {
+  auto* ahead = std::get_if<Ahead>(&state_);
+  (ahead != nullptr ? ahead->launched : std::get<InFlight>(state_)).behind = drafted;
+}
+
+void DraftState::forget_behind() {
+  if (auto* step = std::get_if<InFlight>(&state_)) step->behind.reset();
+}
+
+DraftState::Verified DraftState::take(std::span<const int32_t> tokens) {
+  const InFlight* step = running();
+  if (step == nullptr) return {};
+  const Verified verified{.drafted = static_cast<int>(step->draft.size()), .accepted = accepted(tokens)};
+  if (auto* ahead = std::get_if<Ahead>(&state_)) {
+    InFlight next = std::move(ahead->launched);
+    next.tokens = tokens.size();
+    state_ = std::move(next);
+  } else {
+    state_ = None();
+  }
+  return verified;
+}
+
+void DraftState::take_behind(std::span<const int32_t> draft, size_t tokens) {
+  if (auto* step = std::get_if<InFlight>(&state_)) {
+    // The step was launched with all of the draft. What could not be chosen was computed as token 0.
+    step->draft.assign(draft.begin(), draft.end());
+    std::ranges::replace(step->draft, -1, 0);
+  } else {
+    propose({draft.begin(), std::ranges::find(draft, -1)}, tokens);
+  }
+}
+
+}  // namespace moesaic

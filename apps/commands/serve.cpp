@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <climits>
 #include <csignal>
 #include <cstdio>
@@ -31,7 +32,7 @@ struct ServeOptions {
   server::ServerOptions server;
 };
 
-// What clients call the model: the last part of its path.
+// The name by which clients call the model: the last part of its path.
 std::string name_of(const std::string& model) {
   std::filesystem::path path(model);
   if (path.filename().empty()) path = path.parent_path();
@@ -181,7 +182,7 @@ void add_model_options(CLI::App& c, ServeOptions& o) {
   add_speculation_options(c, o.open);
 }
 
-// Where the server listens, and to whom.
+// Options about the address, and the clients that may ask.
 void add_http_options(CLI::App& c, ServeOptions& o) {
   c.add_option("--host", o.server.address, "address to listen on; 0.0.0.0: all")
       ->capture_default_str()
@@ -206,6 +207,24 @@ void add_http_options(CLI::App& c, ServeOptions& o) {
       ->group(kRareOptions);
 }
 
+// NUMBER, DIR or DIR:NUMBER. A folder whose name is a number is written ./NUMBER.
+void take_stored_responses(const std::string& text, server::ServerOptions& o) {
+  constexpr size_t kMost = size_t{1} << 20;
+  const size_t colon = text.rfind(':');
+  const std::string number = colon == std::string::npos ? text : text.substr(colon + 1);
+  const bool numbered = !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
+  const std::string folder = numbered ? text.substr(0, text.size() - number.size()) : text + ":";
+  const char* end = number.data() + number.size();
+  size_t most = o.stored_responses;
+  if (text.empty() || folder == ":" ||
+      (numbered && (std::from_chars(number.data(), end, most).ec != std::errc() || most > kMost)) ||
+      (most == 0 && !folder.empty()))
+    throw CLI::ValidationError("--stored-responses",
+                               fmt::format("'{}': expected 0 to {}, DIR or DIR:NUMBER", text, kMost));
+  o.stored_responses = most;
+  o.stored_folder = folder.substr(0, folder.rfind(':'));
+}
+
 void add_request_options(CLI::App& c, ServeOptions& o) {
   c.add_option(
        "--reasoning-budget", o.server.reasoning_budget,
@@ -217,10 +236,12 @@ void add_request_options(CLI::App& c, ServeOptions& o) {
   c.add_flag("--strict-fields", o.server.strict_fields,
              "refuse requests with unknown fields; without it a header of the answer names them")
       ->group(kRareOptions);
-  c.add_option("--stored-responses", o.server.stored_responses,
-               "responses kept in memory for previous_response_id, the latest; 0: none")
-      ->check(in_range(size_t{0}, size_t{1} << 20))
-      ->capture_default_str()
+  c.add_option_function<std::string>(
+       "--stored-responses", [&o](const std::string& text) { take_stored_responses(text, o.server); },
+       "responses kept for previous_response_id, the latest; 0: none; a folder, or DIR:NUMBER: they are kept "
+       "in it too, and found after a restart")
+      ->type_name("NUMBER|DIR")
+      ->default_str(std::to_string(o.server.stored_responses))
       ->group(kRareOptions);
   c.add_option("--stored-bytes", o.server.stored_bytes, "bytes that they may have together")
       ->check(in_range(size_t{0}, size_t{1} << 40))
@@ -237,7 +258,7 @@ void add_log_options(CLI::App& c, ServeOptions& o) {
       ->group(kRareOptions);
 }
 
-// What routers and clusters read.
+// Options for routers and clusters.
 void add_router_options(CLI::App& c, ServeOptions& o) {
   c.add_option("--kv-events", o.kv_events,
                "publish the prefix cache's changes over ZeroMQ in vLLM's format, for routers: an address to "

@@ -119,7 +119,7 @@ TEST(ThreadPool, MoreThreadsThanCpus) {
   EXPECT_EQ(sum.load(), 200 * 63 * 32);
 }
 
-// What runs on the caller's thread afterwards may run anywhere that it could before.
+// The caller's thread may run on the same CPUs afterwards as before.
 TEST(ThreadPool, TheCallerIsNotPinned) {
   const std::vector<int> before = current_affinity();
   ThreadPool pool(fake_plan({2, 2}, true));

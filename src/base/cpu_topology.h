@@ -46,12 +46,13 @@ std::optional<std::vector<int>> parse_cpu_list(std::string_view text);
 // CPUs that the calling thread may run on; never empty.
 std::vector<int> current_affinity();
 
-// What /sys and /proc under `root` say. What is missing or malformed there is replaced by the simplest
-// assumption: every CPU of the mask is a core of its own, all are on one node, there is no quota.
+// The topology that /sys and /proc under `root` describe. The simplest assumption replaces whatever is
+// missing or malformed there: every CPU of the mask is a core of its own, all are on one node, there is no
+// quota.
 CpuTopology read_cpu_topology(const std::string& root, std::vector<int> affinity);
 inline CpuTopology read_cpu_topology() { return read_cpu_topology("", current_affinity()); }
 
-// Which threads compute, and near which memory.
+// The threads that compute, and the memory that each is near to.
 struct ThreadPlan {
   struct Node {
     int id = 0;

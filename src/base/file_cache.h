@@ -13,7 +13,7 @@ namespace moesaic {
 
 uint64_t fnv1a(std::string_view bytes, uint64_t hash = 0xCBF29CE484222325u);  // hash: of what stands before
 
-// Where this user's caches stand, XDG_CACHE_HOME/moesaic or ~/.cache/moesaic; empty where neither is known.
+// The folder of this user's caches, XDG_CACHE_HOME/moesaic or ~/.cache/moesaic; empty where neither is known.
 std::string cache_folder();
 
 // Whom a file, and the folder that is made for it, are for.

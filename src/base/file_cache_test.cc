@@ -22,7 +22,7 @@ class FileCaches : public testing::Test {
   size_t files() const {
     return static_cast<size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
   }
-  // As if it had been used so many minutes ago.
+  // Sets the file's time of use to so many minutes ago.
   static void age(const std::string& path, int minutes) {
     fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::minutes(minutes));
   }

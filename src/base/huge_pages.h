@@ -1,4 +1,4 @@
-// Whether the kernel granted the huge pages that Buffer asks for.
+// Counts the huge pages that the kernel granted to Buffer.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@ struct HugePages {
   std::string policy;             // always, madvise or never; empty: this kernel has none
 };
 
-// What /proc and /sys under `root` say of this process. Walks its page tables: some milliseconds for a model
-// in huge pages, a tenth of a second in small ones.
+// Reads /proc and /sys under `root` for this process. The kernel walks its page tables: some milliseconds for
+// a model in huge pages, a tenth of a second in small ones.
 HugePages read_huge_pages(const std::string& root = "");
 
 // "11.9 of 12.0 GB", "not granted: /sys/kernel/mm/transparent_hugepage/enabled is never"

@@ -9,7 +9,7 @@ namespace moesaic {
 
 // Debug lines go to standard error while there is no callback. Set once, at start-up.
 void set_debug(bool on);
-// Whether debug() says anything: ask before a line that costs something to make.
+// True if debug() prints: ask before a line that costs something to make.
 bool debug_enabled();
 void debug(const std::string& line);
 // notice() tells the user of something that does not work, although the program goes on. The callback gets a

@@ -23,7 +23,7 @@ double meminfo(const char* wanted) {
   return std::numeric_limits<double>::infinity();
 }
 
-// Of address space, under ulimit -v.
+// Bytes of address space that are left under ulimit -v.
 double available_address_space() {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)

@@ -3,7 +3,7 @@
 
 namespace moesaic {
 
-// Whether this is built with a sanitizer that keeps memory of its own. GCC says so by macros, clang by
+// Tells that this is built with a sanitizer that keeps memory of its own. GCC says so by macros, clang by
 // features.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kMemoryIsSanitized = true;

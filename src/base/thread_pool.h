@@ -38,8 +38,9 @@ class ThreadPool {
     return node == nodes() ? items : items * ranges_[node].threads_before / planned_;
   }
 
-  // As for_each, with a range of items for each node: those of node n end at ends[n], where the next node's
-  // begin. A thread takes items of the node that it runs on, and of the others when those are all taken.
+  // The same as for_each, with a range of items for each node: the items of node n end at ends[n], where the
+  // next node's begin. A thread takes items of the node that it runs on, and of the others when those are all
+  // taken.
   template <typename Body>
   void for_each_by_node(std::span<const int64_t> ends, Body&& body) {
     run(ends, call_of(body), context_of(body));
@@ -57,7 +58,8 @@ class ThreadPool {
   // Two lines of 64 bytes: Intel's prefetcher fetches lines in pairs.
   static constexpr size_t kApart = 128;
 
-  // What is left of a node's items. A cache line of its own: every thread of the node writes to it.
+  // The items of a node that are left. They have a cache line of their own: every thread of the node writes
+  // to it.
   struct alignas(kApart) Range {
     std::atomic<int64_t> next{0};
     int64_t end = 0;

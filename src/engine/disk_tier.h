@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/descriptor.h"
+#include "base/private_folder.h"
 #include "engine/kv_tier.h"
 
 namespace moesaic {
@@ -44,24 +44,19 @@ class DiskTier final : public IndexedTier {
   // process has it. most_bytes 0: half of what is free and of what the parts take now.
   static Result<std::unique_ptr<DiskTier>> open(const std::string& folder, uint64_t most_bytes);
 
-  const HashKey& key() const { return key_; }
+  const HashKey& key() const { return folder_.key(); }
   void touch(const KvPart& part) override;
   bool put(const KvPart& part, std::span<const std::byte> bytes) override;
   std::shared_ptr<const KvBytes> get(const KvPart& part, size_t bytes) override;
 
  private:
-  explicit DiskTier(std::string folder) : IndexedTier(UINT64_MAX), folder_(std::move(folder)) {}
-  Status open_folder();
-  Status read_key();
+  explicit DiskTier(PrivateFolder folder) : IndexedTier(UINT64_MAX), folder_(std::move(folder)) {}
   Status read_names();
   Status bound(uint64_t most_bytes);
   bool make_room(uint64_t bytes);
-  int write(const KvPart& part, std::span<const std::byte> bytes) const;
   void lose(const KvPart& part, const char* why);
 
-  std::string folder_;
-  Descriptor dir_, lock_;
-  HashKey key_{};
+  PrivateFolder folder_;
   std::chrono::steady_clock::time_point write_again_;  // of the thread that puts: after an error
 };
 

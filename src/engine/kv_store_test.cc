@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "backend/idle_backend.h"
+#include "base/temporary_folder.h"
 #include "engine/late_backend.h"
-#include "engine/temporary_folder.h"
 
 namespace moesaic {
 namespace {

@@ -11,8 +11,8 @@
 #include <random>
 #include <set>
 
+#include "base/temporary_folder.h"
 #include "engine/disk_tier.h"
-#include "engine/temporary_folder.h"
 #include "moesaic/log.h"
 
 namespace moesaic {

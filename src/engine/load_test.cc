@@ -7,8 +7,8 @@
 #include <random>
 #include <thread>
 
+#include "base/temporary_folder.h"
 #include "engine/late_backend.h"
-#include "engine/temporary_folder.h"
 #include "engine/test_drafter.h"
 #include "grammar/mask_cache.h"
 #include "text/small_tokenizer.h"

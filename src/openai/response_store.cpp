@@ -1,6 +1,9 @@
 #include "openai/response_store.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace moesaic::openai {
@@ -10,7 +13,22 @@ constexpr size_t kLeastKept = 16;  // responses that there is room for, however 
 
 }  // namespace
 
+Status ResponseStore::keep_in(std::unique_ptr<ResponseFolder> folder) {
+  const std::lock_guard lock(mutex_);
+  folder_ = std::move(folder);
+  key_ = folder_->key();
+  return folder_->read_all(most_bytes_, [&](const std::string& id, StoredResponse stored) {
+    insert(id, std::make_shared<const StoredResponse>(std::move(stored)));
+  });
+}
+
+std::string ResponseStore::digest(const std::string& owner) const {
+  const Hash128 hash = SipHash(key_).add(std::as_bytes(std::span(owner))).finish();
+  return fmt::format("{:016x}{:016x}", hash.hi, hash.lo);
+}
+
 void ResponseStore::forget(Entries::iterator entry) {
+  if (folder_ != nullptr) folder_->remove(entry->id);
   const auto at = shares_.find(entry->stored->holder);
   bytes_ -= entry->bytes();
   at->second.bytes -= entry->bytes();
@@ -28,30 +46,37 @@ void ResponseStore::forget_one() {
   forget(largest->second.entries.begin());
 }
 
-void ResponseStore::keep(const std::string& id, StoredResponse stored) {
-  Entry entry{.id = id, .stored = std::make_shared<const StoredResponse>(std::move(stored))};
+bool ResponseStore::insert(const std::string& id, const std::shared_ptr<const StoredResponse>& stored) {
+  Entry entry{.id = id, .stored = stored};
   const size_t bytes = entry.bytes();
-  const std::lock_guard lock(mutex_);
-  if (most_ == 0 || bytes > most_bytes_ / kLeastKept || by_id_.contains(id)) return;
-  Share& share = shares_[entry.stored->holder];
+  if (most_ == 0 || bytes > most_bytes_ / kLeastKept || by_id_.contains(id)) return false;
+  Share& share = shares_[stored->holder];
   by_id_.emplace(id, share.entries.insert(share.entries.end(), std::move(entry)));
   share.bytes += bytes;
   bytes_ += bytes;
   while (by_id_.size() > most_ || bytes_ > most_bytes_) forget_one();
+  return true;
+}
+
+void ResponseStore::keep(const std::string& id, StoredResponse stored) {
+  const std::lock_guard lock(mutex_);
+  stored.owner = digest(stored.owner);
+  const auto kept = std::make_shared<const StoredResponse>(std::move(stored));
+  if (insert(id, kept) && by_id_.contains(id) && folder_ != nullptr) folder_->write(id, kept);
 }
 
 std::shared_ptr<const StoredResponse> ResponseStore::find(const std::string& id,
                                                           const std::string& owner) const {
   const std::lock_guard lock(mutex_);
   const auto at = by_id_.find(id);
-  if (at == by_id_.end() || at->second->stored->owner != owner) return {};
+  if (at == by_id_.end() || at->second->stored->owner != digest(owner)) return {};
   return at->second->stored;
 }
 
 bool ResponseStore::erase(const std::string& id, const std::string& owner) {
   const std::lock_guard lock(mutex_);
   const auto at = by_id_.find(id);
-  if (at == by_id_.end() || at->second->stored->owner != owner) return false;
+  if (at == by_id_.end() || at->second->stored->owner != digest(owner)) return false;
   forget(at->second);
   return true;
 }

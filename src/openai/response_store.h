@@ -1,4 +1,5 @@
-// Responses that are kept for previous_response_id and GET /v1/responses/{id}, in memory.
+// Responses that are kept for previous_response_id and GET /v1/responses/{id}: in memory, and in a folder if
+// there is one.
 #pragma once
 
 #include <cstddef>
@@ -8,20 +9,19 @@
 #include <string>
 #include <unordered_map>
 
+#include "base/siphash.h"
+#include "openai/response_folder.h"
+
 namespace moesaic::openai {
 
-struct StoredResponse {
-  std::string owner;     // who made it: nobody else finds it
-  std::string holder;    // in whose share it is
-  std::string response;  // JSON
-  std::string items;     // JSON array: the input that led to it, and its output
-};
-
-// Where there are too many, or they have too many bytes, the oldest go first of those in the largest share.
+// Too many responses, or too many bytes, make the oldest of the largest share go.
 // Thread-safe.
 class ResponseStore {
  public:
   ResponseStore(size_t most, size_t most_bytes) : most_(most), most_bytes_(most_bytes) {}
+  // The responses of the folder are found at once, as far as they fit, and changes here are made there too.
+  // The store must be empty.
+  Status keep_in(std::unique_ptr<ResponseFolder> folder);
 
   bool enabled() const { return most_ > 0; }
   // Nothing where it takes more than a sixteenth of all bytes: to read it again would be much work for a
@@ -37,10 +37,7 @@ class ResponseStore {
   struct Entry {
     std::string id;
     std::shared_ptr<const StoredResponse> stored;
-    size_t bytes() const {
-      return id.size() + stored->owner.size() + stored->holder.size() + stored->response.size() +
-             stored->items.size();
-    }
+    size_t bytes() const { return id.size() + stored->bytes(); }
   };
   struct Share {
     std::list<Entry> entries;  // the oldest first
@@ -48,10 +45,16 @@ class ResponseStore {
   };
   using Entries = std::list<Entry>;
 
+  // By this alone an owner, who may be an API key, is known here and on the disk.
+  std::string digest(const std::string& owner) const;
+  // False where it is not kept.
+  bool insert(const std::string& id, const std::shared_ptr<const StoredResponse>& stored);
   void forget(Entries::iterator entry);
   void forget_one();
 
   size_t most_, most_bytes_;
+  std::unique_ptr<ResponseFolder> folder_;  // null: none
+  HashKey key_ = random_hash_key();         // of digests: the folder's, so that they stay the same
   mutable std::mutex mutex_;
   std::unordered_map<std::string, Share> shares_;  // by holder, none empty
   std::unordered_map<std::string, Entries::iterator> by_id_;

@@ -22,15 +22,15 @@ TEST(ResponseStore, TheOldestGoFirst) {
 }
 
 TEST(ResponseStore, TheirBytesAreBounded) {
-  ResponseStore store(1000, 1600);
+  ResponseStore store(1000, 16'000);
   for (int i = 0; i < 50; ++i) {
-    store.keep(std::to_string(i), stored("me", 90));
-    EXPECT_LE(store.bytes(), 1600u);
+    store.keep(std::to_string(i), stored("me", 950));
+    EXPECT_LE(store.bytes(), 16'000u);
   }
   EXPECT_GE(store.size(), 15u);
   EXPECT_FALSE(store.find("20", "me"));
   EXPECT_TRUE(store.find("49", "me"));
-  store.keep("large", stored("me", 101));
+  store.keep("large", stored("me", 1001));
   EXPECT_FALSE(store.find("large", "me"));
 }
 

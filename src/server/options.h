@@ -38,6 +38,7 @@ struct ServerOptions {
   bool shared_prefix_cache = false;        // with several keys: what one has cached is found by others too
   size_t stored_responses = 256;           // for previous_response_id; 0: none
   size_t stored_bytes = 64 << 20;          // that they may have together
+  std::string stored_folder;               // where they are found after a restart; empty: nowhere
   int reasoning_budget = -1;               // of requests that name none; -1: none
   bool strict_fields = false;              // a field that no table knows is 400, not a header of the answer
   std::vector<std::string> allowed_hosts;  // names that the server has beside localhost; "*": any

@@ -167,7 +167,7 @@ void Server::Impl::start_accepting() {
   if (!accepting.exchange(true)) asio::co_spawn(control, accept(Accepting(&accepting)), ended);
 }
 
-// What the sockets have for one thread to do. An exception that comes as far, such as that of an allocation
+// Does the sockets' work on one thread. An exception that comes as far, such as that of an allocation
 // within Asio, has ended the coroutine that it came from: a connection, or the one that accepts connections.
 void Server::Impl::work() noexcept {
   for (bool more = true; more;) {
@@ -252,6 +252,10 @@ Result<std::unique_ptr<Server>> Server::create(ServerOptions options, Open open)
   auto impl = std::make_unique<Impl>(std::move(options), std::move(open));
   App& app = impl->app;
   if (!app.options.log_file.empty()) RETURN_IF_ERROR(app.log.open(app.options.log_file));
+  if (!app.options.stored_folder.empty()) {
+    ASSIGN_OR_RETURN(auto folder, openai::ResponseFolder::open(app.options.stored_folder));
+    RETURN_IF_ERROR(app.responses.keep_in(std::move(folder)));
+  }
   RETURN_IF_ERROR(impl->listen());
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }

@@ -5,6 +5,7 @@ import json
 import pathlib
 import re
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -95,7 +96,7 @@ class Echo(Case):
         self.assertEqual(logprobs["text_offset"][0], 0)
         for own, top in zip(logprobs["token_logprobs"][1:], logprobs["top_logprobs"][1:]):
             self.assertLessEqual(own, max(top.values()) + 1e-6)
-        # What a prompt says of its last token is what sampling says of it.
+        # A prompt gives its last token the same log-probability as sampling does.
         shorter = {**body, "prompt": tokens[:-1], "logprobs": 5, "echo": False}
         sampled = self.post("/v1/completions", shorter)["choices"][0]["logprobs"]["top_logprobs"][0]
         self.assertAlmostEqual(max(sampled.values()), max(logprobs["top_logprobs"][len(tokens) - 1].values()), places=3)
@@ -134,6 +135,34 @@ class Stored(Case):
         self.assertEqual(error["code"], "previous_response_not_found")
         third = self.respond("Again?", previous_response_id=second["id"])  # has all of it
         self.assertGreater(third["usage"]["input_tokens"], second["usage"]["input_tokens"])
+
+    def served(self, options, do):
+        """What do(server) gives, of a server that has started and ends after it."""
+        server = Served(*options).wait_ready()
+        try:
+            return do(server)
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
+    def test_a_conversation_goes_on_after_a_restart(self):
+        with tempfile.TemporaryDirectory() as folder:
+            options = ("--log", "quiet", "--stored-responses", folder)
+            ask = {"input": "My name is Nora. What is 17 + 25?", "temperature": 0, "reasoning": {"effort": "low"}}
+            first = self.served(options, lambda server: server.post(RESPONSES, ask))[1]
+            more = {**ask, "input": "And 47 x 36?", "previous_response_id": first["id"]}
+
+            def go_on(server):
+                status, second = server.post(RESPONSES, more)
+                self.assertEqual(status, 200, second)
+                self.assertEqual(json.loads(server.call("GET", f"{RESPONSES}/{first['id']}")[2]), first)
+                server.call("DELETE", f"{RESPONSES}/{first['id']}")
+                return second
+
+            second = self.served(options, go_on)
+            self.assertGreater(second["usage"]["input_tokens"], first["usage"]["input_tokens"])
+            found = [self.served(options, lambda server, r=r: server.call("GET", f"{RESPONSES}/{r['id']}")[0])
+                     for r in (first, second)]
+            self.assertEqual(found, [404, 200])
 
     def test_streamed_ones_are_stored_too(self):
         _, text = self.stream(RESPONSES, {"input": SUM, "stream": True})

@@ -20,7 +20,7 @@ namespace {
 
 class Chat;
 
-// What a person types instead of a message. One table for /help, completion and parsing.
+// A command that a person types instead of a message. One table serves /help, completion and parsing.
 struct Command {
   const char *name, *argument, *help;
   std::vector<const char*> others;  // names that other programs have for it

@@ -28,8 +28,8 @@ std::string time_text(double seconds) {
   return fmt::format("{} s", s);
 }
 
-// How far it is, how fast, and how long still; at a terminal in a line that is written over, elsewhere only
-// what it waits for.
+// Shows the share that is done, the rate and the time left: at a terminal in a line that is written over.
+// Elsewhere it only names what it waits for.
 class PullProgress {
  public:
   explicit PullProgress(std::string name) : name_(std::move(name)) {}

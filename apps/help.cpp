@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kColumns = 100, kNames = 30;  // of a line; of an option's names and value
 
-// What a value is: its choices, or its type without the range, which an error names.
+// The description of an option's value: its choices, or its type without the range, which an error names.
 std::string value_of(const CLI::Option& o) {
   if (o.get_items_expected_max() == 0) return "";
   const std::string type = o.get_type_name();
@@ -93,7 +93,7 @@ std::vector<std::string> option_names(const CLI::App& command) {
   return names;
 }
 
-// What was typed for an option that is none: without its value.
+// The unknown option that was typed, without its value.
 std::string unknown_option(const CLI::App& app) {
   for (const std::string& word : app.remaining(true)) {
     if (word.starts_with("-")) return word.substr(0, word.find('='));

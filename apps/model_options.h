@@ -79,7 +79,7 @@ void add_device_options(CLI::App& c, Options& o) {
       ->group(kRareOptions);
 }
 
-// What is wrong with a value of --speculative; empty: nothing.
+// Says what is wrong with a value of --speculative; empty: nothing.
 std::string speculative_error(const std::string& value);
 // --speculative and --draft-tokens of OpenOptions, EngineOptions or the like.
 template <class Options>

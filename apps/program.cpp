@@ -21,7 +21,7 @@
 namespace moesaic::app {
 namespace {
 
-// As shells have it: a program that SIGINT ended.
+// The status that shells give to a program that SIGINT ended.
 constexpr int kInterrupted = 130;
 
 // Messages may have names out of a file, which must not steer the terminal.

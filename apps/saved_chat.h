@@ -9,7 +9,8 @@ namespace moesaic::app {
 
 inline constexpr size_t kMostSavedBytes = 256 << 20;
 
-// As conversation_from_json reads it (text/harmony_json.h): messages, instructions and reasoning effort.
+// The form that conversation_from_json reads (text/harmony_json.h): messages, instructions and reasoning
+// effort.
 std::string json_of(const Conversation& conversation);
 
 }  // namespace moesaic::app

@@ -68,7 +68,7 @@ Conversation new_conversation(const RunOptions& o) {
   return c;
 }
 
-// What --device auto says where it takes the CPU.
+// The reason that --device auto prints when it takes the CPU.
 std::string why_no_gpu(const ModelInfo& info) {
   return info.device_reason.starts_with("no GPU") ? "; " + info.device_reason : "";
 }
@@ -87,7 +87,7 @@ void print_timing(const Generation& g, const LoadedModel& m, const ModelInfo& in
 
 // In a terminal's conversation, which has said the rest at its beginning.
 void print_speed(const Generation& g) {
-  // How far the prompt was computed is not known then, and nothing came after it.
+  // The number of prompt tokens that were computed is not known then, and nothing came after them.
   if (g.tokens.empty()) return fmt::print(stderr, "[stopped before the first token]\n");
   const int cached = g.outcome.cached_tokens, computed = g.outcome.prompt_tokens - cached;
   fmt::print(stderr, "[{} tokens, {:.1f} tok/s | prompt {}{} tokens, first token after {:.2f} s{}]\n",
@@ -195,7 +195,7 @@ Result<Generation> Session::generate(std::vector<int32_t> prompt, bool terminal)
   return g;
 }
 
-// As if the user's last message had not been said.
+// Takes the user's last message out of the conversation.
 void Session::forget_message() {
   if (!o_.raw) conversation_.messages.pop_back();
 }

@@ -153,7 +153,7 @@ Result<Run> open(const std::string& path, const char* device, int threads, int b
   return Run{.drafter = spec, .model = std::move(model).value()};
 }
 
-// Of the rounds but the first.
+// The median of the rounds but the first.
 double median_ratio(const std::vector<double>& values, const std::vector<double>& plain) {
   std::vector<double> ratios;
   for (size_t i = values.size() > 1 ? 1 : 0; i < values.size(); ++i) ratios.push_back(values[i] / plain[i]);

@@ -76,7 +76,7 @@ void ask_from_threads(Model& model, const std::vector<int32_t>& prompt) {
   expect(model.wait().ok() && model.stop().ok() && ends == 4, "all ended");
 }
 
-// What the model thinks of its prompt and of each next token.
+// Prints the model's probabilities of its prompt and of each next token.
 void score(Model& model, const std::vector<int32_t>& prompt) {
   double sum = 0;
   size_t seen = 0, rows = 0, tops = 0;

@@ -162,7 +162,7 @@ Drafted step(Backend& backend, const HeadGolden& g, int from, int to, int drafts
   return out;
 }
 
-// Of this machine.
+// The devices of this machine that have heads.
 std::vector<const char*> devices_with_heads() {
   std::vector<const char*> devices = {"reference", "cpu"};
   if (has_cuda()) devices.push_back("cuda");
@@ -239,7 +239,7 @@ TEST_P(Eagle3, CudaStaysNearPyTorch) {
   }
 }
 
-// What the device chooses without the host, against what the host chooses from the same logits.
+// Tokens that the device chooses without the host, against those that the host chooses from the same logits.
 TEST_P(Eagle3, CudaDraftsWithoutTheHost) {
   if (!has_cuda()) GTEST_SKIP() << "no CUDA device";
   for (const double temperature : {0.0, 1.3}) {

@@ -160,7 +160,7 @@ std::string read_page() {
   return text.str();
 }
 
-// What stands between the marks of a table; with MOESAIC_WRITE_TABLE set it is written first.
+// The text between the marks of a table; with MOESAIC_WRITE_TABLE set it is written first.
 std::string table_of_page(const std::string& name, const std::string& made) {
   const std::string begin = "<!-- table: " + name + " -->\n", end = "<!-- end -->";
   std::string page = read_page();

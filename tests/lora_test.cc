@@ -111,7 +111,7 @@ TEST_P(Lora, ChunkingDoesNotChangeTheLogits) {
   }
 }
 
-// What a device does that merges adapters into BF16 matrices, and rounds no activations.
+// The result of a device that merges adapters into BF16 matrices and rounds no activations.
 TEST_P(Lora, MergedStaysNearPeft) {
   ModelWeights weights = golden_.adapted();
   ThreadPool pool(2);

@@ -128,8 +128,8 @@ std::set<int32_t> chosen(std::span<const float> logits, int top_k) {
   return {ids.begin(), ids.end()};
 }
 
-// How far the reference's logits of the experts that were lost stood above those that were taken instead, in
-// units of the row's spread; 0 where both chose alike.
+// The distance by which the reference's logits of the lost experts stood above those that were taken instead,
+// in units of the row's spread; 0 where both chose alike.
 double lost_margin(std::span<const float> want, std::span<const float> got, int top_k) {
   const std::set<int32_t> ours = chosen(got, top_k), theirs = chosen(want, top_k);
   if (ours == theirs) return 0;

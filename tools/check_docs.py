@@ -14,7 +14,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SKIPPED_FOLDERS = {"build", "node_modules", "__pycache__"}
 HISTORY = ("docs/lab/", "CHANGELOG.md")
-# Where a path in backticks may begin, beside the root and the page's own folder.
+# Folders in which a path in backticks may begin, beside the root and the page's own folder.
 BASES = ("", "src", "src/backend", "src/backend/cuda", "src/backend/cpu", "src/backend/reference", "docs", "include",
          "tools", "tests")
 SUFFIXES = ("h", "cpp", "cc", "c", "cu", "cuh", "py", "sh", "md", "in", "cmake", "html")

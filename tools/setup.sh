@@ -11,7 +11,7 @@ if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
   build="make g++ cmake ninja-build pkg-config libpcre2-dev libcurl4-openssl-dev libedit-dev libfmt-dev libcli11-dev nlohmann-json3-dev libgtest-dev"
   test="git python3 clang clang-format clang-tidy libclang-rt-dev g++-aarch64-linux-gnu qemu-user python3-venv python3-dev chromium groff mandoc tmux binutils libzmq5"
   package="dpkg-dev file"
-  # What the chat page shows answers with. Without them it shows plain text.
+  # Libraries by which the chat page shows answers. Without them it shows plain text.
   page="libjs-marked node-dompurify node-highlight.js libjs-katex fonts-katex gzip"
 else
   manager=dnf

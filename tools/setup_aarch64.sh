@@ -51,6 +51,6 @@ if ! fetch >"$apt/log" 2>&1; then
   exit 77
 fi
 for deb in "$apt"/debs/*.deb; do dpkg-deb -x "$deb" "$root"; done
-# As on a whole Debian, where /lib is /usr/lib.
+# On a whole Debian /lib is /usr/lib.
 if [ -d "$root/lib" ]; then cp -a "$root/lib/." "$root/usr/lib/" && rm -r "$root/lib"; fi
 touch "$complete"

@@ -1,4 +1,4 @@
-// What the user said in earlier conversations, in a file that only the user can read.
+// The user's messages of earlier conversations, in a file that only the user can read.
 #pragma once
 
 #include <string>

@@ -14,7 +14,7 @@ bool is_word(char c) {
   return byte >= 0x80 || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
 }
 bool is_punctuation(char c) { return c > ' ' && c < 0x7F && !is_word(c); }
-// What may begin something.
+// A special character may begin a code span, an emphasis, a link or an escape.
 bool is_special(char c) { return std::string_view("\\`*_~[<&$").find(c) != kNone; }
 
 void append(std::vector<Span>& spans, std::string_view text, unsigned style) {
@@ -51,10 +51,10 @@ class Reader {
   Outcome entity();
   Outcome verbatim(std::string_view open, std::string_view close);
 
-  // Where `what` is, from `from` on, within reach of what begins at at_.
+  // Finds `what` from `from` on, within reach of the span that begins at at_.
   size_t find(std::string_view what, size_t from) const { return window().find(what, from); }
   std::string_view window() const { return text_.substr(0, std::min(text_.size(), at_ + kMostHeld)); }
-  // What was looked for and is not there: may it still come?
+  // The answer for an end that is not there: it may still come, or it is missing.
   Outcome missing() const {
     return complete_ || text_.size() - at_ > kMostHeld ? Outcome::kPlainText : Outcome::kWait;
   }
@@ -94,7 +94,7 @@ Reader::Outcome Reader::escape() {
   return done(at_ + 2);
 }
 
-// Where a run of exactly `length` backticks begins.
+// Finds the beginning of a run of exactly `length` backticks.
 size_t Reader::code_run(size_t from, size_t length) const {
   const std::string_view all = window();
   for (size_t i = all.find('`', from); i != kNone; i = all.find('`', i)) {
@@ -124,7 +124,7 @@ Reader::Outcome Reader::code() {
   return done(end + length);
 }
 
-// Where the run begins that ends an emphasis of `length` characters. unsure: it depends on what follows.
+// Finds the run that ends an emphasis of `length` characters. unsure: it depends on the text that follows.
 std::optional<size_t> Reader::closing_run(size_t from, size_t length, bool& unsure) const {
   const std::string_view all = window();
   const char mark = text_[at_];

@@ -187,7 +187,7 @@ Input Libedit::read_line() {
   return {.typed = Typed::kMessage, .text = pastes_.expand(text)};
 }
 
-// Whether the message goes on in another line; a backslash that says so is taken off.
+// True if the message goes on in another line; a backslash that says so is taken off.
 bool goes_on(std::string& text, bool quoted) {
   if (quoted) return text.find(kQuotes, 3) == std::string::npos;
   if (!text.ends_with('\\')) return false;

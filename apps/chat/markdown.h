@@ -29,7 +29,7 @@ class Markdown {
 
   void advance(bool complete);
   void end_line();
-  // What a line is, by its beginning; false: it is not clear yet.
+  // Tells by a line's beginning which kind it is; false: it is not clear yet.
   bool decide(bool complete);
   bool decide_in_code(bool complete);
   bool decide_fence(bool complete, size_t indent);

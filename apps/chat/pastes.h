@@ -22,8 +22,8 @@ class Pastes {
   std::vector<Paste> pastes_;
 };
 
-// As it came from a terminal in the editor's mode (a return is \n, a line feed \r), with \n for every end of
-// a line; control characters and ends of lines at the end of the text are dropped.
+// A pasted text with \n for every end of a line. It comes from a terminal in the editor's mode: a return is
+// \n, a line feed \r. Control characters and ends of lines at the end of the text are dropped.
 std::string clean_paste(std::string_view typed);
 
 }  // namespace moesaic::chat

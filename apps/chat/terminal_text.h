@@ -13,7 +13,7 @@ std::string printable(std::string_view text);
 // Columns that a printable text without newlines takes.
 int display_width(std::string_view text);
 
-// What stands in the first `columns` columns; whole characters.
+// The characters that fit whole into the first `columns` columns.
 std::string_view first_columns(std::string_view text, int columns);
 
 // A UTF-8 locale for character widths and the line editor, where the environment names none.

@@ -94,7 +94,7 @@ void print_op(const OpProfile& op, const ModelConfig& c, int tokens, const Ceili
              100 * floor / seconds, fmt::to_string(fmt::join(op.kernels, "; ")));
 }
 
-// What the backend's tables choose for a prompt of so many tokens.
+// Prints the choices of the backend's tables for a prompt of so many tokens.
 void print_choices(Profiler& profiler, int tokens) {
   const std::vector<KernelChoice> choices = profiler.kernel_choices(tokens);
   if (choices.empty()) return;
@@ -129,7 +129,7 @@ void print_projected(const ProjectedOp& op, const DeviceModel& device) {
              t.memory * 1e6, t.issue * 1e6, t.mma * 1e6, as_on_hopper(op, device) * 1e6);
 }
 
-// What a step of so many decoding sequences would take on a device that is not here.
+// Projects the time of a step of so many decoding sequences on a device that is not here.
 Status print_projection(const Checkpoint& k, const DeviceModel& device, std::optional<Format> dense,
                         int tokens) {
   if (tokens > kProjectedTokens)
@@ -193,7 +193,8 @@ Status run_unmeasured(const PlanOptions& o) {
   return fitted ? run_estimate(o) : run_projection(o);
 }
 
-// What was found, if the device says it, and what the kernel granted to the loaded model.
+// Prints the processors and memory that were found, if the device tells, and the huge pages that the kernel
+// granted.
 void print_machine(const LoadedModel& m) {
   const std::vector<std::string> lines = m.backend->describe();
   for (const std::string& line : lines) fmt::print("{}\n", line);

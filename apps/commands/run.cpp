@@ -22,7 +22,7 @@ namespace {
 constexpr const char *kAnswerOptions = "Prompt and answer", *kSamplingOptions = "Sampling",
                      *kOutputOptions = "Output";
 
-// Of --json-schema; what it does not enforce is said once.
+// The grammar of --json-schema. The parts of the schema that it does not enforce are named once.
 Result<AnswerGrammar> grammar_of(RunOptions& o) {
   if (o.schema_path.empty()) return AnswerGrammar();
   ASSIGN_OR_RETURN(o.schema, text::read_text_file(o.schema_path));

@@ -28,7 +28,7 @@ void print_bytes(const std::string& bytes) {
   std::fputc('\n', stdout);
 }
 
-// As --tokens takes them.
+// Prints ids in the form that --tokens reads.
 void print_ids(const std::vector<int32_t>& tokens) {
   for (size_t i = 0; i < tokens.size(); ++i) fmt::print("{}{}", i > 0 ? "," : "", tokens[i]);
   fmt::print("\n");

@@ -27,8 +27,9 @@ struct AnswerFormat {
     std::string json_schema;  // of the arguments; empty: they may be any text
   };
 
-  // As GenerationRequest::chat. The form below is then that of the final channel, and nothing restricts what
-  // is said in analysis but that an answer or a call must follow. Otherwise the whole text is the answer.
+  // True for a conversation, as in GenerationRequest::chat: the form below is then that of the final channel,
+  // and analysis is free but for the answer or call that must follow it. Otherwise the whole text is the
+  // answer.
   bool chat = false;
   // Empty: any text (chat only). response_format json_object is {"type": "object"}.
   std::string json_schema = {};
@@ -55,7 +56,7 @@ class AnswerGrammar {
 
   bool empty() const { return compiled_ == nullptr; }
   bool chat() const;
-  // What the schemas say and the grammar does not enforce, a line each.
+  // The parts of the schemas that the grammar does not enforce, a line each.
   const std::vector<std::string>& notes() const;
   const std::shared_ptr<const grammar::CompiledGrammar>& compiled() const { return compiled_; }
 

@@ -95,7 +95,7 @@ struct MemoryUse {
   int64_t sum() const { return weights + kv_cache + workspace; }
 };
 
-// What a model was opened on, what open() chose, and why.
+// The device of a model, and the choices of open() with their reasons.
 struct ModelInfo {
   std::string name;            // the model's
   DeviceInfo device;           // memory_free as of now
@@ -117,7 +117,7 @@ struct ModelInfo {
   std::string measured;              // cuda: what OpenOptions::tune has measured now; empty: nothing
 };
 
-// How a request ended.
+// The end of a request: why it came, and what was counted.
 struct Outcome {
   FinishReason finish = FinishReason::kNone;
   Status error = {};                            // not ok with FinishReason::kError
@@ -230,7 +230,7 @@ class Model {
   // How many of the first tokens a request would find now; whole pages.
   // cache_salt, here and below: GenerationRequest::cache_salt of the requests.
   Result<int> cached_prefix(std::span<const int32_t> tokens, const std::string& cache_salt = {});
-  // Of the longest beginning that is there; kNotFound if none is. kUnsupported with prefix_cache = false.
+  // Saves the longest beginning that is there; kNotFound if none is. kUnsupported with prefix_cache = false.
   Result<std::string> save_kv(std::span<const int32_t> tokens, const std::string& cache_salt = {});
   // The tokens that it was saved for. Refuses what is damaged, cut off, of another model, format or version,
   // and what the cache has no room for.
@@ -240,7 +240,7 @@ class Model {
   Status save_kv_file(const std::string& path, std::span<const int32_t> tokens);
   Result<std::vector<int32_t>> load_kv_file(const std::string& path);
 
-  // As of the last step or submission.
+  // The numbers after the last step or submission.
   EngineStats stats() const;
 
  private:

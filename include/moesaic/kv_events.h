@@ -1,4 +1,4 @@
-// What changes in the prefix cache, for routers that send a prompt to where its beginning is cached.
+// Changes of the prefix cache, for routers that send a prompt to the server that has its beginning cached.
 #pragma once
 
 #include <cstdint>

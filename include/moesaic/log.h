@@ -1,4 +1,4 @@
-// What the library says beside its results. From any thread.
+// Messages of the library beside its results. They may come from any thread.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What an engine is at and what it has done since it began.
+// The state of an engine, and its counts since it began.
 #pragma once
 
 #include <array>

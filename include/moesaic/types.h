@@ -1,4 +1,4 @@
-// What a caller says about a generation and what comes back of it.
+// The types of a generation: the caller's request, and the answer's parts.
 #pragma once
 
 #include <cstddef>

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
-# Of one connection, and not to be passed on (RFC 9110, 7.6.1).
+# Headers of one connection, which must not be passed on (RFC 9110, 7.6.1).
 _HOP_BY_HOP = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
                "upgrade", "host", "content-length"}
 _BUSY = Response('{"error": {"message": "the worker is gone; try again", "type": "server_error", "param": null, "code": "worker_gone"}}',

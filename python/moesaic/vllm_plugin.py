@@ -15,7 +15,7 @@ from typing import Any
 
 _logger = logging.getLogger("vllm.moesaic")
 _QUANTIZATION = "gpt_oss_mxfp4"
-# What is overridden, and vLLM calls: [module, class, method, parameters] of 0.25.1.
+# The methods that are overridden and that vLLM calls: [module, class, method, parameters] of 0.25.1.
 _INTERFACE = (
     ("fused_moe.fused_moe_method_base", "FusedMoEMethodBase", "apply_monolithic", ["self", "layer", "x", "router_logits", "input_ids"]),
     ("fused_moe.fused_moe_method_base", "FusedMoEMethodBase", "maybe_roundup_sizes",

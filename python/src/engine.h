@@ -19,7 +19,7 @@ namespace moesaic::python {
 
 using Tokens = std::vector<int32_t>;
 
-// Which of the server's endpoints a request is written for.
+// The server's endpoint for which a request is written.
 enum class Endpoint { kCompletions, kChat };
 
 // Rows of logits over the vocabulary.
@@ -42,7 +42,7 @@ class Engine {
   // threads must not run while the process destroys its static variables.
   static void close_all() noexcept;
 
-  // What the model's thread-safe methods are called on.
+  // The model, for calls of its thread-safe methods.
   Result<std::shared_ptr<Model>> model() const;
 
   // Queues the generations of a request's body; their indices in `stream` are first, first + 1, .. Unknown

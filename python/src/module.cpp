@@ -38,7 +38,7 @@ void raise_on_signal() {
 
 // --- Opening ---
 
-// What a progress function or a signal raised while the model was being opened.
+// Keeps what a progress function or a signal raised while the model was being opened.
 class Progress {
  public:
   explicit Progress(nb::object call) : call_(std::move(call)) {}

@@ -1,5 +1,5 @@
-// What requests gave since somebody last looked. The engine's thread fills it and never takes Python's lock,
-// so that tokens are made while Python is busy or waits.
+// The results of requests since somebody last looked. The engine's thread fills it and never takes Python's
+// lock, so that tokens are made while Python is busy or waits.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@
 
 namespace moesaic::python {
 
-// Of one request, in the order in which it came.
+// New results of one request, in the order in which they came.
 struct Delta {
   int index = 0;  // as in Stream::add
   std::vector<SampledToken>

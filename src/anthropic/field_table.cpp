@@ -47,7 +47,7 @@ constexpr KnownField kMessages[] = {
     {"thinking", kRead, {}, {}, &kThinkingMembers},
     {"output_config", kRead, {}, {}, &kOutputConfigMembers},
     {"output_format", kRead, {}, {}, &kFormatMembers},
-    // Who asks, how fast, and what is kept for the next request: nothing of it changes an answer.
+    // These name the user, the priority and the cache of the next request: none of them changes an answer.
     {"metadata", kIgnored},
     {"service_tier", kIgnored},
     {"inference_geo", kIgnored},

@@ -5,7 +5,7 @@
 
 namespace moesaic::anthropic {
 
-// Of /v1/messages and /v1/messages/count_tokens.
+// The fields of /v1/messages and /v1/messages/count_tokens.
 const openai::FieldTable& message_fields();
 
 }  // namespace moesaic::anthropic

@@ -38,7 +38,7 @@ Status unreadable(const std::string& type) {
                  type.substr(0, 40));
 }
 
-// Of a tool's result. What the model cannot read is named in its place.
+// The text of a tool's result. A part that the model cannot read is named in its place.
 Result<std::string> result_text(const Json& content) {
   if (content.is_null()) return std::string();
   if (content.is_string()) return content.get<std::string>();

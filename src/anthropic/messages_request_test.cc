@@ -1,4 +1,4 @@
-// What requests of Anthropic's API become.
+// Requests of Anthropic's API, and the prompts that they become.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

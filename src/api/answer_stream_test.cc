@@ -39,7 +39,7 @@ TEST(AnswerStream, PlainTextComesInWholeCharactersWithoutStopStrings) {
             (std::vector<std::string>{">:hello w\xE6\x97\xA5 STO STOP more"}));
   EXPECT_EQ(read({tokenizer, false, {"STOP"}}, tokens),
             (std::vector<std::string>{">:hello w\xE6\x97\xA5 STO "}));
-  // Where the output is cut off what may be the beginning of a stop string is none of the text.
+  // At a cut, letters that may begin a stop string are not part of the text.
   EXPECT_EQ(read({tokenizer, false, {"more!"}}, tokens).back(), ">:hello w\xE6\x97\xA5 STO STOP ");
   tokens.push_back(kEnd);
   EXPECT_EQ(read({tokenizer, false, {"more!"}}, tokens).back(), ">:hello w\xE6\x97\xA5 STO STOP more");
@@ -77,7 +77,7 @@ TEST(AnswerStream, KeepsTheMessages) {
   EXPECT_EQ(stream.messages()[0].text, "hello");
 }
 
-// What a client makes of the pieces.
+// A client that puts the pieces together.
 struct Read {
   std::map<std::string, std::string> texts;                // by channel
   std::vector<std::pair<std::string, std::string>> calls;  // recipient, text

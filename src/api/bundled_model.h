@@ -1,4 +1,4 @@
-// Where the model "tiny" is, which comes with the program and the library.
+// Finds the model "tiny", which comes with the program and the library.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ Result<std::string> bundled_model();
 // The folder of the EAGLE3 head that comes with it.
 Result<std::string> bundled_head();
 
-// What open_checkpoint takes: the bundled model for "tiny", anything else as it is.
+// The path for open_checkpoint: the bundled model's for "tiny", any other as it is.
 Result<std::string> model_path(const std::string& model);
 
 }  // namespace moesaic

@@ -1,4 +1,4 @@
-// What the files of the C interface share.
+// Parts that the files of the C interface share.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct moesaic_model {
 
 namespace moesaic::c_api {
 
-// Of this thread.
+// Keeps the last error of this thread.
 void remember(const char* error) noexcept;
 moesaic_status code_of(StatusCode code);
 
@@ -55,7 +55,7 @@ moesaic_status enter(Body&& body) noexcept {
 inline Status not_null(const void* pointer, const char* name) {
   return pointer != nullptr ? Status() : invalid("{} is NULL", name);
 }
-// Of an array: NULL is right where it is empty.
+// Checks an array's pointer: NULL is right where the array is empty.
 inline Status not_null(const void* pointer, size_t count, const char* name) {
   return count == 0 ? Status() : not_null(pointer, name);
 }

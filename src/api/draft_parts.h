@@ -1,5 +1,5 @@
-// What a drafter needs beside the model it guesses for: nothing, an EAGLE3 head on the model's own device, or
-// another model on a backend of its own.
+// The parts of a drafter beside the model that it guesses for: none, an EAGLE3 head on the model's own
+// device, or another model on a backend of its own.
 //
 // In order: open(), plan() while the engine is planned, load() between the model's weights and its KV cache,
 // drafter() for the engine.
@@ -25,8 +25,8 @@ class DraftParts {
   static Result<DraftParts> open(const std::string& speculative, const Checkpoint& model);
 
   const std::string& name() const { return name_; }
-  // What it takes beside the model, which runs on `backend`, made with these options. An error of one line
-  // where that device cannot run it. May be called again for another device.
+  // Its memory beside the model, which runs on `backend`, made with these options. An error of one line where
+  // that device cannot run it. May be called again for another device.
   Result<DraftMemory> plan(Backend& backend, const BackendOptions& made_with, const EngineOptions& engine);
   // Beside the weights of the model that open() saw. Which taps a head means is measured, where the model has
   // a tokenizer and the head's ids can be meant in two ways.

@@ -1,4 +1,4 @@
-// What embedders use beside plain generation, over models/tiny: threads, logits, saved KV caches, log,
+// Features for embedders beside plain generation, over models/tiny: threads, logits, saved KV caches, log,
 // progress.
 #include "api/embedding_test.h"
 
@@ -67,7 +67,7 @@ TEST_P(Embedding, LogitsOfGeneratedTokensAlone) {
   Callbacks callbacks = r.callbacks();
   callbacks.on_logits = [&](int position, std::span<const float> l) {
     EXPECT_EQ(r.tokens.size(), static_cast<size_t>(position - 19));
-    // What the model gives, not what is sampled from: the bias is not in it.
+    // These are the model's logits, not those that are sampled from: the bias is not in them.
     EXPECT_EQ(l.size(), static_cast<size_t>(model.vocab()));
     EXPECT_GT(l[1], -60);
     r.logits[position] = {};

@@ -1,4 +1,4 @@
-// What the tests of embedding share: models/tiny on a device, greedy requests, and what came of them.
+// Parts that the tests of embedding share: models/tiny on a device, greedy requests, and their results.
 #pragma once
 
 #include <gtest/gtest.h>

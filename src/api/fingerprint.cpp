@@ -11,7 +11,7 @@
 namespace moesaic {
 namespace {
 
-// What is read: of the 120b's matrices 6,000 places of the file, and 0.2 GB of vectors and routers.
+// The samples: of the 120b's matrices 6,000 places of the file, and 0.2 GB of vectors and routers.
 constexpr int64_t kExperts = 8, kRows = 16, kExpertRows = 4;  // of a layer, a dense matrix, an expert's
 constexpr int64_t kColumns = 512;                             // of a row, from its beginning
 constexpr int64_t kWhole = 1 << 20;                           // elements: a smaller matrix is read whole
@@ -91,7 +91,7 @@ uint64_t add_experts(const ModelWeights& weights, int layer, uint64_t hash) {
   return add(w.down, add(w.up, add(w.gate, hash)));
 }
 
-// What the numbers depend on beside the weights.
+// The sizes and constants on which the numbers depend beside the weights.
 std::string sizes(const ModelConfig& c) {
   std::string kinds;
   for (const bool sliding : c.sliding) kinds += sliding ? 's' : 'f';

@@ -9,10 +9,10 @@
 
 namespace moesaic {
 
-// Of the sizes and constants, of the vectors and adapters whole, and of samples of every layer's matrices, as
-// numbers: a model has the same one whichever file it is read from, if that holds the same values. Experts
-// that are converted at load count as the file has them. more: what else changes K and V, such as formats.
-// Rows that are sampled are read from the file again: not before the weights are loaded.
+// A hash of the sizes and constants, of the vectors and adapters whole, and of samples of every layer's
+// matrices, as numbers: a model has the same one whichever file it is read from, if that holds the same
+// values. Experts that are converted at load count as the file has them. more: what else changes K and V,
+// such as formats. Rows that are sampled are read from the file again: not before the weights are loaded.
 uint64_t fingerprint(const Checkpoint& checkpoint, std::string_view more);
 // This one depends on the options that choose the formats of the weights, too.
 uint64_t fingerprint(const Checkpoint& checkpoint, const std::string& dense, const std::string& moe_path);

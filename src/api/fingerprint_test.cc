@@ -1,4 +1,4 @@
-// What a fingerprint has to tell apart: each of these changes K and V.
+// A fingerprint has to tell these models apart: each change changes K and V.
 #include "api/fingerprint.h"
 
 #include <gtest/gtest.h>

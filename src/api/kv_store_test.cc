@@ -3,7 +3,7 @@
 #include <fstream>
 
 #include "api/embedding_test.h"
-#include "engine/temporary_folder.h"
+#include "base/temporary_folder.h"
 
 namespace moesaic {
 namespace {

@@ -72,7 +72,7 @@ class FullGpu final : public IdleBackend {
 
 class LargestBatch : public testing::Test {
  protected:
-  // As a server would have it that is told nothing but the drafter.
+  // Opens the model like a server that is told nothing but the drafter.
   void open(const std::string& speculative, double free = 700e6) {
     auto gpu = std::make_unique<FullGpu>(free, checkpoint_.config);
     gpu_ = gpu.get(), backend_ = std::move(gpu);

@@ -56,7 +56,7 @@ struct Active {
   void tell_first() {
     if (prompt_logprobs >= 0 && prompt_told == 0) tell_prompt_token({});
   }
-  // Of a position of the prompt that another one follows.
+  // Takes the logits of a prompt's position that another one follows.
   void see_prompt_row(int position, std::span<const float> logits, bool shows) {
     if (shows && callbacks.on_logits) callbacks.on_logits(position, logits);
     if (prompt_logprobs < 0) return;

@@ -13,13 +13,13 @@
 
 namespace moesaic {
 
-// What a device is made from.
+// The choices by which a device is made.
 struct DeviceChoice {
   std::string device;  // "auto", or as asked for
   BackendOptions options;
 };
 
-// What the engine is made with: what was asked for, and what was chosen where nothing was.
+// The engine's options: those that were asked for, and those that were chosen where nothing was.
 struct EnginePlan {
   EngineOptions options;
   KvDemand demand;

@@ -49,7 +49,7 @@ class ModelTest : public testing::Test {
     return std::move(model).value();
   }
 
-  // What came of a request.
+  // The results of a request.
   struct Record {
     std::vector<int32_t> tokens;
     std::string text;

@@ -64,7 +64,7 @@ Result<BackendOptions> backend_options(const OpenOptions& o) {
                         .cpu_prefetch = o.cpu_prefetch};
 }
 
-// Of sizes that only the model can tell to be wrong.
+// Checks the sizes that only the model can tell to be wrong.
 Status check_sizes(const OpenOptions& o, const ModelConfig& config) {
   if (o.context > config.max_context)
     return invalid("options.context: {} tokens; the model takes 1 to {}", o.context, config.max_context);
@@ -176,7 +176,7 @@ class ByteProgress {
   }
 
  private:
-  // Of the layers from `first` on.
+  // Bytes of the layers from `first` on.
   double bytes_of(size_t first) const {
     ModelWeights rest;
     rest.layers.assign(weights_.layers.begin() + static_cast<std::ptrdiff_t>(first), weights_.layers.end());

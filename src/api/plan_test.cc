@@ -1,4 +1,4 @@
-// What is chosen where nothing was asked for, on devices of any size; and the words of errors.
+// The choices where nothing was asked for, on devices of any size; and the words of errors.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -148,7 +148,7 @@ TEST(PlanEngine, ChoosesAgainWhereLessIsFreeThanPlanned) {
     EXPECT_EQ(plan->info.memory.weights, before.info.memory.weights);
     EXPECT_TRUE(Engine::create(smaller, checkpoint.config, plan->options).ok());
   }
-  // What was asked for stays, and is refused where it does not fit.
+  // A size that was asked for stays, and is refused where it does not fit.
   std::unique_ptr<Backend> backend = std::make_unique<Gpu>(1e9);
   auto plan = plan_engine(checkpoint, {.context = 131072}, {.device = "cuda", .options = {}}, backend);
   Gpu smaller(30e6);

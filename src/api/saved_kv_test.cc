@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// As peft saves it, of the last value row of the first layer alone.
+// Writes an adapter in peft's form, of the last value row of the first layer alone.
 void write_value_adapter(const fs::path& folder, const ModelConfig& c, float up) {
   fs::create_directories(folder);
   std::ofstream(folder / "adapter_config.json") << R"({"peft_type": "LORA", "r": 1, "lora_alpha": 1})";
@@ -84,7 +84,7 @@ TEST_P(SavedKv, DraftersGoOnBehindALoadedPrefix) {
     EXPECT_EQ(record.end.cached_tokens, 96) << drafter;
     EXPECT_EQ(record.tokens, expected) << drafter;
     EXPECT_TRUE(drafter == "ngram" || record.end.speculation.accepted > (slow() ? 0u : 5u)) << drafter;
-    // What was written over by a request of its own is saved as it was.
+    // A conversation whose pages a later request wrote over is saved as it was.
     EXPECT_EQ(model.save_kv(prompt).value(), bytes) << drafter;
   }
 }

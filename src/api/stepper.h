@@ -1,4 +1,4 @@
-// Who steps a model: one thread at a time, either the callers' or, after start(), a thread of its own.
+// Steps a model by one thread at a time: the callers' or, after start(), a thread of its own.
 #pragma once
 
 #include <condition_variable>

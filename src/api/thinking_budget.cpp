@@ -52,7 +52,7 @@ bool ThinkingBudget::ends_message(int32_t token) const {
   return token == end_ || token == start_ || token == channel_ || parser_.ends_turn(token);
 }
 
-// As the first token of a channel's name. A name that is none of harmony's is read as analysis.
+// True for a first token of a channel's name. A name that is none of harmony's is read as analysis.
 bool ThinkingBudget::begins_analysis(int32_t token) const {
   std::string_view word = tokenizer_->token_bytes(token);
   word.remove_prefix(std::min(word.find_first_not_of(' '), word.size()));

@@ -19,8 +19,8 @@ struct TensorInfo {
   int64_t bytes = 0;
 };
 
-// Where the tokenizer is: a tokenizer.json beside the weights, or GGUF's metadata. Neither: the source has
-// none.
+// The place of the tokenizer: a tokenizer.json beside the weights, or GGUF's metadata. Neither: the source
+// has none.
 struct TokenizerSource {
   std::string json_path;
   std::vector<std::string> tokens, merges;  // GPT-2's byte-to-unicode spelling

@@ -478,7 +478,7 @@ TEST_F(CheckpointTest, MissingFiles) {
   EXPECT_NE(open_checkpoint(folder).status().message().find("shard-2.safetensors"), std::string::npos);
 }
 
-// What stands in place of a model, and what it is instead.
+// Files that stand in place of a model, and the error that names what they are.
 TEST_F(CheckpointTest, FilesThatAreSomethingElse) {
   const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 13793441244\n";
   put("lfs.gguf", pointer);

@@ -1,5 +1,5 @@
-// What becomes of each key that a config.json can have: a key that changes the result is honoured or refused
-// by name, whatever the key.
+// Settles each key that a config.json can have: a key that changes the result is honoured or refused by name,
+// whatever the key.
 #pragma once
 
 #include <span>
@@ -26,8 +26,8 @@ Status check_keys(const Json& json, std::span<const char* const> read, std::span
 // The tables of gpt_oss's config.json and of OpenAI's own.
 Status check_hf_keys(const Json& json, const std::string& name);
 Status check_original_keys(const Json& json, const std::string& name);
-// Of the layer of an EAGLE3 head. A draft never changes an answer: only what is known to make it useless is
-// refused.
+// Checks the keys of an EAGLE3 head's layer. A draft never changes an answer: only keys that are known to
+// make it useless are refused.
 Status check_eagle3_keys(const Json& json, const std::string& name);
 
 }  // namespace moesaic

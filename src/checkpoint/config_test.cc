@@ -8,7 +8,7 @@
 namespace moesaic {
 namespace {
 
-// As openai/gpt-oss-20b has it on the hub, but for the list of layer types.
+// The config of openai/gpt-oss-20b on the hub, but for the list of layer types.
 Json published() {
   return Json::parse(
       R"({"architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
@@ -43,7 +43,7 @@ TEST(ConfigKeys, PublishedFilesAreRead) {
   ASSERT_TRUE(config.ok()) << config.status().message();
   EXPECT_EQ(config->rope, RopeConfig());
   EXPECT_EQ(config->experts, 32);
-  // As transformers and unsloth save it again.
+  // Transformers and unsloth save it in this form.
   Json saved = published();
   saved.update(Json::parse(R"({"_name_or_path": "openai/gpt-oss-20b", "unsloth_version": "2025.8.1",
     "unsloth_fixed": true, "dtype": "bfloat16", "torch_dtype": "bfloat16", "auto_map": {"a": "b"},
@@ -228,7 +228,7 @@ class GgufKeys : public testing::Test {
   void set(const std::string& key, GgufValue value) { file_.metadata["gpt-oss." + key] = std::move(value); }
   void erase(const std::string& key) { file_.metadata.erase("gpt-oss." + key); }
   std::string message() const { return config_from_gguf(file_, "m.gguf").status().message(); }
-  // What is said of a key with a value.
+  // The line that a key with this value gets.
   std::string of(const std::string& key, GgufValue value) {
     const GgufFile before = file_;
     set(key, std::move(value));

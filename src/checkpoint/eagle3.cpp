@@ -31,7 +31,7 @@ std::string plain_name(std::string_view name) {
   return std::string(name);
 }
 
-// Of training, or what can be computed again.
+// True for tensors of training, and for those that can be computed again.
 bool is_needless(const std::string& name) {
   return name == "t2d" || name.starts_with("verifier_") || name.ends_with("rotary_emb.inv_freq");
 }
@@ -78,7 +78,7 @@ class Tensors {
     return dense_view(*format, t->shape.size() == 2 ? t->shape[0] : 1, t->shape.back(), t->data.data());
   }
 
-  // What nobody took would have changed the numbers.
+  // A tensor that nobody took would have changed the numbers.
   Status check_all_taken(const std::string& file) const {
     if (by_name_.empty()) return {};
     return error(StatusCode::kUnsupported, "{}: tensor '{}' is not known in an EAGLE3 head", file,

@@ -80,7 +80,7 @@ void reorder(Block b, uint8_t* out) {
     out[1 + j] = static_cast<uint8_t>(code(j) | code(j + mx::kPackedBlock) << 4);
 }
 
-// How a dtype is read.
+// The way to read a dtype.
 struct Reader {
   int64_t block = 0, bytes = 0;
   void (*decode)(Block, float*) = nullptr;

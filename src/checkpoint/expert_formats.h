@@ -28,10 +28,11 @@ std::span<const ExpertType> expert_types();
 
 // The format in which experts of a dtype are held; nothing: experts cannot have it.
 std::optional<Format> expert_format(const std::string& dtype);
-// Of two tensors that are multiplied together, as gate and up are; nothing: they do not go together.
+// The format of two tensors that are multiplied together, as gate and up are; nothing: they do not go
+// together.
 std::optional<Format> common_format(Format a, Format b);
 
-// Whether every value of `dtype` is one of `to`.
+// True if every value of `dtype` is one of `to`.
 bool converts_exactly(const std::string& dtype, Format to);
 // The tensor's blocks in kMxfp4Gguf or kQ8_0. A block with a scale that is not finite keeps one.
 Result<Buffer> convert_blocks(const RawTensor& tensor, Format to, ThreadPool& pool);

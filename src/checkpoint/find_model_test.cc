@@ -1,4 +1,4 @@
-// What -m may name: caches, folders and parts of models, each in a temporary tree.
+// Names for -m: of caches, folders and parts of models, each in a temporary tree.
 #include "checkpoint/find_model.h"
 
 #include <fmt/format.h>

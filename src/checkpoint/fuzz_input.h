@@ -1,4 +1,4 @@
-// What the fuzz targets of the readers share.
+// Parts that the fuzz targets of the readers share.
 #pragma once
 
 #include <sys/mman.h>

@@ -33,8 +33,8 @@ bool too_deep(std::string_view text, int limit) {
   return false;
 }
 
-// What would make a value slow to build or ambiguous, found while nothing is built. nlohmann's own callbacks
-// are no way to it: they look through an object's members again at the end of each of its objects.
+// Finds what would make a value slow to build or ambiguous, and builds nothing. nlohmann's own callbacks
+// cannot do this: they look through an object's members again at the end of each of its objects.
 template <typename AnyJson>
 class KeyWatch final : public nlohmann::json_sax<AnyJson> {
  public:
@@ -67,7 +67,7 @@ class KeyWatch final : public nlohmann::json_sax<AnyJson> {
 
   // The first key that stands twice in one object.
   const std::string& duplicate() const { return duplicate_; }
-  // How often a key is compared with those before it where an object keeps its members in a row.
+  // Counts how often a key is compared with those before it where an object keeps its members in a row.
   uint64_t comparisons() const { return comparisons_; }
 
  private:

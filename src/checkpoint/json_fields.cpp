@@ -27,7 +27,7 @@ Status unsupported(const std::string& name, const std::string& key, const Json& 
                shown(value));
 }
 
-// What the file means for all of its RoPE.
+// Members of the file that apply to all of its RoPE.
 struct Outer {
   const Json& json;
   double theta = 0;
@@ -44,7 +44,7 @@ Status check_known(const Json& scaling, std::span<const char* const> known, cons
 
 double log_scale(double factor, double by) { return factor <= 1 ? 1.0 : 0.1 * by * std::log(factor) + 1.0; }
 
-// Of transformers' _compute_yarn_parameters; 0: YaRN's own.
+// The factor of transformers' _compute_yarn_parameters; 0: YaRN's own.
 double attention_factor(JsonFields& f, double factor) {
   if (f.has("attention_factor")) {
     const double given = f.number("attention_factor", 0);

@@ -15,7 +15,7 @@ class JsonFields {
   JsonFields(const Json& json, std::string name) : json_(json), name_(std::move(name)) {}
   const Status& status() const { return status_; }
 
-  // Whether it is there, and not null.
+  // True if the member is there and not null.
   bool has(const char* key) const {
     const auto it = json_.find(key);
     return it != json_.end() && !it->is_null();

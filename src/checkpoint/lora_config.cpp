@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMostRank = 4096;
 
-// Of how an adapter was begun or trained, or on which modules, which its tensors say.
+// These say how an adapter was begun or trained, or on which modules, which its tensors tell.
 constexpr const char* kHarmless[] = {"peft_type",         "peft_version",
                                      "task_type",         "auto_mapping",
                                      "revision",          "base_model_name_or_path",

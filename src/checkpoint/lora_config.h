@@ -24,7 +24,7 @@ struct LoraConfig {
 // name: of the file, for messages.
 Result<LoraConfig> lora_config(const OrderedJson& json, const std::string& name);
 
-// Of a module such as "model.layers.0.self_attn.q_proj".
+// The rank of a module such as "model.layers.0.self_attn.q_proj".
 int rank_of(const LoraConfig& config, const std::string& module);
 double scale_of(const LoraConfig& config, const std::string& module);
 

@@ -175,7 +175,7 @@ TEST_F(LoraFolder, WholeModules) {
   expect_error("saved module 'lm_head' is F32 [9, 64], expected [8, 64]");
 }
 
-// As llama.cpp's converter writes them.
+// Adapters in the form that llama.cpp's converter writes.
 class LoraGguf : public LoraFolder {
  protected:
   struct Tensor {

@@ -65,7 +65,7 @@ int watch(std::span<const std::byte> bytes) {
 }  // namespace
 
 namespace {
-// What a clone without Git LFS has in place of a large file.
+// A clone without Git LFS has such a pointer in place of a large file.
 bool is_lfs_pointer(std::span<const std::byte> bytes) {
   constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec/";
   return bytes.size() < 1024 &&

@@ -27,8 +27,8 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::string& path() const { return path_; }
-  // Whether all that was read so far was really in the file. Always ok without catch_file_faults(), and
-  // beyond the first 256 files that are open at a time.
+  // Ok if all that was read so far was really in the file. Always ok without catch_file_faults(), and beyond
+  // the first 256 files that are open at a time.
   Status intact() const;
   // The range will not be read again soon: its pages need not stay resident.
   void drop(std::span<const std::byte> range) const;

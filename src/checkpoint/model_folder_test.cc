@@ -87,7 +87,7 @@ TEST_F(ModelFolder, ATiedHeadIsTheEmbedding) {
   const auto tied = open_checkpoint(folder_.string());
   ASSERT_TRUE(tied.ok()) << tied.status().message();
   EXPECT_EQ(tied->weights.head.data, tied->weights.embed.data);
-  // What convert writes has a head of its own, and says so.
+  // The output of convert has a head of its own, and says so.
   ASSERT_TRUE(write_safetensors(tied.value(), path("out"), {}).ok());
   const auto out = open_checkpoint(path("out"));
   ASSERT_TRUE(out.ok()) << out.status().message();

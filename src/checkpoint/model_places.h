@@ -1,4 +1,4 @@
-// Where the programs of this user keep models, and the names that these programs give them.
+// The folders in which the programs of this user keep models, and the names that these programs give them.
 #pragma once
 
 #include <filesystem>

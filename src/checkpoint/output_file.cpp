@@ -13,7 +13,7 @@
 namespace moesaic {
 namespace {
 
-// How a file without a name gets one.
+// The path by which a file without a name gets one.
 std::string descriptor_path(std::FILE* file) { return fmt::format("/proc/self/fd/{}", fileno(file)); }
 
 // Null where the file system has no files without names, or what would name it is not there.

@@ -1,4 +1,4 @@
-// What the writers of both forms share: tensors as pieces whose size is known before their bytes are made.
+// The writers of both forms share this: tensors as pieces whose size is known before their bytes are made.
 #pragma once
 
 #include <functional>

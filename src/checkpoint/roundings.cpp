@@ -1,4 +1,4 @@
-// Where a writer's output has fewer digits than its source.
+// Finds where a writer's output has fewer digits than its source.
 #include <algorithm>
 #include <array>
 
@@ -9,7 +9,7 @@
 namespace moesaic {
 namespace {
 
-// Whether BF16 holds every value: those of MXFP4 and MXFP8 have few digits and a power of two as their scale.
+// True if BF16 holds every value: those of MXFP4 and MXFP8 have few digits and a power of two as their scale.
 bool fits_bf16(Format format) {
   return format == Format::kBF16 || format == Format::kMxfp8 || is_mxfp4(format);
 }

@@ -9,7 +9,7 @@ namespace moesaic {
 // most of a model, are left as they are: expert_formats.h.
 Status widen(TensorMap& tensors);
 
-// What widen() does, by format, for people: "Q5_0 becomes Q8_0 (exact): 96 tensors, 0.57 GB become 0.88 GB".
+// Tells people what widen() does, by format: "Q5_0 becomes Q8_0 (exact): 96 tensors, 0.57 GB become 0.88 GB".
 std::vector<std::string> widened_formats(const std::vector<TensorInfo>& tensors);
 
 }  // namespace moesaic

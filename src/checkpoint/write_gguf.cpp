@@ -192,7 +192,7 @@ uint32_t gguf_type(const std::string& dtype) {
 
 constexpr size_t kGgufAlignment = 32;
 
-// What readers of GGUF take for granted of gpt-oss, and no key says.
+// Checks the constants that readers of GGUF take for granted in gpt-oss, and no key says.
 Status check_config(const ModelConfig& c, const std::string& path) {
   const ModelConfig usual;
   bool alternates = true;

@@ -15,15 +15,15 @@ namespace moesaic {
 enum class ExpertsOut { kKeep, kMxfp4 };
 struct WriteOptions {
   ExpertsOut experts = ExpertsOut::kKeep;
-  // Of dense matrices: kBF16, kQ8_0 or kMxfp8. Nothing: BF16 and F16 as they are, Q8_0 and MXFP8 too where
-  // the form has them, else BF16.
+  // The format of dense matrices: kBF16, kQ8_0 or kMxfp8. Nothing: BF16 and F16 as they are, Q8_0 and MXFP8
+  // too where the form has them, else BF16.
   std::optional<Format> dense;
   bool overwrite = false;
   std::function<void(int done, int total)> progress;  // tensors
 };
 
-// What either writer would round without having been asked to, a line each for people: tensors that were
-// converted when the source was opened, and those that the form has only in BF16.
+// The roundings that either writer makes without having been asked to, a line each for people: tensors that
+// were converted when the source was opened, and those that the form has only in BF16.
 std::vector<std::string> roundings(const Checkpoint& source, const WriteOptions& options, bool gguf);
 // Remarks tell the user, a line each, what else to know about the result: that only this project reads it, or
 // that the chat template is not the source's.

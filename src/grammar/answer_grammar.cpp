@@ -81,7 +81,7 @@ class Contents {
     ASSIGN_OR_RETURN(const StateId rule, schema_rule(g_.automaton, rules_, schema, name, g_.notes, work_));
     return called(rule, name + ": no JSON value satisfies the schema, as far as it can be followed", next);
   }
-  // What the answer has to be.
+  // Builds the form that the answer must have.
   Result<StateId> answer(const AnswerFormat& f, StateId next) {
     if (!f.json_schema.empty()) return of(f.json_schema, "json_schema", next);
     if (!f.regex.empty()) {

@@ -93,8 +93,8 @@ void Automaton::find_ends() {
   });
 }
 
-// What stands for the state: for a call or a repetition of nothing what follows it, for a call at the end of
-// a rule the rule called, for a split with one way that way.
+// The state that can take this one's place: behind a call or a repetition of nothing the state that follows,
+// for a call at the end of a rule the rule called, for a split with one way that way.
 StateId Automaton::simplified(StateId id) const {
   const State& s = states_[id];
   if (s.kind == State::Kind::kSplit && s.edges.size() == 1) return s.edges[0].next;
@@ -124,7 +124,7 @@ void Automaton::simplify() {
     std::sort(s.edges.begin(), s.edges.end());
     s.edges.erase(std::unique(s.edges.begin(), s.edges.end()), s.edges.end());
   };
-  // What follows a state was mostly made before it.
+  // The states that follow a state were mostly made before it.
   for (StateId id = 0; id < size(); ++id) {
     redirect(states_[id]);
     const StateId simple = simplified(id);

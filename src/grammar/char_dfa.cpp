@@ -60,7 +60,7 @@ class Determinizer {
     }
   }
 
-  // Where one comes from these without a character: what has steps, or is an end.
+  // The items that are reached from these without a character, as far as they have steps or are an end.
   Items closure(const Items& from, bool at_begin, uint64_t& taken) {
     Items open = from, found, visited;
     while (!open.empty()) {

@@ -22,7 +22,7 @@ inline constexpr size_t kMaxPatterns = 64, kMaxDfaStates = 10'000;
 // Fails where that takes too many states or too much work.
 Result<CharDfa> determinized(const std::vector<const CharAutomaton*>& patterns, Work& work);
 
-// How characters are written: inside a JSON string, or as they are.
+// The way in which characters are written: inside a JSON string, or as they are.
 enum class Spelling { kJsonString, kText };
 
 // Makes characters. Sets beyond plain ASCII are rules, each made once.

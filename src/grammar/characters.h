@@ -22,7 +22,7 @@ using CharSet = std::vector<CharRange>;
 CharSet normalized(CharSet ranges);
 CharSet complement(const CharSet& set);
 
-// Of valid UTF-8, and back.
+// The code points of valid UTF-8, and the way back.
 std::u32string code_points(std::string_view text);
 std::string utf8_of(std::u32string_view points);
 

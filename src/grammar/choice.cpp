@@ -18,7 +18,7 @@ size_t common_prefix(Texts sorted, size_t from) {
   return static_cast<size_t>(differ.first - first.begin());
 }
 
-// What sorted texts, which are the same up to `from`, have behind it, as a tree: one place at a time.
+// A tree of the ends of sorted texts, which are the same up to `from`: one place at a time.
 StateId tree(Automaton& a, Texts sorted, size_t from) {
   const size_t shared = common_prefix(sorted, from);
   std::vector<StateId> ways;

@@ -1,4 +1,4 @@
-// What moesaic/answer_grammar.h compiles: one automaton for all that the model writes, harmony's headers
+// The result of moesaic/answer_grammar.h: one automaton for all that the model writes, harmony's headers
 // included.
 #pragma once
 

@@ -11,7 +11,7 @@ namespace {
 
 using Kind = GbnfNode::Kind;
 
-// What of a grammar may be empty, and whether a rule can begin with itself.
+// Tells which parts of a grammar may be empty, and whether a rule can begin with itself.
 class GbnfFacts {
  public:
   GbnfFacts(const Gbnf& grammar, Work& work)
@@ -159,7 +159,7 @@ class GbnfBuilder {
     }
     return a_.split(ways);
   }
-  // What is repeated is made once, wherever repetitions inside each other ask for it.
+  // A repeated body is made once, wherever repetitions inside each other ask for it.
   StateId some_of_body(const GbnfNode& body, StateId next) {
     if (body.kind == Kind::kSet || body.kind == Kind::kText || body.kind == Kind::kRule)
       return some(body, next);

@@ -216,7 +216,7 @@ uint32_t Parser::hex(int digits) {
   return value;
 }
 
-// Of a literal or of brackets; may be escaped.
+// Reads a character of a literal or of brackets; it may be escaped.
 uint32_t Parser::character() {
   const char32_t c = text_[at_++];
   if (c != '\\') return c;

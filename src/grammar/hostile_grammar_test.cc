@@ -95,7 +95,7 @@ TEST(HostileGrammar, EqualAlternativesAreOne) {
   }
 }
 
-// Of a text that is nested deeper and deeper, the last token costs what the first ones do.
+// In a text that is nested deeper and deeper, the last token costs as much as the first ones.
 TEST(HostileGrammar, NestingCostsTheSameAtAnyDepth) {
   const Tokenizer tokenizer = small::tokenizer();
   const AnswerFormat brackets{.json_schema = "{}"},
@@ -116,7 +116,7 @@ TEST(HostileGrammar, NestingCostsTheSameAtAnyDepth) {
   EXPECT_TRUE(deep.within_bounds());
 }
 
-// What is ambiguous beyond any use ends with a line; before that it keeps to the bounds.
+// A grammar that is ambiguous beyond any use ends with a line; before that it keeps to the bounds.
 TEST(HostileGrammar, AmbiguousOnesKeepToTheirBounds) {
   const Tokenizer tokenizer = small::tokenizer();
   std::string chain = "root ::= ([a-z] c0)*\n", wide = "root ::= \"~\"";

@@ -72,7 +72,7 @@ TEST(HostileSchema, EndsWithItsClient) {
             StatusCode::kCancelled);
 }
 
-// What is written twice, or refers to the same, is looked at once.
+// A schema that is written twice, or referred to twice, is looked at once.
 TEST(HostileSchema, SharesWhatIsTheSame) {
   nlohmann::json doubling = {{"$ref", "#/$defs/0"}};
   for (int i = 0; i < 25; ++i) {

@@ -54,7 +54,7 @@ class InternedLists {
     for (const T& item : list) h = mixed(h, hash_of(item));
     return h ^ (h >> 32);
   }
-  // Where the list is, or may be put.
+  // Finds the place where the list is, or may be put.
   size_t find(std::span<const T> list) const {
     const size_t mask = table_.size() - 1;
     size_t at = hash(list) & mask;

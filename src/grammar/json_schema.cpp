@@ -99,7 +99,7 @@ Result<StateId> SchemaCompiler::of_types(Facts& facts) {
   return a_.split(rules);
 }
 
-// Of values that are excluded; what cannot be told apart from them is left out as a whole.
+// Leaves out excluded values, with all that cannot be told apart from them.
 void SchemaCompiler::exclude(Facts& facts) const {
   for (const Json* value : facts.differs) {
     if (!value->is_structured()) continue;

@@ -23,7 +23,7 @@ inline constexpr Stack kBottom = 0;  // a return here ends everything
 // Stands for any stack, in what is computed for a rule wherever it is called from: a return here leaves it.
 inline constexpr Stack kElsewhere = 1;
 
-// Of a pushdown automaton.
+// The configuration of a pushdown automaton.
 struct Configuration {
   StateId state;  // kBytes, or a return to kBottom or kElsewhere
   Stack stack;
@@ -97,7 +97,7 @@ class Machine {
   void visit(StateId state, Stack stack);
   void call(StateId rule, const Caller& caller);
   void follow_calls();
-  // Where one comes from `state` without a byte, added to found_.
+  // Adds to found_ the places that are reached from `state` without a byte.
   void follow(StateId state, Stack stack);
   void repeat(StateId state, uint32_t count, Stack stack);
   void leave_to(Stack stack);

@@ -77,7 +77,7 @@ class AsyncMatcher {
   void wait_until(std::chrono::steady_clock::time_point deadline) const {
     thread_->wait_until(*next_, deadline);
   }
-  // As Matcher has them, valid until take(). Both only while it is ready.
+  // The same as Matcher's, valid until take(). Both only while it is ready.
   Result<std::span<const uint64_t>> allowed() const;
   void take(int32_t token);
 

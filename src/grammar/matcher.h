@@ -50,7 +50,7 @@ class Matcher {
   std::optional<Result<std::span<const uint64_t>>> allowed(Effort effort);
   // The same, however long it takes.
   Result<std::span<const uint64_t>> allowed();
-  // What is used for it; null before the first call.
+  // The masks that serve it; null before the first call.
   const TokenMasks* masks() const { return masks_.get(); }
 
  private:

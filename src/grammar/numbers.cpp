@@ -72,7 +72,7 @@ class Magnitudes {
     return a_.bytes(std::move(edges));
   }
 
-  // Of the digits so far and one more.
+  // The remainder of the digits so far and one more.
   uint32_t remainder(uint32_t before, int digit) const {
     return factor_.units == 0 ? 0 : (before * 10 + digit) % factor_.units;
   }

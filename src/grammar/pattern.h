@@ -37,18 +37,18 @@ struct CharRun {
 
 struct Pattern {
   CharAutomaton automaton;
-  // What must, or must not, be taken too: look-ahead.
+  // Look-ahead: automata that must, or must not, take the string too.
   std::vector<CharAutomaton> with, without;
   bool anchors_inside = false;  // states that are not kAnywhere
   // The same as runs, where after each character only one of them can go on.
   std::optional<std::vector<CharRun>> runs;
 };
 
-// Which strings a pattern takes: those in which it finds something, or those that it matches as a whole.
+// The strings that a pattern takes: those in which it finds something, or those that it matches as a whole.
 enum class Extent { kFind, kWhole };
 // Fails with a line that names what is not supported and where in the pattern.
 Result<Pattern> parse_pattern(std::string_view pattern, Extent extent = Extent::kFind);
-// Of strings that the pattern finds.
+// True for strings in which the pattern finds something.
 bool takes(const CharAutomaton& automaton, const std::u32string& text, Work& work);
 bool takes(const Pattern& pattern, const std::u32string& text, Work& work);
 // Takes exactly these.

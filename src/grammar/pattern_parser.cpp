@@ -38,7 +38,7 @@ class Parser {
   std::vector<std::pair<bool, Node>> ahead;
   bool anchors_inside = false;
 
-  // What is inside a group matches as it stands; only outermost may anything be around it.
+  // A pattern inside a group matches as it stands; only around the outermost one may anything stand.
   Result<Node> parse(Extent extent) {
     Node node = choice(extent == Extent::kWhole ? 1 : 0);
     if (!ahead.empty() && node.parts.size() > 1) fail("a look-around beside an alternative");
@@ -105,7 +105,7 @@ Node Parser::alternative(int depth) {
   return node;
 }
 
-// Of the whole rest: anything may follow what it says.
+// A look-ahead is about the whole rest: anything may follow its text.
 void Parser::look_ahead() {
   const bool must = text_[at_ + 2] == '=';
   at_ += 3;

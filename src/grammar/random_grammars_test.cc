@@ -73,7 +73,7 @@ class RandomGrammar {
     return text + "{" + std::to_string(n.min) + "," + (n.max < 0 ? "" : std::to_string(n.max)) + "}";
   }
 
-  // Where what the node takes, from this place of the text on, may end.
+  // The places where a match of the node may end that begins at this place of the text.
   std::set<int> ends(const Node& n, const std::string& text, int from) const {
     const auto known = known_.find({&n, from});
     if (known != known_.end()) return known->second;

@@ -45,7 +45,7 @@ Schemas SchemaCompiler::item(const Facts& facts, size_t at) {
   return all;
 }
 
-// What must be contained stands at the first places where it can.
+// Items that must be contained stand at the first places where they can.
 Status SchemaCompiler::add_contained(const Facts& facts, Counts& counts, std::vector<Schemas>& first,
                                      Schemas& rest) {
   size_t at = 0;

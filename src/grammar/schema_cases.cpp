@@ -134,7 +134,7 @@ Status SchemaCases::add(const Json* schema, int from, Case& c) {
   schema = context_.same(schema);
   if (schema->is_boolean()) return c.impossible = c.impossible || *schema == false, Status();
   if (!schema->is_object()) return invalid("a schema must be an object, true or false");
-  // What holds only because it holds, never does.
+  // A schema that holds only if it holds, never does.
   if (inside_itself(schema, from)) return c.impossible = true, Status();
   if (!c.seen.insert(schema).second) return {};
   int depth = 0;

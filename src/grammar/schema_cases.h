@@ -58,7 +58,7 @@ class SchemaCases {
   Json only(const Json& members, size_t which, bool loosely, bool& enforced);
   const Json* if_then_else(const Json& schema);
   Result<const Json*> dependent(const Json& needs, const std::string& name);
-  // What does not satisfy a schema, or a part of it; nullptr where no such part is known.
+  // A schema of the values that do not satisfy this one, or of some of them; nullptr where none is known.
   const Json* negation(const Json* schema);
   Json negations_of(const Json& schema);
   void negate_keyword(const std::string& keyword, const Json& value, const Json& schema, Json& ways);

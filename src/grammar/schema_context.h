@@ -1,4 +1,4 @@
-// What the parts of one schema's compilation share.
+// The state that the parts of one schema's compilation share.
 #pragma once
 
 #include <deque>
@@ -43,14 +43,15 @@ class SchemaContext {
   const Json* keep(Json schema);
   // A schema that stands for this one, without a copy of it.
   Json link(const Json* schema);
-  // What a $ref, $dynamicRef or link points to; nullptr where the schema has none.
+  // The schemas to which a $ref, $dynamicRef or link points; nullptr where the schema has none.
   Result<std::vector<const Json*>> references(const Json& schema) const;
 
   // Each is parsed once.
   Result<const Pattern*> pattern(const std::string& text);
   Result<bool> finds(const std::string& pattern, const std::string& text);
 
-  // What a schema says of the same value, itself included, other than in `not`: where annotations come from.
+  // The schemas that speak of the same value, this one included, but none inside `not`: annotations come from
+  // them.
   const std::unordered_set<const Json*>& reach(const Json* schema);
 
   void note(std::string line) { notes_.insert(std::move(line)); }

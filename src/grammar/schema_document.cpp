@@ -45,7 +45,7 @@ class Reader : public nlohmann::json_sax<Json> {
   };
 
   bool fail(std::string why) { return failure = std::move(why), false; }
-  // Where the next value belongs. Of members with the same name the last one counts.
+  // Finds the place of the next value. The last of several members with the same name counts.
   bool place(Json value, Json*& at) {
     if (open_.empty()) return root = std::move(value), at = &root, true;
     Open& top = open_.back();

@@ -28,7 +28,8 @@ class SchemaDocument {
   const Json& root() const { return root_; }
   // An object's member, or nullptr. Large objects get an index.
   const Json* member(const Json& object, const std::string& key) const;
-  // What $ref "#", "#/pointer", "#anchor" or an $id of this document, with such a fragment, points to.
+  // The schema to which $ref "#", "#/pointer", "#anchor" or an $id of this document, with such a fragment,
+  // points.
   Result<const Json*> resolve(const std::string& reference) const;
 
  private:

@@ -179,7 +179,7 @@ class Collector {
     const double number = value.is_number() ? value.get<double>() : -1;
     if (!(number >= 0) || number != std::floor(number))
       return invalid("{} must be a number of 0 or more, without a fraction", keyword);
-    // What is too large to count is unlimited, or, for a minimum, never reached.
+    // A number that is too large to count is unlimited, or, for a minimum, never reached.
     const uint32_t n = number >= kUnlimited ? kUnlimited : static_cast<uint32_t>(number);
     if (keyword[1] == 'i')
       counts.min = std::max(counts.min, n);

@@ -1,4 +1,5 @@
-// What schemas that hold together say of a value, combinations aside: what the grammar is made of.
+// The facts that schemas which hold together state of a value, combinations aside. The grammar is made of
+// them.
 #pragma once
 
 #include <optional>
@@ -48,23 +49,23 @@ struct Facts {
   std::vector<const Json*> names;  // propertyNames
 };
 
-// Which keyword speaks of which type; 0 for others.
+// The type of which a keyword speaks; 0 for others.
 unsigned type_of_keyword(std::string_view keyword);
-// Of a schema's `type`.
+// The types that a schema's `type` names.
 Result<unsigned> types_of(const Json& type);
 unsigned type_of_value(const Json& value);
 
-// Of schemas without regard to their combinations. Fails on keywords of the wrong shape.
+// The facts of schemas without regard to their combinations. Fails on keywords of the wrong shape.
 Result<Facts> facts_of(const Schemas& schemas, SchemaContext& context);
 bool empty(const NumberRange& range);
 
-// What a property of this name must be.
+// The schemas that a property of this name must satisfy.
 Result<Schemas> schemas_of_property(const Facts& facts, const std::string& name, SchemaContext& context);
-// What properties must be that match these patterns of patternProperties and are not named.
+// The schemas of properties that match these patterns of patternProperties and are not named.
 Schemas schemas_of_others(const Facts& facts, const std::vector<std::string>& matched,
                           SchemaContext& context);
-// Where nothing is said of other properties, none are written beside named ones: what is not named is rarely
-// meant.
+// True where no property is written beside the named ones. That is so where the schema says nothing of
+// others, which are rarely meant.
 bool closed(const Facts& facts);
 
 }  // namespace moesaic::grammar

@@ -114,7 +114,7 @@ TEST(SchemaKeywords, OneOfWithUnknownExclusions) {
     EXPECT_TRUE(matches(grammar.value(), value)) << schema;
     EXPECT_EQ(grammar.value().notes(), std::vector<std::string>{as_any}) << schema;
   }
-  // What is known whole stays enforced, and equal members never hold once.
+  // Schemas that are known whole stay enforced, and equal members never hold once.
   for (const char* schema : {R"({"oneOf": [{"properties": {"a": {"type": "integer"}}, "type": "object"},
                                            {"properties": {"a": {"minimum": 3, "type": "number"}}, "type": "object"}]})",
                              R"({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]})",
@@ -201,7 +201,7 @@ TEST(SchemaKeywords, PatternsTogether) {
         {R"("foor")", R"("ba")"}}});
 }
 
-// As Go writes a list that is nil. Values, and members that are called like a keyword, stay.
+// Go writes a list that is nil so. Values, and members that are called like a keyword, stay.
 TEST(SchemaKeywords, NullIsAbsent) {
   std::string nulls = "{";
   for (const char* key : {"type",

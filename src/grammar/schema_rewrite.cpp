@@ -30,7 +30,8 @@ const char* type_name(unsigned type) {
   }
 }
 
-// What has none of these types. A number that is no integer cannot be said: false where it is needed.
+// Describes values of none of these types. A number that is no integer cannot be said: false where it is
+// needed.
 bool negate_type(const Json& type, Json& ways) {
   const auto types = types_of(type);
   if (!types.ok()) return false;

@@ -1,4 +1,4 @@
-// Whether a given value satisfies a schema, for the values of enums.
+// Checks whether a given value satisfies a schema, for the values of enums.
 #pragma once
 
 #include "grammar/schema_context.h"

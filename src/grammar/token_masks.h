@@ -38,7 +38,7 @@ class TokenMasks {
   using Situation = int32_t;                // the number of a set of configurations
   static constexpr Situation kNowhere = 0;  // no answer begins with the bytes so far
 
-  // What a mask may cost, some 20 ms, before the rest is taken for kNowhere; with the single bytes it may
+  // The most work of a mask, some 20 ms, before the rest is taken for kNowhere; with the single bytes it may
   // cost kMostWork.
   static constexpr uint64_t kMaskWork = 200'000, kMostWork = 2'000'000;
   // See full(). Behind kWalkBytes nothing but single bytes is looked at.
@@ -51,7 +51,7 @@ class TokenMasks {
   std::optional<Situation> start() const { return start_; }
   // The calls of after() and advance() from here on are of this effort together.
   void begin(Effort effort);
-  // Where `bytes` lead from `from`.
+  // Follows `bytes` from `from`.
   Progress after(Situation from, std::string_view bytes, Situation& to);
 
   // A mask in progress, of the situation that it is made for.
@@ -108,7 +108,7 @@ class TokenMasks {
   // The turn in progress:
   Effort effort_ = Effort::kSlice;
   uint64_t nodes_ = 0;  // of the tree, over all calls
-  // As work() counts: where they pause, the mask is cut, and its walk ends.
+  // Amounts of work() at which the walk pauses, the mask is cut, and the walk ends.
   uint64_t slice_end_ = 0, cut_at_ = 0, stop_at_ = 0;
   size_t most_bytes_ = kWalkBytes;
 };

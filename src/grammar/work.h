@@ -21,7 +21,7 @@ class Work {
   // To be asked in every loop that adds.
   bool spent() const { return done_ > limit_ || cancel_.stop_requested(); }
   bool cancelled() const { return cancel_.stop_requested(); }
-  // What is done from here on is another schema's.
+  // The work from here on is another schema's.
   void begin_next() { limit_ = std::min(done_ + kLimit, kTotalLimit); }
 
  private:

@@ -31,7 +31,7 @@ struct DraftedAnswer {
 Result<DraftedAnswer> answer_with_drafts(Backend& backend, const ModelConfig& config,
                                          std::span<const int32_t> prompt, const DraftedOptions& options);
 
-// Which convention a loaded head's taps follow, by the acceptance length with either.
+// Finds the convention of a loaded head's taps by the acceptance length with either.
 struct MeasuredTaps {
   TapConvention convention = TapConvention::kBoundary;
   std::vector<int> boundaries;  // the head's taps from now on

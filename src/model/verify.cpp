@@ -21,7 +21,7 @@ namespace {
 // but what BF16 arithmetic has moved over one of E4M3's boundaries differs by 2^-4 of itself.
 constexpr double kF32Tolerance = 1e-4, kBf16Tolerance = 1e-2, kInt8Tolerance = 4e-2, kAttendTolerance = 4e-2,
                  kFp8AttendTolerance = 8e-2;
-// What stands behind the integers' attention and is then rounded to MXFP8: noise of s times a value carries
+// The projection rounds the output of the integers' attention to MXFP8: noise of s times a value carries
 // it over one of E4M3's boundaries with probability 0.8 s / q and moves it by q, the distance of neighbours,
 // 0.09 of a value in the mean: sqrt(0.8 * 0.09 * s) rms.
 constexpr double kMxOfAttendTolerance = 5.4e-2;
@@ -55,7 +55,7 @@ constexpr Shape kFull[] = {
     {160, 96, 8, 2, 64, 128, 4, 257, 300, 0},    {2880, 2880, 64, 8, 64, 6, 4, 65, 9, 0},
     {2880, 2880, 64, 8, 64, 6, 4, 65, 1, 0},
 };
-// What Hopper has other kernels for than for 1 and 9 tokens: experts of 3, 16, 27, 87 and 240 tokens each,
+// Hopper has other kernels for these than for 1 and 9 tokens: experts of 3, 16, 27, 87 and 240 tokens each,
 // more than 32 experts to choose from, and jobs; projections of 24 rows, and so wide that tiles of 64, 112
 // and 128 tokens fill 132 multiprocessors best.
 constexpr Shape kExpertsOf[] = {
@@ -202,7 +202,7 @@ BackendCaps caps_of(const BackendFactory& backend) {
   return probe.ok() ? probe.value()->caps() : BackendCaps();
 }
 
-// What the activations that meet such weights are rounded to; F32: nothing.
+// The format to which the activations that meet such weights are rounded; F32: none.
 Format rounded_to(const BackendCaps& caps, Operand operand, Format weights) {
   return rounding_of(caps.rounding, operand, weights).then;
 }

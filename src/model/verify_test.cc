@@ -107,8 +107,8 @@ TEST(Verify, TheCpuRoundsToMxToo) {
   }
 }
 
-// What --dense makes of weights, and then of activations with w4a8, is the reference's too; a
-// backend that rounds no activations is seen, and one that keeps the weights as well.
+// The reference rounds weights as --dense says, and with w4a8 activations too. A backend that
+// rounds no activations is seen, and one that keeps the weights as well.
 TEST(Verify, DenseAsMx) {
   const auto verify = [](const BackendOptions& options, std::optional<Format> said, bool says_mx) {
     const BackendFactory backend = [&]() -> Result<std::unique_ptr<Backend>> {

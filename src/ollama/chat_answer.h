@@ -32,7 +32,7 @@ class ChatAnswer : public openai::Answer {
   std::string_view content_type() const override { return "application/x-ndjson"; }
   std::string_view heartbeat() const override { return {}; }
 
-  // Of an answer without a generation: the model is loaded.
+  // Makes this the answer without a generation that says the model is loaded.
   void set_loaded();
 
  private:
@@ -40,7 +40,7 @@ class ChatAnswer : public openai::Answer {
   struct Call {
     std::string id, name, arguments;
   };
-  // What one event adds, or the whole answer.
+  // The texts that one event adds, or those of the whole answer.
   struct Part {
     std::string content, thinking;
     std::vector<Call> calls;

@@ -38,7 +38,7 @@ void read_served_model(Fields& fields, const Service& service) {
          .param = "model"});
 }
 
-// What Go reads as a duration, such as 5m, 1h30m, -1s or 0.
+// True for a text that Go reads as a duration, such as 5m, 1h30m, -1s or 0.
 bool is_duration(std::string_view text) {
   constexpr std::string_view kDigits = "0123456789.";
   constexpr std::array<std::string_view, 7> kUnits = {"ns", "us", "µs", "ms", "s", "m", "h"};

@@ -12,7 +12,7 @@ namespace moesaic::ollama {
 openai::PreparedRequestOrError prepare_chat(std::string_view body, const openai::Service& service);
 openai::PreparedRequestOrError prepare_generate(std::string_view body, const openai::Service& service);
 
-// Whether a name means the model that is served: its own, with or without ":latest".
+// True if the name means the model that is served: its own, with or without ":latest".
 bool is_served(const std::string& model, const openai::Service& service);
 
 }  // namespace moesaic::ollama

@@ -24,7 +24,7 @@ constexpr KnownField kOptions[] = {
     {"repeat_last_n"},
     {"presence_penalty"},
     {"frequency_penalty"},
-    // How the model is loaded and computed: the server was started with that.
+    // These say how the model is loaded and computed, which was settled when the server was started.
     {"num_ctx", kIgnored},
     {"num_batch", kIgnored},
     {"num_gpu", kIgnored},
@@ -65,7 +65,7 @@ std::span<const KnownField> common_fields() {
       {"shift", kIgnored},
       {"_debug_render_only", kRefused, "[false]", "POST /apply-template shows a prompt"},
       {"truncate", kIgnored},
-      // Of clients that speak OpenAI's API.
+      // Clients that speak OpenAI's API send these.
       {"response_format", kRefused, R"([{"type": "text"}])", "use format"},
       {"reasoning_effort", kRefused, {}, "use think"},
       {"max_tokens", kRefused, "[-1]", "use num_predict in options"},
@@ -91,7 +91,7 @@ constexpr KnownField kGenerate[] = {
     {"steps", kRefused, "[0]", "the model writes text"},
 };
 
-// Of `options`, at the top of a request.
+// Members of `options` that stand at the top of a request.
 const FieldPart& misplaced_options() {
   static const std::vector<KnownField> fields = [] {
     std::vector<KnownField> all;

@@ -1,4 +1,4 @@
-// What Ollama's /api/tags, /api/ps and /api/show say of the one model.
+// The answers of Ollama's /api/tags, /api/ps and /api/show about the one model.
 #pragma once
 
 #include <ctime>

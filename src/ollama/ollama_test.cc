@@ -267,7 +267,7 @@ TEST(OllamaModels, Lists) {
   EXPECT_EQ(error_json({.message = "role '\r\n\x1B[31m' is none"}), "{\"error\":\"role '???[31m' is none\"}");
 }
 
-// What clients compare /api/version with, as of November 2026; a lower version ends or warns.
+// Clients compare /api/version with these as of November 2026; a lower version makes them end or warn.
 TEST(OllamaModels, TheVersionIsHighEnoughForClients) {
   struct Client {
     const char *name, *least;

@@ -1,4 +1,4 @@
-// What chat, completions and responses have in common: a body becomes a PreparedRequest, and its generations'
+// Chat, completions and responses have this in common: a body becomes a PreparedRequest, and its generations'
 // tokens become an Answer, either one JSON document or server-sent events. No sockets or threads here.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace moesaic::openai {
 
-// What one token of a generation added, or how the generation ended.
+// One token of a generation with its text, or the generation's end.
 struct AnswerEvent {
   int choice = 0;  // index of the generation in PreparedRequest::requests
   std::optional<SampledToken> token;
@@ -31,7 +31,7 @@ struct Usage {
   int prompt_tokens = 0, generated_tokens = 0, reasoning_tokens = 0, cached_tokens = 0,
       cache_write_tokens = 0;
 };
-// Of a request of one generation.
+// The usage of a request of one generation.
 inline Usage usage_of(const Outcome& outcome, int reasoning_tokens) {
   return {.prompt_tokens = outcome.prompt_tokens,
           .generated_tokens = outcome.generated_tokens,
@@ -55,7 +55,7 @@ class Answer {
   // The last events of a stream that ends with an error.
   virtual void fail(const ApiError& error, std::string& sse) = 0;
   virtual Usage usage() const = 0;
-  // What a stream is made of, and what keeps it alive while nothing comes (empty: nothing can).
+  // The type of a stream, and the text that keeps it alive while nothing comes (empty: none can).
   virtual std::string_view content_type() const { return "text/event-stream; charset=utf-8"; }
   virtual std::string_view heartbeat() const { return kHeartbeat; }
 };

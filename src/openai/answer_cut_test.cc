@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kContext = 512, kBatch = 16;
 
-// What a client has of one choice.
+// The text of one choice that a client has.
 struct Seen {
   std::string content, reasoning, finish;
   std::vector<std::pair<std::string, std::string>> calls;  // name, arguments
@@ -68,7 +68,7 @@ class AnswerCut : public testing::Test {
     asked.stream.answer->add(event, &asked.sse);
   }
 
-  // As the server does it: a token, its text, and the end that came with it are one event.
+  // Submits like the server: a token, its text, and the end that came with it are one event.
   static void submit(Asked& asked) {
     asked.events.resize(asked.whole.requests.size());
     for (size_t i = 0; i < asked.events.size(); ++i) {

@@ -29,7 +29,7 @@ std::string message_line(const ApiError& error);
 // {"error": {"message", "type", "param", "code"}}
 std::string error_json(const ApiError& error);
 
-// What the engine or the tokenizer said about a request. param: the field that it is about.
+// The error for a status of the engine or the tokenizer. param: the field that it is about.
 ApiError api_error(const Status& status, const std::string& param = {});
 ApiError not_found(const std::string& message, const std::string& code = {});
 // In OpenAI's words, which clients look for. prompt_tokens: as TokenLimit leaves them, at most `counted`;

@@ -52,7 +52,7 @@ class ChatAnswer : public Answer {
     Outcome outcome;
     int reasoning_tokens = 0;
   };
-  // What one event adds to a choice.
+  // The texts that one event adds to a choice.
   struct Delta {
     std::string content, reasoning;
     std::vector<Json> calls;  // each the tool_calls of a chunk of its own

@@ -23,7 +23,7 @@ struct ChatTask {
 
 using GenerationOrError = std::variant<GenerationRequest, ApiError>;
 
-// What the answer must look like; refused where the sampling parameters contradict it. To be called before
+// The form that the answer must have; refused where the sampling parameters contradict it. Call this before
 // the prompt is made, which takes longer.
 std::variant<AnswerGrammar, ApiError> grammar_of(const ChatTask& task, Fields& fields,
                                                  const Service& service);

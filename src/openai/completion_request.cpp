@@ -80,7 +80,7 @@ void read_logprobs(Fields& fields, CompletionRequest& r) {
   if (r.echo) r.sampling.prompt_logprobs = r.sampling.top_logprobs;
 }
 
-// As many as are asked for; none, where the echoed prompt is all that is wanted. One is then made for nobody.
+// Reads the number of tokens. Where it is 0, the echoed prompt is all that is wanted: one is made for nobody.
 void read_length(Fields& fields, CompletionRequest& r) {
   const Json* given = fields.find("max_tokens");
   if (r.echo && given != nullptr && whole_number(*given) == 0) {

@@ -149,7 +149,7 @@ constexpr KnownField kCommon[] = {
     {"thinking_budget", kRead, "[-1]"},
     {"reasoning_budget", kRead, "[-1]"},
     {"reasoning_budget_tokens", kRead, "[-1]"},
-    // Who asks, and how fast: nothing of it changes an answer.
+    // These name the user and the priority: none of them changes an answer.
     {"user", kIgnored},
     {"safety_identifier", kIgnored},
     {"prompt_cache_key", kIgnored},
@@ -258,7 +258,7 @@ constexpr KnownField kCommon[] = {
     {"kv_transfer_params", kRefused, "[{}]", "one server does all the work"},
     {"ec_transfer_params", kRefused, "[{}]", "one server does all the work"},
     {"vllm_xargs", kRefused, "[{}]", "there are no extensions"},
-    // Of clients whose field belongs elsewhere.
+    // Some clients send these here, and they belong elsewhere.
     {"extra_body", kRefused, "[{}]", "its members belong into the request itself"},
     {"options", kRefused, "[{}]", "its members belong into the request itself"},
     {"stop_sequences", kRefused, kEmpty, "use stop"},

@@ -18,7 +18,7 @@ Result<Json> parse_object(std::string_view body);
 
 // model may be absent; another model than the served one is not found.
 void read_model(Fields& fields, const Service& service);
-// What a chat's prompt says about thinking, and whether the answer shows the reasoning.
+// The effort that a chat's prompt asks for, and whether the answer shows the reasoning.
 struct Thinking {
   ReasoningEffort effort = ReasoningEffort::kMedium;
   std::string identity;  // the system message's first line; empty: harmony's own
@@ -32,7 +32,7 @@ struct Thinking {
 // refused.
 Thinking read_thinking(Fields& fields);
 
-// What an answer has to look like.
+// The form that an answer must have.
 struct AnswerForm {
   AnswerFormat given;      // its schema, expression, grammar or choices; none: any text
   ResponseFormat format;   // as the prompt has it
@@ -57,7 +57,7 @@ std::string read_cache_salt(Fields& fields);
 std::variant<std::vector<int32_t>, ApiError> prompt_of(const Result<Conversation>& conversation,
                                                        const std::string& param, const Service& service);
 
-// How many tokens of a prompt are made: some more than the context, to say how many are too many.
+// The most tokens that are made of a prompt: some more than the context, to say how many are too many.
 TokenLimit prompt_limit(const Service& service);
 
 // n generations that differ in their seeds, the first one's being the request's.

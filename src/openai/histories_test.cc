@@ -1,4 +1,4 @@
-// What histories of many clients become, and what answers hold where they are asked to.
+// Histories of many clients and the prompts that they become, and answers with all that can be asked for.
 #include <fmt/format.h>
 
 #include "openai/request_cases.h"
@@ -269,8 +269,8 @@ const Json& told_prompt(const Json& json) {
                                            : json["choices"][0]["prompt_token_ids"];
 }
 
-// As vLLM has it. In chat, tokens without text come with the next chunk: clients count those of chunks with
-// text.
+// The form is vLLM's. In chat, tokens without text come with the next chunk: clients count those of chunks
+// with text.
 TEST(ReturnTokenIds, WholeAndStreamed) {
   const Json all = {1, 2, 3, 4, 9};
   for (const auto& make : {chat, completion}) {

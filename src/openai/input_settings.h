@@ -1,5 +1,5 @@
-// What items of a Responses input say about the answer, and not to the model: configuration_update about
-// effort and form, additional_tools and tool_search_output about the tools.
+// Items of a Responses input that set up the answer and are not shown to the model: configuration_update sets
+// effort and form, additional_tools and tool_search_output set the tools.
 #pragma once
 
 #include "openai/generation_fields.h"

@@ -57,7 +57,7 @@ TEST(ResponsesItems, EachFormIsDocumented) {
   }
 }
 
-// What a form says reaches the model, but no bytes of images.
+// The text of a form reaches the model, but no bytes of images.
 TEST(ResponsesItems, WhatTheyTell) {
   const std::pair<const char*, const char*> kTold[] = {
       {"FunctionCallOutput",
@@ -116,7 +116,7 @@ TEST(ResponsesItems, OutputsFindTheirTool) {
           "<|message|>failed: no<|end|>"));
 }
 
-// As with chat's content beside calls. A phase counts before that.
+// Content beside a call is commentary, as in chat. A phase counts before that.
 TEST(ResponsesItems, WhatIsSaidBeforeACallIsCommentary) {
   const std::string call = R"(, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"})";
   const auto channel = [](const std::string& items) {

@@ -11,7 +11,7 @@
 namespace moesaic::openai {
 namespace {
 
-// What the fields say, the first of them named.
+// The budget that the fields ask for, with the name of the first one.
 class Budget {
  public:
   explicit Budget(Fields& fields) : fields_(fields) {}

@@ -1,4 +1,4 @@
-// How many tokens a request lets its answer think, by the names that servers and clients have for it.
+// Reads how many tokens an answer may think, by the names that servers and clients have for it.
 #pragma once
 
 #include <optional>

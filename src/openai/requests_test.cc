@@ -1,4 +1,4 @@
-// What requests of many clients become: numbers, limits, efforts, forms and tool choices.
+// Requests of many clients and the generations that they become: numbers, limits, efforts, forms and tools.
 #include <fmt/format.h>
 
 #include "openai/request_cases.h"
@@ -64,7 +64,7 @@ TEST(Requests, StopStrings) {
   }
 }
 
-// As forms and older clients send them: nothing is asked for.
+// Forms and older clients send empty fields: they ask for nothing.
 TEST(Requests, EmptyFieldsAreAbsent) {
   const std::string plain = prompt_of(chat("")), responded = prompt_of(response(""));
   for (const char* more :

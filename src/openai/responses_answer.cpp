@@ -19,7 +19,7 @@ ResponsesAnswer::ResponsesAnswer(const Service& service, Json echo, Options opti
       options_(std::move(options)),
       special_(service.model) {}
 
-// Of a message's.
+// The phase of a message's text.
 const char* ResponsesAnswer::phase_of(const TextPiece& piece) {
   return piece.channel == "commentary" ? "commentary" : "final_answer";
 }

@@ -20,7 +20,7 @@ class ResponsesAnswer : public Answer {
     bool logprobs = false;             // of the tokens of messages
     bool encrypted_reasoning = false;  // reasoning items carry encrypted_content
     bool reasoning = true;             // is shown
-    // Where the response is kept when it is complete; null: nowhere.
+    // Keeps the response when it is complete; null: it is not kept.
     ResponseStore* store = nullptr;
     std::string owner = {}, holder = {};  // see StoredResponse
     std::string input = "[]";             // the items that led to it, a JSON array
@@ -58,7 +58,7 @@ class ResponsesAnswer : public Answer {
   // An event about the open item; data joins item_id and output_index.
   void emit_item(const char* type, const Json& data, std::string* sse);
   void emit(const char* type, const Json& data, std::string& sse);
-  // What stands for a piece's tokens in its item and in its event.
+  // The log-probabilities of a piece's tokens, for its item and its event.
   Json take_logprobs(const TextPiece& piece);
   Json item_json(const Item& item) const;
   static Json call_json(const Item& item);

@@ -28,7 +28,7 @@ constexpr std::array<std::string_view, 9> kLeftOut = {
     "mcp_list_tools",     "mcp_approval_request", "mcp_approval_response",
     "tool_search_call",   "tool_search_output",   "additional_tools",
     "compaction_trigger", "configuration_update", "ghost_snapshot"};
-// What a server did by itself, result included: becomes a line of commentary.
+// Calls that a server answered by itself: each becomes a line of commentary.
 constexpr std::array<std::string_view, 7> kSummarised = {
     "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call",
     "mcp_call",        "program",          "program_output"};
@@ -91,7 +91,7 @@ class InputReader {
   }
   // Messages so far, also those that the conversation could not take.
   size_t messages() const { return messages_; }
-  // What was wrong with the first of those.
+  // The error of the first of those.
   const Status& status() const { return status_; }
 
  private:
@@ -140,7 +140,7 @@ class InputReader {
     return commentary("[An earlier part of this conversation was compacted and cannot be read here.]");
   }
 
-  // What the assistant said before a call was no answer yet.
+  // The assistant's message before a call was no answer yet.
   void before_call() {
     for (const size_t index : std::exchange(unanswered_, {}))
       conversation_.messages[index].channel = "commentary";
@@ -187,7 +187,7 @@ class InputReader {
     return note(builder_.add({.role = "tool", .name = name, .text = output_text(item)}, id));
   }
 
-  // What came of a call. A patch that failed may say so in its status alone.
+  // The output of a call. A patch that failed may say so in its status alone.
   static std::string output_text(const Json& item) {
     const Json content = readable(member(item, "output"));
     const Result<std::string> plain = content_text(content);

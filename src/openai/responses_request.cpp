@@ -37,7 +37,7 @@ void read_text_format(Fields& fields, ResponsesRequest& r) {
   read_format(fields, "text", &*format, r.form);
 }
 
-// What stands in answers only where it is asked for. The other names are of tools that are not here.
+// Reads the parts of answers that must be asked for. The other names are of tools that are not here.
 void read_include(Fields& fields, ResponsesRequest& r) {
   std::vector<std::string> names;
   fields.strings("include", names, kMaxIncludes);
@@ -113,7 +113,7 @@ Refusal add_previous(Json& root, const Service& service) {
   return {};
 }
 
-// What a response repeats of its request.
+// The fields of its request that a response repeats.
 Json echo_of(const Json& root, const ResponsesRequest& r) {
   const auto given = [&](const char* key, const Json& otherwise) {
     const auto at = root.find(key);

@@ -83,7 +83,7 @@ void read_stop_tokens(Fields& fields, const Model& model, SamplingParams& sampli
   stops.insert(stops.end(), own.begin(), own.end());
 }
 
-// As vLLM has it: a word's tokens, at a text's beginning and behind a space.
+// Forbids a word's tokens as vLLM does: at a text's beginning and behind a space.
 void read_bad_words(Fields& fields, const Model& model, SamplingParams& sampling) {
   std::vector<std::string> words;
   fields.strings("bad_words", words, kMaxBadWords);

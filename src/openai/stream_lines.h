@@ -9,7 +9,7 @@ namespace moesaic::openai {
 inline constexpr const char* kLineBreaks =
     "a\nb\rc\r\nd\x0B\x0C\x1C\x1D\x1E\x65\xC2\x85\xE2\x80\xA8\xE2\x80\xA9\xE2\x80\xA8\xE2\x80\xA7\xC2\x84z";
 
-// Whether a line of a stream would be cut somewhere else than at its '\n'.
+// True if a line of a stream would be cut somewhere else than at its '\n'.
 inline bool cuts_lines(const std::string& stream) {
   for (const char* mark :
        {"\r", "\x0B", "\x0C", "\x1C", "\x1D", "\x1E", "\xC2\x85", "\xE2\x80\xA8", "\xE2\x80\xA9"}) {

@@ -30,7 +30,7 @@ bool is_name(const std::string& name) {
   return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), fits);
 }
 
-// What is wrong with a function's parameters; empty: nothing.
+// Says what is wrong with a function's parameters; empty: nothing.
 std::string wrong_parameters(const Json& function) {
   const auto parameters = function.find("parameters");
   if (parameters == function.end() || parameters->is_null()) return {};
@@ -40,7 +40,7 @@ std::string wrong_parameters(const Json& function) {
              : "";
 }
 
-// Of parameters that are not wrong.
+// The schema of parameters that are not wrong.
 JsonSchema parameters_of(const Json& function) {
   const auto parameters = function.find("parameters");
   const bool given = parameters != function.end() && parameters->is_object();

@@ -1,4 +1,4 @@
-// Which tools a request offers, whether one must be called, and the form of the answer; the same for chat
+// The tools that a request offers, the duty to call one, and the form of the answer; the same for chat
 // completions and responses.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace moesaic::openai {
 // A function as its client knows it. space: of Responses' tools of type namespace (MCP servers); else empty.
 struct FunctionName {
   std::string name, space;
-  // What the model calls it: "server__search". Names in different namespaces may be the same.
+  // The model's name for it: "server__search". Names in different namespaces may be the same.
   std::string in_prompt() const;
 };
 
@@ -36,7 +36,7 @@ struct Tools {
   std::optional<std::vector<std::string>> allowed;
   bool one_call = false;  // the answer ends with its first call
 
-  // Whether the answer may hold calls, whether one of this function, and whether it must be one.
+  // These tell whether the answer may hold calls, whether one of this function, and whether it must be one.
   bool offered() const { return !functions.empty() && choice != Choice::kNone; }
   bool may_call(const std::string& name) const;
   // A function's name in a history: without the namespace, unless it is offered with it.

@@ -1,4 +1,4 @@
-// Which requests may wait for the engine, where it takes a number of generations for all clients.
+// Decides which requests may wait for the engine, which takes a number of generations for all clients.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the handlers of one server share.
+// The state that the handlers of one server share.
 #pragma once
 
 #include <algorithm>

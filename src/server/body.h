@@ -10,7 +10,7 @@
 
 namespace moesaic::server {
 
-// What the bodies of all connections share. Thread-safe.
+// The bytes that the bodies of all connections share. Thread-safe.
 class BodyBudget {
  public:
   // in_use: where the bytes are counted.
@@ -32,7 +32,7 @@ class BodyBudget {
 class Body {
  public:
   explicit Body(BodyBudget& budget) : budget_(&budget) {}
-  // Whose it is, before it has bytes.
+  // Names the client whose body it is. Call this before it has bytes.
   void set_client(std::string client) { client_ = std::move(client); }
   Body(Body&& other) noexcept;
   Body(const Body&) = delete;

@@ -26,7 +26,7 @@ class TimedSocket : public std::enable_shared_from_this<TimedSocket> {
   explicit TimedSocket(tcp::socket socket) : socket_(std::move(socket)), timer_(socket_.get_executor()) {}
 
   tcp::socket& socket() { return socket_; }
-  // What is in flight when the time is over fails with operation_aborted, and timed_out() is true.
+  // Operations in flight when the time is over fail with operation_aborted, and timed_out() is true.
   void expires_after(std::chrono::steady_clock::duration time);
   void expires_never();
   bool timed_out() const { return timed_out_; }

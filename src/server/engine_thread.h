@@ -27,7 +27,7 @@ namespace moesaic::server {
 class EngineThread {
  public:
   enum class State { kLoading, kReady, kFailed, kCancelled };
-  // As OpenOptions::progress.
+  // The same as OpenOptions::progress.
   using Progress = std::function<bool(int64_t done, int64_t total)>;
   using Open = std::function<Result<Model>(const Progress& progress)>;
 
@@ -67,7 +67,7 @@ class EngineThread {
   Gauges gauges() const;
 
  private:
-  // What was submitted together.
+  // The generations that were submitted together.
   struct Submission {
     Submission(std::string client_, uint64_t id_, std::shared_ptr<EventQueue> queue_, std::stop_token cancel)
         : client(std::move(client_)), id(id_), queue(std::move(queue_)), stop(std::move(cancel)) {}

@@ -24,7 +24,7 @@ void EventQueue::drop() {
   cancel();
 }
 
-// Whether there is something; if not, push() is to wake the timer.
+// True if an event is there; if not, push() will wake the timer.
 bool EventQueue::pending() {
   const std::lock_guard lock(mutex_);
   waiting_ = events_.empty();

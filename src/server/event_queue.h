@@ -1,4 +1,4 @@
-// What the engine's thread hands to one request's coroutine.
+// The events that the engine's thread hands to one request's coroutine.
 #pragma once
 
 #include <atomic>
@@ -25,12 +25,12 @@ class EventQueue : public std::enable_shared_from_this<EventQueue> {
   explicit EventQueue(const asio::any_io_executor& executor) : executor_(executor), timer_(executor) {}
 
   void push(Events&& events);
-  // As if the engine had cancelled a generation.
+  // Adds the end that a generation has which the engine cancels.
   void cancel();
   // The same, because the engine has no room for it after all.
   void drop();
   bool dropped() const { return dropped_; }
-  // What has come; waits for it until the deadline, then empty.
+  // Takes the events that are there. Waits for one until the deadline; then it gives none.
   asio::awaitable<Events> take(Clock::time_point deadline);
 
  private:

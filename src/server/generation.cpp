@@ -55,7 +55,7 @@ class Generating {
   Clock::time_point deadline_;
   ApiError error_;
 
-  // As if the engine had cancelled it.
+  // Ends a generation as if the engine had cancelled it.
   struct Cut {
     EventQueue* queue;
     void operator()() const { queue->cancel(); }
@@ -63,7 +63,7 @@ class Generating {
   std::stop_callback<Cut> on_cut_;
 };
 
-// What ended a generation before its time; nothing where it ended as it should.
+// The error that ended a generation before its time; nothing where it ended as it should.
 openai::Refusal Generating::failure(const Outcome& outcome) const {
   if (outcome.finish == FinishReason::kError) return openai::api_error(outcome.error);
   if (outcome.finish != FinishReason::kCancelled) return {};
@@ -153,7 +153,7 @@ asio::awaitable<void> Generating::stream_failure(const ApiError& error) {
   if (reached) co_await exchange_.end_events();
 }
 
-// What a schema's compiler left out, for a header: in printable ASCII, the first ones.
+// The parts of a schema that the compiler left out, for a header: the first ones, in printable ASCII.
 std::vector<std::string> notes_for_header(const AnswerGrammar& grammar) {
   constexpr size_t kMost = 8, kMostBytes = 120;
   std::vector<std::string> shown;

@@ -44,7 +44,7 @@ Json model_json(const App& app) {
           {"created", app.started},
           {"owned_by", app.options.owned_by},
           {"max_model_len", app.engine.model()->context()},
-          // As Anthropic's API has it.
+          // Anthropic's API has these members.
           {"type", "model"},
           {"display_name", app.options.model_name},
           {"created_at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(app.started))}};
@@ -79,7 +79,7 @@ Json info_json(const App& app) {
           {"context", {{"tokens", info.context}, {"reason", info.context_reason}}},
           {"kv_cache", {{"tokens", info.kv_tokens}, {"reason", info.kv_reason}}},
           {"max_batch", info.max_batch},
-          // As SGLang names them, for routers.
+          // These are SGLang's names, for routers.
           {"served_model_name", app.options.model_name},
           {"model_path", app.options.model_name},
           {"context_length", info.context},

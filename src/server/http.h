@@ -43,7 +43,7 @@ struct HttpAnswer {
   std::vector<std::pair<std::string, std::string>> headers;
 };
 
-// What the log says beside the request.
+// The log's members beside the request.
 struct RequestRecord {
   int status = 0;  // 0: the client left before there was an answer
   std::string_view route = "none";

@@ -8,8 +8,8 @@
 
 namespace moesaic::server {
 
-// Which of the keys was shown, the first of equal ones. In a time that depends on the lengths and not on how
-// much of a key is right.
+// Finds the key that was shown, the first of equal ones. Its time depends on the lengths and not on how much
+// of a key is right.
 std::optional<size_t> key_of(const std::string& shown, const std::vector<std::string>& keys);
 bool is_key(const std::string& shown, const std::vector<std::string>& keys);
 

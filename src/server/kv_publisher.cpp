@@ -17,7 +17,7 @@ namespace {
 using text::OrderedJson;
 
 constexpr const char* kLibrary = "libzmq.so.5";
-// Of zmq.h, whose values are part of its ABI.
+// These are from zmq.h; the values are part of its ABI.
 constexpr int kZmqPub = 1, kZmqDontWait = 1, kZmqSendMore = 2, kZmqLinger = 17, kZmqSendHighWater = 23;
 constexpr int kMostMessages = 100000;  // messages for a slow subscriber, as vLLM has it
 constexpr int kLingerTime = 1000;      // milliseconds, at the end

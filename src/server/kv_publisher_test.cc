@@ -168,7 +168,7 @@ TEST_F(KvPublisherTest, OrderIsKeptAndAnEmptyTopicIsAFrame) {
   EXPECT_EQ(next, kEvents);
 }
 
-// Who comes late learns from the number that messages were missed.
+// A subscriber that comes late learns from the number that it missed messages.
 TEST_F(KvPublisherTest, NumbersGoOnForWhoComesLate) {
   const auto publisher = bind();
   Subscriber first(endpoint_);

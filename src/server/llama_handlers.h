@@ -1,4 +1,4 @@
-// What llama.cpp's clients read of a server beside OpenAI's API.
+// The pages that llama.cpp's clients read beside OpenAI's API.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>

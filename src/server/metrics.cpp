@@ -107,7 +107,7 @@ void Metrics::write_speculation(const SpeculationStats& s, std::string& text) co
     text += fmt::format("{}{{{},position=\"{}\"}} {}\n", kByPosition, labels_, i, s.accepted_at[i]);
 }
 
-// What routers and dashboards written for earlier vLLM read, and the pages as blocks.
+// Metrics for routers and dashboards that were written for earlier vLLM, and the pages as blocks.
 void Metrics::write_for_routers(const EngineStats& e, std::string& text) const {
   const auto one = [&](const char* name, const char* type, auto value) {
     write_value(name, type, "The same without gpu_, by its earlier name.", labels_, value, text);

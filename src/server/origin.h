@@ -1,4 +1,4 @@
-// Which pages of a browser may reach the server: the Host and Origin fields.
+// Decides by the Host and Origin fields which pages of a browser may reach the server.
 #pragma once
 
 #include <string_view>

@@ -18,7 +18,7 @@ using openai::Service;
 constexpr size_t kQuickBytes = 64 << 10, kMediumBytes = 1 << 20;  // bodies that a lane takes
 constexpr auto kNever = std::chrono::hours(24 * 365);
 
-// What is read in a lane: of a body, or of a stored response.
+// The most bytes of a body, or of a stored response, that are read in a lane.
 size_t most_bytes(Lane lane) {
   if (lane == Lane::kLarge) return SIZE_MAX;
   return lane == Lane::kQuick ? kQuickBytes : kMediumBytes;

@@ -25,8 +25,8 @@ std::string now() {
                      ms);
 }
 
-// Of a line's text from outside, in bytes: a line stays below PIPE_BUF whatever is escaped in it, so that a
-// pipe with room takes all of it at once.
+// The most bytes of text from outside in a line: a line stays below PIPE_BUF whatever is escaped in it, so
+// that a pipe with room takes all of it at once.
 constexpr size_t kMostText = 512;
 constexpr size_t kMostMethod = 32;
 

@@ -1,4 +1,4 @@
-// Which handler answers a request.
+// Finds the handler that answers a request.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -13,7 +13,7 @@ namespace moesaic::server {
 // Checks the key, finds the handler and runs it; unknown paths and methods are answered here.
 asio::awaitable<void> route(HttpExchange& exchange, App& app);
 
-// Whether a request for this path may go on to have its body read; nothing, or the refusal.
+// Decides whether the body of a request for this path is read: nothing, or the refusal.
 openai::Refusal check_access(const HttpRequest& request, const App& app);
 
 // The name of a model in a path of /v1/models/{id}, which may hold slashes, written out or as %2F.
@@ -26,7 +26,7 @@ std::string response_id(std::string_view path);
 // clients send.
 std::string error_body(const HttpRequest& request, const openai::ApiError& error);
 
-// What a known path takes, for the Allow field.
+// The methods that a known path takes, for the Allow field.
 std::string methods_of(const std::string& path);
 
 }  // namespace moesaic::server

@@ -200,7 +200,7 @@ TEST(ServerStart, LogsEachTenthOfALoad) {
   EXPECT_EQ(told(options), 10);
 }
 
-// As the reading of a large layer from a slow disk would be.
+// The load stands for the reading of a large layer from a slow disk.
 TEST(ServerStart, DoesNotWaitForALoadThatHearsNothing) {
   std::binary_semaphore begun(0), released(0);
   const auto open = [&](const Server::Progress&) -> Result<Model> {

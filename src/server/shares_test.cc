@@ -1,4 +1,4 @@
-// What one client cannot take from another, whatever it sends.
+// Places and bytes that one client cannot take from another, whatever it sends.
 #include "server/shares.h"
 
 #include <gtest/gtest.h>

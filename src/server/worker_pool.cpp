@@ -25,7 +25,8 @@ struct LaneThreads {
 constexpr std::array<LaneThreads, kLanes> kThreads = {LaneThreads{2, 2}, LaneThreads{2, 10},
                                                       LaneThreads{1, 15}};
 
-// What large tasks have freed goes back to the system: not at once, since their answers are still to be sent.
+// Memory that large tasks have freed goes back to the system: not at once, since their answers are still to
+// be sent.
 constexpr auto kIdleTime = std::chrono::milliseconds(300);
 
 void return_free_memory() {

@@ -155,7 +155,7 @@ void Bpe::encode_long(std::string_view piece, Scratch& scratch, std::vector<int3
   for (int32_t at = 0; at >= 0; at = symbols[at].next) tokens.push_back(symbols[at].id);
 }
 
-// Whether a text's tokens may be `left` and `right` in a row: then the two are the tokens of their own bytes.
+// True if a text's tokens may be `left` and `right` in a row: then the two are the tokens of their own bytes.
 bool Bpe::may_follow(int32_t right, int32_t left, std::string_view both) const {
   std::vector<int32_t> tokens;
   Scratch scratch;

@@ -39,7 +39,7 @@ class Bpe {
   static constexpr uint32_t kNoRank = UINT32_MAX;
   static constexpr uint64_t kEmpty = UINT64_MAX;  // no pair: ids are not negative
 
-  // What encode_long works on; kept from one call to the next.
+  // The working memory of encode_long, kept from one call to the next.
   struct Symbol {
     int32_t id, previous, next;
     Joined joined;  // with the next symbol

@@ -29,7 +29,7 @@ class ConversationBuilder {
   // The same of a tool that takes text.
   Status add_custom_call(const std::string& id, const std::string& tool, std::string input);
 
-  // Whether a call with this id was added.
+  // True if a call with this id was added.
   bool has_call(const std::string& id) const { return tool_of_call_.contains(id); }
 
  private:

@@ -5,7 +5,7 @@
 namespace moesaic {
 namespace {
 
-// Where the incomplete character at the end of text begins; its size where there is none.
+// The beginning of the incomplete character at the end of text; the text's size where there is none.
 size_t incomplete_tail(std::string_view text) {
   for (size_t back = 1; back <= 3 && back <= text.size(); ++back) {
     const size_t at = text.size() - back;

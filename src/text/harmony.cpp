@@ -17,7 +17,7 @@ class TokenWriter {
  public:
   TokenWriter(const Tokenizer& tokenizer, const TokenLimit& limit) : tokenizer_(tokenizer), limit_(limit) {}
 
-  // Whether what is written further on is of no use.
+  // True if all that is written further on is of no use.
   bool full() const { return !status_.ok() || limit_.reached(tokens_.size()); }
 
   void special(std::string_view name) {
@@ -112,7 +112,7 @@ Status check_message(const Message& message, size_t index) {
   return {};
 }
 
-// As openai/harmony's docs/format.md, "Structured output", has it.
+// The text of openai/harmony's docs/format.md, "Structured output".
 std::string format_text(const ResponseFormat& format) {
   const std::string comment = format.description.empty() ? "" : "// " + format.description + "\n";
   return fmt::format("# Response Formats\n\n## {}\n\n{}{}", format.name, comment, format.schema_json);

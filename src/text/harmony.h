@@ -27,7 +27,7 @@ Result<std::string> developer_text(const Conversation& conversation);
 
 // low, medium or high
 const char* effort_name(ReasoningEffort effort);
-// Of one of those names; else none.
+// The effort of one of those names; none of any other.
 std::optional<ReasoningEffort> effort_of(std::string_view name);
 
 }  // namespace moesaic

@@ -71,7 +71,7 @@ void set_channel(std::string_view name, HarmonyHeader& header) {
   header.channel = name;
 }
 
-// Where no part names one.
+// Chooses the channel where no part names one.
 void set_garbled_channel(HarmonyHeader& header) {
   header.regular = false;
   if (header.channel.empty()) header.channel = header.recipient.empty() ? "analysis" : "commentary";
@@ -167,8 +167,8 @@ class WordReader {
   std::string role_channel_;
   bool garbled_ = false;       // a channel part names no channel
   bool to_assistant_ = false;  // as only others write
-  // Of the part that is read: whether its first word is still to come, what is left of that word, and words
-  // that belong to no header.
+  // The state of the part that is read: whether its first word is still to come, the rest of that word, and
+  // words that belong to no header.
   bool first_ = true;
   std::string rest_;
   std::vector<std::string> words_;
@@ -208,7 +208,7 @@ class FrontReader {
   }
   // So many bytes of the first word, and the white space before it.
   void drop(size_t bytes) { text_.remove_prefix(text_.find_first_not_of(kSpaces) + bytes); }
-  // Whether white space and a recipient follow.
+  // True if white space and a recipient follow.
   bool recipient_follows(size_t bytes) const {
     FrontReader rest = *this;
     rest.drop(bytes);

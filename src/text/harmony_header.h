@@ -36,19 +36,19 @@ struct HarmonyHeader {
   bool regular = true;   // as the format has it
 };
 
-// Of a header that <|message|> ends, or so far where another <|channel|> comes. text: words that belong to no
-// header, which stand for a message without <|message|> before this one. What is left of a channel's word
-// (analysis?, final_answer) and a single word without letters are none.
+// Reads a header that <|message|> ends, or its beginning where another <|channel|> comes. text: words that
+// belong to no header, which stand for a message without <|message|> before this one. The rest of a channel's
+// word (analysis?, final_answer) and a single word without letters are none.
 HarmonyHeader read_header(const HeaderParts& parts);
 
-// Of a header that a stop token ends, or that has become too long. text: all behind the words that are taken
-// from the front of each part, a rest of the channel's word included (finalAll done.). It is a call if there
-// is a recipient, and the text begins with { or <|call|> ended it; otherwise nobody is the recipient, and
-// what is not final is analysis. unnamed: the channel where none is named.
+// Reads a header that a stop token ends, or that has become too long. text: all behind the words that are
+// taken from the front of each part, a rest of the channel's word included (finalAll done.). It is a call if
+// there is a recipient, and the text begins with { or <|call|> ended it; otherwise nobody is the recipient,
+// and what is not final is analysis. unnamed: the channel where none is named.
 HarmonyHeader read_unfinished_header(const HeaderParts& parts, bool ended_by_call, std::string_view unnamed);
 
-// Of the text behind <|start|>, which may go on (or, with `complete`, does not): nobody but the assistant, or
-// one of its channels, is named so.
+// True for a text behind <|start|>, which may go on (or, with `complete`, does not), that names neither the
+// assistant nor one of its channels.
 bool is_foreign_role(std::string_view text, bool complete);
 
 }  // namespace moesaic

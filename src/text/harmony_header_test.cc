@@ -44,7 +44,7 @@ const std::string kJsonType = "<|constrain|>json";
 
 TEST(HarmonyHeader, BeforeAMessage) {
   const HeaderRow rows[] = {
-      // As the format has it.
+      // The format's own headers.
       {"<|channel|>analysis", {"", "analysis"}},
       {"<|channel|>final", {"", "final"}},
       {"<|channel|>final <|constrain|>json", {"", "final", kJsonType}},
@@ -56,7 +56,7 @@ TEST(HarmonyHeader, BeforeAMessage) {
       {"<|channel|>commentary to=functions.f text/plain", {"functions.f", "commentary", "text/plain"}},
       {"", {}},
       {"assistant", {}},
-      // What is repeated counts once.
+      // A repeated word counts once.
       {"<|channel|>analysis<|channel|>analysis", {"", "analysis"}},
       {"<|channel|>commentary to=functions.f<|channel|>commentary <|constrain|>json",
        {"functions.f", "commentary", kJsonType}},
@@ -67,7 +67,7 @@ TEST(HarmonyHeader, BeforeAMessage) {
        {"functions.f", "commentary", kJsonType}},
       {"<|channel|>commentary commentary to=functions.f json json", {"functions.f", "commentary", "json"}},
       {"assistant assistant<|channel|>final assistant", {"", "final"}},
-      // Of what contradicts itself the last counts, and a name before none.
+      // The last of contradicting words counts, and a name before none.
       {" to=functions.f<|channel|>commentary to=functions.g", {"functions.g", "commentary"}},
       {"<|channel|>final<|channel|>analysis", {"", "analysis"}},
       {"<|channel|>analysis<|channel|>final", {"", "final"}},

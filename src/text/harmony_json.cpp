@@ -30,7 +30,7 @@ std::optional<std::string> part_text(const OrderedJson& part) {
   return {};
 }
 
-// What an assistant's message says beside its calls. Some clients send back what they were given as
+// The reasoning of an assistant's message. Some clients send back what they were given under the name
 // `reasoning`.
 std::string reasoning_of(const OrderedJson& json) {
   const bool other = json.contains("reasoning_content");

@@ -82,7 +82,7 @@ void HarmonyParser::push_in_header(int32_t token, Events& events) {
   }
 }
 
-// Whether what there is of a header that is too long ends with a whole character, as far as it is UTF-8.
+// True if the part so far of a header that is too long ends with a whole character, as far as it is UTF-8.
 bool HarmonyParser::may_be_cut() const {
   const std::string_view text = header_.back().text;
   for (size_t n = 1; n <= std::min<size_t>(3, text.size()); ++n) {
@@ -92,8 +92,8 @@ bool HarmonyParser::may_be_cut() const {
   return true;
 }
 
-// What was text before a <|channel|> is a message of its own, without a <|message|>: where it stood before
-// any channel it is nobody's answer.
+// Text before a <|channel|> is a message of its own, without a <|message|>: where it stood before any channel
+// it is nobody's answer.
 void HarmonyParser::begin_part(HeaderPart::Kind kind, Events& events) {
   const HarmonyHeader before = read_header(header_);
   if (before.foreign) return end_turn(HarmonyEvent::Reason::kForeign, events);

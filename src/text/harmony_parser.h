@@ -1,4 +1,4 @@
-// What a model writes in OpenAI's harmony format, parsed token by token.
+// Parses token by token what a model writes in OpenAI's harmony format.
 #pragma once
 
 #include <cstdint>
@@ -55,14 +55,14 @@ class HarmonyParser {
   // kToolCall.
   std::vector<HarmonyEvent> finish();
 
-  // Whether this token ends an answer: <|return|>, <|call|> or <|endoftext|>.
+  // True if this token ends an answer: <|return|>, <|call|> or <|endoftext|>.
   bool ends_turn(int32_t token) const;
   bool done() const { return state_ == State::kDone; }
-  // How often the output did not follow the format so far.
+  // The number of times that the output did not follow the format so far.
   int recoveries() const { return recoveries_; }
-  // Whether a message's text is what the assistant thinks, and nobody else's to read or to run.
+  // True if a message's text is the assistant's thought, which is nobody else's to read or to run.
   static bool is_reasoning(const Message& message);
-  // Whether the next token adds to a message's text, and whether that is reasoning.
+  // These tell whether the next token adds to a message's text, and whether that is reasoning.
   bool in_content() const { return state_ == State::kContent; }
   bool reasons() const { return in_content() && is_reasoning(message_); }
   // Tokens of the header that is open; -1: none is.

@@ -17,8 +17,8 @@ namespace {
 
 constexpr uintmax_t kMaxFileBytes = 256 << 20;
 
-// How much there is of what costs time and memory, without building anything. Of text that is no JSON it may
-// be anything.
+// Counts what costs time and memory, without building anything. For text that is no JSON the counts may be
+// anything.
 struct Extent {
   size_t depth = 0;
   int64_t members = 0;  // most in one object
@@ -89,8 +89,8 @@ int escaped_unit(std::string_view text) {
 bool is_high(int unit) { return unit >= 0xD800 && unit <= 0xDBFF; }
 bool is_low(int unit) { return unit >= 0xDC00 && unit <= 0xDFFF; }
 
-// Where half a surrogate pair is escaped, as JavaScript writes a text that it cut within a character; npos:
-// nowhere from there on. A backslash is only in strings, or in no JSON.
+// Finds an escaped half of a surrogate pair, which JavaScript writes for a text that it cut within a
+// character; npos: there is none from there on. A backslash is only in strings, or in no JSON.
 size_t find_lone_surrogate(std::string_view json, size_t at) {
   for (at = json.find('\\', at); at < json.size(); at = json.find('\\', at)) {
     const int unit = escaped_unit(json.substr(at));

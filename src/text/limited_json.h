@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;  // keeps the order of members; finds them by a scan
 
 inline constexpr int kMaxJsonDepth = 64;
-// Of ordered JSON. What is built takes up to 50 times a text's bytes, so what matters is not the bytes alone.
+// Limits of ordered JSON. Its values take up to 50 times a text's bytes, so the bytes alone are no limit.
 // Lists of token ids are long: 16 prompts of 131,072.
 inline constexpr int64_t kMaxJsonValues = 3'000'000;    // of any kind
 inline constexpr int64_t kMaxJsonStrings = 500'000;     // members' names included
@@ -32,7 +32,7 @@ Result<Json> parse_limited_json(std::string_view json, const std::string& name);
 // The same; also refuses more than the numbers above, before anything is built.
 Result<OrderedJson> parse_ordered_json(std::string_view json, const std::string& name);
 
-// What a JsonSchema (moesaic/conversation.h) holds.
+// The content of a JsonSchema (moesaic/conversation.h).
 struct ParsedJson {
   OrderedJson value;
 };

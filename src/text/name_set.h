@@ -22,7 +22,7 @@ class NameSet {
   };
 
   NameSet() = default;
-  // Of equal names the first counts.
+  // The first of equal names counts.
   explicit NameSet(std::vector<Name> names);
 
   // The first name in text from a position on, the longest of those that begin there: the rule of

@@ -7,7 +7,7 @@
 namespace moesaic {
 namespace {
 
-// What stands in for a newer character: three and four bytes of UTF-8.
+// Text that stands in for a newer character: three and four bytes of UTF-8.
 struct StandIn {
   std::string_view three, four;
 };
@@ -47,7 +47,7 @@ constexpr Range kNewer[] = {
     {0x1E5F1, 0x1E5FA, kN},  {0x2B739, 0x2B739, kLo}, {0x2EBF0, 0x2EE5D, kLo}, {0x31350, 0x323AF, kLo},
 };
 
-// Whether kNewer has a character that begins with these two bytes. Most scripts end here; emoji (F0 9F) too.
+// True if kNewer has a character that begins with these two bytes. Most scripts end here; emoji (F0 9F) too.
 bool may_be_newer(uint8_t lead, uint8_t second) {
   switch (lead) {
     case 0xE0:
@@ -70,7 +70,7 @@ char32_t code_point(std::string_view bytes) {
   return code;
 }
 
-// What stands in for the character of three or four bytes, or nothing.
+// The stand-in for the character of three or four bytes, or nothing.
 std::string_view stand_in(std::string_view character) {
   const char32_t code = code_point(character);
   const auto* after =

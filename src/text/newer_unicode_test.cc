@@ -25,7 +25,8 @@ TEST(NewerUnicode, OlderTextIsLeftAlone) {
     EXPECT_FALSE(with_older_characters(text).has_value()) << text;
 }
 
-// As many as the table was made of, so that nothing is lost on the way to it, and each as long as before.
+// The table has as many characters as it was made of, so none was lost on the way, and each is as long as
+// before.
 TEST(NewerUnicode, EveryCharacterOfTheTableIsFound) {
   int found = 0;
   for (uint32_t code = 0; code < 0x110000; ++code) {

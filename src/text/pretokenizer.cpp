@@ -40,7 +40,7 @@ std::string with_white_space(std::string_view pattern) {
   return spelled;
 }
 
-// What one call of split needs of its own.
+// The working memory of one call of split.
 struct MatchState {
   explicit MatchState(const pcre2_code* code)
       : data(pcre2_match_data_create_from_pattern(code, nullptr)),

@@ -1,6 +1,6 @@
-// What a model that reads text cannot read in a message. Clients send a conversation whole with every turn,
-// so what is in its history must not end it: a note takes its place. In the message that is to be answered it
-// is refused, since an answer would be about something else.
+// Parts of a message that a model of text cannot read. Clients send a conversation whole with every turn, so
+// such a part in its history must not end it: a note takes its place. In the message that is to be answered
+// it is refused, since an answer would be about something else.
 #pragma once
 
 #include <string>

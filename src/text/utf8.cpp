@@ -6,7 +6,7 @@
 namespace moesaic {
 namespace {
 
-// What may follow a lead byte (Unicode 15, table 3-7): the number of bytes and the range of the second.
+// The bytes that may follow a lead byte (Unicode 15, table 3-7): their number and the range of the second.
 struct Lead {
   size_t length;
   uint8_t second_low, second_high;

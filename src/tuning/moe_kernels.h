@@ -39,7 +39,7 @@ struct MoeKernelConfig {
   double bytes_per_second = 0, flops_per_second = 0;
 };
 
-// What is expected of one layer.
+// The work that one layer is expected to have.
 struct MoeWork {
   double experts = 0;  // that have tokens
   double work_tiles = 0;
@@ -62,17 +62,17 @@ std::vector<RankedConfig> rank_configs(const MoeShape& shape, std::span<const Mo
 const MoeKernelConfig* choose_config(const MoeShape& shape, std::span<const MoeKernelConfig> configs,
                                      std::string_view measured = {});
 
-// What is compiled for Hopper: for experts in slabs (layout/slab_layout.h), and for all others.
+// The kernels for Hopper: those for experts in slabs (layout/slab_layout.h), and those for all others.
 std::span<const MoeKernelConfig> sm90_configs(bool slabs);
-// Whether experts of these sizes can stand in slabs: those that kernels/sm90/moe_decode is written for.
+// True if experts of these sizes can stand in slabs: those that kernels/sm90/moe_decode is written for.
 bool slabs_take(const MoeShape& shape);
 
-// What is compiled for SM120 and SM121 (kernels/sm120/gemm.h), and the same with the figures of a device that
+// The kernels for SM120 and SM121 (kernels/sm120/gemm.h), and the same ones with the figures of a device that
 // emulates it.
 std::span<const MoeKernelConfig> w4a8_configs(bool emulated = false);
 
-// What no kernel can beat: the weights of the experts that have tokens once, or the operations without
-// padding.
+// The time that no kernel can beat: the weights of the experts that have tokens once, or the operations
+// without padding.
 double floor_seconds(const MoeShape& shape, double bytes_per_second, double flops_per_second);
 
 }  // namespace moesaic

@@ -183,7 +183,7 @@ TEST(ChooseConfig, ByTokens) {
          {{244, "w4a8 8"}, {583, "w4a8 16"}, {1070, "w4a8 32"}, {1429, "w4a8 16"}, {3180, "w4a8 32"}});
 }
 
-// What was measured goes first, where it takes the step.
+// The kernel that was measured as fastest goes first, where it takes the step.
 TEST(ChooseConfig, AsMeasured) {
   const auto name = [](int tokens, std::string_view measured) {
     return choose_config(shape(tokens, 32), sm90_configs(true), measured)->name;
@@ -194,7 +194,7 @@ TEST(ChooseConfig, AsMeasured) {
   EXPECT_EQ(choose_config(shape(16, 32), sm90_configs(true).first(1)), nullptr);
 }
 
-// What a tile of 128 wastes, and one of 8 does not.
+// A tile of 128 wastes what one of 8 does not.
 TEST(ExpectedWork, OfUseInATile) {
   const auto use = [](int tokens, int tile) {
     return tokens * 4 / expected_work(shape(tokens, 128), config(tile, tile)).padded_rows;

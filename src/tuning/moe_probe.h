@@ -19,7 +19,7 @@ namespace moesaic {
 inline constexpr int kMostProbed = 2048;
 std::vector<int> probed_tokens(std::span<const MoeKernelConfig> configs, int most_tokens);
 
-// Whether the steps that were kept say something of every number of tokens that a step may have.
+// True if the steps that were kept cover every number of tokens that a step may have.
 bool covers(const std::vector<TunedStep>& steps, std::span<const MoeKernelConfig> configs, int most_tokens);
 
 struct ProbeLimits {

@@ -1,5 +1,5 @@
-// What decoding would take on a device that is not at hand, from bytes, instructions and data sheets: for
-// planning, and to be compared with what is measured there once one is. Never a measurement.
+// Projects the time of decoding on a device that is not at hand, from bytes, instructions and data sheets:
+// for planning, and to be compared with a measurement once there is one. Never a measurement itself.
 //
 // An op takes the longest of three: its weights' bytes at the memory's bandwidth, its kernels' instructions
 // at one a cycle and scheduler, its block-scaled MMAs at the data sheet's rate. Attention's keys are not
@@ -30,12 +30,12 @@ const DeviceModel* find_device_model(std::string_view name);
 struct ProjectedOp {
   std::string_view name;  // as Backend's ops
   int calls = 0;          // in a step
-  // Of a call.
+  // The cost of a call.
   double bytes = 0;         // of weights
   double instructions = 0;  // of warps; 0 where the product does not go through the block-scaled MMA
   double mmas = 0;          // of m16n8k32
-  // What the same kernels show on an H200, the instruction emulated: seconds that pass whatever the size, and
-  // their share of the bandwidth for the rest.
+  // The same kernels' figures on an H200, with the instruction emulated: seconds that pass whatever the size,
+  // and the share of the bandwidth for the rest.
   double start = 0, share = 1;
 };
 
@@ -51,7 +51,7 @@ struct ProjectedTime {
   double floor() const;
 };
 ProjectedTime projected_time(const ProjectedOp& op, const DeviceModel& device);
-// Of a call, with the op's share and start.
+// Seconds of a call, with the op's share and start.
 double as_on_hopper(const ProjectedOp& op, const DeviceModel& device);
 
 }  // namespace moesaic

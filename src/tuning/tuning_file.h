@@ -1,4 +1,4 @@
-// Which kernel of tuning/moe_kernels.h was the quickest, measured: kept in a file for each device, driver,
+// The kernels of tuning/moe_kernels.h that were measured as quickest: kept in a file for each device, driver,
 // program and shape.
 #pragma once
 

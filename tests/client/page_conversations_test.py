@@ -252,7 +252,7 @@ class Conversations(Case):
 
     def test_two_tabs(self):
         self.ask("one", "1")
-        # What another tab of this page does: it saves, and says so.
+        # Another tab of this page saves, and says so.
         self.value("""new Promise(done => indexedDB.open('moesaic').onsuccess = event => {
             const store = event.target.result.transaction('conversations', 'readwrite').objectStore('conversations');
             store.getAll().onsuccess = found => {

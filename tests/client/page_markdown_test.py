@@ -191,7 +191,7 @@ class Markdown(Case):
             self.page.call("Network.setCacheDisabled", cacheDisabled=False)
 
     def test_policy_is_a_wall_of_its_own(self):
-        # What would come through the others does not run either.
+        # Scripts that would come through the others do not run either.
         self.value("globalThis.hacked = 0")
         self.value("$('#thread').append(Object.assign(document.createElement('img'), {src: 'http://elsewhere.invalid/a.png'}))")
         self.value("(() => { try { $('#thread').innerHTML = '<img src=x onerror=hacked=1>' } catch { hacked = 2 } })()")

@@ -1,5 +1,5 @@
-// What a model writes, and what each of the four APIs must answer, whole and streamed, at every limit of
-// tokens.
+// Scripts of a model's output, and the answer that each of the four APIs must give, whole and streamed, at
+// every limit of tokens.
 #include <gtest/gtest.h>
 
 #include <algorithm>

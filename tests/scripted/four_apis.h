@@ -10,7 +10,7 @@
 
 namespace moesaic::scripted {
 
-// What a client has of an answer, whatever its API.
+// The parts of an answer that a client has, whatever its API.
 struct Said {
   std::string reasoning, content;
   std::vector<std::pair<std::string, std::string>> calls;  // names, and arguments as JSON
@@ -20,7 +20,7 @@ struct Said {
 };
 std::ostream& operator<<(std::ostream& out, const Said& said);
 
-// Whether the answer that was cut off says the beginning of what the whole one says.
+// True if the answer that was cut off says the beginning of what the whole one says.
 bool begins(const Said& cut, const Said& whole);
 
 struct Question {

@@ -58,7 +58,7 @@ GenerationRequest ask(const Model& model, int i, int budget) {
   return request;
 }
 
-// Of a text, as often as it does not overlap itself.
+// Counts a part in a text, as often as it does not overlap itself.
 int times(const std::vector<int32_t>& text, const std::vector<int32_t>& part) {
   int found = 0;
   for (auto at = text.begin(); (at = std::search(at, text.end(), part.begin(), part.end())) != text.end();

@@ -30,7 +30,7 @@ DEPTH = 16384
 FIGURES = [f"decode {batch}" for batch in BATCHES] + [f"decode 1 behind {DEPTH:,}", "pp2048", "pp2048 x 16"]
 LAYERS, EXPERTS = {"20b": 24, "120b": 36}, {"20b": 32, "120b": 128}
 GREEDY_PROMPTS, GREEDY_TOKENS = 8, 48
-# Of log-probabilities: logits of random weights are about 1, BF16 tells 1/256 of that apart, and a step adds many such errors.
+# The distance of log-probabilities: logits of random weights are about 1, BF16 tells 1/256 of that apart, and a step adds many such errors.
 CLOSE = 0.05
 
 

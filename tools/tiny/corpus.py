@@ -158,7 +158,7 @@ def earlier_turns(rng, task, effort, held_out):
         past = draw(rng, rng.choices(MAKERS, WEIGHTS)[0], held_out)
         if past.tools or past.instructions or past.turns:
             continue
-        # As openai-harmony renders it: of the analysis of earlier turns, the first answer's is dropped.
+        # Rendered like openai-harmony: of the analysis of earlier turns, the first answer's is dropped.
         thought = past.thought(effort) if turns and rng.random() < 0.7 else ""
         turns.append(
             user(past.user)

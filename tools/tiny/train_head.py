@@ -170,7 +170,7 @@ class Trainer:
         for j in range(STEPS):
             embedded = self.target.embed[ahead(ids, j + 1)]
             y, g = self.head.step(embedded, g, (self.cos[j : ROW + j], self.sin[j : ROW + j]), mask, keys, values)
-            # Of places whose predicted token, j + 2 further on, counts and belongs to the same document.
+            # The places whose predicted token, j + 2 further on, counts and belongs to the same document.
             where = (ahead(weights, j + 2) > 0) & (ahead(docs, j + 2) == docs)
             count = ahead(weights, j + 2)[where].float() / 100
             with torch.no_grad():

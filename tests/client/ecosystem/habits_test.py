@@ -264,7 +264,7 @@ class Codex(Habits):
         first = self.turn([self.QUESTION], tool_choice={"type": "function", "name": "get_weather"})
         self.assertEqual([item["type"] for item in first][-1], "function_call")
         self.assertTrue(all(item["encrypted_content"] for item in first if item["type"] == "reasoning"))
-        # What Codex keeps has no status, and of reasoning no id.
+        # The items that Codex keeps have no status, and those of reasoning no id.
         kept = [{key: value for key, value in item.items() if key not in ("status", *(["id"] if item["type"] == "reasoning" else []))}
                 for item in first]
         history = [self.QUESTION, *kept, {**self.OUTPUT, "call_id": first[-1]["call_id"]}]

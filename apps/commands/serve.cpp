@@ -216,7 +216,7 @@ void take_stored_responses(const std::string& text, server::ServerOptions& o) {
   const std::string folder = numbered ? text.substr(0, text.size() - number.size()) : text + ":";
   const char* end = number.data() + number.size();
   size_t most = o.stored_responses;
-  if (text.empty() || folder == ":" ||
+  if (text.empty() || text.front() == '-' || folder == ":" ||
       (numbered && (std::from_chars(number.data(), end, most).ec != std::errc() || most > kMost)) ||
       (most == 0 && !folder.empty()))
     throw CLI::ValidationError("--stored-responses",

@@ -141,6 +141,27 @@ Status validate(const Eagle3Weights& w, const Eagle3Config& c) {
   return {};
 }
 
+LayerShape layer_shape(const Eagle3Config& c) {
+  return {.hidden = c.hidden,
+          .heads = c.heads,
+          .kv_heads = c.kv_heads,
+          .head_dim = c.head_dim,
+          .window = c.window,
+          .intermediate = c.intermediate,
+          .rms_eps = c.rms_eps};
+}
+
+LayerWeights layer_weights(const Eagle3Weights& w) {
+  return {.q = w.q,
+          .k = w.k,
+          .v = w.v,
+          .o = w.o,
+          .mlp_norm = w.mlp_norm,
+          .gate = {.first = w.gate, .count = 1},
+          .up = {.first = w.up, .count = 1},
+          .down = {.first = w.down, .count = 1}};
+}
+
 double stored_bytes(const Eagle3Weights& w) {
   double bytes = 0;
   const auto add = [&](const MatrixView& m) {

@@ -76,6 +76,11 @@ Status validate(const Eagle3Config& head, const ModelConfig& target);
 Status validate_shapes(const Eagle3Weights& weights, const Eagle3Config& head);
 Status validate(const Eagle3Weights& weights, const Eagle3Config& head);
 
+// The head's layer as the layers of a model are: with a dense MLP, without biases and sinks. Its `attn_norm`
+// is missing, too, since the layer is given activations that are normed already, of twice the hidden size.
+LayerShape layer_shape(const Eagle3Config& head);
+LayerWeights layer_weights(const Eagle3Weights& weights);
+
 // Bytes of the head as stored, the tables that it shares with the target left out.
 double stored_bytes(const Eagle3Weights& weights);
 

@@ -94,6 +94,21 @@ Result<ModelConfig> published_config(const std::string& name) {
   return c;
 }
 
+LayerShape layer_shape(const ModelConfig& c, int layer) {
+  return {.hidden = c.hidden,
+          .heads = c.heads,
+          .kv_heads = c.kv_heads,
+          .head_dim = c.head_dim,
+          .window = c.sliding[static_cast<size_t>(layer)] ? c.window : 0,
+          .experts = c.experts,
+          .experts_per_token = c.experts_per_token,
+          .intermediate = c.intermediate,
+          .rms_eps = c.rms_eps,
+          .swiglu_alpha = c.swiglu_alpha,
+          .swiglu_limit = c.swiglu_limit,
+          .swiglu_offset = 1};
+}
+
 RopeTable make_rope_table(const RopeConfig& rope, int head_dim) {
   const int half = head_dim / 2;
   RopeTable table{.inverse_frequency = std::vector<double>(static_cast<size_t>(half)),

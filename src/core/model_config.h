@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,26 @@ struct ModelConfig {
 
 // One line that names the first impossible or unsupported value.
 Status validate(const ModelConfig& config);
+
+// The sizes and constants of one layer. An op takes those of its layer: the layers of a model may differ, and
+// a draft head's layer is one more (core/eagle3.h).
+struct LayerShape {
+  int hidden = 0;
+  int heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int window = 0;   // tokens that it attends to; 0: all
+  int experts = 0;  // 0: it has one dense MLP and no router
+  int experts_per_token = 0;
+  int intermediate = 0;
+  double rms_eps = 1e-5;
+  // gate * sigmoid(alpha * gate) * (up + offset), gate and up clamped at the limit.
+  double swiglu_alpha = 1, swiglu_limit = std::numeric_limits<double>::infinity(), swiglu_offset = 0;
+
+  int q_size() const { return heads * head_dim; }
+  int kv_size() const { return kv_heads * head_dim; }
+};
+LayerShape layer_shape(const ModelConfig& config, int layer);
 
 // The published sizes, for `dummy:` models. name: "gpt-oss-20b" or "gpt-oss-120b".
 Result<ModelConfig> published_config(const std::string& name);

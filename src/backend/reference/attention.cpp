@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "backend/reference/linear.h"
 
@@ -9,16 +10,16 @@ namespace moesaic::reference {
 namespace {
 
 // One query head over the positions of `shape`.
-void attend_head(const AttentionShape& shape, std::span<const float> q, double sink, const SequenceCache& kv,
-                 size_t kv_offset, std::span<float> out) {
+void attend_head(const AttentionShape& shape, std::span<const float> q, double sink, const LayerCache& cache,
+                 std::span<const int32_t> pages, size_t kv_offset, std::span<float> out) {
   const auto dim = q.size();
   const auto part = [&](const std::vector<float>& data, int position) {
-    return std::span(data).subspan(kv.offset(position) + kv_offset, dim);
+    return std::span(data).subspan(cache.offset(pages, position) + kv_offset, dim);
   };
   std::vector<double> scores;
   double largest = sink;
   for (int p = shape.first; p <= shape.last; ++p) {
-    scores.push_back(dot(q, part(kv.cache.keys, p)) / std::sqrt(static_cast<double>(dim)));
+    scores.push_back(dot(q, part(cache.keys, p)) / std::sqrt(static_cast<double>(dim)));
     largest = std::max(largest, scores.back());
   }
   double sum = std::exp(sink - largest);  // the sink takes its share and adds no value
@@ -26,7 +27,7 @@ void attend_head(const AttentionShape& shape, std::span<const float> q, double s
   for (int p = shape.first; p <= shape.last; ++p) {
     const double weight = std::exp(scores[static_cast<size_t>(p - shape.first)] - largest);
     sum += weight;
-    const auto value = part(kv.cache.values, p);
+    const auto value = part(cache.values, p);
     for (size_t i = 0; i < dim; ++i) mixed[i] += weight * value[i];
   }
   for (size_t i = 0; i < dim; ++i) out[i] = static_cast<float>(mixed[i] / sum);
@@ -48,11 +49,13 @@ void rotate(const RopeTable& table, int position, int head_dim, std::span<float>
 }
 
 void attend_row(const AttentionShape& shape, std::span<const float> q, std::span<const float> sinks,
-                const SequenceCache& kv, std::span<float> out) {
+                const LayerCache& cache, std::span<const int32_t> pages, std::span<float> out) {
   const auto dim = static_cast<size_t>(shape.head_dim);
   const auto group = static_cast<size_t>(shape.heads / shape.kv_heads);  // query heads that share a KV head
   for (size_t h = 0; h < static_cast<size_t>(shape.heads); ++h) {
-    attend_head(shape, q.subspan(h * dim, dim), sinks[h], kv, h / group * dim, out.subspan(h * dim, dim));
+    const double sink = sinks.empty() ? -std::numeric_limits<double>::infinity() : sinks[h];
+    attend_head(shape, q.subspan(h * dim, dim), sink, cache, pages, h / group * dim,
+                out.subspan(h * dim, dim));
   }
 }
 

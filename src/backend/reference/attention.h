@@ -11,33 +11,27 @@ namespace moesaic::reference {
 
 // One layer's keys (rotated) and values.
 struct LayerCache {
-  std::vector<float> keys, values;  // [pages, page_tokens, kv_heads * head_dim]
+  int page_tokens = 0, kv_size = 0;  // kv_size: elements of one token
+  std::vector<float> keys, values;   // [pages, page_tokens, kv_size]
+
+  size_t page_floats() const { return static_cast<size_t>(page_tokens) * static_cast<size_t>(kv_size); }
+  // The element at which the position begins, found through a sequence's page table.
+  size_t offset(std::span<const int32_t> pages, int position) const {
+    return static_cast<size_t>(pages[static_cast<size_t>(position / page_tokens)]) * page_floats() +
+           static_cast<size_t>(position % page_tokens) * static_cast<size_t>(kv_size);
+  }
 };
 
 // Rotates each head of x in place: (x1, x2) are the head's halves.  x: [heads, head_dim]
 void rotate(const RopeTable& table, int position, int head_dim, std::span<float> x);
-
-// One layer's cache as seen through one sequence's page table.
-struct SequenceCache {
-  LayerCache& cache;
-  const std::vector<int32_t>& pages;
-  int page_tokens;
-  size_t kv_size;  // elements of one token
-
-  size_t offset(int position) const {
-    const auto page = static_cast<size_t>(pages[static_cast<size_t>(position / page_tokens)]);
-    const auto slot = page * static_cast<size_t>(page_tokens) + static_cast<size_t>(position % page_tokens);
-    return slot * kv_size;
-  }
-};
 
 struct AttentionShape {
   int heads, kv_heads, head_dim;
   int first, last;  // positions attended to, inclusive
 };
 
-// q, out: [heads, head_dim]; sinks: [heads]
+// q, out: [heads, head_dim]; sinks: [heads], or empty: there are none. pages: of the sequence.
 void attend_row(const AttentionShape& shape, std::span<const float> q, std::span<const float> sinks,
-                const SequenceCache& kv, std::span<float> out);
+                const LayerCache& cache, std::span<const int32_t> pages, std::span<float> out);
 
 }  // namespace moesaic::reference

@@ -1,62 +1,56 @@
-// The draft head's oracle: scalar code, double accumulation, weights read from the checkpoint's views.
+// The draft head's oracle: its layer runs through the ops of the model's (layer_ops.h).
 #pragma once
 
-#include <functional>
-
-#include "backend/draft_head.h"
-#include "backend/reference/attention.h"
+#include "backend/host_draft_head.h"
+#include "backend/reference/layer_ops.h"
 
 namespace moesaic::reference {
 
-class ReferenceDraftHead final : public DraftHead {
+class ReferenceDraftHead final : public HostDraftHead {
  public:
-  // What the head shares with the backend that owns it.
+  // What the head shares with the backend that owns it. batch: of the last step.
   struct Target {
     const ModelConfig& config;
     const ModelWeights& weights;
     const KvLayout& layout;
-    const Batch& batch;  // of the last step
+    const Batch& batch;
     const std::optional<Format>& dense;
     std::function<bool()> cache_allocated;
   };
-  explicit ReferenceDraftHead(const Target& target) : target_(target) {}
+  explicit ReferenceDraftHead(const Target& target)
+      : HostDraftHead({target.config, target.layout, target.cache_allocated}, target.batch),
+        model_(target.weights),
+        dense_(target.dense) {}
 
-  Status load(const Eagle3Config& config, const Eagle3Weights& weights) override;
-  bool loaded() const override { return !boundaries_.empty(); }
-  Status set_taps(const std::vector<int>& boundaries) override;
-  void trace(DraftTrace trace) override { trace_ = std::move(trace); }
-  std::vector<MemoryPart> memory(const Eagle3Config& config, const Eagle3Weights& weights,
-                                 const KvLayout& layout) const override;
   double kv_token_bytes(const Eagle3Config& c) const override { return 2.0 * sizeof(float) * c.kv_size(); }
-  Status draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) override;
-
-  // The model is another one: the head is gone.
-  void unload() { boundaries_.clear(), cache_ = {}, tapped_ = 0; }
-  void alloc_kv();
-  void begin_step();
-  // The residual stream x [rows, hidden] after so many blocks.
-  void tap(int boundary, std::span<const float> x);
-  // Of a loaded head and its cache of the target's layout.
-  std::vector<MemoryPart> memory(const KvLayout& layout) const { return memory(config_, weights_, layout); }
 
  private:
-  using Rows = std::vector<float>;
-  Rows normed(std::span<const float> x, const MatrixView& scale) const;
-  Rows times(const MatrixView& w, std::span<const float> x) const;
-  Rows fused(std::span<const int> source_rows) const;
-  Rows attention(const DraftRounds& rounds, const Rows& u);
-  // y [rows, hidden] of this round's rows.
-  Rows layer(const DraftRounds& rounds, const Rows& g);
+  Status load_matrices(const Eagle3Weights& weights, MatrixView& embed) override;
+  Status allocate_cache() override;
+  void drop() override { layer_ = {}, weights_ = {}; }
+  // The weights are read from the mapped file.
+  double weight_bytes(const Eagle3Config&, const Eagle3Weights&) const override { return 0; }
 
-  Target target_;
-  Eagle3Config config_;
+  void for_rows(int64_t rows, const std::function<void(int64_t)>& body) override;
+  void norm(const float* x, std::span<const float> weight, float* y) const override;
+  void multiply_fc(const Rows& x, int, Rows& y) override { y = product(weights_.fc, {}, x, precision()); }
+  void multiply_head(const Rows& x, int, Rows& y) override { y = product(weights_.head, {}, x, precision()); }
+  void layer_qkv(std::span<const LayerRow> rows, const Rows& u) override {
+    q_ = reference::qkv(layer_, rows, u, precision()).q;
+  }
+  void layer_attend(std::span<const LayerRow> rows, Rows& x) override {
+    project(layer_, reference::attend(layer_, rows, q_), x, precision());
+  }
+  void layer_mlp(int, const Rows& normed, Rows& x) override {
+    add_mlp(layer_.shape, layer_.weights, {}, normed, x, precision());
+  }
+  Precision precision() const { return {.dense = dense_}; }
+
+  const ModelWeights& model_;
+  const std::optional<Format>& dense_;
   Eagle3Weights weights_;
-  RopeTable rope_;
-  std::vector<int> boundaries_;
-  LayerCache cache_;
-  DraftTrace trace_;
-  Rows taps_;       // [rows of the step, features]
-  int tapped_ = 0;  // taps of the last step that are there
+  Layer layer_;
+  Rows q_;
 };
 
 }  // namespace moesaic::reference

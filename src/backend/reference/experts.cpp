@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "backend/reference/linear.h"
-#include "backend/rounding.h"
 #include "moe/work_list.h"
 
 namespace moesaic::reference {
@@ -29,23 +28,23 @@ void add_gate_up(const LowRank& low, std::span<const float> x, std::span<float> 
   add_low_rank(half, 0, x, up);
 }
 
-// One expert over its rows x: [rows, hidden] -> [rows, hidden].
-std::vector<float> run_expert(const ModelConfig& config, const LayerWeights& w, const LayerAdapter& adapter,
-                              int32_t expert, std::vector<float> x, MoePath moe_path) {
-  const size_t rows = x.size() / static_cast<size_t>(config.hidden);
-  std::vector<float> gate(rows * static_cast<size_t>(config.intermediate)), up(gate.size()), out(x.size());
-  std::vector<float> given;  // what an adapter takes: activations are rounded for MX weights alone
-  if (!adapter.gate_up.empty()) given = x;
-  rounding_of(moe_path, Operand::kExpertInput, w.gate.first.format).apply(x);
-  linear(w.gate.at(expert), read_vector(w.gate_bias, expert), x, gate);
-  linear(w.up.at(expert), read_vector(w.up_bias, expert), x, up);
-  if (!adapter.gate_up.empty()) add_gate_up(adapter.gate_up.at(expert), given, gate, up);
+// One expert, or a dense MLP, over its rows x: [rows, hidden] -> [rows, hidden]. Experts keep their format.
+std::vector<float> run_expert(const LayerShape& shape, const LayerWeights& w, const LayerAdapter& adapter,
+                              int32_t expert, std::span<const float> x, Precision precision) {
+  if (shape.experts > 0) precision.dense = {};
+  const size_t rows = x.size() / static_cast<size_t>(shape.hidden);
+  std::vector<float> gate(rows * static_cast<size_t>(shape.intermediate)), up(gate.size()), out(x.size());
+  const auto product = [&](const ExpertsView& m, const MatrixView& bias, std::span<const float> from,
+                           std::vector<float>& to, Operand operand) {
+    dense_linear(m.at(expert), read_vector(bias, expert), from, to, precision, operand);
+  };
+  product(w.gate, w.gate_bias, x, gate, Operand::kExpertInput);
+  product(w.up, w.up_bias, x, up, Operand::kExpertInput);
+  if (!adapter.gate_up.empty()) add_gate_up(adapter.gate_up.at(expert), x, gate, up);
   for (size_t i = 0; i < gate.size(); ++i)
-    gate[i] = swiglu(gate[i], up[i], config.swiglu_alpha, config.swiglu_limit);
-  if (!adapter.down.empty()) given = gate;
-  rounding_of(moe_path, Operand::kSwiglu, w.down.first.format).apply(gate);
-  linear(w.down.at(expert), read_vector(w.down_bias, expert), gate, out);
-  if (!adapter.down.empty()) add_low_rank(adapter.down.at(expert), 0, given, out);
+    gate[i] = swiglu(gate[i], up[i], shape.swiglu_alpha, shape.swiglu_limit, shape.swiglu_offset);
+  product(w.down, w.down_bias, gate, out, Operand::kSwiglu);
+  if (!adapter.down.empty()) add_low_rank(adapter.down.at(expert), 0, gate, out);
   return out;
 }
 
@@ -54,45 +53,51 @@ struct Routing {
   std::vector<float> weights;  // [rows, top_k]
 };
 
-Routing route(const ModelConfig& config, const LayerWeights& w, std::span<const float> x,
+Routing route(const LayerShape& shape, const LayerWeights& w, std::span<const float> x,
               const RouterSeen& seen) {
-  const size_t rows = x.size() / static_cast<size_t>(config.hidden);
-  const auto experts = static_cast<size_t>(config.experts);
-  const auto top_k = static_cast<size_t>(config.experts_per_token);
+  const size_t rows = x.size() / static_cast<size_t>(shape.hidden);
+  const auto experts = static_cast<size_t>(shape.experts);
+  const auto top_k = static_cast<size_t>(shape.experts_per_token);
   std::vector<float> logits(rows * experts);
   linear(w.router, read_vector(w.router_bias), x, logits);
   Routing r{std::vector<int32_t>(rows * top_k), std::vector<float>(rows * top_k)};
   for (size_t t = 0; t < rows; ++t) {
     const std::span<const float> row = std::span(logits).subspan(t * experts, experts);
     if (seen) seen(static_cast<int>(t), row);
-    route_row(row, config.experts_per_token, r.ids.data() + t * top_k, r.weights.data() + t * top_k);
+    route_row(row, shape.experts_per_token, r.ids.data() + t * top_k, r.weights.data() + t * top_k);
   }
   return r;
 }
 
 }  // namespace
 
-float swiglu(float gate, float up, double alpha, double limit) {
+float swiglu(float gate, float up, double alpha, double limit, double offset) {
   // Written so that a NaN stays a NaN, which std::clamp would also do and std::min would not.
   const double g = gate > limit ? limit : gate, u = std::clamp<double>(up, -limit, limit);
-  return static_cast<float>(g / (1.0 + std::exp(-alpha * g)) * (u + 1.0));
+  return static_cast<float>(g / (1.0 + std::exp(-alpha * g)) * (u + offset));
 }
 
-void add_experts(const ModelConfig& config, const LayerWeights& w, const LayerAdapter& adapter,
-                 std::span<const float> x, std::span<float> out, const RouterSeen& seen, MoePath moe_path) {
-  const Routing routing = route(config, w, x, seen);
+void add_mlp(const LayerShape& shape, const LayerWeights& w, const LayerAdapter& adapter,
+             std::span<const float> x, std::span<float> out, const Precision& precision,
+             const RouterSeen& seen) {
+  if (shape.experts == 0) {
+    const std::vector<float> y = run_expert(shape, w, adapter, 0, x, precision);
+    for (size_t i = 0; i < out.size(); ++i) out[i] += y[i];
+    return;
+  }
+  const Routing routing = route(shape, w, x, seen);
   WorkList work;
-  build_work_list(routing.ids, config.experts_per_token, config.experts, work);
-  const auto hidden = static_cast<size_t>(config.hidden);
+  build_work_list(routing.ids, shape.experts_per_token, shape.experts, work);
+  const auto hidden = static_cast<size_t>(shape.hidden);
   std::vector<float> outputs;  // [rows * top_k, hidden], in the order of the work list
   for (const int32_t expert : work.active) {
     const auto first = static_cast<size_t>(work.offsets[static_cast<size_t>(expert)]);
     const auto last = static_cast<size_t>(work.offsets[static_cast<size_t>(expert) + 1]);
     const auto rows = std::span<const int32_t>(work.rows).subspan(first, last - first);
-    const std::vector<float> y = run_expert(config, w, adapter, expert, gather(x, hidden, rows), moe_path);
+    const std::vector<float> y = run_expert(shape, w, adapter, expert, gather(x, hidden, rows), precision);
     outputs.insert(outputs.end(), y.begin(), y.end());
   }
-  const auto top_k = static_cast<size_t>(config.experts_per_token);
+  const auto top_k = static_cast<size_t>(shape.experts_per_token);
   for (size_t i = 0; i < out.size(); ++i) {
     double sum = out[i];
     for (size_t pair = i / hidden * top_k; pair < (i / hidden + 1) * top_k; ++pair)

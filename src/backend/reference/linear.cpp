@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/rounding.h"
-
 namespace moesaic::reference {
 
 double dot(std::span<const float> a, std::span<const float> b) {
@@ -25,7 +23,17 @@ void rms_norm(std::span<const float> x, std::span<const float> scale, double eps
   for (size_t i = 0; i < x.size(); ++i) y[i] = static_cast<float>(x[i] * factor * scale[i]);
 }
 
+std::vector<float> normed(std::span<const float> x, std::span<const float> scale, double eps) {
+  std::vector<float> y(x.size());
+  // GGUF keeps eps as a float, config.json as decimal digits: the float is what both mean.
+  for (size_t i = 0; i < x.size(); i += scale.size())
+    rms_norm(x.subspan(i, scale.size()), scale, static_cast<float>(eps),
+             std::span(y).subspan(i, scale.size()));
+  return y;
+}
+
 std::vector<float> read_vector(const MatrixView& m, int64_t r) {
+  if (m.data == nullptr) return {};
   std::vector<float> row(static_cast<size_t>(m.cols));
   read_row(m, r, row);
   return row;
@@ -54,9 +62,9 @@ void linear(const MatrixView& w, std::span<const float> bias, std::span<const fl
 }
 
 void dense_linear(const MatrixView& w, std::span<const float> bias, std::span<const float> x,
-                  std::span<float> y, std::optional<Format> dense, MoePath moe_path) {
-  const Format made = made_of(w.format, dense);
-  const Rounding rounding = rounding_of(moe_path, Operand::kDense, made);
+                  std::span<float> y, const Precision& precision, Operand operand) {
+  const Format made = made_of(w.format, precision.dense);
+  const Rounding rounding = rounding_of(precision.moe_path, operand, made);
   if (!rounding.rounds()) return rounded_linear(w, bias, x, y, made);
   std::vector<float> kept(x.begin(), x.end());
   rounding.apply(kept);

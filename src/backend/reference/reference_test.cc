@@ -50,12 +50,12 @@ TEST(Reference, RotationIsAComplexProduct) {
 // With all keys zero every score is 0: the output is the sum of the values over (count + exp(sink)).
 TEST(Reference, TheSinkOnlyDilutes) {
   const int dim = 4;
-  reference::LayerCache cache{std::vector<float>(4 * 2 * dim, 0.0f), random_vector(4 * 2 * dim, 4)};
+  const reference::LayerCache cache{2, 2 * dim, std::vector<float>(4 * 2 * dim, 0.0f),
+                                    random_vector(4 * 2 * dim, 4)};
   const std::vector<int32_t> pages = {1, 0};
-  const reference::SequenceCache kv{cache, pages, 2, 2 * dim};
   const std::vector<float> q = random_vector(4 * dim, 5), sinks = {0.5f, -1.0f, 2.0f, -100.0f};
   std::vector<float> out(q.size());
-  reference::attend_row({4, 2, dim, 1, 3}, q, sinks, kv, out);
+  reference::attend_row({4, 2, dim, 1, 3}, q, sinks, cache, pages, out);
   for (size_t h = 0; h < 4; ++h) {
     for (size_t i = 0; i < dim; ++i) {
       double sum = 0;

@@ -142,7 +142,7 @@ class Pair {
                       .value();
     EXPECT_EQ(reference_.load(heads_.config, heads_.weights).message(), "");
     EXPECT_EQ(cuda_.load(heads_.config, heads_.weights).message(), "");
-    reference_.alloc_kv();
+    EXPECT_EQ(reference_.alloc_kv().message(), "");
     EXPECT_EQ(cuda_.alloc_kv().message(), "");
   }
 

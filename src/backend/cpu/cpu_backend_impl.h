@@ -1,5 +1,5 @@
-// The cpu backend's class: loading in cpu_load.cpp, the ops of a step in cpu_step.cpp, what is measured in
-// cpu_tuner.cpp.
+// The cpu backend's class: loading in cpu_load.cpp, a step in cpu_step.cpp, measurements in cpu_tuner.cpp.
+// The ops of its layers are those of layer_ops.h.
 #pragma once
 
 #include <array>
@@ -10,32 +10,14 @@
 
 #include "backend/cpu/bandwidth.h"
 #include "backend/cpu/cpu_draft.h"
-#include "backend/cpu/gemm.h"
-#include "backend/cpu/kv_cache.h"
+#include "backend/cpu/layer_loader.h"
 #include "backend/cpu/probe.h"
 #include "backend/host_kv_copier.h"
 #include "backend/profiling.h"
 #include "backend/tuner.h"
 #include "base/cpu_topology.h"
-#include "moe/work_list.h"
 
 namespace moesaic::cpu {
-
-// A LoRA adapter's products, F32: y += up (down x). Of experts: one after the other, as theirs are.
-struct PackedLowRank {
-  PackedMatrix down, up;
-  int64_t rank = 0;  // 0: there is none
-  double bytes() const { return rank == 0 ? 0 : down.bytes() + up.bytes(); }
-};
-
-struct Layer {
-  std::vector<float> attn_norm, mlp_norm, qkv_bias, o_bias, sinks, router_bias;
-  PackedMatrix qkv, o, router;
-  PackedMatrix gate_up, down;  // experts one after the other; gate and up panels alternate
-  std::vector<float> gate_bias, up_bias, down_bias;  // [experts, padded]
-  PackedLowRank qkv_adapter, o_adapter, gate_up_adapter, down_adapter;
-  KvCache kv;
-};
 
 enum Op { kEmbed, kQkv, kAttend, kProject, kMoe, kUnembed, kOps };
 constexpr std::array<const char*, kOps> kOpNames = {"embed", "qkv", "attend", "project", "moe", "unembed"};
@@ -97,34 +79,13 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   };
 
   std::array<std::span<std::byte>, 4> kv_page(int layer, int32_t page);
-  Result<PackedMatrix> pack(const std::vector<const MatrixView*>& sections, const std::string& name);
-  Result<PackedMatrix> pack_experts(const std::vector<const ExpertsView*>& sections, const std::string& name);
-  Status load_layer(int index, const LayerWeights& w, Layer& layer);
-  Result<PackedLowRank> pack(const LowRank& low, const std::string& name);
-  Result<PackedLowRank> pack(const LowRankExperts& low, bool gate_up, const std::string& name);
-  Status load_adapter(const LayerAdapter& adapter, Layer& layer, const std::string& name);
-  Status load_embed(const MatrixView& embed);
   DecodeProbe make_probe();
   ChosenTuning choose_tuning();
-  void build_row_maps();
   void norm_rows(const std::vector<float>& weight, int layer, const char* op);
-  void rotate_and_append(Layer& layer, bool sliding, int64_t row);
-  void attend_row(const Layer& layer, bool sliding, int64_t row, int kv_head);
-  void route(int index);
-  void add_low_rank(const PackedLowRank& low, const float* x, int64_t stride, int rows, float* y,
-                    int64_t y_stride);
-  void lower_expert_rows(const PackedLowRank& low, const float* x, int64_t stride, int rows,
-                         std::span<const int32_t> slots);
-  void add_to_tile(const PackedLowRank& low, int64_t pair, int first, int tokens, int thread);
-  RunTuning runs() const;
-  void gate_up_gemm(const Layer& layer);
-  void down_gemm(const Layer& layer);
-  void combine(const Layer& layer);
+  std::span<const LayerRow> rows_of(int layer) const {
+    return config_.sliding[layer] ? window_rows_ : full_rows_;
+  }
   void fail(int layer, const char* op);
-  void convert(ActRows& act, const PackedMatrix& m, Operand operand, const float* x, int64_t stride, int rows,
-               std::span<const int32_t> slots = {});
-  template <typename Epilogue>
-  void multiply(const PackedMatrix& m, const float* x, int64_t stride, int rows, Epilogue&& epilogue);
 
   const Kernels& kernels_;
   BackendOptions options_;
@@ -135,35 +96,22 @@ class CpuBackend final : public Backend, public Profiler, public Tuner {
   ModelConfig config_;
   RopeTable rope_;
   std::vector<Layer> layers_;
-  MatrixView embed_;
-  Buffer embed_data_, embed_scales_;
+  Table embed_;
   std::vector<float> final_norm_;
   PackedMatrix head_;
-  std::vector<Workspace> workspaces_;
-  std::vector<Workspace> adapter_workspaces_;  // for a second tile beside a product's own
   ChosenTuning chosen_;
+  LayerOps ops_{kernels_, pool_, chosen_, options_.moe_path};
   std::vector<ReadPattern> read_patterns_;  // the best, once there was a search
   KvLayout kv_layout_;
 
   // One step.
   Batch batch_;
-  std::vector<int32_t> row_sequence_;                  // [rows]
-  std::vector<float> cosine_, sine_;                   // [rows, head_dim / 2]
-  std::vector<float> x_, normed_;                      // [rows, hidden]: the residual stream
-  std::vector<float> qkv_, attended_;                  // [rows, padded q, k, v], [rows, heads * head_dim]
-  std::vector<int8_t> q_;                              // [rows, heads * head_dim]
-  std::vector<int32_t> q_bias_;                        // [rows, heads]
-  std::vector<float> q_scale_;                         // [rows, heads]
-  std::vector<float> router_logits_, expert_weights_;  // [rows, padded experts], [rows, top_k]
-  std::vector<int32_t> expert_ids_;                    // [rows, top_k]
-  WorkList work_;
-  std::vector<float> hidden_, expert_out_;  // [permuted rows, intermediate], [.., hidden]
-  std::vector<float> lowered_;              // [rows, rank] of an adapter, or of its permuted rows
-  ActRows act_, expert_act_, low_act_;
+  std::vector<LayerRow> full_rows_, window_rows_;
+  std::vector<float> x_, normed_;  // [rows, hidden]: the residual stream
   Status fault_;
   std::array<OpProfile, kOps> profile_;
-  CpuDraftHead draft_head_{{kernels_, pool_, options_, config_, embed_, head_, chosen_, kv_layout_, batch_,
-                            [this] { return !layers_.empty() && layers_[0].kv.pages > 0; }}};
+  CpuDraftHead draft_head_{{kernels_, pool_, options_, config_, embed_.view, head_, chosen_, kv_layout_,
+                            batch_, [this] { return !layers_.empty() && layers_[0].kv.pages > 0; }}};
 };
 
 }  // namespace moesaic::cpu

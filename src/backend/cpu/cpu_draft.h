@@ -1,19 +1,17 @@
-// The draft head of the cpu backend: weights in panels as its other dense matrices, K and V in a KvCache of
-// its own, products of all sequences' rows together.
+// The draft head of the cpu backend: its layer runs through the ops of the model's (layer_ops.h).
 #pragma once
 
 #include <functional>
 #include <vector>
 
-#include "backend/cpu/gemm.h"
-#include "backend/cpu/kv_cache.h"
-#include "backend/draft_head.h"
+#include "backend/cpu/layer_loader.h"
+#include "backend/host_draft_head.h"
 
 namespace moesaic::cpu {
 
-class CpuDraftHead final : public DraftHead {
+class CpuDraftHead final : public HostDraftHead {
  public:
-  // What the head shares with the backend that owns it.
+  // What the head shares with the backend that owns it. batch: of the last step.
   struct Target {
     const Kernels& kernels;
     ThreadPool& pool;
@@ -23,79 +21,49 @@ class CpuDraftHead final : public DraftHead {
     const PackedMatrix& head;
     const ChosenTuning& chosen;
     const KvLayout& layout;
-    const Batch& batch;  // of the last step
+    const Batch& batch;
     std::function<bool()> cache_allocated;
   };
-  explicit CpuDraftHead(const Target& target) : target_(target) {}
+  explicit CpuDraftHead(const Target& target)
+      : HostDraftHead({target.config, target.layout, target.cache_allocated}, target.batch),
+        target_(target),
+        ops_(target.kernels, target.pool, target.chosen, MoePath::kAuto) {}
 
-  Status load(const Eagle3Config& config, const Eagle3Weights& weights) override;
-  bool loaded() const override { return !boundaries_.empty(); }
-  Status set_taps(const std::vector<int>& boundaries) override;
-  void trace(DraftTrace trace) override { trace_ = std::move(trace); }
-  std::vector<MemoryPart> memory(const Eagle3Config& config, const Eagle3Weights& weights,
-                                 const KvLayout& layout) const override;
   double kv_token_bytes(const Eagle3Config& c) const override { return c.kv_heads * (3.0 * c.head_dim + 8); }
-  Status draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) override;
-
-  void unload();  // the model is another one
-  Status alloc_kv();
-  void begin_step();
-  // The residual stream x [rows, hidden] after so many blocks.
-  void tap(int boundary, const std::vector<float>& x);
-  std::vector<MemoryPart> memory(const KvLayout& layout) const;  // of a loaded head
 
  private:
-  Pack pack_format_of(const MatrixView& m) const;
-  Result<PackedMatrix> pack(const std::vector<const MatrixView*>& sections, const char* name) const;
-  Result<PackedMatrix> pack_gate_up(const Eagle3Weights& w) const;
-  Status load_norms(const Eagle3Weights& w);
-  Status load_matrices(const Eagle3Weights& w);
-  Status load_embed(const MatrixView& embed);
-  double weight_bytes(const Eagle3Weights& weights) const;
+  Status load_matrices(const Eagle3Weights& weights, MatrixView& embed) override;
+  Status allocate_cache() override;
+  void drop() override { layer_.kv = {}; }
+  double weight_bytes(const Eagle3Config& config, const Eagle3Weights& weights) const override;
 
-  // y[r] += m x[r], both by rows of their stride in floats.
-  void add_product(const PackedMatrix& m, const float* x, int64_t stride, int rows, float* y,
-                   int64_t y_stride, int64_t width);
-  void norm(const float* x, const std::vector<float>& weight, float* y) const;
-  // The steps of a round: features_ and rows to residual_.
-  void fuse(const DraftRounds& rounds);
-  void make_inputs(const DraftRounds& rounds);
-  void rotate_and_append(const DraftRow& row, std::span<const int32_t> pages, int64_t index);
-  void append(const DraftRounds& rounds);
-  void attend_row(const DraftRounds& rounds, int64_t index, int kv_head);
-  void attend(const DraftRounds& rounds);
-  void mlp(int rows);
-  void score(const DraftRounds& rounds);
-  void next_features(const DraftRounds& rounds);
+  void for_rows(int64_t rows, const std::function<void(int64_t)>& body) override {
+    target_.pool.for_each(rows, [&](int64_t r, int) { body(r); });
+  }
+  void norm(const float* x, std::span<const float> weight, float* y) const override;
+  void multiply(const PackedMatrix& m, const Rows& x, int rows, int64_t width, Rows& y);
+  void multiply_fc(const Rows& x, int rows, Rows& y) override { multiply(fc_, x, rows, config().hidden, y); }
+  void multiply_head(const Rows& x, int rows, Rows& y) override {
+    multiply(own_head_.panels > 0 ? own_head_ : target_.head, x, rows, config().draft_vocab, y);
+  }
+  void layer_qkv(std::span<const LayerRow> rows, const Rows& u) override {
+    ops_.turn(rope_, config().head_dim, rows);
+    ops_.qkv(layer_, rows, u.data());
+  }
+  void layer_attend(std::span<const LayerRow> rows, Rows& x) override {
+    ops_.attend(layer_, rows);
+    ops_.project(layer_, static_cast<int>(std::ssize(rows)), x.data());
+  }
+  void layer_mlp(int rows, const Rows& normed, Rows& x) override {
+    ops_.mlp(layer_, rows, normed.data(), x.data());
+  }
 
   Target target_;
-  Eagle3Config config_;
+  LayerOps ops_;
   RopeTable rope_;
-  std::vector<int> boundaries_;
-  double weight_bytes_ = 0;
-  std::vector<float> input_norm_, embed_norm_, hidden_norm_, mlp_norm_, norm_;
-  std::vector<std::vector<float>> fc_norms_;
-  std::vector<float> no_sinks_, zeros_, minus_ones_;
-  PackedMatrix fc_, qkv_matrix_, o_, gate_up_, down_, own_head_;
-  Buffer embed_data_;
-  MatrixView own_embed_;
-  std::vector<int32_t> target_ids_;
-  std::vector<Workspace> workspaces_;
-  KvCache kv_;
-  DraftTrace trace_;
-
-  std::vector<float> taps_;  // [rows of the step, features]
-  int tapped_ = 0;           // taps of the last step that are there
-  // One round.
-  std::vector<float> features_;           // [rows, hidden]: g
-  std::vector<float> inputs_, qkv_;       // [rows, features or 2 hidden | q, k, v]
-  std::vector<float> residual_, normed_;  // [logit rows, hidden]: r, and then y
-  std::vector<float> attended_, middle_;  // [logit rows, q_size | intermediate]
-  std::vector<float> scores_;             // [logit rows, draft_vocab]
-  std::vector<int8_t> q_;                 // [rows, q_size]
-  std::vector<int32_t> q_bias_;           // [rows, heads]
-  std::vector<float> q_scale_;            // [rows, heads]
-  ActRows act_;
+  Layer layer_;
+  PackedMatrix fc_, own_head_;  // without panels: the target's
+  Table own_embed_;
 };
 
 }  // namespace moesaic::cpu

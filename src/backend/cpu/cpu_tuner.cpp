@@ -37,7 +37,7 @@ DecodeProbe CpuBackend::make_probe() {
   const Rounding rounding = rounding_of(options_.moe_path, Operand::kExpertInput, mx_format(pack));
   return {kernels_,
           pool_,
-          workspaces_,
+          ops_.workspaces(),
           std::move(layers),
           head_,
           config_.experts,

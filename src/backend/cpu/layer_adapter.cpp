@@ -1,13 +1,13 @@
 // The products of LoRA adapters, in F32 beside the weights' own.
 #include <algorithm>
 
-#include "backend/cpu/cpu_backend_impl.h"
+#include "backend/cpu/layer_ops.h"
 
 namespace moesaic::cpu {
 
 // y += up (down x), of dense matrices.
-void CpuBackend::add_low_rank(const PackedLowRank& low, const float* x, int64_t stride, int rows, float* y,
-                              int64_t y_stride) {
+void LayerOps::add_low_rank(const PackedLowRank& low, const float* x, int64_t stride, int rows, float* y,
+                            int64_t y_stride) {
   if (low.rank == 0) return;
   const auto each = [&](const PackedMatrix& m, const ActRows& act, auto&& put) {
     for_each_tile(kernels_, pool_, workspaces_, m, act.view(), rows, chosen_.tuning,
@@ -27,8 +27,8 @@ void CpuBackend::add_low_rank(const PackedLowRank& low, const float* x, int64_t 
 
 // low_act_ becomes down x of each permuted row, by its expert. slots: where row r of x comes to stand, as
 // ActRows::assign() has it; empty: x is permuted already.
-void CpuBackend::lower_expert_rows(const PackedLowRank& low, const float* x, int64_t stride, int rows,
-                                   std::span<const int32_t> slots) {
+void LayerOps::lower_expert_rows(const PackedLowRank& low, const float* x, int64_t stride, int rows,
+                                 std::span<const int32_t> slots) {
   if (low.rank == 0) return;
   const int permuted = static_cast<int>(std::ssize(work_.rows));
   lowered_.resize(permuted * low.rank);
@@ -51,7 +51,7 @@ void CpuBackend::lower_expert_rows(const PackedLowRank& low, const float* x, int
 
 // Adds `up` times the lowered rows [first, first + tokens) to the tile of the same pair that the thread has
 // just computed.
-void CpuBackend::add_to_tile(const PackedLowRank& low, int64_t pair, int first, int tokens, int thread) {
+void LayerOps::add_to_tile(const PackedLowRank& low, int64_t pair, int first, int tokens, int thread) {
   if (low.rank == 0) return;
   const float* more = run_pair(kernels_, low.up, pair, rows_from(low_act_.view(), first), tokens,
                                adapter_workspaces_[thread]);

@@ -1,0 +1,51 @@
+// A checkpoint's matrices to packed ones.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/layer_ops.h"
+
+namespace moesaic::cpu {
+
+// A table that is only ever read by rows: a copy in its own format.
+struct Table {
+  Buffer data, scales;
+  MatrixView view;  // without data: there is none
+};
+Result<Table> copy_table(const MatrixView& table, const std::string& name, ThreadPool& pool);
+
+class LayerLoader {
+ public:
+  // wanted(m): the format that a dense matrix is to have in memory, or nothing: as stored.
+  using Wanted = std::function<std::optional<Format>(const MatrixView& m)>;
+  LayerLoader(const Kernels& kernels, ThreadPool& pool, Wanted wanted)
+      : kernels_(kernels), pool_(pool), wanted_(std::move(wanted)) {}
+
+  // Matrices one under the other.
+  Result<PackedMatrix> pack(const std::vector<const MatrixView*>& sections, const std::string& name) const;
+  // Everything but the cache. name: of the layer, for messages. Parts that the layer lacks are views without
+  // data.
+  Status load(const LayerShape& shape, const LayerWeights& w, const LayerAdapter& adapter,
+              const std::string& name, Layer& layer) const;
+
+ private:
+  Result<PackedMatrix> pack_experts(const std::vector<const ExpertsView*>& sections, Pack format,
+                                    const std::string& name) const;
+  Status load_vectors(const LayerWeights& w, const std::string& name, Layer& layer) const;
+  Status load_matrices(const LayerWeights& w, const std::string& name, Layer& layer) const;
+  Status load_adapter(const LayerAdapter& adapter, const std::string& name, Layer& layer) const;
+  Result<PackedLowRank> pack(const LowRank& low, const std::string& name) const;
+  Result<PackedLowRank> pack(const LowRankExperts& low, bool gate_up, const std::string& name) const;
+
+  const Kernels& kernels_;
+  ThreadPool& pool_;
+  Wanted wanted_;
+};
+
+// A vector's values, rows padded to whole panels; none where it has no data.
+Result<std::vector<float>> read_vector(const MatrixView& m, const std::string& name);
+
+}  // namespace moesaic::cpu

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <random>
@@ -96,7 +97,8 @@ class LayerOpsForms : public testing::TestWithParam<Form> {
     const std::vector<int32_t> pages[] = {{2, 0}, {3, 1}};
     std::vector<LayerRow> rows, attended;
     for (int i = 0; i < 80; ++i)
-      rows.push_back({.position = i / 2, .begin = i % 2 * 3, .pages = pages[i % 2], .query = i});
+      rows.push_back(
+          {.position = i / 2, .begin = std::min(i % 2 * 3, i / 2), .pages = pages[i % 2], .query = i});
     for (const int row : wanted) attended.push_back(rows[static_cast<size_t>(row)]);
     const std::vector<float> u = random.vector(rows.size() * static_cast<size_t>(form.inputs)),
                              normed = random.vector(wanted.size() * kHidden);
@@ -106,8 +108,9 @@ class LayerOpsForms : public testing::TestWithParam<Form> {
     const RopeTable rope = make_rope_table({}, form.shape.head_dim);
     reference::Layer plain{form.shape, random.weights, random.adapter, rope,
                            reference::make_cache(form.shape, kPageTokens, kPages)};
-    project(plain, attend(plain, attended, reference::qkv(plain, rows, u, {}).q), out.want, {});
-    add_mlp(form.shape, random.weights, random.adapter, normed, out.want, {});
+    reference::project(plain, reference::attend(plain, attended, reference::qkv(plain, rows, u, {}).q),
+                       out.want, {});
+    reference::add_mlp(form.shape, random.weights, random.adapter, normed, out.want, {});
 
     const Kernels& kernels = *available_kernels().front();
     ThreadPool pool(2);

@@ -65,11 +65,11 @@ class DraftHead {
   // of what begin_draft() returned; it waits, and gives the seconds that the draft took. Two drafts may be
   // begun at a time; what is never finished is lost.
   virtual bool drafts_ahead() const { return false; }
-  virtual Result<int> begin_draft(std::span<const DraftSequence> sequences);
+  virtual Result<int> begin_draft(std::span<const SequenceAhead> sequences);
   virtual Result<double> finish_draft(int begun, std::span<int32_t> tokens);
 };
 
-inline Result<int> DraftHead::begin_draft(std::span<const DraftSequence>) {
+inline Result<int> DraftHead::begin_draft(std::span<const SequenceAhead>) {
   return Status(StatusCode::kUnsupported, "this device drafts behind a step that is done");
 }
 inline Result<double> DraftHead::finish_draft(int, std::span<int32_t>) {

@@ -112,7 +112,7 @@ TEST(Batch, NamesWhatIsWrongWithAContinuation) {
 }
 
 // Five rows, the last three of which give logits: two are of a draft.
-TEST(BegunDraft, NamesWhatIsWrong) {
+TEST(SequenceAhead, NamesWhatIsWrong) {
   Batch b;
   b.tokens = {1, 2, 3, 4, 5}, b.positions = {6, 7, 8, 9, 10};
   b.sequences = {{.first_row = 0, .rows = 5, .context = 11, .full_pages = {0, 1, 2, 3}}};
@@ -121,40 +121,40 @@ TEST(BegunDraft, NamesWhatIsWrong) {
   b.continuations = {{.sequence = 0, .sampling = std::vector<DeviceSampling>(6)}};
   Eagle3Config head;
   head.vocab = 100;
-  const DraftSequence good{
+  const SequenceAhead good{
       .next_tokens = {2, 3}, .drafts = 3, .sampling = std::vector<DeviceSampling>(6), .begin = 6};
-  const auto message = [&](const DraftSequence& d) {
-    return validate_begun(std::span(&d, 1), b, head, kLayout).message();
+  const auto message = [&](const SequenceAhead& d) {
+    return validate(std::span(&d, 1), b, head, kLayout).message();
   };
   EXPECT_EQ(message(good), "");
   struct Case {
     const char* message;
-    std::function<void(DraftSequence&)> spoil;
+    std::function<void(SequenceAhead&)> spoil;
   };
   const Case cases[] = {
-      {"sequence 1 after", [](DraftSequence& d) { d.sequence = 1; }},
-      {"gives 3 next tokens for 5 rows", [](DraftSequence& d) { d.next_tokens.push_back(1); }},
-      {"token 100", [](DraftSequence& d) { d.next_tokens[0] = 100; }},
+      {"sequence 1 after", [](SequenceAhead& d) { d.sequence = 1; }},
+      {"gives 3 next tokens for 5 rows", [](SequenceAhead& d) { d.next_tokens.push_back(1); }},
+      {"token 100", [](SequenceAhead& d) { d.next_tokens[0] = 100; }},
       {"wants 17 drafts",
-       [](DraftSequence& d) { d.drafts = 17, d.sampling.clear(), d.full_pages = {0, 1, 2, 3, 4, 5, 6, 7}; }},
-      {"sampling for 5 of its 6", [](DraftSequence& d) { d.sampling.pop_back(); }},
-      {"begins at 7", [](DraftSequence& d) { d.begin = 7; }},
+       [](SequenceAhead& d) { d.drafts = 17, d.sampling.clear(), d.full_pages = {0, 1, 2, 3, 4, 5, 6, 7}; }},
+      {"sampling for 5 of its 6", [](SequenceAhead& d) { d.sampling.pop_back(); }},
+      {"begins at 7", [](SequenceAhead& d) { d.begin = 7; }},
       {"has 3 pages, its 14 positions need 4",
-       [](DraftSequence& d) {
+       [](SequenceAhead& d) {
          d.full_pages = {0, 1, 2};
        }},
       {"page 3 is 10",
-       [](DraftSequence& d) {
+       [](SequenceAhead& d) {
          d.full_pages = {0, 1, 2, 10};
        }},
   };
   for (const Case& c : cases) {
-    DraftSequence d = good;
+    SequenceAhead d = good;
     c.spoil(d);
     EXPECT_NE(message(d).find(c.message), std::string::npos) << c.message << ": " << message(d);
   }
   b.logit_rows.clear(), b.sampling.clear(), b.continuations.clear();
-  DraftSequence none{.next_tokens = {2, 3, 4, 5, 6}};
+  SequenceAhead none{.next_tokens = {2, 3, 4, 5, 6}};
   EXPECT_EQ(message(none), "");
   none.drafts = 1;
   EXPECT_NE(message(none).find("without logits"), std::string::npos);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/accepted_prefix.h"
+
 namespace moesaic {
 
 RunStep begin_run(const Batch& batch, const RunStep& before) {
@@ -38,27 +40,30 @@ void end_run(RunStep& step, std::vector<int32_t> sampled) {
   step.sampled = std::move(sampled);
   step.accepted.assign(b.sequences.size(), 0);
   for (size_t i = 0; i < b.sequences.size(); ++i) {
-    const WantedRows wanted = wanted_rows(b, static_cast<int>(i));
-    int& accepted = step.accepted[i];
-    const auto holds = [&](int at) {
-      const auto place = static_cast<size_t>(wanted.first + at);
-      return b.tokens[static_cast<size_t>(b.logit_rows[place + 1])] == step.sampled[place];
-    };
-    while (accepted + 1 < wanted.count && holds(accepted)) ++accepted;
+    const auto [first, count] = wanted_rows(b, static_cast<int>(i));
+    std::vector<int32_t> draft;
+    for (int place = first + 1; place < first + count; ++place)
+      draft.push_back(b.tokens[static_cast<size_t>(b.logit_rows[static_cast<size_t>(place)])]);
+    step.accepted[i] = accepted_prefix(draft, std::span(step.sampled).subspan(static_cast<size_t>(first)));
   }
   step.drafts.assign(b.sequences.size(), {});
 }
 
-std::vector<DraftSequence> settle(std::span<const DraftSequence> sequences, const RunStep& step) {
-  std::vector<DraftSequence> settled(sequences.begin(), sequences.end());
-  for (DraftSequence& d : settled) {
+std::vector<DraftSequence> settle(std::span<const SequenceAhead> sequences, const RunStep& step) {
+  std::vector<DraftSequence> settled;
+  for (const SequenceAhead& ahead : sequences) {
+    DraftSequence& d = settled.emplace_back(DraftSequence{.sequence = ahead.sequence,
+                                                          .next_tokens = ahead.next_tokens,
+                                                          .drafts = ahead.drafts,
+                                                          .full_pages = ahead.full_pages,
+                                                          .begin = ahead.begin});
     const auto of = static_cast<size_t>(d.sequence);
     const auto [first, count] = wanted_rows(step.batch, d.sequence);
     const int accepted = step.accepted[of];
     for (int i = 0; i < count && i <= accepted; ++i)
       d.next_tokens.push_back(std::max(0, step.sampled[static_cast<size_t>(first + i)]));
-    if (d.sampling.empty()) continue;
-    const auto begin = d.sampling.begin() + step.moved[of] + accepted;
+    if (ahead.sampling.empty()) continue;
+    const auto begin = ahead.sampling.begin() + step.moved[of] + accepted;
     d.sampling = {begin, begin + d.drafts};
   }
   return settled;

@@ -27,6 +27,6 @@ RunStep begin_run(const Batch& batch, const RunStep& before);
 // drafted tokens.
 void end_run(RunStep& step, std::vector<int32_t> sampled);
 // What was given to DraftHead::begin_draft() behind the step, as draft() takes it.
-std::vector<DraftSequence> settle(std::span<const DraftSequence> sequences, const RunStep& step);
+std::vector<DraftSequence> settle(std::span<const SequenceAhead> sequences, const RunStep& step);
 
 }  // namespace moesaic

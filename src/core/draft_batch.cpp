@@ -9,7 +9,8 @@ namespace moesaic {
 namespace {
 
 // rows: that are taken in, at most, from the sequence's first one on.
-Status check_pages(const DraftSequence& d, const Sequence& s, int rows, const KvLayout& layout) {
+template <typename Drafted>
+Status check_pages(const Drafted& d, const Sequence& s, int rows, const KvLayout& layout) {
   const std::vector<int32_t>& pages = d.full_pages.empty() ? s.full_pages : d.full_pages;
   const int end = s.context - s.rows + rows + std::max(0, d.drafts - 1);
   const int needed = (end + layout.page_tokens - 1) / layout.page_tokens;
@@ -24,7 +25,8 @@ Status check_pages(const DraftSequence& d, const Sequence& s, int rows, const Kv
   return {};
 }
 
-Status check_sequence(const DraftSequence& d, const Batch& batch, const Eagle3Config& head) {
+template <typename Drafted>
+Status check_sequence(const Drafted& d, const Batch& batch, const Eagle3Config& head) {
   const Sequence& s = batch.sequences[static_cast<size_t>(d.sequence)];
   for (const int32_t token : d.next_tokens) {
     if (token < 0 || token >= head.vocab)
@@ -33,13 +35,14 @@ Status check_sequence(const DraftSequence& d, const Batch& batch, const Eagle3Co
   if (d.begin < 0 || d.begin > s.context - s.rows)
     return invalid("draft: sequence {} begins at {}, its first row stands at {}", d.sequence, d.begin,
                    s.context - s.rows);
-  if (d.drafts < 0 || d.drafts > kMostDrafts)
+  if (d.drafts < 0 || d.drafts > kMostDraft)
     return invalid("draft: sequence {} wants {} drafts, at most {} are possible", d.sequence, d.drafts,
-                   kMostDrafts);
+                   kMostDraft);
   return {};
 }
 
-Status check_counts(const DraftSequence& d, const Sequence& s, int next_tokens, int sampling) {
+template <typename Drafted>
+Status check_counts(const Drafted& d, const Sequence& s, int next_tokens, int sampling) {
   if (std::ssize(d.next_tokens) != next_tokens)
     return invalid("draft: sequence {} gives {} next tokens for {} rows", d.sequence, d.next_tokens.size(),
                    s.rows);
@@ -49,9 +52,10 @@ Status check_counts(const DraftSequence& d, const Sequence& s, int next_tokens, 
   return {};
 }
 
-Status check_order(std::span<const DraftSequence> sequences, const Batch& batch) {
+template <typename Drafted>
+Status check_order(std::span<const Drafted> sequences, const Batch& batch) {
   int last = -1;
-  for (const DraftSequence& d : sequences) {
+  for (const Drafted& d : sequences) {
     if (d.sequence <= last || d.sequence >= std::ssize(batch.sequences))
       return invalid("draft: sequence {} after {}, of {} in the step", d.sequence, last,
                      batch.sequences.size());
@@ -78,12 +82,12 @@ Status validate(std::span<const DraftSequence> sequences, size_t tokens, const B
   return invalid("draft: places for {} tokens, {} drafts are wanted", tokens, drafts);
 }
 
-Status validate_begun(std::span<const DraftSequence> sequences, const Batch& batch, const Eagle3Config& head,
-                      const KvLayout& layout) {
+Status validate(std::span<const SequenceAhead> sequences, const Batch& batch, const Eagle3Config& head,
+                const KvLayout& layout) {
   if (batch.sampling.empty() && !batch.logit_rows.empty())
     return invalid("draft: it is begun behind a step that is not sampled");
   RETURN_IF_ERROR(check_order(sequences, batch));
-  for (const DraftSequence& d : sequences) {
+  for (const SequenceAhead& d : sequences) {
     const Sequence& s = batch.sequences[static_cast<size_t>(d.sequence)];
     const int logit_rows = wanted_rows(batch, d.sequence).count, moves = most_moved(batch, d.sequence);
     if (logit_rows == 0 && d.drafts > 0)

@@ -10,34 +10,44 @@
 
 namespace moesaic {
 
-// What of one sequence of the last step is taken in, and how many tokens are drafted after it.
+// One sequence of the last step, whose tokens are known: which of its rows a head takes in, and how many
+// tokens it drafts behind them.
 struct DraftSequence {
   int sequence = 0;  // its index in that step's batch
   // The tokens that follow its first rows: next_tokens[i] stands one position after row first_row + i, 1 to
   // rows of them. Rows beyond were not accepted. In a prompt's chunk they are the prompt's own tokens.
-  // In begin_draft(): of the rows without logits. What follows those with logits is what the step samples of
-  // them, as far as drafted rows hold.
   std::vector<int32_t> next_tokens = {};
-  int drafts = 0;  // tokens wanted after the last of the tokens that follow, at most kMostDrafts
+  int drafts = 0;  // tokens wanted after the last of the tokens that follow, at most kMostDraft
   // How each draft is chosen, [drafts], with the uniform number that the target's sampler will use for the
-  // same token; empty: the likeliest. In begin_draft() longer by the drafted rows that may hold of the step,
-  // and of the one that it goes on from: draft i, where n of them hold, is chosen by sampling[n + i].
+  // same token; empty: the likeliest.
   std::vector<DeviceSampling> sampling = {};
   // A page table that reaches the position of the last row taken in + drafts - 1. Empty: the batch's own.
   std::vector<int32_t> full_pages = {};
-  // The first position that the head has K and V of, at most that of the first row: what stands before it is
-  // not attended to (on cuda, what stands before its page). It may be larger than 0 where rows were not taken
+  // The first position that the head has K and V of, at most that of the first row. The head does not attend
+  // to what stands before it (on cuda, before its page). It may be larger than 0 where rows were not taken
   // in.
   int begin = 0;
+};
+
+// One sequence of a step that was launched and that samples: the tokens behind its logit rows are not known
+// yet. A head takes in all of its rows, as far as drafted ones hold, and drafts behind the last of them.
+struct SequenceAhead {
+  int sequence = 0;                       // its index in that step's batch
+  std::vector<int32_t> next_tokens = {};  // the tokens that follow its rows without logits
+  int drafts = 0;                         // tokens wanted behind what the step samples, at most kMostDraft
+  // How each draft is chosen; empty: the likeliest. If n drafted rows hold, of this step and of the one that
+  // it goes on from, draft i is chosen by sampling[n + i]: as many more as there are such rows.
+  std::vector<DeviceSampling> sampling = {};
+  std::vector<int32_t> full_pages = {};  // as above, if all drafted rows hold
+  int begin = 0;                         // as above
 };
 
 // One line that names the first value that a backend could not rely on. batch: of the last step; tokens:
 // places for drafts.
 Status validate(std::span<const DraftSequence> sequences, size_t tokens, const Batch& batch,
                 const Eagle3Config& head, const KvLayout& layout);
-// The same for begin_draft(), whose step samples.
-Status validate_begun(std::span<const DraftSequence> sequences, const Batch& batch, const Eagle3Config& head,
-                      const KvLayout& layout);
+Status validate(std::span<const SequenceAhead> sequences, const Batch& batch, const Eagle3Config& head,
+                const KvLayout& layout);
 
 // A row of the head: at `position` of a sequence, with the token that stands one further on.
 struct DraftRow {

@@ -9,6 +9,7 @@
 
 #include "core/model_config.h"
 #include "core/weights.h"
+#include "moesaic/stats.h"
 #include "moesaic/status.h"
 
 namespace moesaic {
@@ -20,7 +21,6 @@ enum class TapConvention : uint8_t {
 };
 
 inline constexpr int kMostTaps = 8;
-inline constexpr int kMostDrafts = 16;  // tokens drafted one after another
 
 struct Eagle3Config {
   std::string name;      // of the file, for messages

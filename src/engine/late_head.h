@@ -63,10 +63,10 @@ class LateHead final : public DraftHead {
   }
 
   bool drafts_ahead() const override { return last_step_ != nullptr; }
-  Result<int> begin_draft(std::span<const DraftSequence> sequences) override {
+  Result<int> begin_draft(std::span<const SequenceAhead> sequences) override {
     const Batch* step = last_step_();
     if (step == nullptr) return Status(StatusCode::kInternal, "no step that samples before");
-    if (const Status valid = validate_begun(sequences, *step, config_, layout_); !valid.ok()) return valid;
+    if (const Status valid = validate(sequences, *step, config_, layout_); !valid.ok()) return valid;
     begun_.push_back({.sequences = {sequences.begin(), sequences.end()}, .step = step});
     return ++last_begun_;
   }
@@ -151,7 +151,7 @@ class LateHead final : public DraftHead {
   bool has_step_ = false;
 
   struct Begun {
-    std::vector<DraftSequence> sequences;
+    std::vector<SequenceAhead> sequences;
     const Batch* step = nullptr;
   };
   std::deque<Begun> begun_;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "core/accepted_prefix.h"
 #include "model/sequence_runner.h"
 
 namespace moesaic {
@@ -70,9 +71,9 @@ class Generation {
     const int before = runner_.length();
     RETURN_IF_ERROR(runner_.append(rows, SequenceRunner::Wanted::kAll, logits_));
     std::vector<int32_t> said;
-    do {
-      said.push_back(argmax(std::span(logits_).subspan(said.size() * vocab_, vocab_)));
-    } while (said.size() < rows.size() && said.back() == rows[said.size()]);
+    for (size_t row = 0; row < rows.size(); ++row)
+      said.push_back(argmax(std::span(logits_).subspan(row * vocab_, vocab_)));
+    said.resize(1 + static_cast<size_t>(accepted_prefix(drafts_, said)));
     runner_.truncate(before + static_cast<int>(std::ssize(said)));
     ++answer_.steps;
     answer_.generated += static_cast<int>(std::ssize(said));
@@ -96,9 +97,9 @@ Result<DraftedAnswer> answer_with_drafts(Backend& backend, const ModelConfig& co
                                          std::span<const int32_t> prompt, const DraftedOptions& options) {
   if (prompt.empty() || options.max_tokens < 1)
     return invalid("drafts: nothing to answer, or no tokens wanted");
-  if (options.drafts < 0 || options.drafts > kMostDrafts || options.chunk <= options.drafts)
+  if (options.drafts < 0 || options.drafts > kMostDraft || options.chunk <= options.drafts)
     return invalid("drafts: {} in a step of {} rows, at most {} are possible", options.drafts, options.chunk,
-                   kMostDrafts);
+                   kMostDraft);
   DraftHead* const head = options.drafts > 0 ? backend.draft_head() : nullptr;
   if (options.drafts > 0 && (head == nullptr || !head->loaded()))
     return invalid("drafts: {} has no draft head loaded", backend.caps().name);

@@ -12,7 +12,7 @@ namespace moesaic {
 
 struct DraftedOptions {
   int max_tokens = 128;  // to generate
-  int drafts = 3;        // verified in a step, at most kMostDrafts; 0: generate without the head
+  int drafts = 3;        // verified in a step, at most kMostDraft; 0: generate without the head
   int chunk = 512;       // rows of a step of the prompt
   std::vector<int32_t> stop_tokens = {};
 };

@@ -77,7 +77,7 @@ Status CudaDraftHead::set_taps(const std::vector<int>& boundaries) {
 
 int CudaDraftHead::rows_at_once() const { return std::min(shared_.rows_at_once, shared_.options.max_rows); }
 
-int CudaDraftHead::first_rows() const { return shared_.options.max_rows + kFirstLogitRows * kMostDrafts; }
+int CudaDraftHead::first_rows() const { return shared_.options.max_rows + kFirstLogitRows * kMostDraft; }
 
 std::vector<Wanted> CudaDraftHead::wanted(Arena& arena, const Eagle3Config& c) const {
   const size_t rows = rows_at_once(), features = c.features();
@@ -87,7 +87,7 @@ std::vector<Wanted> CudaDraftHead::wanted(Arena& arena, const Eagle3Config& c) c
           {&arena.q, rows * c.q_size() * 2},
           {&arena.fault, sizeof(int)},
           {&arena.accepted, shared_.options.max_rows * sizeof(int32_t)},
-          {&arena.drafts, static_cast<size_t>(shared_.options.max_rows) * kMostDrafts * sizeof(int32_t)}};
+          {&arena.drafts, static_cast<size_t>(shared_.options.max_rows) * kMostDraft * sizeof(int32_t)}};
 }
 
 // What a product of so many rows and columns may want its activations copied to.
@@ -111,7 +111,7 @@ std::vector<Wanted> CudaDraftHead::wanted(RoundBuffers& b, const Eagle3Config& c
           {&b.output, n * c.hidden * sizeof(float)},
           {&b.middle, n * c.intermediate * 2},
           {&b.logits, n * c.draft_vocab * sizeof(float)},
-          {&b.chosen, n * kMostDrafts * sizeof(int32_t)},
+          {&b.chosen, n * kMostDraft * sizeof(int32_t)},
           {&b.results, n * sizeof(SampleResult)}};
 }
 
@@ -205,21 +205,21 @@ bool CudaDraftHead::drafts_ahead() const {
 }
 
 // Everything is given to the stream, and the next step may follow at once.
-Result<int> CudaDraftHead::begin_draft(std::span<const DraftSequence> sequences) {
+Result<int> CudaDraftHead::begin_draft(std::span<const SequenceAhead> sequences) {
   if (!drafts_ahead() || k_.bytes() == 0) return invalid("draft head: load one, then the KV cache");
   if (!tapped_ || step_.tokens == nullptr)
     return invalid("draft head: there was no step before that sampled");
   if (sequences.empty()) return invalid("draft head: no sequence to begin with");
-  RETURN_IF_ERROR(validate_begun(sequences, batch_, config_, shared_.layout));
+  RETURN_IF_ERROR(validate(sequences, batch_, config_, shared_.layout));
   const DeviceGuard guard(shared_.options.device);
   RETURN_IF_ERROR(guard.status());
   host_chooses_ = false;
-  input_ = begun_draft_input(sequences, batch_);
+  input_ = draft_input(sequences, batch_);
   ++drafts_;
   RETURN_IF_ERROR(make_room());
   Flight& flight = this->flight();
   flight.wanted.clear();
-  for (const DraftSequence& d : sequences) flight.wanted.emplace_back(d.sequence, d.drafts);
+  for (const SequenceAhead& d : sequences) flight.wanted.emplace_back(d.sequence, d.drafts);
   RETURN_IF_ERROR(check(cudaEventRecord(flight.from, shared_.stream), "draft"));
   RETURN_IF_ERROR(send());
   RETURN_IF_ERROR(hold());
@@ -238,7 +238,7 @@ Result<double> CudaDraftHead::finish_draft(int begun, std::span<int32_t> tokens)
   auto at = tokens.begin();
   for (const auto& [sequence, drafts] : flight.wanted) {
     if (tokens.end() - at < drafts) return invalid("draft head: places for {} tokens only", tokens.size());
-    const int32_t* const from = flight.drafts.as<int32_t>() + static_cast<size_t>(sequence) * kMostDrafts;
+    const int32_t* const from = flight.drafts.as<int32_t>() + static_cast<size_t>(sequence) * kMostDraft;
     const auto end = std::copy(from, std::find(from, from + drafts, -1), at);
     std::fill(end, at + drafts, -1);
     at += drafts;

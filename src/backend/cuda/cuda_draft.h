@@ -48,7 +48,7 @@ class CudaDraftHead final : public DraftHead {
   Status draft(std::span<const DraftSequence> sequences, std::span<int32_t> tokens) override;
   // Where the device samples, and nobody looks on.
   bool drafts_ahead() const override;
-  Result<int> begin_draft(std::span<const DraftSequence> sequences) override;
+  Result<int> begin_draft(std::span<const SequenceAhead> sequences) override;
   Result<double> finish_draft(int begun, std::span<int32_t> tokens) override;
 
   void unload();  // the model is another one
@@ -77,7 +77,7 @@ class CudaDraftHead final : public DraftHead {
     DeviceBuffer joined;            // [rows, 2 hidden] of 16 bits
     DeviceBuffer q;                 // [rows, q_size] BF16
     DeviceBuffer fault;             // an int that norms may set and nobody reads
-    DeviceBuffer accepted, drafts;  // [rows of the step], and kMostDrafts of each: of its sequences
+    DeviceBuffer accepted, drafts;  // [rows of the step], and kMostDraft of each: of its sequences
   };
   std::vector<Wanted> wanted(Arena& arena, const Eagle3Config& config) const;
   // For as many logit rows, and rows of all rounds, as there have been.
@@ -90,7 +90,7 @@ class CudaDraftHead final : public DraftHead {
     DeviceBuffer normed, output;      // [logit rows, hidden] of 16 bits; F32
     DeviceBuffer middle;              // [logit rows, intermediate] of 16 bits
     DeviceBuffer logits;              // [logit rows, draft_vocab]
-    DeviceBuffer chosen;   // [kMostDrafts, logit rows] draft tokens, or the target's if the host chose
+    DeviceBuffer chosen;   // [kMostDraft, logit rows] draft tokens, or the target's if the host chose
     DeviceBuffer results;  // [logit rows] SampleResult, not read
   };
   std::vector<Wanted> wanted(RoundBuffers& buffers, const Eagle3Config& config, int logit_rows,

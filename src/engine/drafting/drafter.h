@@ -51,7 +51,7 @@ struct ComputedRows {
 
 // A sequence of a step that was launched and whose tokens are not known yet, and what is drafted behind it.
 struct DraftAhead {
-  DraftSequence sequence;  // as DraftHead::begin_draft() takes it, but for `begin`
+  SequenceAhead sequence;  // as DraftHead::begin_draft() takes it, but for `begin`
   int first_position = 0;  // of its first row, at least
   int rows = 0;            // that hold whatever is sampled
 };

@@ -39,7 +39,7 @@ void Eagle3Drafter::skip() {
 // looks back on them: the next step's first row, at least, is the one behind those that are sure.
 Result<int> Eagle3Drafter::begin_draft(std::span<DraftAhead> ahead) {
   skip();
-  std::vector<DraftSequence> sequences;
+  std::vector<SequenceAhead> sequences;
   for (const DraftAhead& a : ahead) {
     sequences.push_back(a.sequence);
     sequences.back().begin = begin_of(a.sequence.full_pages, a.first_position);
@@ -86,7 +86,7 @@ bool Eagle3Drafter::complete(Pending& p, const DraftTask& task) {
   const size_t pages = std::min(p.pages.size(), task.full_pages.size());
   if (!std::ranges::equal(task.full_pages.first(pages), std::span(p.pages).first(pages))) return false;
   p.sequence.next_tokens.resize(static_cast<size_t>(p.rows), task.tokens.back());
-  p.sequence.drafts = std::min(task.most, kMostDrafts);
+  p.sequence.drafts = std::min(task.most, kMostDraft);
   p.sequence.sampling = task.sampling;
   p.sequence.sampling.resize(static_cast<size_t>(p.sequence.drafts));
   p.sequence.full_pages.assign(task.full_pages.begin(), task.full_pages.end());
@@ -116,7 +116,7 @@ Status Eagle3Drafter::draft(std::span<DraftTask> tasks) {
   RETURN_IF_ERROR(status);
   auto at = tokens.begin();
   for (DraftTask* task : drafted) {
-    const auto end = at + std::min(task->most, kMostDrafts);
+    const auto end = at + std::min(task->most, kMostDraft);
     task->draft.assign(at, std::find(at, end, -1));
     at = end;
   }

@@ -11,8 +11,13 @@ namespace {
 
 // A sequence with what its rounds need.
 struct Drafting {
-  const DraftSequence* draft = nullptr;
-  const Sequence* sequence = nullptr;
+  int sequence = 0;  // its index in the step
+  const Sequence* of_step = nullptr;
+  std::span<const int32_t> next_tokens;
+  int drafts = 0;
+  std::span<const DeviceSampling> sampling;
+  std::span<const int32_t> pages;
+  int begin = 0;
   size_t index = 0, first_token = 0;  // in draft()'s lists
   int first_position = 0;             // of its rows in the first round
   int table = 0;                      // where its pages begin
@@ -22,10 +27,7 @@ struct Drafting {
   WantedRows wanted = {};
   int moves = 0;  // rows that it may be moved on by
 
-  std::span<const int32_t> pages() const {
-    return draft->full_pages.empty() ? sequence->full_pages : draft->full_pages;
-  }
-  int rows() const { return static_cast<int>(draft->next_tokens.size()) + wanted.count; }
+  int rows() const { return static_cast<int>(next_tokens.size()) + wanted.count; }
   // That hold whatever was sampled.
   int sure_rows() const { return rows() - drafted_rows(); }
   int drafted_rows() const { return std::max(0, wanted.count - 1); }
@@ -33,7 +35,10 @@ struct Drafting {
 
 class Packer {
  public:
-  Packer(std::span<const DraftSequence> sequences, const Batch& batch, bool begun);
+  // begun: behind a step whose tokens are not known.
+  explicit Packer(bool begun) : begun_(begun) {}
+  template <typename Drafted>  // DraftSequence or SequenceAhead
+  void add(const Drafted& d, const Batch& batch);
   DraftInput run();
 
  private:
@@ -55,21 +60,24 @@ class Packer {
   std::vector<int32_t> positions_;
 };
 
-Packer::Packer(std::span<const DraftSequence> sequences, const Batch& batch, bool begun) : begun_(begun) {
-  size_t token = 0;
-  for (const DraftSequence& d : sequences) {
-    const Sequence& s = batch.sequences[static_cast<size_t>(d.sequence)];
-    sequences_.push_back({.draft = &d,
-                          .sequence = &s,
-                          .index = sequences_.size(),
-                          .first_token = token,
-                          .first_position = batch.positions[static_cast<size_t>(s.first_row)]});
-    if (begun) {
-      sequences_.back().wanted = wanted_rows(batch, d.sequence);
-      sequences_.back().moves = most_moved(batch, d.sequence);
-    }
-    token += static_cast<size_t>(d.drafts);
-  }
+template <typename Drafted>
+void Packer::add(const Drafted& d, const Batch& batch) {
+  const Sequence& s = batch.sequences[static_cast<size_t>(d.sequence)];
+  const size_t token =
+      sequences_.empty() ? 0 : sequences_.back().first_token + static_cast<size_t>(sequences_.back().drafts);
+  sequences_.push_back({.sequence = d.sequence,
+                        .of_step = &s,
+                        .next_tokens = d.next_tokens,
+                        .drafts = d.drafts,
+                        .sampling = d.sampling,
+                        .pages = d.full_pages.empty() ? s.full_pages : d.full_pages,
+                        .begin = d.begin,
+                        .index = sequences_.size(),
+                        .first_token = token,
+                        .first_position = batch.positions[static_cast<size_t>(s.first_row)]});
+  if (!begun_) return;
+  sequences_.back().wanted = wanted_rows(batch, d.sequence);
+  sequences_.back().moves = most_moved(batch, d.sequence);
 }
 
 void Packer::begin_round(int round, int rows, int logit_rows) {
@@ -86,7 +94,7 @@ void Packer::add_row(int round, const Drafting& d, int position, int32_t token, 
   DraftRoundInput& r = out_.rounds[static_cast<size_t>(round)];
   int32_t* const to = out_.packed.data() + r.rows++;
   to[r.tokens] = token;
-  to[r.slots] = d.pages()[static_cast<size_t>(position / kPageTokens)] * kPageTokens + position % kPageTokens;
+  to[r.slots] = d.pages[static_cast<size_t>(position / kPageTokens)] * kPageTokens + position % kPageTokens;
   to[r.sources] = source;
   to[r.places] = place;
   positions_.push_back(position);
@@ -97,7 +105,7 @@ void Packer::add_logit_row(int round, Drafting& d, int position) {
   const int place = r.logit_rows++;
   d.places.push_back(place);
   // Pages before the head's first K and V are not attended to: places count from the page that has them.
-  const int skipped = d.draft->begin / kPageTokens, at = position - skipped * kPageTokens;
+  const int skipped = d.begin / kPageTokens, at = position - skipped * kPageTokens;
   const RowTile tile{.row = place,
                      .count = 1,
                      .position = at,
@@ -105,7 +113,7 @@ void Packer::add_logit_row(int round, Drafting& d, int position) {
                      .written = at};
   std::memcpy(&out_.packed[static_cast<size_t>(r.tiles + place * kTileInts)], &tile, sizeof(tile));
   DeviceSampling sampling;
-  if (!d.draft->sampling.empty()) sampling = d.draft->sampling[static_cast<size_t>(round)];
+  if (!d.sampling.empty()) sampling = d.sampling[static_cast<size_t>(round)];
   sampling.logprobs = -1;
   std::memcpy(&out_.packed[static_cast<size_t>(r.sampling + place * kSamplingInts)], &sampling,
               sizeof(sampling));
@@ -124,12 +132,12 @@ void Packer::add_logit_row(int round, Drafting& d, int position) {
 void Packer::add_round(int round) {
   int rows = 0, logit_rows = 0;
   for (const Drafting& d : sequences_) {
-    if (d.draft->drafts > round) ++logit_rows;
-    rows += round == 0 ? d.rows() : d.draft->drafts > round;
+    if (d.drafts > round) ++logit_rows;
+    rows += round == 0 ? d.rows() : d.drafts > round;
   }
   begin_round(round, rows, logit_rows);
   for (Drafting& d : sequences_) {
-    const bool drafts = d.draft->drafts > round;
+    const bool drafts = d.drafts > round;
     const int last = d.first_position + d.sure_rows() - 1;
     if (round > 0 && !drafts) continue;
     const int before = round > 0 ? d.places.back() : 0;
@@ -139,10 +147,10 @@ void Packer::add_round(int round) {
       continue;
     }
     d.row = out_.rounds[0].rows;
-    const std::vector<int32_t>& next = d.draft->next_tokens;
+    const std::span<const int32_t> next = d.next_tokens;
     for (int i = 0; i < d.rows(); ++i)
       add_row(round, d, d.first_position + i, i < std::ssize(next) ? next[static_cast<size_t>(i)] : 0,
-              d.sequence->first_row + i, drafts && i + 1 == d.sure_rows() ? d.places[0] : -1);
+              d.of_step->first_row + i, drafts && i + 1 == d.sure_rows() ? d.places[0] : -1);
   }
 }
 
@@ -151,18 +159,18 @@ void Packer::add_begun() {
   out_.begun = take(sequences_.size() * kInts);
   for (size_t i = 0; i < sequences_.size(); ++i) {
     const Drafting& d = sequences_[i];
-    std::vector<DeviceSampling> sampling = d.draft->sampling;
+    std::vector<DeviceSampling> sampling(d.sampling.begin(), d.sampling.end());
     for (DeviceSampling& s : sampling) s.logprobs = -1;
-    BegunSequence begun{.sequence = d.draft->sequence,
-                        .step_row = d.sequence->first_row,
+    BegunSequence begun{.sequence = d.sequence,
+                        .step_row = d.of_step->first_row,
                         .rows = d.rows(),
                         .first_wanted = d.wanted.first,
                         .wanted = d.wanted.count,
                         .row = d.row,
                         .table = d.table,
-                        .skipped = d.draft->begin / kPageTokens,
+                        .skipped = d.begin / kPageTokens,
                         .sampling = -1,
-                        .drafts = d.draft->drafts,
+                        .drafts = d.drafts,
                         .places = {}};
     std::ranges::copy(d.places, begun.places);
     if (!sampling.empty()) {
@@ -179,12 +187,11 @@ DraftInput Packer::run() {
   int tables = 0, rounds = 1;
   for (Drafting& d : sequences_) {
     d.table = tables;
-    tables += static_cast<int>(d.pages().size());
-    rounds = std::max(rounds, d.draft->drafts);
+    tables += static_cast<int>(d.pages.size());
+    rounds = std::max(rounds, d.drafts);
   }
   out_.pages = take(static_cast<size_t>(tables));
-  for (const Drafting& d : sequences_)
-    std::ranges::copy(d.pages(), out_.packed.begin() + out_.pages + d.table);
+  for (const Drafting& d : sequences_) std::ranges::copy(d.pages, out_.packed.begin() + out_.pages + d.table);
   for (int round = 0; round < rounds; ++round) add_round(round);
   if (begun_) add_begun();
   out_.positions = take(positions_.size());
@@ -196,11 +203,15 @@ DraftInput Packer::run() {
 }  // namespace
 
 DraftInput draft_input(std::span<const DraftSequence> sequences, const Batch& batch) {
-  return Packer(sequences, batch, false).run();
+  Packer packer(false);
+  for (const DraftSequence& d : sequences) packer.add(d, batch);
+  return packer.run();
 }
 
-DraftInput begun_draft_input(std::span<const DraftSequence> sequences, const Batch& batch) {
-  return Packer(sequences, batch, true).run();
+DraftInput draft_input(std::span<const SequenceAhead> sequences, const Batch& batch) {
+  Packer packer(true);
+  for (const SequenceAhead& d : sequences) packer.add(d, batch);
+  return packer.run();
 }
 
 }  // namespace moesaic::cuda

@@ -40,13 +40,13 @@ struct DraftInput {
     DeviceSampling sampling = {};
   };
   std::vector<Drafted> drafted;
-  int begun = 0;  // offset: BegunSequence [sequences]; of begun_draft_input()
+  int begun = 0;  // offset: BegunSequence [sequences]; of sequences whose step is not done
 };
 
 // sequences, batch: as validate() of core/draft_batch.h passes them.
 DraftInput draft_input(std::span<const DraftSequence> sequences, const Batch& batch);
-// The same as validate_begun() passes them: as if no drafted row held. hold_rows() (kernels/common/draft.h)
-// changes what depends on that.
-DraftInput begun_draft_input(std::span<const DraftSequence> sequences, const Batch& batch);
+// The same behind a step whose tokens are not known: as if no drafted row held. hold_rows()
+// (kernels/common/draft.h) changes what depends on that.
+DraftInput draft_input(std::span<const SequenceAhead> sequences, const Batch& batch);
 
 }  // namespace moesaic::cuda

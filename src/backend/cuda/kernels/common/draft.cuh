@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kMoveThreads) keep_drafts_kernel(const KeepDra
   const auto& s = reinterpret_cast<const BegunSequence*>(p.inputs + p.sequences)[blockIdx.x];
   for (int i = threadIdx.x; i < s.drafts; i += kMoveThreads) {
     const int32_t chosen = p.chosen[i * p.stride + s.places[i]];
-    const int at = s.sequence * kMostDrafts + i;
+    const int at = s.sequence * kMostDraft + i;
     p.drafts[at] = p.host_drafts[at] = chosen < 0 ? -1 : p.ids[chosen];
   }
 }
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(kMoveThreads) move_on_kernel(const MoveOn p) {
   for (int i = threadIdx.x; i < s.rows; i += kMoveThreads) {
     const int row = s.row + i, position = in[p.positions + row] + moved;
     const int32_t token =
-        i == 0 ? p.sampled[s.source_wanted + moved] : p.drafts[s.source * kMostDrafts + i - 1];
+        i == 0 ? p.sampled[s.source_wanted + moved] : p.drafts[s.source * kMostDraft + i - 1];
     in[p.tokens + row] = max(token, 0);
     in[p.positions + row] = position;
     in[p.full_slots + row] = slot(s.full_table, position);

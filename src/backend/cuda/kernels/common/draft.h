@@ -89,7 +89,7 @@ struct BegunSequence {
   int32_t table, skipped;        // its pages, offset in HoldRows::pages; of these, not attended to
   int32_t sampling;              // offset in HoldRows::inputs of its list; -1: the likeliest are chosen
   int32_t drafts;                // tokens
-  int32_t places[kMostDrafts];   // of its rows in each round
+  int32_t places[kMostDraft];    // of its rows in each round
 };
 
 // Finds out how many drafted rows of each sequence hold: accepted[sequence], the longest beginning of its
@@ -107,7 +107,7 @@ struct HoldRows {
   int pages = 0, tokens_in = 0, places = 0;
   struct Round {
     int positions, slots, sampling, tiles;
-  } rounds[kMostDrafts] = {};
+  } rounds[kMostDraft] = {};
   int32_t* accepted = nullptr;  // [sequences of the step]
 };
 Status hold_rows(const HoldRows& p, cudaStream_t stream);
@@ -120,7 +120,7 @@ struct KeepDrafts {
   const int32_t* chosen = nullptr;
   int stride = 0;  // from one round's to the next one's
   const int32_t* ids = nullptr;
-  int32_t* drafts = nullptr;       // [sequences of the step, kMostDrafts]
+  int32_t* drafts = nullptr;       // [sequences of the step, kMostDraft]
   int32_t* host_drafts = nullptr;  // page-locked host memory
 };
 Status keep_drafts(const KeepDrafts& p, cudaStream_t stream);

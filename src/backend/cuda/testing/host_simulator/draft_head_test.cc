@@ -354,7 +354,7 @@ struct Begun {
 void compare_begun(Pair& pair, Pair& knowing, const std::vector<Begun>& forms, bool samples) {
   Batch b;
   std::vector<int32_t> positions, tokens, sampled;
-  std::vector<DraftSequence> sequences;
+  std::vector<SequenceAhead> sequences;
   RunStep run;
   for (size_t s = 0; s < forms.size(); ++s) {
     const Begun& f = forms[s];
@@ -363,7 +363,7 @@ void compare_begun(Pair& pair, Pair& knowing, const std::vector<Begun>& forms, b
     for (int i = 0; i < 4; ++i) pages[static_cast<size_t>(i)] = static_cast<int32_t>(s) + 4 * (3 - i);
     b.sequences.push_back({.first_row = first, .rows = rows, .context = f.from + rows, .full_pages = pages});
     run.moved.push_back(f.moved);
-    DraftSequence d{.sequence = static_cast<int>(s), .drafts = f.drafts};
+    SequenceAhead d{.sequence = static_cast<int>(s), .drafts = f.drafts};
     for (int i = 0; i < rows; ++i) {
       const auto token = static_cast<int32_t>(3 * s + 7 * static_cast<size_t>(f.from + f.moved + i)) % kVocab;
       b.tokens.push_back(token), b.positions.push_back(f.from + i);
@@ -407,7 +407,7 @@ void compare_begun(Pair& pair, Pair& knowing, const std::vector<Begun>& forms, b
   auto at = want.begin();
   for (size_t s = 0; s < forms.size(); ++s) {
     EXPECT_EQ(head.accepted()[s], forms[s].accepted) << s;
-    EXPECT_TRUE(std::equal(at, at + forms[s].drafts, head.drafts() + s * kMostDrafts)) << s;
+    EXPECT_TRUE(std::equal(at, at + forms[s].drafts, head.drafts() + s * kMostDraft)) << s;
     at += forms[s].drafts;
   }
   EXPECT_FALSE(head.finish_draft(begun.value() + 1, got).ok());
@@ -453,7 +453,7 @@ TEST(CudaContinuations, MoveRowsOnAsTheHostWould) {
     Batch before, batch;
     RunStep ran;
     std::vector<int> first_wanted, accepted(static_cast<size_t>(count));
-    std::vector<int32_t> drafts(static_cast<size_t>(count) * kMostDrafts, -1);
+    std::vector<int32_t> drafts(static_cast<size_t>(count) * kMostDraft, -1);
     ran.drafts.resize(static_cast<size_t>(count));
     for (int s = 0; s < count; ++s) {
       const auto i = static_cast<size_t>(s);
@@ -466,7 +466,7 @@ TEST(CudaContinuations, MoveRowsOnAsTheHostWould) {
         ran.sampled.push_back(below(10) == 0 ? -1 : below(1000));
       }
       for (int k = 0; k < made; ++k) ran.drafts[i].push_back(below(10) == 0 ? -1 : below(1000));
-      std::ranges::copy(ran.drafts[i], drafts.begin() + s * kMostDrafts);
+      std::ranges::copy(ran.drafts[i], drafts.begin() + s * kMostDraft);
       if (below(5) == 0) continue;  // it does not go on
       const int first = batch.rows();
       Sequence next{.first_row = first, .rows = 1 + made, .context = from + 2 + made};

@@ -194,7 +194,7 @@ StepAccount Scheduler::add_drafts(const Plan& plan) {
                              .free_rows = free_rows,
                              .continued = continued,
                              .ahead_rows = plan.rows_ahead},
-                            [this](Request& r, int tokens) { return reserve_draft(r, r.computed, tokens); });
+                            reserve());
 }
 
 void Scheduler::want_row(const std::shared_ptr<Request>& request, int row, int draft_row,
@@ -203,56 +203,32 @@ void Scheduler::want_row(const std::shared_ptr<Request>& request, int row, int d
   out.wanted.push_back({.request = request, .draft_row = draft_row, .restarts = request->restarts});
 }
 
-// The rows of a draft that is in flight count as computed, and may not hold: the batch has the next ones
-// where they stand if none of them does.
-void Scheduler::schedule_continuation(const std::shared_ptr<Request>& request, ScheduledBatch& out) {
-  Request& r = *request;
+// The rows of a draft that is in flight count as computed, and may not hold: a continuation's rows stand in
+// the batch where they stand if none of them does.
+void Scheduler::schedule(const Plan::Part& part, ScheduledBatch& out) {
+  Request& r = *part.request;
   Batch& b = out.batch;
-  const int first = b.rows(), rows = 1 + r.draft.rows_ahead(), begin = r.computed - r.draft.unsure();
+  const bool continues = r.draft.may_continue();
+  const std::span<const int32_t> draft = r.draft.proposal(r.tokens.size());
+  const int drafted = continues ? r.draft.rows_ahead() : static_cast<int>(draft.size());
+  const int first = b.rows(), begin = r.computed - r.draft.unsure(), rows = part.rows + drafted;
+  if (continues)
+    b.continuations.push_back({.sequence = static_cast<int>(b.sequences.size()),
+                               .source = r.draft.token_in_flight()->sequence,
+                               .sampling = {}});
   for (int i = 0; i < rows; ++i) {
-    b.tokens.push_back(0);
-    b.token_sources.push_back(-1);
+    const bool known = begin + i < std::ssize(r.tokens), guessed = !continues && i >= part.rows;
+    b.tokens.push_back(known ? r.tokens[begin + i] : guessed ? draft[i - part.rows] : 0);
+    b.token_sources.push_back(known || guessed || continues ? -1 : *r.draft.token_in_flight()->token);
     b.positions.push_back(begin + i);
-    want_row(request, first + i, i, out);
   }
-  b.continuations.push_back({.sequence = static_cast<int>(b.sequences.size()),
-                             .source = r.draft.token_in_flight()->sequence,
-                             .sampling = {}});
+  want_prompt_rows(part.request, first, part.rows, out);
+  r.computed += rows;
+  out.requests.push_back(part.request);
   b.sequences.push_back(
       {.first_row = first,
        .rows = rows,
        .context = begin + rows,
-       .full_pages = {r.pages.full.begin(), r.pages.full.begin() + std::ssize(r.pages.window)},
-       .window_pages = r.pages.window});
-  out.requests.push_back(request);
-  out.drafts |= rows > 1;
-  r.computed += rows;
-}
-
-void Scheduler::schedule(const Plan::Part& part, ScheduledBatch& out) {
-  Request& r = *part.request;
-  if (r.draft.may_continue()) return schedule_continuation(part.request, out);
-  Batch& b = out.batch;
-  const std::span<const int32_t> draft = r.draft.proposal(r.tokens.size());
-  const int first = b.rows(), drafted = static_cast<int>(draft.size());
-  for (int position = r.computed; position < r.computed + part.rows; ++position) {
-    const bool known = position < std::ssize(r.tokens);
-    b.tokens.push_back(known ? r.tokens[position] : 0);
-    b.token_sources.push_back(known ? -1 : r.draft.token_in_flight()->token.value());
-    b.positions.push_back(position);
-  }
-  for (int i = 0; i < drafted; ++i) {
-    b.tokens.push_back(draft[i]);
-    b.token_sources.push_back(-1);
-    b.positions.push_back(r.computed + part.rows + i);
-  }
-  want_prompt_rows(part.request, first, part.rows, out);
-  r.computed += part.rows + drafted;
-  out.requests.push_back(part.request);
-  b.sequences.push_back(
-      {.first_row = first,
-       .rows = part.rows + drafted,
-       .context = r.computed,
        .full_pages = {r.pages.full.begin(), r.pages.full.begin() + std::ssize(r.pages.window)},
        .window_pages = r.pages.window});
   if (r.computed < r.length()) return;
@@ -263,13 +239,12 @@ void Scheduler::schedule(const Plan::Part& part, ScheduledBatch& out) {
 // A request that was preempted since has nothing computed. Pages of a draft that was begun behind the step
 // stay.
 int Scheduler::end_step(Request& r) {
-  const int behind = r.draft.drafted_behind();
   const DraftState::Verified draft = r.draft.take(r.tokens);
   if (draft.drafted == 0) return 0;
   speculator_->verified(r, draft);
   const int refused = draft.drafted - draft.accepted;
   r.computed = std::max(0, r.computed - refused);
-  pages_.trim(r.pages, r.computed + 1 + behind);
+  pages_.trim(r.pages, r.computed + 1 + draft.behind);
   return refused;
 }
 
@@ -312,11 +287,7 @@ std::optional<BegunDraft> Scheduler::draft_ahead(const ScheduledBatch& step) {
                         .moves = most_moved(step.batch, index),
                         .untaken = r->draft.follows_token() ? 1 : 0});
   }
-  const auto reserve = [&](Request& r, int tokens) {
-    const auto of = std::ranges::find(launched, &r, [](const LaunchedRows& l) { return l.request.get(); });
-    return reserve_draft(r, of->first_position, tokens);
-  };
-  return speculator_->draft_ahead(launched, draft_room(static_cast<int>(running_.size())), reserve);
+  return speculator_->draft_ahead(launched, draft_room(static_cast<int>(running_.size())), reserve());
 }
 
 // What the device does not sample is for the host. Beside drafts the host then takes all rows: which of them

@@ -154,10 +154,11 @@ class Scheduler {
   StepAccount add_drafts(const Plan& plan);
   // Rows of drafts in a step that has so many other rows.
   int draft_room(int rows) const { return std::min(options_.max_rows - rows, options_.draft_rows); }
-  // Speculator::Reserve. first: position of its next row, at least.
   int reserve_draft(Request& request, int first, int tokens);
+  Speculator::Reserve reserve() {
+    return [this](Request& r, int first, int tokens) { return reserve_draft(r, first, tokens); };
+  }
   static void schedule(const Plan::Part& part, ScheduledBatch& out);
-  static void schedule_continuation(const std::shared_ptr<Request>& request, ScheduledBatch& out);
   static void want_row(const std::shared_ptr<Request>& request, int row, int draft_row, ScheduledBatch& out);
   void set_sampling(ScheduledBatch& scheduled) const;
   static void launch(const ScheduledBatch& scheduled);

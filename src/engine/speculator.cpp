@@ -246,7 +246,7 @@ int Speculator::take_guesses(std::span<Request* const> requests, int free_rows, 
   for (Request* r : requests) {
     const std::span<const int32_t> made = r->draft.proposal(r->tokens.size());
     const int wanted = std::min({static_cast<int>(made.size()), room(*r), std::max(0, free_rows - drafted)}),
-              tokens = reserve(*r, wanted);
+              tokens = reserve(*r, r->computed, wanted);
     r->draft.propose({made.begin(), made.begin() + tokens}, r->tokens.size());
     drafted += tokens;
   }
@@ -266,7 +266,7 @@ int Speculator::draft_now(std::span<Request* const> requests, int rows, int free
                           const Reserve& reserve) {
   std::vector<int> lengths = lengths_of(requests, rows, free_rows);
   for (size_t i = 0; drafter_->is_costly() && i < lengths.size(); ++i)
-    lengths[i] = reserve(*requests[i], lengths[i]);
+    lengths[i] = reserve(*requests[i], requests[i]->computed, lengths[i]);
   std::vector<DraftTask> tasks = ask(requests, lengths);
   lengths.clear();
   for (const DraftTask& task : tasks) lengths.push_back(static_cast<int>(task.draft.size()));
@@ -279,7 +279,7 @@ int Speculator::draft_now(std::span<Request* const> requests, int rows, int free
   int drafted = 0;
   for (size_t i = 0; i < tasks.size(); ++i) {
     Request& r = *requests[i];
-    tasks[i].draft.resize(static_cast<size_t>(reserve(r, lengths[i])));
+    tasks[i].draft.resize(static_cast<size_t>(reserve(r, r.computed, lengths[i])));
     drafted += static_cast<int>(tasks[i].draft.size());
     r.draft.propose(std::move(tasks[i].draft), r.tokens.size());
   }
@@ -302,7 +302,7 @@ std::optional<BegunDraft> Speculator::draft_ahead(std::span<const LaunchedRows> 
   std::vector<DraftAhead> ahead;
   auto length = lengths.begin();
   for (const LaunchedRows& l : step) {
-    const int tokens = asks(l) ? reserve(*l.request, device_room(l, *length++)) : 0;
+    const int tokens = asks(l) ? reserve(*l.request, l.first_position, device_room(l, *length++)) : 0;
     ahead.push_back(draft_behind(l, tokens));
     begun.rows += l.rows + l.drafted;
     if (l.samples) begun.parts.push_back({l.request, tokens});

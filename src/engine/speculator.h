@@ -68,7 +68,8 @@ class Speculator {
       : drafter_(std::move(drafter)), draft_tokens_(draft_tokens) {}
 
   // Gives a request pages for a draft of so many tokens behind its last one, and says for how many it has.
-  using Reserve = std::function<int(Request& request, int tokens)>;
+  // first: the position of its next row, at least.
+  using Reserve = std::function<int(Request& request, int first, int tokens)>;
   // The next step, before drafts are added to it.
   struct NextStep {
     int rows = 0;

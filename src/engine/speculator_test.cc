@@ -43,7 +43,7 @@ double run_paced(Speculator& speculator, const PacedDevice& device, int batch, i
     const bool stops = speculator.follows_steps();
     const StepAccount account =
         speculator.draft(stops ? pointers : std::vector<Request*>(), {.rows = batch, .free_rows = 1000},
-                         [](Request&, int n) { return n; });
+                         [](Request&, int, int n) { return n; });
     int rows = batch;
     for (const Request& r : requests) rows += static_cast<int>(r.draft.proposal(r.tokens.size()).size());
     const double step = 1e-3 * (1 + device.row * (rows - batch) / batch + (stops ? device.stop : 0));

@@ -13,11 +13,6 @@ const DraftState::InFlight* DraftState::running() const {
   return ahead != nullptr ? &ahead->running : std::get_if<InFlight>(&state_);
 }
 
-const DraftState::InFlight* DraftState::launched() const {
-  const auto* ahead = std::get_if<Ahead>(&state_);
-  return ahead != nullptr ? &ahead->launched : std::get_if<InFlight>(&state_);
-}
-
 std::span<const int32_t> DraftState::proposal(size_t tokens) const {
   const auto* proposed = std::get_if<Proposed>(&state_);
   if (proposed == nullptr || proposed->tokens != tokens) return {};
@@ -36,11 +31,6 @@ bool DraftState::may_continue() const {
 int DraftState::accepted(std::span<const int32_t> tokens) const {
   const InFlight* step = running();
   return step == nullptr ? 0 : accepted_prefix(step->draft, tokens.subspan(step->tokens));
-}
-
-int DraftState::drafted_behind() const {
-  const InFlight* step = launched();
-  return step == nullptr ? 0 : step->behind.value_or(0);
 }
 
 void DraftState::propose(std::vector<int32_t> draft, size_t tokens) {
@@ -74,14 +64,15 @@ void DraftState::forget_behind() {
 }
 
 DraftState::Verified DraftState::take(std::span<const int32_t> tokens) {
-  const InFlight* step = running();
-  if (step == nullptr) return {};
-  const Verified verified{.drafted = static_cast<int>(step->draft.size()), .accepted = accepted(tokens)};
+  if (is_free()) return {};
+  Verified verified{.drafted = static_cast<int>(running()->draft.size()), .accepted = accepted(tokens)};
   if (auto* ahead = std::get_if<Ahead>(&state_)) {
     InFlight next = std::move(ahead->launched);
     next.tokens = tokens.size();
+    verified.behind = next.behind.value_or(0);
     state_ = std::move(next);
   } else {
+    verified.behind = running()->behind.value_or(0);
     state_ = None();
   }
   return verified;

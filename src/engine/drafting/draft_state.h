@@ -33,6 +33,7 @@ class DraftState {
   struct Verified {
     int drafted = 0;
     int accepted = 0;  // the first ones, which the model has sampled too
+    int behind = 0;    // tokens of the draft that was begun behind the step that was launched last
   };
 
   // True if no step has rows of the request.
@@ -52,10 +53,8 @@ class DraftState {
   // request's.
   int accepted(std::span<const int32_t> tokens) const;
 
-  // Of the step that was launched last: whether it goes on from a token that is not taken yet, and how many
-  // tokens of a draft were begun behind it.
+  // Whether the step that was launched last goes on from a token that is not taken yet.
   bool follows_token() const { return std::holds_alternative<Ahead>(state_) && token_in_flight() != nullptr; }
-  int drafted_behind() const;
 
   // Only while the request is free. It replaces an earlier proposal, by none if it is empty.
   void propose(std::vector<int32_t> draft, size_t tokens);
@@ -89,7 +88,6 @@ class DraftState {
 
   // Null: no step has rows of the request.
   const InFlight* running() const;
-  const InFlight* launched() const;
 
   std::variant<None, Proposed, InFlight, Ahead> state_;
 };

@@ -75,10 +75,10 @@ TEST(DraftState, AStepGoesOnFromTheOneBefore) {
   state.launch({.token = 0}, tokens.size());  // verifies the three, which nobody knows
   state.begin_behind(2);
   EXPECT_TRUE(state.follows_token());
-  EXPECT_EQ(state.drafted_behind(), 2);
   tokens.push_back(3);
-  EXPECT_EQ(state.take(tokens).drafted, 0);
-  EXPECT_EQ(state.drafted_behind(), 2) << "it is the second step's";
+  const DraftState::Verified none = state.take(tokens);
+  EXPECT_EQ(none.drafted, 0);
+  EXPECT_EQ(none.behind, 2) << "behind the second step";
   state.take_behind(Tokens{4, 5, -1}, tokens.size());
   EXPECT_EQ(state.unsure(), 3) << "what could not be chosen has a row all the same";
   EXPECT_EQ(state.rows_ahead(), 2);
@@ -87,6 +87,7 @@ TEST(DraftState, AStepGoesOnFromTheOneBefore) {
   const DraftState::Verified draft = state.take(tokens);
   EXPECT_EQ(draft.drafted, 3);
   EXPECT_EQ(draft.accepted, 1);
+  EXPECT_EQ(draft.behind, 2);
   state.take_behind(Tokens{7, -1}, tokens.size());
   ASSERT_EQ(state.proposal(tokens.size()).size(), 1u) << "no step was launched with it";
   EXPECT_EQ(state.proposal(tokens.size()).front(), 7);
@@ -115,8 +116,8 @@ TEST(DraftState, WithoutItsPagesNothingGoesOn) {
   state.forget_behind();
   EXPECT_FALSE(state.may_continue());
   EXPECT_EQ(state.rows_ahead(), 0);
-  EXPECT_EQ(state.drafted_behind(), 0);
   EXPECT_NE(state.token_in_flight(), nullptr) << "the token comes all the same";
+  EXPECT_EQ(state.take(Tokens(3)).behind, 0);
 }
 
 TEST(DraftStateDeathTest, OnlyTwoStepsHaveRowsOfARequest) {

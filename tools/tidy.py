@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Run clang-tidy over the compiled sources, most recently changed first, within a time budget.
+"""Run clang-tidy over the compiled sources, many files at a time.
 
-A unity build's sources are checked as they are compiled, several files at once: most of the time goes into the headers
-that they share. Exit status 1 when a source has findings. Sources for another architecture or that the build does not compile, and CUDA's,
-are left out: only compile_commands.json's files are looked at. What was clean is remembered in --cache, by the contents
-of the file, of the project's headers that it includes, of .clang-tidy and of the compile command.
+Four fifths of clang-tidy's time go into headers, so files are checked in groups: one source that includes them all. Two files
+that give one name to different things (helpers of an anonymous namespace, say) go into different groups. Should a group not
+compile after all, its files are checked as the build compiles them. Exit status 1 when something was found. Sources for another
+architecture or that the build does not compile, and CUDA's, are left out: only compile_commands.json's files are looked at.
+Groups without findings are remembered in --cache, by the contents of the files, of the project's headers that they include, of
+.clang-tidy and of the compile command.
 """
 import argparse
 import concurrent.futures
@@ -13,31 +15,52 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
-import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+LINES_OF_A_GROUP = 5000
+# What a line that is not indented defines; names behind a :: belong to a class.
+TEST_CASE = re.compile(r"TEST(?:_[FP])?\((\w+), (\w+)\)")
+USING = re.compile(r"using (?:[\w:]+::)?(\w+)(?: = .*)?;")
+TYPE = re.compile(r"(?:struct|class|enum class|enum|union) (\w+)")
+FUNCTION = re.compile(r"(?<![:\w~])(?!static_assert|void|noexcept)([a-z_]\w*)\(")
+VARIABLE = re.compile(r"[^(]*?(?<![:\w])(\w+)(?:\[[^(]*?\])?(?: = |;|\{| \{)")
+
+
+class Group:
+    """Files that are checked together, with the flags that they need."""
+
+    def __init__(self, kind):
+        self.kind, self.files, self.flags, self.names, self.headers, self.lines = kind, [], {}, {}, set(), 0
+
+    def takes(self, name):
+        """Whether the file's names are new here, and those of the headers that it brings; an alias may stand twice."""
+        names, headers = names_of(name), headers_of(name)
+        return (self.lines + len(text_of(name).splitlines()) <= LINES_OF_A_GROUP
+                and all(line.startswith("using ") and self.names[key] == line for key, line in names.items() if key in self.names)
+                and not any(key in names_of(header) for header in self.headers - headers for key in names)
+                and not any(key in self.names for header in headers - self.headers for key in names_of(header)))
+
+    def add(self, name, flags):
+        self.files.append(name)
+        self.flags.update(dict.fromkeys(flags))
+        self.names.update(names_of(name))
+        self.headers |= headers_of(name)
+        self.lines += len(text_of(name).splitlines())
+
+    def text(self):
+        return "".join(f'#include "{name}"\n' for name in self.files)
 
 
 def compiled_sources(build):
-    """{file: compile command}; not CUDA's, whose command is nvcc's or makes the host's compiler take them, nor nanobind's."""
+    """[(file, compile command)]; not CUDA's, whose command is nvcc's or makes the host's compiler take them, nor nanobind's."""
     with open(os.path.join(build, "compile_commands.json")) as file:
-        return {entry["file"]: entry["command"] for entry in json.load(file)
+        return [(entry["file"], entry["command"]) for entry in json.load(file)
                 if not entry["file"].endswith(".cu") and "/host_simulator/intrinsics.h" not in entry["command"]
-                and "/site-packages/" not in entry["file"]}
-
-
-def newest_first(files):
-    """Uncommitted files, then by the last commit that touched them."""
-    log = subprocess.run(["git", "log", "--format=", "--name-only"], cwd=ROOT, capture_output=True, text=True)
-    dirty = subprocess.run(["git", "status", "--short", "--no-renames"], cwd=ROOT, capture_output=True, text=True)
-    order = [line[3:] for line in dirty.stdout.splitlines()] + log.stdout.split()
-    rank = {}
-    for position, name in enumerate(order):
-        rank.setdefault(os.path.join(ROOT, name), position)
-    return sorted(files, key=lambda name: min(rank.get(member, len(order)) for member in members(name)))
+                and "/site-packages/" not in entry["file"]]
 
 
 @functools.lru_cache(maxsize=None)
@@ -51,6 +74,51 @@ def members(name):
     return INCLUDE.findall(text_of(name)) if "/Unity/" in name else [name]
 
 
+def flags_of(command):
+    """What clang needs of a compile command, and the part of it that the files of a group must share: stand-ins of CUDA's
+    headers are never mixed with the headers."""
+    words, flags = shlex.split(command), []
+    for i, word in enumerate(words):
+        if word in ("-isystem", "-include"):
+            flags.append(f"{word}\0{words[i + 1]}")
+        elif re.match(r"-(I|D|std=|m(?!m?d$))", word):
+            flags.append(word)
+    return flags, tuple(flag for flag in flags if "stand_ins" in flag or not flag.startswith(("-I", "-D", "-isystem")))
+
+
+@functools.lru_cache(maxsize=None)
+def names_of(name):
+    """{name: line that defines it} of what stands outside of classes and functions."""
+    names = {}
+    for line in text_of(name).splitlines():
+        case = TEST_CASE.match(line)
+        if case:
+            names["_".join(case.groups())] = line
+        elif re.match(r"[A-Za-z]", line) and not line.startswith("namespace"):
+            found = USING.match(line) or TYPE.match(line) or FUNCTION.search(line) or VARIABLE.match(line)
+            if found:
+                names[found.group(1)] = line
+    return names
+
+
+def grouped(sources):
+    """The groups, largest first."""
+    groups, seen = [], set()
+    for source, command in sources:
+        flags, shared = flags_of(command)
+        for name in members(source):
+            kind = (os.path.splitext(name)[1] == ".c", *shared)
+            if (name, kind) in seen:  # what several tests are made of
+                continue
+            seen.add((name, kind))
+            group = next((g for g in groups if g.kind == kind and g.takes(name)), None)
+            if group is None:
+                group = Group(kind)
+                groups.append(group)
+            group.add(name, flags)
+    return sorted(groups, key=lambda group: -group.lines)
+
+
 def resolve(include, beside):
     """The project's file that an #include "..." means, or None."""
     for folder in (beside, os.path.join(ROOT, "src"), os.path.join(ROOT, "include"), ROOT):
@@ -60,9 +128,10 @@ def resolve(include, beside):
     return None
 
 
-def with_headers(name):
-    """The file and all of the project's files that it includes."""
-    found, todo = {name}, [name]
+@functools.lru_cache(maxsize=None)
+def headers_of(name):
+    """All of the project's files that the file includes."""
+    found, todo = set(), [name]
     while todo:
         current = todo.pop()
         for include in INCLUDE.findall(text_of(current)):
@@ -70,22 +139,34 @@ def with_headers(name):
             if header and header not in found:
                 found.add(header)
                 todo.append(header)
-    return sorted(found)
+    return found
 
 
-def cache_key(name, command, version):
-    key = hashlib.sha256(f"{version}\n{command}\n{text_of(os.path.join(ROOT, '.clang-tidy'))}".encode())
-    for part in with_headers(name):
+def cache_key(group, version):
+    key = hashlib.sha256(f"{version}\n{list(group.flags)}\n{text_of(os.path.join(ROOT, '.clang-tidy'))}".encode())
+    for part in [*group.files, *sorted(group.headers)]:
         key.update(f"\n{part}\n{text_of(part)}".encode())
     return key.hexdigest()
 
 
-def check(name, build):
-    # GCC's own warning flags mean nothing to clang; a unity source includes .cpp files by design.
-    command = ["clang-tidy", "--quiet", "-p", build, "--extra-arg=-Wno-unknown-warning-option",
-               "--extra-arg=-Wno-ignored-optimization-argument", "--checks=-bugprone-suspicious-include", name]
+def clang_tidy(name, options):
+    # A group includes .cpp files by design.
+    command = ["clang-tidy", "--quiet", "--checks=-bugprone-suspicious-include", name, *options]
     result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    return result.returncode, result.stdout
+    return result.stdout or "clang-tidy failed" if result.returncode else ""
+
+
+def check(group, path, sources, build):
+    """What is found in the group, empty where nothing is."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(group.text())
+    findings = clang_tidy(path, ["--", *[word for flag in group.flags for word in flag.split("\0")]])
+    if "clang-diagnostic-error" not in findings:
+        return findings
+    # GCC's own warning flags mean nothing to clang.
+    options = ["-p", build, "--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wno-ignored-optimization-argument"]
+    print(f"{path} does not compile, so its files are checked singly: {findings.splitlines()[0]}", flush=True)
+    return "".join(clang_tidy(source, options) for source, _ in sources if set(members(source)) & set(group.files))
 
 
 def main():
@@ -93,39 +174,32 @@ def main():
     parser.add_argument("--build", default="build/release")
     parser.add_argument("--cache", default=os.path.join(ROOT, "build", "tidy"), help="folder of what was clean")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--seconds", type=float, default=0, help="stop starting files after this long (0: never)")
     parser.add_argument("files", nargs="*", help="only sources that hold a file whose path contains one of these")
     args = parser.parse_args()
 
-    commands = compiled_sources(args.build)
-    files = newest_first([f for f in commands if not args.files or any(part in m for part in args.files for m in members(f))])
+    sources = [(source, command) for source, command in compiled_sources(args.build)
+               if not args.files or any(part in m for part in args.files for m in members(source))]
+    groups = grouped(sources)
     version = subprocess.run(["clang-tidy", "--version"], capture_output=True, text=True).stdout
     os.makedirs(args.cache, exist_ok=True)
-    deadline = time.monotonic() + args.seconds if args.seconds else float("inf")
 
-    def task(name):
-        """None: not reached; else findings, empty where it is clean."""
-        mark = os.path.join(args.cache, cache_key(name, commands[name], version))
+    def task(item):
+        number, group = item
+        mark = os.path.join(args.cache, cache_key(group, version))
         if os.path.exists(mark):
             return ""
-        if time.monotonic() > deadline:
-            return None
-        status, output = check(name, args.build)
-        if status == 0:
+        findings = check(group, os.path.join(args.cache, f"group_{number}.c{'' if group.kind[0] else 'pp'}"), sources, args.build)
+        if not findings:
             open(mark, "w").close()
-        return output or "clang-tidy failed" if status != 0 else ""
+        return findings
 
-    checked, bad = 0, 0
+    bad = 0
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for name, findings in zip(files, pool.map(task, files)):
-            if findings is None:
-                continue
-            checked += len(members(name))
+        for findings in pool.map(task, enumerate(groups)):
             if findings:
                 bad += 1
-                print(f"{os.path.relpath(name, ROOT)}:\n{findings}", flush=True)
-    rest = sum(len(members(name)) for name in files) - checked
-    print(f"{checked} files, {bad} sources with findings" + (f", {rest} not reached in {args.seconds:.0f} s" if rest else ""))
+                print(findings, flush=True)
+    print(f"{sum(len(group.files) for group in groups)} files in {len(groups)} groups, {bad} of them with findings")
     return 1 if bad else 0
 
 

@@ -1,4 +1,5 @@
 // Answers that are no JSON: regular expressions, GBNF grammars and choices.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,20 +1,23 @@
 #!/bin/bash
 # make test: every stage of the tests, each with its time and its result; what cannot run here is named with the
-# reason. The release build's ctest comes last, so that its summary closes the output. Logs: build/logs/.
-#   tools/check_all.sh [STAGE...]     stages: build format asan tsan fuzz aarch64 tidy ctest
+# reason. Stages run in two lanes at once, so that one computes while the other's tests wait or its last file compiles. The
+# output of the release build's ctest comes last, so that its summary closes the whole. Logs: build/logs/.
+#   tools/check_all.sh [STAGE...]     stages: build ctest asan fuzz format tidy aarch64 tsan
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-readonly all_stages=(build format asan tsan fuzz aarch64 tidy ctest)
+readonly lanes=("build ctest asan fuzz" "format tidy aarch64 tsan")
 readonly logs=build/logs
 readonly skipped=77  # the exit status by which a stage says that it cannot run here
-failed=()
+readonly wanted=" ${*:-${lanes[*]}} "
 mkdir -p $logs
+rm -f $logs/failed
 
 report() { printf '%-8s %-8s %4d s  %s\n' "$1" "$2" "$3" "${4:-}"; }
 
 run_stage() {
   local stage=$1 start=$SECONDS log=$logs/$1.log status
+  if [ "$stage" = ctest ] && grep -qx build $logs/failed 2>/dev/null; then return; fi
   tools/check_"$stage".sh </dev/null >"$log" 2>&1
   status=$?
   if [ $status = 0 ]; then
@@ -22,21 +25,27 @@ run_stage() {
   elif [ $status = $skipped ]; then
     report "$stage" skipped $((SECONDS - start)) "$(tail -n 1 "$log")"
   else
-    report "$stage" FAILED $((SECONDS - start)) "see $log; its end:"
-    tail -n 60 "$log"
-    failed+=("$stage")
+    echo "$stage" >>$logs/failed
+    report "$stage" FAILED $((SECONDS - start)) "see $log"
+    [ "$stage" = ctest ] || tail -n 60 "$log"
   fi
 }
 
-run_ctest() {
-  if [[ " ${failed[*]-} " == *" build "* ]]; then return; fi
-  tools/check_ctest.sh </dev/null || failed+=(ctest)
-}
-
-for stage in "${@:-${all_stages[@]}}"; do
-  if [ "$stage" = ctest ]; then run_ctest; else run_stage "$stage"; fi
+for stage in $wanted; do
+  [[ " ${lanes[*]} " == *" $stage "* ]] || { echo "no stage '$stage': ${lanes[*]}" >&2; exit 2; }
 done
-if [ ${#failed[@]} -gt 0 ]; then
-  echo "failed stages: ${failed[*]}"
+rm -f $logs/ctest.log
+# Both lanes configure with it.
+if [[ $wanted == *" build "* || $wanted == *" tidy "* ]]; then tools/setup_python.sh || true; fi
+trap 'trap - INT TERM; kill 0' INT TERM  # lanes in the background do not hear of Ctrl-C
+for lane in "${lanes[@]}"; do
+  for stage in $lane; do
+    if [[ $wanted == *" $stage "* ]]; then run_stage "$stage"; fi
+  done &
+done
+wait
+cat $logs/ctest.log 2>/dev/null
+if [ -s $logs/failed ]; then
+  echo "failed stages: $(paste -sd ' ' $logs/failed)"
   exit 1
 fi

@@ -85,7 +85,8 @@ if(MOESAIC_TESTS)
 endif()
 
 # moesaic_test(NAME SOURCES ... DEPS ... [LABELS ...]): a GoogleTest binary registered as one ctest. Labels: `device` (uses
-# a GPU where there is one), `native` (runs whole models, or looks at clocks: not under an emulator).
+# a GPU where there is one), `native` (not under an emulator: runs whole models, looks at clocks, or has nothing that another
+# processor would do otherwise). Tests are compiled quickly rather than well: those that compute name options of their own.
 function(moesaic_test name)
   if(NOT MOESAIC_TESTS)
     return()
@@ -95,6 +96,7 @@ function(moesaic_test name)
   list(TRANSFORM ARG_DEPS PREPEND moesaic_)
   target_link_libraries(${name} PRIVATE moesaic_flags ${ARG_DEPS} ${ARG_LIBS} GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE MOESAIC_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:$<$<CONFIG:Release>:-O1>$<$<CONFIG:Debug>:-O0>>)
   if(NOT native IN_LIST ARG_LABELS)
     add_dependencies(emulated_tests ${name})
   endif()

@@ -85,9 +85,19 @@ void print_timing(const Generation& g, const LoadedModel& m, const ModelInfo& in
              g.tokens_per_s());
 }
 
+// "reading the prompt: 12288 of 40112 tokens, 480 tok/s, 58 s left"
+std::string reading_text(const PromptProgress& p, double seconds) {
+  const double rate = seconds > 0 ? (p.read - p.cached) / seconds : 0;
+  const std::string left =
+      rate > 0 ? fmt::format(", {:.0f} tok/s, {:.0f} s left", rate, (p.tokens - p.read) / rate) : "";
+  return fmt::format("reading the prompt: {} of {} tokens{}", p.read, p.tokens, left);
+}
+
 // In a terminal's conversation, which has said the rest at its beginning.
 void print_speed(const Generation& g) {
-  // The number of prompt tokens that were computed is not known then, and nothing came after them.
+  if (g.tokens.empty() && g.prompt.tokens > 0)
+    return fmt::print(stderr, "[stopped when {} of {} tokens of the prompt were read]\n", g.prompt.read,
+                      g.prompt.tokens);
   if (g.tokens.empty()) return fmt::print(stderr, "[stopped before the first token]\n");
   const int cached = g.outcome.cached_tokens, computed = g.outcome.prompt_tokens - cached;
   fmt::print(stderr, "[{} tokens, {:.1f} tok/s | prompt {}{} tokens, first token after {:.2f} s{}]\n",
@@ -175,21 +185,29 @@ Result<Generation> Session::generate(std::vector<int32_t> prompt, bool terminal)
                              .markdown = !o_.raw && !o_.plain && o_.schema.empty()})};
   std::stop_source cancel;
   Generation g;
+  ProgressLine reading;
   const auto start = Clock::now();
+  const auto seconds = [](auto a, auto b) { return std::chrono::duration<double>(b - a).count(); };
   auto first = start;
   Callbacks callbacks{.on_token =
                           [&](const SampledToken& t) {
-                            if (g.tokens.empty()) first = Clock::now();
+                            if (g.tokens.empty()) first = Clock::now(), reading.clear();
                             g.tokens.push_back(t.token);
                             g.stop_token = t.is_stop;
                           },
                       .on_text = [&](const TextPiece& piece) { listener.text(piece); },
-                      .on_end = [&](const Outcome& outcome) { g.outcome = outcome; }};
+                      .on_end = [&](const Outcome& outcome) { g.outcome = outcome; },
+                      .on_prompt =
+                          [&](const PromptProgress& progress) {
+                            g.prompt = progress;
+                            if (progress.read < progress.tokens)
+                              reading.show(reading_text(progress, seconds(start, Clock::now())));
+                          }};
   GenerationRequest request{
       .prompt = std::move(prompt), .chat = !o_.raw, .sampling = o_.sampling, .grammar = grammar_};
   RETURN_IF_ERROR(model_.submit(std::move(request), std::move(callbacks), cancel.get_token()));
   RETURN_IF_ERROR(finish_request(model_, g, cancel, terminal));
-  const auto seconds = [](auto a, auto b) { return std::chrono::duration<double>(b - a).count(); };
+  reading.clear();
   g.prefill_s = seconds(start, first), g.decode_s = seconds(first, Clock::now());
   g.answer = listener.finish(g.outcome.messages);
   return g;

@@ -27,6 +27,7 @@ struct Generation {
   Outcome outcome;
   std::vector<int32_t> tokens;  // the stop token that ended them included
   bool stop_token = false;      // there is one
+  PromptProgress prompt;        // as of the last step that read a part of it
   double prefill_s = 0, decode_s = 0;
 
   double tokens_per_s() const;

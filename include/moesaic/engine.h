@@ -132,6 +132,13 @@ struct Outcome {
   std::string stop_string = {};  // of SamplingParams::stop_strings, the one that ended it; empty: none did
 };
 
+// The part of a prompt that is read.
+struct PromptProgress {
+  int tokens = 0;  // of the prompt
+  int cached = 0;  // of these, those that had been computed before it began
+  int read = 0;    // of these, those that are computed now, the cached ones included
+};
+
 // All but on_end may be empty, and on_prompt_token where prompt_logprobs asks for it.
 struct Callbacks {
   std::function<void(const SampledToken&)> on_token = {};  // each token, the one that ends the text included
@@ -151,6 +158,9 @@ struct Callbacks {
   std::function<void(int position, std::span<float> logits)> change_logits = {};
   // Once, when it waits no longer: it has its place and its pages, and the next step computes its prompt.
   std::function<void()> on_begin = {};
+  // Once behind on_begin, and after each step that has read a part of the prompt; the whole prompt is read
+  // before the first on_token.
+  std::function<void(const PromptProgress&)> on_prompt = {};
 };
 
 struct GenerationRequest {

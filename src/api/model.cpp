@@ -49,6 +49,9 @@ struct Active {
     if (!callbacks.on_text) return;
     for (const TextPiece& piece : pieces) callbacks.on_text(piece);
   }
+  void tell_progress(int read) const {
+    callbacks.on_prompt({.tokens = request->prompt_tokens, .cached = request->reused, .read = read});
+  }
   void tell_prompt_token(TokenLogprobs logprobs) {
     callbacks.on_prompt_token(
         {.token = request->tokens[static_cast<size_t>(prompt_told++)], .logprobs = std::move(logprobs)});
@@ -179,6 +182,8 @@ Status Model::Impl::submit(GenerationRequest r, Callbacks callbacks, std::stop_t
   request->request->client = r.client;
   limit_reasoning(r, *request->request);
   request->request->on_begin = request->callbacks.on_begin;
+  if (request->callbacks.on_prompt)
+    request->request->on_prompt = [a = std::weak_ptr(request)](int read) { a.lock()->tell_progress(read); };
   request->request->pages.salt = r.cache_salt;
   watch_logits(request, r.prompt_logits);
   {

@@ -109,6 +109,26 @@ TEST_F(ModelTest, StreamsARequestToItsEnd) {
   EXPECT_EQ(record.tokens.size(), 12u);
 }
 
+TEST_F(ModelTest, TellsHowMuchOfAPromptIsRead) {
+  Model model = Model::open(path(), {.threads = 1, .context = 256, .max_batch = 2, .max_rows = 40}).value();
+  const std::vector<int32_t> prompt(100, 104);
+  for (const int cached : {0, 96}) {
+    Record record;
+    std::vector<int> read;
+    Callbacks callbacks = record.callbacks();
+    callbacks.on_prompt = [&](const PromptProgress& p) {
+      EXPECT_EQ(p.tokens, 100);
+      EXPECT_EQ(p.cached, cached);
+      EXPECT_TRUE(record.tokens.empty());
+      read.push_back(p.read);
+    };
+    ASSERT_TRUE(model.submit(request(prompt, 5), std::move(callbacks)).ok());
+    ASSERT_TRUE(model.run().ok());
+    EXPECT_EQ(record.tokens.size(), 5u);
+    EXPECT_EQ(read, cached == 0 ? (std::vector<int>{0, 40, 80, 100}) : (std::vector<int>{96, 100}));
+  }
+}
+
 TEST_F(ModelTest, EndsAtTheModelsStopTokens) {
   Model model = open();
   Record record;

@@ -144,9 +144,13 @@ std::vector<Engine::RequestRows> Engine::rows_of(const ScheduledBatch& step) con
   for (size_t i = 0; i < step.requests.size(); ++i) {
     const Request& r = *step.requests[i];
     if (r.done()) continue;
-    rows.push_back({.request = step.requests[i], .rows = {}, .full_pages = {}});
-    if (!speculator_) continue;
     const Sequence& s = step.batch.sequences[i];
+    const bool prompt = s.context - s.rows < r.prompt_tokens && r.generated() == 0;
+    rows.push_back({.request = step.requests[i],
+                    .prompt_read = prompt ? std::min(s.context, r.prompt_tokens) : 0,
+                    .rows = {},
+                    .full_pages = {}});
+    if (!speculator_) continue;
     const bool continues = std::ranges::binary_search(step.batch.continuations, static_cast<int>(i), {},
                                                       &Continuation::sequence);
     rows.back().rows = {
@@ -158,6 +162,11 @@ std::vector<Engine::RequestRows> Engine::rows_of(const ScheduledBatch& step) con
     rows.back().full_pages = s.full_pages;
   }
   return rows;
+}
+
+void Engine::tell_progress(std::span<const RequestRows> step) {
+  for (const RequestRows& r : step)
+    if (r.prompt_read > 0 && r.request->on_prompt) r.request->on_prompt(r.prompt_read);
 }
 
 // The tokens of its rows are taken, so it is known which rows hold.
@@ -183,6 +192,7 @@ Status Engine::take_sampled() {
   const Status done = backend_->sampled(sampled_, host_logits_);
   device_seconds_ += seconds_since(begin);
   RETURN_IF_ERROR(done);
+  tell_progress(step.rows);
   take_rows(step.wanted, host_logits_, sampled_);
   end_step(std::move(step.rows), step.begun.has_value());
   double drafting = 0;
@@ -274,6 +284,7 @@ void Engine::measure(const StepAccount& account, int rows, StepKind kind, double
 // The logits of a step that the host samples.
 void Engine::take_logits(const ScheduledBatch& step) {
   std::vector<RequestRows> rows = rows_of(step);
+  tell_progress(rows);
   take_rows(step.wanted, logits_, {});
   end_step(std::move(rows), false);
 }

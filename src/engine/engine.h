@@ -97,6 +97,7 @@ class Engine {
   // when they are done, or none, if it was preempted.
   struct RequestRows {
     std::shared_ptr<Request> request;
+    int prompt_read = 0;  // tokens of the prompt that are read when the step is done; 0: it reads none of it
     ComputedRows rows;
     std::vector<int32_t> full_pages;
   };
@@ -110,6 +111,7 @@ class Engine {
     int measured_rows = 0;  // 0: its time says nothing
   };
   std::vector<RequestRows> rows_of(const ScheduledBatch& step) const;
+  static void tell_progress(std::span<const RequestRows> step);
   void end_step(std::vector<RequestRows> step, bool begun);
   Status take_sampled();
   void take_token(Request& request, Result<SampledToken> sampled);

@@ -56,6 +56,9 @@ struct Request {
   Status error;
   // Called when it begins, from the thread that steps the engine; may be empty.
   std::function<void()> on_begin;
+  // Called behind on_begin, and after each step that has read a part of the prompt, with the tokens of it
+  // that are read now; may be empty.
+  std::function<void(int read)> on_prompt;
   // Called for every token as it is made, the stop token that ends it included, from the thread that steps
   // the engine.
   std::function<void(const SampledToken&)> on_token;

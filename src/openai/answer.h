@@ -17,12 +17,27 @@
 
 namespace moesaic::openai {
 
+// The part of a prompt that is read, and the time since it began.
+struct ReadPrompt {
+  PromptProgress progress;
+  double milliseconds = 0;
+};
+
+// llama.cpp's prompt_progress.
+inline text::OrderedJson progress_json(const ReadPrompt& prompt) {
+  return {{"total", prompt.progress.tokens},
+          {"cache", prompt.progress.cached},
+          {"processed", prompt.progress.read},
+          {"time_ms", static_cast<int64_t>(prompt.milliseconds)}};
+}
+
 // One token of a generation with its text, or the generation's end.
 struct AnswerEvent {
   int choice = 0;  // index of the generation in PreparedRequest::requests
   std::optional<SampledToken> token;
   std::vector<SampledToken> prompt;  // of its next tokens, with SamplingParams::prompt_logprobs
   std::vector<TextPiece> pieces;
+  std::optional<ReadPrompt> read;  // with PreparedRequest::progress
   std::optional<Outcome> end;
 };
 
@@ -65,6 +80,7 @@ struct PreparedRequest {
   std::vector<GenerationRequest> requests;
   std::unique_ptr<Answer> answer;
   bool stream = false;
+  bool progress = false;  // of a stream: it tells how much of the prompts is read
   UnknownFields unknown;  // of the request
   Refusal failure;        // for streams: an error to be sent as an event, because clients expect it there
 };

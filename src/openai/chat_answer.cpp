@@ -96,6 +96,13 @@ void ChatAnswer::begin(int index, std::string& sse) {
   choices_[index].started = true;
 }
 
+// Before the role, by which clients measure the time to the first token.
+void ChatAnswer::write_progress(const AnswerEvent& event, std::string& sse) const {
+  const Json choice = {{"index", event.choice}, {"delta", Json::object()}, {"finish_reason", nullptr}};
+  append_event(sse, fmt::format(R"({}[{}],"prompt_progress":{}}})", head_, dump(choice),
+                                dump(progress_json(*event.read))));
+}
+
 void ChatAnswer::write(int index, const Delta& d, std::string& sse) {
   Json delta = Json::object();
   if (!d.content.empty()) delta["content"] = d.content;
@@ -123,6 +130,8 @@ void ChatAnswer::add(const AnswerEvent& event, std::string* sse) {
     choice.logprobs.insert(choice.logprobs.end(), delta.logprobs.begin(), delta.logprobs.end());
     return;
   }
+  if (event.read) write_progress(event, *sse);
+  if (!event.token && !event.end && delta.empty()) return;
   if (!choice.started) begin(event.choice, *sse);
   write(event.choice, delta, *sse);
   if (event.end) write(event.choice, Json::object(), {}, finish_reason(choice), *sse);

@@ -66,6 +66,7 @@ class ChatAnswer : public Answer {
   void write(int index, const Json& delta, const Json& logprobs, const char* finish, std::string& sse);
   void write(int index, const Delta& delta, std::string& sse);
   void begin(int index, std::string& sse);
+  void write_progress(const AnswerEvent& event, std::string& sse) const;
   static const char* finish_reason(const Choice& choice);
   Json usage_json() const;
   Json message_of(const Choice& choice) const;

@@ -19,7 +19,7 @@ constexpr int kMaxTopLogprobs = 20;
 
 struct ChatRequest : ChatTask {
   int n = 1;
-  bool stream = false, include_usage = false;
+  StreamFields stream;
   bool token_ids = false;  // in the answer
 };
 
@@ -46,7 +46,7 @@ ChatRequest read_chat(Fields& fields, const Service& service) {
   fields.integer("n", r.n, 1, service.max_choices);
   r.cache_prompt = read_cache_prompt(fields);
   r.cache_salt = read_cache_salt(fields);
-  read_stream(fields, r.stream, r.include_usage);
+  r.stream = read_stream(fields);
   fields.read("return_token_ids", r.token_ids);
   const Json* messages = fields.find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty())
@@ -77,12 +77,15 @@ PreparedRequestOrError prepare_chat(std::string_view body, const Service& servic
   auto made = chat_generation(r, conversation_of(root.value(), r, service), "messages", fields, service);
   if (auto* error = std::get_if<ApiError>(&made)) return *error;
   auto& generation = std::get<GenerationRequest>(made);
-  PreparedRequest prepared{.requests = repeated(generation, r.n), .answer = nullptr, .stream = r.stream};
+  PreparedRequest prepared{.requests = repeated(generation, r.n),
+                           .answer = nullptr,
+                           .stream = r.stream.stream,
+                           .progress = r.stream.progress};
   prepared.unknown = std::move(unknown);
   ChatAnswer::Options options{.choices = r.n,
                               .functions = Callable(r.tools),
                               .logprobs = r.sampling.top_logprobs >= 0,
-                              .include_usage = r.include_usage,
+                              .include_usage = r.stream.include_usage,
                               .reasoning = r.thinking.shown,
                               .token_ids = r.token_ids};
   if (r.token_ids) options.prompt = std::move(generation.prompt);

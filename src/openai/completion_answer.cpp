@@ -97,6 +97,13 @@ void CompletionAnswer::add(const AnswerEvent& event, std::string* sse) {
     if (!options_.answered) choice.outcome.generated_tokens = 0;
     --open_;
   }
+  if (event.read && sse != nullptr) {
+    Json chunk = head_;
+    chunk["choices"] = Json::array(
+        {{{"index", event.choice}, {"text", ""}, {"logprobs", nullptr}, {"finish_reason", nullptr}}});
+    chunk["prompt_progress"] = progress_json(*event.read);
+    append_event(*sse, dump(chunk));
+  }
   const bool prompt_only = !event.token && !event.end;  // more of it may come
   if (sse == nullptr || prompt_only || (choice.text.empty() && choice.tokens.empty() && !event.end)) return;
   Json chunk = head_;

@@ -26,7 +26,8 @@ struct CompletionRequest {
   std::vector<Tokens> prompts;
   AnswerForm form;
   int n = 1;
-  bool echo = false, stream = false, include_usage = false, cache_prompt = true;
+  StreamFields stream;
+  bool echo = false, cache_prompt = true;
   std::string cache_salt;
   bool parse_special = true;  // of the prompt
   bool token_ids = false;     // in the answer
@@ -109,7 +110,7 @@ void read_completion(Fields& fields, const Service& service, CompletionRequest& 
   if (!r.form.empty()) check_with_grammar(fields);
   r.cache_prompt = read_cache_prompt(fields);
   r.cache_salt = read_cache_salt(fields);
-  read_stream(fields, r.stream, r.include_usage);
+  r.stream = read_stream(fields);
   fields.read("parse_special", r.parse_special);
   fields.read("return_token_ids", r.token_ids);
   read_prompts(fields, service, r);
@@ -127,12 +128,13 @@ PreparedRequestOrError prepare_completion(std::string_view body, const Service& 
   if (!fields.ok()) return *fields.refusal();
   auto grammar = grammar_of({}, r.form, false, service);
   if (auto* error = std::get_if<ApiError>(&grammar)) return *error;
-  PreparedRequest prepared{.requests = {}, .answer = nullptr, .stream = r.stream};
+  PreparedRequest prepared{
+      .requests = {}, .answer = nullptr, .stream = r.stream.stream, .progress = r.stream.progress};
   prepared.unknown = std::move(unknown);
   CompletionAnswer::Options options{.prompts = static_cast<int>(r.prompts.size()),
                                     .n = r.n,
                                     .logprobs = r.sampling.top_logprobs >= 0,
-                                    .include_usage = r.include_usage,
+                                    .include_usage = r.stream.include_usage,
                                     .echoes = {},
                                     .answered = r.answered,
                                     .token_ids = r.token_ids};

@@ -64,7 +64,7 @@ std::string outcome_of(const PreparedRequestOrError& made, bool seeded) {
   if (const auto* error = std::get_if<ApiError>(&made))
     return fmt::format("error {} {}", error->http, error->param);
   const PreparedRequest& prepared = std::get<PreparedRequest>(made);
-  Json json = {prepared.stream, answer_of(prepared)};
+  Json json = {prepared.stream, prepared.progress, answer_of(prepared)};
   for (const GenerationRequest& r : prepared.requests)
     json.push_back({r.prompt, sampling_json(r.sampling), r.chat, r.grammar.empty(), r.reuse_prefix,
                     r.cache_salt, !r.ends_after, seeded ? r.sampling.seed : 0});
@@ -225,6 +225,7 @@ constexpr ReadCase kReadCases[] = {
     {"thinking", R"({"type": "disabled"})"},
     {"type", R"("disabled")", "{}", "`thinking`"},
     {"return_token_ids", "true"},
+    {"return_progress", "true"},
     {"model_identity", R"("You are Tiny.")"},
     {"include_reasoning", "false"},
     {"parallel_tool_calls", "false"},

@@ -241,14 +241,20 @@ std::string read_cache_salt(Fields& fields) {
   return salt;
 }
 
-void read_stream(Fields& fields, bool& stream, bool& include_usage) {
-  fields.read("stream", stream);
+StreamFields read_stream(Fields& fields) {
+  StreamFields r;
+  fields.read("stream", r.stream);
+  fields.read("return_progress", r.progress);
   const Json* options = fields.find("stream_options");
-  if (options == nullptr) return;
-  if (!options->is_object()) return fields.refuse("stream_options", "must be an object");
+  if (options == nullptr) return r;
+  if (!options->is_object()) {
+    fields.refuse("stream_options", "must be an object");
+    return r;
+  }
   Fields inner(*options);
-  inner.read("include_usage", include_usage);
+  inner.read("include_usage", r.include_usage);
   if (!inner.ok()) fields.refuse("stream_options", inner.refusal()->message);
+  return r;
 }
 
 TokenLimit prompt_limit(const Service& service) {

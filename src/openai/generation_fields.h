@@ -46,7 +46,12 @@ void read_format(Fields& fields, const char* key, const Json* format, AnswerForm
 // guided_grammar and structured_outputs (vLLM), regex and ebnf (SGLang), json_schema and grammar (llama.cpp).
 void read_other_formats(Fields& fields, AnswerForm& form);
 // stream and stream_options.include_usage
-void read_stream(Fields& fields, bool& stream, bool& include_usage);
+struct StreamFields {
+  bool stream = false;
+  bool include_usage = false;  // stream_options: a last chunk with the usage
+  bool progress = false;       // llama.cpp's return_progress
+};
+StreamFields read_stream(Fields& fields);
 
 // cache_prompt, which is true unless given.
 bool read_cache_prompt(Fields& fields);

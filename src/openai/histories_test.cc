@@ -238,6 +238,34 @@ TEST(ResponsesInput, ReasoningComesBackSealed) {
             item(R"("content": [{"type": "reasoning_text", "text": "think"}])"));
 }
 
+std::vector<Json> chunks_of(const std::string& sse) {
+  std::vector<Json> chunks;
+  for (size_t at = 0; (at = sse.find("data: {", at)) != std::string::npos; ++at)
+    chunks.push_back(Json::parse(sse.substr(at + 6, sse.find('\n', at) - at - 6)));
+  return chunks;
+}
+
+// ---- return_progress ----
+
+// llama.cpp's form. The chunks have no role, by which clients measure the time to the first token.
+TEST(ReturnProgress, IsAChunkWithoutText) {
+  for (const auto& make : {chat, completion}) {
+    PreparedRequest prepared = prepared_of(make(R"("return_progress": true, "stream": true)"));
+    EXPECT_TRUE(prepared.progress);
+    std::string sse;
+    prepared.answer->add({.choice = 0, .read = ReadPrompt{{.tokens = 100, .cached = 32, .read = 64}, 12.7}},
+                         &sse);
+    const std::vector<Json> chunks = chunks_of(sse);
+    ASSERT_EQ(chunks.size(), 1u);
+    const Json progress = {{"total", 100}, {"cache", 32}, {"processed", 64}, {"time_ms", 12}};
+    EXPECT_EQ(chunks[0]["prompt_progress"], progress);
+    const Json& choice = chunks[0]["choices"].at(0);
+    EXPECT_EQ(choice["finish_reason"], nullptr);
+    EXPECT_EQ(choice.value("text", ""), "");
+    EXPECT_EQ(choice.value("delta", Json::object()), Json::object());
+  }
+}
+
 // ---- return_token_ids ----
 
 // Tokens of a header and of text, the last one with the end or before it.
@@ -255,13 +283,6 @@ void play(Answer& answer, int choice, bool last_with_end, std::string* sse) {
   if (!last_with_end) add(9, "", "");
   if (last_with_end) end.token = SampledToken{.token = 9};
   answer.add(end, sse);
-}
-
-std::vector<Json> chunks_of(const std::string& sse) {
-  std::vector<Json> chunks;
-  for (size_t at = 0; (at = sse.find("data: {", at)) != std::string::npos; ++at)
-    chunks.push_back(Json::parse(sse.substr(at + 6, sse.find('\n', at) - at - 6)));
-  return chunks;
 }
 
 const Json& told_prompt(const Json& json) {

@@ -209,6 +209,8 @@ void EngineThread::admit(const TicketPtr& ticket) {
       touch(ticket);
     };
   callbacks.on_begin = [this, ticket] { on_begin(ticket); };
+  if (ticket->submission->queue->wants_progress())
+    callbacks.on_prompt = [this, ticket](const PromptProgress& progress) { on_prompt(ticket, progress); };
   const Status status =
       model_->submit(std::move(ticket->request), std::move(callbacks), ticket->submission->stop.token());
   if (!status.ok()) on_end(ticket, {.finish = FinishReason::kError, .error = status});
@@ -224,10 +226,18 @@ void EngineThread::touch(const TicketPtr& ticket) {
 }
 
 void EngineThread::on_begin(const TicketPtr& ticket) {
-  metrics_.queue_time.observe(seconds_between(ticket->arrived, Clock::now()));
+  ticket->begun = Clock::now();
+  metrics_.queue_time.observe(seconds_between(ticket->arrived, ticket->begun));
   const std::lock_guard lock(mutex_);
   admission_.begun(ticket->submission->client, ticket->submission->id);
   submissions_.erase(ticket->submission->id);
+}
+
+void EngineThread::on_prompt(const TicketPtr& ticket, const PromptProgress& progress) {
+  constexpr double kMilliseconds = 1e3;
+  ticket->event().read = openai::ReadPrompt{
+      .progress = progress, .milliseconds = kMilliseconds * seconds_between(ticket->begun, Clock::now())};
+  touch(ticket);
 }
 
 void EngineThread::on_token(const TicketPtr& ticket, const SampledToken& token) {

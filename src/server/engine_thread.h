@@ -81,7 +81,7 @@ class EngineThread {
     GenerationRequest request;
     std::shared_ptr<Submission> submission;
     int choice = 0;
-    Clock::time_point arrived, last;
+    Clock::time_point arrived, begun, last;
     EventQueue::Events events;  // of this step; the last one may still grow
     openai::AnswerEvent& event();
     int tokens = 0;
@@ -97,6 +97,7 @@ class EngineThread {
   bool take_inbox(std::deque<TicketPtr>& taken);
   void admit(const TicketPtr& ticket);
   void on_begin(const TicketPtr& ticket);
+  void on_prompt(const TicketPtr& ticket, const PromptProgress& progress);
   void on_token(const TicketPtr& ticket, const SampledToken& token);
   void on_end(const TicketPtr& ticket, const Outcome& outcome);
   void touch(const TicketPtr& ticket);

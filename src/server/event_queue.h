@@ -22,7 +22,11 @@ class EventQueue : public std::enable_shared_from_this<EventQueue> {
  public:
   using Events = std::vector<openai::AnswerEvent>;
 
-  explicit EventQueue(const asio::any_io_executor& executor) : executor_(executor), timer_(executor) {}
+  // progress: its client wants to know how much of the prompts is read.
+  EventQueue(const asio::any_io_executor& executor, bool progress)
+      : executor_(executor), timer_(executor), progress_(progress) {}
+
+  bool wants_progress() const { return progress_; }
 
   void push(Events&& events);
   // Adds the end that a generation has which the engine cancels.
@@ -38,6 +42,7 @@ class EventQueue : public std::enable_shared_from_this<EventQueue> {
 
   asio::any_io_executor executor_;
   asio::steady_timer timer_;
+  const bool progress_;
   std::mutex mutex_;
   Events events_;
   bool waiting_ = false;

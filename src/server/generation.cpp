@@ -23,11 +23,11 @@ using Events = EventQueue::Events;
 // One request's generations in flight. Cancels them when it goes.
 class Generating {
  public:
-  Generating(HttpExchange& exchange, App& app, Answer& answer, Clock::time_point deadline)
+  Generating(HttpExchange& exchange, App& app, openai::PreparedRequest& prepared, Clock::time_point deadline)
       : exchange_(exchange),
         app_(app),
-        answer_(answer),
-        queue_(std::make_shared<EventQueue>(exchange.executor())),
+        answer_(*prepared.answer),
+        queue_(std::make_shared<EventQueue>(exchange.executor(), prepared.stream && prepared.progress)),
         deadline_(deadline),
         on_cut_(app.cut.get_token(), Cut{queue_.get()}) {}
   Generating(const Generating&) = delete;
@@ -219,7 +219,7 @@ asio::awaitable<void> generate(HttpExchange& exchange, App& app, PrepareRequest 
   auto& prepared = std::get<openai::PreparedRequest>(made);
   report_ignored_fields(exchange, app, prepared.unknown);
   if (!prepared.requests.empty()) report_schema_notes(exchange, app, prepared.requests.front().grammar);
-  Generating generating(exchange, app, *prepared.answer, deadline);
+  Generating generating(exchange, app, prepared, deadline);
   if (prepared.failure) {
     co_await generating.stream_failure(*prepared.failure);
   } else if (!generating.submit(of_client(std::move(prepared.requests), exchange.request(), app.options))) {

@@ -44,6 +44,14 @@ class Case(unittest.TestCase):
         self.assertEqual(got, status, data)
         return json.loads(data)
 
+    def served(self, options, do):
+        """What do(server) gives, for a server of its own with these options."""
+        server = Served(*options).wait_ready()
+        try:
+            return do(server)
+        finally:
+            self.assertEqual(server.stop()[0], 0)
+
     def stream(self, path, body):
         """(content type, text) of a streamed answer."""
         status, headers, data = self.server.call("POST", path, body)
@@ -117,6 +125,33 @@ class Echo(Case):
         self.assertEqual([t for c in chunks for t in c["logprobs"]["tokens"]], whole["logprobs"]["tokens"])
 
 
+class Progress(Case):
+    def test_of_a_prompt(self):
+        chat = {"messages": user("word " * 300)}, CHAT
+        text = {"prompt": "word " * 300, "max_tokens": 4}, "/v1/completions"
+
+        def read(server, body, path):
+            _, _, data = server.call("POST", path, {**body, "stream": True, "return_progress": True, "max_tokens": 4})
+            chunks = [json.loads(line) for line in re.findall(r"^data: ({.*)$", data.decode(), re.MULTILINE)]
+            told = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
+            self.assertEqual(["prompt_progress" in chunk for chunk in chunks], [True] * len(told) + [False] * (len(chunks) - len(told)))
+            self.assertEqual(told[-1]["processed"], told[-1]["total"])
+            for key in ("processed", "time_ms"):
+                self.assertEqual([t[key] for t in told], sorted(t[key] for t in told))
+            return told
+
+        def run(server):
+            for body, path in (chat, text):
+                first = read(server, body, path)
+                self.assertGreater(len(first), 3)
+                self.assertLess(first[0]["processed"], first[0]["total"])
+                again = read(server, body, path)
+                self.assertGreater(again[0]["cache"], 200)
+                self.assertEqual({t["total"] for t in again}, {first[0]["total"]})
+
+        self.served(("--max-rows", 64, "--log", "quiet"), run)
+
+
 class Stored(Case):
     def respond(self, text, status=200, **more):
         return self.post(RESPONSES, {"input": text, "temperature": 0, "reasoning": {"effort": "low"}, **more}, status)
@@ -135,14 +170,6 @@ class Stored(Case):
         self.assertEqual(error["code"], "previous_response_not_found")
         third = self.respond("Again?", previous_response_id=second["id"])  # has all of it
         self.assertGreater(third["usage"]["input_tokens"], second["usage"]["input_tokens"])
-
-    def served(self, options, do):
-        """What do(server) gives, of a server that has started and ends after it."""
-        server = Served(*options).wait_ready()
-        try:
-            return do(server)
-        finally:
-            self.assertEqual(server.stop()[0], 0)
 
     def test_a_conversation_goes_on_after_a_restart(self):
         with tempfile.TemporaryDirectory() as folder:

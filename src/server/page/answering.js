@@ -8,6 +8,16 @@ import {save} from "./store.js";
 const SAVE_EVERY = 1000;    // ms; what a reload in the middle of an answer keeps
 const running = new Map();  // id of a conversation: Answer
 
+// From prompt_progress of the server. Rate and time left are of the tokens that the prefix cache did not have.
+export function readingText({total, cache, processed, time_ms: time}) {
+  const rate = time > 0 ? (processed - cache) / time * 1000 : 0;
+  const left = rate > 0 ? [`${rate.toFixed(0)} tok/s`, `${Math.ceil((total - processed) / rate)} s left`] : [];
+  return [`Reading the prompt: ${processed.toLocaleString("en")} of ${total.toLocaleString("en")} tokens`, ...left].join(" · ");
+}
+
+const stoppedText = reading =>
+  reading ? `Stopped when ${reading.processed.toLocaleString("en")} of ${reading.total.toLocaleString("en")} tokens of the prompt were read` : "Stopped";
+
 export const runningIn = id => running.get(id);
 
 export class Answer {
@@ -37,16 +47,25 @@ export class Answer {
   take(chunk) {
     if (chunk.error) throw new Error(chunk.error.message);
     if (chunk.usage) this.usage = chunk.usage;
+    if (chunk.prompt_progress) this.takeProgress(chunk.prompt_progress);
     const choice = chunk.choices?.[0];
     if (choice?.finish_reason) this.node.finish = choice.finish_reason;
     if (choice?.delta) this.takeDelta(choice.delta);
+  }
+
+  takeProgress(progress) {
+    this.reading = progress;
+    this.view?.showWaiting(progress.processed < progress.total ? readingText(progress) : "");
   }
 
   takeDelta(delta) {
     const reasoning = delta.reasoning_content ?? delta.reasoning;
     if (!reasoning && !delta.content && !delta.tool_calls) return;
     this.last = performance.now();
-    if (!this.count++) this.first = this.last;
+    if (!this.count++) {
+      this.first = this.last;
+      this.reading = null;
+    }
     if (reasoning) {
       this.node.reasoning = (this.node.reasoning ?? "") + reasoning;
       this.view?.addReasoning(reasoning);
@@ -76,7 +95,7 @@ export class Answer {
   // What was refused before there was a token leaves no answer behind; the message says why it was not sent.
   fail(error) {
     const {node, conversation} = this;
-    const text = error.name === "AbortError" ? "Stopped" : error instanceof TypeError ? "the server cannot be reached" : error.message;
+    const text = error.name === "AbortError" ? stoppedText(this.reading) : error instanceof TypeError ? "the server cannot be reached" : error.message;
     const question = this.asked.at(-1);
     if (error.name !== "AbortError" && !this.count && question?.role === "user") {
       question.refused = text;
@@ -104,7 +123,7 @@ export class Answer {
   async waitForModel() {
     this.node.unsent = true;
     await save(this.conversation).catch(() => {});
-    await untilLoaded(this.controller.signal, message => this.view?.showWaiting(message));
+    await untilLoaded(this.controller.signal, message => this.view?.showWaiting(`Sent when it is ready: ${message}`));
     delete this.node.unsent;
     this.view?.showWaiting("");
   }

@@ -130,10 +130,10 @@ export class MessageView {
     this.foot.replaceChildren(make("span", {class: "stats"}, summaryOf(stats)));
   }
 
-  // Why nothing has come yet; empty: no reason is known.
+  // Says why nothing has come yet; empty: no reason is known.
   showWaiting(message) {
     this.footState = null;
-    this.foot.replaceChildren(...(message ? [make("span", {class: "stats"}, `Sent when it is ready: ${message}`)] : []));
+    this.foot.replaceChildren(...(message ? [make("span", {class: "stats"}, message)] : []));
   }
 
   buttons() {

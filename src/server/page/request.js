@@ -54,7 +54,7 @@ const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "presence_penalty", "
 
 export function requestOf(nodes, settings, model) {
   const start = settings.system?.trim() ? [{role: "system", content: settings.system}] : [];
-  const body = {model, messages: [...start, ...messagesOf(nodes)], stream: true, stream_options: {include_usage: true},
+  const body = {model, messages: [...start, ...messagesOf(nodes)], stream: true, stream_options: {include_usage: true}, return_progress: true,
                 reasoning_effort: settings.effort};
   for (const name of NUMBERS) body[name] = numberOf(settings, name);
   if (settings.stop?.trim()) body.stop = settings.stop.split("\n").filter(Boolean);

@@ -72,6 +72,36 @@ $$\sum_i i$$
 """
 
 
+FENCES = """One
+```python
+code a
+    code b
+
+code c
+```
+- two
+  ~~~
+  code d
+
+  code e
+  ~~~
+- ```
+  code f
+  ```
+
+> three
+> ````md
+> code g
+> code h
+> ````
+
+1. four
+
+   ```js
+   code i
+"""
+
+
 class Markdown(Case):
     def page_script(self, script):
         """Runs the body of an async function that has the page's own modules: stream."""
@@ -127,6 +157,26 @@ class Markdown(Case):
             }}
             return differing;""")
         self.assertEqual(differing, [])
+
+    def test_cut_off_code_stays_code(self):
+        # Each beginning of an answer shows all code so far, with its newlines, and no fence.
+        wrong = self.page_script(f"""
+            const text = {json.dumps(FENCES)}, lines = text.split("\\n"), wrong = [];
+            const box = document.createElement("div");
+            document.body.append(box);
+            for (let end = 1; end <= text.length; ++end) {{
+              const begin = text.slice(0, end), shown = () => [...box.querySelectorAll("code")].map(c => c.textContent).join("");
+              box.replaceChildren();
+              stream.drawMarkdown(box, begin);
+              const last = begin.slice(begin.lastIndexOf("\\n") + 1);
+              if (/[`~]{{3}}/.test(box.textContent)) wrong.push(["fence", begin]);
+              if (/^[ >]*[`~]{{1,2}}$/.test(last)) continue;   // a fence that has begun
+              const want = begin.split("\\n").filter(line => /code/.test(line)).map(line => line.slice(line.indexOf("code")));
+              const got = shown().split("\\n").filter(line => /code/.test(line)).map(line => line.trimStart());
+              if (JSON.stringify(got) !== JSON.stringify(want)) wrong.push([begin, got, want]);
+            }}
+            return wrong.slice(0, 3);""")
+        self.assertEqual(wrong, [])
 
     def test_growing_costs_what_is_new(self):
         # A settled block stays the same element while later text comes.

@@ -36,6 +36,22 @@ const renderer = {
   code: (code, info) => `<pre><code class="language-${escapeHtml((info ?? "").trim().split(/\s/)[0])}">${escapeHtml(code)}\n</code></pre>`,
 };
 
+const FENCE_LINE = /^( {0,3})(`{3,}(?=[^`\n]*(?:\n|$))|~{3,})([^\n]*)(?:\n|$)/;
+
+// CommonMark 4.5: a fence without an end runs to the end of what it stands in, whose last line may be cut off. marked's own
+// rule wants a whole line there.
+function fences(src) {
+  const open = src.match(FENCE_LINE);
+  if (!open) return false;
+  const [head, indent, fence, info] = open;
+  const ends = new RegExp(`^ {0,3}${fence[0]}{${fence.length},}[ \\t]*$`), spaces = new RegExp(`^ {0,${indent.length}}`);
+  const lines = src.slice(head.length).split("\n"), end = lines.findIndex(line => ends.test(line));
+  const code = end < 0 ? lines : lines.slice(0, end);
+  if (end < 0 && code.at(-1) === "") code.pop();
+  const raw = end < 0 ? src : head + lines.slice(0, end + 1).join("\n");
+  return {type: "code", raw, lang: info.trim(), text: code.map(line => line.replace(spaces, "")).join("\n")};
+}
+
 // Before the first answer is drawn. Without the libraries answers are shown as plain text.
 export async function loadMarkdown() {
   if (!libraries.markdown) return;
@@ -43,7 +59,7 @@ export async function loadMarkdown() {
   await Promise.all([import("./library/marked.js"), import("./library/purify.js")]);
   purify = self.DOMPurify;
   marked = self.marked.marked;
-  marked.use({gfm: true, breaks: false, headerIds: false, mangle: false, smartypants: false, renderer, extensions: mathematicsExtensions});
+  marked.use({gfm: true, breaks: false, headerIds: false, mangle: false, smartypants: false, renderer, tokenizer: {fences}, extensions: mathematicsExtensions});
 }
 
 function withTabs(text) {
@@ -63,8 +79,12 @@ export const restored = text => text.replaceAll(TAB, "\t");
 // Text as blocks() wants it: the lengths of the blocks' `raw` are those of this text.
 export const normalised = text => withTabs(text.replace(/\r\n?/g, "\n"));
 
-// The top-level blocks of a normalised text; null without the libraries.
-export const blocks = text => marked?.lexer(text);
+// The top-level blocks of a normalised text; null without the libraries. A fence begins with the whole line, which a last
+// line may not be yet: a newline more is then part of the last block's `raw`.
+export function blocks(text) {
+  const begins = FENCE.test(text.slice(text.lastIndexOf("\n") + 1));
+  return marked?.lexer(begins ? text + "\n" : text);
+}
 
 // An answer's headings, whatever levels it uses, begin below the page's and skip none.
 function level(fragment, headings) {

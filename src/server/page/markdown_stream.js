@@ -83,7 +83,7 @@ export class MarkdownStream {
     const fragment = render(tokens, {...this.headings}, false);
     this.live = [...fragment.childNodes];
     this.target.append(fragment);
-    this.openCode = openCode(tokens.at(-1), this.live.at(-1));
+    this.openCode = this.tail.endsWith(tokens.at(-1).raw) ? openCode(tokens.at(-1), this.live.at(-1)) : null;
   }
 
   drawPlain() {

@@ -13,6 +13,7 @@
 #include "base/file_cache.h"
 #include "interrupt.h"
 #include "model_options.h"
+#include "progress.h"
 #include "saved_chat.h"
 #include "text/harmony_json.h"
 #include "text/utf8.h"

@@ -172,7 +172,7 @@ void Engine::tell_progress(std::span<const RequestRows> step) {
 // The tokens of its rows are taken, so it is known which rows hold.
 void Engine::end_step(std::vector<RequestRows> step, bool begun) {
   std::vector<ComputedRows> hold;
-  for (auto& [request, rows, full_pages] : step) {
+  for (auto& [request, prompt_read, rows, full_pages] : step) {
     rows.rows -= scheduler_->end_step(*request);
     rows.tokens = request->tokens, rows.full_pages = full_pages;
     hold.push_back(rows);

@@ -72,6 +72,24 @@ class Conversations(Case):
         self.ask("second", "whole")
         self.assertEqual(self.text(".assistant .body"), "whole")
 
+    def test_a_prompt_that_is_read_shows_it(self):
+        progress = {"total": 40000, "cache": 8000, "processed": 16000, "time_ms": 4000}
+        for stops in (False, True):
+            gate = threading.Event()
+            self.stub.answers.append({"content": "", "progress": [progress], "gate": gate})
+            self.type("long")
+            self.page.press(*ENTER)
+            self.until("$$('.assistant .foot').at(-1)?.innerText === "
+                       "'Reading the prompt: 16,000 of 40,000 tokens · 2000 tok/s · 12 s left'")
+            self.assertTrue(self.stub.bodies[-1]["return_progress"])
+            if stops:
+                self.click("#send")
+            gate.set()
+            self.until("$('#send').dataset.name === 'send'")
+            foot = self.value("$$('.assistant .foot').at(-1).innerText")
+            self.assertEqual("16,000 of 40,000 tokens of the prompt were read" in foot, stops, foot)
+            self.assertNotIn("Reading", foot)
+
     def test_draft_survives(self):
         self.type("not yet sent")
         self.reload()

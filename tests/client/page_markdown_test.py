@@ -169,10 +169,10 @@ class Markdown(Case):
               box.replaceChildren();
               stream.drawMarkdown(box, begin);
               const last = begin.slice(begin.lastIndexOf("\\n") + 1);
+              if (/^[ >]*[`~]+$/.test(last)) continue;   // a fence that has begun, or code that is one
               if (/[`~]{{3}}/.test(box.textContent)) wrong.push(["fence", begin]);
-              if (/^[ >]*[`~]{{1,2}}$/.test(last)) continue;   // a fence that has begun
-              const want = begin.split("\\n").filter(line => /code/.test(line)).map(line => line.slice(line.indexOf("code")));
-              const got = shown().split("\\n").filter(line => /code/.test(line)).map(line => line.trimStart());
+              const want = begin.split("\\n").filter(line => /code/.test(line)).map(line => line.slice(line.indexOf("code")).trimEnd());
+              const got = shown().split("\\n").filter(line => /code/.test(line)).map(line => line.trim());
               if (JSON.stringify(got) !== JSON.stringify(want)) wrong.push([begin, got, want]);
             }}
             return wrong.slice(0, 3);""")

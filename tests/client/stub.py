@@ -56,6 +56,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def send_answer(self, answer):
         deltas = answer.get("deltas") or [{"content": part} for part in answer["content"].splitlines(keepends=True)]
+        for progress in answer.get("progress", []):
+            self.wfile.write(b"data: " + json.dumps({"choices": [], "prompt_progress": progress}).encode() + b"\n\n")
         for event in events(deltas, answer.get("finish", "stop"), answer.get("tokens")):
             if b'"finish_reason"' in event and "gate" in answer:
                 answer["gate"].wait(60)     # the answer is held here, until a test lets it go
@@ -65,8 +67,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Stub(http.server.ThreadingHTTPServer):
-    """answers: what the next chats get, {"content"} or {"deltas"} with "finish", "tokens", "gate" and "broken" (the connection ends
-    before the answer does), or {"status", "message", "code"}. bodies, asked: what has come."""
+    """answers: what the next chats get, {"content"} or {"deltas"} with "finish", "tokens", "progress" (of the prompt), "gate" and
+    "broken" (the connection ends before the answer does), or {"status", "message", "code"}. bodies, asked: what has come."""
 
     daemon_threads = True
 

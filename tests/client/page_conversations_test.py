@@ -19,7 +19,7 @@ AXE = "axe-playwright-python==0.1.8"
 
 def axe_source():
     """axe-core from PyPI; SkipTest where it cannot be had."""
-    folder = pathlib.Path(os.environ.get("MOESAIC_AXE", "build/axe"))
+    folder = pathlib.Path(os.environ.get("MOESAIC_AXE", pathlib.Path(__file__).resolve().parents[2] / "build/axe"))
     script = folder / "axe_playwright_python" / "axe.min.js"
     if not script.exists():
         done = subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps",

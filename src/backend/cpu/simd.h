@@ -304,7 +304,7 @@ MOESAIC_INLINE I16 dot2(const I16& acc, const Shorts& a, const ShortPair& b) {
 #endif
 
 // Doubled E2M1 values are so small that VPMADDUBSW's sums can stay in 16 bits for a whole block, and then
-// they may carry an offset: ShortSum in kernels_dots.h.
+// they may carry an offset: BlockSum<true> in kernels_dots.h.
 #if (MOESAIC_AVX512 || MOESAIC_AVX2) && !MOESAIC_VNNI
 #define MOESAIC_SHORT_SUMS 1
 constexpr int kE2m1Offset = 12;
